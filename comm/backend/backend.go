@@ -1,0 +1,80 @@
+package backend
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/store"
+)
+
+// Config is what a backend needs to know of its group.
+type Config struct {
+	Rank, Size int
+	// Store is where the ranks find each other: a view that no other group,
+	// and no earlier generation of this one, writes to.
+	Store store.Store
+	// Device is where the tensors live.
+	Device device.Device
+	// Timeout bounds the making of the group, and every wait inside the
+	// backend that no call's own timeout bounds.
+	Timeout time.Duration
+	Log     *slog.Logger
+}
+
+// Backend is one rank's end of one group. Its methods are safe for concurrent
+// use.
+type Backend interface {
+	// Name is the backend's name: "host", "nccl".
+	Name() string
+	// Alloc returns size bytes, zeroed, of the memory that this backend
+	// moves fastest. The memory is freed when nothing refers to it any more.
+	Alloc(size int) (device.Buffer, error)
+	// Start enqueues a call and returns at once. The caller has validated
+	// the call; its tensors stay untouched by others until the task is done.
+	// The error is that of a group already broken or closed.
+	Start(c *Call) (Task, error)
+	// Split makes a backend for a subset of the group's ranks, all of which
+	// call it, cfg holding their new numbers; members[i] is the rank, in
+	// this group, of the new group's rank i.
+	Split(ctx context.Context, cfg Config, members []int) (Backend, error)
+	// Abort breaks the group: every pending call ends soon with cause.
+	// It returns without waiting for them. The first cause stays.
+	Abort(cause error)
+	// Close ends the group: it waits, while ctx lasts, for pending calls,
+	// tells the peers that this rank left in good order, and releases
+	// everything. No goroutine of the backend is left when it returns.
+	Close(ctx context.Context) error
+}
+
+// Task is a started call.
+type Task interface {
+	// Join makes later work on s run after the call. On a stream that runs
+	// work inline it blocks until the call is done. The error is the call's,
+	// where it is known by then.
+	Join(ctx context.Context, s device.Stream) error
+	// Sync blocks until the call is done or ctx ends. The error is the
+	// call's, or ctx's cause: the call itself then goes on.
+	Sync(ctx context.Context) error
+	// State tells where the call is; with Failed, why.
+	State() (State, error)
+	// Span is when the call began to run and when it was done, on the host's
+	// clock; zero Times for what has not happened.
+	Span() (began, done time.Time)
+}
+
+// State is where a started call is.
+type State uint8
+
+// The states of a call, in order.
+const (
+	Queued  State = iota // behind earlier calls, or its After event
+	Running              // moving bytes, or waiting for peers
+	Done
+	Failed
+)
+
+func (s State) String() string {
+	return [...]string{"queued", "running", "done", "failed"}[s]
+}

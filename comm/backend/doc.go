@@ -1,0 +1,19 @@
+// Package backend is the contract between comm and the transports that move
+// its bytes (comm/host, comm/nccl): what a collective is, how one is started,
+// and how it fails. Programs use comm, which re-exports what they need.
+//
+// A [Backend] belongs to one rank of one group. It runs the calls it is given
+// in the order in which it is given them, on a stream of its own; every rank
+// of the group starts the same collectives in the same order, and that order,
+// with each call's fingerprint (number, kind, reduction, type, size, root), is
+// the contract between ranks. Send and Recv are ordered only among the calls
+// between the same two ranks in the same direction, so that two ranks that
+// first send and then receive do not wait for each other forever.
+//
+// # Failure
+//
+// When a call fails with anything but a [*MismatchError] found before any
+// byte moved, the transport is in an unknown state: the group is broken, that
+// call and all later ones return the first cause, and a new group has to be
+// made. Nothing ever blocks past a call's deadline.
+package backend

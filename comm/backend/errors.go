@@ -1,0 +1,90 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Why a call or a group failed; match with errors.Is.
+var (
+	// ErrTimeout: a call's deadline passed.
+	ErrTimeout = errors.New("timed out")
+	// ErrAborted: the group was aborted on this rank.
+	ErrAborted = errors.New("process group aborted")
+	// ErrPeerLost: another rank died, or the connection to it did.
+	ErrPeerLost = errors.New("peer lost")
+	// ErrClosed: the group was closed on this rank.
+	ErrClosed = errors.New("process group closed")
+)
+
+// CallError is the failure of one call on one rank. It wraps its cause.
+type CallError struct {
+	Rank int
+	Call Fingerprint
+	Name string // what the caller called it
+	Err  error
+}
+
+func (e *CallError) Error() string {
+	name := ""
+	if e.Name != "" {
+		name = " " + e.Name
+	}
+	return fmt.Sprintf("rank %d: %v%s: %v", e.Rank, e.Call, name, e.Err)
+}
+
+func (e *CallError) Unwrap() error { return e.Err }
+
+// PeerLostError says which rank was lost. It matches ErrPeerLost.
+type PeerLostError struct {
+	Peer int
+	// Left tells a peer that closed the group in good order, while this rank
+	// still had calls for it, from one that died.
+	Left bool
+	Err  error // what the transport saw; may be nil
+}
+
+func (e *PeerLostError) Error() string {
+	switch {
+	case e.Left:
+		return fmt.Sprintf("rank %d left: it closed the process group", e.Peer)
+	case e.Err != nil:
+		return fmt.Sprintf("rank %d lost: %v", e.Peer, e.Err)
+	}
+	return fmt.Sprintf("rank %d lost: its process ended", e.Peer)
+}
+
+// Is makes errors.Is(err, ErrPeerLost) hold.
+func (e *PeerLostError) Is(target error) bool { return target == ErrPeerLost }
+
+func (e *PeerLostError) Unwrap() error { return e.Err }
+
+// MismatchError says that two ranks called different operations, or the same
+// with another size, type, reduction or root, as the same step of the group.
+type MismatchError struct {
+	Rank, Peer   int
+	Mine, Theirs Fingerprint
+}
+
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("ranks called different collectives: rank %d %v, rank %d %v", e.Rank, e.Mine, e.Peer, e.Theirs)
+}
+
+// TimeoutError says that a call's deadline passed and which ranks it waited
+// for. It matches ErrTimeout.
+type TimeoutError struct {
+	After   string // the timeout, as a duration
+	State   State  // Queued or Running when it passed
+	Waiting []int  // ranks that had not done their part, where known
+}
+
+func (e *TimeoutError) Error() string {
+	s := fmt.Sprintf("timed out after %s while %v", e.After, e.State)
+	if len(e.Waiting) > 0 {
+		s += fmt.Sprintf(", waiting for ranks %v", e.Waiting)
+	}
+	return s
+}
+
+// Is makes errors.Is(err, ErrTimeout) hold.
+func (e *TimeoutError) Is(target error) bool { return target == ErrTimeout }

@@ -1,0 +1,99 @@
+package device
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Device is a processor with its memory: the host's cores, or one GPU.
+type Device interface {
+	// String is the device's name: "cpu", "cuda:1".
+	String() string
+
+	// Alloc returns size bytes from the device's caching arena, aligned to
+	// Align, their content undefined. Safe for concurrent use. The error is
+	// an [*OutOfMemoryError].
+	Alloc(size int) (Buffer, error)
+	// Free gives a Buffer that Alloc returned back to the arena: work
+	// already enqueued on Compute may still use it. Safe for concurrent use.
+	Free(Buffer)
+
+	// Compute is the stream that a program's own kernels run on.
+	Compute() Stream
+	// NewStream makes a stream beside Compute; a urgent one is served first
+	// where the hardware can. Its owner closes it.
+	NewStream(urgent bool) (Stream, error)
+
+	// Kernels is the device's implementation of the operations.
+	Kernels() Kernels
+
+	// CopyIn enqueues a copy of src to dst. src may be reused on return.
+	CopyIn(s Stream, dst Buffer, src []byte) error
+	// CopyOut copies src to dst after everything enqueued on s, and blocks
+	// until it has.
+	CopyOut(ctx context.Context, s Stream, dst []byte, src Buffer) error
+
+	// Values keeps per-device state of the layers above.
+	Values() *Values
+	// Memory tells what the arena holds.
+	Memory() MemoryStats
+	// Close frees everything. No work may be in flight.
+	Close() error
+}
+
+// Stream runs work in order.
+type Stream interface {
+	// Record marks the point behind everything enqueued so far.
+	Record() Event
+	// WaitFor makes what is enqueued from now on run after e. A stream that
+	// runs work inline blocks the caller until e, or ctx, is done.
+	WaitFor(ctx context.Context, e Event) error
+	// Sync blocks the caller until everything enqueued has run.
+	Sync(ctx context.Context) error
+	// Close releases the stream; work in flight still completes.
+	Close() error
+}
+
+// Event is a point in a stream.
+type Event interface {
+	// Done tells, without blocking, whether the point was reached. The error
+	// is the device's, if it failed on the way.
+	Done() (bool, error)
+	// Sync blocks the caller until the point is reached.
+	Sync(ctx context.Context) error
+	// Time is when the point was reached, on the host's clock; the zero Time
+	// before that.
+	Time() time.Time
+}
+
+// MemoryStats counts a device's memory, in bytes.
+type MemoryStats struct {
+	InUse  int64 // allocated and not freed
+	Peak   int64 // the most that was ever in use
+	Cached int64 // freed, kept for the next allocation
+	Allocs int64 // calls that reached the device because no cached block fitted
+}
+
+// Values keeps per-device state of the layers above (autograd's scopes, for
+// one), so that they need no package-level state. A layer uses a key of an
+// unexported type, as with context.Context. The zero Values is ready to use.
+type Values struct {
+	mu sync.Mutex
+	m  map[any]any
+}
+
+// Get returns the value kept under key, made by init if there is none yet.
+func (v *Values) Get(key any, init func() any) any {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if x, ok := v.m[key]; ok {
+		return x
+	}
+	if v.m == nil {
+		v.m = map[any]any{}
+	}
+	x := init()
+	v.m[key] = x
+	return x
+}

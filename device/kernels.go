@@ -1,0 +1,125 @@
+package device
+
+// Accum says how a kernel's value meets what dst already holds:
+// dst = Alpha·value + Beta·dst. With Beta 0, dst is never read.
+type Accum struct{ Alpha, Beta float64 }
+
+// Store overwrites dst with the value.
+var Store = Accum{Alpha: 1}
+
+// UnaryOp is an elementwise function of one operand.
+type UnaryOp uint8
+
+// The elementwise functions of one operand.
+const (
+	Neg UnaryOp = iota
+	Exp
+	Log
+	Sqrt
+	Tanh
+	Sigmoid
+	ReLU
+)
+
+func (o UnaryOp) String() string {
+	return [...]string{"Neg", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "ReLU"}[o]
+}
+
+// BinaryOp is an elementwise function of two operands.
+type BinaryOp uint8
+
+// The elementwise functions of two operands.
+const (
+	Add BinaryOp = iota
+	Sub
+	Mul
+	Div
+)
+
+func (o BinaryOp) String() string { return [...]string{"Add", "Sub", "Mul", "Div"}[o] }
+
+// Activation is what a fused Linear applies to its result.
+type Activation uint8
+
+// The fused activations.
+const (
+	NoActivation Activation = iota
+	ActReLU
+)
+
+// Kernels is the one set of operations, enqueued on a stream. Operands are of
+// the same floating-point type unless said otherwise, and dst overlaps no
+// other operand unless said otherwise. Every implementation passes the
+// conformance suite in device/devicetest.
+type Kernels interface {
+	// Fill sets every element of dst, of any type, to v.
+	Fill(s Stream, dst Tensor, v float64) error
+	// Copy copies src to dst, of as many elements, converting between any
+	// two types: to nearest even for floats, towards zero for integers.
+	Copy(s Stream, dst, src Tensor) error
+	// Uniform fills dst with numbers from [lo, hi): element i is a function
+	// of (seed, offset+i) alone, by Philox4x32-10, so that ranks can each
+	// draw their part of one sequence.
+	Uniform(s Stream, dst Tensor, lo, hi float64, seed, offset uint64) error
+	// Normal is Uniform's peer for the normal distribution (Box-Muller).
+	Normal(s Stream, dst Tensor, mean, std float64, seed, offset uint64) error
+
+	// Axpby computes dst = acc.Alpha·x + acc.Beta·dst; dst may be x.
+	Axpby(s Stream, dst Tensor, acc Accum, x Tensor) error
+	// Unary computes dst = op(x); dst may be x.
+	Unary(s Stream, op UnaryOp, dst, x Tensor) error
+	// UnaryGrad accumulates g·op'(x) into dst, given x and y = op(x); an
+	// implementation reads the one of them it needs, and op says which must
+	// be there: y for Exp, Sqrt, Tanh, Sigmoid and ReLU, x for Log, none for
+	// Neg. dst may be g when acc.Beta is 0.
+	UnaryGrad(s Stream, op UnaryOp, dst Tensor, acc Accum, g, x, y Tensor) error
+	// Binary computes dst = x op y with x and y broadcast to dst's shape.
+	// dst may be an operand of its own shape.
+	Binary(s Stream, op BinaryOp, dst, x, y Tensor) error
+	// Sum accumulates into dst the sum of src over the axes that dst lacks
+	// or has with size 1, aligned at the last axis: the adjoint of
+	// broadcasting dst to src. Equal inputs give bitwise equal results.
+	Sum(s Stream, dst Tensor, acc Accum, src Tensor) error
+
+	// MatMul accumulates op(x)·op(y) into the matrix dst [m n], where op(x)
+	// is x, or its transpose when tx: [m k], and op(y) likewise [k n].
+	MatMul(s Stream, dst Tensor, acc Accum, x Tensor, tx bool, y Tensor, ty bool) error
+	// Linear computes dst = act(x·wᵀ + bias): x [m k], w [n k], bias [n] or
+	// not there, dst [m n].
+	Linear(s Stream, dst, x, w, bias Tensor, act Activation) error
+
+	// MSE computes dst, a scalar, = mean((x-y)²).
+	MSE(s Stream, dst, x, y Tensor) error
+	// MSEGrad accumulates g·2(x-y)/n into dst, g a scalar in device memory:
+	// the gradient for x, and with -Alpha for y.
+	MSEGrad(s Stream, dst Tensor, acc Accum, g, x, y Tensor) error
+	// CrossEntropy computes loss, a scalar, = mean over rows of
+	// -log(softmax(logits)[label]), and the probabilities: logits and probs
+	// [m n], labels Int64 [m] within [0, n).
+	CrossEntropy(s Stream, loss, probs, logits, labels Tensor) error
+	// CrossEntropyGrad accumulates g·(probs - onehot(labels))/m into dst
+	// [m n], g a scalar in device memory.
+	CrossEntropyGrad(s Stream, dst Tensor, acc Accum, g, probs, labels Tensor) error
+
+	// SGD makes one step of stochastic gradient descent in place, by the
+	// rule of PyTorch's optimizer: see [SGDStep].
+	SGD(s Stream, p SGDStep) error
+}
+
+// SGDStep is one step of stochastic gradient descent on one parameter:
+//
+//	d = Grad + WeightDecay·Param
+//	Momentum != 0:  v = d on the first step, else Momentum·v + (1-Dampening)·d
+//	                d = Nesterov ? d + Momentum·v : v
+//	Param -= LR·d
+//
+// It is the update rule of torch.optim.SGD. Where any element of Skip is not
+// zero nothing is written: a gradient that some rank could not make must not
+// be applied, and the host need not wait to know.
+type SGDStep struct {
+	Param, Grad, Velocity   Tensor // Velocity is not there without momentum
+	LR, Momentum, Dampening float64
+	WeightDecay             float64
+	Nesterov, First         bool
+	Skip                    Tensor // flags of Param's type, or not there
+}
