@@ -1,0 +1,97 @@
+package profile
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Overlap says how communication met computation.
+type Overlap struct {
+	Reductions int
+	Bytes      int64         // of all reductions
+	Comm       time.Duration // during which communication ran
+	Hidden     time.Duration // of Comm, during which computation ran as well
+}
+
+// Percent is the part of the communication that was hidden; 100 if there was
+// none.
+func (o Overlap) Percent() float64 {
+	if o.Comm == 0 {
+		return 100
+	}
+	return 100 * float64(o.Hidden) / float64(o.Comm)
+}
+
+func (o Overlap) String() string {
+	return fmt.Sprintf("%d reductions, %.1f MiB, %v of communication, %.0f%% hidden behind computation, %v exposed",
+		o.Reductions, float64(o.Bytes)/(1<<20), o.Comm.Round(time.Microsecond), o.Percent(), (o.Comm - o.Hidden).Round(time.Microsecond))
+}
+
+// Overlap computes how much of the Communication track's time lies within
+// spans of the Compute track. Bytes sums the spans' arguments of that name.
+func (r *Recorder) Overlap() Overlap {
+	var o Overlap
+	var comm, compute []interval
+	for _, s := range r.Spans() {
+		iv := interval{s.Begin.Time(), s.End.Time()}
+		switch s.Track {
+		case Communication:
+			comm = append(comm, iv)
+			o.Reductions++
+			for _, a := range s.Args {
+				if n, ok := a.Value.(int); ok && a.Name == "bytes" {
+					o.Bytes += int64(n)
+				}
+			}
+		case Compute:
+			compute = append(compute, iv)
+		}
+	}
+	comm, compute = union(comm), union(compute)
+	for _, c := range comm {
+		o.Comm += c.end.Sub(c.begin)
+	}
+	for i, j := 0, 0; i < len(comm) && j < len(compute); {
+		begin, end := later(comm[i].begin, compute[j].begin), earlier(comm[i].end, compute[j].end)
+		if begin.Before(end) {
+			o.Hidden += end.Sub(begin)
+		}
+		if comm[i].end.Before(compute[j].end) {
+			i++
+		} else {
+			j++
+		}
+	}
+	return o
+}
+
+type interval struct{ begin, end time.Time }
+
+// union merges intervals that meet, in order of time.
+func union(ivs []interval) []interval {
+	slices.SortFunc(ivs, func(a, b interval) int { return a.begin.Compare(b.begin) })
+	var out []interval
+	for _, iv := range ivs {
+		if n := len(out); n > 0 && !out[n-1].end.Before(iv.begin) {
+			out[n-1].end = later(out[n-1].end, iv.end)
+			continue
+		}
+		out = append(out, iv)
+	}
+	return out
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,120 @@
+package profile
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var epoch = time.Unix(1_700_000_000, 0)
+
+func at(ms int) At { return At(epoch.Add(time.Duration(ms) * time.Millisecond)) }
+
+// pending is a moment that has not come.
+type pending struct{}
+
+func (pending) Time() time.Time { return time.Time{} }
+
+func step(r *Recorder) {
+	r.Add(Span{Track: Compute, Name: "forward", Begin: at(0), End: at(10)})
+	r.Add(Span{Track: Compute, Name: "backward", Begin: at(10), End: at(30)})
+	r.Add(Span{Track: Communication, Name: "bucket 0", Begin: at(15), End: at(25), Args: []Arg{{"bucket", 0}, {"bytes", 1 << 20}}})
+	r.Add(Span{Track: Communication, Name: "bucket 1", Begin: at(28), End: at(38), Args: []Arg{{"bucket", 1}, {"bytes", 3 << 20}}})
+	r.Add(Span{Track: Compute, Name: "optimizer", Begin: at(38), End: at(40)})
+	r.Add(Span{Track: Compute, Name: "next", Begin: at(40), End: pending{}})
+}
+
+func TestOverlapCountsWhatComputationCovers(t *testing.T) {
+	var r Recorder
+	r.Start()
+	step(&r)
+	got := r.Overlap()
+	want := Overlap{Reductions: 2, Bytes: 4 << 20, Comm: 20 * time.Millisecond, Hidden: 12 * time.Millisecond}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if s, want := got.String(), "2 reductions, 4.0 MiB, 20ms of communication, 60% hidden behind computation, 8ms exposed"; s != want {
+		t.Errorf("got  %s\nwant %s", s, want)
+	}
+}
+
+func TestOverlapCountsOverlappingReductionsOnce(t *testing.T) {
+	var r Recorder
+	r.Start()
+	r.Add(Span{Track: Communication, Begin: at(0), End: at(10)})
+	r.Add(Span{Track: Communication, Begin: at(5), End: at(20)})
+	r.Add(Span{Track: Compute, Begin: at(2), End: at(4)})
+	r.Add(Span{Track: Compute, Begin: at(6), End: at(30)})
+	if got, want := r.Overlap(), (Overlap{Reductions: 2, Comm: 20 * time.Millisecond, Hidden: 16 * time.Millisecond}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestNothingIsRecordedWhileOff(t *testing.T) {
+	var r Recorder
+	step(&r)
+	if n := len(r.Spans()); n != 0 {
+		t.Errorf("%d spans recorded before Start", n)
+	}
+}
+
+func TestChromeTrace(t *testing.T) {
+	var r Recorder
+	r.Start()
+	step(&r)
+	var buf bytes.Buffer
+	if err := r.WriteChrome(&buf, 3); err != nil {
+		t.Fatal(err)
+	}
+	var trace struct {
+		TraceEvents []struct {
+			Name, Ph string
+			PID, TID int
+			TS, Dur  float64
+			Args     map[string]any
+		}
+	}
+	if err := json.Unmarshal(buf.Bytes(), &trace); err != nil {
+		t.Fatalf("%v in %s", err, buf.String())
+	}
+	threads := map[int]string{}
+	spans := map[string]int{}
+	for i, e := range trace.TraceEvents {
+		if e.PID != 3 {
+			t.Errorf("%s: process %d, want the rank, 3", e.Name, e.PID)
+		}
+		switch {
+		case e.Name == "thread_name":
+			threads[e.TID] = e.Args["name"].(string)
+		case e.Ph == "X":
+			spans[e.Name] = i
+		}
+	}
+	if len(spans) != 5 {
+		t.Errorf("got %d spans, want the 5 that have ended", len(spans))
+	}
+	b := trace.TraceEvents[spans["bucket 1"]]
+	if threads[b.TID] != "communication" || b.Dur != 10_000 || b.Args["bytes"] != 3.0*(1<<20) || b.Args["bucket"] != 1.0 {
+		t.Errorf("bucket 1 is %+v on track %q", b, threads[b.TID])
+	}
+	if want := float64(epoch.UnixMicro()) + 28_000; b.TS != want {
+		t.Errorf("bucket 1 starts at %f, want %f", b.TS, want)
+	}
+}
+
+func TestWriteFileLeavesNothingOnFailure(t *testing.T) {
+	dir := t.TempDir()
+	var r Recorder
+	r.Start()
+	r.Add(Span{Track: Compute, Name: "bad", Begin: at(0), End: at(1), Args: []Arg{{"f", func() {}}}})
+	if err := r.WriteFile(filepath.Join(dir, "t.json"), 0); err == nil || !strings.Contains(err.Error(), "t.json") {
+		t.Errorf("got %v, want an error that names the file", err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("%v was left", left)
+	}
+}
