@@ -1,0 +1,368 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// ClientOptions configure a [Client]. The zero value is a good default.
+type ClientOptions struct {
+	// Limits bound the requests sent and the replies accepted. Its fields on
+	// the table are not used.
+	Limits Limits
+
+	// Timeout bounds the opening of a connection and every request that the
+	// server answers at once, that is all but the waits. Default 60 s.
+	Timeout time.Duration
+
+	// Announce counts this process among the workers that a PyTorch process
+	// hosting the store with wait_for_workers waits for.
+	Announce bool
+
+	// Legacy speaks the dialect of PyTorch before 2.1, to a store hosted by
+	// one. Our own servers take either.
+	Legacy bool
+}
+
+// A Client is a [Store] on a server across TCP.
+//
+// It makes one request at a time on a connection and opens another when a call
+// finds none idle. So a call that waits keeps its connection to itself, and a
+// process that makes one call at a time has one connection. No call is repeated
+// on failure, but the call after a failure opens a new connection.
+type Client struct {
+	addr string
+	opts ClientOptions
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[*clientConn]struct{} // all that are open
+	idle   []*clientConn            // those of them that no call uses, most recent last
+}
+
+var _ Store = (*Client)(nil)
+
+// maxIdle is how many connections a client keeps for later calls.
+const maxIdle = 4
+
+// The pauses between the attempts of Dial double from the first to the last.
+const (
+	firstPause = 20 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// Dial connects to the server at addr, "host:port". The server need not be up
+// yet: Dial tries until ctx ends.
+func Dial(ctx context.Context, addr string, opts *ClientOptions) (*Client, error) {
+	c := &Client{addr: addr, conns: make(map[*clientConn]struct{})}
+	if opts != nil {
+		c.opts = *opts
+	}
+	c.opts.Limits = c.opts.Limits.withDefaults()
+	c.opts.Timeout = cmp.Or(c.opts.Timeout, 60*time.Second)
+	start := time.Now()
+	err := c.connect(ctx)
+	if err == nil && c.opts.Announce {
+		// Once, and not under the slash that callers' keys have.
+		var cn *clientConn
+		if cn, err = c.acquire(ctx); err == nil {
+			_, err = cn.exchange(ctx, request{op: opAdd, keys: []string{"init/"}, number: 1})
+			c.release(cn)
+		}
+	}
+	if err != nil {
+		c.Close()
+		return nil, &OpError{Op: "dial", Addr: addr, Elapsed: time.Since(start), Err: err}
+	}
+	return c, nil
+}
+
+// connect opens the first connection.
+func (c *Client) connect(ctx context.Context) error {
+	last := errors.New("no attempt made") // why the last attempt that ctx did not cut short failed
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		cn, err := c.acquire(ctx)
+		if err == nil {
+			c.release(cn)
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w: %w", ErrServerLost, contextError(ctx), last)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Addr returns the address given to [Dial].
+func (c *Client) Addr() string { return c.addr }
+
+func (c *Client) Set(ctx context.Context, key string, value []byte) error {
+	return c.do(ctx, "set", []string{key}, [][]byte{value}, func(cn *clientConn, k []string) error {
+		return cn.tell(ctx, request{op: opSet, keys: k, values: [][]byte{value}})
+	})
+}
+
+func (c *Client) Get(ctx context.Context, key string) ([]byte, error) {
+	values, err := c.get(ctx, "get", opGet, []string{key})
+	if err != nil {
+		return nil, err
+	}
+	return values[0], nil
+}
+
+func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
+	err = c.do(ctx, "add", []string{key}, nil, func(cn *clientConn, k []string) error {
+		rep, err := cn.exchange(ctx, request{op: opAdd, keys: k, number: delta})
+		sum = rep.number
+		return err
+	})
+	return sum, err
+}
+
+func (c *Client) Wait(ctx context.Context, keys ...string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	return c.do(ctx, "wait", keys, nil, func(cn *clientConn, k []string) error {
+		return cn.wait(ctx, k)
+	})
+}
+
+func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
+	values := [][]byte{expected, desired}
+	err = c.do(ctx, "compareandset", []string{key}, values, func(cn *clientConn, k []string) error {
+		rep, err := cn.exchange(ctx, request{op: opCompareSet, keys: k, values: values})
+		if err == nil {
+			now = rep.values[0]
+		}
+		return err
+	})
+	return now, err
+}
+
+func (c *Client) Delete(ctx context.Context, key string) (existed bool, err error) {
+	err = c.do(ctx, "delete", []string{key}, nil, func(cn *clientConn, k []string) error {
+		rep, err := cn.exchange(ctx, request{op: opDelete, keys: k})
+		existed = rep.number == 1
+		return err
+	})
+	return existed, err
+}
+
+func (c *Client) Check(ctx context.Context, keys ...string) (exist bool, err error) {
+	if len(keys) == 0 {
+		return true, nil
+	}
+	err = c.do(ctx, "check", keys, nil, func(cn *clientConn, k []string) error {
+		exist, err = cn.check(ctx, k)
+		return err
+	})
+	return exist, err
+}
+
+func (c *Client) Append(ctx context.Context, key string, value []byte) error {
+	return c.do(ctx, "append", []string{key}, [][]byte{value}, func(cn *clientConn, k []string) error {
+		return cn.tell(ctx, request{op: opAppend, keys: k, values: [][]byte{value}})
+	})
+}
+
+func (c *Client) MultiGet(ctx context.Context, keys ...string) ([][]byte, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	return c.get(ctx, "multiget", opMultiGet, keys)
+}
+
+func (c *Client) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
+	if len(keys) != len(values) {
+		panic(&LengthError{len(keys), len(values)})
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	return c.do(ctx, "multiset", keys, values, func(cn *clientConn, k []string) error {
+		return cn.tell(ctx, request{op: opMultiSet, keys: k, values: values})
+	})
+}
+
+func (c *Client) NumKeys(ctx context.Context) (n int64, err error) {
+	err = c.do(ctx, "numkeys", nil, nil, func(cn *clientConn, _ []string) error {
+		rep, err := cn.exchange(ctx, request{op: opNumKeys})
+		n = rep.number
+		return err
+	})
+	return n, err
+}
+
+// Ping asks the server for a sign of life. Stores hosted by early PyTorch 2.x
+// do not know the request and end the connection, as with all that they refuse.
+func (c *Client) Ping(ctx context.Context) error {
+	return c.do(ctx, "ping", nil, nil, func(cn *clientConn, _ []string) error {
+		const nonce = 0x676f6464 // any
+		rep, err := cn.exchange(ctx, request{op: opPing, number: nonce})
+		if err == nil && rep.number != nonce {
+			err = fmt.Errorf("ping of %#x answered with %#x", nonce, rep.number)
+		}
+		return err
+	})
+}
+
+// Close ends every connection of the client. It returns nil.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for cn := range c.conns {
+		cn.nc.Close()
+	}
+	clear(c.conns)
+	c.idle = nil
+	return nil
+}
+
+// get waits for keys and reads their values. The server answers a read of an
+// absent key with an empty value, so an empty value is read again if its key
+// turns out to have been deleted since the wait.
+func (c *Client) get(ctx context.Context, name string, op opcode, keys []string) (values [][]byte, err error) {
+	err = c.do(ctx, name, keys, nil, func(cn *clientConn, k []string) error {
+		for {
+			if err := cn.wait(ctx, k); err != nil {
+				return err
+			}
+			rep, err := cn.exchange(ctx, request{op: op, keys: k})
+			if err != nil {
+				return err
+			}
+			exist := true
+			if empty := emptyOf(k, rep.values); len(empty) > 0 {
+				if exist, err = cn.check(ctx, empty); err != nil {
+					return err
+				}
+			}
+			if exist {
+				values = rep.values
+				return nil
+			}
+		}
+	})
+	return values, err
+}
+
+// emptyOf returns the keys whose value is empty.
+func emptyOf(keys []string, values [][]byte) (empty []string) {
+	for i, v := range values {
+		if len(v) == 0 {
+			empty = append(empty, keys[i])
+		}
+	}
+	return empty
+}
+
+// do runs f on a connection, with the wire's names of keys, and gives its error
+// the call's details.
+func (c *Client) do(ctx context.Context, op string, keys []string, values [][]byte, f func(*clientConn, []string) error) error {
+	start := time.Now()
+	names := wireKeys(keys)
+	err := c.opts.Limits.check(names, values)
+	if err == nil {
+		var cn *clientConn
+		if cn, err = c.acquire(ctx); err == nil {
+			err = f(cn, names)
+			c.release(cn)
+		}
+		err = c.explain(ctx, err)
+	}
+	if err != nil {
+		return &OpError{Op: op, Keys: keys, Addr: c.addr, Elapsed: time.Since(start), Err: err}
+	}
+	return nil
+}
+
+// explain tells the causes of a failed exchange apart.
+func (c *Client) explain(ctx context.Context, err error) error {
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	switch {
+	case err == nil:
+		return nil
+	case closed:
+		return ErrClosed
+	case ctx.Err() != nil:
+		return contextError(ctx)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("%w: no answer within %v", ErrServerLost, c.opts.Timeout)
+	}
+	return fmt.Errorf("%w: %w", ErrServerLost, err)
+}
+
+// acquire takes an idle connection or opens one. The caller hands it to release.
+func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
+	if ctx.Err() != nil {
+		return nil, contextError(ctx)
+	}
+	if cn, err := c.takeIdle(); cn != nil || err != nil {
+		return cn, err
+	}
+	dialCtx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	defer cancel()
+	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4,
+	}}
+	nc, err := dialer.DialContext(dialCtx, "tcp", c.addr)
+	if err != nil {
+		return nil, err
+	}
+	cn := newClientConn(nc, &c.opts)
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		nc.Close()
+		return nil, ErrClosed
+	}
+	c.conns[cn] = struct{}{}
+	c.mu.Unlock()
+	if err := cn.open(dialCtx); err != nil {
+		c.release(cn)
+		return nil, err
+	}
+	return cn, nil
+}
+
+// takeIdle returns nil if no connection is idle.
+func (c *Client) takeIdle() (*clientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	n := len(c.idle)
+	if n == 0 {
+		return nil, nil
+	}
+	cn := c.idle[n-1]
+	c.idle = c.idle[:n-1]
+	return cn, nil
+}
+
+// release keeps cn for later calls, or closes it.
+func (c *Client) release(cn *clientConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cn.inStep && !c.closed && len(c.idle) < maxIdle {
+		c.idle = append(c.idle, cn)
+		return
+	}
+	delete(c.conns, cn)
+	cn.nc.Close()
+}

@@ -1,0 +1,140 @@
+package store
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"time"
+)
+
+// A clientConn makes requests on one connection, one at a time.
+type clientConn struct {
+	nc      net.Conn
+	w       *bufio.Writer
+	dec     decoder
+	dialect dialect
+	timeout time.Duration
+	// inStep is whether every request sent has had its whole reply: if not,
+	// the connection is of no more use.
+	inStep bool
+}
+
+// cancelGrace bounds how long a call whose context has ended stays to take its
+// wait back. A server that needs longer loses the connection instead.
+const cancelGrace = time.Second
+
+func newClientConn(nc net.Conn, opts *ClientOptions) *clientConn {
+	cn := &clientConn{nc: nc, w: bufio.NewWriter(nc), timeout: opts.Timeout}
+	if opts.Legacy {
+		cn.dialect = dialect1
+	}
+	cn.dec = decoder{
+		r:       bufio.NewReader(nc),
+		limits:  opts.Limits,
+		reserve: func(int) error { return nil },
+	}
+	return cn
+}
+
+// open introduces the client and makes sure that a store answers.
+func (cn *clientConn) open(ctx context.Context) error {
+	if cn.dialect == dialect1 {
+		_, err := cn.exchange(ctx, request{op: opNumKeys})
+		return err
+	}
+	return cn.tell(ctx, request{op: opValidate, number: validateMagic})
+}
+
+// exchange makes requests that the server answers at once and returns the reply
+// to the last; those before it have none.
+func (cn *clientConn) exchange(ctx context.Context, reqs ...request) (reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, cn.timeout)
+	defer cancel()
+	defer cn.watch(ctx)()
+	cn.inStep = false
+	for _, req := range reqs {
+		writeRequest(cn.w, cn.dialect, req)
+	}
+	if err := cn.w.Flush(); err != nil {
+		return reply{}, err
+	}
+	rep, err := cn.dec.reply(reqs[len(reqs)-1])
+	cn.inStep = err == nil
+	return rep, err
+}
+
+// tell makes a request that has no reply, and behind it one that has. Its reply
+// says that the server took the first, so that what other connections ask for
+// after tell has returned comes later, and a refusal is noticed.
+func (cn *clientConn) tell(ctx context.Context, req request) error {
+	_, err := cn.exchange(ctx, req, request{op: opNumKeys})
+	return err
+}
+
+func (cn *clientConn) check(ctx context.Context, keys []string) (bool, error) {
+	rep, err := cn.exchange(ctx, request{op: opCheck, keys: keys})
+	return rep.number == checkReady, err
+}
+
+// wait makes a WAIT. If ctx ends first it takes the request back, so that the
+// connection stays in step.
+func (cn *clientConn) wait(ctx context.Context, keys []string) error {
+	req := request{op: opWait, keys: keys}
+	cn.inStep = false
+	unwatch := cn.watch(ctx)
+	writeRequest(cn.w, cn.dialect, req)
+	err := cn.w.Flush()
+	sent := err == nil
+	var rep reply
+	if sent {
+		rep, err = cn.dec.reply(req)
+	}
+	unwatch()
+	switch {
+	case err == nil && rep.number != stopWaiting:
+		return fmt.Errorf("WAIT answered with %d", rep.number)
+	case err == nil:
+		cn.inStep = true
+	case sent && ctx.Err() != nil && cn.dialect == dialect2:
+		cn.inStep = cn.cancelWait() == nil
+	}
+	return err
+}
+
+// cancelWait takes a WAIT back. The server may have answered it already: then
+// that answer comes before the one to CANCEL_WAIT.
+func (cn *clientConn) cancelWait() error {
+	ctx, cancel := context.WithTimeout(context.Background(), cancelGrace)
+	defer cancel()
+	defer cn.watch(ctx)()
+	req := request{op: opCancelWait}
+	writeRequest(cn.w, cn.dialect, req)
+	if err := cn.w.Flush(); err != nil {
+		return err
+	}
+	rep, err := cn.dec.reply(req)
+	if err == nil && rep.number == stopWaiting {
+		rep, err = cn.dec.reply(req)
+	}
+	if err == nil && rep.number != waitCanceled {
+		err = fmt.Errorf("CANCEL_WAIT answered with %d", rep.number)
+	}
+	return err
+}
+
+// watch makes reads and writes fail once ctx ends, until the function it
+// returns is called.
+func (cn *clientConn) watch(ctx context.Context) (unwatch func()) {
+	failed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(failed)
+		cn.nc.SetDeadline(time.Unix(1, 0))
+	})
+	return func() {
+		if !stop() {
+			<-failed
+		}
+		cn.nc.SetDeadline(time.Time{})
+	}
+}

@@ -1,0 +1,179 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"time"
+)
+
+// A Local is a [Store] in this process: a handle on a table, without sockets or
+// goroutines. It waits on channels, so it works under testing/synctest.
+type Local struct {
+	table  *table
+	once   sync.Once
+	closed chan struct{}
+}
+
+var _ Store = (*Local)(nil)
+
+// NewLocal returns a handle on a new, empty table with the default [Limits].
+func NewLocal() *Local { return newLocal(newTable(Limits{}.withDefaults())) }
+
+func newLocal(t *table) *Local { return &Local{table: t, closed: make(chan struct{})} }
+
+// Handle returns another handle on the same table. Each is closed on its own.
+func (l *Local) Handle() *Local { return newLocal(l.table) }
+
+func (l *Local) Set(ctx context.Context, key string, value []byte) error {
+	return l.do(ctx, "set", []string{key}, [][]byte{value}, func(k []string) error {
+		return l.table.set(k[0], bytes.Clone(value))
+	})
+}
+
+func (l *Local) Get(ctx context.Context, key string) ([]byte, error) {
+	values, err := l.get(ctx, "get", []string{key})
+	if err != nil {
+		return nil, err
+	}
+	return values[0], nil
+}
+
+func (l *Local) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
+	err = l.do(ctx, "add", []string{key}, nil, func(k []string) error {
+		sum, err = l.table.add(k[0], delta)
+		return err
+	})
+	return sum, err
+}
+
+func (l *Local) Wait(ctx context.Context, keys ...string) error {
+	return l.do(ctx, "wait", keys, nil, func(k []string) error { return l.wait(ctx, k) })
+}
+
+func (l *Local) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
+	err = l.do(ctx, "compareandset", []string{key}, [][]byte{expected, desired}, func(k []string) error {
+		v, err := l.table.compareAndSet(k[0], expected, bytes.Clone(desired))
+		now = bytes.Clone(v)
+		return err
+	})
+	return now, err
+}
+
+func (l *Local) Delete(ctx context.Context, key string) (existed bool, err error) {
+	err = l.do(ctx, "delete", []string{key}, nil, func(k []string) error {
+		existed = l.table.delete(k[0])
+		return nil
+	})
+	return existed, err
+}
+
+func (l *Local) Check(ctx context.Context, keys ...string) (exist bool, err error) {
+	err = l.do(ctx, "check", keys, nil, func(k []string) error {
+		exist = l.table.has(k)
+		return nil
+	})
+	return exist, err
+}
+
+func (l *Local) Append(ctx context.Context, key string, value []byte) error {
+	return l.do(ctx, "append", []string{key}, [][]byte{value}, func(k []string) error {
+		return l.table.append(k[0], value)
+	})
+}
+
+func (l *Local) MultiGet(ctx context.Context, keys ...string) ([][]byte, error) {
+	return l.get(ctx, "multiget", keys)
+}
+
+func (l *Local) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
+	if len(keys) != len(values) {
+		panic(&LengthError{len(keys), len(values)})
+	}
+	return l.do(ctx, "multiset", keys, values, func(k []string) error {
+		return l.table.setAll(k, cloneAll(values))
+	})
+}
+
+func (l *Local) NumKeys(ctx context.Context) (n int64, err error) {
+	err = l.do(ctx, "numkeys", nil, nil, func([]string) error {
+		n = l.table.len()
+		return nil
+	})
+	return n, err
+}
+
+// Close releases the handle. It returns nil.
+func (l *Local) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *Local) get(ctx context.Context, op string, keys []string) (values [][]byte, err error) {
+	err = l.do(ctx, op, keys, nil, func(k []string) error {
+		for {
+			if v, all := l.table.get(k...); all {
+				values = cloneAll(v)
+				return nil
+			}
+			if err := l.wait(ctx, k); err != nil {
+				return err
+			}
+		}
+	})
+	return values, err
+}
+
+func (l *Local) wait(ctx context.Context, keys []string) error {
+	w := l.table.wait(keys)
+	defer l.table.cancel(w)
+	select {
+	case <-w.done:
+		if !w.met {
+			return ErrClosed
+		}
+		return nil
+	case <-ctx.Done():
+		return contextError(ctx)
+	case <-l.closed:
+		return ErrClosed
+	}
+}
+
+// do runs f with the wire's names of keys and gives its error the call's details.
+func (l *Local) do(ctx context.Context, op string, keys []string, values [][]byte, f func(keys []string) error) error {
+	start := time.Now()
+	names := wireKeys(keys)
+	err := l.usable(ctx)
+	if err == nil {
+		err = l.table.limits.check(names, values)
+	}
+	if err == nil {
+		err = f(names)
+	}
+	if err != nil {
+		return &OpError{Op: op, Keys: keys, Addr: "local", Elapsed: time.Since(start), Err: err}
+	}
+	return nil
+}
+
+func (l *Local) usable(ctx context.Context) error {
+	select {
+	case <-l.closed:
+		return ErrClosed
+	case <-l.table.closed:
+		return ErrClosed
+	case <-ctx.Done():
+		return contextError(ctx)
+	default:
+		return nil
+	}
+}
+
+func cloneAll(values [][]byte) [][]byte {
+	out := make([][]byte, len(values))
+	for i, v := range values {
+		out[i] = bytes.Clone(v)
+	}
+	return out
+}

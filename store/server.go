@@ -1,0 +1,367 @@
+package store
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// ServerOptions configure a [Server]. The zero value is a good default.
+type ServerOptions struct {
+	// Logger gets one line for each connection that the server refuses or
+	// closes for what came over it. Default: slog.Default().
+	Logger *slog.Logger
+
+	Limits Limits
+
+	// Clients bounds the open connections. A PyTorch 1.x worker holds two, a
+	// [Client] one and one more for each call that waits. Default 16384.
+	Clients int
+
+	// InFlightBytes bounds, over all connections, the bytes of requests that
+	// are being received or wait and of replies being sent. Default 512 MiB.
+	InFlightBytes int64
+
+	// FrameTimeout bounds the time from the first byte of a request to its
+	// last, and the writing of a reply. Default 30 s.
+	FrameTimeout time.Duration
+}
+
+// A Server owns a table and serves it on a TCP address until Close.
+type Server struct {
+	ln    net.Listener
+	table *table
+	opts  ServerOptions
+
+	inFlight atomic.Int64
+	wg       sync.WaitGroup // the accepting goroutine and those of the connections
+
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{}
+	closed chan struct{} // closed under mu
+}
+
+// Listen starts a server on addr, "host:port". An empty addr is a free port of
+// the loopback interface. An empty host, as in ":29500", is every interface.
+func Listen(addr string, opts *ServerOptions) (*Server, error) {
+	ln, err := net.Listen("tcp", cmp.Or(addr, "127.0.0.1:0"))
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	var o ServerOptions
+	if opts != nil {
+		o = *opts
+	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Limits = o.Limits.withDefaults()
+	o.Clients = cmp.Or(o.Clients, 16384)
+	o.InFlightBytes = cmp.Or(o.InFlightBytes, 512<<20)
+	o.FrameTimeout = cmp.Or(o.FrameTimeout, 30*time.Second)
+	s := &Server{
+		ln:     ln,
+		table:  newTable(o.Limits),
+		opts:   o,
+		conns:  make(map[net.Conn]struct{}),
+		closed: make(chan struct{}),
+	}
+	s.wg.Go(s.accept)
+	return s, nil
+}
+
+// Addr returns the address that the server listens on.
+func (s *Server) Addr() string { return s.ln.Addr().String() }
+
+// Local returns a new handle on the server's table that uses no socket.
+func (s *Server) Local() *Local { return newLocal(s.table) }
+
+// Close stops the server, ends every connection and every wait, and returns
+// once all its goroutines have ended.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	var err error
+	select {
+	case <-s.closed:
+	default:
+		close(s.closed)
+		err = s.ln.Close()
+		s.table.close()
+		for nc := range s.conns {
+			nc.Close()
+		}
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+	return err
+}
+
+func (s *Server) accept() {
+	const pause = 50 * time.Millisecond // after a failure such as a lack of file descriptors
+	for {
+		nc, err := s.ln.Accept()
+		if err == nil {
+			s.admit(nc)
+			continue
+		}
+		select {
+		case <-s.closed:
+			return
+		case <-time.After(pause):
+			s.opts.Logger.Warn("store: accept failed", "addr", s.Addr(), "err", err)
+		}
+	}
+}
+
+// admit serves nc on a goroutine of its own, or closes it.
+func (s *Server) admit(nc net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.closed:
+		nc.Close()
+		return
+	default:
+	}
+	if len(s.conns) >= s.opts.Clients {
+		s.opts.Logger.Warn("store: connection refused", "peer", nc.RemoteAddr().String(),
+			"err", limitError("connections", len(s.conns)+1, s.opts.Clients))
+		nc.Close()
+		return
+	}
+	s.conns[nc] = struct{}{}
+	s.wg.Go(func() {
+		err := newServerConn(s, nc).serve()
+		nc.Close()
+		s.mu.Lock()
+		delete(s.conns, nc)
+		s.mu.Unlock()
+		level := slog.LevelWarn
+		if departed(err) {
+			level = slog.LevelDebug
+		}
+		s.opts.Logger.Log(context.Background(), level, "store: connection closed", "peer", nc.RemoteAddr().String(), "err", err)
+	})
+}
+
+// departed reports whether err means no more than that the peer, or the server, left.
+func departed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// A serverConn serves one connection: a goroutine that reads a request, carries
+// it out and writes the reply, and while a WAIT is parked a second one that
+// writes the reply to it. The two never write at the same time, since the first
+// ends the second before it does anything else.
+type serverConn struct {
+	s      *Server
+	nc     net.Conn
+	dec    decoder
+	w      *bufio.Writer
+	held   int64 // in-flight bytes of the request in hand
+	parked *parked
+}
+
+// A parked is a WAIT whose keys do not all exist yet.
+type parked struct {
+	w     *waiter
+	ended chan struct{} // closed once its goroutine is done
+}
+
+func newServerConn(s *Server, nc net.Conn) *serverConn {
+	c := &serverConn{s: s, nc: nc, w: bufio.NewWriter(nc)}
+	c.dec = decoder{r: bufio.NewReader(nc), limits: s.opts.Limits, reserve: c.reserve}
+	return c
+}
+
+// serve returns why the connection ended, io.EOF if the peer closed it.
+func (c *serverConn) serve() error {
+	defer c.unpark()
+	defer c.release()
+	d, err := c.dialect()
+	if err != nil {
+		return err
+	}
+	for {
+		req, err := c.receive(d)
+		if err != nil {
+			return err
+		}
+		// A client asks for one thing at a time: what came now means that it no
+		// longer waits.
+		c.unpark()
+		if err := c.handle(req); err != nil {
+			return fmt.Errorf("%v: %w", req.op, err)
+		}
+		c.release()
+	}
+}
+
+// dialect looks at the first bytes that come and, if they are VALIDATE, reads it.
+func (c *serverConn) dialect() (dialect, error) {
+	first, err := c.dec.r.Peek(1)
+	if err != nil {
+		return 0, err
+	}
+	if first[0] != byte(opValidate) {
+		return dialect1, nil
+	}
+	c.nc.SetReadDeadline(time.Now().Add(c.s.opts.FrameTimeout))
+	head, err := c.dec.r.Peek(5)
+	if err != nil {
+		return 0, c.explain(err)
+	}
+	if binary.LittleEndian.Uint32(head[1:]) != validateMagic {
+		return dialect1, nil
+	}
+	_, err = c.dec.r.Discard(len(head))
+	return dialect2, err
+}
+
+// receive reads a request. Between requests a client may be silent for as long
+// as it likes.
+func (c *serverConn) receive(d dialect) (request, error) {
+	c.nc.SetReadDeadline(time.Time{})
+	if _, err := c.dec.r.Peek(1); err != nil {
+		return request{}, err
+	}
+	c.nc.SetReadDeadline(time.Now().Add(c.s.opts.FrameTimeout))
+	req, err := c.dec.request(d)
+	return req, c.explain(err)
+}
+
+func (c *serverConn) explain(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("request not complete within %v: %w", c.s.opts.FrameTimeout, err)
+	}
+	return err
+}
+
+// handle carries req out and replies, or parks it.
+func (c *serverConn) handle(req request) error {
+	var (
+		t   = c.s.table
+		rep reply
+		err error
+	)
+	switch req.op {
+	case opValidate:
+		return errors.New("not the first request")
+	case opSet:
+		return t.set(req.keys[0], req.values[0])
+	case opAppend:
+		return t.append(req.keys[0], req.values[0])
+	case opMultiSet:
+		return t.setAll(req.keys, req.values)
+	case opCompareSet:
+		rep.values = make([][]byte, 1)
+		rep.values[0], err = t.compareAndSet(req.keys[0], req.values[0], req.values[1])
+	case opGet, opMultiGet:
+		rep.values, _ = t.get(req.keys...)
+	case opAdd:
+		rep.number, err = t.add(req.keys[0], req.number)
+	case opCheck:
+		if !t.has(req.keys) {
+			rep.number = checkNotReady
+		}
+	case opWait:
+		return c.wait(req)
+	case opNumKeys:
+		rep.number = t.len()
+	case opDelete:
+		if t.delete(req.keys[0]) {
+			rep.number = 1
+		}
+	case opCancelWait:
+		rep.number = waitCanceled
+	case opPing:
+		rep.number = req.number
+	}
+	if err != nil {
+		return err
+	}
+	return c.reply(req.op, rep)
+}
+
+func (c *serverConn) reply(op opcode, rep reply) error {
+	total := 0
+	for _, v := range rep.values {
+		total += len(v)
+	}
+	if most := c.s.opts.Limits.RequestBytes; total > most {
+		return limitError("bytes in a reply", total, most)
+	}
+	if err := c.reserve(total); err != nil {
+		return err
+	}
+	return c.write(op, rep)
+}
+
+func (c *serverConn) write(op opcode, rep reply) error {
+	c.nc.SetWriteDeadline(time.Now().Add(c.s.opts.FrameTimeout))
+	writeReply(c.w, op, rep)
+	return c.w.Flush()
+}
+
+// wait replies once the keys of req exist. Until then it holds, in place of the
+// connection, the in-flight bytes of the request.
+func (c *serverConn) wait(req request) error {
+	w := c.s.table.wait(req.keys)
+	select {
+	case <-w.done:
+		if !w.met {
+			return net.ErrClosed
+		}
+		return c.write(opWait, reply{number: stopWaiting})
+	default:
+	}
+	p := &parked{w: w, ended: make(chan struct{})}
+	held := c.held
+	c.parked, c.held = p, 0
+	c.s.wg.Go(func() {
+		defer close(p.ended)
+		defer c.s.inFlight.Add(-held)
+		<-w.done
+		if !w.met {
+			return
+		}
+		if c.write(opWait, reply{number: stopWaiting}) != nil {
+			c.nc.Close() // the reading goroutine reports it
+		}
+	})
+	return nil
+}
+
+// unpark drops the parked wait, unless it is being answered, and waits for the
+// end of its goroutine.
+func (c *serverConn) unpark() {
+	if c.parked != nil {
+		c.s.table.cancel(c.parked.w)
+		<-c.parked.ended
+		c.parked = nil
+	}
+}
+
+func (c *serverConn) reserve(n int) error {
+	if now := c.s.inFlight.Add(int64(n)); now > c.s.opts.InFlightBytes {
+		c.s.inFlight.Add(-int64(n))
+		return limitError("bytes in flight", now, c.s.opts.InFlightBytes)
+	}
+	c.held += int64(n)
+	return nil
+}
+
+func (c *serverConn) release() {
+	c.s.inFlight.Add(-c.held)
+	c.held = 0
+}

@@ -1,0 +1,247 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strconv"
+	"sync"
+)
+
+// A table is the keyed table behind a server and behind Local. It knows wire
+// keys only, does no I/O, starts no goroutine and never blocks: a wait is a
+// *waiter that some later call completes.
+//
+// Values are never changed in place, so what get returns may be read without
+// the lock. The table owns the slices given to it.
+type table struct {
+	limits Limits
+	closed chan struct{} // closed under mu
+
+	mu     sync.Mutex
+	values map[string][]byte
+	bytes  int64 // the lengths of all keys and values
+	// parked holds each pending waiter once: under the first of its keys, from
+	// waiter.next on, that is missing.
+	parked map[string]map[*waiter]struct{}
+}
+
+// A waiter waits for all its keys to exist at the same time.
+type waiter struct {
+	keys []string
+	next int           // keys[:next] existed when last looked at
+	done chan struct{} // closed once the wait has ended
+	met  bool          // whether it ended because all keys exist; read after done
+}
+
+func newTable(limits Limits) *table {
+	return &table{
+		limits: limits,
+		closed: make(chan struct{}),
+		values: make(map[string][]byte),
+		parked: make(map[string]map[*waiter]struct{}),
+	}
+}
+
+func (t *table) set(key string, value []byte) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.put(key, value)
+}
+
+// setAll sets keys[i] to values[i] under one lock and stops at the first failure.
+func (t *table) setAll(keys []string, values [][]byte) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, key := range keys {
+		if err := t.put(key, values[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// get returns the value of each key, nil where there is none, and whether all exist.
+func (t *table) get(keys ...string) (values [][]byte, all bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all = true
+	for _, key := range keys {
+		v, ok := t.values[key]
+		all = all && ok
+		values = append(values, v)
+	}
+	return values, all
+}
+
+func (t *table) has(keys []string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.missing(keys, 0) == len(keys)
+}
+
+func (t *table) add(key string, delta int64) (int64, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var old int64
+	if v, ok := t.values[key]; ok {
+		var err error
+		if old, err = strconv.ParseInt(string(v), 10, 64); err != nil {
+			return 0, fmt.Errorf("%w: %.64q", ErrNotInteger, v)
+		}
+	}
+	if delta > 0 && old > math.MaxInt64-delta || delta < 0 && old < math.MinInt64-delta {
+		return 0, fmt.Errorf("%w of 64 bits: %d + %d", ErrNotInteger, old, delta)
+	}
+	sum := old + delta
+	if err := t.put(key, strconv.AppendInt(nil, sum, 10)); err != nil {
+		return 0, err
+	}
+	return sum, nil
+}
+
+// compareAndSet is Store.CompareAndSet.
+func (t *table) compareAndSet(key string, expected, desired []byte) ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old, ok := t.values[key]
+	switch {
+	case !ok && len(expected) > 0:
+		return expected, nil
+	case !bytes.Equal(old, expected):
+		return old, nil
+	}
+	if err := t.put(key, desired); err != nil {
+		return nil, err
+	}
+	return desired, nil
+}
+
+func (t *table) append(key string, value []byte) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// Growing into spare capacity leaves the bytes that readers may hold alone.
+	return t.put(key, append(t.values[key], value...))
+}
+
+func (t *table) delete(key string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v, ok := t.values[key]
+	if ok {
+		delete(t.values, key)
+		t.bytes -= int64(len(key) + len(v))
+	}
+	return ok
+}
+
+func (t *table) len() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return int64(len(t.values))
+}
+
+// wait returns a waiter for keys, which has already ended if they all exist or
+// the table is closed. The caller gives up a wait with cancel.
+func (t *table) wait(keys []string) *waiter {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := &waiter{keys: keys, done: make(chan struct{})}
+	select {
+	case <-t.closed:
+		close(w.done)
+	default:
+		t.advance(w)
+	}
+	return w
+}
+
+// cancel ends w unless it has ended.
+func (t *table) cancel(w *waiter) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	select {
+	case <-w.done:
+	default:
+		t.unpark(w)
+		close(w.done)
+	}
+}
+
+// close ends every wait, those that come later too. It is called once.
+func (t *table) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	close(t.closed)
+	for _, waiters := range t.parked {
+		for w := range waiters {
+			close(w.done)
+		}
+	}
+	clear(t.parked)
+}
+
+// The methods below are called with mu held.
+
+// put stores value and lets those who wait for key go on.
+func (t *table) put(key string, value []byte) error {
+	old, exists := t.values[key]
+	size := t.bytes + int64(len(value)-len(old))
+	if !exists {
+		size += int64(len(key))
+		if len(t.values) >= t.limits.Keys {
+			return limitError("keys in the table", len(t.values)+1, t.limits.Keys)
+		}
+	}
+	if len(value) > t.limits.ValueBytes {
+		return limitError("bytes in a value", len(value), t.limits.ValueBytes)
+	}
+	if size > t.limits.TableBytes {
+		return limitError("bytes in the table", size, t.limits.TableBytes)
+	}
+	t.values[key], t.bytes = value, size
+	for w := range t.parked[key] {
+		t.unpark(w)
+		t.advance(w)
+	}
+	return nil
+}
+
+// missing returns the index of the first of keys[from:] that does not exist, or
+// len(keys).
+func (t *table) missing(keys []string, from int) int {
+	for i := from; i < len(keys); i++ {
+		if _, ok := t.values[keys[i]]; !ok {
+			return i
+		}
+	}
+	return len(keys)
+}
+
+// advance parks w under its next missing key, or ends it. A wait for n keys
+// looks at each about twice: once on the way, once at the end, where a key
+// deleted meanwhile sends it back.
+func (t *table) advance(w *waiter) {
+	w.next = t.missing(w.keys, w.next)
+	if w.next == len(w.keys) {
+		w.next = t.missing(w.keys, 0)
+	}
+	if w.next == len(w.keys) {
+		w.met = true
+		close(w.done)
+		return
+	}
+	key := w.keys[w.next]
+	if t.parked[key] == nil {
+		t.parked[key] = make(map[*waiter]struct{})
+	}
+	t.parked[key][w] = struct{}{}
+}
+
+func (t *table) unpark(w *waiter) {
+	key := w.keys[w.next]
+	delete(t.parked[key], w)
+	if len(t.parked[key]) == 0 {
+		delete(t.parked, key)
+	}
+}

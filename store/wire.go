@@ -1,0 +1,299 @@
+package store
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// A dialect is one of the two request numberings that TCPStore has had.
+type dialect uint8
+
+const (
+	dialect2 dialect = iota // 2.x: opens with VALIDATE
+	dialect1                // 1.x and 2.0
+)
+
+// An opcode is a kind of request, numbered as in dialect 2.
+type opcode uint8
+
+const (
+	opValidate opcode = iota
+	opSet
+	opCompareSet
+	opGet
+	opAdd
+	opCheck
+	opWait
+	opNumKeys
+	opDelete
+	opAppend
+	opMultiGet
+	opMultiSet
+	opCancelWait
+	opPing
+)
+
+const (
+	validateMagic = 0x3C85F7CE
+
+	checkReady    = 0
+	checkNotReady = 1
+	stopWaiting   = 0
+	waitCanceled  = 1
+
+	// dialect1WatchKey is a request that dialect 2 dropped, and with it the
+	// difference of one between the codes of the two.
+	dialect1WatchKey = 7
+)
+
+// A layout says what the frames of a request and its reply consist of: keys,
+// each followed by some values, then an integer.
+type layout struct {
+	name        string
+	keys        int  // how many, or counted
+	values      int  // after each key
+	width       int  // bytes of the integer
+	replyValues bool // a value for each key
+	replyWidth  int  // bytes of the reply's integer
+}
+
+const counted = -1 // as many keys as a leading u64 says
+
+var layouts = [...]layout{
+	opValidate:   {name: "VALIDATE", width: 4},
+	opSet:        {name: "SET", keys: 1, values: 1},
+	opCompareSet: {name: "COMPARE_SET", keys: 1, values: 2, replyValues: true},
+	opGet:        {name: "GET", keys: 1, replyValues: true},
+	opAdd:        {name: "ADD", keys: 1, width: 8, replyWidth: 8},
+	opCheck:      {name: "CHECK", keys: counted, replyWidth: 1},
+	opWait:       {name: "WAIT", keys: counted, replyWidth: 1},
+	opNumKeys:    {name: "GETNUMKEYS", replyWidth: 8},
+	opDelete:     {name: "DELETE_KEY", keys: 1, replyWidth: 8},
+	opAppend:     {name: "APPEND", keys: 1, values: 1},
+	opMultiGet:   {name: "MULTI_GET", keys: counted, replyValues: true},
+	opMultiSet:   {name: "MULTI_SET", keys: counted, values: 1},
+	opCancelWait: {name: "CANCEL_WAIT", replyWidth: 1},
+	opPing:       {name: "PING", width: 4, replyWidth: 4},
+}
+
+func (op opcode) String() string { return layouts[op].name }
+
+// code returns the byte that stands for op in d. VALIDATE and PING have none in
+// dialect 1; nothing sends them there.
+func (op opcode) code(d dialect) byte {
+	if d == dialect1 && op <= opNumKeys {
+		return byte(op) - 1
+	}
+	return byte(op)
+}
+
+// opcodeOf is the inverse of code.
+func opcodeOf(code byte, d dialect) (opcode, error) {
+	last := byte(opPing)
+	if d == dialect1 {
+		switch {
+		case code == dialect1WatchKey:
+			return 0, errors.New("WATCH_KEY is not supported")
+		case code < dialect1WatchKey:
+			return opcode(code + 1), nil
+		}
+		last = byte(opCancelWait)
+	}
+	if code > last {
+		return 0, fmt.Errorf("unknown request code %d", code)
+	}
+	return opcode(code), nil
+}
+
+// A request is one frame from a client. Which fields mean something, and how
+// many keys and values there are, is in the layout of op.
+type request struct {
+	op     opcode
+	keys   []string
+	values [][]byte // those of the first key, then those of the second, ...
+	number int64    // ADD's delta, PING's nonce, VALIDATE's magic number
+}
+
+// A reply answers a request.
+type reply struct {
+	values [][]byte
+	number int64
+}
+
+// writeRequest encodes req. An error of w surfaces at its Flush.
+func writeRequest(w *bufio.Writer, d dialect, req request) {
+	l := layouts[req.op]
+	w.WriteByte(req.op.code(d))
+	if l.keys == counted {
+		writeInt(w, 8, int64(len(req.keys)))
+	}
+	for i, key := range req.keys {
+		writeInt(w, 8, int64(len(key)))
+		w.WriteString(key)
+		for _, v := range req.values[i*l.values : (i+1)*l.values] {
+			writeBytes(w, v)
+		}
+	}
+	writeInt(w, l.width, req.number)
+}
+
+// writeReply encodes the reply to a request of kind op.
+func writeReply(w *bufio.Writer, op opcode, rep reply) {
+	for _, v := range rep.values {
+		writeBytes(w, v)
+	}
+	writeInt(w, layouts[op].replyWidth, rep.number)
+}
+
+func writeBytes(w *bufio.Writer, b []byte) {
+	writeInt(w, 8, int64(len(b)))
+	w.Write(b)
+}
+
+func writeInt(w *bufio.Writer, width int, x int64) {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(x))
+	w.Write(b[:width])
+}
+
+// A decoder reads frames. It is all that stands between a peer's bytes and the
+// rest of the package: it bounds each length by limits, and it allocates no
+// more than growStep ahead of the bytes that have come, whatever they claim.
+type decoder struct {
+	r      *bufio.Reader
+	limits Limits
+	// reserve is asked before memory is taken for n more bytes of a frame; its
+	// error ends the frame.
+	reserve func(n int) error
+
+	frame int // bytes of the current frame that were reserved
+	word  [8]byte
+}
+
+const growStep = 64 << 10
+
+// request reads the next request. At the end of the stream between two frames
+// the error is io.EOF itself.
+func (d *decoder) request(dia dialect) (request, error) {
+	code, err := d.r.ReadByte()
+	if err != nil {
+		return request{}, err
+	}
+	op, err := opcodeOf(code, dia)
+	if err != nil {
+		return request{}, err
+	}
+	d.frame = 0
+	req, err := d.body(op)
+	if err != nil {
+		return request{}, fmt.Errorf("%v: %w", op, err)
+	}
+	return req, nil
+}
+
+func (d *decoder) body(op opcode) (request, error) {
+	l, req := layouts[op], request{op: op}
+	n := uint64(l.keys)
+	if l.keys == counted {
+		x, err := d.int(8)
+		if err != nil {
+			return req, err
+		}
+		if n = uint64(x); n > uint64(d.limits.RequestKeys) {
+			return req, limitError("keys in a request", n, d.limits.RequestKeys)
+		}
+	}
+	for range n {
+		key, err := d.bytes("bytes in a key", d.limits.KeyBytes)
+		if err != nil {
+			return req, err
+		}
+		req.keys = append(req.keys, string(key))
+		for range l.values {
+			v, err := d.bytes("bytes in a value", d.limits.ValueBytes)
+			if err != nil {
+				return req, err
+			}
+			req.values = append(req.values, v)
+		}
+	}
+	var err error
+	req.number, err = d.int(l.width)
+	return req, err
+}
+
+// reply reads the reply to req.
+func (d *decoder) reply(req request) (reply, error) {
+	d.frame = 0
+	l, rep := layouts[req.op], reply{}
+	if l.replyValues {
+		for range req.keys {
+			v, err := d.bytes("bytes in a value", d.limits.ValueBytes)
+			if err != nil {
+				return rep, err
+			}
+			rep.values = append(rep.values, v)
+		}
+	}
+	var err error
+	rep.number, err = d.int(l.replyWidth)
+	return rep, err
+}
+
+// int reads an integer of width bytes; those narrower than eight are unsigned.
+func (d *decoder) int(width int) (int64, error) {
+	clear(d.word[:])
+	if err := d.fill(d.word[:width]); err != nil {
+		return 0, err
+	}
+	return int64(binary.LittleEndian.Uint64(d.word[:])), nil
+}
+
+// bytes reads a length, which may be at most most, and as many bytes.
+func (d *decoder) bytes(what string, most int) ([]byte, error) {
+	x, err := d.int(8)
+	if err != nil {
+		return nil, err
+	}
+	if uint64(x) > uint64(most) {
+		return nil, limitError(what, uint64(x), most)
+	}
+	if err := d.take(8); err != nil {
+		return nil, err
+	}
+	b := []byte{}
+	for left := int(x); left > 0; {
+		step := min(left, growStep)
+		if err := d.take(step); err != nil {
+			return nil, err
+		}
+		b = slices.Grow(b, step)
+		b = b[:len(b)+step]
+		if err := d.fill(b[len(b)-step:]); err != nil {
+			return nil, err
+		}
+		left -= step
+	}
+	return b, nil
+}
+
+func (d *decoder) take(n int) error {
+	d.frame += n
+	if d.frame > d.limits.RequestBytes {
+		return limitError("bytes in a frame", d.frame, d.limits.RequestBytes)
+	}
+	return d.reserve(n)
+}
+
+// fill reads len(b) bytes; the stream may not end before.
+func (d *decoder) fill(b []byte) error {
+	_, err := io.ReadFull(d.r, b)
+	if err == io.EOF && len(b) > 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
