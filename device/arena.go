@@ -1,0 +1,222 @@
+package device
+
+import (
+	"fmt"
+	"math/bits"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Sizes of an [Arena]'s blocks, in bytes.
+const (
+	// maxStep bounds the rounding of large blocks.
+	maxStep = 2 << 20
+	// reclaimWait bounds the wait for the clean-ups that a collection queued.
+	reclaimWait = time.Second
+)
+
+// Arena is the caching allocator that devices share. A freed block is kept
+// for the next allocation of about its size, because asking a device for
+// memory costs a page fault per 4 KiB on a host and a full synchronisation on
+// a GPU, and a training step asks for the same sizes over and over.
+//
+// A size is rounded up to a quarter of the power of two below it, at least
+// [Align] and at most 2 MiB, and served by the smallest cached block that is
+// at most half as large again. Blocks are neither split nor merged: memory is
+// lost to rounding (a fifth at worst) but never to fragmentation.
+//
+// When the device has no memory left, the arena first gives it back
+// everything cached, then lets Go's collector find buffers whose owners are
+// unreachable, and only then reports the device's error.
+//
+// Free makes a block available at once: the users of an arena order their
+// work on one stream, so whoever gets the block next runs after its last user.
+// All methods are safe for concurrent use.
+type Arena struct {
+	raw     func(size int) (Buffer, error)
+	release func(Buffer)
+
+	mu      sync.Mutex
+	live    map[uintptr]block // by address
+	classes []class           // by size, ascending; an emptied class stays
+	stats   MemoryStats
+}
+
+// block is memory handed out: the whole of it, and how much was asked for.
+type block struct {
+	whole Buffer
+	asked int
+}
+
+// class holds the cached blocks of one size, the most recently freed (and
+// so most likely still in a cache) last.
+type class struct {
+	size int
+	free []Buffer
+}
+
+// NewArena makes an arena over raw, which gets memory aligned to Align from
+// the device or fails with an [*OutOfMemoryError], and release, which gives it
+// back. The arena calls them one at a time.
+func NewArena(raw func(size int) (Buffer, error), release func(Buffer)) *Arena {
+	return &Arena{raw: raw, release: release, live: map[uintptr]block{}}
+}
+
+// Alloc returns size bytes, their content undefined. No bytes are an empty
+// Buffer, which need not be freed. The error is raw's.
+func (a *Arena) Alloc(size int) (Buffer, error) {
+	if size < 0 {
+		panic(fmt.Errorf("device: Alloc of %d bytes", size))
+	}
+	if size == 0 {
+		return Buffer{}, nil
+	}
+	b, err := a.alloc(size)
+	if err == nil {
+		return b, nil
+	}
+	collect()
+	return a.alloc(size)
+}
+
+// alloc serves size from the cache, else from the device, if need be after
+// giving it back the cache.
+func (a *Arena) alloc(size int) (Buffer, error) {
+	want := blockSize(size)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b, ok := a.cached(want)
+	if !ok {
+		var err error
+		if b, err = a.raw(want); err != nil && a.trim() > 0 {
+			b, err = a.raw(want)
+		}
+		if err != nil {
+			return Buffer{}, err
+		}
+		a.stats.Allocs++
+	}
+	a.live[b.Addr()] = block{b, size}
+	a.stats.InUse += int64(b.Len())
+	a.stats.Peak = max(a.stats.Peak, a.stats.InUse)
+	return b.Slice(0, size), nil
+}
+
+// cached takes the best-fitting block out of the cache.
+func (a *Arena) cached(want int) (Buffer, bool) {
+	i, _ := a.find(want)
+	for ; i < len(a.classes) && a.classes[i].size <= want+want/2; i++ {
+		free := a.classes[i].free
+		if len(free) == 0 {
+			continue
+		}
+		b := free[len(free)-1]
+		free[len(free)-1] = Buffer{} // the cache must not keep it alive
+		a.classes[i].free = free[:len(free)-1]
+		a.stats.Cached -= int64(b.Len())
+		return b, true
+	}
+	return Buffer{}, false
+}
+
+// find is the place of a size in classes, and whether it is there.
+func (a *Arena) find(size int) (int, bool) {
+	return slices.BinarySearchFunc(a.classes, size, func(c class, size int) int { return c.size - size })
+}
+
+// Free takes back a Buffer that Alloc returned. Anything else, a slice of one
+// or one freed before included, is a programming error and panics.
+func (a *Arena) Free(b Buffer) {
+	if b.Len() == 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l, ok := a.live[b.Addr()]
+	if !ok {
+		panic(a.notLive(b))
+	}
+	if l.asked != b.Len() {
+		panic(fmt.Errorf("device: Free of %d bytes at %#x, where %d were allocated", b.Len(), b.Addr(), l.asked))
+	}
+	delete(a.live, b.Addr())
+	n := l.whole.Len()
+	i, ok := a.find(n)
+	if !ok {
+		a.classes = slices.Insert(a.classes, i, class{size: n})
+	}
+	a.classes[i].free = append(a.classes[i].free, l.whole)
+	a.stats.InUse -= int64(n)
+	a.stats.Cached += int64(n)
+}
+
+// notLive says what is wrong with freeing b.
+func (a *Arena) notLive(b Buffer) error {
+	for _, c := range a.classes {
+		for _, f := range c.free {
+			if f.Addr() == b.Addr() {
+				return fmt.Errorf("device: second Free of %d bytes at %#x, a block of %d freed before", b.Len(), b.Addr(), c.size)
+			}
+		}
+	}
+	return fmt.Errorf("device: Free of %d bytes at %#x, which is none of the %d buffers in use", b.Len(), b.Addr(), len(a.live))
+}
+
+// Trim gives everything cached back to the device and returns how many bytes
+// that was.
+func (a *Arena) Trim() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.trim()
+}
+
+func (a *Arena) trim() int64 {
+	for _, c := range a.classes {
+		for _, b := range c.free {
+			a.release(b)
+		}
+	}
+	n := a.stats.Cached
+	a.classes, a.stats.Cached = nil, 0
+	return n
+}
+
+// Close gives back everything, also what is in use.
+func (a *Arena) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.trim()
+	for _, l := range a.live {
+		a.release(l.whole)
+	}
+	clear(a.live)
+	a.stats.InUse = 0
+}
+
+// Stats tells what the arena holds, counted in whole blocks.
+func (a *Arena) Stats() MemoryStats {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stats
+}
+
+// blockSize rounds a size up to that of its class.
+func blockSize(size int) int {
+	step := 1 << max(bits.Len(uint(size))-3, 0) // a quarter of the power of two below
+	step = min(max(step, Align), maxStep)
+	return (size + step - 1) / step * step
+}
+
+// collect runs Go's collector, and waits for the clean-ups it queued: those
+// of unreachable owners of buffers free them.
+func collect() {
+	done := make(chan struct{})
+	runtime.AddCleanup(new([32]byte), func(done chan struct{}) { close(done) }, done)
+	runtime.GC()
+	select {
+	case <-done:
+	case <-time.After(reclaimWait):
+	}
+}

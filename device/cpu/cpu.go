@@ -1,0 +1,104 @@
+package cpu
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Options are the choices of [New]; the zero value is the good default.
+type Options struct {
+	// Threads is how many threads one kernel may use; 0 is GOMAXPROCS. Where
+	// several ranks share a host, the caller divides its cores among them.
+	Threads int
+	// BLAS chooses the library of matrix products.
+	BLAS BLAS
+	// MemoryLimit bounds the device's memory, in bytes; 0 is no bound. Go
+	// ends the process when the host has no memory left, so without a bound
+	// Alloc never fails.
+	MemoryLimit int64
+	// Log is told which BLAS is used; nil is slog.Default().
+	Log *slog.Logger
+}
+
+// New makes a device of the host's cores. It panics when opts asks for
+// OpenBLAS and it cannot be loaded; the zero Options never fails.
+func New(opts *Options) device.Device {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.Threads <= 0 {
+		o.Threads = runtime.GOMAXPROCS(0)
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	d := &cpu{kernels: kernels{threads: o.Threads, blas: o.BLAS.open(o.Threads, o.Log)}}
+	d.arena = device.NewArena(d.raw(o.MemoryLimit))
+	return d
+}
+
+// cpu implements device.Device.
+type cpu struct {
+	kernels kernels
+	compute stream
+	arena   *device.Arena
+	values  device.Values
+}
+
+// raw is where the arena gets memory from and gives it back to: Go's heap, so
+// that a buffer outlives its device as long as anything refers to it.
+func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release func(device.Buffer)) {
+	var held int64 // the arena calls one at a time
+	alloc = func(size int) (device.Buffer, error) {
+		if limit > 0 && held+int64(size) > limit {
+			return device.Buffer{}, &device.OutOfMemoryError{
+				Device: d.String(), Asked: int64(size), InUse: held, Free: limit - held,
+			}
+		}
+		held += int64(size)
+		mem := make([]byte, size+device.Align-1)
+		addr := int(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+		off := device.AlignUp(addr) - addr
+		return device.HostBuffer(mem[off:off+size:off+size], nil), nil
+	}
+	release = func(b device.Buffer) { held -= int64(b.Len()) }
+	return alloc, release
+}
+
+func (d *cpu) String() string                        { return "cpu" }
+func (d *cpu) Alloc(size int) (device.Buffer, error) { return d.arena.Alloc(size) }
+func (d *cpu) Free(b device.Buffer)                  { d.arena.Free(b) }
+func (d *cpu) Compute() device.Stream                { return &d.compute }
+func (d *cpu) NewStream(bool) (device.Stream, error) { return &stream{}, nil }
+func (d *cpu) Kernels() device.Kernels               { return &d.kernels }
+func (d *cpu) Values() *device.Values                { return &d.values }
+func (d *cpu) Memory() device.MemoryStats            { return d.arena.Stats() }
+
+// CopyIn copies src to dst, of the same length, before it returns.
+func (d *cpu) CopyIn(_ device.Stream, dst device.Buffer, src []byte) error {
+	checkCopy("CopyIn", dst.Len(), len(src))
+	copy(dst.Host(), src)
+	return nil
+}
+
+// CopyOut copies src to dst, of the same length.
+func (d *cpu) CopyOut(ctx context.Context, _ device.Stream, dst []byte, src device.Buffer) error {
+	checkCopy("CopyOut", len(dst), src.Len())
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("cpu: CopyOut of %d bytes: %w", src.Len(), err)
+	}
+	copy(dst, src.Host())
+	return nil
+}
+
+// Close drops the arena. Memory that is still referred to stays valid.
+func (d *cpu) Close() error {
+	d.arena.Close()
+	return nil
+}

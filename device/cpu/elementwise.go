@@ -1,0 +1,184 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
+
+func (k *kernels) Axpby(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
+	checkFloat("Axpby", dst, x)
+	checkShape("Axpby", dst.Shape, x)
+	if dst.DType == device.Float32 {
+		axpby[float32](k, dst, acc, x)
+	} else {
+		axpby[float64](k, dst, acc, x)
+	}
+	return nil
+}
+
+func (k *kernels) Unary(_ device.Stream, op device.UnaryOp, dst, x device.Tensor) error {
+	checkFloat(op.String(), dst, x)
+	checkShape(op.String(), dst.Shape, x)
+	if dst.DType == device.Float32 {
+		unary[float32](k, op, dst, x)
+	} else {
+		unary[float64](k, op, dst, x)
+	}
+	return nil
+}
+
+func (k *kernels) UnaryGrad(_ device.Stream, op device.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
+	name := op.String()
+	known := y
+	switch op {
+	case device.Neg:
+		known = g
+	case device.Log:
+		known = x
+	}
+	checkFloat(name, dst, g, known)
+	checkShape(name, dst.Shape, g, known)
+	if dst.DType == device.Float32 {
+		unaryGrad[float32](k, op, dst, acc, g, known)
+	} else {
+		unaryGrad[float64](k, op, dst, acc, g, known)
+	}
+	return nil
+}
+
+func axpby[T float](k *kernels, dst device.Tensor, acc device.Accum, x device.Tensor) {
+	d, v := device.Elements[T](dst), device.Elements[T](x)
+	k.each(len(d), 1, func(lo, hi int) { accumulate(d[lo:hi], acc, v[lo:hi]) })
+}
+
+// accumulate computes dst = Alpha·x + Beta·dst, without reading dst when Beta
+// is 0; dst may be x.
+func accumulate[T float](dst []T, acc device.Accum, x []T) {
+	a, b := T(acc.Alpha), T(acc.Beta)
+	x = x[:len(dst)]
+	switch {
+	case b == 0 && a == 1:
+		copy(dst, x)
+	case b == 0:
+		for i, v := range x {
+			dst[i] = a * v
+		}
+	case a == 1 && b == 1:
+		for i, v := range x {
+			dst[i] += v
+		}
+	default:
+		for i, v := range x {
+			dst[i] = a*v + b*dst[i]
+		}
+	}
+}
+
+// tiled accumulates into dst what value writes: elements lo to lo+len(tile)
+// of a result. value may read dst's own elements when Beta is 0.
+func tiled[T float](k *kernels, dst []T, acc device.Accum, value func(tile []T, lo int)) {
+	k.each(len(dst), 1, func(lo, hi int) {
+		if acc == device.Store {
+			value(dst[lo:hi], lo)
+			return
+		}
+		var buf [tile]T
+		for ; lo < hi; lo += tile {
+			t := buf[:min(tile, hi-lo)]
+			value(t, lo)
+			accumulate(dst[lo:lo+len(t)], acc, t)
+		}
+	})
+}
+
+func unary[T float](k *kernels, op device.UnaryOp, dst, x device.Tensor) {
+	d, v := device.Elements[T](dst), device.Elements[T](x)
+	k.each(len(d), 1, func(lo, hi int) { apply(op, d[lo:hi], v[lo:hi]) })
+}
+
+// apply computes dst = op(x).
+func apply[T float](op device.UnaryOp, dst, x []T) {
+	x = x[:len(dst)]
+	switch op {
+	case device.Neg:
+		for i, v := range x {
+			dst[i] = -v
+		}
+	case device.Exp:
+		for i, v := range x {
+			dst[i] = T(math.Exp(float64(v)))
+		}
+	case device.Log:
+		for i, v := range x {
+			dst[i] = T(math.Log(float64(v)))
+		}
+	case device.Sqrt:
+		for i, v := range x {
+			dst[i] = T(math.Sqrt(float64(v)))
+		}
+	case device.Tanh:
+		for i, v := range x {
+			dst[i] = T(math.Tanh(float64(v)))
+		}
+	case device.Sigmoid:
+		for i, v := range x {
+			dst[i] = T(1 / (1 + math.Exp(-float64(v))))
+		}
+	case device.ReLU:
+		relu(dst, x)
+	}
+}
+
+// relu computes dst = max(x, 0); a NaN stays one.
+func relu[T float](dst, x []T) {
+	for i, v := range x {
+		dst[i] = max(v, 0)
+	}
+}
+
+// unaryGrad accumulates g·op'(x) into dst, given what op's derivative is
+// written in: y = op(x), or x for Log.
+func unaryGrad[T float](k *kernels, op device.UnaryOp, dst device.Tensor, acc device.Accum, g, known device.Tensor) {
+	d, gs, ks := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](known)
+	tiled(k, d, acc, func(t []T, lo int) { derive(op, t, gs[lo:], ks[lo:]) })
+}
+
+// derive computes dst = g·op'(x); v is y = op(x), or x for Log.
+func derive[T float](op device.UnaryOp, dst, g, v []T) {
+	g, v = g[:len(dst)], v[:len(dst)]
+	switch op {
+	case device.Neg:
+		for i := range dst {
+			dst[i] = -g[i]
+		}
+	case device.Exp:
+		for i := range dst {
+			dst[i] = g[i] * v[i]
+		}
+	case device.Log:
+		for i := range dst {
+			dst[i] = g[i] / v[i]
+		}
+	case device.Sqrt:
+		for i := range dst {
+			dst[i] = g[i] / (2 * v[i])
+		}
+	case device.Tanh:
+		for i := range dst {
+			dst[i] = g[i] * (1 - v[i]*v[i])
+		}
+	case device.Sigmoid:
+		for i := range dst {
+			dst[i] = g[i] * v[i] * (1 - v[i])
+		}
+	case device.ReLU:
+		for i := range dst {
+			if v[i] > 0 {
+				dst[i] = g[i]
+			} else {
+				dst[i] = 0
+			}
+		}
+	}
+}

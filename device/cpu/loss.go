@@ -1,0 +1,135 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
+
+func (k *kernels) MSE(_ device.Stream, dst, x, y device.Tensor) error {
+	checkFloat("MSE", dst, x, y)
+	checkShape("MSE", x.Shape, y)
+	checkScalar("MSE", dst)
+	if dst.DType == device.Float32 {
+		mse[float32](k, dst, x, y)
+	} else {
+		mse[float64](k, dst, x, y)
+	}
+	return nil
+}
+
+func (k *kernels) MSEGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
+	checkFloat("MSEGrad", dst, g, x, y)
+	checkShape("MSEGrad", dst.Shape, x, y)
+	checkScalar("MSEGrad", g)
+	if dst.DType == device.Float32 {
+		mseGrad[float32](k, dst, acc, g, x, y)
+	} else {
+		mseGrad[float64](k, dst, acc, g, x, y)
+	}
+	return nil
+}
+
+func (k *kernels) CrossEntropy(_ device.Stream, loss, probs, logits, labels device.Tensor) error {
+	checkFloat("CrossEntropy", loss, probs, logits)
+	checkType("CrossEntropy", labels, device.Int64)
+	m, n := matrix("CrossEntropy", logits, false)
+	checkShape("CrossEntropy", logits.Shape, probs)
+	checkShape("CrossEntropy", device.Shape{m}, labels)
+	checkScalar("CrossEntropy", loss)
+	checkLabels(device.Elements[int64](labels), n)
+	if loss.DType == device.Float32 {
+		crossEntropy[float32](k, loss, probs, logits, labels)
+	} else {
+		crossEntropy[float64](k, loss, probs, logits, labels)
+	}
+	return nil
+}
+
+func (k *kernels) CrossEntropyGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) error {
+	checkFloat("CrossEntropyGrad", dst, g, probs)
+	checkType("CrossEntropyGrad", labels, device.Int64)
+	m, n := matrix("CrossEntropyGrad", dst, false)
+	checkShape("CrossEntropyGrad", dst.Shape, probs)
+	checkShape("CrossEntropyGrad", device.Shape{m}, labels)
+	checkScalar("CrossEntropyGrad", g)
+	checkLabels(device.Elements[int64](labels), n)
+	if dst.DType == device.Float32 {
+		crossEntropyGrad[float32](k, dst, acc, g, probs, labels)
+	} else {
+		crossEntropyGrad[float64](k, dst, acc, g, probs, labels)
+	}
+	return nil
+}
+
+func mse[T float](k *kernels, dst, x, y device.Tensor) {
+	xs, ys := device.Elements[T](x), device.Elements[T](y)
+	s := k.total(len(xs), chunk, 1, func(lo, hi int) (s float64) {
+		b := ys[lo:hi]
+		for i, v := range xs[lo:hi] {
+			d := float64(v) - float64(b[i])
+			s += d * d
+		}
+		return s
+	})
+	device.Elements[T](dst)[0] = T(s / float64(len(xs)))
+}
+
+func mseGrad[T float](k *kernels, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) {
+	xs, ys := device.Elements[T](x), device.Elements[T](y)
+	scale := T(2 * float64(device.Elements[T](g)[0]) / float64(len(xs)))
+	tiled(k, device.Elements[T](dst), acc, func(t []T, lo int) {
+		a, b := xs[lo:lo+len(t)], ys[lo:lo+len(t)]
+		for i := range t {
+			t[i] = scale * (a[i] - b[i])
+		}
+	})
+}
+
+func crossEntropy[T float](k *kernels, loss, probs, logits, labels device.Tensor) {
+	p, x, l := device.Elements[T](probs), device.Elements[T](logits), device.Elements[int64](labels)
+	m, n := logits.Shape[0], logits.Shape[1]
+	rows := max(chunk/max(n, 1), 1)
+	s := k.total(m, rows, n, func(lo, hi int) (s float64) {
+		for ; lo < hi; lo++ {
+			row := x[lo*n : (lo+1)*n]
+			s += softmax(p[lo*n:(lo+1)*n], row) - float64(row[l[lo]])
+		}
+		return s
+	})
+	device.Elements[T](loss)[0] = T(s / float64(m))
+}
+
+// softmax writes the softmax of x to p and returns log Σ exp(x). The largest
+// element is subtracted first, so that no exponential overflows.
+func softmax[T float](p, x []T) float64 {
+	top := x[0]
+	for _, v := range x {
+		top = max(top, v)
+	}
+	var s float64
+	for _, v := range x {
+		s += math.Exp(float64(v) - float64(top))
+	}
+	for i, v := range x {
+		p[i] = T(math.Exp(float64(v)-float64(top)) / s)
+	}
+	return float64(top) + math.Log(s)
+}
+
+func crossEntropyGrad[T float](k *kernels, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) {
+	d, p, l := device.Elements[T](dst), device.Elements[T](probs), device.Elements[int64](labels)
+	m, n := dst.Shape[0], dst.Shape[1]
+	scale := T(float64(device.Elements[T](g)[0]) / float64(m))
+	tiled(k, d, acc, func(t []T, lo int) {
+		for i, v := range p[lo : lo+len(t)] {
+			t[i] = scale * v
+		}
+		// The labels of the rows that the tile touches.
+		for r := lo / n; r < m && r*n < lo+len(t); r++ {
+			if i := r*n + int(l[r]) - lo; i >= 0 && i < len(t) {
+				t[i] = scale * (p[lo+i] - 1)
+			}
+		}
+	})
+}

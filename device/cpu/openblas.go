@@ -1,0 +1,96 @@
+//go:build cgo && unix
+
+package cpu
+
+/*
+// OpenBLAS's own declarations, for its ordinary build with 32-bit integers.
+typedef void (*sgemm_fn)(int order, int tx, int ty, int m, int n, int k, float alpha,
+	const float *x, int ldx, const float *y, int ldy, float beta, float *dst, int ldd);
+typedef void (*dgemm_fn)(int order, int tx, int ty, int m, int n, int k, double alpha,
+	const double *x, int ldx, const double *y, int ldy, double beta, double *dst, int ldd);
+
+enum { row_major = 101, no_trans = 111, trans = 112 };
+
+static void call_sgemm(void *f, int tx, int ty, int m, int n, int k, float alpha,
+	const float *x, int ldx, const float *y, int ldy, float beta, float *dst) {
+	((sgemm_fn)f)(row_major, tx, ty, m, n, k, alpha, x, ldx, y, ldy, beta, dst, n);
+}
+
+static void call_dgemm(void *f, int tx, int ty, int m, int n, int k, double alpha,
+	const double *x, int ldx, const double *y, int ldy, double beta, double *dst) {
+	((dgemm_fn)f)(row_major, tx, ty, m, n, k, alpha, x, ldx, y, ldy, beta, dst, n);
+}
+
+static void call_set_threads(void *f, int n) { ((void (*)(int))f)(n); }
+*/
+import "C"
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/goddp/goddp/internal/dl"
+)
+
+// openBLAS finds OpenBLAS and sets how many threads it uses in this process.
+// Other CBLAS libraries are not tried: the reference one is slower than gonum,
+// and each other has a way of its own to be told its threads.
+func openBLAS(threads int) (blas, error) {
+	lib, err := dl.Open(dl.Search{
+		Name:  "OpenBLAS",
+		Env:   "GODDP_OPENBLAS",
+		Files: []string{"libopenblas.so.0", "libopenblas.so", "libopenblas.dylib"},
+		Dirs:  []string{"/opt/homebrew/opt/openblas/lib", "/usr/local/opt/openblas/lib"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	o := &openblas{lib: lib}
+	var setThreads unsafe.Pointer
+	for name, f := range map[string]*unsafe.Pointer{
+		"cblas_sgemm": &o.sgemm, "cblas_dgemm": &o.dgemm, "openblas_set_num_threads": &setThreads,
+	} {
+		if *f, err = lib.Lookup(name); err != nil {
+			return nil, err
+		}
+	}
+	C.call_set_threads(setThreads, C.int(threads))
+	return o, nil
+}
+
+// openblas calls the library. Its calls may run at the same time.
+type openblas struct {
+	lib          *dl.Library
+	sgemm, dgemm unsafe.Pointer
+}
+
+func (o *openblas) String() string { return o.lib.String() }
+
+func (o *openblas) gemm32(p product, alpha float32, x, y []float32, beta float32, dst []float32) {
+	if p.tooLarge() {
+		pureGo{}.gemm32(p, alpha, x, y, beta, dst)
+		return
+	}
+	C.call_sgemm(o.sgemm, cblasForm(p.tx), cblasForm(p.ty), C.int(p.m), C.int(p.n), C.int(p.k),
+		C.float(alpha), (*C.float)(&x[0]), C.int(p.ldx), (*C.float)(&y[0]), C.int(p.ldy), C.float(beta), (*C.float)(&dst[0]))
+}
+
+func (o *openblas) gemm64(p product, alpha float64, x, y []float64, beta float64, dst []float64) {
+	if p.tooLarge() {
+		pureGo{}.gemm64(p, alpha, x, y, beta, dst)
+		return
+	}
+	C.call_dgemm(o.dgemm, cblasForm(p.tx), cblasForm(p.ty), C.int(p.m), C.int(p.n), C.int(p.k),
+		C.double(alpha), (*C.double)(&x[0]), C.int(p.ldx), (*C.double)(&y[0]), C.int(p.ldy), C.double(beta), (*C.double)(&dst[0]))
+}
+
+// tooLarge tells whether a size does not fit into OpenBLAS's integers.
+func (p product) tooLarge() bool { return max(p.m, p.n, p.k, p.ldx, p.ldy) > math.MaxInt32 }
+
+// cblasForm is how CBLAS says whether an operand is transposed.
+func cblasForm(transposed bool) C.int {
+	if transposed {
+		return C.trans
+	}
+	return C.no_trans
+}

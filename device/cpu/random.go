@@ -1,0 +1,140 @@
+package cpu
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Random numbers are a function of the seed and an element's index e =
+// offset+i in its sequence, the same on every device:
+//
+// Philox4x32-10 with the key (seed, seed>>32) and the counter (b, b>>32,
+// stream, 0), where stream is 0 for Uniform and 1 for Normal, gives four
+// 32-bit words w0..w3 of block b. Then
+//
+//	Uniform float32  b = e/4, u = (w[e%4] >> 8) · 2^-24
+//	Uniform float64  b = e/2, u = ((w[j]<<32 | w[j+1]) >> 11) · 2^-53 with j = 2·(e%2)
+//	                 element = lo + (hi-lo)·u
+//	Normal  float32  b = e/4, j = 2·(e%4/2), u = (w[j]+1) · 2^-32, v = w[j+1] · 2^-32
+//	Normal  float64  b = e/2, u = ((w0<<32 | w1) >> 11) + 1) · 2^-53, v = ((w2<<32 | w3) >> 11) · 2^-53
+//	                 z = sqrt(-2·log u) · (cos 2πv for even e, sin 2πv for odd e)
+//	                 element = mean + std·z
+//
+// in float64, each operation rounded by itself (never fused), and the element
+// rounded to its type once. A uniform number that rounds up to hi becomes the
+// largest number below it; where no number is in [lo, hi) it is lo. Uniform is therefore the same bit for bit on every
+// device; Normal up to the rounding of log, cos and sin.
+
+// The counter's third word keeps the distributions' sequences apart.
+const (
+	uniformStream = 0
+	normalStream  = 1
+)
+
+func (k *kernels) Uniform(_ device.Stream, dst device.Tensor, lo, hi float64, seed, offset uint64) error {
+	checkFloat("Uniform", dst)
+	width := hi - lo
+	if dst.DType == device.Float32 {
+		top := max(below32(hi), float32(lo))
+		draw(k, device.Elements[float32](dst), offset, 4, func(e uint64) [4]float32 {
+			w := philox(seed, e/4, uniformStream)
+			var out [4]float32
+			for i := range out {
+				u := float64(w[i]>>8) * 0x1p-24
+				out[i] = min(float32(lo+float64(width*u)), top)
+			}
+			return out
+		})
+		return nil
+	}
+	top := max(math.Nextafter(hi, math.Inf(-1)), lo)
+	draw(k, device.Elements[float64](dst), offset, 2, func(e uint64) [4]float64 {
+		w := philox(seed, e/2, uniformStream)
+		return [4]float64{
+			min(lo+float64(width*unit53(w[0], w[1])), top),
+			min(lo+float64(width*unit53(w[2], w[3])), top),
+		}
+	})
+	return nil
+}
+
+func (k *kernels) Normal(_ device.Stream, dst device.Tensor, mean, std float64, seed, offset uint64) error {
+	checkFloat("Normal", dst)
+	if dst.DType == device.Float32 {
+		draw(k, device.Elements[float32](dst), offset, 4, func(e uint64) [4]float32 {
+			w := philox(seed, e/4, normalStream)
+			a, b := boxMuller(float64(uint64(w[0])+1)*0x1p-32, float64(w[1])*0x1p-32)
+			c, d := boxMuller(float64(uint64(w[2])+1)*0x1p-32, float64(w[3])*0x1p-32)
+			return [4]float32{
+				float32(mean + float64(std*a)), float32(mean + float64(std*b)),
+				float32(mean + float64(std*c)), float32(mean + float64(std*d)),
+			}
+		})
+		return nil
+	}
+	draw(k, device.Elements[float64](dst), offset, 2, func(e uint64) [4]float64 {
+		w := philox(seed, e/2, normalStream)
+		a, b := boxMuller(unit53(w[0], w[1])+0x1p-53, unit53(w[2], w[3]))
+		return [4]float64{mean + float64(std*a), mean + float64(std*b)}
+	})
+	return nil
+}
+
+// draw fills dst with elements offset and on of a sequence that is made in
+// blocks: block(e) holds the per elements around e.
+func draw[T float](k *kernels, dst []T, offset, per uint64, block func(e uint64) [4]T) {
+	k.each(len(dst), 8, func(lo, hi int) {
+		for lo < hi {
+			e := offset + uint64(lo)
+			b := block(e)
+			lo += copy(dst[lo:hi], b[e%per:per])
+		}
+	})
+}
+
+// unit53 is a number from [0, 1) of 53 random bits.
+func unit53(hi, lo uint32) float64 {
+	return float64((uint64(hi)<<32|uint64(lo))>>11) * 0x1p-53
+}
+
+// below32 is the largest float32 below v.
+func below32(v float64) float32 {
+	f := float32(v)
+	if float64(f) >= v {
+		f = math.Nextafter32(f, float32(math.Inf(-1)))
+	}
+	return f
+}
+
+// boxMuller makes two independent normal numbers of u from (0, 1] and v from
+// [0, 1).
+func boxMuller(u, v float64) (float64, float64) {
+	r := math.Sqrt(-2 * math.Log(u))
+	sin, cos := math.Sincos(2 * math.Pi * v)
+	return r * cos, r * sin
+}
+
+// philox is the Philox4x32-10 generator of Salmon, Moraes, Dror and Shaw,
+// "Parallel random numbers: as easy as 1, 2, 3" (SC 2011): ten rounds of two
+// 32-bit products, keyed by the seed, over a counter. Any counter's block is
+// computed on its own, which is what lets ranks and threads share a sequence.
+func philox(seed, block uint64, stream uint32) [4]uint32 {
+	return philox4x32([4]uint32{uint32(block), uint32(block >> 32), stream, 0}, [2]uint32{uint32(seed), uint32(seed >> 32)})
+}
+
+func philox4x32(c [4]uint32, key [2]uint32) [4]uint32 {
+	const (
+		m0, m1 = 0xD2511F53, 0xCD9E8D57 // the multipliers
+		w0, w1 = 0x9E3779B9, 0xBB67AE85 // the key schedule: golden ratio, sqrt(3)-1
+	)
+	for range 10 {
+		h0, l0 := bits.Mul32(m0, c[0])
+		h1, l1 := bits.Mul32(m1, c[2])
+		c = [4]uint32{h1 ^ c[1] ^ key[0], l1, h0 ^ c[3] ^ key[1], l0}
+		key[0] += w0
+		key[1] += w1
+	}
+	return c
+}

@@ -1,0 +1,59 @@
+package cpu
+
+import (
+	"slices"
+
+	"github.com/goddp/goddp/device"
+)
+
+func (k *kernels) SGD(_ device.Stream, p device.SGDStep) error {
+	checkFloat("SGD", p.Param, p.Grad)
+	checkShape("SGD", p.Param.Shape, p.Grad)
+	if p.Momentum != 0 {
+		checkType("SGD", p.Velocity, p.Param.DType)
+		checkShape("SGD", p.Param.Shape, p.Velocity)
+	}
+	if !p.Skip.IsZero() {
+		checkType("SGD", p.Skip, p.Param.DType)
+	}
+	if p.Param.DType == device.Float32 {
+		sgd[float32](k, p)
+	} else {
+		sgd[float64](k, p)
+	}
+	return nil
+}
+
+func sgd[T float](k *kernels, p device.SGDStep) {
+	raised := func(flag T) bool { return flag != 0 } // a NaN too
+	if slices.ContainsFunc(device.Elements[T](p.Skip), raised) {
+		return
+	}
+	w, g := device.Elements[T](p.Param), device.Elements[T](p.Grad)
+	var v []T
+	if p.Momentum != 0 {
+		v = device.Elements[T](p.Velocity)
+	}
+	lr, mu, fresh, decay := T(p.LR), T(p.Momentum), T(1-p.Dampening), T(p.WeightDecay)
+	k.each(len(w), 1, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			d := g[i]
+			if decay != 0 {
+				d += decay * w[i]
+			}
+			if v != nil {
+				if p.First {
+					v[i] = d
+				} else {
+					v[i] = mu*v[i] + fresh*d
+				}
+				if p.Nesterov {
+					d += mu * v[i]
+				} else {
+					d = v[i]
+				}
+			}
+			w[i] -= lr * d
+		}
+	})
+}
