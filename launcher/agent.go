@@ -1,0 +1,230 @@
+package launcher
+
+import (
+	"context"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/goddp/goddp/launcher/rendezvous"
+)
+
+// abandonAfter is how long workers that were sent SIGKILL are waited for.
+const abandonAfter = 10 * time.Second
+
+// Result is how a job went, whether or not it succeeded.
+type Result struct {
+	// Restarts is how many attempts failed before the last.
+	Restarts int
+	// Workers holds the last attempt's workers that have ended, in the order
+	// observed.
+	Workers []WorkerResult
+	// LogDir is the run's folder if it was kept, else "".
+	LogDir string
+}
+
+// WorkerResult is the end of one worker.
+type WorkerResult struct {
+	Worker
+	Status Status
+}
+
+// Run runs the job that cfg describes and returns when nothing of it is left:
+// no worker, no process that a worker started, no output that has not been
+// written. The error is nil, a [*FailureError], a [*SignalError], a
+// [*StartError], the context's cause, or what kept the rendezvous from
+// happening; [ExitCode] turns it into an exit code. The result is nil if the
+// configuration is at fault.
+func Run(ctx context.Context, cfg *Config) (*Result, error) {
+	c, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	a := &agent{
+		cfg:     c,
+		jobID:   randomID(),
+		core:    newCore(c.Workers, c.MaxRestarts),
+		console: &console{stdout: c.Stdout, stderr: c.Stderr},
+		starter: newStarter(),
+		timer:   time.NewTimer(0),
+		rounds:  make(chan joinResult, 1),
+		sweeps:  make(chan []int, 1),
+	}
+	a.timer.Stop()
+	a.env = jobEnv(c, a.jobID)
+	return a.run(ctx)
+}
+
+// agent performs the core's actions and turns what happens into its events. All
+// of it belongs to the goroutine that called Run.
+type agent struct {
+	cfg      *Config
+	jobID    string
+	env      []string // of all workers
+	core     *core
+	console  *console
+	starter  *starter
+	shepherd *shepherd
+	runDir   string
+	timer    *time.Timer // the only one: a later deadline replaces an earlier
+
+	// A helper goroutine joins or sweeps, one at a time.
+	helper sync.WaitGroup
+	rounds chan joinResult
+	sweeps chan []int
+
+	*attempt               // nil before the first
+	failure  *FailureError // of the last attempt that failed
+}
+
+type joinResult struct {
+	round *rendezvous.Round
+	err   error
+}
+
+func (a *agent) run(parent context.Context) (*Result, error) {
+	ctx, cancel := context.WithCancel(parent)
+	defer a.close()
+	defer cancel() // before close, which waits for the helper
+	canceled := false
+	done, signals := parent.Done(), a.cfg.Signals
+
+	a.perform(ctx, []action{{verb: doJoin}})
+	for a.core.phase != finished {
+		var exits <-chan exit
+		if a.attempt != nil {
+			exits = a.exits
+		}
+		var ev event
+		select {
+		case r := <-a.rounds:
+			ev = joinFailed{r.err}
+			if r.err == nil {
+				a.begin(r.round)
+				ev = joined{}
+			}
+		case e := <-exits:
+			e.p.end = &e
+			ev = workerExited{e.p.LocalRank, e.status}
+		case sig, ok := <-signals:
+			n, isNumber := sig.(syscall.Signal)
+			if !ok || !isNumber {
+				signals = nil
+				continue
+			}
+			ev = signalReceived{n}
+		case <-done:
+			done = nil
+			canceled = a.core.signal == 0
+			ev = signalReceived{syscall.SIGTERM}
+		case <-a.timer.C:
+			ev = timerFired{}
+		case survivors := <-a.sweeps:
+			if len(survivors) > 0 {
+				a.console.logf("processes %v survive SIGKILL and are left behind", survivors)
+			}
+			a.end()
+			ev = swept{}
+		}
+		a.perform(ctx, a.core.Step(ev))
+	}
+
+	result := a.result()
+	switch a.core.verdict {
+	case failed:
+		return result, a.failure
+	case signalled:
+		if canceled {
+			return result, context.Cause(parent)
+		}
+		return result, &SignalError{a.core.signal}
+	case broken:
+		return result, a.core.err
+	}
+	return result, nil
+}
+
+// perform carries actions out. Those that take time end in an event.
+func (a *agent) perform(ctx context.Context, actions []action) {
+	for _, act := range actions {
+		switch act.verb {
+		case doJoin:
+			a.timer.Stop()
+			a.helper.Go(func() {
+				round, err := a.cfg.Rendezvous.Join(ctx, a.cfg.Workers)
+				a.rounds <- joinResult{round, err}
+			})
+		case doStart:
+			if local, err := a.startWorkers(); err != nil {
+				a.perform(ctx, a.core.Step(startFailed{local, err}))
+			}
+		case doSignal:
+			a.stopSignal = act.signal
+			a.signalWorkers(act.locals, act.signal)
+		case doKill:
+			a.console.logf("killing %s", a.names(act.locals))
+			a.signalWorkers(act.locals, syscall.SIGKILL)
+		case doArmShutdown:
+			a.timer.Reset(a.cfg.ShutdownTimeout)
+		case doArmAbandon:
+			a.timer.Reset(abandonAfter)
+		case doSweep:
+			a.sweep()
+		case doSweepKill:
+			close(a.sweepKill)
+			a.sweep()
+		case doReportFailure:
+			a.logFailure(a.procs[act.locals[0]])
+		case doReportRestart:
+			a.console.logf("restart %d of %d: %v", a.core.restarts, a.cfg.MaxRestarts, a.failure)
+		case doReportAbandoned:
+			a.console.logf("%s survived SIGKILL for %v and is left behind: it is stuck in the kernel",
+				a.names(act.locals), abandonAfter)
+		case doFinish:
+			a.timer.Stop()
+		}
+	}
+}
+
+// result sums the last attempt up, and clears the run folder unless the user
+// wants something in it.
+func (a *agent) result() *Result {
+	result := &Result{Restarts: a.core.restarts}
+	if a.attempt != nil {
+		for _, e := range a.core.exits {
+			result.Workers = append(result.Workers, WorkerResult{a.procs[e.local].Worker, e.status})
+		}
+	}
+	if a.runDir == "" {
+		return result
+	}
+	if a.failure != nil && a.core.verdict == failed && a.cfg.ErrorFile != "" {
+		if err := copyErrorFile(&a.failure.Root, a.cfg.ErrorFile); err != nil {
+			a.console.logf("copying the error file: %v", err)
+		}
+	}
+	asked := a.cfg.Redirects.Any() || a.cfg.Tee.Any()
+	switch {
+	case a.cfg.LogDir != "" || asked:
+		result.LogDir = a.runDir
+		if a.cfg.LogDir == "" {
+			a.console.logf("logs are in %s", a.runDir)
+		}
+	default:
+		if err := os.RemoveAll(a.runDir); err != nil {
+			a.console.logf("removing the temporary folder: %v", err)
+		}
+	}
+	return result
+}
+
+// close releases what outlives an attempt.
+func (a *agent) close() {
+	a.helper.Wait()
+	if err := a.cfg.Rendezvous.Close(); err != nil {
+		a.console.logf("leaving the rendezvous: %v", err)
+	}
+	a.shepherd.dismiss()
+	a.starter.close()
+}

@@ -1,0 +1,192 @@
+package launcher
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/goddp/goddp/launcher/rendezvous"
+)
+
+// attempt is one generation of workers, from their start until nothing of them
+// is left.
+type attempt struct {
+	round      *rendezvous.Round
+	start      time.Time
+	procs      []*process // those that could be started, by local rank
+	exits      chan exit
+	watcher    *watcher
+	copying    sync.WaitGroup // the goroutines that copy output
+	stopSignal syscall.Signal // what the workers were last told to stop with
+
+	sweeping  bool
+	sweepKill chan struct{} // closed to make the sweep kill
+}
+
+func (a *agent) begin(round *rendezvous.Round) {
+	exits := make(chan exit, a.cfg.Workers)
+	a.attempt = &attempt{
+		round:     round,
+		start:     time.Now(),
+		exits:     exits,
+		watcher:   newWatcher(exits),
+		sweepKill: make(chan struct{}),
+	}
+}
+
+// startWorkers starts all workers, or returns the first that could not be.
+func (a *agent) startWorkers() (local int, err error) {
+	if a.runDir == "" {
+		if a.runDir, err = a.makeRunDir(); err != nil {
+			return 0, err
+		}
+	}
+	s := spawner{
+		cfg:     a.cfg,
+		starter: a.starter,
+		console: a.console,
+		env:     a.env,
+		round:   a.round,
+		attempt: a.core.restarts,
+		dir:     filepath.Join(a.runDir, fmt.Sprintf("attempt_%d", a.core.restarts)),
+		copying: &a.copying,
+	}
+	for local := range a.cfg.Workers {
+		p, err := s.spawn(local)
+		if err != nil {
+			return local, err
+		}
+		a.procs = append(a.procs, p)
+		a.watcher.add(p)
+	}
+	if a.shepherd == nil {
+		// After the workers, so as not to compete with them for the processor;
+		// until it is there they have the parent-death signal.
+		a.shepherd = startShepherd(a.jobID)
+	}
+	for _, p := range a.procs {
+		a.shepherd.add(p.PID)
+		if a.cfg.OnStart != nil {
+			a.cfg.OnStart(p.Worker)
+		}
+	}
+	return 0, nil
+}
+
+// makeRunDir makes the folder that the attempts' folders go into.
+func (a *agent) makeRunDir() (string, error) {
+	name := strings.ReplaceAll(a.cfg.RunID, string(filepath.Separator), "_") + "_"
+	if a.cfg.LogDir == "" {
+		return os.MkdirTemp("", "golaunch_"+name)
+	}
+	if err := os.MkdirAll(a.cfg.LogDir, 0o755); err != nil {
+		return "", err
+	}
+	// Workers may run in another folder than this process.
+	dir, err := filepath.Abs(a.cfg.LogDir)
+	if err != nil {
+		return "", err
+	}
+	return os.MkdirTemp(dir, name)
+}
+
+func (a *agent) signalWorkers(locals []int, sig syscall.Signal) {
+	for _, local := range locals {
+		if p := a.procs[local]; p.end == nil {
+			signalGroup(p.PID, sig)
+		}
+	}
+}
+
+// sweep removes what the workers left, beside the agent's loop. A second call
+// has no effect.
+func (a *agent) sweep() {
+	if a.sweeping {
+		return
+	}
+	a.sweeping = true
+	s := sweeper{jobID: a.jobID, groups: a.groups(), interval: a.cfg.PollInterval, kill: a.sweepKill}
+	a.helper.Go(func() { a.sweeps <- s.run() })
+}
+
+func (a *agent) groups() []int {
+	var pgids []int
+	for _, p := range a.procs {
+		pgids = append(pgids, p.PID)
+	}
+	return pgids
+}
+
+// end finishes an attempt of which nothing is left: the output is complete, and
+// a failure has its report.
+func (a *agent) end() {
+	a.watcher.close()
+	for _, p := range a.procs {
+		for _, st := range p.streams {
+			st.endSoon()
+		}
+		a.shepherd.remove(p.PID)
+	}
+	a.copying.Wait()
+	if a.core.verdict == failed {
+		a.failure = a.describeFailure()
+	}
+}
+
+// describeFailure gathers what every worker that failed, or was stopped, left
+// behind.
+func (a *agent) describeFailure() *FailureError {
+	var failures []Failure
+	for _, e := range a.core.exits {
+		stopped := e.late && stoppedBy(e.status, a.stopSignal, e.killed)
+		if e.status.Success() && !stopped {
+			continue
+		}
+		p := a.procs[e.local]
+		f := Failure{
+			Worker:    p.Worker,
+			Status:    e.status,
+			Exited:    p.end.at,
+			Stopped:   stopped,
+			Stderr:    p.stderr.lines(),
+			errorPath: p.errorFile,
+		}
+		if e.status == (Status{Code: 2}) {
+			f.Crash = p.stderr.crash
+		}
+		var err error
+		if f.ErrorFile, err = readErrorFile(p.errorFile); err != nil {
+			a.console.logf("error file of rank %d: %v", p.Rank, err)
+		}
+		f.date(a.start, e.late, e.killed)
+		failures = append(failures, f)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return newFailureError(a.cfg.Name, host, a.core.restarts, failures)
+}
+
+// logFailure says at once which worker ends the attempt; the report follows
+// when the others have ended too.
+func (a *agent) logFailure(p *process) {
+	if n := len(a.core.alive); n > 0 {
+		a.console.logf("rank %d (local rank %d, pid %d) %s; stopping the %d still running",
+			p.Rank, p.LocalRank, p.PID, p.end.status, n)
+	}
+}
+
+// names lists workers as "rank 1 (pid 5), rank 3 (pid 7)".
+func (a *agent) names(locals []int) string {
+	var names []string
+	for _, local := range locals {
+		p := a.procs[local]
+		names = append(names, fmt.Sprintf("rank %d (pid %d)", p.Rank, p.PID))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,280 @@
+package launcher
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// phase is where an attempt stands.
+type phase int
+
+const (
+	joining  phase = iota // waiting for the rendezvous
+	running               // all workers are up, or have exited with 0
+	stopping              // the workers were told to stop and some still run
+	sweeping              // all workers have ended; what they left behind is being removed
+	finished
+)
+
+// verdict is how an attempt ended, decided by the first event that ends it.
+type verdict int
+
+const (
+	succeeded verdict = iota
+	failed            // a worker failed
+	signalled         // the agent was told to stop
+	broken            // the attempt could not begin: rendezvous or exec failed
+)
+
+// core holds the supervisor's decisions and nothing else: no processes, no
+// clock, no signals. Step takes one event and returns what is to be done, in
+// order. The agent performs the actions and feeds back what comes of them.
+//
+// Invariants: alive is non-zero only while running or stopping; exits holds one
+// record for each worker of the attempt that has ended, in the order observed.
+type core struct {
+	workers     int
+	maxRestarts int
+
+	phase    phase
+	restarts int
+	verdict  verdict
+	err      error          // why the attempt is broken
+	signal   syscall.Signal // the first signal the agent received, 0 if none
+	killing  bool           // SIGKILL has been sent
+	alive    []int          // local ranks still running, ascending
+	exits    []exitRecord
+}
+
+// exitRecord is the end of one worker.
+type exitRecord struct {
+	local  int
+	status Status
+	// late: the workers had been told to stop before this exit was observed.
+	late bool
+	// killed: they had even been sent SIGKILL.
+	killed bool
+}
+
+// The events.
+type (
+	event interface{ isEvent() }
+
+	joined      struct{}
+	joinFailed  struct{ err error }
+	startFailed struct { // worker local could not be started, nor the ones after it
+		local int
+		err   error
+	}
+	workerExited struct {
+		local  int
+		status Status
+	}
+	signalReceived struct{ signal syscall.Signal }
+	timerFired     struct{} // the timer last armed
+	swept          struct{} // nothing of the attempt is left
+)
+
+func (joined) isEvent()         {}
+func (joinFailed) isEvent()     {}
+func (startFailed) isEvent()    {}
+func (workerExited) isEvent()   {}
+func (signalReceived) isEvent() {}
+func (timerFired) isEvent()     {}
+func (swept) isEvent()          {}
+
+// verb is what an action asks of the agent.
+type verb int
+
+const (
+	doJoin            verb = iota // join the next round
+	doStart                       // start the workers
+	doSignal                      // send signal, then SIGCONT, to the groups of locals
+	doKill                        // send SIGKILL to the groups of locals
+	doArmShutdown                 // fire the timer after the shutdown timeout
+	doArmAbandon                  // fire the timer when even SIGKILL must have worked
+	doSweep                       // remove leftovers, asking them first
+	doSweepKill                   // remove leftovers with SIGKILL, also if a sweep is asking them
+	doReportFailure               // tell the user that worker locals[0] failed and the others are stopped
+	doReportRestart               // tell the user that another attempt begins
+	doReportAbandoned             // tell the user that locals survive SIGKILL and are left behind
+	doFinish                      // the job is over; the verdict stands
+)
+
+var verbNames = [...]string{"join", "start", "signal", "kill", "arm-shutdown", "arm-abandon", "sweep",
+	"sweep-kill", "report-failure", "report-restart", "report-abandoned", "finish"}
+
+type action struct {
+	verb   verb
+	signal syscall.Signal // of doSignal
+	locals []int          // of doSignal, doKill, doReportFailure and doReportAbandoned
+}
+
+func (a action) String() string {
+	var b strings.Builder
+	b.WriteString(verbNames[a.verb])
+	if a.signal != 0 {
+		fmt.Fprintf(&b, " %s", signalName(a.signal))
+	}
+	if a.locals != nil {
+		fmt.Fprintf(&b, " %v", a.locals)
+	}
+	return b.String()
+}
+
+// newCore returns a core that waits for the first round, which the agent joins
+// unasked.
+func newCore(workers, maxRestarts int) *core {
+	return &core{workers: workers, maxRestarts: maxRestarts}
+}
+
+// Step applies ev and returns the actions it calls for. Events that come too
+// late to matter return none.
+func (c *core) Step(ev event) []action {
+	switch ev := ev.(type) {
+	case joined:
+		if c.phase != joining {
+			return nil
+		}
+		c.phase = running
+		for local := range c.workers {
+			c.alive = append(c.alive, local)
+		}
+		return []action{{verb: doStart}}
+
+	case joinFailed:
+		if c.phase != joining {
+			return nil
+		}
+		c.verdict, c.err = broken, ev.err
+		return c.finish()
+
+	case startFailed:
+		c.alive = slices.DeleteFunc(c.alive, func(local int) bool { return local >= ev.local })
+		if c.phase == running {
+			c.verdict, c.err = broken, ev.err
+			return c.stop(syscall.SIGTERM)
+		}
+		return c.sweepWhenAllEnded()
+
+	case workerExited:
+		return c.exited(ev)
+
+	case signalReceived:
+		return c.signalled(ev.signal)
+
+	case timerFired:
+		if c.phase == stopping && c.killing {
+			// A process that outlives SIGKILL is stuck in the kernel. Waiting
+			// longer would hang the agent as well.
+			act := action{verb: doReportAbandoned, locals: c.alive}
+			c.alive = nil
+			return append([]action{act}, c.sweepWhenAllEnded()...)
+		}
+		return c.kill()
+
+	case swept:
+		if c.phase != sweeping {
+			return nil
+		}
+		if c.verdict == failed && c.restarts < c.maxRestarts && c.signal == 0 {
+			c.restarts++
+			c.phase, c.verdict, c.killing, c.exits = joining, succeeded, false, nil
+			return []action{{verb: doReportRestart}, {verb: doJoin}}
+		}
+		return c.finish()
+	}
+	panic(fmt.Sprintf("launcher: unknown event %T", ev))
+}
+
+func (c *core) exited(ev workerExited) []action {
+	i := slices.Index(c.alive, ev.local)
+	if i < 0 {
+		return nil // abandoned before
+	}
+	c.alive = slices.Delete(c.alive, i, i+1)
+	c.exits = append(c.exits, exitRecord{local: ev.local, status: ev.status, late: c.phase == stopping, killed: c.killing})
+	if c.phase == running && !ev.status.Success() {
+		c.verdict = failed
+		report := action{verb: doReportFailure, locals: []int{ev.local}}
+		return append([]action{report}, c.stop(syscall.SIGTERM)...)
+	}
+	return c.sweepWhenAllEnded()
+}
+
+// signalled passes a first signal on; a second one that means "end" kills.
+func (c *core) signalled(sig syscall.Signal) []action {
+	first := c.signal == 0
+	if first {
+		c.signal = sig
+	}
+	switch c.phase {
+	case joining:
+		c.verdict = signalled
+		return c.finish()
+	case running:
+		c.verdict = signalled
+		return c.stop(sig)
+	case stopping, sweeping:
+		if !first && (sig == syscall.SIGINT || sig == syscall.SIGTERM) {
+			return c.kill()
+		}
+		if len(c.alive) > 0 {
+			return []action{c.toAlive(doSignal, sig)}
+		}
+	}
+	return nil
+}
+
+// stop begins to end the attempt.
+func (c *core) stop(sig syscall.Signal) []action {
+	c.phase = stopping
+	acts := []action{{verb: doArmShutdown}}
+	if len(c.alive) > 0 {
+		acts = append(acts, c.toAlive(doSignal, sig))
+	}
+	return append(acts, c.sweepWhenAllEnded()...)
+}
+
+// kill ends what is left of the attempt, once.
+func (c *core) kill() []action {
+	if c.killing {
+		return nil
+	}
+	switch c.phase {
+	case stopping:
+		c.killing = true
+		return []action{{verb: doArmAbandon}, c.toAlive(doKill, 0)}
+	case sweeping:
+		c.killing = true
+		return []action{{verb: doSweepKill}}
+	}
+	return nil
+}
+
+// sweepWhenAllEnded moves on when no worker runs any more. Leftovers of a job
+// that succeeded have no claim to time; those of one that is being stopped have
+// the rest of the shutdown timeout, as a worker may be a shell whose child is
+// saving a checkpoint.
+func (c *core) sweepWhenAllEnded() []action {
+	if len(c.alive) > 0 {
+		return nil
+	}
+	c.phase = sweeping
+	if c.verdict == succeeded || c.killing {
+		c.killing = true
+		return []action{{verb: doSweepKill}}
+	}
+	return []action{{verb: doSweep}}
+}
+
+func (c *core) finish() []action {
+	c.phase = finished
+	return []action{{verb: doFinish}}
+}
+
+func (c *core) toAlive(v verb, sig syscall.Signal) action {
+	return action{verb: v, signal: sig, locals: slices.Clone(c.alive)}
+}

@@ -1,0 +1,63 @@
+// Package launcher starts the workers of a distributed job on this machine,
+// watches them, and says what went wrong. It is what the golaunch command is
+// made of, and what tests use to start real worker processes.
+//
+//	result, err := launcher.Run(ctx, &launcher.Config{
+//		Args:    []string{"./train", "--epochs", "3"},
+//		Workers: 4,
+//	})
+//
+// # One attempt
+//
+// Run is the agent of one node. It joins a round of the rendezvous (package
+// [github.com/goddp/goddp/launcher/rendezvous]), which numbers the ranks and
+// opens the store; starts Workers processes with torchrun's environment (RANK,
+// LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, ...); and waits. A worker group is all
+// or nothing:
+//
+//   - When every worker has exited with 0, the job has succeeded.
+//   - When one fails, the others are stopped at once: SIGTERM, SIGCONT in case
+//     they are suspended, and after ShutdownTimeout SIGKILL. Then either the
+//     next attempt begins, as long as MaxRestarts allows one, with a new round
+//     and a fresh store, or Run returns a [*FailureError].
+//   - When a signal arrives on Config.Signals it is forwarded to the workers
+//     and the job ends as above, without another attempt, in a [*SignalError].
+//     A second SIGINT or SIGTERM kills at once. A cancelled context is a
+//     SIGTERM.
+//
+// What decides all this is a pure state machine (core.go) whose behaviour is
+// written down as text scenarios under testdata. Nothing polls while the job
+// runs: exits, signals and the one timer are events.
+//
+// # Who failed first
+//
+// When a rank dies its peers notice within milliseconds and fail as well, so
+// the report has to tell the cause from its echoes. Exits are observed in the
+// order in which the kernel reports them, and a failure is dated by the worker's
+// own error file if it wrote one, else by its observed exit; see [Failure] for
+// the exact rule. A worker that golaunch stopped itself is never called failed.
+//
+// # No orphans
+//
+// Each worker leads a process group of its own. On Linux it also carries a
+// parent-death signal, and since that one follows the thread which forked, a
+// single goroutine locked to its thread starts all workers and lives as long as
+// they do. The signal misses grandchildren, so a second process, the shepherd,
+// holds a pipe from the agent: when the pipe closes although the job has not
+// ended, the agent has died, and the shepherd kills the groups and everything
+// whose environment carries the job's id (GODDP_JOB_ID), wherever it hides,
+// until none is left. At the end of each attempt the agent does the same
+// itself; while the attempt is being stopped it asks with SIGTERM first.
+//
+// The shepherd is this executable started again, so it exists only in programs
+// whose main (or TestMain) calls [ShepherdMain] first; others have the groups
+// and the parent-death signal. Only Linux can find processes by environment.
+//
+// # Output
+//
+// Workers write into pipes, and their lines reach Config.Stdout and
+// Config.Stderr whole, each after a prefix that names the rank. A carriage
+// return ends a line too, so that progress bars move. Files asked for by Redirects and
+// Tee hold the bytes as they were written. Waiting for a worker is waiting for
+// its process: a grandchild that keeps the pipe open delays nothing.
+package launcher

@@ -1,0 +1,75 @@
+package launcher
+
+import (
+	"crypto/rand"
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/goddp/goddp/launcher/rendezvous"
+)
+
+// jobIDVar carries, in the environment of everything that belongs to a job, the
+// random id by which the sweep and the shepherd recognise it.
+const jobIDVar = "GODDP_JOB_ID"
+
+// randomID returns 26 random letters and digits.
+func randomID() string { return strings.ToLower(rand.Text()) }
+
+// jobEnv is what the workers of all attempts have in common: the base
+// environment, with defaults for what it does not set.
+func jobEnv(c *Config, jobID string) []string {
+	base := c.Env
+	isSet := func(names ...string) bool {
+		for _, name := range names {
+			for _, kv := range base {
+				if strings.HasPrefix(kv, name+"=") {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	env := append([]string{}, base...)
+	if !isSet("OMP_NUM_THREADS") {
+		env = append(env, "OMP_NUM_THREADS="+strconv.Itoa(max(1, runtime.NumCPU()/c.Workers)))
+	}
+	// A user who chose an error mode by any of its names must not find two switched on.
+	if !isSet("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING", "GODDP_ASYNC_ERROR_HANDLING",
+		"TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT", "GODDP_BLOCKING_WAIT") {
+		env = append(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1")
+	}
+	return append(env,
+		jobIDVar+"="+jobID,
+		"ROLE_NAME="+c.Role,
+		"LOCAL_WORLD_SIZE="+strconv.Itoa(c.Workers),
+		"TORCHELASTIC_MAX_RESTARTS="+strconv.Itoa(c.MaxRestarts),
+		"TORCHELASTIC_RUN_ID="+c.RunID,
+		"TORCHELASTIC_USE_AGENT_STORE=True",
+	)
+}
+
+// workerEnv adds to env what tells one worker its place in a round.
+func workerEnv(env []string, round *rendezvous.Round, local, attempt int, errorFile string) []string {
+	add := func(name string, value any) { env = append(env, fmt.Sprintf("%s=%v", name, value)) }
+	env = env[:len(env):len(env)]
+	rank := round.FirstRank + local
+	add("LOCAL_RANK", local)
+	add("RANK", rank)
+	add("ROLE_RANK", rank)
+	add("GROUP_RANK", round.Node)
+	add("WORLD_SIZE", round.WorldSize)
+	add("ROLE_WORLD_SIZE", round.WorldSize)
+	add("GROUP_WORLD_SIZE", round.Nodes)
+	add("MASTER_ADDR", round.MasterAddr)
+	add("MASTER_PORT", round.MasterPort)
+	add("TORCHELASTIC_RESTART_COUNT", attempt)
+	add("TORCHELASTIC_ERROR_FILE", errorFile)
+	if round.Nodes == 1 {
+		// NCCL's own listeners authenticate nobody, and one node needs no
+		// interface but this. A value that the user set comes first and wins.
+		env = append([]string{"NCCL_SOCKET_IFNAME=lo"}, env...)
+	}
+	return env
+}

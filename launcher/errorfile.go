@@ -1,0 +1,106 @@
+package launcher
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"time"
+)
+
+// maxErrorFile bounds what is read of an error file, in bytes.
+const maxErrorFile = 1 << 20
+
+// ErrorFile is what a worker left in the file that TORCHELASTIC_ERROR_FILE
+// names, in torchelastic's format:
+//
+//	{"message": {"message": "...", "extraInfo": {"py_callstack": "...", "timestamp": "1700000000.123"}}}
+//
+// The inner object may be a plain string instead.
+type ErrorFile struct {
+	Message   string
+	Callstack string    // "" if there is none
+	Time      time.Time // when the error happened; zero if the file does not say
+}
+
+// readErrorFile reads the error file of a worker that has ended. No file, or an
+// empty one, is nil and no error.
+func readErrorFile(path string) (*ErrorFile, error) {
+	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxErrorFile))
+	if err != nil || len(bytes.TrimSpace(data)) == 0 {
+		return nil, err
+	}
+	ef, err := parseErrorFile(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return ef, nil
+}
+
+func parseErrorFile(data []byte) (*ErrorFile, error) {
+	var outer struct{ Message json.RawMessage }
+	if err := json.Unmarshal(data, &outer); err != nil {
+		return nil, err
+	}
+	var plain string
+	if json.Unmarshal(outer.Message, &plain) == nil {
+		return &ErrorFile{Message: plain}, nil
+	}
+	var inner struct {
+		Message   string
+		ExtraInfo struct {
+			Callstack string          `json:"py_callstack"`
+			Timestamp json.RawMessage // a string or a number
+		}
+	}
+	if err := json.Unmarshal(outer.Message, &inner); err != nil {
+		return nil, err
+	}
+	ef := &ErrorFile{Message: inner.Message, Callstack: inner.ExtraInfo.Callstack}
+	stamp := string(bytes.Trim(inner.ExtraInfo.Timestamp, `"`))
+	seconds, err := strconv.ParseFloat(stamp, 64)
+	if err == nil && seconds > 0 && seconds < math.MaxInt32*1e3 {
+		ef.Time = time.UnixMicro(int64(seconds * 1e6))
+	}
+	return ef, nil
+}
+
+// copyErrorFile tells whoever started this agent, through the error file it
+// named, about the root cause: the worker's own file with errorCode added, or
+// one written on the worker's behalf.
+func copyErrorFile(root *Failure, path string) error {
+	var doc map[string]any
+	if data, err := os.ReadFile(root.errorPath); err == nil {
+		_ = json.Unmarshal(data, &doc) // a file that does not parse is replaced below
+	}
+	message, ok := doc["message"].(map[string]any)
+	if !ok {
+		text, plain := doc["message"].(string)
+		if !plain {
+			text = fmt.Sprintf("rank %d (pid %d) %s", root.Rank, root.PID, root.Status)
+		}
+		stamp := strconv.FormatFloat(float64(root.Time.UnixMicro())/1e6, 'f', 3, 64)
+		message = map[string]any{"message": text, "extraInfo": map[string]any{"timestamp": stamp}}
+	}
+	message["errorCode"] = root.Status.ExitCode()
+	if doc == nil {
+		doc = map[string]any{}
+	}
+	doc["message"] = message
+	data, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o644)
+}

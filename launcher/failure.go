@@ -1,0 +1,174 @@
+package launcher
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Failure is a worker that ended otherwise than by exit code 0.
+//
+// Time orders the failures of an attempt, and the earliest is the root cause.
+// It is the error file's own time where there is one, kept between the
+// attempt's start and the observed exit. Otherwise it is the observed exit less
+// a credit, because what peers notice of a dying process, its closed
+// connections, comes before the kernel reports its death: 100 ms for an exit,
+// and 1 s for a crash, whose device files may take long to close. An
+// echo writes its error file within milliseconds, so without the credit it
+// would be dated before its cause. An exit that follows golaunch's order to
+// stop gets no credit, unless it was by a SIGKILL that golaunch did not send.
+type Failure struct {
+	Worker
+	Status Status
+	Time   time.Time
+	// Exited is when the exit was observed.
+	Exited time.Time
+	// Stopped: the worker ended because golaunch told it to.
+	Stopped bool
+	// ErrorFile is what the worker wrote about its error, or nil.
+	ErrorFile *ErrorFile
+	// Crash holds the first lines of the Go runtime's crash report, if there is
+	// one. A Go program that crashes exits with 2, as may one that means to.
+	Crash []string
+	// Stderr holds the last lines that the worker wrote there.
+	Stderr []string
+
+	errorPath string // where ErrorFile was read from
+}
+
+const (
+	exitCredit  = 100 * time.Millisecond
+	crashCredit = time.Second
+)
+
+// date sets Time. start is when the attempt began; late and killed say whether
+// golaunch had ordered a stop, and had sent SIGKILL, before the exit.
+func (f *Failure) date(start time.Time, late, killed bool) {
+	outsideKill := f.Status.Signal == syscall.SIGKILL && !killed
+	switch {
+	case f.ErrorFile != nil && !f.ErrorFile.Time.IsZero():
+		f.Time = f.ErrorFile.Time
+		if f.Time.Before(start) {
+			f.Time = start
+		}
+		if f.Time.After(f.Exited) {
+			f.Time = f.Exited
+		}
+	case outsideKill, !late && f.crashed():
+		f.Time = f.Exited.Add(-crashCredit)
+	case !late:
+		f.Time = f.Exited.Add(-exitCredit)
+	default:
+		f.Time = f.Exited
+	}
+}
+
+// crashed reports a death that the program did not choose. SIGABRT is chosen:
+// it is how watchdogs end a process whose peers are gone.
+func (f *Failure) crashed() bool {
+	return len(f.Crash) > 0 || f.Status.Signal != 0 && f.Status.Signal != syscall.SIGABRT
+}
+
+// stoppedBy reports whether an exit after the order to stop looks like
+// obedience: success, death by sig or by golaunch's SIGKILL, or the exit code
+// that programs give which catch sig.
+func stoppedBy(s Status, sig syscall.Signal, killed bool) bool {
+	return s.Success() || s == Status{Signal: sig} || s == Status{Code: 128 + int(sig)} ||
+		killed && s.Signal == syscall.SIGKILL
+}
+
+// FailureError says that a job failed because a worker did.
+type FailureError struct {
+	Program  string
+	Host     string
+	Restarts int // how many attempts had failed before
+	// Root is the failure that came first, Others the rest by Time, and Stopped
+	// the workers that golaunch stopped because of it.
+	Root    Failure
+	Others  []Failure
+	Stopped []Failure
+}
+
+func newFailureError(program, host string, restarts int, failures []Failure) *FailureError {
+	e := &FailureError{Program: program, Host: host, Restarts: restarts}
+	// The sort is stable: failures of equal time stay in the order observed.
+	slices.SortStableFunc(failures, func(a, b Failure) int { return a.Time.Compare(b.Time) })
+	for _, f := range failures {
+		switch {
+		case f.Stopped:
+			e.Stopped = append(e.Stopped, f)
+		case e.Root.PID == 0:
+			e.Root = f
+		default:
+			e.Others = append(e.Others, f)
+		}
+	}
+	slices.SortFunc(e.Stopped, func(a, b Failure) int { return cmp.Compare(a.Rank, b.Rank) })
+	return e
+}
+
+// Error names the root cause on one line; Report has the details.
+func (e *FailureError) Error() string {
+	text := fmt.Sprintf("%s failed: rank %d (local rank %d, pid %d) %s",
+		e.Program, e.Root.Rank, e.Root.LocalRank, e.Root.PID, e.Root.Status)
+	if why := e.Root.reason(); why != "" {
+		text += ": " + why
+	}
+	return text
+}
+
+// reason is one line about why the worker failed, or "" if it left no word.
+func (f *Failure) reason() string {
+	if f.ErrorFile != nil {
+		first, _, _ := strings.Cut(strings.TrimSpace(f.ErrorFile.Message), "\n")
+		return first
+	}
+	if len(f.Crash) > 0 {
+		return "Go runtime: " + f.Crash[0]
+	}
+	return ""
+}
+
+// SignalError says that a job ended because the agent received Signal.
+type SignalError struct{ Signal syscall.Signal }
+
+func (e *SignalError) Error() string { return "stopped by " + signalName(e.Signal) }
+
+// StartError says that a worker could not be started.
+type StartError struct {
+	Rank    int
+	Program string
+	Err     error
+}
+
+func (e *StartError) Error() string {
+	return fmt.Sprintf("cannot start rank %d: %v", e.Rank, e.Err)
+}
+
+func (e *StartError) Unwrap() error { return e.Err }
+
+// ExitCode is the code that a command should exit with after [Run] returned
+// err: the root cause's own, 128+n for signal n, 2 for a program that cannot be
+// executed, else 1.
+func ExitCode(err error) int {
+	var failure *FailureError
+	var signal *SignalError
+	var start *StartError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &failure):
+		return failure.Root.Status.ExitCode()
+	case errors.As(err, &signal):
+		return 128 + int(signal.Signal)
+	case errors.As(err, &start) && (errors.Is(err, exec.ErrNotFound) || errors.Is(err, syscall.ENOENT) ||
+		errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENOEXEC)):
+		return 2
+	}
+	return 1
+}

@@ -1,0 +1,215 @@
+package launcher
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxLine bounds a shown line; a longer one is continued on the next, after the prefix.
+	maxLine = 64 << 10
+	// drainGrace is how long an ended worker's pipe may stay open in the hands
+	// of a process that the sweep could not see.
+	drainGrace = 100 * time.Millisecond
+	// maxBacklog bounds what is read from a pipe after that; no pipe holds more
+	// unless root enlarged it.
+	maxBacklog = 1 << 20
+)
+
+// console is the agent's own stdout and stderr, which all workers share.
+type console struct {
+	mu             sync.Mutex // one Write at a time, also if both are one terminal
+	stdout, stderr io.Writer
+}
+
+// logf writes a line of the agent itself.
+func (c *console) logf(format string, args ...any) {
+	c.write(c.stderr, fmt.Appendf(nil, "golaunch: "+format+"\n", args...))
+}
+
+// write passes whole lines on. An error has no better place to go than the
+// console itself, and the workers must not be blocked by it.
+func (c *console) write(w io.Writer, lines []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, _ = w.Write(lines)
+}
+
+// stream carries one output stream of one worker from its pipe to where it is
+// wanted. Its fields belong to the goroutine that runs copy.
+type stream struct {
+	pipe    *os.File // read end, closed by copy
+	console *console
+	shown   io.Writer // one of the console's writers, or nil
+	prefix  string
+	file    *os.File // gets the bytes unchanged, closed by copy; or nil
+	tail    *tail    // remembers the last lines; or nil
+
+	lines splitter
+	out   []byte // lines with prefix, on their way to the console
+}
+
+// copy runs until every writer has closed the pipe, or endSoon has cut it off.
+func (s *stream) copy() {
+	defer s.pipe.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := s.pipe.Read(buf)
+		s.take(buf[:n])
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			s.takeBacklog(buf)
+		}
+		if err != nil {
+			break
+		}
+	}
+	s.lines.flush(s.line)
+	s.show()
+	if s.file != nil {
+		s.closeFile(s.file.Close())
+	}
+}
+
+// endSoon makes copy return when what the pipe holds has been read, whoever
+// still holds its other end.
+func (s *stream) endSoon() {
+	_ = s.pipe.SetReadDeadline(time.Now().Add(drainGrace)) // fails only if copy has closed it
+}
+
+// takeBacklog takes what is in the pipe without waiting for more.
+func (s *stream) takeBacklog(buf []byte) {
+	if s.pipe.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	raw, err := s.pipe.SyscallConn()
+	if err != nil {
+		return
+	}
+	for total := 0; total < maxBacklog; {
+		var n int
+		err := raw.Read(func(fd uintptr) bool {
+			n, _ = syscall.Read(int(fd), buf)
+			return true // never wait
+		})
+		if err != nil || n <= 0 {
+			return
+		}
+		s.take(buf[:n])
+		total += n
+	}
+}
+
+func (s *stream) take(p []byte) {
+	if s.file != nil && len(p) > 0 {
+		if _, err := s.file.Write(p); err != nil {
+			s.file.Close()
+			s.closeFile(err)
+		}
+	}
+	s.lines.feed(p, s.line)
+	s.show()
+}
+
+// closeFile forgets the file, and says so if err is why.
+func (s *stream) closeFile(err error) {
+	s.file = nil
+	if err != nil {
+		s.console.logf("log file: %v", err)
+	}
+}
+
+func (s *stream) line(text []byte) {
+	if s.tail != nil {
+		s.tail.add(text)
+	}
+	if s.shown != nil {
+		s.out = append(s.out, s.prefix...)
+		s.out = append(s.out, text...)
+		s.out = append(s.out, '\n')
+	}
+}
+
+// show writes the lines gathered from one read in one call.
+func (s *stream) show() {
+	if len(s.out) > 0 {
+		s.console.write(s.shown, s.out)
+		s.out = s.out[:0]
+	}
+}
+
+// splitter cuts a byte stream into lines without their ends. A line ends with
+// "\n", "\r\n", or a lone "\r", which is how progress bars redraw; a "\r" with
+// no text before it is not a line. A line never exceeds maxLine bytes.
+type splitter struct {
+	partial []byte
+	afterCR bool // the last line ended with "\r": a "\n" that follows belongs to it
+}
+
+// feed calls emit for each line that p completes. emit must not keep its argument.
+func (s *splitter) feed(p []byte, emit func([]byte)) {
+	for len(p) > 0 {
+		if s.afterCR {
+			s.afterCR = false
+			if p[0] == '\n' {
+				p = p[1:]
+				continue
+			}
+		}
+		end := lineEnd(p)
+		text := p
+		if end >= 0 {
+			text = p[:end]
+		}
+		if room := maxLine - len(s.partial); len(text) > room {
+			s.emit(p[:room], emit)
+			p = p[room:]
+			continue
+		}
+		if end < 0 {
+			s.partial = append(s.partial, p...)
+			return
+		}
+		if p[end] == '\r' {
+			s.afterCR = len(s.partial)+end > 0
+		}
+		if p[end] == '\n' || s.afterCR {
+			s.emit(text, emit)
+		}
+		p = p[end+1:]
+	}
+}
+
+// flush emits the last line if nothing ended it.
+func (s *splitter) flush(emit func([]byte)) {
+	if len(s.partial) > 0 {
+		s.emit(nil, emit)
+	}
+}
+
+func (s *splitter) emit(rest []byte, emit func([]byte)) {
+	if len(s.partial) == 0 {
+		emit(rest)
+		return
+	}
+	s.partial = append(s.partial, rest...)
+	emit(s.partial)
+	s.partial = s.partial[:0]
+}
+
+// lineEnd is the index of the first line end in p, or -1.
+func lineEnd(p []byte) int {
+	lf := bytes.IndexByte(p, '\n')
+	if lf >= 0 {
+		p = p[:lf]
+	}
+	if cr := bytes.IndexByte(p, '\r'); cr >= 0 {
+		return cr
+	}
+	return lf
+}

@@ -1,0 +1,69 @@
+package rendezvous
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/goddp/goddp/store"
+)
+
+// Standalone is the rendezvous of a single node: nobody else is waited for,
+// and each round gets a store of its own in this process. The zero value
+// listens on the loopback address, on a free port that the system picks.
+type Standalone struct {
+	// Addr is the address the store listens on and MASTER_ADDR names;
+	// empty means 127.0.0.1.
+	Addr string
+	// Port is the port of the store; 0 picks a free one for each round, so
+	// that two jobs on a machine never collide.
+	Port int
+
+	rounds int
+	store  *store.Server
+}
+
+// Join opens a fresh store and returns a round of one node. The error names
+// the address that could not be listened on.
+func (s *Standalone) Join(ctx context.Context, workers int) (*Round, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.Close(); err != nil {
+		return nil, fmt.Errorf("closing the store of round %d: %w", s.rounds-1, err)
+	}
+	host := s.Addr
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(s.Port)), nil)
+	if err != nil {
+		return nil, fmt.Errorf("opening the store: %w", err)
+	}
+	s.store = server
+	addr, err := netip.ParseAddrPort(server.Addr())
+	if err != nil {
+		return nil, fmt.Errorf("the store's address: %w", err)
+	}
+	round := &Round{
+		Number:     s.rounds,
+		Nodes:      1,
+		WorldSize:  workers,
+		MasterAddr: host,
+		MasterPort: int(addr.Port()),
+	}
+	s.rounds++
+	return round, nil
+}
+
+// Close closes the store of the last round; closing twice is harmless.
+func (s *Standalone) Close() error {
+	if s.store == nil {
+		return nil
+	}
+	err := s.store.Close()
+	s.store = nil
+	return err
+}

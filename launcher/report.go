@@ -1,0 +1,104 @@
+package launcher
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+)
+
+const (
+	frameHeavy = "============================================================"
+	frameLight = "------------------------------------------------------------"
+	reportTime = "2006-01-02_15:04:05.000"
+)
+
+// Report is the text that a user reads after a failure. Its frame and the words
+// "FAILED" and "Root Cause (first observed failure):" are those of torchrun, so
+// that what searches logs for them keeps working.
+func (e *FailureError) Report() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n%s FAILED\n%s\n", frameHeavy, e.Program, frameLight)
+	b.WriteString("Root Cause (first observed failure):\n")
+	e.writeRoot(&b)
+	if len(e.Others) > 0 {
+		fmt.Fprintf(&b, "%s\nOther failures (later, often only echoes):\n", frameLight)
+		for _, f := range e.Others {
+			fmt.Fprintf(&b, "  rank %d (local_rank: %d, pid: %d) %s", f.Rank, f.LocalRank, f.PID, f.Status)
+			if why := f.reason(); why != "" {
+				fmt.Fprintf(&b, ": %s", why)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	if len(e.Stopped) > 0 {
+		fmt.Fprintf(&b, "%s\nStopped by golaunch:\n", frameLight)
+		for _, f := range e.Stopped {
+			fmt.Fprintf(&b, "  rank %d (local_rank: %d, pid: %d) %s\n", f.Rank, f.LocalRank, f.PID, f.Status)
+		}
+	}
+	fmt.Fprintln(&b, frameHeavy)
+	return b.String()
+}
+
+func (e *FailureError) writeRoot(b *strings.Builder) {
+	f := &e.Root
+	field := func(name, format string, args ...any) {
+		fmt.Fprintf(b, "  %-10s: %s\n", name, fmt.Sprintf(format, args...))
+	}
+	field("time", "%s", f.Exited.Format(reportTime))
+	field("host", "%s", e.Host)
+	field("rank", "%d (local_rank: %d)", f.Rank, f.LocalRank)
+	field("exitcode", "%s", f.exitcode())
+	if e.Restarts > 0 {
+		field("restarts", "%d before this attempt", e.Restarts)
+	}
+	if hint := f.hint(); hint != "" {
+		field("hint", "%s", hint)
+	}
+	if f.ErrorFile != nil {
+		field("error", "%s", indentRest(f.ErrorFile.Message))
+		if f.ErrorFile.Callstack != "" {
+			field("callstack", "%s", indentRest(f.ErrorFile.Callstack))
+		}
+	}
+	switch {
+	case len(f.Crash) > 0:
+		b.WriteString("  its Go runtime crashed:\n")
+		writeLines(b, f.Crash)
+	case len(f.Stderr) > 0:
+		b.WriteString("  last lines of its stderr:\n")
+		writeLines(b, f.Stderr)
+	default:
+		b.WriteString("  it wrote nothing to stderr\n")
+	}
+}
+
+// exitcode is torchrun's notation, in which a signal is a negative number, with
+// the signal's name.
+func (f *Failure) exitcode() string {
+	if sig := f.Status.Signal; sig != 0 {
+		return fmt.Sprintf("%d (pid: %d), killed by %s", -int(sig), f.PID, signalName(sig))
+	}
+	return fmt.Sprintf("%d (pid: %d)", f.Status.Code, f.PID)
+}
+
+// hint says what a bare exit status cannot.
+func (f *Failure) hint() string {
+	switch {
+	case f.Status.Signal == syscall.SIGKILL:
+		return "golaunch did not send it; without a kill -9, look for the out-of-memory killer in the kernel's log"
+	case f.Status.Code == 2 && len(f.Crash) > 0:
+		return "code 2 is the Go runtime's after a panic or a fatal error, also one in a C thread"
+	}
+	return ""
+}
+
+func indentRest(text string) string {
+	return strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n    ")
+}
+
+func writeLines(b *strings.Builder, lines []string) {
+	for _, line := range lines {
+		fmt.Fprintf(b, "  | %s\n", line)
+	}
+}

@@ -1,0 +1,50 @@
+package launcher
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Status is how a process ended: with an exit code, or by a signal.
+type Status struct {
+	Code   int
+	Signal syscall.Signal // 0 if the process exited by itself
+}
+
+// statusOf reads the status of a process that has been waited for.
+func statusOf(state *os.ProcessState) Status {
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return Status{Signal: ws.Signal()}
+	}
+	return Status{Code: state.ExitCode()}
+}
+
+// Success reports an exit with code 0.
+func (s Status) Success() bool { return s == Status{} }
+
+// ExitCode is the status as a shell would give it: 128+n for signal n.
+func (s Status) ExitCode() int {
+	if s.Signal != 0 {
+		return 128 + int(s.Signal)
+	}
+	return s.Code
+}
+
+// String is a clause that follows a worker's name, as in "was killed by SIGKILL".
+func (s Status) String() string {
+	if s.Signal != 0 {
+		return "was killed by " + signalName(s.Signal)
+	}
+	return fmt.Sprintf("exited with code %d", s.Code)
+}
+
+// signalName is the signal's symbolic name, or its number if it has none.
+func signalName(sig syscall.Signal) string {
+	if name := unix.SignalName(sig); name != "" {
+		return name
+	}
+	return fmt.Sprintf("signal %d", int(sig))
+}

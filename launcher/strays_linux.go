@@ -1,0 +1,90 @@
+package launcher
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// leftovers returns what of a job is alive, as targets for kill(2): every
+// process that was started with the job's id in its environment, and those that
+// hide the environment but are still in one of groups. Neither zombies
+// nor this process are among them.
+func leftovers(jobID string, groups []int) []int {
+	var found []int
+	mark := []byte(jobIDVar + "=" + jobID)
+	self := os.Getpid()
+	watched := livingGroups(groups, mark)
+	for _, pid := range allProcesses() {
+		if pid == self {
+			continue
+		}
+		if carries(pid, mark) || len(watched) > 0 && inGroup(pid, watched) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// livingGroups returns those of groups that still have members and are still
+// the job's: once a group's leader has been waited for and the group is empty,
+// its number may come back as a stranger's process.
+func livingGroups(groups []int, mark []byte) []int {
+	return slices.DeleteFunc(slices.Clone(groups), func(pgid int) bool {
+		if syscall.Kill(-pgid, 0) == syscall.ESRCH {
+			return true
+		}
+		leaderExists := syscall.Kill(pgid, 0) != syscall.ESRCH
+		return leaderExists && !carries(pgid, mark)
+	})
+}
+
+func allProcesses() []int {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer proc.Close()
+	names, _ := proc.Readdirnames(-1) // what was read before an error still counts
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// carries reports whether process pid was started with mark, a NAME=value, in
+// its environment. It is false for zombies, which have none, and for processes
+// of other users, which this one could not signal either.
+func carries(pid int, mark []byte) bool {
+	environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false
+	}
+	for kv := range bytes.SplitSeq(environ, []byte{0}) {
+		if bytes.Equal(kv, mark) {
+			return true
+		}
+	}
+	return false
+}
+
+// inGroup reports whether process pid runs in one of groups.
+func inGroup(pid int, groups []int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	// pid (name) state ppid pgrp ..., where the name may hold anything.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 3 || fields[0] == "Z" || fields[0] == "X" {
+		return false
+	}
+	pgrp, err := strconv.Atoi(fields[2])
+	return err == nil && slices.Contains(groups, pgrp)
+}

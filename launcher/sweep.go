@@ -1,0 +1,71 @@
+package launcher
+
+import (
+	"syscall"
+	"time"
+)
+
+const (
+	// firstPoll is the first pause between two looks; the pauses double up to
+	// the configured interval.
+	firstPoll = time.Millisecond
+	// sweepLimit is how long processes that were sent SIGKILL are waited for.
+	sweepLimit = 5 * time.Second
+)
+
+// sweeper removes what the workers of an attempt left behind. There is no event
+// for the end of a process that is not a child, so it looks repeatedly.
+type sweeper struct {
+	jobID    string
+	groups   []int
+	interval time.Duration
+	kill     <-chan struct{} // closed when asking has had its time
+}
+
+// run returns when nothing is left, or with what survives SIGKILL. It asks each
+// process once, with SIGTERM, and kills when told to.
+func (s *sweeper) run() (survivors []int) {
+	asked := map[int]bool{}
+	pause := firstPoll
+	for {
+		found := leftovers(s.jobID, s.groups)
+		if len(found) == 0 {
+			return nil
+		}
+		select {
+		case <-s.kill:
+			return killAll(s.jobID, s.groups, s.interval, sweepLimit)
+		default:
+		}
+		for _, pid := range found {
+			if !asked[pid] {
+				asked[pid] = true
+				_ = syscall.Kill(pid, syscall.SIGTERM)
+				_ = syscall.Kill(pid, syscall.SIGCONT)
+			}
+		}
+		select {
+		case <-s.kill:
+		case <-time.After(pause):
+			pause = min(2*pause, s.interval)
+		}
+	}
+}
+
+// killAll sends SIGKILL to a job's processes until none is left, whatever they
+// fork meanwhile, and returns those that live when limit has passed.
+func killAll(jobID string, groups []int, interval, limit time.Duration) (survivors []int) {
+	deadline := time.Now().Add(limit)
+	pause := firstPoll
+	for {
+		found := leftovers(jobID, groups)
+		if len(found) == 0 || time.Now().After(deadline) {
+			return found
+		}
+		for _, pid := range found {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, interval)
+	}
+}
