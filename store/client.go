@@ -75,6 +75,7 @@ func Dial(ctx context.Context, addr string, opts *ClientOptions) (*Client, error
 			_, err = cn.exchange(ctx, request{op: opAdd, keys: []string{"init/"}, number: 1})
 			c.release(cn)
 		}
+		err = c.explain(ctx, err)
 	}
 	if err != nil {
 		c.Close()

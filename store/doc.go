@@ -63,9 +63,10 @@
 // Three habits of the PyTorch clients shape the server. A 1.x client opens a
 // second connection that never says a word and spins on a CPU if it is closed:
 // the deadline of a frame therefore starts with its first byte. A 1.x client
-// whose wait timed out goes on using the connection and would take a late
-// wake-up for the reply to its next request: any request on a connection drops
-// the wait parked there. And a client of either dialect that joins with
+// whose wait timed out cannot take it back and goes on using the connection: any
+// request therefore drops the wait parked on its connection. (A key that comes
+// between the time-out and that request still shifts all later replies by one;
+// only dialect 2 can prevent it.) And a client of either dialect that joins with
 // wait_for_workers adds one to the key "init/": see [ClientOptions.Announce].
 //
 // PyTorch prefixes each key of its callers with "/". So do [Client] and

@@ -161,8 +161,8 @@ func writeInt(w *bufio.Writer, width int, x int64) {
 }
 
 // A decoder reads frames. It is all that stands between a peer's bytes and the
-// rest of the package: it bounds each length by limits, and it allocates no
-// more than growStep ahead of the bytes that have come, whatever they claim.
+// rest of the package: it bounds each length by limits, and it takes memory as
+// the bytes come, growStep ahead at most, whatever length they claim.
 type decoder struct {
 	r      *bufio.Reader
 	limits Limits

@@ -1,0 +1,363 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A logLines is a Logger's output, line by line.
+type logLines chan string
+
+func (l logLines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
+func newLog() (logLines, *slog.Logger) {
+	lines := make(logLines, 100)
+	return lines, slog.New(slog.NewTextHandler(lines, nil))
+}
+
+// expect fails unless the next line comes soon and contains all of parts.
+func (l logLines) expect(t *testing.T, parts ...string) {
+	t.Helper()
+	select {
+	case line := <-l:
+		for _, p := range parts {
+			if !strings.Contains(line, p) {
+				t.Errorf("log line %q lacks %q", line, p)
+			}
+		}
+	case <-time.After(patience):
+		t.Fatalf("no log line; want %q", parts)
+	}
+}
+
+// A rawConn is a client that sends what the test likes.
+type rawConn struct {
+	t *testing.T
+	net.Conn
+}
+
+func dialRaw(t *testing.T, s *Server) rawConn {
+	t.Helper()
+	nc, err := net.Dial("tcp", s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close() })
+	nc.SetDeadline(time.Now().Add(patience))
+	return rawConn{t, nc}
+}
+
+func (c rawConn) send(frames string) {
+	c.t.Helper()
+	if _, err := c.Write(unhex(c.t, frames)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c rawConn) expect(reply string) {
+	c.t.Helper()
+	want := unhex(c.t, reply)
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
+		c.t.Fatalf("got %x, %v; want %x", got[:n], err, want)
+	}
+}
+
+// expectClosed fails if the server sends anything more or keeps the connection.
+func (c rawConn) expectClosed() {
+	c.t.Helper()
+	if n, err := c.Read(make([]byte, 1)); n != 0 || errors.Is(err, context.DeadlineExceeded) {
+		c.t.Fatalf("got %d bytes, %v; want the end", n, err)
+	}
+}
+
+const (
+	hello   = "00 cef7853c "
+	numKeys = "07 "
+)
+
+// The session of a PyTorch 1.13 client, byte for byte, code and body in
+// separate segments as it sends them.
+func TestSessionDialect1(t *testing.T) {
+	c := dialRaw(t, listen(t, nil))
+	c.send("03 0500000000000000 696e69742f 0100000000000000") // init/ += 1
+	c.expect("0100000000000000")
+	c.send("00")
+	c.send("0200000000000000 2f6b 0100000000000000 76") // set k v
+	c.send("05 0100000000000000 0200000000000000 2f6b") // get k: wait, then get
+	c.expect("00")
+	c.send("02 0200000000000000 2f6b")
+	c.expect("0100000000000000 76")
+	c.send("06")
+	c.expect("0200000000000000")
+	c.send("08 0200000000000000 2f6b")
+	c.expect("0100000000000000")
+}
+
+// The session of a 2.x client; the ping is part of its connecting.
+func TestSessionDialect2(t *testing.T) {
+	s := listen(t, nil)
+	c := dialRaw(t, s)
+	c.send(hello + "0d 39050000")
+	c.expect("39050000")
+	c.send("01 0200000000000000 2f6b 0100000000000000 76")
+	c.send("06 0100000000000000 0200000000000000 2f6b")
+	c.expect("00")
+	c.send("03 0200000000000000 2f78") // an absent key reads as empty
+	c.expect("0000000000000000")
+
+	// A wait that is taken back is answered by the taking back alone, one that
+	// was answered already by both.
+	c.send("06 0100000000000000 0200000000000000 2f78")
+	c.send("0c")
+	c.expect("01")
+	c.send("06 0100000000000000 0200000000000000 2f6b")
+	c.send("0c")
+	c.expect("00 01")
+	if err := s.Local().Set(t.Context(), "x", nil); err != nil {
+		t.Fatal(err)
+	}
+	c.send(numKeys)
+	c.expect("0200000000000000")
+}
+
+// A 1.x client cannot take a wait back: it times out and asks for the next
+// thing. A later answer to the wait would pass for the answer to what it asks then.
+func TestRequestDropsParkedWait(t *testing.T) {
+	s := listen(t, nil)
+	c := dialRaw(t, s)
+	c.send("05 0100000000000000 0200000000000000 2f78" + "06")
+	c.expect("0000000000000000")
+	if err := s.Local().Set(t.Context(), "x", nil); err != nil {
+		t.Fatal(err)
+	}
+	c.send("06")
+	c.expect("0100000000000000")
+}
+
+// Whatever comes over a connection ends that connection, with one line in the
+// log that says who and why, and nothing else.
+func TestHostileFrames(t *testing.T) {
+	lines, logger := newLog()
+	s := listen(t, &ServerOptions{Logger: logger, Limits: Limits{Keys: 1}})
+	good := dialRaw(t, s)
+	good.send(hello + "01 0200000000000000 2f6b 0100000000000000 76" + numKeys)
+	good.expect("0100000000000000")
+	for _, c := range []struct{ frames, why string }{
+		{hello + "00 ffffffffffffffff", "not the first request"},
+		{hello + "0f 0200000000000000 2f6b", "unknown request code 15"},
+		{"474554202f20485454502f312e31", "unknown request code 71"}, // GET / HTTP/1.1
+		{"16030100", "unknown request code 22"},                     // a TLS hello
+		{"00 cef7853d 00000000", "bytes in a key"},                  // the wrong magic number
+		{hello + "01 0100000000000000 61 ffffffffffffff7f", "bytes in a value"},
+		{hello + "06 ffffffffffffffff", "keys in a request"},
+		{hello + "01 0100000000000000 61 0000000000000000", "2 keys in the table, at most 1"},
+		{hello + "04 0200000000000000 2f6b 0100000000000000", "not an integer"},
+	} {
+		bad := dialRaw(t, s)
+		bad.send(c.frames)
+		bad.expectClosed()
+		lines.expect(t, c.why, "peer="+bad.LocalAddr().String())
+	}
+	good.send(numKeys)
+	good.expect("0100000000000000")
+	if len(lines) > 0 {
+		t.Errorf("more lines: %s", <-lines)
+	}
+}
+
+// A request once begun must be completed in time. A connection on which nothing
+// is asked may stay: the second one of a 1.x client spins on a CPU otherwise.
+func TestHalfOpenFrames(t *testing.T) {
+	lines, logger := newLog()
+	s := listen(t, &ServerOptions{Logger: logger, FrameTimeout: 20 * time.Millisecond})
+	silent := dialRaw(t, s)
+	for _, frames := range []string{"00", "00 cef7", hello + "01", hello + "01 0200000000000000 2f6b 01"} {
+		c := dialRaw(t, s)
+		c.send(frames)
+		c.expectClosed()
+		lines.expect(t, "not complete within 20ms", "peer="+c.LocalAddr().String())
+	}
+	silent.send(hello + numKeys)
+	silent.expect("0000000000000000")
+}
+
+func TestClientLimit(t *testing.T) {
+	lines, logger := newLog()
+	s := listen(t, &ServerOptions{Logger: logger, Clients: 1})
+	first := dialRaw(t, s)
+	first.send(hello + numKeys)
+	first.expect("0000000000000000")
+	second := dialRaw(t, s)
+	second.expectClosed()
+	lines.expect(t, "connection refused", "2 connections, at most 1", "peer="+second.LocalAddr().String())
+	first.send(numKeys)
+	first.expect("0000000000000000")
+}
+
+// The bytes in flight are those of all connections together, and come back when
+// a request is done, a wait is over or a connection ends.
+func TestInFlightLimit(t *testing.T) {
+	lines, logger := newLog()
+	s := listen(t, &ServerOptions{Logger: logger, InFlightBytes: 30})
+	wait := "06 0100000000000000 0a00000000000000 2f303132333435363738" // 18 bytes in flight
+	parked := dialRaw(t, s)
+	parked.send(hello + wait)
+	waitFor(t, func() bool { return s.inFlight.Load() == 18 })
+	refused := dialRaw(t, s)
+	refused.send(hello + wait)
+	refused.expectClosed()
+	lines.expect(t, "36 bytes in flight, at most 30")
+	parked.send("0c")
+	parked.expect("01")
+	if n := s.inFlight.Load(); n != 0 {
+		t.Errorf("%d bytes in flight after the wait", n)
+	}
+	parked.send(wait)
+	waitFor(t, func() bool { return s.inFlight.Load() == 18 })
+	parked.Close()
+	waitFor(t, func() bool { return s.inFlight.Load() == 0 })
+}
+
+// waitFor yields until cond holds: for states that nothing announces.
+func waitFor(t *testing.T, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("condition not met")
+		}
+	}
+}
+
+// A client that asks for much and reads nothing is dropped after a while; the
+// others do not wait for it.
+func TestSlowReader(t *testing.T) {
+	lines, logger := newLog()
+	s := listen(t, &ServerOptions{Logger: logger, FrameTimeout: 200 * time.Millisecond})
+	host := s.Local()
+	if err := host.Set(t.Context(), "big", make([]byte, 4<<20)); err != nil {
+		t.Fatal(err)
+	}
+	slow := dialRaw(t, s)
+	slow.Conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+	slow.send(hello + strings.Repeat("03 0400000000000000 2f626967", 8))
+	other := dial(t, s.Addr(), nil)
+	for range 100 {
+		if err := other.Set(withPatience(t), "k", []byte("v")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines.expect(t, "GET", "timeout", "peer="+slow.LocalAddr().String())
+}
+
+func TestReplyLimit(t *testing.T) {
+	lines, logger := newLog()
+	s := listen(t, &ServerOptions{Logger: logger, Limits: Limits{RequestBytes: 100}})
+	if err := s.Local().Set(t.Context(), "k", make([]byte, 60)); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, s.Addr(), nil)
+	if _, err := c.MultiGet(withPatience(t), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.MultiGet(withPatience(t), "k", "k"); !errors.Is(err, ErrServerLost) {
+		t.Errorf("got %v", err)
+	}
+	lines.expect(t, "MULTI_GET", "120 bytes in a reply, at most 100")
+}
+
+// Close ends what waits on every kind of handle, and comes back.
+func TestServerClose(t *testing.T) {
+	s := listen(t, nil)
+	var wg sync.WaitGroup
+	for _, c := range []struct {
+		s    Store
+		want error
+	}{
+		{s.Local(), ErrClosed},
+		{dial(t, s.Addr(), nil), ErrServerLost},
+		{dial(t, s.Addr(), &ClientOptions{Legacy: true}), ErrServerLost},
+	} {
+		wg.Go(func() {
+			ctx := withPatience(t)
+			if err := c.s.Wait(ctx, "never"); !errors.Is(err, c.want) {
+				t.Errorf("pending: got %v, want %v", err, c.want)
+			}
+			if err := c.s.Set(ctx, "k", nil); !errors.Is(err, c.want) {
+				t.Errorf("later: got %v, want %v", err, c.want)
+			}
+		})
+	}
+	waitFor(t, func() bool {
+		s.table.mu.Lock()
+		defer s.table.mu.Unlock()
+		return len(s.table.parked["/never"]) == 3
+	})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if err := s.Close(); err != nil {
+		t.Errorf("second close: %v", err)
+	}
+}
+
+func TestListenErrors(t *testing.T) {
+	s := listen(t, nil)
+	if !strings.HasPrefix(s.Addr(), "127.0.0.1:") {
+		t.Errorf("listens on %s by default", s.Addr())
+	}
+	if _, err := Listen(s.Addr(), nil); err == nil || !strings.Contains(err.Error(), s.Addr()) {
+		t.Errorf("second server on the address: %v", err)
+	}
+}
+
+func BenchmarkSetGet(b *testing.B) {
+	ctx := context.Background()
+	value := bytes.Repeat([]byte("v"), 128)
+	for name, open := range map[string]func() Store{
+		"local":  func() Store { return NewLocal() },
+		"client": func() Store { return dial(b, listen(b, nil).Addr(), nil) },
+	} {
+		s := open()
+		b.Run(name+"/set", func(b *testing.B) {
+			for b.Loop() {
+				if err := s.Set(ctx, "k", value); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(name+"/get", func(b *testing.B) {
+			for b.Loop() {
+				if _, err := s.Get(ctx, "k"); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	frame := encode(func(w *bufio.Writer) {
+		writeRequest(w, dialect2, request{op: opSet, keys: []string{"/k"}, values: [][]byte{make([]byte, 1<<20)}})
+	})
+	b.SetBytes(int64(len(frame)))
+	for b.Loop() {
+		dec, _ := decode(frame, Limits{})
+		if _, err := dec.request(dialect2); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
