@@ -154,7 +154,7 @@ func (c *Config) check() error {
 		}
 	}
 	for _, m := range []StreamMap{c.Redirects, c.Tee} {
-		if local, ok := m.beyond(c.Workers); ok {
+		if local := m.Highest(); local >= c.Workers {
 			return fmt.Errorf("%q names local rank %d, but there are %d workers here", m, local, c.Workers)
 		}
 	}

@@ -48,3 +48,11 @@ func signalName(sig syscall.Signal) string {
 	}
 	return fmt.Sprintf("signal %d", int(sig))
 }
+
+// ParseSignal reads a signal's symbolic name, as in "SIGTERM".
+func ParseSignal(name string) (syscall.Signal, error) {
+	if sig := unix.SignalNum(name); sig != 0 {
+		return sig, nil
+	}
+	return 0, fmt.Errorf("%q is not the name of a signal, such as SIGTERM", name)
+}

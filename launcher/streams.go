@@ -89,12 +89,11 @@ func (m StreamMap) String() string {
 	return strings.Join(entries, ",")
 }
 
-// beyond returns a named local rank that n workers do not have.
-func (m StreamMap) beyond(n int) (local int, ok bool) {
+// Highest is the highest local rank that is named, or -1 if none is.
+func (m StreamMap) Highest() int {
+	highest := -1
 	for local := range m.byLocal {
-		if local >= n {
-			return local, true
-		}
+		highest = max(highest, local)
 	}
-	return 0, false
+	return highest
 }

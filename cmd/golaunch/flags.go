@@ -1,0 +1,260 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/goddp/goddp/launcher"
+	"github.com/goddp/goddp/launcher/rendezvous"
+)
+
+// options are the parsed command line.
+type options struct {
+	command []string // the program and its arguments
+	groups  []flagGroup
+
+	nproc            int
+	role             string
+	module, noPython bool
+
+	maxRestarts     int
+	shutdownTimeout time.Duration
+	monitorInterval time.Duration
+	signals         []os.Signal
+
+	logDir           string
+	redirects, tee   launcher.StreamMap
+	localRanksFilter []int
+	linePrefix       string
+	errorFile        string
+
+	masterAddr string
+	masterPort int
+	runID      string
+
+	help, version bool
+}
+
+// flagGroup is a headed part of the help text.
+type flagGroup struct {
+	title string
+	*pflag.FlagSet
+}
+
+// usageError is a command line, or a PET_ variable, that makes no sense.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+// parseFlags reads torchrun's command line: flags up to the program, dashes and
+// underscores alike, and for each flag that is not given, its PET_ variable.
+func parseFlags(args []string, lookup func(string) (string, bool)) (*options, error) {
+	o := &options{}
+	all := o.define()
+	if err := all.Parse(args); err != nil {
+		var invalid *pflag.InvalidValueError
+		if errors.As(err, &invalid) {
+			return nil, usagef("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), errors.Unwrap(err))
+		}
+		return nil, &usageError{err}
+	}
+	if o.help || o.version {
+		return o, nil
+	}
+	if err := o.readEnv(all, lookup); err != nil {
+		return nil, err
+	}
+	o.command = all.Args()
+	switch {
+	case len(o.command) == 0:
+		return nil, usagef("no program to run")
+	case o.module && o.noPython:
+		return nil, usagef("--module runs a Python module, which --no-python excludes")
+	}
+	return o, o.check()
+}
+
+// readEnv sets what the command line left open. PET_ variables are the flags'
+// own; the others are those that torchrun reads besides.
+func (o *options) readEnv(all *pflag.FlagSet, lookup func(string) (string, bool)) (err error) {
+	set := func(variable string, f *pflag.Flag) {
+		value, ok := lookup(variable)
+		if !ok || f.Changed || err != nil {
+			return
+		}
+		if e := f.Value.Set(value); e != nil {
+			if f.Value.Type() == "bool" {
+				e = errors.New("want 1 or 0") // strconv's words are no help
+			}
+			err = usagef("%s=%q: %w", variable, value, e)
+		}
+		f.Changed = true
+	}
+	all.VisitAll(func(f *pflag.Flag) {
+		if f.Name != "help" && f.Name != "version" {
+			set("PET_"+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")), f)
+		}
+	})
+	set("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", all.Lookup("shutdown-timeout"))
+	o.linePrefix, _ = lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+	o.errorFile, _ = lookup("TORCHELASTIC_ERROR_FILE")
+	return err
+}
+
+// define declares the flags, by the groups in which the help shows them.
+func (o *options) define() *pflag.FlagSet {
+	all := pflag.NewFlagSet("golaunch", pflag.ContinueOnError)
+	all.SetInterspersed(false)
+	all.SetOutput(io.Discard)
+	group := func(title string) *pflag.FlagSet {
+		fs := pflag.NewFlagSet(title, pflag.ContinueOnError)
+		fs.SortFlags = false
+		o.groups = append(o.groups, flagGroup{title, fs})
+		return fs
+	}
+
+	fs := group("Workers")
+	addFlag(fs, &o.nproc, "nproc-per-node", "1", "workers", parseNproc,
+		"workers on this node: a number, cpu, gpu, or auto: the GPUs if there are any, else the CPUs")
+	fs.StringVar(&o.role, "role", "default", "the workers' role, part of their log prefix")
+	fs.BoolVarP(&o.module, "module", "m", false, "PROGRAM is a Python module")
+	fs.BoolVar(&o.noPython, "no-python", false, "execute PROGRAM as it is, whatever its name ends with")
+
+	fs = group("Failures")
+	addFlag(fs, &o.maxRestarts, "max-restarts", "0", "n", parseCount,
+		"how often all workers are started again after a failure")
+	addFlag(fs, &o.shutdownTimeout, "shutdown-timeout", "30", "seconds", parseSeconds,
+		"time between asking workers to stop and killing them; also TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+	addFlag(fs, &o.signals, "signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "names", parseSignals,
+		"signals that end the job, forwarded to the workers")
+	addFlag(fs, &o.monitorInterval, "monitor-interval", "0.1", "seconds", parseInterval,
+		"upper bound for polling what workers leave behind; workers themselves are not polled")
+
+	fs = group("Output")
+	fs.StringVar(&o.logDir, "log-dir", "", "folder for the files of --redirects and --tee (default: a temporary one)")
+	addFlagP(fs, &o.redirects, "redirects", "r", "0", "streams", launcher.ParseStreamMap,
+		"to files only: 0 nothing, 1 stdout, 2 stderr, 3 both, or by local rank as in 0:3,1:1")
+	addFlagP(fs, &o.tee, "tee", "t", "0", "streams", launcher.ParseStreamMap,
+		"to files and the console, in the same notation")
+	addFlag(fs, &o.localRanksFilter, "local-ranks-filter", "", "ranks", parseRanks,
+		"show only these local ranks, as in 0,3; files hold all")
+
+	fs = group("Rendezvous")
+	var ignored string
+	addFlag(fs, new(int), "nnodes", "1", "n", parseNodes, "nodes of the job, or MIN:MAX; only 1 so far")
+	addFlag(fs, new(int), "node-rank", "0", "n", parseNodeRank, "rank of this node")
+	fs.Bool("standalone", false, "one node, free port: what happens anyway while there is one node")
+	fs.StringVar(&o.masterAddr, "master-addr", "127.0.0.1", "address of the store that the workers meet in")
+	addFlag(fs, &o.masterPort, "master-port", "0", "port", parsePort, "its port; 0 is a free one")
+	fs.StringVar(&o.runID, "rdzv-id", "", "name of the job (default: random)")
+	addFlag(fs, &ignored, "rdzv-backend", "static", "name", parseBackend, "static or c10d: one and the same on one node")
+	addFlag(fs, &ignored, "rdzv-endpoint", "", "host[:port]", parseEndpoint,
+		"where nodes meet; one node meets nobody and takes a free port")
+	fs.StringVar(&ignored, "rdzv-conf", "", "settings of the rendezvous; one node needs none")
+
+	fs = group("Other")
+	fs.BoolVarP(&o.help, "help", "h", false, "show this text")
+	fs.BoolVar(&o.version, "version", false, "show the version")
+
+	for _, g := range o.groups {
+		all.AddFlagSet(g.FlagSet)
+	}
+	all.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
+	})
+	return all
+}
+
+// check finds what is wrong between flags.
+func (o *options) check() error {
+	for _, local := range o.localRanksFilter {
+		if local >= o.nproc {
+			return usagef("--local-ranks-filter: local rank %d, but there are %d workers here", local, o.nproc)
+		}
+	}
+	for name, m := range map[string]launcher.StreamMap{"redirects": o.redirects, "tee": o.tee} {
+		if highest := m.Highest(); highest >= o.nproc {
+			return usagef("--%s %s: local rank %d, but there are %d workers here", name, m, highest, o.nproc)
+		}
+	}
+	if strings.ContainsAny(o.masterAddr, "[]/ ") || strings.Contains(o.masterAddr, ":") && net.ParseIP(o.masterAddr) == nil {
+		return usagef("--master-addr %q: want a host name or an address", o.masterAddr)
+	}
+	return nil
+}
+
+// config is what the launcher needs of the options; the program is added to it.
+func (o *options) config() *launcher.Config {
+	return &launcher.Config{
+		Workers:          o.nproc,
+		Role:             o.role,
+		RunID:            o.runID,
+		MaxRestarts:      o.maxRestarts,
+		ShutdownTimeout:  max(o.shutdownTimeout, time.Nanosecond), // 0 is the launcher's default
+		PollInterval:     o.monitorInterval,
+		LinePrefix:       o.linePrefix,
+		LocalRanksFilter: o.localRanksFilter,
+		LogDir:           o.logDir,
+		Redirects:        o.redirects,
+		Tee:              o.tee,
+		ErrorFile:        o.errorFile,
+		Rendezvous:       &rendezvous.Standalone{Addr: o.masterAddr, Port: o.masterPort},
+	}
+}
+
+// help is the whole of what --help shows.
+func help(o *options) string {
+	var b strings.Builder
+	b.WriteString(`Start the workers of a distributed job, watch them, and name the culprit when one fails.
+
+Usage:
+  golaunch [flags] PROGRAM [arguments]
+
+PROGRAM is an executable, a Go package folder or .go file (built first), or a
+.py file (run by python3, or $PYTHON_EXEC). What follows it is its own.
+
+Examples:
+  golaunch --nproc-per-node 4 ./train --epochs 3
+  golaunch --nproc-per-node gpu --max-restarts 2 ./cmd/train
+  golaunch --nproc-per-node 2 --tee 3 --log-dir logs train.py
+`)
+	for _, g := range o.groups {
+		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.FlagUsagesWrapped(100))
+	}
+	b.WriteString(`
+Every flag may also be given as a variable: --max-restarts is PET_MAX_RESTARTS.
+The command line wins. Underscores may stand for the dashes of a flag's name.
+
+Exit codes: 0 all workers succeeded; the code of the worker that failed first,
+128+n if signal n killed it; 128+n if signal n stopped golaunch; 2 usage.
+`)
+	return b.String()
+}
+
+// parseSignals reads names such as "SIGTERM,SIGINT".
+func parseSignals(text string) ([]os.Signal, error) {
+	var signals []os.Signal
+	for name := range strings.SplitSeq(text, ",") {
+		sig, err := launcher.ParseSignal(strings.TrimSpace(name))
+		if err != nil {
+			return nil, err
+		}
+		if sig == syscall.SIGKILL || sig == syscall.SIGSTOP {
+			return nil, fmt.Errorf("%s cannot be handled", name)
+		}
+		signals = append(signals, sig)
+	}
+	return signals, nil
+}

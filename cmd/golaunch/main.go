@@ -1,0 +1,98 @@
+// Golaunch starts the workers of a distributed job on this machine, watches
+// them, and names the culprit when one fails. It takes torchrun's flags, PET_
+// variables and worker environment, and the program may be Go, Python or
+// anything that can be executed:
+//
+//	golaunch --nproc-per-node 4 ./train --epochs 3
+//	golaunch --nproc-per-node gpu ./cmd/train      # a Go package: built, then run
+//	golaunch --nnodes=1 --nproc_per_node=2 train.py
+//
+// "golaunch --help" lists the flags. The exit code is 0 when every worker
+// succeeded; that of the worker which failed first, or 128+n if signal n killed
+// it; 128+n when golaunch itself was told to stop by signal n; and 2 for a
+// command line that makes no sense or a program that cannot be run.
+//
+// Package [github.com/goddp/goddp/launcher] documents what happens to workers.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/goddp/goddp/launcher"
+)
+
+// exitUsage is the exit code for what is wrong before any worker runs.
+const exitUsage = 2
+
+func main() {
+	launcher.ShepherdMain()
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
+	opts, err := parseFlags(args, os.LookupEnv)
+	if err != nil {
+		return complain(err)
+	}
+	switch {
+	case opts.help:
+		fmt.Print(help(opts))
+		return 0
+	case opts.version:
+		fmt.Println(version())
+		return 0
+	}
+
+	// Buffered, so that a second signal is there while the first is handled.
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, opts.signals...)
+	building, stop := signal.NotifyContext(context.Background(), opts.signals...)
+	prog, err := findProgram(building, opts)
+	stop()
+	if err != nil {
+		select {
+		case sig := <-signals:
+			return 128 + int(sig.(syscall.Signal))
+		default:
+			return complain(err)
+		}
+	}
+	defer prog.remove()
+
+	cfg := opts.config()
+	cfg.Args, cfg.Name, cfg.Signals = prog.args, prog.name, signals
+	_, err = launcher.Run(context.Background(), cfg)
+	var failure *launcher.FailureError
+	if errors.As(err, &failure) {
+		fmt.Fprint(os.Stderr, failure.Report())
+	} else if err != nil {
+		fmt.Fprintf(os.Stderr, "golaunch: %v\n", err)
+	}
+	return launcher.ExitCode(err)
+}
+
+// complain reports what kept the job from starting.
+func complain(err error) int {
+	fmt.Fprintf(os.Stderr, "golaunch: %v\n", err)
+	var usage *usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintln(os.Stderr, "Run 'golaunch --help' for how to call it.")
+	}
+	return exitUsage
+}
+
+// version is the module's version, as the go command stamped it.
+func version() string {
+	v := "(devel)"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		v = info.Main.Version
+	}
+	return fmt.Sprintf("golaunch %s %s %s/%s", v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/build"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// program is what the workers execute.
+type program struct {
+	args []string // of the worker process
+	name string   // what the user calls it
+	temp string   // a folder that holds the executable built for the job, or ""
+}
+
+// remove deletes what was built.
+func (p *program) remove() {
+	if p.temp == "" {
+		return
+	}
+	if err := os.RemoveAll(p.temp); err != nil {
+		fmt.Fprintf(os.Stderr, "golaunch: removing what was built: %v\n", err)
+	}
+}
+
+// findProgram turns PROGRAM and its arguments into a command. It prefers what
+// is here over what PATH has, and says what is wrong with what is here if
+// neither will do.
+func findProgram(ctx context.Context, o *options) (*program, error) {
+	name, args := o.command[0], o.command[1:]
+	switch {
+	case o.module:
+		return python(name, append([]string{"-m", name}, args...))
+	case o.noPython:
+		return executable(name, args)
+	}
+	info, err := os.Stat(name)
+	switch suffix := filepath.Ext(name); {
+	case err == nil && info.IsDir():
+		prog, err := goPackage(ctx, name, args)
+		return orOnPath(name, args, prog, err)
+	case suffix != ".py" && suffix != ".go":
+		return executable(name, args)
+	case err != nil:
+		return nil, usagef("%s: %w", name, errors.Unwrap(err))
+	case suffix == ".go":
+		return goBuild(ctx, filepath.Dir(name), filepath.Base(name), name, args)
+	}
+	return python(name, append([]string{name}, args...))
+}
+
+func python(name string, args []string) (*program, error) {
+	interpreter := os.Getenv("PYTHON_EXEC")
+	if interpreter == "" {
+		interpreter = "python3"
+	}
+	path, err := exec.LookPath(interpreter)
+	if err != nil {
+		return nil, usagef("no Python to run %s with: %s is not on PATH; PYTHON_EXEC may name another", name, interpreter)
+	}
+	return &program{args: append([]string{path, "-u"}, args...), name: filepath.Base(name)}, nil
+}
+
+// executable finds a file that can be executed.
+func executable(name string, args []string) (*program, error) {
+	path, where := name, ""
+	if !strings.ContainsRune(name, filepath.Separator) {
+		path, where = "./"+name, " here or on PATH"
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		err = usagef("%s: there is no such program%s", name, where)
+	case info.IsDir():
+		err = usagef("%s is a folder", name)
+	case unix.Access(path, unix.X_OK) != nil:
+		err = usagef("%s is not executable", name)
+	default:
+		return &program{args: append([]string{path}, args...), name: filepath.Base(name)}, nil
+	}
+	return orOnPath(name, args, nil, err)
+}
+
+// orOnPath returns prog, or if err is why there is none, the program called
+// name on PATH, if name is not a path.
+func orOnPath(name string, args []string, prog *program, err error) (*program, error) {
+	if err == nil || strings.ContainsRune(name, filepath.Separator) {
+		return prog, err
+	}
+	path, notFound := exec.LookPath(name)
+	if notFound != nil {
+		return nil, err
+	}
+	return &program{args: append([]string{path}, args...), name: name}, nil
+}
+
+// goPackage builds the command in a folder.
+func goPackage(ctx context.Context, dir string, args []string) (*program, error) {
+	pkg, err := build.ImportDir(dir, 0)
+	var none *build.NoGoError
+	switch {
+	case errors.As(err, &none):
+		return nil, usagef("%s is a folder without Go files", dir)
+	case err == nil && !pkg.IsCommand():
+		return nil, usagef("%s holds package %s; want package main", dir, pkg.Name)
+	}
+	// Any other error is the compiler's to explain.
+	return goBuild(ctx, dir, ".", dir, args)
+}
+
+// goBuild builds target, a path relative to dir, in a temporary folder.
+func goBuild(ctx context.Context, dir, target, name string, args []string) (_ *program, err error) {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	p := &program{name: filepath.Base(abs)}
+	if p.temp, err = os.MkdirTemp("", "golaunch_build_"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.remove()
+		}
+	}()
+	out := filepath.Join(p.temp, strings.TrimSuffix(p.name, ".go"))
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", dir, "-o", out, target)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("go build %s: %w", name, err)
+	}
+	p.args = append([]string{out}, args...)
+	return p, nil
+}

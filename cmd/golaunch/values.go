@@ -1,0 +1,180 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// value makes a pflag.Value of a function that parses one.
+type value[T any] struct {
+	target *T
+	parse  func(string) (T, error)
+	kind   string
+	text   string
+}
+
+func (v *value[T]) Set(text string) error {
+	parsed, err := v.parse(text)
+	if err == nil {
+		*v.target, v.text = parsed, text
+	}
+	return err
+}
+
+func (v *value[T]) String() string { return v.text }
+func (v *value[T]) Type() string   { return v.kind }
+
+func addFlag[T any](fs *pflag.FlagSet, target *T, name, initial, kind string, parse func(string) (T, error), usage string) {
+	addFlagP(fs, target, name, "", initial, kind, parse, usage)
+}
+
+// addFlagP declares a flag whose initial value is given as text, unless it is "".
+func addFlagP[T any](fs *pflag.FlagSet, target *T, name, short, initial, kind string, parse func(string) (T, error), usage string) {
+	v := &value[T]{target: target, parse: parse, kind: kind}
+	if initial != "" {
+		if err := v.Set(initial); err != nil {
+			panic(fmt.Sprintf("golaunch: initial value of --%s: %v", name, err))
+		}
+	}
+	fs.VarP(v, name, short, usage)
+}
+
+func parseCount(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, errors.New("want a number, 0 or more")
+	}
+	return n, nil
+}
+
+func parsePort(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0, errors.New("want a port, 0 to 65535")
+	}
+	return int(n), nil
+}
+
+// parseSeconds reads torchrun's notation of a time: a number of seconds.
+func parseSeconds(text string) (time.Duration, error) {
+	s, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(s >= 0 && s < math.MaxInt32) {
+		return 0, errors.New("want a number of seconds, 0 or more")
+	}
+	return time.Duration(s * float64(time.Second)), nil
+}
+
+func parseInterval(text string) (time.Duration, error) {
+	d, err := parseSeconds(text)
+	if err != nil || d <= 0 {
+		return 0, errors.New("want a number of seconds above 0")
+	}
+	return d, nil
+}
+
+func parseRanks(text string) ([]int, error) {
+	var ranks []int
+	for part := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(part))
+		if err != nil || n < 0 {
+			return nil, errors.New("want local ranks, as in 0,3")
+		}
+		ranks = append(ranks, n)
+	}
+	return ranks, nil
+}
+
+// parseNodes accepts the one number of nodes that there can be so far.
+func parseNodes(text string) (int, error) {
+	least, most, isRange := strings.Cut(text, ":")
+	if !isRange {
+		most = least
+	}
+	a, errA := strconv.Atoi(least)
+	b, errB := strconv.Atoi(most)
+	if errA != nil || errB != nil || a < 1 || b < a {
+		return 0, errors.New("want a number of nodes, or MIN:MAX")
+	}
+	if b != 1 {
+		return 0, errors.New("several nodes are not supported yet; want 1")
+	}
+	return 1, nil
+}
+
+func parseNodeRank(text string) (int, error) {
+	if n, err := parseCount(text); err != nil || n != 0 {
+		return 0, errors.New("the only node has rank 0")
+	}
+	return 0, nil
+}
+
+func parseBackend(text string) (string, error) {
+	if text != "static" && text != "c10d" {
+		return "", errors.New("want static or c10d")
+	}
+	return text, nil
+}
+
+func parseEndpoint(text string) (string, error) {
+	if !strings.Contains(text, ":") {
+		return text, nil
+	}
+	_, port, err := net.SplitHostPort(text)
+	if err == nil {
+		_, err = parsePort(port)
+	}
+	if err != nil {
+		return "", errors.New("want host:port")
+	}
+	return text, nil
+}
+
+func parseNproc(text string) (int, error) {
+	switch text {
+	case "cpu":
+		return runtime.NumCPU(), nil
+	case "gpu":
+		if n := gpus(); n > 0 {
+			return n, nil
+		}
+		return 0, errors.New("there is no GPU here")
+	case "auto":
+		if n := gpus(); n > 0 {
+			return n, nil
+		}
+		return runtime.NumCPU(), nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, errors.New("want a number, 1 or more, or auto, cpu or gpu")
+	}
+	return n, nil
+}
+
+// gpus counts the GPUs that workers will see: those that CUDA_VISIBLE_DEVICES
+// names up to the first invalid entry, as CUDA reads it, else the device files.
+func gpus() int {
+	if visible, ok := os.LookupEnv("CUDA_VISIBLE_DEVICES"); ok {
+		n := 0
+		for entry := range strings.SplitSeq(visible, ",") {
+			entry = strings.TrimSpace(entry)
+			if entry == "" || strings.HasPrefix(entry, "-") {
+				break
+			}
+			n++
+		}
+		return n
+	}
+	files, _ := filepath.Glob("/dev/nvidia[0-9]*") // the pattern is well formed
+	return len(files)
+}
