@@ -1,0 +1,265 @@
+package autograd
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+)
+
+// BackwardOption changes what a backward pass does.
+type BackwardOption uint8
+
+// RetainGraph keeps the graph for another backward pass through it.
+const RetainGraph BackwardOption = 1
+
+// Backward adds to the gradients of all leaves that v, a scalar, depends on
+// its derivatives for them, and releases the graph.
+//
+// The error is the first of the operations, the kernels or the observers of
+// the gradients. The gradients that the pass should have given are then
+// undefined until they are zeroed: see [Variable.GradErr].
+//
+// Backward panics with a [*device.ShapeError] when v is no scalar, with a
+// [*GraphError] when v requires no gradient or its graph was released, and
+// with a [*FreedError] when a value that it needs was freed.
+func (v *Variable) Backward(opts ...BackwardOption) error {
+	if v.t.Len() != 1 {
+		panic(&device.ShapeError{Op: "Backward", A: v.t.Shape, B: device.Shape{}})
+	}
+	return v.backward(nil, opts)
+}
+
+// BackwardWith is [Variable.Backward] for a v of any shape, given the gradient
+// for v itself.
+func (v *Variable) BackwardWith(grad *Variable, opts ...BackwardOption) error {
+	if !v.t.Shape.Equal(grad.t.Shape) {
+		panic(&device.ShapeError{Op: "BackwardWith", A: v.t.Shape, B: grad.t.Shape})
+	}
+	operands("BackwardWith", []*Variable{v, grad})
+	return v.backward(grad, opts)
+}
+
+func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
+	v.alive()
+	if v.node == nil {
+		panic(&GraphError{Call: "Backward", Variable: v.String(), Reason: "it requires no gradient"})
+	}
+	p := v.s.walk(v)
+	for _, o := range p.observers {
+		o.BeginBackward(func(leaf *Variable) bool { return leaf.node != nil && leaf.node.pass == p.id })
+	}
+	err := v.Err()
+	if err == nil && grad != nil {
+		err = grad.Err()
+	}
+	if err == nil {
+		err = p.run(v, grad)
+	}
+	p.end(err, slices.Contains(opts, RetainGraph))
+	for _, o := range p.observers {
+		switch e := o.EndBackward(err); {
+		case e == nil:
+		case err == nil || errors.Is(e, err):
+			err = e
+		default:
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// pass is one backward pass.
+type pass struct {
+	s         *state
+	id        uint64
+	nodes     []*node // of results, the last applied first
+	leaves    []*node
+	observers []Observer
+}
+
+// walk finds the part of the graph that a pass from root reaches, counts the
+// gradients that will arrive at each node, and checks that all is there.
+func (s *state) walk(root *Variable) *pass {
+	s.passes++
+	p := &pass{s: s, id: s.passes}
+	p.meet(root)
+	for todo := 0; todo < len(p.nodes); todo++ {
+		n := p.nodes[todo]
+		if n.released {
+			panic(&GraphError{Call: "Backward", Variable: root.String(),
+				Reason: "an earlier Backward released a part of its graph; give RetainGraph to that one"})
+		}
+		n.out.alive()
+		for _, b := range n.saved {
+			if b.freed != "" {
+				panic(&FreedError{Op: n.fn.Name(), Step: b.made, Freed: b.freed})
+			}
+		}
+		for _, v := range n.in {
+			v.alive()
+			if v.node != nil {
+				p.meet(v)
+			}
+		}
+	}
+	// An operation is applied after its inputs were made, so this order is
+	// topological, and the same on every run.
+	slices.SortFunc(p.nodes, func(a, b *node) int { return cmp.Compare(b.number, a.number) })
+	return p
+}
+
+// meet notes that a gradient will arrive at v.
+func (p *pass) meet(v *Variable) {
+	for _, o := range v.observers {
+		if !slices.Contains(p.observers, o) {
+			p.observers = append(p.observers, o)
+		}
+	}
+	n := v.node
+	if n.pass != p.id {
+		n.pass, n.pending = p.id, 0
+		if n.leaf != nil {
+			p.leaves = append(p.leaves, n)
+		} else {
+			p.nodes = append(p.nodes, n)
+		}
+	}
+	n.pending++
+}
+
+// run computes all gradients, beginning with grad, or ones, for root.
+func (p *pass) run(root, grad *Variable) error {
+	dev := p.s.dev
+	dst, acc, err := p.destination(root)
+	if err != nil {
+		return err
+	}
+	var seed device.Tensor
+	if grad != nil {
+		seed = grad.t
+	} else {
+		if seed, err = p.s.alloc(root.t.DType, root.t.Shape); err != nil {
+			return err
+		}
+		defer dev.Free(seed.Buf)
+		if err := dev.Kernels().Fill(dev.Compute(), seed, 1); err != nil {
+			return err
+		}
+	}
+	if err := dev.Kernels().Axpby(dev.Compute(), dst, acc, seed); err != nil {
+		return err
+	}
+	p.arrived(root.node)
+	for _, n := range p.nodes {
+		if err := p.through(n); err != nil {
+			return fmt.Errorf("backward of %s: %w", n.fn.Name(), err)
+		}
+	}
+	return nil
+}
+
+// through passes the gradient that has arrived at n on to n's inputs.
+func (p *pass) through(n *node) error {
+	c := p.s.call(n.in, n.out)
+	var scratch []device.Buffer
+	c.New = func(dt device.DType, shape ...int) (device.Tensor, error) {
+		t, err := p.s.alloc(dt, shape)
+		scratch = append(scratch, t.Buf)
+		return t, err
+	}
+	defer func() {
+		for _, b := range scratch {
+			p.s.dev.Free(b)
+		}
+		p.drop(n)
+	}()
+	if f, ok := n.fn.(Preparer); ok {
+		if err := f.Prepare(c, n.grad); err != nil {
+			return err
+		}
+	}
+	// Leaves first: their gradients may be on their way to other ranks while
+	// those of results are computed. Later parameters of an operation come
+	// before earlier ones, as later layers do before earlier ones.
+	for _, leaves := range []bool{true, false} {
+		for i, v := range slices.Backward(n.in) {
+			if v.node == nil || (v.node.leaf != nil) != leaves {
+				continue
+			}
+			dst, acc, err := p.destination(v)
+			if err != nil {
+				return err
+			}
+			if err := n.fn.Backward(c, i, dst, acc, n.grad); err != nil {
+				return err
+			}
+			p.arrived(v.node)
+		}
+	}
+	return nil
+}
+
+// destination is where the next gradient for v goes, and how.
+func (p *pass) destination(v *Variable) (device.Tensor, device.Accum, error) {
+	n, acc := v.node, device.Accum{Alpha: 1, Beta: 1}
+	if n.grad.IsZero() {
+		dst, fresh, err := p.begin(v)
+		if err != nil {
+			return dst, acc, err
+		}
+		n.grad = dst
+		if fresh {
+			acc.Beta = 0
+		}
+	}
+	if n.leaf != nil && n.leaf.sink != nil && n.pending == 1 {
+		scale := n.leaf.sink.Scale()
+		acc.Alpha *= scale
+		acc.Beta *= scale
+	}
+	return n.grad, acc, nil
+}
+
+// begin makes the place for this pass's gradient for v, and tells whether its
+// first write overwrites.
+func (p *pass) begin(v *Variable) (dst device.Tensor, fresh bool, err error) {
+	if v.node.leaf != nil {
+		return v.node.leaf.begin()
+	}
+	dst, err = p.s.alloc(v.t.DType, v.t.Shape)
+	return dst, true, err
+}
+
+// arrived notes that a gradient for n was written.
+func (p *pass) arrived(n *node) {
+	n.pending--
+	if n.pending == 0 && n.leaf != nil && n.leaf.sink != nil {
+		n.leaf.sink.Ready(p.s.dev.Compute().Record())
+	}
+}
+
+// drop frees the gradient that had arrived at the result n.
+func (p *pass) drop(n *node) {
+	if !n.grad.IsZero() {
+		p.s.dev.Free(n.grad.Buf)
+		n.grad = device.Tensor{}
+	}
+}
+
+// end leaves the graph as it is between passes. err is how this one ended.
+func (p *pass) end(err error, retain bool) {
+	for _, n := range p.nodes {
+		p.drop(n)
+		if !retain {
+			n.release()
+		}
+	}
+	for _, n := range p.leaves {
+		n.grad = device.Tensor{}
+		n.leaf.failed(err)
+	}
+	p.s.ended = p.s.ended || p.s.scope == p.s.step
+}

@@ -1,0 +1,73 @@
+// Package autograd computes gradients by recording, as a program runs, which
+// operation made which value (a graph without any compilation), and walking
+// that record backwards. All arithmetic is done by a device's kernels.
+//
+// A [Variable] is a handle to a tensor on a [device.Device]. The program makes
+// leaves ([Scalar], [FromSlice], [Zeros], ...); operations ([Add], [Linear],
+// [MSELoss], ..., and a program's own by [Apply]) make results. A leaf that
+// [Variable.RequireGrad] was called on gets gradients:
+//
+//	w := autograd.Scalar(dev, 5).RequireGrad()
+//	y := autograd.Mul(w, autograd.Scalar(dev, 3))
+//	err := y.Backward()
+//	fmt.Println(w.Grad().Item()) // 3
+//
+// A device, and all variables on it, are used by one goroutine at a time.
+// There is no package-level state: what autograd remembers hangs on the
+// device, so that several devices can be driven by as many goroutines.
+//
+// # Gradients
+//
+// An operation computes the gradient of each of its inputs into a place that
+// it is given. For a leaf that is where the leaf's gradient lives: the first
+// write after [Variable.ZeroGrad] overwrites what is there, later ones add to
+// it, and no pass of its own zeroes, copies or scales a gradient. By default
+// autograd owns that place; a [GradSink] (a distributed reducer, whose buckets
+// gradients are views of) takes it over, is told in the middle of the backward
+// pass when its gradient is final, and can have a factor folded into the last
+// write. The gradient of a result is temporary memory, freed as soon as it was
+// passed on.
+//
+// A backward pass visits results in the reverse order of their making, so it
+// is the same on every run. It releases the graph; [RetainGraph] keeps it.
+//
+// # Lifetimes
+//
+// Leaves belong to the program: their memory is freed when the collector finds
+// that nothing refers to them, or by [Variable.Free]. What operations make
+// belongs to the step that they are part of, because a training loop makes the
+// same things over and over and a device's memory cannot wait for a collector:
+//
+//	for step := range steps {
+//		loss := nn.MSELoss(model.Forward(x), y)
+//		if err := loss.Backward(); err != nil {
+//			return err
+//		}
+//		if err := opt.Step(); err != nil {
+//			return err
+//		}
+//		opt.ZeroGrad()
+//		fmt.Println(step, loss.Item())
+//	}
+//
+// A step ends by one rule: after a Backward, the first operation that uses
+// nothing made in that step begins the next one, and frees what the last one
+// made. In the loop that is the first layer of the next model.Forward: until
+// then loss is there to be read. What is to live longer is retained
+// ([Variable.Retain]), or read. Using a freed variable panics with a
+// [*FreedError] that says where it was freed.
+//
+// Code without a Backward, such as an evaluation, ends no step: it belongs in
+// [NoGrad], which also records nothing, or in [Scope]. Both free what was made
+// inside, and not retained, when they return.
+//
+// # Errors
+//
+// Operands that do not fit are programming errors and panic, with a
+// [*device.ShapeError], [*device.DTypeError], [*DeviceError] or [*GraphError].
+// When a correct operation fails, because the device is out of memory or
+// broken, its result holds the error instead of a value ([Variable.Err]), and
+// so does all that is computed from it, until [Variable.Backward],
+// [Variable.Read] or [Variable.TryItem] returns it: a forward pass needs no
+// error handling of its own.
+package autograd

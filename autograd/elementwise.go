@@ -1,0 +1,135 @@
+package autograd
+
+import "github.com/goddp/goddp/device"
+
+// Add is x + y, with both broadcast to one shape.
+func Add(x, y *Variable) *Variable { return Apply(binary(device.Add), x, y) }
+
+// Sub is x - y, with both broadcast to one shape.
+func Sub(x, y *Variable) *Variable { return Apply(binary(device.Sub), x, y) }
+
+// Mul is x · y, element by element, with both broadcast to one shape.
+func Mul(x, y *Variable) *Variable { return Apply(binary(device.Mul), x, y) }
+
+// Div is x / y, with both broadcast to one shape.
+func Div(x, y *Variable) *Variable { return Apply(binary(device.Div), x, y) }
+
+// MulScalar is x times a constant.
+func MulScalar(x *Variable, by float64) *Variable { return Apply(scale(by), x) }
+
+// Neg is -x.
+func Neg(x *Variable) *Variable { return Apply(unary(device.Neg), x) }
+
+// Exp is e to the power of x.
+func Exp(x *Variable) *Variable { return Apply(unary(device.Exp), x) }
+
+// Log is the natural logarithm of x.
+func Log(x *Variable) *Variable { return Apply(unary(device.Log), x) }
+
+// Sqrt is the square root of x.
+func Sqrt(x *Variable) *Variable { return Apply(unary(device.Sqrt), x) }
+
+// Tanh is the hyperbolic tangent of x.
+func Tanh(x *Variable) *Variable { return Apply(unary(device.Tanh), x) }
+
+// Sigmoid is 1/(1+e^-x).
+func Sigmoid(x *Variable) *Variable { return Apply(unary(device.Sigmoid), x) }
+
+// ReLU is max(x, 0). Its derivative at 0 is 0.
+func ReLU(x *Variable) *Variable { return Apply(unary(device.ReLU), x) }
+
+// unary is an elementwise function of one input.
+type unary device.UnaryOp
+
+func (f unary) Name() string { return device.UnaryOp(f).String() }
+
+func (unary) Shape(in []device.Shape) device.Shape { return in[0] }
+
+func (f unary) Forward(c *Call) error {
+	return c.Kernels.Unary(c.Stream, device.UnaryOp(f), c.Out, c.In[0])
+}
+
+func (f unary) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	return c.Kernels.UnaryGrad(c.Stream, device.UnaryOp(f), dst, acc, g, c.In[0], c.Out)
+}
+
+// scale is multiplication by a constant.
+type scale float64
+
+func (scale) Name() string { return "MulScalar" }
+
+func (scale) Shape(in []device.Shape) device.Shape { return in[0] }
+
+func (f scale) Forward(c *Call) error {
+	return c.Kernels.Axpby(c.Stream, c.Out, device.Accum{Alpha: float64(f)}, c.In[0])
+}
+
+func (f scale) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	acc.Alpha *= float64(f)
+	return c.Kernels.Axpby(c.Stream, dst, acc, g)
+}
+
+// binary is an elementwise function of two inputs.
+type binary device.BinaryOp
+
+func (f binary) Name() string { return device.BinaryOp(f).String() }
+
+func (f binary) Shape(in []device.Shape) device.Shape {
+	return device.Broadcast(f.Name(), in[0], in[1])
+}
+
+func (f binary) Forward(c *Call) error {
+	return c.Kernels.Binary(c.Stream, device.BinaryOp(f), c.Out, c.In[0], c.In[1])
+}
+
+func (f binary) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	k, s := c.Kernels, c.Stream
+	other := c.In[1-i]
+	if i == 1 && (device.BinaryOp(f) == device.Sub || device.BinaryOp(f) == device.Div) {
+		acc.Alpha = -acc.Alpha
+	}
+	switch {
+	case device.BinaryOp(f) == device.Add || device.BinaryOp(f) == device.Sub:
+		return c.accumulate(dst, acc, g)
+	case device.BinaryOp(f) == device.Mul:
+		return c.accumulateOf(dst, acc, g.Shape, func(t device.Tensor) error {
+			return k.Binary(s, device.Mul, t, g, other)
+		})
+	case i == 0: // d(x/y)/dx = 1/y
+		return c.accumulateOf(dst, acc, g.Shape, func(t device.Tensor) error {
+			return k.Binary(s, device.Div, t, g, other)
+		})
+	default: // d(x/y)/dy = -(x/y)/y
+		return c.accumulateOf(dst, acc, g.Shape, func(t device.Tensor) error {
+			if err := k.Binary(s, device.Mul, t, g, c.Out); err != nil {
+				return err
+			}
+			return k.Binary(s, device.Div, t, t, c.In[1])
+		})
+	}
+}
+
+// accumulate accumulates g into dst, summed over the axes along which dst's
+// operand was broadcast.
+func (c *Call) accumulate(dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if dst.Shape.Equal(g.Shape) {
+		return c.Kernels.Axpby(c.Stream, dst, acc, g)
+	}
+	return c.Kernels.Sum(c.Stream, dst, acc, g)
+}
+
+// accumulateOf is accumulate for what f, whose kernels can only overwrite,
+// computes in the given shape: in place where that will do, else beside it.
+func (c *Call) accumulateOf(dst device.Tensor, acc device.Accum, shape device.Shape, f func(device.Tensor) error) error {
+	if acc == device.Store && dst.Shape.Equal(shape) {
+		return f(dst)
+	}
+	t, err := c.New(dst.DType, shape...)
+	if err != nil {
+		return err
+	}
+	if err := f(t); err != nil {
+		return err
+	}
+	return c.accumulate(dst, acc, t)
+}

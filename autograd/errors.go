@@ -1,0 +1,48 @@
+package autograd
+
+import "fmt"
+
+// FreedError is the panic value of using a variable whose memory was freed.
+type FreedError struct {
+	Op    string // the operation that made it; empty for a leaf
+	Name  string // its name, if it was given one
+	Step  int    // the step that it was made in
+	Freed string // what freed it: "when step 4 began at Linear"
+}
+
+func (e *FreedError) Error() string {
+	return fmt.Sprintf("autograd: %s made in step %d was freed %s; Retain it or read it before", label(e.Op, e.Name), e.Step, e.Freed)
+}
+
+// DeviceError is the panic value of an operation on variables of two devices.
+type DeviceError struct {
+	Op   string
+	A, B string // the devices
+}
+
+func (e *DeviceError) Error() string {
+	return fmt.Sprintf("autograd: %s: operands on %s and on %s", e.Op, e.A, e.B)
+}
+
+// GraphError is the panic value of a call that does not fit the graph that its
+// variable is part of.
+type GraphError struct {
+	Call     string // "Backward"
+	Variable string // the variable, or the operation, that it does not fit
+	Reason   string
+}
+
+func (e *GraphError) Error() string {
+	return fmt.Sprintf("autograd: %s of %s: %s", e.Call, e.Variable, e.Reason)
+}
+
+// label is how messages call a variable that op made and the program named.
+func label(op, name string) string {
+	if op == "" {
+		op = "variable"
+	}
+	if name == "" {
+		return op
+	}
+	return fmt.Sprintf("%s %q", op, name)
+}

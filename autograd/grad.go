@@ -1,0 +1,195 @@
+package autograd
+
+import "github.com/goddp/goddp/device"
+
+// GradSink owns the gradient of a leaf in autograd's place: where it lives
+// and when it is final. A backward pass calls its methods on the goroutine
+// that runs Backward, for a leaf that it reaches in this order: Fresh once,
+// then Grad, before the first write; Scale before the last; Ready after it.
+type GradSink interface {
+	// Fresh tells whether the next write is the first since the gradient
+	// was last used or zeroed: then it overwrites. By this call the gradient
+	// is there, and no longer fresh.
+	Fresh() bool
+	// Grad is where the gradient lives, of the leaf's type and shape; the
+	// zero Tensor while there is none.
+	Grad() device.Tensor
+	// Scale is folded into the last write of this pass: it multiplies the
+	// whole gradient, with what earlier passes left there. 1 for none.
+	Scale() float64
+	// Ready says that at e, on the compute stream, this pass's last write is
+	// done.
+	Ready(e device.Event)
+
+	// Zero says that the program has done with the gradient.
+	Zero()
+	// Err is nil if an optimizer may use the gradient.
+	Err() error
+	// Skip is flags which, when one is not zero on the device, forbid the
+	// update with this gradient; the zero Tensor for none.
+	Skip() device.Tensor
+}
+
+// Observer is told of the backward passes through the outputs that it watches
+// (see [Observe]). It is comparable.
+type Observer interface {
+	// BeginBackward is called before any gradient is written; reached tells
+	// whether this pass will give leaf a gradient.
+	BeginBackward(reached func(leaf *Variable) bool)
+	// EndBackward is called after the last gradient was written, or when the
+	// pass failed, with its error. Backward returns the error of EndBackward
+	// along with, or wrapped around, that of the pass.
+	EndBackward(err error) error
+}
+
+// Observe is another handle to out: a backward pass that begins there, or
+// comes through there, tells o. A pass that meets one observer several times
+// tells it once. A variable without a graph cannot be passed through: it is
+// returned as it is.
+func Observe(out *Variable, o Observer) *Variable {
+	out.alive()
+	if out.node == nil {
+		return out
+	}
+	v := out.alias()
+	v.node = out.node
+	v.observers = append(out.observers[:len(out.observers):len(out.observers)], o)
+	return v
+}
+
+// RequireGrad makes a leaf one that gets gradients. It returns v. It panics
+// with a [*GraphError] when v is part of a graph, and with a
+// [*device.DTypeError] when v holds no floating-point numbers.
+func (v *Variable) RequireGrad() *Variable {
+	switch {
+	case v.node == nil:
+		if !v.t.DType.IsFloat() {
+			panic(&device.DTypeError{Op: "RequireGrad", Got: v.t.DType, Want: device.Float32})
+		}
+		v.node = &node{leaf: &leaf{v: v.alias()}}
+	case v.node.leaf == nil:
+		panic(&GraphError{Call: "RequireGrad", Variable: v.String(), Reason: "it is the result of an operation; Detach it first"})
+	}
+	return v
+}
+
+// RequiresGrad tells whether a backward pass can reach v.
+func (v *Variable) RequiresGrad() bool { return v.node != nil }
+
+// SetGradSink makes s the owner of v's gradient, or autograd again when s is
+// nil; the gradient so far is dropped. It panics with a [*GraphError] when v
+// is not a leaf that requires a gradient.
+func (v *Variable) SetGradSink(s GradSink) {
+	l := v.leaf()
+	if l == nil {
+		panic(&GraphError{Call: "SetGradSink", Variable: v.String(), Reason: "it is no leaf that requires a gradient"})
+	}
+	if l.mem != nil {
+		v.s.free(l.mem, "by SetGradSink")
+	}
+	*l = leaf{v: l.v, sink: s}
+}
+
+// Grad is v's gradient: a view of where it lives, which later passes write
+// to. It is nil when there is none: v is no leaf that requires a gradient, no
+// pass has reached it, or it was zeroed since.
+func (v *Variable) Grad() *Variable {
+	l := v.leaf()
+	if l == nil {
+		return nil
+	}
+	var g *Variable
+	if l.sink != nil {
+		if t := l.sink.Grad(); !t.IsZero() {
+			g = FromTensor(v.s.dev, t)
+		}
+	} else if l.there {
+		g = &Variable{s: v.s, t: l.t, mem: l.mem}
+	}
+	if g != nil {
+		g.SetName(v.name + ".grad")
+	}
+	return g
+}
+
+// GradErr is nil if an optimizer may use v's gradient, else the error of the
+// backward pass that should have made it.
+func (v *Variable) GradErr() error {
+	l := v.leaf()
+	switch {
+	case l == nil:
+		return nil
+	case l.err == nil && l.sink != nil:
+		return l.sink.Err()
+	}
+	return l.err
+}
+
+// GradSkip is flags which, when one is not zero on the device, forbid the
+// update of v with its gradient: see [device.SGDStep]. It is the zero Tensor
+// for none.
+func (v *Variable) GradSkip() device.Tensor {
+	if l := v.leaf(); l != nil && l.sink != nil {
+		return l.sink.Skip()
+	}
+	return device.Tensor{}
+}
+
+// ZeroGrad forgets v's gradient: Grad is nil until the next backward pass,
+// whose first write overwrites the memory. Nothing is written now.
+func (v *Variable) ZeroGrad() {
+	l := v.leaf()
+	if l == nil {
+		return
+	}
+	l.err, l.there = nil, false
+	if l.sink != nil {
+		l.sink.Zero()
+	}
+}
+
+// leaf is nil when v is no leaf that requires a gradient.
+func (v *Variable) leaf() *leaf {
+	if v.node == nil {
+		return nil
+	}
+	return v.node.leaf
+}
+
+// leaf is what the node of a leaf has: its gradient, or who owns that.
+type leaf struct {
+	v    *Variable
+	sink GradSink // nil where autograd owns the gradient
+	err  error    // of a pass that may have written a part of the gradient
+
+	// The gradient that autograd owns.
+	t     device.Tensor
+	mem   *block // nil before the first pass
+	there bool   // a pass wrote it since it was last zeroed
+}
+
+// begin prepares for the first write of a pass: where it goes, and whether it
+// overwrites.
+func (l *leaf) begin() (dst device.Tensor, fresh bool, err error) {
+	if l.sink != nil {
+		fresh = l.sink.Fresh()
+		return l.sink.Grad(), fresh, nil
+	}
+	if l.mem == nil {
+		if l.t, err = l.v.s.alloc(l.v.t.DType, l.v.t.Shape); err != nil {
+			return l.t, false, err
+		}
+		l.mem = &block{buf: l.t.Buf, made: l.v.s.number}
+		l.v.s.own(l.mem)
+	}
+	fresh = !l.there
+	l.there = true
+	return l.t, fresh, nil
+}
+
+// failed notes the error, if any, of a pass that reached l.
+func (l *leaf) failed(err error) {
+	if l.err == nil {
+		l.err = err
+	}
+}

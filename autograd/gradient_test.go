@@ -1,0 +1,235 @@
+package autograd_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+type variables = []*autograd.Variable
+
+type gradCase struct {
+	name   string
+	shapes []device.Shape // of the inputs
+	lo, hi float64        // range of the inputs' elements
+	f      func(variables) *autograd.Variable
+}
+
+func gradCases() (cases []gradCase) {
+	add := func(name string, lo, hi float64, f func(variables) *autograd.Variable, shapes ...device.Shape) {
+		cases = append(cases, gradCase{fmt.Sprintf("%s%v", name, shapes), shapes, lo, hi, f})
+	}
+	for name, f := range map[string]func(x *autograd.Variable) *autograd.Variable{
+		"Neg": autograd.Neg, "Exp": autograd.Exp, "Tanh": autograd.Tanh, "Sigmoid": autograd.Sigmoid, "ReLU": autograd.ReLU,
+		"MulScalar": func(x *autograd.Variable) *autograd.Variable { return autograd.MulScalar(x, -2.5) },
+		"Reshape":   func(x *autograd.Variable) *autograd.Variable { return autograd.Reshape(x, 4, 3) },
+		"Sum":       func(x *autograd.Variable) *autograd.Variable { return autograd.Sum(x) },
+		"Sum2":      func(x *autograd.Variable) *autograd.Variable { return autograd.Sum(x, 1, 2) },
+		"Sum3":      func(x *autograd.Variable) *autograd.Variable { return autograd.Sum(x, 3, 2, 1) },
+		"Mean":      func(x *autograd.Variable) *autograd.Variable { return autograd.Mean(x) },
+		"Mean2":     func(x *autograd.Variable) *autograd.Variable { return autograd.Mean(x, 2, 2) },
+	} {
+		add(name, -2, 2, func(in variables) *autograd.Variable { return f(in[0]) }, device.Shape{3, 2, 2})
+	}
+	for name, f := range map[string]func(x *autograd.Variable) *autograd.Variable{"Log": autograd.Log, "Sqrt": autograd.Sqrt} {
+		add(name, 0.3, 3, func(in variables) *autograd.Variable { return f(in[0]) }, device.Shape{5})
+	}
+	shapes := []device.Shape{{}, {1}, {4}, {3, 1}, {3, 4}, {1, 4}, {2, 1, 4}, {2, 3, 1}, {2, 3, 4}}
+	for name, f := range map[string]func(x, y *autograd.Variable) *autograd.Variable{
+		"Add": autograd.Add, "Sub": autograd.Sub, "Mul": autograd.Mul, "Div": autograd.Div,
+	} {
+		for _, a := range shapes {
+			for _, b := range shapes {
+				add(name, 0.5, 2, func(in variables) *autograd.Variable { return f(in[0], in[1]) }, a, b)
+			}
+		}
+	}
+	for _, tx := range []bool{false, true} {
+		for _, ty := range []bool{false, true} {
+			a, b := device.Shape{2, 3}, device.Shape{3, 4}
+			if tx {
+				slices.Reverse(a)
+			}
+			if ty {
+				slices.Reverse(b)
+			}
+			add("MatMul", -1, 1, func(in variables) *autograd.Variable { return autograd.MatMulT(in[0], tx, in[1], ty) }, a, b)
+		}
+	}
+	for _, act := range []device.Activation{device.NoActivation, device.ActReLU} {
+		linear := func(in variables) *autograd.Variable {
+			if len(in) == 2 {
+				return autograd.Linear(in[0], in[1], nil, act)
+			}
+			return autograd.Linear(in[0], in[1], in[2], act)
+		}
+		name := fmt.Sprintf("Linear%d", act)
+		add(name, -1, 1, linear, device.Shape{5, 3}, device.Shape{4, 3})
+		add(name, -1, 1, linear, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
+		add(name, -1, 1, linear, device.Shape{2, 2, 3}, device.Shape{4, 3}, device.Shape{4})
+		add(name, -1, 1, linear, device.Shape{3}, device.Shape{4, 3}, device.Shape{4})
+	}
+	add("MSELoss", -1, 1, func(in variables) *autograd.Variable { return autograd.MSELoss(in[0], in[1]) }, device.Shape{2, 3}, device.Shape{2, 3})
+	add("CrossEntropyLoss", -2, 2, func(in variables) *autograd.Variable {
+		return autograd.CrossEntropyLoss(in[0], autograd.FromLabels(in[0].Device(), []int64{2, 0, 2, 3}))
+	}, device.Shape{4, 5})
+	// One leaf several times, and one result used by two operations.
+	add("Shared", 0.5, 2, func(in variables) *autograd.Variable {
+		h := autograd.Mul(in[0], in[1])
+		return autograd.Add(autograd.Mul(h, autograd.Exp(autograd.Neg(h))), autograd.Mul(in[0], in[0]))
+	}, device.Shape{2, 3}, device.Shape{3})
+	return cases
+}
+
+// Every operation's gradients, in float64, agree with central differences; and
+// they arrive in place whatever the place holds: overwriting NaN, adding to an
+// earlier pass, and scaled by the last write.
+func TestGradients(t *testing.T) {
+	dev := newDevice(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, c := range gradCases() {
+		t.Run(c.name, func(t *testing.T) {
+			data := make([][]float64, len(c.shapes))
+			in := make(variables, len(c.shapes))
+			sinks := make([]*sink, len(in))
+			for i, shape := range c.shapes {
+				data[i] = values(rng, shape.Len(), c.lo, c.hi)
+				in[i] = autograd.FromSlice(dev, data[i], append([]int{}, shape...)...).RequireGrad()
+			}
+			var weights *autograd.Variable
+			loss := func(in variables) *autograd.Variable {
+				y := c.f(in)
+				if weights == nil {
+					weights = autograd.FromSlice(dev, values(rng, y.Shape().Len(), -1, 1), append([]int{}, y.Shape()...)...)
+				}
+				return autograd.Sum(autograd.Mul(y, weights))
+			}
+			backward := func() {
+				t.Helper()
+				if err := loss(in).Backward(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			backward()
+
+			grads := make([][]float64, len(in))
+			for i := range in {
+				want := numeric(dev, data, c.shapes, i, loss)
+				grads[i] = read(t, in[i].Grad())
+				near(t, fmt.Sprintf("gradient of input %d", i), grads[i], want, 1e-6)
+				sinks[i] = newSink(in[i], "", nil)
+				sinks[i].scale = 0.5
+			}
+			backward()
+			for i := range in {
+				near(t, fmt.Sprintf("half of gradient %d, over NaN", i), read(t, in[i].Grad()), times(0.5, grads[i]), 1e-12)
+				sinks[i].scale = 1
+			}
+			backward()
+			for i := range in {
+				near(t, fmt.Sprintf("gradient %d on top of its half", i), read(t, in[i].Grad()), times(1.5, grads[i]), 1e-12)
+				sinks[i].scale = 0.25
+			}
+			backward()
+			for i := range in {
+				near(t, fmt.Sprintf("a quarter of all gradients %d", i), read(t, in[i].Grad()), times(0.625, grads[i]), 1e-12)
+			}
+		})
+	}
+}
+
+func times(f float64, x []float64) []float64 {
+	y := make([]float64, len(x))
+	for i := range x {
+		y[i] = f * x[i]
+	}
+	return y
+}
+
+// numeric differentiates loss for input i by central differences.
+func numeric(dev device.Device, data [][]float64, shapes []device.Shape, i int, loss func(variables) *autograd.Variable) []float64 {
+	const h = 1e-5
+	at := func(j int, x float64) (y float64) {
+		autograd.NoGrad(dev, func() {
+			in := make(variables, len(data))
+			for k := range data {
+				d := slices.Clone(data[k])
+				if k == i {
+					d[j] = x
+				}
+				in[k] = autograd.FromSlice(dev, d, append([]int{}, shapes[k]...)...)
+			}
+			y = loss(in).Item()
+		})
+		return y
+	}
+	grad := make([]float64, len(data[i]))
+	for j, x := range data[i] {
+		grad[j] = (at(j, x+h) - at(j, x-h)) / (2 * h)
+	}
+	return grad
+}
+
+// The operations compute what they say, where the gradient does not tell.
+func TestForward(t *testing.T) {
+	dev := newDevice(t)
+	x := autograd.FromSlice(dev, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
+	for _, c := range []struct {
+		name string
+		got  *autograd.Variable
+		want []float64
+	}{
+		{"Sub", autograd.Sub(x, autograd.FromSlice(dev, []float32{1, 2}, 2, 1)), []float64{0, 1, 2, 2, 3, 4}},
+		{"MulScalar", autograd.MulScalar(x, 2), []float64{2, 4, 6, 8, 10, 12}},
+		{"Sum", autograd.Sum(x), []float64{21}},
+		{"Sum to [3]", autograd.Sum(x, 3), []float64{5, 7, 9}},
+		{"Sum to [2 1]", autograd.Sum(x, 2, 1), []float64{6, 15}},
+		{"Mean", autograd.Mean(x), []float64{3.5}},
+		{"Mean to [1 3]", autograd.Mean(x, 1, 3), []float64{2.5, 3.5, 4.5}},
+		{"MatMulT", autograd.MatMulT(x, false, x, true), []float64{14, 32, 32, 77}},
+		{"MSELoss", autograd.MSELoss(x, autograd.Zeros(dev, device.Float32, 2, 3)), []float64{91. / 6}},
+		{"Labels", autograd.FromLabels(dev, []int64{3, 1}), []float64{3, 1}},
+	} {
+		near(t, c.name, read(t, c.got), c.want, 1e-6)
+	}
+}
+
+func TestProgrammingErrors(t *testing.T) {
+	dev, other := newDevice(t), newDevice(t)
+	x := autograd.Zeros(dev, device.Float32, 2, 3)
+	y := autograd.Zeros(dev, device.Float32, 4, 2)
+	for name, f := range map[string]func(){
+		"Add":              func() { autograd.Add(x, y) },
+		"MatMul":           func() { autograd.MatMul(x, y) },
+		"MatMulT":          func() { autograd.MatMulT(x, true, y, false) },
+		"Linear":           func() { autograd.Linear(x, y, nil, device.NoActivation) },
+		"Linear bias":      func() { autograd.Linear(x, x, autograd.Zeros(dev, device.Float32, 3), device.NoActivation) },
+		"Sum":              func() { autograd.Sum(x, 2) },
+		"Mean":             func() { autograd.Mean(x, 4, 2, 3) },
+		"Reshape":          func() { autograd.Reshape(x, 4) },
+		"MSELoss":          func() { autograd.MSELoss(x, autograd.Zeros(dev, device.Float32, 3)) },
+		"CrossEntropyLoss": func() { autograd.CrossEntropyLoss(x, autograd.FromLabels(dev, []int64{1})) },
+		"FromSlice":        func() { autograd.FromSlice(dev, []float32{1}, 2) },
+		"Item":             func() { x.Item() },
+		"Backward":         func() { x.RequireGrad().Backward() },
+		"BackwardWith":     func() { x.RequireGrad().BackwardWith(y) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := panics[*device.ShapeError](t, f); err != nil && err.A.Equal(err.B) {
+				t.Errorf("%v names one shape twice", err)
+			}
+		})
+	}
+	panics[*device.DTypeError](t, func() { autograd.Add(x, autograd.Zeros(dev, device.Float64, 2, 3)) })
+	panics[*device.DTypeError](t, func() { autograd.CrossEntropyLoss(x, autograd.Zeros(dev, device.Float32, 2)) })
+	panics[*device.DTypeError](t, func() { autograd.FromLabels(dev, []int64{1}).RequireGrad() })
+	panics[*autograd.DeviceError](t, func() { autograd.Add(x, autograd.Zeros(other, device.Float32, 2, 3)) })
+	h := autograd.MulScalar(x, 2)
+	panics[*autograd.GraphError](t, func() { h.RequireGrad() })
+	panics[*autograd.GraphError](t, func() { h.SetGradSink(nil) })
+	panics[*autograd.GraphError](t, func() { autograd.Sum(h.Detach()).Backward() })
+}

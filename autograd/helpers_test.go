@@ -1,0 +1,217 @@
+package autograd_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+)
+
+func newDevice(t *testing.T) device.Device {
+	dev := cpu.New(&cpu.Options{Threads: 1})
+	t.Cleanup(func() { dev.Close() })
+	return dev
+}
+
+// faulty is a device whose n-th allocation, or kernel, from now fails.
+type faulty struct {
+	device.Device
+	values   device.Values
+	alloc    int // 0: none
+	kernel   int
+	err      error
+	kernels  int // run so far
+	failures int
+}
+
+func newFaulty(t *testing.T, err error) *faulty { return &faulty{Device: newDevice(t), err: err} }
+
+func (f *faulty) Values() *device.Values { return &f.values }
+
+func (f *faulty) Kernels() device.Kernels { return &faultyKernels{f.Device.Kernels(), f} }
+
+func (f *faulty) Alloc(size int) (device.Buffer, error) {
+	if err := f.count(&f.alloc); err != nil {
+		return device.Buffer{}, err
+	}
+	return f.Device.Alloc(size)
+}
+
+func (f *faulty) count(n *int) error {
+	if *n > 0 {
+		if *n--; *n == 0 {
+			f.failures++
+			return f.err
+		}
+	}
+	return nil
+}
+
+// faultyKernels counts the kernels that the tests' graphs are made of.
+type faultyKernels struct {
+	device.Kernels
+	f *faulty
+}
+
+func (k *faultyKernels) next() error {
+	k.f.kernels++
+	return k.f.count(&k.f.kernel)
+}
+
+func (k *faultyKernels) Fill(s device.Stream, dst device.Tensor, v float64) error {
+	if err := k.next(); err != nil {
+		return err
+	}
+	return k.Kernels.Fill(s, dst, v)
+}
+
+func (k *faultyKernels) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
+	if err := k.next(); err != nil {
+		return err
+	}
+	return k.Kernels.Axpby(s, dst, acc, x)
+}
+
+func (k *faultyKernels) Binary(s device.Stream, op device.BinaryOp, dst, x, y device.Tensor) error {
+	if err := k.next(); err != nil {
+		return err
+	}
+	return k.Kernels.Binary(s, op, dst, x, y)
+}
+
+func (k *faultyKernels) Sum(s device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
+	if err := k.next(); err != nil {
+		return err
+	}
+	return k.Kernels.Sum(s, dst, acc, src)
+}
+
+func (k *faultyKernels) MatMul(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
+	if err := k.next(); err != nil {
+		return err
+	}
+	return k.Kernels.MatMul(s, dst, acc, x, tx, y, ty)
+}
+
+func (k *faultyKernels) Linear(s device.Stream, dst, x, w, bias device.Tensor, act device.Activation) error {
+	if err := k.next(); err != nil {
+		return err
+	}
+	return k.Kernels.Linear(s, dst, x, w, bias, act)
+}
+
+// sink is a GradSink that writes down what it is asked.
+type sink struct {
+	t     device.Tensor
+	fresh bool
+	scale float64
+	log   *[]string
+	name  string
+	err   error
+}
+
+// newSink puts a sink over memory full of NaN under v's gradient.
+func newSink(v *autograd.Variable, name string, log *[]string) *sink {
+	t := v.Tensor()
+	s := &sink{fresh: true, scale: 1, name: name, log: log}
+	switch t.DType {
+	case device.Float32:
+		s.t = device.HostTensor(slices.Repeat([]float32{float32(math.NaN())}, t.Len()), device.Invalid).Reshape(t.Shape...)
+	case device.Float64:
+		s.t = device.HostTensor(slices.Repeat([]float64{math.NaN()}, t.Len()), device.Invalid).Reshape(t.Shape...)
+	}
+	v.SetGradSink(s)
+	return s
+}
+
+func (s *sink) note(what string) {
+	if s.log != nil {
+		*s.log = append(*s.log, s.name+" "+what)
+	}
+}
+
+func (s *sink) Fresh() bool {
+	s.note("fresh")
+	fresh := s.fresh
+	s.fresh = false
+	return fresh
+}
+
+func (s *sink) Grad() device.Tensor {
+	if s.fresh {
+		return device.Tensor{}
+	}
+	return s.t
+}
+
+func (s *sink) Scale() float64 {
+	s.note("scale")
+	return s.scale
+}
+
+func (s *sink) Ready(e device.Event) {
+	if done, err := e.Done(); !done || err != nil {
+		panic("not done on a device that runs work inline")
+	}
+	s.note("ready")
+}
+
+func (s *sink) Zero()               { s.fresh = true }
+func (s *sink) Err() error          { return s.err }
+func (s *sink) Skip() device.Tensor { return device.Tensor{} }
+
+// values are n numbers, different and not small, within [lo, hi).
+func values(rng *rand.Rand, n int, lo, hi float64) []float64 {
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = lo + (hi-lo)*rng.Float64()
+		if math.Abs(x[i]) < 0.1 { // away from the kinks
+			x[i] += 0.2
+		}
+	}
+	return x
+}
+
+func read(t *testing.T, v *autograd.Variable) []float64 {
+	t.Helper()
+	x, err := v.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// near fails unless got and want agree to tol, relative to numbers above 1.
+func near(t *testing.T, what string, got, want []float64, tol float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d numbers, want %d", what, len(got), len(want))
+	}
+	for i := range got {
+		if !(math.Abs(got[i]-want[i]) <= tol*max(1, math.Abs(want[i]))) {
+			t.Fatalf("%s: element %d is %v, want %v", what, i, got[i], want[i])
+		}
+	}
+}
+
+// panics returns what f panics with, which must be a T.
+func panics[T error](t *testing.T, f func()) (err T) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		switch e := recover().(type) {
+		case nil:
+			t.Errorf("no panic, want a %T", err)
+		case T:
+			err = e
+		default:
+			t.Errorf("panic with %T %v, want a %T", e, e, err)
+		}
+	}()
+	f()
+	return err
+}

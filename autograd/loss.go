@@ -1,0 +1,60 @@
+package autograd
+
+import "github.com/goddp/goddp/device"
+
+// MSELoss is the mean of the squares of pred - target, of one shape: a scalar.
+func MSELoss(pred, target *Variable) *Variable { return Apply(mse{}, pred, target) }
+
+type mse struct{}
+
+func (mse) Name() string { return "MSELoss" }
+
+func (mse) Shape(in []device.Shape) device.Shape {
+	if !in[0].Equal(in[1]) {
+		panic(&device.ShapeError{Op: "MSELoss", A: in[0], B: in[1]})
+	}
+	return device.Shape{}
+}
+
+func (mse) Forward(c *Call) error {
+	return c.Kernels.MSE(c.Stream, c.Out, c.In[0], c.In[1])
+}
+
+func (mse) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if i == 1 {
+		acc.Alpha = -acc.Alpha
+	}
+	return c.Kernels.MSEGrad(c.Stream, dst, acc, g, c.In[0], c.In[1])
+}
+
+// CrossEntropyLoss is the mean over rows of -log(softmax(logits)[label]):
+// logits [m n], labels int64 [m] (see [FromLabels]) within 0 to n-1, the
+// result a scalar.
+func CrossEntropyLoss(logits, labels *Variable) *Variable {
+	if dt := labels.t.DType; dt != device.Int64 {
+		panic(&device.DTypeError{Op: "CrossEntropyLoss", Got: dt, Want: device.Int64})
+	}
+	return Apply(&crossEntropy{}, logits, labels)
+}
+
+type crossEntropy struct{ probs device.Tensor }
+
+func (*crossEntropy) Name() string { return "CrossEntropyLoss" }
+
+func (*crossEntropy) Shape(in []device.Shape) device.Shape {
+	if len(in[0]) != 2 || !in[1].Equal(in[0][:1]) {
+		panic(&device.ShapeError{Op: "CrossEntropyLoss", A: in[0], B: in[1]})
+	}
+	return device.Shape{}
+}
+
+func (f *crossEntropy) Forward(c *Call) (err error) {
+	if f.probs, err = c.New(c.Out.DType, c.In[0].Shape...); err != nil {
+		return err
+	}
+	return c.Kernels.CrossEntropy(c.Stream, c.Out, f.probs, c.In[0], c.In[1])
+}
+
+func (f *crossEntropy) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	return c.Kernels.CrossEntropyGrad(c.Stream, dst, acc, g, f.probs, c.In[1])
+}

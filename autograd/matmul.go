@@ -1,0 +1,118 @@
+package autograd
+
+import "github.com/goddp/goddp/device"
+
+// MatMul is the product of the matrices x [m k] and y [k n]: [m n].
+func MatMul(x, y *Variable) *Variable { return MatMulT(x, false, y, false) }
+
+// MatMulT is the product of the matrices x, transposed if tx, and y,
+// transposed if ty.
+func MatMulT(x *Variable, tx bool, y *Variable, ty bool) *Variable {
+	return Apply(matMul{tx, ty}, x, y)
+}
+
+type matMul struct{ tx, ty bool }
+
+func (matMul) Name() string { return "MatMul" }
+
+func (f matMul) Shape(in []device.Shape) device.Shape {
+	x, y := in[0], in[1]
+	if len(x) != 2 || len(y) != 2 {
+		panic(&device.ShapeError{Op: "MatMul", A: x, B: y})
+	}
+	m, kx := transposed(x, f.tx)
+	ky, n := transposed(y, f.ty)
+	if kx != ky {
+		panic(&device.ShapeError{Op: "MatMul", A: x, B: y})
+	}
+	return device.Shape{m, n}
+}
+
+func transposed(s device.Shape, t bool) (rows, cols int) {
+	if t {
+		return s[1], s[0]
+	}
+	return s[0], s[1]
+}
+
+func (f matMul) Forward(c *Call) error {
+	return c.Kernels.MatMul(c.Stream, c.Out, device.Store, c.In[0], f.tx, c.In[1], f.ty)
+}
+
+// Backward: for P = X·Y, dX = G·Yᵀ and dY = Xᵀ·G, where X and Y are the
+// operands after their transposition; the gradient of an operand that was
+// transposed is the transpose, which swaps the factors.
+func (f matMul) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	k, s, x, y := c.Kernels, c.Stream, c.In[0], c.In[1]
+	switch {
+	case i == 0 && !f.tx:
+		return k.MatMul(s, dst, acc, g, false, y, !f.ty)
+	case i == 0:
+		return k.MatMul(s, dst, acc, y, f.ty, g, true)
+	case !f.ty:
+		return k.MatMul(s, dst, acc, x, !f.tx, g, false)
+	default:
+		return k.MatMul(s, dst, acc, g, true, x, f.tx)
+	}
+}
+
+// Linear is act(x·wᵀ + bias), as one operation: x [... k], w [n k], bias [n]
+// or nil, the result [... n].
+func Linear(x, w, bias *Variable, act device.Activation) *Variable {
+	if bias == nil {
+		return Apply(linear(act), x, w)
+	}
+	return Apply(linear(act), x, w, bias)
+}
+
+type linear device.Activation
+
+func (linear) Name() string { return "Linear" }
+
+func (linear) Shape(in []device.Shape) device.Shape {
+	x, w := in[0], in[1]
+	if len(x) == 0 || len(w) != 2 || x[len(x)-1] != w[1] {
+		panic(&device.ShapeError{Op: "Linear", A: x, B: w})
+	}
+	if len(in) == 3 && !in[2].Equal(w[:1]) {
+		panic(&device.ShapeError{Op: "Linear", A: in[2], B: w[:1]})
+	}
+	out := append(device.Shape{}, x...)
+	out[len(out)-1] = w[0]
+	return out
+}
+
+// rows is t as a matrix of the rows along its last axis.
+func rows(t device.Tensor) device.Tensor {
+	n := t.Shape[len(t.Shape)-1]
+	return t.Reshape(device.Shape(t.Shape[:len(t.Shape)-1]).Len(), n)
+}
+
+func (f linear) Forward(c *Call) error {
+	var bias device.Tensor
+	if len(c.In) == 3 {
+		bias = c.In[2]
+	}
+	return c.Kernels.Linear(c.Stream, rows(c.Out), rows(c.In[0]), c.In[1], bias, device.Activation(f))
+}
+
+// Prepare takes the gradient back through the activation, in place.
+func (f linear) Prepare(c *Call, g device.Tensor) error {
+	if device.Activation(f) == device.NoActivation {
+		return nil
+	}
+	return c.Kernels.UnaryGrad(c.Stream, device.ReLU, g, device.Store, g, device.Tensor{}, c.Out)
+}
+
+func (linear) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	k, s := c.Kernels, c.Stream
+	g = rows(g)
+	switch i {
+	case 0:
+		return k.MatMul(s, rows(dst), acc, g, false, c.In[1], false)
+	case 1:
+		return k.MatMul(s, dst, acc, g, true, rows(c.In[0]), false)
+	default:
+		return k.Sum(s, dst, acc, g)
+	}
+}

@@ -1,0 +1,119 @@
+package autograd
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/goddp/goddp/device"
+)
+
+// block is memory that one or more variables look at.
+type block struct {
+	buf     device.Buffer // empty where somebody else owns the memory, and where err is set
+	err     error         // why what should be here could not be computed
+	made    int           // the step it was made in
+	scope   *scope        // frees it when it ends; nil for memory of the program
+	freed   string        // what freed it; empty while it lives
+	cleanup runtime.Cleanup
+}
+
+// scope is a stretch of the program that owns what operations make in it.
+type scope struct {
+	blocks []*block
+}
+
+// made puts memory, or the error that there is none, under the current scope.
+func (s *state) made(buf device.Buffer, err error) *block {
+	b := &block{buf: buf, err: err, made: s.number, scope: s.scope}
+	s.scope.blocks = append(s.scope.blocks, b)
+	return b
+}
+
+// end frees what was made in sc and not retained.
+func (s *state) end(sc *scope, why string) {
+	for _, b := range sc.blocks {
+		if b.scope == sc {
+			s.free(b, why)
+		}
+	}
+	clear(sc.blocks)
+	sc.blocks = sc.blocks[:0]
+}
+
+// free gives b's memory back to the device, unless that was done before.
+func (s *state) free(b *block, why string) {
+	if b.freed != "" {
+		return
+	}
+	b.freed = why
+	if b.scope == nil {
+		b.cleanup.Stop()
+		s.owned -= int64(b.buf.Len())
+	}
+	if b.buf.Len() > 0 {
+		s.dev.Free(b.buf)
+	}
+	b.buf = device.Buffer{}
+}
+
+// advance begins the next step if op, about to be applied to in, is the first
+// operation after a Backward that uses nothing made in the step of that
+// Backward.
+func (s *state) advance(op string, in []*Variable) {
+	if !s.ended || s.scope != s.step {
+		return
+	}
+	for _, v := range in {
+		if v.mem.scope == s.step {
+			return
+		}
+	}
+	s.ended = false
+	s.number++
+	s.end(s.step, fmt.Sprintf("when step %d began at %s", s.number, op))
+}
+
+// Scope calls f and frees, when f returns or panics, what operations on dev
+// made in it and f did not retain.
+func Scope(dev device.Device, f func()) {
+	s := stateOf(dev)
+	outer := s.scope
+	s.scope = &scope{}
+	defer func() {
+		s.end(s.scope, "when its scope ended")
+		s.scope = outer
+	}()
+	f()
+}
+
+// NoGrad is [Scope] for code that needs no gradients, such as an evaluation:
+// operations on dev are not recorded while f runs.
+func NoGrad(dev device.Device, f func()) {
+	s := stateOf(dev)
+	s.noGrad++
+	defer func() { s.noGrad-- }()
+	Scope(dev, f)
+}
+
+// Retain makes v outlive the scope, or the step, that it was made in: from now
+// on it is the program's, freed by the collector or by [Variable.Free]. Its
+// graph is not retained. Retain returns v.
+func (v *Variable) Retain() *Variable {
+	v.alive()
+	if v.mem.scope != nil {
+		v.s.own(v.mem)
+	}
+	return v
+}
+
+// Free gives v's memory back to the device at once. v, and whatever shares its
+// memory, must not be used again. Free does nothing when v was freed before;
+// memory that [FromTensor] was given stays its owner's.
+func (v *Variable) Free() { v.s.free(v.mem, "by Free") }
+
+// alive panics with a [*FreedError] when v was freed.
+func (v *Variable) alive() {
+	if v.mem.freed != "" {
+		panic(&FreedError{Op: v.op, Name: v.name, Step: v.mem.made, Freed: v.mem.freed})
+	}
+}
