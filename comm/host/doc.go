@@ -1,0 +1,2 @@
+// Package host is the backend for tensors in host memory.
+package host

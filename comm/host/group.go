@@ -1,0 +1,327 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
+)
+
+// defaultTimeout bounds the making of a group, and a call, that nothing else
+// bounds.
+const defaultTimeout = 10 * time.Minute
+
+// Group is one rank's end of a group of ranks whose tensors are in host
+// memory. It implements [backend.Backend].
+type Group struct {
+	cfg  backend.Config
+	opts Options
+	log  *slog.Logger
+
+	net network // reaches the peers
+
+	// ctx ends when the group breaks, or is closed; its cause says why.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex
+	cause   error // why the group broke; the first stays
+	closing bool
+	pending int           // started tasks that are not done
+	idle    chan struct{} // Close waits for it; closed when pending is 0
+	stream  *lane         // collectives
+	sends   map[int]*lane // by peer, made when first used
+	recvs   map[int]*lane
+
+	wg sync.WaitGroup // the lanes
+}
+
+var _ backend.Backend = (*Group)(nil)
+
+// network is how the ranks of a group reach each other: in one process, or
+// over connections and shared memory. The methods that take a plan or data
+// block until they are done or the group's context has ended; run, send and
+// recv of one direction and peer are each called by one goroutine at a time.
+type network interface {
+	// run does a collective.
+	run(p *plan) error
+	send(c *backend.Call, data []byte) error
+	recv(c *backend.Call, data []byte) error
+	// missing is the ranks that a collective under way waits for.
+	missing() []int
+	// alloc returns zeroed memory that the peers can reach, if there is such.
+	alloc(size int) (device.Buffer, error)
+	// tell tells the peers why the group broke.
+	tell(cause error)
+	// wake makes blocked calls return, the group's context having ended.
+	wake()
+	// close tells the peers that this rank left in good order, if orderly,
+	// and releases everything. Nothing else runs any more.
+	close(orderly bool)
+}
+
+func newGroup(cfg backend.Config, opts *Options) *Group {
+	g := &Group{cfg: cfg, log: cfg.Log, stream: newLane(), sends: map[int]*lane{}, recvs: map[int]*lane{}}
+	if opts != nil {
+		g.opts = *opts
+	}
+	if g.cfg.Timeout <= 0 {
+		g.cfg.Timeout = defaultTimeout
+	}
+	if g.log == nil {
+		g.log = slog.New(slog.DiscardHandler)
+	}
+	g.ctx, g.cancel = context.WithCancelCause(context.Background())
+	return g
+}
+
+// open starts the collectives' lane: the network is there.
+func (g *Group) open() {
+	g.launch(g.stream, func(t *task) error { return g.net.run(t.plan) })
+}
+
+// Name is "host".
+func (g *Group) Name() string { return "host" }
+
+// Alloc returns zeroed memory that the ranks on this host reduce where it
+// lies, without a copy.
+func (g *Group) Alloc(size int) (device.Buffer, error) { return g.net.alloc(size) }
+
+// Start enqueues a call. It panics with a [*MemoryError] when a tensor is not
+// in host memory.
+func (g *Group) Start(c *backend.Call) (backend.Task, error) {
+	t := &task{group: g, call: c, done: make(chan struct{})}
+	parts := []*task{t}
+	if c.Kind == backend.Group {
+		parts, t.parts = parts[:0], len(c.Calls)
+		for _, part := range c.Calls {
+			parts = append(parts, &task{group: g, call: part, parent: t, done: make(chan struct{})})
+		}
+	}
+	for _, part := range parts {
+		switch part.call.Kind {
+		case backend.Send:
+			hostBytes(part.call, part.call.Src)
+		case backend.Recv:
+			hostBytes(part.call, part.call.Dst)
+		default:
+			part.plan = newPlan(part.call, g.cfg.Rank, g.cfg.Size)
+		}
+	}
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.cause != nil:
+		return nil, g.cause
+	case g.closing:
+		return nil, backend.ErrClosed
+	}
+	g.pending++
+	timeout := c.Timeout
+	if timeout <= 0 {
+		timeout = g.cfg.Timeout
+	}
+	t.timer = time.AfterFunc(timeout, func() { g.timeout(t, timeout) })
+	if len(parts) == 0 { // a Group of nothing
+		go t.finish(nil)
+	}
+	for _, part := range parts {
+		g.lane(part.call).put(part)
+	}
+	return t, nil
+}
+
+// lane is where calls such as c wait for their turn. The caller holds g.mu.
+func (g *Group) lane(c *backend.Call) *lane {
+	lanes, run := g.recvs, func(t *task) error { return g.net.recv(t.call, hostBytes(t.call, t.call.Dst)) }
+	switch c.Kind {
+	case backend.Send:
+		lanes, run = g.sends, func(t *task) error { return g.net.send(t.call, hostBytes(t.call, t.call.Src)) }
+	case backend.Recv:
+	default:
+		return g.stream
+	}
+	l := lanes[c.Root]
+	if l == nil {
+		l = newLane()
+		lanes[c.Root] = l
+		g.launch(l, run)
+	}
+	return l
+}
+
+func (g *Group) launch(l *lane, run func(*task) error) {
+	g.wg.Go(func() { l.loop(func(t *task) { g.execute(t, run) }) })
+}
+
+// execute runs a task whose turn has come.
+func (g *Group) execute(t *task, run func(*task) error) {
+	err := g.broken()
+	if err == nil {
+		err = g.await(t)
+	}
+	if err == nil {
+		t.begin()
+		err = run(t)
+	}
+	if err != nil {
+		err = g.failed(t, err)
+	}
+	t.finish(err)
+}
+
+// await waits for the event that t's call comes after, and its Group's.
+func (g *Group) await(t *task) error {
+	for ; t != nil; t = t.parent {
+		if e := t.call.After; e != nil {
+			if done, err := e.Done(); done || err != nil {
+				if err != nil {
+					return err
+				}
+				continue
+			}
+			if err := e.Sync(g.ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// timeout breaks the group because t was not done in time.
+func (g *Group) timeout(t *task, after time.Duration) {
+	state, _ := t.State()
+	e := &backend.TimeoutError{After: after.String(), State: state}
+	switch c := t.call; {
+	case state > backend.Running:
+		return
+	case state == backend.Queued:
+	case c.Kind == backend.Send || c.Kind == backend.Recv:
+		e.Waiting = []int{c.Root}
+	default:
+		e.Waiting = g.net.missing()
+	}
+	g.fail(g.callError(t, e))
+}
+
+func (g *Group) callError(t *task, err error) error {
+	return &backend.CallError{Rank: g.cfg.Rank, Call: t.call.Fingerprint(), Name: t.call.Name, Err: err}
+}
+
+// failed breaks the group because of what happened to t, unless it broke
+// before, and returns t's error: the first cause, as it concerns t.
+func (g *Group) failed(t *task, err error) error {
+	own := g.callError(t, err)
+	g.fail(own)
+	<-g.ctx.Done() // whoever broke the group has told the peers
+	cause := g.broken()
+	var first *backend.CallError
+	if errors.As(cause, &first) && first.Rank == g.cfg.Rank && first.Call == t.call.Fingerprint() {
+		return cause
+	}
+	return g.callError(t, cause)
+}
+
+// fail breaks the group, once. The peers are told before any call ends, so
+// that they hear the cause even if this process ends with its call.
+func (g *Group) fail(cause error) {
+	g.mu.Lock()
+	if g.cause != nil {
+		g.mu.Unlock()
+		return
+	}
+	g.cause = cause
+	g.mu.Unlock()
+	g.log.Debug("process group broke", "rank", g.cfg.Rank, "cause", cause)
+	g.net.tell(cause)
+	g.cancel(cause)
+	g.net.wake()
+}
+
+// broken is why the group broke, if it did.
+func (g *Group) broken() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cause
+}
+
+// Abort breaks the group with cause, or [backend.ErrAborted] if that is nil.
+func (g *Group) Abort(cause error) {
+	if cause == nil {
+		cause = backend.ErrAborted
+	}
+	g.fail(cause)
+}
+
+// Split makes a group of some of this group's ranks; it finds them through
+// cfg.Store.
+func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
+	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
+		panic(fmt.Errorf("host: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))
+	}
+	return New(ctx, cfg, &g.opts)
+}
+
+// finished counts a task that ended.
+func (g *Group) finished() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pending--
+	if g.pending == 0 && g.idle != nil {
+		close(g.idle)
+		g.idle = nil
+	}
+}
+
+// Close waits, while ctx lasts, for pending calls, and ends the group. Calls
+// that are then still pending end with ErrClosed. The error is that the calls
+// did not end by themselves.
+func (g *Group) Close(ctx context.Context) error {
+	g.mu.Lock()
+	if g.closing {
+		g.mu.Unlock()
+		return nil
+	}
+	g.closing = true
+	idle := make(chan struct{})
+	if g.pending == 0 {
+		close(idle)
+	} else {
+		g.idle = idle
+	}
+	lanes := []*lane{g.stream}
+	for _, l := range g.sends {
+		lanes = append(lanes, l)
+	}
+	for _, l := range g.recvs {
+		lanes = append(lanes, l)
+	}
+	g.mu.Unlock()
+
+	var err error
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		g.fail(fmt.Errorf("%w with %d calls pending: %w", backend.ErrClosed, g.unfinished(), context.Cause(ctx)))
+		err = g.broken()
+	}
+	for _, l := range lanes {
+		l.end()
+	}
+	g.wg.Wait()
+	g.net.close(g.broken() == nil)
+	g.cancel(backend.ErrClosed)
+	return err
+}
+
+func (g *Group) unfinished() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.pending
+}

@@ -1,0 +1,43 @@
+package host
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/goddp/goddp/comm/backend"
+)
+
+// Options says how ranks reach each other. The zero value is for ranks that
+// are processes of one host.
+type Options struct {
+	// Hub, if not nil, joins ranks that are goroutines of this process.
+	Hub *Hub
+	// HostID names this rank's host: ranks with equal names try to share
+	// memory. "" is the kernel's boot id and network namespace.
+	HostID string
+	// Listen is the address, host:port, at which ranks on other hosts reach
+	// this one; a port of 0 is any free one, a host of "" every interface.
+	// "" is 127.0.0.1:0. It is open while the group is being made.
+	Listen string
+}
+
+// New makes this rank's end of a group: it returns when every rank has come
+// and reaches every other one. The ranks find each other through cfg.Store,
+// where they also share the token without which no connection is accepted.
+func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error) {
+	g := newGroup(cfg, opts)
+	ctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, g.cfg.Timeout))
+	defer cancel()
+	net, err := g.connect(ctx)
+	if err != nil {
+		g.cancel(err)
+		return nil, fmt.Errorf("host: rank %d of %d finding its peers: %w", cfg.Rank, cfg.Size, err)
+	}
+	g.net = net
+	g.open()
+	return g, nil
+}
+
+func (g *Group) connect(ctx context.Context) (network, error) {
+	return g.opts.Hub.join(ctx, g)
+}

@@ -1,0 +1,163 @@
+package host
+
+import (
+	"unsafe"
+
+	"gonum.org/v1/gonum/blas/gonum"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/half"
+)
+
+// blockBytes is how much of every source is combined at a time: the partial
+// result and one block of each operand stay in the first-level cache, so that
+// main memory is read once and written once whatever the number of ranks.
+const blockBytes = 8 << 10
+
+// reduce combines srcs element by element, in their order, and stores the
+// result in every one of dsts. All are of the same length; a dst may be a src.
+//
+// Integers wrap around, and their average is rounded towards zero. Min and Max
+// of floats are NaN where any operand is. The 16-bit floats are combined in
+// float32 and rounded once, to nearest even.
+func reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceOp) {
+	switch dt {
+	case device.Float32:
+		reduceNative(dsts, srcs, op, combineFloat32, scale[float32])
+	case device.Float64:
+		reduceNative(dsts, srcs, op, combineFloat64, scale[float64])
+	case device.Int32:
+		reduceNative(dsts, srcs, op, combine[int32], quotient[int32])
+	case device.Int64:
+		reduceNative(dsts, srcs, op, combine[int64], quotient[int64])
+	case device.Uint8:
+		reduceNative(dsts, srcs, op, combine[uint8], quotient[uint8])
+	case device.BFloat16:
+		reduceHalf(dsts, srcs, op, half.FromBF16, half.BF16)
+	case device.Float16:
+		reduceHalf(dsts, srcs, op, half.FromF16, half.F16)
+	}
+}
+
+// partial is op without what is left to do at the end.
+func partial(op backend.ReduceOp) backend.ReduceOp {
+	if op == backend.Avg {
+		return backend.Sum
+	}
+	return op
+}
+
+type native interface {
+	float32 | float64 | int32 | int64 | uint8
+}
+
+// view reads memory as elements. It must be aligned for T.
+func view[T native | uint16](b []byte) []T {
+	var t T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(t)))
+}
+
+// reduceNative reduces elements that are combined in their own type.
+func reduceNative[T native](dsts, srcs [][]byte, op backend.ReduceOp, combine func(op backend.ReduceOp, acc, x []T), average func(acc []T, n int)) {
+	var mem [blockBytes / 8]int64 // aligned for every T
+	block := unsafe.Slice((*byte)(unsafe.Pointer(&mem)), blockBytes)
+	for lo := 0; lo < len(srcs[0]); lo += blockBytes {
+		hi := min(lo+blockBytes, len(srcs[0]))
+		acc := block[:hi-lo]
+		copy(acc, srcs[0][lo:hi])
+		for _, src := range srcs[1:] {
+			combine(partial(op), view[T](acc), view[T](src[lo:hi]))
+		}
+		if op == backend.Avg {
+			average(view[T](acc), len(srcs))
+		}
+		for _, dst := range dsts {
+			copy(dst[lo:hi], acc)
+		}
+	}
+}
+
+// combine computes acc = acc op x.
+func combine[T native](op backend.ReduceOp, acc, x []T) {
+	x = x[:len(acc)]
+	switch op {
+	case backend.Sum:
+		for i := range acc {
+			acc[i] += x[i]
+		}
+	case backend.Product:
+		for i := range acc {
+			acc[i] *= x[i]
+		}
+	case backend.Min:
+		for i := range acc {
+			acc[i] = min(acc[i], x[i])
+		}
+	case backend.Max:
+		for i := range acc {
+			acc[i] = max(acc[i], x[i])
+		}
+	}
+}
+
+// combineFloat32 is combine with the sum, which gradients want, vectorised.
+func combineFloat32(op backend.ReduceOp, acc, x []float32) {
+	if op == backend.Sum {
+		gonum.Implementation{}.Saxpy(len(acc), 1, x, 1, acc, 1)
+		return
+	}
+	combine(op, acc, x)
+}
+
+// combineFloat64 is combine with the sum vectorised.
+func combineFloat64(op backend.ReduceOp, acc, x []float64) {
+	if op == backend.Sum {
+		gonum.Implementation{}.Daxpy(len(acc), 1, x, 1, acc, 1)
+		return
+	}
+	combine(op, acc, x)
+}
+
+func scale[T float32 | float64](acc []T, n int) {
+	f := 1 / T(n)
+	for i := range acc {
+		acc[i] *= f
+	}
+}
+
+func quotient[T int32 | int64 | uint8](acc []T, n int) {
+	for i := range acc {
+		acc[i] = T(int64(acc[i]) / int64(n))
+	}
+}
+
+// reduceHalf reduces 16-bit floats in float32.
+func reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, wide func(uint16) float32, narrow func(float32) uint16) {
+	var mem, operand [blockBytes / 4]float32
+	for lo := 0; lo < len(srcs[0]); lo += blockBytes / 2 {
+		hi := min(lo+blockBytes/2, len(srcs[0]))
+		acc, x := mem[:(hi-lo)/2], operand[:(hi-lo)/2]
+		widen(acc, srcs[0][lo:hi], wide)
+		for _, src := range srcs[1:] {
+			widen(x, src[lo:hi], wide)
+			combineFloat32(partial(op), acc, x)
+		}
+		if op == backend.Avg {
+			scale(acc, len(srcs))
+		}
+		first := view[uint16](dsts[0][lo:hi])
+		for i, v := range acc {
+			first[i] = narrow(v)
+		}
+		for _, dst := range dsts[1:] {
+			copy(dst[lo:hi], dsts[0][lo:hi])
+		}
+	}
+}
+
+func widen(dst []float32, src []byte, wide func(uint16) float32) {
+	for i, b := range view[uint16](src)[:len(dst)] {
+		dst[i] = wide(b)
+	}
+}
