@@ -76,6 +76,14 @@ func matrix(op string, t device.Tensor, transpose bool) (rows, cols int) {
 	return t.Shape[0], t.Shape[1]
 }
 
+// optional reads an operand that need not be there.
+func optional[T float](t device.Tensor) []T {
+	if t.IsZero() {
+		return nil
+	}
+	return device.Elements[T](t)
+}
+
 func checkLabels(labels []int64, classes int) {
 	for i, l := range labels {
 		if l < 0 || l >= int64(classes) {
