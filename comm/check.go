@@ -1,0 +1,111 @@
+package comm
+
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/comm/backend"
+)
+
+// form says what a call of one kind needs: which tensors, and their lengths
+// as multiples of one count.
+type form struct {
+	dst, src         need
+	dstPart, srcPart int // 1, or 0 for the size of the group
+}
+
+// need says on which ranks a tensor must be there.
+type need uint8
+
+const (
+	never need = iota
+	always
+	onRoot
+)
+
+var forms = map[backend.Kind]form{
+	backend.AllReduce:     {always, always, 1, 1},
+	backend.Broadcast:     {always, onRoot, 1, 1},
+	backend.Reduce:        {onRoot, always, 1, 1},
+	backend.AllGather:     {always, always, 0, 1},
+	backend.ReduceScatter: {always, always, 1, 0},
+	backend.Gather:        {onRoot, always, 0, 1},
+	backend.Scatter:       {always, onRoot, 1, 0},
+	backend.AllToAll:      {always, always, 1, 1},
+	backend.Send:          {never, always, 1, 1},
+	backend.Recv:          {always, never, 1, 1},
+}
+
+// check panics with a [*UsageError] on a call that cannot be right whatever
+// the other ranks do.
+func (pg *ProcessGroup) check(c *backend.Call) {
+	fail := func(format string, args ...any) {
+		panic(&UsageError{Rank: pg.rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)})
+	}
+	switch c.Kind {
+	case backend.Barrier:
+		return
+	case backend.Group: // its members were checked as they came
+		if pg.batch != nil {
+			fail("within another Coalesce")
+		}
+		return
+	}
+	if c.Kind.Rooted() && (c.Root < 0 || c.Root >= pg.size) {
+		fail("rank %d of a group of %d", c.Root, pg.size)
+	}
+	if (c.Kind == backend.Send || c.Kind == backend.Recv) && c.Root == pg.rank {
+		fail("to and from rank %d itself", pg.rank)
+	}
+	if c.Kind.Reduces() && c.Op > Product {
+		fail("unknown %v", c.Op)
+	}
+	f := forms[c.Kind]
+	here := func(n need) bool { return n == always || n == onRoot && pg.rank == c.Root }
+	switch {
+	case here(f.dst) && c.Dst.IsZero():
+		fail("no dst")
+	case here(f.src) && c.Src.IsZero():
+		fail("no src")
+	case c.Counts != nil:
+		pg.checkCounts(c, fail)
+		return
+	case !here(f.dst) || !here(f.src):
+		return
+	case c.Dst.DType != c.Src.DType:
+		fail("dst is %v, src is %v", c.Dst.DType, c.Src.DType)
+	}
+	parts := func(p int) int {
+		if p == 0 {
+			return pg.size
+		}
+		return p
+	}
+	if d, s := parts(f.dstPart), parts(f.srcPart); c.Dst.Len()*s != c.Src.Len()*d {
+		fail("dst has %d elements and src %d: they must be as %d to %d", c.Dst.Len(), c.Src.Len(), d, s)
+	}
+	if c.Kind == backend.AllToAll && c.Src.Len()%pg.size != 0 {
+		fail("%d elements among %d ranks", c.Src.Len(), pg.size)
+	}
+}
+
+// checkCounts checks an AllGather of uneven sizes.
+func (pg *ProcessGroup) checkCounts(c *backend.Call, fail func(string, ...any)) {
+	if len(c.Counts) != pg.size {
+		fail("%d counts for a group of %d", len(c.Counts), pg.size)
+	}
+	total := 0
+	for r, n := range c.Counts {
+		if n < 0 {
+			fail("rank %d gives %d elements", r, n)
+		}
+		total += n
+	}
+	switch {
+	case c.Dst.DType != c.Src.DType:
+		fail("dst is %v, src is %v", c.Dst.DType, c.Src.DType)
+	case c.Src.Len() != c.Counts[pg.rank]:
+		fail("src has %d elements, counts[%d] is %d", c.Src.Len(), pg.rank, c.Counts[pg.rank])
+	case c.Dst.Len() != total:
+		fail("dst has %d elements, counts sum to %d", c.Dst.Len(), total)
+	}
+}

@@ -1,0 +1,146 @@
+package comm
+
+import (
+	"errors"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
+)
+
+// start numbers a checked call and hands it to the backend.
+func (pg *ProcessGroup) start(c *backend.Call) *Work {
+	pg.check(c)
+	if pg.batch != nil {
+		pg.batch.call.Calls = append(pg.batch.call.Calls, c)
+		return pg.batch
+	}
+	c.Name, c.After = pg.opts.Name, pg.opts.After
+	if c.Timeout = pg.opts.Timeout; c.Timeout == 0 {
+		c.Timeout = pg.timeout
+	}
+	if c.After == nil {
+		c.After = pg.dev.Compute().Record()
+	}
+	w := &Work{call: c, stream: pg.dev.Compute()}
+	pg.startMu.Lock()
+	defer pg.startMu.Unlock()
+	pg.number(c)
+	if w.task, w.err = pg.backend.Start(c); w.err != nil {
+		w.err = &CallError{Rank: pg.rank, Call: c.Fingerprint(), Name: c.Name, Err: w.err}
+	}
+	return w
+}
+
+// number gives a call its place in the order of its kind. pg.startMu is held.
+func (pg *ProcessGroup) number(c *backend.Call) {
+	switch c.Kind {
+	case backend.Send:
+		pg.sends[c.Root]++
+		c.Seq = pg.sends[c.Root]
+	case backend.Recv:
+		pg.recvs[c.Root]++
+		c.Seq = pg.recvs[c.Root]
+	default:
+		pg.seq++
+		c.Seq = pg.seq
+	}
+	for _, m := range c.Calls {
+		pg.number(m)
+	}
+}
+
+// AllReduce combines t of all ranks, in place: every rank ends with the same
+// bits.
+func (pg *ProcessGroup) AllReduce(t device.Tensor, op ReduceOp) *Work {
+	return pg.start(&backend.Call{Kind: backend.AllReduce, Op: op, Dst: t, Src: t})
+}
+
+// Broadcast copies t of rank root to t of all ranks.
+func (pg *ProcessGroup) Broadcast(t device.Tensor, root int) *Work {
+	c := &backend.Call{Kind: backend.Broadcast, Dst: t, Root: root}
+	if pg.rank == root {
+		c.Src = t
+	}
+	return pg.start(c)
+}
+
+// Reduce combines src of all ranks into dst of rank root. Elsewhere dst is
+// ignored; on root it may be src.
+func (pg *ProcessGroup) Reduce(dst, src device.Tensor, op ReduceOp, root int) *Work {
+	return pg.start(&backend.Call{Kind: backend.Reduce, Op: op, Dst: pg.only(root, dst), Src: src, Root: root})
+}
+
+// AllGather concatenates src [c] of all ranks, in order of rank, in dst
+// [Size·c] of all ranks.
+func (pg *ProcessGroup) AllGather(dst, src device.Tensor) *Work {
+	return pg.start(&backend.Call{Kind: backend.AllGather, Dst: dst, Src: src})
+}
+
+// AllGatherUneven is AllGather where rank r gives counts[r] elements. counts
+// is the same on every rank.
+func (pg *ProcessGroup) AllGatherUneven(dst, src device.Tensor, counts []int) *Work {
+	if counts == nil {
+		counts = []int{}
+	}
+	return pg.start(&backend.Call{Kind: backend.AllGather, Dst: dst, Src: src, Counts: counts})
+}
+
+// ReduceScatter combines src [Size·c] of all ranks and gives rank r the r-th c
+// elements in dst [c].
+func (pg *ProcessGroup) ReduceScatter(dst, src device.Tensor, op ReduceOp) *Work {
+	return pg.start(&backend.Call{Kind: backend.ReduceScatter, Op: op, Dst: dst, Src: src})
+}
+
+// Gather concatenates src [c] of all ranks in dst [Size·c] of rank root.
+// Elsewhere dst is ignored.
+func (pg *ProcessGroup) Gather(dst, src device.Tensor, root int) *Work {
+	return pg.start(&backend.Call{Kind: backend.Gather, Dst: pg.only(root, dst), Src: src, Root: root})
+}
+
+// Scatter gives rank r, in dst [c], the r-th c elements of src [Size·c] of
+// rank root. Elsewhere src is ignored.
+func (pg *ProcessGroup) Scatter(dst, src device.Tensor, root int) *Work {
+	return pg.start(&backend.Call{Kind: backend.Scatter, Dst: dst, Src: pg.only(root, src), Root: root})
+}
+
+// AllToAll gives rank r, at the s-th c elements of dst [Size·c], the r-th c
+// elements of rank s's src [Size·c].
+func (pg *ProcessGroup) AllToAll(dst, src device.Tensor) *Work {
+	return pg.start(&backend.Call{Kind: backend.AllToAll, Dst: dst, Src: src})
+}
+
+// Barrier ends when all ranks have started it.
+func (pg *ProcessGroup) Barrier() *Work {
+	return pg.start(&backend.Call{Kind: backend.Barrier})
+}
+
+// Send sends src to rank peer, which calls Recv for as many elements. It is
+// done when src may be changed again.
+func (pg *ProcessGroup) Send(src device.Tensor, peer int) *Work {
+	return pg.start(&backend.Call{Kind: backend.Send, Src: src, Root: peer})
+}
+
+// Recv receives dst from rank peer.
+func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
+	return pg.start(&backend.Call{Kind: backend.Recv, Dst: dst, Root: peer})
+}
+
+// Coalesce starts the calls that f makes on the view of the group it is given
+// as one: their order among each other does not matter, and they end together.
+// What those calls return is of no use: wait for what Coalesce returns.
+func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
+	whole := &backend.Call{Kind: backend.Group}
+	f(&ProcessGroup{group: pg.group, batch: &Work{call: whole, err: errCoalesced}})
+	return pg.start(whole)
+}
+
+// errCoalesced is what waiting for one call of a batch returns.
+var errCoalesced = errors.New("comm: a coalesced call has no end of its own: wait for the Work of Coalesce")
+
+// only is t on rank root, and no tensor elsewhere.
+func (pg *ProcessGroup) only(root int, t device.Tensor) device.Tensor {
+	if pg.rank == root {
+		return t
+	}
+	return device.Tensor{}
+}

@@ -1,0 +1,48 @@
+// Package comm is how the processes of a job talk to each other: process
+// groups and collectives, each asynchronous, over a backend that the group
+// chooses for its device (comm/host for the CPU).
+//
+// # A group
+//
+// [Init] joins the job's group, as told by the environment that golaunch,
+// torchrun and most schedulers set: RANK, WORLD_SIZE, LOCAL_RANK,
+// LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. With none of them set, the
+// group has one member, and the same program runs alone. [Main] wraps a
+// program's own main: signals, the error file that the launcher reads, the
+// exit code. [Local] makes n groups within one process, one per goroutine,
+// for tests.
+//
+// # Collectives
+//
+// Every rank of a group calls the same collectives in the same order: that
+// order is the contract between ranks, and what breaks it is reported as a
+// [*MismatchError]. A call returns a [Work] at once. Several may be in flight;
+// they run in order. [Work.Wait] makes what is computed next see the result.
+// Tensors are flat: their element type and number count, not their shape.
+//
+//	work := pg.AllReduce(grad, comm.Sum)
+//	...
+//	if err := work.Wait(ctx); err != nil { ... }
+//
+// Send and Recv are ordered only among the calls between the same two ranks
+// in the same direction. [ProcessGroup.Coalesce] starts several calls as one.
+//
+// Memory from [ProcessGroup.Alloc] is what the backend moves fastest: on the
+// host, memory that the other ranks can see.
+//
+// # Failure
+//
+// Every call has a deadline: Options.Timeout, or its own by
+// [ProcessGroup.With]. A peer that dies is an error on every other rank
+// within seconds: match it with [ErrPeerLost], [ErrTimeout], [ErrAborted]. A
+// call that failed leaves the group broken: all its calls return the first
+// cause from then on, and a new group has to be made. A programming error that
+// one rank can see alone (sizes, types, ranks that do not fit) panics with a
+// [*UsageError] before anything is sent.
+//
+// # Who owns what
+//
+// A group owns its backend, and its device and store if it made them; Close
+// ends them all. The context given to Init bounds the group's life: when it
+// ends, the group is aborted and every wait returns its cause.
+package comm

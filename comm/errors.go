@@ -1,0 +1,61 @@
+package comm
+
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/comm/backend"
+)
+
+// Why a call or a group failed; match with errors.Is. They are the backend
+// package's own.
+var (
+	ErrTimeout  = backend.ErrTimeout
+	ErrAborted  = backend.ErrAborted
+	ErrPeerLost = backend.ErrPeerLost
+	ErrClosed   = backend.ErrClosed
+)
+
+// The types behind them; match with errors.As.
+type (
+	// CallError is the failure of one call: which rank, which call, why.
+	CallError = backend.CallError
+	// PeerLostError says which rank was lost.
+	PeerLostError = backend.PeerLostError
+	// MismatchError says which two ranks called what.
+	MismatchError = backend.MismatchError
+	// TimeoutError says which ranks a call waited for.
+	TimeoutError = backend.TimeoutError
+)
+
+// ReduceOp is how elements of several ranks are combined.
+type ReduceOp = backend.ReduceOp
+
+// The reductions. Avg of integers rounds towards zero.
+const (
+	Sum     = backend.Sum
+	Avg     = backend.Avg
+	Min     = backend.Min
+	Max     = backend.Max
+	Product = backend.Product
+)
+
+// State is where a call is: queued, running, done or failed.
+type State = backend.State
+
+// The states of a call.
+const (
+	Queued  = backend.Queued
+	Running = backend.Running
+	Done    = backend.Done
+	Failed  = backend.Failed
+)
+
+// UsageError is the panic value of a call that cannot be right whatever the
+// other ranks do.
+type UsageError struct {
+	Rank int
+	Call string
+	Msg  string
+}
+
+func (e *UsageError) Error() string { return fmt.Sprintf("rank %d: %s: %s", e.Rank, e.Call, e.Msg) }

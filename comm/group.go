@@ -1,0 +1,119 @@
+package comm
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/store"
+)
+
+// ProcessGroup is one rank's end of a group of ranks. Its methods are safe
+// for concurrent use, but the order of collectives is a contract between
+// ranks: goroutines that start them side by side must agree on it.
+type ProcessGroup struct {
+	*group
+	opts  CallOptions // what With has set
+	batch *Work       // of the Coalesce that this view belongs to
+}
+
+// group is what all views of one process group share.
+type group struct {
+	rank, size int
+	world      World
+	dev        device.Device
+	store      store.Store // this group's own view
+	backend    backend.Backend
+	wrap       func(backend.Backend) backend.Backend
+	timeout    time.Duration
+	log        *slog.Logger
+
+	// startMu makes the numbers of calls and the order in which the backend
+	// sees them the same.
+	startMu sync.Mutex
+	seq     uint64   // of the last collective
+	sends   []uint64 // of the last Send to each rank
+	recvs   []uint64 // of the last Recv from each rank
+	splits  int
+
+	closeOnce sync.Once
+	closeErr  error
+	release   releases
+}
+
+// CallOptions are what one call may be given; see [ProcessGroup.With].
+type CallOptions struct {
+	// Name is what the call is called in errors and traces: "bucket 3".
+	Name string
+	// Timeout bounds the call, from the moment it is started; 0: the group's.
+	Timeout time.Duration
+	// After orders the call behind an event: its data is ready then. nil: what
+	// the device's compute stream was given so far.
+	After device.Event
+}
+
+// With returns a view of the group whose calls have these options.
+func (pg *ProcessGroup) With(o CallOptions) *ProcessGroup {
+	return &ProcessGroup{group: pg.group, opts: o, batch: pg.batch}
+}
+
+// Rank is this process's number within the group, from 0.
+func (g *group) Rank() int { return g.rank }
+
+// Size is the number of ranks of the group.
+func (g *group) Size() int { return g.size }
+
+// World is this process's place in the job.
+func (g *group) World() World { return g.world }
+
+// Device is where the group's tensors live.
+func (g *group) Device() device.Device { return g.dev }
+
+// Store is the group's view of the job's key-value store, shared by its ranks
+// and no others.
+func (g *group) Store() store.Store { return g.store }
+
+// Timeout bounds each call that has no timeout of its own.
+func (g *group) Timeout() time.Duration { return g.timeout }
+
+// Log is where the group, and what is built on it, logs.
+func (g *group) Log() *slog.Logger { return g.log }
+
+// Backend is the name of the backend that moves the group's bytes: "host".
+func (g *group) Backend() string { return g.backend.Name() }
+
+// Alloc returns size bytes, zeroed, of the memory that the group's backend
+// moves fastest. It is freed when nothing refers to it any more.
+func (g *group) Alloc(size int) (device.Buffer, error) {
+	b, err := g.backend.Alloc(size)
+	if err != nil {
+		return b, fmt.Errorf("rank %d: allocating %d bytes of communication memory: %w", g.rank, size, err)
+	}
+	return b, nil
+}
+
+// Abort breaks the group on this rank: its pending and later calls, and soon
+// those of the other ranks, return an error that matches ErrAborted and wraps
+// cause.
+func (g *group) Abort(cause error) {
+	g.backend.Abort(fmt.Errorf("rank %d: %w: %w", g.rank, ErrAborted, cause))
+}
+
+// closeGrace bounds how long Close waits for calls in flight and for peers.
+const closeGrace = 10 * time.Second
+
+// Close leaves the group in good order: it waits a bounded time for pending
+// calls and releases what the group owns. Calls made after it return
+// ErrClosed. Closing again does nothing.
+func (g *group) Close() error {
+	g.closeOnce.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+		defer cancel()
+		g.closeErr = g.release.run(ctx)
+	})
+	return g.closeErr
+}

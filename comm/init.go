@@ -1,0 +1,149 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/host"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/store"
+)
+
+// DefaultTimeout bounds a call where nothing else does.
+const DefaultTimeout = 10 * time.Minute
+
+// Options are how a group is made. The zero value is the good default.
+type Options struct {
+	// World is this process's place in the job; nil: WorldFromEnv.
+	World *World
+	// Store is the job's store; nil: the one at the world's master address,
+	// which rank 0 hosts unless the launcher does.
+	Store store.Store
+	// Device is where the group's tensors live; nil: the one that suits the
+	// local rank, or that GODDP_DEVICE names.
+	Device device.Device
+	// Timeout bounds the making of the group, and each call that has no
+	// timeout of its own; 0: DefaultTimeout.
+	Timeout time.Duration
+	// Log receives what the group has to say; nil: slog.Default.
+	Log *slog.Logger
+	// WrapBackend, if not nil, is put around the backend of the group, and of
+	// the groups split from it: to watch, delay or fail its calls.
+	WrapBackend func(backend.Backend) backend.Backend
+}
+
+func (o *Options) orDefaults() Options {
+	var d Options
+	if o != nil {
+		d = *o
+	}
+	if d.Timeout == 0 {
+		d.Timeout = DefaultTimeout
+	}
+	if d.Log == nil {
+		d.Log = slog.Default()
+	}
+	if d.WrapBackend == nil {
+		d.WrapBackend = func(b backend.Backend) backend.Backend { return b }
+	}
+	return d
+}
+
+// Init joins the job's process group and returns when all its ranks have.
+// ctx bounds the group's life, not only Init: when it ends, the group is
+// aborted with ctx's cause.
+//
+// A process may Init again after Close, as often as all the others do.
+func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
+	o := opts.orDefaults()
+	if o.World == nil {
+		w, err := WorldFromEnv()
+		if err != nil {
+			return nil, err
+		}
+		o.World = &w
+	}
+	pg, err := join(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("rank %d of %d: joining the process group: %w", o.World.Rank, o.World.Size, err)
+	}
+	return pg, nil
+}
+
+// join makes the group; what it made is released if it fails.
+func join(ctx context.Context, o Options) (_ *ProcessGroup, err error) {
+	w := *o.World
+	var release releases
+	defer func() {
+		if err != nil {
+			release.run(ctx)
+		}
+	}()
+	making, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("%w after %v", ErrTimeout, o.Timeout))
+	defer cancel()
+
+	if o.Device == nil {
+		if o.Device, err = openDevice(w, o.Log); err != nil {
+			return nil, err
+		}
+		release.addClose(o.Device.Close)
+	}
+	if o.Store == nil {
+		if o.Store, err = openStore(making, w, o.Log, &release); err != nil {
+			return nil, err
+		}
+	}
+	// The n-th group that this process makes meets the n-th of the others:
+	// keys of an earlier one, or of an earlier life of this rank, stay apart.
+	n, err := o.Store.Add(making, fmt.Sprintf("goddp/%d/groups/%d", w.Generation, w.Rank), 1)
+	if err != nil {
+		return nil, err
+	}
+	view := store.Prefix(o.Store, fmt.Sprintf("goddp/%d/group/%d", w.Generation, n))
+	cfg := backend.Config{Rank: w.Rank, Size: w.Size, Store: store.Prefix(view, "backend"), Device: o.Device, Timeout: o.Timeout, Log: o.Log}
+	hostOpts, err := hostOptions(w)
+	if err != nil {
+		return nil, err
+	}
+	be, err := host.New(making, cfg, hostOpts)
+	if err != nil {
+		return nil, err
+	}
+	pg := newGroup(w, cfg, view, be, o)
+	stop := context.AfterFunc(ctx, func() { pg.Abort(context.Cause(ctx)) })
+	release.add(pg.backend.Close)
+	release.add(func(context.Context) error { stop(); return nil })
+	pg.release = release
+	return pg, nil
+}
+
+// newGroup is the group itself, over a backend that is connected.
+func newGroup(w World, cfg backend.Config, view store.Store, be backend.Backend, o Options) *ProcessGroup {
+	return &ProcessGroup{group: &group{
+		rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: o.WrapBackend(be), wrap: o.WrapBackend,
+		timeout: cfg.Timeout, log: cfg.Log, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size),
+	}}
+}
+
+// releases are what has to be undone, run last to first.
+type releases []func(context.Context) error
+
+func (r *releases) add(f func(context.Context) error) { *r = append(*r, f) }
+
+func (r *releases) addClose(f func() error) {
+	r.add(func(context.Context) error { return f() })
+}
+
+// run undoes everything, last to first, and joins what went wrong.
+func (r releases) run(ctx context.Context) error {
+	var errs []error
+	for _, f := range slices.Backward(r) {
+		errs = append(errs, f(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,59 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/host"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/store"
+)
+
+// Local makes the n process groups of a job whose ranks are goroutines of
+// this process: group r belongs to the goroutine that is rank r. Each has a
+// device of its own. The ranks exchange Go memory through channels, so that
+// the race detector sees across ranks and a testing/synctest bubble's clock
+// drives the deadlines. Of opts, World, Store and Device are ignored. Close
+// every group.
+func Local(n int, opts *Options) ([]*ProcessGroup, error) {
+	o := opts.orDefaults()
+	hub, kv := host.NewHub(), store.NewLocal()
+	groups, errs := make([]*ProcessGroup, n), make([]error, n)
+	var wg sync.WaitGroup
+	for r := range n {
+		wg.Go(func() { groups[r], errs[r] = joinLocal(r, n, hub, kv, o) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		for _, g := range groups {
+			if g != nil {
+				g.Close()
+			}
+		}
+		return nil, err
+	}
+	return groups, nil
+}
+
+func joinLocal(rank, size int, hub *host.Hub, kv store.Store, o Options) (*ProcessGroup, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), o.Timeout)
+	defer cancel()
+	w := World{Rank: rank, Size: size, LocalRank: rank, LocalSize: size}
+	threads, err := threadsPerRank(w)
+	if err != nil {
+		return nil, err
+	}
+	dev := cpu.New(&cpu.Options{Threads: threads, Log: o.Log})
+	cfg := backend.Config{Rank: rank, Size: size, Store: store.Prefix(kv, "backend"), Device: dev, Timeout: o.Timeout, Log: o.Log}
+	be, err := host.New(ctx, cfg, &host.Options{Hub: hub})
+	if err != nil {
+		dev.Close()
+		return nil, err
+	}
+	pg := newGroup(w, cfg, store.Prefix(kv, "group"), be, o)
+	pg.release.addClose(dev.Close)
+	pg.release.add(pg.backend.Close)
+	return pg, nil
+}

@@ -1,0 +1,86 @@
+package comm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Main is a worker's main: it runs train and ends the process. SIGINT and
+// SIGTERM end train's context; a second one ends the process as it would
+// without Main. The exit code is 0 when train returns nil, 1 when it returns
+// an error, and 128 plus the signal's number when it returns one after a
+// signal. An error, or a panic on train's goroutine, is also written to the
+// file that TORCHELASTIC_ERROR_FILE names, for the launcher's report.
+func Main(train func(context.Context) error) { os.Exit(run(train)) }
+
+func run(train func(context.Context) error) int {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case s := <-signals:
+			signal.Stop(signals) // a second one has its default effect
+			cancel(&SignalError{s})
+		case <-done:
+		}
+	}()
+	defer func() {
+		if p := recover(); p != nil {
+			writeErrorFile(fmt.Sprintf("panic: %v", p), string(debug.Stack()))
+			panic(p)
+		}
+	}()
+	err := train(ctx)
+	if err == nil {
+		return 0
+	}
+	if rank := os.Getenv("RANK"); rank != "" {
+		fmt.Fprintf(os.Stderr, "error on rank %s: %v\n", rank, err)
+	} else {
+		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+	}
+	writeErrorFile(err.Error(), "")
+	var sig *SignalError
+	if errors.As(context.Cause(ctx), &sig) {
+		if n, ok := sig.Signal.(syscall.Signal); ok {
+			return 128 + int(n)
+		}
+	}
+	return 1
+}
+
+// SignalError is the cause of a context that a signal ended.
+type SignalError struct{ Signal os.Signal }
+
+func (e *SignalError) Error() string { return "signal: " + e.Signal.String() }
+
+// writeErrorFile tells the launcher what went wrong, in torchelastic's format.
+func writeErrorFile(message, stack string) {
+	path := os.Getenv("TORCHELASTIC_ERROR_FILE")
+	if path == "" {
+		return
+	}
+	now := float64(time.Now().UnixMilli()) / 1e3
+	content, err := json.Marshal(map[string]any{"message": map[string]any{
+		"message":   message,
+		"extraInfo": map[string]string{"py_callstack": stack, "timestamp": strconv.FormatFloat(now, 'f', 3, 64)},
+	}})
+	if err == nil {
+		err = os.WriteFile(path, content, 0o644)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "writing the error file: %v\n", err)
+	}
+}

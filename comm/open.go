@@ -1,0 +1,109 @@
+package comm
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/goddp/goddp/comm/host"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/store"
+)
+
+// openDevice opens the device for a local rank: what GODDP_DEVICE names, or
+// the best there is.
+func openDevice(w World, log *slog.Logger) (device.Device, error) {
+	switch name := os.Getenv("GODDP_DEVICE"); name {
+	case "", "cpu":
+		threads, err := threadsPerRank(w)
+		if err != nil {
+			return nil, err
+		}
+		return cpu.New(&cpu.Options{Threads: threads, Log: log}), nil
+	default:
+		return nil, fmt.Errorf("GODDP_DEVICE is %q; this program has the device \"cpu\"", name)
+	}
+}
+
+// threadsPerRank is OMP_NUM_THREADS, as everywhere in this field, or this
+// rank's share of the host's cores.
+func threadsPerRank(w World) (int, error) {
+	s := os.Getenv("OMP_NUM_THREADS")
+	if s == "" {
+		return max(1, runtime.NumCPU()/w.LocalSize), nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("OMP_NUM_THREADS is %q, not a number of at least 1", s)
+	}
+	return n, nil
+}
+
+// hostOptions are the host backend's. In a job of several hosts, ranks of
+// other hosts reach this one at the address from which it reaches the master.
+func hostOptions(w World) (*host.Options, error) {
+	o := &host.Options{HostID: os.Getenv("GODDP_HOST_ID")}
+	if w.Size == w.LocalSize {
+		return o, nil
+	}
+	// Connecting a datagram socket sends nothing: it asks the routing table.
+	c, err := net.Dial("udp", w.masterAddr())
+	if err != nil {
+		return nil, fmt.Errorf("finding the way to the master at %s: %w", w.masterAddr(), err)
+	}
+	defer c.Close()
+	o.Listen = net.JoinHostPort(c.LocalAddr().(*net.UDPAddr).IP.String(), "0")
+	return o, nil
+}
+
+// openStore connects to the world's store, and hosts it where that falls to
+// this rank. A host stays until all ranks have left, within bounds.
+func openStore(ctx context.Context, w World, log *slog.Logger, release *releases) (store.Store, error) {
+	if w.Size == 1 && !w.AgentStore {
+		s := store.NewLocal()
+		release.addClose(s.Close)
+		return s, nil
+	}
+	hosts := w.Rank == 0 && !w.AgentStore
+	if hosts {
+		server, err := store.Listen(w.masterAddr(), &store.ServerOptions{Logger: log})
+		if err != nil {
+			return nil, fmt.Errorf("hosting the store: %w", err)
+		}
+		release.addClose(server.Close)
+	}
+	client, err := store.Dial(ctx, w.masterAddr(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("reaching the store of rank 0 at %s: %w", w.masterAddr(), err)
+	}
+	release.addClose(client.Close)
+	if !w.AgentStore {
+		release.add(func(ctx context.Context) error { return leaveStore(ctx, client, w, hosts) })
+	}
+	return client, nil
+}
+
+// leaveGrace bounds how long the rank that hosts the store outstays the
+// others: one that died never leaves.
+const leaveGrace = 2 * time.Second
+
+// leaveStore says that this rank needs the store no more; the rank that hosts
+// it waits for the others, so that none loses it in mid-call.
+func leaveStore(ctx context.Context, s store.Store, w World, hosts bool) error {
+	ctx, cancel := context.WithTimeout(ctx, leaveGrace)
+	defer cancel()
+	const key = "goddp/left"
+	if left, err := s.Add(ctx, key, 1); err == nil && left == int64(w.Size) {
+		s.Set(ctx, key+"/all", nil)
+	}
+	if hosts {
+		s.Wait(ctx, key+"/all") // a rank that died is no error here: its peers were told
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package comm
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/store"
+)
+
+// Split divides the group: all ranks call it, and those that give the same
+// color make a new group, numbered by key, then by rank. A rank that gives a
+// negative color gets none, nil. The new group shares the device and the
+// store; it is closed on its own, before this one.
+func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGroup, error) {
+	pg.startMu.Lock()
+	pg.splits++
+	n := pg.splits
+	pg.startMu.Unlock()
+	choices, err := pg.exchange(ctx, []int64{int64(color), int64(key)})
+	if err != nil {
+		return nil, fmt.Errorf("rank %d: splitting the process group: %w", pg.rank, err)
+	}
+	if color < 0 {
+		return nil, nil
+	}
+	var members []int
+	for r, c := range choices {
+		if c[0] == int64(color) {
+			members = append(members, r)
+		}
+	}
+	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(choices[a][1], choices[b][1]) })
+	view := store.Prefix(pg.store, fmt.Sprintf("split/%d/%d", n, color))
+	cfg := backend.Config{
+		Rank: slices.Index(members, pg.rank), Size: len(members), Store: store.Prefix(view, "backend"),
+		Device: pg.dev, Timeout: pg.timeout, Log: pg.log,
+	}
+	be, err := pg.backend.Split(ctx, cfg, members)
+	if err != nil {
+		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.rank, color, members, err)
+	}
+	sub := newGroup(pg.world, cfg, view, be, Options{WrapBackend: pg.wrap})
+	sub.release.add(sub.backend.Close)
+	return sub, nil
+}

@@ -1,0 +1,78 @@
+package comm
+
+import (
+	"context"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+)
+
+// exchange gives every rank the numbers of all, by rank.
+func (pg *ProcessGroup) exchange(ctx context.Context, mine []int64) ([][]int64, error) {
+	counts := make([]int, pg.size)
+	for r := range counts {
+		counts[r] = len(mine)
+	}
+	data := device.HostTensor(mine, device.Int64).Buf.Host()
+	all, err := gather(ctx, pg, device.Int64, data, counts)
+	if err != nil {
+		return nil, err
+	}
+	flat := make([]int64, len(all)/8)
+	copy(device.HostTensor(flat, device.Int64).Buf.Host(), all)
+	return slices.Collect(slices.Chunk(flat, len(mine))), nil
+}
+
+// gather concatenates mine, host memory, of all ranks: rank r gives counts[r]
+// elements of type dt.
+func gather(ctx context.Context, pg *ProcessGroup, dt device.DType, mine []byte, counts []int) ([]byte, error) {
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	own, err := stage(pg.dev, dt, counts[pg.rank], mine)
+	if err != nil {
+		return nil, err
+	}
+	all, err := stage(pg.dev, dt, total, nil)
+	if err != nil {
+		own.free()
+		return nil, err
+	}
+	if err := pg.AllGatherUneven(all.t, own.t, counts).Sync(ctx); err != nil {
+		return nil, err // the call may go on: its memory is left to the collector
+	}
+	own.free()
+	return all.take(ctx)
+}
+
+// staged is device memory that small values of the host go through.
+type staged struct {
+	dev device.Device
+	t   device.Tensor
+}
+
+// stage allocates n elements, and copies data to them if there is any.
+func stage(dev device.Device, dt device.DType, n int, data []byte) (staged, error) {
+	buf, err := dev.Alloc(n * dt.Size())
+	if err != nil {
+		return staged{}, err
+	}
+	s := staged{dev, device.NewTensor(buf, dt, n)}
+	if data != nil {
+		if err := dev.CopyIn(dev.Compute(), s.t.Buf, data); err != nil {
+			s.free()
+			return staged{}, err
+		}
+	}
+	return s, nil
+}
+
+// take copies the elements to the host and frees them.
+func (s staged) take(ctx context.Context) ([]byte, error) {
+	defer s.free()
+	data := make([]byte, s.t.Bytes())
+	return data, s.dev.CopyOut(ctx, s.dev.Compute(), data, s.t.Buf)
+}
+
+func (s staged) free() { s.dev.Free(s.t.Buf) }

@@ -1,0 +1,79 @@
+package comm
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
+)
+
+// Work is a call in flight, or done.
+type Work struct {
+	call   *backend.Call
+	stream device.Stream
+	task   backend.Task
+	err    error // of a call that could not be started
+}
+
+// Wait makes what is computed from now on, on the device's compute stream,
+// see the call's result. On the CPU, whose stream runs inline, it blocks until
+// the call is done; on a GPU it does not block. Its error is the call's where
+// that is known, or ctx's cause.
+func (w *Work) Wait(ctx context.Context) error {
+	if w.err != nil {
+		return w.err
+	}
+	return w.task.Join(ctx, w.stream)
+}
+
+// Sync blocks until the call is done, has failed, or ctx ends: the call
+// itself then goes on.
+func (w *Work) Sync(ctx context.Context) error {
+	if w.err != nil {
+		return w.err
+	}
+	return w.task.Sync(ctx)
+}
+
+// State tells where the call is, and why it failed if it has.
+func (w *Work) State() (State, error) {
+	if w.err != nil {
+		return Failed, w.err
+	}
+	return w.task.State()
+}
+
+// Begun and Ended are moments for a trace: when the call began to run, and
+// when it was done.
+func (w *Work) Begun() Moment { return Moment{w, false} }
+
+// Ended is the moment at which the call was done.
+func (w *Work) Ended() Moment { return Moment{w, true} }
+
+// Moment is one end of a call's run, which may not have come yet.
+type Moment struct {
+	w   *Work
+	end bool
+}
+
+// Time is when the moment was, on the host's clock; zero before it has come.
+func (m Moment) Time() time.Time {
+	if m.w.err != nil {
+		return time.Time{}
+	}
+	begin, end := m.w.task.Span()
+	if m.end {
+		return end
+	}
+	return begin
+}
+
+func (w *Work) String() string {
+	s, err := w.State()
+	if err != nil {
+		return fmt.Sprintf("%v: %v: %v", w.call, s, err)
+	}
+	return fmt.Sprintf("%v: %v", w.call, s)
+}

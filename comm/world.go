@@ -1,0 +1,87 @@
+package comm
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// World is a process's place in its job.
+type World struct {
+	Rank, Size           int // among all processes
+	LocalRank, LocalSize int // among those of this host
+	// MasterAddr and MasterPort are where the job's store is.
+	MasterAddr string
+	MasterPort int
+	// AgentStore tells that the launcher hosts the store; else rank 0 does.
+	AgentStore bool
+	// Generation counts the launcher's restarts of the job.
+	Generation int
+}
+
+// WorldFromEnv reads the variables that golaunch, torchrun and most
+// schedulers set. With neither RANK nor WORLD_SIZE set it is a world of one;
+// without LOCAL_RANK and LOCAL_WORLD_SIZE all ranks are taken to be on one
+// host. Its error names every variable that is missing or makes no sense.
+func WorldFromEnv() (World, error) {
+	_, rank := os.LookupEnv("RANK")
+	_, size := os.LookupEnv("WORLD_SIZE")
+	if !rank && !size {
+		return World{Size: 1, LocalSize: 1}, nil
+	}
+	var e env
+	w := World{
+		Rank:       e.number("RANK", 0, required),
+		Size:       e.number("WORLD_SIZE", 1, required),
+		AgentStore: os.Getenv("TORCHELASTIC_USE_AGENT_STORE") == "True",
+		Generation: e.number("TORCHELASTIC_RESTART_COUNT", 0, 0),
+	}
+	w.LocalRank = e.number("LOCAL_RANK", 0, w.Rank)
+	w.LocalSize = e.number("LOCAL_WORLD_SIZE", 1, w.Size)
+	if w.Size > 1 || w.AgentStore {
+		if w.MasterAddr = os.Getenv("MASTER_ADDR"); w.MasterAddr == "" {
+			e.addf("MASTER_ADDR is not set")
+		}
+		w.MasterPort = e.number("MASTER_PORT", 1, required)
+	}
+	if len(e) == 0 && w.Rank >= w.Size {
+		e.addf("RANK is %d and WORLD_SIZE is %d", w.Rank, w.Size)
+	}
+	if len(e) == 0 && w.LocalRank >= w.LocalSize {
+		e.addf("LOCAL_RANK is %d and LOCAL_WORLD_SIZE is %d", w.LocalRank, w.LocalSize)
+	}
+	if len(e) > 0 {
+		return World{}, fmt.Errorf("comm: the environment does not describe a job: %s", strings.Join(e, "; "))
+	}
+	return w, nil
+}
+
+// masterAddr is the store's address, host:port.
+func (w World) masterAddr() string { return net.JoinHostPort(w.MasterAddr, strconv.Itoa(w.MasterPort)) }
+
+// env collects what is wrong with the environment.
+type env []string
+
+func (e *env) addf(format string, args ...any) { *e = append(*e, fmt.Sprintf(format, args...)) }
+
+// required stands for no fallback.
+const required = -1
+
+// number reads a variable that is a number of at least least, or fallback
+// where it is not set.
+func (e *env) number(name string, least, fallback int) int {
+	s, ok := os.LookupEnv(name)
+	if !ok {
+		if fallback == required {
+			e.addf("%s is not set", name)
+		}
+		return fallback
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < least {
+		e.addf("%s is %q, not a number of at least %d", name, s, least)
+	}
+	return n
+}

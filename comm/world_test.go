@@ -1,0 +1,66 @@
+package comm
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// setEnv sets the world's variables to exactly vars.
+func setEnv(t *testing.T, vars map[string]string) {
+	for _, name := range []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+		"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"} {
+		t.Setenv(name, "") // restores it
+		os.Unsetenv(name)
+	}
+	for name, value := range vars {
+		os.Setenv(name, value)
+	}
+}
+
+func TestWorldFromEnv(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		vars string
+		want World
+		errs []string // what the error must hold
+	}{
+		{name: "none set", want: World{Size: 1, LocalSize: 1}},
+		{
+			name: "a launcher's worker",
+			vars: "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=29500 TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RESTART_COUNT=2",
+			want: World{Rank: 5, Size: 8, LocalRank: 1, LocalSize: 4, MasterAddr: "h", MasterPort: 29500, AgentStore: true, Generation: 2},
+		},
+		{
+			name: "the least",
+			vars: "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1234",
+			want: World{Rank: 1, Size: 2, LocalRank: 1, LocalSize: 2, MasterAddr: "127.0.0.1", MasterPort: 1234},
+		},
+		{name: "half", vars: "RANK=0", errs: []string{"WORLD_SIZE is not set"}},
+		{name: "no master", vars: "RANK=0 WORLD_SIZE=2", errs: []string{"MASTER_ADDR is not set", "MASTER_PORT is not set"}},
+		{name: "no numbers", vars: "RANK=x WORLD_SIZE=0 MASTER_ADDR=h MASTER_PORT=1", errs: []string{`RANK is "x"`, `WORLD_SIZE is "0"`}},
+		{name: "beyond the world", vars: "RANK=2 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 LOCAL_WORLD_SIZE=4", errs: []string{"RANK is 2 and WORLD_SIZE is 2"}},
+		{name: "beyond the host", vars: "RANK=2 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1", errs: []string{"LOCAL_RANK is 2 and LOCAL_WORLD_SIZE is 2"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			vars := map[string]string{}
+			for _, kv := range strings.Fields(c.vars) {
+				k, v, _ := strings.Cut(kv, "=")
+				vars[k] = v
+			}
+			setEnv(t, vars)
+			got, err := WorldFromEnv()
+			if len(c.errs) == 0 && err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range c.errs {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v lacks %q", err, want)
+				}
+			}
+			if got != c.want {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
