@@ -1,0 +1,68 @@
+package reducer
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+)
+
+// The cases are those of PyTorch's ComputeBucketAssignmentTest, by their
+// numbers alone, and a few of our own.
+func TestAssign(t *testing.T) {
+	f32 := func(n int) Param { return Param{Shape: device.Shape{n}, DType: device.Float32} }
+	f64 := func(n int) Param { return Param{Shape: device.Shape{n}, DType: device.Float64} }
+	alternating := func(n int) []Param {
+		var ps []Param
+		for range n / 2 {
+			ps = append(ps, f32(50), f64(25))
+		}
+		return ps
+	}
+	four := []Param{f32(10), f32(10), f32(10), f32(10)}
+	for _, c := range []struct {
+		name   string
+		params []Param
+		caps   []int
+		want   [][]int
+		limits []int
+	}{
+		{"several caps, one type", four, []int{40, 80}, [][]int{{0}, {1, 2}, {3}}, []int{40, 80, 80}},
+		{"one cap, two types", alternating(6), []int{400}, [][]int{{0, 2}, {1, 3}, {4}, {5}}, []int{400, 400, 400, 400}},
+		{"several caps, two types", alternating(6), []int{200, 400}, [][]int{{0}, {1}, {2, 4}, {3, 5}}, []int{200, 200, 400, 400}},
+		{"the last cap stays", alternating(10), []int{200, 400}, [][]int{{0}, {1}, {2, 4}, {3, 5}, {6, 8}, {7, 9}}, []int{200, 200, 400, 400, 400, 400}},
+		{"one that is too large rides with the rest", []Param{f32(5), f32(1000), f32(5)}, []int{100}, [][]int{{0, 1}, {2}}, []int{100, 100}},
+		{"by the last member, not by closing", []Param{f64(1), f32(10), f32(10)}, []int{80}, [][]int{{0}, {1, 2}}, []int{80, 80}},
+		{"a cap never reached", four, []int{1000}, [][]int{{0, 1, 2, 3}}, []int{1000}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			order := make([]int, len(c.params))
+			for i := range order {
+				order[i] = i
+			}
+			var got [][]int
+			var limits []int
+			for _, a := range Assign(c.params, order, c.caps) {
+				got = append(got, a.Params)
+				limits = append(limits, a.Cap)
+			}
+			if !reflect.DeepEqual(got, c.want) || !reflect.DeepEqual(limits, c.limits) {
+				t.Errorf("got %v with caps %v, want %v with %v", got, limits, c.want, c.limits)
+			}
+		})
+	}
+}
+
+func TestAssignFollowsTheOrder(t *testing.T) {
+	params := make([]Param, 5)
+	for i := range params {
+		params[i] = Param{Shape: device.Shape{100}, DType: device.Float32}
+	}
+	var got [][]int
+	for _, a := range Assign(params, reversed(5), []int{400, 800}) {
+		got = append(got, a.Params)
+	}
+	if want := [][]int{{4}, {3, 2}, {1, 0}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,38 @@
+// Package reducer averages gradients over the ranks of a process group while
+// they are still being computed. It knows communication and nothing of
+// autograd: an engine joins by calling these methods.
+//
+//	r, err := reducer.New(ctx, pg, params, nil) // params in order of registration
+//	...
+//	r.Begin(true)          // a backward pass starts; false: accumulate, do not reduce
+//	  dst := r.Grad(i)     // where gradient i lives: a view of its bucket
+//	  r.Fresh(i)           // first write since Zero: overwrite; else add
+//	  r.Scale()            // factor for the pass's last write of each gradient
+//	  r.Ready(i, event)    // gradient i is final on the compute stream at event
+//	err = r.Finish(ctx, nil) // the pass is over: what is missing, what failed
+//
+// # Buckets
+//
+// Gradients live in buckets from the first step on: one flat tensor each, of
+// one element type, allocated by the group. Buckets are filled by PyTorch's
+// rule in reverse order of registration, which is about the order in which
+// gradients become final, and reduced strictly in order of index, each as
+// soon as it is complete and those before it have been started. A view starts
+// on [device.Align] bytes. A bucket is padded with zeros to a multiple of
+// Align bytes a rank; the padding begins with one flag word per rank.
+//
+// # Missing gradients
+//
+// A rank that finishes a pass without some gradient writes zeros in its place,
+// raises its flag in the bucket and reduces all the same, so that nobody
+// waits for it. The summed flags tell every rank, and its optimizer, that this
+// step must not be applied; the [*MissingGradientError] that Finish returns
+// on every rank names the ranks and the parameters. The group stays usable
+// and the next pass starts afresh.
+//
+// # Structure
+//
+// The decisions (what to launch when, what is missing) are a pure core in
+// core.go, told events and answering with actions; its tests are the
+// scenarios in testdata.
+package reducer

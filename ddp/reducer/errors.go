@@ -1,0 +1,67 @@
+package reducer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+var errReadyTwice = errors.New("ready twice in one backward pass")
+
+// MissingGradientError says which parameters got no gradient in a pass that
+// was to be reduced. Every rank gets it in that pass; none applies the step,
+// and the group stays usable.
+type MissingGradientError struct {
+	Missing []Missing // by rank
+}
+
+// Missing is what one rank lacked.
+type Missing struct {
+	Rank   int
+	Params []string // by name
+	Cause  string   // what cut the pass short, if something did
+}
+
+func (e *MissingGradientError) Error() string {
+	var b strings.Builder
+	b.WriteString("no gradient in this backward pass for ")
+	for i, m := range e.Missing {
+		if i > 0 {
+			b.WriteString("; for ")
+		}
+		fmt.Fprintf(&b, "%s on rank %d", names(m.Params), m.Rank)
+		if m.Cause != "" {
+			fmt.Fprintf(&b, ", whose pass failed: %s", m.Cause)
+		}
+	}
+	b.WriteString(": the step is skipped on every rank (was a parameter not used in the loss?)")
+	return b.String()
+}
+
+// names lists the first few of many names.
+func names(ps []string) string {
+	const most = 8
+	if len(ps) > most {
+		return fmt.Sprintf("parameters %q and %d more", ps[:most], len(ps)-most)
+	}
+	if len(ps) == 1 {
+		return fmt.Sprintf("parameter %q", ps[0])
+	}
+	return fmt.Sprintf("parameters %q", ps)
+}
+
+// ModelMismatchError says how a rank's model differs from rank 0's.
+type ModelMismatchError struct {
+	What   string // "parameter", "buffer", ...
+	Rank   int
+	Index  int    // in order of registration; -1 when the number of them differs
+	Theirs string // as it is on Rank
+	Rank0  string // as it is on rank 0
+}
+
+func (e *ModelMismatchError) Error() string {
+	if e.Index < 0 {
+		return fmt.Sprintf("the ranks' models differ: %s %ss on rank %d, %s on rank 0", e.Theirs, e.What, e.Rank, e.Rank0)
+	}
+	return fmt.Sprintf("the ranks' models differ: %s %d is %s on rank %d, %s on rank 0", e.What, e.Index, e.Theirs, e.Rank, e.Rank0)
+}

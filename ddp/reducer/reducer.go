@@ -1,0 +1,328 @@
+package reducer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/profile"
+)
+
+// The caps of buckets in bytes where Options sets none: a small first one, so
+// that communication starts early.
+const (
+	DefaultFirstBucketCap = 1 << 20
+	DefaultBucketCap      = 25 << 20
+)
+
+// Options are how a Reducer is made. The zero value is the good default. They
+// are the same on every rank.
+type Options struct {
+	// BucketCapMB is the size, in MiB, at which a bucket is closed; 0: 25, and
+	// 1 for the first.
+	BucketCapMB float64
+	// FirstBucketCapMB is the first bucket's; 0: BucketCapMB, if that is set.
+	FirstBucketCapMB float64
+	// Prescaled tells that the engine multiplies every gradient by Scale in
+	// its last write of a pass, so that the average needs no pass of its own.
+	Prescaled bool
+}
+
+// caps are the buckets' caps in bytes, first to last.
+func (o Options) caps() ([]int, error) {
+	first, rest := DefaultFirstBucketCap, DefaultBucketCap
+	for _, mb := range []float64{o.BucketCapMB, o.FirstBucketCapMB} {
+		if mb < 0 || math.IsNaN(mb) || mb > math.MaxInt32 {
+			return nil, fmt.Errorf("reducer: a bucket cap of %v MiB", mb)
+		}
+	}
+	if o.BucketCapMB > 0 {
+		first, rest = int(o.BucketCapMB*(1<<20)), int(o.BucketCapMB*(1<<20))
+	}
+	if o.FirstBucketCapMB > 0 {
+		first = int(o.FirstBucketCapMB * (1 << 20))
+	}
+	return []int{first, rest}, nil
+}
+
+// Reducer averages one model's gradients over the ranks of a group. It is
+// driven by one goroutine, and owns nothing that has to be closed: the
+// buckets' memory goes with the last reference to it.
+type Reducer struct {
+	pg      *comm.ProcessGroup
+	params  []Param
+	op      comm.ReduceOp
+	core    *core
+	buckets []bucket
+	grads   []device.Tensor // by parameter: views of the buckets
+	fresh   []bool          // by parameter: the next write overwrites
+	reports reports
+	trace   *profile.Recorder
+
+	scale float64      // of the pass
+	works []*comm.Work // of the pass: the launched buckets, in order
+	early error        // of the pass: a launch that failed
+	err   error        // of the last pass: why the gradients must not be used
+}
+
+// bucket is a bucket as laid out.
+type bucket struct {
+	Assignment
+	name  string
+	flat  device.Tensor // the views, the flags, the padding
+	flags device.Tensor // one word per rank
+	bytes int           // of the gradients alone
+	dirty bool          // flags hold the last pass's
+}
+
+// New plans and allocates the buckets for params, in their order of
+// registration. All ranks call it; a model that differs between them is a
+// [*ModelMismatchError] on every one.
+func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Options) (*Reducer, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	caps, err := o.caps()
+	if err != nil {
+		return nil, err
+	}
+	if len(params) == 0 {
+		return nil, errors.New("reducer: the model has no parameter that requires a gradient")
+	}
+	if err := Verify(ctx, pg, "parameter", params); err != nil {
+		return nil, err
+	}
+	r := &Reducer{
+		pg: pg, params: params, op: comm.Avg, scale: 1,
+		grads: make([]device.Tensor, len(params)), fresh: make([]bool, len(params)),
+		trace: profile.Of(pg.Device().Values()),
+	}
+	if o.Prescaled {
+		r.op = comm.Sum
+	}
+	if r.reports, err = newReports(ctx, pg); err != nil {
+		return nil, err
+	}
+	plan := Assign(params, reversed(len(params)), caps)
+	members := make([][]int, len(plan))
+	for i, a := range plan {
+		members[i] = a.Params
+		b, err := r.lay(i, a)
+		if err != nil {
+			return nil, err
+		}
+		r.buckets = append(r.buckets, b)
+	}
+	r.core = newCore(members, len(params))
+	r.freshen()
+	return r, nil
+}
+
+// lay allocates bucket i and points its gradients into it.
+func (r *Reducer) lay(i int, a Assignment) (bucket, error) {
+	b := bucket{Assignment: a, name: fmt.Sprintf("bucket %d", i)}
+	dt := r.params[a.Params[0]].DType
+	offsets, end := make([]int, len(a.Params)), 0
+	for k, p := range a.Params {
+		offsets[k] = end
+		b.bytes += r.params[p].bytes()
+		end += device.AlignUp(r.params[p].bytes())
+	}
+	ranks := r.pg.Size()
+	unit := ranks * device.Align
+	size := (end + ranks*dt.Size() + unit - 1) / unit * unit
+	buf, err := r.pg.Alloc(size)
+	if err != nil {
+		return b, fmt.Errorf("reducer: %s of %d parameters: %w", b.name, len(a.Params), err)
+	}
+	b.flat = device.NewTensor(buf, dt, size/dt.Size())
+	b.flags = device.NewTensor(buf.Slice(end, ranks*dt.Size()), dt, ranks)
+	for k, p := range a.Params {
+		r.grads[p] = device.NewTensor(buf.Slice(offsets[k], r.params[p].bytes()), dt, r.params[p].Shape...)
+	}
+	return b, nil
+}
+
+// Grad is where gradient i lives. It stays there for the Reducer's life.
+func (r *Reducer) Grad(i int) device.Tensor { return r.grads[i] }
+
+// Flags are one word per rank, of gradient i's type: after a pass, any that is
+// not zero forbids the use of the bucket that holds gradient i.
+func (r *Reducer) Flags(i int) device.Tensor { return r.buckets[r.core.home[i]].flags }
+
+// Fresh tells, once, that the next write of gradient i is the first since Zero
+// and must overwrite.
+func (r *Reducer) Fresh(i int) bool {
+	f := r.fresh[i]
+	r.fresh[i] = false
+	return f
+}
+
+// Zero makes the next write of gradient i a first one.
+func (r *Reducer) Zero(i int) { r.fresh[i] = true }
+
+func (r *Reducer) freshen() {
+	for i := range r.fresh {
+		r.fresh[i] = true
+	}
+}
+
+// Scale is the factor for the last write of each gradient in this pass: one
+// over the number of ranks in a pass that is reduced by a Prescaled reducer,
+// else 1.
+func (r *Reducer) Scale() float64 { return r.scale }
+
+// Err is why the gradients of the last pass must not be used; nil when they
+// may be.
+func (r *Reducer) Err() error { return r.err }
+
+// Begin starts a backward pass. Without sync, it only accumulates: nothing is
+// reduced, and a later pass reduces the sum.
+func (r *Reducer) Begin(sync bool) {
+	r.step(event{kind: begin, sync: sync})
+	r.works, r.early, r.err, r.scale = r.works[:0], nil, nil, 1
+	if sync {
+		r.reports.pass++
+		if r.op == comm.Sum {
+			r.scale = 1 / float64(r.pg.Size())
+		}
+	}
+	for i := range r.buckets {
+		if b := &r.buckets[i]; b.dirty {
+			b.dirty = false
+			r.early = errors.Join(r.early, r.fill(b.flags, 0))
+		}
+	}
+}
+
+// Ready tells that gradient i is final, on the compute stream at event at. It
+// starts the reductions of all buckets that are complete now, and never waits.
+func (r *Reducer) Ready(i int, at device.Event) {
+	actions, err := r.core.step(event{kind: ready, param: i})
+	if err != nil {
+		panic(fmt.Errorf("reducer: rank %d: parameter %v: %w", r.pg.Rank(), r.params[i], err))
+	}
+	r.perform(actions, at)
+}
+
+// Finish ends the pass: it completes and reduces what is missing, waits for
+// the reductions as [comm.Work.Wait] does, and returns why the gradients must
+// not be used: a [*MissingGradientError], or the failure of a reduction, after
+// which the group is broken. cause is what cut the pass short, nil if nothing
+// did; the other ranks are told.
+func (r *Reducer) Finish(ctx context.Context, cause error) error {
+	actions := r.step(event{kind: finish})
+	var missing []string
+	for _, a := range actions {
+		if a.kind == zero {
+			missing = append(missing, r.params[a.param].Name)
+		}
+	}
+	if len(missing) > 0 {
+		// Before the flag can be seen, so that who sees it finds the report.
+		if err := r.reports.publish(ctx, missing, cause); err != nil {
+			r.early = errors.Join(r.early, err)
+		}
+	}
+	r.perform(actions, nil)
+	errs := []error{r.early}
+	for _, w := range r.works {
+		if err := w.Wait(ctx); err != nil {
+			errs = append(errs, err)
+			break // the group is broken: the others have the same cause
+		}
+	}
+	r.err = errors.Join(errs...)
+	if r.err == nil && len(r.works) > 0 {
+		r.err = r.missing(ctx)
+	}
+	if r.err != nil {
+		r.freshen() // the next pass must not add to this one's
+	}
+	return r.err
+}
+
+// step tells the core an event; its error is the engine's mistake.
+func (r *Reducer) step(e event) []action {
+	actions, err := r.core.step(e)
+	if err != nil {
+		panic(fmt.Errorf("reducer: rank %d: %w", r.pg.Rank(), err))
+	}
+	return actions
+}
+
+// perform carries out the core's actions. A failure is kept for Finish: the
+// reductions that can be started are, for the other ranks wait for them.
+func (r *Reducer) perform(actions []action, at device.Event) {
+	for _, a := range actions {
+		b := &r.buckets[a.bucket]
+		switch a.kind {
+		case zero:
+			r.early = errors.Join(r.early, r.fill(r.grads[a.param], 0))
+		case flag:
+			b.dirty = true
+			r.early = errors.Join(r.early, r.fill(b.flags.Range(r.pg.Rank(), r.pg.Rank()+1), 1))
+		case launch:
+			w := r.pg.With(comm.CallOptions{Name: b.name, After: at}).AllReduce(b.flat, r.op)
+			r.works = append(r.works, w)
+			if r.trace.On() {
+				r.trace.Add(profile.Span{
+					Track: profile.Communication, Name: "AllReduce " + b.name, Begin: w.Begun(), End: w.Ended(),
+					Args: []profile.Arg{{Name: "bucket", Value: a.bucket}, {Name: "bytes", Value: b.bytes}, {Name: "parameters", Value: len(b.Params)}},
+				})
+			}
+		}
+	}
+}
+
+func (r *Reducer) fill(t device.Tensor, v float64) error {
+	d := r.pg.Device()
+	return d.Kernels().Fill(d.Compute(), t, v)
+}
+
+// missing reads the summed flags.
+func (r *Reducer) missing(ctx context.Context) error {
+	ranks := make([]bool, r.pg.Size())
+	any := false
+	for i := range r.buckets {
+		b := &r.buckets[i]
+		word := b.flags.DType.Size()
+		flags := make([]byte, b.flags.Bytes())
+		if err := r.pg.Device().CopyOut(ctx, r.pg.Device().Compute(), flags, b.flags.Buf); err != nil {
+			return err
+		}
+		for at, v := range flags {
+			if v != 0 {
+				ranks[at/word], b.dirty, any = true, true, true
+			}
+		}
+	}
+	if !any {
+		return nil
+	}
+	return r.reports.collect(ctx, ranks)
+}
+
+// Bucket describes one bucket, in the order in which they are reduced.
+type Bucket struct {
+	Params []string
+	Bytes  int // of the gradients
+	Cap    int // in bytes
+	Padded int // bytes that are reduced
+}
+
+// Buckets describes the buckets.
+func (r *Reducer) Buckets() []Bucket {
+	out := make([]Bucket, len(r.buckets))
+	for i, b := range r.buckets {
+		out[i] = Bucket{Bytes: b.bytes, Cap: b.Cap, Padded: b.flat.Bytes()}
+		for _, p := range b.Params {
+			out[i].Params = append(out[i].Params, r.params[p].Name)
+		}
+	}
+	return out
+}
