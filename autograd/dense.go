@@ -65,6 +65,7 @@ func (v *Variable) Dense(ctx context.Context) (*tensor.Dense, error) {
 }
 
 func toDense[T float32 | float64](ctx context.Context, v *Variable, t device.Tensor) (*tensor.Dense, error) {
+	defer runtime.KeepAlive(v)
 	shared := t.Buf.Host() != nil
 	var data []T
 	if shared {

@@ -51,9 +51,9 @@
 //	}
 //
 // A step ends by one rule: after a Backward, the first operation that uses
-// nothing made in that step begins the next one, and frees what the last one
-// made. In the loop that is the first layer of the next model.Forward: until
-// then loss is there to be read. What is to live longer is retained
+// nothing made in that step, be it a result or a gradient, begins the next one
+// and frees what the last one made. In the loop that is the first layer of the
+// next model.Forward: until then loss is there to be read. What is to live longer is retained
 // ([Variable.Retain]), or read. Using a freed variable panics with a
 // [*FreedError] that says where it was freed.
 //

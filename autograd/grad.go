@@ -107,7 +107,7 @@ func (v *Variable) Grad() *Variable {
 		g = &Variable{s: v.s, t: l.t, mem: l.mem}
 	}
 	if g != nil {
-		g.SetName(v.name + ".grad")
+		g.grad, g.name = true, v.name+".grad"
 	}
 	return g
 }

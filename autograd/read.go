@@ -3,6 +3,7 @@ package autograd
 import (
 	"context"
 	"math"
+	"runtime"
 
 	"github.com/goddp/goddp/device"
 )
@@ -47,6 +48,7 @@ func (v *Variable) Read(ctx context.Context) ([]float64, error) {
 		return nil, err
 	}
 	defer dev.Free(wide.Buf)
+	defer runtime.KeepAlive(v)
 	if err := dev.Kernels().Copy(s, wide, src); err != nil {
 		return nil, err
 	}

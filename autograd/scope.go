@@ -58,13 +58,13 @@ func (s *state) free(b *block, why string) {
 
 // advance begins the next step if op, about to be applied to in, is the first
 // operation after a Backward that uses nothing made in the step of that
-// Backward.
+// Backward, gradients included.
 func (s *state) advance(op string, in []*Variable) {
 	if !s.ended || s.scope != s.step {
 		return
 	}
 	for _, v := range in {
-		if v.mem.scope == s.step {
+		if v.mem.scope == s.step || v.grad {
 			return
 		}
 	}

@@ -15,6 +15,7 @@ type Variable struct {
 	mem  *block
 	op   string // the operation that made it; empty for a leaf
 	name string
+	grad bool  // it is a leaf's gradient: an operation on it is part of the step that made it
 	node *node // where its gradient goes; nil when it needs none
 	// The observers of backward passes that begin here or come through here.
 	observers []Observer

@@ -1,0 +1,274 @@
+package autograd_test
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// tick is the identity; its Backward writes a line to a log.
+type tick struct {
+	name string
+	log  *[]string
+}
+
+func (f tick) Name() string                         { return f.name }
+func (f tick) Shape(in []device.Shape) device.Shape { return in[0] }
+func (f tick) Forward(c *autograd.Call) error       { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
+func (f tick) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	*f.log = append(*f.log, f.name)
+	return c.Kernels.Axpby(c.Stream, dst, acc, g)
+}
+
+func mustBackward(t *testing.T, v *autograd.Variable, opts ...autograd.BackwardOption) {
+	t.Helper()
+	if err := v.Backward(opts...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A leaf's sink hears that its gradient is ready once, after the last of the
+// leaf's uses and while earlier layers are still to come.
+func TestReadyInTheMiddle(t *testing.T) {
+	dev := newDevice(t)
+	var log []string
+	leaf := func(name string) *autograd.Variable {
+		v := autograd.Scalar(dev, 2).RequireGrad()
+		newSink(v, name, &log)
+		return v
+	}
+	first, shared, last := leaf("first"), leaf("shared"), leaf("last")
+	through := func(name string, x *autograd.Variable) *autograd.Variable {
+		return autograd.Apply(tick{name, &log}, x)
+	}
+
+	h := through("layer 1", autograd.Mul(first, shared))
+	h = through("layer 2", autograd.Mul(h, shared))
+	h = through("layer 3", autograd.Mul(h, last))
+	mustBackward(t, autograd.Mul(h, shared))
+
+	want := []string{
+		"shared fresh", // first of its three uses, seen from the end
+		"layer 3", "last fresh", "last scale", "last ready",
+		"layer 2",
+		"layer 1", "shared scale", "shared ready", "first fresh", "first scale", "first ready",
+	}
+	if !slices.Equal(log, want) {
+		t.Errorf("heard\n%s\nwant\n%s", strings.Join(log, "\n"), strings.Join(want, "\n"))
+	}
+	// y = first·shared³·last
+	if got := shared.Grad().Item(); got != 3*4*2*2 {
+		t.Errorf("gradient of the shared leaf is %v, want 48", got)
+	}
+}
+
+func TestGradientsAddUpUntilZeroed(t *testing.T) {
+	dev := newDevice(t)
+	w := autograd.Scalar(dev, 3).RequireGrad()
+	if w.Grad() != nil {
+		t.Error("a gradient before the first pass")
+	}
+	for pass, want := range []float64{6, 12} {
+		mustBackward(t, autograd.Mul(w, w))
+		if got := w.Grad().Item(); got != want {
+			t.Errorf("after pass %d the gradient is %v, want %v", pass+1, got, want)
+		}
+	}
+	w.ZeroGrad()
+	if w.Grad() != nil {
+		t.Error("a gradient after ZeroGrad")
+	}
+	mustBackward(t, w) // a leaf is its own root
+	if got := w.Grad().Item(); got != 1 {
+		t.Errorf("gradient for itself is %v, want 1", got)
+	}
+}
+
+// Inputs that need no gradient cost nothing: no kernel runs for them.
+func TestOnlyNeededGradients(t *testing.T) {
+	dev := newFaulty(t, nil)
+	x, w := autograd.Zeros(dev, device.Float32, 2, 3), autograd.Zeros(dev, device.Float32, 4, 3).RequireGrad()
+	loss := autograd.Sum(autograd.Linear(x, w, nil, device.NoActivation))
+	dev.kernels = 0
+	mustBackward(t, loss)
+	// Fill and copy of the seed; three of Sum; one product.
+	if dev.kernels != 6 {
+		t.Errorf("%d kernels ran, want 6", dev.kernels)
+	}
+	if x.Grad() != nil || x.RequiresGrad() {
+		t.Error("a gradient for an input that needs none")
+	}
+	if loss := autograd.Sum(x); loss.RequiresGrad() {
+		t.Error("a graph where nothing needs a gradient")
+	}
+}
+
+func TestSecondBackward(t *testing.T) {
+	dev := newDevice(t)
+	w := autograd.Scalar(dev, 3).RequireGrad()
+	h := autograd.Mul(w, w)
+	a, b := autograd.MulScalar(h, 2), autograd.MulScalar(h, 10)
+	mustBackward(t, a, autograd.RetainGraph)
+	mustBackward(t, a, autograd.RetainGraph)
+	mustBackward(t, b)
+	if got := w.Grad().Item(); got != 12+12+60 {
+		t.Errorf("gradient %v, want 84", got)
+	}
+	err := panics[*autograd.GraphError](t, func() { a.Backward() })
+	if err != nil && !strings.Contains(err.Error(), "RetainGraph") {
+		t.Errorf("%v does not say what to do", err)
+	}
+}
+
+func TestBackwardWith(t *testing.T) {
+	dev := newDevice(t)
+	w := autograd.FromSlice(dev, []float64{1, 2, 3}).RequireGrad()
+	g := autograd.FromSlice(dev, []float64{1, 10, 100})
+	y := autograd.Linear(autograd.Mul(w, w), autograd.FromSlice(dev, []float64{1, 0, 0, 0, 1, 0, 0, 0, 1}, 3, 3), nil, device.ActReLU)
+	if err := y.BackwardWith(g); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "gradient", read(t, w.Grad()), []float64{2, 40, 600}, 0)
+	near(t, "the gradient given", read(t, g), []float64{1, 10, 100}, 0)
+}
+
+// A result's gradient is freed as soon as it was passed on, so a backward pass
+// needs memory for two of them however long the chain.
+func TestInteriorGradientsAreFreed(t *testing.T) {
+	const n, length = 1 << 20, 16
+	dev := newDevice(t)
+	x := autograd.Zeros(dev, device.Float32, n/4).RequireGrad()
+	h := x
+	for range length {
+		h = autograd.MulScalar(h, 1)
+	}
+	before := dev.Memory()
+	mustBackward(t, autograd.Sum(h))
+	after := dev.Memory()
+	if extra := after.Peak - before.InUse; extra > 3*n+n/2 {
+		t.Errorf("%d bytes more at the peak, want the leaf's gradient and two more of %d bytes", extra, n)
+	}
+	if extra := after.InUse - before.InUse; extra > n+n/2 {
+		t.Errorf("%d bytes stay in use, want the leaf's gradient of %d", extra, n)
+	}
+}
+
+// watcher is an Observer that writes down what it is told.
+type watcher struct {
+	leaves  []*autograd.Variable
+	begun   int
+	reached []bool
+	ended   []error
+	fail    error
+}
+
+func (w *watcher) BeginBackward(reached func(*autograd.Variable) bool) {
+	w.begun++
+	w.reached = nil
+	for _, l := range w.leaves {
+		w.reached = append(w.reached, reached(l))
+	}
+}
+
+func (w *watcher) EndBackward(err error) error {
+	w.ended = append(w.ended, err)
+	return w.fail
+}
+
+func TestObservers(t *testing.T) {
+	dev := newDevice(t)
+	a, b := autograd.Scalar(dev, 2).RequireGrad(), autograd.Scalar(dev, 3).RequireGrad()
+	w := &watcher{leaves: []*autograd.Variable{a, b, autograd.Scalar(dev, 1)}}
+	other := &watcher{}
+	out1 := autograd.Observe(autograd.MulScalar(a, 5), w)
+	out2 := autograd.Observe(autograd.Mul(a, b), w)
+	elsewhere := autograd.Observe(autograd.MulScalar(b, 7), other)
+
+	mustBackward(t, elsewhere, autograd.RetainGraph)
+	if w.begun != 0 || other.begun != 1 {
+		t.Errorf("a pass elsewhere told the watcher %d times and its own %d times, want 0 and 1", w.begun, other.begun)
+	}
+	mustBackward(t, out1, autograd.RetainGraph)
+	if w.begun != 1 || !slices.Equal(w.reached, []bool{true, false, false}) {
+		t.Errorf("told %d times of leaves %v, want once of the first", w.begun, w.reached)
+	}
+	mustBackward(t, autograd.Add(out1, out2), autograd.RetainGraph)
+	if w.begun != 2 || !slices.Equal(w.reached, []bool{true, true, false}) {
+		t.Errorf("told %d times in all, of leaves %v, want twice and the first two", w.begun, w.reached)
+	}
+	if !slices.Equal(w.ended, []error{nil, nil}) {
+		t.Errorf("passes ended with %v, want two without an error", w.ended)
+	}
+	if got := a.Grad().Item(); got != 5+5+3 { // the observed handles pass gradients through
+		t.Errorf("gradient %v, want 13", got)
+	}
+
+	w.fail = errors.New("reduction failed")
+	if err := out2.Backward(); err != w.fail {
+		t.Errorf("Backward returned %v, want the observer's %v", err, w.fail)
+	}
+	if leaf := autograd.Scalar(dev, 1); autograd.Observe(leaf, w) != leaf {
+		t.Error("a variable without a graph is observed")
+	}
+	// Two observers of one output, the inner kept by the outer's handle.
+	both := autograd.Observe(autograd.Observe(autograd.Neg(a), w), other)
+	w.fail = nil
+	mustBackward(t, both)
+	if w.begun != 4 || other.begun != 2 {
+		t.Errorf("observers told %d and %d times, want 4 and 2", w.begun, other.begun)
+	}
+}
+
+// The sink's owner decides what an optimizer may do with the gradient.
+func TestGradSink(t *testing.T) {
+	dev := newDevice(t)
+	v := autograd.Scalar(dev, 2).RequireGrad().SetName("w")
+	mustBackward(t, autograd.Mul(v, v))
+	s := newSink(v, "w", nil)
+	if v.Grad() != nil {
+		t.Error("the gradient of before is still there")
+	}
+	s.scale = 0.5
+	mustBackward(t, autograd.Mul(v, v))
+	g := v.Grad()
+	if g.Item() != 2 || g.Name() != "w.grad" || g.Tensor().Buf.Addr() != s.t.Buf.Addr() {
+		t.Errorf("%v is %v, want w.grad 2 in the sink's memory", g, g.Item())
+	}
+	s.err = errors.New("a rank failed")
+	if err := v.GradErr(); err != s.err {
+		t.Errorf("GradErr is %v, want the sink's", err)
+	}
+	v.ZeroGrad()
+	if !s.fresh || v.Grad() != nil {
+		t.Error("ZeroGrad did not reach the sink")
+	}
+	v.SetGradSink(nil)
+	mustBackward(t, autograd.Mul(v, v))
+	if got := v.Grad().Item(); got != 4 || !s.fresh {
+		t.Errorf("without a sink the gradient is %v, want 4 and the sink untouched", got)
+	}
+}
+
+// Devices share nothing: each has a goroutine of its own.
+func TestTwoDevices(t *testing.T) {
+	var wg sync.WaitGroup
+	for range 2 {
+		dev := newDevice(t)
+		wg.Go(func() {
+			w := autograd.FromSlice(dev, []float64{1, -2}).RequireGrad()
+			for range 50 {
+				loss := autograd.Mean(autograd.Tanh(autograd.Mul(w, w)))
+				if err := loss.Backward(); err != nil || math.IsNaN(loss.Item()) {
+					t.Errorf("loss %v, %v", loss.Item(), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,165 @@
+package autograd_test
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+)
+
+// A step ends where the first operation after its Backward uses nothing made
+// in it, and not before.
+func TestStepEnds(t *testing.T) {
+	dev := newDevice(t)
+	x := autograd.Scalar(dev, 3)
+	w := autograd.Scalar(dev, 2).RequireGrad()
+	var kept *autograd.Variable
+	for range 2 {
+		y := autograd.Mul(w, x)
+		loss := autograd.Mul(y, y).SetName("loss")
+		before := autograd.Mul(x, x) // no Backward yet: uses nothing of the step, and ends nothing
+		mustBackward(t, loss)
+		after := autograd.Sub(y, x) // uses y: part of the step
+		if loss.Item() != 36 || y.Item() != 6 || after.Item() != 3 || before.Item() != 9 {
+			t.Fatalf("after Backward: loss %v, y %v, y-x %v, x² %v, want 36, 6, 3, 9", loss.Item(), y.Item(), after.Item(), before.Item())
+		}
+		autograd.Mul(w.Grad(), w.Grad())                    // a norm of gradients, too
+		autograd.NoGrad(dev, func() { autograd.Mul(x, x) }) // has a scope of its own
+		if loss.Item() != 36 {
+			t.Fatal("an evaluation ended the step")
+		}
+
+		kept = autograd.Reshape(after, 1).Detach().Retain()
+		autograd.Sqrt(x) // ends the step
+		err := panics[*autograd.FreedError](t, func() { loss.Item() })
+		for _, part := range []string{`Mul "loss"`, "made in step", "when step", "began at Sqrt", "Retain"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q does not say %q", err, part)
+			}
+		}
+		panics[*autograd.FreedError](t, func() { autograd.Add(y, x) })
+		if kept.Item() != 3 || after.Item() != 3 {
+			t.Errorf("what was retained reads %v, and through the other handle %v, want 3", kept.Item(), after.Item())
+		}
+	}
+	// What was retained is not of any step any more.
+	mustBackward(t, autograd.Mul(w, x))
+	y := autograd.Mul(w, kept)
+	mustBackward(t, y)
+	autograd.Neg(kept)
+	panics[*autograd.FreedError](t, func() { y.Item() })
+}
+
+func TestScopes(t *testing.T) {
+	dev := newDevice(t)
+	x := autograd.Scalar(dev, 3).RequireGrad()
+	outside := autograd.Neg(x)
+	var inside, kept, graph *autograd.Variable
+	use := dev.Memory().InUse
+	autograd.Scope(dev, func() {
+		inside = autograd.Mul(x, outside)
+		kept = autograd.MulScalar(inside, 2).Retain()
+		autograd.NoGrad(dev, func() {
+			if autograd.Neg(x).RequiresGrad() {
+				t.Error("recorded in NoGrad")
+			}
+		})
+		graph = autograd.Neg(x)
+		if !graph.RequiresGrad() {
+			t.Error("not recorded after NoGrad")
+		}
+	})
+	if err := panics[*autograd.FreedError](t, func() { inside.Tensor() }); !strings.Contains(err.Error(), "when its scope ended") {
+		t.Errorf("%v does not say where", err)
+	}
+	if outside.Item() != -3 || kept.Item() != -18 {
+		t.Errorf("outside %v, kept %v, want -3 and -18", outside.Item(), kept.Item())
+	}
+	// The value was retained, its graph was not.
+	panics[*autograd.FreedError](t, func() { kept.Backward() })
+	kept.Free()
+	kept.Free()
+	if got := dev.Memory().InUse; got != use {
+		t.Errorf("%d bytes in use, %d before", got, use)
+	}
+	if err := panics[*autograd.FreedError](t, func() { kept.Retain() }); !strings.Contains(err.Error(), "by Free") {
+		t.Errorf("%v does not say how", err)
+	}
+}
+
+// A panic in a scope ends it, and NoGrad with it.
+func TestScopeEndsByPanic(t *testing.T) {
+	dev := newDevice(t)
+	x := autograd.Scalar(dev, 3).RequireGrad()
+	use := dev.Memory().InUse
+	panics[*device.ShapeError](t, func() {
+		autograd.NoGrad(dev, func() { autograd.Reshape(autograd.Neg(x), 7) })
+	})
+	if got := dev.Memory().InUse; got != use {
+		t.Errorf("%d bytes in use, %d before", got, use)
+	}
+	if !autograd.Neg(x).RequiresGrad() {
+		t.Error("nothing is recorded any more")
+	}
+}
+
+// A training loop's memory does not grow.
+func TestSteadyState(t *testing.T) {
+	dev := newDevice(t)
+	x := autograd.FromSlice(dev, make([]float32, 64*32), 64, 32)
+	labels := autograd.FromLabels(dev, make([]int64, 64))
+	w := autograd.Zeros(dev, device.Float32, 10, 32).RequireGrad()
+	b := autograd.Zeros(dev, device.Float32, 10).RequireGrad()
+	var use, peak int64
+	for step := range 100 {
+		loss := autograd.CrossEntropyLoss(autograd.Linear(x, w, b, device.ActReLU), labels)
+		mustBackward(t, loss)
+		if m := dev.Memory(); step == 1 {
+			use, peak = m.InUse, m.Peak
+		} else if step > 1 && (m.InUse != use || m.Peak != peak) {
+			t.Fatalf("step %d: %d bytes in use, %d at the peak; %d and %d in step 1", step, m.InUse, m.Peak, use, peak)
+		}
+		w.ZeroGrad()
+		b.ZeroGrad()
+	}
+}
+
+// Leaves that the program dropped are freed: when the device has no memory
+// left, and otherwise before they are many more than those in use.
+func TestDroppedLeavesAreFreed(t *testing.T) {
+	const size = 4 << 20
+	data := make([]float32, size/4)
+	drop := func(dev device.Device) (peak int64) {
+		for range 64 {
+			if err := autograd.FromSlice(dev, data).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return dev.Memory().Peak
+	}
+	dev := cpu.New(&cpu.Options{Threads: 1, MemoryLimit: 5 * size})
+	defer dev.Close()
+	drop(dev)
+	dev = cpu.New(&cpu.Options{Threads: 1})
+	defer dev.Close()
+	if peak := drop(dev); peak > 2*64<<20 {
+		t.Errorf("%d bytes at the peak, for leaves of %d of which one is in use", peak, size)
+	}
+}
+
+// A leaf is not freed under an operation that is its last use.
+func TestLeafLivesThroughItsLastUse(t *testing.T) {
+	dev := newDevice(t)
+	w := autograd.FromSlice(dev, []float64{1, 2}).RequireGrad()
+	for range 20 {
+		y := autograd.Mul(w, autograd.FromSlice(dev, []float64{3, 4}))
+		runtime.GC()
+		autograd.FromSlice(dev, []float64{-1, -1}) // would take a freed leaf's memory
+		mustBackward(t, autograd.Sum(y))
+		near(t, "gradient", read(t, w.Grad()), []float64{3, 4}, 0)
+		w.ZeroGrad()
+	}
+}
