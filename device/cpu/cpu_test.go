@@ -1,0 +1,209 @@
+package cpu
+
+import (
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/devicetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open makes a device with several threads, so that kernels split even where
+// the machine has one core.
+func open(t *testing.T) device.Device {
+	return New(&Options{Threads: 3, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+}
+
+func TestConformance(t *testing.T) { devicetest.Run(t, open) }
+
+// TestProducts runs the suite's matrix products in every library.
+func TestProducts(t *testing.T) {
+	for _, b := range []BLAS{OpenBLAS, Gonum} {
+		t.Run(string(b), func(t *testing.T) {
+			if b == OpenBLAS {
+				needOpenBLAS(t)
+			}
+			d := New(&Options{BLAS: b, Threads: 2})
+			for _, c := range devicetest.Cases() {
+				if strings.HasPrefix(c.Name, "MatMul") || strings.HasPrefix(c.Name, "Linear") {
+					if err := c.Check(t.Context(), d); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// needOpenBLAS skips a test where OpenBLAS is not installed; CI sets
+// GODDP_REQUIRE_OPENBLAS so that it cannot skip unseen.
+func needOpenBLAS(t testing.TB) {
+	if _, err := openBLAS(1); err != nil {
+		if os.Getenv("GODDP_REQUIRE_OPENBLAS") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
+// mutant is a device whose kernels do one thing wrong.
+type mutant struct {
+	device.Device
+	kernels device.Kernels
+}
+
+func (m mutant) Kernels() device.Kernels { return m.kernels }
+
+// TestSuiteCatches checks that the conformance suite can fail: each mutant
+// must fail the cases named, and only those.
+func TestSuiteCatches(t *testing.T) {
+	for _, m := range []struct {
+		name  string
+		wrap  func(device.Kernels) device.Kernels
+		fails []string
+	}{
+		{"nothing", func(k device.Kernels) device.Kernels { return k }, nil},
+		{"ignores beta", func(k device.Kernels) device.Kernels { return ignoresBeta{k} }, []string{"MatMul"}},
+		{"reads dst at beta 0", func(k device.Kernels) device.Kernels { return readsDst{k} }, []string{"Sum"}},
+		{"broadcasts the wrong axis", func(k device.Kernels) device.Kernels { return wrongAxis{k} }, []string{"Binary"}},
+		{"sums naively", func(k device.Kernels) device.Kernels { return naiveSum{k} }, []string{"Sum"}},
+		{"writes behind dst", func(k device.Kernels) device.Kernels { return overruns{k} }, []string{"Axpby"}},
+		{"is not repeatable", func(k device.Kernels) device.Kernels { return &drifts{Kernels: k} }, []string{"MSEGrad"}},
+		{"applies skipped steps", func(k device.Kernels) device.Kernels { return neverSkips{k} }, []string{"SGD"}},
+		{"drops a NaN in ReLU", func(k device.Kernels) device.Kernels { return dropsNaN{k} }, []string{"Unary"}},
+		{"rounds twice", func(k device.Kernels) device.Kernels { return roundsTwice{k} }, []string{"Copy"}},
+		{"draws by the call", func(k device.Kernels) device.Kernels { return ignoresOffset{k} }, []string{"Uniform"}},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			d := open(t)
+			var failed []string
+			for _, c := range devicetest.Cases() {
+				kernel, dt, typed := strings.Cut(c.Name, "/")
+				if typed && dt == "float64" || !concerns(m.fails, kernel) {
+					continue
+				}
+				if err := c.Check(t.Context(), mutant{d, m.wrap(d.Kernels())}); err != nil {
+					t.Logf("caught: %v", err)
+					failed = append(failed, kernel)
+				}
+			}
+			if !slices.Equal(failed, m.fails) {
+				t.Errorf("cases %v failed, want %v", failed, m.fails)
+			}
+		})
+	}
+}
+
+// concerns tells whether a case is run for a mutant: the one that must catch
+// it, and a few quick ones that must not.
+func concerns(fails []string, kernel string) bool {
+	return slices.Contains(fails, kernel) || slices.Contains([]string{"Memory", "MSE", "CrossEntropy"}, kernel)
+}
+
+type ignoresBeta struct{ device.Kernels }
+
+func (m ignoresBeta) MatMul(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
+	return m.Kernels.MatMul(s, dst, device.Accum{Alpha: acc.Alpha}, x, tx, y, ty)
+}
+
+type readsDst struct{ device.Kernels }
+
+func (m readsDst) Sum(s device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
+	if err := m.Axpby(s, dst, device.Accum{Alpha: acc.Beta}, dst); err != nil {
+		return err
+	}
+	return m.Kernels.Sum(s, dst, device.Accum{Alpha: acc.Alpha, Beta: 1}, src)
+}
+
+type wrongAxis struct{ device.Kernels }
+
+func (m wrongAxis) Binary(s device.Stream, op device.BinaryOp, dst, x, y device.Tensor) error {
+	if n := len(dst.Shape); n == 2 && dst.Shape[0] == dst.Shape[1] && len(y.Shape) == 1 {
+		y = y.Reshape(y.Len(), 1)
+	}
+	return m.Kernels.Binary(s, op, dst, x, y)
+}
+
+type naiveSum struct{ device.Kernels }
+
+func (m naiveSum) Sum(s device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
+	if dst.DType != device.Float32 || dst.Len() != 1 || acc != device.Store {
+		return m.Kernels.Sum(s, dst, acc, src)
+	}
+	var sum float32
+	for _, v := range device.Elements[float32](src) {
+		sum += v
+	}
+	device.Elements[float32](dst)[0] = sum
+	return nil
+}
+
+type overruns struct{ device.Kernels }
+
+func (m overruns) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
+	if n := dst.Bytes(); n > 0 && cap(dst.Buf.Host()) == n {
+		mem := dst.Buf.Host()
+		*(*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(mem)), n)) ^= 1
+	}
+	return m.Kernels.Axpby(s, dst, acc, x)
+}
+
+type drifts struct {
+	device.Kernels
+	calls float64
+}
+
+func (m *drifts) MSEGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
+	m.calls++
+	acc.Alpha *= 1 + 1e-7*float64(int(m.calls)%2)
+	return m.Kernels.MSEGrad(s, dst, acc, g, x, y)
+}
+
+type neverSkips struct{ device.Kernels }
+
+func (m neverSkips) SGD(s device.Stream, p device.SGDStep) error {
+	p.Skip = device.Tensor{}
+	return m.Kernels.SGD(s, p)
+}
+
+type dropsNaN struct{ device.Kernels }
+
+func (m dropsNaN) Unary(s device.Stream, op device.UnaryOp, dst, x device.Tensor) error {
+	err := m.Kernels.Unary(s, op, dst, x)
+	if op == device.ReLU && dst.DType == device.Float32 {
+		d := device.Elements[float32](dst)
+		for i, v := range d {
+			if v != v {
+				d[i] = 0
+			}
+		}
+	}
+	return err
+}
+
+type roundsTwice struct{ device.Kernels }
+
+func (m roundsTwice) Copy(s device.Stream, dst, src device.Tensor) error {
+	if dst.DType != device.Float16 || src.DType != device.Float64 {
+		return m.Kernels.Copy(s, dst, src)
+	}
+	between := device.HostTensor(make([]float32, src.Len()), device.Float32)
+	if err := m.Kernels.Copy(s, between, src); err != nil {
+		return err
+	}
+	return m.Kernels.Copy(s, dst, between)
+}
+
+type ignoresOffset struct{ device.Kernels }
+
+func (m ignoresOffset) Uniform(s device.Stream, dst device.Tensor, lo, hi float64, seed, offset uint64) error {
+	return m.Kernels.Uniform(s, dst, lo, hi, seed, 0)
+}

@@ -1,0 +1,84 @@
+package devicetest
+
+import (
+	"math"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+)
+
+// The known answers of Random123's authors for Philox4x32-10.
+func TestPhiloxKnownAnswers(t *testing.T) {
+	const ones = math.MaxUint32
+	for _, c := range []struct {
+		counter [4]uint32
+		key     [2]uint32
+		want    [4]uint32
+	}{
+		{[4]uint32{}, [2]uint32{}, [4]uint32{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+		{[4]uint32{ones, ones, ones, ones}, [2]uint32{ones, ones}, [4]uint32{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+		{
+			[4]uint32{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, [2]uint32{0xa4093822, 0x299f31d0},
+			[4]uint32{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
+		},
+	} {
+		if got := philox(c.counter, c.key[0], c.key[1]); got != c.want {
+			t.Errorf("philox(%x, %x) = %x, want %x", c.counter, c.key, got, c.want)
+		}
+	}
+}
+
+// The reference's numbers have the moments of their distributions.
+func TestMoments(t *testing.T) {
+	const n = 100000
+	for _, dt := range []device.DType{device.Float32, device.Float64} {
+		var mean, square, nMean, nSquare float64
+		for e := range uint64(n) {
+			u := uniform(dt, 0, 1, 7, e)
+			z, _ := normal(dt, 0, 1, 7, e)
+			mean, square = mean+u/n, square+u*u/n
+			nMean, nSquare = nMean+z/n, nSquare+z*z/n
+		}
+		// Five standard deviations of the mean of n numbers.
+		near := func(name string, got, want, deviation float64) {
+			if math.Abs(got-want) > 5*deviation/math.Sqrt(n) {
+				t.Errorf("%v: %s is %v, want %v", dt, name, got, want)
+			}
+		}
+		near("the uniform mean", mean, 1./2, math.Sqrt(1./12))
+		near("the uniform mean square", square, 1./3, math.Sqrt(4./45))
+		near("the normal mean", nMean, 0, 1)
+		near("the normal mean square", nSquare, 1, math.Sqrt2)
+	}
+}
+
+// The reference's 16-bit numbers survive a round trip, and rounding is to
+// nearest even.
+func TestFormats(t *testing.T) {
+	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
+		for b := range 1 << 16 {
+			v := unpack(formats[dt], uint16(b))
+			if v != v {
+				continue
+			}
+			if got := pack(formats[dt], v); got != uint16(b) && v != 0 {
+				t.Fatalf("%v: %#04x is %v, packed to %#04x", dt, b, v, got)
+			}
+			if r := round(dt, v); r != v {
+				t.Fatalf("%v: %v rounded to %v", dt, v, r)
+			}
+		}
+	}
+	for _, c := range []struct {
+		dt      device.DType
+		v, want float64
+	}{
+		{device.Float16, 1 + 0x1p-11, 1}, {device.Float16, 1 + 3*0x1p-11, 1 + 0x1p-9}, {device.Float16, 1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-10},
+		{device.Float16, 65519.99, 65504}, {device.Float16, 65520, math.Inf(1)}, {device.Float16, 0x1p-25, 0}, {device.Float16, -0x1.8p-24, -0x1p-23},
+		{device.BFloat16, 1 + 0x1p-8, 1}, {device.BFloat16, 1 + 3*0x1p-8, 1 + 0x1p-6}, {device.Float32, 1 + 0x1p-24, 1},
+	} {
+		if got := round(c.dt, c.v); got != c.want {
+			t.Errorf("%v: %v rounded to %v, want %v", c.dt, c.v, got, c.want)
+		}
+	}
+}

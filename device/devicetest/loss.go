@@ -1,0 +1,136 @@
+package devicetest
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
+
+var scalar = device.Shape{}
+
+func checkMSE(r *rig) {
+	each(r, shapes, func(shape device.Shape) {
+		x, y := r.random(-2, 2, shape...), r.random(-2, 2, shape...)
+		px, py := r.put(x), r.put(y)
+		n := float64(shape.Len())
+		squares := mapped(func(v ...float64) float64 { return (v[0] - v[1]) * (v[0] - v[1]) / n }, x, y)
+		want := summed(squares, scalar)
+		want.scale[0] = summed(mapped(func(v ...float64) float64 {
+			return (math.Abs(v[0]) + math.Abs(v[1])) * (math.Abs(v[0]) + math.Abs(v[1])) / n
+		}, x, y), scalar).v[0]
+		if n == 0 {
+			want.v[0] = math.NaN() // the mean of nothing
+		}
+		r.result("MSE", want, func(dst device.Tensor) error { return r.k.MSE(r.s, dst, px.Tensor, py.Tensor) })
+	})
+}
+
+func checkMSEGrad(r *rig) {
+	each(r, shapes[:len(shapes)-1], func(shape device.Shape) {
+		x, y, g := r.random(-2, 2, shape...), r.random(-2, 2, shape...), r.random(0.5, 2)
+		px, py, pg := r.put(x), r.put(y), r.put(g)
+		f := 2 * g.v[0] / float64(shape.Len())
+		want := value{mapped(func(v ...float64) float64 { return f * (v[0] - v[1]) }, x, y),
+			mapped(func(v ...float64) float64 { return f * (math.Abs(v[0]) + math.Abs(v[1])) }, x, y).v, 8}
+		r.accumulates("MSEGrad", want, func(dst device.Tensor, acc device.Accum) error {
+			return r.k.MSEGrad(r.s, dst, acc, pg.Tensor, px.Tensor, py.Tensor)
+		})
+	})
+}
+
+// logits lists rows, classes, and how large logits are: large ones overflow
+// an exponential that is not shifted.
+var logits = []struct {
+	m, n int
+	size float64
+}{
+	{1, 1, 2}, {1, 10, 4}, {7, 3, 4}, {5, 257, 4}, {33, 1000, 4}, {300, 10, 4}, {2, 2, 8000}, {3000, 33, 4},
+}
+
+// labels draws a label for every row, the first and the last class among them.
+func (r *rig) labels(m, n int) ([]int64, operand) {
+	l := make([]int64, m)
+	for i := range l {
+		l[i] = r.rnd.Int64N(int64(n))
+	}
+	l[0], l[m-1] = 0, int64(n-1)
+	return l, r.place(device.Int64, device.Shape{m}, bytesOf(l))
+}
+
+// softmax is the reference, and log Σ exp of every row.
+func softmax(x array) (p array, lse []float64) {
+	m, n := x.shape[0], x.shape[1]
+	p, lse = newArray(m, n), make([]float64, m)
+	for i := range m {
+		row := x.v[i*n : (i+1)*n]
+		top := math.Inf(-1)
+		for _, v := range row {
+			top = max(top, v)
+		}
+		var s float64
+		for _, v := range row {
+			s += math.Exp(v - top)
+		}
+		lse[i] = top + math.Log(s)
+		for j, v := range row {
+			p.v[i*n+j] = math.Exp(v-top) / s
+		}
+	}
+	return p, lse
+}
+
+func checkCrossEntropy(r *rig) {
+	each(r, logits, func(c struct {
+		m, n int
+		size float64
+	}) {
+		x := r.random(-c.size, c.size, c.m, c.n)
+		labels, pl := r.labels(c.m, c.n)
+		px := r.put(x)
+		p, lse := softmax(x)
+		want := value{newArray(), []float64{0}, 16}
+		for i, l := range labels {
+			v := x.v[i*c.n+int(l)]
+			want.v[0] += (lse[i] - v) / float64(c.m)
+			want.scale[0] += (math.Abs(lse[i]) + math.Abs(v)) / float64(c.m)
+		}
+		// An error in the logits' difference is one of the exponential.
+		wantP := value{p, mapped(func(v ...float64) float64 { return v[0] * (1 + c.size) }, p).v, 8}
+		r.result(fmt.Sprintf("CrossEntropy of %v", x.shape), want, func(dst device.Tensor) error {
+			probs := r.put(nan(x.shape))
+			if err := r.k.CrossEntropy(r.s, dst, probs.Tensor, px.Tensor, pl.Tensor); err != nil {
+				return err
+			}
+			r.same("CrossEntropy's probabilities", probs, wantP)
+			return nil
+		})
+	})
+}
+
+func checkCrossEntropyGrad(r *rig) {
+	each(r, logits[:len(logits)-1], func(c struct {
+		m, n int
+		size float64
+	}) {
+		p, _ := softmax(r.random(-c.size, c.size, c.m, c.n))
+		for i, v := range p.v {
+			p.v[i] = round(r.dt, v)
+		}
+		labels, pl := r.labels(c.m, c.n)
+		g := r.random(0.5, 2)
+		pp, pg := r.put(p), r.put(g)
+		want := value{newArray(c.m, c.n), make([]float64, c.m*c.n), 8}
+		for i := range want.v {
+			var hit float64
+			if int64(i%c.n) == labels[i/c.n] {
+				hit = 1
+			}
+			want.v[i] = g.v[0] * (p.v[i] - hit) / float64(c.m)
+			want.scale[i] = g.v[0] * (p.v[i] + hit) / float64(c.m)
+		}
+		r.accumulates("CrossEntropyGrad", want, func(dst device.Tensor, acc device.Accum) error {
+			return r.k.CrossEntropyGrad(r.s, dst, acc, pg.Tensor, pp.Tensor, pl.Tensor)
+		})
+	})
+}

@@ -1,0 +1,91 @@
+package devicetest
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
+
+// products lists m, k and n.
+var products = [][3]int{
+	{0, 3, 4}, {3, 0, 4}, {3, 4, 0}, {1, 1, 1}, {1, 7, 1}, {2, 3, 4}, {5, 1, 9}, {8, 8, 8}, {16, 32, 16},
+	{17, 33, 65}, {64, 64, 64}, {127, 129, 63}, {1, 256, 300}, {300, 1, 2}, {300, 2, 1}, {130, 300, 70},
+}
+
+// product is the reference: op(x)·op(y).
+func product(x array, tx bool, y array, ty bool, m, k, n int) value {
+	at := func(a array, t bool, i, j int) float64 {
+		if t {
+			i, j = j, i
+		}
+		return a.v[i*a.shape[1]+j]
+	}
+	w := value{newArray(m, n), make([]float64, m*n), 8 + float64(k)/8}
+	for i := range m {
+		for j := range n {
+			for l := range k {
+				p := at(x, tx, i, l) * at(y, ty, l, j)
+				w.v[i*n+j] += p
+				w.scale[i*n+j] += math.Abs(p)
+			}
+		}
+	}
+	return w
+}
+
+// stored is a random matrix whose transpose, if t, is [rows cols].
+func (r *rig) stored(rows, cols int, t bool) array {
+	if t {
+		rows, cols = cols, rows
+	}
+	return r.random(-2, 2, rows, cols)
+}
+
+func checkMatMul(r *rig) {
+	each(r, products, func(p [3]int) {
+		m, k, n := p[0], p[1], p[2]
+		for _, tx := range []bool{false, true} {
+			for _, ty := range []bool{false, true} {
+				x, y := r.stored(m, k, tx), r.stored(k, n, ty)
+				px, py := r.put(x), r.put(y)
+				label := fmt.Sprintf("MatMul of %v (transposed: %v) and %v (%v)", x.shape, tx, y.shape, ty)
+				r.accumulates(label, product(x, tx, y, ty, m, k, n), func(dst device.Tensor, acc device.Accum) error {
+					return r.k.MatMul(r.s, dst, acc, px.Tensor, tx, py.Tensor, ty)
+				})
+				r.clean()
+			}
+		}
+	})
+}
+
+func checkLinear(r *rig) {
+	each(r, products, func(p [3]int) {
+		m, k, n := p[0], p[1], p[2]
+		x, w, b := r.stored(m, k, false), r.stored(k, n, true), r.random(-3, 3, n)
+		px, pw, pb := r.put(x), r.put(w), r.put(b)
+		for _, bias := range []device.Tensor{{}, pb.Tensor} {
+			for _, act := range []device.Activation{device.NoActivation, device.ActReLU} {
+				want := product(x, false, w, true, m, k, n)
+				for i := range want.v {
+					if !bias.IsZero() {
+						want.v[i] += b.v[i%n]
+						want.scale[i] += math.Abs(b.v[i%n])
+					}
+					if act == device.ActReLU {
+						want.v[i] = max(want.v[i], 0)
+					}
+				}
+				label := fmt.Sprintf("Linear of %v and %v with bias %v, activation %d", x.shape, w.shape, bias.Shape, act)
+				r.result(label, want, func(dst device.Tensor) error {
+					return r.k.Linear(r.s, dst, px.Tensor, pw.Tensor, bias, act)
+				})
+			}
+		}
+	})
+	x := r.put(array{device.Shape{1, 1}, []float64{math.NaN()}})
+	one := r.put(array{device.Shape{1, 1}, []float64{1}})
+	r.result("Linear with ReLU of NaN", value{array: nan(device.Shape{1, 1})}, func(dst device.Tensor) error {
+		return r.k.Linear(r.s, dst, x.Tensor, one.Tensor, device.Tensor{}, device.ActReLU)
+	})
+}

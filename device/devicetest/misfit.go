@@ -1,0 +1,93 @@
+package devicetest
+
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/device"
+)
+
+// checkMisfits checks that operands that do not fit panic, with the type that
+// says what does not.
+func checkMisfits(r *rig) {
+	t := func(shape ...int) device.Tensor { return r.put(newArray(shape...)).Tensor }
+	of := func(dt device.DType, shape ...int) device.Tensor {
+		return r.place(dt, shape, make([]byte, device.Shape(shape).Len()*dt.Size())).Tensor
+	}
+	k, s, one := r.k, r.s, device.Store
+	labels := of(device.Int64, 4)
+	for name, call := range map[string]func() error{
+		"Copy of other length":             func() error { return k.Copy(s, t(3), t(4)) },
+		"Axpby of other shape":             func() error { return k.Axpby(s, t(3), one, t(4)) },
+		"Unary of other shape":             func() error { return k.Unary(s, device.Exp, t(3), t(4)) },
+		"UnaryGrad with other g":           func() error { return k.UnaryGrad(s, device.Exp, t(3), one, t(4), t(3), t(3)) },
+		"UnaryGrad with other y":           func() error { return k.UnaryGrad(s, device.Exp, t(3), one, t(3), t(3), t(4)) },
+		"UnaryGrad with other x":           func() error { return k.UnaryGrad(s, device.Log, t(3), one, t(3), t(4), t(3)) },
+		"Binary with x too long":           func() error { return k.Binary(s, device.Add, t(3), t(4), t(3)) },
+		"Binary with y of more axes":       func() error { return k.Binary(s, device.Add, t(3), t(3), t(1, 3)) },
+		"Binary with dst too small":        func() error { return k.Binary(s, device.Add, t(1), t(1), t(3)) },
+		"Sum to another shape":             func() error { return k.Sum(s, t(4), one, t(5, 3)) },
+		"Sum to a larger shape":            func() error { return k.Sum(s, t(2, 3), one, t(3)) },
+		"MatMul with other k":              func() error { return k.MatMul(s, t(2, 4), one, t(2, 3), false, t(2, 4), false) },
+		"MatMul with other k, transposed":  func() error { return k.MatMul(s, t(2, 4), one, t(2, 3), true, t(3, 4), false) },
+		"MatMul to another m":              func() error { return k.MatMul(s, t(3, 4), one, t(2, 3), false, t(3, 4), false) },
+		"MatMul to another n":              func() error { return k.MatMul(s, t(2, 3), one, t(2, 3), false, t(3, 4), false) },
+		"MatMul of a vector":               func() error { return k.MatMul(s, t(2, 4), one, t(2, 3), false, t(3), false) },
+		"Linear with other k":              func() error { return k.Linear(s, t(2, 4), t(2, 3), t(4, 2), device.Tensor{}, 0) },
+		"Linear to another shape":          func() error { return k.Linear(s, t(2, 5), t(2, 3), t(4, 3), device.Tensor{}, 0) },
+		"Linear with other bias":           func() error { return k.Linear(s, t(2, 4), t(2, 3), t(4, 3), t(2), 0) },
+		"MSE of other shapes":              func() error { return k.MSE(s, t(), t(3), t(4)) },
+		"MSE to more than a number":        func() error { return k.MSE(s, t(3), t(3), t(3)) },
+		"MSEGrad to another shape":         func() error { return k.MSEGrad(s, t(4), one, t(), t(3), t(3)) },
+		"MSEGrad with more than a number":  func() error { return k.MSEGrad(s, t(3), one, t(3), t(3), t(3)) },
+		"CrossEntropy with few labels":     func() error { return k.CrossEntropy(s, t(), t(5, 2), t(5, 2), labels) },
+		"CrossEntropy with other probs":    func() error { return k.CrossEntropy(s, t(), t(4, 3), t(4, 2), labels) },
+		"CrossEntropy of a vector":         func() error { return k.CrossEntropy(s, t(), t(4), t(4), labels) },
+		"CrossEntropyGrad with other rows": func() error { return k.CrossEntropyGrad(s, t(5, 2), one, t(), t(5, 2), labels) },
+		"SGD with other gradient":          func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(4), LR: 1}) },
+		"SGD with other velocity": func() error {
+			return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Velocity: t(4), Momentum: 1})
+		},
+	} {
+		misfit[*device.ShapeError](r, name, call)
+	}
+	double := of(device.Float64, 3)
+	for name, call := range map[string]func() error{
+		"Fill of nothing":               func() error { return k.Fill(s, device.Tensor{}, 1) },
+		"Copy of nothing":               func() error { return k.Copy(s, t(), device.Tensor{}) },
+		"Axpby of other type":           func() error { return k.Axpby(s, t(3), one, double) },
+		"Axpby of integers":             func() error { return k.Axpby(s, of(device.Int32, 3), one, of(device.Int32, 3)) },
+		"Unary of other type":           func() error { return k.Unary(s, device.Exp, t(3), double) },
+		"UnaryGrad without y":           func() error { return k.UnaryGrad(s, device.Exp, t(3), one, t(3), t(3), device.Tensor{}) },
+		"UnaryGrad without x":           func() error { return k.UnaryGrad(s, device.Log, t(3), one, t(3), device.Tensor{}, t(3)) },
+		"Binary of two types":           func() error { return k.Binary(s, device.Add, t(3), t(3), double) },
+		"Sum of other type":             func() error { return k.Sum(s, t(3), one, double) },
+		"MatMul of two types":           func() error { return k.MatMul(s, t(1, 1), one, t(1, 3), false, double.Reshape(3, 1), false) },
+		"Linear with bias of its own":   func() error { return k.Linear(s, t(1, 3), t(1, 2), t(3, 2), double, 0) },
+		"MSE of two types":              func() error { return k.MSE(s, t(), t(3), double) },
+		"MSEGrad with g of its own":     func() error { return k.MSEGrad(s, t(3), one, of(device.Float64), t(3), t(3)) },
+		"CrossEntropy with real labels": func() error { return k.CrossEntropy(s, t(), t(4, 2), t(4, 2), t(4)) },
+		"SGD with gradient of its own":  func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: double}) },
+		"SGD without velocity":          func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Momentum: 1}) },
+		"SGD with flags of their own":   func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Skip: double}) },
+		"Uniform of integers":           func() error { return k.Uniform(s, of(device.Int64, 3), 0, 1, 1, 0) },
+		"Normal of integers":            func() error { return k.Normal(s, of(device.Int64, 3), 0, 1, 1, 0) },
+	} {
+		misfit[*device.DTypeError](r, name, call)
+	}
+}
+
+// misfit fails unless call panics with an E.
+func misfit[E error](r *rig, name string, call func() error) {
+	defer func() {
+		p := recover()
+		if f, ok := p.(failure); ok {
+			panic(f)
+		}
+		if _, ok := p.(E); !ok {
+			r.fail("%s: want a panic with %T, got %s", name, *new(E), fmt.Sprint(p))
+		}
+	}()
+	if err := call(); err != nil {
+		r.fail("%s: want a panic, got the error %w", name, err)
+	}
+}

@@ -1,0 +1,137 @@
+package devicetest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
+
+// format describes a binary floating-point type by its bits.
+type format struct{ exponent, fraction int }
+
+var formats = [...]format{
+	device.Float32: {8, 23}, device.Float64: {11, 52}, device.Float16: {5, 10}, device.BFloat16: {8, 7},
+}
+
+// bias is what a number's exponent field adds to its exponent.
+func (f format) bias() int { return 1<<(f.exponent-1) - 1 }
+
+// epsilon is half the distance from 1 to the next number; 0 for integers.
+func epsilon(dt device.DType) float64 {
+	if !dt.IsFloat() {
+		return 0
+	}
+	return math.Ldexp(1, -formats[dt].fraction-1)
+}
+
+// smallest is the least number that must not be flushed to zero; 0 for
+// integers.
+func smallest(dt device.DType) float64 {
+	if !dt.IsFloat() {
+		return 0
+	}
+	return math.Ldexp(1, 1-formats[dt].bias())
+}
+
+// round is the number of a floating-point type nearest to v, ties to even.
+func round(dt device.DType, v float64) float64 {
+	f := formats[dt]
+	if dt == device.Float64 || v == 0 || math.IsInf(v, 0) || v != v {
+		return v
+	}
+	_, e := math.Frexp(v) // v is within [2^(e-1), 2^e)
+	ulp := max(e-1, 1-f.bias()) - f.fraction
+	v = math.Ldexp(math.RoundToEven(math.Ldexp(v, -ulp)), ulp)
+	if math.Abs(v) >= math.Ldexp(1, f.bias()+1) {
+		return math.Inf(int(math.Copysign(1, v)))
+	}
+	return v
+}
+
+// encode is the memory of numbers, rounded to dt.
+func encode(dt device.DType, v []float64) []byte {
+	out := make([]byte, 0, len(v)*dt.Size())
+	for _, x := range v {
+		switch dt {
+		case device.Int32:
+			out = binary.NativeEndian.AppendUint32(out, uint32(int32(x)))
+		case device.Int64:
+			out = binary.NativeEndian.AppendUint64(out, uint64(int64(x)))
+		case device.Uint8:
+			out = append(out, uint8(x))
+		case device.Float64:
+			out = binary.NativeEndian.AppendUint64(out, math.Float64bits(x))
+		case device.Float32:
+			out = binary.NativeEndian.AppendUint32(out, math.Float32bits(float32(x)))
+		default:
+			out = binary.NativeEndian.AppendUint16(out, pack(formats[dt], round(dt, x)))
+		}
+	}
+	return out
+}
+
+// decode is the numbers in memory.
+func decode(dt device.DType, mem []byte) []float64 {
+	out := make([]float64, len(mem)/dt.Size())
+	for i := range out {
+		b := mem[i*dt.Size():]
+		switch dt {
+		case device.Int32:
+			out[i] = float64(int32(binary.NativeEndian.Uint32(b)))
+		case device.Int64:
+			out[i] = float64(int64(binary.NativeEndian.Uint64(b)))
+		case device.Uint8:
+			out[i] = float64(b[0])
+		case device.Float64:
+			out[i] = math.Float64frombits(binary.NativeEndian.Uint64(b))
+		case device.Float32:
+			out[i] = float64(math.Float32frombits(binary.NativeEndian.Uint32(b)))
+		case device.Float16, device.BFloat16:
+			out[i] = unpack(formats[dt], binary.NativeEndian.Uint16(b))
+		default:
+			panic(fmt.Errorf("devicetest: cannot read %v", dt))
+		}
+	}
+	return out
+}
+
+// pack is the bits of v, a number of a 16-bit format.
+func pack(f format, v float64) uint16 {
+	sign := uint16(0)
+	if math.Signbit(v) {
+		sign, v = 1<<15, -v
+	}
+	top := uint16(1<<f.exponent-1) << f.fraction
+	switch {
+	case v != v:
+		return sign | top | 1<<(f.fraction-1)
+	case math.IsInf(v, 0):
+		return sign | top
+	case v < math.Ldexp(1, 1-f.bias()): // subnormal
+		return sign | uint16(math.Ldexp(v, f.bias()-1+f.fraction))
+	}
+	fr, e := math.Frexp(v)
+	return sign | uint16(e-1+f.bias())<<f.fraction | uint16(math.Ldexp(2*fr-1, f.fraction))
+}
+
+// unpack is the number that bits of a 16-bit format stand for.
+func unpack(f format, b uint16) float64 {
+	fraction, e := float64(b&(1<<f.fraction-1)), int(b>>f.fraction)&(1<<f.exponent-1)
+	var v float64
+	switch {
+	case e == 1<<f.exponent-1 && fraction != 0:
+		return math.NaN()
+	case e == 1<<f.exponent-1:
+		v = math.Inf(1)
+	case e == 0:
+		v = math.Ldexp(fraction, 1-f.bias()-f.fraction)
+	default:
+		v = math.Ldexp(1+math.Ldexp(fraction, -f.fraction), e-f.bias())
+	}
+	if b>>15 == 1 {
+		return -v
+	}
+	return v
+}

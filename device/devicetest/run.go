@@ -1,0 +1,93 @@
+package devicetest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Case is one named check of the suite.
+type Case struct {
+	Name string
+	// Check returns what d does wrong, or nil. It leaves nothing allocated.
+	Check func(ctx context.Context, d device.Device) error
+}
+
+// Run runs the suite as subtests, each on a device that open makes and the
+// test closes. Kernels are checked in Float32 and Float64, and in the half
+// types that the caller says they compute in.
+func Run(t *testing.T, open func(t *testing.T) device.Device, half ...device.DType) {
+	for _, c := range Cases(half...) {
+		t.Run(c.Name, func(t *testing.T) {
+			d := open(t)
+			if err := c.Check(t.Context(), d); err != nil {
+				t.Error(err)
+			}
+			if err := d.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		})
+	}
+}
+
+// Cases lists the checks: those of the device, and those of its kernels for
+// every type.
+func Cases(half ...device.DType) []Case {
+	cases := []Case{
+		check("Memory", device.Float32, checkMemory),
+		check("MemoryConcurrent", device.Float32, checkMemoryConcurrent),
+		check("MemoryMisuse", device.Float32, checkMemoryMisuse),
+		check("Streams", device.Float32, checkStreams),
+		check("HostCopies", device.Float32, checkHostCopies),
+		check("Values", device.Float32, checkValues),
+		check("Fill", device.Float32, checkFill),
+		check("Copy", device.Float32, checkCopy),
+		check("Misfits", device.Float32, checkMisfits),
+	}
+	for _, dt := range []device.DType{device.Float32, device.Float64} {
+		cases = append(cases, check("Uniform/"+dt.String(), dt, checkUniform), check("Normal/"+dt.String(), dt, checkNormal))
+	}
+	for _, dt := range append([]device.DType{device.Float32, device.Float64}, half...) {
+		for _, c := range []struct {
+			name string
+			run  func(*rig)
+		}{
+			{"Axpby", checkAxpby}, {"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad},
+			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"Linear", checkLinear},
+			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
+			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad}, {"SGD", checkSGD},
+		} {
+			cases = append(cases, check(c.name+"/"+dt.String(), dt, c.run))
+		}
+	}
+	return cases
+}
+
+// check makes a case of a function that fails through its rig.
+func check(name string, dt device.DType, run func(*rig)) Case {
+	return Case{name, func(ctx context.Context, d device.Device) (err error) {
+		r := &rig{
+			ctx: ctx, dev: d, k: d.Kernels(), s: d.Compute(),
+			dt: dt, rnd: rand.New(rand.NewPCG(1, uint64(dt))),
+		}
+		held := d.Memory().InUse
+		defer func() {
+			switch p := recover().(type) {
+			case nil:
+				if now := d.Memory().InUse; now != held {
+					err = fmt.Errorf("%s: %d bytes in use after the check, %d before", name, now, held)
+				}
+			case failure:
+				err = fmt.Errorf("%s: %w", name, p.error)
+			default:
+				panic(p)
+			}
+		}()
+		defer r.clean()
+		run(r)
+		return nil
+	}}
+}
