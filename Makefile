@@ -1,0 +1,37 @@
+# Every target is a few commands that can be typed by hand.
+
+GO ?= go
+
+.PHONY: build test race lint bench test-gpu demo cross clean
+
+build: ## golaunch and the examples, into build/
+	$(GO) build -o build/ ./cmd/... ./examples/...
+
+test: ## what the README says
+	$(GO) test ./...
+
+race:
+	$(GO) test -race ./...
+
+lint:
+	@test -z "$$(gofmt -l .)" || { echo "gofmt is needed on:"; gofmt -l .; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+cross: ## CPU-only builds, without cgo
+	CGO_ENABLED=0 $(GO) build ./...
+	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) vet ./...
+	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) vet ./...
+
+bench:
+	$(GO) test -run '^$$' -bench . ./...
+
+test-gpu:
+	@echo "there is no CUDA device yet, so nothing to test on a GPU" >&2; exit 1
+
+demo: build ## the lecture's two programs, with traces
+	build/golaunch --nproc-per-node 2 build/toy
+	build/golaunch --nproc-per-node 2 build/mlp --size 512 --batch 64 --steps 10 --trace trace_ddp_example.json
+
+clean:
+	rm -rf build trace_*.json
