@@ -36,6 +36,10 @@ type ClientOptions struct {
 // finds none idle. So a call that waits keeps its connection to itself, and a
 // process that makes one call at a time has one connection. No call is repeated
 // on failure, but the call after a failure opens a new connection.
+//
+// A server process that ends fails every pending call at once. A host that
+// vanishes without a word fails those that wait after half a minute (TCP
+// keepalive) and all others after [ClientOptions.Timeout].
 type Client struct {
 	addr string
 	opts ClientOptions

@@ -1,9 +1,11 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -133,8 +135,19 @@ func TestCancelRacesWithAnswer(t *testing.T) {
 	}
 }
 
-// fakeServer accepts connections and hands each to serve.
-func fakeServer(t *testing.T, serve func(nc net.Conn)) (addr string) {
+// A step is what a scripted server receives and what it answers, in hex, and
+// what else it does then.
+type step struct {
+	receive, answer string
+	then            func()
+}
+
+// connected is how every connection of a client begins.
+var connected = step{receive: hello + numKeys, answer: "0000000000000000"}
+
+// scripted is a server that goes through the steps on each connection and then
+// waits for its end. What else it receives is an error.
+func scripted(t *testing.T, steps ...step) (addr string) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -144,64 +157,104 @@ func fakeServer(t *testing.T, serve func(nc net.Conn)) (addr string) {
 		ln.Close()
 		wg.Wait()
 	})
+	serve := func(nc net.Conn) {
+		defer nc.Close()
+		for _, step := range steps {
+			want := unhex(t, step.receive)
+			got := make([]byte, len(want))
+			if _, err := io.ReadFull(nc, got); err != nil {
+				return // the client gave up
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("the server received %x, want %x", got, want)
+				return
+			}
+			nc.Write(unhex(t, step.answer))
+			if step.then != nil {
+				step.then()
+			}
+		}
+		if n, _ := nc.Read(make([]byte, 1)); n > 0 {
+			t.Error("the server received more than it should")
+		}
+	}
 	wg.Go(func() {
 		for {
 			nc, err := ln.Accept()
 			if err != nil {
 				return
 			}
-			wg.Go(func() {
-				defer nc.Close()
-				serve(nc)
-			})
+			wg.Go(func() { serve(nc) })
 		}
 	})
 	return ln.Addr().String()
 }
 
-// A server that stops answering is lost after the timeout; a context that ends
-// first ends the call first.
-func TestSilentServer(t *testing.T) {
-	addr := fakeServer(t, func(nc net.Conn) {
-		readAll(nc, unhex(t, hello+numKeys))
-		nc.Write(make([]byte, 8))
-		nc.Read(make([]byte, 1<<10)) // the request that gets no answer
-		nc.Read(make([]byte, 1))     // the end
-	})
-	c := dial(t, addr, &ClientOptions{Timeout: 50 * time.Millisecond})
-	err := c.Set(withPatience(t), "k", nil)
-	if !errors.Is(err, ErrServerLost) || !strings.Contains(err.Error(), "no answer within 50ms") {
-		t.Errorf("got %v", err)
+// A wait may have been answered when it is taken back. Both answers are then
+// read, and the connection is used again.
+func TestCancelAfterAnswer(t *testing.T) {
+	const waitK = "06 0100000000000000 0200000000000000 2f6b"
+	cancels := make(chan context.CancelFunc, 1)
+	giveUp := func() { (<-cancels)() }
+	c := dial(t, scripted(t, connected,
+		step{waitK, "", giveUp}, step{receive: "0c", answer: "00 01"},
+		step{waitK, "", giveUp}, step{receive: "0c", answer: "01"},
+		step{receive: numKeys, answer: "0700000000000000"},
+	), nil)
+	for range 2 {
+		ctx, cancel := context.WithCancel(withPatience(t))
+		cancels <- cancel
+		if err := c.Wait(ctx, "k"); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	}
-	c = dial(t, addr, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if err := c.Set(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrServerLost) {
-		t.Errorf("got %v", err)
+	if n, err := c.NumKeys(withPatience(t)); err != nil || n != 7 {
+		t.Errorf("got %d, %v", n, err)
 	}
 }
 
-// readAll reads as many bytes as want has.
-func readAll(nc net.Conn, want []byte) {
-	for n := 0; n < len(want); {
-		m, err := nc.Read(want[n:])
-		if err != nil {
-			return
-		}
-		n += m
+// A key deleted between the wait for it and the reading of it is waited for again.
+func TestGetOfDeletedKey(t *testing.T) {
+	const k = "0200000000000000 2f6b"
+	c := dial(t, scripted(t, connected,
+		step{receive: "06 0100000000000000" + k, answer: "00"}, step{receive: "03" + k, answer: "0000000000000000"},
+		step{receive: "05 0100000000000000" + k, answer: "01"},
+		step{receive: "06 0100000000000000" + k, answer: "00"}, step{receive: "03" + k, answer: "0100000000000000 76"},
+	), nil)
+	if v, err := c.Get(withPatience(t), "k"); err != nil || string(v) != "v" {
+		t.Errorf("got %q, %v", v, err)
+	}
+}
+
+// A server that stops answering is lost after the timeout; a context that ends
+// first ends the call first.
+func TestSilentServer(t *testing.T) {
+	asked := make(chan struct{}, 2)
+	addr := scripted(t, connected, step{
+		receive: "04 0200000000000000 2f6b 0100000000000000",
+		then:    func() { asked <- struct{}{} },
+	})
+	c := dial(t, addr, &ClientOptions{Timeout: 50 * time.Millisecond})
+	_, err := c.Add(withPatience(t), "k", 1)
+	if !errors.Is(err, ErrServerLost) || !strings.Contains(err.Error(), "no answer within 50ms") {
+		t.Errorf("got %v", err)
+	}
+	<-asked
+	c = dial(t, addr, nil)
+	ctx, cancel := context.WithCancel(withPatience(t))
+	go func() {
+		<-asked
+		cancel()
+	}()
+	if _, err := c.Add(ctx, "k", 1); !errors.Is(err, context.Canceled) || errors.Is(err, ErrServerLost) {
+		t.Errorf("got %v", err)
 	}
 }
 
 // A reply beyond the limits is refused by what it claims.
 func TestHostileServer(t *testing.T) {
-	addr := fakeServer(t, func(nc net.Conn) {
-		readAll(nc, unhex(t, hello+numKeys))
-		nc.Write(make([]byte, 8))
-		nc.Read(make([]byte, 1<<10))
-		nc.Write(unhex(t, "ffffffffffffff7f"))
-		nc.Read(make([]byte, 1))
-	})
-	c := dial(t, addr, nil)
+	c := dial(t, scripted(t, connected,
+		step{receive: "02 0200000000000000 2f6b 0000000000000000 0000000000000000", answer: "ffffffffffffff7f"}), nil)
 	_, err := c.CompareAndSet(withPatience(t), "k", nil, nil)
 	if !errors.Is(err, ErrLimit) || !errors.Is(err, ErrServerLost) {
 		t.Errorf("got %v", err)

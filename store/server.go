@@ -23,6 +23,7 @@ type ServerOptions struct {
 	// closes for what came over it. Default: slog.Default().
 	Logger *slog.Logger
 
+	// Limits bound the table and the requests.
 	Limits Limits
 
 	// Clients bounds the open connections. A PyTorch 1.x worker holds two, a

@@ -214,7 +214,8 @@ func TestInFlightLimit(t *testing.T) {
 	s := listen(t, &ServerOptions{Logger: logger, InFlightBytes: 30})
 	wait := "06 0100000000000000 0a00000000000000 2f303132333435363738" // 18 bytes in flight
 	parked := dialRaw(t, s)
-	parked.send(hello + wait)
+	parked.send(hello + strings.Repeat("01 0200000000000000 2f6b 0100000000000000 76", 10)) // 19 bytes each
+	parked.send(wait)
 	waitFor(t, func() bool { return s.inFlight.Load() == 18 })
 	refused := dialRaw(t, s)
 	refused.send(hello + wait)
