@@ -106,7 +106,7 @@ func (a *agent) run(parent context.Context) (*Result, error) {
 			}
 		case e := <-exits:
 			e.p.end = &e
-			ev = workerExited{e.p.LocalRank, e.status}
+			ev = workerExited{e.p.LocalRank, e.status()}
 		case sig, ok := <-signals:
 			n, isNumber := sig.(syscall.Signal)
 			if !ok || !isNumber {
@@ -160,8 +160,7 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 				a.perform(ctx, a.core.Step(startFailed{local, err}))
 			}
 		case doSignal:
-			a.stopSignal = act.signal
-			a.signalWorkers(act.locals, act.signal)
+			a.stopWorkers(act.locals, act.signal)
 		case doKill:
 			a.console.logf("killing %s", a.names(act.locals))
 			a.signalWorkers(act.locals, syscall.SIGKILL)

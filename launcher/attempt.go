@@ -94,6 +94,17 @@ func (a *agent) makeRunDir() (string, error) {
 	return os.MkdirTemp(dir, name)
 }
 
+// stopWorkers passes the order to stop on, having noted who does not need it:
+// an exit that is under way is the worker's own.
+func (a *agent) stopWorkers(locals []int, sig syscall.Signal) {
+	for _, local := range locals {
+		p := a.procs[local]
+		p.dying = p.dying || a.stopSignal == 0 && exiting(p.PID)
+	}
+	a.stopSignal = sig
+	a.signalWorkers(locals, sig)
+}
+
 func (a *agent) signalWorkers(locals []int, sig syscall.Signal) {
 	for _, local := range locals {
 		if p := a.procs[local]; p.end == nil {
@@ -141,12 +152,17 @@ func (a *agent) end() {
 // behind.
 func (a *agent) describeFailure() *FailureError {
 	var failures []Failure
+	var ordered time.Time // when the first failure was observed, and the stop ordered
 	for _, e := range a.core.exits {
-		stopped := e.late && stoppedBy(e.status, a.stopSignal, e.killed)
+		p := a.procs[e.local]
+		late := e.late && !p.dying
+		stopped := late && stoppedBy(e.status, a.stopSignal, e.killed)
 		if e.status.Success() && !stopped {
 			continue
 		}
-		p := a.procs[e.local]
+		if ordered.IsZero() {
+			ordered = p.end.at
+		}
 		f := Failure{
 			Worker:    p.Worker,
 			Status:    e.status,
@@ -162,14 +178,14 @@ func (a *agent) describeFailure() *FailureError {
 		if f.ErrorFile, err = readErrorFile(p.errorFile); err != nil {
 			a.console.logf("error file of rank %d: %v", p.Rank, err)
 		}
-		f.date(a.start, e.late, e.killed)
+		f.date(a.start, ordered, late)
 		failures = append(failures, f)
 	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return newFailureError(a.cfg.Name, host, a.core.restarts, failures)
+	return newFailureError(a.cfg.Name, host, a.core.restarts, failures, ordered)
 }
 
 // logFailure says at once which worker ends the attempt; the report follows
@@ -177,7 +193,7 @@ func (a *agent) describeFailure() *FailureError {
 func (a *agent) logFailure(p *process) {
 	if n := len(a.core.alive); n > 0 {
 		a.console.logf("rank %d (local rank %d, pid %d) %s; stopping the %d still running",
-			p.Rank, p.LocalRank, p.PID, p.end.status, n)
+			p.Rank, p.LocalRank, p.PID, p.end.status(), n)
 	}
 }
 

@@ -64,7 +64,7 @@ type (
 
 	joined      struct{}
 	joinFailed  struct{ err error }
-	startFailed struct { // worker local could not be started, nor the ones after it
+	startFailed struct { // doStart ended at worker local; the ones after it were not tried
 		local int
 		err   error
 	}
@@ -153,11 +153,8 @@ func (c *core) Step(ev event) []action {
 
 	case startFailed:
 		c.alive = slices.DeleteFunc(c.alive, func(local int) bool { return local >= ev.local })
-		if c.phase == running {
-			c.verdict, c.err = broken, ev.err
-			return c.stop(syscall.SIGTERM)
-		}
-		return c.sweepWhenAllEnded()
+		c.verdict, c.err = broken, ev.err
+		return c.stop(syscall.SIGTERM)
 
 	case workerExited:
 		return c.exited(ev)

@@ -93,7 +93,7 @@ func copyErrorFile(root *Failure, path string) error {
 		stamp := strconv.FormatFloat(float64(root.Time.UnixMicro())/1e6, 'f', 3, 64)
 		message = map[string]any{"message": text, "extraInfo": map[string]any{"timestamp": stamp}}
 	}
-	message["errorCode"] = root.Status.ExitCode()
+	message["errorCode"] = root.ExitCode()
 	if doc == nil {
 		doc = map[string]any{}
 	}

@@ -13,22 +13,28 @@ import (
 
 // Failure is a worker that ended otherwise than by exit code 0.
 //
-// Time orders the failures of an attempt, and the earliest is the root cause.
-// It is the error file's own time where there is one, kept between the
-// attempt's start and the observed exit. Otherwise it is the observed exit less
-// a credit, because what peers notice of a dying process, its closed
-// connections, comes before the kernel reports its death: 100 ms for an exit,
-// and 1 s for a crash, whose device files may take long to close. An
-// echo writes its error file within milliseconds, so without the credit it
-// would be dated before its cause. An exit that follows golaunch's order to
-// stop gets no credit, unless it was by a SIGKILL that golaunch did not send.
+// Time orders the failures of an attempt, and the earliest is the root cause:
+//
+//   - It is the error file's own time where there is one, kept between the
+//     attempt's start and the observed exit.
+//   - For an exit that golaunch's order to stop cannot have caused, because it
+//     was observed or under way before, it is the first exit that was observed,
+//     less 100 ms, or 1 s if the worker crashed. What peers notice of a dying
+//     process, its closed connections, comes before the kernel reports its
+//     death, and their error files follow within milliseconds: without this
+//     they would be dated before their cause.
+//   - Otherwise it is the observed exit.
+//
+// Equal times stay in the order in which the kernel reported the exits.
 type Failure struct {
 	Worker
 	Status Status
 	Time   time.Time
 	// Exited is when the exit was observed.
 	Exited time.Time
-	// Stopped: the worker ended because golaunch told it to.
+	// Stopped: the worker ended as golaunch told it to. It counts as failed all
+	// the same if its error file is older than that order: it was still
+	// tearing itself down.
 	Stopped bool
 	// ErrorFile is what the worker wrote about its error, or nil.
 	ErrorFile *ErrorFile
@@ -46,10 +52,10 @@ const (
 	crashCredit = time.Second
 )
 
-// date sets Time. start is when the attempt began; late and killed say whether
-// golaunch had ordered a stop, and had sent SIGKILL, before the exit.
-func (f *Failure) date(start time.Time, late, killed bool) {
-	outsideKill := f.Status.Signal == syscall.SIGKILL && !killed
+// date sets Time. start is when the attempt began, ordered when its first
+// failure was observed and the stop ordered, and late says that this exit may
+// follow from that order.
+func (f *Failure) date(start, ordered time.Time, late bool) {
 	switch {
 	case f.ErrorFile != nil && !f.ErrorFile.Time.IsZero():
 		f.Time = f.ErrorFile.Time
@@ -59,12 +65,12 @@ func (f *Failure) date(start time.Time, late, killed bool) {
 		if f.Time.After(f.Exited) {
 			f.Time = f.Exited
 		}
-	case outsideKill, !late && f.crashed():
-		f.Time = f.Exited.Add(-crashCredit)
-	case !late:
-		f.Time = f.Exited.Add(-exitCredit)
-	default:
+	case late:
 		f.Time = f.Exited
+	case f.crashed():
+		f.Time = ordered.Add(-crashCredit)
+	default:
+		f.Time = ordered.Add(-exitCredit)
 	}
 }
 
@@ -94,13 +100,15 @@ type FailureError struct {
 	Stopped []Failure
 }
 
-func newFailureError(program, host string, restarts int, failures []Failure) *FailureError {
+// newFailureError sorts failures, which are in the order observed, into cause,
+// echoes and stopped workers. ordered is when golaunch ordered the stop.
+func newFailureError(program, host string, restarts int, failures []Failure, ordered time.Time) *FailureError {
 	e := &FailureError{Program: program, Host: host, Restarts: restarts}
-	// The sort is stable: failures of equal time stay in the order observed.
+	// Stable, so that failures of equal time stay in the order observed.
 	slices.SortStableFunc(failures, func(a, b Failure) int { return a.Time.Compare(b.Time) })
 	for _, f := range failures {
 		switch {
-		case f.Stopped:
+		case f.Stopped && (f.Status.Success() || !f.Time.Before(ordered)):
 			e.Stopped = append(e.Stopped, f)
 		case e.Root.PID == 0:
 			e.Root = f
@@ -120,6 +128,14 @@ func (e *FailureError) Error() string {
 		text += ": " + why
 	}
 	return text
+}
+
+// ExitCode is the worker's own, or 1 if golaunch took away its chance to give one.
+func (f *Failure) ExitCode() int {
+	if f.Stopped {
+		return 1
+	}
+	return f.Status.ExitCode()
 }
 
 // reason is one line about why the worker failed, or "" if it left no word.
@@ -163,7 +179,7 @@ func ExitCode(err error) int {
 	case err == nil:
 		return 0
 	case errors.As(err, &failure):
-		return failure.Root.Status.ExitCode()
+		return failure.Root.ExitCode()
 	case errors.As(err, &signal):
 		return 128 + int(signal.Signal)
 	case errors.As(err, &start) && (errors.Is(err, exec.ErrNotFound) || errors.Is(err, syscall.ENOENT) ||

@@ -45,7 +45,11 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 	field := func(name, format string, args ...any) {
 		fmt.Fprintf(b, "  %-10s: %s\n", name, fmt.Sprintf(format, args...))
 	}
-	field("time", "%s", f.Exited.Format(reportTime))
+	when := f.Exited
+	if f.ErrorFile != nil {
+		when = f.Time
+	}
+	field("time", "%s", when.Format(reportTime))
 	field("host", "%s", e.Host)
 	field("rank", "%d (local_rank: %d)", f.Rank, f.LocalRank)
 	field("exitcode", "%s", f.exitcode())
@@ -85,6 +89,8 @@ func (f *Failure) exitcode() string {
 // hint says what a bare exit status cannot.
 func (f *Failure) hint() string {
 	switch {
+	case f.Stopped:
+		return "golaunch stopped it while it was still exiting after the error"
 	case f.Status.Signal == syscall.SIGKILL:
 		return "golaunch did not send it; without a kill -9, look for the out-of-memory killer in the kernel's log"
 	case f.Status.Code == 2 && len(f.Crash) > 0:

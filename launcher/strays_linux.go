@@ -76,15 +76,42 @@ func carries(pid int, mark []byte) bool {
 
 // inGroup reports whether process pid runs in one of groups.
 func inGroup(pid int, groups []int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	st, ok := statOf(pid)
+	return ok && !st.dead() && slices.Contains(groups, st.pgrp)
+}
+
+// exiting reports whether process pid is on its way out, a zombie, or gone.
+// Whatever of its end others may have noticed, such as a closed connection, it
+// has been exiting since before that.
+func exiting(pid int) bool {
+	const pfExiting = 0x4 // PF_EXITING in the kernel's sched.h
+	st, ok := statOf(pid)
+	return !ok || st.dead() || st.flags&pfExiting != 0
+}
+
+// stat is what /proc/PID/stat says of a process's main thread.
+type stat struct {
+	state string // one letter
+	pgrp  int
+	flags uint64
+}
+
+func (s stat) dead() bool { return s.state == "Z" || s.state == "X" }
+
+func statOf(pid int) (st stat, ok bool) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return false
+		return st, false
 	}
-	// pid (name) state ppid pgrp ..., where the name may hold anything.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 3 || fields[0] == "Z" || fields[0] == "X" {
-		return false
+	// pid (name) state ppid pgrp session tty tpgid flags ..., where the name
+	// may hold anything.
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 7 {
+		return st, false
 	}
-	pgrp, err := strconv.Atoi(fields[2])
-	return err == nil && slices.Contains(groups, pgrp)
+	st.state = fields[0]
+	var errs [2]error
+	st.pgrp, errs[0] = strconv.Atoi(fields[2])
+	st.flags, errs[1] = strconv.ParseUint(fields[6], 10, 64)
+	return st, errs[0] == nil && errs[1] == nil
 }

@@ -1,27 +1,34 @@
 package launcher
 
-import "time"
+import (
+	"os"
+	"time"
+)
 
 // exit is a worker's end as the watcher saw it.
 type exit struct {
-	p      *process
-	status Status
-	at     time.Time
+	p  *process
+	at time.Time
+	// state is nil if the worker has not been waited for yet.
+	state *os.ProcessState
 }
 
-// reap waits for a worker that ended at the given time, or for one to end.
-func (p *process) reap(at time.Time) exit {
-	state, err := p.cmd.Process.Wait()
-	if at.IsZero() {
-		at = time.Now()
+// status waits for the worker if need be. Until then the worker is a zombie:
+// its process group's number is still its own, and may be signalled.
+func (e *exit) status() Status {
+	if e.state == nil {
+		var err error
+		if e.state, err = e.p.cmd.Process.Wait(); err != nil {
+			// Somebody else in this process waits for any child and took the status.
+			return Status{Code: 1}
+		}
 	}
-	if err != nil {
-		// Somebody else in this process waits for any child and took the status.
-		return exit{p: p, status: Status{Code: 1}, at: at}
-	}
-	return exit{p: p, status: statusOf(state), at: at}
+	return statusOf(e.state)
 }
 
-// watchOne sends the end of one process. Among several, exits that come close
+// watchOne waits for one process. Among several, exits that come close
 // together arrive in the order of the scheduler, not of the kernel.
-func watchOne(p *process, exits chan<- exit) { exits <- p.reap(time.Time{}) }
+func watchOne(p *process, exits chan<- exit) {
+	state, _ := p.cmd.Process.Wait() // nil on an error, which status meets again
+	exits <- exit{p: p, at: time.Now(), state: state}
+}

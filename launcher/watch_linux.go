@@ -87,7 +87,7 @@ func (w *watcher) watch() {
 			w.mu.Lock()
 			p := w.procs[ev.Fd]
 			w.mu.Unlock()
-			w.exits <- p.reap(at)
+			w.exits <- exit{p: p, at: at}
 		}
 	}
 }

@@ -53,6 +53,7 @@ type process struct {
 	streams   []*stream
 	stderr    tail
 	errorFile string
+	dying     bool  // it was exiting when the workers were told to stop
 	end       *exit // nil while it runs
 }
 

@@ -1,0 +1,107 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// TestCore plays the scenarios under testdata/core. If one fails, run
+//
+//	go test ./launcher -run TestCore -rewrite
+//
+// and read the diff; keep it only if you understand and want it.
+//
+// Commands are the events; the output is the actions, one per line, and then
+// the phase the core is left in. "start" makes a core whose first round is up.
+func TestCore(t *testing.T) {
+	datadriven.Walk(t, "testdata/core", func(t *testing.T, path string) {
+		var c *core
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var acts []action
+			switch d.Cmd {
+			case "new", "start":
+				workers, restarts := 1, 0
+				scan(t, d, "workers", &workers)
+				scan(t, d, "max-restarts", &restarts)
+				c = newCore(workers, restarts)
+				if d.Cmd == "start" {
+					acts = c.Step(joined{})
+				}
+			default:
+				acts = c.Step(parseEvent(t, d))
+			}
+			var b strings.Builder
+			for _, act := range acts {
+				fmt.Fprintln(&b, act)
+			}
+			fmt.Fprintf(&b, "(%s)\n", describe(c))
+			return b.String()
+		})
+	})
+}
+
+func parseEvent(t *testing.T, d *datadriven.TestData) event {
+	local, code, name := 0, 0, ""
+	scan(t, d, "local", &local)
+	scan(t, d, "code", &code)
+	scan(t, d, "signal", &name)
+	var sig syscall.Signal
+	if name != "" {
+		var err error
+		if sig, err = ParseSignal(name); err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+	}
+	switch d.Cmd {
+	case "joined":
+		return joined{}
+	case "join-failed":
+		return joinFailed{errors.New("port in use")}
+	case "start-failed":
+		return startFailed{local, errors.New("exec format error")}
+	case "exit":
+		return workerExited{local, Status{Code: code, Signal: sig}}
+	case "signal":
+		if len(d.CmdArgs) != 1 {
+			d.Fatalf(t, "signal wants one name")
+		}
+		sig, err := ParseSignal(d.CmdArgs[0].Key)
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		return signalReceived{sig}
+	case "timer":
+		return timerFired{}
+	case "swept":
+		return swept{}
+	}
+	d.Fatalf(t, "unknown event %q", d.Cmd)
+	return nil
+}
+
+func scan(t *testing.T, d *datadriven.TestData, key string, dest any) {
+	if d.HasArg(key) {
+		d.ScanArgs(t, key, dest)
+	}
+}
+
+func describe(c *core) string {
+	phases := [...]string{"joining", "running", "stopping", "sweeping", "finished"}
+	text := phases[c.phase]
+	if len(c.alive) > 0 {
+		text += fmt.Sprintf(", alive %v", c.alive)
+	}
+	if c.phase == finished {
+		verdicts := [...]string{"succeeded", "failed", "signalled", "broken"}
+		text += ": " + verdicts[c.verdict]
+		if c.err != nil {
+			text += ": " + c.err.Error()
+		}
+	}
+	return text
+}

@@ -1,0 +1,16 @@
+package launcher
+
+import (
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	ShepherdMain()
+	if role := os.Getenv(testRoleVar); role != "" {
+		testWorker(role)
+	}
+	goleak.VerifyTestMain(m)
+}

@@ -1,0 +1,605 @@
+package launcher
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// soon bounds what must not take long, generously: shutdown timeouts that must
+// not be waited for are longer.
+const soon = 10 * time.Second
+
+// buffer is where a job's output goes; a test may read it meanwhile.
+type buffer struct {
+	mu    sync.Mutex
+	data  bytes.Buffer
+	await map[string]chan struct{}
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n, err := b.data.Write(p)
+	for text, ch := range b.await {
+		if strings.Contains(b.data.String(), text) {
+			close(ch)
+			delete(b.await, text)
+		}
+	}
+	return n, err
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.data.String()
+}
+
+// contains returns a channel that is closed once text has been written.
+func (b *buffer) contains(text string) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ch := make(chan struct{})
+	if strings.Contains(b.data.String(), text) {
+		close(ch)
+		return ch
+	}
+	if b.await == nil {
+		b.await = map[string]chan struct{}{}
+	}
+	b.await[text] = ch
+	return ch
+}
+
+// job is a run under test.
+type job struct {
+	cfg     Config
+	out     buffer
+	err     buffer
+	workers []Worker // written by Run
+}
+
+func shell(n int, script string) *job {
+	return &job{cfg: Config{Args: []string{"bash", "-c", script}, Workers: n}}
+}
+
+// role is a job of this test binary's own workers.
+func role(n int, name string, args ...string) *job {
+	j := &job{}
+	j.cfg = Config{
+		Args:    append([]string{os.Args[0]}, args...),
+		Workers: n,
+		Env:     append(os.Environ(), testRoleVar+"="+name),
+	}
+	return j
+}
+
+// run runs the job, which must end soon, and checks that nothing of it is left.
+func (j *job) run(t *testing.T) (*Result, error) {
+	t.Helper()
+	return j.runContext(t, t.Context())
+}
+
+func (j *job) runContext(t *testing.T, ctx context.Context) (*Result, error) {
+	t.Helper()
+	if j.cfg.Stdout == nil {
+		j.cfg.Stdout = &j.out
+	}
+	if j.cfg.Stderr == nil {
+		j.cfg.Stderr = &j.err
+	}
+	onStart := j.cfg.OnStart
+	j.cfg.OnStart = func(w Worker) {
+		j.workers = append(j.workers, w)
+		if onStart != nil {
+			onStart(w)
+		}
+	}
+	start := time.Now()
+	result, err := Run(ctx, &j.cfg)
+	if took := time.Since(start); took > soon {
+		t.Errorf("the job took %v", took)
+	}
+	for _, w := range j.workers {
+		if syscall.Kill(w.PID, 0) != syscall.ESRCH {
+			t.Errorf("rank %d (pid %d) is still there", w.Rank, w.PID)
+		}
+	}
+	return result, err
+}
+
+func (j *job) fail(t *testing.T) *FailureError {
+	t.Helper()
+	_, err := j.run(t)
+	var failure *FailureError
+	if !errors.As(err, &failure) {
+		t.Fatalf("got error %v, want a *FailureError; stderr:\n%s", err, &j.err)
+	}
+	return failure
+}
+
+func TestSuccess(t *testing.T) {
+	j := shell(3, `echo "rank $RANK"; echo "warning $RANK" >&2`)
+	result, err := j.run(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(result.Workers) != 3 || result.Restarts != 0 || result.LogDir != "" {
+		t.Errorf("got %+v", result)
+	}
+	for rank := range 3 {
+		if want := fmt.Sprintf("[default%d]: rank %d\n", rank, rank); !strings.Contains(j.out.String(), want) {
+			t.Errorf("stdout %q lacks %q", j.out.String(), want)
+		}
+		if want := fmt.Sprintf("[default%d]: warning %d\n", rank, rank); !strings.Contains(j.err.String(), want) {
+			t.Errorf("stderr %q lacks %q", j.err.String(), want)
+		}
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	dir := t.TempDir()
+	j := shell(2, `env > `+dir+`/$RANK`)
+	j.cfg.Role, j.cfg.RunID, j.cfg.MaxRestarts = "trainer", "job7", 3
+	j.cfg.Env = []string{"PATH=" + os.Getenv("PATH"), "OMP_NUM_THREADS=5", "RANK=77"}
+	if _, err := j.run(t); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{}
+	data, err := os.ReadFile(dir + "/1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		env[name] = value
+	}
+	want := map[string]string{
+		"LOCAL_RANK": "1", "RANK": "1", "GROUP_RANK": "0", "ROLE_RANK": "1", "ROLE_NAME": "trainer",
+		"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "ROLE_WORLD_SIZE": "2",
+		"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "3",
+		"TORCHELASTIC_RUN_ID": "job7", "TORCHELASTIC_USE_AGENT_STORE": "True",
+		"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "5", "NCCL_SOCKET_IFNAME": "lo",
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if env[name] != want[name] {
+			t.Errorf("%s=%q, want %q", name, env[name], want[name])
+		}
+	}
+	if len(env[jobIDVar]) < 20 || env["MASTER_PORT"] == "" || !strings.HasSuffix(env["TORCHELASTIC_ERROR_FILE"], "/1/error.json") {
+		t.Errorf("%s=%q MASTER_PORT=%q TORCHELASTIC_ERROR_FILE=%q",
+			jobIDVar, env[jobIDVar], env["MASTER_PORT"], env["TORCHELASTIC_ERROR_FILE"])
+	}
+}
+
+func TestEnvironmentDefaultsYield(t *testing.T) {
+	for _, chosen := range []string{"TORCH_NCCL_BLOCKING_WAIT=1", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "NCCL_SOCKET_IFNAME=eth7"} {
+		j := shell(1, `env`)
+		j.cfg.Env = []string{"PATH=" + os.Getenv("PATH"), chosen}
+		if _, err := j.run(t); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(j.out.String(), chosen) {
+			t.Errorf("%s was overridden", chosen)
+		}
+		if both := strings.Contains(j.out.String(), "ASYNC_ERROR_HANDLING=1"); both != (chosen[0] == 'N') {
+			t.Errorf("with %s: TORCH_NCCL_ASYNC_ERROR_HANDLING=1 set: %v", chosen, both)
+		}
+	}
+}
+
+// TestCauseAndEchoes lets rank 2 of 4 die in several ways while its peers
+// notice within a millisecond, write error files, and exit.
+func TestCauseAndEchoes(t *testing.T) {
+	for _, test := range []struct {
+		death  string
+		status Status
+		code   int
+	}{
+		{"wait", Status{Signal: syscall.SIGKILL}, 137},
+		{"exit", Status{Code: 3}, 3},
+		// golaunch stops it before it can exit by itself.
+		{"error-then-linger", Status{Signal: syscall.SIGTERM}, 1},
+	} {
+		t.Run(test.death, func(t *testing.T) {
+			j := role(4, "peers", t.TempDir(), test.death)
+			if test.death == "wait" {
+				pid := 0
+				j.cfg.OnStart = func(w Worker) {
+					if w.Rank == 2 {
+						pid = w.PID
+						ready := j.out.contains("connected")
+						go func() {
+							<-ready
+							_ = syscall.Kill(pid, syscall.SIGKILL)
+						}()
+					}
+				}
+			}
+			failure := j.fail(t)
+			root := failure.Root
+			if root.Rank != 2 || root.Status != test.status || root.PID != j.workers[2].PID {
+				t.Fatalf("root cause: rank %d (pid %d) %s; want rank 2 (pid %d) %s\n%s",
+					root.Rank, root.PID, root.Status, j.workers[2].PID, test.status, failure.Report())
+			}
+			if code := ExitCode(failure); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			if n := len(failure.Others) + len(failure.Stopped); n != 3 {
+				t.Errorf("%d workers in the rest of the report, want 3", n)
+			}
+			report := failure.Report()
+			for _, want := range []string{"FAILED\n", "Root Cause (first observed failure):", "rank      : 2 (local_rank: 2)",
+				fmt.Sprintf("(pid: %d)", root.PID)} {
+				if !strings.Contains(report, want) {
+					t.Errorf("the report lacks %q:\n%s", want, report)
+				}
+			}
+			if sig := test.status.Signal; sig != 0 && !strings.Contains(report, "killed by "+signalName(sig)) {
+				t.Errorf("the report does not name the signal:\n%s", report)
+			}
+		})
+	}
+}
+
+func TestStopsOthers(t *testing.T) {
+	for name, script := range map[string]string{
+		"sleeping": `exec sleep 1000`,
+		// Suspended, it would never act on a SIGTERM alone.
+		"suspended": `kill -STOP $$`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			pid := t.TempDir() + "/pid"
+			// Rank 0 fails once rank 1 sleeps (S) or is suspended (T).
+			j := shell(2, `if [ $RANK = 1 ]; then echo $$ > `+pid+`; `+script+`; fi
+				until read -r p < `+pid+` && grep -q '^State:.*[ST] (s' /proc/$p/status; do :; done 2>/dev/null
+				exit 5`)
+			failure := j.fail(t)
+			if failure.Root.Rank != 0 || failure.Root.Status.Code != 5 || len(failure.Stopped) != 1 {
+				t.Errorf("got %s", failure.Report())
+			}
+		})
+	}
+}
+
+func TestIgnoredSIGTERM(t *testing.T) {
+	ready := t.TempDir() + "/ready"
+	j := shell(2, `if [ $RANK = 1 ]; then trap "" TERM; echo > `+ready+`; while :; do sleep 0.1; done; fi
+		until [ -e `+ready+` ]; do sleep 0.01; done; exit 5`)
+	j.cfg.ShutdownTimeout = 200 * time.Millisecond
+	failure := j.fail(t)
+	if len(failure.Stopped) != 1 || failure.Root.Rank != 0 {
+		t.Errorf("got %s", failure.Report())
+	}
+}
+
+// TestGrace: a worker may be a shell whose child, which the signal reaches as
+// well, needs time to save what it has, long after the shell is gone.
+func TestGrace(t *testing.T) {
+	dir := t.TempDir()
+	inner := `trap "sleep 0.3; echo saved > ` + dir + `/state; echo saved; exit 0" TERM; echo > ` + dir + `/ready; while :; do sleep 0.01; done`
+	j := shell(2, `if [ $RANK = 1 ]; then bash -c '`+inner+`'; echo never; fi
+		until [ -e `+dir+`/ready ]; do sleep 0.01; done; exit 5`)
+	j.fail(t)
+	if _, err := os.Stat(dir + "/state"); err != nil {
+		t.Error("the worker's child was not given the time to save")
+	}
+	if !strings.Contains(j.out.String(), "[default1]: saved\n") {
+		t.Errorf("its output is missing: %q", &j.out)
+	}
+}
+
+func TestGrandchildren(t *testing.T) {
+	t.Run("swept", func(t *testing.T) {
+		j := shell(1, `setsid sleep 1000 & echo "child $!"; setsid setsid sleep 1000 & echo done`)
+		if _, err := j.run(t); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(j.out.String(), "done\n") {
+			t.Errorf("got %q", &j.out)
+		}
+		var pid int
+		if _, err := fmt.Sscanf(j.out.String(), "[default0]: child %d", &pid); err != nil {
+			t.Fatal(err)
+		}
+		expectGone(t, pid)
+	})
+	t.Run("invisible", func(t *testing.T) {
+		// Without its environment, and in a session of its own, nothing finds it;
+		// it must not delay the job by holding the pipe.
+		j := shell(1, `env -i setsid bash -c 'echo "child $$"; exec sleep 1000' & exec cat /proc/sys/kernel/ostype <(sleep 0.2)`)
+		_, err := j.run(t)
+		var pid int
+		if _, scanErr := fmt.Sscanf(j.out.String()[strings.Index(j.out.String(), "child"):], "child %d", &pid); scanErr != nil {
+			t.Fatal(scanErr)
+		}
+		if killErr := syscall.Kill(pid, syscall.SIGKILL); killErr != nil {
+			t.Errorf("the invisible process %d was found after all: %v", pid, killErr)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// expectGone waits for a process that is not a child to disappear or be a zombie.
+func expectGone(t *testing.T, pid int) {
+	t.Helper()
+	deadline := time.Now().Add(soon)
+	for {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil || strings.Contains(string(status), "State:\tZ") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d is still there:\n%s", pid, status)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestOutputDoesNotInterleave(t *testing.T) {
+	const workers = 4
+	j := role(workers, "chatter")
+	j.cfg.Stderr = &j.out // as a terminal is both
+	if _, err := j.run(t); err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(fmt.Sprintf(`^\[default(\d)\]: <(\d) (out|err) (\d+) x{%d}>$`, chatterWidth))
+	next := map[string]string{}
+	lines := strings.Split(strings.TrimSuffix(j.out.String(), "\n"), "\n")
+	for _, text := range lines {
+		m := line.FindStringSubmatch(text)
+		if m == nil || m[1] != m[2] {
+			t.Fatalf("broken line %q", text)
+		}
+		stream := m[2] + m[3]
+		if want := next[stream]; want != "" && want != m[4] {
+			t.Fatalf("stream %s: line %s, want %s", stream, m[4], want)
+		}
+		var i int
+		fmt.Sscan(m[4], &i)
+		next[stream] = fmt.Sprint(i + 1)
+	}
+	if want := workers * 2 * chatterLines; len(lines) != want {
+		t.Errorf("%d lines, want %d", len(lines), want)
+	}
+}
+
+func TestFilesAndFilter(t *testing.T) {
+	j := shell(3, `printf 'out %s\r\npart' $RANK; echo "err $RANK" >&2`)
+	j.cfg.LogDir = filepath.Join(t.TempDir(), "logs")
+	j.cfg.RunID = "a/b"
+	j.cfg.LocalRanksFilter = []int{1, 2}
+	var err error
+	if j.cfg.Redirects, err = ParseStreamMap("0:3,1:2"); err != nil {
+		t.Fatal(err)
+	}
+	j.cfg.Tee = AllStreams(Stdout)
+	result, err := j.run(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dir, base := filepath.Split(result.LogDir); filepath.Clean(dir) != j.cfg.LogDir || !strings.HasPrefix(base, "a_b_") {
+		t.Errorf("log folder %s", result.LogDir)
+	}
+	file := func(local int, name string) string {
+		data, err := os.ReadFile(filepath.Join(result.LogDir, "attempt_0", fmt.Sprint(local), name))
+		if err != nil {
+			return "missing"
+		}
+		return string(data)
+	}
+	for local, wantErr := range []string{"err 0\n", "err 1\n", "missing"} {
+		if got, want := file(local, stdoutLog), fmt.Sprintf("out %d\r\npart", local); got != want {
+			t.Errorf("stdout.log of %d: %q, want %q", local, got, want)
+		}
+		if got := file(local, stderrLog); got != wantErr {
+			t.Errorf("stderr.log of %d: %q, want %q", local, got, wantErr)
+		}
+	}
+	// 0 is filtered and redirected, 1's stderr is redirected, 2 is shown.
+	lines := strings.Split(strings.TrimSpace(j.out.String()), "\n")
+	slices.Sort(lines)
+	if want := []string{"[default1]: out 1", "[default1]: part", "[default2]: out 2", "[default2]: part"}; !slices.Equal(lines, want) {
+		t.Errorf("stdout %q, want %q", lines, want)
+	}
+	if got := j.err.String(); got != "[default2]: err 2\n" {
+		t.Errorf("stderr %q", got)
+	}
+}
+
+func TestSignals(t *testing.T) {
+	t.Run("forwarded", func(t *testing.T) {
+		j := shell(2, `trap "echo got INT; exit 0" INT; echo ready; while :; do sleep 0.01; done`)
+		signals := make(chan os.Signal, 2)
+		j.cfg.Signals = signals
+		ready0, ready1 := j.out.contains("[default0]: ready"), j.out.contains("[default1]: ready")
+		go func() {
+			<-ready0
+			<-ready1
+			signals <- syscall.SIGINT
+		}()
+		_, err := j.run(t)
+		var signal *SignalError
+		if !errors.As(err, &signal) || signal.Signal != syscall.SIGINT || ExitCode(err) != 130 {
+			t.Errorf("got %v, exit code %d", err, ExitCode(err))
+		}
+		if !strings.Contains(j.out.String(), "[default1]: got INT") {
+			t.Errorf("got %q", &j.out)
+		}
+	})
+	t.Run("second kills", func(t *testing.T) {
+		j := shell(1, `trap "" TERM; echo ready; while :; do sleep 0.01; done`)
+		signals := make(chan os.Signal, 2)
+		j.cfg.Signals = signals
+		ready := j.out.contains("ready")
+		go func() {
+			<-ready
+			signals <- syscall.SIGTERM
+			signals <- syscall.SIGTERM
+		}()
+		result, err := j.run(t)
+		if ExitCode(err) != 143 {
+			t.Errorf("got %v", err)
+		}
+		if want := (Status{Signal: syscall.SIGKILL}); result.Workers[0].Status != want {
+			t.Errorf("the worker %s", result.Workers[0].Status)
+		}
+	})
+	t.Run("context", func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		j := shell(2, `exec sleep 1000`)
+		cause := errors.New("enough")
+		j.cfg.OnStart = func(w Worker) {
+			if w.Rank == 1 {
+				cancel(cause)
+			}
+		}
+		if _, err := j.runContext(t, ctx); err != cause {
+			t.Errorf("got %v, want %v", err, cause)
+		}
+	})
+}
+
+func TestRestarts(t *testing.T) {
+	dir := t.TempDir()
+	script := `echo "attempt $TORCHELASTIC_RESTART_COUNT of rank $RANK"
+		if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then exit 0; fi
+		if [ $RANK = 1 ]; then exit 9; fi; setsid sleep 1000 & exec sleep 1000`
+	j := shell(2, script)
+	j.cfg.MaxRestarts, j.cfg.LogDir = 3, dir
+	result, err := j.run(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Restarts != 2 || len(j.workers) != 6 || j.workers[5].Attempt != 2 {
+		t.Errorf("%d restarts, workers %v", result.Restarts, j.workers)
+	}
+	if want := "golaunch: restart 2 of 3: bash failed: rank 1"; !strings.Contains(j.err.String(), want) {
+		t.Errorf("stderr lacks %q:\n%s", want, &j.err)
+	}
+
+	j = shell(2, script)
+	j.cfg.MaxRestarts = 1
+	if failure := j.fail(t); failure.Restarts != 1 || failure.Root.Attempt != 1 || ExitCode(failure) != 9 {
+		t.Errorf("got %s", failure.Report())
+	}
+}
+
+func TestStartError(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(path, []byte("no program\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	j := &job{cfg: Config{Args: []string{path}, Workers: 2, MaxRestarts: 3}}
+	_, err := j.run(t)
+	var start *StartError
+	if !errors.As(err, &start) || !errors.Is(err, syscall.ENOEXEC) || ExitCode(err) != 2 {
+		t.Errorf("got %v, exit code %d", err, ExitCode(err))
+	}
+}
+
+func TestErrorFileInReport(t *testing.T) {
+	outer := filepath.Join(t.TempDir(), "outer.json")
+	j := shell(2, `if [ $RANK = 0 ]; then exec sleep 1000; fi
+		echo '{"message": {"message": "ValueError: bad batch", "extraInfo": {"py_callstack": "File \"train.py\", line 7", "timestamp": "1"}}}' > $TORCHELASTIC_ERROR_FILE
+		exit 6`)
+	j.cfg.ErrorFile = outer
+	failure := j.fail(t)
+	for _, want := range []string{"ValueError: bad batch", `File "train.py", line 7`} {
+		if !strings.Contains(failure.Report(), want) {
+			t.Errorf("the report lacks %q:\n%s", want, failure.Report())
+		}
+	}
+	if !strings.Contains(failure.Error(), "ValueError: bad batch") {
+		t.Errorf("got %q", failure.Error())
+	}
+	var doc struct {
+		Message struct {
+			Message   string
+			ErrorCode int
+			ExtraInfo map[string]string
+		}
+	}
+	data, err := os.ReadFile(outer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc.Message.Message != "ValueError: bad batch" || doc.Message.ErrorCode != 6 || doc.Message.ExtraInfo["timestamp"] != "1" {
+		t.Errorf("got %s", data)
+	}
+}
+
+func TestCrashIsNotExit2(t *testing.T) {
+	crash := role(1, "panic").fail(t)
+	if crash.Root.Status.Code != 2 || len(crash.Root.Crash) == 0 ||
+		!strings.Contains(crash.Report(), "| panic: assignment to entry in nil map") {
+		t.Errorf("a panic is reported as\n%s", crash.Report())
+	}
+	plain := shell(1, `echo "usage: train" >&2; exit 2`).fail(t)
+	if len(plain.Root.Crash) != 0 || !strings.Contains(plain.Report(), "| usage: train") {
+		t.Errorf("an exit with 2 is reported as\n%s", plain.Report())
+	}
+}
+
+func TestTemporaryFolder(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	expect := func(want int) {
+		t.Helper()
+		entries, err := os.ReadDir(os.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(entries) != want {
+			t.Errorf("temporary folder holds %v, want %d", entries, want)
+		}
+	}
+	if _, err := shell(1, `echo e > $TORCHELASTIC_ERROR_FILE`).run(t); err != nil {
+		t.Fatal(err)
+	}
+	expect(0)
+	shell(1, `exit 1`).fail(t)
+	expect(0)
+	j := shell(1, `echo hi`)
+	j.cfg.Tee = AllStreams(Stdout)
+	result, err := j.run(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(1)
+	if !strings.Contains(j.err.String(), result.LogDir) {
+		t.Errorf("stderr %q does not say where the logs are", &j.err)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	for _, cfg := range []*Config{
+		nil,
+		{},
+		{Args: []string{"true"}, Workers: -1},
+		{Args: []string{"true"}, MaxRestarts: -1},
+		{Args: []string{"true"}, LocalRanksFilter: []int{1}},
+		{Args: []string{"true"}, Workers: 2, Tee: StreamMap{byLocal: map[int]Streams{2: Stdout}}},
+	} {
+		if result, err := Run(t.Context(), cfg); err == nil || result != nil {
+			t.Errorf("Run(%+v) = %v, %v", cfg, result, err)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package launcher
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// testRoleVar makes the test binary a worker that plays a role.
+const testRoleVar = "LAUNCHER_TEST_ROLE"
+
+// testWorker plays a role and exits. Arguments begin at os.Args[1].
+func testWorker(role string) {
+	switch role {
+	case "peers":
+		testPeers(os.Args[1], os.Args[2])
+	case "chatter":
+		testChatter()
+	case "panic":
+		fmt.Fprintln(os.Stderr, "about to fail")
+		var m map[string]int
+		m["x"]++
+	}
+	os.Exit(0)
+}
+
+// testPeers is a job whose ranks notice a death as real ones do, by the end of
+// a connection. Rank 2 listens in dir and dies in the given way once all are
+// connected; the others then write an error file and exit with 1.
+func testPeers(dir, death string) {
+	sock := filepath.Join(dir, "sock")
+	if os.Getenv("RANK") == "2" {
+		l, err := net.Listen("unix", sock+".new")
+		check(err)
+		check(os.Rename(sock+".new", sock))
+		var conns []net.Conn
+		for range 3 {
+			c, err := l.Accept()
+			check(err)
+			conns = append(conns, c)
+		}
+		switch death {
+		case "wait": // to be killed
+			fmt.Println("connected")
+			_, _ = io.ReadAll(conns[0])
+		case "exit":
+			os.Exit(3)
+		case "error-then-linger":
+			writeErrorFile("the cause")
+			for _, c := range conns {
+				c.Close()
+			}
+			time.Sleep(300 * time.Millisecond) // a slow teardown, during which the peers exit
+			os.Exit(4)
+		}
+	}
+	for {
+		c, err := net.Dial("unix", sock)
+		if err == nil {
+			_, _ = io.ReadAll(c)
+			writeErrorFile("a peer is gone")
+			os.Exit(1)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func writeErrorFile(message string) {
+	data, err := json.Marshal(map[string]any{"message": map[string]any{
+		"message":   message,
+		"extraInfo": map[string]any{"timestamp": fmt.Sprintf("%.6f", float64(time.Now().UnixMicro())/1e6)},
+	}})
+	check(err)
+	check(os.WriteFile(os.Getenv("TORCHELASTIC_ERROR_FILE"), data, 0o600))
+}
+
+const (
+	chatterLines = 2000
+	chatterWidth = 100
+)
+
+// testChatter writes lines that a reader can check, on both streams at once and in pieces.
+func testChatter() {
+	done := make(chan bool)
+	for name, f := range map[string]*os.File{"out": os.Stdout, "err": os.Stderr} {
+		go func() {
+			for i := range chatterLines {
+				line := fmt.Sprintf("<%s %s %d %s>\n", os.Getenv("RANK"), name, i, strings.Repeat("x", chatterWidth))
+				_, err := f.WriteString(line[:30])
+				check(err)
+				_, err = f.WriteString(line[30:])
+				check(err)
+			}
+			done <- true
+		}()
+	}
+	<-done
+	<-done
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(99)
+	}
+}
