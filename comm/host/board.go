@@ -1,6 +1,9 @@
 package host
 
 import (
+	"errors"
+	"runtime"
+
 	"github.com/goddp/goddp/comm/backend"
 )
 
@@ -19,10 +22,12 @@ type board interface {
 	// await waits until every rank has arrived as often as this one, or the
 	// group breaks.
 	await() error
-	// card is the one that a rank posted for the collective under way, with
-	// its memory as this rank addresses it. It is valid until this rank's
-	// next call but one.
+	// card is the one that a rank posted for the collective under way. It is
+	// valid until this rank's next call but one.
 	card(rank int) (card, error)
+	// reach sets r.mem, n bytes of a rank's memory, to where this rank
+	// addresses it, nil where not all ranks can. r.owner keeps it mapped.
+	reach(rank int, r *ref, n int) error
 	// scratch is memory of a rank's that all ranks reach, of four pieces.
 	scratch(rank int) []byte
 }
@@ -53,13 +58,21 @@ func (t *table) run(p *plan) error {
 	if err := p.check(cards); err != nil {
 		return err
 	}
-	switch {
-	case p.inlines():
+	if p.inlines() {
 		p.take(0, p.block, func(s int) []byte {
 			from, to := p.source(s, t.rank, 0, p.block)
 			return cards[s].payload[from:to]
 		})
 		return nil
+	}
+	defer runtime.KeepAlive(cards)
+	for s := range cards {
+		c := &cards[s]
+		if err := errors.Join(t.reach(s, &c.src, c.given), t.reach(s, &c.dst, c.given)); err != nil {
+			return err
+		}
+	}
+	switch {
 	case p.direct(cards):
 		return t.direct(p, cards)
 	case p.shares():
@@ -110,7 +123,7 @@ func (t *table) direct(p *plan, cards []card) error {
 				dsts = append(dsts, c.dst.mem[lo:hi])
 			}
 		}
-		reduce(dsts, srcs, p.dtype, p.call.Op)
+		reduce(dsts, srcs, p.dtype, p.call.Op, p.size)
 	} else {
 		p.take(0, p.block, func(s int) []byte {
 			from, to := p.source(s, t.rank, 0, p.block)
@@ -188,7 +201,7 @@ func (t *table) stagedReduce(p *plan) error {
 			for s := range srcs {
 				srcs[s] = t.in(s, j)[from:to]
 			}
-			reduce([][]byte{t.out(t.rank, j)[from:to]}, srcs, p.dtype, p.call.Op)
+			reduce([][]byte{t.out(t.rank, j)[from:to]}, srcs, p.dtype, p.call.Op, p.size)
 		}
 		if j := i - 2; j >= 0 && p.takes(t.rank) {
 			lo, hi := bounds(j)

@@ -64,12 +64,16 @@ func decodeCard(b []byte) (c card, payload int) {
 
 // card is what this rank shows for p.
 func (p *plan) card() card {
-	c := card{
-		print: p.print, given: len(p.src), counts: hashCounts(p.call.Counts),
-		src: ref{mem: p.src, owner: p.call.Src.Buf.Owner()}, dst: ref{mem: p.dst, owner: p.call.Dst.Buf.Owner()},
+	c := card{print: p.print, given: len(p.src), counts: hashCounts(p.call.Counts)}
+	if p.gives(p.rank) {
+		if p.inlines() {
+			c.payload = p.src
+		} else {
+			c.src = ref{mem: p.src, owner: p.call.Src.Buf.Owner()}
+		}
 	}
-	if p.inlines() && p.gives(p.rank) {
-		c.payload = p.src
+	if p.shares() && p.takes(p.rank) && !p.inlines() {
+		c.dst = ref{mem: p.dst, owner: p.call.Dst.Buf.Owner()} // of c.given bytes, as Src is
 	}
 	return c
 }

@@ -56,6 +56,15 @@ var transports = map[string]func(t testing.TB, n int) []*host.Group{
 		hub := host.NewHub()
 		return world(t, n, func(int) *host.Options { return &host.Options{Hub: hub} })
 	},
+	"shm": func(t testing.TB, n int) []*host.Group {
+		return world(t, n, func(int) *host.Options { return nil })
+	},
+	"tcp": func(t testing.TB, n int) []*host.Group {
+		return world(t, n, func(r int) *host.Options { return &host.Options{HostID: fmt.Sprint("host ", r)} })
+	},
+	"mixed": func(t testing.TB, n int) []*host.Group {
+		return world(t, n, func(r int) *host.Options { return &host.Options{HostID: fmt.Sprint("host ", r/2)} })
+	},
 }
 
 // each runs f for every rank at once and joins the errors.

@@ -53,24 +53,24 @@ var (
 	_ board   = (*hubNet)(nil)
 )
 
-// join finds the group's other ranks: rank 0 makes the room and tells its
-// name through the store.
-func (h *Hub) join(ctx context.Context, g *Group) (network, error) {
+// join makes the network of g, which finds the other ranks: rank 0 makes the
+// room and tells its name through the store.
+func (h *Hub) join(ctx context.Context, g *Group) error {
 	const key = "room"
 	if g.cfg.Rank == 0 {
 		if err := g.cfg.Store.Set(ctx, key, []byte(h.open(g.cfg.Size))); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	name, err := g.cfg.Store.Get(ctx, key)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	h.mu.Lock()
 	r := h.rooms[string(name)]
 	h.mu.Unlock()
 	if r == nil || len(r.seats) != g.cfg.Size {
-		return nil, fmt.Errorf("host: no room %q for %d ranks at this hub", name, g.cfg.Size)
+		return fmt.Errorf("host: no room %q for %d ranks at this hub", name, g.cfg.Size)
 	}
 	n := &hubNet{room: r, group: g}
 	n.table = table{board: n, rank: g.cfg.Rank, size: g.cfg.Size}
@@ -88,11 +88,11 @@ func (h *Hub) join(ctx context.Context, g *Group) (network, error) {
 	}
 	for r.joined < g.cfg.Size {
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("host: %d of %d ranks came: %w", r.joined, g.cfg.Size, context.Cause(ctx))
+			return fmt.Errorf("host: %d of %d ranks came: %w", r.joined, g.cfg.Size, context.Cause(ctx))
 		}
 		r.changed.Wait()
 	}
-	return n, nil
+	return nil
 }
 
 // open makes a room and returns its name.
@@ -112,7 +112,6 @@ func (h *Hub) open(size int) string {
 
 func (n *hubNet) run(p *plan) error { return n.table.run(p) }
 
-// post needs no references: all ranks address all memory alike.
 func (n *hubNet) post(c card) {
 	n.mu.Lock()
 	s := &n.seats[n.rank]
@@ -164,6 +163,9 @@ func (n *hubNet) card(rank int) (card, error) {
 	defer n.mu.Unlock()
 	return n.seats[rank].cards[n.seats[n.rank].posts%2], nil
 }
+
+// reach has nothing to do: all ranks address all memory alike.
+func (n *hubNet) reach(int, *ref, int) error { return nil }
 
 // scratch is not needed: every rank reaches all memory.
 func (n *hubNet) scratch(int) []byte { return nil }

@@ -28,16 +28,17 @@ func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error)
 	g := newGroup(cfg, opts)
 	ctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, g.cfg.Timeout))
 	defer cancel()
-	net, err := g.connect(ctx)
-	if err != nil {
+	join := joinLinks
+	switch {
+	case g.opts.Hub != nil:
+		join = g.opts.Hub.join
+	case cfg.Size == 1:
+		join = NewHub().join
+	}
+	if err := join(ctx, g); err != nil {
 		g.cancel(err)
 		return nil, fmt.Errorf("host: rank %d of %d finding its peers: %w", cfg.Rank, cfg.Size, err)
 	}
-	g.net = net
 	g.open()
 	return g, nil
-}
-
-func (g *Group) connect(ctx context.Context) (network, error) {
-	return g.opts.Hub.join(ctx, g)
 }

@@ -145,7 +145,7 @@ func (p *plan) take(lo, hi int, from func(s int) []byte) {
 		for s := range srcs {
 			srcs[s] = from(s)
 		}
-		reduce([][]byte{p.place(p.rank, lo, hi)}, srcs, p.dtype, p.call.Op)
+		reduce([][]byte{p.place(p.rank, lo, hi)}, srcs, p.dtype, p.call.Op, p.size)
 		return
 	}
 	for s := range p.size {

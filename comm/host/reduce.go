@@ -16,27 +16,28 @@ import (
 const blockBytes = 8 << 10
 
 // reduce combines srcs element by element, in their order, and stores the
-// result in every one of dsts. All are of the same length; a dst may be a src.
+// result in every one of dsts; n is what Avg divides by. All are of the same
+// length; a dst may be a src.
 //
 // Integers wrap around, and their average is rounded towards zero. Min and Max
 // of floats are NaN where any operand is. The 16-bit floats are combined in
 // float32 and rounded once, to nearest even.
-func reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceOp) {
+func reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceOp, n int) {
 	switch dt {
 	case device.Float32:
-		reduceNative(dsts, srcs, op, combineFloat32, scale[float32])
+		reduceNative(dsts, srcs, op, n, combineFloat32, scale[float32])
 	case device.Float64:
-		reduceNative(dsts, srcs, op, combineFloat64, scale[float64])
+		reduceNative(dsts, srcs, op, n, combineFloat64, scale[float64])
 	case device.Int32:
-		reduceNative(dsts, srcs, op, combine[int32], quotient[int32])
+		reduceNative(dsts, srcs, op, n, combine[int32], quotient[int32])
 	case device.Int64:
-		reduceNative(dsts, srcs, op, combine[int64], quotient[int64])
+		reduceNative(dsts, srcs, op, n, combine[int64], quotient[int64])
 	case device.Uint8:
-		reduceNative(dsts, srcs, op, combine[uint8], quotient[uint8])
+		reduceNative(dsts, srcs, op, n, combine[uint8], quotient[uint8])
 	case device.BFloat16:
-		reduceHalf(dsts, srcs, op, half.FromBF16, half.BF16)
+		reduceHalf(dsts, srcs, op, n, half.FromBF16, half.BF16)
 	case device.Float16:
-		reduceHalf(dsts, srcs, op, half.FromF16, half.F16)
+		reduceHalf(dsts, srcs, op, n, half.FromF16, half.F16)
 	}
 }
 
@@ -59,7 +60,7 @@ func view[T native | uint16](b []byte) []T {
 }
 
 // reduceNative reduces elements that are combined in their own type.
-func reduceNative[T native](dsts, srcs [][]byte, op backend.ReduceOp, combine func(op backend.ReduceOp, acc, x []T), average func(acc []T, n int)) {
+func reduceNative[T native](dsts, srcs [][]byte, op backend.ReduceOp, n int, combine func(op backend.ReduceOp, acc, x []T), average func(acc []T, n int)) {
 	var mem [blockBytes / 8]int64 // aligned for every T
 	block := unsafe.Slice((*byte)(unsafe.Pointer(&mem)), blockBytes)
 	for lo := 0; lo < len(srcs[0]); lo += blockBytes {
@@ -70,7 +71,7 @@ func reduceNative[T native](dsts, srcs [][]byte, op backend.ReduceOp, combine fu
 			combine(partial(op), view[T](acc), view[T](src[lo:hi]))
 		}
 		if op == backend.Avg {
-			average(view[T](acc), len(srcs))
+			average(view[T](acc), n)
 		}
 		for _, dst := range dsts {
 			copy(dst[lo:hi], acc)
@@ -133,7 +134,7 @@ func quotient[T int32 | int64 | uint8](acc []T, n int) {
 }
 
 // reduceHalf reduces 16-bit floats in float32.
-func reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, wide func(uint16) float32, narrow func(float32) uint16) {
+func reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n int, wide func(uint16) float32, narrow func(float32) uint16) {
 	var mem, operand [blockBytes / 4]float32
 	for lo := 0; lo < len(srcs[0]); lo += blockBytes / 2 {
 		hi := min(lo+blockBytes/2, len(srcs[0]))
@@ -144,7 +145,7 @@ func reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, wide func(uint16) floa
 			combineFloat32(partial(op), acc, x)
 		}
 		if op == backend.Avg {
-			scale(acc, len(srcs))
+			scale(acc, n)
 		}
 		first := view[uint16](dsts[0][lo:hi])
 		for i, v := range acc {

@@ -1,0 +1,120 @@
+package host
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/goddp/goddp/comm/backend"
+)
+
+// A link's control connection carries frames: a length of 4 bytes, a kind of
+// one byte, and the body. It is silent while all goes well and memory is known.
+const (
+	frameBye     = iota + 1 // the sender left in good order
+	frameBroke              // the sender's group broke: a notice
+	frameSegment            // a descriptor comes along: id and size of a segment, 8 bytes each
+	frameRetire             // no call will refer to a segment any more: its id
+)
+
+// maxFrame bounds a frame's body.
+const maxFrame = 64 << 10
+
+func frame(kind byte, body []byte) []byte {
+	b := binary.LittleEndian.AppendUint32(make([]byte, 0, 5+len(body)), uint32(len(body)))
+	return append(append(b, kind), body...)
+}
+
+func readFrame(r io.Reader) (kind byte, body []byte, err error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := binary.LittleEndian.Uint32(head[:])
+	if n > maxFrame {
+		return 0, nil, fmt.Errorf("control frame of %d bytes, at most %d", n, maxFrame)
+	}
+	body = make([]byte, n)
+	_, err = io.ReadFull(r, body)
+	return head[4], body, err
+}
+
+// notice is why a rank's group broke, as it tells the others. At most one of
+// the pointers is set; Text says what none of them can.
+type notice struct {
+	From     int
+	Call     *backend.Fingerprint // the call that failed, of rank Rank
+	Rank     int
+	Name     string
+	Timeout  *backend.TimeoutError
+	Mismatch *backend.MismatchError
+	Lost     *lostNotice
+	Text     string
+}
+
+type lostNotice struct {
+	Peer int
+	Left bool
+	Text string
+}
+
+// toNotice puts cause in words that another process understands.
+func toNotice(from int, cause error) notice {
+	n := notice{From: from, Text: cause.Error()}
+	var call *backend.CallError
+	if errors.As(cause, &call) {
+		n.Rank, n.Call, n.Name, n.Text = call.Rank, &call.Call, call.Name, call.Err.Error()
+	}
+	var lost *backend.PeerLostError
+	switch {
+	case errors.As(cause, &lost):
+		n.Lost = &lostNotice{Peer: lost.Peer, Left: lost.Left}
+		if lost.Err != nil {
+			n.Lost.Text = lost.Err.Error()
+		}
+	case errors.As(cause, &n.Timeout), errors.As(cause, &n.Mismatch):
+	}
+	return n
+}
+
+// err is the cause that n tells of.
+func (n notice) err() error {
+	var cause error
+	switch {
+	case n.Lost != nil:
+		lost := &backend.PeerLostError{Peer: n.Lost.Peer, Left: n.Lost.Left}
+		if n.Lost.Text != "" {
+			lost.Err = errors.New(n.Lost.Text)
+		}
+		cause = lost
+	case n.Timeout != nil:
+		cause = n.Timeout
+	case n.Mismatch != nil:
+		cause = n.Mismatch
+	default:
+		cause = fmt.Errorf("%w: by rank %d: %s", backend.ErrAborted, n.From, n.Text)
+	}
+	if n.Call != nil {
+		return &backend.CallError{Rank: n.Rank, Call: *n.Call, Name: n.Name, Err: cause}
+	}
+	return cause
+}
+
+func (n notice) encode() []byte {
+	const room = maxFrame / 2
+	if len(n.Text) > room {
+		n.Text = n.Text[:room]
+	}
+	b, err := json.Marshal(n)
+	if err != nil {
+		panic(err) // plain data
+	}
+	return b
+}
+
+func decodeNotice(b []byte) (n notice, err error) {
+	err = json.Unmarshal(b, &n)
+	return n, err
+}

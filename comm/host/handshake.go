@@ -1,0 +1,283 @@
+package host
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// The handshake of a connection: the dialler sends a hello, the listener
+// answers with an accept byte, the dialler confirms with another one. On the
+// control connection of a link through shared memory the first two carry the
+// descriptors of the ranks' desks, each of which the other side has mapped
+// before it answers.
+const (
+	magic     = "goddp/h1"
+	tokenSize = 32
+	helloSize = len(magic) + tokenSize + 8 // and the rank and lane
+	accepted  = 0x06
+)
+
+// handshakeTimeout bounds a handshake; strangers bounds how many unfinished
+// ones are served at a time.
+const (
+	handshakeTimeout = 10 * time.Second
+	strangers        = 256
+)
+
+// accept serves a listener until the meeting is over. Whoever does not know
+// the token is dropped.
+func (m *meeting) accept(l net.Listener, unix bool) {
+	m.wg.Go(func() {
+		<-m.done
+		l.Close()
+	})
+	m.wg.Go(func() {
+		slots := make(chan struct{}, strangers)
+		joining := make(chan arrived)
+		m.wg.Go(func() { m.assemble(joining) })
+		for {
+			c, err := l.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil { // out of descriptors, say: there may be some soon
+				select {
+				case <-time.After(10 * time.Millisecond):
+					continue
+				case <-m.done:
+					return
+				}
+			}
+			slots <- struct{}{}
+			m.wg.Go(func() {
+				defer func() { <-slots }()
+				if unix {
+					c = wrapUnix(c)
+				}
+				a, err := m.welcome(c, unix)
+				if err != nil {
+					m.group.log.Debug("dropped a connection", "rank", m.group.cfg.Rank, "from", c.RemoteAddr(), "error", err)
+					c.Close()
+					return
+				}
+				select {
+				case joining <- a:
+				case <-m.done:
+					c.Close()
+				}
+			})
+		}
+	})
+}
+
+// arrived is a connection whose handshake is done.
+type arrived struct {
+	conn       net.Conn
+	peer, lane int
+	desk       *mapping
+}
+
+// assemble makes links of the connections to one listener. A dialler that
+// could not complete a link begins anew: the latest connection counts.
+func (m *meeting) assemble(joining <-chan arrived) {
+	links := map[int]*link{}
+	defer func() {
+		for _, l := range links {
+			l.close()
+		}
+	}()
+	for {
+		select {
+		case a := <-joining:
+			l := links[a.peer]
+			if l == nil {
+				l = newLink(a.peer)
+				links[a.peer] = l
+			}
+			if old := l.conns[a.lane]; old != nil {
+				old.Close()
+			}
+			l.conns[a.lane] = a.conn
+			if a.lane == laneControl {
+				l.desk = a.desk
+			}
+			if l.conns[laneControl] == nil || l.conns[laneBulk] == nil || l.conns[laneP2P] == nil {
+				continue
+			}
+			select {
+			case m.joined <- l:
+				delete(links, a.peer)
+			case <-m.done:
+				return
+			}
+		case <-m.done:
+			return
+		}
+	}
+}
+
+// welcome is the listener's side of the handshake.
+func (m *meeting) welcome(c net.Conn, unix bool) (a arrived, err error) {
+	stop := m.bound(c)
+	defer stop()
+	var hello [helloSize]byte
+	if _, err := io.ReadFull(c, hello[:]); err != nil {
+		return a, err
+	}
+	rest := hello[len(magic):]
+	if string(hello[:len(magic)]) != magic || subtle.ConstantTimeCompare(rest[:tokenSize], m.token) != 1 {
+		return a, errors.New("wrong token")
+	}
+	a = arrived{conn: c, peer: int(binary.LittleEndian.Uint32(rest[tokenSize:])), lane: int(binary.LittleEndian.Uint32(rest[tokenSize+4:]))}
+	if a.peer <= m.group.cfg.Rank || a.peer >= m.group.cfg.Size || a.lane >= lanes {
+		return a, fmt.Errorf("rank %d, lane %d", a.peer, a.lane)
+	}
+	if unix && a.lane == laneControl {
+		if a.desk, err = m.mapDesk(c); err != nil {
+			return a, err
+		}
+		fd, _ := m.shm.descriptor()
+		err = writeFD(c, []byte{accepted}, fd)
+	} else {
+		_, err = c.Write([]byte{accepted})
+	}
+	if err != nil {
+		return a, err
+	}
+	if err := readAccepted(c); err != nil {
+		return a, err
+	}
+	return a, tune(c)
+}
+
+// bound limits the handshake on c in time, until stop is called.
+func (m *meeting) bound(c net.Conn) (stop func()) {
+	c.SetDeadline(time.Now().Add(handshakeTimeout))
+	over := make(chan struct{})
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		select {
+		case <-m.done:
+			c.SetDeadline(time.Unix(1, 0))
+		case <-over:
+			c.SetDeadline(time.Time{})
+		}
+	}()
+	return func() {
+		close(over)
+		<-finished
+	}
+}
+
+// mapDesk maps the desk whose descriptor came with what was last read.
+func (m *meeting) mapDesk(c net.Conn) (*mapping, error) {
+	fd, ok := takeFD(c)
+	if !ok {
+		return nil, errors.New("no descriptor came along")
+	}
+	_, size := m.shm.descriptor()
+	return mapFD(fd, size)
+}
+
+func readAccepted(c net.Conn) error {
+	var b [1]byte
+	if _, err := io.ReadFull(c, b[:]); err != nil {
+		return err
+	}
+	if b[0] != accepted {
+		return fmt.Errorf("handshake answered with %#x", b[0])
+	}
+	return nil
+}
+
+// dial makes the link to a lower rank: through shared memory if both are on
+// the same host and it works, else through TCP.
+func (m *meeting) dial(ctx context.Context, peer int, own, at address) (*link, error) {
+	var errs []error
+	if m.shm != nil && own.Host == at.Host && at.Unix != "" {
+		l, err := m.dialAll(ctx, peer, "unix", at.Unix)
+		if err == nil {
+			return l, nil
+		}
+		m.group.log.Warn("no shared memory with a rank of this host: using TCP", "rank", m.group.cfg.Rank, "peer", peer, "error", err)
+		errs = append(errs, err)
+	}
+	for _, a := range at.TCP {
+		l, err := m.dialAll(ctx, peer, "tcp", a)
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("rank %d at %v: %w", peer, at.TCP, errors.Join(errs...))
+}
+
+func (m *meeting) dialAll(ctx context.Context, peer int, network, at string) (*link, error) {
+	l := newLink(peer)
+	for lane := range l.conns {
+		err := m.dialLane(ctx, l, lane, network, at)
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// dialLane is the dialler's side of the handshake.
+func (m *meeting) dialLane(ctx context.Context, l *link, lane int, network, at string) error {
+	d := net.Dialer{Timeout: handshakeTimeout}
+	c, err := d.DialContext(ctx, network, at)
+	if err != nil {
+		return err
+	}
+	if network == "unix" {
+		c = wrapUnix(c)
+	}
+	l.conns[lane] = c
+	stop := m.bound(c)
+	defer stop()
+	hello := append([]byte(magic), m.token...)
+	hello = binary.LittleEndian.AppendUint32(hello, uint32(m.group.cfg.Rank))
+	hello = binary.LittleEndian.AppendUint32(hello, uint32(lane))
+	shares := network == "unix" && lane == laneControl
+	if shares {
+		fd, _ := m.shm.descriptor()
+		err = writeFD(c, hello, fd)
+	} else {
+		_, err = c.Write(hello)
+	}
+	if err != nil {
+		return err
+	}
+	if err := readAccepted(c); err != nil {
+		return err
+	}
+	if shares {
+		if l.desk, err = m.mapDesk(c); err != nil {
+			return err
+		}
+	}
+	if _, err := c.Write([]byte{accepted}); err != nil {
+		return err
+	}
+	return tune(c)
+}
+
+// tune makes the kernel notice when a peer's host is gone, and not hold back
+// small messages.
+func tune(c net.Conn) error {
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	err := t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: silence / 4, Interval: silence / 4, Count: 3})
+	return errors.Join(err, t.SetNoDelay(true), watch(t))
+}

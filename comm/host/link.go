@@ -1,0 +1,182 @@
+package host
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+)
+
+// A link has three connections, so that none holds up another.
+const (
+	laneControl = iota // frames; its end is the peer's end
+	laneBulk           // collectives
+	laneP2P            // Send and Recv
+	lanes
+)
+
+// tellTimeout bounds the writing of a control frame: a stopped peer must not
+// hold up this rank. verdictTimeout bounds how long the control connection
+// may take to say why another one failed.
+const (
+	tellTimeout    = time.Second
+	verdictTimeout = 2 * time.Second
+)
+
+// link is the connections between this rank and one peer: TCP, or unix
+// sockets beside shared memory.
+type link struct {
+	peer  int
+	conns [lanes]net.Conn
+	desk  *mapping // the peer's desk; nil: no shared memory
+
+	telling sync.Mutex // of one frame at a time
+
+	gone chan struct{} // closed when the peer left or was lost
+	left bool          // which of the two; set before gone is closed
+
+	mu       sync.Mutex
+	segments map[uint64]*mapping // the peer's, announced and not retired
+	changed  chan struct{}       // closed, and replaced, when segments grows
+}
+
+func newLink(peer int) *link {
+	return &link{peer: peer, gone: make(chan struct{}), segments: map[uint64]*mapping{}, changed: make(chan struct{})}
+}
+
+// tell writes a control frame, with a descriptor when fd is not negative.
+func (l *link) tell(kind byte, body []byte, fd int) error {
+	l.telling.Lock()
+	defer l.telling.Unlock()
+	c := l.conns[laneControl]
+	c.SetWriteDeadline(time.Now().Add(tellTimeout))
+	if fd < 0 {
+		_, err := c.Write(frame(kind, body))
+		return err
+	}
+	return writeFD(c, frame(kind, body), fd)
+}
+
+// listen reads control frames until the peer leaves or the connection ends.
+// fail breaks the group.
+func (l *link) listen(fail func(error)) {
+	defer close(l.gone)
+	c := l.conns[laneControl]
+	for {
+		kind, body, err := readFrame(c)
+		if err == nil {
+			err = l.handle(kind, body, fail)
+		}
+		switch {
+		case l.left || errors.Is(err, net.ErrClosed): // by the peer, or by this rank
+			return
+		case errors.Is(err, io.EOF):
+			fail(&backend.PeerLostError{Peer: l.peer})
+			return
+		case err != nil:
+			fail(&backend.PeerLostError{Peer: l.peer, Err: err})
+			return
+		}
+	}
+}
+
+func (l *link) handle(kind byte, body []byte, fail func(error)) error {
+	switch {
+	case kind == frameBye:
+		l.left = true
+	case kind == frameBroke:
+		n, err := decodeNotice(body)
+		if err != nil {
+			return err
+		}
+		fail(n.err())
+	case kind == frameSegment && len(body) == 16:
+		fd, ok := takeFD(l.conns[laneControl])
+		if !ok {
+			return errors.New("segment without a descriptor")
+		}
+		m, err := mapFD(fd, int(binary.LittleEndian.Uint64(body[8:])))
+		if err != nil {
+			return fmt.Errorf("mapping a segment: %w", err)
+		}
+		l.mu.Lock()
+		l.segments[binary.LittleEndian.Uint64(body)] = m
+		close(l.changed)
+		l.changed = make(chan struct{})
+		l.mu.Unlock()
+	case kind == frameRetire && len(body) == 8:
+		l.mu.Lock()
+		delete(l.segments, binary.LittleEndian.Uint64(body))
+		l.mu.Unlock()
+	default:
+		return fmt.Errorf("control frame of kind %d and %d bytes", kind, len(body))
+	}
+	return nil
+}
+
+// segment is the peer's segment of that number: its announcement may still be
+// on its way.
+func (l *link) segment(ctx context.Context, id uint64) (*mapping, error) {
+	for {
+		l.mu.Lock()
+		m, changed := l.segments[id], l.changed
+		l.mu.Unlock()
+		if m != nil {
+			return m, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// verdict is why a connection to the peer failed with err: what the control
+// connection says, if it says anything soon.
+func (l *link) verdict(ctx context.Context, err error) error {
+	timer := time.NewTimer(verdictTimeout)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-l.gone:
+		if l.left {
+			return left(l.peer)
+		}
+		return &backend.PeerLostError{Peer: l.peer}
+	case <-timer.C:
+		return &backend.PeerLostError{Peer: l.peer, Err: err}
+	}
+}
+
+// departed tells whether the peer closed its group in good order.
+func (l *link) departed() bool {
+	select {
+	case <-l.gone:
+		return l.left
+	default:
+		return false
+	}
+}
+
+// interrupt makes blocked reads and writes of data return.
+func (l *link) interrupt() {
+	past := time.Unix(1, 0)
+	l.conns[laneBulk].SetDeadline(past)
+	l.conns[laneP2P].SetDeadline(past)
+}
+
+func (l *link) close() {
+	for _, c := range l.conns {
+		if c != nil {
+			c.Close()
+		}
+	}
+}

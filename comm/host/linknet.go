@@ -1,0 +1,108 @@
+package host
+
+import (
+	"context"
+	"io"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
+)
+
+// linkNet is the network of ranks that are processes: a link to every peer,
+// and collectives at a board where all of them share memory, else over the
+// links.
+type linkNet struct {
+	group *Group
+	links []*link // by rank; nil for this rank
+	wire  wire
+	board sharedMemory // nil unless all ranks share memory
+	table table
+}
+
+// sharedMemory is the board of processes of one host.
+type sharedMemory interface {
+	board
+	// descriptor is this rank's desk, for the peers to map.
+	descriptor() (fd, size int)
+	// adopt takes the links, all with the peers' desks.
+	adopt(links []*link)
+	missing() []int
+	alloc(size int) (device.Buffer, error)
+}
+
+var _ network = (*linkNet)(nil)
+
+func (n *linkNet) run(p *plan) error {
+	if n.board != nil {
+		return n.table.run(p)
+	}
+	return n.wire.run(p)
+}
+
+func (n *linkNet) missing() []int {
+	if n.board != nil {
+		return n.board.missing()
+	}
+	return n.wire.missing()
+}
+
+func (n *linkNet) alloc(size int) (device.Buffer, error) {
+	if n.board != nil {
+		return n.board.alloc(size)
+	}
+	return goBuffer(size), nil
+}
+
+// send writes a card, for the fingerprint, and the data. It is done when the
+// operating system has both.
+func (n *linkNet) send(c *backend.Call, data []byte) error {
+	l := n.links[c.Root]
+	head := make([]byte, cardSize)
+	(&card{print: c.Fingerprint(), given: len(data)}).encode(head)
+	for _, b := range [][]byte{head, data} {
+		if _, err := l.conns[laneP2P].Write(b); err != nil {
+			return l.verdict(n.group.ctx, err)
+		}
+	}
+	return nil
+}
+
+func (n *linkNet) recv(c *backend.Call, data []byte) error {
+	l := n.links[c.Root]
+	head := make([]byte, cardSize)
+	if _, err := io.ReadFull(l.conns[laneP2P], head); err != nil {
+		return l.verdict(n.group.ctx, err)
+	}
+	sent, _ := decodeCard(head)
+	if err := matchSend(n.group.cfg.Rank, c, sent.print); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(l.conns[laneP2P], data); err != nil {
+		return l.verdict(n.group.ctx, err)
+	}
+	return context.Cause(n.group.ctx)
+}
+
+func (n *linkNet) tell(cause error) {
+	body := toNotice(n.group.cfg.Rank, cause).encode()
+	for _, l := range n.links {
+		if l != nil {
+			l.tell(frameBroke, body, -1)
+		}
+	}
+}
+
+func (n *linkNet) wake() { n.wire.interrupt() }
+
+func (n *linkNet) close(orderly bool) {
+	for _, l := range n.links {
+		if l == nil {
+			continue
+		}
+		if orderly {
+			l.tell(frameBye, nil, -1)
+		}
+		l.close()
+		<-l.gone
+	}
+}

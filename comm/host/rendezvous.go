@@ -1,0 +1,282 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Keys in the store. Every rank r sets its own rank/r and ready/r.
+const (
+	keyToken  = "token"  // 32 random bytes by rank 0; who has them belongs to the group
+	keyRank   = "rank/"  // an address
+	keyReady  = "ready/" // "shared" if rank r shares memory with all others
+	keyFailed = "failed" // why some rank could not reach another one
+)
+
+// silence is how long a peer's host may not answer before it counts as lost.
+const silence = 20 * time.Second
+
+// address is where a rank can be reached while the group is being made.
+type address struct {
+	Host string   // ranks of the same host may share memory; "": never
+	Unix string   // abstract socket
+	TCP  []string // tried in turn
+}
+
+// meeting is the making of a group out of processes.
+type meeting struct {
+	group  *Group
+	token  []byte
+	shm    sharedMemory // nil: this rank cannot share memory
+	links  []*link
+	joined chan *link    // from every peer that dialled this rank
+	done   chan struct{} // closed when no more connections are wanted
+	wg     sync.WaitGroup
+}
+
+// joinLinks makes the network of g: a link between every two ranks, dialled
+// by the higher one, and a board if all share memory.
+func joinLinks(ctx context.Context, g *Group) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	m := &meeting{group: g, links: make([]*link, g.cfg.Size), joined: make(chan *link), done: make(chan struct{})}
+	defer func() {
+		close(m.done)
+		cancel(nil)
+		m.wg.Wait()
+		if err != nil {
+			m.giveUp(err)
+		}
+	}()
+	if err := m.shareToken(ctx); err != nil {
+		return err
+	}
+	m.wg.Go(func() { // another rank's failure is this one's
+		if why, err := g.cfg.Store.Get(ctx, keyFailed); err == nil {
+			cancel(errors.New(string(why)))
+		}
+	})
+	addrs, err := m.publish(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.linkUp(ctx, addrs); err != nil {
+		return err
+	}
+	n := &linkNet{group: g, links: m.links}
+	n.wire = wire{group: g, rank: g.cfg.Rank, size: g.cfg.Size, links: m.links}
+	shared, err := m.agree(ctx)
+	if err != nil {
+		return err
+	}
+	if shared {
+		n.board = m.shm
+		n.board.adopt(m.links)
+		n.table = table{board: n.board, rank: g.cfg.Rank, size: g.cfg.Size}
+	}
+	g.net = n
+	for _, l := range m.links {
+		if l != nil {
+			go l.listen(g.fail) // until the link is closed, which waits for it
+		}
+	}
+	return nil
+}
+
+// giveUp releases what there is and tells the other ranks, which may wait for
+// this one.
+func (m *meeting) giveUp(err error) {
+	for _, l := range m.links {
+		if l != nil {
+			l.close()
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tellTimeout)
+	defer cancel()
+	m.group.cfg.Store.Set(ctx, keyFailed, fmt.Appendf(nil, "rank %d could not join: %v", m.group.cfg.Rank, err))
+}
+
+// cause is the reason why ctx ended rather than what that made fail.
+func cause(ctx context.Context, err error) error {
+	if c := context.Cause(ctx); err != nil && c != nil {
+		return c
+	}
+	return err
+}
+
+func (m *meeting) shareToken(ctx context.Context) (err error) {
+	kv := m.group.cfg.Store
+	if m.group.cfg.Rank == 0 {
+		token := make([]byte, tokenSize)
+		rand.Read(token)
+		if err := kv.Set(ctx, keyToken, token); err != nil {
+			return err
+		}
+	}
+	m.token, err = kv.Get(ctx, keyToken)
+	if err == nil && len(m.token) != tokenSize {
+		err = fmt.Errorf("token of %d bytes in the store, want %d", len(m.token), tokenSize)
+	}
+	return err
+}
+
+// publish opens this rank's listeners, which close with the meeting, and
+// exchanges addresses with the other ranks.
+func (m *meeting) publish(ctx context.Context) ([]address, error) {
+	g := m.group
+	var own address
+	if key, err := hostKey(); err == nil {
+		if g.opts.HostID != "" {
+			key = g.opts.HostID
+		}
+		if m.shm, err = newSharedMemory(g); err == nil {
+			l, err := net.Listen("unix", "@goddp-"+rand.Text())
+			if err != nil {
+				return nil, err
+			}
+			own.Host, own.Unix = key, l.Addr().String()
+			m.accept(l, true)
+		} else {
+			g.log.Warn("no shared memory: using TCP between the ranks of this host", "rank", g.cfg.Rank, "error", err)
+		}
+	}
+	listen := g.opts.Listen
+	if listen == "" {
+		listen = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return nil, err
+	}
+	m.accept(l, false)
+	if own.TCP, err = reachable(l.Addr().(*net.TCPAddr)); err != nil {
+		return nil, err
+	}
+	value, err := json.Marshal(own)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.cfg.Store.Set(ctx, keyRank+strconv.Itoa(g.cfg.Rank), value); err != nil {
+		return nil, cause(ctx, err)
+	}
+	values, err := g.cfg.Store.MultiGet(ctx, keys(keyRank, g.cfg.Size)...)
+	if err != nil {
+		return nil, cause(ctx, err)
+	}
+	addrs := make([]address, g.cfg.Size)
+	for r, v := range values {
+		if err := json.Unmarshal(v, &addrs[r]); err != nil {
+			return nil, fmt.Errorf("address of rank %d: %w", r, err)
+		}
+	}
+	return addrs, nil
+}
+
+func keys(prefix string, n int) []string {
+	out := make([]string, n)
+	for r := range out {
+		out[r] = prefix + strconv.Itoa(r)
+	}
+	return out
+}
+
+// reachable is the addresses at which a listener's peers can try to reach it:
+// its own, or those of all interfaces where it listens on every one.
+func reachable(a *net.TCPAddr) ([]string, error) {
+	if !a.IP.IsUnspecified() {
+		return []string{a.String()}, nil
+	}
+	ifaces, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var out, loopback []string
+	for _, i := range ifaces {
+		n, ok := i.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		at := net.JoinHostPort(n.IP.String(), strconv.Itoa(a.Port))
+		switch {
+		case n.IP.IsLoopback():
+			loopback = append(loopback, at)
+		case n.IP.IsGlobalUnicast():
+			out = append(out, at)
+		}
+	}
+	return append(out, loopback...), nil
+}
+
+// linkUp dials the lower ranks and waits for the higher ones to dial.
+func (m *meeting) linkUp(ctx context.Context, addrs []address) error {
+	rank := m.group.cfg.Rank
+	type dialled struct {
+		link *link
+		err  error
+	}
+	results := make(chan dialled)
+	for peer := range rank {
+		m.wg.Go(func() {
+			l, err := m.dial(ctx, peer, addrs[rank], addrs[peer])
+			select {
+			case results <- dialled{l, err}:
+			case <-m.done:
+				if l != nil {
+					l.close()
+				}
+			}
+		})
+	}
+	for range len(addrs) - 1 {
+		select {
+		case d := <-results:
+			if d.err != nil {
+				return cause(ctx, d.err)
+			}
+			m.links[d.link.peer] = d.link
+		case l := <-m.joined:
+			m.links[l.peer] = l
+		case <-ctx.Done():
+			var missing []int
+			for peer, l := range m.links {
+				if l == nil && peer != rank {
+					missing = append(missing, peer)
+				}
+			}
+			return fmt.Errorf("no connection with ranks %v: %w", missing, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// agree tells whether all ranks share memory with all others. All ranks have
+// all their links when it returns.
+func (m *meeting) agree(ctx context.Context) (bool, error) {
+	g := m.group
+	own := "shared"
+	for _, l := range m.links {
+		if l != nil && l.desk == nil {
+			own = "linked"
+		}
+	}
+	if err := g.cfg.Store.Set(ctx, keyReady+strconv.Itoa(g.cfg.Rank), []byte(own)); err != nil {
+		return false, cause(ctx, err)
+	}
+	values, err := g.cfg.Store.MultiGet(ctx, keys(keyReady, g.cfg.Size)...)
+	if err != nil {
+		return false, cause(ctx, err)
+	}
+	for _, v := range values {
+		if string(v) != "shared" {
+			return false, nil
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,28 @@
+//go:build !linux
+
+package host
+
+import (
+	"errors"
+	"net"
+)
+
+// Ranks share memory on Linux alone; elsewhere they are joined by TCP.
+
+type mapping struct{ mem []byte }
+
+func newSharedMemory(*Group) (sharedMemory, error) { return nil, errors.ErrUnsupported }
+
+func mapFD(int, int) (*mapping, error) { return nil, errors.ErrUnsupported }
+
+func wrapUnix(c net.Conn) net.Conn { return c }
+
+func writeFD(net.Conn, []byte, int) error { return errors.ErrUnsupported }
+
+func takeFD(net.Conn) (fd int, ok bool) { return -1, false }
+
+// hostKey is unknown.
+func hostKey() (string, error) { return "", errors.ErrUnsupported }
+
+// watch needs nothing more than Go's keep-alive.
+func watch(*net.TCPConn) error { return nil }

@@ -1,0 +1,293 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync/atomic"
+)
+
+// wire runs collectives over links, whatever they are made of.
+type wire struct {
+	group      *Group
+	rank, size int
+	links      []*link
+	waiting    atomic.Int32 // the rank that data is awaited from, plus 1; 0: none
+	buf        []byte       // scratch, kept from call to call
+}
+
+// segmentBytes is the most that is sent before the receiver can work on it.
+const segmentBytes = 128 << 10
+
+// run does a collective. As at a board, all ranks show their cards first, and
+// small data travels on them:
+//
+//	steps: 1
+//	bytes sent: (N-1)·(S + the card)
+func (w *wire) run(p *plan) error {
+	cards, err := w.meet(p.card())
+	if err != nil {
+		return err
+	}
+	if err := p.check(cards); err != nil {
+		return err
+	}
+	switch {
+	case p.inlines():
+		p.take(0, p.block, func(s int) []byte {
+			from, to := p.source(s, w.rank, 0, p.block)
+			return cards[s].payload[from:to]
+		})
+		return nil
+	case p.shares() && !p.rootTakes:
+		return w.ring(p)
+	case p.rootGives && !p.scatters:
+		return w.chain(p)
+	default:
+		return w.pairwise(p)
+	}
+}
+
+// meet shows c to every peer and returns the cards of all.
+func (w *wire) meet(c card) ([]card, error) {
+	w.buf = append(w.buf[:0], make([]byte, cardSize)...)
+	c.encode(w.buf)
+	w.buf = append(w.buf, c.payload...)
+	for i := 1; i < w.size; i++ {
+		if err := w.write((w.rank+i)%w.size, w.buf); err != nil {
+			return nil, err
+		}
+	}
+	cards := make([]card, w.size)
+	cards[w.rank] = c
+	for i := 1; i < w.size; i++ {
+		peer := (w.rank + i) % w.size
+		head := make([]byte, cardSize)
+		if err := w.read(peer, head); err != nil {
+			return nil, err
+		}
+		got, payload := decodeCard(head)
+		if payload < 0 || payload > inlineMax {
+			return nil, fmt.Errorf("card of rank %d with a payload of %d bytes, at most %d", peer, payload, inlineMax)
+		}
+		got.payload = make([]byte, payload)
+		if err := w.read(peer, got.payload); err != nil {
+			return nil, err
+		}
+		cards[peer] = got
+	}
+	return cards, nil
+}
+
+func (w *wire) write(peer int, p []byte) error {
+	l := w.links[peer]
+	if _, err := l.conns[laneBulk].Write(p); err != nil {
+		return l.verdict(w.group.ctx, err)
+	}
+	return nil
+}
+
+func (w *wire) read(peer int, p []byte) error {
+	w.waiting.Store(int32(peer) + 1)
+	defer w.waiting.Store(0)
+	l := w.links[peer]
+	if _, err := io.ReadFull(l.conns[laneBulk], p); err != nil {
+		return l.verdict(w.group.ctx, err)
+	}
+	return nil
+}
+
+func (w *wire) missing() []int {
+	if peer := w.waiting.Load(); peer > 0 {
+		return []int{int(peer) - 1}
+	}
+	return nil
+}
+
+func (w *wire) interrupt() {
+	for _, l := range w.links {
+		if l != nil {
+			l.interrupt()
+		}
+	}
+}
+
+// relay sends and receives at once, so that two ranks that send to each other
+// do not wait for each other: send(i) for i up to sends, and recv(i) for i up
+// to recvs, each in order, send(i) once after(i) receives are done. When one
+// side fails the other one is interrupted: the group breaks.
+func (w *wire) relay(sends int, send func(i int) error, after func(i int) int, recvs int, recv func(i int) error) error {
+	received := make(chan struct{}, recvs)
+	sent := make(chan error, 1)
+	go func() {
+		sent <- func() error {
+			got := 0
+			for i := range sends {
+				for ; got < after(i); got++ {
+					if _, ok := <-received; !ok {
+						return nil // the receiver has the error
+					}
+				}
+				if err := send(i); err != nil {
+					w.interrupt()
+					return err
+				}
+			}
+			return nil
+		}()
+	}()
+	err := func() error {
+		defer close(received)
+		for i := range recvs {
+			if err := recv(i); err != nil {
+				w.interrupt()
+				return err
+			}
+			received <- struct{}{}
+		}
+		return nil
+	}()
+	if sendErr := <-sent; sendErr != nil {
+		return sendErr
+	}
+	return err
+}
+
+// pairwise exchanges blocks between all pairs: in step i, rank r sends to
+// rank r+i what that takes, and receives from rank r-i. A reduction is done
+// piece by piece where its result belongs, of all ranks' blocks in rank order.
+//
+//	steps: N-1 for each piece
+//	bytes sent: what the others take, (N-1)/N·S for AllToAll and
+//	ReduceScatter, (N-1)·S for AllGather, S to a root
+func (w *wire) pairwise(p *plan) error {
+	piece := p.block
+	if p.reduces {
+		piece = min(piece, segmentBytes)
+		w.buf = make([]byte, p.size*piece)
+	}
+	steps := (p.block + piece - 1) / piece * (p.size - 1)
+	bounds := func(i int) (lo, hi, distance int) {
+		lo = i / (p.size - 1) * piece
+		return lo, min(lo+piece, p.block), i%(p.size-1) + 1
+	}
+	mine := func(s, lo, hi int) []byte { // where the block of s comes in, or is
+		switch {
+		case s == p.rank:
+			from, to := p.source(s, s, lo, hi)
+			return p.src[from:to]
+		case p.reduces:
+			return w.buf[s*piece:][:hi-lo]
+		}
+		return p.place(s, lo, hi)
+	}
+	err := w.relay(steps, func(i int) error {
+		lo, hi, distance := bounds(i)
+		to := (p.rank + distance) % p.size
+		if !p.gives(p.rank) || !p.takes(to) {
+			return nil
+		}
+		from, end := p.source(p.rank, to, lo, hi)
+		return w.write(to, p.src[from:end])
+	}, func(int) int { return 0 }, steps, func(i int) error {
+		lo, hi, distance := bounds(i)
+		from := (p.rank + p.size - distance) % p.size
+		if p.gives(from) && p.takes(p.rank) {
+			if err := w.read(from, mine(from, lo, hi)); err != nil {
+				return err
+			}
+		}
+		if p.reduces && distance == p.size-1 {
+			p.take(lo, hi, func(s int) []byte { return mine(s, lo, hi) })
+		}
+		return nil
+	})
+	if err == nil && !p.reduces && p.gives(p.rank) && p.takes(p.rank) {
+		move(p.place(p.rank, 0, p.block), mine(p.rank, 0, p.block))
+	}
+	if err != nil {
+		return err
+	}
+	return context.Cause(w.group.ctx)
+}
+
+// chain broadcasts from Root to the next rank, from there to the one after
+// it, and so on around to the one before Root, a segment at a time.
+//
+//	steps: N-2 + the number of segments
+//	bytes sent: S by every rank but the last
+func (w *wire) chain(p *plan) error {
+	n := (p.block + segmentBytes - 1) / segmentBytes
+	next, prev := (p.rank+1)%p.size, (p.rank+p.size-1)%p.size
+	part := func(mem []byte, i int) []byte {
+		return mem[i*segmentBytes : min((i+1)*segmentBytes, p.block)]
+	}
+	sends, recvs, mem := n, n, p.dst
+	if p.rank == p.call.Root {
+		recvs, mem = 0, p.src
+	}
+	if next == p.call.Root {
+		sends = 0
+	}
+	err := w.relay(sends, func(i int) error { return w.write(next, part(mem, i)) },
+		func(i int) int { return min(i+1, recvs) },
+		recvs, func(i int) error { return w.read(prev, part(mem, i)) })
+	if err != nil {
+		return err
+	}
+	if p.rank == p.call.Root {
+		move(p.dst, p.src)
+	}
+	return context.Cause(w.group.ctx)
+}
+
+// ring is AllReduce around the ring of ranks: N chunks, each of which travels
+// once around to be summed up, every rank adding its own, and once more to be
+// known. A chunk moves in segments: while one is added the next one arrives.
+//
+//	steps: 2(N-1) + the number of segments of a chunk
+//	bytes sent: 2(N-1)/N·S
+//
+// Every element is combined in one order, of ranks c, c+1, ... c-1 for chunk
+// c, and its result copied: it is bitwise equal everywhere. A 16-bit float is
+// rounded after every addition.
+func (w *wire) ring(p *plan) error {
+	n, elem := p.size, p.dtype.Size()
+	next, prev := (p.rank+1)%n, (p.rank+n-1)%n
+	segs := max(1, (p.block/n+segmentBytes-1)/segmentBytes)
+	w.buf = make([]byte, segmentBytes+2*elem)
+	// part is segment i%segs of the chunk that this rank sends in step
+	// i/segs, and received in the step before.
+	part := func(mem []byte, i int) []byte {
+		chunk := (p.rank - i/segs + 2*n) % n
+		lo, hi := split(p.block, chunk, n, elem)
+		from, to := split(hi-lo, i%segs, segs, elem)
+		return mem[lo+from : lo+to]
+	}
+	total := 2 * (n - 1) * segs
+	err := w.relay(total, func(i int) error {
+		if i < segs {
+			return w.write(next, part(p.src, i))
+		}
+		return w.write(next, part(p.dst, i))
+	}, func(i int) int { return max(0, i-segs+1) }, total, func(i int) error {
+		got := part(p.dst, i+segs)
+		if i >= (n-1)*segs {
+			return w.read(prev, got)
+		}
+		theirs := w.buf[:len(got)]
+		if err := w.read(prev, theirs); err != nil {
+			return err
+		}
+		op := partial(p.call.Op)
+		if i >= (n-2)*segs {
+			op = p.call.Op // the last of n operands
+		}
+		reduce([][]byte{got}, [][]byte{theirs, part(p.src, i+segs)}, p.dtype, op, n)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return context.Cause(w.group.ctx)
+}
