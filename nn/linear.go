@@ -1,0 +1,70 @@
+package nn
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// LinearOptions are the choices of [Linear]; the zero value is the good
+// default.
+type LinearOptions struct {
+	// NoBias leaves the bias out.
+	NoBias bool
+	// DType is the parameters' type; Invalid is Float32.
+	DType device.DType
+}
+
+// LinearLayer computes x·Weightᵀ + Bias: see [Linear].
+type LinearLayer struct {
+	Weight *Parameter // [out in]
+	Bias   *Parameter // [out], or nil
+}
+
+// Linear is a layer with x [... in] to [... out]. Weight and bias begin
+// uniformly within ±1/√in, as PyTorch's do. opts is nothing, or one.
+func Linear(in, out int, opts ...LinearOptions) *LinearLayer {
+	var o LinearOptions
+	if len(opts) > 0 {
+		o = opts[0]
+	}
+	if o.DType == device.Invalid {
+		o.DType = device.Float32
+	}
+	bound := 1 / math.Sqrt(float64(in))
+	l := &LinearLayer{Weight: NewUnplacedParameter("weight", Uniform(-bound, bound), o.DType, out, in)}
+	if !o.NoBias {
+		l.Bias = NewUnplacedParameter("bias", Uniform(-bound, bound), o.DType, out)
+	}
+	return l
+}
+
+// Forward applies the layer to x [... in].
+func (l *LinearLayer) Forward(x *autograd.Variable) *autograd.Variable {
+	return l.forward(x, device.NoActivation)
+}
+
+func (l *LinearLayer) forward(x *autograd.Variable, act device.Activation) *autograd.Variable {
+	var bias *autograd.Variable
+	if l.Bias != nil {
+		bias = l.Bias.Var()
+	}
+	return autograd.Linear(x, l.Weight.Var(), bias, act)
+}
+
+// Parameters are "weight" and, unless there is none, "bias".
+func (l *LinearLayer) Parameters() []*Parameter {
+	if l.Bias == nil {
+		return []*Parameter{l.Weight}
+	}
+	return []*Parameter{l.Weight, l.Bias}
+}
+
+// ReLU is a layer that computes max(x, 0).
+func ReLU() Module { return relu{} }
+
+type relu struct{}
+
+func (relu) Forward(x *autograd.Variable) *autograd.Variable { return autograd.ReLU(x) }
+func (relu) Parameters() []*Parameter                        { return nil }

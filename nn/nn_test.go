@@ -1,0 +1,205 @@
+package nn_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/nn"
+)
+
+func newDevice(t *testing.T, opts cpu.Options) device.Device {
+	opts.Threads = 1
+	dev := cpu.New(&opts)
+	t.Cleanup(func() { dev.Close() })
+	return dev
+}
+
+func read(t *testing.T, v *autograd.Variable) []float64 {
+	t.Helper()
+	x, err := v.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func describe[T fmt.Stringer](list []T) (names []string) {
+	for _, x := range list {
+		names = append(names, x.String())
+	}
+	return names
+}
+
+// normed is a module with a buffer.
+type normed struct {
+	*nn.LinearLayer
+	mean *nn.Buffer
+}
+
+func (n normed) Buffers() []*nn.Buffer { return []*nn.Buffer{n.mean} }
+
+func TestNames(t *testing.T) {
+	shared := nn.Linear(4, 4)
+	inner := nn.Sequential(nn.Linear(4, 4, nn.LinearOptions{NoBias: true}), shared)
+	net := nn.Sequential(
+		nn.Linear(3, 4), nn.ReLU(),
+		inner,
+		shared, // known as inner's
+		normed{nn.Linear(4, 2), nn.NewUnplacedBuffer("mean", nn.Constant(7), device.Float64, 2)},
+	)
+	want := []string{
+		"0.weight float32[4 3]", "0.bias float32[4]",
+		"2.0.weight float32[4 4]", "2.1.weight float32[4 4]", "2.1.bias float32[4]",
+		"4.weight float32[2 4]", "4.bias float32[2]",
+	}
+	if got := describe(net.Parameters()); !slices.Equal(got, want) {
+		t.Errorf("parameters %q, want %q", got, want)
+	}
+	if got, want := describe(net.Buffers()), []string{"4.mean float64[2]"}; !slices.Equal(got, want) {
+		t.Errorf("buffers %q, want %q", got, want)
+	}
+	if got := inner.Parameters()[1].Name(); got != "1.weight" {
+		t.Errorf("within its own module the parameter is called %s, want 1.weight", got)
+	}
+	if nn.Buffers(inner) != nil || nn.Buffers(shared) != nil {
+		t.Error("buffers where there are none")
+	}
+
+	dev := newDevice(t, cpu.Options{})
+	if err := nn.Place(net, dev, 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, net.Buffers()[0].Var()); !slices.Equal(got, []float64{7, 7}) {
+		t.Errorf("the buffer begins as %v, want 7s", got)
+	}
+	if net.Buffers()[0].Var().RequiresGrad() || !net.Parameters()[0].Var().RequiresGrad() {
+		t.Error("buffers require gradients, or parameters do not")
+	}
+	if net.Parameters()[3].Var() != shared.Weight.Var() {
+		t.Error("the shared layer's weight has two variables")
+	}
+	if got := shared.Weight.Var().Name(); got != "2.1.weight" {
+		t.Errorf("the variable is called %q, want as in the model that was placed", got)
+	}
+}
+
+// A model begins the same wherever it is placed, by PyTorch's rule, and differs
+// by seed. Placing it again changes nothing.
+func TestPlace(t *testing.T) {
+	model := func() *nn.Sequence { return nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10)) }
+	place := func(m nn.Module, seed uint64) (values [][]float64) {
+		t.Helper()
+		if err := nn.Place(m, newDevice(t, cpu.Options{}), seed); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range m.Parameters() {
+			values = append(values, read(t, p.Var()))
+		}
+		return values
+	}
+	m := model()
+	one := place(m, 1)
+	if again, other := place(model(), 1), place(model(), 2); !slices.EqualFunc(one, again, slices.Equal) || slices.Equal(one[0], other[0]) {
+		t.Error("equal seeds give different numbers, or different ones equal")
+	}
+	for i, bound := range []float64{0.1, 0.1, 1 / math.Sqrt(50), 1 / math.Sqrt(50)} {
+		sum := 0.0
+		for _, x := range one[i] {
+			sum += x * x
+		}
+		// Uniform numbers within ±b have the variance b²/3.
+		deviation := math.Sqrt(sum / float64(len(one[i])))
+		if slices.Max(one[i]) >= bound || slices.Min(one[i]) < -bound || math.Abs(deviation/bound*math.Sqrt(3)-1) > 0.4 {
+			t.Errorf("%v within %v and %v, deviation %v, want uniform within ±%v",
+				m.Parameters()[i], slices.Min(one[i]), slices.Max(one[i]), deviation, bound)
+		}
+	}
+	if slices.Equal(one[1][:10], one[3]) || slices.Equal(one[0][:10], one[1][:10]) {
+		t.Error("two parameters begin with the same numbers")
+	}
+
+	dev := m.Parameters()[0].Var().Device()
+	v := m.Parameters()[0].Var()
+	if err := nn.Place(m, dev, 5); err != nil || m.Parameters()[0].Var() != v || !slices.Equal(read(t, v), one[0]) {
+		t.Errorf("placed again, the parameter has changed; error %v", err)
+	}
+	defer func() {
+		if _, ok := recover().(*autograd.DeviceError); !ok {
+			t.Error("placed on a second device without a DeviceError")
+		}
+	}()
+	nn.Place(m, newDevice(t, cpu.Options{}), 1)
+}
+
+func TestPlaceWithoutMemory(t *testing.T) {
+	net := nn.Sequential(nn.Linear(10, 10), nn.Linear(1000, 1000))
+	err := nn.Place(net, newDevice(t, cpu.Options{MemoryLimit: 1 << 20}), 0)
+	if !errors.Is(err, device.ErrOutOfMemory) {
+		t.Fatalf("%v, want out of memory", err)
+	}
+	if p := net.Parameters(); !p[0].Placed() || p[2].Placed() {
+		t.Error("what fits has no place, or what does not has one")
+	}
+	defer func() {
+		if e, ok := recover().(*nn.UnplacedError); !ok || e.Name != "1.weight" {
+			t.Errorf("used without a place, panic with %v, want an UnplacedError of 1.weight", e)
+		}
+	}()
+	net.Parameters()[2].Var()
+}
+
+// A Linear with its ReLU runs as one operation, and means the same.
+func TestFusion(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	l := nn.Linear(6, 5, nn.LinearOptions{DType: device.Float64})
+	net := nn.Sequential(l, nn.ReLU(), nn.ReLU())
+	if err := nn.Place(net, dev, 3); err != nil {
+		t.Fatal(err)
+	}
+	x := autograd.FromSlice(dev, []float64{1, -2, 3, -4, 5, -6, 0.1, 0.2, -0.3, 0.4, 0.5, 0.6}, 2, 6)
+	gradient := func(y *autograd.Variable) []float64 {
+		if err := autograd.Sum(autograd.Mul(y, y)).Backward(); err != nil {
+			t.Fatal(err)
+		}
+		defer l.Weight.Var().ZeroGrad()
+		return slices.Concat(read(t, y), read(t, l.Weight.Grad()))
+	}
+	fused, apart := gradient(net.Forward(x)), gradient(autograd.ReLU(l.Forward(x)))
+	if !slices.Equal(fused, apart) {
+		t.Errorf("fused %v, apart %v", fused, apart)
+	}
+	if !slices.Contains(fused[:10], 0) || slices.Max(fused[:10]) == 0 {
+		t.Errorf("outputs %v are no test of ReLU", fused[:10])
+	}
+	before := dev.Memory().InUse
+	y := nn.Sequential(l, nn.ReLU()).Forward(x)
+	if used := dev.Memory().InUse - before; used > device.Align {
+		t.Errorf("%d bytes for a result of %d: not one operation", used, y.Tensor().Bytes())
+	}
+}
+
+// toy is the smallest module of a program's own.
+type toy struct{ w *nn.Parameter }
+
+func (t toy) Forward(x *autograd.Variable) *autograd.Variable {
+	return autograd.Mul(autograd.MulScalar(t.w.Var(), 7), x)
+}
+func (t toy) Parameters() []*nn.Parameter { return []*nn.Parameter{t.w} }
+
+func TestOwnModule(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	m := toy{nn.NewParameter("w", autograd.Scalar(dev, 5))}
+	if err := nn.Place(m, dev, 0); err != nil || m.w.Item() != 5 {
+		t.Fatalf("w is %v, %v; want 5 as before it was placed", m.w.Item(), err)
+	}
+	y := m.Forward(autograd.Scalar(dev, 3))
+	if err := y.Backward(); err != nil || y.Item() != 105 || m.w.Grad().Item() != 21 || m.w.Grad().Name() != "w.grad" {
+		t.Errorf("y %v, %s %v, %v; want 105 and 21", y.Item(), m.w.Grad().Name(), m.w.Grad().Item(), err)
+	}
+}

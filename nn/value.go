@@ -1,0 +1,146 @@
+package nn
+
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// Parameter is a variable that training changes, by its name within a module.
+// A module that holds others gives their parameters longer names, as further
+// Parameters over the same variables.
+type Parameter struct {
+	name string
+	*value
+}
+
+// NewParameter makes a parameter of v, a leaf, which from now on requires a
+// gradient.
+func NewParameter(name string, v *autograd.Variable) *Parameter {
+	return &Parameter{name, placed(name, v.RequireGrad())}
+}
+
+// NewUnplacedParameter is a parameter that [Place] makes the variable of, with
+// first values by init.
+func NewUnplacedParameter(name string, init Init, dt device.DType, shape ...int) *Parameter {
+	return &Parameter{name, &value{init: init, dtype: dt, shape: shape}}
+}
+
+// Name is the parameter's name within the module that it was got from.
+func (p *Parameter) Name() string { return p.name }
+
+// Grad is the gradient, nil while there is none: see [autograd.Variable.Grad].
+func (p *Parameter) Grad() *autograd.Variable { return p.variable(p.name).Grad() }
+
+// Var is the variable. It panics with an [*UnplacedError] before there is one.
+func (p *Parameter) Var() *autograd.Variable { return p.variable(p.name) }
+
+// Item is the one element: see [autograd.Variable.Item].
+func (p *Parameter) Item() float64 { return p.variable(p.name).Item() }
+
+func (p *Parameter) String() string { return p.describe(p.name) }
+
+// Buffer is a variable that is part of a module's state and no parameter, by
+// its name within a module.
+type Buffer struct {
+	name string
+	*value
+}
+
+// NewBuffer makes a buffer of v, a leaf.
+func NewBuffer(name string, v *autograd.Variable) *Buffer {
+	return &Buffer{name, placed(name, v)}
+}
+
+// NewUnplacedBuffer is a buffer that [Place] makes the variable of, with first
+// values by init.
+func NewUnplacedBuffer(name string, init Init, dt device.DType, shape ...int) *Buffer {
+	return &Buffer{name, &value{init: init, dtype: dt, shape: shape}}
+}
+
+// Name is the buffer's name within the module that it was got from.
+func (b *Buffer) Name() string { return b.name }
+
+// Var is the variable. It panics with an [*UnplacedError] before there is one.
+func (b *Buffer) Var() *autograd.Variable { return b.variable(b.name) }
+
+func (b *Buffer) String() string { return b.describe(b.name) }
+
+// Init enqueues, on dev's compute stream, what writes a new variable's first
+// values: random ones are numbers offset and following of the sequence that
+// seed selects.
+type Init func(dev device.Device, dst device.Tensor, seed, offset uint64) error
+
+// Uniform draws values from [lo, hi).
+func Uniform(lo, hi float64) Init {
+	return func(dev device.Device, dst device.Tensor, seed, offset uint64) error {
+		return dev.Kernels().Uniform(dev.Compute(), dst, lo, hi, seed, offset)
+	}
+}
+
+// Constant makes all values x.
+func Constant(x float64) Init {
+	return func(dev device.Device, dst device.Tensor, _, _ uint64) error {
+		return dev.Kernels().Fill(dev.Compute(), dst, x)
+	}
+}
+
+// UnplacedError is the panic value of using a parameter or a buffer that has
+// no place on any device yet.
+type UnplacedError struct{ Name string }
+
+func (e *UnplacedError) Error() string {
+	return fmt.Sprintf("nn: %s is on no device yet: Place its module", e.Name)
+}
+
+// value is what a parameter or a buffer is, under whatever names.
+type value struct {
+	shape device.Shape
+	dtype device.DType
+	init  Init
+	v     *autograd.Variable // nil before it has a place
+}
+
+func placed(name string, v *autograd.Variable) *value {
+	return &value{shape: v.Shape(), dtype: v.DType(), v: v.SetName(name)}
+}
+
+// Shape is the shape; the caller must not change it.
+func (v *value) Shape() device.Shape { return v.shape }
+
+// DType is the type of the elements.
+func (v *value) DType() device.DType { return v.dtype }
+
+// Placed tells whether there is a variable yet.
+func (v *value) Placed() bool { return v.v != nil }
+
+func (v *value) variable(name string) *autograd.Variable {
+	if v.v == nil {
+		panic(&UnplacedError{name})
+	}
+	return v.v
+}
+
+func (v *value) describe(name string) string {
+	return fmt.Sprintf("%s %v%v", name, v.dtype, v.shape)
+}
+
+// place makes the variable, if there is none yet.
+func (v *value) place(dev device.Device, name string, seed, offset uint64) error {
+	if v.v != nil {
+		if on := v.v.Device(); on != dev {
+			panic(&autograd.DeviceError{Op: "Place of " + name, A: on.String(), B: dev.String()})
+		}
+		return v.v.Err()
+	}
+	made := autograd.Zeros(dev, v.dtype, v.shape...)
+	if err := made.Err(); err != nil {
+		return err
+	}
+	if err := v.init(dev, made.Tensor(), seed, offset); err != nil {
+		return err
+	}
+	v.v = made.SetName(name)
+	return nil
+}

@@ -1,0 +1,22 @@
+// Package optim changes parameters by their gradients.
+//
+//	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1, Momentum: 0.9})
+//	for range steps {
+//		... Backward ...
+//		if err := opt.Step(); err != nil {
+//			return err
+//		}
+//		opt.ZeroGrad()
+//	}
+//
+// # Commitment
+//
+// A step changes all parameters or none, as far as that can be had. Before it
+// writes anything, Step asks for every gradient whether it may be used, and
+// allocates what it needs: an error up to there leaves everything as it was.
+// A device that fails later leaves a torn step, some parameters updated and
+// others not: Step then returns a [*TornError], now and on every further call,
+// until the program has restored a whole state and says so. The optimizer
+// counts the steps that it committed, which is what ranks agree on when they
+// recover.
+package optim

@@ -1,0 +1,201 @@
+package optim
+
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// SGDOptions are the choices of [NewSGD]: see [device.SGDStep] for the rule,
+// which is that of torch.optim.SGD.
+type SGDOptions struct {
+	// LR is the learning rate, not negative.
+	LR float64
+	// Momentum is the part of the velocity that a step keeps; 0: no velocity.
+	Momentum float64
+	// Dampening is the part of the gradient that does not enter the velocity.
+	Dampening float64
+	// WeightDecay times the parameter is added to its gradient.
+	WeightDecay float64
+	// Nesterov looks ahead along the velocity; it needs momentum, and no
+	// dampening.
+	Nesterov bool
+}
+
+// OptionError is the panic value of options that make no sense.
+type OptionError struct {
+	Option string
+	Value  any
+	Want   string
+}
+
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("optim: %s is %v, want %s", e.Option, e.Value, e.Want)
+}
+
+func (o *SGDOptions) check() {
+	for _, x := range []struct {
+		name  string
+		value float64
+	}{{"LR", o.LR}, {"Momentum", o.Momentum}, {"WeightDecay", o.WeightDecay}} {
+		if !(x.value >= 0) {
+			panic(&OptionError{x.name, x.value, "0 or more"})
+		}
+	}
+	if o.Nesterov && (o.Momentum == 0 || o.Dampening != 0) {
+		panic(&OptionError{"Nesterov", o.Nesterov,
+			fmt.Sprintf("it with momentum and no dampening, not with %v and %v", o.Momentum, o.Dampening)})
+	}
+}
+
+// SGDGroup is parameters that share options. The options may be changed
+// between steps, the parameters may not.
+type SGDGroup struct {
+	Params []*nn.Parameter
+	SGDOptions
+}
+
+// SGD is stochastic gradient descent.
+type SGD struct {
+	groups []*SGDGroup
+	slots  []*slot
+	steps  int
+	torn   error
+}
+
+// slot is one parameter and what SGD knows of it.
+type slot struct {
+	*nn.Parameter
+	group    *SGDGroup
+	velocity *autograd.Variable // nil before the first step with momentum
+	first    bool               // the velocity holds nothing yet
+}
+
+// NewSGD optimizes params. It panics with an [*OptionError] when opts make no
+// sense.
+func NewSGD(params []*nn.Parameter, opts SGDOptions) *SGD {
+	return NewSGDGroups(SGDGroup{Params: params, SGDOptions: opts})
+}
+
+// NewSGDGroups optimizes several groups of parameters, each by its own
+// options. It panics with an [*OptionError] when options make no sense, or
+// when a parameter is there twice.
+func NewSGDGroups(groups ...SGDGroup) *SGD {
+	o := &SGD{}
+	seen := map[*nn.Parameter]bool{}
+	for i := range groups {
+		g := &groups[i]
+		g.check()
+		o.groups = append(o.groups, g)
+		for _, p := range g.Params {
+			if seen[p] {
+				panic(&OptionError{"Params", p.Name() + " twice", "each parameter once"})
+			}
+			seen[p] = true
+			o.slots = append(o.slots, &slot{Parameter: p, group: g})
+		}
+	}
+	return o
+}
+
+// Groups are the groups of parameters, for changing their options.
+func (o *SGD) Groups() []*SGDGroup { return o.groups }
+
+// SetLR sets the learning rate of all groups.
+func (o *SGD) SetLR(lr float64) {
+	for _, g := range o.groups {
+		g.LR = lr
+	}
+}
+
+// Step changes the parameters by their gradients, in place; those without a
+// gradient stay as they are. It returns, having changed nothing, the error of
+// a gradient that must not be used, or that there is no memory for the
+// velocities. It returns a [*TornError] when the device failed on the way.
+func (o *SGD) Step() error {
+	if o.torn != nil {
+		return o.torn
+	}
+	ready, err := o.prepare()
+	if err != nil {
+		return fmt.Errorf("optim: step %d: %w", o.steps+1, err)
+	}
+	for i, s := range ready {
+		if err := s.step(); err != nil {
+			o.torn = &TornError{Step: o.steps + 1, Updated: i, Params: len(ready), Err: err}
+			return o.torn
+		}
+	}
+	if len(ready) > 0 {
+		o.steps++
+	}
+	return nil
+}
+
+// prepare does all of a step that can fail for a reason other than a broken
+// device, and returns the parameters that have a gradient.
+func (o *SGD) prepare() ([]*slot, error) {
+	for _, g := range o.groups {
+		g.check()
+	}
+	var ready []*slot
+	for _, s := range o.slots {
+		v := s.Var()
+		if err := v.GradErr(); err != nil {
+			return nil, fmt.Errorf("gradient of %s: %w", s.Name(), err)
+		}
+		if v.Grad() == nil {
+			continue
+		}
+		if s.group.Momentum != 0 {
+			if err := s.allocate(); err != nil {
+				return nil, err
+			}
+		}
+		ready = append(ready, s)
+	}
+	return ready, nil
+}
+
+// allocate makes the velocity, if there is none yet.
+func (s *slot) allocate() error {
+	if s.velocity != nil {
+		return nil
+	}
+	v := autograd.Zeros(s.Var().Device(), s.DType(), s.Shape()...)
+	if err := v.Err(); err != nil {
+		return fmt.Errorf("velocity of %s: %w", s.Name(), err)
+	}
+	s.velocity, s.first = v.SetName(s.Name()+".velocity"), true
+	return nil
+}
+
+// step updates one parameter.
+func (s *slot) step() error {
+	v, o := s.Var(), &s.group.SGDOptions
+	step := device.SGDStep{
+		Param: v.Tensor(), Grad: v.Grad().Tensor(), Skip: v.GradSkip(),
+		LR: o.LR, Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov,
+	}
+	if o.Momentum != 0 {
+		step.Velocity, step.First = s.velocity.Tensor(), s.first
+	}
+	dev := v.Device()
+	if err := dev.Kernels().SGD(dev.Compute(), step); err != nil {
+		return fmt.Errorf("update of %s: %w", s.Name(), err)
+	}
+	if o.Momentum != 0 {
+		s.first = false
+	}
+	return nil
+}
+
+// ZeroGrad forgets the gradients of all parameters: see
+// [autograd.Variable.ZeroGrad].
+func (o *SGD) ZeroGrad() {
+	for _, s := range o.slots {
+		s.Var().ZeroGrad()
+	}
+}

@@ -1,0 +1,292 @@
+package optim_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+func newDevice(t *testing.T) device.Device {
+	dev := cpu.New(&cpu.Options{Threads: 1})
+	t.Cleanup(func() { dev.Close() })
+	return dev
+}
+
+func parameter(dev device.Device, name string, data []float64, shape ...int) *nn.Parameter {
+	return nn.NewParameter(name, autograd.FromSlice(dev, data, shape...))
+}
+
+// give makes g the gradient of p.
+func give(t *testing.T, p *nn.Parameter, g []float64) {
+	t.Helper()
+	dev := p.Var().Device()
+	if err := p.Var().BackwardWith(autograd.FromSlice(dev, g, p.Shape()...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, v *autograd.Variable) []float64 {
+	t.Helper()
+	x, err := v.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func near(t *testing.T, what string, got, want []float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d numbers, want %d", what, len(got), len(want))
+	}
+	for i := range got {
+		if !(math.Abs(got[i]-want[i]) <= 1e-12) {
+			t.Fatalf("%s: element %d is %v, want %v", what, i, got[i], want[i])
+		}
+	}
+}
+
+// golden is what testdata/sgd.py wrote.
+type golden struct {
+	LR       float64
+	Shapes   [][]int
+	Initial  [][]float64
+	Grads    [][][]float64 // by step and parameter; nil for none
+	Variants []struct {
+		Momentum, Dampening, WeightDecay float64
+		Nesterov                         bool
+		After                            [][][]float64 // by step and parameter
+	}
+}
+
+func readGolden(t *testing.T) (g golden) {
+	t.Helper()
+	file, err := os.ReadFile("testdata/sgd.json")
+	if err == nil {
+		err = json.Unmarshal(file, &g)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// In every variant the parameters go where torch.optim.SGD takes them, through
+// a restart from a saved state as well.
+func TestParityWithPyTorch(t *testing.T) {
+	g := readGolden(t)
+	for _, v := range g.Variants {
+		opts := optim.SGDOptions{LR: g.LR, Momentum: v.Momentum, Dampening: v.Dampening, WeightDecay: v.WeightDecay, Nesterov: v.Nesterov}
+		for _, restart := range []int{-1, 3} {
+			t.Run(fmt.Sprintf("%+v, restart at %d", opts, restart), func(t *testing.T) {
+				dev := newDevice(t)
+				var params []*nn.Parameter
+				for k, shape := range g.Shapes {
+					params = append(params, parameter(dev, fmt.Sprint(k), g.Initial[k], shape...))
+				}
+				opt := optim.NewSGD(params, opts)
+				for step, grads := range g.Grads {
+					if step == restart {
+						opt = restarted(t, opt, params, opts)
+					}
+					opt.ZeroGrad()
+					for k, p := range params {
+						if grads[k] != nil {
+							give(t, p, grads[k])
+						}
+					}
+					if err := opt.Step(); err != nil {
+						t.Fatal(err)
+					}
+					for k, p := range params {
+						near(t, fmt.Sprintf("parameter %d after step %d", k, step), read(t, p.Var()), v.After[step][k])
+					}
+				}
+				if opt.Steps() != len(g.Grads) {
+					t.Errorf("%d steps committed, want %d", opt.Steps(), len(g.Grads))
+				}
+			})
+		}
+	}
+}
+
+// restarted is a new optimizer with opt's state.
+func restarted(t *testing.T, opt *optim.SGD, params []*nn.Parameter, opts optim.SGDOptions) *optim.SGD {
+	t.Helper()
+	again := optim.NewSGD(params, opts)
+	from, err := opt.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := again.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range from {
+		if to[i].Name() != b.Name() || b.Name() != params[i].Name()+".velocity" {
+			t.Fatalf("state %s of %s", to[i].Name(), b.Name())
+		}
+		copy(device.Elements[float64](to[i].Var().Tensor()), read(t, b.Var()))
+	}
+	again.Restored(opt.Steps())
+	return again
+}
+
+func TestGroups(t *testing.T) {
+	dev := newDevice(t)
+	a, b := parameter(dev, "a", []float64{1}), parameter(dev, "b", []float64{1})
+	opt := optim.NewSGDGroups(
+		optim.SGDGroup{Params: []*nn.Parameter{a}, SGDOptions: optim.SGDOptions{LR: 0.5}},
+		optim.SGDGroup{Params: []*nn.Parameter{b}, SGDOptions: optim.SGDOptions{LR: 0.25, WeightDecay: 1}},
+	)
+	step := func(wantA, wantB float64) {
+		t.Helper()
+		opt.ZeroGrad()
+		give(t, a, []float64{1})
+		give(t, b, []float64{1})
+		if err := opt.Step(); err != nil {
+			t.Fatal(err)
+		}
+		near(t, "a, b", []float64{a.Item(), b.Item()}, []float64{wantA, wantB})
+	}
+	step(0.5, 0.5)
+	opt.Groups()[0].LR = 1
+	step(-0.5, 0.125)
+	opt.SetLR(0)
+	step(-0.5, 0.125)
+}
+
+// owner is a gradient that somebody else owns.
+type owner struct {
+	t, skip device.Tensor
+	err     error
+}
+
+func (o *owner) Fresh() bool         { return true }
+func (o *owner) Grad() device.Tensor { return o.t }
+func (o *owner) Scale() float64      { return 1 }
+func (o *owner) Ready(device.Event)  {}
+func (o *owner) Zero()               {}
+func (o *owner) Err() error          { return o.err }
+func (o *owner) Skip() device.Tensor { return o.skip }
+
+// An error of one gradient keeps all parameters as they are; a flag on the
+// device keeps those whose sinks show it.
+func TestGradientsThatMustNotBeUsed(t *testing.T) {
+	dev := newDevice(t)
+	a, b := parameter(dev, "a", []float64{1}), parameter(dev, "b", []float64{1})
+	opt := optim.NewSGD([]*nn.Parameter{a, b}, optim.SGDOptions{LR: 1, Momentum: 0.9})
+	flag := []float64{0}
+	o := &owner{
+		t:    device.HostTensor([]float64{0}, device.Invalid),
+		skip: device.HostTensor(flag, device.Invalid),
+		err:  errors.New("rank 3 has no gradient"),
+	}
+	b.Var().SetGradSink(o)
+	give(t, a, []float64{1})
+	give(t, b, []float64{1})
+	if err := opt.Step(); !errors.Is(err, o.err) {
+		t.Errorf("Step returned %v, want %v", err, o.err)
+	}
+	if a.Item() != 1 || b.Item() != 1 || opt.Steps() != 0 {
+		t.Errorf("a %v, b %v after %d steps; want nothing changed", a.Item(), b.Item(), opt.Steps())
+	}
+
+	o.err, flag[0] = nil, 2
+	if err := opt.Step(); err != nil {
+		t.Fatal(err)
+	}
+	if a.Item() != 0 || b.Item() != 1 {
+		t.Errorf("a %v, b %v; want the flag to keep b alone", a.Item(), b.Item())
+	}
+	if p := optim.NewSGD([]*nn.Parameter{parameter(dev, "c", []float64{1})}, optim.SGDOptions{LR: 1}); p.Step() != nil || p.Steps() != 0 {
+		t.Error("a step without any gradient is committed")
+	}
+}
+
+// failing is a device whose SGD kernel fails when left is 0.
+type failing struct {
+	device.Device
+	values device.Values
+	left   int
+}
+
+func (f *failing) Values() *device.Values  { return &f.values }
+func (f *failing) Kernels() device.Kernels { return failingKernels{f.Device.Kernels(), f} }
+
+type failingKernels struct {
+	device.Kernels
+	f *failing
+}
+
+func (k failingKernels) SGD(s device.Stream, step device.SGDStep) error {
+	if k.f.left--; k.f.left < 0 {
+		return errors.New("device lost")
+	}
+	return k.Kernels.SGD(s, step)
+}
+
+func TestTornStep(t *testing.T) {
+	dev := &failing{Device: newDevice(t), left: 3}
+	params := []*nn.Parameter{parameter(dev, "a", []float64{1}), parameter(dev, "b", []float64{1})}
+	opt := optim.NewSGD(params, optim.SGDOptions{LR: 1})
+	for _, p := range params {
+		give(t, p, []float64{1})
+	}
+	if err := opt.Step(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		var torn *optim.TornError
+		if err := opt.Step(); !errors.As(err, &torn) || torn.Step != 2 || torn.Updated != 1 || torn.Params != 2 {
+			t.Errorf("%v, want step 2 torn at 1 of 2", err)
+		}
+		dev.left = 2 // the device may have come back; the parameters have not
+	}
+	if opt.Steps() != 1 {
+		t.Errorf("%d steps committed, want 1", opt.Steps())
+	}
+	opt.Restored(1)
+	if err := opt.Step(); err != nil || opt.Steps() != 2 {
+		t.Errorf("after restoring: %v, %d steps", err, opt.Steps())
+	}
+}
+
+func TestOptions(t *testing.T) {
+	dev := newDevice(t)
+	p := parameter(dev, "p", []float64{1})
+	for _, o := range []optim.SGDOptions{
+		{LR: -1}, {LR: math.NaN()}, {Momentum: -0.1}, {WeightDecay: -1},
+		{LR: 1, Nesterov: true}, {LR: 1, Momentum: 0.9, Dampening: 0.1, Nesterov: true},
+	} {
+		mustPanic(t, fmt.Sprintf("%+v", o), func() { optim.NewSGD([]*nn.Parameter{p}, o) })
+	}
+	mustPanic(t, "a parameter twice", func() { optim.NewSGD([]*nn.Parameter{p, p}, optim.SGDOptions{}) })
+	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 1})
+	opt.SetLR(-1)
+	mustPanic(t, "a negative rate set later", func() { opt.Step() })
+	if got := read(t, p.Var()); !slices.Equal(got, []float64{1}) {
+		t.Errorf("the parameter became %v", got)
+	}
+}
+
+func mustPanic(t *testing.T, what string, f func()) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		if e, ok := recover().(*optim.OptionError); !ok {
+			t.Errorf("%s: panic with %v, want an OptionError", what, e)
+		}
+	}()
+	f()
+}
