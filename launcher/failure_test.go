@@ -1,0 +1,142 @@
+package launcher
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestRootCause(t *testing.T) {
+	start := time.Unix(1_700_000_000, 0)
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	wrote := func(ms int) *ErrorFile { return &ErrorFile{Message: "error", Time: at(ms)} }
+	type end struct {
+		Failure
+		late bool
+	}
+	exit := func(rank, ms int, s Status, ef *ErrorFile, late bool) end {
+		return end{Failure{Worker: Worker{Rank: rank, PID: 1 + rank}, Status: s, Exited: at(ms), ErrorFile: ef,
+			Stopped: late && stoppedBy(s, syscall.SIGTERM, false)}, late}
+	}
+	one, term, kill := Status{Code: 1}, Status{Signal: syscall.SIGTERM}, Status{Signal: syscall.SIGKILL}
+	abort := Status{Signal: syscall.SIGABRT}
+	for _, test := range []struct {
+		name    string
+		ends    []end // in the order observed
+		root    int
+		stopped int
+	}{
+		{"the only one", []end{exit(3, 2000, one, nil, false)}, 3, 0},
+		{"order decides between equals", []end{exit(1, 2000, one, nil, false), exit(0, 2000, one, nil, false)}, 1, 0},
+		{"an echo's error file is older than the cause's observed exit",
+			[]end{exit(2, 2005, one, nil, false), exit(0, 2006, one, wrote(2001), true)}, 2, 0},
+		{"the cause exits slowly, its echo is seen first",
+			[]end{exit(0, 2050, one, wrote(2040), true), exit(2, 2300, one, wrote(2000), true)}, 2, 0},
+		{"a crash outranks what others wrote up to a second before it was seen",
+			[]end{exit(2, 2900, kill, nil, false), exit(0, 2901, one, wrote(2100), true)}, 2, 0},
+		{"but not what was written long before",
+			[]end{exit(2, 3900, kill, nil, false), exit(0, 3901, one, wrote(2100), true)}, 0, 0},
+		{"a watchdog's abort is no crash",
+			[]end{exit(1, 2900, abort, nil, false), exit(0, 2901, one, wrote(2100), true)}, 0, 0},
+		{"stopped while tearing down after its error",
+			[]end{exit(0, 2050, one, wrote(2040), false), exit(2, 2060, term, wrote(2000), true)}, 2, 0},
+		{"an error file that the stop caused", // interrupted, it complains
+			[]end{exit(0, 2050, one, nil, false), exit(2, 2060, term, wrote(2055), true)}, 0, 1},
+		{"a clock from before the attempt is not believed",
+			[]end{exit(0, 50, one, wrote(10), false), exit(1, 3000, one, wrote(-9000), true)}, 1, 0},
+	} {
+		var failures []Failure
+		for _, e := range test.ends {
+			e.date(start, test.ends[0].Exited, e.late)
+			if e.Time.Before(start.Add(-crashCredit)) {
+				t.Errorf("%s: rank %d is dated %v, long before the attempt", test.name, e.Rank, e.Time)
+			}
+			failures = append(failures, e.Failure)
+		}
+		got := newFailureError("train", "host", 0, failures, test.ends[0].Exited)
+		if got.Root.Rank != test.root || len(got.Stopped) != test.stopped || 1+len(got.Others)+len(got.Stopped) != len(test.ends) {
+			t.Errorf("%s: root rank %d, %d stopped; want %d, %d", test.name, got.Root.Rank, len(got.Stopped), test.root, test.stopped)
+		}
+	}
+}
+
+func TestParseErrorFile(t *testing.T) {
+	for text, want := range map[string]ErrorFile{
+		`{"message": {"message": "boom", "extraInfo": {"py_callstack": "at f", "timestamp": "1700000000.25"}}}`: {
+			"boom", "at f", time.UnixMilli(1_700_000_000_250)},
+		`{"message": {"message": "boom", "extraInfo": {"timestamp": 1700000000}}}`: {"boom", "", time.Unix(1_700_000_000, 0)},
+		`{"message": {"message": "boom"}}`:                                         {Message: "boom"},
+		`{"message": "plain"}`:                                                     {Message: "plain"},
+		`{"message": {"message": "boom", "extraInfo": {"timestamp": "NaN"}}}`:      {Message: "boom"},
+		`{"message": {"message": "boom", "extraInfo": {"timestamp": "-1"}}}`:       {Message: "boom"},
+	} {
+		got, err := parseErrorFile([]byte(text))
+		if err != nil || got.Message != want.Message || got.Callstack != want.Callstack || !got.Time.Equal(want.Time) {
+			t.Errorf("%s: got %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{`{}`, `[]`, `nonsense`, `{"message": 7}`, `{"message": {"message": 7}}`} {
+		if got, err := parseErrorFile([]byte(text)); err == nil {
+			t.Errorf("%s is read as %+v", text, got)
+		}
+	}
+}
+
+func FuzzParseErrorFile(f *testing.F) {
+	f.Add([]byte(`{"message": {"message": "boom", "extraInfo": {"py_callstack": "at f", "timestamp": "1700000000.25"}}}`))
+	f.Add([]byte(`{"message": "plain"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := parseErrorFile(data)
+		if (got == nil) != (err != nil) {
+			t.Errorf("got %v and %v", got, err)
+		}
+		if got != nil && !got.Time.IsZero() && got.Time.Unix() < 0 {
+			t.Errorf("time %v", got.Time)
+		}
+	})
+}
+
+func TestReadErrorFile(t *testing.T) {
+	dir := t.TempDir()
+	if got, err := readErrorFile(filepath.Join(dir, "none")); got != nil || err != nil {
+		t.Errorf("a missing file is %v, %v", got, err)
+	}
+	bad := filepath.Join(dir, "bad")
+	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readErrorFile(bad); err == nil || !strings.Contains(err.Error(), bad) {
+		t.Errorf("the error of a bad file is %v", err)
+	}
+}
+
+func TestCopyErrorFileWithoutOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "error.json")
+	root := &Failure{Worker: Worker{Rank: 3, PID: 77}, Status: Status{Signal: syscall.SIGKILL}, Time: time.Unix(1_700_000_000, 0)}
+	if err := copyErrorFile(root, path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readErrorFile(path)
+	if err != nil || got.Message != "rank 3 (pid 77) was killed by SIGKILL" || !got.Time.Equal(root.Time) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	for want, err := range map[int]error{
+		0:   nil,
+		1:   os.ErrClosed,
+		7:   &FailureError{Root: Failure{Status: Status{Code: 7}}},
+		137: fmt.Errorf("wrapped: %w", &FailureError{Root: Failure{Status: Status{Signal: syscall.SIGKILL}}}),
+		143: &SignalError{syscall.SIGTERM},
+		2:   &StartError{Err: syscall.ENOEXEC},
+	} {
+		if got := ExitCode(err); got != want {
+			t.Errorf("exit code of %v is %d, want %d", err, got, want)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package launcher
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestSplitter(t *testing.T) {
+	long := strings.Repeat("a", maxLine)
+	for _, test := range []struct {
+		text string
+		want []string
+	}{
+		{"", nil},
+		{"one\ntwo\n", []string{"one", "two"}},
+		{"one\n\ntwo", []string{"one", "", "two"}},
+		{"dos\r\n\r\nend\r\n", []string{"dos", "", "end"}},
+		{"\r 10%\r 20%\r100%\ndone\n", []string{" 10%", " 20%", "100%", "done"}},
+		{long + "\n", []string{long}},
+		{long + "b\n", []string{long, "b"}},
+		{long + long, []string{long, long}},
+	} {
+		// However the bytes are cut into reads, the lines are the same.
+		for seed := range uint64(8) {
+			cut := rand.New(rand.NewPCG(seed, 0))
+			var s splitter
+			var got []string
+			emit := func(line []byte) { got = append(got, string(line)) }
+			for rest := []byte(test.text); len(rest) > 0; {
+				n := len(rest)
+				if seed > 0 {
+					n = min(n, 1+cut.IntN(max(4, len(test.text)/4)))
+				}
+				s.feed(rest[:n], emit)
+				rest = rest[n:]
+			}
+			s.flush(emit)
+			if !slices.Equal(got, test.want) {
+				t.Fatalf("seed %d: lines of %.40q... are %.200q", seed, test.text, got)
+			}
+		}
+	}
+}
+
+func TestTail(t *testing.T) {
+	add := func(tl *tail, from, to int) {
+		for i := from; i < to; i++ {
+			tl.add(fmt.Appendf(nil, "line %d", i))
+		}
+	}
+	var tl tail
+	add(&tl, 0, 3)
+	if got := tl.lines(); len(got) != 3 || got[0] != "line 0" {
+		t.Errorf("got %q", got)
+	}
+	add(&tl, 3, 100)
+	if got := tl.lines(); len(got) != tailLines || got[0] != "line 80" || got[19] != "line 99" {
+		t.Errorf("got %q", got)
+	}
+	if tl.crash != nil {
+		t.Errorf("crash %q in lines that hold none", tl.crash)
+	}
+	tl.add([]byte("log: panic: not at the start"))
+	if tl.crash != nil {
+		t.Errorf("crash %q in a line that only mentions one", tl.crash)
+	}
+	// The reason comes first, the stacks of all goroutines after it.
+	tl.add([]byte("fatal error: unexpected signal during runtime execution"))
+	tl.add([]byte("[signal SIGSEGV: segmentation violation]"))
+	add(&tl, 100, 300)
+	if len(tl.crash) != tailLines || !strings.HasPrefix(tl.crash[0], "fatal error: ") || tl.crash[2] != "line 100" {
+		t.Errorf("got %q", tl.crash)
+	}
+	tl.add([]byte(strings.Repeat("x", 10*tailLineMax)))
+	if got := tl.lines(); len(got[tailLines-1]) != tailLineMax {
+		t.Errorf("a line of %d bytes is kept", len(got[tailLines-1]))
+	}
+}
+
+func TestParseStreamMap(t *testing.T) {
+	for text, want := range map[string][]Streams{
+		"0":             {0, 0, 0},
+		"3":             {3, 3, 3},
+		"0:3,1:1":       {3, 1, 0},
+		"2:2":           {0, 0, 2},
+		"1:1, 12:3":     {0, 1, 0},
+		"0:0,1:0,100:0": {0, 0, 0},
+	} {
+		m, err := ParseStreamMap(text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		for local, streams := range want {
+			if m.Of(local) != streams {
+				t.Errorf("%q of %d is %d, want %d", text, local, m.Of(local), streams)
+			}
+		}
+		if again, err := ParseStreamMap(m.String()); err != nil || again.String() != m.String() {
+			t.Errorf("%q reads back as %v, %v", m, again, err)
+		}
+	}
+	if m, _ := ParseStreamMap("1:1,12:3"); m.Of(12) != Stdout|Stderr || m.Highest() != 12 || !m.Any() {
+		t.Errorf("got %v", m)
+	}
+	for _, text := range []string{"", "4", "-1", "x", "0:", ":1", "0:4", "0:3,", "0:1,0:2", "-1:3", "0:1:2", "0;1:2"} {
+		if m, err := ParseStreamMap(text); err == nil {
+			t.Errorf("%q is accepted as %v", text, m)
+		}
+	}
+}
