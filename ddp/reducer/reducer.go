@@ -62,7 +62,7 @@ type Reducer struct {
 	reports reports
 	trace   *profile.Recorder
 
-	scale float64      // of the pass
+	scale float64      // of the pass; 1 outside
 	works []*comm.Work // of the pass: the launched buckets, in order
 	early error        // of the pass: a launch that failed
 	err   error        // of the last pass: why the gradients must not be used
@@ -216,6 +216,7 @@ func (r *Reducer) Ready(i int, at device.Event) {
 // did; the other ranks are told.
 func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	actions := r.step(event{kind: finish})
+	r.scale = 1
 	var missing []string
 	for _, a := range actions {
 		if a.kind == zero {

@@ -1,0 +1,182 @@
+package ddp
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/profile"
+)
+
+// Options are how a Model is made. The zero value is the good default. They
+// are the same on every rank.
+type Options struct {
+	// BucketCapMB is the size of a bucket, in MiB of gradients; 0: 25, and 1
+	// for the first, so that communication starts early. As in PyTorch, a
+	// value that is set holds for the first bucket too.
+	BucketCapMB float64
+	// FirstBucketCapMB is the first bucket's own; 0: as BucketCapMB says.
+	FirstBucketCapMB float64
+}
+
+// Model is a module whose gradients are averaged over a process group. It is
+// itself a module. It is driven by one goroutine.
+type Model struct {
+	module  nn.Module
+	pg      *comm.ProcessGroup
+	params  []*nn.Parameter // those that require a gradient
+	reducer *reducer.Reducer
+	noSync  bool
+	within  bool // a backward pass through the model's output
+	trace   *profile.Recorder
+	begun   device.Event // of the backward pass that is traced
+}
+
+// New wraps a module. Its parameters are placed on the group's device if they
+// have no place yet, checked to be alike on all ranks, and, with its buffers,
+// set to those of rank 0. All ranks call it, in the same order as their other
+// collectives; it is bounded by the group's timeout.
+func New(module nn.Module, pg *comm.ProcessGroup, opts *Options) (*Model, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), pg.Timeout())
+	defer cancel()
+	m := &Model{module: module, pg: pg, trace: profile.Of(pg.Device().Values())}
+	if err := m.init(ctx, o); err != nil {
+		return nil, fmt.Errorf("ddp: rank %d: %w", pg.Rank(), err)
+	}
+	return m, nil
+}
+
+func (m *Model) init(ctx context.Context, o Options) error {
+	if err := nn.Place(m.module, m.pg.Device(), 0); err != nil {
+		return err
+	}
+	var params []reducer.Param
+	for _, p := range m.module.Parameters() {
+		if p.Var().RequiresGrad() {
+			m.params = append(m.params, p)
+			params = append(params, reducer.Param{Name: p.Name(), Shape: p.Shape(), DType: p.DType()})
+		}
+	}
+	r, err := reducer.New(ctx, m.pg, params, &reducer.Options{
+		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, Prescaled: true,
+	})
+	if err != nil {
+		return err
+	}
+	m.reducer = r
+	if err := m.syncState(ctx); err != nil {
+		return err
+	}
+	for i, p := range m.params {
+		p.Var().SetGradSink(&sink{m, r, i})
+	}
+	return nil
+}
+
+// syncState sets the parameters and buffers to rank 0's.
+func (m *Model) syncState(ctx context.Context) error {
+	var state []device.Tensor
+	for _, p := range m.module.Parameters() {
+		state = append(state, p.Var().Tensor())
+	}
+	var buffers []reducer.Param
+	for _, b := range nn.Buffers(m.module) {
+		buffers = append(buffers, reducer.Param{Name: b.Name(), Shape: b.Shape(), DType: b.DType()})
+		state = append(state, b.Var().Tensor())
+	}
+	if err := reducer.Verify(ctx, m.pg, "buffer", buffers); err != nil {
+		return err
+	}
+	return m.pg.With(comm.CallOptions{Name: "initial parameters"}).Coalesce(func(g *comm.ProcessGroup) {
+		for _, t := range state {
+			g.Broadcast(t, 0)
+		}
+	}).Wait(ctx)
+}
+
+// Forward applies the module. A backward pass through its result averages the
+// gradients.
+func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
+	begun := m.mark()
+	y := m.module.Forward(x)
+	m.span("forward", begun)
+	return autograd.Observe(y, (*observer)(m))
+}
+
+// NoSync runs f, within which backward passes accumulate gradients and reduce
+// nothing. The first pass after it reduces the sum.
+func (m *Model) NoSync(f func() error) error {
+	was := m.noSync
+	m.noSync = true
+	defer func() { m.noSync = was }()
+	return f()
+}
+
+// Parameters are the module's, under their own names.
+func (m *Model) Parameters() []*nn.Parameter { return m.module.Parameters() }
+
+// Unwrap is the module that New was given.
+func (m *Model) Unwrap() nn.Module { return m.module }
+
+// Buckets describes the buckets, in the order in which they are reduced.
+func (m *Model) Buckets() []reducer.Bucket { return m.reducer.Buckets() }
+
+// observer is the model as autograd tells it of backward passes.
+type observer Model
+
+func (o *observer) BeginBackward(func(*autograd.Variable) bool) {
+	m := (*Model)(o)
+	m.begun = m.mark()
+	m.within = true
+	m.reducer.Begin(!m.noSync)
+}
+
+func (o *observer) EndBackward(err error) error {
+	m := (*Model)(o)
+	m.within = false
+	m.span("backward", m.begun)
+	return m.reducer.Finish(context.Background(), err) // bounded by the reductions' own timeouts
+}
+
+// mark is an event on the compute stream while there is a trace to write.
+func (m *Model) mark() device.Event {
+	if !m.trace.On() {
+		return nil
+	}
+	return m.pg.Device().Compute().Record()
+}
+
+func (m *Model) span(name string, begun device.Event) {
+	if begun != nil {
+		m.trace.Add(profile.Span{Track: profile.Compute, Name: name, Begin: begun, End: m.mark()})
+	}
+}
+
+// sink is where one parameter's gradient lives.
+type sink struct {
+	m *Model
+	r *reducer.Reducer
+	i int
+}
+
+func (s *sink) Grad() device.Tensor { return s.r.Grad(s.i) }
+func (s *sink) Fresh() bool         { return s.r.Fresh(s.i) }
+func (s *sink) Scale() float64      { return s.r.Scale() }
+func (s *sink) Err() error          { return s.r.Err() }
+func (s *sink) Skip() device.Tensor { return s.r.Flags(s.i) }
+func (s *sink) Zero()               { s.r.Zero(s.i) }
+
+// Ready is nothing to the reducer in a pass that went past the model.
+func (s *sink) Ready(e device.Event) {
+	if s.m.within {
+		s.r.Ready(s.i, e)
+	}
+}

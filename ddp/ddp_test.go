@@ -1,0 +1,403 @@
+package ddp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// onRanks runs f on n ranks of one process.
+func onRanks(t *testing.T, n int, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
+	t.Helper()
+	groups, err := comm.Local(n, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for _, pg := range groups {
+		wg.Go(func() {
+			if err := f(pg); err != nil {
+				t.Errorf("rank %d: %v", pg.Rank(), err)
+				pg.Abort(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, pg := range groups {
+		if err := pg.Close(); err != nil {
+			t.Errorf("rank %d: Close: %v", pg.Rank(), err)
+		}
+	}
+}
+
+// samples are the values of a batch that several ranks share: rank r of n
+// holds its r-th part.
+func samples(dev device.Device, seed uint64, rows, cols, rank, ranks int) *autograd.Variable {
+	buf, err := dev.Alloc(rows / ranks * cols * 8)
+	if err != nil {
+		panic(err)
+	}
+	t := device.NewTensor(buf, device.Float64, rows/ranks, cols)
+	if err := dev.Kernels().Normal(dev.Compute(), t, 0, 1, seed, uint64(rank*rows/ranks*cols)); err != nil {
+		panic(err)
+	}
+	return autograd.FromTensor(dev, t)
+}
+
+func mlp(width int, dt device.DType) nn.Module {
+	linear := func() nn.Module { return nn.Linear(width, width, nn.LinearOptions{DType: dt}) }
+	return nn.Sequential(linear(), nn.ReLU(), linear(), nn.ReLU(), linear())
+}
+
+func parameterBytes(ps []*nn.Parameter) []byte {
+	var out []byte
+	for _, p := range ps {
+		out = append(out, p.Var().Tensor().Buf.Host()...)
+	}
+	return out
+}
+
+// Several ranks that share a batch train as one process does on all of it:
+// the losses agree to the rounding of float64, the ranks' parameters to the
+// bit.
+func TestTrainsAsOneProcess(t *testing.T) {
+	const width, rows, steps = 16, 24, 20
+	train := func(ranks int, opts *Options) (losses []float64, params [][]byte) {
+		params = make([][]byte, ranks)
+		losses = make([]float64, steps)
+		onRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+			dev := pg.Device()
+			net := mlp(width, device.Float64)
+			// Other seeds elsewhere: New makes the ranks alike.
+			if err := nn.Place(net, dev, uint64(pg.Rank())); err != nil {
+				return err
+			}
+			model, err := New(net, pg, opts)
+			if err != nil {
+				return err
+			}
+			opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.05, Momentum: 0.9, WeightDecay: 1e-3})
+			for step := range steps {
+				x := samples(dev, uint64(2*step), rows, width, pg.Rank(), ranks)
+				y := samples(dev, uint64(2*step+1), rows, width, pg.Rank(), ranks)
+				loss := nn.MSELoss(model.Forward(x), y)
+				if err := loss.Backward(); err != nil {
+					return err
+				}
+				if err := opt.Step(); err != nil {
+					return err
+				}
+				opt.ZeroGrad()
+				if err := pg.AllReduce(loss.Tensor(), comm.Avg).Wait(t.Context()); err != nil {
+					return err
+				}
+				if pg.Rank() == 0 {
+					losses[step] = loss.Item()
+				}
+			}
+			params[pg.Rank()] = slices.Clone(parameterBytes(model.Parameters()))
+			return nil
+		})
+		return losses, params
+	}
+	want, _ := train(1, nil)
+	if want[steps-1] >= want[0] {
+		t.Fatalf("one process does not learn: losses %v", want)
+	}
+	for _, c := range []struct {
+		ranks int
+		opts  *Options
+	}{{2, nil}, {4, nil}, {3, &Options{BucketCapMB: 0.003}}, {4, &Options{FirstBucketCapMB: 0.0001, BucketCapMB: 0.001}}} {
+		t.Run(fmt.Sprintf("%d ranks, %+v", c.ranks, c.opts), func(t *testing.T) {
+			got, params := train(c.ranks, c.opts)
+			for i := range want {
+				if d := math.Abs(got[i]-want[i]) / want[i]; !(d < 1e-9) {
+					t.Errorf("step %d: loss %.15g, want %.15g", i, got[i], want[i])
+				}
+			}
+			for r, p := range params {
+				if !bytes.Equal(p, params[0]) {
+					t.Errorf("rank %d's parameters differ from rank 0's", r)
+				}
+			}
+		})
+	}
+}
+
+// Without synchronisation gradients accumulate locally; the next pass reduces
+// the sum, which is that of the whole batch.
+func TestNoSyncAccumulates(t *testing.T) {
+	onRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		model, err := New(times{w}, pg, nil)
+		if err != nil {
+			return err
+		}
+		pass := func(x float32) error { return model.Forward(autograd.Scalar(pg.Device(), x)).Backward() }
+		r := float32(pg.Rank())
+		if err := model.NoSync(func() error { return pass(1 + r) }); err != nil {
+			return err
+		}
+		if got := w.Grad().Item(); got != float64(1+r) {
+			return fmt.Errorf("accumulated %v, want this rank's own %v", got, 1+r)
+		}
+		// The module itself: no communication, and it accumulates as well.
+		if err := model.Unwrap().Forward(autograd.Scalar(pg.Device(), 2)).Backward(); err != nil {
+			return err
+		}
+		if err := pass(10 * (1 + r)); err != nil {
+			return err
+		}
+		if got, want := w.Grad().Item(), (13.0+24)/2; got != want {
+			return fmt.Errorf("reduced to %v, want %v", got, want)
+		}
+		// Without ZeroGrad the next pass adds to the average.
+		if err := pass(2 * r); err != nil {
+			return err
+		}
+		if got, want := w.Grad().Item(), 18.5+1; got != want {
+			return fmt.Errorf("went on to %v, want %v", got, want)
+		}
+		w.Var().ZeroGrad()
+		if err := pass(2 * r); err != nil {
+			return err
+		}
+		if got := w.Grad().Item(); got != 1 {
+			return fmt.Errorf("after ZeroGrad %v, want 1", got)
+		}
+		return nil
+	})
+}
+
+// times is the model y = w·x.
+type times struct{ w *nn.Parameter }
+
+func (m times) Forward(x *autograd.Variable) *autograd.Variable {
+	return autograd.Mul(m.w.Var(), x)
+}
+func (m times) Parameters() []*nn.Parameter { return []*nn.Parameter{m.w} }
+
+// two is a model of two parameters, the second of which it can leave out.
+type two struct {
+	a, b *nn.Parameter
+	skip *bool
+}
+
+func (m two) Forward(x *autograd.Variable) *autograd.Variable {
+	y := autograd.Mul(m.a.Var(), x)
+	if *m.skip {
+		return y
+	}
+	return autograd.Add(y, autograd.Mul(m.b.Var(), x))
+}
+func (m two) Parameters() []*nn.Parameter { return []*nn.Parameter{m.a, m.b} }
+
+// A rank whose model lacks a gradient in one step: every rank gets the typed
+// error in that step, none applies it, and the next one trains on.
+func TestMissingGradient(t *testing.T) {
+	const ranks, bad = 3, 1
+	for name, opts := range map[string]*Options{"one bucket": nil, "a bucket each": {BucketCapMB: 1e-6}} {
+		t.Run(name, func(t *testing.T) {
+			onRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+				skip := false
+				m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
+				model, err := New(m, pg, opts)
+				if err != nil {
+					return err
+				}
+				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+				// At step s, parameter values are 1-k and 2-k after k good steps.
+				good := 0
+				for step := range 5 {
+					failing := step == 1 || step == 2
+					skip = failing && pg.Rank() == bad
+					err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+					serr := opt.Step()
+					if failing {
+						for _, err := range []error{err, serr} {
+							var missing *reducer.MissingGradientError
+							if !errors.As(err, &missing) {
+								return fmt.Errorf("step %d: got %v, want a MissingGradientError", step, err)
+							}
+							if len(missing.Missing) != 1 || missing.Missing[0].Rank != bad || !slices.Equal(missing.Missing[0].Params, []string{"second"}) {
+								return fmt.Errorf("step %d: %+v, want rank %d's \"second\"", step, missing.Missing, bad)
+							}
+							if !strings.Contains(err.Error(), `parameter "second" on rank 1`) {
+								return fmt.Errorf("step %d: %q names neither", step, err)
+							}
+						}
+					} else {
+						if err := errors.Join(err, serr); err != nil {
+							return fmt.Errorf("step %d: %w", step, err)
+						}
+						good++
+					}
+					opt.ZeroGrad()
+					if a, b := m.a.Item(), m.b.Item(); a != float64(1-good) || b != float64(2-good) {
+						return fmt.Errorf("step %d: parameters %v and %v after %d good steps", step, a, b, good)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// A pass that fails on one rank, here for want of memory, is told to all.
+func TestAFailedPassIsToldToAll(t *testing.T) {
+	onRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		model, err := New(times{w}, pg, nil)
+		if err != nil {
+			return err
+		}
+		x := autograd.Apply(&failing{fails: pg.Rank() == 1}, model.Forward(autograd.Scalar(pg.Device(), 1)))
+		err = x.Backward()
+		var missing *reducer.MissingGradientError
+		if !errors.As(err, &missing) || !strings.Contains(err.Error(), "rank 1, whose pass failed") || !strings.Contains(err.Error(), errInjected.Error()) {
+			return fmt.Errorf("got %v", err)
+		}
+		if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(); err != nil {
+			return fmt.Errorf("the next pass: %w", err)
+		}
+		if got := w.Grad().Item(); got != 3 {
+			return fmt.Errorf("the next pass gave %v, want 3", got)
+		}
+		return nil
+	})
+}
+
+var errInjected = errors.New("injected")
+
+// failing is the identity; its gradient cannot be computed where it fails.
+type failing struct{ fails bool }
+
+func (*failing) Name() string                         { return "failing" }
+func (*failing) Shape(in []device.Shape) device.Shape { return in[0] }
+func (*failing) Forward(c *autograd.Call) error       { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
+func (f *failing) Backward(c *autograd.Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if f.fails {
+		return errInjected
+	}
+	return c.Kernels.Axpby(c.Stream, dst, acc, g)
+}
+
+// Models that differ are refused on every rank, by name.
+func TestModelsThatDiffer(t *testing.T) {
+	linear := func(in, out int) nn.Module { return nn.Sequential(nn.Linear(4, 4), nn.Linear(in, out)) }
+	for name, c := range map[string]struct {
+		model func(rank int) nn.Module
+		want  []string
+	}{
+		"shape": {func(r int) nn.Module { return linear(4, 3+r/2) }, []string{"parameter 2", `"1.weight" float32[4 4] on rank 2`, `"1.weight" float32[3 4] on rank 0`}},
+		"number": {func(r int) nn.Module {
+			return nn.Sequential(append([]nn.Module{nn.Linear(4, 4)}, linear(4, 4))[:1+r%2]...)
+		}, []string{"6 parameters on rank 1", "2 on rank 0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+				_, err := New(c.model(pg.Rank()), pg, nil)
+				var m *reducer.ModelMismatchError
+				if !errors.As(err, &m) {
+					return fmt.Errorf("got %v, want a ModelMismatchError", err)
+				}
+				for _, want := range c.want {
+					if !strings.Contains(err.Error(), want) {
+						return fmt.Errorf("%q lacks %q", err, want)
+					}
+				}
+				// The group is whole: no collective failed.
+				return pg.Barrier().Wait(t.Context())
+			})
+		})
+	}
+}
+
+// Gradients are where the buckets are, in reverse order of registration, and
+// stay there.
+func TestGradientsLiveInTheBuckets(t *testing.T) {
+	onRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		model, err := New(mlp(300, device.Float32), pg, &Options{BucketCapMB: 0.5})
+		if err != nil {
+			return err
+		}
+		var got [][]string
+		for _, b := range model.Buckets() {
+			got = append(got, b.Params)
+			if unit := 2 * device.Align; b.Padded%unit != 0 || b.Padded < b.Bytes {
+				return fmt.Errorf("a bucket of %d bytes reduces %d", b.Bytes, b.Padded)
+			}
+		}
+		want := [][]string{{"4.bias", "4.weight", "2.bias", "2.weight"}, {"0.bias", "0.weight"}}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			return fmt.Errorf("buckets %v, want %v", got, want)
+		}
+		x := autograd.Zeros(pg.Device(), device.Float32, 4, 300)
+		var places []uintptr
+		for range 2 {
+			if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
+				return err
+			}
+			var now []uintptr
+			for _, p := range model.Parameters() {
+				at := p.Grad().Tensor().Buf.Addr()
+				if at%device.Align != 0 {
+					return fmt.Errorf("%s's gradient is at %#x", p.Name(), at)
+				}
+				now = append(now, at)
+			}
+			if places != nil && !slices.Equal(places, now) {
+				return fmt.Errorf("gradients moved from %#x to %#x", places, now)
+			}
+			places = now
+		}
+		return nil
+	})
+}
+
+// A peer that leaves in mid-training is an error from Backward, not a hang.
+func TestAPeerThatLeaves(t *testing.T) {
+	onRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		model, err := New(times{w}, pg, nil)
+		if err != nil {
+			return err
+		}
+		if pg.Rank() == 2 {
+			return pg.Close()
+		}
+		err = model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+		if !errors.Is(err, comm.ErrPeerLost) || !strings.Contains(err.Error(), "rank 2") || !strings.Contains(err.Error(), "bucket 0") {
+			return fmt.Errorf("got %v", err)
+		}
+		if opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1}); !errors.Is(opt.Step(), comm.ErrPeerLost) {
+			return errors.New("the optimizer stepped on it")
+		}
+		return nil
+	})
+}
+
+func TestAModelWithoutParameters(t *testing.T) {
+	onRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
+		if _, err := New(nn.ReLU(), pg, nil); err == nil || !strings.Contains(err.Error(), "no parameter") {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,42 @@
+// Package ddp trains one model on several processes: DistributedDataParallel.
+//
+// Each rank holds a copy of the model and sees its own part of every batch.
+// [New] makes the copies equal; from then on a backward pass through the
+// model's output averages the gradients over the ranks, bucket by bucket,
+// while the rest of the pass still computes, and every rank's optimizer makes
+// the same step:
+//
+//	model, err := ddp.New(net, pg, nil)
+//	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.001})
+//	for step := range steps {
+//		loss := nn.MSELoss(model.Forward(x), y)
+//		if err := loss.Backward(); err != nil {
+//			return err
+//		}
+//		if err := opt.Step(); err != nil {
+//			return err
+//		}
+//		opt.ZeroGrad()
+//	}
+//
+// # What happens when
+//
+// Gradients live in the buckets: a parameter's Grad is a view of its bucket,
+// written there by the backward pass itself, and reduced in place. The buckets
+// are in reverse order of registration and used from the first step on, so
+// that the first step overlaps like all others. The division by the number of
+// ranks is folded into the last write of each gradient.
+//
+// A backward pass that does not go through the output of [Model.Forward] (the
+// module was called directly), or that runs within [Model.NoSync], accumulates
+// gradients and reduces nothing; the next one reduces the sum.
+//
+// # Errors
+//
+// A parameter that got no gradient is a [*reducer.MissingGradientError] on
+// every rank, from that very Backward; no rank applies the step, and the next
+// one trains on. A peer that died, or a timeout, comes out of Backward as the
+// error of the collective (comm.ErrPeerLost, comm.ErrTimeout): the group is
+// broken then. Models that differ between ranks are a
+// [*reducer.ModelMismatchError] from New.
+package ddp
