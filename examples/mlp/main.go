@@ -1,0 +1,171 @@
+// Command mlp trains a stack of linear layers with ReLU between them on random
+// data: mean squared error, plain SGD.
+//
+//	go run ./cmd/golaunch --nproc-per-node 4 ./examples/mlp --size 256 --batch 32 --steps 10
+//
+// Its samples are a function of the seed and of their number in the global
+// batch alone: N ranks with batch B see what one process with batch N·B sees,
+// and print the same losses.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/profile"
+)
+
+var (
+	size   = flag.Int("size", 4000, "width of every layer")
+	batch  = flag.Int("batch", 1000, "samples per rank and step")
+	layers = flag.Int("layers", 3, "number of linear layers")
+	steps  = flag.Int("steps", 10, "training steps")
+	lr     = flag.Float64("lr", 0.001, "learning rate")
+	bucket = flag.Float64("bucket-cap-mb", 25, "size of a gradient bucket in `MiB`")
+	seed   = flag.Uint64("seed", 0, "seed of the parameters and the data")
+	trace  = flag.String("trace", "", "write rank 0's Chrome trace to `FILE`")
+	asJSON = flag.Bool("json", false, "print JSON lines")
+)
+
+// network is the model.
+func network() nn.Module {
+	var modules []nn.Module
+	for i := range *layers {
+		if i > 0 {
+			modules = append(modules, nn.ReLU())
+		}
+		modules = append(modules, nn.Linear(*size, *size))
+	}
+	return nn.Sequential(modules...)
+}
+
+func train(ctx context.Context) error {
+	pg, err := comm.Init(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
+	dev, rank := pg.Device(), pg.Rank()
+	net := network()
+	if err := nn.Place(net, dev, *seed); err != nil {
+		return err
+	}
+	model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: *bucket})
+	if err != nil {
+		return err
+	}
+	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: *lr})
+	data, err := newData(pg)
+	if err != nil {
+		return err
+	}
+	recorder := profile.Of(dev.Values())
+	if *trace != "" {
+		recorder.Start()
+	}
+	for step := range *steps {
+		begun := time.Now()
+		if err := data.load(step); err != nil {
+			return err
+		}
+		loss := nn.MSELoss(model.Forward(data.x), data.y)
+		if err := loss.Backward(); err != nil {
+			return err
+		}
+		if err := opt.Step(); err != nil {
+			return err
+		}
+		opt.ZeroGrad()
+		// The mean over the global batch is the mean of the ranks' means.
+		if err := pg.With(comm.CallOptions{Name: "loss"}).AllReduce(loss.Tensor(), comm.Avg).Wait(ctx); err != nil {
+			return err
+		}
+		if rank == 0 {
+			report(map[string]any{"step": step, "loss": loss.Item(), "ms": float64(time.Since(begun).Microseconds()) / 1e3},
+				fmt.Sprintf("step %d loss %.9g", step, loss.Item()))
+		}
+	}
+	sum, err := digest(ctx, model.Parameters())
+	if err != nil {
+		return err
+	}
+	report(map[string]any{"rank": rank, "params_sha256": sum}, fmt.Sprintf("rank %d: params sha256 %s", rank, sum))
+	if *trace != "" && rank == 0 {
+		o := recorder.Overlap()
+		report(map[string]any{"reductions": o.Reductions, "hidden_percent": o.Percent()}, fmt.Sprintf("rank 0: %v", o))
+		return recorder.WriteFile(*trace, rank)
+	}
+	return nil
+}
+
+// report prints a line, as text or as JSON.
+func report(fields map[string]any, text string) {
+	if *asJSON {
+		line, _ := json.Marshal(fields) // numbers and strings
+		text = string(line)
+	}
+	fmt.Println(text)
+}
+
+// data holds this rank's part of the global batch.
+type data struct {
+	dev         device.Device
+	first, each uint64 // this rank's first sample of a global batch, and the batch's samples
+	x, y        *autograd.Variable
+}
+
+func newData(pg *comm.ProcessGroup) (*data, error) {
+	d := &data{dev: pg.Device(), first: uint64(pg.Rank() * *batch), each: uint64(pg.Size() * *batch)}
+	bytes := *batch * *size * device.Float32.Size()
+	for _, v := range []**autograd.Variable{&d.x, &d.y} {
+		buf, err := d.dev.Alloc(bytes)
+		if err != nil {
+			return nil, err
+		}
+		*v = autograd.FromTensor(d.dev, device.NewTensor(buf, device.Float32, *batch, *size))
+	}
+	return d, nil
+}
+
+// load draws the samples of a step: number k of a global sample's values is
+// number sample·size + k of the seed's sequence, one sequence each for inputs
+// and targets.
+func (d *data) load(step int) error {
+	at := (uint64(step)*d.each + d.first) * uint64(*size)
+	for i, v := range []*autograd.Variable{d.x, d.y} {
+		sequence := *seed + uint64(i+1)<<32
+		if err := d.dev.Kernels().Normal(d.dev.Compute(), v.Tensor(), 0, 1, sequence, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// digest is the SHA-256 of all parameters' bytes.
+func digest(ctx context.Context, params []*nn.Parameter) (string, error) {
+	sum := sha256.New()
+	for _, p := range params {
+		t, dev := p.Var().Tensor(), p.Var().Device()
+		data := make([]byte, t.Bytes())
+		if err := dev.CopyOut(ctx, dev.Compute(), data, t.Buf); err != nil {
+			return "", err
+		}
+		sum.Write(data)
+	}
+	return fmt.Sprintf("%x", sum.Sum(nil)), nil
+}
+
+func main() {
+	flag.Parse()
+	comm.Main(train)
+}
