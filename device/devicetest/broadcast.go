@@ -87,8 +87,8 @@ func checkBinary(r *rig) {
 // sums lists reductions of sizes that are cut among threads: long ones, wide
 // ones, narrow ones, and those of an axis between others.
 var sums = []struct{ src, dst device.Shape }{
-	{device.Shape{100003}, device.Shape{}},
-	{device.Shape{400, 300}, device.Shape{1, 1}},
+	{device.Shape{large}, device.Shape{}},
+	{device.Shape{260, 300}, device.Shape{1, 1}},
 	{device.Shape{20001, 3}, device.Shape{3}},
 	{device.Shape{20001, 3}, device.Shape{20001, 1}},
 	{device.Shape{65, 1030}, device.Shape{1030}},
@@ -122,7 +122,7 @@ func checkSum(r *rig) {
 	if r.dt.Size() >= 4 {
 		// All of one sign: a naive sum drifts by more than the bound allows.
 		one(device.Shape{300007}, device.Shape{}, 0.1, 0.2)
-		one(device.Shape{100003, 3}, device.Shape{3}, 0.1, 0.2)
+		one(device.Shape{large, 3}, device.Shape{3}, 0.1, 0.2)
 	}
 }
 

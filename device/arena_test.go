@@ -1,0 +1,211 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// pool is a device's memory of a fixed size, for an arena to draw on.
+type pool struct {
+	size, used int64
+	released   int
+}
+
+func (p *pool) arena() *Arena {
+	return NewArena(func(size int) (Buffer, error) {
+		if p.used+int64(size) > p.size {
+			return Buffer{}, &OutOfMemoryError{Device: "pool", Asked: int64(size), InUse: p.used, Free: p.size - p.used}
+		}
+		p.used += int64(size)
+		return HostBuffer(make([]byte, size), nil), nil
+	}, func(b Buffer) {
+		p.used -= int64(b.Len())
+		p.released++
+	})
+}
+
+func alloc(t *testing.T, a *Arena, size int) Buffer {
+	t.Helper()
+	b, err := a.Alloc(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestBlockSize(t *testing.T) {
+	for _, c := range []struct{ size, want int }{
+		{1, 256}, {256, 256}, {257, 512}, {1024, 1024}, {1025, 1280}, {4097, 5120}, {1 << 20, 1 << 20},
+		{1<<20 + 1, 5 << 18}, {8 << 20, 8 << 20}, {8<<20 + 1, 10 << 20}, {100<<20 + 1, 102 << 20},
+	} {
+		if got := blockSize(c.size); got != c.want {
+			t.Errorf("blockSize(%d) = %d, want %d", c.size, got, c.want)
+		}
+	}
+	for size := 1; size < 20<<20; size += 1 + size/37 {
+		if got := blockSize(size); got < size || got%Align != 0 || got-size > max(size/4, Align) || blockSize(got) != got {
+			t.Fatalf("blockSize(%d) = %d", size, got)
+		}
+	}
+}
+
+func TestArenaReuse(t *testing.T) {
+	p := &pool{size: 1 << 30}
+	a := p.arena()
+	small, big := alloc(t, a, 1000), alloc(t, a, 1500)
+	a.Free(small)
+	a.Free(big)
+	if b := alloc(t, a, 900); b.Addr() != small.Addr() || b.Len() != 900 {
+		t.Error("the smallest block that fits was not used")
+	}
+	if b := alloc(t, a, 1024); b.Addr() != big.Addr() {
+		t.Error("a block half as large again was not used")
+	}
+	tooBig := alloc(t, a, 10000)
+	a.Free(tooBig)
+	if b := alloc(t, a, 256); b.Addr() == tooBig.Addr() {
+		t.Error("a block of 10240 bytes was spent on 256")
+	}
+	want := MemoryStats{InUse: 1024 + 1536 + 256, Peak: 1024 + 1536 + 10240, Cached: 10240, Allocs: 4}
+	if got := a.Stats(); got != want {
+		t.Errorf("stats %+v, want %+v", got, want)
+	}
+	if n := a.Trim(); n != 10240 || a.Stats().Cached != 0 || p.released != 1 {
+		t.Errorf("Trim gave back %d bytes in %d blocks, want 10240 in 1", n, p.released)
+	}
+	a.Close()
+	if p.used != 0 || a.Stats().InUse != 0 {
+		t.Errorf("after Close, %d bytes of the pool are used and %d counted", p.used, a.Stats().InUse)
+	}
+}
+
+// TestArenaSteadyState checks that a program in a steady state pays no Go
+// allocations, and no calls to the device, for its memory.
+func TestArenaSteadyState(t *testing.T) {
+	a := (&pool{size: 1 << 30}).arena()
+	var held [10]Buffer
+	step := func() {
+		for i := range held {
+			held[i] = alloc(t, a, 100<<i)
+		}
+		for _, b := range held {
+			a.Free(b)
+		}
+	}
+	step()
+	before := a.Stats().Allocs
+	if n := testing.AllocsPerRun(100, step); n > 0 {
+		t.Errorf("%v Go allocations in a step", n)
+	}
+	if now := a.Stats().Allocs; now != before {
+		t.Errorf("%d blocks asked of the device in the steady state", now-before)
+	}
+}
+
+// TestArenaReclaims checks what happens before memory runs out: the cache is
+// given back, then the collector finds buffers nobody can reach.
+func TestArenaReclaims(t *testing.T) {
+	p := &pool{size: 10 << 10}
+	a := p.arena()
+	a.Free(alloc(t, a, 8<<10))
+	held := alloc(t, a, 4<<10) // too small for the cached block
+	if p.released != 1 {
+		t.Fatalf("%d blocks given back, want the one cached", p.released)
+	}
+
+	_, err := a.Alloc(8 << 10)
+	var oom *OutOfMemoryError
+	if !errors.As(err, &oom) || !errors.Is(err, ErrOutOfMemory) {
+		t.Fatalf("error %v, want an OutOfMemoryError", err)
+	}
+	if want := (OutOfMemoryError{"pool", 8 << 10, 4 << 10, 6 << 10}); *oom != want {
+		t.Errorf("error %+v, want %+v", *oom, want)
+	}
+
+	abandon(a, held)
+	if _, err := a.Alloc(8 << 10); err != nil {
+		t.Errorf("with a buffer that nobody can reach: %v", err)
+	}
+}
+
+// abandon leaves b to an owner that is unreachable at once.
+//
+//go:noinline
+func abandon(a *Arena, b Buffer) {
+	owner := new([64]byte)
+	runtime.AddCleanup(owner, a.Free, b)
+}
+
+func TestArenaMisuse(t *testing.T) {
+	a := (&pool{size: 1 << 20}).arena()
+	b, other := alloc(t, a, 300), alloc(t, a, 300)
+	freed := alloc(t, a, 300)
+	a.Free(freed)
+	for _, c := range []struct {
+		what string
+		b    Buffer
+		want []string
+	}{
+		{"a part", b.Slice(0, 100), []string{"Free of 100 bytes", "300 were allocated"}},
+		{"a middle", b.Slice(256, 44), []string{"Free of 44 bytes", "none of the 2 buffers in use"}},
+		{"foreign memory", HostBuffer(make([]byte, 300), nil), []string{"Free of 300 bytes", "none of the 2"}},
+		{"what is free", freed, []string{"second Free of 300 bytes", "a block of 512"}},
+	} {
+		func() {
+			defer func() {
+				msg := fmt.Sprint(recover())
+				for _, w := range c.want {
+					if !strings.Contains(msg, w) {
+						t.Errorf("Free of %s: %q does not hold %q", c.what, msg, w)
+					}
+				}
+			}()
+			a.Free(c.b)
+		}()
+	}
+	if got := a.Stats().InUse; got != 1024 {
+		t.Errorf("%d bytes in use after misuse, want 1024", got)
+	}
+	a.Free(b) // the arena still works
+	a.Free(other)
+}
+
+func TestArenaConcurrent(t *testing.T) {
+	a := (&pool{size: 1 << 30}).arena()
+	var wg sync.WaitGroup
+	for id := range byte(8) {
+		wg.Go(func() {
+			for i := range 500 {
+				b, err := a.Alloc(100 + 400*(i%9))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mem := b.Host()
+				mem[0], mem[len(mem)-1] = id, id
+				runtime.Gosched()
+				if mem[0] != id || mem[len(mem)-1] != id {
+					t.Error("a block was given out twice")
+				}
+				a.Free(b)
+			}
+		})
+	}
+	wg.Wait()
+	if got := a.Stats().InUse; got != 0 {
+		t.Errorf("%d bytes in use at the end", got)
+	}
+}
+
+func BenchmarkArena(b *testing.B) {
+	a := (&pool{size: 1 << 30}).arena()
+	b.ReportAllocs()
+	for b.Loop() {
+		buf, _ := a.Alloc(5000)
+		a.Free(buf)
+	}
+}

@@ -1,0 +1,106 @@
+package cpu
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/goddp/goddp/device"
+)
+
+// signal is an event of something other than a device.
+type signal chan struct{}
+
+func (s signal) Done() (bool, error) {
+	select {
+	case <-s:
+		return true, nil
+	default:
+		return false, nil
+	}
+}
+
+func (s signal) Sync(ctx context.Context) error {
+	select {
+	case <-s:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s signal) Time() time.Time { return time.Time{} }
+
+// TestForeignEvents checks that a stream waits for another's event before it
+// runs anything else, as long as its context lasts.
+func TestForeignEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(&Options{BLAS: Gonum})
+		s, e := d.Compute(), make(signal)
+		const later = time.Minute
+		start := time.Now()
+		time.AfterFunc(later, func() { close(e) })
+		if err := s.WaitFor(t.Context(), e); err != nil || time.Since(start) != later {
+			t.Errorf("WaitFor returned %v after %v, want nil after %v", err, time.Since(start), later)
+		}
+		cause := errors.New("the peer died")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(later, func() { cancel(cause) })
+		if err := s.WaitFor(ctx, make(signal)); !errors.Is(err, cause) {
+			t.Errorf("WaitFor returned %v, want %v", err, cause)
+		}
+		if err := s.WaitFor(t.Context(), s.Record()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRecordAllocs checks that an event is all that recording allocates.
+func TestRecordAllocs(t *testing.T) {
+	s := open(t).Compute()
+	var e device.Event
+	if n := testing.AllocsPerRun(100, func() { e = s.Record() }); n > 1 {
+		t.Errorf("Record allocates %v times", n)
+	}
+	if done, err := e.Done(); !done || err != nil {
+		t.Errorf("Done: %v, %v", done, err)
+	}
+}
+
+func TestMemoryLimit(t *testing.T) {
+	d := New(&Options{MemoryLimit: 1 << 20})
+	b, err := d.Alloc(600 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.Alloc(600 << 10)
+	var oom *device.OutOfMemoryError
+	if !errors.As(err, &oom) || oom.InUse != 640<<10 || oom.Free != 384<<10 {
+		t.Errorf("error %v, want one with 640 KiB in use and 384 KiB free", err)
+	}
+	d.Free(b)
+	if _, err := d.Alloc(900 << 10); err != nil {
+		t.Errorf("after Free: %v", err)
+	}
+}
+
+// TestWithoutOpenBLAS checks what a device does where the library is missing.
+func TestWithoutOpenBLAS(t *testing.T) {
+	t.Setenv("GODDP_OPENBLAS", "/nonexistent/libopenblas.so")
+	var log bytes.Buffer
+	New(&Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") {
+		t.Errorf("logged %q, want one warning", got)
+	}
+	defer func() {
+		if err, ok := recover().(error); !ok {
+			t.Errorf("asked for OpenBLAS, New panicked with %v, want an error", err)
+		}
+	}()
+	New(&Options{BLAS: OpenBLAS})
+}

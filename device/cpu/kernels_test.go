@@ -1,0 +1,123 @@
+package cpu
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+)
+
+func host[T device.Element](v []T, shape ...int) device.Tensor {
+	return device.HostTensor(v, device.Invalid, shape...)
+}
+
+func random(n int) []float32 {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = rnd.Float32() - 0.5
+	}
+	return v
+}
+
+// TestThreads checks that results do not depend on the number of threads, to
+// the bit.
+func TestThreads(t *testing.T) {
+	const m, n = 700, 301
+	both, labels := random(2*m*n), make([]int64, m)
+	x, y := both[:m*n], both[m*n:]
+	run := func(threads int) []float32 {
+		d := New(&Options{Threads: threads, BLAS: Gonum})
+		k, s := d.Kernels(), d.Compute()
+		out := make([]float32, 3*m*n+n+3)
+		all, at := host(out), 0
+		take := func(shape ...int) device.Tensor {
+			n := device.Shape(shape).Len()
+			at += n
+			return all.Range(at-n, at).Reshape(shape...)
+		}
+		src := host(x, m, n)
+		err := errors.Join(
+			k.Sum(s, take(), device.Store, src),
+			k.Sum(s, take(n), device.Store, src),
+			k.MSE(s, take(), src, host(y, m, n)),
+			k.CrossEntropy(s, take(), take(m, n), src, host(labels)),
+			k.Normal(s, take(m, n), 0, 1, 3, 5),
+			k.Unary(s, device.Tanh, take(m, n), src),
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	want := run(1)
+	for _, threads := range []int{2, 3, 7} {
+		if !slices.Equal(run(threads), want) {
+			t.Errorf("%d threads gave other bits than 1", threads)
+		}
+	}
+}
+
+func TestLabelError(t *testing.T) {
+	d := open(t)
+	for _, label := range []int64{-1, 3} {
+		func() {
+			defer func() {
+				want := LabelError{Row: 1, Label: label, Classes: 3}
+				if got, ok := recover().(*LabelError); !ok || *got != want {
+					t.Errorf("label %d: panic with %v, want %v", label, got, want)
+				}
+			}()
+			d.Kernels().CrossEntropy(d.Compute(), host(make([]float32, 1)), host(make([]float32, 6), 2, 3),
+				host(make([]float32, 6), 2, 3), host([]int64{0, label}))
+		}()
+	}
+}
+
+// TestConversionEdges checks what Copy makes of numbers outside an integer
+// type's range.
+func TestConversionEdges(t *testing.T) {
+	d := open(t)
+	src := host([]float64{-1, 256, 1e30, -1e30, math.NaN()})
+	got, want := make([]uint8, 5), []uint8{0, 255, 255, 0, 0}
+	if err := d.Kernels().Copy(d.Compute(), host(got), src); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("as uint8: %v, %v, want %v", got, err, want)
+	}
+	ints, wantInts := make([]int64, 5), []int64{-1, 256, 1<<63 - 1, -1 << 63, 0}
+	if err := d.Kernels().Copy(d.Compute(), host(ints), src); err != nil || !slices.Equal(ints, wantInts) {
+		t.Errorf("as int64: %v, %v, want %v", ints, err, wantInts)
+	}
+}
+
+// TestProductsFromManyGoroutines checks that ranks of one process can
+// multiply at the same time: more of them than OpenBLAS has work areas.
+func TestProductsFromManyGoroutines(t *testing.T) {
+	needOpenBLAS(t)
+	const n, ranks = 96, 200
+	x, y := random(n*n), random(n*n)
+	product := func(d device.Device) []float32 {
+		dst := make([]float32, n*n)
+		if err := d.Kernels().MatMul(d.Compute(), host(dst, n, n), device.Store, host(x, n, n), false, host(y, n, n), true); err != nil {
+			t.Error(err)
+		}
+		return dst
+	}
+	want := product(New(&Options{BLAS: OpenBLAS, Threads: 1}))
+	var wg sync.WaitGroup
+	for range ranks {
+		wg.Go(func() {
+			d := New(&Options{BLAS: OpenBLAS, Threads: 1})
+			for range 5 {
+				if !slices.Equal(product(d), want) {
+					t.Error("a product at the same time as others differs")
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
