@@ -37,8 +37,8 @@ func livingGroups(groups []int, mark []byte) []int {
 		if syscall.Kill(-pgid, 0) == syscall.ESRCH {
 			return true
 		}
-		leaderExists := syscall.Kill(pgid, 0) != syscall.ESRCH
-		return leaderExists && !carries(pgid, mark)
+		leader, exists := statOf(pgid)
+		return exists && !leader.dead() && !carries(pgid, mark)
 	})
 }
 

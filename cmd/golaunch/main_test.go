@@ -1,0 +1,325 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/launcher"
+)
+
+// mainVar makes the test binary golaunch itself.
+const mainVar = "GOLAUNCH_TEST_MAIN"
+
+// markVar is in the environment of every process of a test's job, so that the
+// test can find them by means of its own.
+const markVar = "GOLAUNCH_TEST_MARK"
+
+// soon bounds what must not take long, generously.
+const soon = 10 * time.Second
+
+func TestMain(m *testing.M) {
+	launcher.ShepherdMain()
+	if os.Getenv(mainVar) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// golaunch is a command that runs golaunch with extra variables NAME=value.
+func golaunch(t *testing.T, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), mainVar+"=1", markVar+"="+t.Name(),
+		"GORACE=atexit_sleep_ms=0") // or each run takes a second longer under -race
+	cmd.Env = append(cmd.Env, env...)
+	return cmd
+}
+
+// outcome is what a run of golaunch gave.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+func runIt(t *testing.T, env []string, args ...string) outcome {
+	t.Helper()
+	return finish(t, golaunch(t, env, args...))
+}
+
+func finish(t *testing.T, cmd *exec.Cmd) outcome {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+func TestExitCodes(t *testing.T) {
+	for script, want := range map[string]int{
+		`exit 0`:                          0,
+		`exit 3`:                          3,
+		`[ $RANK != 1 ] || exit 7`:        7,
+		`[ $RANK != 1 ] || kill -9 $$`:    137,
+		`[ $RANK != 1 ] || kill -SEGV $$`: 139,
+	} {
+		got := runIt(t, nil, "--nproc-per-node=2", "bash", "-c", script)
+		if got.code != want {
+			t.Errorf("%q: exit code %d, want %d; stderr:\n%s", script, got.code, want, got.stderr)
+		}
+		if failed := strings.Contains(got.stderr, "bash FAILED"); failed != (want != 0) {
+			t.Errorf("%q: a report is shown: %v; stderr:\n%s", script, failed, got.stderr)
+		}
+	}
+}
+
+func TestReportShowsStderr(t *testing.T) {
+	got := runIt(t, nil, "bash", "-c", `for i in {1..50}; do echo "line $i" >&2; done; exit 1`)
+	_, report, _ := strings.Cut(got.stderr, "Root Cause (first observed failure):")
+	if !strings.Contains(report, "| line 31\n") || !strings.Contains(report, "| line 50\n") || strings.Contains(report, "| line 30\n") {
+		t.Errorf("the report does not show the last 20 lines:\n%s", got.stderr)
+	}
+}
+
+func TestLectureLine(t *testing.T) {
+	got := runIt(t, nil, "--nnodes=1", "--nproc_per_node=2", "--rdzv_id=100", "--rdzv_backend=c10d",
+		"--rdzv_endpoint=localhost:29400", "bash", "-c", `echo "rank $RANK: of $WORLD_SIZE in $TORCHELASTIC_RUN_ID"`, "--not-a-flag")
+	for _, want := range []string{"rank 0: of 2 in 100\n", "rank 1: of 2 in 100\n"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("stdout %q lacks %q; stderr:\n%s", got.stdout, want, got.stderr)
+		}
+	}
+}
+
+func TestStreamsStayApart(t *testing.T) {
+	got := runIt(t, []string{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=${role_name}/${local_rank}/${rank}>"},
+		"--role", "eval", "bash", "-c", `echo out; echo err >&2; printf partial`)
+	if want := (outcome{0, "eval/0/0>out\neval/0/0>partial\n", "eval/0/0>err\n"}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	empty := filepath.Join(dir, "empty")
+	if err := os.Mkdir(empty, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	library := filepath.Join(dir, "lib")
+	if err := os.Mkdir(library, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write("lib/lib.go", "package lib\n")
+	for _, test := range []struct {
+		args string
+		env  string
+		want string // in stderr
+	}{
+		{"", "", "no program"},
+		{"--nproc-per-node 2", "", "no program"},
+		{"--frobnicate true", "", "--frobnicate"},
+		{"--nproc-per-node", "", "nproc-per-node"},
+		{"--nproc-per-node x true", "", `--nproc-per-node "x": want a number`},
+		{"--nproc-per-node 0 true", "", `--nproc-per-node "0"`},
+		{"--nproc_per_node -3 true", "", `--nproc-per-node "-3"`},
+		{"--nproc-per-node gpu true", "CUDA_VISIBLE_DEVICES=", "no GPU"},
+		{"--nnodes 2 true", "", "several nodes are not supported yet"},
+		{"--nnodes 1:4 true", "", "several nodes are not supported yet"},
+		{"--nnodes 2:20:30 true", "", "want a number of nodes"},
+		{"--node-rank 1 true", "", "the only node has rank 0"},
+		{"--max-restarts -1 true", "", `--max-restarts "-1"`},
+		{"--master-port 99999 true", "", `--master-port "99999"`},
+		{"--master-addr 127.0.0.1:5 true", "", "--master-addr"},
+		{"--rdzv-backend etcd true", "", `--rdzv-backend "etcd": want static or c10d`},
+		{"--rdzv-endpoint host:port true", "", "want host:port"},
+		{"--shutdown-timeout soon true", "", "--shutdown-timeout"},
+		{"--monitor-interval 0 true", "", "--monitor-interval"},
+		{"--tee 4 true", "", `--tee "4"`},
+		{"--redirects 0:3,0:1 true", "", "local rank 0 is named twice"},
+		{"--redirects 2:3 true", "", "local rank 2, but there are 1 workers"},
+		{"--local-ranks-filter 1 true", "", "local rank 1, but there are 1 workers"},
+		{"--signals-to-handle SIGNAL true", "", "SIGNAL"},
+		{"--signals-to-handle SIGKILL true", "", "SIGKILL cannot be handled"},
+		{"-m --no-python mod", "", "--no-python"},
+		{"true", "PET_NPROC_PER_NODE=many", `PET_NPROC_PER_NODE="many"`},
+		{"true", "PET_NNODES=3", `PET_NNODES="3"`},
+		{"true", "PET_STANDALONE=perhaps", `PET_STANDALONE="perhaps"`},
+		{"true", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=-1", `TORCH_ELASTIC_SHUTDOWN_TIMEOUT="-1"`},
+		{"no-such-program-anywhere", "", "no-such-program-anywhere: there is no such program"},
+		{"./no-such-file", "", "./no-such-file: there is no such program"},
+		{filepath.Join(dir, "none.py"), "", "none.py: no such file"},
+		{filepath.Join(dir, "none.go"), "", "none.go: no such file"},
+		{write("data", "x"), "", "data is not executable"},
+		{empty, "", "empty is a folder without Go files"},
+		{library, "", "lib holds package lib; want package main"},
+		{write("x.py", ""), "PYTHON_EXEC=/no/python", "/no/python"},
+	} {
+		cmd := golaunch(t, []string{test.env}, strings.Fields(test.args)...)
+		got := finish(t, cmd)
+		lines := strings.Count(got.stderr, "\n")
+		if got.code != 2 || lines < 1 || lines > 3 || got.stdout != "" || !strings.Contains(got.stderr, test.want) {
+			t.Errorf("%s golaunch %s: exit code %d, stdout %q, stderr, which should have %q:\n%s",
+				test.env, test.args, got.code, got.stdout, test.want, got.stderr)
+		}
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	for arg, want := range map[string]string{"--help": "--nproc-per-node", "-h": "PROGRAM", "--version": "golaunch "} {
+		got := runIt(t, []string{"PET_NNODES=nonsense"}, arg)
+		if got.code != 0 || !strings.Contains(got.stdout, want) || got.stderr != "" {
+			t.Errorf("%s: got %+v", arg, got)
+		}
+	}
+}
+
+func TestVariables(t *testing.T) {
+	env := []string{"PET_NPROC_PER_NODE=3", "PET_ROLE=petrole", "PET_RDZV_ID=petid", "PET_STANDALONE=1", "PET_MAX_RESTARTS=2"}
+	show := []string{"bash", "-c", `echo "$WORLD_SIZE $ROLE_NAME $TORCHELASTIC_RUN_ID $TORCHELASTIC_MAX_RESTARTS"`}
+	if got := runIt(t, env, show...); strings.Count(got.stdout, "3 petrole petid 2\n") != 3 {
+		t.Errorf("got %+v", got)
+	}
+	// The command line wins.
+	if got := runIt(t, env, append([]string{"--nproc_per_node=1", "--rdzv-id=x"}, show...)...); got.stdout != "[petrole0]: 1 petrole x 2\n" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestNprocAuto(t *testing.T) {
+	for visible, want := range map[string]string{"0,1,2": "3", "GPU-1,-1,GPU-2": "1"} {
+		for _, kind := range []string{"gpu", "auto"} {
+			got := runIt(t, []string{"CUDA_VISIBLE_DEVICES=" + visible}, "--nproc-per-node", kind, "--local-ranks-filter=0",
+				"bash", "-c", "echo $WORLD_SIZE")
+			if got.stdout != "[default0]: "+want+"\n" {
+				t.Errorf("%s with %s: got %+v", kind, visible, got)
+			}
+		}
+	}
+}
+
+func TestPrograms(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const goMain = "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(\"go\", os.Args[1], os.Getenv(\"RANK\")) }\n"
+	write("one.go", goMain, 0o644)
+	write("pkg/main.go", goMain, 0o644)
+	write("pkg/go.mod", "module example.com/pkg\n\ngo 1.24\n", 0o644)
+	write("broken/main.go", "package main\n\nfunc main() { undefinedName() }\n", 0o644)
+	write("broken/go.mod", "module example.com/broken\n\ngo 1.24\n", 0o644)
+	write("script", "#!/bin/sh\necho script $1 $RANK\n", 0o755)
+	write("p.py", "import os, sys\nprint('py', sys.argv[1], os.environ['RANK'])\n", 0o644)
+	// A folder or a file that cannot be executed does not hide a program on PATH.
+	write("true/note", "", 0o644)
+
+	in := func(args ...string) outcome {
+		t.Helper()
+		cmd := golaunch(t, []string{"TMPDIR=" + filepath.Join(dir, "tmp")}, args...)
+		cmd.Dir = dir
+		return finish(t, cmd)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "tmp"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string][]string{
+		"go arg 0":     {"one.go", "arg"},
+		"script arg 0": {"script", "arg"},
+	}
+	tests["go --flag 0"] = []string{"./pkg", "--flag"}
+	if _, err := exec.LookPath("python3"); err == nil {
+		tests["py arg 0"] = []string{"p.py", "arg"}
+		tests["py mod 0"] = []string{"-m", "p", "mod"}
+	}
+	for want, args := range tests {
+		if got := in(args...); got != (outcome{0, "[default0]: " + want + "\n", ""}) {
+			t.Errorf("%q: got %+v", args, got)
+		}
+	}
+	if got := in("true"); got.code != 0 {
+		t.Errorf("true: got %+v", got)
+	}
+	if got := in("./broken"); got.code != 2 || !strings.Contains(got.stderr, "undefinedName") {
+		t.Errorf("a build error: got %+v", got)
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "tmp")); err != nil || len(left) != 0 {
+		t.Errorf("temporary files are left: %v, %v", left, err)
+	}
+}
+
+// TestSignals sends a real signal to a real golaunch.
+func TestSignals(t *testing.T) {
+	for sig, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130, syscall.SIGHUP: 129, syscall.SIGQUIT: 131} {
+		cmd := golaunch(t, nil, "--nproc-per-node=2", "bash", "-c",
+			`trap "echo caught; exit 0" TERM INT HUP QUIT; echo ready; while :; do sleep 0.01; done`)
+		lines := start(t, cmd)
+		lines.expect(t, "ready", 2)
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		lines.expect(t, "caught", 2)
+		_ = cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != want {
+			t.Errorf("%v: exit code %d, want %d", sig, code, want)
+		}
+	}
+}
+
+// TestKilledLauncher kills golaunch with SIGKILL: nothing of the job may be left.
+func TestKilledLauncher(t *testing.T) {
+	for name, script := range map[string]string{
+		"worker":              `echo ready; exec sleep 1000`,
+		"child":               `sleep 1000 & echo ready; wait`,
+		"child's own session": `setsid sleep 1000 & echo ready; wait`,
+		"suspended child":     `setsid bash -c 'kill -STOP $$' & until grep -q "^State:.T" /proc/$!/status; do :; done; echo ready; wait`,
+		"suspended worker":    `echo ready; kill -STOP $$`,
+		"deaf child":          `setsid bash -c 'trap "" TERM INT HUP; echo ready; while :; do sleep 0.1; done' & wait`,
+		"reforking child":     `setsid bash -c 'echo ready; f() { sleep 0.01; f & }; f; wait' & wait`,
+		"hidden environment":  `env -i sleep 1000 & echo ready; wait`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := golaunch(t, nil, "--nproc-per-node=2", "bash", "-c", script)
+			lines := start(t, cmd)
+			lines.expect(t, "ready", 2)
+			job := processes(t, markVar+"="+t.Name())
+			shepherds := shepherds(t, job)
+			if len(job) < 3 || len(shepherds) != 1 { // golaunch and two workers
+				t.Fatalf("the test sees only processes %v and shepherds %v", job, shepherds)
+			}
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+			expectNone(t, "a process of the job", markVar+"="+t.Name())
+			expectNone(t, "a shepherd", shepherds[0])
+			if name == "hidden environment" {
+				expectNoGroup(t, job)
+			}
+		})
+	}
+}

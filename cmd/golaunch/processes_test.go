@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// lines are what a running command writes to stdout.
+type lines struct{ *bufio.Scanner }
+
+// start starts cmd, whose end the test waits for, and reads its stdout.
+func start(t *testing.T, cmd *exec.Cmd) lines {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = io.Discard
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return lines{bufio.NewScanner(out)}
+}
+
+// expect reads on until n lines have held text.
+func (l lines) expect(t *testing.T, text string, n int) {
+	t.Helper()
+	for n > 0 && l.Scan() {
+		if strings.Contains(l.Text(), text) {
+			n--
+		}
+	}
+	if n > 0 {
+		t.Fatalf("%d lines with %q are missing: %v", n, text, l.Err())
+	}
+}
+
+// processes finds what has variable, a NAME=value, in its environment, zombies
+// apart. It is this test's own reading of /proc, so that it does not share a
+// mistake with what it judges.
+func processes(t *testing.T, variable string) []int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, file := range files {
+		environ, err := os.ReadFile(file)
+		if err != nil || !slices.Contains(strings.Split(string(environ), "\x00"), variable) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// shepherds returns the variables by which the shepherds of a job can be found.
+func shepherds(t *testing.T, job []int) []string {
+	t.Helper()
+	var found []string
+	for _, pid := range job {
+		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		for variable := range strings.SplitSeq(string(environ), "\x00") {
+			id, ok := strings.CutPrefix(variable, "GODDP_JOB_ID=")
+			if shepherd := "GODDP_SHEPHERD_OF=" + id; ok && !slices.Contains(found, shepherd) && len(processes(t, shepherd)) > 0 {
+				found = append(found, shepherd)
+			}
+		}
+	}
+	return found
+}
+
+// expectNone waits until no process has the variable.
+func expectNone(t *testing.T, what, variable string) {
+	t.Helper()
+	deadline := time.Now().Add(soon)
+	for {
+		left := processes(t, variable)
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			for _, pid := range left {
+				cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				t.Errorf("%s is left: %d %q", what, pid, cmdline)
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// expectNoGroup waits until none of pids leads a process group that has members.
+func expectNoGroup(t *testing.T, pids []int) {
+	t.Helper()
+	deadline := time.Now().Add(soon)
+	for _, pid := range pids {
+		for syscall.Kill(-pid, 0) == nil {
+			if time.Now().After(deadline) {
+				t.Errorf("process group %d is left", pid)
+				_ = syscall.Kill(-pid, syscall.SIGKILL)
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
