@@ -71,7 +71,7 @@ func joinLinks(ctx context.Context, g *Group) (err error) {
 		return err
 	}
 	n := &linkNet{group: g, links: m.links}
-	n.wire = wire{group: g, rank: g.cfg.Rank, size: g.cfg.Size, links: m.links}
+	n.wire = wire{group: g, rank: g.cfg.Rank, size: g.cfg.Size, links: m.links, ctx: g.ctx}
 	shared, err := m.agree(ctx)
 	if err != nil {
 		return err

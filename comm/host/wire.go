@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 )
 
@@ -12,8 +13,9 @@ type wire struct {
 	group      *Group
 	rank, size int
 	links      []*link
-	waiting    atomic.Int32 // the rank that data is awaited from, plus 1; 0: none
-	buf        []byte       // scratch, kept from call to call
+	ctx        context.Context // the group's; while a relay runs, also ended by its first error
+	waiting    atomic.Int32    // the rank that data is awaited from, plus 1; 0: none
+	buf        []byte          // scratch, kept from call to call
 }
 
 // segmentBytes is the most that is sent before the receiver can work on it.
@@ -82,7 +84,7 @@ func (w *wire) meet(c card) ([]card, error) {
 func (w *wire) write(peer int, p []byte) error {
 	l := w.links[peer]
 	if _, err := l.conns[laneBulk].Write(p); err != nil {
-		return l.verdict(w.group.ctx, err)
+		return l.verdict(w.ctx, err)
 	}
 	return nil
 }
@@ -92,7 +94,7 @@ func (w *wire) read(peer int, p []byte) error {
 	defer w.waiting.Store(0)
 	l := w.links[peer]
 	if _, err := io.ReadFull(l.conns[laneBulk], p); err != nil {
-		return l.verdict(w.group.ctx, err)
+		return l.verdict(w.ctx, err)
 	}
 	return nil
 }
@@ -112,45 +114,55 @@ func (w *wire) interrupt() {
 	}
 }
 
-// relay sends and receives at once, so that two ranks that send to each other
-// do not wait for each other: send(i) for i up to sends, and recv(i) for i up
-// to recvs, each in order, send(i) once after(i) receives are done. When one
-// side fails the other one is interrupted: the group breaks.
-func (w *wire) relay(sends int, send func(i int) error, after func(i int) int, recvs int, recv func(i int) error) error {
-	received := make(chan struct{}, recvs)
-	sent := make(chan error, 1)
-	go func() {
-		sent <- func() error {
-			got := 0
-			for i := range sends {
-				for ; got < after(i); got++ {
-					if _, ok := <-received; !ok {
-						return nil // the receiver has the error
-					}
-				}
-				if err := send(i); err != nil {
-					w.interrupt()
-					return err
-				}
-			}
-			return nil
-		}()
-	}()
-	err := func() error {
-		defer close(received)
-		for i := range recvs {
-			if err := recv(i); err != nil {
-				w.interrupt()
-				return err
-			}
-			received <- struct{}{}
+// flow is one direction of a transfer: do(i) for every i below n, in order,
+// each as soon as the other direction has done after(i) of its own; a nil
+// after waits for nothing.
+type flow struct {
+	n     int
+	do    func(i int) error
+	after func(i int) int
+}
+
+// relay runs two flows at once, so that two ranks that send to each other do
+// not wait for each other. When one fails the other one is interrupted, for
+// the group is about to break, and the first error is the relay's.
+func (w *wire) relay(send, recv flow) error {
+	var fail context.CancelCauseFunc
+	w.ctx, fail = context.WithCancelCause(w.group.ctx)
+	defer func() { w.ctx = w.group.ctx }()
+	sent, received := make(chan struct{}, send.n), make(chan struct{}, recv.n)
+	run := func(f flow, done, other chan struct{}) {
+		if err := f.run(done, other); err != nil {
+			fail(err)
+			w.interrupt()
 		}
-		return nil
-	}()
-	if sendErr := <-sent; sendErr != nil {
-		return sendErr
 	}
+	var sender sync.WaitGroup
+	sender.Go(func() { run(send, sent, received) })
+	run(recv, received, sent)
+	sender.Wait()
+	err := context.Cause(w.ctx)
+	fail(nil)
 	return err
+}
+
+// run does the flow, telling done of every step and hearing of the other
+// direction's. It ends early, without an error, when the other one does.
+func (f flow) run(done chan<- struct{}, other <-chan struct{}) error {
+	defer close(done)
+	seen := 0
+	for i := range f.n {
+		for ; f.after != nil && seen < f.after(i); seen++ {
+			if _, ok := <-other; !ok {
+				return nil
+			}
+		}
+		if err := f.do(i); err != nil {
+			return err
+		}
+		done <- struct{}{}
+	}
+	return nil
 }
 
 // pairwise exchanges blocks between all pairs: in step i, rank r sends to
@@ -181,7 +193,7 @@ func (w *wire) pairwise(p *plan) error {
 		}
 		return p.place(s, lo, hi)
 	}
-	err := w.relay(steps, func(i int) error {
+	send := flow{n: steps, do: func(i int) error {
 		lo, hi, distance := bounds(i)
 		to := (p.rank + distance) % p.size
 		if !p.gives(p.rank) || !p.takes(to) {
@@ -189,7 +201,8 @@ func (w *wire) pairwise(p *plan) error {
 		}
 		from, end := p.source(p.rank, to, lo, hi)
 		return w.write(to, p.src[from:end])
-	}, func(int) int { return 0 }, steps, func(i int) error {
+	}}
+	recv := flow{n: steps, do: func(i int) error {
 		lo, hi, distance := bounds(i)
 		from := (p.rank + p.size - distance) % p.size
 		if p.gives(from) && p.takes(p.rank) {
@@ -201,14 +214,11 @@ func (w *wire) pairwise(p *plan) error {
 			p.take(lo, hi, func(s int) []byte { return mine(s, lo, hi) })
 		}
 		return nil
-	})
-	if err == nil && !p.reduces && p.gives(p.rank) && p.takes(p.rank) {
+	}}
+	if !p.reduces && p.gives(p.rank) && p.takes(p.rank) {
 		move(p.place(p.rank, 0, p.block), mine(p.rank, 0, p.block))
 	}
-	if err != nil {
-		return err
-	}
-	return context.Cause(w.group.ctx)
+	return w.relay(send, recv)
 }
 
 // chain broadcasts from Root to the next rank, from there to the one after
@@ -222,23 +232,17 @@ func (w *wire) chain(p *plan) error {
 	part := func(mem []byte, i int) []byte {
 		return mem[i*segmentBytes : min((i+1)*segmentBytes, p.block)]
 	}
-	sends, recvs, mem := n, n, p.dst
+	mem := p.dst
+	send := flow{n: n, do: func(i int) error { return w.write(next, part(mem, i)) }, after: func(i int) int { return i + 1 }}
+	recv := flow{n: n, do: func(i int) error { return w.read(prev, part(mem, i)) }}
 	if p.rank == p.call.Root {
-		recvs, mem = 0, p.src
-	}
-	if next == p.call.Root {
-		sends = 0
-	}
-	err := w.relay(sends, func(i int) error { return w.write(next, part(mem, i)) },
-		func(i int) int { return min(i+1, recvs) },
-		recvs, func(i int) error { return w.read(prev, part(mem, i)) })
-	if err != nil {
-		return err
-	}
-	if p.rank == p.call.Root {
+		mem, send.after, recv.n = p.src, nil, 0
 		move(p.dst, p.src)
 	}
-	return context.Cause(w.group.ctx)
+	if next == p.call.Root {
+		send.n = 0
+	}
+	return w.relay(send, recv)
 }
 
 // ring is AllReduce around the ring of ranks: N chunks, each of which travels
@@ -264,15 +268,16 @@ func (w *wire) ring(p *plan) error {
 		from, to := split(hi-lo, i%segs, segs, elem)
 		return mem[lo+from : lo+to]
 	}
-	total := 2 * (n - 1) * segs
-	err := w.relay(total, func(i int) error {
+	half := (n - 1) * segs // steps in which a chunk is summed up; as many follow
+	send := flow{n: 2 * half, do: func(i int) error {
 		if i < segs {
 			return w.write(next, part(p.src, i))
 		}
 		return w.write(next, part(p.dst, i))
-	}, func(i int) int { return max(0, i-segs+1) }, total, func(i int) error {
+	}, after: func(i int) int { return i - segs + 1 }}
+	recv := flow{n: 2 * half, do: func(i int) error {
 		got := part(p.dst, i+segs)
-		if i >= (n-1)*segs {
+		if i >= half {
 			return w.read(prev, got)
 		}
 		theirs := w.buf[:len(got)]
@@ -280,14 +285,11 @@ func (w *wire) ring(p *plan) error {
 			return err
 		}
 		op := partial(p.call.Op)
-		if i >= (n-2)*segs {
+		if i >= half-segs {
 			op = p.call.Op // the last of n operands
 		}
 		reduce([][]byte{got}, [][]byte{theirs, part(p.src, i+segs)}, p.dtype, op, n)
 		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return context.Cause(w.group.ctx)
+	}, after: func(i int) int { return i - half + 1 }} // what is overwritten was sent
+	return w.relay(send, recv)
 }
