@@ -92,7 +92,6 @@ func (s *state) walk(root *Variable) *pass {
 			panic(&GraphError{Call: "Backward", Variable: root.String(),
 				Reason: "an earlier Backward released a part of its graph; give RetainGraph to that one"})
 		}
-		n.out.alive()
 		for _, b := range n.saved {
 			if b.freed != "" {
 				panic(&FreedError{Op: n.fn.Name(), Step: b.made, Freed: b.freed})

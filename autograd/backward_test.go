@@ -68,6 +68,44 @@ func TestReadyInTheMiddle(t *testing.T) {
 	}
 }
 
+// total is the sum of its inputs; its Backward writes down the order in which
+// it is asked for their gradients.
+type total struct{ order *[]int }
+
+func (total) Name() string                         { return "total" }
+func (total) Shape(in []device.Shape) device.Shape { return in[0] }
+
+func (total) Forward(c *autograd.Call) error {
+	if err := c.Kernels.Fill(c.Stream, c.Out, 0); err != nil {
+		return err
+	}
+	for _, x := range c.In {
+		if err := c.Kernels.Axpby(c.Stream, c.Out, device.Accum{Alpha: 1, Beta: 1}, x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f total) Backward(c *autograd.Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	*f.order = append(*f.order, i)
+	return c.Kernels.Axpby(c.Stream, dst, acc, g)
+}
+
+// Leaves come first, as their gradients have a way to go, and later inputs
+// before earlier ones; those that need no gradient do not come.
+func TestOrderOfInputs(t *testing.T) {
+	dev := newDevice(t)
+	leaf := func() *autograd.Variable { return autograd.Scalar(dev, 1).RequireGrad() }
+	result := func() *autograd.Variable { return autograd.Neg(leaf()) }
+	var order []int
+	y := autograd.Apply(total{&order}, leaf(), result(), autograd.Scalar(dev, 1), leaf(), result())
+	mustBackward(t, y)
+	if want := []int{3, 0, 4, 1}; !slices.Equal(order, want) || y.Item() != 1 {
+		t.Errorf("gradients in the order %v of %v, want %v of 1", order, y.Item(), want)
+	}
+}
+
 func TestGradientsAddUpUntilZeroed(t *testing.T) {
 	dev := newDevice(t)
 	w := autograd.Scalar(dev, 3).RequireGrad()
@@ -230,9 +268,10 @@ func TestGradSink(t *testing.T) {
 	dev := newDevice(t)
 	v := autograd.Scalar(dev, 2).RequireGrad().SetName("w")
 	mustBackward(t, autograd.Mul(v, v))
+	use := dev.Memory().InUse
 	s := newSink(v, "w", nil)
-	if v.Grad() != nil {
-		t.Error("the gradient of before is still there")
+	if v.Grad() != nil || dev.Memory().InUse >= use {
+		t.Error("the gradient of before, or its memory, is still there")
 	}
 	s.scale = 0.5
 	mustBackward(t, autograd.Mul(v, v))

@@ -6,6 +6,11 @@ import "github.com/goddp/goddp/device"
 // and when it is final. A backward pass calls its methods on the goroutine
 // that runs Backward, for a leaf that it reaches in this order: Fresh once,
 // then Grad, before the first write; Scale before the last; Ready after it.
+//
+// A pass may reach the leaf without coming through any [Observer] of the
+// sink's: then too the gradient is written, and the sink is asked for Scale and
+// told Ready, to make of it what it will. A pass that fails may end after any
+// of these calls; the gradient is undefined from then until Zero.
 type GradSink interface {
 	// Fresh tells whether the next write is the first since the gradient
 	// was last used or zeroed: then it overwrites. By this call the gradient
