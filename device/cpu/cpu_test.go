@@ -22,10 +22,14 @@ func open(t *testing.T) device.Device {
 	return New(&Options{Threads: 3, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 }
 
-func TestConformance(t *testing.T) { devicetest.Run(t, open) }
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	devicetest.Run(t, open)
+}
 
 // TestProductsInGo runs the suite's matrix products without OpenBLAS.
 func TestProductsInGo(t *testing.T) {
+	t.Parallel()
 	d := New(&Options{BLAS: Gonum})
 	for _, c := range devicetest.Cases() {
 		if strings.HasPrefix(c.Name, "MatMul") || strings.HasPrefix(c.Name, "Linear") {
@@ -58,6 +62,7 @@ func (m mutant) Kernels() device.Kernels { return m.kernels }
 // TestSuiteCatches checks that the conformance suite can fail: each mutant
 // must fail the cases named, and only those.
 func TestSuiteCatches(t *testing.T) {
+	t.Parallel()
 	for _, m := range []struct {
 		name  string
 		wrap  func(device.Kernels) device.Kernels

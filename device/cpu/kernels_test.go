@@ -79,6 +79,22 @@ func TestLabelError(t *testing.T) {
 	}
 }
 
+// TestNoRows checks the losses of nothing: the mean is a NaN, and no gradient
+// is written.
+func TestNoRows(t *testing.T) {
+	d := open(t)
+	k, s := d.Kernels(), d.Compute()
+	for _, classes := range []int{0, 3} {
+		loss, none, labels := []float32{0}, host([]float32{}, 0, classes), host([]int64{}, 0)
+		if err := k.CrossEntropy(s, host(loss, 1), none, none, labels); err != nil || loss[0] == loss[0] {
+			t.Errorf("CrossEntropy of %v: %v, %v, want NaN", none, loss[0], err)
+		}
+		if err := k.CrossEntropyGrad(s, none, device.Store, host([]float32{1}), none, labels); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestConversionEdges checks what Copy makes of numbers outside an integer
 // type's range.
 func TestConversionEdges(t *testing.T) {

@@ -64,7 +64,7 @@ func (k *kernels) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, tx 
 
 // finish adds the bias to every row of dst and applies act, in one pass.
 func finish[T float](k *kernels, dst, bias device.Tensor, act device.Activation) {
-	if bias.IsZero() && act == device.NoActivation || dst.Len() == 0 {
+	if bias.IsZero() && act == device.NoActivation {
 		return
 	}
 	d, b := device.Elements[T](dst), optional[T](bias)

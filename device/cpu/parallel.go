@@ -22,6 +22,9 @@ const (
 // each covers 0 to n with calls of f, on several threads when n items of cost
 // elements each are worth it. The calls must be independent of each other.
 func (k *kernels) each(n, cost int, f func(lo, hi int)) {
+	if n == 0 {
+		return
+	}
 	parts := min(k.threads, n, n*cost/grain)
 	if parts <= 1 {
 		f(0, n)

@@ -21,7 +21,7 @@ var broadcasts = []struct {
 	{device.Shape{2, 3, 4}, []device.Shape{{2, 3, 4}, {3, 4}, {4}, {2, 1, 4}, {1, 3, 1}, {2, 3, 1}, {3, 1}, {2, 1, 1}, {}}},
 	{device.Shape{2, 3, 4, 5}, []device.Shape{{2, 3, 4, 5}, {3, 1, 5}, {2, 1, 4, 1}, {1, 3, 1, 5}, {4, 1}, {2, 1, 1, 5}}},
 	{device.Shape{7, 1, 600}, []device.Shape{{7, 1, 600}, {600}, {7, 1, 1}}},
-	{device.Shape{130, 301}, []device.Shape{{130, 301}, {301}, {130, 1}}},
+	{device.Shape{130, 601}, []device.Shape{{601}, {130, 1}}},
 }
 
 // source is the index in a small array of element i of the shape it is
