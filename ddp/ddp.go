@@ -167,12 +167,19 @@ type sink struct {
 	i int
 }
 
-func (s *sink) Grad() device.Tensor { return s.r.Grad(s.i) }
 func (s *sink) Fresh() bool         { return s.r.Fresh(s.i) }
 func (s *sink) Scale() float64      { return s.r.Scale() }
 func (s *sink) Err() error          { return s.r.Err() }
 func (s *sink) Skip() device.Tensor { return s.r.Flags(s.i) }
 func (s *sink) Zero()               { s.r.Zero(s.i) }
+
+// Grad is the view of the bucket, once there is a gradient in it.
+func (s *sink) Grad() device.Tensor {
+	if s.r.Zeroed(s.i) {
+		return device.Tensor{}
+	}
+	return s.r.Grad(s.i)
+}
 
 // Ready is nothing to the reducer in a pass that went past the model.
 func (s *sink) Ready(e device.Event) {

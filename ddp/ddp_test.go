@@ -175,6 +175,9 @@ func TestNoSyncAccumulates(t *testing.T) {
 			return fmt.Errorf("went on to %v, want %v", got, want)
 		}
 		w.Var().ZeroGrad()
+		if g := w.Grad(); g != nil {
+			return fmt.Errorf("after ZeroGrad the gradient is %v, want none", g.Item())
+		}
 		if err := pass(2 * r); err != nil {
 			return err
 		}

@@ -88,8 +88,8 @@ func TestToy(t *testing.T) {
 }
 
 // checkTrace wants a Chrome trace with forward and backward passes and so many
-// reductions, each with its bucket and bytes.
-func checkTrace(t *testing.T, path string, reductions int) {
+// reductions, each with its bucket and bytes. It returns the spans by name.
+func checkTrace(t *testing.T, path string, reductions int) map[string]int {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -122,6 +122,7 @@ func checkTrace(t *testing.T, path string, reductions int) {
 	if count["reductions"] != reductions || count["forward"] == 0 || count["backward"] == 0 {
 		t.Errorf("the trace holds %v, want %d reductions", count, reductions)
 	}
+	return count
 }
 
 var (
@@ -150,7 +151,9 @@ func TestMLP(t *testing.T) {
 		return []string{"--size", "256", "--batch", strconv.Itoa(batch), "--steps", strconv.Itoa(steps), "--lr", "0.1", "--bucket-cap-mb", "0.1", "--trace", "trace.json"}
 	}
 	four := launch(t, dir, 4, "mlp", args(32)...)
-	checkTrace(t, filepath.Join(dir, "trace.json"), 3*steps)
+	if n := checkTrace(t, filepath.Join(dir, "trace.json"), 3*steps)["optimizer"]; n != steps {
+		t.Errorf("%d optimizer spans, want %d", n, steps)
+	}
 	if !strings.Contains(four, "hidden behind computation") {
 		t.Errorf("no overlap line in\n%s", four)
 	}

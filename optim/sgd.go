@@ -6,6 +6,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/profile"
 )
 
 // SGDOptions are the choices of [NewSGD]: see [device.SGDStep] for the rule,
@@ -122,16 +123,30 @@ func (o *SGD) Step() error {
 	if err != nil {
 		return fmt.Errorf("optim: step %d: %w", o.steps+1, err)
 	}
+	if len(ready) == 0 {
+		return nil
+	}
+	defer record(ready[0].Var().Device())()
 	for i, s := range ready {
 		if err := s.step(); err != nil {
 			o.torn = &TornError{Step: o.steps + 1, Updated: i, Params: len(ready), Err: err}
 			return o.torn
 		}
 	}
-	if len(ready) > 0 {
-		o.steps++
-	}
+	o.steps++
 	return nil
+}
+
+// record begins a span of the device's trace; what it returns ends it.
+func record(dev device.Device) (end func()) {
+	trace := profile.Of(dev.Values())
+	if !trace.On() {
+		return func() {}
+	}
+	begun := dev.Compute().Record()
+	return func() {
+		trace.Add(profile.Span{Track: profile.Compute, Name: "optimizer", Begin: begun, End: dev.Compute().Record()})
+	}
 }
 
 // prepare does all of a step that can fail for a reason other than a broken

@@ -165,6 +165,10 @@ func (r *Reducer) Fresh(i int) bool {
 // Zero makes the next write of gradient i a first one.
 func (r *Reducer) Zero(i int) { r.fresh[i] = true }
 
+// Zeroed tells whether gradient i holds nothing: it was not written since Zero,
+// or since a pass that failed.
+func (r *Reducer) Zeroed(i int) bool { return r.fresh[i] }
+
 func (r *Reducer) freshen() {
 	for i := range r.fresh {
 		r.fresh[i] = true

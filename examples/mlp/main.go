@@ -74,10 +74,10 @@ func train(ctx context.Context) error {
 		recorder.Start()
 	}
 	for step := range *steps {
-		begun := time.Now()
 		if err := data.load(step); err != nil {
 			return err
 		}
+		begun := time.Now()
 		loss := nn.MSELoss(model.Forward(data.x), data.y)
 		if err := loss.Backward(); err != nil {
 			return err
