@@ -10,16 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/half"
 	"github.com/goddp/goddp/store"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world makes the groups of n ranks in this process.
 func world(t testing.TB, n int, opts func(rank int) *host.Options) []*host.Group {
