@@ -24,8 +24,8 @@ const (
 //
 // A size is rounded up to a quarter of the power of two below it, at least
 // [Align] and at most 2 MiB, and served by the smallest cached block that is
-// at most half as large again. Blocks are neither split nor merged: memory is
-// lost to rounding (a fifth at worst) but never to fragmentation.
+// at most half as large again. Blocks are neither split nor merged: memory
+// is lost to rounding, but never to fragmentation.
 //
 // When the device has no memory left, the arena first gives it back
 // everything cached, then lets Go's collector find buffers whose owners are

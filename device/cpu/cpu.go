@@ -51,6 +51,13 @@ type cpu struct {
 	values  device.Values
 }
 
+// kernels implements device.Kernels. A kernel checks its operands and hands
+// over to a generic function for their type.
+type kernels struct {
+	threads int
+	blas    blas
+}
+
 // raw is where the arena gets memory from and gives it back to: Go's heap, so
 // that a buffer outlives its device as long as anything refers to it.
 func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release func(device.Buffer)) {

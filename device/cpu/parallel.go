@@ -2,12 +2,6 @@ package cpu
 
 import "sync"
 
-// kernels implements device.Kernels.
-type kernels struct {
-	threads int
-	blas    blas
-}
-
 const (
 	// grain is the least number of elements that is worth a goroutine.
 	grain = 1 << 15

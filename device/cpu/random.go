@@ -18,7 +18,7 @@ import (
 //	Uniform float64  b = e/2, u = ((w[j]<<32 | w[j+1]) >> 11) · 2^-53 with j = 2·(e%2)
 //	                 element = lo + (hi-lo)·u
 //	Normal  float32  b = e/4, j = 2·(e%4/2), u = (w[j]+1) · 2^-32, v = w[j+1] · 2^-32
-//	Normal  float64  b = e/2, u = ((w0<<32 | w1) >> 11) + 1) · 2^-53, v = ((w2<<32 | w3) >> 11) · 2^-53
+//	Normal  float64  b = e/2, u = (((w0<<32 | w1) >> 11) + 1) · 2^-53, v = ((w2<<32 | w3) >> 11) · 2^-53
 //	                 z = sqrt(-2·log u) · (cos 2πv for even e, sin 2πv for odd e)
 //	                 element = mean + std·z
 //

@@ -7,11 +7,13 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// broadcasts lists a shape, and shapes that can be broadcast to it.
-var broadcasts = []struct {
+// broadcast is a shape, and shapes that can be broadcast to it.
+type broadcast struct {
 	big   device.Shape
 	small []device.Shape
-}{
+}
+
+var broadcasts = []broadcast{
 	{device.Shape{}, []device.Shape{{}}},
 	{device.Shape{1}, []device.Shape{{}, {1}}},
 	{device.Shape{5}, []device.Shape{{5}, {1}, {}}},
@@ -49,10 +51,7 @@ var binaries = map[device.BinaryOp]func(x, y float64) float64{
 }
 
 func checkBinary(r *rig) {
-	each(r, broadcasts, func(b struct {
-		big   device.Shape
-		small []device.Shape
-	}) {
+	each(r, broadcasts, func(b broadcast) {
 		for _, xs := range b.small {
 			for _, ys := range b.small {
 				x, y := r.random(-2, 2, xs...), r.random(0.5, 2, ys...)
@@ -84,9 +83,12 @@ func checkBinary(r *rig) {
 	})
 }
 
-// sums lists reductions of sizes that are cut among threads: long ones, wide
-// ones, narrow ones, and those of an axis between others.
-var sums = []struct{ src, dst device.Shape }{
+// reduction is a sum of src to dst's shape.
+type reduction struct{ src, dst device.Shape }
+
+// reductions are of sizes that are cut among threads: long, wide and narrow
+// ones, and those of an axis between others.
+var reductions = []reduction{
 	{device.Shape{large}, device.Shape{}},
 	{device.Shape{260, 300}, device.Shape{1, 1}},
 	{device.Shape{20001, 3}, device.Shape{3}},
@@ -110,15 +112,12 @@ func checkSum(r *rig) {
 		})
 		r.clean()
 	}
-	each(r, broadcasts, func(b struct {
-		big   device.Shape
-		small []device.Shape
-	}) {
+	each(r, broadcasts, func(b broadcast) {
 		for _, small := range b.small {
 			one(b.big, small, -2, 2)
 		}
 	})
-	each(r, sums, func(s struct{ src, dst device.Shape }) { one(s.src, s.dst, -2, 2) })
+	each(r, reductions, func(s reduction) { one(s.src, s.dst, -2, 2) })
 	if r.dt.Size() >= 4 {
 		// All of one sign: a naive sum drifts by more than the bound allows.
 		one(device.Shape{300007}, device.Shape{}, 0.1, 0.2)

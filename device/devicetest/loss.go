@@ -39,12 +39,14 @@ func checkMSEGrad(r *rig) {
 	})
 }
 
-// logits lists rows, classes, and how large logits are: large ones overflow
-// an exponential that is not shifted.
-var logits = []struct {
+// batch is how many rows and classes logits have, and how large they are.
+type batch struct {
 	m, n int
 	size float64
-}{
+}
+
+// batches hold one whose logits overflow an exponential that is not shifted.
+var batches = []batch{
 	{1, 1, 2}, {1, 10, 4}, {7, 3, 4}, {5, 257, 4}, {33, 1000, 4}, {300, 10, 4}, {2, 2, 8000}, {3000, 33, 4},
 }
 
@@ -81,10 +83,7 @@ func softmax(x array) (p array, lse []float64) {
 }
 
 func checkCrossEntropy(r *rig) {
-	each(r, logits, func(c struct {
-		m, n int
-		size float64
-	}) {
+	each(r, batches, func(c batch) {
 		x := r.random(-c.size, c.size, c.m, c.n)
 		labels, pl := r.labels(c.m, c.n)
 		px := r.put(x)
@@ -109,10 +108,7 @@ func checkCrossEntropy(r *rig) {
 }
 
 func checkCrossEntropyGrad(r *rig) {
-	each(r, logits[:len(logits)-1], func(c struct {
-		m, n int
-		size float64
-	}) {
+	each(r, batches[:len(batches)-1], func(c batch) {
 		p, _ := softmax(r.random(-c.size, c.size, c.m, c.n))
 		for i, v := range p.v {
 			p.v[i] = round(r.dt, v)

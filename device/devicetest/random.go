@@ -65,20 +65,19 @@ func normal(dt device.DType, mean, std float64, seed, e uint64) (v, scale float6
 	return mean + std*z, math.Abs(mean) + std*max(radius, 1)
 }
 
-// draws lists sizes, seeds and offsets: blocks cut anywhere, and counters of
-// more than 32 bits.
-var draws = []struct {
+// draw is n numbers of a sequence.
+type draw struct {
 	n            int
 	seed, offset uint64
-}{
+}
+
+// draws cut blocks anywhere, and have counters of more than 32 bits.
+var draws = []draw{
 	{0, 1, 0}, {1, 0, 0}, {4, 1, 0}, {7, 1, 1}, {1000, 42, 3}, {257, 1<<63 + 5, 2}, {33, 7, 1<<34 - 5}, {large, 9, 1},
 }
 
 func checkUniform(r *rig) {
-	each(r, draws, func(d struct {
-		n            int
-		seed, offset uint64
-	}) {
+	each(r, draws, func(d draw) {
 		for _, b := range [][2]float64{{0, 1}, {-0.25, 0.5}, {1, 1 + 1./(1<<20)}} {
 			want := value{array: newArray(d.n)}
 			for i := range want.v {
@@ -93,10 +92,7 @@ func checkUniform(r *rig) {
 }
 
 func checkNormal(r *rig) {
-	each(r, draws, func(d struct {
-		n            int
-		seed, offset uint64
-	}) {
+	each(r, draws, func(d draw) {
 		want := value{newArray(d.n), make([]float64, d.n), 16}
 		for i := range want.v {
 			want.v[i], want.scale[i] = normal(r.dt, 0.5, 2, d.seed, d.offset+uint64(i))
