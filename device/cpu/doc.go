@@ -19,7 +19,7 @@
 // # Matrix products
 //
 // Matrix products run in OpenBLAS where it is found at run time, and in
-// gonum's pure Go kernels elsewhere, which reach about a tenth of the speed;
+// gonum's pure Go kernels elsewhere, which reach about a tenth of the speed per core;
 // falling back is logged once per device. GODDP_OPENBLAS names the library to
 // load. OpenBLAS counts its threads per process: the last device made sets
 // them. gonum runs on all of GOMAXPROCS, and takes 0·NaN for 0 in a product.
