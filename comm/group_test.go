@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,7 +18,12 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if worker, ok := workers[os.Getenv(workerMode)]; ok {
+		Main(worker)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // onRanks runs f on n ranks of one process and reports their errors.
 func onRanks(t *testing.T, n int, opts *Options, f func(pg *ProcessGroup) error) {

@@ -68,24 +68,44 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 		}
 		o.World = &w
 	}
-	pg, err := join(ctx, o)
+	pg, err := meet(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d of %d: joining the process group: %w", o.World.Rank, o.World.Size, err)
 	}
 	return pg, nil
 }
 
-// join makes the group; what it made is released if it fails.
-func join(ctx context.Context, o Options) (_ *ProcessGroup, err error) {
+// remeet is the pause before the job's store is looked for again.
+const remeet = 20 * time.Millisecond
+
+// meet joins within the timeout. A store that rank 0 hosts may still be that
+// of an earlier group, about to end: when it does, the ranks meet at the next.
+func meet(ctx context.Context, o Options) (*ProcessGroup, error) {
+	making, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("%w after %v", ErrTimeout, o.Timeout))
+	defer cancel()
+	for {
+		pg, err := join(ctx, making, o)
+		if err == nil || o.Store != nil || o.World.AgentStore || !errors.Is(err, store.ErrServerLost) {
+			return pg, err
+		}
+		select {
+		case <-time.After(remeet):
+		case <-making.Done():
+			return nil, err
+		}
+	}
+}
+
+// join makes a group that lives as long as ctx, while making lasts. What it
+// made is released if it fails.
+func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 	w := *o.World
 	var release releases
 	defer func() {
 		if err != nil {
-			release.run(ctx)
+			release.run(making)
 		}
 	}()
-	making, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("%w after %v", ErrTimeout, o.Timeout))
-	defer cancel()
 
 	if o.Device == nil {
 		if o.Device, err = openDevice(w, o.Log); err != nil {

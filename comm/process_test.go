@@ -1,0 +1,221 @@
+package comm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/launcher"
+)
+
+// workerMode makes this test binary a worker that runs the named program.
+const workerMode = "GODDP_TEST_WORKER"
+
+var workers = map[string]func(context.Context) error{
+	// sum adds up the ranks, twice: a process may join again after Close.
+	"sum": func(ctx context.Context) error {
+		for range 2 {
+			pg, err := Init(ctx, nil)
+			if err != nil {
+				return err
+			}
+			x := vec(float32(pg.Rank()))
+			if err := pg.AllReduce(x, Sum).Wait(ctx); err != nil {
+				return err
+			}
+			if err := pg.Close(); err != nil {
+				return err
+			}
+			fmt.Printf("rank %d of %d: sum %v\n", pg.Rank(), pg.Size(), vals(x)[0])
+		}
+		return nil
+	},
+	// kill lets the rank that GODDP_TEST_VICTIM names kill itself; the others
+	// must learn who it was.
+	"kill": func(ctx context.Context) error {
+		pg, err := Init(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer pg.Close()
+		// The victim may die before the others see that it came.
+		err = pg.Barrier().Wait(ctx)
+		if strconv.Itoa(pg.Rank()) == os.Getenv("GODDP_TEST_VICTIM") {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		if err == nil {
+			err = pg.AllReduce(vec(1), Sum).Wait(ctx)
+		}
+		if !errors.Is(err, ErrPeerLost) {
+			return fmt.Errorf("got %v, want ErrPeerLost", err)
+		}
+		fmt.Println(err)
+		return nil
+	},
+	"error": func(context.Context) error { return errors.New("no luck") },
+	"panic": func(context.Context) error { panic("a mistake") },
+	"wait": func(ctx context.Context) error {
+		fmt.Println("waiting")
+		<-ctx.Done()
+		return context.Cause(ctx)
+	},
+}
+
+// process is a worker that was started.
+type process struct {
+	cmd      *exec.Cmd
+	out, err bytes.Buffer
+}
+
+// start starts this binary as a worker, with vars in its environment.
+func start(t *testing.T, mode string, vars ...string) *process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	p := &process{cmd: exec.CommandContext(ctx, os.Args[0])}
+	p.cmd.Env = append(append(os.Environ(), workerMode+"="+mode), vars...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// startWorld starts n workers as a scheduler does that knows no agent: rank 0
+// hosts the store.
+func startWorld(t *testing.T, n int, mode string, vars ...string) []*process {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	ps := make([]*process, n)
+	for r := range ps {
+		ps[r] = start(t, mode, append(vars, fmt.Sprintf("RANK=%d", r), fmt.Sprintf("WORLD_SIZE=%d", n), "MASTER_ADDR=127.0.0.1", fmt.Sprintf("MASTER_PORT=%d", port))...)
+	}
+	return ps
+}
+
+func TestWorldOfProcesses(t *testing.T) {
+	for r, p := range startWorld(t, 3, "sum") {
+		if err := p.cmd.Wait(); err != nil {
+			t.Errorf("rank %d: %v\n%s", r, err, &p.err)
+		}
+		if want := strings.Repeat(fmt.Sprintf("rank %d of 3: sum 3\n", r), 2); p.out.String() != want {
+			t.Errorf("rank %d printed %q, want %q", r, &p.out, want)
+		}
+	}
+}
+
+func TestWorldUnderTheLauncher(t *testing.T) {
+	var out, errs bytes.Buffer
+	_, err := launcher.Run(t.Context(), &launcher.Config{
+		Args: []string{os.Args[0]}, Workers: 4, Env: append(os.Environ(), workerMode+"=sum"), Stdout: &out, Stderr: &errs,
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &errs)
+	}
+	for r := range 4 {
+		if line := fmt.Sprintf("rank %d of 4: sum 6\n", r); strings.Count(out.String(), line) != 2 {
+			t.Errorf("%q is not there twice in\n%s", line, &out)
+		}
+	}
+}
+
+// Whoever dies, also the rank that hosts the store, every other one names it.
+func TestADeadPeerIsNamed(t *testing.T) {
+	for _, victim := range []int{0, 2} {
+		t.Run(fmt.Sprint("rank ", victim), func(t *testing.T) {
+			begun := time.Now()
+			for r, p := range startWorld(t, 3, "kill", fmt.Sprintf("GODDP_TEST_VICTIM=%d", victim)) {
+				err := p.cmd.Wait()
+				if r == victim {
+					continue
+				}
+				if err != nil {
+					t.Errorf("rank %d: %v\n%s", r, err, &p.err)
+				}
+				if want := fmt.Sprintf("rank %d lost", victim); !strings.Contains(p.out.String(), want) {
+					t.Errorf("rank %d printed %q, want %q in it", r, &p.out, want)
+				}
+			}
+			if took := time.Since(begun); took > 20*time.Second {
+				t.Errorf("took %v", took)
+			}
+		})
+	}
+}
+
+func TestMainReportsErrors(t *testing.T) {
+	for mode, c := range map[string]struct {
+		code            int
+		stderr, message string
+	}{
+		"error": {1, "error on rank 3: no luck\n", "no luck"},
+		"panic": {2, "panic: a mistake", "panic: a mistake"},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "error.json")
+			p := start(t, mode, "RANK=3", "TORCHELASTIC_ERROR_FILE="+file)
+			p.cmd.Wait()
+			if code := p.cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(p.err.String(), c.stderr) {
+				t.Errorf("exit code %d with %q, want %d with %q", code, &p.err, c.code, c.stderr)
+			}
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got struct {
+				Message struct {
+					Message   string
+					ExtraInfo struct {
+						Timestamp string `json:"timestamp"`
+						Stack     string `json:"py_callstack"`
+					} `json:"extraInfo"`
+				}
+			}
+			if err := json.Unmarshal(data, &got); err != nil {
+				t.Fatalf("%v in %s", err, data)
+			}
+			if got.Message.Message != c.message || got.Message.ExtraInfo.Timestamp == "" || (mode == "panic") != strings.Contains(got.Message.ExtraInfo.Stack, "process_test.go") {
+				t.Errorf("the error file holds %s", data)
+			}
+		})
+	}
+}
+
+func TestMainEndsOnASignal(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), workerMode+"=wait")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "waiting\n" {
+		t.Fatalf("it printed %q, %v", line, err)
+	}
+	cmd.Process.Signal(syscall.SIGTERM)
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 128+int(syscall.SIGTERM) || !strings.Contains(errs.String(), "signal: terminated") {
+		t.Errorf("exit code %d with %q", code, &errs)
+	}
+}
