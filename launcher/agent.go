@@ -130,6 +130,11 @@ func (a *agent) run(parent context.Context) (*Result, error) {
 		a.perform(ctx, a.core.Step(ev))
 	}
 
+	if path := a.cfg.ErrorFile; path != "" && a.core.verdict == failed {
+		if err := copyErrorFile(&a.failure.Root, path); err != nil {
+			a.console.logf("copying the error file: %v", err)
+		}
+	}
 	result := a.result()
 	switch a.core.verdict {
 	case failed:
@@ -197,11 +202,6 @@ func (a *agent) result() *Result {
 	}
 	if a.runDir == "" {
 		return result
-	}
-	if a.failure != nil && a.core.verdict == failed && a.cfg.ErrorFile != "" {
-		if err := copyErrorFile(&a.failure.Root, a.cfg.ErrorFile); err != nil {
-			a.console.logf("copying the error file: %v", err)
-		}
 	}
 	asked := a.cfg.Redirects.Any() || a.cfg.Tee.Any()
 	switch {

@@ -195,8 +195,9 @@ func (c *core) exited(ev workerExited) []action {
 	c.exits = append(c.exits, exitRecord{local: ev.local, status: ev.status, late: c.phase == stopping, killed: c.killing})
 	if c.phase == running && !ev.status.Success() {
 		c.verdict = failed
-		report := action{verb: doReportFailure, locals: []int{ev.local}}
-		return append([]action{report}, c.stop(syscall.SIGTERM)...)
+		// Reported after the stop: a console that blocks must not keep the
+		// other workers running.
+		return append(c.stop(syscall.SIGTERM), action{verb: doReportFailure, locals: []int{ev.local}})
 	}
 	return c.sweepWhenAllEnded()
 }

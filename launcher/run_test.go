@@ -6,13 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -82,7 +86,8 @@ func role(n int, name string, args ...string) *job {
 	j.cfg = Config{
 		Args:    append([]string{os.Args[0]}, args...),
 		Workers: n,
-		Env:     append(os.Environ(), testRoleVar+"="+name),
+		Env: append(os.Environ(), testRoleVar+"="+name,
+			"GORACE=atexit_sleep_ms=0"), // or each worker takes a second longer under -race
 	}
 	return j
 }
@@ -335,6 +340,32 @@ func TestGrandchildren(t *testing.T) {
 	})
 }
 
+// TestKilledAgent: without a shepherd, the workers still die with their agent.
+func TestKilledAgent(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has parent-death signals")
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), testRoleVar+"=agent")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	_, scanErr := fmt.Fscanf(out, "[default0]: pid %d", &pid)
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait()
+	if scanErr != nil {
+		t.Fatal(scanErr)
+	}
+	expectGone(t, pid)
+}
+
 // expectGone waits for a process that is not a child to disappear or be a zombie.
 func expectGone(t *testing.T, pid int) {
 	t.Helper()
@@ -351,12 +382,32 @@ func expectGone(t *testing.T, pid int) {
 	}
 }
 
+// exclusive counts the writes that begin while another is under way.
+type exclusive struct {
+	io.Writer
+	busy     atomic.Bool
+	overlaps atomic.Int64
+}
+
+func (e *exclusive) Write(p []byte) (int, error) {
+	if !e.busy.CompareAndSwap(false, true) {
+		e.overlaps.Add(1)
+	}
+	runtime.Gosched()
+	defer e.busy.Store(false)
+	return e.Writer.Write(p)
+}
+
 func TestOutputDoesNotInterleave(t *testing.T) {
 	const workers = 4
 	j := role(workers, "chatter")
-	j.cfg.Stderr = &j.out // as a terminal is both
+	terminal := &exclusive{Writer: &j.out} // it is both
+	j.cfg.Stdout, j.cfg.Stderr = terminal, terminal
 	if _, err := j.run(t); err != nil {
 		t.Fatal(err)
+	}
+	if n := terminal.overlaps.Load(); n > 0 {
+		t.Errorf("%d writes overlapped others", n)
 	}
 	line := regexp.MustCompile(fmt.Sprintf(`^\[default(\d)\]: <(\d) (out|err) (\d+) x{%d}>$`, chatterWidth))
 	next := map[string]string{}
@@ -550,7 +601,7 @@ func TestErrorFileInReport(t *testing.T) {
 func TestCrashIsNotExit2(t *testing.T) {
 	crash := role(1, "panic").fail(t)
 	if crash.Root.Status.Code != 2 || len(crash.Root.Crash) == 0 ||
-		!strings.Contains(crash.Report(), "| panic: assignment to entry in nil map") {
+		!strings.Contains(crash.Report(), "| panic: bad batch") {
 		t.Errorf("a panic is reported as\n%s", crash.Report())
 	}
 	plain := shell(1, `echo "usage: train" >&2; exit 2`).fail(t)

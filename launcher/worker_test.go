@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,10 +22,14 @@ func testWorker(role string) {
 		testPeers(os.Args[1], os.Args[2])
 	case "chatter":
 		testChatter()
+	case "agent":
+		// An agent whose program has no shepherds, with one worker.
+		canShepherd.Store(false)
+		_, err := Run(context.Background(), &Config{Args: []string{"bash", "-c", "echo pid $$; exec sleep 1000"}})
+		check(err)
 	case "panic":
 		fmt.Fprintln(os.Stderr, "about to fail")
-		var m map[string]int
-		m["x"]++
+		panic("bad batch")
 	}
 	os.Exit(0)
 }

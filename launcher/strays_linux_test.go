@@ -1,0 +1,53 @@
+package launcher
+
+import (
+	"os/exec"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestExiting: a process that has ended is exiting before, and after, it is
+// waited for; one that is running or suspended is not.
+func TestExiting(t *testing.T) {
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	if exiting(pid) {
+		t.Error("a running process is exiting")
+	}
+	in.Close()
+	for deadline := time.Now().Add(soon); !exiting(pid); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a zombie is not exiting")
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if !exiting(pid) {
+		t.Error("a process that is gone is not exiting")
+	}
+}
+
+// TestForeignGroup: a group whose number has come back as a stranger's is left alone.
+func TestForeignGroup(t *testing.T) {
+	stranger := exec.Command("sleep", "1000")
+	stranger.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := stranger.Process.Pid
+	if found := leftovers("some-job", []int{pid}); slices.Contains(found, pid) {
+		t.Error("a stranger that leads a group of the same number is among the leftovers")
+	}
+	_ = stranger.Process.Kill()
+	_ = stranger.Wait()
+}
