@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"unsafe"
 	"weak"
@@ -29,7 +28,6 @@ type deskBoard struct {
 	rank, size int
 	links      []*link // by rank, all with desks; nil for this rank
 	desk       *segment
-	crowded    bool // there are more ranks than processors
 
 	// These belong to the collectives' goroutine.
 	posts     int
@@ -49,8 +47,7 @@ func newSharedMemory(g *Group) (sharedMemory, error) {
 		return nil, err
 	}
 	return &deskBoard{
-		group: g, rank: g.cfg.Rank, size: g.cfg.Size, desk: desk,
-		crowded: g.cfg.Size > runtime.NumCPU(), announced: map[uint64]bool{},
+		group: g, rank: g.cfg.Rank, size: g.cfg.Size, desk: desk, announced: map[uint64]bool{},
 	}, nil
 }
 
@@ -143,7 +140,7 @@ func (b *deskBoard) await() error {
 		if s == b.rank {
 			continue
 		}
-		for a := b.arrival(s); !a.spin(tick, b.crowded); a.sleep(tick) {
+		for a := b.arrival(s); !a.spin(tick); a.sleep(tick) {
 			if err := context.Cause(b.group.ctx); err != nil {
 				return err
 			}
