@@ -115,9 +115,13 @@ func (t Tensor) Range(lo, hi int) Tensor {
 
 func (t Tensor) String() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
-// Elements reads a tensor in host memory as a slice of T, without a copy. It
-// panics when T is not the tensor's type or the host cannot address it.
+// Elements reads a tensor in host memory as a slice of T, without a copy; nil
+// for an operand that is not there. It panics when T is not the tensor's type
+// or the host cannot address it.
 func Elements[T Element](t Tensor) []T {
+	if t.IsZero() {
+		return nil
+	}
 	if !holds[T](t.DType) {
 		panic(fmt.Errorf("device: elements of %v read as %T", t.DType, *new(T)))
 	}

@@ -30,7 +30,33 @@
 // ranks by its last write (both 1/N), without a pass of its own. With Beta 0
 // dst is never read: it may hold NaN.
 //
+// An operand that is documented as a scalar may have any shape of one element.
+//
+// # Random numbers
+//
+// Random numbers are a function of the seed and an element's index
+// e = offset+i in its sequence, the same on every device. Philox4x32-10
+// (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011) with the
+// key (seed, seed>>32) and the counter (b, b>>32, stream, 0), where stream is 0
+// for Uniform and 1 for Normal, gives four 32-bit words w0..w3 of block b. Then
+//
+//	Uniform float32  b = e/4, u = (w[e%4] >> 8) · 2^-24
+//	Uniform float64  b = e/2, u = ((w[j]<<32 | w[j+1]) >> 11) · 2^-53 with j = 2·(e%2)
+//	                 element = lo + (hi-lo)·u
+//	Normal  float32  b = e/4, j = 2·(e%4/2), u = (w[j]+1) · 2^-32, v = w[j+1] · 2^-32
+//	Normal  float64  b = e/2, u = (((w0<<32 | w1) >> 11) + 1) · 2^-53, v = ((w2<<32 | w3) >> 11) · 2^-53
+//	                 z = sqrt(-2·log u) · (cos 2πv for even e, sin 2πv for odd e)
+//	                 element = mean + std·z
+//
+// in float64, each operation rounded by itself (never fused), and the element
+// rounded to its type once. A uniform number that rounds up to hi becomes the
+// largest number below it; where no number is in [lo, hi) it is lo. Uniform is
+// therefore the same bit for bit on every device; Normal up to the rounding of
+// log, cos and sin. A 16-bit type draws as float32 does and is rounded.
+//
+// # Errors
+//
 // Shapes, dtypes and ranges that do not fit are programming errors and panic
-// with a [*ShapeError] or [*DTypeError]. What the world can do to a correct
+// with a [*ShapeError], [*DTypeError] or [*LabelError]. What the world can do to a correct
 // program, such as running out of memory, is an error.
 package device

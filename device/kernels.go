@@ -55,30 +55,32 @@ type Kernels interface {
 	// Fill sets every element of dst, of any type, to v.
 	Fill(s Stream, dst Tensor, v float64) error
 	// Copy copies src to dst, of as many elements, converting between any
-	// two types: to nearest even for floats, towards zero for integers.
+	// two types: to a float, to nearest, ties to even; from a float to an
+	// integer, towards zero, saturating, NaN to 0; between integers, wrapping.
 	Copy(s Stream, dst, src Tensor) error
 	// Uniform fills dst with numbers from [lo, hi): element i is a function
-	// of (seed, offset+i) alone, by Philox4x32-10, so that ranks can each
-	// draw their part of one sequence.
+	// of (seed, offset+i) alone, so that ranks can each draw their part of
+	// one sequence. The package documentation defines it to the bit.
 	Uniform(s Stream, dst Tensor, lo, hi float64, seed, offset uint64) error
 	// Normal is Uniform's peer for the normal distribution (Box-Muller).
 	Normal(s Stream, dst Tensor, mean, std float64, seed, offset uint64) error
 
 	// Axpby computes dst = acc.Alpha·x + acc.Beta·dst; dst may be x.
 	Axpby(s Stream, dst Tensor, acc Accum, x Tensor) error
-	// Unary computes dst = op(x); dst may be x.
+	// Unary computes dst = op(x); dst may be x. ReLU of NaN is NaN.
 	Unary(s Stream, op UnaryOp, dst, x Tensor) error
 	// UnaryGrad accumulates g·op'(x) into dst, given x and y = op(x); an
 	// implementation reads the one of them it needs, and op says which must
 	// be there: y for Exp, Sqrt, Tanh, Sigmoid and ReLU, x for Log, none for
-	// Neg. dst may be g when acc.Beta is 0.
+	// Neg. ReLU' is 1 where y > 0, else 0. dst may be g when acc.Beta is 0.
 	UnaryGrad(s Stream, op UnaryOp, dst Tensor, acc Accum, g, x, y Tensor) error
 	// Binary computes dst = x op y with x and y broadcast to dst's shape.
 	// dst may be an operand of its own shape.
 	Binary(s Stream, op BinaryOp, dst, x, y Tensor) error
 	// Sum accumulates into dst the sum of src over the axes that dst lacks
 	// or has with size 1, aligned at the last axis: the adjoint of
-	// broadcasting dst to src. Equal inputs give bitwise equal results.
+	// broadcasting dst to src. Equal inputs give bitwise equal results, with
+	// an error of at most 16 roundings of the sum of magnitudes at any length.
 	Sum(s Stream, dst Tensor, acc Accum, src Tensor) error
 
 	// MatMul accumulates op(x)·op(y) into the matrix dst [m n], where op(x)
@@ -88,14 +90,15 @@ type Kernels interface {
 	// not there, dst [m n].
 	Linear(s Stream, dst, x, w, bias Tensor, act Activation) error
 
-	// MSE computes dst, a scalar, = mean((x-y)²).
+	// MSE computes dst, a scalar, = mean((x-y)²); NaN of nothing.
 	MSE(s Stream, dst, x, y Tensor) error
 	// MSEGrad accumulates g·2(x-y)/n into dst, g a scalar in device memory:
 	// the gradient for x, and with -Alpha for y.
 	MSEGrad(s Stream, dst Tensor, acc Accum, g, x, y Tensor) error
 	// CrossEntropy computes loss, a scalar, = mean over rows of
 	// -log(softmax(logits)[label]), and the probabilities: logits and probs
-	// [m n], labels Int64 [m] within [0, n).
+	// [m n], labels Int64 [m] within [0, n): else, where the host can tell, a
+	// panic with a [*LabelError].
 	CrossEntropy(s Stream, loss, probs, logits, labels Tensor) error
 	// CrossEntropyGrad accumulates g·(probs - onehot(labels))/m into dst
 	// [m n], g a scalar in device memory.

@@ -81,3 +81,14 @@ type DTypeError struct {
 func (e *DTypeError) Error() string {
 	return fmt.Sprintf("%s: got %v, want %v", e.Op, e.Got, e.Want)
 }
+
+// LabelError is the panic value of a label that names no class.
+type LabelError struct {
+	Row     int
+	Label   int64
+	Classes int
+}
+
+func (e *LabelError) Error() string {
+	return fmt.Sprintf("CrossEntropy: row %d has label %d of %d classes", e.Row, e.Label, e.Classes)
+}

@@ -9,17 +9,6 @@ import (
 // float is what kernels compute in.
 type float interface{ float32 | float64 }
 
-// LabelError is the panic value of a label that names no class.
-type LabelError struct {
-	Row     int
-	Label   int64
-	Classes int
-}
-
-func (e *LabelError) Error() string {
-	return fmt.Sprintf("CrossEntropy: row %d has label %d of %d classes", e.Row, e.Label, e.Classes)
-}
-
 // checkFloat checks that dst is of a type that kernels compute in, and the
 // others of the same.
 func checkFloat(op string, dst device.Tensor, others ...device.Tensor) {
@@ -76,18 +65,10 @@ func matrix(op string, t device.Tensor, transpose bool) (rows, cols int) {
 	return t.Shape[0], t.Shape[1]
 }
 
-// optional reads an operand that need not be there.
-func optional[T float](t device.Tensor) []T {
-	if t.IsZero() {
-		return nil
-	}
-	return device.Elements[T](t)
-}
-
 func checkLabels(labels []int64, classes int) {
 	for i, l := range labels {
 		if l < 0 || l >= int64(classes) {
-			panic(&LabelError{Row: i, Label: l, Classes: classes})
+			panic(&device.LabelError{Row: i, Label: l, Classes: classes})
 		}
 	}
 }

@@ -68,8 +68,8 @@ func TestLabelError(t *testing.T) {
 	for _, label := range []int64{-1, 3} {
 		func() {
 			defer func() {
-				want := LabelError{Row: 1, Label: label, Classes: 3}
-				if got, ok := recover().(*LabelError); !ok || *got != want {
+				want := device.LabelError{Row: 1, Label: label, Classes: 3}
+				if got, ok := recover().(*device.LabelError); !ok || *got != want {
 					t.Errorf("label %d: panic with %v, want %v", label, got, want)
 				}
 			}()

@@ -67,7 +67,7 @@ func finish[T float](k *kernels, dst, bias device.Tensor, act device.Activation)
 	if bias.IsZero() && act == device.NoActivation {
 		return
 	}
-	d, b := device.Elements[T](dst), optional[T](bias)
+	d, b := device.Elements[T](dst), device.Elements[T](bias)
 	m, n := dst.Shape[0], dst.Shape[1]
 	k.each(m, n, func(lo, hi int) {
 		for ; lo < hi; lo++ {

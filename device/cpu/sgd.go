@@ -26,7 +26,7 @@ func (k *kernels) SGD(_ device.Stream, p device.SGDStep) error {
 
 func sgd[T float](k *kernels, p device.SGDStep) {
 	raised := func(flag T) bool { return flag != 0 } // a NaN too
-	if slices.ContainsFunc(optional[T](p.Skip), raised) {
+	if slices.ContainsFunc(device.Elements[T](p.Skip), raised) {
 		return
 	}
 	w, g := device.Elements[T](p.Param), device.Elements[T](p.Grad)
