@@ -203,17 +203,15 @@ func (a *agent) result() *Result {
 	if a.runDir == "" {
 		return result
 	}
-	asked := a.cfg.Redirects.Any() || a.cfg.Tee.Any()
-	switch {
-	case a.cfg.LogDir != "" || asked:
-		result.LogDir = a.runDir
-		if a.cfg.LogDir == "" {
-			a.console.logf("logs are in %s", a.runDir)
-		}
-	default:
+	if !a.cfg.keepsLogs() {
 		if err := os.RemoveAll(a.runDir); err != nil {
 			a.console.logf("removing the temporary folder: %v", err)
 		}
+		return result
+	}
+	result.LogDir = a.runDir
+	if a.cfg.LogDir == "" {
+		a.console.logf("logs are in %s", a.runDir)
 	}
 	return result
 }

@@ -67,6 +67,12 @@ func (a *agent) startWorkers() (local int, err error) {
 		// After the workers, so as not to compete with them for the processor;
 		// until it is there they have the parent-death signal.
 		a.shepherd = startShepherd(a.jobID)
+		if !a.cfg.keepsLogs() {
+			a.shepherd.discard(a.runDir)
+		}
+		if a.cfg.Scratch != "" {
+			a.shepherd.discard(a.cfg.Scratch)
+		}
 	}
 	for _, p := range a.procs {
 		a.shepherd.add(p.PID)

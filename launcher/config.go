@@ -59,6 +59,9 @@ type Config struct {
 	// ones that go to a file and are shown. A stream in both is not shown.
 	Redirects, Tee StreamMap
 
+	// Scratch, if not "", is a temporary folder that the shepherd removes should
+	// this process be killed. Otherwise it is the caller's to remove.
+	Scratch string
 	// ErrorFile, if not "", is where the root cause of a failure is written, in
 	// the format of [ErrorFile] with errorCode added, for whoever started this
 	// process.
@@ -74,6 +77,9 @@ type Config struct {
 	// that called Run.
 	OnStart func(Worker)
 }
+
+// keepsLogs reports whether a run's folder holds what the user asked for.
+func (c *Config) keepsLogs() bool { return c.LogDir != "" || c.Redirects.Any() || c.Tee.Any() }
 
 // Worker identifies one started process.
 type Worker struct {

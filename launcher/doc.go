@@ -46,8 +46,9 @@
 // holds a pipe from the agent: when the pipe closes although the job has not
 // ended, the agent has died, and the shepherd kills the groups and everything
 // whose environment carries the job's id (GODDP_JOB_ID), wherever it hides,
-// until none is left. At the end of each attempt the agent does the same
-// itself; while the attempt is being stopped it asks with SIGTERM first.
+// until none is left, and then removes the job's temporary folders. At the end
+// of each attempt the agent does the same itself; while the attempt is being
+// stopped it asks with SIGTERM first.
 //
 // The shepherd is this executable started again, so it exists only in programs
 // whose main (or TestMain) calls [ShepherdMain] first; others have the groups
@@ -57,7 +58,7 @@
 //
 // Workers write into pipes, and their lines reach Config.Stdout and
 // Config.Stderr whole, each after a prefix that names the rank. A carriage
-// return ends a line too, so that progress bars move. Files asked for by Redirects and
-// Tee hold the bytes as they were written. Waiting for a worker is waiting for
-// its process: a grandchild that keeps the pipe open delays nothing.
+// return ends a line too, so that progress bars move. Files asked for by
+// Redirects and Tee hold the bytes as they were written. Waiting for a worker is
+// waiting for its process: a grandchild that keeps the pipe open delays nothing.
 package launcher

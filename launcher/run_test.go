@@ -346,7 +346,7 @@ func TestKilledAgent(t *testing.T) {
 		t.Skip("only Linux has parent-death signals")
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), testRoleVar+"=agent")
+	cmd.Env = append(os.Environ(), testRoleVar+"=agent", "TMPDIR="+t.TempDir())
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -37,17 +36,24 @@ func ShepherdMain() {
 	}
 	// Whoever stops a whole machine signals this process too. It is the last to leave.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
-	groups := readGroups(os.Stdin)
+	groups, folders := readMessages(os.Stdin)
 	killAll(jobID, groups, 100*time.Millisecond, shepherdLimit)
+	for _, folder := range folders {
+		_ = os.RemoveAll(folder) // nobody is left to be told of an error
+	}
 	os.Exit(0)
 }
 
-// readGroups follows the agent's messages, a group id to add or, negative, to remove, until the pipe
-// closes, and returns the groups that then exist.
-func readGroups(pipe io.Reader) []int {
-	var groups []int
+// readMessages follows what the agent says until the pipe closes: each line is
+// a process group to add, negative to take out again, or a quoted folder. It
+// returns the groups that then exist and the folders.
+func readMessages(pipe io.Reader) (groups []int, folders []string) {
 	lines := bufio.NewScanner(pipe)
 	for lines.Scan() {
+		if folder, err := strconv.Unquote(lines.Text()); err == nil {
+			folders = append(folders, folder)
+			continue
+		}
 		pgid, err := strconv.Atoi(lines.Text())
 		switch {
 		case err != nil: // cut off in the middle of a write
@@ -57,7 +63,7 @@ func readGroups(pipe io.Reader) []int {
 			groups = slices.DeleteFunc(groups, func(g int) bool { return g == -pgid })
 		}
 	}
-	return groups
+	return groups, folders
 }
 
 // shepherd is the agent's end of the process that outlives it.
@@ -99,13 +105,16 @@ func startShepherd(jobID string) *shepherd {
 }
 
 // add puts a process group in the shepherd's care, remove takes it out.
-func (s *shepherd) add(pgid int)    { s.send(fmt.Sprintf("%d\n", pgid)) }
-func (s *shepherd) remove(pgid int) { s.send(fmt.Sprintf("%d\n", -pgid)) }
+func (s *shepherd) add(pgid int)    { s.send(strconv.Itoa(pgid)) }
+func (s *shepherd) remove(pgid int) { s.send(strconv.Itoa(-pgid)) }
+
+// discard makes the shepherd remove a folder, if it comes to that.
+func (s *shepherd) discard(folder string) { s.send(strconv.Quote(folder)) }
 
 func (s *shepherd) send(message string) {
 	if s != nil {
 		// A shepherd that somebody killed is no reason to end the job.
-		_, _ = s.pipe.WriteString(message)
+		_, _ = s.pipe.WriteString(message + "\n")
 	}
 }
 

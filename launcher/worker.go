@@ -166,8 +166,8 @@ func (s *spawner) prefix(p *process) string {
 }
 
 // signalGroup sends sig to a worker's process group and wakes those of its
-// processes that are suspended, who would not act on it otherwise. The worker must not have been waited for,
-// so that its group id cannot be another's.
+// processes that are suspended, who would not act on it otherwise. The worker
+// must not have been waited for, so that its group id cannot be another's.
 func signalGroup(pid int, sig syscall.Signal) {
 	_ = syscall.Kill(-pid, sig) // ESRCH: it has just ended
 	if sig != syscall.SIGKILL {

@@ -67,7 +67,7 @@ func run(args []string) int {
 	defer prog.remove()
 
 	cfg := opts.config()
-	cfg.Args, cfg.Name, cfg.Signals = prog.args, prog.name, signals
+	cfg.Args, cfg.Name, cfg.Scratch, cfg.Signals = prog.args, prog.name, prog.temp, signals
 	_, err = launcher.Run(context.Background(), cfg)
 	var failure *launcher.FailureError
 	if errors.As(err, &failure) {

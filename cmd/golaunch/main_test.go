@@ -303,7 +303,8 @@ func TestKilledLauncher(t *testing.T) {
 		"hidden environment":  `env -i sleep 1000 & echo ready; wait`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd := golaunch(t, nil, "--nproc-per-node=2", "bash", "-c", script)
+			temp := t.TempDir()
+			cmd := golaunch(t, []string{"TMPDIR=" + temp}, "--nproc-per-node=2", "bash", "-c", script)
 			lines := start(t, cmd)
 			lines.expect(t, "ready", 2)
 			job := processes(t, markVar+"="+t.Name())
@@ -317,6 +318,9 @@ func TestKilledLauncher(t *testing.T) {
 			_ = cmd.Wait()
 			expectNone(t, "a process of the job", markVar+"="+t.Name())
 			expectNone(t, "a shepherd", shepherds[0])
+			if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
+				t.Errorf("temporary files are left: %v, %v", left, err)
+			}
 			if name == "hidden environment" {
 				expectNoGroup(t, job)
 			}
