@@ -1,2 +1,62 @@
-// Package host is the backend for tensors in host memory.
+// Package host is the [backend.Backend] for tensors in host memory: ranks of
+// one process, of one host, or of many.
+//
+// # How ranks are joined
+//
+// [New] brings the ranks of a group together through the group's store and
+// joins every two of them:
+//
+//   - goroutines of one process by a [Hub]: Go memory under Go's locks, which
+//     the race detector sees through and testing/synctest's clock drives;
+//   - processes of one host by shared memory, beside unix sockets;
+//   - all others by TCP.
+//
+// Two processes try to share memory when their hosts have the same name
+// ([Options].HostID, else the kernel's boot id and the network namespace).
+// They do share it if one reaches the other's abstract unix socket and each
+// can map a descriptor that the other passes. Shared memory is anonymous,
+// reserved when it is made and sealed against shrinking: it leaves nothing
+// behind, cannot run out under a writer, and does not depend on /dev/shm.
+//
+// Nobody joins without the token that rank 0 draws for the group and puts in
+// the store, and the listeners close when the group is complete. The token
+// and the data are not encrypted: the network between the hosts must be
+// trusted.
+//
+// # How a collective runs
+//
+// It begins with every rank showing every other one a card: its fingerprint,
+// where its memory is, and, up to 16 KiB, the data itself. So ranks that mean
+// different calls all learn it before a byte moves, and a small collective of
+// any kind is done in one step. What is larger then moves,
+//
+//   - among ranks that all share memory, where it lies: each rank reads the
+//     others' memory itself. That needs tensors in memory of Alloc's, and for
+//     AllReduce and Reduce Dst too; if any rank's is not, all go through
+//     scratch memory piece by piece;
+//   - over connections, by a ring (AllReduce), a chain (Broadcast), or
+//     exchanges between all pairs.
+//
+// Each algorithm's comment gives its steps and bytes. The result of a
+// reduction is bitwise equal on all ranks: each element is combined in one
+// order, mostly the ranks', on the ring a rotation of it. The 16-bit floats
+// are combined in float32 and rounded once, but on the ring at every step.
+// Min and Max are NaN where any operand is; integers wrap around.
+//
+// Collectives run one after the other; each direction between two ranks has a
+// queue of its own for Send and Recv. A rank that waits looks for some tens of
+// microseconds, giving way to whoever wants the processor, and then sleeps.
+//
+// # Failure
+//
+// Each link has a connection that is silent while all goes well. A goodbye on
+// it tells that the peer closed its group; its end without one, that the peer
+// died. A rank whose group breaks tells all others why before its own calls
+// end, and they tell the rest, so that everyone names the first cause rather
+// than the one that fell next. A deadline that passes breaks the group too. A
+// host that vanishes is noticed after 20 seconds of silence.
+//
+// Memory that a peer still reads stays valid when its owner has closed the
+// group, or died. A call that failed, though, promises nothing of its tensors:
+// a peer may be writing there for a moment yet.
 package host

@@ -302,6 +302,9 @@ func TestLarge(t *testing.T) {
 	}
 }
 
+// inlineMax is the largest Src, in bytes, that travels on a card.
+const inlineMax = 16 << 10
+
 // TestReductions runs every reduction on every type, on the cards, directly
 // and staged.
 func TestReductions(t *testing.T) {
@@ -311,7 +314,7 @@ func TestReductions(t *testing.T) {
 			seq := uint64(0)
 			for _, dt := range dtypes {
 				for _, op := range ops {
-					for _, c := range []int{257, 16_500} {
+					for _, c := range []int{257, inlineMax/dt.Size() + 100} {
 						for _, a := range []alloc{private, shared} {
 							for _, k := range []backend.Kind{backend.AllReduce, backend.Reduce, backend.ReduceScatter} {
 								seq++

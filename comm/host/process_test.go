@@ -183,6 +183,7 @@ func TestKill(t *testing.T) {
 func TestStop(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
+			t.Parallel()
 			w := startWorkers(t, 3, transport, 1<<16, forever)
 			w.cmds[1].Process.Signal(syscall.SIGSTOP)
 			for _, r := range []int{0, 2} {

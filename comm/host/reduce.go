@@ -35,9 +35,9 @@ func reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceOp, n int) {
 	case device.Uint8:
 		reduceNative(dsts, srcs, op, n, combine[uint8], quotient[uint8])
 	case device.BFloat16:
-		reduceHalf(dsts, srcs, op, n, half.FromBF16, half.BF16)
+		reduceHalf(dsts, srcs, op, n, widenBF16, narrowBF16)
 	case device.Float16:
-		reduceHalf(dsts, srcs, op, n, half.FromF16, half.F16)
+		reduceHalf(dsts, srcs, op, n, widenF16, narrowF16)
 	}
 }
 
@@ -134,31 +134,51 @@ func quotient[T int32 | int64 | uint8](acc []T, n int) {
 }
 
 // reduceHalf reduces 16-bit floats in float32.
-func reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n int, wide func(uint16) float32, narrow func(float32) uint16) {
+func reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n int, widen func(dst []float32, src []byte), narrow func(dst []byte, src []float32)) {
 	var mem, operand [blockBytes / 4]float32
 	for lo := 0; lo < len(srcs[0]); lo += blockBytes / 2 {
 		hi := min(lo+blockBytes/2, len(srcs[0]))
 		acc, x := mem[:(hi-lo)/2], operand[:(hi-lo)/2]
-		widen(acc, srcs[0][lo:hi], wide)
+		widen(acc, srcs[0][lo:hi])
 		for _, src := range srcs[1:] {
-			widen(x, src[lo:hi], wide)
+			widen(x, src[lo:hi])
 			combineFloat32(partial(op), acc, x)
 		}
 		if op == backend.Avg {
 			scale(acc, n)
 		}
-		first := view[uint16](dsts[0][lo:hi])
-		for i, v := range acc {
-			first[i] = narrow(v)
-		}
+		narrow(dsts[0][lo:hi], acc)
 		for _, dst := range dsts[1:] {
 			copy(dst[lo:hi], dsts[0][lo:hi])
 		}
 	}
 }
 
-func widen(dst []float32, src []byte, wide func(uint16) float32) {
+// The conversions are loops of their own, so that the compiler can inline
+// what they call.
+
+func widenBF16(dst []float32, src []byte) {
 	for i, b := range view[uint16](src)[:len(dst)] {
-		dst[i] = wide(b)
+		dst[i] = half.FromBF16(b)
+	}
+}
+
+func narrowBF16(dst []byte, src []float32) {
+	d := view[uint16](dst)[:len(src)]
+	for i, f := range src {
+		d[i] = half.BF16(f)
+	}
+}
+
+func widenF16(dst []float32, src []byte) {
+	for i, b := range view[uint16](src)[:len(dst)] {
+		dst[i] = half.FromF16(b)
+	}
+}
+
+func narrowF16(dst []byte, src []float32) {
+	d := view[uint16](dst)[:len(src)]
+	for i, f := range src {
+		d[i] = half.F16(f)
 	}
 }
