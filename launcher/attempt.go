@@ -55,17 +55,8 @@ func (a *agent) startWorkers() (local int, err error) {
 		dir:     filepath.Join(a.runDir, fmt.Sprintf("attempt_%d", a.core.restarts)),
 		copying: &a.copying,
 	}
-	for local := range a.cfg.Workers {
-		p, err := s.spawn(local)
-		if err != nil {
-			return local, err
-		}
-		a.procs = append(a.procs, p)
-		a.watcher.add(p)
-	}
 	if a.shepherd == nil {
-		// After the workers, so as not to compete with them for the processor;
-		// until it is there they have the parent-death signal.
+		// Before the workers, so that none ever runs unwatched.
 		a.shepherd = startShepherd(a.jobID)
 		if !a.cfg.keepsLogs() {
 			a.shepherd.discard(a.runDir)
@@ -74,7 +65,13 @@ func (a *agent) startWorkers() (local int, err error) {
 			a.shepherd.discard(a.cfg.Scratch)
 		}
 	}
-	for _, p := range a.procs {
+	for local := range a.cfg.Workers {
+		p, err := s.spawn(local)
+		if err != nil {
+			return local, err
+		}
+		a.procs = append(a.procs, p)
+		a.watcher.add(p)
 		a.shepherd.add(p.PID)
 		if a.cfg.OnStart != nil {
 			a.cfg.OnStart(p.Worker)

@@ -8,7 +8,6 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -72,14 +71,13 @@ func readMessages(pipe io.Reader) (groups []int, folders []string) {
 // its job has swept up itself, and then kills the shepherd before it lets go of
 // the pipe. A nil *shepherd does nothing.
 type shepherd struct {
-	pipe  *os.File // write end
-	start sync.WaitGroup
-	cmd   *exec.Cmd
-	err   error
+	pipe *os.File // write end
+	cmd  *exec.Cmd
 }
 
-// startShepherd returns at once; the process starts beside the workers, and
-// reads later what add and remove have told it.
+// startShepherd returns as soon as the process exists, which takes less than a
+// millisecond; it initialises itself beside the workers, and reads then what it
+// has been told. It returns nil where there can be no shepherd.
 func startShepherd(jobID string) *shepherd {
 	if !canShepherd.Load() {
 		return nil
@@ -97,10 +95,12 @@ func startShepherd(jobID string) *shepherd {
 	s.cmd.Dir = "/"
 	s.cmd.Stdin = r
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	s.start.Go(func() {
-		s.err = s.cmd.Start()
-		r.Close()
-	})
+	err = s.cmd.Start()
+	r.Close()
+	if err != nil {
+		w.Close()
+		return nil
+	}
 	return s
 }
 
@@ -123,10 +123,7 @@ func (s *shepherd) dismiss() {
 	if s == nil {
 		return
 	}
-	s.start.Wait()
-	if s.err == nil {
-		_ = s.cmd.Process.Kill()
-		_, _ = s.cmd.Process.Wait()
-	}
+	_ = s.cmd.Process.Kill()
+	_, _ = s.cmd.Process.Wait()
 	s.pipe.Close()
 }

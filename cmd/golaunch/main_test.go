@@ -299,7 +299,7 @@ func TestKilledLauncher(t *testing.T) {
 		"suspended child":     `setsid bash -c 'kill -STOP $$' & until grep -q "^State:.T" /proc/$!/status; do :; done; echo ready; wait`,
 		"suspended worker":    `echo ready; kill -STOP $$`,
 		"deaf child":          `setsid bash -c 'trap "" TERM INT HUP; echo ready; while :; do sleep 0.1; done' & wait`,
-		"reforking child":     `setsid bash -c 'echo ready; f() { sleep 0.01; f & }; f; wait' & wait`,
+		"reforking child":     `setsid bash -c 'echo ready; f() { sleep 0.01; f & }; f' & exec sleep 1000`,
 		"hidden environment":  `env -i sleep 1000 & echo ready; wait`,
 	} {
 		t.Run(name, func(t *testing.T) {
