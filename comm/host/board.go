@@ -135,7 +135,7 @@ func (t *table) direct(p *plan, cards []card) error {
 
 // pieceBytes is how much of a rank's Src is staged at a time. Two pieces that
 // come in and two that go out, of every rank, should stay in the caches.
-const pieceBytes = 128 << 10
+const pieceBytes = 256 << 10
 
 // in and out are the pieces of a rank's scratch for step i.
 func (t *table) in(rank, i int) []byte  { return t.scratch(rank)[i%2*pieceBytes:][:pieceBytes] }
