@@ -106,43 +106,50 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 	for _, part := range parts {
 		switch part.call.Kind {
 		case backend.Send:
-			hostBytes(part.call, part.call.Src)
+			part.data = hostBytes(part.call, part.call.Src)
 		case backend.Recv:
-			hostBytes(part.call, part.call.Dst)
+			part.data = hostBytes(part.call, part.call.Dst)
 		default:
 			part.plan = newPlan(part.call, g.cfg.Rank, g.cfg.Size)
 		}
 	}
-
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case g.cause != nil:
-		return nil, g.cause
-	case g.closing:
-		return nil, backend.ErrClosed
+	if err := g.enqueue(t, parts); err != nil {
+		return nil, err
 	}
-	g.pending++
-	timeout := c.Timeout
-	if timeout <= 0 {
-		timeout = g.cfg.Timeout
-	}
-	t.timer = time.AfterFunc(timeout, func() { g.timeout(t, timeout) })
 	if len(parts) == 0 { // a Group of nothing
-		go t.finish(nil)
-	}
-	for _, part := range parts {
-		g.lane(part.call).put(part)
+		t.finish(nil)
 	}
 	return t, nil
 }
 
+// enqueue puts the parts of t, or t itself, in their lanes, all or none.
+func (g *Group) enqueue(t *task, parts []*task) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.cause != nil:
+		return g.cause
+	case g.closing:
+		return backend.ErrClosed
+	}
+	g.pending++
+	timeout := t.call.Timeout
+	if timeout <= 0 {
+		timeout = g.cfg.Timeout
+	}
+	t.timer = time.AfterFunc(timeout, func() { g.timeout(t, timeout) })
+	for _, part := range parts {
+		g.lane(part.call).put(part)
+	}
+	return nil
+}
+
 // lane is where calls such as c wait for their turn. The caller holds g.mu.
 func (g *Group) lane(c *backend.Call) *lane {
-	lanes, run := g.recvs, func(t *task) error { return g.net.recv(t.call, hostBytes(t.call, t.call.Dst)) }
+	lanes, run := g.recvs, func(t *task) error { return g.net.recv(t.call, t.data) }
 	switch c.Kind {
 	case backend.Send:
-		lanes, run = g.sends, func(t *task) error { return g.net.send(t.call, hostBytes(t.call, t.call.Src)) }
+		lanes, run = g.sends, func(t *task) error { return g.net.send(t.call, t.data) }
 	case backend.Recv:
 	default:
 		return g.stream

@@ -15,6 +15,7 @@ type task struct {
 	group  *Group
 	call   *backend.Call
 	plan   *plan       // of a collective
+	data   []byte      // of a Send or Recv
 	parent *task       // the Group's, of a call within one
 	timer  *time.Timer // breaks the group at the deadline; nil within a Group
 	done   chan struct{}
