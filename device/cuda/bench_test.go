@@ -1,0 +1,167 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+)
+
+// measure runs f b.N times on the compute stream and reports what one run
+// moves (GB/s) or computes (TFLOP/s) per second of the device's time.
+func measure(b *testing.B, d *Device, amount float64, unit string, f func() error) {
+	for range 3 { // loads, tunes, warms up
+		ok(b, f())
+	}
+	ok(b, d.Compute().Sync(b.Context()))
+	from := d.events.record(d.compute)
+	b.ResetTimer()
+	for range b.N {
+		ok(b, f())
+	}
+	to := d.events.record(d.compute)
+	ok(b, to.Sync(b.Context()))
+	took, err := elapsed(from, to)
+	ok(b, err)
+	b.ReportMetric(amount*float64(b.N)/took.Seconds(), unit)
+}
+
+func uniform(b *testing.B, d *Device, x device.Tensor) device.Tensor {
+	ok(b, d.Kernels().Uniform(d.Compute(), x, -1, 1, 1, 0))
+	return x
+}
+
+// BenchmarkMatMul is the product of a layer of 4000 at batch 1000, forward and
+// for its weight, and a large square one.
+func BenchmarkMatMul(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		dt   device.DType
+		opts Options
+	}{
+		{"float32", device.Float32, Options{}}, {"tf32", device.Float32, Options{AllowTF32: true}},
+		{"bfloat16", device.BFloat16, Options{}}, {"float16", device.Float16, Options{}}, {"float64", device.Float64, Options{}},
+		{"float32/tuned", device.Float32, Options{TuneMatMul: true}}, {"tf32/tuned", device.Float32, Options{AllowTF32: true, TuneMatMul: true}},
+		{"bfloat16/tuned", device.BFloat16, Options{TuneMatMul: true}},
+	} {
+		c.opts.Log = quiet()
+		d := gpu(b, &c.opts)
+		k, s := d.Kernels(), d.Compute()
+		x, w, y := uniform(b, d, tensor(b, d, c.dt, 1000, 4000)), uniform(b, d, tensor(b, d, c.dt, 4000, 4000)), tensor(b, d, c.dt, 1000, 4000)
+		bias := uniform(b, d, tensor(b, d, c.dt, 4000))
+		const flops = 2 * 1000 * 4000 * 4000 / 1e12
+		b.Run(c.name+"/forward", func(b *testing.B) {
+			measure(b, d, flops, "TFLOP/s", func() error { return k.MatMul(s, y, device.Store, x, false, w, true) })
+		})
+		b.Run(c.name+"/linear+relu", func(b *testing.B) {
+			measure(b, d, flops, "TFLOP/s", func() error { return k.Linear(s, y, x, w, bias, device.ActReLU) })
+		})
+		b.Run(c.name+"/weight", func(b *testing.B) {
+			measure(b, d, flops, "TFLOP/s", func() error { return k.MatMul(s, w, device.Accum{Alpha: 1e-9, Beta: 1}, y, true, x, false) })
+		})
+		if c.dt == device.Float64 {
+			continue
+		}
+		const n = 8192
+		p, q, r := uniform(b, d, tensor(b, d, c.dt, n, n)), uniform(b, d, tensor(b, d, c.dt, n, n)), tensor(b, d, c.dt, n, n)
+		b.Run(c.name+"/8192", func(b *testing.B) {
+			measure(b, d, 2*n*n*n/1e12, "TFLOP/s", func() error { return k.MatMul(s, r, device.Store, p, false, q, false) })
+		})
+	}
+}
+
+// BenchmarkBandwidth counts the bytes that a kernel must read and write, on
+// arrays several times as large as the cache.
+func BenchmarkBandwidth(b *testing.B) {
+	d := gpu(b, &Options{Log: quiet()})
+	k, s := d.Kernels(), d.Compute()
+	for _, dt := range []device.DType{device.Float32, device.BFloat16} {
+		const rows, cols = 16000, 4000
+		x, y, z := uniform(b, d, tensor(b, d, dt, rows, cols)), uniform(b, d, tensor(b, d, dt, rows, cols)), tensor(b, d, dt, rows, cols)
+		row, column, g := uniform(b, d, tensor(b, d, dt, cols)), uniform(b, d, tensor(b, d, dt, rows, 1)), uniform(b, d, tensor(b, d, dt, 1))
+		other := tensor(b, d, device.Float64, rows*cols)
+		labels := tensor(b, d, device.Int64, rows)
+		ok(b, k.Fill(s, labels, 7))
+		pass := float64(x.Bytes()) / 1e9
+		for _, c := range []struct {
+			name   string
+			passes float64
+			f      func() error
+		}{
+			{"Fill", 1, func() error { return k.Fill(s, z, 3) }},
+			{"Copy", 2, func() error { return k.Copy(s, z, x) }},
+			{"Copy to float64", 1 + 8/float64(dt.Size()), func() error { return k.Copy(s, other, x) }},
+			{"Axpby", 3, func() error { return k.Axpby(s, z, device.Accum{Alpha: 0.5, Beta: 0.5}, x) }},
+			{"Unary ReLU", 2, func() error { return k.Unary(s, device.ReLU, z, x) }},
+			{"Unary Tanh", 2, func() error { return k.Unary(s, device.Tanh, z, x) }},
+			{"UnaryGrad ReLU", 3, func() error { return k.UnaryGrad(s, device.ReLU, z, device.Store, x, y, y) }},
+			{"Binary", 3, func() error { return k.Binary(s, device.Add, z, x, y) }},
+			{"Binary row", 2, func() error { return k.Binary(s, device.Add, z, x, row) }},
+			{"Binary column", 2, func() error { return k.Binary(s, device.Mul, z, x, column) }},
+			{"Sum rows", 1, func() error { return k.Sum(s, row, device.Store, x) }},
+			{"Sum columns", 1, func() error { return k.Sum(s, column, device.Store, x) }},
+			{"Sum all", 1, func() error { return k.Sum(s, g, device.Store, x) }},
+			{"MSE", 2, func() error { return k.MSE(s, g, x, y) }},
+			{"MSEGrad", 3, func() error { return k.MSEGrad(s, z, device.Store, g, x, y) }},
+			{"CrossEntropy", 2, func() error { return k.CrossEntropy(s, g, z, x, labels) }},
+			{"CrossEntropyGrad", 2, func() error { return k.CrossEntropyGrad(s, z, device.Store, g, x, labels) }},
+			{"SGD", 3, func() error { return k.SGD(s, device.SGDStep{Param: z, Grad: x, LR: 1e-9}) }},
+			{"SGD momentum", 5, func() error {
+				return k.SGD(s, device.SGDStep{Param: z, Grad: x, Velocity: y, LR: 1e-9, Momentum: 0.9, Skip: row.Range(0, 0)})
+			}},
+			{"Uniform", 1, func() error { return k.Uniform(s, z, -1, 1, 1, 0) }},
+		} {
+			b.Run(fmt.Sprintf("%v/%s", dt, c.name), func(b *testing.B) { measure(b, d, c.passes*pass, "GB/s", c.f) })
+		}
+		for _, t := range []device.Tensor{x, y, z, other} {
+			d.Free(t.Buf)
+		}
+	}
+}
+
+// BenchmarkSumBias is the gradient of a layer's bias: 1000 rows of 4000.
+func BenchmarkSumBias(b *testing.B) {
+	d := gpu(b, &Options{Log: quiet()})
+	x, row := uniform(b, d, tensor(b, d, device.Float32, 1000, 4000)), tensor(b, d, device.Float32, 4000)
+	measure(b, d, float64(x.Bytes())/1e9, "GB/s", func() error { return d.Kernels().Sum(d.Compute(), row, device.Store, x) })
+}
+
+// BenchmarkHostCopy is CopyIn and CopyOut of 64 MiB.
+func BenchmarkHostCopy(b *testing.B) {
+	d := gpu(b, &Options{Log: quiet()})
+	mem := make([]byte, 64<<20)
+	x := tensor(b, d, device.Uint8, len(mem))
+	b.Run("in", func(b *testing.B) {
+		measure(b, d, float64(len(mem))/1e9, "GB/s", func() error { return d.CopyIn(d.Compute(), x.Buf, mem) })
+	})
+	b.Run("out", func(b *testing.B) {
+		measure(b, d, float64(len(mem))/1e9, "GB/s", func() error { return d.CopyOut(b.Context(), d.Compute(), mem, x.Buf) })
+	})
+}
+
+// BenchmarkLaunch is the host's time for a small kernel.
+func BenchmarkLaunch(b *testing.B) {
+	d := gpu(b, &Options{Log: quiet()})
+	x := uniform(b, d, tensor(b, d, device.Float32, 64, 64))
+	b.Run("Axpby", func(b *testing.B) {
+		b.ReportAllocs()
+		for range b.N {
+			ok(b, d.Kernels().Axpby(d.Compute(), x, device.Store, x))
+		}
+	})
+	b.Run("Record", func(b *testing.B) {
+		b.ReportAllocs()
+		for range b.N {
+			d.Compute().Record()
+		}
+	})
+	b.Run("MatMul", func(b *testing.B) {
+		b.ReportAllocs()
+		y := tensor(b, d, device.Float32, 64, 64)
+		for range b.N {
+			ok(b, d.Kernels().MatMul(d.Compute(), y, device.Store, x, false, x, true))
+		}
+	})
+}

@@ -1,0 +1,231 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "blaslt.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/nvidia"
+)
+
+// blasLt is libcublasLt, and the products it was asked for.
+type blasLt struct {
+	d     *Device
+	lib   *dl.Library
+	fns   *C.blaslt // in C's memory
+	plans map[product]*plan
+}
+
+// product is all that cuBLAS chooses its algorithm by. It is in cuBLAS's
+// terms, where arrays are column-major: a row-major one is the transpose of
+// what cuBLAS sees, so dst = x·y is asked for as dstᵀ = yᵀ·xᵀ, with the
+// operands swapped.
+type product struct {
+	dt                     device.DType
+	tf32                   bool
+	ta, tb                 bool // the first operand is y, the second x
+	rows, cols, inner      int  // n, m, k
+	epilogue               C.int
+	alignA, alignB, alignD int
+	alignBias              int
+}
+
+// Epilogues: what follows the product in the same kernel. The last two can be
+// joined. ReLU keeps a NaN.
+const (
+	epilogueNone = 1
+	epilogueReLU = 2
+	epilogueBias = 4
+)
+
+func epilogue(bias device.Tensor, act device.Activation) (e C.int) {
+	if act == device.ActReLU {
+		e |= epilogueReLU
+	}
+	if !bias.IsZero() {
+		e |= epilogueBias
+	}
+	return max(e, epilogueNone)
+}
+
+// plan is how a product is computed.
+type plan struct {
+	c    *C.blaslt_plan
+	best C.int // which of its candidates
+}
+
+// errUnsupported says that cuBLAS has no kernel for a product.
+var errUnsupported = errors.New("cuBLAS has no kernel for it")
+
+// openBlasLt loads libcublasLt for a device.
+func openBlasLt(d *Device) (*blasLt, error) {
+	lib, err := dl.Open(nvidia.Search("libcublasLt, CUDA's matrix products,", "GODDP_LIBCUBLASLT",
+		"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"))
+	if err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
+	}
+	b := &blasLt{d: d, lib: lib, fns: (*C.blaslt)(C.calloc(1, C.sizeof_blaslt)), plans: map[product]*plan{}}
+	err = fill(lib, int(C.blaslt_count()),
+		func(i int) string { return C.GoString(C.blaslt_symbol(C.int(i))) },
+		func(i int, f unsafe.Pointer) { C.blaslt_set(b.fns, C.int(i), f) })
+	if err == nil {
+		err = b.check("cublasLtCreate", C.blaslt_create(b.fns, d.drv.fns, d.ctx))
+	}
+	if err != nil {
+		C.free(unsafe.Pointer(b.fns))
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *blasLt) String() string {
+	return fmt.Sprintf("%v (%d)", b.lib, uint64(C.blaslt_version(b.fns)))
+}
+
+func (b *blasLt) close() error {
+	for _, p := range b.plans {
+		if p != nil {
+			C.blaslt_plan_free(b.fns, p.c)
+		}
+	}
+	err := b.check("cublasLtDestroy", C.blaslt_destroy(b.fns, b.d.drv.fns, b.d.ctx))
+	C.free(unsafe.Pointer(b.fns))
+	return err
+}
+
+// check turns a status into an error. Where the device is at fault, which
+// cuBLAS does not tell, that is the error.
+func (b *blasLt) check(call string, status C.int) error {
+	if status == 0 {
+		return nil
+	}
+	if _, err := b.d.compute.idle(); err != nil {
+		return err
+	}
+	return &Error{Device: b.d.name, Call: call, Code: int(status), Name: C.GoString(C.blaslt_error_name(b.fns, status))}
+}
+
+// plan finds how to compute a product, once: errUnsupported where cuBLAS
+// cannot.
+func (b *blasLt) plan(p product, bias uint64) (_ *plan, fresh bool, err error) {
+	if found, ok := b.plans[p]; ok {
+		if found == nil {
+			return nil, false, errUnsupported
+		}
+		return found, false, nil
+	}
+	w := C.blaslt_product{
+		ta: C.int(flag(p.ta)), tb: C.int(flag(p.tb)),
+		rows: C.uint64_t(p.rows), cols: C.uint64_t(p.cols), inner: C.uint64_t(p.inner),
+		epilogue: p.epilogue, bias: C.uint64_t(bias), workspace: workspaceSize,
+		alignA: C.uint32_t(p.alignA), alignB: C.uint32_t(p.alignB), alignD: C.uint32_t(p.alignD),
+	}
+	w._type, w.compute, w.scale = p.types()
+	made := &plan{}
+	status := C.blaslt_plan_new(b.fns, b.d.drv.fns, b.d.ctx, &w, &made.c)
+	if status == C.BLASLT_NOT_SUPPORTED {
+		b.plans[p] = nil
+		return nil, false, errUnsupported
+	}
+	if err := b.check("cublasLtMatmulAlgoGetHeuristic", status); err != nil {
+		return nil, false, err
+	}
+	b.plans[p] = made
+	return made, true, nil
+}
+
+// types are the types of elements, of the computation and of its factors.
+func (p product) types() (element, compute, scale C.int) {
+	const (
+		r32F, r64F, r16F, r16BF = 0, 1, 2, 14 // cudaDataType
+		in32F, in64F, inTF32    = 68, 70, 77  // cublasComputeType_t
+	)
+	switch p.dt {
+	case device.Float64:
+		return r64F, in64F, r64F
+	case device.Float16:
+		return r16F, in32F, r32F
+	case device.BFloat16:
+		return r16BF, in32F, r32F
+	}
+	if p.tf32 {
+		return r32F, inTF32, r32F
+	}
+	return r32F, in32F, r32F
+}
+
+// arguments of one product, by address.
+type arguments struct {
+	alpha, beta      float64
+	a, b, c, d, bias uint64
+}
+
+// run enqueues a product by a plan's candidate i.
+func (b *blasLt) run(s *Stream, p *plan, i C.int, a arguments) error {
+	work, err := s.workspace()
+	if err != nil {
+		return err
+	}
+	return b.check("cublasLtMatmul", C.blaslt_run(b.fns, b.d.drv.fns, b.d.ctx, p.c, i, C.double(a.alpha), C.uint64_t(a.a), C.uint64_t(a.b),
+		C.double(a.beta), C.uint64_t(a.c), C.uint64_t(a.d), C.uint64_t(a.bias), C.uint64_t(work.Addr()), workspaceSize, s.handle))
+}
+
+// Tuning runs every candidate a few times into scratch memory.
+const (
+	tuneRuns = 4
+	tuneWait = 5 * time.Second // then cuBLAS's own choice stays
+)
+
+// tune times a plan's candidates on operands as they are and keeps the
+// fastest. What stops it leaves cuBLAS's own choice.
+func (b *blasLt) tune(s *Stream, p *plan, a arguments, size int) error {
+	captured, err := s.capturing()
+	if err != nil || captured {
+		return err
+	}
+	scratch, err := b.d.Alloc(size)
+	if err != nil {
+		return nil
+	}
+	defer b.d.Free(scratch)
+	a.d = uint64(scratch.Addr())
+	var from, to [C.BLASLT_CANDIDATES]*Event
+	count := int(C.blaslt_plan_count(p.c))
+	for i := range count {
+		for run := range tuneRuns {
+			if run == 1 { // the first warms up
+				from[i] = b.d.events.record(s)
+			}
+			if err := b.run(s, p, C.int(i), a); err != nil {
+				return b.d.Err()
+			}
+		}
+		to[i] = b.d.events.record(s)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tuneWait)
+	defer cancel()
+	if err := to[count-1].Sync(ctx); err != nil {
+		return b.d.Err()
+	}
+	var least time.Duration
+	for i := range count {
+		took, err := elapsed(from[i], to[i])
+		if err != nil {
+			return err
+		}
+		if i == 0 || took < least {
+			p.best, least = C.int(i), took
+		}
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// cache keeps compiled kernels between runs, in a folder that only its user
+// can write: whoever writes there has code run in the user's programs. An
+// entry is a file of the SHA-256 of what follows, and that.
+//
+// One process fills the cache at a time, under a lock of the folder; the
+// others of a host wait and find everything there. An entry is written beside
+// its place and renamed, so that a reader sees a whole one or none.
+type cache struct {
+	dir string // empty: nothing is kept
+}
+
+// lockWait bounds the wait for another process's compilation.
+const lockWait = 2 * time.Minute
+
+// openCache prepares the cache's folder; an empty dir is the default one.
+// Where it cannot be trusted or made nothing is kept, which costs seconds at
+// every start: the log says so.
+func openCache(dir string, log *slog.Logger) cache {
+	dir, err := cacheDir(dir)
+	if err != nil {
+		log.Warn("cuda: compiled kernels are not kept", "cause", err)
+		return cache{}
+	}
+	return cache{dir}
+}
+
+func cacheDir(dir string) (string, error) {
+	if dir == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(user, "goddp", "kernels")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return "", &os.PathError{Op: "lstat", Path: dir, Err: err}
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return "", fmt.Errorf("%s is not a folder", dir)
+	case int(st.Uid) != os.Geteuid():
+		return "", fmt.Errorf("%s belongs to user %d, not %d", dir, st.Uid, os.Geteuid())
+	case st.Mode&0o077 != 0:
+		return "", fmt.Errorf("%s has mode %#o, want 0700", dir, st.Mode&0o777)
+	}
+	return dir, nil
+}
+
+// entry is a thing to be kept, and how it is made.
+type entry struct {
+	key  string // a file name
+	make func() ([]byte, error)
+}
+
+// get returns the entries' contents: from the cache those that are there and
+// whole, made at the same time the others.
+func (c cache) get(ctx context.Context, entries []entry) ([][]byte, error) {
+	got := make([][]byte, len(entries))
+	if c.dir == "" {
+		return got, c.build(entries, got)
+	}
+	if c.read(entries, got) {
+		return got, nil
+	}
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if c.read(entries, got) {
+		return got, nil
+	}
+	return got, c.build(entries, got)
+}
+
+// read fills in the entries that are there, and tells whether all are.
+func (c cache) read(entries []entry, got [][]byte) bool {
+	all := true
+	for i, e := range entries {
+		if got[i] == nil {
+			got[i] = c.load(e.key)
+		}
+		all = all && got[i] != nil
+	}
+	return all
+}
+
+// load reads an entry, nil where it is not there or not whole.
+func (c cache) load(key string) []byte {
+	file, err := os.ReadFile(filepath.Join(c.dir, key))
+	if err != nil || len(file) <= sha256.Size {
+		return nil
+	}
+	sum, content := file[:sha256.Size], file[sha256.Size:]
+	if got := sha256.Sum256(content); !bytes.Equal(got[:], sum) {
+		return nil
+	}
+	return content
+}
+
+// build makes the entries that are missing and keeps them.
+func (c cache) build(entries []entry, got [][]byte) error {
+	errs := make([]error, len(entries))
+	var wg sync.WaitGroup
+	for i, e := range entries {
+		if got[i] != nil {
+			continue
+		}
+		wg.Go(func() {
+			if got[i], errs[i] = e.make(); errs[i] == nil && c.dir != "" {
+				errs[i] = c.store(e.key, got[i])
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// store writes an entry.
+func (c cache) store(key string, content []byte) error {
+	f, err := os.CreateTemp(c.dir, "new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // fails once it is renamed
+	sum := sha256.Sum256(content)
+	_, err = f.Write(append(sum[:], content...))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), filepath.Join(c.dir, key))
+}
+
+// lock waits for the folder's lock, which a process that dies lets go.
+func (c cache) lock(ctx context.Context) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	err = await(ctx, func() (bool, error) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("waiting for another process to compile kernels, which holds %s: %w", f.Name(), err)
+	}
+	return func() { f.Close() }, nil
+}

@@ -1,0 +1,195 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/device"
+)
+
+// privateDir is a folder as a cache wants it.
+func privateDir(t *testing.T) string {
+	dir := filepath.Join(t.TempDir(), "kernels")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// counted is an entry that counts how often it is made.
+func counted(key string, made *int) entry {
+	return entry{key, func() ([]byte, error) { *made++; return []byte("code of " + key), nil }}
+}
+
+func TestCache(t *testing.T) {
+	dir := privateDir(t)
+	c := openCache(dir, quiet())
+	var made int
+	get := func() {
+		t.Helper()
+		got, err := c.get(t.Context(), []entry{counted("a", &made)})
+		if err != nil || string(got[0]) != "code of a" {
+			t.Fatalf("got %q, %v", got, err)
+		}
+	}
+	get()
+	get()
+	if made != 1 {
+		t.Errorf("made %d times, want once", made)
+	}
+	file := filepath.Join(dir, "a")
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, spoilt := range [][]byte{
+		nil, whole[:10], whole[:len(whole)-1], append(bytes.Clone(whole), 0), append([]byte{whole[0] ^ 1}, whole[1:]...),
+		append(bytes.Clone(whole[:len(whole)-1]), whole[len(whole)-1]^1),
+	} {
+		if err := os.WriteFile(file, spoilt, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		get()
+		if made != i+2 {
+			t.Errorf("a spoilt entry (%d bytes of %d) was taken for whole", len(spoilt), len(whole))
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "new-*")); len(left) > 0 {
+		t.Errorf("temporary files are left: %q", left)
+	}
+}
+
+func TestCacheErrors(t *testing.T) {
+	c := openCache(privateDir(t), quiet())
+	var made int
+	failing := entry{"bad", func() ([]byte, error) { return nil, fmt.Errorf("does not compile") }}
+	if _, err := c.get(t.Context(), []entry{counted("good", &made), failing}); err == nil || !strings.Contains(err.Error(), "does not compile") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := c.get(t.Context(), []entry{counted("good", &made)}); err != nil || made != 1 {
+		t.Errorf("made %d times, %v", made, err)
+	}
+}
+
+// TestCacheIsPrivate checks that a folder that others can write is not used.
+func TestCacheIsPrivate(t *testing.T) {
+	for _, mode := range []os.FileMode{0o755, 0o720, 0o777} {
+		dir := privateDir(t)
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		c := openCache(dir, quiet())
+		var made int
+		for range 2 {
+			if _, err := c.get(t.Context(), []entry{counted("a", &made)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if files, _ := os.ReadDir(dir); made != 2 || len(files) != 0 {
+			t.Errorf("mode %o: made %d times, %d files", mode, made, len(files))
+		}
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(privateDir(t), link); err != nil {
+		t.Fatal(err)
+	}
+	if c := openCache(link, quiet()); c.dir != "" {
+		t.Error("a symbolic link was taken for a folder")
+	}
+}
+
+// TestCacheIsFilledOnce has processes start at the same time with an empty
+// cache.
+func TestCacheIsFilledOnce(t *testing.T) {
+	dir := privateDir(t)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			cmd := exec.CommandContext(t.Context(), os.Args[0])
+			cmd.Env = append(os.Environ(), role+"=cache", "GODDP_CUDA_TEST_DIR="+dir)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	wg.Wait()
+	made, err := os.ReadFile(filepath.Join(dir, "made"))
+	if err != nil || len(made) != 3 {
+		t.Errorf("three entries were made %d times by four processes, %v", len(made), err)
+	}
+}
+
+// fillCache is one of those processes: making an entry appends a byte to a
+// file, and takes a while.
+func fillCache(dir string) int {
+	var entries []entry
+	for _, key := range []string{"a", "b", "c"} {
+		entries = append(entries, entry{key, func() ([]byte, error) {
+			f, err := os.OpenFile(filepath.Join(dir, "made"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+			if err != nil {
+				return nil, err
+			}
+			defer f.Close()
+			time.Sleep(100 * time.Millisecond) // stands for a compilation
+			_, err = f.Write([]byte{'.'})
+			return []byte(key), err
+		}})
+	}
+	got, err := openCache(dir, quiet()).get(context.Background(), entries)
+	if err != nil || len(got) != 3 || string(got[2]) != "c" {
+		fmt.Println(got, err)
+		return 1
+	}
+	return 0
+}
+
+// TestLockDeadline checks that the wait for another process ends.
+func TestLockDeadline(t *testing.T) {
+	c := openCache(privateDir(t), quiet())
+	unlock, err := c.lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	var made int
+	if _, err := c.get(ctx, []entry{counted("a", &made)}); err == nil || made != 0 {
+		t.Errorf("got past a lock that is held: %v", err)
+	}
+	unlock()
+	if _, err := c.get(t.Context(), []entry{counted("a", &made)}); err != nil || made != 1 {
+		t.Errorf("behind the lock: made %d times, %v", made, err)
+	}
+}
+
+// TestSpoiltKernels checks that a device opens, and works, on a cache whose
+// entries are spoilt.
+func TestSpoiltKernels(t *testing.T) {
+	dir := privateDir(t)
+	ok(t, openGPU(t, &Options{CacheDir: dir}).Close())
+	files, err := filepath.Glob(filepath.Join(dir, "*.cubin"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("the cache holds %q, %v", files, err)
+	}
+	for i, f := range files {
+		if i%2 == 0 {
+			ok(t, os.Truncate(f, 1000))
+		}
+	}
+	d := gpu(t, &Options{CacheDir: dir})
+	x := upload(t, d, []float32{1, 2, 3}, 3)
+	ok(t, d.Kernels().Axpby(d.Compute(), x, device.Accum{Alpha: 2}, x))
+	if got := download(t, d, x); got[2] != 6 {
+		t.Errorf("twice [1 2 3] is %v", got)
+	}
+}

@@ -1,0 +1,189 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "driver.h"
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// Copies between host and device go through pinned memory, which the copy
+// engines read and write by themselves.
+const (
+	pieceSize   = 4 << 20          // one copy moves at most so many bytes
+	stagingSize = 64 << 20         // pieces in flight
+	stagingWait = 10 * time.Minute // for the oldest of them, before CopyIn gives up
+)
+
+// CopyIn enqueues a copy of src to dst, of the same length. It returns once
+// src is staged, which may be before the copy has run.
+func (d *Device) CopyIn(st device.Stream, dst device.Buffer, src []byte) error {
+	operand.Bytes("CopyIn", dst.Len(), len(src))
+	s := d.stream(st)
+	for off := 0; off < len(src); off += pieceSize {
+		n := min(pieceSize, len(src)-off)
+		p, err := d.staging.get(n)
+		if err != nil {
+			return err
+		}
+		copy(p.Host(), src[off:off+n])
+		err = d.check("cuMemcpyHtoDAsync", C.drv_copy_in(d.drv.fns, d.ctx,
+			C.uint64_t(dst.Addr())+C.uint64_t(off), unsafe.Pointer(unsafe.SliceData(p.Host())), C.size_t(n), s.handle))
+		d.staging.put(p, s.Record())
+		if err != nil {
+			return err
+		}
+	}
+	return d.Err()
+}
+
+// CopyOut copies src to dst, of the same length, after everything enqueued on
+// the stream. If ctx ends first, dst holds a part.
+func (d *Device) CopyOut(ctx context.Context, st device.Stream, dst []byte, src device.Buffer) error {
+	operand.Bytes("CopyOut", len(dst), src.Len())
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: CopyOut of %d bytes: %w", d.name, len(dst), context.Cause(ctx))
+	}
+	s := d.stream(st)
+	// One piece is on its way while the one before is copied to dst.
+	var before flight
+	for off := 0; off < len(dst); off += pieceSize {
+		next, err := d.fetch(s, dst[off:min(off+pieceSize, len(dst))], src, off)
+		if err == nil {
+			err = before.land(ctx)
+		}
+		if err != nil {
+			next.drop()
+			return err
+		}
+		before = next
+	}
+	return before.land(ctx)
+}
+
+// flight is a piece on its way to the host; the zero flight is none.
+type flight struct {
+	d     *Device
+	dst   []byte
+	piece device.Buffer
+	done  device.Event
+}
+
+// fetch enqueues a copy to the host of as many bytes as dst holds, from off.
+func (d *Device) fetch(s *Stream, dst []byte, src device.Buffer, off int) (flight, error) {
+	p, err := d.staging.get(len(dst))
+	if err != nil {
+		return flight{}, err
+	}
+	err = d.check("cuMemcpyDtoHAsync", C.drv_copy_out(d.drv.fns, d.ctx,
+		unsafe.Pointer(unsafe.SliceData(p.Host())), C.uint64_t(src.Addr())+C.uint64_t(off), C.size_t(len(dst)), s.handle))
+	return flight{d, dst, p, s.Record()}, err
+}
+
+// land waits for the piece, copies it to its place and gives it back.
+func (f flight) land(ctx context.Context) error {
+	if f.d == nil {
+		return nil
+	}
+	defer f.drop()
+	if err := f.done.Sync(ctx); err != nil {
+		return fmt.Errorf("%s: CopyOut: %w", f.d.name, err)
+	}
+	copy(f.dst, f.piece.Host())
+	return nil
+}
+
+// drop gives the piece back, which may still be on its way.
+func (f flight) drop() {
+	if f.d != nil {
+		f.d.staging.put(f.piece, f.done)
+	}
+}
+
+// staging is pinned host memory: an arena, and the pieces that copies in
+// flight still use.
+type staging struct {
+	d     *Device
+	arena *device.Arena
+
+	mu   sync.Mutex
+	busy []piece // in the order that they were put
+	size int     // of busy, in bytes
+}
+
+type piece struct {
+	mem  device.Buffer
+	idle device.Event
+}
+
+func newStaging(d *Device) *staging {
+	st := &staging{d: d}
+	st.arena = device.NewArena(st.pin, st.unpin)
+	return st
+}
+
+// get returns n bytes, if need be after waiting for a piece in flight.
+func (st *staging) get(n int) (device.Buffer, error) {
+	if err := st.d.Err(); err != nil {
+		return device.Buffer{}, err
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for st.size > stagingSize {
+		ctx, cancel := context.WithTimeout(context.Background(), stagingWait)
+		err := st.busy[0].idle.Sync(ctx)
+		cancel()
+		if err != nil {
+			return device.Buffer{}, fmt.Errorf("%s: waiting for the first of %d bytes of copies in flight: %w", st.d.name, st.size, err)
+		}
+		st.sweep()
+	}
+	st.sweep()
+	return st.arena.Alloc(n)
+}
+
+// put gives a piece back, to be used again after idle.
+func (st *staging) put(mem device.Buffer, idle device.Event) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.busy = append(st.busy, piece{mem, idle})
+	st.size += mem.Len()
+}
+
+// sweep frees the pieces at the head that are idle.
+func (st *staging) sweep() {
+	for len(st.busy) > 0 {
+		p := st.busy[0]
+		if done, err := p.idle.Done(); !done || err != nil {
+			return
+		}
+		st.busy = st.busy[1:]
+		st.size -= p.mem.Len()
+		st.arena.Free(p.mem)
+	}
+}
+
+// close gives everything back to an idle device.
+func (st *staging) close() { st.arena.Close() }
+
+func (st *staging) pin(size int) (device.Buffer, error) {
+	var p unsafe.Pointer
+	if err := st.d.check("cuMemHostAlloc", C.drv_host_alloc(st.d.drv.fns, st.d.ctx, &p, C.size_t(size))); err != nil {
+		return device.Buffer{}, err
+	}
+	return device.HostBuffer(unsafe.Slice((*byte)(p), size), nil), nil
+}
+
+func (st *staging) unpin(b device.Buffer) {
+	// What fails here would fail again in Close's own calls.
+	C.drv_host_free(st.d.drv.fns, st.d.ctx, unsafe.Pointer(unsafe.SliceData(b.Host())))
+}

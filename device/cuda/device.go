@@ -1,0 +1,269 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "driver.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Device implements device.Device on one GPU.
+type Device struct {
+	ordinal int
+	name    string // "cuda:0"
+	card    *card
+	drv     *driver
+	ctx     C.uintptr_t // the primary context, which this process's libraries share
+	log     *slog.Logger
+	ended   atomic.Pointer[error] // a LostError, or ErrClosed: no call reaches CUDA any more
+
+	compute *Stream
+	kernels *kernels
+	events  eventPool
+	clock   clock
+	memory  *device.Arena
+	staging *staging
+	values  device.Values
+
+	limit     int64 // of held; 0 is none
+	held      int64 // bytes that the arena got from the driver; the arena calls one at a time
+	condemned []device.Buffer
+
+	mu      sync.Mutex
+	streams map[*Stream]struct{}
+	spare   []workspace // of closed streams
+}
+
+// drainWait bounds how long a release of memory waits for work in flight.
+const drainWait = 10 * time.Second
+
+func open(ordinal int, o Options) (_ device.Device, err error) {
+	drv, err := openDriver()
+	if err != nil {
+		return nil, err
+	}
+	card, err := drv.card(ordinal)
+	if err != nil {
+		drv.free()
+		return nil, err
+	}
+	d := &Device{
+		ordinal: ordinal, name: fmt.Sprintf("cuda:%d", ordinal), card: card, drv: drv, log: o.Log,
+		limit: o.MemoryLimit, streams: map[*Stream]struct{}{},
+	}
+	if err := d.check("cuDevicePrimaryCtxRetain", C.drv_retain(drv.fns, &d.ctx, card.handle)); err != nil {
+		drv.free()
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	d.events.d = d
+	d.memory = device.NewArena(d.allocRaw, d.releaseRaw)
+	d.staging = newStaging(d)
+	if d.compute, err = d.newStream(false); err != nil {
+		return nil, err
+	}
+	if err = d.clock.start(d); err != nil {
+		return nil, err
+	}
+	if d.kernels, err = newKernels(d, o); err != nil {
+		return nil, err
+	}
+	d.log.Debug("cuda: device opened", "device", d.name, "gpu", card.name, "arch", card.arch(), "multiprocessors", card.sms,
+		"driver", card.driver, "libcuda", drv.lib, "libcublasLt", d.kernels.blas, "libnvrtc", d.kernels.compiler)
+	return d, nil
+}
+
+// String is the device's name: "cuda:1".
+func (d *Device) String() string { return d.name }
+
+// Ordinal is the number that the device was opened by.
+func (d *Device) Ordinal() int { return d.ordinal }
+
+// Context is the CUcontext that everything of the device belongs to: its
+// primary one. Like all raw handles it is for libraries beside this package;
+// a C call that uses one makes the context current first, on its own thread.
+func (d *Device) Context() uintptr { return uintptr(d.ctx) }
+
+// Lookup finds a function of the driver, cuCtxSetCurrent for one.
+func (d *Device) Lookup(symbol string) (unsafe.Pointer, error) { return d.drv.lib.Lookup(symbol) }
+
+// Err is nil while the device works: then the [*LostError] that ended it, or
+// [ErrClosed].
+func (d *Device) Err() error {
+	if e := d.ended.Load(); e != nil {
+		return *e
+	}
+	return nil
+}
+
+// check turns what a call of the driver returned into an error. One that
+// lasts ends the device.
+func (d *Device) check(call string, code C.int) error {
+	if code == 0 {
+		return nil
+	}
+	return d.failed(d.drv.check(d.name, call, code))
+}
+
+// failed ends the device if err lasts; the first to do so is everyone's error.
+func (d *Device) failed(err error) error {
+	var e *Error
+	if !errors.As(err, &e) || !lasting(e.Code) {
+		return err
+	}
+	var lost error = &LostError{Device: d.name, Cause: e}
+	if d.ended.CompareAndSwap(nil, &lost) {
+		d.log.Error("cuda: device lost", "device", d.name, "cause", e)
+	}
+	return d.Err()
+}
+
+// Alloc returns size bytes of the device's memory.
+func (d *Device) Alloc(size int) (device.Buffer, error) {
+	if err := d.Err(); err != nil {
+		return device.Buffer{}, err
+	}
+	return d.memory.Alloc(size)
+}
+
+// Free gives a Buffer that Alloc returned back.
+func (d *Device) Free(b device.Buffer) { d.memory.Free(b) }
+
+// allocRaw is where the arena gets memory from.
+func (d *Device) allocRaw(size int) (device.Buffer, error) {
+	if d.limit > 0 && d.held+int64(size) > d.limit {
+		return device.Buffer{}, &device.OutOfMemoryError{Device: d.name, Asked: int64(size), InUse: d.held, Free: d.limit - d.held}
+	}
+	b, err := d.allocDriver(size)
+	if err == nil {
+		d.held += int64(size)
+	}
+	return b, err
+}
+
+// allocDriver asks the driver for memory.
+func (d *Device) allocDriver(size int) (device.Buffer, error) {
+	var addr C.uint64_t
+	code := C.drv_alloc(d.drv.fns, d.ctx, &addr, C.size_t(size))
+	if code == codeOutOfMemory {
+		oom := &device.OutOfMemoryError{Device: d.name, Asked: int64(size), InUse: d.held, Free: -1}
+		var free, total C.size_t
+		if C.drv_mem_info(d.drv.fns, d.ctx, &free, &total) == 0 {
+			oom.Free = int64(free)
+		}
+		return device.Buffer{}, oom
+	}
+	if err := d.check("cuMemAlloc", code); err != nil {
+		return device.Buffer{}, err
+	}
+	return device.DeviceBuffer(uintptr(addr), size, nil), nil
+}
+
+// releaseRaw gives memory back to the driver. That blocks, inside the driver,
+// until all work in flight is done, and a collective whose peer is gone never
+// is: so the wait happens here, bounded, and memory that is still in use past
+// it stays held until Close.
+func (d *Device) releaseRaw(b device.Buffer) {
+	ctx, cancel := context.WithTimeout(context.Background(), drainWait)
+	defer cancel()
+	if err := d.drain(ctx); err != nil {
+		d.condemned = append(d.condemned, b)
+		return
+	}
+	d.freeDriver(b)
+	d.held -= int64(b.Len())
+}
+
+func (d *Device) freeDriver(b device.Buffer) error {
+	if d.Err() != nil {
+		return nil // gone with the context
+	}
+	return d.check("cuMemFree", C.drv_free(d.drv.fns, d.ctx, C.uint64_t(b.Addr())))
+}
+
+// drain waits until every stream is idle.
+func (d *Device) drain(ctx context.Context) error {
+	d.mu.Lock()
+	streams := make([]*Stream, 0, len(d.streams))
+	for s := range d.streams {
+		streams = append(streams, s)
+	}
+	d.mu.Unlock()
+	for _, s := range streams {
+		if err := await(ctx, s.idle); err != nil {
+			return fmt.Errorf("%s: waiting for work in flight: %w", d.name, err)
+		}
+	}
+	return nil
+}
+
+// Compute is the stream that a program's own kernels run on.
+func (d *Device) Compute() device.Stream { return d.compute }
+
+// Kernels is the device's implementation of the operations.
+func (d *Device) Kernels() device.Kernels { return d.kernels }
+
+// Values keeps per-device state of the layers above.
+func (d *Device) Values() *device.Values { return &d.values }
+
+// Memory tells what the arena holds.
+func (d *Device) Memory() device.MemoryStats { return d.memory.Stats() }
+
+// Close frees everything. It waits, within bounds, for work in flight; if that
+// does not end, or the device is lost, the memory is left to the process's
+// end and the error says so.
+func (d *Device) Close() error {
+	if errors.Is(d.Err(), ErrClosed) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), drainWait)
+	defer cancel()
+	err := d.Err()
+	if err == nil {
+		err = d.drain(ctx)
+	}
+	if err == nil {
+		err = d.release()
+	}
+	closed := ErrClosed
+	d.ended.Store(&closed)
+	return err
+}
+
+// release gives everything back to an idle device.
+func (d *Device) release() error {
+	errs := []error{d.kernels.close()}
+	d.memory.Close()
+	for _, b := range d.condemned {
+		errs = append(errs, d.freeDriver(b))
+	}
+	d.staging.close()
+	for s := range d.streams {
+		errs = append(errs, s.destroy())
+	}
+	for _, w := range d.spare {
+		errs = append(errs, d.freeDriver(w.mem))
+	}
+	errs = append(errs, d.events.close())
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	err := d.check("cuDevicePrimaryCtxRelease", C.drv_release(d.drv.fns, d.card.handle))
+	d.drv.free()
+	return err
+}

@@ -1,0 +1,157 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "driver.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/nvidia"
+)
+
+// Codes of the driver that are no failures of a program.
+const (
+	codeOutOfMemory = 2
+	codeNotReady    = 600
+)
+
+// Attributes of a device.
+const (
+	attrMultiprocessors = 16
+	attrMajor           = 75
+	attrMinor           = 76
+)
+
+// driver is libcuda.
+type driver struct {
+	lib *dl.Library
+	fns *C.driver // in C's memory: the table is passed to every call
+}
+
+// openDriver loads and initialises libcuda.
+func openDriver() (*driver, error) {
+	lib, err := dl.Open(nvidia.Search("libcuda, which comes with NVIDIA's driver,", "GODDP_LIBCUDA", "libcuda.so.1", "libcuda.so"))
+	if err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
+	}
+	d := &driver{lib, (*C.driver)(C.calloc(1, C.sizeof_driver))}
+	err = fill(lib, int(C.driver_count()),
+		func(i int) string { return C.GoString(C.driver_symbol(C.int(i))) },
+		func(i int, f unsafe.Pointer) { C.driver_set(d.fns, C.int(i), f) })
+	if err == nil {
+		err = d.check("", "cuInit", C.drv_init(d.fns))
+	}
+	if err != nil {
+		d.free()
+		return nil, err
+	}
+	return d, nil
+}
+
+// fill looks up the n symbols of a table.
+func fill(lib *dl.Library, n int, symbol func(int) string, set func(int, unsafe.Pointer)) error {
+	for i := range n {
+		f, err := lib.Lookup(symbol(i))
+		if err != nil {
+			return fmt.Errorf("cuda: %w", err)
+		}
+		set(i, f)
+	}
+	return nil
+}
+
+// free gives the table back. The library stays loaded.
+func (d *driver) free() {
+	C.free(unsafe.Pointer(d.fns))
+	d.fns = nil
+}
+
+// check turns what a call returned into an error. The code comes as the int
+// of whichever file called.
+func (d *driver) check(device, call string, code C.int) error {
+	if code == 0 {
+		return nil
+	}
+	e := &Error{Device: device, Call: call, Code: int(code), Name: "unknown error", Text: C.GoString(C.drv_error_text(d.fns, code))}
+	if name := C.drv_error_name(d.fns, code); name != nil {
+		e.Name = C.GoString(name)
+	}
+	return e
+}
+
+// count is the number of devices.
+func (d *driver) count() (int, error) {
+	var n C.int
+	err := d.check("", "cuDeviceGetCount", C.drv_device_count(d.fns, &n))
+	return int(n), err
+}
+
+func count() (int, error) {
+	d, err := openDriver()
+	if err != nil {
+		return 0, err
+	}
+	defer d.free()
+	return d.count()
+}
+
+// card is a GPU as the driver describes it.
+type card struct {
+	handle       C.int
+	name         string
+	major, minor int // its compute capability
+	sms          int // its multiprocessors
+	driver       int // the CUDA version that the driver serves: 13000 is 13.0
+}
+
+// oldest is the least compute capability that has the half types'
+// conversions: Ampere.
+const oldest = 8
+
+// card finds a GPU by its ordinal.
+func (d *driver) card(ordinal int) (*card, error) {
+	n, err := d.count()
+	if err != nil {
+		return nil, err
+	}
+	if ordinal < 0 || ordinal >= n {
+		return nil, fmt.Errorf("cuda: there is no device %d: the driver has %d", ordinal, n)
+	}
+	c := &card{}
+	name := fmt.Sprintf("cuda:%d", ordinal)
+	if err := d.check(name, "cuDeviceGet", C.drv_device(d.fns, &c.handle, C.int(ordinal))); err != nil {
+		return nil, err
+	}
+	for _, a := range []struct {
+		into  *int
+		which C.int
+	}{{&c.major, attrMajor}, {&c.minor, attrMinor}, {&c.sms, attrMultiprocessors}} {
+		var v C.int
+		if err := d.check(name, "cuDeviceGetAttribute", C.drv_attribute(d.fns, &v, a.which, c.handle)); err != nil {
+			return nil, err
+		}
+		*a.into = int(v)
+	}
+	var version C.int
+	if err := d.check(name, "cuDriverGetVersion", C.drv_version(d.fns, &version)); err != nil {
+		return nil, err
+	}
+	c.driver = int(version)
+	var text [256]C.char
+	if err := d.check(name, "cuDeviceGetName", C.drv_device_name(d.fns, &text[0], C.int(len(text)), c.handle)); err != nil {
+		return nil, err
+	}
+	c.name = C.GoString(&text[0])
+	if c.major < oldest {
+		return nil, fmt.Errorf("%s is a %s of compute capability %d.%d; %d.0 is needed", name, c.name, c.major, c.minor, oldest)
+	}
+	return c, nil
+}
+
+// arch is the card's name for compilers.
+func (c *card) arch() string { return fmt.Sprintf("sm_%d%d", c.major, c.minor) }

@@ -1,0 +1,213 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "driver.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Event implements device.Event. Its CUevent comes from the device's pool and
+// goes back to it when the Event is unreachable, to be recorded again: a
+// stream that was told to wait for it waits for the point of that time.
+type Event struct {
+	d      *Device
+	handle C.uintptr_t
+	err    error // recording failed
+
+	mu sync.Mutex
+	at time.Time // once known
+}
+
+// Handle is the CUevent. It is valid while e is reachable.
+func (e *Event) Handle() uintptr { return uintptr(e.handle) }
+
+// with calls f with the CUevent, which stays e's meanwhile.
+func (e *Event) with(f func(C.uintptr_t) C.int) C.int {
+	defer runtime.KeepAlive(e)
+	return f(e.handle)
+}
+
+// Done tells, without blocking, whether the point was reached. The error is
+// the device's, if it failed on the way.
+func (e *Event) Done() (bool, error) {
+	if e.err != nil {
+		return false, e.err
+	}
+	if err := e.d.Err(); err != nil {
+		return false, err
+	}
+	code := e.with(func(h C.uintptr_t) C.int { return C.drv_event_query(e.d.drv.fns, e.d.ctx, h) })
+	if code == codeNotReady {
+		return false, nil
+	}
+	return code == 0, e.d.check("cuEventQuery", code)
+}
+
+// Sync blocks the caller until the point is reached.
+func (e *Event) Sync(ctx context.Context) error { return await(ctx, e.Done) }
+
+// Time is when the point was reached, on the host's clock, to within about
+// ten microseconds; the zero Time before that.
+func (e *Event) Time() time.Time {
+	if done, err := e.Done(); !done || err != nil {
+		return time.Time{}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.at.IsZero() {
+		e.at, _ = e.d.clock.time(e) // an error leaves it unknown
+	}
+	return e.at
+}
+
+// eventPool keeps the CUevents that no Event uses.
+type eventPool struct {
+	d    *Device
+	mu   sync.Mutex
+	free []C.uintptr_t
+	all  []C.uintptr_t
+}
+
+// record makes an Event at the end of a stream.
+func (p *eventPool) record(s *Stream) *Event {
+	e := &Event{d: p.d}
+	if e.err = p.d.Err(); e.err != nil {
+		return e
+	}
+	if e.handle, e.err = p.get(); e.err != nil {
+		return e
+	}
+	runtime.AddCleanup(e, p.put, e.handle) // on the collector's goroutine: it must not call CUDA
+	e.err = p.d.check("cuEventRecord", C.drv_event_record(p.d.drv.fns, p.d.ctx, e.handle, s.handle))
+	return e
+}
+
+func (p *eventPool) get() (C.uintptr_t, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		h := p.free[n-1]
+		p.free = p.free[:n-1]
+		return h, nil
+	}
+	var h C.uintptr_t
+	if err := p.d.check("cuEventCreate", C.drv_event_create(p.d.drv.fns, p.d.ctx, &h)); err != nil {
+		return 0, err
+	}
+	p.all = append(p.all, h)
+	return h, nil
+}
+
+func (p *eventPool) put(h C.uintptr_t) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, h)
+}
+
+// close destroys every event, also those that someone still holds.
+func (p *eventPool) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, h := range p.all {
+		errs = append(errs, p.d.check("cuEventDestroy", C.drv_event_destroy(p.d.drv.fns, p.d.ctx, h)))
+	}
+	p.all, p.free = nil, nil
+	return errors.Join(errs...)
+}
+
+// clock puts events on the host's clock: an anchor event whose time is known,
+// and CUDA's measure of the time between two events. That is a float32 of
+// milliseconds and the two clocks drift, so the anchor is renewed.
+type clock struct {
+	d      *Device
+	stream *Stream // idle but for anchors, so that they are reached at once
+
+	mu     sync.Mutex
+	anchor *Event
+	at     time.Time // the anchor's
+	stale  time.Time // when to renew it
+}
+
+const (
+	anchorLife  = 10 * time.Second      // a float32 then resolves a microsecond
+	anchorTries = 5                     // the quickest counts
+	anchorWait  = time.Second           // for the first, on a device that is just waking
+	anchorError = 20 * time.Microsecond // what a renewal must be known to, else the old anchor stays
+)
+
+func (c *clock) start(d *Device) (err error) {
+	c.d = d
+	if c.stream, err = d.newStream(true); err != nil {
+		return err
+	}
+	if err := c.renew(anchorWait); err != nil {
+		return err
+	}
+	if c.anchor == nil {
+		return fmt.Errorf("%s: an event was not reached within %v", d.name, anchorWait)
+	}
+	return nil
+}
+
+// renew records anchors and keeps the one whose time is known best, if that
+// is to within bound. Where it is not, it is tried again soon.
+func (c *clock) renew(bound time.Duration) error {
+	c.stale = time.Now().Add(time.Second)
+	for range anchorTries {
+		before := time.Now()
+		e := c.d.events.record(c.stream)
+		for {
+			done, err := e.Done()
+			if err != nil {
+				return err
+			}
+			took := time.Since(before)
+			if done && took < bound {
+				c.anchor, c.at, bound = e, before.Add(took/2), took
+				c.stale = before.Add(anchorLife)
+			}
+			if done || took > bound {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// time is when an event that was reached was.
+func (c *clock) time(e *Event) (time.Time, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Now().After(c.stale) {
+		if err := c.renew(anchorError); err != nil {
+			return time.Time{}, err
+		}
+	}
+	took, err := elapsed(c.anchor, e)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return c.at.Add(took), nil
+}
+
+// elapsed is the time between two events that were reached.
+func elapsed(from, to *Event) (time.Duration, error) {
+	var ms C.float
+	err := to.d.check("cuEventElapsedTime", from.with(func(start C.uintptr_t) C.int {
+		return to.with(func(end C.uintptr_t) C.int { return C.drv_event_elapsed(to.d.drv.fns, to.d.ctx, &ms, start, end) })
+	}))
+	return time.Duration(float64(ms) * float64(time.Millisecond)), err
+}
+
+var _ device.Event = (*Event)(nil)

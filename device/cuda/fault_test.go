@@ -1,0 +1,90 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+)
+
+// TestLostDevice checks, in a process of its own, that an error that CUDA does
+// not recover from ends the device with one message.
+func TestLostDevice(t *testing.T) {
+	needGPU(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), role+"=fault")
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(string(out), "device lost"); n != 1 {
+		t.Errorf("the loss was logged %d times", n)
+	}
+}
+
+// fault runs a kernel on an address that nothing is at, and then everything
+// else.
+func fault() int {
+	d, err := Open(0, nil)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	s, k, ctx := d.Compute(), d.Kernels(), context.Background()
+	x, err := d.Alloc(4096)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	good := device.NewTensor(x, device.Float32, 1024)
+	early := s.Record()
+	bad := device.NewTensor(device.DeviceBuffer(0xdead0000, 4096, nil), device.Float32, 1024)
+	if err := k.Fill(s, bad, 1); err != nil {
+		fmt.Println("the launch itself failed:", err)
+		return 1
+	}
+	first := s.Sync(ctx)
+	var lost *LostError
+	if !errors.As(first, &lost) || lost.Cause.Name != "CUDA_ERROR_ILLEGAL_ADDRESS" || lost.Device != "cuda:0" {
+		fmt.Println("Sync gave", first)
+		return 1
+	}
+	fmt.Println(first)
+	_, alloc := d.Alloc(1 << 40)
+	_, stream := d.NewStream(false)
+	_, done := early.Done()
+	code := 0
+	for what, err := range map[string]error{
+		"Fill": k.Fill(s, good, 1), "MatMul": k.MatMul(s, good.Reshape(32, 32), device.Store, good.Reshape(32, 32), false, good.Reshape(32, 32), false),
+		"CopyIn": d.CopyIn(s, x, make([]byte, 4096)), "CopyOut": d.CopyOut(ctx, s, make([]byte, 4096), x),
+		"Alloc": alloc, "NewStream": stream, "Sync": s.Sync(ctx), "Done": done, "WaitFor": s.WaitFor(ctx, early), "Err": d.(*Device).Err(), "Close": d.Close(),
+	} {
+		var again *LostError
+		if !errors.As(err, &again) || again != lost {
+			fmt.Printf("%s gave %v\n", what, err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// collectGarbage runs the collector and the clean-ups that it finds.
+func collectGarbage() {
+	done := make(chan struct{})
+	runtime.AddCleanup(new([32]byte), func(done chan struct{}) { close(done) }, done)
+	runtime.GC()
+	<-done
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }

@@ -1,0 +1,242 @@
+//go:build cgo && linux
+
+package cuda
+
+/*
+#include "driver.h"
+#include <stdlib.h>
+
+// A launch is on every step's path: its arguments stay on the stack.
+#cgo noescape drv_launch
+#cgo nocallback drv_launch
+*/
+import "C"
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+//go:embed kernels/*.cu
+var sources embed.FS
+
+// operands checks the operands of kernels.
+var operands = operand.Types{device.Float32, device.Float64, device.Float16, device.BFloat16}
+
+// perFloat are a kernel's versions by floating-point type.
+type perFloat [device.BFloat16 + 1]C.uintptr_t
+
+// perType are a kernel's versions by element type.
+type perType [device.Uint8 + 1]C.uintptr_t
+
+// kernels implements device.Kernels.
+type kernels struct {
+	d        *Device
+	modules  []C.uintptr_t
+	blas     *blasLt
+	compiler string // what compiled the kernels, for people
+	tf32     bool
+	tune     bool
+
+	axpby, unary, unaryGrad, mseGrad, biasAct     perFloat
+	binary                                        perFloat
+	sumRuns, sumColumns, fold                     perFloat
+	squares, mean, crossEntropy, crossEntropyGrad perFloat
+	sgd, uniform, normal                          perFloat
+	fill                                          perType
+	copy                                          [device.Uint8 + 1]perType // to, from
+}
+
+// newKernels compiles and loads every kernel. None is left to be loaded later:
+// that can wait for the whole device, and a collective may be running then.
+func newKernels(d *Device, o Options) (_ *kernels, err error) {
+	k := &kernels{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, k.close())
+		}
+	}()
+	c, err := openCompiler()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	k.compiler = c.String()
+	files := k.files()
+	names := make([]string, 0, len(files))
+	for name := range files {
+		names = append(names, name)
+	}
+	images, err := openCache(o.CacheDir, d.log).get(context.Background(), c.entries(names, d.card.arch()))
+	if err != nil {
+		return nil, fmt.Errorf("%s: compiling kernels: %w", d.name, err)
+	}
+	for i, name := range names {
+		if err := k.load(images[i], files[name]); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if k.blas, err = openBlasLt(d); err != nil {
+		return nil, err
+	}
+	if _, err := d.compute.workspace(); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// entries says how to make the machine code of sources. Its key is everything
+// that it depends on.
+func (c *compiler) entries(names []string, arch string) []entry {
+	options := []string{"--gpu-architecture=" + arch, "--std=c++17", "--generate-line-info"}
+	prelude := source("prelude.cu")
+	out := make([]entry, len(names))
+	for i, name := range names {
+		text := prelude + source(name)
+		key := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", c.version, options, text))
+		out[i] = entry{fmt.Sprintf("%x.cubin", key), func() ([]byte, error) { return c.compile(name, text, options) }}
+	}
+	return out
+}
+
+// source reads an embedded source, which is there.
+func source(name string) string {
+	text, err := sources.ReadFile("kernels/" + name)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// files lists the functions of every source, and where their handles go.
+func (k *kernels) files() map[string]map[string]*C.uintptr_t {
+	floats := func(kernels map[string]*perFloat) map[string]*C.uintptr_t {
+		out := map[string]*C.uintptr_t{}
+		for name, versions := range kernels {
+			for _, dt := range operands {
+				out[name+"_"+dt.String()] = &versions[dt]
+			}
+		}
+		return out
+	}
+	copies := map[string]*C.uintptr_t{}
+	for to := device.Float32; to <= device.Uint8; to++ {
+		copies["fill_"+to.String()] = &k.fill[to]
+		for from := device.Float32; from <= device.Uint8; from++ {
+			copies["copy_"+to.String()+"_"+from.String()] = &k.copy[to][from]
+		}
+	}
+	return map[string]map[string]*C.uintptr_t{
+		"elementwise.cu": floats(map[string]*perFloat{
+			"axpby": &k.axpby, "unary": &k.unary, "unary_grad": &k.unaryGrad, "mse_grad": &k.mseGrad, "bias_act": &k.biasAct,
+		}),
+		"broadcast.cu": floats(map[string]*perFloat{"binary": &k.binary}),
+		"reduce.cu":    floats(map[string]*perFloat{"sum_runs": &k.sumRuns, "sum_columns": &k.sumColumns, "fold": &k.fold}),
+		"loss.cu": floats(map[string]*perFloat{
+			"squares": &k.squares, "mean": &k.mean, "cross_entropy": &k.crossEntropy, "cross_entropy_grad": &k.crossEntropyGrad,
+		}),
+		"sgd.cu":    floats(map[string]*perFloat{"sgd": &k.sgd}),
+		"random.cu": floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal}),
+		"copy.cu":   copies,
+	}
+}
+
+// load loads a module and finds its functions.
+func (k *kernels) load(image []byte, functions map[string]*C.uintptr_t) error {
+	d := k.d
+	p := C.CBytes(image)
+	defer C.free(p)
+	var m C.uintptr_t
+	if err := d.check("cuModuleLoadData", C.drv_module_load(d.drv.fns, d.ctx, &m, p)); err != nil {
+		return err
+	}
+	k.modules = append(k.modules, m)
+	for name, into := range functions {
+		cname := C.CString(name)
+		var f C.uintptr_t
+		err := d.check("cuModuleGetFunction", C.drv_function(d.drv.fns, d.ctx, &f, m, cname))
+		C.free(unsafe.Pointer(cname))
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		*into = f
+	}
+	return nil
+}
+
+// close unloads the kernels of an idle device.
+func (k *kernels) close() error {
+	if k == nil {
+		return nil
+	}
+	var errs []error
+	if k.blas != nil {
+		errs = append(errs, k.blas.close())
+	}
+	for _, m := range k.modules {
+		errs = append(errs, k.d.check("cuModuleUnload", C.drv_module_unload(k.d.drv.fns, k.d.ctx, m)))
+	}
+	return errors.Join(errs...)
+}
+
+// threads is the number of threads of a block, where nothing else is said.
+const threads = 256
+
+// grid is the numbers of blocks, and of threads in each.
+type grid struct{ x, y, z, threadsX, threadsY int }
+
+// flat is a grid for n independent threads: enough blocks to fill the GPU
+// several times over, which then loop.
+func (k *kernels) flat(n int) grid {
+	blocks := min(ceil(n, threads), k.d.card.sms*64)
+	return grid{blocks, 1, 1, threads, 1}
+}
+
+func ceil(n, by int) int { return (n + by - 1) / by }
+
+// launch enqueues a kernel whose parameter is the structure at args.
+func (k *kernels) launch(s *Stream, f C.uintptr_t, g grid, args unsafe.Pointer, size uintptr) error {
+	d := k.d
+	if err := d.Err(); err != nil {
+		return err
+	}
+	return d.check("cuLaunchKernel", C.drv_launch(d.drv.fns, d.ctx, f, s.handle, C.uint(g.x), C.uint(g.y), C.uint(g.z),
+		C.uint(g.threadsX), C.uint(g.threadsY), args, C.size_t(size)))
+}
+
+// addr is where an operand is. One in host memory is a programming error,
+// which would cost the device if the kernel met it.
+func (k *kernels) addr(t device.Tensor) uint64 {
+	if t.Buf.Host() != nil {
+		panic(fmt.Errorf("%s: an operand is in the host's memory: %v", k.d.name, t))
+	}
+	return uint64(t.Buf.Addr())
+}
+
+// packBytes is what a thread moves at once.
+const packBytes = 16
+
+// packed tells whether all addresses are aligned to whole packs.
+func packed(addrs ...uint64) bool {
+	for _, a := range addrs {
+		if a%packBytes != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// flag is a truth value in a kernel's parameter.
+func flag(b bool) int32 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,114 @@
+// Elementwise kernels over contiguous arrays: Axpby, Unary, UnaryGrad, MSEGrad
+// and the bias and activation of a Linear that could not be fused.
+
+struct Map {
+	u64 dst, x, y, g; // g: a scalar, or the bias
+	u64 n, cols;
+	Accum acc;
+	i32 op, wide; // wide: dst, x and y are aligned to 16 bytes
+};
+
+// map accumulates f(x, y, i) into dst for every i. dst may be x or y.
+template <class T, class F> __device__ inline void map(const Map &a, F f) {
+	typedef typename Arith<T>::type A;
+	T *dst = (T *)a.dst;
+	const T *x = (const T *)a.x, *y = (const T *)a.y;
+	const A alpha = a.acc.alpha, beta = a.acc.beta;
+	u64 done = 0;
+	if (a.wide) {
+		const int N = Pack<T>::N;
+		done = a.n / N * N;
+		for (u64 i = global_thread() * N; i < done; i += global_threads() * N) {
+			Pack<T> px, py, pd;
+			px.load(x + i);
+			py.load(y + i);
+			if (beta != 0) pd.load(dst + i);
+#pragma unroll
+			for (int j = 0; j < N; j++) {
+				A v = alpha * f(up(px.v[j]), up(py.v[j]), i + j);
+				if (beta != 0) v += beta * up(pd.v[j]);
+				pd.v[j] = down<T>(v);
+			}
+			pd.store(dst + i);
+		}
+	}
+	for (u64 i = done + global_thread(); i < a.n; i += global_threads()) {
+		A v = alpha * f(up(x[i]), up(y[i]), i);
+		if (beta != 0) v += beta * up(dst[i]);
+		dst[i] = down<T>(v);
+	}
+}
+
+// The functions of CUDA's library, by type.
+__device__ inline float exp_(float v) { return expf(v); }
+__device__ inline double exp_(double v) { return exp(v); }
+__device__ inline float log_(float v) { return logf(v); }
+__device__ inline double log_(double v) { return log(v); }
+__device__ inline float sqrt_(float v) { return sqrtf(v); }
+__device__ inline double sqrt_(double v) { return sqrt(v); }
+__device__ inline float tanh_(float v) { return tanhf(v); }
+__device__ inline double tanh_(double v) { return tanh(v); }
+
+// relu keeps a NaN.
+template <class A> __device__ inline A relu(A v) { return v < 0 ? A(0) : v; }
+
+// The numbers of device.UnaryOp.
+enum { NEG, EXP, LOG, SQRT, TANH, SIGMOID, RELU };
+
+template <class T> __device__ inline void axpby(const Map &a) {
+	typedef typename Arith<T>::type A;
+	map<T>(a, [](A x, A, u64) { return x; });
+}
+
+template <class T> __device__ inline void unary(const Map &a) {
+	typedef typename Arith<T>::type A;
+	switch (a.op) {
+	case NEG: map<T>(a, [](A x, A, u64) { return -x; }); break;
+	case EXP: map<T>(a, [](A x, A, u64) { return exp_(x); }); break;
+	case LOG: map<T>(a, [](A x, A, u64) { return log_(x); }); break;
+	case SQRT: map<T>(a, [](A x, A, u64) { return sqrt_(x); }); break;
+	case TANH: map<T>(a, [](A x, A, u64) { return tanh_(x); }); break;
+	case SIGMOID: map<T>(a, [](A x, A, u64) { return 1 / (1 + exp_(-x)); }); break;
+	case RELU: map<T>(a, [](A x, A, u64) { return relu(x); }); break;
+	}
+}
+
+// unary_grad: x is the gradient of the result, y what the derivative is
+// written in.
+template <class T> __device__ inline void unary_grad(const Map &a) {
+	typedef typename Arith<T>::type A;
+	switch (a.op) {
+	case NEG: map<T>(a, [](A g, A, u64) { return -g; }); break;
+	case EXP: map<T>(a, [](A g, A y, u64) { return g * y; }); break;
+	case LOG: map<T>(a, [](A g, A x, u64) { return g / x; }); break;
+	case SQRT: map<T>(a, [](A g, A y, u64) { return g / (2 * y); }); break;
+	case TANH: map<T>(a, [](A g, A y, u64) { return g * (1 - y * y); }); break;
+	case SIGMOID: map<T>(a, [](A g, A y, u64) { return g * y * (1 - y); }); break;
+	case RELU: map<T>(a, [](A g, A y, u64) { return y > 0 ? g : A(0); }); break;
+	}
+}
+
+template <class T> __device__ inline void mse_grad(const Map &a) {
+	typedef typename Arith<T>::type A;
+	const A scale = 2 * (double)up(*(const T *)a.g) / (double)a.n;
+	map<T>(a, [scale](A x, A y, u64) { return scale * (x - y); });
+}
+
+// bias_act: op tells whether a ReLU follows.
+template <class T> __device__ inline void bias_act(const Map &a) {
+	typedef typename Arith<T>::type A;
+	const T *bias = (const T *)a.g;
+	const u64 cols = a.cols;
+	if (a.op)
+		map<T>(a, [bias, cols](A x, A, u64 i) { return relu(x + up(bias[i % cols])); });
+	else
+		map<T>(a, [bias, cols](A x, A, u64 i) { return x + up(bias[i % cols]); });
+}
+
+#define EXPORT(name, T) \
+	extern "C" __global__ void axpby_##name(const Map a) { axpby<T>(a); } \
+	extern "C" __global__ void unary_##name(const Map a) { unary<T>(a); } \
+	extern "C" __global__ void unary_grad_##name(const Map a) { unary_grad<T>(a); } \
+	extern "C" __global__ void mse_grad_##name(const Map a) { mse_grad<T>(a); } \
+	extern "C" __global__ void bias_act_##name(const Map a) { bias_act<T>(a); }
+EACH_FLOAT(EXPORT)

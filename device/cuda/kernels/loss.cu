@@ -1,0 +1,123 @@
+// Mean squared error and cross-entropy. Sums are taken in float64, each block
+// writing its own to part and mean adding those: the grid depends on the
+// shapes alone, so the result does.
+
+struct Loss {
+	u64 dst, part, parts;
+	u64 x, y, labels, g;
+	u64 rows, cols; // of x
+	Accum acc;
+	u64 wide; // rows of x and y are aligned to 16 bytes and whole packs
+};
+
+// squares sums (x-y)² over the block's share of the elements.
+template <class T> __device__ inline void squares(const Loss &a) {
+	const T *x = (const T *)a.x, *y = (const T *)a.y;
+	const int N = Pack<T>::N;
+	const u64 n = a.rows * a.cols, whole = a.wide ? n : 0;
+	double s = 0;
+#pragma unroll 2
+	for (u64 i = global_thread() * N; i < whole; i += global_threads() * N) {
+		Pack<T> px, py;
+		px.load(x + i);
+		py.load(y + i);
+#pragma unroll
+		for (int j = 0; j < N; j++) {
+			double d = (double)up(px.v[j]) - (double)up(py.v[j]);
+			s += d * d;
+		}
+	}
+#pragma unroll 4
+	for (u64 i = whole + global_thread(); i < n; i += global_threads()) {
+		double d = (double)up(x[i]) - (double)up(y[i]);
+		s += d * d;
+	}
+	s = block_sum(s);
+	if (threadIdx.x == 0) ((double *)a.part)[blockIdx.x] = s;
+}
+
+// mean is the sum of parts over rows, by one block.
+template <class T> __device__ inline void mean(const Loss &a) {
+	double s = 0;
+	for (u64 i = threadIdx.x; i < a.parts; i += blockDim.x) s += ((const double *)a.part)[i];
+	s = block_sum(s);
+	if (threadIdx.x == 0) *(T *)a.dst = narrow<T>(s / (double)a.rows);
+}
+
+__device__ inline float exp_(float v) { return expf(v); }
+__device__ inline double exp_(double v) { return exp(v); }
+
+// block_max is the largest v of a block of whole warps. It may lose a NaN.
+template <class A> __device__ inline A block_max(A v) {
+	__shared__ A part[32];
+	for (int lane = 16; lane > 0; lane /= 2) {
+		A o = __shfl_xor_sync(0xffffffffu, v, lane);
+		v = o > v ? o : v;
+	}
+	if (blockDim.x <= 32) return v;
+	__syncthreads(); // part may still be read from the last call
+	if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+	__syncthreads();
+	v = part[0];
+	for (int i = 1; i < blockDim.x / 32; i++) v = part[i] > v ? part[i] : v;
+	return v;
+}
+
+// cross_entropy has a block take rows: the softmax of x goes to y, and the sum
+// of log Σ exp(x) - x[label] to part. The largest element is subtracted first,
+// so that no exponential overflows; a NaN comes through the sum. The loss of a
+// label that names no class is NaN.
+template <class T> __device__ inline void cross_entropy(const Loss &a) {
+	typedef typename Arith<T>::type A;
+	double loss = 0;
+	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
+		const T *x = (const T *)a.x + r * a.cols;
+		T *p = (T *)a.y + r * a.cols;
+		A top = up(x[0]);
+		each_of(x, threadIdx.x, blockDim.x, a.cols, a.wide, [&top](u64, A v) { top = v > top ? v : top; });
+		top = block_max(top);
+		double s = 0;
+		each_of(x, threadIdx.x, blockDim.x, a.cols, a.wide, [&s, top](u64, A v) { s += exp_(v - top); });
+		s = block_sum(s);
+		const A total = s;
+		if (a.wide) {
+			const int N = Pack<T>::N;
+			for (u64 j = threadIdx.x * N; j < a.cols; j += blockDim.x * N) {
+				Pack<T> q;
+				q.load(x + j);
+#pragma unroll
+				for (int i = 0; i < N; i++) q.v[i] = down<T>(exp_(up(q.v[i]) - top) / total);
+				q.store(p + j);
+			}
+		} else {
+			for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) p[j] = down<T>(exp_(up(x[j]) - top) / total);
+		}
+		const u64 label = ((const u64 *)a.labels)[r];
+		loss += label < a.cols ? (double)top + log(s) - (double)up(x[label]) : __longlong_as_double(0x7ff8000000000000ll);
+	}
+	if (threadIdx.x == 0) ((double *)a.part)[blockIdx.x] = loss;
+}
+
+// cross_entropy_grad: x holds the probabilities.
+template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
+	typedef typename Arith<T>::type A;
+	const A scale = (double)up(*(const T *)a.g) / (double)a.rows;
+	const A alpha = a.acc.alpha, beta = a.acc.beta;
+	for (u64 r = blockIdx.x; r < a.rows; r += gridDim.x) {
+		const T *p = (const T *)a.x + r * a.cols;
+		T *dst = (T *)a.dst + r * a.cols;
+		const u64 label = ((const u64 *)a.labels)[r];
+		for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) {
+			A v = alpha * (scale * (up(p[j]) - (j == label ? A(1) : A(0))));
+			if (beta != 0) v += beta * up(dst[j]);
+			dst[j] = down<T>(v);
+		}
+	}
+}
+
+#define EXPORT(name, T) \
+	extern "C" __global__ void squares_##name(const Loss a) { squares<T>(a); } \
+	extern "C" __global__ void mean_##name(const Loss a) { mean<T>(a); } \
+	extern "C" __global__ void cross_entropy_##name(const Loss a) { cross_entropy<T>(a); } \
+	extern "C" __global__ void cross_entropy_grad_##name(const Loss a) { cross_entropy_grad<T>(a); }
+EACH_FLOAT(EXPORT)

@@ -1,0 +1,132 @@
+// What every kernel source begins with. Nothing is included: NVRTC knows CUDA's
+// own functions, and no toolkit's headers need be there.
+//
+// A kernel takes one structure by value, whose fields are laid out as those of
+// the Go structure of the same name. Addresses travel as u64.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef int i32;
+typedef long long i64;
+
+// The half types are kept as their bits and computed with in float.
+struct f16 { u16 bits; };
+struct bf16 { u16 bits; };
+
+// EACH_FLOAT expands X once per floating-point type, with device.DType's name
+// for it: kernels are called axpby_float32 and so on.
+#define EACH_FLOAT(X) X(float32, float) X(float64, double) X(float16, f16) X(bfloat16, bf16)
+
+// Arith<T>::type is what elements of type T are computed with in.
+template <class T> struct Arith { typedef float type; };
+template <> struct Arith<double> { typedef double type; };
+
+// up reads an element for arithmetic; it is exact.
+__device__ inline float up(float v) { return v; }
+__device__ inline double up(double v) { return v; }
+__device__ inline float up(bf16 v) { return __uint_as_float((u32)v.bits << 16); }
+__device__ inline float up(f16 v) {
+	float f;
+	asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v.bits));
+	return f;
+}
+
+// down rounds the result of arithmetic to an element, to nearest even.
+template <class T> __device__ inline T down(typename Arith<T>::type v) { return v; }
+template <> __device__ inline bf16 down<bf16>(float v) {
+	bf16 r;
+	asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(v));
+	return r;
+}
+template <> __device__ inline f16 down<f16>(float v) {
+	f16 r;
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(v));
+	return r;
+}
+
+// odd is v in float, rounded to odd where it is inexact: rounding that once
+// more, to a type of at most 22 bits, is as rounding v itself.
+__device__ inline float odd(double v) {
+	float f = __double2float_rz(v);
+	return (double)f == v || v != v ? f : __uint_as_float(__float_as_uint(f) | 1);
+}
+
+// narrow rounds a double to an element, once.
+template <class T> __device__ inline T narrow(double v) { return down<T>(odd(v)); }
+template <> __device__ inline float narrow<float>(double v) { return __double2float_rn(v); }
+template <> __device__ inline double narrow<double>(double v) { return v; }
+
+// Accum is device.Accum: dst = alpha·value + beta·dst, which with beta 0 does
+// not read dst.
+struct Accum { double alpha, beta; };
+
+template <class T> __device__ inline void accumulate(T *dst, const Accum &acc, double value) {
+	typedef typename Arith<T>::type A;
+	A v = (A)acc.alpha * (A)value;
+	if ((A)acc.beta != 0) v += (A)acc.beta * up(*dst);
+	*dst = down<T>(v);
+}
+
+// Pack is the 16 bytes that a thread moves at once.
+template <class T> struct Pack {
+	static const int N = 16 / sizeof(T);
+	union {
+		uint4 raw;
+		T v[N];
+	};
+	__device__ void load(const T *p) { raw = *(const uint4 *)p; }
+	__device__ void store(T *p) const { *(uint4 *)p = raw; }
+};
+
+// each_of calls f(i, element i) for i = first, first + step, ... below n; where
+// wide, the same of packs: p is aligned and n elements are whole packs. Several
+// loads are on their way at once.
+template <class T, class F> __device__ inline void each_of(const T *p, u64 first, u64 step, u64 n, bool wide, F f) {
+	const int N = Pack<T>::N, ahead = 4;
+	u64 i = first;
+	if (wide) {
+		Pack<T> q[ahead];
+		for (i *= N, step *= N; i + (ahead - 1) * step < n; i += ahead * step) {
+#pragma unroll
+			for (int a = 0; a < ahead; a++) q[a].load(p + i + a * step);
+#pragma unroll
+			for (int a = 0; a < ahead; a++)
+#pragma unroll
+				for (int j = 0; j < N; j++) f(i + a * step + j, up(q[a].v[j]));
+		}
+		for (; i < n; i += step) {
+			q[0].load(p + i);
+#pragma unroll
+			for (int j = 0; j < N; j++) f(i + j, up(q[0].v[j]));
+		}
+		return;
+	}
+#pragma unroll 4
+	for (; i < n; i += step) f(i, up(p[i]));
+}
+
+__device__ inline u64 global_thread() { return blockIdx.x * (u64)blockDim.x + threadIdx.x; }
+__device__ inline u64 global_threads() { return gridDim.x * (u64)blockDim.x; }
+
+// warp_sum adds v over the lanes of a full warp, in a fixed order; every lane
+// gets the sum.
+__device__ inline double warp_sum(double v) {
+	for (int lane = 16; lane > 0; lane /= 2) v += __shfl_xor_sync(0xffffffffu, v, lane);
+	return v;
+}
+
+// block_sum adds v over a block of whole warps, threads along x, in a fixed
+// order; every thread gets the sum.
+__device__ inline double block_sum(double v) {
+	__shared__ double part[32];
+	v = warp_sum(v);
+	if (blockDim.x <= 32) return v;
+	__syncthreads(); // part may still be read from the last call
+	if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+	__syncthreads();
+	v = 0;
+	for (int i = 0; i < blockDim.x / 32; i++) v += part[i];
+	return v;
+}

@@ -1,0 +1,105 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "nvrtc.h"
+import "C"
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"unsafe"
+
+	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/nvidia"
+)
+
+// compiler is libnvrtc.
+type compiler struct {
+	lib     *dl.Library
+	fns     *C.nvrtc // in C's memory
+	version string   // "13.0"
+}
+
+// openCompiler loads libnvrtc.
+func openCompiler() (*compiler, error) {
+	lib, err := dl.Open(nvidia.Search("libnvrtc, CUDA's compiler,", "GODDP_LIBNVRTC", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"))
+	if err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
+	}
+	c := &compiler{lib: lib, fns: (*C.nvrtc)(C.calloc(1, C.sizeof_nvrtc))}
+	err = fill(lib, int(C.nvrtc_count()),
+		func(i int) string { return C.GoString(C.nvrtc_symbol(C.int(i))) },
+		func(i int, f unsafe.Pointer) { C.nvrtc_set(c.fns, C.int(i), f) })
+	if err == nil {
+		var major, minor C.int
+		err = c.check("nvrtcVersion", C.nvrtc_version(c.fns, &major, &minor))
+		c.version = fmt.Sprintf("%d.%d", major, minor)
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	c.openBuiltins()
+	return c, nil
+}
+
+// openBuiltins loads the library that NVRTC will look for by its name alone
+// from NVRTC's own folder, so that it finds the one of its version. Where it
+// is not there NVRTC's own search goes on.
+func (c *compiler) openBuiltins() {
+	path := C.nvrtc_path(c.fns)
+	if path == nil {
+		return
+	}
+	file, err := filepath.EvalSymlinks(C.GoString(path))
+	if err != nil {
+		return
+	}
+	found, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "libnvrtc-builtins.so."+c.version+"*")) // the pattern is well formed
+	if len(found) > 0 {
+		dl.Open(dl.Search{Name: "libnvrtc-builtins", Files: found})
+	}
+}
+
+func (c *compiler) String() string { return fmt.Sprintf("%v (%s)", c.lib, c.version) }
+
+func (c *compiler) close() { C.free(unsafe.Pointer(c.fns)) }
+
+func (c *compiler) check(call string, code C.int) error {
+	if code == 0 {
+		return nil
+	}
+	return &Error{Call: call, Code: int(code), Name: C.GoString(C.nvrtc_error_name(c.fns, code))}
+}
+
+// compile makes machine code of a source. The error holds what the compiler
+// said.
+func (c *compiler) compile(name, source string, options []string) ([]byte, error) {
+	var frees []unsafe.Pointer
+	defer func() {
+		for _, p := range frees {
+			C.free(p)
+		}
+	}()
+	cstring := func(s string) *C.char {
+		p := C.CString(s)
+		frees = append(frees, unsafe.Pointer(p))
+		return p
+	}
+	list := (*[1 << 10]*C.char)(C.calloc(C.size_t(len(options)), C.size_t(unsafe.Sizeof((*C.char)(nil)))))
+	frees = append(frees, unsafe.Pointer(list))
+	for i, o := range options {
+		list[i] = cstring(o)
+	}
+	var code, log *C.char
+	var size C.size_t
+	err := c.check("nvrtcCompileProgram", C.nvrtc_compile(c.fns, cstring(source), cstring(name),
+		C.int(len(options)), &list[0], &code, &size, &log))
+	frees = append(frees, unsafe.Pointer(code), unsafe.Pointer(log))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", name, err, strings.TrimSpace(C.GoString(log)))
+	}
+	return C.GoBytes(unsafe.Pointer(code), C.int(size)), nil
+}

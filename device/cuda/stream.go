@@ -1,0 +1,178 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "driver.h"
+import "C"
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/goddp/goddp/device"
+)
+
+// workspaceSize is the scratch memory of a stream, in bytes: what cuBLAS
+// recommends for this generation of GPUs.
+const workspaceSize = 32 << 20
+
+// Stream implements device.Stream.
+type Stream struct {
+	d      *Device
+	handle C.uintptr_t
+	work   device.Buffer // scratch of the kernels enqueued here; none before the first that needs it
+}
+
+// workspace is the scratch of a closed stream, free to be used after idle.
+type workspace struct {
+	mem  device.Buffer
+	idle device.Event
+}
+
+// NewStream makes a stream beside Compute. The hardware starts waiting blocks
+// of an urgent one first.
+func (d *Device) NewStream(urgent bool) (device.Stream, error) {
+	s, err := d.newStream(urgent)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (d *Device) newStream(urgent bool) (*Stream, error) {
+	if err := d.Err(); err != nil {
+		return nil, err
+	}
+	var least, greatest C.int
+	if err := d.check("cuCtxGetStreamPriorityRange", C.drv_priorities(d.drv.fns, d.ctx, &least, &greatest)); err != nil {
+		return nil, err
+	}
+	priority := least
+	if urgent {
+		priority = greatest
+	}
+	s := &Stream{d: d}
+	if err := d.check("cuStreamCreateWithPriority", C.drv_stream_create(d.drv.fns, d.ctx, &s.handle, priority)); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.streams[s] = struct{}{}
+	return s, nil
+}
+
+// Device is the stream's own.
+func (s *Stream) Device() *Device { return s.d }
+
+// Handle is the CUstream.
+func (s *Stream) Handle() uintptr { return uintptr(s.handle) }
+
+// Record marks the point behind everything enqueued so far.
+func (s *Stream) Record() device.Event { return s.d.events.record(s) }
+
+// WaitFor makes what is enqueued from now on run after e. For an event of a
+// GPU, any of this process's, that costs the host nothing; for another it
+// blocks the caller.
+func (s *Stream) WaitFor(ctx context.Context, e device.Event) error {
+	ev, ok := e.(*Event)
+	if !ok {
+		return e.Sync(ctx)
+	}
+	if ev.err != nil {
+		return ev.err
+	}
+	if err := s.d.Err(); err != nil {
+		return err
+	}
+	return s.d.check("cuStreamWaitEvent", ev.with(func(h C.uintptr_t) C.int {
+		return C.drv_stream_wait(s.d.drv.fns, s.d.ctx, s.handle, h)
+	}))
+}
+
+// Sync blocks the caller until everything enqueued has run.
+func (s *Stream) Sync(ctx context.Context) error { return s.Record().Sync(ctx) }
+
+// Close releases the stream; work in flight still completes.
+func (s *Stream) Close() error {
+	if err := s.d.Err(); err != nil {
+		return err
+	}
+	d := s.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, ok := d.streams[s]; !ok {
+		return nil
+	}
+	delete(d.streams, s)
+	if s.work.Len() > 0 {
+		d.spare = append(d.spare, workspace{s.work, s.Record()})
+		s.work = device.Buffer{}
+	}
+	return s.destroy()
+}
+
+// destroy gives back what the stream has.
+func (s *Stream) destroy() error {
+	if s.work.Len() > 0 {
+		if err := s.d.freeDriver(s.work); err != nil {
+			return err
+		}
+	}
+	return s.d.check("cuStreamDestroy", C.drv_stream_destroy(s.d.drv.fns, s.d.ctx, s.handle))
+}
+
+// idle tells whether everything enqueued has run.
+func (s *Stream) idle() (bool, error) {
+	if err := s.d.Err(); err != nil {
+		return false, err
+	}
+	code := C.drv_stream_query(s.d.drv.fns, s.d.ctx, s.handle)
+	if code == codeNotReady {
+		return false, nil
+	}
+	return code == 0, s.d.check("cuStreamQuery", code)
+}
+
+// workspace is the scratch memory that kernels enqueued on the stream share:
+// they run one after the other. A closed stream's is taken over behind its
+// last use.
+func (s *Stream) workspace() (device.Buffer, error) {
+	if s.work.Len() > 0 {
+		return s.work, nil
+	}
+	d := s.d
+	d.mu.Lock()
+	var spare workspace
+	if n := len(d.spare); n > 0 {
+		spare, d.spare = d.spare[n-1], d.spare[:n-1]
+	}
+	d.mu.Unlock()
+	var err error
+	if spare.mem.Len() > 0 {
+		s.work, err = spare.mem, s.WaitFor(context.Background(), spare.idle)
+	} else {
+		s.work, err = d.allocDriver(workspaceSize)
+	}
+	if err != nil {
+		return device.Buffer{}, fmt.Errorf("scratch memory of a stream: %w", err)
+	}
+	return s.work, nil
+}
+
+// capturing tells whether the stream's work is being captured in a graph
+// rather than run.
+func (s *Stream) capturing() (bool, error) {
+	var status C.int
+	err := s.d.check("cuStreamIsCapturing", C.drv_stream_capturing(s.d.drv.fns, s.d.ctx, s.handle, &status))
+	return status != 0, err
+}
+
+// stream is the device's own stream behind s; another's is a programming
+// error.
+func (d *Device) stream(s device.Stream) *Stream {
+	own, ok := s.(*Stream)
+	if !ok || own.d != d {
+		panic(fmt.Errorf("%s: a stream of another device, %T", d.name, s))
+	}
+	return own
+}

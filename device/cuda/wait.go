@@ -1,0 +1,36 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"context"
+	"runtime"
+	"time"
+)
+
+// Bounds of waiting: it polls without a pause at first, because most work is
+// short, and then ever more rarely, so that what it adds is an eighth of the
+// wait at most.
+const (
+	spin     = 50 * time.Microsecond
+	maxPause = time.Millisecond
+)
+
+// await polls done until it says so, fails, or ctx ends. Nothing waits inside
+// the driver, where neither a deadline nor an abort could reach it.
+func await(ctx context.Context, done func() (bool, error)) error {
+	start := time.Now()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if waited := time.Since(start); waited < spin {
+			runtime.Gosched()
+		} else {
+			time.Sleep(min(waited/8, maxPause))
+		}
+	}
+}

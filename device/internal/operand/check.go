@@ -1,0 +1,206 @@
+package operand
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Types are the element types that a device computes in. Its methods check
+// the operands of one kernel each.
+type Types []device.DType
+
+// Float checks that dst is of a type that the device computes in, and the
+// others of the same.
+func (ts Types) Float(op string, dst device.Tensor, others ...device.Tensor) {
+	if !slices.Contains(ts, dst.DType) {
+		panic(&device.DTypeError{Op: op, Got: dst.DType, Want: device.Float32})
+	}
+	for _, t := range others {
+		checkType(op, t, dst.DType)
+	}
+}
+
+// Same checks that the operands are of one type and shape.
+func (ts Types) Same(op string, dst device.Tensor, others ...device.Tensor) {
+	ts.Float(op, dst, others...)
+	checkShape(op, dst.Shape, others...)
+}
+
+// UnaryGrad checks the operands of a UnaryGrad and returns the one that op's
+// derivative is computed from: y, x for Log, g where it is constant.
+func (ts Types) UnaryGrad(op device.UnaryOp, dst, g, x, y device.Tensor) (known device.Tensor) {
+	known = y
+	switch op {
+	case device.Neg:
+		known = g
+	case device.Log:
+		known = x
+	}
+	ts.Same(op.String(), dst, g, known)
+	return known
+}
+
+// Binary checks the operands of a Binary.
+func (ts Types) Binary(op device.BinaryOp, dst, x, y device.Tensor) {
+	ts.Float(op.String(), dst, x, y)
+	checkBroadcast(op.String(), x.Shape, dst.Shape)
+	checkBroadcast(op.String(), y.Shape, dst.Shape)
+}
+
+// Sum checks the operands of a Sum.
+func (ts Types) Sum(dst, src device.Tensor) {
+	ts.Float("Sum", dst, src)
+	checkBroadcast("Sum", dst.Shape, src.Shape)
+}
+
+// MatMul checks the operands of a MatMul, op(x) [m k] and op(y) [k n].
+func (ts Types) MatMul(dst, x device.Tensor, tx bool, y device.Tensor, ty bool) (m, n, k int) {
+	return ts.product("MatMul", dst, x, tx, y, ty)
+}
+
+// Linear checks the operands of a Linear, x [m k] and w [n k].
+func (ts Types) Linear(dst, x, w, bias device.Tensor) (m, n, k int) {
+	m, n, k = ts.product("Linear", dst, x, false, w, true)
+	if !bias.IsZero() {
+		checkType("Linear", bias, dst.DType)
+		checkShape("Linear", device.Shape{n}, bias)
+	}
+	return m, n, k
+}
+
+func (ts Types) product(op string, dst, x device.Tensor, tx bool, y device.Tensor, ty bool) (m, n, k int) {
+	ts.Float(op, dst, x, y)
+	m, n = matrix(op, dst, false)
+	xm, xk := matrix(op, x, tx)
+	yk, yn := matrix(op, y, ty)
+	if xk != yk {
+		panic(&device.ShapeError{Op: op, A: x.Shape, B: y.Shape})
+	}
+	if xm != m || yn != n {
+		panic(&device.ShapeError{Op: op, A: dst.Shape, B: device.Shape{xm, yn}})
+	}
+	return m, n, xk
+}
+
+// MSE checks the operands of an MSE.
+func (ts Types) MSE(dst, x, y device.Tensor) {
+	ts.Float("MSE", dst, x, y)
+	checkShape("MSE", x.Shape, y)
+	checkScalar("MSE", dst)
+}
+
+// MSEGrad checks the operands of an MSEGrad.
+func (ts Types) MSEGrad(dst, g, x, y device.Tensor) {
+	ts.Float("MSEGrad", dst, g, x, y)
+	checkShape("MSEGrad", dst.Shape, x, y)
+	checkScalar("MSEGrad", g)
+}
+
+// CrossEntropy checks the operands of a CrossEntropy, logits [m n].
+func (ts Types) CrossEntropy(loss, probs, logits, labels device.Tensor) (m, n int) {
+	const op = "CrossEntropy"
+	ts.Float(op, loss, probs, logits)
+	checkType(op, labels, device.Int64)
+	m, n = matrix(op, logits, false)
+	checkShape(op, logits.Shape, probs)
+	checkShape(op, device.Shape{m}, labels)
+	checkScalar(op, loss)
+	return m, n
+}
+
+// CrossEntropyGrad checks the operands of a CrossEntropyGrad, dst [m n].
+func (ts Types) CrossEntropyGrad(dst, g, probs, labels device.Tensor) (m, n int) {
+	const op = "CrossEntropyGrad"
+	ts.Float(op, dst, g, probs)
+	checkType(op, labels, device.Int64)
+	m, n = matrix(op, dst, false)
+	checkShape(op, dst.Shape, probs)
+	checkShape(op, device.Shape{m}, labels)
+	checkScalar(op, g)
+	return m, n
+}
+
+// SGD checks the operands of an SGD.
+func (ts Types) SGD(p device.SGDStep) {
+	ts.Same("SGD", p.Param, p.Grad)
+	if p.Momentum != 0 {
+		checkType("SGD", p.Velocity, p.Param.DType)
+		checkShape("SGD", p.Param.Shape, p.Velocity)
+	}
+	if !p.Skip.IsZero() {
+		checkType("SGD", p.Skip, p.Param.DType)
+	}
+}
+
+// Fill checks the operand of a Fill, which may be of any type.
+func Fill(dst device.Tensor) {
+	if !dst.DType.Valid() {
+		panic(&device.DTypeError{Op: "Fill", Got: dst.DType, Want: device.Float32})
+	}
+}
+
+// Copy checks the operands of a Copy, which may be of any types.
+func Copy(dst, src device.Tensor) {
+	switch {
+	case !dst.DType.Valid():
+		panic(&device.DTypeError{Op: "Copy", Got: dst.DType, Want: device.Float32})
+	case !src.DType.Valid():
+		panic(&device.DTypeError{Op: "Copy", Got: src.DType, Want: dst.DType})
+	case dst.Len() != src.Len():
+		panic(&device.ShapeError{Op: "Copy", A: dst.Shape, B: src.Shape})
+	}
+}
+
+// Bytes checks the sizes of a copy between host and device.
+func Bytes(op string, dst, src int) {
+	if dst != src {
+		panic(fmt.Errorf("device: %s of %d bytes to %d", op, src, dst))
+	}
+}
+
+func checkType(op string, t device.Tensor, want device.DType) {
+	if t.DType != want {
+		panic(&device.DTypeError{Op: op, Got: t.DType, Want: want})
+	}
+}
+
+// checkShape checks that tensors are all of one shape.
+func checkShape(op string, want device.Shape, ts ...device.Tensor) {
+	for _, t := range ts {
+		if !t.Shape.Equal(want) {
+			panic(&device.ShapeError{Op: op, A: t.Shape, B: want})
+		}
+	}
+}
+
+// checkScalar checks that t holds one number.
+func checkScalar(op string, t device.Tensor) {
+	if t.Len() != 1 {
+		panic(&device.ShapeError{Op: op, A: t.Shape, B: device.Shape{}})
+	}
+}
+
+// checkBroadcast checks that small can be broadcast to big.
+func checkBroadcast(op string, small, big device.Shape) {
+	ok := len(small) <= len(big)
+	for i := 1; ok && i <= len(small); i++ {
+		s := small[len(small)-i]
+		ok = s == 1 || s == big[len(big)-i]
+	}
+	if !ok {
+		panic(&device.ShapeError{Op: op, A: small, B: big})
+	}
+}
+
+// matrix is the rows and columns of t, or of its transpose.
+func matrix(op string, t device.Tensor, transpose bool) (rows, cols int) {
+	if len(t.Shape) != 2 {
+		panic(&device.ShapeError{Op: op, A: t.Shape, B: device.Shape{0, 0}})
+	}
+	if transpose {
+		return t.Shape[1], t.Shape[0]
+	}
+	return t.Shape[0], t.Shape[1]
+}

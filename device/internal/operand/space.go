@@ -1,0 +1,68 @@
+package operand
+
+import "github.com/goddp/goddp/device"
+
+// Axis is one axis of an iteration space over two operands: how many steps it
+// has, and how many elements each takes in x and in y, 0 where the operand is
+// broadcast.
+type Axis struct{ N, X, Y int }
+
+// Space is the iteration space of x and y broadcast to shape, innermost first,
+// with as few axes as will do: those that both operands cross evenly are
+// joined, those of size 1 left out. There is always one axis, and an
+// operand's step along the first is 0 or 1.
+func Space(shape, x, y device.Shape) []Axis {
+	out := make([]Axis, 0, max(len(shape), 1))
+	sx, sy := 1, 1 // elements from one step along the axis to the next
+	for i := 1; i <= len(shape); i++ {
+		a := Axis{N: shape[len(shape)-i]}
+		if a.N == 1 {
+			continue
+		}
+		if i <= len(x) && x[len(x)-i] != 1 {
+			a.X, sx = sx, sx*a.N
+		}
+		if i <= len(y) && y[len(y)-i] != 1 {
+			a.Y, sy = sy, sy*a.N
+		}
+		if n := len(out); n > 0 && a.X == out[n-1].X*out[n-1].N && a.Y == out[n-1].Y*out[n-1].N {
+			out[n-1].N *= a.N
+			continue
+		}
+		out = append(out, a)
+	}
+	if len(out) == 0 {
+		out = append(out, Axis{1, 1, 1})
+	}
+	return out
+}
+
+// Reduction is a sum as src's rows see it. Steps along the axes that dst
+// keeps choose an output, steps along the others its terms.
+//
+// If src's innermost axis is summed, Width is 1 and each output is the sum of
+// runs of src. If it is kept, Width is its size, and Width outputs are summed
+// together, row by row, because that reads src in order.
+type Reduction struct {
+	Kept  []Axis // without the innermost axis; X is the stride in src
+	Terms []Axis // with the innermost axis, if that is summed
+	Width int
+	N     int // terms per output
+}
+
+// NewReduction finds the reduction that takes src to dst; neither is empty.
+func NewReduction(dst, src device.Shape) Reduction {
+	r := Reduction{Width: 1, N: 1}
+	for i, a := range Space(src, src, dst) {
+		switch {
+		case a.Y == 0:
+			r.Terms = append(r.Terms, a)
+			r.N *= a.N
+		case i == 0:
+			r.Width = a.N
+		default:
+			r.Kept = append(r.Kept, a)
+		}
+	}
+	return r
+}
