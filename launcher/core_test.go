@@ -26,8 +26,8 @@ func TestCore(t *testing.T) {
 			switch d.Cmd {
 			case "new", "start":
 				workers, restarts := 1, 0
-				scan(t, d, "workers", &workers)
-				scan(t, d, "max-restarts", &restarts)
+				argument(t, d, "workers", &workers)
+				argument(t, d, "max-restarts", &restarts)
 				c = newCore(workers, restarts)
 				if d.Cmd == "start" {
 					acts = c.Step(joined{})
@@ -47,9 +47,9 @@ func TestCore(t *testing.T) {
 
 func parseEvent(t *testing.T, d *datadriven.TestData) event {
 	local, code, name := 0, 0, ""
-	scan(t, d, "local", &local)
-	scan(t, d, "code", &code)
-	scan(t, d, "signal", &name)
+	argument(t, d, "local", &local)
+	argument(t, d, "code", &code)
+	argument(t, d, "signal", &name)
 	var sig syscall.Signal
 	if name != "" {
 		var err error
@@ -84,7 +84,7 @@ func parseEvent(t *testing.T, d *datadriven.TestData) event {
 	return nil
 }
 
-func scan(t *testing.T, d *datadriven.TestData, key string, dest any) {
+func argument(t *testing.T, d *datadriven.TestData, key string, dest any) {
 	if d.HasArg(key) {
 		d.ScanArgs(t, key, dest)
 	}

@@ -22,9 +22,9 @@ import (
 	"time"
 )
 
-// soon bounds what must not take long, generously: shutdown timeouts that must
-// not be waited for are longer.
-const soon = 10 * time.Second
+// soon bounds what must not take long, generously: the shutdown timeout, which
+// must not be waited for, is longer.
+const soon = 25 * time.Second
 
 // buffer is where a job's output goes; a test may read it meanwhile.
 type buffer struct {

@@ -9,24 +9,58 @@ import (
 	"syscall"
 )
 
-// leftovers returns what of a job is alive, as targets for kill(2): every
-// process that was started with the job's id in its environment, and those that
-// hide the environment but are still in one of groups. Neither zombies
-// nor this process are among them.
-func leftovers(jobID string, groups []int) []int {
-	var found []int
+// maxScans bounds how often leftovers looks again on a machine where processes
+// come and go all the time.
+const maxScans = 20
+
+// environSize is the size of the buffer for a process's environment; few are larger.
+const environSize = 128 << 10
+
+// leftovers finds what of a job is alive, calls act for each, and returns them,
+// as targets for kill(2): every process that was started with the job's id in
+// its environment, and those that hide the environment but are still in one of
+// groups. Neither zombies nor this process are among them. act is called at
+// once, for a process seen to be alive may not be a moment later.
+//
+// One look cannot prove that nothing is left: a process may fork and exit
+// between being listed and being read, and its child is not on the list. So an
+// empty result stands only if every process that could not be read had been
+// unreadable in the look before, and thus cannot have forked since.
+func leftovers(jobID string, groups []int, act func(target int)) []int {
 	mark := []byte(jobIDVar + "=" + jobID)
+	var unreadable []int
+	for range maxScans {
+		found, now := scan(mark, livingGroups(groups, mark), act)
+		fresh := slices.ContainsFunc(now, func(pid int) bool { return !slices.Contains(unreadable, pid) })
+		if len(found) > 0 || !fresh {
+			return found
+		}
+		unreadable = now
+	}
+	return nil
+}
+
+// scan looks at all processes once. It returns those of the job, having called
+// act for each, and those whose environment
+// cannot be read for sure: zombies, and what ends meanwhile.
+func scan(mark []byte, groups []int, act func(int)) (found, unreadable []int) {
 	self := os.Getpid()
-	watched := livingGroups(groups, mark)
+	buf := make([]byte, environSize)
 	for _, pid := range allProcesses() {
 		if pid == self {
 			continue
 		}
-		if carries(pid, mark) || len(watched) > 0 && inGroup(pid, watched) {
+		carries, err := carries(pid, mark, buf)
+		switch {
+		case carries, len(groups) > 0 && inGroup(pid, groups):
+			act(pid)
 			found = append(found, pid)
+		case err == syscall.EACCES, err == syscall.EPERM: // another user's
+		case err != nil && !isKernelThread(pid):
+			unreadable = append(unreadable, pid)
 		}
 	}
-	return found
+	return found, unreadable
 }
 
 // livingGroups returns those of groups that still have members and are still
@@ -38,7 +72,11 @@ func livingGroups(groups []int, mark []byte) []int {
 			return true
 		}
 		leader, exists := statOf(pgid)
-		return exists && !leader.dead() && !carries(pgid, mark)
+		if !exists || leader.dead() {
+			return false
+		}
+		ours, _ := carries(pgid, mark, make([]byte, environSize))
+		return !ours
 	})
 }
 
@@ -59,19 +97,42 @@ func allProcesses() []int {
 }
 
 // carries reports whether process pid was started with mark, a NAME=value, in
-// its environment. It is false for zombies, which have none, and for processes
-// of other users, which this one could not signal either.
-func carries(pid int, mark []byte) bool {
-	environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+// its environment, which it reads into buf. The error says that the environment
+// could not be read, or perhaps not to its end.
+func carries(pid int, mark, buf []byte) (bool, error) {
+	fd, err := syscall.Open("/proc/"+strconv.Itoa(pid)+"/environ", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
-		return false
+		return false, err
+	}
+	defer syscall.Close(fd)
+	// One read is atomic: the kernel holds on to the memory meanwhile. Between
+	// two the process may end, and the second then reports the end of the file.
+	n, err := syscall.Read(fd, buf)
+	if err != nil {
+		return false, err
+	}
+	environ := buf[:n]
+	for n > 0 && err == nil && len(environ) >= len(buf) {
+		rest := make([]byte, environSize)
+		n, err = syscall.Read(fd, rest)
+		environ = append(environ, rest[:max(n, 0)]...)
 	}
 	for kv := range bytes.SplitSeq(environ, []byte{0}) {
 		if bytes.Equal(kv, mark) {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	if len(environ) == 0 || len(environ) >= len(buf) && exiting(pid) {
+		return false, syscall.ESRCH
+	}
+	return false, err
+}
+
+// isKernelThread reports whether pid is a thread of the kernel's own.
+func isKernelThread(pid int) bool {
+	const pfKthread = 0x200000 // PF_KTHREAD in the kernel's sched.h
+	st, ok := statOf(pid)
+	return ok && st.flags&pfKthread != 0
 }
 
 // inGroup reports whether process pid runs in one of groups.

@@ -1,6 +1,8 @@
 package launcher
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"syscall"
@@ -45,9 +47,30 @@ func TestForeignGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := stranger.Process.Pid
-	if found := leftovers("some-job", []int{pid}); slices.Contains(found, pid) {
+	if found := leftovers("some-job", []int{pid}, func(int) {}); slices.Contains(found, pid) {
 		t.Error("a stranger that leads a group of the same number is among the leftovers")
 	}
 	_ = stranger.Process.Kill()
 	_ = stranger.Wait()
+}
+
+// TestSweepOfForkers: a chain of processes, each of which forks the next and
+// exits, as daemons do, is not lost from sight although a single look at the
+// process table may miss it.
+func TestSweepOfForkers(t *testing.T) {
+	for round := range 10 {
+		mark := fmt.Sprintf("LAUNCHER_TEST_MARK=%d.%d", os.Getpid(), round)
+		j := shell(2, `setsid bash -c 'f() { [ $1 = 0 ] && exec sleep 1000; sleep 0.005; f $(($1-1)) & }; f 10' & sleep 0.02`)
+		j.cfg.Env = append(os.Environ(), mark)
+		if _, err := j.run(t); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 { // this look may miss it as well
+			for _, pid := range allProcesses() {
+				if ours, _ := carries(pid, []byte(mark), make([]byte, environSize)); ours {
+					t.Fatalf("round %d: process %d of the chain is left", round, pid)
+				}
+			}
+		}
+	}
 }

@@ -4,12 +4,13 @@ package launcher
 
 import "syscall"
 
-// leftovers returns what of a job is alive, as targets for kill(2): those of
-// groups that still have members.
-func leftovers(jobID string, groups []int) []int {
+// leftovers finds what of a job is alive, calls act for each, and returns them,
+// as targets for kill(2): those of groups that still have members.
+func leftovers(jobID string, groups []int, act func(target int)) []int {
 	var found []int
 	for _, pgid := range groups {
 		if syscall.Kill(-pgid, 0) == nil {
+			act(-pgid)
 			found = append(found, -pgid)
 		}
 	}

@@ -26,28 +26,25 @@ type sweeper struct {
 // process once, with SIGTERM, and kills when told to.
 func (s *sweeper) run() (survivors []int) {
 	asked := map[int]bool{}
-	pause := firstPoll
-	for {
-		found := leftovers(s.jobID, s.groups)
-		if len(found) == 0 {
-			return nil
+	ask := func(target int) {
+		if !asked[target] {
+			asked[target] = true
+			_ = syscall.Kill(target, syscall.SIGTERM)
+			_ = syscall.Kill(target, syscall.SIGCONT)
 		}
+	}
+	for pause := firstPoll; ; pause = min(2*pause, s.interval) {
 		select {
 		case <-s.kill:
 			return killAll(s.jobID, s.groups, s.interval, sweepLimit)
 		default:
 		}
-		for _, pid := range found {
-			if !asked[pid] {
-				asked[pid] = true
-				_ = syscall.Kill(pid, syscall.SIGTERM)
-				_ = syscall.Kill(pid, syscall.SIGCONT)
-			}
+		if len(leftovers(s.jobID, s.groups, ask)) == 0 {
+			return nil
 		}
 		select {
 		case <-s.kill:
 		case <-time.After(pause):
-			pause = min(2*pause, s.interval)
 		}
 	}
 }
@@ -55,17 +52,13 @@ func (s *sweeper) run() (survivors []int) {
 // killAll sends SIGKILL to a job's processes until none is left, whatever they
 // fork meanwhile, and returns those that live when limit has passed.
 func killAll(jobID string, groups []int, interval, limit time.Duration) (survivors []int) {
+	kill := func(target int) { _ = syscall.Kill(target, syscall.SIGKILL) }
 	deadline := time.Now().Add(limit)
-	pause := firstPoll
-	for {
-		found := leftovers(jobID, groups)
-		if len(found) == 0 || time.Now().After(deadline) {
-			return found
-		}
-		for _, pid := range found {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+	for pause := firstPoll; ; pause = min(2*pause, interval) {
+		survivors = leftovers(jobID, groups, kill)
+		if len(survivors) == 0 || time.Now().After(deadline) {
+			return survivors
 		}
 		time.Sleep(pause)
-		pause = min(2*pause, interval)
 	}
 }

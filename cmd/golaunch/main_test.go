@@ -24,7 +24,7 @@ const mainVar = "GOLAUNCH_TEST_MAIN"
 const markVar = "GOLAUNCH_TEST_MARK"
 
 // soon bounds what must not take long, generously.
-const soon = 10 * time.Second
+const soon = 25 * time.Second
 
 func TestMain(m *testing.M) {
 	launcher.ShepherdMain()
@@ -299,7 +299,7 @@ func TestKilledLauncher(t *testing.T) {
 		"suspended child":     `setsid bash -c 'kill -STOP $$' & until grep -q "^State:.T" /proc/$!/status; do :; done; echo ready; wait`,
 		"suspended worker":    `echo ready; kill -STOP $$`,
 		"deaf child":          `setsid bash -c 'trap "" TERM INT HUP; echo ready; while :; do sleep 0.1; done' & wait`,
-		"reforking child":     `setsid bash -c 'echo ready; f() { sleep 0.01; f & }; f' & exec sleep 1000`,
+		"reforking child":     `setsid bash -c 'echo ready; f() { [ $1 = 0 ] && exec sleep 1000; sleep 0.01; f $(($1-1)) & }; f 20' & exec sleep 1000`,
 		"hidden environment":  `env -i sleep 1000 & echo ready; wait`,
 	} {
 		t.Run(name, func(t *testing.T) {
