@@ -1,11 +1,12 @@
 package cpu
 
-import "github.com/goddp/goddp/device"
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
 
 func (k *kernels) Binary(_ device.Stream, op device.BinaryOp, dst, x, y device.Tensor) error {
-	checkFloat(op.String(), dst, x, y)
-	checkBroadcast(op.String(), x.Shape, dst.Shape)
-	checkBroadcast(op.String(), y.Shape, dst.Shape)
+	operands.Binary(op, dst, x, y)
 	if dst.DType == device.Float32 {
 		binary[float32](k, op, dst, x, y)
 	} else {
@@ -14,60 +15,26 @@ func (k *kernels) Binary(_ device.Stream, op device.BinaryOp, dst, x, y device.T
 	return nil
 }
 
-// axis is one axis of an iteration space over two operands: how many steps it
-// has, and how many elements each takes in x and in y, 0 where the operand is
-// broadcast.
-type axis struct{ n, x, y int }
-
-// axes is the iteration space of x and y broadcast to shape, innermost first,
-// with as few axes as will do: those that both operands cross evenly are
-// joined, those of size 1 left out. There is always one.
-func axes(shape, x, y device.Shape) []axis {
-	out := make([]axis, 0, max(len(shape), 1))
-	sx, sy := 1, 1 // elements from one step along the axis to the next
-	for i := 1; i <= len(shape); i++ {
-		a := axis{n: shape[len(shape)-i]}
-		if a.n == 1 {
-			continue
-		}
-		if i <= len(x) && x[len(x)-i] != 1 {
-			a.x, sx = sx, sx*a.n
-		}
-		if i <= len(y) && y[len(y)-i] != 1 {
-			a.y, sy = sy, sy*a.n
-		}
-		if n := len(out); n > 0 && a.x == out[n-1].x*out[n-1].n && a.y == out[n-1].y*out[n-1].n {
-			out[n-1].n *= a.n
-			continue
-		}
-		out = append(out, a)
-	}
-	if len(out) == 0 {
-		out = append(out, axis{1, 1, 1})
-	}
-	return out
-}
-
 // offset is where step i of the space is in x and y.
-func offset(space []axis, i int) (x, y int) {
+func offset(space []operand.Axis, i int) (x, y int) {
 	for _, a := range space {
-		x += i % a.n * a.x
-		y += i % a.n * a.y
-		i /= a.n
+		x += i % a.N * a.X
+		y += i % a.N * a.Y
+		i /= a.N
 	}
 	return x, y
 }
 
 func binary[T float](k *kernels, op device.BinaryOp, dst, x, y device.Tensor) {
 	d, xs, ys := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](y)
-	space := axes(dst.Shape, x.Shape, y.Shape)
+	space := operand.Space(dst.Shape, x.Shape, y.Shape)
 	row, rows := space[0], space[1:]
 	k.each(len(d), 1, func(lo, hi int) {
 		for lo < hi {
-			i := lo % row.n
-			xo, yo := offset(rows, lo/row.n)
-			n := min(row.n-i, hi-lo)
-			binaryRow(op, d[lo:lo+n], xs[xo+i*row.x:], row.x, ys[yo+i*row.y:], row.y)
+			i := lo % row.N
+			xo, yo := offset(rows, lo/row.N)
+			n := min(row.N-i, hi-lo)
+			binaryRow(op, d[lo:lo+n], xs[xo+i*row.X:], row.X, ys[yo+i*row.Y:], row.Y)
 			lo += n
 		}
 	})

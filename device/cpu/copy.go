@@ -5,12 +5,11 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/half"
+	"github.com/goddp/goddp/device/internal/operand"
 )
 
 func (k *kernels) Fill(_ device.Stream, dst device.Tensor, v float64) error {
-	if !dst.DType.Valid() {
-		panic(&device.DTypeError{Op: "Fill", Got: dst.DType, Want: device.Float32})
-	}
+	operand.Fill(dst)
 	k.each(dst.Len(), 1, func(lo, hi int) {
 		var buf [tile]float64
 		fill(buf[:min(tile, hi-lo)], v)
@@ -26,14 +25,7 @@ func (k *kernels) Fill(_ device.Stream, dst device.Tensor, v float64) error {
 // from integers through int64. A float outside an integer type's range
 // becomes the nearest number in it, and a NaN becomes 0; integers wrap.
 func (k *kernels) Copy(_ device.Stream, dst, src device.Tensor) error {
-	switch {
-	case !dst.DType.Valid():
-		panic(&device.DTypeError{Op: "Copy", Got: dst.DType, Want: device.Float32})
-	case !src.DType.Valid():
-		panic(&device.DTypeError{Op: "Copy", Got: src.DType, Want: dst.DType})
-	case dst.Len() != src.Len():
-		panic(&device.ShapeError{Op: "Copy", A: dst.Shape, B: src.Shape})
-	}
+	operand.Copy(dst, src)
 	n := dst.Len()
 	if dst.DType == src.DType {
 		size := dst.DType.Size()

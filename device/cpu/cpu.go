@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
 )
 
 // Options are the choices of [New]; the zero value is the good default.
@@ -89,14 +90,14 @@ func (d *cpu) Memory() device.MemoryStats            { return d.arena.Stats() }
 
 // CopyIn copies src to dst, of the same length, before it returns.
 func (d *cpu) CopyIn(_ device.Stream, dst device.Buffer, src []byte) error {
-	checkCopy("CopyIn", dst.Len(), len(src))
+	operand.Bytes("CopyIn", dst.Len(), len(src))
 	copy(dst.Host(), src)
 	return nil
 }
 
 // CopyOut copies src to dst, of the same length.
 func (d *cpu) CopyOut(ctx context.Context, _ device.Stream, dst []byte, src device.Buffer) error {
-	checkCopy("CopyOut", len(dst), src.Len())
+	operand.Bytes("CopyOut", len(dst), src.Len())
 	if err := context.Cause(ctx); err != nil {
 		return fmt.Errorf("cpu: CopyOut of %d bytes: %w", src.Len(), err)
 	}

@@ -7,8 +7,7 @@ import (
 )
 
 func (k *kernels) Axpby(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
-	checkFloat("Axpby", dst, x)
-	checkShape("Axpby", dst.Shape, x)
+	operands.Same("Axpby", dst, x)
 	if dst.DType == device.Float32 {
 		axpby[float32](k, dst, acc, x)
 	} else {
@@ -18,8 +17,7 @@ func (k *kernels) Axpby(_ device.Stream, dst device.Tensor, acc device.Accum, x 
 }
 
 func (k *kernels) Unary(_ device.Stream, op device.UnaryOp, dst, x device.Tensor) error {
-	checkFloat(op.String(), dst, x)
-	checkShape(op.String(), dst.Shape, x)
+	operands.Same(op.String(), dst, x)
 	if dst.DType == device.Float32 {
 		unary[float32](k, op, dst, x)
 	} else {
@@ -29,16 +27,7 @@ func (k *kernels) Unary(_ device.Stream, op device.UnaryOp, dst, x device.Tensor
 }
 
 func (k *kernels) UnaryGrad(_ device.Stream, op device.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
-	name := op.String()
-	known := y
-	switch op {
-	case device.Neg:
-		known = g
-	case device.Log:
-		known = x
-	}
-	checkFloat(name, dst, g, known)
-	checkShape(name, dst.Shape, g, known)
+	known := operands.UnaryGrad(op, dst, g, x, y)
 	if dst.DType == device.Float32 {
 		unaryGrad[float32](k, op, dst, acc, g, known)
 	} else {

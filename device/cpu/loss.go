@@ -7,9 +7,7 @@ import (
 )
 
 func (k *kernels) MSE(_ device.Stream, dst, x, y device.Tensor) error {
-	checkFloat("MSE", dst, x, y)
-	checkShape("MSE", x.Shape, y)
-	checkScalar("MSE", dst)
+	operands.MSE(dst, x, y)
 	if dst.DType == device.Float32 {
 		mse[float32](k, dst, x, y)
 	} else {
@@ -19,9 +17,7 @@ func (k *kernels) MSE(_ device.Stream, dst, x, y device.Tensor) error {
 }
 
 func (k *kernels) MSEGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
-	checkFloat("MSEGrad", dst, g, x, y)
-	checkShape("MSEGrad", dst.Shape, x, y)
-	checkScalar("MSEGrad", g)
+	operands.MSEGrad(dst, g, x, y)
 	if dst.DType == device.Float32 {
 		mseGrad[float32](k, dst, acc, g, x, y)
 	} else {
@@ -31,12 +27,7 @@ func (k *kernels) MSEGrad(_ device.Stream, dst device.Tensor, acc device.Accum, 
 }
 
 func (k *kernels) CrossEntropy(_ device.Stream, loss, probs, logits, labels device.Tensor) error {
-	checkFloat("CrossEntropy", loss, probs, logits)
-	checkType("CrossEntropy", labels, device.Int64)
-	m, n := matrix("CrossEntropy", logits, false)
-	checkShape("CrossEntropy", logits.Shape, probs)
-	checkShape("CrossEntropy", device.Shape{m}, labels)
-	checkScalar("CrossEntropy", loss)
+	_, n := operands.CrossEntropy(loss, probs, logits, labels)
 	checkLabels(device.Elements[int64](labels), n)
 	if loss.DType == device.Float32 {
 		crossEntropy[float32](k, loss, probs, logits, labels)
@@ -47,12 +38,7 @@ func (k *kernels) CrossEntropy(_ device.Stream, loss, probs, logits, labels devi
 }
 
 func (k *kernels) CrossEntropyGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) error {
-	checkFloat("CrossEntropyGrad", dst, g, probs)
-	checkType("CrossEntropyGrad", labels, device.Int64)
-	m, n := matrix("CrossEntropyGrad", dst, false)
-	checkShape("CrossEntropyGrad", dst.Shape, probs)
-	checkShape("CrossEntropyGrad", device.Shape{m}, labels)
-	checkScalar("CrossEntropyGrad", g)
+	_, n := operands.CrossEntropyGrad(dst, g, probs, labels)
 	checkLabels(device.Elements[int64](labels), n)
 	if dst.DType == device.Float32 {
 		crossEntropyGrad[float32](k, dst, acc, g, probs, labels)

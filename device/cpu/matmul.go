@@ -3,36 +3,14 @@ package cpu
 import "github.com/goddp/goddp/device"
 
 func (k *kernels) MatMul(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
-	checkFloat("MatMul", dst, x, y)
-	m, n := matrix("MatMul", dst, false)
-	xm, xk := matrix("MatMul", x, tx)
-	yk, yn := matrix("MatMul", y, ty)
-	if xk != yk {
-		panic(&device.ShapeError{Op: "MatMul", A: x.Shape, B: y.Shape})
-	}
-	if xm != m || yn != n {
-		panic(&device.ShapeError{Op: "MatMul", A: dst.Shape, B: device.Shape{xm, yn}})
-	}
-	k.gemm(dst, acc, x, tx, y, ty, m, n, xk)
+	m, n, kk := operands.MatMul(dst, x, tx, y, ty)
+	k.gemm(dst, acc, x, tx, y, ty, m, n, kk)
 	return nil
 }
 
 func (k *kernels) Linear(_ device.Stream, dst, x, w, bias device.Tensor, act device.Activation) error {
-	checkFloat("Linear", dst, x, w)
-	m, n := matrix("Linear", dst, false)
-	xm, xk := matrix("Linear", x, false)
-	wk, wn := matrix("Linear", w, true)
-	if xk != wk {
-		panic(&device.ShapeError{Op: "Linear", A: x.Shape, B: w.Shape})
-	}
-	if xm != m || wn != n {
-		panic(&device.ShapeError{Op: "Linear", A: dst.Shape, B: device.Shape{xm, wn}})
-	}
-	if !bias.IsZero() {
-		checkType("Linear", bias, dst.DType)
-		checkShape("Linear", device.Shape{n}, bias)
-	}
-	k.gemm(dst, device.Store, x, false, w, true, m, n, xk)
+	m, n, kk := operands.Linear(dst, x, w, bias)
+	k.gemm(dst, device.Store, x, false, w, true, m, n, kk)
 	if dst.DType == device.Float32 {
 		finish[float32](k, dst, bias, act)
 	} else {

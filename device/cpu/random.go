@@ -16,7 +16,7 @@ const (
 )
 
 func (k *kernels) Uniform(_ device.Stream, dst device.Tensor, lo, hi float64, seed, offset uint64) error {
-	checkFloat("Uniform", dst)
+	operands.Float("Uniform", dst)
 	width := hi - lo
 	if dst.DType == device.Float32 {
 		top := max(below32(hi), float32(lo))
@@ -43,7 +43,7 @@ func (k *kernels) Uniform(_ device.Stream, dst device.Tensor, lo, hi float64, se
 }
 
 func (k *kernels) Normal(_ device.Stream, dst device.Tensor, mean, std float64, seed, offset uint64) error {
-	checkFloat("Normal", dst)
+	operands.Float("Normal", dst)
 	if dst.DType == device.Float32 {
 		draw(k, device.Elements[float32](dst), offset, 4, func(e uint64) [4]float32 {
 			w := philox(seed, e/4, normalStream)

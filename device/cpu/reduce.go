@@ -1,46 +1,18 @@
 package cpu
 
-import "github.com/goddp/goddp/device"
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
 
 func (k *kernels) Sum(_ device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
-	checkFloat("Sum", dst, src)
-	checkBroadcast("Sum", dst.Shape, src.Shape)
+	operands.Sum(dst, src)
 	if dst.DType == device.Float32 {
 		sum[float32](k, dst, acc, src)
 	} else {
 		sum[float64](k, dst, acc, src)
 	}
 	return nil
-}
-
-// reduction is a sum as src's rows see it. Steps along the axes that dst
-// keeps choose an output, steps along the others its terms.
-//
-// If src's innermost axis is summed, width is 1 and each output is the sum of
-// runs of src. If it is kept, width is its size, and width outputs are summed
-// together, row by row, because that reads src in order.
-type reduction struct {
-	kept  []axis // without the innermost axis; x is the stride in src
-	terms []axis // with the innermost axis, if that is summed
-	width int
-	n     int // terms per output
-}
-
-// newReduction finds the reduction that takes src to dst; neither is empty.
-func newReduction(dst, src device.Shape) reduction {
-	r := reduction{width: 1, n: 1}
-	for i, a := range axes(src, src, dst) {
-		switch {
-		case a.y == 0:
-			r.terms = append(r.terms, a)
-			r.n *= a.n
-		case i == 0:
-			r.width = a.n
-		default:
-			r.kept = append(r.kept, a)
-		}
-	}
-	return r
 }
 
 // sum works in float64, in tasks that each add one chunk of the terms of one
@@ -52,24 +24,24 @@ func sum[T float](k *kernels, dst device.Tensor, acc device.Accum, src device.Te
 		fold(k, d, acc, nil)
 		return
 	}
-	r := newReduction(dst.Shape, src.Shape)
-	wide := min(r.width, tile)
+	r := operand.NewReduction(dst.Shape, src.Shape)
+	wide := min(r.Width, tile)
 	per := max(chunk/wide, 1) // terms in a chunk
-	chunks, tiles := (r.n+per-1)/per, (r.width+tile-1)/tile
+	chunks, tiles := (r.N+per-1)/per, (r.Width+tile-1)/tile
 	parts := make([]float64, chunks*len(d))
-	tasks := len(d) / r.width * tiles * chunks
+	tasks := len(d) / r.Width * tiles * chunks
 	k.each(tasks, len(s)/tasks, func(lo, hi int) {
 		for ; lo < hi; lo++ {
 			c, out, t := lo%chunks, lo/chunks/tiles, lo/chunks%tiles
 			col := t * tile
-			at := c*len(d) + out*r.width + col
-			p := parts[at : at+min(tile, r.width-col)]
-			base, _ := offset(r.kept, out)
-			from, to := c*per, min((c+1)*per, r.n)
-			if r.width == 1 {
-				p[0] = addRuns(s[base:], r.terms, from, to)
+			at := c*len(d) + out*r.Width + col
+			p := parts[at : at+min(tile, r.Width-col)]
+			base, _ := offset(r.Kept, out)
+			from, to := c*per, min((c+1)*per, r.N)
+			if r.Width == 1 {
+				p[0] = addRuns(s[base:], r.Terms, from, to)
 			} else {
-				addRows(p, s[base+col:], r.terms, from, to)
+				addRows(p, s[base+col:], r.Terms, from, to)
 			}
 		}
 	})
@@ -91,11 +63,11 @@ func fold[T float](k *kernels, dst []T, acc device.Accum, parts []float64) {
 
 // addRuns is the sum of terms from to to, which lie in runs where the
 // innermost axis is contiguous.
-func addRuns[T float](s []T, terms []axis, from, to int) (v float64) {
+func addRuns[T float](s []T, terms []operand.Axis, from, to int) (v float64) {
 	if len(terms) == 0 {
 		return float64(s[0])
 	}
-	for run := terms[0].n; from < to; {
+	for run := terms[0].N; from < to; {
 		i := from % run
 		at, _ := offset(terms[1:], from/run)
 		n := min(run-i, to-from)
@@ -121,7 +93,7 @@ func addRun[T float](x []T) float64 {
 }
 
 // addRows adds rows from to to of s, each as wide as dst, to dst.
-func addRows[T float](dst []float64, s []T, terms []axis, from, to int) {
+func addRows[T float](dst []float64, s []T, terms []operand.Axis, from, to int) {
 	for ; from < to; from++ {
 		at, _ := offset(terms, from)
 		row := s[at : at+len(dst)]

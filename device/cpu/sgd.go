@@ -7,15 +7,7 @@ import (
 )
 
 func (k *kernels) SGD(_ device.Stream, p device.SGDStep) error {
-	checkFloat("SGD", p.Param, p.Grad)
-	checkShape("SGD", p.Param.Shape, p.Grad)
-	if p.Momentum != 0 {
-		checkType("SGD", p.Velocity, p.Param.DType)
-		checkShape("SGD", p.Param.Shape, p.Velocity)
-	}
-	if !p.Skip.IsZero() {
-		checkType("SGD", p.Skip, p.Param.DType)
-	}
+	operands.SGD(p)
 	if p.Param.DType == device.Float32 {
 		sgd[float32](k, p)
 	} else {
