@@ -1,0 +1,178 @@
+// libnccl, opened at run time: its types and functions as its documentation
+// states them for the oldest release served, in a table that library.go fills.
+// Handles are integers of pointer size, so that Go's collector has no interest
+// in them.
+//
+// NCCL works on the device whose context is current on the calling thread, and
+// a goroutine moves between threads: every wrapper takes the context and makes
+// it current where it is not. A batch of operations is one call, since NCCL
+// keeps an open group per thread.
+#ifndef GODDP_NCCL_ABI_H
+#define GODDP_NCCL_ABI_H
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { unique_id_size = 128 };
+
+typedef struct {
+	char bytes[unique_id_size];
+} unique_id;
+
+// The configuration of a communicator as release 2.18.1 knew it. Later ones
+// only append: they read as many bytes as size says, and take version as the
+// release whose fields are meant.
+typedef struct {
+	size_t size;
+	unsigned magic, version;
+	int blocking, cga_cluster_size, min_ctas, max_ctas;
+	const char *net_name;
+	int split_share;
+} config;
+
+#define NCCL_FUNCTIONS(X) \
+	X(ncclGetVersion, int, (int *)) \
+	X(ncclGetErrorString, const char *, (int)) \
+	X(ncclGetLastError, const char *, (uintptr_t)) \
+	X(ncclGetUniqueId, int, (unique_id *)) \
+	X(ncclCommInitRankConfig, int, (uintptr_t *, int, unique_id, int, config *)) \
+	X(ncclCommDestroy, int, (uintptr_t)) \
+	X(ncclCommAbort, int, (uintptr_t)) \
+	X(ncclCommGetAsyncError, int, (uintptr_t, int *)) \
+	X(ncclCommRegister, int, (uintptr_t, uintptr_t, size_t, uintptr_t *)) \
+	X(ncclCommDeregister, int, (uintptr_t, uintptr_t)) \
+	X(ncclMemAlloc, int, (uintptr_t *, size_t)) \
+	X(ncclMemFree, int, (uintptr_t)) \
+	X(ncclAllReduce, int, (uintptr_t, uintptr_t, size_t, int, int, uintptr_t, uintptr_t)) \
+	X(ncclBroadcast, int, (uintptr_t, uintptr_t, size_t, int, int, uintptr_t, uintptr_t)) \
+	X(ncclReduce, int, (uintptr_t, uintptr_t, size_t, int, int, int, uintptr_t, uintptr_t)) \
+	X(ncclAllGather, int, (uintptr_t, uintptr_t, size_t, int, uintptr_t, uintptr_t)) \
+	X(ncclReduceScatter, int, (uintptr_t, uintptr_t, size_t, int, int, uintptr_t, uintptr_t)) \
+	X(ncclSend, int, (uintptr_t, size_t, int, int, uintptr_t, uintptr_t)) \
+	X(ncclRecv, int, (uintptr_t, size_t, int, int, uintptr_t, uintptr_t)) \
+	X(ncclGroupStart, int, (void)) \
+	X(ncclGroupEnd, int, (void))
+
+// What the wrappers need of libcuda.
+#define DRIVER_FUNCTIONS(X) \
+	X(cuCtxGetCurrent, int, (uintptr_t *)) \
+	X(cuCtxSetCurrent, int, (uintptr_t)) \
+	X(cuCtxGetDevice, int, (int *)) \
+	X(cuDeviceGetPCIBusId, int, (char *, int, int)) \
+	X(cuMemGetInfo_v2, int, (size_t *, size_t *)) \
+	X(cuMemsetD8Async, int, (uint64_t, unsigned char, size_t, uintptr_t))
+
+#define FIELD(name, result, args) result(*name) args;
+#define NAME(name, result, args) #name,
+
+typedef struct {
+	NCCL_FUNCTIONS(FIELD)
+} nccl;
+
+typedef struct {
+	DRIVER_FUNCTIONS(FIELD)
+} driver;
+
+static const char *const nccl_symbols[] = {NCCL_FUNCTIONS(NAME)};
+static const char *const driver_symbols[] = {DRIVER_FUNCTIONS(NAME)};
+enum {
+	nccl_count = sizeof nccl_symbols / sizeof *nccl_symbols,
+	driver_count = sizeof driver_symbols / sizeof *driver_symbols,
+};
+
+static inline const char *nccl_symbol(int i) { return nccl_symbols[i]; }
+static inline const char *driver_symbol(int i) { return driver_symbols[i]; }
+static inline void nccl_set(nccl *n, int i, void *f) { ((void **)n)[i] = f; }
+static inline void driver_set(driver *d, int i, void *f) { ((void **)d)[i] = f; }
+
+static inline int nccl_version(nccl *n, int *v) { return n->ncclGetVersion(v); }
+static inline const char *nccl_error_string(nccl *n, int code) { return n->ncclGetErrorString(code); }
+static inline const char *nccl_last_error(nccl *n) { return n->ncclGetLastError(0); }
+
+// A code of libcuda is returned negative, to tell it from NCCL's.
+
+static inline int enter(driver *d, uintptr_t ctx) {
+	uintptr_t current = 0;
+	if (d->cuCtxGetCurrent(&current) == 0 && current == ctx) return 0;
+	return -d->cuCtxSetCurrent(ctx);
+}
+
+#define WITHIN(call) int r = enter(d, ctx); return r != 0 ? r : (call)
+
+static inline int nccl_unique_id(nccl *n, driver *d, uintptr_t ctx, unique_id *id) {
+	WITHIN(n->ncclGetUniqueId(id));
+}
+
+// The communicator is a blocking one.
+static inline int nccl_init(nccl *n, driver *d, uintptr_t ctx, uintptr_t *comm, int ranks, const unique_id *id, int rank) {
+	config c = {
+		.size = sizeof c, .magic = 0xcafebeef, .version = 21801, .blocking = 1, .cga_cluster_size = INT_MIN,
+		.min_ctas = INT_MIN, .max_ctas = INT_MIN, .net_name = NULL, .split_share = INT_MIN,
+	};
+	WITHIN(n->ncclCommInitRankConfig(comm, ranks, *id, rank, &c));
+}
+
+static inline int nccl_destroy(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm) { WITHIN(n->ncclCommDestroy(comm)); }
+static inline int nccl_abort(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm) { WITHIN(n->ncclCommAbort(comm)); }
+
+static inline int nccl_async_error(nccl *n, uintptr_t comm, int *code) { return n->ncclCommGetAsyncError(comm, code); }
+
+static inline int nccl_alloc(nccl *n, driver *d, uintptr_t ctx, uintptr_t *p, size_t size) { WITHIN(n->ncclMemAlloc(p, size)); }
+static inline int nccl_free(nccl *n, driver *d, uintptr_t ctx, uintptr_t p) { WITHIN(n->ncclMemFree(p)); }
+
+static inline int nccl_register(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm, uintptr_t p, size_t size, uintptr_t *handle) {
+	WITHIN(n->ncclCommRegister(comm, p, size, handle));
+}
+static inline int nccl_deregister(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm, uintptr_t handle) {
+	WITHIN(n->ncclCommDeregister(comm, handle));
+}
+
+static inline int drv_bus_id(driver *d, uintptr_t ctx, char *id, int size) {
+	int device = 0, r = enter(d, ctx);
+	if (r == 0) r = -d->cuCtxGetDevice(&device);
+	return r != 0 ? r : -d->cuDeviceGetPCIBusId(id, size, device);
+}
+static inline int drv_mem_info(driver *d, uintptr_t ctx, size_t *free, size_t *total) { WITHIN(-d->cuMemGetInfo_v2(free, total)); }
+static inline int drv_zero(driver *d, uintptr_t ctx, uintptr_t p, size_t size, uintptr_t stream) {
+	WITHIN(-d->cuMemsetD8Async(p, 0, size, stream));
+}
+
+// An operation of NCCL's. Which fields matter depends on the kind.
+enum { op_all_reduce, op_broadcast, op_reduce, op_all_gather, op_reduce_scatter, op_send, op_recv };
+
+typedef struct {
+	int kind;
+	int type;   // ncclDataType_t
+	int reduce; // ncclRedOp_t
+	int peer;   // or the root
+	uintptr_t src, dst;
+	size_t count;
+} op;
+
+static inline int nccl_run(nccl *n, uintptr_t comm, uintptr_t stream, const op *o) {
+	switch (o->kind) {
+	case op_all_reduce: return n->ncclAllReduce(o->src, o->dst, o->count, o->type, o->reduce, comm, stream);
+	case op_broadcast: return n->ncclBroadcast(o->src, o->dst, o->count, o->type, o->peer, comm, stream);
+	case op_reduce: return n->ncclReduce(o->src, o->dst, o->count, o->type, o->reduce, o->peer, comm, stream);
+	case op_all_gather: return n->ncclAllGather(o->src, o->dst, o->count, o->type, comm, stream);
+	case op_reduce_scatter: return n->ncclReduceScatter(o->src, o->dst, o->count, o->type, o->reduce, comm, stream);
+	case op_send: return n->ncclSend(o->src, o->count, o->type, o->peer, comm, stream);
+	default: return n->ncclRecv(o->dst, o->count, o->type, o->peer, comm, stream);
+	}
+}
+
+// nccl_enqueue enqueues operations, several as one group. After an error the
+// group is ended all the same: the thread must not keep it open.
+static inline int nccl_enqueue(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm, uintptr_t stream, const op *ops, int count) {
+	int r = enter(d, ctx);
+	if (r != 0 || count == 0) return r;
+	if (count == 1) return nccl_run(n, comm, stream, ops);
+	if ((r = n->ncclGroupStart()) != 0) return r;
+	for (int i = 0; i < count && r == 0; i++) r = nccl_run(n, comm, stream, &ops[i]);
+	int end = n->ncclGroupEnd();
+	return r != 0 ? r : end;
+}
+
+#endif

@@ -1,0 +1,71 @@
+// Package nccl is the [backend.Backend] for tensors in the memory of NVIDIA
+// GPUs, one GPU for each rank, over NVIDIA's NCCL.
+//
+// The library is opened at run time. It is looked for as GODDP_LIBNCCL names
+// it, by the loader's path, in the CUDA home, and among NVIDIA's packages of a
+// Python environment; a program built without cgo, or not for Linux, has none.
+// NCCL's own variables pass through untouched, but for two that are set where
+// the user did not: NCCL_RUNTIME_CONNECT=0, so that collectives connect when
+// the group is made and no later one waits for a peer inside NCCL, and, for a
+// group on one host, NCCL_SOCKET_IFNAME=lo, since NCCL's listeners
+// authenticate nobody.
+//
+// # How a group is made
+//
+// A group has two networks. [New] first makes the control channel, a group of
+// comm/host's beside NCCL: it carries no tensors, but tells a dead peer from a
+// slow one, spreads the first cause of a failure, and knows when all ranks
+// have left. Then the ranks tell each other, through the store, which library
+// and which GPU they have, and refuse what NCCL would hang on: two ranks on a
+// GPU, different releases. Then they make a blocking communicator, on a thread
+// that is given up on when the time is over.
+//
+// A group from Split has a communicator of its own. ncclCommSplit would need
+// every rank of the parent to call it, also those that get no group, and a
+// communicator that shares resources with another breaks with it.
+//
+// # How a call runs
+//
+// Start makes the group's own high-priority stream wait for the event
+// Call.After, and enqueues the call between two events; nothing waits on the
+// host. Join makes a stream wait for the second event. The first event tells
+// a call that is queued behind compute from one that runs.
+//
+// Gather, Scatter and AllToAll are groups of NCCL's Send and Recv; AllGather
+// of uneven sizes is a group of broadcasts. Operations without elements end at
+// once, without meeting the peers.
+//
+// Send and Recv outside a Group have, for each peer and direction, a
+// communicator of two ranks and a stream of their own: on one communicator
+// NCCL runs one call after the other, and two ranks that first send and then
+// receive would wait for each other for ever. Calls of a Group run on the
+// group's communicator as one, so a Send within a Group meets a Recv within a
+// Group; that is also the way to exchange with many peers, since many
+// communicators at once can use up the GPU that they need to run side by side.
+// Groups that share a GPU must start their calls in the same order on all
+// ranks for the same reason.
+//
+// The first Send or Recv between two ranks makes connections inside NCCL,
+// which waits there for the peer. It is therefore enqueued in the background,
+// and what comes after it on its stream with it: until then the call is
+// queued, and Join blocks.
+//
+// NCCL's arithmetic differs from comm/host's in places: Min and Max may drop a
+// NaN, and Avg of a floating-point type multiplies by 1/N rounded to the type
+// before it sums. Ranks that call different collectives are not noticed by
+// NCCL: they hang until a deadline, or receive wrong data.
+//
+// # Failure
+//
+// While calls are pending one goroutine looks every few milliseconds at their
+// events, their deadlines and NCCL's asynchronous errors. What it finds breaks
+// the group: the other ranks are told, pending calls return the first cause,
+// and the communicators are aborted, on threads that are given up on after two
+// seconds. A thread that never comes out of NCCL stays, and with it the
+// group's streams and the memory of Alloc. A rank whose process ends is noticed
+// by its control channel.
+//
+// Close is collective: it waits for pending calls and for all other ranks to
+// close, since NCCL's communicators end together. When ctx ends first, the
+// group is broken instead.
+package nccl

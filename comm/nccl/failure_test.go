@@ -1,0 +1,394 @@
+//go:build cgo && linux
+
+package nccl_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/nccl"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/standin"
+	"github.com/goddp/goddp/store"
+)
+
+// lateness is how long after its deadline a call may return.
+const lateness = 2 * time.Second
+
+// second calls AllReduce twice, the first time with success.
+func second(m *member, timeout time.Duration) error {
+	for i := range 2 {
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		c.Timeout = timeout
+		err = m.call(c)
+		if (err == nil) != (i == 0) {
+			return fmt.Errorf("call %d ended with %v", i+1, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outcomes runs f on all ranks, and returns its errors and how long it took.
+func outcomes(members []*member, f func(m *member) error) ([]error, time.Duration) {
+	errs := make([]error, len(members))
+	at := time.Now()
+	each(members, func(m *member) error {
+		errs[m.rank] = f(m)
+		return nil
+	})
+	return errs, time.Since(at)
+}
+
+func TestHungCollective(t *testing.T) {
+	control(t, "hang 1 2")
+	members := world(t, 3)
+	const timeout = 500 * time.Millisecond
+	errs, took := outcomes(members, func(m *member) error { return second(m, timeout) })
+	if took > timeout+lateness {
+		t.Errorf("took %v with a timeout of %v", took, timeout)
+	}
+	for r, err := range errs {
+		var call *backend.CallError
+		var late *backend.TimeoutError
+		if !errors.As(err, &call) || call.Rank != r || call.Name != "ones" || !errors.As(err, &late) || late.State != backend.Running {
+			t.Errorf("rank %d: %v, want its own call's error with a timeout while running", r, err)
+		}
+		if _, err := members[r].Start(&backend.Call{Kind: backend.Barrier}); !errors.Is(err, backend.ErrTimeout) {
+			t.Errorf("rank %d: a later call: %v, want the first cause", r, err)
+		}
+	}
+}
+
+// TestQueued has a call that cannot begin behind one that hangs.
+func TestQueued(t *testing.T) {
+	control(t, "hang 0 1")
+	m := world(t, 1)[0]
+	c, err := m.ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, err := m.start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queued, err := m.start(&backend.Call{Kind: backend.Barrier, Timeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for state := backend.Queued; state != backend.Running; runtime.Gosched() {
+		if state, err = running.State(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if state, err := queued.State(); state != backend.Queued {
+		t.Errorf("%v, %v behind a call that runs", state, err)
+	}
+	if began, done := running.Span(); began.IsZero() || !done.IsZero() {
+		t.Errorf("a running call's span is %v to %v", began, done)
+	}
+	var late *backend.TimeoutError
+	if err := queued.Sync(t.Context()); !errors.As(err, &late) || late.State != backend.Queued {
+		t.Errorf("%v, want a timeout while queued", err)
+	}
+	if err := running.Sync(t.Context()); !errors.Is(err, backend.ErrTimeout) {
+		t.Errorf("%v, want the same cause", err)
+	}
+}
+
+func TestAsyncError(t *testing.T) {
+	control(t, "async 2 2")
+	errs, took := outcomes(world(t, 3), func(m *member) error { return second(m, time.Minute) })
+	if took > soon {
+		t.Errorf("took %v", took)
+	}
+	var e *nccl.Error
+	if !errors.As(errs[2], &e) || e.Code != 6 || e.Detail == "" || e.Version != 22803 {
+		t.Errorf("rank 2: %v, want NCCL's remote error, its words and its version", errs[2])
+	}
+	for r, err := range errs[:2] {
+		var own *backend.CallError
+		if !errors.As(err, &own) || own.Rank != r || !strings.Contains(err.Error(), "rank 2: ") || !strings.Contains(err.Error(), e.Error()) {
+			t.Errorf("rank %d: %v, want its own call's error for rank 2's", r, err)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	control(t, "refuse 0 2")
+	errs, _ := outcomes(world(t, 2), func(m *member) error { return second(m, time.Minute) })
+	var e *nccl.Error
+	if !errors.As(errs[0], &e) || e.Call != "ncclAllReduce" || e.Detail != "refused on request" {
+		t.Errorf("rank 0: %v, want what NCCL said", errs[0])
+	}
+	if errs[1] == nil || !strings.Contains(errs[1].Error(), "refused on request") {
+		t.Errorf("rank 1: %v, want rank 0's cause", errs[1])
+	}
+}
+
+// TestStuckConnecting never gets out of the first Send, which connects.
+func TestStuckConnecting(t *testing.T) {
+	control(t, "connect 0 1")
+	m := world(t, 2)[0]
+	c, err := m.ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A Group's Send goes over the group's own communicator.
+	send := &backend.Call{Kind: backend.Send, Src: c.Src, Root: 1}
+	task, err := m.start(&backend.Call{Kind: backend.Group, Calls: []*backend.Call{send}, Timeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now()
+	if err := task.Join(t.Context(), m.dev.Compute()); !errors.Is(err, backend.ErrTimeout) || time.Since(at) > 300*time.Millisecond+lateness {
+		t.Errorf("%v after %v, want a timeout", err, time.Since(at))
+	}
+}
+
+func TestInitHangs(t *testing.T) {
+	release := control(t, "init 1")
+	const timeout = 500 * time.Millisecond
+	at := time.Now()
+	_, errs := attempt(t, 2, func(_ int, cfg *backend.Config) { cfg.Timeout = timeout })
+	if took := time.Since(at); took > timeout+lateness {
+		t.Errorf("took %v with a timeout of %v", took, timeout)
+	}
+	for r, err := range errs {
+		if !errors.Is(err, backend.ErrTimeout) && !errors.Is(err, backend.ErrAborted) {
+			t.Errorf("rank %d: %v, want a timeout, or the abort of a peer that had one", r, err)
+		}
+	}
+	release() // control sees that the threads that were given up on end
+}
+
+func TestAbort(t *testing.T) {
+	for _, name := range []string{"abort", "abort that hangs"} {
+		t.Run(name, func(t *testing.T) {
+			lines := []string{"hang 0 1"}
+			if name != "abort" {
+				lines = append(lines, "abort 0")
+			}
+			control(t, lines...)
+			members := world(t, 2)
+			reason := errors.New("no more")
+			at := time.Now()
+			errs, _ := outcomes(members, func(m *member) error {
+				c, err := m.ones()
+				if err != nil {
+					return err
+				}
+				task, err := m.start(c)
+				if err != nil {
+					return err
+				}
+				if m.rank == 0 {
+					m.Abort(fmt.Errorf("%w: %w", backend.ErrAborted, reason))
+				}
+				return task.Sync(context.Background())
+			})
+			if !errors.Is(errs[0], reason) || !errors.Is(errs[0], backend.ErrAborted) {
+				t.Errorf("rank 0: %v, want its reason", errs[0])
+			}
+			if !errors.Is(errs[1], backend.ErrAborted) || !strings.Contains(errs[1].Error(), "no more") {
+				t.Errorf("rank 1: %v, want rank 0's reason", errs[1])
+			}
+			if err := closeAll(members, soon); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(at); took > lateness+3*time.Second {
+				t.Errorf("aborting and closing took %v", took)
+			}
+		})
+	}
+}
+
+// TestPeerDies kills a process while its peers wait for it in a collective.
+func TestPeerDies(t *testing.T) {
+	control(t)
+	w := launch(t, "standin", 3, "forever")
+	for r := range 3 {
+		w.wait(t, r, "round")
+	}
+	w.cmds[1].Process.Kill()
+	at := time.Now()
+	for _, r := range []int{0, 2} {
+		if how := w.wait(t, r, "ended: "); how != "lost 1 false" {
+			t.Errorf("rank %d ended: %s", r, how)
+		}
+	}
+	if took := time.Since(at); took > 5*time.Second {
+		t.Errorf("noticed after %v", took)
+	}
+}
+
+// TestPeerLeft has a rank that goes on after another closed the group.
+func TestPeerLeft(t *testing.T) {
+	control(t)
+	members := world(t, 2)
+	errs, _ := outcomes(members, func(m *member) error {
+		if m.rank == 1 {
+			return closeAll([]*member{m}, soon)
+		}
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		return m.call(c)
+	})
+	var lost *backend.PeerLostError
+	if !errors.As(errs[0], &lost) || lost.Peer != 1 || !lost.Left {
+		t.Errorf("rank 0: %v, want rank 1 to have left", errs[0])
+	}
+}
+
+// TestClose closes with calls in flight, which end, and alone, which fails.
+func TestClose(t *testing.T) {
+	control(t, "delay 2000", "seed 1")
+	members := world(t, 2)
+	err := each(members, func(m *member) error {
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		task, err := m.start(c)
+		if err != nil {
+			return err
+		}
+		if err := closeAll([]*member{m}, soon); err != nil {
+			return err
+		}
+		if state, err := task.State(); state != backend.Done {
+			return fmt.Errorf("%v, %v after Close", state, err)
+		}
+		if _, err := m.Start(c); !errors.Is(err, backend.ErrClosed) {
+			return fmt.Errorf("%v, want that the group is closed", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	alone := world(t, 2)[0]
+	if err := closeAll([]*member{alone}, 200*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("closing alone: %v, want that it took too long", err)
+	}
+}
+
+func TestSharedGPU(t *testing.T) {
+	control(t)
+	_, errs := attempt(t, 3, func(r int, cfg *backend.Config) {
+		if r == 2 {
+			dev, err := standin.Open(0)
+			if err != nil {
+				t.Error(err)
+			}
+			t.Cleanup(func() { dev.Close() })
+			cfg.Device = dev
+		}
+	})
+	for r, err := range errs {
+		var shared *nccl.SharedGPUError
+		if !errors.As(err, &shared) || shared.Ranks != [2]int{0, 2} || shared.GPU != "0000:00:00.0" {
+			t.Errorf("rank %d: %v, want ranks 0 and 2 on one GPU", r, err)
+		}
+	}
+}
+
+func TestTooOld(t *testing.T) {
+	control(t, "version 21805")
+	_, errs := attempt(t, 1, nil)
+	var old *nccl.VersionError
+	if !errors.As(errs[0], &old) || !strings.Contains(errs[0].Error(), "2.19.1") || !strings.Contains(errs[0].Error(), "2.18.5") {
+		t.Errorf("%v, want both versions", errs[0])
+	}
+}
+
+// TestMissingLibrary wants every rank to say where it looked, or that a peer
+// did.
+func TestMissingLibrary(t *testing.T) {
+	control(t)
+	t.Setenv("GODDP_LIBNCCL", "/nonexistent/libnccl.so")
+	_, errs := attempt(t, 2, nil)
+	for r, err := range errs {
+		var missing *dl.NotFoundError
+		if !errors.As(err, &missing) && !errors.Is(err, backend.ErrAborted) {
+			t.Errorf("rank %d: %v, want the places tried", r, err)
+		}
+		if !strings.Contains(err.Error(), "/nonexistent/libnccl.so") {
+			t.Errorf("rank %d: %v does not name the place", r, err)
+		}
+	}
+}
+
+func TestUnreachableStore(t *testing.T) {
+	control(t)
+	server, err := store.Listen("127.0.0.1:0", &store.ServerOptions{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := store.Dial(t.Context(), server.Addr(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	server.Close()
+	_, errs := attempt(t, 1, func(_ int, cfg *backend.Config) { cfg.Store = client })
+	if !errors.Is(errs[0], store.ErrServerLost) {
+		t.Errorf("%v, want that the store's server is lost", errs[0])
+	}
+}
+
+func TestNotAGPU(t *testing.T) {
+	dev := cpu.New(nil)
+	defer dev.Close()
+	_, err := nccl.New(t.Context(), backend.Config{Size: 1, Store: store.NewLocal(), Device: dev}, nil)
+	if err == nil || !strings.Contains(err.Error(), "cpu") {
+		t.Errorf("%v, want that a CPU is no GPU", err)
+	}
+}
+
+// TestMemory allocates much more than there is, one after the other.
+func TestMemory(t *testing.T) {
+	const size = 64 << 20 // of a GiB
+	control(t)
+	m := world(t, 1)[0]
+	for i := range 20 {
+		var buf device.Buffer
+		err := errors.New("none yet")
+		for deadline := time.Now().Add(soon); err != nil && time.Now().Before(deadline); runtime.GC() {
+			buf, err = m.Alloc(size)
+		}
+		if err != nil {
+			t.Fatalf("allocation %d: %v", i, err)
+		}
+		got, err := m.download(device.NewTensor(buf, device.Uint8, size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(got.Buf.Host(), []byte{0}); n != size {
+			t.Fatalf("allocation %d: %d of %d bytes are zero", i, n, size)
+		}
+	}
+	_, err := m.Alloc(100 * size)
+	var oom *device.OutOfMemoryError
+	if !errors.As(err, &oom) || oom.Asked != 100*size || oom.Free < 0 {
+		t.Errorf("%v, want how much was asked and how much is free", err)
+	}
+}

@@ -1,0 +1,368 @@
+//go:build cgo && linux
+
+package nccl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
+)
+
+// Group is one rank's end of a group of GPUs. It implements
+// [backend.Backend].
+type Group struct {
+	cfg     backend.Config
+	opts    Options
+	dev     cudaDevice
+	control *control
+	lib     *library
+	memory  *memory
+	main    *lane // of everything but Send and Recv
+
+	// ctx ends when the group breaks, or is closed; its cause says why.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wake   chan struct{}  // of one: a call was started
+	wg     sync.WaitGroup // what runs until the group ends, or a bounded time more
+	stuck  atomic.Bool    // a thread was left in C, which may still use what the group has
+
+	mu      sync.Mutex
+	cause   error // why the group broke; the first stays
+	closing bool  // no call is started any more
+	closed  bool  // the group does not break any more
+	pending int   // started calls that are not done
+	idle    chan struct{}
+	lanes   []*lane
+	sends   map[int]*lane // by peer, made when first used
+	recvs   map[int]*lane
+	comms   []*communicator
+	word    device.Tensor // for Barrier
+}
+
+var _ backend.Backend = (*Group)(nil)
+
+func newGroup(cfg backend.Config, o Options, dev cudaDevice, control *control) *Group {
+	g := &Group{
+		cfg: cfg, opts: o, dev: dev, control: control, memory: memoryOf(dev), wake: make(chan struct{}, 1),
+		sends: map[int]*lane{}, recvs: map[int]*lane{},
+	}
+	g.ctx, g.cancel = context.WithCancelCause(context.Background())
+	return g
+}
+
+// Name is "nccl".
+func (g *Group) Name() string { return "nccl" }
+
+// communicator makes one that ends with the group.
+func (g *Group) communicator(ctx context.Context, id []byte, rank, size int) (*communicator, error) {
+	c, err := g.lib.connect(ctx, id, rank, size)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.comms = append(g.comms, c)
+	if g.cause != nil { // too late for those that are being aborted
+		g.wg.Go(func() { g.end((*communicator).abort, c) })
+	}
+	return c, nil
+}
+
+// Start enqueues a call.
+func (g *Group) Start(c *backend.Call) (backend.Task, error) {
+	t := &task{group: g, call: c, timeout: c.Timeout}
+	if t.timeout <= 0 {
+		t.timeout = g.cfg.Timeout
+	}
+	t.deadline = time.Now().Add(t.timeout)
+	g.mu.Lock()
+	if err := g.ended(); err != nil {
+		g.mu.Unlock()
+		return nil, err
+	}
+	l := g.lane(c)
+	if l == nil {
+		g.mu.Unlock()
+		var err error
+		if l, err = g.pairLane(c); err != nil {
+			return nil, err
+		}
+		g.mu.Lock()
+		if err := g.ended(); err != nil {
+			g.mu.Unlock()
+			return nil, err
+		}
+	}
+	l.pending = append(l.pending, t)
+	g.pending++
+	g.memory.busy.Add(1)
+	g.mu.Unlock()
+	l.submit(t)
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+	return t, nil
+}
+
+// ended is why no call can be started. mu is held.
+func (g *Group) ended() error {
+	if g.cause == nil && g.closing {
+		return backend.ErrClosed
+	}
+	return g.cause
+}
+
+// lane is where a call runs, nil if that has still to be made. mu is held.
+func (g *Group) lane(c *backend.Call) *lane {
+	switch c.Kind {
+	case backend.Send:
+		return g.sends[c.Root]
+	case backend.Recv:
+		return g.recvs[c.Root]
+	}
+	return g.main
+}
+
+// pairLane makes the lane of Send, or Recv, with a peer.
+func (g *Group) pairLane(c *backend.Call) (*lane, error) {
+	l, err := g.newLane()
+	if err != nil {
+		return nil, err
+	}
+	lanes := g.recvs
+	l.pair = &pair{from: c.Root, to: g.cfg.Rank}
+	l.layout = layout{rank: 1, size: 2, pair: true} // the sender is rank 0
+	if c.Kind == backend.Send {
+		lanes = g.sends
+		l.pair = &pair{from: g.cfg.Rank, to: c.Root}
+		l.layout.rank = 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if other := lanes[c.Root]; other != nil { // made meanwhile
+		return other, nil
+	}
+	lanes[c.Root] = l
+	return l, nil
+}
+
+// finish ends a pending call. mu is held.
+func (g *Group) finish(t *task, err error) {
+	t.state, t.err = backend.Done, err
+	if err != nil {
+		t.state = backend.Failed
+	}
+	g.memory.busy.Add(-1)
+	g.pending--
+	if g.pending == 0 && g.idle != nil {
+		close(g.idle)
+		g.idle = nil
+	}
+}
+
+func (g *Group) callError(t *task, err error) error {
+	return &backend.CallError{Rank: g.cfg.Rank, Call: t.call.Fingerprint(), Name: t.call.Name, Err: err}
+}
+
+// concerning is the first cause as it concerns t.
+func (g *Group) concerning(t *task, cause error) error {
+	var first *backend.CallError
+	if errors.As(cause, &first) && first.Rank == g.cfg.Rank && first.Call == t.call.Fingerprint() {
+		return cause
+	}
+	return g.callError(t, cause)
+}
+
+// fail breaks the group, once. What was done before counts; the peers are
+// told before any other call ends, so that they hear the cause even if this
+// process ends with its call.
+func (g *Group) fail(cause error) {
+	g.mu.Lock()
+	if g.cause != nil || g.closed {
+		g.mu.Unlock()
+		return
+	}
+	for _, l := range g.lanes {
+		for _, t := range l.pending {
+			t.look() // an error leaves it to fail
+		}
+	}
+	g.cause = cause
+	g.wg.Add(1)
+	g.mu.Unlock()
+	g.cfg.Log.Debug("nccl: process group broke", "rank", g.cfg.Rank, "cause", cause)
+	g.control.tell(cause)
+
+	g.mu.Lock()
+	for _, l := range g.lanes {
+		for _, t := range l.pending {
+			if t.state < backend.Done {
+				g.finish(t, g.concerning(t, cause))
+			}
+		}
+		l.pending = nil
+	}
+	comms := g.comms
+	g.memory.busy.Add(1)
+	g.mu.Unlock()
+	g.cancel(cause)
+	go func() {
+		defer g.wg.Done()
+		g.end((*communicator).abort, comms...)
+		g.memory.busy.Add(-1)
+	}()
+}
+
+// end aborts, or destroys, communicators, each on a thread of its own, which
+// is given up on after a bounded time. It tells whether all ended well.
+func (g *Group) end(how func(*communicator) error, comms ...*communicator) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), abortTime, fmt.Errorf("a communicator did not end within %v", abortTime))
+	defer cancel()
+	errs := make([]error, len(comms))
+	var wg sync.WaitGroup
+	for i, c := range comms {
+		wg.Go(func() {
+			_, errs[i] = detach(ctx, func() (struct{}, error) { return struct{}{}, how(c) }, nil)
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		g.abandon()
+	}
+	err := errors.Join(errs...)
+	if err != nil {
+		g.cfg.Log.Warn("nccl: ending a communicator", "rank", g.cfg.Rank, "error", err)
+	}
+	return err
+}
+
+// abandon notes that a thread was left in C.
+func (g *Group) abandon() {
+	g.stuck.Store(true)
+	g.memory.stuck.Store(true)
+}
+
+// lingering is a context that outlasts the group by the time that an abort may
+// take.
+func (g *Group) lingering() (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	stop := context.AfterFunc(g.ctx, func() {
+		select {
+		case <-time.After(abortTime):
+			cancel(context.Cause(g.ctx))
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// Abort breaks the group with cause, or [backend.ErrAborted] if that is nil.
+func (g *Group) Abort(cause error) {
+	if cause == nil {
+		cause = backend.ErrAborted
+	}
+	g.fail(cause)
+}
+
+// Split makes a group of some of this group's ranks; it finds them through
+// cfg.Store.
+func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
+	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
+		panic(fmt.Errorf("nccl: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))
+	}
+	sub, err := join(ctx, cfg, g.opts, false)
+	if err != nil {
+		return nil, fmt.Errorf("nccl: rank %d of %d joining a split group: %w", cfg.Rank, cfg.Size, err)
+	}
+	return sub, nil
+}
+
+// Close waits, while ctx lasts, for pending calls and for the other ranks to
+// close, and ends the group. If ctx ends first, the group breaks and the error
+// says what was waited for.
+func (g *Group) Close(ctx context.Context) error {
+	g.mu.Lock()
+	if g.closing {
+		g.mu.Unlock()
+		return nil
+	}
+	g.closing = true
+	idle := make(chan struct{})
+	if g.pending == 0 {
+		close(idle)
+	} else {
+		g.idle = idle
+	}
+	g.mu.Unlock()
+
+	var err error
+	select {
+	case <-idle:
+		if e := g.control.farewell(ctx); e != nil && g.broken() == nil {
+			err = fmt.Errorf("%w without the other ranks: %w", backend.ErrClosed, e)
+		}
+	case <-ctx.Done():
+		err = fmt.Errorf("%w with %d calls pending: %w", backend.ErrClosed, g.unfinished(), context.Cause(ctx))
+	}
+	if err != nil {
+		g.fail(err)
+	}
+	whole := g.settle()
+	g.cancel(backend.ErrClosed)
+	g.wg.Wait()
+	if whole {
+		err = g.end((*communicator).destroy, g.comms...)
+	}
+	g.memory.collect()
+	g.release()
+	return err
+}
+
+// settle ends the time in which the group may break, and tells whether it did
+// not.
+func (g *Group) settle() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	return g.cause == nil
+}
+
+// release gives back what the group has. Nothing of it runs any more, but for
+// threads that stay in C: then what they may use stays too.
+func (g *Group) release() {
+	g.control.close()
+	if g.stuck.Load() {
+		return
+	}
+	for _, l := range g.lanes {
+		if err := l.stream.Close(); err != nil {
+			g.cfg.Log.Debug("nccl: closing a stream", "rank", g.cfg.Rank, "error", err)
+		}
+	}
+	if g.word.Len() > 0 {
+		g.dev.Free(g.word.Buf)
+	}
+}
+
+// broken is why the group broke, if it did.
+func (g *Group) broken() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cause
+}
+
+func (g *Group) unfinished() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.pending
+}

@@ -1,0 +1,203 @@
+//go:build cgo && linux
+
+package nccl
+
+// #include "abi.h"
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/goddp/goddp/comm/backend"
+)
+
+// lane is a communicator and the stream that its calls run on, one after the
+// other: the group's own, or that of Send or Recv with one peer.
+type lane struct {
+	group  *Group
+	stream cudaStream
+	pair   *pair // of Send or Recv with one peer: the communicator is made at the first call
+
+	// mu makes the order of calls that of the stream. It is held while a call
+	// is enqueued, but not while that may wait for a peer.
+	mu       sync.Mutex
+	comm     *communicator
+	layout   layout
+	met      map[link]bool // connections that operations made
+	queue    []*task       // that wait for the one that is being enqueued in the background
+	draining bool
+
+	pending []*task // started and not done; under group.mu
+}
+
+// link is a connection that NCCL makes when an operation first needs it.
+type link struct {
+	kind C.int // op_send or op_recv
+	peer C.int
+}
+
+// pair is the two ranks between which a lane's calls go, in one direction.
+type pair struct{ from, to int }
+
+func (g *Group) newLane() (*lane, error) {
+	s, err := g.dev.NewStream(true)
+	if err != nil {
+		return nil, err
+	}
+	stream, ok := s.(cudaStream)
+	if !ok {
+		return nil, fmt.Errorf("the streams of %v are not CUDA's", g.dev)
+	}
+	l := &lane{group: g, stream: stream, met: map[link]bool{}}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lanes = append(g.lanes, l)
+	return l, nil
+}
+
+// submit enqueues a call, or has that done in the background if it may wait
+// for a peer, or comes behind one that does.
+func (l *lane) submit(t *task) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.draining {
+		if ops := l.ops(t.call); l.comm != nil && l.connected(ops) {
+			l.enqueue(t, ops)
+			return
+		}
+		l.draining = true
+		l.group.wg.Go(l.drain)
+	}
+	l.queue = append(l.queue, t)
+}
+
+// ops is a call's operations. They are valid until the next call of ops; mu is
+// held.
+func (l *lane) ops(c *backend.Call) []op {
+	l.layout.ops = l.layout.ops[:0]
+	l.layout.add(c)
+	return l.layout.ops
+}
+
+// connected tells whether none of the operations needs a new connection.
+func (l *lane) connected(ops []op) bool {
+	for _, o := range ops {
+		if (o.kind == C.op_send || o.kind == C.op_recv) && !l.met[link{o.kind, o.peer}] {
+			return false
+		}
+	}
+	return true
+}
+
+// drain enqueues what is queued, until nothing is or the group has ended. What
+// it calls may stay in C: it is then left there.
+func (l *lane) drain() {
+	for {
+		l.mu.Lock()
+		if len(l.queue) == 0 || l.group.ctx.Err() != nil {
+			l.draining = false
+			l.mu.Unlock()
+			return
+		}
+		t := l.queue[0]
+		l.queue = slices.Delete(l.queue, 0, 1)
+		ops := slices.Clone(l.ops(t.call))
+		l.mu.Unlock()
+		if !l.connect(t) {
+			return // with draining set: the group is broken, and nothing is enqueued any more
+		}
+		ctx, stop := l.group.lingering()
+		_, err := detach(ctx, func() (struct{}, error) {
+			l.enqueue(t, ops)
+			return struct{}{}, nil
+		}, nil)
+		stop()
+		if err != nil {
+			l.group.abandon()
+			return
+		}
+		l.mu.Lock()
+		for _, o := range ops {
+			l.met[link{o.kind, o.peer}] = true
+		}
+		l.mu.Unlock()
+	}
+}
+
+// connect makes the communicator at the lane's first call, or breaks the group
+// and returns false.
+func (l *lane) connect(first *task) bool {
+	if l.comm != nil {
+		return true
+	}
+	g := l.group
+	comm, err := func() (*communicator, error) {
+		ctx, cancel := context.WithTimeoutCause(g.ctx, first.timeout, first.overdue())
+		defer cancel()
+		rank := l.layout.rank
+		id, err := g.nameOf(ctx, fmt.Sprintf("%s%d/%d", keyPair, l.pair.from, l.pair.to), rank == 0)
+		if err != nil {
+			return nil, causeOf(ctx, err)
+		}
+		c, err := g.communicator(ctx, id, rank, l.layout.size)
+		if err != nil {
+			return nil, causeOf(ctx, err)
+		}
+		return c, nil
+	}()
+	if err != nil {
+		g.fail(g.callError(first, err))
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.comm = comm
+	return true
+}
+
+// enqueue puts a call on the stream, or breaks the group.
+func (l *lane) enqueue(t *task, ops []op) {
+	if err := l.put(t, ops); err != nil {
+		l.group.fail(l.group.callError(t, err))
+	}
+}
+
+func (l *lane) put(t *task, ops []op) error {
+	g := l.group
+	if err := l.after(t.call); err != nil {
+		return err
+	}
+	if g.ctx.Err() != nil {
+		return context.Cause(g.ctx)
+	}
+	begin := l.stream.Record()
+	if err := l.comm.enqueue(l.stream.Handle(), ops); err != nil {
+		return err
+	}
+	if g.ctx.Err() != nil { // it may have been long: the stream may be closed
+		return context.Cause(g.ctx)
+	}
+	end := l.stream.Record()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t.begin, t.end = begin, end
+	return nil
+}
+
+// after makes the stream wait for what the call comes after.
+func (l *lane) after(c *backend.Call) error {
+	if c.After != nil {
+		if err := l.stream.WaitFor(l.group.ctx, c.After); err != nil {
+			return err
+		}
+	}
+	for _, m := range c.Calls {
+		if err := l.after(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+//go:build cgo && linux
+
+package nccl
+
+// #include "abi.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/nvidia"
+)
+
+// oldest is the first release that has everything this package uses: memory
+// of NCCL's own, and its registration.
+const oldest Version = 21901
+
+// library is libnccl and a device to use it on.
+type library struct {
+	path    string
+	version Version
+	nccl    *C.nccl   // the tables are in C's memory: they are passed to every call
+	driver  *C.driver // the device's libcuda
+	ctx     C.uintptr_t
+	dev     cudaDevice
+}
+
+// openLibrary loads libnccl for use on dev. The tables stay allocated as the
+// library stays loaded: a thread that was given up on may come back to them.
+func openLibrary(dev cudaDevice) (*library, error) {
+	found, err := dl.Open(nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"))
+	if err != nil {
+		return nil, err
+	}
+	l := &library{
+		path: found.String(), ctx: C.uintptr_t(dev.Context()), dev: dev,
+		nccl: (*C.nccl)(C.calloc(1, C.sizeof_nccl)), driver: (*C.driver)(C.calloc(1, C.sizeof_driver)),
+	}
+	for i := range C.int(C.nccl_count) {
+		symbol := C.GoString(C.nccl_symbol(i))
+		f, err := found.Lookup(symbol)
+		if err != nil && l.version != 0 { // the first symbol tells the version
+			return nil, fmt.Errorf("%w (%w)", &VersionError{Feature: symbol, Have: l.version, Need: oldest, Path: l.path}, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		C.nccl_set(l.nccl, i, f)
+		if l.version == 0 {
+			if err := l.readVersion(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for i := range C.int(C.driver_count) {
+		f, err := dev.Lookup(C.GoString(C.driver_symbol(i)))
+		if err != nil {
+			return nil, err
+		}
+		C.driver_set(l.driver, i, f)
+	}
+	return l, nil
+}
+
+func (l *library) readVersion() error {
+	var v C.int
+	if code := C.nccl_version(l.nccl, &v); code != 0 {
+		return fmt.Errorf("ncclGetVersion of %s returned %d", l.path, code)
+	}
+	l.version = Version(v)
+	if l.version < oldest {
+		return &VersionError{Feature: "goddp", Have: l.version, Need: oldest, Path: l.path}
+	}
+	return nil
+}
+
+// check turns what a call returned into an error. NCCL's last words are those
+// of any thread, so they are a hint.
+func (l *library) check(call string, code C.int) error {
+	if code == 0 {
+		return nil
+	}
+	e := &Error{Call: call, Code: int(code), Version: l.version}
+	if code < 0 {
+		e.Name = fmt.Sprintf("CUDA error %d", -code)
+	} else {
+		e.Name, e.Detail = C.GoString(C.nccl_error_string(l.nccl, code)), C.GoString(C.nccl_last_error(l.nccl))
+	}
+	return e
+}
+
+// busID is where the device is on its host's PCI buses: what NCCL tells GPUs
+// apart by.
+func (l *library) busID() (string, error) {
+	var id [32]C.char
+	if err := l.check("cuDeviceGetPCIBusId", C.drv_bus_id(l.driver, l.ctx, &id[0], C.int(len(id)))); err != nil {
+		return "", err
+	}
+	return C.GoString(&id[0]), nil
+}
+
+// uniqueID makes a new communicator's name.
+func (l *library) uniqueID() ([]byte, error) {
+	var id C.unique_id
+	if err := l.check("ncclGetUniqueId", C.nccl_unique_id(l.nccl, l.driver, l.ctx, &id)); err != nil {
+		return nil, err
+	}
+	return C.GoBytes(unsafe.Pointer(&id), C.unique_id_size), nil
+}

@@ -1,0 +1,152 @@
+//go:build cgo && linux
+
+package nccl
+
+// #include "abi.h"
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/goddp/goddp/device"
+)
+
+// memory is what the groups of one device allocated and nobody refers to any
+// more. It is kept with the device, since memory may outlive its group.
+//
+// Giving memory back may wait, inside the driver, for kernels in flight: so it
+// happens only within Alloc and Close, and while no collective is pending that
+// may hang. A clean-up only queues.
+type memory struct {
+	dev   cudaDevice
+	busy  atomic.Int64 // pending calls of all groups
+	stuck atomic.Bool  // some group's communicators did not end: nothing is freed any more
+
+	mu   sync.Mutex
+	dead []*block
+}
+
+// block is one allocation. Its registration ends with the communicator, if not
+// before.
+type block struct {
+	comm   *communicator
+	addr   C.uintptr_t
+	size   int
+	handle C.uintptr_t // of the registration
+}
+
+// blockRef is what buffers refer to: the last of them takes it along.
+type blockRef struct{ *block }
+
+type memoryKey struct{}
+
+func memoryOf(dev cudaDevice) *memory {
+	return dev.Values().Get(memoryKey{}, func() any { return &memory{dev: dev} }).(*memory)
+}
+
+// Alloc returns zeroed memory of NCCL's own, registered with the group's
+// communicator. It takes whole pages of 2 MiB. It is given back some time after
+// nothing refers to it any more, by a later Alloc or Close of a group of the
+// device.
+func (g *Group) Alloc(size int) (device.Buffer, error) {
+	g.mu.Lock()
+	err := g.ended()
+	g.mu.Unlock()
+	if err != nil || size == 0 {
+		return device.Buffer{}, err
+	}
+	g.memory.collect()
+	b, err := g.newBlock(size)
+	if err != nil {
+		return device.Buffer{}, err
+	}
+	if err := g.zero(b); err != nil {
+		g.memory.bury(b)
+		return device.Buffer{}, err
+	}
+	owner := &blockRef{b}
+	runtime.AddCleanup(owner, g.memory.bury, b)
+	return device.DeviceBuffer(uintptr(b.addr), size, owner), nil
+}
+
+func (g *Group) newBlock(size int) (*block, error) {
+	l := g.lib
+	b := &block{comm: g.main.comm, size: size}
+	if code := C.nccl_alloc(l.nccl, l.driver, l.ctx, &b.addr, C.size_t(size)); code != 0 {
+		err := l.check("ncclMemAlloc", code)
+		var free, total C.size_t
+		if C.drv_mem_info(l.driver, l.ctx, &free, &total) == 0 && int(free) < size {
+			used := g.dev.Memory().InUse
+			return nil, fmt.Errorf("%w (%w)", &device.OutOfMemoryError{Device: g.dev.String(), Asked: int64(size), InUse: used, Free: int64(free)}, err)
+		}
+		return nil, err
+	}
+	// Without a registration NCCL copies through buffers of its own.
+	err := b.comm.within(func(h C.uintptr_t) error {
+		return l.check("ncclCommRegister", C.nccl_register(l.nccl, l.driver, l.ctx, h, b.addr, C.size_t(size), &b.handle))
+	})
+	if err != nil {
+		g.memory.bury(b)
+		return nil, err
+	}
+	return b, nil
+}
+
+// zero clears a block on a stream of its own, since those in use may be held
+// up by a peer.
+func (g *Group) zero(b *block) error {
+	s, err := g.dev.NewStream(false)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	l := g.lib
+	handle := C.uintptr_t(s.(cudaStream).Handle())
+	if err := l.check("cuMemsetD8Async", C.drv_zero(l.driver, l.ctx, b.addr, C.size_t(b.size), handle)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timeout)
+	defer cancel()
+	return s.Sync(ctx)
+}
+
+// bury queues a block that nothing refers to. It runs on the collector's
+// goroutine.
+func (m *memory) bury(b *block) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dead = append(m.dead, b)
+}
+
+// collect gives dead blocks back, unless something may still use them.
+func (m *memory) collect() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.dead) == 0 || m.busy.Load() > 0 || m.stuck.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), abortTime)
+	defer cancel()
+	if err := m.dev.Compute().Sync(ctx); err != nil {
+		return // the next one may see it idle
+	}
+	for _, b := range m.dead {
+		b.free()
+	}
+	m.dead = nil
+}
+
+// free gives a block back. What fails is the process's to lose.
+func (b *block) free() {
+	l := b.comm.lib
+	if b.handle != 0 {
+		b.comm.within(func(h C.uintptr_t) error {
+			return l.check("ncclCommDeregister", C.nccl_deregister(l.nccl, l.driver, l.ctx, h, b.handle))
+		})
+	}
+	C.nccl_free(l.nccl, l.driver, l.ctx, b.addr)
+}

@@ -1,0 +1,35 @@
+package nccl
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/host"
+)
+
+// Options are the choices of [New]; the zero value is the good default.
+type Options struct {
+	// Control says how the ranks reach each other beside NCCL. The zero value
+	// is for ranks that are processes of one host.
+	Control host.Options
+}
+
+// New makes this rank's end of a group, whose tensors are in the memory of
+// cfg.Device, a GPU. It returns when every rank has come, within cfg.Timeout.
+//
+// The error is a *dl.NotFoundError where there is no library, a
+// [*VersionError], [*VersionMismatchError] or [*SharedGPUError] where NCCL
+// cannot serve the group, an [*Error] for a call of NCCL's that failed, and
+// the peer's where another rank's part failed.
+func New(ctx context.Context, cfg backend.Config, opts *Options) (backend.Backend, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	b, err := open(ctx, cfg, o)
+	if err != nil {
+		return nil, fmt.Errorf("nccl: rank %d of %d joining its group: %w", cfg.Rank, cfg.Size, err)
+	}
+	return b, nil
+}

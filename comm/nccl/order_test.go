@@ -1,0 +1,148 @@
+//go:build cgo && linux
+
+package nccl_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/store"
+)
+
+// scenarios are what worker processes can be told to run.
+var scenarios = map[string]func(m *member) error{
+	"collectives": collectives,
+	"exchange":    func(m *member) error { return exchange(m, false) },
+	"group":       func(m *member) error { return exchange(m, true) },
+	"forever":     forever,
+	"lonely":      lonely,
+}
+
+// forever reduces over and over.
+func forever(m *member) error {
+	c, err := m.ones()
+	if err != nil {
+		return err
+	}
+	for i := 0; ; i++ {
+		again := *c
+		again.Timeout = time.Minute
+		if err := m.call(&again); err != nil {
+			return err
+		}
+		if i%100 == 0 {
+			fmt.Println("round")
+		}
+	}
+}
+
+// lonely has rank 0 reduce alone, with a timeout; it says how that ended and
+// how long after the deadline.
+func lonely(m *member) error {
+	c, err := m.ones()
+	if err != nil {
+		return err
+	}
+	if err := m.call(c); err != nil { // all connected
+		return err
+	}
+	if m.rank > 0 {
+		task, err := m.start(&backend.Call{Kind: backend.Recv, Dst: c.Dst, Root: 0, Timeout: time.Minute})
+		if err != nil {
+			return err
+		}
+		fmt.Println("peer:", task.Sync(context.Background()))
+		return nil
+	}
+	again := *c
+	again.Timeout = 2 * time.Second
+	at := time.Now()
+	err = m.call(&again)
+	fmt.Printf("late: %v: %v\n", time.Since(at)-again.Timeout, err)
+	at = time.Now()
+	err = closeAll([]*member{m}, 10*time.Second)
+	fmt.Printf("closed: %v: %v\n", time.Since(at), err)
+	return nil
+}
+
+// TestOrder lets streams run at random paces: a call must read what compute
+// wrote before its After, compute what the call wrote before its Join, and
+// calls must not overtake each other.
+func TestOrder(t *testing.T) {
+	for seed := range 5 {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			control(t, "delay 300", fmt.Sprint("seed ", seed))
+			if err := each(world(t, 2), buckets); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// buckets fills and reduces several buckets, each again as soon as it was
+// read, as steps of a training do.
+func buckets(m *member) error {
+	const count, steps = 1000, 5
+	tensors := make([]device.Tensor, 4)
+	for i := range tensors {
+		var err error
+		if tensors[i], err = m.upload(hostTensor(device.Int32, count)); err != nil {
+			return err
+		}
+	}
+	for step := range steps {
+		tasks := make([]backend.Task, len(tensors))
+		for i, b := range tensors {
+			h := hostTensor(device.Int32, count)
+			for j := range count {
+				put(h, j, float64(step*100+i*10+m.rank))
+			}
+			if err := m.dev.CopyIn(m.dev.Compute(), b.Buf, h.Buf.Host()); err != nil {
+				return err
+			}
+			var err error
+			if tasks[i], err = m.start(&backend.Call{Kind: backend.AllReduce, Dst: b, Src: b}); err != nil {
+				return err
+			}
+		}
+		var before time.Time
+		for i, b := range tensors {
+			if err := tasks[i].Join(context.Background(), m.dev.Compute()); err != nil {
+				return err
+			}
+			got, err := m.download(b)
+			if err != nil {
+				return err
+			}
+			want := float64(m.size*(step*100+i*10) + m.size*(m.size-1)/2)
+			for j := range count {
+				if v := get(got, j); v != want {
+					return fmt.Errorf("step %d, bucket %d, element %d is %v, want %v", step, i, j, v, want)
+				}
+			}
+			began, done := tasks[i].Span()
+			if began.Before(before) || done.Before(began) {
+				return fmt.Errorf("step %d, bucket %d ran from %v to %v, after one that ended at %v", step, i, began, done, before)
+			}
+			before = done
+		}
+	}
+	return nil
+}
+
+func TestSplit(t *testing.T) {
+	control(t)
+	kv := store.NewLocal()
+	err := each(world(t, 3), func(m *member) error {
+		return split(m, func(color int) backend.Config {
+			return backend.Config{Store: store.Prefix(kv, fmt.Sprint(color)), Timeout: soon}
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,143 @@
+//go:build cgo && linux
+
+package nccl
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
+)
+
+// task is a call that was started.
+type task struct {
+	group    *Group
+	call     *backend.Call
+	timeout  time.Duration
+	deadline time.Time
+
+	// Under group.mu. begin and end are around the call on its lane's stream,
+	// and not there before it was enqueued.
+	begin, end device.Event
+	state      backend.State
+	err        error
+}
+
+var _ backend.Task = (*task)(nil)
+
+// look brings the state up to date with the events. The error is the device's.
+// Once the group has a cause no state changes by itself: an abort, here or on
+// another rank, ends what it did not complete. group.mu is held.
+func (t *task) look() error {
+	if t.state >= backend.Done || t.end == nil || t.group.cause != nil {
+		return nil
+	}
+	done, err := t.end.Done()
+	if err != nil {
+		return err
+	}
+	if done {
+		t.group.finish(t, nil)
+		return nil
+	}
+	if t.state == backend.Queued {
+		begun, err := t.begin.Done()
+		if err != nil {
+			return err
+		}
+		if begun {
+			t.state = backend.Running
+		}
+	}
+	return nil
+}
+
+// State tells where the call is.
+func (t *task) State() (backend.State, error) {
+	g := t.group
+	g.mu.Lock()
+	err := t.look()
+	state, why := t.state, t.err
+	g.mu.Unlock()
+	if err != nil {
+		g.fail(g.callError(t, err))
+		return t.State()
+	}
+	return state, why
+}
+
+// Join makes later work on s run after the call. It blocks while the call
+// waits to be enqueued.
+func (t *task) Join(ctx context.Context, s device.Stream) error {
+	var state backend.State
+	var end device.Event
+	err := poll(ctx, func() bool {
+		t.group.mu.Lock()
+		defer t.group.mu.Unlock()
+		state, end = t.state, t.end
+		return end != nil || state >= backend.Done
+	})
+	if err != nil {
+		return err
+	}
+	if state < backend.Done {
+		if err := s.WaitFor(ctx, end); err != nil {
+			return err
+		}
+	}
+	t.group.mu.Lock()
+	defer t.group.mu.Unlock()
+	return t.err
+}
+
+// Sync blocks until the call is done.
+func (t *task) Sync(ctx context.Context) error {
+	var why error
+	err := poll(ctx, func() bool {
+		var state backend.State
+		state, why = t.State()
+		return state >= backend.Done
+	})
+	if err != nil {
+		return err
+	}
+	return why
+}
+
+// Span is when the call began to run and when it was done.
+func (t *task) Span() (began, done time.Time) {
+	t.group.mu.Lock()
+	begin, end, failed := t.begin, t.end, t.state == backend.Failed
+	t.group.mu.Unlock()
+	if begin != nil {
+		began = begin.Time()
+	}
+	if end != nil && !failed {
+		done = end.Time()
+	}
+	return began, done
+}
+
+// Bounds of waiting: at first without a pause, because most calls are short,
+// and then ever more rarely, so that what it adds is an eighth of the wait.
+const (
+	spin     = 50 * time.Microsecond
+	maxPause = time.Millisecond
+)
+
+// poll waits until done, or ctx ends.
+func poll(ctx context.Context, done func() bool) error {
+	for start := time.Now(); !done(); {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if waited := time.Since(start); waited < spin {
+			runtime.Gosched()
+		} else {
+			time.Sleep(min(waited/8, maxPause))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+//go:build cgo && linux
+
+package nccl
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+)
+
+// What watch looks at, and how often: events and deadlines, errors that NCCL
+// noticed. A call that runs although a rank it needs has left gets leftGrace
+// to end.
+const (
+	tick      = 2 * time.Millisecond
+	asyncTick = 50 * time.Millisecond
+	leftGrace = time.Second
+)
+
+// watch breaks the group when a pending call cannot end well. It sleeps while
+// none is pending.
+func (g *Group) watch() {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	ticks := ticker.C
+	var asked time.Time
+	for {
+		select {
+		case <-g.wake:
+			ticker.Reset(tick)
+			ticks = ticker.C
+			continue
+		case <-ticks:
+		case <-g.control.ctx.Done():
+			g.fail(context.Cause(g.control.ctx))
+			return
+		case <-g.ctx.Done():
+			return
+		}
+		now := time.Now()
+		busy, err := g.sweep(now)
+		if err == nil && now.Sub(asked) >= asyncTick {
+			asked = now
+			err = g.asyncError()
+		}
+		if err != nil {
+			g.fail(err)
+			return
+		}
+		if !busy {
+			ticker.Stop()
+			ticks = nil
+		}
+	}
+}
+
+// sweep lets go of the calls that are done, and finds one that cannot be. It
+// tells whether any is pending.
+func (g *Group) sweep(now time.Time) (busy bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range g.lanes {
+		// A lane's calls end in order, so the first that is not done is the one
+		// to look at; the deadlines may be in any.
+		done := 0
+		for _, t := range l.pending {
+			if err := t.look(); err != nil {
+				return true, g.callError(t, err)
+			}
+			if t.state < backend.Done {
+				break
+			}
+			done++
+		}
+		l.pending = slices.Delete(l.pending, 0, done)
+		for i, t := range l.pending {
+			if now.After(t.deadline) {
+				return true, g.callError(t, t.overdue())
+			}
+			if i == 0 {
+				if peer, ok := g.deserted(t, now); ok {
+					return true, g.callError(t, &backend.PeerLostError{Peer: peer, Left: true})
+				}
+			}
+		}
+	}
+	return g.pending > 0, nil
+}
+
+// overdue is the error of a call whose deadline passed. mu is held, or the
+// call is not enqueued yet.
+func (t *task) overdue() error {
+	e := &backend.TimeoutError{After: t.timeout, State: t.state}
+	if k := t.call.Kind; t.state == backend.Running && (k == backend.Send || k == backend.Recv) {
+		e.Waiting = []int{t.call.Root}
+	}
+	return e
+}
+
+// deserted tells whether a call runs in vain because a rank it needs left. mu
+// is held.
+func (g *Group) deserted(t *task, now time.Time) (peer int, ok bool) {
+	if t.state != backend.Running {
+		return 0, false
+	}
+	for peer := range g.control.peers {
+		if k := t.call.Kind; (k == backend.Send || k == backend.Recv) && peer != t.call.Root {
+			continue
+		}
+		at, left := g.control.left(peer)
+		if left && now.Sub(at) > leftGrace && now.Sub(t.begin.Time()) > leftGrace {
+			return peer, true
+		}
+	}
+	return 0, false
+}
+
+// asyncError is what NCCL noticed on any of the communicators.
+func (g *Group) asyncError() error {
+	g.mu.Lock()
+	comms := g.comms
+	var first *task
+	for _, l := range g.lanes {
+		if len(l.pending) > 0 && first == nil {
+			first = l.pending[0]
+		}
+	}
+	g.mu.Unlock()
+	for _, c := range comms {
+		if err := c.asyncError(); err != nil {
+			if first != nil {
+				return g.callError(first, err)
+			}
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,273 @@
+// A stand-in for libcuda: the few dozen calls in use, on the host's memory. A
+// stream is a thread that runs what it is given in order. Work on a context that
+// is not current on the thread is refused: the driver would touch another
+// device. control.h says how it is controlled:
+//
+//	delay US    a stream sleeps a random time, up to that, before its work
+//	seed N      of those times
+//	memory N    bytes of all devices together
+#define _GNU_SOURCE
+#include "control.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_READY = 600 };
+enum { MAX_DEVICES = 16 };
+
+typedef struct { int ordinal; } context;
+
+typedef struct work {
+	void (*run)(void *);
+	void *arg;
+	struct work *next;
+} work;
+
+typedef struct {
+	context *ctx;
+	pthread_mutex_t mu;
+	pthread_cond_t changed;
+	work *head, *tail;
+	int pending, ended;
+	unsigned seed;
+} stream;
+
+// An event counts how often it was recorded and how often that was reached, so
+// that a wait is for the point of the call. Events are never freed: a wait may
+// still refer to one.
+typedef struct {
+	atomic_uint_fast64_t recorded, reached;
+	atomic_int_fast64_t at; // nanoseconds
+} event;
+
+static context contexts[MAX_DEVICES];
+static _Thread_local context *current;
+static pthread_mutex_t memory_mu = PTHREAD_MUTEX_INITIALIZER;
+static size_t memory_used;
+
+static size_t memory_total(void) { return setting("memory", 1L << 30); }
+
+static int64_t now(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+int cuInit(unsigned flags) { return flags == 0 ? OK : INVALID_VALUE; }
+int cuDriverGetVersion(int *v) { *v = 13000; return OK; }
+int cuDeviceGetCount(int *n) { *n = MAX_DEVICES; return OK; }
+int cuDeviceGet(int *dev, int ordinal) {
+	*dev = ordinal;
+	return ordinal >= 0 && ordinal < MAX_DEVICES ? OK : INVALID_DEVICE;
+}
+int cuDeviceGetPCIBusId(char *id, int size, int dev) {
+	snprintf(id, size, "0000:%02X:00.0", dev);
+	return OK;
+}
+
+int cuDevicePrimaryCtxRetain(context **ctx, int dev) {
+	contexts[dev].ordinal = dev;
+	*ctx = &contexts[dev];
+	return OK;
+}
+int cuDevicePrimaryCtxRelease_v2(int dev) { (void)dev; return OK; }
+int cuCtxGetCurrent(context **ctx) { *ctx = current; return OK; }
+int cuCtxSetCurrent(context *ctx) { current = ctx; return OK; }
+int cuCtxGetDevice(int *dev) {
+	if (current == NULL) return INVALID_CONTEXT;
+	*dev = current->ordinal;
+	return OK;
+}
+int cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+	*least = 0;
+	*greatest = -5;
+	return current != NULL ? OK : INVALID_CONTEXT;
+}
+
+static void *serve(void *p) {
+	stream *s = p;
+	unsigned most = setting("delay", 0);
+	current = s->ctx;
+	for (;;) {
+		pthread_mutex_lock(&s->mu);
+		while (s->head == NULL && !s->ended) pthread_cond_wait(&s->changed, &s->mu);
+		work *w = s->head;
+		if (w == NULL) { // ended: nobody refers to the stream any more
+			pthread_mutex_unlock(&s->mu);
+			free(s);
+			return NULL;
+		}
+		s->head = w->next;
+		pthread_mutex_unlock(&s->mu);
+		if (most > 0) usleep(rand_r(&s->seed) % (most + 1));
+		w->run(w->arg);
+		free(w);
+		pthread_mutex_lock(&s->mu);
+		s->pending--;
+		pthread_mutex_unlock(&s->mu);
+	}
+}
+
+int cuStreamCreateWithPriority(stream **out, unsigned flags, int priority) {
+	(void)flags, (void)priority;
+	static atomic_uint streams;
+	if (current == NULL) return INVALID_CONTEXT;
+	stream *s = calloc(1, sizeof *s);
+	s->ctx = current;
+	s->seed = setting("seed", 0) + 7919 * atomic_fetch_add(&streams, 1);
+	pthread_mutex_init(&s->mu, NULL);
+	pthread_cond_init(&s->changed, NULL);
+	pthread_t t;
+	pthread_create(&t, NULL, serve, s);
+	pthread_detach(t);
+	*out = s;
+	return OK;
+}
+
+int cuStreamDestroy_v2(stream *s) {
+	if (current != s->ctx) return INVALID_CONTEXT;
+	pthread_mutex_lock(&s->mu);
+	s->ended = 1;
+	pthread_cond_signal(&s->changed);
+	pthread_mutex_unlock(&s->mu);
+	return OK;
+}
+
+int cuStreamQuery(stream *s) {
+	pthread_mutex_lock(&s->mu);
+	int pending = s->pending;
+	pthread_mutex_unlock(&s->mu);
+	return pending == 0 ? OK : NOT_READY;
+}
+
+int cuLaunchHostFunc(stream *s, void (*run)(void *), void *arg) {
+	if (current != s->ctx) return INVALID_CONTEXT;
+	work *w = malloc(sizeof *w);
+	*w = (work){run, arg, NULL};
+	pthread_mutex_lock(&s->mu);
+	if (s->head == NULL) s->head = w;
+	else s->tail->next = w;
+	s->tail = w;
+	s->pending++;
+	pthread_cond_signal(&s->changed);
+	pthread_mutex_unlock(&s->mu);
+	return OK;
+}
+
+typedef struct {
+	event *e;
+	uint64_t count;
+} mark;
+
+static mark *new_mark(event *e, uint64_t count) {
+	mark *m = malloc(sizeof *m);
+	*m = (mark){e, count};
+	return m;
+}
+
+static void reach(void *p) {
+	mark *m = p;
+	atomic_store(&m->e->at, now());
+	atomic_store(&m->e->reached, m->count);
+	free(m);
+}
+
+static void await(void *p) {
+	mark *m = p;
+	while (atomic_load(&m->e->reached) < m->count) usleep(20);
+	free(m);
+}
+
+int cuEventCreate(event **e, unsigned flags) {
+	(void)flags;
+	if (current == NULL) return INVALID_CONTEXT;
+	*e = calloc(1, sizeof **e);
+	return OK;
+}
+int cuEventDestroy_v2(event *e) { (void)e; return OK; }
+int cuEventRecord(event *e, stream *s) {
+	return cuLaunchHostFunc(s, reach, new_mark(e, atomic_fetch_add(&e->recorded, 1) + 1));
+}
+int cuEventQuery(event *e) { return atomic_load(&e->reached) >= atomic_load(&e->recorded) ? OK : NOT_READY; }
+int cuStreamWaitEvent(stream *s, event *e, unsigned flags) {
+	(void)flags;
+	return cuLaunchHostFunc(s, await, new_mark(e, atomic_load(&e->recorded)));
+}
+int cuEventElapsedTime(float *ms, event *from, event *to) {
+	*ms = (atomic_load(&to->at) - atomic_load(&from->at)) / 1e6f;
+	return OK;
+}
+// Not CUDA's: when an event was reached, in nanoseconds since 1970.
+int64_t standin_event_time(event *e) { return atomic_load(&e->at); }
+
+int cuMemGetInfo_v2(size_t *free, size_t *total) {
+	if (current == NULL) return INVALID_CONTEXT;
+	pthread_mutex_lock(&memory_mu);
+	*total = memory_total();
+	*free = memory_used < *total ? *total - memory_used : 0;
+	pthread_mutex_unlock(&memory_mu);
+	return OK;
+}
+
+// Memory begins with its size, and is dirty, as a GPU's is.
+int cuMemAlloc_v2(uint64_t *p, size_t size) {
+	if (current == NULL) return INVALID_CONTEXT;
+	if (size == 0) return INVALID_VALUE;
+	pthread_mutex_lock(&memory_mu);
+	int fits = memory_used + size <= memory_total();
+	if (fits) memory_used += size;
+	pthread_mutex_unlock(&memory_mu);
+	if (!fits) return OUT_OF_MEMORY;
+	char *mem = aligned_alloc(256, (size + 511) & ~(size_t)255);
+	memset(mem, 0xA5, size + 256);
+	*(size_t *)mem = size;
+	*p = (uintptr_t)mem + 256;
+	return OK;
+}
+int cuMemFree_v2(uint64_t p) {
+	if (current == NULL) return INVALID_CONTEXT;
+	char *mem = (char *)(uintptr_t)p - 256;
+	pthread_mutex_lock(&memory_mu);
+	memory_used -= *(size_t *)mem;
+	pthread_mutex_unlock(&memory_mu);
+	free(mem);
+	return OK;
+}
+
+typedef struct {
+	void *dst;
+	const void *src; // NULL: zero
+	size_t size;
+	int owned; // src was copied for the call
+} transfer;
+
+static void move(void *p) {
+	transfer *t = p;
+	if (t->src != NULL) memcpy(t->dst, t->src, t->size);
+	else memset(t->dst, 0, t->size);
+	if (t->owned) free((void *)t->src);
+	free(t);
+}
+
+static int enqueue_move(void *dst, const void *src, size_t size, int owned, stream *s) {
+	transfer *t = malloc(sizeof *t);
+	*t = (transfer){dst, src, size, owned};
+	return cuLaunchHostFunc(s, move, t);
+}
+
+// Pageable host memory is staged by the call, as CUDA does for small copies.
+int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, stream *s) {
+	void *copy = malloc(size + 1);
+	memcpy(copy, src, size);
+	return enqueue_move((void *)(uintptr_t)dst, copy, size, 1, s);
+}
+int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t size, stream *s) {
+	return enqueue_move(dst, (void *)(uintptr_t)src, size, 0, s);
+}
+int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t size, stream *s) {
+	return enqueue_move((void *)(uintptr_t)dst, (void *)(uintptr_t)src, size, 0, s);
+}
+int cuMemsetD8Async(uint64_t dst, unsigned char value, size_t size, stream *s) {
+	return value == 0 ? enqueue_move((void *)(uintptr_t)dst, NULL, size, 0, s) : INVALID_VALUE;
+}

@@ -1,0 +1,442 @@
+// A stand-in for libnccl with its ABI, on the stand-in libcuda: ranks are
+// processes or threads that map one file, and a collective is a piece of work
+// on a stream that meets the other ranks' there. It is slow and simple.
+//
+// control.h says how it is controlled. RANK is the rank within a communicator, N
+// counts that rank's calls on it from 1:
+//
+//	version V         what ncclGetVersion says
+//	hang RANK N       the call never meets the others
+//	refuse RANK N     the call returns ncclInternalError
+//	async RANK N      the call never meets the others, and the communicator
+//	                  reports ncclRemoteError from then on
+//	connect RANK N    the call does not return
+//	init RANK         making the communicator does not return
+//	abort RANK        aborting it does not return
+//
+// What does not return does when released; connect also by an abort.
+#define _GNU_SOURCE
+#include "control.h"
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/mman.h>
+
+typedef struct context context;
+typedef struct stream stream;
+extern int cuCtxGetCurrent(context **);
+extern int cuLaunchHostFunc(stream *, void (*)(void *), void *);
+extern int cuMemAlloc_v2(uint64_t *, size_t);
+extern int cuMemFree_v2(uint64_t);
+
+enum { SUCCESS = 0, CUDA_ERROR = 1, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
+enum { MAX_RANKS = 8, CHUNK = 64 << 10 };
+enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, TYPES };
+enum { SUM, PROD, MAX, MIN, AVG };
+
+static const size_t sizes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+
+typedef struct {
+	char path[128];
+} unique_id;
+
+typedef struct {
+	size_t size;
+	unsigned magic, version;
+	int blocking;
+} config; // the start of it
+
+// What the ranks of a communicator share.
+typedef struct {
+	atomic_int joined, left;
+	atomic_uint_fast64_t arrived[MAX_RANKS]; // barriers
+	struct {
+		atomic_uint_fast64_t wrote, read; // chunks
+		char data[CHUNK];
+	} mail[MAX_RANKS][MAX_RANKS]; // from, to
+	char slot[MAX_RANKS][CHUNK];
+} shared;
+
+typedef struct comm {
+	shared *sh;
+	context *ctx;
+	int rank, ranks;
+	uint64_t barriers; // of the stream's thread
+	int calls;
+	atomic_int aborted, async, busy; // busy: pieces of work enqueued and not done
+} comm;
+
+static char last_error[256];
+
+// fault tells whether a call of a rank is to fail in some way; n is 0 for what
+// is not counted.
+static int fault(const comm *c, const char *what, int n) {
+	return line(what, n > 0 ? 2 : 1, (const long[]){c->rank, n}, 0) != 0;
+}
+
+static void hang(comm *c, int until_aborted) {
+	while (!released() && !(until_aborted && atomic_load(&c->aborted))) usleep(500);
+}
+
+int ncclGetVersion(int *v) {
+	*v = setting("version", 22803);
+	return SUCCESS;
+}
+
+const char *ncclGetErrorString(int code) {
+	static const char *const names[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error",
+		"invalid argument", "invalid usage", "remote process exited or there was a network error"};
+	return code >= 0 && code <= REMOTE_ERROR ? names[code] : "unknown result code";
+}
+
+const char *ncclGetLastError(comm *c) {
+	(void)c;
+	return last_error;
+}
+
+static int fail(int code, const char *why) {
+	snprintf(last_error, sizeof last_error, "%s", why);
+	return code;
+}
+
+int ncclGetUniqueId(unique_id *id) {
+	const char *dir = getenv("TMPDIR");
+	snprintf(id->path, sizeof id->path, "%s/standin-nccl-XXXXXX", dir != NULL ? dir : "/tmp");
+	int fd = mkstemp(id->path);
+	if (fd < 0 || ftruncate(fd, sizeof(shared)) != 0) return fail(SYSTEM_ERROR, "no temporary file");
+	close(fd);
+	return SUCCESS;
+}
+
+int ncclCommInitRankConfig(comm **out, int ranks, unique_id id, int rank, config *cfg) {
+	context *ctx = NULL;
+	cuCtxGetCurrent(&ctx);
+	if (ctx == NULL) return fail(CUDA_ERROR, "no context is current");
+	if (cfg->magic != 0xcafebeef || cfg->size < sizeof *cfg || cfg->blocking != 1) return fail(INVALID_ARGUMENT, "the configuration");
+	if (ranks > MAX_RANKS) return fail(INVALID_ARGUMENT, "too many ranks");
+	int fd = open(id.path, O_RDWR);
+	if (fd < 0) return fail(SYSTEM_ERROR, "no such communicator");
+	comm *c = calloc(1, sizeof *c);
+	c->rank = rank, c->ranks = ranks, c->ctx = ctx;
+	c->sh = mmap(NULL, sizeof(shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	*out = c;
+	if (fault(c, "init", 0)) {
+		hang(c, 0);
+		return fail(SYSTEM_ERROR, "released");
+	}
+	atomic_fetch_add(&c->sh->joined, 1);
+	while (atomic_load(&c->sh->joined) < ranks) {
+		if (released()) return fail(SYSTEM_ERROR, "released");
+		usleep(200);
+	}
+	if (rank == 0) unlink(id.path);
+	return SUCCESS;
+}
+
+// Work in flight refers to the communicator: what ends it waits. The mapping
+// stays, as a peer's last read may be under way.
+static void drain(comm *c) {
+	while (atomic_load(&c->busy) > 0) usleep(100);
+	munmap(c->sh, sizeof(shared));
+	free(c);
+}
+
+int ncclCommDestroy(comm *c) {
+	atomic_fetch_add(&c->sh->left, 1);
+	while (atomic_load(&c->sh->left) < c->ranks && !released()) usleep(200);
+	drain(c);
+	return SUCCESS;
+}
+
+int ncclCommAbort(comm *c) {
+	atomic_store(&c->aborted, 1);
+	if (fault(c, "abort", 0)) hang(c, 0);
+	drain(c);
+	return SUCCESS;
+}
+
+int ncclCommGetAsyncError(comm *c, int *code) {
+	*code = atomic_load(&c->async);
+	if (*code != SUCCESS) fail(*code, "a connection was closed by rank 9");
+	return SUCCESS;
+}
+
+int ncclMemAlloc(uint64_t *p, size_t size) {
+	int r = cuMemAlloc_v2(p, size);
+	return r == 0 ? SUCCESS : fail(CUDA_ERROR, "out of memory");
+}
+int ncclMemFree(uint64_t p) { return cuMemFree_v2(p) == 0 ? SUCCESS : CUDA_ERROR; }
+int ncclCommRegister(comm *c, void *p, size_t size, void **handle) {
+	(void)c, (void)size;
+	*handle = p;
+	return SUCCESS;
+}
+int ncclCommDeregister(comm *c, void *handle) {
+	(void)c, (void)handle;
+	return SUCCESS;
+}
+
+// Elements: read as double or int64, which every value of the tests fits in.
+
+static float from_bfloat(uint16_t b) {
+	uint32_t u = (uint32_t)b << 16;
+	float f;
+	memcpy(&f, &u, 4);
+	return f;
+}
+static uint16_t to_bfloat(float f) {
+	uint32_t u;
+	memcpy(&u, &f, 4);
+	return (u + 0x7FFF + ((u >> 16) & 1)) >> 16;
+}
+
+static int is_float(int type) { return type >= FLOAT16; }
+
+static double load_float(int type, const char *p) {
+	switch (type) {
+	case FLOAT16: return *(const _Float16 *)p;
+	case BFLOAT16: return from_bfloat(*(const uint16_t *)p);
+	case FLOAT32: return *(const float *)p;
+	default: return *(const double *)p;
+	}
+}
+static void store_float(int type, char *p, double v) {
+	switch (type) {
+	case FLOAT16: *(_Float16 *)p = v; break;
+	case BFLOAT16: *(uint16_t *)p = to_bfloat(v); break;
+	case FLOAT32: *(float *)p = v; break;
+	default: *(double *)p = v;
+	}
+}
+static int64_t load_int(int type, const char *p) {
+	switch (type) {
+	case UINT8: return *(const uint8_t *)p;
+	case INT32: return *(const int32_t *)p;
+	default: return *(const int64_t *)p;
+	}
+}
+static void store_int(int type, char *p, int64_t v) {
+	switch (type) {
+	case UINT8: *(uint8_t *)p = v; break;
+	case INT32: *(int32_t *)p = v; break;
+	default: *(int64_t *)p = v;
+	}
+}
+
+#define COMBINE(T, name) \
+	static T name(int op, T x, T y) { \
+		switch (op) { \
+		case PROD: return x * y; \
+		case MAX: return x > y ? x : y; \
+		case MIN: return x < y ? x : y; \
+		default: return x + y; \
+		} \
+	}
+COMBINE(double, combine_float)
+COMBINE(int64_t, combine_int)
+
+// reduce combines element i of the ranks' slots.
+static void reduce(const comm *c, int type, int op, size_t i, char *dst) {
+	size_t at = i * sizes[type];
+	if (is_float(type)) {
+		double v = load_float(type, c->sh->slot[0] + at);
+		for (int r = 1; r < c->ranks; r++) v = combine_float(op, v, load_float(type, c->sh->slot[r] + at));
+		store_float(type, dst, op == AVG ? v / c->ranks : v);
+		return;
+	}
+	int64_t v = load_int(type, c->sh->slot[0] + at);
+	for (int r = 1; r < c->ranks; r++) v = combine_int(op, v, load_int(type, c->sh->slot[r] + at));
+	store_int(type, dst, op == AVG ? v / c->ranks : v);
+}
+
+enum { ALL_REDUCE, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, SEND, RECV };
+
+typedef struct {
+	int kind, type, op, peer;
+	const char *src;
+	char *dst;
+	size_t count;
+	size_t at;     // bytes moved, of Send and Recv
+	uint64_t last; // chunk, of Send
+} operation;
+
+enum { MAX_OPS = 64 };
+
+typedef struct {
+	comm *c;
+	int n, hangs;
+	operation ops[MAX_OPS];
+} batch;
+
+// barrier waits for all ranks; nonzero when the communicator was aborted.
+static int barrier(comm *c) {
+	uint64_t n = ++c->barriers;
+	atomic_store(&c->sh->arrived[c->rank], n);
+	for (int r = 0; r < c->ranks; r++)
+		while (atomic_load(&c->sh->arrived[r]) < n) {
+			if (atomic_load(&c->aborted) || released()) return 1;
+			usleep(10);
+		}
+	return atomic_load(&c->aborted);
+}
+
+// collective runs piece by piece: every rank fills its slot, and all take from
+// all.
+static int collective(comm *c, operation *o) {
+	size_t size = sizes[o->type], most = CHUNK / size;
+	size_t total = o->kind == REDUCE_SCATTER ? o->count * c->ranks : o->count;
+	for (size_t off = 0; off < total; off += most) {
+		size_t n = total - off < most ? total - off : most;
+		if (o->kind != BROADCAST || o->peer == c->rank) memcpy(c->sh->slot[c->rank], o->src + off * size, n * size);
+		if (barrier(c)) return 1;
+		for (size_t i = 0; i < n; i++) {
+			size_t e = off + i;
+			switch (o->kind) {
+			case ALL_REDUCE: reduce(c, o->type, o->op, i, o->dst + e * size); break;
+			case REDUCE:
+				if (o->peer == c->rank) reduce(c, o->type, o->op, i, o->dst + e * size);
+				break;
+			case REDUCE_SCATTER:
+				if (e / o->count == (size_t)c->rank) reduce(c, o->type, o->op, i, o->dst + e % o->count * size);
+			}
+		}
+		if (o->kind == BROADCAST) memmove(o->dst + off * size, c->sh->slot[o->peer], n * size);
+		for (int r = 0; o->kind == ALL_GATHER && r < c->ranks; r++)
+			memcpy(o->dst + (r * o->count + off) * size, c->sh->slot[r], n * size);
+		if (barrier(c)) return 1;
+	}
+	return 0;
+}
+
+// step moves a Send or Recv on by at most a chunk; it tells whether it is done.
+// A Send is done when it was received.
+static int step(comm *c, operation *o) {
+	size_t total = o->count * sizes[o->type], n = total - o->at < CHUNK ? total - o->at : CHUNK;
+	int from = o->kind == SEND ? c->rank : o->peer, to = o->kind == SEND ? o->peer : c->rank;
+	uint64_t wrote = atomic_load(&c->sh->mail[from][to].wrote), read = atomic_load(&c->sh->mail[from][to].read);
+	if (o->kind == SEND && n > 0 && wrote == read) {
+		memcpy(c->sh->mail[from][to].data, o->src + o->at, n);
+		o->at += n, o->last = wrote + 1;
+		atomic_store(&c->sh->mail[from][to].wrote, wrote + 1);
+	} else if (o->kind == RECV && n > 0 && wrote > read) {
+		memcpy(o->dst + o->at, c->sh->mail[from][to].data, n);
+		o->at += n;
+		atomic_store(&c->sh->mail[from][to].read, read + 1);
+	}
+	return o->at == total && (o->kind == RECV || read >= o->last);
+}
+
+static void run(void *p) {
+	batch *b = p;
+	comm *c = b->c;
+	int stopped = 0;
+	if (b->hangs) hang(c, 1), stopped = 1;
+	for (int i = 0; i < b->n && !stopped; i++)
+		if (b->ops[i].kind < SEND) stopped = collective(c, &b->ops[i]);
+	for (int busy = 1; busy && !stopped; stopped = atomic_load(&c->aborted) || released()) {
+		busy = 0;
+		// Of several between the same ranks the first goes first.
+		char taken[2][MAX_RANKS] = {{0}};
+		for (int i = 0; i < b->n; i++) {
+			operation *o = &b->ops[i];
+			char *t = &taken[o->kind == RECV][o->peer];
+			if (o->kind < SEND || *t || step(c, o)) continue;
+			*t = busy = 1;
+		}
+		if (busy) usleep(10);
+	}
+	atomic_fetch_sub(&c->busy, 1);
+	free(b);
+}
+
+// A group is the thread's. Operations of one communicator and stream are one
+// batch; there is one of those here.
+static _Thread_local int depth, group_error;
+static _Thread_local batch *open_batch;
+static _Thread_local stream *open_stream;
+
+static int launch(void) {
+	batch *b = open_batch;
+	open_batch = NULL;
+	if (b == NULL) return SUCCESS;
+	comm *c = b->c;
+	int n = ++c->calls;
+	if (group_error != SUCCESS || fault(c, "refuse", n)) {
+		free(b);
+		return group_error != SUCCESS ? group_error : fail(INTERNAL_ERROR, "refused on request");
+	}
+	if (fault(c, "connect", n)) {
+		hang(c, 1);
+		free(b);
+		return fail(INTERNAL_ERROR, "aborted while it connected");
+	}
+	b->hangs = fault(c, "hang", n);
+	if (fault(c, "async", n)) {
+		b->hangs = 1;
+		atomic_store(&c->async, REMOTE_ERROR);
+	}
+	atomic_fetch_add(&c->busy, 1);
+	if (cuLaunchHostFunc(open_stream, run, b) != 0) {
+		atomic_fetch_sub(&c->busy, 1);
+		free(b);
+		return fail(CUDA_ERROR, "the stream's context is not current");
+	}
+	return SUCCESS;
+}
+
+int ncclGroupStart(void) {
+	if (depth++ == 0) group_error = SUCCESS;
+	return SUCCESS;
+}
+
+int ncclGroupEnd(void) {
+	if (depth == 0) return fail(INVALID_USAGE, "no group is open on this thread");
+	return --depth == 0 ? launch() : SUCCESS;
+}
+
+static int add(comm *c, stream *s, operation o) {
+	context *ctx = NULL;
+	cuCtxGetCurrent(&ctx);
+	int bad = SUCCESS;
+	if (ctx != c->ctx) bad = fail(CUDA_ERROR, "another context is current");
+	else if (atomic_load(&c->aborted)) bad = fail(INVALID_USAGE, "the communicator was aborted");
+	else if (o.type < 0 || o.type >= TYPES || o.op > AVG) bad = fail(INVALID_ARGUMENT, "type or reduction");
+	else if (o.peer < 0 || o.peer >= c->ranks) bad = fail(INVALID_ARGUMENT, "rank");
+	else if (open_batch != NULL && (open_batch->n == MAX_OPS || open_batch->c != c || open_stream != s)) bad = fail(INVALID_USAGE, "the group");
+	if (bad != SUCCESS) {
+		if (depth > 0) group_error = bad;
+		return bad;
+	}
+	if (open_batch == NULL) {
+		open_batch = calloc(1, sizeof *open_batch);
+		open_batch->c = c;
+		open_stream = s;
+	}
+	open_batch->ops[open_batch->n++] = o;
+	if (depth > 0) return SUCCESS;
+	group_error = SUCCESS;
+	return launch();
+}
+
+int ncclAllReduce(const void *src, void *dst, size_t count, int type, int op, comm *c, stream *s) {
+	return add(c, s, (operation){.kind = ALL_REDUCE, .type = type, .op = op, .src = src, .dst = dst, .count = count});
+}
+int ncclBroadcast(const void *src, void *dst, size_t count, int type, int root, comm *c, stream *s) {
+	return add(c, s, (operation){.kind = BROADCAST, .type = type, .peer = root, .src = src, .dst = dst, .count = count});
+}
+int ncclReduce(const void *src, void *dst, size_t count, int type, int op, int root, comm *c, stream *s) {
+	return add(c, s, (operation){.kind = REDUCE, .type = type, .op = op, .peer = root, .src = src, .dst = dst, .count = count});
+}
+int ncclAllGather(const void *src, void *dst, size_t count, int type, comm *c, stream *s) {
+	return add(c, s, (operation){.kind = ALL_GATHER, .type = type, .src = src, .dst = dst, .count = count});
+}
+int ncclReduceScatter(const void *src, void *dst, size_t count, int type, int op, comm *c, stream *s) {
+	return add(c, s, (operation){.kind = REDUCE_SCATTER, .type = type, .op = op, .src = src, .dst = dst, .count = count});
+}
+int ncclSend(const void *src, size_t count, int type, int peer, comm *c, stream *s) {
+	return add(c, s, (operation){.kind = SEND, .type = type, .peer = peer, .src = src, .count = count});
+}
+int ncclRecv(void *dst, size_t count, int type, int peer, comm *c, stream *s) {
+	return add(c, s, (operation){.kind = RECV, .type = type, .peer = peer, .dst = dst, .count = count});
+}

@@ -1,0 +1,67 @@
+//go:build cgo && linux
+
+package standin
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+//go:embed src
+var sources embed.FS
+
+// Libraries builds libcuda and libnccl in dir and points GODDP_LIBCUDA and
+// GODDP_LIBNCCL of this process, and of those that it starts, to them, and
+// STANDIN_CONTROL to the file that Control writes. It needs gcc, and comes
+// before anything opens the libraries.
+func Libraries(dir string) error {
+	for _, file := range []string{"control.h", "libcuda.c", "libnccl.c"} {
+		text, err := sources.ReadFile("src/" + file)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), text, 0o600); err != nil {
+			return err
+		}
+	}
+	for _, args := range [][]string{
+		{"libcuda.c", "-o", "libcuda.so"},
+		{"libnccl.c", "-o", "libnccl.so", "-L.", "-l:libcuda.so", "-Wl,-rpath,$ORIGIN"},
+	} {
+		cmd := exec.Command("gcc", append([]string{"-O1", "-g", "-shared", "-fPIC", "-pthread"}, args...)...)
+		cmd.Dir = dir
+		if said, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("gcc %s: %w\n%s", args[0], err, said)
+		}
+	}
+	os.Setenv("GODDP_LIBCUDA", filepath.Join(dir, "libcuda.so"))
+	os.Setenv("GODDP_LIBNCCL", filepath.Join(dir, "libnccl.so"))
+	os.Setenv("STANDIN_CONTROL", filepath.Join(dir, "control"))
+	return nil
+}
+
+// Control makes the stand-ins behave as lines say from now on. The returned
+// function ends that, once: what hangs ends, and what begins later is sound.
+func Control(lines ...string) (release func(), err error) {
+	path := os.Getenv("STANDIN_CONTROL")
+	if err := os.Remove(path + ".release"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	text := strings.Join(lines, "\n") + "\n"
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return nil, err
+	}
+	return func() {
+		os.Remove(path)
+		os.WriteFile(path+".release", nil, 0o600)
+	}, nil
+}
