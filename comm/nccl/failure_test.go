@@ -34,7 +34,13 @@ func second(m *member, timeout time.Duration) error {
 			return err
 		}
 		c.Timeout = timeout
-		err = m.call(c)
+		task, err := m.start(c)
+		if err == nil {
+			if err := task.Join(context.Background(), m.dev.Compute()); err != nil {
+				return err
+			}
+			err = task.Sync(context.Background())
+		}
 		if (err == nil) != (i == 0) {
 			return fmt.Errorf("call %d ended with %v", i+1, err)
 		}
@@ -73,6 +79,12 @@ func TestHungCollective(t *testing.T) {
 		if _, err := members[r].Start(&backend.Call{Kind: backend.Barrier}); !errors.Is(err, backend.ErrTimeout) {
 			t.Errorf("rank %d: a later call: %v, want the first cause", r, err)
 		}
+		// The abort ends the call on its stream, which compute waits for.
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
+		if err := members[r].dev.Compute().Sync(ctx); err != nil {
+			t.Errorf("rank %d: the compute stream is still held up: %v", r, err)
+		}
+		cancel()
 	}
 }
 
@@ -364,11 +376,10 @@ func TestNotAGPU(t *testing.T) {
 	}
 }
 
-// TestMemory allocates much more than there is, one after the other.
-func TestMemory(t *testing.T) {
-	const size = 64 << 20 // of a GiB
-	control(t)
-	m := world(t, 1)[0]
+// churn allocates more than there is, one piece after the other: each is
+// zeroed, and what is not referred to comes back.
+func churn(m *member) error {
+	const size = 64 << 20
 	for i := range 20 {
 		var buf device.Buffer
 		err := errors.New("none yet")
@@ -376,19 +387,33 @@ func TestMemory(t *testing.T) {
 			buf, err = m.Alloc(size)
 		}
 		if err != nil {
-			t.Fatalf("allocation %d: %v", i, err)
+			return fmt.Errorf("allocation %d: %w", i, err)
 		}
-		got, err := m.download(device.NewTensor(buf, device.Uint8, size))
+		x := device.NewTensor(buf, device.Uint8, size)
+		got, err := m.download(x)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 		if n := bytes.Count(got.Buf.Host(), []byte{0}); n != size {
-			t.Fatalf("allocation %d: %d of %d bytes are zero", i, n, size)
+			return fmt.Errorf("allocation %d: %d of %d bytes are zero", i, n, size)
+		}
+		part := x.Range(0, 1000)
+		if err := m.call(&backend.Call{Kind: backend.AllReduce, Src: part, Dst: part}); err != nil {
+			return err
 		}
 	}
-	_, err := m.Alloc(100 * size)
+	_, err := m.Alloc(1 << 50)
 	var oom *device.OutOfMemoryError
-	if !errors.As(err, &oom) || oom.Asked != 100*size || oom.Free < 0 {
-		t.Errorf("%v, want how much was asked and how much is free", err)
+	if !errors.As(err, &oom) || oom.Asked != 1<<50 || oom.Free < 0 {
+		return fmt.Errorf("%v, want how much was asked and how much is free", err)
+	}
+	return nil
+}
+
+// TestMemory churns a stand-in GPU, which has a GiB.
+func TestMemory(t *testing.T) {
+	control(t)
+	if err := each(world(t, 1), churn); err != nil {
+		t.Error(err)
 	}
 }

@@ -20,6 +20,9 @@ var scenarios = map[string]func(m *member) error{
 	"group":       func(m *member) error { return exchange(m, true) },
 	"forever":     forever,
 	"lonely":      lonely,
+	"buckets":     buckets,
+	"memory":      churn,
+	"latency":     latency,
 }
 
 // forever reduces over and over.

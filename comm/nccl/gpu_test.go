@@ -1,0 +1,139 @@
+//go:build cgo && linux
+
+package nccl_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
+)
+
+// real skips a test where there are not n GPUs.
+func real(t *testing.T, n int) {
+	t.Helper()
+	switch {
+	case noGPU != nil:
+		t.Skip("no GPU: ", noGPU)
+	case gpus < n:
+		t.Skipf("%d GPUs, %d are needed", gpus, n)
+	}
+}
+
+// TestGPU runs scenarios on all the GPUs there are, one process for each.
+func TestGPU(t *testing.T) {
+	real(t, 2)
+	for _, scenario := range []string{"collectives", "exchange", "group", "buckets", "memory"} {
+		t.Run(scenario, func(t *testing.T) {
+			w := launch(t, "real", gpus, scenario)
+			for r := range gpus {
+				if how := w.wait(t, r, "ended: "); how != "done" {
+					t.Errorf("rank %d ended: %s", r, how)
+				}
+			}
+		})
+	}
+}
+
+// TestGPUAbort has rank 0 reduce while the others do not.
+func TestGPUAbort(t *testing.T) {
+	real(t, 2)
+	w := launch(t, "real", gpus, "lonely")
+	how := w.wait(t, 0, "late: ")
+	t.Log("rank 0 returned after its deadline by ", how)
+	late, _, _ := strings.Cut(how, ": ")
+	if d, err := time.ParseDuration(late); err != nil || d < 0 || d > lateness || !strings.Contains(how, "timed out after 2s while running") {
+		t.Errorf("rank 0: %s, want a timeout within %v of the deadline", how, lateness)
+	}
+	t.Log("rank 0 closed after ", w.wait(t, 0, "closed: "))
+	for r := range gpus {
+		if r > 0 {
+			if how := w.wait(t, r, "peer: "); !strings.Contains(how, "timed out after 2s while running") {
+				t.Errorf("rank %d: %s, want rank 0's cause", r, how)
+			}
+		}
+		if how := w.wait(t, r, "ended: "); how != "done" {
+			t.Errorf("rank %d ended: %s", r, how)
+		}
+	}
+}
+
+// TestGPUPeerDies kills a process while its peers reduce with it.
+func TestGPUPeerDies(t *testing.T) {
+	real(t, 2)
+	w := launch(t, "real", gpus, "forever")
+	for r := range gpus {
+		w.wait(t, r, "round")
+	}
+	w.cmds[1].Process.Kill()
+	at := time.Now()
+	for r := range gpus {
+		if r == 1 {
+			continue
+		}
+		if how := w.wait(t, r, "ended: "); how != "lost 1 false" {
+			t.Errorf("rank %d ended: %s", r, how)
+		}
+	}
+	t.Log("the others ended after ", time.Since(at))
+}
+
+// TestGPULatency logs what a call of AllReduce takes.
+func TestGPULatency(t *testing.T) {
+	real(t, 2)
+	w := launch(t, "real", gpus, "latency")
+	for {
+		line := w.wait(t, 0, "")
+		if strings.HasPrefix(line, "ended: ") {
+			break
+		}
+		t.Log(line)
+	}
+}
+
+// latency reduces float32s of many sizes in place, many times each, and prints
+// the median time of a call, as the stream has it and as it costs the host.
+func latency(m *member) error {
+	for bytes := 1 << 10; bytes <= 1<<30; bytes <<= 2 {
+		buf, err := m.Alloc(bytes)
+		if err != nil {
+			return err
+		}
+		x := device.NewTensor(buf, device.Float32, bytes/4)
+		calls := 200
+		if bytes >= 1<<24 {
+			calls = 20
+		}
+		var onStream, onHost []time.Duration
+		for range 7 {
+			if err := m.call(&backend.Call{Kind: backend.Barrier}); err != nil {
+				return err
+			}
+			tasks := make([]backend.Task, calls)
+			at := time.Now()
+			for i := range tasks {
+				if tasks[i], err = m.start(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x}); err != nil {
+					return err
+				}
+			}
+			onHost = append(onHost, time.Since(at)/time.Duration(calls))
+			if err := tasks[calls-1].Sync(context.Background()); err != nil {
+				return err
+			}
+			began, _ := tasks[0].Span()
+			_, done := tasks[calls-1].Span()
+			onStream = append(onStream, done.Sub(began)/time.Duration(calls))
+		}
+		slices.Sort(onStream)
+		slices.Sort(onHost)
+		us := float64(onStream[3]) / 1e3
+		fmt.Printf("%d bytes: %.2f us, %.2f us on the host, busbw %.1f GB/s\n", bytes, us, float64(onHost[3])/1e3,
+			float64(bytes)/us/1e3*2*float64(m.size-1)/float64(m.size))
+	}
+	return nil
+}
