@@ -41,6 +41,12 @@ func (pg *ProcessGroup) check(c *backend.Call) {
 	fail := func(format string, args ...any) {
 		panic(&UsageError{Rank: pg.rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)})
 	}
+	if pg.batch != nil && pg.batch.call == nil {
+		fail("after its Coalesce")
+	}
+	if pg.batch != nil && pg.opts.Timeout != 0 {
+		fail("with a timeout of its own within a Coalesce")
+	}
 	switch c.Kind {
 	case backend.Barrier:
 		return

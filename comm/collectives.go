@@ -10,11 +10,11 @@ import (
 // start numbers a checked call and hands it to the backend.
 func (pg *ProcessGroup) start(c *backend.Call) *Work {
 	pg.check(c)
+	c.Name, c.After = pg.opts.Name, pg.opts.After
 	if pg.batch != nil {
 		pg.batch.call.Calls = append(pg.batch.call.Calls, c)
 		return pg.batch
 	}
-	c.Name, c.After = pg.opts.Name, pg.opts.After
 	if c.Timeout = pg.opts.Timeout; c.Timeout == 0 {
 		c.Timeout = pg.timeout
 	}
@@ -127,10 +127,14 @@ func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
 
 // Coalesce starts the calls that f makes on the view of the group it is given
 // as one: their order among each other does not matter, and they end together.
-// What those calls return is of no use: wait for what Coalesce returns.
+// What those calls return is of no use: wait for what Coalesce returns. They
+// may have names and events of their own, but no timeout. The view is of no
+// use after f.
 func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
-	whole := &backend.Call{Kind: backend.Group}
-	f(&ProcessGroup{group: pg.group, batch: &Work{call: whole, err: errCoalesced}})
+	batch := &Work{call: &backend.Call{Kind: backend.Group}, err: errCoalesced}
+	f(&ProcessGroup{group: pg.group, batch: batch})
+	whole := batch.call
+	batch.call = nil // what comes late must not reach a call in flight
 	return pg.start(whole)
 }
 

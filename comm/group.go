@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +40,11 @@ type group struct {
 	sends   []uint64 // of the last Send to each rank
 	recvs   []uint64 // of the last Recv from each rank
 	splits  int
+
+	ctx      context.Context // Init's: when it ends, the group is aborted
+	givenUp  sync.WaitGroup  // calls on staged memory whose callers went on
+	childMu  sync.Mutex
+	children []*ProcessGroup // split from this one
 
 	closeOnce sync.Once
 	closeErr  error
@@ -96,21 +102,34 @@ func (g *group) Alloc(size int) (device.Buffer, error) {
 	return b, nil
 }
 
-// Abort breaks the group on this rank: its pending and later calls, and soon
-// those of the other ranks, return an error that matches ErrAborted and wraps
-// cause.
+// Abort breaks the group, and those split from it, on this rank: its pending
+// and later calls return an error that matches ErrAborted and wraps cause;
+// those of the other ranks soon fail as well.
 func (g *group) Abort(cause error) {
-	g.backend.Abort(fmt.Errorf("rank %d: %w: %w", g.rank, ErrAborted, cause))
+	for _, c := range g.split() {
+		c.Abort(cause)
+	}
+	g.backend.Abort(fmt.Errorf("%w: %w", ErrAborted, cause))
+}
+
+// split returns the groups split from this one.
+func (g *group) split() []*ProcessGroup {
+	g.childMu.Lock()
+	defer g.childMu.Unlock()
+	return slices.Clone(g.children)
 }
 
 // closeGrace bounds how long Close waits for calls in flight and for peers.
 const closeGrace = 10 * time.Second
 
-// Close leaves the group in good order: it waits a bounded time for pending
-// calls and releases what the group owns. Calls made after it return
-// ErrClosed. Closing again does nothing.
+// Close leaves the group, and those split from it, in good order: it waits a
+// bounded time for pending calls and releases what the group owns. Calls made
+// after it return ErrClosed. Closing again does nothing.
 func (g *group) Close() error {
 	g.closeOnce.Do(func() {
+		for _, c := range g.split() {
+			c.Close()
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
 		defer cancel()
 		g.closeErr = g.release.run(ctx)

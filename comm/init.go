@@ -19,7 +19,8 @@ const DefaultTimeout = 10 * time.Minute
 
 // Options are how a group is made. The zero value is the good default.
 type Options struct {
-	// World is this process's place in the job; nil: WorldFromEnv.
+	// World is this process's place in the job; nil: WorldFromEnv. A LocalSize
+	// of 0 is Size.
 	World *World
 	// Store is the job's store; nil: the one at the world's master address,
 	// which rank 0 hosts unless the launcher does.
@@ -58,13 +59,23 @@ func (o *Options) orDefaults() Options {
 // ctx bounds the group's life, not only Init: when it ends, the group is
 // aborted with ctx's cause.
 //
-// A process may Init again after Close, as often as all the others do.
+// A process may Init again after Close, as often as all the others do; after
+// an Init that failed, only when it failed on all of them.
 func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	o := opts.orDefaults()
 	if o.World == nil {
 		w, err := WorldFromEnv()
 		if err != nil {
 			return nil, err
+		}
+		o.World = &w
+	} else {
+		w := *o.World
+		if w.LocalSize == 0 {
+			w.LocalSize = w.Size
+		}
+		if err := w.check(); err != nil {
+			return nil, fmt.Errorf("comm: Options.World: %w", err)
 		}
 		o.World = &w
 	}
@@ -134,20 +145,23 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 	if err != nil {
 		return nil, err
 	}
-	pg := newGroup(w, cfg, view, be, o)
-	stop := context.AfterFunc(ctx, func() { pg.Abort(context.Cause(ctx)) })
-	release.add(pg.backend.Close)
-	release.add(func(context.Context) error { stop(); return nil })
-	pg.release = release
+	pg := newGroup(ctx, w, cfg, view, be, o)
+	pg.release = append(release, pg.release...)
 	return pg, nil
 }
 
-// newGroup is the group itself, over a backend that is connected.
-func newGroup(w World, cfg backend.Config, view store.Store, be backend.Backend, o Options) *ProcessGroup {
-	return &ProcessGroup{group: &group{
+// newGroup is the group itself, over a backend that is connected and now its
+// own.
+func newGroup(ctx context.Context, w World, cfg backend.Config, view store.Store, be backend.Backend, o Options) *ProcessGroup {
+	pg := &ProcessGroup{group: &group{
 		rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: o.WrapBackend(be), wrap: o.WrapBackend,
-		timeout: cfg.Timeout, log: cfg.Log, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size),
+		timeout: cfg.Timeout, log: cfg.Log, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), ctx: ctx,
 	}}
+	stop := context.AfterFunc(ctx, func() { pg.Abort(context.Cause(ctx)) })
+	pg.release.addClose(func() error { pg.givenUp.Wait(); return nil }) // Close of the backend ends their calls
+	pg.release.add(pg.backend.Close)
+	pg.release.addClose(func() error { stop(); return nil })
+	return pg
 }
 
 // releases are what has to be undone, run last to first.

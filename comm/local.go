@@ -52,8 +52,7 @@ func joinLocal(rank, size int, hub *host.Hub, kv store.Store, o Options) (*Proce
 		dev.Close()
 		return nil, err
 	}
-	pg := newGroup(w, cfg, store.Prefix(kv, "group"), be, o)
-	pg.release.addClose(dev.Close)
-	pg.release.add(pg.backend.Close)
+	pg := newGroup(context.Background(), w, cfg, store.Prefix(kv, "group"), be, o)
+	pg.release = append(releases{func(context.Context) error { return dev.Close() }}, pg.release...)
 	return pg, nil
 }

@@ -38,7 +38,7 @@ func run(train func(context.Context) error) int {
 	}()
 	defer func() {
 		if p := recover(); p != nil {
-			writeErrorFile(fmt.Sprintf("panic: %v", p), string(debug.Stack()))
+			writeErrorFile(fmt.Sprintf("panic: %v", p), string(debug.Stack()), nil)
 			panic(p)
 		}
 	}()
@@ -46,12 +46,8 @@ func run(train func(context.Context) error) int {
 	if err == nil {
 		return 0
 	}
-	if rank := os.Getenv("RANK"); rank != "" {
-		fmt.Fprintf(os.Stderr, "error on rank %s: %v\n", rank, err)
-	} else {
-		fmt.Fprintf(os.Stderr, "error: %v\n", err)
-	}
-	writeErrorFile(err.Error(), "")
+	fmt.Fprintf(os.Stderr, "error: %v\n", err)
+	writeErrorFile(err.Error(), "", err)
 	var sig *SignalError
 	if errors.As(context.Cause(ctx), &sig) {
 		if n, ok := sig.Signal.(syscall.Signal); ok {
@@ -67,16 +63,19 @@ type SignalError struct{ Signal os.Signal }
 func (e *SignalError) Error() string { return "signal: " + e.Signal.String() }
 
 // writeErrorFile tells the launcher what went wrong, in torchelastic's format.
-func writeErrorFile(message, stack string) {
+// A rank that failed because it lost another says which: it is not the cause.
+func writeErrorFile(message, stack string, err error) {
 	path := os.Getenv("TORCHELASTIC_ERROR_FILE")
 	if path == "" {
 		return
 	}
-	now := float64(time.Now().UnixMilli()) / 1e3
-	content, err := json.Marshal(map[string]any{"message": map[string]any{
-		"message":   message,
-		"extraInfo": map[string]string{"py_callstack": stack, "timestamp": strconv.FormatFloat(now, 'f', 3, 64)},
-	}})
+	now := float64(time.Now().UnixMicro()) / 1e6
+	info := map[string]string{"py_callstack": stack, "timestamp": strconv.FormatFloat(now, 'f', 6, 64)}
+	var lost *PeerLostError
+	if errors.As(err, &lost) {
+		info["lost_rank"] = strconv.Itoa(lost.Peer)
+	}
+	content, err := json.Marshal(map[string]any{"message": map[string]any{"message": message, "extraInfo": info}})
 	if err == nil {
 		err = os.WriteFile(path, content, 0o644)
 	}

@@ -4,54 +4,51 @@ import (
 	"bytes"
 	"context"
 	"encoding/gob"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/goddp/goddp/device"
 )
 
-// BroadcastObject copies *v of rank root to *v of all ranks: any small value
-// that encoding/gob can carry, such as a configuration.
+// BroadcastObject sets *v of all ranks to that of rank root: any small value
+// that encoding/gob can carry, such as a configuration. A value that cannot be
+// carried is an error on every rank.
 func BroadcastObject[T any](ctx context.Context, pg *ProcessGroup, v *T, root int) error {
 	var data []byte
+	var unfit error
 	if pg.rank == root {
-		var err error
-		if data, err = encode(v); err != nil {
-			return fmt.Errorf("rank %d: BroadcastObject: %w", pg.rank, err)
-		}
+		data, unfit = encode(v)
 	}
-	sizes, err := pg.exchange(ctx, []int64{int64(len(data))})
+	sizes, err := objectSizes(ctx, pg, data, unfit)
+	if err != nil {
+		return fmt.Errorf("rank %d: BroadcastObject: %w", pg.rank, err)
+	}
+	st, err := stage(pg.dev, device.Uint8, sizes[root], data)
 	if err != nil {
 		return err
 	}
-	st, err := stage(pg.dev, device.Uint8, int(sizes[root][0]), data)
-	if err != nil {
+	if err := pg.finish(ctx, pg.Broadcast(st.t, root), st); err != nil {
 		return err
-	}
-	if err := pg.Broadcast(st.t, root).Sync(ctx); err != nil {
-		return err // the call may go on: its memory is left to the collector
 	}
 	if data, err = st.take(ctx); err != nil || pg.rank == root {
 		return err
 	}
-	if err := decode(data, v); err != nil {
+	var got T // gob adds to what it decodes into
+	if err := decode(data, &got); err != nil {
 		return fmt.Errorf("rank %d: BroadcastObject from rank %d: %w", pg.rank, root, err)
 	}
+	*v = got
 	return nil
 }
 
-// AllGatherObject gives every rank the values of all, by rank.
+// AllGatherObject gives every rank the values of all, by rank. A value that
+// cannot be carried is an error on every rank.
 func AllGatherObject[T any](ctx context.Context, pg *ProcessGroup, v T) ([]T, error) {
-	data, err := encode(&v)
+	data, unfit := encode(&v)
+	counts, err := objectSizes(ctx, pg, data, unfit)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: AllGatherObject: %w", pg.rank, err)
-	}
-	sizes, err := pg.exchange(ctx, []int64{int64(len(data))})
-	if err != nil {
-		return nil, err
-	}
-	counts := make([]int, pg.size)
-	for r, s := range sizes {
-		counts[r] = int(s[0])
 	}
 	flat, err := gather(ctx, pg, device.Uint8, data, counts)
 	if err != nil {
@@ -75,6 +72,59 @@ func GatherObject[T any](ctx context.Context, pg *ProcessGroup, v T, root int) (
 		return nil, err
 	}
 	return vs, nil
+}
+
+// Agree lets the ranks fail together: all call it, each with the error that it
+// met on its own, or nil. It returns nil on every rank, or on every rank an
+// error that says which ranks met what; on those that met one it wraps it.
+func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
+	var text string
+	if met != nil {
+		text = met.Error()
+	}
+	texts, err := AllGatherObject(ctx, pg, text)
+	if err != nil {
+		return errors.Join(met, err)
+	}
+	var others []string
+	for r, t := range texts {
+		if t != "" && r != pg.rank {
+			others = append(others, fmt.Sprintf("rank %d: %s", r, t))
+		}
+	}
+	switch {
+	case met == nil && len(others) == 0:
+		return nil
+	case met == nil:
+		return errors.New(strings.Join(others, "; "))
+	case len(others) == 0:
+		return fmt.Errorf("rank %d: %w", pg.rank, met)
+	}
+	return fmt.Errorf("rank %d: %w; %s", pg.rank, met, strings.Join(others, "; "))
+}
+
+// objectSizes gives every rank the sizes in bytes of all ranks' encoded
+// objects, or an error on every rank when one could not be encoded.
+func objectSizes(ctx context.Context, pg *ProcessGroup, data []byte, unfit error) ([]int, error) {
+	mine := int64(len(data))
+	if unfit != nil {
+		mine = -1
+	}
+	all, err := pg.exchange(ctx, []int64{mine})
+	if err != nil {
+		return nil, errors.Join(unfit, err)
+	}
+	if unfit != nil {
+		return nil, unfit
+	}
+	sizes := make([]int, pg.size)
+	for r, s := range all {
+		if s[0] < 0 {
+			return nil, fmt.Errorf("rank %d could not encode its object", r)
+		}
+		sizes[r] = int(s[0])
+	}
+	return sizes, nil
 }
 
 func encode(v any) ([]byte, error) {

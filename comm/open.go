@@ -36,7 +36,7 @@ func openDevice(w World, log *slog.Logger) (device.Device, error) {
 func threadsPerRank(w World) (int, error) {
 	s := os.Getenv("OMP_NUM_THREADS")
 	if s == "" {
-		return max(1, runtime.NumCPU()/w.LocalSize), nil
+		return max(1, runtime.GOMAXPROCS(0)/w.LocalSize), nil
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 {
@@ -49,7 +49,7 @@ func threadsPerRank(w World) (int, error) {
 // other hosts reach this one at the address from which it reaches the master.
 func hostOptions(w World) (*host.Options, error) {
 	o := &host.Options{HostID: os.Getenv("GODDP_HOST_ID")}
-	if w.Size == w.LocalSize {
+	if w.oneHost() {
 		return o, nil
 	}
 	// Connecting a datagram socket sends nothing: it asks the routing table.
@@ -58,8 +58,19 @@ func hostOptions(w World) (*host.Options, error) {
 		return nil, fmt.Errorf("finding the way to the master at %s: %w", w.masterAddr(), err)
 	}
 	defer c.Close()
-	o.Listen = net.JoinHostPort(c.LocalAddr().(*net.UDPAddr).IP.String(), "0")
+	ip := c.LocalAddr().(*net.UDPAddr).IP
+	if ip.IsLoopback() && !namesLoopback(w.MasterAddr) {
+		return nil, fmt.Errorf("the master %s is %v on this host, where ranks of other hosts cannot reach it: name it by an address of the network", w.MasterAddr, ip)
+	}
+	o.Listen = net.JoinHostPort(ip.String(), "0")
 	return o, nil
+}
+
+// namesLoopback tells whether an address says by itself that all is on one
+// machine.
+func namesLoopback(addr string) bool {
+	ip := net.ParseIP(addr)
+	return addr == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // openStore connects to the world's store, and hosts it where that falls to
@@ -72,7 +83,12 @@ func openStore(ctx context.Context, w World, log *slog.Logger, release *releases
 	}
 	hosts := w.Rank == 0 && !w.AgentStore
 	if hosts {
-		server, err := store.Listen(w.masterAddr(), &store.ServerOptions{Logger: log})
+		addr := w.masterAddr()
+		if !w.oneHost() && !namesLoopback(w.MasterAddr) {
+			// The name may stand for the loopback here, and for this host elsewhere.
+			addr = net.JoinHostPort("", strconv.Itoa(w.MasterPort))
+		}
+		server, err := store.Listen(addr, &store.ServerOptions{Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("hosting the store: %w", err)
 		}
@@ -80,7 +96,7 @@ func openStore(ctx context.Context, w World, log *slog.Logger, release *releases
 	}
 	client, err := store.Dial(ctx, w.masterAddr(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("reaching the store of rank 0 at %s: %w", w.masterAddr(), err)
+		return nil, fmt.Errorf("reaching the store at %s: %w", w.masterAddr(), err)
 	}
 	release.addClose(client.Close)
 	if !w.AgentStore {

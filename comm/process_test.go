@@ -64,6 +64,19 @@ var workers = map[string]func(context.Context) error{
 		fmt.Println(err)
 		return nil
 	},
+	// leave lets rank 1 leave with an error of its own while the others wait
+	// for it.
+	"leave": func(ctx context.Context) error {
+		pg, err := Init(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer pg.Close()
+		if pg.Rank() == 1 {
+			return errors.New("no luck")
+		}
+		return pg.Barrier().Wait(ctx)
+	},
 	"error": func(context.Context) error { return errors.New("no luck") },
 	"panic": func(context.Context) error { panic("a mistake") },
 	"wait": func(ctx context.Context) error {
@@ -136,6 +149,23 @@ func TestWorldUnderTheLauncher(t *testing.T) {
 	}
 }
 
+// The rank that failed is the cause, not those that lost it.
+func TestTheLauncherBlamesTheCause(t *testing.T) {
+	for range 3 {
+		var out, errs bytes.Buffer
+		_, err := launcher.Run(t.Context(), &launcher.Config{
+			Args: []string{os.Args[0]}, Workers: 4, Env: append(os.Environ(), workerMode+"=leave"), Stdout: &out, Stderr: &errs,
+		})
+		var failure *launcher.FailureError
+		if !errors.As(err, &failure) {
+			t.Fatalf("got %v", err)
+		}
+		if failure.Root.Rank != 1 || !strings.Contains(err.Error(), "no luck") {
+			t.Errorf("blamed: %v\n%s", err, &errs)
+		}
+	}
+}
+
 // Whoever dies, also the rank that hosts the store, every other one names it.
 func TestADeadPeerIsNamed(t *testing.T) {
 	for _, victim := range []int{0, 2} {
@@ -165,7 +195,7 @@ func TestMainReportsErrors(t *testing.T) {
 		code            int
 		stderr, message string
 	}{
-		"error": {1, "error on rank 3: no luck\n", "no luck"},
+		"error": {1, "error: no luck\n", "no luck"},
 		"panic": {2, "panic: a mistake", "panic: a mistake"},
 	} {
 		t.Run(mode, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // Split divides the group: all ranks call it, and those that give the same
 // color make a new group, numbered by key, then by rank. A rank that gives a
 // negative color gets none, nil. The new group shares the device and the
-// store; it is closed on its own, before this one.
+// store. It may be closed before this one, and is closed with it.
 func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGroup, error) {
 	pg.startMu.Lock()
 	pg.splits++
@@ -42,7 +42,9 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.rank, color, members, err)
 	}
-	sub := newGroup(pg.world, cfg, view, be, Options{WrapBackend: pg.wrap})
-	sub.release.add(sub.backend.Close)
+	sub := newGroup(pg.ctx, pg.world, cfg, view, be, Options{WrapBackend: pg.wrap})
+	pg.childMu.Lock()
+	pg.children = append(pg.children, sub)
+	pg.childMu.Unlock()
 	return sub, nil
 }

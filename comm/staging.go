@@ -39,11 +39,34 @@ func gather(ctx context.Context, pg *ProcessGroup, dt device.DType, mine []byte,
 		own.free()
 		return nil, err
 	}
-	if err := pg.AllGatherUneven(all.t, own.t, counts).Sync(ctx); err != nil {
-		return nil, err // the call may go on: its memory is left to the collector
+	if err := pg.finish(ctx, pg.AllGatherUneven(all.t, own.t, counts), own, all); err != nil {
+		return nil, err
 	}
 	own.free()
 	return all.take(ctx)
+}
+
+// finish waits for a call on staged memory, which it frees if there is no
+// result: at once, or when a call that was given up has ended.
+func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) error {
+	err := w.Sync(ctx)
+	if err == nil {
+		return nil
+	}
+	free := func() {
+		for _, s := range used {
+			s.free()
+		}
+	}
+	if s, _ := w.State(); s == Done || s == Failed {
+		free()
+		return err
+	}
+	pg.givenUp.Go(func() { // ends with the call, which has a deadline; Close waits for it
+		w.Sync(context.Background())
+		free()
+	})
+	return err
 }
 
 // staged is device memory that small values of the host go through.

@@ -46,17 +46,30 @@ func WorldFromEnv() (World, error) {
 		}
 		w.MasterPort = e.number("MASTER_PORT", 1, required)
 	}
-	if len(e) == 0 && w.Rank >= w.Size {
-		e.addf("RANK is %d and WORLD_SIZE is %d", w.Rank, w.Size)
-	}
-	if len(e) == 0 && w.LocalRank >= w.LocalSize {
-		e.addf("LOCAL_RANK is %d and LOCAL_WORLD_SIZE is %d", w.LocalRank, w.LocalSize)
+	if err := w.check(); len(e) == 0 && err != nil {
+		e.addf("%v", err)
 	}
 	if len(e) > 0 {
 		return World{}, fmt.Errorf("comm: the environment does not describe a job: %s", strings.Join(e, "; "))
 	}
 	return w, nil
 }
+
+// check finds numbers that contradict each other.
+func (w World) check() error {
+	switch {
+	case w.Rank < 0 || w.Rank >= w.Size:
+		return fmt.Errorf("rank %d in a world of size %d", w.Rank, w.Size)
+	case w.LocalRank < 0 || w.LocalRank >= w.LocalSize:
+		return fmt.Errorf("local rank %d in a local world of size %d", w.LocalRank, w.LocalSize)
+	case w.LocalSize > w.Size:
+		return fmt.Errorf("a local world of size %d in a world of size %d", w.LocalSize, w.Size)
+	}
+	return nil
+}
+
+// oneHost tells whether all ranks are on this host.
+func (w World) oneHost() bool { return w.LocalSize == w.Size }
 
 // masterAddr is the store's address, host:port.
 func (w World) masterAddr() string { return net.JoinHostPort(w.MasterAddr, strconv.Itoa(w.MasterPort)) }

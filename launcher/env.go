@@ -33,7 +33,7 @@ func jobEnv(c *Config, jobID string) []string {
 	}
 	env := append([]string{}, base...)
 	if !isSet("OMP_NUM_THREADS") {
-		env = append(env, "OMP_NUM_THREADS="+strconv.Itoa(max(1, runtime.NumCPU()/c.Workers)))
+		env = append(env, "OMP_NUM_THREADS="+strconv.Itoa(max(1, runtime.GOMAXPROCS(0)/c.Workers)))
 	}
 	// A user who chose an error mode by any of its names must not find two switched on.
 	if !isSet("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING", "GODDP_ASYNC_ERROR_HANDLING",

@@ -19,11 +19,15 @@ const maxErrorFile = 1 << 20
 //
 //	{"message": {"message": "...", "extraInfo": {"py_callstack": "...", "timestamp": "1700000000.123"}}}
 //
-// The inner object may be a plain string instead.
+// The inner object may be a plain string instead. A worker that failed because
+// it lost another rank adds "lost_rank": "2" to extraInfo.
 type ErrorFile struct {
 	Message   string
 	Callstack string    // "" if there is none
 	Time      time.Time // when the error happened; zero if the file does not say
+	// LostRank is the rank whose loss made the worker fail; nil if it failed
+	// for a reason of its own, or does not say.
+	LostRank *int
 }
 
 // readErrorFile reads the error file of a worker that has ended. No file, or an
@@ -62,12 +66,16 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 		ExtraInfo struct {
 			Callstack string          `json:"py_callstack"`
 			Timestamp json.RawMessage // a string or a number
+			LostRank  string          `json:"lost_rank"`
 		}
 	}
 	if err := json.Unmarshal(outer.Message, &inner); err != nil {
 		return nil, err
 	}
 	ef := &ErrorFile{Message: inner.Message, Callstack: inner.ExtraInfo.Callstack}
+	if rank, err := strconv.Atoi(inner.ExtraInfo.LostRank); err == nil {
+		ef.LostRank = &rank
+	}
 	stamp := string(bytes.Trim(inner.ExtraInfo.Timestamp, `"`))
 	seconds, err := strconv.ParseFloat(stamp, 64)
 	if err == nil && seconds > 0 && seconds < math.MaxInt32*1e3 {

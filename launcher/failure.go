@@ -25,7 +25,9 @@ import (
 //     they would be dated before their cause.
 //   - Otherwise it is the observed exit.
 //
-// Equal times stay in the order in which the kernel reported the exits.
+// Equal times stay in the order in which the kernel reported the exits. A
+// worker whose error file says that it failed for the loss of another rank,
+// which failed as well, comes after all that do not, whatever the times.
 type Failure struct {
 	Worker
 	Status Status
@@ -105,7 +107,20 @@ type FailureError struct {
 func newFailureError(program, host string, restarts int, failures []Failure, ordered time.Time) *FailureError {
 	e := &FailureError{Program: program, Host: host, Restarts: restarts}
 	// Stable, so that failures of equal time stay in the order observed.
-	slices.SortStableFunc(failures, func(a, b Failure) int { return a.Time.Compare(b.Time) })
+	failed := map[int]bool{}
+	for _, f := range failures {
+		failed[f.Rank] = true
+	}
+	slices.SortStableFunc(failures, func(a, b Failure) int {
+		switch ea, eb := a.echoes(failed), b.echoes(failed); {
+		case ea == eb:
+			return a.Time.Compare(b.Time)
+		case eb:
+			return -1
+		default:
+			return 1
+		}
+	})
 	for _, f := range failures {
 		switch {
 		case f.Stopped && (f.Status.Success() || !f.Time.Before(ordered)):
@@ -118,6 +133,15 @@ func newFailureError(program, host string, restarts int, failures []Failure, ord
 	}
 	slices.SortFunc(e.Stopped, func(a, b Failure) int { return cmp.Compare(a.Rank, b.Rank) })
 	return e
+}
+
+// echoes reports whether f failed for the loss of another of the failed ranks.
+func (f *Failure) echoes(failed map[int]bool) bool {
+	if f.ErrorFile == nil || f.ErrorFile.LostRank == nil {
+		return false
+	}
+	lost := *f.ErrorFile.LostRank
+	return lost != f.Rank && failed[lost]
 }
 
 // Error names the root cause on one line; Report has the details.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -67,15 +68,17 @@ func TestRootCause(t *testing.T) {
 func TestParseErrorFile(t *testing.T) {
 	for text, want := range map[string]ErrorFile{
 		`{"message": {"message": "boom", "extraInfo": {"py_callstack": "at f", "timestamp": "1700000000.25"}}}`: {
-			"boom", "at f", time.UnixMilli(1_700_000_000_250)},
-		`{"message": {"message": "boom", "extraInfo": {"timestamp": 1700000000}}}`: {"boom", "", time.Unix(1_700_000_000, 0)},
+			Message: "boom", Callstack: "at f", Time: time.UnixMilli(1_700_000_000_250)},
+		`{"message": {"message": "boom", "extraInfo": {"timestamp": 1700000000}}}`: {Message: "boom", Time: time.Unix(1_700_000_000, 0)},
 		`{"message": {"message": "boom"}}`:                                         {Message: "boom"},
 		`{"message": "plain"}`:                                                     {Message: "plain"},
 		`{"message": {"message": "boom", "extraInfo": {"timestamp": "NaN"}}}`:      {Message: "boom"},
 		`{"message": {"message": "boom", "extraInfo": {"timestamp": "-1"}}}`:       {Message: "boom"},
+		`{"message": {"message": "boom", "extraInfo": {"lost_rank": "2"}}}`:        {Message: "boom", LostRank: new(2)},
+		`{"message": {"message": "boom", "extraInfo": {"lost_rank": "x"}}}`:        {Message: "boom"},
 	} {
 		got, err := parseErrorFile([]byte(text))
-		if err != nil || got.Message != want.Message || got.Callstack != want.Callstack || !got.Time.Equal(want.Time) {
+		if err != nil || got.Message != want.Message || got.Callstack != want.Callstack || !got.Time.Equal(want.Time) || !reflect.DeepEqual(got.LostRank, want.LostRank) {
 			t.Errorf("%s: got %+v, %v", text, got, err)
 		}
 	}

@@ -12,8 +12,7 @@
 //
 // # Failure
 //
-// When a call fails with anything but a [*MismatchError] found before any
-// byte moved, the transport is in an unknown state: the group is broken, that
-// call and all later ones return the first cause, and a new group has to be
-// made. Nothing ever blocks past a call's deadline.
+// When a call fails, whatever the reason, the group is broken: the ranks no
+// longer agree on what comes next. That call and all later ones return the
+// first cause, and a new group has to be made. Nothing ever blocks past a call's deadline.
 package backend

@@ -3,6 +3,7 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Why a call or a group failed; match with errors.Is.
@@ -73,13 +74,13 @@ func (e *MismatchError) Error() string {
 // TimeoutError says that a call's deadline passed and which ranks it waited
 // for. It matches ErrTimeout.
 type TimeoutError struct {
-	After   string // the timeout, as a duration
-	State   State  // Queued or Running when it passed
-	Waiting []int  // ranks that had not done their part, where known
+	After   time.Duration // the timeout
+	State   State         // Queued or Running when it passed
+	Waiting []int         // ranks that had not done their part, where known
 }
 
 func (e *TimeoutError) Error() string {
-	s := fmt.Sprintf("timed out after %s while %v", e.After, e.State)
+	s := fmt.Sprintf("timed out after %v while %v", e.After, e.State)
 	if len(e.Waiting) > 0 {
 		s += fmt.Sprintf(", waiting for ranks %v", e.Waiting)
 	}

@@ -204,7 +204,7 @@ func (g *Group) await(t *task) error {
 // timeout breaks the group because t was not done in time.
 func (g *Group) timeout(t *task, after time.Duration) {
 	state, _ := t.State()
-	e := &backend.TimeoutError{After: after.String(), State: state}
+	e := &backend.TimeoutError{After: after, State: state}
 	switch c := t.call; {
 	case state > backend.Running:
 		return

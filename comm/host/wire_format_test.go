@@ -29,7 +29,7 @@ func TestCard(t *testing.T) {
 func TestNotice(t *testing.T) {
 	fp := backend.Fingerprint{Seq: 3, Kind: backend.AllReduce, DType: device.Float32, Count: 5}
 	for _, cause := range []error{
-		&backend.CallError{Rank: 2, Call: fp, Name: "bucket 1", Err: &backend.TimeoutError{After: "1s", State: backend.Running, Waiting: []int{1}}},
+		&backend.CallError{Rank: 2, Call: fp, Name: "bucket 1", Err: &backend.TimeoutError{After: time.Second, State: backend.Running, Waiting: []int{1}}},
 		&backend.CallError{Rank: 2, Call: fp, Err: &backend.MismatchError{Rank: 2, Peer: 1, Mine: fp, Theirs: backend.Fingerprint{Kind: backend.Barrier}}},
 		&backend.PeerLostError{Peer: 4},
 		&backend.PeerLostError{Peer: 4, Left: true},
