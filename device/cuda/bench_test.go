@@ -141,27 +141,32 @@ func BenchmarkHostCopy(b *testing.B) {
 	})
 }
 
-// BenchmarkLaunch is the host's time for a small kernel.
+// BenchmarkLaunch is the host's time to enqueue a small kernel.
 func BenchmarkLaunch(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
-	x := uniform(b, d, tensor(b, d, device.Float32, 64, 64))
-	b.Run("Axpby", func(b *testing.B) {
-		b.ReportAllocs()
-		for range b.N {
-			ok(b, d.Kernels().Axpby(d.Compute(), x, device.Store, x))
-		}
-	})
-	b.Run("Record", func(b *testing.B) {
-		b.ReportAllocs()
-		for range b.N {
-			d.Compute().Record()
-		}
-	})
-	b.Run("MatMul", func(b *testing.B) {
-		b.ReportAllocs()
-		y := tensor(b, d, device.Float32, 64, 64)
-		for range b.N {
-			ok(b, d.Kernels().MatMul(d.Compute(), y, device.Store, x, false, x, true))
-		}
-	})
+	k, s := d.Kernels(), d.Compute()
+	x, y, row := uniform(b, d, tensor(b, d, device.Float32, 64, 64)), tensor(b, d, device.Float32, 64, 64), tensor(b, d, device.Float32, 64)
+	for _, c := range []struct {
+		name string
+		f    func() error
+	}{
+		{"Axpby", func() error { return k.Axpby(s, y, device.Store, x) }},
+		{"Binary", func() error { return k.Binary(s, device.Add, y, x, x) }},
+		{"Sum", func() error { return k.Sum(s, row, device.Store, x) }},
+		{"MatMul", func() error { return k.MatMul(s, y, device.Store, x, false, x, true) }},
+		{"Linear", func() error { return k.Linear(s, y, x, x, row, device.ActReLU) }},
+		{"Record", func() error { s.Record(); return nil }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := range b.N {
+				if i%200 == 0 { // before the queue is full, where a launch waits
+					b.StopTimer()
+					ok(b, s.Sync(b.Context()))
+					b.StartTimer()
+				}
+				ok(b, c.f())
+			}
+		})
+	}
 }

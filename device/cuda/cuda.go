@@ -12,9 +12,9 @@ type Options struct {
 	// TF32's 11 bits, which tensor cores multiply about six times as fast.
 	AllowTF32 bool
 	// TuneMatMul times cuBLAS's candidates at the first product of every
-	// shape and keeps the fastest, instead of trusting its estimate. The
-	// first product of a shape then waits for the device, and two runs of a
-	// program may round differently.
+	// shape and keeps the fastest, instead of trusting its estimate, which is
+	// good for large products. The first product of a shape then waits for
+	// the device, and two runs of a program may round differently.
 	TuneMatMul bool
 	// MemoryLimit bounds the device memory that Alloc uses, in bytes; 0 is
 	// no bound but the hardware's.

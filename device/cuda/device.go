@@ -36,9 +36,9 @@ type Device struct {
 	staging *staging
 	values  device.Values
 
-	limit     int64 // of held; 0 is none
-	held      int64 // bytes that the arena got from the driver; the arena calls one at a time
-	condemned []device.Buffer
+	limit     int64           // of held; 0 is none
+	held      atomic.Int64    // bytes that the arena got from the driver
+	condemned []device.Buffer // of the arena, given up while in use; the arena calls one at a time
 
 	mu      sync.Mutex
 	streams map[*Stream]struct{}
@@ -146,12 +146,12 @@ func (d *Device) Free(b device.Buffer) { d.memory.Free(b) }
 
 // allocRaw is where the arena gets memory from.
 func (d *Device) allocRaw(size int) (device.Buffer, error) {
-	if d.limit > 0 && d.held+int64(size) > d.limit {
-		return device.Buffer{}, &device.OutOfMemoryError{Device: d.name, Asked: int64(size), InUse: d.held, Free: d.limit - d.held}
+	if held := d.held.Load(); d.limit > 0 && held+int64(size) > d.limit {
+		return device.Buffer{}, &device.OutOfMemoryError{Device: d.name, Asked: int64(size), InUse: held, Free: d.limit - held}
 	}
 	b, err := d.allocDriver(size)
 	if err == nil {
-		d.held += int64(size)
+		d.held.Add(int64(size))
 	}
 	return b, err
 }
@@ -161,7 +161,7 @@ func (d *Device) allocDriver(size int) (device.Buffer, error) {
 	var addr C.uint64_t
 	code := C.drv_alloc(d.drv.fns, d.ctx, &addr, C.size_t(size))
 	if code == codeOutOfMemory {
-		oom := &device.OutOfMemoryError{Device: d.name, Asked: int64(size), InUse: d.held, Free: -1}
+		oom := &device.OutOfMemoryError{Device: d.name, Asked: int64(size), InUse: d.held.Load(), Free: -1}
 		var free, total C.size_t
 		if C.drv_mem_info(d.drv.fns, d.ctx, &free, &total) == 0 {
 			oom.Free = int64(free)
@@ -186,7 +186,7 @@ func (d *Device) releaseRaw(b device.Buffer) {
 		return
 	}
 	d.freeDriver(b)
-	d.held -= int64(b.Len())
+	d.held.Add(-int64(b.Len()))
 }
 
 func (d *Device) freeDriver(b device.Buffer) error {

@@ -8,12 +8,9 @@ import "C"
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync"
 	"time"
-
-	"github.com/goddp/goddp/device"
 )
 
 // Event implements device.Event. Its CUevent comes from the device's pool and
@@ -125,89 +122,3 @@ func (p *eventPool) close() error {
 	p.all, p.free = nil, nil
 	return errors.Join(errs...)
 }
-
-// clock puts events on the host's clock: an anchor event whose time is known,
-// and CUDA's measure of the time between two events. That is a float32 of
-// milliseconds and the two clocks drift, so the anchor is renewed.
-type clock struct {
-	d      *Device
-	stream *Stream // idle but for anchors, so that they are reached at once
-
-	mu     sync.Mutex
-	anchor *Event
-	at     time.Time // the anchor's
-	stale  time.Time // when to renew it
-}
-
-const (
-	anchorLife  = 10 * time.Second      // a float32 then resolves a microsecond
-	anchorTries = 5                     // the quickest counts
-	anchorWait  = time.Second           // for the first, on a device that is just waking
-	anchorError = 20 * time.Microsecond // what a renewal must be known to, else the old anchor stays
-)
-
-func (c *clock) start(d *Device) (err error) {
-	c.d = d
-	if c.stream, err = d.newStream(true); err != nil {
-		return err
-	}
-	if err := c.renew(anchorWait); err != nil {
-		return err
-	}
-	if c.anchor == nil {
-		return fmt.Errorf("%s: an event was not reached within %v", d.name, anchorWait)
-	}
-	return nil
-}
-
-// renew records anchors and keeps the one whose time is known best, if that
-// is to within bound. Where it is not, it is tried again soon.
-func (c *clock) renew(bound time.Duration) error {
-	c.stale = time.Now().Add(time.Second)
-	for range anchorTries {
-		before := time.Now()
-		e := c.d.events.record(c.stream)
-		for {
-			done, err := e.Done()
-			if err != nil {
-				return err
-			}
-			took := time.Since(before)
-			if done && took < bound {
-				c.anchor, c.at, bound = e, before.Add(took/2), took
-				c.stale = before.Add(anchorLife)
-			}
-			if done || took > bound {
-				break
-			}
-		}
-	}
-	return nil
-}
-
-// time is when an event that was reached was.
-func (c *clock) time(e *Event) (time.Time, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if time.Now().After(c.stale) {
-		if err := c.renew(anchorError); err != nil {
-			return time.Time{}, err
-		}
-	}
-	took, err := elapsed(c.anchor, e)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return c.at.Add(took), nil
-}
-
-// elapsed is the time between two events that were reached.
-func elapsed(from, to *Event) (time.Duration, error) {
-	var ms C.float
-	err := to.d.check("cuEventElapsedTime", from.with(func(start C.uintptr_t) C.int {
-		return to.with(func(end C.uintptr_t) C.int { return C.drv_event_elapsed(to.d.drv.fns, to.d.ctx, &ms, start, end) })
-	}))
-	return time.Duration(float64(ms) * float64(time.Millisecond)), err
-}
-
-var _ device.Event = (*Event)(nil)

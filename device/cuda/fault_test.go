@@ -6,11 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -78,13 +75,3 @@ func fault() int {
 	}
 	return code
 }
-
-// collectGarbage runs the collector and the clean-ups that it finds.
-func collectGarbage() {
-	done := make(chan struct{})
-	runtime.AddCleanup(new([32]byte), func(done chan struct{}) { close(done) }, done)
-	runtime.GC()
-	<-done
-}
-
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }

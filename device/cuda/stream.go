@@ -78,11 +78,10 @@ func (s *Stream) WaitFor(ctx context.Context, e device.Event) error {
 	if !ok {
 		return e.Sync(ctx)
 	}
-	if ev.err != nil {
-		return ev.err
-	}
-	if err := s.d.Err(); err != nil {
-		return err
+	for _, err := range []error{ev.err, ev.d.Err(), s.d.Err()} {
+		if err != nil {
+			return err
+		}
 	}
 	return s.d.check("cuStreamWaitEvent", ev.with(func(h C.uintptr_t) C.int {
 		return C.drv_stream_wait(s.d.drv.fns, s.d.ctx, s.handle, h)

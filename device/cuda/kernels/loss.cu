@@ -7,7 +7,7 @@ struct Loss {
 	u64 x, y, labels, g;
 	u64 rows, cols; // of x
 	Accum acc;
-	u64 wide; // rows of x and y are aligned to 16 bytes and whole packs
+	u64 wide; // rows of x, y and dst are aligned to 16 bytes and whole packs
 };
 
 // squares sums (x-y)² over the block's share of the elements.
@@ -107,10 +107,23 @@ template <class T> __device__ inline void cross_entropy_grad(const Loss &a) {
 		const T *p = (const T *)a.x + r * a.cols;
 		T *dst = (T *)a.dst + r * a.cols;
 		const u64 label = ((const u64 *)a.labels)[r];
-		for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) {
-			A v = alpha * (scale * (up(p[j]) - (j == label ? A(1) : A(0))));
-			if (beta != 0) v += beta * up(dst[j]);
-			dst[j] = down<T>(v);
+		auto value = [=](u64 j, A prob, T old) {
+			A v = alpha * (scale * (prob - (j == label ? A(1) : A(0))));
+			if (beta != 0) v += beta * up(old);
+			return down<T>(v);
+		};
+		if (a.wide) {
+			const int N = Pack<T>::N;
+			for (u64 j = threadIdx.x * N; j < a.cols; j += blockDim.x * N) {
+				Pack<T> pp, pd;
+				pp.load(p + j);
+				if (beta != 0) pd.load(dst + j);
+#pragma unroll
+				for (int i = 0; i < N; i++) pd.v[i] = value(j + i, up(pp.v[i]), pd.v[i]);
+				pd.store(dst + j);
+			}
+		} else {
+			for (u64 j = threadIdx.x; j < a.cols; j += blockDim.x) dst[j] = value(j, up(p[j]), beta != 0 ? dst[j] : T());
 		}
 	}
 }

@@ -85,26 +85,23 @@ template <class T> struct Pack {
 // loads are on their way at once.
 template <class T, class F> __device__ inline void each_of(const T *p, u64 first, u64 step, u64 n, bool wide, F f) {
 	const int N = Pack<T>::N, ahead = 4;
-	u64 i = first;
-	if (wide) {
-		Pack<T> q[ahead];
-		for (i *= N, step *= N; i + (ahead - 1) * step < n; i += ahead * step) {
-#pragma unroll
-			for (int a = 0; a < ahead; a++) q[a].load(p + i + a * step);
-#pragma unroll
-			for (int a = 0; a < ahead; a++)
-#pragma unroll
-				for (int j = 0; j < N; j++) f(i + a * step + j, up(q[a].v[j]));
-		}
-		for (; i < n; i += step) {
-			q[0].load(p + i);
-#pragma unroll
-			for (int j = 0; j < N; j++) f(i + j, up(q[0].v[j]));
-		}
+	if (!wide) {
+#pragma unroll 4
+		for (u64 i = first; i < n; i += step) f(i, up(p[i]));
 		return;
 	}
-#pragma unroll 4
-	for (; i < n; i += step) f(i, up(p[i]));
+	step *= N;
+	for (u64 i = first * N; i < n; i += ahead * step) {
+		Pack<T> q[ahead];
+#pragma unroll
+		for (int a = 0; a < ahead; a++)
+			if (i + a * step < n) q[a].load(p + i + a * step);
+#pragma unroll
+		for (int a = 0; a < ahead; a++)
+			if (i + a * step < n)
+#pragma unroll
+				for (int j = 0; j < N; j++) f(i + a * step + j, up(q[a].v[j]));
+	}
 }
 
 __device__ inline u64 global_thread() { return blockIdx.x * (u64)blockDim.x + threadIdx.x; }

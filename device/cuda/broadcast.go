@@ -1,0 +1,71 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// maxAxes is how many axes a kernel's iteration space may have, once those
+// that can be were joined.
+const maxAxes = 8
+
+// binaryArgs is Binary in kernels/broadcast.cu.
+type binaryArgs struct {
+	dst, x, y           uint64
+	rows, cols          uint64
+	xstep, ystep        int32
+	op, wide            int32
+	rank                uint64
+	n, xstride, ystride [maxAxes]uint64
+}
+
+func (k *kernels) Binary(st device.Stream, op device.BinaryOp, dst, x, y device.Tensor) error {
+	operands.Binary(op, dst, x, y)
+	n := dst.Len()
+	if n == 0 {
+		return nil
+	}
+	space := operand.Space(dst.Shape, x.Shape, y.Shape)
+	row, outer := space[0], space[1:]
+	checkAxes(op.String(), outer)
+	a := binaryArgs{
+		dst: k.addr(dst), x: k.addr(x), y: k.addr(y), rows: uint64(n / row.N), cols: uint64(row.N),
+		xstep: int32(row.X), ystep: int32(row.Y), op: int32(op), rank: uint64(len(outer)),
+	}
+	for i, ax := range outer {
+		a.n[i], a.xstride[i], a.ystride[i] = uint64(ax.N), uint64(ax.X), uint64(ax.Y)
+	}
+	per := packBytes / dst.DType.Size()
+	wide := a.dst%packBytes == 0 && (a.xstep == 0 || packed(a.x)) && (a.ystep == 0 || packed(a.y)) && (a.rows == 1 || row.N%per == 0)
+	a.wide = flag(wide)
+	cols := row.N
+	if wide {
+		cols = ceil(cols, per)
+	}
+	return k.launch(k.d.stream(st), k.binary[dst.DType], k.plane(int(a.rows), cols), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
+// plane is a grid for rows × cols threads: as many threads along a row as it
+// has use for.
+func (k *kernels) plane(rows, cols int) grid {
+	g := grid{z: 1, threadsX: 1, threadsY: threads}
+	for g.threadsX < threads && g.threadsX < cols {
+		g.threadsX *= 2
+		g.threadsY /= 2
+	}
+	most := k.d.card.sms * 64
+	g.x = min(ceil(cols, g.threadsX), most)
+	g.y = min(ceil(rows, g.threadsY), max(most/g.x, 1), 1<<16-1)
+	return g
+}
+
+func checkAxes(op string, axes []operand.Axis) {
+	if len(axes) > maxAxes {
+		panic(fmt.Errorf("cuda: %s over %d axes that cannot be joined; %d are supported", op, len(axes), maxAxes))
+	}
+}

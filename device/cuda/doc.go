@@ -1,0 +1,74 @@
+// Package cuda is a GPU as a [device.Device]: CUDA streams and events, device
+// memory behind a caching arena, kernels of this package's own and cuBLAS's
+// matrix products. It needs Linux, cgo and a GPU of compute capability 8.0 or
+// newer; elsewhere [Open] and [Count] say so. No CUDA toolkit is needed to
+// build.
+//
+// # Libraries
+//
+// libcuda, libcublasLt and libnvrtc are opened at run time. Each is looked for
+// in a file that a variable names (GODDP_LIBCUDA, GODDP_LIBCUBLASLT,
+// GODDP_LIBNVRTC), and then nowhere else; on the loader's path; in CUDA_HOME,
+// CUDA_PATH and /usr/local/cuda; among NVIDIA's packages of a Python
+// environment. What is missing is an error that lists the places tried.
+//
+// # Contexts and threads
+//
+// A device works in the GPU's primary context, as every library of CUDA's
+// does. Which context is current belongs to a thread, and goroutines move
+// between threads: so each call into the driver makes the context current
+// where it is not, in the same C call. Several devices may be open at once,
+// and driven by a goroutine each. What NCCL and its like need of a device are
+// its raw handles: [Device.Context], [Stream.Handle], [Event.Handle].
+//
+// # Waiting
+//
+// Nothing waits inside the driver, where no deadline reaches: waits poll
+// events, ever more rarely, until a context ends. That includes giving memory
+// back to the driver, which would wait for all work in flight.
+//
+// An [Event] tells when it was reached on the host's clock. Dropped events are
+// recorded again: the collector's clean-ups only put them back into a pool.
+//
+// # Memory
+//
+// Alloc and Free go to a device.Arena over the driver's memory. A freed block
+// may be handed out again at once, since its next user is behind its last one
+// on the compute stream: whoever used it on another stream makes the compute
+// stream wait for that first. Copies between host and device go through pinned
+// memory in pieces; CopyIn returns when the source is staged.
+//
+// Each stream on which a sum, a loss or a matrix product is enqueued has 32 MiB
+// of scratch memory, which Memory does not count.
+//
+// # Errors
+//
+// A call that fails is an [*Error]: the device, the call, the code and its
+// name. Some errors CUDA does not recover from, such as an illegal address:
+// the first ends the device, is logged, and is what every later call returns,
+// as a [*LostError], without calling CUDA. Kernels run behind their calls, so
+// it is noticed later than it happened; compute-sanitizer finds the kernel.
+//
+// # Kernels
+//
+// Kernels are compiled for the GPU found, by NVRTC, from the sources in the
+// folder kernels, and kept in goddp/kernels in the user's cache folder, which
+// must be the user's own and of mode 0700. The processes of a host compile
+// them once: the first does, the others wait for it. Open loads all of them.
+//
+// All kernels compute in Float32, Float64, Float16 and BFloat16, the half types
+// in float32 with one rounding at the end. Sums and losses accumulate in
+// float64, in an order that depends on the shapes alone: there are no atomic
+// additions, and equal calls on equally aligned operands give equal bits, on
+// any GPU. A label out of range, which the host cannot see, makes the loss NaN.
+//
+// # Matrix products
+//
+// Products are cuBLASLt's. Float32 is multiplied in float32 unless
+// Options.AllowTF32 is set; the half types accumulate in float32. A Linear's
+// bias and ReLU are part of the product's kernel where cuBLAS has one that
+// keeps up. How a product is computed is chosen once per shape, type and
+// alignment: by cuBLAS's estimate, or by timing with Options.TuneMatMul. Work
+// that is being captured in a graph is never timed, and enqueueing allocates
+// nothing once a shape was seen.
+package cuda

@@ -1,0 +1,154 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/devicetest"
+	"github.com/goddp/goddp/device/half"
+)
+
+func TestConformance(t *testing.T) {
+	gpu(t, nil) // keeps the context, so that the cases need not make it anew
+	devicetest.Run(t, func(t *testing.T) device.Device { return openGPU(t, nil) }, device.Float16, device.BFloat16)
+}
+
+// TestTunedProducts runs the suite's products with timed choices.
+func TestTunedProducts(t *testing.T) {
+	d := gpu(t, &Options{TuneMatMul: true})
+	for _, c := range devicetest.Cases(device.BFloat16) {
+		if strings.HasPrefix(c.Name, "MatMul") || strings.HasPrefix(c.Name, "Linear") {
+			if err := c.Check(t.Context(), d); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestLinearKeepsNaN checks the fused activation: a NaN must not become 0.
+func TestLinearKeepsNaN(t *testing.T) {
+	d := gpu(t, nil)
+	const m, n, k = 256, 512, 128
+	v := make([]float32, m*k)
+	v[5*k+3] = float32(math.NaN())
+	x := upload(t, d, v, m, k)
+	w, bias := tensor(t, d, device.Float32, n, k), tensor(t, d, device.Float32, n)
+	ok(t, d.Kernels().Fill(d.Compute(), w, 1))
+	ok(t, d.Kernels().Fill(d.Compute(), bias, -1))
+	for _, dt := range []device.DType{device.Float32, device.Float64, device.BFloat16, device.Float16} {
+		as := func(src device.Tensor) device.Tensor {
+			to := tensor(t, d, dt, src.Shape...)
+			ok(t, d.Kernels().Copy(d.Compute(), to, src))
+			return to
+		}
+		dst, got := tensor(t, d, dt, m, n), tensor(t, d, device.Float32, m, n)
+		ok(t, d.Kernels().Linear(d.Compute(), dst, as(x), as(w), as(bias), device.ActReLU))
+		ok(t, d.Kernels().Copy(d.Compute(), got, dst))
+		for i, y := range download(t, d, got) {
+			if isNaN := y != y; isNaN != (i/n == 5) || !isNaN && y != 0 {
+				t.Errorf("%v: row %d has %v", dt, i/n, y)
+				break
+			}
+		}
+	}
+}
+
+// TestTF32 checks that products are rounded to TF32 exactly where asked for.
+func TestTF32(t *testing.T) {
+	const n = 512
+	v := make([]float32, n*n)
+	for i := range v {
+		v[i] = 1 + float32(i%97)/1024/97 // TF32 has 10 bits of fraction
+	}
+	worst := func(allow bool) (off float64) {
+		d := gpu(t, &Options{AllowTF32: allow})
+		x, dst := upload(t, d, v, n, n), tensor(t, d, device.Float32, n, n)
+		ok(t, d.Kernels().MatMul(d.Compute(), dst, device.Store, x, false, x, true))
+		got := download(t, d, dst)
+		for i := range n {
+			var want float64
+			for l := range n {
+				want += float64(v[i*n+l]) * float64(v[l])
+			}
+			off = max(off, math.Abs(float64(got[i*n])-want)/want)
+		}
+		return off
+	}
+	if off := worst(false); off > 1e-5 {
+		t.Errorf("float32 products are off by %g", off)
+	}
+	if off := worst(true); off < 2e-5 || off > 2e-3 {
+		t.Errorf("TF32 products are off by %g", off)
+	}
+}
+
+func TestMisuse(t *testing.T) {
+	d := gpu(t, nil)
+	x := device.HostTensor(make([]float32, 4), device.Float32)
+	panics := func(what string, f func()) {
+		defer func() {
+			if _, ok := recover().(error); !ok {
+				t.Errorf("%s did not panic with an error", what)
+			}
+		}()
+		f()
+	}
+	panics("an operand in host memory", func() { d.Kernels().Fill(d.Compute(), x, 1) })
+	other := gpu(t, nil)
+	panics("another device's stream", func() { d.Kernels().Fill(other.Compute(), tensor(t, d, device.Float32, 4), 1) })
+}
+
+// TestLaunchAllocations checks that launches leave nothing to the collector.
+func TestLaunchAllocations(t *testing.T) {
+	d := gpu(t, nil)
+	k, s := d.Kernels(), d.Compute()
+	x, row := tensor(t, d, device.Float32, 64, 64), tensor(t, d, device.Float32, 64)
+	ok(t, k.Fill(s, x, 1))
+	ok(t, k.Fill(s, row, 1))
+	for name, f := range map[string]func() error{
+		"Axpby":  func() error { return k.Axpby(s, x, device.Store, x) },
+		"Binary": func() error { return k.Binary(s, device.Add, x, x, row) },
+		"Sum":    func() error { return k.Sum(s, row, device.Store, x) },
+		"MatMul": func() error { return k.MatMul(s, x, device.Store, x, false, x, true) },
+		"SGD":    func() error { return k.SGD(s, device.SGDStep{Param: x, Grad: x, LR: 0}) },
+	} {
+		most := map[string]float64{"Binary": 1, "Sum": 3}[name] // the iteration space
+		if n := testing.AllocsPerRun(100, func() { ok(t, f()) }); n > most {
+			t.Errorf("%s allocates %v times", name, n)
+		}
+	}
+}
+
+func TestBelow(t *testing.T) {
+	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
+		to, from := half.F16, half.FromF16
+		if dt == device.BFloat16 {
+			to, from = half.BF16, half.FromBF16
+		}
+		for bits := range 1 << 16 {
+			v := from(uint16(bits))
+			if v != v || math.IsInf(float64(v), 0) {
+				continue
+			}
+			b := below(dt, float64(v))
+			if b >= float64(v) || !math.IsInf(b, 0) && from(to(float32(b))) != float32(b) {
+				t.Fatalf("%v: below %v is %v", dt, v, b)
+			}
+			if beside := float64(v) + math.Abs(float64(v))/1e6 + 1e-30; below(dt, beside) < float64(v) {
+				t.Fatalf("%v: below %v is %v, and %v is nearer", dt, beside, below(dt, beside), v)
+			}
+		}
+	}
+	for _, v := range []float64{1, -1, 0, 1e-40, 0.1} {
+		if b := below(device.Float32, v); b >= v || float64(float32(b)) != b {
+			t.Errorf("float32 below %v is %v", v, b)
+		}
+		if b := below(device.Float64, v); b >= v {
+			t.Errorf("float64 below %v is %v", v, b)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/half"
+)
+
+// randomArgs is Random in kernels/random.cu.
+type randomArgs struct {
+	dst, n       uint64
+	seed, offset uint64
+	a, b, top    float64
+}
+
+func (k *kernels) Uniform(s device.Stream, dst device.Tensor, lo, hi float64, seed, offset uint64) error {
+	operands.Float("Uniform", dst)
+	top := max(below(dst.DType, hi), nearest(dst.DType, lo))
+	return k.draw(s, &k.uniform, dst, randomArgs{seed: seed, offset: offset, a: lo, b: hi - lo, top: top})
+}
+
+func (k *kernels) Normal(s device.Stream, dst device.Tensor, mean, std float64, seed, offset uint64) error {
+	operands.Float("Normal", dst)
+	return k.draw(s, &k.normal, dst, randomArgs{seed: seed, offset: offset, a: mean, b: std})
+}
+
+func (k *kernels) draw(s device.Stream, versions *perFloat, dst device.Tensor, a randomArgs) error {
+	if dst.Len() == 0 {
+		return nil
+	}
+	a.dst, a.n = k.addr(dst), uint64(dst.Len())
+	return k.launch(k.d.stream(s), versions[dst.DType], k.flat(ceil(dst.Len(), 2)), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
+// nearest is v rounded to dt.
+func nearest(dt device.DType, v float64) float64 {
+	switch dt {
+	case device.Float32:
+		return float64(float32(v))
+	case device.Float16:
+		return float64(half.FromF16(half.F16(float32(v))))
+	case device.BFloat16:
+		return float64(half.FromBF16(half.BF16(float32(v))))
+	}
+	return v
+}
+
+// below is the largest number of dt below v.
+func below(dt device.DType, v float64) float64 {
+	n := nearest(dt, v)
+	if n < v {
+		return n
+	}
+	switch dt {
+	case device.Float32:
+		return float64(math.Nextafter32(float32(n), float32(math.Inf(-1))))
+	case device.Float16:
+		return float64(half.FromF16(before(half.F16(float32(n)))))
+	case device.BFloat16:
+		return float64(half.FromBF16(before(half.BF16(float32(n)))))
+	}
+	return math.Nextafter(n, math.Inf(-1))
+}
+
+// before is the next smaller number of a 16-bit type: the bits of positive
+// numbers are in order, those of negative ones in the opposite.
+func before(bits uint16) uint16 {
+	const sign = 1 << 15
+	switch {
+	case bits&^sign == 0:
+		return sign | 1
+	case bits&sign == 0:
+		return bits - 1
+	}
+	return bits + 1
+}
