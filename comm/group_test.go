@@ -1,4 +1,4 @@
-package comm
+package comm_test
 
 import (
 	"context"
@@ -9,44 +9,25 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/store"
 )
 
 func TestMain(m *testing.M) {
 	if worker, ok := workers[os.Getenv(workerMode)]; ok {
-		Main(worker)
+		comm.Main(worker)
 	}
 	goleak.VerifyTestMain(m)
-}
-
-// onRanks runs f on n ranks of one process and reports their errors.
-func onRanks(t *testing.T, n int, opts *Options, f func(pg *ProcessGroup) error) {
-	t.Helper()
-	groups, err := Local(n, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	for _, pg := range groups {
-		wg.Go(func() {
-			if err := f(pg); err != nil {
-				t.Errorf("rank %d: %v", pg.Rank(), err)
-				pg.Abort(err)
-			}
-		})
-	}
-	wg.Wait()
-	for _, pg := range groups {
-		if err := pg.Close(); err != nil {
-			t.Errorf("rank %d: Close: %v", pg.Rank(), err)
-		}
-	}
 }
 
 // vec is a float32 tensor on the host.
@@ -63,57 +44,57 @@ func expect(got device.Tensor, want ...float32) error {
 
 func TestCollectives(t *testing.T) {
 	// Each collective's own results, on 3 ranks whose data tells who sent it.
-	collectives := map[string]func(pg *ProcessGroup, r float32) (*Work, device.Tensor, []float32){
-		"AllReduce": func(pg *ProcessGroup, r float32) (*Work, device.Tensor, []float32) {
+	collectives := map[string]func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32){
+		"AllReduce": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			x := vec(r, 10)
-			return pg.AllReduce(x, Sum), x, []float32{3, 30}
+			return pg.AllReduce(x, comm.Sum), x, []float32{3, 30}
 		},
-		"Broadcast": func(pg *ProcessGroup, r float32) (*Work, device.Tensor, []float32) {
+		"Broadcast": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			x := vec(r)
 			return pg.Broadcast(x, 2), x, []float32{2}
 		},
-		"Reduce": func(pg *ProcessGroup, r float32) (*Work, device.Tensor, []float32) {
+		"Reduce": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			dst, want := vec(-1), []float32{-1}
 			if pg.Rank() == 1 {
 				want = []float32{2}
 			}
-			return pg.Reduce(dst, vec(r), Max, 1), dst, want
+			return pg.Reduce(dst, vec(r), comm.Max, 1), dst, want
 		},
-		"AllGather": func(pg *ProcessGroup, r float32) (*Work, device.Tensor, []float32) {
+		"AllGather": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			dst := vec(0, 0, 0)
 			return pg.AllGather(dst, vec(r)), dst, []float32{0, 1, 2}
 		},
-		"AllGatherUneven": func(pg *ProcessGroup, r float32) (*Work, device.Tensor, []float32) {
+		"AllGatherUneven": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			src, dst := make([]float32, pg.Rank()), vec(0, 0, 0)
 			for i := range src {
 				src[i] = r
 			}
 			return pg.AllGatherUneven(dst, device.HostTensor(src, device.Float32), []int{0, 1, 2}), dst, []float32{1, 2, 2}
 		},
-		"ReduceScatter": func(pg *ProcessGroup, r float32) (*Work, device.Tensor, []float32) {
+		"ReduceScatter": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			dst := vec(0)
-			return pg.ReduceScatter(dst, vec(r, r+10, r+20), Sum), dst, []float32{3 + 30*r}
+			return pg.ReduceScatter(dst, vec(r, r+10, r+20), comm.Sum), dst, []float32{3 + 30*r}
 		},
-		"Gather": func(pg *ProcessGroup, r float32) (*Work, device.Tensor, []float32) {
+		"Gather": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			dst, want := vec(9, 9, 9), []float32{9, 9, 9}
 			if pg.Rank() == 0 {
 				want = []float32{0, 1, 2}
 			}
 			return pg.Gather(dst, vec(r), 0), dst, want
 		},
-		"Scatter": func(pg *ProcessGroup, r float32) (*Work, device.Tensor, []float32) {
+		"Scatter": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			dst := vec(9)
 			return pg.Scatter(dst, vec(r, r+10, r+20), 1), dst, []float32{1 + 10*r}
 		},
-		"AllToAll": func(pg *ProcessGroup, r float32) (*Work, device.Tensor, []float32) {
+		"AllToAll": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			dst := vec(0, 0, 0)
 			return pg.AllToAll(dst, vec(r, r+10, r+20)), dst, []float32{10 * r, 10*r + 1, 10*r + 2}
 		},
-		"Send and Recv around a ring": func(pg *ProcessGroup, r float32) (*Work, device.Tensor, []float32) {
+		"Send and Recv around a ring": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			dst := vec(9)
 			n := pg.Size()
 			next, before := (pg.Rank()+1)%n, (pg.Rank()+n-1)%n
-			return pg.Coalesce(func(g *ProcessGroup) {
+			return pg.Coalesce(func(g *comm.ProcessGroup) {
 				g.Send(vec(r), next)
 				g.Recv(dst, before)
 			}), dst, []float32{float32(before)}
@@ -121,12 +102,12 @@ func TestCollectives(t *testing.T) {
 	}
 	for name, start := range collectives {
 		t.Run(name, func(t *testing.T) {
-			onRanks(t, 3, nil, func(pg *ProcessGroup) error {
+			commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 				w, got, want := start(pg, float32(pg.Rank()))
 				if err := w.Wait(t.Context()); err != nil {
 					return err
 				}
-				if s, err := w.State(); s != Done || err != nil {
+				if s, err := w.State(); s != comm.Done || err != nil {
 					return fmt.Errorf("state %v, %v after Wait", s, err)
 				}
 				if b, e := w.Begun().Time(), w.Ended().Time(); b.IsZero() || e.Before(b) {
@@ -139,13 +120,13 @@ func TestCollectives(t *testing.T) {
 }
 
 func TestSeveralInFlight(t *testing.T) {
-	onRanks(t, 4, nil, func(pg *ProcessGroup) error {
-		var works []*Work
+	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
+		var works []*comm.Work
 		var tensors []device.Tensor
 		for i := range 100 {
 			x := vec(float32(i * pg.Rank()))
 			tensors = append(tensors, x)
-			works = append(works, pg.AllReduce(x, Sum))
+			works = append(works, pg.AllReduce(x, comm.Sum))
 		}
 		for i, w := range works {
 			if err := w.Wait(t.Context()); err != nil {
@@ -161,42 +142,109 @@ func TestSeveralInFlight(t *testing.T) {
 
 func TestObjects(t *testing.T) {
 	type config struct {
-		Name string
-		LRs  []float64
+		Name  string
+		LRs   []float64
+		Extra map[string]int
+		Zero  int
 	}
-	onRanks(t, 3, nil, func(pg *ProcessGroup) error {
-		var got config
-		want := config{"model", []float64{0.1, 0.01}}
+	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+		// What the others hold must not shine through, nor be added to.
+		got := config{"another", []float64{5, 6, 7}, map[string]int{"mine": 1}, 9}
+		want := config{"model", []float64{0.1, 0.01}, map[string]int{"a": 1}, 0}
 		if pg.Rank() == 1 {
 			got = want
 		}
-		if err := BroadcastObject(t.Context(), pg, &got, 1); err != nil {
+		if err := comm.BroadcastObject(t.Context(), pg, &got, 1); err != nil {
 			return err
 		}
 		if !reflect.DeepEqual(got, want) {
 			return fmt.Errorf("broadcast %+v, want %+v", got, want)
 		}
 		mine := strings.Repeat("x", 10*pg.Rank())
-		all, err := AllGatherObject(t.Context(), pg, mine)
+		all, err := comm.AllGatherObject(t.Context(), pg, mine)
 		if err != nil {
 			return err
 		}
 		if lens := []string{"", strings.Repeat("x", 10), strings.Repeat("x", 20)}; !slices.Equal(all, lens) {
 			return fmt.Errorf("gathered %q", all)
 		}
-		at0, err := GatherObject(t.Context(), pg, pg.Rank(), 0)
+		at0, err := comm.GatherObject(t.Context(), pg, pg.Rank(), 0)
 		if err != nil {
 			return err
 		}
 		if pg.Rank() == 0 && !slices.Equal(at0, []int{0, 1, 2}) || pg.Rank() != 0 && at0 != nil {
 			return fmt.Errorf("gathered %v", at0)
 		}
+		if m := pg.Device().Memory(); m.InUse != 0 {
+			return fmt.Errorf("%d bytes of device memory are left in use", m.InUse)
+		}
 		return nil
 	})
 }
 
+// A value that one rank cannot encode is an error on all, and the group goes
+// on.
+func TestObjectsThatCannotBeCarried(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		var v any = pg.Rank()
+		if pg.Rank() == 1 {
+			v = func() {}
+		}
+		_, gathered := comm.AllGatherObject(t.Context(), pg, v)
+		if gathered == nil || !strings.Contains(gathered.Error(), "rank 1") {
+			return fmt.Errorf("AllGatherObject: %v", gathered)
+		}
+		if err := comm.BroadcastObject(t.Context(), pg, &v, 1); err == nil || !strings.Contains(err.Error(), "rank 1") {
+			return fmt.Errorf("BroadcastObject: %v", err)
+		}
+		return pg.Barrier().Wait(t.Context())
+	})
+}
+
+func TestAgree(t *testing.T) {
+	mine := errors.New("no room")
+	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+		if err := comm.Agree(t.Context(), pg, nil); err != nil {
+			return err
+		}
+		var met error
+		if pg.Rank() > 0 {
+			met = mine
+		}
+		err := comm.Agree(t.Context(), pg, met)
+		if err == nil || errors.Is(err, mine) != (pg.Rank() > 0) {
+			return fmt.Errorf("got %v", err)
+		}
+		for _, want := range []string{"rank 1: no room", "rank 2: no room"} {
+			if strings.Count(err.Error(), want) != 1 {
+				return fmt.Errorf("%q is not once in %q", want, err)
+			}
+		}
+		return nil
+	})
+}
+
+// An exchange that is given up frees its memory when the call has ended.
+func TestAGivenUpExchangeFreesItsMemory(t *testing.T) {
+	groups, err := comm.Local(2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := comm.AllGatherObject(ctx, groups[0], 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	for _, pg := range slices.Backward(groups) { // rank 1, which has not come, leaves first
+		pg.Close()
+	}
+	if m := groups[0].Device().Memory(); m.InUse != 0 {
+		t.Errorf("%d bytes of device memory are left in use", m.InUse)
+	}
+}
+
 func TestSplit(t *testing.T) {
-	onRanks(t, 5, nil, func(pg *ProcessGroup) error {
+	commtest.OnRanks(t, 5, nil, func(pg *comm.ProcessGroup) error {
 		// Even ranks in reverse order, odd ranks in order, rank 4 in none.
 		color, key := pg.Rank()%2, pg.Rank()
 		if color == 0 {
@@ -213,7 +261,8 @@ func TestSplit(t *testing.T) {
 			if sub != nil {
 				return errors.New("a group for a negative color")
 			}
-			return nil
+			_, err := pg.Split(t.Context(), color, key)
+			return err
 		}
 		defer sub.Close()
 		wantRank := map[int]int{0: 1, 2: 0, 1: 0, 3: 1}[pg.Rank()]
@@ -221,10 +270,21 @@ func TestSplit(t *testing.T) {
 			return fmt.Errorf("rank %d of %d in the new group, want %d of 2", sub.Rank(), sub.Size(), wantRank)
 		}
 		x := vec(float32(pg.Rank()))
-		if err := sub.AllReduce(x, Sum).Wait(t.Context()); err != nil {
+		if err := sub.AllReduce(x, comm.Sum).Wait(t.Context()); err != nil {
 			return err
 		}
 		if err := expect(x, map[int]float32{0: 2, 1: 4}[color]); err != nil {
+			return err
+		}
+		// The same again is another group: its keys and calls are its own.
+		again, err := pg.Split(t.Context(), color, -key)
+		if err != nil {
+			return err
+		}
+		if got, want := again.Rank(), 1-sub.Rank(); got != want {
+			return fmt.Errorf("rank %d in the second split, want %d", got, want)
+		}
+		if err := again.Barrier().Wait(t.Context()); err != nil {
 			return err
 		}
 		// A group can be split again, and the parent still works.
@@ -241,7 +301,7 @@ func TestSplit(t *testing.T) {
 }
 
 func TestMismatchNamesBothCalls(t *testing.T) {
-	groups, err := Local(2, nil)
+	groups, err := comm.Local(2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,12 +310,12 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 	for r, pg := range groups {
 		wg.Go(func() {
 			defer pg.Close()
-			errs[r] = pg.With(CallOptions{Name: "bucket 7"}).AllReduce(device.HostTensor(make([]float32, 8+r), device.Float32), Sum).Wait(t.Context())
+			errs[r] = pg.With(comm.CallOptions{Name: "bucket 7"}).AllReduce(device.HostTensor(make([]float32, 8+r), device.Float32), comm.Sum).Wait(t.Context())
 		})
 	}
 	wg.Wait()
 	for r, err := range errs {
-		var m *MismatchError
+		var m *comm.MismatchError
 		if !errors.As(err, &m) {
 			t.Fatalf("rank %d: %v", r, err)
 		}
@@ -271,7 +331,7 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 // no time: the bubble's clock drives the deadline.
 func TestTimeoutNamesTheRankThatDidNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		groups, err := Local(3, nil)
+		groups, err := comm.Local(3, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,14 +340,14 @@ func TestTimeoutNamesTheRankThatDidNotCome(t *testing.T) {
 		for _, pg := range groups[:2] {
 			wg.Go(func() {
 				err := pg.Barrier().Wait(context.Background())
-				if !errors.Is(err, ErrTimeout) && !errors.Is(err, ErrPeerLost) && !errors.Is(err, ErrAborted) {
+				if !errors.Is(err, comm.ErrTimeout) {
 					t.Errorf("rank %d: %v", pg.Rank(), err)
 				}
 				if !strings.Contains(err.Error(), "[2]") {
 					t.Errorf("rank %d: %q does not name rank 2", pg.Rank(), err)
 				}
-				if took := time.Since(begun); took < DefaultTimeout || took > DefaultTimeout+5*time.Second {
-					t.Errorf("rank %d: after %v, want %v", pg.Rank(), took, DefaultTimeout)
+				if took := time.Since(begun); took < comm.DefaultTimeout || took > comm.DefaultTimeout+5*time.Second {
+					t.Errorf("rank %d: after %v, want %v", pg.Rank(), took, comm.DefaultTimeout)
 				}
 			})
 		}
@@ -300,23 +360,24 @@ func TestTimeoutNamesTheRankThatDidNotCome(t *testing.T) {
 
 func TestAbortEndsPendingAndLaterCalls(t *testing.T) {
 	cause := errors.New("the user had enough")
-	groups, err := Local(2, nil)
+	groups, err := comm.Local(2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := groups[0].Barrier()
 	groups[0].Abort(cause)
-	if err := w.Wait(t.Context()); !errors.Is(err, ErrAborted) || !errors.Is(err, cause) {
+	if err := w.Wait(t.Context()); !errors.Is(err, comm.ErrAborted) || !errors.Is(err, cause) {
 		t.Errorf("the pending call: %v", err)
 	}
-	if err := groups[0].Barrier().Wait(t.Context()); !errors.Is(err, ErrAborted) || !errors.Is(err, cause) {
+	if err := groups[0].Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrAborted) || !errors.Is(err, cause) {
 		t.Errorf("a later call: %v", err)
 	}
-	if err := groups[1].Barrier().Wait(t.Context()); err == nil {
-		t.Error("the other rank's call succeeded")
+	if err := groups[1].Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrAborted) || !strings.Contains(err.Error(), cause.Error()) {
+		t.Errorf("the other rank's call: %v", err)
 	}
 	for _, pg := range groups {
 		pg.Close()
+		pg.Close() // does nothing
 	}
 	if err := groups[1].Barrier().Wait(t.Context()); err == nil {
 		t.Error("a call after Close succeeded")
@@ -324,16 +385,16 @@ func TestAbortEndsPendingAndLaterCalls(t *testing.T) {
 }
 
 func TestAWaitThatIsGivenUpLeavesTheCall(t *testing.T) {
-	onRanks(t, 2, nil, func(pg *ProcessGroup) error {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		x := vec(1)
 		if pg.Rank() == 1 {
 			// Rank 0 has given up its wait by the time it sends.
 			if err := pg.Recv(vec(0), 0).Sync(t.Context()); err != nil {
 				return err
 			}
-			return pg.AllReduce(x, Sum).Sync(t.Context())
+			return pg.AllReduce(x, comm.Sum).Sync(t.Context())
 		}
-		w := pg.AllReduce(x, Sum)
+		w := pg.AllReduce(x, comm.Sum)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		mine := errors.New("enough")
 		cancel(mine)
@@ -350,8 +411,128 @@ func TestAWaitThatIsGivenUpLeavesTheCall(t *testing.T) {
 	})
 }
 
+// Subgroups get the parent's wrapper, and end with the parent.
+func TestSubgroupsBelongToTheirParent(t *testing.T) {
+	var wrapped atomic.Int32
+	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { wrapped.Add(1); return b }}
+	groups, err := comm.Local(2, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subs := make([]*comm.ProcessGroup, 2)
+	var wg sync.WaitGroup
+	for r, pg := range groups {
+		wg.Go(func() { subs[r], err = pg.Split(t.Context(), 0, 0) })
+	}
+	wg.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := wrapped.Load(); n != 4 {
+		t.Errorf("%d backends were wrapped, want 4", n)
+	}
+	w := subs[0].Barrier()
+	groups[0].Abort(errors.New("enough"))
+	if err := w.Wait(t.Context()); !errors.Is(err, comm.ErrAborted) {
+		t.Errorf("a call of the subgroup, after Abort of the parent: %v", err)
+	}
+	for _, pg := range groups {
+		pg.Close() // goleak finds what a subgroup leaves
+	}
+	if err := subs[1].Barrier().Wait(t.Context()); err == nil {
+		t.Error("a call of the subgroup succeeded after Close of the parent")
+	}
+}
+
+// The end of Init's context ends the waits of its group and of subgroups.
+func TestInitsContextBoundsTheGroups(t *testing.T) {
+	kv := store.NewLocal()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	groups, subs := make([]*comm.ProcessGroup, 2), make([]*comm.ProcessGroup, 2)
+	errs := make([]error, 2)
+	var wg sync.WaitGroup
+	for r := range groups {
+		wg.Go(func() {
+			if groups[r], errs[r] = comm.Init(ctx, &comm.Options{World: &comm.World{Rank: r, Size: 2, LocalRank: r}, Store: kv.Handle()}); errs[r] == nil {
+				subs[r], errs[r] = groups[r].Split(ctx, 0, 0)
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	cause := errors.New("the scheduler wants the machine")
+	works := []*comm.Work{groups[0].Barrier(), subs[0].Barrier()}
+	cancel(cause)
+	for _, w := range works {
+		// Whichever rank was the first to abort: the cause is the same.
+		if err := w.Wait(t.Context()); !errors.Is(err, comm.ErrAborted) || !strings.Contains(err.Error(), cause.Error()) {
+			t.Errorf("%v: %v", w, err)
+		}
+	}
+	for _, pg := range groups {
+		pg.Close()
+	}
+}
+
+// Sends and receives have a numbering of their own: a rank that sends is not
+// ahead of those that do not.
+func TestSendsAreNotCollectives(t *testing.T) {
+	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+		x := vec(1)
+		switch pg.Rank() {
+		case 0:
+			pg.Send(vec(7), 1)
+		case 1:
+			if err := pg.Recv(x, 0).Wait(t.Context()); err != nil {
+				return err
+			}
+		}
+		if err := pg.AllReduce(x, comm.Sum).Wait(t.Context()); err != nil {
+			return err
+		}
+		return expect(x, 9)
+	})
+}
+
+func TestACallsOwnTimeoutAndName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups, err := comm.Local(2, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		err = groups[0].With(comm.CallOptions{Timeout: 3 * time.Second, Name: "bucket 5"}).AllReduce(vec(1), comm.Sum).Wait(context.Background())
+		var timeout *comm.TimeoutError
+		if !errors.As(err, &timeout) || timeout.After != 3*time.Second || time.Since(begun) > 4*time.Second || !strings.Contains(err.Error(), "bucket 5") {
+			t.Errorf("after %v: %v", time.Since(begun), err)
+		}
+		for _, pg := range groups {
+			pg.Close()
+		}
+	})
+}
+
+func TestOptionsThatMakeNoSense(t *testing.T) {
+	for want, w := range map[string]comm.World{
+		"rank 2 in a world of size 2":                {Rank: 2, Size: 2},
+		"local rank 1 in a local world of size 1":    {Size: 2, LocalRank: 1, LocalSize: 1},
+		"local world of size 3 in a world of size 2": {Size: 2, LocalSize: 3},
+		"rank 0 in a world of size 0":                {},
+	} {
+		if _, err := comm.Init(t.Context(), &comm.Options{World: &w}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", w, err, want)
+		}
+	}
+	t.Setenv("OMP_NUM_THREADS", "0")
+	if _, err := comm.Local(1, nil); err == nil || !strings.Contains(err.Error(), "OMP_NUM_THREADS") {
+		t.Errorf("OMP_NUM_THREADS=0: %v", err)
+	}
+}
+
 func TestUsageErrors(t *testing.T) {
-	groups, err := Local(1, nil)
+	groups, err := comm.Local(1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,20 +542,29 @@ func TestUsageErrors(t *testing.T) {
 		call func()
 		want string
 	}{
-		"root":       {func() { pg.Broadcast(vec(1), 1) }, "rank 1 of a group of 1"},
-		"self":       {func() { pg.Send(vec(1), 0) }, "rank 0 itself"},
-		"sizes":      {func() { pg.AllGather(vec(1, 2, 3), vec(1)) }, "dst has 3 elements and src 1"},
-		"types":      {func() { pg.AllGather(vec(1), device.HostTensor([]float64{1}, device.Float64)) }, "dst is float32, src is float64"},
-		"no tensor":  {func() { pg.AllReduce(device.Tensor{}, Sum) }, "no dst"},
-		"reduction":  {func() { pg.AllReduce(vec(1), ReduceOp(9)) }, "reduction(9)"},
-		"counts":     {func() { pg.AllGatherUneven(vec(1), vec(1), []int{1, 2}) }, "2 counts for a group of 1"},
-		"sum":        {func() { pg.AllGatherUneven(vec(1, 2), vec(1), []int{1}) }, "counts sum to 1"},
-		"batch":      {func() { pg.Coalesce(func(g *ProcessGroup) { g.Broadcast(vec(1), 5) }) }, "rank 5"},
-		"two levels": {func() { pg.Coalesce(func(g *ProcessGroup) { g.Coalesce(func(*ProcessGroup) {}) }) }, "within another"},
+		"root":      {func() { pg.Broadcast(vec(1), 1) }, "rank 1 of a group of 1"},
+		"self":      {func() { pg.Send(vec(1), 0) }, "rank 0 itself"},
+		"sizes":     {func() { pg.AllGather(vec(1, 2, 3), vec(1)) }, "dst has 3 elements and src 1"},
+		"types":     {func() { pg.AllGather(vec(1), device.HostTensor([]float64{1}, device.Float64)) }, "dst is float32, src is float64"},
+		"no tensor": {func() { pg.AllReduce(device.Tensor{}, comm.Sum) }, "no dst"},
+		"reduction": {func() { pg.AllReduce(vec(1), comm.ReduceOp(9)) }, "reduction(9)"},
+		"counts":    {func() { pg.AllGatherUneven(vec(1), vec(1), []int{1, 2}) }, "2 counts for a group of 1"},
+		"sum":       {func() { pg.AllGatherUneven(vec(1, 2), vec(1), []int{1}) }, "counts sum to 1"},
+		"batch":     {func() { pg.Coalesce(func(g *comm.ProcessGroup) { g.Broadcast(vec(1), 5) }) }, "rank 5"},
+		"timeout": {func() {
+			pg.Coalesce(func(g *comm.ProcessGroup) { g.With(comm.CallOptions{Timeout: 1}).Barrier() })
+		}, "timeout of its own"},
+		"late": {func() {
+			var view *comm.ProcessGroup
+			pg.Coalesce(func(g *comm.ProcessGroup) { view = g })
+			view.Barrier()
+		}, "after its Coalesce"},
+		"negative":   {func() { pg.AllGatherUneven(vec(), vec(1), []int{-1}) }, "gives -1 elements"},
+		"two levels": {func() { pg.Coalesce(func(g *comm.ProcessGroup) { g.Coalesce(func(*comm.ProcessGroup) {}) }) }, "within another"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
-				e, ok := recover().(*UsageError)
+				e, ok := recover().(*comm.UsageError)
 				if !ok || !strings.Contains(e.Error(), c.want) {
 					t.Errorf("panicked with %v, want a UsageError with %q", e, c.want)
 				}

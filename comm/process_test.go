@@ -1,4 +1,4 @@
-package comm
+package comm_test
 
 import (
 	"bufio"
@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -27,12 +28,12 @@ var workers = map[string]func(context.Context) error{
 	// sum adds up the ranks, twice: a process may join again after Close.
 	"sum": func(ctx context.Context) error {
 		for range 2 {
-			pg, err := Init(ctx, nil)
+			pg, err := comm.Init(ctx, nil)
 			if err != nil {
 				return err
 			}
 			x := vec(float32(pg.Rank()))
-			if err := pg.AllReduce(x, Sum).Wait(ctx); err != nil {
+			if err := pg.AllReduce(x, comm.Sum).Wait(ctx); err != nil {
 				return err
 			}
 			if err := pg.Close(); err != nil {
@@ -45,7 +46,7 @@ var workers = map[string]func(context.Context) error{
 	// kill lets the rank that GODDP_TEST_VICTIM names kill itself; the others
 	// must learn who it was.
 	"kill": func(ctx context.Context) error {
-		pg, err := Init(ctx, nil)
+		pg, err := comm.Init(ctx, nil)
 		if err != nil {
 			return err
 		}
@@ -56,9 +57,9 @@ var workers = map[string]func(context.Context) error{
 			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 		if err == nil {
-			err = pg.AllReduce(vec(1), Sum).Wait(ctx)
+			err = pg.AllReduce(vec(1), comm.Sum).Wait(ctx)
 		}
-		if !errors.Is(err, ErrPeerLost) {
+		if !errors.Is(err, comm.ErrPeerLost) {
 			return fmt.Errorf("got %v, want ErrPeerLost", err)
 		}
 		fmt.Println(err)
@@ -67,7 +68,7 @@ var workers = map[string]func(context.Context) error{
 	// leave lets rank 1 leave with an error of its own while the others wait
 	// for it.
 	"leave": func(ctx context.Context) error {
-		pg, err := Init(ctx, nil)
+		pg, err := comm.Init(ctx, nil)
 		if err != nil {
 			return err
 		}

@@ -1,9 +1,11 @@
-package comm
+package comm_test
 
 import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/goddp/goddp/comm"
 )
 
 // setEnv sets the world's variables to exactly vars.
@@ -22,19 +24,19 @@ func TestWorldFromEnv(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		vars string
-		want World
+		want comm.World
 		errs []string // what the error must hold
 	}{
-		{name: "none set", want: World{Size: 1, LocalSize: 1}},
+		{name: "none set", want: comm.World{Size: 1, LocalSize: 1}},
 		{
 			name: "a launcher's worker",
 			vars: "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=29500 TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RESTART_COUNT=2",
-			want: World{Rank: 5, Size: 8, LocalRank: 1, LocalSize: 4, MasterAddr: "h", MasterPort: 29500, AgentStore: true, Generation: 2},
+			want: comm.World{Rank: 5, Size: 8, LocalRank: 1, LocalSize: 4, MasterAddr: "h", MasterPort: 29500, AgentStore: true, Generation: 2},
 		},
 		{
 			name: "the least",
 			vars: "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1234",
-			want: World{Rank: 1, Size: 2, LocalRank: 1, LocalSize: 2, MasterAddr: "127.0.0.1", MasterPort: 1234},
+			want: comm.World{Rank: 1, Size: 2, LocalRank: 1, LocalSize: 2, MasterAddr: "127.0.0.1", MasterPort: 1234},
 		},
 		{name: "half", vars: "RANK=0", errs: []string{"WORLD_SIZE is not set"}},
 		{name: "no master", vars: "RANK=0 WORLD_SIZE=2", errs: []string{"MASTER_ADDR is not set", "MASTER_PORT is not set"}},
@@ -50,7 +52,7 @@ func TestWorldFromEnv(t *testing.T) {
 				vars[k] = v
 			}
 			setEnv(t, vars)
-			got, err := WorldFromEnv()
+			got, err := comm.WorldFromEnv()
 			if len(c.errs) == 0 && err != nil {
 				t.Fatal(err)
 			}

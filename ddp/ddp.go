@@ -39,28 +39,28 @@ type Model struct {
 // New wraps a module. Its parameters are placed on the group's device if they
 // have no place yet, checked to be alike on all ranks, and, with its buffers,
 // set to those of rank 0. All ranks call it, in the same order as their other
-// collectives; it is bounded by the group's timeout.
+// collectives; each of those that it makes is bounded by the group's timeout.
 func New(module nn.Module, pg *comm.ProcessGroup, opts *Options) (*Model, error) {
 	var o Options
 	if opts != nil {
 		o = *opts
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), pg.Timeout())
-	defer cancel()
 	m := &Model{module: module, pg: pg, trace: profile.Of(pg.Device().Values())}
-	if err := m.init(ctx, o); err != nil {
+	if err := m.init(context.Background(), o); err != nil { // its calls have deadlines of their own
 		return nil, fmt.Errorf("ddp: rank %d: %w", pg.Rank(), err)
 	}
 	return m, nil
 }
 
 func (m *Model) init(ctx context.Context, o Options) error {
-	if err := nn.Place(m.module, m.pg.Device(), 0); err != nil {
+	if err := comm.Agree(ctx, m.pg, nn.Place(m.module, m.pg.Device(), 0)); err != nil {
 		return err
 	}
 	var params []reducer.Param
+	seen := map[*autograd.Variable]bool{}
 	for _, p := range m.module.Parameters() {
-		if p.Var().RequiresGrad() {
+		if v := p.Var(); v.RequiresGrad() && !seen[v] { // one that is shared counts once
+			seen[v] = true
 			m.params = append(m.params, p)
 			params = append(params, reducer.Param{Name: p.Name(), Shape: p.Shape(), DType: p.DType()})
 		}
@@ -122,6 +122,9 @@ func (m *Model) NoSync(f func() error) error {
 
 // Parameters are the module's, under their own names.
 func (m *Model) Parameters() []*nn.Parameter { return m.module.Parameters() }
+
+// Buffers are the module's.
+func (m *Model) Buffers() []*nn.Buffer { return nn.Buffers(m.module) }
 
 // Unwrap is the module that New was given.
 func (m *Model) Unwrap() nn.Module { return m.module }

@@ -7,13 +7,13 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
@@ -21,30 +21,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// onRanks runs f on n ranks of one process.
-func onRanks(t *testing.T, n int, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
-	t.Helper()
-	groups, err := comm.Local(n, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	for _, pg := range groups {
-		wg.Go(func() {
-			if err := f(pg); err != nil {
-				t.Errorf("rank %d: %v", pg.Rank(), err)
-				pg.Abort(err)
-			}
-		})
-	}
-	wg.Wait()
-	for _, pg := range groups {
-		if err := pg.Close(); err != nil {
-			t.Errorf("rank %d: Close: %v", pg.Rank(), err)
-		}
-	}
-}
 
 // samples are the values of a batch that several ranks share: rank r of n
 // holds its r-th part.
@@ -81,7 +57,7 @@ func TestTrainsAsOneProcess(t *testing.T) {
 	train := func(ranks int, opts *Options) (losses []float64, params [][]byte) {
 		params = make([][]byte, ranks)
 		losses = make([]float64, steps)
-		onRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+		commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
 			dev := pg.Device()
 			net := mlp(width, device.Float64)
 			// Other seeds elsewhere: New makes the ranks alike.
@@ -143,7 +119,7 @@ func TestTrainsAsOneProcess(t *testing.T) {
 // Without synchronisation gradients accumulate locally; the next pass reduces
 // the sum, which is that of the whole batch.
 func TestNoSyncAccumulates(t *testing.T) {
-	onRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		model, err := New(times{w}, pg, nil)
 		if err != nil {
@@ -151,7 +127,11 @@ func TestNoSyncAccumulates(t *testing.T) {
 		}
 		pass := func(x float32) error { return model.Forward(autograd.Scalar(pg.Device(), x)).Backward() }
 		r := float32(pg.Rank())
-		if err := model.NoSync(func() error { return pass(1 + r) }); err != nil {
+		err = model.NoSync(func() error {
+			err := model.NoSync(func() error { return pass((1 + r) / 2) })
+			return errors.Join(err, pass((1+r)/2)) // still without
+		})
+		if err != nil {
 			return err
 		}
 		if got := w.Grad().Item(); got != float64(1+r) {
@@ -173,6 +153,13 @@ func TestNoSyncAccumulates(t *testing.T) {
 		}
 		if got, want := w.Grad().Item(), 18.5+1; got != want {
 			return fmt.Errorf("went on to %v, want %v", got, want)
+		}
+		// A pass past the model after one that was reduced adds this rank's own.
+		if err := model.Unwrap().Forward(autograd.Scalar(pg.Device(), r)).Backward(); err != nil {
+			return err
+		}
+		if got, want := w.Grad().Item(), 19.5+float64(r); got != want {
+			return fmt.Errorf("the pass past the model led to %v, want %v", got, want)
 		}
 		w.Var().ZeroGrad()
 		if g := w.Grad(); g != nil {
@@ -217,7 +204,7 @@ func TestMissingGradient(t *testing.T) {
 	const ranks, bad = 3, 1
 	for name, opts := range map[string]*Options{"one bucket": nil, "a bucket each": {BucketCapMB: 1e-6}} {
 		t.Run(name, func(t *testing.T) {
-			onRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+			commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
 				skip := false
 				m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
 				model, err := New(m, pg, opts)
@@ -262,28 +249,44 @@ func TestMissingGradient(t *testing.T) {
 	}
 }
 
-// A pass that fails on one rank, here for want of memory, is told to all.
+// A pass that fails on one rank, before the model's gradients or behind them,
+// is told to all, and none applies the step.
 func TestAFailedPassIsToldToAll(t *testing.T) {
-	onRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		model, err := New(times{w}, pg, nil)
-		if err != nil {
-			return err
-		}
-		x := autograd.Apply(&failing{fails: pg.Rank() == 1}, model.Forward(autograd.Scalar(pg.Device(), 1)))
-		err = x.Backward()
-		var missing *reducer.MissingGradientError
-		if !errors.As(err, &missing) || !strings.Contains(err.Error(), "rank 1, whose pass failed") || !strings.Contains(err.Error(), errInjected.Error()) {
-			return fmt.Errorf("got %v", err)
-		}
-		if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(); err != nil {
-			return fmt.Errorf("the next pass: %w", err)
-		}
-		if got := w.Grad().Item(); got != 3 {
-			return fmt.Errorf("the next pass gave %v, want 3", got)
-		}
-		return nil
-	})
+	for _, behind := range []bool{false, true} {
+		t.Run(fmt.Sprint("behind the model's gradients: ", behind), func(t *testing.T) {
+			commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+				w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+				model, err := New(times{w}, pg, nil)
+				if err != nil {
+					return err
+				}
+				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+				fail := &failing{fails: pg.Rank() == 1}
+				var y *autograd.Variable
+				if behind {
+					y = model.Forward(autograd.Apply(fail, autograd.Scalar(pg.Device(), 1).RequireGrad()))
+				} else {
+					y = autograd.Apply(fail, model.Forward(autograd.Scalar(pg.Device(), 1)))
+				}
+				err = y.Backward()
+				var missing *reducer.MissingGradientError
+				if !errors.As(err, &missing) || !strings.Contains(err.Error(), "rank 1, whose pass failed") || !strings.Contains(err.Error(), errInjected.Error()) {
+					return fmt.Errorf("got %v", err)
+				}
+				if err := opt.Step(); err == nil || w.Item() != 1 {
+					return fmt.Errorf("Step returned %v and left w at %v", err, w.Item())
+				}
+				opt.ZeroGrad()
+				if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(); err != nil {
+					return fmt.Errorf("the next pass: %w", err)
+				}
+				if got := w.Grad().Item(); got != 3 {
+					return fmt.Errorf("the next pass gave %v, want 3", got)
+				}
+				return opt.Step()
+			})
+		})
+	}
 }
 
 var errInjected = errors.New("injected")
@@ -301,6 +304,80 @@ func (f *failing) Backward(c *autograd.Call, i int, dst device.Tensor, acc devic
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
 }
 
+// tied uses one parameter in two places, under two names, beside a frozen one.
+type tied struct{ w, again, frozen *nn.Parameter }
+
+func (m tied) Forward(x *autograd.Variable) *autograd.Variable {
+	y := autograd.Mul(m.again.Var(), autograd.Mul(m.w.Var(), x))
+	return autograd.Add(y, m.frozen.Var())
+}
+func (m tied) Parameters() []*nn.Parameter { return []*nn.Parameter{m.w, m.again} }
+func (m tied) Buffers() []*nn.Buffer {
+	return []*nn.Buffer{nn.NewBuffer("mean", m.frozen.Var())}
+}
+
+// A parameter that is used twice is reduced once, with the sum; buffers are
+// rank 0's to begin with.
+func TestSharedParametersAndBuffers(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		v := autograd.Scalar(pg.Device(), 3)
+		mean := autograd.Scalar(pg.Device(), float32(10+pg.Rank()))
+		m := tied{nn.NewParameter("w", v), nn.NewParameter("again", v), nn.NewParameter("mean", mean)}
+		model, err := New(m, pg, nil)
+		if err != nil {
+			return err
+		}
+		if got := mean.Item(); got != 10 {
+			return fmt.Errorf("the buffer is %v, want rank 0's 10", got)
+		}
+		if bs := nn.Buffers(model); len(bs) != 1 || bs[0].Name() != "mean" {
+			return fmt.Errorf("the model's buffers are %v", bs)
+		}
+		if err := model.Forward(autograd.Scalar(pg.Device(), float32(pg.Rank()))).Backward(); err != nil {
+			return err
+		}
+		if got := v.Grad().Item(); got != 3 { // 2·w·x, averaged over x of 0 and 1
+			return fmt.Errorf("the gradient is %v, want 3", got)
+		}
+		return nil
+	})
+}
+
+// buffered has a buffer whose shape may differ.
+type buffered struct {
+	times
+	b *nn.Buffer
+}
+
+func (m buffered) Buffers() []*nn.Buffer { return []*nn.Buffer{m.b} }
+
+func TestBuffersThatDiffer(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		b := nn.NewBuffer("mean", autograd.Zeros(pg.Device(), device.Float32, 2+pg.Rank()))
+		_, err := New(buffered{times{w}, b}, pg, nil)
+		if err == nil || !strings.Contains(err.Error(), `buffer 0 is "mean" float32[3] on rank 1`) {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
+func TestOptionsThatDiffer(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		_, err := New(times{w}, pg, &Options{BucketCapMB: float64(1 + pg.Rank())})
+		if err == nil || !strings.Contains(err.Error(), "bucket cap 0 is 2097152 bytes on rank 1, 1048576 bytes on rank 0") {
+			return fmt.Errorf("different caps: %v", err)
+		}
+		_, err = New(times{w}, pg, &Options{BucketCapMB: float64(-pg.Rank())})
+		if err == nil || !strings.Contains(err.Error(), "rank 1: reducer: a bucket cap of -1 MiB") {
+			return fmt.Errorf("a bad cap: %v", err)
+		}
+		return nil
+	})
+}
+
 // Models that differ are refused on every rank, by name.
 func TestModelsThatDiffer(t *testing.T) {
 	linear := func(in, out int) nn.Module { return nn.Sequential(nn.Linear(4, 4), nn.Linear(in, out)) }
@@ -309,12 +386,13 @@ func TestModelsThatDiffer(t *testing.T) {
 		want  []string
 	}{
 		"shape": {func(r int) nn.Module { return linear(4, 3+r/2) }, []string{"parameter 2", `"1.weight" float32[4 4] on rank 2`, `"1.weight" float32[3 4] on rank 0`}},
+		"none":  {func(r int) nn.Module { return []nn.Module{nn.ReLU(), linear(4, 4), linear(4, 4)}[r] }, []string{"4 parameters on rank 1", "0 on rank 0"}},
 		"number": {func(r int) nn.Module {
 			return nn.Sequential(append([]nn.Module{nn.Linear(4, 4)}, linear(4, 4))[:1+r%2]...)
 		}, []string{"6 parameters on rank 1", "2 on rank 0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+			commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 				_, err := New(c.model(pg.Rank()), pg, nil)
 				var m *reducer.ModelMismatchError
 				if !errors.As(err, &m) {
@@ -335,7 +413,7 @@ func TestModelsThatDiffer(t *testing.T) {
 // Gradients are where the buckets are, in reverse order of registration, and
 // stay there.
 func TestGradientsLiveInTheBuckets(t *testing.T) {
-	onRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		model, err := New(mlp(300, device.Float32), pg, &Options{BucketCapMB: 0.5})
 		if err != nil {
 			return err
@@ -376,7 +454,7 @@ func TestGradientsLiveInTheBuckets(t *testing.T) {
 
 // A peer that leaves in mid-training is an error from Backward, not a hang.
 func TestAPeerThatLeaves(t *testing.T) {
-	onRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		model, err := New(times{w}, pg, nil)
 		if err != nil {
@@ -397,7 +475,7 @@ func TestAPeerThatLeaves(t *testing.T) {
 }
 
 func TestAModelWithoutParameters(t *testing.T) {
-	onRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
+	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
 		if _, err := New(nn.ReLU(), pg, nil); err == nil || !strings.Contains(err.Error(), "no parameter") {
 			return fmt.Errorf("got %v", err)
 		}

@@ -25,11 +25,17 @@
 // written there by the backward pass itself, and reduced in place. The buckets
 // are in reverse order of registration and used from the first step on, so
 // that the first step overlaps like all others. The division by the number of
-// ranks is folded into the last write of each gradient.
+// ranks is folded into the last write of each gradient. Buffers are set to
+// rank 0's by New, and left alone from then on.
 //
 // A backward pass that does not go through the output of [Model.Forward] (the
 // module was called directly), or that runs within [Model.NoSync], accumulates
 // gradients and reduces nothing; the next one reduces the sum.
+//
+// Two models may take part in one backward pass (a generator and a
+// discriminator): their reductions then share the group's order, in which a
+// missing gradient puts the ranks at odds. Give each a group of its own
+// (ProcessGroup.Split) where that can happen.
 //
 // # Errors
 //

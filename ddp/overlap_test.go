@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"
@@ -82,7 +83,7 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 	step := func(t *testing.T, delay time.Duration) (took []time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return slow{b, delay} }}
-			onRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
+			commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 				m := layers{each: each}
 				for i := range buckets {
 					m.w = append(m.w, nn.NewParameter(fmt.Sprint("w", i), autograd.Scalar(pg.Device(), 1)))

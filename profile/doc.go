@@ -2,8 +2,8 @@
 // communication was hidden behind computation.
 //
 // Every device carries one [Recorder], found by [Of]; ddp and optim record
-// into it the forward and backward passes, each bucket's reduction and the
-// optimizer's steps. It is off until Start, and costs one atomic load while
+// into it the forward and backward passes, each bucket's reduction, the host's
+// wait for them and the optimizer's steps. It is off until Start, and costs one atomic load while
 // off:
 //
 //	trace := profile.Of(pg.Device().Values())

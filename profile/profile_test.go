@@ -25,6 +25,7 @@ func step(r *Recorder) {
 	r.Add(Span{Track: Communication, Name: "bucket 0", Begin: at(15), End: at(25), Args: []Arg{{"bucket", 0}, {"bytes", 1 << 20}}})
 	r.Add(Span{Track: Communication, Name: "bucket 1", Begin: at(28), End: at(38), Args: []Arg{{"bucket", 1}, {"bytes", 3 << 20}}})
 	r.Add(Span{Track: Compute, Name: "optimizer", Begin: at(38), End: at(40)})
+	r.Add(Span{Track: "mine", Name: "own", Begin: at(1), End: at(2)})
 	r.Add(Span{Track: Compute, Name: "next", Begin: at(40), End: pending{}})
 }
 
@@ -51,6 +52,57 @@ func TestOverlapCountsOverlappingReductionsOnce(t *testing.T) {
 	r.Add(Span{Track: Compute, Begin: at(6), End: at(30)})
 	if got, want := r.Overlap(), (Overlap{Reductions: 2, Comm: 20 * time.Millisecond, Hidden: 16 * time.Millisecond}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestOverlapOfSpansWithinSpans(t *testing.T) {
+	var r Recorder
+	r.Start()
+	r.Add(Span{Track: Compute, Begin: at(0), End: at(100)})
+	r.Add(Span{Track: Compute, Begin: at(10), End: at(20)})
+	r.Add(Span{Track: Communication, Begin: at(50), End: at(90)})
+	r.Add(Span{Track: Communication, Begin: at(60), End: at(70)})
+	r.Add(Span{Track: Communication, Begin: at(200), End: at(300)}) // beside no computation
+	if got, want := r.Overlap(), (Overlap{Reductions: 3, Comm: 140 * time.Millisecond, Hidden: 40 * time.Millisecond}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if p := (Overlap{}).Percent(); p != 100 {
+		t.Errorf("%v%% of nothing is hidden, want 100", p)
+	}
+}
+
+// clock is a moment that comes when it is told to, and must not be asked again
+// once it has: what it holds on to is gone.
+type clock struct {
+	t     *testing.T
+	at    time.Time
+	asked bool
+}
+
+func (c *clock) Time() time.Time {
+	if c.asked {
+		c.t.Error("a moment that had come was kept")
+	}
+	c.asked = !c.at.IsZero()
+	return c.at
+}
+
+func TestMomentsAreLetGo(t *testing.T) {
+	var r Recorder
+	r.Start()
+	end := &clock{t: t}
+	r.Add(Span{Track: Compute, Begin: at(0), End: end})
+	end.at = epoch
+	for range 3 {
+		r.Add(Span{Track: "a program's own", Begin: at(0), End: at(1)})
+	}
+	if n := len(r.Spans()); n != 4 {
+		t.Errorf("%d spans, want 4", n)
+	}
+	r.Stop()
+	r.Add(Span{Track: Compute, Begin: at(0), End: at(1)})
+	if n := len(r.Spans()); n != 4 {
+		t.Errorf("%d spans after Stop, want 4", n)
 	}
 }
 
@@ -94,8 +146,11 @@ func TestChromeTrace(t *testing.T) {
 			spans[e.Name] = i
 		}
 	}
-	if len(spans) != 5 {
-		t.Errorf("got %d spans, want the 5 that have ended", len(spans))
+	if len(spans) != 6 {
+		t.Errorf("got %d spans, want the 6 that have ended", len(spans))
+	}
+	if own := trace.TraceEvents[spans["own"]]; threads[own.TID] != "mine" {
+		t.Errorf("a track of the program's own is called %q", threads[own.TID])
 	}
 	b := trace.TraceEvents[spans["bucket 1"]]
 	if threads[b.TID] != "communication" || b.Dur != 10_000 || b.Args["bytes"] != 3.0*(1<<20) || b.Args["bucket"] != 1.0 {

@@ -45,6 +45,7 @@ type Recorder struct {
 	on    atomic.Bool
 	mu    sync.Mutex
 	spans []Span
+	past  int // spans before it are over: their moments hold on to nothing
 }
 
 type valuesKey struct{}
@@ -73,8 +74,22 @@ func (r *Recorder) Add(s Span) {
 		return
 	}
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.spans = append(r.spans, s)
-	r.mu.Unlock()
+	for r.past < len(r.spans) && r.spans[r.past].settle() {
+		r.past++
+	}
+}
+
+// settle replaces both ends by their times, if they have come: a device's
+// event, or a collective's call, need not be kept for its time.
+func (s *Span) settle() bool {
+	begin, end := s.Begin.Time(), s.End.Time()
+	if begin.IsZero() || end.IsZero() {
+		return false
+	}
+	s.Begin, s.End = At(begin), At(end)
+	return true
 }
 
 // Spans returns the spans recorded so far whose both ends have come, in the
@@ -83,9 +98,9 @@ func (r *Recorder) Spans() []Span {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var done []Span
-	for _, s := range r.spans {
-		if !s.Begin.Time().IsZero() && !s.End.Time().IsZero() {
-			done = append(done, s)
+	for i := range r.spans {
+		if r.spans[i].settle() {
+			done = append(done, r.spans[i])
 		}
 	}
 	return done

@@ -8,7 +8,8 @@ import "fmt"
 //
 // Invariants: launched <= len(pending); every bucket before launched has been
 // launched in this pass; pending[b] counts the parameters of bucket b that are
-// not final in this pass.
+// not final in this pass. The last bucket is launched by finish alone, so that
+// it can still tell the other ranks of whatever went wrong in the pass.
 type core struct {
 	buckets [][]int // the parameters of each bucket
 	home    []int   // the bucket of each parameter
@@ -32,9 +33,10 @@ func (p phase) String() string { return [...]string{"idle", "accumulating", "red
 
 // event is something the engine tells.
 type event struct {
-	kind  eventKind
-	param int  // of ready
-	sync  bool // of begin
+	kind   eventKind
+	param  int  // of ready
+	sync   bool // of begin
+	failed bool // of finish: the pass was cut short
 }
 
 type eventKind uint8
@@ -49,14 +51,14 @@ const (
 type action struct {
 	kind   actionKind
 	bucket int
-	param  int // of zero
+	param  int // of lack
 }
 
 type actionKind uint8
 
 const (
 	launch actionKind = iota // start the bucket's reduction
-	zero                     // gradient param is missing: write zeros in its place
+	lack                     // gradient param is missing
 	flag                     // raise this rank's flag in the bucket
 )
 
@@ -103,32 +105,33 @@ func (c *core) step(e event) ([]action, error) {
 			return nil, fmt.Errorf("a backward pass is finished that has not begun")
 		}
 		if c.phase == reducing {
-			c.completeMissing()
+			c.launchRest(e.failed)
 		}
 		c.phase = idle
 	}
 	return c.actions, nil
 }
 
-// launchComplete launches complete buckets, up to the first that is not.
+// launchComplete launches complete buckets, up to the first that is not, or to
+// the last.
 func (c *core) launchComplete() {
-	for c.phase == reducing && c.launched < len(c.buckets) && c.pending[c.launched] == 0 {
+	for c.phase == reducing && c.launched < len(c.buckets)-1 && c.pending[c.launched] == 0 {
 		c.actions = append(c.actions, action{kind: launch, bucket: c.launched})
 		c.launched++
 	}
 }
 
-// completeMissing launches what was not: with zeros and a raised flag in each
-// bucket that lacks gradients.
-func (c *core) completeMissing() {
+// launchRest launches what was not, with a raised flag in each bucket that
+// lacks gradients, and in the last one if the pass failed.
+func (c *core) launchRest(failed bool) {
 	for ; c.launched < len(c.buckets); c.launched++ {
 		b := c.launched
 		for _, p := range c.buckets[b] {
 			if !c.final[p] {
-				c.actions = append(c.actions, action{kind: zero, bucket: b, param: p})
+				c.actions = append(c.actions, action{kind: lack, bucket: b, param: p})
 			}
 		}
-		if c.pending[b] > 0 {
+		if c.pending[b] > 0 || failed && b == len(c.buckets)-1 {
 			c.actions = append(c.actions, action{kind: flag, bucket: b})
 		}
 		c.actions = append(c.actions, action{kind: launch, bucket: b})

@@ -16,7 +16,7 @@ import (
 //	0
 //
 // a line per bucket with its parameters, and goes on with events:
-// begin [nosync], ready PARAM..., finish. The output is the core's actions.
+// begin [nosync], ready PARAM..., finish [failed]. The output is the core's actions.
 // If one differs, run the test with -rewrite and inspect the difference: commit
 // it only if it is what you meant.
 func TestCore(t *testing.T) {
@@ -46,7 +46,7 @@ func TestCore(t *testing.T) {
 				}
 				return out.String()
 			case "finish":
-				return play(c, event{kind: finish})
+				return play(c, event{kind: finish, failed: d.HasArg("failed")})
 			}
 			t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
 			return ""
@@ -72,8 +72,8 @@ func play(c *core, e event) string {
 		switch a.kind {
 		case launch:
 			fmt.Fprintf(&out, "launch bucket %d\n", a.bucket)
-		case zero:
-			fmt.Fprintf(&out, "zero gradient %d\n", a.param)
+		case lack:
+			fmt.Fprintf(&out, "lack gradient %d\n", a.param)
 		case flag:
 			fmt.Fprintf(&out, "flag bucket %d\n", a.bucket)
 		}

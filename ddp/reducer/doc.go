@@ -17,15 +17,16 @@
 // one element type, allocated by the group. Buckets are filled by PyTorch's
 // rule in reverse order of registration, which is about the order in which
 // gradients become final, and reduced strictly in order of index, each as
-// soon as it is complete and those before it have been started. A view starts
-// on [device.Align] bytes. A bucket is padded with zeros to a multiple of
+// soon as it is complete and those before it have been started, the last one at
+// the end of the pass. A view starts on [device.Align] bytes. A bucket is padded with zeros to a multiple of
 // Align bytes a rank; the padding begins with one flag word per rank.
 //
 // # Missing gradients
 //
-// A rank that finishes a pass without some gradient writes zeros in its place,
-// raises its flag in the bucket and reduces all the same, so that nobody
-// waits for it. The summed flags tell every rank, and its optimizer, that this
+// A rank that finishes a pass without some gradient raises its flag in the
+// bucket and reduces all the same, so that nobody waits for it; a rank whose
+// pass failed raises it in the last bucket, which is why that one is launched at
+// the very end. The summed flags tell every rank, and its optimizer, that this
 // step must not be applied; the [*MissingGradientError] that Finish returns
 // on every rank names the ranks and the parameters. The group stays usable
 // and the next pass starts afresh.

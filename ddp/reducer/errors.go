@@ -9,7 +9,7 @@ import (
 var errReadyTwice = errors.New("ready twice in one backward pass")
 
 // MissingGradientError says which parameters got no gradient in a pass that
-// was to be reduced. Every rank gets it in that pass; none applies the step,
+// was to be reduced, or that a rank's pass failed. Every rank gets it in that pass; none applies the step,
 // and the group stays usable.
 type MissingGradientError struct {
 	Missing []Missing // by rank
@@ -18,12 +18,13 @@ type MissingGradientError struct {
 // Missing is what one rank lacked.
 type Missing struct {
 	Rank   int
-	Params []string // by name
+	Params []string // by name; none if the pass failed behind the last gradient
 	Cause  string   // what cut the pass short, if something did
 }
 
 func (e *MissingGradientError) Error() string {
 	var b strings.Builder
+	unused := false
 	b.WriteString("no gradient in this backward pass for ")
 	for i, m := range e.Missing {
 		if i > 0 {
@@ -32,15 +33,23 @@ func (e *MissingGradientError) Error() string {
 		fmt.Fprintf(&b, "%s on rank %d", names(m.Params), m.Rank)
 		if m.Cause != "" {
 			fmt.Fprintf(&b, ", whose pass failed: %s", m.Cause)
+		} else {
+			unused = true
 		}
 	}
-	b.WriteString(": the step is skipped on every rank (was a parameter not used in the loss?)")
+	b.WriteString(": the step is skipped on every rank")
+	if unused {
+		b.WriteString(" (was a parameter not used in the loss?)")
+	}
 	return b.String()
 }
 
 // names lists the first few of many names.
 func names(ps []string) string {
 	const most = 8
+	if len(ps) == 0 {
+		return "what comes before the model"
+	}
 	if len(ps) > most {
 		return fmt.Sprintf("parameters %q and %d more", ps[:most], len(ps)-most)
 	}

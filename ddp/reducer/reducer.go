@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
@@ -57,6 +58,7 @@ type Reducer struct {
 	op      comm.ReduceOp
 	core    *core
 	buckets []bucket
+	unclean bool            // flags may hold those of a pass that failed
 	grads   []device.Tensor // by parameter: views of the buckets
 	fresh   []bool          // by parameter: the next write overwrites
 	reports reports
@@ -75,7 +77,6 @@ type bucket struct {
 	flat  device.Tensor // the views, the flags, the padding
 	flags device.Tensor // one word per rank
 	bytes int           // of the gradients alone
-	dirty bool          // flags hold the last pass's
 }
 
 // New plans and allocates the buckets for params, in their order of
@@ -87,14 +88,22 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 		o = *opts
 	}
 	caps, err := o.caps()
-	if err != nil {
+	if err := comm.Agree(ctx, pg, err); err != nil {
+		return nil, err
+	}
+	if err := verify(ctx, pg, "bucket cap", []string{fmt.Sprint(caps[0], " bytes"), fmt.Sprint(caps[1], " bytes")}); err != nil {
+		return nil, err
+	}
+	if err := Verify(ctx, pg, "parameter", params); err != nil {
 		return nil, err
 	}
 	if len(params) == 0 {
 		return nil, errors.New("reducer: the model has no parameter that requires a gradient")
 	}
-	if err := Verify(ctx, pg, "parameter", params); err != nil {
-		return nil, err
+	for _, p := range params {
+		if !p.DType.IsFloat() {
+			return nil, fmt.Errorf("reducer: parameter %v: only floating-point gradients can be averaged", p)
+		}
 	}
 	r := &Reducer{
 		pg: pg, params: params, op: comm.Avg, scale: 1,
@@ -104,22 +113,32 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 	if o.Prescaled {
 		r.op = comm.Sum
 	}
-	if r.reports, err = newReports(ctx, pg); err != nil {
+	plan := Assign(params, reversed(len(params)), caps)
+	if err := comm.Agree(ctx, pg, r.allocate(ctx, plan)); err != nil {
 		return nil, err
 	}
-	plan := Assign(params, reversed(len(params)), caps)
 	members := make([][]int, len(plan))
 	for i, a := range plan {
 		members[i] = a.Params
-		b, err := r.lay(i, a)
-		if err != nil {
-			return nil, err
-		}
-		r.buckets = append(r.buckets, b)
 	}
 	r.core = newCore(members, len(params))
 	r.freshen()
 	return r, nil
+}
+
+// allocate makes what this rank needs of its own.
+func (r *Reducer) allocate(ctx context.Context, plan []Assignment) (err error) {
+	if r.reports, err = newReports(ctx, r.pg); err != nil {
+		return err
+	}
+	for i, a := range plan {
+		b, err := r.lay(i, a)
+		if err != nil {
+			return err
+		}
+		r.buckets = append(r.buckets, b)
+	}
+	return nil
 }
 
 // lay allocates bucket i and points its gradients into it.
@@ -195,9 +214,9 @@ func (r *Reducer) Begin(sync bool) {
 			r.scale = 1 / float64(r.pg.Size())
 		}
 	}
-	for i := range r.buckets {
-		if b := &r.buckets[i]; b.dirty {
-			b.dirty = false
+	if r.unclean {
+		r.unclean = false
+		for _, b := range r.buckets {
 			r.early = errors.Join(r.early, r.fill(b.flags, 0))
 		}
 	}
@@ -213,42 +232,58 @@ func (r *Reducer) Ready(i int, at device.Event) {
 	r.perform(actions, at)
 }
 
-// Finish ends the pass: it completes and reduces what is missing, waits for
-// the reductions as [comm.Work.Wait] does, and returns why the gradients must
-// not be used: a [*MissingGradientError], or the failure of a reduction, after
-// which the group is broken. cause is what cut the pass short, nil if nothing
-// did; the other ranks are told.
+// Finish ends the pass: it starts the reductions that were not, waits for all
+// as [comm.Work.Wait] does, and returns why the gradients must not be used: a
+// [*MissingGradientError], or the failure of a reduction, after which the group
+// is broken. cause is what cut the pass short, nil if nothing did; the other
+// ranks are told. A ctx that ends aborts the group: the buckets are in use.
 func (r *Reducer) Finish(ctx context.Context, cause error) error {
-	actions := r.step(event{kind: finish})
+	reduces := r.core.phase == reducing
+	actions := r.step(event{kind: finish, failed: cause != nil})
 	r.scale = 1
 	var missing []string
 	for _, a := range actions {
-		if a.kind == zero {
+		if a.kind == lack {
 			missing = append(missing, r.params[a.param].Name)
 		}
 	}
-	if len(missing) > 0 {
+	if reduces && (len(missing) > 0 || cause != nil) {
 		// Before the flag can be seen, so that who sees it finds the report.
 		if err := r.reports.publish(ctx, missing, cause); err != nil {
 			r.early = errors.Join(r.early, err)
 		}
 	}
 	r.perform(actions, nil)
-	errs := []error{r.early}
-	for _, w := range r.works {
-		if err := w.Wait(ctx); err != nil {
-			errs = append(errs, err)
-			break // the group is broken: the others have the same cause
-		}
-	}
-	r.err = errors.Join(errs...)
-	if r.err == nil && len(r.works) > 0 {
+	r.err = errors.Join(r.early, r.wait(ctx))
+	if r.err == nil && reduces {
 		r.err = r.missing(ctx)
 	}
 	if r.err != nil {
+		r.unclean = true
 		r.freshen() // the next pass must not add to this one's
 	}
 	return r.err
+}
+
+// wait waits for the pass's reductions. When it returns, none of them uses the
+// buckets any more.
+func (r *Reducer) wait(ctx context.Context) (err error) {
+	begun := time.Now()
+	for _, w := range r.works {
+		if err == nil {
+			err = w.Wait(ctx)
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				r.pg.Abort(context.Cause(ctx))
+			}
+			w.Sync(context.Background()) // soon: the group is broken, all have the same cause
+		}
+	}
+	if r.trace.On() && len(r.works) > 0 {
+		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(begun), End: profile.At(time.Now())})
+	}
+	return err
 }
 
 // step tells the core an event; its error is the engine's mistake.
@@ -266,10 +301,7 @@ func (r *Reducer) perform(actions []action, at device.Event) {
 	for _, a := range actions {
 		b := &r.buckets[a.bucket]
 		switch a.kind {
-		case zero:
-			r.early = errors.Join(r.early, r.fill(r.grads[a.param], 0))
 		case flag:
-			b.dirty = true
 			r.early = errors.Join(r.early, r.fill(b.flags.Range(r.pg.Rank(), r.pg.Rank()+1), 1))
 		case launch:
 			w := r.pg.With(comm.CallOptions{Name: b.name, After: at}).AllReduce(b.flat, r.op)
@@ -302,7 +334,7 @@ func (r *Reducer) missing(ctx context.Context) error {
 		}
 		for at, v := range flags {
 			if v != 0 {
-				ranks[at/word], b.dirty, any = true, true, true
+				ranks[at/word], any = true, true
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package reducer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,32 +12,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// onRanks runs f on n ranks of one process.
-func onRanks(t *testing.T, n int, f func(pg *comm.ProcessGroup) error) {
-	t.Helper()
-	groups, err := comm.Local(n, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	for _, pg := range groups {
-		wg.Go(func() {
-			if err := f(pg); err != nil {
-				t.Errorf("rank %d: %v", pg.Rank(), err)
-				pg.Abort(err)
-			}
-		})
-	}
-	wg.Wait()
-	for _, pg := range groups {
-		pg.Close()
-	}
-}
 
 // engine stands for an autograd engine: it writes constants as gradients.
 type engine struct {
@@ -92,7 +72,7 @@ func TestAverages(t *testing.T) {
 	for _, prescaled := range []bool{false, true} {
 		for _, mb := range []float64{0, 1e-5} {
 			t.Run(fmt.Sprintf("prescaled %v, cap %v", prescaled, mb), func(t *testing.T) {
-				onRanks(t, 3, func(pg *comm.ProcessGroup) error {
+				commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 					r, err := New(t.Context(), pg, params(), &Options{Prescaled: prescaled, BucketCapMB: mb})
 					if err != nil {
 						return err
@@ -126,14 +106,15 @@ func TestAverages(t *testing.T) {
 
 // Two ranks lack different gradients in the same pass: every rank learns both.
 func TestSeveralRanksLackGradients(t *testing.T) {
-	onRanks(t, 3, func(pg *comm.ProcessGroup) error {
+	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
 		if err != nil {
 			return err
 		}
 		e := engine{pg, r}
-		for pass := range 6 {
-			lacks := map[int][]int{0: {0, 2}, 2: {1}}[pg.Rank()]
+		var keys int64
+		for pass := range 12 {
+			lacks := map[int][]int{0: {0, 2}, 2: {pass % 2}}[pg.Rank()]
 			if pass%3 == 0 {
 				lacks = nil
 			}
@@ -157,10 +138,26 @@ func TestSeveralRanksLackGradients(t *testing.T) {
 			if !errors.As(err, &m) {
 				return fmt.Errorf("pass %d: %v", pass, err)
 			}
-			for _, want := range []string{`parameters ["c" "a"] on rank 0`, `parameter "b" on rank 2`} {
+			for _, want := range []string{`parameters ["c" "a"] on rank 0`, fmt.Sprintf("parameter %q on rank 2", []string{"a", "b"}[pass%2])} {
 				if !strings.Contains(err.Error(), want) {
 					return fmt.Errorf("pass %d: %q lacks %q", pass, err, want)
 				}
+			}
+			// All have read what there was to read: reports do not pile up.
+			if err := pg.Barrier().Wait(t.Context()); err != nil {
+				return err
+			}
+			n, err := pg.Store().NumKeys(t.Context())
+			if err != nil {
+				return err
+			}
+			if pass == 5 {
+				keys = n
+			} else if pass > 5 && n > keys {
+				return fmt.Errorf("pass %d: %d keys in the store, %d at pass 5", pass, n, keys)
+			}
+			if err := pg.Barrier().Wait(t.Context()); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -168,7 +165,7 @@ func TestSeveralRanksLackGradients(t *testing.T) {
 }
 
 func TestTwoReducersOnOneGroup(t *testing.T) {
-	onRanks(t, 2, func(pg *comm.ProcessGroup) error {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		var es []engine
 		for range 2 {
 			r, err := New(t.Context(), pg, params(), nil)
@@ -177,33 +174,77 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 			}
 			es = append(es, engine{pg, r})
 		}
+		// Both lack something in their first pass: each has reports of its own.
 		for k, e := range es {
 			e.r.Begin(true)
 			for i := range 4 {
-				if k == 1 && i == 3 && pg.Rank() == 1 {
-					continue
+				if i != 3-k || pg.Rank() == 0 {
+					e.write(i, float64(k))
 				}
-				e.write(i, float64(k))
+			}
+			err := e.r.Finish(t.Context(), nil)
+			if m := (*MissingGradientError)(nil); !errors.As(err, &m) || m.Missing[0].Rank != 1 || !slices.Equal(m.Missing[0].Params, []string{[]string{"d", "c"}[k]}) {
+				return fmt.Errorf("reducer %d: got %v", k, err)
 			}
 		}
-		if err := es[0].r.Finish(t.Context(), nil); err != nil {
-			return err
+		// In one pass of both, the last buckets come at the end, in order.
+		for k, e := range es {
+			e.r.Begin(true)
+			for i := range 4 {
+				e.write(i, float64(k+pg.Rank()))
+			}
 		}
-		err := es[1].r.Finish(t.Context(), nil)
-		if m := (*MissingGradientError)(nil); !errors.As(err, &m) || m.Missing[0].Rank != 1 || m.Missing[0].Params[0] != "d" {
-			return fmt.Errorf("got %v", err)
+		for k, e := range es {
+			if err := e.r.Finish(t.Context(), nil); err != nil {
+				return err
+			}
+			if got, err := e.all(0); got != float64(k)+0.5 || err != nil {
+				return fmt.Errorf("reducer %d: %v, %v", k, got, err)
+			}
 		}
 		return nil
 	})
 }
 
+// A Finish that is given up does not leave the buckets to a reduction that may
+// still run: the group is aborted.
+func TestAGivenUpFinishAborts(t *testing.T) {
+	groups, err := comm.Local(2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rs [2]*Reducer
+	var wg sync.WaitGroup
+	for i, pg := range groups {
+		wg.Go(func() { rs[i], _ = New(t.Context(), pg, params(), nil) })
+	}
+	wg.Wait()
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	rs[0].Begin(true)
+	if err := rs[0].Finish(ctx, nil); !errors.Is(err, cause) {
+		t.Errorf("got %v", err)
+	}
+	if err := groups[0].Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrAborted) {
+		t.Errorf("a later call: %v", err)
+	}
+	for _, pg := range groups {
+		pg.Close()
+	}
+}
+
 func TestOptionsAreChecked(t *testing.T) {
-	onRanks(t, 1, func(pg *comm.ProcessGroup) error {
+	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
 		if _, err := New(t.Context(), pg, params(), &Options{BucketCapMB: -1}); err == nil || !strings.Contains(err.Error(), "-1") {
 			return fmt.Errorf("a negative cap: %v", err)
 		}
 		if _, err := New(t.Context(), pg, nil, nil); err == nil {
 			return errors.New("no parameters: no error")
+		}
+		counts := []Param{{"counts", device.Shape{2}, device.Int32}}
+		if _, err := New(t.Context(), pg, counts, nil); err == nil || !strings.Contains(err.Error(), "int32") {
+			return fmt.Errorf("integers: %v", err)
 		}
 		return nil
 	})

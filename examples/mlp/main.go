@@ -14,6 +14,8 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"math"
+	"os"
 	"time"
 
 	"github.com/goddp/goddp/autograd"
@@ -91,7 +93,7 @@ func train(ctx context.Context) error {
 			return err
 		}
 		if rank == 0 {
-			report(map[string]any{"step": step, "loss": loss.Item(), "ms": float64(time.Since(begun).Microseconds()) / 1e3},
+			report(map[string]any{"step": step, "loss": number(loss.Item()), "ms": float64(time.Since(begun).Microseconds()) / 1e3},
 				fmt.Sprintf("step %d loss %.9g", step, loss.Item()))
 		}
 	}
@@ -111,10 +113,21 @@ func train(ctx context.Context) error {
 // report prints a line, as text or as JSON.
 func report(fields map[string]any, text string) {
 	if *asJSON {
-		line, _ := json.Marshal(fields) // numbers and strings
+		line, err := json.Marshal(fields)
+		if err != nil {
+			panic(err) // numbers that are not finite are to be given as number
+		}
 		text = string(line)
 	}
 	fmt.Println(text)
+}
+
+// number is v as JSON can hold it: a loss that is not finite becomes a string.
+func number(v float64) any {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return fmt.Sprint(v)
+	}
+	return v
 }
 
 // data holds this rank's part of the global batch.
@@ -167,5 +180,17 @@ func digest(ctx context.Context, params []*nn.Parameter) (string, error) {
 
 func main() {
 	flag.Parse()
+	for name, bad := range map[string]bool{
+		"size": *size < 1, "batch": *batch < 1, "layers": *layers < 1, "steps": *steps < 0, "bucket-cap-mb": !(*bucket >= 0), "lr": !(*lr >= 0),
+	} {
+		if bad {
+			fmt.Fprintf(os.Stderr, "mlp: -%s %v makes no sense\n", name, flag.Lookup(name).Value)
+			os.Exit(2)
+		}
+	}
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "mlp: unexpected argument %q\n", flag.Arg(0))
+		os.Exit(2)
+	}
 	comm.Main(train)
 }
