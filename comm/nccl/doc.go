@@ -27,9 +27,9 @@
 // # How a call runs
 //
 // Start makes the group's own high-priority stream wait for the event
-// Call.After, and enqueues the call between two events; nothing waits on the
-// host. Join makes a stream wait for the second event. The first event tells
-// a call that is queued behind compute from one that runs.
+// Call.After, enqueues the call, and an event behind it; nothing waits on the
+// host. Join makes a stream wait for that event. A call runs, and is no longer
+// queued, once Call.After and the event of the call before it are reached.
 //
 // Gather, Scatter and AllToAll are groups of NCCL's Send and Recv; AllGather
 // of uneven sizes is a group of broadcasts. Operations without elements end at

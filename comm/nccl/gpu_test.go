@@ -5,6 +5,7 @@ package nccl_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -97,43 +98,83 @@ func TestGPULatency(t *testing.T) {
 }
 
 // latency reduces float32s of many sizes in place, many times each, and prints
-// the median time of a call, as the stream has it and as it costs the host.
+// the median time of a call: as the stream has it, and what it costs the host;
+// first behind the compute stream's events, as a program's calls are, then
+// behind none.
 func latency(m *member) error {
+	const rounds = 7
 	for bytes := 1 << 10; bytes <= 1<<30; bytes <<= 2 {
 		buf, err := m.Alloc(bytes)
 		if err != nil {
 			return err
 		}
 		x := device.NewTensor(buf, device.Float32, bytes/4)
-		calls := 200
-		if bytes >= 1<<24 {
-			calls = 20
-		}
-		var onStream, onHost []time.Duration
-		for range 7 {
-			if err := m.call(&backend.Call{Kind: backend.Barrier}); err != nil {
-				return err
+		line := fmt.Sprint(bytes, " bytes:")
+		for _, start := range []func(*backend.Call) (backend.Task, error){m.start, m.Start} {
+			calls := 200
+			if bytes >= 1<<24 {
+				calls = 20
 			}
-			tasks := make([]backend.Task, calls)
-			at := time.Now()
-			for i := range tasks {
-				if tasks[i], err = m.start(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x}); err != nil {
+			var onStream, onHost []time.Duration
+			for range rounds {
+				runtime.GC() // events come back with it
+				if err := m.call(&backend.Call{Kind: backend.Barrier}); err != nil {
 					return err
 				}
+				tasks := make([]backend.Task, calls)
+				at := time.Now()
+				for i := range tasks {
+					if tasks[i], err = start(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x}); err != nil {
+						return err
+					}
+				}
+				onHost = append(onHost, time.Since(at)/time.Duration(calls))
+				if err := tasks[calls-1].Sync(context.Background()); err != nil {
+					return err
+				}
+				_, begun := tasks[0].Span()
+				_, done := tasks[calls-1].Span()
+				onStream = append(onStream, done.Sub(begun)/time.Duration(calls-1))
 			}
-			onHost = append(onHost, time.Since(at)/time.Duration(calls))
-			if err := tasks[calls-1].Sync(context.Background()); err != nil {
+			slices.Sort(onStream)
+			slices.Sort(onHost)
+			line += fmt.Sprintf(" %8.2f us (host %5.2f)", float64(onStream[rounds/2])/1e3, float64(onHost[rounds/2])/1e3)
+		}
+		fmt.Println(line)
+	}
+	return m.pieces()
+}
+
+// pieces prints what the parts of a call cost the host.
+func (m *member) pieces() error {
+	stream, err := m.dev.NewStream(true)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	const times = 1000
+	for range 3 {
+		runtime.GC()
+		time.Sleep(10 * time.Millisecond) // for clean-ups
+		at := time.Now()
+		var e device.Event
+		for range times {
+			e = m.dev.Compute().Record()
+		}
+		record := time.Since(at) / times
+		at = time.Now()
+		for range times {
+			if err := stream.WaitFor(context.Background(), e); err != nil {
 				return err
 			}
-			began, _ := tasks[0].Span()
-			_, done := tasks[calls-1].Span()
-			onStream = append(onStream, done.Sub(began)/time.Duration(calls))
 		}
-		slices.Sort(onStream)
-		slices.Sort(onHost)
-		us := float64(onStream[3]) / 1e3
-		fmt.Printf("%d bytes: %.2f us, %.2f us on the host, busbw %.1f GB/s\n", bytes, us, float64(onHost[3])/1e3,
-			float64(bytes)/us/1e3*2*float64(m.size-1)/float64(m.size))
+		wait := time.Since(at) / times
+		at = time.Now()
+		for range times {
+			e.Done()
+		}
+		fmt.Println("record", record, "wait", wait, "query", time.Since(at)/times)
+		stream.Sync(context.Background())
 	}
 	return nil
 }

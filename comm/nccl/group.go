@@ -42,7 +42,7 @@ type Group struct {
 	sends   map[int]*lane // by peer, made when first used
 	recvs   map[int]*lane
 	comms   []*communicator
-	word    device.Tensor // for Barrier
+	word    device.Buffer // for Barrier
 }
 
 var _ backend.Backend = (*Group)(nil)
@@ -350,7 +350,7 @@ func (g *Group) release() {
 		}
 	}
 	if g.word.Len() > 0 {
-		g.dev.Free(g.word.Buf)
+		g.dev.Free(g.word)
 	}
 }
 

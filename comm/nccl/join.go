@@ -111,15 +111,13 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 	if whole && oneHost(ids) {
 		setDefault("NCCL_SOCKET_IFNAME", "lo")
 	}
-	word, err := g.dev.Alloc(device.Align)
-	if err != nil {
+	if g.word, err = g.dev.Alloc(device.Align); err != nil {
 		return err
 	}
-	g.word = device.NewTensor(word, device.Int32, 1)
 	if g.main, err = g.newLane(); err != nil {
 		return err
 	}
-	g.main.layout = layout{rank: g.cfg.Rank, size: g.cfg.Size, word: g.word}
+	g.main.layout = layout{rank: g.cfg.Rank, size: g.cfg.Size, word: device.NewTensor(g.word, device.Int32, 1)}
 	id, err := g.nameOf(ctx, keyName, g.cfg.Rank == 0)
 	if err != nil {
 		return err

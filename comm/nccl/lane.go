@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
 )
 
 // lane is a communicator and the stream that its calls run on, one after the
@@ -26,6 +28,7 @@ type lane struct {
 	mu       sync.Mutex
 	comm     *communicator
 	layout   layout
+	last     device.Event  // behind the last call
 	met      map[link]bool // connections that operations made
 	queue    []*task       // that wait for the one that is being enqueued in the background
 	draining bool
@@ -167,37 +170,27 @@ func (l *lane) enqueue(t *task, ops []op) {
 
 func (l *lane) put(t *task, ops []op) error {
 	g := l.group
-	if err := l.after(t.call); err != nil {
+	var err error
+	events(t.call, func(e device.Event) bool {
+		err = l.stream.WaitFor(g.ctx, e)
+		return err == nil
+	})
+	if err != nil {
 		return err
 	}
 	if g.ctx.Err() != nil {
 		return context.Cause(g.ctx)
 	}
-	begin := l.stream.Record()
 	if err := l.comm.enqueue(l.stream.Handle(), ops); err != nil {
 		return err
 	}
 	if g.ctx.Err() != nil { // it may have been long: the stream may be closed
 		return context.Cause(g.ctx)
 	}
-	end := l.stream.Record()
+	before := l.last
+	l.last = l.stream.Record()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t.begin, t.end = begin, end
-	return nil
-}
-
-// after makes the stream wait for what the call comes after.
-func (l *lane) after(c *backend.Call) error {
-	if c.After != nil {
-		if err := l.stream.WaitFor(l.group.ctx, c.After); err != nil {
-			return err
-		}
-	}
-	for _, m := range c.Calls {
-		if err := l.after(m); err != nil {
-			return err
-		}
-	}
+	t.enqueued, t.before, t.end = time.Now(), before, l.last
 	return nil
 }

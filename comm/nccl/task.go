@@ -18,11 +18,12 @@ type task struct {
 	timeout  time.Duration
 	deadline time.Time
 
-	// Under group.mu. begin and end are around the call on its lane's stream,
-	// and not there before it was enqueued.
-	begin, end device.Event
-	state      backend.State
-	err        error
+	// Under group.mu. What follows is not there before the call is enqueued: end
+	// is behind it on its lane's stream, before behind the call before.
+	enqueued    time.Time
+	before, end device.Event // before may be nil
+	state       backend.State
+	err         error
 }
 
 var _ backend.Task = (*task)(nil)
@@ -43,15 +44,51 @@ func (t *task) look() error {
 		return nil
 	}
 	if t.state == backend.Queued {
-		begun, err := t.begin.Done()
-		if err != nil {
-			return err
+		for e := range t.starts {
+			if reached, err := e.Done(); !reached || err != nil {
+				return err
+			}
 		}
-		if begun {
-			t.state = backend.Running
-		}
+		t.state = backend.Running
 	}
 	return nil
+}
+
+// starts iterates over the events at which the call begins to run, the last of
+// them to be reached. An event of its own would cost the stream a few
+// microseconds.
+func (t *task) starts(yield func(device.Event) bool) {
+	if t.before == nil || yield(t.before) {
+		events(t.call, yield)
+	}
+}
+
+// events iterates over what a call comes after.
+func events(c *backend.Call, yield func(device.Event) bool) bool {
+	if c.After != nil && !yield(c.After) {
+		return false
+	}
+	for _, m := range c.Calls {
+		if !events(m, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// began is when the call began to run; zero before. It was enqueued.
+func (t *task) began() time.Time {
+	at := t.enqueued
+	for e := range t.starts {
+		reached := e.Time()
+		if reached.IsZero() {
+			return reached
+		}
+		if reached.After(at) {
+			at = reached
+		}
+	}
+	return at
 }
 
 // State tells where the call is.
@@ -109,15 +146,14 @@ func (t *task) Sync(ctx context.Context) error {
 // Span is when the call began to run and when it was done.
 func (t *task) Span() (began, done time.Time) {
 	t.group.mu.Lock()
-	begin, end, failed := t.begin, t.end, t.state == backend.Failed
-	t.group.mu.Unlock()
-	if begin != nil {
-		began = begin.Time()
+	defer t.group.mu.Unlock()
+	if t.end == nil {
+		return began, done
 	}
-	if end != nil && !failed {
-		done = end.Time()
+	if t.state != backend.Failed {
+		done = t.end.Time()
 	}
-	return began, done
+	return t.began(), done
 }
 
 // Bounds of waiting: at first without a pause, because most calls are short,

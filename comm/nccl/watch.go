@@ -110,7 +110,7 @@ func (g *Group) deserted(t *task, now time.Time) (peer int, ok bool) {
 			continue
 		}
 		at, left := g.control.left(peer)
-		if left && now.Sub(at) > leftGrace && now.Sub(t.begin.Time()) > leftGrace {
+		if left && now.Sub(at) > leftGrace && now.Sub(t.began()) > leftGrace {
 			return peer, true
 		}
 	}

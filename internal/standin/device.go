@@ -139,6 +139,9 @@ func (d *Device) Free(b device.Buffer) {
 	}
 	d.compute.Sync(context.Background())
 	d.mu.Lock()
+	if d.inUse[b.Addr()] != b.Len() {
+		panic(fmt.Errorf("%v: Free of %d bytes where %d were allocated", d, b.Len(), d.inUse[b.Addr()]))
+	}
 	delete(d.inUse, b.Addr())
 	d.mu.Unlock()
 	C.mem_free(d.fns, d.ctx, C.uint64_t(b.Addr()))
