@@ -30,6 +30,7 @@ type Group struct {
 	cancel context.CancelCauseFunc
 	wake   chan struct{}  // of one: a call was started
 	wg     sync.WaitGroup // what runs until the group ends, or a bounded time more
+	timed  atomic.Bool    // somebody asked for a time: calls are timed
 	stuck  atomic.Bool    // a thread was left in C, which may still use what the group has
 
 	mu      sync.Mutex

@@ -188,9 +188,18 @@ func (l *lane) put(t *task, ops []op) error {
 		return context.Cause(g.ctx)
 	}
 	before := l.last
-	l.last = l.stream.Record()
+	l.last = l.mark()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t.enqueued, t.before, t.end = time.Now(), before, l.last
 	return nil
+}
+
+// mark is an event behind what the stream was given, with a time if somebody
+// asked for one.
+func (l *lane) mark() device.Event {
+	if m, ok := l.stream.(marker); ok && !l.group.timed.Load() {
+		return m.Mark()
+	}
+	return l.stream.Record()
 }

@@ -97,6 +97,11 @@ func buckets(m *member) error {
 			return err
 		}
 	}
+	first, err := m.start(&backend.Call{Kind: backend.Barrier})
+	if err != nil {
+		return err
+	}
+	first.Span() // from now on calls are timed
 	for step := range steps {
 		tasks := make([]backend.Task, len(tensors))
 		for i, b := range tensors {

@@ -22,6 +22,7 @@ type task struct {
 	// is behind it on its lane's stream, before behind the call before.
 	enqueued    time.Time
 	before, end device.Event // before may be nil
+	ran, ended  time.Time    // as noticed, for events without a time
 	state       backend.State
 	err         error
 }
@@ -40,6 +41,7 @@ func (t *task) look() error {
 		return err
 	}
 	if done {
+		t.ended = time.Now()
 		t.group.finish(t, nil)
 		return nil
 	}
@@ -49,7 +51,7 @@ func (t *task) look() error {
 				return err
 			}
 		}
-		t.state = backend.Running
+		t.state, t.ran = backend.Running, time.Now()
 	}
 	return nil
 }
@@ -74,21 +76,6 @@ func events(c *backend.Call, yield func(device.Event) bool) bool {
 		}
 	}
 	return true
-}
-
-// began is when the call began to run; zero before. It was enqueued.
-func (t *task) began() time.Time {
-	at := t.enqueued
-	for e := range t.starts {
-		reached := e.Time()
-		if reached.IsZero() {
-			return reached
-		}
-		if reached.After(at) {
-			at = reached
-		}
-	}
-	return at
 }
 
 // State tells where the call is.
@@ -143,17 +130,38 @@ func (t *task) Sync(ctx context.Context) error {
 	return why
 }
 
-// Span is when the call began to run and when it was done.
+// Span is when the call began to run and when it was done. The first Span
+// makes the group time its calls from then on; earlier ones have the times at
+// which somebody noticed, a few milliseconds late.
 func (t *task) Span() (began, done time.Time) {
+	t.group.timed.Store(true)
+	t.State() // notices what happened
 	t.group.mu.Lock()
 	defer t.group.mu.Unlock()
-	if t.end == nil {
+	if began = t.ran; began.IsZero() && t.state == backend.Done {
+		began = t.enqueued
+	}
+	done = t.ended
+	if began.IsZero() {
 		return began, done
 	}
-	if t.state != backend.Failed {
-		done = t.end.Time()
+	exact := t.enqueued
+	for e := range t.starts {
+		at := e.Time()
+		if at.IsZero() {
+			exact = began
+			break
+		}
+		if at.After(exact) {
+			exact = at
+		}
 	}
-	return t.began(), done
+	if !done.IsZero() {
+		if at := t.end.Time(); !at.IsZero() {
+			done = at
+		}
+	}
+	return exact, done
 }
 
 // Bounds of waiting: at first without a pause, because most calls are short,

@@ -213,8 +213,13 @@ type Stream struct {
 func (s *Stream) Handle() uintptr { return uintptr(s.handle) }
 
 // Record marks a point.
-func (s *Stream) Record() device.Event {
-	e := &Event{d: s.d}
+func (s *Stream) Record() device.Event { return s.record(true) }
+
+// Mark marks a point without a time.
+func (s *Stream) Mark() device.Event { return s.record(false) }
+
+func (s *Stream) record(timed bool) *Event {
+	e := &Event{d: s.d, timed: timed}
 	e.err = s.d.check("cuEventRecord", C.event_record(s.d.fns, s.d.ctx, &e.handle, s.handle))
 	return e
 }
@@ -240,6 +245,7 @@ func (s *Stream) Close() error {
 type Event struct {
 	d      *Device
 	handle C.uintptr_t
+	timed  bool
 	err    error
 }
 
@@ -267,7 +273,7 @@ func (e *Event) Sync(ctx context.Context) error {
 
 // Time is when the point was reached.
 func (e *Event) Time() time.Time {
-	if done, err := e.Done(); !done || err != nil {
+	if done, err := e.Done(); !done || err != nil || !e.timed {
 		return time.Time{}
 	}
 	return time.Unix(0, int64(C.event_time(e.d.fns, e.handle)))
