@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/store"
 )
@@ -137,11 +136,7 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 	}
 	view := store.Prefix(o.Store, fmt.Sprintf("goddp/%d/group/%d", w.Generation, n))
 	cfg := backend.Config{Rank: w.Rank, Size: w.Size, Store: store.Prefix(view, "backend"), Device: o.Device, Timeout: o.Timeout, Log: o.Log}
-	hostOpts, err := hostOptions(w)
-	if err != nil {
-		return nil, err
-	}
-	be, err := host.New(making, cfg, hostOpts)
+	be, err := connect(making, w, cfg)
 	if err != nil {
 		return nil, err
 	}

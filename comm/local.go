@@ -7,7 +7,6 @@ import (
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
-	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/store"
 )
 
@@ -41,11 +40,10 @@ func joinLocal(rank, size int, hub *host.Hub, kv store.Store, o Options) (*Proce
 	ctx, cancel := context.WithTimeout(context.Background(), o.Timeout)
 	defer cancel()
 	w := World{Rank: rank, Size: size, LocalRank: rank, LocalSize: size}
-	threads, err := threadsPerRank(w)
+	dev, err := openCPU(w, o.Log)
 	if err != nil {
 		return nil, err
 	}
-	dev := cpu.New(&cpu.Options{Threads: threads, Log: o.Log})
 	cfg := backend.Config{Rank: rank, Size: size, Store: store.Prefix(kv, "backend"), Device: dev, Timeout: o.Timeout, Log: o.Log}
 	be, err := host.New(ctx, cfg, &host.Options{Hub: hub})
 	if err != nil {

@@ -6,43 +6,26 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime"
 	"strconv"
 	"time"
 
+	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
-	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/store"
 )
 
-// openDevice opens the device for a local rank: what GODDP_DEVICE names, or
-// the best there is.
-func openDevice(w World, log *slog.Logger) (device.Device, error) {
-	switch name := os.Getenv("GODDP_DEVICE"); name {
-	case "", "cpu":
-		threads, err := threadsPerRank(w)
-		if err != nil {
-			return nil, err
-		}
-		return cpu.New(&cpu.Options{Threads: threads, Log: log}), nil
-	default:
-		return nil, fmt.Errorf("GODDP_DEVICE is %q; this program has the device \"cpu\"", name)
+// connect makes the backend for the group's device: NCCL between GPUs, else
+// the host backend.
+func connect(ctx context.Context, w World, cfg backend.Config) (backend.Backend, error) {
+	opts, err := hostOptions(w)
+	if err != nil {
+		return nil, err
 	}
-}
-
-// threadsPerRank is OMP_NUM_THREADS, as everywhere in this field, or this
-// rank's share of the host's cores.
-func threadsPerRank(w World) (int, error) {
-	s := os.Getenv("OMP_NUM_THREADS")
-	if s == "" {
-		return max(1, runtime.GOMAXPROCS(0)/w.LocalSize), nil
+	if _, gpu := cfg.Device.(interface{ Context() uintptr }); gpu {
+		return nccl.New(ctx, cfg, &nccl.Options{Control: *opts})
 	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
-		return 0, fmt.Errorf("OMP_NUM_THREADS is %q, not a number of at least 1", s)
-	}
-	return n, nil
+	return host.New(ctx, cfg, opts)
 }
 
 // hostOptions are the host backend's. In a job of several hosts, ranks of

@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -34,10 +35,13 @@ var (
 	steps  = flag.Int("steps", 10, "training steps")
 	lr     = flag.Float64("lr", 0.001, "learning rate")
 	bucket = flag.Float64("bucket-cap-mb", 25, "size of a gradient bucket in `MiB`")
+	dtype  = flag.String("dtype", "float32", "type of parameters and data: float32, or bfloat16 on a GPU")
 	seed   = flag.Uint64("seed", 0, "seed of the parameters and the data")
 	trace  = flag.String("trace", "", "write rank 0's Chrome trace to `FILE`")
 	asJSON = flag.Bool("json", false, "print JSON lines")
 )
+
+var types = map[string]device.DType{"float32": device.Float32, "bfloat16": device.BFloat16}
 
 // network is the model.
 func network() nn.Module {
@@ -46,7 +50,7 @@ func network() nn.Module {
 		if i > 0 {
 			modules = append(modules, nn.ReLU())
 		}
-		modules = append(modules, nn.Linear(*size, *size))
+		modules = append(modules, nn.Linear(*size, *size, nn.LinearOptions{DType: types[*dtype]}))
 	}
 	return nn.Sequential(modules...)
 }
@@ -58,6 +62,9 @@ func train(ctx context.Context) error {
 	}
 	defer pg.Close()
 	dev, rank := pg.Device(), pg.Rank()
+	if *dtype == "bfloat16" && dev.String() == "cpu" {
+		return errors.New("the CPU computes in float32 and float64 alone")
+	}
 	net := network()
 	if err := nn.Place(net, dev, *seed); err != nil {
 		return err
@@ -139,13 +146,14 @@ type data struct {
 
 func newData(pg *comm.ProcessGroup) (*data, error) {
 	d := &data{dev: pg.Device(), first: uint64(pg.Rank() * *batch), each: uint64(pg.Size() * *batch)}
-	bytes := *batch * *size * device.Float32.Size()
+	dt := types[*dtype]
+	bytes := *batch * *size * dt.Size()
 	for _, v := range []**autograd.Variable{&d.x, &d.y} {
 		buf, err := d.dev.Alloc(bytes)
 		if err != nil {
 			return nil, err
 		}
-		*v = autograd.FromTensor(d.dev, device.NewTensor(buf, device.Float32, *batch, *size))
+		*v = autograd.FromTensor(d.dev, device.NewTensor(buf, dt, *batch, *size))
 	}
 	return d, nil
 }
@@ -181,7 +189,7 @@ func digest(ctx context.Context, params []*nn.Parameter) (string, error) {
 func main() {
 	flag.Parse()
 	for name, bad := range map[string]bool{
-		"size": *size < 1, "batch": *batch < 1, "layers": *layers < 1, "steps": *steps < 0, "bucket-cap-mb": !(*bucket >= 0), "lr": !(*lr >= 0),
+		"size": *size < 1, "batch": *batch < 1, "layers": *layers < 1, "steps": *steps < 0, "bucket-cap-mb": !(*bucket >= 0), "lr": !(*lr >= 0), "dtype": types[*dtype] == device.Invalid,
 	} {
 		if bad {
 			fmt.Fprintf(os.Stderr, "mlp: -%s %v makes no sense\n", name, flag.Lookup(name).Value)
