@@ -4,6 +4,7 @@ package nccl_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -98,11 +99,17 @@ func TestGPULatency(t *testing.T) {
 }
 
 // latency reduces float32s of many sizes in place, many times each, and prints
-// the median time of a call: as the stream has it, and what it costs the host;
-// first behind the compute stream's events, as a program's calls are, then
-// behind none.
+// the median time of a call: as a stream has it that waits for the first and
+// the last, and what starting one costs the host; first behind events of the
+// compute stream, as a program's calls are, then behind none.
 func latency(m *member) error {
 	const rounds = 7
+	ctx := context.Background()
+	watch, err := m.dev.NewStream(false)
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
 	for bytes := 1 << 10; bytes <= 1<<30; bytes <<= 2 {
 		buf, err := m.Alloc(bytes)
 		if err != nil {
@@ -118,23 +125,29 @@ func latency(m *member) error {
 			var onStream, onHost []time.Duration
 			for range rounds {
 				runtime.GC() // events come back with it
-				if err := m.call(&backend.Call{Kind: backend.Barrier}); err != nil {
+				task, err := start(&backend.Call{Kind: backend.Barrier})
+				if err != nil {
 					return err
 				}
-				tasks := make([]backend.Task, calls)
+				if err := errors.Join(task.Sync(ctx), task.Join(ctx, watch)); err != nil {
+					return err
+				}
+				from := watch.Record()
 				at := time.Now()
-				for i := range tasks {
-					if tasks[i], err = start(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x}); err != nil {
+				for range calls {
+					if task, err = start(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x}); err != nil {
 						return err
 					}
 				}
 				onHost = append(onHost, time.Since(at)/time.Duration(calls))
-				if err := tasks[calls-1].Sync(context.Background()); err != nil {
+				if err := task.Join(ctx, watch); err != nil {
 					return err
 				}
-				_, begun := tasks[0].Span()
-				_, done := tasks[calls-1].Span()
-				onStream = append(onStream, done.Sub(begun)/time.Duration(calls-1))
+				to := watch.Record()
+				if err := to.Sync(ctx); err != nil {
+					return err
+				}
+				onStream = append(onStream, to.Time().Sub(from.Time())/time.Duration(calls))
 			}
 			slices.Sort(onStream)
 			slices.Sort(onHost)

@@ -82,34 +82,34 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 		t.timeout = g.cfg.Timeout
 	}
 	t.deadline = time.Now().Add(t.timeout)
-	g.mu.Lock()
-	if err := g.ended(); err != nil {
-		g.mu.Unlock()
+	l, err := g.admit(t)
+	if err != nil {
 		return nil, err
 	}
-	l := g.lane(c)
-	if l == nil {
-		g.mu.Unlock()
-		var err error
-		if l, err = g.pairLane(c); err != nil {
-			return nil, err
-		}
-		g.mu.Lock()
-		if err := g.ended(); err != nil {
-			g.mu.Unlock()
-			return nil, err
-		}
-	}
-	l.pending = append(l.pending, t)
-	g.pending++
-	g.memory.busy.Add(1)
-	g.mu.Unlock()
 	l.submit(t)
 	select {
 	case g.wake <- struct{}{}:
 	default:
 	}
 	return t, nil
+}
+
+// admit counts a call as pending, unless the group has ended, and tells where
+// it runs.
+func (g *Group) admit(t *task) (*lane, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.ended(); err != nil {
+		return nil, err
+	}
+	l, err := g.lane(t.call)
+	if err != nil {
+		return nil, err
+	}
+	l.pending = append(l.pending, t)
+	g.pending++
+	g.memory.busy.Add(1)
+	return l, nil
 }
 
 // ended is why no call can be started. mu is held.
@@ -120,36 +120,25 @@ func (g *Group) ended() error {
 	return g.cause
 }
 
-// lane is where a call runs, nil if that has still to be made. mu is held.
-func (g *Group) lane(c *backend.Call) *lane {
+// lane is where a call runs: Send and Recv with a peer on lanes of their own,
+// made when first used. mu is held.
+func (g *Group) lane(c *backend.Call) (*lane, error) {
+	lanes, p, rank := g.recvs, pair{from: c.Root, to: g.cfg.Rank}, 1
 	switch c.Kind {
 	case backend.Send:
-		return g.sends[c.Root]
+		lanes, p, rank = g.sends, pair{from: g.cfg.Rank, to: c.Root}, 0
 	case backend.Recv:
-		return g.recvs[c.Root]
+	default:
+		return g.main, nil
 	}
-	return g.main
-}
-
-// pairLane makes the lane of Send, or Recv, with a peer.
-func (g *Group) pairLane(c *backend.Call) (*lane, error) {
+	if l := lanes[c.Root]; l != nil {
+		return l, nil
+	}
 	l, err := g.newLane()
 	if err != nil {
 		return nil, err
 	}
-	lanes := g.recvs
-	l.pair = &pair{from: c.Root, to: g.cfg.Rank}
-	l.layout = layout{rank: 1, size: 2, pair: true} // the sender is rank 0
-	if c.Kind == backend.Send {
-		lanes = g.sends
-		l.pair = &pair{from: g.cfg.Rank, to: c.Root}
-		l.layout.rank = 0
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if other := lanes[c.Root]; other != nil { // made meanwhile
-		return other, nil
-	}
+	l.pair, l.layout = &p, layout{rank: rank, size: 2, pair: true}
 	lanes[c.Root] = l
 	return l, nil
 }

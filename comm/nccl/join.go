@@ -82,6 +82,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 	defer func() {
 		if err != nil {
 			control.tell(err)
+			g.cancel(err)
 			g.release()
 		}
 	}()
@@ -121,7 +122,10 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 	if g.word, err = g.dev.Alloc(device.Align); err != nil {
 		return err
 	}
-	if g.main, err = g.newLane(); err != nil {
+	g.mu.Lock()
+	g.main, err = g.newLane()
+	g.mu.Unlock()
+	if err != nil {
 		return err
 	}
 	g.main.layout = layout{rank: g.cfg.Rank, size: g.cfg.Size, word: device.NewTensor(g.word, device.Int32, 1)}

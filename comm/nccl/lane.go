@@ -42,9 +42,11 @@ type link struct {
 	peer C.int
 }
 
-// pair is the two ranks between which a lane's calls go, in one direction.
+// pair is the two ranks between which a lane's calls go, in one direction. The
+// sender is rank 0 of their communicator.
 type pair struct{ from, to int }
 
+// newLane makes a lane without a communicator. g.mu is held.
 func (g *Group) newLane() (*lane, error) {
 	s, err := g.dev.NewStream(true)
 	if err != nil {
@@ -55,8 +57,6 @@ func (g *Group) newLane() (*lane, error) {
 		return nil, fmt.Errorf("the streams of %v are not CUDA's", g.dev)
 	}
 	l := &lane{group: g, stream: stream, met: map[link]bool{}}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.lanes = append(g.lanes, l)
 	return l, nil
 }
