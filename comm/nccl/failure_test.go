@@ -168,6 +168,9 @@ func TestStuckConnecting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if state, err := task.State(); state != backend.Queued {
+		t.Errorf("%v, %v when Start returned: it waited", state, err)
+	}
 	at := time.Now()
 	if err := task.Join(t.Context(), m.dev.Compute()); !errors.Is(err, backend.ErrTimeout) || time.Since(at) > 300*time.Millisecond+lateness {
 		t.Errorf("%v after %v, want a timeout", err, time.Since(at))
@@ -212,6 +215,7 @@ func TestAbort(t *testing.T) {
 				}
 				if m.rank == 0 {
 					m.Abort(fmt.Errorf("%w: %w", backend.ErrAborted, reason))
+					m.Abort(errors.New("a second cause"))
 				}
 				return task.Sync(context.Background())
 			})
@@ -221,6 +225,9 @@ func TestAbort(t *testing.T) {
 			if !errors.Is(errs[1], backend.ErrAborted) || !strings.Contains(errs[1].Error(), "no more") {
 				t.Errorf("rank 1: %v, want rank 0's reason", errs[1])
 			}
+			if _, err := members[0].Start(&backend.Call{Kind: backend.Barrier}); !errors.Is(err, reason) {
+				t.Errorf("rank 0: a later call: %v, want the first cause", err)
+			}
 			if err := closeAll(members, soon); err != nil {
 				t.Error(err)
 			}
@@ -228,6 +235,27 @@ func TestAbort(t *testing.T) {
 				t.Errorf("aborting and closing took %v", took)
 			}
 		})
+	}
+}
+
+// TestAbortAfterDone aborts when a call is done that nobody has looked at.
+func TestAbortAfterDone(t *testing.T) {
+	control(t)
+	m := world(t, 1)[0]
+	c, err := m.ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := m.start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(task.Join(t.Context(), m.dev.Compute()), m.dev.Compute().Sync(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	m.Abort(errors.New("too late for that call"))
+	if err := task.Sync(t.Context()); err != nil {
+		t.Errorf("a call that was done: %v", err)
 	}
 }
 
