@@ -19,7 +19,8 @@ import (
 // memory, which notices dead peers and spreads the cause of a failure by
 // itself. This rank always has a Recv pending from every peer. It ends with the
 // peer's farewell when that closes its group, or with the reason why the
-// control channel broke.
+// control channel broke. The channel's collectives are free for what ranks may
+// have to agree on.
 type control struct {
 	net        *host.Group
 	rank, size int

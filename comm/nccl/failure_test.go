@@ -177,6 +177,37 @@ func TestStuckConnecting(t *testing.T) {
 	}
 }
 
+// TestSendAlone sends to a rank that does not receive.
+func TestSendAlone(t *testing.T) {
+	control(t)
+	members := world(t, 2)
+	c, err := members[0].ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const timeout = 300 * time.Millisecond
+	at := time.Now()
+	err = members[0].call(&backend.Call{Kind: backend.Send, Src: c.Src, Root: 1, Timeout: timeout})
+	if !errors.Is(err, backend.ErrTimeout) || time.Since(at) > timeout+lateness {
+		t.Errorf("%v after %v, want a timeout", err, time.Since(at))
+	}
+	err = poll(func() error {
+		_, err := members[1].Start(&backend.Call{Kind: backend.Barrier})
+		return err
+	})
+	if !errors.Is(err, backend.ErrTimeout) {
+		t.Errorf("rank 1: %v, want rank 0's cause", err)
+	}
+}
+
+// poll calls f until it fails, for a bounded time.
+func poll(f func() error) (err error) {
+	for deadline := time.Now().Add(soon); err == nil && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		err = f()
+	}
+	return err
+}
+
 func TestInitHangs(t *testing.T) {
 	release := control(t, "init 1")
 	const timeout = 500 * time.Millisecond

@@ -211,7 +211,7 @@ func (g *Group) fail(cause error) {
 }
 
 // end aborts, or destroys, communicators, each on a thread of its own, which
-// is given up on after a bounded time. It tells whether all ended well.
+// is given up on after a bounded time.
 func (g *Group) end(how func(*communicator) error, comms ...*communicator) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), abortTime, fmt.Errorf("a communicator did not end within %v", abortTime))
 	defer cancel()

@@ -131,26 +131,18 @@ func (l *lane) drain() {
 }
 
 // connect makes the communicator at the lane's first call, or breaks the group
-// and returns false.
+// and returns false. The call's deadline breaks it too.
 func (l *lane) connect(first *task) bool {
 	if l.comm != nil {
 		return true
 	}
 	g := l.group
-	comm, err := func() (*communicator, error) {
-		ctx, cancel := context.WithTimeoutCause(g.ctx, first.timeout, first.overdue())
-		defer cancel()
-		rank := l.layout.rank
-		id, err := g.nameOf(ctx, fmt.Sprintf("%s%d/%d", keyPair, l.pair.from, l.pair.to), rank == 0)
-		if err != nil {
-			return nil, causeOf(ctx, err)
-		}
-		c, err := g.communicator(ctx, id, rank, l.layout.size)
-		if err != nil {
-			return nil, causeOf(ctx, err)
-		}
-		return c, nil
-	}()
+	rank := l.layout.rank
+	var comm *communicator
+	id, err := g.nameOf(g.ctx, fmt.Sprintf("%s%d/%d", keyPair, l.pair.from, l.pair.to), rank == 0)
+	if err == nil {
+		comm, err = g.communicator(g.ctx, id, rank, l.layout.size)
+	}
 	if err != nil {
 		g.fail(g.callError(first, err))
 		return false

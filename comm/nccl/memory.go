@@ -124,20 +124,26 @@ func (m *memory) bury(b *block) {
 
 // collect gives dead blocks back, unless something may still use them.
 func (m *memory) collect() {
+	if m.busy.Load() > 0 || m.stuck.Load() {
+		return
+	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.dead) == 0 || m.busy.Load() > 0 || m.stuck.Load() {
+	dead := m.dead
+	m.dead = nil
+	m.mu.Unlock()
+	if len(dead) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), abortTime)
 	defer cancel()
-	if err := m.dev.Compute().Sync(ctx); err != nil {
-		return // the next one may see it idle
+	idle := m.dev.Compute().Sync(ctx) == nil
+	for _, b := range dead {
+		if idle {
+			b.free()
+		} else {
+			m.bury(b)
+		}
 	}
-	for _, b := range m.dead {
-		b.free()
-	}
-	m.dead = nil
 }
 
 // free gives a block back. What fails is the process's to lose.

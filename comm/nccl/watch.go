@@ -89,8 +89,7 @@ func (g *Group) sweep(now time.Time) (busy bool, err error) {
 	return g.pending > 0, nil
 }
 
-// overdue is the error of a call whose deadline passed. mu is held, or the
-// call is not enqueued yet.
+// overdue is the error of a call whose deadline passed. group.mu is held.
 func (t *task) overdue() error {
 	e := &backend.TimeoutError{After: t.timeout, State: t.state}
 	if k := t.call.Kind; t.state == backend.Running && (k == backend.Send || k == backend.Recv) {
