@@ -1,6 +1,7 @@
-"""The step of examples/mlp in PyTorch over Gloo, one thread a rank: the peer of bench/cpu_ddp.sh.
+"""The step of examples/mlp in PyTorch DDP: the peer of bench/cpu_ddp.sh and bench/gpu_ddp.sh.
 
-Prints rank 0's median milliseconds for forward, backward and optimizer."""
+One process per rank: over NCCL with a GPU each where there are GPUs, else over
+Gloo. Prints rank 0's median milliseconds for forward, backward and optimizer."""
 import argparse
 import os
 import statistics
@@ -15,23 +16,45 @@ flags = argparse.ArgumentParser()
 for name, default in (("size", 1000), ("batch", 250), ("layers", 3), ("steps", 40)):
     flags.add_argument("--" + name, type=int, default=default)
 flags.add_argument("--bucket-cap-mb", type=float, default=25)
+flags.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+flags.add_argument("--plain", action="store_true", help="DDP and SGD as users write them, without gradient_as_bucket_view and fused")
 args = flags.parse_args()
 
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-dist.init_process_group("gloo")
+gpu = torch.cuda.is_available()
+if gpu:
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    torch.backends.cuda.matmul.allow_tf32 = os.environ.get("GODDP_ALLOW_TF32") == "1"
+    dist.init_process_group("nccl", device_id=device)
+else:
+    device = torch.device("cpu")
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    dist.init_process_group("gloo")
+
 modules = []
 for i in range(args.layers):
     modules += [nn.ReLU()] * (i > 0) + [nn.Linear(args.size, args.size)]
-model = DistributedDataParallel(nn.Sequential(*modules), bucket_cap_mb=args.bucket_cap_mb, gradient_as_bucket_view=True)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+dtype = getattr(torch, args.dtype)
+model = DistributedDataParallel(
+    nn.Sequential(*modules).to(device, dtype), bucket_cap_mb=args.bucket_cap_mb, gradient_as_bucket_view=not args.plain
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001, **({"fused": True} if gpu and not args.plain else {}))
 times = []
+x, y = (torch.randn(args.batch, args.size, device=device, dtype=dtype) for _ in range(2))
 for _ in range(args.steps):
-    x, y = torch.randn(args.batch, args.size), torch.randn(args.batch, args.size)
+    if gpu:
+        torch.cuda.synchronize()
     dist.barrier()
+    if gpu:
+        torch.cuda.synchronize()
     begun = time.perf_counter()
     nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
     optimizer.zero_grad()
+    if gpu:
+        torch.cuda.synchronize()
     times.append(time.perf_counter() - begun)
 if dist.get_rank() == 0:
     print(f"median {statistics.median(times[5:]) * 1e3:.3f}")
+if gpu:
+    dist.destroy_process_group()

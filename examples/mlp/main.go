@@ -83,7 +83,10 @@ func train(ctx context.Context) error {
 		recorder.Start()
 	}
 	for step := range *steps {
-		if err := data.load(step); err != nil {
+		if err := data.load(ctx, step); err != nil {
+			return err
+		}
+		if err := pg.Barrier().Sync(ctx); err != nil { // so that a step's time is no other rank's
 			return err
 		}
 		begun := time.Now()
@@ -95,12 +98,16 @@ func train(ctx context.Context) error {
 			return err
 		}
 		opt.ZeroGrad()
+		if err := dev.Compute().Sync(ctx); err != nil {
+			return err
+		}
+		took := time.Since(begun)
 		// The mean over the global batch is the mean of the ranks' means.
 		if err := pg.With(comm.CallOptions{Name: "loss"}).AllReduce(loss.Tensor(), comm.Avg).Wait(ctx); err != nil {
 			return err
 		}
 		if rank == 0 {
-			report(map[string]any{"step": step, "loss": number(loss.Item()), "ms": float64(time.Since(begun).Microseconds()) / 1e3},
+			report(map[string]any{"step": step, "loss": number(loss.Item()), "ms": float64(took.Microseconds()) / 1e3},
 				fmt.Sprintf("step %d loss %.9g", step, loss.Item()))
 		}
 	}
@@ -158,10 +165,10 @@ func newData(pg *comm.ProcessGroup) (*data, error) {
 	return d, nil
 }
 
-// load draws the samples of a step: number k of a global sample's values is
+// load draws the samples of a step, and waits until they are there: number k of a global sample's values is
 // number sample·size + k of the seed's sequence, one sequence each for inputs
 // and targets.
-func (d *data) load(step int) error {
+func (d *data) load(ctx context.Context, step int) error {
 	at := (uint64(step)*d.each + d.first) * uint64(*size)
 	for i, v := range []*autograd.Variable{d.x, d.y} {
 		sequence := *seed + uint64(i+1)<<32
@@ -169,7 +176,7 @@ func (d *data) load(step int) error {
 			return err
 		}
 	}
-	return nil
+	return d.dev.Compute().Sync(ctx)
 }
 
 // digest is the SHA-256 of all parameters' bytes.

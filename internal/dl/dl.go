@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unsafe"
 )
@@ -39,21 +40,37 @@ type NotFoundError struct {
 // Tried is one place where a library was looked for, and the loader's words.
 type Tried struct{ Place, Why string }
 
+// Error lists the places: folders without the files together, and what was
+// there and could not be loaded with the loader's reason.
 func (e *NotFoundError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s was not found", e.Name)
-	if e.Env != "" {
-		fmt.Fprintf(&b, " (%s can name it)", e.Env)
-	}
-	for i, t := range e.Tried {
-		if i == 0 {
-			b.WriteString("; tried ")
-		} else {
-			b.WriteString(", ")
+	var files, folders, faults []string
+	for _, t := range e.Tried {
+		if len(e.Tried) == 1 || !strings.Contains(t.Why, "No such file") {
+			faults = append(faults, fmt.Sprintf("%s (%s)", t.Place, t.Why))
+			continue
 		}
-		fmt.Fprintf(&b, "%s (%s)", t.Place, t.Why)
+		folder := "the loader's path"
+		if strings.Contains(t.Place, "/") {
+			folder = filepath.Dir(t.Place)
+		}
+		if file := filepath.Base(t.Place); !slices.Contains(files, file) {
+			files = append(files, file)
+		}
+		if !slices.Contains(folders, folder) {
+			folders = append(folders, folder)
+		}
 	}
-	return b.String()
+	if len(files) > 0 {
+		faults = append(faults, fmt.Sprintf("no %s on %s", strings.Join(files, " or "), strings.Join(folders, ", ")))
+	}
+	text := e.Name + " was not found"
+	if e.Env != "" {
+		text += fmt.Sprintf(" (%s can name it)", e.Env)
+	}
+	if len(faults) > 0 {
+		text += ": " + strings.Join(faults, ", ")
+	}
+	return text
 }
 
 // Open opens the first library that s finds. The error is a [*NotFoundError].
