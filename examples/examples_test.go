@@ -40,6 +40,20 @@ func TestMain(m *testing.M) {
 	}())
 }
 
+// TestSources looks at all that the programs are built of: the test cache does
+// not see what a build reads, and would keep results of older programs.
+func TestSources(t *testing.T) {
+	err := filepath.WalkDir("..", func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && !strings.Contains(path, "/.") {
+			_, err = os.Stat(path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // run runs one of the programs in a folder of its own and returns what it
 // printed.
 func run(t *testing.T, dir, program string, args ...string) string {

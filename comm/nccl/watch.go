@@ -29,8 +29,10 @@ func (g *Group) watch() {
 	for {
 		select {
 		case <-g.wake:
-			ticker.Reset(tick)
-			ticks = ticker.C
+			if ticks == nil { // else a call every moment would put off every tick
+				ticker.Reset(tick)
+				ticks = ticker.C
+			}
 			continue
 		case <-ticks:
 		case <-g.control.ctx.Done():
