@@ -41,8 +41,6 @@ typedef struct {
 	X(ncclCommDestroy, int, (uintptr_t)) \
 	X(ncclCommAbort, int, (uintptr_t)) \
 	X(ncclCommGetAsyncError, int, (uintptr_t, int *)) \
-	X(ncclCommRegister, int, (uintptr_t, uintptr_t, size_t, uintptr_t *)) \
-	X(ncclCommDeregister, int, (uintptr_t, uintptr_t)) \
 	X(ncclMemAlloc, int, (uintptr_t *, size_t)) \
 	X(ncclMemFree, int, (uintptr_t)) \
 	X(ncclAllReduce, int, (uintptr_t, uintptr_t, size_t, int, int, uintptr_t, uintptr_t)) \
@@ -121,13 +119,6 @@ static inline int nccl_async_error(nccl *n, uintptr_t comm, int *code) { return 
 
 static inline int nccl_alloc(nccl *n, driver *d, uintptr_t ctx, uintptr_t *p, size_t size) { WITHIN(n->ncclMemAlloc(p, size)); }
 static inline int nccl_free(nccl *n, driver *d, uintptr_t ctx, uintptr_t p) { WITHIN(n->ncclMemFree(p)); }
-
-static inline int nccl_register(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm, uintptr_t p, size_t size, uintptr_t *handle) {
-	WITHIN(n->ncclCommRegister(comm, p, size, handle));
-}
-static inline int nccl_deregister(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm, uintptr_t handle) {
-	WITHIN(n->ncclCommDeregister(comm, handle));
-}
 
 static inline int drv_bus_id(driver *d, uintptr_t ctx, char *id, int size) {
 	int device = 0, r = enter(d, ctx);

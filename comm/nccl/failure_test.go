@@ -124,6 +124,29 @@ func TestQueued(t *testing.T) {
 	}
 }
 
+// TestBusy starts calls without a pause behind one that hangs: its deadline
+// must not be missed over them.
+func TestBusy(t *testing.T) {
+	control(t, "hang 0 1")
+	m := world(t, 1)[0]
+	c, err := m.ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Timeout = 100 * time.Millisecond
+	at := time.Now()
+	if _, err := m.start(c); err != nil {
+		t.Fatal(err)
+	}
+	err = poll(func() error {
+		_, err := m.Start(&backend.Call{Kind: backend.Group})
+		return err
+	})
+	if !errors.Is(err, backend.ErrTimeout) || time.Since(at) > c.Timeout+lateness {
+		t.Errorf("%v after %v, want a timeout", err, time.Since(at))
+	}
+}
+
 func TestAsyncError(t *testing.T) {
 	control(t, "async 2 2")
 	errs, took := outcomes(world(t, 3), func(m *member) error { return second(m, time.Minute) })

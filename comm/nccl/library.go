@@ -15,7 +15,7 @@ import (
 )
 
 // oldest is the first release that has everything this package uses: memory
-// of NCCL's own, and its registration.
+// of NCCL's own came last.
 const oldest Version = 21901
 
 // library is libnccl and a device to use it on.

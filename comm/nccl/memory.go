@@ -30,13 +30,11 @@ type memory struct {
 	dead []*block
 }
 
-// block is one allocation. Its registration ends with the communicator, if not
-// before.
+// block is one allocation.
 type block struct {
-	comm   *communicator
-	addr   C.uintptr_t
-	size   int
-	handle C.uintptr_t // of the registration
+	lib  *library
+	addr C.uintptr_t
+	size int
 }
 
 // blockRef is what buffers refer to: the last of them takes it along.
@@ -48,8 +46,10 @@ func memoryOf(dev cudaDevice) *memory {
 	return dev.Values().Get(memoryKey{}, func() any { return &memory{dev: dev} }).(*memory)
 }
 
-// Alloc returns zeroed memory of NCCL's own, registered with the group's
-// communicator. It takes whole pages of 2 MiB. It is given back some time after
+// Alloc returns zeroed memory of NCCL's own, which peers can map. It is not
+// registered with the communicator: between GPUs of one host without multicast
+// that made nothing faster, and with it ncclCommDestroy crashed in NCCL 2.28.3
+// after a group of Sends and Recvs of four ranks. It takes whole pages of 2 MiB. It is given back some time after
 // nothing refers to it any more, by a later Alloc or Close of a group of the
 // device.
 func (g *Group) Alloc(size int) (device.Buffer, error) {
@@ -75,7 +75,7 @@ func (g *Group) Alloc(size int) (device.Buffer, error) {
 
 func (g *Group) newBlock(size int) (*block, error) {
 	l := g.lib
-	b := &block{comm: g.main.comm, size: size}
+	b := &block{lib: l, size: size}
 	if code := C.nccl_alloc(l.nccl, l.driver, l.ctx, &b.addr, C.size_t(size)); code != 0 {
 		err := l.check("ncclMemAlloc", code)
 		var free, total C.size_t
@@ -83,14 +83,6 @@ func (g *Group) newBlock(size int) (*block, error) {
 			used := g.dev.Memory().InUse
 			return nil, fmt.Errorf("%w (%w)", &device.OutOfMemoryError{Device: g.dev.String(), Asked: int64(size), InUse: used, Free: int64(free)}, err)
 		}
-		return nil, err
-	}
-	// Without a registration NCCL copies through buffers of its own.
-	err := b.comm.within(func(h C.uintptr_t) error {
-		return l.check("ncclCommRegister", C.nccl_register(l.nccl, l.driver, l.ctx, h, b.addr, C.size_t(size), &b.handle))
-	})
-	if err != nil {
-		g.memory.bury(b)
 		return nil, err
 	}
 	return b, nil
@@ -147,12 +139,4 @@ func (m *memory) collect() {
 }
 
 // free gives a block back. What fails is the process's to lose.
-func (b *block) free() {
-	l := b.comm.lib
-	if b.handle != 0 {
-		b.comm.within(func(h C.uintptr_t) error {
-			return l.check("ncclCommDeregister", C.nccl_deregister(l.nccl, l.driver, l.ctx, h, b.handle))
-		})
-	}
-	C.nccl_free(l.nccl, l.driver, l.ctx, b.addr)
-}
+func (b *block) free() { C.nccl_free(b.lib.nccl, b.lib.driver, b.lib.ctx, b.addr) }

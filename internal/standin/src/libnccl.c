@@ -167,15 +167,6 @@ int ncclMemAlloc(uint64_t *p, size_t size) {
 	return r == 0 ? SUCCESS : fail(CUDA_ERROR, "out of memory");
 }
 int ncclMemFree(uint64_t p) { return cuMemFree_v2(p) == 0 ? SUCCESS : CUDA_ERROR; }
-int ncclCommRegister(comm *c, void *p, size_t size, void **handle) {
-	(void)c, (void)size;
-	*handle = p;
-	return SUCCESS;
-}
-int ncclCommDeregister(comm *c, void *handle) {
-	(void)c, (void)handle;
-	return SUCCESS;
-}
 
 // Elements: read as double or int64, which every value of the tests fits in.
 
