@@ -30,7 +30,8 @@ type Device struct {
 
 	compute *Stream
 	kernels *kernels
-	events  eventPool
+	events  eventPool // with a time
+	marks   eventPool // without
 	clock   clock
 	memory  *device.Arena
 	staging *staging
@@ -71,7 +72,7 @@ func open(ordinal int, o Options) (_ device.Device, err error) {
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	d.events.d = d
+	d.events.d, d.events.timed, d.marks.d = d, true, d
 	d.memory = device.NewArena(d.allocRaw, d.releaseRaw)
 	d.staging = newStaging(d)
 	if d.compute, err = d.newStream(false); err != nil {
@@ -259,7 +260,7 @@ func (d *Device) release() error {
 	for _, w := range d.spare {
 		errs = append(errs, d.freeDriver(w.mem))
 	}
-	errs = append(errs, d.events.close())
+	errs = append(errs, d.events.close(), d.marks.close())
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}

@@ -110,7 +110,7 @@ static inline int drv_stream_wait(driver *d, uintptr_t ctx, uintptr_t s, uintptr
 static inline int drv_stream_capturing(driver *d, uintptr_t ctx, uintptr_t s, int *status) {
 	WITHIN(d->cuStreamIsCapturing(s, status));
 }
-static inline int drv_event_create(driver *d, uintptr_t ctx, uintptr_t *e) { WITHIN(d->cuEventCreate(e, 0)); }
+static inline int drv_event_create(driver *d, uintptr_t ctx, uintptr_t *e, unsigned flags) { WITHIN(d->cuEventCreate(e, flags)); }
 static inline int drv_event_destroy(driver *d, uintptr_t ctx, uintptr_t e) { WITHIN(d->cuEventDestroy(e)); }
 static inline int drv_event_record(driver *d, uintptr_t ctx, uintptr_t e, uintptr_t s) { WITHIN(d->cuEventRecord(e, s)); }
 static inline int drv_event_query(driver *d, uintptr_t ctx, uintptr_t e) { WITHIN(d->cuEventQuery(e)); }

@@ -19,6 +19,7 @@ import (
 type Event struct {
 	d      *Device
 	handle C.uintptr_t
+	timed  bool
 	err    error // recording failed
 
 	mu sync.Mutex
@@ -56,7 +57,7 @@ func (e *Event) Sync(ctx context.Context) error { return await(ctx, e.Done) }
 // Time is when the point was reached, on the host's clock, to within about
 // ten microseconds; the zero Time before that.
 func (e *Event) Time() time.Time {
-	if done, err := e.Done(); !done || err != nil {
+	if done, err := e.Done(); !done || err != nil || !e.timed {
 		return time.Time{}
 	}
 	e.mu.Lock()
@@ -67,17 +68,22 @@ func (e *Event) Time() time.Time {
 	return e.at
 }
 
-// eventPool keeps the CUevents that no Event uses.
+// eventDisableTiming is CU_EVENT_DISABLE_TIMING.
+const eventDisableTiming = 2
+
+// eventPool keeps the CUevents that no Event uses, all with a time or all
+// without.
 type eventPool struct {
-	d    *Device
-	mu   sync.Mutex
-	free []C.uintptr_t
-	all  []C.uintptr_t
+	d     *Device
+	timed bool
+	mu    sync.Mutex
+	free  []C.uintptr_t
+	all   []C.uintptr_t
 }
 
 // record makes an Event at the end of a stream.
 func (p *eventPool) record(s *Stream) *Event {
-	e := &Event{d: p.d}
+	e := &Event{d: p.d, timed: p.timed}
 	if e.err = p.d.Err(); e.err != nil {
 		return e
 	}
@@ -98,7 +104,11 @@ func (p *eventPool) get() (C.uintptr_t, error) {
 		return h, nil
 	}
 	var h C.uintptr_t
-	if err := p.d.check("cuEventCreate", C.drv_event_create(p.d.drv.fns, p.d.ctx, &h)); err != nil {
+	flags := C.uint(eventDisableTiming)
+	if p.timed {
+		flags = 0
+	}
+	if err := p.d.check("cuEventCreate", C.drv_event_create(p.d.drv.fns, p.d.ctx, &h, flags)); err != nil {
 		return 0, err
 	}
 	p.all = append(p.all, h)

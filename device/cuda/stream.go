@@ -70,6 +70,11 @@ func (s *Stream) Handle() uintptr { return uintptr(s.handle) }
 // Record marks the point behind everything enqueued so far.
 func (s *Stream) Record() device.Event { return s.d.events.record(s) }
 
+// Mark is Record for an event without a time: its Time is the zero Time. A
+// time costs the stream about three microseconds between two kernels, where a
+// mark costs nothing.
+func (s *Stream) Mark() device.Event { return s.d.marks.record(s) }
+
 // WaitFor makes what is enqueued from now on run after e. For an event of a
 // GPU, any of this process's, that costs the host nothing; for another it
 // blocks the caller.
