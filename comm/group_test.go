@@ -419,13 +419,13 @@ func TestSubgroupsBelongToTheirParent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	subs := make([]*comm.ProcessGroup, 2)
+	subs, errs := make([]*comm.ProcessGroup, 2), make([]error, 2)
 	var wg sync.WaitGroup
 	for r, pg := range groups {
-		wg.Go(func() { subs[r], err = pg.Split(t.Context(), 0, 0) })
+		wg.Go(func() { subs[r], errs[r] = pg.Split(t.Context(), 0, 0) })
 	}
 	wg.Wait()
-	if err != nil {
+	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
 	if n := wrapped.Load(); n != 4 {
