@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/store"
@@ -115,7 +116,7 @@ func benchWorker(args []string) error {
 		if i >= 5 {
 			took = append(took, time.Since(began))
 		}
-		if v := get(x, bytes/8); v != float64(size) {
+		if v := backendtest.Get(x, bytes/8); v != float64(size) {
 			return fmt.Errorf("the sum of %d ones is %v", size, v)
 		}
 	}

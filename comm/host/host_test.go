@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/half"
@@ -83,45 +84,6 @@ func call(g *host.Group, c *backend.Call) error {
 	return task.Sync(context.Background())
 }
 
-// put and get are element i of t as a number.
-func put(t device.Tensor, i int, v float64) {
-	switch t.DType {
-	case device.Float32:
-		device.Elements[float32](t)[i] = float32(v)
-	case device.Float64:
-		device.Elements[float64](t)[i] = v
-	case device.Float16:
-		device.Elements[uint16](t)[i] = half.F16(float32(v))
-	case device.BFloat16:
-		device.Elements[uint16](t)[i] = half.BF16(float32(v))
-	case device.Int32:
-		device.Elements[int32](t)[i] = int32(v)
-	case device.Int64:
-		device.Elements[int64](t)[i] = int64(v)
-	case device.Uint8:
-		device.Elements[uint8](t)[i] = uint8(v)
-	}
-}
-
-func get(t device.Tensor, i int) float64 {
-	switch t.DType {
-	case device.Float32:
-		return float64(device.Elements[float32](t)[i])
-	case device.Float64:
-		return device.Elements[float64](t)[i]
-	case device.Float16:
-		return float64(half.FromF16(device.Elements[uint16](t)[i]))
-	case device.BFloat16:
-		return float64(half.FromBF16(device.Elements[uint16](t)[i]))
-	case device.Int32:
-		return float64(device.Elements[int32](t)[i])
-	case device.Int64:
-		return float64(device.Elements[int64](t)[i])
-	default:
-		return float64(device.Elements[uint8](t)[i])
-	}
-}
-
 // element is the i-th number that rank r gives: so small that any sum and
 // product of five is exact in every type.
 func element(r, i int) float64 { return float64(1 + (r*7+i*3+i/5)%3) }
@@ -145,7 +107,7 @@ func private(_ *host.Group, dt device.DType, n int) device.Tensor {
 func filled(a alloc, g *host.Group, dt device.DType, r, off, n int) device.Tensor {
 	t := a(g, dt, n)
 	for i := range n {
-		put(t, i, element(r, off+i))
+		backendtest.Put(t, i, element(r, off+i))
 	}
 	return t
 }
@@ -153,7 +115,7 @@ func filled(a alloc, g *host.Group, dt device.DType, r, off, n int) device.Tenso
 // expect compares t with want, exactly.
 func expect(what string, t device.Tensor, want func(i int) float64) error {
 	for i := range t.Len() {
-		if got := get(t, i); got != want(i) {
+		if got := backendtest.Get(t, i); got != want(i) {
 			return fmt.Errorf("%s: element %d of %d is %v, want %v", what, i, t.Len(), got, want(i))
 		}
 	}
@@ -382,14 +344,14 @@ func TestNaN(t *testing.T) {
 			err := each(groups, func(r int, g *host.Group) error {
 				x := private(g, dt, 3)
 				for i := range 3 {
-					put(x, i, float64(i))
+					backendtest.Put(x, i, float64(i))
 				}
-				put(x, r, math.NaN())
+				backendtest.Put(x, r, math.NaN())
 				if err := call(g, &backend.Call{Seq: uint64(seq), Kind: backend.AllReduce, Op: op, Dst: x, Src: x}); err != nil {
 					return err
 				}
 				for i := range 3 {
-					if v := get(x, i); !math.IsNaN(v) {
+					if v := backendtest.Get(x, i); !math.IsNaN(v) {
 						return fmt.Errorf("%v of %v: element %d is %v", op, dt, i, v)
 					}
 				}

@@ -10,53 +10,14 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/half"
 )
 
 var dtypes = []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16, device.Int32, device.Int64, device.Uint8}
 
 func hostTensor(dt device.DType, n int) device.Tensor {
 	return device.NewTensor(device.HostBuffer(make([]byte, n*dt.Size()), nil), dt, n)
-}
-
-// put and get are element i of a host tensor as a number.
-func put(t device.Tensor, i int, v float64) {
-	switch t.DType {
-	case device.Float32:
-		device.Elements[float32](t)[i] = float32(v)
-	case device.Float64:
-		device.Elements[float64](t)[i] = v
-	case device.Float16:
-		device.Elements[uint16](t)[i] = half.F16(float32(v))
-	case device.BFloat16:
-		device.Elements[uint16](t)[i] = half.BF16(float32(v))
-	case device.Int32:
-		device.Elements[int32](t)[i] = int32(v)
-	case device.Int64:
-		device.Elements[int64](t)[i] = int64(v)
-	case device.Uint8:
-		device.Elements[uint8](t)[i] = uint8(v)
-	}
-}
-
-func get(t device.Tensor, i int) float64 {
-	switch t.DType {
-	case device.Float32:
-		return float64(device.Elements[float32](t)[i])
-	case device.Float64:
-		return device.Elements[float64](t)[i]
-	case device.Float16:
-		return float64(half.FromF16(device.Elements[uint16](t)[i]))
-	case device.BFloat16:
-		return float64(half.FromBF16(device.Elements[uint16](t)[i]))
-	case device.Int32:
-		return float64(device.Elements[int32](t)[i])
-	case device.Int64:
-		return float64(device.Elements[int64](t)[i])
-	default:
-		return float64(device.Elements[uint8](t)[i])
-	}
 }
 
 // element is the i-th number that rank r gives: so small that sums and
@@ -150,7 +111,7 @@ func (x trial) run(m *member) error {
 	fill := func(n int) device.Tensor {
 		h := hostTensor(x.dt, n)
 		for i := range n {
-			put(h, i, element(x.dt, r, i))
+			backendtest.Put(h, i, element(x.dt, r, i))
 		}
 		return h
 	}
@@ -183,7 +144,7 @@ func (x trial) run(m *member) error {
 		return err
 	}
 	for i := range dst {
-		if v := get(got, i); math.Abs(v-want(i)) > tolerance(x.dt, x.op, n)*3 {
+		if v := backendtest.Get(got, i); math.Abs(v-want(i)) > tolerance(x.dt, x.op, n)*3 {
 			return fmt.Errorf("element %d of %d is %v, want %v", i, dst, v, want(i))
 		}
 	}
@@ -235,7 +196,7 @@ func uneven(m *member) error {
 	}
 	h := hostTensor(device.Int32, counts[m.rank])
 	for i := range h.Len() {
-		put(h, i, element(device.Int32, m.rank, i))
+		backendtest.Put(h, i, element(device.Int32, m.rank, i))
 	}
 	src, err := m.upload(h)
 	if err != nil {
@@ -255,7 +216,7 @@ func uneven(m *member) error {
 	at := 0
 	for r, n := range counts {
 		for i := range n {
-			if v, want := get(got, at), element(device.Int32, r, i); v != want {
+			if v, want := backendtest.Get(got, at), element(device.Int32, r, i); v != want {
 				return fmt.Errorf("uneven AllGather: element %d of rank %d is %v, want %v", i, r, v, want)
 			}
 			at++
@@ -279,7 +240,7 @@ func exchange(m *member, within bool) error {
 			h := hostTensor(device.Int32, count)
 			if kind == backend.Send {
 				for i := range count {
-					put(h, i, float64(m.rank*1000+peer+i))
+					backendtest.Put(h, i, float64(m.rank*1000+peer+i))
 				}
 			}
 			t, err := m.upload(h)
@@ -320,7 +281,7 @@ func exchange(m *member, within bool) error {
 			return err
 		}
 		for i := range count {
-			if v, want := get(got, i), float64(peer*1000+m.rank+i); v != want {
+			if v, want := backendtest.Get(got, i), float64(peer*1000+m.rank+i); v != want {
 				return fmt.Errorf("element %d from rank %d is %v, want %v", i, peer, v, want)
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
@@ -196,7 +197,7 @@ func (m *member) download(t device.Tensor) (device.Tensor, error) {
 func (m *member) ones() (*backend.Call, error) {
 	h := hostTensor(device.Float32, 1000)
 	for i := range h.Len() {
-		put(h, i, 1)
+		backendtest.Put(h, i, 1)
 	}
 	t, err := m.upload(h)
 	return &backend.Call{Kind: backend.AllReduce, Dst: t, Src: t, Name: "ones"}, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/store"
 )
@@ -107,7 +108,7 @@ func buckets(m *member) error {
 		for i, b := range tensors {
 			h := hostTensor(device.Int32, count)
 			for j := range count {
-				put(h, j, float64(step*100+i*10+m.rank))
+				backendtest.Put(h, j, float64(step*100+i*10+m.rank))
 			}
 			if err := m.dev.CopyIn(m.dev.Compute(), b.Buf, h.Buf.Host()); err != nil {
 				return err
@@ -128,7 +129,7 @@ func buckets(m *member) error {
 			}
 			want := float64(m.size*(step*100+i*10) + m.size*(m.size-1)/2)
 			for j := range count {
-				if v := get(got, j); v != want {
+				if v := backendtest.Get(got, j); v != want {
 					return fmt.Errorf("step %d, bucket %d, element %d is %v, want %v", step, i, j, v, want)
 				}
 			}

@@ -1,0 +1,47 @@
+// Package backendtest has what the tests of backends share.
+package backendtest
+
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/half"
+)
+
+// Put sets element i of a tensor in host memory to a number.
+func Put(t device.Tensor, i int, v float64) {
+	switch t.DType {
+	case device.Float32:
+		device.Elements[float32](t)[i] = float32(v)
+	case device.Float64:
+		device.Elements[float64](t)[i] = v
+	case device.Float16:
+		device.Elements[uint16](t)[i] = half.F16(float32(v))
+	case device.BFloat16:
+		device.Elements[uint16](t)[i] = half.BF16(float32(v))
+	case device.Int32:
+		device.Elements[int32](t)[i] = int32(v)
+	case device.Int64:
+		device.Elements[int64](t)[i] = int64(v)
+	case device.Uint8:
+		device.Elements[uint8](t)[i] = uint8(v)
+	}
+}
+
+// Get is element i of a tensor in host memory as a number.
+func Get(t device.Tensor, i int) float64 {
+	switch t.DType {
+	case device.Float32:
+		return float64(device.Elements[float32](t)[i])
+	case device.Float64:
+		return device.Elements[float64](t)[i]
+	case device.Float16:
+		return float64(half.FromF16(device.Elements[uint16](t)[i]))
+	case device.BFloat16:
+		return float64(half.FromBF16(device.Elements[uint16](t)[i]))
+	case device.Int32:
+		return float64(device.Elements[int32](t)[i])
+	case device.Int64:
+		return float64(device.Elements[int64](t)[i])
+	default:
+		return float64(device.Elements[uint8](t)[i])
+	}
+}
