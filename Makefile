@@ -34,7 +34,7 @@ test-gpu: ## builds into build/gpu, which can be carried to a machine without Go
 
 demo: build ## the lecture's two programs, with traces
 	build/golaunch --nproc-per-node 2 build/toy
-	build/golaunch --nproc-per-node 2 build/mlp --size 512 --batch 64 --steps 10 --trace trace_ddp_example.json
+	build/golaunch --nproc-per-node 2 build/mlp --size 512 --batch 64 --steps 10 --bucket-cap-mb 1 --trace trace_ddp_example.json
 
 clean:
 	rm -rf build trace_*.json

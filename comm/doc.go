@@ -1,6 +1,6 @@
 // Package comm is how the processes of a job talk to each other: process
 // groups and collectives, each asynchronous, over a backend that the group
-// chooses for its device (comm/host for the CPU).
+// chooses for its device: comm/host for the CPU, comm/nccl between GPUs.
 //
 // # A group
 //
