@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/goddp/goddp/comm"
@@ -66,7 +67,7 @@ type Reducer struct {
 
 	scale float64      // of the pass; 1 outside
 	works []*comm.Work // of the pass: the launched buckets, in order
-	early error        // of the pass: a launch that failed
+	early error        // of the pass: what the reducer itself could not do
 	err   error        // of the last pass: why the gradients must not be used
 }
 
@@ -239,6 +240,9 @@ func (r *Reducer) Ready(i int, at device.Event) {
 // ranks are told. A ctx that ends aborts the group: the buckets are in use.
 func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	reduces := r.core.phase == reducing
+	// What the reducer itself could not do is as good a reason to tell the
+	// others: this rank will not apply the step.
+	cause = errors.Join(cause, r.early)
 	actions := r.step(event{kind: finish, failed: cause != nil})
 	r.scale = 1
 	var missing []string
@@ -323,8 +327,7 @@ func (r *Reducer) fill(t device.Tensor, v float64) error {
 
 // missing reads the summed flags.
 func (r *Reducer) missing(ctx context.Context) error {
-	ranks := make([]bool, r.pg.Size())
-	any := false
+	raised := make([]bool, r.pg.Size())
 	for i := range r.buckets {
 		b := &r.buckets[i]
 		word := b.flags.DType.Size()
@@ -334,14 +337,14 @@ func (r *Reducer) missing(ctx context.Context) error {
 		}
 		for at, v := range flags {
 			if v != 0 {
-				ranks[at/word], any = true, true
+				raised[at/word] = true
 			}
 		}
 	}
-	if !any {
+	if !slices.Contains(raised, true) {
 		return nil
 	}
-	return r.reports.collect(ctx, ranks)
+	return r.reports.collect(ctx, raised)
 }
 
 // Bucket describes one bucket, in the order in which they are reduced.

@@ -14,6 +14,8 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -204,6 +206,72 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// faulty is a device that can be told to fail to fill.
+type faulty struct {
+	device.Device
+	fails *bool
+}
+
+func (d faulty) Kernels() device.Kernels { return faultyKernels{d.Device.Kernels(), d.fails} }
+
+type faultyKernels struct {
+	device.Kernels
+	fails *bool
+}
+
+var errFill = errors.New("no fill today")
+
+func (k faultyKernels) Fill(s device.Stream, dst device.Tensor, v float64) error {
+	if *k.fails && v == 0 {
+		return errFill
+	}
+	return k.Kernels.Fill(s, dst, v)
+}
+
+// What the reducer cannot do on one rank, here clearing the flags of a failed
+// pass, is told to all: none of them may apply the step alone.
+func TestTheReducersOwnFailureIsToldToAll(t *testing.T) {
+	kv := store.NewLocal()
+	var wg sync.WaitGroup
+	for rank := range 2 {
+		wg.Go(func() {
+			fails := false
+			pg, err := comm.Init(t.Context(), &comm.Options{
+				World: &comm.World{Rank: rank, Size: 2, LocalRank: rank}, Store: kv.Handle(), Device: faulty{cpu.New(nil), &fails},
+			})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer pg.Close()
+			r, err := New(t.Context(), pg, params(), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			e := engine{pg, r}
+			for pass := range 3 {
+				fails = pass == 1 && rank == 1
+				r.Begin(true)
+				fails = false
+				for i := range 4 {
+					if pass != 0 {
+						e.write(i, 1)
+					}
+				}
+				err := r.Finish(t.Context(), nil)
+				switch {
+				case pass == 1 && (err == nil || !strings.Contains(err.Error(), errFill.Error())):
+					t.Errorf("rank %d: got %v, want rank 1's failure", rank, err)
+				case pass == 2 && err != nil:
+					t.Errorf("rank %d: the next pass: %v", rank, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // A Finish that is given up does not leave the buckets to a reduction that may

@@ -19,8 +19,7 @@ type reports struct {
 	mine  []uint64    // passes of this rank's reports that are still there
 }
 
-// reportTimeout bounds the look-up of a report, which was published before
-// its flag was raised.
+// reportTimeout bounds the dealings with the store about one pass.
 const reportTimeout = 10 * time.Second
 
 func newReports(ctx context.Context, pg *comm.ProcessGroup) (reports, error) {
@@ -56,24 +55,46 @@ func (r *reports) publish(ctx context.Context, params []string, cause error) err
 	return r.store.Set(ctx, key(r.pass, r.rank), report)
 }
 
-// collect reads the reports of the ranks that raised their flags.
-func (r *reports) collect(ctx context.Context, ranks []bool) error {
+// collect reads the reports of the ranks whose flags are raised. A report was
+// published before its flag could be seen, so one that is not there was not
+// made: the flag is another's, of a pass whose flags could not be cleared, or
+// its rank could not publish.
+func (r *reports) collect(ctx context.Context, raised []bool) error {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	e := &MissingGradientError{}
-	for rank, raised := range ranks {
-		if !raised {
+	var silent []Missing
+	for rank, up := range raised {
+		if !up {
 			continue
 		}
-		m := Missing{Rank: rank}
-		report, err := r.store.Get(ctx, key(r.pass, rank))
-		if err == nil {
-			err = json.Unmarshal(report, &m)
+		m, err := r.read(ctx, rank)
+		switch {
+		case err != nil:
+			e.Missing = append(e.Missing, Missing{Rank: rank, Cause: fmt.Sprintf("its report is not to be had: %v", err)})
+		case m == nil:
+			silent = append(silent, Missing{Rank: rank, Cause: "it left no report"})
+		default:
+			e.Missing = append(e.Missing, *m)
 		}
-		if err != nil {
-			m.Cause = fmt.Sprintf("its report is not to be had: %v", err)
-		}
-		e.Missing = append(e.Missing, m)
+	}
+	if len(e.Missing) == 0 {
+		e.Missing = silent
 	}
 	return e
+}
+
+// read returns a rank's report of this pass, nil if there is none.
+func (r *reports) read(ctx context.Context, rank int) (*Missing, error) {
+	key := key(r.pass, rank)
+	there, err := r.store.Check(ctx, key)
+	if err != nil || !there {
+		return nil, err
+	}
+	report, err := r.store.Get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	m := &Missing{Rank: rank}
+	return m, json.Unmarshal(report, m)
 }
