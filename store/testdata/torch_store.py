@@ -78,6 +78,7 @@ def worker():
     dist.all_reduce(x)
     assert x.item() == 3, x
     dist.barrier()
+    dist.destroy_process_group()
     say("done", torch.__version__)
 
 
