@@ -17,8 +17,7 @@ type Config struct {
 	Store store.Store
 	// Device is where the tensors live.
 	Device device.Device
-	// Timeout bounds the making of the group, and every wait inside the
-	// backend that no call's own timeout bounds.
+	// Timeout bounds the making of the group.
 	Timeout time.Duration
 	Log     *slog.Logger
 }
@@ -39,8 +38,10 @@ type Backend interface {
 	// call it, cfg holding their new numbers; members[i] is the rank, in
 	// this group, of the new group's rank i.
 	Split(ctx context.Context, cfg Config, members []int) (Backend, error)
-	// Abort breaks the group: every pending call ends soon with cause.
-	// It returns without waiting for them. The first cause stays.
+	// Abort breaks the group: every pending call ends soon with cause, on the
+	// other ranks too. It returns without waiting for them. The first cause
+	// stays. A cause that is a [*CallError] of a pending call is that call's
+	// error, and the others say that it broke the group.
 	Abort(cause error)
 	// Close ends the group: it waits, while ctx lasts, for pending calls,
 	// tells the peers that this rank left in good order, and releases
@@ -62,6 +63,20 @@ type Task interface {
 	// Span is when the call began to run and when it was done, on the host's
 	// clock; zero Times for what has not happened.
 	Span() (began, done time.Time)
+	// Waiting is the ranks that a running call waits for, as far as the
+	// transport knows. It does not block.
+	Waiting() []int
+}
+
+// Observer is told how a call goes on, each step once: a call that fails may
+// never have run. Its methods return at once, and call nothing of the backend.
+type Observer interface {
+	// Running tells that the call's turn has come: it moves bytes, or waits
+	// for peers.
+	Running(at time.Time)
+	// Ended tells that the call is done, or why it failed. Whoever waits for
+	// the call's end is woken after it.
+	Ended(at time.Time, err error)
 }
 
 // State is where a started call is.

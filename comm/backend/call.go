@@ -103,8 +103,9 @@ type Call struct {
 	Root     int   // the root, or the peer of Send and Recv
 	Calls    []*Call
 	Name     string        // what the caller calls it, such as "bucket 3"; for people
-	Timeout  time.Duration // from the moment it is started
+	Timeout  time.Duration // for whoever watches the call: a backend does not look at it
 	After    device.Event  // Src is ready, and Dst free, at this event; nil: now
+	Observer Observer      // nil: nobody
 }
 
 // DType is the element type of the call's data, Invalid when it has none.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/store"
@@ -32,6 +33,7 @@ func outcomes(t *testing.T, groups []*host.Group, calls func(r int) *backend.Cal
 		}
 		task, err := g.Start(c)
 		if err == nil {
+			backendtest.Deadline(g, r, c, task)
 			ctx, cancel := context.WithTimeoutCause(t.Context(), soon, errors.New("the call hangs"))
 			defer cancel()
 			err = task.Sync(ctx)
@@ -189,6 +191,8 @@ func TestFakeClock(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			backendtest.Deadline(g, r, first, a)
+			backendtest.Deadline(g, r, second, b)
 			errs[r] = a.Sync(context.Background())
 			var own *backend.CallError
 			if err := b.Sync(context.Background()); !errors.Is(err, backend.ErrTimeout) || !errors.As(err, &own) || own.Call.Seq != 2 {

@@ -12,8 +12,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// defaultTimeout bounds the making of a group, and a call, that nothing else
-// bounds.
+// defaultTimeout bounds the making of a group that nothing else bounds.
 const defaultTimeout = 10 * time.Minute
 
 // Group is one rank's end of a group of ranks whose tensors are in host
@@ -133,11 +132,6 @@ func (g *Group) enqueue(t *task, parts []*task) error {
 		return backend.ErrClosed
 	}
 	g.pending++
-	timeout := t.call.Timeout
-	if timeout <= 0 {
-		timeout = g.cfg.Timeout
-	}
-	t.timer = time.AfterFunc(timeout, func() { g.timeout(t, timeout) })
 	for _, part := range parts {
 		g.lane(part.call).put(part)
 	}
@@ -199,22 +193,6 @@ func (g *Group) await(t *task) error {
 		}
 	}
 	return nil
-}
-
-// timeout breaks the group because t was not done in time.
-func (g *Group) timeout(t *task, after time.Duration) {
-	state, _ := t.State()
-	e := &backend.TimeoutError{After: after, State: state}
-	switch c := t.call; {
-	case state > backend.Running:
-		return
-	case state == backend.Queued:
-	case c.Kind == backend.Send || c.Kind == backend.Recv:
-		e.Waiting = []int{c.Root}
-	default:
-		e.Waiting = g.net.missing()
-	}
-	g.fail(g.callError(t, e))
 }
 
 func (g *Group) callError(t *task, err error) error {

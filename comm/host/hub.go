@@ -12,7 +12,7 @@ import (
 
 // Hub joins ranks that are goroutines of one process. They exchange Go memory
 // under Go's own locks, so the race detector sees every hand-over and the
-// fake clock of testing/synctest runs every deadline. A Hub serves any number
+// fake clock of testing/synctest runs all that waits. A Hub serves any number
 // of groups, one after the other or at once.
 type Hub struct {
 	mu    sync.Mutex

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/store"
 )
@@ -66,7 +67,12 @@ func worker(args []string) {
 		for i := range rounds {
 			c := reduceCall(count)
 			c.Seq, c.Timeout = uint64(i), 3*time.Second
-			if err := call(g, c); err != nil {
+			task, err := g.Start(c)
+			if err != nil {
+				return err
+			}
+			backendtest.Deadline(g, rank, c, task)
+			if err := task.Sync(ctx); err != nil {
 				return err
 			}
 			if i%100 == 0 {

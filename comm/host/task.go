@@ -14,10 +14,9 @@ import (
 type task struct {
 	group  *Group
 	call   *backend.Call
-	plan   *plan       // of a collective
-	data   []byte      // of a Send or Recv
-	parent *task       // the Group's, of a call within one
-	timer  *time.Timer // breaks the group at the deadline; nil within a Group
+	plan   *plan  // of a collective
+	data   []byte // of a Send or Recv
+	parent *task  // the Group's, of a call within one
 	done   chan struct{}
 
 	mu           sync.Mutex
@@ -57,6 +56,17 @@ func (t *task) State() (backend.State, error) {
 	return t.state, t.err
 }
 
+// Waiting is the ranks that have not shown their part of a running call yet.
+func (t *task) Waiting() []int {
+	switch state, _ := t.State(); {
+	case state != backend.Running:
+		return nil
+	case t.call.Kind == backend.Send || t.call.Kind == backend.Recv:
+		return []int{t.call.Root}
+	}
+	return t.group.net.missing()
+}
+
 func (t *task) Span() (began, done time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -67,10 +77,14 @@ func (t *task) Span() (began, done time.Time) {
 func (t *task) begin() {
 	for ; t != nil; t = t.parent {
 		t.mu.Lock()
-		if t.state == backend.Queued {
+		first := t.state == backend.Queued
+		if first {
 			t.state, t.began = backend.Running, time.Now()
 		}
 		t.mu.Unlock()
+		if o := t.call.Observer; first && o != nil {
+			o.Running(t.began)
+		}
 	}
 }
 
@@ -94,8 +108,8 @@ func (t *task) finish(err error) {
 	}
 	err = t.err
 	t.mu.Unlock()
-	if t.timer != nil {
-		t.timer.Stop()
+	if o := t.call.Observer; o != nil {
+		o.Ended(t.ended, err)
 	}
 	close(t.done)
 	if t.parent != nil {

@@ -53,12 +53,12 @@
 // NCCL's arithmetic differs from comm/host's in places: Min and Max may drop a
 // NaN, and Avg of a floating-point type multiplies by 1/N rounded to the type
 // before it sums. Ranks that call different collectives are not noticed by
-// NCCL: they hang until a deadline, or receive wrong data.
+// NCCL: they hang until they are aborted, or receive wrong data.
 //
 // # Failure
 //
 // While calls are pending one goroutine looks every few milliseconds at their
-// events, their deadlines and NCCL's asynchronous errors. What it finds breaks
+// events and NCCL's asynchronous errors. What it finds, or an Abort, breaks
 // the group: the other ranks are told, pending calls return the first cause,
 // and the communicators are aborted, on threads that are given up on after two
 // seconds. A thread that never comes out of NCCL stays, and with it the

@@ -77,11 +77,7 @@ func (g *Group) communicator(ctx context.Context, id []byte, rank, size int) (*c
 
 // Start enqueues a call.
 func (g *Group) Start(c *backend.Call) (backend.Task, error) {
-	t := &task{group: g, call: c, timeout: c.Timeout}
-	if t.timeout <= 0 {
-		t.timeout = g.cfg.Timeout
-	}
-	t.deadline = time.Now().Add(t.timeout)
+	t := &task{group: g, call: c}
 	l, err := g.admit(t)
 	if err != nil {
 		return nil, err
@@ -145,9 +141,12 @@ func (g *Group) lane(c *backend.Call) (*lane, error) {
 
 // finish ends a pending call. mu is held.
 func (g *Group) finish(t *task, err error) {
-	t.state, t.err = backend.Done, err
+	t.state, t.err, t.ended = backend.Done, err, time.Now()
 	if err != nil {
 		t.state = backend.Failed
+	}
+	if o := t.call.Observer; o != nil {
+		o.Ended(t.ended, err)
 	}
 	g.memory.busy.Add(-1)
 	g.pending--

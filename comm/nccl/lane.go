@@ -131,7 +131,7 @@ func (l *lane) drain() {
 }
 
 // connect makes the communicator at the lane's first call, or breaks the group
-// and returns false. The call's deadline breaks it too.
+// and returns false.
 func (l *lane) connect(first *task) bool {
 	if l.comm != nil {
 		return true

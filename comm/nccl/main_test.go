@@ -163,7 +163,11 @@ func (m *member) start(c *backend.Call) (backend.Task, error) {
 	if c.After == nil {
 		c.After = m.dev.Compute().Record()
 	}
-	return m.Start(c)
+	task, err := m.Start(c)
+	if err == nil {
+		backendtest.Deadline(m, m.rank, c, task)
+	}
+	return task, err
 }
 
 // call runs a call to its end.

@@ -13,10 +13,8 @@ import (
 
 // task is a call that was started.
 type task struct {
-	group    *Group
-	call     *backend.Call
-	timeout  time.Duration
-	deadline time.Time
+	group *Group
+	call  *backend.Call
 
 	// Under group.mu. What follows is not there before the call is enqueued: end
 	// is behind it on its lane's stream, before behind the call before.
@@ -41,7 +39,6 @@ func (t *task) look() error {
 		return err
 	}
 	if done {
-		t.ended = time.Now()
 		t.group.finish(t, nil)
 		return nil
 	}
@@ -52,6 +49,9 @@ func (t *task) look() error {
 			}
 		}
 		t.state, t.ran = backend.Running, time.Now()
+		if o := t.call.Observer; o != nil {
+			o.Running(t.ran)
+		}
 	}
 	return nil
 }
@@ -162,6 +162,17 @@ func (t *task) Span() (began, done time.Time) {
 		}
 	}
 	return exact, done
+}
+
+// Waiting is the peer of a running Send or Recv: NCCL does not tell whom a
+// collective waits for.
+func (t *task) Waiting() []int {
+	t.group.mu.Lock()
+	defer t.group.mu.Unlock()
+	if k := t.call.Kind; t.state == backend.Running && (k == backend.Send || k == backend.Recv) {
+		return []int{t.call.Root}
+	}
+	return nil
 }
 
 // Bounds of waiting: at first without a pause, because most calls are short,

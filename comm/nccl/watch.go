@@ -10,8 +10,7 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 )
 
-// What watch looks at, and how often: events and deadlines, errors that NCCL
-// noticed. A call that runs although a rank it needs has left gets leftGrace
+// What watch looks at, and how often: events, and errors that NCCL noticed. A call that runs although a rank it needs has left gets leftGrace
 // to end.
 const (
 	tick      = 2 * time.Millisecond
@@ -64,9 +63,7 @@ func (g *Group) sweep(now time.Time) (busy bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, l := range g.lanes {
-		// A lane's calls end in order, so the first that is not done is the one
-		// to look at; the deadlines may be in any.
-		done := 0
+		done := 0 // a lane's calls end in order
 		for _, t := range l.pending {
 			if err := t.look(); err != nil {
 				return true, g.callError(t, err)
@@ -77,27 +74,14 @@ func (g *Group) sweep(now time.Time) (busy bool, err error) {
 			done++
 		}
 		l.pending = slices.Delete(l.pending, 0, done)
-		for i, t := range l.pending {
-			if now.After(t.deadline) {
-				return true, g.callError(t, t.overdue())
-			}
-			if i == 0 {
-				if peer, ok := g.deserted(t, now); ok {
-					return true, g.callError(t, &backend.PeerLostError{Peer: peer, Left: true})
-				}
+		if len(l.pending) > 0 {
+			t := l.pending[0]
+			if peer, ok := g.deserted(t, now); ok {
+				return true, g.callError(t, &backend.PeerLostError{Peer: peer, Left: true})
 			}
 		}
 	}
 	return g.pending > 0, nil
-}
-
-// overdue is the error of a call whose deadline passed. group.mu is held.
-func (t *task) overdue() error {
-	e := &backend.TimeoutError{After: t.timeout, State: t.state}
-	if k := t.call.Kind; t.state == backend.Running && (k == backend.Send || k == backend.Recv) {
-		e.Waiting = []int{t.call.Root}
-	}
-	return e
 }
 
 // deserted tells whether a call runs in vain because a rank it needs left. mu

@@ -2,9 +2,27 @@
 package backendtest
 
 import (
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/half"
 )
+
+// Deadline aborts a backend, as comm's watchdog does, when a call that rank
+// started is not done by its timeout; a call without a timeout may take for
+// ever.
+func Deadline(b backend.Backend, rank int, c *backend.Call, t backend.Task) {
+	if c.Timeout == 0 {
+		return
+	}
+	time.AfterFunc(c.Timeout, func() {
+		if state, _ := t.State(); state < backend.Done {
+			late := &backend.TimeoutError{After: c.Timeout, State: state, Waiting: t.Waiting()}
+			b.Abort(&backend.CallError{Rank: rank, Call: c.Fingerprint(), Name: c.Name, Err: late})
+		}
+	})
+}
 
 // Put sets element i of a tensor in host memory to a number.
 func Put(t device.Tensor, i int, v float64) {
