@@ -41,7 +41,7 @@ func (pg *ProcessGroup) check(c *backend.Call) {
 	fail := func(format string, args ...any) {
 		panic(&UsageError{Rank: pg.rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)})
 	}
-	if pg.batch != nil && pg.batch.call == nil {
+	if pg.batch != nil && pg.batch.over {
 		fail("after its Coalesce")
 	}
 	if pg.batch != nil && pg.opts.Timeout != 0 {

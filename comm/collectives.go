@@ -2,32 +2,40 @@ package comm
 
 import (
 	"errors"
+	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
 )
 
 // start numbers a checked call and hands it to the backend.
-func (pg *ProcessGroup) start(c *backend.Call) *Work {
-	pg.check(c)
-	c.Name, c.After = pg.opts.Name, pg.opts.After
-	if pg.batch != nil {
-		pg.batch.call.Calls = append(pg.batch.call.Calls, c)
-		return pg.batch
+func (pg *ProcessGroup) start(call backend.Call) *Work {
+	pg.check(&call)
+	call.Name, call.After = pg.opts.Name, pg.opts.After
+	if b := pg.batch; b != nil {
+		b.calls = append(b.calls, &call)
+		return &Work{err: errCoalesced}
 	}
-	if c.Timeout = pg.opts.Timeout; c.Timeout == 0 {
-		c.Timeout = pg.timeout
+	if call.Timeout = pg.opts.Timeout; call.Timeout == 0 {
+		call.Timeout = pg.timeout
 	}
-	if c.After == nil {
-		c.After = pg.dev.Compute().Record()
+	if call.After == nil {
+		call.After = pg.dev.Compute().Record()
 	}
-	w := &Work{call: c, stream: pg.dev.Compute()}
+	w := &Work{call: call, group: pg.group, created: time.Now()}
+	w.call.Observer, w.deadline = (*observed)(w), w.created.Add(call.Timeout)
 	pg.startMu.Lock()
 	defer pg.startMu.Unlock()
-	pg.number(c)
-	if w.task, w.err = pg.backend.Start(c); w.err != nil {
-		w.err = &CallError{Rank: pg.rank, Call: c.Fingerprint(), Name: c.Name, Err: w.err}
+	pg.number(&w.call)
+	pg.watch.started(w)
+	task, err := pg.backend.Start(&w.call)
+	if err != nil {
+		w.err = &CallError{Rank: pg.rank, Call: w.call.Fingerprint(), Name: w.call.Name, Err: err}
+		pg.watch.ended(w, w.err)
+		return w
 	}
+	w.task = task
+	w.started.Store(true)
 	return w
 }
 
@@ -52,12 +60,12 @@ func (pg *ProcessGroup) number(c *backend.Call) {
 // AllReduce combines t of all ranks, in place: every rank ends with the same
 // bits.
 func (pg *ProcessGroup) AllReduce(t device.Tensor, op ReduceOp) *Work {
-	return pg.start(&backend.Call{Kind: backend.AllReduce, Op: op, Dst: t, Src: t})
+	return pg.start(backend.Call{Kind: backend.AllReduce, Op: op, Dst: t, Src: t})
 }
 
 // Broadcast copies t of rank root to t of all ranks.
 func (pg *ProcessGroup) Broadcast(t device.Tensor, root int) *Work {
-	c := &backend.Call{Kind: backend.Broadcast, Dst: t, Root: root}
+	c := backend.Call{Kind: backend.Broadcast, Dst: t, Root: root}
 	if pg.rank == root {
 		c.Src = t
 	}
@@ -67,13 +75,13 @@ func (pg *ProcessGroup) Broadcast(t device.Tensor, root int) *Work {
 // Reduce combines src of all ranks into dst of rank root. Elsewhere dst is
 // ignored; on root it may be src.
 func (pg *ProcessGroup) Reduce(dst, src device.Tensor, op ReduceOp, root int) *Work {
-	return pg.start(&backend.Call{Kind: backend.Reduce, Op: op, Dst: pg.only(root, dst), Src: src, Root: root})
+	return pg.start(backend.Call{Kind: backend.Reduce, Op: op, Dst: pg.only(root, dst), Src: src, Root: root})
 }
 
 // AllGather concatenates src [c] of all ranks, in order of rank, in dst
 // [Size·c] of all ranks.
 func (pg *ProcessGroup) AllGather(dst, src device.Tensor) *Work {
-	return pg.start(&backend.Call{Kind: backend.AllGather, Dst: dst, Src: src})
+	return pg.start(backend.Call{Kind: backend.AllGather, Dst: dst, Src: src})
 }
 
 // AllGatherUneven is AllGather where rank r gives counts[r] elements. counts
@@ -82,47 +90,47 @@ func (pg *ProcessGroup) AllGatherUneven(dst, src device.Tensor, counts []int) *W
 	if counts == nil {
 		counts = []int{}
 	}
-	return pg.start(&backend.Call{Kind: backend.AllGather, Dst: dst, Src: src, Counts: counts})
+	return pg.start(backend.Call{Kind: backend.AllGather, Dst: dst, Src: src, Counts: counts})
 }
 
 // ReduceScatter combines src [Size·c] of all ranks and gives rank r the r-th c
 // elements in dst [c].
 func (pg *ProcessGroup) ReduceScatter(dst, src device.Tensor, op ReduceOp) *Work {
-	return pg.start(&backend.Call{Kind: backend.ReduceScatter, Op: op, Dst: dst, Src: src})
+	return pg.start(backend.Call{Kind: backend.ReduceScatter, Op: op, Dst: dst, Src: src})
 }
 
 // Gather concatenates src [c] of all ranks in dst [Size·c] of rank root.
 // Elsewhere dst is ignored.
 func (pg *ProcessGroup) Gather(dst, src device.Tensor, root int) *Work {
-	return pg.start(&backend.Call{Kind: backend.Gather, Dst: pg.only(root, dst), Src: src, Root: root})
+	return pg.start(backend.Call{Kind: backend.Gather, Dst: pg.only(root, dst), Src: src, Root: root})
 }
 
 // Scatter gives rank r, in dst [c], the r-th c elements of src [Size·c] of
 // rank root. Elsewhere src is ignored.
 func (pg *ProcessGroup) Scatter(dst, src device.Tensor, root int) *Work {
-	return pg.start(&backend.Call{Kind: backend.Scatter, Dst: dst, Src: pg.only(root, src), Root: root})
+	return pg.start(backend.Call{Kind: backend.Scatter, Dst: dst, Src: pg.only(root, src), Root: root})
 }
 
 // AllToAll gives rank r, at the s-th c elements of dst [Size·c], the r-th c
 // elements of rank s's src [Size·c].
 func (pg *ProcessGroup) AllToAll(dst, src device.Tensor) *Work {
-	return pg.start(&backend.Call{Kind: backend.AllToAll, Dst: dst, Src: src})
+	return pg.start(backend.Call{Kind: backend.AllToAll, Dst: dst, Src: src})
 }
 
 // Barrier ends when all ranks have started it.
 func (pg *ProcessGroup) Barrier() *Work {
-	return pg.start(&backend.Call{Kind: backend.Barrier})
+	return pg.start(backend.Call{Kind: backend.Barrier})
 }
 
 // Send sends src to rank peer, which calls Recv for as many elements. It is
 // done when src may be changed again.
 func (pg *ProcessGroup) Send(src device.Tensor, peer int) *Work {
-	return pg.start(&backend.Call{Kind: backend.Send, Src: src, Root: peer})
+	return pg.start(backend.Call{Kind: backend.Send, Src: src, Root: peer})
 }
 
 // Recv receives dst from rank peer.
 func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
-	return pg.start(&backend.Call{Kind: backend.Recv, Dst: dst, Root: peer})
+	return pg.start(backend.Call{Kind: backend.Recv, Dst: dst, Root: peer})
 }
 
 // Coalesce starts the calls that f makes on the view of the group it is given
@@ -131,11 +139,16 @@ func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
 // may have names and events of their own, but no timeout. The view is of no
 // use after f.
 func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
-	batch := &Work{call: &backend.Call{Kind: backend.Group}, err: errCoalesced}
-	f(&ProcessGroup{group: pg.group, batch: batch})
-	whole := batch.call
-	batch.call = nil // what comes late must not reach a call in flight
-	return pg.start(whole)
+	b := &batch{}
+	f(&ProcessGroup{group: pg.group, batch: b})
+	b.over = true
+	return pg.start(backend.Call{Kind: backend.Group, Calls: b.calls})
+}
+
+// batch is the calls of a Coalesce.
+type batch struct {
+	calls []*backend.Call
+	over  bool // what comes late must not reach a call in flight
 }
 
 // errCoalesced is what waiting for one call of a batch returns.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
@@ -19,7 +20,7 @@ import (
 type ProcessGroup struct {
 	*group
 	opts  CallOptions // what With has set
-	batch *Work       // of the Coalesce that this view belongs to
+	batch *batch      // of the Coalesce that this view belongs to
 }
 
 // group is what all views of one process group share.
@@ -42,7 +43,10 @@ type group struct {
 	splits  int
 
 	ctx      context.Context // Init's: when it ends, the group is aborted
-	givenUp  sync.WaitGroup  // calls on staged memory whose callers went on
+	watch    *watch          // shared by all groups of one Init
+	givenUp  atomic.Bool     // the program aborted or closed the group: what fails now is its own doing
+	strays   sync.WaitGroup  // calls on staged memory whose callers went on
+	parent   *ProcessGroup   // that this one was split from, if any
 	childMu  sync.Mutex
 	children []*ProcessGroup // split from this one
 
@@ -102,10 +106,17 @@ func (g *group) Alloc(size int) (device.Buffer, error) {
 	return b, nil
 }
 
+// OnShutdown has f run before the watchdog ends the process for a failure of a
+// call, whose cause it is told; other modes than AsyncErrorHandling do not end
+// it. f must return by the time that ctx ends, and can rely on nothing that
+// another goroutine may be in the middle of.
+func (g *group) OnShutdown(f func(ctx context.Context, cause error)) { g.watch.onShutdown(f) }
+
 // Abort breaks the group, and those split from it, on this rank: its pending
 // and later calls return an error that matches ErrAborted and wraps cause;
 // those of the other ranks soon fail as well.
 func (g *group) Abort(cause error) {
+	g.givenUp.Store(true)
 	for _, c := range g.split() {
 		c.Abort(cause)
 	}
@@ -127,6 +138,10 @@ const closeGrace = 10 * time.Second
 // after it return ErrClosed. Closing again does nothing.
 func (g *group) Close() error {
 	g.closeOnce.Do(func() {
+		g.givenUp.Store(true)
+		if g.parent == nil {
+			g.watch.leave()
+		}
 		for _, c := range g.split() {
 			c.Close()
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"time"
 
@@ -30,11 +31,23 @@ type Options struct {
 	// Timeout bounds the making of the group, and each call that has no
 	// timeout of its own; 0: DefaultTimeout.
 	Timeout time.Duration
+	// ErrorMode is what a failed call leads to; DefaultErrorMode: what the
+	// environment says.
+	ErrorMode ErrorMode
+	// ShutdownTimeout bounds the functions given to OnShutdown; 0:
+	// DefaultShutdownTimeout.
+	ShutdownTimeout time.Duration
 	// Log receives what the group has to say; nil: slog.Default.
 	Log *slog.Logger
 	// WrapBackend, if not nil, is put around the backend of the group, and of
 	// the groups split from it: to watch, delay or fail its calls.
 	WrapBackend func(backend.Backend) backend.Backend
+
+	// What the environment says, by settle.
+	heartbeat  time.Duration // for how long the watchdog may be stuck
+	monitoring bool          // whether the process ends when it is
+
+	exit func(code int) // os.Exit, but for tests
 }
 
 func (o *Options) orDefaults() Options {
@@ -44,6 +57,12 @@ func (o *Options) orDefaults() Options {
 	}
 	if d.Timeout == 0 {
 		d.Timeout = DefaultTimeout
+	}
+	if d.ShutdownTimeout == 0 {
+		d.ShutdownTimeout = DefaultShutdownTimeout
+	}
+	if d.exit == nil {
+		d.exit = os.Exit
 	}
 	if d.Log == nil {
 		d.Log = slog.Default()
@@ -62,6 +81,9 @@ func (o *Options) orDefaults() Options {
 // an Init that failed, only when it failed on all of them.
 func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	o := opts.orDefaults()
+	if err := o.settle(); err != nil {
+		return nil, err
+	}
 	if o.World == nil {
 		w, err := WorldFromEnv()
 		if err != nil {
@@ -140,20 +162,23 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 	if err != nil {
 		return nil, err
 	}
-	pg := newGroup(ctx, w, cfg, view, be, o)
+	d := newWatch(w, view, o)
+	release.addClose(func() error { d.stop(); return nil })
+	pg := newGroup(ctx, w, cfg, view, be, d, o.WrapBackend)
 	pg.release = append(release, pg.release...)
 	return pg, nil
 }
 
 // newGroup is the group itself, over a backend that is connected and now its
-// own.
-func newGroup(ctx context.Context, w World, cfg backend.Config, view store.Store, be backend.Backend, o Options) *ProcessGroup {
+// own, under a watchdog.
+func newGroup(ctx context.Context, w World, cfg backend.Config, view store.Store, be backend.Backend, d *watch, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
 	pg := &ProcessGroup{group: &group{
-		rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: o.WrapBackend(be), wrap: o.WrapBackend,
+		rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrap: wrap, watch: d,
 		timeout: cfg.Timeout, log: cfg.Log, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), ctx: ctx,
 	}}
+	d.add(pg.group)
 	stop := context.AfterFunc(ctx, func() { pg.Abort(context.Cause(ctx)) })
-	pg.release.addClose(func() error { pg.givenUp.Wait(); return nil }) // Close of the backend ends their calls
+	pg.release.addClose(func() error { pg.strays.Wait(); return nil }) // Close of the backend ends their calls
 	pg.release.add(pg.backend.Close)
 	pg.release.addClose(func() error { stop(); return nil })
 	return pg

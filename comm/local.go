@@ -14,10 +14,17 @@ import (
 // this process: group r belongs to the goroutine that is rank r. Each has a
 // device of its own. The ranks exchange Go memory through channels, so that
 // the race detector sees across ranks and a testing/synctest bubble's clock
-// drives the deadlines. Of opts, World, Store and Device are ignored. Close
-// every group.
+// drives the deadlines. Of opts, World, Store and Device are ignored, and
+// AsyncErrorHandling is CleanUpOnly: no rank ends the process. Close every
+// group.
 func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	o := opts.orDefaults()
+	if err := o.settle(); err != nil {
+		return nil, err
+	}
+	if o.ErrorMode == AsyncErrorHandling {
+		o.ErrorMode = CleanUpOnly
+	}
 	hub, kv := host.NewHub(), store.NewLocal()
 	groups, errs := make([]*ProcessGroup, n), make([]error, n)
 	var wg sync.WaitGroup
@@ -50,7 +57,12 @@ func joinLocal(rank, size int, hub *host.Hub, kv store.Store, o Options) (*Proce
 		dev.Close()
 		return nil, err
 	}
-	pg := newGroup(context.Background(), w, cfg, store.Prefix(kv, "group"), be, o)
-	pg.release = append(releases{func(context.Context) error { return dev.Close() }}, pg.release...)
+	view := store.Prefix(kv, "group")
+	d := newWatch(w, view, o)
+	pg := newGroup(context.Background(), w, cfg, view, be, d, o.WrapBackend)
+	var release releases
+	release.addClose(dev.Close)
+	release.addClose(func() error { d.stop(); return nil })
+	pg.release = append(release, pg.release...)
 	return pg, nil
 }

@@ -62,7 +62,7 @@ func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) err
 		free()
 		return err
 	}
-	pg.givenUp.Go(func() { // ends with the call, which has a deadline; Close waits for it
+	pg.strays.Go(func() { // ends with the call, which has a deadline; Close waits for it
 		w.Sync(context.Background())
 		free()
 	})

@@ -3,29 +3,44 @@ package comm
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/device"
 )
 
 // Work is a call in flight, or done.
 type Work struct {
-	call   *backend.Call
-	stream device.Stream
-	task   backend.Task
-	err    error // of a call that could not be started
+	call  backend.Call
+	group *group
+	task  backend.Task
+	err   error // of a call that could not be started
+
+	created  time.Time
+	deadline time.Time
+	running  atomic.Int64 // since when, in nanoseconds after created; 0: not yet
+	over     atomic.Bool
+	started  atomic.Bool // task is set
+
+	// The watchdog's, under its lock: the call's place among those in flight.
+	older, younger *Work
+	late           bool
 }
 
 // Wait makes what is computed from now on, on the device's compute stream,
-// see the call's result. On the CPU, whose stream runs inline, it blocks until
-// the call is done; on a GPU it does not block. Its error is the call's where
-// that is known, or ctx's cause.
+// see the call's result. On the CPU, whose stream runs inline, and in
+// BlockingWait mode, it blocks until the call is done; else, on a GPU, it does
+// not block. Its error is the call's where that is known, or ctx's cause.
 func (w *Work) Wait(ctx context.Context) error {
 	if w.err != nil {
 		return w.err
 	}
-	return w.task.Join(ctx, w.stream)
+	if w.group.watch.mode == BlockingWait {
+		if err := w.task.Sync(ctx); err != nil {
+			return err
+		}
+	}
+	return w.task.Join(ctx, w.group.dev.Compute())
 }
 
 // Sync blocks until the call is done, has failed, or ctx ends: the call
@@ -73,7 +88,32 @@ func (m Moment) Time() time.Time {
 func (w *Work) String() string {
 	s, err := w.State()
 	if err != nil {
-		return fmt.Sprintf("%v: %v: %v", w.call, s, err)
+		return fmt.Sprintf("%v: %v: %v", &w.call, s, err)
 	}
-	return fmt.Sprintf("%v: %v", w.call, s)
+	return fmt.Sprintf("%v: %v", &w.call, s)
+}
+
+// observed is a Work as the backend sees it, which tells it how the call goes
+// on.
+type observed Work
+
+func (o *observed) Running(at time.Time) {
+	o.running.Store(max(1, int64(at.Sub(o.created))))
+}
+
+func (o *observed) Ended(at time.Time, err error) {
+	o.over.Store(true)
+	o.group.watch.ended((*Work)(o), err)
+}
+
+// progress is the state of a call as the backend told it last: nobody asks a
+// driver.
+func (w *Work) progress() State {
+	switch {
+	case w.over.Load():
+		return Done
+	case w.running.Load() > 0:
+		return Running
+	}
+	return Queued
 }

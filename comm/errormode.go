@@ -1,0 +1,111 @@
+package comm
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goddp/goddp/comm/watchdog"
+)
+
+// ErrorMode is what a failed call leads to: one whose deadline passed, whose
+// peer died, or that another rank failed.
+type ErrorMode = watchdog.Mode
+
+// The error modes. In each but NoErrorHandling the rank's flight record is
+// written, the other ranks are told, and the group breaks: its pending and
+// later calls return the cause.
+const (
+	// DefaultErrorMode is what GODDP_BLOCKING_WAIT and
+	// GODDP_ASYNC_ERROR_HANDLING say, or PyTorch's names for them with
+	// TORCH_NCCL_ in front; else AsyncErrorHandling.
+	DefaultErrorMode = watchdog.Default
+	// AsyncErrorHandling (1 or 3 in the environment) ends the process if it
+	// does not close the group by itself in a moment. Functions given to
+	// OnShutdown run before.
+	AsyncErrorHandling = watchdog.Async
+	// CleanUpOnly (2) lets the process live.
+	CleanUpOnly = watchdog.CleanUp
+	// NoErrorHandling (0) only logs a deadline that passes: the call goes on.
+	NoErrorHandling = watchdog.None
+	// BlockingWait makes Wait block, on a GPU too, until the call is done or
+	// has failed, and lets the process live: it can close the group, and Init
+	// another.
+	BlockingWait = watchdog.Blocking
+)
+
+// DefaultHeartbeat bounds how long the watchdog may be stuck.
+const DefaultHeartbeat = 600 * time.Second
+
+// settle lets the environment decide what the options leave open.
+func (o *Options) settle() error {
+	var e env
+	o.monitoring = e.flag("ENABLE_MONITORING", true)
+	o.heartbeat = DefaultHeartbeat
+	if name, v, ok := setting("HEARTBEAT_TIMEOUT_SEC"); ok {
+		n, err := strconv.Atoi(v)
+		if err != nil || n <= 0 {
+			e.addf("%s is %q, not a number of seconds", name, v)
+		}
+		o.heartbeat = time.Duration(n) * time.Second
+	}
+	if mode := e.errorMode(); o.ErrorMode == DefaultErrorMode {
+		o.ErrorMode = mode
+	}
+	if len(e) > 0 {
+		return fmt.Errorf("comm: what the environment says of failures: %s", strings.Join(e, "; "))
+	}
+	return nil
+}
+
+// errorMode is the environment's.
+func (e *env) errorMode() ErrorMode {
+	blocking := e.flag("BLOCKING_WAIT", false)
+	name, v, ok := setting("ASYNC_ERROR_HANDLING")
+	mode := AsyncErrorHandling
+	switch v {
+	case "0":
+		mode = NoErrorHandling
+	case "2":
+		mode = CleanUpOnly
+	case "", "1", "3":
+	default:
+		e.addf("%s is %q, not 0, 1, 2 or 3", name, v)
+	}
+	switch {
+	case blocking && ok && mode != NoErrorHandling:
+		e.addf("blocking wait and asynchronous error handling are both on: set %s=0, or leave blocking wait off", name)
+	case blocking:
+		return BlockingWait
+	}
+	return mode
+}
+
+// setting looks a variable up by the names that PyTorch's users know, ours
+// first.
+func setting(suffix string) (name, value string, ok bool) {
+	for _, prefix := range []string{"GODDP_", "TORCH_NCCL_", "NCCL_"} {
+		if value, ok = os.LookupEnv(prefix + suffix); ok {
+			return prefix + suffix, value, true
+		}
+	}
+	return "", "", false
+}
+
+// flag reads a setting that is on or off.
+func (e *env) flag(suffix string, fallback bool) bool {
+	name, v, ok := setting(suffix)
+	if !ok {
+		return fallback
+	}
+	switch strings.ToLower(v) {
+	case "1", "y", "yes", "t", "true":
+		return true
+	case "0", "n", "no", "f", "false":
+		return false
+	}
+	e.addf("%s is %q, neither 0 nor 1", name, v)
+	return fallback
+}

@@ -1,0 +1,266 @@
+package comm
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goddp/goddp/comm/watchdog"
+	"github.com/goddp/goddp/store"
+)
+
+// watch is the watchdog of the groups of one Init or Local, those split from
+// them included: one goroutine, which knows the calls in flight and their
+// deadlines. What a call is doing it is told by the backend, and what to do
+// about a failure it asks its core. It never calls a driver, which may hang.
+type watch struct {
+	mode       ErrorMode
+	heartbeat  time.Duration
+	monitoring bool
+	world      World
+	log        *slog.Logger
+	kv         store.Store // of the group from Init; no other rank is there to tell if the world has one
+	exit       func(code int)
+
+	core     watchdog.Core // loop's
+	overdue  *Work         // loop's: the call that core acts on, if a deadline passed
+	first    announcement  // loop's: the failure that another rank announced
+	records  []record      // loop's: what the other ranks answered
+	patience *time.Timer   // loop's: until the group should have broken
+	busy     atomic.Int64  // since when, in Unix nanoseconds, loop has been at work; 0: it waits
+
+	wake      chan struct{} // of one: there are events, or an earlier deadline
+	leaving   chan struct{} // closed when the program closes the group
+	done      chan struct{} // closed when loop has ended
+	leaveOnce sync.Once
+	ctx       context.Context
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup // what asks and listens; ends with ctx
+
+	mu          sync.Mutex
+	events      []event
+	cause       error // of the first failure that the backend noticed
+	oldest      *Work // calls in flight, in the order of their start
+	newest      *Work
+	next        time.Time // when loop looks at deadlines; no call in flight has an earlier one
+	groups      []*group
+	hooks       []func(context.Context, error)
+	hookTimeout time.Duration
+}
+
+// event is what loop is told.
+type event struct {
+	kind    watchdog.Event
+	call    *Work        // Overdue
+	first   announcement // Told
+	records []record     // Gathered
+}
+
+// far is later than any deadline.
+var far = time.Unix(math.MaxInt32*1000, 0)
+
+// newWatch starts the watchdog of a rank's groups. stop ends it.
+func newWatch(w World, kv store.Store, o Options) *watch {
+	d := &watch{
+		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, world: w, log: o.Log, kv: kv, exit: o.exit,
+		core: watchdog.Core{Mode: o.ErrorMode}, hookTimeout: o.ShutdownTimeout,
+		wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), next: far,
+	}
+	d.patience = time.NewTimer(0)
+	d.patience.Stop()
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	if w.Size > 1 && o.ErrorMode != NoErrorHandling {
+		d.wg.Go(d.listen)
+	}
+	d.wg.Go(d.monitor)
+	go d.loop()
+	return d
+}
+
+// stop ends the watchdog once it has done what a failure asks for: the program
+// closes the group.
+func (d *watch) stop() {
+	d.tell(event{kind: watchdog.Leave})
+	<-d.done
+	d.cancel()
+	d.wg.Wait()
+}
+
+// leave notes that the program is closing the group: nobody has to end the
+// process for it.
+func (d *watch) leave() { d.leaveOnce.Do(func() { close(d.leaving) }) }
+
+// tell gives loop an event.
+func (d *watch) tell(e event) {
+	d.mu.Lock()
+	d.events = append(d.events, e)
+	d.mu.Unlock()
+	d.poke()
+}
+
+func (d *watch) poke() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// loop looks at deadlines when one passes, and acts on failures.
+func (d *watch) loop() {
+	defer close(d.done)
+	timer := time.NewTimer(time.Until(far))
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-d.wake:
+		case <-d.patience.C:
+			d.tell(event{kind: watchdog.Waited})
+		}
+		d.busy.Store(time.Now().UnixNano())
+		next, late := d.sweep(time.Now())
+		for _, w := range late {
+			d.tell(event{kind: watchdog.Overdue, call: w})
+		}
+		for _, e := range d.take() {
+			d.handle(e)
+			if e.kind == watchdog.Leave {
+				return
+			}
+		}
+		d.busy.Store(0)
+		timer.Reset(time.Until(next))
+	}
+}
+
+// take returns the events that came.
+func (d *watch) take() []event {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	events := d.events
+	d.events = nil
+	return events
+}
+
+// sweep finds the calls whose deadlines passed since the last sweep, and when
+// to sweep again.
+func (d *watch) sweep(now time.Time) (next time.Time, late []*Work) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now.Before(d.next) {
+		return d.next, nil
+	}
+	d.next = far
+	for w := d.oldest; w != nil; w = w.younger {
+		switch {
+		case w.late:
+		case !w.deadline.After(now):
+			w.late = true
+			late = append(late, w)
+		case w.deadline.Before(d.next):
+			d.next = w.deadline
+		}
+	}
+	return d.next, late
+}
+
+// started adds a call to those in flight.
+func (d *watch) started(w *Work) {
+	d.mu.Lock()
+	w.older = d.newest
+	if w.older != nil {
+		w.older.younger = w
+	} else {
+		d.oldest = w
+	}
+	d.newest = w
+	earlier := w.deadline.Before(d.next)
+	if earlier {
+		d.next = w.deadline
+	}
+	d.mu.Unlock()
+	if earlier {
+		d.poke()
+	}
+}
+
+// ended removes a call from those in flight, and notes why it failed.
+func (d *watch) ended(w *Work, err error) {
+	d.mu.Lock()
+	if w.older != nil {
+		w.older.younger = w.younger
+	} else {
+		d.oldest = w.younger
+	}
+	if w.younger != nil {
+		w.younger.older = w.older
+	} else {
+		d.newest = w.older
+	}
+	w.older, w.younger = nil, nil
+	d.mu.Unlock()
+	if err != nil {
+		d.failed(w.group, err)
+	}
+}
+
+// failed notes the first failure that a group's backend noticed. It is the
+// program's own doing if it aborted or closed that group.
+func (d *watch) failed(g *group, err error) {
+	if g.givenUp.Load() {
+		return
+	}
+	d.mu.Lock()
+	first := d.cause == nil
+	if first {
+		d.cause = err
+		d.events = append(d.events, event{kind: watchdog.Broke})
+	}
+	d.mu.Unlock()
+	if first {
+		d.poke()
+	}
+}
+
+// why is the first failure that a backend noticed.
+func (d *watch) why() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cause
+}
+
+// add puts a group under the watchdog.
+func (d *watch) add(g *group) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.groups = append(d.groups, g)
+}
+
+// onShutdown adds a function to run before the process is ended.
+func (d *watch) onShutdown(f func(context.Context, error)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hooks = append(d.hooks, f)
+}
+
+// monitor ends the process when the watchdog itself is stuck.
+func (d *watch) monitor() {
+	ticker := time.NewTicker(d.heartbeat / 4)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-d.ctx.Done():
+			return
+		}
+		since := d.busy.Load()
+		if since == 0 || time.Since(time.Unix(0, since)) < d.heartbeat {
+			continue
+		}
+		d.stuck(time.Unix(0, since))
+		return
+	}
+}
