@@ -38,6 +38,14 @@ func Sigmoid(x *Variable) *Variable { return Apply(unary(device.Sigmoid), x) }
 // ReLU is max(x, 0). Its derivative at 0 is 0.
 func ReLU(x *Variable) *Variable { return Apply(unary(device.ReLU), x) }
 
+// GELU is x·Φ(x), where Φ is the normal distribution function: the Gaussian
+// error linear unit.
+func GELU(x *Variable) *Variable { return Apply(unary(device.GELU), x) }
+
+// GELUTanh approximates [GELU] by x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2,
+// which is off by at most 0.0005. It is for models that were trained with it.
+func GELUTanh(x *Variable) *Variable { return Apply(unary(device.GELUTanh), x) }
+
 // unary is an elementwise function of one input.
 type unary device.UnaryOp
 

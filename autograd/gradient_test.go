@@ -25,6 +25,7 @@ func gradCases() (cases []gradCase) {
 	}
 	for name, f := range map[string]func(x *autograd.Variable) *autograd.Variable{
 		"Neg": autograd.Neg, "Exp": autograd.Exp, "Tanh": autograd.Tanh, "Sigmoid": autograd.Sigmoid, "ReLU": autograd.ReLU,
+		"GELU": autograd.GELU, "GELUTanh": autograd.GELUTanh,
 		"MulScalar": func(x *autograd.Variable) *autograd.Variable { return autograd.MulScalar(x, -2.5) },
 		"Reshape":   func(x *autograd.Variable) *autograd.Variable { return autograd.Reshape(x, 4, 3) },
 		"Sum":       func(x *autograd.Variable) *autograd.Variable { return autograd.Sum(x) },

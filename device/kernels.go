@@ -19,10 +19,12 @@ const (
 	Tanh
 	Sigmoid
 	ReLU
+	GELU     // x·Φ(x), Φ the normal distribution function
+	GELUTanh // GELU's approximation x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2
 )
 
 func (o UnaryOp) String() string {
-	return [...]string{"Neg", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "ReLU"}[o]
+	return [...]string{"Neg", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "ReLU", "GELU", "GELUTanh"}[o]
 }
 
 // BinaryOp is an elementwise function of two operands.
@@ -71,8 +73,9 @@ type Kernels interface {
 	Unary(s Stream, op UnaryOp, dst, x Tensor) error
 	// UnaryGrad accumulates g·op'(x) into dst, given x and y = op(x); an
 	// implementation reads the one of them it needs, and op says which must
-	// be there: y for Exp, Sqrt, Tanh, Sigmoid and ReLU, x for Log, none for
-	// Neg. ReLU' is 1 where y > 0, else 0. dst may be g when acc.Beta is 0.
+	// be there: y for Exp, Sqrt, Tanh, Sigmoid and ReLU, x for Log, GELU and
+	// GELUTanh, none for Neg. ReLU' is 1 where y > 0, else 0. dst may be g
+	// when acc.Beta is 0.
 	UnaryGrad(s Stream, op UnaryOp, dst Tensor, acc Accum, g, x, y Tensor) error
 	// Binary computes dst = x op y with x and y broadcast to dst's shape.
 	// dst may be an operand of its own shape.

@@ -60,11 +60,3 @@ func (l *LinearLayer) Parameters() []*Parameter {
 	}
 	return []*Parameter{l.Weight, l.Bias}
 }
-
-// ReLU is a layer that computes max(x, 0).
-func ReLU() Module { return relu{} }
-
-type relu struct{}
-
-func (relu) Forward(x *autograd.Variable) *autograd.Variable { return autograd.ReLU(x) }
-func (relu) Parameters() []*Parameter                        { return nil }

@@ -116,8 +116,29 @@ func apply[T float](op device.UnaryOp, dst, x []T) {
 		}
 	case device.ReLU:
 		relu(dst, x)
+	case device.GELU:
+		for i, v := range x {
+			dst[i] = T(float64(v) * normalCDF(float64(v)))
+		}
+	case device.GELUTanh:
+		for i, v := range x {
+			x := float64(v)
+			dst[i] = T(x * (1 + geluTanh(x)) / 2)
+		}
 	}
 }
+
+// normalCDF is the normal distribution function: by erfc, which keeps its
+// digits where the result is small.
+func normalCDF(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
+
+// GELUTanh takes the tanh of geluC·(x + geluK·x³).
+const (
+	geluC = math.Sqrt2 / math.SqrtPi
+	geluK = 0.044715
+)
+
+func geluTanh(x float64) float64 { return math.Tanh(geluC * (x + geluK*x*x*x)) }
 
 // relu computes dst = max(x, 0); a NaN stays one.
 func relu[T float](dst, x []T) {
@@ -127,13 +148,13 @@ func relu[T float](dst, x []T) {
 }
 
 // unaryGrad accumulates g·op'(x) into dst, given what op's derivative is
-// written in: y = op(x), or x for Log.
+// written in: y = op(x), or x for Log and the GELUs.
 func unaryGrad[T float](k *kernels, op device.UnaryOp, dst device.Tensor, acc device.Accum, g, known device.Tensor) {
 	d, gs, ks := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](known)
 	tiled(k, d, acc, func(t []T, lo int) { derive(op, t, gs[lo:], ks[lo:]) })
 }
 
-// derive computes dst = g·op'(x); v is y = op(x), or x for Log.
+// derive computes dst = g·op'(x); v is y = op(x), or x for Log and the GELUs.
 func derive[T float](op device.UnaryOp, dst, g, v []T) {
 	g, v = g[:len(dst)], v[:len(dst)]
 	switch op {
@@ -163,6 +184,18 @@ func derive[T float](op device.UnaryOp, dst, g, v []T) {
 		}
 	case device.ReLU:
 		reluGrad(dst, g, v)
+	case device.GELU:
+		for i := range dst {
+			x := float64(v[i])
+			density := math.Exp(-x*x/2) / math.Sqrt(2*math.Pi)
+			dst[i] = T(float64(g[i]) * (normalCDF(x) + x*density))
+		}
+	case device.GELUTanh:
+		for i := range dst {
+			x := float64(v[i])
+			t := geluTanh(x)
+			dst[i] = T(float64(g[i]) * (1 + t + x*(1-t*t)*geluC*(1+3*geluK*x*x)) / 2)
+		}
 	}
 }
 

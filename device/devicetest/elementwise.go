@@ -65,7 +65,17 @@ var unaries = []unary{
 		}
 		return 0
 	}, "y"},
+	{device.GELU, -6, 6, func(x float64) float64 { return x / 2 * (1 + math.Erf(x/math.Sqrt2)) }, func(x, y float64) float64 {
+		return (1+math.Erf(x/math.Sqrt2))/2 + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
+	}, "x"},
+	{device.GELUTanh, -6, 6, func(x float64) float64 { return x / 2 * (1 + math.Tanh(tanhOf(x))) }, func(x, y float64) float64 {
+		t := math.Tanh(tanhOf(x))
+		return (1+t)/2 + x/2*(1-t*t)*math.Sqrt(2/math.Pi)*(1+3*0.044715*x*x)
+	}, "x"},
 }
+
+// tanhOf is what GELUTanh takes the tanh of.
+func tanhOf(x float64) float64 { return math.Sqrt(2/math.Pi) * (x + 0.044715*math.Pow(x, 3)) }
 
 func checkUnary(r *rig) {
 	for _, u := range unaries {
@@ -82,6 +92,9 @@ func checkUnary(r *rig) {
 			x := r.random(u.lo, u.hi, shape...)
 			px := r.put(x)
 			want := value{array: mapped(func(v ...float64) float64 { return u.f(v[0]) }, x), c: 8}
+			if u.op == device.GELU || u.op == device.GELUTanh { // far below 0 they are small beside x, and steep in it
+				want.scale = mapped(func(v ...float64) float64 { return math.Abs(v[0]) }, x).v
+			}
 			r.result(u.op.String(), want, func(dst device.Tensor) error { return r.k.Unary(r.s, u.op, dst, px.Tensor) })
 			r.from(u.op.String()+" in place", x, want, func(dst device.Tensor) error { return r.k.Unary(r.s, u.op, dst, dst) })
 		})

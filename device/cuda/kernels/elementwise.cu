@@ -49,11 +49,23 @@ __device__ inline double sqrt_(double v) { return sqrt(v); }
 __device__ inline float tanh_(float v) { return tanhf(v); }
 __device__ inline double tanh_(double v) { return tanh(v); }
 
+__device__ inline float erfc_(float v) { return erfcf(v); }
+__device__ inline double erfc_(double v) { return erfc(v); }
+
+// normal_cdf is the normal distribution function: by erfc, which keeps its
+// digits where the result is small.
+template <class A> __device__ inline A normal_cdf(A v) { return A(0.5) * erfc_(v * A(-0.70710678118654752440)); }
+
+// What GELUTanh takes the tanh of is c·(x + k·x³).
+#define GELU_C 0.79788456080286535588 // √(2/π)
+#define GELU_K 0.044715
+template <class A> __device__ inline A gelu_tanh(A x) { return tanh_(A(GELU_C) * (x + A(GELU_K) * x * x * x)); }
+
 // relu keeps a NaN.
 template <class A> __device__ inline A relu(A v) { return v < 0 ? A(0) : v; }
 
 // The numbers of device.UnaryOp.
-enum { NEG, EXP, LOG, SQRT, TANH, SIGMOID, RELU };
+enum { NEG, EXP, LOG, SQRT, TANH, SIGMOID, RELU, GELU, GELU_TANH };
 
 template <class T> __device__ inline void axpby(const Map &a) {
 	typedef typename Arith<T>::type A;
@@ -70,6 +82,8 @@ template <class T> __device__ inline void unary(const Map &a) {
 	case TANH: map<T>(a, [](A x, A, u64) { return tanh_(x); }); break;
 	case SIGMOID: map<T>(a, [](A x, A, u64) { return 1 / (1 + exp_(-x)); }); break;
 	case RELU: map<T>(a, [](A x, A, u64) { return relu(x); }); break;
+	case GELU: map<T>(a, [](A x, A, u64) { return x * normal_cdf(x); }); break;
+	case GELU_TANH: map<T>(a, [](A x, A, u64) { return x * (1 + gelu_tanh(x)) / 2; }); break;
 	}
 }
 
@@ -85,6 +99,18 @@ template <class T> __device__ inline void unary_grad(const Map &a) {
 	case TANH: map<T>(a, [](A g, A y, u64) { return g * (1 - y * y); }); break;
 	case SIGMOID: map<T>(a, [](A g, A y, u64) { return g * y * (1 - y); }); break;
 	case RELU: map<T>(a, [](A g, A y, u64) { return y > 0 ? g : A(0); }); break;
+	case GELU:
+		map<T>(a, [](A g, A x, u64) {
+			const A density = A(0.39894228040143267794) * exp_(x * x / -2); // 1/√(2π)
+			return g * (normal_cdf(x) + x * density);
+		});
+		break;
+	case GELU_TANH:
+		map<T>(a, [](A g, A x, u64) {
+			const A t = gelu_tanh(x);
+			return g * (1 + t + x * (1 - t * t) * A(GELU_C) * (1 + A(3 * GELU_K) * x * x)) / 2;
+		});
+		break;
 	}
 }
 
