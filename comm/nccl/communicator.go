@@ -16,11 +16,13 @@ import (
 	"unsafe"
 )
 
-// Bounds of ending a communicator. A call that is inside NCCL gets drainTime
-// to come out before the communicator is aborted under it: then the abort is
-// what makes it come out.
+// Bounds of ending a communicator. lookTime is for the driver to say what is
+// done already. A call that is inside NCCL gets drainTime to come out before
+// the communicator is aborted under it: then the abort is what makes it come
+// out.
 const (
 	abortTime = 2 * time.Second
+	lookTime  = 50 * time.Millisecond
 	drainTime = 200 * time.Millisecond
 )
 

@@ -173,15 +173,14 @@ func (g *Group) concerning(t *task, cause error) error {
 // told before any other call ends, so that they hear the cause even if this
 // process ends with its call.
 func (g *Group) fail(cause error) {
+	if g.broken() != nil {
+		return
+	}
+	g.lookAgain()
 	g.mu.Lock()
 	if g.cause != nil || g.closed {
 		g.mu.Unlock()
 		return
-	}
-	for _, l := range g.lanes {
-		for _, t := range l.pending {
-			t.look() // an error leaves it to fail
-		}
 	}
 	g.cause = cause
 	g.wg.Add(1)
@@ -207,6 +206,21 @@ func (g *Group) fail(cause error) {
 		g.end((*communicator).abort, comms...)
 		g.memory.busy.Add(-1)
 	}()
+}
+
+// lookAgain brings the states of all calls up to date, if the driver lets it.
+func (g *Group) lookAgain() {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	_, err := detach(ctx, func() (struct{}, error) {
+		for _, l := range g.allLanes() {
+			l.advance() // an error leaves its call to fail
+		}
+		return struct{}{}, nil
+	}, nil)
+	if err != nil {
+		g.abandon()
+	}
 }
 
 // end aborts, or destroys, communicators, each on a thread of its own, which

@@ -29,31 +29,47 @@ var _ backend.Task = (*task)(nil)
 
 // look brings the state up to date with the events. The error is the device's.
 // Once the group has a cause no state changes by itself: an abort, here or on
-// another rank, ends what it did not complete. group.mu is held.
+// another rank, ends what it did not complete. group.mu is not held while the
+// driver is asked, which may hang.
 func (t *task) look() error {
-	if t.state >= backend.Done || t.end == nil || t.group.cause != nil {
+	g := t.group
+	g.mu.Lock()
+	state, end := t.state, t.end
+	settled := state >= backend.Done || end == nil || g.cause != nil
+	g.mu.Unlock()
+	if settled {
 		return nil
 	}
-	done, err := t.end.Done()
+	done, err := end.Done()
 	if err != nil {
 		return err
 	}
-	if done {
-		t.group.finish(t, nil)
-		return nil
-	}
-	if t.state == backend.Queued {
+	if state == backend.Queued && !done {
 		for e := range t.starts {
 			if reached, err := e.Done(); !reached || err != nil {
 				return err
 			}
 		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case t.state >= backend.Done || g.cause != nil:
+	case done:
+		g.finish(t, nil)
+	case t.state == backend.Queued:
 		t.state, t.ran = backend.Running, time.Now()
 		if o := t.call.Observer; o != nil {
 			o.Running(t.ran)
 		}
 	}
 	return nil
+}
+
+func (t *task) done() bool {
+	t.group.mu.Lock()
+	defer t.group.mu.Unlock()
+	return t.state >= backend.Done
 }
 
 // starts iterates over the events at which the call begins to run, the last of
@@ -81,15 +97,12 @@ func events(c *backend.Call, yield func(device.Event) bool) bool {
 // State tells where the call is.
 func (t *task) State() (backend.State, error) {
 	g := t.group
-	g.mu.Lock()
-	err := t.look()
-	state, why := t.state, t.err
-	g.mu.Unlock()
-	if err != nil {
+	if err := t.look(); err != nil {
 		g.fail(g.callError(t, err))
-		return t.State()
 	}
-	return state, why
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return t.state, t.err
 }
 
 // Join makes later work on s run after the call. It blocks while the call

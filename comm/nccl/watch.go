@@ -60,33 +60,56 @@ func (g *Group) watch() {
 // sweep lets go of the calls that are done, and finds one that cannot be. It
 // tells whether any is pending.
 func (g *Group) sweep(now time.Time) (busy bool, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, l := range g.lanes {
-		done := 0 // a lane's calls end in order
-		for _, t := range l.pending {
-			if err := t.look(); err != nil {
-				return true, g.callError(t, err)
-			}
-			if t.state < backend.Done {
-				break
-			}
-			done++
+	for _, l := range g.allLanes() {
+		t, err := l.advance()
+		if err != nil {
+			return true, g.callError(t, err)
 		}
-		l.pending = slices.Delete(l.pending, 0, done)
-		if len(l.pending) > 0 {
-			t := l.pending[0]
-			if peer, ok := g.deserted(t, now); ok {
-				return true, g.callError(t, &backend.PeerLostError{Peer: peer, Left: true})
-			}
+		if t == nil {
+			continue
+		}
+		if peer, ok := g.deserted(t, now); ok {
+			return true, g.callError(t, &backend.PeerLostError{Peer: peer, Left: true})
 		}
 	}
-	return g.pending > 0, nil
+	return g.unfinished() > 0, nil
 }
 
-// deserted tells whether a call runs in vain because a rank it needs left. mu
-// is held.
+// advance looks at a lane's calls, which end in order, and returns the first
+// that is not done.
+func (l *lane) advance() (*task, error) {
+	for t := l.oldest(); t != nil; t = l.oldest() {
+		if err := t.look(); err != nil || !t.done() {
+			return t, err
+		}
+	}
+	return nil, nil
+}
+
+// oldest is the lane's first call that is not known to be done. It lets go of
+// those before.
+func (l *lane) oldest() *task {
+	l.group.mu.Lock()
+	defer l.group.mu.Unlock()
+	for len(l.pending) > 0 && l.pending[0].state >= backend.Done {
+		l.pending = slices.Delete(l.pending, 0, 1)
+	}
+	if len(l.pending) == 0 {
+		return nil
+	}
+	return l.pending[0]
+}
+
+func (g *Group) allLanes() []*lane {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.lanes)
+}
+
+// deserted tells whether a call runs in vain because a rank it needs left.
 func (g *Group) deserted(t *task, now time.Time) (peer int, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if t.state != backend.Running {
 		return 0, false
 	}
