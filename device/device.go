@@ -15,8 +15,13 @@ type Device interface {
 	// Align, their content undefined. Safe for concurrent use. The error is
 	// an [*OutOfMemoryError].
 	Alloc(size int) (Buffer, error)
-	// Free gives a Buffer that Alloc returned back to the arena: work
-	// already enqueued on Compute may still use it. Safe for concurrent use.
+	// AllocHost returns size bytes that the host can address, of the kind
+	// that Copy moves fastest: page-locked ones for a GPU. Otherwise it is as
+	// Alloc.
+	AllocHost(size int) (Buffer, error)
+	// Free gives a Buffer that Alloc or AllocHost returned back to the arena:
+	// work already enqueued on Compute may still use what Alloc returned, no
+	// work what AllocHost did. Safe for concurrent use.
 	Free(Buffer)
 
 	// Compute is the stream that a program's own kernels run on.
@@ -28,6 +33,10 @@ type Device interface {
 	// Kernels is the device's implementation of the operations.
 	Kernels() Kernels
 
+	// Copy enqueues a copy of src to dst, of the same length: from Alloc's
+	// memory to Alloc's or AllocHost's, or from AllocHost's to Alloc's. It
+	// never waits; neither may be touched before an event behind it.
+	Copy(s Stream, dst, src Buffer) error
 	// CopyIn enqueues a copy of src to dst. src may be reused on return.
 	CopyIn(s Stream, dst Buffer, src []byte) error
 	// CopyOut copies src to dst after everything enqueued on s, and blocks
@@ -36,7 +45,7 @@ type Device interface {
 
 	// Values keeps per-device state of the layers above.
 	Values() *Values
-	// Memory tells what the arena holds.
+	// Memory tells what Alloc's arena holds.
 	Memory() MemoryStats
 	// Close frees everything. No work may be in flight.
 	Close() error
@@ -46,6 +55,10 @@ type Device interface {
 type Stream interface {
 	// Record marks the point behind everything enqueued so far.
 	Record() Event
+	// Mark is Record for an event whose time nobody will ask for, which may be
+	// the zero Time for ever. On a GPU a time costs the stream some
+	// microseconds, a mark nothing.
+	Mark() Event
 	// WaitFor makes what is enqueued from now on run after e. A stream that
 	// runs work inline blocks the caller until e, or ctx, is done.
 	WaitFor(ctx context.Context, e Event) error
@@ -63,7 +76,7 @@ type Event interface {
 	// Sync blocks the caller until the point is reached.
 	Sync(ctx context.Context) error
 	// Time is when the point was reached, on the host's clock; the zero Time
-	// before that.
+	// before that, and where it is not known: see Stream.Mark.
 	Time() time.Time
 }
 

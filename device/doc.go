@@ -18,9 +18,12 @@
 // queue of its own (the CPU) runs it inline, on the caller's goroutine,
 // before the call returns; its events are then complete when they are made.
 // An [Event] marks a point in a stream; other streams, and hosts, wait for it.
+// Where only the order matters it is made by Mark, where it ends a span of a
+// trace by Record.
 //
 // A device is driven by one goroutine at a time, with the exception of
-// Alloc, Free, NewStream and the copies, which any goroutine may call.
+// Alloc, AllocHost, Free, NewStream and the copies, which any goroutine may
+// call.
 //
 // # Kernels
 //

@@ -8,6 +8,10 @@ import (
 // ErrOutOfMemory matches every [*OutOfMemoryError].
 var ErrOutOfMemory = errors.New("out of device memory")
 
+// ErrSkipped matches the error behind flags that were raised on the device:
+// the updates that read them (see [SGDStep]) have written nothing.
+var ErrSkipped = errors.New("skipped on the device")
+
 // OutOfMemoryError says that an allocation did not fit. Sizes are in bytes;
 // Free is -1 where the device does not tell.
 type OutOfMemoryError struct {

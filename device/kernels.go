@@ -119,13 +119,13 @@ type Kernels interface {
 //	                d = Nesterov ? d + Momentum·v : v
 //	Param -= LR·d
 //
-// It is the update rule of torch.optim.SGD. Where any element of Skip is not
-// zero nothing is written: a gradient that some rank could not make must not
-// be applied, and the host need not wait to know.
+// It is the update rule of torch.optim.SGD. Where any byte of Skip is not zero
+// nothing is written: a gradient that some rank could not make must not be
+// applied, and the host need not wait to know.
 type SGDStep struct {
 	Param, Grad, Velocity   Tensor // Velocity is not there without momentum
 	LR, Momentum, Dampening float64
 	WeightDecay             float64
 	Nesterov, First         bool
-	Skip                    Tensor // flags of Param's type, or not there
+	Skip                    Tensor // bytes, Uint8, or not there
 }

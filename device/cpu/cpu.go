@@ -79,14 +79,22 @@ func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release 
 	return alloc, release
 }
 
-func (d *cpu) String() string                        { return "cpu" }
-func (d *cpu) Alloc(size int) (device.Buffer, error) { return d.arena.Alloc(size) }
-func (d *cpu) Free(b device.Buffer)                  { d.arena.Free(b) }
-func (d *cpu) Compute() device.Stream                { return &d.compute }
-func (d *cpu) NewStream(bool) (device.Stream, error) { return &stream{}, nil }
-func (d *cpu) Kernels() device.Kernels               { return &d.kernels }
-func (d *cpu) Values() *device.Values                { return &d.values }
-func (d *cpu) Memory() device.MemoryStats            { return d.arena.Stats() }
+func (d *cpu) String() string                         { return "cpu" }
+func (d *cpu) Alloc(size int) (device.Buffer, error)  { return d.arena.Alloc(size) }
+func (d *cpu) AllocHost(n int) (device.Buffer, error) { return d.arena.Alloc(n) }
+func (d *cpu) Free(b device.Buffer)                   { d.arena.Free(b) }
+func (d *cpu) Compute() device.Stream                 { return &d.compute }
+func (d *cpu) NewStream(bool) (device.Stream, error)  { return &stream{}, nil }
+func (d *cpu) Kernels() device.Kernels                { return &d.kernels }
+func (d *cpu) Values() *device.Values                 { return &d.values }
+func (d *cpu) Memory() device.MemoryStats             { return d.arena.Stats() }
+
+// Copy copies src to dst, of the same length, before it returns.
+func (d *cpu) Copy(_ device.Stream, dst, src device.Buffer) error {
+	operand.Bytes("Copy", dst.Len(), src.Len())
+	copy(dst.Host(), src.Host())
+	return nil
+}
 
 // CopyIn copies src to dst, of the same length, before it returns.
 func (d *cpu) CopyIn(_ device.Stream, dst device.Buffer, src []byte) error {

@@ -8,6 +8,9 @@ import (
 
 func (k *kernels) SGD(_ device.Stream, p device.SGDStep) error {
 	operands.SGD(p)
+	if slices.ContainsFunc(device.Elements[uint8](p.Skip), func(flag uint8) bool { return flag != 0 }) {
+		return nil
+	}
 	if p.Param.DType == device.Float32 {
 		sgd[float32](k, p)
 	} else {
@@ -17,10 +20,6 @@ func (k *kernels) SGD(_ device.Stream, p device.SGDStep) error {
 }
 
 func sgd[T float](k *kernels, p device.SGDStep) {
-	raised := func(flag T) bool { return flag != 0 } // a NaN too
-	if slices.ContainsFunc(device.Elements[T](p.Skip), raised) {
-		return
-	}
 	w, g := device.Elements[T](p.Param), device.Elements[T](p.Grad)
 	var v []T
 	if p.Momentum != 0 {

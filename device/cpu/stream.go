@@ -12,6 +12,7 @@ import (
 type stream struct{ _ byte }
 
 func (s *stream) Record() device.Event                              { return &event{time.Now()} }
+func (s *stream) Mark() device.Event                                { return s.Record() }
 func (s *stream) WaitFor(ctx context.Context, e device.Event) error { return e.Sync(ctx) }
 func (s *stream) Sync(context.Context) error                        { return nil }
 func (s *stream) Close() error                                      { return nil }

@@ -16,15 +16,18 @@ func measure(b *testing.B, d *Device, amount float64, unit string, f func() erro
 		ok(b, f())
 	}
 	ok(b, d.Compute().Sync(b.Context()))
-	from := d.events.record(d.compute)
+	from, err := d.events.record(d.compute.handle)
+	ok(b, err)
 	b.ResetTimer()
 	for range b.N {
 		ok(b, f())
 	}
-	to := d.events.record(d.compute)
-	ok(b, to.Sync(b.Context()))
-	took, err := elapsed(from, to)
+	to, err := d.events.record(d.compute.handle)
 	ok(b, err)
+	ok(b, d.compute.Sync(b.Context()))
+	took, err := d.elapsed(from, to)
+	ok(b, err)
+	d.events.put(from, to)
 	b.ReportMetric(amount*float64(b.N)/took.Seconds(), unit)
 }
 

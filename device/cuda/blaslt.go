@@ -204,28 +204,41 @@ func (b *blasLt) tune(s *Stream, p *plan, a arguments, size int) error {
 	defer b.d.Free(scratch)
 	a.d = uint64(scratch.Addr())
 	count := int(C.blaslt_plan_count(p.c))
-	var from, to [tuneRounds][C.BLASLT_CANDIDATES]*Event
-	for round := range tuneRounds {
+	var stamps []C.uintptr_t // around each candidate's runs, in order
+	defer func() { b.d.events.put(stamps...) }()
+	stamp := func() error {
+		h, err := b.d.events.record(s.handle)
+		if err == nil {
+			stamps = append(stamps, h)
+		}
+		return err
+	}
+	for range tuneRounds {
 		for i := range count {
-			from[round][i] = b.d.events.record(s)
+			if stamp() != nil {
+				return b.d.Err()
+			}
 			for range tuneRuns {
 				if err := b.run(s, p, C.int(i), a); err != nil {
 					return b.d.Err()
 				}
 			}
-			to[round][i] = b.d.events.record(s)
+			if stamp() != nil {
+				return b.d.Err()
+			}
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), tuneWait)
 	defer cancel()
-	if err := to[tuneRounds-1][count-1].Sync(ctx); err != nil {
+	if err := s.Sync(ctx); err != nil {
 		return b.d.Err()
 	}
 	var own, best time.Duration
 	for i := range count {
 		least := time.Duration(math.MaxInt64)
 		for round := range tuneRounds {
-			took, err := elapsed(from[round][i], to[round][i])
+			at := 2 * (round*count + i)
+			took, err := b.d.elapsed(stamps[at], stamps[at+1])
 			if err != nil {
 				return err
 			}

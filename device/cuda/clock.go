@@ -19,9 +19,9 @@ type clock struct {
 	stream *Stream // idle but for anchors, so that they are reached at once
 
 	mu     sync.Mutex
-	anchor *Event
-	at     time.Time // the anchor's
-	stale  time.Time // when to renew it
+	anchor C.uintptr_t // a CUevent with a time; 0 before the first
+	at     time.Time   // the anchor's
+	stale  time.Time   // when to renew it
 }
 
 const (
@@ -39,7 +39,7 @@ func (c *clock) start(d *Device) (err error) {
 	if err := c.renew(anchorWait); err != nil {
 		return err
 	}
-	if c.anchor == nil {
+	if c.anchor == 0 {
 		return fmt.Errorf("%s: an event was not reached within %v", d.name, anchorWait)
 	}
 	return nil
@@ -51,27 +51,34 @@ func (c *clock) renew(bound time.Duration) error {
 	c.stale = time.Now().Add(time.Second)
 	for range anchorTries {
 		before := time.Now()
-		e := c.d.events.record(c.stream)
+		h, err := c.d.events.record(c.stream.handle)
+		if err != nil {
+			return err
+		}
 		for {
-			done, err := e.Done()
+			done, err := c.d.query(h)
 			if err != nil {
 				return err
 			}
 			took := time.Since(before)
 			if done && took < bound {
-				c.anchor, c.at, bound = e, before.Add(took/2), took
+				c.anchor, h = h, c.anchor
+				c.at, bound = before.Add(took/2), took
 				c.stale = before.Add(anchorLife)
 			}
 			if done || took > bound {
 				break
 			}
 		}
+		if h != 0 {
+			c.d.events.put(h)
+		}
 	}
 	return nil
 }
 
-// time is when an event that was reached was.
-func (c *clock) time(e *Event) (time.Time, error) {
+// time is when a CUevent that was reached was.
+func (c *clock) time(h C.uintptr_t) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Now().After(c.stale) {
@@ -79,18 +86,9 @@ func (c *clock) time(e *Event) (time.Time, error) {
 			return time.Time{}, err
 		}
 	}
-	took, err := elapsed(c.anchor, e)
+	took, err := c.d.elapsed(c.anchor, h)
 	if err != nil {
 		return time.Time{}, err
 	}
 	return c.at.Add(took), nil
-}
-
-// elapsed is the time between two events that were reached.
-func elapsed(from, to *Event) (time.Duration, error) {
-	var ms C.float
-	err := to.d.check("cuEventElapsedTime", from.with(func(start C.uintptr_t) C.int {
-		return to.with(func(end C.uintptr_t) C.int { return C.drv_event_elapsed(to.d.drv.fns, to.d.ctx, &ms, start, end) })
-	}))
-	return time.Duration(float64(ms) * float64(time.Millisecond)), err
 }

@@ -24,6 +24,26 @@ const (
 	stagingWait = 10 * time.Minute // for the oldest of them, before CopyIn gives up
 )
 
+// Copy enqueues a copy of src to dst, of the same length, at least one of them
+// in the device's memory: the driver would wait to copy within the host's.
+func (d *Device) Copy(st device.Stream, dst, src device.Buffer) error {
+	operand.Bytes("Copy", dst.Len(), src.Len())
+	s := d.stream(st)
+	if err := d.Err(); err != nil || dst.Len() == 0 {
+		return err
+	}
+	to, from, n := C.uint64_t(dst.Addr()), C.uint64_t(src.Addr()), C.size_t(dst.Len())
+	switch {
+	case dst.Host() == nil && src.Host() == nil:
+		return d.check("cuMemcpyDtoDAsync", C.drv_copy(d.drv.fns, d.ctx, to, from, n, s.handle))
+	case dst.Host() == nil:
+		return d.check("cuMemcpyHtoDAsync", C.drv_copy_in(d.drv.fns, d.ctx, to, unsafe.Pointer(unsafe.SliceData(src.Host())), n, s.handle))
+	case src.Host() == nil:
+		return d.check("cuMemcpyDtoHAsync", C.drv_copy_out(d.drv.fns, d.ctx, unsafe.Pointer(unsafe.SliceData(dst.Host())), from, n, s.handle))
+	}
+	panic(fmt.Errorf("%s: Copy of %d bytes from the host's memory to the host's", d.name, dst.Len()))
+}
+
 // CopyIn enqueues a copy of src to dst, of the same length. It returns once
 // src is staged, which may be before the copy has run.
 func (d *Device) CopyIn(st device.Stream, dst device.Buffer, src []byte) error {
@@ -38,7 +58,7 @@ func (d *Device) CopyIn(st device.Stream, dst device.Buffer, src []byte) error {
 		copy(p.Host(), src[off:off+n])
 		err = d.check("cuMemcpyHtoDAsync", C.drv_copy_in(d.drv.fns, d.ctx,
 			C.uint64_t(dst.Addr())+C.uint64_t(off), unsafe.Pointer(unsafe.SliceData(p.Host())), C.size_t(n), s.handle))
-		d.staging.put(p, s.Record())
+		d.staging.put(p, s.Mark())
 		if err != nil {
 			return err
 		}
@@ -86,7 +106,7 @@ func (d *Device) fetch(s *Stream, dst []byte, src device.Buffer, off int) (fligh
 	}
 	err = d.check("cuMemcpyDtoHAsync", C.drv_copy_out(d.drv.fns, d.ctx,
 		unsafe.Pointer(unsafe.SliceData(p.Host())), C.uint64_t(src.Addr())+C.uint64_t(off), C.size_t(len(dst)), s.handle))
-	return flight{d, dst, p, s.Record()}, err
+	return flight{d, dst, p, s.Mark()}, err
 }
 
 // land waits for the piece, copies it to its place and gives it back.
@@ -109,11 +129,9 @@ func (f flight) drop() {
 	}
 }
 
-// staging is pinned host memory: an arena, and the pieces that copies in
-// flight still use.
+// staging is page-locked memory that copies in flight use.
 type staging struct {
-	d     *Device
-	arena *device.Arena
+	d *Device
 
 	mu   sync.Mutex
 	busy []piece // in the order that they were put
@@ -123,12 +141,6 @@ type staging struct {
 type piece struct {
 	mem  device.Buffer
 	idle device.Event
-}
-
-func newStaging(d *Device) *staging {
-	st := &staging{d: d}
-	st.arena = device.NewArena(st.pin, st.unpin)
-	return st
 }
 
 // get returns n bytes, if need be after waiting for a piece in flight.
@@ -148,7 +160,7 @@ func (st *staging) get(n int) (device.Buffer, error) {
 		st.sweep()
 	}
 	st.sweep()
-	return st.arena.Alloc(n)
+	return st.d.pinned.Alloc(n)
 }
 
 // put gives a piece back, to be used again after idle.
@@ -168,22 +180,20 @@ func (st *staging) sweep() {
 		}
 		st.busy = st.busy[1:]
 		st.size -= p.mem.Len()
-		st.arena.Free(p.mem)
+		st.d.pinned.Free(p.mem)
 	}
 }
 
-// close gives everything back to an idle device.
-func (st *staging) close() { st.arena.Close() }
-
-func (st *staging) pin(size int) (device.Buffer, error) {
+// pin is where the arena of page-locked memory gets it from.
+func (d *Device) pin(size int) (device.Buffer, error) {
 	var p unsafe.Pointer
-	if err := st.d.check("cuMemHostAlloc", C.drv_host_alloc(st.d.drv.fns, st.d.ctx, &p, C.size_t(size))); err != nil {
+	if err := d.check("cuMemHostAlloc", C.drv_host_alloc(d.drv.fns, d.ctx, &p, C.size_t(size))); err != nil {
 		return device.Buffer{}, err
 	}
 	return device.HostBuffer(unsafe.Slice((*byte)(p), size), nil), nil
 }
 
-func (st *staging) unpin(b device.Buffer) {
+func (d *Device) unpin(b device.Buffer) {
 	// What fails here would fail again in Close's own calls.
-	C.drv_host_free(st.d.drv.fns, st.d.ctx, unsafe.Pointer(unsafe.SliceData(b.Host())))
+	C.drv_host_free(d.drv.fns, d.ctx, unsafe.Pointer(unsafe.SliceData(b.Host())))
 }

@@ -34,6 +34,7 @@ type Device struct {
 	marks   eventPool // without
 	clock   clock
 	memory  *device.Arena
+	pinned  *device.Arena // page-locked memory of the host
 	staging *staging
 	values  device.Values
 
@@ -50,6 +51,20 @@ type Device struct {
 const drainWait = 10 * time.Second
 
 func open(ordinal int, o Options) (_ device.Device, err error) {
+	d, err := openBare(ordinal, o)
+	if err != nil {
+		return nil, err
+	}
+	if d.kernels, err = newKernels(d, o); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	d.log.Debug("cuda: device opened", "device", d.name, "gpu", d.card.name, "arch", d.card.arch(), "multiprocessors", d.card.sms,
+		"driver", d.card.driver, "libcuda", d.drv.lib, "libcublasLt", d.kernels.blas, "libnvrtc", d.kernels.compiler)
+	return d, nil
+}
+
+// openBare opens a device without kernels: all that takes libcuda alone.
+func openBare(ordinal int, o Options) (_ *Device, err error) {
 	drv, err := openDriver()
 	if err != nil {
 		return nil, err
@@ -74,18 +89,14 @@ func open(ordinal int, o Options) (_ device.Device, err error) {
 	}()
 	d.events.d, d.events.timed, d.marks.d = d, true, d
 	d.memory = device.NewArena(d.allocRaw, d.releaseRaw)
-	d.staging = newStaging(d)
+	d.pinned = device.NewArena(d.pin, d.unpin)
+	d.staging = &staging{d: d}
 	if d.compute, err = d.newStream(false); err != nil {
 		return nil, err
 	}
 	if err = d.clock.start(d); err != nil {
 		return nil, err
 	}
-	if d.kernels, err = newKernels(d, o); err != nil {
-		return nil, err
-	}
-	d.log.Debug("cuda: device opened", "device", d.name, "gpu", card.name, "arch", card.arch(), "multiprocessors", card.sms,
-		"driver", card.driver, "libcuda", drv.lib, "libcublasLt", d.kernels.blas, "libnvrtc", d.kernels.compiler)
 	return d, nil
 }
 
@@ -142,8 +153,22 @@ func (d *Device) Alloc(size int) (device.Buffer, error) {
 	return d.memory.Alloc(size)
 }
 
-// Free gives a Buffer that Alloc returned back.
-func (d *Device) Free(b device.Buffer) { d.memory.Free(b) }
+// AllocHost returns size bytes of page-locked host memory.
+func (d *Device) AllocHost(size int) (device.Buffer, error) {
+	if err := d.Err(); err != nil {
+		return device.Buffer{}, err
+	}
+	return d.pinned.Alloc(size)
+}
+
+// Free gives a Buffer that Alloc or AllocHost returned back.
+func (d *Device) Free(b device.Buffer) {
+	if b.Host() != nil {
+		d.pinned.Free(b)
+	} else {
+		d.memory.Free(b)
+	}
+}
 
 // allocRaw is where the arena gets memory from.
 func (d *Device) allocRaw(size int) (device.Buffer, error) {
@@ -253,7 +278,7 @@ func (d *Device) release() error {
 	for _, b := range d.condemned {
 		errs = append(errs, d.freeDriver(b))
 	}
-	d.staging.close()
+	d.pinned.Close()
 	for s := range d.streams {
 		errs = append(errs, s.destroy())
 	}

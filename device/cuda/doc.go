@@ -19,7 +19,7 @@
 // between threads: so each call into the driver makes the context current
 // where it is not, in the same C call. Several devices may be open at once,
 // and driven by a goroutine each. What NCCL and its like need of a device are
-// its raw handles: [Device.Context], [Stream.Handle], [Event.Handle].
+// its raw handles: [Device.Context], [Stream.Handle].
 //
 // # Waiting
 //
@@ -27,16 +27,21 @@
 // events, ever more rarely, until a context ends. That includes giving memory
 // back to the driver, which would wait for all work in flight.
 //
-// An [Event] tells when it was reached on the host's clock. Dropped events are
-// recorded again: the collector's clean-ups only put them back into a pool.
+// An [Event] made by Record tells when it was reached on the host's clock; one
+// made by Mark, which costs the stream nothing, does not. A stream reaches its
+// events in order: once it is known to be past one, the CUevent behind it, and
+// those behind the ones before, mark new points, whether or not anybody still
+// holds the old. Nothing waits for Go's collector, which a program that
+// allocates little seldom runs.
 //
 // # Memory
 //
 // Alloc and Free go to a device.Arena over the driver's memory. A freed block
 // may be handed out again at once, since its next user is behind its last one
 // on the compute stream: whoever used it on another stream makes the compute
-// stream wait for that first. Copies between host and device go through pinned
-// memory in pieces; CopyIn returns when the source is staged.
+// stream wait for that first. AllocHost's memory is page-locked, which Copy moves
+// without the host. CopyIn and CopyOut go through pieces of such memory; CopyIn
+// returns when the source is staged.
 //
 // Each stream on which a sum, a loss or a matrix product is enqueued has 32 MiB
 // of scratch memory, which Memory does not count.

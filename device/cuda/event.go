@@ -8,47 +8,49 @@ import "C"
 import (
 	"context"
 	"errors"
-	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
 
-// Event implements device.Event. Its CUevent comes from the device's pool and
-// goes back to it when the Event is unreachable, to be recorded again: a
-// stream that was told to wait for it waits for the point of that time.
+// Event implements device.Event: one of its stream's, which reaches them in
+// order. Once the stream is known to be past it, its CUevent marks a later one.
 type Event struct {
-	d      *Device
-	handle C.uintptr_t
+	s      *Stream
+	number uint64 // among the stream's, from 1
 	timed  bool
 	err    error // recording failed
 
-	mu sync.Mutex
-	at time.Time // once known
-}
-
-// Handle is the CUevent. It is valid while e is reachable.
-func (e *Event) Handle() uintptr { return uintptr(e.handle) }
-
-// with calls f with the CUevent, which stays e's meanwhile.
-func (e *Event) with(f func(C.uintptr_t) C.int) C.int {
-	defer runtime.KeepAlive(e)
-	return f(e.handle)
+	// Under s.mu:
+	handle C.uintptr_t // the CUevent; 0 once it was given back
+	at     time.Time   // once known
 }
 
 // Done tells, without blocking, whether the point was reached. The error is
 // the device's, if it failed on the way.
 func (e *Event) Done() (bool, error) {
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	return e.done()
+}
+
+// done is Done; e.s.mu is held.
+func (e *Event) done() (bool, error) {
 	if e.err != nil {
 		return false, e.err
 	}
-	if err := e.d.Err(); err != nil {
+	s := e.s
+	if err := s.d.Err(); err != nil {
 		return false, err
 	}
-	code := e.with(func(h C.uintptr_t) C.int { return C.drv_event_query(e.d.drv.fns, e.d.ctx, h) })
-	if code == codeNotReady {
-		return false, nil
+	if e.number <= s.reached {
+		return true, nil
 	}
-	return code == 0, e.d.check("cuEventQuery", code)
+	done, err := s.d.query(e.handle)
+	if done {
+		s.reached = e.number
+	}
+	return done, err
 }
 
 // Sync blocks the caller until the point is reached.
@@ -57,22 +59,71 @@ func (e *Event) Sync(ctx context.Context) error { return await(ctx, e.Done) }
 // Time is when the point was reached, on the host's clock, to within about
 // ten microseconds; the zero Time before that.
 func (e *Event) Time() time.Time {
-	if done, err := e.Done(); !done || err != nil || !e.timed {
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	if done, err := e.done(); !done || err != nil {
 		return time.Time{}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.at.IsZero() {
-		e.at, _ = e.d.clock.time(e) // an error leaves it unknown
-	}
+	e.settle()
 	return e.at
 }
 
-// eventDisableTiming is CU_EVENT_DISABLE_TIMING.
-const eventDisableTiming = 2
+// settle finds the time of an event that was reached, if it has one. An error
+// leaves it unknown. e.s.mu is held.
+func (e *Event) settle() {
+	if e.timed && e.at.IsZero() && e.handle != 0 {
+		e.at, _ = e.s.d.clock.time(e.handle)
+	}
+}
 
-// eventPool keeps the CUevents that no Event uses, all with a time or all
-// without.
+// giveBack lets the CUevent of an event that was reached go. e.s.mu is held.
+func (e *Event) giveBack() {
+	e.settle()
+	e.s.d.pool(e.timed).put(e.handle)
+	e.handle = 0
+}
+
+// record marks the point behind everything that the stream was given.
+func (s *Stream) record(timed bool) *Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := &Event{s: s, timed: timed}
+	if e.err = s.d.Err(); e.err != nil {
+		return e
+	}
+	pool := s.d.pool(timed)
+	if pool.empty() {
+		s.recycle()
+	}
+	if e.handle, e.err = pool.record(s.handle); e.err != nil {
+		return e
+	}
+	s.number++
+	e.number = s.number
+	s.pending = append(s.pending, e)
+	return e
+}
+
+// recycle gives the CUevents of the older half of the pending events back, if
+// the stream is past them: a stream gets along with about twice as many as it
+// ever lags behind, and asks for them once in as many events. s.mu is held.
+func (s *Stream) recycle() {
+	half := (len(s.pending) + 1) / 2
+	if half == 0 {
+		return
+	}
+	if done, err := s.pending[half-1].done(); !done || err != nil {
+		return
+	}
+	for _, e := range s.pending[:half] {
+		e.giveBack()
+	}
+	s.pending = slices.Delete(s.pending, 0, half)
+}
+
+// eventPool keeps the CUevents that nothing uses, all with a time or all
+// without. One that is recorded again stands for its new point; a stream that
+// was told to wait for it waits for the old one.
 type eventPool struct {
 	d     *Device
 	timed bool
@@ -81,19 +132,34 @@ type eventPool struct {
 	all   []C.uintptr_t
 }
 
-// record makes an Event at the end of a stream.
-func (p *eventPool) record(s *Stream) *Event {
-	e := &Event{d: p.d, timed: p.timed}
-	if e.err = p.d.Err(); e.err != nil {
-		return e
+func (d *Device) pool(timed bool) *eventPool {
+	if timed {
+		return &d.events
 	}
-	if e.handle, e.err = p.get(); e.err != nil {
-		return e
-	}
-	runtime.AddCleanup(e, p.put, e.handle) // on the collector's goroutine: it must not call CUDA
-	e.err = p.d.check("cuEventRecord", C.drv_event_record(p.d.drv.fns, p.d.ctx, e.handle, s.handle))
-	return e
+	return &d.marks
 }
+
+func (p *eventPool) empty() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.free) == 0
+}
+
+// record records a CUevent at the end of a stream. Who calls it puts it back.
+func (p *eventPool) record(stream C.uintptr_t) (C.uintptr_t, error) {
+	h, err := p.get()
+	if err != nil {
+		return 0, err
+	}
+	if err := p.d.check("cuEventRecord", C.drv_event_record(p.d.drv.fns, p.d.ctx, h, stream)); err != nil {
+		p.put(h)
+		return 0, err
+	}
+	return h, nil
+}
+
+// eventDisableTiming is CU_EVENT_DISABLE_TIMING.
+const eventDisableTiming = 2
 
 func (p *eventPool) get() (C.uintptr_t, error) {
 	p.mu.Lock()
@@ -115,13 +181,13 @@ func (p *eventPool) get() (C.uintptr_t, error) {
 	return h, nil
 }
 
-func (p *eventPool) put(h C.uintptr_t) {
+func (p *eventPool) put(hs ...C.uintptr_t) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.free = append(p.free, h)
+	p.free = append(p.free, hs...)
 }
 
-// close destroys every event, also those that someone still holds.
+// close destroys every CUevent, also those that something still uses.
 func (p *eventPool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,4 +197,20 @@ func (p *eventPool) close() error {
 	}
 	p.all, p.free = nil, nil
 	return errors.Join(errs...)
+}
+
+// query tells whether a CUevent was reached.
+func (d *Device) query(h C.uintptr_t) (bool, error) {
+	code := C.drv_event_query(d.drv.fns, d.ctx, h)
+	if code == codeNotReady {
+		return false, nil
+	}
+	return code == 0, d.check("cuEventQuery", code)
+}
+
+// elapsed is the time between two CUevents that were reached.
+func (d *Device) elapsed(from, to C.uintptr_t) (time.Duration, error) {
+	var ms C.float
+	err := d.check("cuEventElapsedTime", C.drv_event_elapsed(d.drv.fns, d.ctx, &ms, from, to))
+	return time.Duration(float64(ms) * float64(time.Millisecond)), err
 }

@@ -8,6 +8,8 @@ import "C"
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"sync"
 
 	"github.com/goddp/goddp/device"
 )
@@ -21,6 +23,11 @@ type Stream struct {
 	d      *Device
 	handle C.uintptr_t
 	work   device.Buffer // scratch of the kernels enqueued here; none before the first that needs it
+
+	mu      sync.Mutex
+	number  uint64   // of the last event
+	reached uint64   // the stream is known to be past this one
+	pending []*Event // those whose CUevents were not given back, in order
 }
 
 // workspace is the scratch of a closed stream, free to be used after idle.
@@ -68,12 +75,12 @@ func (s *Stream) Device() *Device { return s.d }
 func (s *Stream) Handle() uintptr { return uintptr(s.handle) }
 
 // Record marks the point behind everything enqueued so far.
-func (s *Stream) Record() device.Event { return s.d.events.record(s) }
+func (s *Stream) Record() device.Event { return s.record(true) }
 
 // Mark is Record for an event without a time: its Time is the zero Time. A
 // time costs the stream about three microseconds between two kernels, where a
 // mark costs nothing.
-func (s *Stream) Mark() device.Event { return s.d.marks.record(s) }
+func (s *Stream) Mark() device.Event { return s.record(false) }
 
 // WaitFor makes what is enqueued from now on run after e. For an event of a
 // GPU, any of this process's, that costs the host nothing; for another it
@@ -83,18 +90,21 @@ func (s *Stream) WaitFor(ctx context.Context, e device.Event) error {
 	if !ok {
 		return e.Sync(ctx)
 	}
-	for _, err := range []error{ev.err, ev.d.Err(), s.d.Err()} {
+	for _, err := range [...]error{ev.err, ev.s.d.Err(), s.d.Err()} {
 		if err != nil {
 			return err
 		}
 	}
-	return s.d.check("cuStreamWaitEvent", ev.with(func(h C.uintptr_t) C.int {
-		return C.drv_stream_wait(s.d.drv.fns, s.d.ctx, s.handle, h)
-	}))
+	ev.s.mu.Lock() // until the driver knows, the CUevent must not mark another point
+	defer ev.s.mu.Unlock()
+	if ev.number <= ev.s.reached {
+		return nil
+	}
+	return s.d.check("cuStreamWaitEvent", C.drv_stream_wait(s.d.drv.fns, s.d.ctx, s.handle, ev.handle))
 }
 
 // Sync blocks the caller until everything enqueued has run.
-func (s *Stream) Sync(ctx context.Context) error { return s.Record().Sync(ctx) }
+func (s *Stream) Sync(ctx context.Context) error { return s.Mark().Sync(ctx) }
 
 // Close releases the stream; work in flight still completes.
 func (s *Stream) Close() error {
@@ -109,10 +119,23 @@ func (s *Stream) Close() error {
 	}
 	delete(d.streams, s)
 	if s.work.Len() > 0 {
-		d.spare = append(d.spare, workspace{s.work, s.Record()})
+		d.spare = append(d.spare, workspace{s.work, s.Mark()})
 		s.work = device.Buffer{}
 	}
+	s.leave()
 	return s.destroy()
+}
+
+// leave lets the collector give back what events of the stream still use: no
+// later event will.
+func (s *Stream) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.pending {
+		pool := s.d.pool(e.timed)
+		runtime.AddCleanup(e, func(h C.uintptr_t) { pool.put(h) }, e.handle) // on the collector's goroutine: it must not call CUDA
+	}
+	s.pending = nil
 }
 
 // destroy gives back what the stream has.

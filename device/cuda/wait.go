@@ -9,10 +9,10 @@ import (
 )
 
 // Bounds of waiting: it polls without a pause at first, because most work is
-// short, and then ever more rarely, so that what it adds is an eighth of the
-// wait at most.
+// short, and then ever more rarely, so that what it adds is little beside the
+// wait: a step's outcome is waited for once in every step.
 const (
-	spin     = 50 * time.Microsecond
+	spin     = 100 * time.Microsecond
 	maxPause = time.Millisecond
 )
 
@@ -30,7 +30,7 @@ func await(ctx context.Context, done func() (bool, error)) error {
 		if waited := time.Since(start); waited < spin {
 			runtime.Gosched()
 		} else {
-			time.Sleep(min(waited/8, maxPause))
+			time.Sleep(min(waited/32, maxPause))
 		}
 	}
 }

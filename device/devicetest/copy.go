@@ -226,3 +226,42 @@ func checkHostCopies(r *rig) {
 		r.dev.Free(buf)
 	}
 }
+
+// checkCopies checks Copy in each of its directions, behind what wrote the
+// source and before what reads the copy, and what its sizes must be.
+func checkCopies(r *rig) {
+	for _, n := range []int{0, 1, 4, 255, 256, 100003, 1 << 20} {
+		var bufs [4]device.Buffer // host, device, device, host
+		for i, alloc := range []func(int) (device.Buffer, error){r.dev.AllocHost, r.dev.Alloc, r.dev.Alloc, r.dev.AllocHost} {
+			b, err := alloc(n)
+			r.ok("allocating", err)
+			if b.Len() != n || b.Addr()%device.Align != 0 {
+				r.fail("allocating %d bytes: got %d at %#x", n, b.Len(), b.Addr())
+			}
+			bufs[i] = b
+		}
+		for round := range byte(3) { // each behind the one before, on the same memory
+			first, last := bufs[0].Host(), bufs[3].Host()
+			if len(first) != n || len(last) != n {
+				r.fail("the host can address %d and %d bytes of AllocHost's %d", len(first), len(last), n)
+			}
+			for i := range first {
+				first[i] = byte(i)*7 + round
+			}
+			for i := range 3 {
+				r.ok("Copy", r.dev.Copy(r.s, bufs[i+1], bufs[i]))
+			}
+			r.ok("Sync", r.s.Mark().Sync(r.ctx))
+			if !bytes.Equal(first, last) {
+				r.fail("round %d: %d bytes copied to the device, on it and back differ", round, n)
+			}
+		}
+		if n > 1 {
+			r.panics("Copy to more", func() { r.dev.Copy(r.s, bufs[1], bufs[0].Slice(0, n-1)) })
+			r.panics("Copy to less", func() { r.dev.Copy(r.s, bufs[3].Slice(0, n-1), bufs[1]) })
+		}
+		for _, b := range bufs {
+			r.dev.Free(b)
+		}
+	}
+}

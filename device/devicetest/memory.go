@@ -113,6 +113,11 @@ func checkMemoryMisuse(r *rig) {
 	r.panics("Free of foreign memory", func() { r.dev.Free(device.HostBuffer(make([]byte, 1000), nil)) })
 	r.dev.Free(b)
 	r.panics("second Free", func() { r.dev.Free(b) })
+	h, err := r.dev.AllocHost(1000)
+	r.ok("AllocHost", err)
+	r.panics("Free of a part of the host's", func() { r.dev.Free(h.Slice(256, 100)) })
+	r.dev.Free(h)
+	r.panics("second Free of the host's", func() { r.dev.Free(h) })
 }
 
 // panics fails unless f does, with an error.
@@ -161,6 +166,25 @@ func checkStreams(r *rig) {
 			last = ev.Time()
 		}
 		r.ok("WaitFor", r.s.WaitFor(r.ctx, f)) // x is free to be written again
+	}
+	// A mark orders as an event with a time does.
+	for i := range 10 {
+		r.ok("Fill", r.k.Fill(r.s, x.Tensor, float64(100+i)))
+		r.ok("WaitFor", other.WaitFor(r.ctx, r.s.Mark()))
+		r.ok("Copy", r.k.Copy(other, y.Tensor, x.Tensor))
+		m := other.Mark()
+		r.ok("WaitFor", r.s.WaitFor(r.ctx, m))
+		got := make([]byte, y.Bytes())
+		r.ok("CopyOut", r.dev.CopyOut(r.ctx, r.s, got, y.Buf))
+		for j, v := range decode(r.dt, got) {
+			if v != float64(100+i) {
+				r.fail("round %d: element %d is %v behind the mark that it was written before", i, j, v)
+			}
+		}
+		r.ok("Sync of a mark", m.Sync(r.ctx))
+		if done, err := m.Done(); !done || err != nil {
+			r.fail("round %d: a synchronised mark is done: %v, %v", i, done, err)
+		}
 	}
 	r.ok("Sync", other.Sync(r.ctx))
 	r.ok("Close", other.Close())

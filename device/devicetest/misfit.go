@@ -68,7 +68,7 @@ func checkMisfits(r *rig) {
 		"CrossEntropy with real labels": func() error { return k.CrossEntropy(s, t(), t(4, 2), t(4, 2), t(4)) },
 		"SGD with gradient of its own":  func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: double}) },
 		"SGD without velocity":          func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Momentum: 1}) },
-		"SGD with flags of their own":   func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Skip: double}) },
+		"SGD with flags of their own":   func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Skip: t(3)}) },
 		"Uniform of integers":           func() error { return k.Uniform(s, of(device.Int64, 3), 0, 1, 1, 0) },
 		"Normal of integers":            func() error { return k.Normal(s, of(device.Int64, 3), 0, 1, 1, 0) },
 	} {

@@ -42,6 +42,7 @@ func Cases(half ...device.DType) []Case {
 		check("MemoryMisuse", device.Float32, checkMemoryMisuse),
 		check("Streams", device.Float32, checkStreams),
 		check("HostCopies", device.Float32, checkHostCopies),
+		check("Copies", device.Float32, checkCopies),
 		check("Values", device.Float32, checkValues),
 		check("Fill", device.Float32, checkFill),
 		check("Copy", device.Float32, checkCopy),

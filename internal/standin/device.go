@@ -19,7 +19,10 @@ package standin
 	X(cuMemAlloc_v2, int, (uint64_t *, size_t)) \
 	X(cuMemFree_v2, int, (uint64_t)) \
 	X(cuMemcpyHtoDAsync_v2, int, (uint64_t, const void *, size_t, uintptr_t)) \
-	X(cuMemcpyDtoHAsync_v2, int, (void *, uint64_t, size_t, uintptr_t))
+	X(cuMemHostAlloc, int, (void **, size_t, unsigned)) \
+	X(cuMemFreeHost, int, (void *)) \
+	X(cuMemcpyDtoHAsync_v2, int, (void *, uint64_t, size_t, uintptr_t)) \
+	X(cuMemcpyDtoDAsync_v2, int, (uint64_t, uint64_t, size_t, uintptr_t))
 
 #define FIELD(name, result, args) result (*name) args;
 #define NAME(name, result, args) #name,
@@ -43,8 +46,11 @@ static int event_query(table *t, uintptr_t e) { return t->cuEventQuery(e); }
 static int64_t event_time(table *t, uintptr_t e) { return t->standin_event_time(e); }
 static int mem_alloc(table *t, uintptr_t ctx, uint64_t *p, size_t size) { WITHIN(t->cuMemAlloc_v2(p, size)); }
 static int mem_free(table *t, uintptr_t ctx, uint64_t p) { WITHIN(t->cuMemFree_v2(p)); }
+static int host_alloc(table *t, uintptr_t ctx, void **p, size_t size) { WITHIN(t->cuMemHostAlloc(p, size, 0)); }
+static int host_free(table *t, uintptr_t ctx, void *p) { WITHIN(t->cuMemFreeHost(p)); }
 static int copy_in(table *t, uintptr_t ctx, uint64_t dst, const void *src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyHtoDAsync_v2(dst, src, n, s)); }
 static int copy_out(table *t, uintptr_t ctx, void *dst, uint64_t src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyDtoHAsync_v2(dst, src, n, s)); }
+static int copy_within(table *t, uintptr_t ctx, uint64_t dst, uint64_t src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyDtoDAsync_v2(dst, src, n, s)); }
 */
 // #include <stdlib.h>
 import "C"
@@ -132,12 +138,28 @@ func (d *Device) Alloc(size int) (device.Buffer, error) {
 	return device.DeviceBuffer(uintptr(p), size, nil), nil
 }
 
+// AllocHost returns memory of the host.
+func (d *Device) AllocHost(size int) (device.Buffer, error) {
+	if size == 0 {
+		return device.Buffer{}, nil
+	}
+	var p unsafe.Pointer
+	if err := d.check("cuMemHostAlloc", C.host_alloc(d.fns, d.ctx, &p, C.size_t(size))); err != nil {
+		return device.Buffer{}, err
+	}
+	return device.HostBuffer(unsafe.Slice((*byte)(p), size), nil), nil
+}
+
 // Free gives memory back when what Compute was given has run.
 func (d *Device) Free(b device.Buffer) {
 	if b.Len() == 0 {
 		return
 	}
 	d.compute.Sync(context.Background())
+	if b.Host() != nil {
+		C.host_free(d.fns, d.ctx, unsafe.Pointer(unsafe.SliceData(b.Host())))
+		return
+	}
 	d.mu.Lock()
 	if d.inUse[b.Addr()] != b.Len() {
 		panic(fmt.Errorf("%v: Free of %d bytes where %d were allocated", d, b.Len(), d.inUse[b.Addr()]))
@@ -158,6 +180,14 @@ func (d *Device) NewStream(bool) (device.Stream, error) {
 
 // Kernels panics: there are none.
 func (d *Device) Kernels() device.Kernels { panic("standin: a device without kernels") }
+
+// Copy enqueues a copy: memory of the device is the host's here.
+func (d *Device) Copy(s device.Stream, dst, src device.Buffer) error {
+	if dst.Len() != src.Len() {
+		panic(fmt.Errorf("%v: Copy of %d bytes to %d", d, src.Len(), dst.Len()))
+	}
+	return d.check("cuMemcpyDtoDAsync", C.copy_within(d.fns, d.ctx, C.uint64_t(dst.Addr()), C.uint64_t(src.Addr()), C.size_t(src.Len()), s.(*Stream).handle))
+}
 
 // CopyIn enqueues a copy.
 func (d *Device) CopyIn(s device.Stream, dst device.Buffer, src []byte) error {

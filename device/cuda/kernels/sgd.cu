@@ -1,7 +1,7 @@
 // One step of stochastic gradient descent: see device.SGDStep.
 
 struct SGD {
-	u64 w, g, v, skip; // v is 0 without momentum
+	u64 w, g, v, skip; // v is 0 without momentum; skip: bytes
 	u64 n, skips;
 	double lr, momentum, fresh, decay; // fresh: 1 - dampening
 	i32 nesterov, first, wide, pad;
@@ -30,7 +30,7 @@ template <class T> struct Rule {
 
 template <class T> __device__ inline void sgd(const SGD &a) {
 	bool raised = false;
-	for (u64 i = threadIdx.x; i < a.skips; i += blockDim.x) raised |= up(((const T *)a.skip)[i]) != 0;
+	for (u64 i = threadIdx.x; i < a.skips; i += blockDim.x) raised |= ((const u8 *)a.skip)[i] != 0;
 	if (__syncthreads_or(raised)) return;
 	const Rule<T> rule(a);
 	T *w = (T *)a.w, *v = (T *)a.v;

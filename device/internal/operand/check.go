@@ -131,7 +131,7 @@ func (ts Types) SGD(p device.SGDStep) {
 		checkShape("SGD", p.Param.Shape, p.Velocity)
 	}
 	if !p.Skip.IsZero() {
-		checkType("SGD", p.Skip, p.Param.DType)
+		checkType("SGD", p.Skip, device.Uint8)
 	}
 }
 

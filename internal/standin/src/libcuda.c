@@ -66,6 +66,26 @@ int cuDeviceGetPCIBusId(char *id, int size, int dev) {
 	return OK;
 }
 
+int cuDeviceGetName(char *name, int size, int dev) {
+	snprintf(name, size, "stand-in %d", dev);
+	return OK;
+}
+// Each attribute is its own number but for the compute capability, 8.0.
+int cuDeviceGetAttribute(int *v, int which, int dev) {
+	(void)dev;
+	*v = which == 75 ? 8 : which == 76 ? 0 : which;
+	return OK;
+}
+int cuGetErrorName(int code, const char **name) {
+	*name = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OF_THE_STAND_IN";
+	return OK;
+}
+int cuGetErrorString(int code, const char **text) {
+	(void)code;
+	*text = "the stand-in refuses";
+	return OK;
+}
+
 int cuDevicePrimaryCtxRetain(context **ctx, int dev) {
 	contexts[dev].ordinal = dev;
 	*ctx = &contexts[dev];
@@ -155,6 +175,29 @@ int cuLaunchHostFunc(stream *s, void (*run)(void *), void *arg) {
 	return OK;
 }
 
+int cuStreamIsCapturing(stream *s, int *status) {
+	*status = 0;
+	return current == s->ctx ? OK : INVALID_CONTEXT;
+}
+
+// There are modules and functions, which do nothing when they are launched.
+static void nothing(void *arg) { (void)arg; }
+int cuModuleLoadData(int **module, const void *image) {
+	static int any;
+	*module = &any;
+	return current != NULL && image != NULL ? OK : INVALID_VALUE;
+}
+int cuModuleUnload(int *module) { (void)module; return current != NULL ? OK : INVALID_CONTEXT; }
+int cuModuleGetFunction(int **function, int *module, const char *name) {
+	*function = module;
+	return name != NULL ? OK : INVALID_VALUE;
+}
+int cuLaunchKernel(int *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+		unsigned shared, stream *s, void **params, void **extra) {
+	(void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)params, (void)extra;
+	return cuLaunchHostFunc(s, nothing, NULL);
+}
+
 typedef struct {
 	event *e;
 	uint64_t count;
@@ -235,6 +278,17 @@ int cuMemFree_v2(uint64_t p) {
 	return OK;
 }
 
+int cuMemHostAlloc(void **p, size_t size, unsigned flags) {
+	(void)flags;
+	if (current == NULL) return INVALID_CONTEXT;
+	*p = aligned_alloc(4096, (size + 4095) & ~(size_t)4095);
+	return *p != NULL ? OK : OUT_OF_MEMORY;
+}
+int cuMemFreeHost(void *p) {
+	free(p);
+	return current != NULL ? OK : INVALID_CONTEXT;
+}
+
 typedef struct {
 	void *dst;
 	const void *src; // NULL: zero
@@ -257,6 +311,7 @@ static int enqueue_move(void *dst, const void *src, size_t size, int owned, stre
 }
 
 // Pageable host memory is staged by the call, as CUDA does for small copies.
+// Page-locked memory is taken for pageable.
 int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, stream *s) {
 	void *copy = malloc(size + 1);
 	memcpy(copy, src, size);

@@ -1,0 +1,179 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"runtime"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/devicetest"
+	"github.com/goddp/goddp/internal/standin"
+)
+
+// bare opens a device without kernels on the stand-in for libcuda.
+func bare(t testing.TB, lines ...string) *Device {
+	t.Helper()
+	for _, v := range []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "STANDIN_CONTROL"} {
+		t.Setenv(v, "") // restored at the test's end
+	}
+	if err := standin.Libraries(t.TempDir()); err != nil {
+		t.Skip("no stand-ins: ", err)
+	}
+	release, err := standin.Control(lines...)
+	ok(t, err)
+	d, err := openBare(0, Options{Log: quiet()})
+	ok(t, err)
+	t.Cleanup(func() {
+		release()
+		if err := d.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return d
+}
+
+// eachDevice runs a test on the stand-in, and on a GPU where there is one.
+func eachDevice(t *testing.T, f func(t *testing.T, d *Device)) {
+	t.Run("stand-in", func(t *testing.T) { f(t, bare(t)) })
+	t.Run("GPU", func(t *testing.T) { f(t, gpu(t, nil)) })
+}
+
+// TestEventsAreRecycled checks that a stream gets along with a bounded number
+// of CUevents, though somebody holds all events, and that these go on telling
+// the truth: in order, with their times.
+func TestEventsAreRecycled(t *testing.T) {
+	eachDevice(t, func(t *testing.T, d *Device) {
+		var events []device.Event
+		for range 20 {
+			for range 100 {
+				events = append(events, d.Compute().Record(), d.Compute().Mark())
+			}
+			ok(t, d.Compute().Sync(t.Context()))
+		}
+		if timed, marks := len(d.events.all), len(d.marks.all); timed > 500 || marks > 500 {
+			t.Errorf("2000 events of each kind took %d CUevents with a time and %d without", timed, marks)
+		}
+		last := time.Time{}
+		for i, e := range events {
+			done, err := e.Done()
+			at := e.Time()
+			if !done || err != nil || i%2 == 1 && !at.IsZero() || i%2 == 0 && (at.IsZero() || at.Before(last.Add(-time.Millisecond))) {
+				t.Fatalf("event %d is done: %v, %v, at %v, the one before at %v", i, done, err, at, last)
+			}
+			if i%2 == 0 {
+				last = at
+			}
+			ok(t, d.Compute().WaitFor(t.Context(), e))
+		}
+	})
+}
+
+// TestAClosedStreamsEvents checks that they still tell the truth, and that
+// their CUevents come back when nobody holds them.
+func TestAClosedStreamsEvents(t *testing.T) {
+	eachDevice(t, func(t *testing.T, d *Device) {
+		for range 200 {
+			s, err := d.newStream(false)
+			ok(t, err)
+			var events []*Event
+			for range 10 {
+				events = append(events, s.record(false))
+			}
+			ok(t, s.Close())
+			for _, e := range events {
+				ok(t, e.Sync(t.Context()))
+				ok(t, d.compute.WaitFor(t.Context(), e))
+			}
+			collectGarbage()
+		}
+		if n := len(d.marks.all); n > 500 {
+			t.Errorf("2000 marks of closed streams took %d CUevents", n)
+		}
+	})
+}
+
+// TestEventsOfASlowStream checks that an event whose CUevent is used again is
+// not taken for the later one's, and that what waits for it waits.
+func TestEventsOfASlowStream(t *testing.T) {
+	d := bare(t, "delay 2000")
+	other, err := d.newStream(false)
+	ok(t, err)
+	host, err := d.AllocHost(8)
+	ok(t, err)
+	there, err := d.Alloc(8)
+	ok(t, err)
+	for i := range byte(100) {
+		// Each stream reads what the other wrote before.
+		ok(t, d.CopyIn(d.compute, there, []byte{i, i, i, i, i, i, i, i}))
+		ok(t, other.WaitFor(t.Context(), d.compute.Mark()))
+		ok(t, d.Copy(other, host, there))
+		read := other.Mark()
+		ok(t, d.compute.WaitFor(t.Context(), read))
+		if i%3 == 0 {
+			ok(t, read.Sync(t.Context()))
+			if got := host.Host()[7]; got != i {
+				t.Fatalf("round %d read %d", i, got)
+			}
+		}
+	}
+	ok(t, d.compute.Sync(t.Context()))
+	if got := host.Host()[0]; got != 99 {
+		t.Errorf("at the end it reads %d", got)
+	}
+	d.Free(host)
+}
+
+// TestConformanceWithoutKernels runs what of the suite needs none.
+func TestConformanceWithoutKernels(t *testing.T) {
+	for _, c := range devicetest.Cases() {
+		switch c.Name {
+		case "Memory", "MemoryConcurrent", "MemoryMisuse", "HostCopies", "Copies", "Values":
+			t.Run(c.Name, func(t *testing.T) { ok(t, c.Check(t.Context(), bare(t, "delay 100"))) })
+		}
+	}
+}
+
+// BenchmarkHost is the host's time for what every step does many times, with a
+// driver that does next to nothing.
+func BenchmarkHost(b *testing.B) {
+	d := bare(b)
+	other, err := d.newStream(false)
+	ok(b, err)
+	s := d.compute
+	last := s.Mark()
+	var args [64]byte
+	k := &kernels{d: d}
+	for _, c := range []struct {
+		name string
+		f    func() error
+	}{
+		{"Record", func() error { last = s.Record(); return nil }},
+		{"Mark", func() error { last = s.Mark(); return nil }},
+		{"Done", func() error { _, err := last.Done(); return err }},
+		{"WaitFor", func() error { return other.WaitFor(b.Context(), s.Mark()) }},
+		{"Launch", func() error { return k.launch(s, 1, grid{1, 1, 1, 1, 1}, unsafe.Pointer(&args), 64) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := range b.N {
+				if i%200 == 0 {
+					b.StopTimer()
+					ok(b, s.Sync(b.Context()))
+					b.StartTimer()
+				}
+				ok(b, c.f())
+			}
+		})
+	}
+}
+
+// collectGarbage runs the collector and the clean-ups that it finds.
+func collectGarbage() {
+	done := make(chan struct{})
+	runtime.AddCleanup(new([32]byte), func(done chan struct{}) { close(done) }, done)
+	runtime.GC()
+	<-done
+}
