@@ -236,7 +236,7 @@ func (p *pass) begin(v *Variable) (dst device.Tensor, fresh bool, err error) {
 func (p *pass) arrived(n *node) {
 	n.pending--
 	if n.pending == 0 && n.leaf != nil && n.leaf.sink != nil {
-		n.leaf.sink.Ready(p.s.dev.Compute().Record())
+		n.leaf.sink.Ready(p.s.dev.Compute().Mark())
 	}
 }
 

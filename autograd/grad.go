@@ -28,9 +28,14 @@ type GradSink interface {
 
 	// Zero says that the program has done with the gradient.
 	Zero()
-	// Err is nil if an optimizer may use the gradient.
+	// Pending tells whether it is not known yet whether an optimizer may use
+	// the gradient: Err may have to wait.
+	Pending() bool
+	// Err is nil if an optimizer may use the gradient. What it waits for has a
+	// deadline. An error that matches [device.ErrSkipped] is one that Skip's
+	// flags tell the device of.
 	Err() error
-	// Skip is flags which, when one is not zero on the device, forbid the
+	// Skip is bytes which, when one is not zero on the device, forbid the
 	// update with this gradient; the zero Tensor for none.
 	Skip() device.Tensor
 }
@@ -117,8 +122,18 @@ func (v *Variable) Grad() *Variable {
 	return g
 }
 
+// GradPending tells whether the backward pass that made v's gradient may still
+// turn out to have failed elsewhere, on another process or a device: GradErr
+// then waits. An update that respects [Variable.GradSkip] may be enqueued
+// before.
+func (v *Variable) GradPending() bool {
+	l := v.leaf()
+	return l != nil && l.err == nil && l.sink != nil && l.sink.Pending()
+}
+
 // GradErr is nil if an optimizer may use v's gradient, else the error of the
-// backward pass that should have made it.
+// backward pass that should have made it. It waits where that is not known yet:
+// see [Variable.GradPending].
 func (v *Variable) GradErr() error {
 	l := v.leaf()
 	switch {
@@ -130,7 +145,7 @@ func (v *Variable) GradErr() error {
 	return l.err
 }
 
-// GradSkip is flags which, when one is not zero on the device, forbid the
+// GradSkip is bytes which, when one is not zero on the device, forbid the
 // update of v with its gradient: see [device.SGDStep]. It is the zero Tensor
 // for none.
 func (v *Variable) GradSkip() device.Tensor {

@@ -161,6 +161,7 @@ func (s *sink) Ready(e device.Event) {
 }
 
 func (s *sink) Zero()               { s.fresh = true }
+func (s *sink) Pending() bool       { return false }
 func (s *sink) Err() error          { return s.err }
 func (s *sink) Skip() device.Tensor { return device.Tensor{} }
 

@@ -172,8 +172,9 @@ type sink struct {
 
 func (s *sink) Fresh() bool         { return s.r.Fresh(s.i) }
 func (s *sink) Scale() float64      { return s.r.Scale() }
+func (s *sink) Pending() bool       { return s.r.Pending() }
 func (s *sink) Err() error          { return s.r.Err() }
-func (s *sink) Skip() device.Tensor { return s.r.Flags(s.i) }
+func (s *sink) Skip() device.Tensor { return s.r.Flags() }
 func (s *sink) Zero()               { s.r.Zero(s.i) }
 
 // Grad is the view of the bucket, once there is a gradient in it.

@@ -14,9 +14,17 @@
 // A step changes all parameters or none, as far as that can be had. Before it
 // writes anything, Step asks for every gradient whether it may be used, and
 // allocates what it needs: an error up to there leaves everything as it was.
-// A device that fails later leaves a torn step, some parameters updated and
-// others not: Step then returns a [*TornError], now and on every further call,
-// until the program has restored a whole state and says so. The optimizer
-// counts the steps that it committed, which is what ranks agree on when they
-// recover.
+//
+// On a GPU the answer may not be there yet, because other ranks are still to
+// say whether they have theirs. Step then does not wait to enqueue the updates,
+// which read that answer on the device and skip themselves if one set of flags
+// tells of all gradients ([autograd.Variable.GradSkip]); while they run it waits
+// for the answer, and returns the error of that very step, with everything as it
+// was.
+//
+// A device, or a process group, that fails after updates were enqueued leaves a
+// torn step, in which some parameters may be updated and others not: Step then
+// returns a [*TornError], now and on every further call, until the program has
+// restored a whole state and says so. The optimizer counts the steps that it
+// committed, which is what ranks agree on when they recover.
 package optim

@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/goddp/goddp/autograd"
@@ -62,6 +63,7 @@ type SGDGroup struct {
 type SGD struct {
 	groups []*SGDGroup
 	slots  []*slot
+	ready  []*slot // of the step: those with a gradient
 	steps  int
 	torn   error
 }
@@ -114,7 +116,8 @@ func (o *SGD) SetLR(lr float64) {
 // Step changes the parameters by their gradients, in place; those without a
 // gradient stay as they are. It returns, having changed nothing, the error of
 // a gradient that must not be used, or that there is no memory for the
-// velocities. It returns a [*TornError] when the device failed on the way.
+// velocities. It returns a [*TornError] when the device, or what was to make a
+// gradient, failed on the way.
 func (o *SGD) Step() error {
 	if o.torn != nil {
 		return o.torn
@@ -126,14 +129,43 @@ func (o *SGD) Step() error {
 	if len(ready) == 0 {
 		return nil
 	}
-	defer record(ready[0].Var().Device())()
-	for i, s := range ready {
-		if err := s.step(); err != nil {
-			o.torn = &TornError{Step: o.steps + 1, Updated: i, Params: len(ready), Err: err}
-			return o.torn
-		}
+	updated, err := update(ready)
+	if err == nil {
+		updated, err = 0, outcome(ready)
+	}
+	switch {
+	case errors.Is(err, device.ErrSkipped):
+		return fmt.Errorf("optim: step %d: %w", o.steps+1, err)
+	case err != nil:
+		o.torn = &TornError{Step: o.steps + 1, Updated: updated, Params: len(ready), Err: err}
+		return o.torn
+	}
+	for _, s := range ready {
+		s.first = s.first && s.group.Momentum == 0
 	}
 	o.steps++
+	return nil
+}
+
+// update enqueues the updates, and returns how many of them before an error.
+func update(ready []*slot) (int, error) {
+	defer record(ready[0].Var().Device())()
+	for i, s := range ready {
+		if err := s.update(); err != nil {
+			return i, err
+		}
+	}
+	return len(ready), nil
+}
+
+// outcome is the error of a gradient that was pending when its update was
+// enqueued. Waiting for it takes the time of the updates before, not more.
+func outcome(ready []*slot) error {
+	for _, s := range ready {
+		if err := s.Var().GradErr(); err != nil {
+			return fmt.Errorf("gradient of %s: %w", s.Name(), err)
+		}
+	}
 	return nil
 }
 
@@ -150,28 +182,46 @@ func record(dev device.Device) (end func()) {
 }
 
 // prepare does all of a step that can fail for a reason other than a broken
-// device, and returns the parameters that have a gradient.
+// device, and returns the parameters that have a gradient. What is not known
+// yet of gradients that the same flags tell of is left to outcome.
 func (o *SGD) prepare() ([]*slot, error) {
+	o.ready = o.ready[:0]
 	for _, g := range o.groups {
 		g.check()
 	}
-	var ready []*slot
 	for _, s := range o.slots {
-		v := s.Var()
-		if err := v.GradErr(); err != nil {
-			return nil, fmt.Errorf("gradient of %s: %w", s.Name(), err)
+		if s.Var().Grad() != nil {
+			o.ready = append(o.ready, s)
 		}
-		if v.Grad() == nil {
-			continue
+	}
+	ahead := together(o.ready)
+	for _, s := range o.slots {
+		if v := s.Var(); !ahead || !v.GradPending() {
+			if err := v.GradErr(); err != nil {
+				return nil, fmt.Errorf("gradient of %s: %w", s.Name(), err)
+			}
 		}
+	}
+	for _, s := range o.ready {
 		if s.group.Momentum != 0 {
 			if err := s.allocate(); err != nil {
 				return nil, err
 			}
 		}
-		ready = append(ready, s)
 	}
-	return ready, nil
+	return o.ready, nil
+}
+
+// together tells whether one set of flags has the device skip all updates or
+// none.
+func together(ready []*slot) bool {
+	for _, s := range ready {
+		skip := s.Var().GradSkip()
+		if skip.IsZero() || skip.Buf.Addr() != ready[0].Var().GradSkip().Buf.Addr() {
+			return false
+		}
+	}
+	return len(ready) > 0
 }
 
 // allocate makes the velocity, if there is none yet.
@@ -187,8 +237,8 @@ func (s *slot) allocate() error {
 	return nil
 }
 
-// step updates one parameter.
-func (s *slot) step() error {
+// update enqueues the update of one parameter.
+func (s *slot) update() error {
 	v, o := s.Var(), &s.group.SGDOptions
 	step := device.SGDStep{
 		Param: v.Tensor(), Grad: v.Grad().Tensor(), Skip: v.GradSkip(),
@@ -200,9 +250,6 @@ func (s *slot) step() error {
 	dev := v.Device()
 	if err := dev.Kernels().SGD(dev.Compute(), step); err != nil {
 		return fmt.Errorf("update of %s: %w", s.Name(), err)
-	}
-	if o.Momentum != 0 {
-		s.first = false
 	}
 	return nil
 }

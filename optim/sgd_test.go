@@ -169,6 +169,7 @@ func TestGroups(t *testing.T) {
 // owner is a gradient that somebody else owns.
 type owner struct {
 	t, skip device.Tensor
+	pending bool // Err was not asked
 	err     error
 }
 
@@ -177,7 +178,8 @@ func (o *owner) Grad() device.Tensor { return o.t }
 func (o *owner) Scale() float64      { return 1 }
 func (o *owner) Ready(device.Event)  {}
 func (o *owner) Zero()               {}
-func (o *owner) Err() error          { return o.err }
+func (o *owner) Pending() bool       { return o.pending }
+func (o *owner) Err() error          { o.pending = false; return o.err }
 func (o *owner) Skip() device.Tensor { return o.skip }
 
 // An error of one gradient keeps all parameters as they are; a flag on the
@@ -186,7 +188,7 @@ func TestGradientsThatMustNotBeUsed(t *testing.T) {
 	dev := newDevice(t)
 	a, b := parameter(dev, "a", []float64{1}), parameter(dev, "b", []float64{1})
 	opt := optim.NewSGD([]*nn.Parameter{a, b}, optim.SGDOptions{LR: 1, Momentum: 0.9})
-	flag := []float64{0}
+	flag := []byte{0}
 	o := &owner{
 		t:    device.HostTensor([]float64{0}, device.Invalid),
 		skip: device.HostTensor(flag, device.Invalid),
@@ -211,6 +213,84 @@ func TestGradientsThatMustNotBeUsed(t *testing.T) {
 	}
 	if p := optim.NewSGD([]*nn.Parameter{parameter(dev, "c", []float64{1})}, optim.SGDOptions{LR: 1}); p.Step() != nil || p.Steps() != 0 {
 		t.Error("a step without any gradient is committed")
+	}
+}
+
+// skipped is an error that flags tell of.
+type skipped struct{}
+
+func (skipped) Error() string        { return "rank 3 has no gradient" }
+func (skipped) Is(target error) bool { return target == device.ErrSkipped }
+
+// An outcome that is pending when Step is called is asked for behind the
+// updates, where one set of flags has the device skip them all, and before them
+// where it does not. With an error, everything is as if Step had not been
+// called, or torn.
+func TestPendingOutcomes(t *testing.T) {
+	lost := errors.New("rank 3 is lost")
+	for _, c := range []struct {
+		what string
+		flag byte  // that the device sees
+		err  error // the outcome
+		own  bool  // the second gradient has flags of its own, which are not raised
+		torn bool
+	}{
+		{what: "good"},
+		{what: "skipped", flag: 1, err: skipped{}},
+		{what: "lost", err: lost, torn: true},
+		{what: "flags of their own", flag: 1, err: skipped{}, own: true},
+		{what: "flags of their own, lost", err: lost, own: true},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			dev := newDevice(t)
+			var params []*nn.Parameter
+			var owners []*owner
+			flags := []byte{0}
+			for i := range 2 {
+				p := parameter(dev, fmt.Sprint("p", i), []float64{1})
+				o := &owner{t: device.HostTensor([]float64{1}, device.Invalid), skip: device.HostTensor(flags, device.Invalid)}
+				if c.own && i == 1 {
+					o.skip = device.HostTensor([]byte{0}, device.Invalid)
+				}
+				p.Var().SetGradSink(o)
+				params, owners = append(params, p), append(owners, o)
+			}
+			opt := optim.NewSGD(params, optim.SGDOptions{LR: 1, Momentum: 0.5})
+			// The value of the parameters after 0, 1 and 2 good steps.
+			values := []float64{1, 0, -1.5}
+			good := 0
+			for step := range 3 {
+				bad := c.err != nil && step == 0 // the very first: the velocity must stay unused
+				flags[0] = 0
+				for _, o := range owners {
+					o.pending, o.err = true, nil
+					if bad {
+						flags[0], o.err = c.flag, c.err
+					}
+				}
+				err := opt.Step()
+				var torn *optim.TornError
+				switch {
+				case !errors.Is(err, owners[0].err) || errors.As(err, &torn) != (bad && c.torn):
+					t.Fatalf("step %d: got %v, want %v, torn: %v", step, err, owners[0].err, c.torn)
+				case bad && c.torn:
+					if again := opt.Step(); again != err || opt.Steps() != 0 {
+						t.Errorf("after a torn step: %v, %d steps", again, opt.Steps())
+					}
+					return
+				case !bad:
+					good++
+				}
+				if owners[0].pending || opt.Steps() != good {
+					t.Errorf("step %d: the outcome was not asked for, or %d steps are committed, want %d", step, opt.Steps(), good)
+				}
+				for _, p := range params {
+					if got := p.Item(); good < len(values) && got != values[good] {
+						t.Errorf("step %d: %s is %v after %d good steps, want %v", step, p.Name(), got, good, values[good])
+					}
+				}
+			}
+		})
 	}
 }
 

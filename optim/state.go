@@ -6,8 +6,9 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// TornError says that a device failed in the middle of a step, after some
-// parameters were updated and others not. It wraps the device's error.
+// TornError says that a device failed in the middle of a step, or what was to
+// make the gradients behind updates that were enqueued already: some parameters
+// may be updated and others not. It wraps the error.
 type TornError struct {
 	Step    int // the step that was not committed, from 1
 	Updated int // parameters that were updated, for certain

@@ -8,8 +8,8 @@ import "fmt"
 //
 // Invariants: launched <= len(pending); every bucket before launched has been
 // launched in this pass; pending[b] counts the parameters of bucket b that are
-// not final in this pass. The last bucket is launched by finish alone, so that
-// it can still tell the other ranks of whatever went wrong in the pass.
+// not final in this pass. The last bucket is launched by finish alone: its
+// flags tell the other ranks of whatever went wrong anywhere in the pass.
 type core struct {
 	buckets [][]int // the parameters of each bucket
 	home    []int   // the bucket of each parameter
@@ -50,7 +50,7 @@ const (
 // action is something the reducer has to do.
 type action struct {
 	kind   actionKind
-	bucket int
+	bucket int // of launch
 	param  int // of lack
 }
 
@@ -59,7 +59,7 @@ type actionKind uint8
 const (
 	launch actionKind = iota // start the bucket's reduction
 	lack                     // gradient param is missing
-	flag                     // raise this rank's flag in the bucket
+	flag                     // raise this rank's flag
 )
 
 func newCore(buckets [][]int, params int) *core {
@@ -121,18 +121,19 @@ func (c *core) launchComplete() {
 	}
 }
 
-// launchRest launches what was not, with a raised flag in each bucket that
-// lacks gradients, and in the last one if the pass failed.
+// launchRest launches what was not: before the last bucket the flag is raised,
+// if anything is missing or the pass failed.
 func (c *core) launchRest(failed bool) {
 	for ; c.launched < len(c.buckets); c.launched++ {
 		b := c.launched
 		for _, p := range c.buckets[b] {
 			if !c.final[p] {
-				c.actions = append(c.actions, action{kind: lack, bucket: b, param: p})
+				c.actions = append(c.actions, action{kind: lack, param: p})
+				failed = true
 			}
 		}
-		if c.pending[b] > 0 || failed && b == len(c.buckets)-1 {
-			c.actions = append(c.actions, action{kind: flag, bucket: b})
+		if failed && b == len(c.buckets)-1 {
+			c.actions = append(c.actions, action{kind: flag})
 		}
 		c.actions = append(c.actions, action{kind: launch, bucket: b})
 	}

@@ -75,7 +75,7 @@ func play(c *core, e event) string {
 		case lack:
 			fmt.Fprintf(&out, "lack gradient %d\n", a.param)
 		case flag:
-			fmt.Fprintf(&out, "flag bucket %d\n", a.bucket)
+			fmt.Fprintln(&out, "raise the flag")
 		}
 	}
 	return out.String()

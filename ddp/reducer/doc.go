@@ -9,7 +9,9 @@
 //	  r.Fresh(i)           // first write since Zero: overwrite; else add
 //	  r.Scale()            // factor for the pass's last write of each gradient
 //	  r.Ready(i, event)    // gradient i is final on the compute stream at event
-//	err = r.Finish(ctx, nil) // the pass is over: what is missing, what failed
+//	err = r.Finish(ctx, nil) // the pass is over: what is known to be missing, or to have failed
+//	...                    // enqueue what uses the gradients and reads r.Flags()
+//	err = r.Err()          // the outcome, on every rank the same
 //
 // # Buckets
 //
@@ -18,18 +20,27 @@
 // rule in reverse order of registration, which is about the order in which
 // gradients become final, and reduced strictly in order of index, each as
 // soon as it is complete and those before it have been started, the last one at
-// the end of the pass. A view starts on [device.Align] bytes. A bucket is padded with zeros to a multiple of
-// Align bytes a rank; the padding begins with one flag word per rank.
+// the end of the pass. A view starts on [device.Align] bytes. A bucket is padded
+// with zeros to a multiple of Align bytes a rank; in the last one the padding
+// begins with one flag word per rank.
 //
 // # Missing gradients
 //
-// A rank that finishes a pass without some gradient raises its flag in the
-// bucket and reduces all the same, so that nobody waits for it; a rank whose
-// pass failed raises it in the last bucket, which is why that one is launched at
-// the very end. The summed flags tell every rank, and its optimizer, that this
-// step must not be applied; the [*MissingGradientError] that Finish returns
-// on every rank names the ranks and the parameters. The group stays usable
-// and the next pass starts afresh.
+// A rank that finishes a pass without some gradient, in whichever bucket, or
+// whose pass failed, raises its flag and reduces all the same, so that nobody
+// waits for it. The flags travel in the last bucket, which is why that one is
+// launched at the very end: one set of them can tell of everything. Once summed
+// they tell every rank, and its optimizer, that this step must not be applied;
+// the [*MissingGradientError] of that pass names the ranks and the parameters on
+// every rank. The group stays usable and the next pass starts afresh.
+//
+// # The outcome
+//
+// On a GPU nothing waits for the reductions on the host. The optimizer's kernels
+// read the flags where they are ([Reducer.Flags]), and a copy of them is on its
+// way to the host while those run: Finish returns what this rank knows of
+// itself, and [Reducer.Err] the outcome, which it may have to wait for. An
+// outcome that nobody asks for makes the next pass fail.
 //
 // # Structure
 //

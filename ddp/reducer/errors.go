@@ -4,13 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/goddp/goddp/device"
 )
 
 var errReadyTwice = errors.New("ready twice in one backward pass")
 
 // MissingGradientError says which parameters got no gradient in a pass that
-// was to be reduced, or that a rank's pass failed. Every rank gets it in that pass; none applies the step,
-// and the group stays usable.
+// was to be reduced, or that a rank's pass failed. Every rank gets it for that
+// pass; none applies the step, and the group stays usable. It matches
+// [device.ErrSkipped]: the flags are raised on every rank's device.
 type MissingGradientError struct {
 	Missing []Missing // by rank
 }
@@ -43,6 +46,9 @@ func (e *MissingGradientError) Error() string {
 	}
 	return b.String()
 }
+
+// Is makes errors.Is(err, device.ErrSkipped) hold.
+func (e *MissingGradientError) Is(target error) bool { return target == device.ErrSkipped }
 
 // names lists the first few of many names.
 func names(ps []string) string {

@@ -59,24 +59,26 @@ type Reducer struct {
 	op      comm.ReduceOp
 	core    *core
 	buckets []bucket
+	flags   device.Tensor   // one word per rank, in the last bucket
 	unclean bool            // flags may hold those of a pass that failed
 	grads   []device.Tensor // by parameter: views of the buckets
 	fresh   []bool          // by parameter: the next write overwrites
 	reports reports
 	trace   *profile.Recorder
 
-	scale float64      // of the pass; 1 outside
-	works []*comm.Work // of the pass: the launched buckets, in order
-	early error        // of the pass: what the reducer itself could not do
-	err   error        // of the last pass: why the gradients must not be used
+	scale   float64       // of the pass; 1 outside
+	works   []*comm.Work  // of the pass: the launched buckets, in order
+	early   error         // of the pass: what the reducer itself could not do
+	seen    device.Buffer // of a pass that reduces: where the host sees the flags
+	pending device.Event  // seen holds the flags then; nil where the outcome is known
+	err     error         // the outcome of the last pass: why the gradients must not be used
 }
 
 // bucket is a bucket as laid out.
 type bucket struct {
 	Assignment
 	name  string
-	flat  device.Tensor // the views, the flags, the padding
-	flags device.Tensor // one word per rank
+	flat  device.Tensor // the views, the flags in the last bucket, the padding
 	bytes int           // of the gradients alone
 }
 
@@ -133,7 +135,7 @@ func (r *Reducer) allocate(ctx context.Context, plan []Assignment) (err error) {
 		return err
 	}
 	for i, a := range plan {
-		b, err := r.lay(i, a)
+		b, err := r.lay(i, a, i == len(plan)-1)
 		if err != nil {
 			return err
 		}
@@ -142,8 +144,9 @@ func (r *Reducer) allocate(ctx context.Context, plan []Assignment) (err error) {
 	return nil
 }
 
-// lay allocates bucket i and points its gradients into it.
-func (r *Reducer) lay(i int, a Assignment) (bucket, error) {
+// lay allocates bucket i and points its gradients, and the flags if it is the
+// last, into it.
+func (r *Reducer) lay(i int, a Assignment, last bool) (bucket, error) {
 	b := bucket{Assignment: a, name: fmt.Sprintf("bucket %d", i)}
 	dt := r.params[a.Params[0]].DType
 	offsets, end := make([]int, len(a.Params)), 0
@@ -152,15 +155,20 @@ func (r *Reducer) lay(i int, a Assignment) (bucket, error) {
 		b.bytes += r.params[p].bytes()
 		end += device.AlignUp(r.params[p].bytes())
 	}
-	ranks := r.pg.Size()
+	ranks, flags := r.pg.Size(), 0
+	if last {
+		flags = ranks * dt.Size()
+	}
 	unit := ranks * device.Align
-	size := (end + ranks*dt.Size() + unit - 1) / unit * unit
+	size := (end + flags + unit - 1) / unit * unit
 	buf, err := r.pg.Alloc(size)
 	if err != nil {
 		return b, fmt.Errorf("reducer: %s of %d parameters: %w", b.name, len(a.Params), err)
 	}
 	b.flat = device.NewTensor(buf, dt, size/dt.Size())
-	b.flags = device.NewTensor(buf.Slice(end, ranks*dt.Size()), dt, ranks)
+	if last {
+		r.flags = device.NewTensor(buf.Slice(end, flags), dt, ranks)
+	}
 	for k, p := range a.Params {
 		r.grads[p] = device.NewTensor(buf.Slice(offsets[k], r.params[p].bytes()), dt, r.params[p].Shape...)
 	}
@@ -170,9 +178,11 @@ func (r *Reducer) lay(i int, a Assignment) (bucket, error) {
 // Grad is where gradient i lives. It stays there for the Reducer's life.
 func (r *Reducer) Grad(i int) device.Tensor { return r.grads[i] }
 
-// Flags are one word per rank, of gradient i's type: after a pass, any that is
-// not zero forbids the use of the bucket that holds gradient i.
-func (r *Reducer) Flags(i int) device.Tensor { return r.buckets[r.core.home[i]].flags }
+// Flags are bytes: after a pass, on the compute stream, any that is not zero
+// forbids the use of its gradients. Sums of zeros and ones are never -0.
+func (r *Reducer) Flags() device.Tensor {
+	return device.NewTensor(r.flags.Buf, device.Uint8, r.flags.Bytes())
+}
 
 // Fresh tells, once, that the next write of gradient i is the first since Zero
 // and must overwrite.
@@ -200,15 +210,16 @@ func (r *Reducer) freshen() {
 // else 1.
 func (r *Reducer) Scale() float64 { return r.scale }
 
-// Err is why the gradients of the last pass must not be used; nil when they
-// may be.
-func (r *Reducer) Err() error { return r.err }
-
 // Begin starts a backward pass. Without sync, it only accumulates: nothing is
-// reduced, and a later pass reduces the sum.
+// reduced, and a later pass reduces the sum. If nobody has asked for the outcome
+// of the pass before, Begin does, and makes an error this pass's own.
 func (r *Reducer) Begin(sync bool) {
 	r.step(event{kind: begin, sync: sync})
-	r.works, r.early, r.err, r.scale = r.works[:0], nil, nil, 1
+	var unasked error
+	if r.Pending() {
+		unasked = r.Err()
+	}
+	r.early, r.err, r.scale = unasked, nil, 1
 	if sync {
 		r.reports.pass++
 		if r.op == comm.Sum {
@@ -217,9 +228,7 @@ func (r *Reducer) Begin(sync bool) {
 	}
 	if r.unclean {
 		r.unclean = false
-		for _, b := range r.buckets {
-			r.early = errors.Join(r.early, r.fill(b.flags, 0))
-		}
+		r.early = errors.Join(r.early, r.fill(r.flags, 0))
 	}
 }
 
@@ -233,13 +242,21 @@ func (r *Reducer) Ready(i int, at device.Event) {
 	r.perform(actions, at)
 }
 
-// Finish ends the pass: it starts the reductions that were not, waits for all
-// as [comm.Work.Wait] does, and returns why the gradients must not be used: a
+// Finish ends the pass: it starts the reductions that were not, makes the
+// compute stream wait for all as [comm.Work.Wait] does, and returns why the
+// gradients must not be used, where that is known by then. On a device that
+// runs work inline it is, and so it is where this rank lacks a gradient, or
+// where cause is not nil, which is what cut the pass short; the other ranks are
+// told. Else Finish does not wait, and [Reducer.Err] has the outcome: a
 // [*MissingGradientError], or the failure of a reduction, after which the group
-// is broken. cause is what cut the pass short, nil if nothing did; the other
-// ranks are told. A ctx that ends aborts the group: the buckets are in use.
+// is broken. A ctx that ends aborts the group: the buckets are in use.
 func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	reduces := r.core.phase == reducing
+	if reduces {
+		var err error
+		r.seen, err = r.pg.Device().AllocHost(r.flags.Bytes())
+		r.early = errors.Join(r.early, err)
+	}
 	// What the reducer itself could not do is as good a reason to tell the
 	// others: this rank will not apply the step.
 	cause = errors.Join(cause, r.early)
@@ -258,24 +275,96 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		}
 	}
 	r.perform(actions, nil)
-	r.err = errors.Join(r.early, r.wait(ctx))
-	if r.err == nil && reduces {
-		r.err = r.missing(ctx)
+	begun := time.Now()
+	r.err = errors.Join(r.early, r.wait(ctx, (*comm.Work).Wait))
+	if reduces && r.err == nil {
+		r.err = r.look()
 	}
-	if r.err != nil {
-		r.unclean = true
-		r.freshen() // the next pass must not add to this one's
+	if r.err == nil && r.Pending() {
+		known, err := r.pending.Done()
+		if !known && err == nil && len(missing) == 0 && cause == nil {
+			return nil
+		}
+		r.err = r.outcome(ctx)
+	}
+	r.settled(begun)
+	return r.err
+}
+
+// look enqueues, behind the reductions, what shows the flags to the host.
+func (r *Reducer) look() error {
+	dev := r.pg.Device()
+	if err := dev.Copy(dev.Compute(), r.seen, r.flags.Buf); err != nil {
+		return err
+	}
+	r.pending = dev.Compute().Mark()
+	return nil
+}
+
+// Pending tells whether Err may have to wait.
+func (r *Reducer) Pending() bool { return r.pending != nil }
+
+// Err is why the gradients of the last pass must not be used; nil when they
+// may be. It waits, where that is not known yet, for the reductions, which have
+// deadlines, and at most the group's timeout for the compute stream to get past
+// them.
+func (r *Reducer) Err() error {
+	if r.Pending() {
+		begun := time.Now()
+		r.err = r.outcome(context.Background())
+		r.settled(begun)
 	}
 	return r.err
 }
 
-// wait waits for the pass's reductions. When it returns, none of them uses the
-// buckets any more.
-func (r *Reducer) wait(ctx context.Context) (err error) {
-	begun := time.Now()
+// outcome waits until the outcome of the pass is known. Where it fails to, the
+// memory that shows the flags is left to the copy.
+func (r *Reducer) outcome(ctx context.Context) error {
+	at, seen := r.pending, r.seen
+	r.pending, r.seen = nil, device.Buffer{}
+	if err := r.wait(ctx, (*comm.Work).Sync); err != nil {
+		return err
+	}
+	if err := r.reach(ctx, at); err != nil {
+		r.pg.Abort(err)
+		return err
+	}
+	defer r.pg.Device().Free(seen)
+	return r.raised(ctx, seen.Host())
+}
+
+// reach waits until the compute stream is at e.
+func (r *Reducer) reach(ctx context.Context, e device.Event) error {
+	if done, err := e.Done(); done || err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, r.pg.Timeout(),
+		fmt.Errorf("reducer: rank %d: the device did not get past the reductions: %w", r.pg.Rank(), comm.ErrTimeout))
+	defer cancel()
+	return e.Sync(ctx)
+}
+
+// settled ends a pass whose outcome is known, after a wait that began then.
+func (r *Reducer) settled(begun time.Time) {
+	r.pg.Device().Free(r.seen) // of a pass that failed before it was used
+	r.seen = device.Buffer{}
+	if r.trace.On() && len(r.works) > 0 {
+		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(begun), End: profile.At(time.Now())})
+	}
+	clear(r.works)
+	r.works = r.works[:0]
+	if r.err != nil {
+		r.unclean = true
+		r.freshen() // the next pass must not add to this one's
+	}
+}
+
+// wait waits for the pass's reductions in one of a Work's ways. When it returns
+// an error, none of them uses the buckets any more.
+func (r *Reducer) wait(ctx context.Context, how func(*comm.Work, context.Context) error) (err error) {
 	for _, w := range r.works {
 		if err == nil {
-			err = w.Wait(ctx)
+			err = how(w, ctx)
 		}
 		if err != nil {
 			if ctx.Err() != nil {
@@ -283,9 +372,6 @@ func (r *Reducer) wait(ctx context.Context) (err error) {
 			}
 			w.Sync(context.Background()) // soon: the group is broken, all have the same cause
 		}
-	}
-	if r.trace.On() && len(r.works) > 0 {
-		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(begun), End: profile.At(time.Now())})
 	}
 	return err
 }
@@ -303,11 +389,14 @@ func (r *Reducer) step(e event) []action {
 // reductions that can be started are, for the other ranks wait for them.
 func (r *Reducer) perform(actions []action, at device.Event) {
 	for _, a := range actions {
-		b := &r.buckets[a.bucket]
 		switch a.kind {
 		case flag:
-			r.early = errors.Join(r.early, r.fill(b.flags.Range(r.pg.Rank(), r.pg.Rank()+1), 1))
+			r.early = errors.Join(r.early, r.fill(r.flags.Range(r.pg.Rank(), r.pg.Rank()+1), 1))
 		case launch:
+			b := &r.buckets[a.bucket]
+			if r.trace.On() {
+				at = r.pg.Device().Compute().Record() // the same point, with a time
+			}
 			w := r.pg.With(comm.CallOptions{Name: b.name, After: at}).AllReduce(b.flat, r.op)
 			r.works = append(r.works, w)
 			if r.trace.On() {
@@ -325,24 +414,16 @@ func (r *Reducer) fill(t device.Tensor, v float64) error {
 	return d.Kernels().Fill(d.Compute(), t, v)
 }
 
-// missing reads the summed flags.
-func (r *Reducer) missing(ctx context.Context) error {
-	raised := make([]bool, r.pg.Size())
-	for i := range r.buckets {
-		b := &r.buckets[i]
-		word := b.flags.DType.Size()
-		flags := make([]byte, b.flags.Bytes())
-		if err := r.pg.Device().CopyOut(ctx, r.pg.Device().Compute(), flags, b.flags.Buf); err != nil {
-			return err
-		}
-		for at, v := range flags {
-			if v != 0 {
-				raised[at/word] = true
-			}
-		}
-	}
-	if !slices.Contains(raised, true) {
+// raised is the error of the ranks whose flags are raised.
+func (r *Reducer) raised(ctx context.Context, flags []byte) error {
+	if !slices.ContainsFunc(flags, func(b byte) bool { return b != 0 }) {
 		return nil
+	}
+	raised, word := make([]bool, r.pg.Size()), r.flags.DType.Size()
+	for at, v := range flags {
+		if v != 0 {
+			raised[at/word] = true
+		}
 	}
 	return r.reports.collect(ctx, raised)
 }
