@@ -16,6 +16,8 @@ fi
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
 export GODDP_REQUIRE_CUDA=1
 failed=0
+torch=yes
+"${PYTHON_EXEC:-python3}" -c 'import torch' 2>/dev/null || torch=no
 
 # check NAME COMMAND...: runs it, and wants exit code 0.
 check() {
@@ -47,6 +49,9 @@ for ranks in 1 2 4; do
 		check "mlp_${ranks}_float32" mlp $ranks float32
 		check "mlp_${ranks}_tf32" env GODDP_ALLOW_TF32=1 bash -c "$(declare -f mlp); bin=$bin; mlp $ranks float32"
 		check "mlp_${ranks}_bfloat16" mlp $ranks bfloat16
+		if [ $torch = yes ]; then
+			check "parity_$ranks" env BIN="$bin" LARGE=1 bench/parity.sh $ranks
+		fi
 	fi
 done
 if command -v compute-sanitizer >/dev/null; then
