@@ -184,19 +184,45 @@ func (p *pass) through(n *node) error {
 	// those of results are computed. Later parameters of an operation come
 	// before earlier ones, as later layers do before earlier ones.
 	for _, leaves := range []bool{true, false} {
-		for i, v := range slices.Backward(n.in) {
-			if v.node == nil || (v.node.leaf != nil) != leaves {
+		needed := func(i int) bool { v := n.in[i]; return v.node != nil && (v.node.leaf != nil) == leaves }
+		for i := len(n.in) - 1; i >= 0; i-- {
+			if !needed(i) {
 				continue
 			}
-			dst, acc, err := p.destination(v)
-			if err != nil {
+			from := i
+			if _, ok := n.fn.(joint); ok && i == 2 && needed(1) {
+				from = 1
+			}
+			if err := p.into(c, n, from, i); err != nil {
 				return err
 			}
-			if err := n.fn.Backward(c, i, dst, acc, n.grad); err != nil {
-				return err
-			}
-			p.arrived(v.node)
+			i = from
 		}
+	}
+	return nil
+}
+
+// into computes the gradients of n's inputs from first to last, which are one
+// or two, where they belong.
+func (p *pass) into(c *Call, n *node, first, last int) (err error) {
+	var dst [2]device.Tensor
+	var acc [2]device.Accum
+	in := n.in[first : last+1]
+	for i, v := range in {
+		if dst[i], acc[i], err = p.destination(v); err != nil {
+			return err
+		}
+	}
+	if len(in) == 1 {
+		err = n.fn.Backward(c, first, dst[0], acc[0], n.grad)
+	} else {
+		err = n.fn.(joint).backwardJoint(c, dst, acc, n.grad)
+	}
+	if err != nil {
+		return err
+	}
+	for _, v := range slices.Backward(in) {
+		p.arrived(v.node)
 	}
 	return nil
 }

@@ -38,12 +38,24 @@ type Preparer interface {
 	Prepare(c *Call, g device.Tensor) error
 }
 
+// joint is a [Function] of three inputs that computes the gradients of the
+// last two with one kernel, where both need one.
+type joint interface {
+	Function
+	// backwardJoint is Backward for the inputs 1 and 2.
+	backwardJoint(c *Call, dst [2]device.Tensor, acc [2]device.Accum, g device.Tensor) error
+}
+
 // Call is one application of a [Function], as its methods see it.
 type Call struct {
 	Kernels device.Kernels
 	Stream  device.Stream // what all work is enqueued on
 	In      []device.Tensor
 	Out     device.Tensor
+
+	// Recorded tells whether a gradient may come back through this
+	// application, so that Forward can make ready what Backward will need.
+	Recorded bool
 
 	// New allocates memory, its content undefined. What Forward allocates
 	// lives as long as the result, for Backward to read; what Prepare and
@@ -83,6 +95,7 @@ func Apply(fn Function, in ...*Variable) *Variable {
 	}
 
 	c := s.call(in, out)
+	c.Recorded = n != nil
 	c.New = func(dt device.DType, shape ...int) (device.Tensor, error) {
 		t, err := s.alloc(dt, shape)
 		if b := s.made(t.Buf, err); n != nil {

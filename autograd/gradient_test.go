@@ -73,6 +73,18 @@ func gradCases() (cases []gradCase) {
 		add(name, -1, 1, linear, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name, -1, 1, linear, device.Shape{2, 2, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name, -1, 1, linear, device.Shape{3}, device.Shape{4, 3}, device.Shape{4})
+		// Weight and bias get their gradients at once only where both need one,
+		// and are both leaves or both results.
+		add(name+" of a result", -1, 1, func(in variables) *autograd.Variable {
+			return autograd.Linear(in[0], autograd.Neg(in[1]), in[2], act)
+		}, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
+		add(name+" of results", -1, 1, func(in variables) *autograd.Variable {
+			return autograd.Linear(in[0], autograd.Neg(in[1]), autograd.Exp(in[2]), act)
+		}, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
+		add(name+" of a constant", -1, 1, func(in variables) *autograd.Variable {
+			w := autograd.FromSlice(in[0].Device(), []float64{1, -2, 3, 0.5, 0.25, -1}, 2, 3)
+			return autograd.Linear(in[0], w, in[1], act)
+		}, device.Shape{5, 3}, device.Shape{2})
 	}
 	add("MSELoss", -1, 1, func(in variables) *autograd.Variable { return autograd.MSELoss(in[0], in[1]) }, device.Shape{2, 3}, device.Shape{2, 3})
 	add("CrossEntropyLoss", -2, 2, func(in variables) *autograd.Variable {

@@ -104,6 +104,13 @@ func (k *faultyKernels) Linear(s device.Stream, dst, x, w, bias device.Tensor, a
 	return k.Kernels.Linear(s, dst, x, w, bias, act)
 }
 
+func (k *faultyKernels) LinearGrad(s device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
+	if err := k.next(); err != nil {
+		return err
+	}
+	return k.Kernels.LinearGrad(s, dw, accW, db, accB, g, x)
+}
+
 // sink is a GradSink that writes down what it is asked.
 type sink struct {
 	t     device.Tensor

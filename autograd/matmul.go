@@ -93,7 +93,11 @@ func (f linear) Forward(c *Call) error {
 	if len(c.In) == 3 {
 		bias = c.In[2]
 	}
-	return c.Kernels.Linear(c.Stream, rows(c.Out), rows(c.In[0]), c.In[1], bias, device.Activation(f))
+	k, s, y, x, w := c.Kernels, c.Stream, rows(c.Out), rows(c.In[0]), c.In[1]
+	if err := k.Linear(s, y, x, w, bias, device.Activation(f)); err != nil || !c.Recorded {
+		return err
+	}
+	return k.PrepareLinearGrad(s, y, x, w, bias)
 }
 
 // Prepare takes the gradient back through the activation, in place.
@@ -115,4 +119,8 @@ func (linear) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g de
 	default:
 		return k.Sum(s, dst, acc, g)
 	}
+}
+
+func (linear) backwardJoint(c *Call, dst [2]device.Tensor, acc [2]device.Accum, g device.Tensor) error {
+	return c.Kernels.LinearGrad(c.Stream, dst[0], acc[0], dst[1], acc[1], rows(g), rows(c.In[0]))
 }

@@ -92,6 +92,17 @@ type Kernels interface {
 	// Linear computes dst = act(x·wᵀ + bias): x [m k], w [n k], bias [n] or
 	// not there, dst [m n].
 	Linear(s Stream, dst, x, w, bias Tensor, act Activation) error
+	// LinearGrad accumulates the gradients for the parameters of a Linear
+	// without activation, given g [m n], that for its result, and x [m k]:
+	// gᵀ·x into dw [n k], and the sum of g's rows into db [n], whose error is
+	// at most that of the product with a column of ones.
+	LinearGrad(s Stream, dw Tensor, accW Accum, db Tensor, accB Accum, g, x Tensor) error
+	// PrepareLinearGrad loads and chooses, where a device does that at first
+	// use, what will compute the gradients of the Linear that gave y: a MatMul
+	// with w for x, and a LinearGrad, or a MatMul without bias. Loading can
+	// wait for the whole device, and in a backward pass collectives run
+	// beside the kernels. Nothing is written.
+	PrepareLinearGrad(s Stream, y, x, w, bias Tensor) error
 
 	// MSE computes dst, a scalar, = mean((x-y)²); NaN of nothing.
 	MSE(s Stream, dst, x, y Tensor) error

@@ -19,6 +19,20 @@ func (k *kernels) Linear(_ device.Stream, dst, x, w, bias device.Tensor, act dev
 	return nil
 }
 
+func (k *kernels) LinearGrad(s device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
+	operands.LinearGrad(dw, db, g, x)
+	if err := k.MatMul(s, dw, accW, g, true, x, false); err != nil {
+		return err
+	}
+	return k.Sum(s, db, accB, g)
+}
+
+// PrepareLinearGrad does nothing: everything is loaded.
+func (k *kernels) PrepareLinearGrad(_ device.Stream, y, x, w, bias device.Tensor) error {
+	operands.Linear(y, x, w, bias)
+	return nil
+}
+
 // gemm accumulates op(x)·op(y), [m kk] and [kk n], into dst.
 func (k *kernels) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool, m, n, kk int) {
 	if m == 0 || n == 0 {

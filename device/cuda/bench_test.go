@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -64,6 +65,17 @@ func BenchmarkMatMul(b *testing.B) {
 		b.Run(c.name+"/weight", func(b *testing.B) {
 			measure(b, d, flops, "TFLOP/s", func() error { return k.MatMul(s, w, device.Accum{Alpha: 1e-9, Beta: 1}, y, true, x, false) })
 		})
+		// The bias's gradient beside the weight's, in a pass of its own and not.
+		grads := linearGrad{dw: w, accW: device.Accum{Alpha: 1e-9, Beta: 1}, db: bias, accB: device.Store, g: y, x: x}
+		b.Run(c.name+"/weight+bias", func(b *testing.B) {
+			measure(b, d, flops, "TFLOP/s", func() error { return d.kernels.gradsApart(s, grads) })
+		})
+		b.Run(c.name+"/weight+bias fused", func(b *testing.B) {
+			if err := d.kernels.gradsFused(s, grads); errors.Is(err, errUnsupported) {
+				b.Skip(err)
+			}
+			measure(b, d, flops, "TFLOP/s", func() error { return d.kernels.gradsFused(s, grads) })
+		})
 		if c.dt == device.Float64 {
 			continue
 		}
@@ -98,6 +110,8 @@ func BenchmarkBandwidth(b *testing.B) {
 			{"Copy to float64", 1 + 8/float64(dt.Size()), func() error { return k.Copy(s, other, x) }},
 			{"Axpby", 3, func() error { return k.Axpby(s, z, device.Accum{Alpha: 0.5, Beta: 0.5}, x) }},
 			{"Unary ReLU", 2, func() error { return k.Unary(s, device.ReLU, z, x) }},
+			{"Unary GELU", 2, func() error { return k.Unary(s, device.GELU, z, x) }},
+			{"UnaryGrad GELU", 3, func() error { return k.UnaryGrad(s, device.GELU, z, device.Store, x, y, y) }},
 			{"Unary Tanh", 2, func() error { return k.Unary(s, device.Tanh, z, x) }},
 			{"UnaryGrad ReLU", 3, func() error { return k.UnaryGrad(s, device.ReLU, z, device.Store, x, y, y) }},
 			{"Binary", 3, func() error { return k.Binary(s, device.Add, z, x, y) }},

@@ -7,11 +7,8 @@ package cuda
 import "C"
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"math"
-	"time"
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
@@ -41,12 +38,15 @@ type product struct {
 	alignBias              int
 }
 
-// Epilogues: what follows the product in the same kernel. The last two can be
-// joined. ReLU keeps a NaN.
+// Epilogues: what follows the product in the same kernel. ReLU and bias can be
+// joined; ReLU keeps a NaN. The gradient of a bias, column by column the sum of
+// what B holds, goes to where else the bias is: as a plain store, and without
+// the product's factor.
 const (
-	epilogueNone = 1
-	epilogueReLU = 2
-	epilogueBias = 4
+	epilogueNone     = 1
+	epilogueReLU     = 2
+	epilogueBias     = 4
+	epilogueBiasGrad = 512 // CUBLASLT_EPILOGUE_BGRADB: B must be stored transposed
 )
 
 func epilogue(bias device.Tensor, act device.Activation) (e C.int) {
@@ -181,17 +181,8 @@ func (b *blasLt) run(s *Stream, p *plan, i C.int, a arguments) error {
 		C.double(a.beta), C.uint64_t(a.c), C.uint64_t(a.d), C.uint64_t(a.bias), C.uint64_t(work.Addr()), workspaceSize, s.handle))
 }
 
-// Tuning runs every candidate a few times, in turns so that none has the
-// device at its best alone, into scratch memory.
-const (
-	tuneRounds = 5
-	tuneRuns   = 3    // timed together
-	tuneGain   = 0.97 // of the time by cuBLAS's own choice: what is worth another
-	tuneWait   = 5 * time.Second
-)
-
-// tune times a plan's candidates on operands as they are and keeps the
-// fastest. What stops it leaves cuBLAS's own choice.
+// tune times a plan's candidates on operands as they are, into scratch memory,
+// and keeps the fastest. What stops it leaves cuBLAS's own choice.
 func (b *blasLt) tune(s *Stream, p *plan, a arguments, size int) error {
 	captured, err := s.capturing()
 	if err != nil || captured {
@@ -203,53 +194,7 @@ func (b *blasLt) tune(s *Stream, p *plan, a arguments, size int) error {
 	}
 	defer b.d.Free(scratch)
 	a.d = uint64(scratch.Addr())
-	count := int(C.blaslt_plan_count(p.c))
-	var stamps []C.uintptr_t // around each candidate's runs, in order
-	defer func() { b.d.events.put(stamps...) }()
-	stamp := func() error {
-		h, err := b.d.events.record(s.handle)
-		if err == nil {
-			stamps = append(stamps, h)
-		}
-		return err
-	}
-	for range tuneRounds {
-		for i := range count {
-			if stamp() != nil {
-				return b.d.Err()
-			}
-			for range tuneRuns {
-				if err := b.run(s, p, C.int(i), a); err != nil {
-					return b.d.Err()
-				}
-			}
-			if stamp() != nil {
-				return b.d.Err()
-			}
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), tuneWait)
-	defer cancel()
-	if err := s.Sync(ctx); err != nil {
-		return b.d.Err()
-	}
-	var own, best time.Duration
-	for i := range count {
-		least := time.Duration(math.MaxInt64)
-		for round := range tuneRounds {
-			at := 2 * (round*count + i)
-			took, err := b.d.elapsed(stamps[at], stamps[at+1])
-			if err != nil {
-				return err
-			}
-			least = min(least, took)
-		}
-		switch {
-		case i == 0:
-			own, best = least, least
-		case least < best && float64(least) < tuneGain*float64(own):
-			p.best, best = C.int(i), least
-		}
-	}
-	return nil
+	best, err := b.d.race(s, int(C.blaslt_plan_count(p.c)), func(i int) error { return b.run(s, p, C.int(i), a) })
+	p.best = C.int(best)
+	return err
 }

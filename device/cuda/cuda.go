@@ -13,8 +13,10 @@ type Options struct {
 	AllowTF32 bool
 	// TuneMatMul times cuBLAS's candidates at the first product of every
 	// shape and keeps the fastest, instead of trusting its estimate, which is
-	// good for large products. The first product of a shape then waits for
-	// the device, and two runs of a program may round differently.
+	// good for large products; and decides by time whether the gradient of a
+	// Linear's bias is fused with its weight's. The first product of a shape
+	// then waits for the device, and two runs of a program may round
+	// differently.
 	TuneMatMul bool
 	// MemoryLimit bounds the device memory that Alloc uses, in bytes; 0 is
 	// no bound but the hardware's.

@@ -72,8 +72,21 @@
 // Products are cuBLASLt's. Float32 is multiplied in float32 unless
 // Options.AllowTF32 is set; the half types accumulate in float32. A Linear's
 // bias and ReLU are part of the product's kernel where cuBLAS has one that
-// keeps up. How a product is computed is chosen once per shape, type and
-// alignment: by cuBLAS's estimate, or by timing with Options.TuneMatMul. Work
-// that is being captured in a graph is never timed, and enqueueing allocates
-// nothing once a shape was seen.
+// keeps up. GELU is not: cuBLAS has the tanh approximation only, and a backward
+// pass needs what GELU was applied to. How a product is computed is chosen once
+// per shape, type and alignment: by cuBLAS's estimate, or by timing with
+// Options.TuneMatMul, which also decides whether a bias's gradient comes from
+// its weight's product or from a sum. Work that is being captured in a graph is
+// never timed, and enqueueing allocates nothing once a shape was seen.
+//
+// # What is loaded when
+//
+// CUDA loads lazily, and loading can wait for all work in flight while it holds
+// the context's lock: a collective that waits for a peer would then stop the
+// host, and could not be aborted. This package's kernels are therefore all
+// loaded by Open: the driver loads a kernel when it is asked for its handle.
+// cuBLAS loads a kernel at its first product of a kind. For a forward pass that
+// is before the step's first collective; the products of the backward pass are
+// run once, on scratch memory, by the first Linear of a shape that records
+// gradients (PrepareLinearGrad). A plain MatMul is not prepared.
 package cuda

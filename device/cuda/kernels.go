@@ -44,6 +44,8 @@ type kernels struct {
 	compiler string // what compiled the kernels, for people
 	tf32     bool
 	tune     bool
+	fused    map[product]bool // whether a bias's gradient comes with its weight's
+	prepared map[layer]bool
 
 	axpby, unary, unaryGrad, mseGrad, biasAct     perFloat
 	binary                                        perFloat
@@ -57,7 +59,7 @@ type kernels struct {
 // newKernels compiles and loads every kernel. None is left to be loaded later:
 // that can wait for the whole device, and a collective may be running then.
 func newKernels(d *Device, o Options) (_ *kernels, err error) {
-	k := &kernels{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul}
+	k := &kernels{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[layer]bool{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())

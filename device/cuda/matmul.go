@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/goddp/goddp/device"
@@ -18,42 +17,8 @@ func (k *kernels) MatMul(st device.Stream, dst device.Tensor, acc device.Accum, 
 	return nil
 }
 
-// Linear is one kernel, bias and activation with it, where cuBLAS has one;
-// else a pass over dst follows the product. cuBLAS's kernel for float64 is not
-// used: on an H200 it takes twice the time of the product.
-func (k *kernels) Linear(st device.Stream, dst, x, w, bias device.Tensor, act device.Activation) error {
-	m, n, inner := operands.Linear(dst, x, w, bias)
-	p := product{rows: n, cols: m, inner: inner, ta: true, epilogue: epilogue(bias, act)}
-	err := errUnsupported
-	if inner > 0 && dst.DType != device.Float64 {
-		err = k.multiply(st, p, dst, device.Store, x, w, bias)
-	}
-	if errors.Is(err, errUnsupported) {
-		p.epilogue = epilogueNone
-		if err = k.multiply(st, p, dst, device.Store, x, w, device.Tensor{}); err == nil {
-			err = k.finish(st, dst, bias, act)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("Linear of %v and %v: %w", x, w, err)
-	}
-	return nil
-}
-
-// finish adds the bias to every row of dst and applies act.
-func (k *kernels) finish(st device.Stream, dst, bias device.Tensor, act device.Activation) error {
-	switch {
-	case !bias.IsZero():
-		a := mapArgs{x: k.addr(dst), g: k.addr(bias), cols: uint64(bias.Len()), acc: device.Store, op: flag(act == device.ActReLU)}
-		return k.each(st, &k.biasAct, dst, a)
-	case act == device.ActReLU:
-		return k.Unary(st, device.ReLU, dst, dst)
-	}
-	return nil
-}
-
 // multiply computes dst = acc.Alpha·x·y + acc.Beta·dst as p says, p's types
-// and alignments excepted.
+// and alignments excepted. bias is the epilogue's operand, if it has one.
 func (k *kernels) multiply(st device.Stream, p product, dst device.Tensor, acc device.Accum, x, y, bias device.Tensor) error {
 	switch {
 	case k.d.Err() != nil:
@@ -64,9 +29,7 @@ func (k *kernels) multiply(st device.Stream, p product, dst device.Tensor, acc d
 		return k.scale(st, dst, acc.Beta)
 	}
 	s := k.d.stream(st)
-	a := arguments{alpha: acc.Alpha, beta: acc.Beta, a: k.addr(y), b: k.addr(x), c: k.addr(dst), d: k.addr(dst), bias: k.addr(bias)}
-	p.dt, p.tf32 = dst.DType, k.tf32 && dst.DType == device.Float32
-	p.alignA, p.alignB, p.alignD, p.alignBias = alignment(a.a), alignment(a.b), alignment(a.d), alignment(a.bias)
+	a := k.complete(&p, dst, acc, x, y, bias)
 	plan, fresh, err := k.blas.plan(p, a.bias)
 	if err != nil {
 		return err
@@ -77,6 +40,14 @@ func (k *kernels) multiply(st device.Stream, p product, dst device.Tensor, acc d
 		}
 	}
 	return k.blas.run(s, plan, plan.best, a)
+}
+
+// complete adds to p what depends on the operands, which it returns.
+func (k *kernels) complete(p *product, dst device.Tensor, acc device.Accum, x, y, bias device.Tensor) arguments {
+	a := arguments{alpha: acc.Alpha, beta: acc.Beta, a: k.addr(y), b: k.addr(x), c: k.addr(dst), d: k.addr(dst), bias: k.addr(bias)}
+	p.dt, p.tf32 = dst.DType, k.tf32 && dst.DType == device.Float32
+	p.alignA, p.alignB, p.alignD, p.alignBias = alignment(a.a), alignment(a.b), alignment(a.d), alignment(a.bias)
+	return a
 }
 
 // alignment is the largest power of two, up to device.Align, that divides an

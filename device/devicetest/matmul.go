@@ -93,3 +93,28 @@ func checkLinear(r *rig) {
 		return r.k.Linear(r.s, dst, x.Tensor, one.Tensor, device.Tensor{}, device.ActReLU)
 	})
 }
+
+func checkLinearGrad(r *rig) {
+	each(r, products, func(p [3]int) {
+		m, k, n := p[0], p[1], p[2]
+		g, x, w, ones := r.random(-2, 2, m, n), r.random(-2, 2, m, k), r.random(-2, 2, n, k), newArray(m, 1)
+		for i := range ones.v {
+			ones.v[i] = 1
+		}
+		pg, px, pw := r.put(g), r.put(x), r.put(w)
+		wantW := product(g, true, x, false, n, m, k)
+		wantB := product(g, true, ones, false, n, m, 1)
+		wantB.shape = device.Shape{n}
+		label := fmt.Sprintf("LinearGrad of %v and %v", g.shape, x.shape)
+		r.ok(label, r.k.PrepareLinearGrad(r.s, pg.Tensor, px.Tensor, pw.Tensor, r.put(r.random(-2, 2, n)).Tensor))
+		// One gradient is checked in all its ways beside two of the other's.
+		for _, beside := range []device.Accum{device.Store, {Alpha: 1. / 3, Beta: 1. / 3}} {
+			r.accumulates(label+": dw", wantW, func(dw device.Tensor, acc device.Accum) error {
+				return r.k.LinearGrad(r.s, dw, acc, r.put(newArray(n)).Tensor, beside, pg.Tensor, px.Tensor)
+			})
+			r.accumulates(label+": db", wantB, func(db device.Tensor, acc device.Accum) error {
+				return r.k.LinearGrad(r.s, r.put(newArray(n, k)).Tensor, beside, db, acc, pg.Tensor, px.Tensor)
+			})
+		}
+	})
+}

@@ -57,7 +57,7 @@ func Cases(half ...device.DType) []Case {
 			run  func(*rig)
 		}{
 			{"Axpby", checkAxpby}, {"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad},
-			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"Linear", checkLinear},
+			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
 			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad}, {"SGD", checkSGD},
 		} {

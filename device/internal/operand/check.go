@@ -71,6 +71,14 @@ func (ts Types) Linear(dst, x, w, bias device.Tensor) (m, n, k int) {
 	return m, n, k
 }
 
+// LinearGrad checks the operands of a LinearGrad, g [m n] and x [m k].
+func (ts Types) LinearGrad(dw, db, g, x device.Tensor) (m, n, k int) {
+	n, k, m = ts.product("LinearGrad", dw, g, true, x, false)
+	checkType("LinearGrad", db, dw.DType)
+	checkShape("LinearGrad", device.Shape{n}, db)
+	return m, n, k
+}
+
 func (ts Types) product(op string, dst, x device.Tensor, tx bool, y device.Tensor, ty bool) (m, n, k int) {
 	ts.Float(op, dst, x, y)
 	m, n = matrix(op, dst, false)

@@ -1,0 +1,197 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Linear is one kernel, bias and activation with it, where cuBLAS has one;
+// else a pass over dst follows the product. cuBLAS's kernel for float64 is not
+// used: on an H200 it takes twice the time of the product.
+func (k *kernels) Linear(st device.Stream, dst, x, w, bias device.Tensor, act device.Activation) error {
+	m, n, inner := operands.Linear(dst, x, w, bias)
+	p := product{rows: n, cols: m, inner: inner, ta: true, epilogue: epilogue(bias, act)}
+	err := errUnsupported
+	if inner > 0 && dst.DType != device.Float64 {
+		err = k.multiply(st, p, dst, device.Store, x, w, bias)
+	}
+	if errors.Is(err, errUnsupported) {
+		p.epilogue = epilogueNone
+		if err = k.multiply(st, p, dst, device.Store, x, w, device.Tensor{}); err == nil {
+			err = k.finish(st, dst, bias, act)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("Linear of %v and %v: %w", x, w, err)
+	}
+	return nil
+}
+
+// finish adds the bias to every row of dst and applies act.
+func (k *kernels) finish(st device.Stream, dst, bias device.Tensor, act device.Activation) error {
+	switch {
+	case !bias.IsZero():
+		a := mapArgs{x: k.addr(dst), g: k.addr(bias), cols: uint64(bias.Len()), acc: device.Store, op: flag(act == device.ActReLU)}
+		return k.each(st, &k.biasAct, dst, a)
+	case act == device.ActReLU:
+		return k.Unary(st, device.ReLU, dst, dst)
+	}
+	return nil
+}
+
+// LinearGrad is one kernel where that was found to be faster, else a product
+// and a sum.
+func (k *kernels) LinearGrad(st device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
+	operands.LinearGrad(dw, db, g, x)
+	a := linearGrad{dw, accW, db, accB, g, x}
+	fuse, err := k.fuses(st, a)
+	switch {
+	case err != nil:
+	case fuse:
+		err = k.gradsFused(st, a)
+	default:
+		err = k.gradsApart(st, a)
+	}
+	if err != nil {
+		return fmt.Errorf("LinearGrad of %v and %v: %w", g, x, err)
+	}
+	return nil
+}
+
+// linearGrad are the operands of a LinearGrad.
+type linearGrad struct {
+	dw   device.Tensor
+	accW device.Accum
+	db   device.Tensor
+	accB device.Accum
+	g, x device.Tensor
+}
+
+// product is that for dw, with the sums for db. What they are taken over, the
+// rows of g, is what B is multiplied over: g is B, stored transposed.
+func (a linearGrad) product() product {
+	return product{rows: a.x.Shape[1], cols: a.g.Shape[1], inner: a.g.Shape[0], tb: true, epilogue: epilogueBiasGrad}
+}
+
+func (k *kernels) gradsApart(st device.Stream, a linearGrad) error {
+	if err := k.MatMul(st, a.dw, a.accW, a.g, true, a.x, false); err != nil {
+		return err
+	}
+	return k.Sum(st, a.db, a.accB, a.g)
+}
+
+// gradsFused needs an accB without Beta: cuBLAS overwrites db, with sums that
+// are not scaled.
+func (k *kernels) gradsFused(st device.Stream, a linearGrad) error {
+	err := k.multiply(st, a.product(), a.dw, a.accW, a.g, a.x, a.db)
+	if err != nil || a.accB.Alpha == 1 {
+		return err
+	}
+	return k.scale(st, a.db, a.accB.Alpha)
+}
+
+// fuses tells whether to compute a by gradsFused: only a race tells that it
+// pays, once per product, since what cuBLAS has for it may be much slower than
+// its best product. It has nothing for a single row before 12.3.4.
+func (k *kernels) fuses(st device.Stream, a linearGrad) (bool, error) {
+	p := a.product()
+	if !k.tune || a.accB.Beta != 0 || p.inner < 2 || a.dw.Len() == 0 {
+		return false, nil
+	}
+	k.complete(&p, a.dw, a.accW, a.g, a.x, a.db)
+	if p.alignD != device.Align || p.alignBias != device.Align { // scratch memory cannot stand for them
+		return false, nil
+	}
+	fuse, known := k.fused[p]
+	if known {
+		return fuse, nil
+	}
+	s := k.d.stream(st)
+	captured, err := s.capturing()
+	if err != nil || captured {
+		return false, err
+	}
+	scratch, err := k.scratch(&a.dw, &a.db)
+	if err != nil {
+		return false, nil
+	}
+	defer k.d.Free(scratch)
+	ways := [...]func(device.Stream, linearGrad) error{k.gradsApart, k.gradsFused}
+	for _, way := range ways { // loads and tunes
+		if way(st, a) != nil {
+			k.fused[p] = false
+			return false, k.d.Err()
+		}
+	}
+	best, err := k.d.race(s, len(ways), func(i int) error { return ways[i](st, a) })
+	k.fused[p] = best == 1
+	return k.fused[p], err
+}
+
+// scratch replaces the memory of tensors by one new buffer's, of undefined
+// content.
+func (k *kernels) scratch(ts ...*device.Tensor) (device.Buffer, error) {
+	size := 0
+	for _, t := range ts {
+		size += ceil(t.Bytes(), device.Align) * device.Align
+	}
+	buf, err := k.d.Alloc(size)
+	if err != nil {
+		return buf, err
+	}
+	at := 0
+	for _, t := range ts {
+		t.Buf = buf.Slice(at, t.Bytes())
+		at += ceil(t.Bytes(), device.Align) * device.Align
+	}
+	return buf, nil
+}
+
+// layer is what the products of a Linear and its gradients depend on, but for
+// alignments: in training, all are aligned.
+type layer struct {
+	dt      device.DType
+	m, n, k int
+	bias    bool
+}
+
+// PrepareLinearGrad computes the gradients once per layer, into scratch memory
+// and for a gradient that is y: cuBLAS loads a kernel at its first call, which
+// can wait for all work in flight while it holds the context's lock, and no
+// collective could then even be aborted. Where there is no memory for it, or
+// work is being captured, the first gradients load.
+func (k *kernels) PrepareLinearGrad(st device.Stream, y, x, w, bias device.Tensor) error {
+	m, n, inner := operands.Linear(y, x, w, bias)
+	l := layer{y.DType, m, n, inner, !bias.IsZero()}
+	s := k.d.stream(st)
+	if k.prepared[l] || s != k.d.compute { // another stream's scratch memory could not be freed behind it
+		return nil
+	}
+	captured, err := s.capturing()
+	if err != nil || captured {
+		return err
+	}
+	k.prepared[l] = true
+	dx, dw, db := x, w, bias
+	scratch, err := k.scratch(&dx, &dw, &db)
+	if err != nil {
+		return nil
+	}
+	defer k.d.Free(scratch)
+	err = k.MatMul(s, dx, device.Store, y, false, w, false)
+	switch {
+	case err != nil:
+	case l.bias:
+		err = k.LinearGrad(s, dw, device.Store, db, device.Store, y, x)
+	default:
+		err = k.MatMul(s, dw, device.Store, y, true, x, false)
+	}
+	if err != nil {
+		return fmt.Errorf("preparing the gradients of a Linear of %v and %v: %w", x, w, err)
+	}
+	return nil
+}
