@@ -33,6 +33,7 @@ type group struct {
 	wrap       func(backend.Backend) backend.Backend
 	timeout    time.Duration
 	log        *slog.Logger
+	timed      atomic.Bool // somebody asked when a call began or was done
 
 	// startMu makes the numbers of calls and the order in which the backend
 	// sees them the same.

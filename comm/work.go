@@ -74,10 +74,13 @@ type Moment struct {
 }
 
 // Time is when the moment was, on the host's clock; zero before it has come.
+// On a GPU, the calls of a group are timed from when it is first asked: those
+// before have the times at which somebody noticed, a few milliseconds late.
 func (m Moment) Time() time.Time {
 	if m.w.err != nil {
 		return time.Time{}
 	}
+	m.w.group.timed.Store(true)
 	begin, end := m.w.task.Span()
 	if m.end {
 		return end
