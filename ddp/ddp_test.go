@@ -16,6 +16,8 @@ import (
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/device/devicetest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -54,10 +56,10 @@ func parameterBytes(ps []*nn.Parameter) []byte {
 // bit.
 func TestTrainsAsOneProcess(t *testing.T) {
 	const width, rows, steps = 16, 24, 20
-	train := func(ranks int, opts *Options) (losses []float64, params [][]byte) {
+	train := func(t *testing.T, lags bool, ranks int, opts *Options) (losses []float64, params [][]byte) {
 		params = make([][]byte, ranks)
 		losses = make([]float64, steps)
-		commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+		onRanks(t, lags, ranks, func(pg *comm.ProcessGroup) error {
 			dev := pg.Device()
 			net := mlp(width, device.Float64)
 			// Other seeds elsewhere: New makes the ranks alike.
@@ -92,16 +94,20 @@ func TestTrainsAsOneProcess(t *testing.T) {
 		})
 		return losses, params
 	}
-	want, _ := train(1, nil)
+	want, _ := train(t, false, 1, nil)
 	if want[steps-1] >= want[0] {
 		t.Fatalf("one process does not learn: losses %v", want)
 	}
 	for _, c := range []struct {
 		ranks int
 		opts  *Options
-	}{{2, nil}, {4, nil}, {3, &Options{BucketCapMB: 0.003}}, {4, &Options{FirstBucketCapMB: 0.0001, BucketCapMB: 0.001}}} {
-		t.Run(fmt.Sprintf("%d ranks, %+v", c.ranks, c.opts), func(t *testing.T) {
-			got, params := train(c.ranks, c.opts)
+		lags  bool
+	}{
+		{2, nil, false}, {4, nil, false}, {3, &Options{BucketCapMB: 0.003}, false}, {3, &Options{BucketCapMB: 0.003}, true},
+		{4, &Options{FirstBucketCapMB: 0.0001, BucketCapMB: 0.001}, false},
+	} {
+		t.Run(fmt.Sprintf("%d ranks, %+v, lagging: %v", c.ranks, c.opts, c.lags), func(t *testing.T) {
+			got, params := train(t, c.lags, c.ranks, c.opts)
 			for i := range want {
 				if d := math.Abs(got[i]-want[i]) / want[i]; !(d < 1e-9) {
 					t.Errorf("step %d: loss %.15g, want %.15g", i, got[i], want[i])
@@ -198,13 +204,38 @@ func (m two) Forward(x *autograd.Variable) *autograd.Variable {
 }
 func (m two) Parameters() []*nn.Parameter { return []*nn.Parameter{m.a, m.b} }
 
+// onRanks runs f on ranks whose devices run work inline, or on such whose hosts
+// see them lag behind, as GPUs do.
+func onRanks(t *testing.T, lags bool, ranks int, f func(pg *comm.ProcessGroup) error) {
+	t.Helper()
+	if !lags {
+		commtest.OnRanks(t, ranks, nil, f)
+		return
+	}
+	var devices []device.Device
+	for range ranks {
+		devices = append(devices, devicetest.Lagging(cpu.New(nil)))
+	}
+	commtest.OnDevices(t, devices, nil, f)
+}
+
+// onBoth runs f on both.
+func onBoth(t *testing.T, ranks int, f func(pg *comm.ProcessGroup, lags bool) error) {
+	for _, lags := range []bool{false, true} {
+		t.Run(fmt.Sprint("lagging: ", lags), func(t *testing.T) {
+			onRanks(t, lags, ranks, func(pg *comm.ProcessGroup) error { return f(pg, lags) })
+		})
+	}
+}
+
 // A rank whose model lacks a gradient in one step: every rank gets the typed
-// error in that step, none applies it, and the next one trains on.
+// error in that step, from Step where the host cannot know before, none applies
+// it, and the next one trains on.
 func TestMissingGradient(t *testing.T) {
 	const ranks, bad = 3, 1
 	for name, opts := range map[string]*Options{"one bucket": nil, "a bucket each": {BucketCapMB: 1e-6}} {
 		t.Run(name, func(t *testing.T) {
-			commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+			onBoth(t, ranks, func(pg *comm.ProcessGroup, lags bool) error {
 				skip := false
 				m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
 				model, err := New(m, pg, opts)
@@ -220,7 +251,14 @@ func TestMissingGradient(t *testing.T) {
 					err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
 					serr := opt.Step()
 					if failing {
-						for _, err := range []error{err, serr} {
+						told := []error{err, serr}
+						if lags && pg.Rank() != bad {
+							if err != nil {
+								return fmt.Errorf("step %d: Backward knows already: %w", step, err)
+							}
+							told = told[1:]
+						}
+						for _, err := range told {
 							var missing *reducer.MissingGradientError
 							if !errors.As(err, &missing) {
 								return fmt.Errorf("step %d: got %v, want a MissingGradientError", step, err)
@@ -254,7 +292,7 @@ func TestMissingGradient(t *testing.T) {
 func TestAFailedPassIsToldToAll(t *testing.T) {
 	for _, behind := range []bool{false, true} {
 		t.Run(fmt.Sprint("behind the model's gradients: ", behind), func(t *testing.T) {
-			commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
 				w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 				model, err := New(times{w}, pg, nil)
 				if err != nil {
@@ -269,6 +307,9 @@ func TestAFailedPassIsToldToAll(t *testing.T) {
 					y = autograd.Apply(fail, model.Forward(autograd.Scalar(pg.Device(), 1)))
 				}
 				err = y.Backward()
+				if lags && pg.Rank() == 0 && err == nil {
+					err = w.Var().GradErr()
+				}
 				var missing *reducer.MissingGradientError
 				if !errors.As(err, &missing) || !strings.Contains(err.Error(), "rank 1, whose pass failed") || !strings.Contains(err.Error(), errInjected.Error()) {
 					return fmt.Errorf("got %v", err)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/store"
 )
 
 // OnRanks runs f on n ranks, goroutines of this process, and closes their
@@ -17,6 +19,38 @@ func OnRanks(t testing.TB, n int, opts *comm.Options, f func(pg *comm.ProcessGro
 	if err != nil {
 		t.Fatal(err)
 	}
+	run(t, groups, f)
+}
+
+// OnDevices is OnRanks on devices of the test's own, one for each rank.
+func OnDevices(t testing.TB, devices []device.Device, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
+	t.Helper()
+	var o comm.Options
+	if opts != nil {
+		o = *opts
+	}
+	kv := store.NewLocal()
+	defer kv.Close()
+	groups := make([]*comm.ProcessGroup, len(devices))
+	var wg sync.WaitGroup
+	for rank, dev := range devices {
+		o := o
+		o.World, o.Store, o.Device = &comm.World{Rank: rank, Size: len(devices), LocalRank: rank}, kv.Handle(), dev
+		wg.Go(func() {
+			var err error
+			if groups[rank], err = comm.Init(t.Context(), &o); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if !t.Failed() {
+		run(t, groups, f)
+	}
+}
+
+func run(t testing.TB, groups []*comm.ProcessGroup, f func(pg *comm.ProcessGroup) error) {
+	t.Helper()
 	var wg sync.WaitGroup
 	for _, pg := range groups {
 		wg.Go(func() {

@@ -12,10 +12,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/device/devicetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -233,45 +234,168 @@ func (k faultyKernels) Fill(s device.Stream, dst device.Tensor, v float64) error
 // What the reducer cannot do on one rank, here clearing the flags of a failed
 // pass, is told to all: none of them may apply the step alone.
 func TestTheReducersOwnFailureIsToldToAll(t *testing.T) {
-	kv := store.NewLocal()
-	var wg sync.WaitGroup
-	for rank := range 2 {
-		wg.Go(func() {
-			fails := false
-			pg, err := comm.Init(t.Context(), &comm.Options{
-				World: &comm.World{Rank: rank, Size: 2, LocalRank: rank}, Store: kv.Handle(), Device: faulty{cpu.New(nil), &fails},
-			})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer pg.Close()
-			r, err := New(t.Context(), pg, params(), nil)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			e := engine{pg, r}
-			for pass := range 3 {
-				fails = pass == 1 && rank == 1
-				r.Begin(true)
-				fails = false
-				for i := range 4 {
-					if pass != 0 {
-						e.write(i, 1)
-					}
-				}
-				err := r.Finish(t.Context(), nil)
-				switch {
-				case pass == 1 && (err == nil || !strings.Contains(err.Error(), errFill.Error())):
-					t.Errorf("rank %d: got %v, want rank 1's failure", rank, err)
-				case pass == 2 && err != nil:
-					t.Errorf("rank %d: the next pass: %v", rank, err)
-				}
-			}
-		})
+	var fails [2]bool
+	var devices []device.Device
+	for rank := range fails {
+		devices = append(devices, faulty{cpu.New(nil), &fails[rank]})
 	}
-	wg.Wait()
+	commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), nil)
+		if err != nil {
+			return err
+		}
+		e, fails := engine{pg, r}, &fails[pg.Rank()]
+		for pass := range 3 {
+			*fails = pass == 1 && pg.Rank() == 1
+			r.Begin(true)
+			*fails = false
+			for i := range 4 {
+				if pass != 0 {
+					e.write(i, 1)
+				}
+			}
+			err := r.Finish(t.Context(), nil)
+			switch {
+			case pass == 1 && (err == nil || !strings.Contains(err.Error(), errFill.Error())):
+				return fmt.Errorf("got %v, want rank 1's failure", err)
+			case pass == 2 && err != nil:
+				return fmt.Errorf("the next pass: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+func lagging(n int) (devices []device.Device) {
+	for range n {
+		devices = append(devices, devicetest.Lagging(cpu.New(nil)))
+	}
+	return devices
+}
+
+// Where the host cannot see at once how a pass ended, Finish does not wait: Err
+// does, and where nobody asks, the next pass.
+func TestAnOutcomeThatIsNotKnownYet(t *testing.T) {
+	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), &Options{BucketCapMB: 1e-5})
+		if err != nil {
+			return err
+		}
+		e, rank := engine{pg, r}, pg.Rank()
+		used := pg.Device().Memory().InUse
+		// pass runs one in which rank 1 may lack the first gradient to come.
+		pass := func(lacks bool) error {
+			r.Begin(true)
+			for i := range 4 {
+				if i != 3 || !lacks || rank == 0 {
+					e.write(i, 1)
+				}
+			}
+			return r.Finish(t.Context(), nil)
+		}
+		raised := func() bool {
+			return slices.ContainsFunc(r.Flags().Buf.Host(), func(b byte) bool { return b != 0 })
+		}
+		// outcome fails unless the pass that returned err ended as it should.
+		outcome := func(what string, err error, atOnce, lacks bool) error {
+			if (err != nil) != atOnce || r.Pending() == atOnce {
+				return fmt.Errorf("%s: Finish returned %v, pending: %v", what, err, r.Pending())
+			}
+			err = r.Err()
+			if m := (*MissingGradientError)(nil); errors.As(err, &m) != lacks || errors.Is(err, device.ErrSkipped) != lacks || (err != nil) != lacks {
+				return fmt.Errorf("%s: the outcome is %v", what, err)
+			}
+			if r.Pending() || raised() != lacks || r.Zeroed(0) != lacks {
+				return fmt.Errorf("%s: pending %v, flags %v, zeroed %v", what, r.Pending(), raised(), r.Zeroed(0))
+			}
+			if again := r.Err(); again != err {
+				return fmt.Errorf("%s: the outcome was %v and is %v", what, err, again)
+			}
+			return nil
+		}
+		err = errors.Join(
+			outcome("a good pass", pass(false), false, false),
+			outcome("one that lacks a gradient", pass(true), rank == 1, true),
+			outcome("the next", pass(false), false, false),
+			outcome("and another", pass(false), false, false),
+		)
+		if err != nil {
+			return err
+		}
+		// Nobody asks rank 0 for the outcome: its next pass fails, and tells all.
+		lacked := pass(true)
+		if (lacked == nil) != (rank == 0) {
+			return fmt.Errorf("lacking a gradient: Finish returned %v", lacked)
+		}
+		err = pass(false)
+		if rank == 1 {
+			if err != nil {
+				return fmt.Errorf("the pass in which rank 0 notices: %w", err)
+			}
+			err = r.Err()
+		}
+		if err == nil || !strings.Contains(err.Error(), `parameter "d" on rank 1`) || !raised() {
+			return fmt.Errorf("the pass in which rank 0 notices: %v", err)
+		}
+		if err := outcome("the last", pass(false), false, false); err != nil {
+			return err
+		}
+		if now := pg.Device().Memory().InUse; now != used {
+			return fmt.Errorf("%d bytes in use, %d before", now, used)
+		}
+		return nil
+	})
+}
+
+// unjoined is a backend whose calls nobody waits for, as on a GPU.
+type unjoined struct{ backend.Backend }
+
+func (u unjoined) Start(c *backend.Call) (backend.Task, error) {
+	t, err := u.Backend.Start(c)
+	if err != nil || c.Kind != backend.AllReduce {
+		return t, err
+	}
+	return unjoinedTask{t}, nil
+}
+
+type unjoinedTask struct{ backend.Task }
+
+func (unjoinedTask) Join(context.Context, device.Stream) error { return nil }
+
+// A reduction that fails after Finish is in the outcome, and nothing is skipped
+// for certain.
+func TestAReductionThatFailsLater(t *testing.T) {
+	opts := &comm.Options{
+		ErrorMode: comm.CleanUpOnly, WrapBackend: func(b backend.Backend) backend.Backend { return unjoined{b} },
+	}
+	cause := errors.New("enough")
+	finished := make(chan struct{})
+	commtest.OnDevices(t, lagging(2), opts, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), nil)
+		if err != nil {
+			return err
+		}
+		if pg.Rank() == 1 {
+			<-finished
+			pg.Abort(cause)
+			return nil
+		}
+		e := engine{pg, r}
+		r.Begin(true)
+		for i := range 4 {
+			e.write(i, 1)
+		}
+		err = r.Finish(t.Context(), nil)
+		close(finished)
+		if err != nil || !r.Pending() {
+			return fmt.Errorf("Finish returned %v, pending: %v", err, r.Pending())
+		}
+		err = r.Err()
+		if err == nil || errors.Is(err, device.ErrSkipped) || !strings.Contains(err.Error(), "bucket 0") || r.Pending() || r.Err() != err {
+			return fmt.Errorf("the outcome is %v, and then %v", err, r.Err())
+		}
+		return nil
+	})
 }
 
 // A Finish that is given up does not leave the buckets to a reduction that may
