@@ -1,0 +1,99 @@
+package flight
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// maxFile bounds what is read of a dump's file, in bytes: ten times what the
+// largest ring takes that anybody needs.
+const maxFile = 256 << 20
+
+// File is the name of a rank's dump.
+func File(rank int) string { return fmt.Sprintf("rank_%d.json", rank) }
+
+// Write writes the dump into a folder, which it makes if need be, and returns
+// the file's path. The file, which its owner alone may read, appears whole or
+// not at all, in place of an earlier one of the same rank.
+func (d *Dump) Write(dir string) (path string, err error) {
+	data, err := json.MarshalIndent(d, "", " ")
+	if err != nil {
+		return "", fmt.Errorf("flight: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("flight: %w", err)
+	}
+	f, err := os.CreateTemp(dir, ".rank_*") // mode 0600
+	if err != nil {
+		return "", fmt.Errorf("flight: %w", err)
+	}
+	path = filepath.Join(dir, File(d.Rank))
+	_, err = f.Write(append(data, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return "", fmt.Errorf("flight: %w", err)
+	}
+	return path, nil
+}
+
+// ReadFile reads one dump.
+func ReadFile(path string) (*Dump, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("flight: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return nil, fmt.Errorf("flight: %w", err)
+	}
+	d := &Dump{}
+	if err := json.Unmarshal(data, d); err != nil {
+		return nil, fmt.Errorf("flight: %s: %w", path, err)
+	}
+	if d.Version != version {
+		return nil, fmt.Errorf("flight: %s: a dump of version %d; this program reads version %d", path, d.Version, version)
+	}
+	if err := d.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return d, nil
+}
+
+// ReadDir reads the dumps, named rank_*.json, of a folder, in order of rank.
+// A file that cannot be read does not hide the others: they are returned along
+// with the error, which names each such file.
+func ReadDir(dir string) ([]*Dump, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("flight: %w", err)
+	}
+	var dumps []*Dump
+	var errs []error
+	files := 0
+	for _, e := range entries {
+		if ok, _ := filepath.Match("rank_*.json", e.Name()); !ok {
+			continue
+		}
+		files++
+		d, err := ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		dumps = append(dumps, d)
+	}
+	if files == 0 {
+		return nil, fmt.Errorf("flight: no dumps, named rank_*.json, in %s", dir)
+	}
+	slices.SortStableFunc(dumps, func(a, b *Dump) int { return a.Rank - b.Rank })
+	return dumps, errors.Join(errs...)
+}

@@ -1,0 +1,168 @@
+package flight
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// memfdName is what /proc shows of a recorder's memory.
+const memfdName = "goddp-flight"
+
+// Shared is memory for the recorder of another process, which this process can
+// read whatever becomes of that one.
+type Shared struct {
+	file *os.File
+	mem  []byte // read-only
+}
+
+// NewShared makes memory for a recorder of so many entries. Nobody can change
+// its size any more.
+func NewShared(entries int) (*Shared, error) {
+	fd, err := unix.MemfdCreate(memfdName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("flight: memfd_create: %w", err)
+	}
+	s := &Shared{file: os.NewFile(uintptr(fd), memfdName)}
+	size := Size(entries)
+	if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
+		s.file.Close()
+		return nil, fmt.Errorf("flight: reserving %d bytes of shared memory: %w", size, err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals|unix.F_SEAL_SEAL); err != nil {
+		s.file.Close()
+		return nil, fmt.Errorf("flight: sealing shared memory: %w", err)
+	}
+	if s.mem, err = mapMemory(fd, unix.PROT_READ); err != nil {
+		s.file.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// seals keep memory from being taken away under those who have mapped it.
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+
+// File is what the other process is to inherit; [FDVar] tells it the number.
+func (s *Shared) File() *os.File { return s.file }
+
+// Read reads what the other process has recorded.
+func (s *Shared) Read() (*Dump, error) { return Read(s.mem) }
+
+// Close lets go of the memory.
+func (s *Shared) Close() error {
+	unmap(s.mem)
+	return s.file.Close()
+}
+
+// Inherited maps the memory that the launcher made for this process, as FDVar
+// says; nil if that is not set. Programs that this process starts do not
+// inherit it. The error is that of a descriptor which is something else, or
+// which another process records into.
+func Inherited() ([]byte, error) {
+	value := os.Getenv(FDVar)
+	if value == "" {
+		return nil, nil
+	}
+	fd, err := strconv.Atoi(value)
+	if err != nil || fd < 3 {
+		return nil, fmt.Errorf("flight: %s is %q, not a descriptor", FDVar, value)
+	}
+	if err := checkSeals(fd); err != nil {
+		return nil, fmt.Errorf("flight: %s is %d: %w", FDVar, fd, err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("flight: %s is %d: %w", FDVar, fd, err)
+	}
+	// The lock is this process's and ends with it. A worker may be a script
+	// that starts several.
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &lock); err != nil {
+		return nil, fmt.Errorf("flight: %s is %d: another process records into it: %w", FDVar, fd, err)
+	}
+	return mapMemory(fd, unix.PROT_READ|unix.PROT_WRITE)
+}
+
+// checkSeals tells what is wrong with a descriptor that should be of memory
+// whose size is fixed.
+func checkSeals(fd int) error {
+	has, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if errors.Is(err, unix.EINVAL) {
+		return errors.New("no shared memory")
+	}
+	if err == nil && has&seals != seals {
+		err = fmt.Errorf("memory with seals %#x, want %#x", has, seals)
+	}
+	return err
+}
+
+func mapMemory(fd, prot int) ([]byte, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("flight: %w", err)
+	}
+	mem, err := unix.Mmap(fd, 0, int(st.Size), prot, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("flight: mapping %d bytes of shared memory: %w", st.Size, err)
+	}
+	return mem, nil
+}
+
+func unmap(mem []byte) { _ = unix.Munmap(mem) } // it was mapped
+
+// Find reads the records of a job's processes on this host without asking
+// them: they may be stuck, or stopped. job is the process id of the launcher
+// or of one rank, the user's name of the job, or the launcher's id of it. Only
+// processes of the same user can be read. Those that have recorded nothing are
+// not among the dumps.
+func Find(job string) ([]*Dump, error) {
+	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		return nil, err
+	}
+	var dumps []*Dump
+	seen := map[uint64]bool{} // by inode: launcher and rank both hold the memory
+	for _, link := range links {
+		if target, err := os.Readlink(link); err != nil || target != "/memfd:"+memfdName+" (deleted)" {
+			continue
+		}
+		inode, d, err := readLink(link)
+		if err != nil || seen[inode] {
+			continue
+		}
+		holder := filepath.Base(filepath.Dir(filepath.Dir(link)))
+		if job == holder || job == d.Job || job == d.Run || job == strconv.Itoa(d.PID) {
+			seen[inode] = true
+			dumps = append(dumps, d)
+		}
+	}
+	return dumps, nil
+}
+
+// readLink reads the record in a descriptor of another process.
+func readLink(link string) (inode uint64, d *Dump, err error) {
+	f, err := os.Open(link)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer f.Close()
+	fd := int(f.Fd())
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, nil, err
+	}
+	if err := checkSeals(fd); err != nil {
+		return 0, nil, err
+	}
+	mem, err := mapMemory(fd, unix.PROT_READ)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer unmap(mem)
+	d, err = Read(mem)
+	return st.Ino, d, err
+}
