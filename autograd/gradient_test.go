@@ -81,6 +81,9 @@ func gradCases() (cases []gradCase) {
 		add(name+" of results", -1, 1, func(in variables) *autograd.Variable {
 			return autograd.Linear(in[0], autograd.Neg(in[1]), autograd.Exp(in[2]), act)
 		}, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
+		add(name+" and its bias", -1, 1, func(in variables) *autograd.Variable { // whose gradient is not the first, as the weight's is
+			return autograd.Add(autograd.Linear(in[0], in[1], in[2], act), in[2])
+		}, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name+" of a constant", -1, 1, func(in variables) *autograd.Variable {
 			w := autograd.FromSlice(in[0].Device(), []float64{1, -2, 3, 0.5, 0.25, -1}, 2, 3)
 			return autograd.Linear(in[0], w, in[1], act)

@@ -72,6 +72,7 @@ func TestSuiteCatches(t *testing.T) {
 		{"ignores beta", func(k device.Kernels) device.Kernels { return ignoresBeta{k} }, []string{"MatMul"}},
 		{"reads dst at beta 0", func(k device.Kernels) device.Kernels { return readsDst{k} }, []string{"Sum"}},
 		{"broadcasts the wrong axis", func(k device.Kernels) device.Kernels { return wrongAxis{k} }, []string{"Binary"}},
+		{"confuses two gradients", func(k device.Kernels) device.Kernels { return confuses{k} }, []string{"LinearGrad"}},
 		{"sums naively", func(k device.Kernels) device.Kernels { return naiveSum{k} }, []string{"Sum"}},
 		{"writes behind dst", func(k device.Kernels) device.Kernels { return overruns{k} }, []string{"Axpby"}},
 		{"is not repeatable", func(k device.Kernels) device.Kernels { return &drifts{Kernels: k} }, []string{"MSEGrad"}},
@@ -128,6 +129,12 @@ func (m wrongAxis) Binary(s device.Stream, op device.BinaryOp, dst, x, y device.
 		y = y.Reshape(y.Len(), 1)
 	}
 	return m.Kernels.Binary(s, op, dst, x, y)
+}
+
+type confuses struct{ device.Kernels }
+
+func (m confuses) LinearGrad(s device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
+	return m.Kernels.LinearGrad(s, dw, accB, db, accW, g, x)
 }
 
 type naiveSum struct{ device.Kernels }

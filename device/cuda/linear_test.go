@@ -4,6 +4,10 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
+	"math"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -60,18 +64,106 @@ func TestFusedBiasGradient(t *testing.T) {
 	}
 }
 
+// multiplying opens a device on the stand-ins for libcuda and libcublasLt:
+// products are computed there, other kernels do nothing.
+func multiplying(t *testing.T, tune bool) *Device {
+	t.Helper()
+	d := bare(t)
+	lib := filepath.Join(t.TempDir(), "libcublaslt.so")
+	if said, err := exec.Command("gcc", "-O1", "-shared", "-fPIC", "testdata/libcublaslt.c", "-o", lib).CombinedOutput(); err != nil {
+		t.Skipf("no stand-in for libcublasLt: %v\n%s", err, said)
+	}
+	t.Setenv("GODDP_LIBCUBLASLT", lib)
+	b, err := openBlasLt(d)
+	ok(t, err)
+	d.kernels = &kernels{d: d, blas: b, tune: tune, fused: map[product]bool{}, prepared: map[layer]bool{}}
+	return d
+}
+
+// TestOperandOrder checks what cuBLAS is asked for against its documentation:
+// the stand-in multiplies column-major matrices by it.
+func TestOperandOrder(t *testing.T) {
+	d := multiplying(t, false)
+	k, s := d.kernels, d.Compute()
+	const m, n, inner = 4, 3, 5
+	numbers := func(rows, cols int, phase float64) []float32 {
+		v := make([]float32, rows*cols)
+		for i := range v {
+			v[i] = float32(math.Sin(phase + 1.7*float64(i)))
+		}
+		return v
+	}
+	put := func(v []float32, shape ...int) device.Tensor {
+		x := upload(t, d, v, shape...)
+		ok(t, s.Sync(t.Context())) // the stand-in does not wait for the copy
+		return x
+	}
+	same := func(what string, got device.Tensor, want func(i, j int) float32) {
+		t.Helper()
+		cols := got.Shape[len(got.Shape)-1]
+		for at, v := range download(t, d, got) {
+			if w := want(at/cols, at%cols); math.Abs(float64(v-w)) > 1e-5 {
+				t.Errorf("%s: element %d is %v, want %v", what, at, v, w)
+			}
+		}
+	}
+	transposed := func(v []float32, rows, cols int) []float32 {
+		out := make([]float32, len(v))
+		for i := range rows {
+			for j := range cols {
+				out[j*rows+i] = v[i*cols+j]
+			}
+		}
+		return out
+	}
+	dot := func(x, y []float32, i, j int) (sum float32) { // of x [m inner] and y [inner n]
+		for l := range inner {
+			sum += x[i*inner+l] * y[l*n+j]
+		}
+		return sum
+	}
+
+	x, y, before := numbers(m, inner, 0), numbers(inner, n, 1), numbers(m, n, 2)
+	px, py := [2]device.Tensor{put(x, m, inner), put(transposed(x, m, inner), inner, m)}, [2]device.Tensor{put(y, inner, n), put(transposed(y, inner, n), n, inner)}
+	for tx, a := range px {
+		for ty, b := range py {
+			dst := put(before, m, n)
+			ok(t, k.MatMul(s, dst, device.Accum{Alpha: 2, Beta: -1}, a, tx == 1, b, ty == 1))
+			same(fmt.Sprint("MatMul, transposed: ", tx, ty), dst, func(i, j int) float32 { return 2*dot(x, y, i, j) - before[i*n+j] })
+		}
+	}
+	bias := numbers(1, n, 3)
+	dst := put(before, m, n)
+	ok(t, k.Linear(s, dst, px[0], py[1], put(bias, n), device.ActReLU))
+	same("Linear", dst, func(i, j int) float32 { return max(dot(x, y, i, j)+bias[j], 0) })
+
+	// The weight's gradient gᵀ·x [m n] of g [inner m] and x [inner n].
+	dw, db := put(before, m, n), put(numbers(1, m, 4), m)
+	ok(t, k.gradsFused(s, linearGrad{dw, device.Accum{Alpha: 0.5, Beta: 1}, db, device.Store, px[1], py[0]}))
+	same("dw", dw, func(i, j int) float32 { return dot(x, y, i, j)/2 + before[i*n+j] })
+	same("db", db, func(_, i int) (sum float32) {
+		for _, v := range x[i*inner : (i+1)*inner] {
+			sum += v
+		}
+		return sum
+	})
+	one := linearGrad{put(before, m, n), device.Store, db, device.Store, put(numbers(1, m, 5), 1, m), put(numbers(1, n, 6), 1, n)}
+	if err := k.gradsFused(s, one); !errors.Is(err, errUnsupported) {
+		t.Errorf("a kernel that cuBLAS does not have gave %v", err)
+	}
+}
+
 // TestPreparedGradients checks that the gradients of a prepared Linear need
 // nothing that was not there before.
 func TestPreparedGradients(t *testing.T) {
-	for _, tune := range []bool{false, true} {
-		d := gpu(t, &Options{TuneMatMul: tune})
+	check := func(t *testing.T, d *Device) {
 		k, s := d.Kernels(), d.Compute()
 		const m, n, inner = 64, 96, 128
 		for _, withBias := range []bool{false, true} {
-			x, w, y := tensor(t, d, device.BFloat16, m, inner), tensor(t, d, device.BFloat16, n, inner), tensor(t, d, device.BFloat16, m, n)
+			x, w, y := tensor(t, d, device.Float32, m, inner), tensor(t, d, device.Float32, n, inner), tensor(t, d, device.Float32, m, n)
 			var bias device.Tensor
 			if withBias {
-				bias = tensor(t, d, device.BFloat16, n)
+				bias = tensor(t, d, device.Float32, n)
 			}
 			held := d.Memory().InUse
 			ok(t, k.PrepareLinearGrad(s, y, x, w, bias))
@@ -79,15 +171,35 @@ func TestPreparedGradients(t *testing.T) {
 				t.Errorf("preparing left %d bytes in use", now-held)
 			}
 			plans, races := len(d.kernels.blas.plans), len(d.kernels.fused)
+			if plans < 2 {
+				t.Errorf("bias %v: preparing found %d products", withBias, plans)
+			}
+			products := func() (n int32) { // as the stand-in counts them
+				if p, err := d.kernels.blas.lib.Lookup("standin_products"); err == nil {
+					n = *(*int32)(p)
+				}
+				return n
+			}
+			before := products()
 			ok(t, k.PrepareLinearGrad(s, y, x, w, bias))
+			if n := products() - before; n != 0 {
+				t.Errorf("bias %v: preparing again ran %d products", withBias, n)
+			}
 			ok(t, k.MatMul(s, x, device.Accum{Alpha: 1, Beta: 1}, y, false, w, false))
 			if withBias {
 				ok(t, k.LinearGrad(s, w, device.Accum{Alpha: 0.5}, bias, device.Accum{Alpha: 0.5}, y, x))
 			}
 			ok(t, k.MatMul(s, w, device.Store, y, true, x, false))
 			if p, r := len(d.kernels.blas.plans), len(d.kernels.fused); p != plans || r != races {
-				t.Errorf("tuned %v, bias %v: %d products were found and %d races run after preparing", tune, withBias, p-plans, r-races)
+				t.Errorf("bias %v: %d products were found and %d races run after preparing", withBias, p-plans, r-races)
 			}
 		}
+		if races := len(d.kernels.fused); races != int(flag(d.kernels.tune)) {
+			t.Errorf("%d races were run, tuning: %v", races, d.kernels.tune)
+		}
+	}
+	for _, tune := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stand-in/tuned=%v", tune), func(t *testing.T) { check(t, multiplying(t, tune)) })
+		t.Run(fmt.Sprintf("GPU/tuned=%v", tune), func(t *testing.T) { check(t, gpu(t, &Options{TuneMatMul: tune})) })
 	}
 }
