@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
@@ -41,9 +42,14 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	records, err := flight.ReadSettings(lookup(c.Env))
+	if err != nil {
+		return nil, err
+	}
 	a := &agent{
 		cfg:     c,
 		jobID:   randomID(),
+		records: records,
 		core:    newCore(c.Workers, c.MaxRestarts),
 		console: &console{stdout: c.Stdout, stderr: c.Stderr},
 		starter: newStarter(),
@@ -62,11 +68,13 @@ type agent struct {
 	cfg      *Config
 	jobID    string
 	env      []string // of all workers
+	records  flight.Settings
 	core     *core
 	console  *console
 	starter  *starter
 	shepherd *shepherd
 	runDir   string
+	keepDir  bool        // records in it are worth keeping
 	timer    *time.Timer // the only one: a later deadline replaces an earlier
 
 	// A helper goroutine joins or sweeps, one at a time.
@@ -127,7 +135,11 @@ func (a *agent) run(parent context.Context) (*Result, error) {
 			a.end()
 			ev = swept{}
 		}
-		a.perform(ctx, a.core.Step(ev))
+		acts := a.core.Step(ev)
+		if a.core.verdict == failed {
+			a.takeRecords() // before the others are stopped
+		}
+		a.perform(ctx, acts)
 	}
 
 	if path := a.cfg.ErrorFile; path != "" && a.core.verdict == failed {
@@ -203,14 +215,14 @@ func (a *agent) result() *Result {
 	if a.runDir == "" {
 		return result
 	}
-	if !a.cfg.keepsLogs() {
+	if !a.cfg.keepsLogs() && !a.keepDir {
 		if err := os.RemoveAll(a.runDir); err != nil {
 			a.console.logf("removing the temporary folder: %v", err)
 		}
 		return result
 	}
 	result.LogDir = a.runDir
-	if a.cfg.LogDir == "" {
+	if a.cfg.LogDir == "" && a.cfg.keepsLogs() {
 		a.console.logf("logs are in %s", a.runDir)
 	}
 	return result

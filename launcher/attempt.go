@@ -23,6 +23,8 @@ type attempt struct {
 	copying    sync.WaitGroup // the goroutines that copy output
 	stopSignal syscall.Signal // what the workers were last told to stop with
 
+	recorded bool // the workers' records have been taken
+
 	sweeping  bool
 	sweepKill chan struct{} // closed to make the sweep kill
 }
@@ -52,7 +54,9 @@ func (a *agent) startWorkers() (local int, err error) {
 		env:     a.env,
 		round:   a.round,
 		attempt: a.core.restarts,
-		dir:     filepath.Join(a.runDir, fmt.Sprintf("attempt_%d", a.core.restarts)),
+		dir:     a.attemptDir(),
+		records: a.records.Entries,
+		dumps:   a.dumpDir(),
 		copying: &a.copying,
 	}
 	if a.shepherd == nil {
@@ -95,6 +99,11 @@ func (a *agent) makeRunDir() (string, error) {
 		return "", err
 	}
 	return os.MkdirTemp(dir, name)
+}
+
+// attemptDir is the attempt's folder within the run's.
+func (a *agent) attemptDir() string {
+	return filepath.Join(a.runDir, fmt.Sprintf("attempt_%d", a.core.restarts))
 }
 
 // stopWorkers passes the order to stop on, having noted who does not need it:
@@ -148,6 +157,10 @@ func (a *agent) end() {
 	a.copying.Wait()
 	if a.core.verdict == failed {
 		a.failure = a.describeFailure()
+		a.failure.Records = a.writeRecords()
+	}
+	for _, p := range a.procs {
+		p.closeRecord()
 	}
 }
 

@@ -37,6 +37,16 @@
 // own error file if it wrote one, else by its observed exit; see [Failure] for
 // the exact rule. A worker that golaunch stopped itself is never called failed.
 //
+// # What each rank was doing
+//
+// On Linux every worker inherits memory for its flight recorder (package
+// [github.com/goddp/goddp/comm/flight]), which this process reads when the
+// attempt fails, before it stops the others: so the records of workers that
+// were killed, are suspended, or are stuck are there as well. They go into
+// attempt_<n>/flight in the run's folder, which is kept then, or to where
+// GODDP_FLIGHT_DIR says; a worker that wrote its own record keeps it. The
+// report names the folder. Programs that record nothing do not notice.
+//
 // # No orphans
 //
 // Each worker leads a process group of its own. On Linux it also carries a

@@ -100,6 +100,8 @@ type FailureError struct {
 	Root    Failure
 	Others  []Failure
 	Stopped []Failure
+	// Records is the folder with the flight records of the workers, or "".
+	Records string
 }
 
 // newFailureError sorts failures, which are in the order observed, into cause,

@@ -36,6 +36,9 @@ func (e *FailureError) Report() string {
 			fmt.Fprintf(&b, "  rank %d (local_rank: %d, pid: %d) %s\n", f.Rank, f.LocalRank, f.PID, f.Status)
 		}
 	}
+	if e.Records != "" {
+		fmt.Fprintf(&b, "%s\nWhat each rank was doing: goddp analyze %s\n", frameLight, e.Records)
+	}
 	fmt.Fprintln(&b, frameHeavy)
 	return b.String()
 }

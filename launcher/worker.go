@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
@@ -53,8 +54,10 @@ type process struct {
 	streams   []*stream
 	stderr    tail
 	errorFile string
-	dying     bool  // it was exiting when the workers were told to stop
-	end       *exit // nil while it runs
+	memory    *flight.Shared // what it records into; nil if it records nothing
+	record    *flight.Dump   // taken when the attempt failed; nil if there was nothing
+	dying     bool           // it was exiting when the workers were told to stop
+	end       *exit          // nil while it runs
 }
 
 // spawner holds what the workers of one attempt have in common.
@@ -66,6 +69,8 @@ type spawner struct {
 	round   *rendezvous.Round
 	attempt int
 	dir     string // attempt_<n> in the run folder
+	records int    // entries of each worker's flight recorder
+	dumps   string // where the workers write their records
 	copying *sync.WaitGroup
 }
 
@@ -87,6 +92,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 					st.file.Close()
 				}
 			}
+			p.closeRecord()
 			err = &StartError{Rank: p.Rank, Program: s.cfg.Args[0], Err: err}
 		}
 	}()
@@ -99,7 +105,8 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 
 	p.cmd = exec.Command(s.cfg.Args[0], s.cfg.Args[1:]...)
 	p.cmd.Dir = s.cfg.Dir
-	p.cmd.Env = workerEnv(s.env, s.round, local, s.attempt, p.errorFile)
+	s.giveRecorder(p)
+	p.cmd.Env = append(workerEnv(s.env, s.round, local, s.attempt, p.errorFile), s.recorderEnv(p)...)
 	p.cmd.SysProcAttr = workerSysProcAttr(&p.pidfd)
 	for _, which := range []Streams{Stdout, Stderr} {
 		st, w, err := s.open(which, p, dir)

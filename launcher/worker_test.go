@@ -5,11 +5,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/flight"
 )
 
 // testRoleVar makes the test binary a worker that plays a role.
@@ -27,6 +34,8 @@ func testWorker(role string) {
 		canShepherd.Store(false)
 		_, err := Run(context.Background(), &Config{Args: []string{"bash", "-c", "echo pid $$; exec sleep 1000"}})
 		check(err)
+	case "recorder":
+		testRecorder()
 	case "panic":
 		fmt.Fprintln(os.Stderr, "about to fail")
 		panic("bad batch")
@@ -82,6 +91,30 @@ func writeErrorFile(message string) {
 	}})
 	check(err)
 	check(os.WriteFile(os.Getenv("TORCHELASTIC_ERROR_FILE"), data, 0o600))
+}
+
+// testRecorder is in the middle of a call. Told to stop, rank 3 writes its
+// record itself.
+func testRecorder() {
+	settings, err := flight.ReadSettings(os.LookupEnv)
+	check(err)
+	rank, err := strconv.Atoi(os.Getenv("RANK"))
+	check(err)
+	signals := make(chan os.Signal, 1)
+	if rank == 3 {
+		signal.Notify(signals, syscall.SIGTERM)
+	}
+	r := flight.Open(flight.Identity{Rank: rank, WorldSize: 4}, settings, slog.Default())
+	g := r.Group("default", rank, 4)
+	g.Begin(&backend.Call{Seq: 1, Kind: backend.Barrier}, time.Now()).Running(time.Now())
+	fmt.Println("recorded")
+	<-signals
+	r.Reason("told to stop")
+	dir, err := settings.Dir()
+	check(err)
+	_, err = r.Dump().Write(dir)
+	check(err)
+	os.Exit(1)
 }
 
 const (

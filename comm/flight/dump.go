@@ -19,9 +19,11 @@ type Dump struct {
 	Taken      time.Time `json:"taken"`
 	// Closed is when the process left the job in good order; zero if it has not.
 	Closed time.Time `json:"closed,omitzero"`
-	// Ended says how the process ended, in the words of whoever watched it:
-	// "was killed by SIGKILL". It is empty of one that lived.
-	Ended string `json:"ended,omitzero"`
+	// Fate says what became of the process, in the words of whoever watched
+	// it: "was killed by SIGKILL", at FateAt; or "is suspended". It is empty of
+	// one that ran, or that was ended because of another.
+	Fate   string    `json:"fate,omitzero"`
+	FateAt time.Time `json:"fate_at,omitzero"`
 	// Reason is why a group failed, at ReasonAt.
 	Reason   string    `json:"reason,omitzero"`
 	ReasonAt time.Time `json:"reason_at,omitzero"`

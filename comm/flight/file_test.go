@@ -19,7 +19,7 @@ func TestFiles(t *testing.T) {
 	g.Begin(&backend.Call{Seq: 3, Kind: backend.Barrier}, at(1))
 	g.Begin(&backend.Call{Seq: 1, Kind: backend.Recv, Root: 2, Dst: allReduce(0).Dst}, at(1))
 	d := r.Dump()
-	d.Ended = "was killed by SIGKILL"
+	d.Fate = "was killed by SIGKILL"
 	for range 2 { // the second replaces the first
 		path, err := d.Write(dir)
 		if err != nil {

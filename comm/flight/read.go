@@ -37,7 +37,10 @@ func Read(mem []byte) (*Dump, error) {
 	}
 	l.slots = l.slots[:l.capacity]
 	d := decode(l)
-	return d, d.check()
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 func decode(l layout) *Dump {

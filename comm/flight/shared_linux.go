@@ -1,6 +1,7 @@
 package flight
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -51,7 +52,22 @@ const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 func (s *Shared) File() *os.File { return s.file }
 
 // Read reads what the other process has recorded.
-func (s *Shared) Read() (*Dump, error) { return Read(s.mem) }
+func (s *Shared) Read() (*Dump, error) { return readOf(s.mem) }
+
+// readOf reads the record of another process of this host, and whether that is
+// suspended.
+func readOf(mem []byte) (*Dump, error) {
+	d, err := Read(mem)
+	if err != nil {
+		return nil, err
+	}
+	// The state follows the name, which is in parentheses and may hold anything.
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.PID)) // empty of one that has ended
+	if i := bytes.LastIndexByte(stat, ')'); i >= 0 && bytes.HasPrefix(stat[i+1:], []byte(" T ")) {
+		d.Fate = "is suspended"
+	}
+	return d, nil
+}
 
 // Close lets go of the memory.
 func (s *Shared) Close() error {
@@ -163,6 +179,6 @@ func readLink(link string) (inode uint64, d *Dump, err error) {
 		return 0, nil, err
 	}
 	defer unmap(mem)
-	d, err = Read(mem)
+	d, err = readOf(mem)
 	return st.Ino, d, err
 }

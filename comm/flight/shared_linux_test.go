@@ -123,6 +123,9 @@ func TestStopped(t *testing.T) {
 	}
 	d, err := s.Read()
 	checkDump(t, d, err, pid)
+	if d.Fate != "is suspended" {
+		t.Errorf("fate %q", d.Fate)
+	}
 	for _, job := range []string{strconv.Itoa(pid), strconv.Itoa(os.Getpid()), "job" + t.Name()} {
 		dumps, err := Find(job)
 		if len(dumps) != 1 {

@@ -4,16 +4,17 @@ package flight
 
 import (
 	"errors"
+	"fmt"
 	"os"
 )
 
 // errNoShared: only Linux has memory without a name that outlives a process.
-var errNoShared = errors.New("flight: records outlive their processes on Linux only")
+var errNoShared = fmt.Errorf("flight: records outlive their processes on Linux only: %w", errors.ErrUnsupported)
 
 // Shared is memory for the recorder of another process. It exists on Linux.
 type Shared struct{}
 
-// NewShared fails.
+// NewShared fails with [errors.ErrUnsupported].
 func NewShared(int) (*Shared, error) { return nil, errNoShared }
 
 // File is nil.
@@ -28,7 +29,7 @@ func (*Shared) Close() error { return nil }
 // Inherited is nil: no launcher makes memory here.
 func Inherited() ([]byte, error) { return nil, nil }
 
-// Find fails.
+// Find fails with [errors.ErrUnsupported].
 func Find(string) ([]*Dump, error) { return nil, errNoShared }
 
 func unmap([]byte) {}

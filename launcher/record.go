@@ -1,0 +1,135 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/goddp/goddp/comm/flight"
+)
+
+// lookup finds variables in an environment; the last of a name counts.
+func lookup(env []string) func(string) (string, bool) {
+	return func(name string) (value string, ok bool) {
+		for _, kv := range env {
+			if v, found := strings.CutPrefix(kv, name+"="); found {
+				value, ok = v, true
+			}
+		}
+		return value, ok
+	}
+}
+
+// firstExtraFD is the number by which a process knows its first extra file.
+const firstExtraFD = 3
+
+// giveRecorder makes the memory for a worker's flight recorder. A worker that
+// has no use for it does not notice; one that gets none records elsewhere.
+func (s *spawner) giveRecorder(p *process) {
+	if s.records == 0 {
+		return
+	}
+	var err error
+	if p.memory, err = flight.NewShared(s.records); err != nil {
+		if !errors.Is(err, errors.ErrUnsupported) {
+			s.console.logf("rank %d will leave no record if it is killed: %v", p.Rank, err)
+		}
+		return
+	}
+	p.cmd.ExtraFiles = []*os.File{p.memory.File()}
+}
+
+// recorderEnv tells a worker about its recorder.
+func (s *spawner) recorderEnv(p *process) []string {
+	fd := "" // hides that of a golaunch around this one
+	if p.memory != nil {
+		fd = fmt.Sprint(firstExtraFD)
+	}
+	return []string{flight.FDVar + "=" + fd, flight.DirVar + "=" + s.dumps}
+}
+
+func (p *process) closeRecord() {
+	if p.memory != nil {
+		p.memory.Close()
+		p.memory = nil
+	}
+}
+
+// dumpDir is where the attempt's records are written, by the workers and by
+// this process: where the user wants them, else beside the workers' logs.
+func (a *agent) dumpDir() string {
+	if dir := a.records.Chosen(); dir != "" {
+		if abs, err := filepath.Abs(dir); err == nil {
+			return abs
+		}
+		return dir
+	}
+	return filepath.Join(a.attemptDir(), "flight")
+}
+
+// takeRecords reads what the workers, dead or alive, have recorded: as they are
+// when the attempt fails, before they are stopped. A second call does nothing.
+func (a *agent) takeRecords() {
+	if a.recorded || !a.records.DumpOnFailure {
+		return
+	}
+	a.recorded = true
+	for _, p := range a.procs {
+		if p.memory == nil {
+			continue
+		}
+		var err error
+		if p.record, err = p.memory.Read(); err != nil {
+			p.record = nil
+			if !errors.Is(err, flight.ErrEmpty) {
+				a.console.logf("record of rank %d: %v", p.Rank, err)
+			}
+		}
+	}
+}
+
+// writeRecords writes the records that were taken, of those workers that did
+// not write them themselves, and adds how each worker ended. It returns the
+// folder, "" if no worker recorded anything.
+func (a *agent) writeRecords() string {
+	if !a.records.DumpOnFailure {
+		return ""
+	}
+	dir := a.dumpDir()
+	records := 0
+	ended := a.endedByThemselves()
+	for _, p := range a.procs {
+		d, err := flight.ReadFile(filepath.Join(dir, flight.File(p.Rank)))
+		if err != nil || d.PID != p.PID {
+			d = p.record
+		}
+		if d == nil {
+			continue
+		}
+		if ended[p] {
+			d.Fate, d.FateAt = p.end.status().String(), p.end.at
+		}
+		if _, err := d.Write(dir); err != nil {
+			a.console.logf("record of rank %d: %v", p.Rank, err)
+			continue
+		}
+		records++
+	}
+	if records == 0 {
+		return ""
+	}
+	a.keepDir = a.keepDir || a.records.Chosen() == ""
+	return dir
+}
+
+// endedByThemselves is the workers that did not end because they were told to.
+func (a *agent) endedByThemselves() map[*process]bool {
+	ended := map[*process]bool{}
+	for _, e := range a.core.exits {
+		p := a.procs[e.local]
+		ended[p] = !e.late || p.dying
+	}
+	return ended
+}

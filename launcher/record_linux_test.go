@@ -1,0 +1,145 @@
+package launcher
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/flight"
+)
+
+// recorders is a job of four workers that record. Once all are in the middle of
+// a call, rank 2 is suspended, then act is called, and then rank 1 is killed.
+func recorders(act func()) *job {
+	j := role(4, "recorder")
+	var pids [4]int
+	j.cfg.OnStart = func(w Worker) {
+		pids[w.Rank] = w.PID
+		if w.Rank < 3 || w.Attempt > 0 {
+			return
+		}
+		var ready []<-chan struct{}
+		for rank := range 4 {
+			ready = append(ready, j.out.contains("[default"+strconv.Itoa(rank)+"]: recorded"))
+		}
+		pids := pids
+		go func() {
+			for _, c := range ready {
+				<-c
+			}
+			_ = syscall.Kill(pids[2], syscall.SIGSTOP)
+			for deadline := time.Now().Add(soon); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+				if st, _ := statOf(pids[2]); st.state == "T" {
+					break
+				}
+			}
+			if act != nil {
+				act()
+			}
+			_ = syscall.Kill(pids[1], syscall.SIGKILL)
+		}()
+	}
+	return j
+}
+
+func TestRecordsOfAFailure(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var live []*flight.Dump
+	j := recorders(func() { live, _ = flight.Find(strconv.Itoa(os.Getpid())) })
+	failure := j.fail(t)
+	if len(live) != 4 {
+		t.Errorf("%d records of the running job, want 4", len(live))
+	}
+	if want := "goddp analyze " + failure.Records + "\n"; failure.Records == "" || !strings.Contains(failure.Report(), want) {
+		t.Errorf("the report lacks %q:\n%s", want, failure.Report())
+	}
+	dumps, err := flight.ReadDir(failure.Records)
+	if err != nil || len(dumps) != 4 {
+		t.Fatalf("%d records in %q, want 4; %v", len(dumps), failure.Records, err)
+	}
+	for rank, want := range []flight.Dump{
+		{}, {Fate: "was killed by SIGKILL"}, {Fate: "is suspended"}, {Reason: "told to stop"},
+	} {
+		d := dumps[rank]
+		if d.Rank != rank || d.PID != j.workers[rank].PID || d.Fate != want.Fate || d.Reason != want.Reason || d.FateAt.IsZero() != (rank != 1) {
+			t.Errorf("rank %d, pid %d: fate %q at %v, reason %q; want pid %d, %q, %q",
+				d.Rank, d.PID, d.Fate, d.FateAt, d.Reason, j.workers[rank].PID, want.Fate, want.Reason)
+		}
+		if len(d.Records) != 1 || d.Records[0].State.State != backend.Running {
+			t.Errorf("rank %d: records %v", rank, d.Records)
+		}
+	}
+}
+
+func TestRecordsGoWhereTheyShould(t *testing.T) {
+	t.Run("log folder", func(t *testing.T) {
+		j := recorders(nil)
+		j.cfg.LogDir = t.TempDir()
+		failure := j.fail(t)
+		if ok, _ := filepath.Match(j.cfg.LogDir+"/*/attempt_0/flight", failure.Records); !ok {
+			t.Errorf("records are in %q, want them in %s", failure.Records, j.cfg.LogDir)
+		}
+	})
+	t.Run("chosen folder", func(t *testing.T) {
+		j := recorders(nil)
+		dir := filepath.Join(t.TempDir(), "chosen")
+		j.cfg.Env = append(j.cfg.Env, "GODDP_FLIGHT_DIR="+dir)
+		if failure := j.fail(t); failure.Records != dir {
+			t.Errorf("records are in %q, want %q", failure.Records, dir)
+		}
+		if dumps, err := flight.ReadDir(dir); len(dumps) != 4 || err != nil {
+			t.Errorf("%d records, %v", len(dumps), err)
+		}
+	})
+	t.Run("nowhere", func(t *testing.T) {
+		t.Setenv("TMPDIR", t.TempDir())
+		j := recorders(nil)
+		j.cfg.Env = append(j.cfg.Env, "TORCH_NCCL_DUMP_ON_TIMEOUT=0")
+		if failure := j.fail(t); failure.Records != "" || strings.Contains(failure.Report(), "goddp analyze") {
+			t.Errorf("records are in %q", failure.Records)
+		}
+		if left, err := os.ReadDir(os.TempDir()); len(left) != 0 || err != nil {
+			t.Errorf("the temporary folder holds %v, %v", left, err)
+		}
+	})
+}
+
+func TestRecorderSettings(t *testing.T) {
+	j := shell(1, "true")
+	j.cfg.Env = append(os.Environ(), "GODDP_FLIGHT_ENTRIES=many")
+	if result, err := j.run(t); err == nil || result != nil || !strings.Contains(err.Error(), `GODDP_FLIGHT_ENTRIES is "many"`) {
+		t.Errorf("got %v, %v", result, err)
+	}
+	j = shell(1, `echo "fd=<$GODDP_FLIGHT_FD>"; readlink /proc/$$/fd/3; true`)
+	j.cfg.Env = append(os.Environ(), "GODDP_FLIGHT_ENTRIES=0", "GODDP_FLIGHT_FD=77")
+	if _, err := j.run(t); err != nil || !strings.Contains(j.out.String(), "fd=<>\n") || strings.Contains(j.out.String(), "goddp-flight") {
+		t.Errorf("switched off: %q, %v", &j.out, err)
+	}
+}
+
+// TestForeignWorker: a worker that knows nothing of records runs as ever, and
+// a failure of it names no folder.
+func TestForeignWorker(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3:", err)
+	}
+	script := `import os, subprocess, sys
+print(os.readlink("/proc/self/fd/" + os.environ["GODDP_FLIGHT_FD"]), flush=True)
+subprocess.run(["sh", "-c", "readlink /proc/$$/fd/3; echo child"])
+sys.exit(3)`
+	j := &job{cfg: Config{Args: []string{python, "-c", script}, Workers: 1}}
+	failure := j.fail(t)
+	if failure.Root.Status.Code != 3 || failure.Records != "" {
+		t.Errorf("got %s", failure.Report())
+	}
+	if out := j.out.String(); !strings.Contains(out, "memfd:goddp-flight") || !strings.Contains(out, "child") || strings.Count(out, "memfd") != 1 {
+		t.Errorf("the worker said %q", out)
+	}
+}
