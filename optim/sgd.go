@@ -72,6 +72,7 @@ type SGD struct {
 type slot struct {
 	*nn.Parameter
 	group    *SGDGroup
+	grad     device.Tensor      // of the step
 	velocity *autograd.Variable // nil before the first step with momentum
 	first    bool               // the velocity holds nothing yet
 }
@@ -190,7 +191,8 @@ func (o *SGD) prepare() ([]*slot, error) {
 		g.check()
 	}
 	for _, s := range o.slots {
-		if s.Var().Grad() != nil {
+		if g := s.Var().Grad(); g != nil {
+			s.grad = g.Tensor()
 			o.ready = append(o.ready, s)
 		}
 	}
@@ -241,7 +243,7 @@ func (s *slot) allocate() error {
 func (s *slot) update() error {
 	v, o := s.Var(), &s.group.SGDOptions
 	step := device.SGDStep{
-		Param: v.Tensor(), Grad: v.Grad().Tensor(), Skip: v.GradSkip(),
+		Param: v.Tensor(), Grad: s.grad, Skip: v.GradSkip(),
 		LR: o.LR, Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov,
 	}
 	if o.Momentum != 0 {

@@ -26,6 +26,7 @@ func sgd[T float](k *kernels, p device.SGDStep) {
 		v = device.Elements[T](p.Velocity)
 	}
 	lr, mu, fresh, decay := T(p.LR), T(p.Momentum), T(1-p.Dampening), T(p.WeightDecay)
+	first, nesterov := p.First, p.Nesterov // the closure must not take all of p to the heap
 	k.each(len(w), 1, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			d := g[i]
@@ -33,12 +34,12 @@ func sgd[T float](k *kernels, p device.SGDStep) {
 				d += decay * w[i]
 			}
 			if v != nil {
-				if p.First {
+				if first {
 					v[i] = d
 				} else {
 					v[i] = mu*v[i] + fresh*d
 				}
-				if p.Nesterov {
+				if nesterov {
 					d += mu * v[i]
 				} else {
 					d = v[i]
