@@ -28,7 +28,7 @@ bench:
 
 test-gpu: ## builds into build/gpu, which can be carried to a machine without Go, and runs it here
 	mkdir -p build/gpu
-	$(GO) test -c -ldflags='-s -w' -o build/gpu/ ./device/cuda ./comm/nccl
+	$(GO) test -c -ldflags='-s -w' -o build/gpu/ ./device/cuda ./comm/nccl ./ddp
 	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/golaunch ./examples/... ./bench/parity
 	bench/test_gpu.sh
 

@@ -2,9 +2,11 @@ package ddp
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +24,17 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// workerMode makes this test binary a worker that runs the named program.
+const workerMode = "GODDP_TEST_WORKER"
+
+var workers = map[string]func(context.Context) error{}
+
+func TestMain(m *testing.M) {
+	if worker, ok := workers[os.Getenv(workerMode)]; ok {
+		comm.Main(worker)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // samples are the values of a batch that several ranks share: rank r of n
 // holds its r-th part.

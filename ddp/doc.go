@@ -40,9 +40,12 @@
 // # Errors
 //
 // A parameter that got no gradient is a [*reducer.MissingGradientError] on
-// every rank, from that very Backward; no rank applies the step, and the next
-// one trains on. A peer that died, or a timeout, comes out of Backward as the
-// error of the collective (comm.ErrPeerLost, comm.ErrTimeout): the group is
-// broken then. Models that differ between ranks are a
+// every rank in that very step; no rank applies it, and the next one trains on.
+// A peer that died, or a timeout, is the error of the collective
+// (comm.ErrPeerLost, comm.ErrTimeout): the group is broken then. On the CPU, and
+// on the rank whose own gradient is missing, these come out of Backward. On a
+// GPU Backward does not wait for the other ranks, and their errors come out of
+// the optimizer's Step, or, where no optimizer asks, of the next Backward.
+// Models that differ between ranks are a
 // [*reducer.ModelMismatchError] from New.
 package ddp

@@ -1,0 +1,231 @@
+//go:build cgo && linux
+
+package ddp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/device/cuda/cudatest"
+	"github.com/goddp/goddp/launcher"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+func init() {
+	workers["steady"], workers["delayed"], workers["missing"] = steadyOnGPU, delayedOnGPU, missingOnGPU
+}
+
+// onGPUs runs a program on n ranks, processes with a GPU each, or on as many as
+// there are GPUs where one will do. Where there are none it skips the test;
+// GODDP_REQUIRE_CUDA makes that a failure.
+func onGPUs(t *testing.T, least, n int, program string) {
+	t.Helper()
+	gpus, err := cuda.Count()
+	switch {
+	case gpus == 0 && os.Getenv("GODDP_REQUIRE_CUDA") != "":
+		t.Fatalf("no GPU: %v", err)
+	case gpus == 0:
+		t.Skipf("no GPU: %v", err)
+	case gpus < least:
+		t.Skipf("%d GPU, %d are needed", gpus, least)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	_, err = launcher.Run(ctx, &launcher.Config{
+		Args: []string{os.Args[0]}, Workers: min(n, gpus), Env: append(os.Environ(), workerMode+"="+program, "GODDP_DEVICE=cuda"),
+		Stdout: &out, Stderr: &out,
+	})
+	t.Logf("%s", &out)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A step on a GPU allocates next to nothing either, and no device memory.
+func TestGPUSteadyState(t *testing.T) { onGPUs(t, 1, 2, "steady") }
+
+func steadyOnGPU(ctx context.Context) error {
+	pg, err := comm.Init(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
+	return steady(pg, 1)
+}
+
+// Overlap by its effect, on GPUs: a delay in every reduction lengthens the step
+// by that of the last one alone.
+func TestGPUReductionsOverlapTheBackwardPass(t *testing.T) { onGPUs(t, 2, 2, "delayed") }
+
+// delayed is a backend whose reductions begin a while after their data is
+// ready, one after the other, as if the network were slow.
+type delayed struct {
+	backend.Backend
+	stream device.Stream
+	wait   func(device.Stream, time.Duration) error
+	delay  time.Duration // 0: none
+}
+
+func (b *delayed) Start(c *backend.Call) (backend.Task, error) {
+	if c.Kind == backend.AllReduce && b.delay > 0 {
+		if err := errors.Join(b.stream.WaitFor(context.Background(), c.After), b.wait(b.stream, b.delay)); err != nil {
+			return nil, err
+		}
+		c.After = b.stream.Mark()
+	}
+	return b.Backend.Start(c)
+}
+
+func delayedOnGPU(ctx context.Context) error {
+	const layers, width, rows, warm, rounds = 4, 4096, 8192, 3, 9
+	var slow *delayed
+	pg, err := comm.Init(ctx, &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend {
+		slow = &delayed{Backend: b}
+		return slow
+	}})
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
+	dev := pg.Device().(*cuda.Device)
+	if slow.wait, err = cudatest.Delay(dev); err != nil {
+		return err
+	}
+	if slow.stream, err = dev.NewStream(true); err != nil {
+		return err
+	}
+	defer slow.stream.Close()
+
+	var net []nn.Module
+	for range layers {
+		net = append(net, nn.Linear(width, width))
+	}
+	model, err := New(nn.Sequential(net...), pg, &Options{BucketCapMB: 1})
+	if err != nil {
+		return err
+	}
+	if n := len(model.Buckets()); n < layers {
+		return fmt.Errorf("%d buckets, want one for each of %d layers at least", n, layers)
+	}
+	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1e-6})
+	x := autograd.Zeros(dev, device.Float32, rows, width)
+	step := func(delay time.Duration) (time.Duration, error) {
+		slow.delay = delay
+		if err := pg.Barrier().Sync(ctx); err != nil { // behind the compute stream, on every rank
+			return 0, err
+		}
+		begun := time.Now()
+		if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
+			return 0, err
+		}
+		if err := opt.Step(); err != nil {
+			return 0, err
+		}
+		opt.ZeroGrad()
+		err := dev.Compute().Sync(ctx)
+		return time.Since(begun), err
+	}
+	var plain time.Duration
+	for range warm {
+		if plain, err = step(0); err != nil {
+			return err
+		}
+	}
+	// Two thirds of a step are its backward pass: a delay is half of a layer's
+	// part of that, so that all but the last can hide behind the next layer.
+	delay := plain / (3 * layers)
+	if err := comm.BroadcastObject(ctx, pg, &delay, 0); err != nil {
+		return err
+	}
+	if took, err := slow.alone(ctx, delay); err != nil {
+		return err
+	} else if took < delay || took > 2*delay {
+		return fmt.Errorf("a delay of %v by itself takes %v", delay, took)
+	}
+	// In turns, so that both have the same clocks.
+	var without, with []time.Duration
+	for range rounds {
+		for _, d := range []time.Duration{0, delay} {
+			took, err := step(d)
+			if err != nil {
+				return err
+			}
+			if d == 0 {
+				without = append(without, took)
+			} else {
+				with = append(with, took)
+			}
+		}
+	}
+	slices.Sort(without)
+	slices.Sort(with)
+	longer := with[rounds/2] - without[rounds/2]
+	fmt.Printf("a step of %d buckets takes %v; with every reduction delayed by %v it takes %v longer\n",
+		len(model.Buckets()), without[rounds/2], delay, longer)
+	if longer < delay/2 || longer >= delay*13/10 {
+		return fmt.Errorf("%d reductions, each delayed by %v, lengthen the step by %v", len(model.Buckets()), delay, longer)
+	}
+	return nil
+}
+
+// alone is how long a delay takes on an idle GPU.
+func (b *delayed) alone(ctx context.Context, delay time.Duration) (time.Duration, error) {
+	from := b.stream.Record()
+	if err := b.wait(b.stream, delay); err != nil {
+		return 0, err
+	}
+	to := b.stream.Record()
+	err := to.Sync(ctx)
+	return to.Time().Sub(from.Time()), err
+}
+
+// A rank that lacks a gradient is told of by Step on the others, on which
+// nothing waited in Backward.
+func TestGPUMissingGradient(t *testing.T) { onGPUs(t, 2, 2, "missing") }
+
+func missingOnGPU(ctx context.Context) error {
+	pg, err := comm.Init(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
+	const bad = 1
+	skip := false
+	m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
+	model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+	if err != nil {
+		return err
+	}
+	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1, Momentum: 0.5})
+	x := autograd.Scalar(pg.Device(), 1)
+	for step, want := range []float64{1, 0, 0, -1.5} { // the first parameter, behind each step
+		fails := step%2 == 0
+		skip = fails && pg.Rank() == bad
+		berr := model.Forward(x).Backward()
+		serr := opt.Step()
+		var missing *reducer.MissingGradientError
+		switch {
+		case fails != errors.As(serr, &missing), !fails && serr != nil, berr != nil && (!fails || !errors.As(berr, &missing)), berr == nil && skip:
+			return fmt.Errorf("step %d: Backward returned %v, Step %v", step, berr, serr)
+		}
+		opt.ZeroGrad()
+		if got := m.a.Item(); got != want {
+			return fmt.Errorf("step %d left %v, want %v", step, got, want)
+		}
+	}
+	return nil
+}

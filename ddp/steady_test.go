@@ -1,0 +1,81 @@
+package ddp
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// What a rank may allocate on Go's heap in a step of three layers in three
+// buckets, in bytes. Most of it is autograd's graph; the host backend takes a
+// block of scratch memory for every reduction.
+const (
+	steadyHeap  = 22 << 10
+	steadyBlock = 8 << 10
+)
+
+// steady makes warm steps of a small model and fails if they allocate more than
+// that, or device memory at all. All ranks call it; ranksHere of them share
+// this process.
+func steady(pg *comm.ProcessGroup, ranksHere int) error {
+	const layers, width, rows, warm, steps = 3, 64, 8, 10, 50
+	dev := pg.Device()
+	model, err := New(mlp(width, device.Float32), pg, &Options{BucketCapMB: 0.015})
+	if err != nil {
+		return err
+	}
+	if n := len(model.Buckets()); n != layers {
+		return fmt.Errorf("%d buckets, want %d", n, layers)
+	}
+	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.01, Momentum: 0.9})
+	x := autograd.Zeros(dev, device.Float32, rows, width)
+	step := func() error {
+		if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
+			return err
+		}
+		if err := opt.Step(); err != nil {
+			return err
+		}
+		opt.ZeroGrad()
+		return nil
+	}
+	var before, after runtime.MemStats
+	var allocs int64
+	for i := range warm + steps {
+		if i == warm {
+			// All ranks are at this point: none is warming up any more.
+			if err := pg.Barrier().Sync(context.Background()); err != nil {
+				return err
+			}
+			allocs = dev.Memory().Allocs
+			runtime.ReadMemStats(&before)
+		}
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	runtime.ReadMemStats(&after)
+	heap := int64(after.TotalAlloc-before.TotalAlloc) / steps / int64(ranksHere)
+	most := int64(steadyHeap)
+	if pg.Backend() == "host" {
+		most += layers * steadyBlock
+	}
+	fmt.Printf("rank %d, %s: %d bytes a step\n", pg.Rank(), pg.Backend(), heap)
+	if grown := dev.Memory().Allocs - allocs; heap > most || grown > 0 {
+		return fmt.Errorf("a step allocates %d bytes on Go's heap, want at most %d; %d steps took device memory %d times, want 0", heap, most, steps, grown)
+	}
+	return nil
+}
+
+// A step that is like the one before allocates next to nothing.
+func TestSteadyState(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error { return steady(pg, 2) })
+}
