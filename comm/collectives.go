@@ -27,6 +27,7 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	pg.startMu.Lock()
 	defer pg.startMu.Unlock()
 	pg.number(&w.call)
+	w.entry = pg.record.Begin(&w.call, w.created)
 	pg.watch.started(w)
 	task, err := pg.backend.Start(&w.call)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/comm/watchdog"
 )
 
@@ -54,6 +55,11 @@ func (o *Options) settle() error {
 	if mode := e.errorMode(); o.ErrorMode == DefaultErrorMode {
 		o.ErrorMode = mode
 	}
+	var err error
+	if o.flight, err = flight.ReadSettings(os.LookupEnv); err != nil {
+		e.addf("%v", err)
+	}
+	o.dumps = o.flight.Dir
 	if len(e) > 0 {
 		return fmt.Errorf("comm: what the environment says of failures: %s", strings.Join(e, "; "))
 	}

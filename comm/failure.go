@@ -1,9 +1,11 @@
 package comm
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -17,28 +19,33 @@ import (
 const (
 	announceTime = 300 * time.Millisecond // telling the other ranks through the store
 	gatherTime   = 700 * time.Millisecond // until they have answered with their records
-	awaitTime    = 3 * time.Second        // until the rank that announced a failure has broken the group
+	awaitTime    = 2 * time.Second        // until the rank that announced a failure has found its cause
+	breakTime    = 200 * time.Millisecond // until the backend has heard of it too
 	recordTime   = 300 * time.Millisecond // writing files, on a disk that may be slow
 	askTime      = 100 * time.Millisecond // the backend, whose driver may hang
 	abortTime    = time.Second            // the same
+	logTime      = 100 * time.Millisecond // a line, through a pipe that may be full
 	leaveTime    = 500 * time.Millisecond // for the program to close the group by itself
 )
 
 // DefaultShutdownTimeout bounds the functions given to OnShutdown.
 const DefaultShutdownTimeout = 10 * time.Second
 
-// Keys in the group's store: the first failure, and the ranks' records.
+// Keys in the group's store: the first failure, the same when its cause is
+// found, and the ranks' records.
 const (
 	keyFailure = "failure"
+	keyCause   = "failure/cause"
 	keyRecord  = "failure/record/"
 )
 
 // announcement is the first failure of a job, as the rank that met it tells
 // the others.
 type announcement struct {
-	Rank   int // among all processes
-	Text   string
-	Answer bool // the others' records are asked for
+	Rank int // among all processes
+	Text string
+	// Asks tells that the others' records are asked for; then the cause follows.
+	Asks bool
 }
 
 // handle does what the core says to an event.
@@ -48,10 +55,10 @@ func (d *watch) handle(e event) {
 		if d.overdue == nil || d.mode == NoErrorHandling {
 			d.overdue = e.call
 		}
-	case watchdog.Told:
+	case watchdog.Told, watchdog.Waited:
 		d.first = e.first
 	case watchdog.Gathered:
-		d.records = e.records
+		d.dumped = e.dumps
 	}
 	for _, a := range d.core.Step(e.kind) {
 		d.do(a, e.kind)
@@ -65,13 +72,14 @@ func (d *watch) do(a watchdog.Action, because watchdog.Event) {
 	case watchdog.Announce:
 		d.announce(because)
 	case watchdog.Gather:
-		d.wg.Go(func() { d.tell(event{kind: watchdog.Gathered, records: d.gather()}) })
+		d.wg.Go(func() { d.tell(event{kind: watchdog.Gathered, dumps: d.gather()}) })
 	case watchdog.Record:
 		d.bounded(recordTime, "writing the flight record", d.record)
 	case watchdog.Publish:
 		d.publish()
 	case watchdog.Await:
-		d.patience.Reset(awaitTime)
+		first := d.first
+		d.wg.Go(func() { d.await(first) })
 	case watchdog.Abort:
 		d.abort()
 	case watchdog.End:
@@ -79,15 +87,17 @@ func (d *watch) do(a watchdog.Action, because watchdog.Event) {
 	}
 }
 
-// say logs what happened.
+// say logs what happened. The line about a deadline begins as PyTorch's does,
+// for those who search for it.
 func (d *watch) say(because watchdog.Event) {
-	switch because {
-	case watchdog.Overdue:
-		d.log.Error(fmt.Sprintf("[Rank %d] Watchdog caught collective operation timeout: %s ran for %d milliseconds before timing out.",
-			d.world.Rank, d.overdue.pytorch(), time.Since(d.overdue.created).Milliseconds()), "call", d.overdue.call.String(), "state", d.overdue.progress())
-	default:
-		d.log.Error(fmt.Sprintf("[Rank %d] Watchdog: a collective failed: %v", d.world.Rank, d.reason()))
+	rank := d.world.Rank
+	if because != watchdog.Overdue {
+		d.logf(slog.LevelError, "[Rank %d] Watchdog: a collective failed: %v", rank, d.reason())
+		return
 	}
+	w := d.overdue
+	d.logf(slog.LevelError, "[Rank %d] Watchdog caught collective operation timeout: %s ran for %d milliseconds before timing out. It is %s",
+		rank, w.pytorch(), time.Since(w.created).Milliseconds(), w.since())
 }
 
 // reason is the failure as this rank knows it by now.
@@ -112,23 +122,40 @@ func (d *watch) lateness() error {
 			return nil
 		})
 	}
+	if k := w.call.Kind; late.State == Running && len(late.Waiting) == 0 && k != backend.Send && k != backend.Recv {
+		late.Waiting = absent(w, d.dumped)
+	}
 	return &backend.CallError{Rank: w.group.rank, Call: w.call.Fingerprint(), Name: w.call.Name, Err: late}
 }
 
 // announce tells the other ranks of this one's failure, unless one of them was
-// first.
+// first. The backend tells them too, those that have calls in flight.
 func (d *watch) announce(because watchdog.Event) {
 	if d.world.Size == 1 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
 	defer cancel()
-	value, err := json.Marshal(announcement{Rank: d.world.Rank, Text: d.reason().Error(), Answer: because == watchdog.Overdue})
+	mine, err := json.Marshal(announcement{Rank: d.world.Rank, Text: d.reason().Error(), Asks: because == watchdog.Overdue})
 	if err == nil {
-		_, err = d.kv.CompareAndSet(ctx, keyFailure, nil, value)
+		var now []byte
+		now, err = d.kv.CompareAndSet(ctx, keyFailure, nil, mine)
+		d.announced = err == nil && bytes.Equal(now, mine)
 	}
-	if err != nil { // the backend tells them too, if it can
-		d.log.Debug("telling the other ranks of a failure", "rank", d.world.Rank, "error", err)
+	if err != nil {
+		d.logf(slog.LevelDebug, "[Rank %d] telling the other ranks of a failure: %v", d.world.Rank, err)
+	}
+}
+
+// explain tells the ranks that were asked for their records what the cause is.
+func (d *watch) explain(cause error) {
+	if !d.announced {
+		return
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
+	defer cancel()
+	if err := d.kv.Set(ctx, keyCause, []byte(cause.Error())); err != nil {
+		d.logf(slog.LevelDebug, "[Rank %d] telling the other ranks the cause of a failure: %v", d.world.Rank, err)
 	}
 }
 
@@ -142,32 +169,67 @@ func (d *watch) listen() {
 	switch {
 	case d.ctx.Err() != nil:
 	case err != nil:
-		d.log.Debug("listening for failures of other ranks", "rank", d.world.Rank, "error", err)
+		d.logf(slog.LevelDebug, "[Rank %d] listening for failures of other ranks: %v", d.world.Rank, err)
 	case first.Rank != d.world.Rank:
 		d.tell(event{kind: watchdog.Told, first: first})
 	}
 }
 
-// bounded runs f, and gives up on it after limit: it may wait for a disk that
-// does not answer.
+// await waits until the rank that announced a failure knows the cause, and a
+// moment more for the backend.
+func (d *watch) await(first announcement) {
+	if first.Asks {
+		ctx, cancel := context.WithTimeout(d.ctx, awaitTime)
+		defer cancel()
+		if text, err := d.kv.Get(ctx, keyCause); err == nil {
+			first.Text = string(text)
+		}
+	}
+	select {
+	case <-time.After(breakTime):
+	case <-d.ctx.Done():
+	}
+	d.tell(event{kind: watchdog.Waited, first: first})
+}
+
+// bounded runs f, and gives up on it after limit: it may wait for a disk, or a
+// driver, that does not answer.
 func (d *watch) bounded(limit time.Duration, what string, f func() error) {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
+	var err error
 	select {
-	case err := <-ended:
-		if err != nil {
-			d.log.Warn(what, "rank", d.world.Rank, "error", err)
-		}
+	case err = <-ended:
 	case <-timer.C:
-		d.log.Warn(what, "rank", d.world.Rank, "error", fmt.Errorf("not done after %v", limit))
+		err = fmt.Errorf("not done after %v", limit)
+	}
+	if err != nil {
+		d.logf(slog.LevelWarn, "[Rank %d] %s: %v", d.world.Rank, what, err)
+	}
+}
+
+// logf logs, unless whoever reads the log does not: that must not keep the
+// watchdog from acting.
+func (d *watch) logf(level slog.Level, format string, args ...any) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.log.Log(context.Background(), level, fmt.Sprintf(format, args...))
+	}()
+	timer := time.NewTimer(logTime)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
 	}
 }
 
 // abort breaks all groups.
 func (d *watch) abort() {
 	cause := d.reason()
+	d.explain(cause)
 	d.mu.Lock()
 	groups := d.groups
 	d.mu.Unlock()
@@ -206,14 +268,14 @@ func (d *watch) end() {
 	select {
 	case <-d.leaving:
 	default:
-		d.log.Error(fmt.Sprintf("[Rank %d] To avoid data inconsistency, we are taking the entire process down.", d.world.Rank))
+		d.logf(slog.LevelError, "[Rank %d] the process has not left by itself: ending it, as error mode %v has it", d.world.Rank, d.mode)
 		d.exit(1)
 	}
 }
 
 // stuck ends the process because the watchdog has made no progress since.
 func (d *watch) stuck(since time.Time) {
-	d.log.Error(fmt.Sprintf("[Rank %d] the watchdog got stuck for %v without making progress", d.world.Rank, time.Since(since).Round(time.Millisecond)))
+	d.logf(slog.LevelError, "[Rank %d] the watchdog got stuck for %v without making progress", d.world.Rank, time.Since(since).Round(time.Second))
 	d.bounded(recordTime, "writing the flight record", d.record)
 	if d.monitoring {
 		d.exit(1)
@@ -225,4 +287,13 @@ func (w *Work) pytorch() string {
 	c := &w.call
 	return fmt.Sprintf("Work(SeqNum=%d, OpType=%s, NumelIn=%d, NumelOut=%d, Timeout(ms)=%d)",
 		c.Seq, strings.ToUpper(c.Kind.String()), c.Src.Len(), c.Dst.Len(), c.Timeout.Milliseconds())
+}
+
+// since tells, for people, where a call is and since when.
+func (w *Work) since() string {
+	begun := time.Duration(w.running.Load())
+	if begun == 0 {
+		return "queued behind earlier calls or the computation of its data, and has not begun to run"
+	}
+	return fmt.Sprintf("running since %s, and was queued %v before", w.created.Add(begun).Format(time.TimeOnly+".000"), begun.Round(time.Microsecond))
 }

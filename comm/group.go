@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/store"
 )
@@ -25,6 +26,8 @@ type ProcessGroup struct {
 
 // group is what all views of one process group share.
 type group struct {
+	name       string // equal on all its ranks
+	record     *flight.Group
 	rank, size int
 	world      World
 	dev        device.Device

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/store"
 )
@@ -46,6 +47,9 @@ type Options struct {
 	// What the environment says, by settle.
 	heartbeat  time.Duration // for how long the watchdog may be stuck
 	monitoring bool          // whether the process ends when it is
+
+	flight flight.Settings
+	dumps  func() (string, error) // the folder for flight records; nil: none are written
 
 	exit func(code int) // os.Exit, but for tests
 }
@@ -162,18 +166,18 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d := newWatch(w, view, o)
+	d := newWatch(w, view, flight.Open(w.identity(), o.flight, o.Log), o)
 	release.addClose(func() error { d.stop(); return nil })
-	pg := newGroup(ctx, w, cfg, view, be, d, o.WrapBackend)
+	pg := newGroup(ctx, "default", w, cfg, view, be, d, o.WrapBackend)
 	pg.release = append(release, pg.release...)
 	return pg, nil
 }
 
 // newGroup is the group itself, over a backend that is connected and now its
 // own, under a watchdog.
-func newGroup(ctx context.Context, w World, cfg backend.Config, view store.Store, be backend.Backend, d *watch, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
+func newGroup(ctx context.Context, name string, w World, cfg backend.Config, view store.Store, be backend.Backend, d *watch, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
 	pg := &ProcessGroup{group: &group{
-		rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrap: wrap, watch: d,
+		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrap: wrap, watch: d,
 		timeout: cfg.Timeout, log: cfg.Log, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), ctx: ctx,
 	}}
 	d.add(pg.group)

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/store"
 )
@@ -15,8 +16,8 @@ import (
 // device of its own. The ranks exchange Go memory through channels, so that
 // the race detector sees across ranks and a testing/synctest bubble's clock
 // drives the deadlines. Of opts, World, Store and Device are ignored, and
-// AsyncErrorHandling is CleanUpOnly: no rank ends the process. Close every
-// group.
+// AsyncErrorHandling is CleanUpOnly: no rank ends the process, and none writes
+// its flight record to a file. Close every group.
 func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	o := opts.orDefaults()
 	if err := o.settle(); err != nil {
@@ -25,6 +26,7 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	if o.ErrorMode == AsyncErrorHandling {
 		o.ErrorMode = CleanUpOnly
 	}
+	o.dumps = nil
 	hub, kv := host.NewHub(), store.NewLocal()
 	groups, errs := make([]*ProcessGroup, n), make([]error, n)
 	var wg sync.WaitGroup
@@ -58,8 +60,16 @@ func joinLocal(rank, size int, hub *host.Hub, kv store.Store, o Options) (*Proce
 		return nil, err
 	}
 	view := store.Prefix(kv, "group")
-	d := newWatch(w, view, o)
-	pg := newGroup(context.Background(), w, cfg, view, be, d, o.WrapBackend)
+	var recorder *flight.Recorder // each rank its own
+	if o.flight.Entries > 0 {
+		if recorder, err = flight.New(nil, w.identity(), o.flight.Entries); err != nil {
+			be.Close(ctx)
+			dev.Close()
+			return nil, err
+		}
+	}
+	d := newWatch(w, view, recorder, o)
+	pg := newGroup(context.Background(), "default", w, cfg, view, be, d, o.WrapBackend)
 	var release releases
 	release.addClose(dev.Close)
 	release.addClose(func() error { d.stop(); return nil })

@@ -78,6 +78,8 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Wait(ctx)
 	},
+	"deaf":  deaf,
+	"again": again,
 	"error": func(context.Context) error { return errors.New("no luck") },
 	"panic": func(context.Context) error { panic("a mistake") },
 	"wait": func(ctx context.Context) error {
@@ -99,7 +101,7 @@ func start(t *testing.T, mode string, vars ...string) *process {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	p := &process{cmd: exec.CommandContext(ctx, os.Args[0])}
-	p.cmd.Env = append(append(os.Environ(), workerMode+"="+mode), vars...)
+	p.cmd.Env = append(append(os.Environ(), workerMode+"="+mode, "GODDP_FLIGHT_DIR="+t.TempDir()), vars...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,121 @@
 package comm
 
-type record struct{}
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
 
-func (d *watch) gather() []record { return nil }
-func (d *watch) record() error    { return nil }
-func (d *watch) publish()         {}
+	"github.com/goddp/goddp/comm/flight"
+)
+
+// latest is how many of its latest calls a rank answers with.
+const latest = 64
+
+// identity is whose flight record this process's is.
+func (w World) identity() flight.Identity {
+	return flight.Identity{
+		Rank: w.Rank, WorldSize: w.Size, LocalRank: w.LocalRank, Generation: w.Generation,
+		Job: os.Getenv("GODDP_JOB_ID"), Run: os.Getenv("TORCHELASTIC_RUN_ID"),
+	}
+}
+
+// record writes down why the rank fails: the flight record, to a file, and, if
+// the process is about to end, the error file.
+func (d *watch) record() error {
+	cause := d.reason()
+	d.recorder.Reason(cause.Error())
+	if d.mode == AsyncErrorHandling {
+		writeErrorFile(cause.Error(), "", cause)
+	}
+	dump := d.recorder.Dump()
+	if dump == nil || d.dumps == nil {
+		return nil
+	}
+	dir, err := d.dumps()
+	if err != nil {
+		return err
+	}
+	path, err := dump.Write(dir)
+	if err != nil {
+		return err
+	}
+	d.logf(slog.LevelError, "[Rank %d] the flight record is in %s; goddp analyze %s compares the ranks'", d.world.Rank, path, dir)
+	return nil
+}
+
+// publish gives this rank's latest calls to the rank that asked.
+func (d *watch) publish() {
+	dump := d.recorder.Dump()
+	if dump == nil || !d.first.Asks {
+		return
+	}
+	dump.Records = dump.Records[max(0, len(dump.Records)-latest):]
+	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
+	defer cancel()
+	value, err := json.Marshal(dump)
+	if err == nil {
+		err = d.kv.Set(ctx, fmt.Sprint(keyRecord, d.world.Rank), value)
+	}
+	if err != nil {
+		d.logf(slog.LevelDebug, "[Rank %d] telling rank %d what this one does: %v", d.world.Rank, d.first.Rank, err)
+	}
+}
+
+// gather returns this rank's record and those of the others that answer.
+func (d *watch) gather() []*flight.Dump {
+	own := d.recorder.Dump()
+	if own == nil || d.world.Size == 1 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, gatherTime)
+	defer cancel()
+	dumps := make([]*flight.Dump, d.world.Size)
+	var wg sync.WaitGroup
+	for r := range dumps {
+		if r == d.world.Rank {
+			dumps[r] = own
+			continue
+		}
+		wg.Go(func() {
+			value, err := d.kv.Get(ctx, fmt.Sprint(keyRecord, r))
+			if err != nil {
+				return // it is what the diagnosis is about
+			}
+			var dump flight.Dump
+			if err := json.Unmarshal(value, &dump); err != nil {
+				d.logf(slog.LevelDebug, "[Rank %d] what rank %d says: %v", d.world.Rank, r, err)
+				return
+			}
+			dumps[r] = &dump
+		})
+	}
+	wg.Wait()
+	return slices.DeleteFunc(dumps, func(d *flight.Dump) bool { return d == nil })
+}
+
+// absent is the ranks of a collective's group that have not called it, as far
+// as the dumps tell: those that say so, and those that say nothing.
+func absent(w *Work, dumps []*flight.Dump) []int {
+	if len(dumps) == 0 || w.call.Seq == 0 {
+		return nil
+	}
+	called := make([]bool, w.group.size)
+	for _, d := range dumps {
+		for _, m := range d.Groups {
+			if m.Name == w.group.name && m.Rank >= 0 && m.Rank < len(called) && m.Enqueued >= w.call.Seq {
+				called[m.Rank] = true
+			}
+		}
+	}
+	var ranks []int
+	for r, c := range called {
+		if !c {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}

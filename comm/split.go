@@ -42,7 +42,7 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.rank, color, members, err)
 	}
-	sub := newGroup(pg.ctx, pg.world, cfg, view, be, pg.watch, pg.wrap)
+	sub := newGroup(pg.ctx, fmt.Sprintf("%s/%d/%d", pg.name, n, color), pg.world, cfg, view, be, pg.watch, pg.wrap)
 	sub.parent = pg
 	pg.childMu.Lock()
 	pg.children = append(pg.children, sub)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/comm/watchdog"
 	"github.com/goddp/goddp/store"
 )
@@ -24,13 +25,15 @@ type watch struct {
 	log        *slog.Logger
 	kv         store.Store // of the group from Init; no other rank is there to tell if the world has one
 	exit       func(code int)
+	recorder   *flight.Recorder
+	dumps      func() (string, error) // where dumps go; nil: nowhere
 
-	core     watchdog.Core // loop's
-	overdue  *Work         // loop's: the call that core acts on, if a deadline passed
-	first    announcement  // loop's: the failure that another rank announced
-	records  []record      // loop's: what the other ranks answered
-	patience *time.Timer   // loop's: until the group should have broken
-	busy     atomic.Int64  // since when, in Unix nanoseconds, loop has been at work; 0: it waits
+	core      watchdog.Core  // loop's
+	overdue   *Work          // loop's: the call that core acts on, if a deadline passed
+	first     announcement   // loop's: the failure that another rank announced
+	dumped    []*flight.Dump // loop's: what the ranks that answered do
+	announced bool           // loop's: this rank's failure was the first
+	busy      atomic.Int64   // since when, in Unix nanoseconds, loop has been at work; 0: it waits
 
 	wake      chan struct{} // of one: there are events, or an earlier deadline
 	leaving   chan struct{} // closed when the program closes the group
@@ -53,24 +56,25 @@ type watch struct {
 
 // event is what loop is told.
 type event struct {
-	kind    watchdog.Event
-	call    *Work        // Overdue
-	first   announcement // Told
-	records []record     // Gathered
+	kind  watchdog.Event
+	call  *Work          // Overdue
+	first announcement   // Told, Waited
+	dumps []*flight.Dump // Gathered
 }
 
 // far is later than any deadline.
 var far = time.Unix(math.MaxInt32*1000, 0)
 
 // newWatch starts the watchdog of a rank's groups. stop ends it.
-func newWatch(w World, kv store.Store, o Options) *watch {
+func newWatch(w World, kv store.Store, recorder *flight.Recorder, o Options) *watch {
 	d := &watch{
 		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, world: w, log: o.Log, kv: kv, exit: o.exit,
-		core: watchdog.Core{Mode: o.ErrorMode}, hookTimeout: o.ShutdownTimeout,
+		core: watchdog.Core{Mode: o.ErrorMode}, hookTimeout: o.ShutdownTimeout, recorder: recorder,
 		wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), next: far,
 	}
-	d.patience = time.NewTimer(0)
-	d.patience.Stop()
+	if o.flight.DumpOnFailure {
+		d.dumps = o.dumps
+	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	if w.Size > 1 && o.ErrorMode != NoErrorHandling {
 		d.wg.Go(d.listen)
@@ -87,6 +91,7 @@ func (d *watch) stop() {
 	<-d.done
 	d.cancel()
 	d.wg.Wait()
+	d.recorder.Close()
 }
 
 // leave notes that the program is closing the group: nobody has to end the
@@ -117,8 +122,6 @@ func (d *watch) loop() {
 		select {
 		case <-timer.C:
 		case <-d.wake:
-		case <-d.patience.C:
-			d.tell(event{kind: watchdog.Waited})
 		}
 		d.busy.Store(time.Now().UnixNano())
 		next, late := d.sweep(time.Now())
@@ -234,6 +237,7 @@ func (d *watch) why() error {
 
 // add puts a group under the watchdog.
 func (d *watch) add(g *group) {
+	g.record = d.recorder.Group(g.name, g.rank, g.size)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.groups = append(d.groups, g)

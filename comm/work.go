@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/flight"
 )
 
 // Work is a call in flight, or done.
@@ -16,6 +17,7 @@ type Work struct {
 	task  backend.Task
 	err   error // of a call that could not be started
 
+	entry    flight.Entry
 	created  time.Time
 	deadline time.Time
 	running  atomic.Int64 // since when, in nanoseconds after created; 0: not yet
@@ -102,10 +104,12 @@ type observed Work
 
 func (o *observed) Running(at time.Time) {
 	o.running.Store(max(1, int64(at.Sub(o.created))))
+	o.entry.Running(at)
 }
 
 func (o *observed) Ended(at time.Time, err error) {
 	o.over.Store(true)
+	o.entry.Ended(at, err != nil)
 	o.group.watch.ended((*Work)(o), err)
 }
 

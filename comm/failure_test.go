@@ -1,0 +1,278 @@
+package comm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/goddp/goddp/comm"
+)
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// local is comm.Local with a log.
+func local(t *testing.T, n int, o *comm.Options) ([]*comm.ProcessGroup, *lockedBuffer) {
+	t.Helper()
+	log := new(lockedBuffer)
+	o.Log = slog.New(slog.NewTextHandler(log, nil))
+	groups, err := comm.Local(n, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return groups, log
+}
+
+// In mode none a deadline is a line in the log: the call goes on, and ends well
+// when the other rank comes after all.
+func TestNoErrorHandlingOnlyLogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups, log := local(t, 2, &comm.Options{ErrorMode: comm.NoErrorHandling, Timeout: time.Minute})
+		var wg sync.WaitGroup
+		for r, pg := range groups {
+			wg.Go(func() {
+				time.Sleep(time.Duration(r) * time.Hour)
+				for range 2 {
+					if err := pg.AllReduce(vec(1), comm.Sum).Wait(t.Context()); err != nil {
+						t.Errorf("rank %d: %v", r, err)
+					}
+				}
+				pg.Close()
+			})
+		}
+		wg.Wait()
+		if n := strings.Count(log.String(), "Watchdog caught collective operation timeout: Work(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60000 milliseconds before timing out"); n != 1 {
+			t.Errorf("%d lines about it in the log:\n%s", n, log)
+		}
+	})
+}
+
+// Each call is looked at when its own deadline passes, whatever the order, and
+// one that ended in time is not.
+func TestEachCallHasItsOwnDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups, log := local(t, 4, &comm.Options{ErrorMode: comm.NoErrorHandling})
+		var works []*comm.Work
+		for peer, minutes := range []int{0, 5, 1, 3} {
+			if peer > 0 {
+				o := comm.CallOptions{Timeout: time.Duration(minutes) * time.Minute}
+				works = append(works, groups[0].With(o).Recv(vec(0), peer), groups[0].With(o).Send(vec(0), peer))
+			}
+		}
+		for _, pg := range groups[1:] {
+			if err := pg.Recv(vec(0), 0).Wait(t.Context()); err != nil { // so the Sends end
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(6 * time.Minute)
+		said := log.String()
+		for _, minutes := range []int{1, 3, 5} {
+			want := fmt.Sprintf("OpType=RECV, NumelIn=0, NumelOut=1, Timeout(ms)=%d) ran for %[1]d milliseconds", minutes*60000)
+			before, after, ok := strings.Cut(said, want)
+			if !ok || strings.Contains(before, "OpType") {
+				t.Fatalf("%q is not next in the log:\n%s", want, log)
+			}
+			said = after
+		}
+		if strings.Contains(log.String(), "SEND") {
+			t.Errorf("calls that ended are in the log:\n%s", log)
+		}
+		for _, pg := range groups[1:] {
+			pg.Send(vec(0), 0)
+		}
+		for _, w := range works {
+			if err := w.Sync(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		for _, pg := range groups {
+			pg.Close()
+		}
+	})
+}
+
+// A process whose main goroutine hears nothing of a failure is ended: the rank
+// with the overdue call, and the one that does not come.
+func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
+	begun := time.Now()
+	for r, p := range startWorld(t, 2, "deaf") {
+		p.cmd.Wait()
+		if code := p.cmd.ProcessState.ExitCode(); code != 1 {
+			t.Errorf("rank %d: exit code %d", r, code)
+		}
+		want := []string{"timed out after 500ms while running, waiting for ranks [1]", "ending it, as error mode async has it"}
+		if r == 0 {
+			want = append(want, "[Rank 0] Watchdog caught collective operation timeout: Work(SeqNum=1, OpType=BARRIER")
+		}
+		for _, w := range want {
+			if !strings.Contains(p.err.String(), w) {
+				t.Errorf("rank %d does not say %q:\n%s", r, w, &p.err)
+			}
+		}
+		if !strings.Contains(p.out.String(), "shutdown hook: true") {
+			t.Errorf("rank %d: no hook ran: %s", r, &p.out)
+		}
+	}
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+// deaf ignores every error, and never leaves.
+func deaf(ctx context.Context) error {
+	pg, err := comm.Init(ctx, &comm.Options{Timeout: 20 * time.Second})
+	if err != nil {
+		return err
+	}
+	pg.OnShutdown(func(_ context.Context, cause error) { fmt.Println("shutdown hook:", cause != nil) })
+	if pg.Rank() == 0 {
+		pg.With(comm.CallOptions{Timeout: 500 * time.Millisecond}).Barrier()
+	}
+	select {}
+}
+
+// A rank that catches the error of a blocking wait makes a new group with the
+// others, in the same process.
+func TestBlockingWaitLetsTheProcessGoOn(t *testing.T) {
+	for r, p := range startWorld(t, 3, "again", "GODDP_BLOCKING_WAIT=1") {
+		if err := p.cmd.Wait(); err != nil {
+			t.Errorf("rank %d: %v\n%s", r, err, &p.err)
+		}
+		if want := "caught: true, then 3\n"; p.out.String() != want {
+			t.Errorf("rank %d printed %q, want %q\n%s", r, &p.out, want, &p.err)
+		}
+	}
+}
+
+// again times out in its first group, where rank 2 does not come, and adds up
+// in its second.
+func again(ctx context.Context) error {
+	pg, err := comm.Init(ctx, &comm.Options{Timeout: 20 * time.Second})
+	if err != nil {
+		return err
+	}
+	if pg.Rank() != 2 {
+		err = pg.With(comm.CallOptions{Timeout: 300 * time.Millisecond}).AllReduce(vec(1), comm.Sum).Wait(ctx)
+	} else { // hears of it
+		err = pg.Recv(vec(1), 0).Wait(ctx)
+	}
+	caught := errors.Is(err, comm.ErrTimeout)
+	pg.Close()
+	if pg, err = comm.Init(ctx, nil); err != nil {
+		return err
+	}
+	defer pg.Close()
+	x := vec(float32(pg.Rank()))
+	if err := pg.AllReduce(x, comm.Sum).Wait(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("caught: %v, then %v\n", caught, vals(x)[0])
+	return nil
+}
+
+// A log that nobody reads keeps the watchdog neither from acting nor from
+// ending.
+func TestALogThatBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		groups, err := comm.Local(2, &comm.Options{Timeout: time.Minute, Log: slog.New(blocked{slog.DiscardHandler, release})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if err := groups[0].Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrTimeout) {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took > time.Minute+2*time.Second {
+			t.Errorf("after %v", took)
+		}
+		for _, pg := range groups {
+			pg.Close()
+		}
+		close(release)
+	})
+}
+
+// blocked is a log that takes the watchdog's lines when it is released.
+type blocked struct {
+	slog.Handler
+	until chan struct{}
+}
+
+func (b blocked) Enabled(context.Context, slog.Level) bool { return true }
+
+func (b blocked) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, "Watchdog") {
+		<-b.until
+	}
+	return nil
+}
+
+func TestErrorModesOfTheEnvironment(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		vars      map[string]string
+		option    comm.ErrorMode
+		want      comm.ErrorMode
+		heartbeat time.Duration
+		unwatched bool
+		err       string
+	}{
+		{name: "nothing", want: comm.AsyncErrorHandling},
+		{name: "golaunch", vars: map[string]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, want: comm.AsyncErrorHandling},
+		{name: "skip clean-up", vars: map[string]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, want: comm.AsyncErrorHandling},
+		{name: "clean up", vars: map[string]string{"GODDP_ASYNC_ERROR_HANDLING": "2"}, want: comm.CleanUpOnly},
+		{name: "none", vars: map[string]string{"NCCL_ASYNC_ERROR_HANDLING": "0"}, want: comm.NoErrorHandling},
+		{name: "our name first", vars: map[string]string{"GODDP_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, want: comm.CleanUpOnly},
+		{name: "blocking", vars: map[string]string{"TORCH_NCCL_BLOCKING_WAIT": "1"}, want: comm.BlockingWait},
+		{name: "blocking alone", vars: map[string]string{"TORCH_NCCL_BLOCKING_WAIT": "true", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, want: comm.BlockingWait},
+		{name: "both", vars: map[string]string{"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, err: "set TORCH_NCCL_ASYNC_ERROR_HANDLING=0"},
+		{name: "option", vars: map[string]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, option: comm.BlockingWait, want: comm.BlockingWait},
+		{name: "no number", vars: map[string]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING": "yes"}, err: `TORCH_NCCL_ASYNC_ERROR_HANDLING is "yes"`},
+		{name: "no flag", vars: map[string]string{"GODDP_BLOCKING_WAIT": "2"}, err: `GODDP_BLOCKING_WAIT is "2"`},
+		{name: "heartbeat", vars: map[string]string{"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "30"}, want: comm.AsyncErrorHandling, heartbeat: 30 * time.Second},
+		{name: "no heartbeat", vars: map[string]string{"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "0"}, err: `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC is "0"`},
+		{name: "unwatched", vars: map[string]string{"TORCH_NCCL_ENABLE_MONITORING": "0"}, want: comm.AsyncErrorHandling, unwatched: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for k, v := range c.vars {
+				t.Setenv(k, v)
+			}
+			mode, heartbeat, monitoring, err := comm.Settled(c.option)
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("got %v, want %q", err, c.err)
+				}
+				return
+			}
+			if c.heartbeat == 0 {
+				c.heartbeat = comm.DefaultHeartbeat
+			}
+			if err != nil || mode != c.want || heartbeat != c.heartbeat || monitoring == c.unwatched {
+				t.Errorf("got %v, %v, %v, %v", mode, heartbeat, monitoring, err)
+			}
+		})
+	}
+}
