@@ -47,7 +47,7 @@ SMALL = {
     "classifier": dict(loss="cross_entropy", momentum=0.9, lr=0.2),
     "accumulate": dict(micro=2),
 }
-LARGE = dict(widths=[4000] * 4, batch=1000, batches=1, lr=10, bucket_cap_mb=25)
+LARGE = dict(widths=[4000] * 4, batch=1000, batches=1, lr=1, bucket_cap_mb=25)
 CRITERIA = dict(mse=nn.functional.mse_loss, cross_entropy=nn.functional.cross_entropy)
 
 
