@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/launcher"
+)
+
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int{"8": 8, "1K": 1 << 10, "64m": 64 << 20, "1.5K": 1536, "2G": 2 << 30, "1e3": 1000} {
+		if got, err := parseSize("minbytes", text); got != want || err != nil {
+			t.Errorf("%q is %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "K", "0", "0.5", "-1", "nan", "1KK", "1 K", "inf", "1e30"} {
+		if got, err := parseSize("minbytes", text); err == nil {
+			t.Errorf("%q is %d", text, got)
+		}
+	}
+}
+
+// launch runs goddp on two ranks, and returns rank 0's lines.
+func launch(t *testing.T, args ...string) []string {
+	t.Helper()
+	var out bytes.Buffer
+	_, err := launcher.Run(t.Context(), &launcher.Config{
+		Args: append([]string{os.Args[0]}, args...), Workers: 2, Stdout: &out, Stderr: &out,
+		Env: workerEnv(),
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	var lines []string
+	for line := range strings.Lines(out.String()) {
+		text, ok := strings.CutPrefix(line, "[default0]: ")
+		if !ok {
+			t.Errorf("somebody else printed %q", line)
+		}
+		lines = append(lines, strings.TrimSuffix(text, "\n"))
+	}
+	return lines
+}
+
+func TestBenchTable(t *testing.T) {
+	lines := launch(t, "bench", "AllGather", "-b", "1K", "-e", "16K", "-f", "4", "-n", "3", "-w", "1", "-c", "2", "-d", "half")
+	want := []string{
+		`# goddp bench all_gather: 2 ranks, backend host, rank 0 on cpu`,
+		`# iterations: 3, warm-up: 1, repetitions: 1, checks: 2`,
+		`#`,
+		`# +size +count +type +redop +root +time +algbw +busbw +#wrong`,
+		`# +\(B\) +\(elements\) +\(us\) +\(GB/s\) +\(GB/s\) +`,
+		` +1024 +256 +half +none +-1 +[0-9.]+ +[0-9.]+ +[0-9.]+ +0`,
+		` +4096 +1024 +half +none +-1 +[0-9.]+ +[0-9.]+ +[0-9.]+ +0`,
+		` +16384 +4096 +half +none +-1 +[0-9.]+ +[0-9.]+ +[0-9.]+ +0`,
+		`# Out of bounds values : 0 OK`,
+		`# Avg bus bandwidth    : [0-9.]+`,
+	}
+	if len(lines) != len(want) {
+		t.Fatalf("%d lines, want %d:\n%s", len(lines), len(want), strings.Join(lines, "\n"))
+	}
+	for i, line := range lines {
+		if !regexp.MustCompile("^" + want[i] + "$").MatchString(line) {
+			t.Errorf("line %d is %q, want %q", i, line, want[i])
+		}
+	}
+}
+
+func TestBenchJSON(t *testing.T) {
+	lines := launch(t, "bench", "reduce", "-b", "1K", "-e", "2K", "-n", "3", "-c", "0", "-r", "1", "-o", "max", "--repeat", "3", "--private", "--json")
+	if len(lines) != 2 {
+		t.Fatalf("%d lines, want 2:\n%s", len(lines), strings.Join(lines, "\n"))
+	}
+	var got map[string]any
+	if err := json.Unmarshal([]byte(lines[1]), &got); err != nil {
+		t.Fatalf("%v in %q", err, lines[1])
+	}
+	for key, want := range map[string]any{
+		"collective": "reduce", "ranks": 2.0, "backend": "host", "size": 2048.0, "count": 512.0, "type": "float", "redop": "max", "root": 1.0, "wrong": -1.0,
+	} {
+		if got[key] != want {
+			t.Errorf("%s is %v, want %v", key, got[key], want)
+		}
+	}
+	for _, key := range []string{"time_us", "algbw", "busbw"} {
+		if v, ok := got[key].(float64); !ok || v <= 0 {
+			t.Errorf("%s is %v", key, got[key])
+		}
+	}
+}
+
+func TestBenchSaysThatElementsAreWrong(t *testing.T) {
+	var out bytes.Buffer
+	r := &benchReport{out: &out, benchOptions: &benchOptions{}}
+	r.end(3, 1.5)
+	if want := "# Out of bounds values : 3 FAILED\n# Avg bus bandwidth    : 1.5\n"; out.String() != want {
+		t.Errorf("got %q, want %q", &out, want)
+	}
+}

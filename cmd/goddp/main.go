@@ -1,0 +1,115 @@
+// Goddp is the tools' command:
+//
+//	golaunch --nproc-per-node 4 goddp bench all_reduce -b 1K -e 64M
+//
+// "goddp --help" lists its commands, "goddp COMMAND --help" what each takes.
+// The exit code is 2 for a command line that makes no sense.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// exitUsage is the exit code for what is wrong before anything is done.
+const exitUsage = 2
+
+// command is one of goddp's commands.
+type command struct {
+	name, about string
+	// run is given what follows the name. It may end the process itself.
+	run func(args []string) error
+}
+
+// commands are in the order in which the help shows them.
+var commands = []command{
+	{"bench", "measure a collective, with nccl-tests' flags and columns", bench},
+}
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	err := dispatch(args)
+	if err == nil {
+		return 0
+	}
+	var usage *usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintf(os.Stderr, "goddp%[1]s: %[2]v\nRun 'goddp%[1]s --help' for how to call it.\n", usage.command, err)
+		return exitUsage
+	}
+	fmt.Fprintf(os.Stderr, "goddp: %v\n", err)
+	return 1
+}
+
+// dispatch runs the command that args name.
+func dispatch(args []string) error {
+	if len(args) == 0 {
+		return &usageError{err: errors.New("no command")}
+	}
+	name, rest := args[0], args[1:]
+	switch name {
+	case "help", "-h", "--help":
+		help(os.Stdout)
+		return nil
+	}
+	for _, c := range commands {
+		if c.name != name {
+			continue
+		}
+		err := c.run(rest)
+		var usage *usageError
+		if errors.As(err, &usage) {
+			usage.command = " " + name
+		}
+		return err
+	}
+	return &usageError{err: fmt.Errorf("there is no command %q", name)}
+}
+
+// usageError is a command line that makes no sense.
+type usageError struct {
+	command string // whose help says more, behind a space; "" for goddp's own
+	err     error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &usageError{err: fmt.Errorf(format, args...)}
+}
+
+// newFlags is an empty set of a command's flags. Dashes and underscores in
+// their names are alike.
+func newFlags(name string) *pflag.FlagSet {
+	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	fs.SortFlags = false
+	fs.SetOutput(io.Discard)
+	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(strings.ReplaceAll(name, "-", "_"))
+	})
+	return fs
+}
+
+// help is what goddp --help shows.
+func help(w io.Writer) {
+	fmt.Fprint(w, `The tools of goddp.
+
+Usage:
+  goddp COMMAND [flags]
+
+Commands:
+`)
+	for _, c := range commands {
+		fmt.Fprintf(w, "  %-10s %s\n", c.name, c.about)
+	}
+	fmt.Fprint(w, `
+Run 'goddp COMMAND --help' for what a command takes.
+`)
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/launcher"
+)
+
+// mainVar makes the test binary goddp itself.
+const mainVar = "GODDP_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	launcher.ShepherdMain()
+	if os.Getenv(mainVar) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// workerEnv makes a process of the test binary goddp, on the CPU.
+func workerEnv() []string {
+	return append(os.Environ(), mainVar+"=1", "GODDP_DEVICE=cpu",
+		"GORACE=atexit_sleep_ms=0") // or each process takes a second longer under -race
+}
+
+// goddp runs goddp by itself.
+func goddp(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = workerEnv()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+func TestUsageErrors(t *testing.T) {
+	for line, want := range map[string]string{
+		"":                                  "goddp: no command",
+		"benchmark":                         `goddp: there is no command "benchmark"`,
+		"bench":                             "goddp bench: want one collective, got 0",
+		"bench all_reduce 4":                "goddp bench: want one collective, got 2: all_reduce 4",
+		"bench gossip":                      `there is no collective "gossip"; want all_reduce, `,
+		"bench all_reduce -b 1G":            "--maxbytes 32M is less than --minbytes 1G",
+		"bench all_reduce -b 0":             `--minbytes "0": want a number of bytes, 1 or more`,
+		"bench all_reduce -e 1T":            `--maxbytes "1T"`,
+		"bench all_reduce -n 0":             "--iters 0: want 1 or more",
+		"bench all_reduce --warmup-iters=x": "-w, --warmup_iters",
+		"bench all_reduce -f 1":             "--stepfactor 1: want 2 or more",
+		"bench all_reduce -d int8":          `there is no element type "int8"; want uint8, `,
+		"bench all_reduce -o xor":           `there is no reduction "xor"; want sum, `,
+		"bench all_reduce -g 2":             "-g",
+	} {
+		code, stdout, stderr := goddp(t, strings.Fields(line)...)
+		if code != 2 || stdout != "" || !strings.Contains(stderr, want) || !strings.Contains(stderr, "--help' for how to call it.\n") {
+			t.Errorf("%q: exit code %d; it printed %q and\n%s\nwant %q", line, code, stdout, stderr, want)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"-h"}, {"help"}} {
+		code, stdout, stderr := goddp(t, args...)
+		for _, c := range commands {
+			if !strings.Contains(stdout, "  "+c.name+" ") || code != 0 || stderr != "" {
+				t.Errorf("%v: exit code %d; it printed %q and\n%s", args, code, stderr, stdout)
+			}
+		}
+	}
+	for _, c := range commands {
+		code, stdout, stderr := goddp(t, c.name, "--help")
+		if code != 0 || stderr != "" || !strings.Contains(stdout, "goddp "+c.name+" ") {
+			t.Errorf("%s --help: exit code %d; it printed %q and\n%s", c.name, code, stderr, stdout)
+		}
+	}
+}
