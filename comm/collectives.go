@@ -2,7 +2,6 @@ package comm
 
 import (
 	"errors"
-	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
@@ -22,7 +21,7 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	if call.After == nil {
 		call.After = pg.point()
 	}
-	w := &Work{call: call, group: pg.group, created: time.Now()}
+	w := &Work{call: call, group: pg.group, created: pg.watch.now()}
 	w.call.Observer, w.deadline = (*observed)(w), w.created.Add(call.Timeout)
 	pg.startMu.Lock()
 	defer pg.startMu.Unlock()

@@ -35,6 +35,7 @@ type watch struct {
 	announced bool           // loop's: this rank's failure was the first
 	busy      atomic.Int64   // since when, in Unix nanoseconds, loop has been at work; 0: it waits
 
+	begun     time.Time
 	wake      chan struct{} // of one: there are events, or an earlier deadline
 	leaving   chan struct{} // closed when the program closes the group
 	done      chan struct{} // closed when loop has ended
@@ -70,7 +71,7 @@ func newWatch(w World, kv store.Store, recorder *flight.Recorder, o Options) *wa
 	d := &watch{
 		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, world: w, log: o.Log, kv: kv, exit: o.exit,
 		core: watchdog.Core{Mode: o.ErrorMode}, hookTimeout: o.ShutdownTimeout, recorder: recorder,
-		wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), next: far,
+		begun: time.Now(), wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), next: far,
 	}
 	if o.flight.DumpOnFailure {
 		d.dumps = o.dumps
@@ -97,6 +98,9 @@ func (d *watch) stop() {
 // leave notes that the program is closing the group: nobody has to end the
 // process for it.
 func (d *watch) leave() { d.leaveOnce.Do(func() { close(d.leaving) }) }
+
+// now is the time, read from the monotonic clock alone: every call needs it.
+func (d *watch) now() time.Time { return d.begun.Add(time.Since(d.begun)) }
 
 // tell gives loop an event.
 func (d *watch) tell(e event) {

@@ -1,0 +1,49 @@
+package comm
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/store"
+)
+
+// BenchmarkWatched is what the watchdog and the flight recorder add to a call:
+// all that is done about it but for the backend's own part, with the clock read
+// that both share. It allocates nothing.
+func BenchmarkWatched(b *testing.B) {
+	o := (&Options{Log: slog.New(slog.DiscardHandler)}).orDefaults()
+	if err := o.settle(); err != nil {
+		b.Fatal(err)
+	}
+	o.dumps = nil
+	w := World{Size: 1}
+	recorder, err := flight.New(nil, w.identity(), flight.DefaultEntries)
+	if err != nil {
+		b.Fatal(err)
+	}
+	d := newWatch(w, store.NewLocal(), recorder, o)
+	defer d.stop()
+	g := &group{name: "default", size: 1, watch: d}
+	d.add(g)
+	work := &Work{call: backend.Call{Kind: backend.Barrier, Timeout: time.Minute}, group: g}
+	seen := (*observed)(work)
+	now := time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		work.call.Seq++
+		work.created = d.now()
+		work.deadline = work.created.Add(work.call.Timeout)
+		work.entry = g.record.Begin(&work.call, work.created)
+		d.started(work)
+		work.started.Store(true)
+		seen.Running(now)
+		seen.Ended(now, nil)
+	}
+	if err := context.Cause(d.ctx); err != nil {
+		b.Fatal(err)
+	}
+}
