@@ -233,6 +233,7 @@ func TestPendingOutcomes(t *testing.T) {
 		flag byte  // that the device sees
 		err  error // the outcome
 		own  bool  // the second gradient has flags of its own, which are not raised
+		none bool  // there are no flags
 		torn bool
 	}{
 		{what: "good"},
@@ -240,6 +241,7 @@ func TestPendingOutcomes(t *testing.T) {
 		{what: "lost", err: lost, torn: true},
 		{what: "flags of their own", flag: 1, err: skipped{}, own: true},
 		{what: "flags of their own, lost", err: lost, own: true},
+		{what: "no flags, lost", err: lost, none: true},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			dev := newDevice(t)
@@ -249,7 +251,10 @@ func TestPendingOutcomes(t *testing.T) {
 			for i := range 2 {
 				p := parameter(dev, fmt.Sprint("p", i), []float64{1})
 				o := &owner{t: device.HostTensor([]float64{1}, device.Invalid), skip: device.HostTensor(flags, device.Invalid)}
-				if c.own && i == 1 {
+				switch {
+				case c.none:
+					o.skip = device.Tensor{}
+				case c.own && i == 1:
 					o.skip = device.HostTensor([]byte{0}, device.Invalid)
 				}
 				p.Var().SetGradSink(o)
@@ -291,6 +296,19 @@ func TestPendingOutcomes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An outcome is asked for also where there is nothing to update.
+func TestAPendingOutcomeWithoutAGradient(t *testing.T) {
+	p := parameter(newDevice(t), "p", []float64{1})
+	o := &owner{pending: true, err: errors.New("rank 3 is lost")}
+	p.Var().SetGradSink(o)
+	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 1})
+	for range 2 {
+		if err := opt.Step(); !errors.Is(err, o.err) {
+			t.Errorf("got %v, want %v", err, o.err)
+		}
 	}
 }
 
