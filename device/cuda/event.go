@@ -23,33 +23,47 @@ type Event struct {
 
 	// Under s.mu:
 	handle C.uintptr_t // the CUevent; 0 once it was given back
+	users  int         // calls of the driver that are under way with it
 	at     time.Time   // once known
+}
+
+// use takes the CUevent for a call of the driver, which drop ends. There is none
+// to be had, nor needed, where the stream is known to be past the event.
+func (e *Event) use() (_ C.uintptr_t, ok bool) {
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	if e.number <= e.s.reached {
+		return 0, false
+	}
+	e.users++
+	return e.handle, true
+}
+
+// drop ends a call of the driver, which may have told that the event was reached.
+func (e *Event) drop(reached bool) {
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	e.users--
+	if reached {
+		e.s.reached = max(e.s.reached, e.number)
+	}
 }
 
 // Done tells, without blocking, whether the point was reached. The error is
 // the device's, if it failed on the way.
 func (e *Event) Done() (bool, error) {
-	e.s.mu.Lock()
-	defer e.s.mu.Unlock()
-	return e.done()
-}
-
-// done is Done; e.s.mu is held.
-func (e *Event) done() (bool, error) {
 	if e.err != nil {
 		return false, e.err
 	}
-	s := e.s
-	if err := s.d.Err(); err != nil {
+	if err := e.s.d.Err(); err != nil {
 		return false, err
 	}
-	if e.number <= s.reached {
+	h, ok := e.use()
+	if !ok {
 		return true, nil
 	}
-	done, err := s.d.query(e.handle)
-	if done {
-		s.reached = e.number
-	}
+	done, err := e.s.d.query(h)
+	e.drop(done)
 	return done, err
 }
 
@@ -59,34 +73,31 @@ func (e *Event) Sync(ctx context.Context) error { return await(ctx, e.Done) }
 // Time is when the point was reached, on the host's clock, to within about
 // ten microseconds; the zero Time before that.
 func (e *Event) Time() time.Time {
-	e.s.mu.Lock()
-	defer e.s.mu.Unlock()
-	if done, err := e.done(); !done || err != nil {
+	if done, err := e.Done(); !done || err != nil {
 		return time.Time{}
 	}
-	e.settle()
-	return e.at
-}
-
-// settle finds the time of an event that was reached, if it has one. An error
-// leaves it unknown. e.s.mu is held.
-func (e *Event) settle() {
-	if e.timed && e.at.IsZero() && e.handle != 0 {
-		e.at, _ = e.s.d.clock.time(e.handle)
+	s := e.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !e.timed || !e.at.IsZero() || e.handle == 0 {
+		return e.at
 	}
-}
-
-// giveBack lets the CUevent of an event that was reached go. e.s.mu is held.
-func (e *Event) giveBack() {
-	e.settle()
-	e.s.d.pool(e.timed).put(e.handle)
-	e.handle = 0
+	h := e.handle
+	e.users++
+	s.mu.Unlock()
+	at, err := s.d.clock.time(h)
+	s.mu.Lock()
+	e.users--
+	if err == nil && e.at.IsZero() { // an error leaves it unknown
+		e.at = at
+	}
+	return e.at
 }
 
 // record marks the point behind everything that the stream was given.
 func (s *Stream) record(timed bool) *Event {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.order.Lock()
+	defer s.order.Unlock()
 	e := &Event{s: s, timed: timed}
 	if e.err = s.d.Err(); e.err != nil {
 		return e
@@ -106,19 +117,29 @@ func (s *Stream) record(timed bool) *Event {
 
 // recycle gives the CUevents of the older half of the pending events back, if
 // the stream is past them: a stream gets along with about twice as many as it
-// ever lags behind, and asks for them once in as many events. s.mu is held.
+// ever lags behind, and asks for them once in as many events. s.order is held.
 func (s *Stream) recycle() {
 	half := (len(s.pending) + 1) / 2
 	if half == 0 {
 		return
 	}
-	if done, err := s.pending[half-1].done(); !done || err != nil {
+	if done, err := s.pending[half-1].Done(); !done || err != nil {
 		return
 	}
+	last := s.pending[half-1].number
 	for _, e := range s.pending[:half] {
-		e.giveBack()
+		e.Time() // of one that has it, before it is too late
 	}
-	s.pending = slices.Delete(s.pending, 0, half)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending = slices.DeleteFunc(s.pending, func(e *Event) bool {
+		free := e.number <= last && e.users == 0
+		if free {
+			s.d.pool(e.timed).put(e.handle)
+			e.handle = 0
+		}
+		return free
+	})
 }
 
 // eventPool keeps the CUevents that nothing uses, all with a time or all
@@ -161,12 +182,20 @@ func (p *eventPool) record(stream C.uintptr_t) (C.uintptr_t, error) {
 // eventDisableTiming is CU_EVENT_DISABLE_TIMING.
 const eventDisableTiming = 2
 
-func (p *eventPool) get() (C.uintptr_t, error) {
+// take returns a CUevent that nothing uses, if there is one.
+func (p *eventPool) take() (h C.uintptr_t, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n := len(p.free); n > 0 {
-		h := p.free[n-1]
-		p.free = p.free[:n-1]
+	n := len(p.free)
+	if n == 0 {
+		return 0, false
+	}
+	h, p.free = p.free[n-1], p.free[:n-1]
+	return h, true
+}
+
+func (p *eventPool) get() (C.uintptr_t, error) {
+	if h, ok := p.take(); ok {
 		return h, nil
 	}
 	var h C.uintptr_t
@@ -177,6 +206,8 @@ func (p *eventPool) get() (C.uintptr_t, error) {
 	if err := p.d.check("cuEventCreate", C.drv_event_create(p.d.drv.fns, p.d.ctx, &h, flags)); err != nil {
 		return 0, err
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.all = append(p.all, h)
 	return h, nil
 }

@@ -3,7 +3,9 @@
 package cuda
 
 import (
+	"errors"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -93,6 +95,34 @@ func TestAClosedStreamsEvents(t *testing.T) {
 			t.Errorf("2000 marks of closed streams took %d CUevents", n)
 		}
 	})
+}
+
+// TestEventsAreAskedFromEverywhere has goroutines ask for events, and make
+// streams wait for them, while their CUevents come to mark others.
+func TestEventsAreAskedFromEverywhere(t *testing.T) {
+	d := bare(t, "delay 20")
+	events := make(chan device.Event, 100)
+	var wg sync.WaitGroup
+	for range 3 {
+		other, err := d.newStream(false)
+		ok(t, err)
+		wg.Go(func() {
+			for e := range events {
+				if err := errors.Join(other.WaitFor(t.Context(), e), e.Sync(t.Context())); err != nil {
+					t.Error(err)
+				}
+				done, err := e.Done()
+				if at := e.Time(); !done || err != nil || e.(*Event).timed == at.IsZero() {
+					t.Errorf("a synchronised event is done: %v, %v, at %v", done, err, at)
+				}
+			}
+		})
+	}
+	for i := range 1000 {
+		events <- d.compute.record(i%3 == 0)
+	}
+	close(events)
+	wg.Wait()
 }
 
 // TestEventsOfASlowStream checks that an event whose CUevent is used again is

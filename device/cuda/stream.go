@@ -24,10 +24,15 @@ type Stream struct {
 	handle C.uintptr_t
 	work   device.Buffer // scratch of the kernels enqueued here; none before the first that needs it
 
-	mu      sync.Mutex
+	// order makes the numbers of events the order in which they are recorded.
+	// The driver may hold up who has it, but never who has mu: what an event
+	// is asked must not wait for a stream that takes no more work.
+	order   sync.Mutex
 	number  uint64   // of the last event
-	reached uint64   // the stream is known to be past this one
 	pending []*Event // those whose CUevents were not given back, in order
+
+	mu      sync.Mutex
+	reached uint64 // the stream is known to be past the event of this number
 }
 
 // workspace is the scratch of a closed stream, free to be used after idle.
@@ -95,12 +100,12 @@ func (s *Stream) WaitFor(ctx context.Context, e device.Event) error {
 			return err
 		}
 	}
-	ev.s.mu.Lock() // until the driver knows, the CUevent must not mark another point
-	defer ev.s.mu.Unlock()
-	if ev.number <= ev.s.reached {
+	h, ok := ev.use()
+	if !ok {
 		return nil
 	}
-	return s.d.check("cuStreamWaitEvent", C.drv_stream_wait(s.d.drv.fns, s.d.ctx, s.handle, ev.handle))
+	defer ev.drop(false)
+	return s.d.check("cuStreamWaitEvent", C.drv_stream_wait(s.d.drv.fns, s.d.ctx, s.handle, h))
 }
 
 // Sync blocks the caller until everything enqueued has run.
@@ -129,8 +134,8 @@ func (s *Stream) Close() error {
 // leave lets the collector give back what events of the stream still use: no
 // later event will.
 func (s *Stream) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.order.Lock()
+	defer s.order.Unlock()
 	for _, e := range s.pending {
 		pool := s.d.pool(e.timed)
 		runtime.AddCleanup(e, func(h C.uintptr_t) { pool.put(h) }, e.handle) // on the collector's goroutine: it must not call CUDA
