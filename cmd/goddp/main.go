@@ -1,6 +1,8 @@
 // Goddp is the tools' command:
 //
 //	golaunch --nproc-per-node 4 goddp bench all_reduce -b 1K -e 64M
+//	goddp dump JOB     # what every rank is doing
+//	goddp analyze DIR  # which of them is the culprit
 //
 // "goddp --help" lists its commands, "goddp COMMAND --help" what each takes.
 // The exit code is 2 for a command line that makes no sense.
@@ -29,6 +31,8 @@ type command struct {
 // commands are in the order in which the help shows them.
 var commands = []command{
 	{"bench", "measure a collective, with nccl-tests' flags and columns", bench},
+	{"dump", "write the flight records of a running job", dump},
+	{"analyze", "say from flight records which rank is the culprit", analyzeRecords},
 }
 
 func main() { os.Exit(run(os.Args[1:])) }

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/goddp/goddp/comm/flight"
+)
+
+// dump is "goddp dump": it writes the flight records of a running job.
+func dump(args []string) error {
+	var dir string
+	fs := newFlags("dump")
+	fs.StringVarP(&dir, "dir", "d", "", "`folder` to write into (default: a new temporary one)")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			fmt.Printf(`Write the flight records of a running job's ranks on this host, and go on.
+
+Usage:
+  goddp dump [flags] JOB
+
+JOB is the process id of golaunch, or of one rank; or the job's name: what
+golaunch was given as --rdzv-id, or GODDP_JOB_ID of its workers. The ranks are
+not asked: they may be stuck, or suspended. They have to be of the same user, and
+started by golaunch, on Linux.
+
+Flags:
+%s`, fs.FlagUsages())
+			return nil
+		}
+		return &usageError{err: err}
+	}
+	if fs.NArg() != 1 {
+		return usagef("want one job, got %d", fs.NArg())
+	}
+	job := fs.Arg(0)
+	dumps, err := flight.Find(job)
+	if err != nil {
+		return err
+	}
+	if len(dumps) == 0 {
+		return fmt.Errorf("no process of job %q, of this user and on this host, has recorded anything", job)
+	}
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "goddp_flight_"); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, d := range dumps {
+		path, err := d.Write(dir)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Println(path)
+	}
+	fmt.Fprintf(os.Stderr, "What they mean: goddp analyze %s\n", dir)
+	return errors.Join(errs...)
+}
