@@ -45,13 +45,14 @@ func (o *Options) settle() error {
 	var e env
 	o.monitoring = e.flag("ENABLE_MONITORING", true)
 	o.heartbeat = DefaultHeartbeat
-	if name, v, ok := setting("HEARTBEAT_TIMEOUT_SEC"); ok {
+	if name, v, ok := setting("HEARTBEAT_TIMEOUT_SEC", ncclNames...); ok {
 		n, err := strconv.Atoi(v)
 		if err != nil || n <= 0 {
 			e.addf("%s is %q, not a number of seconds", name, v)
 		}
 		o.heartbeat = time.Duration(n) * time.Second
 	}
+	o.CheckCalls = e.checksCalls() || o.CheckCalls
 	if mode := e.errorMode(); o.ErrorMode == DefaultErrorMode {
 		o.ErrorMode = mode
 	}
@@ -69,7 +70,7 @@ func (o *Options) settle() error {
 // errorMode is the environment's.
 func (e *env) errorMode() ErrorMode {
 	blocking := e.flag("BLOCKING_WAIT", false)
-	name, v, ok := setting("ASYNC_ERROR_HANDLING")
+	name, v, ok := setting("ASYNC_ERROR_HANDLING", ncclNames...)
 	mode := AsyncErrorHandling
 	switch v {
 	case "0":
@@ -89,10 +90,13 @@ func (e *env) errorMode() ErrorMode {
 	return mode
 }
 
-// setting looks a variable up by the names that PyTorch's users know, ours
+// ncclNames are the prefixes of the variables of PyTorch's NCCL backend, ours
 // first.
-func setting(suffix string) (name, value string, ok bool) {
-	for _, prefix := range []string{"GODDP_", "TORCH_NCCL_", "NCCL_"} {
+var ncclNames = []string{"GODDP_", "TORCH_NCCL_", "NCCL_"}
+
+// setting looks a variable up that has several prefixes; the first counts.
+func setting(suffix string, prefixes ...string) (name, value string, ok bool) {
+	for _, prefix := range prefixes {
 		if value, ok = os.LookupEnv(prefix + suffix); ok {
 			return prefix + suffix, value, true
 		}
@@ -102,7 +106,7 @@ func setting(suffix string) (name, value string, ok bool) {
 
 // flag reads a setting that is on or off.
 func (e *env) flag(suffix string, fallback bool) bool {
-	name, v, ok := setting(suffix)
+	name, v, ok := setting(suffix, ncclNames...)
 	if !ok {
 		return fallback
 	}

@@ -72,11 +72,17 @@ func (d *watch) do(a watchdog.Action, because watchdog.Event) {
 	case watchdog.Announce:
 		d.announce(because)
 	case watchdog.Gather:
+		if d.mute {
+			d.tell(event{kind: watchdog.Gathered})
+			return
+		}
 		d.wg.Go(func() { d.tell(event{kind: watchdog.Gathered, dumps: d.gather()}) })
 	case watchdog.Record:
 		d.bounded(recordTime, "writing the flight record", d.record)
 	case watchdog.Publish:
-		d.publish()
+		if d.first.Asks {
+			d.publish(d.recorder.Dump())
+		}
 	case watchdog.Await:
 		first := d.first
 		d.wg.Go(func() { d.await(first) })
@@ -116,13 +122,14 @@ func (d *watch) reason() error {
 func (d *watch) lateness() error {
 	w := d.overdue
 	late := &backend.TimeoutError{After: w.call.Timeout, State: w.progress()}
-	if w.started.Load() {
+	inStart := !w.started.Load() // where calls are compared
+	if !inStart {
 		d.bounded(askTime, "asking whom a call waits for", func() error {
 			late.Waiting = w.task.Waiting()
 			return nil
 		})
 	}
-	if k := w.call.Kind; late.State == Running && len(late.Waiting) == 0 && k != backend.Send && k != backend.Recv {
+	if k := w.call.Kind; len(late.Waiting) == 0 && (inStart || late.State == Running) && k != backend.Send && k != backend.Recv {
 		late.Waiting = absent(w, d.dumped)
 	}
 	return &backend.CallError{Rank: w.group.rank, Call: w.call.Fingerprint(), Name: w.call.Name, Err: late}
@@ -143,6 +150,7 @@ func (d *watch) announce(because watchdog.Event) {
 		d.announced = err == nil && bytes.Equal(now, mine)
 	}
 	if err != nil {
+		d.mute = true
 		d.logf(slog.LevelDebug, "[Rank %d] telling the other ranks of a failure: %v", d.world.Rank, err)
 	}
 }

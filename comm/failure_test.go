@@ -276,3 +276,97 @@ func TestErrorModesOfTheEnvironment(t *testing.T) {
 		})
 	}
 }
+
+// With calls compared, each rank's error holds what every rank called, before
+// any of it ran.
+func TestCheckedCalls(t *testing.T) {
+	t.Setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+	groups, _ := local(t, 3, &comm.Options{Timeout: time.Minute})
+	var wg sync.WaitGroup
+	for r, pg := range groups {
+		wg.Go(func() {
+			defer pg.Close()
+			pair, err := pg.Split(t.Context(), min(r, 1), 0)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			x := vec(1)
+			if err := pair.AllReduce(x, comm.Sum).Wait(t.Context()); err != nil || vals(x)[0] != float32(pair.Size()) {
+				t.Errorf("rank %d: %v, %v", r, vals(x), err)
+			}
+			x = vec(1, 2, 3)
+			if r == 1 {
+				err = pg.Broadcast(x, 2).Wait(t.Context())
+			} else {
+				err = pg.AllReduce(x, comm.Sum).Wait(t.Context())
+			}
+			var m *comm.MismatchError
+			if !errors.As(err, &m) {
+				t.Errorf("rank %d: %v", r, err)
+				return
+			}
+			for _, want := range []string{"ranks [0 2] AllReduce #2(sum, float32, 3 elements)", "ranks [1] Broadcast #2(float32, 3 elements, root 2)"} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("rank %d: %q lacks %q", r, err, want)
+				}
+			}
+			if x := vals(x); x[0] != 1 {
+				t.Errorf("rank %d: it ran: %v", r, x)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A rank that does not come is a timeout also while calls are compared.
+func TestCheckedCallsTimeOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups, _ := local(t, 3, &comm.Options{Timeout: time.Minute, CheckCalls: true})
+		var wg sync.WaitGroup
+		for r, pg := range groups[:2] {
+			wg.Go(func() {
+				var late *comm.TimeoutError
+				if err := pg.Barrier().Wait(t.Context()); !errors.As(err, &late) || fmt.Sprint(late.Waiting) != "[2]" {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			})
+		}
+		wg.Wait()
+		for _, pg := range groups {
+			pg.Close()
+		}
+	})
+}
+
+func TestMonitoredBarrier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups, _ := local(t, 4, &comm.Options{Timeout: time.Minute})
+		var wg sync.WaitGroup
+		for r, pg := range groups {
+			wg.Go(func() {
+				defer pg.Close()
+				for i := range 5 {
+					time.Sleep(time.Duration(r*i) * time.Second)
+					if err := pg.MonitoredBarrier(t.Context()); err != nil {
+						t.Errorf("rank %d: %v", r, err)
+					}
+				}
+				if r != 1 && r != 3 {
+					var late *comm.BarrierError
+					err := pg.With(comm.CallOptions{Timeout: time.Second}).MonitoredBarrier(t.Context())
+					if !errors.As(err, &late) || !errors.Is(err, comm.ErrTimeout) || fmt.Sprint(late.Missing) != "[1 3]" {
+						t.Errorf("rank %d: %v", r, err)
+					}
+				}
+				if err := pg.Barrier().Wait(t.Context()); err != nil { // the group is whole
+					t.Errorf("rank %d: %v", r, err)
+				}
+			})
+		}
+		wg.Wait()
+		if n, err := groups[0].Store().NumKeys(t.Context()); err == nil && n > 40 {
+			t.Errorf("%d keys are left", n)
+		}
+	})
+}

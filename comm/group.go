@@ -40,11 +40,12 @@ type group struct {
 
 	// startMu makes the numbers of calls and the order in which the backend
 	// sees them the same.
-	startMu sync.Mutex
-	seq     uint64   // of the last collective
-	sends   []uint64 // of the last Send to each rank
-	recvs   []uint64 // of the last Recv from each rank
-	splits  int
+	startMu  sync.Mutex
+	seq      uint64   // of the last collective
+	sends    []uint64 // of the last Send to each rank
+	recvs    []uint64 // of the last Recv from each rank
+	splits   int
+	barriers int
 
 	ctx      context.Context // Init's: when it ends, the group is aborted
 	watch    *watch          // shared by all groups of one Init

@@ -35,6 +35,11 @@ type Options struct {
 	// ErrorMode is what a failed call leads to; DefaultErrorMode: what the
 	// environment says.
 	ErrorMode ErrorMode
+	// CheckCalls has every collective wait for all ranks and compare their
+	// calls before it runs, which costs some time; a mismatch is then an error
+	// that holds the calls of all ranks. GODDP_DEBUG=DETAIL, or
+	// TORCH_DISTRIBUTED_DEBUG=DETAIL, switches it on too.
+	CheckCalls bool
 	// ShutdownTimeout bounds the functions given to OnShutdown; 0:
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
@@ -162,7 +167,7 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 	}
 	view := store.Prefix(o.Store, fmt.Sprintf("goddp/%d/group/%d", w.Generation, n))
 	cfg := backend.Config{Rank: w.Rank, Size: w.Size, Store: store.Prefix(view, "backend"), Device: o.Device, Timeout: o.Timeout, Log: o.Log}
-	be, err := connect(making, w, cfg)
+	be, err := connect(making, w, cfg, o.CheckCalls)
 	if err != nil {
 		return nil, err
 	}

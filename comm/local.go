@@ -54,7 +54,11 @@ func joinLocal(rank, size int, hub *host.Hub, kv store.Store, o Options) (*Proce
 		return nil, err
 	}
 	cfg := backend.Config{Rank: rank, Size: size, Store: store.Prefix(kv, "backend"), Device: dev, Timeout: o.Timeout, Log: o.Log}
-	be, err := host.New(ctx, cfg, &host.Options{Hub: hub})
+	var be backend.Backend
+	opts := &host.Options{Hub: hub}
+	if be, err = host.New(ctx, cfg, opts); err == nil && o.CheckCalls {
+		be, err = check(ctx, be, cfg, opts)
+	}
 	if err != nil {
 		dev.Close()
 		return nil, err

@@ -17,15 +17,21 @@ import (
 
 // connect makes the backend for the group's device: NCCL between GPUs, else
 // the host backend.
-func connect(ctx context.Context, w World, cfg backend.Config) (backend.Backend, error) {
+func connect(ctx context.Context, w World, cfg backend.Config, checks bool) (backend.Backend, error) {
 	opts, err := hostOptions(w)
 	if err != nil {
 		return nil, err
 	}
+	var be backend.Backend
 	if _, gpu := cfg.Device.(interface{ Context() uintptr }); gpu {
-		return nccl.New(ctx, cfg, &nccl.Options{Control: *opts})
+		be, err = nccl.New(ctx, cfg, &nccl.Options{Control: *opts})
+	} else {
+		be, err = host.New(ctx, cfg, opts)
 	}
-	return host.New(ctx, cfg, opts)
+	if err != nil || !checks {
+		return be, err
+	}
+	return check(ctx, be, cfg, opts)
 }
 
 // hostOptions are the host backend's. In a job of several hosts, ranks of

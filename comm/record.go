@@ -47,10 +47,9 @@ func (d *watch) record() error {
 	return nil
 }
 
-// publish gives this rank's latest calls to the rank that asked.
-func (d *watch) publish() {
-	dump := d.recorder.Dump()
-	if dump == nil || !d.first.Asks {
+// publish gives this rank's latest calls to those that compare all ranks'.
+func (d *watch) publish(dump *flight.Dump) {
+	if dump == nil {
 		return
 	}
 	dump.Records = dump.Records[max(0, len(dump.Records)-latest):]
@@ -61,16 +60,18 @@ func (d *watch) publish() {
 		err = d.kv.Set(ctx, fmt.Sprint(keyRecord, d.world.Rank), value)
 	}
 	if err != nil {
-		d.logf(slog.LevelDebug, "[Rank %d] telling rank %d what this one does: %v", d.world.Rank, d.first.Rank, err)
+		d.logf(slog.LevelDebug, "[Rank %d] telling the other ranks what this one does: %v", d.world.Rank, err)
 	}
 }
 
-// gather returns this rank's record and those of the others that answer.
+// gather returns this rank's record and those of the others that answer. It
+// gives its own to those that gather at the same time.
 func (d *watch) gather() []*flight.Dump {
 	own := d.recorder.Dump()
 	if own == nil || d.world.Size == 1 {
 		return nil
 	}
+	d.publish(own)
 	ctx, cancel := context.WithTimeout(d.ctx, gatherTime)
 	defer cancel()
 	dumps := make([]*flight.Dump, d.world.Size)

@@ -33,6 +33,7 @@ type watch struct {
 	first     announcement   // loop's: the failure that another rank announced
 	dumped    []*flight.Dump // loop's: what the ranks that answered do
 	announced bool           // loop's: this rank's failure was the first
+	mute      bool           // loop's: the store did not take it
 	busy      atomic.Int64   // since when, in Unix nanoseconds, loop has been at work; 0: it waits
 
 	begun     time.Time

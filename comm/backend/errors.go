@@ -3,6 +3,8 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -65,9 +67,29 @@ func (e *PeerLostError) Unwrap() error { return e.Err }
 type MismatchError struct {
 	Rank, Peer   int
 	Mine, Theirs Fingerprint
+	All          []Fingerprint // of all ranks, where they were compared; else nil
 }
 
 func (e *MismatchError) Error() string {
+	if len(e.All) > 0 {
+		var b strings.Builder
+		b.WriteString("ranks called different collectives:")
+		sep := " "
+		for r, f := range e.All {
+			if slices.Index(e.All, f) < r {
+				continue // said
+			}
+			var same []int
+			for s, g := range e.All {
+				if g == f {
+					same = append(same, s)
+				}
+			}
+			fmt.Fprintf(&b, "%sranks %v %v", sep, same, f)
+			sep = ", "
+		}
+		return b.String()
+	}
 	return fmt.Sprintf("ranks called different collectives: rank %d %v, rank %d %v", e.Rank, e.Mine, e.Peer, e.Theirs)
 }
 
