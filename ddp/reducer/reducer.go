@@ -52,7 +52,8 @@ func (o Options) caps() ([]int, error) {
 
 // Reducer averages one model's gradients over the ranks of a group. It is
 // driven by one goroutine, and owns nothing that has to be closed: the
-// buckets' memory goes with the last reference to it.
+// buckets' memory goes with the last reference to it, a few bytes of the host's
+// with the device.
 type Reducer struct {
 	pg      *comm.ProcessGroup
 	params  []Param
@@ -60,18 +61,18 @@ type Reducer struct {
 	core    *core
 	buckets []bucket
 	flags   device.Tensor   // one word per rank, in the last bucket
+	seen    device.Buffer   // where the host sees them
 	unclean bool            // flags may hold those of a pass that failed
 	grads   []device.Tensor // by parameter: views of the buckets
 	fresh   []bool          // by parameter: the next write overwrites
 	reports reports
 	trace   *profile.Recorder
 
-	scale   float64       // of the pass; 1 outside
-	works   []*comm.Work  // of the pass: the launched buckets, in order
-	early   error         // of the pass: what the reducer itself could not do
-	seen    device.Buffer // of a pass that reduces: where the host sees the flags
-	pending device.Event  // seen holds the flags then; nil where the outcome is known
-	err     error         // the outcome of the last pass: why the gradients must not be used
+	scale   float64      // of the pass; 1 outside
+	works   []*comm.Work // of the pass: the launched buckets, in order
+	early   error        // of the pass: what the reducer itself could not do
+	pending device.Event // seen holds the flags then; nil where the outcome is known
+	err     error        // the outcome of the last pass: why the gradients must not be used
 }
 
 // bucket is a bucket as laid out.
@@ -141,7 +142,10 @@ func (r *Reducer) allocate(ctx context.Context, plan []Assignment) (err error) {
 		}
 		r.buckets = append(r.buckets, b)
 	}
-	return nil
+	// Now: a driver may wait for the device before it gives such memory, and
+	// later a reduction may hang there.
+	r.seen, err = r.pg.Device().AllocHost(r.flags.Bytes())
+	return err
 }
 
 // lay allocates bucket i and points its gradients, and the flags if it is the
@@ -252,11 +256,6 @@ func (r *Reducer) Ready(i int, at device.Event) {
 // is broken. A ctx that ends aborts the group: the buckets are in use.
 func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	reduces := r.core.phase == reducing
-	if reduces {
-		var err error
-		r.seen, err = r.pg.Device().AllocHost(r.flags.Bytes())
-		r.early = errors.Join(r.early, err)
-	}
 	// What the reducer itself could not do is as good a reason to tell the
 	// others: this rank will not apply the step.
 	cause = errors.Join(cause, r.early)
@@ -275,8 +274,11 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		}
 	}
 	r.perform(actions, nil)
-	begun := time.Now()
-	r.err = errors.Join(r.early, r.wait(ctx, (*comm.Work).Wait))
+	begun, how := time.Now(), (*comm.Work).Wait
+	if r.early != nil {
+		how = (*comm.Work).Sync // who fails may wait, and must not get ahead of those who read its reports
+	}
+	r.err = errors.Join(r.early, r.wait(ctx, how))
 	if reduces && r.err == nil {
 		r.err = r.look()
 	}
@@ -318,10 +320,10 @@ func (r *Reducer) Err() error {
 }
 
 // outcome waits until the outcome of the pass is known. Where it fails to, the
-// memory that shows the flags is left to the copy.
+// group is broken, and seen is left to the copy.
 func (r *Reducer) outcome(ctx context.Context) error {
-	at, seen := r.pending, r.seen
-	r.pending, r.seen = nil, device.Buffer{}
+	at := r.pending
+	r.pending = nil
 	if err := r.wait(ctx, (*comm.Work).Sync); err != nil {
 		return err
 	}
@@ -329,8 +331,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 		r.pg.Abort(err)
 		return err
 	}
-	defer r.pg.Device().Free(seen)
-	return r.raised(ctx, seen.Host())
+	return r.raised(ctx)
 }
 
 // reach waits until the compute stream is at e.
@@ -346,8 +347,6 @@ func (r *Reducer) reach(ctx context.Context, e device.Event) error {
 
 // settled ends a pass whose outcome is known, after a wait that began then.
 func (r *Reducer) settled(begun time.Time) {
-	r.pg.Device().Free(r.seen) // of a pass that failed before it was used
-	r.seen = device.Buffer{}
 	if r.trace.On() && len(r.works) > 0 {
 		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(begun), End: profile.At(time.Now())})
 	}
@@ -414,8 +413,9 @@ func (r *Reducer) fill(t device.Tensor, v float64) error {
 	return d.Kernels().Fill(d.Compute(), t, v)
 }
 
-// raised is the error of the ranks whose flags are raised.
-func (r *Reducer) raised(ctx context.Context, flags []byte) error {
+// raised is the error of the ranks whose flags the host sees raised.
+func (r *Reducer) raised(ctx context.Context) error {
+	flags := r.seen.Host()
 	if !slices.ContainsFunc(flags, func(b byte) bool { return b != 0 }) {
 		return nil
 	}
