@@ -4,7 +4,7 @@ GO ?= go
 
 .PHONY: build test race lint bench test-gpu demo cross clean
 
-build: ## golaunch and the examples, into build/
+build: ## the commands and the examples, into build/
 	$(GO) build -o build/ ./cmd/... ./examples/...
 
 test: ## what the README says
@@ -29,7 +29,7 @@ bench:
 test-gpu: ## builds into build/gpu, which can be carried to a machine without Go, and runs it here
 	mkdir -p build/gpu
 	$(GO) test -c -ldflags='-s -w' -o build/gpu/ ./device/cuda ./comm/nccl ./ddp
-	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/golaunch ./examples/... ./bench/parity
+	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/... ./bench/parity
 	bench/test_gpu.sh
 
 demo: build ## the lecture's two programs, with traces

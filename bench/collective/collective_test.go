@@ -1,7 +1,9 @@
 package collective
 
 import (
+	"fmt"
 	"math"
+	"os"
 	"slices"
 	"testing"
 
@@ -11,7 +13,19 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+var scratch string // a folder that lives as long as the process
+
+func TestMain(m *testing.M) {
+	var err error
+	if scratch, err = os.MkdirTemp("", "goddp-collective-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(scratch)
+		os.Exit(code)
+	}))
+}
 
 // collective is one that exists.
 func collective(t *testing.T, name string) *Collective {

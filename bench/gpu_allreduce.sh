@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# All-reduce on GPUs, float32 sum in place, 1 KiB to 1 GiB: NCCL called from C,
+# goddp and PyTorch, one process per rank, in turn: microseconds, and the limits
+# that goddp is held to. A time is that of one among many calls, the median of
+# REPEAT (default 7) such times, the largest of the ranks'. Arguments: numbers
+# of ranks (default 2). BIN is where golaunch and goddp are (default build/gpu;
+# make test-gpu), PYTHON_EXEC a Python with PyTorch. Needs nvcc and NCCL's
+# header. Exits with 1 if a limit is missed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=${BIN:-build/gpu}
+repeat=${REPEAT:-7} warmup=20
+export PYTHON_EXEC=${PYTHON_EXEC:-python3}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+nvcc -O2 -o "$work/nccl_allreduce" bench/nccl_allreduce.c -lnccl
+missed=0
+
+# on RANKS PROGRAM...: what rank 0 prints.
+on() { "$bin/golaunch" --nproc-per-node "$@" | sed 's/^\[default0\]: //'; }
+
+for ranks in "${@:-2}"; do
+	rm -f "$work"/*.txt
+	for range in '1024 4194304 200' '16777216 1073741824 20'; do
+		read -r least most iters <<<"$range"
+		rm -f "$work/id"
+		on "$ranks" "$work/nccl_allreduce" "$work/id" "$least" "$most" 4 "$iters" $warmup "$repeat" >>"$work/c.txt"
+		flags=(-b "$least" -e "$most" -f 4 -n "$iters" -w $warmup --repeat "$repeat")
+		on "$ranks" "$bin/goddp" bench all_reduce "${flags[@]}" --json |
+			sed -nE 's/.*"size":([0-9]+).*"time_us":([0-9.]+).*/\1 \2/p' >>"$work/goddp.txt"
+		on "$ranks" bench/torch_allreduce.py "${flags[@]}" >>"$work/torch.txt"
+	done
+	printf '%s ranks, us' "$ranks"
+	grep -h '^#' "$work/c.txt" "$work/torch.txt" | sort -u | sed 's/^#/;/' | tr -d '\n'
+	printf '\n%10s %9s %9s %9s %8s %14s   %s\n' bytes C goddp PyTorch goddp/C goddp/PyTorch limits
+	sed -i '/^#/d' "$work/c.txt" "$work/torch.txt"
+	paste -d' ' "$work/c.txt" "$work/goddp.txt" "$work/torch.txt" | awk '
+		function held(limit, name) {
+			if ($4 > limit) missed = 1
+			return sprintf("%s %s", name, $4 <= limit ? "ok" : "MISSED")
+		}
+		NF != 6 || $1 != $3 || $1 != $5 { print "the programs measured different sizes: " $0; missed = 1; next }
+		{
+			limits = $1 > 1048576 ? held(1.05 * $2, "1.05 C") : held($2 + 2, "C + 2 us")
+			if ($1 <= 16384) limits = limits ", " held(0.6 * $6, "0.6 PyTorch")
+			else if ($1 <= 262144) limits = limits ", " held(0.75 * $6, "0.75 PyTorch")
+			printf "%10d %9.2f %9.2f %9.2f %8.2f %14.2f   %s\n", $1, $2, $4, $6, $4 / $2, $4 / $6, limits
+		}
+		END { exit missed }' || missed=1
+done
+exit $missed
