@@ -57,6 +57,23 @@
 // therefore the same bit for bit on every device; Normal up to the rounding of
 // log, cos and sin. A 16-bit type draws as float32 does and is rounded.
 //
+// # Hashes
+//
+// The hash of n bytes is, modulo 2^64, n plus a sum over their words w0, w1, ...:
+// eight bytes each, little-endian, the last filled up with zeros. Word i
+// contributes output i, counted from 0, of the generator SplitMix64 (Steele, Lea
+// and Flood, "Fast Splittable Pseudorandom Number Generators", 2014) seeded with it:
+//
+//	z = wi + (i+1)·0x9E3779B97F4A7C15
+//	z = (z ^ z>>30) · 0xBF58476D1CE4E5B9
+//	z = (z ^ z>>27) · 0x94D049BB133111EB
+//	    z ^ z>>31
+//
+// A sum of integers does not depend on its order, so words can be hashed in
+// parallel; a word that changes always changes the hash, for the mapping is one
+// to one, and words that change places do but for a chance of 2^-64. It is no
+// protection against somebody who means to collide.
+//
 // # Errors
 //
 // Shapes, dtypes and ranges that do not fit are programming errors and panic

@@ -121,6 +121,17 @@ type Kernels interface {
 	// SGD makes one step of stochastic gradient descent in place, by the
 	// rule of PyTorch's optimizer: see [SGDStep].
 	SGD(s Stream, p SGDStep) error
+
+	// NonFinite sets flag, a scalar of Uint8, to 1 if an element of x is NaN
+	// or infinite, and else leaves it alone: any number of arrays can share
+	// one flag, or have neighbouring ones that are cleared by one Fill and
+	// read by one copy. x is of any floating-point type.
+	NonFinite(s Stream, flag, x Tensor) error
+	// Hash adds the hash of x's bytes to dst, a scalar of Int64, wrapping; x is
+	// of any type. Equal bytes have equal hashes on every device: the package
+	// documentation defines them. What dst held comes on top, so that the
+	// hashes of many arrays can go to neighbours that are cleared by one Fill.
+	Hash(s Stream, dst, x Tensor) error
 }
 
 // SGDStep is one step of stochastic gradient descent on one parameter:

@@ -35,6 +35,7 @@ func BenchmarkKernels(b *testing.B) {
 	const m, n = 1024, 1024
 	x, y, dst := host(random(m*n), m, n), host(random(m*n), m, n), host(make([]float32, m*n), m, n)
 	row, one := host(make([]float32, n)), host([]float32{1})
+	flag, hash := device.HostTensor(make([]uint8, 1), device.Uint8), device.HostTensor(make([]int64, 1), device.Int64)
 	for _, threads := range []int{1, 2} {
 		d := New(&Options{Threads: threads})
 		k, s := d.Kernels(), d.Compute()
@@ -55,6 +56,8 @@ func BenchmarkKernels(b *testing.B) {
 			{"MSEGrad", 3, func() error { return k.MSEGrad(s, dst, device.Store, one, x, y) }},
 			{"SGD", 3, func() error { return k.SGD(s, device.SGDStep{Param: dst, Grad: x, LR: 1e-9}) }},
 			{"Normal", 1, func() error { return k.Normal(s, dst, 0, 1, 1, 0) }},
+			{"NonFinite", 1, func() error { return k.NonFinite(s, flag, x) }},
+			{"Hash", 1, func() error { return k.Hash(s, hash, x) }},
 		} {
 			b.Run(fmt.Sprintf("%s/threads=%d", c.name, threads), func(b *testing.B) {
 				b.SetBytes(c.passes * m * n * 4)

@@ -26,6 +26,7 @@
 //
 // # Half types
 //
-// Fill and Copy take every element type. Nothing else computes in Float16 or
-// BFloat16 here: a *device.DTypeError says so.
+// Fill, Copy and Hash take every element type, NonFinite every floating-point
+// one. Nothing else computes in Float16 or BFloat16 here: a *device.DTypeError
+// says so.
 package cpu

@@ -98,6 +98,7 @@ func BenchmarkBandwidth(b *testing.B) {
 		row, column, g := uniform(b, d, tensor(b, d, dt, cols)), uniform(b, d, tensor(b, d, dt, rows, 1)), uniform(b, d, tensor(b, d, dt, 1))
 		other := tensor(b, d, device.Float64, rows*cols)
 		labels := tensor(b, d, device.Int64, rows)
+		raised, hash := tensor(b, d, device.Uint8), tensor(b, d, device.Int64)
 		ok(b, k.Fill(s, labels, 7))
 		pass := float64(x.Bytes()) / 1e9
 		for _, c := range []struct {
@@ -129,6 +130,8 @@ func BenchmarkBandwidth(b *testing.B) {
 				return k.SGD(s, device.SGDStep{Param: z, Grad: x, Velocity: y, LR: 1e-9, Momentum: 0.9, Skip: row.Range(0, 0)})
 			}},
 			{"Uniform", 1, func() error { return k.Uniform(s, z, -1, 1, 1, 0) }},
+			{"NonFinite", 1, func() error { return k.NonFinite(s, raised, x) }},
+			{"Hash", 1, func() error { return k.Hash(s, hash, x) }},
 		} {
 			b.Run(fmt.Sprintf("%v/%s", dt, c.name), func(b *testing.B) { measure(b, d, c.passes*pass, "GB/s", c.f) })
 		}

@@ -52,6 +52,7 @@ type kernels struct {
 	sumRuns, sumColumns, fold                     perFloat
 	squares, mean, crossEntropy, crossEntropyGrad perFloat
 	sgd, uniform, normal                          perFloat
+	nonFinite, hash                               C.uintptr_t // for every type
 	fill                                          perType
 	copy                                          [device.Uint8 + 1]perType // to, from
 }
@@ -144,9 +145,10 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		"loss.cu": floats(map[string]*perFloat{
 			"squares": &k.squares, "mean": &k.mean, "cross_entropy": &k.crossEntropy, "cross_entropy_grad": &k.crossEntropyGrad,
 		}),
-		"sgd.cu":    floats(map[string]*perFloat{"sgd": &k.sgd}),
-		"random.cu": floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal}),
-		"copy.cu":   copies,
+		"sgd.cu":     floats(map[string]*perFloat{"sgd": &k.sgd}),
+		"random.cu":  floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal}),
+		"copy.cu":    copies,
+		"inspect.cu": {"nonfinite": &k.nonFinite, "hash": &k.hash},
 	}
 }
 

@@ -107,6 +107,7 @@ func TestLaunchAllocations(t *testing.T) {
 	d := gpu(t, nil)
 	k, s := d.Kernels(), d.Compute()
 	x, row := tensor(t, d, device.Float32, 64, 64), tensor(t, d, device.Float32, 64)
+	raised, hash := tensor(t, d, device.Uint8), tensor(t, d, device.Int64)
 	ok(t, k.Fill(s, x, 1))
 	ok(t, k.Fill(s, row, 1))
 	for name, f := range map[string]func() error{
@@ -115,6 +116,9 @@ func TestLaunchAllocations(t *testing.T) {
 		"Sum":    func() error { return k.Sum(s, row, device.Store, x) },
 		"MatMul": func() error { return k.MatMul(s, x, device.Store, x, false, x, true) },
 		"SGD":    func() error { return k.SGD(s, device.SGDStep{Param: x, Grad: x, LR: 0}) },
+
+		"NonFinite": func() error { return k.NonFinite(s, raised, x) },
+		"Hash":      func() error { return k.Hash(s, hash, x) },
 	} {
 		most := map[string]float64{"Binary": 1, "Sum": 3}[name] // the iteration space
 		if n := testing.AllocsPerRun(100, func() { ok(t, f()) }); n > most {

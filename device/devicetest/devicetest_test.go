@@ -28,6 +28,24 @@ func TestPhiloxKnownAnswers(t *testing.T) {
 	}
 }
 
+// SplitMix64's known outputs: those for the seed 0 that its authors' and other
+// implementations share, and one for another seed.
+func TestSplitMixKnownAnswers(t *testing.T) {
+	for _, c := range []struct {
+		seed uint64
+		want []uint64
+	}{
+		{0, []uint64{0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F}},
+		{1234567, []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821}},
+	} {
+		for i, want := range c.want {
+			if got := splitMix(c.seed, i); got != want {
+				t.Errorf("output %d for seed %d is %#x, want %#x", i, c.seed, got, want)
+			}
+		}
+	}
+}
+
 // The reference's numbers have the moments of their distributions.
 func TestMoments(t *testing.T) {
 	const n = 100000

@@ -18,7 +18,7 @@
 //	 8 + k/8      matrix products over k terms: 11-bit products (TF32) fail
 //	16            Normal; Uniform is exact, bit for bit
 //
-// Copies and conversions are exact. A kernel that is run twice gives the same
+// Copies, conversions and hashes are exact. A kernel that is run twice gives the same
 // bits twice. Operands lie at aligned addresses and one element beside them,
 // between guards that must stay as they are.
 package devicetest

@@ -51,6 +51,8 @@ func checkMisfits(r *rig) {
 		"SGD with other velocity": func() error {
 			return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Velocity: t(4), Momentum: 1})
 		},
+		"NonFinite to two flags": func() error { return k.NonFinite(s, of(device.Uint8, 2), t(3)) },
+		"Hash to two numbers":    func() error { return k.Hash(s, of(device.Int64, 2), t(3)) },
 	} {
 		misfit[*device.ShapeError](r, name, call)
 	}
@@ -76,6 +78,10 @@ func checkMisfits(r *rig) {
 		"SGD with flags of their own":   func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Skip: t(3)}) },
 		"Uniform of integers":           func() error { return k.Uniform(s, of(device.Int64, 3), 0, 1, 1, 0) },
 		"Normal of integers":            func() error { return k.Normal(s, of(device.Int64, 3), 0, 1, 1, 0) },
+		"NonFinite to a number":         func() error { return k.NonFinite(s, t(), t(3)) },
+		"NonFinite of integers":         func() error { return k.NonFinite(s, of(device.Uint8), of(device.Int32, 3)) },
+		"Hash to a real number":         func() error { return k.Hash(s, of(device.Float64), t(3)) },
+		"Hash of nothing":               func() error { return k.Hash(s, of(device.Int64), device.Tensor{}) },
 	} {
 		misfit[*device.DTypeError](r, name, call)
 	}

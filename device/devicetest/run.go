@@ -46,6 +46,8 @@ func Cases(half ...device.DType) []Case {
 		check("Values", device.Float32, checkValues),
 		check("Fill", device.Float32, checkFill),
 		check("Copy", device.Float32, checkCopy),
+		check("NonFinite", device.Float32, checkNonFinite),
+		check("Hash", device.Float32, checkHash),
 		check("Misfits", device.Float32, checkMisfits),
 	}
 	for _, dt := range []device.DType{device.Float32, device.Float64} {

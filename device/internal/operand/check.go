@@ -162,6 +162,25 @@ func Copy(dst, src device.Tensor) {
 	}
 }
 
+// NonFinite checks the operands of a NonFinite: x may be of any
+// floating-point type.
+func NonFinite(flag, x device.Tensor) {
+	checkType("NonFinite", flag, device.Uint8)
+	checkScalar("NonFinite", flag)
+	if !x.DType.IsFloat() {
+		panic(&device.DTypeError{Op: "NonFinite", Got: x.DType, Want: device.Float32})
+	}
+}
+
+// Hash checks the operands of a Hash: x may be of any type.
+func Hash(dst, x device.Tensor) {
+	checkType("Hash", dst, device.Int64)
+	checkScalar("Hash", dst)
+	if !x.DType.Valid() {
+		panic(&device.DTypeError{Op: "Hash", Got: x.DType, Want: dst.DType})
+	}
+}
+
 // Bytes checks the sizes of a copy between host and device.
 func Bytes(op string, dst, src int) {
 	if dst != src {

@@ -1,0 +1,110 @@
+package cpu
+
+import (
+	endian "encoding/binary"
+	"sync/atomic"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// What follows reads an array's memory in words of eight bytes, the last one
+// filled up with zeros.
+const wordBytes = 8
+
+// words is how many words hold n bytes.
+func words(n int) int { return (n + wordBytes - 1) / wordBytes }
+
+// word is the first word of mem.
+func word(mem []byte) uint64 { return endian.LittleEndian.Uint64(mem) }
+
+// tail is the last word of mem, if it is not whole.
+func tail(mem []byte) (w uint64) {
+	for i, b := range mem[len(mem)/wordBytes*wordBytes:] {
+		w |= uint64(b) << (8 * i)
+	}
+	return w
+}
+
+// exponents are, for the elements in a word, the bits of their exponents: all
+// set in a NaN or an infinity alone.
+var exponents = [...]uint64{
+	device.Float32:  0x7F800000_7F800000,
+	device.Float64:  0x7FF00000_00000000,
+	device.Float16:  0x7C00_7C00_7C00_7C00,
+	device.BFloat16: 0x7F80_7F80_7F80_7F80,
+}
+
+// signs are the bits above them.
+var signs = [...]uint64{
+	device.Float32:  0x80000000_80000000,
+	device.Float64:  0x80000000_00000000,
+	device.Float16:  0x8000_8000_8000_8000,
+	device.BFloat16: 0x8000_8000_8000_8000,
+}
+
+func (k *kernels) NonFinite(_ device.Stream, flag, x device.Tensor) error {
+	operand.NonFinite(flag, x)
+	mem, exponent, sign := x.Buf.Host()[:x.Bytes()], exponents[x.DType], signs[x.DType]
+	var found atomic.Bool
+	k.each(words(len(mem)), wordBytes/x.DType.Size(), func(lo, hi int) {
+		if nonFinite(mem[lo*wordBytes:min(hi*wordBytes, len(mem))], exponent, sign) {
+			found.Store(true)
+		}
+	})
+	if found.Load() {
+		device.Elements[uint8](flag)[0] = 1
+	}
+	return nil
+}
+
+// nonFinite tells whether an exponent in mem is all ones: adding one to it then
+// carries into the sign, and no further, as the sign is masked out.
+func nonFinite(mem []byte, exponent, sign uint64) bool {
+	one := sign - exponent // the exponents' lowest bits
+	carried := tail(mem)&exponent + one
+	for ; len(mem) >= 4*wordBytes; mem = mem[4*wordBytes:] {
+		a, b := word(mem), word(mem[8:])
+		c, d := word(mem[16:]), word(mem[24:])
+		carried |= (a&exponent + one) | (b&exponent + one) | (c&exponent + one) | (d&exponent + one)
+	}
+	for ; len(mem) >= wordBytes; mem = mem[wordBytes:] {
+		carried |= word(mem)&exponent + one
+	}
+	return carried&sign != 0
+}
+
+// The hash is that which package device defines: see its documentation.
+
+func (k *kernels) Hash(_ device.Stream, dst, x device.Tensor) error {
+	operand.Hash(dst, x)
+	mem := x.Buf.Host()[:x.Bytes()]
+	var sum atomic.Uint64
+	k.each(words(len(mem)), 4, func(lo, hi int) { // a word takes as long as some four elements of a sum
+		sum.Add(hash(mem[lo*wordBytes:min(hi*wordBytes, len(mem))], uint64(lo)))
+	})
+	device.Elements[int64](dst)[0] += int64(uint64(len(mem)) + sum.Load())
+	return nil
+}
+
+// hash is the sum over the words in mem, of which the first is word i.
+func hash(mem []byte, i uint64) (sum uint64) {
+	const golden = 0x9E3779B97F4A7C15
+	at := i * golden
+	rest := tail(mem)
+	for ; len(mem) >= wordBytes; mem = mem[wordBytes:] {
+		at += golden
+		sum += mix(word(mem) + at)
+	}
+	if len(mem) > 0 {
+		sum += mix(rest + at + golden)
+	}
+	return sum
+}
+
+// mix is SplitMix64's output for a state.
+func mix(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+	z = (z ^ z>>27) * 0x94D049BB133111EB
+	return z ^ z>>31
+}

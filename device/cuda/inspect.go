@@ -1,0 +1,56 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "driver.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// inspectArgs is Inspect in kernels/inspect.cu.
+type inspectArgs struct {
+	dst, src, bytes uint64
+	exponent, sign  uint64
+	wide            uint64
+}
+
+// wordBytes is what an array's memory is read in.
+const wordBytes = 8
+
+// patterns are, by type, the bits of the exponent and of the sign of the
+// elements in a word.
+var patterns = [...]struct{ exponent, sign uint64 }{
+	device.Float32:  {0x7F800000_7F800000, 0x80000000_80000000},
+	device.Float64:  {0x7FF00000_00000000, 0x80000000_00000000},
+	device.Float16:  {0x7C00_7C00_7C00_7C00, 0x8000_8000_8000_8000},
+	device.BFloat16: {0x7F80_7F80_7F80_7F80, 0x8000_8000_8000_8000},
+}
+
+func (k *kernels) NonFinite(st device.Stream, flag, x device.Tensor) error {
+	operand.NonFinite(flag, x)
+	p := patterns[x.DType]
+	return k.inspect(st, k.nonFinite, inspectArgs{dst: k.addr(flag), exponent: p.exponent, sign: p.sign}, x)
+}
+
+// Hash adds integers atomically: their sum does not depend on the order.
+func (k *kernels) Hash(st device.Stream, dst, x device.Tensor) error {
+	operand.Hash(dst, x)
+	return k.inspect(st, k.hash, inspectArgs{dst: k.addr(dst)}, x)
+}
+
+// inspect launches one of inspect.cu's kernels over x. There are as many threads
+// as the GPU runs at a time, because each ends with an access to dst.
+func (k *kernels) inspect(st device.Stream, f C.uintptr_t, a inspectArgs, x device.Tensor) error {
+	if x.Len() == 0 {
+		return nil
+	}
+	a.src, a.bytes = k.addr(x), uint64(x.Bytes())
+	a.wide = uint64(flag(packed(a.src)))
+	g := grid{min(ceil(ceil(x.Bytes(), wordBytes), threads), k.d.card.sms*8), 1, 1, threads, 1}
+	return k.launch(k.d.stream(st), f, g, unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
