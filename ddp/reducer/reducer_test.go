@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -393,6 +394,45 @@ func TestAReductionThatFailsLater(t *testing.T) {
 		err = r.Err()
 		if err == nil || errors.Is(err, device.ErrSkipped) || !strings.Contains(err.Error(), "bucket 0") || r.Pending() || r.Err() != err {
 			return fmt.Errorf("the outcome is %v, and then %v", err, r.Err())
+		}
+		return nil
+	})
+}
+
+// A rank that fails by itself, pass after pass, where nobody waits for
+// reductions, does not get ahead of ranks that still have to read its reports.
+func TestAFailingRankDoesNotGetAhead(t *testing.T) {
+	var fails bool // rank 1's
+	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(faulty{cpu.New(nil), &fails})}
+	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return unjoined{b} }}
+	finished := make(chan struct{})
+	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), nil)
+		if err != nil {
+			return err
+		}
+		for pass := range 2 {
+			if pass == 1 && pg.Rank() == 0 {
+				select {
+				case <-finished:
+					return errors.New("rank 1 finished a pass that this rank has not begun")
+				case <-time.After(20 * time.Millisecond): // however long: rank 1 waits
+				}
+			}
+			if pg.Rank() == 1 {
+				fails = pass == 1 // to clear the flags of the pass before
+			}
+			r.Begin(true)
+			err := r.Finish(t.Context(), nil)
+			if err == nil {
+				return fmt.Errorf("pass %d of nothing: no error", pass)
+			}
+			if pass == 1 && pg.Rank() == 1 {
+				close(finished)
+				if !errors.Is(err, errFill) {
+					return fmt.Errorf("got %v, want its own failure", err)
+				}
+			}
 		}
 		return nil
 	})
