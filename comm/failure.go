@@ -58,7 +58,7 @@ func (d *watch) handle(e event) {
 	case watchdog.Told, watchdog.Waited:
 		d.first = e.first
 	case watchdog.Gathered:
-		d.dumped = e.dumps
+		d.dumped, d.report = e.dumps, e.report
 	}
 	for _, a := range d.core.Step(e.kind) {
 		d.do(a, e.kind)
@@ -76,7 +76,7 @@ func (d *watch) do(a watchdog.Action, because watchdog.Event) {
 			d.tell(event{kind: watchdog.Gathered})
 			return
 		}
-		d.wg.Go(func() { d.tell(event{kind: watchdog.Gathered, dumps: d.gather()}) })
+		d.wg.Go(func() { d.compare() })
 	case watchdog.Record:
 		d.bounded(recordTime, "writing the flight record", d.record)
 	case watchdog.Publish:
@@ -97,13 +97,22 @@ func (d *watch) do(a watchdog.Action, because watchdog.Event) {
 // for those who search for it.
 func (d *watch) say(because watchdog.Event) {
 	rank := d.world.Rank
-	if because != watchdog.Overdue {
-		d.logf(slog.LevelError, "[Rank %d] Watchdog: a collective failed: %v", rank, d.reason())
+	if because == watchdog.Overdue {
+		w := d.overdue
+		d.logf(slog.LevelError, "[Rank %d] Watchdog caught collective operation timeout: %s ran for %d milliseconds before timing out. It is %s",
+			rank, w.pytorch(), time.Since(w.created).Milliseconds(), w.since())
 		return
 	}
-	w := d.overdue
-	d.logf(slog.LevelError, "[Rank %d] Watchdog caught collective operation timeout: %s ran for %d milliseconds before timing out. It is %s",
-		rank, w.pytorch(), time.Since(w.created).Milliseconds(), w.since())
+	d.logf(slog.LevelError, "[Rank %d] Watchdog: a collective failed: %v", rank, d.reason())
+	if d.report == nil {
+		return
+	}
+	for _, f := range d.report.Findings {
+		for _, line := range f.Details {
+			d.logf(slog.LevelError, "[Rank %d]   %s", rank, line)
+		}
+		d.logf(slog.LevelError, "[Rank %d]   What to do: %s", rank, f.Kind.Advice())
+	}
 }
 
 // reason is the failure as this rank knows it by now.
@@ -131,6 +140,9 @@ func (d *watch) lateness() error {
 	}
 	if k := w.call.Kind; len(late.Waiting) == 0 && (inStart || late.State == Running) && k != backend.Send && k != backend.Recv {
 		late.Waiting = absent(w, d.dumped)
+	}
+	if d.report != nil && len(d.report.Findings) > 0 {
+		late.Diagnosis = strings.TrimSuffix(d.report.Findings[0].Summary, ".")
 	}
 	return &backend.CallError{Rank: w.group.rank, Call: w.call.Fingerprint(), Name: w.call.Name, Err: late}
 }

@@ -122,7 +122,7 @@ func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 		if code := p.cmd.ProcessState.ExitCode(); code != 1 {
 			t.Errorf("rank %d: exit code %d", r, code)
 		}
-		want := []string{"timed out after 500ms while running, waiting for ranks [1]", "ending it, as error mode async has it"}
+		want := []string{"timed out after 500ms while running, waiting for ranks [1]: rank 1 is behind", "ending it, as error mode async has it"}
 		if r == 0 {
 			want = append(want, "[Rank 0] Watchdog caught collective operation timeout: Work(SeqNum=1, OpType=BARRIER")
 		}

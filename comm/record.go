@@ -8,8 +8,11 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/comm/flight/analyze"
+	"github.com/goddp/goddp/comm/watchdog"
 )
 
 // latest is how many of its latest calls a rank answers with.
@@ -64,6 +67,15 @@ func (d *watch) publish(dump *flight.Dump) {
 	}
 }
 
+// compare tells loop what the ranks' records say of the overdue call.
+func (d *watch) compare() {
+	e := event{kind: watchdog.Gathered, dumps: d.gather()}
+	if len(e.dumps) > 0 {
+		e.report = analyze.Analyze(e.dumps)
+	}
+	d.tell(e)
+}
+
 // gather returns this rank's record and those of the others that answer. It
 // gives its own to those that gather at the same time.
 func (d *watch) gather() []*flight.Dump {
@@ -71,6 +83,7 @@ func (d *watch) gather() []*flight.Dump {
 	if own == nil || d.world.Size == 1 {
 		return nil
 	}
+	own.Reason, own.ReasonAt = "a call is overdue", time.Now()
 	d.publish(own)
 	ctx, cancel := context.WithTimeout(d.ctx, gatherTime)
 	defer cancel()

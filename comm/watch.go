@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/comm/flight/analyze"
 	"github.com/goddp/goddp/comm/watchdog"
 	"github.com/goddp/goddp/store"
 )
@@ -28,13 +29,14 @@ type watch struct {
 	recorder   *flight.Recorder
 	dumps      func() (string, error) // where dumps go; nil: nowhere
 
-	core      watchdog.Core  // loop's
-	overdue   *Work          // loop's: the call that core acts on, if a deadline passed
-	first     announcement   // loop's: the failure that another rank announced
-	dumped    []*flight.Dump // loop's: what the ranks that answered do
-	announced bool           // loop's: this rank's failure was the first
-	mute      bool           // loop's: the store did not take it
-	busy      atomic.Int64   // since when, in Unix nanoseconds, loop has been at work; 0: it waits
+	core      watchdog.Core   // loop's
+	overdue   *Work           // loop's: the call that core acts on, if a deadline passed
+	first     announcement    // loop's: the failure that another rank announced
+	dumped    []*flight.Dump  // loop's: what the ranks that answered do
+	report    *analyze.Report // loop's: what that means
+	announced bool            // loop's: this rank's failure was the first
+	mute      bool            // loop's: the store did not take it
+	busy      atomic.Int64    // since when, in Unix nanoseconds, loop has been at work; 0: it waits
 
 	begun     time.Time
 	wake      chan struct{} // of one: there are events, or an earlier deadline
@@ -58,10 +60,11 @@ type watch struct {
 
 // event is what loop is told.
 type event struct {
-	kind  watchdog.Event
-	call  *Work          // Overdue
-	first announcement   // Told, Waited
-	dumps []*flight.Dump // Gathered
+	kind   watchdog.Event
+	call   *Work          // Overdue
+	first  announcement   // Told, Waited
+	dumps  []*flight.Dump // Gathered, with what they mean
+	report *analyze.Report
 }
 
 // far is later than any deadline.

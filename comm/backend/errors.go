@@ -99,12 +99,18 @@ type TimeoutError struct {
 	After   time.Duration // the timeout
 	State   State         // Queued or Running when it passed
 	Waiting []int         // ranks that had not done their part, where known
+	// Diagnosis is what the ranks' records say of it, in a sentence, if they
+	// were compared.
+	Diagnosis string
 }
 
 func (e *TimeoutError) Error() string {
 	s := fmt.Sprintf("timed out after %v while %v", e.After, e.State)
 	if len(e.Waiting) > 0 {
 		s += fmt.Sprintf(", waiting for ranks %v", e.Waiting)
+	}
+	if e.Diagnosis != "" {
+		s += ": " + e.Diagnosis
 	}
 	return s
 }
