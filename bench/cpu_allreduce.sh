@@ -1,35 +1,45 @@
 #!/usr/bin/env bash
-# All-reduce of comm/host on one machine against PyTorch over Gloo and against
-# OpenMPI, one process per rank, in turn: medians in microseconds. "alloc" is
-# memory from ProcessGroup.Alloc, as gradient buckets are. Needs python3-torch
-# and, for its column, openmpi-bin and libopenmpi-dev.
+# All-reduce on one machine without GPUs, float32 sum in place: goddp, PyTorch
+# over Gloo and OpenMPI, one process per rank, in turn: microseconds. "alloc" is
+# memory from ProcessGroup.Alloc, as gradient buckets are, "private" any other,
+# "tcp" what ranks on different hosts use. A time is that of one among many
+# calls, the median of REPEAT (default 7) such times, the largest of the ranks'.
+# Arguments: numbers of ranks (default 2 4). Needs python3-torch (PYTHON_EXEC
+# names another interpreter) and, for its column, openmpi-bin and libopenmpi-dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-go build -o "$work/golaunch" ./cmd/golaunch
-go test -c -o "$work/host.test" ./comm/host
+go build -o "$work" ./cmd/golaunch ./cmd/goddp
 if command -v mpicc >/dev/null; then mpicc -O2 -o "$work/mpi" bench/mpi_allreduce.c; fi
-export OMP_NUM_THREADS=1 PYTHON_EXEC=${PYTHON_EXEC:-/usr/bin/python3}
+export GODDP_DEVICE=cpu CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 PYTHON_EXEC=${PYTHON_EXEC:-/usr/bin/python3}
+repeat=${REPEAT:-7} warmup=5
 
-# ours WAY RANKS: "KiB microseconds" lines.
-ours() {
-	"$work/host.test" -test.run '^$' -test.benchtime 1x -test.bench "AllReduce/ranks=$2/$1/" |
-		sed -nE 's|^.*/([0-9]+)KiB.*[[:space:]]([0-9.]+) µs.*|\1 \2|p'
-}
+# on RANKS PROGRAM...: what rank 0 prints.
+on() { "$work/golaunch" --nproc-per-node "$@" | sed 's/^\[default0\]: //'; }
 
-for ranks in 2 4; do
-	ours shm-shared $ranks >"$work/alloc"
-	ours shm-private $ranks >"$work/private"
-	ours tcp-private $ranks >"$work/tcp"
-	"$work/golaunch" --nproc-per-node $ranks bench/gloo_allreduce.py | sed 's/.*: //' >"$work/gloo"
-	if [ -x "$work/mpi" ]; then
-		mpirun --allow-run-as-root --oversubscribe -n $ranks "$work/mpi" >"$work/openmpi"
-	else
-		sed 's/ .*/ -/' "$work/gloo" >"$work/openmpi"
-	fi
-	printf '%d ranks, us\n%8s %10s %10s %10s %10s %10s %12s %14s\n' $ranks KiB alloc private tcp gloo openmpi alloc/gloo alloc/openmpi
-	paste -d' ' "$work"/{alloc,private,tcp,gloo,openmpi} | awk '{
-		printf "%8s %10s %10s %10s %10s %10s %12.3f %14s\n", $1, $2, $4, $6, $8, $10, $2 / $8, ($10 > 0 ? sprintf("%.2f", $2 / $10) : "-")
+# times: "bytes microseconds" of goddp's JSON lines.
+times() { sed -nE 's/.*"size":([0-9]+).*"time_us":([0-9.]+).*/\1 \2/p'; }
+
+[ $# -gt 0 ] || set -- 2 4
+for ranks in "$@"; do
+	rm -f "$work"/*.txt
+	for range in '1024 262144 200' '1048576 67108864 10'; do
+		read -r least most iters <<<"$range"
+		flags=(-b "$least" -e "$most" -f 4 -n "$iters" -w $warmup --repeat "$repeat")
+		ours=("$work/goddp" bench all_reduce "${flags[@]}" --json)
+		on "$ranks" "${ours[@]}" | times >>"$work/alloc.txt"
+		on "$ranks" "${ours[@]}" --private | times >>"$work/private.txt"
+		on "$ranks" bash -c 'GODDP_HOST_ID=$RANK exec "$@"' - "${ours[@]}" --private | times >>"$work/tcp.txt"
+		on "$ranks" bench/torch_allreduce.py "${flags[@]}" >>"$work/gloo.txt"
+		if [ -x "$work/mpi" ]; then
+			mpirun --allow-run-as-root --oversubscribe -n "$ranks" "$work/mpi" "$least" "$most" 4 "$iters" $warmup "$repeat" >>"$work/openmpi.txt"
+		fi
+	done
+	sed -i '/^#/d' "$work/gloo.txt"
+	[ -e "$work/openmpi.txt" ] || sed 's/ .*/ -/' "$work/gloo.txt" >"$work/openmpi.txt"
+	printf '%s ranks, us\n%8s %10s %10s %10s %10s %10s %12s %14s\n' "$ranks" KiB alloc private tcp gloo openmpi alloc/gloo alloc/openmpi
+	paste -d' ' "$work"/{alloc,private,tcp,gloo,openmpi}.txt | awk '{
+		printf "%8d %10.1f %10.1f %10.1f %10.1f %10s %12.3f %14s\n", $1 / 1024, $2, $4, $6, $8, $10, $2 / $8, ($10 > 0 ? sprintf("%.2f", $2 / $10) : "-")
 	}'
 done

@@ -1,5 +1,7 @@
-// All-reduce through MPI, float32 sum, in place: "KiB median-microseconds"
-// lines on rank 0. A peer of bench/cpu_allreduce.sh.
+// All-reduce through MPI, float32 sum, in place: "bytes microseconds" lines on
+// rank 0. A peer of bench/cpu_allreduce.sh. The arguments, MIN MAX FACTOR ITERS
+// WARMUP REPEAT, are as in "goddp bench", and so is the time: that of ITERS
+// calls; the median of REPEAT times, the largest of the ranks'.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,24 +12,32 @@ static int ascending(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-	static const int kib[] = {1, 16, 64, 256, 1024, 4096, 16384, 65536};
-	int rank;
 	MPI_Init(&argc, &argv);
+	if (argc != 7) {
+		fprintf(stderr, "%s: want MIN MAX FACTOR ITERS WARMUP REPEAT\n", argv[0]);
+		MPI_Abort(MPI_COMM_WORLD, 2);
+	}
+	int least = atoi(argv[1]), most = atoi(argv[2]), factor = atoi(argv[3]);
+	int iters = atoi(argv[4]), warmup = atoi(argv[5]), repeat = atoi(argv[6]);
+	int rank;
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-	for (unsigned k = 0; k < sizeof kib / sizeof *kib; k++) {
-		int n = kib[k] * 256, runs = kib[k] < 1024 ? 200 : 20;
-		float *data = malloc(n * sizeof *data);
-		double times[200];
-		for (int i = -5; i < runs; i++) {
-			for (int j = 0; j < n; j++) data[j] = 1;
+	float *data = malloc(most);
+	double *times = malloc(repeat * sizeof *times);
+	for (int bytes = least; bytes <= most; bytes *= factor) {
+		int count = bytes / sizeof *data;
+		for (int i = 0; i < count; i++) data[i] = 0.75;
+		for (int r = -1; r < repeat; r++) { // the first is for warm-up
 			MPI_Barrier(MPI_COMM_WORLD);
 			double begun = MPI_Wtime();
-			MPI_Allreduce(MPI_IN_PLACE, data, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-			if (i >= 0) times[i] = MPI_Wtime() - begun;
+			for (int i = 0; i < (r < 0 ? warmup : iters); i++) MPI_Allreduce(MPI_IN_PLACE, data, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+			if (r >= 0) times[r] = (MPI_Wtime() - begun) / iters;
 		}
-		qsort(times, runs, sizeof *times, ascending);
-		if (rank == 0) printf("%d %.1f\n", kib[k], times[runs / 2] * 1e6);
-		free(data);
+		qsort(times, repeat, sizeof *times, ascending);
+		double slowest;
+		MPI_Reduce(&times[repeat / 2], &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+		if (rank == 0) printf("%d %.2f\n", bytes, slowest * 1e6);
 	}
+	free(times);
+	free(data);
 	MPI_Finalize();
 }

@@ -29,13 +29,6 @@ func TestMain(m *testing.M) {
 		worker(strings.Fields(spec))
 		return
 	}
-	if spec := os.Getenv("HOST_BENCH_WORKER"); spec != "" {
-		if err := benchWorker(strings.Fields(spec)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
 	goleak.VerifyTestMain(m)
 }
 
