@@ -319,28 +319,33 @@ func (r *Reducer) Err() error {
 	return r.err
 }
 
+// soon is how long a pass's outcome is waited for on the device alone, whose
+// wait is the finer one, before the reductions are asked what holds it up.
+const soon = time.Second
+
 // outcome waits until the outcome of the pass is known. Where it fails to, the
 // group is broken, and seen is left to the copy.
 func (r *Reducer) outcome(ctx context.Context) error {
 	at := r.pending
 	r.pending = nil
+	reach(ctx, at, min(soon, r.pg.Timeout())) // what fails there fails below
 	if err := r.wait(ctx, (*comm.Work).Sync); err != nil {
 		return err
 	}
-	if err := r.reach(ctx, at); err != nil {
+	if err := reach(ctx, at, r.pg.Timeout()); err != nil {
+		err = fmt.Errorf("reducer: rank %d: the device did not get past the reductions within %v: %w", r.pg.Rank(), r.pg.Timeout(), err)
 		r.pg.Abort(err)
 		return err
 	}
 	return r.raised(ctx)
 }
 
-// reach waits until the compute stream is at e.
-func (r *Reducer) reach(ctx context.Context, e device.Event) error {
+// reach waits until e is reached, but not for long.
+func reach(ctx context.Context, e device.Event, most time.Duration) error {
 	if done, err := e.Done(); done || err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, r.pg.Timeout(),
-		fmt.Errorf("reducer: rank %d: the device did not get past the reductions: %w", r.pg.Rank(), comm.ErrTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, most, comm.ErrTimeout)
 	defer cancel()
 	return e.Sync(ctx)
 }

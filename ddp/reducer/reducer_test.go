@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -394,6 +395,65 @@ func TestAReductionThatFailsLater(t *testing.T) {
 		err = r.Err()
 		if err == nil || errors.Is(err, device.ErrSkipped) || !strings.Contains(err.Error(), "bucket 0") || r.Pending() || r.Err() != err {
 			return fmt.Errorf("the outcome is %v, and then %v", err, r.Err())
+		}
+		return nil
+	})
+}
+
+// stuck is a device that gets past so many more marks only.
+type stuck struct {
+	device.Device
+	stream *stuckStream
+}
+
+func (d stuck) Compute() device.Stream { return d.stream }
+
+type stuckStream struct {
+	device.Stream
+	left int
+}
+
+func (s *stuckStream) Mark() device.Event {
+	if s.left--; s.left < 0 {
+		return never{}
+	}
+	return s.Stream.Mark()
+}
+
+type never struct{}
+
+func (never) Done() (bool, error) { return false, nil }
+func (never) Time() time.Time     { return time.Time{} }
+func (never) Sync(ctx context.Context) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// A device that does not get past the reductions is given up on, and the group
+// with it: its buckets are in use.
+func TestADeviceThatIsStuck(t *testing.T) {
+	dev := cpu.New(nil)
+	stream := &stuckStream{dev.Compute(), math.MaxInt}
+	opts := &comm.Options{ErrorMode: comm.CleanUpOnly, Timeout: 500 * time.Millisecond}
+	commtest.OnDevices(t, []device.Device{stuck{dev, stream}}, opts, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), nil)
+		if err != nil {
+			return err
+		}
+		e := engine{pg, r}
+		r.Begin(true)
+		for i := range 4 {
+			e.write(i, 1)
+		}
+		stream.left = 1 // that which the last bucket is behind
+		if err := r.Finish(t.Context(), nil); err != nil || !r.Pending() {
+			return fmt.Errorf("Finish returned %v, pending: %v", err, r.Pending())
+		}
+		if err := r.Err(); !errors.Is(err, comm.ErrTimeout) || errors.Is(err, device.ErrSkipped) {
+			return fmt.Errorf("the outcome is %v", err)
+		}
+		if err := pg.Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrAborted) {
+			return fmt.Errorf("the group afterwards: %v", err)
 		}
 		return nil
 	})

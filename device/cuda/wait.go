@@ -9,11 +9,11 @@ import (
 )
 
 // Bounds of waiting: it polls without a pause at first, because most work is
-// short, and then ever more rarely, so that what it adds is little beside the
-// wait: a step's outcome is waited for once in every step.
+// short, and then ever more rarely, but so that what it adds can hide behind
+// an optimizer's updates: a step's outcome is waited for in every step.
 const (
 	spin     = 100 * time.Microsecond
-	maxPause = time.Millisecond
+	maxPause = 200 * time.Microsecond
 )
 
 // await polls done until it says so, fails, or ctx ends. Nothing waits inside
