@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
@@ -104,20 +103,4 @@ func (c *checked) Abort(cause error) {
 // Close ends both.
 func (c *checked) Close(ctx context.Context) error {
 	return errors.Join(c.Backend.Close(ctx), c.net.Close(ctx))
-}
-
-// checksCalls tells whether the environment asks for comparison.
-func (e *env) checksCalls() bool {
-	name, level, ok := setting("DEBUG", "GODDP_", "TORCH_DISTRIBUTED_")
-	if !ok {
-		return false
-	}
-	switch strings.ToUpper(level) {
-	case "DETAIL":
-		return true
-	case "INFO", "OFF", "":
-		return false
-	}
-	e.addf("%s is %q, not OFF, INFO or DETAIL", name, level)
-	return false
 }

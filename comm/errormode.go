@@ -52,7 +52,9 @@ func (o *Options) settle() error {
 		}
 		o.heartbeat = time.Duration(n) * time.Second
 	}
-	o.CheckCalls = e.checksCalls() || o.CheckCalls
+	info, detail := e.debugLevel()
+	o.lags = info
+	o.CheckCalls = detail || o.CheckCalls
 	if mode := e.errorMode(); o.ErrorMode == DefaultErrorMode {
 		o.ErrorMode = mode
 	}
@@ -65,6 +67,24 @@ func (o *Options) settle() error {
 		return fmt.Errorf("comm: what the environment says of failures: %s", strings.Join(e, "; "))
 	}
 	return nil
+}
+
+// debugLevel tells what the environment wants to know: INFO, which ranks hold
+// the others up; DETAIL, calls compared as well.
+func (e *env) debugLevel() (info, detail bool) {
+	name, level, ok := setting("DEBUG", "GODDP_", "TORCH_DISTRIBUTED_")
+	switch strings.ToUpper(level) {
+	case "DETAIL":
+		return true, true
+	case "INFO":
+		return true, false
+	case "OFF", "":
+		return false, false
+	}
+	if ok {
+		e.addf("%s is %q, not OFF, INFO or DETAIL", name, level)
+	}
+	return false, false
 }
 
 // errorMode is the environment's.

@@ -250,9 +250,7 @@ func (d *watch) logf(level slog.Level, format string, args ...any) {
 func (d *watch) abort() {
 	cause := d.reason()
 	d.explain(cause)
-	d.mu.Lock()
-	groups := d.groups
-	d.mu.Unlock()
+	groups := d.all()
 	d.bounded(abortTime, "breaking the groups", func() error {
 		var wg sync.WaitGroup
 		for _, g := range groups {

@@ -370,3 +370,39 @@ func TestMonitoredBarrier(t *testing.T) {
 		}
 	})
 }
+
+// The rank that sleeps before every collective is found, and what it cost.
+func TestTheSlowestRankIsNamed(t *testing.T) {
+	t.Setenv("GODDP_DEBUG", "INFO")
+	synctest.Test(t, func(t *testing.T) {
+		groups, log := local(t, 3, &comm.Options{})
+		var wg sync.WaitGroup
+		for r, pg := range groups {
+			wg.Go(func() {
+				for range 600 {
+					if r == 1 {
+						time.Sleep(3 * time.Millisecond)
+					} else {
+						time.Sleep(time.Millisecond)
+					}
+					if err := pg.Barrier().Wait(t.Context()); err != nil {
+						t.Errorf("rank %d: %v", r, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		synctest.Wait()
+		for _, pg := range groups {
+			pg.Close()
+		}
+		for _, want := range []string{
+			"collectives 1 to 256: rank 1 came last to 256 of 256 and held the others up for 512.0 ms",
+			"512 collectives in 1.8s: rank 1 was the slowest and held the others up for 1024.0 ms",
+		} {
+			if strings.Count(log.String(), want) != 1 {
+				t.Errorf("%q is not there once in\n%s", want, log)
+			}
+		}
+	})
+}

@@ -28,6 +28,7 @@ type ProcessGroup struct {
 type group struct {
 	name       string // equal on all its ranks
 	record     *flight.Group
+	lags       *lags // nil where nobody asks
 	rank, size int
 	world      World
 	dev        device.Device

@@ -53,6 +53,7 @@ type Options struct {
 	heartbeat  time.Duration // for how long the watchdog may be stuck
 	monitoring bool          // whether the process ends when it is
 
+	lags   bool // whether to tell which ranks hold the others up
 	flight flight.Settings
 	dumps  func() (string, error) // the folder for flight records; nil: none are written
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,7 @@ type watch struct {
 	mode       ErrorMode
 	heartbeat  time.Duration
 	monitoring bool
+	lags       bool // whether to tell which ranks hold the others up
 	world      World
 	log        *slog.Logger
 	kv         store.Store // of the group from Init; no other rank is there to tell if the world has one
@@ -73,7 +75,7 @@ var far = time.Unix(math.MaxInt32*1000, 0)
 // newWatch starts the watchdog of a rank's groups. stop ends it.
 func newWatch(w World, kv store.Store, recorder *flight.Recorder, o Options) *watch {
 	d := &watch{
-		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, world: w, log: o.Log, kv: kv, exit: o.exit,
+		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, lags: o.lags, world: w, log: o.Log, kv: kv, exit: o.exit,
 		core: watchdog.Core{Mode: o.ErrorMode}, hookTimeout: o.ShutdownTimeout, recorder: recorder,
 		begun: time.Now(), wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), next: far,
 	}
@@ -94,6 +96,11 @@ func newWatch(w World, kv store.Store, recorder *flight.Recorder, o Options) *wa
 func (d *watch) stop() {
 	d.tell(event{kind: watchdog.Leave})
 	<-d.done
+	for _, g := range d.all() {
+		if g.lags != nil && g.rank == 0 {
+			g.lags.report(d)
+		}
+	}
 	d.cancel()
 	d.wg.Wait()
 	d.recorder.Close()
@@ -140,6 +147,13 @@ func (d *watch) loop() {
 			d.handle(e)
 			if e.kind == watchdog.Leave {
 				return
+			}
+		}
+		if d.lags {
+			for _, g := range d.all() {
+				if g.lags != nil {
+					g.lags.publish(d)
+				}
 			}
 		}
 		d.busy.Store(0)
@@ -246,9 +260,19 @@ func (d *watch) why() error {
 // add puts a group under the watchdog.
 func (d *watch) add(g *group) {
 	g.record = d.recorder.Group(g.name, g.rank, g.size)
+	if d.lags && g.size > 1 {
+		g.lags = &lags{group: g, total: make([]time.Duration, g.size)}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.groups = append(d.groups, g)
+}
+
+// all are the groups under the watchdog.
+func (d *watch) all() []*group {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.groups)
 }
 
 // onShutdown adds a function to run before the process is ended.

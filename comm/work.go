@@ -110,6 +110,9 @@ func (o *observed) Running(at time.Time) {
 func (o *observed) Ended(at time.Time, err error) {
 	o.over.Store(true)
 	o.entry.Ended(at, err != nil)
+	if l := o.group.lags; l != nil && err == nil && o.call.Kind != backend.Send && o.call.Kind != backend.Recv {
+		l.note(o.call.Seq, at.Sub(o.created)-time.Duration(o.running.Load()))
+	}
 	o.group.watch.ended((*Work)(o), err)
 }
 

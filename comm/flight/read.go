@@ -120,9 +120,12 @@ func text(b []byte) string {
 	return strings.ToValidUTF8(string(b), "")
 }
 
+// maxWorld bounds what is believed of a job's size.
+const maxWorld = 1 << 20
+
 // check finds what no recorder writes.
 func (d *Dump) check() error {
-	if d.WorldSize < 1 || d.Rank < 0 || d.Rank >= d.WorldSize {
+	if d.WorldSize < 1 || d.WorldSize > maxWorld || d.Rank < 0 || d.Rank >= d.WorldSize {
 		return fmt.Errorf("flight: a record of rank %d of %d", d.Rank, d.WorldSize)
 	}
 	names := map[string]bool{}

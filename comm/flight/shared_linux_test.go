@@ -63,6 +63,13 @@ func startWorker(t *testing.T, role string, entries int) (*Shared, *exec.Cmd, st
 	if _, err := s.Read(); err != ErrEmpty {
 		t.Errorf("before the worker starts: %v", err)
 	}
+	cmd, said := startIn(t, s, role, entries)
+	return s, cmd, said
+}
+
+// startIn starts a worker that inherits s.
+func startIn(t *testing.T, s *Shared, role string, entries int) (_ *exec.Cmd, said string) {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleVar+"="+role, FDVar+"=3", EntriesVar+"="+strconv.Itoa(entries), "GODDP_JOB_ID=job"+t.Name())
 	cmd.ExtraFiles = []*os.File{s.File()}
@@ -70,6 +77,7 @@ func startWorker(t *testing.T, role string, entries int) (*Shared, *exec.Cmd, st
 	if err != nil {
 		t.Fatal(err)
 	}
+	cmd.Stderr = cmd.Stdout
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -77,14 +85,13 @@ func startWorker(t *testing.T, role string, entries int) (*Shared, *exec.Cmd, st
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	said := ""
 	for lines := bufio.NewScanner(out); lines.Scan(); said += lines.Text() + "\n" {
 		if lines.Text() == "recorded" {
-			return s, cmd, said
+			return cmd, said
 		}
 	}
 	t.Fatalf("the worker ended, having said %q", said)
-	return nil, nil, ""
+	return nil, ""
 }
 
 func checkDump(t *testing.T, d *Dump, err error, pid int) {
@@ -145,6 +152,29 @@ func TestChildDoesNotInherit(t *testing.T) {
 	}
 	d, err := s.Read()
 	checkDump(t, d, err, cmd.Process.Pid)
+}
+
+// TestSeveralProcesses: a worker may be a script that starts several.
+func TestSeveralProcesses(t *testing.T) {
+	s, first, said := startWorker(t, "alone", 5)
+	if strings.Contains(said, "cannot be used") {
+		t.Errorf("the first worker said %q", said)
+	}
+	if _, said = startIn(t, s, "alone", 5); !strings.Contains(said, "another process records into it") {
+		t.Errorf("the second worker said %q", said)
+	}
+	d, err := s.Read()
+	checkDump(t, d, err, first.Process.Pid)
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait()
+	third, said := startIn(t, s, "alone", 5)
+	if strings.Contains(said, "cannot be used") {
+		t.Errorf("after the end of the first, another said %q", said)
+	}
+	d, err = s.Read()
+	checkDump(t, d, err, third.Process.Pid)
 }
 
 func TestInherited(t *testing.T) {

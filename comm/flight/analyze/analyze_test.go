@@ -3,6 +3,7 @@ package analyze
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -299,4 +300,25 @@ func TestRealRecords(t *testing.T) {
 			t.Errorf("the report lacks %q:\n%s", want, report)
 		}
 	}
+}
+
+// FuzzAnalyze judges files that no recorder wrote.
+func FuzzAnalyze(f *testing.F) {
+	f.Add([]byte(`{"version": 1, "rank": 1, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "fate": "is suspended",
+		"groups": [{"name": "default", "rank": 1, "size": 2, "enqueued": 5}],
+		"records": [{"number": 1, "group": "default", "state": "failed", "call": {"kind": "Recv", "seq": 2, "root": 9, "dtype": "int32"}}]}`),
+		[]byte(`{"version": 1, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "reason": "why",
+		"groups": [{"name": "default", "size": 2, "enqueued": 7}, {"name": "other", "size": 1}],
+		"records": [{"number": 7, "group": "default", "state": "running", "queued": "2030-01-01T00:00:00Z", "call": {"kind": "AllReduce", "seq": 7}}]}`))
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		dir := t.TempDir()
+		for i, data := range [][]byte{a, b} {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("rank_%d.json", i)), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if dumps, _ := flight.ReadDir(dir); len(dumps) > 0 && dumps[0].WorldSize < 1000 {
+			checkReport(t, Analyze(dumps))
+		}
+	})
 }
