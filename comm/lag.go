@@ -1,0 +1,140 @@
+package comm
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// lagWindow is how many collectives are judged together.
+const lagWindow = 256
+
+// lagTime bounds the wait for the other ranks' part of a window.
+const lagTime = 10 * time.Second
+
+// lags finds the rank that the others of a group wait for. All leave a
+// collective at about the same time, so who was in it for the shortest time was
+// the last to come. Every rank publishes how long it was in each collective of
+// a window, and rank 0 compares them; no clock is compared with another host's.
+type lags struct {
+	group *group
+	took  [2 * lagWindow]atomic.Int64 // by number of the collective; the window before is being published
+	full  atomic.Uint64               // windows that ended
+
+	published uint64 // the watchdog's loop's: the last window that was published
+
+	// Rank 0's, under the watchdog's lock: for how long each rank held the
+	// others up, in how many collectives.
+	total  []time.Duration
+	judged int
+}
+
+// note records how long a collective took on this rank, from when it ran.
+func (l *lags) note(seq uint64, took time.Duration) {
+	l.took[(seq-1)%uint64(len(l.took))].Store(int64(took))
+	if seq%lagWindow == 0 {
+		l.full.Store(seq / lagWindow)
+		l.group.watch.poke()
+	}
+}
+
+// publish gives the other ranks the window that ended, if one did.
+func (l *lags) publish(d *watch) {
+	window := l.full.Load()
+	if window == l.published {
+		return
+	}
+	l.published = window
+	mine := make([]byte, 0, 8*lagWindow)
+	for i := range uint64(lagWindow) {
+		mine = binary.LittleEndian.AppendUint64(mine, uint64(l.took[((window-1)*lagWindow+i)%uint64(len(l.took))].Load()))
+	}
+	if l.group.rank == 0 {
+		d.wg.Go(func() { l.judge(d, window, mine) })
+		return
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
+	defer cancel()
+	if err := l.group.store.Set(ctx, lagKey(window, l.group.rank), mine); err != nil {
+		d.logf(slog.LevelDebug, "[Rank %d] publishing lags: %v", d.world.Rank, err)
+	}
+}
+
+func lagKey(window uint64, rank int) string { return fmt.Sprintf("lag/%d/%d", window, rank) }
+
+// judge compares the ranks' parts of a window, and logs who held the others up.
+func (l *lags) judge(d *watch, window uint64, mine []byte) {
+	ctx, cancel := context.WithTimeout(d.ctx, lagTime)
+	defer cancel()
+	keys := make([]string, 0, l.group.size-1)
+	for r := 1; r < l.group.size; r++ {
+		keys = append(keys, lagKey(window, r))
+	}
+	parts, err := l.group.store.MultiGet(ctx, keys...)
+	if err != nil {
+		d.logf(slog.LevelDebug, "[Rank %d] comparing lags: %v", d.world.Rank, err)
+		return
+	}
+	for _, k := range keys {
+		if _, err := l.group.store.Delete(ctx, k); err != nil {
+			d.logf(slog.LevelDebug, "[Rank %d] comparing lags: %v", d.world.Rank, err)
+		}
+	}
+	took := [][]byte{mine}
+	for _, p := range parts {
+		if len(p) != len(mine) {
+			d.logf(slog.LevelDebug, "[Rank %d] comparing lags: %d bytes, want %d", d.world.Rank, len(p), len(mine))
+			return
+		}
+		took = append(took, p)
+	}
+	lag, last := compareLags(took)
+	slowest := slices.Index(lag, slices.Max(lag))
+	d.logf(slog.LevelInfo, "[Rank %d] group %s, collectives %d to %d: rank %d came last to %d of %d and held the others up for %.1f ms",
+		d.world.Rank, l.group.name, (window-1)*lagWindow+1, window*lagWindow, slowest, last[slowest], lagWindow, lag[slowest].Seconds()*1e3)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for r, t := range lag {
+		l.total[r] += t
+	}
+	l.judged += lagWindow
+}
+
+// compareLags tells, for each rank, for how long it alone held the others up,
+// and how often it came last, given how long each rank was in each collective,
+// eight bytes each.
+func compareLags(took [][]byte) (lag []time.Duration, last []int) {
+	lag, last = make([]time.Duration, len(took)), make([]int, len(took))
+	for i := 0; i < len(took[0]); i += 8 {
+		latest, shortest, next := 0, int64(math.MaxInt64), int64(math.MaxInt64)
+		for r, t := range took {
+			switch n := int64(binary.LittleEndian.Uint64(t[i:])); {
+			case n < shortest:
+				latest, shortest, next = r, n, shortest
+			case n < next:
+				next = n
+			}
+		}
+		lag[latest] += time.Duration(next - shortest)
+		last[latest]++
+	}
+	return lag, last
+}
+
+// report logs what lags cost the group while it was open.
+func (l *lags) report(d *watch) {
+	d.mu.Lock()
+	total, judged := slices.Clone(l.total), l.judged
+	d.mu.Unlock()
+	if judged == 0 {
+		return
+	}
+	slowest := slices.Index(total, slices.Max(total))
+	d.logf(slog.LevelInfo, "[Rank %d] group %s, %d collectives in %v: rank %d was the slowest and held the others up for %.1f ms",
+		d.world.Rank, l.group.name, judged, time.Since(d.begun).Round(time.Millisecond), slowest, total[slowest].Seconds()*1e3)
+}
