@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/launcher"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
@@ -75,6 +76,9 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 	}
 	if err := o.readEnv(all, lookup); err != nil {
 		return nil, err
+	}
+	if _, err := flight.ReadSettings(lookup); err != nil {
+		return nil, &usageError{err}
 	}
 	o.command = all.Args()
 	switch {
