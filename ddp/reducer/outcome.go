@@ -1,0 +1,162 @@
+package reducer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/profile"
+)
+
+// Finish ends the pass: it starts the reductions that were not, makes the
+// compute stream wait for all as [comm.Work.Wait] does, and returns why the
+// gradients must not be used, where that is known by then. On a device that
+// runs work inline it is, and so it is where this rank lacks a gradient, or
+// where cause is not nil, which is what cut the pass short; the other ranks are
+// told. Else Finish does not wait, and [Reducer.Err] has the outcome: a
+// [*MissingGradientError], or the failure of a reduction, after which the group
+// is broken. A ctx that ends aborts the group: the buckets are in use.
+func (r *Reducer) Finish(ctx context.Context, cause error) error {
+	reduces := r.core.phase == reducing
+	// What the reducer itself could not do is as good a reason to tell the
+	// others: this rank will not apply the step.
+	cause = errors.Join(cause, r.early)
+	actions := r.step(event{kind: finish, failed: cause != nil})
+	r.scale = 1
+	var missing []string
+	for _, a := range actions {
+		if a.kind == lack {
+			missing = append(missing, r.params[a.param].Name)
+		}
+	}
+	if reduces && (len(missing) > 0 || cause != nil) {
+		// Before the flag can be seen, so that who sees it finds the report.
+		if err := r.reports.publish(ctx, missing, cause); err != nil {
+			r.early = errors.Join(r.early, err)
+		}
+	}
+	r.perform(actions, nil)
+	begun, how := time.Now(), (*comm.Work).Wait
+	if r.early != nil {
+		how = (*comm.Work).Sync // who fails may wait, and must not get ahead of those who read its reports
+	}
+	r.err = errors.Join(r.early, r.wait(ctx, how))
+	if reduces && r.err == nil {
+		r.err = r.look()
+	}
+	if r.err == nil && r.Pending() {
+		known, err := r.pending.Done()
+		if !known && err == nil && len(missing) == 0 && cause == nil {
+			return nil
+		}
+		r.err = r.outcome(ctx)
+	}
+	r.settled(begun)
+	return r.err
+}
+
+// look enqueues, behind the reductions, what shows the flags to the host.
+func (r *Reducer) look() error {
+	dev := r.pg.Device()
+	if err := dev.Copy(dev.Compute(), r.seen, r.flags.Buf); err != nil {
+		return err
+	}
+	r.pending = dev.Compute().Mark()
+	return nil
+}
+
+// Pending tells whether Err may have to wait.
+func (r *Reducer) Pending() bool { return r.pending != nil }
+
+// Err is why the gradients of the last pass must not be used; nil when they
+// may be. It waits, where that is not known yet, for the reductions, which have
+// deadlines, and at most the group's timeout for the compute stream to get past
+// them.
+func (r *Reducer) Err() error {
+	if r.Pending() {
+		begun := time.Now()
+		r.err = r.outcome(context.Background())
+		r.settled(begun)
+	}
+	return r.err
+}
+
+// soon is how long a pass's outcome is waited for on the device alone, whose
+// wait is the finer one, before the reductions are asked what holds it up.
+const soon = time.Second
+
+// outcome waits until the outcome of the pass is known. Where it fails to, the
+// group is broken, and seen is left to the copy.
+func (r *Reducer) outcome(ctx context.Context) error {
+	at := r.pending
+	r.pending = nil
+	reach(ctx, at, min(soon, r.pg.Timeout())) // what fails there fails below
+	if err := r.wait(ctx, (*comm.Work).Sync); err != nil {
+		return err
+	}
+	if err := reach(ctx, at, r.pg.Timeout()); err != nil {
+		err = fmt.Errorf("reducer: rank %d: the device did not get past the reductions within %v: %w", r.pg.Rank(), r.pg.Timeout(), err)
+		r.pg.Abort(err)
+		return err
+	}
+	return r.raised(ctx)
+}
+
+// reach waits until e is reached, but not for long.
+func reach(ctx context.Context, e device.Event, most time.Duration) error {
+	if done, err := e.Done(); done || err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, most, comm.ErrTimeout)
+	defer cancel()
+	return e.Sync(ctx)
+}
+
+// settled ends a pass whose outcome is known, after a wait that began then.
+func (r *Reducer) settled(begun time.Time) {
+	if r.trace.On() && len(r.works) > 0 {
+		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(begun), End: profile.At(time.Now())})
+	}
+	clear(r.works)
+	r.works = r.works[:0]
+	if r.err != nil {
+		r.unclean = true
+		r.freshen() // the next pass must not add to this one's
+	}
+}
+
+// wait waits for the pass's reductions in one of a Work's ways. When it returns
+// an error, none of them uses the buckets any more.
+func (r *Reducer) wait(ctx context.Context, how func(*comm.Work, context.Context) error) (err error) {
+	for _, w := range r.works {
+		if err == nil {
+			err = how(w, ctx)
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				r.pg.Abort(context.Cause(ctx))
+			}
+			w.Sync(context.Background()) // soon: the group is broken, all have the same cause
+		}
+	}
+	return err
+}
+
+// raised is the error of the ranks whose flags the host sees raised.
+func (r *Reducer) raised(ctx context.Context) error {
+	flags := r.seen.Host()
+	if !slices.ContainsFunc(flags, func(b byte) bool { return b != 0 }) {
+		return nil
+	}
+	raised, word := make([]bool, r.pg.Size()), r.flags.DType.Size()
+	for at, v := range flags {
+		if v != 0 {
+			raised[at/word] = true
+		}
+	}
+	return r.reports.collect(ctx, raised)
+}
