@@ -32,13 +32,26 @@
 //
 // # Failure
 //
-// Every call has a deadline: Options.Timeout, or its own by
-// [ProcessGroup.With]. A peer that dies is an error on every other rank
-// within seconds: match it with [ErrPeerLost], [ErrTimeout], [ErrAborted]. A
-// call that failed leaves the group broken: all its calls return the first
-// cause from then on, and a new group has to be made. A programming error that
-// one rank can see alone (sizes, types, ranks that do not fit) panics with a
-// [*UsageError] before anything is sent.
+// Every call has a deadline: [Options].Timeout, or its own by
+// [ProcessGroup.With]. A watchdog, one goroutine for all groups of an Init,
+// knows the calls in flight. When a deadline passes it asks all ranks what they
+// are doing, so that the error names who did not come and why, and breaks the
+// group; a peer that dies is an error on every other rank at once. Match it with
+// [ErrPeerLost], [ErrTimeout], [ErrAborted]. A call that failed leaves the group
+// broken: all its calls return the first cause from then on, and a new group has
+// to be made. What else happens is the [ErrorMode]'s: by default the process
+// ends if it does not close the group by itself in a moment, after the functions
+// given to [ProcessGroup.OnShutdown]; with [BlockingWait] it may Init again.
+//
+// Each rank's latest calls are in its flight record (package comm/flight), which
+// a failure writes to a file, and golaunch even where the process cannot.
+// [Options].CheckCalls, or GODDP_DEBUG=DETAIL, compares all ranks' calls before
+// they run; [ProcessGroup.MonitoredBarrier] names who is missing;
+// GODDP_DEBUG=INFO says which rank holds the others up. docs/failures.md is the
+// manual of all that.
+//
+// A programming error that one rank can see alone (sizes, types, ranks that do
+// not fit) panics with a [*UsageError] before anything is sent.
 //
 // # Who owns what
 //
