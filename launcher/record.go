@@ -72,7 +72,7 @@ func (a *agent) dumpDir() string {
 // takeRecords reads what the workers, dead or alive, have recorded: as they are
 // when the attempt fails, before they are stopped. A second call does nothing.
 func (a *agent) takeRecords() {
-	if a.recorded || !a.records.DumpOnFailure {
+	if a.recorded {
 		return
 	}
 	a.recorded = true

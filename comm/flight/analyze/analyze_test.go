@@ -197,7 +197,7 @@ func (s *scenario) call(kind, seq, state string, args map[string]string) error {
 		if err := r.Call.UnmarshalJSON([]byte(call)); err != nil {
 			return err
 		}
-		if r.Call.Kind == backend.Barrier || r.Call.Kind == backend.Group {
+		if r.Call.Kind == backend.Barrier {
 			r.Call.Count, r.Call.DType = 0, device.Invalid
 		}
 		if !r.Call.Kind.Reduces() {
