@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/comm/backend"
@@ -99,6 +101,61 @@ func TestRows(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 	}
+}
+
+// late is a backend on which waiting for the calls of a kind takes a while: for
+// the first one the first of these durations, and so on.
+type late struct {
+	backend.Backend
+	kind  backend.Kind
+	delay *[]time.Duration
+}
+
+func (l late) Start(c *backend.Call) (backend.Task, error) {
+	task, err := l.Backend.Start(c)
+	if err != nil || c.Kind != l.kind {
+		return task, err
+	}
+	delay := (*l.delay)[0]
+	*l.delay = (*l.delay)[1:]
+	return lateTask{task, delay}, nil
+}
+
+type lateTask struct {
+	backend.Task
+	delay time.Duration
+}
+
+func (l lateTask) Sync(ctx context.Context) error {
+	time.Sleep(l.delay)
+	return l.Task.Sync(ctx)
+}
+
+// A time is the mean over the calls of a measurement, the median over the
+// measurements, and the largest over the ranks; warm-up and checks are no part
+// of it.
+func TestTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		delays := [][]time.Duration{
+			{time.Hour, 1 * ms, 3 * ms, 20 * ms, 20 * ms, 3 * ms, 5 * ms, time.Hour}, // means 2, 20, 4
+			{time.Hour, 7 * ms, 7 * ms, 2 * ms, 4 * ms, 1 * ms, 1 * ms, time.Hour},   // means 7, 3, 1
+		}
+		ranks := 0
+		var mu sync.Mutex
+		opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend {
+			mu.Lock()
+			defer mu.Unlock()
+			ranks++
+			return late{b, backend.AllReduce, &delays[ranks-1]}
+		}}
+		cfg := quick(t, "all_reduce")
+		cfg.MinBytes, cfg.Iters, cfg.Warmup, cfg.Repeat = cfg.MaxBytes, 2, 1, 3
+		got := rows(t, 2, opts, cfg)[0]
+		if got.Time != 4000 {
+			t.Errorf("a call takes %v us, want 4000", got.Time)
+		}
+	})
 }
 
 func TestWhatCannotBeRun(t *testing.T) {
