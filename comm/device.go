@@ -46,7 +46,11 @@ func openDevice(w World, log *slog.Logger) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cuda.Open(ordinal, &cuda.Options{AllowTF32: tf32, Log: log})
+	tune, err := flag("GODDP_TUNE_MATMUL")
+	if err != nil {
+		return nil, err
+	}
+	return cuda.Open(ordinal, &cuda.Options{AllowTF32: tf32, TuneMatMul: tune, Log: log})
 }
 
 // flag reads a variable that is 0 or 1, or not set for 0.
