@@ -1,6 +1,7 @@
 package flight
 
 import (
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -136,6 +137,20 @@ func TestWhoseFrames(t *testing.T) {
 		if hidden(f) != test.hidden || isOwn(f) != test.own {
 			t.Errorf("%s in %s: hidden %v, own %v", f.Function, f.File, hidden(f), isOwn(f))
 		}
+	}
+}
+
+// TestOwnFramesAreLeftOut: the innermost ones, not those further out.
+func TestOwnFramesAreLeftOut(t *testing.T) {
+	in := func(f any) uintptr { return reflect.ValueOf(f).Pointer() + 1 }
+	var text [1024]byte
+	writeFrames(text[:], &stack{in(New), in(ReadDir), in(TestWhoseFrames), in(New)})
+	var got []string
+	for _, f := range parseFrames(string(text[:])) {
+		got = append(got, f.Func[strings.LastIndex(f.Func, ".")+1:])
+	}
+	if want := []string{"TestWhoseFrames", "New"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
