@@ -3,7 +3,7 @@ package comm
 import "time"
 
 // OnExit has the watchdog of a group with these options call f instead of
-// os.Exit, and be stuck after heartbeat.
+// os.Exit.
 func OnExit(o *Options, f func(code int)) *Options {
 	o.exit = f
 	return o

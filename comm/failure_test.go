@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/store"
 )
 
 // lockedBuffer is a log that several goroutines write.
@@ -405,4 +406,63 @@ func TestTheSlowestRankIsNamed(t *testing.T) {
 			}
 		}
 	})
+}
+
+// stuckStore is a store that does not answer, and does not look at contexts.
+type stuckStore struct {
+	store.Store
+	until chan struct{}
+}
+
+func (s stuckStore) CompareAndSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error) {
+	<-s.until
+	return s.Store.CompareAndSet(ctx, key, expected, desired)
+}
+
+// A watchdog that is stuck is seen by its monitor, which ends the process if it
+// may.
+func TestAStuckWatchdog(t *testing.T) {
+	for _, monitoring := range []string{"1", "0"} {
+		t.Run("monitoring "+monitoring, func(t *testing.T) {
+			t.Setenv("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "1")
+			t.Setenv("TORCH_NCCL_ENABLE_MONITORING", monitoring)
+			t.Setenv("GODDP_FLIGHT_DIR", t.TempDir())
+			kv, until := store.NewLocal(), make(chan struct{})
+			log, ended := new(lockedBuffer), make(chan int, 2)
+			var wg sync.WaitGroup
+			for r := range 2 {
+				wg.Go(func() {
+					pg, err := comm.Init(t.Context(), comm.OnExit(&comm.Options{
+						World: &comm.World{Rank: r, Size: 2}, Store: stuckStore{kv, until}, Timeout: 20 * time.Second,
+						ErrorMode: comm.CleanUpOnly, Log: slog.New(slog.NewTextHandler(log, nil)),
+					}, func(code int) { ended <- code }))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer pg.Close()
+					if r == 0 {
+						err = pg.With(comm.CallOptions{Timeout: 10 * time.Millisecond}).Barrier().Wait(t.Context())
+						if !errors.Is(err, comm.ErrTimeout) { // in the end, when the store answers
+							t.Error(err)
+						}
+						return
+					}
+					for !strings.Contains(log.String(), "the watchdog got stuck") {
+						time.Sleep(10 * time.Millisecond)
+					}
+					if monitoring == "1" {
+						if code := <-ended; code != 1 {
+							t.Errorf("exit code %d", code)
+						}
+					}
+					close(until)
+				})
+			}
+			wg.Wait()
+			if monitoring == "0" && len(ended) > 0 {
+				t.Error("the process was ended")
+			}
+		})
+	}
 }
