@@ -202,7 +202,7 @@ func (c *call) time(ctx context.Context) (time.Duration, error) {
 	}
 	times := make([]time.Duration, c.Repeat)
 	for i := range times {
-		runtime.GC() // what came before is not to be collected on this round's time
+		runtime.GC()  // what came before is not to be collected on this round's time
 		for range 2 { // a long wait ends late on some rank, a short one does not
 			if err := c.pg.Barrier().Sync(ctx); err != nil {
 				return 0, err
