@@ -34,6 +34,14 @@
 // the [*MissingGradientError] of that pass names the ranks and the parameters on
 // every rank. The group stays usable and the next pass starts afresh.
 //
+// # Gradients that are not finite
+//
+// With Options.CheckNonFinite the compute stream looks at each gradient once it
+// is final, before its bucket is reduced. At the end of the pass, before the last
+// bucket, the host waits for what it found: a rank that has a NaN or an infinity
+// reports and raises its flag as one that lacks a gradient does, and the pass is a
+// [*NonFiniteError] on every rank.
+//
 // # The outcome
 //
 // On a GPU nothing waits for the reductions on the host. The optimizer's kernels

@@ -15,27 +15,38 @@ import (
 // Finish ends the pass: it starts the reductions that were not, makes the
 // compute stream wait for all as [comm.Work.Wait] does, and returns why the
 // gradients must not be used, where that is known by then. On a device that
-// runs work inline it is, and so it is where this rank lacks a gradient, or
-// where cause is not nil, which is what cut the pass short; the other ranks are
-// told. Else Finish does not wait, and [Reducer.Err] has the outcome: a
-// [*MissingGradientError], or the failure of a reduction, after which the group
-// is broken. A ctx that ends aborts the group: the buckets are in use.
+// runs work inline it is, and so it is where this rank lacks a gradient, found
+// one that is not finite, or where cause is not nil, which is what cut the pass
+// short; the other ranks are told. Else Finish does not wait, and [Reducer.Err]
+// has the outcome: a [*MissingGradientError], a [*NonFiniteError], or the failure
+// of a reduction, after which the group is broken. A ctx that ends aborts the
+// group: the buckets are in use.
+//
+// With Options.CheckNonFinite it waits, before it starts the last bucket's
+// reduction, for the device to get through the pass.
 func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	reduces := r.core.phase == reducing
+	mine := report{Missing: Missing{Rank: r.pg.Rank()}}
+	if reduces && r.scan != nil {
+		found, err := r.nonFinite(ctx)
+		mine.NonFinite, r.early = found, errors.Join(r.early, err)
+	}
 	// What the reducer itself could not do is as good a reason to tell the
 	// others: this rank will not apply the step.
-	cause = errors.Join(cause, r.early)
-	actions := r.step(event{kind: finish, failed: cause != nil})
+	if cause = errors.Join(cause, r.early); cause != nil {
+		mine.Cause = cause.Error()
+	}
+	actions := r.step(event{kind: finish, failed: !mine.empty()})
 	r.scale = 1
-	var missing []string
 	for _, a := range actions {
 		if a.kind == lack {
-			missing = append(missing, r.params[a.param].Name)
+			mine.Params = append(mine.Params, r.params[a.param].Name)
 		}
 	}
-	if reduces && (len(missing) > 0 || cause != nil) {
+	told := reduces && !mine.empty()
+	if told {
 		// Before the flag can be seen, so that who sees it finds the report.
-		if err := r.reports.publish(ctx, missing, cause); err != nil {
+		if err := r.reports.publish(ctx, mine); err != nil {
 			r.early = errors.Join(r.early, err)
 		}
 	}
@@ -50,7 +61,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	}
 	if r.err == nil && r.Pending() {
 		known, err := r.pending.Done()
-		if !known && err == nil && len(missing) == 0 && cause == nil {
+		if !known && err == nil && !told {
 			return nil
 		}
 		r.err = r.outcome(ctx)
@@ -82,6 +93,15 @@ func (r *Reducer) Err() error {
 		r.err = r.outcome(context.Background())
 		r.settled(begun)
 	}
+	return r.err
+}
+
+// Reject adds err to the outcome of the pass that was finished last: the
+// gradients must not be used although they were reduced, as every rank has found
+// by itself. It returns the outcome, which it waits for as Err does.
+func (r *Reducer) Reject(err error) error {
+	r.err = errors.Join(r.Err(), err)
+	r.freshen()
 	return r.err
 }
 

@@ -29,6 +29,9 @@ type Options struct {
 	// Prescaled tells that the engine multiplies every gradient by Scale in
 	// its last write of a pass, so that the average needs no pass of its own.
 	Prescaled bool
+	// CheckNonFinite looks for NaN and Inf in the gradients before they are
+	// reduced: see [NonFiniteError]. It may differ between ranks.
+	CheckNonFinite bool
 }
 
 // caps are the buckets' caps in bytes, first to last.
@@ -64,6 +67,7 @@ type Reducer struct {
 	grads   []device.Tensor // by parameter: views of the buckets
 	fresh   []bool          // by parameter: the next write overwrites
 	reports reports
+	scan    *scan // nil where gradients may be anything
 	trace   *profile.Recorder
 
 	scale   float64      // of the pass; 1 outside
@@ -93,7 +97,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, err
 	}
-	if err := verify(ctx, pg, "bucket cap", []string{fmt.Sprint(caps[0], " bytes"), fmt.Sprint(caps[1], " bytes")}); err != nil {
+	if err := Verify(ctx, pg, "bucket cap", []string{fmt.Sprint(caps[0], " bytes"), fmt.Sprint(caps[1], " bytes")}); err != nil {
 		return nil, err
 	}
 	if err := Verify(ctx, pg, "parameter", params); err != nil {
@@ -116,7 +120,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 		r.op = comm.Sum
 	}
 	plan := Assign(params, reversed(len(params)), caps)
-	if err := comm.Agree(ctx, pg, r.allocate(ctx, plan)); err != nil {
+	if err := comm.Agree(ctx, pg, r.allocate(ctx, plan, o)); err != nil {
 		return nil, err
 	}
 	members := make([][]int, len(plan))
@@ -129,7 +133,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 }
 
 // allocate makes what this rank needs of its own.
-func (r *Reducer) allocate(ctx context.Context, plan []Assignment) (err error) {
+func (r *Reducer) allocate(ctx context.Context, plan []Assignment, o Options) (err error) {
 	if r.reports, err = newReports(ctx, r.pg); err != nil {
 		return err
 	}
@@ -139,6 +143,11 @@ func (r *Reducer) allocate(ctx context.Context, plan []Assignment) (err error) {
 			return err
 		}
 		r.buckets = append(r.buckets, b)
+	}
+	if o.CheckNonFinite {
+		if r.scan, err = newScan(r.pg.Device(), len(r.params)); err != nil {
+			return err
+		}
 	}
 	// Now: a driver may wait for the device before it gives such memory, and
 	// later a reduction may hang there.
@@ -227,6 +236,9 @@ func (r *Reducer) Begin(sync bool) {
 		if r.op == comm.Sum {
 			r.scale = 1 / float64(r.pg.Size())
 		}
+		if r.scan != nil {
+			r.early = errors.Join(r.early, r.scan.begin())
+		}
 	}
 	if r.unclean {
 		r.unclean = false
@@ -240,6 +252,10 @@ func (r *Reducer) Ready(i int, at device.Event) {
 	actions, err := r.core.step(event{kind: ready, param: i})
 	if err != nil {
 		panic(fmt.Errorf("reducer: rank %d: parameter %v: %w", r.pg.Rank(), r.params[i], err))
+	}
+	if r.scan != nil && r.core.phase == reducing {
+		r.early = errors.Join(r.early, r.scan.look(i, r.grads[i]))
+		at = r.pg.Device().Compute().Mark()
 	}
 	r.perform(actions, at)
 }

@@ -3,6 +3,7 @@ package reducer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,14 +11,26 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// reports is how ranks tell each other, through the store, what they lacked:
-// the flags in the buckets say who, the reports say what.
+// reports is how ranks tell each other, through the store, what went wrong: the
+// flags in the buckets say who, the reports say what.
 type reports struct {
 	rank  int
 	store store.Store // this reducer's own
 	pass  uint64      // number of the pass among those that reduce
 	mine  []uint64    // passes of this rank's reports that are still there
 }
+
+// report is what a rank says about a pass.
+type report struct {
+	Missing
+	NonFinite *NonFinite `json:",omitempty"`
+}
+
+// empty tells whether there is nothing to say.
+func (r *report) empty() bool { return !r.lacks() && r.NonFinite == nil }
+
+// lacks tells whether the rank's pass was incomplete.
+func (r *report) lacks() bool { return len(r.Params) > 0 || r.Cause != "" }
 
 // reportTimeout bounds the dealings with the store about one pass.
 const reportTimeout = 10 * time.Second
@@ -31,11 +44,11 @@ func newReports(ctx context.Context, pg *comm.ProcessGroup) (reports, error) {
 	return reports{rank: pg.Rank(), store: store.Prefix(pg.Store(), fmt.Sprintf("reducer/%d", n))}, nil
 }
 
-func key(pass uint64, rank int) string { return fmt.Sprintf("missing/%d/%d", pass, rank) }
+func key(pass uint64, rank int) string { return fmt.Sprintf("report/%d/%d", pass, rank) }
 
-// publish says what this rank lacks in this pass. Reports of two passes ago go:
-// all ranks have taken part in the pass between, so they have read them.
-func (r *reports) publish(ctx context.Context, params []string, cause error) error {
+// publish says what went wrong on this rank in this pass. Reports of two passes
+// ago go: all ranks have taken part in the pass between, so they have read them.
+func (r *reports) publish(ctx context.Context, mine report) error {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	for ; len(r.mine) > 0 && r.mine[0]+2 <= r.pass; r.mine = r.mine[1:] {
@@ -43,16 +56,12 @@ func (r *reports) publish(ctx context.Context, params []string, cause error) err
 			return err
 		}
 	}
-	m := Missing{Rank: r.rank, Params: params}
-	if cause != nil {
-		m.Cause = cause.Error()
-	}
-	report, err := json.Marshal(m)
+	text, err := json.Marshal(mine)
 	if err != nil {
 		return err
 	}
 	r.mine = append(r.mine, r.pass)
-	return r.store.Set(ctx, key(r.pass, r.rank), report)
+	return r.store.Set(ctx, key(r.pass, r.rank), text)
 }
 
 // collect reads the reports of the ranks whose flags are raised. A report was
@@ -62,39 +71,51 @@ func (r *reports) publish(ctx context.Context, params []string, cause error) err
 func (r *reports) collect(ctx context.Context, raised []bool) error {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	e := &MissingGradientError{}
-	var silent []Missing
+	var missing, silent []Missing
+	var nonFinite []NonFinite
 	for rank, up := range raised {
 		if !up {
 			continue
 		}
-		m, err := r.read(ctx, rank)
+		theirs, err := r.read(ctx, rank)
 		switch {
 		case err != nil:
-			e.Missing = append(e.Missing, Missing{Rank: rank, Cause: fmt.Sprintf("its report is not to be had: %v", err)})
-		case m == nil:
+			missing = append(missing, Missing{Rank: rank, Cause: fmt.Sprintf("its report is not to be had: %v", err)})
+			continue
+		case theirs == nil:
 			silent = append(silent, Missing{Rank: rank, Cause: "it left no report"})
-		default:
-			e.Missing = append(e.Missing, *m)
+			continue
+		}
+		if theirs.lacks() {
+			missing = append(missing, theirs.Missing)
+		}
+		if theirs.NonFinite != nil {
+			nonFinite = append(nonFinite, *theirs.NonFinite)
 		}
 	}
-	if len(e.Missing) == 0 {
-		e.Missing = silent
+	if len(missing) == 0 && len(nonFinite) == 0 {
+		missing = silent
 	}
-	return e
+	switch {
+	case len(nonFinite) == 0:
+		return &MissingGradientError{missing}
+	case len(missing) == 0:
+		return &NonFiniteError{nonFinite}
+	}
+	return errors.Join(&MissingGradientError{missing}, &NonFiniteError{nonFinite})
 }
 
 // read returns a rank's report of this pass, nil if there is none.
-func (r *reports) read(ctx context.Context, rank int) (*Missing, error) {
+func (r *reports) read(ctx context.Context, rank int) (*report, error) {
 	key := key(r.pass, rank)
 	there, err := r.store.Check(ctx, key)
 	if err != nil || !there {
 		return nil, err
 	}
-	report, err := r.store.Get(ctx, key)
+	text, err := r.store.Get(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	m := &Missing{Rank: rank}
-	return m, json.Unmarshal(report, m)
+	theirs := &report{}
+	return theirs, json.Unmarshal(text, theirs)
 }

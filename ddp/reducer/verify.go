@@ -22,18 +22,13 @@ func (p Param) bytes() int { return p.Shape.Len() * p.DType.Size() }
 func (p Param) String() string { return fmt.Sprintf("%q %v%v", p.Name, p.DType, p.Shape) }
 
 // Verify returns a [*ModelMismatchError] on every rank when the ranks' lists
-// differ in number, name, shape or element type. what is "parameter",
-// "buffer" or the like. All ranks call it.
-func Verify(ctx context.Context, pg *comm.ProcessGroup, what string, params []Param) error {
-	mine := make([]string, len(params))
-	for i, p := range params {
-		mine[i] = p.String()
+// differ in number or in how an element prints: for a Param, its name, shape
+// and element type. what is "parameter", "buffer" or the like. All ranks call it.
+func Verify[T any](ctx context.Context, pg *comm.ProcessGroup, what string, list []T) error {
+	mine := make([]string, len(list))
+	for i, v := range list {
+		mine[i] = fmt.Sprint(v)
 	}
-	return verify(ctx, pg, what, mine)
-}
-
-// verify compares lists of whatever has to be equal.
-func verify(ctx context.Context, pg *comm.ProcessGroup, what string, mine []string) error {
 	sum := sha256.New()
 	for _, s := range mine {
 		fmt.Fprintln(sum, s)

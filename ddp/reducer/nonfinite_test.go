@@ -1,0 +1,142 @@
+package reducer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+)
+
+// Gradients that are not finite on some ranks: every rank learns whose they
+// are, where each bucket is one parameter's and where it is not, and the next
+// pass is as good as ever.
+func TestNonFinite(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(-1)
+	for _, c := range []struct {
+		name  string
+		mb    float64
+		bad   map[int]map[int]float64 // by rank and gradient
+		lacks int                     // a gradient that rank 0 lacks; -1: none
+		want  []NonFinite
+		says  string
+	}{
+		// A bucket each: d, c, b, a.
+		{"the middle bucket", 1e-6, map[int]map[int]float64{1: {2: nan}}, -1,
+			[]NonFinite{{1, 1, "c", 1}}, `parameter "c", in bucket 1, on rank 1: the step`},
+		{"the last bucket", 1e-6, map[int]map[int]float64{2: {0: inf}}, -1, []NonFinite{{2, 3, "a", 1}}, ""},
+		{"several", 1e-6, map[int]map[int]float64{0: {0: inf, 1: nan, 3: nan}, 2: {2: nan}}, -1,
+			[]NonFinite{{0, 0, "d", 3}, {2, 1, "c", 1}}, `"d", in bucket 0, and 2 more on rank 0; of parameter "c", in bucket 1, on rank 2`},
+		// A bucket for each type: d and b, c and a.
+		{"the first in a bucket", 0, map[int]map[int]float64{1: {0: nan, 1: nan, 3: inf}}, -1, []NonFinite{{1, 0, "b", 3}}, ""},
+		{"beside one that is missing", 1e-6, map[int]map[int]float64{1: {2: nan}}, 1, []NonFinite{{1, 1, "c", 1}}, `no gradient in this backward pass for parameter "b" on rank 0`},
+	} {
+		for _, lags := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, lags), func(t *testing.T) {
+				devices := lagging(3)
+				if !lags {
+					devices = []device.Device{cpu.New(nil), cpu.New(nil), cpu.New(nil)}
+				}
+				commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
+					r, err := New(t.Context(), pg, params(), &Options{BucketCapMB: c.mb, Prescaled: true, CheckNonFinite: true})
+					if err != nil {
+						return err
+					}
+					e, rank := engine{pg, r}, pg.Rank()
+					for pass := range 5 {
+						bad := pass == 1 || pass == 2
+						r.Begin(true)
+						for _, i := range []int{3, 2, 1, 0} {
+							r.Zero(i)
+							switch v, is := c.bad[rank][i]; {
+							case bad && is:
+								e.write(i, v)
+							case !bad || rank != 0 || i != c.lacks:
+								e.write(i, float64(rank))
+							}
+						}
+						known := r.Finish(t.Context(), nil)
+						err := r.Err()
+						if !bad {
+							if got, gerr := e.all(2); err != nil || gerr != nil || math.Abs(got-1) > 1e-6 {
+								return fmt.Errorf("pass %d: %w, average %v, %w", pass, err, got, gerr)
+							}
+							continue
+						}
+						var found *NonFiniteError
+						if !errors.As(err, &found) || !reflect.DeepEqual(found.Found, c.want) || !errors.Is(err, device.ErrSkipped) {
+							return fmt.Errorf("pass %d: got %v, want %+v", pass, err, c.want)
+						}
+						if !strings.Contains(err.Error(), c.says) {
+							return fmt.Errorf("pass %d: it says %q, want %q", pass, err, c.says)
+						}
+						mine := len(c.bad[rank]) > 0 || rank == 0 && c.lacks >= 0
+						if (known != nil) != (mine || !lags) {
+							return fmt.Errorf("pass %d: Finish returned %v; this rank's own fault: %v", pass, known, mine)
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// What accumulated without a reduction is found by the pass that reduces it.
+func TestNonFiniteAccumulates(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), &Options{CheckNonFinite: true})
+		if err != nil {
+			return err
+		}
+		e := engine{pg, r}
+		pass := func(sync bool, v float64) error {
+			r.Begin(sync)
+			for i := range 4 {
+				e.write(i, v)
+			}
+			return r.Finish(t.Context(), nil)
+		}
+		if err := pass(false, []float64{1, math.NaN()}[pg.Rank()]); err != nil {
+			return fmt.Errorf("a pass that does not reduce: %w", err)
+		}
+		var found *NonFiniteError
+		if err := pass(true, 1); !errors.As(err, &found) || found.Found[0].Rank != 1 || found.Found[0].Params != 4 {
+			return fmt.Errorf("the pass that reduces: %v", err)
+		}
+		return pass(true, 1)
+	})
+}
+
+// Ranks may differ in whether they look: who does finds its own alone.
+func TestNonFiniteWhereItIsLookedFor(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), &Options{CheckNonFinite: pg.Rank() == 0})
+		if err != nil {
+			return err
+		}
+		e := engine{pg, r}
+		for bad := range 2 {
+			r.Begin(true)
+			for i := range 4 {
+				v := 1.
+				if pg.Rank() == bad {
+					v = math.NaN()
+				}
+				r.Zero(i)
+				e.write(i, v)
+			}
+			err := r.Finish(t.Context(), nil)
+			if found := errors.Is(err, device.ErrSkipped); found != (bad == 0) {
+				return fmt.Errorf("NaN on rank %d: %v", bad, err)
+			}
+		}
+		return nil
+	})
+}

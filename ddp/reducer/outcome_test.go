@@ -1,0 +1,53 @@
+package reducer
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+)
+
+// What an engine rejects is an outcome like others: it is there to be asked for,
+// the next pass adds nothing to this one's gradients, and starts afresh.
+func TestReject(t *testing.T) {
+	for _, lags := range []bool{false, true} {
+		devices := lagging(2)
+		if !lags {
+			devices = []device.Device{cpu.New(nil), cpu.New(nil)}
+		}
+		commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
+			r, err := New(t.Context(), pg, params(), nil)
+			if err != nil {
+				return err
+			}
+			e, unfit := engine{pg, r}, errors.New("unfit")
+			for pass := range 3 {
+				lacks := pass == 1 && pg.Rank() == 0
+				r.Begin(true)
+				for i := range 4 {
+					if i > 0 || !lacks {
+						e.write(i, 1)
+					}
+				}
+				err := r.Finish(t.Context(), nil)
+				if pass == 2 {
+					if got, gerr := e.all(0); err != nil || got != 1 || gerr != nil {
+						return fmt.Errorf("pass %d: %w, average %v, %w", pass, err, got, gerr)
+					}
+					continue
+				}
+				if err := r.Reject(unfit); !errors.Is(err, unfit) || !errors.Is(r.Err(), unfit) || errors.Is(err, device.ErrSkipped) != (pass == 1) {
+					return fmt.Errorf("pass %d: rejected with %v, Err is %v", pass, err, r.Err())
+				}
+				if r.Pending() || !r.Zeroed(0) || !r.Zeroed(3) {
+					return fmt.Errorf("pass %d: pending %v, zeroed %v, %v", pass, r.Pending(), r.Zeroed(0), r.Zeroed(3))
+				}
+			}
+			return nil
+		})
+	}
+}
