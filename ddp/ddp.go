@@ -2,6 +2,7 @@ package ddp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/goddp/goddp/autograd"
@@ -21,19 +22,30 @@ type Options struct {
 	BucketCapMB float64
 	// FirstBucketCapMB is the first bucket's own; 0: as BucketCapMB says.
 	FirstBucketCapMB float64
+
+	// CheckReplicas compares the ranks' parameters at every so many backward
+	// passes that reduce; 1: at each; 0: never. Those that differ are a
+	// [*ReplicaDriftError] from that pass's Backward, on every rank.
+	CheckReplicas int
+	// CheckNonFinite looks for NaN and Inf in the gradients before they are
+	// reduced: a [*reducer.NonFiniteError] on every rank says whose they are.
+	// GODDP_NAN_CHECK=1, or TORCH_NCCL_NAN_CHECK=1, does so too. It need not
+	// be the same on every rank.
+	CheckNonFinite bool
 }
 
 // Model is a module whose gradients are averaged over a process group. It is
 // itself a module. It is driven by one goroutine.
 type Model struct {
-	module  nn.Module
-	pg      *comm.ProcessGroup
-	params  []*nn.Parameter // those that require a gradient
-	reducer *reducer.Reducer
-	noSync  bool
-	within  bool // a backward pass through the model's output
-	trace   *profile.Recorder
-	begun   device.Event // of the backward pass that is traced
+	module   nn.Module
+	pg       *comm.ProcessGroup
+	params   []*nn.Parameter // those that require a gradient
+	reducer  *reducer.Reducer
+	replicas *replicas
+	noSync   bool
+	within   bool // a backward pass through the model's output
+	trace    *profile.Recorder
+	begun    device.Event // of the backward pass that is traced
 }
 
 // New wraps a module. Its parameters are placed on the group's device if they
@@ -53,7 +65,8 @@ func New(module nn.Module, pg *comm.ProcessGroup, opts *Options) (*Model, error)
 }
 
 func (m *Model) init(ctx context.Context, o Options) error {
-	if err := comm.Agree(ctx, m.pg, nn.Place(m.module, m.pg.Device(), 0)); err != nil {
+	scan, err := nanCheck()
+	if err := comm.Agree(ctx, m.pg, errors.Join(err, nn.Place(m.module, m.pg.Device(), 0))); err != nil {
 		return err
 	}
 	var params []reducer.Param
@@ -67,11 +80,19 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	}
 	r, err := reducer.New(ctx, m.pg, params, &reducer.Options{
 		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, Prescaled: true,
+		CheckNonFinite: o.CheckNonFinite || scan,
 	})
 	if err != nil {
 		return err
 	}
 	m.reducer = r
+	m.replicas, err = newReplicas(m.pg, o.CheckReplicas, m.module.Parameters())
+	if err := comm.Agree(ctx, m.pg, err); err != nil {
+		return err
+	}
+	if err := reducer.Verify(ctx, m.pg, "check of replicas", []string{fmt.Sprint("every ", o.CheckReplicas, " passes")}); err != nil {
+		return err
+	}
 	if err := m.syncState(ctx); err != nil {
 		return err
 	}
@@ -140,13 +161,22 @@ func (o *observer) BeginBackward(func(*autograd.Variable) bool) {
 	m.begun = m.mark()
 	m.within = true
 	m.reducer.Begin(!m.noSync)
+	if !m.noSync {
+		m.replicas.begin()
+	}
 }
 
 func (o *observer) EndBackward(err error) error {
 	m := (*Model)(o)
 	m.within = false
 	m.span("backward", m.begun)
-	return m.reducer.Finish(context.Background(), err) // bounded by the reductions' own timeouts
+	ctx := context.Background() // bounded by the calls' own timeouts
+	err = m.reducer.Finish(ctx, err)
+	var drift *ReplicaDriftError
+	if e := m.replicas.end(ctx); e != nil && (err == nil || errors.As(e, &drift)) { // a group that is broken has said so
+		err = m.reducer.Reject(e)
+	}
+	return err
 }
 
 // mark is an event on the compute stream while there is a trace to write.

@@ -48,4 +48,34 @@
 // the optimizer's Step, or, where no optimizer asks, of the next Backward.
 // Models that differ between ranks are a
 // [*reducer.ModelMismatchError] from New.
+//
+// # Checks
+//
+// Two mistakes end no program and spoil its training. Each has a check, which is
+// off unless asked for.
+//
+// Replicas drift apart when one rank changes its parameters otherwise than the
+// others do: an update of its own, memory that lost a bit, a kernel that is not
+// deterministic. Options.CheckReplicas = N hashes all parameters at the start of
+// every N-th backward pass that reduces, gathers the hashes while the pass runs,
+// and compares them at its end. A difference is a [*ReplicaDriftError] from that
+// Backward, on every rank: the ranks that a majority outvotes (of two, none can
+// be told), the first parameter that differs and how many do. It changes nothing,
+// the step is not applied, and the group stays usable: broadcasting the
+// parameters from a rank that is right mends the job. A check reads each byte of
+// the parameters once and gathers 8 bytes for each parameter and rank; on a GPU
+// Backward then waits for the device, at the end of the pass. Buffers are not
+// compared: they are each rank's own, and running statistics differ.
+//
+// A NaN or Inf in one rank's gradient is in every rank's once it is reduced.
+// Options.CheckNonFinite, or GODDP_NAN_CHECK=1 or TORCH_NCCL_NAN_CHECK=1 in the
+// environment, looks at each gradient when it is final and before it is reduced.
+// What is found is a [*reducer.NonFiniteError] on every rank: whose gradients
+// they are, the first bucket and the first parameter in it. No rank applies the
+// step, and the next one trains on. It comes out of Backward and Step as that of
+// a missing gradient does. What accumulated within NoSync is found by the pass
+// that reduces it; a sum that overflows in the reduction itself is not. The check
+// reads each byte of the gradients once more; on a GPU the host waits for the
+// device once in a pass, before the last bucket is reduced, and never between
+// buckets.
 package ddp

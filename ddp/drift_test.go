@@ -1,0 +1,196 @@
+package ddp
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+func TestCompare(t *testing.T) {
+	names := []string{"a", "b", "c"}
+	drift := func(ranks []int, param string, differ int, hashes ...uint64) *ReplicaDriftError {
+		return &ReplicaDriftError{Ranks: ranks, Param: param, Hashes: hashes, Differ: differ, Params: 3}
+	}
+	for _, c := range []struct {
+		name   string
+		hashes []int64 // a line for each rank
+		want   *ReplicaDriftError
+		says   string
+	}{
+		{"equal", []int64{
+			1, 2, 3,
+			1, 2, 3,
+		}, nil, ""},
+		{"one rank alone", []int64{1, 2, 3}, nil, ""},
+		{"two ranks", []int64{
+			1, 2, 3,
+			1, 9, 8,
+		}, drift(nil, "b", 2, 2, 9), "in 2 of 3 parameters: no majority tells which of them is wrong"},
+		{"one of three", []int64{
+			1, 2, 3,
+			1, 2, 3,
+			1, 2, -1,
+		}, drift([]int{2}, "c", 1, 3, 3, 1<<64-1), `rank 2 is at odds with the majority: "c" has the hash 0x0000000000000003 on ranks [0 1], 0xffffffffffffffff on rank 2`},
+		{"rank 0 of three", []int64{
+			5, 6, 7,
+			1, 2, 3,
+			1, 2, 3,
+		}, drift([]int{0}, "a", 3, 5, 1, 1), "rank 0 is at odds"},
+		{"two of three, each elsewhere", []int64{
+			1, 2, 3,
+			1, 9, 3,
+			1, 2, 9,
+		}, drift([]int{1, 2}, "b", 2, 2, 9, 2), "ranks [1 2] are at odds"},
+		{"all three", []int64{
+			1, 2, 3,
+			4, 2, 3,
+			5, 2, 3,
+		}, drift(nil, "a", 1, 1, 4, 5), "no majority"},
+		{"two against two", []int64{
+			1, 2, 3,
+			1, 2, 3,
+			4, 2, 3,
+			4, 2, 3,
+		}, drift(nil, "a", 1, 1, 1, 4, 4), "on ranks [0 1], 0x0000000000000004 on ranks [2 3]"},
+		{"no majority in one, but in another", []int64{
+			1, 2, 3,
+			4, 2, 3,
+			5, 7, 3,
+		}, drift([]int{2}, "a", 2, 1, 4, 5), "rank 2 is at odds"},
+	} {
+		got := compare(c.hashes, names)
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
+		} else if got != nil && !strings.Contains(got.Error(), c.says) {
+			t.Errorf("%s: it says %q, want %q", c.name, got, c.says)
+		}
+	}
+}
+
+// Of many ranks the message names a few.
+func TestDriftOfManyRanks(t *testing.T) {
+	var same, all []int64
+	for rank := range int64(64) {
+		same = append(same, min(rank, 1))
+		all = append(all, rank)
+	}
+	if got := compare(same, []string{"w"}).Error(); !strings.Contains(got, "rank 0 is at odds") || !strings.Contains(got, "on 63 ranks") {
+		t.Errorf("one of many: %s", got)
+	}
+	if got := compare(all, []string{"w"}).Error(); !strings.HasSuffix(got, "on rank 7, 56 more") {
+		t.Errorf("all of many: %s", got)
+	}
+}
+
+// A bit of one rank's parameter changes: every rank says in the next pass that
+// is checked which rank and which parameter, applies nothing of it, and goes on
+// when it is mended.
+func TestReplicaDrift(t *testing.T) {
+	const every, odd = 2, 1
+	for _, ranks := range []int{2, 3} {
+		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
+			onBoth(t, ranks, func(pg *comm.ProcessGroup, lags bool) error {
+				net := mlp(4, device.Float64)
+				model, err := New(net, pg, &Options{CheckReplicas: every, BucketCapMB: 1e-5})
+				if err != nil {
+					return err
+				}
+				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+				x := samples(pg.Device(), 1, 2*ranks, 4, pg.Rank(), ranks)
+				backward := func() error {
+					y := autograd.Zeros(pg.Device(), device.Float64, 2, 4)
+					return nn.MSELoss(model.Forward(x), y).Backward()
+				}
+				for pass := 1; pass <= 6; pass++ {
+					switch {
+					case pass == 3 && pg.Rank() == odd: // which is not checked
+						for _, i := range []int{2, 4} {
+							model.Parameters()[i].Var().Tensor().Buf.Host()[5] ^= 1
+						}
+					case pass == 5:
+						if err := model.syncState(t.Context()); err != nil {
+							return err
+						}
+					}
+					if err := model.NoSync(backward); err != nil { // does not count
+						return err
+					}
+					before := string(parameterBytes(model.Parameters()))
+					err := backward()
+					serr := opt.Step()
+					after := string(parameterBytes(model.Parameters()))
+					opt.ZeroGrad()
+					if pass != 4 {
+						if err := errors.Join(err, serr); err != nil || before == after {
+							return fmt.Errorf("pass %d: %w, changed: %v", pass, err, before != after)
+						}
+						continue
+					}
+					for _, err := range []error{err, serr} {
+						var d *ReplicaDriftError
+						if !errors.As(err, &d) {
+							return fmt.Errorf("pass %d: got %v, want a ReplicaDriftError", pass, err)
+						}
+						named := len(d.Ranks) == 1 && d.Ranks[0] == odd
+						if ranks == 2 {
+							named = len(d.Ranks) == 0
+						}
+						if !named || d.Pass != 4 || d.Param != "2.weight" || d.Differ != 2 || d.Params != 6 || len(d.Hashes) != ranks || d.Hashes[0] == d.Hashes[odd] {
+							return fmt.Errorf("pass %d: %+v", pass, d)
+						}
+					}
+					if before != after {
+						return fmt.Errorf("pass %d was applied", pass)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// A pass that is checked may fail for other reasons too; all of them are told.
+func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
+	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+		skip := pg.Rank() == 0
+		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
+		model, err := New(m, pg, &Options{CheckReplicas: 1})
+		if err != nil {
+			return err
+		}
+		if pg.Rank() == 2 {
+			m.a.Var().Tensor().Buf.Host()[0] ^= 1
+		}
+		err = model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+		for _, want := range []string{`"second" on rank 0`, "rank 2 is at odds with the majority"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				return fmt.Errorf("got %v, want %s", err, want)
+			}
+		}
+		return nil
+	})
+}
+
+func TestReplicaChecksAreAgreedOn(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		_, err := New(times{w}, pg, &Options{CheckReplicas: 1 + pg.Rank()})
+		if err == nil || !strings.Contains(err.Error(), "check of replicas 0 is every 2 passes on rank 1, every 1 passes on rank 0") {
+			return fmt.Errorf("different numbers: %v", err)
+		}
+		_, err = New(times{w}, pg, &Options{CheckReplicas: -pg.Rank()})
+		if err == nil || !strings.Contains(err.Error(), "rank 1: CheckReplicas is -1") {
+			return fmt.Errorf("a bad number: %v", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,120 @@
+package ddp
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// poisoned computes a·x + b·v + c·x: v is b's gradient.
+type poisoned struct {
+	a, b, c *nn.Parameter
+	v       *float32
+}
+
+func (m poisoned) Forward(x *autograd.Variable) *autograd.Variable {
+	v := autograd.Scalar(x.Device(), *m.v)
+	return autograd.Add(autograd.Add(autograd.Mul(m.a.Var(), x), autograd.Mul(m.b.Var(), v)), autograd.Mul(m.c.Var(), x))
+}
+
+func (m poisoned) Parameters() []*nn.Parameter { return []*nn.Parameter{m.a, m.b, m.c} }
+
+// A NaN that one rank makes in the middle bucket, at once or in a pass that
+// does not reduce: every rank is told whose it is, nothing is applied, and the
+// next pass trains on.
+func TestNonFiniteGradient(t *testing.T) {
+	const ranks, bad = 3, 1
+	for _, by := range []string{"option", "GODDP_NAN_CHECK", "TORCH_NCCL_NAN_CHECK"} {
+		t.Run(by, func(t *testing.T) {
+			opts := &Options{BucketCapMB: 1e-6, CheckNonFinite: by == "option"}
+			if by != "option" {
+				t.Setenv(by, "1")
+			}
+			onBoth(t, ranks, func(pg *comm.ProcessGroup, lags bool) error {
+				dev := pg.Device()
+				parameter := func(name string) *nn.Parameter { return nn.NewParameter(name, autograd.Scalar(dev, 10)) }
+				v := float32(1)
+				m := poisoned{parameter("a"), parameter("b"), parameter("c"), &v}
+				model, err := New(m, pg, opts)
+				if err != nil {
+					return err
+				}
+				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+				backward := func(poison bool) error {
+					v = 1
+					if poison && pg.Rank() == bad {
+						v = float32(math.NaN())
+					}
+					return model.Forward(autograd.Scalar(dev, 1)).Backward()
+				}
+				want := float32(10)
+				for step := range 6 {
+					inner, outer := step == 2, step == 1 || step == 4
+					if err := model.NoSync(func() error { return backward(inner) }); err != nil {
+						return fmt.Errorf("step %d: without synchronisation: %w", step, err)
+					}
+					err := backward(outer)
+					serr := opt.Step()
+					opt.ZeroGrad()
+					if !inner && !outer {
+						want -= 2 // two passes of gradient 1
+						if err := errors.Join(err, serr); err != nil {
+							return fmt.Errorf("step %d: %w", step, err)
+						}
+					} else {
+						told := []error{err, serr}
+						if lags && pg.Rank() != bad {
+							if err != nil {
+								return fmt.Errorf("step %d: Backward knows already: %w", step, err)
+							}
+							told = told[1:]
+						}
+						for _, err := range told {
+							var found *reducer.NonFiniteError
+							if !errors.As(err, &found) || len(found.Found) != 1 || found.Found[0] != (reducer.NonFinite{Rank: bad, Bucket: 1, Param: "b", Params: 1}) {
+								return fmt.Errorf("step %d: got %v, want \"b\" of rank %d", step, err, bad)
+							}
+						}
+					}
+					for _, p := range model.Parameters() {
+						if got := p.Var().Item(); got != float64(want) {
+							return fmt.Errorf("step %d: %s is %v, want %v", step, p.Name(), got, want)
+						}
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// A setting that makes no sense on one rank fails New on all of them.
+func TestNanCheckSettings(t *testing.T) {
+	t.Setenv("GODDP_NAN_CHECK", "perhaps")
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		_, err := New(times{nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))}, pg, nil)
+		if err == nil || !strings.Contains(err.Error(), `GODDP_NAN_CHECK is "perhaps", neither 0 nor 1`) {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+	for _, c := range []struct {
+		ours, theirs string
+		want         bool
+	}{{"", "", false}, {"", "1", true}, {"0", "1", false}, {"1", "", true}, {"true", "0", true}} {
+		t.Setenv("GODDP_NAN_CHECK", c.ours)
+		t.Setenv("TORCH_NCCL_NAN_CHECK", c.theirs)
+		if on, err := nanCheck(); on != c.want || err != nil {
+			t.Errorf("%+v: %v, %v", c, on, err)
+		}
+	}
+}
