@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -79,6 +80,8 @@ func (d *watch) do(a watchdog.Action, because watchdog.Event) {
 		d.wg.Go(func() { d.compare() })
 	case watchdog.Record:
 		d.bounded(recordTime, "writing the flight record", d.record)
+	case watchdog.Report:
+		d.bounded(recordTime, "writing the error file", d.errorFile)
 	case watchdog.Publish:
 		if d.first.Asks {
 			d.publish(d.recorder.Dump())
@@ -107,12 +110,26 @@ func (d *watch) say(because watchdog.Event) {
 	if d.report == nil {
 		return
 	}
-	for _, f := range d.report.Findings {
-		for _, line := range f.Details {
-			d.logf(slog.LevelError, "[Rank %d]   %s", rank, line)
-		}
-		d.logf(slog.LevelError, "[Rank %d]   What to do: %s", rank, f.Kind.Advice())
+	for line := range strings.Lines(d.report.String()) {
+		d.logf(slog.LevelError, "[Rank %d]   %s", rank, strings.TrimSuffix(line, "\n"))
 	}
+}
+
+// errorFile tells the launcher why the process is about to end. A rank that
+// was told of another's failure is only an echo of it.
+func (d *watch) errorFile() error {
+	if d.mode != AsyncErrorHandling {
+		return nil
+	}
+	cause := d.reason()
+	var lost *PeerLostError
+	switch {
+	case errors.As(cause, &lost):
+		return writeErrorFile(cause.Error(), "", &lost.Peer)
+	case d.overdue == nil && d.first.Text != "":
+		return writeErrorFile(cause.Error(), "", &d.first.Rank)
+	}
+	return writeErrorFile(cause.Error(), "", nil)
 }
 
 // reason is the failure as this rank knows it by now.
@@ -142,7 +159,7 @@ func (d *watch) lateness() error {
 		late.Waiting = absent(w, d.dumped)
 	}
 	if d.report != nil && len(d.report.Findings) > 0 {
-		late.Diagnosis = strings.TrimSuffix(d.report.Findings[0].Summary, ".")
+		late.Diagnosis = d.report.Findings[0].Summary
 	}
 	return &backend.CallError{Rank: w.group.rank, Call: w.call.Fingerprint(), Name: w.call.Name, Err: late}
 }

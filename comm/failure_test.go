@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/launcher"
 	"github.com/goddp/goddp/store"
 )
 
@@ -429,6 +431,7 @@ func TestAStuckWatchdog(t *testing.T) {
 			t.Setenv("GODDP_FLIGHT_DIR", t.TempDir())
 			kv, until := store.NewLocal(), make(chan struct{})
 			log, ended := new(lockedBuffer), make(chan int, 2)
+			late := make(chan struct{})
 			var wg sync.WaitGroup
 			for r := range 2 {
 				wg.Go(func() {
@@ -442,6 +445,7 @@ func TestAStuckWatchdog(t *testing.T) {
 					}
 					defer pg.Close()
 					if r == 0 {
+						defer close(late)
 						err = pg.With(comm.CallOptions{Timeout: 10 * time.Millisecond}).Barrier().Wait(t.Context())
 						if !errors.Is(err, comm.ErrTimeout) { // in the end, when the store answers
 							t.Error(err)
@@ -457,6 +461,7 @@ func TestAStuckWatchdog(t *testing.T) {
 						}
 					}
 					close(until)
+					<-late
 				})
 			}
 			wg.Wait()
@@ -464,5 +469,22 @@ func TestAStuckWatchdog(t *testing.T) {
 				t.Error("the process was ended")
 			}
 		})
+	}
+}
+
+// The launcher's report is about the rank whose call was overdue, not about one
+// that was told, and says who was waited for.
+func TestTheLauncherReportsADeadline(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var out, errs lockedBuffer
+	_, err := launcher.Run(t.Context(), &launcher.Config{
+		Args: []string{os.Args[0]}, Workers: 3, Env: append(os.Environ(), workerMode+"=deaf", "GODDP_FLIGHT_DIR="+t.TempDir()), Stdout: &out, Stderr: &errs,
+	})
+	var failure *launcher.FailureError
+	if !errors.As(err, &failure) {
+		t.Fatalf("got %v", err)
+	}
+	if failure.Root.Rank != 0 || !strings.Contains(err.Error(), "rank 1 is behind") {
+		t.Errorf("blamed rank %d: %v\n%s", failure.Root.Rank, err, &errs)
 	}
 }

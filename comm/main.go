@@ -38,7 +38,7 @@ func run(train func(context.Context) error) int {
 	}()
 	defer func() {
 		if p := recover(); p != nil {
-			writeErrorFile(fmt.Sprintf("panic: %v", p), string(debug.Stack()), nil)
+			report(fmt.Sprintf("panic: %v", p), string(debug.Stack()), nil)
 			panic(p)
 		}
 	}()
@@ -47,7 +47,12 @@ func run(train func(context.Context) error) int {
 		return 0
 	}
 	fmt.Fprintf(os.Stderr, "error: %v\n", err)
-	writeErrorFile(err.Error(), "", err)
+	var lost *PeerLostError
+	if errors.As(err, &lost) {
+		report(err.Error(), "", &lost.Peer)
+	} else {
+		report(err.Error(), "", nil)
+	}
 	var sig *SignalError
 	if errors.As(context.Cause(ctx), &sig) {
 		if n, ok := sig.Signal.(syscall.Signal); ok {
@@ -62,24 +67,30 @@ type SignalError struct{ Signal os.Signal }
 
 func (e *SignalError) Error() string { return "signal: " + e.Signal.String() }
 
-// writeErrorFile tells the launcher what went wrong, in torchelastic's format.
-// A rank that failed because it lost another says which: it is not the cause.
-func writeErrorFile(message, stack string, err error) {
+// report tells the launcher what went wrong, and whoever reads its output if
+// that fails.
+func report(message, stack string, echo *int) {
+	if err := writeErrorFile(message, stack, echo); err != nil {
+		fmt.Fprintf(os.Stderr, "writing the error file: %v\n", err)
+	}
+}
+
+// writeErrorFile tells the launcher what went wrong, in torchelastic's format,
+// if it asks. A rank that failed because it lost another, echo, says which: it is
+// not the cause.
+func writeErrorFile(message, stack string, echo *int) error {
 	path := os.Getenv("TORCHELASTIC_ERROR_FILE")
 	if path == "" {
-		return
+		return nil
 	}
 	now := float64(time.Now().UnixMicro()) / 1e6
 	info := map[string]string{"py_callstack": stack, "timestamp": strconv.FormatFloat(now, 'f', 6, 64)}
-	var lost *PeerLostError
-	if errors.As(err, &lost) {
-		info["lost_rank"] = strconv.Itoa(lost.Peer)
+	if echo != nil {
+		info["lost_rank"] = strconv.Itoa(*echo)
 	}
 	content, err := json.Marshal(map[string]any{"message": map[string]any{"message": message, "extraInfo": info}})
-	if err == nil {
-		err = os.WriteFile(path, content, 0o644)
-	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "writing the error file: %v\n", err)
+		return err
 	}
+	return os.WriteFile(path, content, 0o644)
 }

@@ -154,6 +154,7 @@ func TestWorldUnderTheLauncher(t *testing.T) {
 
 // The rank that failed is the cause, not those that lost it.
 func TestTheLauncherBlamesTheCause(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
 	for range 3 {
 		var out, errs bytes.Buffer
 		_, err := launcher.Run(t.Context(), &launcher.Config{

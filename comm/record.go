@@ -26,14 +26,9 @@ func (w World) identity() flight.Identity {
 	}
 }
 
-// record writes down why the rank fails: the flight record, to a file, and, if
-// the process is about to end, the error file.
+// record writes this rank's flight record to a file.
 func (d *watch) record() error {
-	cause := d.reason()
-	d.recorder.Reason(cause.Error())
-	if d.mode == AsyncErrorHandling {
-		writeErrorFile(cause.Error(), "", cause)
-	}
+	d.recorder.Reason(d.reason().Error())
 	dump := d.recorder.Dump()
 	if dump == nil || d.dumps == nil {
 		return nil

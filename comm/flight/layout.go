@@ -2,6 +2,7 @@ package flight
 
 import (
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 	"unsafe"
 )
@@ -90,14 +91,18 @@ type entry struct {
 
 const entryWords = unsafe.Sizeof(entry{}) / 8
 
-// sum is the check of an entry, never 0.
+// sum is the check of an entry, never 0. Its two halves are multiplied side by
+// side.
 func (e *entry) sum() uint64 {
 	const factor = 0x9e3779b97f4a7c15
-	h := uint64(factor)
-	for _, w := range (*[entryWords]uint64)(unsafe.Pointer(e)) {
-		h = h*factor + w
+	words := (*[entryWords]uint64)(unsafe.Pointer(e))
+	a, b := uint64(factor), uint64(0)
+	for i := 1; i < len(words); i += 2 {
+		a = a*factor + words[i-1]
+		b = b*factor + words[i]
 	}
-	return h | 1
+	a = a*factor + words[len(words)-1]
+	return a ^ bits.RotateLeft64(b, 32) | 1
 }
 
 // read returns a slot's entry, or false if there is none or it is being

@@ -43,7 +43,8 @@ const (
 	Say      Action = iota // log what happened
 	Announce               // tell the other ranks, and say who was first
 	Gather                 // ask for their records; Gathered or Broke follows
-	Record                 // write down this rank's record and the error file
+	Record                 // write down this rank's flight record
+	Report                 // write the error file, for the launcher
 	Publish                // give this rank's record to who asked for it
 	Await                  // wait for the group to break; Broke or Waited follows
 	Abort                  // break the groups, with the cause
@@ -51,7 +52,7 @@ const (
 )
 
 func (a Action) String() string {
-	return [...]string{"say", "announce", "gather", "record", "publish", "await", "abort", "end"}[a]
+	return [...]string{"say", "announce", "gather", "record", "report", "publish", "await", "abort", "end"}[a]
 }
 
 // Core is the state of one rank. Its zero value, but for Mode, is a rank that
@@ -97,7 +98,7 @@ func (c *Core) Step(e Event) []Action {
 			c.state = gathering
 			return []Action{Say, Announce, Gather}
 		case Broke:
-			return c.act(Say, Announce, Record, Abort)
+			return c.act(Say, Announce, Record, Report, Abort)
 		case Told:
 			c.state = awaiting
 			return []Action{Record, Publish, Await}
@@ -105,14 +106,14 @@ func (c *Core) Step(e Event) []Action {
 	case gathering:
 		switch e {
 		case Gathered, Broke:
-			return c.act(Say, Record, Abort)
+			return c.act(Say, Record, Report, Abort)
 		case Overdue, Told: // of the same failure
 			return nil
 		}
 	case awaiting:
 		switch e {
 		case Broke, Waited:
-			return c.act(Say, Abort)
+			return c.act(Say, Report, Abort)
 		case Overdue, Told:
 			return nil
 		}

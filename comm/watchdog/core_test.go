@@ -46,8 +46,9 @@ func TestEveryFailureEnds(t *testing.T) {
 	var try func(c Core, trail []Event, did []Action)
 	try = func(c Core, trail []Event, did []Action) {
 		if slices.Contains(did, Abort) {
-			if !slices.Contains(did[:slices.Index(did, Abort)], Record) {
-				t.Errorf("%v: %v aborts before it records", trail, did)
+			before := did[:slices.Index(did, Abort)]
+			if !slices.Contains(before, Record) || !slices.Contains(before, Report) {
+				t.Errorf("%v: %v aborts before it records and reports", trail, did)
 			}
 			if !c.Over() || slices.Contains(did, End) != (c.Mode == Async) {
 				t.Errorf("%v: %v", trail, did)

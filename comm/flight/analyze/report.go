@@ -57,6 +57,9 @@ func (r *Report) String() string {
 		for _, d := range f.Details {
 			fmt.Fprintf(&b, "  %s\n", d)
 		}
+		if i+1 == len(r.Findings) || r.Findings[i+1].Kind != f.Kind {
+			fmt.Fprintf(&b, "  What to do: %s\n", f.Kind.Advice())
+		}
 	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "Note: %s.\n", n)
