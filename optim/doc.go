@@ -26,5 +26,13 @@
 // torn step, in which some parameters may be updated and others not: Step then
 // returns a [*TornError], now and on every further call, until the program has
 // restored a whole state and says so. The optimizer counts the steps that it
-// committed, which is what ranks agree on when they recover.
+// committed, which is what ranks agree on when they recover (ddp.Recover).
+//
+// Other goroutines may ask how far it is, and whether the state is whole, such
+// as a function that saves it before a process ends for a failure:
+//
+//	pg.OnShutdown(func(ctx context.Context, cause error) {
+//		steps, whole := opt.Committed()
+//		log.Printf("%v after %d steps; worth saving: %t", cause, steps, whole)
+//	})
 package optim

@@ -59,13 +59,14 @@ type SGDGroup struct {
 	SGDOptions
 }
 
-// SGD is stochastic gradient descent.
+// SGD is stochastic gradient descent. It is driven by one goroutine; others may
+// ask for what it has [SGD.Committed].
 type SGD struct {
 	groups []*SGDGroup
 	slots  []*slot
 	ready  []*slot // of the step: those with a gradient
-	steps  int
-	torn   error
+	torn   error   // what Step returns until the state is restored
+	progress
 }
 
 // slot is one parameter and what SGD knows of it.
@@ -130,12 +131,14 @@ func (o *SGD) Step() error {
 	if len(ready) == 0 {
 		return nil
 	}
+	o.set(o.steps, true)
 	updated, err := update(ready)
 	if err == nil {
 		updated, err = 0, outcome(ready)
 	}
 	switch {
 	case errors.Is(err, device.ErrSkipped):
+		o.set(o.steps, false)
 		return fmt.Errorf("optim: step %d: %w", o.steps+1, err)
 	case err != nil:
 		o.torn = &TornError{Step: o.steps + 1, Updated: updated, Params: len(ready), Err: err}
@@ -144,7 +147,7 @@ func (o *SGD) Step() error {
 	for _, s := range ready {
 		s.first = s.first && s.group.Momentum == 0
 	}
-	o.steps++
+	o.set(o.steps+1, false)
 	return nil
 }
 

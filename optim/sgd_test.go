@@ -56,6 +56,12 @@ func near(t *testing.T, what string, got, want []float64) {
 	}
 }
 
+// steps is how many steps opt committed.
+func steps(opt *optim.SGD) int {
+	n, _ := opt.Committed()
+	return n
+}
+
 // golden is what testdata/sgd.py wrote.
 type golden struct {
 	LR       float64
@@ -112,8 +118,8 @@ func TestParityWithPyTorch(t *testing.T) {
 						near(t, fmt.Sprintf("parameter %d after step %d", k, step), read(t, p.Var()), v.After[step][k])
 					}
 				}
-				if opt.Steps() != len(g.Grads) {
-					t.Errorf("%d steps committed, want %d", opt.Steps(), len(g.Grads))
+				if steps(opt) != len(g.Grads) {
+					t.Errorf("%d steps committed, want %d", steps(opt), len(g.Grads))
 				}
 			})
 		}
@@ -138,7 +144,7 @@ func restarted(t *testing.T, opt *optim.SGD, params []*nn.Parameter, opts optim.
 		}
 		copy(device.Elements[float64](to[i].Var().Tensor()), read(t, b.Var()))
 	}
-	again.Restored(opt.Steps())
+	again.Restored(steps(opt))
 	return again
 }
 
@@ -171,6 +177,7 @@ type owner struct {
 	t, skip device.Tensor
 	pending bool // Err was not asked
 	err     error
+	onErr   func() // unless nil, Err calls it
 }
 
 func (o *owner) Fresh() bool         { return true }
@@ -179,7 +186,13 @@ func (o *owner) Scale() float64      { return 1 }
 func (o *owner) Ready(device.Event)  {}
 func (o *owner) Zero()               {}
 func (o *owner) Pending() bool       { return o.pending }
-func (o *owner) Err() error          { o.pending = false; return o.err }
+func (o *owner) Err() error {
+	o.pending = false
+	if o.onErr != nil {
+		o.onErr()
+	}
+	return o.err
+}
 func (o *owner) Skip() device.Tensor { return o.skip }
 
 // An error of one gradient keeps all parameters as they are; a flag on the
@@ -200,8 +213,8 @@ func TestGradientsThatMustNotBeUsed(t *testing.T) {
 	if err := opt.Step(); !errors.Is(err, o.err) {
 		t.Errorf("Step returned %v, want %v", err, o.err)
 	}
-	if a.Item() != 1 || b.Item() != 1 || opt.Steps() != 0 {
-		t.Errorf("a %v, b %v after %d steps; want nothing changed", a.Item(), b.Item(), opt.Steps())
+	if a.Item() != 1 || b.Item() != 1 || steps(opt) != 0 {
+		t.Errorf("a %v, b %v after %d steps; want nothing changed", a.Item(), b.Item(), steps(opt))
 	}
 
 	o.err, flag[0] = nil, 2
@@ -211,7 +224,7 @@ func TestGradientsThatMustNotBeUsed(t *testing.T) {
 	if a.Item() != 0 || b.Item() != 1 {
 		t.Errorf("a %v, b %v; want the flag to keep b alone", a.Item(), b.Item())
 	}
-	if p := optim.NewSGD([]*nn.Parameter{parameter(dev, "c", []float64{1})}, optim.SGDOptions{LR: 1}); p.Step() != nil || p.Steps() != 0 {
+	if p := optim.NewSGD([]*nn.Parameter{parameter(dev, "c", []float64{1})}, optim.SGDOptions{LR: 1}); p.Step() != nil || steps(p) != 0 {
 		t.Error("a step without any gradient is committed")
 	}
 }
@@ -279,15 +292,15 @@ func TestPendingOutcomes(t *testing.T) {
 				case !errors.Is(err, owners[0].err) || errors.As(err, &torn) != (bad && c.torn):
 					t.Fatalf("step %d: got %v, want %v, torn: %v", step, err, owners[0].err, c.torn)
 				case bad && c.torn:
-					if again := opt.Step(); again != err || opt.Steps() != 0 {
-						t.Errorf("after a torn step: %v, %d steps", again, opt.Steps())
+					if again := opt.Step(); again != err || steps(opt) != 0 {
+						t.Errorf("after a torn step: %v, %d steps", again, steps(opt))
 					}
 					return
 				case !bad:
 					good++
 				}
-				if owners[0].pending || opt.Steps() != good {
-					t.Errorf("step %d: the outcome was not asked for, or %d steps are committed, want %d", step, opt.Steps(), good)
+				if owners[0].pending || steps(opt) != good {
+					t.Errorf("step %d: the outcome was not asked for, or %d steps are committed, want %d", step, steps(opt), good)
 				}
 				for _, p := range params {
 					if got := p.Item(); good < len(values) && got != values[good] {
@@ -351,12 +364,60 @@ func TestTornStep(t *testing.T) {
 		}
 		dev.left = 2 // the device may have come back; the parameters have not
 	}
-	if opt.Steps() != 1 {
-		t.Errorf("%d steps committed, want 1", opt.Steps())
+	committed := func(steps int, whole bool) {
+		t.Helper()
+		if n, w := opt.Committed(); n != steps || w != whole {
+			t.Errorf("%d steps committed, whole: %v; want %d, %v", n, w, steps, whole)
+		}
 	}
+	committed(1, false)
 	opt.Restored(1)
-	if err := opt.Step(); err != nil || opt.Steps() != 2 {
-		t.Errorf("after restoring: %v, %d steps", err, opt.Steps())
+	committed(1, true)
+	if err := opt.Step(); err != nil {
+		t.Errorf("after restoring: %v", err)
+	}
+	committed(2, true)
+	opt.Restoring()
+	committed(2, false)
+	var torn *optim.TornError
+	if err := opt.Step(); err == nil || errors.As(err, &torn) {
+		t.Errorf("while the state is being restored, Step returned %v", err)
+	}
+	opt.Restored(5)
+	committed(5, true)
+}
+
+// A step that is on its way is not whole, for whoever asks meanwhile, and whole
+// again when it was committed, or skipped.
+func TestCommittedIsAskedDuringAStep(t *testing.T) {
+	dev := newDevice(t)
+	flags := []byte{0}
+	p := parameter(dev, "p", []float64{1})
+	o := &owner{t: device.HostTensor([]float64{1}, device.Invalid), skip: device.HostTensor(flags, device.Invalid)}
+	p.Var().SetGradSink(o)
+	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 1})
+	for i, c := range []struct {
+		err   error
+		steps int
+	}{{nil, 1}, {skipped{}, 1}, {nil, 2}} {
+		before, _ := opt.Committed()
+		o.pending, o.err = true, c.err
+		asked := false
+		o.onErr = func() {
+			ended := make(chan struct{})
+			go func() { // as a watchdog does
+				defer close(ended)
+				if n, whole := opt.Committed(); n != before || whole {
+					t.Errorf("within step %d: %d committed, whole: %v", i, n, whole)
+				}
+			}()
+			<-ended
+			asked = true
+		}
+		err := opt.Step()
+		if n, whole := opt.Committed(); !errors.Is(err, c.err) || !asked || n != c.steps || !whole {
+			t.Errorf("step %d: %v, asked: %v, then %d committed, whole: %v; want %d", i, err, asked, n, whole, c.steps)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package optim
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/goddp/goddp/nn"
 )
@@ -22,8 +23,30 @@ func (e *TornError) Error() string {
 
 func (e *TornError) Unwrap() error { return e.Err }
 
-// Steps is how many steps were committed.
-func (o *SGD) Steps() int { return o.steps }
+// progress is how far an optimizer is. The goroutine that drives it writes it,
+// under mu, for others to read.
+type progress struct {
+	mu       sync.Mutex
+	steps    int  // committed
+	changing bool // the parameters are not what they were after so many steps, or may not be
+}
+
+func (p *progress) set(steps int, changing bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.steps, p.changing = steps, changing
+}
+
+// Committed is how many steps were committed, and whether the parameters and
+// the state are whole: what these steps made of them, and neither torn, nor
+// being changed or restored right now. Any goroutine may ask at any time. One
+// that saves them while another may begin a step asks again afterwards: with
+// the same answer, what it saved is whole.
+func (p *progress) Committed() (steps int, whole bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.steps, !p.changing
+}
 
 // State is what the optimizer keeps from step to step beside their number: the
 // velocities of the parameters with momentum, as "NAME.velocity". Those that
@@ -43,12 +66,21 @@ func (o *SGD) State() ([]*nn.Buffer, error) {
 	return state, nil
 }
 
+// Restoring says that the program is about to write the parameters, or what
+// [SGD.State] returned. Until [SGD.Restored] they are not whole, and Step
+// returns an error.
+func (o *SGD) Restoring() {
+	o.set(o.steps, true)
+	o.torn = fmt.Errorf("optim: step %d: the state is being restored, or that failed", o.steps+1)
+}
+
 // Restored says that the parameters, and what [SGD.State] returned, hold what
 // they held when the given number of steps was committed. The optimizer goes
 // on from there, whole again if a step was torn.
 func (o *SGD) Restored(steps int) {
-	o.steps, o.torn = steps, nil
+	o.torn = nil
 	for _, s := range o.slots {
 		s.first = steps == 0
 	}
+	o.set(steps, false)
 }
