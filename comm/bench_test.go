@@ -39,7 +39,6 @@ func BenchmarkWatched(b *testing.B) {
 		work.deadline = work.created.Add(work.call.Timeout)
 		work.entry = g.record.Begin(&work.call, work.created)
 		d.started(work)
-		work.started.Store(true)
 		seen.Running(now)
 		seen.Ended(now, nil)
 	}

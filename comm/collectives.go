@@ -35,7 +35,6 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 		return w
 	}
 	w.task = task
-	w.started.Store(true)
 	return w
 }
 

@@ -53,6 +53,9 @@ type announcement struct {
 func (d *watch) handle(e event) {
 	switch e.kind {
 	case watchdog.Overdue:
+		if d.isOver(e.call) { // in the last moment
+			return
+		}
 		if d.overdue == nil || d.mode == NoErrorHandling {
 			d.overdue = e.call
 		}
@@ -148,8 +151,9 @@ func (d *watch) reason() error {
 func (d *watch) lateness() error {
 	w := d.overdue
 	late := &backend.TimeoutError{After: w.call.Timeout, State: w.progress()}
-	inStart := !w.started.Load() // where calls are compared
+	inStart := !w.group.startMu.TryLock() // where calls are compared
 	if !inStart {
+		w.group.startMu.Unlock() // task is set
 		d.bounded(askTime, "asking whom a call waits for", func() error {
 			late.Waiting = w.task.Waiting()
 			return nil

@@ -225,11 +225,18 @@ func (d *watch) ended(w *Work, err error) {
 	} else {
 		d.newest = w.older
 	}
-	w.older, w.younger = nil, nil
+	w.older, w.younger, w.over = nil, nil, true
 	d.mu.Unlock()
 	if err != nil {
 		d.failed(w.group, err)
 	}
+}
+
+// isOver tells whether a call has ended.
+func (d *watch) isOver(w *Work) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return w.over
 }
 
 // failed notes the first failure that a group's backend noticed. It is the

@@ -21,12 +21,11 @@ type Work struct {
 	created  time.Time
 	deadline time.Time
 	running  atomic.Int64 // since when, in nanoseconds after created; 0: not yet
-	over     atomic.Bool
-	started  atomic.Bool // task is set
 
 	// The watchdog's, under its lock: the call's place among those in flight.
 	older, younger *Work
 	late           bool
+	over           bool
 }
 
 // Wait makes what is computed from now on, on the device's compute stream,
@@ -108,7 +107,6 @@ func (o *observed) Running(at time.Time) {
 }
 
 func (o *observed) Ended(at time.Time, err error) {
-	o.over.Store(true)
 	o.entry.Ended(at, err != nil)
 	if l := o.group.lags; l != nil && err == nil && o.call.Kind != backend.Send && o.call.Kind != backend.Recv {
 		l.note(o.call.Seq, at.Sub(o.created)-time.Duration(o.running.Load()))
@@ -116,13 +114,10 @@ func (o *observed) Ended(at time.Time, err error) {
 	o.group.watch.ended((*Work)(o), err)
 }
 
-// progress is the state of a call as the backend told it last: nobody asks a
-// driver.
+// progress is the state of a call in flight as the backend told it last: nobody
+// asks a driver.
 func (w *Work) progress() State {
-	switch {
-	case w.over.Load():
-		return Done
-	case w.running.Load() > 0:
+	if w.running.Load() > 0 {
 		return Running
 	}
 	return Queued

@@ -30,8 +30,9 @@ type Recorder struct {
 	// mu orders the goroutines of this process. Others read meanwhile.
 	mu    sync.Mutex
 	mem   layout
-	begun uint64           // number of the latest entry
-	next  int              // slot of the next one
+	begun uint64 // number of the latest entry
+	next  int    // slot of the next one
+	seen  [16]seen
 	known map[stack]uint16 // call sites by stack
 }
 

@@ -27,8 +27,24 @@ type Frame struct {
 func (f Frame) Site() string { return fmt.Sprintf("%s:%d", f.File, f.Line) }
 
 // site is the number of the call site with this stack, 0 if there is no more
-// room. A stack is put into words when it is first seen; r.mu is held.
+// room; r.mu is held.
 func (r *Recorder) site(pcs *stack) uint16 {
+	// A step has few sites: most are where they were seen last.
+	s := &r.seen[(pcs[0]>>2^pcs[1]>>3^pcs[2]>>4^pcs[3]>>5)%uintptr(len(r.seen))]
+	if s.pcs != *pcs {
+		s.pcs, s.number = *pcs, r.learn(pcs)
+	}
+	return s.number
+}
+
+// seen is a call site as it was last found.
+type seen struct {
+	pcs    stack
+	number uint16
+}
+
+// learn finds a call site among all, or puts it into words.
+func (r *Recorder) learn(pcs *stack) uint16 {
 	if n, ok := r.known[*pcs]; ok {
 		return n
 	}
