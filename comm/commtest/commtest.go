@@ -22,12 +22,16 @@ func OnRanks(t testing.TB, n int, opts *comm.Options, f func(pg *comm.ProcessGro
 	run(t, groups, f)
 }
 
-// OnDevices is OnRanks on devices of the test's own, one for each rank.
+// OnDevices is OnRanks on devices of the test's own, one for each rank. A
+// failure never ends the test's process.
 func OnDevices(t testing.TB, devices []device.Device, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
 	var o comm.Options
 	if opts != nil {
 		o = *opts
+	}
+	if o.ErrorMode == comm.DefaultErrorMode {
+		o.ErrorMode = comm.CleanUpOnly
 	}
 	kv := store.NewLocal()
 	defer kv.Close()
@@ -61,9 +65,12 @@ func run(t testing.TB, groups []*comm.ProcessGroup, f func(pg *comm.ProcessGroup
 		})
 	}
 	wg.Wait()
-	for _, pg := range groups {
-		if err := pg.Close(); err != nil {
-			t.Errorf("rank %d: Close: %v", pg.Rank(), err)
-		}
+	for _, pg := range groups { // side by side: a rank may wait for the others
+		wg.Go(func() {
+			if err := pg.Close(); err != nil {
+				t.Errorf("rank %d: Close: %v", pg.Rank(), err)
+			}
+		})
 	}
+	wg.Wait()
 }
