@@ -26,8 +26,7 @@ const (
 	keyPair     = "pair/"     // names of communicators for Send and Recv: "pair/from/to"
 )
 
-// defaultTimeout bounds the making of a group, and a call, that nothing else
-// bounds.
+// defaultTimeout bounds the making of a group that nothing else bounds.
 const defaultTimeout = 10 * time.Minute
 
 // cudaDevice is what this package needs of a GPU beside device.Device.
@@ -44,13 +43,6 @@ type cudaStream interface {
 	device.Stream
 	// Handle is the CUstream.
 	Handle() uintptr
-}
-
-// marker is a stream that can record an event without a time: its Time is the
-// zero Time. A GPU writes a time between two kernels in about three
-// microseconds, and only notes that a point was reached in none.
-type marker interface {
-	Mark() device.Event
 }
 
 func open(ctx context.Context, cfg backend.Config, o Options) (backend.Backend, error) {

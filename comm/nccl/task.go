@@ -189,10 +189,11 @@ func (t *task) Waiting() []int {
 }
 
 // Bounds of waiting: at first without a pause, because most calls are short,
-// and then ever more rarely, so that what it adds is an eighth of the wait.
+// and then ever more rarely, so that what it adds is a thirty-second of the
+// wait, and what it costs about two percent of a core.
 const (
 	spin     = 50 * time.Microsecond
-	maxPause = time.Millisecond
+	maxPause = 200 * time.Microsecond
 )
 
 // poll waits until done, or ctx ends.
@@ -204,7 +205,7 @@ func poll(ctx context.Context, done func() bool) error {
 		if waited := time.Since(start); waited < spin {
 			runtime.Gosched()
 		} else {
-			time.Sleep(min(waited/8, maxPause))
+			time.Sleep(min(waited/32, maxPause))
 		}
 	}
 	return nil
