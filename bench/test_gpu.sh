@@ -48,7 +48,7 @@ for ranks in 1 2 4; do
 	if [ "$ranks" -le "$gpus" ]; then
 		check "toy_$ranks" toy $ranks "$(awk "BEGIN {print 7 * ($ranks - 1) / 2}")"
 		for collective in all_reduce all_gather reduce_scatter broadcast reduce all_to_all sendrecv; do
-			[ $ranks = 1 ] || check "bench_${collective}_$ranks" "$bin/golaunch" --nproc-per-node $ranks "$bin/goddp" bench $collective -b 1K -e 64M -f 8 -n 5 -r 1
+			[ $ranks = 1 ] || check "bench_${collective}_$ranks" "$bin/golaunch" --nproc-per-node $ranks "$bin/goddp" bench $collective -b 1K -e 64M -f 8 -n 5
 		done
 		check "mlp_${ranks}_float32" mlp $ranks float32
 		check "mlp_${ranks}_tf32" env GODDP_ALLOW_TF32=1 bash -c "$(declare -f mlp); bin=$bin; mlp $ranks float32"
