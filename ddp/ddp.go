@@ -69,16 +69,14 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	if err := comm.Agree(ctx, m.pg, errors.Join(err, nn.Place(m.module, m.pg.Device(), 0))); err != nil {
 		return err
 	}
-	var params []reducer.Param
 	seen := map[*autograd.Variable]bool{}
 	for _, p := range m.module.Parameters() {
 		if v := p.Var(); v.RequiresGrad() && !seen[v] { // one that is shared counts once
 			seen[v] = true
 			m.params = append(m.params, p)
-			params = append(params, reducer.Param{Name: p.Name(), Shape: p.Shape(), DType: p.DType()})
 		}
 	}
-	r, err := reducer.New(ctx, m.pg, params, &reducer.Options{
+	r, err := reducer.New(ctx, m.pg, listed(m.params), &reducer.Options{
 		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, Prescaled: true,
 		CheckNonFinite: o.CheckNonFinite || scan,
 	})
@@ -104,23 +102,10 @@ func (m *Model) init(ctx context.Context, o Options) error {
 
 // syncState sets the parameters and buffers to rank 0's.
 func (m *Model) syncState(ctx context.Context) error {
-	var state []device.Tensor
-	for _, p := range m.module.Parameters() {
-		state = append(state, p.Var().Tensor())
-	}
-	var buffers []reducer.Param
-	for _, b := range nn.Buffers(m.module) {
-		buffers = append(buffers, reducer.Param{Name: b.Name(), Shape: b.Shape(), DType: b.DType()})
-		state = append(state, b.Var().Tensor())
-	}
-	if err := reducer.Verify(ctx, m.pg, "buffer", buffers); err != nil {
+	if err := reducer.Verify(ctx, m.pg, "buffer", listed(nn.Buffers(m.module))); err != nil {
 		return err
 	}
-	return m.pg.With(comm.CallOptions{Name: "initial parameters"}).Coalesce(func(g *comm.ProcessGroup) {
-		for _, t := range state {
-			g.Broadcast(t, 0)
-		}
-	}).Wait(ctx)
+	return broadcast(m.pg, "initial parameters", replicated(m.module), 0).Wait(ctx)
 }
 
 // Forward applies the module. A backward pass through its result averages the
@@ -158,6 +143,7 @@ type observer Model
 
 func (o *observer) BeginBackward(func(*autograd.Variable) bool) {
 	m := (*Model)(o)
+	m.checkOwner()
 	m.begun = m.mark()
 	m.within = true
 	m.reducer.Begin(!m.noSync)
@@ -177,6 +163,28 @@ func (o *observer) EndBackward(err error) error {
 		err = m.reducer.Reject(e)
 	}
 	return err
+}
+
+// ReplacedError is the panic value of a backward pass through a model that does
+// not have its parameters' gradients any more: its module was wrapped again, or
+// recovered.
+type ReplacedError struct {
+	Rank  int
+	Param string
+}
+
+func (e *ReplacedError) Error() string {
+	return fmt.Sprintf("ddp: rank %d: the gradient of %q is not this model's any more: use the one that New made last", e.Rank, e.Param)
+}
+
+// checkOwner panics where a parameter has another sink, whose flags are others.
+func (m *Model) checkOwner() {
+	mine := m.reducer.Flags().Buf.Addr()
+	for _, p := range m.params {
+		if p.Var().GradSkip().Buf.Addr() != mine {
+			panic(&ReplacedError{m.pg.Rank(), p.Name()})
+		}
+	}
 }
 
 // mark is an event on the compute stream while there is a trace to write.

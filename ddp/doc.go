@@ -49,6 +49,38 @@
 // Models that differ between ranks are a
 // [*reducer.ModelMismatchError] from New.
 //
+// # Going on after a failure
+//
+// A group that broke is closed, and the process may join another: the ranks find
+// out where to go on with [Recover], and wrap the module again.
+//
+//	for {
+//		pg, err := comm.Init(ctx, &comm.Options{Device: dev, ErrorMode: comm.BlockingWait})
+//		if err != nil {
+//			return err
+//		}
+//		step, err := ddp.Recover(net, pg, opt)
+//		if err == nil {
+//			err = train(pg, net, opt, step) // begins with ddp.New(net, pg, nil)
+//		}
+//		pg.Close()
+//		if !errors.Is(err, comm.ErrTimeout) && !errors.Is(err, comm.ErrPeerLost) && !errors.Is(err, comm.ErrAborted) {
+//			return err
+//		}
+//	}
+//
+// A failure leaves each rank whole, after one number of committed steps or
+// another, or torn: within an update. Recover takes parameters, buffers and the
+// optimizer's state from a rank that is whole at the last step that any
+// committed. If there is none, every rank gets a [*LostStateError], and has to
+// restore a checkpoint. A rank that joins anew gets what the others have, and
+// all losses are as they would have been: a step is a function of that state and
+// of its number, if the program draws its batches by number. Buffers are as the
+// last forward pass of the rank that they come from left them. The module lives
+// on the device dev, which has to outlive the groups. A backward pass through the
+// model before panics with a [*ReplacedError]. examples/recover is a whole
+// program.
+//
 // # Checks
 //
 // Two mistakes end no program and spoil its training. Each has a check, which is

@@ -1,0 +1,133 @@
+package ddp
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/nn"
+)
+
+// Optimizer is what [Recover] needs to know of one, such as
+// [github.com/goddp/goddp/optim.SGD].
+type Optimizer interface {
+	// Committed is how many steps were committed, and whether the parameters
+	// and the state are what these made of them.
+	Committed() (steps int, whole bool)
+	// State is what the optimizer keeps from step to step, alike on all ranks.
+	State() ([]*nn.Buffer, error)
+	// Restoring says that parameters and state are about to be overwritten;
+	// they are not whole until Restored.
+	Restoring()
+	// Restored says that parameters and state are whole again, and as after so
+	// many steps.
+	Restored(steps int)
+}
+
+// Progress is how far a rank's optimizer is.
+type Progress struct {
+	Steps int  // committed
+	Whole bool // nothing has touched parameters and state since
+}
+
+// LostStateError says that no rank holds the state after the last step that was
+// committed. Every rank gets it: each has to restore a checkpoint, and to tell
+// its optimizer so.
+type LostStateError struct {
+	Step  int        // the last that was committed
+	Ranks []Progress // by rank
+}
+
+func (e *LostStateError) Error() string {
+	var ranks []string
+	for r, p := range e.Ranks {
+		torn := ""
+		if !p.Whole {
+			torn = ", torn"
+		}
+		ranks = append(ranks, fmt.Sprintf("rank %d: %d%s", r, p.Steps, torn))
+	}
+	return fmt.Sprintf("no rank is whole at step %d, the last that was committed (%s): restore a checkpoint on every rank",
+		e.Step, strings.Join(ranks, "; "))
+}
+
+// Recover makes the ranks of a new group equal after a failure, which may have
+// left each at another step, or in the middle of one. They take the parameters,
+// the buffers and the optimizer's state from the lowest rank that is whole at
+// the last step that any rank committed; Recover returns that step, and all go
+// on from there. A rank that has just started is one at step 0. The gradients
+// that the failure left are forgotten. If no rank is whole at that step, every
+// rank gets a [*LostStateError].
+//
+// All ranks call it, before [New] wraps the module again, in the same order as
+// their other collectives. Each of those that it makes is bounded by the
+// group's timeout; if one fails, Recover may be called again on the next group.
+// The module lives on the group's device, which thus outlives the groups before
+// (comm.Options.Device). Choices such as the learning rate are the program's to
+// make again.
+func Recover(module nn.Module, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
+	step, err = restore(context.Background(), module, pg, opt) // its calls have deadlines of their own
+	if err != nil {
+		return 0, fmt.Errorf("ddp: rank %d: recovering: %w", pg.Rank(), err)
+	}
+	return step, nil
+}
+
+func restore(ctx context.Context, module nn.Module, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
+	var kept []*nn.Buffer
+	if err = nn.Place(module, pg.Device(), 0); err == nil {
+		kept, err = opt.State()
+	}
+	if err := comm.Agree(ctx, pg, err); err != nil {
+		return 0, err
+	}
+	params := module.Parameters()
+	for _, list := range []struct {
+		what   string
+		values []reducer.Param
+	}{{"parameter", listed(params)}, {"buffer", listed(nn.Buffers(module))}, {"optimizer state", listed(kept)}} {
+		if err := reducer.Verify(ctx, pg, list.what, list.values); err != nil {
+			return 0, err
+		}
+	}
+	var mine Progress
+	mine.Steps, mine.Whole = opt.Committed()
+	ranks, err := comm.AllGatherObject(ctx, pg, mine)
+	if err != nil {
+		return 0, err
+	}
+	step, from, err := source(ranks)
+	if err != nil {
+		return 0, err
+	}
+	if pg.Rank() != from {
+		opt.Restoring()
+	}
+	state := append(replicated(module), tensors(kept)...)
+	// To the end: what did not arrive must not be taken for whole.
+	if err := broadcast(pg, "recovered state", state, from).Sync(ctx); err != nil {
+		return 0, err
+	}
+	opt.Restored(step)
+	for _, p := range params {
+		p.Var().SetGradSink(nil)
+	}
+	return step, nil
+}
+
+// source is the last step that was committed, and the rank to take it from. It
+// does not settle for an earlier step of a whole rank: that may be one that has
+// just started.
+func source(ranks []Progress) (step, from int, err error) {
+	for _, p := range ranks {
+		step = max(step, p.Steps)
+	}
+	from = slices.Index(ranks, Progress{step, true})
+	if from < 0 {
+		return 0, 0, &LostStateError{Step: step, Ranks: ranks}
+	}
+	return step, from, nil
+}

@@ -1,0 +1,49 @@
+package ddp
+
+import (
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// value is a parameter or a buffer.
+type value interface {
+	Name() string
+	Shape() device.Shape
+	DType() device.DType
+	Var() *autograd.Variable
+}
+
+// listed is values as ranks compare them.
+func listed[V value](values []V) []reducer.Param {
+	var out []reducer.Param
+	for _, v := range values {
+		out = append(out, reducer.Param{Name: v.Name(), Shape: v.Shape(), DType: v.DType()})
+	}
+	return out
+}
+
+func tensors[V value](values []V) []device.Tensor {
+	var out []device.Tensor
+	for _, v := range values {
+		out = append(out, v.Var().Tensor())
+	}
+	return out
+}
+
+// replicated is what the ranks hold equal copies of: a module's parameters and
+// buffers.
+func replicated(m nn.Module) []device.Tensor {
+	return append(tensors(m.Parameters()), tensors(nn.Buffers(m))...)
+}
+
+// broadcast sets state of all ranks to that of rank from.
+func broadcast(pg *comm.ProcessGroup, name string, state []device.Tensor, from int) *comm.Work {
+	return pg.With(comm.CallOptions{Name: name}).Coalesce(func(g *comm.ProcessGroup) {
+		for _, t := range state {
+			g.Broadcast(t, from)
+		}
+	})
+}
