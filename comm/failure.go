@@ -64,7 +64,11 @@ func (d *watch) handle(e event) {
 	case watchdog.Gathered:
 		d.dumped, d.report = e.dumps, e.report
 	}
-	for _, a := range d.core.Step(e.kind) {
+	actions := d.core.Step(e.kind)
+	if len(actions) > 0 {
+		d.failure = d.reason()
+	}
+	for _, a := range actions {
 		d.do(a, e.kind)
 	}
 }
@@ -82,7 +86,7 @@ func (d *watch) do(a watchdog.Action, because watchdog.Event) {
 		}
 		d.wg.Go(func() { d.compare() })
 	case watchdog.Record:
-		d.bounded(recordTime, "writing the flight record", d.record)
+		d.bounded(recordTime, "writing the flight record", func() error { return d.record(d.failure.Error()) })
 	case watchdog.Report:
 		d.bounded(recordTime, "writing the error file", d.errorFile)
 	case watchdog.Publish:
@@ -109,7 +113,7 @@ func (d *watch) say(because watchdog.Event) {
 			rank, w.pytorch(), time.Since(w.created).Milliseconds(), w.since())
 		return
 	}
-	d.logf(slog.LevelError, "[Rank %d] Watchdog: a collective failed: %v", rank, d.reason())
+	d.logf(slog.LevelError, "[Rank %d] Watchdog: a collective failed: %v", rank, d.failure)
 	if d.report == nil {
 		return
 	}
@@ -124,15 +128,15 @@ func (d *watch) errorFile() error {
 	if d.mode != AsyncErrorHandling {
 		return nil
 	}
-	cause := d.reason()
+	var echo *int
 	var lost *PeerLostError
 	switch {
-	case errors.As(cause, &lost):
-		return writeErrorFile(cause.Error(), "", &lost.Peer)
+	case errors.As(d.failure, &lost):
+		echo = &lost.Peer
 	case d.overdue == nil && d.first.Text != "":
-		return writeErrorFile(cause.Error(), "", &d.first.Rank)
+		echo = &d.first.Rank
 	}
-	return writeErrorFile(cause.Error(), "", nil)
+	return writeErrorFile(d.failure.Error(), "", echo)
 }
 
 // reason is the failure as this rank knows it by now.
@@ -176,7 +180,7 @@ func (d *watch) announce(because watchdog.Event) {
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
 	defer cancel()
-	mine, err := json.Marshal(announcement{Rank: d.world.Rank, Text: d.reason().Error(), Asks: because == watchdog.Overdue})
+	mine, err := json.Marshal(announcement{Rank: d.world.Rank, Text: d.failure.Error(), Asks: because == watchdog.Overdue})
 	if err == nil {
 		var now []byte
 		now, err = d.kv.CompareAndSet(ctx, keyFailure, nil, mine)
@@ -189,13 +193,13 @@ func (d *watch) announce(because watchdog.Event) {
 }
 
 // explain tells the ranks that were asked for their records what the cause is.
-func (d *watch) explain(cause error) {
+func (d *watch) explain() {
 	if !d.announced {
 		return
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
 	defer cancel()
-	if err := d.kv.Set(ctx, keyCause, []byte(cause.Error())); err != nil {
+	if err := d.kv.Set(ctx, keyCause, []byte(d.failure.Error())); err != nil {
 		d.logf(slog.LevelDebug, "[Rank %d] telling the other ranks the cause of a failure: %v", d.world.Rank, err)
 	}
 }
@@ -269,9 +273,8 @@ func (d *watch) logf(level slog.Level, format string, args ...any) {
 
 // abort breaks all groups.
 func (d *watch) abort() {
-	cause := d.reason()
-	d.explain(cause)
-	groups := d.all()
+	d.explain()
+	cause, groups := d.failure, d.all()
 	d.bounded(abortTime, "breaking the groups", func() error {
 		var wg sync.WaitGroup
 		for _, g := range groups {
@@ -292,14 +295,14 @@ func (d *watch) end() {
 	case <-timer.C:
 	}
 	d.mu.Lock()
-	hooks := d.hooks
+	hooks, cause := d.hooks, d.failure
 	d.mu.Unlock()
 	if len(hooks) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), d.hookTimeout)
 		defer cancel()
 		d.bounded(d.hookTimeout, "functions given to OnShutdown", func() error {
 			for _, f := range hooks {
-				f(ctx, d.reason())
+				f(ctx, cause)
 			}
 			return nil
 		})
@@ -314,8 +317,9 @@ func (d *watch) end() {
 
 // stuck ends the process because the watchdog has made no progress since.
 func (d *watch) stuck(since time.Time) {
-	d.logf(slog.LevelError, "[Rank %d] the watchdog got stuck for %v without making progress", d.world.Rank, time.Since(since).Round(time.Second))
-	d.bounded(recordTime, "writing the flight record", d.record)
+	text := fmt.Sprintf("the watchdog got stuck for %v without making progress", time.Since(since).Round(time.Second))
+	d.logf(slog.LevelError, "[Rank %d] %s", d.world.Rank, text)
+	d.bounded(recordTime, "writing the flight record", func() error { return d.record(text) })
 	if d.monitoring {
 		d.exit(1)
 	}

@@ -147,6 +147,8 @@ func (g *group) Close() error {
 		g.givenUp.Store(true)
 		if g.parent == nil {
 			g.watch.leave()
+		} else {
+			defer g.watch.remove(g)
 		}
 		for _, c := range g.split() {
 			c.Close()

@@ -26,9 +26,9 @@ func (w World) identity() flight.Identity {
 	}
 }
 
-// record writes this rank's flight record to a file.
-func (d *watch) record() error {
-	d.recorder.Reason(d.reason().Error())
+// record writes this rank's flight record to a file, with the reason for it.
+func (d *watch) record(reason string) error {
+	d.recorder.Reason(reason)
 	dump := d.recorder.Dump()
 	if dump == nil || d.dumps == nil {
 		return nil

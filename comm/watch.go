@@ -33,6 +33,7 @@ type watch struct {
 
 	core      watchdog.Core   // loop's
 	overdue   *Work           // loop's: the call that core acts on, if a deadline passed
+	failure   error           // loop's: what core acts on, as this rank knows it by now
 	first     announcement    // loop's: the failure that another rank announced
 	dumped    []*flight.Dump  // loop's: what the ranks that answered do
 	report    *analyze.Report // loop's: what that means
@@ -273,6 +274,13 @@ func (d *watch) add(g *group) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.groups = append(d.groups, g)
+}
+
+// remove takes a group away that the program closes.
+func (d *watch) remove(g *group) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.groups = slices.DeleteFunc(d.groups, func(h *group) bool { return h == g })
 }
 
 // all are the groups under the watchdog.
