@@ -123,7 +123,7 @@ func (t *table) direct(p *plan, cards []card) error {
 				dsts = append(dsts, c.dst.mem[lo:hi])
 			}
 		}
-		reduce(dsts, srcs, p.dtype, p.call.Op, p.size)
+		p.reduce(dsts, srcs, p.call.Op)
 	} else {
 		p.take(0, p.block, func(s int) []byte {
 			from, to := p.source(s, t.rank, 0, p.block)
@@ -201,7 +201,7 @@ func (t *table) stagedReduce(p *plan) error {
 			for s := range srcs {
 				srcs[s] = t.in(s, j)[from:to]
 			}
-			reduce([][]byte{t.out(t.rank, j)[from:to]}, srcs, p.dtype, p.call.Op, p.size)
+			p.reduce([][]byte{t.out(t.rank, j)[from:to]}, srcs, p.call.Op)
 		}
 		if j := i - 2; j >= 0 && p.takes(t.rank) {
 			lo, hi := bounds(j)

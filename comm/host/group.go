@@ -22,7 +22,8 @@ type Group struct {
 	opts Options
 	log  *slog.Logger
 
-	net network // reaches the peers
+	net    network // reaches the peers
+	blocks blocks  // of the collectives' lane
 
 	// ctx ends when the group breaks, or is closed; its cause says why.
 	ctx    context.Context
@@ -109,7 +110,7 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 		case backend.Recv:
 			part.data = hostBytes(part.call, part.call.Dst)
 		default:
-			part.plan = newPlan(part.call, g.cfg.Rank, g.cfg.Size)
+			part.plan = newPlan(part.call, g.cfg.Rank, g.cfg.Size, &g.blocks)
 		}
 	}
 	if err := g.enqueue(t, parts); err != nil {

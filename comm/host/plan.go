@@ -34,6 +34,7 @@ var patterns = [...]pattern{
 type plan struct {
 	pattern
 	call       *backend.Call
+	blocks     *blocks
 	print      backend.Fingerprint
 	rank, size int
 	dtype      device.DType
@@ -42,9 +43,9 @@ type plan struct {
 	offsets    []int // where block s of Dst begins, and the end of the last, where they are uneven
 }
 
-func newPlan(c *backend.Call, rank, size int) *plan {
+func newPlan(c *backend.Call, rank, size int, b *blocks) *plan {
 	p := &plan{
-		pattern: patterns[c.Kind], call: c, print: c.Fingerprint(), rank: rank, size: size, dtype: c.DType(),
+		pattern: patterns[c.Kind], call: c, blocks: b, print: c.Fingerprint(), rank: rank, size: size, dtype: c.DType(),
 		src: hostBytes(c, c.Src), dst: hostBytes(c, c.Dst),
 	}
 	p.block = p.print.Count * p.dtype.Size()
@@ -145,7 +146,7 @@ func (p *plan) take(lo, hi int, from func(s int) []byte) {
 		for s := range srcs {
 			srcs[s] = from(s)
 		}
-		reduce([][]byte{p.place(p.rank, lo, hi)}, srcs, p.dtype, p.call.Op, p.size)
+		p.reduce([][]byte{p.place(p.rank, lo, hi)}, srcs, p.call.Op)
 		return
 	}
 	for s := range p.size {
@@ -153,6 +154,11 @@ func (p *plan) take(lo, hi int, from func(s int) []byte) {
 			move(p.place(s, lo, hi), from(s))
 		}
 	}
+}
+
+// reduce combines srcs, in their order, in every one of dsts.
+func (p *plan) reduce(dsts, srcs [][]byte, op backend.ReduceOp) {
+	p.blocks.reduce(dsts, srcs, p.dtype, op, p.size)
 }
 
 // move copies, unless both are the same memory: a peer may be reading it.

@@ -15,6 +15,13 @@ import (
 // main memory is read once and written once whatever the number of ranks.
 const blockBytes = 8 << 10
 
+// blocks is the memory that reductions work in, kept with the group, whose
+// collectives run one after the other. It is aligned for every type.
+type blocks struct {
+	acc     [blockBytes / 8]int64
+	operand [blockBytes / 8]int64 // of 16-bit floats, as float32s
+}
+
 // reduce combines srcs element by element, in their order, and stores the
 // result in every one of dsts; n is what Avg divides by. All are of the same
 // length; a dst may be a src.
@@ -22,22 +29,22 @@ const blockBytes = 8 << 10
 // Integers wrap around, and their average is rounded towards zero. Min and Max
 // of floats are NaN where any operand is. The 16-bit floats are combined in
 // float32 and rounded once, to nearest even.
-func reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceOp, n int) {
+func (b *blocks) reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceOp, n int) {
 	switch dt {
 	case device.Float32:
-		reduceNative(dsts, srcs, op, n, combineFloat32, scale[float32])
+		reduceNative(b, dsts, srcs, op, n, combineFloat32, scale[float32])
 	case device.Float64:
-		reduceNative(dsts, srcs, op, n, combineFloat64, scale[float64])
+		reduceNative(b, dsts, srcs, op, n, combineFloat64, scale[float64])
 	case device.Int32:
-		reduceNative(dsts, srcs, op, n, combine[int32], quotient[int32])
+		reduceNative(b, dsts, srcs, op, n, combine[int32], quotient[int32])
 	case device.Int64:
-		reduceNative(dsts, srcs, op, n, combine[int64], quotient[int64])
+		reduceNative(b, dsts, srcs, op, n, combine[int64], quotient[int64])
 	case device.Uint8:
-		reduceNative(dsts, srcs, op, n, combine[uint8], quotient[uint8])
+		reduceNative(b, dsts, srcs, op, n, combine[uint8], quotient[uint8])
 	case device.BFloat16:
-		reduceHalf(dsts, srcs, op, n, widenBF16, narrowBF16)
+		b.reduceHalf(dsts, srcs, op, n, widenBF16, narrowBF16)
 	case device.Float16:
-		reduceHalf(dsts, srcs, op, n, widenF16, narrowF16)
+		b.reduceHalf(dsts, srcs, op, n, widenF16, narrowF16)
 	}
 }
 
@@ -60,9 +67,8 @@ func view[T native | uint16](b []byte) []T {
 }
 
 // reduceNative reduces elements that are combined in their own type.
-func reduceNative[T native](dsts, srcs [][]byte, op backend.ReduceOp, n int, combine func(op backend.ReduceOp, acc, x []T), average func(acc []T, n int)) {
-	var mem [blockBytes / 8]int64 // aligned for every T
-	block := unsafe.Slice((*byte)(unsafe.Pointer(&mem)), blockBytes)
+func reduceNative[T native](b *blocks, dsts, srcs [][]byte, op backend.ReduceOp, n int, combine func(op backend.ReduceOp, acc, x []T), average func(acc []T, n int)) {
+	block := unsafe.Slice((*byte)(unsafe.Pointer(&b.acc)), blockBytes)
 	for lo := 0; lo < len(srcs[0]); lo += blockBytes {
 		hi := min(lo+blockBytes, len(srcs[0]))
 		acc := block[:hi-lo]
@@ -134,11 +140,13 @@ func quotient[T int32 | int64 | uint8](acc []T, n int) {
 }
 
 // reduceHalf reduces 16-bit floats in float32.
-func reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n int, widen func(dst []float32, src []byte), narrow func(dst []byte, src []float32)) {
-	var mem, operand [blockBytes / 4]float32
+func (b *blocks) reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n int, widen func(dst []float32, src []byte), narrow func(dst []byte, src []float32)) {
+	floats := func(block *[blockBytes / 8]int64) []float32 {
+		return unsafe.Slice((*float32)(unsafe.Pointer(block)), blockBytes/4)
+	}
 	for lo := 0; lo < len(srcs[0]); lo += blockBytes / 2 {
 		hi := min(lo+blockBytes/2, len(srcs[0]))
-		acc, x := mem[:(hi-lo)/2], operand[:(hi-lo)/2]
+		acc, x := floats(&b.acc)[:(hi-lo)/2], floats(&b.operand)[:(hi-lo)/2]
 		widen(acc, srcs[0][lo:hi])
 		for _, src := range srcs[1:] {
 			widen(x, src[lo:hi])

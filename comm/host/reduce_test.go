@@ -8,9 +8,22 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
+// TestReduceAllocates nothing: a step reduces many times.
+func TestReduceAllocates(t *testing.T) {
+	mem, work := [][]byte{make([]byte, 2*blockBytes), make([]byte, 2*blockBytes)}, new(blocks)
+	for dt := device.Float32; dt.Size() > 0; dt++ {
+		for op := backend.Sum; op <= backend.Product; op++ {
+			if n := testing.AllocsPerRun(10, func() { work.reduce(mem, mem, dt, op, len(mem)) }); n != 0 {
+				t.Errorf("%v of %v: %v allocations, want none", op, dt, n)
+			}
+		}
+	}
+}
+
 // BenchmarkReduce measures the loops against a copy: the rate counts the bytes
 // of all operands, read and written in place.
 func BenchmarkReduce(b *testing.B) {
+	var work blocks
 	for _, size := range []int{256 << 10, 64 << 20} {
 		for _, n := range []int{2, 4} {
 			mem := make([][]byte, n)
@@ -21,7 +34,7 @@ func BenchmarkReduce(b *testing.B) {
 				b.Run(fmt.Sprintf("%d×%dKiB/%v", n, size>>10, dt), func(b *testing.B) {
 					b.SetBytes(int64(n * size))
 					for b.Loop() {
-						reduce(mem, mem, dt, backend.Sum, n)
+						work.reduce(mem, mem, dt, backend.Sum, n)
 					}
 				})
 			}

@@ -288,7 +288,7 @@ func (w *wire) ring(p *plan) error {
 		if i >= half-segs {
 			op = p.call.Op // the last of n operands
 		}
-		reduce([][]byte{got}, [][]byte{theirs, part(p.src, i+segs)}, p.dtype, op, n)
+		p.reduce([][]byte{got}, [][]byte{theirs, part(p.src, i+segs)}, op)
 		return nil
 	}, after: func(i int) int { return i - half + 1 }} // what is overwritten was sent
 	return w.relay(send, recv)
