@@ -76,10 +76,15 @@
 // restore a checkpoint. A rank that joins anew gets what the others have, and
 // all losses are as they would have been: a step is a function of that state and
 // of its number, if the program draws its batches by number. Buffers are as the
-// last forward pass of the rank that they come from left them. The module lives
-// on the device dev, which has to outlive the groups. A backward pass through the
-// model before panics with a [*ReplacedError]. examples/recover is a whole
-// program.
+// last forward pass of the rank that they come from left them.
+//
+// In BlockingWait mode Backward waits for the reductions, on a GPU too, so that
+// one that fails leaves every rank whole; in other modes a GPU may have the
+// updates behind it enqueued by then, and all ranks are torn.
+//
+// The module lives on dev, which has to outlive the groups: Close closes a device
+// that Init opened. A backward pass through the earlier model panics with a
+// [*ReplacedError]. examples/recover is a whole program.
 //
 // # Checks
 //

@@ -65,9 +65,9 @@ func (e *LostStateError) Error() string {
 // All ranks call it, before [New] wraps the module again, in the same order as
 // their other collectives. Each of those that it makes is bounded by the
 // group's timeout; if one fails, Recover may be called again on the next group.
-// The module lives on the group's device, which thus outlives the groups before
-// (comm.Options.Device). Choices such as the learning rate are the program's to
-// make again.
+// The module stays on its device, which has to be that of the group: one of the
+// program's own, given as comm.Options.Device, for Close closes what Init opened.
+// Options such as the learning rate are the program's to set.
 func Recover(module nn.Module, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
 	step, err = restore(context.Background(), module, pg, opt) // its calls have deadlines of their own
 	if err != nil {
