@@ -2,13 +2,13 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/backend/ledger"
 	"github.com/goddp/goddp/device"
 )
 
@@ -25,18 +25,13 @@ type Group struct {
 	net    network // reaches the peers
 	blocks blocks  // of the collectives' lane
 
-	// ctx ends when the group breaks, or is closed; its cause says why.
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	ledger *ledger.Ledger  // of started tasks that are not done
+	ctx    context.Context // the ledger's
 
-	mu      sync.Mutex
-	cause   error // why the group broke; the first stays
-	closing bool
-	pending int           // started tasks that are not done
-	idle    chan struct{} // Close waits for it; closed when pending is 0
-	stream  *lane         // collectives
-	sends   map[int]*lane // by peer, made when first used
-	recvs   map[int]*lane
+	mu     sync.Mutex    // held while a call is put in its lanes
+	stream *lane         // collectives
+	sends  map[int]*lane // by peer, made when first used
+	recvs  map[int]*lane
 
 	wg sync.WaitGroup // the lanes
 }
@@ -66,7 +61,7 @@ type network interface {
 }
 
 func newGroup(cfg backend.Config, opts *Options) *Group {
-	g := &Group{cfg: cfg, log: cfg.Log, stream: newLane(), sends: map[int]*lane{}, recvs: map[int]*lane{}}
+	g := &Group{cfg: cfg, log: cfg.Log, ledger: ledger.New(cfg.Rank), stream: newLane(), sends: map[int]*lane{}, recvs: map[int]*lane{}}
 	if opts != nil {
 		g.opts = *opts
 	}
@@ -76,7 +71,7 @@ func newGroup(cfg backend.Config, opts *Options) *Group {
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
-	g.ctx, g.cancel = context.WithCancelCause(context.Background())
+	g.ctx = g.ledger.Context()
 	return g
 }
 
@@ -126,13 +121,9 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 func (g *Group) enqueue(t *task, parts []*task) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case g.cause != nil:
-		return g.cause
-	case g.closing:
-		return backend.ErrClosed
+	if err := g.ledger.Admit(); err != nil {
+		return err
 	}
-	g.pending++
 	for _, part := range parts {
 		g.lane(part.call).put(part)
 	}
@@ -164,7 +155,7 @@ func (g *Group) launch(l *lane, run func(*task) error) {
 
 // execute runs a task whose turn has come.
 func (g *Group) execute(t *task, run func(*task) error) {
-	err := g.broken()
+	err := g.ledger.Cause()
 	if err == nil {
 		err = g.await(t)
 	}
@@ -196,45 +187,24 @@ func (g *Group) await(t *task) error {
 	return nil
 }
 
-func (g *Group) callError(t *task, err error) error {
-	return &backend.CallError{Rank: g.cfg.Rank, Call: t.call.Fingerprint(), Name: t.call.Name, Err: err}
-}
-
 // failed breaks the group because of what happened to t, unless it broke
 // before, and returns t's error: the first cause, as it concerns t.
 func (g *Group) failed(t *task, err error) error {
-	own := g.callError(t, err)
-	g.fail(own)
+	g.fail(g.ledger.Failure(t.call, err))
 	<-g.ctx.Done() // whoever broke the group has told the peers
-	cause := g.broken()
-	var first *backend.CallError
-	if errors.As(cause, &first) && first.Rank == g.cfg.Rank && first.Call == t.call.Fingerprint() {
-		return cause
-	}
-	return g.callError(t, cause)
+	return g.ledger.Concerning(t.call)
 }
 
 // fail breaks the group, once. The peers are told before any call ends, so
 // that they hear the cause even if this process ends with its call.
 func (g *Group) fail(cause error) {
-	g.mu.Lock()
-	if g.cause != nil {
-		g.mu.Unlock()
+	if !g.ledger.Break(cause) {
 		return
 	}
-	g.cause = cause
-	g.mu.Unlock()
 	g.log.Debug("process group broke", "rank", g.cfg.Rank, "cause", cause)
 	g.net.tell(cause)
-	g.cancel(cause)
+	g.ledger.Stop(cause)
 	g.net.wake()
-}
-
-// broken is why the group broke, if it did.
-func (g *Group) broken() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.cause
 }
 
 // Abort breaks the group with cause, or [backend.ErrAborted] if that is nil.
@@ -254,33 +224,19 @@ func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (b
 	return New(ctx, cfg, &g.opts)
 }
 
-// finished counts a task that ended.
-func (g *Group) finished() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.pending--
-	if g.pending == 0 && g.idle != nil {
-		close(g.idle)
-		g.idle = nil
-	}
-}
-
 // Close waits, while ctx lasts, for pending calls, and ends the group. Calls
 // that are then still pending end with ErrClosed. The error is that the calls
 // did not end by themselves.
 func (g *Group) Close(ctx context.Context) error {
-	g.mu.Lock()
-	if g.closing {
-		g.mu.Unlock()
+	if !g.ledger.Close() {
 		return nil
 	}
-	g.closing = true
-	idle := make(chan struct{})
-	if g.pending == 0 {
-		close(idle)
-	} else {
-		g.idle = idle
+	err := g.ledger.Drain(ctx)
+	if err != nil {
+		g.fail(err)
+		err = g.ledger.Cause()
 	}
+	g.mu.Lock()
 	lanes := []*lane{g.stream}
 	for _, l := range g.sends {
 		lanes = append(lanes, l)
@@ -289,25 +245,11 @@ func (g *Group) Close(ctx context.Context) error {
 		lanes = append(lanes, l)
 	}
 	g.mu.Unlock()
-
-	var err error
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		g.fail(fmt.Errorf("%w with %d calls pending: %w", backend.ErrClosed, g.unfinished(), context.Cause(ctx)))
-		err = g.broken()
-	}
 	for _, l := range lanes {
 		l.end()
 	}
 	g.wg.Wait()
-	g.net.close(g.broken() == nil)
-	g.cancel(backend.ErrClosed)
+	g.net.close(g.ledger.Settle() == nil)
+	g.ledger.Stop(backend.ErrClosed)
 	return err
-}
-
-func (g *Group) unfinished() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.pending
 }

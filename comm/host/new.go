@@ -36,7 +36,7 @@ func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error)
 		join = NewHub().join
 	}
 	if err := join(ctx, g); err != nil {
-		g.cancel(err)
+		g.ledger.Stop(err)
 		return nil, fmt.Errorf("host: rank %d of %d finding its peers: %w", cfg.Rank, cfg.Size, err)
 	}
 	g.open()

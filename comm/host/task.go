@@ -116,7 +116,7 @@ func (t *task) finish(err error) {
 		t.parent.finish(err)
 		return
 	}
-	t.group.finished()
+	t.group.ledger.End()
 }
 
 // event is the end of a task.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/backend/ledger"
 	"github.com/goddp/goddp/device"
 )
 
@@ -25,35 +26,31 @@ type Group struct {
 	memory  *memory
 	main    *lane // of everything but Send and Recv
 
-	// ctx ends when the group breaks, or is closed; its cause says why.
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	wake   chan struct{}  // of one: a call was started
-	wg     sync.WaitGroup // what runs until the group ends, or a bounded time more
-	timed  atomic.Bool    // somebody asked for a time: calls are timed
-	stuck  atomic.Bool    // a thread was left in C, which may still use what the group has
+	ledger *ledger.Ledger  // of started calls that are not done
+	ctx    context.Context // the ledger's
+	wake   chan struct{}   // of one: a call was started
+	wg     sync.WaitGroup  // what runs until the group ends, or a bounded time more
+	timed  atomic.Bool     // somebody asked for a time: calls are timed
+	stuck  atomic.Bool     // a thread was left in C, which may still use what the group has
 
-	mu      sync.Mutex
-	cause   error // why the group broke; the first stays
-	closing bool  // no call is started any more
-	closed  bool  // the group does not break any more
-	pending int   // started calls that are not done
-	idle    chan struct{}
-	lanes   []*lane
-	sends   map[int]*lane // by peer, made when first used
-	recvs   map[int]*lane
-	comms   []*communicator
-	word    device.Buffer // for Barrier
+	// mu is held where the group breaks and settles: whether it is broken does
+	// not change under it.
+	mu    sync.Mutex
+	lanes []*lane
+	sends map[int]*lane // by peer, made when first used
+	recvs map[int]*lane
+	comms []*communicator
+	word  device.Buffer // for Barrier
 }
 
 var _ backend.Backend = (*Group)(nil)
 
 func newGroup(cfg backend.Config, o Options, dev cudaDevice, control *control) *Group {
 	g := &Group{
-		cfg: cfg, opts: o, dev: dev, control: control, memory: memoryOf(dev), wake: make(chan struct{}, 1),
+		cfg: cfg, opts: o, dev: dev, control: control, memory: memoryOf(dev), ledger: ledger.New(cfg.Rank), wake: make(chan struct{}, 1),
 		sends: map[int]*lane{}, recvs: map[int]*lane{},
 	}
-	g.ctx, g.cancel = context.WithCancelCause(context.Background())
+	g.ctx = g.ledger.Context()
 	return g
 }
 
@@ -69,7 +66,7 @@ func (g *Group) communicator(ctx context.Context, id []byte, rank, size int) (*c
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.comms = append(g.comms, c)
-	if g.cause != nil { // too late for those that are being aborted
+	if g.ledger.Cause() != nil { // too late for those that are being aborted
 		g.wg.Go(func() { g.end((*communicator).abort, c) })
 	}
 	return c, nil
@@ -95,25 +92,17 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 func (g *Group) admit(t *task) (*lane, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.ended(); err != nil {
+	if err := g.ledger.Admit(); err != nil {
 		return nil, err
 	}
 	l, err := g.lane(t.call)
 	if err != nil {
+		g.ledger.End()
 		return nil, err
 	}
 	l.pending = append(l.pending, t)
-	g.pending++
 	g.memory.busy.Add(1)
 	return l, nil
-}
-
-// ended is why no call can be started. mu is held.
-func (g *Group) ended() error {
-	if g.cause == nil && g.closing {
-		return backend.ErrClosed
-	}
-	return g.cause
 }
 
 // lane is where a call runs: Send and Recv with a peer on lanes of their own,
@@ -149,40 +138,22 @@ func (g *Group) finish(t *task, err error) {
 		o.Ended(t.ended, err)
 	}
 	g.memory.busy.Add(-1)
-	g.pending--
-	if g.pending == 0 && g.idle != nil {
-		close(g.idle)
-		g.idle = nil
-	}
-}
-
-func (g *Group) callError(t *task, err error) error {
-	return &backend.CallError{Rank: g.cfg.Rank, Call: t.call.Fingerprint(), Name: t.call.Name, Err: err}
-}
-
-// concerning is the first cause as it concerns t.
-func (g *Group) concerning(t *task, cause error) error {
-	var first *backend.CallError
-	if errors.As(cause, &first) && first.Rank == g.cfg.Rank && first.Call == t.call.Fingerprint() {
-		return cause
-	}
-	return g.callError(t, cause)
+	g.ledger.End()
 }
 
 // fail breaks the group, once. What was done before counts; the peers are
 // told before any other call ends, so that they hear the cause even if this
 // process ends with its call.
 func (g *Group) fail(cause error) {
-	if g.broken() != nil {
+	if g.ledger.Cause() != nil {
 		return
 	}
 	g.lookAgain()
 	g.mu.Lock()
-	if g.cause != nil || g.closed {
+	if !g.ledger.Break(cause) {
 		g.mu.Unlock()
 		return
 	}
-	g.cause = cause
 	g.wg.Add(1)
 	g.mu.Unlock()
 	g.cfg.Log.Debug("nccl: process group broke", "rank", g.cfg.Rank, "cause", cause)
@@ -192,7 +163,7 @@ func (g *Group) fail(cause error) {
 	for _, l := range g.lanes {
 		for _, t := range l.pending {
 			if t.state < backend.Done {
-				g.finish(t, g.concerning(t, cause))
+				g.finish(t, g.ledger.Concerning(t.call))
 			}
 		}
 		l.pending = nil
@@ -200,7 +171,7 @@ func (g *Group) fail(cause error) {
 	comms := g.comms
 	g.memory.busy.Add(1)
 	g.mu.Unlock()
-	g.cancel(cause)
+	g.ledger.Stop(cause)
 	go func() {
 		defer g.wg.Done()
 		g.end((*communicator).abort, comms...)
@@ -294,50 +265,29 @@ func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (b
 // close, and ends the group. If ctx ends first, the group breaks and the error
 // says what was waited for.
 func (g *Group) Close(ctx context.Context) error {
-	g.mu.Lock()
-	if g.closing {
-		g.mu.Unlock()
+	if !g.ledger.Close() {
 		return nil
 	}
-	g.closing = true
-	idle := make(chan struct{})
-	if g.pending == 0 {
-		close(idle)
-	} else {
-		g.idle = idle
-	}
-	g.mu.Unlock()
-
-	var err error
-	select {
-	case <-idle:
-		if e := g.control.farewell(ctx); e != nil && g.broken() == nil {
+	err := g.ledger.Drain(ctx)
+	if err == nil {
+		if e := g.control.farewell(ctx); e != nil && g.ledger.Cause() == nil {
 			err = fmt.Errorf("%w without the other ranks: %w", backend.ErrClosed, e)
 		}
-	case <-ctx.Done():
-		err = fmt.Errorf("%w with %d calls pending: %w", backend.ErrClosed, g.unfinished(), context.Cause(ctx))
 	}
 	if err != nil {
 		g.fail(err)
 	}
-	whole := g.settle()
-	g.cancel(backend.ErrClosed)
+	g.mu.Lock()
+	cause := g.ledger.Settle()
+	g.mu.Unlock()
+	g.ledger.Stop(backend.ErrClosed)
 	g.wg.Wait()
-	if whole {
+	if cause == nil {
 		err = g.end((*communicator).destroy, g.comms...)
 	}
 	g.memory.collect()
 	g.release()
 	return err
-}
-
-// settle ends the time in which the group may break, and tells whether it did
-// not.
-func (g *Group) settle() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
-	return g.cause == nil
 }
 
 // release gives back what the group has. Nothing of it runs any more, but for
@@ -355,17 +305,4 @@ func (g *Group) release() {
 	if g.word.Len() > 0 {
 		g.dev.Free(g.word)
 	}
-}
-
-// broken is why the group broke, if it did.
-func (g *Group) broken() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.cause
-}
-
-func (g *Group) unfinished() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.pending
 }

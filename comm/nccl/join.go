@@ -74,7 +74,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 	defer func() {
 		if err != nil {
 			control.tell(err)
-			g.cancel(err)
+			g.ledger.Stop(err)
 			g.release()
 		}
 	}()

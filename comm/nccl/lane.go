@@ -144,7 +144,7 @@ func (l *lane) connect(first *task) bool {
 		comm, err = g.communicator(g.ctx, id, rank, l.layout.size)
 	}
 	if err != nil {
-		g.fail(g.callError(first, err))
+		g.fail(g.ledger.Failure(first.call, err))
 		return false
 	}
 	l.mu.Lock()
@@ -156,7 +156,7 @@ func (l *lane) connect(first *task) bool {
 // enqueue puts a call on the stream, or breaks the group.
 func (l *lane) enqueue(t *task, ops []op) {
 	if err := l.put(t, ops); err != nil {
-		l.group.fail(l.group.callError(t, err))
+		l.group.fail(l.group.ledger.Failure(t.call, err))
 	}
 }
 

@@ -49,14 +49,11 @@ func memoryOf(dev cudaDevice) *memory {
 // Alloc returns zeroed memory of NCCL's own, which peers can map. It is not
 // registered with the communicator: between GPUs of one host without multicast
 // that made nothing faster, and with it ncclCommDestroy crashed in NCCL 2.28.3
-// after a group of Sends and Recvs of four ranks. It takes whole pages of 2 MiB. It is given back some time after
-// nothing refers to it any more, by a later Alloc or Close of a group of the
-// device.
+// after a group of Sends and Recvs of four ranks. It takes whole pages of 2 MiB,
+// and is given back some time after nothing refers to it any more, by a later
+// Alloc or Close of a group of the device.
 func (g *Group) Alloc(size int) (device.Buffer, error) {
-	g.mu.Lock()
-	err := g.ended()
-	g.mu.Unlock()
-	if err != nil || size == 0 {
+	if err := g.ledger.Err(); err != nil || size == 0 {
 		return device.Buffer{}, err
 	}
 	g.memory.collect()

@@ -35,7 +35,7 @@ func (t *task) look() error {
 	g := t.group
 	g.mu.Lock()
 	state, end := t.state, t.end
-	settled := state >= backend.Done || end == nil || g.cause != nil
+	settled := state >= backend.Done || end == nil || g.ledger.Cause() != nil
 	g.mu.Unlock()
 	if settled {
 		return nil
@@ -54,7 +54,7 @@ func (t *task) look() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case t.state >= backend.Done || g.cause != nil:
+	case t.state >= backend.Done || g.ledger.Cause() != nil:
 	case done:
 		g.finish(t, nil)
 	case t.state == backend.Queued:
@@ -98,7 +98,7 @@ func events(c *backend.Call, yield func(device.Event) bool) bool {
 func (t *task) State() (backend.State, error) {
 	g := t.group
 	if err := t.look(); err != nil {
-		g.fail(g.callError(t, err))
+		g.fail(g.ledger.Failure(t.call, err))
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

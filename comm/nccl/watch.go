@@ -10,8 +10,8 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 )
 
-// What watch looks at, and how often: events, and errors that NCCL noticed. A call that runs although a rank it needs has left gets leftGrace
-// to end.
+// What watch looks at, and how often: events, and errors that NCCL noticed. A
+// call that runs although a rank it needs has left gets leftGrace to end.
 const (
 	tick      = 2 * time.Millisecond
 	asyncTick = 50 * time.Millisecond
@@ -63,16 +63,16 @@ func (g *Group) sweep(now time.Time) (busy bool, err error) {
 	for _, l := range g.allLanes() {
 		t, err := l.advance()
 		if err != nil {
-			return true, g.callError(t, err)
+			return true, g.ledger.Failure(t.call, err)
 		}
 		if t == nil {
 			continue
 		}
 		if peer, ok := g.deserted(t, now); ok {
-			return true, g.callError(t, &backend.PeerLostError{Peer: peer, Left: true})
+			return true, g.ledger.Failure(t.call, &backend.PeerLostError{Peer: peer, Left: true})
 		}
 	}
-	return g.unfinished() > 0, nil
+	return g.ledger.Pending() > 0, nil
 }
 
 // advance looks at a lane's calls, which end in order, and returns the first
@@ -139,7 +139,7 @@ func (g *Group) asyncError() error {
 	for _, c := range comms {
 		if err := c.asyncError(); err != nil {
 			if first != nil {
-				return g.callError(first, err)
+				return g.ledger.Failure(first.call, err)
 			}
 			return err
 		}

@@ -1,0 +1,87 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/backend/ledger"
+)
+
+func TestBreak(t *testing.T) {
+	l := ledger.New(1)
+	if err := errors.Join(l.Admit(), l.Admit()); err != nil {
+		t.Fatal(err)
+	}
+	mine, other := &backend.Call{Kind: backend.Barrier, Seq: 1}, &backend.Call{Kind: backend.Barrier, Seq: 2, Name: "other"}
+	reason := errors.New("a reason")
+	cause := l.Failure(mine, reason)
+	if !l.Break(cause) || l.Break(errors.New("a later one")) {
+		t.Error("the first cause does not stay")
+	}
+	if err := l.Admit(); err != cause || l.Pending() != 2 {
+		t.Errorf("a call is admitted with %v, %d pending; want the cause, and 2", err, l.Pending())
+	}
+	if l.Context().Err() != nil {
+		t.Error("the context ended before the peers were told")
+	}
+	l.Stop(cause)
+	if context.Cause(l.Context()) != cause {
+		t.Errorf("the context ended with %v", context.Cause(l.Context()))
+	}
+	if err := l.Concerning(mine); err != cause {
+		t.Errorf("%v, want the cause as it is", err)
+	}
+	var call *backend.CallError
+	if err := l.Concerning(other); !errors.As(err, &call) || call.Name != "other" || call.Rank != 1 || !errors.Is(err, reason) {
+		t.Errorf("%v, want the other call's error, with the cause in it", err)
+	}
+	// The same call of another rank, whose failure broke this rank's group.
+	far := ledger.New(1)
+	far.Break(&backend.CallError{Rank: 0, Call: mine.Fingerprint(), Err: reason})
+	if err := far.Concerning(mine); !errors.As(err, &call) || call.Rank != 1 || !strings.Contains(err.Error(), "rank 0: ") {
+		t.Errorf("%v, want this rank's error for rank 0's", err)
+	}
+}
+
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := ledger.New(0)
+		l.Admit()
+		l.Admit()
+		if !l.Close() || l.Close() {
+			t.Error("not closed once")
+		}
+		if err := l.Admit(); err != backend.ErrClosed {
+			t.Errorf("%v, want that the group is closed", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := l.Drain(ctx); !errors.Is(err, backend.ErrClosed) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 calls") {
+			t.Errorf("%v, want that it took too long, with 2 calls", err)
+		}
+		drained := make(chan error)
+		go func() { drained <- l.Drain(t.Context()) }()
+		l.End()
+		synctest.Wait()
+		select {
+		case err := <-drained:
+			t.Fatalf("drained with a call pending: %v", err)
+		default:
+		}
+		l.End()
+		if err := <-drained; err != nil {
+			t.Error(err)
+		}
+		if err := l.Drain(t.Context()); err != nil {
+			t.Errorf("idle: %v", err)
+		}
+		if cause := l.Settle(); cause != nil || l.Break(errors.New("too late")) || l.Cause() != nil {
+			t.Errorf("settled with %v, then broke with %v", cause, l.Cause())
+		}
+	})
+}
