@@ -13,6 +13,18 @@ import (
 	"github.com/goddp/goddp/device/cuda"
 )
 
+// OpenDevice opens the device that Init with the same options would open and
+// own, for a program whose device is to outlive its groups: give it to Init in
+// Options.Device, and close it in the end.
+func OpenDevice(opts *Options) (device.Device, error) {
+	o := opts.orDefaults()
+	w, err := o.world()
+	if err != nil {
+		return nil, err
+	}
+	return openDevice(w, o.Log)
+}
+
 // openDevice opens the device for a local rank: the one that GODDP_DEVICE
 // names ("cpu", "cuda", "cuda:1"), or the GPU of the local rank's number, or,
 // on a host without GPUs, the CPU.

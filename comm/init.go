@@ -94,27 +94,32 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	if err := o.settle(); err != nil {
 		return nil, err
 	}
-	if o.World == nil {
-		w, err := WorldFromEnv()
-		if err != nil {
-			return nil, err
-		}
-		o.World = &w
-	} else {
-		w := *o.World
-		if w.LocalSize == 0 {
-			w.LocalSize = w.Size
-		}
-		if err := w.check(); err != nil {
-			return nil, fmt.Errorf("comm: Options.World: %w", err)
-		}
-		o.World = &w
+	w, err := o.world()
+	if err != nil {
+		return nil, err
 	}
+	o.World = &w
 	pg, err := meet(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d of %d: joining the process group: %w", o.World.Rank, o.World.Size, err)
 	}
 	return pg, nil
+}
+
+// world is this process's place in the job, as the options or the environment
+// have it.
+func (o *Options) world() (World, error) {
+	if o.World == nil {
+		return WorldFromEnv()
+	}
+	w := *o.World
+	if w.LocalSize == 0 {
+		w.LocalSize = w.Size
+	}
+	if err := w.check(); err != nil {
+		return World{}, fmt.Errorf("comm: Options.World: %w", err)
+	}
+	return w, nil
 }
 
 // remeet is the pause before the job's store is looked for again.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/comm/flight/analyze"
@@ -78,7 +77,6 @@ func (d *watch) gather() []*flight.Dump {
 	if own == nil || d.world.Size == 1 {
 		return nil
 	}
-	own.Reason, own.ReasonAt = "a call is overdue", time.Now()
 	d.publish(own)
 	ctx, cancel := context.WithTimeout(d.ctx, gatherTime)
 	defer cancel()

@@ -5,7 +5,6 @@ package nccl
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"time"
 
@@ -18,27 +17,72 @@ import (
 // control is the channel between the ranks beside NCCL: a group of host
 // memory, which notices dead peers and spreads the cause of a failure by
 // itself. This rank always has a Recv pending from every peer. It ends with the
-// peer's farewell when that closes its group, or with the reason why the
-// control channel broke. The channel's collectives are free for what ranks may
-// have to agree on.
+// peer's word on how the two part, or with the reason why the control channel
+// broke. The channel's collectives are free for what ranks may have to agree on.
 type control struct {
 	net        *host.Group
 	rank, size int
+	progress   progress
 
 	ctx    context.Context // its cause says why the channel broke
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // of the Recvs
 
-	mu   sync.Mutex
-	gone map[int]time.Time // when the peers that left did
-	all  chan struct{}     // closed when all have
+	leaving chan struct{} // closed when this rank leaves
+
+	mu    sync.Mutex
+	told  map[int]bool      // peers that have this rank's word
+	gone  map[int]time.Time // when the peers that left did
+	heard int               // peers whose word has come
+	apart bool              // not every rank's word is together
+	all   chan struct{}     // closed when the word of all has come
 }
 
-// forever is the timeout of a Recv that waits for a farewell.
-const forever = time.Duration(math.MaxInt64)
+// progress is how far this rank has come with what it does with its peers.
+type progress interface {
+	// with is how many collectives it has started, how many Sends to the peer,
+	// and how many Recvs from it.
+	with(peer int) (collectives, sends, recvs int)
+	// idle tells whether it has done all that it started.
+	idle() bool
+}
 
-func openControl(ctx context.Context, cfg backend.Config, o Options) (*control, error) {
-	c := &control{rank: cfg.Rank, size: cfg.Size, gone: map[int]time.Time{}, all: make(chan struct{})}
+// word is what two ranks tell each other once, each the other, on how they
+// part: the first when it leaves, the other when it leaves too, or when it has
+// seen that it does not.
+//
+// A rank ends its communicators with the others if it told and heard nothing
+// but together. Then every other rank did as well: one that told any other
+// word, told it to all that it had not told a word before, and before it
+// leaves its words are not together.
+type word struct {
+	how parting
+	// What the rank that leaves has done, and the other has to do yet.
+	collectives, sends int
+}
+
+// parting is how a rank leaves.
+type parting int64
+
+const (
+	together parting = iota // it leaves, as all seem to
+	apart                   // it leaves, when another has left alone
+	stays                   // it does not leave: the peer is to leave alone
+)
+
+// stayGrace is how long a rank keeps a peer that leaves waiting, in case that
+// it leaves too. From then on it looks every stayTick whether it has done all
+// that it did with the peer.
+const (
+	stayGrace = 2 * time.Second
+	stayTick  = 10 * time.Millisecond
+)
+
+func openControl(ctx context.Context, cfg backend.Config, o Options, p progress) (*control, error) {
+	c := &control{
+		rank: cfg.Rank, size: cfg.Size, progress: p, leaving: make(chan struct{}),
+		told: map[int]bool{}, gone: map[int]time.Time{}, all: make(chan struct{}),
+	}
 	cfg.Store, cfg.Device = store.Prefix(cfg.Store, keyControl), nil
 	var err error
 	if c.net, err = host.New(ctx, cfg, &o.Control); err != nil {
@@ -63,21 +107,31 @@ func (c *control) peers(yield func(int) bool) {
 	}
 }
 
-// farewellCall is a Send or Recv of a farewell: one byte, of no meaning.
-func farewellCall(kind backend.Kind, peer int) *backend.Call {
-	c := &backend.Call{Kind: kind, Root: peer, Timeout: forever, Name: "farewell"}
-	word := device.HostTensor([]byte{0}, device.Uint8)
-	if kind == backend.Send {
-		c.Src = word
+// wordCall is a Send or Recv of a word.
+func wordCall(kind backend.Kind, peer int, w []int64) *backend.Call {
+	c := &backend.Call{Kind: kind, Root: peer, Name: "farewell"}
+	if t := device.HostTensor(w, device.Int64); kind == backend.Send {
+		c.Src = t
 	} else {
-		c.Dst = word
+		c.Dst = t
 	}
 	return c
 }
 
-// await waits for a peer to leave, or the channel to break.
+// tellWord tells a peer this rank's word.
+func (c *control) tellWord(ctx context.Context, peer int, how parting) error {
+	collectives, sends, _ := c.progress.with(peer)
+	task, err := c.net.Start(wordCall(backend.Send, peer, []int64{int64(how), int64(collectives), int64(sends)}))
+	if err != nil {
+		return err
+	}
+	return task.Sync(ctx)
+}
+
+// await waits for a peer's word, or the channel to break.
 func (c *control) await(peer int) {
-	task, err := c.net.Start(farewellCall(backend.Recv, peer))
+	got := make([]int64, 3)
+	task, err := c.net.Start(wordCall(backend.Recv, peer, got))
 	if err == nil {
 		err = task.Sync(context.Background()) // the channel's end ends it
 	}
@@ -89,11 +143,60 @@ func (c *control) await(peer int) {
 		c.cancel(err)
 		return
 	}
+	w := word{how: parting(got[0]), collectives: int(got[1]), sends: int(got[2])}
+	c.hear(peer, w.how)
+	if w.how != stays {
+		c.letGo(peer, w)
+	}
+}
+
+func (c *control) hear(peer int, how parting) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.gone[peer] = time.Now()
-	if len(c.gone) == c.size-1 {
+	if how != stays {
+		c.gone[peer] = time.Now()
+	}
+	c.apart = c.apart || how != together
+	if c.heard++; c.heard == c.size-1 {
 		close(c.all)
+	}
+}
+
+// letGo tells a peer that leaves to do so alone, unless this rank leaves within
+// stayGrace. It lets nobody go before it has done all that the peer has: the
+// end of the peer's communicators may take data along that are on their way
+// here, and memory that a call here uses.
+func (c *control) letGo(peer int, w word) {
+	since := time.Now()
+	ticker := time.NewTicker(stayTick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-c.leaving:
+			return // farewell has a word for it
+		case <-c.ctx.Done():
+			return
+		case now := <-ticker.C:
+			if now.Sub(since) < stayGrace {
+				continue
+			}
+		}
+		collectives, _, recvs := c.progress.with(peer)
+		if collectives < w.collectives || recvs < w.sends || !c.progress.idle() {
+			continue
+		}
+		c.mu.Lock()
+		first := !c.told[peer]
+		if first {
+			c.told[peer], c.apart = true, true
+		}
+		c.mu.Unlock()
+		if first {
+			if err := c.tellWord(c.ctx, peer, stays); err != nil {
+				c.cancel(err)
+			}
+		}
+		return
 	}
 }
 
@@ -119,16 +222,26 @@ func (c *control) bound(ctx context.Context) (context.Context, func()) {
 func (c *control) tell(cause error) { c.net.Abort(cause) }
 
 // farewell tells the peers that this rank leaves in good order, and waits for
-// them to do the same.
+// their words.
 func (c *control) farewell(ctx context.Context) error {
 	ctx, stop := c.bound(ctx)
 	defer stop()
+	c.mu.Lock()
+	how := together
+	if c.apart {
+		how = apart
+	}
+	var peers []int
 	for peer := range c.peers {
-		task, err := c.net.Start(farewellCall(backend.Send, peer))
-		if err == nil {
-			err = task.Sync(ctx)
+		if !c.told[peer] {
+			c.told[peer] = true
+			peers = append(peers, peer)
 		}
-		if err != nil {
+	}
+	c.mu.Unlock()
+	close(c.leaving)
+	for _, peer := range peers {
+		if err := c.tellWord(ctx, peer, how); err != nil {
 			return causeOf(ctx, err)
 		}
 	}
@@ -140,7 +253,15 @@ func (c *control) farewell(ctx context.Context) error {
 	}
 }
 
-// close ends the channel: in good order after the farewell of all.
+// alone tells, after the farewell, whether this rank's communicators end
+// without those of others.
+func (c *control) alone() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.apart
+}
+
+// close ends the channel: in good order after the word of all.
 func (c *control) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), abortTime)
 	defer cancel()

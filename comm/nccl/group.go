@@ -45,9 +45,9 @@ type Group struct {
 
 var _ backend.Backend = (*Group)(nil)
 
-func newGroup(cfg backend.Config, o Options, dev cudaDevice, control *control) *Group {
+func newGroup(cfg backend.Config, o Options, dev cudaDevice) *Group {
 	g := &Group{
-		cfg: cfg, opts: o, dev: dev, control: control, memory: memoryOf(dev), ledger: ledger.New(cfg.Rank), wake: make(chan struct{}, 1),
+		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), ledger: ledger.New(cfg.Rank), wake: make(chan struct{}, 1),
 		sends: map[int]*lane{}, recvs: map[int]*lane{},
 	}
 	g.ctx = g.ledger.Context()
@@ -101,6 +101,7 @@ func (g *Group) admit(t *task) (*lane, error) {
 		return nil, err
 	}
 	l.pending = append(l.pending, t)
+	l.started++
 	g.memory.busy.Add(1)
 	return l, nil
 }
@@ -261,16 +262,40 @@ func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (b
 	return sub, nil
 }
 
+// with makes a Group its control channel's progress.
+func (g *Group) with(peer int) (collectives, sends, recvs int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	started := func(l *lane) int {
+		if l == nil {
+			return 0
+		}
+		return l.started
+	}
+	return started(g.main), started(g.sends[peer]), started(g.recvs[peer])
+}
+
+// idle tells whether no call is pending, and the group was made.
+func (g *Group) idle() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.comms) > 0 && g.ledger.Pending() == 0
+}
+
 // Close waits, while ctx lasts, for pending calls and for the other ranks to
-// close, and ends the group. If ctx ends first, the group breaks and the error
-// says what was waited for.
+// close, or to let this one go, and ends the group. If ctx ends first, the group
+// breaks and the error says what was waited for.
 func (g *Group) Close(ctx context.Context) error {
 	if !g.ledger.Close() {
 		return nil
 	}
 	err := g.ledger.Drain(ctx)
 	if err == nil {
-		if e := g.control.farewell(ctx); e != nil && g.ledger.Cause() == nil {
+		switch e := g.control.farewell(ctx); {
+		case e == nil:
+		case g.control.ctx.Err() != nil:
+			g.fail(e) // by a peer, when no call of this rank's is left to fail
+		default:
 			err = fmt.Errorf("%w without the other ranks: %w", backend.ErrClosed, e)
 		}
 	}
@@ -282,7 +307,11 @@ func (g *Group) Close(ctx context.Context) error {
 	g.mu.Unlock()
 	g.ledger.Stop(backend.ErrClosed)
 	g.wg.Wait()
-	if cause == nil {
+	switch {
+	case cause != nil:
+	case g.control.alone():
+		g.end((*communicator).abort, g.comms...) // what remains is the process's to lose
+	default:
 		err = g.end((*communicator).destroy, g.comms...)
 	}
 	g.memory.collect()

@@ -64,16 +64,16 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, cfg.Timeout))
 	defer cancel()
 	// The control channel comes first: it tells the peers what fails here.
-	control, err := openControl(ctx, cfg, o)
-	if err != nil {
+	g := newGroup(cfg, o, dev)
+	if g.control, err = openControl(ctx, cfg, o, g); err != nil {
+		g.ledger.Stop(err)
 		return nil, err
 	}
-	ctx, stop := control.bound(ctx)
+	ctx, stop := g.control.bound(ctx)
 	defer stop()
-	g := newGroup(cfg, o, dev, control)
 	defer func() {
 		if err != nil {
-			control.tell(err)
+			g.control.tell(err)
 			g.ledger.Stop(err)
 			g.release()
 		}

@@ -33,7 +33,8 @@ type lane struct {
 	queue    []*task       // that wait for the one that is being enqueued in the background
 	draining bool
 
-	pending []*task // started and not done; under group.mu
+	started int     // calls; under group.mu
+	pending []*task // those not done; under group.mu
 }
 
 // link is a connection that NCCL makes when an operation first needs it.

@@ -18,16 +18,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"runtime"
 	"time"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -41,30 +37,26 @@ var (
 )
 
 func train(ctx context.Context) error {
-	world, err := comm.WorldFromEnv()
-	if err != nil {
-		return err
-	}
 	// What outlives a group: the device, and on it the model and its optimizer.
-	dev, err := open(world)
+	dev, err := comm.OpenDevice(nil)
 	if err != nil {
 		return err
 	}
 	defer dev.Close()
 	net := nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
 	opt := optim.NewSGD(net.Parameters(), optim.SGDOptions{LR: 0.1, Momentum: 0.9})
-	stall := newStall(world.Rank)
+	stalled := false
 	for group := 1; ; group++ {
 		pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: *timeout, ErrorMode: comm.BlockingWait})
 		if err != nil {
 			return err // not all have come: a launcher's business
 		}
-		err = run(ctx, pg, net, opt, stall)
+		err = run(ctx, pg, net, opt, &stalled)
 		pg.Close()
 		if group == *groups || !broken(err) {
 			return err
 		}
-		fmt.Printf("rank %d: group %d broke: %v\n", world.Rank, group, err)
+		fmt.Printf("rank %d: group %d broke: %v\n", pg.Rank(), group, err)
 	}
 }
 
@@ -75,7 +67,7 @@ func broken(err error) bool {
 }
 
 // run trains in one group, from the last committed step on.
-func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.SGD, stall func(step int)) error {
+func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.SGD, stalled *bool) error {
 	rank := pg.Rank()
 	step, err := ddp.Recover(net, pg, opt)
 	if err != nil {
@@ -87,7 +79,10 @@ func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.S
 		return err
 	}
 	for ; step < *steps; step++ {
-		stall(step)
+		if rank == *stallRank && step == *stallStep && !*stalled {
+			*stalled = true
+			time.Sleep(*timeout * 3 / 2)
+		}
 		loss := nn.MSELoss(model.Forward(inputs(pg.Device(), step, rank)), targets(pg.Device(), step, rank))
 		if err := loss.Backward(); err != nil {
 			return err
@@ -115,25 +110,6 @@ func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.S
 	}
 	fmt.Printf("rank %d: params sha256 %s\n", rank, sum)
 	return nil
-}
-
-// open opens the GPU of the local rank's number, or else the CPU.
-func open(w comm.World) (device.Device, error) {
-	if gpus, _ := cuda.Count(); w.LocalRank < gpus && os.Getenv("GODDP_DEVICE") != "cpu" {
-		return cuda.Open(w.LocalRank, nil)
-	}
-	return cpu.New(&cpu.Options{Threads: max(1, runtime.NumCPU()/w.LocalSize)}), nil
-}
-
-// newStall is what the chosen rank does before each step: once, it sleeps.
-func newStall(rank int) func(step int) {
-	done := rank != *stallRank
-	return func(step int) {
-		if !done && step == *stallStep {
-			done = true
-			time.Sleep(*timeout * 3 / 2)
-		}
-	}
 }
 
 const (

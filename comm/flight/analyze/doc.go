@@ -8,8 +8,9 @@
 // # How it judges
 //
 // Records of one run are looked at, the latest. A job is in trouble if a call
-// failed, a group gave a reason, a process ended or is suspended, or a call has
-// been in flight for longer than [Patience]; a call in flight alone is no fault.
+// failed, a group gave a reason, a process ended or is suspended, or a call is
+// overdue, or has been in flight for longer than [Patience]; a call in flight
+// alone is no fault.
 // Then, most telling first:
 //
 //   - Ranks that called different things under one number. What most of a

@@ -18,7 +18,7 @@ type job struct {
 	size   int
 	ranks  map[int]*rank
 	groups []*group // the job's own first
-	// broken: something ended that should not have.
+	// broken: something ended that should not have, or did not in time.
 	broken bool
 }
 
@@ -85,7 +85,7 @@ func newJob(dumps []*flight.Dump, report *Report) *job {
 	groups := map[string]*group{}
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
 		d := j.ranks[n]
-		j.broken = j.broken || d.Fate != "" || d.failed
+		j.broken = j.broken || d.Fate != "" || d.failed || slices.ContainsFunc(d.Records, d.overdue)
 		if d.LostGroups > 0 {
 			report.notef("rank %d has %d more groups than its record holds", n, d.LostGroups)
 		}
@@ -132,6 +132,11 @@ func (j *job) missing() (ranks []int) {
 // wrong: in a job of which nothing ended, it must have lasted for some time.
 func (j *job) lasting(d *rank, r flight.Record) bool {
 	return j.broken || r.InFlight() && d.Taken.Sub(r.Queued) >= Patience
+}
+
+// overdue tells whether a call's deadline has passed.
+func (d *rank) overdue(r flight.Record) bool {
+	return r.InFlight() && r.Timeout > 0 && d.Taken.Sub(r.Queued) >= r.Timeout
 }
 
 // without is the ranks that are not known to be in a group.
