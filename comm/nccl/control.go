@@ -52,9 +52,8 @@ type progress interface {
 // seen that it does not.
 //
 // A rank ends its communicators with the others if it told and heard nothing
-// but together. Then every other rank did as well: one that told any other
-// word, told it to all that it had not told a word before, and before it
-// leaves its words are not together.
+// but together. Then so do all: who told this rank together had told nobody
+// else's word before, and told all others together at the same time.
 type word struct {
 	how parting
 	// What the rank that leaves has done, and the other has to do yet.

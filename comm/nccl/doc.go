@@ -65,7 +65,20 @@
 // group's streams and the memory of Alloc. A rank whose process ends is noticed
 // by its control channel.
 //
-// Close is collective: it waits for pending calls and for all other ranks to
-// close, since NCCL's communicators end together. When ctx ends first, the
-// group is broken instead.
+// # Leaving
+//
+// NCCL's communicators end together: ncclCommDestroy waits for the other ranks
+// of the host, and a rank that ended its communicator before the others are done
+// with theirs would take data along that are on their way, and memory that a
+// peer's call may still use. So Close waits for pending calls and tells the
+// other ranks. One that closes as well says so, and they end their communicators
+// together. One that does not lets the leaving rank go two seconds later, or as
+// soon as it has done all that they did together, and no call is pending on
+// it: the rank then aborts its communicators, by itself and bounded as any
+// abort. The others hear of no failure: they go on as long as they do not need
+// the rank that left, and a call that does fails with a
+// [backend.PeerLostError]. Their own communicators they abort in the end.
+//
+// When ctx ends before all have answered, as when a peer has stopped, or still
+// works on what this rank has done, the group is broken.
 package nccl
