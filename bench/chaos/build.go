@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// moduleRoot is where the product's source is.
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("go list -m: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// build builds what scenarios run into the new folder dir: a mutant, or, for
+// nil, the product as it is.
+func build(ctx context.Context, root, dir string, m *mutant) (binaries, error) {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	if m != nil {
+		overlay, err := m.overlay(root, dir)
+		if err != nil {
+			return "", err
+		}
+		args = append(args, "-overlay", overlay)
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/golaunch", "./cmd/goddp", "./bench/chaos/worker")...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w\n%s", filepath.Base(dir), err, out)
+	}
+	return binaries(dir), nil
+}
+
+// overlay writes the mutated file, and the description of it that go build
+// takes, to dir.
+func (m *mutant) overlay(root, dir string) (string, error) {
+	source, err := m.apply(root)
+	if err != nil {
+		return "", err
+	}
+	mutated := filepath.Join(dir, "mutated.go")
+	if err := os.WriteFile(mutated, []byte(source), 0o644); err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, m.file): mutated}})
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, text, 0o644)
+}
+
+// apply returns the mutated source of the mutant's file.
+func (m *mutant) apply(root string) (string, error) {
+	source, err := os.ReadFile(filepath.Join(root, m.file))
+	if err != nil {
+		return "", fmt.Errorf("mutant %q: %w", m.name, err)
+	}
+	if n := strings.Count(string(source), m.old); n != 1 {
+		return "", fmt.Errorf("mutant %q: %q is %d times in %s, not once", m.name, m.old, n, m.file)
+	}
+	return strings.Replace(string(source), m.old, m.new, 1), nil
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// campaign is how scenarios are run.
+type campaign struct {
+	seed    uint64
+	jobs    int           // at a time
+	slack   time.Duration // added to what is promised
+	verbose bool
+	out     io.Writer
+	noDisk  error // why disks cannot be filled; nil if they can
+}
+
+// try runs one scenario with the product in bin.
+func (c *campaign) try(ctx context.Context, s *scenario, bin binaries) (v verdict, output string) {
+	if s.Fault == fullDisk && c.noDisk != nil {
+		v.skipped = c.noDisk.Error()
+		return v, ""
+	}
+	j, err := newJob(s, bin)
+	if err != nil {
+		v.wrongf("%v", err)
+		return v, ""
+	}
+	defer j.remove()
+	if s.Fault == fullDisk {
+		if err := j.fill(); err != nil {
+			v.wrongf("%v", err)
+			return v, ""
+		}
+	}
+	if err = j.start(ctx); err == nil {
+		var at time.Time
+		if at, err = j.inject(ctx); err == nil {
+			j.end(at, s.deadline()+c.slack, &v)
+		}
+	}
+	if err != nil {
+		v.hung = true
+		v.wrongf("%v", err)
+	}
+	if !v.hung {
+		j.judge(&v)
+	}
+	return v, j.output("")
+}
+
+// result is a scenario and its verdict.
+type result struct {
+	scenario
+	verdict
+}
+
+// run runs scenarios, so many at a time, and returns their results in order.
+// It reports those that failed as they come.
+func (c *campaign) run(ctx context.Context, scenarios []scenario, bin binaries) []result {
+	results := make([]result, len(scenarios))
+	var mu sync.Mutex // guards c.out
+	parallel(c.jobs, len(scenarios), func(i int) {
+		s := &scenarios[i]
+		if ctx.Err() != nil {
+			return
+		}
+		v, output := c.try(ctx, s, bin)
+		results[i] = result{*s, v}
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case ctx.Err() != nil:
+		case c.verbose:
+			fmt.Fprintf(c.out, "%v\n%s", s, indent(output))
+			fallthrough
+		case !v.ok():
+			state := "ok"
+			if !v.ok() {
+				state = fmt.Sprintf("FAILED: %v\n  again: %s", &v, s.replay())
+			}
+			fmt.Fprintf(c.out, "%v: %s\n", s, state)
+		}
+	})
+	return results
+}
+
+// parallel calls f for each of n, some at a time.
+func parallel(jobs, n int, f func(i int)) {
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range jobs {
+		wg.Go(func() {
+			for i := range next {
+				f(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+}
+
+func indent(text string) string {
+	return "  | " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n  | ") + "\n"
+}
+
+// table is the campaign's, a row for each fault in each mode.
+func table(results []result) string {
+	var b strings.Builder
+	b.WriteString("| fault | mode | scenarios | right outcome | culprit named | by the records too | hung or orphaned | worst time |\n|---|---|---|---|---|---|---|---|\n")
+	var total tally
+	for _, c := range cells {
+		var t tally
+		for _, r := range results {
+			if r.Fault == c.Fault && r.Mode == c.Mode {
+				t.add(&r.verdict)
+				total.add(&r.verdict)
+			}
+		}
+		if t.scenarios+t.skipped > 0 {
+			fmt.Fprintf(&b, "| %s | %s | %v |\n", c.Fault, c.Mode, &t)
+		}
+	}
+	fmt.Fprintf(&b, "| all | | %v |\n", &total)
+	return b.String()
+}
+
+// tally counts verdicts.
+type tally struct {
+	scenarios, skipped, right, stuck int
+	accused, named, records, read    int
+	worst                            time.Duration
+}
+
+func (t *tally) add(v *verdict) {
+	if v.skipped != "" {
+		t.skipped++
+		return
+	}
+	count := func(n *int, is bool) {
+		if is {
+			*n++
+		}
+	}
+	t.scenarios++
+	count(&t.right, len(v.wrong) == 0)
+	count(&t.accused, v.accused)
+	count(&t.named, v.accused && len(v.unnamed) == 0)
+	count(&t.records, v.read)
+	count(&t.read, v.read && len(v.unread) == 0)
+	count(&t.stuck, v.hung || v.orphans)
+	t.worst = max(t.worst, v.took)
+}
+
+func (t *tally) String() string {
+	if t.scenarios == 0 {
+		return "skipped | | | | | "
+	}
+	share := func(n, of int) string {
+		if of == 0 {
+			return "–"
+		}
+		return fmt.Sprintf("%d of %d", n, of)
+	}
+	return fmt.Sprintf("%d | %d | %s | %s | %d | %.1f s", t.scenarios, t.right, share(t.named, t.accused), share(t.read, t.records), t.stuck, t.worst.Seconds())
+}
+
+// clean tells whether nothing failed.
+func clean(results []result) bool {
+	return !slices.ContainsFunc(results, func(r result) bool { return !r.ok() })
+}

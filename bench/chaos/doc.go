@@ -1,0 +1,69 @@
+// Command chaos is a fault campaign: it starts small jobs of several processes,
+// does something bad to each, and judges whether the job ended in the state
+// that its error mode promises, in time, with the culprit named and no process
+// left over.
+//
+//	make chaos                                  the whole campaign, with mutants
+//	go run ./bench/chaos -n 42 -mutants=false   each fault in each mode once
+//	go run ./bench/chaos -only 17 -v            one scenario, with its output
+//
+// It prints a line for each scenario that failed, with the command that runs it
+// again, and a table; the exit code is 1 if one failed. It needs Linux: it
+// reads /proc. Filling a disk takes the right to mount one; where that is
+// missing those scenarios are skipped.
+//
+// # Scenarios
+//
+// Scenario k is a function of the seed and k. It is a fault in an error mode;
+// then at random: who starts the job, how many ranks it has, how they are
+// connected, which rank is the victim and before which collective, and, in mode
+// async, whether the program leaves on an error or is stuck and has to be ended.
+// Jobs are started by golaunch; by the campaign itself as a scheduler would,
+// with the store in rank 0 ("alone"); or with the store in a process of its own
+// ("apart").
+//
+//	kill       SIGKILL
+//	stop       SIGSTOP; SIGCONT when the others have acted, if nobody else sends it
+//	delay      the rank comes later than the timeout
+//	hiccup     the rank comes late, within the timeout
+//	skip       the rank leaves a collective out
+//	resize     the rank gives a tensor of another size
+//	exit       the rank exits with a code of its own
+//	socket     one of the rank's connections breaks
+//	full disk  the folder for flight records has no room; then kill or stop
+//	store      the store is killed; then nothing, kill or stop
+//	garbage    every listening port, TCP or unix, is sent nonsense, from the start on
+//	launcher   golaunch is killed
+//
+// # The judge
+//
+// It knows what the manuals promise, and shares no code with the
+// product; the workers are a program of the campaign's own (bench/chaos/worker)
+// which uses the product as any other would.
+//
+//   - What the product has to stand (hiccup, garbage, a lost store, and in mode
+//     none a late rank) must leave the job undisturbed: all ranks end with 0,
+//     all sums right.
+//   - In blocking wait, if all ranks live, each must catch an error, and all
+//     together make another group in the same processes and finish. If one is
+//     dead, the others must be told, and told again by the deadline of the new
+//     group.
+//   - In clean-up only, the processes must live on, and calls on the failed
+//     group must fail.
+//   - In async, the processes must end, those also that are stuck.
+//   - golaunch's exit code must be the first failing rank's, and its report
+//     must name the victim; without golaunch every other rank must. Then the
+//     flight records must name it, to goddp analyze.
+//   - Nothing may be left: no process that carries the scenario's mark or runs
+//     from its folder, no file in its temporary folder.
+//
+// The time is from the fault to the end of the last process. Deadlines are what
+// is promised plus -slack, which is for the machine.
+//
+// # Mutants
+//
+// A check must be able to fail. The campaign builds the product again with one
+// line wrong, for each of a list of such lines (mutants.go), and runs scenarios
+// until one fails; that one must pass with the product as it is. A mutant that
+// survives fails the campaign, as does one whose line is not there any more.
+package main

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// rejoinTime is the limit of a worker's second group.
+const rejoinTime = 3 * time.Second
+
+// inject commits the scenario's fault, or has the worker commit it, and undoes
+// what somebody has to undo. It returns when the fault was. What has to
+// happen within a limit and does not is an error.
+func (j *job) inject(ctx context.Context) (at time.Time, err error) {
+	switch j.Fault {
+	case garbage:
+		return j.throwGarbage(ctx)
+	case delay, hiccup, skip, resize, exit, socket:
+		e, err := j.await(ctx, joinLimit, "the fault", func(e event) bool { return e.kind == "fault" })
+		if err != nil {
+			return at, err
+		}
+		if e.text == "peer" {
+			// Or nothing: the connection may be one that nobody uses.
+			j.await(ctx, j.callTimeout()+acting, "an error", func(e event) bool { return e.kind == "caught" })
+		}
+		return e.at, j.finish()
+	}
+	reached, err := j.await(ctx, joinLimit, "the victim to be where it is to be hit", func(e event) bool { return e.kind == "reached" })
+	if err != nil {
+		return at, err
+	}
+	time.Sleep(j.Jitter)
+	at = time.Now()
+	switch j.Fault {
+	case launcher:
+		return at, j.programs[0].cmd.Process.Kill()
+	case store:
+		if err := syscall.Kill(j.storePID, syscall.SIGKILL); err != nil {
+			return at, err
+		}
+		if j.Then == "" {
+			time.Sleep(time.Second) // of rounds without it
+			return at, j.finish()
+		}
+	}
+	if j.trouble() == kill {
+		return at, syscall.Kill(reached.pid, syscall.SIGKILL)
+	}
+	if err := syscall.Kill(reached.pid, syscall.SIGSTOP); err != nil {
+		return at, err
+	}
+	return at, j.resume(ctx, reached.pid)
+}
+
+// resume lets the victim go on once the others have done what they have to,
+// unless that is golaunch's part.
+func (j *job) resume(ctx context.Context, pid int) error {
+	limit := j.callTimeout() + 10*time.Second
+	switch {
+	case j.Mode == none:
+		time.Sleep(j.callTimeout() + 700*time.Millisecond)
+	case j.Mode == blocking:
+		if err := j.awaitAll(ctx, limit, "caught", false); err != nil {
+			return err
+		}
+	case j.Setup == golaunch:
+		return nil
+	default:
+		deadline := time.After(limit)
+		for _, p := range j.programs {
+			if p.rank < 0 || p.rank == j.Victim {
+				continue
+			}
+			select {
+			case <-p.done:
+			case <-deadline:
+				return fmt.Errorf("%s has not ended", p.name)
+			}
+		}
+	}
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		return err
+	}
+	return j.finish()
+}
+
+// throwGarbage bothers the job from its start to its end.
+func (j *job) throwGarbage(ctx context.Context) (at time.Time, err error) {
+	at = time.Now()
+	bothering, stop := context.WithCancel(ctx)
+	taken := 0
+	var sprayer sync.WaitGroup
+	sprayer.Go(func() { taken = spray(bothering, j.dir, j.Noise) })
+	err = j.awaitAll(ctx, joinLimit, "joined", true)
+	if err == nil {
+		pause()
+		err = j.finish()
+	}
+	if err == nil {
+		err = j.awaitAll(ctx, joinLimit, "done", true)
+	}
+	stop()
+	sprayer.Wait()
+	if err == nil && taken == 0 {
+		err = fmt.Errorf("nothing listened")
+	}
+	return at, err
+}
+
+// finish lets the job end.
+func (j *job) finish() error { return os.WriteFile(j.path("finish"), nil, 0o644) }
+
+// pause is a moment in which a job does many rounds.
+func pause() { time.Sleep(100 * time.Millisecond) }

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// binaries is the folder with golaunch, goddp and worker.
+type binaries string
+
+// program is a process that the campaign started: golaunch, or a rank, or the
+// store.
+type program struct {
+	name   string
+	rank   int // -1: no rank
+	cmd    *exec.Cmd
+	done   chan struct{}
+	status string // "exited with 0", "killed by 9"; once done is closed
+}
+
+// event is what a worker says of itself.
+type event struct {
+	rank, pid  int
+	kind, text string
+	at         time.Time
+}
+
+// job is a scenario's processes and what they say.
+type job struct {
+	*scenario
+	dir      string // holds everything of the job's, and marks its processes
+	programs []*program
+	storePID int
+	readers  sync.WaitGroup // end when the processes have, and their children
+
+	mu      sync.Mutex
+	lines   []string // what is written, each after the program's name
+	events  []event
+	changed chan struct{} // closed, and made again, when there is more
+}
+
+// masters numbers the jobs, so that each has a loopback address of its own for
+// a store on a fixed port.
+var masters atomic.Uint32
+
+// newJob makes the folder of a job, which has links of its own to the binaries.
+func newJob(s *scenario, bin binaries) (_ *job, err error) {
+	j := &job{scenario: s, changed: make(chan struct{})}
+	if j.dir, err = os.MkdirTemp(filepath.Dir(string(bin)), fmt.Sprintf("scenario-%d-", s.K)); err != nil {
+		return nil, err
+	}
+	for _, sub := range []string{"tmp", "flight"} {
+		if err := os.Mkdir(filepath.Join(j.dir, sub), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range []string{"golaunch", "goddp", "worker"} {
+		if err := os.Link(filepath.Join(string(bin), name), filepath.Join(j.dir, name)); err != nil {
+			return nil, err
+		}
+	}
+	return j, nil
+}
+
+func (j *job) path(name string) string { return filepath.Join(j.dir, name) }
+
+// fill mounts a full disk where flight records go.
+func (j *job) fill() error {
+	dir := j.path("flight")
+	if err := mountSmall(dir); err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(dir, "ballast"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for err == nil {
+		_, err = f.Write(make([]byte, 4096))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	return nil
+}
+
+// graceSeconds is how long golaunch waits between asking and killing.
+const graceSeconds = 2
+
+// start starts the job's processes.
+func (j *job) start(ctx context.Context) error {
+	share, length := j.share()
+	var stagger time.Duration
+	if j.Fault == garbage { // so that what listens until all have joined gets its share
+		stagger = 200 * time.Millisecond
+	}
+	args := []string{
+		"-fault", share, "-victim", strconv.Itoa(j.Victim), "-round", strconv.Itoa(j.Round), "-call", strconv.Itoa(j.Call),
+		"-delay", length.String(), "-pick", strconv.Itoa(j.Pick), "-manner", j.manner(), "-finish", j.path("finish"),
+		"-timeout", j.callTimeout().String(), "-stagger", stagger.String(), fmt.Sprintf("-hosts=%v", j.TCP),
+	}
+	if j.Setup == golaunch {
+		return j.run("golaunch", -1, nil, append([]string{
+			j.path("golaunch"), "--nproc-per-node", strconv.Itoa(j.World), "--shutdown-timeout", strconv.Itoa(graceSeconds), j.path("worker"), "-loader",
+		}, args...)...)
+	}
+	n := masters.Add(1)
+	addr, port := fmt.Sprintf("127.%d.%d.%d", 1+os.Getpid()%250, byte(n>>8), byte(n)), "29500"
+	agent := "False"
+	if j.Setup == apart {
+		if err := j.run("store", -1, nil, j.path("worker"), "-serve"); err != nil {
+			return err
+		}
+		e, err := j.await(ctx, joinLimit, "a store", func(e event) bool { return e.kind == "store" })
+		if err != nil {
+			return err
+		}
+		addr, port, agent = "127.0.0.1", e.text, "True"
+		j.storePID = e.pid
+	}
+	for r := range j.World {
+		env := []string{
+			fmt.Sprintf("RANK=%d", r), fmt.Sprintf("WORLD_SIZE=%d", j.World), "MASTER_ADDR=" + addr, "MASTER_PORT=" + port,
+			"TORCHELASTIC_USE_AGENT_STORE=" + agent,
+		}
+		if err := j.run(fmt.Sprintf("rank %d", r), r, env, append([]string{j.path("worker")}, args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// foreign is the variables that a job must not inherit.
+var foreign = regexp.MustCompile(`^(GODDP|TORCH|NCCL|PET|RANK|LOCAL_|WORLD_|MASTER_|ROLE_|GROUP_)`)
+
+// run starts one program and follows what it writes.
+func (j *job) run(name string, rank int, env []string, args ...string) error {
+	p := &program{name: name, rank: rank, cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})}
+	for _, kv := range os.Environ() {
+		if !foreign.MatchString(kv) {
+			p.cmd.Env = append(p.cmd.Env, kv)
+		}
+	}
+	p.cmd.Env = append(p.cmd.Env, markVar+"="+j.dir, "TMPDIR="+j.path("tmp"), "GODDP_FLIGHT_DIR="+j.path("flight"), "GODDP_DEVICE=cpu", j.modeEnv())
+	p.cmd.Env = append(p.cmd.Env, env...)
+	p.cmd.Dir = j.dir
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	p.cmd.Stdout, p.cmd.Stderr = w, w
+	err = p.cmd.Start()
+	w.Close()
+	if err != nil {
+		r.Close()
+		return err
+	}
+	j.programs = append(j.programs, p)
+	j.readers.Go(func() {
+		defer r.Close()
+		for lines := bufio.NewScanner(r); lines.Scan(); {
+			j.note(p, lines.Text())
+		}
+	})
+	j.readers.Go(func() {
+		p.cmd.Wait()
+		p.status = fmt.Sprintf("exited with %d", p.cmd.ProcessState.ExitCode())
+		if ws := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signaled() {
+			p.status = fmt.Sprintf("killed by %d", ws.Signal())
+		}
+		j.note(p, p.status)
+		close(p.done)
+	})
+	return nil
+}
+
+// saying matches what a worker says, behind what golaunch puts before it.
+var saying = regexp.MustCompile(`^(?:\[\w+\]: ?)?@chaos (-?\d+) (\d+) (\w+) (.*)$`)
+
+// note keeps a line.
+func (j *job) note(p *program, line string) {
+	now := time.Now()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(j.lines, fmt.Sprintf("%s %s: %s", now.Format("05.000"), p.name, line))
+	if m := saying.FindStringSubmatch(line); m != nil {
+		rank, _ := strconv.Atoi(m[1])
+		pid, _ := strconv.Atoi(m[2])
+		j.events = append(j.events, event{rank, pid, m[3], m[4], now})
+	}
+	close(j.changed)
+	j.changed = make(chan struct{})
+}
+
+// joinLimit bounds the wait for what comes before a fault.
+const joinLimit = 40 * time.Second
+
+// await waits for an event that answers.
+func (j *job) await(ctx context.Context, limit time.Duration, what string, answers func(event) bool) (event, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	seen := 0
+	for {
+		j.mu.Lock()
+		fresh, changed := j.events[seen:], j.changed
+		j.mu.Unlock()
+		for _, e := range fresh {
+			if answers(e) {
+				return e, nil
+			}
+		}
+		seen += len(fresh)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return event{}, fmt.Errorf("waited %v for %s", limit, what)
+		}
+	}
+}
+
+// awaitAll waits until each rank but the victim has said it; with the victim if
+// that is asked for.
+func (j *job) awaitAll(ctx context.Context, limit time.Duration, kind string, victimToo bool) error {
+	for r := range j.World {
+		if r == j.Victim && !victimToo {
+			continue
+		}
+		_, err := j.await(ctx, limit, fmt.Sprintf("%q of rank %d", kind, r), func(e event) bool { return e.rank == r && e.kind == kind })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// said tells whether any rank said it.
+func (j *job) said(kind string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.ContainsFunc(j.events, func(e event) bool { return e.kind == kind })
+}
+
+// texts is what a rank said under one name.
+func (j *job) texts(rank int, kind string) (texts []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.events {
+		if e.rank == rank && e.kind == kind {
+			texts = append(texts, e.text)
+		}
+	}
+	return texts
+}
+
+// output is all that one program wrote, or, for "", all of them.
+func (j *job) output(name string) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var b strings.Builder
+	for _, line := range j.lines {
+		if name == "" || strings.HasPrefix(line[len("05.000 "):], name+": ") {
+			b.WriteString(line + "\n")
+		}
+	}
+	return b.String()
+}
+
+// remove removes all of the job, whatever is left of it.
+func (j *job) remove() {
+	killProcesses(j.dir)
+	j.readers.Wait()
+	if j.Fault == fullDisk {
+		unmount(j.path("flight"))
+	}
+	os.RemoveAll(j.dir)
+}

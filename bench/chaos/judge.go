@@ -1,0 +1,363 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// verdict is what the judge has to say about a scenario.
+type verdict struct {
+	wrong   []string // how its end was not the one promised
+	unnamed []string // where the culprit was not named
+	unread  []string // where the flight records, to goddp analyze, were not as clear
+	accused bool     // there was a culprit to name
+	read    bool     // and records that should tell it
+	skipped string   // why the scenario could not be
+	took    time.Duration
+	hung    bool // something did not end by itself
+	orphans bool // something outlived those who started it
+}
+
+func (v *verdict) wrongf(format string, args ...any) {
+	v.wrong = append(v.wrong, fmt.Sprintf(format, args...))
+}
+
+func (v *verdict) unnamedf(format string, args ...any) {
+	v.unnamed = append(v.unnamed, fmt.Sprintf(format, args...))
+}
+
+func (v *verdict) unreadf(format string, args ...any) {
+	v.unread = append(v.unread, fmt.Sprintf(format, args...))
+}
+
+func (v *verdict) ok() bool { return len(v.wrong) == 0 && len(v.unnamed) == 0 && len(v.unread) == 0 }
+
+// String is all that is wrong.
+func (v *verdict) String() string {
+	return strings.Join(slices.Concat(v.wrong, v.unnamed, v.unread), "; ")
+}
+
+// first is the first thing that is wrong, on one short line.
+func (v *verdict) first() string {
+	line := strings.Join(strings.Fields(slices.Concat(v.wrong, v.unnamed, v.unread)[0]), " ")
+	const most = 160
+	if len(line) > most {
+		line = line[:most] + "..."
+	}
+	return line
+}
+
+// outcome is a state that a job can end in.
+type outcome int
+
+const (
+	undisturbed outcome = iota // as if nothing had been
+	recovered                  // an error everywhere, another group, and the end of the job
+	failed                     // as the mode has it
+	gone                       // killed by whoever holds a killed launcher's rope
+)
+
+// promised is the outcome that the scenario must have.
+func (j *job) promised() outcome {
+	passes := j.Fault == hiccup || j.Fault == garbage || j.trouble() == store || j.Mode == none
+	if j.Fault == socket { // one that nobody needs, perhaps
+		passes = slices.Equal(j.texts(j.Victim, "fault"), []string{"store"}) || !j.said("caught")
+	}
+	switch {
+	case j.Fault == launcher:
+		return gone
+	case passes:
+		return undisturbed
+	case j.Mode == blocking && !j.dies():
+		return recovered
+	}
+	return failed
+}
+
+// acting is the time from a failure's deadline, or its discovery, until its
+// consequences.
+const acting = 2 * time.Second
+
+// deadline is how long after the fault the last process may end, as promised.
+func (s *scenario) deadline() time.Duration {
+	const lingering = 1200 * time.Millisecond // in mode clean-up
+	const leaving = 2 * time.Second           // the store's host waits for the others
+	d := acting
+	switch s.trouble() {
+	case stop, delay, socket:
+		d += s.callTimeout()
+	case garbage:
+		d += 3 * time.Second // all of the job's life
+	}
+	if _, length := s.share(); length > 0 {
+		d += length
+	}
+	if s.Fault == hiccup || s.Fault == garbage || s.Mode == none {
+		return d
+	}
+	if s.Mode == cleanUp {
+		d += lingering
+	}
+	if s.Mode == blocking {
+		d += rejoinTime
+	}
+	if s.Setup == golaunch {
+		return d + graceSeconds*time.Second
+	}
+	if s.trouble() == stop { // then the victim is let go on, and ends as well
+		d *= 2
+	}
+	return d + leaving
+}
+
+// end waits until nothing of the job is left, no longer than until limit after
+// the fault.
+func (j *job) end(at time.Time, limit time.Duration, v *verdict) {
+	deadline := time.After(time.Until(at.Add(limit)))
+	for _, p := range slices.Backward(j.programs) {
+		if p.name == "store" { // the first, whom nobody needs any more
+			syscall.Kill(j.storePID, syscall.SIGKILL)
+		}
+		select {
+		case <-p.done:
+			continue
+		case <-deadline:
+		}
+		v.hung = true
+		v.wrongf("not over %.1f s after the fault: %v", limit.Seconds(), processes(j.dir))
+		return
+	}
+	// A launcher that was not killed must leave nothing behind it, not even
+	// for a moment.
+	for left := processes(j.dir); len(left) > 0; left = processes(j.dir) {
+		if j.Fault != launcher || time.Since(at) > limit {
+			v.orphans = true
+			v.wrongf("left over: %v", left)
+			killProcesses(j.dir)
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	v.took = time.Since(at)
+	j.readers.Wait()
+	if litter, err := os.ReadDir(j.path("tmp")); err != nil || len(litter) > 0 {
+		v.wrongf("left in the temporary folder: %v %v", litter, err)
+	}
+}
+
+// judge compares how the job ended with what is promised.
+func (j *job) judge(v *verdict) {
+	for r := range j.World {
+		for _, text := range j.texts(r, "wrong") {
+			v.wrongf("rank %d: %s", r, text)
+		}
+	}
+	for _, bad := range []string{"panic:", "fatal error:", "[signal SIG"} {
+		if strings.Contains(j.output(""), bad) {
+			v.wrongf("a process crashed")
+		}
+	}
+	switch j.promised() {
+	case undisturbed:
+		j.judgeDone(v)
+		for r := range j.World {
+			for _, text := range j.texts(r, "caught") {
+				v.wrongf("rank %d got an error: %s", r, text)
+			}
+		}
+		late := j.Mode == none && (j.trouble() == stop || j.trouble() == delay)
+		if late && !strings.Contains(j.output(""), "Watchdog caught collective operation timeout") {
+			v.wrongf("no log line about the timeout")
+		}
+	case recovered:
+		j.judgeDone(v)
+		j.judgeErrors(v)
+		j.judgeRecords(v)
+	case failed:
+		j.judgeExits(v)
+		if j.Setup == golaunch {
+			j.judgeReport(v)
+		} else {
+			j.judgeErrors(v)
+		}
+		j.judgeRecords(v)
+	}
+}
+
+// judgeDone checks that all ranks came to the end.
+func (j *job) judgeDone(v *verdict) {
+	for _, p := range j.programs {
+		if p.name != "store" && p.status != "exited with 0" {
+			v.wrongf("%s %s", p.name, p.status)
+		}
+	}
+	for r := range j.World {
+		if n := len(j.texts(r, "done")); n != 1 {
+			v.wrongf("rank %d came %d times to the end", r, n)
+		}
+	}
+}
+
+// judgeExits checks the exit codes of a job that failed.
+func (j *job) judgeExits(v *verdict) {
+	ends := map[fault]string{kill: "killed by 9", exit: "exited with 7"}
+	survivor := map[mode]string{async: "exited with 1", cleanUp: "exited with 5", blocking: "exited with 6"}[j.Mode]
+	victim, dead := ends[j.trouble()]
+	if !dead {
+		victim = survivor
+	}
+	for _, p := range j.programs {
+		want := survivor
+		switch {
+		case p.name == "store":
+			continue
+		case p.name == "golaunch" && j.trouble() == kill:
+			want = "exited with 137"
+		case p.name == "golaunch" || p.rank == j.Victim:
+			want = victim
+		}
+		if p.status != want {
+			v.wrongf("%s %s, not %s", p.name, p.status, want)
+		}
+	}
+	if j.Mode != cleanUp || j.Setup == golaunch {
+		return
+	}
+	for r := range j.World {
+		if (r != j.Victim || !dead) && len(j.texts(r, "later")) != 1 {
+			v.wrongf("rank %d did not live on and find its group broken", r)
+		}
+	}
+}
+
+// names tells whether a text says that the victim is the culprit.
+func (j *job) names(text string) bool {
+	switch j.trouble() {
+	case kill, exit:
+		return strings.Contains(text, fmt.Sprintf("rank %d lost", j.Victim))
+	case stop, delay:
+		// A rank that is late has a record, and gives it when it is asked.
+		return strings.Contains(text, fmt.Sprintf("waiting for ranks [%d]", j.Victim)) &&
+			(j.trouble() == stop || !strings.Contains(text, "left no record"))
+	case skip, resize:
+		return regexp.MustCompile(fmt.Sprintf(`ranks called different collectives:.* rank %d (AllReduce|Barrier)`, j.Victim)).MatchString(text)
+	}
+	return false
+}
+
+// lostRank finds whom an error tells to be lost.
+var lostRank = regexp.MustCompile(`rank (\d) lost`)
+
+// judgeErrors checks what the ranks caught.
+func (j *job) judgeErrors(v *verdict) {
+	v.accused = true
+	if j.Fault == socket {
+		j.judgeSocket(v)
+		return
+	}
+	for r := range j.World {
+		if r == j.Victim {
+			continue
+		}
+		if texts := j.texts(r, "caught"); len(texts) != 1 || !j.names(texts[0]) {
+			v.unnamedf("rank %d caught %q", r, texts)
+		}
+	}
+}
+
+// judgeSocket checks what the ranks caught when a connection broke: those at
+// its ends blame each other, and the rest one of these.
+func (j *job) judgeSocket(v *verdict) {
+	blamed := map[string]bool{}
+	for r := range j.World {
+		texts := j.texts(r, "caught")
+		if len(texts) != 1 {
+			v.unnamedf("rank %d caught %q", r, texts)
+			continue
+		}
+		m := lostRank.FindStringSubmatch(texts[0])
+		if m == nil {
+			v.unnamedf("rank %d caught %q", r, texts)
+			continue
+		}
+		blamed[m[1]] = true
+	}
+	delete(blamed, fmt.Sprint(j.Victim))
+	if len(blamed) > 1 {
+		v.unnamedf("a connection of rank %d broke, and as lost were taken %v", j.Victim, blamed)
+	}
+}
+
+// rootCause matches the part of golaunch's report that says who was it.
+var rootCause = regexp.MustCompile(`(?s)Root Cause \(first observed failure\):(.*?)-----`)
+
+// judgeReport checks golaunch's report.
+func (j *job) judgeReport(v *verdict) {
+	v.accused = true
+	m := rootCause.FindStringSubmatch(j.output("golaunch"))
+	if m == nil {
+		v.unnamedf("golaunch gave no report")
+		return
+	}
+	root := m[1]
+	itself := regexp.MustCompile(fmt.Sprintf(`rank +: %d \(`, j.Victim)).MatchString(root)
+	var names bool
+	switch j.trouble() {
+	case kill:
+		names = itself && strings.Contains(root, "killed by SIGKILL")
+	case exit:
+		names = itself && regexp.MustCompile(`exitcode +: 7 \(`).MatchString(root)
+	case socket:
+		lost := lostRank.FindStringSubmatch(root)
+		names = lost != nil && (itself || lost[1] == fmt.Sprint(j.Victim))
+	default:
+		names = j.names(root)
+	}
+	if !names {
+		v.unnamedf("golaunch's root cause is %q", root)
+	}
+}
+
+// judgeRecords checks what goddp analyze reads in the flight records. Of a
+// connection that broke they cannot tell which end did, nor of two ranks that
+// called different things which is right.
+func (j *job) judgeRecords(v *verdict) {
+	if j.Fault == fullDisk || j.Fault == socket {
+		return
+	}
+	v.read = true
+	out, err := exec.Command(j.path("goddp"), "analyze", "--json", j.path("flight")).Output()
+	var report struct {
+		Findings []struct {
+			Ranks   []int
+			Summary string
+		}
+	}
+	var code *exec.ExitError
+	if errors.As(err, &code) {
+		err = nil
+		if len(code.Stderr) > 0 {
+			err = fmt.Errorf("goddp analyze: %s", code.Stderr)
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(out, &report)
+	}
+	switch {
+	case err != nil:
+		v.unreadf("flight records: %v", err)
+	case len(report.Findings) == 0:
+		v.unreadf("goddp analyze finds nothing")
+	case (j.trouble() == skip || j.trouble() == resize) && j.World == 2:
+	case !slices.Equal(report.Findings[0].Ranks, []int{j.Victim}):
+		v.unreadf("goddp analyze: %s", report.Findings[0].Summary)
+	}
+}

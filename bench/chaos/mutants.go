@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// mutant is the product with one thing wrong.
+type mutant struct {
+	name, file, old, new string
+	// shows tells in which scenarios it does.
+	shows func(s *scenario) bool
+}
+
+// mutants are what the campaign must catch. The strings are exact, so that a
+// change of the product that moves one of them is noticed.
+var mutants = []mutant{
+	{
+		name: "the watchdog is switched off", file: "comm/watch.go",
+		old: "case !w.deadline.After(now):", new: "case w.deadline.IsZero():",
+		shows: func(s *scenario) bool { return s.Mode != none && (s.Fault == stop || s.Fault == delay) },
+	},
+	{
+		name: "deadlines come early", file: "comm/collectives.go",
+		old: "w.created.Add(call.Timeout)", new: "w.created.Add(call.Timeout / 10)",
+		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == hiccup },
+	},
+	{
+		name: "nothing is aborted", file: "comm/failure.go",
+		old: "\t\td.abort()\n", new: "",
+		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == delay },
+	},
+	{
+		name: "the other ranks are not told through the store", file: "comm/failure.go",
+		old: "\t\td.announce(because)\n", new: "",
+		shows: func(s *scenario) bool { return s.Mode == async && s.Setup == alone && s.Fault == delay },
+	},
+	{
+		name: "the culprit is the next rank", file: "comm/host/task.go",
+		old: "return t.group.net.missing()", new: "return []int{(t.group.cfg.Rank + 1) % t.group.cfg.Size}",
+		shows: func(s *scenario) bool { return s.World > 2 && s.Mode != none && s.Fault == delay },
+	},
+	{
+		name: "a stuck process is not ended", file: "comm/failure.go",
+		old: "\t\td.end()\n", new: "",
+		shows: func(s *scenario) bool { return s.Deaf && s.Setup == alone && s.trouble() == kill },
+	},
+	{
+		name: "clean-up only ends the process", file: "comm/watchdog/core.go",
+		old: "if c.Mode == Async {", new: "if c.Mode == Async || c.Mode == CleanUp {",
+		shows: func(s *scenario) bool { return s.Mode == cleanUp && s.Setup == alone && s.Fault == kill },
+	},
+	{
+		name: "mode none aborts", file: "comm/watchdog/core.go",
+		old: "if c.Mode == None {", new: "if c.Mode == Default {",
+		shows: func(s *scenario) bool { return s.Mode == none && (s.Fault == stop || s.Fault == delay) },
+	},
+	{
+		name: "Wait returns no error", file: "comm/work.go",
+		old: "if err := w.task.Sync(ctx); err != nil {\n\t\t\treturn err", new: "if err := w.task.Sync(ctx); err != nil {\n\t\t\treturn nil",
+		shows: func(s *scenario) bool { return s.Mode == blocking && s.Fault == delay },
+	},
+	{
+		name: "ranks do not compare their calls", file: "comm/host/card.go",
+		old: "if mine == theirs && c.counts == counts {", new: "if c.counts == counts {",
+		shows: func(s *scenario) bool { return s.Fault == resize },
+	},
+	{
+		name: "a dead peer is not noticed", file: "comm/host/link.go",
+		old: "fail(&backend.PeerLostError{Peer: l.peer})", new: "_ = fail",
+		shows: func(s *scenario) bool { return s.Setup == alone && s.Fault == kill },
+	},
+	{
+		name: "flight records are not written", file: "comm/record.go",
+		old: "if dump == nil || d.dumps == nil {", new: "if dump != nil {",
+		shows: func(s *scenario) bool { return s.Setup == alone && s.Mode != none && s.Fault == delay },
+	},
+	{
+		name: "a full disk ends the process", file: "comm/record.go",
+		old: "path, err := dump.Write(dir)\n\tif err != nil {\n", new: "path, err := dump.Write(dir)\n\tif err != nil {\n\t\td.exit(3)\n",
+		shows: func(s *scenario) bool { return s.Fault == fullDisk && s.Setup == alone },
+	},
+	{
+		name: "the store falls over nonsense", file: "store/server.go",
+		old: "\t\t\tlevel = slog.LevelDebug\n", new: "\t\t\tlevel = slog.LevelDebug\n\t\t} else {\n\t\t\tgo s.Close()\n",
+		shows: func(s *scenario) bool { return s.Fault == garbage },
+	},
+	{
+		name: "a lost store breaks the groups", file: "comm/failure.go",
+		old: "\tcase d.ctx.Err() != nil:\n\tcase err != nil:\n", new: "\tcase d.ctx.Err() != nil:\n\tcase err != nil:\n\t\td.tell(event{kind: watchdog.Told, first: first})\n",
+		shows: func(s *scenario) bool { return s.Fault == store && s.Then == "" && s.Mode != none },
+	},
+	{
+		name: "golaunch does not sweep up", file: "launcher/sweep.go",
+		old: "if len(leftovers(s.jobID, s.groups, ask)) == 0 {", new: "if _ = ask; true {",
+		shows: func(s *scenario) bool { return s.Setup == golaunch && s.Fault == exit },
+	},
+	{
+		name: "golaunch exits with a code of its own", file: "launcher/failure.go",
+		old: "return failure.Root.ExitCode()", new: "return 1",
+		shows: func(s *scenario) bool { return s.Setup == golaunch && (s.Fault == kill || s.Fault == exit) },
+	},
+	{
+		name: "golaunch reports the next rank", file: "launcher/report.go",
+		old: `field("rank", "%d (local_rank: %d)", f.Rank, f.LocalRank)`, new: `field("rank", "%d (local_rank: %d)", f.Rank+1, f.LocalRank)`,
+		shows: func(s *scenario) bool { return s.Setup == golaunch && (s.Fault == kill || s.Fault == exit) },
+	},
+	{
+		name: "the shepherd lets go", file: "launcher/shepherd.go",
+		old: "\tkillAll(jobID, groups, 100*time.Millisecond, shepherdLimit)\n", new: "\t_, _ = groups, killAll\n",
+		shows: func(s *scenario) bool { return s.Fault == launcher },
+	},
+}
+
+// attempts is how many scenarios a mutant has to survive.
+const attempts = 6
+
+// hunt runs scenarios with each mutant until one fails, prints which, and tells
+// how many mutants survived.
+func (c *campaign) hunt(ctx context.Context, root, dir string, bin binaries) (survived int, err error) {
+	catchers, reasons, errs := make([]*scenario, len(mutants)), make([]string, len(mutants)), make([]error, len(mutants))
+	parallel(c.jobs, len(mutants), func(i int) {
+		catchers[i], reasons[i], errs[i] = c.catch(ctx, root, filepath.Join(dir, fmt.Sprint("mutant", i)), bin, &mutants[i])
+	})
+	fmt.Fprintf(c.out, "\n| mutant | caught by | because |\n|---|---|---|\n")
+	for i, s := range catchers {
+		if s != nil {
+			fmt.Fprintf(c.out, "| %s | %v | %s |\n", mutants[i].name, s, reasons[i])
+		} else {
+			survived++
+			fmt.Fprintf(c.out, "| %s | **nothing** | |\n", mutants[i].name)
+		}
+	}
+	return survived, errors.Join(errs...)
+}
+
+// catch returns the scenario that caught the mutant, and how. A scenario counts
+// that the product as it is passes.
+func (c *campaign) catch(ctx context.Context, root, dir string, bin binaries, m *mutant) (by *scenario, because string, err error) {
+	mutated, err := build(ctx, root, dir, m)
+	if err != nil {
+		return nil, "", err
+	}
+	defer os.RemoveAll(dir)
+	tried := 0
+	for k := 0; tried < attempts && ctx.Err() == nil; k++ {
+		s := draw(c.seed, k)
+		if !m.shows(&s) {
+			continue
+		}
+		tried++
+		v, _ := c.try(ctx, &s, mutated)
+		if v.ok() {
+			continue
+		}
+		if same, _ := c.try(ctx, &s, bin); same.ok() {
+			return &s, v.first(), nil
+		}
+	}
+	return nil, "", ctx.Err()
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// fault is what is done to a job.
+type fault string
+
+const (
+	kill     fault = "kill"
+	stop     fault = "stop"
+	delay    fault = "delay"
+	hiccup   fault = "hiccup"
+	skip     fault = "skip"
+	resize   fault = "resize"
+	exit     fault = "exit"
+	socket   fault = "socket"
+	fullDisk fault = "full disk"
+	store    fault = "store"
+	garbage  fault = "garbage"
+	launcher fault = "launcher"
+)
+
+// mode is an error mode of the product's.
+type mode string
+
+const (
+	async    mode = "async"
+	cleanUp  mode = "clean-up"
+	blocking mode = "blocking"
+	none     mode = "none"
+)
+
+// setup is who starts the ranks, and where their store is.
+type setup string
+
+const (
+	golaunch setup = "golaunch"
+	alone    setup = "alone"
+	apart    setup = "apart"
+)
+
+// cell is a row of the campaign's table.
+type cell struct {
+	Fault  fault
+	Mode   mode
+	setups []setup
+}
+
+// cells are all rows, in the order of the table.
+var cells = func() (cells []cell) {
+	add := func(f fault, modes []mode, setups ...setup) {
+		for _, m := range modes {
+			cells = append(cells, cell{f, m, setups})
+		}
+	}
+	all := []mode{async, cleanUp, blocking, none}
+	failing := all[:3] // where what happens is an error in any mode, none promises nothing
+	add(kill, failing, golaunch, alone)
+	add(stop, all, golaunch, alone)
+	add(delay, all, golaunch, alone)
+	add(hiccup, all, golaunch, alone)
+	add(skip, failing, golaunch, alone)
+	add(resize, failing, golaunch, alone)
+	add(exit, failing, golaunch, alone)
+	add(socket, failing, golaunch, alone)
+	add(fullDisk, failing, golaunch, alone)
+	add(store, all, apart)
+	add(garbage, all, golaunch, alone, apart)
+	add(launcher, all, golaunch)
+	return cells
+}()
+
+// maxRound bounds when faults come.
+const maxRound = 12
+
+// scenario is one job and what is done to it.
+type scenario struct {
+	Seed uint64
+	K    int
+	cell
+	Then   fault // what follows a full disk or a lost store, or ""
+	Setup  setup
+	World  int
+	TCP    bool // the ranks take each other for other hosts'
+	Victim int
+	Round  int
+	Call   int
+	Jitter time.Duration // between the victim's word that it is there, and a signal
+	Pick   int           // which socket
+	Deaf   bool          // the program is stuck after an error
+	Name   int           // by which of its names the mode is set
+	Noise  uint64        // seeds the garbage
+}
+
+// draw is scenario k of a seed.
+func draw(seed uint64, k int) scenario {
+	r := rand.New(rand.NewPCG(seed, uint64(k)))
+	c := cells[k%len(cells)]
+	s := scenario{
+		Seed: seed, K: k, cell: c,
+		Setup:  c.setups[r.IntN(len(c.setups))],
+		World:  2 + r.IntN(3),
+		TCP:    r.IntN(3) == 0,
+		Round:  1 + r.IntN(maxRound),
+		Call:   r.IntN(3),
+		Jitter: time.Duration(r.Int64N(int64(5 * time.Millisecond))),
+		Pick:   r.IntN(100),
+		Deaf:   c.Mode == async && r.IntN(2) == 0,
+		Name:   r.IntN(2),
+		Noise:  r.Uint64(),
+	}
+	s.Victim = r.IntN(s.World)
+	switch {
+	case c.Fault == fullDisk:
+		s.Then = []fault{kill, stop}[r.IntN(2)]
+	case c.Fault == store && (c.Mode == async || c.Mode == cleanUp):
+		s.Then = []fault{"", kill, stop}[r.IntN(3)]
+	}
+	return s
+}
+
+// trouble is what the ranks notice: what follows a fault that they do not.
+func (s *scenario) trouble() fault {
+	if s.Then != "" {
+		return s.Then
+	}
+	return s.Fault
+}
+
+// dies tells whether the victim is dead afterwards.
+func (s *scenario) dies() bool { return s.trouble() == kill || s.trouble() == exit }
+
+// callTimeout is that of the workers' calls. A broken connection gets longer: a
+// rank that reads its end waits for two seconds to be told why.
+func (s *scenario) callTimeout() time.Duration {
+	if s.Fault == socket {
+		return 4 * time.Second
+	}
+	return time.Second
+}
+
+// String says what the scenario is.
+func (s *scenario) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "#%d %s", s.K, s.Fault)
+	if s.Then != "" {
+		fmt.Fprintf(&b, ", then %s", s.Then)
+	}
+	fmt.Fprintf(&b, ", mode %s, %s, %d ranks", s.Mode, s.Setup, s.World)
+	if s.TCP {
+		b.WriteString(" over TCP")
+	}
+	if s.Deaf {
+		b.WriteString(", stuck after an error")
+	}
+	fmt.Fprintf(&b, ": rank %d, call %d of round %d", s.Victim, s.Call, s.Round)
+	return b.String()
+}
+
+// replay is the command that runs the scenario again.
+func (s *scenario) replay() string {
+	return fmt.Sprintf("go run ./bench/chaos -seed %d -only %d -v", s.Seed, s.K)
+}
+
+// modeEnv sets the error mode, as a user would.
+func (s *scenario) modeEnv() string {
+	prefix := []string{"GODDP_", "TORCH_NCCL_"}[s.Name]
+	switch s.Mode {
+	case async:
+		return prefix + "ASYNC_ERROR_HANDLING=" + []string{"1", "3"}[s.Name]
+	case cleanUp:
+		return prefix + "ASYNC_ERROR_HANDLING=2"
+	case none:
+		return prefix + "ASYNC_ERROR_HANDLING=0"
+	}
+	return prefix + "BLOCKING_WAIT=1"
+}
+
+// manner is how the workers deal with an error.
+func (s *scenario) manner() string {
+	switch {
+	case s.Deaf:
+		return "deaf"
+	case s.Mode == cleanUp:
+		return "linger"
+	case s.Mode == blocking:
+		return "recover"
+	}
+	return "leave"
+}
+
+// share is the worker's part of the fault, and for how long it delays.
+func (s *scenario) share() (string, time.Duration) {
+	switch s.Fault {
+	case delay:
+		return "delay", s.callTimeout() + 1500*time.Millisecond
+	case hiccup:
+		return "delay", s.callTimeout() / 3
+	case skip, resize, exit, socket:
+		return string(s.Fault), 0
+	}
+	return "reach", 0
+}
