@@ -1,7 +1,6 @@
 package autograd
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -104,9 +103,7 @@ func (s *state) walk(root *Variable) *pass {
 			}
 		}
 	}
-	// An operation is applied after its inputs were made, so this order is
-	// topological, and the same on every run.
-	slices.SortFunc(p.nodes, func(a, b *node) int { return cmp.Compare(b.number, a.number) })
+	slices.SortFunc(p.nodes, latestFirst)
 	return p
 }
 
@@ -152,7 +149,13 @@ func (p *pass) run(root, grad *Variable) error {
 		return err
 	}
 	p.arrived(root.node)
-	for _, n := range p.nodes {
+	return p.throughAll(p.nodes)
+}
+
+// throughAll passes the gradients that have arrived, or will, at nodes on, from
+// one to the next.
+func (p *pass) throughAll(nodes []*node) error {
+	for _, n := range nodes {
 		if err := p.through(n); err != nil {
 			return fmt.Errorf("backward of %s: %w", n.fn.Name(), err)
 		}
@@ -162,6 +165,9 @@ func (p *pass) run(root, grad *Variable) error {
 
 // through passes the gradient that has arrived at n on to n's inputs.
 func (p *pass) through(n *node) error {
+	if f, ok := n.fn.(*checkpoint); ok {
+		return p.again(n, f)
+	}
 	c := p.s.call(n.in, n.out)
 	var scratch []device.Buffer
 	c.New = func(dt device.DType, shape ...int) (device.Tensor, error) {

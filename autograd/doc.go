@@ -61,6 +61,10 @@
 // [NoGrad], which also records nothing, or in [Scope]. Both free what was made
 // inside, and not retained, when they return.
 //
+// Within a step, what the operations of a model make is kept for the backward
+// pass. [Checkpoint] keeps the ends of a part of the model only, and computes
+// the rest of it again when the pass comes there.
+//
 // # Errors
 //
 // Operands that do not fit are programming errors and panic, with a

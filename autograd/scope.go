@@ -75,15 +75,26 @@ func (s *state) advance(op string, in []*Variable) {
 
 // Scope calls f and frees, when f returns or panics, what operations on dev
 // made in it and f did not retain.
-func Scope(dev device.Device, f func()) {
-	s := stateOf(dev)
+func Scope(dev device.Device, f func()) { stateOf(dev).within("when its scope ended", f) }
+
+// within runs f in a scope of its own, whose end is why what was made in it is
+// gone.
+func (s *state) within(why string, f func()) {
 	outer := s.scope
 	s.scope = &scope{}
 	defer func() {
-		s.end(s.scope, "when its scope ended")
+		s.end(s.scope, why)
 		s.scope = outer
 	}()
 	f()
+}
+
+// adopt makes sc the owner of b, if that is from's.
+func (sc *scope) adopt(b *block, from *scope) {
+	if b.scope == from {
+		b.scope = sc
+		sc.blocks = append(sc.blocks, b)
+	}
 }
 
 // NoGrad is [Scope] for code that needs no gradients, such as an evaluation:
@@ -93,6 +104,14 @@ func NoGrad(dev device.Device, f func()) {
 	s.noGrad++
 	defer func() { s.noGrad-- }()
 	Scope(dev, f)
+}
+
+// recording runs f with its operations recorded, whatever NoGrad is around it.
+func (s *state) recording(f func()) {
+	depth := s.noGrad
+	s.noGrad = 0
+	defer func() { s.noGrad = depth }()
+	f()
 }
 
 // Retain makes v outlive the scope, or the step, that it was made in: from now

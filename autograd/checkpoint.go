@@ -1,0 +1,203 @@
+package autograd
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Checkpoint is f(x), which keeps nothing of what f computes on the way: a
+// backward pass runs f again when it comes there. It trades a second forward
+// pass through f for the memory of its intermediates; results and gradients are
+// the same bits. A long model is cut into several parts:
+//
+//	for _, block := range blocks {
+//		x = autograd.Checkpoint(block.Forward, x)
+//	}
+//
+// What f uses beside x, parameters and results of other operations, it may
+// capture: gradients reach that as they would without Checkpoint. It must be
+// there, unchanged, at the backward pass. f has to compute the same again: its
+// operations and the variables that need a gradient are compared, and those
+// that differ fail the pass with a [*RecomputeError], as an operation that fails
+// in the second run does. Nothing in this package draws random numbers as it is
+// applied; an f that does, or that changes a state of its own, has to make up
+// for being run twice. What f makes, but for its result, is freed when f
+// returns, and used no more unless it is retained.
+//
+// The first run finds out which leaves f will give gradients to, and how often,
+// so that a [GradSink] hears that a gradient is final at the same point of the
+// pass as it would without Checkpoint, and once, wherever else the leaf is used.
+// Checkpoints may be nested: each level runs what it holds once more.
+func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
+	in := []*Variable{x}
+	operands("Checkpoint", in)
+	s := x.s
+	s.advance("Checkpoint", in)
+	outer := s.scope
+	s.within("when its Checkpoint returned", func() {
+		from := s.nodes
+		y = f(x)
+		if y.s != s {
+			panic(&DeviceError{Op: "Checkpoint", A: s.dev.String(), B: y.s.dev.String()})
+		}
+		outer.adopt(y.mem, s.scope)
+		part := sectionOf(y, from)
+		if len(part.nodes) == 0 {
+			return
+		}
+		uses := part.outside
+		if x.node == nil {
+			uses = append(uses[:len(uses):len(uses)], x) // for the pass to see that it is there
+		}
+		y = y.alias()
+		y.observers = part.observers
+		s.record(&checkpoint{f: f, x: x, first: part.outline()}, uses, y)
+	})
+	return y
+}
+
+// checkpoint is what Checkpoint leaves in the graph. Its inputs are those of
+// the operations inside, once for each use. A pass goes through these operations
+// in its place, so that of a Function it has the name alone.
+type checkpoint struct {
+	Function
+	f     func(*Variable) *Variable
+	x     *Variable
+	first outline
+}
+
+func (*checkpoint) Name() string { return "Checkpoint" }
+
+// again passes the gradient that has arrived at n, a Checkpoint, on through the
+// operations inside, which it computes once more. They write the gradients of
+// what is outside as if they were a part of the graph: the pass has counted them.
+func (p *pass) again(n *node, c *checkpoint) (err error) {
+	s := p.s
+	s.within("when its Checkpoint was passed through", func() {
+		var y *Variable
+		from := s.nodes
+		s.recording(func() { y = c.f(c.x) })
+		if err = y.Err(); err != nil {
+			return
+		}
+		part := sectionOf(y, from)
+		if err = c.first.compare(part.outline()); err != nil {
+			return
+		}
+		defer func() {
+			for _, n := range part.nodes {
+				p.drop(n)
+			}
+		}()
+		y.node.grad, n.grad = n.grad, device.Tensor{}
+		err = p.throughAll(part.nodes)
+	})
+	return err
+}
+
+// section is the part of a graph that leads to one result and was recorded from
+// some point on.
+type section struct {
+	nodes     []*node     // of results, the last applied first
+	outside   []*Variable // inputs from before, and leaves, that need a gradient: once for each use
+	observers []Observer  // of results
+}
+
+// sectionOf is what leads to root and was recorded after node number from. It
+// leaves alone what a running pass has noted in the graph.
+func sectionOf(root *Variable, from uint64) *section {
+	p := &section{}
+	seen := map[*node]bool{}
+	meet := func(v *Variable) {
+		switch n := v.node; {
+		case n == nil:
+		case n.leaf != nil || n.number <= from:
+			p.outside = append(p.outside, v)
+		default:
+			p.observers = append(p.observers, v.observers...)
+			if !seen[n] {
+				seen[n] = true
+				p.nodes = append(p.nodes, n)
+			}
+		}
+	}
+	meet(root)
+	for todo := 0; todo < len(p.nodes); todo++ {
+		for _, v := range p.nodes[todo].in {
+			meet(v)
+		}
+	}
+	slices.SortFunc(p.nodes, latestFirst)
+	return p
+}
+
+// latestFirst orders nodes as a pass goes through them. An operation is applied
+// after its inputs were made, so the order is topological, and the same on
+// every run.
+func latestFirst(a, b *node) int { return cmp.Compare(b.number, a.number) }
+
+// outline is what has to be the same when a section is computed again.
+type outline struct {
+	ops  []operation // in the order of nodes
+	uses map[*node]use
+}
+
+type operation struct {
+	name string
+	out  device.Tensor // its type and shape
+}
+
+func (o operation) String() string { return fmt.Sprintf("%s %v", o.name, o.out) }
+
+// use is how often something outside is used.
+type use struct {
+	what  *Variable
+	times int
+}
+
+func (p *section) outline() outline {
+	o := outline{uses: map[*node]use{}}
+	for _, n := range p.nodes {
+		o.ops = append(o.ops, operation{n.fn.Name(), device.Tensor{DType: n.out.t.DType, Shape: n.out.t.Shape}})
+	}
+	for _, v := range p.outside {
+		o.uses[v.node] = use{v, o.uses[v.node].times + 1}
+	}
+	return o
+}
+
+// compare returns a [*RecomputeError] when the second outline is not as the
+// first.
+func (o outline) compare(again outline) error {
+	n, m := len(o.ops), len(again.ops)
+	if n != m {
+		return &RecomputeError{What: "the number of operations", First: fmt.Sprint(n), Again: fmt.Sprint(m)}
+	}
+	for i := range slices.Backward(o.ops) { // in the order of their application
+		if a, b := o.ops[i], again.ops[i]; a.name != b.name || a.out.DType != b.out.DType || !a.out.Shape.Equal(b.out.Shape) {
+			return &RecomputeError{What: fmt.Sprintf("operation %d of %d", n-i, n), First: a.String(), Again: b.String()}
+		}
+	}
+	for _, list := range []map[*node]use{o.uses, again.uses} {
+		for node, u := range list {
+			if a, b := o.uses[node].times, again.uses[node].times; a != b {
+				return &RecomputeError{What: fmt.Sprintf("the number of uses of %v", u.what), First: fmt.Sprint(a), Again: fmt.Sprint(b)}
+			}
+		}
+	}
+	return nil
+}
+
+// RecomputeError says that a function given to [Checkpoint] did not compute the
+// same when it was run again. It fails the backward pass.
+type RecomputeError struct {
+	What         string // "operation 2 of 5"
+	First, Again string // what it was in the first run and in the second
+}
+
+func (e *RecomputeError) Error() string {
+	return fmt.Sprintf("autograd: a checkpointed function has to compute the same again: %s was %s, and now is %s", e.What, e.First, e.Again)
+}

@@ -1,0 +1,321 @@
+package autograd_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// part applies a part of a model, or a Checkpoint of it.
+type part func(f func(*autograd.Variable) *autograd.Variable, x *autograd.Variable) *autograd.Variable
+
+func plain(f func(*autograd.Variable) *autograd.Variable, x *autograd.Variable) *autograd.Variable {
+	return f(x)
+}
+
+// nested checkpoints a part within a checkpoint.
+func nested(f func(*autograd.Variable) *autograd.Variable, x *autograd.Variable) *autograd.Variable {
+	return autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable {
+		return autograd.Tanh(autograd.Checkpoint(f, autograd.Exp(x)))
+	}, x)
+}
+
+// A model that is cut into checkpoints gives the same bits as without, in the
+// loss and in all gradients, and its leaves' sinks hear the same at the same
+// places: shared is used in two parts and outside, the second part captures a
+// result of an operation before it.
+func TestCheckpointIsExact(t *testing.T) {
+	type outcome struct {
+		grads [][]float64
+		log   []string
+	}
+	run := func(t *testing.T, apply part, deeper bool, passes int) outcome {
+		dev := newDevice(t)
+		var log []string
+		rng := rand.New(rand.NewPCG(1, 2))
+		leaf := func(name string, shape ...int) *autograd.Variable {
+			v := autograd.FromSlice(dev, values(rng, device.Shape(shape).Len(), -1, 1), shape...).RequireGrad()
+			newSink(v, name, &log).scale = 0.3
+			return v
+		}
+		x, w, b, shared, last := leaf("x", 3, 4), leaf("w", 4, 4), leaf("b", 4), leaf("shared", 4, 4), leaf("last", 4, 4)
+		data := autograd.FromSlice(dev, values(rng, 12, -1, 1), 3, 4)
+		tap := func(name string, x *autograd.Variable) *autograd.Variable {
+			return autograd.Apply(tick{name, &log}, x)
+		}
+
+		early := autograd.Linear(x, shared, nil, device.NoActivation)
+		h := apply(func(x *autograd.Variable) *autograd.Variable {
+			h := autograd.Linear(x, w, b, device.ActReLU)
+			autograd.NoGrad(dev, func() { autograd.Exp(h) })
+			return tap("first", autograd.Linear(h, shared, nil, device.NoActivation))
+		}, early)
+		if deeper {
+			h = apply(func(x *autograd.Variable) *autograd.Variable {
+				return apply(func(x *autograd.Variable) *autograd.Variable { return autograd.Mul(x, autograd.Tanh(x)) }, autograd.Sigmoid(x))
+			}, h)
+		}
+		h = tap("between", h)
+		h = apply(func(x *autograd.Variable) *autograd.Variable {
+			h := autograd.Mul(tap("second", autograd.Linear(x, shared, b, device.NoActivation)), early)
+			return autograd.Add(autograd.Linear(h, last, nil, device.NoActivation), data)
+		}, h)
+		loss := autograd.Mean(autograd.Mul(h, h))
+		var o outcome
+		for i := range passes {
+			var opts []autograd.BackwardOption
+			if i < passes-1 {
+				opts = append(opts, autograd.RetainGraph)
+			}
+			mustBackward(t, loss, opts...)
+		}
+		for _, v := range []*autograd.Variable{loss, x.Grad(), w.Grad(), b.Grad(), shared.Grad(), last.Grad()} {
+			o.grads = append(o.grads, read(t, v))
+		}
+		o.log = log
+		return o
+	}
+	for _, deeper := range []bool{false, true} {
+		for passes := range 3 {
+			if passes == 0 {
+				continue
+			}
+			t.Run(fmt.Sprintf("nested: %v, %d passes", deeper, passes), func(t *testing.T) {
+				want, got := run(t, plain, deeper, passes), run(t, autograd.Checkpoint, deeper, passes)
+				if !slices.EqualFunc(got.grads, want.grads, slices.Equal) {
+					t.Errorf("with checkpoints the loss and the gradients are\n%v\nwithout\n%v", got.grads, want.grads)
+				}
+				if !slices.Equal(got.log, want.log) {
+					t.Errorf("with checkpoints the sinks heard\n%s\nwithout\n%s", strings.Join(got.log, "\n"), strings.Join(want.log, "\n"))
+				}
+				if n := len(want.log); n < 18*passes {
+					t.Errorf("only %d lines heard: no test", n)
+				}
+			})
+		}
+	}
+}
+
+// Checkpoints keep nothing of what is computed inside: of many layers only the
+// ends of the parts, and those of one part at a time.
+func TestCheckpointSavesMemory(t *testing.T) {
+	const n, parts, layers = 1 << 16, 8, 8
+	peak := func(apply part) (most, kept int64) {
+		dev := newDevice(t)
+		h := autograd.Zeros(dev, device.Float32, n/4).RequireGrad()
+		before := dev.Memory().InUse
+		for range parts {
+			h = apply(func(x *autograd.Variable) *autograd.Variable {
+				for range layers {
+					x = autograd.Tanh(x)
+				}
+				return x
+			}, h)
+		}
+		loss := autograd.Sum(h)
+		kept = dev.Memory().InUse - before
+		mustBackward(t, loss)
+		return dev.Memory().Peak - before, kept
+	}
+	all, _ := peak(plain)
+	if all < parts*layers*n {
+		t.Fatalf("without checkpoints the peak is %d bytes, want %d results of %d", all, parts*layers, n)
+	}
+	most, kept := peak(autograd.Checkpoint)
+	if limit := int64(parts*n + n/2); kept > limit {
+		t.Errorf("the forward pass keeps %d bytes, want the ends of %d parts, at most %d", kept, parts, limit)
+	}
+	// One part's results, the leaf's gradient, and two in passing.
+	if limit := int64((parts+layers+4)*n + n/2); most > limit {
+		t.Errorf("the peak is %d bytes, want at most %d; without checkpoints %d", most, limit, all)
+	}
+	deep, _ := peak(nested)
+	if deep > most+5*n {
+		t.Errorf("the peak of nested checkpoints is %d bytes, of flat ones %d", deep, most)
+	}
+}
+
+// Whatever fails in the second run fails the pass, leaks nothing, and the next
+// step is right.
+func TestCheckpointFailures(t *testing.T) {
+	boom := errors.New("boom")
+	dev := newFaulty(t, boom)
+	x := autograd.FromSlice(dev, []float64{1, -2, 3, 0.5, 1, 1}, 2, 3)
+	w := autograd.FromSlice(dev, []float64{1, 2, -1, 0.1, 0.2, 0.3}, 2, 3).RequireGrad()
+	seen := &watcher{leaves: []*autograd.Variable{w}}
+	forward := func() *autograd.Variable {
+		return autograd.Mean(nested(func(x *autograd.Variable) *autograd.Variable {
+			h := autograd.Linear(x, w, nil, device.ActReLU)
+			return autograd.Observe(autograd.Div(autograd.Mul(h, h), autograd.Exp(h)), seen)
+		}, x))
+	}
+	clean := func() (grads []float64, use int64) {
+		t.Helper()
+		w.ZeroGrad()
+		mustBackward(t, forward())
+		return read(t, w.Grad()), dev.Memory().InUse
+	}
+	clean()
+	seen.begun = 0
+	want, use := clean()
+	if seen.begun != 1 || !slices.Equal(seen.reached, []bool{true}) {
+		t.Errorf("the observer inside was told %d times, of leaves %v; want once, of one that is reached", seen.begun, seen.reached)
+	}
+
+	for what, n := range map[string]*int{"allocation": &dev.alloc, "kernel": &dev.kernel} {
+		failed := 0
+		for nth := 1; ; nth++ {
+			w.ZeroGrad()
+			loss := forward()
+			dev.failures, seen.ended = 0, nil
+			*n = nth
+			err := loss.Backward()
+			*n = 0
+			if dev.failures == 0 {
+				break
+			}
+			failed++
+			at := fmt.Sprintf("%s %d of the pass failed", what, nth)
+			if !errors.Is(err, boom) || !slices.Equal(seen.ended, []error{err}) || !errors.Is(w.GradErr(), boom) {
+				t.Errorf("%s: Backward returned %v, told the observer %v, and the gradient's error is %v", at, err, seen.ended, w.GradErr())
+			}
+			got, now := clean()
+			near(t, at+", the next step's gradients", got, want, 0)
+			if now != use || w.GradErr() != nil {
+				t.Errorf("%s: in the next step %d bytes in use, want %d, error %v", at, now, use, w.GradErr())
+			}
+		}
+		if failed < 15 {
+			t.Errorf("only %d %ss of a pass", failed, what)
+		}
+	}
+}
+
+// A function that does not compute the same again fails the pass.
+func TestCheckpointThatComputesOtherwise(t *testing.T) {
+	dev := newDevice(t)
+	w, v := autograd.Scalar(dev, 3).RequireGrad().SetName("w"), autograd.Scalar(dev, 5).RequireGrad().SetName("v")
+	for _, c := range []struct {
+		what          string
+		first, second func(x *autograd.Variable) *autograd.Variable
+		want          string
+	}{
+		{"another operation", autograd.Exp, autograd.Tanh, "operation 1 of 1 was Exp float32[], and now is Tanh float32[]"},
+		{"another shape", func(x *autograd.Variable) *autograd.Variable { return autograd.Sum(autograd.Reshape(x, 1)) },
+			func(x *autograd.Variable) *autograd.Variable { return autograd.Sum(autograd.Reshape(x, 1, 1)) },
+			"operation 1 of 2 was Reshape float32[1], and now is Reshape float32[1 1]"},
+		{"more operations", autograd.Exp, func(x *autograd.Variable) *autograd.Variable { return autograd.Exp(autograd.Exp(x)) },
+			"the number of operations was 1, and now is 2"},
+		{"none", autograd.Exp, func(x *autograd.Variable) *autograd.Variable { return x }, "was 1, and now is 0"},
+		{"another leaf", func(x *autograd.Variable) *autograd.Variable { return autograd.Mul(x, v) },
+			func(x *autograd.Variable) *autograd.Variable { return autograd.Mul(x, x) }, "the number of uses of variable"},
+	} {
+		runs := 0
+		y := autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable {
+			if runs++; runs == 1 {
+				return c.first(x)
+			}
+			return c.second(x)
+		}, w)
+		err := y.Backward()
+		var e *autograd.RecomputeError
+		if !errors.As(err, &e) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want a RecomputeError with %q", c.what, err, c.want)
+		}
+		if runs != 2 || !errors.As(w.GradErr(), &e) {
+			t.Errorf("%s: %d runs, and the gradient may be used: %v", c.what, runs, w.GradErr())
+		}
+		w.ZeroGrad()
+		v.ZeroGrad()
+	}
+}
+
+// What needs no gradient, or is not computed by the function, is as without a
+// Checkpoint.
+func TestCheckpointOfLittle(t *testing.T) {
+	dev := newDevice(t)
+	w := autograd.Scalar(dev, 3).RequireGrad()
+	x := autograd.Scalar(dev, 2)
+	runs := 0
+	double := func(x *autograd.Variable) *autograd.Variable {
+		runs++
+		return autograd.Add(x, x)
+	}
+	if y := autograd.Checkpoint(double, x); y.Item() != 4 || y.RequiresGrad() {
+		t.Errorf("of what needs no gradient: %v, requires one: %v", y.Item(), y.RequiresGrad())
+	}
+	same := func(x *autograd.Variable) *autograd.Variable { return x }
+	if y := autograd.Checkpoint(same, w); y != w {
+		t.Error("of a leaf itself: another variable")
+	}
+	var y *autograd.Variable
+	autograd.NoGrad(dev, func() {
+		z := autograd.Checkpoint(double, w)
+		if z.RequiresGrad() {
+			t.Error("recorded within NoGrad")
+		}
+		y = z.Retain()
+	})
+	if y.Item() != 6 {
+		t.Errorf("retained, it is %v, want 6", y.Item())
+	}
+
+	// A pass that runs within NoGrad, over a graph that was recorded before.
+	runs = 0
+	y = autograd.Checkpoint(double, w)
+	autograd.NoGrad(dev, func() { mustBackward(t, y) })
+	if got := w.Grad().Item(); got != 2 || runs != 2 {
+		t.Errorf("within NoGrad the gradient is %v after %d runs, want 2 after 2", got, runs)
+	}
+
+	// The first operation of a step may be a Checkpoint.
+	y = autograd.Exp(w)
+	mustBackward(t, y)
+	next := autograd.Checkpoint(double, w)
+	err := panics[*autograd.FreedError](t, func() { y.Item() })
+	if err != nil && !strings.Contains(err.Error(), "began at Checkpoint") {
+		t.Errorf("%v does not say where the step began", err)
+	}
+	if next.Item() != 6 {
+		t.Errorf("the next step computes %v, want 6", next.Item())
+	}
+
+	// What is made inside is gone, unless it is retained.
+	var inside, kept *autograd.Variable
+	autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable {
+		inside, kept = autograd.Exp(x), autograd.Exp(x).Detach().Retain()
+		return autograd.Add(inside, kept)
+	}, w)
+	err = panics[*autograd.FreedError](t, func() { inside.Item() })
+	if err != nil && !strings.Contains(err.Error(), "when its Checkpoint returned") {
+		t.Errorf("%v does not say why", err)
+	}
+	if got, want := kept.Item(), math.Exp(3); math.Abs(got-want) > 1e-5 {
+		t.Errorf("what is retained is %v, want %v", got, want)
+	}
+	other := newDevice(t)
+	panics[*autograd.DeviceError](t, func() {
+		autograd.Checkpoint(func(*autograd.Variable) *autograd.Variable { return autograd.Scalar(other, 1) }, w)
+	})
+}
+
+// An input that is freed before the pass is told before anything is written.
+func TestCheckpointOfFreedInput(t *testing.T) {
+	dev := newDevice(t)
+	w, x := autograd.Scalar(dev, 3).RequireGrad(), autograd.Scalar(dev, 2)
+	y := autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable { return autograd.Mul(x, w) }, x)
+	seen := &watcher{}
+	out := autograd.Observe(y, seen)
+	x.Free()
+	panics[*autograd.FreedError](t, func() { out.Backward() })
+	if seen.begun != 0 {
+		t.Error("the pass had begun")
+	}
+}
