@@ -311,3 +311,46 @@ func TestTwoDevices(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// A frozen leaf is left out, of graphs recorded before as well, and comes back
+// with its sink.
+func TestFreeze(t *testing.T) {
+	dev := newDevice(t)
+	a, b := autograd.Scalar(dev, 2).RequireGrad(), autograd.Scalar(dev, 3).RequireGrad()
+	var log []string
+	s := newSink(a, "a", &log)
+	y := autograd.Mul(a, b)
+	mustBackward(t, y, autograd.RetainGraph)
+	if a.Freeze() != a || a.RequiresGrad() || a.Grad() != nil || !s.fresh {
+		t.Errorf("frozen, it requires a gradient: %v, and has %v", a.RequiresGrad(), a.Grad())
+	}
+	log = nil
+	mustBackward(t, y)
+	mustBackward(t, autograd.Mul(a, b))
+	if len(log) > 0 || b.Grad().Item() != 6 {
+		t.Errorf("the frozen leaf's sink heard %v, and the other's gradient is %v, want 6", log, b.Grad().Item())
+	}
+	if autograd.Mul(a, a).RequiresGrad() {
+		t.Error("a graph over a frozen leaf alone")
+	}
+	s.err = errors.New("a rank failed")
+	if err := a.Freeze().GradErr(); err != s.err {
+		t.Errorf("frozen, GradErr is %v, want the sink's", err)
+	}
+	a.RequireGrad()
+	mustBackward(t, autograd.Mul(a, b))
+	if got := a.Grad().Item(); got != 3 || !slices.Contains(log, "a ready") {
+		t.Errorf("back again its gradient is %v, want 3, in its sink, which heard %v", got, log)
+	}
+	a.Freeze().SetGradSink(nil)
+	mustBackward(t, a.RequireGrad())
+	if got := a.Grad().Item(); got != 1 || !s.fresh {
+		t.Errorf("without a sink its gradient is %v, want 1", got)
+	}
+	x := autograd.Scalar(dev, 1)
+	x.Freeze().SetGradSink(nil)
+	if mustBackward(t, x.RequireGrad()); x.Grad().Item() != 1 {
+		t.Error("freezing a leaf that requires no gradient is for good")
+	}
+	panics[*autograd.GraphError](t, func() { autograd.Exp(a).Freeze() })
+}

@@ -72,6 +72,8 @@ func Observe(out *Variable, o Observer) *Variable {
 // [*device.DTypeError] when v holds no floating-point numbers.
 func (v *Variable) RequireGrad() *Variable {
 	switch {
+	case v.idle != nil:
+		v.node, v.idle = v.idle, nil
 	case v.node == nil:
 		if !v.t.DType.IsFloat() {
 			panic(&device.DTypeError{Op: "RequireGrad", Got: v.t.DType, Want: device.Float32})
@@ -83,14 +85,34 @@ func (v *Variable) RequireGrad() *Variable {
 	return v
 }
 
+// Freeze makes v, a leaf, one that gets no gradients until RequireGrad is called
+// again, also in graphs that it is a part of already. The gradient so far is
+// forgotten, as by ZeroGrad; a [GradSink] stays. Freeze does nothing to a leaf
+// that gets none, and panics with a [*GraphError] when v is a result. It returns
+// v.
+func (v *Variable) Freeze() *Variable {
+	if v.node == nil {
+		return v
+	}
+	if v.node.leaf == nil {
+		panic(&GraphError{Call: "Freeze", Variable: v.String(), Reason: "it is the result of an operation; Detach it"})
+	}
+	v.ZeroGrad()
+	v.node, v.idle = nil, v.node
+	return v
+}
+
 // RequiresGrad tells whether a backward pass can reach v.
 func (v *Variable) RequiresGrad() bool { return v.node != nil }
 
 // SetGradSink makes s the owner of v's gradient, or autograd again when s is
-// nil; the gradient so far is dropped. It panics with a [*GraphError] when v
-// is not a leaf that requires a gradient.
+// nil; the gradient so far is dropped. It panics with a [*GraphError] when s is
+// to own what v, no leaf that ever required a gradient, has not.
 func (v *Variable) SetGradSink(s GradSink) {
 	l := v.leaf()
+	if l == nil && s == nil {
+		return
+	}
 	if l == nil {
 		panic(&GraphError{Call: "SetGradSink", Variable: v.String(), Reason: "it is no leaf that requires a gradient"})
 	}
@@ -168,12 +190,16 @@ func (v *Variable) ZeroGrad() {
 	}
 }
 
-// leaf is nil when v is no leaf that requires a gradient.
+// leaf is nil when v is no leaf that requires a gradient, or did until it was
+// frozen.
 func (v *Variable) leaf() *leaf {
-	if v.node == nil {
-		return nil
+	switch {
+	case v.node != nil:
+		return v.node.leaf
+	case v.idle != nil:
+		return v.idle.leaf
 	}
-	return v.node.leaf
+	return nil
 }
 
 // leaf is what the node of a leaf has: its gradient, or who owns that.

@@ -17,6 +17,7 @@ type Variable struct {
 	name string
 	grad bool  // it is a leaf's gradient: an operation on it is part of the step that made it
 	node *node // where its gradient goes; nil when it needs none
+	idle *node // of a leaf that is frozen: its node until then
 	// The observers of backward passes that begin here or come through here.
 	observers []Observer
 }

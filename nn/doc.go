@@ -16,6 +16,16 @@
 // Parameters are named as PyTorch names them ("0.weight", "2.bias"), and begin
 // by the same rules.
 //
+// [State] is a module's parameters and buffers by these names, and [LoadState]
+// sets them. [Parameter.Freeze] takes a parameter out of training;
+// [Checkpoint] trades a second forward pass through a module for the memory of
+// what it computes on the way:
+//
+//	for _, p := range backbone.Parameters() {
+//		p.Freeze()
+//	}
+//	net := nn.Sequential(backbone, nn.Checkpoint(head))
+//
 // A program's own module is a type with two methods:
 //
 //	type toy struct{ w *nn.Parameter }

@@ -49,10 +49,13 @@ func Place(m Module, dev device.Device, seed uint64) error {
 		return nil
 	}
 	for _, p := range m.Parameters() {
+		had := p.Placed()
 		if err := place("parameter", p.name, p.value); err != nil {
 			return err
 		}
-		p.v.RequireGrad()
+		if !had && !p.frozen {
+			p.v.RequireGrad()
+		}
 	}
 	for _, b := range Buffers(m) {
 		if err := place("buffer", b.name, b.value); err != nil {

@@ -39,6 +39,31 @@ func (p *Parameter) Var() *autograd.Variable { return p.variable(p.name) }
 // Item is the one element: see [autograd.Variable.Item].
 func (p *Parameter) Item() float64 { return p.variable(p.name).Item() }
 
+// Freeze makes the parameter one that gets no gradient and that no optimizer
+// changes, until Unfreeze. It may have its place already, or stays frozen when
+// its module is placed. See package ddp for when a distributed model may be
+// frozen.
+func (p *Parameter) Freeze() {
+	if p.frozen = true; p.v != nil {
+		p.v.Freeze()
+	}
+}
+
+// Unfreeze has the parameter trained again.
+func (p *Parameter) Unfreeze() {
+	if p.frozen = false; p.v != nil {
+		p.v.RequireGrad()
+	}
+}
+
+// Frozen tells whether the parameter gets no gradient.
+func (p *Parameter) Frozen() bool {
+	if p.v != nil {
+		return !p.v.RequiresGrad()
+	}
+	return p.frozen
+}
+
 func (p *Parameter) String() string { return p.describe(p.name) }
 
 // Buffer is a variable that is part of a module's state and no parameter, by
@@ -100,6 +125,8 @@ type value struct {
 	dtype device.DType
 	init  Init
 	v     *autograd.Variable // nil before it has a place
+
+	frozen bool // of a parameter without a place: it gets no gradient when it has one
 }
 
 func placed(name string, v *autograd.Variable) *value {

@@ -1,0 +1,139 @@
+package nn
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// State is m's parameters and buffers by name: its state dict. They are the
+// variables themselves. A model that is wrapped for distributed training has the
+// names of the module in it, without a prefix, so that a state of the one fits
+// the other. It panics with a [*DuplicateNameError] when two are called alike.
+func State(m Module) map[string]*autograd.Variable {
+	state := map[string]*autograd.Variable{}
+	add := func(name string, v *autograd.Variable) {
+		if other, taken := state[name]; taken && other != v {
+			panic(&DuplicateNameError{name})
+		}
+		state[name] = v
+	}
+	for _, p := range m.Parameters() {
+		add(p.Name(), p.Var())
+	}
+	for _, b := range Buffers(m) {
+		add(b.Name(), b.Var())
+	}
+	return state
+}
+
+// LoadState sets m's parameters and buffers, which have their places, to those
+// of state, which may be on another device. Floating-point numbers are converted
+// to the type that they have in m. A state that does not fit in every name and
+// shape is a [*StateError], and changes nothing; another error is a device's,
+// and leaves m partly loaded.
+func LoadState(ctx context.Context, m Module, state map[string]*autograd.Variable) error {
+	mine := State(m)
+	if err := compare(mine, state); err != nil {
+		return err
+	}
+	for name, v := range mine {
+		if err := load(ctx, v, state[name]); err != nil {
+			return fmt.Errorf("nn: loading %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// compare returns a [*StateError] unless state can be loaded into mine.
+func compare(mine, state map[string]*autograd.Variable) error {
+	e := &StateError{}
+	for _, name := range slices.Sorted(maps.Keys(mine)) {
+		v, there := state[name]
+		if !there {
+			e.Missing = append(e.Missing, name)
+			continue
+		}
+		dt, want := v.DType(), mine[name].DType()
+		if !v.Shape().Equal(mine[name].Shape()) || dt != want && !(dt.IsFloat() && want.IsFloat()) {
+			e.Mismatched = append(e.Mismatched, StateMismatch{name, describe(v), describe(mine[name])})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(state)) {
+		if _, known := mine[name]; !known {
+			e.Unexpected = append(e.Unexpected, name)
+		}
+	}
+	if len(e.Missing)+len(e.Unexpected)+len(e.Mismatched) > 0 {
+		return e
+	}
+	return nil
+}
+
+func describe(v *autograd.Variable) string { return fmt.Sprintf("%v%v", v.DType(), v.Shape()) }
+
+// load sets dst to src.
+func load(ctx context.Context, dst, src *autograd.Variable) error {
+	if err := src.Err(); err != nil || dst == src {
+		return err
+	}
+	defer runtime.KeepAlive(src)
+	dev, t := dst.Device(), src.Tensor()
+	if from := src.Device(); from != dev {
+		host := make([]byte, t.Bytes())
+		if err := from.CopyOut(ctx, from.Compute(), host, t.Buf); err != nil {
+			return err
+		}
+		buf, err := dev.Alloc(len(host))
+		if err != nil {
+			return err
+		}
+		defer dev.Free(buf)
+		if err := dev.CopyIn(dev.Compute(), buf, host); err != nil {
+			return err
+		}
+		t = device.NewTensor(buf, t.DType, t.Shape...)
+	}
+	return dev.Kernels().Copy(dev.Compute(), dst.Tensor(), t)
+}
+
+// StateError says all that keeps a state from being loaded into a module.
+type StateError struct {
+	Missing    []string // names that the module has and the state lacks
+	Unexpected []string // names that the state has and the module does not
+	Mismatched []StateMismatch
+}
+
+// StateMismatch is a value that differs in shape, or in its kind of numbers.
+type StateMismatch struct {
+	Name          string
+	State, Module string // as it is in the one and in the other: "float32[4 3]"
+}
+
+func (e *StateError) Error() string {
+	var parts []string
+	if len(e.Missing) > 0 {
+		parts = append(parts, fmt.Sprintf("it lacks %q", e.Missing))
+	}
+	if len(e.Unexpected) > 0 {
+		parts = append(parts, fmt.Sprintf("the module has no %q", e.Unexpected))
+	}
+	for _, m := range e.Mismatched {
+		parts = append(parts, fmt.Sprintf("%q is %s in it and %s in the module", m.Name, m.State, m.Module))
+	}
+	return "nn: the state does not fit the module: " + strings.Join(parts, "; ")
+}
+
+// DuplicateNameError is the panic value of asking for the state of a module that
+// calls two of its parameters or buffers alike.
+type DuplicateNameError struct{ Name string }
+
+func (e *DuplicateNameError) Error() string {
+	return fmt.Sprintf("nn: two parameters or buffers of one module are called %q", e.Name)
+}
