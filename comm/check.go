@@ -62,8 +62,8 @@ func (pg *ProcessGroup) check(c *backend.Call) {
 	if (c.Kind == backend.Send || c.Kind == backend.Recv) && c.Root == pg.rank {
 		fail("to and from rank %d itself", pg.rank)
 	}
-	if c.Kind.Reduces() && c.Op > Product {
-		fail("unknown %v", c.Op)
+	if c.Kind.Reduces() {
+		pg.checkOp(c, fail)
 	}
 	f := forms[c.Kind]
 	here := func(n need) bool { return n == always || n == onRoot && pg.rank == c.Root }
@@ -91,6 +91,21 @@ func (pg *ProcessGroup) check(c *backend.Call) {
 	}
 	if c.Kind == backend.AllToAll && c.Src.Len()%pg.size != 0 {
 		fail("%d elements among %d ranks", c.Src.Len(), pg.size)
+	}
+}
+
+// checkOp checks what a call reduces with.
+func (pg *ProcessGroup) checkOp(c *backend.Call, fail func(string, ...any)) {
+	given := pg.opts.Factor != nil
+	switch {
+	case c.Op > PreMulSum:
+		fail("unknown %v", c.Op)
+	case c.Op == PreMulSum && !given:
+		fail("%v without a Factor", c.Op)
+	case c.Op != PreMulSum && given:
+		fail("%v with a Factor: only %v takes one", c.Op, PreMulSum)
+	case c.Op == PreMulSum && !c.DType().IsFloat() && c.DType().Valid():
+		fail("%v of %v: it is for floating-point types", c.Op, c.DType())
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 func (pg *ProcessGroup) start(call backend.Call) *Work {
 	pg.check(&call)
 	call.Name, call.After = pg.opts.Name, pg.opts.After
+	if pg.opts.Factor != nil {
+		call.Factor = *pg.opts.Factor
+	}
 	if b := pg.batch; b != nil {
 		b.calls = append(b.calls, &call)
 		return &Work{err: errCoalesced}

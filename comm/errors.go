@@ -30,13 +30,18 @@ type (
 // ReduceOp is how elements of several ranks are combined.
 type ReduceOp = backend.ReduceOp
 
-// The reductions. Avg of integers rounds towards zero.
+// The reductions. Avg of integers rounds towards zero. PreMulSum, for
+// floating-point types, has each rank multiply its elements by a factor of its
+// own, [CallOptions].Factor, before they are summed, as NCCL does, and PyTorch
+// with what _make_nccl_premul_sum returns.
 const (
 	Sum     = backend.Sum
 	Avg     = backend.Avg
 	Min     = backend.Min
 	Max     = backend.Max
 	Product = backend.Product
+
+	PreMulSum = backend.PreMulSum
 )
 
 // State is where a call is: queued, running, done or failed.

@@ -67,6 +67,10 @@ type CallOptions struct {
 	Name string
 	// Timeout bounds the call, from the moment it is started; 0: the group's.
 	Timeout time.Duration
+	// Factor is what PreMulSum multiplies this rank's elements by. Ranks may
+	// have different ones, such as their shares of a batch; 0 takes a rank's
+	// elements out of the sum, where they are finite.
+	Factor *float64
 	// After orders the call behind an event: its data is ready then. nil: what
 	// the device's compute stream was given so far.
 	After device.Event

@@ -531,6 +531,24 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 	}
 }
 
+// A mean over ranks that have different shares, one of them none.
+func TestPreMulSum(t *testing.T) {
+	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+		share := pg.With(comm.CallOptions{Factor: new([]float64{0.25, 0.75, 0}[pg.Rank()])})
+		x, y := vec(4, 8, float32(100*pg.Rank())), vec(float32(pg.Rank()+1))
+		if err := share.AllReduce(x, comm.PreMulSum).Sync(t.Context()); err != nil {
+			return err
+		}
+		err := pg.Coalesce(func(g *comm.ProcessGroup) {
+			g.With(comm.CallOptions{Factor: new(2.0)}).AllReduce(y, comm.PreMulSum)
+		}).Sync(t.Context())
+		if err != nil {
+			return err
+		}
+		return errors.Join(expect(x, 4, 8, 75), expect(y, 12))
+	})
+}
+
 func TestUsageErrors(t *testing.T) {
 	groups, err := comm.Local(1, nil)
 	if err != nil {
@@ -548,9 +566,14 @@ func TestUsageErrors(t *testing.T) {
 		"types":     {func() { pg.AllGather(vec(1), device.HostTensor([]float64{1}, device.Float64)) }, "dst is float32, src is float64"},
 		"no tensor": {func() { pg.AllReduce(device.Tensor{}, comm.Sum) }, "no dst"},
 		"reduction": {func() { pg.AllReduce(vec(1), comm.ReduceOp(9)) }, "reduction(9)"},
-		"counts":    {func() { pg.AllGatherUneven(vec(1), vec(1), []int{1, 2}) }, "2 counts for a group of 1"},
-		"sum":       {func() { pg.AllGatherUneven(vec(1, 2), vec(1), []int{1}) }, "counts sum to 1"},
-		"batch":     {func() { pg.Coalesce(func(g *comm.ProcessGroup) { g.Broadcast(vec(1), 5) }) }, "rank 5"},
+		"no factor": {func() { pg.AllReduce(vec(1), comm.PreMulSum) }, "premulsum without a Factor"},
+		"factor":    {func() { pg.With(comm.CallOptions{Factor: new(0.5)}).AllReduce(vec(1), comm.Sum) }, "only premulsum"},
+		"integers": {func() {
+			pg.With(comm.CallOptions{Factor: new(0.5)}).AllReduce(device.HostTensor([]int32{1}, device.Int32), comm.PreMulSum)
+		}, "premulsum of int32"},
+		"counts": {func() { pg.AllGatherUneven(vec(1), vec(1), []int{1, 2}) }, "2 counts for a group of 1"},
+		"sum":    {func() { pg.AllGatherUneven(vec(1, 2), vec(1), []int{1}) }, "counts sum to 1"},
+		"batch":  {func() { pg.Coalesce(func(g *comm.ProcessGroup) { g.Broadcast(vec(1), 5) }) }, "rank 5"},
 		"timeout": {func() {
 			pg.Coalesce(func(g *comm.ProcessGroup) { g.With(comm.CallOptions{Timeout: 1}).Barrier() })
 		}, "timeout of its own"},

@@ -76,17 +76,20 @@ func (k Kind) Reduces() bool { return k == AllReduce || k == Reduce || k == Redu
 type ReduceOp uint8
 
 // The reductions. Avg is the sum, times 1/N at the end; on integers it is the
-// sum divided by N, towards zero.
+// sum divided by N, towards zero. PreMulSum, of floating-point types alone, is
+// the sum of each rank's elements times its Call.Factor; factors and products are
+// rounded to the type.
 const (
 	Sum ReduceOp = iota
 	Avg
 	Min
 	Max
 	Product
+	PreMulSum
 )
 
 func (o ReduceOp) String() string {
-	if names := [...]string{"sum", "avg", "min", "max", "product"}; int(o) < len(names) {
+	if names := [...]string{"sum", "avg", "min", "max", "product", "premulsum"}; int(o) < len(names) {
 		return names[o]
 	}
 	return fmt.Sprintf("reduction(%d)", uint8(o))
@@ -98,6 +101,7 @@ type Call struct {
 	Seq      uint64 // number of the call within its group; Send and Recv have a numbering of their own
 	Kind     Kind
 	Op       ReduceOp
+	Factor   float64 // of PreMulSum: this rank's own, so no part of the fingerprint
 	Dst, Src device.Tensor
 	Counts   []int // AllGather of uneven sizes: elements that each rank gives
 	Root     int   // the root, or the peer of Send and Recv

@@ -41,7 +41,8 @@
 // reduction is bitwise equal on all ranks: each element is combined in one
 // order, mostly the ranks', on the ring a rotation of it. The 16-bit floats
 // are combined in float32 and rounded once, but on the ring at every step.
-// Min and Max are NaN where any operand is; integers wrap around.
+// Min and Max are NaN where any operand is; integers wrap around. PreMulSum is
+// Sum of what each rank multiplied before, in a pass of its own.
 //
 // Collectives run one after the other; each direction between two ranks has a
 // queue of its own for Send and Recv. A rank that waits looks for some tens of

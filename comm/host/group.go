@@ -77,7 +77,10 @@ func newGroup(cfg backend.Config, opts *Options) *Group {
 
 // open starts the collectives' lane: the network is there.
 func (g *Group) open() {
-	g.launch(g.stream, func(t *task) error { return g.net.run(t.plan) })
+	g.launch(g.stream, func(t *task) error {
+		t.plan.premultiply()
+		return g.net.run(t.plan)
+	})
 }
 
 // Name is "host".

@@ -122,8 +122,14 @@ func expect(what string, t device.Tensor, want func(i int) float64) error {
 	return nil
 }
 
+// factor is what rank r multiplies by in a PreMulSum.
+func factor(r int) float64 { return []float64{0.5, -2, 0, 4}[r%4] }
+
 // combined is op over v(0) ... v(n-1) as type dt has it.
 func combined(dt device.DType, op backend.ReduceOp, n int, v func(r int) float64) float64 {
+	if op == backend.PreMulSum {
+		return combined(dt, backend.Sum, n, func(r int) float64 { return factor(r) * v(r) })
+	}
 	acc := v(0)
 	for r := 1; r < n; r++ {
 		switch op {
@@ -158,7 +164,7 @@ func combined(dt device.DType, op backend.ReduceOp, n int, v func(r int) float64
 func exercise(groups []*host.Group, a alloc, seq uint64, k backend.Kind, op backend.ReduceOp, dt device.DType, c, root int, inPlace bool) error {
 	n := len(groups)
 	return each(groups, func(r int, g *host.Group) error {
-		b := &backend.Call{Seq: seq, Kind: k, Op: op, Root: root}
+		b := &backend.Call{Seq: seq, Kind: k, Op: op, Factor: factor(r), Root: root}
 		var want func(i int) float64
 		switch k {
 		case backend.AllReduce, backend.Reduce:
@@ -220,8 +226,16 @@ func exercise(groups []*host.Group, a alloc, seq uint64, k backend.Kind, op back
 var (
 	collectives = []backend.Kind{backend.AllReduce, backend.Broadcast, backend.Reduce, backend.AllGather, backend.ReduceScatter, backend.Gather, backend.Scatter, backend.AllToAll, backend.Barrier}
 	dtypes      = []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16, device.Int32, device.Int64, device.Uint8}
-	ops         = []backend.ReduceOp{backend.Sum, backend.Avg, backend.Min, backend.Max, backend.Product}
 )
+
+// ops are the reductions of a type.
+func ops(dt device.DType) []backend.ReduceOp {
+	all := []backend.ReduceOp{backend.Sum, backend.Avg, backend.Min, backend.Max, backend.Product}
+	if dt.IsFloat() {
+		all = append(all, backend.PreMulSum)
+	}
+	return all
+}
 
 // TestCollectives runs every kind over every way of joining ranks, with sizes
 // around every change of algorithm.
@@ -236,7 +250,7 @@ func TestCollectives(t *testing.T) {
 						for i, a := range []alloc{private, shared} {
 							seq++
 							dt := dtypes[int(seq)%len(dtypes)]
-							op := ops[int(seq)%len(ops)]
+							op := ops(dt)[int(seq)%len(ops(dt))]
 							if err := exercise(groups, a, seq, k, op, dt, c, int(seq)%n, i == 1); err != nil {
 								t.Fatal(err)
 							}
@@ -275,7 +289,7 @@ func TestReductions(t *testing.T) {
 			groups := open(t, 3)
 			seq := uint64(0)
 			for _, dt := range dtypes {
-				for _, op := range ops {
+				for _, op := range ops(dt) {
 					for _, c := range []int{257, inlineMax/dt.Size() + 100} {
 						for _, a := range []alloc{private, shared} {
 							for _, k := range []backend.Kind{backend.AllReduce, backend.Reduce, backend.ReduceScatter} {

@@ -63,6 +63,24 @@ func newPlan(c *backend.Call, rank, size int, b *blocks) *plan {
 	return p
 }
 
+// premultiply does what comes before the sum of a PreMulSum: this rank
+// multiplies what it gives, into Dst where that is as long, else into memory of
+// its own. It costs a pass over Src, and the others need not know the factor.
+func (p *plan) premultiply() {
+	if p.call.Op != backend.PreMulSum || !p.reduces || len(p.src) == 0 {
+		return
+	}
+	scaled := p.call.Dst
+	if p.scatters || p.rootTakes {
+		scaled = device.NewTensor(goBuffer(len(p.src)), p.dtype, p.call.Src.Len())
+	}
+	into := hostBytes(p.call, scaled)
+	p.blocks.multiply(into, p.src, p.dtype, p.call.Factor)
+	c := *p.call
+	c.Src = scaled
+	p.call, p.src = &c, into
+}
+
 // MemoryError is the panic of Start for a tensor that is not in host memory.
 type MemoryError struct {
 	Call   backend.Fingerprint

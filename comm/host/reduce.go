@@ -48,9 +48,10 @@ func (b *blocks) reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceO
 	}
 }
 
-// partial is op without what is left to do at the end.
+// partial is op without what was done before, and what is left to do at the
+// end.
 func partial(op backend.ReduceOp) backend.ReduceOp {
-	if op == backend.Avg {
+	if op == backend.Avg || op == backend.PreMulSum {
 		return backend.Sum
 	}
 	return op
@@ -64,6 +65,11 @@ type native interface {
 func view[T native | uint16](b []byte) []T {
 	var t T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(t)))
+}
+
+// floats reads a block as float32s.
+func floats(block *[blockBytes / 8]int64) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(block)), blockBytes/4)
 }
 
 // reduceNative reduces elements that are combined in their own type.
@@ -126,10 +132,13 @@ func combineFloat64(op backend.ReduceOp, acc, x []float64) {
 	combine(op, acc, x)
 }
 
-func scale[T float32 | float64](acc []T, n int) {
-	f := 1 / T(n)
-	for i := range acc {
-		acc[i] *= f
+func scale[T float32 | float64](acc []T, n int) { multiply(acc, acc, 1/T(n)) }
+
+// multiply computes dst = src * f.
+func multiply[T float32 | float64](dst, src []T, f T) {
+	src = src[:len(dst)]
+	for i := range dst {
+		dst[i] = src[i] * f
 	}
 }
 
@@ -139,11 +148,34 @@ func quotient[T int32 | int64 | uint8](acc []T, n int) {
 	}
 }
 
+// multiply stores src times f in dst, which may be src. Both f and the products
+// are rounded to the type, to nearest even: as if f were an element.
+func (b *blocks) multiply(dst, src []byte, dt device.DType, f float64) {
+	switch dt {
+	case device.Float32:
+		multiply(view[float32](dst), view[float32](src), float32(f))
+	case device.Float64:
+		multiply(view[float64](dst), view[float64](src), f)
+	case device.BFloat16:
+		b.multiplyHalf(dst, src, half.FromBF16(half.BF16(float32(f))), widenBF16, narrowBF16)
+	case device.Float16:
+		b.multiplyHalf(dst, src, half.FromF16(half.F16(float32(f))), widenF16, narrowF16)
+	}
+}
+
+// multiplyHalf multiplies 16-bit floats. A float32 holds their product exactly.
+func (b *blocks) multiplyHalf(dst, src []byte, f float32, widen func(dst []float32, src []byte), narrow func(dst []byte, src []float32)) {
+	for lo := 0; lo < len(src); lo += blockBytes / 2 {
+		hi := min(lo+blockBytes/2, len(src))
+		x := floats(&b.operand)[:(hi-lo)/2]
+		widen(x, src[lo:hi])
+		multiply(x, x, f)
+		narrow(dst[lo:hi], x)
+	}
+}
+
 // reduceHalf reduces 16-bit floats in float32.
 func (b *blocks) reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n int, widen func(dst []float32, src []byte), narrow func(dst []byte, src []float32)) {
-	floats := func(block *[blockBytes / 8]int64) []float32 {
-		return unsafe.Slice((*float32)(unsafe.Pointer(block)), blockBytes/4)
-	}
 	for lo := 0; lo < len(srcs[0]); lo += blockBytes / 2 {
 		hi := min(lo+blockBytes/2, len(srcs[0]))
 		acc, x := floats(&b.acc)[:(hi-lo)/2], floats(&b.operand)[:(hi-lo)/2]

@@ -12,8 +12,12 @@ import (
 func TestReduceAllocates(t *testing.T) {
 	mem, work := [][]byte{make([]byte, 2*blockBytes), make([]byte, 2*blockBytes)}, new(blocks)
 	for dt := device.Float32; dt.Size() > 0; dt++ {
-		for op := backend.Sum; op <= backend.Product; op++ {
-			if n := testing.AllocsPerRun(10, func() { work.reduce(mem, mem, dt, op, len(mem)) }); n != 0 {
+		for op := backend.Sum; op <= backend.PreMulSum; op++ {
+			n := testing.AllocsPerRun(10, func() {
+				work.multiply(mem[0], mem[0], dt, 0.5)
+				work.reduce(mem, mem, dt, op, len(mem))
+			})
+			if n != 0 {
 				t.Errorf("%v of %v: %v allocations, want none", op, dt, n)
 			}
 		}

@@ -50,6 +50,8 @@ typedef struct {
 	X(ncclReduceScatter, int, (uintptr_t, uintptr_t, size_t, int, int, uintptr_t, uintptr_t)) \
 	X(ncclSend, int, (uintptr_t, size_t, int, int, uintptr_t, uintptr_t)) \
 	X(ncclRecv, int, (uintptr_t, size_t, int, int, uintptr_t, uintptr_t)) \
+	X(ncclRedOpCreatePreMulSum, int, (int *, void *, int, int, uintptr_t)) \
+	X(ncclRedOpDestroy, int, (int, uintptr_t)) \
 	X(ncclGroupStart, int, (void)) \
 	X(ncclGroupEnd, int, (void))
 
@@ -136,22 +138,39 @@ enum { op_all_reduce, op_broadcast, op_reduce, op_all_gather, op_reduce_scatter,
 typedef struct {
 	int kind;
 	int type;   // ncclDataType_t
-	int reduce; // ncclRedOp_t
+	int reduce; // ncclRedOp_t, or pre_mul_sum
 	int peer;   // or the root
 	uintptr_t src, dst;
 	size_t count;
+	uint64_t factor; // of pre_mul_sum: an element
 } op;
 
-static inline int nccl_run(nccl *n, uintptr_t comm, uintptr_t stream, const op *o) {
+enum { pre_mul_sum = -1 };
+
+static inline int nccl_call(nccl *n, uintptr_t comm, uintptr_t stream, const op *o, int reduce) {
 	switch (o->kind) {
-	case op_all_reduce: return n->ncclAllReduce(o->src, o->dst, o->count, o->type, o->reduce, comm, stream);
+	case op_all_reduce: return n->ncclAllReduce(o->src, o->dst, o->count, o->type, reduce, comm, stream);
 	case op_broadcast: return n->ncclBroadcast(o->src, o->dst, o->count, o->type, o->peer, comm, stream);
-	case op_reduce: return n->ncclReduce(o->src, o->dst, o->count, o->type, o->reduce, o->peer, comm, stream);
+	case op_reduce: return n->ncclReduce(o->src, o->dst, o->count, o->type, reduce, o->peer, comm, stream);
 	case op_all_gather: return n->ncclAllGather(o->src, o->dst, o->count, o->type, comm, stream);
-	case op_reduce_scatter: return n->ncclReduceScatter(o->src, o->dst, o->count, o->type, o->reduce, comm, stream);
+	case op_reduce_scatter: return n->ncclReduceScatter(o->src, o->dst, o->count, o->type, reduce, comm, stream);
 	case op_send: return n->ncclSend(o->src, o->count, o->type, o->peer, comm, stream);
 	default: return n->ncclRecv(o->dst, o->count, o->type, o->peer, comm, stream);
 	}
+}
+
+// nccl_run enqueues an operation. What a PreMulSum reduces with is made for that
+// alone, since factors may change with every call: it costs the host little, and
+// NCCL needs it no longer than the function that is given it takes.
+static inline int nccl_run(nccl *n, uintptr_t comm, uintptr_t stream, const op *o) {
+	if (o->reduce != pre_mul_sum) return nccl_call(n, comm, stream, o, o->reduce);
+	enum { scalar_host_immediate = 1 };
+	uint64_t factor = o->factor;
+	int reduce = 0, r = n->ncclRedOpCreatePreMulSum(&reduce, &factor, o->type, scalar_host_immediate, comm);
+	if (r != 0) return r;
+	r = nccl_call(n, comm, stream, o, reduce);
+	int end = n->ncclRedOpDestroy(reduce, comm);
+	return r != 0 ? r : end;
 }
 
 // nccl_enqueue enqueues operations, several as one group. After an error the

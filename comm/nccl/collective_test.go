@@ -30,8 +30,18 @@ func element(dt device.DType, r, i int) float64 {
 	return v
 }
 
+// factor is what rank r multiplies by in a PreMulSum.
+func factor(r int) float64 { return []float64{0.5, -2, 0, 4}[r%4] }
+
 // combined is op over the elements i of n ranks.
 func combined(dt device.DType, op backend.ReduceOp, n, i int) float64 {
+	if op == backend.PreMulSum {
+		acc := 0.0
+		for r := range n {
+			acc += factor(r) * element(dt, r, i)
+		}
+		return acc
+	}
 	acc := element(dt, 0, i)
 	for r := 1; r < n; r++ {
 		v := element(dt, r, i)
@@ -80,7 +90,7 @@ func (x trial) String() string {
 // run runs the trial and checks this rank's result.
 func (x trial) run(m *member) error {
 	n, r := m.size, m.rank
-	call := &backend.Call{Kind: x.kind, Op: x.op, Root: x.root}
+	call := &backend.Call{Kind: x.kind, Op: x.op, Factor: factor(r), Root: x.root}
 	src, dst := 0, 0 // elements of each; 0 also for what is not there
 	var want func(i int) float64
 	own := func(rank int) func(int) float64 { return func(i int) float64 { return element(x.dt, rank, i) } }
@@ -159,7 +169,10 @@ func trials(n int) []trial {
 		for i, dt := range dtypes {
 			ops := []backend.ReduceOp{backend.Sum}
 			if k.Reduces() {
-				ops = []backend.ReduceOp{backend.Sum, backend.Avg, backend.Min, backend.Max, backend.Product}
+				ops = append(ops, backend.Avg, backend.Min, backend.Max, backend.Product)
+				if dt.IsFloat() {
+					ops = append(ops, backend.PreMulSum)
+				}
 			}
 			for j, op := range ops {
 				root := (i + j) % n
@@ -174,14 +187,15 @@ func trials(n int) []trial {
 	return out
 }
 
-// collectives runs every trial, AllGather of uneven sizes, and Barrier.
+// collectives runs every trial, AllGather of uneven sizes, several factors at
+// once, and Barrier.
 func collectives(m *member) error {
 	for _, x := range trials(m.size) {
 		if err := x.run(m); err != nil {
 			return fmt.Errorf("%v: %w", x, err)
 		}
 	}
-	if err := uneven(m); err != nil {
+	if err := errors.Join(uneven(m), factors(m)); err != nil {
 		return err
 	}
 	return m.call(&backend.Call{Kind: backend.Barrier})
@@ -220,6 +234,44 @@ func uneven(m *member) error {
 				return fmt.Errorf("uneven AllGather: element %d of rank %d is %v, want %v", i, r, v, want)
 			}
 			at++
+		}
+	}
+	return nil
+}
+
+// factors reduces as one call with factors that differ by tensor and by rank.
+func factors(m *member) error {
+	const count = 1000
+	group := &backend.Call{Kind: backend.Group}
+	for i, dt := range []device.DType{device.Float32, device.BFloat16, device.Float32} {
+		h := hostTensor(dt, count)
+		for j := range count {
+			backendtest.Put(h, j, 1)
+		}
+		t, err := m.upload(h)
+		if err != nil {
+			return err
+		}
+		c := &backend.Call{Kind: backend.AllReduce, Op: backend.PreMulSum, Factor: float64(i*m.size + m.rank), Dst: t, Src: t}
+		group.Calls = append(group.Calls, c)
+	}
+	task, err := m.start(group)
+	if err != nil {
+		return err
+	}
+	if err := task.Join(context.Background(), m.dev.Compute()); err != nil {
+		return err
+	}
+	for i, c := range group.Calls {
+		got, err := m.download(c.Dst)
+		if err != nil {
+			return err
+		}
+		want := float64(m.size*i*m.size + m.size*(m.size-1)/2)
+		for j := range count {
+			if v := backendtest.Get(got, j); v != want {
+				return fmt.Errorf("factors: element %d of tensor %d is %v, want %v", j, i, v, want)
+			}
 		}
 	}
 	return nil

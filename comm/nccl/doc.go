@@ -52,7 +52,7 @@
 //
 // NCCL's arithmetic differs from comm/host's in places: Min and Max may drop a
 // NaN, and Avg of a floating-point type multiplies by 1/N rounded to the type
-// before it sums. Ranks that call different collectives are not noticed by
+// before it sums, as PreMulSum does with the rank's factor. Ranks that call different collectives are not noticed by
 // NCCL: they hang until they are aborted, or receive wrong data.
 //
 // # Failure

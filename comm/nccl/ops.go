@@ -7,9 +7,11 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/half"
 )
 
 // op is one operation of NCCL's. A call is made of one or several, enqueued as
@@ -22,8 +24,24 @@ var types = [...]C.int{
 	device.Int32: 2, device.Int64: 4, device.Uint8: 1,
 }
 
-// reductions are NCCL's numbers of the reductions.
-var reductions = [...]C.int{backend.Sum: 0, backend.Product: 1, backend.Max: 2, backend.Min: 3, backend.Avg: 4}
+// reductions are NCCL's numbers of the reductions. PreMulSum gets one with its
+// factor.
+var reductions = [...]C.int{
+	backend.Sum: 0, backend.Product: 1, backend.Max: 2, backend.Min: 3, backend.Avg: 4, backend.PreMulSum: C.pre_mul_sum,
+}
+
+// element is a number's bits as an element, rounded to the type.
+func element(dt device.DType, v float64) C.uint64_t {
+	switch dt {
+	case device.Float32:
+		return C.uint64_t(math.Float32bits(float32(v)))
+	case device.Float16:
+		return C.uint64_t(half.F16(float32(v)))
+	case device.BFloat16:
+		return C.uint64_t(half.BF16(float32(v)))
+	}
+	return C.uint64_t(math.Float64bits(v))
+}
 
 var functions = [...]string{
 	C.op_all_reduce: "ncclAllReduce", C.op_broadcast: "ncclBroadcast", C.op_reduce: "ncclReduce", C.op_all_gather: "ncclAllGather",
@@ -55,11 +73,13 @@ func (l *layout) add(c *backend.Call) {
 	}
 	switch c.Kind {
 	case backend.AllReduce:
-		l.put(op{kind: C.op_all_reduce, reduce: reductions[c.Op]}, c.Src, c.Dst, c.Src)
+		l.put(reducing(C.op_all_reduce, c), c.Src, c.Dst, c.Src)
 	case backend.Broadcast:
 		l.put(op{kind: C.op_broadcast, peer: C.int(c.Root)}, c.Src, c.Dst, c.Dst)
 	case backend.Reduce:
-		l.put(op{kind: C.op_reduce, reduce: reductions[c.Op], peer: C.int(c.Root)}, c.Src, c.Dst, c.Src)
+		o := reducing(C.op_reduce, c)
+		o.peer = C.int(c.Root)
+		l.put(o, c.Src, c.Dst, c.Src)
 	case backend.AllGather:
 		if c.Counts == nil {
 			l.put(op{kind: C.op_all_gather}, c.Src, c.Dst, c.Src)
@@ -74,7 +94,7 @@ func (l *layout) add(c *backend.Call) {
 			at += n
 		}
 	case backend.ReduceScatter:
-		l.put(op{kind: C.op_reduce_scatter, reduce: reductions[c.Op]}, c.Src, c.Dst, c.Dst)
+		l.put(reducing(C.op_reduce_scatter, c), c.Src, c.Dst, c.Dst)
 	case backend.Gather:
 		l.send(c.Src, c.Root)
 		if l.rank == c.Root {
@@ -107,6 +127,15 @@ func (l *layout) add(c *backend.Call) {
 	default:
 		panic(fmt.Errorf("nccl: unknown call %v", c))
 	}
+}
+
+// reducing is an operation of some kind with the reduction of c.
+func reducing(kind C.int, c *backend.Call) op {
+	o := op{kind: kind, reduce: reductions[c.Op]}
+	if c.Op == backend.PreMulSum {
+		o.factor = element(c.DType(), c.Factor)
+	}
+	return o
 }
 
 func (l *layout) send(src device.Tensor, to int) {

@@ -32,7 +32,8 @@ extern int cuMemFree_v2(uint64_t);
 enum { SUCCESS = 0, CUDA_ERROR = 1, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
 enum { MAX_RANKS = 8, CHUNK = 64 << 10 };
 enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, TYPES };
-enum { SUM, PROD, MAX, MIN, AVG };
+enum { SUM, PROD, MAX, MIN, AVG, USER }; // from USER on: reductions that the user made
+enum { MAX_USER = 4 };
 
 static const size_t sizes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 
@@ -64,6 +65,10 @@ typedef struct comm {
 	uint64_t barriers; // of the stream's thread
 	int calls;
 	atomic_int aborted, async, busy; // busy: pieces of work enqueued and not done
+	struct {
+		int type; // 0: free; else the type, plus 1
+		double factor;
+	} user[MAX_USER];
 } comm;
 
 static char last_error[256];
@@ -143,6 +148,8 @@ static void drain(comm *c) {
 }
 
 int ncclCommDestroy(comm *c) {
+	for (int i = 0; i < MAX_USER; i++)
+		if (c->user[i].type != 0) return fail(INVALID_USAGE, "a reduction was not destroyed");
 	atomic_fetch_add(&c->sh->left, 1);
 	while (atomic_load(&c->sh->left) < c->ranks && !released()) usleep(200);
 	drain(c);
@@ -248,6 +255,8 @@ typedef struct {
 	const char *src;
 	char *dst;
 	size_t count;
+	int scaled; // by factor, before the sum
+	double factor;
 	size_t at;     // bytes moved, of Send and Recv
 	uint64_t last; // chunk, of Send
 } operation;
@@ -272,6 +281,16 @@ static int barrier(comm *c) {
 	return atomic_load(&c->aborted);
 }
 
+// give fills the rank's slot.
+static void give(comm *c, const operation *o, size_t from, size_t n) {
+	size_t size = sizes[o->type];
+	memcpy(c->sh->slot[c->rank], o->src + from * size, n * size);
+	for (size_t i = 0; o->scaled && i < n; i++) {
+		char *e = c->sh->slot[c->rank] + i * size;
+		store_float(o->type, e, load_float(o->type, e) * o->factor);
+	}
+}
+
 // collective runs piece by piece: every rank fills its slot, and all take from
 // all.
 static int collective(comm *c, operation *o) {
@@ -279,7 +298,7 @@ static int collective(comm *c, operation *o) {
 	size_t total = o->kind == REDUCE_SCATTER ? o->count * c->ranks : o->count;
 	for (size_t off = 0; off < total; off += most) {
 		size_t n = total - off < most ? total - off : most;
-		if (o->kind != BROADCAST || o->peer == c->rank) memcpy(c->sh->slot[c->rank], o->src + off * size, n * size);
+		if (o->kind != BROADCAST || o->peer == c->rank) give(c, o, off, n);
 		if (barrier(c)) return 1;
 		for (size_t i = 0; i < n; i++) {
 			size_t e = off + i;
@@ -392,13 +411,15 @@ static int add(comm *c, stream *s, operation o) {
 	int bad = SUCCESS;
 	if (ctx != c->ctx) bad = fail(CUDA_ERROR, "another context is current");
 	else if (atomic_load(&c->aborted)) bad = fail(INVALID_USAGE, "the communicator was aborted");
-	else if (o.type < 0 || o.type >= TYPES || o.op > AVG) bad = fail(INVALID_ARGUMENT, "type or reduction");
+	else if (o.type < 0 || o.type >= TYPES || o.op < 0 || o.op >= USER + MAX_USER) bad = fail(INVALID_ARGUMENT, "type or reduction");
+	else if (o.op >= USER && c->user[o.op - USER].type != o.type + 1) bad = fail(INVALID_ARGUMENT, "no such reduction of that type");
 	else if (o.peer < 0 || o.peer >= c->ranks) bad = fail(INVALID_ARGUMENT, "rank");
 	else if (open_batch != NULL && (open_batch->n == MAX_OPS || open_batch->c != c || open_stream != s)) bad = fail(INVALID_USAGE, "the group");
 	if (bad != SUCCESS) {
 		if (depth > 0) group_error = bad;
 		return bad;
 	}
+	if (o.op >= USER) o.scaled = 1, o.factor = c->user[o.op - USER].factor, o.op = SUM;
 	if (open_batch == NULL) {
 		open_batch = calloc(1, sizeof *open_batch);
 		open_batch->c = c;
@@ -408,6 +429,22 @@ static int add(comm *c, stream *s, operation o) {
 	if (depth > 0) return SUCCESS;
 	group_error = SUCCESS;
 	return launch();
+}
+
+int ncclRedOpCreatePreMulSum(int *op, const char *scalar, int type, int on_host, comm *c) {
+	if (!is_float(type) || type >= TYPES || !on_host) return fail(INVALID_ARGUMENT, "type or place of the factor");
+	int i = 0;
+	while (i < MAX_USER && c->user[i].type != 0) i++;
+	if (i == MAX_USER) return fail(INVALID_USAGE, "too many reductions");
+	c->user[i].type = type + 1, c->user[i].factor = load_float(type, scalar);
+	*op = USER + i;
+	return SUCCESS;
+}
+
+int ncclRedOpDestroy(int op, comm *c) {
+	if (op < USER || op >= USER + MAX_USER || c->user[op - USER].type == 0) return fail(INVALID_ARGUMENT, "no such reduction");
+	c->user[op - USER].type = 0;
+	return SUCCESS;
 }
 
 int ncclAllReduce(const void *src, void *dst, size_t count, int type, int op, comm *c, stream *s) {
