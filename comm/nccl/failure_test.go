@@ -500,40 +500,14 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestLeaveAlone has a rank close while the others neither call nor close: it
-// gets away, and they go on without it.
+// TestLeaveAlone has a rank leave that the others do not wait for. The
+// stand-in's ncclCommDestroy waits for all ranks: nobody must call it.
 func TestLeaveAlone(t *testing.T) {
 	control(t)
-	members := world(t, 3)
-	err := each(members, func(m *member) error {
-		c, err := m.ones()
-		if err != nil {
-			return err
+	w := launch(t, "standin", 3, "leave")
+	for r := range 3 {
+		if how := w.wait(t, r, "ended: "); how != "done" {
+			t.Errorf("rank %d ended: %s", r, how)
 		}
-		return m.call(c)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := closeAll(members[1:2], soon); err != nil {
-		t.Errorf("rank 1: %v", err)
-	}
-	stay := []*member{members[0], members[2]}
-	err = each(stay, func(m *member) error {
-		c, err := m.ones()
-		if err != nil {
-			return err
-		}
-		if m.rank == 0 {
-			return m.call(&backend.Call{Kind: backend.Send, Src: c.Src, Root: 2})
-		}
-		return m.call(&backend.Call{Kind: backend.Recv, Dst: c.Dst, Root: 0})
-	})
-	if err != nil {
-		t.Errorf("the others broke: %v", err)
-	}
-	// The stand-in's ncclCommDestroy waits for all ranks: they must not call it.
-	if err := closeAll(stay, soon); err != nil {
-		t.Errorf("ranks 0 and 2 closing after it: %v", err)
 	}
 }

@@ -85,6 +85,18 @@ func TestGPUPeerDies(t *testing.T) {
 	t.Log("the others ended after ", time.Since(at))
 }
 
+// TestGPULeave has rank 1 leave that the others do not wait for.
+func TestGPULeave(t *testing.T) {
+	real(t, 2)
+	w := launch(t, "real", gpus, "leave")
+	t.Log("rank 1 closed after ", w.wait(t, 1, "closed: "))
+	for r := range gpus {
+		if how := w.wait(t, r, "ended: "); how != "done" {
+			t.Errorf("rank %d ended: %s", r, how)
+		}
+	}
+}
+
 // TestGPULatency logs what a call of AllReduce takes.
 func TestGPULatency(t *testing.T) {
 	real(t, 2)

@@ -66,6 +66,7 @@ type member struct {
 	rank, size int
 	dev        device.Device
 	seq        *uint64
+	kv         store.Store // of a process's
 }
 
 // control makes the stand-ins behave, and waits at the test's end until what
@@ -230,7 +231,7 @@ func worker(args []string) {
 		if err != nil {
 			return err
 		}
-		m := &member{Backend: b, rank: rank, size: size, dev: dev, seq: new(uint64)}
+		m := &member{Backend: b, rank: rank, size: size, dev: dev, seq: new(uint64), kv: kv}
 		defer closeAll([]*member{m}, 10*time.Second)
 		return scenarios[args[4]](m)
 	}()))

@@ -4,6 +4,7 @@ package nccl_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ var scenarios = map[string]func(m *member) error{
 	"buckets":     buckets,
 	"memory":      churn,
 	"latency":     latency,
+	"leave":       leave,
 }
 
 // forever reduces over and over.
@@ -71,6 +73,36 @@ func lonely(m *member) error {
 	err = closeAll([]*member{m}, 10*time.Second)
 	fmt.Printf("closed: %v: %v\n", time.Since(at), err)
 	return nil
+}
+
+// leave has rank 1 close while the others neither call nor close: it gets away,
+// and they go on without it, and close in their turn.
+func leave(m *member) error {
+	c, err := m.ones()
+	if err != nil {
+		return err
+	}
+	if err := m.call(c); err != nil {
+		return err
+	}
+	ctx, last := context.Background(), m.size-1
+	if m.rank == 1 {
+		at := time.Now()
+		err := closeAll([]*member{m}, soon)
+		fmt.Printf("closed: %v: %v\n", time.Since(at), err)
+		return errors.Join(err, m.kv.Set(ctx, "left", nil))
+	}
+	if _, err := m.kv.Get(ctx, "left"); err != nil {
+		return err
+	}
+	switch {
+	case m.size == 2:
+	case m.rank == 0:
+		err = m.call(&backend.Call{Kind: backend.Send, Src: c.Src, Root: last})
+	case m.rank == last:
+		err = m.call(&backend.Call{Kind: backend.Recv, Dst: c.Dst, Root: 0})
+	}
+	return errors.Join(err, closeAll([]*member{m}, soon))
 }
 
 // TestOrder lets streams run at random paces: a call must read what compute
