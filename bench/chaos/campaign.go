@@ -51,7 +51,7 @@ func (c *campaign) try(ctx context.Context, s *scenario, bin binaries) (v verdic
 	if !v.hung {
 		j.judge(&v)
 	}
-	return v, j.output("")
+	return v, j.output()
 }
 
 // result is a scenario and its verdict.
@@ -110,67 +110,6 @@ func parallel(jobs, n int, f func(i int)) {
 
 func indent(text string) string {
 	return "  | " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n  | ") + "\n"
-}
-
-// table is the campaign's, a row for each fault in each mode.
-func table(results []result) string {
-	var b strings.Builder
-	b.WriteString("| fault | mode | scenarios | right outcome | culprit named | by the records too | hung or orphaned | worst time |\n|---|---|---|---|---|---|---|---|\n")
-	var total tally
-	for _, c := range cells {
-		var t tally
-		for _, r := range results {
-			if r.Fault == c.Fault && r.Mode == c.Mode {
-				t.add(&r.verdict)
-				total.add(&r.verdict)
-			}
-		}
-		if t.scenarios+t.skipped > 0 {
-			fmt.Fprintf(&b, "| %s | %s | %v |\n", c.Fault, c.Mode, &t)
-		}
-	}
-	fmt.Fprintf(&b, "| all | | %v |\n", &total)
-	return b.String()
-}
-
-// tally counts verdicts.
-type tally struct {
-	scenarios, skipped, right, stuck int
-	accused, named, records, read    int
-	worst                            time.Duration
-}
-
-func (t *tally) add(v *verdict) {
-	if v.skipped != "" {
-		t.skipped++
-		return
-	}
-	count := func(n *int, is bool) {
-		if is {
-			*n++
-		}
-	}
-	t.scenarios++
-	count(&t.right, len(v.wrong) == 0)
-	count(&t.accused, v.accused)
-	count(&t.named, v.accused && len(v.unnamed) == 0)
-	count(&t.records, v.read)
-	count(&t.read, v.read && len(v.unread) == 0)
-	count(&t.stuck, v.hung || v.orphans)
-	t.worst = max(t.worst, v.took)
-}
-
-func (t *tally) String() string {
-	if t.scenarios == 0 {
-		return "skipped | | | | | "
-	}
-	share := func(n, of int) string {
-		if of == 0 {
-			return "–"
-		}
-		return fmt.Sprintf("%d of %d", n, of)
-	}
-	return fmt.Sprintf("%d | %d | %s | %s | %d | %.1f s", t.scenarios, t.right, share(t.named, t.accused), share(t.read, t.records), t.stuck, t.worst.Seconds())
 }
 
 // clean tells whether nothing failed.

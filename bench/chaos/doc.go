@@ -31,7 +31,7 @@
 //	exit       the rank exits with a code of its own
 //	socket     one of the rank's connections breaks
 //	full disk  the folder for flight records has no room; then kill or stop
-//	store      the store is killed; then nothing, kill or stop
+//	store      the store is killed, or stopped; then nothing, kill or stop
 //	garbage    every listening port, TCP or unix, is sent nonsense, from the start on
 //	launcher   golaunch is killed
 //

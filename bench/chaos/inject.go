@@ -40,7 +40,11 @@ func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 	case launcher:
 		return at, j.programs[0].cmd.Process.Kill()
 	case store:
-		if err := syscall.Kill(j.storePID, syscall.SIGKILL); err != nil {
+		signal := syscall.SIGKILL
+		if j.Hang {
+			signal = syscall.SIGSTOP
+		}
+		if err := syscall.Kill(j.storePID, signal); err != nil {
 			return at, err
 		}
 		if j.Then == "" {

@@ -38,6 +38,13 @@ type event struct {
 	at         time.Time
 }
 
+// line is a line that a program wrote.
+type line struct {
+	by   *program
+	text string
+	at   time.Time
+}
+
 // job is a scenario's processes and what they say.
 type job struct {
 	*scenario
@@ -47,7 +54,7 @@ type job struct {
 	readers  sync.WaitGroup // end when the processes have, and their children
 
 	mu      sync.Mutex
-	lines   []string // what is written, each after the program's name
+	lines   []line
 	events  []event
 	changed chan struct{} // closed, and made again, when there is more
 }
@@ -192,12 +199,12 @@ func (j *job) run(name string, rank int, env []string, args ...string) error {
 var saying = regexp.MustCompile(`^(?:\[\w+\]: ?)?@chaos (-?\d+) (\d+) (\w+) (.*)$`)
 
 // note keeps a line.
-func (j *job) note(p *program, line string) {
+func (j *job) note(p *program, text string) {
 	now := time.Now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.lines = append(j.lines, fmt.Sprintf("%s %s: %s", now.Format("05.000"), p.name, line))
-	if m := saying.FindStringSubmatch(line); m != nil {
+	j.lines = append(j.lines, line{p, text, now})
+	if m := saying.FindStringSubmatch(text); m != nil {
 		rank, _ := strconv.Atoi(m[1])
 		pid, _ := strconv.Atoi(m[2])
 		j.events = append(j.events, event{rank, pid, m[3], m[4], now})
@@ -266,15 +273,24 @@ func (j *job) texts(rank int, kind string) (texts []string) {
 	return texts
 }
 
-// output is all that one program wrote, or, for "", all of them.
-func (j *job) output(name string) string {
+// output is what all programs wrote, with times and names.
+func (j *job) output() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var b strings.Builder
-	for _, line := range j.lines {
-		if name == "" || strings.HasPrefix(line[len("05.000 "):], name+": ") {
-			b.WriteString(line + "\n")
-		}
+	for _, l := range j.lines {
+		fmt.Fprintf(&b, "%s %s: %s\n", l.at.Format("05.000"), l.by.name, l.text)
+	}
+	return b.String()
+}
+
+// wrote is what all programs wrote, as they did.
+func (j *job) wrote() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var b strings.Builder
+	for _, l := range j.lines {
+		b.WriteString(l.text + "\n")
 	}
 	return b.String()
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -12,48 +13,6 @@ import (
 	"syscall"
 	"time"
 )
-
-// verdict is what the judge has to say about a scenario.
-type verdict struct {
-	wrong   []string // how its end was not the one promised
-	unnamed []string // where the culprit was not named
-	unread  []string // where the flight records, to goddp analyze, were not as clear
-	accused bool     // there was a culprit to name
-	read    bool     // and records that should tell it
-	skipped string   // why the scenario could not be
-	took    time.Duration
-	hung    bool // something did not end by itself
-	orphans bool // something outlived those who started it
-}
-
-func (v *verdict) wrongf(format string, args ...any) {
-	v.wrong = append(v.wrong, fmt.Sprintf(format, args...))
-}
-
-func (v *verdict) unnamedf(format string, args ...any) {
-	v.unnamed = append(v.unnamed, fmt.Sprintf(format, args...))
-}
-
-func (v *verdict) unreadf(format string, args ...any) {
-	v.unread = append(v.unread, fmt.Sprintf(format, args...))
-}
-
-func (v *verdict) ok() bool { return len(v.wrong) == 0 && len(v.unnamed) == 0 && len(v.unread) == 0 }
-
-// String is all that is wrong.
-func (v *verdict) String() string {
-	return strings.Join(slices.Concat(v.wrong, v.unnamed, v.unread), "; ")
-}
-
-// first is the first thing that is wrong, on one short line.
-func (v *verdict) first() string {
-	line := strings.Join(strings.Fields(slices.Concat(v.wrong, v.unnamed, v.unread)[0]), " ")
-	const most = 160
-	if len(line) > most {
-		line = line[:most] + "..."
-	}
-	return line
-}
 
 // outcome is a state that a job can end in.
 type outcome int
@@ -161,7 +120,7 @@ func (j *job) judge(v *verdict) {
 		}
 	}
 	for _, bad := range []string{"panic:", "fatal error:", "[signal SIG"} {
-		if strings.Contains(j.output(""), bad) {
+		if strings.Contains(j.wrote(), bad) {
 			v.wrongf("a process crashed")
 		}
 	}
@@ -174,7 +133,7 @@ func (j *job) judge(v *verdict) {
 			}
 		}
 		late := j.Mode == none && (j.trouble() == stop || j.trouble() == delay)
-		if late && !strings.Contains(j.output(""), "Watchdog caught collective operation timeout") {
+		if late && !strings.Contains(j.wrote(), "Watchdog caught collective operation timeout") {
 			v.wrongf("no log line about the timeout")
 		}
 	case recovered:
@@ -253,46 +212,43 @@ func (j *job) names(text string) bool {
 	return false
 }
 
-// lostRank finds whom an error tells to be lost.
-var lostRank = regexp.MustCompile(`rank (\d) lost`)
-
 // judgeErrors checks what the ranks caught.
 func (j *job) judgeErrors(v *verdict) {
 	v.accused = true
-	if j.Fault == socket {
-		j.judgeSocket(v)
-		return
-	}
+	var all []string
 	for r := range j.World {
-		if r == j.Victim {
+		texts := j.texts(r, "caught")
+		all = append(all, texts...)
+		if j.Fault != socket && r == j.Victim {
 			continue
 		}
-		if texts := j.texts(r, "caught"); len(texts) != 1 || !j.names(texts[0]) {
+		if len(texts) != 1 || j.Fault != socket && !j.names(texts[0]) {
 			v.unnamedf("rank %d caught %q", r, texts)
 		}
+	}
+	if j.Fault == socket {
+		j.judgeSocket(v, all)
 	}
 }
 
-// judgeSocket checks what the ranks caught when a connection broke: those at
-// its ends blame each other, and the rest one of these.
-func (j *job) judgeSocket(v *verdict) {
+// lostRank finds whom an error tells to be lost.
+var lostRank = regexp.MustCompile(`rank (\d) lost`)
+
+// judgeSocket checks what was said when a connection broke: those at its ends
+// take each other for lost, and the rest hear it from one of them.
+func (j *job) judgeSocket(v *verdict, texts []string) {
 	blamed := map[string]bool{}
-	for r := range j.World {
-		texts := j.texts(r, "caught")
-		if len(texts) != 1 {
-			v.unnamedf("rank %d caught %q", r, texts)
-			continue
-		}
-		m := lostRank.FindStringSubmatch(texts[0])
+	for _, text := range texts {
+		m := lostRank.FindStringSubmatch(text)
 		if m == nil {
-			v.unnamedf("rank %d caught %q", r, texts)
-			continue
+			v.unnamedf("nobody is lost: %q", text)
+			return
 		}
 		blamed[m[1]] = true
 	}
 	delete(blamed, fmt.Sprint(j.Victim))
 	if len(blamed) > 1 {
-		v.unnamedf("a connection of rank %d broke, and as lost were taken %v", j.Victim, blamed)
+		v.unnamedf("one connection of rank %d broke, and lost are %v: %q", j.Victim, slices.Sorted(maps.Keys(blamed)), texts)
 	}
 }
 
@@ -302,7 +258,7 @@ var rootCause = regexp.MustCompile(`(?s)Root Cause \(first observed failure\):(.
 // judgeReport checks golaunch's report.
 func (j *job) judgeReport(v *verdict) {
 	v.accused = true
-	m := rootCause.FindStringSubmatch(j.output("golaunch"))
+	m := rootCause.FindStringSubmatch(j.wrote())
 	if m == nil {
 		v.unnamedf("golaunch gave no report")
 		return
@@ -316,8 +272,16 @@ func (j *job) judgeReport(v *verdict) {
 	case exit:
 		names = itself && regexp.MustCompile(`exitcode +: 7 \(`).MatchString(root)
 	case socket:
-		lost := lostRank.FindStringSubmatch(root)
-		names = lost != nil && (itself || lost[1] == fmt.Sprint(j.Victim))
+		texts := []string{root}
+		for r := range j.World {
+			for _, text := range j.texts(r, "caught") {
+				if !strings.Contains(text, "signal: terminated") { // golaunch stopped it
+					texts = append(texts, text)
+				}
+			}
+		}
+		j.judgeSocket(v, texts)
+		return
 	default:
 		names = j.names(root)
 	}

@@ -95,6 +95,7 @@ type scenario struct {
 	Deaf   bool          // the program is stuck after an error
 	Name   int           // by which of its names the mode is set
 	Noise  uint64        // seeds the garbage
+	Hang   bool          // the store is stopped, not killed
 }
 
 // draw is scenario k of a seed.
@@ -121,6 +122,7 @@ func draw(seed uint64, k int) scenario {
 	case c.Fault == store && (c.Mode == async || c.Mode == cleanUp):
 		s.Then = []fault{"", kill, stop}[r.IntN(3)]
 	}
+	s.Hang = c.Fault == store && r.IntN(2) == 0
 	return s
 }
 
@@ -148,6 +150,9 @@ func (s *scenario) callTimeout() time.Duration {
 func (s *scenario) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#%d %s", s.K, s.Fault)
+	if s.Hang {
+		b.WriteString(" hangs")
+	}
 	if s.Then != "" {
 		fmt.Fprintf(&b, ", then %s", s.Then)
 	}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// short is the campaign that fits in a test: each of these faults once.
+var short = []scenario{
+	{cell: cell{Fault: kill, Mode: async}, Setup: alone, World: 3, Victim: 1, Round: 2, Call: 1, Deaf: true},
+	{cell: cell{Fault: fullDisk, Mode: async}, Then: stop, Setup: golaunch, World: 2, Victim: 1, Round: 3},
+	{cell: cell{Fault: delay, Mode: blocking}, Setup: golaunch, World: 3, TCP: true, Victim: 2, Round: 2},
+	{cell: cell{Fault: delay, Mode: none}, Setup: alone, World: 2, Round: 3, Call: 2, Name: 1},
+	{cell: cell{Fault: skip, Mode: cleanUp}, Setup: alone, World: 3, Victim: 2, Round: 4, Call: 1},
+	{cell: cell{Fault: exit, Mode: cleanUp}, Setup: golaunch, World: 3, Victim: 1, Round: 1, Call: 2},
+	{cell: cell{Fault: store, Mode: async}, Then: kill, Setup: apart, World: 3, Round: 2, Call: 1},
+	{cell: cell{Fault: garbage, Mode: blocking}, Setup: golaunch, World: 2, TCP: true},
+	{cell: cell{Fault: launcher, Mode: cleanUp}, Setup: golaunch, World: 2, Round: 5},
+}
+
+// caught is a mutant of the product that the last scenario catches.
+const caught = "the shepherd lets go"
+
+func TestShortCampaign(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs Linux's /proc")
+	}
+	root, err := moduleRoot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	bin, err := build(t.Context(), root, filepath.Join(dir, "product"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := campaign{jobs: 4, slack: 10 * time.Second, out: t.Output(), noDisk: canFill()}
+	for _, r := range c.run(t.Context(), short, bin) {
+		switch {
+		case r.skipped != "":
+			t.Logf("skipped: %v: %s", &r.scenario, r.skipped)
+		case !r.ok():
+			t.Errorf("%v: %v", &r.scenario, &r.verdict)
+		case r.took == 0:
+			t.Errorf("%v did not run", &r.scenario)
+		}
+	}
+
+	i := slices.IndexFunc(mutants, func(m mutant) bool { return m.name == caught })
+	mutated, err := build(t.Context(), root, filepath.Join(dir, "mutant"), &mutants[i])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.slack = time.Second
+	if v, output := c.try(t.Context(), &short[len(short)-1], mutated); v.ok() || !v.orphans {
+		t.Errorf("a mutant got through: %q\n%s", caught, output)
+	}
+}
+
+// A mutant's line must be in the product, once.
+func TestMutantsApply(t *testing.T) {
+	root, err := moduleRoot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range mutants {
+		m := &mutants[i]
+		if _, err := m.apply(root); err != nil {
+			t.Error(err)
+		}
+		shows := false
+		for k := range perCell * len(cells) {
+			s := draw(1, k)
+			shows = shows || m.shows(&s)
+		}
+		if !shows {
+			t.Errorf("mutant %q shows in no scenario", m.name)
+		}
+	}
+}
+
+// A seed and a number are all of a scenario.
+func TestDrawIsAFunction(t *testing.T) {
+	differ := false
+	for k := range 2 * len(cells) {
+		a, b, c := draw(7, k), draw(7, k), draw(8, k)
+		if a.String() != b.String() || a.Jitter != b.Jitter || a.Noise != b.Noise {
+			t.Errorf("%v, and again %v", &a, &b)
+		}
+		differ = differ || a.String() != c.String()
+		if a.Fault != cells[k%len(cells)].Fault || !slices.Contains(a.setups, a.Setup) || a.Victim >= a.World {
+			t.Errorf("%+v", a)
+		}
+	}
+	if !differ {
+		t.Error("seeds make no difference")
+	}
+}
+
+// The judge sees who is left over, whatever he did to his environment.
+func TestProcessesAreFound(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs Linux's /proc")
+	}
+	dir := t.TempDir()
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Skip("there is no sleep(1) to start")
+	}
+	copied := filepath.Join(dir, "sleep")
+	data, err := os.ReadFile(sleep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(copied, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	marked, hiding := exec.Command(sleep, "60"), exec.Command(copied, "60")
+	marked.Env, hiding.Env = []string{markVar + "=" + dir}, []string{"X=1"}
+	for _, cmd := range []*exec.Cmd{marked, hiding} {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer cmd.Wait()
+	}
+	if found := processes(dir); len(found) != 2 {
+		t.Errorf("found %v, want pids %d and %d", found, marked.Process.Pid, hiding.Process.Pid)
+	}
+	killProcesses(dir)
+	if left := processes(dir); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+// Garbage goes to whatever listens.
+func TestListenersAreFound(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs Linux's /proc")
+	}
+	for _, a := range []address{{"tcp", "127.0.0.1:0"}, {"tcp", "[::1]:0"}, {"unix", "@chaos test " + t.Name()}} {
+		l, err := net.Listen(a.network, strings.ReplaceAll(a.addr, " ", "-"))
+		if err != nil {
+			t.Logf("%v: %v", a, err)
+			continue
+		}
+		defer l.Close()
+		want := address{a.network, l.Addr().String()}
+		if found := listeners([]process{{pid: os.Getpid()}}); !slices.Contains(found, want) {
+			t.Errorf("found %v, not %v", found, want)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// verdict is what the judge has to say about a scenario.
+type verdict struct {
+	wrong   []string // how its end was not the one promised
+	unnamed []string // where the culprit was not named
+	unread  []string // where the flight records, to goddp analyze, were not as clear
+	accused bool     // there was a culprit to name
+	read    bool     // and records that should tell it
+	skipped string   // why the scenario could not be
+	took    time.Duration
+	hung    bool // something did not end by itself
+	orphans bool // something outlived those who started it
+}
+
+func (v *verdict) wrongf(format string, args ...any) {
+	v.wrong = append(v.wrong, fmt.Sprintf(format, args...))
+}
+
+func (v *verdict) unnamedf(format string, args ...any) {
+	v.unnamed = append(v.unnamed, fmt.Sprintf(format, args...))
+}
+
+func (v *verdict) unreadf(format string, args ...any) {
+	v.unread = append(v.unread, fmt.Sprintf(format, args...))
+}
+
+func (v *verdict) ok() bool { return len(v.wrong) == 0 && len(v.unnamed) == 0 && len(v.unread) == 0 }
+
+// String is all that is wrong.
+func (v *verdict) String() string {
+	return strings.Join(slices.Concat(v.wrong, v.unnamed, v.unread), "; ")
+}
+
+// first is the first thing that is wrong, on one short line.
+func (v *verdict) first() string {
+	text := slices.Concat(v.wrong, v.unnamed, v.unread)[0]
+	const most = 160
+	if len(text) > most {
+		text = text[:most] + "..."
+	}
+	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", "/")
+}
+
+// table is the campaign's, a row for each fault in each mode.
+func table(results []result) string {
+	var b strings.Builder
+	b.WriteString("| fault | mode | scenarios | right outcome | culprit named | by the records too | hung or orphaned | worst time |\n|---|---|---|---|---|---|---|---|\n")
+	var total tally
+	for _, c := range cells {
+		var t tally
+		for _, r := range results {
+			if r.Fault == c.Fault && r.Mode == c.Mode {
+				t.add(&r.verdict)
+				total.add(&r.verdict)
+			}
+		}
+		if t.scenarios+t.skipped > 0 {
+			fmt.Fprintf(&b, "| %s | %s | %v |\n", c.Fault, c.Mode, &t)
+		}
+	}
+	fmt.Fprintf(&b, "| all | | %v |\n", &total)
+	return b.String()
+}
+
+// tally counts verdicts.
+type tally struct {
+	scenarios, skipped, right, stuck int
+	accused, named, records, read    int
+	worst                            time.Duration
+}
+
+func (t *tally) add(v *verdict) {
+	if v.skipped != "" {
+		t.skipped++
+		return
+	}
+	count := func(n *int, is bool) {
+		if is {
+			*n++
+		}
+	}
+	t.scenarios++
+	count(&t.right, len(v.wrong) == 0)
+	count(&t.accused, v.accused)
+	count(&t.named, v.accused && len(v.unnamed) == 0)
+	count(&t.records, v.read)
+	count(&t.read, v.read && len(v.unread) == 0)
+	count(&t.stuck, v.hung || v.orphans)
+	t.worst = max(t.worst, v.took)
+}
+
+func (t *tally) String() string {
+	if t.scenarios == 0 {
+		return "skipped | | | | | "
+	}
+	share := func(n, of int) string {
+		if of == 0 {
+			return "–"
+		}
+		return fmt.Sprintf("%d of %d", n, of)
+	}
+	return fmt.Sprintf("%d | %d | %s | %s | %d | %.1f s", t.scenarios, t.right, share(t.named, t.accused), share(t.read, t.records), t.stuck, t.worst.Seconds())
+}
