@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: build test race lint bench test-gpu demo cross clean
+.PHONY: build test race lint bench chaos test-gpu demo cross clean
 
 build: ## the commands and the examples, into build/
 	$(GO) build -o build/ ./cmd/... ./examples/...
@@ -25,6 +25,9 @@ cross: ## CPU-only builds, without cgo
 
 bench:
 	$(GO) test -run '^$$' -bench . ./...
+
+chaos: ## a few hundred jobs that something bad is done to, and mutants that this must catch; CHAOS is its flags
+	$(GO) run ./bench/chaos $(CHAOS)
 
 test-gpu: ## builds into build/gpu, which can be carried to a machine without Go, and runs it here
 	mkdir -p build/gpu
