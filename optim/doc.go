@@ -35,4 +35,22 @@
 //		steps, whole := opt.Committed()
 //		log.Printf("%v after %d steps; worth saving: %t", cause, steps, whole)
 //	})
+//
+// # Averages
+//
+// An [EMA] keeps moving averages of the parameters, which often evaluate better
+// than these. It follows the steps that the optimizer commits, so that a step that
+// was skipped does not count, and on equal replicas it is equal:
+//
+//	averages := optim.NewEMA(model, opt, nil)
+//	for range steps {
+//		... Backward, Step ...
+//		if err := averages.Update(); err != nil {
+//			return err
+//		}
+//	}
+//	err := averages.With(func() error { return evaluate(model) })
+//
+// What goes on after a failure is averages in opt's place: ddp.Recover(net, pg,
+// averages).
 package optim

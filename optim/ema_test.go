@@ -1,0 +1,354 @@
+package optim_test
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// holder is a module of given parameters and buffers.
+type holder struct {
+	params  []*nn.Parameter
+	buffers []*nn.Buffer
+}
+
+func (holder) Forward(x *autograd.Variable) *autograd.Variable { return x }
+func (h holder) Parameters() []*nn.Parameter                   { return h.params }
+func (h holder) Buffers() []*nn.Buffer                         { return h.buffers }
+
+// averaged reads what With puts in place of v.
+func averaged(t *testing.T, e *optim.EMA, v *autograd.Variable) (x []float64) {
+	t.Helper()
+	if err := e.With(func() error {
+		x = read(t, v)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// The averages follow the steps that were committed, by the formula; frozen
+// parameters and buffers are copied; what With puts in place is gone behind it.
+func TestEMA(t *testing.T) {
+	const decay, lr = 0.75, 0.5
+	dev := newDevice(t)
+	shared := autograd.FromSlice(dev, []float64{1, -2})
+	w, again := nn.NewParameter("w", shared), nn.NewParameter("again", shared)
+	frozen := parameter(dev, "frozen", []float64{0.1})
+	frozen.Freeze()
+	count := nn.NewBuffer("count", autograd.FromLabels(dev, []int64{0}))
+	m := holder{[]*nn.Parameter{w, again, frozen}, []*nn.Buffer{count}}
+	opt := optim.NewSGD([]*nn.Parameter{w}, optim.SGDOptions{LR: lr})
+	e := optim.NewEMA(m, opt, &optim.EMAOptions{Decay: decay})
+	owned := &owner{t: device.HostTensor([]float64{1, -1}, device.Invalid)}
+	shared.SetGradSink(owned)
+	near(t, "without an update", averaged(t, e, shared), []float64{1, -2})
+
+	values, want := []float64{1, -2}, []float64{0, 0}
+	for step := range 5 {
+		owned.err = nil
+		if step == 2 {
+			owned.err = errors.New("rank 3 has no gradient")
+		}
+		device.Elements[int64](count.Var().Tensor())[0] = int64(step)
+		if err := opt.Step(); !errors.Is(err, owned.err) {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		if _, whole := e.Committed(); whole != (owned.err != nil) {
+			t.Errorf("step %d: before Update the averages are taken for whole: %v", step, whole)
+		}
+		for range 2 { // the second has nothing to do
+			if err := e.Update(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if owned.err == nil {
+			for i, g := range []float64{1, -1} {
+				if values[i] -= lr * g; step == 0 {
+					want[i] = values[i]
+				} else {
+					want[i] = decay*want[i] + (1-decay)*values[i]
+				}
+			}
+		}
+		if n, whole := e.Committed(); n != steps(opt) || !whole {
+			t.Errorf("step %d: committed %d, whole: %v", step, n, whole)
+		}
+		near(t, "averages", averaged(t, e, shared), want)
+		near(t, "parameters after With", read(t, shared), values)
+		near(t, "frozen", averaged(t, e, frozen.Var()), []float64{0.1})
+		if step != 2 {
+			near(t, "buffer", averaged(t, e, count.Var()), []float64{float64(step)})
+		}
+	}
+	state, err := e.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, b := range state {
+		names = append(names, b.Name())
+	}
+	if want := []string{"w.average", "frozen.average", "count.average"}; !slices.Equal(names, want) {
+		t.Errorf("the state has %q, want %q", names, want)
+	}
+	frozen.Unfreeze()
+	device.Elements[float64](frozen.Var().Tensor())[0] = 0.5
+	if err := errors.Join(opt.Step(), e.Update()); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "unfrozen", averaged(t, e, frozen.Var()), []float64{decay*0.1 + (1-decay)*0.5})
+}
+
+// Within With nothing is whole, and neither steps nor averages go on; what f
+// does, it ends as before.
+func TestEMAWith(t *testing.T) {
+	dev := newDevice(t)
+	p := parameter(dev, "p", []float64{1})
+	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 1, Momentum: 0.5})
+	e := optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, &optim.EMAOptions{Decay: 0.5})
+	step := func() {
+		t.Helper()
+		opt.ZeroGrad()
+		give(t, p, []float64{1})
+		if err := errors.Join(opt.Step(), e.Update()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step() // p 0, velocity 1, average 0
+	step() // p -1.5, velocity 1.5, average -0.75
+	failed := errors.New("the evaluation failed")
+	for _, with := range []func(f func() error) error{
+		func(f func() error) error { return e.With(f) },
+		func(f func() error) (err error) {
+			defer func() { err = recover().(error) }()
+			e.With(func() error { panic(f()) })
+			return nil
+		},
+	} {
+		err := with(func() error {
+			if p.Item() != -0.75 {
+				t.Errorf("within With the parameter is %v, want -0.75", p.Item())
+			}
+			if opt.Step() == nil || e.Update() == nil || e.With(func() error { return nil }) == nil {
+				t.Error("Step, Update or With works within With")
+			}
+			if _, whole := opt.Committed(); whole {
+				t.Error("the optimizer says that averages are its parameters")
+			}
+			if _, whole := e.Committed(); whole {
+				t.Error("and so do the averages")
+			}
+			return failed
+		})
+		if err != failed || p.Item() != -1.5 {
+			t.Errorf("With returned %v and left %v, want %v and -1.5", err, p.Item(), failed)
+		}
+	}
+	step()
+	if got := p.Item(); got != -1.5-(0.75+1) {
+		t.Errorf("the next step leads to %v, want -3.25: the velocity is lost", got)
+	}
+}
+
+// A job that restores what State returned goes on with the same averages.
+func TestEMARestart(t *testing.T) {
+	train := func(restart int) (got []float64) {
+		dev := newDevice(t)
+		p := parameter(dev, "p", []float64{1, 2})
+		start := func() (*optim.SGD, *optim.EMA) {
+			opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 0.1, Momentum: 0.9})
+			return opt, optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, &optim.EMAOptions{Decay: 0.9})
+		}
+		opt, e := start()
+		for step := range 6 {
+			if step == restart {
+				from, err := e.State()
+				if err != nil {
+					t.Fatal(err)
+				}
+				opt, e = start()
+				to, err := e.State()
+				if err != nil || len(to) != 2 {
+					t.Fatalf("a state of %d, %v", len(to), err)
+				}
+				e.Restoring()
+				if _, whole := e.Committed(); whole || e.Update() == nil || opt.Step() == nil {
+					t.Error("while it is restored it goes on")
+				}
+				for i := range from {
+					copy(device.Elements[float64](to[i].Var().Tensor()), read(t, from[i].Var()))
+				}
+				e.Restored(step)
+				if n, whole := e.Committed(); n != step || !whole {
+					t.Errorf("restored at %d, it is at %d, whole: %v", step, n, whole)
+				}
+			}
+			opt.ZeroGrad()
+			give(t, p, []float64{float64(step), 1})
+			if err := errors.Join(opt.Step(), e.Update()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return append(averaged(t, e, p.Var()), read(t, p.Var())...)
+	}
+	if got, want := train(3), train(-1); !slices.Equal(got, want) {
+		t.Errorf("restarted %v, else %v", got, want)
+	}
+}
+
+// Averages of 16-bit parameters move by less than these can tell.
+func TestEMAOfHalves(t *testing.T) {
+	dev := newDevice(t)
+	buf, err := dev.Alloc(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := device.NewTensor(buf, device.BFloat16, 1)
+	set := func(v float64) {
+		if err := dev.Kernels().Fill(dev.Compute(), x, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(1)
+	p := nn.NewParameter("p", autograd.FromTensor(dev, x))
+	opt := optim.NewSGD(nil, optim.SGDOptions{})
+	e := optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, nil)
+	for step := range 1001 {
+		opt.Restored(step + 1) // as if it had committed one
+		if err := e.Update(); err != nil {
+			t.Fatal(err)
+		}
+		set(2)
+	}
+	want := 2 - math.Pow(0.999, 1000)
+	if got := averaged(t, e, p.Var())[0]; math.Abs(got-want) > 1.0/128 {
+		t.Errorf("the average of 1 and many 2s is %v, want %v", got, want)
+	}
+	if p.Item() != 2 {
+		t.Errorf("With left %v, want 2", p.Item())
+	}
+}
+
+// broken is a device whose n-th kernel, or allocation, from now fails.
+type broken struct {
+	device.Device
+	values         device.Values
+	kernel, memory int // 0: none
+}
+
+var errBroken = errors.New("broken")
+
+func (b *broken) Values() *device.Values  { return &b.values }
+func (b *broken) Kernels() device.Kernels { return brokenKernels{b.Device.Kernels(), b} }
+func (b *broken) Alloc(n int) (device.Buffer, error) {
+	if err := count(&b.memory); err != nil {
+		return device.Buffer{}, err
+	}
+	return b.Device.Alloc(n)
+}
+
+func count(n *int) error {
+	if *n > 0 {
+		if *n--; *n == 0 {
+			return errBroken
+		}
+	}
+	return nil
+}
+
+type brokenKernels struct {
+	device.Kernels
+	b *broken
+}
+
+func (k brokenKernels) Copy(s device.Stream, dst, src device.Tensor) error {
+	if err := count(&k.b.kernel); err != nil {
+		return err
+	}
+	return k.Kernels.Copy(s, dst, src)
+}
+
+func (k brokenKernels) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
+	if err := count(&k.b.kernel); err != nil {
+		return err
+	}
+	return k.Kernels.Axpby(s, dst, acc, x)
+}
+
+// Whatever fails, what is left is told to be whole only if it is.
+func TestEMAFailures(t *testing.T) {
+	setup := func() (*broken, []*nn.Parameter, *optim.SGD, *optim.EMA) {
+		dev := &broken{Device: newDevice(t)}
+		ps := []*nn.Parameter{parameter(dev, "a", []float64{1}), parameter(dev, "b", []float64{2})}
+		opt := optim.NewSGD(nil, optim.SGDOptions{})
+		e := optim.NewEMA(holder{params: ps}, opt, &optim.EMAOptions{Decay: 0.5})
+		opt.Restored(1)
+		return dev, ps, opt, e
+	}
+	dev, ps, opt, e := setup()
+	dev.memory = 2
+	if err := e.Update(); !errors.Is(err, errBroken) {
+		t.Errorf("without memory for the averages: %v", err)
+	}
+	if err := e.Update(); err != nil {
+		t.Fatal(err)
+	}
+	use := dev.Memory().InUse
+	dev.memory = 2
+	if err := e.With(func() error { return errors.New("f is called") }); !errors.Is(err, errBroken) || dev.Memory().InUse != use {
+		t.Errorf("without memory for copies: %v, %d bytes in use, want %d", err, dev.Memory().InUse, use)
+	}
+	for nth := 1; nth <= 4; nth++ { // while the averages are put in place
+		dev.kernel = nth
+		if err := e.With(func() error { return errors.New("f is called") }); !errors.Is(err, errBroken) {
+			t.Errorf("kernel %d failed: %v", nth, err)
+		}
+		if _, whole := e.Committed(); !whole || ps[0].Item() != 1 || ps[1].Item() != 2 {
+			t.Errorf("kernel %d failed: whole: %v, parameters %v and %v", nth, whole, ps[0].Item(), ps[1].Item())
+		}
+	}
+	dev.kernel = 6 // while the parameters are put back
+	if err := e.With(func() error { return nil }); !errors.Is(err, errBroken) {
+		t.Errorf("not put back: %v", err)
+	}
+	if _, whole := opt.Committed(); whole || e.Update() == nil || opt.Step() == nil {
+		t.Error("with averages for parameters it goes on")
+	}
+
+	dev, _, opt, e = setup()
+	if err := e.Update(); err != nil {
+		t.Fatal(err)
+	}
+	opt.Restored(2)
+	dev.kernel = 2
+	if err := e.Update(); !errors.Is(err, errBroken) {
+		t.Errorf("torn averages: %v", err)
+	}
+	if _, whole := e.Committed(); whole || e.Update() == nil || e.With(func() error { return nil }) == nil {
+		t.Error("with torn averages it goes on")
+	}
+	if e.Restored(2); e.Update() != nil {
+		t.Error("restored, it does not go on")
+	}
+}
+
+func TestEMAOptions(t *testing.T) {
+	for _, d := range []float64{1, -0.5, math.NaN()} {
+		func() {
+			defer func() {
+				if _, ok := recover().(*optim.OptionError); !ok {
+					t.Errorf("decay %v: no OptionError", d)
+				}
+			}()
+			optim.NewEMA(holder{}, optim.NewSGD(nil, optim.SGDOptions{}), &optim.EMAOptions{Decay: d})
+		}()
+	}
+}
