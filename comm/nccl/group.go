@@ -292,7 +292,7 @@ func (g *Group) Close(ctx context.Context) error {
 	err := g.ledger.Drain(ctx)
 	if err == nil {
 		switch e := g.control.farewell(ctx); {
-		case e == nil:
+		case e == nil || g.ledger.Cause() != nil:
 		case g.control.ctx.Err() != nil:
 			g.fail(e) // by a peer, when no call of this rank's is left to fail
 		default:

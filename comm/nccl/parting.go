@@ -60,14 +60,18 @@ func wordCall(kind backend.Kind, peer int, w []int64) *backend.Call {
 	return c
 }
 
-// tellWord tells a peer this rank's word.
+// tellWord tells a peer this rank's word, while ctx lasts. That it cannot means
+// that the channel is broken.
 func (c *control) tellWord(ctx context.Context, peer int, how parting) error {
 	collectives, sends, _ := c.progress.with(peer)
 	task, err := c.net.Start(wordCall(backend.Send, peer, []int64{int64(how), int64(collectives), int64(sends)}))
-	if err != nil {
-		return err
+	if err == nil {
+		err = task.Sync(ctx)
 	}
-	return task.Sync(ctx)
+	if err != nil && ctx.Err() == nil {
+		c.cancel(err)
+	}
+	return err
 }
 
 func (c *control) hear(peer int, how parting) {
@@ -112,9 +116,7 @@ func (c *control) letGo(peer int, w word) {
 		}
 		c.mu.Unlock()
 		if first {
-			if err := c.tellWord(c.ctx, peer, stays); err != nil {
-				c.cancel(err)
-			}
+			c.tellWord(c.ctx, peer, stays)
 		}
 		return
 	}
