@@ -4,48 +4,144 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/half"
+	"github.com/goddp/goddp/device/internal/operand"
 )
 
 func (k *kernels) SGD(_ device.Stream, p device.SGDStep) error {
-	operands.SGD(p)
-	if slices.ContainsFunc(device.Elements[uint8](p.Skip), func(flag uint8) bool { return flag != 0 }) {
-		return nil
-	}
-	if p.Param.DType == device.Float32 {
-		sgd[float32](k, p)
-	} else {
-		sgd[float64](k, p)
+	operand.SGD(p)
+	switch {
+	case raised(p.Skip) || raised(p.Overflow):
+	case p.Param.DType == device.Float32:
+		sgd(k, newRule[float32](&p), p)
+	case p.Param.DType == device.Float64:
+		sgd(k, newRule[float64](&p), p)
+	default:
+		sgdHalf(k, newRule[float32](&p), p)
 	}
 	return nil
 }
 
-func sgd[T float](k *kernels, p device.SGDStep) {
-	w, g := device.Elements[T](p.Param), device.Elements[T](p.Grad)
-	var v []T
-	if p.Momentum != 0 {
-		v = device.Elements[T](p.Velocity)
+// raised tells whether one of the flags is.
+func raised(flags device.Tensor) bool {
+	return slices.ContainsFunc(device.Elements[uint8](flags), func(flag uint8) bool { return flag != 0 })
+}
+
+// rule is that of device.SGDStep. It is small enough for a closure to hold,
+// which must not take all of a step to the heap.
+type rule[T float] struct {
+	lr, momentum, fresh, decay, unscale T
+	moving, nesterov, first             bool
+}
+
+func newRule[T float](p *device.SGDStep) rule[T] {
+	return rule[T]{
+		lr: T(p.LR), momentum: T(p.Momentum), fresh: T(1 - p.Dampening), decay: T(p.WeightDecay), unscale: T(p.Unscale()),
+		moving: p.Momentum != 0, nesterov: p.Nesterov, first: p.First,
 	}
-	lr, mu, fresh, decay := T(p.LR), T(p.Momentum), T(1-p.Dampening), T(p.WeightDecay)
-	first, nesterov := p.First, p.Nesterov // the closure must not take all of p to the heap
-	k.each(len(w), 1, func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			d := g[i]
-			if decay != 0 {
-				d += decay * w[i]
+}
+
+// step changes w, and v where there is momentum, by g.
+func (r rule[T]) step(w, g, v []T) {
+	for i := range w {
+		d := g[i] * r.unscale
+		if r.decay != 0 {
+			d += r.decay * w[i]
+		}
+		if r.moving {
+			if r.first {
+				v[i] = d
+			} else {
+				v[i] = r.momentum*v[i] + r.fresh*d
 			}
-			if v != nil {
-				if first {
-					v[i] = d
-				} else {
-					v[i] = mu*v[i] + fresh*d
-				}
-				if nesterov {
-					d += mu * v[i]
-				} else {
-					d = v[i]
-				}
+			if r.nesterov {
+				d += r.momentum * v[i]
+			} else {
+				d = v[i]
 			}
-			w[i] -= lr * d
+		}
+		w[i] -= r.lr * d
+	}
+}
+
+func sgd[T float](k *kernels, r rule[T], p device.SGDStep) {
+	w, g, v := device.Elements[T](p.Param), device.Elements[T](p.Grad), device.Elements[T](velocity(p))
+	k.each(len(w), 1, func(lo, hi int) { r.step(w[lo:hi], g[lo:hi], window(v, lo, hi)) })
+}
+
+// sgdHalf takes what is in 16 bits through float32, a tile at a time.
+func sgdHalf(k *kernels, r rule[float32], p device.SGDStep) {
+	w, g, v, m := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(velocity(p)), newOperand32(p.Master)
+	k.each(p.Param.Len(), 4, func(lo, hi int) {
+		var bw, bg, bv [tile]float32
+		for ; lo < hi; lo += tile {
+			to := min(lo+tile, hi)
+			state := m // what the rule is applied to
+			if m.dt == device.Invalid {
+				state = w
+			}
+			tw, tg, tv := state.read(bw[:], lo, to), g.read(bg[:], lo, to), v.read(bv[:], lo, to)
+			r.step(tw, tg, tv)
+			w.write(tw, lo)
+			v.write(tv, lo)
 		}
 	})
+}
+
+// velocity is p's, if it is used.
+func velocity(p device.SGDStep) device.Tensor {
+	if p.Momentum == 0 {
+		return device.Tensor{}
+	}
+	return p.Velocity
+}
+
+// window is s from lo to hi; nil where there is no s.
+func window[T any](s []T, lo, hi int) []T {
+	if s == nil {
+		return nil
+	}
+	return s[lo:hi]
+}
+
+// operand32 is an operand that is read as float32: it is that, or of 16 bits, or
+// not there.
+type operand32 struct {
+	dt   device.DType
+	bits []uint16
+	full []float32
+}
+
+func newOperand32(t device.Tensor) operand32 {
+	if t.DType == device.Float32 {
+		return operand32{dt: t.DType, full: device.Elements[float32](t)}
+	}
+	return operand32{dt: t.DType, bits: device.Elements[uint16](t)}
+}
+
+// read is the elements from lo to hi: where they are, or in buf; nil for an
+// operand that is not there.
+func (h operand32) read(buf []float32, lo, hi int) []float32 {
+	switch h.dt {
+	case device.Float32:
+		return h.full[lo:hi]
+	case device.Float16:
+		convert(buf, h.bits[lo:hi], half.FromF16)
+	case device.BFloat16:
+		convert(buf, h.bits[lo:hi], half.FromBF16)
+	default:
+		return nil
+	}
+	return buf[:hi-lo]
+}
+
+// write rounds x, unless it is the operand's own memory, to the elements from
+// lo on.
+func (h operand32) write(x []float32, lo int) {
+	switch h.dt {
+	case device.Float16:
+		convert(h.bits[lo:], x, half.F16)
+	case device.BFloat16:
+		convert(h.bits[lo:], x, half.BF16)
+	}
 }

@@ -52,6 +52,7 @@ type kernels struct {
 	sumRuns, sumColumns, fold                     perFloat
 	squares, mean, crossEntropy, crossEntropyGrad perFloat
 	sgd, uniform, normal                          perFloat
+	sgdMaster, sgdMasterWide                      perFloat    // of the half types
 	nonFinite, hash                               C.uintptr_t // for every type
 	fill                                          perType
 	copy                                          [device.Uint8 + 1]perType // to, from
@@ -136,6 +137,11 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 			copies["copy_"+to.String()+"_"+from.String()] = &k.copy[to][from]
 		}
 	}
+	sgd := floats(map[string]*perFloat{"sgd": &k.sgd})
+	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
+		sgd["sgd_master_"+dt.String()] = &k.sgdMaster[dt]
+		sgd["sgd_master_wide_"+dt.String()] = &k.sgdMasterWide[dt]
+	}
 	return map[string]map[string]*C.uintptr_t{
 		"elementwise.cu": floats(map[string]*perFloat{
 			"axpby": &k.axpby, "unary": &k.unary, "unary_grad": &k.unaryGrad, "mse_grad": &k.mseGrad, "bias_act": &k.biasAct,
@@ -145,7 +151,7 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		"loss.cu": floats(map[string]*perFloat{
 			"squares": &k.squares, "mean": &k.mean, "cross_entropy": &k.crossEntropy, "cross_entropy_grad": &k.crossEntropyGrad,
 		}),
-		"sgd.cu":     floats(map[string]*perFloat{"sgd": &k.sgd}),
+		"sgd.cu":     sgd,
 		"random.cu":  floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal}),
 		"copy.cu":    copies,
 		"inspect.cu": {"nonfinite": &k.nonFinite, "hash": &k.hash},

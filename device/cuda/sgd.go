@@ -6,25 +6,27 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
 )
 
 // sgdArgs is SGD in kernels/sgd.cu.
 type sgdArgs struct {
-	w, g, v, skip               uint64
-	n, skips                    uint64
-	lr, momentum, fresh, decay  float64
-	nesterov, first, wide, _pad int32
+	w, g, v, m                          uint64
+	skip, overflow                      uint64
+	n, skips, overflows                 uint64
+	lr, momentum, fresh, decay, unscale float64
+	nesterov, first, wide, _pad         int32
 }
 
 func (k *kernels) SGD(st device.Stream, p device.SGDStep) error {
-	operands.SGD(p)
+	operand.SGD(p)
 	n := p.Param.Len()
 	if n == 0 {
 		return nil
 	}
 	a := sgdArgs{
 		w: k.addr(p.Param), g: k.addr(p.Grad), n: uint64(n),
-		lr: p.LR, momentum: p.Momentum, fresh: 1 - p.Dampening, decay: p.WeightDecay,
+		lr: p.LR, momentum: p.Momentum, fresh: 1 - p.Dampening, decay: p.WeightDecay, unscale: p.Unscale(),
 		nesterov: flag(p.Nesterov), first: flag(p.First),
 	}
 	if p.Momentum != 0 {
@@ -33,6 +35,17 @@ func (k *kernels) SGD(st device.Stream, p device.SGDStep) error {
 	if !p.Skip.IsZero() {
 		a.skip, a.skips = k.addr(p.Skip), uint64(p.Skip.Len())
 	}
-	a.wide = flag(packed(a.w, a.g, a.v))
-	return k.launch(k.d.stream(st), k.sgd[p.Param.DType], k.flat(n), unsafe.Pointer(&a), unsafe.Sizeof(a))
+	if !p.Overflow.IsZero() {
+		a.overflow, a.overflows = k.addr(p.Overflow), uint64(p.Overflow.Len())
+	}
+	f := k.sgd[p.Param.DType]
+	if !p.Master.IsZero() {
+		a.m = k.addr(p.Master)
+		f = k.sgdMaster[p.Param.DType]
+		if p.Grad.DType == device.Float32 {
+			f = k.sgdMasterWide[p.Param.DType]
+		}
+	}
+	a.wide = flag(packed(a.w, a.g, a.v, a.m))
+	return k.launch(k.d.stream(st), f, k.flat(n), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }

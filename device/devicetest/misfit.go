@@ -51,6 +51,9 @@ func checkMisfits(r *rig) {
 		"SGD with other velocity": func() error {
 			return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Velocity: t(4), Momentum: 1})
 		},
+		"SGD with other master": func() error {
+			return k.SGD(s, device.SGDStep{Param: of(device.BFloat16, 3), Grad: of(device.BFloat16, 3), Master: t(4)})
+		},
 		"NonFinite to two flags": func() error { return k.NonFinite(s, of(device.Uint8, 2), t(3)) },
 		"Hash to two numbers":    func() error { return k.Hash(s, of(device.Int64, 2), t(3)) },
 	} {
@@ -76,12 +79,34 @@ func checkMisfits(r *rig) {
 		"SGD with gradient of its own":  func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: double}) },
 		"SGD without velocity":          func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Momentum: 1}) },
 		"SGD with flags of their own":   func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Skip: t(3)}) },
-		"Uniform of integers":           func() error { return k.Uniform(s, of(device.Int64, 3), 0, 1, 1, 0) },
-		"Normal of integers":            func() error { return k.Normal(s, of(device.Int64, 3), 0, 1, 1, 0) },
-		"NonFinite to a number":         func() error { return k.NonFinite(s, t(), t(3)) },
-		"NonFinite of integers":         func() error { return k.NonFinite(s, of(device.Uint8), of(device.Int32, 3)) },
-		"Hash to a real number":         func() error { return k.Hash(s, of(device.Float64), t(3)) },
-		"Hash of nothing":               func() error { return k.Hash(s, of(device.Int64), device.Tensor{}) },
+		"SGD with an overflow of its own": func() error {
+			return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Overflow: t(1)})
+		},
+		"SGD of integers": func() error {
+			return k.SGD(s, device.SGDStep{Param: of(device.Int32, 3), Grad: of(device.Int32, 3)})
+		},
+		"SGD with a master of 32 bits": func() error {
+			return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Master: t(3)})
+		},
+		"SGD with a half master": func() error {
+			return k.SGD(s, device.SGDStep{Param: of(device.Float16, 3), Grad: of(device.Float16, 3), Master: of(device.Float16, 3)})
+		},
+		"SGD with a half velocity": func() error {
+			v := of(device.Float16, 3)
+			return k.SGD(s, device.SGDStep{Param: v, Grad: v, Velocity: v, Momentum: 1, Master: t(3)})
+		},
+		"SGD with the other half's gradient": func() error {
+			return k.SGD(s, device.SGDStep{Param: of(device.Float16, 3), Grad: of(device.BFloat16, 3), Master: t(3)})
+		},
+		"SGD with a gradient wider than its parameter": func() error {
+			return k.SGD(s, device.SGDStep{Param: of(device.Float16, 3), Grad: t(3)})
+		},
+		"Uniform of integers":   func() error { return k.Uniform(s, of(device.Int64, 3), 0, 1, 1, 0) },
+		"Normal of integers":    func() error { return k.Normal(s, of(device.Int64, 3), 0, 1, 1, 0) },
+		"NonFinite to a number": func() error { return k.NonFinite(s, t(), t(3)) },
+		"NonFinite of integers": func() error { return k.NonFinite(s, of(device.Uint8), of(device.Int32, 3)) },
+		"Hash to a real number": func() error { return k.Hash(s, of(device.Float64), t(3)) },
+		"Hash of nothing":       func() error { return k.Hash(s, of(device.Int64), device.Tensor{}) },
 	} {
 		misfit[*device.DTypeError](r, name, call)
 	}

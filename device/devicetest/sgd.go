@@ -14,40 +14,93 @@ var rules = []device.SGDStep{
 	{LR: 0.1, WeightDecay: 0.01},
 	{LR: 0.1, Momentum: 0.9},
 	{LR: 0.1, Momentum: 0.9, Dampening: 0.5, WeightDecay: 0.01},
-	{LR: 0.1, Momentum: 0.9, Nesterov: true},
-	{LR: 0.1, Momentum: 0.9, Nesterov: true, WeightDecay: 0.01},
+	{LR: 0.1, Momentum: 0.9, Nesterov: true, LossScale: 8},
+	{LR: 0.1, Momentum: 0.9, Nesterov: true, WeightDecay: 0.01, LossScale: 3},
 }
 
 func checkSGD(r *rig) {
-	r.sgdSkips()
-	for _, rule := range rules {
-		each(r, []device.Shape{{}, {0}, {1}, {7}, {257}, {33, 65}}, func(shape device.Shape) {
-			r.sgd(rule, shape)
-		})
+	kinds := []sgdKind{{grad: r.dt, state: r.dt}}
+	if r.dt.Size() == 2 {
+		kinds = append(kinds,
+			sgdKind{grad: r.dt, state: device.Float32, master: true},
+			sgdKind{grad: device.Float32, state: device.Float32, master: true})
 	}
-	r.sgd(rules[len(rules)-1], device.Shape{large})
+	for _, kind := range kinds {
+		r.sgdSkips(kind)
+		for _, rule := range rules {
+			each(r, []device.Shape{{}, {0}, {1}, {7}, {257}, {33, 65}}, func(shape device.Shape) {
+				r.sgd(kind, rule, shape)
+			})
+		}
+		r.sgd(kind, rules[len(rules)-1], device.Shape{large})
+		r.clean()
+	}
 }
 
-// sgd makes three steps and checks the parameter and the velocity after each.
-// Each step starts from what the device has, so that errors do not add up.
-func (r *rig) sgd(rule device.SGDStep, shape device.Shape) {
-	w, v := r.put(r.random(-2, 2, shape...)), r.put(nan(shape))
+// sgdKind is what types a step is made in: the gradient's, and that of what the
+// rule is applied to, and of the velocity.
+type sgdKind struct {
+	grad, state device.DType
+	master      bool
+}
+
+func (k sgdKind) String() string {
+	if !k.master {
+		return "SGD"
+	}
+	return fmt.Sprintf("SGD with a master and gradients of %v", k.grad)
+}
+
+// sgdOperands are those of a step.
+type sgdOperands struct{ param, state, velocity, grad operand }
+
+// place makes operands of a shape, to be filled with random numbers, but for
+// the velocity.
+func (k sgdKind) place(r *rig, shape device.Shape, velocity array) (o sgdOperands, g array) {
+	put := func(dt device.DType, a array) operand { return r.place(dt, a.shape, encode(dt, a.v)) }
+	w := r.random(-2, 2, shape...)
+	o.param = r.put(w)
+	o.state = o.param
+	if k.master {
+		o.state = put(k.state, w)
+	}
+	o.velocity = put(k.state, velocity)
+	g = r.random(-2, 2, shape...)
+	o.grad = put(k.grad, g)
+	return o, g
+}
+
+// step is the rule's step with the operands.
+func (o sgdOperands) step(k sgdKind, rule device.SGDStep) device.SGDStep {
+	rule.Param, rule.Grad = o.param.Tensor, o.grad.Tensor
+	if k.master {
+		rule.Master = o.state.Tensor
+	}
+	if rule.Momentum != 0 {
+		rule.Velocity = o.velocity.Tensor
+	}
+	return rule
+}
+
+// sgd makes three steps and checks the parameter, its master and the velocity
+// after each. Each step starts from what the device has, so that errors do not
+// add up.
+func (r *rig) sgd(kind sgdKind, rule device.SGDStep, shape device.Shape) {
+	o, g := kind.place(r, shape, nan(shape))
 	for step := range 3 {
-		g := r.random(-2, 2, shape...)
-		s := rule
-		s.Param, s.Grad, s.First = w.Tensor, r.put(g).Tensor, step == 0
-		if rule.Momentum != 0 {
-			s.Velocity = v.Tensor
+		s := o.step(kind, rule)
+		s.First = step == 0
+		if step == 1 { // none raised
+			s.Skip = r.place(device.Uint8, device.Shape{3}, make([]byte, 3)).Tensor
+			s.Overflow = r.place(device.Uint8, device.Shape{1}, make([]byte, 1)).Tensor
 		}
-		if step == 1 {
-			s.Skip = r.place(device.Uint8, device.Shape{3}, make([]byte, 3)).Tensor // none raised
-		}
-		label := fmt.Sprintf("SGD step %d of %+v", step, rule)
-		wantW := value{array{shape, decode(r.dt, r.read(label, w))}, make([]float64, shape.Len()), 8}
-		wantV := value{array{shape, decode(r.dt, r.read(label, v))}, make([]float64, shape.Len()), 8}
+		label := fmt.Sprintf("%v, step %d of %+v", kind, step, rule)
+		wantW := value{array{shape, decode(kind.state, r.read(label, o.state))}, make([]float64, shape.Len()), 8}
+		wantV := value{array{shape, decode(kind.state, r.read(label, o.velocity))}, make([]float64, shape.Len()), 8}
 		for i := range g.v {
-			d := g.v[i] + rule.WeightDecay*wantW.v[i]
-			scale := math.Abs(g.v[i]) + math.Abs(rule.WeightDecay*wantW.v[i])
+			d := g.v[i] * rule.Unscale()
+			scale := math.Abs(d) + math.Abs(rule.WeightDecay*wantW.v[i])
+			d += rule.WeightDecay * wantW.v[i]
 			if rule.Momentum != 0 {
 				old := wantV.v[i]
 				wantV.v[i], wantV.scale[i] = d, scale
@@ -66,27 +119,46 @@ func (r *rig) sgd(rule device.SGDStep, shape device.Shape) {
 			wantW.v[i] -= rule.LR * d
 		}
 		r.ok(label, r.k.SGD(r.s, s))
-		r.same(label+": parameter", w, wantW)
-		r.same(label+": velocity", v, wantV)
+		r.same(label+": velocity", o.velocity, wantV)
+		r.same(label+": what the rule is applied to", o.state, wantW)
+		if kind.master {
+			rounded := encode(r.dt, decode(kind.state, r.read(label, o.state)))
+			if !bytes.Equal(r.read(label, o.param), rounded) {
+				r.fail("%s: the parameter is not what rounds its master", label)
+			}
+		}
 	}
 }
 
 // sgdSkips checks that a raised flag, wherever it is, keeps everything as it
 // is, bit for bit.
-func (r *rig) sgdSkips() {
+func (r *rig) sgdSkips(kind sgdKind) {
 	many := make([]byte, 1000)
 	many[999] = 0x80
 	for _, flags := range [][]byte{{1}, {0, 0, 2}, {0xff, 0}, {0, 0, 0x80, 0x3f}, many} {
-		w, v, g := r.put(r.random(-2, 2, 1000)), r.put(r.random(-2, 2, 1000)), r.put(r.random(-2, 2, 1000))
-		skip := r.place(device.Uint8, device.Shape{len(flags)}, flags)
-		label := fmt.Sprintf("SGD with %d flags", len(flags))
-		beforeW, beforeV := r.read(label, w), r.read(label, v)
-		r.ok(label, r.k.SGD(r.s, device.SGDStep{
-			Param: w.Tensor, Grad: g.Tensor, Velocity: v.Tensor, LR: 0.1, Momentum: 0.9, Skip: skip.Tensor,
-		}))
-		if !bytes.Equal(beforeW, r.read(label, w)) || !bytes.Equal(beforeV, r.read(label, v)) {
-			r.fail("%s: wrote the parameter or the velocity", label)
+		for _, overflow := range []bool{false, true} {
+			shape := device.Shape{1000}
+			o, _ := kind.place(r, shape, r.random(-2, 2, shape...))
+			raised := r.place(device.Uint8, device.Shape{len(flags)}, flags)
+			lowered := r.place(device.Uint8, device.Shape{2}, make([]byte, 2))
+			label := fmt.Sprintf("%v with %d flags, of an overflow: %v", kind, len(flags), overflow)
+			s := o.step(kind, device.SGDStep{LR: 0.1, Momentum: 0.9})
+			s.Skip, s.Overflow = raised.Tensor, lowered.Tensor
+			if overflow {
+				s.Skip, s.Overflow = s.Overflow, s.Skip
+			}
+			var before [][]byte
+			written := []operand{o.param, o.state, o.velocity}
+			for _, w := range written {
+				before = append(before, r.read(label, w))
+			}
+			r.ok(label, r.k.SGD(r.s, s))
+			for i, w := range written {
+				if !bytes.Equal(before[i], r.read(label, w)) {
+					r.fail("%s: wrote the parameter, its master or the velocity", label)
+				}
+			}
+			r.clean()
 		}
-		r.clean()
 	}
 }

@@ -1,59 +1,100 @@
 // One step of stochastic gradient descent: see device.SGDStep.
 
 struct SGD {
-	u64 w, g, v, skip; // v is 0 without momentum; skip: bytes
-	u64 n, skips;
-	double lr, momentum, fresh, decay; // fresh: 1 - dampening
+	u64 w, g, v, m;     // v is 0 without momentum, m without a master
+	u64 skip, overflow; // bytes
+	u64 n, skips, overflows;
+	double lr, momentum, fresh, decay, unscale; // fresh: 1 - dampening
 	i32 nesterov, first, wide, pad;
 };
 
-template <class T> struct Rule {
-	typedef typename Arith<T>::type A;
-	A lr, momentum, fresh, decay;
+template <class A> struct Rule {
+	A lr, momentum, fresh, decay, unscale;
 	bool moving, nesterov, first;
 
 	__device__ Rule(const SGD &a)
-		: lr(a.lr), momentum(a.momentum), fresh(a.fresh), decay(a.decay),
+		: lr(a.lr), momentum(a.momentum), fresh(a.fresh), decay(a.decay), unscale(a.unscale),
 		  moving(a.v != 0), nesterov(a.nesterov), first(a.first) {}
 
-	__device__ void step(T &w, T g, T &v) const {
-		A d = up(g), p = up(w);
+	// step changes w and v, which are of type S, by g.
+	template <class S, class G> __device__ void step(S &w, G g, S &v) const {
+		A d = up(g) * unscale, p = up(w);
 		if (decay != 0) d += decay * p;
 		if (moving) {
 			A u = first ? d : momentum * up(v) + fresh * d;
-			v = down<T>(u);
+			v = down<S>(u);
 			d = nesterov ? d + momentum * u : u;
 		}
-		w = down<T>(p - lr * d);
+		w = down<S>(p - lr * d);
 	}
 };
 
-template <class T> __device__ inline void sgd(const SGD &a) {
+// Packs are N elements, as many whole packs.
+template <class T, int N> struct Packs {
+	static const int each = Pack<T>::N;
+	Pack<T> p[N / each];
+	__device__ T &operator[](int i) { return p[i / each].v[i % each]; }
+	__device__ void load(const T *from) {
+#pragma unroll
+		for (int i = 0; i < N / each; i++) p[i].load(from + i * each);
+	}
+	__device__ void store(T *to) const {
+#pragma unroll
+		for (int i = 0; i < N / each; i++) p[i].store(to + i * each);
+	}
+};
+
+__device__ inline bool any(u64 flags, u64 n) {
 	bool raised = false;
-	for (u64 i = threadIdx.x; i < a.skips; i += blockDim.x) raised |= ((const u8 *)a.skip)[i] != 0;
-	if (__syncthreads_or(raised)) return;
-	const Rule<T> rule(a);
-	T *w = (T *)a.w, *v = (T *)a.v;
-	const T *g = (const T *)a.g;
+	for (u64 i = threadIdx.x; i < n; i += blockDim.x) raised |= ((const u8 *)flags)[i] != 0;
+	return raised;
+}
+
+// sgd steps parameters of type T by gradients of type G. The rule is applied to
+// what is of type S: the parameters themselves, or where MASTER their masters,
+// which they are then the rounding of.
+template <class T, class G, class S, bool MASTER> __device__ inline void sgd(const SGD &a) {
+	if (__syncthreads_or(any(a.skip, a.skips) || any(a.overflow, a.overflows))) return;
+	const Rule<typename Arith<S>::type> rule(a);
+	T *w = (T *)a.w;
+	S *s = (S *)(MASTER ? a.m : a.w), *v = (S *)a.v;
+	const G *g = (const G *)a.g;
 	u64 done = 0;
 	if (a.wide) {
 		const int N = Pack<T>::N;
 		done = a.n / N * N;
 		for (u64 i = global_thread() * N; i < done; i += global_threads() * N) {
-			Pack<T> pw, pg, pv;
-			pw.load(w + i);
+			Packs<S, N> ps, pv;
+			Packs<G, N> pg;
+			ps.load(s + i);
 			pg.load(g + i);
 			if (rule.moving && !rule.first) pv.load(v + i);
 #pragma unroll
-			for (int j = 0; j < N; j++) rule.step(pw.v[j], pg.v[j], pv.v[j]);
-			pw.store(w + i);
+			for (int j = 0; j < N; j++) rule.step(ps[j], pg[j], pv[j]);
+			ps.store(s + i);
 			if (rule.moving) pv.store(v + i);
+			if (MASTER) {
+				Pack<T> pw;
+#pragma unroll
+				for (int j = 0; j < N; j++) pw.v[j] = down<T>(up(ps[j]));
+				pw.store(w + i);
+			}
 		}
 	}
-	T none;
-	for (u64 i = done + global_thread(); i < a.n; i += global_threads()) rule.step(w[i], g[i], rule.moving ? v[i] : none);
+	S none;
+	for (u64 i = done + global_thread(); i < a.n; i += global_threads()) {
+		rule.step(s[i], g[i], rule.moving ? v[i] : none);
+		if (MASTER) w[i] = down<T>(up(s[i]));
+	}
 }
 
 #define EXPORT(name, T) \
-	extern "C" __global__ void sgd_##name(const SGD a) { sgd<T>(a); }
+	extern "C" __global__ void sgd_##name(const SGD a) { sgd<T, T, T, false>(a); }
 EACH_FLOAT(EXPORT)
+
+// With a master: by gradients of the parameters' type, and of float32.
+#define EXPORT_MASTER(name, T)                                                                   \
+	extern "C" __global__ void sgd_master_##name(const SGD a) { sgd<T, T, float, true>(a); } \
+	extern "C" __global__ void sgd_master_wide_##name(const SGD a) { sgd<T, float, float, true>(a); }
+EXPORT_MASTER(float16, f16)
+EXPORT_MASTER(bfloat16, bf16)

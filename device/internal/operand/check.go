@@ -131,15 +131,36 @@ func (ts Types) CrossEntropyGrad(dst, g, probs, labels device.Tensor) (m, n int)
 	return m, n
 }
 
-// SGD checks the operands of an SGD.
-func (ts Types) SGD(p device.SGDStep) {
-	ts.Same("SGD", p.Param, p.Grad)
+// SGD checks the operands of an SGD, which is there for every floating-point
+// type.
+func SGD(p device.SGDStep) {
+	state := p.Param.DType // what the rule is applied in
+	switch {
+	case p.Master.IsZero():
+		if !state.IsFloat() {
+			panic(&device.DTypeError{Op: "SGD", Got: state, Want: device.Float32})
+		}
+		checkType("SGD", p.Grad, state)
+	default:
+		if state != device.Float16 && state != device.BFloat16 {
+			panic(&device.DTypeError{Op: "SGD with a master", Got: state, Want: device.BFloat16})
+		}
+		if p.Grad.DType != device.Float32 {
+			checkType("SGD", p.Grad, state)
+		}
+		state = device.Float32
+		checkType("SGD", p.Master, state)
+		checkShape("SGD", p.Param.Shape, p.Master)
+	}
+	checkShape("SGD", p.Param.Shape, p.Grad)
 	if p.Momentum != 0 {
-		checkType("SGD", p.Velocity, p.Param.DType)
+		checkType("SGD", p.Velocity, state)
 		checkShape("SGD", p.Param.Shape, p.Velocity)
 	}
-	if !p.Skip.IsZero() {
-		checkType("SGD", p.Skip, device.Uint8)
+	for _, flags := range []device.Tensor{p.Skip, p.Overflow} {
+		if !flags.IsZero() {
+			checkType("SGD", flags, device.Uint8)
+		}
 	}
 }
 
