@@ -64,6 +64,16 @@ func AllGatherObject[T any](ctx context.Context, pg *ProcessGroup, v T) ([]T, er
 	return vs, nil
 }
 
+// AllGatherInts gives every rank the integers of all, by rank: at least one, and
+// as many from each. It is AllGatherObject with a single collective.
+func AllGatherInts(ctx context.Context, pg *ProcessGroup, v []int64) ([][]int64, error) {
+	all, err := pg.exchange(ctx, v)
+	if err != nil {
+		return nil, fmt.Errorf("rank %d: AllGatherInts: %w", pg.rank, err)
+	}
+	return all, nil
+}
+
 // GatherObject gives rank root the values of all, by rank; the others get
 // nil. Objects are small: it costs what AllGatherObject does.
 func GatherObject[T any](ctx context.Context, pg *ProcessGroup, v T, root int) ([]T, error) {

@@ -1,0 +1,162 @@
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/comm"
+)
+
+// Metric is one rank's part of a number that all ranks report.
+type Metric struct {
+	kind  kind
+	value float64
+	count int64
+}
+
+type kind int64
+
+const (
+	mean kind = iota
+	sum
+	lowest
+	highest
+	counted
+)
+
+func (k kind) String() string {
+	if k < 0 || k > counted {
+		return fmt.Sprintf("kind %d", int64(k))
+	}
+	return [...]string{"Mean", "Sum", "Min", "Max", "Count"}[k]
+}
+
+// Mean is a mean over count samples of this rank. It is reduced to the mean over
+// all ranks' samples, NaN when there are none. A mean of no samples is ignored,
+// whatever it is. It panics with a [*CountError] when count is negative.
+func Mean(x float64, count int) Metric { return Metric{mean, x, checked(count)} }
+
+// Sum is reduced to the sum over the ranks.
+func Sum(x float64) Metric { return Metric{sum, x, 1} }
+
+// Min is reduced to the least of the ranks'.
+func Min(x float64) Metric { return Metric{lowest, x, 1} }
+
+// Max is reduced to the greatest of the ranks'.
+func Max(x float64) Metric { return Metric{highest, x, 1} }
+
+// Count is reduced to the sum over the ranks, exactly. It panics with a
+// [*CountError] when n is negative.
+func Count(n int) Metric { return Metric{counted, 0, checked(n)} }
+
+func checked(count int) int64 {
+	if count < 0 {
+		panic(&CountError{count})
+	}
+	return int64(count)
+}
+
+// CountError is the panic value of a number of samples below 0.
+type CountError struct{ Count int }
+
+func (e *CountError) Error() string {
+	return fmt.Sprintf("metrics: a count of %d, want 0 or more", e.Count)
+}
+
+// Result is a reduced Metric.
+type Result struct {
+	// Value is the reduced number; of a Count, the count.
+	Value float64
+	// Count is how many it was made of: samples of a Mean, counts of a Count,
+	// else ranks.
+	Count int
+}
+
+// MismatchError says that a rank reports another metric than rank 0. Every rank
+// gets it, and the group stays usable.
+type MismatchError struct {
+	Index         int // of the metric
+	Rank          int
+	Theirs, Rank0 string // "Mean", "Sum", ...
+}
+
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("metrics: metric %d is a %s on rank %d, a %s on rank 0", e.Index, e.Theirs, e.Rank, e.Rank0)
+}
+
+// words is how many integers a Metric travels as.
+const words = 3
+
+// Reduce reduces ms over the ranks. All ranks call it with as many metrics, of
+// the same kinds, in the same order as their other collectives. Results are in
+// order of ms, and equal on all ranks. An error other than a [*MismatchError] is
+// that of the collective.
+func Reduce(ctx context.Context, pg *comm.ProcessGroup, ms ...Metric) ([]Result, error) {
+	if len(ms) == 0 {
+		return nil, nil
+	}
+	mine := make([]int64, 0, words*len(ms))
+	for _, m := range ms {
+		mine = append(mine, int64(m.kind), int64(math.Float64bits(m.value)), m.count)
+	}
+	all, err := comm.AllGatherInts(ctx, pg, mine)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	out := make([]Result, len(ms))
+	ranks := make([]Metric, len(all))
+	for i := range out {
+		for r, theirs := range all {
+			m := theirs[words*i:]
+			ranks[r] = Metric{kind(m[0]), math.Float64frombits(uint64(m[1])), m[2]}
+			if k := ranks[r].kind; k != ranks[0].kind {
+				return nil, &MismatchError{Index: i, Rank: r, Theirs: k.String(), Rank0: ranks[0].kind.String()}
+			}
+		}
+		out[i] = reduce(ranks)
+	}
+	return out, nil
+}
+
+// reduce combines one metric of all ranks, in order of rank.
+func reduce(ranks []Metric) Result {
+	var count int64
+	for _, m := range ranks {
+		count += m.count
+	}
+	x := ranks[0].value
+	switch ranks[0].kind {
+	case mean:
+		x = average(ranks, count)
+	case counted:
+		x = float64(count)
+	default:
+		for _, m := range ranks[1:] {
+			switch m.kind {
+			case sum:
+				x += m.value
+			case lowest:
+				x = min(x, m.value)
+			case highest:
+				x = max(x, m.value)
+			}
+		}
+	}
+	return Result{x, int(count)}
+}
+
+// average weights each mean by its part of all samples, so that one rank that
+// has them all keeps its mean to the bit.
+func average(ranks []Metric, count int64) float64 {
+	if count == 0 {
+		return math.NaN()
+	}
+	x := 0.0
+	for _, m := range ranks {
+		if m.count > 0 {
+			x += m.value * (float64(m.count) / float64(count))
+		}
+	}
+	return x
+}
