@@ -9,6 +9,22 @@
 //		opt.ZeroGrad()
 //	}
 //
+// # Parameters of 16 bits
+//
+// A step is often smaller than the distance of a 16-bit parameter to the next
+// number, 1/128 of it or less in BFloat16, 1/1024 in Float16. Rounding then
+// undoes it, this time and every time. With SGDOptions.MasterWeights the
+// optimizer keeps what the parameter would be in Float32, makes the steps on that
+// and rounds it into the parameter: one pass, that reads and writes 6 bytes more
+// an element (10 with momentum) and keeps 4 more (6). The masters are part of
+// the State. They begin as the parameters are at the first step; a program that
+// writes parameters later has to restore the masters with them.
+//
+// It is off unless asked for, so that a step is torch.optim.SGD's, in memory and
+// in numbers. PyTorch's own mixed precision keeps Float32 parameters, and
+// converts them in each forward pass: nn.LinearOptions.Compute does the same.
+// [SGD.StepScaled] is for losses that are scaled for Float16: see package amp.
+//
 // # Commitment
 //
 // A step changes all parameters or none, as far as that can be had. Before it

@@ -24,6 +24,11 @@ type SGDOptions struct {
 	// Nesterov looks ahead along the velocity; it needs momentum, and no
 	// dampening.
 	Nesterov bool
+	// MasterWeights keeps a Float32 copy of every parameter of a 16-bit type,
+	// which the steps are made on, with a Float32 velocity; the parameter is what
+	// rounds it. Without, a step of less than about 1/256 of a BFloat16 parameter
+	// is lost, as it is in PyTorch. It is chosen when the optimizer is made.
+	MasterWeights bool
 }
 
 // OptionError is the panic value of options that make no sense.
@@ -57,6 +62,14 @@ func (o *SGDOptions) check() {
 type SGDGroup struct {
 	Params []*nn.Parameter
 	SGDOptions
+	masters bool // MasterWeights, as it was chosen
+}
+
+func (g *SGDGroup) check() {
+	g.SGDOptions.check()
+	if g.MasterWeights != g.masters {
+		panic(&OptionError{"MasterWeights", g.MasterWeights, fmt.Sprintf("%v, which the optimizer was made with", g.masters)})
+	}
 }
 
 // SGD is stochastic gradient descent. It is driven by one goroutine; others may
@@ -76,7 +89,12 @@ type slot struct {
 	grad     device.Tensor      // of the step
 	velocity *autograd.Variable // nil before the first step with momentum
 	first    bool               // the velocity holds nothing yet
+	master   *autograd.Variable // nil before the first step, and where there is to be none
+	unused   bool               // no step was made on the master: the parameter is what counts
 }
+
+// mastered tells whether there is to be a master.
+func (s *slot) mastered() bool { return s.group.masters && s.DType().Size() == 2 }
 
 // NewSGD optimizes params. It panics with an [*OptionError] when opts make no
 // sense.
@@ -92,6 +110,7 @@ func NewSGDGroups(groups ...SGDGroup) *SGD {
 	seen := map[*nn.Parameter]bool{}
 	for i := range groups {
 		g := &groups[i]
+		g.masters = g.MasterWeights
 		g.check()
 		o.groups = append(o.groups, g)
 		for _, p := range g.Params {
@@ -103,6 +122,15 @@ func NewSGDGroups(groups ...SGDGroup) *SGD {
 		}
 	}
 	return o
+}
+
+// Parameters are those that are optimized, group by group.
+func (o *SGD) Parameters() []*nn.Parameter {
+	var params []*nn.Parameter
+	for _, s := range o.slots {
+		params = append(params, s.Parameter)
+	}
+	return params
 }
 
 // Groups are the groups of parameters, for changing their options.
@@ -120,7 +148,24 @@ func (o *SGD) SetLR(lr float64) {
 // a gradient that must not be used, or that there is no memory for the
 // velocities. It returns a [*TornError] when the device, or what was to make a
 // gradient, failed on the way.
-func (o *SGD) Step() error {
+func (o *SGD) Step() error { return o.StepScaled(Scaled{}) }
+
+// Scaled is what is special about the gradients of a loss that was multiplied by
+// a number, so that small gradients are not lost in Float16: see package amp.
+type Scaled struct {
+	// By is that number, which the update divides the gradients by; 0: none.
+	By float64
+	// Overflow is a byte on the device. If it is not zero when the updates run,
+	// they change nothing.
+	Overflow device.Tensor
+	// Err is nil if the byte is zero, and else an error that matches
+	// [device.ErrSkipped]. It may wait for the device.
+	Err func() error
+}
+
+// StepScaled is [SGD.Step] with gradients of a scaled loss. Those that
+// overflowed are no step: the error is s.Err's, with everything as it was.
+func (o *SGD) StepScaled(s Scaled) error {
 	if o.torn != nil {
 		return o.torn
 	}
@@ -132,9 +177,9 @@ func (o *SGD) Step() error {
 		return nil
 	}
 	o.set(o.steps, true)
-	updated, err := update(ready)
+	updated, err := update(ready, s)
 	if err == nil {
-		updated, err = 0, outcome(ready)
+		updated, err = 0, outcome(ready, s)
 	}
 	switch {
 	case errors.Is(err, device.ErrSkipped):
@@ -146,16 +191,17 @@ func (o *SGD) Step() error {
 	}
 	for _, s := range ready {
 		s.first = s.first && s.group.Momentum == 0
+		s.unused = false
 	}
 	o.set(o.steps+1, false)
 	return nil
 }
 
 // update enqueues the updates, and returns how many of them before an error.
-func update(ready []*slot) (int, error) {
+func update(ready []*slot, scaled Scaled) (int, error) {
 	defer record(ready[0].Var().Device())()
 	for i, s := range ready {
-		if err := s.update(); err != nil {
+		if err := s.update(scaled); err != nil {
 			return i, err
 		}
 	}
@@ -164,11 +210,14 @@ func update(ready []*slot) (int, error) {
 
 // outcome is the error of a gradient that was pending when its update was
 // enqueued. Waiting for it takes the time of the updates before, not more.
-func outcome(ready []*slot) error {
+func outcome(ready []*slot, scaled Scaled) error {
 	for _, s := range ready {
 		if err := s.Var().GradErr(); err != nil {
 			return fmt.Errorf("gradient of %s: %w", s.Name(), err)
 		}
+	}
+	if scaled.Err != nil {
+		return scaled.Err()
 	}
 	return nil
 }
@@ -208,10 +257,8 @@ func (o *SGD) prepare() ([]*slot, error) {
 		}
 	}
 	for _, s := range o.ready {
-		if s.group.Momentum != 0 {
-			if err := s.allocate(); err != nil {
-				return nil, err
-			}
+		if err := s.allocate(); err != nil {
+			return nil, err
 		}
 	}
 	return o.ready, nil
@@ -229,12 +276,30 @@ func together(ready []*slot) bool {
 	return len(ready) > 0
 }
 
-// allocate makes the velocity, if there is none yet.
+// allocate makes the master and the velocity, where they are needed and not
+// there yet. A master that no step was made on is set to the parameter, which the
+// program may have written since.
 func (s *slot) allocate() error {
-	if s.velocity != nil {
+	dev, dt := s.Var().Device(), s.DType()
+	if s.mastered() {
+		dt = device.Float32
+		if s.master == nil {
+			m := autograd.Zeros(dev, dt, s.Shape()...)
+			if err := m.Err(); err != nil {
+				return fmt.Errorf("master of %s: %w", s.Name(), err)
+			}
+			s.master, s.unused = m.SetName(s.Name()+".master"), true
+		}
+		if s.unused {
+			if err := dev.Kernels().Copy(dev.Compute(), s.master.Tensor(), s.Var().Tensor()); err != nil {
+				return fmt.Errorf("master of %s: %w", s.Name(), err)
+			}
+		}
+	}
+	if s.velocity != nil || s.group.Momentum == 0 {
 		return nil
 	}
-	v := autograd.Zeros(s.Var().Device(), s.DType(), s.Shape()...)
+	v := autograd.Zeros(dev, dt, s.Shape()...)
 	if err := v.Err(); err != nil {
 		return fmt.Errorf("velocity of %s: %w", s.Name(), err)
 	}
@@ -243,11 +308,14 @@ func (s *slot) allocate() error {
 }
 
 // update enqueues the update of one parameter.
-func (s *slot) update() error {
+func (s *slot) update(scaled Scaled) error {
 	v, o := s.Var(), &s.group.SGDOptions
 	step := device.SGDStep{
-		Param: v.Tensor(), Grad: s.grad, Skip: v.GradSkip(),
+		Param: v.Tensor(), Grad: s.grad, Skip: v.GradSkip(), LossScale: scaled.By, Overflow: scaled.Overflow,
 		LR: o.LR, Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov,
+	}
+	if s.master != nil {
+		step.Master = s.master.Tensor()
 	}
 	if o.Momentum != 0 {
 		step.Velocity, step.First = s.velocity.Tensor(), s.first

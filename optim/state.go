@@ -49,19 +49,22 @@ func (p *progress) Committed() (steps int, whole bool) {
 }
 
 // State is what the optimizer keeps from step to step beside their number: the
-// velocities of the parameters with momentum, as "NAME.velocity". Those that
-// are not there yet are made, of zeros, so that a saved state can be read into
-// them; the error is that there is no memory for one.
+// masters of 16-bit parameters, as "NAME.master", and the velocities of the
+// parameters with momentum, as "NAME.velocity". Those that are not there yet are
+// made, masters of the parameters and velocities of zeros, so that a saved state
+// can be read into them; the error is that there is no memory for one.
 func (o *SGD) State() ([]*nn.Buffer, error) {
 	var state []*nn.Buffer
 	for _, s := range o.slots {
-		if s.group.Momentum == 0 {
-			continue
-		}
 		if err := s.allocate(); err != nil {
 			return nil, fmt.Errorf("optim: %w", err)
 		}
-		state = append(state, nn.NewBuffer(s.velocity.Name(), s.velocity))
+		if s.master != nil {
+			state = append(state, nn.NewBuffer(s.master.Name(), s.master))
+		}
+		if s.group.Momentum != 0 {
+			state = append(state, nn.NewBuffer(s.velocity.Name(), s.velocity))
+		}
 	}
 	return state, nil
 }
@@ -80,7 +83,7 @@ func (o *SGD) Restoring() {
 func (o *SGD) Restored(steps int) {
 	o.torn = nil
 	for _, s := range o.slots {
-		s.first = steps == 0
+		s.first, s.unused = steps == 0, steps == 0
 	}
 	o.set(steps, false)
 }
