@@ -1,0 +1,498 @@
+package ddp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// weave uses one layer in two blocks and outside of them. apply is how a block
+// is applied.
+type weave struct {
+	shared, a, b, last nn.Module
+	apply              func(func(*autograd.Variable) *autograd.Variable, *autograd.Variable) *autograd.Variable
+}
+
+func newWeave(width int, checkpoints bool) nn.Module {
+	linear := func() nn.Module { return nn.Linear(width, width, nn.LinearOptions{DType: device.Float64}) }
+	m := weave{shared: linear(), a: linear(), b: linear(), last: linear(), apply: autograd.Checkpoint}
+	if !checkpoints {
+		m.apply = func(f func(*autograd.Variable) *autograd.Variable, x *autograd.Variable) *autograd.Variable {
+			return f(x)
+		}
+	}
+	return m
+}
+
+func (m weave) Forward(x *autograd.Variable) *autograd.Variable {
+	x = m.shared.Forward(x)
+	for _, own := range []nn.Module{m.a, m.b} {
+		x = m.apply(func(x *autograd.Variable) *autograd.Variable {
+			return autograd.Tanh(own.Forward(m.apply(func(x *autograd.Variable) *autograd.Variable {
+				return autograd.Tanh(m.shared.Forward(x))
+			}, x)))
+		}, x)
+	}
+	return m.last.Forward(x)
+}
+
+func (m weave) Parameters() (ps []*nn.Parameter) {
+	for _, part := range []nn.Module{m.shared, m.a, m.b, m.last} {
+		ps = append(ps, part.Parameters()...)
+	}
+	return ps
+}
+
+// A model trains to the same bits with checkpoints as without: every gradient
+// becomes final once, wherever its parameter is used.
+func TestCheckpointsChangeNothing(t *testing.T) {
+	const ranks, width, rows = 3, 8, 12
+	train := func(t *testing.T, lags, checkpoints bool, opts *Options) []byte {
+		var params [ranks][]byte
+		onRanks(t, lags, ranks, func(pg *comm.ProcessGroup) error {
+			model, err := New(newWeave(width, checkpoints), pg, opts)
+			if err != nil {
+				return err
+			}
+			opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.5, Momentum: 0.9})
+			pass := func(seed uint64) error {
+				x, y := samples(pg.Device(), 2*seed, rows, width, pg.Rank(), ranks), samples(pg.Device(), 2*seed+1, rows, width, pg.Rank(), ranks)
+				return nn.MSELoss(model.Forward(x), y).Backward()
+			}
+			for step := range uint64(4) {
+				err := model.NoSync(func() error { return pass(100 + step) })
+				if err := errors.Join(err, pass(step), opt.Step()); err != nil {
+					return err
+				}
+				opt.ZeroGrad()
+			}
+			params[pg.Rank()] = bytes.Clone(parameterBytes(model.Parameters()))
+			return nil
+		})
+		for r, p := range params {
+			if !bytes.Equal(p, params[0]) {
+				t.Errorf("rank %d's parameters differ from rank 0's", r)
+			}
+		}
+		return params[0]
+	}
+	for name, opts := range map[string]*Options{"one bucket": nil, "a bucket each": {BucketCapMB: 1e-6, CheckReplicas: 1, CheckNonFinite: true}} {
+		for _, lags := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lagging: %v", name, lags), func(t *testing.T) {
+				if !bytes.Equal(train(t, lags, true, opts), train(t, lags, false, opts)) {
+					t.Error("with checkpoints the parameters are others")
+				}
+			})
+		}
+	}
+}
+
+// A pass that fails in a recomputation on one rank is told to all, and the next
+// one trains on.
+func TestAFailedRecomputationIsToldToAll(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		fail := &failsAgain{}
+		m := nn.Checkpoint(nn.Sequential(times{w}, applied{fail}))
+		model, err := New(m, pg, nil)
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		for step := range 3 {
+			fail.run, fail.at = 0, 0
+			if step == 1 && pg.Rank() == 1 {
+				fail.at = 2
+			}
+			err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+			err = errors.Join(err, opt.Step())
+			opt.ZeroGrad()
+			var missing *reducer.MissingGradientError
+			if told := errors.As(err, &missing) && strings.Contains(err.Error(), errInjected.Error()); told != (step == 1) || !told && err != nil {
+				return fmt.Errorf("step %d: got %v", step, err)
+			}
+		}
+		if w.Item() != -1 {
+			return fmt.Errorf("w is %v after two good steps, want -1", w.Item())
+		}
+		return nil
+	})
+}
+
+// failsAgain is the identity; its run with number at, from 1, fails.
+type failsAgain struct {
+	failing
+	run, at int
+}
+
+func (f *failsAgain) Forward(c *autograd.Call) error {
+	if f.run++; f.run == f.at {
+		return errInjected
+	}
+	return f.failing.Forward(c)
+}
+
+// applied is a Function as a module.
+type applied struct{ f autograd.Function }
+
+func (m applied) Forward(x *autograd.Variable) *autograd.Variable { return autograd.Apply(m.f, x) }
+func (applied) Parameters() []*nn.Parameter                       { return nil }
+
+// Reductions overlap the backward pass within checkpoints too: a delay in every
+// one lengthens the step by that of the last one alone.
+func TestReductionsOverlapCheckpoints(t *testing.T) {
+	const parts, each, delay, ranks = 3, 100 * time.Millisecond, 90 * time.Millisecond, 2
+	step := func(delay time.Duration) (took time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return slow{b, delay} }}
+			commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
+				var mods []nn.Module
+				for range parts {
+					part := layers{each: each}
+					for i := range 3 {
+						part.w = append(part.w, nn.NewParameter(fmt.Sprint("w", i), autograd.Scalar(pg.Device(), 1)))
+					}
+					mods = append(mods, nn.Checkpoint(part))
+				}
+				model, err := New(nn.Sequential(mods...), pg, &Options{BucketCapMB: 1e-6})
+				if err != nil {
+					return err
+				}
+				begun := time.Now()
+				err = model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+				if pg.Rank() == 0 {
+					took = time.Since(begun)
+				}
+				return err
+			})
+		})
+		return took
+	}
+	plain, delayed := step(0), step(delay)
+	if alone := (3*parts - 1) * each; plain < alone {
+		t.Fatalf("a step took %v: the layers alone take %v", plain, alone)
+	}
+	if longer := delayed - plain; longer < delay/2 || longer >= delay*13/10 {
+		t.Errorf("%d reductions, each delayed by %v, lengthen the step by %v", 3*parts, delay, longer)
+	}
+}
+
+// What is frozen before New has no place in the buckets, keeps its value, rank
+// 0's, and costs no step.
+func TestFreezeBeforeNew(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, _ bool) error {
+		net := mlp(4, device.Float64)
+		ps := net.Parameters()
+		for _, p := range ps[2:4] {
+			p.Freeze()
+		}
+		if err := nn.Place(net, pg.Device(), uint64(pg.Rank())); err != nil {
+			return err
+		}
+		wrap := func() (*Model, *optim.SGD, error) {
+			model, err := New(net, pg, nil)
+			return model, optim.NewSGD(net.Parameters(), optim.SGDOptions{LR: 0.1, WeightDecay: 0.1}), err
+		}
+		model, opt, err := wrap()
+		if err != nil {
+			return err
+		}
+		step := func() error {
+			x := samples(pg.Device(), 1, 8, 4, pg.Rank(), 2)
+			defer opt.ZeroGrad()
+			return errors.Join(nn.MSELoss(model.Forward(x), x).Backward(), opt.Step())
+		}
+		changed := func() (which []string, err error) {
+			before := make([][]byte, len(ps))
+			for i, p := range ps {
+				before[i] = bytes.Clone(p.Var().Tensor().Buf.Host())
+			}
+			if err := step(); err != nil {
+				return nil, err
+			}
+			for i, p := range ps {
+				if !bytes.Equal(before[i], p.Var().Tensor().Buf.Host()) {
+					which = append(which, p.Name())
+				}
+			}
+			return which, nil
+		}
+		if got, want := fmt.Sprint(model.Buckets()[0].Params), "[4.bias 4.weight 0.bias 0.weight]"; got != want {
+			return fmt.Errorf("the bucket has %v, want %v", got, want)
+		}
+		got, err := changed()
+		if want := []string{"0.weight", "0.bias", "4.weight", "4.bias"}; err != nil || !slices.Equal(got, want) {
+			return fmt.Errorf("a step changed %v, want %v; %v", got, want, err)
+		}
+		// Others may be frozen once the module is wrapped again.
+		for i, p := range ps {
+			if p.Unfreeze(); i < 4 {
+				p.Freeze()
+			}
+		}
+		if model, opt, err = wrap(); err != nil {
+			return err
+		}
+		got, err = changed()
+		if want := []string{"4.weight", "4.bias"}; err != nil || !slices.Equal(got, want) {
+			return fmt.Errorf("wrapped again, a step changed %v, want %v; %v", got, want, err)
+		}
+		all, err := comm.AllGatherObject(t.Context(), pg, parameterBytes(ps))
+		if err == nil && !bytes.Equal(all[0], all[1]) {
+			err = errors.New("the ranks' parameters differ")
+		}
+		return err
+	})
+}
+
+// Ranks that freeze different parameters are told by New.
+func TestFreezeOnOneRank(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		net := mlp(4, device.Float32)
+		if pg.Rank() == 1 {
+			net.Parameters()[0].Freeze()
+		}
+		_, err := New(net, pg, nil)
+		var m *reducer.ModelMismatchError
+		if !errors.As(err, &m) || !strings.Contains(err.Error(), "5 parameters on rank 1, 6 on rank 0") {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
+// What is frozen after New has a place in the buckets and gets no gradient: each
+// step is refused on every rank, by name, until it is unfrozen or the module is
+// wrapped again.
+func TestFreezeAfterNew(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, _ bool) error {
+		skip := false
+		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		step := func() error {
+			defer opt.ZeroGrad()
+			return errors.Join(model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(), opt.Step())
+		}
+		expect := func(what string, err error, first, second float64) error {
+			if a, b := m.a.Item(), m.b.Item(); err != nil || a != first || b != second {
+				return fmt.Errorf("%s: %v and %v, want %v and %v; %v", what, a, b, first, second, err)
+			}
+			return nil
+		}
+		m.b.Freeze()
+		for range 2 {
+			err := step()
+			var missing *reducer.MissingGradientError
+			if !errors.As(err, &missing) || len(missing.Missing) != 2 || !slices.Equal(missing.Missing[1].Params, []string{"second"}) {
+				return fmt.Errorf("frozen: got %v", err)
+			}
+			if err := expect("frozen", nil, 1, 2); err != nil {
+				return err
+			}
+		}
+		m.b.Unfreeze()
+		if err := expect("unfrozen", step(), 0, 1); err != nil {
+			return err
+		}
+		m.b.Freeze()
+		if model, err = New(m, pg, nil); err != nil {
+			return err
+		}
+		return expect("wrapped again", step(), -1, 1)
+	})
+}
+
+// counting counts the calls that are started.
+type counting struct {
+	backend.Backend
+	calls *atomic.Int64
+}
+
+func (c counting) Start(call *backend.Call) (backend.Task, error) {
+	c.calls.Add(1)
+	return c.Backend.Start(call)
+}
+
+// An evaluation communicates nothing, on one rank alone or on all, and spoils
+// nothing of a step around it.
+func TestEvaluationWithoutCommunication(t *testing.T) {
+	var calls atomic.Int64
+	evaluated := make(chan struct{})
+	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return counting{b, &calls} }}
+	commtest.OnRanks(t, 2, opts, func(pg *comm.ProcessGroup) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 2))
+		model, err := New(times{w}, pg, &Options{CheckReplicas: 1})
+		if err != nil {
+			return err
+		}
+		if err := pg.Barrier().Wait(t.Context()); err != nil { // the other is done with New
+			return err
+		}
+		if pg.Rank() == 0 {
+			before := calls.Load()
+			autograd.NoGrad(pg.Device(), func() {
+				for range 3 {
+					y := model.Forward(autograd.Scalar(pg.Device(), 5))
+					if y.Item() != 10 || y.RequiresGrad() {
+						t.Errorf("evaluated %v, requires a gradient: %v", y.Item(), y.RequiresGrad())
+					}
+				}
+			})
+			y := model.Forward(autograd.Scalar(pg.Device(), 5)) // with a graph, and no backward pass
+			if n := calls.Load() - before; y.Item() != 10 || n != 0 {
+				t.Errorf("evaluating started %d calls, want none", n)
+			}
+			close(evaluated)
+		}
+		<-evaluated // the other does not take part, and starts nothing meanwhile
+		if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(); err != nil || w.Grad().Item() != 3 {
+			return fmt.Errorf("the step after it: gradient %v, %v", w.Grad().Item(), err)
+		}
+		return nil
+	})
+	if calls.Load() == 0 {
+		t.Error("nothing is counted")
+	}
+}
+
+// A wrapped model has the state of its module, without a prefix: each loads the
+// other's, and ranks that load the same train on alike.
+func TestStateOfAWrappedModel(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		net, plain := mlp(4, device.Float64), mlp(4, device.Float64)
+		if err := nn.Place(plain, pg.Device(), 7); err != nil {
+			return err
+		}
+		model, err := New(net, pg, nil)
+		if err != nil {
+			return err
+		}
+		if model.Unwrap() != net {
+			return errors.New("Unwrap is not the module")
+		}
+		names := slices.Sorted(maps.Keys(nn.State(model)))
+		if want := []string{"0.bias", "0.weight", "2.bias", "2.weight", "4.bias", "4.weight"}; !slices.Equal(names, want) {
+			return fmt.Errorf("the state has %q, want %q", names, want)
+		}
+		same := func() bool { return bytes.Equal(parameterBytes(net.Parameters()), parameterBytes(plain.Parameters())) }
+		if same() {
+			return errors.New("the modules are alike to begin with")
+		}
+		if err := nn.LoadState(t.Context(), model, nn.State(plain)); err != nil || !same() {
+			return fmt.Errorf("the plain module's state in the wrapped one: %w", err)
+		}
+		x := samples(pg.Device(), 1, 8, 4, pg.Rank(), 2)
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+		if err := errors.Join(nn.MSELoss(model.Forward(x), x).Backward(), opt.Step()); err != nil || same() {
+			return fmt.Errorf("it does not train on: %w", err)
+		}
+		if err := nn.LoadState(t.Context(), plain, nn.State(model)); err != nil || !same() {
+			return fmt.Errorf("the wrapped module's state in the plain one: %w", err)
+		}
+		return nil
+	})
+}
+
+// Averages are the same bits on all ranks, and those of the steps that were
+// committed, however a rank learns that one was not.
+func TestAveragesFollowCommittedSteps(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, _ bool) error {
+		skip := false
+		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 8)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 8)), &skip}
+		model, err := New(m, pg, nil)
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		averages := optim.NewEMA(model, opt, &optim.EMAOptions{Decay: 0.5})
+		for step := range 4 {
+			skip = step == 1 && pg.Rank() == 1
+			err := errors.Join(model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(), opt.Step())
+			if (err != nil) != (step == 1) {
+				return fmt.Errorf("step %d: %w", step, err)
+			}
+			opt.ZeroGrad()
+			if err := averages.Update(); err != nil {
+				return err
+			}
+		}
+		// 7, 6 and 5 after the good steps: 7, 6.5, 5.75.
+		var a, b float64
+		err = averages.With(func() error {
+			a, b = m.a.Item(), m.b.Item()
+			return nil
+		})
+		if err != nil || a != 5.75 || b != 5.75 || m.a.Item() != 5 {
+			return fmt.Errorf("averages %v and %v of %v, want 5.75 of 5; %w", a, b, m.a.Item(), err)
+		}
+		return nil
+	})
+}
+
+// Recover takes an optimizer's averages along.
+func TestRecoverAverages(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		opt := optim.NewSGD([]*nn.Parameter{w}, optim.SGDOptions{LR: 1})
+		averages := optim.NewEMA(times{w}, opt, &optim.EMAOptions{Decay: 0.5})
+		if pg.Rank() == 1 { // two steps ahead: a new process joins it
+			for range 2 {
+				opt.ZeroGrad()
+				err := times{w}.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+				if err := errors.Join(err, opt.Step(), averages.Update()); err != nil {
+					return err
+				}
+			}
+		}
+		step, err := Recover(times{w}, pg, averages)
+		if err != nil || step != 2 {
+			return fmt.Errorf("recovered step %d, %w", step, err)
+		}
+		err = averages.With(func() error {
+			if w.Item() != -0.5 {
+				return fmt.Errorf("the average is %v, want -0.5", w.Item())
+			}
+			return nil
+		})
+		if err != nil || w.Item() != -1 {
+			return fmt.Errorf("the parameter is %v, want -1; %w", w.Item(), err)
+		}
+		return nil
+	})
+}
+
+// Recover leaves frozen parameters frozen, and gives them rank 0's values.
+func TestRecoverFrozenParameters(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		net := mlp(4, device.Float64)
+		net.Parameters()[0].Freeze()
+		opt := optim.NewSGD(net.Parameters(), optim.SGDOptions{LR: 0.1})
+		if _, err := Recover(net, pg, opt); err != nil {
+			return err
+		}
+		if !net.Parameters()[0].Frozen() || net.Parameters()[1].Frozen() {
+			return errors.New("it is not frozen, or its neighbour is")
+		}
+		return nil
+	})
+}
