@@ -38,6 +38,12 @@ type Preparer interface {
 	Prepare(c *Call, g device.Tensor) error
 }
 
+// converter is a [Function] whose result is of a type of its own.
+type converter interface {
+	Function
+	dtype() device.DType
+}
+
 // joint is a [Function] of three inputs that computes the gradients of the
 // last two with one kernel, where both need one.
 type joint interface {
@@ -80,14 +86,17 @@ func Apply(fn Function, in ...*Variable) *Variable {
 	s, name := in[0].s, fn.Name()
 	shapes, err := operands(name, in)
 	out := &Variable{s: s, op: name}
-	shape := fn.Shape(shapes)
+	shape, dt := fn.Shape(shapes), in[0].t.DType
+	if c, ok := fn.(converter); ok {
+		dt = c.dtype()
+	}
 	s.advance(name, in)
 
 	n := s.record(fn, in, out)
 	if err == nil {
-		out.t, err = s.alloc(in[0].t.DType, shape)
+		out.t, err = s.alloc(dt, shape)
 	} else {
-		out.t = device.Tensor{DType: in[0].t.DType, Shape: shape}
+		out.t = device.Tensor{DType: dt, Shape: shape}
 	}
 	out.mem = s.made(out.t.Buf, err)
 	if err != nil {

@@ -130,6 +130,8 @@ func newSink(v *autograd.Variable, name string, log *[]string) *sink {
 		s.t = device.HostTensor(slices.Repeat([]float32{float32(math.NaN())}, t.Len()), device.Invalid).Reshape(t.Shape...)
 	case device.Float64:
 		s.t = device.HostTensor(slices.Repeat([]float64{math.NaN()}, t.Len()), device.Invalid).Reshape(t.Shape...)
+	default:
+		s.t = device.HostTensor(slices.Repeat([]uint16{0x7fff}, t.Len()), t.DType).Reshape(t.Shape...)
 	}
 	v.SetGradSink(s)
 	return s

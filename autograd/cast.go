@@ -1,0 +1,74 @@
+package autograd
+
+import "github.com/goddp/goddp/device"
+
+// Cast is x in another floating-point type, each element rounded to nearest; x
+// itself where it is of that type already. The gradient for x is of x's type. Cast
+// panics with a [*device.DTypeError] where one of the types is not
+// floating-point.
+func Cast(x *Variable, dt device.DType) *Variable {
+	for _, t := range []device.DType{x.t.DType, dt} {
+		if !t.IsFloat() {
+			panic(&device.DTypeError{Op: "Cast", Got: t, Want: device.Float32})
+		}
+	}
+	if x.t.DType == dt {
+		return x
+	}
+	return Apply(cast(dt), x)
+}
+
+type cast device.DType
+
+func (cast) Name() string { return "Cast" }
+
+func (cast) Shape(in []device.Shape) device.Shape { return in[0] }
+
+func (f cast) dtype() device.DType { return device.DType(f) }
+
+func (cast) Forward(c *Call) error { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
+
+// Backward rounds once, what is to be in dst: it meets what is there already, and
+// any factor, in float32, or in float64 where one of the types is that.
+func (cast) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	k, s := c.Kernels, c.Stream
+	if acc == device.Store {
+		return k.Copy(s, dst, g)
+	}
+	dt := device.Float32
+	if dst.DType == device.Float64 || g.DType == device.Float64 {
+		dt = device.Float64
+	}
+	value, err := c.in(dt, g)
+	if err != nil {
+		return err
+	}
+	if dst.DType == dt {
+		return k.Axpby(s, dst, acc, value)
+	}
+	sum, err := c.New(dt, dst.Shape...)
+	if err != nil {
+		return err
+	}
+	if acc.Beta != 0 {
+		if err := k.Copy(s, sum, dst); err != nil {
+			return err
+		}
+	}
+	if err := k.Axpby(s, sum, acc, value); err != nil {
+		return err
+	}
+	return k.Copy(s, dst, sum)
+}
+
+// in is t in another type: t itself where it is of that.
+func (c *Call) in(dt device.DType, t device.Tensor) (device.Tensor, error) {
+	if t.DType == dt {
+		return t, nil
+	}
+	out, err := c.New(dt, t.Shape...)
+	if err != nil {
+		return out, err
+	}
+	return out, c.Kernels.Copy(c.Stream, out, t)
+}
