@@ -26,8 +26,8 @@ type SGDOptions struct {
 	Nesterov bool
 	// MasterWeights keeps a Float32 copy of every parameter of a 16-bit type,
 	// which the steps are made on, with a Float32 velocity; the parameter is what
-	// rounds it. Without, a step of less than about 1/256 of a BFloat16 parameter
-	// is lost, as it is in PyTorch. It is chosen when the optimizer is made.
+	// rounds it. Without, a step of less than 1/512 of a BFloat16 parameter is
+	// lost, as it is in PyTorch. It is chosen when the optimizer is made.
 	MasterWeights bool
 }
 
