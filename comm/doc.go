@@ -30,6 +30,17 @@
 // Memory from [ProcessGroup.Alloc] is what the backend moves fastest: on the
 // host, memory that the other ranks can see.
 //
+// # Several groups
+//
+// A rank may be in several groups ([ProcessGroup.Split]): rows and columns of a
+// grid, or one for each model. Each numbers its own calls, and on the host they
+// run side by side. On a GPU they share the device, where a call that waits for
+// its peers can keep those of another group from running: the calls of all groups
+// on a GPU have to be started in one order on all ranks. So have those of any
+// program that waits for one call before it starts the next. One goroutine that
+// goes through the same program on every rank keeps such an order; several
+// goroutines with a group each do not.
+//
 // # Failure
 //
 // Every call has a deadline: [Options].Timeout, or its own by

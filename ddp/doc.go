@@ -32,6 +32,31 @@
 // module was called directly), or that runs within [Model.NoSync], accumulates
 // gradients and reduces nothing; the next one reduces the sum.
 //
+// # What goes beside it
+//
+// An evaluation within [autograd.NoGrad] communicates nothing, so that one rank
+// may run it alone; package metrics reduces what all ranks found. [nn.State] of
+// the model is that of its module, [Model.Unwrap], under the same names.
+//
+// Parameters are frozen ([nn.Parameter.Freeze]) before New, alike on all ranks:
+// they have no place in the buckets. To freeze others, or unfreeze them, later,
+// wrap the module again with New. Without that, a parameter that is frozen after
+// New lacks its gradient, a [*reducer.MissingGradientError] in every step until it
+// is unfrozen, and one that was frozen before New and is no more makes the next
+// pass panic with an [*UnfrozenError].
+//
+// Parts of the module may be checkpointed ([nn.Checkpoint]), with parameters that
+// are used elsewhere too: each gradient is final once, and reduced while the rest
+// of the pass computes. Averages of the parameters (optim.EMA) that are updated
+// after each Step are equal on all ranks.
+//
+// # Several models and groups
+//
+// Groups that share a GPU must start their calls in the same order on all ranks
+// (package comm). A model that communicates over a group of its own within
+// Forward and its gradients, and one that ddp reduces over another, do: a backward
+// pass goes through the same operations in the same order everywhere.
+//
 // Two models may take part in one backward pass (a generator and a
 // discriminator): their reductions then share the group's order, in which a
 // missing gradient puts the ranks at odds. Give each a group of its own

@@ -65,12 +65,25 @@ func (e *ReplicaDriftError) holders() string {
 	return strings.Join(out, ", ")
 }
 
+// UnfrozenError is the panic value of a backward pass through a model one of
+// whose parameters was frozen when it was wrapped, and is no more: its gradient
+// would be each rank's own. The module has to be wrapped again.
+type UnfrozenError struct {
+	Rank  int
+	Param string
+}
+
+func (e *UnfrozenError) Error() string {
+	return fmt.Sprintf("ddp: rank %d: %q was frozen when the model was wrapped, so that no bucket has its gradient: wrap the module again", e.Rank, e.Param)
+}
+
 // replicas checks that the ranks' parameters are equal. A pass that is checked
 // hashes them where it begins, gathers the hashes beside the pass, and looks at
 // them where it ends.
 type replicas struct {
 	pg     *comm.ProcessGroup
 	every  uint64
+	frozen []*nn.Parameter // when the model was wrapped: equal as long as they stay so
 	names  []string
 	params []device.Tensor
 
@@ -87,6 +100,11 @@ func newReplicas(pg *comm.ProcessGroup, every int, params []*nn.Parameter) (*rep
 		return nil, fmt.Errorf("CheckReplicas is %d, want a number of passes, or 0", every)
 	}
 	r := &replicas{pg: pg, every: uint64(every)}
+	for _, p := range params {
+		if p.Frozen() {
+			r.frozen = append(r.frozen, p)
+		}
+	}
 	if every == 0 {
 		return r, nil
 	}
@@ -111,6 +129,11 @@ func newReplicas(pg *comm.ProcessGroup, every int, params []*nn.Parameter) (*rep
 // begin is the start of a pass that reduces: before its own reductions, so that
 // what differs is found although the pass may fail for it.
 func (r *replicas) begin() {
+	for _, p := range r.frozen {
+		if !p.Frozen() {
+			panic(&UnfrozenError{r.pg.Rank(), p.Name()})
+		}
+	}
 	r.passes++
 	if r.every == 0 || r.passes%r.every != 0 {
 		return

@@ -2,6 +2,7 @@ package ddp
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -62,45 +63,60 @@ func (m weave) Parameters() (ps []*nn.Parameter) {
 // A model trains to the same bits with checkpoints as without: every gradient
 // becomes final once, wherever its parameter is used.
 func TestCheckpointsChangeNothing(t *testing.T) {
-	const ranks, width, rows = 3, 8, 12
-	train := func(t *testing.T, lags, checkpoints bool, opts *Options) []byte {
-		var params [ranks][]byte
-		onRanks(t, lags, ranks, func(pg *comm.ProcessGroup) error {
-			model, err := New(newWeave(width, checkpoints), pg, opts)
-			if err != nil {
-				return err
-			}
-			opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.5, Momentum: 0.9})
-			pass := func(seed uint64) error {
-				x, y := samples(pg.Device(), 2*seed, rows, width, pg.Rank(), ranks), samples(pg.Device(), 2*seed+1, rows, width, pg.Rank(), ranks)
-				return nn.MSELoss(model.Forward(x), y).Backward()
-			}
-			for step := range uint64(4) {
-				err := model.NoSync(func() error { return pass(100 + step) })
-				if err := errors.Join(err, pass(step), opt.Step()); err != nil {
-					return err
-				}
-				opt.ZeroGrad()
-			}
-			params[pg.Rank()] = bytes.Clone(parameterBytes(model.Parameters()))
-			return nil
-		})
-		for r, p := range params {
-			if !bytes.Equal(p, params[0]) {
-				t.Errorf("rank %d's parameters differ from rank 0's", r)
-			}
-		}
-		return params[0]
-	}
 	for name, opts := range map[string]*Options{"one bucket": nil, "a bucket each": {BucketCapMB: 1e-6, CheckReplicas: 1, CheckNonFinite: true}} {
 		for _, lags := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, lagging: %v", name, lags), func(t *testing.T) {
-				if !bytes.Equal(train(t, lags, true, opts), train(t, lags, false, opts)) {
-					t.Error("with checkpoints the parameters are others")
-				}
+				onRanks(t, lags, 3, func(pg *comm.ProcessGroup) error { return checkpointsChangeNothing(pg, opts) })
 			})
 		}
 	}
+}
+
+func checkpointsChangeNothing(pg *comm.ProcessGroup, opts *Options) error {
+	const width, rows = 8, 4 // of each rank
+	train := func(checkpoints bool) (params []float64, err error) {
+		model, err := New(newWeave(width, checkpoints), pg, opts)
+		if err != nil {
+			return nil, err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.5, Momentum: 0.9})
+		pass := func(seed uint64) error {
+			x := samples(pg.Device(), 2*seed, rows*pg.Size(), width, pg.Rank(), pg.Size())
+			y := samples(pg.Device(), 2*seed+1, rows*pg.Size(), width, pg.Rank(), pg.Size())
+			return nn.MSELoss(model.Forward(x), y).Backward()
+		}
+		for step := range uint64(4) {
+			err := model.NoSync(func() error { return pass(100 + step) })
+			if err := errors.Join(err, pass(step), opt.Step()); err != nil {
+				return nil, err
+			}
+			opt.ZeroGrad()
+		}
+		for _, p := range model.Parameters() {
+			x, err := p.Var().Read(context.Background())
+			if err != nil {
+				return nil, err
+			}
+			params = append(params, x...)
+		}
+		return params, nil
+	}
+	without, err := train(false)
+	if err != nil {
+		return err
+	}
+	with, err := train(true)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(with, without) {
+		return errors.New("with checkpoints the parameters are others")
+	}
+	all, err := comm.AllGatherObject(context.Background(), pg, with)
+	if err == nil && !slices.Equal(all[0], with) {
+		err = errors.New("the parameters differ from rank 0's")
+	}
+	return err
 }
 
 // A pass that fails in a recomputation on one rank is told to all, and the next
@@ -319,6 +335,27 @@ func TestFreezeAfterNew(t *testing.T) {
 			return err
 		}
 		return expect("wrapped again", step(), -1, 1)
+	})
+}
+
+// What was frozen when New saw it has no place in the buckets: trained all the
+// same, its replicas would drift apart.
+func TestUnfreezeAfterNew(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) (err error) {
+		net := mlp(4, device.Float64)
+		net.Parameters()[2].Freeze()
+		model, err := New(net, pg, nil)
+		if err != nil {
+			return err
+		}
+		net.Parameters()[2].Unfreeze()
+		defer func() {
+			if e, ok := recover().(*UnfrozenError); !ok || e.Rank != pg.Rank() || e.Param != "2.weight" {
+				err = fmt.Errorf("panic with %v, want an UnfrozenError of 2.weight", e)
+			}
+		}()
+		x := samples(pg.Device(), 1, 8, 4, pg.Rank(), 2)
+		return nn.MSELoss(model.Forward(x), x).Backward()
 	})
 }
 
