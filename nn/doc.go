@@ -26,6 +26,22 @@
 //	}
 //	net := nn.Sequential(backbone, nn.Checkpoint(head))
 //
+// # 16-bit types
+//
+// [Cast] makes a model's parameters BFloat16 or Float16, as far as wanted: a layer
+// converts what comes in to the type that it computes in, which is that of its
+// parameters, and a loss of 16-bit values is computed in Float32. Gradients, and
+// their reduction, are then of 16 bits too, and the optimizer should keep
+// masters (optim.SGDOptions.MasterWeights):
+//
+//	err := nn.Cast(net, device.BFloat16, net.Norm)
+//
+// LinearOptions.Compute is the other way, which costs memory and time: Float32
+// parameters, with Float32 gradients and reductions, that are converted in each
+// forward pass, as PyTorch's autocast does. Package amp scales losses for Float16.
+//
+// # Modules of a program's own
+//
 // A program's own module is a type with two methods:
 //
 //	type toy struct{ w *nn.Parameter }

@@ -14,15 +14,22 @@ type LinearOptions struct {
 	NoBias bool
 	// DType is the parameters' type; Invalid is Float32.
 	DType device.DType
+	// Compute is the type that products are computed in, and the result's: the
+	// parameters are converted to it in every forward pass, and their gradients
+	// back. Invalid is the parameters' type.
+	Compute device.DType
 }
 
 // LinearLayer computes x·Weightᵀ + Bias: see [Linear].
 type LinearLayer struct {
 	Weight *Parameter // [out in]
 	Bias   *Parameter // [out], or nil
+
+	compute device.DType // Invalid: the weight's type
 }
 
-// Linear is a layer with x [... in] to [... out]. Weight and bias begin
+// Linear is a layer with x [... in], of any floating-point type, to [... out], of
+// the type that it computes in. Weight and bias begin
 // uniformly within ±1/√in, as PyTorch's do. opts is nothing, or one.
 func Linear(in, out int, opts ...LinearOptions) *LinearLayer {
 	var o LinearOptions
@@ -33,7 +40,7 @@ func Linear(in, out int, opts ...LinearOptions) *LinearLayer {
 		o.DType = device.Float32
 	}
 	bound := 1 / math.Sqrt(float64(in))
-	l := &LinearLayer{Weight: NewUnplacedParameter("weight", Uniform(-bound, bound), o.DType, out, in)}
+	l := &LinearLayer{Weight: NewUnplacedParameter("weight", Uniform(-bound, bound), o.DType, out, in), compute: o.Compute}
 	if !o.NoBias {
 		l.Bias = NewUnplacedParameter("bias", Uniform(-bound, bound), o.DType, out)
 	}
@@ -46,11 +53,15 @@ func (l *LinearLayer) Forward(x *autograd.Variable) *autograd.Variable {
 }
 
 func (l *LinearLayer) forward(x *autograd.Variable, act device.Activation) *autograd.Variable {
+	dt := l.compute
+	if dt == device.Invalid {
+		dt = l.Weight.DType()
+	}
 	var bias *autograd.Variable
 	if l.Bias != nil {
-		bias = l.Bias.Var()
+		bias = autograd.Cast(l.Bias.Var(), dt)
 	}
-	return autograd.Linear(x, l.Weight.Var(), bias, act)
+	return autograd.Linear(autograd.Cast(x, dt), autograd.Cast(l.Weight.Var(), dt), bias, act)
 }
 
 // Parameters are "weight" and, unless there is none, "bias".

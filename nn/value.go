@@ -161,13 +161,54 @@ func (v *value) place(dev device.Device, name string, seed, offset uint64) error
 		}
 		return v.v.Err()
 	}
-	made := autograd.Zeros(dev, v.dtype, v.shape...)
-	if err := made.Err(); err != nil {
+	begun := v.dtype
+	if begun.Size() == 2 {
+		begun = device.Float32 // as it would begin if it were cast later
+	}
+	first := autograd.Zeros(dev, begun, v.shape...)
+	if err := first.Err(); err != nil {
 		return err
 	}
-	if err := v.init(dev, made.Tensor(), seed, offset); err != nil {
+	if err := v.init(dev, first.Tensor(), seed, offset); err != nil {
 		return err
+	}
+	made, err := converted(first, v.dtype)
+	if err != nil {
+		return err
+	}
+	if made != first {
+		first.Free()
 	}
 	v.v = made.SetName(name)
 	return nil
+}
+
+// cast changes the type, and the variable if there is one.
+func (v *value) cast(dt device.DType) error {
+	if v.v != nil {
+		made, err := converted(v.v, dt)
+		if err != nil {
+			return err
+		}
+		if made.SetName(v.v.Name()); v.v.RequiresGrad() {
+			made.RequireGrad()
+		}
+		v.v = made
+	}
+	v.dtype = dt
+	return nil
+}
+
+// converted is a leaf of a type with x's numbers: x itself, where it is of that
+// type.
+func converted(x *autograd.Variable, dt device.DType) (*autograd.Variable, error) {
+	if x.DType() == dt {
+		return x, nil
+	}
+	dev := x.Device()
+	made := autograd.Zeros(dev, dt, x.Shape()...)
+	if err := made.Err(); err != nil {
+		return nil, err
+	}
+	return made, dev.Kernels().Copy(dev.Compute(), made.Tensor(), x.Tensor())
 }

@@ -1,0 +1,139 @@
+package nn_test
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/nn"
+)
+
+// rounded is numbers as a type holds them.
+func rounded(t *testing.T, dev device.Device, dt device.DType, data []float64) []float64 {
+	t.Helper()
+	return read(t, autograd.Cast(autograd.FromSlice(dev, data), dt))
+}
+
+// A model that is cast begins as the float32 one does, rounded, be it cast before
+// or after it is placed. What is to be kept is, and so are buffers, names and
+// whether a parameter is trained.
+func TestCast(t *testing.T) {
+	type model struct {
+		*nn.Sequence
+		kept *nn.LinearLayer
+	}
+	build := func() model {
+		kept := nn.Linear(4, 5)
+		m := model{nn.Sequential(nn.Linear(3, 4), normed{kept, nn.NewUnplacedBuffer("mean", nn.Constant(7), device.Float32, 2)}), kept}
+		m.Parameters()[1].Freeze()
+		return m
+	}
+	dev := newDevice(t, cpu.Options{})
+	place := func(m nn.Module) {
+		t.Helper()
+		if err := nn.Place(m, dev, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plain := build()
+	place(plain)
+	for _, dt := range []device.DType{device.BFloat16, device.Float16, device.Float32} {
+		before, after := build(), build()
+		place(after)
+		if err := errors.Join(nn.Cast(before, dt, before.kept), nn.Cast(after, dt, after.kept)); err != nil {
+			t.Fatal(err)
+		}
+		place(before)
+		for _, m := range []model{before, after} {
+			for i, p := range m.Parameters() {
+				ref, want := plain.Parameters()[i], dt
+				if i >= 2 {
+					want = device.Float32
+				}
+				if p.DType() != want || p.Var().DType() != want || p.Frozen() != ref.Frozen() || p.Name() != p.Var().Name() {
+					t.Errorf("cast to %v: %v, frozen %v, of the variable %v", dt, p, p.Frozen(), p.Var())
+				}
+				if !slices.Equal(read(t, p.Var()), rounded(t, dev, want, read(t, ref.Var()))) {
+					t.Errorf("cast to %v: %v does not begin as the float32 one, rounded", dt, p)
+				}
+			}
+			if b := nn.Buffers(m)[0]; b.Var().DType() != device.Float32 {
+				t.Errorf("the buffer became %v", b)
+			}
+		}
+	}
+	defer func() {
+		if _, ok := recover().(*device.DTypeError); !ok {
+			t.Error("cast to integers without a DTypeError")
+		}
+	}()
+	nn.Cast(plain, device.Int32)
+}
+
+// A Linear converts what comes in and its parameters to the type that it computes
+// in, and gradients back.
+func TestLinearComputesInItsType(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	x := []float64{1, -2, 3, 0.5, 0.25, -4}
+	half := nn.Linear(3, 4, nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32})
+	full := nn.Linear(3, 4)
+	if err := errors.Join(nn.Place(half, dev, 5), nn.Place(full, dev, 5)); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range full.Parameters() {
+		if err := dev.Kernels().Copy(dev.Compute(), p.Var().Tensor(), half.Parameters()[i].Var().Tensor()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	y, want := half.Forward(autograd.FromSlice(dev, x, 2, 3)), full.Forward(autograd.Cast(autograd.FromSlice(dev, x, 2, 3), device.Float32))
+	if y.DType() != device.Float32 || !slices.Equal(read(t, y), read(t, want)) {
+		t.Errorf("%v %v, want %v", y, read(t, y), read(t, want))
+	}
+	if err := errors.Join(autograd.Mean(autograd.Mul(y, y)).Backward(), autograd.Mean(autograd.Mul(want, want)).Backward()); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range half.Parameters() {
+		g := p.Grad()
+		if g.DType() != device.BFloat16 || !slices.Equal(read(t, g), rounded(t, dev, device.BFloat16, read(t, full.Parameters()[i].Grad()))) {
+			t.Errorf("gradient of %v: %v is not the float32 one, rounded", p, g)
+		}
+	}
+}
+
+// Losses of 16-bit values are those of the same numbers in Float32, and gradients
+// too but for one rounding: that of an answer which is nearly certain is not lost.
+func TestLossesOfHalfTypes(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	labels := autograd.FromLabels(dev, []int64{0, 1})
+	for _, dt := range []device.DType{device.BFloat16, device.Float16} {
+		for name, loss := range map[string]func(x *autograd.Variable) *autograd.Variable{
+			"cross entropy": func(x *autograd.Variable) *autograd.Variable { return nn.CrossEntropyLoss(x, labels) },
+			"MSE": func(x *autograd.Variable) *autograd.Variable {
+				return nn.MSELoss(x, autograd.Cast(autograd.FromSlice(dev, []float64{8, 1, 0, 2, 2, 0.5}, 2, 3), x.DType()))
+			},
+		} {
+			logits := autograd.FromSlice(dev, []float32{9, 0, -0.5, 1, 2, 3.1}, 2, 3)
+			h := autograd.Cast(logits, dt)
+			half := autograd.Cast(h, device.Float32).Detach().RequireGrad()
+			full := autograd.Cast(h, device.Float32).Detach().RequireGrad()
+			lh, lf := loss(autograd.Cast(half, dt)), loss(full)
+			if lh.DType() != device.Float32 || lh.Item() != lf.Item() {
+				t.Errorf("%s of %v: %v %v, want %v", name, dt, lh.DType(), lh.Item(), lf.Item())
+			}
+			if err := errors.Join(lh.Backward(), lf.Backward()); err != nil {
+				t.Fatal(err)
+			}
+			got, want := read(t, half.Grad()), read(t, full.Grad())
+			if !slices.Equal(got, rounded(t, dev, dt, want)) {
+				t.Errorf("%s of %v: the gradient is %v, want %v", name, dt, got, want)
+			}
+			if name == "cross entropy" && !(math.Abs(got[0]) > 5e-5) {
+				t.Errorf("of %v, the answer that is nearly certain has the gradient %v", dt, got[0])
+			}
+		}
+	}
+}
