@@ -29,8 +29,8 @@ func nested(f func(*autograd.Variable) *autograd.Variable, x *autograd.Variable)
 
 // A model that is cut into checkpoints gives the same bits as without, in the
 // loss and in all gradients, and its leaves' sinks hear the same at the same
-// places: shared is used in two parts and outside, the second part captures a
-// result of an operation before it.
+// places: shared is used in two parts, twice in one, and outside; the second part
+// captures a result of an operation before it.
 func TestCheckpointIsExact(t *testing.T) {
 	type outcome struct {
 		grads [][]float64
@@ -55,6 +55,7 @@ func TestCheckpointIsExact(t *testing.T) {
 		h := apply(func(x *autograd.Variable) *autograd.Variable {
 			h := autograd.Linear(x, w, b, device.ActReLU)
 			autograd.NoGrad(dev, func() { autograd.Exp(h) })
+			h = autograd.Add(autograd.Tanh(autograd.Exp(h)), h) // around a longer way
 			return tap("first", autograd.Linear(h, shared, nil, device.NoActivation))
 		}, early)
 		if deeper {
@@ -65,6 +66,7 @@ func TestCheckpointIsExact(t *testing.T) {
 		h = tap("between", h)
 		h = apply(func(x *autograd.Variable) *autograd.Variable {
 			h := autograd.Mul(tap("second", autograd.Linear(x, shared, b, device.NoActivation)), early)
+			h = autograd.Linear(h, shared, nil, device.NoActivation)
 			return autograd.Add(autograd.Linear(h, last, nil, device.NoActivation), data)
 		}, h)
 		loss := autograd.Mean(autograd.Mul(h, h))

@@ -131,7 +131,7 @@ func TestFreeze(t *testing.T) {
 		t.Errorf("gradients %v and %v, %v", l.Weight.Grad(), l.Bias.Grad(), err)
 	}
 	l.Weight.Unfreeze()
-	l.Bias.Freeze()
+	l.Bias.Var().Freeze() // which is the same
 	if err := nn.Place(l, dev, 1); err != nil {
 		t.Fatal(err)
 	}

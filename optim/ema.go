@@ -40,7 +40,7 @@ type EMA struct {
 	module   nn.Module
 	decay    float64
 	averages []*average   // nil before there are any
-	steps    atomic.Int64 // committed, that the averages know of; -1 while they change, or are torn
+	steps    atomic.Int64 // committed, that the averages have taken in; -1 when they are torn
 	err      error        // what Update and With return: the state is not whole
 }
 
@@ -93,9 +93,9 @@ func (e *EMA) Update() error {
 		return err
 	}
 	defer free()
-	e.steps.Store(-1)
 	for _, a := range e.averages {
 		if err := a.update(e.decay, scratch); err != nil {
+			e.steps.Store(-1)
 			e.err = fmt.Errorf("optim: averages of step %d are torn: %w", steps, err)
 			return e.err
 		}
@@ -282,7 +282,6 @@ func (e *EMA) State() ([]*nn.Buffer, error) {
 // Restoring says that the program is about to write the parameters, or what
 // State returned: see [SGD.Restoring].
 func (e *EMA) Restoring() {
-	e.steps.Store(-1)
 	e.err = errors.New("optim: the averages are being restored, or that failed")
 	e.opt.Restoring()
 }
