@@ -25,18 +25,20 @@ func build(ctx context.Context, root, dir string, m *mutant) (binaries, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
+	what := "the product"
 	args := []string{"build", "-o", dir + string(filepath.Separator)}
 	if m != nil {
 		overlay, err := m.overlay(root, dir)
 		if err != nil {
 			return "", err
 		}
+		what = fmt.Sprintf("mutant %q", m.name)
 		args = append(args, "-overlay", overlay)
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/golaunch", "./cmd/goddp", "./bench/chaos/worker")...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s: %w\n%s", filepath.Base(dir), err, out)
+		return "", fmt.Errorf("building %s: %w\n%s", what, err, out)
 	}
 	return binaries(dir), nil
 }

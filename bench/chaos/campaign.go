@@ -51,6 +51,7 @@ func (c *campaign) try(ctx context.Context, s *scenario, bin binaries) (v verdic
 	if !v.hung {
 		j.judge(&v)
 	}
+	v.shorten(j.dir)
 	return v, j.output()
 }
 

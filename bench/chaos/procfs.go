@@ -38,7 +38,7 @@ func processes(dir string) (found []process) {
 		}
 		pid, _ := strconv.Atoi(filepath.Base(name))
 		args, _ := os.ReadFile(name + "/cmdline")
-		found = append(found, process{pid, strings.TrimSpace(string(bytes.ReplaceAll(args, []byte{0}, []byte(" "))))})
+		found = append(found, process{pid, strings.ReplaceAll(string(bytes.Trim(args, "\x00")), "\x00", " ")})
 	}
 	return found
 }

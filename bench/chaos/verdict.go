@@ -39,6 +39,15 @@ func (v *verdict) String() string {
 	return strings.Join(slices.Concat(v.wrong, v.unnamed, v.unread), "; ")
 }
 
+// shorten leaves out of all texts where the scenario ran.
+func (v *verdict) shorten(dir string) {
+	for _, texts := range [][]string{v.wrong, v.unnamed, v.unread} {
+		for i, text := range texts {
+			texts[i] = strings.ReplaceAll(text, dir+"/", "")
+		}
+	}
+}
+
 // first is the first thing that is wrong, on one short line.
 func (v *verdict) first() string {
 	text := slices.Concat(v.wrong, v.unnamed, v.unread)[0]
