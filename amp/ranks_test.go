@@ -1,0 +1,241 @@
+package amp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/amp"
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/devicetest"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// perceptron has parameters of a type, and computes in float32, as a CPU does.
+func perceptron(dt device.DType) nn.Module {
+	o := nn.LinearOptions{DType: dt, Compute: device.Float32}
+	return nn.Sequential(nn.Linear(6, 24, o), nn.ReLU(), nn.Linear(24, 24, o), nn.ReLU(), nn.Linear(24, 2, o))
+}
+
+// batch is rows of inputs, and what a network should make of them.
+func batch(dev device.Device, seed uint64, rows int) (x, y *autograd.Variable) {
+	in := autograd.Zeros(dev, device.Float32, rows, 6)
+	if err := dev.Kernels().Normal(dev.Compute(), in.Tensor(), 0, 1, seed, 0); err != nil {
+		panic(err)
+	}
+	data := device.Elements[float32](in.Tensor())
+	want := make([]float32, 0, 2*rows)
+	for r := range rows {
+		v := data[6*r:]
+		want = append(want, float32(math.Sin(float64(v[0]+v[1]))), v[2]*v[3]/2)
+	}
+	return in, autograd.FromSlice(dev, want, rows, 2)
+}
+
+// Training in Float16 finds its scale, skips the steps until then, and trains on;
+// so it does when one rank overflows alone. Scales and parameters stay equal on
+// all ranks.
+func TestFloat16OnTwoRanks(t *testing.T) {
+	const ranks, steps, bad = 2, 120, 60
+	for _, lags := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lags %v", lags), func(t *testing.T) {
+			devices := make([]device.Device, ranks)
+			for r := range devices {
+				if devices[r] = newDevice(t); lags {
+					devices[r] = devicetest.Lagging(devices[r])
+				}
+			}
+			scales, hashes := make([][]float64, ranks), make([]int64, ranks)
+			commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
+				dev, rank := pg.Device(), pg.Rank()
+				model, err := ddp.New(perceptron(device.Float16), pg, nil)
+				if err != nil {
+					return err
+				}
+				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.05, Momentum: 0.9, MasterWeights: true})
+				scaler := amp.NewScaler(&amp.Options{InitScale: 0x1p30, GrowthInterval: 1000})
+				var first, last float64
+				for i := range steps {
+					x, y := batch(dev, uint64(ranks*(i%4)+rank), 32)
+					if i == bad && rank == 1 {
+						device.Elements[float32](x.Tensor())[0] = 1e30
+					}
+					loss := nn.MSELoss(model.Forward(x), y)
+					if err := scaler.Scale(loss).Backward(); err != nil {
+						return err
+					}
+					before, whole := opt.Committed()
+					if err := scaler.Step(opt); err != nil {
+						return err
+					}
+					after, still := opt.Committed()
+					was := scaler.GetScale()
+					scaler.Update()
+					skipped := after == before
+					if skipped != (scaler.GetScale() == was/2) || !whole || !still {
+						return fmt.Errorf("step %d: %d steps committed, then %d; the scale went from %v to %v", i, before, after, was, scaler.GetScale())
+					}
+					if i == 0 && !skipped || i == bad && !skipped || i > 40 && i != bad && skipped {
+						return fmt.Errorf("step %d at scale %v: skipped %v", i, was, skipped)
+					}
+					scales[rank] = append(scales[rank], scaler.GetScale())
+					if i == 0 {
+						first = loss.Item()
+					}
+					last = loss.Item()
+					opt.ZeroGrad()
+				}
+				if !(last < first/3) {
+					return fmt.Errorf("the loss went from %v to %v", first, last)
+				}
+				for _, p := range model.Parameters() {
+					sum := autograd.Zeros(dev, device.Int64, 1)
+					if err := dev.Kernels().Hash(dev.Compute(), sum.Tensor(), p.Var().Tensor()); err != nil {
+						return err
+					}
+					hashes[rank] += device.Elements[int64](sum.Tensor())[0]
+				}
+				return nil
+			})
+			if !slices.Equal(scales[0], scales[1]) || hashes[0] != hashes[1] {
+				t.Errorf("the ranks' scales are %v, their parameters %x", scales, hashes)
+			}
+		})
+	}
+}
+
+// Ranks whose gradients are their own agree on each step by the group. Without,
+// the one that overflowed would be alone.
+func TestRankLocalOverflow(t *testing.T) {
+	for _, agree := range []bool{true, false} {
+		scales, values := make([]float64, 2), make([]float64, 2)
+		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			p, opt := scalar(pg.Device(), 1, 0.5)
+			var o amp.Options
+			if agree {
+				o.Group = pg
+			}
+			scaler := amp.NewScaler(&o)
+			for i := range 4 {
+				g := float32(1)
+				if i == 1 && pg.Rank() == 1 {
+					g = inf
+				}
+				backward(t, scaler, p, g)
+				if i >= 2 {
+					if err := scaler.Unscale(opt); err != nil {
+						return err
+					}
+				}
+				if err := scaler.Step(opt); err != nil {
+					return err
+				}
+				scaler.Update()
+			}
+			scales[pg.Rank()], values[pg.Rank()] = scaler.GetScale(), p.Item()
+			return nil
+		})
+		wantScales, wantValues := []float64{32768, 32768}, []float64{-0.5, -0.5}
+		if !agree {
+			wantScales, wantValues = []float64{65536, 32768}, []float64{-1, -0.5}
+		}
+		if !slices.Equal(scales, wantScales) || !slices.Equal(values, wantValues) {
+			t.Errorf("with a group %v: scales %v, parameters %v; want %v, %v", agree, scales, values, wantScales, wantValues)
+		}
+	}
+}
+
+// A group that breaks while the ranks agree is an error of Step, and changes
+// nothing on a device that runs its work inline.
+func TestAgreementFails(t *testing.T) {
+	commtest.OnRanks(t, 2, &comm.Options{Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) error {
+		p, opt := scalar(pg.Device(), 1, 0.5)
+		scaler := amp.NewScaler(&amp.Options{Group: pg})
+		if pg.Rank() == 1 {
+			pg.Abort(errors.New("rank 1 gives up"))
+			return nil
+		}
+		backward(t, scaler, p, 1)
+		if err := scaler.Step(opt); err == nil || p.Item() != 1 || committed(opt) != 0 {
+			return fmt.Errorf("Step returned %v, the parameter is %v", err, p.Item())
+		}
+		return nil
+	})
+}
+
+func TestAgree(t *testing.T) {
+	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+		scaler := amp.NewScaler(nil) // as one that has just begun
+		switch pg.Rank() {
+		case 0:
+			scaler.Restore(amp.State{Scale: 512, GrowthTracker: 9})
+		case 1:
+			scaler.Restore(amp.State{Scale: 512, GrowthTracker: 8})
+		}
+		if err := scaler.Agree(context.Background(), pg); err != nil {
+			return err
+		}
+		if got := scaler.State(); got != (amp.State{Scale: 512, GrowthTracker: 8}) {
+			return fmt.Errorf("rank %d: %+v", pg.Rank(), got)
+		}
+		return nil
+	})
+}
+
+// train is the mean of the last losses of a training.
+func train(t *testing.T, net nn.Module, opts optim.SGDOptions, scaler *amp.Scaler) float64 {
+	t.Helper()
+	const steps, last = 1500, 50
+	dev := newDevice(t)
+	if err := nn.Place(net, dev, 3); err != nil {
+		t.Fatal(err)
+	}
+	opt := optim.NewSGD(net.Parameters(), opts)
+	sum := 0.0
+	for i := range steps {
+		opt.ZeroGrad()
+		x, y := batch(dev, uint64(i), 32)
+		loss := nn.MSELoss(net.Forward(x), y)
+		if err := scaler.Scale(loss).Backward(); err != nil {
+			t.Fatal(err)
+		}
+		step(t, scaler, opt)
+		scaler.Update()
+		if i >= steps-last {
+			sum += loss.Item() / last
+		}
+	}
+	return sum
+}
+
+// With masters, 16-bit parameters come to the loss that float32 ones come to,
+// within half a percent. Without, they do not.
+func TestMastersTrainAsFloat32(t *testing.T) {
+	opts := optim.SGDOptions{LR: 0.02}
+	off := &amp.Options{Disabled: true}
+	full := train(t, perceptron(device.Float32), opts, amp.NewScaler(off))
+	bare := train(t, perceptron(device.BFloat16), opts, amp.NewScaler(off))
+	opts.MasterWeights = true
+	for _, c := range []struct {
+		dt   device.DType
+		opts *amp.Options
+	}{{device.BFloat16, off}, {device.Float16, nil}} {
+		got := train(t, perceptron(c.dt), opts, amp.NewScaler(c.opts))
+		t.Logf("%v with masters: %v; float32: %v; bfloat16 without masters: %v", c.dt, got, full, bare)
+		if math.Abs(got/full-1) > 0.005 {
+			t.Errorf("%v with masters comes to the loss %v, float32 to %v", c.dt, got, full)
+		}
+	}
+	if math.Abs(bare/full-1) <= 0.005 {
+		t.Errorf("without masters bfloat16 comes to %v, float32 to %v: no test of masters", bare, full)
+	}
+}

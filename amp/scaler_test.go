@@ -1,0 +1,300 @@
+package amp_test
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/amp"
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/device/devicetest"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newDevice(t *testing.T) device.Device {
+	dev := cpu.New(&cpu.Options{Threads: 1})
+	t.Cleanup(func() { dev.Close() })
+	return dev
+}
+
+// scalar is a parameter of one element, and its optimizer.
+func scalar(dev device.Device, v float32, lr float64) (*nn.Parameter, *optim.SGD) {
+	p := nn.NewParameter("p", autograd.FromSlice(dev, []float32{v}))
+	return p, optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: lr})
+}
+
+// backward makes g, times the scale, the gradient of p.
+func backward(t *testing.T, s *amp.Scaler, p *nn.Parameter, g float32) {
+	t.Helper()
+	p.Var().ZeroGrad()
+	loss := autograd.Sum(autograd.Mul(p.Var(), autograd.FromSlice(p.Var().Device(), []float32{g})))
+	if err := s.Scale(loss).Backward(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func step(t *testing.T, s *amp.Scaler, opt amp.Optimizer) {
+	t.Helper()
+	if err := s.Step(opt); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func committed(opt *optim.SGD) int {
+	n, _ := opt.Committed()
+	return n
+}
+
+var inf = float32(math.Inf(1))
+
+// The scale goes as PyTorch documents that of its GradScaler to go: the columns
+// are whether the Update is after an overflow, and the scale and the tracker that
+// it leaves.
+func TestRule(t *testing.T) {
+	type update struct {
+		overflow bool
+		scale    float64
+		tracker  int
+	}
+	for _, c := range []struct {
+		name    string
+		opts    *amp.Options
+		updates []update
+	}{
+		{"defaults", nil, []update{{false, 65536, 1}, {true, 32768, 0}, {true, 16384, 0}, {false, 16384, 1}}},
+		{"grows", &amp.Options{InitScale: 8, GrowthInterval: 2}, []update{
+			{false, 8, 1}, {false, 16, 0}, {false, 16, 1}, {true, 8, 0}, {false, 8, 1}, {false, 16, 0},
+		}},
+		{"factors of its own, rounded to float32", &amp.Options{InitScale: 3, GrowthFactor: 1.1, BackoffFactor: 0.3, GrowthInterval: 1}, []update{
+			{false, float64(float32(3.3)), 0}, {true, float64(float32(float64(float32(3.3)) * 0.3)), 0},
+		}},
+		{"not to infinity", &amp.Options{InitScale: 0x1p127, GrowthInterval: 1}, []update{{false, 0x1p127, 0}, {true, 0x1p126, 0}}},
+		{"not to nothing", &amp.Options{InitScale: 0x1p-125}, []update{{true, 0x1p-126, 0}, {true, 0x1p-126, 0}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, opt := scalar(newDevice(t), 1, 0)
+			s := amp.NewScaler(c.opts)
+			for i, u := range c.updates {
+				g := float32(0)
+				if u.overflow {
+					g = inf
+				}
+				backward(t, s, p, g)
+				step(t, s, opt)
+				s.Update()
+				if got, want := s.State(), (amp.State{Scale: u.scale, GrowthTracker: u.tracker}); got != want || s.GetScale() != u.scale {
+					t.Errorf("update %d: %+v, want %+v", i, got, want)
+				}
+			}
+			before := s.State()
+			s.Update()
+			if s.State() != before {
+				t.Error("an Update without a step changed the scale")
+			}
+		})
+	}
+}
+
+// A step is that of the loss itself, and one that overflowed is none.
+func TestStep(t *testing.T) {
+	for name, dev := range map[string]device.Device{"at once": newDevice(t), "later": devicetest.Lagging(newDevice(t))} {
+		t.Run(name, func(t *testing.T) {
+			p, opt := scalar(dev, 1, 0.5)
+			s := amp.NewScaler(nil)
+			for i, c := range []struct {
+				g, want float32
+				steps   int
+			}{{1, 0.5, 1}, {inf, 0.5, 1}, {float32(math.NaN()), 0.5, 1}, {-1, 1, 2}, {0x1p100, 1 - 0x1p99, 3}} {
+				backward(t, s, p, c.g)
+				if got := p.Grad().Item(); got == got && got != float64(c.g)*s.GetScale() {
+					t.Errorf("step %d: the gradient is %v, want %v times %v", i, got, c.g, s.GetScale())
+				}
+				step(t, s, opt)
+				s.Update()
+				if got := p.Item(); got != float64(c.want) || committed(opt) != c.steps {
+					t.Errorf("step %d: %v after %d steps, want %v after %d", i, got, committed(opt), c.want, c.steps)
+				}
+			}
+		})
+	}
+}
+
+// A gradient that Float16 does not have is there by the scale.
+func TestSmallGradientsAreKept(t *testing.T) {
+	for _, disabled := range []bool{false, true} {
+		dev := newDevice(t)
+		p := nn.NewParameter("p", autograd.Zeros(dev, device.Float16, 1))
+		opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 0x1p26, MasterWeights: true})
+		s := amp.NewScaler(&amp.Options{Disabled: disabled})
+		loss := autograd.Mul(autograd.Sum(autograd.Cast(p.Var(), device.Float32)), autograd.Scalar(dev, 0x1p-27))
+		if err := s.Scale(loss).Backward(); err != nil {
+			t.Fatal(err)
+		}
+		step(t, s, opt)
+		want := -0.5
+		if disabled {
+			want = 0
+		}
+		if got := p.Item(); got != want {
+			t.Errorf("disabled %v: a step by 2^26·2^-27 went to %v, want %v", disabled, got, want)
+		}
+	}
+}
+
+// Unscale divides once, for code that looks at the gradients, and Step not again.
+func TestUnscale(t *testing.T) {
+	dev := newDevice(t)
+	p, opt := scalar(dev, 1, 0.5)
+	s := amp.NewScaler(nil)
+	backward(t, s, p, 6)
+	if err := s.Unscale(opt); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Grad().Item(); got != 6 {
+		t.Errorf("unscaled, the gradient is %v, want 6", got)
+	}
+	device.Elements[float32](p.Grad().Tensor())[0] = 2 // clipped
+	step(t, s, opt)
+	if got := p.Item(); got != 0 {
+		t.Errorf("the parameter is %v, want 0", got)
+	}
+	s.Update()
+
+	backward(t, s, p, inf)
+	if err := s.Unscale(opt); err != nil {
+		t.Fatal(err)
+	}
+	device.Elements[float32](p.Grad().Tensor())[0] = 1 // clipping hides the overflow from nobody
+	step(t, s, opt)
+	s.Update()
+	if p.Item() != 0 || committed(opt) != 1 || s.GetScale() != 32768 {
+		t.Errorf("after an overflow: %v, %d steps, scale %v", p.Item(), committed(opt), s.GetScale())
+	}
+
+	half := nn.NewParameter("half", autograd.Zeros(dev, device.Float16, 1))
+	if err := s.Scale(autograd.Cast(half.Var(), device.Float32)).Backward(); err != nil {
+		t.Fatal(err)
+	}
+	panics[*device.DTypeError](t, "Unscale of Float16", func() { s.Unscale(optim.NewSGD([]*nn.Parameter{half}, optim.SGDOptions{})) })
+}
+
+// Optimizers are skipped each by its own gradients, and share the scale.
+func TestTwoOptimizers(t *testing.T) {
+	dev := newDevice(t)
+	a, optA := scalar(dev, 1, 1)
+	b, optB := scalar(dev, 1, 1)
+	s := amp.NewScaler(&amp.Options{GrowthInterval: 2})
+	for range 2 {
+		backward(t, s, a, inf)
+		backward(t, s, b, 0.25)
+		step(t, s, optA)
+		step(t, s, optB)
+		s.Update()
+	}
+	if a.Item() != 1 || committed(optA) != 0 || b.Item() != 0.5 || committed(optB) != 2 {
+		t.Errorf("a %v after %d steps, b %v after %d", a.Item(), committed(optA), b.Item(), committed(optB))
+	}
+	if s.GetScale() != 16384 {
+		t.Errorf("the scale is %v, want 65536/4", s.GetScale())
+	}
+}
+
+// A step that fails leaves the Scaler as it was; the next may be made.
+func TestStepFails(t *testing.T) {
+	p, opt := scalar(newDevice(t), 1, 1)
+	s := amp.NewScaler(nil)
+	backward(t, s, p, inf)
+	opt.Restoring()
+	if err := s.Step(opt); err == nil || errors.Is(err, device.ErrSkipped) {
+		t.Fatalf("got %v", err)
+	}
+	s.Update()
+	if s.GetScale() != 65536 {
+		t.Errorf("the scale became %v by a step that was none", s.GetScale())
+	}
+	opt.Restored(0)
+	backward(t, s, p, 1)
+	step(t, s, opt)
+	s.Update()
+	if p.Item() != 0 || s.State().GrowthTracker != 1 {
+		t.Errorf("afterwards the parameter is %v, the state %+v", p.Item(), s.State())
+	}
+}
+
+func TestDisabled(t *testing.T) {
+	p, opt := scalar(newDevice(t), 1, 1)
+	s := amp.NewScaler(&amp.Options{Disabled: true})
+	backward(t, s, p, 3)
+	if err := s.Unscale(opt); err != nil {
+		t.Fatal(err)
+	}
+	step(t, s, opt)
+	s.Update()
+	if p.Item() != -2 || s.GetScale() != 1 {
+		t.Errorf("the parameter is %v, the scale %v", p.Item(), s.GetScale())
+	}
+}
+
+func TestStateIsRestored(t *testing.T) {
+	p, opt := scalar(newDevice(t), 1, 0)
+	s := amp.NewScaler(&amp.Options{GrowthInterval: 3})
+	for range 2 {
+		backward(t, s, p, 1)
+		step(t, s, opt)
+		s.Update()
+	}
+	saved, err := json.Marshal(s.State())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state amp.State
+	if err := json.Unmarshal(saved, &state); err != nil {
+		t.Fatal(err)
+	}
+	again := amp.NewScaler(&amp.Options{GrowthInterval: 3, InitScale: 4})
+	again.Restore(state)
+	backward(t, again, p, 1)
+	step(t, again, opt)
+	again.Update()
+	if again.GetScale() != 131072 {
+		t.Errorf("after two updates, a restart and one more the scale is %v, want twice 65536", again.GetScale())
+	}
+}
+
+func TestProgrammingErrors(t *testing.T) {
+	p, opt := scalar(newDevice(t), 1, 0)
+	s := amp.NewScaler(nil)
+	backward(t, s, p, 1)
+	if err := s.Unscale(opt); err != nil {
+		t.Fatal(err)
+	}
+	panics[*amp.OrderError](t, "Unscale twice", func() { s.Unscale(opt) })
+	step(t, s, opt)
+	panics[*amp.OrderError](t, "Step twice", func() { s.Step(opt) })
+	panics[*amp.OrderError](t, "Unscale after Step", func() { s.Unscale(opt) })
+	for _, o := range []amp.Options{
+		{InitScale: -1}, {InitScale: math.NaN()}, {InitScale: 1e39}, {GrowthFactor: 1}, {BackoffFactor: 1}, {BackoffFactor: -1}, {GrowthInterval: -1},
+	} {
+		panics[*amp.OptionError](t, "options", func() { amp.NewScaler(&o) })
+	}
+	panics[*amp.OptionError](t, "no scale", func() { s.Restore(amp.State{}) })
+}
+
+func panics[E error](t *testing.T, what string, f func()) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		if e, ok := recover().(E); !ok {
+			t.Errorf("%s: no panic with a %T", what, e)
+		}
+	}()
+	f()
+}
