@@ -141,6 +141,18 @@ func BenchmarkBandwidth(b *testing.B) {
 	}
 }
 
+// BenchmarkMasters is SGD with momentum on masters: of an element, 2 bytes of the
+// gradient and 8 of the state are read, and 8 and the parameter's 2 written.
+func BenchmarkMasters(b *testing.B) {
+	const n = 64e6
+	d := gpu(b, &Options{Log: quiet()})
+	w, g := tensor(b, d, device.BFloat16, n), uniform(b, d, tensor(b, d, device.BFloat16, n))
+	m, v := uniform(b, d, tensor(b, d, device.Float32, n)), uniform(b, d, tensor(b, d, device.Float32, n))
+	measure(b, d, 20*n/1e9, "GB/s", func() error {
+		return d.Kernels().SGD(d.Compute(), device.SGDStep{Param: w, Grad: g, Master: m, Velocity: v, LR: 1e-9, Momentum: 0.9, LossScale: 65536})
+	})
+}
+
 // BenchmarkSumBias is the gradient of a layer's bias: 1000 rows of 4000.
 func BenchmarkSumBias(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})

@@ -1,0 +1,100 @@
+package ddp
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/goddp/goddp/amp"
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// mixed trains a network with float32 parameters and with 16-bit ones that have
+// masters, which have to come to a loss within some part of the float32 one's.
+// compute is the type that products are computed in; Invalid: the parameters'.
+func mixed(pg *comm.ProcessGroup, compute device.DType, within float64) error {
+	const width, rows, steps, last = 32, 32, 300, 50 // steps that are committed: a batch is tried until it is one
+	dev := pg.Device()
+	normal := func(std float64, seed uint64, shape ...int) *autograd.Variable {
+		v := autograd.Zeros(dev, device.Float32, shape...)
+		if err := dev.Kernels().Normal(dev.Compute(), v.Tensor(), 0, std, seed, 0); err != nil {
+			panic(err)
+		}
+		return v
+	}
+	teacher := normal(0.3, 1, width, width)
+	train := func(dt device.DType) (loss float64, err error) {
+		o := nn.LinearOptions{Compute: compute}
+		net := nn.Sequential(nn.Linear(width, width, o), nn.ReLU(), nn.Linear(width, width, o), nn.ReLU(), nn.Linear(width, width, o))
+		if err := nn.Cast(net, dt); err != nil {
+			return 0, err
+		}
+		model, err := New(net, pg, nil)
+		if err != nil {
+			return 0, err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.5, Momentum: 0.9, MasterWeights: true})
+		scaler := amp.NewScaler(&amp.Options{InitScale: 0x1p30, Disabled: dt != device.Float16})
+		made, skipped := 0, 0
+		for made < steps && skipped < 64 {
+			x := normal(1, uint64(2+made*pg.Size()+pg.Rank()), rows, width)
+			y := autograd.Tanh(autograd.MatMul(x, teacher))
+			l := nn.MSELoss(model.Forward(x), y)
+			if err := scaler.Scale(l).Backward(); err != nil {
+				return 0, err
+			}
+			if err := scaler.Step(opt); err != nil {
+				return 0, err
+			}
+			scaler.Update()
+			opt.ZeroGrad()
+			if n, whole := opt.Committed(); !whole {
+				return 0, fmt.Errorf("%v: step %d is not whole", dt, n)
+			} else if n == made {
+				skipped++
+				continue
+			}
+			if made++; made > steps-last {
+				loss += l.Item() / last
+			}
+		}
+		if (skipped > 0) != (dt == device.Float16) || dt == device.Float16 && scaler.GetScale() != math.Ldexp(1, 30-skipped) {
+			return 0, fmt.Errorf("%v: %d steps and %d skipped, scale %v", dt, made, skipped, scaler.GetScale())
+		}
+		scales, err := comm.AllGatherObject(context.Background(), pg, scaler.GetScale())
+		if err != nil {
+			return 0, err
+		}
+		for rank, scale := range scales {
+			if scale != scales[0] {
+				return 0, fmt.Errorf("%v: rank %d has the scale %v, rank 0 %v", dt, rank, scale, scales[0])
+			}
+		}
+		return loss, nil
+	}
+	want, err := train(device.Float32)
+	if err != nil {
+		return err
+	}
+	for _, dt := range []device.DType{device.BFloat16, device.Float16} {
+		got, err := train(dt)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("rank %d: %v with masters %v, float32 %v\n", pg.Rank(), dt, got, want)
+		if !(math.Abs(got/want-1) <= within) {
+			return fmt.Errorf("%v with masters comes to the loss %v, float32 to %v", dt, got, want)
+		}
+	}
+	return nil
+}
+
+func TestMixedPrecision(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error { return mixed(pg, device.Float32, 0.01) })
+}
