@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -22,6 +23,27 @@ type Options struct {
 	BucketCapMB float64
 	// FirstBucketCapMB is the first bucket's own; 0: as BucketCapMB says.
 	FirstBucketCapMB float64
+	// BucketCapsMB are the sizes of the first buckets one by one, in place of
+	// the two above; the last holds for all further ones.
+	BucketCapsMB []float64
+
+	// FindUnusedParameters allows parameters that a backward pass does not
+	// reach, other ones in each pass and on each rank.
+	FindUnusedParameters bool
+	// StaticGraph allows parameters that backward passes do not reach, the same
+	// ones in all passes of a rank. A pass that reaches others than the first
+	// one did is a [*reducer.GraphChangedError] on every rank.
+	StaticGraph bool
+	// Ignore names parameters and buffers that are each rank's own: they are
+	// not compared, set to rank 0's, or averaged.
+	Ignore []string
+	// SkipInitSync has New leave parameters and buffers as they are: the
+	// program has made them equal on all ranks.
+	SkipInitSync bool
+	// LocalBuffers has backward passes leave each rank its own buffers.
+	LocalBuffers bool
+	// Hook reduces the buckets in place of an all-reduce.
+	Hook reducer.Hook
 
 	// CheckReplicas compares the ranks' parameters at every so many backward
 	// passes that reduce; 1: at each; 0: never. Those that differ are a
@@ -32,6 +54,9 @@ type Options struct {
 	// GODDP_NAN_CHECK=1, or TORCH_NCCL_NAN_CHECK=1, does so too. It need not
 	// be the same on every rank.
 	CheckNonFinite bool
+	// Stats measures times for [Model.Stats]. It costs a GPU some microseconds
+	// for each bucket. It need not be the same on every rank.
+	Stats bool
 }
 
 // Model is a module whose gradients are averaged over a process group. It is
@@ -40,11 +65,14 @@ type Model struct {
 	module   nn.Module
 	pg       *comm.ProcessGroup
 	params   []*nn.Parameter // those that require a gradient
+	buffers  []*nn.Buffer    // those that a pass sets to rank 0's
 	reducer  *reducer.Reducer
 	replicas *replicas
 	noSync   bool
 	within   bool // a backward pass through the model's output
+	passes   int  // that reduced
 	trace    *profile.Recorder
+	times    *timing      // nil where nobody asks for them
 	begun    device.Event // of the backward pass that is traced
 }
 
@@ -66,33 +94,46 @@ func New(module nn.Module, pg *comm.ProcessGroup, opts *Options) (*Model, error)
 
 func (m *Model) init(ctx context.Context, o Options) error {
 	scan, err := nanCheck()
-	if err := comm.Agree(ctx, m.pg, errors.Join(err, nn.Place(m.module, m.pg.Device(), 0))); err != nil {
+	all, buffers, ignored := m.shared(o.Ignore)
+	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, nn.Place(m.module, m.pg.Device(), 0))); err != nil {
 		return err
 	}
 	seen := map[*autograd.Variable]bool{}
-	for _, p := range m.module.Parameters() {
+	for _, p := range all {
 		if v := p.Var(); v.RequiresGrad() && !seen[v] { // one that is shared counts once
 			seen[v] = true
 			m.params = append(m.params, p)
 		}
 	}
 	r, err := reducer.New(ctx, m.pg, listed(m.params), &reducer.Options{
-		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, Prescaled: true,
-		CheckNonFinite: o.CheckNonFinite || scan,
+		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, BucketCapsMB: o.BucketCapsMB, Prescaled: true,
+		Unused: o.unused(), CheckNonFinite: o.CheckNonFinite || scan, Hook: o.Hook,
 	})
 	if err != nil {
 		return err
 	}
 	m.reducer = r
-	m.replicas, err = newReplicas(m.pg, o.CheckReplicas, m.module.Parameters())
+	m.replicas, err = newReplicas(m.pg, o.CheckReplicas, all)
 	if err := comm.Agree(ctx, m.pg, err); err != nil {
 		return err
 	}
-	if err := reducer.Verify(ctx, m.pg, "check of replicas", []string{fmt.Sprint("every ", o.CheckReplicas, " passes")}); err != nil {
+	if err := reducer.Verify(ctx, m.pg, "option", o.described()); err != nil {
 		return err
 	}
-	if err := m.syncState(ctx); err != nil {
+	if err := reducer.Verify(ctx, m.pg, "buffer", listed(buffers)); err != nil {
 		return err
+	}
+	if !o.SkipInitSync {
+		state := append(tensors(all), tensors(buffers)...)
+		if err := broadcast(m.pg, "initial parameters", state, 0).Wait(ctx); err != nil {
+			return err
+		}
+	}
+	if !o.LocalBuffers {
+		m.buffers = buffers
+	}
+	if o.Stats {
+		m.times = newTiming(r)
 	}
 	for i, p := range m.params {
 		p.Var().SetGradSink(&sink{m, r, i})
@@ -100,12 +141,49 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	return nil
 }
 
-// syncState sets the parameters and buffers to rank 0's.
-func (m *Model) syncState(ctx context.Context) error {
-	if err := reducer.Verify(ctx, m.pg, "buffer", listed(nn.Buffers(m.module))); err != nil {
-		return err
+// shared are the module's parameters and buffers but for those of these names.
+// The error is that of a name that is neither's.
+func (m *Model) shared(ignore []string) (params []*nn.Parameter, buffers []*nn.Buffer, err error) {
+	found := map[string]bool{}
+	keep := func(name string) bool {
+		ignored := slices.Contains(ignore, name)
+		found[name] = ignored
+		return !ignored
 	}
-	return broadcast(m.pg, "initial parameters", replicated(m.module), 0).Wait(ctx)
+	for _, p := range m.module.Parameters() {
+		if keep(p.Name()) {
+			params = append(params, p)
+		}
+	}
+	for _, b := range nn.Buffers(m.module) {
+		if keep(b.Name()) {
+			buffers = append(buffers, b)
+		}
+	}
+	for _, name := range ignore {
+		if !found[name] {
+			err = errors.Join(err, fmt.Errorf("%q, to be ignored, is no parameter's name and no buffer's", name))
+		}
+	}
+	return params, buffers, err
+}
+
+func (o Options) unused() reducer.Unused {
+	switch {
+	case o.StaticGraph:
+		return reducer.UnusedFixed
+	case o.FindUnusedParameters:
+		return reducer.UnusedFound
+	}
+	return reducer.UnusedMissing
+}
+
+// described are the options that must be the same on every rank, but for the
+// reducer's.
+func (o Options) described() []string {
+	return []string{
+		fmt.Sprint("CheckReplicas ", o.CheckReplicas), fmt.Sprint("SkipInitSync ", o.SkipInitSync), fmt.Sprint("LocalBuffers ", o.LocalBuffers),
+	}
 }
 
 // Forward applies the module. A backward pass through its result averages the
@@ -114,6 +192,15 @@ func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
 	begun := m.mark()
 	y := m.module.Forward(x)
 	m.span("forward", begun)
+	return m.Output(y)
+}
+
+// Output makes y, which the module's Forward computed beside its result, a
+// result of the model's as well: a backward pass through it averages the
+// gradients. One backward pass for each of several outputs averages several
+// times, and leaves the same sum as one for all of them does; where none of
+// them reaches all parameters, that takes Options.FindUnusedParameters.
+func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
 	return autograd.Observe(y, (*observer)(m))
 }
 
@@ -141,13 +228,14 @@ func (m *Model) Buckets() []reducer.Bucket { return m.reducer.Buckets() }
 // observer is the model as autograd tells it of backward passes.
 type observer Model
 
-func (o *observer) BeginBackward(func(*autograd.Variable) bool) {
+func (o *observer) BeginBackward(reached func(*autograd.Variable) bool) {
 	m := (*Model)(o)
 	m.checkOwner()
 	m.begun = m.mark()
 	m.within = true
-	m.reducer.Begin(!m.noSync)
+	m.reducer.Begin(!m.noSync, func(i int) bool { return reached(m.params[i].Var()) })
 	if !m.noSync {
+		m.passes++
 		m.replicas.begin()
 	}
 }
@@ -155,14 +243,31 @@ func (o *observer) BeginBackward(func(*autograd.Variable) bool) {
 func (o *observer) EndBackward(err error) error {
 	m := (*Model)(o)
 	m.within = false
-	m.span("backward", m.begun)
+	m.span("backward", m.begun, profile.Arg{Name: "pass", Value: m.passes}, profile.Arg{Name: "reduces", Value: !m.noSync})
 	ctx := context.Background() // bounded by the calls' own timeouts
 	err = m.reducer.Finish(ctx, err)
 	var drift *ReplicaDriftError
 	if e := m.replicas.end(ctx); e != nil && (err == nil || errors.As(e, &drift)) { // a group that is broken has said so
 		err = m.reducer.Reject(e)
 	}
+	if m.noSync {
+		return err
+	}
+	if e := m.syncBuffers(ctx); e != nil && err == nil {
+		err = m.reducer.Reject(e)
+	}
+	m.times.end(err)
+	m.report()
 	return err
+}
+
+// syncBuffers sets the buffers to rank 0's, as the pass's forward left them,
+// whatever became of the pass.
+func (m *Model) syncBuffers(ctx context.Context) error {
+	if len(m.buffers) == 0 {
+		return nil
+	}
+	return broadcast(m.pg, "buffers", tensors(m.buffers), 0).Wait(ctx)
 }
 
 // ReplacedError is the panic value of a backward pass through a model that does
@@ -187,18 +292,22 @@ func (m *Model) checkOwner() {
 	}
 }
 
-// mark is an event on the compute stream while there is a trace to write.
+// mark is an event on the compute stream while somebody asks for times.
 func (m *Model) mark() device.Event {
-	if !m.trace.On() {
+	if !m.trace.On() && m.times == nil {
 		return nil
 	}
 	return m.pg.Device().Compute().Record()
 }
 
-func (m *Model) span(name string, begun device.Event) {
-	if begun != nil {
-		m.trace.Add(profile.Span{Track: profile.Compute, Name: name, Begin: begun, End: m.mark()})
+// span records what began at an event of mark's.
+func (m *Model) span(name string, begun device.Event, args ...profile.Arg) {
+	if begun == nil {
+		return
 	}
+	s := profile.Span{Track: profile.Compute, Name: name, Begin: begun, End: m.mark(), Args: args}
+	m.trace.Add(s)
+	m.times.add(s)
 }
 
 // sink is where one parameter's gradient lives.

@@ -117,7 +117,7 @@ func TestReplicaDrift(t *testing.T) {
 							model.Parameters()[i].Var().Tensor().Buf.Host()[5] ^= 1
 						}
 					case pass == 5:
-						if err := model.syncState(t.Context()); err != nil {
+						if err := broadcast(pg, "repair", replicated(model.Unwrap()), 0).Wait(t.Context()); err != nil {
 							return err
 						}
 					}
@@ -184,7 +184,7 @@ func TestReplicaChecksAreAgreedOn(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		_, err := New(times{w}, pg, &Options{CheckReplicas: 1 + pg.Rank()})
-		if err == nil || !strings.Contains(err.Error(), "check of replicas 0 is every 2 passes on rank 1, every 1 passes on rank 0") {
+		if err == nil || !strings.Contains(err.Error(), "option 0 is CheckReplicas 2 on rank 1, CheckReplicas 1 on rank 0") {
 			return fmt.Errorf("different numbers: %v", err)
 		}
 		_, err = New(times{w}, pg, &Options{CheckReplicas: -pg.Rank()})

@@ -2,6 +2,7 @@ package reducer
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,8 +16,13 @@ import (
 //	2 1
 //	0
 //
-// a line per bucket with its parameters, and goes on with events:
-// begin [nosync], ready PARAM..., finish [failed]. The output is the core's actions.
+// a line per bucket with its parameters, "buckets static" for a static graph and
+// "buckets reorder" for such as may be rebuilt, and goes on with events:
+// begin [nosync] [unused=(PARAM...)] [all], which is one of a reducer that finds
+// unused parameters if it names some or says that there are none;
+// ready PARAM..., finish [failed], succeed; order prints the order that rank 0
+// would tell. rebuild, with buckets as above, is no
+// event: it is what the reducer does between two. The output is the core's actions.
 // If one differs, run the test with -rewrite and inspect the difference: commit
 // it only if it is what you meant.
 func TestCore(t *testing.T) {
@@ -25,20 +31,30 @@ func TestCore(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "buckets":
-				var buckets [][]int
-				n := 0
-				for line := range strings.Lines(d.Input) {
-					var ps []int
-					for _, f := range strings.Fields(line) {
-						ps = append(ps, number(t, f))
-						n++
-					}
-					buckets = append(buckets, ps)
-				}
+				buckets, n := lists(t, d.Input)
 				c = newCore(buckets, n)
+				c.static, c.reorder = d.HasArg("static"), d.HasArg("reorder")
+				return ""
+			case "rebuild":
+				buckets, _ := lists(t, d.Input)
+				c.rebuild(buckets)
+				c.reorder = false
 				return ""
 			case "begin":
-				return play(c, event{kind: begin, sync: !d.HasArg("nosync")})
+				e := event{kind: begin, sync: !d.HasArg("nosync")}
+				for _, arg := range d.CmdArgs {
+					if arg.Key == "all" || arg.Key == "unused" {
+						e.reached = slices.Repeat([]bool{true}, len(c.home))
+					}
+					for _, v := range arg.Vals {
+						e.reached[number(t, v)] = false
+					}
+				}
+				return play(c, e)
+			case "succeed":
+				return play(c, event{kind: succeed})
+			case "order":
+				return fmt.Sprintln(c.known())
 			case "ready":
 				var out strings.Builder
 				for _, a := range d.CmdArgs {
@@ -52,6 +68,19 @@ func TestCore(t *testing.T) {
 			return ""
 		})
 	})
+}
+
+// lists are the parameters of buckets, and their number.
+func lists(t *testing.T, input string) (buckets [][]int, n int) {
+	for line := range strings.Lines(input) {
+		var ps []int
+		for _, f := range strings.Fields(line) {
+			ps = append(ps, number(t, f))
+			n++
+		}
+		buckets = append(buckets, ps)
+	}
+	return buckets, n
 }
 
 func number(t *testing.T, s string) int {
@@ -74,6 +103,14 @@ func play(c *core, e event) string {
 			fmt.Fprintf(&out, "launch bucket %d\n", a.bucket)
 		case lack:
 			fmt.Fprintf(&out, "lack gradient %d\n", a.param)
+		case spare:
+			fmt.Fprintf(&out, "spare gradient %d\n", a.param)
+		case appear:
+			fmt.Fprintf(&out, "%d is used, and was not\n", a.param)
+		case vanish:
+			fmt.Fprintf(&out, "%d is unused, and was not\n", a.param)
+		case tell:
+			fmt.Fprintln(&out, "tell rank 0's order")
 		case flag:
 			fmt.Fprintln(&out, "raise the flag")
 		}

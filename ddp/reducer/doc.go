@@ -4,7 +4,7 @@
 //
 //	r, err := reducer.New(ctx, pg, params, nil) // params in order of registration
 //	...
-//	r.Begin(true)          // a backward pass starts; false: accumulate, do not reduce
+//	r.Begin(true, nil)     // a backward pass starts; false: accumulate, do not reduce
 //	  dst := r.Grad(i)     // where gradient i lives: a view of its bucket
 //	  r.Fresh(i)           // first write since Zero: overwrite; else add
 //	  r.Scale()            // factor for the pass's last write of each gradient
@@ -22,7 +22,17 @@
 // soon as it is complete and those before it have been started, the last one at
 // the end of the pass. A view starts on [device.Align] bytes. A bucket is padded
 // with zeros to a multiple of Align bytes a rank; in the last one the padding
-// begins with one flag word per rank.
+// begins with the status: one flag word per rank, and where unused parameters are
+// found one word per parameter.
+//
+// The order of registration is a guess. Behind the first pass that reduces, rank 0
+// tells all ranks the order in which its gradients became final; nobody waits for
+// it. Where the next one begins, every rank puts the parameters into buckets by
+// that order. If they are others than those in use, the gradients move there, with
+// what has accumulated in them; it happens once. Views that were got before are
+// then of memory that is not used any more. If one rank has no memory for the new
+// buckets, all keep the old ones. A pass that rank 0 did not complete tells no
+// order, and the one behind it is asked.
 //
 // # Missing gradients
 //
@@ -33,6 +43,31 @@
 // they tell every rank, and its optimizer, that this step must not be applied;
 // the [*MissingGradientError] of that pass names the ranks and the parameters on
 // every rank. The group stays usable and the next pass starts afresh.
+//
+// # Unused parameters
+//
+// With Options.Unused a gradient that a pass does not write is no error. Begin is
+// told which gradients the pass will write. The places of the others are made to
+// add nothing, so that no bucket waits for them, and each rank tells the others, in
+// its words of the status, which gradients it has: of this pass, or of earlier
+// ones. What one rank has, all have: where it was unused on this rank alone, it is
+// the average all the same. What no rank has stays zeroed: [Reducer.Zeroed], which
+// waits for the outcome where only that tells. And what all ranks had before the
+// pass stays as it was, to the rounding of a division by the number of ranks and a
+// sum.
+//
+// UnusedFixed asks once. From the first pass that succeeds all ranks know which
+// gradients there are, so that later ones neither tell nor wait; a pass that is
+// to write others is a [*GraphChangedError] on every rank, found where it begins,
+// before any of its buckets is reduced. With UnusedFound the buckets are not
+// rebuilt: a pass may have another order than the one before.
+//
+// # Hooks
+//
+// A [Hook] reduces buckets in place of the all-reduce. It may do with them what it
+// likes, so the status then has memory and a small reduction of its own, behind
+// that of the last bucket: whatever the hook makes of the gradients, the ranks know
+// of each other's missing ones, and skip together.
 //
 // # Gradients that are not finite
 //
@@ -52,7 +87,7 @@
 //
 // # Structure
 //
-// The decisions (what to launch when, what is missing) are a pure core in
-// core.go, told events and answering with actions; its tests are the
-// scenarios in testdata.
+// The decisions (what to launch when, what is missing, when to ask for the order)
+// are a pure core in core.go, told events and answering with actions; its tests are
+// the scenarios in testdata.
 package reducer

@@ -8,7 +8,10 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-var errReadyTwice = errors.New("ready twice in one backward pass")
+var (
+	errReadyTwice  = errors.New("ready twice in one backward pass")
+	errReadyUnused = errors.New("ready in a backward pass that was not to reach it")
+)
 
 // MissingGradientError says which parameters got no gradient in a pass that
 // was to be reduced, or that a rank's pass failed. Every rank gets it for that
@@ -42,13 +45,50 @@ func (e *MissingGradientError) Error() string {
 	}
 	b.WriteString(": the step is skipped on every rank")
 	if unused {
-		b.WriteString(" (was a parameter not used in the loss?)")
+		b.WriteString(" (was a parameter not used in the loss? FindUnusedParameters allows that)")
 	}
 	return b.String()
 }
 
 // Is makes errors.Is(err, device.ErrSkipped) hold.
 func (e *MissingGradientError) Is(target error) bool { return target == device.ErrSkipped }
+
+// GraphChangedError says that a pass of a static graph did not use the
+// parameters that its first one did. Every rank gets it for that pass; none
+// applies the step, and the group stays usable. It matches [device.ErrSkipped].
+type GraphChangedError struct {
+	Changed []GraphChange // by rank
+}
+
+// GraphChange is how one rank's graph changed: the parameters, by name, that it
+// uses and did not, and those that it did and does not.
+type GraphChange struct {
+	Rank           int
+	Appear, Vanish []string
+}
+
+func (e *GraphChangedError) Error() string {
+	var b strings.Builder
+	b.WriteString("the static graph changed: ")
+	for i, c := range e.Changed {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		var how []string
+		if len(c.Appear) > 0 {
+			how = append(how, "now uses "+names(c.Appear))
+		}
+		if len(c.Vanish) > 0 {
+			how = append(how, "does not use "+names(c.Vanish))
+		}
+		fmt.Fprintf(&b, "rank %d %s", c.Rank, strings.Join(how, ", "))
+	}
+	b.WriteString(", other than in the first backward pass: the step is skipped on every rank")
+	return b.String()
+}
+
+// Is makes errors.Is(err, device.ErrSkipped) hold.
+func (e *GraphChangedError) Is(target error) bool { return target == device.ErrSkipped }
 
 // names lists the first few of many names.
 func names(ps []string) string {

@@ -51,7 +51,7 @@ func TestNonFinite(t *testing.T) {
 					e, rank := engine{pg, r}, pg.Rank()
 					for pass := range 5 {
 						bad := pass == 1 || pass == 2
-						r.Begin(true)
+						r.Begin(true, nil)
 						for _, i := range []int{3, 2, 1, 0} {
 							r.Zero(i)
 							switch v, is := c.bad[rank][i]; {
@@ -97,7 +97,7 @@ func TestNonFiniteAccumulates(t *testing.T) {
 		}
 		e := engine{pg, r}
 		pass := func(sync bool, v float64) error {
-			r.Begin(sync)
+			r.Begin(sync, nil)
 			for i := range 4 {
 				e.write(i, v)
 			}
@@ -123,7 +123,7 @@ func TestNonFiniteWhereItIsLookedFor(t *testing.T) {
 		}
 		e := engine{pg, r}
 		for bad := range 2 {
-			r.Begin(true)
+			r.Begin(true, nil)
 			for i := range 4 {
 				v := 1.
 				if pg.Rank() == bad {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/goddp/goddp/comm"
@@ -31,6 +30,12 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		found, err := r.nonFinite(ctx)
 		mine.NonFinite, r.early = found, errors.Join(r.early, err)
 	}
+	if reduces {
+		r.early = errors.Join(r.early, r.tell())
+		if len(r.change.Appear)+len(r.change.Vanish) > 0 {
+			mine.Graph = &r.change
+		}
+	}
 	// What the reducer itself could not do is as good a reason to tell the
 	// others: this rank will not apply the step.
 	if cause = errors.Join(cause, r.early); cause != nil {
@@ -51,13 +56,13 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		}
 	}
 	r.perform(actions, nil)
-	begun, how := time.Now(), (*comm.Work).Wait
+	begun, how := time.Now(), Reduction.Wait
 	if r.early != nil {
-		how = (*comm.Work).Sync // who fails may wait, and must not get ahead of those who read its reports
+		how = Reduction.Sync // who fails may wait, and must not get ahead of those who read its reports
 	}
 	r.err = errors.Join(r.early, r.wait(ctx, how))
 	if reduces && r.err == nil {
-		r.err = r.look()
+		r.pending, r.err = r.status.show()
 	}
 	if r.err == nil && r.Pending() {
 		known, err := r.pending.Done()
@@ -70,16 +75,6 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	return r.err
 }
 
-// look enqueues, behind the reductions, what shows the flags to the host.
-func (r *Reducer) look() error {
-	dev := r.pg.Device()
-	if err := dev.Copy(dev.Compute(), r.seen, r.flags.Buf); err != nil {
-		return err
-	}
-	r.pending = dev.Compute().Mark()
-	return nil
-}
-
 // Pending tells whether Err may have to wait.
 func (r *Reducer) Pending() bool { return r.pending != nil }
 
@@ -88,6 +83,7 @@ func (r *Reducer) Pending() bool { return r.pending != nil }
 // deadlines, and at most the group's timeout for the compute stream to get past
 // them.
 func (r *Reducer) Err() error {
+	r.untold = false
 	if r.Pending() {
 		begun := time.Now()
 		r.err = r.outcome(context.Background())
@@ -115,7 +111,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	at := r.pending
 	r.pending = nil
 	reach(ctx, at, min(soon, r.pg.Timeout())) // what fails there fails below
-	if err := r.wait(ctx, (*comm.Work).Sync); err != nil {
+	if err := r.wait(ctx, Reduction.Sync); err != nil {
 		return err
 	}
 	if err := reach(ctx, at, r.pg.Timeout()); err != nil {
@@ -123,7 +119,11 @@ func (r *Reducer) outcome(ctx context.Context) error {
 		r.pg.Abort(err)
 		return err
 	}
-	return r.raised(ctx)
+	if raised := r.status.raised(); raised != nil {
+		return r.reports.collect(ctx, raised)
+	}
+	r.learn()
+	return nil
 }
 
 // reach waits until e is reached, but not for long.
@@ -144,14 +144,15 @@ func (r *Reducer) settled(begun time.Time) {
 	clear(r.works)
 	r.works = r.works[:0]
 	if r.err != nil {
-		r.unclean = true
+		r.stats.Skipped++
+		r.status.stale = true
 		r.freshen() // the next pass must not add to this one's
 	}
 }
 
-// wait waits for the pass's reductions in one of a Work's ways. When it returns
+// wait waits for the pass's reductions in one of a Reduction's ways. When it returns
 // an error, none of them uses the buckets any more.
-func (r *Reducer) wait(ctx context.Context, how func(*comm.Work, context.Context) error) (err error) {
+func (r *Reducer) wait(ctx context.Context, how func(Reduction, context.Context) error) (err error) {
 	for _, w := range r.works {
 		if err == nil {
 			err = how(w, ctx)
@@ -164,19 +165,4 @@ func (r *Reducer) wait(ctx context.Context, how func(*comm.Work, context.Context
 		}
 	}
 	return err
-}
-
-// raised is the error of the ranks whose flags the host sees raised.
-func (r *Reducer) raised(ctx context.Context) error {
-	flags := r.seen.Host()
-	if !slices.ContainsFunc(flags, func(b byte) bool { return b != 0 }) {
-		return nil
-	}
-	raised, word := make([]bool, r.pg.Size()), r.flags.DType.Size()
-	for at, v := range flags {
-		if v != 0 {
-			raised[at/word] = true
-		}
-	}
-	return r.reports.collect(ctx, raised)
 }

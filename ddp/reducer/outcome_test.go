@@ -27,7 +27,7 @@ func TestReject(t *testing.T) {
 			e, unfit := engine{pg, r}, errors.New("unfit")
 			for pass := range 3 {
 				lacks := pass == 1 && pg.Rank() == 0
-				r.Begin(true)
+				r.Begin(true, nil)
 				for i := range 4 {
 					if i > 0 || !lacks {
 						e.write(i, 1)

@@ -4,52 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/profile"
 )
-
-// The caps of buckets in bytes where Options sets none: a small first one, so
-// that communication starts early.
-const (
-	DefaultFirstBucketCap = 1 << 20
-	DefaultBucketCap      = 25 << 20
-)
-
-// Options are how a Reducer is made. The zero value is the good default. They
-// are the same on every rank.
-type Options struct {
-	// BucketCapMB is the size, in MiB, at which a bucket is closed; 0: 25, and
-	// 1 for the first.
-	BucketCapMB float64
-	// FirstBucketCapMB is the first bucket's; 0: BucketCapMB, if that is set.
-	FirstBucketCapMB float64
-	// Prescaled tells that the engine multiplies every gradient by Scale in
-	// its last write of a pass, so that the average needs no pass of its own.
-	Prescaled bool
-	// CheckNonFinite looks for NaN and Inf in the gradients before they are
-	// reduced: see [NonFiniteError]. It may differ between ranks.
-	CheckNonFinite bool
-}
-
-// caps are the buckets' caps in bytes, first to last.
-func (o Options) caps() ([]int, error) {
-	first, rest := DefaultFirstBucketCap, DefaultBucketCap
-	for _, mb := range []float64{o.BucketCapMB, o.FirstBucketCapMB} {
-		if mb < 0 || math.IsNaN(mb) || mb > math.MaxInt32 {
-			return nil, fmt.Errorf("reducer: a bucket cap of %v MiB", mb)
-		}
-	}
-	if o.BucketCapMB > 0 {
-		first, rest = int(o.BucketCapMB*(1<<20)), int(o.BucketCapMB*(1<<20))
-	}
-	if o.FirstBucketCapMB > 0 {
-		first = int(o.FirstBucketCapMB * (1 << 20))
-	}
-	return []int{first, rest}, nil
-}
 
 // Reducer averages one model's gradients over the ranks of a group. It is
 // driven by one goroutine, and owns nothing that has to be closed: the
@@ -58,31 +17,32 @@ func (o Options) caps() ([]int, error) {
 type Reducer struct {
 	pg      *comm.ProcessGroup
 	params  []Param
+	caps    []int
 	op      comm.ReduceOp
+	hook    Hook
+	unused  Unused
 	core    *core
-	buckets []bucket
-	flags   device.Tensor   // one word per rank, in the last bucket
-	seen    device.Buffer   // where the host sees them
-	unclean bool            // flags may hold those of a pass that failed
-	grads   []device.Tensor // by parameter: views of the buckets
-	fresh   []bool          // by parameter: the next write overwrites
+	layout         // of the buckets in use
+	order   *order // nil once the buckets follow it, or where they never will
+	status  status // what the ranks tell each other in a pass
+	fresh   []bool // by parameter: the next write overwrites
+	absent  []bool // by parameter: fresh here, and the pending outcome tells whether elsewhere too
+	shared  []bool // by parameter, of a static graph: some rank has a gradient; nil before that is known
 	reports reports
 	scan    *scan // nil where gradients may be anything
 	trace   *profile.Recorder
 
 	scale   float64      // of the pass; 1 outside
-	works   []*comm.Work // of the pass: the launched buckets, in order
+	works   []Reduction  // of the pass: the launched buckets, in order
+	change  GraphChange  // of the pass
 	early   error        // of the pass: what the reducer itself could not do
-	pending device.Event // seen holds the flags then; nil where the outcome is known
+	pending device.Event // the host sees the status then; nil where the outcome is known
 	err     error        // the outcome of the last pass: why the gradients must not be used
-}
+	untold  bool         // nobody has asked for err, although it is known
 
-// bucket is a bucket as laid out.
-type bucket struct {
-	Assignment
-	name  string
-	flat  device.Tensor // the views, the flags in the last bucket, the padding
-	bytes int           // of the gradients alone
+	reached []bool             // by parameter, for Begin
+	also    func(profile.Span) // see Trace
+	stats   Stats              // the counts, and Rebuilt
 }
 
 // New plans and allocates the buckets for params, in their order of
@@ -97,7 +57,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, err
 	}
-	if err := Verify(ctx, pg, "bucket cap", []string{fmt.Sprint(caps[0], " bytes"), fmt.Sprint(caps[1], " bytes")}); err != nil {
+	if err := o.verify(ctx, pg, caps); err != nil {
 		return nil, err
 	}
 	if err := Verify(ctx, pg, "parameter", params); err != nil {
@@ -112,8 +72,8 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 		}
 	}
 	r := &Reducer{
-		pg: pg, params: params, op: comm.Avg, scale: 1,
-		grads: make([]device.Tensor, len(params)), fresh: make([]bool, len(params)),
+		pg: pg, params: params, caps: caps, op: comm.Avg, hook: o.Hook, unused: o.Unused, scale: 1,
+		fresh: make([]bool, len(params)), absent: make([]bool, len(params)), reached: make([]bool, len(params)),
 		trace: profile.Of(pg.Device().Values()),
 	}
 	if o.Prescaled {
@@ -123,11 +83,8 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 	if err := comm.Agree(ctx, pg, r.allocate(ctx, plan, o)); err != nil {
 		return nil, err
 	}
-	members := make([][]int, len(plan))
-	for i, a := range plan {
-		members[i] = a.Params
-	}
-	r.core = newCore(members, len(params))
+	r.core = newCore(members(plan), len(params))
+	r.core.static, r.core.reorder = o.Unused == UnusedFixed, r.order != nil
 	r.freshen()
 	return r, nil
 }
@@ -137,82 +94,65 @@ func (r *Reducer) allocate(ctx context.Context, plan []Assignment, o Options) (e
 	if r.reports, err = newReports(ctx, r.pg); err != nil {
 		return err
 	}
-	for i, a := range plan {
-		b, err := r.lay(i, a, i == len(plan)-1)
-		if err != nil {
+	told := len(r.params)
+	if o.Unused == UnusedMissing {
+		told = 0
+	}
+	if r.status, err = newStatus(r.pg.Device(), r.pg.Size(), told); err != nil {
+		return err
+	}
+	l, err := r.lay(plan)
+	if err != nil {
+		return err
+	}
+	r.use(l)
+	if o.Unused != UnusedFound { // else one pass's order says little of the next one's
+		if r.order, err = newOrder(r.pg, len(r.params)); err != nil {
 			return err
 		}
-		r.buckets = append(r.buckets, b)
 	}
 	if o.CheckNonFinite {
-		if r.scan, err = newScan(r.pg.Device(), len(r.params)); err != nil {
-			return err
-		}
+		r.scan, err = newScan(r.pg.Device(), len(r.params))
 	}
-	// Now: a driver may wait for the device before it gives such memory, and
-	// later a reduction may hang there.
-	r.seen, err = r.pg.Device().AllocHost(r.flags.Bytes())
 	return err
 }
 
-// lay allocates bucket i and points its gradients, and the flags if it is the
-// last, into it.
-func (r *Reducer) lay(i int, a Assignment, last bool) (bucket, error) {
-	b := bucket{Assignment: a, name: fmt.Sprintf("bucket %d", i)}
-	dt := r.params[a.Params[0]].DType
-	offsets, end := make([]int, len(a.Params)), 0
-	for k, p := range a.Params {
-		offsets[k] = end
-		b.bytes += r.params[p].bytes()
-		end += device.AlignUp(r.params[p].bytes())
-	}
-	ranks, flags := r.pg.Size(), 0
-	if last {
-		flags = ranks * dt.Size()
-	}
-	unit := ranks * device.Align
-	size := (end + flags + unit - 1) / unit * unit
-	buf, err := r.pg.Alloc(size)
-	if err != nil {
-		return b, fmt.Errorf("reducer: %s of %d parameters: %w", b.name, len(a.Params), err)
-	}
-	b.flat = device.NewTensor(buf, dt, size/dt.Size())
-	if last {
-		r.flags = device.NewTensor(buf.Slice(end, flags), dt, ranks)
-	}
-	for k, p := range a.Params {
-		r.grads[p] = device.NewTensor(buf.Slice(offsets[k], r.params[p].bytes()), dt, r.params[p].Shape...)
-	}
-	return b, nil
-}
-
-// Grad is where gradient i lives. It stays there for the Reducer's life.
+// Grad is where gradient i lives. It moves once at most, where a pass that
+// reduces begins: see the package documentation.
 func (r *Reducer) Grad(i int) device.Tensor { return r.grads[i] }
 
 // Flags are bytes: after a pass, on the compute stream, any that is not zero
-// forbids the use of its gradients. Sums of zeros and ones are never -0.
+// forbids the use of its gradients. Sums of zeros and ones are never -0. They
+// move as gradients do.
 func (r *Reducer) Flags() device.Tensor {
-	return device.NewTensor(r.flags.Buf, device.Uint8, r.flags.Bytes())
+	flags := r.status.flags()
+	return device.NewTensor(flags.Buf, device.Uint8, flags.Bytes())
 }
 
 // Fresh tells, once, that the next write of gradient i is the first since Zero
 // and must overwrite.
 func (r *Reducer) Fresh(i int) bool {
-	f := r.fresh[i]
+	f := r.Zeroed(i)
 	r.fresh[i] = false
 	return f
 }
 
 // Zero makes the next write of gradient i a first one.
-func (r *Reducer) Zero(i int) { r.fresh[i] = true }
+func (r *Reducer) Zero(i int) { r.fresh[i], r.absent[i] = true, false }
 
 // Zeroed tells whether gradient i holds nothing: it was not written since Zero,
-// or since a pass that failed.
-func (r *Reducer) Zeroed(i int) bool { return r.fresh[i] }
+// or since a pass that failed. Where only this rank's last pass did not use it,
+// it waits for the outcome, as Err does, which says whether others did.
+func (r *Reducer) Zeroed(i int) bool {
+	if r.absent[i] {
+		r.untold = r.Err() != nil
+	}
+	return r.fresh[i]
+}
 
 func (r *Reducer) freshen() {
 	for i := range r.fresh {
-		r.fresh[i] = true
+		r.Zero(i)
 	}
 }
 
@@ -222,16 +162,24 @@ func (r *Reducer) freshen() {
 func (r *Reducer) Scale() float64 { return r.scale }
 
 // Begin starts a backward pass. Without sync, it only accumulates: nothing is
-// reduced, and a later pass reduces the sum. If nobody has asked for the outcome
-// of the pass before, Begin does, and makes an error this pass's own.
-func (r *Reducer) Begin(sync bool) {
-	r.step(event{kind: begin, sync: sync})
+// reduced, and a later pass reduces the sum. reached tells which gradients the
+// pass will write; it may be nil unless unused ones are found. If nobody has
+// asked for the outcome of the pass before, Begin does, and makes an error this
+// pass's own.
+func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 	var unasked error
-	if r.Pending() {
+	if r.Pending() || r.untold {
 		unasked = r.Err()
 	}
-	r.early, r.err, r.scale = unasked, nil, 1
-	if sync {
+	r.early, r.err, r.scale, r.change = unasked, nil, 1, GraphChange{Rank: r.pg.Rank()}
+	if sync && r.order != nil && r.order.sent != nil {
+		r.early = errors.Join(r.early, r.rebuild(context.Background())) // its calls have deadlines of their own
+	}
+	e := event{kind: begin, sync: sync}
+	if !sync {
+		r.stats.Accumulated++
+	} else {
+		r.stats.Passes++
 		r.reports.pass++
 		if r.op == comm.Sum {
 			r.scale = 1 / float64(r.pg.Size())
@@ -239,11 +187,10 @@ func (r *Reducer) Begin(sync bool) {
 		if r.scan != nil {
 			r.early = errors.Join(r.early, r.scan.begin())
 		}
+		r.early = errors.Join(r.early, r.status.clean())
+		e.reached = r.reach(reached)
 	}
-	if r.unclean {
-		r.unclean = false
-		r.early = errors.Join(r.early, r.fill(r.flags, 0))
-	}
+	r.perform(r.step(e), nil)
 }
 
 // Ready tells that gradient i is final, on the compute stream at event at. It
@@ -274,46 +221,38 @@ func (r *Reducer) step(e event) []action {
 func (r *Reducer) perform(actions []action, at device.Event) {
 	for _, a := range actions {
 		switch a.kind {
+		case spare:
+			r.early = errors.Join(r.early, r.spare(a.param))
+		case appear:
+			r.change.Appear = append(r.change.Appear, r.params[a.param].Name)
+		case vanish:
+			r.change.Vanish = append(r.change.Vanish, r.params[a.param].Name)
 		case flag:
-			r.early = errors.Join(r.early, r.fill(r.flags.Range(r.pg.Rank(), r.pg.Rank()+1), 1))
+			r.early = errors.Join(r.early, r.status.raise(r.pg.Rank()))
 		case launch:
-			b := &r.buckets[a.bucket]
-			if r.trace.On() {
-				at = r.pg.Device().Compute().Record() // the same point, with a time
-			}
-			w := r.pg.With(comm.CallOptions{Name: b.name, After: at}).AllReduce(b.flat, r.op)
-			r.works = append(r.works, w)
-			if r.trace.On() {
-				r.trace.Add(profile.Span{
-					Track: profile.Communication, Name: "AllReduce " + b.name, Begin: w.Begun(), End: w.Ended(),
-					Args: []profile.Arg{{Name: "bucket", Value: a.bucket}, {Name: "bytes", Value: b.bytes}, {Name: "parameters", Value: len(b.Params)}},
-				})
-			}
+			r.launch(a.bucket, at)
+		case tell:
+			r.early = errors.Join(r.early, r.order.send(r.pg, r.core.known()))
 		}
 	}
 }
 
-func (r *Reducer) fill(t device.Tensor, v float64) error {
-	d := r.pg.Device()
-	return d.Kernels().Fill(d.Compute(), t, v)
-}
-
-// Bucket describes one bucket, in the order in which they are reduced.
-type Bucket struct {
-	Params []string
-	Bytes  int // of the gradients
-	Cap    int // in bytes
-	Padded int // bytes that are reduced
-}
-
-// Buckets describes the buckets.
-func (r *Reducer) Buckets() []Bucket {
-	out := make([]Bucket, len(r.buckets))
-	for i, b := range r.buckets {
-		out[i] = Bucket{Bytes: b.bytes, Cap: b.Cap, Padded: b.flat.Bytes()}
-		for _, p := range b.Params {
-			out[i].Params = append(out[i].Params, r.params[p].Name)
-		}
+// launch starts the reduction of a bucket whose gradients are final at an event,
+// and behind the last one that of a status that is by itself.
+func (r *Reducer) launch(i int, at device.Event) {
+	b := &r.buckets[i]
+	if r.timed() {
+		at = r.pg.Device().Compute().Record() // the same point, with a time
 	}
-	return out
+	w := r.start(i, at)
+	r.works = append(r.works, w)
+	if w, ok := w.(timed); ok && r.timed() {
+		r.record(profile.Span{
+			Track: profile.Communication, Name: "AllReduce " + b.name, Begin: w.Begun(), End: w.Ended(),
+			Args: []profile.Arg{{Name: "bucket", Value: i}, {Name: "bytes", Value: b.bytes}, {Name: "parameters", Value: len(b.Params)}},
+		})
+	}
+	if i == len(r.buckets)-1 && r.hook != nil {
+		r.works = append(r.works, r.pg.With(comm.CallOptions{Name: "status"}).AllReduce(r.status.words, comm.Sum))
+	}
 }

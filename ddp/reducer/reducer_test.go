@@ -84,7 +84,7 @@ func TestAverages(t *testing.T) {
 					}
 					e := engine{pg, r}
 					for pass := range 4 {
-						r.Begin(true)
+						r.Begin(true, nil)
 						for _, i := range []int{1, 3, 0, 2} {
 							r.Zero(i)
 							e.write(i, float64(pass+10*i+pg.Rank()*3))
@@ -123,8 +123,8 @@ func TestSeveralRanksLackGradients(t *testing.T) {
 			if pass%3 == 0 {
 				lacks = nil
 			}
-			r.Begin(true)
-			for i := range 4 {
+			r.Begin(true, nil)
+			for _, i := range reversed(4) {
 				if !slices.Contains(lacks, i) {
 					e.write(i, 1)
 				}
@@ -181,7 +181,7 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 		}
 		// Both lack something in their first pass: each has reports of its own.
 		for k, e := range es {
-			e.r.Begin(true)
+			e.r.Begin(true, nil)
 			for i := range 4 {
 				if i != 3-k || pg.Rank() == 0 {
 					e.write(i, float64(k))
@@ -194,7 +194,7 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 		}
 		// In one pass of both, the last buckets come at the end, in order.
 		for k, e := range es {
-			e.r.Begin(true)
+			e.r.Begin(true, nil)
 			for i := range 4 {
 				e.write(i, float64(k+pg.Rank()))
 			}
@@ -249,7 +249,7 @@ func TestTheReducersOwnFailureIsToldToAll(t *testing.T) {
 		e, fails := engine{pg, r}, &fails[pg.Rank()]
 		for pass := range 3 {
 			*fails = pass == 1 && pg.Rank() == 1
-			r.Begin(true)
+			r.Begin(true, nil)
 			*fails = false
 			for i := range 4 {
 				if pass != 0 {
@@ -287,7 +287,7 @@ func TestAnOutcomeThatIsNotKnownYet(t *testing.T) {
 		used := pg.Device().Memory().InUse
 		// pass runs one in which rank 1 may lack the first gradient to come.
 		pass := func(lacks bool) error {
-			r.Begin(true)
+			r.Begin(true, nil)
 			for i := range 4 {
 				if i != 3 || !lacks || rank == 0 {
 					e.write(i, 1)
@@ -383,7 +383,7 @@ func TestAReductionThatFailsLater(t *testing.T) {
 			return nil
 		}
 		e := engine{pg, r}
-		r.Begin(true)
+		r.Begin(true, nil)
 		for i := range 4 {
 			e.write(i, 1)
 		}
@@ -441,11 +441,11 @@ func TestADeviceThatIsStuck(t *testing.T) {
 			return err
 		}
 		e := engine{pg, r}
-		r.Begin(true)
+		r.Begin(true, nil)
 		for i := range 4 {
 			e.write(i, 1)
 		}
-		stream.left = 1 // that which the last bucket is behind
+		stream.left = 2 // those which the last bucket and the order of gradients are behind
 		if err := r.Finish(t.Context(), nil); err != nil || !r.Pending() {
 			return fmt.Errorf("Finish returned %v, pending: %v", err, r.Pending())
 		}
@@ -482,7 +482,7 @@ func TestAFailingRankDoesNotGetAhead(t *testing.T) {
 			if pg.Rank() == 1 {
 				fails = pass == 1 // to clear the flags of the pass before
 			}
-			r.Begin(true)
+			r.Begin(true, nil)
 			err := r.Finish(t.Context(), nil)
 			if err == nil {
 				return fmt.Errorf("pass %d of nothing: no error", pass)
@@ -514,7 +514,7 @@ func TestAGivenUpFinishAborts(t *testing.T) {
 	cause := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
-	rs[0].Begin(true)
+	rs[0].Begin(true, nil)
 	if err := rs[0].Finish(ctx, nil); !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/goddp/goddp/comm"
@@ -23,11 +24,12 @@ type reports struct {
 // report is what a rank says about a pass.
 type report struct {
 	Missing
-	NonFinite *NonFinite `json:",omitempty"`
+	NonFinite *NonFinite   `json:",omitempty"`
+	Graph     *GraphChange `json:",omitempty"`
 }
 
 // empty tells whether there is nothing to say.
-func (r *report) empty() bool { return !r.lacks() && r.NonFinite == nil }
+func (r *report) empty() bool { return !r.lacks() && r.NonFinite == nil && r.Graph == nil }
 
 // lacks tells whether the rank's pass was incomplete.
 func (r *report) lacks() bool { return len(r.Params) > 0 || r.Cause != "" }
@@ -73,6 +75,7 @@ func (r *reports) collect(ctx context.Context, raised []bool) error {
 	defer cancel()
 	var missing, silent []Missing
 	var nonFinite []NonFinite
+	var changed []GraphChange
 	for rank, up := range raised {
 		if !up {
 			continue
@@ -92,17 +95,27 @@ func (r *reports) collect(ctx context.Context, raised []bool) error {
 		if theirs.NonFinite != nil {
 			nonFinite = append(nonFinite, *theirs.NonFinite)
 		}
+		if theirs.Graph != nil {
+			changed = append(changed, *theirs.Graph)
+		}
 	}
-	if len(missing) == 0 && len(nonFinite) == 0 {
+	var errs []error
+	if len(nonFinite) > 0 {
+		errs = append(errs, &NonFiniteError{nonFinite})
+	}
+	if len(changed) > 0 {
+		errs = append(errs, &GraphChangedError{changed})
+	}
+	if len(errs) == 0 && len(missing) == 0 {
 		missing = silent
 	}
-	switch {
-	case len(nonFinite) == 0:
-		return &MissingGradientError{missing}
-	case len(missing) == 0:
-		return &NonFiniteError{nonFinite}
+	if len(missing) > 0 {
+		errs = slices.Insert(errs, 0, error(&MissingGradientError{missing}))
 	}
-	return errors.Join(&MissingGradientError{missing}, &NonFiniteError{nonFinite})
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	return errors.Join(errs...)
 }
 
 // read returns a rank's report of this pass, nil if there is none.
