@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/flight/analyze"
 	"github.com/goddp/goddp/comm/watchdog"
 )
 
@@ -86,7 +88,7 @@ func (d *watch) do(a watchdog.Action, because watchdog.Event) {
 		}
 		d.wg.Go(func() { d.compare() })
 	case watchdog.Record:
-		d.bounded(recordTime, "writing the flight record", func() error { return d.record(d.failure.Error()) })
+		d.bounded(recordTime, "writing the flight record", func() error { return d.record(d.failure.Error(), d.awaited()...) })
 	case watchdog.Report:
 		d.bounded(recordTime, "writing the error file", d.errorFile)
 	case watchdog.Publish:
@@ -155,21 +157,66 @@ func (d *watch) reason() error {
 func (d *watch) lateness() error {
 	w := d.overdue
 	late := &backend.TimeoutError{After: w.call.Timeout, State: w.progress()}
-	inStart := !w.group.startMu.TryLock() // where calls are compared
-	if !inStart {
-		w.group.startMu.Unlock() // task is set
-		d.bounded(askTime, "asking whom a call waits for", func() error {
-			late.Waiting = w.task.Waiting()
-			return nil
-		})
-	}
-	if k := w.call.Kind; len(late.Waiting) == 0 && (inStart || late.State == Running) && k != backend.Send && k != backend.Recv {
-		late.Waiting = absent(w, d.dumped)
-	}
 	if d.report != nil && len(d.report.Findings) > 0 {
 		late.Diagnosis = d.report.Findings[0].Summary
 	}
+	switch culprits := d.culprits(); {
+	case w.group.parent == nil && d.mute && !d.world.AgentStore && d.world.Rank != 0:
+		late.Waiting, late.Diagnosis = []int{0}, "rank 0, which hosts the job's store, does not answer"
+	case w.group.parent == nil && len(culprits) > 0: // whose ranks are the job's
+		late.Waiting = culprits
+	default:
+		late.Waiting = d.waiting(w)
+	}
 	return &backend.CallError{Rank: w.group.rank, Call: w.call.Fingerprint(), Name: w.call.Name, Err: late}
+}
+
+// culprits is the ranks of the job that are waited for, as their records tell.
+// What the backend knows may be a neighbour that itself waits.
+func (d *watch) culprits() (ranks []int) {
+	if d.report == nil {
+		return nil
+	}
+	for _, f := range d.report.Findings {
+		switch f.Kind {
+		case analyze.Missing, analyze.Suspended, analyze.Dead, analyze.Left, analyze.Behind, analyze.Late, analyze.Compute:
+			ranks = append(ranks, f.Ranks...)
+		}
+	}
+	slices.Sort(ranks)
+	return slices.Compact(ranks)
+}
+
+// waiting is the ranks of its group that a call waits for, as the backend has
+// it, or else those that have not called it.
+func (d *watch) waiting(w *Work) (ranks []int) {
+	inStart := !w.group.startMu.TryLock() // where calls are compared
+	if !inStart {
+		w.group.startMu.Unlock() // task is set
+		answer := make(chan []int, 1)
+		d.bounded(askTime, "asking whom a call waits for", func() error {
+			answer <- w.task.Waiting()
+			return nil
+		})
+		select {
+		case ranks = <-answer:
+		default:
+		}
+	}
+	if k := w.call.Kind; len(ranks) == 0 && (inStart || w.progress() == Running) && k != backend.Send && k != backend.Recv {
+		ranks = absent(w, d.dumped)
+	}
+	return ranks
+}
+
+// awaited is the ranks of the job that the overdue call waited for, if it is
+// the failure and their numbers are known.
+func (d *watch) awaited() []int {
+	var late *TimeoutError
+	if d.overdue == nil || d.overdue.group.parent != nil || !errors.As(d.failure, &late) {
+		return nil
+	}
+	return late.Waiting
 }
 
 // announce tells the other ranks of this one's failure, unless one of them was

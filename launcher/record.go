@@ -108,6 +108,9 @@ func (a *agent) writeRecords() string {
 		if d == nil {
 			continue
 		}
+		if d.Fate == "" && p.record != nil { // it was suspended, and is no more
+			d.Fate, d.FateAt = p.record.Fate, p.record.FateAt
+		}
 		if ended[p] {
 			d.Fate, d.FateAt = p.end.status().String(), p.end.at
 		}

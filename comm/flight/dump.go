@@ -27,6 +27,9 @@ type Dump struct {
 	// Reason is why a group failed, at ReasonAt.
 	Reason   string    `json:"reason,omitzero"`
 	ReasonAt time.Time `json:"reason_at,omitzero"`
+	// Awaited is the ranks of the job, the first of them, that were waited for
+	// when a deadline passed, if that is the reason.
+	Awaited []int `json:"awaited,omitempty"`
 
 	Capacity int    `json:"capacity"` // of the ring
 	Recorded uint64 `json:"recorded"` // calls so far; the ring holds the latest

@@ -25,6 +25,8 @@ const (
 
 	maxGroups = 256
 	maxSites  = 256
+
+	maxAwaited = 64
 )
 
 // header is what there is once. What comes before closed is written by New.
@@ -47,9 +49,11 @@ type header struct {
 	siteCount  uint64
 	lostGroups uint64 // groups that found the table full
 	lostSites  uint64 // calls from sites that did
-	reasonAt   int64  // when; 0 until the reason is whole
+	reasonAt   int64  // when; 0 until the reason and who was awaited are whole
 
-	reason [1024]byte
+	reason       [1024]byte
+	awaitedCount uint64
+	awaited      [maxAwaited]uint32
 }
 
 // groupRecord is one of this process's groups.

@@ -54,6 +54,9 @@ func decode(l layout) *Dump {
 	}
 	if d.ReasonAt = moment(l.reasonAt); !d.ReasonAt.IsZero() {
 		d.Reason = text(l.reason[:])
+		for _, rank := range l.awaited[:min(l.awaitedCount, maxAwaited)] {
+			d.Awaited = append(d.Awaited, int(rank))
+		}
 	}
 	for i := range l.groups[:min(l.groupCount, maxGroups)] {
 		g := &l.groups[i]

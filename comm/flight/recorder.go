@@ -184,8 +184,9 @@ func (e Entry) Ended(at time.Time, failed bool) {
 	}
 }
 
-// Reason records why a group failed. The first reason stays.
-func (r *Recorder) Reason(text string) {
+// Reason records why a group failed, and, where it was a deadline, which ranks
+// of the job were waited for. The first reason stays.
+func (r *Recorder) Reason(text string, awaited ...int) {
 	if r == nil {
 		return
 	}
@@ -193,6 +194,9 @@ func (r *Recorder) Reason(text string) {
 	defer r.mu.Unlock()
 	if r.mem.reasonAt == 0 {
 		copy(r.mem.reason[:], text)
+		for i, rank := range awaited[:min(len(awaited), maxAwaited)] {
+			r.mem.awaited[i], r.mem.awaitedCount = uint32(rank), uint64(i+1)
+		}
 		atomic.StoreInt64(&r.mem.reasonAt, time.Now().UnixNano()) // after the text
 	}
 }

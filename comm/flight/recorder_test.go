@@ -3,6 +3,7 @@ package flight
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,14 +43,14 @@ func TestRecord(t *testing.T) {
 	g.Begin(allReduce(3), at(5)).Running(at(6))
 	send := &backend.Call{Seq: 7, Kind: backend.Send, Root: 3, Src: allReduce(0).Src}
 	g.Begin(send, at(7))
-	r.Reason("rank 2 lost")
-	r.Reason("another")
+	r.Reason("rank 2 lost", 2, 3)
+	r.Reason("another", 1)
 
 	d := r.Dump()
 	if d.Rank != 1 || d.WorldSize != 4 || d.Generation != 2 || d.Job != "j" || d.Run != "r" || d.Host == "" || d.PID == 0 || d.Started.IsZero() {
 		t.Errorf("identity: %+v", d)
 	}
-	if d.Reason != "rank 2 lost" || d.Recorded != 4 || !d.Closed.IsZero() {
+	if d.Reason != "rank 2 lost" || !slices.Equal(d.Awaited, []int{2, 3}) || d.Recorded != 4 || !d.Closed.IsZero() {
 		t.Errorf("reason %q, %d recorded, closed %v", d.Reason, d.Recorded, d.Closed)
 	}
 	if want := (Membership{Name: "default", Rank: 1, Size: 4, Enqueued: 3, Started: 3, Completed: 1}); len(d.Groups) != 1 || d.Groups[0] != want {
@@ -223,7 +224,7 @@ func TestLayout(t *testing.T) {
 		what      string
 		got, want uintptr
 	}{
-		{"header", unsafe.Sizeof(header{}), 1312},
+		{"header", unsafe.Sizeof(header{}), 1576},
 		{"header.closed", unsafe.Offsetof(header{}.closed), 240},
 		{"group", unsafe.Sizeof(groupRecord{}), 144},
 		{"site", unsafe.Sizeof(siteRecord{}), 1024},
@@ -235,7 +236,7 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%s: %d, want %d", p.what, p.got, p.want)
 		}
 	}
-	if got, want := Size(DefaultEntries), 1312+256*144+256*1024+2000*128; got != want {
+	if got, want := Size(DefaultEntries), 1576+256*144+256*1024+2000*128; got != want {
 		t.Errorf("default size %d, want %d", got, want)
 	}
 }

@@ -8,6 +8,8 @@ func (k Kind) Advice() string {
 var advice = map[Kind]string{
 	Mismatch: "ranks diverged: one took another branch, or its tensors have another shape. " +
 		"Make every rank call the same collectives in the same order; GODDP_DEBUG=DETAIL stops each call until all ranks' agree.",
+	Awaited: "that rank was in the call, and did not do its part: it was stopped (SIGSTOP, a debugger, a batch system), or starved of its processor; " +
+		"or its network was.",
 	Dead:      "look at how that process ended, in the launcher's report and its own output: an exception, the out-of-memory killer (SIGKILL), a crash in a library.",
 	Suspended: "the process was stopped (SIGSTOP, a debugger, a batch system): continue it, or take it away.",
 	Missing:   "that rank did not start, does not answer, or runs on a host that cannot be reached: look at its host, its network interface and its firewall.",

@@ -36,7 +36,55 @@ func Analyze(dumps []*flight.Dump) *Report {
 		report.notef("%s left no record", rankList(missing))
 	}
 	report.sort()
+	j.heed(report)
 	return report
+}
+
+// heed puts first what concerns the ranks that were waited for when the first
+// deadline passed: whoever was there then knew more than the calls tell.
+func (j *job) heed(report *Report) {
+	d := j.firstDeadline()
+	if d == nil || len(report.Findings) > 0 && report.Findings[0].Kind == Mismatch {
+		return
+	}
+	about := func(f Finding) bool {
+		return !slices.ContainsFunc(f.Ranks, func(r int) bool { return !slices.Contains(d.Awaited, r) })
+	}
+	if !slices.ContainsFunc(report.Findings, about) {
+		var details []string
+		for _, r := range d.Awaited {
+			if other := j.ranks[r]; other != nil {
+				details = append(details, lastCall(other.Dump))
+			}
+		}
+		report.Findings = slices.DeleteFunc(report.Findings, func(f Finding) bool { // what the others did meanwhile
+			return f.Kind == Behind || f.Kind == Late || f.Kind == Failed
+		})
+		report.Findings = slices.Insert(report.Findings, 0, Finding{
+			Kind: Awaited, Ranks: d.Awaited, Details: details,
+			Summary: fmt.Sprintf("%s waited for %s when the deadline of a call passed, at %s", rankList([]int{d.Rank}), rankList(d.Awaited), clock(d.ReasonAt)),
+		})
+		return
+	}
+	slices.SortStableFunc(report.Findings, func(a, b Finding) int {
+		switch {
+		case about(a) == about(b):
+			return 0
+		case about(a):
+			return -1
+		}
+		return 1
+	})
+}
+
+// firstDeadline is the rank that recorded first for whom it waited.
+func (j *job) firstDeadline() (first *rank) {
+	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
+		if d := j.ranks[n]; len(d.Awaited) > 0 && (first == nil || d.ReasonAt.Before(first.ReasonAt)) {
+			first = d
+		}
+	}
+	return first
 }
 
 // waitsToBegin tells whether no rank has made a call yet, or closed.

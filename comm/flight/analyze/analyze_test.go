@@ -28,7 +28,7 @@ import (
 //
 // The input of "analyze" is the records, taken 100 s after the clock's zero:
 //
-//	rank 0,1 of 4 [fate="was killed by SIGKILL@9"] [closed=9] [reason="words@9"] [taken=50] [job=b] [attempt=1]
+//	rank 0,1 of 4 [fate="was killed by SIGKILL@9"] [closed=9] [reason="words@9"] [awaited=2,3] [taken=50] [job=b] [attempt=1]
 //	group default 4 [as=2]
 //	AllReduce 5 done [queued=3 running=4 ended=6] [count=100] [type=float32] [op=sum] [root=0] [name=bucket] [at=train.go:7]
 //
@@ -133,6 +133,13 @@ func (s *scenario) rank(ranks, size string, args map[string]string) error {
 		_, d.Taken = at("taken", "100")
 		if args["closed"] != "" {
 			_, d.Closed = at("closed", "")
+		}
+		for text := range strings.FieldsFuncSeq(args["awaited"], func(c rune) bool { return c == ',' }) {
+			r, err := strconv.Atoi(text)
+			if err != nil {
+				return err
+			}
+			d.Awaited = append(d.Awaited, r)
 		}
 		if args["fate"] != "" {
 			if d.Fate, d.FateAt = at("fate", ""); d.Fate == "" {

@@ -28,5 +28,10 @@
 //   - If nobody is to blame so far: a process that ended by itself, the first
 //     reason recorded, or the transport.
 //
+// What concerns the ranks that were waited for when the first deadline passed,
+// as the record of the rank whose call it was has it, comes before the rest: a
+// rank that was suspended in the middle of a call, and went on when the others
+// had given up, has called all that they did, and more.
+//
 // A process that ended after it had recorded a failure is an echo of another.
 package analyze

@@ -12,6 +12,7 @@ type Kind string
 // The kinds of findings, most telling first.
 const (
 	Mismatch  Kind = "mismatch"  // different calls under one number
+	Awaited   Kind = "awaited"   // others waited for it, and their records say no more
 	Dead      Kind = "dead"      // its process ended
 	Suspended Kind = "suspended" // its process is
 	Missing   Kind = "missing"   // it left no record
@@ -24,7 +25,7 @@ const (
 	Failed    Kind = "failed"    // it was the first to record a failure
 )
 
-var order = []Kind{Mismatch, Dead, Suspended, Missing, Left, Behind, Late, Compute, Circle, Transport, Failed}
+var order = []Kind{Mismatch, Awaited, Dead, Suspended, Missing, Left, Behind, Late, Compute, Circle, Transport, Failed}
 
 // Finding is a fault, and the ranks that it points at.
 type Finding struct {
