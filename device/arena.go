@@ -15,6 +15,9 @@ const (
 	maxStep = 2 << 20
 	// reclaimWait bounds the wait for the clean-ups that a collection queued.
 	reclaimWait = time.Second
+	// reclaimRest bounds the wait for those of them that the first to run has
+	// overtaken.
+	reclaimRest = 20 * time.Millisecond
 )
 
 // Arena is the caching allocator that devices share. A freed block is kept
@@ -78,7 +81,12 @@ func (a *Arena) Alloc(size int) (Buffer, error) {
 		return b, nil
 	}
 	collect()
-	return a.alloc(size)
+	// Clean-ups run side by side: some may still be on their way.
+	for wait := time.Microsecond; err != nil && wait < reclaimRest; wait *= 2 {
+		time.Sleep(wait)
+		b, err = a.alloc(size)
+	}
+	return b, err
 }
 
 // alloc serves size from the cache, else from the device, if need be after
