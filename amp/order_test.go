@@ -1,0 +1,79 @@
+package amp_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/amp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// traced is a device that writes down when updates are enqueued and when the
+// host waits for it.
+type traced struct {
+	device.Device
+	values device.Values
+	log    []string
+}
+
+func (d *traced) Values() *device.Values  { return &d.values }
+func (d *traced) Kernels() device.Kernels { return tracedKernels{d.Device.Kernels(), d} }
+func (d *traced) Compute() device.Stream  { return tracedStream{d.Device.Compute(), d} }
+
+type tracedKernels struct {
+	device.Kernels
+	d *traced
+}
+
+func (k tracedKernels) SGD(s device.Stream, p device.SGDStep) error {
+	k.d.log = append(k.d.log, "update")
+	return k.Kernels.SGD(s, p)
+}
+
+type tracedStream struct {
+	device.Stream
+	d *traced
+}
+
+func (s tracedStream) Mark() device.Event { return tracedEvent{s.Stream.Mark(), s.d} }
+
+type tracedEvent struct {
+	device.Event
+	d *traced
+}
+
+func (e tracedEvent) Sync(ctx context.Context) error {
+	e.d.log = append(e.d.log, "wait")
+	return e.Event.Sync(ctx)
+}
+
+// The host waits behind the updates that it has enqueued, and not before, be the
+// gradients finite or not; Unscale and Update do not wait at all.
+func TestTheHostWaitsLast(t *testing.T) {
+	dev := &traced{Device: newDevice(t)}
+	a, _ := scalar(dev, 1, 0)
+	b, _ := scalar(dev, 1, 0)
+	opt := optim.NewSGD([]*nn.Parameter{a, b}, optim.SGDOptions{LR: 1})
+	s := amp.NewScaler(nil)
+	for _, g := range []float32{1, inf} {
+		for _, unscale := range []bool{false, true} {
+			backward(t, s, a, g)
+			backward(t, s, b, 1)
+			dev.log = nil
+			if unscale {
+				if err := s.Unscale(opt); err != nil {
+					t.Fatal(err)
+				}
+			}
+			step(t, s, opt)
+			s.Update()
+			waits := slices.Index(dev.log, "wait")
+			if waits < 0 || !slices.Equal(dev.log[:waits], []string{"update", "update"}) || slices.Contains(dev.log[waits:], "update") {
+				t.Errorf("gradient %v, unscaled %v: %q, want the updates first", g, unscale, dev.log)
+			}
+		}
+	}
+}
