@@ -36,9 +36,8 @@ func checkSGD(r *rig) {
 				r.sgd(kind, rule, shape)
 			})
 		}
-		r.sgd(kind, rules[len(rules)-1], device.Shape{large})
-		r.clean()
 	}
+	r.sgd(kinds[len(kinds)-1], rules[len(rules)-1], device.Shape{large})
 }
 
 // sgdKind is what types a step is made in: the gradient's, and that of what the
@@ -98,7 +97,8 @@ func (r *rig) sgd(kind sgdKind, rule device.SGDStep, shape device.Shape) {
 			s.Skip = r.place(device.Uint8, device.Shape{3}, make([]byte, 3)).Tensor
 			s.Overflow = r.place(device.Uint8, device.Shape{1}, make([]byte, 1)).Tensor
 		}
-		label := fmt.Sprintf("%v, step %d of %+v", kind, step, rule)
+		label := fmt.Sprintf("%v, step %d with rate %v, momentum %v, dampening %v, decay %v, Nesterov %v, loss scale %v", kind, step,
+			rule.LR, rule.Momentum, rule.Dampening, rule.WeightDecay, rule.Nesterov, rule.LossScale)
 		wantW := value{array{shape, decode(kind.state, r.read(label, o.state))}, make([]float64, shape.Len()), 8}
 		wantV := value{array{shape, decode(kind.state, r.read(label, o.velocity))}, make([]float64, shape.Len()), 8}
 		for i := range g.v {
