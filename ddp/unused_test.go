@@ -1,0 +1,440 @@
+package ddp
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// switches is a model of scalars w0, w1, ..., of which it uses those that it is
+// told to, in any order: y is the sum of (i+1)·wi·x, so that (i+1)·x is the
+// gradient of wi.
+type switches struct {
+	w   []*nn.Parameter
+	use *[]int
+}
+
+func newSwitches(dev device.Device, n int) switches {
+	m := switches{use: new([]int)}
+	for i := range n {
+		m.w = append(m.w, nn.NewParameter(fmt.Sprint("w", i), autograd.FromSlice(dev, []float64{1})))
+	}
+	return m
+}
+
+func (m switches) term(i int, x *autograd.Variable) *autograd.Variable {
+	factor := autograd.FromSlice(x.Device(), []float64{float64(i + 1)})
+	return autograd.Mul(m.w[i].Var(), autograd.Mul(factor, x))
+}
+
+func (m switches) Forward(x *autograd.Variable) *autograd.Variable {
+	y := m.term((*m.use)[0], x)
+	for _, i := range (*m.use)[1:] {
+		y = autograd.Add(y, m.term(i, x))
+	}
+	return y
+}
+
+func (m switches) Parameters() []*nn.Parameter { return m.w }
+
+// step is a backward pass that uses these parameters, with x.
+func (m switches) step(model *Model, x float64, use ...int) error {
+	*m.use = use
+	return model.Forward(autograd.FromSlice(model.pg.Device(), []float64{x})).Backward()
+}
+
+// none is the gradient that is not there.
+const none = -1
+
+// has fails unless the gradients are these.
+func (m switches) has(want ...float64) error {
+	for i, p := range m.w {
+		got := float64(none)
+		if g := p.Grad(); g != nil {
+			got = g.Item()
+		}
+		if got != want[i] {
+			return fmt.Errorf("the gradient of %s is %v, want %v (%v: none)", p.Name(), got, want[i], none)
+		}
+	}
+	return nil
+}
+
+// eachBucket has all options twice, with a bucket each.
+func eachBucket(o Options) map[string]*Options {
+	each := o
+	each.BucketCapMB = 1e-6
+	return map[string]*Options{"one bucket": &o, "a bucket each": &each}
+}
+
+// A parameter that no rank uses has no gradient, or keeps that it had; one that
+// some ranks use has the average on all.
+func TestForwardBackwardUnusedParameters(t *testing.T) {
+	for name, opts := range eachBucket(Options{FindUnusedParameters: true}) {
+		t.Run(name, func(t *testing.T) {
+			onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+				m := newSwitches(pg.Device(), 4)
+				model, err := New(m, pg, opts)
+				if err != nil {
+					return err
+				}
+				x := float64(2 + 2*pg.Rank()) // 2 and 4
+				mine := [][]int{{0, 1}, {1, 2}}[pg.Rank()]
+				if err := m.step(model, x, mine...); err != nil {
+					return err
+				}
+				if err := m.has(1, 2*3, 3*2, none); err != nil {
+					return err
+				}
+				if got, want := model.Stats().Unused, [][]string{{"w2", "w3"}, {"w0", "w3"}}[pg.Rank()]; !slices.Equal(got, want) {
+					return fmt.Errorf("unused are %v, want %v", got, want)
+				}
+				// The others keep what they have, and the last gets something.
+				if err := m.step(model, x, 3); err != nil {
+					return err
+				}
+				if err := m.has(1, 6, 6, 4*3); err != nil {
+					return err
+				}
+				// What this rank has used in passes that reduce nothing counts.
+				m.w[0].Var().ZeroGrad()
+				if pg.Rank() == 1 {
+					if err := model.NoSync(func() error { return m.step(model, 6, 0) }); err != nil {
+						return err
+					}
+				}
+				if err := m.step(model, x, 3); err != nil {
+					return err
+				}
+				return m.has(3, 6, 6, 24)
+			})
+		})
+	}
+}
+
+// What is zeroed before anybody has asked for it stays so.
+func TestZeroGradOfAnUnusedParameter(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, &Options{FindUnusedParameters: true})
+		if err != nil {
+			return err
+		}
+		for range 2 {
+			if err := m.step(model, 1, [][]int{{0, 1}, {0}}[pg.Rank()]...); err != nil {
+				return err
+			}
+			m.w[1].Var().ZeroGrad()
+			if err := m.has(1, none); err != nil {
+				return err
+			}
+			m.w[0].Var().ZeroGrad()
+		}
+		return nil
+	})
+}
+
+// The error of a pass that nobody asked for, but for whether there is a gradient,
+// is the next one's.
+func TestAnErrorBehindAnUnusedParameter(t *testing.T) {
+	onRanks(t, true, 2, func(pg *comm.ProcessGroup) error {
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, &Options{FindUnusedParameters: true})
+		if err != nil {
+			return err
+		}
+		*m.use = []int{0}
+		y := autograd.Apply(&failing{fails: pg.Rank() == 1}, model.Forward(autograd.FromSlice(pg.Device(), []float64{1})))
+		var missing *reducer.MissingGradientError
+		if err := y.Backward(); errors.As(err, &missing) != (pg.Rank() == 1) {
+			return fmt.Errorf("got %v", err)
+		}
+		if g := m.w[1].Grad(); g != nil {
+			return fmt.Errorf("the gradient of w1 is %v, want none", g.Item())
+		}
+		m.w[0].Var().ZeroGrad()
+		err = m.step(model, 1, 0)
+		if pg.Rank() == 1 && err == nil {
+			err = m.w[0].Var().GradErr()
+		}
+		if !errors.As(err, &missing) {
+			return fmt.Errorf("the next pass: %v", err)
+		}
+		return errors.Join(m.step(model, 1, 0), m.has(1, none))
+	})
+}
+
+// Every rank uses other parameters in every pass: the gradients, and what an
+// optimizer makes of them, are those of one process that sees all batches.
+func TestControlFlowDifferentAcrossRanks(t *testing.T) {
+	const params, steps = 5, 12
+	for _, ranks := range []int{2, 4} {
+		for name, opts := range eachBucket(Options{FindUnusedParameters: true}) {
+			for _, lags := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%d ranks, %s, lagging: %v", ranks, name, lags), func(t *testing.T) {
+					onRanks(t, lags, ranks, func(pg *comm.ProcessGroup) error {
+						m := newSwitches(pg.Device(), params)
+						model, err := New(m, pg, opts)
+						if err != nil {
+							return err
+						}
+						opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.25})
+						draw := rand.New(rand.NewPCG(1, 2)) // the same everywhere
+						want, grad := slices.Repeat([]float64{1}, params), slices.Repeat([]float64{none}, params)
+						for step := range steps {
+							var mine []int
+							var got [params]float64
+							for rank := range ranks {
+								use := draw.Perm(params)[:1+draw.IntN(2)]
+								if rank == pg.Rank() {
+									mine = use
+								}
+								for _, i := range use {
+									got[i] += float64((i+1)*(rank+1)) / float64(ranks)
+								}
+							}
+							for i, g := range got {
+								if g != 0 {
+									grad[i] = max(grad[i], 0) + g
+								}
+								if grad[i] != none {
+									want[i] -= 0.25 * grad[i]
+								}
+							}
+							err := errors.Join(m.step(model, float64(pg.Rank()+1), mine...), opt.Step())
+							if err = errors.Join(err, m.has(grad...)); err != nil {
+								return fmt.Errorf("step %d, using %v: %w", step, mine, err)
+							}
+							for i, p := range m.w {
+								if got := p.Item(); got != want[i] {
+									return fmt.Errorf("step %d: %s is %v, want %v", step, p.Name(), got, want[i])
+								}
+							}
+							if step%3 != 1 { // now and then the next pass adds to what is there
+								opt.ZeroGrad()
+								grad = slices.Repeat([]float64{none}, params)
+							}
+						}
+						return nil
+					})
+				})
+			}
+		}
+	}
+}
+
+// A layer of the model that the program uses beside its Forward is found too: the
+// search begins where the backward pass does.
+func TestFindUnusedParametersOutsideForward(t *testing.T) {
+	for _, find := range []bool{false, true} {
+		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			m := newSwitches(pg.Device(), 3)
+			model, err := New(m, pg, &Options{FindUnusedParameters: find})
+			if err != nil {
+				return err
+			}
+			*m.use = []int{0, 1}
+			x := autograd.FromSlice(pg.Device(), []float64{1 + 2*float64(pg.Rank())})
+			y := autograd.Add(model.Forward(x), m.term(2, x))
+			if err := y.Backward(); err != nil {
+				return err
+			}
+			return m.has(2, 4, 6)
+		})
+	}
+}
+
+// outputs computes three results, of which its Forward returns one.
+type outputs struct {
+	switches
+	named map[string]*autograd.Variable
+	list  *[]*autograd.Variable
+}
+
+func (m outputs) Forward(x *autograd.Variable) *autograd.Variable {
+	m.named["one"] = autograd.Add(m.term(0, x), m.term(3, x))
+	*m.list = []*autograd.Variable{autograd.Add(m.term(1, x), m.term(3, x))}
+	return autograd.Add(m.term(2, x), m.term(3, x))
+}
+
+func newOutputs(pg *comm.ProcessGroup, opts *Options) (outputs, *Model, error) {
+	m := outputs{newSwitches(pg.Device(), 4), map[string]*autograd.Variable{}, new([]*autograd.Variable)}
+	model, err := New(m, pg, opts)
+	return m, model, err
+}
+
+// A pass through any output of the model, alone or with others, averages.
+func TestArbitraryForwardReturnValue(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+		m, model, err := newOutputs(pg, &Options{FindUnusedParameters: true})
+		if err != nil {
+			return err
+		}
+		zero := func() {
+			for _, p := range m.w {
+				p.Var().ZeroGrad()
+			}
+		}
+		x := autograd.FromSlice(pg.Device(), []float64{1 + 2*float64(pg.Rank())})
+		y := model.Forward(x)
+		err = autograd.Add(y, autograd.Add(model.Output(m.named["one"]), model.Output((*m.list)[0]))).Backward()
+		if err = errors.Join(err, m.has(2, 4, 6, 3*8)); err != nil {
+			return err
+		}
+		zero()
+		model.Forward(x)
+		err = errors.Join(model.Output(m.named["one"]).Backward(), m.has(2, none, none, 8))
+		if err != nil {
+			return err
+		}
+		zero()
+		// One that the model was not told of is each rank's own.
+		model.Forward(x)
+		err = (*m.list)[0].Backward()
+		own := x.Item()
+		return errors.Join(err, m.has(none, 2*own, none, 4*own))
+	})
+}
+
+// Several outputs of one forward pass, each with a backward pass of its own: each
+// averages what it reaches, and in the end there is the same sum as of one
+// pass through all. Passes that only accumulate cost a reduction less each.
+func TestMultipleOutputsMultipleBackward(t *testing.T) {
+	for _, accumulate := range []bool{false, true} {
+		for name, opts := range eachBucket(Options{FindUnusedParameters: true}) {
+			t.Run(fmt.Sprintf("%s, accumulating: %v", name, accumulate), func(t *testing.T) {
+				onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+					m, model, err := newOutputs(pg, opts)
+					if err != nil {
+						return err
+					}
+					for range 3 {
+						x := autograd.FromSlice(pg.Device(), []float64{1 + 2*float64(pg.Rank())})
+						y := model.Forward(x)
+						one, two := model.Output(m.named["one"]), model.Output((*m.list)[0])
+						first := func() error { return errors.Join(one.Backward(), two.Backward()) }
+						if accumulate {
+							err = model.NoSync(first)
+						} else {
+							err = errors.Join(first(), m.has(2, 4, none, 16))
+						}
+						if err = errors.Join(err, y.Backward(), m.has(2, 4, 6, 24)); err != nil {
+							return err
+						}
+						for _, p := range m.w {
+							p.Var().ZeroGrad()
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// Without the option, a pass through one of two outputs lacks what belongs to
+// the other: the error comes in that pass, on every rank, and says what helps.
+func TestOutputUnusedInLoss(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		m, model, err := newOutputs(pg, nil)
+		if err != nil {
+			return err
+		}
+		err = model.Forward(autograd.FromSlice(pg.Device(), []float64{1})).Backward()
+		var missing *reducer.MissingGradientError
+		if !errors.As(err, &missing) || len(missing.Missing) != 2 || !strings.Contains(err.Error(), `["w1" "w0"] on rank 0`) || !strings.Contains(err.Error(), "FindUnusedParameters") {
+			return fmt.Errorf("got %v", err)
+		}
+		return m.has(none, none, none, none)
+	})
+}
+
+// A static graph leaves out what its first pass did, on each rank something else,
+// and nobody waits for what the others have. Another graph is an error on every
+// rank, in that pass.
+func TestStaticGraph(t *testing.T) {
+	for name, opts := range eachBucket(Options{StaticGraph: true}) {
+		t.Run(name, func(t *testing.T) {
+			onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+				m := newSwitches(pg.Device(), 4)
+				model, err := New(m, pg, opts)
+				if err != nil {
+					return err
+				}
+				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.5})
+				mine := [][]int{{0, 1}, {2, 1}}[pg.Rank()]
+				// One that fails fixes nothing.
+				*m.use = []int{3}
+				y := autograd.Apply(&failing{fails: pg.Rank() == 0}, model.Forward(autograd.FromSlice(pg.Device(), []float64{1})))
+				if err := errors.Join(y.Backward(), opt.Step()); !errors.Is(err, device.ErrSkipped) {
+					return fmt.Errorf("a pass that fails: %v", err)
+				}
+				opt.ZeroGrad()
+				for pass := range 3 {
+					if err := m.step(model, 2, mine...); err != nil {
+						return fmt.Errorf("pass %d: %w", pass, err)
+					}
+					theirs := m.w[2*(1-pg.Rank())].Grad() // which this rank did not use
+					if pending := m.w[1].Var().GradPending(); theirs == nil || pending != (lags && pass > 0) {
+						return fmt.Errorf("pass %d: gradient %v, known: %v", pass, theirs, !pending)
+					}
+					if err := errors.Join(opt.Step(), m.has(1, 4, 3, none)); err != nil {
+						return fmt.Errorf("pass %d: %w", pass, err)
+					}
+					opt.ZeroGrad()
+				}
+				before := m.w[1].Item()
+				if pg.Rank() == 1 {
+					mine = []int{3, 2}
+				}
+				err = errors.Join(m.step(model, 2, mine...), opt.Step())
+				var changed *reducer.GraphChangedError
+				if !errors.As(err, &changed) || !errors.Is(err, device.ErrSkipped) || m.w[1].Item() != before {
+					return fmt.Errorf("a graph that changed: %v", err)
+				}
+				if want := `rank 1 now uses parameter "w3", does not use parameter "w1"`; len(changed.Changed) != 1 || !strings.Contains(err.Error(), want) {
+					return fmt.Errorf("%q lacks %q", err, want)
+				}
+				opt.ZeroGrad()
+				mine = [][]int{{0, 1}, {2, 1}}[pg.Rank()]
+				return errors.Join(m.step(model, 2, mine...), m.has(1, 4, 3, none))
+			})
+		})
+	}
+}
+
+// What a static graph does not use, but a pass that only accumulates did, has a
+// gradient on this rank alone: that is found by the pass that reduces.
+func TestStaticGraphThatAccumulatesOthers(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, &Options{StaticGraph: true})
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(m.step(model, 1, 0), m.w[0].Var().GradErr()); err != nil {
+			return err
+		}
+		if pg.Rank() == 1 {
+			if err := model.NoSync(func() error { return m.step(model, 1, 1) }); err != nil {
+				return err
+			}
+		}
+		err = errors.Join(m.step(model, 1, 0), m.w[0].Var().GradErr())
+		if changed := (*reducer.GraphChangedError)(nil); !errors.As(err, &changed) || !strings.Contains(err.Error(), `rank 1 now uses parameter "w1"`) {
+			return fmt.Errorf("got %v", err)
+		}
+		return errors.Join(m.step(model, 1, 0), m.has(1, none))
+	})
+}
