@@ -12,7 +12,8 @@ import (
 
 func init() { workers["mixed"] = mixedOnGPU }
 
-// Mixed precision where products too are computed in 16 bits.
+// Mixed precision where products too are computed in 16 bits: of 16-bit
+// parameters, and of float32 ones that are converted.
 func TestGPUMixedPrecision(t *testing.T) { onGPUs(t, 1, 2, "mixed") }
 
 func mixedOnGPU(ctx context.Context) error {
@@ -21,5 +22,5 @@ func mixedOnGPU(ctx context.Context) error {
 		return err
 	}
 	defer pg.Close()
-	return mixed(pg, device.Invalid, 0.05)
+	return mixed(pg, 0.05, precision{params: device.BFloat16}, precision{params: device.Float16}, precision{device.Float32, device.BFloat16})
 }

@@ -15,10 +15,14 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// mixed trains a network with float32 parameters and with 16-bit ones that have
-// masters, which have to come to a loss within some part of the float32 one's.
-// compute is the type that products are computed in; Invalid: the parameters'.
-func mixed(pg *comm.ProcessGroup, compute device.DType, within float64) error {
+// precision is the type of parameters, and that of products; Invalid: theirs.
+type precision struct{ params, compute device.DType }
+
+func (p precision) String() string { return fmt.Sprintf("%v computed in %v", p.params, p.compute) }
+
+// mixed trains a network in float32 and in other precisions, with masters, which
+// have to come to a loss within some part of the float32 one's.
+func mixed(pg *comm.ProcessGroup, within float64, others ...precision) error {
 	const width, rows, steps, last = 32, 32, 300, 50 // steps that are committed: a batch is tried until it is one
 	dev := pg.Device()
 	normal := func(std float64, seed uint64, shape ...int) *autograd.Variable {
@@ -29,8 +33,8 @@ func mixed(pg *comm.ProcessGroup, compute device.DType, within float64) error {
 		return v
 	}
 	teacher := normal(0.3, 1, width, width)
-	train := func(dt device.DType) (loss float64, err error) {
-		o := nn.LinearOptions{Compute: compute}
+	train := func(kind precision) (loss float64, err error) {
+		dt, o := kind.params, nn.LinearOptions{Compute: kind.compute}
 		net := nn.Sequential(nn.Linear(width, width, o), nn.ReLU(), nn.Linear(width, width, o), nn.ReLU(), nn.Linear(width, width, o))
 		if err := nn.Cast(net, dt); err != nil {
 			return 0, err
@@ -78,23 +82,25 @@ func mixed(pg *comm.ProcessGroup, compute device.DType, within float64) error {
 		}
 		return loss, nil
 	}
-	want, err := train(device.Float32)
+	want, err := train(precision{params: device.Float32})
 	if err != nil {
 		return err
 	}
-	for _, dt := range []device.DType{device.BFloat16, device.Float16} {
-		got, err := train(dt)
+	for _, kind := range others {
+		got, err := train(kind)
 		if err != nil {
 			return err
 		}
-		fmt.Printf("rank %d: %v with masters %v, float32 %v\n", pg.Rank(), dt, got, want)
+		fmt.Printf("rank %d: %v: %v, float32 %v\n", pg.Rank(), kind, got, want)
 		if !(math.Abs(got/want-1) <= within) {
-			return fmt.Errorf("%v with masters comes to the loss %v, float32 to %v", dt, got, want)
+			return fmt.Errorf("%v comes to the loss %v, float32 to %v", kind, got, want)
 		}
 	}
 	return nil
 }
 
 func TestMixedPrecision(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error { return mixed(pg, device.Float32, 0.01) })
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		return mixed(pg, 0.01, precision{device.BFloat16, device.Float32}, precision{device.Float16, device.Float32})
+	})
 }
