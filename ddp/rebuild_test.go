@@ -1,0 +1,240 @@
+package ddp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+)
+
+// order is the parameters in the order of their buckets.
+func order(m *Model) (out []string) {
+	for _, b := range m.Buckets() {
+		out = append(out, b.Params...)
+	}
+	return out
+}
+
+// A model that uses its parameters in another order than that of registration has
+// its buckets rebuilt, once, after the first pass that reduces: in rank 0's order
+// everywhere, with what has accumulated.
+func TestBucketsAreRebuilt(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 4)
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+		if err != nil {
+			return err
+		}
+		// Backward goes from the last term to the first.
+		use := [][]int{{3, 1, 0, 2}, {1, 0, 3, 2}}[pg.Rank()]
+		registered, observed := []string{"w3", "w2", "w1", "w0"}, []string{"w2", "w0", "w1", "w3"}
+		x := float64(1 + 2*pg.Rank())
+		pass := func(sync bool, buckets []string, want ...float64) error {
+			backward := func() error { return m.step(model, x, use...) }
+			if err := backward; !sync {
+				backward = func() error { return model.NoSync(err) }
+			}
+			if err := errors.Join(backward(), m.has(want...)); err != nil {
+				return err
+			}
+			if got := order(model); !slices.Equal(got, buckets) {
+				return fmt.Errorf("the buckets are %v, want %v", got, buckets)
+			}
+			return nil
+		}
+		err = errors.Join(
+			pass(false, registered, x, 2*x, 3*x, 4*x), // says nothing: ranks may differ in how many they make
+			pass(true, registered, 4, 8, 12, 16),
+			pass(false, registered, 4+x, 8+2*x, 12+3*x, 16+4*x),
+		)
+		if err != nil {
+			return err
+		}
+		m.w[2].Var().ZeroGrad() // has nothing to move
+		place := m.w[0].Var().Tensor().Buf.Addr()
+		before := m.w[0].Grad().Tensor().Buf.Addr()
+		if err := pass(true, observed, 4+2+2, 8+4+4, 6, 16+8+8); err != nil {
+			return fmt.Errorf("the pass that rebuilds: %w", err)
+		}
+		after := m.w[0].Grad().Tensor().Buf.Addr()
+		if now := m.w[0].Var().Tensor().Buf.Addr(); now != place || before == after {
+			return fmt.Errorf("the parameter was at %#x and is at %#x, its gradient at %#x and %#x", place, now, before, after)
+		}
+		// Once: another order changes nothing any more.
+		use = []int{0, 1, 2, 3}
+		if err := errors.Join(pass(true, observed, 10, 20, 12, 40), pass(true, observed, 12, 24, 18, 48)); err != nil {
+			return err
+		}
+		if now := m.w[0].Grad().Tensor().Buf.Addr(); now != after {
+			return fmt.Errorf("the gradient moved again")
+		}
+		if got := model.Stats(); !slices.Equal(got.Rebuilt, observed) || got.Passes != 4 || got.Accumulated != 2 || !slices.Equal(got.Ready, registered) {
+			return fmt.Errorf("statistics %+v", got)
+		}
+		return nil
+	})
+}
+
+// kept keeps messages.
+type kept struct {
+	slog.Handler
+	mu   sync.Mutex
+	text []string
+}
+
+func (h *kept) Enabled(context.Context, slog.Level) bool { return true }
+func (h *kept) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h *kept) WithGroup(string) slog.Handler            { return h }
+func (h *kept) Handle(_ context.Context, r slog.Record) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.text = append(h.text, fmt.Sprint(r.Level, " ", r.Message))
+	return nil
+}
+
+func (h *kept) count(text string) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, line := range h.text {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// Buckets are rebuilt where that changes them, and where one pass tells how the
+// next will be.
+func TestBucketsThatStay(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts    Options
+		rebuilt bool
+		use     []int
+	}{
+		"the order of registration":   {Options{BucketCapMB: 1e-6}, false, []int{0, 1, 2}},
+		"another order":               {Options{BucketCapMB: 1e-6}, true, []int{2, 0, 1}},
+		"another order in one bucket": {Options{}, false, []int{2, 0, 1}},
+		"unused parameters are found": {Options{BucketCapMB: 1e-6, FindUnusedParameters: true}, false, []int{2, 0}},
+		"a static graph":              {Options{BucketCapMB: 1e-6, StaticGraph: true}, true, []int{2, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := &kept{}
+			commtest.OnRanks(t, 2, &comm.Options{Log: slog.New(log)}, func(pg *comm.ProcessGroup) error {
+				m := newSwitches(pg.Device(), 3)
+				model, err := New(m, pg, &c.opts)
+				if err != nil {
+					return err
+				}
+				for range 3 {
+					if err := m.step(model, 1, c.use...); err != nil {
+						return err
+					}
+				}
+				if got := model.Stats().Rebuilt; (got != nil) != c.rebuilt {
+					return fmt.Errorf("rebuilt in the order %v", got)
+				}
+				return nil
+			})
+			want := 0
+			if c.rebuilt {
+				want = 2 // ranks
+			}
+			if n := log.count("DEBUG the reducer's buckets have been rebuilt"); n != want {
+				t.Errorf("said %d times that buckets were rebuilt, want %d", n, want)
+			}
+		})
+	}
+}
+
+// A pass that rank 0 does not complete tells no order, and the next one does; what
+// another rank lacks does not matter.
+func TestBucketsAreRebuiltAfterAFailure(t *testing.T) {
+	for bad := range 2 {
+		onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+			m := newSwitches(pg.Device(), 3)
+			model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+			if err != nil {
+				return err
+			}
+			use := []int{1, 2, 0}
+			for pass := range 3 {
+				mine := use
+				if pass == 0 && pg.Rank() == bad {
+					mine = use[:2]
+				}
+				err := errors.Join(m.step(model, 1, mine...), m.w[2].Var().GradErr())
+				if (err != nil) != (pass == 0) {
+					return fmt.Errorf("pass %d: %v", pass, err)
+				}
+				for _, p := range m.w {
+					p.Var().ZeroGrad()
+				}
+				rebuilt := pass == 2 || pass == 1 && bad == 1
+				if got := order(model); slices.Equal(got, []string{"w0", "w2", "w1"}) != rebuilt {
+					return fmt.Errorf("pass %d, without a gradient on rank %d: the buckets are %v", pass, bad, got)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// small is a backend that has no memory, once, when it is told to.
+type small struct {
+	backend.Backend
+	full *atomic.Bool
+}
+
+func (s small) Alloc(size int) (device.Buffer, error) {
+	if s.full.CompareAndSwap(true, false) {
+		return device.Buffer{}, &device.OutOfMemoryError{Device: "small", Asked: int64(size)}
+	}
+	return s.Backend.Alloc(size)
+}
+
+// If one rank has no memory for other buckets, all train on with those they have.
+func TestBucketsThatCannotBeRebuilt(t *testing.T) {
+	var full atomic.Bool // for one of the ranks, whichever asks first
+	log := &kept{}
+	opts := &comm.Options{Log: slog.New(log), WrapBackend: func(b backend.Backend) backend.Backend { return small{b, &full} }}
+	commtest.OnRanks(t, 2, opts, func(pg *comm.ProcessGroup) error {
+		m := newSwitches(pg.Device(), 3)
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+		if err != nil {
+			return err
+		}
+		before := order(model)
+		for pass := range 4 {
+			if err := pg.Barrier().Wait(t.Context()); err != nil {
+				return err
+			}
+			if pass == 1 && pg.Rank() == 0 {
+				full.Store(true)
+			}
+			if err := pg.Barrier().Wait(t.Context()); err != nil {
+				return err
+			}
+			x := float64(1 + 2*pg.Rank())
+			if err := errors.Join(m.step(model, x, 2, 0, 1), m.has(2*float64(1+pass), 4*float64(1+pass), 6*float64(1+pass))); err != nil {
+				return err
+			}
+		}
+		if now := order(model); !slices.Equal(now, before) || model.Stats().Rebuilt != nil {
+			return fmt.Errorf("the buckets were %v and are %v", before, now)
+		}
+		return nil
+	})
+	if n := log.count("WARN the reducer's buckets stay as they are"); n != 2 {
+		t.Errorf("said %d times why, want once on each rank", n)
+	}
+}
