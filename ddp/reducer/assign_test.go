@@ -27,6 +27,7 @@ func TestAssign(t *testing.T) {
 		want   [][]int
 		limits []int
 	}{
+		{"one cap, one type", four, []int{80}, [][]int{{0, 1}, {2, 3}}, []int{80, 80}},
 		{"several caps, one type", four, []int{40, 80}, [][]int{{0}, {1, 2}, {3}}, []int{40, 80, 80}},
 		{"one cap, two types", alternating(6), []int{400}, [][]int{{0, 2}, {1, 3}, {4}, {5}}, []int{400, 400, 400, 400}},
 		{"several caps, two types", alternating(6), []int{200, 400}, [][]int{{0}, {1}, {2, 4}, {3, 5}}, []int{200, 200, 400, 400}},

@@ -551,9 +551,18 @@ func TestCaps(t *testing.T) {
 		{Options{BucketCapMB: 25}, []int{25 << 20, 25 << 20}},
 		{Options{BucketCapMB: 10, FirstBucketCapMB: 0.5}, []int{1 << 19, 10 << 20}},
 		{Options{FirstBucketCapMB: 2}, []int{2 << 20, 25 << 20}},
+		{Options{BucketCapsMB: []float64{0.25, 1, 50}}, []int{1 << 18, 1 << 20, 50 << 20}},
 	} {
 		if got, err := c.o.caps(); err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%+v: %v, %v, want %v", c.o, got, err, c.want)
+		}
+	}
+	for _, o := range []Options{
+		{BucketCapMB: -1}, {FirstBucketCapMB: math.NaN()}, {BucketCapsMB: []float64{1, 0}}, {BucketCapMB: math.Inf(1)},
+		{BucketCapsMB: []float64{1}, BucketCapMB: 2}, {BucketCapsMB: []float64{1}, FirstBucketCapMB: 2},
+	} {
+		if got, err := o.caps(); err == nil {
+			t.Errorf("%+v: %v, want an error", o, got)
 		}
 	}
 }

@@ -1,0 +1,181 @@
+package ddp
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// counter is a model with a buffer to which each Forward adds x.
+type counter struct {
+	times
+	sum *nn.Buffer
+}
+
+func newCounter(dev device.Device, sum float32) counter {
+	return counter{times{nn.NewParameter("w", autograd.Scalar(dev, 1))}, nn.NewBuffer("sum", autograd.Scalar(dev, sum))}
+}
+
+func (m counter) Forward(x *autograd.Variable) *autograd.Variable {
+	dev := x.Device()
+	if err := dev.Kernels().Axpby(dev.Compute(), m.sum.Var().Tensor(), device.Accum{Alpha: 1, Beta: 1}, x.Tensor()); err != nil {
+		panic(err)
+	}
+	return m.times.Forward(x)
+}
+
+func (m counter) Buffers() []*nn.Buffer { return []*nn.Buffer{m.sum} }
+
+// Each forward pass behind one that was reduced begins with rank 0's buffers,
+// whatever became of that one; behind others it does not.
+func TestBroadcastBuffer(t *testing.T) {
+	for _, local := range []bool{false, true} {
+		t.Run(fmt.Sprint("local: ", local), func(t *testing.T) {
+			onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+				m := newCounter(pg.Device(), float32(100*(1+pg.Rank())))
+				model, err := New(m, pg, &Options{LocalBuffers: local})
+				if err != nil {
+					return err
+				}
+				want := 100. // New's, of rank 0
+				check := func(when string) error {
+					if got := m.sum.Var().Item(); got != want {
+						return fmt.Errorf("%s the buffer is %v, want %v", when, got, want)
+					}
+					return nil
+				}
+				x := float64(1 + 2*pg.Rank())
+				forward := func() *autograd.Variable { want += x; return model.Forward(autograd.Scalar(pg.Device(), float32(x))) }
+				err = errors.Join(check("after New"), model.NoSync(func() error { return forward().Backward() }), check("after a pass that reduces nothing"))
+				if err != nil {
+					return err
+				}
+				for pass := range 3 {
+					y := forward()
+					if pass == 1 {
+						y = autograd.Apply(&failing{fails: pg.Rank() == 1}, y)
+					}
+					err := errors.Join(y.Backward(), m.w.Var().GradErr())
+					if (err != nil) != (pass == 1) {
+						return fmt.Errorf("pass %d: %v", pass, err)
+					}
+					m.w.Var().ZeroGrad()
+					if !local {
+						want = 100 + 2 + float64(pass) // rank 0's
+					}
+					if err := check(fmt.Sprintf("after pass %d", pass)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// pair is a model of two parameters and two buffers.
+type pair struct {
+	two
+	buffers []*nn.Buffer
+}
+
+func (m pair) Buffers() []*nn.Buffer { return m.buffers }
+
+func newPair(pg *comm.ProcessGroup) pair {
+	scalar := func() *autograd.Variable { return autograd.Scalar(pg.Device(), float32(1+pg.Rank())) }
+	return pair{
+		two{nn.NewParameter("a", scalar()), nn.NewParameter("b", scalar()), new(bool)},
+		[]*nn.Buffer{nn.NewBuffer("c", scalar()), nn.NewBuffer("d", scalar())},
+	}
+}
+
+// What is to be ignored is each rank's own, and checked by no one.
+func TestIgnoreParams(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+		m, own := newPair(pg), float64(1+pg.Rank())
+		model, err := New(m, pg, &Options{Ignore: []string{"b", "c"}, CheckReplicas: 1})
+		if err != nil {
+			return err
+		}
+		if a, b, c, d := m.a.Item(), m.b.Item(), m.buffers[0].Var().Item(), m.buffers[1].Var().Item(); a != 1 || b != own || c != own || d != 1 {
+			return fmt.Errorf("values %v, %v, %v, %v", a, b, c, d)
+		}
+		for range 2 {
+			if err := model.Forward(autograd.Scalar(pg.Device(), float32(own))).Backward(); err != nil {
+				return err
+			}
+			if a, b := m.a.Grad().Item(), m.b.Grad().Item(); a != 1.5 || b != own {
+				return fmt.Errorf("gradients %v and %v, want the average 1.5 and this rank's %v", a, b, own)
+			}
+			if c := m.buffers[0].Var().Item(); c != own {
+				return fmt.Errorf("the buffer that is ignored is %v, want %v", c, own)
+			}
+			m.a.Var().ZeroGrad()
+			m.b.Var().ZeroGrad()
+		}
+		_, err = New(m, pg, &Options{Ignore: []string{"b", "e"}})
+		if err == nil || !strings.Contains(err.Error(), `"e", to be ignored, is no parameter's name`) {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
+// Without the initial sync values stay as they are; the models are compared all
+// the same.
+func TestSkipInitSync(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		m := newPair(pg)
+		if _, err := New(m, pg, &Options{SkipInitSync: true}); err != nil {
+			return err
+		}
+		if own := float64(1 + pg.Rank()); m.a.Item() != own || m.buffers[1].Var().Item() != own {
+			return fmt.Errorf("values %v and %v, want %v", m.a.Item(), m.buffers[1].Var().Item(), own)
+		}
+		w := nn.NewParameter("w", autograd.Zeros(pg.Device(), device.Float32, 1+pg.Rank()))
+		_, err := New(times{w}, pg, &Options{SkipInitSync: true})
+		if err == nil || !strings.Contains(err.Error(), `"w" float32[2] on rank 1`) {
+			return fmt.Errorf("models that differ: %v", err)
+		}
+		return nil
+	})
+}
+
+func TestBucketCaps(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		const bytes = 1. / (1 << 20)
+		m := newSwitches(pg.Device(), 6) // 8 bytes each
+		model, err := New(m, pg, &Options{BucketCapsMB: []float64{8 * bytes, 16 * bytes, 24 * bytes}})
+		if err != nil {
+			return err
+		}
+		var sizes, caps []int
+		for _, b := range model.Buckets() {
+			sizes, caps = append(sizes, b.Bytes), append(caps, b.Cap)
+		}
+		if !slices.Equal(sizes, []int{8, 16, 24}) || !slices.Equal(caps, sizes) {
+			return fmt.Errorf("buckets of %v bytes with caps %v", sizes, caps)
+		}
+		_, err = New(m, pg, &Options{BucketCapsMB: []float64{1}, BucketCapMB: 1})
+		if err == nil || !strings.Contains(err.Error(), "bucket caps of [1] MiB") {
+			return fmt.Errorf("caps of both kinds: %v", err)
+		}
+		_, err = New(m, pg, &Options{LocalBuffers: pg.Rank() == 1})
+		if err == nil || !strings.Contains(err.Error(), "LocalBuffers true on rank 1") {
+			return fmt.Errorf("options that differ: %v", err)
+		}
+		_, err = New(m, pg, &Options{StaticGraph: pg.Rank() == 1, FindUnusedParameters: true})
+		if err == nil || !strings.Contains(err.Error(), "unused parameters fixed on rank 1, unused parameters found on rank 0") {
+			return fmt.Errorf("options that differ: %v", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,187 @@
+package reducer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/profile"
+)
+
+// halves is a hook that reduces halves of the gradients, in memory of its own,
+// and doubles the averages: what it puts back is in the gradients only if Wait is
+// called.
+type halves struct {
+	dev  device.Device
+	seen []GradBucket
+}
+
+type halved struct {
+	*comm.Work
+	dev           device.Device
+	flat, scratch device.Tensor
+}
+
+func (h *halves) Reduce(b GradBucket) Reduction {
+	buf, err := h.dev.Alloc(b.Flat.Bytes())
+	if err != nil {
+		panic(err)
+	}
+	scratch := device.NewTensor(buf, b.Flat.DType, b.Flat.Shape...)
+	if err := h.dev.Kernels().Axpby(h.dev.Compute(), scratch, device.Accum{Alpha: 0.5}, b.Flat); err != nil {
+		panic(err)
+	}
+	h.seen = append(h.seen, b)
+	return &halved{b.Group.With(comm.CallOptions{Name: "half of " + b.Name}).AllReduce(scratch, b.Op), h.dev, b.Flat, scratch}
+}
+
+func (h *halved) Wait(ctx context.Context) error {
+	if err := h.Work.Wait(ctx); err != nil {
+		return err
+	}
+	defer h.dev.Free(h.scratch.Buf)
+	return h.dev.Kernels().Axpby(h.dev.Compute(), h.flat, device.Accum{Alpha: 2}, h.scratch)
+}
+
+// What a hook's reduction makes of a bucket becomes the gradients. It is told what
+// is in the bucket, and that the buckets were rebuilt.
+func TestCommHookFuturePassing(t *testing.T) {
+	for _, prescaled := range []bool{false, true} {
+		for _, unused := range []Unused{UnusedMissing, UnusedFound, UnusedFixed} {
+			t.Run(fmt.Sprintf("prescaled: %v, unused: %v", prescaled, unused), func(t *testing.T) {
+				commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
+					h := &halves{dev: pg.Device()}
+					r, err := New(t.Context(), pg, params(), &Options{Prescaled: prescaled, BucketCapMB: 1e-5, Hook: h, Unused: unused})
+					if err != nil {
+						return err
+					}
+					trace := profile.Of(pg.Device().Values())
+					trace.Start()
+					e, reductions, skipped := engine{pg, r}, 0, -1
+					if unused != UnusedMissing {
+						skipped = 2 * pg.Rank() // rank 0 does without a, rank 1 without c
+					}
+					for pass := range 3 {
+						r.freshen()
+						h.seen = nil
+						r.Begin(true, func(i int) bool { return i != skipped })
+						for _, i := range []int{1, 3, 0, 2} {
+							if i != skipped {
+								e.write(i, float64(4+8*pg.Rank()))
+							}
+						}
+						if err := errors.Join(r.Finish(t.Context(), nil), r.Err()); err != nil {
+							return err
+						}
+						for i := range 4 {
+							want := 8.
+							switch {
+							case unused != UnusedMissing && i == 0:
+								want = 6 // half of rank 1's
+							case unused != UnusedMissing && i == 2:
+								want = 2
+							}
+							if got, err := e.all(i); err != nil || got != want || r.Zeroed(i) {
+								return fmt.Errorf("pass %d: gradient %d is %v, want %v; %v", pass, i, got, want, err)
+							}
+						}
+						n := len(r.Buckets())
+						if reductions += n; len(h.seen) != n {
+							return fmt.Errorf("pass %d: %d buckets were given to the hook, want %d", pass, len(h.seen), n)
+						}
+						for k, b := range h.seen {
+							if b.Index != k || b.Last != (k == n-1) || b.Rebuilt != (pass > 0 && unused != UnusedFound) || b.Op != r.op {
+								return fmt.Errorf("pass %d: bucket %d is %+v", pass, k, b)
+							}
+							for j, p := range b.Params {
+								at := slices.IndexFunc(params(), func(q Param) bool { return p.Name == q.Name })
+								if !reflect.DeepEqual(b.Grads[j], r.Grad(at)) {
+									return fmt.Errorf("pass %d: bucket %d has %v in the place of %s", pass, k, b.Grads[j], p.Name)
+								}
+							}
+						}
+					}
+					if n := trace.Overlap().Reductions; n != reductions {
+						return fmt.Errorf("%d reductions in the trace, want %d", n, reductions)
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// noop is a hook that leaves every rank its own gradients, or fails.
+type noop struct{ err error }
+
+func (n noop) Reduce(GradBucket) Reduction { return n }
+func (n noop) Wait(context.Context) error  { return n.err }
+func (n noop) Sync(context.Context) error  { return n.err }
+
+// Whatever a hook makes of the buckets, a missing gradient is told to all, in the
+// pass that lacks it.
+func TestFlagsDoNotDependOnTheHook(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), &Options{Hook: noop{}})
+		if err != nil {
+			return err
+		}
+		e := engine{pg, r}
+		for pass := range 4 {
+			r.Begin(true, nil)
+			for _, i := range reversed(4) {
+				r.Zero(i)
+				if pass%2 == 0 || pg.Rank() == 0 || i != 1 {
+					e.write(i, float64(pg.Rank()))
+				}
+			}
+			err := r.Finish(t.Context(), nil)
+			flagged := slices.ContainsFunc(r.Flags().Buf.Host(), func(b byte) bool { return b != 0 })
+			if missing := (*MissingGradientError)(nil); errors.As(err, &missing) != (pass%2 == 1) || flagged != (pass%2 == 1) {
+				return fmt.Errorf("pass %d: %v; flags raised: %v", pass, err, flagged)
+			}
+			if got, gerr := e.all(0); pass%2 == 0 && (err != nil || gerr != nil || got != float64(pg.Rank())) {
+				return fmt.Errorf("pass %d: %v, %v, %v", pass, err, got, gerr)
+			}
+		}
+		return nil
+	})
+}
+
+// A hook that fails is an error of the pass, and no rank waits for another.
+func TestAHookThatFails(t *testing.T) {
+	failed := errors.New("no hook today")
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), &Options{Hook: noop{failed}})
+		if err != nil {
+			return err
+		}
+		e := engine{pg, r}
+		r.Begin(true, nil)
+		for _, i := range reversed(4) {
+			e.write(i, 1)
+		}
+		if err := r.Finish(t.Context(), nil); !errors.Is(err, failed) || !errors.Is(r.Err(), failed) || !r.Zeroed(0) {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
+func TestHooksThatDiffer(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		hook := []Hook{nil, noop{}}[pg.Rank()]
+		_, err := New(t.Context(), pg, params(), &Options{Hook: hook, Unused: UnusedFound})
+		if err == nil || !strings.Contains(err.Error(), "option 1 is hook reducer.noop on rank 1, hook <nil> on rank 0") {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}

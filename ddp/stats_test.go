@@ -1,0 +1,147 @@
+package ddp
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/profile"
+)
+
+// lasting is a backend whose reductions seem to take so long.
+type lasting struct {
+	backend.Backend
+	each time.Duration
+}
+
+func (l lasting) Start(c *backend.Call) (backend.Task, error) {
+	t, err := l.Backend.Start(c)
+	if err != nil || c.Kind != backend.AllReduce {
+		return t, err
+	}
+	return lastingTask{t, l.each}, nil
+}
+
+type lastingTask struct {
+	backend.Task
+	each time.Duration
+}
+
+func (t lastingTask) Span() (began, done time.Time) {
+	if began, done = t.Task.Span(); !done.IsZero() {
+		done = done.Add(t.each)
+	}
+	return began, done
+}
+
+// The times of passes, on the bubble's clock: all reductions but the last lie
+// within the backward pass.
+func TestStats(t *testing.T) {
+	const buckets, each, comms, passes = 4, 100 * time.Millisecond, 80 * time.Millisecond, 3
+	synctest.Test(t, func(t *testing.T) {
+		opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return lasting{b, comms} }}
+		commtest.OnRanks(t, 2, opts, func(pg *comm.ProcessGroup) error {
+			m := layers{each: each}
+			for i := range buckets {
+				m.w = append(m.w, nn.NewParameter(fmt.Sprint("w", i), autograd.Scalar(pg.Device(), 1)))
+			}
+			model, err := New(m, pg, &Options{BucketCapMB: 1e-6, Stats: true})
+			if err != nil {
+				return err
+			}
+			if s := model.Stats(); s.Timed != 0 || s.Percent() != 100 || strings.Contains(s.String(), "forward") {
+				return fmt.Errorf("before the first pass: %v", s)
+			}
+			x := autograd.Scalar(pg.Device(), 1)
+			for range passes {
+				y := model.Forward(x)
+				if err := errors.Join(y.Backward(), model.NoSync(func() error { return model.Forward(x).Backward() })); err != nil {
+					return err
+				}
+			}
+			y := autograd.Apply(&failing{fails: true}, model.Forward(x)) // which is not counted
+			if err := y.Backward(); err == nil {
+				return errors.New("no error")
+			}
+			s := model.Stats()
+			if s.Passes != passes+1 || s.Accumulated != passes || s.Skipped != 1 || s.Timed != passes || len(s.Buckets) != buckets || s.Rebuilt != nil {
+				return fmt.Errorf("counted %v", s)
+			}
+			// Each pass but the first has a pass that accumulates before it. The
+			// first layer passes no gradient on, and has the last bucket.
+			backward := (buckets - 1) * each * (2*passes - 1) / passes
+			if s.Backward != backward || s.Forward != 0 || s.Comm != buckets*comms || s.Hidden != (buckets-1)*comms || s.Percent() != 75 {
+				return fmt.Errorf("measured %v, want %v of backward passes and 3/4 of %v hidden", s, backward, buckets*comms)
+			}
+			if trace := profile.Of(pg.Device().Values()); trace.On() || len(trace.Spans()) > 0 {
+				return errors.New("the device's recorder was used")
+			}
+			return nil
+		})
+	})
+}
+
+// Statistics are in the log now and then, for who asks for that much; they cost
+// no times unless these are asked for.
+func TestStatsAreLogged(t *testing.T) {
+	log := &kept{}
+	commtest.OnRanks(t, 2, &comm.Options{Log: slog.New(log)}, func(pg *comm.ProcessGroup) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		model, err := New(times{w}, pg, nil)
+		if err != nil {
+			return err
+		}
+		x := autograd.Scalar(pg.Device(), 1)
+		for range 2*reportEvery + 1 {
+			if err := model.Forward(x).Backward(); err != nil {
+				return err
+			}
+			w.Var().ZeroGrad()
+		}
+		if s := model.Stats(); s.Timed != 0 || s.Passes != 2*reportEvery+1 {
+			return fmt.Errorf("statistics %v", s)
+		}
+		return nil
+	})
+	if n := log.count("DEBUG distributed training"); n != 2*2 {
+		t.Errorf("logged %d times, want twice on each of 2 ranks", n)
+	}
+}
+
+// A trace has with each backward pass which one it is, and the rebuilding of the
+// buckets.
+func TestTraceOfPasses(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		m := newSwitches(pg.Device(), 3)
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+		if err != nil {
+			return err
+		}
+		trace := profile.Of(pg.Device().Values())
+		trace.Start()
+		pass := func() error { return m.step(model, 1, 1, 0, 2) }
+		if err := errors.Join(pass(), model.NoSync(pass), pass()); err != nil {
+			return err
+		}
+		var got []string
+		for _, s := range trace.Spans() {
+			if s.Name == "backward" || s.Name == "rebuild buckets" {
+				got = append(got, fmt.Sprint(s.Name, s.Args))
+			}
+		}
+		want := []string{"backward[{pass 1} {reduces true}]", "backward[{pass 1} {reduces false}]", "rebuild buckets[{buckets 3}]", "backward[{pass 2} {reduces true}]"}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			return fmt.Errorf("traced %v, want %v", got, want)
+		}
+		return nil
+	})
+}
