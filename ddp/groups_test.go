@@ -127,9 +127,9 @@ func TestGroupsShareOneLaunchOrder(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// Behind the first pass comes the order of gradients: the steps are the others.
 		x := []float32{1, 3} // of the batch's halves; their mean is 2
 		for range 3 {
+			// Behind the first one comes the order of gradients, once.
 			y := model.Forward(autograd.Scalar(pg.Device(), x[i]))
 			if err := y.Backward(); err != nil {
 				return err
