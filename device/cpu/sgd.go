@@ -43,25 +43,35 @@ func newRule[T float](p *device.SGDStep) rule[T] {
 
 // step changes w, and v where there is momentum, by g.
 func (r rule[T]) step(w, g, v []T) {
-	for i := range w {
-		d := g[i] * r.unscale
-		if r.decay != 0 {
-			d += r.decay * w[i]
+	g = g[:len(w)]
+	if !r.moving {
+		for i, x := range w {
+			w[i] = x - r.lr*r.gradient(g[i], x)
 		}
-		if r.moving {
-			if r.first {
-				v[i] = d
-			} else {
-				v[i] = r.momentum*v[i] + r.fresh*d
-			}
-			if r.nesterov {
-				d += r.momentum * v[i]
-			} else {
-				d = v[i]
-			}
-		}
-		w[i] -= r.lr * d
+		return
 	}
+	v = v[:len(w)]
+	for i, x := range w {
+		d := r.gradient(g[i], x)
+		u := d
+		if !r.first {
+			u = r.momentum*v[i] + r.fresh*d
+		}
+		v[i] = u
+		if r.nesterov {
+			u = d + r.momentum*u
+		}
+		w[i] = x - r.lr*u
+	}
+}
+
+// gradient is g as the rule sees it, for the parameter w.
+func (r *rule[T]) gradient(g, w T) T {
+	g *= r.unscale
+	if r.decay != 0 {
+		g += r.decay * w
+	}
+	return g
 }
 
 func sgd[T float](k *kernels, r rule[T], p device.SGDStep) {
