@@ -39,8 +39,8 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Mode == async && s.Setup == alone && s.Fault == delay },
 	},
 	{
-		name: "the culprit is the next rank", file: "comm/host/task.go",
-		old: "return t.group.net.missing()", new: "return []int{(t.group.cfg.Rank + 1) % t.group.cfg.Size}",
+		name: "the culprit is the next rank", file: "comm/failure.go",
+		old: "late.Waiting = culprits\n", new: "late.Waiting = []int{(culprits[0] + 1) % d.world.Size}\n",
 		shows: func(s *scenario) bool { return s.World > 2 && s.Mode != none && s.Fault == delay },
 	},
 	{
