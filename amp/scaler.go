@@ -122,8 +122,9 @@ func (s *Scaler) GetScale() float64 {
 // Unscale divides opt's gradients by the scale, in place: they are then those of
 // the loss, and Step does not divide again. The error is that of the device or
 // of the group. It panics with a [*device.DTypeError] where a gradient is of
-// Float16, in which it could be lost, and with an [*OrderError] after another
-// Unscale or a Step of opt since the last Update.
+// Float16, in which it could be lost, or of a type that the device does not
+// compute in, and with an [*OrderError] after another Unscale or a Step of opt
+// since the last Update.
 func (s *Scaler) Unscale(opt Optimizer) error {
 	if s.opts.Disabled {
 		return nil
