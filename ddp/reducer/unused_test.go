@@ -1,0 +1,78 @@
+package reducer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+)
+
+// What ranks tell of their gradients arrives whatever the type of the bucket that
+// it travels in; a fixed graph tells it once.
+func TestStatusOfAllTypes(t *testing.T) {
+	for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
+		for _, unused := range []Unused{UnusedFound, UnusedFixed} {
+			t.Run(fmt.Sprintf("%v, %v", dt, unused), func(t *testing.T) {
+				commtest.OnDevices(t, lagging(3), nil, func(pg *comm.ProcessGroup) error {
+					var ps []Param
+					for _, name := range []string{"some", "none", "all"} {
+						ps = append(ps, Param{name, device.Shape{5}, dt})
+					}
+					r, err := New(t.Context(), pg, ps, &Options{Prescaled: true, Unused: unused})
+					if err != nil {
+						return err
+					}
+					d := pg.Device()
+					for pass := range 3 {
+						r.freshen()
+						uses := func(i int) bool { return i == 2 || i == 0 && pg.Rank() == 1 }
+						r.Begin(true, uses)
+						for _, i := range reversed(3) {
+							if !uses(i) {
+								continue
+							}
+							r.Fresh(i)
+							if err := d.Kernels().Fill(d.Compute(), r.Grad(i), 3); err != nil {
+								return err
+							}
+							r.Ready(i, d.Compute().Mark())
+						}
+						if err := errors.Join(r.Finish(t.Context(), nil), r.Err()); err != nil {
+							return err
+						}
+						if r.Zeroed(0) || !r.Zeroed(1) || r.Zeroed(2) {
+							return fmt.Errorf("pass %d: zeroed are %v, want the second", pass, r.fresh)
+						}
+					}
+					told := len(bytes.Trim(r.status.words.Buf.Host(), "\x00")) > 0
+					if told != (unused == UnusedFound) {
+						return fmt.Errorf("the status of the last pass is not zero: %v", told)
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// An engine that writes what it said it would not has made a mistake.
+func TestReadyOfAnUnusedGradient(t *testing.T) {
+	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), &Options{Unused: UnusedFound})
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if err, ok := recover().(error); !ok || !errors.Is(err, errReadyUnused) {
+				t.Errorf("panicked with %v", err)
+			}
+		}()
+		r.Begin(true, func(i int) bool { return i != 1 })
+		r.Ready(1, nil)
+		return nil
+	})
+}
