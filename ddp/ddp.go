@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -13,51 +12,6 @@ import (
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"
 )
-
-// Options are how a Model is made. The zero value is the good default. They
-// are the same on every rank.
-type Options struct {
-	// BucketCapMB is the size of a bucket, in MiB of gradients; 0: 25, and 1
-	// for the first, so that communication starts early. As in PyTorch, a
-	// value that is set holds for the first bucket too.
-	BucketCapMB float64
-	// FirstBucketCapMB is the first bucket's own; 0: as BucketCapMB says.
-	FirstBucketCapMB float64
-	// BucketCapsMB are the sizes of the first buckets one by one, in place of
-	// the two above; the last holds for all further ones.
-	BucketCapsMB []float64
-
-	// FindUnusedParameters allows parameters that a backward pass does not
-	// reach, other ones in each pass and on each rank.
-	FindUnusedParameters bool
-	// StaticGraph allows parameters that backward passes do not reach, the same
-	// ones in all passes of a rank. A pass that reaches others than the first
-	// one did is a [*reducer.GraphChangedError] on every rank.
-	StaticGraph bool
-	// Ignore names parameters and buffers that are each rank's own: they are
-	// not compared, set to rank 0's, or averaged.
-	Ignore []string
-	// SkipInitSync has New leave parameters and buffers as they are: the
-	// program has made them equal on all ranks.
-	SkipInitSync bool
-	// LocalBuffers has backward passes leave each rank its own buffers.
-	LocalBuffers bool
-	// Hook reduces the buckets in place of an all-reduce.
-	Hook reducer.Hook
-
-	// CheckReplicas compares the ranks' parameters at every so many backward
-	// passes that reduce; 1: at each; 0: never. Those that differ are a
-	// [*ReplicaDriftError] from that pass's Backward, on every rank.
-	CheckReplicas int
-	// CheckNonFinite looks for NaN and Inf in the gradients before they are
-	// reduced: a [*reducer.NonFiniteError] on every rank says whose they are.
-	// GODDP_NAN_CHECK=1, or TORCH_NCCL_NAN_CHECK=1, does so too. It need not
-	// be the same on every rank.
-	CheckNonFinite bool
-	// Stats measures times for [Model.Stats]. It costs a GPU some microseconds
-	// for each bucket. It need not be the same on every rank.
-	Stats bool
-}
 
 // Model is a module whose gradients are averaged over a process group. It is
 // itself a module. It is driven by one goroutine.
@@ -94,7 +48,7 @@ func New(module nn.Module, pg *comm.ProcessGroup, opts *Options) (*Model, error)
 
 func (m *Model) init(ctx context.Context, o Options) error {
 	scan, err := nanCheck()
-	all, buffers, ignored := m.shared(o.Ignore)
+	all, buffers, ignored := o.shared(m.module)
 	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, nn.Place(m.module, m.pg.Device(), 0))); err != nil {
 		return err
 	}
@@ -139,51 +93,6 @@ func (m *Model) init(ctx context.Context, o Options) error {
 		p.Var().SetGradSink(&sink{m, r, i})
 	}
 	return nil
-}
-
-// shared are the module's parameters and buffers but for those of these names.
-// The error is that of a name that is neither's.
-func (m *Model) shared(ignore []string) (params []*nn.Parameter, buffers []*nn.Buffer, err error) {
-	found := map[string]bool{}
-	keep := func(name string) bool {
-		ignored := slices.Contains(ignore, name)
-		found[name] = ignored
-		return !ignored
-	}
-	for _, p := range m.module.Parameters() {
-		if keep(p.Name()) {
-			params = append(params, p)
-		}
-	}
-	for _, b := range nn.Buffers(m.module) {
-		if keep(b.Name()) {
-			buffers = append(buffers, b)
-		}
-	}
-	for _, name := range ignore {
-		if !found[name] {
-			err = errors.Join(err, fmt.Errorf("%q, to be ignored, is no parameter's name and no buffer's", name))
-		}
-	}
-	return params, buffers, err
-}
-
-func (o Options) unused() reducer.Unused {
-	switch {
-	case o.StaticGraph:
-		return reducer.UnusedFixed
-	case o.FindUnusedParameters:
-		return reducer.UnusedFound
-	}
-	return reducer.UnusedMissing
-}
-
-// described are the options that must be the same on every rank, but for the
-// reducer's.
-func (o Options) described() []string {
-	return []string{
-		fmt.Sprint("CheckReplicas ", o.CheckReplicas), fmt.Sprint("SkipInitSync ", o.SkipInitSync), fmt.Sprint("LocalBuffers ", o.LocalBuffers),
-	}
 }
 
 // Forward applies the module. A backward pass through its result averages the

@@ -24,13 +24,41 @@
 // Gradients live in the buckets: a parameter's Grad is a view of its bucket,
 // written there by the backward pass itself, and reduced in place. The buckets
 // are in reverse order of registration and used from the first step on, so
-// that the first step overlaps like all others. The division by the number of
-// ranks is folded into the last write of each gradient. Buffers are set to
-// rank 0's by New, and left alone from then on.
+// that the first step overlaps like all others. Where rank 0's first pass shows
+// another order, the second begins with buckets that follow it, on every rank:
+// gradients move then, once, with what is in them, and a Grad that was got before
+// is of memory that nobody writes to any more. While they move, that takes the
+// memory of the gradients once more. The division by the number of ranks is folded
+// into the last write of each gradient.
+//
+// Buffers are set to rank 0's by New, and behind each backward pass that reduces,
+// so that every forward pass after it begins with the same on all ranks.
+// Options.LocalBuffers leaves each rank its own.
 //
 // A backward pass that does not go through the output of [Model.Forward] (the
 // module was called directly), or that runs within [Model.NoSync], accumulates
 // gradients and reduces nothing; the next one reduces the sum.
+//
+// A gradient is averaged once for each pass that reduces. Several passes through
+// one or several outputs ([Model.Output]) of one forward pass add their averages
+// up; within NoSync all but the last of them cost no reduction.
+//
+// # Unused parameters
+//
+// A backward pass that does not reach a parameter is an error, unless an option
+// says otherwise. With Options.FindUnusedParameters ranks may use different
+// parameters, and other ones in each pass. The search begins where Backward does,
+// and costs a look at each parameter: autograd knows before it begins what it will
+// reach. A gradient that only some ranks computed is the average on all, with zeros
+// for the others. A parameter that no rank used has no gradient, and no optimizer
+// touches it; or it keeps the one it had, where that was not zeroed. On a GPU, a
+// rank that did not use some parameter waits for the pass where it asks for that
+// gradient, as an optimizer's Step does, because only the others know.
+//
+// With Options.StaticGraph each rank uses the same parameters in every pass, if
+// others than the other ranks. After the first pass there is nothing to tell or to
+// wait for any more, and a pass that reaches others is a
+// [*reducer.GraphChangedError], by name, on every rank.
 //
 // # What goes beside it
 //
@@ -42,8 +70,8 @@
 // they have no place in the buckets. To freeze others, or unfreeze them, later,
 // wrap the module again with New. Without that, a parameter that is frozen after
 // New lacks its gradient, a [*reducer.MissingGradientError] in every step until it
-// is unfrozen, and one that was frozen before New and is no more makes the next
-// pass panic with an [*UnfrozenError].
+// is unfrozen, unless unused parameters are found; and one that was frozen before
+// New and is no more makes the next pass panic with an [*UnfrozenError].
 //
 // Parts of the module may be checkpointed ([nn.Checkpoint]), with parameters that
 // are used elsewhere too: each gradient is final once, and reduced while the rest
@@ -59,8 +87,8 @@
 //
 // Two models may take part in one backward pass (a generator and a
 // discriminator): their reductions then share the group's order, in which a
-// missing gradient puts the ranks at odds. Give each a group of its own
-// (ProcessGroup.Split) where that can happen.
+// gradient that is missing or unused puts the ranks at odds. Give each a group of
+// its own (ProcessGroup.Split) where that can happen.
 //
 // # Errors
 //
@@ -110,6 +138,14 @@
 // The module lives on dev, which has to outlive the groups: Close closes a device
 // that Init opened. A backward pass through the earlier model panics with a
 // [*ReplacedError]. examples/recover is a whole program.
+//
+// # What it did
+//
+// [Model.Stats] has the buckets, whether and how they were rebuilt, the order in
+// which gradients became final, and what passes left unused; with Options.Stats
+// also how long forward and backward passes and the reductions took, and how much
+// of these was hidden. The log has it at every hundredth pass that reduces, at the
+// level of debugging. A trace (package profile) has each pass by itself.
 //
 // # Checks
 //
