@@ -178,60 +178,62 @@ func TestAnErrorBehindAnUnusedParameter(t *testing.T) {
 // Every rank uses other parameters in every pass: the gradients, and what an
 // optimizer makes of them, are those of one process that sees all batches.
 func TestControlFlowDifferentAcrossRanks(t *testing.T) {
-	const params, steps = 5, 12
 	for _, ranks := range []int{2, 4} {
 		for name, opts := range eachBucket(Options{FindUnusedParameters: true}) {
 			for _, lags := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%d ranks, %s, lagging: %v", ranks, name, lags), func(t *testing.T) {
-					onRanks(t, lags, ranks, func(pg *comm.ProcessGroup) error {
-						m := newSwitches(pg.Device(), params)
-						model, err := New(m, pg, opts)
-						if err != nil {
-							return err
-						}
-						opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.25})
-						draw := rand.New(rand.NewPCG(1, 2)) // the same everywhere
-						want, grad := slices.Repeat([]float64{1}, params), slices.Repeat([]float64{none}, params)
-						for step := range steps {
-							var mine []int
-							var got [params]float64
-							for rank := range ranks {
-								use := draw.Perm(params)[:1+draw.IntN(2)]
-								if rank == pg.Rank() {
-									mine = use
-								}
-								for _, i := range use {
-									got[i] += float64((i+1)*(rank+1)) / float64(ranks)
-								}
-							}
-							for i, g := range got {
-								if g != 0 {
-									grad[i] = max(grad[i], 0) + g
-								}
-								if grad[i] != none {
-									want[i] -= 0.25 * grad[i]
-								}
-							}
-							err := errors.Join(m.step(model, float64(pg.Rank()+1), mine...), opt.Step())
-							if err = errors.Join(err, m.has(grad...)); err != nil {
-								return fmt.Errorf("step %d, using %v: %w", step, mine, err)
-							}
-							for i, p := range m.w {
-								if got := p.Item(); got != want[i] {
-									return fmt.Errorf("step %d: %s is %v, want %v", step, p.Name(), got, want[i])
-								}
-							}
-							if step%3 != 1 { // now and then the next pass adds to what is there
-								opt.ZeroGrad()
-								grad = slices.Repeat([]float64{none}, params)
-							}
-						}
-						return nil
-					})
+					onRanks(t, lags, ranks, func(pg *comm.ProcessGroup) error { return controlFlow(pg, opts) })
 				})
 			}
 		}
 	}
+}
+
+func controlFlow(pg *comm.ProcessGroup, opts *Options) error {
+	const params, steps, rate = 5, 12, 0.25
+	m := newSwitches(pg.Device(), params)
+	model, err := New(m, pg, opts)
+	if err != nil {
+		return err
+	}
+	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: rate})
+	draw := rand.New(rand.NewPCG(1, 2)) // the same everywhere
+	want, grad := slices.Repeat([]float64{1}, params), slices.Repeat([]float64{none}, params)
+	for step := range steps {
+		var mine []int
+		var sum [params]float64 // of all ranks' gradients of the step
+		for rank := range pg.Size() {
+			use := draw.Perm(params)[:1+draw.IntN(2)]
+			if rank == pg.Rank() {
+				mine = use
+			}
+			for _, i := range use {
+				sum[i] += float64((i + 1) * (rank + 1))
+			}
+		}
+		for i := range params {
+			if sum[i] != 0 {
+				grad[i] = max(grad[i], 0) + sum[i]/float64(pg.Size())
+			}
+			if grad[i] != none {
+				want[i] -= rate * grad[i]
+			}
+		}
+		err := errors.Join(m.step(model, float64(pg.Rank()+1), mine...), opt.Step(), m.has(grad...))
+		if err != nil {
+			return fmt.Errorf("step %d, using %v: %w", step, mine, err)
+		}
+		for i, p := range m.w {
+			if got := p.Item(); got != want[i] {
+				return fmt.Errorf("step %d: %s is %v, want %v", step, p.Name(), got, want[i])
+			}
+		}
+		if step%3 != 1 { // now and then the next pass adds to what is there
+			opt.ZeroGrad()
+			grad = slices.Repeat([]float64{none}, params)
+		}
+	}
+	return nil
 }
 
 // A layer of the model that the program uses beside its Forward is found too: the
