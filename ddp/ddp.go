@@ -142,17 +142,17 @@ func (o *observer) BeginBackward(reached func(*autograd.Variable) bool) {
 	m.checkOwner()
 	m.begun = m.mark()
 	m.within = true
-	m.reducer.Begin(!m.noSync, func(i int) bool { return reached(m.params[i].Var()) })
 	if !m.noSync {
 		m.passes++
-		m.replicas.begin()
+		m.replicas.begin() // before buckets that are complete without this rank's doing
 	}
+	m.reducer.Begin(!m.noSync, func(i int) bool { return reached(m.params[i].Var()) })
 }
 
 func (o *observer) EndBackward(err error) error {
 	m := (*Model)(o)
 	m.within = false
-	m.span("backward", m.begun, profile.Arg{Name: "pass", Value: m.passes}, profile.Arg{Name: "reduces", Value: !m.noSync})
+	m.span("backward", m.begun, m.passArgs()...)
 	ctx := context.Background() // bounded by the calls' own timeouts
 	err = m.reducer.Finish(ctx, err)
 	var drift *ReplicaDriftError
@@ -207,6 +207,18 @@ func (m *Model) mark() device.Event {
 		return nil
 	}
 	return m.pg.Device().Compute().Record()
+}
+
+// passArgs is what a trace shows with a backward pass.
+func (m *Model) passArgs() []profile.Arg {
+	if !m.trace.On() {
+		return nil
+	}
+	s := m.reducer.Stats()
+	return []profile.Arg{
+		{Name: "pass", Value: m.passes}, {Name: "reduces", Value: !m.noSync},
+		{Name: "buckets", Value: len(s.Buckets)}, {Name: "unused parameters", Value: len(s.Unused)},
+	}
 }
 
 // span records what began at an event of mark's.

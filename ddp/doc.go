@@ -83,7 +83,8 @@
 // Groups that share a GPU must start their calls in the same order on all ranks
 // (package comm). A model that communicates over a group of its own within
 // Forward and its gradients, and one that ddp reduces over another, do: a backward
-// pass goes through the same operations in the same order everywhere.
+// pass goes through the same operations in the same order everywhere, unless ranks
+// use different parameters.
 //
 // Two models may take part in one backward pass (a generator and a
 // discriminator): their reductions then share the group's order, in which a

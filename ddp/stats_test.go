@@ -117,18 +117,18 @@ func TestStatsAreLogged(t *testing.T) {
 	}
 }
 
-// A trace has with each backward pass which one it is, and the rebuilding of the
-// buckets.
+// A trace has with each backward pass which one it is and what it left unused, and
+// has the rebuilding of the buckets.
 func TestTraceOfPasses(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		m := newSwitches(pg.Device(), 3)
-		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6, StaticGraph: true})
 		if err != nil {
 			return err
 		}
 		trace := profile.Of(pg.Device().Values())
 		trace.Start()
-		pass := func() error { return m.step(model, 1, 1, 0, 2) }
+		pass := func() error { return m.step(model, 1, 2, 1) }
 		if err := errors.Join(pass(), model.NoSync(pass), pass()); err != nil {
 			return err
 		}
@@ -138,7 +138,10 @@ func TestTraceOfPasses(t *testing.T) {
 				got = append(got, fmt.Sprint(s.Name, s.Args))
 			}
 		}
-		want := []string{"backward[{pass 1} {reduces true}]", "backward[{pass 1} {reduces false}]", "rebuild buckets[{buckets 3}]", "backward[{pass 2} {reduces true}]"}
+		want := []string{
+			"backward[{pass 1} {reduces true} {buckets 3} {unused parameters 1}]", "backward[{pass 1} {reduces false} {buckets 3} {unused parameters 0}]",
+			"rebuild buckets[{buckets 3}]", "backward[{pass 2} {reduces true} {buckets 3} {unused parameters 1}]",
+		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			return fmt.Errorf("traced %v, want %v", got, want)
 		}

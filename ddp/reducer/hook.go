@@ -28,7 +28,8 @@ type Reduction interface {
 	// bucket, behind the pass; not where the gradients are not to be used.
 	Wait(ctx context.Context) error
 	// Sync blocks until the communication is over, or has failed. It may be
-	// called any number of times, before and after Wait.
+	// called any number of times, before and after Wait, or without it: a
+	// Reduction holds on to nothing that only Wait would give back.
 	Sync(ctx context.Context) error
 }
 
