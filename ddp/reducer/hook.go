@@ -49,7 +49,7 @@ type GradBucket struct {
 	// given so far, or nil, which means the same to comm.
 	After device.Event
 	// Flat is the whole bucket: the gradients, each on [device.Align] bytes,
-	// and zeros between and behind them, which must be finite afterwards.
+	// and zeros between and behind them, which have to stay zeros.
 	Flat   device.Tensor
 	Params []Param         // whose gradients they are
 	Grads  []device.Tensor // views of Flat

@@ -32,9 +32,9 @@ func newOrder(pg *comm.ProcessGroup, params int) (*order, error) {
 }
 
 // send starts to tell rank 0's order, which is nil where its pass was incomplete,
-// to all ranks.
-func (o *order) send(pg *comm.ProcessGroup, mine []int) error {
-	var err error
+// to all ranks. What fails here leaves the gradients as they are: there is no order
+// then, and no reason to give up the pass.
+func (o *order) send(pg *comm.ProcessGroup, mine []int) {
 	if pg.Rank() == 0 {
 		words := make([]byte, 0, o.params.Bytes())
 		for i := range o.params.Len() {
@@ -44,11 +44,11 @@ func (o *order) send(pg *comm.ProcessGroup, mine []int) error {
 			}
 			words = binary.NativeEndian.AppendUint32(words, uint32(int32(p)))
 		}
-		err = pg.Device().CopyIn(pg.Device().Compute(), o.params.Buf, words)
+		if err := pg.Device().CopyIn(pg.Device().Compute(), o.params.Buf, words); err != nil {
+			pg.Log().Warn("the order of gradients cannot be told", "error", err)
+		}
 	}
-	// Whatever failed here, the others take part.
 	o.sent = pg.With(comm.CallOptions{Name: "order of gradients"}).Broadcast(o.params, 0)
-	return err
 }
 
 // take waits for what was sent, nil if that was no order.

@@ -232,7 +232,7 @@ func (r *Reducer) perform(actions []action, at device.Event) {
 		case launch:
 			r.launch(a.bucket, at)
 		case tell:
-			r.early = errors.Join(r.early, r.order.send(r.pg, r.core.known()))
+			r.order.send(r.pg, r.core.known())
 		}
 	}
 }
