@@ -121,6 +121,9 @@ type Kernels interface {
 	// SGD makes one step of stochastic gradient descent in place, by the
 	// rule of PyTorch's optimizer: see [SGDStep].
 	SGD(s Stream, p SGDStep) error
+	// AdamW makes one step of Adam in place, by the rule of PyTorch's
+	// optimizers: see [AdamWStep].
+	AdamW(s Stream, p AdamWStep) error
 
 	// NonFinite sets flag, a scalar of Uint8, to 1 if an element of x is NaN
 	// or infinite, and else leaves it alone: any number of arrays can share

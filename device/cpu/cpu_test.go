@@ -81,6 +81,8 @@ func TestSuiteCatches(t *testing.T) {
 		{"applies overflows", func(k device.Kernels) device.Kernels { return neverOverflows{k} }, []string{"SGD"}},
 		{"forgets the loss's scale", func(k device.Kernels) device.Kernels { return forgetsScale{k} }, []string{"SGD"}},
 		{"does without a master", func(k device.Kernels) device.Kernels { return masterless{k} }, []string{"SGD"}},
+		{"forgets that Adam begins with zeros", func(k device.Kernels) device.Kernels { return uncorrected{k} }, []string{"AdamW"}},
+		{"decays as Adam, not as AdamW", func(k device.Kernels) device.Kernels { return coupled{k} }, []string{"AdamW"}},
 		{"drops a NaN in ReLU", func(k device.Kernels) device.Kernels { return dropsNaN{k} }, []string{"Unary"}},
 		{"rounds twice", func(k device.Kernels) device.Kernels { return roundsTwice{k} }, []string{"Copy"}},
 		{"draws by the call", func(k device.Kernels) device.Kernels { return ignoresOffset{k} }, []string{"Uniform"}},
@@ -205,6 +207,20 @@ func (m masterless) SGD(s device.Stream, p device.SGDStep) error {
 		return m.Kernels.SGD(s, p)
 	}
 	return errors.Join(m.Copy(s, p.Master, p.Param), m.Kernels.SGD(s, p), m.Copy(s, p.Master, p.Param))
+}
+
+type uncorrected struct{ device.Kernels }
+
+func (m uncorrected) AdamW(s device.Stream, p device.AdamWStep) error {
+	p.Step = max(p.Step, 2)
+	return m.Kernels.AdamW(s, p)
+}
+
+type coupled struct{ device.Kernels }
+
+func (m coupled) AdamW(s device.Stream, p device.AdamWStep) error {
+	p.Coupled = true
+	return m.Kernels.AdamW(s, p)
 }
 
 type dropsNaN struct{ device.Kernels }

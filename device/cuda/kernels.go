@@ -53,6 +53,7 @@ type kernels struct {
 	squares, mean, crossEntropy, crossEntropyGrad perFloat
 	sgd, uniform, normal                          perFloat
 	sgdMaster, sgdMasterWide                      perFloat    // of the half types
+	adamW, adamWMaster, adamWMasterWide           perFloat    // the latter two of the half types
 	nonFinite, hash                               C.uintptr_t // for every type
 	fill                                          perType
 	copy                                          [device.Uint8 + 1]perType // to, from
@@ -138,9 +139,12 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		}
 	}
 	sgd := floats(map[string]*perFloat{"sgd": &k.sgd})
+	adamW := floats(map[string]*perFloat{"adamw": &k.adamW})
 	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
 		sgd["sgd_master_"+dt.String()] = &k.sgdMaster[dt]
 		sgd["sgd_master_wide_"+dt.String()] = &k.sgdMasterWide[dt]
+		adamW["adamw_master_"+dt.String()] = &k.adamWMaster[dt]
+		adamW["adamw_master_wide_"+dt.String()] = &k.adamWMasterWide[dt]
 	}
 	return map[string]map[string]*C.uintptr_t{
 		"elementwise.cu": floats(map[string]*perFloat{
@@ -152,6 +156,7 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 			"squares": &k.squares, "mean": &k.mean, "cross_entropy": &k.crossEntropy, "cross_entropy_grad": &k.crossEntropyGrad,
 		}),
 		"sgd.cu":     sgd,
+		"adamw.cu":   adamW,
 		"random.cu":  floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal}),
 		"copy.cu":    copies,
 		"inspect.cu": {"nonfinite": &k.nonFinite, "hash": &k.hash},

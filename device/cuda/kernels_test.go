@@ -117,6 +117,9 @@ func TestLaunchAllocations(t *testing.T) {
 		"MatMul": func() error { return k.MatMul(s, x, device.Store, x, false, x, true) },
 		"SGD":    func() error { return k.SGD(s, device.SGDStep{Param: x, Grad: x, LR: 0}) },
 
+		"AdamW": func() error {
+			return k.AdamW(s, device.AdamWStep{Param: x, Grad: x, Mean: x, Variance: x, Step: 1})
+		},
 		"NonFinite": func() error { return k.NonFinite(s, raised, x) },
 		"Hash":      func() error { return k.Hash(s, hash, x) },
 	} {

@@ -54,6 +54,9 @@ func checkMisfits(r *rig) {
 		"SGD with other master": func() error {
 			return k.SGD(s, device.SGDStep{Param: of(device.BFloat16, 3), Grad: of(device.BFloat16, 3), Master: t(4)})
 		},
+		"AdamW with other moment": func() error {
+			return k.AdamW(s, device.AdamWStep{Param: t(3), Grad: t(3), Mean: t(3), Variance: t(4), Step: 1})
+		},
 		"NonFinite to two flags": func() error { return k.NonFinite(s, of(device.Uint8, 2), t(3)) },
 		"Hash to two numbers":    func() error { return k.Hash(s, of(device.Int64, 2), t(3)) },
 	} {
@@ -101,6 +104,7 @@ func checkMisfits(r *rig) {
 		"SGD with a gradient wider than its parameter": func() error {
 			return k.SGD(s, device.SGDStep{Param: of(device.Float16, 3), Grad: t(3)})
 		},
+		"AdamW without moments": func() error { return k.AdamW(s, device.AdamWStep{Param: t(3), Grad: t(3), Step: 1}) },
 		"Uniform of integers":   func() error { return k.Uniform(s, of(device.Int64, 3), 0, 1, 1, 0) },
 		"Normal of integers":    func() error { return k.Normal(s, of(device.Int64, 3), 0, 1, 1, 0) },
 		"NonFinite to a number": func() error { return k.NonFinite(s, t(), t(3)) },

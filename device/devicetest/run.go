@@ -18,7 +18,7 @@ type Case struct {
 
 // Run runs the suite as subtests, each on a device that open makes and the
 // test closes. Kernels are checked in Float32 and Float64, and in the half
-// types that the caller says they compute in; SGD in all four.
+// types that the caller says they compute in; SGD and AdamW in all four.
 func Run(t *testing.T, open func(t *testing.T) device.Device, half ...device.DType) {
 	for _, c := range Cases(half...) {
 		t.Run(c.Name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func Cases(half ...device.DType) []Case {
 		check("Misfits", device.Float32, checkMisfits),
 	}
 	for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
-		cases = append(cases, check("SGD/"+dt.String(), dt, checkSGD))
+		cases = append(cases, check("SGD/"+dt.String(), dt, checkSGD), check("AdamW/"+dt.String(), dt, checkAdamW))
 	}
 	for _, dt := range []device.DType{device.Float32, device.Float64} {
 		cases = append(cases, check("Uniform/"+dt.String(), dt, checkUniform), check("Normal/"+dt.String(), dt, checkNormal))

@@ -80,6 +80,29 @@ template <class T> struct Pack {
 	__device__ void store(T *p) const { *(uint4 *)p = raw; }
 };
 
+// Packs are N elements, as many whole packs.
+template <class T, int N> struct Packs {
+	static const int each = Pack<T>::N;
+	Pack<T> p[N / each];
+	__device__ T &operator[](int i) { return p[i / each].v[i % each]; }
+	__device__ void load(const T *from) {
+#pragma unroll
+		for (int i = 0; i < N / each; i++) p[i].load(from + i * each);
+	}
+	__device__ void store(T *to) const {
+#pragma unroll
+		for (int i = 0; i < N / each; i++) p[i].store(to + i * each);
+	}
+};
+
+// raised tells whether one of n flags, bytes, is, as this thread of its block sees
+// them: __syncthreads_or over the block has the answer.
+__device__ inline bool raised(u64 flags, u64 n) {
+	bool any = false;
+	for (u64 i = threadIdx.x; i < n; i += blockDim.x) any |= ((const u8 *)flags)[i] != 0;
+	return any;
+}
+
 // each_of calls f(i, element i) for i = first, first + step, ... below n; where
 // wide, the same of packs: p is aligned and n elements are whole packs. Several
 // loads are on their way at once.

@@ -29,32 +29,11 @@ template <class A> struct Rule {
 	}
 };
 
-// Packs are N elements, as many whole packs.
-template <class T, int N> struct Packs {
-	static const int each = Pack<T>::N;
-	Pack<T> p[N / each];
-	__device__ T &operator[](int i) { return p[i / each].v[i % each]; }
-	__device__ void load(const T *from) {
-#pragma unroll
-		for (int i = 0; i < N / each; i++) p[i].load(from + i * each);
-	}
-	__device__ void store(T *to) const {
-#pragma unroll
-		for (int i = 0; i < N / each; i++) p[i].store(to + i * each);
-	}
-};
-
-__device__ inline bool any(u64 flags, u64 n) {
-	bool raised = false;
-	for (u64 i = threadIdx.x; i < n; i += blockDim.x) raised |= ((const u8 *)flags)[i] != 0;
-	return raised;
-}
-
 // sgd steps parameters of type T by gradients of type G. The rule is applied to
 // what is of type S: the parameters themselves, or where MASTER their masters,
 // which they are then the rounding of.
 template <class T, class G, class S, bool MASTER> __device__ inline void sgd(const SGD &a) {
-	if (__syncthreads_or(any(a.skip, a.skips) || any(a.overflow, a.overflows))) return;
+	if (__syncthreads_or(raised(a.skip, a.skips) || raised(a.overflow, a.overflows))) return;
 	const Rule<typename Arith<S>::type> rule(a);
 	T *w = (T *)a.w;
 	S *s = (S *)(MASTER ? a.m : a.w), *v = (S *)a.v;

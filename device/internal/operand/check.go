@@ -134,34 +134,51 @@ func (ts Types) CrossEntropyGrad(dst, g, probs, labels device.Tensor) (m, n int)
 // SGD checks the operands of an SGD, which is there for every floating-point
 // type.
 func SGD(p device.SGDStep) {
-	state := p.Param.DType // what the rule is applied in
-	switch {
-	case p.Master.IsZero():
-		if !state.IsFloat() {
-			panic(&device.DTypeError{Op: "SGD", Got: state, Want: device.Float32})
-		}
-		checkType("SGD", p.Grad, state)
-	default:
-		if state != device.Float16 && state != device.BFloat16 {
-			panic(&device.DTypeError{Op: "SGD with a master", Got: state, Want: device.BFloat16})
-		}
-		if p.Grad.DType != device.Float32 {
-			checkType("SGD", p.Grad, state)
-		}
-		state = device.Float32
-		checkType("SGD", p.Master, state)
-		checkShape("SGD", p.Param.Shape, p.Master)
-	}
-	checkShape("SGD", p.Param.Shape, p.Grad)
+	state := update("SGD", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
 	if p.Momentum != 0 {
 		checkType("SGD", p.Velocity, state)
 		checkShape("SGD", p.Param.Shape, p.Velocity)
 	}
-	for _, flags := range []device.Tensor{p.Skip, p.Overflow} {
+}
+
+// AdamW checks the operands of an AdamW, which is there for every floating-point
+// type.
+func AdamW(p device.AdamWStep) {
+	state := update("AdamW", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
+	for _, moment := range []device.Tensor{p.Mean, p.Variance} {
+		checkType("AdamW", moment, state)
+		checkShape("AdamW", p.Param.Shape, moment)
+	}
+}
+
+// update checks what all updates of parameters have, and returns the type that
+// the rule is applied in.
+func update(op string, param, grad, master, skip, overflow device.Tensor) device.DType {
+	state := param.DType
+	switch {
+	case master.IsZero():
+		if !state.IsFloat() {
+			panic(&device.DTypeError{Op: op, Got: state, Want: device.Float32})
+		}
+		checkType(op, grad, state)
+	default:
+		if state != device.Float16 && state != device.BFloat16 {
+			panic(&device.DTypeError{Op: op + " with a master", Got: state, Want: device.BFloat16})
+		}
+		if grad.DType != device.Float32 {
+			checkType(op, grad, state)
+		}
+		state = device.Float32
+		checkType(op, master, state)
+		checkShape(op, param.Shape, master)
+	}
+	checkShape(op, param.Shape, grad)
+	for _, flags := range []device.Tensor{skip, overflow} {
 		if !flags.IsZero() {
-			checkType("SGD", flags, device.Uint8)
+			checkType(op, flags, device.Uint8)
 		}
 	}
+	return state
 }
 
 // Fill checks the operand of a Fill, which may be of any type.

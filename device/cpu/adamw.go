@@ -1,0 +1,90 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+func (k *kernels) AdamW(_ device.Stream, p device.AdamWStep) error {
+	operand.AdamW(p)
+	switch {
+	case raised(p.Skip) || raised(p.Overflow):
+	case p.Param.DType == device.Float32:
+		adamW(k, newAdamRule[float32](&p), p)
+	case p.Param.DType == device.Float64:
+		adamW(k, newAdamRule[float64](&p), p)
+	default:
+		adamWHalf(k, newAdamRule[float32](&p), p)
+	}
+	return nil
+}
+
+// adamRule is the rule of device.AdamWStep, small enough for a closure to hold.
+type adamRule[T float] struct {
+	beta1, fresh1, beta2, fresh2 T // fresh: 1 - beta
+	rate, root, eps              T // see device.AdamWStep.Rates
+	coupled                      T // of the parameter added to its gradient
+	kept                         T // of the parameter
+	unscale                      T
+	first                        bool
+}
+
+func newAdamRule[T float](p *device.AdamWStep) adamRule[T] {
+	rate, root := p.Rates()
+	r := adamRule[T]{
+		beta1: T(p.Beta1), fresh1: T(1 - p.Beta1), beta2: T(p.Beta2), fresh2: T(1 - p.Beta2),
+		rate: T(rate), root: T(root), eps: T(p.Eps), kept: 1, unscale: T(p.Unscale()), first: p.Step == 1,
+	}
+	if p.Coupled {
+		r.coupled = T(p.WeightDecay)
+	} else {
+		r.kept = T(1 - p.LR*p.WeightDecay)
+	}
+	return r
+}
+
+// step changes w, m and v by g.
+func (r adamRule[T]) step(w, g, m, v []T) {
+	g, m, v = g[:len(w)], m[:len(w)], v[:len(w)]
+	for i, x := range w {
+		d := g[i] * r.unscale
+		if r.coupled != 0 {
+			d += r.coupled * x
+		}
+		mean, variance := r.fresh1*d, r.fresh2*d*d
+		if !r.first {
+			mean += r.beta1 * m[i]
+			variance += r.beta2 * v[i]
+		}
+		m[i], v[i] = mean, variance
+		w[i] = r.kept*x - r.rate*mean/(T(math.Sqrt(float64(variance)))*r.root+r.eps)
+	}
+}
+
+func adamW[T float](k *kernels, r adamRule[T], p device.AdamWStep) {
+	w, g := device.Elements[T](p.Param), device.Elements[T](p.Grad)
+	m, v := device.Elements[T](p.Mean), device.Elements[T](p.Variance)
+	k.each(len(w), 2, func(lo, hi int) { r.step(w[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi]) })
+}
+
+// adamWHalf takes what is in 16 bits through float32, a tile at a time.
+func adamWHalf(k *kernels, r adamRule[float32], p device.AdamWStep) {
+	w, g, s := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(p.Master)
+	m, v := newOperand32(p.Mean), newOperand32(p.Variance)
+	if p.Master.IsZero() {
+		s = w // what the rule is applied to
+	}
+	k.each(p.Param.Len(), 4, func(lo, hi int) {
+		var bs, bg, bm, bv [tile]float32
+		for ; lo < hi; lo += tile {
+			to := min(lo+tile, hi)
+			ts, tg, tm, tv := s.read(bs[:], lo, to), g.read(bg[:], lo, to), m.read(bm[:], lo, to), v.read(bv[:], lo, to)
+			r.step(ts, tg, tm, tv)
+			w.write(ts, lo)
+			m.write(tm, lo)
+			v.write(tv, lo)
+		}
+	})
+}

@@ -1,0 +1,56 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// adamWArgs is AdamW in kernels/adamw.cu.
+type adamWArgs struct {
+	w, g, m, v, s                uint64
+	skip, overflow               uint64
+	n, skips, overflows          uint64
+	beta1, fresh1, beta2, fresh2 float64
+	rate, root, eps              float64
+	coupled, kept, unscale       float64
+	first, wide                  int32
+}
+
+func (k *kernels) AdamW(st device.Stream, p device.AdamWStep) error {
+	operand.AdamW(p)
+	n := p.Param.Len()
+	if n == 0 {
+		return nil
+	}
+	rate, root := p.Rates()
+	a := adamWArgs{
+		w: k.addr(p.Param), g: k.addr(p.Grad), m: k.addr(p.Mean), v: k.addr(p.Variance), n: uint64(n),
+		beta1: p.Beta1, fresh1: 1 - p.Beta1, beta2: p.Beta2, fresh2: 1 - p.Beta2,
+		rate: rate, root: root, eps: p.Eps, kept: 1, unscale: p.Unscale(), first: flag(p.Step == 1),
+	}
+	if p.Coupled {
+		a.coupled = p.WeightDecay
+	} else {
+		a.kept = 1 - p.LR*p.WeightDecay
+	}
+	if !p.Skip.IsZero() {
+		a.skip, a.skips = k.addr(p.Skip), uint64(p.Skip.Len())
+	}
+	if !p.Overflow.IsZero() {
+		a.overflow, a.overflows = k.addr(p.Overflow), uint64(p.Overflow.Len())
+	}
+	f := k.adamW[p.Param.DType]
+	if !p.Master.IsZero() {
+		a.s = k.addr(p.Master)
+		f = k.adamWMaster[p.Param.DType]
+		if p.Grad.DType == device.Float32 {
+			f = k.adamWMasterWide[p.Param.DType]
+		}
+	}
+	a.wide = flag(packed(a.w, a.g, a.m, a.v, a.s))
+	return k.launch(k.d.stream(st), f, k.flat(n), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}

@@ -1,0 +1,88 @@
+// One step of Adam: see device.AdamWStep.
+
+struct AdamW {
+	u64 w, g, m, v, s;  // s is 0 without a master
+	u64 skip, overflow; // bytes
+	u64 n, skips, overflows;
+	double beta1, fresh1, beta2, fresh2; // fresh: 1 - beta
+	double rate, root, eps, coupled, kept, unscale;
+	i32 first, wide;
+};
+
+__device__ inline float root_of(float v) { return sqrtf(v); }
+__device__ inline double root_of(double v) { return sqrt(v); }
+
+template <class A> struct Rule {
+	A beta1, fresh1, beta2, fresh2, rate, root, eps, coupled, kept, unscale;
+	bool first;
+
+	__device__ Rule(const AdamW &a)
+		: beta1(a.beta1), fresh1(a.fresh1), beta2(a.beta2), fresh2(a.fresh2), rate(a.rate), root(a.root), eps(a.eps),
+		  coupled(a.coupled), kept(a.kept), unscale(a.unscale), first(a.first) {}
+
+	// step changes w, m and v, which are of type S, by g.
+	template <class S, class G> __device__ void step(S &w, G g, S &m, S &v) const {
+		A d = up(g) * unscale, p = up(w);
+		if (coupled != 0) d += coupled * p;
+		A mean = fresh1 * d, variance = fresh2 * d * d;
+		if (!first) {
+			mean += beta1 * up(m);
+			variance += beta2 * up(v);
+		}
+		m = down<S>(mean);
+		v = down<S>(variance);
+		w = down<S>(kept * p - rate * mean / (root_of(variance) * root + eps));
+	}
+};
+
+// adamw steps parameters of type T by gradients of type G. The rule is applied to
+// what is of type S: the parameters themselves, or where MASTER their masters,
+// which they are then the rounding of.
+template <class T, class G, class S, bool MASTER> __device__ inline void adamw(const AdamW &a) {
+	if (__syncthreads_or(raised(a.skip, a.skips) || raised(a.overflow, a.overflows))) return;
+	const Rule<typename Arith<S>::type> rule(a);
+	T *w = (T *)a.w;
+	S *s = (S *)(MASTER ? a.s : a.w), *m = (S *)a.m, *v = (S *)a.v;
+	const G *g = (const G *)a.g;
+	u64 done = 0;
+	if (a.wide) {
+		const int N = Pack<T>::N;
+		done = a.n / N * N;
+		for (u64 i = global_thread() * N; i < done; i += global_threads() * N) {
+			Packs<S, N> ps, pm, pv;
+			Packs<G, N> pg;
+			ps.load(s + i);
+			pg.load(g + i);
+			if (!rule.first) {
+				pm.load(m + i);
+				pv.load(v + i);
+			}
+#pragma unroll
+			for (int j = 0; j < N; j++) rule.step(ps[j], pg[j], pm[j], pv[j]);
+			ps.store(s + i);
+			pm.store(m + i);
+			pv.store(v + i);
+			if (MASTER) {
+				Pack<T> pw;
+#pragma unroll
+				for (int j = 0; j < N; j++) pw.v[j] = down<T>(up(ps[j]));
+				pw.store(w + i);
+			}
+		}
+	}
+	for (u64 i = done + global_thread(); i < a.n; i += global_threads()) {
+		rule.step(s[i], g[i], m[i], v[i]);
+		if (MASTER) w[i] = down<T>(up(s[i]));
+	}
+}
+
+#define EXPORT(name, T) \
+	extern "C" __global__ void adamw_##name(const AdamW a) { adamw<T, T, T, false>(a); }
+EACH_FLOAT(EXPORT)
+
+// With a master: by gradients of the parameters' type, and of float32.
+#define EXPORT_MASTER(name, T)                                                                       \
+	extern "C" __global__ void adamw_master_##name(const AdamW a) { adamw<T, T, float, true>(a); } \
+	extern "C" __global__ void adamw_master_wide_##name(const AdamW a) { adamw<T, float, float, true>(a); }
+EXPORT_MASTER(float16, f16)
+EXPORT_MASTER(bfloat16, bf16)

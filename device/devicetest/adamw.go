@@ -1,0 +1,157 @@
+package devicetest
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
+
+// adamRules are settings of AdamW, with and without each of its terms.
+var adamRules = []device.AdamWStep{
+	{LR: 0.1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8},
+	{LR: 0.1, Beta1: 0.9, Beta2: 0.99, Eps: 0.01, WeightDecay: 0.1},
+	{LR: 0.1, Beta1: 0.5, Beta2: 0.9, Eps: 0.01, WeightDecay: 0.01, Coupled: true, LossScale: 8},
+	{LR: 0.1, Eps: 1, LossScale: 3},
+}
+
+func checkAdamW(r *rig) {
+	kinds := []adamKind{{sgdKind{grad: r.dt, state: r.dt}}}
+	if r.dt.Size() == 2 {
+		kinds = append(kinds,
+			adamKind{sgdKind{grad: r.dt, state: device.Float32, master: true}},
+			adamKind{sgdKind{grad: device.Float32, state: device.Float32, master: true}})
+	}
+	for i, kind := range kinds {
+		r.adamWSkips(kind)
+		shapes := []device.Shape{{}, {0}, {1}, {7}, {257}, {33, 65}}
+		if i > 0 {
+			shapes = []device.Shape{{7}, {33, 65}} // masters make no difference to the others
+		}
+		for _, rule := range adamRules {
+			each(r, shapes, func(shape device.Shape) { r.adamW(kind, rule, shape) })
+		}
+	}
+	r.adamW(kinds[len(kinds)-1], adamRules[2], device.Shape{large})
+}
+
+// adamKind is what types a step of AdamW is made in: the velocity's is that of
+// the moments.
+type adamKind struct{ sgdKind }
+
+func (k adamKind) String() string {
+	if !k.master {
+		return "AdamW"
+	}
+	return fmt.Sprintf("AdamW with a master and gradients of %v", k.grad)
+}
+
+// adamOperands are those of a step: the velocity is the mean.
+type adamOperands struct {
+	sgdOperands
+	variance operand
+}
+
+func (k adamKind) place(r *rig, shape device.Shape, mean, variance array) (o adamOperands, g array) {
+	o.sgdOperands, g = k.sgdKind.place(r, shape, mean)
+	o.variance = r.place(k.state, shape, encode(k.state, variance.v))
+	return o, g
+}
+
+// step is the rule's n-th step with the operands.
+func (o adamOperands) step(k adamKind, rule device.AdamWStep, n int) device.AdamWStep {
+	rule.Param, rule.Grad, rule.Mean, rule.Variance = o.param.Tensor, o.grad.Tensor, o.velocity.Tensor, o.variance.Tensor
+	if k.master {
+		rule.Master = o.state.Tensor
+	}
+	rule.Step = n
+	return rule
+}
+
+// adamW makes three steps and checks the parameter, its master and the moments
+// after each. Each step starts from what the device has, so that errors do not
+// add up; the first finds NaN in the moments.
+func (r *rig) adamW(kind adamKind, rule device.AdamWStep, shape device.Shape) {
+	o, g := kind.place(r, shape, nan(shape), nan(shape))
+	for n := 1; n <= 3; n++ {
+		s := o.step(kind, rule, n)
+		if n == 2 { // none raised
+			s.Skip = r.place(device.Uint8, device.Shape{3}, make([]byte, 3)).Tensor
+			s.Overflow = r.place(device.Uint8, device.Shape{1}, make([]byte, 1)).Tensor
+		}
+		label := fmt.Sprintf("%v, step %d with rate %v, betas %v and %v, eps %v, decay %v, coupled %v, loss scale %v", kind, n,
+			rule.LR, rule.Beta1, rule.Beta2, rule.Eps, rule.WeightDecay, rule.Coupled, rule.LossScale)
+		held := func(o operand) value {
+			return value{array{shape, decode(kind.state, r.read(label, o))}, make([]float64, shape.Len()), 16}
+		}
+		w, m, v := held(o.state), held(o.velocity), held(o.variance)
+		for i := range g.v {
+			if n == 1 {
+				m.v[i], v.v[i] = 0, 0
+			}
+			x, d := w.v[i], g.v[i]*rule.Unscale()
+			of := math.Abs(d) // d is right to some eps of this
+			if rule.Coupled {
+				d += rule.WeightDecay * x
+				of += rule.WeightDecay * math.Abs(x)
+			} else {
+				x -= rule.LR * rule.WeightDecay * x
+			}
+			m.scale[i] = rule.Beta1*math.Abs(m.v[i]) + (1-rule.Beta1)*of
+			m.v[i] = rule.Beta1*m.v[i] + (1-rule.Beta1)*d
+			v.scale[i] = rule.Beta2*v.v[i] + (1-rule.Beta2)*of*of
+			v.v[i] = rule.Beta2*v.v[i] + (1-rule.Beta2)*d*d
+			root := math.Sqrt(v.v[i] / (1 - math.Pow(rule.Beta2, float64(n))))
+			rate := rule.LR / (1 - math.Pow(rule.Beta1, float64(n))) / (root + rule.Eps)
+			w.v[i] = x - rate*m.v[i]
+			w.scale[i] = math.Abs(x) + rate*m.scale[i]
+			if v.v[i] > 0 {
+				w.scale[i] += rate * math.Abs(m.v[i]) * v.scale[i] / v.v[i]
+			}
+		}
+		r.ok(label, r.k.AdamW(r.s, s))
+		r.same(label+": mean", o.velocity, m)
+		r.same(label+": variance", o.variance, v)
+		r.same(label+": what the rule is applied to", o.state, w)
+		if kind.master {
+			rounded := encode(r.dt, decode(kind.state, r.read(label, o.state)))
+			if !bytes.Equal(r.read(label, o.param), rounded) {
+				r.fail("%s: the parameter is not what rounds its master", label)
+			}
+		}
+	}
+}
+
+// adamWSkips checks that a raised flag, wherever it is, keeps everything as it
+// is, bit for bit.
+func (r *rig) adamWSkips(kind adamKind) {
+	many := make([]byte, 1000)
+	many[999] = 0x80
+	for _, flags := range [][]byte{{1}, {0, 0, 2}, many} {
+		for _, overflow := range []bool{false, true} {
+			shape := device.Shape{1000}
+			o, _ := kind.place(r, shape, r.random(-2, 2, shape...), r.random(0, 2, shape...))
+			raised := r.place(device.Uint8, device.Shape{len(flags)}, flags)
+			lowered := r.place(device.Uint8, device.Shape{2}, make([]byte, 2))
+			label := fmt.Sprintf("%v with %d flags, of an overflow: %v", kind, len(flags), overflow)
+			s := o.step(kind, adamRules[0], 2)
+			s.Skip, s.Overflow = raised.Tensor, lowered.Tensor
+			if overflow {
+				s.Skip, s.Overflow = s.Overflow, s.Skip
+			}
+			var before [][]byte
+			written := []operand{o.param, o.state, o.velocity, o.variance}
+			for _, w := range written {
+				before = append(before, r.read(label, w))
+			}
+			r.ok(label, r.k.AdamW(r.s, s))
+			for i, w := range written {
+				if !bytes.Equal(before[i], r.read(label, w)) {
+					r.fail("%s: wrote the parameter, its master or a moment", label)
+				}
+			}
+			r.clean()
+		}
+	}
+}
