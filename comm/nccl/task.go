@@ -4,7 +4,6 @@ package nccl
 
 import (
 	"context"
-	"runtime"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
@@ -110,11 +109,11 @@ func (t *task) State() (backend.State, error) {
 func (t *task) Join(ctx context.Context, s device.Stream) error {
 	var state backend.State
 	var end device.Event
-	err := poll(ctx, func() bool {
+	err := device.Poll(ctx, func() (bool, error) {
 		t.group.mu.Lock()
 		defer t.group.mu.Unlock()
 		state, end = t.state, t.end
-		return end != nil || state >= backend.Done
+		return end != nil || state >= backend.Done, nil
 	})
 	if err != nil {
 		return err
@@ -132,10 +131,10 @@ func (t *task) Join(ctx context.Context, s device.Stream) error {
 // Sync blocks until the call is done.
 func (t *task) Sync(ctx context.Context) error {
 	var why error
-	err := poll(ctx, func() bool {
+	err := device.Poll(ctx, func() (bool, error) {
 		var state backend.State
 		state, why = t.State()
-		return state >= backend.Done
+		return state >= backend.Done, nil
 	})
 	if err != nil {
 		return err
@@ -184,29 +183,6 @@ func (t *task) Waiting() []int {
 	defer t.group.mu.Unlock()
 	if k := t.call.Kind; t.state == backend.Running && (k == backend.Send || k == backend.Recv) {
 		return []int{t.call.Root}
-	}
-	return nil
-}
-
-// Bounds of waiting: at first without a pause, because most calls are short,
-// and then ever more rarely, so that what it adds is a thirty-second of the
-// wait, and what it costs about two percent of a core.
-const (
-	spin     = 50 * time.Microsecond
-	maxPause = 200 * time.Microsecond
-)
-
-// poll waits until done, or ctx ends.
-func poll(ctx context.Context, done func() bool) error {
-	for start := time.Now(); !done(); {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if waited := time.Since(start); waited < spin {
-			runtime.Gosched()
-		} else {
-			time.Sleep(min(waited/32, maxPause))
-		}
 	}
 	return nil
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goddp/goddp/device"
 )
 
 // cache keeps compiled kernels between runs, in a folder that only its user
@@ -162,7 +164,7 @@ func (c cache) lock(ctx context.Context) (unlock func(), err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
-	err = await(ctx, func() (bool, error) {
+	err = device.Poll(ctx, func() (bool, error) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return false, nil

@@ -231,7 +231,7 @@ func (d *Device) drain(ctx context.Context) error {
 	}
 	d.mu.Unlock()
 	for _, s := range streams {
-		if err := await(ctx, s.idle); err != nil {
+		if err := device.Poll(ctx, s.idle); err != nil {
 			return fmt.Errorf("%s: waiting for work in flight: %w", d.name, err)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/goddp/goddp/device"
 )
 
 // Event implements device.Event: one of its stream's, which reaches them in
@@ -68,7 +70,7 @@ func (e *Event) Done() (bool, error) {
 }
 
 // Sync blocks the caller until the point is reached.
-func (e *Event) Sync(ctx context.Context) error { return await(ctx, e.Done) }
+func (e *Event) Sync(ctx context.Context) error { return device.Poll(ctx, e.Done) }
 
 // Time is when the point was reached, on the host's clock, to within about
 // ten microseconds; the zero Time before that.
