@@ -56,10 +56,16 @@ __device__ inline double erfc_(double v) { return erfc(v); }
 // digits where the result is small.
 template <class A> __device__ inline A normal_cdf(A v) { return A(0.5) * erfc_(v * A(-0.70710678118654752440)); }
 
-// What GELUTanh takes the tanh of is c·(x + k·x³).
+// GELUTanh is x·(1 + tanh u)/2 with u = c·(x + k·x³), and (1 + tanh u)/2 is the
+// logistic function of 2u. By e = exp(-2|u|) it keeps its digits where it is
+// small, and so does its derivative where that is.
 #define GELU_C 0.79788456080286535588 // √(2/π)
 #define GELU_K 0.044715
-template <class A> __device__ inline A gelu_tanh(A x) { return tanh_(A(GELU_C) * (x + A(GELU_K) * x * x * x)); }
+template <class A> __device__ inline A gelu_tail(A x) {
+	const A u2 = A(2 * GELU_C) * (x + A(GELU_K) * x * x * x);
+	return exp_(u2 > 0 ? -u2 : u2);
+}
+template <class A> __device__ inline A gelu_gate(A x, A e) { return (x > 0 ? 1 : e) / (1 + e); }
 
 // relu keeps a NaN.
 template <class A> __device__ inline A relu(A v) { return v < 0 ? A(0) : v; }
@@ -83,7 +89,7 @@ template <class T> __device__ inline void unary(const Map &a) {
 	case SIGMOID: map<T>(a, [](A x, A, u64) { return 1 / (1 + exp_(-x)); }); break;
 	case RELU: map<T>(a, [](A x, A, u64) { return relu(x); }); break;
 	case GELU: map<T>(a, [](A x, A, u64) { return x * normal_cdf(x); }); break;
-	case GELU_TANH: map<T>(a, [](A x, A, u64) { return x * (1 + gelu_tanh(x)) / 2; }); break;
+	case GELU_TANH: map<T>(a, [](A x, A, u64) { return x * gelu_gate(x, gelu_tail(x)); }); break;
 	}
 }
 
@@ -107,8 +113,8 @@ template <class T> __device__ inline void unary_grad(const Map &a) {
 		break;
 	case GELU_TANH:
 		map<T>(a, [](A g, A x, u64) {
-			const A t = gelu_tanh(x);
-			return g * (1 + t + x * (1 - t * t) * A(GELU_C) * (1 + A(3 * GELU_K) * x * x)) / 2;
+			const A e = gelu_tail(x), slope = e / ((1 + e) * (1 + e));
+			return g * (gelu_gate(x, e) + x * slope * A(2 * GELU_C) * (1 + A(3 * GELU_K) * x * x));
 		});
 		break;
 	}
