@@ -67,7 +67,8 @@ type Kernels interface {
 	// Normal is Uniform's peer for the normal distribution (Box-Muller).
 	Normal(s Stream, dst Tensor, mean, std float64, seed, offset uint64) error
 
-	// Axpby computes dst = acc.Alpha·x + acc.Beta·dst; dst may be x.
+	// Axpby computes dst = acc.Alpha·x + acc.Beta·dst; dst may be x. Every
+	// device makes it in all floating-point types.
 	Axpby(s Stream, dst Tensor, acc Accum, x Tensor) error
 	// Unary computes dst = op(x); dst may be x. ReLU of NaN is NaN.
 	Unary(s Stream, op UnaryOp, dst, x Tensor) error
@@ -135,6 +136,21 @@ type Kernels interface {
 	// documentation defines them. What dst held comes on top, so that the
 	// hashes of many arrays can go to neighbours that are cleared by one Fill.
 	Hash(s Stream, dst, x Tensor) error
+
+	// Quantize writes x, of Float32, to dst as blocks of 8-bit numbers: Uint8
+	// [QuantizedLen(n)] for n numbers, from a multiple of 4 bytes on. The
+	// package documentation defines them to the bit.
+	Quantize(s Stream, dst, x Tensor) error
+	// Dequantize accumulates into dst, of Float32, the numbers that Quantize
+	// wrote to x.
+	Dequantize(s Stream, dst Tensor, acc Accum, x Tensor) error
+	// Orthonormalize makes the rows of x [r n], r at most n, orthonormal, of
+	// Float32 or Float64. From each it takes what those before it span, twice,
+	// as roundings leave some the first time (modified Gram-Schmidt), and
+	// divides what is left by its norm. A row of which less than 2^-14 is left,
+	// or that is not finite, gives way to the same row of spare [r n], and where
+	// that is no better to zeros.
+	Orthonormalize(s Stream, x, spare Tensor) error
 }
 
 // SGDStep is one step of stochastic gradient descent on one parameter:

@@ -36,6 +36,8 @@ func BenchmarkKernels(b *testing.B) {
 	x, y, dst := host(random(m*n), m, n), host(random(m*n), m, n), host(make([]float32, m*n), m, n)
 	row, one := host(make([]float32, n)), host([]float32{1})
 	flag, hash := device.HostTensor(make([]uint8, 1), device.Uint8), device.HostTensor(make([]int64, 1), device.Int64)
+	bits := device.HostTensor(make([]uint16, m*n), device.BFloat16, m, n)
+	blocks := device.HostTensor(make([]uint8, device.QuantizedLen(m*n)), device.Uint8)
 	for _, threads := range []int{1, 2} {
 		d := New(&Options{Threads: threads})
 		k, s := d.Kernels(), d.Compute()
@@ -58,6 +60,10 @@ func BenchmarkKernels(b *testing.B) {
 			{"Normal", 1, func() error { return k.Normal(s, dst, 0, 1, 1, 0) }},
 			{"NonFinite", 1, func() error { return k.NonFinite(s, flag, x) }},
 			{"Hash", 1, func() error { return k.Hash(s, hash, x) }},
+			{"ToBFloat16", 1, func() error { return k.Copy(s, bits, x) }},
+			{"FromBFloat16", 1, func() error { return k.Copy(s, dst, bits) }},
+			{"Quantize", 1, func() error { return k.Quantize(s, blocks, x) }},
+			{"Dequantize", 1, func() error { return k.Dequantize(s, dst, device.Store, blocks) }},
 		} {
 			b.Run(fmt.Sprintf("%s/threads=%d", c.name, threads), func(b *testing.B) {
 				b.SetBytes(c.passes * m * n * 4)

@@ -22,7 +22,8 @@ func (k *kernels) Fill(_ device.Stream, dst device.Tensor, v float64) error {
 }
 
 // Copy takes conversions through float64, which holds every float exactly, or
-// from integers through int64. A float outside an integer type's range
+// from integers through int64; between float32 and the half types, which are
+// converted most, there is nothing between. A float outside an integer type's range
 // becomes the nearest number in it, and a NaN becomes 0; integers wrap.
 func (k *kernels) Copy(_ device.Stream, dst, src device.Tensor) error {
 	operand.Copy(dst, src)
@@ -31,6 +32,17 @@ func (k *kernels) Copy(_ device.Stream, dst, src device.Tensor) error {
 		size := dst.DType.Size()
 		to, from := dst.Buf.Host(), src.Buf.Host()
 		k.each(n, 1, func(lo, hi int) { copy(to[lo*size:hi*size], from[lo*size:hi*size]) })
+		return nil
+	}
+	half := func(dt device.DType) bool { return dt == device.Float16 || dt == device.BFloat16 }
+	switch {
+	case dst.DType == device.Float32 && half(src.DType):
+		to, from := device.Elements[float32](dst), newOperand32(src)
+		k.each(n, 1, func(lo, hi int) { from.read(to[lo:hi], lo, hi) })
+		return nil
+	case src.DType == device.Float32 && half(dst.DType):
+		to, from := newOperand32(dst), device.Elements[float32](src)
+		k.each(n, 1, func(lo, hi int) { to.write(from[lo:hi], lo) })
 		return nil
 	}
 	k.each(n, 1, func(lo, hi int) {

@@ -26,7 +26,7 @@
 //
 // # Half types
 //
-// Fill, Copy and Hash take every element type, NonFinite and SGD every
-// floating-point one, SGD by way of float32. Nothing else computes in Float16 or
-// BFloat16 here: a *device.DTypeError says so.
+// Fill, Copy and Hash take every element type, NonFinite, Axpby and the optimizers'
+// steps every floating-point one, but for NonFinite by way of float32. Nothing else
+// computes in Float16 or BFloat16 here: a *device.DTypeError says so.
 package cpu

@@ -4,14 +4,18 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
 )
 
 func (k *kernels) Axpby(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
-	operands.Same("Axpby", dst, x)
-	if dst.DType == device.Float32 {
+	operand.Axpby(dst, x)
+	switch dst.DType {
+	case device.Float32:
 		axpby[float32](k, dst, acc, x)
-	} else {
+	case device.Float64:
 		axpby[float64](k, dst, acc, x)
+	default:
+		axpbyHalf(k, dst, acc, x)
 	}
 	return nil
 }
@@ -39,6 +43,23 @@ func (k *kernels) UnaryGrad(_ device.Stream, op device.UnaryOp, dst device.Tenso
 func axpby[T float](k *kernels, dst device.Tensor, acc device.Accum, x device.Tensor) {
 	d, v := device.Elements[T](dst), device.Elements[T](x)
 	k.each(len(d), 1, func(lo, hi int) { accumulate(d[lo:hi], acc, v[lo:hi]) })
+}
+
+// axpbyHalf takes what is in 16 bits through float32, a tile at a time.
+func axpbyHalf(k *kernels, dst device.Tensor, acc device.Accum, x device.Tensor) {
+	d, v := newOperand32(dst), newOperand32(x)
+	k.each(dst.Len(), 4, func(lo, hi int) {
+		var bd, bv [tile]float32
+		for ; lo < hi; lo += tile {
+			to := min(lo+tile, hi)
+			sum := bd[:to-lo]
+			if acc.Beta != 0 {
+				sum = d.read(bd[:], lo, to)
+			}
+			accumulate(sum, acc, v.read(bv[:], lo, to))
+			d.write(sum, lo)
+		}
+	})
 }
 
 // accumulate computes dst = Alpha·x + Beta·dst, without reading dst when Beta

@@ -141,6 +141,36 @@ func BenchmarkBandwidth(b *testing.B) {
 	}
 }
 
+// BenchmarkCompression is what a communication hook runs over a bucket: casts, 8-bit
+// numbers, and the factors of PowerSGD for a matrix.
+func BenchmarkCompression(b *testing.B) {
+	const m, n, rank = 4096, 16384, 4
+	d := gpu(b, &Options{Log: quiet()})
+	k, s := d.Kernels(), d.Compute()
+	x, half := uniform(b, d, tensor(b, d, device.Float32, m*n)), tensor(b, d, device.BFloat16, m*n)
+	blocks := tensor(b, d, device.Uint8, device.QuantizedLen(m*n))
+	p, q := tensor(b, d, device.Float32, rank, m), uniform(b, d, tensor(b, d, device.Float32, rank, n))
+	ok(b, k.Quantize(s, blocks, x))
+	matrix, pass := x.Reshape(m, n), float64(x.Bytes())/1e9
+	for _, c := range []struct {
+		name   string
+		passes float64
+		f      func() error
+	}{
+		{"to bfloat16", 1.5, func() error { return k.Copy(s, half, x) }},
+		{"from bfloat16", 1.5, func() error { return k.Copy(s, x, half) }},
+		{"Quantize", 1.25, func() error { return k.Quantize(s, blocks, x) }},
+		{"Dequantize", 1.25, func() error { return k.Dequantize(s, x, device.Store, blocks) }},
+		{"Dequantize to add", 2.25, func() error { return k.Dequantize(s, x, device.Accum{Alpha: 1, Beta: 1}, blocks) }},
+		{"P", 1, func() error { return k.MatMul(s, p, device.Store, q, false, matrix, true) }},
+		{"Q", 1, func() error { return k.MatMul(s, q, device.Store, p, false, matrix, false) }},
+		{"PQ", 1, func() error { return k.MatMul(s, matrix, device.Store, p, true, q, false) }},
+		{"Orthonormalize", float64(rank*n) / (m * n), func() error { return k.Orthonormalize(s, q, q) }},
+	} {
+		b.Run(c.name, func(b *testing.B) { measure(b, d, c.passes*pass, "GB/s", c.f) })
+	}
+}
+
 // BenchmarkMasters is SGD with momentum on masters: of an element, 2 bytes of the
 // gradient and 8 of the state are read, and 8 and the parameter's 2 written.
 func BenchmarkMasters(b *testing.B) {

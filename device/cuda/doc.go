@@ -61,8 +61,9 @@
 // must be the user's own and of mode 0700. The processes of a host compile
 // them once: the first does, the others wait for it. Open loads all of them.
 //
-// All kernels compute in Float32, Float64, Float16 and BFloat16, the half types
-// in float32 with one rounding at the end. Sums and losses accumulate in
+// All kernels compute in Float32, Float64, Float16 and BFloat16, but where
+// device.Kernels says otherwise, the half types in float32 with one rounding at the
+// end. Sums and losses accumulate in
 // float64, in an order that depends on the shapes alone: there are no atomic
 // additions but the hash's, which are of integers, and equal calls on equally
 // aligned operands give equal bits, on any GPU. A label out of range, which the host cannot see, makes the loss NaN.

@@ -55,6 +55,8 @@ type kernels struct {
 	sgdMaster, sgdMasterWide                      perFloat    // of the half types
 	adamW, adamWMaster, adamWMasterWide           perFloat    // the latter two of the half types
 	nonFinite, hash                               C.uintptr_t // for every type
+	quantize, dequantize                          C.uintptr_t
+	orthonormalize                                perFloat // of Float32 and Float64
 	fill                                          perType
 	copy                                          [device.Uint8 + 1]perType // to, from
 }
@@ -155,11 +157,15 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		"loss.cu": floats(map[string]*perFloat{
 			"squares": &k.squares, "mean": &k.mean, "cross_entropy": &k.crossEntropy, "cross_entropy_grad": &k.crossEntropyGrad,
 		}),
-		"sgd.cu":     sgd,
-		"adamw.cu":   adamW,
-		"random.cu":  floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal}),
-		"copy.cu":    copies,
-		"inspect.cu": {"nonfinite": &k.nonFinite, "hash": &k.hash},
+		"sgd.cu":       sgd,
+		"adamw.cu":     adamW,
+		"random.cu":    floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal}),
+		"copy.cu":      copies,
+		"inspect.cu":   {"nonfinite": &k.nonFinite, "hash": &k.hash},
+		"quantized.cu": {"quantize": &k.quantize, "dequantize": &k.dequantize},
+		"orthonormal.cu": {
+			"orthonormalize_float32": &k.orthonormalize[device.Float32], "orthonormalize_float64": &k.orthonormalize[device.Float64],
+		},
 	}
 }
 

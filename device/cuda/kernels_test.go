@@ -108,6 +108,7 @@ func TestLaunchAllocations(t *testing.T) {
 	k, s := d.Kernels(), d.Compute()
 	x, row := tensor(t, d, device.Float32, 64, 64), tensor(t, d, device.Float32, 64)
 	raised, hash := tensor(t, d, device.Uint8), tensor(t, d, device.Int64)
+	blocks := tensor(t, d, device.Uint8, device.QuantizedLen(x.Len()))
 	ok(t, k.Fill(s, x, 1))
 	ok(t, k.Fill(s, row, 1))
 	for name, f := range map[string]func() error{
@@ -122,6 +123,12 @@ func TestLaunchAllocations(t *testing.T) {
 		},
 		"NonFinite": func() error { return k.NonFinite(s, raised, x) },
 		"Hash":      func() error { return k.Hash(s, hash, x) },
+
+		"Quantize":   func() error { return k.Quantize(s, blocks, x) },
+		"Dequantize": func() error { return k.Dequantize(s, x, device.Store, blocks) },
+		"Orthonormalize": func() error {
+			return k.Orthonormalize(s, x.Range(0, 4*64).Reshape(4, 64), x.Range(4*64, 8*64).Reshape(4, 64))
+		},
 	} {
 		most := map[string]float64{"Binary": 1, "Sum": 3}[name] // the iteration space
 		if n := testing.AllocsPerRun(100, func() { ok(t, f()) }); n > most {

@@ -57,8 +57,13 @@ func checkMisfits(r *rig) {
 		"AdamW with other moment": func() error {
 			return k.AdamW(s, device.AdamWStep{Param: t(3), Grad: t(3), Mean: t(3), Variance: t(4), Step: 1})
 		},
-		"NonFinite to two flags": func() error { return k.NonFinite(s, of(device.Uint8, 2), t(3)) },
-		"Hash to two numbers":    func() error { return k.Hash(s, of(device.Int64, 2), t(3)) },
+		"NonFinite to two flags":                func() error { return k.NonFinite(s, of(device.Uint8, 2), t(3)) },
+		"Hash to two numbers":                   func() error { return k.Hash(s, of(device.Int64, 2), t(3)) },
+		"Quantize to part of a block":           func() error { return k.Quantize(s, of(device.Uint8, 7), t(3)) },
+		"Dequantize of a block more":            func() error { return k.Dequantize(s, t(3), one, of(device.Uint8, 2*device.Align)) },
+		"Orthonormalize of a vector":            func() error { return k.Orthonormalize(s, t(3), t(3)) },
+		"Orthonormalize of more rows than room": func() error { return k.Orthonormalize(s, t(3, 2), t(3, 2)) },
+		"Orthonormalize with few spares":        func() error { return k.Orthonormalize(s, t(2, 3), t(1, 3)) },
 	} {
 		misfit[*device.ShapeError](r, name, call)
 	}
@@ -110,7 +115,13 @@ func checkMisfits(r *rig) {
 		"NonFinite to a number": func() error { return k.NonFinite(s, t(), t(3)) },
 		"NonFinite of integers": func() error { return k.NonFinite(s, of(device.Uint8), of(device.Int32, 3)) },
 		"Hash to a real number": func() error { return k.Hash(s, of(device.Float64), t(3)) },
-		"Hash of nothing":       func() error { return k.Hash(s, of(device.Int64), device.Tensor{}) },
+		"Quantize of doubles":   func() error { return k.Quantize(s, of(device.Uint8, device.Align), double) },
+		"Quantize to numbers":   func() error { return k.Quantize(s, t(device.Align), t(3)) },
+		"Dequantize to doubles": func() error { return k.Dequantize(s, double, one, of(device.Uint8, device.Align)) },
+		"Orthonormalize of halves": func() error {
+			return k.Orthonormalize(s, of(device.BFloat16, 2, 3), of(device.BFloat16, 2, 3))
+		},
+		"Hash of nothing": func() error { return k.Hash(s, of(device.Int64), device.Tensor{}) },
 	} {
 		misfit[*device.DTypeError](r, name, call)
 	}

@@ -18,7 +18,7 @@ type Case struct {
 
 // Run runs the suite as subtests, each on a device that open makes and the
 // test closes. Kernels are checked in Float32 and Float64, and in the half
-// types that the caller says they compute in; SGD and AdamW in all four.
+// types that the caller says they compute in; Axpby, SGD and AdamW in all four.
 func Run(t *testing.T, open func(t *testing.T) device.Device, half ...device.DType) {
 	for _, c := range Cases(half...) {
 		t.Run(c.Name, func(t *testing.T) {
@@ -48,20 +48,28 @@ func Cases(half ...device.DType) []Case {
 		check("Copy", device.Float32, checkCopy),
 		check("NonFinite", device.Float32, checkNonFinite),
 		check("Hash", device.Float32, checkHash),
+		check("Quantize", device.Float32, checkQuantize),
+		check("Dequantize", device.Float32, checkDequantize),
 		check("Misfits", device.Float32, checkMisfits),
 	}
 	for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
-		cases = append(cases, check("SGD/"+dt.String(), dt, checkSGD), check("AdamW/"+dt.String(), dt, checkAdamW))
+		for _, c := range []struct {
+			name string
+			run  func(*rig)
+		}{{"Axpby", checkAxpby}, {"SGD", checkSGD}, {"AdamW", checkAdamW}} {
+			cases = append(cases, check(c.name+"/"+dt.String(), dt, c.run))
+		}
 	}
 	for _, dt := range []device.DType{device.Float32, device.Float64} {
-		cases = append(cases, check("Uniform/"+dt.String(), dt, checkUniform), check("Normal/"+dt.String(), dt, checkNormal))
+		cases = append(cases, check("Uniform/"+dt.String(), dt, checkUniform), check("Normal/"+dt.String(), dt, checkNormal),
+			check("Orthonormalize/"+dt.String(), dt, checkOrthonormalize))
 	}
 	for _, dt := range append([]device.DType{device.Float32, device.Float64}, half...) {
 		for _, c := range []struct {
 			name string
 			run  func(*rig)
 		}{
-			{"Axpby", checkAxpby}, {"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad},
+			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad},
 			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
 			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad},

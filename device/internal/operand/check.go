@@ -22,6 +22,12 @@ func (ts Types) Float(op string, dst device.Tensor, others ...device.Tensor) {
 	}
 }
 
+// Axpby checks the operands of an Axpby, which is there for every floating-point
+// type.
+func Axpby(dst, x device.Tensor) {
+	Types{device.Float32, device.Float64, device.Float16, device.BFloat16}.Same("Axpby", dst, x)
+}
+
 // Same checks that the operands are of one type and shape.
 func (ts Types) Same(op string, dst device.Tensor, others ...device.Tensor) {
 	ts.Float(op, dst, others...)
@@ -217,6 +223,27 @@ func Hash(dst, x device.Tensor) {
 	if !x.DType.Valid() {
 		panic(&device.DTypeError{Op: "Hash", Got: x.DType, Want: dst.DType})
 	}
+}
+
+// Quantize checks the operands of a Quantize, or of a Dequantize: numbers, and
+// the blocks for them.
+func Quantize(op string, numbers, blocks device.Tensor) {
+	checkType(op, numbers, device.Float32)
+	checkType(op, blocks, device.Uint8)
+	if n := device.QuantizedLen(numbers.Len()); blocks.Len() != n {
+		panic(&device.ShapeError{Op: op, A: blocks.Shape, B: device.Shape{n}})
+	}
+}
+
+// Orthonormalize checks the operands of an Orthonormalize, x [r n].
+func Orthonormalize(x, spare device.Tensor) (r, n int) {
+	const op = "Orthonormalize"
+	Types{device.Float32, device.Float64}.Same(op, x, spare)
+	r, n = matrix(op, x, false)
+	if r > n {
+		panic(&device.ShapeError{Op: op, A: x.Shape, B: device.Shape{n, n}})
+	}
+	return r, n
 }
 
 // Bytes checks the sizes of a copy between host and device.

@@ -1,0 +1,64 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+func (k *kernels) Orthonormalize(_ device.Stream, x, spare device.Tensor) error {
+	rows, n := operand.Orthonormalize(x, spare)
+	if x.DType == device.Float32 {
+		orthonormalize[float32](k, x, spare, rows, n)
+	} else {
+		orthonormalize[float64](k, x, spare, rows, n)
+	}
+	return nil
+}
+
+func orthonormalize[T float](k *kernels, x, spare device.Tensor, rows, n int) {
+	all, others := device.Elements[T](x), device.Elements[T](spare)
+	for i := range rows {
+		row := all[i*n : (i+1)*n]
+		if independent(k, row, all[:i*n]) {
+			continue
+		}
+		copy(row, others[i*n:])
+		if !independent(k, row, all[:i*n]) {
+			clear(row)
+		}
+	}
+}
+
+// least is the part of a row's square that must be left of it.
+const least = 0x1p-28
+
+// independent takes from row what the rows before it span, and makes its norm
+// 1, if enough is left of it.
+func independent[T float](k *kernels, row, before []T) bool {
+	whole := dot(k, row, row)
+	for range 2 {
+		for b := before; len(b) > 0; b = b[len(row):] {
+			accumulate(row, device.Accum{Alpha: -dot(k, row, b[:len(row)]), Beta: 1}, b)
+		}
+	}
+	left := dot(k, row, row)
+	if !(left > whole*least) || math.IsInf(left, 1) {
+		return false
+	}
+	scale := T(1 / math.Sqrt(left))
+	for i := range row {
+		row[i] *= scale
+	}
+	return true
+}
+
+func dot[T float](k *kernels, a, b []T) float64 {
+	return k.total(len(a), chunk, 1, func(lo, hi int) (s float64) {
+		for i, v := range a[lo:hi] {
+			s += float64(v) * float64(b[lo+i])
+		}
+		return s
+	})
+}

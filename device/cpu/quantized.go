@@ -1,0 +1,80 @@
+package cpu
+
+import (
+	endian "encoding/binary"
+	"math"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// Quantised numbers are those which package device defines: see its
+// documentation.
+const (
+	notFinite  = -128       // the number that stands for NaN
+	leastTop   = 0x1p-100   // blocks with nothing larger are zeros
+	infinity   = 0x7F800000 // the bits of
+	magnitude  = 0x7FFFFFFF // the bits of a float32 but for its sign
+	quantCost  = 2 * device.QuantBlock
+	scaleBytes = device.Align - device.QuantBlock
+)
+
+func (k *kernels) Quantize(_ device.Stream, dst, x device.Tensor) error {
+	operand.Quantize("Quantize", x, dst)
+	v, blocks := device.Elements[float32](x), device.Elements[uint8](dst)
+	k.each(device.QuantBlocks(len(v)), quantCost, func(lo, hi int) {
+		for b := lo; b < hi; b++ {
+			quantize(blocks[b*device.Align:(b+1)*device.Align], v[b*device.QuantBlock:min((b+1)*device.QuantBlock, len(v))])
+		}
+	})
+	return nil
+}
+
+// quantize writes one block.
+func quantize(block []uint8, x []float32) {
+	var top uint32 // of numbers without a sign, the bits are in order
+	for _, v := range x {
+		if bits := math.Float32bits(v) & magnitude; bits < infinity {
+			top = max(top, bits)
+		}
+	}
+	var scale, inverse float32
+	if m := math.Float32frombits(top); m >= leastTop {
+		scale, inverse = m/127, 127/m
+	}
+	endian.LittleEndian.PutUint32(block, math.Float32bits(scale))
+	q := block[scaleBytes:]
+	for i, v := range x {
+		if math.Float32bits(v)&magnitude >= infinity {
+			q[i] = 0x100 + notFinite
+			continue
+		}
+		// Adding 1.5·2^23 rounds to an integer, which is then in the lowest bits.
+		q[i] = uint8(math.Float32bits(float32(v*inverse) + 0x1.8p23))
+	}
+	clear(q[len(x):])
+}
+
+func (k *kernels) Dequantize(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
+	operand.Quantize("Dequantize", dst, x)
+	d, blocks := device.Elements[float32](dst), device.Elements[uint8](x)
+	k.each(device.QuantBlocks(len(d)), quantCost, func(lo, hi int) {
+		var buf [device.QuantBlock]float32
+		for b := lo; b < hi; b++ {
+			to := d[b*device.QuantBlock : min((b+1)*device.QuantBlock, len(d))]
+			dequantize(buf[:len(to)], blocks[b*device.Align:])
+			accumulate(to, acc, buf[:])
+		}
+	})
+	return nil
+}
+
+// dequantize reads the first numbers of a block.
+func dequantize(dst []float32, block []uint8) {
+	scale := math.Float32frombits(endian.LittleEndian.Uint32(block))
+	for i, q := range block[scaleBytes:][:len(dst)] {
+		if dst[i] = scale * float32(int8(q)); int8(q) == notFinite {
+			dst[i] = float32(math.NaN())
+		}
+	}
+}

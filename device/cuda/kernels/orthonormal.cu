@@ -1,0 +1,42 @@
+// Orthonormalize: the rows of a matrix, by one block of threads. A thread reads of
+// a row only what it wrote itself.
+
+struct Orthonormal { u64 x, spare, rows, n; };
+
+template <class T> __device__ inline double dot(const T *a, const T *b, u64 n) {
+	double s = 0;
+	for (u64 i = threadIdx.x; i < n; i += blockDim.x) s += (double)a[i] * (double)b[i];
+	return block_sum(s);
+}
+
+// independent takes from row what the rows from first on, up to it, span, and
+// makes its norm 1, if enough is left of it. All threads agree.
+template <class T> __device__ inline bool independent(T *row, const T *first, u64 n) {
+	const double whole = dot(row, row, n);
+	for (int pass = 0; pass < 2; pass++)
+		for (const T *b = first; b < row; b += n) {
+			const T d = (T)dot(row, b, n);
+			for (u64 i = threadIdx.x; i < n; i += blockDim.x) row[i] -= d * b[i];
+		}
+	const double left = dot(row, row, n);
+	const double infinity = __longlong_as_double(0x7ff0000000000000ll);
+	if (!(left > whole * 3.7252902984619140625e-09) || left == infinity) return false; // 2^-28
+	const T scale = (T)(1 / sqrt(left));
+	for (u64 i = threadIdx.x; i < n; i += blockDim.x) row[i] *= scale;
+	return true;
+}
+
+template <class T> __device__ inline void orthonormalize(const Orthonormal &a) {
+	T *x = (T *)a.x;
+	for (u64 r = 0; r < a.rows; r++) {
+		T *row = x + r * a.n;
+		if (independent(row, x, a.n)) continue;
+		const T *spare = (const T *)a.spare + r * a.n;
+		for (u64 i = threadIdx.x; i < a.n; i += blockDim.x) row[i] = spare[i];
+		if (independent(row, x, a.n)) continue;
+		for (u64 i = threadIdx.x; i < a.n; i += blockDim.x) row[i] = 0;
+	}
+}
+
+extern "C" __global__ void orthonormalize_float32(const Orthonormal a) { orthonormalize<float>(a); }
+extern "C" __global__ void orthonormalize_float64(const Orthonormal a) { orthonormalize<double>(a); }

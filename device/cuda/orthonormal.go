@@ -1,0 +1,26 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// orthonormalArgs is Orthonormal in kernels/orthonormal.cu.
+type orthonormalArgs struct {
+	x, spare, rows, n uint64
+}
+
+// Orthonormalize is the work of one block of threads: the rows are few, and each
+// needs those before it.
+func (k *kernels) Orthonormalize(st device.Stream, x, spare device.Tensor) error {
+	rows, n := operand.Orthonormalize(x, spare)
+	if rows == 0 {
+		return nil
+	}
+	a := orthonormalArgs{k.addr(x), k.addr(spare), uint64(rows), uint64(n)}
+	return k.launch(k.d.stream(st), k.orthonormalize[x.DType], grid{1, 1, 1, 1024, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
+}

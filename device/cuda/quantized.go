@@ -1,0 +1,43 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "driver.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// quantArgs is Quant in kernels/quantized.cu.
+type quantArgs struct {
+	numbers, blocks, n uint64
+	acc                device.Accum
+	wide               uint64
+}
+
+// quantThreads is how many threads a block of numbers takes to write: a warp.
+const quantThreads = 32
+
+func (k *kernels) Quantize(st device.Stream, dst, x device.Tensor) error {
+	operand.Quantize("Quantize", x, dst)
+	return k.quant(st, k.quantize, quantArgs{numbers: k.addr(x), blocks: k.addr(dst), n: uint64(x.Len())}, quantThreads)
+}
+
+func (k *kernels) Dequantize(st device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
+	operand.Quantize("Dequantize", dst, x)
+	return k.quant(st, k.dequantize, quantArgs{numbers: k.addr(dst), blocks: k.addr(x), n: uint64(dst.Len()), acc: acc}, device.Align/4)
+}
+
+// quant launches one of quantized.cu's kernels, with so many threads for each
+// block of numbers.
+func (k *kernels) quant(st device.Stream, f C.uintptr_t, a quantArgs, each int) error {
+	if a.n == 0 {
+		return nil
+	}
+	a.wide = uint64(flag(packed(a.numbers)))
+	return k.launch(k.d.stream(st), f, k.flat(device.QuantBlocks(int(a.n))*each), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
