@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: build test race lint bench chaos test-gpu demo cross clean
+.PHONY: build test race lint bench chaos test-gpu gpu-failures demo cross clean
 
 build: ## the commands and the examples, into build/
 	$(GO) build -o build/ ./cmd/... ./examples/...
@@ -34,6 +34,11 @@ test-gpu: ## builds into build/gpu, which can be carried to a machine without Go
 	$(GO) test -c -ldflags='-s -w' -o build/gpu/ ./device/cuda ./comm/nccl ./ddp
 	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/... ./bench/parity
 	bench/test_gpu.sh
+
+gpu-failures: ## the same for what happens on two GPUs when a rank fails
+	mkdir -p build/gpu
+	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/recover ./bench/chaos/... ./bench/overhead
+	bench/gpu_failures.sh
 
 demo: build ## the lecture's two programs, with traces
 	build/golaunch --nproc-per-node 2 build/toy

@@ -10,6 +10,28 @@ import (
 	"strings"
 )
 
+// programs are what scenarios run.
+var programs = []string{"./cmd/golaunch", "./cmd/goddp", "./bench/chaos/worker"}
+
+// adopt copies what scenarios run, built before, from one folder into the new
+// folder dir.
+func adopt(from, dir string) (binaries, error) {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	for _, p := range programs {
+		name := filepath.Base(p)
+		data, err := os.ReadFile(filepath.Join(from, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), data, 0o755)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return binaries(dir), nil
+}
+
 // moduleRoot is where the product's source is.
 func moduleRoot(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
@@ -35,7 +57,7 @@ func build(ctx context.Context, root, dir string, m *mutant) (binaries, error) {
 		what = fmt.Sprintf("mutant %q", m.name)
 		args = append(args, "-overlay", overlay)
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/golaunch", "./cmd/goddp", "./bench/chaos/worker")...)
+	cmd := exec.CommandContext(ctx, "go", append(args, programs...)...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building %s: %w\n%s", what, err, out)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,10 +13,14 @@ import (
 
 // campaign is how scenarios are run.
 type campaign struct {
+	terms
 	seed    uint64
 	jobs    int           // at a time
 	slack   time.Duration // added to what is promised
 	verbose bool
+	each    bool   // report every scenario, not only those that failed
+	kept    string // the folder for what scenarios leave; "": it is removed
+	again   string // the command that runs a scenario again, but for its number
 	out     io.Writer
 	noDisk  error // why disks cannot be filled; nil if they can
 }
@@ -52,6 +57,11 @@ func (c *campaign) try(ctx context.Context, s *scenario, bin binaries) (v verdic
 		j.judge(&v)
 	}
 	v.shorten(j.dir)
+	if c.kept != "" {
+		if err := j.keep(filepath.Join(c.kept, s.name())); err != nil {
+			v.wrongf("%v", err)
+		}
+	}
 	return v, j.output()
 }
 
@@ -80,10 +90,10 @@ func (c *campaign) run(ctx context.Context, scenarios []scenario, bin binaries) 
 		case c.verbose:
 			fmt.Fprintf(c.out, "%v\n%s", s, indent(output))
 			fallthrough
-		case !v.ok():
+		case c.each || !v.ok():
 			state := "ok"
 			if !v.ok() {
-				state = fmt.Sprintf("FAILED: %v\n  again: %s", &v, s.replay())
+				state = fmt.Sprintf("FAILED: %v\n  again: %s -only %d -v", &v, c.again, s.K)
 			}
 			fmt.Fprintf(c.out, "%v: %s\n", s, state)
 		}

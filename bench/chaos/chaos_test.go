@@ -46,6 +46,9 @@ func TestShortCampaign(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := campaign{jobs: 4, slack: 10 * time.Second, out: t.Output(), noDisk: canFill()}
+	for i := range short {
+		short[i].terms = usual
+	}
 	for _, r := range c.run(t.Context(), short, bin) {
 		switch {
 		case r.skipped != "":
@@ -81,7 +84,7 @@ func TestMutantsApply(t *testing.T) {
 		}
 		shows := false
 		for k := range perCell * len(cells) {
-			s := draw(1, k)
+			s := draw(1, k, usual)
 			shows = shows || m.shows(&s)
 		}
 		if !shows {
@@ -94,7 +97,7 @@ func TestMutantsApply(t *testing.T) {
 func TestDrawIsAFunction(t *testing.T) {
 	differ := false
 	for k := range 2 * len(cells) {
-		a, b, c := draw(7, k), draw(7, k), draw(8, k)
+		a, b, c := draw(7, k, usual), draw(7, k, usual), draw(8, k, usual)
 		if a.String() != b.String() || a.Jitter != b.Jitter || a.Noise != b.Noise {
 			t.Errorf("%v, and again %v", &a, &b)
 		}

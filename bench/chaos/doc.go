@@ -6,6 +6,7 @@
 //	make chaos                                  the whole campaign, with mutants
 //	go run ./bench/chaos -n 42 -mutants=false   each fault in each mode once
 //	go run ./bench/chaos -only 17 -v            one scenario, with its output
+//	bench/gpu_failures.sh                       some of it on two GPUs, without Go
 //
 // It prints a line for each scenario that failed, with the command that runs it
 // again, and a table; the exit code is 1 if one failed. It needs Linux: it
@@ -27,7 +28,7 @@
 //	delay      the rank comes later than the timeout
 //	hiccup     the rank comes late, within the timeout
 //	skip       the rank leaves a collective out
-//	resize     the rank gives a tensor of another size
+//	resize     the rank gives a tensor of twice the size
 //	exit       the rank exits with a code of its own
 //	socket     one of the rank's connections breaks
 //	full disk  the folder for flight records has no room; then kill or stop
@@ -57,8 +58,19 @@
 //   - Nothing may be left: no process that carries the scenario's mark or runs
 //     from its folder, no file in its temporary folder.
 //
-// The time is from the fault to the end of the last process. Deadlines are what
-// is promised plus -slack, which is for the machine.
+// Times are two: until the last rank that is not the victim has its error, from
+// the call's deadline or, where a failure is noticed without one, from the
+// fault; and from the fault to the end of the last process. Deadlines are what is
+// promised plus -slack, which is for the machine.
+//
+// # On GPUs
+//
+// With -device cuda every rank has a GPU, and what it reduces is there: the last
+// reduction of a round in memory from pg.Alloc. NCCL does not notice that ranks
+// call different things (skip, resize): sums from then on mean nothing, until
+// some rank waits in vain. There a deadline has to pass, and what the ranks
+// called is told by their records, in the error. With -detail they compare
+// their calls before these run, and it is as on the host.
 //
 // # Mutants
 //

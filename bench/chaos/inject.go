@@ -9,9 +9,6 @@ import (
 	"time"
 )
 
-// rejoinTime is the limit of a worker's second group.
-const rejoinTime = 3 * time.Second
-
 // inject commits the scenario's fault, or has the worker commit it, and undoes
 // what somebody has to undo. It returns when the fault was. What has to
 // happen within a limit and does not is an error.

@@ -74,7 +74,8 @@ func newJob(s *scenario, bin binaries) (_ *job, err error) {
 			return nil, err
 		}
 	}
-	for _, name := range []string{"golaunch", "goddp", "worker"} {
+	for _, p := range programs {
+		name := filepath.Base(p)
 		if err := os.Link(filepath.Join(string(bin), name), filepath.Join(j.dir, name)); err != nil {
 			return nil, err
 		}
@@ -117,7 +118,8 @@ func (j *job) start(ctx context.Context) error {
 	args := []string{
 		"-fault", share, "-victim", strconv.Itoa(j.Victim), "-round", strconv.Itoa(j.Round), "-call", strconv.Itoa(j.Call),
 		"-delay", length.String(), "-pick", strconv.Itoa(j.Pick), "-manner", j.manner(), "-finish", j.path("finish"),
-		"-timeout", j.callTimeout().String(), "-stagger", stagger.String(), fmt.Sprintf("-hosts=%v", j.TCP),
+		"-timeout", j.callTimeout().String(), "-rejoin", j.rejoinTime().String(), "-stagger", stagger.String(),
+		fmt.Sprintf("-hosts=%v", j.TCP), fmt.Sprintf("-blind=%v", j.blind()),
 	}
 	if j.Setup == golaunch {
 		return j.run("golaunch", -1, nil, append([]string{
@@ -150,18 +152,22 @@ func (j *job) start(ctx context.Context) error {
 	return nil
 }
 
-// foreign is the variables that a job must not inherit.
-var foreign = regexp.MustCompile(`^(GODDP|TORCH|NCCL|PET|RANK|LOCAL_|WORLD_|MASTER_|ROLE_|GROUP_)`)
+// foreign is the variables that a job must not inherit. Others of NCCL, and
+// GODDP_LIBNCCL and its like, say what the machine needs.
+var foreign = regexp.MustCompile(`^(GODDP|TORCH|NCCL_(ASYNC_ERROR|BLOCKING_WAIT|HEARTBEAT|ENABLE_MONITORING)|PET|RANK|LOCAL_|WORLD_|MASTER_|ROLE_|GROUP_)`)
 
 // run starts one program and follows what it writes.
 func (j *job) run(name string, rank int, env []string, args ...string) error {
 	p := &program{name: name, rank: rank, cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})}
 	for _, kv := range os.Environ() {
-		if !foreign.MatchString(kv) {
+		if !foreign.MatchString(kv) || strings.HasPrefix(kv, "GODDP_LIB") {
 			p.cmd.Env = append(p.cmd.Env, kv)
 		}
 	}
-	p.cmd.Env = append(p.cmd.Env, markVar+"="+j.dir, "TMPDIR="+j.path("tmp"), "GODDP_FLIGHT_DIR="+j.path("flight"), "GODDP_DEVICE=cpu", j.modeEnv())
+	p.cmd.Env = append(p.cmd.Env, markVar+"="+j.dir, "TMPDIR="+j.path("tmp"), "GODDP_FLIGHT_DIR="+j.path("flight"), "GODDP_DEVICE="+j.Device, j.modeEnv())
+	if j.Detail {
+		p.cmd.Env = append(p.cmd.Env, "GODDP_DEBUG=DETAIL")
+	}
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Dir = j.dir
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -303,4 +309,12 @@ func (j *job) remove() {
 		unmount(j.path("flight"))
 	}
 	os.RemoveAll(j.dir)
+}
+
+// keep copies the flight records and what was written to a new folder.
+func (j *job) keep(dir string) error {
+	if err := os.CopyFS(dir, os.DirFS(j.path("flight"))); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "output.txt"), []byte(j.output()), 0o644)
 }

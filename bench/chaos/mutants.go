@@ -147,7 +147,7 @@ func (c *campaign) catch(ctx context.Context, root, dir string, bin binaries, m 
 	defer os.RemoveAll(dir)
 	tried := 0
 	for k := 0; tried < attempts && ctx.Err() == nil; k++ {
-		s := draw(c.seed, k)
+		s := draw(c.seed, k, c.terms)
 		if !m.shows(&s) {
 			continue
 		}

@@ -78,8 +78,26 @@ var cells = func() (cells []cell) {
 // maxRound bounds when faults come.
 const maxRound = 12
 
+// The devices of ranks.
+const (
+	cpu  = "cpu"
+	cuda = "cuda" // a GPU each
+)
+
+// terms are what all scenarios of a campaign have in common.
+type terms struct {
+	Device  string        // of the ranks
+	Ranks   int           // in every job; 0: 2 to 4
+	Detail  bool          // the ranks compare their calls before these run
+	Timeout time.Duration // of the workers' calls
+}
+
+// usual are the terms unless flags say otherwise.
+var usual = terms{Device: cpu, Timeout: time.Second}
+
 // scenario is one job and what is done to it.
 type scenario struct {
+	terms
 	Seed uint64
 	K    int
 	cell
@@ -99,11 +117,11 @@ type scenario struct {
 }
 
 // draw is scenario k of a seed.
-func draw(seed uint64, k int) scenario {
+func draw(seed uint64, k int, t terms) scenario {
 	r := rand.New(rand.NewPCG(seed, uint64(k)))
 	c := cells[k%len(cells)]
 	s := scenario{
-		Seed: seed, K: k, cell: c,
+		terms: t, Seed: seed, K: k, cell: c,
 		Setup:  c.setups[r.IntN(len(c.setups))],
 		World:  2 + r.IntN(3),
 		TCP:    r.IntN(3) == 0,
@@ -115,6 +133,9 @@ func draw(seed uint64, k int) scenario {
 		Name:   r.IntN(2),
 		Noise:  r.Uint64(),
 	}
+	if t.Ranks > 0 {
+		s.World = t.Ranks
+	}
 	s.Victim = r.IntN(s.World)
 	switch {
 	case c.Fault == fullDisk:
@@ -123,7 +144,22 @@ func draw(seed uint64, k int) scenario {
 		s.Then = []fault{"", kill, stop}[r.IntN(3)]
 	}
 	s.Hang = c.Fault == store && r.IntN(2) == 0
+	if s.blind() {
+		s.Call %= 2 // which are small
+	}
 	return s
+}
+
+// blind tells whether the ranks differ, and nobody compares: NCCL runs what it
+// is given, some of which ends with data that mean nothing, until a rank waits
+// for what no other sends. That a large reduction does is not certain.
+func (s *scenario) blind() bool {
+	return s.Device == cuda && !s.Detail && (s.Fault == skip || s.Fault == resize)
+}
+
+// byDeadline tells whether it takes a call's deadline to notice the fault.
+func (s *scenario) byDeadline() bool {
+	return s.trouble() == stop || s.trouble() == delay || s.blind()
 }
 
 // trouble is what the ranks notice: what follows a fault that they do not.
@@ -141,9 +177,17 @@ func (s *scenario) dies() bool { return s.trouble() == kill || s.trouble() == ex
 // rank that reads its end waits for two seconds to be told why.
 func (s *scenario) callTimeout() time.Duration {
 	if s.Fault == socket {
-		return 4 * time.Second
+		return s.Timeout + 3*time.Second
 	}
-	return time.Second
+	return s.Timeout
+}
+
+// rejoinTime is the limit of a worker's second group.
+func (s *scenario) rejoinTime() time.Duration {
+	if s.Device == cuda { // which has to be opened again
+		return 8 * time.Second
+	}
+	return 3 * time.Second
 }
 
 // String says what the scenario is.
@@ -157,8 +201,14 @@ func (s *scenario) String() string {
 		fmt.Fprintf(&b, ", then %s", s.Then)
 	}
 	fmt.Fprintf(&b, ", mode %s, %s, %d ranks", s.Mode, s.Setup, s.World)
+	if s.Device != cpu {
+		fmt.Fprintf(&b, " on %s", s.Device)
+	}
 	if s.TCP {
 		b.WriteString(" over TCP")
+	}
+	if s.Detail {
+		b.WriteString(", calls compared")
 	}
 	if s.Deaf {
 		b.WriteString(", stuck after an error")
@@ -167,9 +217,13 @@ func (s *scenario) String() string {
 	return b.String()
 }
 
-// replay is the command that runs the scenario again.
-func (s *scenario) replay() string {
-	return fmt.Sprintf("go run ./bench/chaos -seed %d -only %d -v", s.Seed, s.K)
+// name is a folder's.
+func (s *scenario) name() string {
+	detail := ""
+	if s.Detail {
+		detail = "-compared"
+	}
+	return strings.ReplaceAll(fmt.Sprintf("%03d-%s-%s%s", s.K, s.Fault, s.Mode, detail), " ", "-")
 }
 
 // modeEnv sets the error mode, as a user would.

@@ -9,15 +9,16 @@ import (
 
 // verdict is what the judge has to say about a scenario.
 type verdict struct {
-	wrong   []string // how its end was not the one promised
-	unnamed []string // where the culprit was not named
-	unread  []string // where the flight records, to goddp analyze, were not as clear
-	accused bool     // there was a culprit to name
-	read    bool     // and records that should tell it
-	skipped string   // why the scenario could not be
-	took    time.Duration
-	hung    bool // something did not end by itself
-	orphans bool // something outlived those who started it
+	wrong   []string      // how its end was not the one promised
+	unnamed []string      // where the culprit was not named
+	unread  []string      // where the flight records, to goddp analyze, were not as clear
+	accused bool          // there was a culprit to name
+	read    bool          // and records that should tell it
+	skipped string        // why the scenario could not be
+	told    time.Duration // from the deadline, or from a fault that needs none, to the last rank's error
+	took    time.Duration // from the fault to the end
+	hung    bool          // something did not end by itself
+	orphans bool          // something outlived those who started it
 }
 
 func (v *verdict) wrongf(format string, args ...any) {
@@ -61,7 +62,7 @@ func (v *verdict) first() string {
 // table is the campaign's, a row for each fault in each mode.
 func table(results []result) string {
 	var b strings.Builder
-	b.WriteString("| fault | mode | scenarios | right outcome | culprit named | by the records too | hung or orphaned | worst time |\n|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| fault | mode | scenarios | right outcome | culprit named | by the records too | hung or orphaned | to the error, at worst | to the end, at worst |\n|---|---|---|---|---|---|---|---|---|\n")
 	var total tally
 	for _, c := range cells {
 		var t tally
@@ -83,7 +84,7 @@ func table(results []result) string {
 type tally struct {
 	scenarios, skipped, right, stuck int
 	accused, named, records, read    int
-	worst                            time.Duration
+	told, took                       time.Duration
 }
 
 func (t *tally) add(v *verdict) {
@@ -103,12 +104,12 @@ func (t *tally) add(v *verdict) {
 	count(&t.records, v.read)
 	count(&t.read, v.read && len(v.unread) == 0)
 	count(&t.stuck, v.hung || v.orphans)
-	t.worst = max(t.worst, v.took)
+	t.told, t.took = max(t.told, v.told), max(t.took, v.took)
 }
 
 func (t *tally) String() string {
 	if t.scenarios == 0 {
-		return "skipped | | | | | "
+		return "skipped | | | | | | "
 	}
 	share := func(n, of int) string {
 		if of == 0 {
@@ -116,5 +117,9 @@ func (t *tally) String() string {
 		}
 		return fmt.Sprintf("%d of %d", n, of)
 	}
-	return fmt.Sprintf("%d | %d | %s | %s | %d | %.1f s", t.scenarios, t.right, share(t.named, t.accused), share(t.read, t.records), t.stuck, t.worst.Seconds())
+	told := "–"
+	if t.told > 0 {
+		told = fmt.Sprintf("%.2f s", t.told.Seconds())
+	}
+	return fmt.Sprintf("%d | %d | %s | %s | %d | %s | %.2f s", t.scenarios, t.right, share(t.named, t.accused), share(t.read, t.records), t.stuck, told, t.took.Seconds())
 }

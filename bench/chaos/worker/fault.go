@@ -8,15 +8,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/comm"
 )
 
-// commit commits the fault before the reduction of t, and returns what to
-// reduce: the zero Tensor for nothing.
-func (w *worker) commit(t device.Tensor) device.Tensor {
+// commit commits the fault before the reduction of o, and returns what to
+// reduce: the zero operand for nothing.
+func (w *worker) commit(pg *comm.ProcessGroup, o operand) (operand, error) {
 	if w.fault == "reach" { // the campaign does the rest
 		w.say("reached", "")
-		return t
+		return o, nil
 	}
 	if w.fault == "socket" {
 		shut, err := shutSocket(w.pick)
@@ -24,7 +24,7 @@ func (w *worker) commit(t device.Tensor) device.Tensor {
 			w.wrong("shutting a socket: %v", err)
 		}
 		w.say("fault", "%s", shut)
-		return t
+		return o, nil
 	}
 	w.say("fault", "")
 	switch w.fault {
@@ -32,13 +32,13 @@ func (w *worker) commit(t device.Tensor) device.Tensor {
 		time.Sleep(w.delay)
 		w.say("awake", "")
 	case "skip":
-		return device.Tensor{}
+		return operand{}, nil
 	case "resize":
-		return device.HostTensor(make([]float32, t.Len()+1), device.Float32)
+		return newOperand(pg, 2*len(o.values), false)
 	case "exit":
 		os.Exit(exitTold)
 	}
-	return t
+	return o, nil
 }
 
 // shutSocket shuts one of this process's connections down, as a network that

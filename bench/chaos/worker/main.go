@@ -34,6 +34,8 @@ func main() {
 	flag.StringVar(&w.manner, "manner", "leave", "what follows an error: leave, deaf, linger, recover")
 	flag.StringVar(&w.finish, "finish", "", "a `file`: once it is there the job may end")
 	flag.DurationVar(&w.timeout, "timeout", time.Second, "of each call")
+	flag.DurationVar(&w.rejoin, "rejoin", 3*time.Second, "the `limit` of a second group")
+	flag.BoolVar(&w.blind, "blind", false, "believe no sum of the first group from the fault on: nobody notices that the ranks differ")
 	flag.DurationVar(&w.stagger, "stagger", 0, "join so much later than the rank before")
 	flag.BoolVar(&hosts, "hosts", false, "take every rank for a host of its own, so that they meet by TCP")
 	flag.BoolVar(&loader, "loader", false, "start a process in a session of its own")

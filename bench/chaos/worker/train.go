@@ -21,8 +21,7 @@ const (
 
 // How long a worker waits.
 const (
-	joinTime   = 30 * time.Second // for all others to start, on a busy machine
-	rejoinTime = 3 * time.Second
+	joinTime   = 30 * time.Second        // for all others to start, on a busy machine
 	lingerTime = 1200 * time.Millisecond // longer than a process is let live that has to end
 )
 
@@ -40,11 +39,14 @@ type worker struct {
 	manner      string
 	finish      string
 	timeout     time.Duration
+	rejoin      time.Duration
+	blind       bool
 	stagger     time.Duration
 
 	rank      int
 	now       int  // the round
 	committed bool // the fault
+	again     bool // this is not the first group
 }
 
 func (w *worker) say(event, format string, args ...any) {
@@ -61,14 +63,14 @@ func (w *worker) wrong(format string, args ...any) {
 // where that is its manner, with another group.
 func (w *worker) train(ctx context.Context) error {
 	time.Sleep(time.Duration(w.rank) * w.stagger)
-	for groups := 0; ; groups++ {
+	for ; ; w.again = true {
 		limit := joinTime
-		if groups > 0 {
-			limit = rejoinTime
+		if w.again {
+			limit = w.rejoin
 		}
 		pg, err := comm.Init(ctx, &comm.Options{Timeout: limit})
 		if err != nil {
-			if groups == 0 || ctx.Err() != nil {
+			if !w.again || ctx.Err() != nil {
 				return err
 			}
 			w.say("stranded", "%v", err)
@@ -110,29 +112,69 @@ func (w *worker) linger(ctx context.Context, pg *comm.ProcessGroup) {
 	os.Exit(exitLingered)
 }
 
+// operand is what a reduction reduces: its values for the program, and where
+// the device has them.
+type operand struct {
+	values []float32
+	t      device.Tensor
+}
+
+// newOperand has memory of the device's own, or for the last reduction of the
+// group's.
+func newOperand(pg *comm.ProcessGroup, elements int, ofGroup bool) (operand, error) {
+	alloc := pg.Device().Alloc
+	if ofGroup {
+		alloc = pg.Alloc
+	}
+	buf, err := alloc(4 * elements)
+	if err != nil {
+		return operand{}, err
+	}
+	return operand{make([]float32, elements), device.NewTensor(buf, device.Float32, elements)}, nil
+}
+
+// allReduce reduces the operand, and returns once its values are there.
+func (w *worker) allReduce(ctx context.Context, pg *comm.ProcessGroup, o operand, op comm.ReduceOp) error {
+	dev := pg.Device()
+	host := device.HostTensor(o.values, device.Float32).Buf.Host()
+	if err := dev.CopyIn(dev.Compute(), o.t.Buf, host); err != nil {
+		return err
+	}
+	work := pg.AllReduce(o.t, op)
+	if err := work.Wait(ctx); err != nil {
+		return err
+	}
+	if w.manner != "recover" { // in blocking wait Wait itself must have the error
+		if err := work.Sync(ctx); err != nil {
+			return err
+		}
+	}
+	return dev.CopyOut(ctx, dev.Compute(), host, o.t.Buf)
+}
+
 // rounds does rounds until all ranks have been told that the job may end.
 func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
-	own, err := pg.Alloc(4 * sizes[len(sizes)-1])
+	operands := make([]operand, len(sizes))
+	for i, n := range sizes {
+		var err error
+		if operands[i], err = newOperand(pg, n, i == len(sizes)-1); err != nil {
+			return err
+		}
+	}
+	pg = pg.With(comm.CallOptions{Timeout: w.timeout})
+	// Ranks that met again may have failed in different rounds.
+	rounds, err := comm.AllGatherInts(ctx, pg, []int64{int64(w.now)})
 	if err != nil {
 		return err
 	}
-	tensors := make([]device.Tensor, len(sizes))
-	for i, n := range sizes {
-		tensors[i] = device.HostTensor(make([]float32, n), device.Float32)
+	for _, of := range rounds {
+		w.now = max(w.now, int(of[0]))
 	}
-	tensors[len(sizes)-1] = device.NewTensor(own, device.Float32, sizes[len(sizes)-1])
-
-	pg = pg.With(comm.CallOptions{Timeout: w.timeout})
-	// Ranks that met again may have failed in different rounds.
-	latest := []float32{float32(w.now)}
-	if err := pg.AllReduce(device.HostTensor(latest, device.Float32), comm.Max).Wait(ctx); err != nil {
-		return err
-	}
-	for w.now = int(latest[0]) + 1; ; w.now++ {
+	for w.now++; ; w.now++ {
 		time.Sleep(time.Duration(rand.IntN(5)) * time.Millisecond) // compute
 		last := false
-		for i, t := range tensors {
-			told, err := w.reduce(ctx, pg, i, t)
+		for i, o := range operands {
+			told, err := w.reduce(ctx, pg, i, o)
 			if err != nil {
 				return err
 			}
@@ -142,7 +184,7 @@ func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
 			return nil
 		}
 		if w.now%4 == 0 {
-			if err := pg.Barrier().Wait(ctx); err != nil {
+			if err := pg.Barrier().Sync(ctx); err != nil {
 				return err
 			}
 		}
@@ -152,28 +194,27 @@ func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
 // reduce does the i-th reduction of a round, or the fault instead. The first
 // element of the first one tells all ranks that rank 0 has seen the finish
 // file: this round is the last.
-func (w *worker) reduce(ctx context.Context, pg *comm.ProcessGroup, i int, t device.Tensor) (last bool, err error) {
-	values := device.Elements[float32](t)
-	for j := range values {
-		values[j] = float32(w.rank + w.now%100 + j%10)
+func (w *worker) reduce(ctx context.Context, pg *comm.ProcessGroup, i int, o operand) (last bool, err error) {
+	for j := range o.values {
+		o.values[j] = float32(w.rank + w.now%100 + j%10)
 	}
 	if i == 0 {
-		values[0] = 0
+		o.values[0] = 0
 		if _, err := os.Stat(w.finish); err == nil && w.rank == 0 {
-			values[0] = 1
+			o.values[0] = 1
 		}
 	}
 	if w.rank == w.victim && w.now >= w.round && i == w.call && !w.committed {
 		w.committed = true
-		if t = w.commit(t); t.IsZero() {
-			return false, nil
+		if o, err = w.commit(pg, o); err != nil || o.values == nil {
+			return false, err
 		}
 	}
-	if err := pg.AllReduce(t, comm.Sum).Wait(ctx); err != nil {
+	if err := w.allReduce(ctx, pg, o, comm.Sum); err != nil || w.blind && !w.again && w.now >= w.round {
 		return false, err
 	}
 	n := pg.Size()
-	for j, v := range values {
+	for j, v := range o.values {
 		if i == 0 && j == 0 {
 			last = v > 0
 		} else if want := float32(n*(n-1)/2 + n*(w.now%100+j%10)); v != want {

@@ -1,0 +1,177 @@
+// Command overhead measures what the watchdog and the flight recorder cost a
+// training step of examples/mlp.
+//
+//	go run ./cmd/golaunch --nproc-per-node 2 ./bench/overhead
+//
+// Every process trains two models alternately, some steps each time: one in a
+// group as it is by default, one in a group that records nothing
+// (GODDP_FLIGHT_ENTRIES=0) and acts on no failure (comm.NoErrorHandling). What
+// remains there is that calls in flight are counted. The processes, the memory
+// and the temperature are those of both. The cost is the median, over all turns,
+// of the difference between the medians of a turn's steps; the exit code is 1 if
+// it is above the limit.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+var (
+	size  = flag.Int("size", 4000, "width of every layer")
+	batch = flag.Int("batch", 1000, "samples per rank and step")
+	dtype = flag.String("dtype", "float32", "type of parameters and data: float32, or bfloat16 on a GPU")
+	turns = flag.Int("turns", 20, "how often each group has its turn")
+	steps = flag.Int("steps", 20, "training steps in a turn")
+	limit = flag.Float64("limit", 1, "the cost that is too much, in percent")
+)
+
+var types = map[string]device.DType{"float32": device.Float32, "bfloat16": device.BFloat16}
+
+// side is one of the two that are compared.
+type side struct {
+	pg    *comm.ProcessGroup
+	model *ddp.Model
+	opt   *optim.SGD
+}
+
+func newSide(ctx context.Context, dev device.Device, o comm.Options) (*side, error) {
+	o.Device = dev
+	pg, err := comm.Init(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	var modules []nn.Module
+	for i := range 3 {
+		if i > 0 {
+			modules = append(modules, nn.ReLU())
+		}
+		modules = append(modules, nn.Linear(*size, *size, nn.LinearOptions{DType: types[*dtype]}))
+	}
+	net := nn.Sequential(modules...)
+	if err := nn.Place(net, dev, 0); err != nil {
+		return nil, errors.Join(err, pg.Close())
+	}
+	model, err := ddp.New(net, pg, nil)
+	if err != nil {
+		return nil, errors.Join(err, pg.Close())
+	}
+	return &side{pg, model, optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.001})}, nil
+}
+
+// turn is the median time of a turn's steps.
+func (s *side) turn(ctx context.Context, x, y *autograd.Variable) (time.Duration, error) {
+	took := make([]time.Duration, *steps)
+	for i := range took {
+		if err := s.pg.Barrier().Sync(ctx); err != nil { // so that a step's time is no other rank's
+			return 0, err
+		}
+		begun := time.Now()
+		if err := nn.MSELoss(s.model.Forward(x), y).Backward(); err != nil {
+			return 0, err
+		}
+		if err := s.opt.Step(); err != nil {
+			return 0, err
+		}
+		s.opt.ZeroGrad()
+		if err := s.pg.Device().Compute().Sync(ctx); err != nil {
+			return 0, err
+		}
+		took[i] = time.Since(begun)
+	}
+	return median(took), nil
+}
+
+func measure(ctx context.Context) error {
+	dev, err := comm.OpenDevice(nil)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	watched, err := newSide(ctx, dev, comm.Options{})
+	if err != nil {
+		return err
+	}
+	defer watched.pg.Close()
+	os.Setenv(flight.EntriesVar, "0")
+	bare, err := newSide(ctx, dev, comm.Options{ErrorMode: comm.NoErrorHandling})
+	if err != nil {
+		return err
+	}
+	defer bare.pg.Close()
+	x, err := normal(dev, 1)
+	if err != nil {
+		return err
+	}
+	y, err := normal(dev, 2)
+	if err != nil {
+		return err
+	}
+	sides := []*side{watched, bare}
+	var times [2][]time.Duration
+	for turn := -1; turn < *turns; turn++ { // the first does not count
+		for i := range sides {
+			i ^= turn & 1 // neither always has the other's warm caches
+			took, err := sides[i].turn(ctx, x, y)
+			if err != nil {
+				return err
+			}
+			if turn >= 0 {
+				times[i] = append(times[i], took)
+			}
+		}
+	}
+	if watched.pg.Rank() > 0 {
+		return nil
+	}
+	costs := make([]float64, *turns)
+	for i := range costs {
+		costs[i] = 100 * (float64(times[0][i])/float64(times[1][i]) - 1)
+	}
+	cost := median(costs)
+	fmt.Printf("%s, %d ranks: a step takes %v with watchdog and flight recorder, %v without: %+.2f%% (%d turns of %d steps each, the middle half of the differences from %+.2f%% to %+.2f%%)\n",
+		*dtype, watched.pg.Size(), median(times[0]), median(times[1]), cost, *turns, *steps, costs[len(costs)/4], costs[len(costs)*3/4])
+	if cost > *limit {
+		return fmt.Errorf("%.2f%% is above %v%%", cost, *limit)
+	}
+	return nil
+}
+
+// normal is a batch of random numbers.
+func normal(dev device.Device, seed uint64) (*autograd.Variable, error) {
+	dt := types[*dtype]
+	buf, err := dev.Alloc(*batch * *size * dt.Size())
+	if err != nil {
+		return nil, err
+	}
+	t := device.NewTensor(buf, dt, *batch, *size)
+	return autograd.FromTensor(dev, t), dev.Kernels().Normal(dev.Compute(), t, 0, 1, seed, 0)
+}
+
+// median sorts v, and returns its middle.
+func median[T time.Duration | float64](v []T) T {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+func main() {
+	flag.Parse()
+	if types[*dtype] == device.Invalid || *size < 1 || *batch < 1 || *turns < 1 || *steps < 1 || flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	comm.Main(measure)
+}
