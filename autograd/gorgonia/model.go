@@ -1,0 +1,180 @@
+package gorgonia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/profile"
+)
+
+// Options are how a Model is made. The zero value is the good default. They
+// are the same on every rank.
+type Options struct {
+	// BucketCapMB is the size of a bucket, in MiB of gradients; 0: 25, and 1
+	// for the first, so that communication starts early.
+	BucketCapMB float64
+	// FirstBucketCapMB is the first bucket's own; 0: as BucketCapMB says.
+	FirstBucketCapMB float64
+	// SkipInitSync has New leave the learnables' values as they are: the
+	// program has made them equal on all ranks.
+	SkipInitSync bool
+	// CheckNonFinite looks for NaN and Inf in the gradients before they are
+	// reduced: a [*reducer.NonFiniteError] on every rank says whose they are.
+	CheckNonFinite bool
+	// Hook reduces the buckets in place of an all-reduce.
+	Hook reducer.Hook
+}
+
+// Model is the learnables of an expression graph, whose gradients are averaged
+// over a process group. It is driven by one goroutine.
+type Model struct {
+	pg         *comm.ProcessGroup
+	graph      *G.ExprGraph
+	learnables []*learnable
+	reducer    *reducer.Reducer
+	trace      *profile.Recorder
+	noSync     bool
+	reduced    bool // the last pass did: the next one begins gradients anew
+	pass       *pass
+}
+
+// New makes the learnables of one graph a model: input nodes with values of
+// float32 or float64. They are checked to be alike on all ranks, in their order,
+// and their values are set to those of rank 0, in place. What uses them is built
+// from [Model.Params] afterwards. All ranks call it, in the same order as their
+// other collectives; each of those that it makes is bounded by the group's
+// timeout.
+//
+// Gorgonia computes on the host: a group whose memory the host cannot address is
+// an error.
+func New(pg *comm.ProcessGroup, learnables G.Nodes, opts *Options) (*Model, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	m := &Model{pg: pg, trace: profile.Of(pg.Device().Values())}
+	if err := m.init(context.Background(), learnables, o); err != nil { // its calls have deadlines of their own
+		return nil, fmt.Errorf("gorgonia: rank %d: %w", pg.Rank(), err)
+	}
+	return m, nil
+}
+
+func (m *Model) init(ctx context.Context, nodes G.Nodes, o Options) error {
+	if err := comm.Agree(ctx, m.pg, m.adopt(nodes)); err != nil {
+		return err
+	}
+	if err := reducer.Verify(ctx, m.pg, "option", []string{fmt.Sprint("SkipInitSync ", o.SkipInitSync)}); err != nil {
+		return err
+	}
+	params := make([]reducer.Param, len(m.learnables))
+	for i, l := range m.learnables {
+		params[i] = reducer.Param{Name: l.Name(), Shape: l.Shape(), DType: l.DType()}
+	}
+	var err error
+	m.reducer, err = reducer.New(ctx, m.pg, params, &reducer.Options{
+		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, CheckNonFinite: o.CheckNonFinite, Hook: o.Hook,
+	})
+	if err != nil {
+		return err
+	}
+	for i, l := range m.learnables {
+		l.Var().SetGradSink(&sink{m.reducer, i})
+	}
+	if o.SkipInitSync {
+		return nil
+	}
+	return m.pg.With(comm.CallOptions{Name: "initial parameters"}).Coalesce(func(g *comm.ProcessGroup) {
+		for _, l := range m.learnables {
+			g.Broadcast(l.Var().Tensor(), 0)
+		}
+	}).Wait(ctx)
+}
+
+// adopt wraps the nodes.
+func (m *Model) adopt(nodes G.Nodes) error {
+	if len(nodes) == 0 {
+		return errors.New("no learnables")
+	}
+	if probe, err := m.pg.Alloc(1); err != nil {
+		return err
+	} else if probe.Host() == nil {
+		return fmt.Errorf("Gorgonia computes on the host, and the group's device is %v: GODDP_DEVICE=cpu", m.pg.Device())
+	}
+	m.graph = nodes[0].Graph()
+	seen := map[*G.Node]bool{}
+	for _, n := range nodes {
+		switch {
+		case n.Graph() != m.graph:
+			return fmt.Errorf("learnables %q and %q are of different graphs", nodes[0].Name(), n.Name())
+		case seen[n]:
+			return fmt.Errorf("learnable %q is there twice", n.Name())
+		}
+		seen[n] = true
+		l, err := newLearnable(m.pg.Device(), n)
+		if err != nil {
+			return err
+		}
+		m.learnables = append(m.learnables, l)
+	}
+	return Build(func() error {
+		for i, l := range m.learnables {
+			var err error
+			if l.use, err = G.ApplyOp(&use{op{m, i}}, l.node); err != nil {
+				return fmt.Errorf("learnable %q: %w", l.Name(), err)
+			}
+		}
+		return nil
+	})
+}
+
+// building serves Build: it guards a counter that all of Gorgonia's graphs share.
+var building sync.Mutex
+
+// Build runs f, which builds a graph. Gorgonia counts nodes of all graphs
+// together, so that ranks within one process must not build at the same time. f
+// does not call Build, New or NewTapeMachine. Programs of one rank need none.
+func Build(f func() error) error {
+	building.Lock()
+	defer building.Unlock()
+	return f()
+}
+
+// Params are the nodes that the graph uses in the learnables' places, in their
+// order: what reaches the cost through them has its gradient averaged.
+func (m *Model) Params() G.Nodes {
+	var nodes G.Nodes
+	for _, l := range m.learnables {
+		nodes = append(nodes, l.use)
+	}
+	return nodes
+}
+
+// Parameters are the learnables for this project's own optimizers and for
+// nn.State: they share the memory of the values that the learnables had when New
+// was called, and their gradients are those in the buckets.
+func (m *Model) Parameters() []*nn.Parameter {
+	var params []*nn.Parameter
+	for _, l := range m.learnables {
+		params = append(params, l.Parameter)
+	}
+	return params
+}
+
+// Buckets describes the buckets, in the order in which they are reduced.
+func (m *Model) Buckets() []reducer.Bucket { return m.reducer.Buckets() }
+
+// NoSync runs f, within which machines accumulate gradients and reduce nothing.
+// The first run after it reduces the sum.
+func (m *Model) NoSync(f func() error) error {
+	was := m.noSync
+	m.noSync = true
+	defer func() { m.noSync = was }()
+	return f()
+}

@@ -1,0 +1,219 @@
+package gorgonia
+
+import (
+	"errors"
+	"fmt"
+	"hash"
+	"hash/fnv"
+
+	"github.com/chewxy/hm"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/goddp/goddp/profile"
+)
+
+// op has what all operations here have in common: they are identities to
+// Gorgonia's types and shapes, and nothing may write over what they return.
+type op struct {
+	model *Model
+	i     int // of the learnable; -1 where there is none
+}
+
+func (op) Arity() int    { return 1 }
+func (op) Type() hm.Type { return hm.NewFnType(hm.TypeVariable('a'), hm.TypeVariable('a')) }
+func (op) InferShape(shapes ...G.DimSizer) (tensor.Shape, error) {
+	return shapes[0].(tensor.Shape), nil
+}
+func (op) Do(in ...G.Value) (G.Value, error) { return in[0], nil }
+func (op) ReturnsPtr() bool                  { return true }
+func (op) CallsExtern() bool                 { return false }
+func (op) OverwritesInput() int              { return -1 }
+
+// write writes what tells an operation from all others: Gorgonia takes two nodes
+// whose hashes are equal for one.
+func (o op) write(h hash.Hash, kind string) { fmt.Fprintf(h, "goddp %s %p %d", kind, o.model, o.i) }
+
+func (o op) hash(kind string) uint32 {
+	h := fnv.New32a()
+	o.write(h, kind)
+	return h.Sum32()
+}
+
+// use is what the graph uses in a learnable's place: the learnable's value, as it
+// is. Backpropagation sums up the terms of its gradient before it differentiates
+// it, so that what SymDiff is given is the whole gradient.
+type use struct{ op }
+
+func (o *use) String() string        { return "use " + o.model.learnables[o.i].Name() }
+func (o *use) WriteHash(h hash.Hash) { o.write(h, "use") }
+func (o *use) Hashcode() uint32      { return o.hash("use") }
+func (o *use) DiffWRT(int) []bool    { return []bool{true} }
+
+// SymDiff passes the gradient on through a ready. Where it is a matrix product,
+// and of the learnable's own shape, the ready computes it in the product's place,
+// so that it can be written where it belongs.
+func (o *use) SymDiff(_ G.Nodes, _, grad *G.Node) (G.Nodes, error) {
+	r, operands := &ready{op: o.op}, G.Nodes{grad}
+	if p, factors := product(grad); p != nil && grad.Shape().Eq(o.model.learnables[o.i].node.Shape()) {
+		r.product, operands = p, factors
+	}
+	n, err := G.ApplyOp(r, operands...)
+	return G.Nodes{n}, err
+}
+
+// preallocated is an operation that writes where it is told.
+type preallocated interface {
+	G.BinaryOp
+	G.UsePreallocDoer
+}
+
+// product is n's operation and its operands if that is a product of two matrices,
+// else nil. Of Gorgonia's binary operations, linear algebra alone calls the BLAS.
+func product(n *G.Node) (preallocated, G.Nodes) {
+	p, ok := n.Op().(preallocated)
+	if !ok || !p.CallsExtern() || n.Dims() != 2 {
+		return nil, nil
+	}
+	var factors G.Nodes
+	for it := n.Graph().From(n.ID()); it.Next(); {
+		f := it.Node().(*G.Node)
+		if f.Dims() != 2 {
+			return nil, nil
+		}
+		factors = append(factors, f)
+	}
+	return p, factors
+}
+
+// ready is what is done once a gradient is final: it is written to its place in
+// the buckets, or added to what is there, and the reducer is told, while the rest
+// of the tape is still to run. Its value is the place.
+type ready struct {
+	op
+	product preallocated // what computes the gradient from the operands; nil: the operand is the gradient
+}
+
+func (o *ready) String() string        { return "gradient of " + o.model.learnables[o.i].Name() }
+func (o *ready) WriteHash(h hash.Hash) { o.write(h, "ready") }
+func (o *ready) Hashcode() uint32      { return o.hash("ready") }
+
+func (o *ready) Arity() int {
+	if o.product != nil {
+		return o.product.Arity()
+	}
+	return o.op.Arity()
+}
+
+func (o *ready) Type() hm.Type {
+	if o.product != nil {
+		return o.product.Type()
+	}
+	return o.op.Type()
+}
+
+func (o *ready) InferShape(shapes ...G.DimSizer) (tensor.Shape, error) {
+	if o.product != nil {
+		return o.product.InferShape(shapes...)
+	}
+	return o.op.InferShape(shapes...)
+}
+
+// Do runs on a goroutine of the machine's, where a panic would end the process:
+// the machine's caller gets it.
+func (o *ready) Do(in ...G.Value) (v G.Value, err error) {
+	p := o.model.pass
+	if p == nil {
+		return nil, errNoPass
+	}
+	defer func() {
+		if p.thrown = recover(); p.thrown != nil {
+			err = errThrown
+		}
+		p.err = errors.Join(p.err, err)
+	}()
+	return o.do(in)
+}
+
+func (o *ready) do(in []G.Value) (G.Value, error) {
+	m := o.model
+	l, compute := m.learnables[o.i], m.pg.Device().Compute()
+	begun := m.mark()
+	dst, fresh := l.view(m.reducer.Grad(o.i)), m.reducer.Fresh(o.i)
+	written, err := in[0], error(nil)
+	switch {
+	case o.product == nil:
+	case fresh:
+		written, err = o.product.UsePreallocDo(dst, in...)
+	default:
+		written, err = o.product.Do(in...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if written != dst {
+		if err := m.accumulate(m.reducer.Grad(o.i), written, fresh); err != nil {
+			return nil, fmt.Errorf("gradient of %q: %w", l.Name(), err)
+		}
+	}
+	m.span(o.String(), begun)
+	m.reducer.Ready(o.i, compute.Mark())
+	return dst, nil
+}
+
+// turn is where the forward pass ends and the backward pass begins: the cost, as
+// it is.
+type turn struct{ op }
+
+func (o *turn) String() string        { return "turn" }
+func (o *turn) WriteHash(h hash.Hash) { o.write(h, "turn") }
+func (o *turn) Hashcode() uint32      { return o.hash("turn") }
+func (o *turn) DiffWRT(int) []bool    { return []bool{true} }
+
+func (o *turn) SymDiff(_ G.Nodes, _, grad *G.Node) (G.Nodes, error) { return G.Nodes{grad}, nil }
+
+func (o *turn) Do(in ...G.Value) (G.Value, error) {
+	if p := o.model.pass; p != nil {
+		p.turned = o.model.mark()
+	}
+	return in[0], nil
+}
+
+// keep comes last in a program and uses what the uses return. Gorgonia has an
+// operation write over its operand where that is no input and is not used after:
+// without keep that would be the learnables' values.
+type keep struct {
+	op
+	types []hm.Type // of the operands
+}
+
+func (o *keep) Arity() int { return len(o.types) }
+func (o *keep) Type() hm.Type {
+	return hm.NewFnType(append(o.types[:len(o.types):len(o.types)], G.Float64)...)
+}
+func (o *keep) String() string        { return "keep" }
+func (o *keep) WriteHash(h hash.Hash) { o.write(h, "keep") }
+func (o *keep) Hashcode() uint32      { return o.hash("keep") }
+
+func (o *keep) InferShape(...G.DimSizer) (tensor.Shape, error) { return tensor.ScalarShape(), nil }
+func (o *keep) Do(...G.Value) (G.Value, error)                 { return G.NewF64(0), nil }
+
+var (
+	errNoPass = errors.New("gorgonia: gradients of a model are computed by a machine of Model.NewTapeMachine, and no other")
+	errThrown = errors.New("panicked")
+)
+
+// mark is a moment on the compute stream while a trace is written.
+func (m *Model) mark() profile.Moment {
+	if !m.trace.On() {
+		return nil
+	}
+	return m.pg.Device().Compute().Record()
+}
+
+// span records what began at a moment of mark's.
+func (m *Model) span(name string, begun profile.Moment, args ...profile.Arg) {
+	if begun != nil {
+		m.trace.Add(profile.Span{Track: profile.Compute, Name: name, Begin: begun, End: m.mark(), Args: args})
+	}
+}
