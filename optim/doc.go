@@ -1,4 +1,4 @@
-// Package optim changes parameters by their gradients.
+// Package optim changes parameters by their gradients: by [SGD], or by [AdamW].
 //
 //	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1, Momentum: 0.9})
 //	for range steps {
@@ -13,15 +13,15 @@
 //
 // A step is often smaller than the distance of a 16-bit parameter to the next
 // number, 1/128 of it or less in BFloat16, 1/1024 in Float16. Rounding then
-// undoes it, this time and every time. With SGDOptions.MasterWeights the
+// undoes it, this time and every time. With the option MasterWeights an
 // optimizer keeps what the parameter would be in Float32, makes the steps on that
-// and rounds it into the parameter: one pass, that reads and writes 6 bytes more
-// an element (10 with momentum) and keeps 4 more (6). The masters are part of
+// and rounds it into the parameter: one pass, that with SGD reads and writes 6
+// bytes more an element (10 with momentum) and keeps 4 more (6). The masters are part of
 // the State. They begin as the parameters are at the first step; a program that
 // writes parameters later has to restore the masters with them.
 //
-// It is off unless asked for, so that a step is torch.optim.SGD's, in memory and
-// in numbers. PyTorch's own mixed precision keeps Float32 parameters, and
+// It is off unless asked for, so that a step is that of PyTorch's optimizer, in
+// memory and in numbers. PyTorch's own mixed precision keeps Float32 parameters, and
 // converts them in each forward pass: nn.LinearOptions.Compute does the same.
 // [SGD.StepScaled] is for losses that are scaled for Float16: see package amp.
 //
@@ -51,6 +51,13 @@
 //		steps, whole := opt.Committed()
 //		log.Printf("%v after %d steps; worth saving: %t", cause, steps, whole)
 //	})
+//
+// # Parts of parameters
+//
+// The rules are elementwise: what becomes of an element depends on its own
+// gradient and state alone. So an optimizer may be given parts of parameters as
+// its parameters, which is how package ddp/zero divides the state among ranks; a
+// [Tail] is what its steps do behind the updates.
 //
 // # Averages
 //

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -49,41 +50,49 @@ func (p *progress) Committed() (steps int, whole bool) {
 }
 
 // State is what the optimizer keeps from step to step beside their number: the
-// masters of 16-bit parameters, as "NAME.master", and the velocities of the
-// parameters with momentum, as "NAME.velocity". Those that are not there yet are
-// made, masters of the parameters and velocities of zeros, so that a saved state
-// can be read into them; the error is that there is no memory for one.
-func (o *SGD) State() ([]*nn.Buffer, error) {
+// masters of 16-bit parameters, as "NAME.master", and what its rule keeps, such
+// as the velocities of [SGD], as "NAME.velocity". What is not there yet is made,
+// masters of the parameters and the rest of zeros, so that a saved state can be
+// read into it; the error is that there is no memory for it.
+func (o *optimizer) State() ([]*nn.Buffer, error) {
 	var state []*nn.Buffer
 	for _, s := range o.slots {
-		if err := s.allocate(); err != nil {
+		err := s.allocate()
+		var kept []*autograd.Variable
+		if err == nil {
+			kept, err = s.rule.state()
+		}
+		if err != nil {
 			return nil, fmt.Errorf("optim: %w", err)
 		}
 		if s.master != nil {
 			state = append(state, nn.NewBuffer(s.master.Name(), s.master))
 		}
-		if s.group.Momentum != 0 {
-			state = append(state, nn.NewBuffer(s.velocity.Name(), s.velocity))
+		for _, v := range kept {
+			state = append(state, nn.NewBuffer(v.Name(), v))
 		}
 	}
 	return state, nil
 }
 
 // Restoring says that the program is about to write the parameters, or what
-// [SGD.State] returned. Until [SGD.Restored] they are not whole, and Step
-// returns an error.
-func (o *SGD) Restoring() {
+// State returned. Until Restored they are not whole, and Step returns an error.
+func (o *optimizer) Restoring() {
 	o.set(o.steps, true)
 	o.torn = fmt.Errorf("optim: step %d: the state is being restored, or that failed", o.steps+1)
+	for _, s := range o.slots {
+		s.rule.restoring()
+	}
 }
 
-// Restored says that the parameters, and what [SGD.State] returned, hold what
-// they held when the given number of steps was committed. The optimizer goes
-// on from there, whole again if a step was torn.
-func (o *SGD) Restored(steps int) {
+// Restored says that the parameters, and what State returned, hold what they
+// held when the given number of steps was committed. The optimizer goes on from
+// there, whole again if a step was torn.
+func (o *optimizer) Restored(steps int) {
 	o.torn = nil
 	for _, s := range o.slots {
-		s.first, s.unused = steps == 0, steps == 0
+		s.rule.restored(steps)
+		s.unused = steps == 0
 	}
 	o.set(steps, false)
 }

@@ -1,0 +1,193 @@
+package optim
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// AdamWOptions are the choices of [NewAdamW]: see [device.AdamWStep] for the
+// rule, which is that of torch.optim.AdamW.
+type AdamWOptions struct {
+	// LR is the learning rate, not negative.
+	LR float64
+	// Betas are the parts of the means of gradients and of their squares that a
+	// step keeps, below 1; both 0: 0.9 and 0.999.
+	Betas [2]float64
+	// Eps is added to the root of the mean square, so that it is not divided by
+	// zero; 0: 1e-8.
+	Eps float64
+	// WeightDecay times LR is the part of a parameter that a step takes away.
+	// PyTorch's default is 0.01.
+	WeightDecay float64
+	// Coupled adds WeightDecay times the parameter to its gradient instead, which
+	// is torch.optim.Adam.
+	Coupled bool
+	// MasterWeights is as in [SGDOptions]: the means are Float32 too, without
+	// which those of the squares of small 16-bit gradients are zero.
+	MasterWeights bool
+}
+
+func (o *AdamWOptions) check() {
+	checkPositive([]string{"LR", "Betas[0]", "Betas[1]", "Eps", "WeightDecay"}, o.LR, o.Betas[0], o.Betas[1], o.Eps, o.WeightDecay)
+	for i, beta := range o.Betas {
+		if !(beta < 1) {
+			panic(&OptionError{fmt.Sprintf("Betas[%d]", i), beta, "less than 1"})
+		}
+	}
+}
+
+// betas are Betas, or what stands for none.
+func (o *AdamWOptions) betas() [2]float64 {
+	if o.Betas == [2]float64{} {
+		return [2]float64{0.9, 0.999}
+	}
+	return o.Betas
+}
+
+// AdamWGroup is parameters that share options. The options may be changed
+// between steps, the parameters may not.
+type AdamWGroup struct {
+	Params []*nn.Parameter
+	AdamWOptions
+	made bool // MasterWeights, as it was chosen
+}
+
+// AdamW follows means of the gradients, divided by the root of those of their
+// squares. Its State has both, as "NAME.mean" and "NAME.variance", and the number
+// of updates that they hold, as "NAME.updates". It is driven by one goroutine;
+// others may ask for what it has [AdamW.Committed].
+type AdamW struct {
+	optimizer
+	groups []*AdamWGroup
+}
+
+// NewAdamW optimizes params. It panics with an [*OptionError] when opts make no
+// sense.
+func NewAdamW(params []*nn.Parameter, opts AdamWOptions) *AdamW {
+	return NewAdamWGroups(AdamWGroup{Params: params, AdamWOptions: opts})
+}
+
+// NewAdamWGroups optimizes several groups of parameters, each by its own options,
+// such as none of the biases with weight decay. It panics with an [*OptionError]
+// when options make no sense, or when a parameter is there twice.
+func NewAdamWGroups(groups ...AdamWGroup) *AdamW {
+	o := &AdamW{}
+	for i := range groups {
+		g := &groups[i]
+		g.made = g.MasterWeights
+		g.check()
+		o.groups = append(o.groups, g)
+		o.add(g.Params, func() rule { return &adamRule{group: g} })
+	}
+	return o
+}
+
+// Groups are the groups of parameters, for changing their options.
+func (o *AdamW) Groups() []*AdamWGroup { return o.groups }
+
+// SetLR sets the learning rate of all groups.
+func (o *AdamW) SetLR(lr float64) {
+	for _, g := range o.groups {
+		g.LR = lr
+	}
+}
+
+// adamRule is AdamW's of one parameter. How many updates the moments hold is
+// counted by the host, which knows when one was skipped. In the state it is a
+// number on the device, which is set when somebody asks and read when it may
+// have been written.
+type adamRule struct {
+	group          *AdamWGroup
+	mean, variance *autograd.Variable // nil before the first step
+	updates        int
+
+	count *autograd.Variable // nil before the first step
+	shown bool               // count is updates, or what the program has written since
+	read  bool               // updates is to be read from count
+	err   error              // why count could not be set
+}
+
+func (r *adamRule) check() {
+	r.group.check()
+	checkMasters(r.group.MasterWeights, r.group.made)
+}
+
+func (r *adamRule) masters() bool { return r.group.made }
+
+func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
+	for _, m := range []struct {
+		v     **autograd.Variable
+		what  string
+		dt    device.DType
+		shape device.Shape
+	}{{&r.mean, "mean", dt, s.Shape()}, {&r.variance, "variance", dt, s.Shape()}, {&r.count, "updates", device.Int64, nil}} {
+		if *m.v == nil {
+			if *m.v, err = s.zeros(m.what, m.dt, m.shape...); err != nil {
+				*m.v = nil
+				return err
+			}
+		}
+	}
+	if !r.read {
+		return nil
+	}
+	if r.err != nil {
+		return r.err
+	}
+	n, err := r.count.TryItem(context.Background()) // behind what the device was given, which ends
+	if err != nil {
+		return fmt.Errorf("updates of %s: %w", s.Name(), err)
+	}
+	r.updates, r.read = int(n), false
+	return nil
+}
+
+func (r *adamRule) update(s *slot, scaled Scaled) error {
+	v, o := s.Var(), &r.group.AdamWOptions
+	betas := o.betas()
+	return v.Device().Kernels().AdamW(v.Device().Compute(), device.AdamWStep{
+		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(), Mean: r.mean.Tensor(), Variance: r.variance.Tensor(),
+		Skip: v.GradSkip(), LossScale: scaled.By, Overflow: scaled.Overflow,
+		LR: o.LR, Beta1: betas[0], Beta2: betas[1], Eps: cmp.Or(o.Eps, 1e-8), WeightDecay: o.WeightDecay, Coupled: o.Coupled,
+		Step: r.updates + 1,
+	})
+}
+
+func (r *adamRule) committed() {
+	r.updates++
+	r.shown = false
+}
+
+func (r *adamRule) state() ([]*autograd.Variable, error) {
+	return []*autograd.Variable{r.mean, r.variance, r.count}, r.show()
+}
+
+// show sets count.
+func (r *adamRule) show() error {
+	if r.count == nil || r.shown {
+		return nil
+	}
+	dev := r.count.Device()
+	if err := dev.Kernels().Fill(dev.Compute(), r.count.Tensor(), float64(r.updates)); err != nil {
+		return fmt.Errorf("setting %s: %w", r.count.Name(), err)
+	}
+	r.shown = true
+	return nil
+}
+
+func (r *adamRule) restoring() {
+	if r.count != nil {
+		r.err, r.shown = r.show(), true
+	}
+}
+
+func (r *adamRule) restored(steps int) {
+	if r.read = r.shown && steps > 0; steps == 0 {
+		r.updates, r.shown = 0, false
+	}
+}
