@@ -23,7 +23,9 @@ type Model struct {
 	reducer  *reducer.Reducer
 	replicas *replicas
 	noSync   bool
+	joining  bool // within Join
 	within   bool // a backward pass through the model's output
+	reduces  bool // the pass under way
 	passes   int  // that reduced
 	trace    *profile.Recorder
 	times    *timing      // nil where nobody asks for them
@@ -139,30 +141,44 @@ type observer Model
 
 func (o *observer) BeginBackward(reached func(*autograd.Variable) bool) {
 	m := (*Model)(o)
-	m.checkOwner()
-	m.begun = m.mark()
 	m.within = true
-	if !m.noSync {
-		m.passes++
-		m.replicas.begin() // before buckets that are complete without this rank's doing
-	}
-	m.reducer.Begin(!m.noSync, func(i int) bool { return reached(m.params[i].Var()) })
+	m.begin(!m.noSync && m.reducer.Left() == nil)
+	m.reducer.Begin(m.reduces, func(i int) bool { return reached(m.params[i].Var()) })
 }
 
 func (o *observer) EndBackward(err error) error {
 	m := (*Model)(o)
 	m.within = false
-	m.span("backward", m.begun, m.passArgs()...)
+	return m.end("backward", err)
+}
+
+// begin is what comes before the reducer's begin of a pass.
+func (m *Model) begin(reduces bool) {
+	m.checkOwner()
+	m.begun, m.reduces = m.mark(), reduces
+	if reduces {
+		m.passes++
+		m.replicas.begin() // before buckets that are complete without this rank's doing
+	}
+}
+
+// end ends a pass, which err cut short unless it is nil.
+func (m *Model) end(name string, err error) error {
+	m.span(name, m.begun, m.passArgs()...)
 	ctx := context.Background() // bounded by the calls' own timeouts
 	err = m.reducer.Finish(ctx, err)
-	var drift *ReplicaDriftError
-	if e := m.replicas.end(ctx); e != nil && (err == nil || errors.As(e, &drift)) { // a group that is broken has said so
-		err = m.reducer.Reject(e)
-	}
-	if m.noSync {
+	if !m.reduces {
 		return err
 	}
-	if e := m.syncBuffers(ctx); e != nil && err == nil {
+	var who reducer.Attendance // all ranks, but within Join
+	if m.joining && (m.replicas.checking() || len(m.buffers) > 0) {
+		who = m.reducer.Attendance()
+	}
+	var drift *ReplicaDriftError
+	if e := m.replicas.end(ctx, who.Away); e != nil && (err == nil || errors.As(e, &drift)) { // a group that is broken has said so
+		err = m.reducer.Reject(e)
+	}
+	if e := m.syncBuffers(ctx, who.First()); e != nil && err == nil {
 		err = m.reducer.Reject(e)
 	}
 	m.times.end(err)
@@ -170,13 +186,13 @@ func (o *observer) EndBackward(err error) error {
 	return err
 }
 
-// syncBuffers sets the buffers to rank 0's, as the pass's forward left them,
-// whatever became of the pass.
-func (m *Model) syncBuffers(ctx context.Context) error {
-	if len(m.buffers) == 0 {
+// syncBuffers sets the buffers to those of the first rank that made the pass, as
+// its forward left them, whatever became of the pass.
+func (m *Model) syncBuffers(ctx context.Context, first int) error {
+	if len(m.buffers) == 0 || first < 0 {
 		return nil
 	}
-	return broadcast(m.pg, "buffers", tensors(m.buffers), 0).Wait(ctx)
+	return broadcast(m.pg, "buffers", tensors(m.buffers), first).Wait(ctx)
 }
 
 // ReplacedError is the panic value of a backward pass through a model that does
@@ -216,7 +232,7 @@ func (m *Model) passArgs() []profile.Arg {
 	}
 	s := m.reducer.Stats()
 	return []profile.Arg{
-		{Name: "pass", Value: m.passes}, {Name: "reduces", Value: !m.noSync},
+		{Name: "pass", Value: m.passes}, {Name: "reduces", Value: m.reduces},
 		{Name: "buckets", Value: len(s.Buckets)}, {Name: "unused parameters", Value: len(s.Unused)},
 	}
 }

@@ -63,6 +63,18 @@ func parameterBytes(ps []*nn.Parameter) []byte {
 	return out
 }
 
+// values are those of all parameters, one after the other.
+func values(ps []*nn.Parameter) (out []float64, err error) {
+	for _, p := range ps {
+		x, err := p.Var().Read(context.Background())
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, x...)
+	}
+	return out, nil
+}
+
 // Several ranks that share a batch train as one process does on all of it:
 // the losses agree to the rounding of float64, the ranks' parameters to the
 // bit.
@@ -231,12 +243,23 @@ func onRanks(t *testing.T, lags bool, ranks int, f func(pg *comm.ProcessGroup) e
 	commtest.OnDevices(t, devices, nil, f)
 }
 
-// onBoth runs f on both.
+// onBoth runs f on both, or in a job on what its device is.
 func onBoth(t *testing.T, ranks int, f func(pg *comm.ProcessGroup, lags bool) error) {
+	if commtest.InJob() {
+		commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error { return f(pg, pg.Backend() != "host") })
+		return
+	}
 	for _, lags := range []bool{false, true} {
 		t.Run(fmt.Sprint("lagging: ", lags), func(t *testing.T) {
 			onRanks(t, lags, ranks, func(pg *comm.ProcessGroup) error { return f(pg, lags) })
 		})
+	}
+}
+
+// onAll runs f, which takes any number of ranks, on both and on several of them.
+func onAll(t *testing.T, f func(pg *comm.ProcessGroup, lags bool) error) {
+	for _, ranks := range commtest.Sizes(t, 2, 4) {
+		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) { onBoth(t, ranks, f) })
 	}
 }
 

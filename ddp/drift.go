@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/goddp/goddp/autograd"
@@ -17,6 +18,7 @@ import (
 type ReplicaDriftError struct {
 	Pass   uint64   // the backward pass, counted from 1 among those that reduce
 	Ranks  []int    // those that differ from a majority of the ranks, ascending; none where there is no majority
+	Away   []int    // those that had no inputs any more, within [Model.Join]: they are not compared
 	Param  string   // the first that differs, in order of registration
 	Hashes []uint64 // its hashes, by rank
 	Differ int      // how many parameters differ
@@ -42,6 +44,9 @@ func (e *ReplicaDriftError) holders() string {
 	var hashes []uint64
 	ranks := map[uint64][]int{}
 	for rank, h := range e.Hashes {
+		if slices.Contains(e.Away, rank) {
+			continue
+		}
 		if ranks[h] == nil {
 			hashes = append(hashes, h)
 		}
@@ -148,11 +153,15 @@ func (r *replicas) begin() {
 	r.gather = r.pg.With(comm.CallOptions{Name: "parameter hashes"}).AllGather(r.all, r.mine)
 }
 
+// checking tells whether the pass is checked.
+func (r *replicas) checking() bool { return r.gather != nil }
+
 // end returns a [*ReplicaDriftError] if the pass was checked and the replicas
-// differ, or why that is not known. It waits for the hashes, on the device's
-// compute stream and thus behind the pass.
-func (r *replicas) end(ctx context.Context) error {
-	if r.gather == nil {
+// differ, or why that is not known; away are the ranks that did not make the pass,
+// if any. It waits for the hashes, on the device's compute stream and thus behind
+// the pass.
+func (r *replicas) end(ctx context.Context, away []bool) error {
+	if !r.checking() {
 		return nil
 	}
 	gather, failed := r.gather, r.failed
@@ -170,7 +179,7 @@ func (r *replicas) end(ctx context.Context) error {
 		r.pg.Abort(err) // the others may apply what this rank does not
 		return errors.Join(failed, err)
 	}
-	if e := compare(hashes, r.names); e != nil {
+	if e := compare(hashes, r.names, away); e != nil {
 		e.Pass = r.passes
 		return errors.Join(failed, e)
 	}
@@ -178,19 +187,28 @@ func (r *replicas) end(ctx context.Context) error {
 }
 
 // compare looks at the hashes of all ranks, rank by rank, of the parameters of
-// these names; nil when the ranks agree. Each parameter has a majority of its
-// own, so that several ranks can each be found in the wrong.
-func compare(hashes []int64, names []string) *ReplicaDriftError {
+// these names; nil when the ranks agree, but for those that are away. Each
+// parameter has a majority of its own, so that several ranks can each be found in
+// the wrong.
+func compare(hashes []int64, names []string, away []bool) *ReplicaDriftError {
 	n := len(names)
 	ranks := len(hashes) / n
 	e := &ReplicaDriftError{Params: n}
+	var voters []int
+	for rank := range ranks {
+		if away != nil && away[rank] {
+			e.Away = append(e.Away, rank)
+		} else {
+			voters = append(voters, rank)
+		}
+	}
 	odd := make([]bool, ranks)
 	for i, name := range names {
 		votes := map[int64]int{}
-		for rank := range ranks {
+		for _, rank := range voters {
 			votes[hashes[rank*n+i]]++
 		}
-		if len(votes) == 1 {
+		if len(votes) <= 1 {
 			continue
 		}
 		if e.Differ++; e.Differ == 1 {
@@ -200,10 +218,10 @@ func compare(hashes []int64, names []string) *ReplicaDriftError {
 			}
 		}
 		for most, count := range votes {
-			if 2*count <= ranks {
+			if 2*count <= len(voters) {
 				continue
 			}
-			for rank := range ranks {
+			for _, rank := range voters {
 				odd[rank] = odd[rank] || hashes[rank*n+i] != most
 			}
 		}

@@ -67,7 +67,7 @@ func TestCompare(t *testing.T) {
 			5, 7, 3,
 		}, drift([]int{2}, "a", 2, 1, 4, 5), "rank 2 is at odds"},
 	} {
-		got := compare(c.hashes, names)
+		got := compare(c.hashes, names, nil)
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
 		} else if got != nil && !strings.Contains(got.Error(), c.says) {
@@ -83,10 +83,10 @@ func TestDriftOfManyRanks(t *testing.T) {
 		same = append(same, min(rank, 1))
 		all = append(all, rank)
 	}
-	if got := compare(same, []string{"w"}).Error(); !strings.Contains(got, "rank 0 is at odds") || !strings.Contains(got, "on 63 ranks") {
+	if got := compare(same, []string{"w"}, nil).Error(); !strings.Contains(got, "rank 0 is at odds") || !strings.Contains(got, "on 63 ranks") {
 		t.Errorf("one of many: %s", got)
 	}
-	if got := compare(all, []string{"w"}).Error(); !strings.HasSuffix(got, "on rank 7, 56 more") {
+	if got := compare(all, []string{"w"}, nil).Error(); !strings.HasSuffix(got, "on rank 7, 56 more") {
 		t.Errorf("all of many: %s", got)
 	}
 }
@@ -117,7 +117,7 @@ func TestReplicaDrift(t *testing.T) {
 							model.Parameters()[i].Var().Tensor().Buf.Host()[5] ^= 1
 						}
 					case pass == 5:
-						if err := broadcast(pg, "repair", replicated(model.Unwrap()), 0).Wait(t.Context()); err != nil {
+						if err := broadcast(pg, "repair", tensors(model.Parameters()), 0).Wait(t.Context()); err != nil {
 							return err
 						}
 					}

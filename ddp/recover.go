@@ -8,6 +8,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -77,21 +78,35 @@ func Recover(module nn.Module, pg *comm.ProcessGroup, opt Optimizer) (step int, 
 }
 
 func restore(ctx context.Context, module nn.Module, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
-	var kept []*nn.Buffer
-	if err = nn.Place(module, pg.Device(), 0); err == nil {
-		kept, err = opt.State()
+	if err := comm.Agree(ctx, pg, nn.Place(module, pg.Device(), 0)); err != nil {
+		return 0, err
 	}
+	params, buffers := module.Parameters(), nn.Buffers(module)
+	if err := reducer.Verify(ctx, pg, "parameter", listed(params)); err != nil {
+		return 0, err
+	}
+	if err := reducer.Verify(ctx, pg, "buffer", listed(buffers)); err != nil {
+		return 0, err
+	}
+	step, err = equalize(ctx, pg, "recovered state", append(tensors(params), tensors(buffers)...), opt, source)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range params {
+		p.Var().SetGradSink(nil)
+	}
+	return step, nil
+}
+
+// equalize sets state, and the optimizer's own, to that of the rank that source
+// chooses, by the name of what it sends, and returns the step that this is at.
+func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []device.Tensor, opt Optimizer, source func([]Progress) (step, from int, err error)) (step int, err error) {
+	kept, err := opt.State()
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return 0, err
 	}
-	params := module.Parameters()
-	for _, list := range []struct {
-		what   string
-		values []reducer.Param
-	}{{"parameter", listed(params)}, {"buffer", listed(nn.Buffers(module))}, {"optimizer state", listed(kept)}} {
-		if err := reducer.Verify(ctx, pg, list.what, list.values); err != nil {
-			return 0, err
-		}
+	if err := reducer.Verify(ctx, pg, "optimizer state", listed(kept)); err != nil {
+		return 0, err
 	}
 	var mine Progress
 	mine.Steps, mine.Whole = opt.Committed()
@@ -106,15 +121,11 @@ func restore(ctx context.Context, module nn.Module, pg *comm.ProcessGroup, opt O
 	if pg.Rank() != from {
 		opt.Restoring()
 	}
-	state := append(replicated(module), tensors(kept)...)
 	// To the end: what did not arrive must not be taken for whole.
-	if err := broadcast(pg, "recovered state", state, from).Sync(ctx); err != nil {
+	if err := broadcast(pg, name, append(state, tensors(kept)...), from).Sync(ctx); err != nil {
 		return 0, err
 	}
 	opt.Restored(step)
-	for _, p := range params {
-		p.Var().SetGradSink(nil)
-	}
 	return step, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/nn"
 )
 
 // value is a parameter or a buffer.
@@ -31,12 +30,6 @@ func tensors[V value](values []V) []device.Tensor {
 		out = append(out, v.Var().Tensor())
 	}
 	return out
-}
-
-// replicated is what the ranks hold equal copies of: a module's parameters and
-// buffers.
-func replicated(m nn.Module) []device.Tensor {
-	return append(tensors(m.Parameters()), tensors(nn.Buffers(m))...)
 }
 
 // broadcast sets state of all ranks to that of rank from.

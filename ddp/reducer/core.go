@@ -24,6 +24,7 @@ type core struct {
 	order    []int  // the parameters that were ready in this pass, in that order
 	usual    []bool // per parameter, of a static graph: passes reach it; nil before the first
 	changed  bool   // this pass reaches others
+	shadow   bool   // this pass is made for the other ranks' sake
 	actions  []action
 }
 
@@ -43,6 +44,7 @@ type event struct {
 	param   int    // of ready
 	sync    bool   // of begin
 	reached []bool // of begin: the parameters that the pass will make ready; nil: all
+	shadow  bool   // of begin: the pass has nothing to add, the other ranks' do
 	failed  bool   // of finish: the pass was cut short
 }
 
@@ -52,14 +54,14 @@ const (
 	begin   eventKind = iota // a backward pass starts
 	ready                    // a gradient is final
 	finish                   // the pass is over
-	succeed                  // the pass that was finished last, and reduced, succeeded on every rank
+	succeed                  // the pass that was finished last, which every rank made and reduced, succeeded on all
 )
 
 // action is something the reducer has to do.
 type action struct {
 	kind   actionKind
 	bucket int // of launch
-	param  int // of the others, but flag and tell
+	param  int // of spare, lack, appear and vanish
 }
 
 type actionKind uint8
@@ -70,6 +72,7 @@ const (
 	lack                     // gradient param is missing
 	appear                   // param is used, which a static graph did not
 	vanish                   // param is not used, which a static graph did
+	excuse                   // tell that this rank shadows the others
 	flag                     // raise this rank's flag
 	tell                     // rank 0: tell the order to all
 )
@@ -147,17 +150,18 @@ func (c *core) begin(e event) {
 	for b, ps := range c.buckets {
 		c.pending[b] = len(ps)
 	}
-	c.launched, c.order, c.changed = 0, c.order[:0], false
+	c.launched, c.order, c.changed, c.shadow = 0, c.order[:0], false, e.shadow
 	if !e.sync {
 		return
 	}
-	for p, reached := range e.reached {
+	for p := range c.home {
+		reached := !e.shadow && (e.reached == nil || e.reached[p])
 		if !reached {
 			c.unused[p], c.final[p] = true, true
 			c.pending[c.home[p]]--
 			c.act(action{kind: spare, param: p})
 		}
-		if c.usual != nil && c.usual[p] != reached {
+		if c.usual != nil && !e.shadow && c.usual[p] != reached {
 			c.changed = true
 			kind := vanish
 			if reached {
@@ -178,8 +182,9 @@ func (c *core) launchComplete() {
 	}
 }
 
-// launchRest launches what was not: before the last bucket the flag is raised,
-// if anything is missing or the pass failed.
+// launchRest launches what was not: before the last bucket the other ranks are
+// told that this one shadows them, and the flag is raised if anything is missing
+// or the pass failed.
 func (c *core) launchRest(failed bool) {
 	for ; c.launched < len(c.buckets); c.launched++ {
 		b := c.launched
@@ -189,7 +194,11 @@ func (c *core) launchRest(failed bool) {
 				failed = true
 			}
 		}
-		if failed && b == len(c.buckets)-1 {
+		last := b == len(c.buckets)-1
+		if last && c.shadow {
+			c.act(action{kind: excuse})
+		}
+		if last && failed {
 			c.act(action{kind: flag})
 		}
 		c.act(action{kind: launch, bucket: b})
@@ -198,8 +207,11 @@ func (c *core) launchRest(failed bool) {
 
 // known is the order in which parameters became ready in the pass that was
 // finished last, with the unused ones behind in the order of the buckets; nil if
-// one was missing.
+// one was missing, or if the pass was a shadow.
 func (c *core) known() []int {
+	if c.shadow {
+		return nil
+	}
 	order := c.order
 	for _, ps := range c.buckets {
 		for _, p := range ps {

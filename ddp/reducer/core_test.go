@@ -18,8 +18,8 @@ import (
 //
 // a line per bucket with its parameters, "buckets static" for a static graph and
 // "buckets reorder" for such as may be rebuilt, and goes on with events:
-// begin [nosync] [unused=(PARAM...)] [all], which is one of a reducer that finds
-// unused parameters if it names some or says that there are none;
+// begin [nosync] [shadow] [unused=(PARAM...)] [all], which is one of a reducer that
+// finds unused parameters if it names some or says that there are none;
 // ready PARAM..., finish [failed], succeed; order prints the order that rank 0
 // would tell. rebuild, with buckets as above, is no
 // event: it is what the reducer does between two. The output is the core's actions.
@@ -41,7 +41,7 @@ func TestCore(t *testing.T) {
 				c.reorder = false
 				return ""
 			case "begin":
-				e := event{kind: begin, sync: !d.HasArg("nosync")}
+				e := event{kind: begin, sync: !d.HasArg("nosync"), shadow: d.HasArg("shadow")}
 				for _, arg := range d.CmdArgs {
 					if arg.Key == "all" || arg.Key == "unused" {
 						e.reached = slices.Repeat([]bool{true}, len(c.home))
@@ -111,6 +111,8 @@ func play(c *core, e event) string {
 			fmt.Fprintf(&out, "%d is unused, and was not\n", a.param)
 		case tell:
 			fmt.Fprintln(&out, "tell rank 0's order")
+		case excuse:
+			fmt.Fprintln(&out, "tell that this rank shadows the others")
 		case flag:
 			fmt.Fprintln(&out, "raise the flag")
 		}

@@ -41,14 +41,15 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	if cause = errors.Join(cause, r.early); cause != nil {
 		mine.Cause = cause.Error()
 	}
-	actions := r.step(event{kind: finish, failed: !mine.empty()})
+	r.leaving = r.leaving || r.core.shadow && !mine.empty()
+	actions := r.step(event{kind: finish, failed: r.leaving || !mine.empty()})
 	r.scale = 1
 	for _, a := range actions {
 		if a.kind == lack {
 			mine.Params = append(mine.Params, r.params[a.param].Name)
 		}
 	}
-	told := reduces && !mine.empty()
+	told := reduces && (r.leaving || !mine.empty())
 	if told {
 		// Before the flag can be seen, so that who sees it finds the report.
 		if err := r.reports.publish(ctx, mine); err != nil {
@@ -60,17 +61,18 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	if r.early != nil {
 		how = Reduction.Sync // who fails may wait, and must not get ahead of those who read its reports
 	}
-	r.err = errors.Join(r.early, r.wait(ctx, how))
+	r.err = r.wait(ctx, how)
 	if reduces && r.err == nil {
 		r.pending, r.err = r.status.show()
 	}
 	if r.err == nil && r.Pending() {
 		known, err := r.pending.Done()
-		if !known && err == nil && !told {
+		if !known && err == nil && !told && r.early == nil && !r.byActive {
 			return nil
 		}
 		r.err = r.outcome(ctx)
 	}
+	r.err = errors.Join(r.early, r.err)
 	r.settled(begun)
 	return r.err
 }
@@ -90,6 +92,22 @@ func (r *Reducer) Err() error {
 		r.settled(begun)
 	}
 	return r.err
+}
+
+// Unasked is the outcome of the last pass where nobody has asked for it, as Err
+// has it, else nil.
+func (r *Reducer) Unasked() error {
+	if r.Pending() || r.untold {
+		return r.Err()
+	}
+	return nil
+}
+
+// look makes the outcome known, as Err does, and leaves it to be asked for.
+func (r *Reducer) look() {
+	if r.Pending() {
+		r.untold = r.Err() != nil
+	}
 }
 
 // Reject adds err to the outcome of the pass that was finished last: the
@@ -119,11 +137,15 @@ func (r *Reducer) outcome(ctx context.Context) error {
 		r.pg.Abort(err)
 		return err
 	}
+	away := r.status.excused()
+	r.attend(away)
 	if raised := r.status.raised(); raised != nil {
-		return r.reports.collect(ctx, raised)
+		err := r.reports.collect(ctx, raised, away)
+		errors.As(err, &r.left)
+		return err
 	}
 	r.learn()
-	return nil
+	return r.divide()
 }
 
 // reach waits until e is reached, but not for long.

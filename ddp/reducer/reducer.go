@@ -32,6 +32,11 @@ type Reducer struct {
 	scan    *scan // nil where gradients may be anything
 	trace   *profile.Recorder
 
+	attendance Attendance // since Join, by the outcomes that are known
+	byActive   bool       // averages are over the ranks that made the pass
+	leaving    bool       // this rank's last pass: a shadow
+	left       *LeftError // nobody makes passes any more
+
 	scale   float64      // of the pass; 1 outside
 	works   []Reduction  // of the pass: the launched buckets, in order
 	change  GraphChange  // of the pass
@@ -145,7 +150,7 @@ func (r *Reducer) Zero(i int) { r.fresh[i], r.absent[i] = true, false }
 // it waits for the outcome, as Err does, which says whether others did.
 func (r *Reducer) Zeroed(i int) bool {
 	if r.absent[i] {
-		r.untold = r.Err() != nil
+		r.look()
 	}
 	return r.fresh[i]
 }
@@ -165,18 +170,22 @@ func (r *Reducer) Scale() float64 { return r.scale }
 // reduced, and a later pass reduces the sum. reached tells which gradients the
 // pass will write; it may be nil unless unused ones are found. If nobody has
 // asked for the outcome of the pass before, Begin does, and makes an error this
-// pass's own.
+// pass's own. Behind a [*LeftError] nothing is reduced any more: that is then the
+// pass's error.
 func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
-	var unasked error
-	if r.Pending() || r.untold {
-		unasked = r.Err()
+	r.begin(event{kind: begin, sync: sync}, reached)
+}
+
+// begin starts a pass; of e, it fills in what the pass reaches.
+func (r *Reducer) begin(e event, reached func(i int) bool) {
+	r.early, r.err, r.scale, r.change, r.leaving = r.Unasked(), nil, 1, GraphChange{Rank: r.pg.Rank()}, false
+	if r.left != nil { // nobody would take part
+		r.early, e.sync = r.left, false
 	}
-	r.early, r.err, r.scale, r.change = unasked, nil, 1, GraphChange{Rank: r.pg.Rank()}
-	if sync && r.order != nil && r.order.sent != nil {
+	if e.sync && r.order != nil && r.order.sent != nil {
 		r.early = errors.Join(r.early, r.rebuild(context.Background())) // its calls have deadlines of their own
 	}
-	e := event{kind: begin, sync: sync}
-	if !sync {
+	if !e.sync {
 		r.stats.Accumulated++
 	} else {
 		r.stats.Passes++
@@ -188,7 +197,9 @@ func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 			r.early = errors.Join(r.early, r.scan.begin())
 		}
 		r.early = errors.Join(r.early, r.status.clean())
-		e.reached = r.reach(reached)
+		if !e.shadow {
+			e.reached = r.reach(reached)
+		}
 	}
 	r.perform(r.step(e), nil)
 }
@@ -227,6 +238,8 @@ func (r *Reducer) perform(actions []action, at device.Event) {
 			r.change.Appear = append(r.change.Appear, r.params[a.param].Name)
 		case vanish:
 			r.change.Vanish = append(r.change.Vanish, r.params[a.param].Name)
+		case excuse:
+			r.early = errors.Join(r.early, r.status.excuse(r.pg.Rank()))
 		case flag:
 			r.early = errors.Join(r.early, r.status.raise(r.pg.Rank()))
 		case launch:

@@ -16,6 +16,7 @@ import (
 // flags in the buckets say who, the reports say what.
 type reports struct {
 	rank  int
+	ranks int
 	store store.Store // this reducer's own
 	pass  uint64      // number of the pass among those that reduce
 	mine  []uint64    // passes of this rank's reports that are still there
@@ -43,7 +44,7 @@ func newReports(ctx context.Context, pg *comm.ProcessGroup) (reports, error) {
 	if err != nil {
 		return reports{}, fmt.Errorf("reducer: rank %d: %w", pg.Rank(), err)
 	}
-	return reports{rank: pg.Rank(), store: store.Prefix(pg.Store(), fmt.Sprintf("reducer/%d", n))}, nil
+	return reports{rank: pg.Rank(), ranks: pg.Size(), store: store.Prefix(pg.Store(), fmt.Sprintf("reducer/%d", n))}, nil
 }
 
 func key(pass uint64, rank int) string { return fmt.Sprintf("report/%d/%d", pass, rank) }
@@ -69,19 +70,25 @@ func (r *reports) publish(ctx context.Context, mine report) error {
 // collect reads the reports of the ranks whose flags are raised. A report was
 // published before its flag could be seen, so one that is not there was not
 // made: the flag is another's, of a pass whose flags could not be cleared, or
-// its rank could not publish.
-func (r *reports) collect(ctx context.Context, raised []bool) error {
+// its rank could not publish. away are the ranks that shadow the others: those
+// among them that raise their flags leave. If all have come to the end of their
+// passes, that is no error.
+func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	var missing, silent []Missing
 	var nonFinite []NonFinite
 	var changed []GraphChange
+	var left LeftError
 	for rank, up := range raised {
 		if !up {
 			continue
 		}
 		theirs, err := r.read(ctx, rank)
 		switch {
+		case away != nil && away[rank]:
+			left.add(rank, theirs, err)
+			continue
 		case err != nil:
 			missing = append(missing, Missing{Rank: rank, Cause: fmt.Sprintf("its report is not to be had: %v", err)})
 			continue
@@ -105,6 +112,9 @@ func (r *reports) collect(ctx context.Context, raised []bool) error {
 	}
 	if len(changed) > 0 {
 		errs = append(errs, &GraphChangedError{changed})
+	}
+	if len(left.Left) > 0 && !(len(left.Left) == r.ranks && left.over()) {
+		errs = append(errs, &left)
 	}
 	if len(errs) == 0 && len(missing) == 0 {
 		missing = silent

@@ -9,6 +9,7 @@ import (
 type Stats struct {
 	Passes      int // that reduced
 	Skipped     int // of these: whose gradients were not to be used
+	Shadowed    int // of these: that this rank made for the others' sake
 	Accumulated int // passes that reduced nothing
 
 	Buckets []Bucket // in use
@@ -22,7 +23,7 @@ func (r *Reducer) Stats() Stats {
 	s := r.stats
 	s.Buckets, s.Ready = r.Buckets(), r.names(r.core.order)
 	for i, unused := range r.core.unused {
-		if unused {
+		if unused && !r.core.shadow {
 			s.Unused = append(s.Unused, r.params[i].Name)
 		}
 	}

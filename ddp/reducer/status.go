@@ -11,9 +11,10 @@ import (
 
 // status is what the ranks tell each other in every pass that reduces: words
 // that are summed. The first are flags, one for each rank, raised where no rank
-// may use the gradients. Where the Reducer looks for unused parameters there is
-// one more for each parameter, which is not zero if some rank has a gradient for
-// it. The words are in the last bucket, behind the gradients, and cost no
+// may use the gradients. The next, as many, are excuses: their ranks have no pass
+// of their own, and shadow those of the others. Where the Reducer looks for unused
+// parameters there is one more for each parameter, which is not zero if some rank
+// has a gradient for it. The words are in the last bucket, behind the gradients, and cost no
 // reduction of their own; with a hook, which may do what it likes with a bucket,
 // they do.
 type status struct {
@@ -32,7 +33,7 @@ const wordSize = 8
 // it gives such, and later a reduction may hang there.
 func newStatus(dev device.Device, ranks, params int) (s status, err error) {
 	s = status{dev: dev, ranks: ranks}
-	if s.seen, err = dev.AllocHost((ranks + params) * wordSize); err == nil && params > 0 {
+	if s.seen, err = dev.AllocHost((2*ranks + params) * wordSize); err == nil && params > 0 {
 		s.told, err = dev.AllocHost(params * wordSize)
 	}
 	return s, err
@@ -41,12 +42,17 @@ func newStatus(dev device.Device, ranks, params int) (s status, err error) {
 // len is the number of words.
 func (s *status) len() int { return s.seen.Len() / wordSize }
 
-// flags are the ranks' words.
+// flags are the words that forbid.
 func (s *status) flags() device.Tensor { return s.words.Range(0, s.ranks) }
 
 // raise raises the flag of a rank.
-func (s *status) raise(rank int) error {
-	return s.dev.Kernels().Fill(s.dev.Compute(), s.words.Range(rank, rank+1), 1)
+func (s *status) raise(rank int) error { return s.mark(rank) }
+
+// excuse tells that a rank shadows the others.
+func (s *status) excuse(rank int) error { return s.mark(s.ranks + rank) }
+
+func (s *status) mark(i int) error {
+	return s.dev.Kernels().Fill(s.dev.Compute(), s.words.Range(i, i+1), 1)
 }
 
 // clean makes all words zero, if they may be something else.
@@ -70,7 +76,7 @@ func (s *status) tell(absent []bool) error {
 			copy(host[i*len(word):], word)
 		}
 	}
-	used := s.words.Range(s.ranks, s.len())
+	used := s.words.Range(2*s.ranks, s.len())
 	return s.dev.Copy(s.dev.Compute(), used.Buf, told)
 }
 
@@ -89,17 +95,28 @@ func (s *status) set(i int) bool {
 }
 
 // raised are the ranks whose flags were seen raised; nil if none was.
-func (s *status) raised() []bool {
-	ranks, any := make([]bool, s.ranks), false
-	for r := range ranks {
-		ranks[r] = s.set(r)
-		any = any || ranks[r]
-	}
-	if !any {
-		return nil
+func (s *status) raised() []bool { return s.ranksSet(0) }
+
+// excused are the ranks that were seen to shadow the others; nil if none did.
+func (s *status) excused() []bool { return s.ranksSet(s.ranks) }
+
+// ranksSet are the ranks whose words, the first of which is from, were seen set;
+// nil for none.
+func (s *status) ranksSet(from int) (ranks []bool) {
+	for r := range s.ranks {
+		if !s.set(from + r) {
+			continue
+		}
+		if ranks == nil {
+			ranks = make([]bool, s.ranks)
+		}
+		ranks[r] = true
 	}
 	return ranks
 }
+
+// used tells whether some rank was seen to have a gradient for parameter i.
+func (s *status) used(i int) bool { return s.set(2*s.ranks + i) }
 
 // one is the number 1 as the device holds it.
 func one(dt device.DType) []byte {

@@ -71,21 +71,24 @@ func (r *Reducer) tell() error {
 // learn takes what all ranks told in a pass that succeeded: a gradient that one
 // has, all have.
 func (r *Reducer) learn() {
-	if r.unused == UnusedMissing || r.shared != nil {
+	switch {
+	case r.unused == UnusedMissing && r.core.shadow:
+		clear(r.fresh)
+		return
+	case r.unused == UnusedMissing || r.shared != nil:
 		return
 	}
-	told := func(i int) bool { return r.status.set(r.status.ranks + i) }
 	for i, absent := range r.absent {
-		if absent && told(i) {
+		if absent && r.status.used(i) {
 			r.fresh[i] = false
 		}
 	}
 	clear(r.absent)
-	if r.unused == UnusedFixed {
+	if r.unused == UnusedFixed && r.attendance.Away == nil {
 		r.step(event{kind: succeed})
 		r.shared = make([]bool, len(r.params))
 		for i := range r.shared {
-			r.shared[i] = told(i)
+			r.shared[i] = r.status.used(i)
 		}
 		r.status.stale = true // nobody tells any more
 	}

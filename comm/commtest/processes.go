@@ -1,0 +1,107 @@
+package commtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/launcher"
+)
+
+// JobVar makes a process one of a job's, whose environment says which.
+const JobVar = "GODDP_TEST_JOB"
+
+const (
+	// jobTimeout bounds all tests of a job.
+	jobTimeout = 5 * time.Minute
+	// callTimeout bounds a collective in a job where a test does not: processes
+	// that have come apart must not take the test's own time to say so.
+	callTimeout = time.Minute
+)
+
+// ran is what a rank says of a test that it took part in.
+const ran = "ran on a process of its own"
+
+// InJob tells whether this process is one of a job's.
+func InJob() bool { return os.Getenv(JobVar) != "" }
+
+// Sizes are the numbers of ranks to run a test on that takes any: that of the job
+// within one, else those given.
+func Sizes(t testing.TB, n ...int) []int {
+	t.Helper()
+	if !InJob() {
+		return n
+	}
+	return []int{world(t).Size}
+}
+
+// Processes runs the tests of this test's package in a job of n processes, with vars
+// in their environment: those that take part in it (see OnRanks), and of the others
+// nothing. It fails if one of them does, or if there are none.
+func Processes(t *testing.T, n int, vars ...string) {
+	t.Helper()
+	outsideJobs(t)
+	ctx, cancel := context.WithTimeout(t.Context(), jobTimeout)
+	defer cancel()
+	var out bytes.Buffer
+	_, err := launcher.Run(ctx, &launcher.Config{
+		Args:    []string{os.Args[0], "-test.v", "-test.timeout", jobTimeout.String()},
+		Workers: n, ShutdownTimeout: time.Second, LinePrefix: "rank ${rank}: ", Stdout: &out, Stderr: &out,
+		Env: append(append(os.Environ(), JobVar+"=1", "GODDP_FLIGHT_DIR="+t.TempDir()), vars...),
+	})
+	tests := map[string]int{} // how often they ran, by rank
+	for line := range strings.Lines(out.String()) {
+		if rank, _, _ := strings.Cut(line, ":"); strings.Contains(line, ran) {
+			tests[rank]++
+		}
+	}
+	for rank := range n {
+		if got := tests[fmt.Sprint("rank ", rank)]; err == nil && (got == 0 || got != tests["rank 0"]) {
+			err = fmt.Errorf("rank %d took part %d times, rank 0 %d times", rank, got, tests["rank 0"])
+		}
+	}
+	if err != nil {
+		t.Errorf("on %d processes: %v\n%s", n, err, &out)
+	}
+	t.Logf("%d parts of tests %s, each of %d", tests["rank 0"], ran, n)
+}
+
+// outsideJobs skips a test in a job.
+func outsideJobs(t testing.TB) {
+	t.Helper()
+	if InJob() {
+		t.Skip("not in a job of processes")
+	}
+}
+
+func world(t testing.TB) comm.World {
+	t.Helper()
+	w, err := comm.WorldFromEnv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// onProcess is OnRanks on this process's rank.
+func onProcess(t testing.TB, n int, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
+	t.Helper()
+	if size := world(t).Size; size != n {
+		t.Skipf("%d ranks, the job has %d processes", n, size)
+	}
+	o := surviving(opts)
+	if o.Timeout == 0 {
+		o.Timeout = callTimeout
+	}
+	pg, err := comm.Init(t.Context(), &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, []*comm.ProcessGroup{pg}, f)
+	t.Logf("%s, on %v", ran, pg.Device())
+}

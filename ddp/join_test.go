@@ -1,0 +1,709 @@
+package ddp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// ledger is switches with a buffer to which each Forward adds x.
+type ledger struct {
+	switches
+	sum *nn.Buffer
+}
+
+func newLedger(dev device.Device, n int) ledger {
+	return ledger{newSwitches(dev, n), nn.NewBuffer("sum", autograd.FromSlice(dev, []float64{0}))}
+}
+
+func (m ledger) Forward(x *autograd.Variable) *autograd.Variable {
+	dev := x.Device()
+	if err := dev.Kernels().Axpby(dev.Compute(), m.sum.Var().Tensor(), device.Accum{Alpha: 1, Beta: 1}, x.Tensor()); err != nil {
+		panic(err)
+	}
+	return m.switches.Forward(x)
+}
+
+func (m ledger) Buffers() []*nn.Buffer { return []*nn.Buffer{m.sum} }
+
+// inputs are how many inputs each rank has, by how its neighbours do.
+var inputs = []struct {
+	name string
+	of   func(rank, ranks int) int
+}{
+	{"rank 0 runs out first", func(rank, _ int) int { return 5 + 2*rank }},
+	{"rank 0 has none", func(rank, _ int) int { return 3 * rank }},
+	{"rank 0 runs out last", func(rank, ranks int) int { return 5 + 3*(ranks-1-rank) }},
+	{"only one has any", func(rank, ranks int) int { return 4 * max(0, rank+2-ranks) }},
+	{"all have as many", func(int, int) int { return 4 }},
+}
+
+// unevenly are ways to train with them.
+var unevenly = []struct {
+	name     string
+	opts     Options
+	join     JoinOptions
+	momentum float64
+	every    int // passes to a step, all but the last of which only accumulate
+	use      func(rank int) []int
+}{
+	{"plain", Options{}, JoinOptions{}, 0, 1, func(int) []int { return []int{0, 1, 2, 3} }},
+	{"a bucket each, in another order", Options{BucketCapMB: 1e-6, CheckReplicas: 1}, JoinOptions{}, 0, 1, func(int) []int { return []int{2, 0, 3, 1} }},
+	{"by the active ranks", Options{BucketCapMB: 1e-6, CheckNonFinite: true}, JoinOptions{DivideByActive: true}, 0, 1, func(int) []int { return []int{2, 0, 3, 1} }},
+	{"momentum", Options{CheckReplicas: 2}, JoinOptions{}, 0.5, 1, func(int) []int { return []int{0, 1, 2, 3} }},
+	{"accumulating", Options{BucketCapMB: 1e-6}, JoinOptions{}, 0.5, 3, func(int) []int { return []int{2, 0, 3, 1} }},
+	{"unused parameters", Options{BucketCapMB: 1e-6, FindUnusedParameters: true}, JoinOptions{}, 0.5, 2, func(rank int) []int { return []int{1 + rank%2, 0} }},
+	{"a static graph", Options{BucketCapMB: 1e-6, StaticGraph: true}, JoinOptions{}, 0, 1, func(rank int) []int { return []int{1 + rank%2, 0} }},
+	{"a hook", Options{BucketCapMB: 1e-6, Hook: passing{}}, JoinOptions{DivideByActive: true}, 0.5, 2, func(int) []int { return []int{0, 1, 2, 3} }},
+}
+
+// passing is a hook that does what is done without one.
+type passing struct{}
+
+func (passing) Reduce(b reducer.GradBucket) reducer.Reduction {
+	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
+}
+
+// Ranks with different numbers of inputs train on what there is, each as if all
+// ranks knew all inputs, and end up with the same: parameters, buffers, and what the
+// optimizer keeps. Then they train on together.
+func TestUnevenInputs(t *testing.T) {
+	for _, how := range unevenly {
+		for _, in := range inputs {
+			t.Run(how.name+", "+in.name, func(t *testing.T) {
+				onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+					const params, rate = 5, 0.125
+					m := newLedger(pg.Device(), params)
+					model, err := New(m, pg, &how.opts)
+					if err != nil {
+						return err
+					}
+					opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: rate, Momentum: how.momentum})
+					join := how.join
+					if how.momentum != 0 {
+						join.Optimizer = opt
+					}
+					want := expected{w: slices.Repeat([]float64{1}, params), v: make([]float64, params)}
+					// The last parameter is never used, unless it has to be.
+					use := func(rank int) []int {
+						if how.opts.unused() == reducer.UnusedMissing {
+							return append(how.use(rank), 4)
+						}
+						return how.use(rank)
+					}
+					input := func(rank, i int) float64 { return float64(1+rank) / 4 * float64(1+i%2) }
+					for epoch, counts := range []func(rank, ranks int) int{in.of, func(int, int) int { return 2 * how.every }, in.of} {
+						err := model.Join(&join, func() error {
+							for i := range counts(pg.Rank(), pg.Size()) {
+								pass := func() error { return m.step(model, input(pg.Rank(), i), use(pg.Rank())...) }
+								if (i+1)%how.every != 0 {
+									if err := model.NoSync(pass); err != nil {
+										return err
+									}
+									continue
+								}
+								if err := errors.Join(pass(), opt.Step()); err != nil {
+									return err
+								}
+								opt.ZeroGrad()
+							}
+							return nil
+						})
+						if err != nil {
+							return fmt.Errorf("epoch %d: %w", epoch, err)
+						}
+						most := 0
+						for rank := range pg.Size() {
+							most = max(most, counts(rank, pg.Size())/how.every)
+						}
+						for step := range most {
+							want.step(pg.Size(), func(rank int) (sum float64, used []int) {
+								if counts(rank, pg.Size())/how.every <= step {
+									return 0, nil
+								}
+								for i := step * how.every; i < (step+1)*how.every; i++ {
+									sum += input(rank, i)
+								}
+								return sum, use(rank)
+							}, join.DivideByActive, rate, how.momentum)
+						}
+						uneven := false
+						for rank := range pg.Size() {
+							uneven = uneven || counts(rank, pg.Size())/how.every != most
+						}
+						// What is left over is seen by forward passes all the same.
+						who := want.last
+						if !uneven {
+							who = pg.Rank()
+						}
+						for i := most * how.every; i < counts(who, pg.Size()); i++ {
+							want.sum += input(who, i)
+						}
+						if err := want.check(m); err != nil {
+							return fmt.Errorf("after epoch %d: %w", epoch, err)
+						}
+						if !uneven && most*how.every != counts(0, pg.Size()) {
+							return nil // buffers are each rank's own from here
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// expected is what training has to lead to.
+type expected struct {
+	w, v []float64
+	sum  float64
+	last int // the first rank that had the last step
+}
+
+// step is a step of all ranks: of gives a rank's inputs of the step, summed, and the
+// parameters that it uses; none where it has no inputs.
+func (e *expected) step(ranks int, of func(rank int) (sum float64, used []int), byActive bool, rate, momentum float64) {
+	grads, active, used := make([]float64, len(e.w)), 0, make([]bool, len(e.w))
+	for rank := range ranks {
+		x, mine := of(rank)
+		if mine == nil {
+			continue
+		}
+		if active == 0 {
+			e.last = rank
+			e.sum += x
+		}
+		active++
+		for _, i := range mine {
+			grads[i] += float64(i+1) * x
+			used[i] = true
+		}
+	}
+	if byActive {
+		ranks = active
+	}
+	for i := range e.w {
+		if used[i] {
+			e.v[i] = momentum*e.v[i] + grads[i]/float64(ranks)
+			e.w[i] -= rate * e.v[i]
+		}
+	}
+}
+
+func (e *expected) check(m ledger) error {
+	for i, p := range m.w {
+		if got := p.Item(); math.Abs(got-e.w[i]) > 1e-12 {
+			return fmt.Errorf("%s is %v, want %v", p.Name(), got, e.w[i])
+		}
+		if g := p.Grad(); g != nil {
+			return fmt.Errorf("%s has the gradient %v, want none", p.Name(), g.Item())
+		}
+	}
+	if got := m.sum.Var().Item(); got != e.sum {
+		return fmt.Errorf("the buffer is %v, want %v", got, e.sum)
+	}
+	return nil
+}
+
+// A gradient of ranks of which some have no inputs is divided by the number of all,
+// or by that of those that have.
+func TestGradientDivisionUnevenInputs(t *testing.T) {
+	for _, byActive := range []bool{false, true} {
+		t.Run(fmt.Sprint("by the active ranks: ", byActive), func(t *testing.T) {
+			onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+				m := newSwitches(pg.Device(), 2)
+				model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+				if err != nil {
+					return err
+				}
+				// Rank r has r+1 inputs, all 1.
+				return model.Join(&JoinOptions{DivideByActive: byActive}, func() error {
+					for i := range pg.Rank() + 1 {
+						if err := m.step(model, 1, 0, 1); err != nil {
+							return err
+						}
+						if pending := m.w[0].Var().GradPending(); byActive && pending {
+							return errors.New("divided before the number of ranks is known")
+						}
+						want := 1.
+						if !byActive {
+							want = float64(pg.Size()-i) / float64(pg.Size())
+						}
+						for k, p := range m.w {
+							if got := p.Grad().Item(); math.Abs(got-want*float64(k+1)) > 1e-12 {
+								return fmt.Errorf("pass %d: gradient %v, want %v", i, got, want*float64(k+1))
+							}
+							p.Var().ZeroGrad()
+						}
+					}
+					return nil
+				})
+			})
+		})
+	}
+}
+
+// With StopEarly all ranks stop in the step that the first has no input for, with
+// an error that says who, and with the same parameters.
+func TestUnevenInputsStopEarly(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, nil)
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		few := pg.Size() / 2 // ranks, the last ones, which have 3 inputs and not 5
+		steps := 0
+		train := func(inputs int) error {
+			return model.Join(&JoinOptions{StopEarly: true}, func() error {
+				for range inputs {
+					err := m.step(model, 1, 0, 1)
+					if err = errors.Join(err, opt.Step()); err != nil {
+						return err
+					}
+					opt.ZeroGrad()
+					steps++
+				}
+				return nil
+			})
+		}
+		inputs := 5
+		if pg.Rank() >= pg.Size()-few {
+			inputs = 3
+		}
+		err = train(inputs)
+		var left *reducer.LeftError
+		if !errors.As(err, &left) || len(left.Left) != few || left.Left[0] != (reducer.Left{Rank: pg.Size() - few}) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("rank %d ran out of inputs", pg.Size()-1)) {
+			return fmt.Errorf("got %v, want a LeftError of the last %d ranks", err, few)
+		}
+		if w := m.w[1].Item(); steps != 3 || w != 1-3*2 {
+			return fmt.Errorf("w is %v after %d steps, want -5 after 3", w, steps)
+		}
+		// As many on all ranks are no error, and the model is as good as before.
+		if err := train(2); err != nil || m.w[1].Item() != 1-5*2 {
+			return fmt.Errorf("w is %v; %v", m.w[1].Item(), err)
+		}
+		return nil
+	})
+}
+
+// A loop that takes the error for a step to be skipped is not left waiting.
+func TestAfterTheEndOfUnevenInputs(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newLedger(pg.Device(), 2)
+		model, err := New(m, pg, &Options{CheckReplicas: 1})
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		failed := 0
+		err = model.Join(&JoinOptions{StopEarly: true}, func() error {
+			for range 2 + 3*pg.Rank() {
+				err := errors.Join(m.step(model, 1, 0, 1), opt.Step())
+				opt.ZeroGrad()
+				if errors.As(err, new(*reducer.LeftError)) {
+					failed++
+				} else if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if !errors.As(err, new(*reducer.LeftError)) || failed != 3*pg.Rank() || m.w[0].Item() != -1 {
+			return fmt.Errorf("got %v; %d passes failed, w is %v", err, failed, m.w[0].Item())
+		}
+		return errors.Join(m.step(model, 1, 0, 1), m.has(1, 2))
+	})
+}
+
+// Where all ranks have as many inputs, Join may be disabled: nothing is told, and the
+// average is over all.
+func TestUnevenInputsJoinDisabled(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 1)
+		model, err := New(m, pg, nil)
+		if err != nil {
+			return err
+		}
+		ran := false
+		err = model.Join(&JoinOptions{Disabled: true, DivideByActive: true}, func() error {
+			ran = true
+			return errors.Join(m.step(model, float64(1+2*pg.Rank()), 0), m.has(float64(pg.Size())))
+		})
+		if s := model.Stats(); err != nil || !ran || s.Passes != 1 || s.Shadowed != 0 {
+			return fmt.Errorf("%v; %v", s, err)
+		}
+		return m.has(float64(pg.Size()))
+	})
+}
+
+// An error of one rank's loop is its own, and ends those of the others: with an error
+// that says whose it is and what, whether they have inputs or not.
+func TestUnevenInputsError(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newLedger(pg.Device(), 2)
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6, CheckReplicas: 2})
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		bad := pg.Size() - 1
+		err = model.Join(nil, func() error {
+			if pg.Rank() == 0 && pg.Size() > 2 {
+				return nil // has no inputs
+			}
+			for i := range 10 {
+				if i == 3 && pg.Rank() == bad {
+					return errInjected
+				}
+				err := m.step(model, 1, 0, 1)
+				if err = errors.Join(err, opt.Step()); err != nil {
+					return err
+				}
+				opt.ZeroGrad()
+			}
+			return errors.New("nobody said a word")
+		})
+		if pg.Rank() == bad {
+			if err != errInjected {
+				return fmt.Errorf("got %v, want the loop's own error", err)
+			}
+		} else {
+			var left *reducer.LeftError
+			if !errors.As(err, &left) || !slices.Equal(left.Left, []reducer.Left{{Rank: bad, Cause: errInjected.Error()}}) {
+				return fmt.Errorf("got %v, want a LeftError of rank %d", err, bad)
+			}
+		}
+		// The group is usable, and so is the model once it is equal again.
+		if err := broadcast(pg, "repair", append(tensors(m.w), m.sum.Var().Tensor()), bad).Wait(context.Background()); err != nil {
+			return err
+		}
+		return errors.Join(m.step(model, 1, 0, 1), m.has(1, 2))
+	})
+}
+
+// A step that fails is skipped by those that have inputs, and nobody else minds; an
+// error that a loop did not ask for is its own in the end.
+func TestUnevenInputsMissingGradient(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		last := pg.Size() - 1
+		err = model.Join(&JoinOptions{Optimizer: opt}, func() error {
+			for i := range 2 + 3*pg.Rank() {
+				use := []int{0, 1}
+				if i == 3 && pg.Rank() == last {
+					use = use[:1]
+				}
+				err := errors.Join(m.step(model, float64(pg.Size()), use...), opt.Step())
+				opt.ZeroGrad()
+				var missing *reducer.MissingGradientError
+				if errors.As(err, &missing) != (i == 3) || (err != nil) != (i == 3) {
+					return fmt.Errorf("pass %d: %v", i, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		want := 1.
+		for i := range 2 + 3*last {
+			if i != 3 {
+				for rank := range pg.Size() {
+					if i < 2+3*rank {
+						want--
+					}
+				}
+			}
+		}
+		if n, whole := opt.Committed(); m.w[0].Item() != want || n != 1+3*last || !whole {
+			return fmt.Errorf("w is %v after %d steps, want %v after %d; whole: %v", m.w[0].Item(), n, want, 1+3*last, whole)
+		}
+		err = model.Join(nil, func() error {
+			use := []int{0, 1}
+			if pg.Rank() == last {
+				use = use[:1]
+			}
+			err := m.step(model, 1, use...) // for which nobody asks
+			if known := err != nil; known == (lags && pg.Rank() != last) {
+				return fmt.Errorf("known at once: %v", known)
+			}
+			if lags || pg.Rank() == last {
+				return nil
+			}
+			return err
+		})
+		if missing := (*reducer.MissingGradientError)(nil); pg.Rank() != last && !errors.As(err, &missing) {
+			return fmt.Errorf("got %v", err)
+		} else if left := (*reducer.LeftError)(nil); pg.Rank() == last && (!errors.As(err, &left) || len(left.Left) != last) {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
+// After uneven epochs all ranks have the same model, to the bit, and it is that of a
+// single process that saw each step's inputs of all ranks.
+func TestJoinModelEquivalence(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		const width, rows, rate = 6, 4, 0.1
+		inputs := func(rank int) int { return 3 + 2*(rank%3) }
+		sample := func(rank, step int) *autograd.Variable {
+			return samples(pg.Device(), uint64(100*step+rank), rows, width, 0, 1)
+		}
+		net, alone := mlp(width, device.Float64), mlp(width, device.Float64)
+		if err := errors.Join(nn.Place(net, pg.Device(), uint64(pg.Rank())), nn.Place(alone, pg.Device(), 0)); err != nil {
+			return err
+		}
+		model, err := New(net, pg, &Options{BucketCapMB: 0.0003})
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: rate, Momentum: 0.9})
+		one := optim.NewSGD(alone.Parameters(), optim.SGDOptions{LR: rate, Momentum: 0.9})
+		for epoch := range 3 {
+			err := model.Join(&JoinOptions{Optimizer: opt}, func() error {
+				for step := range inputs(pg.Rank()) {
+					x := sample(pg.Rank(), 10*epoch+step)
+					if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
+						return err
+					}
+					if err := opt.Step(); err != nil {
+						return err
+					}
+					opt.ZeroGrad()
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			for step := range 7 {
+				any := false
+				for rank := range pg.Size() {
+					if step < inputs(rank) {
+						any = true
+						x := sample(rank, 10*epoch+step)
+						n := autograd.FromSlice(pg.Device(), []float64{1 / float64(pg.Size())})
+						if err := autograd.Mul(n, nn.MSELoss(alone.Forward(x), x)).Backward(); err != nil {
+							return err
+						}
+					}
+				}
+				if !any {
+					break
+				}
+				if err := one.Step(); err != nil {
+					return err
+				}
+				one.ZeroGrad()
+			}
+		}
+		mine, err := values(model.Parameters())
+		if err != nil {
+			return err
+		}
+		all, err := comm.AllGatherObject(context.Background(), pg, mine)
+		if err != nil {
+			return err
+		}
+		want, err := values(alone.Parameters())
+		if err != nil {
+			return err
+		}
+		for i, x := range mine {
+			if math.Abs(x-want[i]) > 1e-12 || x != all[0][i] {
+				return fmt.Errorf("value %d is %v, %v on rank 0, %v in one process", i, x, all[0][i], want[i])
+			}
+		}
+		return nil
+	})
+}
+
+// divided is an optimizer each of whose parameters one rank updates and gives to the
+// others: a step communicates, so that it takes part in Join.
+type divided struct {
+	pg    *comm.ProcessGroup
+	ps    []*nn.Parameter
+	ended []int // ranks that it was told
+}
+
+func (o *divided) Step() error {
+	for i, p := range o.ps {
+		if err := p.Var().GradErr(); err != nil {
+			return err
+		}
+		if i%o.pg.Size() == o.pg.Rank() {
+			d, g := p.Var().Device(), p.Grad().Tensor()
+			if err := d.Kernels().Axpby(d.Compute(), p.Var().Tensor(), device.Accum{Alpha: -1, Beta: 1}, g); err != nil {
+				return err
+			}
+		}
+		if err := o.pg.With(comm.CallOptions{Name: p.Name()}).Broadcast(p.Var().Tensor(), i%o.pg.Size()).Wait(context.Background()); err != nil {
+			return err
+		}
+		p.Var().ZeroGrad()
+	}
+	return nil
+}
+
+func (o *divided) Shadow() error         { return o.Step() }
+func (o *divided) Joined(last int) error { o.ended = append(o.ended, last); return nil }
+
+// What communicates in each step takes part, with the gradients of those that have
+// inputs.
+func TestJoinWithADividedOptimizer(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 5)
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+		if err != nil {
+			return err
+		}
+		opt := &divided{pg: pg, ps: m.w}
+		err = model.Join(&JoinOptions{With: []Joinable{opt}}, func() error {
+			for i := range 2 + 2*pg.Rank() {
+				use := []int{0, 1, 2, 3, 4}
+				if i == 1 && pg.Rank() == 1 {
+					use = use[1:]
+				}
+				err := errors.Join(m.step(model, float64(pg.Size()), use...), opt.Step())
+				if errors.Is(err, device.ErrSkipped) != (i == 1) || (err != nil) != (i == 1) {
+					return fmt.Errorf("step %d: %v", i, err)
+				}
+				for _, p := range m.w {
+					p.Var().ZeroGrad()
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		sum := 0 // of all inputs in units of the size, but for those of step 1
+		for rank := range pg.Size() {
+			sum += 2 + 2*rank - 1
+		}
+		for i, p := range m.w {
+			if got, want := p.Item(), 1-float64((i+1)*sum); got != want {
+				return fmt.Errorf("%s is %v, want %v", p.Name(), got, want)
+			}
+		}
+		if !slices.Equal(opt.ended, []int{pg.Size() - 1}) {
+			return fmt.Errorf("it was told that %v had the last inputs", opt.ended)
+		}
+		return nil
+	})
+}
+
+// Collectives over a group of ranks that have as many inputs may come between the
+// steps.
+func TestJoinWithSubgroupsBetween(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		half, err := pg.Split(context.Background(), pg.Rank()*2/pg.Size(), 0)
+		if err != nil {
+			return err
+		}
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+		if err != nil {
+			return err
+		}
+		return model.Join(nil, func() error {
+			for range 2 + 3*(pg.Rank()*2/pg.Size()) {
+				if err := m.step(model, 1, 0, 1); err != nil {
+					return err
+				}
+				sum := autograd.FromSlice(pg.Device(), []float64{1})
+				if err := half.AllReduce(sum.Tensor(), comm.Sum).Wait(context.Background()); err != nil {
+					return err
+				}
+				if got := sum.Item(); got != float64(half.Size()) {
+					return fmt.Errorf("the half sums up to %v, want %v", got, half.Size())
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// Replicas that drift apart are found among the ranks that have inputs: those
+// without are behind.
+func TestDriftAmongUnevenInputs(t *testing.T) {
+	onBoth(t, 4, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, &Options{CheckReplicas: 1})
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		err = model.Join(nil, func() error {
+			if pg.Rank() == 0 {
+				return nil
+			}
+			for i := range 4 {
+				if i == 2 && pg.Rank() == 2 {
+					d := pg.Device()
+					if err := d.Kernels().Fill(d.Compute(), m.w[1].Var().Tensor(), 7); err != nil {
+						return err
+					}
+				}
+				if err := errors.Join(m.step(model, 1, 0, 1), opt.Step()); err != nil {
+					return err
+				}
+				opt.ZeroGrad()
+			}
+			return errors.New("nothing was found")
+		})
+		var drift *ReplicaDriftError
+		if pg.Rank() == 0 {
+			var left *reducer.LeftError
+			if !errors.As(err, &left) || len(left.Left) != 3 {
+				return fmt.Errorf("got %v, want a LeftError of 3 ranks", err)
+			}
+			return nil
+		}
+		if !errors.As(err, &drift) || !slices.Equal(drift.Ranks, []int{2}) || !slices.Equal(drift.Away, []int{0}) || drift.Param != "w1" || strings.Contains(err.Error(), "on rank 0") {
+			return fmt.Errorf("got %v, want rank 2's w1", err)
+		}
+		return nil
+	})
+}
+
+// Ranks that join otherwise, or twice, are told so.
+func TestJoinOptionsThatDiffer(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		model, err := New(newSwitches(pg.Device(), 1), pg, nil)
+		if err != nil {
+			return err
+		}
+		never := func() error { return errors.New("the loop runs") }
+		err = model.Join(&JoinOptions{StopEarly: pg.Rank() == 1}, never)
+		if err == nil || !strings.Contains(err.Error(), "StopEarly true on rank 1") {
+			return fmt.Errorf("got %v", err)
+		}
+		return model.Join(nil, func() error {
+			if err := model.Join(nil, never); err == nil || !strings.Contains(err.Error(), "within Join already") {
+				return fmt.Errorf("got %v", err)
+			}
+			return nil
+		})
+	})
+}
