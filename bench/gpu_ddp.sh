@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Step time of examples/mlp at the lecture's size (3 x Linear(4000,4000), batch
-# 1000) on GPUs against PyTorch DDP, as users write it and tuned, started by
-# golaunch in turn: medians in milliseconds and goddp's ratio to PyTorch's best.
-# Arguments: numbers of ranks (default 1). BIN is where golaunch and mlp are
-# built (default build/; make build), PYTHON_EXEC a Python with PyTorch.
+# Step time of examples/mlp on GPUs against PyTorch DDP, as users write it and
+# tuned, started by golaunch in turn: medians in milliseconds and goddp's ratio
+# to PyTorch's best. Arguments: numbers of ranks (default 1). MODEL is what both
+# train, as flags (default: the lecture's 3 x Linear(4000,4000), batch 1000), TYPES
+# in what, BIN is where golaunch and mlp are built (default build/; make build),
+# PYTHON_EXEC a Python with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-build}
 export PYTHON_EXEC=${PYTHON_EXEC:-python3}
-flags=(--size 4000 --batch 1000 --layers 3 --steps "${STEPS:-40}")
+read -ra flags <<<"${MODEL:---size 4000 --batch 1000 --layers 3} --steps ${STEPS:-40}"
 
 median() { sort -n | awk '{a[NR] = $1} END {print a[int((NR + 1) / 2)]}'; }
 ours() { "$bin/golaunch" --nproc-per-node "$@" --json | sed -n 's/.*"ms":\([0-9.]*\).*/\1/p' | tail -n +6 | median; }
@@ -16,7 +17,7 @@ theirs() { "$bin/golaunch" --nproc-per-node "$@" | sed -n 's/.*median //p'; }
 
 printf '%6s %-9s %9s %9s %9s %7s\n' ranks type goddp pytorch tuned ratio
 for ranks in "${@:-1}"; do
-	for type in float32 tf32 bfloat16; do
+	for type in ${TYPES:-float32 tf32 bfloat16}; do
 		export GODDP_ALLOW_TF32=0
 		dtype=$type
 		if [ $type = tf32 ]; then GODDP_ALLOW_TF32=1 dtype=float32; fi
