@@ -20,6 +20,7 @@ type learnable struct {
 	node          *G.Node // the program's own
 	use           *G.Node // what the graph uses in node's place
 
+	value  uintptr       // where the variable's memory is, which is that of node's value
 	grad   G.Value       // a view of a bucket
 	bucket device.Buffer // the memory that it is a view of
 	held   []any         // owners of memory that scalar views are of
@@ -40,31 +41,44 @@ func newLearnable(dev device.Device, n *G.Node) (*learnable, error) {
 	default:
 		return nil, fmt.Errorf("learnable %q has a value of type %T, want a *tensor.Dense, a *gorgonia.F32 or a *gorgonia.F64", n.Name(), x)
 	}
-	return &learnable{Parameter: nn.NewParameter(n.Name(), v), node: n}, nil
+	return &learnable{Parameter: nn.NewParameter(n.Name(), v), node: n, value: v.Tensor().Buf.Addr()}, nil
+}
+
+// follow gives the node the variable's memory, if an optimizer has moved it.
+func (l *learnable) follow() error {
+	t := l.Var().Tensor()
+	if t.Buf.Addr() == l.value {
+		return nil
+	}
+	l.value = t.Buf.Addr()
+	return G.Let(l.node, l.over(t))
 }
 
 // view is the gradient as Gorgonia's solvers take it: memory t itself, until the
 // buckets move.
 func (l *learnable) view(t device.Tensor) G.Value {
-	if l.grad != nil && l.bucket.Addr() == t.Buf.Addr() {
-		return l.grad
-	}
-	l.bucket = t.Buf
-	_, scalar := l.node.Value().(G.Scalar)
-	switch {
-	case t.DType == device.Float32 && scalar:
-		l.grad = (*G.F32)(&device.Elements[float32](t)[0])
-	case scalar:
-		l.grad = (*G.F64)(&device.Elements[float64](t)[0])
-	case t.DType == device.Float32:
-		l.grad = dense(t, device.Elements[float32](t))
-	default:
-		l.grad = dense(t, device.Elements[float64](t))
-	}
-	if scalar {
-		l.held = append(l.held, t.Buf.Owner())
+	if l.grad == nil || l.bucket.Addr() != t.Buf.Addr() {
+		l.grad, l.bucket = l.over(t), t.Buf
 	}
 	return l.grad
+}
+
+// over is a value of the kind of node's own, over t's memory.
+func (l *learnable) over(t device.Tensor) G.Value {
+	_, scalar := l.node.Value().(G.Scalar)
+	if scalar {
+		l.held = append(l.held, t.Buf.Owner()) // nothing else does
+	}
+	switch {
+	case t.DType == device.Float32 && scalar:
+		return (*G.F32)(&device.Elements[float32](t)[0])
+	case scalar:
+		return (*G.F64)(&device.Elements[float64](t)[0])
+	case t.DType == device.Float32:
+		return dense(t, device.Elements[float32](t))
+	default:
+		return dense(t, device.Elements[float64](t))
+	}
 }
 
 // dense is a tensor over t's memory, which it keeps.

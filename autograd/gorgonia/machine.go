@@ -128,8 +128,10 @@ func distinct(g *G.ExprGraph) error {
 func (t *Machine) RunAll() error {
 	m := t.model
 	begun := m.mark()
-	m.begin()
-	err := t.vm.RunAll()
+	err := m.begin()
+	if err == nil {
+		err = t.vm.RunAll()
+	}
 	p, turned := m.pass, m.pass.turned
 	m.pass = nil
 	if turned != nil && begun != nil {
@@ -157,7 +159,7 @@ func (t *Machine) RunAll() error {
 
 // begin begins a pass. One behind a pass that reduced overwrites the gradients;
 // one that failed has left none.
-func (m *Model) begin() {
+func (m *Model) begin() (err error) {
 	if m.reduced {
 		for i := range m.learnables {
 			m.reducer.Zero(i)
@@ -166,6 +168,10 @@ func (m *Model) begin() {
 	m.reduced = !m.noSync
 	m.pass = &pass{}
 	m.reducer.Begin(!m.noSync, nil)
+	for _, l := range m.learnables {
+		err = errors.Join(err, l.follow())
+	}
+	return err
 }
 
 // check tells whether the learnables' gradients are the buckets' memory.

@@ -1,0 +1,321 @@
+package gorgonia
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/profile"
+)
+
+var solvers = []struct {
+	name string
+	make func() G.Solver
+}{
+	{"SGD", func() G.Solver { return G.NewVanillaSolver(G.WithLearnRate(0.1)) }},
+	{"Momentum", func() G.Solver { return G.NewMomentum(G.WithLearnRate(0.05)) }},
+	{"Adam", func() G.Solver { return G.NewAdamSolver(G.WithLearnRate(0.01)) }},
+	{"RMSProp", func() G.Solver { return G.NewRMSPropSolver(G.WithLearnRate(0.01)) }},
+}
+
+var precisions = []struct {
+	tensor.Dtype
+	tolerance float64
+}{{tensor.Float64, 1e-9}, {tensor.Float32, 1e-5}}
+
+// Ranks train as one process of Gorgonia's own does on the concatenated batch, with
+// each of Gorgonia's solvers that is right, and to the same bits.
+func TestTrainsAsOneProcess(t *testing.T) {
+	const rows, steps = 4, 5
+	for _, p := range precisions {
+		for _, solver := range solvers {
+			for _, size := range commtest.Sizes(t, 1, 2, 4) {
+				t.Run(fmt.Sprint(p.Dtype, "/", solver.name, "/", size), func(t *testing.T) {
+					one, vm := plain(t, p.Dtype, rows*size, G.BindDualValues())
+					defer vm.Close()
+					var costs, params [][]float64
+					s := solver.make()
+					for step := range steps {
+						if err := errors.Join(one.let(step, 0, 1), vm.RunAll()); err != nil {
+							t.Fatal(err)
+						}
+						costs = append(costs, floats(one.costValue))
+						if err := s.Step(G.NodesToValueGrads(one.learnables)); err != nil {
+							t.Fatal(err)
+						}
+						vm.Reset()
+					}
+					params = one.params()
+					commtest.OnRanks(t, size, nil, func(pg *comm.ProcessGroup) error {
+						n, _, vm, err := distributed(pg, p.Dtype, rows, &Options{BucketCapMB: 1e-4})
+						if err != nil {
+							return err
+						}
+						defer vm.Close()
+						s := solver.make()
+						for step := range steps {
+							if err := errors.Join(n.let(step, pg.Rank(), size), vm.RunAll()); err != nil {
+								return err
+							}
+							all, err := comm.AllGatherObject(t.Context(), pg, floats(n.costValue)[0])
+							if err != nil {
+								return err
+							}
+							var mean float64
+							for _, cost := range all {
+								mean += cost / float64(size)
+							}
+							if err := near([][]float64{{mean}}, costs[step:step+1], p.tolerance); err != nil {
+								return fmt.Errorf("step %d: cost: %w", step, err)
+							}
+							if err := s.Step(G.NodesToValueGrads(n.learnables)); err != nil {
+								return err
+							}
+							vm.Reset()
+						}
+						if err := near(n.params(), params, 10*p.tolerance); err != nil {
+							return err
+						}
+						all, err := comm.AllGatherObject(t.Context(), pg, n.params())
+						if err != nil {
+							return err
+						}
+						for rank, theirs := range all {
+							if !reflect.DeepEqual(theirs, all[0]) {
+								return fmt.Errorf("rank %d ends with %v, rank 0 with %v", rank, theirs, all[0])
+							}
+						}
+						return nil
+					})
+				})
+			}
+		}
+	}
+}
+
+// This project's optimizers step on a graph's learnables, in place, as Gorgonia's
+// solvers do; also where they move the parameters' memory.
+func TestOptimizers(t *testing.T) {
+	for _, move := range []bool{false, true} {
+		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			theirs, _, vm1, err := distributed(pg, tensor.Float64, 4, nil)
+			if err != nil {
+				return err
+			}
+			ours, m, vm2, err := distributed(pg, tensor.Float64, 4, nil)
+			if err != nil {
+				return err
+			}
+			if move {
+				for _, p := range m.Parameters() {
+					to := device.HostTensor(make([]float64, p.Shape().Len()), device.Invalid, p.Shape()...)
+					if err := p.Var().MoveTo(to); err != nil {
+						return err
+					}
+				}
+			}
+			solver := G.NewVanillaSolver(G.WithLearnRate(0.1))
+			opt := optim.NewSGD(m.Parameters(), optim.SGDOptions{LR: 0.1})
+			for step := range 4 {
+				err := errors.Join(theirs.let(step, pg.Rank(), 2), vm1.RunAll(), solver.Step(G.NodesToValueGrads(theirs.learnables)))
+				vm1.Reset()
+				if err := errors.Join(err, ours.let(step, pg.Rank(), 2), vm2.RunAll(), opt.Step()); err != nil {
+					return err
+				}
+				opt.ZeroGrad()
+				vm2.Reset()
+			}
+			if err := near(ours.params(), theirs.params(), 1e-15); err != nil {
+				return fmt.Errorf("moved %t: %w", move, err)
+			}
+			return errors.Join(vm1.Close(), vm2.Close())
+		})
+	}
+}
+
+// Passes within NoSync reduce nothing; the one after reduces the sum, and the next
+// begins anew, whether a solver zeroed the gradients or not.
+func TestNoSync(t *testing.T) {
+	const rows = 4
+	for _, p := range precisions {
+		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			n, m, vm, err := distributed(pg, p.Dtype, rows, &Options{BucketCapMB: 1e-4})
+			if err != nil {
+				return err
+			}
+			defer vm.Close()
+			run := func(step int) error {
+				defer vm.Reset()
+				return errors.Join(n.let(step, pg.Rank(), 2), vm.RunAll())
+			}
+			alone, err := gradients(p.Dtype, rows, func(n *network) error { return n.let(0, pg.Rank(), 2) })
+			if err != nil {
+				return err
+			}
+			for pass := range 3 { // with the buckets as they begin, and in rank 0's order
+				err := m.NoSync(func() error {
+					if err := run(0); err != nil {
+						return err
+					}
+					if err := near(n.grads(), alone, p.tolerance); err != nil {
+						return fmt.Errorf("pass %d: within NoSync: %w", pass, err)
+					}
+					return run(1)
+				})
+				if err := errors.Join(err, run(2)); err != nil {
+					return err
+				}
+				want := make([][]float64, len(n.learnables))
+				for rank := range 2 {
+					for step := range 3 {
+						g, err := gradients(p.Dtype, rows, func(n *network) error { return n.let(step, rank, 2) })
+						if err != nil {
+							return err
+						}
+						for i := range g {
+							want[i] = append(want[i], make([]float64, len(g[i])-len(want[i]))...)
+							for j, v := range g[i] {
+								want[i][j] += v / 2
+							}
+						}
+					}
+				}
+				if err := near(n.grads(), want, 10*p.tolerance); err != nil {
+					return fmt.Errorf("pass %d: %w", pass, err)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// gradients are those of one process.
+func gradients(dt tensor.Dtype, rows int, let func(*network) error) ([][]float64, error) {
+	n := &network{}
+	err := Build(func() error {
+		n = newNetwork(dt, rows, 0)
+		n.build(n.learnables)
+		_, err := G.Grad(n.cost, n.learnables...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var vm G.VM
+	Build(func() error { vm = G.NewTapeMachine(n.g); return nil })
+	defer vm.Close()
+	if err := errors.Join(let(n), vm.RunAll()); err != nil {
+		return nil, err
+	}
+	return n.grads(), nil
+}
+
+// started notes how many gradients were final when a bucket's reduction started.
+type started struct {
+	pg    *comm.ProcessGroup
+	trace *profile.Recorder
+	at    []int
+}
+
+func (s *started) Reduce(b reducer.GradBucket) reducer.Reduction {
+	s.at = append(s.at, len(spans(s.trace, "gradient of ")))
+	return s.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
+}
+
+func spans(r *profile.Recorder, prefix string) (found []profile.Span) {
+	for _, s := range r.Spans() {
+		if len(s.Name) >= len(prefix) && s.Name[:len(prefix)] == prefix {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// Buckets are reduced while the tape runs, one by one as their gradients become
+// final, and gradients live in the buckets, which follow rank 0's order from the
+// second pass on.
+func TestReducesWhileTheTapeRuns(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		trace := profile.Of(pg.Device().Values())
+		hook := &started{pg: pg, trace: trace}
+		n, m, vm, err := distributed(pg, tensor.Float64, 4, &Options{BucketCapMB: 1e-6, Hook: hook})
+		if err != nil {
+			return err
+		}
+		defer vm.Close()
+		if len(m.Buckets()) != len(n.learnables) {
+			return fmt.Errorf("%d buckets, want %d", len(m.Buckets()), len(n.learnables))
+		}
+		var before []G.Value
+		for step := range 3 {
+			if err := errors.Join(n.let(step, pg.Rank(), 2), vm.RunAll()); err != nil {
+				return err
+			}
+			vm.Reset()
+			for i, l := range n.learnables {
+				g, err := l.Grad()
+				if err != nil {
+					return err
+				}
+				at := m.reducer.Grad(i).Buf.Addr()
+				if g.Uintptr() != at {
+					return fmt.Errorf("step %d: the gradient of %s is at %x, its place in the buckets at %x", step, l.Name(), g.Uintptr(), at)
+				}
+				switch step {
+				case 1:
+					before = append(before, g)
+				case 2:
+					if g != before[i] {
+						return fmt.Errorf("the gradient of %s is another value in step %d", l.Name(), step)
+					}
+				}
+			}
+			trace.Start() // from the second on
+			if step == 0 {
+				hook.at = nil
+			}
+		}
+		// Each bucket but the last, which waits for the end, with its own gradient.
+		if want := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}; !reflect.DeepEqual(hook.at, want) {
+			return fmt.Errorf("reductions started behind %v gradients, want %v", hook.at, want)
+		}
+		forward, backward := spans(trace, "forward"), spans(trace, "backward")
+		if len(forward) != 2 || len(backward) != 2 || len(spans(trace, "gradient of w1")) != 2 {
+			return fmt.Errorf("%d forward and %d backward passes in the trace, of 2", len(forward), len(backward))
+		}
+		return nil
+	})
+}
+
+// A gradient that Gorgonia transposed, which costs it no copy, is written row by
+// row.
+func TestTransposedGradient(t *testing.T) {
+	d := values(tensor.Float64, 1, 0, 2, 3)
+	if err := d.T(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := elements(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := func(i int) float64 { return value(1, i) }
+	if want := []float64{v(0), v(3), v(1), v(4), v(2), v(5)}; !reflect.DeepEqual(device.Elements[float64](got), want) {
+		t.Errorf("got %v, want %v", device.Elements[float64](got), want)
+	}
+}
+
+// Jobs of real processes train as ranks within one do.
+func TestOnProcesses(t *testing.T) {
+	for _, n := range []int{2, 4} {
+		commtest.Processes(t, n, "GODDP_DEVICE=cpu")
+	}
+}
