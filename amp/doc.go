@@ -45,7 +45,8 @@
 // all. So has a sum that overflowed in the reduction.
 //
 // Where ranks hold gradients of their own (parameters that ddp does not reduce,
-// parts of a sharded model) give Options.Group. Each Step then makes one
+// parts of a sharded model) give Options.Group; an optimizer that is [Divided] among
+// ranks (package ddp/zero) brings it along. Each Step then makes one
 // all-reduce of one byte, behind the gradients and before the updates, whether
 // there was an overflow or not; all ranks of the group have to take the same steps.
 //

@@ -38,7 +38,8 @@ type Options struct {
 	// that a program can be written once for all types.
 	Disabled bool
 	// Group is the ranks that have to agree on each step because their gradients
-	// differ; nil where they are equal: see the package documentation.
+	// differ; nil where they are equal, or where the optimizer knows them: see the
+	// package documentation.
 	Group *comm.ProcessGroup
 }
 
@@ -135,7 +136,7 @@ func (s *Scaler) Unscale(opt Optimizer) error {
 			panic(&device.DTypeError{Op: "Unscale of " + g.Name(), Got: device.Float16, Want: device.Float32})
 		}
 	}
-	err := c.scan(opt.Parameters(), s.opts.Group)
+	err := c.scan(opt.Parameters(), s.group(opt))
 	if err == nil {
 		err = c.divide(opt.Parameters(), s.state.Scale)
 	}
@@ -159,7 +160,7 @@ func (s *Scaler) Step(opt Optimizer) error {
 	by := 1.0
 	if c.phase == idle {
 		by = s.state.Scale
-		if err := c.scan(opt.Parameters(), s.opts.Group); err != nil {
+		if err := c.scan(opt.Parameters(), s.group(opt)); err != nil {
 			return fmt.Errorf("amp: looking at the gradients: %w", err)
 		}
 	}
@@ -190,6 +191,21 @@ func (s *Scaler) Update() {
 	if looked {
 		s.state = s.state.next(overflow, s.opts)
 	}
+}
+
+// Divided is an [Optimizer] whose ranks each look at gradients of their own, such
+// as [github.com/goddp/goddp/ddp/zero.Optimizer].
+type Divided interface {
+	// Group is these ranks.
+	Group() *comm.ProcessGroup
+}
+
+// group is the ranks that have to agree on opt's steps, nil for none.
+func (s *Scaler) group(opt Optimizer) *comm.ProcessGroup {
+	if d, ok := opt.(Divided); ok && s.opts.Group == nil {
+		return d.Group()
+	}
+	return s.opts.Group
 }
 
 // check is what the Scaler has of opt, for a call that comes now.
