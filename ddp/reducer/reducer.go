@@ -111,7 +111,11 @@ func (r *Reducer) allocate(ctx context.Context, plan []Assignment, o Options) (e
 		return err
 	}
 	r.use(l)
-	if o.Unused != UnusedFound { // else one pass's order says little of the next one's
+	resident, err := r.settle()
+	if err != nil {
+		return err
+	}
+	if o.Unused != UnusedFound && !resident { // where unused ones are found, one pass's order says little of the next one's
 		if r.order, err = newOrder(r.pg, len(r.params)); err != nil {
 			return err
 		}

@@ -1,0 +1,28 @@
+package reducer
+
+// Resident is a Hook that keeps memory of its own in the layout of the buckets,
+// such as the parameters that belong to the gradients (package ddp/zero). The
+// buckets are then those of the first pass for good: they are not rebuilt.
+type Resident interface {
+	Hook
+	// Settle is told the buckets, in order of index, where New makes them. Its
+	// error is New's, on every rank.
+	Settle(buckets []GradBucket) error
+}
+
+// settle tells a Resident the buckets, and whether there is one.
+func (r *Reducer) settle() (bool, error) {
+	h, resident := r.hook.(Resident)
+	if !resident {
+		return false, nil
+	}
+	var all []GradBucket
+	for i, b := range r.buckets {
+		g := GradBucket{Index: i, Last: i == len(r.buckets)-1, Name: b.name, Group: r.pg, Op: r.op, Flat: b.flat}
+		for _, p := range b.Params {
+			g.Params, g.Grads = append(g.Params, r.params[p]), append(g.Grads, r.grads[p])
+		}
+		all = append(all, g)
+	}
+	return true, h.Settle(all)
+}
