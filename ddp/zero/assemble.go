@@ -1,0 +1,95 @@
+package zero
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+)
+
+// span is what one rank has of a tensor: elements Lo to Hi.
+type span struct {
+	Name   string
+	DType  device.DType
+	Shape  []int // of the whole
+	Lo, Hi int
+}
+
+// held is a span with its elements.
+type held struct {
+	span
+	t device.Tensor
+}
+
+// assemble shows, on every rank, the tensors that the ranks have spans of, whole
+// and one after the other, in the order in which the lowest rank that has a span
+// of one names it. whole is valid while visit enqueues what reads it. All ranks
+// call it; an error of visit ends nothing. It sends each element to all ranks, and
+// takes the memory of the largest tensor.
+func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit func(name string, whole device.Tensor) error) error {
+	var spans []span
+	for _, h := range mine {
+		spans = append(spans, h.span)
+	}
+	all, err := comm.AllGatherObject(ctx, pg, spans)
+	if err != nil {
+		return err
+	}
+	type part struct {
+		span
+		rank int
+	}
+	var names []string
+	parts, size := map[string][]part{}, 0
+	for rank, theirs := range all {
+		for _, s := range theirs {
+			if parts[s.Name] == nil {
+				names = append(names, s.Name)
+			}
+			parts[s.Name] = append(parts[s.Name], part{s, rank})
+			size = max(size, device.Shape(s.Shape).Len()*s.DType.Size())
+		}
+	}
+	own := map[string]device.Tensor{}
+	for _, h := range mine {
+		own[h.Name] = h.t
+	}
+	dev := pg.Device()
+	buf, err := dev.Alloc(size)
+	if err := comm.Agree(ctx, pg, err); err != nil {
+		return err
+	}
+	defer dev.Free(buf) // behind what visit has enqueued
+	var failed error
+	for _, name := range names {
+		first := parts[name][0]
+		whole := device.NewTensor(buf, first.DType, first.Shape...)
+		flat, covered := whole.Flat(), 0
+		for _, p := range parts[name] {
+			covered += p.Hi - p.Lo
+			if p.rank == pg.Rank() && p.Lo < p.Hi {
+				failed = errors.Join(failed, dev.Copy(dev.Compute(), flat.Range(p.Lo, p.Hi).Buf, own[name].Buf))
+			}
+		}
+		if covered != whole.Len() {
+			return fmt.Errorf("%s: the ranks have %d elements of %d", name, covered, whole.Len())
+		}
+		work := pg.With(comm.CallOptions{Name: name}).Coalesce(func(g *comm.ProcessGroup) {
+			for _, p := range parts[name] {
+				if p.Lo < p.Hi {
+					g.Broadcast(flat.Range(p.Lo, p.Hi), p.rank)
+				}
+			}
+		})
+		// To the end: what did not arrive must not be taken for whole.
+		if err := errors.Join(work.Wait(ctx), work.Sync(ctx)); err != nil {
+			return errors.Join(failed, err)
+		}
+		if failed == nil {
+			failed = visit(name, whole)
+		}
+	}
+	return failed
+}

@@ -1,0 +1,202 @@
+package zero
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/profile"
+)
+
+// Optimizer makes the steps of a [Model]: each rank those of its shards, by an
+// optimizer of type O. It is driven by one goroutine; others may ask for what is
+// Committed.
+type Optimizer[O Local] struct {
+	shards *shards
+	local  O
+	last   map[*nn.Parameter]*bucket // by part: the bucket whose updates end with it
+
+	mu      sync.Mutex
+	gathers []*comm.Work // of the last step
+	updated int          // the steps whose updates this rank has enqueued, all of them
+}
+
+func newOptimizer[O Local](s *shards, local O) *Optimizer[O] {
+	o := &Optimizer[O]{shards: s, local: local, last: map[*nn.Parameter]*bucket{}}
+	parts := map[*nn.Parameter]*part{}
+	for _, p := range s.parts {
+		parts[p.local] = p
+	}
+	ends := make([]*nn.Parameter, len(s.buckets))
+	for _, p := range local.Parameters() {
+		part := parts[p]
+		if part == nil {
+			panic(&ForeignError{p.Name()})
+		}
+		ends[part.bucket] = p
+	}
+	for i, p := range ends {
+		if p != nil {
+			o.last[p] = &s.buckets[i]
+		}
+	}
+	local.SetTail((*tail[O])(o))
+	return o
+}
+
+// Local is the optimizer of this rank's shards, for changing its options, which
+// are the same on all ranks.
+func (o *Optimizer[O]) Local() O { return o.local }
+
+// Group is the ranks that the state is divided among.
+func (o *Optimizer[O]) Group() *comm.ProcessGroup { return o.shards.pg }
+
+// Parameters are this rank's parts of the parameters that are optimized, called
+// "NAME[lo:hi]", some of them empty. Their gradients are averages.
+func (o *Optimizer[O]) Parameters() []*nn.Parameter { return o.local.Parameters() }
+
+// ZeroGrad forgets the gradients of all parameters that are optimized.
+func (o *Optimizer[O]) ZeroGrad() { o.local.ZeroGrad() }
+
+// Step changes the parameters by their gradients, on all ranks: see the package
+// documentation, and [optim.SGD.Step] for errors. All ranks call it behind the
+// same backward passes. A gather that fails is an [*optim.TornError], from this
+// Step or, where that does not wait for it, from the next. A torn step breaks the
+// group: no rank has all parameters then.
+func (o *Optimizer[O]) Step() error { return o.StepScaled(optim.Scaled{}) }
+
+// StepScaled is Step with gradients of a scaled loss. The ranks have agreed on
+// the overflow: see package amp.
+func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
+	if err := o.failed(); err != nil {
+		n := len(o.shards.parts)
+		return &optim.TornError{Step: o.updated, Updated: n, Params: n, Err: err}
+	}
+	err := o.local.StepScaled(s)
+	if errors.As(err, new(*optim.TornError)) {
+		o.shards.pg.Abort(err) // the others may be waiting for this rank's shards
+	}
+	return err
+}
+
+// failed is why a gather of the last step failed, as far as it is known.
+func (o *Optimizer[O]) failed() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, w := range o.gathers {
+		if s, err := w.State(); s == comm.Failed {
+			return err
+		}
+	}
+	return nil
+}
+
+// Committed is how many steps were committed, and whether the parameters and this
+// rank's shards are what these made of them: see [optim.SGD.Committed]. A gather
+// that failed leaves them torn.
+func (o *Optimizer[O]) Committed() (steps int, whole bool) {
+	steps, whole = o.local.Committed()
+	return steps, whole && o.failed() == nil
+}
+
+// State is what this rank keeps from step to step: that of its parts, by their
+// names, such as "NAME[lo:hi].velocity". Gather has that of all ranks.
+func (o *Optimizer[O]) State() ([]*nn.Buffer, error) { return o.local.State() }
+
+// Restoring says that the program is about to write the parameters, or what
+// State returned: see [optim.SGD.Restoring].
+func (o *Optimizer[O]) Restoring() {
+	o.local.Restoring()
+	o.reset(-1)
+}
+
+// Restored says that these are whole again, as after so many steps.
+func (o *Optimizer[O]) Restored(steps int) {
+	o.reset(steps)
+	o.local.Restored(steps)
+}
+
+func (o *Optimizer[O]) reset(steps int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.gathers, o.updated = nil, steps
+}
+
+// updates is the number of steps that this rank's shards have made, and whether
+// they are what these made of them, whatever became of the parameters elsewhere.
+func (o *Optimizer[O]) updates() (steps int, whole bool) {
+	if steps, whole = o.local.Committed(); whole {
+		return steps, true
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.updated > steps {
+		return o.updated, true
+	}
+	return steps, false
+}
+
+// tail is the optimizer as the local one tells it of its steps.
+type tail[O Local] Optimizer[O]
+
+// Updated marks the end of a bucket's updates.
+func (t *tail[O]) Updated(p *nn.Parameter) {
+	b := t.last[p]
+	if b == nil {
+		return
+	}
+	dev := t.shards.pg.Device()
+	if profile.Of(dev.Values()).On() {
+		b.done = dev.Compute().Record() // the same point, with a time
+	} else {
+		b.done = dev.Compute().Mark()
+	}
+}
+
+// Complete gathers the buckets, each behind its updates.
+func (t *tail[O]) Complete() error {
+	o := (*Optimizer[O])(t)
+	steps, _ := o.local.Committed()
+	o.mu.Lock()
+	o.updated, o.gathers = steps+1, o.gathers[:0]
+	o.mu.Unlock()
+	trace := profile.Of(o.shards.pg.Device().Values())
+	works := make([]*comm.Work, len(o.shards.buckets))
+	for i := range o.shards.buckets {
+		b := &o.shards.buckets[i]
+		works[i] = o.shards.pg.With(comm.CallOptions{Name: b.name + " of parameters", After: b.done}).AllGather(b.flat, b.own)
+		b.done = nil
+		if trace.On() {
+			trace.Add(profile.Span{
+				Track: profile.Communication, Name: "AllGather " + b.name, Begin: works[i].Begun(), End: works[i].Ended(),
+				Args: []profile.Arg{{Name: "bucket", Value: i}, {Name: "bytes", Value: b.flat.Bytes()}},
+			})
+		}
+	}
+	o.mu.Lock()
+	o.gathers = works
+	o.mu.Unlock()
+	return wait(works)
+}
+
+// wait makes the compute stream wait for gathers. When it returns an error, none
+// of them uses the buckets any more.
+func wait(works []*comm.Work) (err error) {
+	ctx := context.Background() // the calls have deadlines of their own
+	for _, w := range works {
+		if err == nil {
+			err = w.Wait(ctx)
+		}
+		if err != nil {
+			w.Sync(ctx) // soon: the group is broken
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("gathering parameters: %w", err)
+	}
+	return nil
+}

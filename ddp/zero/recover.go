@@ -1,0 +1,204 @@
+package zero
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// Shard is what a rank has after a failure.
+type Shard struct {
+	Rank, Of int  // the shards of all buckets: those of rank Rank of so many; Of is 0 for none
+	Steps    int  // updates that they hold
+	Whole    bool // they are what these updates made of them
+}
+
+// LostShardError says that the ranks do not have, all together, the state after
+// the last step that any of them holds an update of. Every rank gets it: each has
+// to restore a checkpoint.
+type LostShardError struct {
+	Step  int
+	Ranks []Shard // by rank
+}
+
+func (e *LostShardError) Error() string {
+	var ranks []string
+	for r, s := range e.Ranks {
+		text := fmt.Sprintf("rank %d: none", r)
+		if s.Of > 0 {
+			text = fmt.Sprintf("rank %d: shard %d of %d at step %d", r, s.Rank, s.Of, s.Steps)
+		}
+		if !s.Whole {
+			text += ", torn"
+		}
+		ranks = append(ranks, text)
+	}
+	return fmt.Sprintf("the shards at step %d, the last that any was updated in, are not all there (%s): restore a checkpoint on every rank",
+		e.Step, strings.Join(ranks, "; "))
+}
+
+// Recover wraps a module as New does, in a group made after a failure, and takes
+// parameters, buffers and the optimizer's state from the shards that the ranks have
+// in old, their optimizer in the group that broke; nil where a rank has just
+// started. All go on from the last step that any rank has made the updates of, which
+// the new optimizer has Committed. If a shard at that step is missing or torn, every
+// rank gets a [*LostShardError].
+//
+// All ranks call it, in the same order as their other collectives. If it fails it
+// may be called again on the next group, with the same old. See [ddp.Recover] for
+// the device, and for what is the program's to set.
+func Recover[O Local](module nn.Module, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
+	m, o, err := restore(context.Background(), module, pg, old, newLocal, opts) // its calls have deadlines of their own
+	if err != nil {
+		return nil, nil, fmt.Errorf("zero: rank %d: recovering: %w", pg.Rank(), err)
+	}
+	return m, o, nil
+}
+
+func restore[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func([]*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
+	mine := Shard{Whole: true}
+	if old != nil {
+		mine.Rank, mine.Of = old.shards.pg.Rank(), old.shards.pg.Size()
+		mine.Steps, mine.Whole = old.updates()
+	}
+	ranks, err := comm.AllGatherObject(ctx, pg, mine)
+	if err != nil {
+		return nil, nil, err
+	}
+	step, from, err := sources(ranks)
+	if err != nil {
+		return nil, nil, err
+	}
+	var give []held
+	if i := slices.Index(from, pg.Rank()); i >= 0 {
+		give, err = old.all(module, i == 0)
+	}
+	if err := comm.Agree(ctx, pg, err); err != nil {
+		return nil, nil, err
+	}
+	// The parameters move out of old's buckets, which stay as they are.
+	m, o, err := wrap(ctx, module, pg, newLocal, opts)
+	if err != nil || len(from) == 0 {
+		return m, o, err
+	}
+	o.Restoring()
+	takers, err := o.takers(module)
+	if err := comm.Agree(ctx, pg, err); err != nil {
+		return nil, nil, err
+	}
+	err = assemble(ctx, pg, give, func(name string, whole device.Tensor) error {
+		to, known := takers[name]
+		if !known || !to.whole.Equal(whole.Shape) {
+			return fmt.Errorf("the shards have %s, %v, which does not fit", name, whole)
+		}
+		delete(takers, name)
+		dev := pg.Device()
+		return dev.Kernels().Copy(dev.Compute(), to.t, to.of(whole))
+	})
+	if err == nil && len(takers) > 0 {
+		err = fmt.Errorf("the shards lack %q", slices.Sorted(maps.Keys(takers)))
+	}
+	if err := comm.Agree(ctx, pg, err); err != nil {
+		return nil, nil, err
+	}
+	o.Restored(step)
+	return m, o, nil
+}
+
+// sources are the last step that any rank made updates of, and the ranks with its
+// shards, in order; none where all is as it began, on rank 0 too.
+func sources(ranks []Shard) (step int, from []int, err error) {
+	for _, s := range ranks {
+		step = max(step, s.Steps)
+	}
+	if step == 0 && ranks[0].Whole {
+		return 0, nil, nil
+	}
+	by := map[int]map[int]int{} // the ranks, by number of shards and shard
+	for r, s := range ranks {
+		if s.Steps != step || !s.Whole || s.Of == 0 {
+			continue
+		}
+		if by[s.Of] == nil {
+			by[s.Of] = map[int]int{}
+		}
+		by[s.Of][s.Rank] = r
+		if len(by[s.Of]) == s.Of {
+			for shard := range s.Of {
+				from = append(from, by[s.Of][shard])
+			}
+			return step, from, nil
+		}
+	}
+	return 0, nil, &LostShardError{Step: step, Ranks: ranks}
+}
+
+// The names under which ranks give and take.
+func ofParameter(name string) string { return "parameter " + name }
+func ofBuffer(name string) string    { return "buffer " + name }
+func ofState(name string) string     { return "state " + name }
+
+// all is what this rank gives: its shards of parameters and state, and one rank
+// what all have.
+func (o *Optimizer[O]) all(module nn.Module, first bool) ([]held, error) {
+	for _, w := range o.gathers {
+		w.Sync(context.Background()) // the group is broken, or they are done
+	}
+	give, err := o.held()
+	for i := range give {
+		give[i].Name = ofState(give[i].Name)
+	}
+	divided := map[string]bool{}
+	for _, p := range o.shards.parts {
+		divided[p.Name()] = true
+		give = append(give, held{span{ofParameter(p.Name()), p.DType(), p.Shape(), p.lo, p.hi}, p.local.Var().Tensor()})
+	}
+	if !first {
+		return give, err
+	}
+	add := func(name string, t device.Tensor) {
+		give = append(give, held{span{name, t.DType, t.Shape, 0, t.Len()}, t})
+	}
+	for _, p := range module.Parameters() {
+		if !divided[p.Name()] {
+			add(ofParameter(p.Name()), p.Var().Tensor())
+		}
+	}
+	for _, b := range nn.Buffers(module) {
+		add(ofBuffer(b.Name()), b.Var().Tensor())
+	}
+	return give, err
+}
+
+// taker is where a tensor goes.
+type taker struct {
+	t     device.Tensor
+	whole device.Shape
+	of    func(whole device.Tensor) device.Tensor
+}
+
+// takers are where this rank takes what is given, by name.
+func (o *Optimizer[O]) takers(module nn.Module) (map[string]taker, error) {
+	all := map[string]taker{}
+	add := func(name string, t device.Tensor) {
+		all[name] = taker{t, t.Shape, func(whole device.Tensor) device.Tensor { return whole }}
+	}
+	for _, p := range module.Parameters() {
+		add(ofParameter(p.Name()), p.Var().Tensor())
+	}
+	for _, b := range nn.Buffers(module) {
+		add(ofBuffer(b.Name()), b.Var().Tensor())
+	}
+	state, err := o.kept()
+	for _, k := range state {
+		all[ofState(k.name)] = taker{k.Var().Tensor(), k.whole(), k.of}
+	}
+	return all, err
+}

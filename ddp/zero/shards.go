@@ -1,0 +1,140 @@
+package zero
+
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// shards are a model's buckets as its ranks divide them. They are the hook that
+// reduces gradients to shards, and watch the backward passes of the model.
+type shards struct {
+	pg      *comm.ProcessGroup
+	module  nn.Module
+	buckets []bucket
+	parts   []*part
+	reduced bool // since then no pass has begun
+}
+
+// bucket is one of the parameters, laid out as its gradients.
+type bucket struct {
+	name string
+	flat device.Tensor
+	own  device.Tensor // this rank's shard of it
+	done device.Event  // of a step: its updates are enqueued; nil: all are
+}
+
+// part is what lies of a parameter in this rank's shard: elements lo to hi, which
+// may be none.
+type part struct {
+	*nn.Parameter               // the whole
+	local         *nn.Parameter // the part
+	lo, hi        int
+	bucket        int
+}
+
+// own is a rank's shard of a bucket.
+func own(pg *comm.ProcessGroup, flat device.Tensor) device.Tensor {
+	n := flat.Len() / pg.Size()
+	return flat.Range(pg.Rank()*n, (pg.Rank()+1)*n)
+}
+
+// Reduce gives this rank the averages of its shard.
+func (s *shards) Reduce(b reducer.GradBucket) reducer.Reduction {
+	s.reduced = true
+	return s.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(own(s.pg, b.Flat), b.Flat, b.Op)
+}
+
+// Settle moves the parameters into buckets like those of their gradients.
+func (s *shards) Settle(buckets []reducer.GradBucket) error {
+	byName := map[string]*nn.Parameter{}
+	for _, p := range s.module.Parameters() {
+		if byName[p.Name()] != nil {
+			return fmt.Errorf("two parameters are called %q: their state would be", p.Name())
+		}
+		byName[p.Name()] = p
+	}
+	for i, g := range buckets {
+		buf, err := s.pg.Alloc(g.Flat.Bytes())
+		if err != nil {
+			return fmt.Errorf("parameters of %s: %w", g.Name, err)
+		}
+		b := bucket{name: g.Name, flat: device.NewTensor(buf, g.Flat.DType, g.Flat.Len())}
+		b.own = own(s.pg, b.flat)
+		first := s.pg.Rank() * b.own.Len()
+		for k, p := range g.Params {
+			at := int(g.Grads[k].Buf.Addr()-g.Flat.Buf.Addr()) / g.Flat.DType.Size()
+			n := g.Grads[k].Len()
+			whole := byName[p.Name]
+			if err := whole.Var().MoveTo(b.flat.Range(at, at+n)); err != nil {
+				return fmt.Errorf("moving %s: %w", p.Name, err)
+			}
+			lo := min(max(first-at, 0), n)
+			hi := max(min(first+b.own.Len()-at, n), lo)
+			s.parts = append(s.parts, newPart(s.pg.Device(), whole, lo, hi, i))
+		}
+		s.buckets = append(s.buckets, b)
+	}
+	return nil
+}
+
+func newPart(dev device.Device, whole *nn.Parameter, lo, hi, bucket int) *part {
+	p := &part{Parameter: whole, lo: lo, hi: hi, bucket: bucket}
+	v := autograd.FromTensor(dev, whole.Var().Tensor().Flat().Range(lo, hi))
+	p.local = nn.NewParameter(fmt.Sprintf("%s[%d:%d]", whole.Name(), lo, hi), v)
+	v.SetGradSink((*gradient)(p))
+	return p
+}
+
+// locals are the parts as the local optimizer's parameters.
+func (s *shards) locals() []*nn.Parameter {
+	var params []*nn.Parameter
+	for _, p := range s.parts {
+		params = append(params, p.local)
+	}
+	return params
+}
+
+// BeginBackward panics with an [*AccumulationError] where the pass would add to
+// gradients that are in shards.
+func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
+	if !s.reduced {
+		return
+	}
+	for _, p := range s.parts {
+		if p.Grad() != nil {
+			panic(&AccumulationError{s.pg.Rank(), p.Name()})
+		}
+	}
+	s.reduced = false
+}
+
+// EndBackward has nothing to add.
+func (s *shards) EndBackward(err error) error { return nil }
+
+// gradient is that of a part: what lies in this rank's shard of its parameter's,
+// which package ddp owns.
+type gradient part
+
+func (g *gradient) Grad() device.Tensor {
+	whole := g.Parameter.Grad()
+	if whole == nil {
+		return device.Tensor{}
+	}
+	return whole.Tensor().Flat().Range(g.lo, g.hi)
+}
+
+func (g *gradient) Pending() bool       { return g.Var().GradPending() }
+func (g *gradient) Err() error          { return g.Var().GradErr() }
+func (g *gradient) Skip() device.Tensor { return g.Var().GradSkip() }
+func (g *gradient) Zero()               { g.Var().ZeroGrad() }
+
+// No backward pass reaches a part.
+
+func (g *gradient) Fresh() bool        { return false }
+func (g *gradient) Scale() float64     { return 1 }
+func (g *gradient) Ready(device.Event) {}

@@ -1,0 +1,153 @@
+package zero
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// kept is what the local optimizer keeps of a part: a number for each element of
+// it, or one for the parameter, such as a count, which is of no shape and alike on
+// all ranks.
+type kept struct {
+	*nn.Buffer
+	part *part
+	name string // as an optimizer of whole parameters calls it
+}
+
+// whole is the shape that it has of the whole parameter.
+func (k kept) whole() device.Shape {
+	if len(k.Shape()) == 0 {
+		return k.Shape()
+	}
+	return k.part.Shape()
+}
+
+// of is what a tensor for the whole parameter has of it.
+func (k kept) of(whole device.Tensor) device.Tensor {
+	if len(k.Shape()) == 0 {
+		return whole
+	}
+	return whole.Flat().Range(k.part.lo, k.part.hi)
+}
+
+// kept is the local state.
+func (o *Optimizer[O]) kept() ([]kept, error) {
+	state, err := o.local.State()
+	if err != nil {
+		return nil, err
+	}
+	parts := map[string]*part{}
+	for _, p := range o.shards.parts {
+		parts[p.local.Name()] = p
+	}
+	var all []kept
+	for _, b := range state {
+		end := strings.LastIndex(b.Name(), "].") + 1 // of the part's name
+		p := parts[b.Name()[:end]]
+		if p == nil {
+			return nil, fmt.Errorf("%q in the state of the shards' optimizer is of none of its parameters", b.Name())
+		}
+		all = append(all, kept{b, p, p.Name() + b.Name()[end:]})
+	}
+	return all, nil
+}
+
+// names are those of the whole state, in the order of the local one.
+func names(state []kept) []string {
+	var all []string
+	for _, k := range state {
+		all = append(all, k.name)
+	}
+	return all
+}
+
+// held is this rank's part of the state.
+func (o *Optimizer[O]) held() ([]held, error) {
+	state, err := o.kept()
+	if err != nil {
+		return nil, err
+	}
+	var mine []held
+	for _, k := range state {
+		s := span{Name: k.name, DType: k.DType(), Shape: k.whole()}
+		switch {
+		case len(k.Shape()) > 0:
+			s.Lo, s.Hi = k.part.lo, k.part.hi
+		case o.shards.pg.Rank() == 0:
+			s.Hi = 1
+		}
+		mine = append(mine, held{s, k.Var().Tensor()})
+	}
+	return mine, nil
+}
+
+// Gather shows the whole state to all ranks, one tensor after the other: those of
+// State of the same optimizer without shards, such as "NAME.velocity" in the
+// shape of the parameter. whole is valid while visit enqueues what reads it, on
+// the compute stream; to keep it, copy it. All ranks call it, in the same order as
+// their other collectives; what visit does may differ, and its error, which ends
+// the showing on this rank, is Gather's.
+func (o *Optimizer[O]) Gather(ctx context.Context, visit func(name string, whole device.Tensor) error) error {
+	mine, err := o.held()
+	if err := comm.Agree(ctx, o.shards.pg, err); err != nil {
+		return fmt.Errorf("zero: gathering the state: %w", err)
+	}
+	if err := assemble(ctx, o.shards.pg, mine, visit); err != nil {
+		return fmt.Errorf("zero: rank %d: gathering the state: %w", o.shards.pg.Rank(), err)
+	}
+	return nil
+}
+
+// Load takes this rank's shards of a whole state, such as Gather showed, which may
+// be on another device, and goes on from the number of steps that it was saved
+// after. It communicates nothing; each rank calls it, with parameters that are
+// those of that step. A state that does not fit in every name and shape is an
+// [*nn.StateError], and changes nothing; after another error, a device's, the state
+// is torn.
+func (o *Optimizer[O]) Load(ctx context.Context, steps int, state map[string]*autograd.Variable) error {
+	mine, err := o.kept()
+	if err != nil {
+		return fmt.Errorf("zero: %w", err)
+	}
+	misfit := &nn.StateError{}
+	from, into := map[string]*autograd.Variable{}, local{}
+	for _, k := range mine {
+		into = append(into, nn.NewBuffer(k.name, k.Var()))
+		whole := state[k.name]
+		switch {
+		case whole == nil: // which the loading tells
+		case !whole.Shape().Equal(k.whole()):
+			misfit.Mismatched = append(misfit.Mismatched, nn.StateMismatch{
+				Name: k.name, State: fmt.Sprint(whole.DType(), whole.Shape()), Module: fmt.Sprint(k.DType(), k.whole())})
+		default:
+			from[k.name] = autograd.FromTensor(whole.Device(), k.of(whole.Tensor()))
+		}
+	}
+	for name, v := range state {
+		if _, known := from[name]; !known {
+			from[name] = v // too many
+		}
+	}
+	if len(misfit.Mismatched) > 0 {
+		return fmt.Errorf("zero: %w", misfit)
+	}
+	o.Restoring()
+	if err := nn.LoadState(ctx, into, from); err != nil {
+		return fmt.Errorf("zero: %w", err)
+	}
+	o.Restored(steps)
+	return nil
+}
+
+// local is the local state as a module's.
+type local []*nn.Buffer
+
+func (l local) Buffers() []*nn.Buffer                           { return l }
+func (l local) Parameters() []*nn.Parameter                     { return nil }
+func (l local) Forward(x *autograd.Variable) *autograd.Variable { return x }

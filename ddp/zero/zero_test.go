@@ -1,0 +1,284 @@
+package zero
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/amp"
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/device/devicetest"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// width is that of all models here: no power of two, so that shards cut through
+// parameters.
+const width = 9
+
+// small are options that make several buckets of a small model.
+var small = &ddp.Options{BucketCapMB: 0.00015}
+
+// stepper is an optimizer, with shards or without.
+type stepper interface {
+	Step() error
+	ZeroGrad()
+	Committed() (steps int, whole bool)
+	amp.Optimizer
+	optim.Optimizer
+}
+
+// maker makes an optimizer of some kind.
+type maker func(params []*nn.Parameter) Local
+
+func sgd(params []*nn.Parameter) Local {
+	return optim.NewSGD(params, optim.SGDOptions{LR: 0.05, Momentum: 0.9, WeightDecay: 0.01, Nesterov: true, MasterWeights: true})
+}
+
+func adamW(params []*nn.Parameter) Local {
+	return optim.NewAdamW(params, optim.AdamWOptions{LR: 0.01, WeightDecay: 0.1, MasterWeights: true})
+}
+
+// grouped has no weight decay of biases.
+func grouped(params []*nn.Parameter) Local {
+	var groups [2]optim.AdamWGroup
+	groups[0].AdamWOptions = optim.AdamWOptions{LR: 0.01, WeightDecay: 0.1}
+	groups[1].AdamWOptions = optim.AdamWOptions{LR: 0.02}
+	for _, p := range params {
+		i := 0
+		if bytes.Contains([]byte(p.Name()), []byte("bias")) {
+			i = 1
+		}
+		groups[i].Params = append(groups[i].Params, p)
+	}
+	return optim.NewAdamWGroups(groups[1], groups[0])
+}
+
+// wrapped is a model, with shards or without, and its optimizer.
+type wrapped struct {
+	model interface {
+		nn.Module
+		NoSync(f func() error) error
+	}
+	opt   stepper
+	zero  *Optimizer[Local] // nil without shards
+	local Local
+}
+
+// divided wraps a module with shards.
+func divided(net nn.Module, pg *comm.ProcessGroup, make maker, opts *ddp.Options) (w wrapped, err error) {
+	model, opt, err := New(net, pg, make, opts)
+	if err != nil {
+		return w, err
+	}
+	return wrapped{model, opt, opt, opt.Local()}, nil
+}
+
+// whole wraps it without.
+func whole(net nn.Module, pg *comm.ProcessGroup, make maker, opts *ddp.Options) (w wrapped, err error) {
+	model, err := ddp.New(net, pg, opts)
+	if err != nil {
+		return w, err
+	}
+	opt := make(model.Parameters())
+	return wrapped{model, opt.(stepper), nil, opt}, nil
+}
+
+func mlp(o nn.LinearOptions) nn.Module {
+	linear := func() nn.Module { return nn.Linear(width, width, o) }
+	return nn.Sequential(linear(), nn.ReLU(), linear(), nn.ReLU(), linear())
+}
+
+var double = nn.LinearOptions{DType: device.Float64}
+
+// samples is a rank's part of a batch.
+func samples(pg *comm.ProcessGroup, dt device.DType, seed int) *autograd.Variable {
+	const rows = 8 // of all ranks
+	n := rows / pg.Size()
+	v := autograd.Zeros(pg.Device(), dt, n, width)
+	dev := pg.Device()
+	if err := dev.Kernels().Normal(dev.Compute(), v.Tensor(), 0, 1, uint64(seed), uint64(pg.Rank()*n*width)); err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// loss is that of a step.
+func (w wrapped) loss(pg *comm.ProcessGroup, dt device.DType, step int) *autograd.Variable {
+	return nn.MSELoss(w.model.Forward(samples(pg, dt, 2*step)), samples(pg, dt, 2*step+1))
+}
+
+// train makes steps from and up to to, and returns the losses.
+func (w wrapped) train(pg *comm.ProcessGroup, dt device.DType, from, to int) (losses []float64, err error) {
+	for step := from; step < to; step++ {
+		l := w.loss(pg, dt, step)
+		if err := l.Backward(); err != nil {
+			return nil, err
+		}
+		if err := w.opt.Step(); err != nil {
+			return nil, err
+		}
+		w.opt.ZeroGrad()
+		losses = append(losses, l.Item())
+	}
+	return losses, nil
+}
+
+// bits are the bytes of parameters.
+func bits(net nn.Module) (all []byte) {
+	for _, p := range net.Parameters() {
+		all = append(all, p.Var().Tensor().Buf.Host()...)
+	}
+	return all
+}
+
+// devices are n, as a host sees CPUs or GPUs.
+func devices(t *testing.T, n int, lag bool) (all []device.Device) {
+	for range n {
+		var d device.Device = cpu.New(&cpu.Options{Threads: 1})
+		t.Cleanup(func() { d.Close() })
+		if lag {
+			d = devicetest.Lagging(d)
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// quiet are options for groups that break.
+func quiet() *comm.Options { return &comm.Options{Log: slog.New(slog.DiscardHandler)} }
+
+// onBoth runs f on n ranks, of both kinds of devices.
+func onBoth(t *testing.T, n int, f func(pg *comm.ProcessGroup) error) {
+	for _, lag := range []bool{false, true} {
+		t.Run(fmt.Sprintf("%d ranks, lagging: %v", n, lag), func(t *testing.T) {
+			commtest.OnDevices(t, devices(t, n, lag), quiet(), f)
+		})
+	}
+}
+
+// With shards the losses and parameters are to the bit what they are without, and
+// so is the state, whole; each rank keeps its part of it.
+func TestTrainsAsWithoutShards(t *testing.T) {
+	const steps = 6
+	bf := nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}
+	for _, c := range []struct {
+		name string
+		make maker
+		o    nn.LinearOptions
+		in   device.DType
+	}{
+		{"SGD", sgd, double, device.Float64},
+		{"AdamW", adamW, double, device.Float64},
+		{"groups", grouped, double, device.Float64},
+		{"SGD, 16 bits", sgd, bf, device.Float32},
+		{"AdamW, 16 bits", adamW, bf, device.Float32},
+	} {
+		for _, n := range []int{1, 2, 4} {
+			t.Run(c.name, func(t *testing.T) {
+				onBoth(t, n, func(pg *comm.ProcessGroup) error {
+					a, b := mlp(c.o), mlp(c.o)
+					plain, err := whole(a, pg, c.make, small)
+					if err != nil {
+						return err
+					}
+					sharded, err := divided(b, pg, c.make, small)
+					if err != nil {
+						return err
+					}
+					if n := len(sharded.zero.shards.buckets); n < 3 {
+						return fmt.Errorf("%d buckets, want several", n)
+					}
+					want, err := plain.train(pg, c.in, 0, steps)
+					if err != nil {
+						return err
+					}
+					got, err := sharded.train(pg, c.in, 0, steps)
+					if err != nil || !slices.Equal(got, want) {
+						return fmt.Errorf("losses %v, %v; want %v", got, err, want)
+					}
+					if !bytes.Equal(bits(a), bits(b)) {
+						return errors.New("the parameters differ from those of training without shards")
+					}
+					if n, whole := sharded.zero.Committed(); n != steps || !whole {
+						return fmt.Errorf("%d steps committed, whole: %v", n, whole)
+					}
+					return sameState(pg, sharded.zero, plain.local)
+				})
+			})
+		}
+	}
+}
+
+// sameState compares the gathered state with that of an optimizer without shards,
+// and how much of it this rank has.
+func sameState(pg *comm.ProcessGroup, sharded *Optimizer[Local], plain Local) error {
+	saved, err := gathered(pg, sharded)
+	if err != nil {
+		return err
+	}
+	state, err := plain.State()
+	if err != nil {
+		return err
+	}
+	all := 0
+	for _, b := range state {
+		got := saved[b.Name()]
+		switch {
+		case got == nil || !got.Shape().Equal(b.Shape()):
+			return fmt.Errorf("%s of the state is %v with shards, %v without", b.Name(), got, b)
+		case !bytes.Equal(got.Tensor().Buf.Host(), b.Var().Tensor().Buf.Host()):
+			return fmt.Errorf("%s of the state differs from that without shards", b.Name())
+		}
+		all += b.Var().Tensor().Bytes()
+	}
+	if len(saved) != len(state) {
+		return fmt.Errorf("%d tensors of state, %d without shards", len(saved), len(state))
+	}
+	mine, err := sharded.State()
+	if err != nil {
+		return err
+	}
+	own := 0
+	for _, b := range mine {
+		own += b.Var().Tensor().Bytes()
+	}
+	// Counts are on all ranks, and a shard is a multiple of Align.
+	most := all/pg.Size() + 16*len(mine) + 2*device.Align*len(sharded.shards.buckets)*len(mine)/len(sharded.shards.parts)
+	if own > most {
+		return fmt.Errorf("rank %d keeps %d bytes of state of %d, want %d at most", pg.Rank(), own, all, most)
+	}
+	return nil
+}
+
+// gathered is the whole state.
+func gathered(pg *comm.ProcessGroup, opt *Optimizer[Local]) (map[string]*autograd.Variable, error) {
+	saved := map[string]*autograd.Variable{}
+	dev := pg.Device()
+	err := opt.Gather(context.Background(), func(name string, whole device.Tensor) error {
+		v := autograd.Zeros(dev, whole.DType, whole.Shape...)
+		saved[name] = v
+		return dev.Kernels().Copy(dev.Compute(), v.Tensor(), whole)
+	})
+	return saved, err
+}
+
+var _ = maps.Clone[map[string]int]
+var _ = sync.OnceFunc
+var _ = reducer.DefaultBucketCap
