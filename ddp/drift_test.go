@@ -9,7 +9,6 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -91,6 +90,15 @@ func TestDriftOfManyRanks(t *testing.T) {
 	}
 }
 
+// flip flips a bit of v's i-th byte.
+func flip(v *autograd.Variable, i int) {
+	b := bytesOf(v)
+	b[i] ^= 1
+	if err := v.Device().CopyIn(v.Device().Compute(), v.Tensor().Buf, b); err != nil {
+		panic(err)
+	}
+}
+
 // A bit of one rank's parameter changes: every rank says in the next pass that
 // is checked which rank and which parameter, applies nothing of it, and goes on
 // when it is mended.
@@ -114,7 +122,7 @@ func TestReplicaDrift(t *testing.T) {
 					switch {
 					case pass == 3 && pg.Rank() == odd: // which is not checked
 						for _, i := range []int{2, 4} {
-							model.Parameters()[i].Var().Tensor().Buf.Host()[5] ^= 1
+							flip(model.Parameters()[i].Var(), 5)
 						}
 					case pass == 5:
 						if err := broadcast(pg, "repair", tensors(model.Parameters()), 0).Wait(t.Context()); err != nil {
@@ -160,7 +168,7 @@ func TestReplicaDrift(t *testing.T) {
 
 // A pass that is checked may fail for other reasons too; all of them are told.
 func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
-	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+	onBoth(t, 3, func(pg *comm.ProcessGroup, lags bool) error {
 		skip := pg.Rank() == 0
 		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
 		model, err := New(m, pg, &Options{CheckReplicas: 1})
@@ -168,7 +176,7 @@ func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
 			return err
 		}
 		if pg.Rank() == 2 {
-			m.a.Var().Tensor().Buf.Host()[0] ^= 1
+			flip(m.a.Var(), 0)
 		}
 		err = model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
 		for _, want := range []string{`"second" on rank 0`, "rank 2 is at odds with the majority"} {
@@ -181,7 +189,7 @@ func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
 }
 
 func TestReplicaChecksAreAgreedOn(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		_, err := New(times{w}, pg, &Options{CheckReplicas: 1 + pg.Rank()})
 		if err == nil || !strings.Contains(err.Error(), "option 0 is CheckReplicas 2 on rank 1, CheckReplicas 1 on rank 0") {

@@ -15,6 +15,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
@@ -29,10 +30,38 @@ func init() {
 }
 
 // onGPUs runs a program on n ranks, processes with a GPU each, or on as many as
-// there are GPUs where one will do. Where there are none it skips the test;
-// GODDP_REQUIRE_CUDA makes that a failure.
+// there are GPUs where that will do.
 func onGPUs(t *testing.T, least, n int, program string) {
 	t.Helper()
+	gpus := needGPUs(t, least)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	_, err := launcher.Run(ctx, &launcher.Config{
+		Args: []string{os.Args[0]}, Workers: min(n, gpus), Env: append(os.Environ(), workerMode+"="+program, "GODDP_DEVICE=cuda"),
+		Stdout: &out, Stderr: &out,
+	})
+	t.Logf("%s", &out)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGPUOnProcesses runs what TestOnProcesses does, with a GPU for each process.
+func TestGPUOnProcesses(t *testing.T) {
+	gpus := needGPUs(t, 2)
+	for _, n := range []int{2, 4} {
+		if n <= gpus {
+			t.Run(fmt.Sprint(n), func(t *testing.T) { commtest.Processes(t, n, "GODDP_DEVICE=cuda") })
+		}
+	}
+}
+
+// needGPUs is the number of GPUs. Where there are too few it skips the test, and so
+// it does within a job; GODDP_REQUIRE_CUDA makes none at all a failure.
+func needGPUs(t *testing.T, least int) int {
+	t.Helper()
+	commtest.OutsideJobs(t)
 	gpus, err := cuda.Count()
 	switch {
 	case gpus == 0 && os.Getenv("GODDP_REQUIRE_CUDA") != "":
@@ -42,17 +71,7 @@ func onGPUs(t *testing.T, least, n int, program string) {
 	case gpus < least:
 		t.Skipf("%d GPU, %d are needed", gpus, least)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	var out bytes.Buffer
-	_, err = launcher.Run(ctx, &launcher.Config{
-		Args: []string{os.Args[0]}, Workers: min(n, gpus), Env: append(os.Environ(), workerMode+"="+program, "GODDP_DEVICE=cuda"),
-		Stdout: &out, Stderr: &out,
-	})
-	t.Logf("%s", &out)
-	if err != nil {
-		t.Error(err)
-	}
+	return gpus
 }
 
 // A step on a GPU allocates next to nothing either, and no device memory.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -32,14 +31,14 @@ func (m poisoned) Parameters() []*nn.Parameter { return []*nn.Parameter{m.a, m.b
 // does not reduce: every rank is told whose it is, nothing is applied, and the
 // next pass trains on.
 func TestNonFiniteGradient(t *testing.T) {
-	const ranks, bad = 3, 1
+	const bad = 1
 	for _, by := range []string{"option", "GODDP_NAN_CHECK", "TORCH_NCCL_NAN_CHECK"} {
 		t.Run(by, func(t *testing.T) {
 			opts := &Options{BucketCapMB: 1e-6, CheckNonFinite: by == "option"}
 			if by != "option" {
 				t.Setenv(by, "1")
 			}
-			onBoth(t, ranks, func(pg *comm.ProcessGroup, lags bool) error {
+			onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 				dev := pg.Device()
 				parameter := func(name string) *nn.Parameter { return nn.NewParameter(name, autograd.Scalar(dev, 10)) }
 				v := float32(1)
@@ -100,7 +99,7 @@ func TestNonFiniteGradient(t *testing.T) {
 // A setting that makes no sense on one rank fails New on all of them.
 func TestNanCheckSettings(t *testing.T) {
 	t.Setenv("GODDP_NAN_CHECK", "perhaps")
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		_, err := New(times{nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))}, pg, nil)
 		if err == nil || !strings.Contains(err.Error(), `GODDP_NAN_CHECK is "perhaps", neither 0 nor 1`) {
 			return fmt.Errorf("got %v", err)

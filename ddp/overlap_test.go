@@ -79,11 +79,12 @@ func (w *work) Backward(c *autograd.Call, i int, dst device.Tensor, acc device.A
 // lengthens the step by that of the last one alone, from the first step on.
 // The bubble's clock makes the times exact: only the sleeps count.
 func TestReductionsOverlapTheBackwardPass(t *testing.T) {
+	commtest.OutsideJobs(t)
 	const buckets, each, delay, ranks = 8, 100 * time.Millisecond, 90 * time.Millisecond, 2
 	step := func(t *testing.T, delay time.Duration) (took []time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return slow{b, delay} }}
-			commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
+			commtest.OnGoroutines(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 				m := layers{each: each}
 				for i := range buckets {
 					m.w = append(m.w, nn.NewParameter(fmt.Sprint("w", i), autograd.Scalar(pg.Device(), 1)))

@@ -49,7 +49,7 @@ func TestStats(t *testing.T) {
 	const buckets, each, comms, passes = 4, 100 * time.Millisecond, 80 * time.Millisecond, 3
 	synctest.Test(t, func(t *testing.T) {
 		opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return lasting{b, comms} }}
-		commtest.OnRanks(t, 2, opts, func(pg *comm.ProcessGroup) error {
+		commtest.OnGoroutines(t, 2, opts, func(pg *comm.ProcessGroup) error {
 			m := layers{each: each}
 			for i := range buckets {
 				m.w = append(m.w, nn.NewParameter(fmt.Sprint("w", i), autograd.Scalar(pg.Device(), 1)))
@@ -93,34 +93,36 @@ func TestStats(t *testing.T) {
 // Statistics are in the log now and then, for who asks for that much; they cost
 // no times unless these are asked for.
 func TestStatsAreLogged(t *testing.T) {
-	log := &kept{}
-	commtest.OnRanks(t, 2, &comm.Options{Log: slog.New(log)}, func(pg *comm.ProcessGroup) error {
-		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		model, err := New(times{w}, pg, nil)
-		if err != nil {
-			return err
-		}
-		x := autograd.Scalar(pg.Device(), 1)
-		for range 2*reportEvery + 1 {
-			if err := model.Forward(x).Backward(); err != nil {
+	for _, ranks := range commtest.Sizes(t, 2, 4) {
+		log := &kept{}
+		commtest.OnRanks(t, ranks, &comm.Options{Log: slog.New(log)}, func(pg *comm.ProcessGroup) error {
+			w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+			model, err := New(times{w}, pg, nil)
+			if err != nil {
 				return err
 			}
-			w.Var().ZeroGrad()
+			x := autograd.Scalar(pg.Device(), 1)
+			for range 2*reportEvery + 1 {
+				if err := model.Forward(x).Backward(); err != nil {
+					return err
+				}
+				w.Var().ZeroGrad()
+			}
+			if s := model.Stats(); s.Timed != 0 || s.Passes != 2*reportEvery+1 {
+				return fmt.Errorf("statistics %v", s)
+			}
+			return nil
+		})
+		if n := log.count("DEBUG distributed training"); n != 2*commtest.Here(ranks) {
+			t.Errorf("logged %d times, want twice on each rank", n)
 		}
-		if s := model.Stats(); s.Timed != 0 || s.Passes != 2*reportEvery+1 {
-			return fmt.Errorf("statistics %v", s)
-		}
-		return nil
-	})
-	if n := log.count("DEBUG distributed training"); n != 2*2 {
-		t.Errorf("logged %d times, want twice on each of 2 ranks", n)
 	}
 }
 
 // A trace has with each backward pass which one it is and what it left unused, and
 // has the rebuilding of the buckets.
 func TestTraceOfPasses(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	onEach(t, func(pg *comm.ProcessGroup) error {
 		m := newSwitches(pg.Device(), 3)
 		model, err := New(m, pg, &Options{BucketCapMB: 1e-6, StaticGraph: true})
 		if err != nil {

@@ -69,5 +69,5 @@ func steady(pg *comm.ProcessGroup, ranksHere int) error {
 
 // A step that is like the one before allocates next to nothing.
 func TestSteadyState(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error { return steady(pg, 2) })
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error { return steady(pg, 2) })
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
@@ -71,68 +70,78 @@ func (m switches) has(want ...float64) error {
 	return nil
 }
 
-// eachBucket has all options twice, with a bucket each.
-func eachBucket(o Options) map[string]*Options {
+// onBuckets runs f with options, and with a bucket for each parameter as well, as
+// onAll does.
+func onBuckets(t *testing.T, o Options, f func(pg *comm.ProcessGroup, lags bool, opts *Options) error) {
 	each := o
 	each.BucketCapMB = 1e-6
-	return map[string]*Options{"one bucket": &o, "a bucket each": &each}
+	for _, c := range []struct {
+		name string
+		opts *Options
+	}{{"one bucket", &o}, {"a bucket each", &each}} {
+		t.Run(c.name, func(t *testing.T) {
+			onAll(t, func(pg *comm.ProcessGroup, lags bool) error { return f(pg, lags, c.opts) })
+		})
+	}
+}
+
+// share is a rank's own number, 1+2·rank, and the mean of all of them.
+func share(pg *comm.ProcessGroup) (own, mean float64) {
+	return float64(1 + 2*pg.Rank()), float64(pg.Size())
 }
 
 // A parameter that no rank uses has no gradient, or keeps that it had; one that
 // some ranks use has the average on all.
 func TestForwardBackwardUnusedParameters(t *testing.T) {
-	for name, opts := range eachBucket(Options{FindUnusedParameters: true}) {
-		t.Run(name, func(t *testing.T) {
-			onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
-				m := newSwitches(pg.Device(), 4)
-				model, err := New(m, pg, opts)
-				if err != nil {
-					return err
-				}
-				x := float64(2 + 2*pg.Rank()) // 2 and 4
-				mine := [][]int{{0, 1}, {1, 2}}[pg.Rank()]
-				if err := m.step(model, x, mine...); err != nil {
-					return err
-				}
-				if err := m.has(1, 2*3, 3*2, none); err != nil {
-					return err
-				}
-				if got, want := model.Stats().Unused, [][]string{{"w2", "w3"}, {"w0", "w3"}}[pg.Rank()]; !slices.Equal(got, want) {
-					return fmt.Errorf("unused are %v, want %v", got, want)
-				}
-				// The others keep what they have, and the last gets something.
-				if err := m.step(model, x, 3); err != nil {
-					return err
-				}
-				if err := m.has(1, 6, 6, 4*3); err != nil {
-					return err
-				}
-				// What this rank has used in passes that reduce nothing counts.
-				m.w[0].Var().ZeroGrad()
-				if pg.Rank() == 1 {
-					if err := model.NoSync(func() error { return m.step(model, 6, 0) }); err != nil {
-						return err
-					}
-				}
-				if err := m.step(model, x, 3); err != nil {
-					return err
-				}
-				return m.has(3, 6, 6, 24)
-			})
-		})
-	}
+	onBuckets(t, Options{FindUnusedParameters: true}, func(pg *comm.ProcessGroup, lags bool, opts *Options) error {
+		m := newSwitches(pg.Device(), 4)
+		model, err := New(m, pg, opts)
+		if err != nil {
+			return err
+		}
+		odd := pg.Rank() % 2
+		x := float64(2 + 2*odd) // 2 and 4
+		mine := [][]int{{0, 1}, {1, 2}}[odd]
+		if err := m.step(model, x, mine...); err != nil {
+			return err
+		}
+		if err := m.has(1, 2*3, 3*2, none); err != nil {
+			return err
+		}
+		if got, want := model.Stats().Unused, [][]string{{"w2", "w3"}, {"w0", "w3"}}[odd]; !slices.Equal(got, want) {
+			return fmt.Errorf("unused are %v, want %v", got, want)
+		}
+		// The others keep what they have, and the last gets something.
+		if err := m.step(model, x, 3); err != nil {
+			return err
+		}
+		if err := m.has(1, 6, 6, 4*3); err != nil {
+			return err
+		}
+		// What one rank has used in passes that reduce nothing counts.
+		m.w[0].Var().ZeroGrad()
+		if pg.Rank() == 1 {
+			if err := model.NoSync(func() error { return m.step(model, 6, 0) }); err != nil {
+				return err
+			}
+		}
+		if err := m.step(model, x, 3); err != nil {
+			return err
+		}
+		return m.has(6/float64(pg.Size()), 6, 6, 24)
+	})
 }
 
 // What is zeroed before anybody has asked for it stays so.
 func TestZeroGradOfAnUnusedParameter(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, &Options{FindUnusedParameters: true})
 		if err != nil {
 			return err
 		}
 		for range 2 {
-			if err := m.step(model, 1, [][]int{{0, 1}, {0}}[pg.Rank()]...); err != nil {
+			if err := m.step(model, 1, [][]int{{0, 1}, {0}}[pg.Rank()%2]...); err != nil {
 				return err
 			}
 			m.w[1].Var().ZeroGrad()
@@ -178,15 +187,9 @@ func TestAnErrorBehindAnUnusedParameter(t *testing.T) {
 // Every rank uses other parameters in every pass: the gradients, and what an
 // optimizer makes of them, are those of one process that sees all batches.
 func TestControlFlowDifferentAcrossRanks(t *testing.T) {
-	for _, ranks := range []int{2, 4} {
-		for name, opts := range eachBucket(Options{FindUnusedParameters: true, CheckReplicas: 2}) {
-			for _, lags := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%d ranks, %s, lagging: %v", ranks, name, lags), func(t *testing.T) {
-					onRanks(t, lags, ranks, func(pg *comm.ProcessGroup) error { return controlFlow(pg, opts) })
-				})
-			}
-		}
-	}
+	onBuckets(t, Options{FindUnusedParameters: true, CheckReplicas: 2}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
+		return controlFlow(pg, opts)
+	})
 }
 
 func controlFlow(pg *comm.ProcessGroup, opts *Options) error {
@@ -240,19 +243,20 @@ func controlFlow(pg *comm.ProcessGroup, opts *Options) error {
 // search begins where the backward pass does.
 func TestFindUnusedParametersOutsideForward(t *testing.T) {
 	for _, find := range []bool{false, true} {
-		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 			m := newSwitches(pg.Device(), 3)
 			model, err := New(m, pg, &Options{FindUnusedParameters: find})
 			if err != nil {
 				return err
 			}
 			*m.use = []int{0, 1}
-			x := autograd.FromSlice(pg.Device(), []float64{1 + 2*float64(pg.Rank())})
+			own, mean := share(pg)
+			x := autograd.FromSlice(pg.Device(), []float64{own})
 			y := autograd.Add(model.Forward(x), m.term(2, x))
 			if err := y.Backward(); err != nil {
 				return err
 			}
-			return m.has(2, 4, 6)
+			return m.has(mean, 2*mean, 3*mean)
 		})
 	}
 }
@@ -278,7 +282,7 @@ func newOutputs(pg *comm.ProcessGroup, opts *Options) (outputs, *Model, error) {
 
 // A pass through any output of the model, alone or with others, averages.
 func TestArbitraryForwardReturnValue(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		m, model, err := newOutputs(pg, &Options{FindUnusedParameters: true})
 		if err != nil {
 			return err
@@ -288,15 +292,16 @@ func TestArbitraryForwardReturnValue(t *testing.T) {
 				p.Var().ZeroGrad()
 			}
 		}
-		x := autograd.FromSlice(pg.Device(), []float64{1 + 2*float64(pg.Rank())})
+		own, mean := share(pg)
+		x := autograd.FromSlice(pg.Device(), []float64{own})
 		y := model.Forward(x)
 		err = autograd.Add(y, autograd.Add(model.Output(m.named["one"]), model.Output((*m.list)[0]))).Backward()
-		if err = errors.Join(err, m.has(2, 4, 6, 3*8)); err != nil {
+		if err = errors.Join(err, m.has(mean, 2*mean, 3*mean, 3*4*mean)); err != nil {
 			return err
 		}
 		zero()
 		model.Forward(x)
-		err = errors.Join(model.Output(m.named["one"]).Backward(), m.has(2, none, none, 8))
+		err = errors.Join(model.Output(m.named["one"]).Backward(), m.has(mean, none, none, 4*mean))
 		if err != nil {
 			return err
 		}
@@ -304,7 +309,6 @@ func TestArbitraryForwardReturnValue(t *testing.T) {
 		// One that the model was not told of is each rank's own.
 		model.Forward(x)
 		err = (*m.list)[0].Backward()
-		own := x.Item()
 		return errors.Join(err, m.has(none, 2*own, none, 4*own))
 	})
 }
@@ -314,48 +318,46 @@ func TestArbitraryForwardReturnValue(t *testing.T) {
 // pass through all. Passes that only accumulate cost a reduction less each.
 func TestMultipleOutputsMultipleBackward(t *testing.T) {
 	for _, accumulate := range []bool{false, true} {
-		for name, opts := range eachBucket(Options{FindUnusedParameters: true}) {
-			t.Run(fmt.Sprintf("%s, accumulating: %v", name, accumulate), func(t *testing.T) {
-				onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
-					m, model, err := newOutputs(pg, opts)
-					if err != nil {
+		t.Run(fmt.Sprint("accumulating: ", accumulate), func(t *testing.T) {
+			onBuckets(t, Options{FindUnusedParameters: true}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
+				m, model, err := newOutputs(pg, opts)
+				if err != nil {
+					return err
+				}
+				own, mean := share(pg)
+				for range 3 {
+					y := model.Forward(autograd.FromSlice(pg.Device(), []float64{own}))
+					one, two := model.Output(m.named["one"]), model.Output((*m.list)[0])
+					first := func() error { return errors.Join(one.Backward(), two.Backward()) }
+					if accumulate {
+						err = model.NoSync(first)
+					} else {
+						err = errors.Join(first(), m.has(mean, 2*mean, none, 2*4*mean))
+					}
+					if err = errors.Join(err, y.Backward(), m.has(mean, 2*mean, 3*mean, 3*4*mean)); err != nil {
 						return err
 					}
-					for range 3 {
-						x := autograd.FromSlice(pg.Device(), []float64{1 + 2*float64(pg.Rank())})
-						y := model.Forward(x)
-						one, two := model.Output(m.named["one"]), model.Output((*m.list)[0])
-						first := func() error { return errors.Join(one.Backward(), two.Backward()) }
-						if accumulate {
-							err = model.NoSync(first)
-						} else {
-							err = errors.Join(first(), m.has(2, 4, none, 16))
-						}
-						if err = errors.Join(err, y.Backward(), m.has(2, 4, 6, 24)); err != nil {
-							return err
-						}
-						for _, p := range m.w {
-							p.Var().ZeroGrad()
-						}
+					for _, p := range m.w {
+						p.Var().ZeroGrad()
 					}
-					return nil
-				})
+				}
+				return nil
 			})
-		}
+		})
 	}
 }
 
 // Without the option, a pass through one of two outputs lacks what belongs to
 // the other: the error comes in that pass, on every rank, and says what helps.
 func TestOutputUnusedInLoss(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		m, model, err := newOutputs(pg, nil)
 		if err != nil {
 			return err
 		}
 		err = model.Forward(autograd.FromSlice(pg.Device(), []float64{1})).Backward()
 		var missing *reducer.MissingGradientError
-		if !errors.As(err, &missing) || len(missing.Missing) != 2 || !strings.Contains(err.Error(), `["w1" "w0"] on rank 0`) || !strings.Contains(err.Error(), "FindUnusedParameters") {
+		if !errors.As(err, &missing) || len(missing.Missing) != pg.Size() || !strings.Contains(err.Error(), `["w1" "w0"] on rank 0`) || !strings.Contains(err.Error(), "FindUnusedParameters") {
 			return fmt.Errorf("got %v", err)
 		}
 		return m.has(none, none, none, none)
@@ -366,60 +368,56 @@ func TestOutputUnusedInLoss(t *testing.T) {
 // and nobody waits for what the others have. Another graph is an error on every
 // rank, in that pass.
 func TestStaticGraph(t *testing.T) {
-	for name, opts := range eachBucket(Options{StaticGraph: true}) {
-		t.Run(name, func(t *testing.T) {
-			onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
-				m := newSwitches(pg.Device(), 4)
-				model, err := New(m, pg, opts)
-				if err != nil {
-					return err
-				}
-				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.5})
-				mine := [][]int{{0, 1}, {2, 1}}[pg.Rank()]
-				// One that fails fixes nothing.
-				*m.use = []int{3}
-				y := autograd.Apply(&failing{fails: pg.Rank() == 0}, model.Forward(autograd.FromSlice(pg.Device(), []float64{1})))
-				if err := errors.Join(y.Backward(), opt.Step()); !errors.Is(err, device.ErrSkipped) {
-					return fmt.Errorf("a pass that fails: %v", err)
-				}
-				opt.ZeroGrad()
-				for pass := range 3 {
-					if err := m.step(model, 2, mine...); err != nil {
-						return fmt.Errorf("pass %d: %w", pass, err)
-					}
-					theirs := m.w[2*(1-pg.Rank())].Grad() // which this rank did not use
-					if pending := m.w[1].Var().GradPending(); theirs == nil || pending != (lags && pass > 0) {
-						return fmt.Errorf("pass %d: gradient %v, known: %v", pass, theirs, !pending)
-					}
-					if err := errors.Join(opt.Step(), m.has(1, 4, 3, none)); err != nil {
-						return fmt.Errorf("pass %d: %w", pass, err)
-					}
-					opt.ZeroGrad()
-				}
-				before := m.w[1].Item()
-				if pg.Rank() == 1 {
-					mine = []int{3, 2}
-				}
-				err = errors.Join(m.step(model, 2, mine...), opt.Step())
-				var changed *reducer.GraphChangedError
-				if !errors.As(err, &changed) || !errors.Is(err, device.ErrSkipped) || m.w[1].Item() != before {
-					return fmt.Errorf("a graph that changed: %v", err)
-				}
-				if want := `rank 1 now uses parameter "w3", does not use parameter "w1"`; len(changed.Changed) != 1 || !strings.Contains(err.Error(), want) {
-					return fmt.Errorf("%q lacks %q", err, want)
-				}
-				opt.ZeroGrad()
-				mine = [][]int{{0, 1}, {2, 1}}[pg.Rank()]
-				return errors.Join(m.step(model, 2, mine...), m.has(1, 4, 3, none))
-			})
-		})
-	}
+	onBuckets(t, Options{StaticGraph: true}, func(pg *comm.ProcessGroup, lags bool, opts *Options) error {
+		m := newSwitches(pg.Device(), 4)
+		model, err := New(m, pg, opts)
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.5})
+		mine := [][]int{{0, 1}, {2, 1}}[pg.Rank()%2]
+		// One that fails fixes nothing.
+		*m.use = []int{3}
+		y := autograd.Apply(&failing{fails: pg.Rank() == 0}, model.Forward(autograd.FromSlice(pg.Device(), []float64{1})))
+		if err := errors.Join(y.Backward(), opt.Step()); !errors.Is(err, device.ErrSkipped) {
+			return fmt.Errorf("a pass that fails: %v", err)
+		}
+		opt.ZeroGrad()
+		for pass := range 3 {
+			if err := m.step(model, 2, mine...); err != nil {
+				return fmt.Errorf("pass %d: %w", pass, err)
+			}
+			theirs := m.w[2*(1-pg.Rank()%2)].Grad() // which this rank did not use
+			if pending := m.w[1].Var().GradPending(); theirs == nil || pending != (lags && pass > 0) {
+				return fmt.Errorf("pass %d: gradient %v, known: %v", pass, theirs, !pending)
+			}
+			if err := errors.Join(opt.Step(), m.has(1, 4, 3, none)); err != nil {
+				return fmt.Errorf("pass %d: %w", pass, err)
+			}
+			opt.ZeroGrad()
+		}
+		before := m.w[1].Item()
+		if pg.Rank() == 1 {
+			mine = []int{3, 2}
+		}
+		err = errors.Join(m.step(model, 2, mine...), opt.Step())
+		var changed *reducer.GraphChangedError
+		if !errors.As(err, &changed) || !errors.Is(err, device.ErrSkipped) || m.w[1].Item() != before {
+			return fmt.Errorf("a graph that changed: %v", err)
+		}
+		if want := `rank 1 now uses parameter "w3", does not use parameter "w1"`; len(changed.Changed) != 1 || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("%q lacks %q", err, want)
+		}
+		opt.ZeroGrad()
+		mine = [][]int{{0, 1}, {2, 1}}[pg.Rank()%2]
+		return errors.Join(m.step(model, 2, mine...), m.has(1, 4, 3, none))
+	})
 }
 
 // What a static graph does not use, but a pass that only accumulates did, has a
 // gradient on this rank alone: that is found by the pass that reduces.
 func TestStaticGraphThatAccumulatesOthers(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, &Options{StaticGraph: true})
 		if err != nil {

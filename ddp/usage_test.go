@@ -63,12 +63,10 @@ func (m weave) Parameters() (ps []*nn.Parameter) {
 // A model trains to the same bits with checkpoints as without: every gradient
 // becomes final once, wherever its parameter is used.
 func TestCheckpointsChangeNothing(t *testing.T) {
-	for name, opts := range map[string]*Options{"one bucket": nil, "a bucket each": {BucketCapMB: 1e-6, CheckReplicas: 1, CheckNonFinite: true}} {
-		for _, lags := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, lagging: %v", name, lags), func(t *testing.T) {
-				onRanks(t, lags, 3, func(pg *comm.ProcessGroup) error { return checkpointsChangeNothing(pg, opts) })
-			})
-		}
+	for _, opts := range []*Options{nil, {BucketCapMB: 1e-6, CheckReplicas: 1, CheckNonFinite: true}} {
+		t.Run(fmt.Sprint("a bucket each: ", opts != nil), func(t *testing.T) {
+			onAll(t, func(pg *comm.ProcessGroup, _ bool) error { return checkpointsChangeNothing(pg, opts) })
+		})
 	}
 }
 
@@ -122,7 +120,7 @@ func checkpointsChangeNothing(pg *comm.ProcessGroup, opts *Options) error {
 // A pass that fails in a recomputation on one rank is told to all, and the next
 // one trains on.
 func TestAFailedRecomputationIsToldToAll(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		fail := &failsAgain{}
 		m := nn.Checkpoint(nn.Sequential(times{w}, applied{fail}))
@@ -173,11 +171,12 @@ func (applied) Parameters() []*nn.Parameter                       { return nil }
 // Reductions overlap the backward pass within checkpoints too: a delay in every
 // one lengthens the step by that of the last one alone.
 func TestReductionsOverlapCheckpoints(t *testing.T) {
+	commtest.OutsideJobs(t)
 	const parts, each, delay, ranks = 3, 100 * time.Millisecond, 90 * time.Millisecond, 2
 	step := func(delay time.Duration) (took time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return slow{b, delay} }}
-			commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
+			commtest.OnGoroutines(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 				var mods []nn.Module
 				for range parts {
 					part := layers{each: each}
@@ -212,7 +211,7 @@ func TestReductionsOverlapCheckpoints(t *testing.T) {
 // What is frozen before New has no place in the buckets, keeps its value, rank
 // 0's, and costs no step.
 func TestFreezeBeforeNew(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup, _ bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, _ bool) error {
 		net := mlp(4, device.Float64)
 		ps := net.Parameters()
 		for _, p := range ps[2:4] {
@@ -230,20 +229,20 @@ func TestFreezeBeforeNew(t *testing.T) {
 			return err
 		}
 		step := func() error {
-			x := samples(pg.Device(), 1, 8, 4, pg.Rank(), 2)
+			x := samples(pg.Device(), 1, 4*pg.Size(), 4, pg.Rank(), pg.Size())
 			defer opt.ZeroGrad()
 			return errors.Join(nn.MSELoss(model.Forward(x), x).Backward(), opt.Step())
 		}
 		changed := func() (which []string, err error) {
 			before := make([][]byte, len(ps))
 			for i, p := range ps {
-				before[i] = bytes.Clone(p.Var().Tensor().Buf.Host())
+				before[i] = bytesOf(p.Var())
 			}
 			if err := step(); err != nil {
 				return nil, err
 			}
 			for i, p := range ps {
-				if !bytes.Equal(before[i], p.Var().Tensor().Buf.Host()) {
+				if !bytes.Equal(before[i], bytesOf(p.Var())) {
 					which = append(which, p.Name())
 				}
 			}
@@ -279,7 +278,7 @@ func TestFreezeBeforeNew(t *testing.T) {
 
 // Ranks that freeze different parameters are told by New.
 func TestFreezeOnOneRank(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		net := mlp(4, device.Float32)
 		if pg.Rank() == 1 {
 			net.Parameters()[0].Freeze()
@@ -297,7 +296,7 @@ func TestFreezeOnOneRank(t *testing.T) {
 // step is refused on every rank, by name, until it is unfrozen or the module is
 // wrapped again.
 func TestFreezeAfterNew(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup, _ bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, _ bool) error {
 		skip := false
 		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
 		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
@@ -319,7 +318,7 @@ func TestFreezeAfterNew(t *testing.T) {
 		for range 2 {
 			err := step()
 			var missing *reducer.MissingGradientError
-			if !errors.As(err, &missing) || len(missing.Missing) != 2 || !slices.Equal(missing.Missing[1].Params, []string{"second"}) {
+			if !errors.As(err, &missing) || len(missing.Missing) != pg.Size() || !slices.Equal(missing.Missing[1].Params, []string{"second"}) {
 				return fmt.Errorf("frozen: got %v", err)
 			}
 			if err := expect("frozen", nil, 1, 2); err != nil {
@@ -341,7 +340,7 @@ func TestFreezeAfterNew(t *testing.T) {
 // What was frozen when New saw it has no place in the buckets: trained all the
 // same, its replicas would drift apart.
 func TestUnfreezeAfterNew(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) (err error) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) (err error) {
 		net := mlp(4, device.Float64)
 		net.Parameters()[2].Freeze()
 		model, err := New(net, pg, nil)
@@ -354,7 +353,7 @@ func TestUnfreezeAfterNew(t *testing.T) {
 				err = fmt.Errorf("panic with %v, want an UnfrozenError of 2.weight", e)
 			}
 		}()
-		x := samples(pg.Device(), 1, 8, 4, pg.Rank(), 2)
+		x := samples(pg.Device(), 1, 4*pg.Size(), 4, pg.Rank(), pg.Size())
 		return nn.MSELoss(model.Forward(x), x).Backward()
 	})
 }
@@ -373,16 +372,22 @@ func (c counting) Start(call *backend.Call) (backend.Task, error) {
 // An evaluation communicates nothing, on one rank alone or on all, and spoils
 // nothing of a step around it.
 func TestEvaluationWithoutCommunication(t *testing.T) {
+	for _, ranks := range commtest.Sizes(t, 2, 4) {
+		evaluation(t, ranks)
+	}
+}
+
+func evaluation(t *testing.T, ranks int) {
+	const evaluated = "evaluated"
 	var calls atomic.Int64
-	evaluated := make(chan struct{})
 	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return counting{b, &calls} }}
-	commtest.OnRanks(t, 2, opts, func(pg *comm.ProcessGroup) error {
+	commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 2))
 		model, err := New(times{w}, pg, &Options{CheckReplicas: 1})
 		if err != nil {
 			return err
 		}
-		if err := pg.Barrier().Wait(t.Context()); err != nil { // the other is done with New
+		if err := pg.Barrier().Wait(t.Context()); err != nil { // the others are done with New
 			return err
 		}
 		if pg.Rank() == 0 {
@@ -399,9 +404,13 @@ func TestEvaluationWithoutCommunication(t *testing.T) {
 			if n := calls.Load() - before; y.Item() != 10 || n != 0 {
 				t.Errorf("evaluating started %d calls, want none", n)
 			}
-			close(evaluated)
+			if err := pg.Store().Set(t.Context(), evaluated, nil); err != nil {
+				return err
+			}
 		}
-		<-evaluated // the other does not take part, and starts nothing meanwhile
+		if err := pg.Store().Wait(t.Context(), evaluated); err != nil { // the others do not take part, and start nothing meanwhile
+			return err
+		}
 		if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(); err != nil || w.Grad().Item() != 3 {
 			return fmt.Errorf("the step after it: gradient %v, %v", w.Grad().Item(), err)
 		}
@@ -415,7 +424,7 @@ func TestEvaluationWithoutCommunication(t *testing.T) {
 // A wrapped model has the state of its module, without a prefix: each loads the
 // other's, and ranks that load the same train on alike.
 func TestStateOfAWrappedModel(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		net, plain := mlp(4, device.Float64), mlp(4, device.Float64)
 		if err := nn.Place(plain, pg.Device(), 7); err != nil {
 			return err
@@ -438,7 +447,7 @@ func TestStateOfAWrappedModel(t *testing.T) {
 		if err := nn.LoadState(t.Context(), model, nn.State(plain)); err != nil || !same() {
 			return fmt.Errorf("the plain module's state in the wrapped one: %w", err)
 		}
-		x := samples(pg.Device(), 1, 8, 4, pg.Rank(), 2)
+		x := samples(pg.Device(), 1, 4*pg.Size(), 4, pg.Rank(), pg.Size())
 		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
 		if err := errors.Join(nn.MSELoss(model.Forward(x), x).Backward(), opt.Step()); err != nil || same() {
 			return fmt.Errorf("it does not train on: %w", err)
@@ -453,7 +462,7 @@ func TestStateOfAWrappedModel(t *testing.T) {
 // Averages are the same bits on all ranks, and those of the steps that were
 // committed, however a rank learns that one was not.
 func TestAveragesFollowCommittedSteps(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup, _ bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, _ bool) error {
 		skip := false
 		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 8)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 8)), &skip}
 		model, err := New(m, pg, nil)
@@ -488,7 +497,7 @@ func TestAveragesFollowCommittedSteps(t *testing.T) {
 
 // Recover takes an optimizer's averages along.
 func TestRecoverAverages(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		opt := optim.NewSGD([]*nn.Parameter{w}, optim.SGDOptions{LR: 1})
 		averages := optim.NewEMA(times{w}, opt, &optim.EMAOptions{Decay: 0.5})
@@ -520,7 +529,7 @@ func TestRecoverAverages(t *testing.T) {
 
 // Recover leaves frozen parameters frozen, and gives them rank 0's values.
 func TestRecoverFrozenParameters(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		net := mlp(4, device.Float64)
 		net.Parameters()[0].Freeze()
 		opt := optim.NewSGD(net.Parameters(), optim.SGDOptions{LR: 0.1})

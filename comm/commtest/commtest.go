@@ -50,7 +50,7 @@ func OnRanks(t testing.TB, n int, opts *comm.Options, f func(pg *comm.ProcessGro
 // skips the test.
 func OnGoroutines(t testing.TB, n int, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
-	outsideJobs(t)
+	OutsideJobs(t)
 	onGoroutines(t, n, opts, f)
 }
 
@@ -67,7 +67,7 @@ func onGoroutines(t testing.TB, n int, opts *comm.Options, f func(pg *comm.Proce
 // failure never ends the test's process.
 func OnDevices(t testing.TB, devices []device.Device, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
-	outsideJobs(t)
+	OutsideJobs(t)
 	o := surviving(opts)
 	kv := store.NewLocal()
 	defer kv.Close()

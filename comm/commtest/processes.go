@@ -18,7 +18,7 @@ const JobVar = "GODDP_TEST_JOB"
 
 const (
 	// jobTimeout bounds all tests of a job.
-	jobTimeout = 5 * time.Minute
+	jobTimeout = 10 * time.Minute
 	// callTimeout bounds a collective in a job where a test does not: processes
 	// that have come apart must not take the test's own time to say so.
 	callTimeout = time.Minute
@@ -40,12 +40,20 @@ func Sizes(t testing.TB, n ...int) []int {
 	return []int{world(t).Size}
 }
 
+// Here is how many of n ranks are in this process.
+func Here(n int) int {
+	if InJob() {
+		return 1
+	}
+	return n
+}
+
 // Processes runs the tests of this test's package in a job of n processes, with vars
 // in their environment: those that take part in it (see OnRanks), and of the others
 // nothing. It fails if one of them does, or if there are none.
 func Processes(t *testing.T, n int, vars ...string) {
 	t.Helper()
-	outsideJobs(t)
+	OutsideJobs(t)
 	ctx, cancel := context.WithTimeout(t.Context(), jobTimeout)
 	defer cancel()
 	var out bytes.Buffer
@@ -66,13 +74,26 @@ func Processes(t *testing.T, n int, vars ...string) {
 		}
 	}
 	if err != nil {
-		t.Errorf("on %d processes: %v\n%s", n, err, &out)
+		t.Errorf("on %d processes: %v\n%s", n, err, telling(out.String()))
+		return
 	}
-	t.Logf("%d parts of tests %s, each of %d", tests["rank 0"], ran, n)
+	t.Logf("%d parts of tests, on %d processes", tests["rank 0"], n)
 }
 
-// outsideJobs skips a test in a job.
-func outsideJobs(t testing.TB) {
+// telling are the lines of a job's output that tell of more than what ran.
+func telling(out string) string {
+	var b strings.Builder
+	for line := range strings.Lines(out) {
+		if !strings.Contains(line, "=== RUN") && !strings.Contains(line, "--- PASS") && !strings.Contains(line, "--- SKIP") && !strings.Contains(line, ran) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// OutsideJobs skips a test in a job: one that starts processes itself, or whose
+// OnGoroutines are within something else that does not end when a test is skipped.
+func OutsideJobs(t testing.TB) {
 	t.Helper()
 	if InJob() {
 		t.Skip("not in a job of processes")
