@@ -2,14 +2,19 @@ package reducer
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/profile"
 )
 
 // Hook reduces buckets in place of an all-reduce: it may compress them, reduce
-// over other groups, or leave something out. All ranks have the same. It is
-// called on the goroutine that drives the Reducer.
+// over other groups, or leave something out; package
+// [github.com/goddp/goddp/ddp/commhook] has some. All ranks have the same: New
+// compares what they are called, by a String method if they have one, else by
+// their types. A Hook is called on the goroutine that drives the Reducer, and may
+// keep what it needs for the next pass: it is one Reducer's alone.
 type Hook interface {
 	// Reduce starts to make b's gradients the averages over the ranks, and
 	// does not wait for anything: the backward pass goes on meanwhile. It is
@@ -19,8 +24,8 @@ type Hook interface {
 	Reduce(b GradBucket) Reduction
 }
 
-// Reduction is a bucket's reduction in flight. A [*comm.Work] is one; one that
-// embeds the last Work that it waits for is in traces with that Work's times.
+// Reduction is a bucket's reduction in flight. A [*comm.Work] is one. Traces have
+// those whose [Times] are to be had.
 type Reduction interface {
 	// Wait makes what is enqueued on the compute stream from now on see the
 	// averages: it enqueues there what is left to do, such as to decompress
@@ -51,8 +56,34 @@ type GradBucket struct {
 	// Flat is the whole bucket: the gradients, each on [device.Align] bytes,
 	// and zeros between and behind them, which have to stay zeros.
 	Flat   device.Tensor
-	Params []Param         // whose gradients they are
+	Params []Param         // whose gradients they are; the same in every pass, and not to be changed
 	Grads  []device.Tensor // views of Flat
+}
+
+// Times are when a reduction began to run and when it was done: those of a
+// [*comm.Work], or of what embeds one, or what a method of this name, without a
+// parameter, returns. They are nil where nothing tells.
+func Times(r Reduction) (begun, ended profile.Moment) {
+	switch r := r.(type) {
+	case interface {
+		Begun() comm.Moment
+		Ended() comm.Moment
+	}:
+		return r.Begun(), r.Ended()
+	case interface {
+		Times() (begun, ended profile.Moment)
+	}:
+		return r.Times()
+	}
+	return nil, nil
+}
+
+// called is what a hook is compared by.
+func called(h Hook) string {
+	if s, ok := h.(fmt.Stringer); ok {
+		return s.String()
+	}
+	return fmt.Sprintf("%T", h)
 }
 
 // start starts the reduction of bucket i.
@@ -61,12 +92,13 @@ func (r *Reducer) start(i int, after device.Event) Reduction {
 	if r.hook == nil {
 		return r.pg.With(comm.CallOptions{Name: b.name, After: after}).AllReduce(b.flat, r.op)
 	}
-	g := GradBucket{
+	if b.params == nil {
+		for _, p := range b.Params {
+			b.params, b.grads = append(b.params, r.params[p]), append(b.grads, r.grads[p])
+		}
+	}
+	return r.hook.Reduce(GradBucket{
 		Index: i, Last: i == len(r.buckets)-1, Rebuilt: r.stats.Rebuilt != nil, Name: b.name, Group: r.pg, Op: r.op, After: after,
-		Flat: b.flat,
-	}
-	for _, p := range b.Params {
-		g.Params, g.Grads = append(g.Params, r.params[p]), append(g.Grads, r.grads[p])
-	}
-	return r.hook.Reduce(g)
+		Flat: b.flat, Params: b.params, Grads: b.grads,
+	})
 }

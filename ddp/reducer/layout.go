@@ -19,6 +19,9 @@ type bucket struct {
 	name  string
 	flat  device.Tensor // the views, the status in the last bucket, the padding
 	bytes int           // of the gradients alone
+
+	params []Param         // for a hook, once it was called
+	grads  []device.Tensor // likewise
 }
 
 // lay allocates buckets as planned.

@@ -73,5 +73,5 @@ func (o Options) verify(ctx context.Context, pg *comm.ProcessGroup, caps []int) 
 	if err := Verify(ctx, pg, "bucket cap", sizes); err != nil {
 		return err
 	}
-	return Verify(ctx, pg, "option", []string{fmt.Sprint("unused parameters ", o.Unused), fmt.Sprintf("hook %T", o.Hook)})
+	return Verify(ctx, pg, "option", []string{fmt.Sprint("unused parameters ", o.Unused), "hook " + called(o.Hook)})
 }

@@ -263,11 +263,13 @@ func (r *Reducer) launch(i int, at device.Event) {
 	}
 	w := r.start(i, at)
 	r.works = append(r.works, w)
-	if w, ok := w.(timed); ok && r.timed() {
-		r.record(profile.Span{
-			Track: profile.Communication, Name: "AllReduce " + b.name, Begin: w.Begun(), End: w.Ended(),
-			Args: []profile.Arg{{Name: "bucket", Value: i}, {Name: "bytes", Value: b.bytes}, {Name: "parameters", Value: len(b.Params)}},
-		})
+	if r.timed() {
+		if begun, ended := Times(w); begun != nil {
+			r.record(profile.Span{
+				Track: profile.Communication, Name: "AllReduce " + b.name, Begin: begun, End: ended,
+				Args: []profile.Arg{{Name: "bucket", Value: i}, {Name: "bytes", Value: b.bytes}, {Name: "parameters", Value: len(b.Params)}},
+			})
+		}
 	}
 	if i == len(r.buckets)-1 && r.hook != nil {
 		r.works = append(r.works, r.pg.With(comm.CallOptions{Name: "status"}).AllReduce(r.status.words, comm.Sum))

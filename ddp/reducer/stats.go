@@ -1,9 +1,6 @@
 package reducer
 
-import (
-	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/profile"
-)
+import "github.com/goddp/goddp/profile"
 
 // Stats are what a Reducer did so far on this rank.
 type Stats struct {
@@ -33,12 +30,6 @@ func (r *Reducer) Stats() Stats {
 // Trace has what the device's recorder is told of reductions told to f as well,
 // whether that recorder is on or not.
 func (r *Reducer) Trace(f func(profile.Span)) { r.also = f }
-
-// timed is a reduction that knows when it ran, as a [*comm.Work] does.
-type timed interface {
-	Begun() comm.Moment
-	Ended() comm.Moment
-}
 
 // timed tells whether anybody asks for times.
 func (r *Reducer) timed() bool { return r.trace.On() || r.also != nil }

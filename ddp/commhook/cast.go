@@ -1,0 +1,68 @@
+package commhook
+
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+)
+
+// FP16 reduces buckets in Float16: 2 bytes for each parameter. They are divided by
+// the number of ranks before they are rounded, so that sums do not leave the range
+// of the type; gradients below 6e-8 are lost. hook is what reduces them then; nil:
+// AllReduce.
+func FP16(hook reducer.Hook) reducer.Hook { return &cast{dt: device.Float16, hook: or(hook)} }
+
+// BF16 reduces buckets in BFloat16: 2 bytes for each parameter, with 8 bits of
+// precision and all of Float32's range. hook is what reduces them then; nil:
+// AllReduce.
+func BF16(hook reducer.Hook) reducer.Hook { return &cast{dt: device.BFloat16, hook: or(hook)} }
+
+// cast reduces buckets in a smaller type. One that is no larger goes as it is.
+type cast struct {
+	dt   device.DType
+	hook reducer.Hook
+	mem  memory[*small]
+}
+
+// small is a bucket in the smaller type.
+type small struct {
+	flat   device.Tensor
+	params []reducer.Param
+	grads  []device.Tensor
+}
+
+func (c *cast) String() string { return fmt.Sprintf("%v, then %v", c.dt, c.hook) }
+
+func (c *cast) Reduce(b reducer.GradBucket) reducer.Reduction {
+	if b.Flat.DType.Size() <= c.dt.Size() {
+		return c.hook.Reduce(b)
+	}
+	s, err := c.mem.of(b, func() (*small, error) { return c.small(b) })
+	if err != nil {
+		return failed(b, err)
+	}
+	if err := divide(b); err != nil {
+		return failed(b, err)
+	}
+	d := b.Group.Device()
+	if err := d.Kernels().Copy(d.Compute(), s.flat, b.Flat); err != nil {
+		return failed(b, err)
+	}
+	return behind(c.hook.Reduce(within(b, b.Name, s.flat, s.params, s.grads)), func() error { return put(b, s.flat) })
+}
+
+func (c *cast) small(b reducer.GradBucket) (*small, error) {
+	flat, err := alloc(b, c.dt, b.Flat.Len())
+	if err != nil {
+		return nil, err
+	}
+	s := &small{flat: flat}
+	for i, g := range b.Grads {
+		p := b.Params[i]
+		p.DType = c.dt
+		at := int(g.Buf.Addr()-b.Flat.Buf.Addr()) / g.DType.Size()
+		s.params, s.grads = append(s.params, p), append(s.grads, place{at, g.Shape}.in(flat))
+	}
+	return s, nil
+}

@@ -1,0 +1,240 @@
+package commhook_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/device/devicetest"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// onRanks runs f on n ranks, or on devices that a host sees lag behind.
+func onRanks(t *testing.T, n int, lags bool, f func(pg *comm.ProcessGroup) error) {
+	t.Helper()
+	if !lags {
+		commtest.OnRanks(t, n, nil, f)
+		return
+	}
+	var devices []device.Device
+	for range n {
+		d := devicetest.Lagging(cpu.New(&cpu.Options{Threads: 1}))
+		t.Cleanup(func() { d.Close() })
+		devices = append(devices, d)
+	}
+	commtest.OnDevices(t, devices, nil, f)
+}
+
+// hooks make a hook for a rank.
+type hooks func(pg *comm.ProcessGroup) (reducer.Hook, error)
+
+// always is a hook that takes nothing of the group.
+func always(make func() reducer.Hook) hooks {
+	return func(*comm.ProcessGroup) (reducer.Hook, error) { return make(), nil }
+}
+
+// plain is training without a hook.
+func plain(*comm.ProcessGroup) (reducer.Hook, error) { return nil, nil }
+
+// everybody is a group of its own with all ranks.
+func everybody(pg *comm.ProcessGroup) (*comm.ProcessGroup, error) {
+	return pg.Split(context.Background(), 0, pg.Rank())
+}
+
+// run is a training with a hook: a network of three layers in three buckets learns
+// what another one computes.
+type run struct {
+	hook  hooks
+	steps int
+	each  func(model *ddp.Model) error // behind each step, if not nil
+}
+
+// train returns the losses, averaged over the ranks, and the parameters in the end.
+func (r run) train(pg *comm.ProcessGroup) (losses []float64, params []byte, err error) {
+	const width, rows = 24, 16
+	dev := pg.Device()
+	hook, err := r.hook(pg)
+	if err != nil {
+		return nil, nil, err
+	}
+	linear := func() nn.Module { return nn.Linear(width, width) }
+	net := nn.Sequential(linear(), nn.ReLU(), linear(), nn.ReLU(), linear())
+	if err := nn.Place(net, dev, 1); err != nil {
+		return nil, nil, err
+	}
+	model, err := ddp.New(net, pg, &ddp.Options{Hook: hook, BucketCapMB: 0.001})
+	if err != nil {
+		return nil, nil, err
+	}
+	normal := func(std float64, seed uint64, shape ...int) *autograd.Variable {
+		v := autograd.Zeros(dev, device.Float32, shape...)
+		if err := dev.Kernels().Normal(dev.Compute(), v.Tensor(), 0, std, seed, 0); err != nil {
+			panic(err)
+		}
+		return v
+	}
+	teacher := normal(0.3, 2, width, width)
+	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+	for step := range r.steps {
+		x := normal(1, uint64(100+step*pg.Size()+pg.Rank()), rows, width)
+		loss := nn.MSELoss(model.Forward(x), autograd.Tanh(autograd.MatMul(x, teacher)))
+		if err := loss.Backward(); err != nil {
+			return nil, nil, fmt.Errorf("step %d: %w", step, err)
+		}
+		if err := opt.Step(); err != nil {
+			return nil, nil, fmt.Errorf("step %d: %w", step, err)
+		}
+		opt.ZeroGrad()
+		if r.each != nil {
+			if err := r.each(model); err != nil {
+				return nil, nil, err
+			}
+		}
+		if err := pg.AllReduce(loss.Tensor(), comm.Avg).Wait(context.Background()); err != nil {
+			return nil, nil, err
+		}
+		losses = append(losses, loss.Item())
+	}
+	for _, p := range model.Parameters() {
+		params = append(params, p.Var().Tensor().Buf.Host()...)
+	}
+	return losses, params, nil
+}
+
+// last is the mean of the last losses.
+func last(losses []float64) (mean float64) {
+	const n = 20
+	for _, l := range losses[len(losses)-n:] {
+		mean += l / n
+	}
+	return mean
+}
+
+// agree fails unless all ranks have the same bytes.
+func agree(pg *comm.ProcessGroup, what string, mine []byte) error {
+	all, err := comm.AllGatherObject(context.Background(), pg, mine)
+	if err != nil {
+		return err
+	}
+	for rank, theirs := range all {
+		if !bytes.Equal(theirs, all[0]) {
+			return fmt.Errorf("%s of rank %d are not rank 0's", what, rank)
+		}
+	}
+	return nil
+}
+
+// engine stands for an autograd engine: gradients are what a test says.
+type engine struct {
+	pg     *comm.ProcessGroup
+	r      *reducer.Reducer
+	params []reducer.Param
+}
+
+// matrices are parameters, of which some can be compressed.
+func matrices(dt device.DType) []reducer.Param {
+	return []reducer.Param{
+		{Name: "a", Shape: device.Shape{40, 30}, DType: dt}, {Name: "b", Shape: device.Shape{40}, DType: dt},
+		{Name: "c", Shape: device.Shape{20, 5, 7}, DType: dt}, {Name: "d", Shape: device.Shape{}, DType: dt}, {Name: "e", Shape: device.Shape{2, 3}, DType: dt},
+	}
+}
+
+func newEngine(pg *comm.ProcessGroup, params []reducer.Param, hook reducer.Hook, prescaled bool) (*engine, error) {
+	r, err := reducer.New(context.Background(), pg, params, &reducer.Options{Hook: hook, Prescaled: prescaled, BucketCapMB: 0.002})
+	return &engine{pg, r, params}, err
+}
+
+// pass reduces the gradients that each rank is said to have, but for those that are
+// nil, and returns what became of this rank's.
+func (e *engine) pass(grads [][]float64) ([][]float64, error) {
+	for i := range e.params {
+		e.r.Zero(i)
+	}
+	e.r.Begin(true, nil)
+	dev := e.pg.Device()
+	for _, i := range []int{4, 2, 3, 1, 0} { // another order than that of the first buckets
+		if i >= len(e.params) || grads[i] == nil {
+			continue
+		}
+		e.r.Fresh(i)
+		scaled := slices.Clone(grads[i])
+		for j := range scaled {
+			scaled[j] *= e.r.Scale()
+		}
+		src := device.HostTensor(scaled, device.Float64, e.params[i].Shape...)
+		if err := dev.Kernels().Copy(dev.Compute(), e.r.Grad(i), src); err != nil {
+			return nil, err
+		}
+		e.r.Ready(i, dev.Compute().Mark())
+	}
+	if err := errors.Join(e.r.Finish(context.Background(), nil), e.r.Err()); err != nil {
+		return nil, err
+	}
+	out := make([][]float64, len(e.params))
+	for i, p := range e.params {
+		out[i] = make([]float64, p.Shape.Len())
+		if err := dev.Kernels().Copy(dev.Compute(), device.HostTensor(out[i], device.Float64, p.Shape...), e.r.Grad(i)); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// random are a rank's gradients in a pass.
+func random(params []reducer.Param, rank, pass int) [][]float64 {
+	rnd := rand.New(rand.NewPCG(uint64(rank), uint64(pass)))
+	out := make([][]float64, len(params))
+	for i, p := range params {
+		out[i] = make([]float64, p.Shape.Len())
+		for j := range out[i] {
+			out[i][j] = rnd.NormFloat64()
+		}
+	}
+	return out
+}
+
+// mean is the average of what the ranks have.
+func mean(params []reducer.Param, ranks int, of func(rank int) [][]float64) [][]float64 {
+	sum := make([][]float64, len(params))
+	for rank := range ranks {
+		for i, g := range of(rank) {
+			if sum[i] == nil {
+				sum[i] = make([]float64, len(g))
+			}
+			for j, v := range g {
+				sum[i][j] += v / float64(ranks)
+			}
+		}
+	}
+	return sum
+}
+
+// off is how far a gradient is from what is wanted, as a part of the largest number
+// of that, or of 1, which is about what random gradients are made of.
+func off(got, want []float64) float64 {
+	worst, most := 0., 1.
+	for j, w := range want {
+		worst, most = max(worst, math.Abs(got[j]-w)), max(most, math.Abs(w))
+		if got[j] != got[j] {
+			return math.NaN()
+		}
+	}
+	return worst / most
+}

@@ -1,0 +1,319 @@
+package commhook_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/commhook"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/profile"
+)
+
+// every is one of each hook that averages over all ranks, and how far a gradient may
+// be off, as a part of the largest.
+var every = map[string]struct {
+	make   func() reducer.Hook
+	within float64
+}{
+	"AllReduce":     {func() reducer.Hook { return commhook.AllReduce{} }, 1e-6},
+	"FP16":          {func() reducer.Hook { return commhook.FP16(nil) }, 0x1p-10},
+	"BF16":          {func() reducer.Hook { return commhook.BF16(nil) }, 0x1p-7},
+	"Int8":          {commhook.Int8, 0.04},
+	"FP16 of FP16":  {func() reducer.Hook { return commhook.FP16(commhook.FP16(nil)) }, 0x1p-10},
+	"BF16 of Int8":  {func() reducer.Hook { return commhook.BF16(commhook.Int8()) }, 0.05},
+	"post-localSGD": {func() reducer.Hook { return commhook.BF16(commhook.PostLocalSGD(nil)) }, 0x1p-7},
+	// All directions that there are: nothing is lost.
+	"PowerSGD": {func() reducer.Hook { return powerSGD(full) }, 1e-5},
+	"PowerSGD in BF16": {func() reducer.Hook {
+		o := full
+		o.Hook = commhook.BF16(nil)
+		return powerSGD(o)
+	}, 0x1p-6},
+	"FP16 of PowerSGD": {func() reducer.Hook { return commhook.FP16(powerSGD(full)) }, 0x1p-9},
+	"Func": {func() reducer.Hook {
+		return commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
+			return b.Flat, b.Group.AllReduce(b.Flat, b.Op)
+		})
+	}, 1e-6},
+}
+
+// full has factors of the ranks of the matrices.
+var full = commhook.PowerSGDOptions{Rank: 100, StartAfter: -1, MinCompression: 0x1p-10}
+
+// Every hook makes the averages of what the ranks have, whoever divides, of all
+// types, in buckets that are rebuilt, and is in traces.
+func TestDefaultDDPCommHooks(t *testing.T) {
+	for name, c := range every {
+		for _, dt := range []device.DType{device.Float32, device.Float64} {
+			for _, ranks := range []int{1, 2, 3} {
+				prescaled, lags := ranks != 3, ranks > 1
+				t.Run(fmt.Sprintf("%s, %v, %d ranks", name, dt, ranks), func(t *testing.T) {
+					onRanks(t, ranks, lags, func(pg *comm.ProcessGroup) error {
+						e, err := newEngine(pg, matrices(dt), c.make(), prescaled)
+						if err != nil {
+							return err
+						}
+						trace := profile.Of(pg.Device().Values())
+						trace.Start()
+						const passes = 4
+						for pass := range passes {
+							got, err := e.pass(random(e.params, pg.Rank(), pass))
+							if err != nil {
+								return fmt.Errorf("pass %d: %w", pass, err)
+							}
+							want := mean(e.params, ranks, func(rank int) [][]float64 { return random(e.params, rank, pass) })
+							for i, p := range e.params {
+								if d := off(got[i], want[i]); !(d <= c.within) {
+									return fmt.Errorf("pass %d: the gradient %v is off by %v, want at most %v", pass, p, d, c.within)
+								}
+							}
+						}
+						if e.r.Stats().Rebuilt == nil {
+							return fmt.Errorf("the buckets were not rebuilt")
+						}
+						if n := trace.Overlap().Reductions; n != passes*len(e.r.Buckets()) {
+							return fmt.Errorf("%d reductions in the trace, want %d", n, passes*len(e.r.Buckets()))
+						}
+						return nil
+					})
+				})
+			}
+		}
+	}
+}
+
+// What is missing on one rank is told to all, whatever a hook has to do behind the
+// pass, and the next one is as if nothing had been.
+func TestMissingGradientsBehindHooks(t *testing.T) {
+	for name, c := range every {
+		t.Run(name, func(t *testing.T) {
+			onRanks(t, 3, true, func(pg *comm.ProcessGroup) error {
+				e, err := newEngine(pg, matrices(device.Float32), c.make(), true)
+				if err != nil {
+					return err
+				}
+				for pass := range 6 {
+					grads := random(e.params, pg.Rank(), pass)
+					bad := pass%2 == 1
+					if bad && pg.Rank() == 1 {
+						grads[pass%3] = nil
+					}
+					_, err := e.pass(grads)
+					if missing := (*reducer.MissingGradientError)(nil); errors.As(err, &missing) != bad || !bad && err != nil {
+						return fmt.Errorf("pass %d: %v", pass, err)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// What is not finite on one rank becomes so on all, and is gone behind the pass.
+func TestNonFiniteGradients(t *testing.T) {
+	for name, c := range every {
+		for _, bad := range []float64{math.NaN(), math.Inf(1)} {
+			t.Run(fmt.Sprint(name, ", ", bad), func(t *testing.T) {
+				onRanks(t, 3, false, func(pg *comm.ProcessGroup) error {
+					e, err := newEngine(pg, matrices(device.Float32), c.make(), true)
+					if err != nil {
+						return err
+					}
+					for pass := range 8 {
+						grads := random(e.params, pg.Rank(), pass)
+						spoilt := pass == 3
+						if spoilt && pg.Rank() == 1 {
+							grads[0][77], grads[1][5] = bad, bad
+						}
+						got, err := e.pass(grads)
+						if err != nil {
+							return err
+						}
+						for i := range e.params {
+							finite := true
+							for _, v := range got[i] {
+								finite = finite && !math.IsNaN(v) && !math.IsInf(v, 0)
+							}
+							if spoilt && i < 2 && finite || !spoilt && !finite {
+								return fmt.Errorf("pass %d: the gradient %v is finite: %v", pass, e.params[i], finite)
+							}
+						}
+						want := mean(e.params, 3, func(rank int) [][]float64 { return random(e.params, rank, pass) })
+						for i, p := range e.params {
+							if d := off(got[i], want[i]); pass == 7 && !(d <= c.within) {
+								return fmt.Errorf("pass %d: the gradient %v is off by %v, want at most %v", pass, p, d, c.within)
+							}
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// Float16 does not overflow where the average does not: gradients are divided first.
+func TestFP16DividesFirst(t *testing.T) {
+	for _, prescaled := range []bool{false, true} {
+		onRanks(t, 3, false, func(pg *comm.ProcessGroup) error {
+			e, err := newEngine(pg, []reducer.Param{{Name: "w", Shape: device.Shape{3}, DType: device.Float32}}, commhook.FP16(nil), prescaled)
+			if err != nil {
+				return err
+			}
+			got, err := e.pass([][]float64{{60000, -60000, 1e-3}})
+			if err != nil || off(got[0], []float64{60000, -60000, 1e-3}) > 0x1p-10 {
+				return fmt.Errorf("%v, %v", got, err)
+			}
+			return nil
+		})
+	}
+}
+
+// A quantised gradient is off by what the scales of its block allow.
+func TestInt8Bound(t *testing.T) {
+	for _, ranks := range []int{2, 3, 4} {
+		onRanks(t, ranks, false, func(pg *comm.ProcessGroup) error {
+			const n = 3000
+			e, err := newEngine(pg, []reducer.Param{{Name: "w", Shape: device.Shape{n}, DType: device.Float32}}, commhook.Int8(), true)
+			if err != nil {
+				return err
+			}
+			grads := func(rank int) [][]float64 {
+				g := random(e.params, rank, 0)
+				for j := range g[0] {
+					g[0][j] *= math.Exp2(float64(j / device.QuantBlock)) // each block has a scale of its own
+				}
+				return g
+			}
+			got, err := e.pass(grads(pg.Rank()))
+			if err != nil {
+				return err
+			}
+			want := mean(e.params, ranks, grads)
+			for lo := 0; lo < n; lo += device.QuantBlock {
+				hi := min(lo+device.QuantBlock, n)
+				largest := func(v []float64) (m float64) {
+					for _, x := range v[lo:hi] {
+						m = max(m, math.Abs(x))
+					}
+					return m
+				}
+				bound := 0.
+				for rank := range ranks {
+					bound += largest(grads(rank)[0]) / float64(ranks) / 254
+				}
+				if ranks > 2 {
+					bound += (largest(want[0]) + bound) / 254 // the sum is rounded too
+				}
+				for j := lo; j < hi; j++ {
+					if d := math.Abs(got[0][j] - want[0][j]); d > bound*(1+1e-5) {
+						return fmt.Errorf("number %d is off by %v, want at most %v", j, d, bound)
+					}
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// Noop leaves each rank its own share.
+func TestNoop(t *testing.T) {
+	onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
+		e, err := newEngine(pg, matrices(device.Float32), commhook.Noop{}, pg.Size() == 3)
+		if err != nil {
+			return err
+		}
+		grads := random(e.params, pg.Rank(), 0)
+		got, err := e.pass(grads)
+		if err != nil {
+			return err
+		}
+		for i := range got {
+			for j := range got[i] {
+				if math.Abs(2*got[i][j]-grads[i][j]) > 1e-6 {
+					return fmt.Errorf("gradient %d has %v, want a half of %v", i, got[i][j], grads[i][j])
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// A hook that makes another number of gradients than there are is told, with both.
+func TestHookOfTheWrongSize(t *testing.T) {
+	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
+		e, err := newEngine(pg, matrices(device.Float32), commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
+			part := b.Flat.Range(0, b.Flat.Len()-7)
+			return part, b.Group.AllReduce(part, b.Op)
+		}), true)
+		if err != nil {
+			return err
+		}
+		_, err = e.pass(random(e.params, pg.Rank(), 0))
+		size := (*commhook.SizeError)(nil)
+		if !errors.As(err, &size) || size.Want-size.Got != 7 || size.Rank != pg.Rank() || size.Bucket != "bucket 0" {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
+// Ranks whose hooks have other options are told where the model is made.
+func TestHookOptionsThatDiffer(t *testing.T) {
+	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
+		_, err := newEngine(pg, matrices(device.Float32), commhook.BF16(powerSGD(commhook.PowerSGDOptions{Rank: 1 + pg.Rank()})), true)
+		mismatch := (*reducer.ModelMismatchError)(nil)
+		if !errors.As(err, &mismatch) || !strings.Contains(err.Error(), "PowerSGD of rank 2") || !strings.Contains(err.Error(), "PowerSGD of rank 1") {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
+// Behind the first passes a hook takes no memory but for what its calls are.
+func TestSteadyState(t *testing.T) {
+	const ranks, warm, passes, most = 3, 3, 20, 24 << 10
+	for name, c := range every {
+		t.Run(name, func(t *testing.T) {
+			onRanks(t, ranks, false, func(pg *comm.ProcessGroup) error {
+				params := []reducer.Param{{Name: "w", Shape: device.Shape{160, 160}, DType: device.Float32}}
+				hook := c.make()
+				if strings.Contains(name, "PowerSGD") {
+					hook = powerSGD(commhook.PowerSGDOptions{Rank: 2, StartAfter: -1})
+				}
+				e, err := newEngine(pg, params, hook, true)
+				if err != nil {
+					return err
+				}
+				var before, after runtime.MemStats
+				for pass := range warm + passes {
+					if pass == warm {
+						if err := pg.Barrier().Sync(context.Background()); err != nil {
+							return err
+						}
+						runtime.ReadMemStats(&before)
+					}
+					e.r.Zero(0)
+					e.r.Begin(true, nil)
+					e.r.Fresh(0)
+					e.r.Ready(0, pg.Device().Compute().Mark())
+					if err := e.r.Finish(context.Background(), nil); err != nil {
+						return err
+					}
+				}
+				runtime.ReadMemStats(&after)
+				if heap := (after.TotalAlloc - before.TotalAlloc) / passes / ranks; heap > most {
+					return fmt.Errorf("a pass allocates %d bytes of Go's heap, want at most %d", heap, most)
+				}
+				return nil
+			})
+		})
+	}
+}

@@ -1,0 +1,178 @@
+package commhook_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/commhook"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+)
+
+func powerSGD(o commhook.PowerSGDOptions) reducer.Hook {
+	h, err := commhook.NewPowerSGD(&o)
+	if err != nil {
+		panic(err)
+	}
+	return h
+}
+
+// Hooks that lose nothing train as a model without a hook does, to the bit.
+func TestDDPHookParity(t *testing.T) {
+	const steps = 100
+	for name, hook := range map[string]hooks{
+		"allreduce": always(func() reducer.Hook { return commhook.AllReduce{} }),
+		"allreduce_process_group": func(pg *comm.ProcessGroup) (reducer.Hook, error) {
+			other, err := everybody(pg)
+			return commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
+				return b.Flat, other.With(comm.CallOptions{Name: b.Name}).AllReduce(b.Flat, b.Op)
+			}), err
+		},
+		"powerSGD": always(func() reducer.Hook { return powerSGD(commhook.PowerSGDOptions{}) }), // begins later
+		"post_localSGD": func(pg *comm.ProcessGroup) (reducer.Hook, error) {
+			all, err := everybody(pg)
+			return commhook.PostLocalSGD(&commhook.PostLocalSGDOptions{StartAfter: 10, Subgroup: all}), err
+		},
+	} {
+		for _, lags := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lagging: %v", name, lags), func(t *testing.T) {
+				onRanks(t, 2, lags, func(pg *comm.ProcessGroup) error {
+					_, want, err := run{hook: plain, steps: steps}.train(pg)
+					if err != nil {
+						return err
+					}
+					_, got, err := run{hook: hook, steps: steps}.train(pg)
+					if err != nil {
+						return err
+					}
+					if !bytes.Equal(got, want) {
+						return fmt.Errorf("the parameters differ")
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// Hooks that lose something come to about the same loss, and leave the ranks alike.
+func TestLossOfLossyHooks(t *testing.T) {
+	const steps = 120
+	hooks := []struct {
+		name   string
+		within float64
+		hook   func() reducer.Hook
+	}{
+		{"BF16", 0.01, func() reducer.Hook { return commhook.BF16(nil) }},
+		{"FP16", 0.01, func() reducer.Hook { return commhook.FP16(nil) }},
+		{"Int8", 0.01, commhook.Int8},
+		{"BF16 of Int8", 0.01, func() reducer.Hook { return commhook.BF16(commhook.Int8()) }},
+		{"PowerSGD", 0.3, func() reducer.Hook { return powerSGD(commhook.PowerSGDOptions{StartAfter: 10}) }},
+		{"PowerSGD of rank 4", 0.08, func() reducer.Hook {
+			return powerSGD(commhook.PowerSGDOptions{Rank: 4, StartAfter: -1, MinCompression: 1})
+		}},
+		{"PowerSGD of rank 4, in BF16", 0.08, func() reducer.Hook {
+			return powerSGD(commhook.PowerSGDOptions{Rank: 4, StartAfter: -1, MinCompression: 1, Hook: commhook.BF16(nil)})
+		}},
+		{"PowerSGD of rank 4, in Int8", 0.08, func() reducer.Hook {
+			return powerSGD(commhook.PowerSGDOptions{Rank: 4, StartAfter: -1, MinCompression: 1, Hook: commhook.Int8()})
+		}},
+		{"FP16 of PowerSGD of rank 4", 0.08, func() reducer.Hook {
+			return commhook.FP16(powerSGD(commhook.PowerSGDOptions{Rank: 4, StartAfter: 10, MinCompression: 1}))
+		}},
+	}
+	for _, ranks := range []int{2, 3} {
+		onRanks(t, ranks, ranks == 3, func(pg *comm.ProcessGroup) error {
+			losses, _, err := run{hook: plain, steps: steps}.train(pg)
+			if err != nil {
+				return err
+			}
+			want := last(losses)
+			for _, c := range hooks {
+				losses, params, err := run{hook: always(c.hook), steps: steps}.train(pg)
+				if err != nil {
+					return fmt.Errorf("%s: %w", c.name, err)
+				}
+				got := last(losses)
+				if pg.Rank() == 0 {
+					t.Logf("%s: loss %v, without a hook %v, %+.2g%%", c.name, got, want, 100*(got/want-1))
+				}
+				if !(got/want-1 <= c.within) {
+					return fmt.Errorf("%s: a loss of %v, want %v and %v%% at most more", c.name, got, want, 100*c.within)
+				}
+				if err := agree(pg, c.name+": the parameters", params); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// Replicas that are averaged behind each step are as if their gradients were; more
+// seldom they come to about the same loss.
+func TestPostLocalSGD(t *testing.T) {
+	const steps = 200
+	for _, c := range []struct {
+		period    int
+		subgroups bool
+		within    float64
+	}{{1, false, 1e-4}, {4, false, 0.05}, {4, true, 0.05}} {
+		t.Run(fmt.Sprintf("every %d steps, subgroups: %v", c.period, c.subgroups), func(t *testing.T) {
+			onRanks(t, 4, false, func(pg *comm.ProcessGroup) error {
+				losses, _, err := run{hook: plain, steps: steps}.train(pg)
+				if err != nil {
+					return err
+				}
+				want := last(losses)
+				pairs, err := pg.Split(context.Background(), pg.Rank()/2, pg.Rank())
+				if err != nil {
+					return err
+				}
+				if !c.subgroups {
+					pairs = nil
+				}
+				averager := commhook.NewAverager(pg, &commhook.AveragerOptions{Period: c.period, StartAfter: 20})
+				together, apart := 0, 0
+				losses, params, err := run{steps: steps,
+					hook: always(func() reducer.Hook {
+						return commhook.PostLocalSGD(&commhook.PostLocalSGDOptions{StartAfter: 20, Subgroup: pairs})
+					}),
+					each: func(m *ddp.Model) error {
+						var params []device.Tensor
+						var mine []byte
+						for _, p := range m.Parameters() {
+							params, mine = append(params, p.Var().Tensor()), append(mine, p.Var().Tensor().Buf.Host()...)
+						}
+						if pairs != nil {
+							if err := agree(pairs, "the parameters in a subgroup", mine); err != nil {
+								return err
+							}
+						}
+						if err := agree(pg, "the parameters", mine); err == nil {
+							together++
+						} else {
+							apart++
+						}
+						return averager.Step(context.Background(), params)
+					},
+				}.train(pg)
+				if err != nil {
+					return err
+				}
+				if got := last(losses); !(math.Abs(got/want-1) <= c.within) {
+					return fmt.Errorf("a loss of %v, want %v", got, want)
+				}
+				if together != 20 || apart != steps-20 {
+					return fmt.Errorf("the replicas were alike behind %d steps and different behind %d", together, apart)
+				}
+				return agree(pg, "the parameters in the end", params)
+			})
+		})
+	}
+}

@@ -1,0 +1,220 @@
+package commhook_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/commhook"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+)
+
+// Options that make no sense are errors that say what would.
+func TestInvalidPowerSGDState(t *testing.T) {
+	for option, o := range map[string]commhook.PowerSGDOptions{
+		"Rank is -1": {Rank: -1}, "MinCompression is -2": {MinCompression: -2}, "MinCompression is NaN": {MinCompression: math.NaN()},
+		"MinCompression is +Inf": {MinCompression: math.Inf(1)},
+	} {
+		_, err := commhook.NewPowerSGD(&o)
+		if bad := (*commhook.PowerSGDOptionError)(nil); !errors.As(err, &bad) || !strings.Contains(err.Error(), option) {
+			t.Errorf("%s: %v", option, err)
+		}
+	}
+	h, err := commhook.NewPowerSGD(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, passes := range map[string]device.Tensor{
+		"nothing": {}, "two numbers": device.HostTensor([]int64{1, 2}, device.Int64), "real": device.HostTensor([]float32{1}, device.Float32),
+	} {
+		if err := h.LoadState(map[string]device.Tensor{"passes": passes}); err == nil {
+			t.Errorf("a state with %s for its passes was taken", name)
+		}
+	}
+}
+
+// outer is a matrix [40 30] of rank 1, of which every rank has the same rows.
+func outer(rank int) []float64 {
+	g := make([]float64, 40*30)
+	for j := range g {
+		g[j] = math.Sin(float64(j/30+1)) * math.Cos(float64(1+(j%30)*(2+rank)))
+	}
+	return g
+}
+
+var single = []reducer.Param{{Name: "w", Shape: device.Shape{40, 30}, DType: device.Float32}}
+
+// The average of matrices that share a direction is a product of rank 1: nothing of
+// it is lost, from whatever random factor, with feedback or without.
+func TestPowerSGDOfLowRank(t *testing.T) {
+	for _, o := range []commhook.PowerSGDOptions{
+		{StartAfter: -1}, {StartAfter: -1, NoErrorFeedback: true}, {StartAfter: -1, NoWarmStart: true}, {StartAfter: 1, Rank: 3, Seed: 5},
+	} {
+		onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
+			e, err := newEngine(pg, single, powerSGD(o), true)
+			if err != nil {
+				return err
+			}
+			want := mean(single, 2, func(rank int) [][]float64 { return [][]float64{outer(rank)} })
+			for pass := range 3 {
+				got, err := e.pass([][]float64{outer(pg.Rank())})
+				if err != nil {
+					return err
+				}
+				if d := off(got[0], want[0]); !(d <= 1e-4) {
+					return fmt.Errorf("%+v, pass %d: off by %v", o, pass, d)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// With error feedback what a pass does not send is sent later: the sum over the
+// passes stays within a bound of what it should be. Without, it does not.
+func TestPowerSGDErrorFeedback(t *testing.T) {
+	const passes, rank = 60, 4
+	for _, without := range []bool{false, true} {
+		onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
+			e, err := newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{Rank: rank, StartAfter: -1, NoErrorFeedback: without}), true)
+			if err != nil {
+				return err
+			}
+			want := mean(single, 2, func(rank int) [][]float64 { return random(single, rank, 0) })[0]
+			sum := make([]float64, len(want))
+			for range passes {
+				got, err := e.pass(random(single, pg.Rank(), 0))
+				if err != nil {
+					return err
+				}
+				for j, v := range got[0] {
+					sum[j] += v / passes
+				}
+			}
+			d := off(sum, want)
+			if pg.Rank() == 0 {
+				t.Logf("without feedback: %v: the mean over the passes is off by %v", without, d)
+			}
+			if d > 0.25 != without {
+				return fmt.Errorf("without feedback: %v: the mean over the passes is off by %v", without, d)
+			}
+			return nil
+		})
+	}
+}
+
+// A parameter whose gradient was zero is compressed again once it is not.
+func TestPowerSGDBehindZeros(t *testing.T) {
+	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
+		e, err := newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{Rank: 2, StartAfter: -1}), true)
+		if err != nil {
+			return err
+		}
+		want := mean(single, 2, func(rank int) [][]float64 { return [][]float64{outer(rank)} })
+		for pass := range 6 {
+			grad := make([]float64, 40*30)
+			if pass > 2 {
+				grad = outer(pg.Rank())
+			}
+			got, err := e.pass([][]float64{grad})
+			if err != nil {
+				return err
+			}
+			if pass <= 2 {
+				want := make([]float64, len(grad))
+				if d := off(got[0], want); d != 0 {
+					return fmt.Errorf("pass %d: off by %v", pass, d)
+				}
+			} else if d := off(got[0], want[0]); !(d <= 1e-4) {
+				return fmt.Errorf("pass %d: off by %v", pass, d)
+			}
+		}
+		return nil
+	})
+}
+
+// A job that goes on from a saved state computes what one computes that was never
+// stopped. It is saved before the buckets are rebuilt, or behind that.
+func TestPowerSGDState(t *testing.T) {
+	const passes = 8
+	o := commhook.PowerSGDOptions{Rank: 2, StartAfter: -1, MinCompression: 1}
+	for _, stop := range []int{1, 2, 5} {
+		onRanks(t, 2, stop == 2, func(pg *comm.ProcessGroup) error {
+			h, err := commhook.NewPowerSGD(&o)
+			if err != nil {
+				return err
+			}
+			e, err := newEngine(pg, matrices(device.Float32), h, true)
+			if err != nil {
+				return err
+			}
+			var state map[string]device.Tensor
+			var want [][][]float64
+			for pass := range passes {
+				if pass == stop {
+					if state, err = h.State(context.Background()); err != nil {
+						return err
+					}
+				}
+				got, err := e.pass(random(e.params, pg.Rank(), pass))
+				if err != nil {
+					return err
+				}
+				want = append(want, got)
+			}
+			again, err := commhook.NewPowerSGD(&o)
+			if err != nil {
+				return err
+			}
+			if err := again.LoadState(state); err != nil {
+				return err
+			}
+			if state, err = again.State(context.Background()); err != nil || len(state) != 1+2*2 {
+				return fmt.Errorf("a state of %d that was loaded and not used: %v", len(state), err)
+			}
+			if e, err = newEngine(pg, matrices(device.Float32), again, true); err != nil {
+				return err
+			}
+			for pass := stop; pass < passes; pass++ {
+				got, err := e.pass(random(e.params, pg.Rank(), pass))
+				if err != nil {
+					return err
+				}
+				for i := range got {
+					if d := off(got[i], want[pass][i]); d != 0 {
+						return fmt.Errorf("stopped before pass %d: in pass %d the gradient %v is off by %v", stop, pass, e.params[i], d)
+					}
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// A state of a parameter of another shape is an error that names both.
+func TestPowerSGDStateThatDoesNotFit(t *testing.T) {
+	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
+		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1})
+		if err != nil {
+			return err
+		}
+		if err := h.LoadState(map[string]device.Tensor{
+			"passes": device.HostTensor([]int64{3}, device.Int64), "w.q": device.HostTensor(make([]float32, 31), device.Float32, 1, 31),
+		}); err != nil {
+			return err
+		}
+		e, err := newEngine(pg, single, h, true)
+		if err == nil { // else this rank is behind, and hears of it there
+			_, err = e.pass(random(single, pg.Rank(), 0))
+		}
+		if err == nil || !strings.Contains(err.Error(), "w.q is float32[1 31], want float32[1 30]") {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
