@@ -111,6 +111,29 @@ func TestDrawIsAFunction(t *testing.T) {
 	}
 }
 
+// What is left out changes nothing of what is run.
+func TestChoice(t *testing.T) {
+	c := campaign{terms: terms{Device: cuda, Ranks: 2, Timeout: time.Second}, seed: 7}
+	chosen, err := c.draw(5*len(cells), -1, "skip,resize", "blocking")
+	if err != nil || len(chosen) != 10 {
+		t.Errorf("%d scenarios, %v, want 2 faults in a mode, 5 times each", len(chosen), err)
+	}
+	for _, s := range chosen {
+		again := draw(7, s.K, c.terms)
+		if s.Fault != skip && s.Fault != resize || s.Mode != blocking || s.World != 2 || s.String() != again.String() {
+			t.Errorf("%v was chosen", &s)
+		}
+		if !s.blind() || s.Call > 1 {
+			t.Errorf("%v: NCCL may get through with it", &s)
+		}
+	}
+	for _, words := range [][2]string{{"skip,resiz", ""}, {"", "blockin"}, {"launcher", "blocking"}} {
+		if got, err := c.draw(3, -1, words[0], words[1]); err == nil {
+			t.Errorf("%q: %d scenarios, and no error", words, len(got))
+		}
+	}
+}
+
 // The judge sees who is left over, whatever he did to his environment.
 func TestProcessesAreFound(t *testing.T) {
 	if runtime.GOOS != "linux" {
