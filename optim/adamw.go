@@ -158,7 +158,7 @@ func (r *adamRule) update(s *slot, scaled Scaled) error {
 	})
 }
 
-func (r *adamRule) committed() {
+func (r *adamRule) updated() {
 	r.updates++
 	r.shown = false
 }

@@ -71,8 +71,8 @@ type rule interface {
 	allocate(s *slot, dt device.DType) error
 	// update enqueues the update.
 	update(s *slot, scaled Scaled) error
-	// committed says that the update belongs to a step that was committed.
-	committed()
+	// updated says that the update was made, and was not skipped.
+	updated()
 	// state is what was allocated, with its present numbers.
 	state() ([]*autograd.Variable, error)
 	// restoring says that state is about to be written.
@@ -88,7 +88,8 @@ type Tail interface {
 	// Updated says that the update of p is enqueued.
 	Updated(p *nn.Parameter)
 	// Complete says that all updates are enqueued, and that none of them was
-	// skipped. Its error tears the step.
+	// skipped: what the optimizer keeps is that of the step from now on. An error
+	// tears the step.
 	Complete() error
 }
 
@@ -169,8 +170,14 @@ func (o *optimizer) StepScaled(s Scaled) error {
 	if err == nil {
 		updated, err = 0, outcome(o.ready, s)
 	}
-	if err == nil && o.tail != nil {
-		updated, err = len(o.ready), o.tail.Complete()
+	if err == nil {
+		for _, s := range o.ready { // what is kept is that of the step now, whatever becomes of the tail
+			s.rule.updated()
+			s.unused = false
+		}
+		if o.tail != nil {
+			updated, err = len(o.ready), o.tail.Complete()
+		}
 	}
 	switch {
 	case errors.Is(err, device.ErrSkipped):
@@ -179,10 +186,6 @@ func (o *optimizer) StepScaled(s Scaled) error {
 	case err != nil:
 		o.torn = &TornError{Step: o.steps + 1, Updated: updated, Params: len(o.ready), Err: err}
 		return o.torn
-	}
-	for _, s := range o.ready {
-		s.rule.committed()
-		s.unused = false
 	}
 	o.set(o.steps+1, false)
 	return nil
