@@ -56,6 +56,9 @@ campaign() {
 }
 echo "== calls that nobody compares"
 campaign -faults kill,stop,delay,skip,resize
+echo "== what goddp analyze makes of the records, where a rank was killed under golaunch"
+"$bin/goddp" analyze "$kept/000-kill-async" | tee "$kept/analyze.txt"
+grep -q 'rank 1 .* was killed by SIGKILL' "$kept/analyze.txt" || wrong "goddp analyze"
 echo "== calls that the ranks compare: GODDP_DEBUG=DETAIL"
 campaign -faults skip,resize -detail
 
