@@ -17,12 +17,15 @@ func (r *Reducer) settle() (bool, error) {
 		return false, nil
 	}
 	var all []GradBucket
-	for i, b := range r.buckets {
-		g := GradBucket{Index: i, Last: i == len(r.buckets)-1, Name: b.name, Group: r.pg, Op: r.op, Flat: b.flat}
+	for i := range r.buckets {
+		b := &r.buckets[i]
 		for _, p := range b.Params {
-			g.Params, g.Grads = append(g.Params, r.params[p]), append(g.Grads, r.grads[p])
+			b.params, b.grads = append(b.params, r.params[p]), append(b.grads, r.grads[p])
 		}
-		all = append(all, g)
+		all = append(all, GradBucket{
+			Index: i, Last: i == len(r.buckets)-1, Name: b.name, Group: r.pg, Op: r.op,
+			Flat: b.flat, Params: b.params, Grads: b.grads,
+		})
 	}
 	return true, h.Settle(all)
 }

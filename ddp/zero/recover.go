@@ -83,8 +83,13 @@ func restore[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGro
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
 	}
+	var with ddp.Options
+	if opts != nil {
+		with = *opts
+	}
+	with.SkipInitSync = with.SkipInitSync || len(from) > 0 // rank 0 may be one that has nothing to give
 	// The parameters move out of old's buckets, which stay as they are.
-	m, o, err := wrap(ctx, module, pg, newLocal, opts)
+	m, o, err := wrap(ctx, module, pg, newLocal, &with)
 	if err != nil || len(from) == 0 {
 		return m, o, err
 	}

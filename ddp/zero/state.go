@@ -3,6 +3,7 @@ package zero
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/goddp/goddp/autograd"
@@ -115,33 +116,48 @@ func (o *Optimizer[O]) Load(ctx context.Context, steps int, state map[string]*au
 	if err != nil {
 		return fmt.Errorf("zero: %w", err)
 	}
-	misfit := &nn.StateError{}
-	from, into := map[string]*autograd.Variable{}, local{}
-	for _, k := range mine {
-		into = append(into, nn.NewBuffer(k.name, k.Var()))
-		whole := state[k.name]
-		switch {
-		case whole == nil: // which the loading tells
-		case !whole.Shape().Equal(k.whole()):
-			misfit.Mismatched = append(misfit.Mismatched, nn.StateMismatch{
-				Name: k.name, State: fmt.Sprint(whole.DType(), whole.Shape()), Module: fmt.Sprint(k.DType(), k.whole())})
-		default:
-			from[k.name] = autograd.FromTensor(whole.Device(), k.of(whole.Tensor()))
-		}
-	}
-	for name, v := range state {
-		if _, known := from[name]; !known {
-			from[name] = v // too many
-		}
-	}
-	if len(misfit.Mismatched) > 0 {
-		return fmt.Errorf("zero: %w", misfit)
+	if err := compare(mine, state); err != nil {
+		return fmt.Errorf("zero: %w", err)
 	}
 	o.Restoring()
+	into, from := local{}, map[string]*autograd.Variable{}
+	for _, k := range mine {
+		whole := state[k.name]
+		into = append(into, k.Buffer)
+		from[k.Name()] = autograd.FromTensor(whole.Device(), k.of(whole.Tensor()))
+	}
 	if err := nn.LoadState(ctx, into, from); err != nil {
 		return fmt.Errorf("zero: %w", err)
 	}
 	o.Restored(steps)
+	return nil
+}
+
+// compare returns an [*nn.StateError] unless a whole state is what mine are parts
+// of.
+func compare(mine []kept, state map[string]*autograd.Variable) error {
+	e := &nn.StateError{}
+	known := map[string]bool{}
+	for _, k := range mine {
+		known[k.name] = true
+		whole, there := state[k.name]
+		switch {
+		case !there:
+			e.Missing = append(e.Missing, k.name)
+		case !whole.Shape().Equal(k.whole()) || whole.DType().IsFloat() != k.DType().IsFloat():
+			e.Mismatched = append(e.Mismatched, nn.StateMismatch{
+				Name: k.name, State: fmt.Sprint(whole.DType(), whole.Shape()), Module: fmt.Sprint(k.DType(), k.whole()),
+			})
+		}
+	}
+	for name := range state {
+		if !known[name] {
+			e.Unexpected = append(e.Unexpected, name)
+		}
+	}
+	if slices.Sort(e.Unexpected); len(e.Missing)+len(e.Unexpected)+len(e.Mismatched) > 0 {
+		return e
+	}
 	return nil
 }
 

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
-	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -18,7 +16,6 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp"
-	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/device/devicetest"
@@ -278,7 +275,3 @@ func gathered(pg *comm.ProcessGroup, opt *Optimizer[Local]) (map[string]*autogra
 	})
 	return saved, err
 }
-
-var _ = maps.Clone[map[string]int]
-var _ = sync.OnceFunc
-var _ = reducer.DefaultBucketCap

@@ -1,0 +1,397 @@
+package zero
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+var errInjected = errors.New("injected")
+
+// survivor is what a rank keeps from one group to the next: a device, whose
+// updates can be made to fail, and on it a model and its optimizer.
+type survivor struct {
+	device.Device
+	updates int       // until they fail; never when negative
+	before  func(int) // unless nil, called before each Step, with its number from 1
+	left    int       // the step that is not made; 0: none
+	net     noted
+	opt     *Optimizer[Local] // nil before there is one
+}
+
+// noted is a module with a buffer and a parameter that is frozen.
+type noted struct {
+	nn.Module
+	note   *nn.Buffer
+	frozen *nn.Parameter
+}
+
+func (n noted) Buffers() []*nn.Buffer       { return []*nn.Buffer{n.note} }
+func (n noted) Parameters() []*nn.Parameter { return append(n.Module.Parameters(), n.frozen) }
+
+func (s *survivor) Kernels() device.Kernels { return brittle{s.Device.Kernels(), s} }
+
+type brittle struct {
+	device.Kernels
+	s *survivor
+}
+
+func (b brittle) AdamW(stream device.Stream, step device.AdamWStep) error {
+	if b.s.updates == 0 {
+		return errInjected
+	}
+	b.s.updates--
+	return b.Kernels.AdamW(stream, step)
+}
+
+// restart gives the survivor a new model, as a process that has just begun.
+func (s *survivor) restart() {
+	frozen := nn.NewUnplacedParameter("frozen", nn.Constant(-1), device.Float64, 1)
+	frozen.Freeze()
+	s.net = noted{mlp(double), nn.NewUnplacedBuffer("note", nn.Constant(-1), device.Float64, 1), frozen}
+	s.opt = nil
+}
+
+func survivors(t *testing.T, ranks int, lags bool) (all []*survivor) {
+	for _, d := range devices(t, ranks, lags) {
+		s := &survivor{Device: d, updates: -1}
+		s.restart()
+		all = append(all, s)
+	}
+	return all
+}
+
+// together runs f on the survivors' ranks in a group of its own.
+func together(t *testing.T, all []*survivor, wrap func(backend.Backend) backend.Backend, f func(pg *comm.ProcessGroup, s *survivor) error) {
+	t.Helper()
+	t.Setenv(flight.OnFailureVar, "0")
+	opts := quiet()
+	opts.ErrorMode, opts.WrapBackend = comm.BlockingWait, wrap
+	var devices []device.Device
+	for _, s := range all {
+		devices = append(devices, s)
+	}
+	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error { return f(pg, all[pg.Rank()]) })
+}
+
+// train recovers what there is, and makes the steps up to to.
+func (s *survivor) train(pg *comm.ProcessGroup, to int) error {
+	model, opt, err := Recover(s.net, pg, s.opt, adamW, small)
+	if err != nil {
+		return err
+	}
+	s.opt = opt
+	from, whole := opt.Committed()
+	if !whole {
+		return errors.New("what was recovered is not whole")
+	}
+	w := wrapped{model, opt, opt, opt.Local()}
+	for step := from; step < to; step++ {
+		if err := w.loss(pg, device.Float64, step).Backward(); err != nil {
+			return err
+		}
+		if s.before != nil {
+			s.before(step + 1)
+		}
+		if s.left == step+1 {
+			return errInjected
+		}
+		if err := opt.Step(); err != nil {
+			return err
+		}
+		opt.ZeroGrad()
+	}
+	return nil
+}
+
+// gathersFail is a backend that starts no gather of parameters from some number
+// on.
+type gathersFail struct {
+	backend.Backend
+	left int
+}
+
+func (g *gathersFail) Start(c *backend.Call) (backend.Task, error) {
+	if c.Kind == backend.AllGather && strings.Contains(c.Name, "of parameters") {
+		if g.left--; g.left < 0 {
+			return nil, errInjected
+		}
+	}
+	return g.Backend.Start(c)
+}
+
+// After a failure that leaves all shards with the same updates they train on to
+// exactly where they would have come without it, with further ranks too; after any
+// other all are told what is lost.
+func TestRecover(t *testing.T) {
+	const ranks, failing, steps = 2, 3, 6
+	plain := survivors(t, ranks, false)
+	together(t, plain, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
+	want := bits(plain[0].net)
+
+	torn := func(s *survivor, pg *comm.ProcessGroup, to int) error {
+		var e *optim.TornError
+		err := s.train(pg, to)
+		if _, whole := s.opt.Committed(); !errors.As(err, &e) || e.Step != to || whole {
+			return fmt.Errorf("got %v, whole: %v; want step %d torn", err, whole, to)
+		}
+		return nil
+	}
+	for _, c := range []struct {
+		name  string
+		at    func(pg *comm.ProcessGroup, s *survivor) error // how the first group ends
+		wrap  func(backend.Backend) backend.Backend
+		after func(all []*survivor) []*survivor
+		step  int // recovered; -1: lost
+	}{
+		{name: "between two steps", step: failing,
+			at: func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, failing) }},
+		{name: "a gather fails", step: failing,
+			// Three buckets a step: the second of the failing one, on every rank at most.
+			wrap: func(b backend.Backend) backend.Backend { return &gathersFail{b, 3*(failing-1) + 1} },
+			at:   func(pg *comm.ProcessGroup, s *survivor) error { return torn(s, pg, failing) }},
+		{name: "the first gather of all fails", step: 1,
+			wrap: func(b backend.Backend) backend.Backend { return &gathersFail{b, 0} },
+			at:   func(pg *comm.ProcessGroup, s *survivor) error { return torn(s, pg, 1) }},
+		{name: "a rank joins", step: failing,
+			wrap:  func(b backend.Backend) backend.Backend { return &gathersFail{b, 3 * (failing - 1)} },
+			at:    func(pg *comm.ProcessGroup, s *survivor) error { return torn(s, pg, failing) },
+			after: func(all []*survivor) []*survivor { return append(survivors(t, 1, false), all...) }},
+		{name: "between two updates", step: -1,
+			at: func(pg *comm.ProcessGroup, s *survivor) error {
+				if pg.Rank() == 0 {
+					s.updates = 6*(failing-1) + 4
+				}
+				return torn(s, pg, failing)
+			}},
+		{name: "a rank is one step behind", step: -1,
+			at: func(pg *comm.ProcessGroup, s *survivor) error {
+				if pg.Rank() == 1 {
+					return torn(s, pg, failing)
+				}
+				s.left = failing
+				if err := s.train(pg, failing); !errors.Is(err, errInjected) {
+					return fmt.Errorf("got %v", err)
+				}
+				pg.Abort(errInjected)
+				return nil
+			}},
+		{name: "a process is replaced", step: -1,
+			at: func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, failing) },
+			after: func(all []*survivor) []*survivor {
+				all[1].restart()
+				return all
+			}},
+	} {
+		for _, lags := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, lags), func(t *testing.T) {
+				all := survivors(t, ranks, lags)
+				var ready sync.WaitGroup // all have the failing step's gradients: who fails keeps no other from them
+				ready.Add(ranks)
+				failing := failing
+				if c.step > 0 {
+					failing = c.step
+				}
+				for _, s := range all {
+					s.before = func(step int) {
+						if step == failing {
+							ready.Done()
+							ready.Wait()
+						}
+					}
+				}
+				together(t, all, c.wrap, func(pg *comm.ProcessGroup, s *survivor) error {
+					err := c.at(pg, s)
+					for _, v := range []*autograd.Variable{s.net.note.Var(), s.net.frozen.Var()} {
+						device.Elements[float64](v.Tensor())[0] = 7
+					}
+					return err
+				})
+				for _, s := range all {
+					s.updates, s.before, s.left = -1, nil, 0
+				}
+				if c.after != nil {
+					all = c.after(all)
+				}
+				together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error {
+					_, opt, err := Recover(s.net, pg, s.opt, adamW, small)
+					if c.step < 0 {
+						var lost *LostShardError
+						if !errors.As(err, &lost) || lost.Step != failing || len(lost.Ranks) != len(all) {
+							return fmt.Errorf("got %v, want step %d lost", err, failing)
+						}
+						return nil
+					}
+					if err != nil {
+						return err
+					}
+					s.opt = opt
+					if n, whole := opt.Committed(); n != c.step || !whole {
+						return fmt.Errorf("recovered step %d, whole: %v; want %d", n, whole, c.step)
+					}
+					for _, v := range []*autograd.Variable{s.net.note.Var(), s.net.frozen.Var()} {
+						if got := v.Item(); got != 7 {
+							return fmt.Errorf("%v is %v, want 7", v, got)
+						}
+					}
+					return nil
+				})
+				if c.step < 0 || t.Failed() {
+					return
+				}
+				together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error {
+					device.Elements[float64](s.net.frozen.Var().Tensor())[0] = -1 // as without a failure
+					if pg.Size() != ranks {                                       // where a mean is another
+						return s.train(pg, c.step)
+					}
+					return s.train(pg, steps)
+				})
+				for r, s := range all {
+					if !bytes.Equal(bits(s.net), bits(all[0].net)) {
+						t.Errorf("rank %d's parameters differ from rank 0's", r)
+					}
+					if len(all) == ranks && !bytes.Equal(bits(s.net), want) {
+						t.Errorf("rank %d did not come where it comes without a failure", r)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A recovery that fails under way may be made again: what it needs is as it was.
+func TestARecoveryThatFails(t *testing.T) {
+	const failing, steps = 3, 6
+	plain := survivors(t, 2, false)
+	together(t, plain, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
+	all := survivors(t, 2, false)
+	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, failing) })
+	for _, name := range []string{"parameter 2.weight", "state 2.weight.mean"} {
+		together(t, all, func(b backend.Backend) backend.Backend { return refusing{b, name} }, func(pg *comm.ProcessGroup, s *survivor) error {
+			if _, _, err := Recover(s.net, pg, s.opt, adamW, small); err == nil {
+				return errors.New("recovered, although a broadcast was refused")
+			}
+			pg.Abort(errInjected)
+			return nil
+		})
+	}
+	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
+	if !bytes.Equal(bits(all[0].net), bits(plain[0].net)) {
+		t.Error("they did not come where they come without a failure")
+	}
+}
+
+// refusing is a backend that starts no call of a name.
+type refusing struct {
+	backend.Backend
+	name string
+}
+
+func (r refusing) Start(c *backend.Call) (backend.Task, error) {
+	if c.Name == r.name {
+		return nil, errInjected
+	}
+	return r.Backend.Start(c)
+}
+
+// lateFailure is a gather that the host hears of only later, as of a GPU's.
+type lateFailure struct{ backend.Task }
+
+func (l lateFailure) Join(context.Context, device.Stream) error { return nil }
+func (l lateFailure) Sync(context.Context) error                { return errInjected }
+func (l lateFailure) State() (backend.State, error)             { return backend.Failed, errInjected }
+
+type failsLate struct{ backend.Backend }
+
+func (f failsLate) Start(c *backend.Call) (backend.Task, error) {
+	task, err := f.Backend.Start(c)
+	if err == nil && c.Kind == backend.AllGather && strings.Contains(c.Name, "of parameters") {
+		return lateFailure{task}, nil
+	}
+	return task, err
+}
+
+// A gather that fails after Step has returned leaves no step that counts as whole,
+// and no further one.
+func TestAGatherThatFailsLate(t *testing.T) {
+	o := quiet()
+	o.WrapBackend = func(b backend.Backend) backend.Backend { return failsLate{b} }
+	commtest.OnDevices(t, devices(t, 2, true), o, func(pg *comm.ProcessGroup) error {
+		w, err := divided(mlp(double), pg, sgd, small)
+		if err == nil {
+			_, err = w.train(pg, device.Float64, 0, 1)
+		}
+		if err != nil {
+			return err
+		}
+		if n, whole := w.opt.Committed(); n != 1 || whole {
+			return fmt.Errorf("%d steps committed, whole: %v", n, whole)
+		}
+		if n, whole := w.zero.updates(); n != 1 || !whole {
+			return fmt.Errorf("%d updates, whole: %v; those of the shards are", n, whole)
+		}
+		if err := w.loss(pg, device.Float64, 1).Backward(); err != nil {
+			return err
+		}
+		var torn *optim.TornError
+		if err := w.opt.Step(); !errors.As(err, &torn) || torn.Step != 1 || !errors.Is(err, errInjected) {
+			return fmt.Errorf("the next step: %v", err)
+		}
+		w.opt.Restoring()
+		w.opt.Restored(1)
+		if n, whole := w.opt.Committed(); n != 1 || !whole {
+			return fmt.Errorf("restored: %d steps committed, whole: %v", n, whole)
+		}
+		return nil
+	})
+}
+
+func TestTheSourcesOfARecovery(t *testing.T) {
+	none := Shard{Whole: true}
+	at := func(rank, of, steps int) Shard { return Shard{rank, of, steps, true} }
+	torn := func(s Shard) Shard { s.Whole = false; return s }
+	for _, c := range []struct {
+		ranks []Shard
+		step  int
+		from  []int
+		lost  bool
+	}{
+		{ranks: []Shard{none, none}},
+		{ranks: []Shard{at(1, 2, 0), at(0, 2, 0)}},
+		{ranks: []Shard{at(1, 2, 4), at(0, 2, 4)}, step: 4, from: []int{1, 0}},
+		{ranks: []Shard{none, at(1, 2, 4), at(0, 2, 4)}, step: 4, from: []int{2, 1}},
+		{ranks: []Shard{at(0, 1, 3), at(1, 2, 4), at(0, 2, 4)}, step: 4, from: []int{2, 1}},
+		{ranks: []Shard{at(0, 2, 4), at(1, 2, 3)}, step: 4, lost: true},
+		{ranks: []Shard{at(0, 2, 4), torn(at(1, 2, 4))}, step: 4, lost: true},
+		{ranks: []Shard{at(0, 2, 4), at(1, 3, 4), none}, step: 4, lost: true},
+		{ranks: []Shard{torn(at(0, 2, 0)), at(1, 2, 0)}, lost: true},
+	} {
+		step, from, err := sources(c.ranks)
+		var lost *LostShardError
+		switch {
+		case c.lost && (!errors.As(err, &lost) || lost.Step != c.step || !reflect.DeepEqual(lost.Ranks, c.ranks)):
+			t.Errorf("%v: %v, want step %d lost", c.ranks, err, c.step)
+		case !c.lost && (err != nil || step != c.step || !slices.Equal(from, c.from)):
+			t.Errorf("%v: step %d from %v, %v; want %d from %v", c.ranks, step, from, err, c.step, c.from)
+		}
+	}
+	text := (&LostShardError{4, []Shard{at(0, 2, 4), torn(at(1, 2, 3)), none}}).Error()
+	if want := "step 4, the last that any was updated in, are not all there (rank 0: shard 0 of 2 at step 4; rank 1: shard 1 of 2 at step 3, torn; rank 2: none)"; !strings.Contains(text, want) {
+		t.Errorf("%q lacks %q", text, want)
+	}
+}

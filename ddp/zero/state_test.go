@@ -1,0 +1,177 @@
+package zero
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// saved is a checkpoint, on a device of its own.
+type saved struct {
+	net, state map[string]*autograd.Variable
+}
+
+// save makes a checkpoint of what rank 0 has and is shown.
+func save(pg *comm.ProcessGroup, dev device.Device, net nn.Module, opt *Optimizer[Local], into *saved) error {
+	state, err := gathered(pg, opt)
+	if err != nil || pg.Rank() != 0 {
+		return err
+	}
+	into.net, err = moved(dev, nn.State(net))
+	if err == nil {
+		into.state, err = moved(dev, state)
+	}
+	return err
+}
+
+// moved is a copy of a state on another device, both of them CPUs.
+func moved(dev device.Device, state map[string]*autograd.Variable) (map[string]*autograd.Variable, error) {
+	out := map[string]*autograd.Variable{}
+	for name, v := range state {
+		out[name] = autograd.Zeros(dev, v.DType(), v.Shape()...)
+		copy(out[name].Tensor().Buf.Host(), v.Tensor().Buf.Host())
+	}
+	return out, nil
+}
+
+// A state is saved by two ranks, goes on with four, with one, and without shards,
+// and comes to the bit where training without a stop comes on as many ranks.
+func TestWorldSizes(t *testing.T) {
+	for name, make := range map[string]maker{"SGD": sgd, "AdamW": adamW} {
+		for _, half := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, 16 bits: %v", name, half), func(t *testing.T) {
+				o, in := double, device.Float64
+				if half {
+					o, in = nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}, device.Float32
+				}
+				dev := devices(t, 1, false)[0]
+				var with, without saved
+				at := 0
+				for _, ranks := range []int{2, 4, 1, 2} {
+					const steps = 3
+					// Both go through the same ranks: a mean's rounding depends on their number.
+					commtest.OnDevices(t, devices(t, ranks, true), quiet(), func(pg *comm.ProcessGroup) error {
+						net := mlp(o)
+						w, err := divided(net, pg, make, small)
+						if err == nil && at > 0 {
+							err = errors.Join(nn.LoadState(t.Context(), net, with.net), w.zero.Load(t.Context(), at, with.state))
+						}
+						if err == nil {
+							_, err = w.train(pg, in, at, at+steps)
+						}
+						if err != nil {
+							return err
+						}
+						if n, whole := w.opt.Committed(); n != at+steps || !whole {
+							return fmt.Errorf("%d steps committed, whole: %v", n, whole)
+						}
+						return save(pg, dev, net, w.zero, &with)
+					})
+					commtest.OnDevices(t, devices(t, ranks, false), quiet(), func(pg *comm.ProcessGroup) error {
+						net := mlp(o)
+						w, err := whole(net, pg, make, small)
+						if err == nil && at > 0 {
+							err = errors.Join(nn.LoadState(t.Context(), net, without.net), load(w.local, at, without.state))
+						}
+						if err == nil {
+							_, err = w.train(pg, in, at, at+steps)
+						}
+						if err != nil || pg.Rank() != 0 {
+							return err
+						}
+						state, err := w.local.State()
+						byName := map[string]*autograd.Variable{}
+						for _, b := range state {
+							byName[b.Name()] = b.Var()
+						}
+						without.net, _ = moved(dev, nn.State(net))
+						without.state, _ = moved(dev, byName)
+						return err
+					})
+					if at += steps; t.Failed() {
+						return
+					}
+					for what, pair := range map[string][2]map[string]*autograd.Variable{
+						"parameters": {with.net, without.net}, "state": {with.state, without.state},
+					} {
+						if !maps.EqualFunc(pair[0], pair[1], equal) {
+							t.Fatalf("after %d steps, the last on %d ranks, the %s differ from those without shards", at, ranks, what)
+						}
+					}
+					if ranks == 4 { // what shards saved goes on without them, and the other way round
+						with, without = without, with
+					}
+				}
+			})
+		}
+	}
+}
+
+func equal(a, b *autograd.Variable) bool {
+	return a.Shape().Equal(b.Shape()) && bytes.Equal(a.Tensor().Buf.Host(), b.Tensor().Buf.Host())
+}
+
+// load restores an optimizer without shards.
+func load(opt Local, steps int, state map[string]*autograd.Variable) error {
+	mine, err := opt.State()
+	if err != nil {
+		return err
+	}
+	opt.Restoring()
+	for _, b := range mine {
+		copy(b.Var().Tensor().Buf.Host(), state[b.Name()].Tensor().Buf.Host())
+	}
+	opt.Restored(steps)
+	return nil
+}
+
+// A state that does not fit is told, and changes nothing.
+func TestLoadOfWhatDoesNotFit(t *testing.T) {
+	commtest.OnRanks(t, 2, quiet(), func(pg *comm.ProcessGroup) error {
+		net := mlp(double)
+		w, err := divided(net, pg, adamW, small)
+		if err == nil {
+			_, err = w.train(pg, device.Float64, 0, 2)
+		}
+		if err != nil {
+			return err
+		}
+		good, err := gathered(pg, w.zero)
+		if err != nil {
+			return err
+		}
+		for what, c := range map[string]struct {
+			change func(map[string]*autograd.Variable)
+			check  func(e *nn.StateError) []string
+			want   string
+		}{
+			"too few": {func(s map[string]*autograd.Variable) { delete(s, "0.bias.mean") },
+				func(e *nn.StateError) []string { return e.Missing }, "0.bias.mean"},
+			"too many": {func(s map[string]*autograd.Variable) { s["0.bias.master"] = s["0.bias.mean"] },
+				func(e *nn.StateError) []string { return e.Unexpected }, "0.bias.master"},
+			"other shapes": {func(s map[string]*autograd.Variable) { s["0.weight.mean"] = s["0.bias.mean"] },
+				func(e *nn.StateError) []string { return []string{e.Mismatched[0].Name} }, "0.weight.mean"},
+		} {
+			bad := maps.Clone(good)
+			c.change(bad)
+			err := w.zero.Load(t.Context(), 7, bad)
+			var e *nn.StateError
+			if !errors.As(err, &e) || !slices.Contains(c.check(e), c.want) {
+				return fmt.Errorf("%s: got %v, want %s in it", what, err, c.want)
+			}
+			if n, whole := w.opt.Committed(); n != 2 || !whole {
+				return fmt.Errorf("%s: %d steps committed, whole: %v", what, n, whole)
+			}
+		}
+		return nil
+	})
+}

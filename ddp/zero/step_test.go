@@ -1,0 +1,344 @@
+package zero
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/amp"
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// forked is a model that may leave out its middle.
+type forked struct {
+	head, middle, tail nn.Module
+	skip               func() bool
+}
+
+func newForked(skip func() bool) forked {
+	return forked{nn.Linear(width, width, double), nn.Linear(width, width, double), nn.Linear(width, width, double), skip}
+}
+
+func (f forked) Forward(x *autograd.Variable) *autograd.Variable {
+	x = f.head.Forward(x)
+	if !f.skip() {
+		x = f.middle.Forward(x)
+	}
+	return f.tail.Forward(x)
+}
+
+func (f forked) Parameters() []*nn.Parameter {
+	return nn.Sequential(f.head, f.middle, f.tail).Parameters()
+}
+
+// A rank that lacks gradients keeps all ranks from the step, also where it knows
+// early and does not even call Step, and the next step is as without shards.
+func TestMissingGradients(t *testing.T) {
+	const steps, bad = 6, 1
+	for _, calls := range []bool{true, false} {
+		onBoth(t, 2, func(pg *comm.ProcessGroup) error {
+			train := func(wrap func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error)) ([]byte, error) {
+				step := 0
+				missing := func() bool { return step == 0 || step == 3 }
+				net := newForked(func() bool { return missing() && pg.Rank() == bad })
+				w, err := wrap(net, pg, adamW, small)
+				if err != nil {
+					return nil, err
+				}
+				committed := 0
+				for ; step < steps; step++ {
+					err := w.loss(pg, device.Float64, step).Backward()
+					if err == nil || calls {
+						err = w.opt.Step()
+					}
+					var m *reducer.MissingGradientError
+					if missing() != errors.As(err, &m) || !missing() && err != nil {
+						return nil, fmt.Errorf("step %d: got %v", step, err)
+					}
+					w.opt.ZeroGrad()
+					if !missing() {
+						committed++
+					}
+					if n, whole := w.opt.Committed(); n != committed || !whole {
+						return nil, fmt.Errorf("step %d: %d committed, whole: %v; want %d", step, n, whole, committed)
+					}
+				}
+				return bits(net), nil
+			}
+			want, err := train(whole)
+			if err != nil {
+				return fmt.Errorf("without shards: %w", err)
+			}
+			got, err := train(divided)
+			if err != nil || !bytes.Equal(got, want) {
+				return fmt.Errorf("%v, or the parameters differ from those of training without shards", err)
+			}
+			return nil
+		})
+	}
+}
+
+// A parameter that no rank used keeps its value and its count of updates; one that
+// some rank used is updated on all.
+func TestUnusedParameters(t *testing.T) {
+	const steps = 6
+	onBoth(t, 2, func(pg *comm.ProcessGroup) error {
+		train := func(wrap func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error)) ([]byte, error) {
+			step := 0
+			net := newForked(func() bool { return step%3 == 0 || step%3 == 1 && pg.Rank() == 0 })
+			w, err := wrap(net, pg, adamW, &ddp.Options{BucketCapMB: small.BucketCapMB, FindUnusedParameters: true})
+			if err != nil {
+				return nil, err
+			}
+			for ; step < steps; step++ {
+				if _, err := w.train(pg, device.Float64, step, step+1); err != nil {
+					return nil, err
+				}
+			}
+			return bits(net), nil
+		}
+		want, err := train(whole)
+		if err != nil {
+			return err
+		}
+		got, err := train(divided)
+		if err != nil || !bytes.Equal(got, want) {
+			return fmt.Errorf("%v, or the parameters differ from those of training without shards", err)
+		}
+		return nil
+	})
+}
+
+// Gradients accumulate within NoSync. What is in shards is added to by nobody.
+func TestAccumulation(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup) error {
+		nets := []nn.Module{mlp(double), mlp(double)}
+		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
+			w, err := wrap(nets[i], pg, sgd, small)
+			if err != nil {
+				return err
+			}
+			for step := range 3 {
+				err := w.model.NoSync(func() error { return w.loss(pg, device.Float64, 2*step).Backward() })
+				if err := errors.Join(err, w.loss(pg, device.Float64, 2*step+1).Backward(), w.opt.Step()); err != nil {
+					return err
+				}
+				w.opt.ZeroGrad()
+			}
+			if i == 0 {
+				continue
+			}
+			if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
+				return err
+			}
+			l := w.loss(pg, device.Float64, 1)
+			var e *AccumulationError
+			if err := panicking(func() { l.Backward() }); !errors.As(err, &e) || e.Rank != pg.Rank() {
+				return fmt.Errorf("a second pass panics with %v", err)
+			}
+		}
+		if !bytes.Equal(bits(nets[0]), bits(nets[1])) {
+			return errors.New("the parameters differ from those of training without shards")
+		}
+		return nil
+	})
+}
+
+// panicking is what f panics with.
+func panicking(f func()) (err error) {
+	defer func() { err, _ = recover().(error) }()
+	f()
+	return nil
+}
+
+// An overflow that one rank alone sees keeps all from the step, and the ranks'
+// scales stay equal, with nothing said of a group.
+func TestLossScaling(t *testing.T) {
+	const tries = 12
+	half := nn.LinearOptions{DType: device.Float16, Compute: device.Float32}
+	onBoth(t, 4, func(pg *comm.ProcessGroup) error {
+		nets := []nn.Module{mlp(half), mlp(half)}
+		var scales [2]float64
+		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
+			w, err := wrap(nets[i], pg, sgd, small)
+			if err != nil {
+				return err
+			}
+			scaler := amp.NewScaler(&amp.Options{InitScale: 0x1p22})
+			for step := range tries {
+				if err := scaler.Scale(w.loss(pg, device.Float32, step)).Backward(); err != nil {
+					return err
+				}
+				if err := scaler.Step(w.opt); err != nil {
+					return err
+				}
+				scaler.Update()
+				w.opt.ZeroGrad()
+			}
+			if n, whole := w.opt.Committed(); n == 0 || n == tries || !whole {
+				return fmt.Errorf("%d of %d steps committed, whole: %v; want some to overflow", n, tries, whole)
+			}
+			scales[i] = scaler.GetScale()
+		}
+		if scales[0] != scales[1] || !bytes.Equal(bits(nets[0]), bits(nets[1])) {
+			return fmt.Errorf("scales %v, or the parameters differ from those of training without shards", scales)
+		}
+		return nil
+	})
+}
+
+// Averages of the parameters are those without shards.
+func TestAverages(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup) error {
+		var averages [2][]byte
+		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
+			net := mlp(double)
+			w, err := wrap(net, pg, adamW, small)
+			if err != nil {
+				return err
+			}
+			ema := optim.NewEMA(net, w.opt, &optim.EMAOptions{Decay: 0.5})
+			for step := range 4 {
+				if _, err := w.train(pg, device.Float64, step, step+1); err != nil {
+					return err
+				}
+				if err := ema.Update(); err != nil {
+					return err
+				}
+			}
+			if err := ema.With(func() error {
+				averages[i] = slices.Clone(bits(net))
+				return nil
+			}); err != nil {
+				return err
+			}
+			if _, err := w.train(pg, device.Float64, 4, 5); err != nil { // the state has survived
+				return err
+			}
+			averages[i] = append(averages[i], bits(net)...)
+		}
+		if !bytes.Equal(averages[0], averages[1]) {
+			return errors.New("the averages differ from those of training without shards")
+		}
+		return nil
+	})
+}
+
+// counting is a device whose marks know how many updates were enqueued before.
+type counting struct {
+	device.Device
+	updates int
+}
+
+type count struct {
+	device.Event
+	updates int
+}
+
+type countingStream struct {
+	device.Stream
+	d *counting
+}
+
+type countingKernels struct {
+	device.Kernels
+	d *counting
+}
+
+func (d *counting) Compute() device.Stream  { return countingStream{d.Device.Compute(), d} }
+func (d *counting) Kernels() device.Kernels { return countingKernels{d.Device.Kernels(), d} }
+func (s countingStream) Mark() device.Event { return count{s.Stream.Mark(), s.d.updates} }
+func (k countingKernels) SGD(s device.Stream, p device.SGDStep) error {
+	k.d.updates++
+	return k.Kernels.SGD(s, p)
+}
+
+// noting is a backend that notes behind how many updates gathers begin.
+type noting struct {
+	backend.Backend
+	behind *[]int
+}
+
+func (n noting) Start(c *backend.Call) (backend.Task, error) {
+	if c.Kind == backend.AllGather && strings.Contains(c.Name, "of parameters") {
+		*n.behind = append(*n.behind, c.After.(count).updates)
+	}
+	return n.Backend.Start(c)
+}
+
+// A bucket is gathered behind its own updates, not behind those of later buckets.
+func TestGathersBeginBehindTheirUpdates(t *testing.T) {
+	var all []device.Device
+	for _, d := range devices(t, 2, false) {
+		all = append(all, &counting{Device: d})
+	}
+	behind := make([][]int, len(all))
+	o := quiet()
+	next := make(chan int, len(all))
+	for i := range all {
+		next <- i
+	}
+	o.WrapBackend = func(b backend.Backend) backend.Backend { return noting{b, &behind[<-next]} }
+	commtest.OnDevices(t, all, o, func(pg *comm.ProcessGroup) error {
+		w, err := divided(mlp(double), pg, sgd, small)
+		if err == nil {
+			_, err = w.train(pg, device.Float64, 0, 1)
+		}
+		return err
+	})
+	for _, got := range behind { // three buckets of a weight and a bias each
+		if want := []int{2, 4, 6}; !slices.Equal(got, want) {
+			t.Errorf("gathers begin behind %v updates, want %v", got, want)
+		}
+	}
+}
+
+// takes is a hook that has no place here.
+type takes struct{ reducer.Hook }
+
+// What cannot be is told on every rank.
+func TestMisuse(t *testing.T) {
+	commtest.OnRanks(t, 2, quiet(), func(pg *comm.ProcessGroup) error {
+		if _, err := divided(mlp(double), pg, sgd, &ddp.Options{Hook: takes{}}); err == nil || !strings.Contains(err.Error(), "hook zero.takes") {
+			return fmt.Errorf("with a hook: %v", err)
+		}
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		if _, err := divided(twins{w}, pg, sgd, nil); err == nil || !strings.Contains(err.Error(), `called "w"`) {
+			return fmt.Errorf("with two parameters of a name: %v", err)
+		}
+		kind := sgd
+		if pg.Rank() == 1 {
+			kind = adamW
+		}
+		var m *reducer.ModelMismatchError
+		if _, err := divided(mlp(double), pg, kind, nil); !errors.As(err, &m) || m.What != "optimizer state" && m.Index >= 0 {
+			return fmt.Errorf("with two kinds of optimizers: %v", err)
+		}
+		var e *ForeignError
+		foreign := func([]*nn.Parameter) Local { return sgd([]*nn.Parameter{w}) }
+		if err := panicking(func() { divided(mlp(double), pg, foreign, nil) }); !errors.As(err, &e) || e.Param != "w" {
+			return fmt.Errorf("with a foreign parameter: %v", err)
+		}
+		return nil
+	})
+}
+
+// twins has two parameters of one name.
+type twins struct{ w *nn.Parameter }
+
+func (m twins) Forward(x *autograd.Variable) *autograd.Variable { return x }
+func (m twins) Parameters() []*nn.Parameter {
+	other := nn.NewParameter("w", autograd.Scalar(m.w.Var().Device(), 2))
+	return []*nn.Parameter{m.w, other}
+}
