@@ -134,14 +134,19 @@ func (p *pass) run(root, grad *Variable) error {
 		return err
 	}
 	var seed device.Tensor
-	if grad != nil {
+	if grad != nil && grad.t.DType == dst.DType {
 		seed = grad.t
 	} else {
-		if seed, err = p.s.alloc(root.t.DType, root.t.Shape); err != nil {
+		if seed, err = p.s.alloc(dst.DType, root.t.Shape); err != nil {
 			return err
 		}
 		defer dev.Free(seed.Buf)
-		if err := dev.Kernels().Fill(dev.Compute(), seed, 1); err != nil {
+		if grad != nil {
+			err = dev.Kernels().Copy(dev.Compute(), seed, grad.t)
+		} else {
+			err = dev.Kernels().Fill(dev.Compute(), seed, 1)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -211,18 +216,30 @@ func (p *pass) through(n *node) error {
 // into computes the gradients of n's inputs from first to last, which are one
 // or two, where they belong.
 func (p *pass) into(c *Call, n *node, first, last int) (err error) {
-	var dst [2]device.Tensor
-	var acc [2]device.Accum
+	var dst, home [2]device.Tensor
+	var acc, howHome [2]device.Accum
 	in := n.in[first : last+1]
+	_, casts := n.fn.(cast) // to the type that its input's gradient has
 	for i, v := range in {
 		if dst[i], acc[i], err = p.destination(v); err != nil {
 			return err
+		}
+		if dst[i].DType != v.t.DType && !casts { // the owner's choice: see GradSink
+			home[i], howHome[i], acc[i] = dst[i], acc[i], device.Store
+			if dst[i], err = c.New(v.t.DType, v.t.Shape...); err != nil {
+				return err
+			}
 		}
 	}
 	if len(in) == 1 {
 		err = n.fn.Backward(c, first, dst[0], acc[0], n.grad)
 	} else {
 		err = n.fn.(joint).backwardJoint(c, dst, acc, n.grad)
+	}
+	for i, t := range home {
+		if err == nil && !t.IsZero() {
+			err = cast(t.DType).Backward(c, 0, t, howHome[i], dst[i])
+		}
 	}
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package autograd_test
 import (
 	"errors"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -291,6 +292,72 @@ func TestGradSink(t *testing.T) {
 	mustBackward(t, autograd.Mul(v, v))
 	if got := v.Grad().Item(); got != 4 || !s.fresh {
 		t.Errorf("without a sink the gradient is %v, want 4 and the sink untouched", got)
+	}
+}
+
+// A sink may keep the gradient in another type than the leaf's: operations compute
+// theirs in the leaf's, and it is added up, and scaled, in the sink's.
+func TestGradSinkOfAnotherType(t *testing.T) {
+	dev := newDevice(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	leaf := func(shape ...int) *autograd.Variable {
+		n := device.Shape(shape).Len()
+		v := autograd.Zeros(dev, device.Float32, shape...)
+		if err := dev.Kernels().Copy(dev.Compute(), v.Tensor(), device.HostTensor(values(rng, n, -1, 1), device.Invalid)); err != nil {
+			t.Fatal(err)
+		}
+		return v.RequireGrad()
+	}
+	x := leaf(4, 3).Detach()
+	w, b, other := leaf(5, 3), leaf(5), leaf(5)
+	// A weight and a bias whose gradients are computed together, and a leaf that
+	// is used twice.
+	pass := func() {
+		mustBackward(t, autograd.Sum(autograd.Mul(autograd.Mul(autograd.Linear(x, w, b, device.NoActivation), other), other)))
+	}
+	leaves := []*autograd.Variable{w, b, other}
+	pass()
+	var want [][]float64
+	for _, v := range leaves {
+		want = append(want, read(t, v.Grad()))
+	}
+	var log []string
+	for _, v := range leaves {
+		s := newSink(v, "sink", &log)
+		s.t = autograd.Zeros(dev, device.Float64, v.Shape()...).Tensor()
+		if err := dev.Kernels().Fill(dev.Compute(), s.t, math.NaN()); err != nil {
+			t.Fatal(err)
+		}
+		s.scale = 0.5
+	}
+	held := dev.Memory().InUse
+	for range 2 {
+		pass()
+	}
+	for i, v := range leaves {
+		g := v.Grad()
+		if g.DType() != device.Float64 {
+			t.Errorf("a gradient is in %v", g.DType())
+		}
+		for j, got := range read(t, g) {
+			if w := want[i][j] * 0.75; math.Abs(got-w) > 1e-6*max(1, math.Abs(w)) { // (w·0.5 + w)·0.5
+				t.Errorf("number %d of gradient %d is %v, want %v", j, i, got, w)
+			}
+		}
+	}
+	if use := dev.Memory().InUse; use > held+1<<12 {
+		t.Errorf("%d bytes in use, %d before", use, held)
+	}
+	// The leaf itself is what a pass begins with.
+	seed := leaf(5).Detach()
+	b.ZeroGrad()
+	if err := b.BackwardWith(seed); err != nil {
+		t.Fatal(err)
+	}
+	for j, got := range read(t, b.Grad()) {
+		if want := read(t, seed)[j] * 0.5; got != want {
+			t.Errorf("number %d of the leaf's own gradient is %v, want %v", j, got, want)
+		}
 	}
 }
 

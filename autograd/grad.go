@@ -16,8 +16,9 @@ type GradSink interface {
 	// was last used or zeroed: then it overwrites. By this call the gradient
 	// is there, and no longer fresh.
 	Fresh() bool
-	// Grad is where the gradient lives, of the leaf's type and shape; the
-	// zero Tensor while there is none.
+	// Grad is where the gradient lives, of the leaf's shape; the zero Tensor
+	// while there is none. Its type is the leaf's, or another floating-point
+	// one, which gradients are converted to and added up in.
 	Grad() device.Tensor
 	// Scale is folded into the last write of this pass: it multiplies the
 	// whole gradient, with what earlier passes left there. 1 for none.

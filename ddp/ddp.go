@@ -51,7 +51,7 @@ func New(module nn.Module, pg *comm.ProcessGroup, opts *Options) (*Model, error)
 func (m *Model) init(ctx context.Context, o Options) error {
 	scan, err := nanCheck()
 	all, buffers, ignored := o.shared(m.module)
-	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, nn.Place(m.module, m.pg.Device(), 0))); err != nil {
+	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, o.check(), nn.Place(m.module, m.pg.Device(), 0))); err != nil {
 		return err
 	}
 	seen := map[*autograd.Variable]bool{}
@@ -61,7 +61,7 @@ func (m *Model) init(ctx context.Context, o Options) error {
 			m.params = append(m.params, p)
 		}
 	}
-	r, err := reducer.New(ctx, m.pg, listed(m.params), &reducer.Options{
+	r, err := reducer.New(ctx, m.pg, o.gradients(m.params), &reducer.Options{
 		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, BucketCapsMB: o.BucketCapsMB, Prescaled: true,
 		Unused: o.unused(), CheckNonFinite: o.CheckNonFinite || scan, Hook: o.Hook,
 	})

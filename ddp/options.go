@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -38,8 +39,14 @@ type Options struct {
 	SkipInitSync bool
 	// LocalBuffers has backward passes leave each rank its own buffers.
 	LocalBuffers bool
-	// Hook reduces the buckets in place of an all-reduce.
+	// Hook reduces the buckets in place of an all-reduce: see package
+	// [github.com/goddp/goddp/ddp/commhook].
 	Hook reducer.Hook
+	// ReduceDType is the type that gradients of 16-bit parameters are added up
+	// and reduced in: Float32, or 0 for their own. Float32 rounds none of the
+	// sums, takes twice the memory and the communication, and an optimizer with
+	// MasterWeights.
+	ReduceDType device.DType
 
 	// CheckReplicas compares the ranks' parameters at every so many backward
 	// passes that reduce; 1: at each; 0: never. Those that differ are a
@@ -80,6 +87,25 @@ func (o Options) shared(module nn.Module) (params []*nn.Parameter, buffers []*nn
 		}
 	}
 	return params, buffers, err
+}
+
+// gradients are the parameters' gradients as they are reduced.
+func (o Options) gradients(params []*nn.Parameter) []reducer.Param {
+	grads := listed(params)
+	for i := range grads {
+		if g := &grads[i]; g.DType.Size() < o.ReduceDType.Size() {
+			g.DType = o.ReduceDType
+		}
+	}
+	return grads
+}
+
+// check returns what makes no sense on its own.
+func (o Options) check() error {
+	if o.ReduceDType != device.Invalid && o.ReduceDType != device.Float32 {
+		return fmt.Errorf("ReduceDType is %v, want float32, or none", o.ReduceDType)
+	}
+	return nil
 }
 
 func (o Options) unused() reducer.Unused {
