@@ -18,7 +18,7 @@ import (
 type learnable struct {
 	*nn.Parameter         // over the memory of node's value
 	node          *G.Node // the program's own
-	use           *G.Node // what the graph uses in node's place
+	use           *G.Node // what the graph uses in node's place; nil before it does
 
 	value  uintptr       // where the variable's memory is, which is that of node's value
 	grad   G.Value       // a view of a bucket

@@ -59,11 +59,15 @@ func (m *Model) compile(cost *G.Node, opts []G.VMOpt) (G.VM, error) {
 	var wrt, uses G.Nodes
 	keep := &keep{op: op{m, -1}}
 	for _, l := range m.learnables {
-		if l.node.Deriv() != nil {
+		switch {
+		case l.use == nil:
+			return nil, &GraphError{l.Name(), "is a learnable that nothing uses"}
+		case l.node.Deriv() != nil:
 			return nil, &GraphError{l.Name(), "has a gradient in this graph already"}
 		}
 		wrt, uses, keep.types = append(wrt, l.node), append(uses, l.use), append(keep.types, l.use.Type())
 	}
+	m.warnOfOrder(uses)
 	results := results(m.graph)
 	turned, err := G.ApplyOp(&turn{op{m, -1}}, cost)
 	if err != nil {
@@ -75,7 +79,7 @@ func (m *Model) compile(cost *G.Node, opts []G.VMOpt) (G.VM, error) {
 	}
 	for i, g := range grads {
 		if _, ok := g.Op().(*ready); !ok {
-			return nil, &GraphError{m.learnables[i].Name(), "is used other than through Params"}
+			return nil, &GraphError{m.learnables[i].Name(), "is used other than through Use"}
 		}
 	}
 	kept, err := G.ApplyOp(keep, uses...)
@@ -91,6 +95,18 @@ func (m *Model) compile(cost *G.Node, opts []G.VMOpt) (G.VM, error) {
 		return nil, fmt.Errorf("compiling for %v: %w", cost, err)
 	}
 	return G.NewTapeMachine(m.graph, append(opts[:len(opts):len(opts)], G.WithPrecompiled(program, registers))...), nil
+}
+
+// warnOfOrder says so where all learnables were made one behind the other before
+// anything used them: see [Model.Use].
+func (m *Model) warnOfOrder(uses G.Nodes) {
+	first, last := uses[0].ID(), uses[0].ID()
+	for _, n := range uses {
+		first, last = min(first, n.ID()), max(last, n.ID())
+	}
+	if len(uses) > 2 && last-first == int64(len(uses)-1) {
+		m.pg.Log().Warn("gradients will be reduced behind the backward pass: call Use where a learnable is used, not beforehand")
+	}
 }
 
 // results are the nodes that are computed and that no other uses.
@@ -150,9 +166,14 @@ func (t *Machine) RunAll() error {
 	if p.thrown != nil {
 		panic(p.thrown)
 	}
-	if err = errors.Join(err, finished); err != nil {
+	if err == nil || errors.Is(finished, err) {
+		err = finished
+	} else {
+		err = errors.Join(err, finished)
+	}
+	if err != nil {
 		t.vm.Reset() // a tape that stopped would go on where it did
-		return fmt.Errorf("gorgonia: rank %d: %w", m.pg.Rank(), err)
+		return fmt.Errorf("gorgonia: %w", err)
 	}
 	return nil
 }

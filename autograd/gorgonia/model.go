@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	G "gorgonia.org/gorgonia"
@@ -48,7 +49,7 @@ type Model struct {
 // New makes the learnables of one graph a model: input nodes with values of
 // float32 or float64. They are checked to be alike on all ranks, in their order,
 // and their values are set to those of rank 0, in place. What uses them is built
-// from [Model.Params] afterwards. All ranks call it, in the same order as their
+// afterwards, through [Model.Use]. All ranks call it, in the same order as their
 // other collectives; each of those that it makes is bounded by the group's
 // timeout.
 //
@@ -123,15 +124,7 @@ func (m *Model) adopt(nodes G.Nodes) error {
 		}
 		m.learnables = append(m.learnables, l)
 	}
-	return Build(func() error {
-		for i, l := range m.learnables {
-			var err error
-			if l.use, err = G.ApplyOp(&use{op{m, i}}, l.node); err != nil {
-				return fmt.Errorf("learnable %q: %w", l.Name(), err)
-			}
-		}
-		return nil
-	})
+	return nil
 }
 
 // building serves Build: it guards a counter that all of Gorgonia's graphs share.
@@ -146,14 +139,24 @@ func Build(f func() error) error {
 	return f()
 }
 
-// Params are the nodes that the graph uses in the learnables' places, in their
-// order: what reaches the cost through them has its gradient averaged.
-func (m *Model) Params() G.Nodes {
-	var nodes G.Nodes
-	for _, l := range m.learnables {
-		nodes = append(nodes, l.use)
+// Use is what a graph uses in place of w, one of the learnables: its value, as it
+// is, whose gradient is averaged. Call it where w is used, while the graph is being
+// built, and not for all learnables beforehand: Gorgonia computes what belongs to
+// a gradient in the order, reversed, in which nodes were made, and would reduce
+// all of them behind the backward pass. Several calls for one learnable return one
+// node.
+//
+// It panics with a [*GraphError] where w is no learnable of the model.
+func (m *Model) Use(w *G.Node) *G.Node {
+	i := slices.IndexFunc(m.learnables, func(l *learnable) bool { return l.node == w })
+	if i < 0 {
+		panic(&GraphError{w.Name(), "is none of the model's learnables"})
 	}
-	return nodes
+	l := m.learnables[i]
+	if l.use == nil {
+		l.use = G.Must(G.ApplyOp(&use{op{m, i}}, w))
+	}
+	return l.use
 }
 
 // Parameters are the learnables for this project's own optimizers and for

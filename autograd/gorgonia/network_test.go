@@ -19,7 +19,7 @@ import (
 // workerMode makes this test binary a worker that runs the named program.
 const workerMode = "GODDP_TEST_WORKER"
 
-var workers = map[string]func(context.Context) error{}
+var workers = map[string]func(context.Context) error{"die": die}
 
 func TestMain(m *testing.M) {
 	if err := UseBLAS(cpu.New(&cpu.Options{Threads: 1})); err != nil {
@@ -52,11 +52,12 @@ func newNetwork(dt tensor.Dtype, rows, seed int) *network {
 	n := &network{g: g}
 	n.x = G.NewMatrix(g, dt, G.WithName("x"), G.WithShape(rows, width))
 	n.y = G.NewMatrix(g, dt, G.WithName("y"), G.WithShape(rows, width))
-	for i, name := range []string{"w0", "w1", "w2"} {
-		n.learnables = append(n.learnables, G.NewMatrix(g, dt, G.WithName(name), G.WithShape(width, width), G.WithValue(values(dt, seed+i, 0, width, width))))
-	}
-	for i, name := range []string{"b0", "b1"} {
-		n.learnables = append(n.learnables, G.NewMatrix(g, dt, G.WithName(name), G.WithShape(1, width), G.WithValue(values(dt, seed+3+i, 0, 1, width))))
+	for i, name := range []string{"w2", "b0", "w0", "b1", "w1"} { // not the order in which they are used
+		rows := width
+		if name[0] == 'b' {
+			rows = 1
+		}
+		n.learnables = append(n.learnables, G.NewMatrix(g, dt, G.WithName(name), G.WithShape(rows, width), G.WithValue(values(dt, seed+i, 0, rows, width))))
 	}
 	var s any = G.NewF64(1.5)
 	if dt == tensor.Float32 {
@@ -66,19 +67,19 @@ func newNetwork(dt tensor.Dtype, rows, seed int) *network {
 	return n
 }
 
-// build builds the cost from the learnables, or from what stands for them.
-func (n *network) build(ps G.Nodes) {
-	w0, w1, w2, b0, b1, s := ps[0], ps[1], ps[2], ps[3], ps[4], ps[5]
-	h := G.Must(G.BroadcastAdd(G.Must(G.Mul(n.x, w0)), b0, nil, []byte{0}))
-	h = G.Must(G.BroadcastAdd(h, b1, nil, []byte{0}))
+// build builds the cost from the learnables, or from what use makes of them.
+func (n *network) build(use func(*G.Node) *G.Node) {
+	param := func(name string) *G.Node { return use(n.g.ByName(name)[0]) }
+	h := G.Must(G.BroadcastAdd(G.Must(G.Mul(n.x, param("w0"))), param("b0"), nil, []byte{0}))
+	h = G.Must(G.BroadcastAdd(h, param("b1"), nil, []byte{0}))
 	h = G.Must(G.Tanh(h))
-	h = G.Must(G.Tanh(G.Must(G.Mul(h, w1))))
-	h = G.Must(G.Mul(G.Must(G.Mul(h, w1)), G.Must(G.Transpose(w2))))
-	h = G.Must(G.HadamardProd(h, s))
+	h = G.Must(G.Tanh(G.Must(G.Mul(h, param("w1")))))
+	h = G.Must(G.Mul(G.Must(G.Mul(h, param("w1"))), G.Must(G.Transpose(param("w2")))))
+	h = G.Must(G.HadamardProd(h, param("s")))
 	d := G.Must(G.Sub(h, n.y))
 	n.cost = G.Must(G.Add(
 		G.Must(G.Mean(G.Must(G.Square(d)))),
-		G.Must(G.Mean(G.Must(G.Square(w2))))))
+		G.Must(G.Mean(G.Must(G.Square(param("w2")))))))
 	G.Read(n.cost, &n.costValue)
 	G.Read(h, &n.predicted)
 }
@@ -117,7 +118,7 @@ func plain(t *testing.T, dt tensor.Dtype, rows int, opts ...G.VMOpt) (*network, 
 	t.Helper()
 	n := newNetwork(dt, rows, 0)
 	err := Build(func() error {
-		n.build(n.learnables)
+		n.build(itself)
 		_, err := G.Grad(n.cost, n.learnables...)
 		return err
 	})
@@ -128,7 +129,7 @@ func plain(t *testing.T, dt tensor.Dtype, rows int, opts ...G.VMOpt) (*network, 
 }
 
 // distributed is the network as a model, on one rank.
-func distributed(pg *comm.ProcessGroup, dt tensor.Dtype, rows int, opts *Options) (n *network, m *Model, vm *Machine, err error) {
+func distributed(pg *comm.ProcessGroup, dt tensor.Dtype, rows int, opts *Options, vmOpts ...G.VMOpt) (n *network, m *Model, vm *Machine, err error) {
 	Build(func() error {
 		n = newNetwork(dt, rows, 10*pg.Rank()) // rank 0's values are those that count
 		return nil
@@ -137,12 +138,15 @@ func distributed(pg *comm.ProcessGroup, dt tensor.Dtype, rows int, opts *Options
 		return nil, nil, nil, err
 	}
 	Build(func() error {
-		n.build(m.Params())
+		n.build(m.Use)
 		return nil
 	})
-	vm, err = m.NewTapeMachine(n.cost)
+	vm, err = m.NewTapeMachine(n.cost, vmOpts...)
 	return n, m, vm, err
 }
+
+// itself is what a graph of one process uses.
+func itself(w *G.Node) *G.Node { return w }
 
 // value is element i of a sequence that looks random, within (-1, 1).
 func value(sequence, i int) float64 {

@@ -137,6 +137,9 @@ func (o *ready) Do(in ...G.Value) (v G.Value, err error) {
 
 func (o *ready) do(in []G.Value) (G.Value, error) {
 	m := o.model
+	if err := m.reducer.Failed(); err != nil {
+		return nil, err // in time for the program to end by itself: see comm.AsyncErrorHandling
+	}
 	l, compute := m.learnables[o.i], m.pg.Device().Compute()
 	begun := m.mark()
 	dst, fresh := l.view(m.reducer.Grad(o.i)), m.reducer.Fresh(o.i)

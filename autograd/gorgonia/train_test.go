@@ -1,9 +1,12 @@
 package gorgonia
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	stdlog "log"
 	"reflect"
+	"regexp"
 	"testing"
 
 	G "gorgonia.org/gorgonia"
@@ -203,7 +206,7 @@ func gradients(dt tensor.Dtype, rows int, let func(*network) error) ([][]float64
 	n := &network{}
 	err := Build(func() error {
 		n = newNetwork(dt, rows, 0)
-		n.build(n.learnables)
+		n.build(itself)
 		_, err := G.Grad(n.cost, n.learnables...)
 		return err
 	})
@@ -240,9 +243,8 @@ func spans(r *profile.Recorder, prefix string) (found []profile.Span) {
 	return found
 }
 
-// Buckets are reduced while the tape runs, one by one as their gradients become
-// final, and gradients live in the buckets, which follow rank 0's order from the
-// second pass on.
+// Buckets are reduced one by one as their gradients become final, and gradients
+// live in the buckets, which follow rank 0's order from the second pass on.
 func TestReducesWhileTheTapeRuns(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		trace := profile.Of(pg.Device().Values())
@@ -252,11 +254,15 @@ func TestReducesWhileTheTapeRuns(t *testing.T) {
 			return err
 		}
 		defer vm.Close()
-		if len(m.Buckets()) != len(n.learnables) {
-			return fmt.Errorf("%d buckets, want %d", len(m.Buckets()), len(n.learnables))
-		}
 		var before []G.Value
 		for step := range 3 {
+			if step == 1 {
+				if m.reducer.Stats().Rebuilt != nil {
+					return errors.New("the buckets were in the right order from the start, which tests less")
+				}
+				trace.Start()
+				hook.at = nil
+			}
 			if err := errors.Join(n.let(step, pg.Rank(), 2), vm.RunAll()); err != nil {
 				return err
 			}
@@ -266,8 +272,7 @@ func TestReducesWhileTheTapeRuns(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				at := m.reducer.Grad(i).Buf.Addr()
-				if g.Uintptr() != at {
+				if at := m.reducer.Grad(i).Buf.Addr(); g.Uintptr() != at {
 					return fmt.Errorf("step %d: the gradient of %s is at %x, its place in the buckets at %x", step, l.Name(), g.Uintptr(), at)
 				}
 				switch step {
@@ -279,18 +284,48 @@ func TestReducesWhileTheTapeRuns(t *testing.T) {
 					}
 				}
 			}
-			trace.Start() // from the second on
-			if step == 0 {
-				hook.at = nil
-			}
 		}
-		// Each bucket but the last, which waits for the end, with its own gradient.
+		if m.reducer.Stats().Rebuilt == nil {
+			return errors.New("the buckets do not follow the order of gradients")
+		}
 		if want := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}; !reflect.DeepEqual(hook.at, want) {
 			return fmt.Errorf("reductions started behind %v gradients, want %v", hook.at, want)
 		}
-		forward, backward := spans(trace, "forward"), spans(trace, "backward")
-		if len(forward) != 2 || len(backward) != 2 || len(spans(trace, "gradient of w1")) != 2 {
-			return fmt.Errorf("%d forward and %d backward passes in the trace, of 2", len(forward), len(backward))
+		if f, b, w := len(spans(trace, "forward")), len(spans(trace, "backward")), len(spans(trace, "gradient of w1")); f != 2 || b != 2 || w != 2 {
+			return fmt.Errorf("the trace of 2 passes holds %d forward and %d backward passes, and %d gradients of w1", f, b, w)
+		}
+		return nil
+	})
+}
+
+// A gradient is final on the tape before the products that the ones before it in
+// the network are computed by; that for the input is not computed at all, and no
+// product twice.
+func TestOrderOfTheTape(t *testing.T) {
+	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
+		var log bytes.Buffer
+		_, _, vm, err := distributed(pg, tensor.Float64, 4, nil, G.WithLogger(stdlog.New(&log, "", 0)), G.WithWatchlist())
+		if err != nil {
+			return err
+		}
+		defer vm.Close()
+		n := vm.model.learnables[0].node.Graph().ByName("x")[0]
+		y := n.Graph().ByName("y")[0]
+		if err := errors.Join(G.Let(n, values(tensor.Float64, 1, 0, 4, width)), G.Let(y, values(tensor.Float64, 2, 0, 4, width)), vm.RunAll()); err != nil {
+			return err
+		}
+		var got []string
+		for _, m := range regexp.MustCompile(`Executing (Aᵀ? × Bᵀ?|gradient of \w+)`).FindAllStringSubmatch(log.String(), -1) {
+			got = append(got, m[1])
+		}
+		want := []string{
+			"A × B", "A × B", "A × B", "A × B", // forward
+			"gradient of s", "A × Bᵀ", "Aᵀ × B", "gradient of w2", // w2's is transposed, and has another term
+			"A × Bᵀ", "Aᵀ × B", "A × Bᵀ", "Aᵀ × B", "gradient of w1", // of two terms
+			"gradient of b1", "gradient of b0", "gradient of w0", // a product in itself
+		}
+		if !reflect.DeepEqual(got, want) {
+			return fmt.Errorf("the tape is\n%q, want\n%q", got, want)
 		}
 		return nil
 	})
