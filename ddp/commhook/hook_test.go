@@ -317,3 +317,36 @@ func TestSteadyState(t *testing.T) {
 		})
 	}
 }
+
+// A hook starts what it starts and waits for nobody: rank 1 begins its pass when
+// rank 0 is through with its own.
+func TestReduceDoesNotWait(t *testing.T) {
+	for name, c := range every {
+		for _, lags := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lagging: %v", name, lags), func(t *testing.T) {
+				through := make(chan struct{})
+				onRanks(t, 3, lags, func(pg *comm.ProcessGroup) error {
+					e, err := newEngine(pg, matrices(device.Float32), c.make(), true)
+					if err != nil {
+						return err
+					}
+					if pg.Rank() == 1 {
+						<-through
+					}
+					e.r.Begin(true, nil)
+					for _, i := range []int{4, 3, 2, 1, 0} {
+						e.r.Fresh(i)
+						e.r.Ready(i, pg.Device().Compute().Mark())
+					}
+					if pg.Rank() == 0 {
+						if len(e.r.Buckets()) < 2 {
+							err = errors.New("the only bucket is reduced where the pass ends")
+						}
+						close(through)
+					}
+					return errors.Join(err, e.r.Finish(context.Background(), nil), e.r.Err())
+				})
+			})
+		}
+	}
+}

@@ -3,15 +3,18 @@ package commhook_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"testing"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/commhook"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
 )
 
 func powerSGD(o commhook.PowerSGDOptions) reducer.Hook {
@@ -175,4 +178,73 @@ func TestPostLocalSGD(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Passes that accumulate reduce nothing, whatever the hook: the ranks' gradients
+// differ. The one behind them reduces the sum.
+func TestAccumulateGradientsNoSync(t *testing.T) {
+	for name, c := range every {
+		for _, lags := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lagging: %v", name, lags), func(t *testing.T) {
+				onRanks(t, 2, lags, func(pg *comm.ProcessGroup) error {
+					want, err := accumulate(pg, nil)
+					if err != nil {
+						return err
+					}
+					got, err := accumulate(pg, c.make())
+					if err != nil {
+						return err
+					}
+					if d := off(got, want); !(d <= c.within) || name == "AllReduce" && d != 0 {
+						return fmt.Errorf("the gradients are off by %v, want at most %v", d, c.within)
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// accumulate is the gradients behind two passes that accumulate and one that
+// reduces, which must be the same on all ranks then, and not before.
+func accumulate(pg *comm.ProcessGroup, hook reducer.Hook) ([]float64, error) {
+	const width, rows = 12, 4
+	dev := pg.Device()
+	net := nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+	if err := nn.Place(net, dev, 1); err != nil {
+		return nil, err
+	}
+	model, err := ddp.New(net, pg, &ddp.Options{Hook: hook, BucketCapMB: 1e-4})
+	if err != nil {
+		return nil, err
+	}
+	pass := func(k uint64) error {
+		x := autograd.Zeros(dev, device.Float32, rows, width)
+		if err := dev.Kernels().Normal(dev.Compute(), x.Tensor(), 0, 1, k, uint64(pg.Rank()*rows*width)); err != nil {
+			return err
+		}
+		return nn.MSELoss(model.Forward(x), x).Backward()
+	}
+	gradients := func() (bits []byte) {
+		for _, p := range model.Parameters() {
+			bits = append(bits, p.Grad().Tensor().Buf.Host()...)
+		}
+		return bits
+	}
+	if err := model.NoSync(func() error { return errors.Join(pass(0), pass(1)) }); err != nil {
+		return nil, err
+	}
+	if agree(pg, "the gradients", gradients()) == nil {
+		return nil, errors.New("passes that accumulate have reduced")
+	}
+	if err := pass(2); err != nil {
+		return nil, err
+	}
+	var all []float64
+	for _, p := range model.Parameters() {
+		for _, v := range device.Elements[float32](p.Grad().Tensor()) {
+			all = append(all, float64(v))
+		}
+	}
+	return all, agree(pg, "the gradients", gradients())
 }
