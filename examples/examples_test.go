@@ -191,6 +191,32 @@ func TestMLP(t *testing.T) {
 	}
 }
 
+// Communication hooks lose little of the training, and leave the ranks alike.
+func TestMLPHooks(t *testing.T) {
+	const steps, ranks = 8, 3
+	train := func(args ...string) (dir string, ls []float64) {
+		dir = t.TempDir()
+		out := launch(t, dir, ranks, "mlp", append(args, "--size", "64", "--batch", "16", "--steps", strconv.Itoa(steps), "--lr", "5",
+			"--bucket-cap-mb", "0.01", "--trace", "trace.json")...)
+		hashes := map[string]bool{}
+		for _, m := range hashLine.FindAllStringSubmatch(out, -1) {
+			hashes[m[2]] = true
+		}
+		if ls = losses(t, out); len(hashes) != 1 || len(ls) != steps {
+			t.Fatalf("%v: %d losses, and %d kinds of parameters in\n%s", args, len(ls), len(hashes), out)
+		}
+		return dir, ls
+	}
+	_, want := train()
+	for hook, within := range map[string]float64{"bf16": 1e-4, "fp16": 1e-4, "int8": 1e-3, "powersgd": 1e-2} {
+		dir, got := train("--hook", hook)
+		checkTrace(t, filepath.Join(dir, "trace.json"), 3*steps)
+		if slices.Equal(got, want) || math.Abs(got[steps-1]/want[steps-1]-1) > within {
+			t.Errorf("%s: losses %v, want nearly %v", hook, got, want)
+		}
+	}
+}
+
 func TestMLPAsJSON(t *testing.T) {
 	out := run(t, t.TempDir(), "mlp", "--size", "8", "--batch", "4", "--steps", "2", "--json")
 	var kinds []string

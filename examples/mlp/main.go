@@ -22,6 +22,8 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/commhook"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -36,12 +38,25 @@ var (
 	lr     = flag.Float64("lr", 0.001, "learning rate")
 	bucket = flag.Float64("bucket-cap-mb", 25, "size of a gradient bucket in `MiB`")
 	dtype  = flag.String("dtype", "float32", "type of parameters and data: float32, or bfloat16 on a GPU")
+	hook   = flag.String("hook", "", "how gradients are reduced in place of an all-reduce: bf16, fp16, int8, powersgd or noop")
 	seed   = flag.Uint64("seed", 0, "seed of the parameters and the data")
 	trace  = flag.String("trace", "", "write rank 0's Chrome trace to `FILE`")
 	asJSON = flag.Bool("json", false, "print JSON lines")
 )
 
 var types = map[string]device.DType{"float32": device.Float32, "bfloat16": device.BFloat16}
+
+// hooks are what -hook names. PowerSGD begins at once, so that all steps are alike.
+var hooks = map[string]func() (reducer.Hook, error){
+	"":     func() (reducer.Hook, error) { return nil, nil },
+	"bf16": func() (reducer.Hook, error) { return commhook.BF16(nil), nil },
+	"fp16": func() (reducer.Hook, error) { return commhook.FP16(nil), nil },
+	"int8": func() (reducer.Hook, error) { return commhook.Int8(), nil },
+	"powersgd": func() (reducer.Hook, error) {
+		return commhook.NewPowerSGD(&commhook.PowerSGDOptions{Rank: 4, StartAfter: -1})
+	},
+	"noop": func() (reducer.Hook, error) { return commhook.Noop{}, nil },
+}
 
 // network is the model.
 func network() nn.Module {
@@ -69,7 +84,11 @@ func train(ctx context.Context) error {
 	if err := nn.Place(net, dev, *seed); err != nil {
 		return err
 	}
-	model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: *bucket})
+	reduce, err := hooks[*hook]()
+	if err != nil {
+		return err
+	}
+	model, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: *bucket, Hook: reduce})
 	if err != nil {
 		return err
 	}
@@ -197,6 +216,7 @@ func main() {
 	flag.Parse()
 	for name, bad := range map[string]bool{
 		"size": *size < 1, "batch": *batch < 1, "layers": *layers < 1, "steps": *steps < 0, "bucket-cap-mb": !(*bucket >= 0), "lr": !(*lr >= 0), "dtype": types[*dtype] == device.Invalid,
+		"hook": hooks[*hook] == nil,
 	} {
 		if bad {
 			fmt.Fprintf(os.Stderr, "mlp: -%s %v makes no sense\n", name, flag.Lookup(name).Value)
