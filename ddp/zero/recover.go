@@ -77,7 +77,8 @@ func restore[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGro
 		return nil, nil, err
 	}
 	var give []held
-	if i := slices.Index(from, pg.Rank()); i >= 0 {
+	err = nn.Place(module, pg.Device(), 0)
+	if i := slices.Index(from, pg.Rank()); i >= 0 && err == nil {
 		give, err = old.all(module, i == 0)
 	}
 	if err := comm.Agree(ctx, pg, err); err != nil {

@@ -361,6 +361,29 @@ func TestAGatherThatFailsLate(t *testing.T) {
 	})
 }
 
+// Shards of another model, or another kind of optimizer, are refused on every rank.
+func TestRecoverOfWhatDoesNotFit(t *testing.T) {
+	all := survivors(t, 2, false)
+	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, 2) })
+	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error {
+		_, _, err := Recover(s.net, pg, s.opt, sgd, small)
+		if err == nil || !strings.Contains(err.Error(), `state 4.bias.mean`) {
+			return fmt.Errorf("with another kind: %v", err)
+		}
+		other, layer := s.net, func(in, out int) nn.Module { return nn.Linear(in, out, double) }
+		other.Module = nn.Sequential(layer(width, width), nn.ReLU(), layer(width, width), nn.ReLU(), layer(width, width), layer(width, width))
+		if _, _, err = Recover(other, pg, s.opt, adamW, small); err == nil || !strings.Contains(err.Error(), `the shards lack ["state 5.bias.mean"`) {
+			return fmt.Errorf("with another model: %v", err)
+		}
+		other.Module = nn.Sequential(layer(width, width), nn.ReLU(), layer(width, 2), nn.ReLU(), layer(2, width))
+		if _, _, err = Recover(other, pg, s.opt, adamW, small); err == nil || !strings.Contains(err.Error(), "4.weight.mean, float64[9 9], which does not fit") {
+			return fmt.Errorf("with other shapes: %v", err)
+		}
+		return nil
+	})
+	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, 3) })
+}
+
 func TestTheSourcesOfARecovery(t *testing.T) {
 	none := Shard{Whole: true}
 	at := func(rank, of, steps int) Shard { return Shard{rank, of, steps, true} }

@@ -120,6 +120,43 @@ func TestUnusedParameters(t *testing.T) {
 	})
 }
 
+// backwards registers its layers in another order than it uses them in.
+type backwards struct{ nn.Module }
+
+func (b backwards) Parameters() []*nn.Parameter {
+	ps := b.Module.Parameters()
+	slices.Reverse(ps)
+	return ps
+}
+
+// Where rank 0's order is another than that of registration, the buckets stay
+// where the parameters are.
+func TestBucketsStay(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup) error {
+		a, b := backwards{mlp(double)}, backwards{mlp(double)}
+		plain, err := whole(a, pg, adamW, small)
+		if err != nil {
+			return err
+		}
+		sharded, err := divided(b, pg, adamW, small)
+		if err != nil {
+			return err
+		}
+		for _, w := range []wrapped{plain, sharded} {
+			if _, err := w.train(pg, device.Float64, 0, 4); err != nil {
+				return err
+			}
+		}
+		if plain.model.(*ddp.Model).Stats().Rebuilt == nil {
+			return errors.New("the order of the model is none that buckets are rebuilt by")
+		}
+		if rebuilt := sharded.model.(*Model).Stats().Rebuilt; rebuilt != nil || !bytes.Equal(bits(a), bits(b)) {
+			return fmt.Errorf("rebuilt by %v, or the parameters differ from those of training without shards", rebuilt)
+		}
+		return nil
+	})
+}
+
 // Gradients accumulate within NoSync. What is in shards is added to by nobody.
 func TestAccumulation(t *testing.T) {
 	onBoth(t, 2, func(pg *comm.ProcessGroup) error {
@@ -239,6 +276,8 @@ func TestAverages(t *testing.T) {
 type counting struct {
 	device.Device
 	updates int
+	pending func() bool // whether the outcome of the pass is
+	ahead   int         // updates that were enqueued while it was
 }
 
 type count struct {
@@ -261,6 +300,9 @@ func (d *counting) Kernels() device.Kernels { return countingKernels{d.Device.Ke
 func (s countingStream) Mark() device.Event { return count{s.Stream.Mark(), s.d.updates} }
 func (k countingKernels) SGD(s device.Stream, p device.SGDStep) error {
 	k.d.updates++
+	if k.d.pending() {
+		k.d.ahead++
+	}
 	return k.Kernels.SGD(s, p)
 }
 
@@ -277,10 +319,11 @@ func (n noting) Start(c *backend.Call) (backend.Task, error) {
 	return n.Backend.Start(c)
 }
 
-// A bucket is gathered behind its own updates, not behind those of later buckets.
+// A bucket is gathered behind its own updates, not behind those of later buckets;
+// and these are enqueued before it is known whether they are skipped.
 func TestGathersBeginBehindTheirUpdates(t *testing.T) {
 	var all []device.Device
-	for _, d := range devices(t, 2, false) {
+	for _, d := range devices(t, 2, true) {
 		all = append(all, &counting{Device: d})
 	}
 	behind := make([][]int, len(all))
@@ -291,11 +334,20 @@ func TestGathersBeginBehindTheirUpdates(t *testing.T) {
 	}
 	o.WrapBackend = func(b backend.Backend) backend.Backend { return noting{b, &behind[<-next]} }
 	commtest.OnDevices(t, all, o, func(pg *comm.ProcessGroup) error {
-		w, err := divided(mlp(double), pg, sgd, small)
-		if err == nil {
-			_, err = w.train(pg, device.Float64, 0, 1)
+		d := pg.Device().(*counting)
+		net := mlp(double)
+		w, err := divided(net, pg, sgd, small)
+		if err != nil {
+			return err
 		}
-		return err
+		d.pending = net.Parameters()[0].Var().GradPending
+		if _, err := w.train(pg, device.Float64, 0, 1); err != nil {
+			return err
+		}
+		if d.ahead != d.updates {
+			return fmt.Errorf("%d of %d updates were enqueued ahead of the outcome", d.ahead, d.updates)
+		}
+		return nil
 	})
 	for _, got := range behind { // three buckets of a weight and a bias each
 		if want := []int{2, 4, 6}; !slices.Equal(got, want) {

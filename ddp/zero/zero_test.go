@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"testing"
 
@@ -23,7 +24,17 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// workerMode makes this test binary a worker that runs the named program.
+const workerMode = "GODDP_TEST_WORKER"
+
+var workers = map[string]func(context.Context) error{}
+
+func TestMain(m *testing.M) {
+	if worker, ok := workers[os.Getenv(workerMode)]; ok {
+		comm.Main(worker)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // width is that of all models here: no power of two, so that shards cut through
 // parameters.
