@@ -1,0 +1,88 @@
+package examples
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A Gorgonia program trains on several ranks as it does on one, whether they divide
+// the batch or not, with a last batch that is smaller.
+func TestGorgonia(t *testing.T) {
+	const steps = 16
+	for flag, tolerance := range map[string]float64{"--float32=false": 1e-9, "--float32": 1e-5} {
+		want := losses(t, run(t, t.TempDir(), "single", "--hidden", "32", flag))
+		if len(want) != steps || want[steps-1] >= want[0] {
+			t.Fatalf("%s: losses %v on one process", flag, want)
+		}
+		for _, ranks := range []int{2, 3, 4} {
+			dir := t.TempDir()
+			out := launch(t, dir, ranks, "gorgonia", "--hidden", "32", flag, "--bucket-cap-mb", "0.002", "--trace", "trace.json")
+			got := losses(t, out)
+			if len(got) != steps {
+				t.Fatalf("%s: losses %v on %d ranks", flag, got, ranks)
+			}
+			for i := range want {
+				if d := math.Abs(got[i]-want[i]) / want[i]; d > tolerance {
+					t.Errorf("%s: step %d: loss %v on %d ranks, %v on one process", flag, i, got[i], ranks, want[i])
+				}
+			}
+			var hashes []string
+			for _, m := range hashLine.FindAllStringSubmatch(out, -1) {
+				hashes = append(hashes, m[2])
+			}
+			if len(hashes) != ranks || len(slices.Compact(hashes)) != 1 {
+				t.Errorf("%s: the parameters of %d ranks are %v", flag, ranks, hashes)
+			}
+			buckets := 5
+			if flag == "--float32" {
+				buckets = 4
+			}
+			if n := checkTrace(t, filepath.Join(dir, "trace.json"), buckets*steps)["gradient of w0"]; n != steps {
+				t.Errorf("%d gradients of w0 in the trace of %d steps", n, steps)
+			}
+		}
+	}
+}
+
+// What the README shows as the difference of the two programs is.
+func TestGorgoniaDifference(t *testing.T) {
+	read := func(path string) string {
+		text, err := os.ReadFile(filepath.Join("gorgonia", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	one, several := read("single/main.go"), read("main.go")
+	block := regexp.MustCompile("(?s)```diff\n(.*?)```").FindStringSubmatch(read("README.md"))
+	if block == nil {
+		t.Fatal("the README shows no difference")
+	}
+	// Each version of a hunk is there in its program, line by line and in order.
+	follow := func(program, drop, lines string) error {
+		rest := program
+		for line := range strings.Lines(lines) {
+			if line == " ...\n" || strings.HasPrefix(line, drop) {
+				continue
+			}
+			_, after, ok := strings.Cut(rest, "\n"+line[1:])
+			if !ok {
+				return fmt.Errorf("%q is not there, or not behind the line before", line)
+			}
+			rest = "\n" + after
+		}
+		return nil
+	}
+	if err := follow(one, "+", block[1]); err != nil {
+		t.Errorf("single/main.go: %v", err)
+	}
+	if err := follow(several, "-", block[1]); err != nil {
+		t.Errorf("main.go: %v", err)
+	}
+}
