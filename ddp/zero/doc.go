@@ -72,7 +72,8 @@
 // each overflow.
 //
 // Averages of the parameters (optim.EMA) work, undivided. Options.Hook of package
-// ddp is taken. A Model has no Join: all ranks have to take each step.
+// ddp is taken. With Options.ReduceDType the parameters have to be of one type. A
+// Model has no Join: all ranks have to take each step.
 //
 // # Saving and restoring
 //

@@ -59,17 +59,21 @@ func (s *shards) Settle(buckets []reducer.GradBucket) error {
 		byName[p.Name()] = p
 	}
 	for i, g := range buckets {
-		buf, err := s.pg.Alloc(g.Flat.Bytes())
+		dt := byName[g.Params[0].Name].DType() // not the gradients', with ReduceDType
+		buf, err := s.pg.Alloc(g.Flat.Len() * dt.Size())
 		if err != nil {
 			return fmt.Errorf("parameters of %s: %w", g.Name, err)
 		}
-		b := bucket{name: g.Name, flat: device.NewTensor(buf, g.Flat.DType, g.Flat.Len())}
+		b := bucket{name: g.Name, flat: device.NewTensor(buf, dt, g.Flat.Len())}
 		b.own = own(s.pg, b.flat)
 		first := s.pg.Rank() * b.own.Len()
 		for k, p := range g.Params {
 			at := int(g.Grads[k].Buf.Addr()-g.Flat.Buf.Addr()) / g.Flat.DType.Size()
 			n := g.Grads[k].Len()
 			whole := byName[p.Name]
+			if whole.DType() != dt {
+				return fmt.Errorf("%v and %v have gradients in one bucket, and are of two types", byName[g.Params[0].Name], whole)
+			}
 			if err := whole.Var().MoveTo(b.flat.Range(at, at+n)); err != nil {
 				return fmt.Errorf("moving %s: %w", p.Name, err)
 			}

@@ -369,6 +369,10 @@ func TestMisuse(t *testing.T) {
 		if _, err := divided(twins{w}, pg, sgd, nil); err == nil || !strings.Contains(err.Error(), `called "w"`) {
 			return fmt.Errorf("with two parameters of a name: %v", err)
 		}
+		mixed := nn.Sequential(nn.Linear(width, width), nn.Linear(width, width, nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}))
+		if _, err := divided(mixed, pg, sgd, &ddp.Options{ReduceDType: device.Float32}); err == nil || !strings.Contains(err.Error(), "are of two types") {
+			return fmt.Errorf("with two types reduced as one: %v", err)
+		}
 		kind := sgd
 		if pg.Rank() == 1 {
 			kind = adamW

@@ -191,22 +191,24 @@ func TestTrainsAsWithoutShards(t *testing.T) {
 		make maker
 		o    nn.LinearOptions
 		in   device.DType
+		opts *ddp.Options
 	}{
-		{"SGD", sgd, double, device.Float64},
-		{"AdamW", adamW, double, device.Float64},
-		{"groups", grouped, double, device.Float64},
-		{"SGD, 16 bits", sgd, bf, device.Float32},
-		{"AdamW, 16 bits", adamW, bf, device.Float32},
+		{"SGD", sgd, double, device.Float64, small},
+		{"AdamW", adamW, double, device.Float64, small},
+		{"groups", grouped, double, device.Float64, small},
+		{"SGD, 16 bits", sgd, bf, device.Float32, small},
+		{"AdamW, 16 bits", adamW, bf, device.Float32, small},
+		{"AdamW, 16 bits reduced in 32", adamW, bf, device.Float32, &ddp.Options{BucketCapMB: small.BucketCapMB, ReduceDType: device.Float32}},
 	} {
 		for _, n := range []int{1, 2, 4} {
 			t.Run(c.name, func(t *testing.T) {
 				onBoth(t, n, func(pg *comm.ProcessGroup) error {
 					a, b := mlp(c.o), mlp(c.o)
-					plain, err := whole(a, pg, c.make, small)
+					plain, err := whole(a, pg, c.make, c.opts)
 					if err != nil {
 						return err
 					}
-					sharded, err := divided(b, pg, c.make, small)
+					sharded, err := divided(b, pg, c.make, c.opts)
 					if err != nil {
 						return err
 					}
