@@ -177,8 +177,8 @@ func (b *blasLt) run(s *Stream, p *plan, i C.int, a arguments) error {
 	if err != nil {
 		return err
 	}
-	return b.check("cublasLtMatmul", C.blaslt_run(b.fns, b.d.drv.fns, b.d.ctx, p.c, i, C.double(a.alpha), C.uint64_t(a.a), C.uint64_t(a.b),
-		C.double(a.beta), C.uint64_t(a.c), C.uint64_t(a.d), C.uint64_t(a.bias), C.uint64_t(work.Addr()), workspaceSize, s.handle))
+	return s.enqueued(b.check("cublasLtMatmul", C.blaslt_run(b.fns, b.d.drv.fns, b.d.ctx, p.c, i, C.double(a.alpha), C.uint64_t(a.a), C.uint64_t(a.b),
+		C.double(a.beta), C.uint64_t(a.c), C.uint64_t(a.d), C.uint64_t(a.bias), C.uint64_t(work.Addr()), workspaceSize, s.handle)))
 }
 
 // tune times a plan's candidates on operands as they are, into scratch memory,

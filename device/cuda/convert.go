@@ -43,8 +43,8 @@ func (k *kernels) Copy(st device.Stream, dst, src device.Tensor) error {
 		if err := d.Err(); err != nil {
 			return err
 		}
-		return d.check("cuMemcpyDtoDAsync",
-			C.drv_copy(d.drv.fns, d.ctx, C.uint64_t(a.dst), C.uint64_t(a.src), C.size_t(dst.Bytes()), s.handle))
+		return s.enqueued(d.check("cuMemcpyDtoDAsync",
+			C.drv_copy(d.drv.fns, d.ctx, C.uint64_t(a.dst), C.uint64_t(a.src), C.size_t(dst.Bytes()), s.handle)))
 	}
 	aligned := func(at uint64, dt device.DType) bool { return at%uint64(min(4*dt.Size(), packBytes)) == 0 }
 	a.wide = uint64(flag(aligned(a.dst, dst.DType) && aligned(a.src, src.DType)))

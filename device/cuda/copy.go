@@ -35,11 +35,11 @@ func (d *Device) Copy(st device.Stream, dst, src device.Buffer) error {
 	to, from, n := C.uint64_t(dst.Addr()), C.uint64_t(src.Addr()), C.size_t(dst.Len())
 	switch {
 	case dst.Host() == nil && src.Host() == nil:
-		return d.check("cuMemcpyDtoDAsync", C.drv_copy(d.drv.fns, d.ctx, to, from, n, s.handle))
+		return s.enqueued(d.check("cuMemcpyDtoDAsync", C.drv_copy(d.drv.fns, d.ctx, to, from, n, s.handle)))
 	case dst.Host() == nil:
-		return d.check("cuMemcpyHtoDAsync", C.drv_copy_in(d.drv.fns, d.ctx, to, unsafe.Pointer(unsafe.SliceData(src.Host())), n, s.handle))
+		return s.enqueued(d.check("cuMemcpyHtoDAsync", C.drv_copy_in(d.drv.fns, d.ctx, to, unsafe.Pointer(unsafe.SliceData(src.Host())), n, s.handle)))
 	case src.Host() == nil:
-		return d.check("cuMemcpyDtoHAsync", C.drv_copy_out(d.drv.fns, d.ctx, unsafe.Pointer(unsafe.SliceData(dst.Host())), from, n, s.handle))
+		return s.enqueued(d.check("cuMemcpyDtoHAsync", C.drv_copy_out(d.drv.fns, d.ctx, unsafe.Pointer(unsafe.SliceData(dst.Host())), from, n, s.handle)))
 	}
 	panic(fmt.Errorf("%s: Copy of %d bytes from the host's memory to the host's", d.name, dst.Len()))
 }
@@ -56,8 +56,8 @@ func (d *Device) CopyIn(st device.Stream, dst device.Buffer, src []byte) error {
 			return err
 		}
 		copy(p.Host(), src[off:off+n])
-		err = d.check("cuMemcpyHtoDAsync", C.drv_copy_in(d.drv.fns, d.ctx,
-			C.uint64_t(dst.Addr())+C.uint64_t(off), unsafe.Pointer(unsafe.SliceData(p.Host())), C.size_t(n), s.handle))
+		err = s.enqueued(d.check("cuMemcpyHtoDAsync", C.drv_copy_in(d.drv.fns, d.ctx,
+			C.uint64_t(dst.Addr())+C.uint64_t(off), unsafe.Pointer(unsafe.SliceData(p.Host())), C.size_t(n), s.handle)))
 		d.staging.put(p, s.Mark())
 		if err != nil {
 			return err
@@ -104,8 +104,8 @@ func (d *Device) fetch(s *Stream, dst []byte, src device.Buffer, off int) (fligh
 	if err != nil {
 		return flight{}, err
 	}
-	err = d.check("cuMemcpyDtoHAsync", C.drv_copy_out(d.drv.fns, d.ctx,
-		unsafe.Pointer(unsafe.SliceData(p.Host())), C.uint64_t(src.Addr())+C.uint64_t(off), C.size_t(len(dst)), s.handle))
+	err = s.enqueued(d.check("cuMemcpyDtoHAsync", C.drv_copy_out(d.drv.fns, d.ctx,
+		unsafe.Pointer(unsafe.SliceData(p.Host())), C.uint64_t(src.Addr())+C.uint64_t(off), C.size_t(len(dst)), s.handle)))
 	return flight{d, dst, p, s.Mark()}, err
 }
 

@@ -70,5 +70,6 @@ func (k *kernels) scale(st device.Stream, dst device.Tensor, beta float64) error
 	if err := d.Err(); err != nil {
 		return err
 	}
-	return d.check("cuMemsetD8Async", C.drv_clear(d.drv.fns, d.ctx, C.uint64_t(k.addr(dst)), C.size_t(dst.Bytes()), d.stream(st).handle))
+	s := d.stream(st)
+	return s.enqueued(d.check("cuMemsetD8Async", C.drv_clear(d.drv.fns, d.ctx, C.uint64_t(k.addr(dst)), C.size_t(dst.Bytes()), s.handle)))
 }

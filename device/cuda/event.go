@@ -96,10 +96,15 @@ func (e *Event) Time() time.Time {
 	return e.at
 }
 
-// record marks the point behind everything that the stream was given.
+// record marks the point behind everything that the stream was given. A mark
+// with nothing enqueued since is the last one again.
 func (s *Stream) record(timed bool) *Event {
 	s.order.Lock()
 	defer s.order.Unlock()
+	if changed := s.changed.Swap(false) || s.shared.Load(); !changed && !timed && s.last != nil && !s.last.timed && s.d.Err() == nil {
+		return s.last
+	}
+	s.last = nil
 	e := &Event{s: s, timed: timed}
 	if e.err = s.d.Err(); e.err != nil {
 		return e
@@ -114,6 +119,7 @@ func (s *Stream) record(timed bool) *Event {
 	s.number++
 	e.number = s.number
 	s.pending = append(s.pending, e)
+	s.last = e
 	return e
 }
 

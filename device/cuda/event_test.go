@@ -73,6 +73,38 @@ func TestEventsAreRecycled(t *testing.T) {
 	})
 }
 
+// TestMarksOfAnUnchangedStream checks that they are one event, and that whatever
+// may change the stream makes another.
+func TestMarksOfAnUnchangedStream(t *testing.T) {
+	eachDevice(t, func(t *testing.T, d *Device) {
+		s := d.compute
+		other, err := d.newStream(false)
+		ok(t, err)
+		mem, err := d.Alloc(8)
+		ok(t, err)
+		if s.Mark() != s.Mark() {
+			t.Error("two marks with nothing between them are two events")
+		}
+		if s.Record() == s.Record() {
+			t.Error("two events with a time are one")
+		}
+		for what, change := range map[string]func() error{
+			"a copy":                func() error { return d.CopyIn(s, mem, make([]byte, 8)) },
+			"a copy on the device":  func() error { return d.Copy(s, mem, mem) },
+			"an event with a time":  func() error { s.Record(); return nil },
+			"a wait":                func() error { return s.WaitFor(t.Context(), other.Mark()) },
+			"somebody's own handle": func() error { s.Handle(); return nil },
+		} {
+			before := s.Mark()
+			ok(t, change())
+			if s.Mark() == before {
+				t.Errorf("the mark behind %s is the one before it", what)
+			}
+			s.shared.Store(false)
+		}
+	})
+}
+
 // TestAClosedStreamsEvents checks that they still tell the truth, and that
 // their CUevents come back when nobody holds them.
 func TestAClosedStreamsEvents(t *testing.T) {
@@ -83,6 +115,7 @@ func TestAClosedStreamsEvents(t *testing.T) {
 			var events []*Event
 			for range 10 {
 				events = append(events, s.record(false))
+				s.enqueued(nil)
 			}
 			ok(t, s.Close())
 			for _, e := range events {
@@ -120,6 +153,7 @@ func TestEventsAreAskedFromEverywhere(t *testing.T) {
 	}
 	for i := range 1000 {
 		events <- d.compute.record(i%3 == 0)
+		d.compute.enqueued(nil)
 	}
 	close(events)
 	wg.Wait()

@@ -228,8 +228,8 @@ func (k *kernels) launch(s *Stream, f C.uintptr_t, g grid, args unsafe.Pointer, 
 	if err := d.Err(); err != nil {
 		return err
 	}
-	return d.check("cuLaunchKernel", C.drv_launch(d.drv.fns, d.ctx, f, s.handle, C.uint(g.x), C.uint(g.y), C.uint(g.z),
-		C.uint(g.threadsX), C.uint(g.threadsY), args, C.size_t(size)))
+	return s.enqueued(d.check("cuLaunchKernel", C.drv_launch(d.drv.fns, d.ctx, f, s.handle, C.uint(g.x), C.uint(g.y), C.uint(g.z),
+		C.uint(g.threadsX), C.uint(g.threadsY), args, C.size_t(size))))
 }
 
 // addr is where an operand is. One in host memory is a programming error,

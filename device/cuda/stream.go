@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/goddp/goddp/device"
 )
@@ -29,7 +30,11 @@ type Stream struct {
 	// is asked must not wait for a stream that takes no more work.
 	order   sync.Mutex
 	number  uint64   // of the last event
+	last    *Event   // the last event, if it was recorded
 	pending []*Event // those whose CUevents were not given back, in order
+
+	changed atomic.Bool // something was enqueued since the last event
+	shared  atomic.Bool // others enqueue here, and do not tell
 
 	mu      sync.Mutex
 	reached uint64 // the stream is known to be past the event of this number
@@ -77,7 +82,18 @@ func (d *Device) newStream(urgent bool) (*Stream, error) {
 func (s *Stream) Device() *Device { return s.d }
 
 // Handle is the CUstream.
-func (s *Stream) Handle() uintptr { return uintptr(s.handle) }
+func (s *Stream) Handle() uintptr {
+	s.shared.Store(true)
+	return uintptr(s.handle)
+}
+
+// enqueued notes that something was, or may have been: err is what became of it,
+// and is passed on. It comes behind the driver's call, so that an event that
+// another goroutine records meanwhile is not taken for one behind it.
+func (s *Stream) enqueued(err error) error {
+	s.changed.Store(true)
+	return err
+}
 
 // Record marks the point behind everything enqueued so far.
 func (s *Stream) Record() device.Event { return s.record(true) }
@@ -105,7 +121,7 @@ func (s *Stream) WaitFor(ctx context.Context, e device.Event) error {
 		return nil
 	}
 	defer ev.drop(false)
-	return s.d.check("cuStreamWaitEvent", C.drv_stream_wait(s.d.drv.fns, s.d.ctx, s.handle, h))
+	return s.enqueued(s.d.check("cuStreamWaitEvent", C.drv_stream_wait(s.d.drv.fns, s.d.ctx, s.handle, h)))
 }
 
 // Sync blocks the caller until everything enqueued has run.
@@ -140,7 +156,7 @@ func (s *Stream) leave() {
 		pool := s.d.pool(e.timed)
 		runtime.AddCleanup(e, func(h C.uintptr_t) { pool.put(h) }, e.handle) // on the collector's goroutine: it must not call CUDA
 	}
-	s.pending = nil
+	s.pending, s.last = nil, nil
 }
 
 // destroy gives back what the stream has.
