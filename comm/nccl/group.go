@@ -28,7 +28,8 @@ type Group struct {
 
 	ledger *ledger.Ledger  // of started calls that are not done
 	ctx    context.Context // the ledger's
-	wake   chan struct{}   // of one: a call was started
+	wake   chan struct{}   // of one: a call was started while watch slept
+	asleep atomic.Bool     // watch does not look at calls
 	wg     sync.WaitGroup  // what runs until the group ends, or a bounded time more
 	timed  atomic.Bool     // somebody asked for a time: calls are timed
 	stuck  atomic.Bool     // a thread was left in C, which may still use what the group has
@@ -80,9 +81,8 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 		return nil, err
 	}
 	l.submit(t)
-	select {
-	case g.wake <- struct{}{}:
-	default:
+	if g.asleep.CompareAndSwap(true, false) { // waking it costs a good part of what NCCL takes
+		g.wake <- struct{}{}
 	}
 	return t, nil
 }

@@ -23,17 +23,13 @@ const (
 func (g *Group) watch() {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
-	ticks := ticker.C
 	var asked time.Time
 	for {
 		select {
 		case <-g.wake:
-			if ticks == nil { // else a call every moment would put off every tick
-				ticker.Reset(tick)
-				ticks = ticker.C
-			}
+			ticker.Reset(tick)
 			continue
-		case <-ticks:
+		case <-ticker.C:
 		case <-g.control.ctx.Done():
 			g.fail(context.Cause(g.control.ctx))
 			return
@@ -52,7 +48,10 @@ func (g *Group) watch() {
 		}
 		if !busy {
 			ticker.Stop()
-			ticks = nil
+			g.asleep.Store(true)
+			if g.ledger.Pending() > 0 && g.asleep.CompareAndSwap(true, false) { // it was started meanwhile
+				ticker.Reset(tick)
+			}
 		}
 	}
 }
