@@ -109,8 +109,10 @@ func TestLaunchAllocations(t *testing.T) {
 	x, row := tensor(t, d, device.Float32, 64, 64), tensor(t, d, device.Float32, 64)
 	raised, hash := tensor(t, d, device.Uint8), tensor(t, d, device.Int64)
 	blocks := tensor(t, d, device.Uint8, device.QuantizedLen(x.Len()))
+	few, spare := tensor(t, d, device.Float32, 4, 64), tensor(t, d, device.Float32, 4, 64)
 	ok(t, k.Fill(s, x, 1))
 	ok(t, k.Fill(s, row, 1))
+	ok(t, k.Fill(s, few, 1))
 	for name, f := range map[string]func() error{
 		"Axpby":  func() error { return k.Axpby(s, x, device.Store, x) },
 		"Binary": func() error { return k.Binary(s, device.Add, x, x, row) },
@@ -124,11 +126,9 @@ func TestLaunchAllocations(t *testing.T) {
 		"NonFinite": func() error { return k.NonFinite(s, raised, x) },
 		"Hash":      func() error { return k.Hash(s, hash, x) },
 
-		"Quantize":   func() error { return k.Quantize(s, blocks, x) },
-		"Dequantize": func() error { return k.Dequantize(s, x, device.Store, blocks) },
-		"Orthonormalize": func() error {
-			return k.Orthonormalize(s, x.Range(0, 4*64).Reshape(4, 64), x.Range(4*64, 8*64).Reshape(4, 64))
-		},
+		"Quantize":       func() error { return k.Quantize(s, blocks, x) },
+		"Dequantize":     func() error { return k.Dequantize(s, x, device.Store, blocks) },
+		"Orthonormalize": func() error { return k.Orthonormalize(s, few, spare) },
 	} {
 		most := map[string]float64{"Binary": 1, "Sum": 3}[name] // the iteration space
 		if n := testing.AllocsPerRun(100, func() { ok(t, f()) }); n > most {
