@@ -69,7 +69,8 @@
 // belong there.
 //
 // amp.Scaler finds the group of an Optimizer by itself, and has its ranks agree on
-// each overflow.
+// each overflow: with one, all ranks call its Step behind each pass, also where
+// Backward has told one of them that the step will be skipped.
 //
 // Averages of the parameters (optim.EMA) work, undivided. Options.Hook of package
 // ddp is taken. With Options.ReduceDType the parameters have to be of one type. A

@@ -3,10 +3,12 @@ package zero
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
@@ -77,9 +79,8 @@ func restore[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGro
 		return nil, nil, err
 	}
 	var give []held
-	err = nn.Place(module, pg.Device(), 0)
-	if i := slices.Index(from, pg.Rank()); i >= 0 && err == nil {
-		give, err = old.all(module, i == 0)
+	if i := slices.Index(from, pg.Rank()); i >= 0 {
+		give, err = old.all(i == 0)
 	}
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
@@ -88,7 +89,7 @@ func restore[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGro
 	if opts != nil {
 		with = *opts
 	}
-	with.SkipInitSync = with.SkipInitSync || len(from) > 0 // rank 0 may be one that has nothing to give
+	with.SkipInitSync = len(from) > 0 // else rank 0 has what all begin with
 	// The parameters move out of old's buckets, which stay as they are.
 	m, o, err := wrap(ctx, module, pg, newLocal, &with)
 	if err != nil || len(from) == 0 {
@@ -153,7 +154,7 @@ func ofState(name string) string     { return "state " + name }
 
 // all is what this rank gives: its shards of parameters and state, and one rank
 // what all have.
-func (o *Optimizer[O]) all(module nn.Module, first bool) ([]held, error) {
+func (o *Optimizer[O]) all(first bool) ([]held, error) {
 	for _, w := range o.gathers {
 		w.Sync(context.Background()) // the group is broken, or they are done
 	}
@@ -161,26 +162,44 @@ func (o *Optimizer[O]) all(module nn.Module, first bool) ([]held, error) {
 	for i := range give {
 		give[i].Name = ofState(give[i].Name)
 	}
-	divided := map[string]bool{}
+	divided := map[*autograd.Variable]bool{}
 	for _, p := range o.shards.parts {
-		divided[p.Name()] = true
+		divided[p.Var()] = true
 		give = append(give, held{span{ofParameter(p.Name()), p.DType(), p.Shape(), p.lo, p.hi}, p.local.Var().Tensor()})
 	}
-	if !first {
-		return give, err
-	}
-	add := func(name string, t device.Tensor) {
-		give = append(give, held{span{name, t.DType, t.Shape, 0, t.Len()}, t})
-	}
-	for _, p := range module.Parameters() {
-		if !divided[p.Name()] {
-			add(ofParameter(p.Name()), p.Var().Tensor())
+	if first {
+		for name, v := range variables(o.shards.module) {
+			if t := v.Tensor(); !divided[v] {
+				give = append(give, held{span{name, t.DType, t.Shape, 0, t.Len()}, t})
+			}
 		}
 	}
-	for _, b := range nn.Buffers(module) {
-		add(ofBuffer(b.Name()), b.Var().Tensor())
-	}
 	return give, err
+}
+
+// variables are a module's parameters and buffers, each once, by the names under
+// which they are given.
+func variables(module nn.Module) iter.Seq2[string, *autograd.Variable] {
+	return func(yield func(string, *autograd.Variable) bool) {
+		seen := map[*autograd.Variable]bool{}
+		once := func(name string, v *autograd.Variable) bool {
+			if seen[v] {
+				return true
+			}
+			seen[v] = true
+			return yield(name, v)
+		}
+		for _, p := range module.Parameters() {
+			if !once(ofParameter(p.Name()), p.Var()) {
+				return
+			}
+		}
+		for _, b := range nn.Buffers(module) {
+			if !once(ofBuffer(b.Name()), b.Var()) {
+				return
+			}
+		}
+	}
 }
 
 // taker is where a tensor goes.
@@ -193,14 +212,8 @@ type taker struct {
 // takers are where this rank takes what is given, by name.
 func (o *Optimizer[O]) takers(module nn.Module) (map[string]taker, error) {
 	all := map[string]taker{}
-	add := func(name string, t device.Tensor) {
-		all[name] = taker{t, t.Shape, func(whole device.Tensor) device.Tensor { return whole }}
-	}
-	for _, p := range module.Parameters() {
-		add(ofParameter(p.Name()), p.Var().Tensor())
-	}
-	for _, b := range nn.Buffers(module) {
-		add(ofBuffer(b.Name()), b.Var().Tensor())
+	for name, v := range variables(module) {
+		all[name] = taker{v.Tensor(), v.Shape(), func(whole device.Tensor) device.Tensor { return whole }}
 	}
 	state, err := o.kept()
 	for _, k := range state {

@@ -120,7 +120,7 @@ func (o *Optimizer[O]) Load(ctx context.Context, steps int, state map[string]*au
 		return fmt.Errorf("zero: %w", err)
 	}
 	o.Restoring()
-	into, from := local{}, map[string]*autograd.Variable{}
+	into, from := keeper{}, map[string]*autograd.Variable{}
 	for _, k := range mine {
 		whole := state[k.name]
 		into = append(into, k.Buffer)
@@ -161,9 +161,9 @@ func compare(mine []kept, state map[string]*autograd.Variable) error {
 	return nil
 }
 
-// local is the local state as a module's.
-type local []*nn.Buffer
+// keeper is a module that has the local state for its buffers.
+type keeper []*nn.Buffer
 
-func (l local) Buffers() []*nn.Buffer                           { return l }
-func (l local) Parameters() []*nn.Parameter                     { return nil }
-func (l local) Forward(x *autograd.Variable) *autograd.Variable { return x }
+func (k keeper) Buffers() []*nn.Buffer                           { return k }
+func (k keeper) Parameters() []*nn.Parameter                     { return nil }
+func (k keeper) Forward(x *autograd.Variable) *autograd.Variable { return x }
