@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # Runs the tests and examples that need a GPU, built by `make test-gpu` into
 # build/gpu, on a machine that need not have Go, and prints a line for each.
-# Full output goes to OUT (default build/gpu/out). Exits with 1 if one fails;
-# where there is no GPU it says so and does nothing.
+# Full output goes to OUT (default build/gpu/out). CHECKS is a regular expression
+# of those to run (default: all), CUDA_VISIBLE_DEVICES the GPUs to run them on.
+# Exits with 1 if one fails; where there is no GPU it says so and does nothing.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-build/gpu}
 out=${OUT:-$bin/out}
 mkdir -p "$out"
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
+if [ "$gpus" != 0 ] && [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+	gpus=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | wc -l)
+fi
 if [ "$gpus" = 0 ]; then
 	echo "skipped: nvidia-smi lists no GPU here"
 	exit 0
@@ -22,6 +26,7 @@ torch=yes
 # check NAME COMMAND...: runs it, and wants exit code 0.
 check() {
 	local name=$1 begun=$SECONDS verdict=ok
+	[[ $name =~ ${CHECKS:-.} ]] || return 0
 	shift
 	if ! "$@" >"$out/$name.log" 2>&1; then
 		verdict=FAILED failed=1
