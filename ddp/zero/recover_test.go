@@ -147,7 +147,7 @@ func TestRecover(t *testing.T) {
 	const ranks, failing, steps = 2, 3, 6
 	plain := survivors(t, ranks, false)
 	together(t, plain, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
-	want := bits(plain[0].net)
+	want := allBits(plain[0].net)
 
 	torn := func(s *survivor, pg *comm.ProcessGroup, to int) error {
 		var e *optim.TornError
@@ -267,10 +267,10 @@ func TestRecover(t *testing.T) {
 					return s.train(pg, steps)
 				})
 				for r, s := range all {
-					if !bytes.Equal(bits(s.net), bits(all[0].net)) {
+					if !bytes.Equal(allBits(s.net), allBits(all[0].net)) {
 						t.Errorf("rank %d's parameters differ from rank 0's", r)
 					}
-					if len(all) == ranks && !bytes.Equal(bits(s.net), want) {
+					if len(all) == ranks && !bytes.Equal(allBits(s.net), want) {
 						t.Errorf("rank %d did not come where it comes without a failure", r)
 					}
 				}
@@ -296,7 +296,7 @@ func TestARecoveryThatFails(t *testing.T) {
 		})
 	}
 	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
-	if !bytes.Equal(bits(all[0].net), bits(plain[0].net)) {
+	if !bytes.Equal(allBits(all[0].net), allBits(plain[0].net)) {
 		t.Error("they did not come where they come without a failure")
 	}
 }

@@ -38,7 +38,7 @@ func moved(dev device.Device, state map[string]*autograd.Variable) (map[string]*
 	out := map[string]*autograd.Variable{}
 	for name, v := range state {
 		out[name] = autograd.Zeros(dev, v.DType(), v.Shape()...)
-		copy(out[name].Tensor().Buf.Host(), v.Tensor().Buf.Host())
+		copy(out[name].Tensor().Buf.Host(), bits(v))
 	}
 	return out, nil
 }
@@ -117,7 +117,7 @@ func TestWorldSizes(t *testing.T) {
 }
 
 func equal(a, b *autograd.Variable) bool {
-	return a.Shape().Equal(b.Shape()) && bytes.Equal(a.Tensor().Buf.Host(), b.Tensor().Buf.Host())
+	return a.Shape().Equal(b.Shape()) && bytes.Equal(bits(a), bits(b))
 }
 
 // load restores an optimizer without shards.
@@ -128,7 +128,7 @@ func load(opt Local, steps int, state map[string]*autograd.Variable) error {
 	}
 	opt.Restoring()
 	for _, b := range mine {
-		copy(b.Var().Tensor().Buf.Host(), state[b.Name()].Tensor().Buf.Host())
+		copy(b.Var().Tensor().Buf.Host(), bits(state[b.Name()]))
 	}
 	opt.Restored(steps)
 	return nil

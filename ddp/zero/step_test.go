@@ -47,7 +47,7 @@ func (f forked) Parameters() []*nn.Parameter {
 func TestMissingGradients(t *testing.T) {
 	const steps, bad = 6, 1
 	for _, calls := range []bool{true, false} {
-		onBoth(t, 2, func(pg *comm.ProcessGroup) error {
+		onBoth(t, func(pg *comm.ProcessGroup) error {
 			train := func(wrap func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error)) ([]byte, error) {
 				step := 0
 				missing := func() bool { return step == 0 || step == 3 }
@@ -74,7 +74,7 @@ func TestMissingGradients(t *testing.T) {
 						return nil, fmt.Errorf("step %d: %d committed, whole: %v; want %d", step, n, whole, committed)
 					}
 				}
-				return bits(net), nil
+				return allBits(net), nil
 			}
 			want, err := train(whole)
 			if err != nil {
@@ -85,7 +85,7 @@ func TestMissingGradients(t *testing.T) {
 				return fmt.Errorf("%v, or the parameters differ from those of training without shards", err)
 			}
 			return nil
-		})
+		}, 2, 4)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestMissingGradients(t *testing.T) {
 // some rank used is updated on all.
 func TestUnusedParameters(t *testing.T) {
 	const steps = 6
-	onBoth(t, 2, func(pg *comm.ProcessGroup) error {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
 		train := func(wrap func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error)) ([]byte, error) {
 			step := 0
 			net := newForked(func() bool { return step%3 == 0 || step%3 == 1 && pg.Rank() == 0 })
@@ -106,7 +106,7 @@ func TestUnusedParameters(t *testing.T) {
 					return nil, err
 				}
 			}
-			return bits(net), nil
+			return allBits(net), nil
 		}
 		want, err := train(whole)
 		if err != nil {
@@ -117,7 +117,7 @@ func TestUnusedParameters(t *testing.T) {
 			return fmt.Errorf("%v, or the parameters differ from those of training without shards", err)
 		}
 		return nil
-	})
+	}, 2, 4)
 }
 
 // backwards registers its layers in another order than it uses them in.
@@ -132,7 +132,7 @@ func (b backwards) Parameters() []*nn.Parameter {
 // Where rank 0's order is another than that of registration, the buckets stay
 // where the parameters are.
 func TestBucketsStay(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup) error {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
 		a, b := backwards{mlp(double)}, backwards{mlp(double)}
 		plain, err := whole(a, pg, adamW, small)
 		if err != nil {
@@ -150,16 +150,16 @@ func TestBucketsStay(t *testing.T) {
 		if plain.model.(*ddp.Model).Stats().Rebuilt == nil {
 			return errors.New("the order of the model is none that buckets are rebuilt by")
 		}
-		if rebuilt := sharded.model.(*Model).Stats().Rebuilt; rebuilt != nil || !bytes.Equal(bits(a), bits(b)) {
+		if rebuilt := sharded.model.(*Model).Stats().Rebuilt; rebuilt != nil || !bytes.Equal(allBits(a), allBits(b)) {
 			return fmt.Errorf("rebuilt by %v, or the parameters differ from those of training without shards", rebuilt)
 		}
 		return nil
-	})
+	}, 2, 4)
 }
 
 // Gradients accumulate within NoSync. What is in shards is added to by nobody.
 func TestAccumulation(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup) error {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
 		nets := []nn.Module{mlp(double), mlp(double)}
 		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
 			w, err := wrap(nets[i], pg, sgd, small)
@@ -185,11 +185,11 @@ func TestAccumulation(t *testing.T) {
 				return fmt.Errorf("a second pass panics with %v", err)
 			}
 		}
-		if !bytes.Equal(bits(nets[0]), bits(nets[1])) {
+		if !bytes.Equal(allBits(nets[0]), allBits(nets[1])) {
 			return errors.New("the parameters differ from those of training without shards")
 		}
 		return nil
-	})
+	}, 2, 4)
 }
 
 // panicking is what f panics with.
@@ -204,7 +204,7 @@ func panicking(f func()) (err error) {
 func TestLossScaling(t *testing.T) {
 	const tries = 12
 	half := nn.LinearOptions{DType: device.Float16, Compute: device.Float32}
-	onBoth(t, 4, func(pg *comm.ProcessGroup) error {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
 		nets := []nn.Module{mlp(half), mlp(half)}
 		var scales [2]float64
 		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
@@ -228,16 +228,16 @@ func TestLossScaling(t *testing.T) {
 			}
 			scales[i] = scaler.GetScale()
 		}
-		if scales[0] != scales[1] || !bytes.Equal(bits(nets[0]), bits(nets[1])) {
+		if scales[0] != scales[1] || !bytes.Equal(allBits(nets[0]), allBits(nets[1])) {
 			return fmt.Errorf("scales %v, or the parameters differ from those of training without shards", scales)
 		}
 		return nil
-	})
+	}, 4)
 }
 
 // Averages of the parameters are those without shards.
 func TestAverages(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup) error {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
 		var averages [2][]byte
 		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
 			net := mlp(double)
@@ -255,7 +255,7 @@ func TestAverages(t *testing.T) {
 				}
 			}
 			if err := ema.With(func() error {
-				averages[i] = slices.Clone(bits(net))
+				averages[i] = slices.Clone(allBits(net))
 				return nil
 			}); err != nil {
 				return err
@@ -263,13 +263,13 @@ func TestAverages(t *testing.T) {
 			if _, err := w.train(pg, device.Float64, 4, 5); err != nil { // the state has survived
 				return err
 			}
-			averages[i] = append(averages[i], bits(net)...)
+			averages[i] = append(averages[i], allBits(net)...)
 		}
 		if !bytes.Equal(averages[0], averages[1]) {
 			return errors.New("the averages differ from those of training without shards")
 		}
 		return nil
-	})
+	}, 2, 4)
 }
 
 // counting is a device whose marks know how many updates were enqueued before.

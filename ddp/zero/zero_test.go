@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"testing"
 
@@ -24,17 +23,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// workerMode makes this test binary a worker that runs the named program.
-const workerMode = "GODDP_TEST_WORKER"
-
-var workers = map[string]func(context.Context) error{}
-
-func TestMain(m *testing.M) {
-	if worker, ok := workers[os.Getenv(workerMode)]; ok {
-		comm.Main(worker)
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // width is that of all models here: no power of two, so that shards cut through
 // parameters.
@@ -148,10 +137,19 @@ func (w wrapped) train(pg *comm.ProcessGroup, dt device.DType, from, to int) (lo
 	return losses, nil
 }
 
-// bits are the bytes of parameters.
-func bits(net nn.Module) (all []byte) {
+// bits are the bytes of a variable, as the host sees them.
+func bits(v *autograd.Variable) []byte {
+	dev, mem := v.Device(), make([]byte, v.Tensor().Bytes())
+	if err := dev.CopyOut(context.Background(), dev.Compute(), mem, v.Tensor().Buf); err != nil {
+		panic(err)
+	}
+	return mem
+}
+
+// allBits are those of all parameters.
+func allBits(net nn.Module) (all []byte) {
 	for _, p := range net.Parameters() {
-		all = append(all, p.Var().Tensor().Buf.Host()...)
+		all = append(all, bits(p.Var())...)
 	}
 	return all
 }
@@ -172,12 +170,12 @@ func devices(t *testing.T, n int, lag bool) (all []device.Device) {
 // quiet are options for groups that break.
 func quiet() *comm.Options { return &comm.Options{Log: slog.New(slog.DiscardHandler)} }
 
-// onBoth runs f on n ranks, of both kinds of devices.
-func onBoth(t *testing.T, n int, f func(pg *comm.ProcessGroup) error) {
-	for _, lag := range []bool{false, true} {
-		t.Run(fmt.Sprintf("%d ranks, lagging: %v", n, lag), func(t *testing.T) {
-			commtest.OnDevices(t, devices(t, n, lag), quiet(), f)
-		})
+// onBoth runs f on so many ranks, each number of them, and on devices that lag as
+// well.
+func onBoth(t *testing.T, f func(pg *comm.ProcessGroup) error, ranks ...int) {
+	for _, n := range commtest.Sizes(t, ranks...) {
+		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) { commtest.OnRanks(t, n, quiet(), f) })
+		t.Run(fmt.Sprintf("%d ranks, lagging", n), func(t *testing.T) { commtest.OnDevices(t, devices(t, n, true), quiet(), f) })
 	}
 }
 
@@ -200,39 +198,37 @@ func TestTrainsAsWithoutShards(t *testing.T) {
 		{"AdamW, 16 bits", adamW, bf, device.Float32, small},
 		{"AdamW, 16 bits reduced in 32", adamW, bf, device.Float32, &ddp.Options{BucketCapMB: small.BucketCapMB, ReduceDType: device.Float32}},
 	} {
-		for _, n := range []int{1, 2, 4} {
-			t.Run(c.name, func(t *testing.T) {
-				onBoth(t, n, func(pg *comm.ProcessGroup) error {
-					a, b := mlp(c.o), mlp(c.o)
-					plain, err := whole(a, pg, c.make, c.opts)
-					if err != nil {
-						return err
-					}
-					sharded, err := divided(b, pg, c.make, c.opts)
-					if err != nil {
-						return err
-					}
-					if n := len(sharded.zero.shards.buckets); n < 3 {
-						return fmt.Errorf("%d buckets, want several", n)
-					}
-					want, err := plain.train(pg, c.in, 0, steps)
-					if err != nil {
-						return err
-					}
-					got, err := sharded.train(pg, c.in, 0, steps)
-					if err != nil || !slices.Equal(got, want) {
-						return fmt.Errorf("losses %v, %v; want %v", got, err, want)
-					}
-					if !bytes.Equal(bits(a), bits(b)) {
-						return errors.New("the parameters differ from those of training without shards")
-					}
-					if n, whole := sharded.zero.Committed(); n != steps || !whole {
-						return fmt.Errorf("%d steps committed, whole: %v", n, whole)
-					}
-					return sameState(pg, sharded.zero, plain.local)
-				})
-			})
-		}
+		t.Run(c.name, func(t *testing.T) {
+			onBoth(t, func(pg *comm.ProcessGroup) error {
+				a, b := mlp(c.o), mlp(c.o)
+				plain, err := whole(a, pg, c.make, c.opts)
+				if err != nil {
+					return err
+				}
+				sharded, err := divided(b, pg, c.make, c.opts)
+				if err != nil {
+					return err
+				}
+				if n := len(sharded.zero.shards.buckets); n < 3 {
+					return fmt.Errorf("%d buckets, want several", n)
+				}
+				want, err := plain.train(pg, c.in, 0, steps)
+				if err != nil {
+					return err
+				}
+				got, err := sharded.train(pg, c.in, 0, steps)
+				if err != nil || !slices.Equal(got, want) {
+					return fmt.Errorf("losses %v, %v; want %v", got, err, want)
+				}
+				if !bytes.Equal(allBits(a), allBits(b)) {
+					return errors.New("the parameters differ from those of training without shards")
+				}
+				if n, whole := sharded.zero.Committed(); n != steps || !whole {
+					return fmt.Errorf("%d steps committed, whole: %v", n, whole)
+				}
+				return sameState(pg, sharded.zero, plain.local)
+			}, 1, 2, 4)
+		})
 	}
 }
 
@@ -253,7 +249,7 @@ func sameState(pg *comm.ProcessGroup, sharded *Optimizer[Local], plain Local) er
 		switch {
 		case got == nil || !got.Shape().Equal(b.Shape()):
 			return fmt.Errorf("%s of the state is %v with shards, %v without", b.Name(), got, b)
-		case !bytes.Equal(got.Tensor().Buf.Host(), b.Var().Tensor().Buf.Host()):
+		case !bytes.Equal(bits(got), bits(b.Var())):
 			return fmt.Errorf("%s of the state differs from that without shards", b.Name())
 		}
 		all += b.Var().Tensor().Bytes()
