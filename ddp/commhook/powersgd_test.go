@@ -76,7 +76,8 @@ func TestPowerSGDOfLowRank(t *testing.T) {
 }
 
 // With error feedback what a pass does not send is sent later: the sum over the
-// passes stays within a bound of what it should be. Without, it does not.
+// passes stays within a bound of what it should be, with a pass among them whose
+// gradients are not finite, which nobody applies. Without, it does not.
 func TestPowerSGDErrorFeedback(t *testing.T) {
 	const passes, rank = 60, 4
 	for _, without := range []bool{false, true} {
@@ -87,10 +88,18 @@ func TestPowerSGDErrorFeedback(t *testing.T) {
 			}
 			want := mean(single, 2, func(rank int) [][]float64 { return random(single, rank, 0) })[0]
 			sum := make([]float64, len(want))
-			for range passes {
-				got, err := e.pass(random(single, pg.Rank(), 0))
+			for pass := range passes + 1 {
+				grads := random(single, pg.Rank(), 0)
+				spoilt := pass == 3
+				if spoilt && pg.Rank() == 1 {
+					grads[0][5] = math.Inf(1)
+				}
+				got, err := e.pass(grads)
 				if err != nil {
 					return err
+				}
+				if spoilt {
+					continue
 				}
 				for j, v := range got[0] {
 					sum[j] += v / passes
@@ -106,6 +115,31 @@ func TestPowerSGDErrorFeedback(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// Without a warm start each pass has other factors, the same on all ranks.
+func TestPowerSGDWithoutWarmStart(t *testing.T) {
+	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
+		e, err := newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{StartAfter: -1, NoWarmStart: true, NoErrorFeedback: true}), true)
+		if err != nil {
+			return err
+		}
+		var before []float64
+		for pass := range 3 {
+			got, err := e.pass(random(single, pg.Rank(), 0))
+			if err != nil {
+				return err
+			}
+			if before != nil && off(got[0], before) < 0.1 {
+				return fmt.Errorf("pass %d gives what the one before gave", pass)
+			}
+			before = got[0]
+			if err := agree(pg, "the gradients", []byte(fmt.Sprint(got[0]))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // A parameter whose gradient was zero is compressed again once it is not.
