@@ -340,7 +340,7 @@ func TestGradSinkOfAnotherType(t *testing.T) {
 			t.Errorf("a gradient is in %v", g.DType())
 		}
 		for j, got := range read(t, g) {
-			if w := want[i][j] * 0.75; math.Abs(got-w) > 1e-6*max(1, math.Abs(w)) { // (w·0.5 + w)·0.5
+			if w := want[i][j] * 0.75; !(math.Abs(got-w) <= 1e-6*max(1, math.Abs(w))) { // (w·0.5 + w)·0.5
 				t.Errorf("number %d of gradient %d is %v, want %v", j, i, got, w)
 			}
 		}

@@ -44,7 +44,7 @@ func independent[T float](k *kernels, row, before []T) bool {
 		}
 	}
 	left := dot(k, row, row)
-	if !(left > whole*least) || math.IsInf(left, 1) {
+	if !(left > whole*least) { // nor is it if they are NaN or infinite
 		return false
 	}
 	scale := T(1 / math.Sqrt(left))

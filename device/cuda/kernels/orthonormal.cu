@@ -19,8 +19,7 @@ template <class T> __device__ inline bool independent(T *row, const T *first, u6
 			for (u64 i = threadIdx.x; i < n; i += blockDim.x) row[i] -= d * b[i];
 		}
 	const double left = dot(row, row, n);
-	const double infinity = __longlong_as_double(0x7ff0000000000000ll);
-	if (!(left > whole * 3.7252902984619140625e-09) || left == infinity) return false; // 2^-28
+	if (!(left > whole * 3.7252902984619140625e-09)) return false; // 2^-28; nor is it if they are NaN or infinite
 	const T scale = (T)(1 / sqrt(left));
 	for (u64 i = threadIdx.x; i < n; i += blockDim.x) row[i] *= scale;
 	return true;
