@@ -35,6 +35,7 @@ func BenchmarkKernels(b *testing.B) {
 	const m, n = 1024, 1024
 	x, y, dst := host(random(m*n), m, n), host(random(m*n), m, n), host(make([]float32, m*n), m, n)
 	row, one := host(make([]float32, n)), host([]float32{1})
+	mean, variance := host(make([]float32, m*n), m, n), host(make([]float32, m*n), m, n)
 	flag, hash := device.HostTensor(make([]uint8, 1), device.Uint8), device.HostTensor(make([]int64, 1), device.Int64)
 	bits := device.HostTensor(make([]uint16, m*n), device.BFloat16, m, n)
 	blocks := device.HostTensor(make([]uint8, device.QuantizedLen(m*n)), device.Uint8)
@@ -57,6 +58,9 @@ func BenchmarkKernels(b *testing.B) {
 			{"MSE", 2, func() error { return k.MSE(s, one, x, y) }},
 			{"MSEGrad", 3, func() error { return k.MSEGrad(s, dst, device.Store, one, x, y) }},
 			{"SGD", 3, func() error { return k.SGD(s, device.SGDStep{Param: dst, Grad: x, LR: 1e-9}) }},
+			{"AdamW", 7, func() error {
+				return k.AdamW(s, device.AdamWStep{Param: dst, Grad: x, Mean: mean, Variance: variance, LR: 1e-9, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 10})
+			}},
 			{"Normal", 1, func() error { return k.Normal(s, dst, 0, 1, 1, 0) }},
 			{"NonFinite", 1, func() error { return k.NonFinite(s, flag, x) }},
 			{"Hash", 1, func() error { return k.Hash(s, hash, x) }},

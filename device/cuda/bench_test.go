@@ -99,7 +99,9 @@ func BenchmarkBandwidth(b *testing.B) {
 		other := tensor(b, d, device.Float64, rows*cols)
 		labels := tensor(b, d, device.Int64, rows)
 		raised, hash := tensor(b, d, device.Uint8), tensor(b, d, device.Int64)
+		variance := tensor(b, d, dt, rows, cols)
 		ok(b, k.Fill(s, labels, 7))
+		ok(b, k.Fill(s, variance, 0))
 		pass := float64(x.Bytes()) / 1e9
 		for _, c := range []struct {
 			name   string
@@ -128,6 +130,9 @@ func BenchmarkBandwidth(b *testing.B) {
 			{"SGD", 3, func() error { return k.SGD(s, device.SGDStep{Param: z, Grad: x, LR: 1e-9}) }},
 			{"SGD momentum", 5, func() error {
 				return k.SGD(s, device.SGDStep{Param: z, Grad: x, Velocity: y, LR: 1e-9, Momentum: 0.9})
+			}},
+			{"AdamW", 7, func() error {
+				return k.AdamW(s, device.AdamWStep{Param: z, Grad: x, Mean: y, Variance: variance, LR: 1e-9, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 10})
 			}},
 			{"Uniform", 1, func() error { return k.Uniform(s, z, -1, 1, 1, 0) }},
 			{"NonFinite", 1, func() error { return k.NonFinite(s, raised, x) }},
