@@ -73,9 +73,10 @@
 //   - BarzilaiBorweinSolver makes NaN of a quadratic. Use Momentum.
 //
 // This project's optimizers (package optim) work on [Model.Parameters], the
-// learnables by their names in the memory of their values. They do not zero or
-// allocate anything in a step, their states can be saved, and they refuse the
-// gradients of a run that failed.
+// learnables by their names in the memory of their values. They allocate nothing
+// after the first step, their states can be saved, and they refuse the gradients of
+// a run that failed. A value that G.Let gives a learnable after New is not theirs:
+// copy into the one that is there.
 //
 // # Errors
 //

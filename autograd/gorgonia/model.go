@@ -98,7 +98,7 @@ func (m *Model) init(ctx context.Context, nodes G.Nodes, o Options) error {
 	}).Wait(ctx)
 }
 
-// adopt wraps the nodes.
+// adopt makes the program's nodes learnables.
 func (m *Model) adopt(nodes G.Nodes) error {
 	if len(nodes) == 0 {
 		return errors.New("no learnables")
@@ -106,7 +106,7 @@ func (m *Model) adopt(nodes G.Nodes) error {
 	if probe, err := m.pg.Alloc(1); err != nil {
 		return err
 	} else if probe.Host() == nil {
-		return fmt.Errorf("Gorgonia computes on the host, and the group's device is %v: GODDP_DEVICE=cpu", m.pg.Device())
+		return fmt.Errorf("the group's device is %v, and Gorgonia computes on the host: set GODDP_DEVICE=cpu", m.pg.Device())
 	}
 	m.graph = nodes[0].Graph()
 	seen := map[*G.Node]bool{}
@@ -132,7 +132,8 @@ var building sync.Mutex
 
 // Build runs f, which builds a graph. Gorgonia counts nodes of all graphs
 // together, so that ranks within one process must not build at the same time. f
-// does not call Build, New or NewTapeMachine. Programs of one rank need none.
+// calls neither Build nor NewTapeMachine, which does the same. A process of one
+// rank has no need of it.
 func Build(f func() error) error {
 	building.Lock()
 	defer building.Unlock()

@@ -20,9 +20,9 @@ import (
 var (
 	hidden  = flag.Int("hidden", 512, "width of the hidden layers")
 	layers  = flag.Int("layers", 4, "number of hidden layers")
-	samples = flag.Int("samples", 500, "samples in an epoch")
-	batch   = flag.Int("batch", 64, "samples in a step")
-	epochs  = flag.Int("epochs", 2, "how often to go through the samples")
+	samples = flag.Int("samples", 1000, "samples in an epoch")
+	batch   = flag.Int("batch", 256, "samples in a step")
+	epochs  = flag.Int("epochs", 4, "how often to go through the samples")
 	lr      = flag.Float64("lr", 0.01, "learning rate")
 	f32     = flag.Bool("float32", false, "compute in float32, not float64")
 )

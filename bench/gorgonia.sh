@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Gorgonia graphs on several ranks (examples/gorgonia): losses against the program of
+# one process, what of the reductions lies within the backward pass, and what the
+# wrapper costs one rank. Needs python3 and libopenblas0-pthread.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+go build -o build/ ./cmd/golaunch ./examples/gorgonia ./examples/gorgonia/single
+go build -o build/bench-gorgonia ./bench/gorgonia
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+export OMP_NUM_THREADS=1 GODDP_DEVICE=cpu
+
+for flag in --float32=false --float32; do
+	build/single "$flag" >"$out/single"
+	for n in 2 4; do
+		build/golaunch --nproc-per-node "$n" build/gorgonia "$flag" --bucket-cap-mb 1 >"$out/$n"
+		printf '%s %d ranks: ' "$flag" "$n"
+		python3 bench/gorgonia.py losses "$out/single" "$out/$n"
+	done
+done
+for n in 2 4; do
+	build/golaunch --nproc-per-node "$n" build/gorgonia --bucket-cap-mb 1 --epochs 20 --trace "$out/trace.json" | grep reductions
+	python3 bench/gorgonia.py overlap "$out/trace.json"
+done
+build/bench-gorgonia --size 1000 --batch 64 --layers 3
