@@ -113,7 +113,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		return err
 	}
 	last, uneven, err := m.shadow(&o)
-	if err == nil && uneven {
+	if err == nil && (uneven || len(m.buffers) > 0) { // a forward pass that no step followed is each rank's own
 		err = m.settle(ctx, &o, last)
 	}
 	for _, j := range o.With {

@@ -1,6 +1,7 @@
 package ddp
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -78,6 +79,52 @@ func TestBroadcastBuffer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A program that wants something else of buffers than rank 0's values has them local,
+// and reduces them itself.
+func TestBuffersThatTheProgramAverages(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newCounter(pg.Device(), 0)
+		model, err := New(m, pg, &Options{LocalBuffers: true})
+		if err != nil {
+			return err
+		}
+		own, mean := share(pg)
+		for step := range 3 {
+			err := model.Forward(autograd.Scalar(pg.Device(), float32(own))).Backward()
+			if err := errors.Join(err, pg.AllReduce(m.sum.Var().Tensor(), comm.Avg).Wait(t.Context())); err != nil {
+				return err
+			}
+			if got, want := m.sum.Var().Item(), mean*float64(step+1); got != want {
+				return fmt.Errorf("step %d: the buffer is %v, want %v", step, got, want)
+			}
+			m.w.Var().ZeroGrad()
+		}
+		return nil
+	})
+}
+
+// New gives all ranks rank 0's parameters and buffers, however they began.
+func TestSyncModuleStates(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		net := noted{mlp(4, device.Float64), nn.NewUnplacedBuffer("note", nn.Constant(float64(pg.Rank())), device.Float64, 3)}
+		if err := nn.Place(net, pg.Device(), uint64(pg.Rank())); err != nil {
+			return err
+		}
+		state := func() []byte { return append(parameterBytes(net.Parameters()), bytesOf(net.note.Var())...) }
+		before, err := comm.AllGatherObject(t.Context(), pg, state())
+		if err != nil {
+			return err
+		}
+		if _, err := New(net, pg, nil); err != nil {
+			return err
+		}
+		if last := pg.Size() - 1; bytes.Equal(before[last], before[0]) || !bytes.Equal(state(), before[0]) {
+			return fmt.Errorf("rank 0's state: %v, and before New on rank %d: %v", bytes.Equal(state(), before[0]), last, bytes.Equal(before[last], before[0]))
+		}
+		return nil
+	})
 }
 
 // pair is a model of two parameters and two buffers.

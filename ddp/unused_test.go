@@ -414,6 +414,84 @@ func TestStaticGraph(t *testing.T) {
 	})
 }
 
+// A static graph may have several outputs, in whatever holds them: a pass goes
+// through all of them, or through the same ones each time.
+func TestStaticGraphOfSeveralOutputs(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		t.Run(fmt.Sprint("all: ", all), func(t *testing.T) {
+			onBuckets(t, Options{StaticGraph: true}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
+				m, model, err := newOutputs(pg, opts)
+				if err != nil {
+					return err
+				}
+				own, mean := share(pg)
+				for range 3 {
+					y := model.Forward(autograd.FromSlice(pg.Device(), []float64{own}))
+					want := []float64{none, 2 * mean, 3 * mean, 2 * 4 * mean}
+					y = autograd.Add(y, model.Output((*m.list)[0]))
+					if all {
+						y = autograd.Add(y, model.Output(m.named["one"]))
+						want[0], want[3] = mean, 3*4*mean
+					}
+					if err := errors.Join(y.Backward(), m.has(want...)); err != nil {
+						return err
+					}
+					for _, p := range m.w {
+						p.Var().ZeroGrad()
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// twice uses one parameter in two places, one of which it can leave out, beside one
+// that it does not use at all.
+type twice struct {
+	a, again, never *nn.Parameter
+	both            *bool
+}
+
+func (m twice) Parameters() []*nn.Parameter { return []*nn.Parameter{m.a, m.never, m.again} }
+func (m twice) Forward(x *autograd.Variable) *autograd.Variable {
+	y := autograd.Mul(m.a.Var(), x)
+	if *m.both {
+		y = autograd.Add(y, autograd.Mul(m.again.Var(), x))
+	}
+	return y
+}
+
+// A shared parameter has one gradient, from wherever a rank used it, however much
+// has accumulated, and one that nobody used has none.
+func TestSharedGradientAccumulatesBesideUnusedParameters(t *testing.T) {
+	for _, o := range []Options{{FindUnusedParameters: true}, {StaticGraph: true}} {
+		t.Run(fmt.Sprint("static: ", o.StaticGraph), func(t *testing.T) {
+			onBuckets(t, o, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
+				v := autograd.FromSlice(pg.Device(), []float64{1})
+				both := pg.Rank()%2 == 0
+				m := twice{nn.NewParameter("a", v), nn.NewParameter("again", v), nn.NewParameter("never", autograd.FromSlice(pg.Device(), []float64{1})), &both}
+				model, err := New(m, pg, opts)
+				if err != nil {
+					return err
+				}
+				pass := func() error { return model.Forward(autograd.FromSlice(pg.Device(), []float64{2})).Backward() }
+				for step := range 3 {
+					if err := errors.Join(model.NoSync(pass), pass()); err != nil {
+						return err
+					}
+					// Two passes: of 4 on one half of the ranks, of 2 on the other.
+					if got, never := v.Grad(), m.never.Grad(); got == nil || got.Item() != 6 || never != nil {
+						return fmt.Errorf("step %d: gradients %v and %v, want 6 and none", step, got, never)
+					}
+					v.ZeroGrad()
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // What a static graph does not use, but a pass that only accumulates did, has a
 // gradient on this rank alone: that is found by the pass that reduces.
 func TestStaticGraphThatAccumulatesOthers(t *testing.T) {

@@ -56,11 +56,22 @@ func Processes(t *testing.T, n int, vars ...string) {
 	OutsideJobs(t)
 	ctx, cancel := context.WithTimeout(t.Context(), jobTimeout)
 	defer cancel()
+	parts, out, err := job(ctx, n, append(vars, "GODDP_FLIGHT_DIR="+t.TempDir()))
+	if err != nil {
+		t.Errorf("on %d processes: %v\n%s", n, err, out)
+		return
+	}
+	t.Logf("%d parts of tests, on %d processes", parts, n)
+}
+
+// job runs this binary's tests on n processes. It returns how many of their parts ran
+// on each of them, and what they had to say.
+func job(ctx context.Context, n int, vars []string) (parts int, said string, err error) {
 	var out bytes.Buffer
-	_, err := launcher.Run(ctx, &launcher.Config{
+	_, err = launcher.Run(ctx, &launcher.Config{
 		Args:    []string{os.Args[0], "-test.v", "-test.timeout", jobTimeout.String()},
 		Workers: n, ShutdownTimeout: time.Second, LinePrefix: "rank ${rank}: ", Stdout: &out, Stderr: &out,
-		Env: append(append(os.Environ(), JobVar+"=1", "GODDP_FLIGHT_DIR="+t.TempDir()), vars...),
+		Env: append(append(os.Environ(), JobVar+"=1"), vars...),
 	})
 	tests := map[string]int{} // how often they ran, by rank
 	for line := range strings.Lines(out.String()) {
@@ -73,11 +84,7 @@ func Processes(t *testing.T, n int, vars ...string) {
 			err = fmt.Errorf("rank %d took part %d times, rank 0 %d times", rank, got, tests["rank 0"])
 		}
 	}
-	if err != nil {
-		t.Errorf("on %d processes: %v\n%s", n, err, telling(out.String()))
-		return
-	}
-	t.Logf("%d parts of tests, on %d processes", tests["rank 0"], n)
+	return tests["rank 0"], telling(out.String()), err
 }
 
 // telling are the lines of a job's output that tell of more than what ran.

@@ -1,0 +1,94 @@
+package commtest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestOnProcesses(t *testing.T) {
+	for _, n := range []int{2, 4} {
+		Processes(t, n, "GODDP_DEVICE=cpu")
+	}
+}
+
+// failVar has rank 1 fail TestSum.
+const failVar = "GODDP_TEST_FAIL"
+
+// Each rank runs its part once, in whichever process it is.
+func TestSum(t *testing.T) {
+	for _, n := range Sizes(t, 2, 4) {
+		parts := make(chan int, n)
+		OnRanks(t, n, nil, func(pg *comm.ProcessGroup) error {
+			parts <- pg.Rank()
+			x := autograd.FromSlice(pg.Device(), []float64{float64(1 + pg.Rank())})
+			if err := pg.AllReduce(x.Tensor(), comm.Sum).Wait(t.Context()); err != nil {
+				return err
+			}
+			if pg.Rank() == 1 && os.Getenv(failVar) != "" {
+				return errors.New("told to fail")
+			}
+			if got, want := x.Item(), float64(n*(n+1)/2); got != want || pg.Size() != n {
+				return fmt.Errorf("the sum over %d ranks is %v, want %v over %d", pg.Size(), got, want, n)
+			}
+			return nil
+		})
+		if len(parts) != Here(n) {
+			t.Errorf("%d parts ran in this process, want %d", len(parts), Here(n))
+		}
+	}
+}
+
+// A job tells whose part failed, and why; one in which nothing runs is no success.
+func TestJobsThatFail(t *testing.T) {
+	OutsideJobs(t)
+	vars := []string{"GODDP_DEVICE=cpu", "GODDP_FLIGHT_DIR=" + t.TempDir()}
+	_, said, err := job(t.Context(), 2, append(vars, failVar+"=1"))
+	if err == nil || !strings.Contains(said, "rank 1: told to fail") || !strings.Contains(said, "FAIL: TestSum") {
+		t.Errorf("got %v\n%s", err, said)
+	}
+	// No test is for one process alone.
+	if parts, _, err := job(t.Context(), 1, vars); err == nil || parts != 0 {
+		t.Errorf("%d parts ran: %v", parts, err)
+	}
+}
+
+// Ranks that do not come to a barrier are named by those that do, in a group and in a
+// part of it, after which both are usable.
+func TestMonitoredBarrier(t *testing.T) {
+	for _, n := range Sizes(t, 2, 4) {
+		OnRanks(t, n, nil, func(pg *comm.ProcessGroup) error {
+			part, err := pg.Split(t.Context(), min(pg.Rank()/(n-1), 1), 0) // all but the last
+			if err != nil {
+				return err
+			}
+			for _, g := range []*comm.ProcessGroup{pg, part} {
+				missing := g.Size() - 1
+				if g.Rank() != missing || missing == 0 {
+					err := g.With(comm.CallOptions{Timeout: 200 * time.Millisecond}).MonitoredBarrier(t.Context())
+					var late *comm.BarrierError
+					if told := errors.As(err, &late); told != (missing > 0) || !told && err != nil {
+						return fmt.Errorf("got %v", err)
+					}
+					if late != nil && fmt.Sprint(late.Missing) != fmt.Sprintf("[%d]", missing) {
+						return fmt.Errorf("%v, want rank %d to be missing", err, missing)
+					}
+				}
+				if err := errors.Join(g.Barrier().Wait(t.Context()), pg.Barrier().Wait(t.Context())); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+}
