@@ -35,8 +35,9 @@
 // an ordinary one over these parts, which are parameters called "NAME[lo:hi]". So
 // groups of parameters are made by name as ever. The parts that are empty are
 // there too: all ranks have the same list, commit the same steps and count them
-// alike. An optimizer must be elementwise ([Local]), as those of package optim
-// are; rules that take norms over whole parameters would see parts of them.
+// alike. An optimizer must be elementwise, as those of package optim are, and say
+// so by a method ([Local]), or the program does not compile: a rule that takes
+// norms over whole parameters would see parts of them.
 //
 // The status, the flags that say whether some rank lacks a gradient, is reduced by
 // itself, as with any reducer.Hook: each rank has to have it whole. Step enqueues the

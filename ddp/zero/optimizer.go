@@ -66,7 +66,7 @@ func (o *Optimizer[O]) ZeroGrad() { o.local.ZeroGrad() }
 // documentation, and [optim.SGD.Step] for errors. All ranks call it behind the
 // same backward passes. A gather that fails is an [*optim.TornError], from this
 // Step or, where that does not wait for it, from the next. A torn step breaks the
-// group: no rank has all parameters then.
+// group: the others lack this rank's shards.
 func (o *Optimizer[O]) Step() error { return o.StepScaled(optim.Scaled{}) }
 
 // StepScaled is Step with gradients of a scaled loss. The ranks have agreed on
@@ -78,7 +78,7 @@ func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 	}
 	err := o.local.StepScaled(s)
 	if errors.As(err, new(*optim.TornError)) {
-		o.shards.pg.Abort(err) // the others may be waiting for this rank's shards
+		o.shards.pg.Abort(err) // the others may be waiting
 	}
 	return err
 }
@@ -180,23 +180,21 @@ func (t *tail[O]) Complete() error {
 	o.mu.Lock()
 	o.gathers = works
 	o.mu.Unlock()
-	return wait(works)
+	return o.shards.wait(works)
 }
 
-// wait makes the compute stream wait for gathers. When it returns an error, none
-// of them uses the buckets any more.
-func wait(works []*comm.Work) (err error) {
+// wait makes the compute stream wait for gathers. When it returns an error, the
+// group is broken, and none of them uses the buckets any more.
+func (s *shards) wait(works []*comm.Work) error {
 	ctx := context.Background() // the calls have deadlines of their own
-	for _, w := range works {
-		if err == nil {
-			err = w.Wait(ctx)
+	for i, w := range works {
+		if err := w.Wait(ctx); err != nil {
+			s.pg.Abort(err)
+			for _, w := range works[i:] {
+				w.Sync(ctx)
+			}
+			return fmt.Errorf("gathering parameters: %w", err)
 		}
-		if err != nil {
-			w.Sync(ctx) // soon: the group is broken
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("gathering parameters: %w", err)
 	}
 	return nil
 }

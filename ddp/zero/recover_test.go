@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -140,6 +141,13 @@ func (g *gathersFail) Start(c *backend.Call) (backend.Task, error) {
 	return g.Backend.Start(c)
 }
 
+// failAt makes backends that fail at the n-th gather.
+func failAt(n int) func() func(backend.Backend) backend.Backend {
+	return func() func(backend.Backend) backend.Backend {
+		return func(b backend.Backend) backend.Backend { return &gathersFail{b, n} }
+	}
+}
+
 // After a failure that leaves all shards with the same updates they train on to
 // exactly where they would have come without it, with further ranks too; after any
 // other all are told what is lost.
@@ -160,7 +168,7 @@ func TestRecover(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		at    func(pg *comm.ProcessGroup, s *survivor) error // how the first group ends
-		wrap  func(backend.Backend) backend.Backend
+		wrap  func() func(backend.Backend) backend.Backend   // nil for none
 		after func(all []*survivor) []*survivor
 		step  int // recovered; -1: lost
 	}{
@@ -168,13 +176,24 @@ func TestRecover(t *testing.T) {
 			at: func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, failing) }},
 		{name: "a gather fails", step: failing,
 			// Three buckets a step: the second of the failing one, on every rank at most.
-			wrap: func(b backend.Backend) backend.Backend { return &gathersFail{b, 3*(failing-1) + 1} },
+			wrap: failAt(3*(failing-1) + 1),
 			at:   func(pg *comm.ProcessGroup, s *survivor) error { return torn(s, pg, failing) }},
+		{name: "a gather fails on one rank", step: failing,
+			wrap: func() func(backend.Backend) backend.Backend {
+				var first atomic.Bool
+				return func(b backend.Backend) backend.Backend {
+					if first.CompareAndSwap(false, true) {
+						return &gathersFail{b, 3*(failing-1) + 1}
+					}
+					return b
+				}
+			},
+			at: func(pg *comm.ProcessGroup, s *survivor) error { return torn(s, pg, failing) }},
 		{name: "the first gather of all fails", step: 1,
-			wrap: func(b backend.Backend) backend.Backend { return &gathersFail{b, 0} },
+			wrap: failAt(0),
 			at:   func(pg *comm.ProcessGroup, s *survivor) error { return torn(s, pg, 1) }},
 		{name: "a rank joins", step: failing,
-			wrap:  func(b backend.Backend) backend.Backend { return &gathersFail{b, 3 * (failing - 1)} },
+			wrap:  failAt(3 * (failing - 1)),
 			at:    func(pg *comm.ProcessGroup, s *survivor) error { return torn(s, pg, failing) },
 			after: func(all []*survivor) []*survivor { return append(survivors(t, 1, false), all...) }},
 		{name: "between two updates", step: -1,
@@ -220,7 +239,11 @@ func TestRecover(t *testing.T) {
 						}
 					}
 				}
-				together(t, all, c.wrap, func(pg *comm.ProcessGroup, s *survivor) error {
+				var wrap func(backend.Backend) backend.Backend
+				if c.wrap != nil {
+					wrap = c.wrap()
+				}
+				together(t, all, wrap, func(pg *comm.ProcessGroup, s *survivor) error {
 					err := c.at(pg, s)
 					for _, v := range []*autograd.Variable{s.net.note.Var(), s.net.frozen.Var()} {
 						device.Elements[float64](v.Tensor())[0] = 7
