@@ -1,0 +1,149 @@
+package reducer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+)
+
+// plain is a hook that does what is done without one.
+type plain struct{}
+
+func (plain) Reduce(b GradBucket) Reduction {
+	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
+}
+
+// Rank r has r+1 passes; then it makes shadows. Gradients of two types, in several
+// buckets, are averages over all ranks or over those that had the pass, on all ranks.
+func TestShadows(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		opts     Options
+		byActive bool
+	}{
+		{"averaged by the engine", Options{Prescaled: true, BucketCapMB: 1e-5}, false},
+		{"averaged by the reducer, over active ranks", Options{BucketCapMB: 1e-5}, true},
+		{"unused parameters are found", Options{Unused: UnusedFound}, true},
+		{"a static graph", Options{Prescaled: true, Unused: UnusedFixed}, true},
+		{"a hook", Options{Prescaled: true, BucketCapMB: 1e-5, Hook: plain{}}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			const ranks = 3
+			commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+				r, err := New(t.Context(), pg, params(), &c.opts)
+				if err != nil {
+					return err
+				}
+				e := engine{pg, r}
+				for range 2 {
+					r.Join(c.byActive)
+					for pass := range ranks + 1 {
+						if pass <= pg.Rank() {
+							r.Begin(true, func(int) bool { return true })
+							for _, i := range []int{2, 0, 3, 1} {
+								e.write(i, float64(6*(i+1)))
+							}
+						} else {
+							r.Shadow(false)
+						}
+						if err := r.Finish(t.Context(), nil); err != nil {
+							return fmt.Errorf("pass %d: %w", pass, err)
+						}
+						who := r.Attendance()
+						if pass == ranks {
+							if who.First() != -1 || who.Last != ranks-1 || !who.Uneven {
+								return fmt.Errorf("after the last pass: %+v", who)
+							}
+							break
+						}
+						if who.First() != pass || who.Last != pass || who.Uneven != (pass > 0) {
+							return fmt.Errorf("pass %d: %+v", pass, who)
+						}
+						for i := range 4 {
+							got, err := e.all(i)
+							want := float64(6 * (i + 1))
+							if !c.byActive {
+								want *= float64(ranks-pass) / ranks
+							}
+							if err != nil || math.Abs(got-want) > 1e-5 || r.Zeroed(i) {
+								return fmt.Errorf("pass %d: gradient %d is %v, want %v; zeroed: %v, %v", pass, i, got, want, r.Zeroed(i), err)
+							}
+							r.Zero(i)
+						}
+					}
+					r.Leave()
+				}
+				if s := r.Stats(); s.Passes != 2*(ranks+1) || s.Shadowed != 2*(ranks-pg.Rank()) || s.Skipped != 0 || len(s.Unused) != 0 {
+					return fmt.Errorf("statistics %+v", s)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// What a rank says when it leaves, in a pass that another one makes and in which a
+// third one lacks something.
+func TestLeaving(t *testing.T) {
+	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
+		if err != nil {
+			return err
+		}
+		e := engine{pg, r}
+		r.Join(false)
+		var cause error
+		switch pg.Rank() {
+		case 0:
+			r.Shadow(true)
+		case 1:
+			r.Shadow(false) // a cause is a leave
+			cause = errors.New("no luck")
+		default:
+			r.Begin(true, nil)
+			for i := range 4 {
+				if i > 0 || pg.Rank() == 2 {
+					e.write(i, 1)
+				}
+			}
+		}
+		err = r.Finish(t.Context(), cause)
+		var left *LeftError
+		var missing *MissingGradientError
+		if !errors.As(err, &left) || !slices.Equal(left.Left, []Left{{0, ""}, {1, "no luck"}}) || r.Left() != error(left) {
+			return fmt.Errorf("got %v, and later %v", err, r.Left())
+		}
+		if !errors.As(err, &missing) || len(missing.Missing) != 1 || missing.Missing[0].Rank != 3 {
+			return fmt.Errorf("got %v, want rank 3's missing gradient too", err)
+		}
+		if want := "rank 0 ran out of inputs; rank 1 failed: no luck: training ends on every rank"; !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("%q lacks %q", err, want)
+		}
+		// Nothing is reduced any more, by whoever goes on.
+		if pg.Rank() == 2 {
+			r.Begin(true, nil)
+			if err := r.Finish(t.Context(), nil); !errors.As(err, &left) {
+				return fmt.Errorf("the next pass: %v", err)
+			}
+		}
+		// All leave with nothing to say: that is the end, and no error.
+		r.Leave()
+		r.Join(false)
+		r.Shadow(true)
+		if err := r.Finish(t.Context(), nil); err != nil || r.Attendance().First() != -1 {
+			return fmt.Errorf("at the end: %v", err)
+		}
+		r.Leave()
+		r.Begin(true, nil)
+		for i := range 4 {
+			e.write(i, 1)
+		}
+		return r.Finish(t.Context(), nil)
+	})
+}
