@@ -60,6 +60,31 @@
 // wait for any more, and a pass that reaches others is a
 // [*reducer.GraphChangedError], by name, on every rank.
 //
+// # Uneven inputs
+//
+// Where ranks have different numbers of inputs, the training loop runs within
+// [Model.Join]:
+//
+//	err := model.Join(&ddp.JoinOptions{Optimizer: opt}, func() error {
+//		for x, y := range batches {
+//			... // as ever
+//		}
+//		return nil
+//	})
+//
+// A rank that has no inputs any more takes part in the others' reductions with
+// zeros, until none has: a step costs nothing more for it, since who is without
+// inputs travels where missing gradients do. Gradients are divided by the number of
+// ranks, or by that of those that have inputs. In the end all have the parameters,
+// the buffers and, if Optimizer is set, the momentum of one that was left last.
+// Unused parameters, static graphs, accumulation within NoSync, hooks and checks go
+// on as ever; which parameters a static graph uses is learned from the first pass
+// that all ranks make. What accumulated before a pass that a rank only shadows
+// counts for the others as if that rank had zeroed it.
+//
+// An error of one rank's loop is a [*reducer.LeftError] on the others, in their next
+// step, in place of a timeout.
+//
 // # What goes beside it
 //
 // An evaluation within [autograd.NoGrad] communicates nothing, so that one rank

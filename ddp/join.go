@@ -23,7 +23,7 @@ type JoinOptions struct {
 	// StopEarly ends the training of all ranks in the step for which the first
 	// of them has no input: none applies it, and Backward and Step, and Join,
 	// return a [*reducer.LeftError] that names the ranks without. It is for
-	// models that communicate by themselves, where a rank without inputs would
+	// loops that communicate behind Step, where a rank without inputs would
 	// leave the others waiting.
 	StopEarly bool
 	// Optimizer, if not nil, ends up with the state, such as momentum, and the
@@ -68,9 +68,11 @@ type Joinable interface {
 // they are local, become on all ranks those of the lowest that was left last.
 // Gradients, with what accumulated and was not reduced, are forgotten.
 //
-// All ranks call it, in the same order as their other collectives. They share
-// nothing else within f: a collective of f's own, over a group that a rank without
-// inputs is in, leaves the others waiting (see StopEarly).
+// All ranks call it, in the same order as their other collectives. Within f they
+// share nothing else: a collective of f's own, over a group that a rank without
+// inputs is in, leaves the others waiting, unless StopEarly ends f before it. One
+// in a forward pass comes too early for that: such ranks have to agree beforehand
+// on how many inputs to use.
 //
 // An error of f is Join's, and ends the training of all: the other ranks get, from
 // their next backward pass that reduces or its Step, a [*reducer.LeftError] that
@@ -104,15 +106,11 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	m.reducer.Join(o.DivideByActive)
 	m.joining = true
 	defer func() { m.joining = false; m.reducer.Leave() }()
-	err := f()
-	if err == nil {
-		err = m.reducer.Unasked()
-	}
-	if err != nil {
+	if err := f(); err != nil {
 		m.leave(err)
 		return err
 	}
-	last, uneven, err := m.shadow(&o)
+	last, uneven, err := m.shadow(&o) // begins with the outcome of f's last pass, if nobody asked
 	if err == nil && (uneven || len(m.buffers) > 0) { // a forward pass that no step followed is each rank's own
 		err = m.settle(ctx, &o, last)
 	}

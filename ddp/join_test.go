@@ -265,6 +265,10 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 					}
 					opt.ZeroGrad()
 					steps++
+					sum := autograd.FromSlice(pg.Device(), []float64{1}) // nobody waits for it in vain
+					if err := pg.AllReduce(sum.Tensor(), comm.Sum).Wait(context.Background()); err != nil {
+						return err
+					}
 				}
 				return nil
 			})

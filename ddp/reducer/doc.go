@@ -22,8 +22,8 @@
 // soon as it is complete and those before it have been started, the last one at
 // the end of the pass. A view starts on [device.Align] bytes. A bucket is padded
 // with zeros to a multiple of Align bytes a rank; in the last one the padding
-// begins with the status: one flag word per rank, and where unused parameters are
-// found one word per parameter.
+// begins with the status: two words per rank, its flag and its excuse, and where
+// unused parameters are found one word per parameter.
 //
 // The order of registration is a guess. Behind the first pass that reduces, rank 0
 // tells all ranks the order in which its gradients became final; nobody waits for
@@ -61,6 +61,20 @@
 // to write others is a [*GraphChangedError] on every rank, found where it begins,
 // before any of its buckets is reduced. With UnusedFound the buckets are not
 // rebuilt: a pass may have another order than the one before.
+//
+// # Shadows
+//
+// Between [Reducer.Join] and [Reducer.Leave] ranks may have different numbers of
+// passes. Who has none makes a [Reducer.Shadow] for each pass of the others: it
+// starts what they start, with zeros, and tells so in the status, by a word for each
+// rank behind the flags. When all words are set no rank has a pass to make any more,
+// so that a pass needs no other collective, and the end of all of them takes one pass
+// of zeros. A shadow with its flag raised is a rank's last: that pass is a
+// [*LeftError] on every rank, and nobody makes another.
+//
+// Who has made a pass is known with its outcome. On a GPU that is later than the
+// pass's own divisions, which is why averages over those ranks alone are made behind
+// it, by a factor, and why Finish then waits.
 //
 // # Hooks
 //
