@@ -98,6 +98,9 @@ func die(ctx context.Context) error {
 			if !errors.Is(err, comm.ErrPeerLost) || !errors.As(err, &lost) {
 				return fmt.Errorf("got %w, want ErrPeerLost", err)
 			}
+			if strings.Count(err.Error(), "lost: its process ended") != 1 {
+				return fmt.Errorf("got %q, which says it twice", err)
+			}
 			fmt.Printf("rank %d lost\n", lost.Peer)
 			return nil
 		}

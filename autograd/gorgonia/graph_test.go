@@ -100,9 +100,11 @@ type mistaken struct{}
 
 func (mistaken) Reduce(reducer.GradBucket) reducer.Reduction { panic("a mistake") }
 
-// What panics in the middle of the tape panics on the goroutine that runs it.
+// What panics in the middle of the tape panics on the goroutine that runs it, and the
+// log says where it was.
 func TestAPanicIsTheCallers(t *testing.T) {
-	commtest.OnGoroutines(t, 1, nil, func(pg *comm.ProcessGroup) (err error) {
+	var log bytes.Buffer
+	commtest.OnGoroutines(t, 1, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) (err error) {
 		n, _, vm, err := distributed(pg, tensor.Float64, 4, &Options{BucketCapMB: 1e-6, Hook: mistaken{}})
 		if err != nil {
 			return err
@@ -115,6 +117,9 @@ func TestAPanicIsTheCallers(t *testing.T) {
 		}()
 		return errors.Join(n.let(0, 0, 1), vm.RunAll(), errors.New("it did not panic"))
 	})
+	if !strings.Contains(log.String(), "mistaken.Reduce") {
+		t.Errorf("no stack in the log:\n%s", &log)
+	}
 }
 
 func TestGradientsThatAreNotFinite(t *testing.T) {

@@ -25,8 +25,8 @@ var _ G.VM = (*Machine)(nil)
 // run, writes it while RunAll waits.
 type pass struct {
 	turned profile.Moment // where the cost was there; nil where no trace is written
-	err    error          // what operations of this package returned
-	thrown any            // what one of them panicked with
+	err    error          // what ended the tape, if an operation of this package did
+	thrown any            // what that panicked with, if it did
 }
 
 // NewTapeMachine differentiates cost for the model's learnables, compiles what

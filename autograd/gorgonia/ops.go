@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash"
 	"hash/fnv"
+	"runtime/debug"
 
 	"github.com/chewxy/hm"
 	G "gorgonia.org/gorgonia"
@@ -119,8 +120,8 @@ func (o *ready) InferShape(shapes ...G.DimSizer) (tensor.Shape, error) {
 	return o.op.InferShape(shapes...)
 }
 
-// Do runs on a goroutine of the machine's, where a panic would end the process:
-// the machine's caller gets it.
+// Do runs on a goroutine of the machine's, where a panic would end the process: the
+// machine's caller gets it, and the log where it was.
 func (o *ready) Do(in ...G.Value) (v G.Value, err error) {
 	p := o.model.pass
 	if p == nil {
@@ -128,9 +129,10 @@ func (o *ready) Do(in ...G.Value) (v G.Value, err error) {
 	}
 	defer func() {
 		if p.thrown = recover(); p.thrown != nil {
+			o.model.pg.Log().Error("a panic on the tape, which RunAll goes on with", "operation", o, "panic", p.thrown, "stack", string(debug.Stack()))
 			err = errThrown
 		}
-		p.err = errors.Join(p.err, err)
+		p.err = err // which ends the tape
 	}()
 	return o.do(in)
 }
