@@ -50,6 +50,7 @@ check device_cuda "$bin/cuda.test" -test.v
 check comm_nccl "$bin/nccl.test" -test.v -test.run '^TestGPU' # the others have stand-ins, which take a compiler
 check ddp "$bin/ddp.test" -test.v -test.run '^TestGPU'
 check ddp_zero "$bin/zero.test" -test.v -test.run '^TestGPU'
+check ddp_commhook "$bin/commhook.test" -test.v -test.run '^TestGPU'
 for ranks in 1 2 4; do
 	if [ "$ranks" -le "$gpus" ]; then
 		check "toy_$ranks" toy $ranks "$(awk "BEGIN {print 7 * ($ranks - 1) / 2}")"

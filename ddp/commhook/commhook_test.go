@@ -26,10 +26,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// onRanks runs f on n ranks, or on devices that a host sees lag behind.
+// TestOnProcesses runs the tests of this package on real processes.
+func TestOnProcesses(t *testing.T) {
+	for _, n := range []int{2, 4} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) { commtest.Processes(t, n, "GODDP_DEVICE=cpu") })
+	}
+}
+
+// onRanks runs f on n ranks, or on devices that a host sees lag behind, or in a job
+// on what its devices are.
 func onRanks(t *testing.T, n int, lags bool, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
-	if !lags {
+	if !lags || commtest.InJob() {
 		commtest.OnRanks(t, n, nil, f)
 		return
 	}
@@ -40,6 +48,49 @@ func onRanks(t *testing.T, n int, lags bool, f func(pg *comm.ProcessGroup) error
 		devices = append(devices, d)
 	}
 	commtest.OnDevices(t, devices, nil, f)
+}
+
+// onBoth runs f on both.
+func onBoth(t *testing.T, n int, f func(pg *comm.ProcessGroup) error) {
+	t.Helper()
+	if commtest.InJob() {
+		onRanks(t, n, false, f)
+		return
+	}
+	for _, lags := range []bool{false, true} {
+		t.Run(fmt.Sprint("lagging: ", lags), func(t *testing.T) { onRanks(t, n, lags, f) })
+	}
+}
+
+// bits are a copy of a tensor's memory.
+func bits(dev device.Device, t device.Tensor) []byte {
+	out := make([]byte, t.Bytes())
+	if err := dev.CopyOut(context.Background(), dev.Compute(), out, t.Buf); err != nil {
+		panic(err)
+	}
+	return out
+}
+
+// read are a tensor's numbers.
+func read(dev device.Device, t device.Tensor) []float64 {
+	out, err := autograd.FromTensor(dev, t).Read(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	return out
+}
+
+// write makes numbers those of a tensor, of Float32 or Float64.
+func write(dev device.Device, t device.Tensor, v []float64) error {
+	mem := device.HostTensor(v, device.Float64)
+	if t.DType == device.Float32 {
+		small := make([]float32, len(v))
+		for i, x := range v {
+			small[i] = float32(x)
+		}
+		mem = device.HostTensor(small, device.Float32)
+	}
+	return dev.CopyIn(dev.Compute(), t.Buf, mem.Buf.Host())
 }
 
 // hooks make a hook for a rank.
@@ -113,7 +164,7 @@ func (r run) train(pg *comm.ProcessGroup) (losses []float64, params []byte, err 
 		losses = append(losses, loss.Item())
 	}
 	for _, p := range model.Parameters() {
-		params = append(params, p.Var().Tensor().Buf.Host()...)
+		params = append(params, bits(dev, p.Var().Tensor())...)
 	}
 	return losses, params, nil
 }
@@ -178,8 +229,7 @@ func (e *engine) pass(grads [][]float64) ([][]float64, error) {
 		for j := range scaled {
 			scaled[j] *= e.r.Scale()
 		}
-		src := device.HostTensor(scaled, device.Float64, e.params[i].Shape...)
-		if err := dev.Kernels().Copy(dev.Compute(), e.r.Grad(i), src); err != nil {
+		if err := write(dev, e.r.Grad(i), scaled); err != nil {
 			return nil, err
 		}
 		e.r.Ready(i, dev.Compute().Mark())
@@ -188,11 +238,8 @@ func (e *engine) pass(grads [][]float64) ([][]float64, error) {
 		return nil, err
 	}
 	out := make([][]float64, len(e.params))
-	for i, p := range e.params {
-		out[i] = make([]float64, p.Shape.Len())
-		if err := dev.Kernels().Copy(dev.Compute(), device.HostTensor(out[i], device.Float64, p.Shape...), e.r.Grad(i)); err != nil {
-			return nil, err
-		}
+	for i := range out {
+		out[i] = read(dev, e.r.Grad(i))
 	}
 	return out, nil
 }

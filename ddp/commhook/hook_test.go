@@ -10,38 +10,49 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/commhook"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/profile"
 )
 
-// every is one of each hook that averages over all ranks, and how far a gradient may
-// be off, as a part of the largest.
-var every = map[string]struct {
-	make   func() reducer.Hook
+// hookCase is a hook that averages over all ranks, and how far a gradient may be
+// off, as a part of the largest.
+type hookCase struct {
+	name   string
 	within float64
-}{
-	"AllReduce":     {func() reducer.Hook { return commhook.AllReduce{} }, 1e-6},
-	"FP16":          {func() reducer.Hook { return commhook.FP16(nil) }, 0x1p-10},
-	"BF16":          {func() reducer.Hook { return commhook.BF16(nil) }, 0x1p-7},
-	"Int8":          {commhook.Int8, 0.04},
-	"FP16 of FP16":  {func() reducer.Hook { return commhook.FP16(commhook.FP16(nil)) }, 0x1p-10},
-	"BF16 of Int8":  {func() reducer.Hook { return commhook.BF16(commhook.Int8()) }, 0.05},
-	"post-localSGD": {func() reducer.Hook { return commhook.BF16(commhook.PostLocalSGD(nil)) }, 0x1p-7},
+	make   func() reducer.Hook
+}
+
+// every is one of each, and some within others.
+var every = []hookCase{
+	{"AllReduce", 1e-6, func() reducer.Hook { return commhook.AllReduce{} }},
+	{"FP16", 0x1p-10, func() reducer.Hook { return commhook.FP16(nil) }},
+	{"BF16", 0x1p-7, func() reducer.Hook { return commhook.BF16(nil) }},
+	{"Int8", 0.04, commhook.Int8},
+	{"FP16 of FP16", 0x1p-10, func() reducer.Hook { return commhook.FP16(commhook.FP16(nil)) }},
+	{"BF16 of Int8", 0.05, func() reducer.Hook { return commhook.BF16(commhook.Int8()) }},
+	{"BF16 of post-localSGD", 0x1p-7, func() reducer.Hook { return commhook.BF16(commhook.PostLocalSGD(nil)) }},
 	// All directions that there are: nothing is lost.
-	"PowerSGD": {func() reducer.Hook { return powerSGD(full) }, 1e-5},
-	"PowerSGD in BF16": {func() reducer.Hook {
+	{"PowerSGD", 1e-5, func() reducer.Hook { return powerSGD(full) }},
+	{"PowerSGD in BF16", 0x1p-6, func() reducer.Hook {
 		o := full
 		o.Hook = commhook.BF16(nil)
 		return powerSGD(o)
-	}, 0x1p-6},
-	"FP16 of PowerSGD": {func() reducer.Hook { return commhook.FP16(powerSGD(full)) }, 0x1p-9},
-	"Func": {func() reducer.Hook {
+	}},
+	{"FP16 of PowerSGD", 0x1p-9, func() reducer.Hook { return commhook.FP16(powerSGD(full)) }},
+	{"Func", 1e-6, func() reducer.Hook {
 		return commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
 			return b.Flat, b.Group.AllReduce(b.Flat, b.Op)
 		})
-	}, 1e-6},
+	}},
+}
+
+func eachHook(t *testing.T, f func(t *testing.T, c hookCase)) {
+	for _, c := range every {
+		t.Run(c.name, func(t *testing.T) { f(t, c) })
+	}
 }
 
 // full has factors of the ranks of the matrices.
@@ -50,11 +61,11 @@ var full = commhook.PowerSGDOptions{Rank: 100, StartAfter: -1, MinCompression: 0
 // Every hook makes the averages of what the ranks have, whoever divides, of all
 // types, in buckets that are rebuilt, and is in traces.
 func TestDefaultDDPCommHooks(t *testing.T) {
-	for name, c := range every {
+	eachHook(t, func(t *testing.T, c hookCase) {
 		for _, dt := range []device.DType{device.Float32, device.Float64} {
-			for _, ranks := range []int{1, 2, 3} {
+			for _, ranks := range commtest.Sizes(t, 1, 2, 3) {
 				prescaled, lags := ranks != 3, ranks > 1
-				t.Run(fmt.Sprintf("%s, %v, %d ranks", name, dt, ranks), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%v, %d ranks", dt, ranks), func(t *testing.T) {
 					onRanks(t, ranks, lags, func(pg *comm.ProcessGroup) error {
 						e, err := newEngine(pg, matrices(dt), c.make(), prescaled)
 						if err != nil {
@@ -86,15 +97,15 @@ func TestDefaultDDPCommHooks(t *testing.T) {
 				})
 			}
 		}
-	}
+	})
 }
 
 // What is missing on one rank is told to all, whatever a hook has to do behind the
 // pass, and the next one is as if nothing had been.
 func TestMissingGradientsBehindHooks(t *testing.T) {
-	for name, c := range every {
-		t.Run(name, func(t *testing.T) {
-			onRanks(t, 3, true, func(pg *comm.ProcessGroup) error {
+	eachHook(t, func(t *testing.T, c hookCase) {
+		for _, ranks := range commtest.Sizes(t, 3) {
+			onRanks(t, ranks, true, func(pg *comm.ProcessGroup) error {
 				e, err := newEngine(pg, matrices(device.Float32), c.make(), true)
 				if err != nil {
 					return err
@@ -112,16 +123,16 @@ func TestMissingGradientsBehindHooks(t *testing.T) {
 				}
 				return nil
 			})
-		})
-	}
+		}
+	})
 }
 
 // What is not finite on one rank becomes so on all, and is gone behind the pass.
 func TestNonFiniteGradients(t *testing.T) {
-	for name, c := range every {
+	eachHook(t, func(t *testing.T, c hookCase) {
 		for _, bad := range []float64{math.NaN(), math.Inf(1)} {
-			t.Run(fmt.Sprint(name, ", ", bad), func(t *testing.T) {
-				onRanks(t, 3, false, func(pg *comm.ProcessGroup) error {
+			for _, ranks := range commtest.Sizes(t, 3) {
+				onRanks(t, ranks, false, func(pg *comm.ProcessGroup) error {
 					e, err := newEngine(pg, matrices(device.Float32), c.make(), true)
 					if err != nil {
 						return err
@@ -145,7 +156,7 @@ func TestNonFiniteGradients(t *testing.T) {
 								return fmt.Errorf("pass %d: the gradient %v is finite: %v", pass, e.params[i], finite)
 							}
 						}
-						want := mean(e.params, 3, func(rank int) [][]float64 { return random(e.params, rank, pass) })
+						want := mean(e.params, ranks, func(rank int) [][]float64 { return random(e.params, rank, pass) })
 						for i, p := range e.params {
 							if d := off(got[i], want[i]); pass == 7 && !(d <= c.within) {
 								return fmt.Errorf("pass %d: the gradient %v is off by %v, want at most %v", pass, p, d, c.within)
@@ -154,15 +165,15 @@ func TestNonFiniteGradients(t *testing.T) {
 					}
 					return nil
 				})
-			})
+			}
 		}
-	}
+	})
 }
 
 // Float16 does not overflow where the average does not: gradients are divided first.
 func TestFP16DividesFirst(t *testing.T) {
 	for _, prescaled := range []bool{false, true} {
-		onRanks(t, 3, false, func(pg *comm.ProcessGroup) error {
+		onRanks(t, commtest.Sizes(t, 3)[0], false, func(pg *comm.ProcessGroup) error {
 			e, err := newEngine(pg, []reducer.Param{{Name: "w", Shape: device.Shape{3}, DType: device.Float32}}, commhook.FP16(nil), prescaled)
 			if err != nil {
 				return err
@@ -178,7 +189,7 @@ func TestFP16DividesFirst(t *testing.T) {
 
 // A quantised gradient is off by what the scales of its block allow.
 func TestInt8Bound(t *testing.T) {
-	for _, ranks := range []int{2, 3, 4} {
+	for _, ranks := range commtest.Sizes(t, 2, 3, 4) {
 		onRanks(t, ranks, false, func(pg *comm.ProcessGroup) error {
 			const n = 3000
 			e, err := newEngine(pg, []reducer.Param{{Name: "w", Shape: device.Shape{n}, DType: device.Float32}}, commhook.Int8(), true)
@@ -226,7 +237,7 @@ func TestInt8Bound(t *testing.T) {
 // Noop leaves each rank its own share.
 func TestNoop(t *testing.T) {
 	onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
-		e, err := newEngine(pg, matrices(device.Float32), commhook.Noop{}, pg.Size() == 3)
+		e, err := newEngine(pg, matrices(device.Float32), commhook.Noop{}, false)
 		if err != nil {
 			return err
 		}
@@ -280,50 +291,49 @@ func TestHookOptionsThatDiffer(t *testing.T) {
 // Behind the first passes a hook takes no memory but for what its calls are.
 func TestSteadyState(t *testing.T) {
 	const ranks, warm, passes, most = 3, 3, 20, 24 << 10
-	for name, c := range every {
-		t.Run(name, func(t *testing.T) {
-			onRanks(t, ranks, false, func(pg *comm.ProcessGroup) error {
-				params := []reducer.Param{{Name: "w", Shape: device.Shape{160, 160}, DType: device.Float32}}
-				hook := c.make()
-				if strings.Contains(name, "PowerSGD") {
-					hook = powerSGD(commhook.PowerSGDOptions{Rank: 2, StartAfter: -1})
-				}
-				e, err := newEngine(pg, params, hook, true)
-				if err != nil {
-					return err
-				}
-				var before, after runtime.MemStats
-				for pass := range warm + passes {
-					if pass == warm {
-						if err := pg.Barrier().Sync(context.Background()); err != nil {
-							return err
-						}
-						runtime.ReadMemStats(&before)
-					}
-					e.r.Zero(0)
-					e.r.Begin(true, nil)
-					e.r.Fresh(0)
-					e.r.Ready(0, pg.Device().Compute().Mark())
-					if err := e.r.Finish(context.Background(), nil); err != nil {
+	eachHook(t, func(t *testing.T, c hookCase) {
+		commtest.OnGoroutines(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+			params := []reducer.Param{{Name: "w", Shape: device.Shape{160, 160}, DType: device.Float32}}
+			hook := c.make()
+			if strings.Contains(c.name, "PowerSGD") {
+				hook = powerSGD(commhook.PowerSGDOptions{Rank: 2, StartAfter: -1})
+			}
+			e, err := newEngine(pg, params, hook, true)
+			if err != nil {
+				return err
+			}
+			var before, after runtime.MemStats
+			for pass := range warm + passes {
+				if pass == warm {
+					if err := pg.Barrier().Sync(context.Background()); err != nil {
 						return err
 					}
+					runtime.ReadMemStats(&before)
 				}
-				runtime.ReadMemStats(&after)
-				if heap := (after.TotalAlloc - before.TotalAlloc) / passes / ranks; heap > most {
-					return fmt.Errorf("a pass allocates %d bytes of Go's heap, want at most %d", heap, most)
+				e.r.Zero(0)
+				e.r.Begin(true, nil)
+				e.r.Fresh(0)
+				e.r.Ready(0, pg.Device().Compute().Mark())
+				if err := e.r.Finish(context.Background(), nil); err != nil {
+					return err
 				}
-				return nil
-			})
+			}
+			runtime.ReadMemStats(&after)
+			if heap := (after.TotalAlloc - before.TotalAlloc) / passes / ranks; heap > most {
+				return fmt.Errorf("a pass allocates %d bytes of Go's heap, want at most %d", heap, most)
+			}
+			return nil
 		})
-	}
+	})
 }
 
 // A hook starts what it starts and waits for nobody: rank 1 begins its pass when
 // rank 0 is through with its own.
 func TestReduceDoesNotWait(t *testing.T) {
-	for name, c := range every {
+	commtest.OutsideJobs(t) // the ranks share a channel
+	eachHook(t, func(t *testing.T, c hookCase) {
 		for _, lags := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, lagging: %v", name, lags), func(t *testing.T) {
+			t.Run(fmt.Sprint("lagging: ", lags), func(t *testing.T) {
 				through := make(chan struct{})
 				onRanks(t, 3, lags, func(pg *comm.ProcessGroup) error {
 					e, err := newEngine(pg, matrices(device.Float32), c.make(), true)
@@ -348,5 +358,5 @@ func TestReduceDoesNotWait(t *testing.T) {
 				})
 			})
 		}
-	}
+	})
 }
