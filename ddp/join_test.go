@@ -607,6 +607,45 @@ func TestJoinWithADividedOptimizer(t *testing.T) {
 	})
 }
 
+// awkward is a Joinable that cannot do what the others do.
+type awkward struct{}
+
+func (awkward) Shadow() error    { return errInjected }
+func (awkward) Joined(int) error { return errors.New("told of the end") }
+
+// What takes part and fails on a rank without inputs ends the training of all.
+func TestAJoinableThatFails(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, nil)
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		err = model.Join(&JoinOptions{With: []Joinable{awkward{}}}, func() error {
+			for i := 0; pg.Rank() > 0; i++ {
+				if i == 2 {
+					return errors.New("nobody said a word")
+				}
+				if err := errors.Join(m.step(model, 1, 0, 1), opt.Step()); err != nil {
+					return err
+				}
+				opt.ZeroGrad()
+			}
+			return nil
+		})
+		var left *reducer.LeftError
+		if pg.Rank() == 0 {
+			if !errors.Is(err, errInjected) {
+				return fmt.Errorf("got %v", err)
+			}
+		} else if !errors.As(err, &left) || !slices.Equal(left.Left, []reducer.Left{{Rank: 0, Cause: errInjected.Error()}}) {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
 // Collectives over a group of ranks that have as many inputs may come between the
 // steps.
 func TestJoinWithSubgroupsBetween(t *testing.T) {

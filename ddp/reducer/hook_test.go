@@ -128,7 +128,7 @@ func (n noop) Sync(context.Context) error  { return n.err }
 // Whatever a hook makes of the buckets, a missing gradient is told to all, in the
 // pass that lacks it.
 func TestFlagsDoNotDependOnTheHook(t *testing.T) {
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	onRanks(t, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Hook: noop{}})
 		if err != nil {
 			return err
@@ -158,7 +158,7 @@ func TestFlagsDoNotDependOnTheHook(t *testing.T) {
 // A hook that fails is an error of the pass, and no rank waits for another.
 func TestAHookThatFails(t *testing.T) {
 	failed := errors.New("no hook today")
-	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+	onRanks(t, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Hook: noop{failed}})
 		if err != nil {
 			return err

@@ -34,8 +34,8 @@ func TestShadows(t *testing.T) {
 		{"a hook", Options{Prescaled: true, BucketCapMB: 1e-5, Hook: plain{}}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			const ranks = 3
-			commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+			onRanks(t, func(pg *comm.ProcessGroup) error {
+				ranks := pg.Size()
 				r, err := New(t.Context(), pg, params(), &c.opts)
 				if err != nil {
 					return err
@@ -69,7 +69,7 @@ func TestShadows(t *testing.T) {
 							got, err := e.all(i)
 							want := float64(6 * (i + 1))
 							if !c.byActive {
-								want *= float64(ranks-pass) / ranks
+								want *= float64(ranks-pass) / float64(ranks)
 							}
 							if err != nil || math.Abs(got-want) > 1e-5 || r.Zeroed(i) {
 								return fmt.Errorf("pass %d: gradient %d is %v, want %v; zeroed: %v, %v", pass, i, got, want, r.Zeroed(i), err)
