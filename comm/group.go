@@ -100,6 +100,9 @@ func (g *group) Store() store.Store { return g.store }
 // Timeout bounds each call that has no timeout of its own.
 func (g *group) Timeout() time.Duration { return g.timeout }
 
+// ErrorMode is what happens when a call fails.
+func (g *group) ErrorMode() ErrorMode { return g.watch.mode }
+
 // Log is where the group, and what is built on it, logs.
 func (g *group) Log() *slog.Logger { return g.log }
 
