@@ -277,8 +277,24 @@ func TestGradSink(t *testing.T) {
 	s.scale = 0.5
 	mustBackward(t, autograd.Mul(v, v))
 	g := v.Grad()
+	if s.settled != 0 {
+		t.Errorf("asking for the gradient settles it")
+	}
 	if g.Item() != 2 || g.Name() != "w.grad" || g.Tensor().Buf.Addr() != s.t.Buf.Addr() {
 		t.Errorf("%v is %v, want w.grad 2 in the sink's memory", g, g.Item())
+	}
+	mustBackward(t, autograd.Mul(v, v))
+	for what, use := range map[string]func(){
+		"reading it":               func() { g.Item() },
+		"its memory":               func() { g.Tensor() },
+		"an operation on it":       func() { autograd.Neg(g) },
+		"its memory, once removed": func() { g.Detach().Tensor() },
+	} {
+		before := s.settled
+		use()
+		if s.settled == before {
+			t.Errorf("%s does not settle the gradient, which a pass has changed since Grad returned it", what)
+		}
 	}
 	s.err = errors.New("a rank failed")
 	if err := v.GradErr(); err != s.err {

@@ -20,6 +20,10 @@ type GradSink interface {
 	// while there is none. Its type is the leaf's, or another floating-point
 	// one, which gradients are converted to and added up in.
 	Grad() device.Tensor
+	// Settle has what the compute stream is given from now on see the gradient
+	// as the last pass left it. It is called before each use of a Variable that
+	// Grad returned.
+	Settle()
 	// Scale is folded into the last write of this pass: it multiplies the
 	// whole gradient, with what earlier passes left there. 1 for none.
 	Scale() float64
@@ -135,6 +139,7 @@ func (v *Variable) Grad() *Variable {
 	if l.sink != nil {
 		if t := l.sink.Grad(); !t.IsZero() {
 			g = FromTensor(v.s.dev, t)
+			g.sink = l.sink
 		}
 	} else if l.there {
 		g = &Variable{s: v.s, t: l.t, mem: l.mem}

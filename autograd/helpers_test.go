@@ -119,6 +119,8 @@ type sink struct {
 	log   *[]string
 	name  string
 	err   error
+
+	settled int // calls of Settle
 }
 
 // newSink puts a sink over memory full of NaN under v's gradient.
@@ -170,6 +172,7 @@ func (s *sink) Ready(e device.Event) {
 }
 
 func (s *sink) Zero()               { s.fresh = true }
+func (s *sink) Settle()             { s.settled++ }
 func (s *sink) Pending() bool       { return false }
 func (s *sink) Err() error          { return s.err }
 func (s *sink) Skip() device.Tensor { return device.Tensor{} }

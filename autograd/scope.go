@@ -130,9 +130,13 @@ func (v *Variable) Retain() *Variable {
 // memory that [FromTensor] was given stays its owner's.
 func (v *Variable) Free() { v.s.free(v.mem, "by Free") }
 
-// alive panics with a [*FreedError] when v was freed.
+// alive comes before each use of v. It panics with a [*FreedError] when v was
+// freed.
 func (v *Variable) alive() {
 	if v.mem.freed != "" {
 		panic(&FreedError{Op: v.op, Name: v.name, Step: v.mem.made, Freed: v.mem.freed})
+	}
+	if v.sink != nil {
+		v.sink.Settle()
 	}
 }

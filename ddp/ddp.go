@@ -255,6 +255,7 @@ type sink struct {
 }
 
 func (s *sink) Fresh() bool         { return s.r.Fresh(s.i) }
+func (s *sink) Settle()             { s.r.Settle(s.i) }
 func (s *sink) Scale() float64      { return s.r.Scale() }
 func (s *sink) Pending() bool       { return s.r.Pending() }
 func (s *sink) Err() error          { return s.r.Err() }

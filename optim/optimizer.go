@@ -3,6 +3,7 @@ package optim
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
@@ -55,7 +56,8 @@ type optimizer struct {
 type slot struct {
 	*nn.Parameter
 	rule   rule
-	grad   device.Tensor      // of the step
+	found  *autograd.Variable // of the step: the gradient
+	grad   device.Tensor      // the same, once the update is enqueued
 	master *autograd.Variable // nil before the first step, and where there is to be none
 	unused bool               // no step was made on the master: the parameter is what counts
 }
@@ -200,8 +202,7 @@ func (o *optimizer) prepare() error {
 		s.rule.check()
 	}
 	for _, s := range o.slots {
-		if g := s.Var().Grad(); g != nil {
-			s.grad = g.Tensor()
+		if s.found = s.Var().Grad(); s.found != nil {
 			o.ready = append(o.ready, s)
 		}
 	}
@@ -273,10 +274,16 @@ func (s *slot) masterTensor() device.Tensor {
 	return s.master.Tensor()
 }
 
-// update enqueues the updates, and returns how many of them before an error.
+// update enqueues the updates, and returns how many of them before an error. They
+// begin with the last parameters, whose gradients are there first; with a tail
+// with the first, which the next forward pass needs first.
 func (o *optimizer) update(scaled Scaled) (int, error) {
 	defer record(o.ready[0].Var().Device())()
+	if o.tail == nil {
+		slices.Reverse(o.ready)
+	}
 	for i, s := range o.ready {
+		s.grad = s.found.Tensor()
 		if err := s.rule.update(s, scaled); err != nil {
 			return i, fmt.Errorf("update of %s: %w", s.Name(), err)
 		}

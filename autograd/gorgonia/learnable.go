@@ -96,6 +96,7 @@ type sink struct {
 }
 
 func (s *sink) Fresh() bool         { return s.r.Fresh(s.i) }
+func (s *sink) Settle()             { s.r.Settle(s.i) }
 func (s *sink) Scale() float64      { return s.r.Scale() }
 func (s *sink) Ready(device.Event)  {}
 func (s *sink) Zero()               { s.r.Zero(s.i) }

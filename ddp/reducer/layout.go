@@ -10,7 +10,8 @@ import (
 type layout struct {
 	buckets []bucket
 	grads   []device.Tensor // by parameter: views of the buckets
-	words   device.Tensor   // the status: in the last bucket, or with a hook by itself
+	words   device.Tensor   // the status
+	apart   bool            // it is not in the last bucket
 }
 
 // bucket is a bucket as laid out.
@@ -24,12 +25,26 @@ type bucket struct {
 	grads  []device.Tensor // likewise
 }
 
+// apartFrom is from how many bytes of gradients on in the last bucket the status
+// goes before it, by itself: that takes some ten microseconds more, and the
+// updates of all other buckets can hide behind the last reduction.
+const apartFrom = 4 << 20
+
+// sum is the bytes of the gradients of a bucket that is planned.
+func (r *Reducer) sum(a Assignment) (bytes int) {
+	for _, p := range a.Params {
+		bytes += r.params[p].bytes()
+	}
+	return bytes
+}
+
 // lay allocates buckets as planned.
 func (r *Reducer) lay(plan []Assignment) (l layout, err error) {
 	l.grads = make([]device.Tensor, len(r.params))
+	l.apart = r.hook != nil || len(plan) > 1 && r.sum(plan[len(plan)-1]) >= apartFrom
 	for i, a := range plan {
 		words := 0
-		if i == len(plan)-1 && r.hook == nil {
+		if i == len(plan)-1 && !l.apart {
 			words = r.status.len()
 		}
 		b, err := r.layBucket(&l, fmt.Sprintf("bucket %d", i), a, words)
@@ -38,7 +53,7 @@ func (r *Reducer) lay(plan []Assignment) (l layout, err error) {
 		}
 		l.buckets = append(l.buckets, b)
 	}
-	if r.hook != nil {
+	if l.apart {
 		n := r.status.len()
 		buf, err := r.pg.Alloc(device.AlignUp(n * device.Float32.Size()))
 		if err != nil {

@@ -12,9 +12,9 @@ import (
 )
 
 // Finish ends the pass: it starts the reductions that were not, makes the
-// compute stream wait for all as [comm.Work.Wait] does, and returns why the
-// gradients must not be used, where that is known by then. On a device that
-// runs work inline it is, and so it is where this rank lacks a gradient, found
+// compute stream wait for them as [comm.Work.Wait] does, or leaves that to
+// [Reducer.Settle], gradient by gradient, and returns why the gradients must not
+// be used, where that is known by then. On a device that runs work inline it is, and so it is where this rank lacks a gradient, found
 // one that is not finite, or where cause is not nil, which is what cut the pass
 // short; the other ranks are told. Else Finish does not wait, and [Reducer.Err]
 // has the outcome: a [*MissingGradientError], a [*NonFiniteError], or the failure
@@ -57,11 +57,17 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		}
 	}
 	r.perform(actions, nil)
-	begun, how := time.Now(), Reduction.Wait
-	if r.early != nil {
-		how = Reduction.Sync // who fails may wait, and must not get ahead of those who read its reports
+	begun := time.Now()
+	switch {
+	case r.early != nil:
+		// Who fails may wait, and must not get ahead of those who read its reports.
+		r.err, r.joined = r.wait(ctx, r.works, Reduction.Sync), len(r.works)
+	case reduces && r.apart && r.hook == nil && r.pg.ErrorMode() != comm.BlockingWait:
+		at := len(r.works) - 2 // the status
+		r.err = r.wait(ctx, r.works[at:at+1], Reduction.Wait)
+	default:
+		r.err = r.join(ctx, len(r.works))
 	}
-	r.err = r.wait(ctx, how)
 	if reduces && r.err == nil {
 		r.pending, r.err = r.status.show()
 	}
@@ -70,7 +76,9 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		if !known && err == nil && !told && r.early == nil && !r.byActive {
 			return nil
 		}
-		r.err = r.outcome(ctx)
+		if r.err = r.join(ctx, len(r.works)); r.err == nil {
+			r.err = r.outcome(ctx)
+		}
 	}
 	r.err = errors.Join(r.early, r.err)
 	r.settled(begun)
@@ -94,9 +102,9 @@ func (r *Reducer) Err() error {
 	return r.err
 }
 
-// Unasked is the outcome of the last pass where nobody has asked for it, as Err
+// unasked is the outcome of the last pass where nobody has asked for it, as Err
 // has it, else nil.
-func (r *Reducer) Unasked() error {
+func (r *Reducer) unasked() error {
 	if r.Pending() || r.untold {
 		return r.Err()
 	}
@@ -129,7 +137,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	at := r.pending
 	r.pending = nil
 	reach(ctx, at, min(soon, r.pg.Timeout())) // what fails there fails below
-	if err := r.wait(ctx, Reduction.Sync); err != nil {
+	if err := r.wait(ctx, r.works, Reduction.Sync); err != nil {
 		return err
 	}
 	if err := reach(ctx, at, r.pg.Timeout()); err != nil {
@@ -164,7 +172,7 @@ func (r *Reducer) settled(begun time.Time) {
 		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(begun), End: profile.At(time.Now())})
 	}
 	clear(r.works)
-	r.works = r.works[:0]
+	r.works, r.joined = r.works[:0], 0
 	if r.err != nil {
 		r.stats.Skipped++
 		r.status.stale = true
@@ -172,19 +180,31 @@ func (r *Reducer) settled(begun time.Time) {
 	}
 }
 
-// wait waits for the pass's reductions in one of a Reduction's ways. When it returns
-// an error, none of them uses the buckets any more.
-func (r *Reducer) wait(ctx context.Context, how func(Reduction, context.Context) error) (err error) {
-	for _, w := range r.works {
+// join makes the compute stream wait for the first n of the pass's reductions.
+func (r *Reducer) join(ctx context.Context, n int) error {
+	if n <= r.joined {
+		return nil
+	}
+	works := r.works[r.joined:n]
+	r.joined = n
+	return r.wait(ctx, works, Reduction.Wait)
+}
+
+// wait waits for reductions of the pass in one of a Reduction's ways. When it
+// returns an error, none of the pass uses the buckets any more.
+func (r *Reducer) wait(ctx context.Context, works []Reduction, how func(Reduction, context.Context) error) error {
+	for _, w := range works {
+		err := how(w, ctx)
 		if err == nil {
-			err = how(w, ctx)
+			continue
 		}
-		if err != nil {
-			if ctx.Err() != nil {
-				r.pg.Abort(context.Cause(ctx))
-			}
+		if ctx.Err() != nil {
+			r.pg.Abort(context.Cause(ctx))
+		}
+		for _, w := range r.works {
 			w.Sync(context.Background()) // soon: the group is broken, all have the same cause
 		}
+		return err
 	}
-	return err
+	return nil
 }

@@ -38,7 +38,8 @@ type Reducer struct {
 	left       *LeftError // nobody makes passes any more
 
 	scale   float64      // of the pass; 1 outside
-	works   []Reduction  // of the pass: the launched buckets, in order
+	works   []Reduction  // of the pass: the launched buckets, in order, and a status that is apart before the last
+	joined  int          // of these: what the compute stream waits for
 	change  GraphChange  // of the pass
 	early   error        // of the pass: what the reducer itself could not do
 	pending device.Event // the host sees the status then; nil where the outcome is known
@@ -127,8 +128,23 @@ func (r *Reducer) allocate(ctx context.Context, plan []Assignment, o Options) (e
 }
 
 // Grad is where gradient i lives. It moves once at most, where a pass that
-// reduces begins: see the package documentation.
+// reduces begins: see the package documentation. Who uses what is there calls
+// Settle first.
 func (r *Reducer) Grad(i int) device.Tensor { return r.grads[i] }
+
+// Settle has what the compute stream is given from now on see gradient i as the
+// last pass left it: Finish may leave the stream to go on before the reductions
+// are over.
+func (r *Reducer) Settle(i int) {
+	if !r.Pending() {
+		return
+	}
+	n := r.core.home[i] + 1
+	if n == len(r.buckets) {
+		n = len(r.works)
+	}
+	r.join(context.Background(), n) // what fails there fails in Err
+}
 
 // Flags are bytes: after a pass, on the compute stream, any that is not zero
 // forbids the use of its gradients. Sums of zeros and ones are never -0. They
@@ -141,6 +157,7 @@ func (r *Reducer) Flags() device.Tensor {
 // Fresh tells, once, that the next write of gradient i is the first since Zero
 // and must overwrite.
 func (r *Reducer) Fresh(i int) bool {
+	r.Settle(i)
 	f := r.Zeroed(i)
 	r.fresh[i] = false
 	return f
@@ -182,7 +199,7 @@ func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 
 // begin starts a pass; of e, it fills in what the pass reaches.
 func (r *Reducer) begin(e event, reached func(i int) bool) {
-	r.early, r.err, r.scale, r.change, r.leaving = r.Unasked(), nil, 1, GraphChange{Rank: r.pg.Rank()}, false
+	r.early, r.err, r.scale, r.change, r.leaving = r.unasked(), nil, 1, GraphChange{Rank: r.pg.Rank()}, false
 	if r.left != nil { // nobody would take part
 		r.early, e.sync = r.left, false
 	}
@@ -255,9 +272,12 @@ func (r *Reducer) perform(actions []action, at device.Event) {
 }
 
 // launch starts the reduction of a bucket whose gradients are final at an event,
-// and behind the last one that of a status that is by itself.
+// and before the last one that of a status that is apart.
 func (r *Reducer) launch(i int, at device.Event) {
 	b := &r.buckets[i]
+	if i == len(r.buckets)-1 && r.apart {
+		r.works = append(r.works, r.pg.With(comm.CallOptions{Name: "status"}).AllReduce(r.status.words, comm.Sum))
+	}
 	if r.timed() {
 		at = r.pg.Device().Compute().Record() // the same point, with a time
 	}
@@ -270,8 +290,5 @@ func (r *Reducer) launch(i int, at device.Event) {
 				Args: []profile.Arg{{Name: "bucket", Value: i}, {Name: "bytes", Value: b.bytes}, {Name: "parameters", Value: len(b.Params)}},
 			})
 		}
-	}
-	if i == len(r.buckets)-1 && r.hook != nil {
-		r.works = append(r.works, r.pg.With(comm.CallOptions{Name: "status"}).AllReduce(r.status.words, comm.Sum))
 	}
 }

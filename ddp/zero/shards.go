@@ -132,6 +132,7 @@ func (g *gradient) Grad() device.Tensor {
 	return whole.Tensor().Flat().Range(g.lo, g.hi)
 }
 
+func (g *gradient) Settle()             {} // Grad has used the parameter's
 func (g *gradient) Pending() bool       { return g.Var().GradPending() }
 func (g *gradient) Err() error          { return g.Var().GradErr() }
 func (g *gradient) Skip() device.Tensor { return g.Var().GradSkip() }
