@@ -85,6 +85,9 @@
 // An error of one rank's loop is a [*reducer.LeftError] on the others, in their next
 // step, in place of a timeout.
 //
+// A model that communicates in Forward needs all ranks in each step: [Together] ends
+// the loops of all where the first rank has no input.
+//
 // # What goes beside it
 //
 // An evaluation within [autograd.NoGrad] communicates nothing, so that one rank

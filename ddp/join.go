@@ -71,8 +71,7 @@ type Joinable interface {
 // All ranks call it, in the same order as their other collectives. Within f they
 // share nothing else: a collective of f's own, over a group that a rank without
 // inputs is in, leaves the others waiting, unless StopEarly ends f before it. One
-// in a forward pass comes too early for that: such ranks have to agree beforehand
-// on how many inputs to use.
+// in a forward pass comes too early for that: see [Together].
 //
 // An error of f is Join's, and ends the training of all: the other ranks get, from
 // their next backward pass that reduces or its Step, a [*reducer.LeftError] that
@@ -110,7 +109,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		m.leave(err)
 		return err
 	}
-	last, uneven, err := m.shadow(&o) // begins with the outcome of f's last pass, if nobody asked
+	last, uneven, err := m.shadow(&o)                 // begins with the outcome of f's last pass, if nobody asked
 	if err == nil && (uneven || len(m.buffers) > 0) { // a forward pass that no step followed is each rank's own
 		err = m.settle(ctx, &o, last)
 	}
