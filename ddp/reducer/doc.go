@@ -38,8 +38,9 @@
 //
 // A rank that finishes a pass without some gradient, in whichever bucket, or
 // whose pass failed, raises its flag and reduces all the same, so that nobody
-// waits for it. The flags travel in the last bucket, which is why that one is
-// launched at the very end: one set of them can tell of everything. Once summed
+// waits for it. The flags travel in the last bucket, or just before it where it is
+// large, which is why that one is launched at the very end: one set of them can tell
+// of everything. Once summed
 // they tell every rank, and its optimizer, that this step must not be applied;
 // the [*MissingGradientError] of that pass names the ranks and the parameters on
 // every rank. The group stays usable and the next pass starts afresh.
@@ -79,9 +80,11 @@
 // # Hooks
 //
 // A [Hook] reduces buckets in place of the all-reduce. It may do with them what it
-// likes, so the status then has memory and a small reduction of its own, behind
+// likes, so the status then has memory and a small reduction of its own, before
 // that of the last bucket: whatever the hook makes of the gradients, the ranks know
-// of each other's missing ones, and skip together.
+// of each other's missing ones, and skip together. Without a hook a last bucket of
+// 4 MiB and more is treated so too: the status is then there before the last
+// gradients are, and [Reducer.Settle] lets the updates of all others run meanwhile.
 //
 // # Gradients that are not finite
 //
