@@ -49,23 +49,36 @@ func (h *PowerSGD) compressed(shape device.Shape) (n, m, rank int) {
 	return n, m, rank
 }
 
-// factors lays out the memory for a bucket.
-func (h *PowerSGD) factors(b reducer.GradBucket) (*factors, error) {
-	type places struct{ p, q, unsent place }
-	var ps, qs, unsent pool
-	at := make([]places, len(b.Grads))
-	for i, g := range b.Grads {
+// plan is where the parts of a bucket lie.
+type plan struct {
+	ps, qs, unsent pool
+	at             []places // by gradient
+}
+
+// places are those of a gradient: of its factors, and of what is as large as itself;
+// or of one that is not compressed, its place among the Ps.
+type places struct {
+	p, q, unsent place
+	compressed   bool
+}
+
+func (h *PowerSGD) plan(grads []device.Tensor) (l plan) {
+	l.at = make([]places, len(grads))
+	for i, g := range grads {
 		if n, m, rank := h.compressed(g.Shape); rank > 0 {
-			at[i] = places{ps.add(rank, n), qs.add(rank, m), unsent.add(n, m)}
+			l.at[i] = places{l.ps.add(rank, n), l.qs.add(rank, m), l.unsent.add(n, m), true}
+		} else {
+			l.at[i].p = l.ps.add(g.Shape...)
 		}
 	}
-	for i, g := range b.Grads {
-		if _, _, rank := h.compressed(g.Shape); rank == 0 {
-			at[i].p = ps.add(g.Shape...)
-		}
-	}
-	f := &factors{}
-	if qs.size == 0 {
+	return l
+}
+
+// factors makes the memory for a bucket. There are no matrices where nothing in it is
+// to be compressed.
+func (h *PowerSGD) factors(b reducer.GradBucket) (*factors, error) {
+	l, f := h.plan(b.Grads), &factors{}
+	if l.qs.size == 0 {
 		return f, nil
 	}
 	dt := device.Float32
@@ -78,14 +91,14 @@ func (h *PowerSGD) factors(b reducer.GradBucket) (*factors, error) {
 		errs = append(errs, err)
 		return t
 	}
-	p, q, spares := array(dt, ps.size), array(dt, qs.size), array(dt, max(ps.size, qs.size))
+	p, q, spares := array(dt, l.ps.size), array(dt, l.qs.size), array(dt, max(l.ps.size, l.qs.size))
 	f.spoilt = array(device.Uint8, 1)
 	var kept, work device.Tensor
 	if !h.o.NoErrorFeedback {
-		kept = array(dt, unsent.size)
+		kept = array(dt, l.unsent.size)
 	}
 	if b.Flat.DType != dt {
-		work = array(dt, unsent.size)
+		work = array(dt, l.unsent.size)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -96,20 +109,21 @@ func (h *PowerSGD) factors(b reducer.GradBucket) (*factors, error) {
 		return nil, err
 	}
 	for i, g := range b.Grads {
-		if len(at[i].q.shape) == 0 {
-			f.rest = append(f.rest, pair{g, at[i].p.in(p)})
+		at := l.at[i]
+		if !at.compressed {
+			f.rest = append(f.rest, pair{g, at.p.in(p)})
 			continue
 		}
 		m := matrix{
-			p: at[i].p.in(p), q: at[i].q.in(q), spareP: at[i].p.in(spares), spareQ: at[i].q.in(spares),
-			grad: g.Reshape(at[i].unsent.shape...),
+			p: at.p.in(p), q: at.q.in(q), spareP: at.p.in(spares), spareQ: at.q.in(spares),
+			grad: g.Reshape(at.unsent.shape...),
 		}
 		if !work.IsZero() {
-			c := pair{m.grad, at[i].unsent.in(work)}
+			c := pair{m.grad, at.unsent.in(work)}
 			f.converted, m.grad = append(f.converted, c), c.work
 		}
 		if !h.o.NoErrorFeedback {
-			m.unsent = at[i].unsent.in(kept)
+			m.unsent = at.unsent.in(kept)
 		}
 		f.matrices = append(f.matrices, m)
 		if err := h.resume(b.Group.Device(), b.Params[i].Name, m); err != nil {

@@ -72,18 +72,18 @@ func newNumbers(b reducer.GradBucket) (*numbers, error) {
 	}
 	n := &numbers{b: b, flat: b.Flat}
 	var errs []error
-	make := func(dt device.DType, size int) device.Tensor {
+	array := func(dt device.DType, size int) device.Tensor {
 		t, err := alloc(b, dt, size)
 		errs = append(errs, err)
 		return t
 	}
 	if b.Flat.DType != device.Float32 {
-		n.flat = make(device.Float32, b.Flat.Len())
+		n.flat = array(device.Float32, b.Flat.Len())
 	}
-	n.mine, n.got = make(device.Uint8, each*device.Align), make(device.Uint8, ranks*each*device.Align)
+	n.mine, n.got = array(device.Uint8, each*device.Align), array(device.Uint8, ranks*each*device.Align)
 	n.whole, n.sum = n.mine, n.flat
 	if ranks > 2 {
-		n.whole, n.sum = make(device.Uint8, ranks*each*device.Align), make(device.Float32, each*device.QuantBlock)
+		n.whole, n.sum = array(device.Uint8, ranks*each*device.Align), array(device.Float32, each*device.QuantBlock)
 	}
 	return n, errors.Join(errs...)
 }

@@ -13,7 +13,8 @@ import (
 // default, with no subgroup.
 type PostLocalSGDOptions struct {
 	// StartAfter is how many passes are averaged over all ranks, before the first
-	// that is not; 0: 100; negative: none.
+	// that is not; 0: 100; negative: none. A job that goes on from a checkpoint
+	// gives those that are left, on all ranks.
 	StartAfter int
 	// Subgroup is the part of the group that this rank averages with from then
 	// on, such as the ranks of its host ([comm.ProcessGroup.Split]); nil: none, and

@@ -16,6 +16,7 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
 )
 
 func powerSGD(o commhook.PowerSGDOptions) reducer.Hook {
@@ -239,4 +240,41 @@ func accumulate(pg *comm.ProcessGroup, hook reducer.Hook) ([]float64, error) {
 		all = append(all, read(dev, p.Grad().Tensor())...)
 	}
 	return all, agree(pg, "the gradients", gradients())
+}
+
+// Ranks that are out of inputs take part in what the others' hooks send.
+func TestUnevenInputs(t *testing.T) {
+	eachHook(t, func(t *testing.T, c hookCase) {
+		onBoth(t, 2, func(pg *comm.ProcessGroup) error {
+			const width, rows = 12, 4
+			dev := pg.Device()
+			net := nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+			model, err := ddp.New(net, pg, &ddp.Options{Hook: c.make(), BucketCapMB: 1e-4})
+			if err != nil {
+				return err
+			}
+			opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+			err = model.Join(nil, func() error {
+				for range 2 + 3*pg.Rank() {
+					x := autograd.Zeros(dev, device.Float32, rows, width)
+					if err := dev.Kernels().Fill(dev.Compute(), x.Tensor(), 1); err != nil {
+						return err
+					}
+					if err := errors.Join(nn.MSELoss(model.Forward(x), x).Backward(), opt.Step()); err != nil {
+						return err
+					}
+					opt.ZeroGrad()
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			var all []byte
+			for _, p := range model.Parameters() {
+				all = append(all, bits(dev, p.Var().Tensor())...)
+			}
+			return agree(pg, "the parameters", all)
+		})
+	})
 }

@@ -59,6 +59,10 @@ func (e *PowerSGDOptionError) Error() string {
 // P travels with what is not compressed while the backward pass runs, Q behind it.
 // The factors are in Float32, or in Float64 where the gradients are. A pass whose
 // gradients are not finite leaves what was not sent before as it was.
+//
+// All ranks have made as many passes: one that joins others anew is given the State
+// of one of them, or all begin with new hooks. Factors that differ between ranks, as a
+// failure may leave them, are the same again behind one pass.
 type PowerSGD struct {
 	o      PowerSGDOptions
 	passes int
