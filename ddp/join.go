@@ -109,8 +109,10 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		m.leave(err)
 		return err
 	}
-	last, uneven, err := m.shadow(&o)                 // begins with the outcome of f's last pass, if nobody asked
-	if err == nil && (uneven || len(m.buffers) > 0) { // a forward pass that no step followed is each rank's own
+	// The first shadow begins with the outcome of f's last pass, if nobody asked.
+	last, uneven, err := m.shadow(&o)
+	// A forward pass that no step followed left each rank buffers of its own.
+	if err == nil && (uneven || len(m.buffers) > 0) {
 		err = m.settle(ctx, &o, last)
 	}
 	for _, j := range o.With {

@@ -1,0 +1,268 @@
+package ddp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/optim"
+)
+
+// With StopEarly all ranks stop in the step that the first has no input for, with
+// an error that says who, and with the same parameters.
+func TestUnevenInputsStopEarly(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, nil)
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		few := pg.Size() / 2 // ranks, the last ones, which have 3 inputs and not 5
+		steps := 0
+		train := func(inputs int) error {
+			return model.Join(&JoinOptions{StopEarly: true}, func() error {
+				for range inputs {
+					err := m.step(model, 1, 0, 1)
+					if err = errors.Join(err, opt.Step()); err != nil {
+						return err
+					}
+					opt.ZeroGrad()
+					steps++
+					sum := autograd.FromSlice(pg.Device(), []float64{1}) // nobody waits for it in vain
+					if err := pg.AllReduce(sum.Tensor(), comm.Sum).Wait(context.Background()); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		inputs := 5
+		if pg.Rank() >= pg.Size()-few {
+			inputs = 3
+		}
+		err = train(inputs)
+		var left *reducer.LeftError
+		if !errors.As(err, &left) || len(left.Left) != few || left.Left[0] != (reducer.Left{Rank: pg.Size() - few}) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("rank %d ran out of inputs", pg.Size()-1)) {
+			return fmt.Errorf("got %v, want a LeftError of the last %d ranks", err, few)
+		}
+		if w := m.w[1].Item(); steps != 3 || w != 1-3*2 {
+			return fmt.Errorf("w is %v after %d steps, want -5 after 3", w, steps)
+		}
+		// As many on all ranks are no error, and the model is as good as before.
+		if err := train(2); err != nil || m.w[1].Item() != 1-5*2 {
+			return fmt.Errorf("w is %v; %v", m.w[1].Item(), err)
+		}
+		return nil
+	})
+}
+
+// A loop that takes the error for a step to be skipped is not left waiting.
+func TestAfterTheEndOfUnevenInputs(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newLedger(pg.Device(), 2)
+		model, err := New(m, pg, &Options{CheckReplicas: 1})
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		failed := 0
+		err = model.Join(&JoinOptions{StopEarly: true}, func() error {
+			for range 2 + 3*pg.Rank() {
+				err := errors.Join(m.step(model, 1, 0, 1), opt.Step())
+				opt.ZeroGrad()
+				if errors.As(err, new(*reducer.LeftError)) {
+					failed++
+				} else if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if !errors.As(err, new(*reducer.LeftError)) || failed != 3*pg.Rank() || m.w[0].Item() != -1 {
+			return fmt.Errorf("got %v; %d passes failed, w is %v", err, failed, m.w[0].Item())
+		}
+		return errors.Join(m.step(model, 1, 0, 1), m.has(1, 2))
+	})
+}
+
+// An error of one rank's loop is its own, and ends those of the others: with an error
+// that says whose it is and what, whether they have inputs or not.
+func TestUnevenInputsError(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newLedger(pg.Device(), 2)
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6, CheckReplicas: 2})
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		bad := pg.Size() - 1
+		err = model.Join(nil, func() error {
+			if pg.Rank() == 0 && pg.Size() > 2 {
+				return nil // has no inputs
+			}
+			for i := range 10 {
+				if i == 3 && pg.Rank() == bad {
+					return errInjected
+				}
+				err := m.step(model, 1, 0, 1)
+				if err = errors.Join(err, opt.Step()); err != nil {
+					return err
+				}
+				opt.ZeroGrad()
+			}
+			return errors.New("nobody said a word")
+		})
+		if pg.Rank() == bad {
+			if err != errInjected {
+				return fmt.Errorf("got %v, want the loop's own error", err)
+			}
+		} else {
+			var left *reducer.LeftError
+			if !errors.As(err, &left) || !slices.Equal(left.Left, []reducer.Left{{Rank: bad, Cause: errInjected.Error()}}) {
+				return fmt.Errorf("got %v, want a LeftError of rank %d", err, bad)
+			}
+		}
+		// The group is usable, and so is the model once it is equal again.
+		if err := broadcast(pg, "repair", append(tensors(m.w), m.sum.Var().Tensor()), bad).Wait(context.Background()); err != nil {
+			return err
+		}
+		return errors.Join(m.step(model, 1, 0, 1), m.has(1, 2))
+	})
+}
+
+// A step that fails is skipped by those that have inputs, and nobody else minds; an
+// error that a loop did not ask for is its own in the end.
+func TestUnevenInputsMissingGradient(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		last := pg.Size() - 1
+		err = model.Join(&JoinOptions{Optimizer: opt}, func() error {
+			for i := range 2 + 3*pg.Rank() {
+				use := []int{0, 1}
+				if i == 3 && pg.Rank() == last {
+					use = use[:1]
+				}
+				err := errors.Join(m.step(model, float64(pg.Size()), use...), opt.Step())
+				opt.ZeroGrad()
+				var missing *reducer.MissingGradientError
+				if errors.As(err, &missing) != (i == 3) || (err != nil) != (i == 3) {
+					return fmt.Errorf("pass %d: %v", i, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		want := 1.
+		for i := range 2 + 3*last {
+			if i != 3 {
+				for rank := range pg.Size() {
+					if i < 2+3*rank {
+						want--
+					}
+				}
+			}
+		}
+		if n, whole := opt.Committed(); m.w[0].Item() != want || n != 1+3*last || !whole {
+			return fmt.Errorf("w is %v after %d steps, want %v after %d; whole: %v", m.w[0].Item(), n, want, 1+3*last, whole)
+		}
+		err = model.Join(nil, func() error {
+			use := []int{0, 1}
+			if pg.Rank() == last {
+				use = use[:1]
+			}
+			err := m.step(model, 1, use...) // for which nobody asks
+			if known := err != nil; known == (lags && pg.Rank() != last) {
+				return fmt.Errorf("known at once: %v", known)
+			}
+			if lags || pg.Rank() == last {
+				return nil
+			}
+			return err
+		})
+		if missing := (*reducer.MissingGradientError)(nil); pg.Rank() != last && !errors.As(err, &missing) {
+			return fmt.Errorf("got %v", err)
+		} else if left := (*reducer.LeftError)(nil); pg.Rank() == last && (!errors.As(err, &left) || len(left.Left) != last) {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
+// Replicas that drift apart are found among the ranks that have inputs: those
+// without are behind.
+func TestDriftAmongUnevenInputs(t *testing.T) {
+	onBoth(t, 4, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, &Options{CheckReplicas: 1})
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		err = model.Join(nil, func() error {
+			if pg.Rank() == 0 {
+				return nil
+			}
+			for i := range 4 {
+				if i == 2 && pg.Rank() == 2 {
+					d := pg.Device()
+					if err := d.Kernels().Fill(d.Compute(), m.w[1].Var().Tensor(), 7); err != nil {
+						return err
+					}
+				}
+				if err := errors.Join(m.step(model, 1, 0, 1), opt.Step()); err != nil {
+					return err
+				}
+				opt.ZeroGrad()
+			}
+			return errors.New("nothing was found")
+		})
+		var drift *ReplicaDriftError
+		if pg.Rank() == 0 {
+			var left *reducer.LeftError
+			if !errors.As(err, &left) || len(left.Left) != 3 {
+				return fmt.Errorf("got %v, want a LeftError of 3 ranks", err)
+			}
+			return nil
+		}
+		if !errors.As(err, &drift) || !slices.Equal(drift.Ranks, []int{2}) || !slices.Equal(drift.Away, []int{0}) || drift.Param != "w1" || strings.Contains(err.Error(), "on rank 0") {
+			return fmt.Errorf("got %v, want rank 2's w1", err)
+		}
+		return nil
+	})
+}
+
+// Ranks that join otherwise, or twice, are told so.
+func TestJoinOptionsThatDiffer(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		model, err := New(newSwitches(pg.Device(), 1), pg, nil)
+		if err != nil {
+			return err
+		}
+		never := func() error { return errors.New("the loop runs") }
+		err = model.Join(&JoinOptions{StopEarly: pg.Rank() == 1}, never)
+		if err == nil || !strings.Contains(err.Error(), "StopEarly true on rank 1") {
+			return fmt.Errorf("got %v", err)
+		}
+		return model.Join(nil, func() error {
+			if err := model.Join(nil, never); err == nil || !strings.Contains(err.Error(), "within Join already") {
+				return fmt.Errorf("got %v", err)
+			}
+			return nil
+		})
+	})
+}
