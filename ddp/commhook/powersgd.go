@@ -61,8 +61,9 @@ func (e *PowerSGDOptionError) Error() string {
 // gradients are not finite leaves what was not sent before as it was.
 //
 // All ranks have made as many passes: one that joins others anew is given the State
-// of one of them, or all begin with new hooks. Factors that differ between ranks, as a
-// failure may leave them, are the same again behind one pass.
+// of one of them, but for what that has not sent, or all begin with new hooks. Factors
+// that differ between ranks, as a failure may leave them, do no harm: those that a pass
+// ends with are the same.
 type PowerSGD struct {
 	o      PowerSGDOptions
 	passes int

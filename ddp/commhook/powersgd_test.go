@@ -230,6 +230,40 @@ func TestPowerSGDState(t *testing.T) {
 	}
 }
 
+// A pass that ranks begin with different factors ends with the same gradients on all.
+func TestPowerSGDFactorsThatDiffer(t *testing.T) {
+	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
+		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1})
+		if err != nil {
+			return err
+		}
+		q := make([]float32, 30)
+		q[pg.Rank()] = 1
+		state := map[string]device.Tensor{"passes": device.HostTensor([]int64{3}, device.Int64), "w.q": device.HostTensor(q, device.Float32, 1, 30)}
+		if err := h.LoadState(state); err != nil {
+			return err
+		}
+		e, err := newEngine(pg, single, h, true)
+		if err != nil {
+			return err
+		}
+		want := mean(single, 2, func(rank int) [][]float64 { return [][]float64{outer(rank)} })
+		for range 2 {
+			got, err := e.pass([][]float64{outer(pg.Rank())})
+			if err != nil {
+				return err
+			}
+			if d := off(got[0], want[0]); !(d <= 1e-4) {
+				return fmt.Errorf("off by %v", d)
+			}
+			if err := agree(pg, "the gradients", []byte(fmt.Sprint(got[0]))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // A state of a parameter of another shape is an error that names both.
 func TestPowerSGDStateThatDoesNotFit(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
