@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Step time of examples/mlp on GPUs against PyTorch DDP, as users write it and
 # tuned, started by golaunch in turn: medians in milliseconds and goddp's ratio
-# to PyTorch's best. Arguments: numbers of ranks (default 1). MODEL is what both
-# train, as flags (default: the lecture's 3 x Linear(4000,4000), batch 1000), TYPES
-# in what, BIN is where golaunch and mlp are built (default build/; make build),
-# PYTHON_EXEC a Python with PyTorch.
+# to PyTorch's best; and the most device memory in use at once, of goddp and of
+# PyTorch tuned, without what CUDA and NCCL take for themselves. Arguments:
+# numbers of ranks (default 1). MODEL is what both train, as flags (default: the
+# lecture's 3 x Linear(4000,4000), batch 1000), TYPES in what, BIN is where
+# golaunch and mlp are built (default build/; make build), PYTHON_EXEC a Python
+# with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-build}
@@ -12,18 +14,27 @@ export PYTHON_EXEC=${PYTHON_EXEC:-python3}
 read -ra flags <<<"${MODEL:---size 4000 --batch 1000 --layers 3} --steps ${STEPS:-40}"
 
 median() { sort -n | awk '{a[NR] = $1} END {print a[int((NR + 1) / 2)]}'; }
-ours() { "$bin/golaunch" --nproc-per-node "$@" --json | sed -n 's/.*"ms":\([0-9.]*\).*/\1/p' | tail -n +6 | median; }
-theirs() { "$bin/golaunch" --nproc-per-node "$@" | sed -n 's/.*median //p'; }
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
+ours() {
+	"$bin/golaunch" --nproc-per-node "$@" --json >"$out"
+	sed -n 's/.*"ms":\([0-9.]*\).*/\1/p' "$out" | tail -n +6 | median
+	sed -n 's/.*"peak_mib":\([0-9.]*\).*"rank":0.*/\1/p' "$out"
+}
+theirs() {
+	"$bin/golaunch" --nproc-per-node "$@" >"$out"
+	sed -n 's/.*median //p; s/.*peak MiB //p' "$out" | tac
+}
 
-printf '%6s %-9s %9s %9s %9s %7s\n' ranks type goddp pytorch tuned ratio
+printf '%6s %-9s %9s %9s %9s %7s %10s %10s\n' ranks type goddp pytorch tuned ratio 'goddp MiB' 'tuned MiB'
 for ranks in "${@:-1}"; do
 	for type in ${TYPES:-float32 tf32 bfloat16}; do
 		export GODDP_ALLOW_TF32=0
 		dtype=$type
 		if [ $type = tf32 ]; then GODDP_ALLOW_TF32=1 dtype=float32; fi
-		o=$(ours "$ranks" "$bin/mlp" "${flags[@]}" --dtype $dtype)
-		p=$(theirs "$ranks" bench/torch_mlp.py "${flags[@]}" --dtype $dtype --plain)
-		t=$(theirs "$ranks" bench/torch_mlp.py "${flags[@]}" --dtype $dtype)
-		printf '%6s %-9s %9s %9s %9s %7s\n' "$ranks" $type "$o" "$p" "$t" "$(awk "BEGIN {printf \"%.2f\", $o / ($p < $t ? $p : $t)}")"
+		read -r o om < <(ours "$ranks" "$bin/mlp" "${flags[@]}" --dtype $dtype | paste -sd' ')
+		read -r p _ < <(theirs "$ranks" bench/torch_mlp.py "${flags[@]}" --dtype $dtype --plain | paste -sd' ')
+		read -r t tm < <(theirs "$ranks" bench/torch_mlp.py "${flags[@]}" --dtype $dtype | paste -sd' ')
+		printf '%6s %-9s %9s %9s %9s %7s %10.0f %10.0f\n' "$ranks" $type "$o" "$p" "$t" "$(awk "BEGIN {printf \"%.2f\", $o / ($p < $t ? $p : $t)}")" "$om" "$tm"
 	done
 done

@@ -1,7 +1,8 @@
 """The step of examples/mlp in PyTorch DDP: the peer of bench/cpu_ddp.sh and bench/gpu_ddp.sh.
 
 One process per rank: over NCCL with a GPU each where there are GPUs, else over
-Gloo. Prints rank 0's median milliseconds for forward, backward and optimizer."""
+Gloo. Prints rank 0's median milliseconds for forward, backward and optimizer, and on a
+GPU the most memory that PyTorch had in use at once."""
 import argparse
 import os
 import statistics
@@ -55,6 +56,7 @@ for _ in range(args.steps):
         torch.cuda.synchronize()
     times.append(time.perf_counter() - begun)
 if dist.get_rank() == 0:
-    print(f"median {statistics.median(times[5:]) * 1e3:.3f}")
+    peak = torch.cuda.max_memory_allocated() / 2**20 if gpu else 0
+    print(f"peak MiB {peak:.0f}\nmedian {statistics.median(times[5:]) * 1e3:.3f}")
 if gpu:
     dist.destroy_process_group()

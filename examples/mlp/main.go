@@ -134,13 +134,23 @@ func train(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	report(map[string]any{"rank": rank, "params_sha256": sum}, fmt.Sprintf("rank %d: params sha256 %s", rank, sum))
+	report(map[string]any{"rank": rank, "params_sha256": sum, "peak_mib": peak(dev, model)}, fmt.Sprintf("rank %d: params sha256 %s", rank, sum))
 	if *trace != "" && rank == 0 {
 		o := recorder.Overlap()
 		report(map[string]any{"reductions": o.Reductions, "hidden_percent": o.Percent()}, fmt.Sprintf("rank 0: %v", o))
 		return recorder.WriteFile(*trace, rank)
 	}
 	return nil
+}
+
+// peak is the most device memory that was in use at once, in MiB, with that of
+// the buckets, which the process group gives.
+func peak(dev device.Device, model *ddp.Model) float64 {
+	bytes := int(dev.Memory().Peak)
+	for _, b := range model.Buckets() {
+		bytes += b.Padded
+	}
+	return float64(bytes) / (1 << 20)
 }
 
 // report prints a line, as text or as JSON.
