@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
@@ -44,7 +47,6 @@ var inputs = []struct {
 	{"rank 0 runs out first", func(rank, _ int) int { return 3 + rank }},
 	{"rank 0 has none", func(rank, _ int) int { return 2 * rank }},
 	{"rank 0 runs out last", func(rank, ranks int) int { return 2 + 2*(ranks-1-rank) }},
-	{"only one has any", func(rank, ranks int) int { return 4 * max(0, rank+2-ranks) }},
 	{"all have as many", func(int, int) int { return 4 }},
 }
 
@@ -149,6 +151,39 @@ func TestUnevenInputs(t *testing.T) {
 					return nil
 				})
 			})
+		}
+	}
+}
+
+// A step within Join takes no more calls than one without.
+func TestJoinCostsNoCalls(t *testing.T) {
+	for _, ranks := range commtest.Sizes(t, 2, 4) {
+		calls := func(passes int, join bool) int64 {
+			var n atomic.Int64 // over all ranks of this process
+			opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return counting{b, &n} }}
+			commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
+				m := newLedger(pg.Device(), 3)
+				model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+				if err != nil {
+					return err
+				}
+				return model.Join(&JoinOptions{Disabled: !join}, func() error {
+					for range passes {
+						if err := m.step(model, 1, 0, 1, 2); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			})
+			return n.Load()
+		}
+		const few, many = 3, 13
+		if with, without := calls(many, true)-calls(few, true), calls(many, false)-calls(few, false); with != without || without == 0 {
+			t.Errorf("%d steps on %d ranks take %d calls within Join, %d without", many-few, ranks, with, without)
+		}
+		if with, without := calls(few, true), calls(few, false); with <= without {
+			t.Errorf("Join takes %d calls, %d without: nothing is counted", with, without)
 		}
 	}
 }
