@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,7 +91,7 @@ func steadyOnGPU(ctx context.Context) error {
 // by that of the last one alone.
 func TestGPUReductionsOverlapTheBackwardPass(t *testing.T) { onGPUs(t, 2, 2, "delayed") }
 
-// delayed is a backend whose reductions begin a while after their data is
+// delayed is a backend whose buckets' reductions begin a while after their data is
 // ready, one after the other, as if the network were slow.
 type delayed struct {
 	backend.Backend
@@ -100,7 +101,7 @@ type delayed struct {
 }
 
 func (b *delayed) Start(c *backend.Call) (backend.Task, error) {
-	if c.Kind == backend.AllReduce && b.delay > 0 {
+	if strings.HasPrefix(c.Name, "bucket") && b.delay > 0 {
 		if err := errors.Join(b.stream.WaitFor(context.Background(), c.After), b.wait(b.stream, b.delay)); err != nil {
 			return nil, err
 		}

@@ -388,7 +388,8 @@ func TestStaticGraph(t *testing.T) {
 				return fmt.Errorf("pass %d: %w", pass, err)
 			}
 			theirs := m.w[2*(1-pg.Rank()%2)].Grad() // which this rank did not use
-			if pending := m.w[1].Var().GradPending(); theirs == nil || pending != (lags && pass > 0) {
+			pending := m.w[1].Var().GradPending()
+			if cpu := pg.Device().String() == "cpu"; theirs == nil || cpu && pending != (lags && pass > 0) { // a GPU may be done by now
 				return fmt.Errorf("pass %d: gradient %v, known: %v", pass, theirs, !pending)
 			}
 			if err := errors.Join(opt.Step(), m.has(1, 4, 3, none)); err != nil {
