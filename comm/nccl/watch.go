@@ -5,6 +5,7 @@ package nccl
 import (
 	"context"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
@@ -75,28 +76,64 @@ func (g *Group) sweep(now time.Time) (busy bool, err error) {
 }
 
 // advance looks at a lane's calls, which end in order, and returns the first
-// that is not done.
+// that is not done. It lets go of those before.
 func (l *lane) advance() (*task, error) {
-	for t := l.oldest(); t != nil; t = l.oldest() {
+	l.seek()
+	for i := 0; ; i++ {
+		t := l.at(i)
+		if t == nil {
+			l.drop(i)
+			return nil, nil
+		}
 		if err := t.look(); err != nil || !t.done() {
+			l.drop(i)
 			return t, err
 		}
 	}
-	return nil, nil
 }
 
-// oldest is the lane's first call that is not known to be done. It lets go of
-// those before.
-func (l *lane) oldest() *task {
+// seek asks the driver how far the stream is: of many calls it asks for few, and
+// the stream's events then know of all those before. Whoever starts calls
+// meanwhile has to share the driver with it.
+func (l *lane) seek() {
+	l.group.mu.Lock()
+	n := len(l.pending)
+	l.group.mu.Unlock()
+	sort.Search(n, func(i int) bool {
+		t := l.at(i)
+		if t == nil {
+			return true
+		}
+		l.group.mu.Lock()
+		end := t.end
+		l.group.mu.Unlock()
+		if end == nil {
+			return true
+		}
+		done, err := end.Done()
+		return !done || err != nil
+	})
+}
+
+// at is the i-th of the lane's pending calls, or nil.
+func (l *lane) at(i int) *task {
 	l.group.mu.Lock()
 	defer l.group.mu.Unlock()
-	for len(l.pending) > 0 && l.pending[0].state >= backend.Done {
-		l.pending = slices.Delete(l.pending, 0, 1)
-	}
-	if len(l.pending) == 0 {
+	if i >= len(l.pending) {
 		return nil
 	}
-	return l.pending[0]
+	return l.pending[i]
+}
+
+// drop lets go of the first n pending calls but for those that are not done.
+func (l *lane) drop(n int) {
+	l.group.mu.Lock()
+	defer l.group.mu.Unlock()
+	n = min(n, len(l.pending))
+	if i := slices.IndexFunc(l.pending[:n], func(t *task) bool { return t.state < backend.Done }); i >= 0 {
+		n = i
+	}
+	l.pending = slices.Delete(l.pending, 0, n)
 }
 
 func (g *Group) allLanes() []*lane {
