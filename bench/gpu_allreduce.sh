@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-build/gpu}
-repeat=${REPEAT:-7} warmup=20
+least=1024 most=1073741824 iters=100 warmup=20 repeat=${REPEAT:-7}
 export PYTHON_EXEC=${PYTHON_EXEC:-python3}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -20,16 +20,12 @@ missed=0
 on() { "$bin/golaunch" --nproc-per-node "$@" | sed 's/^\[default0\]: //'; }
 
 for ranks in "${@:-2}"; do
-	rm -f "$work"/*.txt
-	for range in '1024 4194304 200' '16777216 1073741824 20'; do
-		read -r least most iters <<<"$range"
-		rm -f "$work/id"
-		on "$ranks" "$work/nccl_allreduce" "$work/id" "$least" "$most" 4 "$iters" $warmup "$repeat" >>"$work/c.txt"
-		flags=(-b "$least" -e "$most" -f 4 -n "$iters" -w $warmup --repeat "$repeat")
-		on "$ranks" "$bin/goddp" bench all_reduce "${flags[@]}" --json |
-			sed -nE 's/.*"size":([0-9]+).*"time_us":([0-9.]+).*/\1 \2/p' >>"$work/goddp.txt"
-		on "$ranks" bench/torch_allreduce.py "${flags[@]}" >>"$work/torch.txt"
-	done
+	rm -f "$work"/*.txt "$work/id"
+	on "$ranks" "$work/nccl_allreduce" "$work/id" $least $most 4 $iters $warmup "$repeat" >"$work/c.txt"
+	flags=(-b $least -e $most -f 4 -n $iters -w $warmup --repeat "$repeat")
+	on "$ranks" "$bin/goddp" bench all_reduce "${flags[@]}" --json |
+		sed -nE 's/.*"size":([0-9]+).*"time_us":([0-9.]+).*/\1 \2/p' >"$work/goddp.txt"
+	on "$ranks" bench/torch_allreduce.py "${flags[@]}" >"$work/torch.txt"
 	printf '%s ranks, us' "$ranks"
 	grep -h '^#' "$work/c.txt" "$work/torch.txt" | sort -u | sed 's/^#/;/' | tr -d '\n'
 	printf '\n%10s %9s %9s %9s %8s %14s   %s\n' bytes C goddp PyTorch goddp/C goddp/PyTorch limits
