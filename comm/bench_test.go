@@ -35,8 +35,8 @@ func BenchmarkWatched(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		work.call.Seq++
-		work.created = d.now()
-		work.deadline = work.created.Add(work.call.Timeout)
+		since := d.now()
+		work.created, work.deadline = d.begun.Add(since), since+work.call.Timeout
 		work.entry = g.record.Begin(&work.call, work.created)
 		d.started(work)
 		seen.Running(now)

@@ -24,8 +24,9 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	if call.After == nil {
 		call.After = pg.point()
 	}
-	w := &Work{call: call, group: pg.group, created: pg.watch.now()}
-	w.call.Observer, w.deadline = (*observed)(w), w.created.Add(call.Timeout)
+	now := pg.watch.now()
+	w := &Work{call: call, group: pg.group, created: pg.watch.begun.Add(now), deadline: now + min(call.Timeout, far-now)}
+	w.call.Observer = (*observed)(w)
 	pg.startMu.Lock()
 	defer pg.startMu.Unlock()
 	pg.number(&w.call)

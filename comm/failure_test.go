@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -487,4 +488,16 @@ func TestTheLauncherReportsADeadline(t *testing.T) {
 	if failure.Root.Rank != 0 || !strings.Contains(err.Error(), "rank 1 is behind") {
 		t.Errorf("blamed rank %d: %v\n%s", failure.Root.Rank, err, &errs)
 	}
+}
+
+// A timeout that is longer than time is none.
+func TestATimeoutWithoutEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups, log := local(t, 2, &comm.Options{Timeout: math.MaxInt64})
+		w := groups[0].Barrier()
+		time.Sleep(24 * time.Hour)
+		if err := errors.Join(groups[1].Barrier().Sync(t.Context()), w.Sync(t.Context())); err != nil {
+			t.Errorf("%v\n%s", err, log)
+		}
+	})
 }

@@ -55,7 +55,7 @@ type watch struct {
 	cause       error // of the first failure that the backend noticed
 	oldest      *Work // calls in flight, in the order of their start
 	newest      *Work
-	next        time.Time // when loop looks at deadlines; no call in flight has an earlier one
+	next        time.Duration // when loop looks at deadlines; no call in flight has an earlier one
 	groups      []*group
 	hooks       []func(context.Context, error)
 	hookTimeout time.Duration
@@ -71,7 +71,7 @@ type event struct {
 }
 
 // far is later than any deadline.
-var far = time.Unix(math.MaxInt32*1000, 0)
+const far = time.Duration(math.MaxInt64)
 
 // newWatch starts the watchdog of a rank's groups. stop ends it.
 func newWatch(w World, kv store.Store, recorder *flight.Recorder, o Options) *watch {
@@ -111,8 +111,9 @@ func (d *watch) stop() {
 // process for it.
 func (d *watch) leave() { d.leaveOnce.Do(func() { close(d.leaving) }) }
 
-// now is the time, read from the monotonic clock alone: every call needs it.
-func (d *watch) now() time.Time { return d.begun.Add(time.Since(d.begun)) }
+// now is the time on the watchdog's clock, which is the monotonic one: every call
+// needs it.
+func (d *watch) now() time.Duration { return time.Since(d.begun) }
 
 // tell gives loop an event.
 func (d *watch) tell(e event) {
@@ -132,7 +133,7 @@ func (d *watch) poke() {
 // loop looks at deadlines when one passes, and acts on failures.
 func (d *watch) loop() {
 	defer close(d.done)
-	timer := time.NewTimer(time.Until(far))
+	timer := time.NewTimer(far)
 	defer timer.Stop()
 	for {
 		select {
@@ -140,7 +141,7 @@ func (d *watch) loop() {
 		case <-d.wake:
 		}
 		d.busy.Store(time.Now().UnixNano())
-		next, late := d.sweep(time.Now())
+		next, late := d.sweep(d.now())
 		for _, w := range late {
 			d.tell(event{kind: watchdog.Overdue, call: w})
 		}
@@ -158,7 +159,7 @@ func (d *watch) loop() {
 			}
 		}
 		d.busy.Store(0)
-		timer.Reset(time.Until(next))
+		timer.Reset(next - d.now())
 	}
 }
 
@@ -173,20 +174,20 @@ func (d *watch) take() []event {
 
 // sweep finds the calls whose deadlines passed since the last sweep, and when
 // to sweep again.
-func (d *watch) sweep(now time.Time) (next time.Time, late []*Work) {
+func (d *watch) sweep(now time.Duration) (next time.Duration, late []*Work) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now.Before(d.next) {
+	if now < d.next {
 		return d.next, nil
 	}
 	d.next = far
 	for w := d.oldest; w != nil; w = w.younger {
 		switch {
 		case w.late:
-		case !w.deadline.After(now):
+		case w.deadline <= now:
 			w.late = true
 			late = append(late, w)
-		case w.deadline.Before(d.next):
+		case w.deadline < d.next:
 			d.next = w.deadline
 		}
 	}
@@ -203,7 +204,7 @@ func (d *watch) started(w *Work) {
 		d.oldest = w
 	}
 	d.newest = w
-	earlier := w.deadline.Before(d.next)
+	earlier := w.deadline < d.next
 	if earlier {
 		d.next = w.deadline
 	}

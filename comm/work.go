@@ -19,8 +19,8 @@ type Work struct {
 
 	entry    flight.Entry
 	created  time.Time
-	deadline time.Time
-	running  atomic.Int64 // since when, in nanoseconds after created; 0: not yet
+	deadline time.Duration // on the watchdog's clock
+	running  atomic.Int64  // since when, in nanoseconds after created; 0: not yet
 
 	// The watchdog's, under its lock: the call's place among those in flight.
 	older, younger *Work
