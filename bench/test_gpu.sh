@@ -60,6 +60,7 @@ for ranks in 1 2 4; do
 		check "mlp_${ranks}_float32" mlp $ranks float32
 		check "mlp_${ranks}_tf32" env GODDP_ALLOW_TF32=1 bash -c "$(declare -f mlp); bin=$bin; mlp $ranks float32"
 		check "mlp_${ranks}_bfloat16" mlp $ranks bfloat16
+		[ $ranks = 1 ] || check "matrix_$ranks" env BIN="$bin" bench/matrix.sh $ranks
 		if [ $torch = yes ]; then
 			check "parity_$ranks" env BIN="$bin" LARGE=1 bench/parity.sh $ranks
 		fi

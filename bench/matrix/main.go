@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+)
+
+var only = flag.String("run", ".", "train only what a `REGEXP` matches: as in the table, WAY TYPE")
+
+func matrix(ctx context.Context) error {
+	pattern, err := regexp.Compile(*only)
+	if err != nil {
+		return err
+	}
+	pg, err := comm.Init(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
+	if pg.Rank() == 0 {
+		fmt.Printf("ranks: %d, device: %v, backend: %s\n%s\n", pg.Size(), pg.Device(), pg.Backend(), header)
+	}
+	missed := 0
+	for _, c := range cases(pg.Device()) {
+		verdicts, err := c.run(ctx, pg, pattern)
+		if err != nil {
+			return err
+		}
+		for _, v := range verdicts {
+			fmt.Println(v)
+			if !v.ok() {
+				missed++
+			}
+		}
+	}
+	if missed > 0 {
+		return fmt.Errorf("limits missed: %d", missed)
+	}
+	return nil
+}
+
+// run compares the ways that the pattern matches with a single process. Rank 0 gets
+// the verdicts.
+func (c trial) run(ctx context.Context, pg *comm.ProcessGroup, pattern *regexp.Regexp) (verdicts []verdict, err error) {
+	var alone *reference
+	for _, w := range c.ways {
+		if !pattern.MatchString(w.name + " " + c.types()) {
+			continue
+		}
+		if alone == nil {
+			if alone, err = c.alone(ctx, pg); err != nil {
+				return nil, fmt.Errorf("%s %s in a single process: %w", w.name, c.types(), err)
+			}
+		}
+		got, err := w.train(ctx, pg, c.recipe)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", w.name, c.types(), err)
+		}
+		ranks, err := comm.GatherObject(ctx, pg, got.shared, 0)
+		if err != nil {
+			return nil, err
+		}
+		if pg.Rank() == 0 {
+			verdicts = append(verdicts, c.judge(w, alone, got, ranks))
+		}
+	}
+	return verdicts, nil
+}
+
+// native tells whether a device has products of 16 bits.
+func native(dev device.Device) bool { return dev.String() != "cpu" }
+
+func main() {
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "matrix: unexpected argument %q\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	comm.Main(matrix)
+}

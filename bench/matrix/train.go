@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+
+	"github.com/goddp/goddp/amp"
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/ddp/zero"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// outcome is what training led to, on one rank or in a single process.
+type outcome struct {
+	shared
+	final [][]float64 // parameters
+}
+
+// shared is the part that rank 0 learns of every rank.
+type shared struct {
+	Losses    []float64 // by step
+	Committed int       // steps that were not skipped
+	Digest    string    // SHA-256 of the final parameters
+}
+
+// model is the network, wrapped or by itself.
+type model interface {
+	Forward(x *autograd.Variable) *autograd.Variable
+	NoSync(f func() error) error
+}
+
+// optimizer is what drives a step.
+type optimizer interface {
+	amp.Optimizer
+	ZeroGrad()
+	Committed() (steps int, whole bool)
+}
+
+var _ optimizer = (*zero.Optimizer[zero.Local])(nil)
+
+// trainer makes steps.
+type trainer struct {
+	net    *network
+	model  model
+	opt    optimizer
+	scaler *amp.Scaler
+	got    outcome
+}
+
+// pass is a part of a step's samples.
+type pass struct {
+	x, y   *autograd.Variable
+	branch int
+	weight float64 // of its mean loss among those of the step
+}
+
+// step goes through all passes and changes the parameters by the sum of their
+// gradients times factor. Gradients are reduced behind the last.
+func (t *trainer) step(ctx context.Context, passes []pass, factor float64) error {
+	sum := 0.0
+	one := func(p pass) error {
+		t.net.middle.now = p.branch
+		loss := nn.MSELoss(t.model.Forward(p.x), p.y)
+		if err := t.scaler.Scale(autograd.MulScalar(loss, p.weight*factor)).Backward(); err != nil {
+			return err
+		}
+		l, err := loss.TryItem(ctx)
+		sum += p.weight * l
+		return err
+	}
+	last := len(passes) - 1
+	for _, p := range passes[:last] {
+		if err := t.model.NoSync(func() error { return one(p) }); err != nil {
+			return err
+		}
+	}
+	if err := one(passes[last]); err != nil {
+		return err
+	}
+	if err := t.scaler.Step(t.opt); err != nil {
+		return err
+	}
+	t.scaler.Update()
+	t.opt.ZeroGrad()
+	t.got.Losses = append(t.got.Losses, sum)
+	return nil
+}
+
+// finish is the outcome, when all steps are made.
+func (t *trainer) finish(ctx context.Context) (*outcome, error) {
+	t.got.Committed, _ = t.opt.Committed()
+	sum := sha256.New()
+	for _, p := range t.net.Parameters() {
+		v, err := p.Var().Read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		t.got.final = append(t.got.final, v)
+		data := make([]byte, p.Var().Tensor().Bytes())
+		dev := p.Var().Device()
+		if err := dev.CopyOut(ctx, dev.Compute(), data, p.Var().Tensor().Buf); err != nil {
+			return nil, err
+		}
+		sum.Write(data)
+	}
+	t.got.Digest = fmt.Sprintf("%x", sum.Sum(nil))
+	return &t.got, nil
+}
+
+// inputType is that of the samples, from which layers convert.
+func (r *recipe) inputType() device.DType {
+	if r.params == device.Float64 {
+		return device.Float64
+	}
+	return device.Float32
+}
