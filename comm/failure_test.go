@@ -494,10 +494,19 @@ func TestTheLauncherReportsADeadline(t *testing.T) {
 func TestATimeoutWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 2, &comm.Options{Timeout: math.MaxInt64})
-		w := groups[0].Barrier()
-		time.Sleep(24 * time.Hour)
-		if err := errors.Join(groups[1].Barrier().Sync(t.Context()), w.Sync(t.Context())); err != nil {
-			t.Errorf("%v\n%s", err, log)
+		var wg sync.WaitGroup
+		for r, pg := range groups {
+			wg.Go(func() {
+				defer pg.Close()
+				time.Sleep(time.Duration(r) * 24 * time.Hour)
+				if err := pg.Barrier().Sync(t.Context()); err != nil {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			})
+		}
+		wg.Wait()
+		if s := log.String(); s != "" {
+			t.Error(s)
 		}
 	})
 }
