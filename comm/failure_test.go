@@ -498,7 +498,7 @@ func TestATimeoutWithoutEnd(t *testing.T) {
 		for r, pg := range groups {
 			wg.Go(func() {
 				defer pg.Close()
-				time.Sleep(time.Duration(r) * 24 * time.Hour)
+				time.Sleep(time.Duration(1+r) * 24 * time.Hour)
 				if err := pg.Barrier().Sync(t.Context()); err != nil {
 					t.Errorf("rank %d: %v", r, err)
 				}
