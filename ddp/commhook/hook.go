@@ -78,7 +78,8 @@ func within(b reducer.GradBucket, name string, flat device.Tensor, params []redu
 // Func is a hook as a function: it starts to reduce a bucket, in place or in other
 // memory, and tells where the averages will be when that is done. Wait copies them
 // to the bucket, whose elements they have to be as many as, in any floating-point
-// type: otherwise it returns a [*SizeError].
+// type: otherwise it returns a [*SizeError], which breaks the group as every error
+// of Wait does.
 type Func func(b reducer.GradBucket) (averages device.Tensor, done reducer.Reduction)
 
 // Reduce calls f.

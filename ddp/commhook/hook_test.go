@@ -268,8 +268,13 @@ func TestHookOfTheWrongSize(t *testing.T) {
 			return err
 		}
 		_, err = e.pass(random(e.params, pg.Rank(), 0))
-		size := (*commhook.SizeError)(nil)
-		if !errors.As(err, &size) || size.Want-size.Got != 7 || size.Rank != pg.Rank() || size.Bucket != "bucket 0" {
+		if size := (*commhook.SizeError)(nil); errors.As(err, &size) && size.Rank == pg.Rank() {
+			if size.Want-size.Got != 7 || size.Bucket != "bucket 0" {
+				return fmt.Errorf("got %v", err)
+			}
+			return nil
+		}
+		if err == nil || !strings.Contains(err.Error(), "the hook made 889 numbers of bucket 0, which has 896") { // who is late hears of the other's
 			return fmt.Errorf("got %v", err)
 		}
 		return nil

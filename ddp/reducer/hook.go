@@ -30,7 +30,8 @@ type Reduction interface {
 	// Wait makes what is enqueued on the compute stream from now on see the
 	// averages: it enqueues there what is left to do, such as to decompress
 	// them. It blocks as comm.Work.Wait does. It is called once, bucket by
-	// bucket, behind the pass; not where the gradients are not to be used.
+	// bucket, behind the pass, or not at all where that failed on this rank. An
+	// error breaks the group: the other ranks may use what they have.
 	Wait(ctx context.Context) error
 	// Sync blocks until the communication is over, or has failed. It may be
 	// called any number of times, before and after Wait, or without it: a
@@ -88,17 +89,22 @@ func called(h Hook) string {
 
 // start starts the reduction of bucket i.
 func (r *Reducer) start(i int, after device.Event) Reduction {
-	b := &r.buckets[i]
-	if r.hook == nil {
+	if b := &r.buckets[i]; r.hook == nil {
 		return r.pg.With(comm.CallOptions{Name: b.name, After: after}).AllReduce(b.flat, r.op)
 	}
+	return r.hook.Reduce(r.offered(i, after))
+}
+
+// offered is bucket i as a hook gets it.
+func (r *Reducer) offered(i int, after device.Event) GradBucket {
+	b := &r.buckets[i]
 	if b.params == nil {
 		for _, p := range b.Params {
 			b.params, b.grads = append(b.params, r.params[p]), append(b.grads, r.grads[p])
 		}
 	}
-	return r.hook.Reduce(GradBucket{
+	return GradBucket{
 		Index: i, Last: i == len(r.buckets)-1, Rebuilt: r.stats.Rebuilt != nil, Name: b.name, Group: r.pg, Op: r.op, After: after,
 		Flat: b.flat, Params: b.params, Grads: b.grads,
-	})
+	}
 }

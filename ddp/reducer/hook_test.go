@@ -118,12 +118,12 @@ func TestCommHookFuturePassing(t *testing.T) {
 	}
 }
 
-// noop is a hook that leaves every rank its own gradients, or fails.
-type noop struct{ err error }
+// noop is a hook that leaves every rank its own gradients.
+type noop struct{}
 
 func (n noop) Reduce(GradBucket) Reduction { return n }
-func (n noop) Wait(context.Context) error  { return n.err }
-func (n noop) Sync(context.Context) error  { return n.err }
+func (noop) Wait(context.Context) error    { return nil }
+func (noop) Sync(context.Context) error    { return nil }
 
 // Whatever a hook makes of the buckets, a missing gradient is told to all, in the
 // pass that lacks it.
@@ -155,24 +155,52 @@ func TestFlagsDoNotDependOnTheHook(t *testing.T) {
 	})
 }
 
-// A hook that fails is an error of the pass, and no rank waits for another.
+// A hook that fails, on all ranks or on one alone, when the others have their
+// gradients, breaks the group: no rank trains on by itself, or waits for another.
 func TestAHookThatFails(t *testing.T) {
 	failed := errors.New("no hook today")
-	onRanks(t, func(pg *comm.ProcessGroup) error {
-		r, err := New(t.Context(), pg, params(), &Options{Hook: noop{failed}})
-		if err != nil {
-			return err
-		}
-		e := engine{pg, r}
-		r.Begin(true, nil)
-		for _, i := range reversed(4) {
-			e.write(i, 1)
-		}
-		if err := r.Finish(t.Context(), nil); !errors.Is(err, failed) || !errors.Is(r.Err(), failed) || !r.Zeroed(0) {
-			return fmt.Errorf("got %v", err)
-		}
-		return nil
-	})
+	for _, everywhere := range []bool{true, false} {
+		onRanks(t, func(pg *comm.ProcessGroup) error {
+			var h late
+			if everywhere || pg.Rank() == 1 {
+				h.err = failed
+			}
+			r, err := New(t.Context(), pg, params(), &Options{Hook: h})
+			if err != nil {
+				return err
+			}
+			e := engine{pg, r}
+			r.Begin(true, nil)
+			for _, i := range reversed(4) {
+				e.write(i, 1)
+			}
+			err = r.Finish(t.Context(), nil)
+			if err == nil && h.err != nil || err != nil && !strings.Contains(err.Error(), failed.Error()) {
+				return fmt.Errorf("got %v", err)
+			}
+			if err != nil && (r.Err() != err || !r.Zeroed(0)) {
+				return fmt.Errorf("the outcome was %v and is %v", err, r.Err())
+			}
+			if err := pg.Barrier().Sync(t.Context()); err == nil || !strings.Contains(err.Error(), failed.Error()) {
+				return fmt.Errorf("the next call: %v", err)
+			}
+			return nil
+		})
+	}
+}
+
+// late is a hook that may fail behind the communication.
+type late struct{ err error }
+
+func (l late) Reduce(b GradBucket) Reduction { return &lateReduction{plain{}.Reduce(b), l.err} }
+
+type lateReduction struct {
+	Reduction
+	err error
+}
+
+func (l *lateReduction) Wait(ctx context.Context) error {
+	return errors.Join(l.Reduction.Wait(ctx), l.err)
 }
 
 func TestHooksThatDiffer(t *testing.T) {

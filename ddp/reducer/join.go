@@ -44,7 +44,6 @@ func (r *Reducer) Leave() {
 // [*LeftError], unless all leave for no other reason than that they have no pass
 // to make.
 func (r *Reducer) Shadow(leave bool) {
-	r.freshen()
 	r.begin(event{kind: begin, sync: true, shadow: true}, nil)
 	r.leaving = leave
 	r.stats.Shadowed++

@@ -88,6 +88,43 @@ func TestShadows(t *testing.T) {
 	}
 }
 
+// A shadow adds nothing, also where nobody has asked yet what became of the pass
+// before it, such as another shadow that left the others' gradients here.
+func TestShadowsOfUnknownOutcomes(t *testing.T) {
+	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
+		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
+		if err != nil {
+			return err
+		}
+		e := engine{pg, r}
+		r.Join(false)
+		for range 3 {
+			if pg.Rank() == 1 {
+				r.Shadow(false)
+			} else {
+				r.Begin(true, nil)
+				for i := range 4 {
+					r.Zero(i)
+					e.write(i, 2)
+				}
+			}
+			if err := r.Finish(t.Context(), nil); err != nil || !r.Pending() {
+				return fmt.Errorf("Finish returned %v, pending: %v", err, r.Pending())
+			}
+		}
+		if err := r.Err(); err != nil {
+			return err
+		}
+		for i := range 4 {
+			if got, err := e.all(i); got != 1 || err != nil { // what rank 0 has, on two ranks
+				return fmt.Errorf("gradient %d is %v, want 1; %v", i, got, err)
+			}
+		}
+		r.Leave()
+		return nil
+	})
+}
+
 // What a rank says when it leaves, in a pass that another one makes and in which a
 // third one lacks something.
 func TestLeaving(t *testing.T) {

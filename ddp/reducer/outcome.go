@@ -14,12 +14,13 @@ import (
 // Finish ends the pass: it starts the reductions that were not, makes the
 // compute stream wait for them as [comm.Work.Wait] does, or leaves that to
 // [Reducer.Settle], gradient by gradient, and returns why the gradients must not
-// be used, where that is known by then. On a device that runs work inline it is, and so it is where this rank lacks a gradient, found
-// one that is not finite, or where cause is not nil, which is what cut the pass
-// short; the other ranks are told. Else Finish does not wait, and [Reducer.Err]
-// has the outcome: a [*MissingGradientError], a [*NonFiniteError], or the failure
-// of a reduction, after which the group is broken. A ctx that ends aborts the
-// group: the buckets are in use.
+// be used, where that is known by then. It is known on a device that runs work
+// inline; and where this rank lacks a gradient, or found one that is not finite,
+// or cause is not nil, which is what cut the pass short: the other ranks are told.
+// Else Finish does not wait, and [Reducer.Err] has the outcome: a
+// [*MissingGradientError], a [*NonFiniteError], or the failure of a reduction,
+// after which the group is broken. A ctx that ends aborts the group: the buckets
+// are in use.
 //
 // With Options.CheckNonFinite it waits, before it starts the last bucket's
 // reduction, for the device to get through the pass.
@@ -191,16 +192,15 @@ func (r *Reducer) join(ctx context.Context, n int) error {
 }
 
 // wait waits for reductions of the pass in one of a Reduction's ways. When it
-// returns an error, none of the pass uses the buckets any more.
+// returns an error, the group is broken, as the other ranks would apply what this
+// one does not, and none of the pass uses the buckets any more.
 func (r *Reducer) wait(ctx context.Context, works []Reduction, how func(Reduction, context.Context) error) error {
 	for _, w := range works {
 		err := how(w, ctx)
 		if err == nil {
 			continue
 		}
-		if ctx.Err() != nil {
-			r.pg.Abort(context.Cause(ctx))
-		}
+		r.pg.Abort(err) // that may be ctx's, or a hook's on this rank alone
 		for _, w := range r.works {
 			w.Sync(context.Background()) // soon: the group is broken, all have the same cause
 		}

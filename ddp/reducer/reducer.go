@@ -200,6 +200,9 @@ func (r *Reducer) Begin(sync bool, reached func(i int) bool) {
 // begin starts a pass; of e, it fills in what the pass reaches.
 func (r *Reducer) begin(e event, reached func(i int) bool) {
 	r.early, r.err, r.scale, r.change, r.leaving = r.unasked(), nil, 1, GraphChange{Rank: r.pg.Rank()}, false
+	if e.shadow { // behind the last pass's outcome, which may leave gradients here
+		r.freshen()
+	}
 	if r.left != nil { // nobody would take part
 		r.early, e.sync = r.left, false
 	}

@@ -18,14 +18,7 @@ func (r *Reducer) settle() (bool, error) {
 	}
 	var all []GradBucket
 	for i := range r.buckets {
-		b := &r.buckets[i]
-		for _, p := range b.Params {
-			b.params, b.grads = append(b.params, r.params[p]), append(b.grads, r.grads[p])
-		}
-		all = append(all, GradBucket{
-			Index: i, Last: i == len(r.buckets)-1, Name: b.name, Group: r.pg, Op: r.op,
-			Flat: b.flat, Params: b.params, Grads: b.grads,
-		})
+		all = append(all, r.offered(i, nil))
 	}
 	return true, h.Settle(all)
 }
