@@ -8,8 +8,9 @@ import "fmt"
 //
 // Invariants: launched <= len(pending); every bucket before launched has been
 // launched in this pass; pending[b] counts the parameters of bucket b that are
-// not final in this pass. The last bucket is launched by finish alone: its
-// flags tell the other ranks of whatever went wrong anywhere in the pass.
+// not final in this pass. The last bucket is launched by finish alone: the flags
+// that go with it, or just before it, tell the other ranks of whatever went wrong
+// anywhere in the pass.
 type core struct {
 	buckets [][]int // the parameters of each bucket
 	home    []int   // the bucket of each parameter

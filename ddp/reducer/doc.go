@@ -20,10 +20,14 @@
 // rule in reverse order of registration, which is about the order in which
 // gradients become final, and reduced strictly in order of index, each as
 // soon as it is complete and those before it have been started, the last one at
-// the end of the pass. A view starts on [device.Align] bytes. A bucket is padded
-// with zeros to a multiple of Align bytes a rank; in the last one the padding
-// begins with the status: two words per rank, its flag and its excuse, and where
-// unused parameters are found one word per parameter.
+// the end of the pass. A view starts on [device.Align] bytes, and a bucket is padded
+// with zeros to a multiple of Align bytes a rank.
+//
+// What the ranks tell each other in a pass is the status: two words per rank, its
+// flag and its excuse, and where unused parameters are found one word per parameter.
+// It is where the padding of the last bucket begins. Where that one, of several, has
+// 4 MiB of gradients or more, or a hook reduces the buckets, the status has memory and
+// a small reduction of its own, just before the last bucket's.
 //
 // The order of registration is a guess. Behind the first pass that reduces, rank 0
 // tells all ranks the order in which its gradients became final; nobody waits for
@@ -38,10 +42,9 @@
 //
 // A rank that finishes a pass without some gradient, in whichever bucket, or
 // whose pass failed, raises its flag and reduces all the same, so that nobody
-// waits for it. The flags travel in the last bucket, or just before it where it is
-// large, which is why that one is launched at the very end: one set of them can tell
-// of everything. Once summed
-// they tell every rank, and its optimizer, that this step must not be applied;
+// waits for it. The status travels last, or just before the last bucket, which is why
+// that one is launched at the very end: one set of flags can tell of everything. Once
+// summed they tell every rank, and its optimizer, that this step must not be applied;
 // the [*MissingGradientError] of that pass names the ranks and the parameters on
 // every rank. The group stays usable and the next pass starts afresh.
 //
@@ -80,11 +83,9 @@
 // # Hooks
 //
 // A [Hook] reduces buckets in place of the all-reduce. It may do with them what it
-// likes, so the status then has memory and a small reduction of its own, before
-// that of the last bucket: whatever the hook makes of the gradients, the ranks know
-// of each other's missing ones, and skip together. Without a hook a last bucket of
-// 4 MiB and more is treated so too: the status is then there before the last
-// gradients are, and [Reducer.Settle] lets the updates of all others run meanwhile.
+// likes, as the status goes by itself: whatever the hook makes of the gradients, the
+// ranks know of each other's missing ones, and skip together. What a hook cannot do
+// breaks the group, as a reduction that fails does.
 //
 // # Gradients that are not finite
 //
@@ -101,6 +102,11 @@
 // way to the host while those run: Finish returns what this rank knows of
 // itself, and [Reducer.Err] the outcome, which it may have to wait for. An
 // outcome that nobody asks for makes the next pass fail.
+//
+// A status of its own, without a hook, is there before the last gradients are. The
+// compute stream then waits for no reduction but the status's, until somebody uses a
+// gradient: [Reducer.Settle] has it wait for that bucket alone, and the updates of all
+// others hide behind the last reduction.
 //
 // # Structure
 //

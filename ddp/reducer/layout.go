@@ -18,7 +18,7 @@ type layout struct {
 type bucket struct {
 	Assignment
 	name  string
-	flat  device.Tensor // the views, the status in the last bucket, the padding
+	flat  device.Tensor // the views, in the last bucket the status unless it is apart, the padding
 	bytes int           // of the gradients alone
 
 	params []Param         // for a hook, once it was called

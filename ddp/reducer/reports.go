@@ -13,7 +13,7 @@ import (
 )
 
 // reports is how ranks tell each other, through the store, what went wrong: the
-// flags in the buckets say who, the reports say what.
+// flags say who, the reports say what.
 type reports struct {
 	rank  int
 	ranks int

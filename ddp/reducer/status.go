@@ -14,9 +14,8 @@ import (
 // may use the gradients. The next, as many, are excuses: their ranks have no pass
 // of their own, and shadow those of the others. Where the Reducer looks for unused
 // parameters there is one more for each parameter, which is not zero if some rank
-// has a gradient for it. The words are in the last bucket, behind the gradients,
-// and cost no reduction of their own, unless that bucket is large, or a hook may do
-// what it likes with it: then they are reduced before it.
+// has a gradient for it. Where the words are a layout says: in the last bucket,
+// behind the gradients, where they cost no reduction of their own, or apart.
 type status struct {
 	dev   device.Device
 	ranks int
