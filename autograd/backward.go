@@ -184,6 +184,7 @@ func (p *pass) through(n *node) error {
 		for _, b := range scratch {
 			p.s.dev.Free(b)
 		}
+		p.s.called(c)
 		p.drop(n)
 	}()
 	if f, ok := n.fn.(Preparer); ok {

@@ -437,3 +437,26 @@ func TestFreeze(t *testing.T) {
 	}
 	panics[*autograd.GraphError](t, func() { autograd.Exp(a).Freeze() })
 }
+
+// A gradient's handle is made once, and anew where it was spoilt.
+func TestGradHandles(t *testing.T) {
+	v := autograd.Scalar(newDevice(t), 2).RequireGrad().SetName("w")
+	newSink(v, "w", nil)
+	mustBackward(t, autograd.Neg(v))
+	g := v.Grad()
+	if v.Grad() != g {
+		t.Error("Grad makes a handle each time")
+	}
+	g.Free()
+	if again := v.Grad(); again == g || again.Item() != -1 {
+		t.Error("a freed handle comes back")
+	}
+	v.Grad().RequireGrad()
+	if v.Grad().RequiresGrad() {
+		t.Error("a handle that requires a gradient comes back")
+	}
+	v.SetName("b")
+	if name := v.Grad().Name(); name != "b.grad" {
+		t.Errorf("the gradient of b is %s", name)
+	}
+}

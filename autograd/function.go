@@ -52,7 +52,8 @@ type joint interface {
 	backwardJoint(c *Call, dst [2]device.Tensor, acc [2]device.Accum, g device.Tensor) error
 }
 
-// Call is one application of a [Function], as its methods see it.
+// Call is one application of a [Function], as its methods see it. It is valid
+// until the method that it was given to returns.
 type Call struct {
 	Kernels device.Kernels
 	Stream  device.Stream // what all work is enqueued on
@@ -69,12 +70,23 @@ type Call struct {
 	New func(dt device.DType, shape ...int) (device.Tensor, error)
 }
 
+// call takes a Call, which called gives back.
 func (s *state) call(in []*Variable, out *Variable) *Call {
-	c := &Call{Kernels: s.dev.Kernels(), Stream: s.dev.Compute(), In: make([]device.Tensor, len(in)), Out: out.t}
-	for i, v := range in {
-		c.In[i] = v.t
+	c := &Call{}
+	if n := len(s.calls); n > 0 {
+		c, s.calls = s.calls[n-1], s.calls[:n-1]
+	}
+	c.Kernels, c.Stream, c.Out = s.dev.Kernels(), s.dev.Compute(), out.t
+	for _, v := range in {
+		c.In = append(c.In, v.t)
 	}
 	return c
+}
+
+func (s *state) called(c *Call) {
+	clear(c.In)
+	*c = Call{In: c.In[:0]}
+	s.calls = append(s.calls, c)
 }
 
 // Apply computes fn of its inputs, of which there is at least one, and records
@@ -104,6 +116,7 @@ func Apply(fn Function, in ...*Variable) *Variable {
 	}
 
 	c := s.call(in, out)
+	defer s.called(c)
 	c.Recorded = n != nil
 	c.New = func(dt device.DType, shape ...int) (device.Tensor, error) {
 		t, err := s.alloc(dt, shape)

@@ -135,19 +135,22 @@ func (v *Variable) Grad() *Variable {
 	if l == nil {
 		return nil
 	}
-	var g *Variable
+	var t device.Tensor
 	if l.sink != nil {
-		if t := l.sink.Grad(); !t.IsZero() {
-			g = FromTensor(v.s.dev, t)
-			g.sink = l.sink
-		}
+		t = l.sink.Grad()
 	} else if l.there {
-		g = &Variable{s: v.s, t: l.t, mem: l.mem}
+		t = l.t
 	}
-	if g != nil {
-		g.grad, g.name = true, v.name+".grad"
+	if t.IsZero() {
+		return nil
 	}
-	return g
+	if g := l.handle; g == nil || g.t.Buf.Addr() != t.Buf.Addr() || g.node != nil || g.mem.freed != "" {
+		l.handle = &Variable{s: v.s, t: t, mem: l.mem, sink: l.sink, grad: true, name: v.name + ".grad"}
+		if l.sink != nil {
+			l.handle.mem = &block{made: v.s.number}
+		}
+	}
+	return l.handle
 }
 
 // GradPending tells whether the backward pass that made v's gradient may still
@@ -210,9 +213,10 @@ func (v *Variable) leaf() *leaf {
 
 // leaf is what the node of a leaf has: its gradient, or who owns that.
 type leaf struct {
-	v    *Variable
-	sink GradSink // nil where autograd owns the gradient
-	err  error    // of a pass that may have written a part of the gradient
+	v      *Variable
+	sink   GradSink  // nil where autograd owns the gradient
+	err    error     // of a pass that may have written a part of the gradient
+	handle *Variable // what Grad returned last, and returns again while it is as good as new
 
 	// The gradient that autograd owns.
 	t     device.Tensor

@@ -118,6 +118,9 @@ func (v *Variable) Name() string { return v.name }
 // SetName gives v a name, for messages. It returns v.
 func (v *Variable) SetName(name string) *Variable {
 	v.name = name
+	if l := v.leaf(); l != nil {
+		l.handle = nil // it has a name of the old one's
+	}
 	return v
 }
 

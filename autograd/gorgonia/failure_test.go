@@ -127,10 +127,12 @@ func TestADeadPeer(t *testing.T) {
 				}
 				port := l.Addr().(*net.TCPAddr).Port
 				l.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
 				var ps [3]*exec.Cmd
 				var out, errs [3]bytes.Buffer
 				for r := range ps {
-					p := exec.CommandContext(t.Context(), os.Args[0])
+					p := exec.CommandContext(ctx, os.Args[0])
 					p.Env = append(os.Environ(), workerMode+"=die", fmt.Sprint("GODDP_TEST_VICTIM=", victim), mode, "GODDP_DEVICE=cpu", "GODDP_FLIGHT_DIR="+t.TempDir(),
 						fmt.Sprint("RANK=", r), "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port))
 					p.Stdout, p.Stderr = &out[r], &errs[r]
