@@ -87,7 +87,8 @@ type rule interface {
 // each rank what others have updated: see package ddp/zero. Its methods are
 // called within Step.
 type Tail interface {
-	// Updated says that the update of p is enqueued.
+	// Updated says that the update of p is enqueued. It is called in the order of
+	// Parameters, for those that have a gradient.
 	Updated(p *nn.Parameter)
 	// Complete says that all updates are enqueued, and that none of them was
 	// skipped: what the optimizer keeps is that of the step from now on. An error
@@ -275,8 +276,8 @@ func (s *slot) masterTensor() device.Tensor {
 }
 
 // update enqueues the updates, and returns how many of them before an error. They
-// begin with the last parameters, whose gradients are there first; with a tail
-// with the first, which the next forward pass needs first.
+// begin with the last parameters, whose gradients are there first; a tail is told of
+// them in the order of Parameters.
 func (o *optimizer) update(scaled Scaled) (int, error) {
 	defer record(o.ready[0].Var().Device())()
 	if o.tail == nil {

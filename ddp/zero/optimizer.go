@@ -76,6 +76,9 @@ func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 		n := len(o.shards.parts)
 		return &optim.TornError{Step: o.updated, Updated: n, Params: n, Err: err}
 	}
+	for i := range o.shards.buckets {
+		o.shards.buckets[i].done = nil // of a step that was skipped
+	}
 	err := o.local.StepScaled(s)
 	if errors.As(err, new(*optim.TornError)) {
 		o.shards.pg.Abort(err) // the others may be waiting
@@ -169,7 +172,6 @@ func (t *tail[O]) Complete() error {
 	for i := range o.shards.buckets {
 		b := &o.shards.buckets[i]
 		works[i] = o.shards.pg.With(comm.CallOptions{Name: b.name + " of parameters", After: b.done}).AllGather(b.flat, b.own)
-		b.done = nil
 		if trace.On() {
 			trace.Add(profile.Span{
 				Track: profile.Communication, Name: "AllGather " + b.name, Begin: works[i].Begun(), End: works[i].Ended(),

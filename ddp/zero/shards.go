@@ -25,7 +25,7 @@ type bucket struct {
 	name string
 	flat device.Tensor
 	own  device.Tensor // this rank's shard of it
-	done device.Event  // of a step: its updates are enqueued; nil: all are
+	done device.Event  // of a step: behind its updates; nil: behind all that is enqueued
 }
 
 // part is what lies of a parameter in this rank's shard: elements lo to hi, which

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +41,13 @@ func (f forked) Forward(x *autograd.Variable) *autograd.Variable {
 
 func (f forked) Parameters() []*nn.Parameter {
 	return nn.Sequential(f.head, f.middle, f.tail).Parameters()
+}
+
+// middleFirst registers first what may be left out.
+type middleFirst struct{ forked }
+
+func (m middleFirst) Parameters() []*nn.Parameter {
+	return nn.Sequential(m.middle, m.head, m.tail).Parameters()
 }
 
 // A rank that lacks gradients keeps all ranks from the step, also where it knows
@@ -319,22 +327,28 @@ func (n noting) Start(c *backend.Call) (backend.Task, error) {
 	return n.Backend.Start(c)
 }
 
-// A bucket is gathered behind its own updates, not behind those of later buckets;
-// and these are enqueued before it is known whether they are skipped.
-func TestGathersBeginBehindTheirUpdates(t *testing.T) {
+// onCounting runs f on two devices that count, and returns behind how many updates
+// gathers began on each.
+func onCounting(t *testing.T, f func(pg *comm.ProcessGroup, d *counting) error) (behind [][]int) {
 	var all []device.Device
 	for _, d := range devices(t, 2, true) {
 		all = append(all, &counting{Device: d})
 	}
-	behind := make([][]int, len(all))
+	behind = make([][]int, len(all))
 	o := quiet()
 	next := make(chan int, len(all))
 	for i := range all {
 		next <- i
 	}
 	o.WrapBackend = func(b backend.Backend) backend.Backend { return noting{b, &behind[<-next]} }
-	commtest.OnDevices(t, all, o, func(pg *comm.ProcessGroup) error {
-		d := pg.Device().(*counting)
+	commtest.OnDevices(t, all, o, func(pg *comm.ProcessGroup) error { return f(pg, pg.Device().(*counting)) })
+	return behind
+}
+
+// A bucket is gathered behind its own updates, not behind those of later buckets;
+// and these are enqueued before it is known whether they are skipped.
+func TestGathersBeginBehindTheirUpdates(t *testing.T) {
+	behind := onCounting(t, func(pg *comm.ProcessGroup, d *counting) error {
 		net := mlp(double)
 		w, err := divided(net, pg, sgd, small)
 		if err != nil {
@@ -353,6 +367,40 @@ func TestGathersBeginBehindTheirUpdates(t *testing.T) {
 		if want := []int{2, 4, 6}; !slices.Equal(got, want) {
 			t.Errorf("gathers begin behind %v updates, want %v", got, want)
 		}
+	}
+}
+
+// What a step that was skipped has marked is nothing to the next one, in which the
+// update that ends a bucket is not made.
+func TestAGatherBehindASkippedStep(t *testing.T) {
+	behind := onCounting(t, func(pg *comm.ProcessGroup, d *counting) error {
+		step := 0
+		net := middleFirst{newForked(func() bool { return step == 2 })} // its updates end the only bucket
+		w, err := divided(net, pg, sgd, &ddp.Options{FindUnusedParameters: true, CheckNonFinite: true})
+		if err != nil {
+			return err
+		}
+		d.pending = net.Parameters()[0].Var().GradPending
+		for ; step < 3; step++ {
+			l := w.loss(pg, device.Float64, step)
+			if step == 1 && pg.Rank() == 1 {
+				l = autograd.MulScalar(l, math.Inf(1))
+			}
+			err := l.Backward()
+			if err == nil {
+				err = w.opt.Step()
+			}
+			if errors.Is(err, device.ErrSkipped) != (step == 1) || err != nil && step != 1 {
+				return fmt.Errorf("step %d: %v", step, err)
+			}
+			w.opt.ZeroGrad()
+		}
+		return nil
+	})
+	// The rank that knows early makes no update in the second step, the other one six,
+	// which skip themselves; in the third each makes four.
+	if slices.SortFunc(behind, slices.Compare); !slices.EqualFunc(behind, [][]int{{6, 10}, {6, 16}}, slices.Equal) {
+		t.Errorf("gathers begin behind %v updates", behind)
 	}
 }
 
