@@ -16,7 +16,7 @@ import (
 
 // steadyHeap is what a rank may allocate on Go's heap in a step of three layers
 // in three buckets, in bytes. Most of it is autograd's graph.
-const steadyHeap = 22 << 10
+const steadyHeap = 17 << 10
 
 // steady makes warm steps of a small model and fails if they allocate more than
 // that, or device memory at all. All ranks call it; ranksHere of them share
