@@ -38,6 +38,9 @@
 //
 // Nodes of a gradient run in the order, reversed, in which what they belong to was
 // made: call Use where the graph uses the learnable, not for all beforehand.
+// Where the last layer is smaller than those before it, an
+// [Options.FirstBucketCapMB] that it fills has the first reduction begin behind
+// it, not behind one of theirs.
 //
 // NewTapeMachine has Gorgonia compile only what the learnables' gradients and the
 // graph's results need (CompileFunction); a machine of Compile computes the gradient

@@ -18,7 +18,7 @@ import (
 // Options are how a Model is made. The zero value is the good default. They
 // are the same on every rank.
 type Options struct {
-	// BucketCapMB is the size of a bucket, in MiB of gradients; 0: 25, and 1
+	// BucketCapMB is the size, in MiB, at which a bucket is closed; 0: 25, and 1
 	// for the first, so that communication starts early.
 	BucketCapMB float64
 	// FirstBucketCapMB is the first bucket's own; 0: as BucketCapMB says.
