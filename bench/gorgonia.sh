@@ -18,8 +18,17 @@ for flag in --float32=false --float32; do
 		python3 bench/gorgonia.py losses "$out/single" "$out/$n"
 	done
 done
-for n in 2 4; do
-	build/golaunch --nproc-per-node "$n" build/gorgonia --bucket-cap-mb 1 --epochs 20 --trace "$out/trace.json" | grep reductions
-	python3 bench/gorgonia.py overlap "$out/trace.json"
+# overlap RANKS FLAGS...: three rounds.
+overlap() {
+	printf '%d ranks: %s\n' "$1" "${*:2}"
+	for round in 1 2 3; do
+		build/golaunch --nproc-per-node "$1" build/gorgonia "${@:2}" --bucket-cap-mb 1 --epochs 20 --trace "$out/trace$round.json" | grep reductions
+	done
+	python3 bench/gorgonia.py overlap "$out"/trace?.json
+}
+for first in 0 0.03; do # as --bucket-cap-mb says; the last layer alone
+	overlap 2 --first-bucket-cap-mb $first
+	overlap 4 --first-bucket-cap-mb $first
+	overlap 1 --first-bucket-cap-mb $first --batch 128 --samples 500 # what each of two has, with a core to spare
 done
 build/bench-gorgonia --size 1000 --batch 64 --layers 3

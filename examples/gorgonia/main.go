@@ -30,6 +30,7 @@ var (
 	lr      = flag.Float64("lr", 0.01, "learning rate")
 	f32     = flag.Bool("float32", false, "compute in float32, not float64")
 	bucket  = flag.Float64("bucket-cap-mb", 0, "size of a gradient bucket in `MiB`; 0: 25, and 1 for the first")
+	first   = flag.Float64("first-bucket-cap-mb", 0, "size of the first bucket in `MiB`, which is the last layers'; 0: as --bucket-cap-mb says")
 	trace   = flag.String("trace", "", "write rank 0's Chrome trace to `FILE`")
 )
 
@@ -93,7 +94,7 @@ func train(ctx context.Context) error {
 	}
 	rows := (*batch + pg.Size() - 1) / pg.Size() // of each rank
 	net := newNetwork(rows)
-	model, err := gorgonia.New(pg, net.learnables, &gorgonia.Options{BucketCapMB: *bucket})
+	model, err := gorgonia.New(pg, net.learnables, &gorgonia.Options{BucketCapMB: *bucket, FirstBucketCapMB: *first})
 	if err != nil {
 		return err
 	}
