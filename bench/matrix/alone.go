@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"math"
 	"math/rand/v2"
 	"slices"
 
@@ -14,29 +13,39 @@ import (
 // reference is what a single process comes to.
 type reference struct {
 	*outcome
-	losses, parameters float64 // the gaps: what another order of samples changes
+	lossGap, parameterGap float64 // what two other orders of the samples change
 }
 
-// alone trains on rank 0, all others wait.
+// alone trains on rank 0; the others only take part in making its group.
 func (r *recipe) alone(ctx context.Context, pg *comm.ProcessGroup) (*reference, error) {
-	one, err := pg.Split(ctx, pg.Rank(), 0)
-	if err != nil {
-		return nil, err
+	var one *comm.ProcessGroup
+	if r.grouped {
+		var err error
+		if one, err = pg.Split(ctx, pg.Rank(), 0); err != nil {
+			return nil, err
+		}
+		defer one.Close()
 	}
-	defer one.Close()
 	if pg.Rank() != 0 {
-		return &reference{}, nil
+		return nil, nil
 	}
-	want, err := r.single(ctx, one, pg.Size(), false)
+	want, err := r.single(ctx, pg, one, nil)
 	if err != nil {
 		return nil, err
 	}
-	other, err := r.single(ctx, one, pg.Size(), true)
-	if err != nil {
-		return nil, err
+	ref := &reference{outcome: want}
+	for _, loss := range want.Losses {
+		ref.lossGap = max(ref.lossGap, 0x1p-23*loss) // what Float32 can tell apart
 	}
-	floor := 0x1p-23 * slices.Max(want.Losses)
-	return &reference{want, max(farthest(want.Losses, [][]float64{other.Losses}), floor), worst(want.final, other.final)}, nil
+	for seed := range uint64(2) {
+		other, err := r.single(ctx, pg, one, rand.New(rand.NewPCG(1, seed)))
+		if err != nil {
+			return nil, err
+		}
+		ref.lossGap = max(ref.lossGap, farthest(want.Losses, other.Losses))
+		ref.parameterGap = max(ref.parameterGap, worst(want.final, other.final))
+	}
+	return ref, nil
 }
 
 // bare is a model that reduces nothing.
@@ -44,110 +53,82 @@ type bare struct{ *network }
 
 func (bare) NoSync(f func() error) error { return f() }
 
-// single trains on the samples of so many ranks, in the order of the ranks or
-// shuffled.
-func (r *recipe) single(ctx context.Context, one *comm.ProcessGroup, ranks int, shuffled bool) (*outcome, error) {
-	dev := one.Device()
+// single trains on the samples of all ranks of pg: in their order, or shuffled. The
+// process is a group of one, or in none.
+func (r *recipe) single(ctx context.Context, pg, one *comm.ProcessGroup, shuffle *rand.Rand) (*outcome, error) {
+	dev, ranks := pg.Device(), pg.Size()
 	net, err := r.network(dev, 1)
 	if err != nil {
 		return nil, err
 	}
-	t := &trainer{net: net, model: bare{net}, scaler: r.scaler()}
-	if r.grouped {
+	t := &trainer{net: net, model: bare{net}, opt: r.optimizer(net.Parameters()), scaler: r.scaler()}
+	if one != nil {
 		if t.model, err = ddp.New(net, one, &ddp.Options{ReduceDType: device.Float32}); err != nil {
 			return nil, err
 		}
 	}
-	t.opt = r.optimizer(net.Parameters())
-	data, random := draw(ranks), rand.New(rand.NewPCG(3, 4))
+	data := draw(ranks)
 	for step := range r.steps {
 		parts, active := r.parts(step, ranks)
-		if shuffled {
-			r.shuffle(parts, random)
+		if shuffle != nil {
+			r.shuffle(parts, shuffle)
 		}
 		var passes []pass
-		for rank, part := range parts {
-			x, y := data.take(dev, r.inputType(), part)
-			p := pass{x: x, y: y, weight: 1 / float64(len(parts))}
-			if r.branch != nil {
-				p.branch = r.branch(rank, step)
-			}
-			passes = append(passes, p)
+		for _, p := range parts {
+			passes = append(passes, r.pass(dev, data, step, p, 1/float64(len(parts))))
 		}
-		factor := float64(active) / float64(ranks)
-		if r.byActive {
-			factor = 1
+		factor := 1.0
+		if !r.byActive {
+			factor = float64(active) / float64(ranks)
 		}
-		if err := t.step(ctx, passes, factor); err != nil {
+		if err := t.step(ctx, step, passes, factor); err != nil {
 			return nil, err
 		}
 	}
 	return t.finish(ctx)
 }
 
-// parts are the numbers of a step's samples, by passes of one size, and how many
-// ranks have some.
-func (r *recipe) parts(step, ranks int) (parts [][]int, active int) {
+// part is the samples of a pass, and the rank that they are of if it is one's.
+type part struct {
+	rank    int
+	numbers []int
+}
+
+// parts are a step's samples, by passes of one size, and how many ranks have some.
+func (r *recipe) parts(step, ranks int) (parts []part, active int) {
+	var all []int
 	for rank := range ranks {
 		if r.has(rank, ranks, step) {
-			parts = append(parts, of(rank, ranks, step))
+			numbers := samplesOf(rank, ranks, step)
+			parts, all = append(parts, part{rank, numbers}), append(all, numbers...)
 		}
 	}
 	active = len(parts)
-	if r.branch == nil && !r.half() {
-		parts = [][]int{slices.Concat(parts...)}
+	if r.branch == nil && !r.rounded() {
+		parts = []part{{numbers: all}}
 	}
 	return parts, active
 }
 
 // shuffle gives samples another place: any, or, where each pass has a branch of its
 // own, another within their pass.
-func (r *recipe) shuffle(parts [][]int, random *rand.Rand) {
-	swap := func(part []int) {
-		random.Shuffle(len(part), func(i, j int) { part[i], part[j] = part[j], part[i] })
+func (r *recipe) shuffle(parts []part, random *rand.Rand) {
+	swap := func(numbers []int) {
+		random.Shuffle(len(numbers), func(i, j int) { numbers[i], numbers[j] = numbers[j], numbers[i] })
 	}
 	if r.branch != nil {
-		for _, part := range parts {
-			swap(part)
+		for _, p := range parts {
+			swap(p.numbers)
 		}
 		return
 	}
-	all := slices.Concat(parts...)
+	var all []int
+	for _, p := range parts {
+		all = append(all, p.numbers...)
+	}
 	swap(all)
-	for i := range parts {
-		n := copy(parts[i], all)
-		all = all[n:]
+	size := len(parts[0].numbers)
+	for i, numbers := range slices.Collect(slices.Chunk(all, size)) {
+		parts[i].numbers = numbers
 	}
-}
-
-// worst is the greatest ‖got - want‖/‖want‖ of a tensor, by Euclidean norm.
-func worst(want, got [][]float64) float64 {
-	greatest := 0.0
-	for i := range want {
-		var difference, norm float64
-		for j, w := range want[i] {
-			d := got[i][j] - w
-			difference += d * d
-			norm += w * w
-		}
-		greatest = max(greatest, math.Sqrt(difference/norm))
-	}
-	return greatest
-}
-
-// farthest is the greatest difference of a step's loss from the mean of the losses
-// of those ranks that have made it.
-func farthest(want []float64, ranks [][]float64) float64 {
-	greatest := 0.0
-	for step, w := range want {
-		sum, n := 0.0, 0.0
-		for _, losses := range ranks {
-			if step < len(losses) {
-				sum += losses[step]
-				n++
-			}
-		}
-		greatest = max(greatest, math.Abs(sum/n-w))
-	}
-	return greatest
 }

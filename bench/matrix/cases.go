@@ -11,122 +11,139 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// trial is a recipe and the ways to train it.
+// trial is a recipe, and the ways to train it.
 type trial struct {
 	recipe
 	ways []way
 }
 
-// cases are all there is to train on a device.
-func cases(dev device.Device) []trial {
-	var all []trial
-	for _, full := range []recipe{{params: device.Float64, steps: 20}, {params: device.Float32, steps: 200}} {
-		add := func(change func(r *recipe), ways ...way) {
-			r := full
-			change(&r)
-			all = append(all, trial{r, ways})
-		}
-		ways := slices.Concat(plain, lossless)
-		if full.params == device.Float32 {
-			ways = append(ways, lossy...)
-		}
-		add(func(r *recipe) { r.optimizer = sgd }, ways...)
-		add(func(r *recipe) { r.optimizer = adamW }, way{name: "AdamW"}, way{name: "ZeRO-1, AdamW", divided: true})
-		add(func(r *recipe) {
-			r.optimizer, r.branches, r.branch = sgd, 3, func(rank, step int) int { return (rank + step) % 3 }
-		}, way{name: "unused parameters", options: options(ddp.Options{FindUnusedParameters: true})},
-			way{name: "unused parameters, accumulating", passes: 2, options: options(ddp.Options{FindUnusedParameters: true})},
-			way{name: "ZeRO-1, unused parameters", divided: true, options: options(ddp.Options{FindUnusedParameters: true})})
-		add(func(r *recipe) {
-			r.optimizer, r.branches, r.branch = sgd, 3, func(rank, step int) int { return rank % 2 }
-		}, way{name: "unused parameters, static graph", options: options(ddp.Options{StaticGraph: true})})
-		for _, byActive := range []bool{false, true} {
-			suffix := map[bool]string{true: ", by the active ranks"}[byActive]
-			add(func(r *recipe) {
-				r.optimizer, r.byActive = sgd, byActive
-				// Rank 0 runs out first.
-				r.inputs = func(rank, ranks, steps int) int { return steps - steps/8*(ranks-1-rank) }
-			}, way{name: "join" + suffix},
-				way{name: "join" + suffix + ", accumulating", passes: 2},
-				way{name: "join" + suffix + ", AllReduce", options: hook(commhook.AllReduce{})})
-		}
+// trials are all there is to train on a device.
+func trials(dev device.Device) []trial {
+	return slices.Concat(
+		full(device.Float64, 20, lossless),
+		full(device.Float32, 200, slices.Concat(lossless, lossy)),
+		half(dev, 200),
+	)
+}
+
+// full are trainings in one type.
+func full(dt device.DType, steps int, ways []way) []trial {
+	bySGD := recipe{params: dt, steps: steps, optimizer: sgd}
+	byAdamW := bySGD
+	byAdamW.optimizer = adamW
+	branches, static := bySGD, bySGD
+	branches.branches, branches.branch = 3, func(rank, step int) int { return (rank + step) % 3 }
+	static.branches, static.branch = 3, func(rank, _ int) int { return rank % 2 }
+	uneven := bySGD
+	uneven.uneven = true
+	active, unevenBranches := uneven, branches
+	active.byActive, unevenBranches.uneven = true, true
+
+	unused, graph := with(ddp.Options{FindUnusedParameters: true}), with(ddp.Options{StaticGraph: true})
+	return []trial{
+		{bySGD, ways},
+		{byAdamW, []way{
+			{name: "AdamW"},
+			{name: "AdamW, ZeRO-1", divided: true},
+		}},
+		{branches, []way{
+			{name: "unused parameters", options: unused},
+			{name: "unused parameters, accumulating", passes: 2, options: unused},
+			{name: "unused parameters, ZeRO-1", options: unused, divided: true},
+		}},
+		{static, []way{
+			{name: "static graph", options: graph},
+			{name: "static graph, accumulating", passes: 2, options: graph},
+		}},
+		{uneven, []way{
+			{name: "join"},
+			{name: "join, accumulating", passes: 2},
+			{name: "join, hook AllReduce", options: hook(allReduce)},
+		}},
+		{active, []way{
+			{name: "join, by the active ranks"},
+			{name: "join, by the active ranks, accumulating", passes: 2},
+		}},
+		{unevenBranches, []way{{name: "join, unused parameters", options: unused}}},
 	}
-	return append(all, mixed(dev)...)
 }
 
-// options are with a bucket for each layer.
-func options(o ddp.Options) func(*comm.ProcessGroup) (*ddp.Options, error) {
-	return func(*comm.ProcessGroup) (*ddp.Options, error) {
-		o := o
-		o.BucketCapMB = small
-		return &o, nil
+var lossless = []way{
+	{name: "plain"},
+	{name: "plain, one bucket", options: defaults},
+	{name: "accumulating", passes: 2},
+	{name: "ZeRO-1", divided: true},
+	{name: "ZeRO-1, accumulating", passes: 2, divided: true},
+	{name: "hook AllReduce", options: hook(allReduce)},
+	{name: "hook AllReduce, accumulating", passes: 2, options: hook(allReduce)},
+	{name: "hook PowerSGD, before it starts", options: powerSGD(commhook.PowerSGDOptions{})},
+	{name: "hook PostLocalSGD, before it starts", options: hook(func() reducer.Hook {
+		return commhook.PostLocalSGD(&commhook.PostLocalSGDOptions{StartAfter: 1000})
+	})},
+	{name: "hook PostLocalSGD, subgroup of all ranks", options: func(pg *comm.ProcessGroup) (*ddp.Options, error) {
+		all, err := pg.Split(context.Background(), 0, pg.Rank())
+		if err != nil {
+			return nil, err
+		}
+		return &ddp.Options{Hook: commhook.PostLocalSGD(&commhook.PostLocalSGDOptions{StartAfter: 5, Subgroup: all}), BucketCapMB: small}, nil
+	}},
+}
+
+var lossy = []way{
+	{name: "hook BF16", lossy: 0.001, options: hook(func() reducer.Hook { return commhook.BF16(nil) })},
+	{name: "hook FP16", lossy: 0.001, options: hook(func() reducer.Hook { return commhook.FP16(nil) })},
+	{name: "hook Int8", lossy: 0.001, options: hook(commhook.Int8)},
+	{name: "hook PowerSGD of rank 4", lossy: 0.03, options: powerSGD(commhook.PowerSGDOptions{Rank: 4, StartAfter: -1})},
+}
+
+// half are trainings in 16 bits. Where the device has no products of these,
+// parameters alone are of 16 bits.
+func half(dev device.Device, steps int) []trial {
+	compute, native := device.Float32, dev.String() != "cpu"
+	if native {
+		compute = device.Invalid
 	}
+	bf16 := recipe{params: device.BFloat16, compute: compute, steps: steps, optimizer: sgd}
+	fp16 := recipe{params: device.Float16, compute: compute, steps: steps, optimizer: sgd, scaled: true}
+	wide := bf16
+	wide.grouped = true
+	all := []trial{
+		{bf16, []way{{name: "masters"}, {name: "masters, ZeRO-1", divided: true}}},
+		{wide, []way{{name: "masters, ReduceDType Float32", options: with(ddp.Options{ReduceDType: device.Float32})}}},
+		{fp16, []way{{name: "masters, loss scale"}, {name: "masters, loss scale, ZeRO-1", divided: true}}},
+	}
+	if native {
+		bf16.params, bf16.compute = device.Float32, device.BFloat16
+		fp16.params, fp16.compute = device.Float32, device.Float16
+		all = append(all,
+			trial{bf16, []way{{name: "converted"}, {name: "converted, ZeRO-1", divided: true}}},
+			trial{fp16, []way{{name: "converted, loss scale"}}})
+	}
+	return all
 }
 
-func hook(h reducer.Hook) func(*comm.ProcessGroup) (*ddp.Options, error) {
-	return options(ddp.Options{Hook: h})
+// defaults are those of package ddp: one bucket, for networks as small as these.
+func defaults(*comm.ProcessGroup) (*ddp.Options, error) { return nil, nil }
+
+// with are options, and a bucket for each layer.
+func with(o ddp.Options) settings {
+	o.BucketCapMB = small
+	return func(*comm.ProcessGroup) (*ddp.Options, error) { return &o, nil }
 }
 
-// powerSGD is a hook of one model.
-func powerSGD(o commhook.PowerSGDOptions) func(*comm.ProcessGroup) (*ddp.Options, error) {
+// hook makes a hook for each model.
+func hook(make func() reducer.Hook) settings {
+	return func(pg *comm.ProcessGroup) (*ddp.Options, error) { return with(ddp.Options{Hook: make()})(pg) }
+}
+
+func allReduce() reducer.Hook { return commhook.AllReduce{} }
+
+func powerSGD(o commhook.PowerSGDOptions) settings {
 	return func(pg *comm.ProcessGroup) (*ddp.Options, error) {
 		h, err := commhook.NewPowerSGD(&o)
 		if err != nil {
 			return nil, err
 		}
-		return hook(h)(pg)
+		return with(ddp.Options{Hook: h})(pg)
 	}
-}
-
-var plain = []way{
-	{name: "plain"},
-	{name: "plain, one bucket", options: func(*comm.ProcessGroup) (*ddp.Options, error) { return nil, nil }},
-	{name: "accumulating", passes: 2},
-	{name: "ZeRO-1, SGD with momentum", divided: true},
-	{name: "ZeRO-1, accumulating", passes: 2, divided: true},
-}
-
-var lossless = []way{
-	{name: "hook AllReduce", options: hook(commhook.AllReduce{})},
-	{name: "hook AllReduce, accumulating", passes: 2, options: hook(commhook.AllReduce{})},
-	{name: "hook PowerSGD, before it starts", options: powerSGD(commhook.PowerSGDOptions{})},
-	{name: "hook PostLocalSGD, before it starts", options: hook(commhook.PostLocalSGD(&commhook.PostLocalSGDOptions{StartAfter: 1000}))},
-	{name: "hook PostLocalSGD, in a subgroup of all", options: func(pg *comm.ProcessGroup) (*ddp.Options, error) {
-		everybody, err := pg.Split(context.Background(), 0, pg.Rank())
-		if err != nil {
-			return nil, err
-		}
-		return hook(commhook.PostLocalSGD(&commhook.PostLocalSGDOptions{StartAfter: 5, Subgroup: everybody}))(pg)
-	}},
-}
-
-var lossy = []way{
-	{name: "hook BF16", lossy: 0.01, options: hook(commhook.BF16(nil))},
-	{name: "hook FP16", lossy: 0.01, options: hook(commhook.FP16(nil))},
-	{name: "hook Int8", lossy: 0.01, options: hook(commhook.Int8())},
-	{name: "hook PowerSGD of rank 4", lossy: 0.1, options: powerSGD(commhook.PowerSGDOptions{Rank: 4, StartAfter: -1})},
-}
-
-// mixed are trainings in 16 bits. Where a device has no such products, they are in
-// Float32.
-func mixed(dev device.Device) []trial {
-	compute := device.Float32
-	if native(dev) {
-		compute = device.Invalid
-	}
-	bf16 := recipe{params: device.BFloat16, compute: compute, steps: 200, optimizer: sgd}
-	fp16 := recipe{params: device.Float16, compute: compute, steps: 200, optimizer: sgd, scaled: true}
-	wide := bf16
-	wide.grouped = true
-	all := []trial{
-		{bf16, []way{{name: "masters"}, {name: "masters, ZeRO-1", divided: true}}},
-		{wide, []way{{name: "masters, reduced in float32", options: options(ddp.Options{ReduceDType: device.Float32})}}},
-		{fp16, []way{{name: "masters, loss scale"}, {name: "masters, loss scale, ZeRO-1", divided: true}}},
-	}
-	if native(dev) {
-		all = append(all,
-			trial{recipe{params: device.Float32, compute: device.BFloat16, steps: 200, optimizer: sgd}, []way{{name: "plain"}, {name: "accumulating", passes: 2}}},
-			trial{recipe{params: device.Float32, compute: device.Float16, steps: 200, optimizer: sgd, scaled: true}, []way{{name: "loss scale"}}})
-	}
-	return all
 }

@@ -5,8 +5,8 @@
 //
 // bench/matrix.sh builds and runs it. The ranks train what a [recipe] says, in each
 // of several [way]s; rank 0 trains it by itself on all ranks' samples, without
-// package ddp, twice, the second time with the samples of each batch in another
-// order. What that changes, which is what rounding alone does, is the gap.
+// package ddp, and twice more with the samples of each step in another order. The
+// most that this changes, which is what rounding alone does, is the gap.
 //
 //	float64  20 steps: each loss, and the final parameters, within 1e-9
 //	others   200 steps: each loss, and the final parameters, within three times the gap

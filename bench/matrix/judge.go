@@ -10,20 +10,20 @@ import (
 type verdict struct {
 	way, types string
 	// What was measured, and the limits; a limit of NaN is none.
-	losses, lossLimit           float64
-	parameters, parametersLimit float64
-	differ                      int // ranks whose final parameters are not, to the bit, rank 0's
-	skips                       int // by how many the skipped steps of the ranks, and of a single process, differ
+	losses, lossLimit          float64
+	parameters, parameterLimit float64
+	differ                     int // ranks whose final parameters are not, to the bit, rank 0's
+	skips                      int // by how many the skipped steps of the ranks, and of a single process, differ
 }
 
-// limits of what float64 semantics are compared to.
+// exact is the limit in float64.
 const exact = 1e-9
 
 // judge compares what rank 0 got, and what it knows of all ranks, with what a single
 // process got.
 func (r *recipe) judge(w way, want *reference, got *outcome, ranks []shared) verdict {
-	v := verdict{way: w.name, types: r.types(), lossLimit: exact, parameters: worst(want.final, got.final), parametersLimit: exact}
-	var losses [][]float64
+	v := verdict{way: w.name, types: r.types(), lossLimit: exact, parameters: worst(want.final, got.final), parameterLimit: exact}
+	var losses []map[int]float64
 	for _, rank := range ranks {
 		losses = append(losses, rank.Losses)
 		if rank.Digest != ranks[0].Digest {
@@ -31,32 +31,66 @@ func (r *recipe) judge(w way, want *reference, got *outcome, ranks []shared) ver
 		}
 		v.skips = max(v.skips, rank.Committed-want.Committed, want.Committed-rank.Committed)
 	}
-	v.losses = farthest(want.Losses, losses)
+	v.losses = farthest(want.Losses, losses...)
 	switch {
 	case w.lossy > 0:
-		v.losses, v.lossLimit = math.Abs(last(losses...)/last(want.Losses)-1), w.lossy
-		v.parametersLimit = math.NaN()
-	case r.inputType().Size() < 8:
-		v.lossLimit, v.parametersLimit = 3*want.losses, 3*want.parameters
+		v.losses, v.lossLimit = math.Abs(r.last(losses...)/r.last(want.Losses)-1), w.lossy
+		v.parameterLimit = math.NaN()
+	case !r.exact():
+		v.lossLimit, v.parameterLimit = 3*want.lossGap, 3*want.parameterGap
 	}
 	return v
 }
 
-// last is the mean loss of the last steps, through each batch once.
-func last(ranks ...[]float64) (mean float64) {
+// mean is that of the losses of those ranks that have made a step.
+func mean(step int, ranks []map[int]float64) float64 {
+	sum, n := 0.0, 0.0
 	for _, losses := range ranks {
-		for _, l := range losses[len(losses)-batches:] {
-			mean += l / batches / float64(len(ranks))
+		if l, ok := losses[step]; ok {
+			sum += l
+			n++
 		}
 	}
-	return mean
+	return sum / n
+}
+
+// farthest is the greatest difference of a step's loss from the mean of the ranks'.
+func farthest(want map[int]float64, ranks ...map[int]float64) float64 {
+	greatest := 0.0
+	for step, w := range want {
+		greatest = max(greatest, math.Abs(mean(step, ranks)-w))
+	}
+	return greatest
+}
+
+// last is the mean loss of the last steps, through each batch once.
+func (r *recipe) last(ranks ...map[int]float64) (last float64) {
+	for i := range batches {
+		last += mean(r.steps-1-i, ranks) / batches
+	}
+	return last
+}
+
+// worst is the greatest ‖got - want‖/‖want‖ of a tensor, by Euclidean norm.
+func worst(want, got [][]float64) float64 {
+	greatest := 0.0
+	for i := range want {
+		var difference, norm float64
+		for j, w := range want[i] {
+			d := got[i][j] - w
+			difference += d * d
+			norm += w * w
+		}
+		greatest = max(greatest, math.Sqrt(difference/norm))
+	}
+	return greatest
 }
 
 // within is false for what is not a number.
 func within(measured, limit float64) bool { return measured <= limit || math.IsNaN(limit) }
 
 func (v verdict) ok() bool {
-	return within(v.losses, v.lossLimit) && within(v.parameters, v.parametersLimit) && v.differ == 0 && v.skips == 0
+	return within(v.losses, v.lossLimit) && within(v.parameters, v.parameterLimit) && v.differ == 0 && v.skips == 0
 }
 
 // row lays out a line.
@@ -77,5 +111,5 @@ func (v verdict) String() string {
 	if !v.ok() {
 		word = "MISSED"
 	}
-	return row(v.way, v.types, number(v.losses), number(v.lossLimit), number(v.parameters), number(v.parametersLimit), v.differ, v.skips, word)
+	return row(v.way, v.types, number(v.losses), number(v.lossLimit), number(v.parameters), number(v.parameterLimit), v.differ, v.skips, word)
 }

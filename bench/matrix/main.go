@@ -8,7 +8,6 @@ import (
 	"regexp"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/device"
 )
 
 var only = flag.String("run", ".", "train only what a `REGEXP` matches: as in the table, WAY TYPE")
@@ -27,7 +26,7 @@ func matrix(ctx context.Context) error {
 		fmt.Printf("ranks: %d, device: %v, backend: %s\n%s\n", pg.Size(), pg.Device(), pg.Backend(), header)
 	}
 	missed := 0
-	for _, c := range cases(pg.Device()) {
+	for _, c := range trials(pg.Device()) {
 		verdicts, err := c.run(ctx, pg, pattern)
 		if err != nil {
 			return err
@@ -72,9 +71,6 @@ func (c trial) run(ctx context.Context, pg *comm.ProcessGroup, pattern *regexp.R
 	}
 	return verdicts, nil
 }
-
-// native tells whether a device has products of 16 bits.
-func native(dev device.Device) bool { return dev.String() != "cpu" }
 
 func main() {
 	flag.Parse()

@@ -16,6 +16,7 @@ const (
 	width   = 64
 	rows    = 16 // samples of a rank in a step
 	batches = 4  // step t takes batch t mod batches
+	epochs  = 2  // of the steps, where ranks run out of samples
 )
 
 // recipe is what is trained, by ranks and by a single process alike.
@@ -27,8 +28,9 @@ type recipe struct {
 	// uses in a step. 0: a single one.
 	branches int
 	branch   func(rank, step int) int
-	// inputs is how many steps a rank has samples for; nil: all.
-	inputs func(rank, ranks, steps int) int
+	// uneven gives the ranks different numbers of samples: the lower ones run out
+	// first, in each of the epochs.
+	uneven bool
 	// byActive divides gradients by the number of ranks that have samples, in place
 	// of all.
 	byActive bool
@@ -45,11 +47,17 @@ func (r *recipe) types() string {
 	return r.params.String() + "/" + r.compute.String()
 }
 
-// half tells whether something is rounded to 16 bits.
-func (r *recipe) half() bool { return r.params.Size() == 2 || r.compute.Size() == 2 }
+// exact tells whether rounding is out of sight, so that it is the semantics that
+// are compared.
+func (r *recipe) exact() bool { return r.params == device.Float64 }
 
+// rounded tells whether something is rounded to 16 bits.
+func (r *recipe) rounded() bool { return r.params.Size() == 2 || r.compute.Size() == 2 }
+
+// has tells whether a rank has samples for a step.
 func (r *recipe) has(rank, ranks, step int) bool {
-	return r.inputs == nil || step < r.inputs(rank, ranks, r.steps)
+	epoch := r.steps / epochs
+	return !r.uneven || step%epoch < epoch-epoch/8*(ranks-1-rank)
 }
 
 // network is Linear-ReLU-Linear-ReLU-Linear, of which the second Linear may have
@@ -68,7 +76,7 @@ type choice struct {
 
 func (c *choice) Forward(x *autograd.Variable) *autograd.Variable { return c.of[c.now].Forward(x) }
 
-// network draws the weights from the seed. The biases of the hidden layers are four
+// network draws the weights from the seed. The biases of the hidden layers are three
 // standard deviations of what enters the ReLU, up and down in turn.
 func (r *recipe) network(dev device.Device, seed uint64) (*network, error) {
 	o := nn.LinearOptions{Compute: r.compute}
@@ -76,14 +84,14 @@ func (r *recipe) network(dev device.Device, seed uint64) (*network, error) {
 	hidden := func() nn.Module {
 		gates := make([]float64, width)
 		for i := range gates {
-			gates[i] = 4 * math.Sqrt(square/3) * float64(1-2*(i%2))
+			gates[i] = 3 * math.Sqrt(square/3) * float64(1-2*(i%2))
 		}
 		l := nn.Linear(width, width, o)
 		l.Bias = nn.NewParameter("bias", autograd.FromSlice(dev, gates, width))
 		return l
 	}
 	first := hidden()
-	square *= (16 + 1) / 3. / 2 // half of the units are open
+	square *= (9 + 1) / 3. / 2 // half of the units are open
 	middle := &choice{}
 	for range max(r.branches, 1) {
 		middle.of = append(middle.of, hidden())
@@ -104,8 +112,10 @@ func sgd(params []*nn.Parameter) zero.Local {
 	return optim.NewSGD(params, optim.SGDOptions{LR: 0.02, Momentum: 0.9, WeightDecay: 1e-3, MasterWeights: true})
 }
 
+// adamW has an Eps that gradients of the size of their own roundings move nothing by:
+// AdamW makes steps of one size of all that are larger.
 func adamW(params []*nn.Parameter) zero.Local {
-	return optim.NewAdamW(params, optim.AdamWOptions{LR: 1e-3, WeightDecay: 0.01, MasterWeights: true})
+	return optim.NewAdamW(params, optim.AdamWOptions{LR: 1e-3, Eps: 1e-5, WeightDecay: 0.01, MasterWeights: true})
 }
 
 // samples are those of all ranks: rank r's in batch b begin with the sample
@@ -134,8 +144,8 @@ func draw(ranks int) samples {
 	return s
 }
 
-// of are the numbers of a rank's samples in a step.
-func of(rank, ranks, step int) []int {
+// samplesOf are the numbers of a rank's samples in a step.
+func samplesOf(rank, ranks, step int) []int {
 	numbers := make([]int, rows)
 	for i := range numbers {
 		numbers[i] = (step%batches*ranks+rank)*rows + i
@@ -143,22 +153,25 @@ func of(rank, ranks, step int) []int {
 	return numbers
 }
 
-// take is what a network is given and what it should make of it, for samples of
-// these numbers.
-func (s samples) take(dev device.Device, dt device.DType, numbers []int) (x, y *autograd.Variable) {
+// pass is one through the samples of a part.
+func (r *recipe) pass(dev device.Device, s samples, step int, p part, weight float64) pass {
 	matrix := func(from []float64) *autograd.Variable {
 		var data []float64
-		for _, n := range numbers {
+		for _, n := range p.numbers {
 			data = append(data, from[n*width:][:width]...)
 		}
-		if dt == device.Float64 {
-			return autograd.FromSlice(dev, data, len(numbers), width)
+		if r.exact() {
+			return autograd.FromSlice(dev, data, len(p.numbers), width)
 		}
 		short := make([]float32, len(data))
 		for i, v := range data {
 			short[i] = float32(v)
 		}
-		return autograd.FromSlice(dev, short, len(numbers), width)
+		return autograd.FromSlice(dev, short, len(p.numbers), width)
 	}
-	return matrix(s.x), matrix(s.y)
+	made := pass{x: matrix(s.x), y: matrix(s.y), weight: weight}
+	if r.branch != nil {
+		made.branch = r.branch(p.rank, step)
+	}
+	return made
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/ddp/zero"
-	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -20,9 +19,9 @@ type outcome struct {
 
 // shared is the part that rank 0 learns of every rank.
 type shared struct {
-	Losses    []float64 // by step
-	Committed int       // steps that were not skipped
-	Digest    string    // SHA-256 of the final parameters
+	Losses    map[int]float64 // by step; of ranks that had samples
+	Committed int             // steps that were not skipped
+	Digest    string          // SHA-256 of the final parameters
 }
 
 // model is the network, wrapped or by itself.
@@ -58,7 +57,7 @@ type pass struct {
 
 // step goes through all passes and changes the parameters by the sum of their
 // gradients times factor. Gradients are reduced behind the last.
-func (t *trainer) step(ctx context.Context, passes []pass, factor float64) error {
+func (t *trainer) step(ctx context.Context, step int, passes []pass, factor float64) error {
 	sum := 0.0
 	one := func(p pass) error {
 		t.net.middle.now = p.branch
@@ -84,7 +83,10 @@ func (t *trainer) step(ctx context.Context, passes []pass, factor float64) error
 	}
 	t.scaler.Update()
 	t.opt.ZeroGrad()
-	t.got.Losses = append(t.got.Losses, sum)
+	if t.got.Losses == nil {
+		t.got.Losses = map[int]float64{}
+	}
+	t.got.Losses[step] = sum
 	return nil
 }
 
@@ -107,12 +109,4 @@ func (t *trainer) finish(ctx context.Context) (*outcome, error) {
 	}
 	t.got.Digest = fmt.Sprintf("%x", sum.Sum(nil))
 	return &t.got, nil
-}
-
-// inputType is that of the samples, from which layers convert.
-func (r *recipe) inputType() device.DType {
-	if r.params == device.Float64 {
-		return device.Float64
-	}
-	return device.Float32
 }

@@ -11,22 +11,26 @@ import (
 // way is how several ranks train a recipe.
 type way struct {
 	name    string
-	passes  int                                               // of a step, all but the last within NoSync; 0: 1
-	options func(pg *comm.ProcessGroup) (*ddp.Options, error) // nil: small buckets
-	divided bool                                              // the optimizer's state
-	lossy   float64                                           // how far the last losses may be off, as a part of them; 0: it loses nothing
+	passes  int      // of a step, all but the last within NoSync; 0: 1
+	options settings // nil: a bucket for each layer
+	divided bool     // the optimizer's state
+	lossy   float64  // how far, as a part of them, the last losses may be off; 0: nothing is lost
 }
 
-// small is a bucket for each layer.
+// settings make the options of a model.
+type settings func(pg *comm.ProcessGroup) (*ddp.Options, error)
+
+// small is the BucketCapMB that gives each layer a bucket.
 const small = 0.01
 
 func (w way) train(ctx context.Context, pg *comm.ProcessGroup, r recipe) (*outcome, error) {
-	o := &ddp.Options{BucketCapMB: small}
-	if w.options != nil {
-		var err error
-		if o, err = w.options(pg); err != nil {
-			return nil, err
-		}
+	options := w.options
+	if options == nil {
+		options = with(ddp.Options{})
+	}
+	o, err := options(pg)
+	if err != nil {
+		return nil, err
 	}
 	// Other weights elsewhere: wrapping makes the ranks alike.
 	net, err := r.network(pg.Device(), uint64(1+pg.Rank()))
@@ -40,7 +44,7 @@ func (w way) train(ctx context.Context, pg *comm.ProcessGroup, r recipe) (*outco
 			return nil, err
 		}
 		t.model, t.opt = m, opt
-		if err := w.loop(ctx, pg, r, t); err != nil {
+		if err := w.loop(ctx, pg, r, t, 0, r.steps); err != nil {
 			return nil, err
 		}
 		return t.finish(ctx)
@@ -51,31 +55,29 @@ func (w way) train(ctx context.Context, pg *comm.ProcessGroup, r recipe) (*outco
 	}
 	opt := r.optimizer(m.Parameters())
 	t.model, t.opt = m, opt
-	join := &ddp.JoinOptions{Disabled: r.inputs == nil, DivideByActive: r.byActive, Optimizer: opt}
-	if err := m.Join(join, func() error { return w.loop(ctx, pg, r, t) }); err != nil {
-		return nil, err
+	join := &ddp.JoinOptions{Disabled: !r.uneven, DivideByActive: r.byActive, Optimizer: opt}
+	for epoch := range epochs {
+		err := m.Join(join, func() error {
+			return w.loop(ctx, pg, r, t, epoch*r.steps/epochs, (epoch+1)*r.steps/epochs)
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	return t.finish(ctx)
 }
 
-// loop makes the steps that this rank has samples for.
-func (w way) loop(ctx context.Context, pg *comm.ProcessGroup, r recipe, t *trainer) error {
+// loop makes the steps from up to to, as far as this rank has samples.
+func (w way) loop(ctx context.Context, pg *comm.ProcessGroup, r recipe, t *trainer, from, to int) error {
 	data, n := draw(pg.Size()), max(w.passes, 1)
-	for step := range r.steps {
-		if !r.has(pg.Rank(), pg.Size(), step) {
-			break
-		}
-		numbers := of(pg.Rank(), pg.Size(), step)
+	for step := from; step < to && r.has(pg.Rank(), pg.Size(), step); step++ {
+		numbers := samplesOf(pg.Rank(), pg.Size(), step)
 		var passes []pass
 		for i := range n {
-			x, y := data.take(pg.Device(), r.inputType(), numbers[i*rows/n:(i+1)*rows/n])
-			p := pass{x: x, y: y, weight: 1 / float64(n)}
-			if r.branch != nil {
-				p.branch = r.branch(pg.Rank(), step)
-			}
-			passes = append(passes, p)
+			p := part{pg.Rank(), numbers[i*rows/n : (i+1)*rows/n]}
+			passes = append(passes, r.pass(pg.Device(), data, step, p, 1/float64(n)))
 		}
-		if err := t.step(ctx, passes, 1); err != nil {
+		if err := t.step(ctx, step, passes, 1); err != nil {
 			return err
 		}
 	}
