@@ -40,7 +40,7 @@ gpu-failures: ## the same for what happens on two GPUs when a rank fails
 	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/recover ./bench/chaos/... ./bench/overhead
 	bench/gpu_failures.sh
 
-demo: build ## the lecture's two programs, with traces
+demo: build ## the two smallest programs, with traces
 	build/golaunch --nproc-per-node 2 build/toy
 	build/golaunch --nproc-per-node 2 build/mlp --size 512 --batch 64 --steps 10 --bucket-cap-mb 1 --trace trace_ddp_example.json
 
