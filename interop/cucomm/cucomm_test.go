@@ -1,6 +1,7 @@
 package cucomm_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -41,9 +42,11 @@ func TestProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
 	var wg sync.WaitGroup
 	for r := range ranks {
-		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd := exec.CommandContext(ctx, os.Args[0])
 		cmd.WaitDelay = 5 * time.Second
 		cmd.Env = append(os.Environ(),
 			fmt.Sprint("RANK=", r), fmt.Sprint("LOCAL_RANK=", r), fmt.Sprint("WORLD_SIZE=", ranks), fmt.Sprint("LOCAL_WORLD_SIZE=", ranks),

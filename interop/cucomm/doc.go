@@ -40,5 +40,5 @@
 //
 // This is a module of its own: importing gorgonia.org/cu links libcuda and takes
 // CUDA's headers, and ends a process that finds no driver. The README says how
-// it is built with CUDA 11, 12 and 13.
+// it is built, and what is known of CUDA 11, 12 and 13.
 package cucomm
