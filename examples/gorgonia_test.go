@@ -1,9 +1,11 @@
 package examples
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -84,5 +86,18 @@ func TestGorgoniaDifference(t *testing.T) {
 	}
 	if err := follow(several, "-", block[1]); err != nil {
 		t.Errorf("main.go: %v", err)
+	}
+}
+
+// Sizes that mean nothing are a usage error, before Gorgonia panics about them.
+func TestGorgoniaUsage(t *testing.T) {
+	for _, program := range []string{"single", "gorgonia"} {
+		for _, args := range [][]string{{"--batch", "0"}, {"--hidden", "0"}, {"--layers", "-1"}, {"--epochs", "0"}, {"--samples", "0"}, {"more"}} {
+			err := exec.CommandContext(t.Context(), filepath.Join(bin, program), args...).Run()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 2 {
+				t.Errorf("%s %v: %v, want exit code 2", program, args, err)
+			}
+		}
 	}
 }

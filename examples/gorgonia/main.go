@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"os"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -166,5 +167,9 @@ func report(ctx context.Context, pg *comm.ProcessGroup, step int, cost G.Value) 
 
 func main() {
 	flag.Parse()
+	if *hidden < 1 || *layers < 0 || *samples < 1 || *batch < 1 || *epochs < 1 || flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
 	comm.Main(train)
 }

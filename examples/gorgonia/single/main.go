@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log"
 	"math"
+	"os"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -118,6 +119,10 @@ func train() error {
 
 func main() {
 	flag.Parse()
+	if *hidden < 1 || *layers < 0 || *samples < 1 || *batch < 1 || *epochs < 1 || flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
 	if err := train(); err != nil {
 		log.Fatal(err)
 	}
