@@ -343,7 +343,7 @@ func (j *job) judgeRecords(v *verdict) {
 	if errors.As(err, &code) {
 		err = nil
 		if len(code.Stderr) > 0 {
-			err = fmt.Errorf("goddp analyze: %s", code.Stderr)
+			err = errors.New(strings.TrimSpace(string(code.Stderr)))
 		}
 	}
 	if err == nil {

@@ -20,12 +20,12 @@ type mutant struct {
 var mutants = []mutant{
 	{
 		name: "the watchdog is switched off", file: "comm/watch.go",
-		old: "case !w.deadline.After(now):", new: "case w.deadline.IsZero():",
+		old: "case w.deadline <= now:", new: "case w.deadline == 0:",
 		shows: func(s *scenario) bool { return s.Mode != none && (s.Fault == stop || s.Fault == delay) },
 	},
 	{
 		name: "deadlines come early", file: "comm/collectives.go",
-		old: "w.created.Add(call.Timeout)", new: "w.created.Add(call.Timeout / 10)",
+		old: "min(call.Timeout, far-now)", new: "min(call.Timeout/10, far-now)",
 		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == hiccup },
 	},
 	{
