@@ -83,7 +83,7 @@ func TestUnevenInputs(t *testing.T) {
 	for _, how := range unevenly {
 		for _, in := range inputs {
 			t.Run(how.name+", "+in.name, func(t *testing.T) {
-				onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+				onBoth(t, commtest.Sizes(t, 4)[0], func(pg *comm.ProcessGroup, lags bool) error { // two are as the last two of four
 					const params, rate = 5, 0.125
 					m := newLedger(pg.Device(), params)
 					model, err := New(m, pg, &how.opts)

@@ -117,22 +117,23 @@ type run struct {
 	each  func(model *ddp.Model) error // behind each step, if not nil
 }
 
-// train returns the losses, averaged over the ranks, and the parameters in the end.
-func (r run) train(pg *comm.ProcessGroup) (losses []float64, params []byte, err error) {
-	const width, rows = 24, 16
+// train returns the loss, averaged over the ranks and the last steps, and the
+// parameters in the end.
+func (r run) train(pg *comm.ProcessGroup) (loss float64, params []byte, err error) {
+	const width, rows, last = 24, 16, 20
 	dev := pg.Device()
 	hook, err := r.hook(pg)
 	if err != nil {
-		return nil, nil, err
+		return 0, nil, err
 	}
 	linear := func() nn.Module { return nn.Linear(width, width) }
 	net := nn.Sequential(linear(), nn.ReLU(), linear(), nn.ReLU(), linear())
 	if err := nn.Place(net, dev, 1); err != nil {
-		return nil, nil, err
+		return 0, nil, err
 	}
 	model, err := ddp.New(net, pg, &ddp.Options{Hook: hook, BucketCapMB: 0.001})
 	if err != nil {
-		return nil, nil, err
+		return 0, nil, err
 	}
 	normal := func(std float64, seed uint64, shape ...int) *autograd.Variable {
 		v := autograd.Zeros(dev, device.Float32, shape...)
@@ -145,37 +146,31 @@ func (r run) train(pg *comm.ProcessGroup) (losses []float64, params []byte, err 
 	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
 	for step := range r.steps {
 		x := normal(1, uint64(100+step*pg.Size()+pg.Rank()), rows, width)
-		loss := nn.MSELoss(model.Forward(x), autograd.Tanh(autograd.MatMul(x, teacher)))
-		if err := loss.Backward(); err != nil {
-			return nil, nil, fmt.Errorf("step %d: %w", step, err)
+		l := nn.MSELoss(model.Forward(x), autograd.Tanh(autograd.MatMul(x, teacher)))
+		if err := l.Backward(); err != nil {
+			return 0, nil, fmt.Errorf("step %d: %w", step, err)
 		}
 		if err := opt.Step(); err != nil {
-			return nil, nil, fmt.Errorf("step %d: %w", step, err)
+			return 0, nil, fmt.Errorf("step %d: %w", step, err)
 		}
 		opt.ZeroGrad()
 		if r.each != nil {
 			if err := r.each(model); err != nil {
-				return nil, nil, err
+				return 0, nil, err
 			}
 		}
-		if err := pg.AllReduce(loss.Tensor(), comm.Avg).Wait(context.Background()); err != nil {
-			return nil, nil, err
+		if step < r.steps-last {
+			continue
 		}
-		losses = append(losses, loss.Item())
+		if err := pg.AllReduce(l.Tensor(), comm.Avg).Wait(context.Background()); err != nil {
+			return 0, nil, err
+		}
+		loss += l.Item() / last
 	}
 	for _, p := range model.Parameters() {
 		params = append(params, bits(dev, p.Var().Tensor())...)
 	}
-	return losses, params, nil
-}
-
-// last is the mean of the last losses.
-func last(losses []float64) (mean float64) {
-	const n = 20
-	for _, l := range losses[len(losses)-n:] {
-		mean += l / n
-	}
-	return mean
+	return loss, params, nil
 }
 
 // agree fails unless all ranks have the same bytes.
