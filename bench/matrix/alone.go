@@ -17,19 +17,19 @@ type reference struct {
 }
 
 // alone trains on rank 0; the others only take part in making its group.
-func (r *recipe) alone(ctx context.Context, pg *comm.ProcessGroup) (*reference, error) {
+func (r *recipe) alone(ctx context.Context, j *job) (*reference, error) {
 	var one *comm.ProcessGroup
 	if r.grouped {
 		var err error
-		if one, err = pg.Split(ctx, pg.Rank(), 0); err != nil {
+		if one, err = j.Split(ctx, j.Rank(), 0); err != nil {
 			return nil, err
 		}
 		defer one.Close()
 	}
-	if pg.Rank() != 0 {
+	if j.Rank() != 0 {
 		return nil, nil
 	}
-	want, err := r.single(ctx, pg, one, nil)
+	want, err := r.single(ctx, j, one, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (r *recipe) alone(ctx context.Context, pg *comm.ProcessGroup) (*reference, 
 		ref.lossGap = max(ref.lossGap, 0x1p-23*loss) // what Float32 can tell apart
 	}
 	for seed := range uint64(2) {
-		other, err := r.single(ctx, pg, one, rand.New(rand.NewPCG(1, seed)))
+		other, err := r.single(ctx, j, one, rand.New(rand.NewPCG(1, seed)))
 		if err != nil {
 			return nil, err
 		}
@@ -53,11 +53,10 @@ type bare struct{ *network }
 
 func (bare) NoSync(f func() error) error { return f() }
 
-// single trains on the samples of all ranks of pg: in their order, or shuffled. The
+// single trains on the samples of all ranks: in their order, or shuffled. The
 // process is a group of one, or in none.
-func (r *recipe) single(ctx context.Context, pg, one *comm.ProcessGroup, shuffle *rand.Rand) (*outcome, error) {
-	dev, ranks := pg.Device(), pg.Size()
-	net, err := r.network(dev, 1)
+func (r *recipe) single(ctx context.Context, j *job, one *comm.ProcessGroup, shuffle *rand.Rand) (*outcome, error) {
+	net, err := r.network(j.Device(), 1)
 	if err != nil {
 		return nil, err
 	}
@@ -67,31 +66,24 @@ func (r *recipe) single(ctx context.Context, pg, one *comm.ProcessGroup, shuffle
 			return nil, err
 		}
 	}
-	data := draw(ranks)
 	for step := range r.steps {
-		parts, active := r.parts(step, ranks)
+		parts, active := r.parts(step, j.Size())
 		if shuffle != nil {
 			r.shuffle(parts, shuffle)
 		}
 		var passes []pass
 		for _, p := range parts {
-			passes = append(passes, r.pass(dev, data, step, p, 1/float64(len(parts))))
+			passes = append(passes, j.pass(r, step, p, 1/float64(len(parts))))
 		}
 		factor := 1.0
 		if !r.byActive {
-			factor = float64(active) / float64(ranks)
+			factor = float64(active) / float64(j.Size())
 		}
 		if err := t.step(ctx, step, passes, factor); err != nil {
 			return nil, err
 		}
 	}
 	return t.finish(ctx)
-}
-
-// part is the samples of a pass, and the rank that they are of if it is one's.
-type part struct {
-	rank    int
-	numbers []int
 }
 
 // parts are a step's samples, by passes of one size, and how many ranks have some.

@@ -25,9 +25,9 @@ func matrix(ctx context.Context) error {
 	if pg.Rank() == 0 {
 		fmt.Printf("ranks: %d, device: %v, backend: %s\n%s\n", pg.Size(), pg.Device(), pg.Backend(), header)
 	}
-	missed := 0
+	missed, j := 0, newJob(pg)
 	for _, c := range trials(pg.Device()) {
-		verdicts, err := c.run(ctx, pg, pattern)
+		verdicts, err := c.run(ctx, j, pattern)
 		if err != nil {
 			return err
 		}
@@ -46,26 +46,26 @@ func matrix(ctx context.Context) error {
 
 // run compares the ways that the pattern matches with a single process. Rank 0 gets
 // the verdicts.
-func (c trial) run(ctx context.Context, pg *comm.ProcessGroup, pattern *regexp.Regexp) (verdicts []verdict, err error) {
+func (c trial) run(ctx context.Context, j *job, pattern *regexp.Regexp) (verdicts []verdict, err error) {
 	var alone *reference
 	for _, w := range c.ways {
 		if !pattern.MatchString(w.name + " " + c.types()) {
 			continue
 		}
 		if alone == nil {
-			if alone, err = c.alone(ctx, pg); err != nil {
+			if alone, err = c.alone(ctx, j); err != nil {
 				return nil, fmt.Errorf("%s %s in a single process: %w", w.name, c.types(), err)
 			}
 		}
-		got, err := w.train(ctx, pg, c.recipe)
+		got, err := w.train(ctx, j, c.recipe)
 		if err != nil {
 			return nil, fmt.Errorf("%s %s: %w", w.name, c.types(), err)
 		}
-		ranks, err := comm.GatherObject(ctx, pg, got.shared, 0)
+		ranks, err := comm.GatherObject(ctx, j.ProcessGroup, got.shared, 0)
 		if err != nil {
 			return nil, err
 		}
-		if pg.Rank() == 0 {
+		if j.Rank() == 0 {
 			verdicts = append(verdicts, c.judge(w, alone, got, ranks))
 		}
 	}

@@ -23,33 +23,33 @@ type settings func(pg *comm.ProcessGroup) (*ddp.Options, error)
 // small is the BucketCapMB that gives each layer a bucket.
 const small = 0.01
 
-func (w way) train(ctx context.Context, pg *comm.ProcessGroup, r recipe) (*outcome, error) {
+func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 	options := w.options
 	if options == nil {
 		options = with(ddp.Options{})
 	}
-	o, err := options(pg)
+	o, err := options(j.ProcessGroup)
 	if err != nil {
 		return nil, err
 	}
 	// Other weights elsewhere: wrapping makes the ranks alike.
-	net, err := r.network(pg.Device(), uint64(1+pg.Rank()))
+	net, err := r.network(j.Device(), uint64(1+j.Rank()))
 	if err != nil {
 		return nil, err
 	}
 	t := &trainer{net: net, scaler: r.scaler()}
 	if w.divided {
-		m, opt, err := zero.New(net, pg, r.optimizer, o)
+		m, opt, err := zero.New(net, j.ProcessGroup, r.optimizer, o)
 		if err != nil {
 			return nil, err
 		}
 		t.model, t.opt = m, opt
-		if err := w.loop(ctx, pg, r, t, 0, r.steps); err != nil {
+		if err := w.loop(ctx, j, r, t, 0, r.steps); err != nil {
 			return nil, err
 		}
 		return t.finish(ctx)
 	}
-	m, err := ddp.New(net, pg, o)
+	m, err := ddp.New(net, j.ProcessGroup, o)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (w way) train(ctx context.Context, pg *comm.ProcessGroup, r recipe) (*outco
 	join := &ddp.JoinOptions{Disabled: !r.uneven, DivideByActive: r.byActive, Optimizer: opt}
 	for epoch := range epochs {
 		err := m.Join(join, func() error {
-			return w.loop(ctx, pg, r, t, epoch*r.steps/epochs, (epoch+1)*r.steps/epochs)
+			return w.loop(ctx, j, r, t, epoch*r.steps/epochs, (epoch+1)*r.steps/epochs)
 		})
 		if err != nil {
 			return nil, err
@@ -68,14 +68,14 @@ func (w way) train(ctx context.Context, pg *comm.ProcessGroup, r recipe) (*outco
 }
 
 // loop makes the steps from up to to, as far as this rank has samples.
-func (w way) loop(ctx context.Context, pg *comm.ProcessGroup, r recipe, t *trainer, from, to int) error {
-	data, n := draw(pg.Size()), max(w.passes, 1)
-	for step := from; step < to && r.has(pg.Rank(), pg.Size(), step); step++ {
-		numbers := samplesOf(pg.Rank(), pg.Size(), step)
+func (w way) loop(ctx context.Context, j *job, r recipe, t *trainer, from, to int) error {
+	n := max(w.passes, 1)
+	for step := from; step < to && r.has(j.Rank(), j.Size(), step); step++ {
+		numbers := samplesOf(j.Rank(), j.Size(), step)
 		var passes []pass
 		for i := range n {
-			p := part{pg.Rank(), numbers[i*rows/n : (i+1)*rows/n]}
-			passes = append(passes, r.pass(pg.Device(), data, step, p, 1/float64(n)))
+			p := part{j.Rank(), numbers[i*rows/n : (i+1)*rows/n]}
+			passes = append(passes, j.pass(&r, step, p, 1/float64(n)))
 		}
 		if err := t.step(ctx, step, passes, 1); err != nil {
 			return err
