@@ -3,6 +3,7 @@ package amp
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -43,7 +44,8 @@ type check struct {
 }
 
 // scan enqueues what finds out whether a gradient, on any rank of the group, is
-// not finite, and shows it to the host. It does not wait on a GPU.
+// not finite, and shows it to the host. It does not wait on a GPU. It begins with the
+// last parameters, whose gradients are there first.
 func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 	dev := params[0].Var().Device()
 	if err := c.allocate(dev); err != nil {
@@ -51,7 +53,7 @@ func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 	}
 	k, s, found := dev.Kernels(), dev.Compute(), c.found.Tensor()
 	err := k.Fill(s, found, 0)
-	for _, p := range params {
+	for _, p := range slices.Backward(params) {
 		if g := p.Grad(); g != nil {
 			err = errors.Join(err, k.NonFinite(s, found, g.Tensor()))
 		}

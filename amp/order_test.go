@@ -15,8 +15,9 @@ import (
 // host waits for it.
 type traced struct {
 	device.Device
-	values device.Values
-	log    []string
+	values  device.Values
+	log     []string
+	scanned []uintptr // where the gradients are
 }
 
 func (d *traced) Values() *device.Values  { return &d.values }
@@ -31,6 +32,11 @@ type tracedKernels struct {
 func (k tracedKernels) SGD(s device.Stream, p device.SGDStep) error {
 	k.d.log = append(k.d.log, "update")
 	return k.Kernels.SGD(s, p)
+}
+
+func (k tracedKernels) NonFinite(s device.Stream, flag, x device.Tensor) error {
+	k.d.scanned = append(k.d.scanned, x.Buf.Addr())
+	return k.Kernels.NonFinite(s, flag, x)
 }
 
 type tracedStream struct {
@@ -75,5 +81,21 @@ func TestTheHostWaitsLast(t *testing.T) {
 				t.Errorf("gradient %v, unscaled %v: %q, want the updates first", g, unscale, dev.log)
 			}
 		}
+	}
+}
+
+// The last parameter's gradient is there first, and looking at it does not wait for
+// those of others.
+func TestTheScanBeginsWithTheLastGradient(t *testing.T) {
+	dev := &traced{Device: newDevice(t)}
+	a, _ := scalar(dev, 1, 0)
+	b, _ := scalar(dev, 1, 0)
+	s := amp.NewScaler(nil)
+	backward(t, s, a, 1)
+	backward(t, s, b, 1)
+	want := []uintptr{b.Grad().Tensor().Buf.Addr(), a.Grad().Tensor().Buf.Addr()}
+	step(t, s, optim.NewSGD([]*nn.Parameter{a, b}, optim.SGDOptions{LR: 1}))
+	if !slices.Equal(dev.scanned, want) {
+		t.Errorf("looked at gradients in %v, want b's and a's, in %v", dev.scanned, want)
 	}
 }
