@@ -31,6 +31,12 @@
 // memory of the gradients once more. The division by the number of ranks is folded
 // into the last write of each gradient.
 //
+// On a GPU the compute stream waits for a bucket where one of its gradients is used.
+// The optimizer's updates begin with the last parameters, so that all but those of the
+// last bucket hide behind its reduction, if it has 4 MiB or more. Hooks, and the
+// broadcast of buffers, which comes behind the last bucket, are waited for at the end
+// of the pass.
+//
 // Buffers are set to rank 0's by New, and behind each backward pass that reduces,
 // so that every forward pass after it begins with the same on all ranks.
 // Options.LocalBuffers leaves each rank its own.

@@ -58,7 +58,8 @@ func (e *PowerSGDOptionError) Error() string {
 //
 // P travels with what is not compressed while the backward pass runs, Q behind it.
 // The factors are in Float32, or in Float64 where the gradients are. A pass whose
-// gradients are not finite leaves what was not sent before as it was.
+// gradients are not finite leaves what was not sent before as it was. One that is
+// skipped for another reason, such as a missing gradient, leaves what it did not send.
 //
 // All ranks have made as many passes: one that joins others anew is given the State
 // of one of them, but for what that has not sent, or all begin with new hooks. Factors
