@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
@@ -19,7 +18,7 @@ type reference struct {
 // alone trains on rank 0; the others only take part in making its group.
 func (r *recipe) alone(ctx context.Context, j *job) (*reference, error) {
 	var one *comm.ProcessGroup
-	if r.grouped {
+	if r.wide {
 		var err error
 		if one, err = j.Split(ctx, j.Rank(), 0); err != nil {
 			return nil, err
@@ -60,7 +59,8 @@ func (r *recipe) single(ctx context.Context, j *job, one *comm.ProcessGroup, shu
 	if err != nil {
 		return nil, err
 	}
-	t := &trainer{net: net, model: bare{net}, opt: r.optimizer(net.Parameters()), scaler: r.scaler()}
+	t := r.trainer(net)
+	t.model, t.opt = bare{net}, r.optimizer(net.Parameters())
 	if one != nil {
 		if t.model, err = ddp.New(net, one, &ddp.Options{ReduceDType: device.Float32}); err != nil {
 			return nil, err
@@ -119,8 +119,7 @@ func (r *recipe) shuffle(parts []part, random *rand.Rand) {
 		all = append(all, p.numbers...)
 	}
 	swap(all)
-	size := len(parts[0].numbers)
-	for i, numbers := range slices.Collect(slices.Chunk(all, size)) {
-		parts[i].numbers = numbers
+	for i, p := range parts {
+		parts[i].numbers, all = all[:len(p.numbers)], all[len(p.numbers):]
 	}
 }

@@ -106,7 +106,7 @@ func half(dev device.Device, steps int) []trial {
 	bf16 := recipe{params: device.BFloat16, compute: compute, steps: steps, optimizer: sgd}
 	fp16 := recipe{params: device.Float16, compute: compute, steps: steps, optimizer: sgd, scaled: true}
 	wide := bf16
-	wide.grouped = true
+	wide.wide = true
 	all := []trial{
 		{bf16, []way{{name: "masters"}, {name: "masters, ZeRO-1", divided: true}}},
 		{wide, []way{{name: "masters, ReduceDType Float32", options: with(ddp.Options{ReduceDType: device.Float32})}}},

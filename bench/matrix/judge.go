@@ -9,7 +9,7 @@ import (
 // verdict is a line of the table.
 type verdict struct {
 	way, types string
-	// What was measured, and the limits; a limit of NaN is none.
+	// What was measured, and the limits.
 	losses, lossLimit          float64
 	parameters, parameterLimit float64
 	differ                     int // ranks whose final parameters are not, to the bit, rank 0's
@@ -35,7 +35,7 @@ func (r *recipe) judge(w way, want *reference, got *outcome, ranks []shared) ver
 	switch {
 	case w.lossy > 0:
 		v.losses, v.lossLimit = math.Abs(r.last(losses...)/r.last(want.Losses)-1), w.lossy
-		v.parameterLimit = math.NaN()
+		v.parameterLimit = math.Inf(1)
 	case !r.exact():
 		v.lossLimit, v.parameterLimit = 3*want.lossGap, 3*want.parameterGap
 	}
@@ -86,11 +86,9 @@ func worst(want, got [][]float64) float64 {
 	return greatest
 }
 
-// within is false for what is not a number.
-func within(measured, limit float64) bool { return measured <= limit || math.IsNaN(limit) }
-
+// ok is false for what is not a number.
 func (v verdict) ok() bool {
-	return within(v.losses, v.lossLimit) && within(v.parameters, v.parameterLimit) && v.differ == 0 && v.skips == 0
+	return v.losses <= v.lossLimit && v.parameters <= v.parameterLimit && v.differ == 0 && v.skips == 0
 }
 
 // row lays out a line.
@@ -98,11 +96,11 @@ func row(columns ...any) string {
 	return strings.TrimRight(fmt.Sprintf("%-42s %-17s %8v %8v %10v %8v %6v %5v  %s", columns...), " ")
 }
 
-var header = row("", "", "losses", "limit", "parameters", "limit", "differ", "skips", "")
+var header = row("way", "type", "losses", "limit", "parameters", "limit", "differ", "skips", "")
 
 func (v verdict) String() string {
 	number := func(x float64) string {
-		if math.IsNaN(x) {
+		if math.IsInf(x, 1) {
 			return "-"
 		}
 		return fmt.Sprintf("%.2g", x)

@@ -25,12 +25,13 @@ func matrix(ctx context.Context) error {
 	if pg.Rank() == 0 {
 		fmt.Printf("ranks: %d, device: %v, backend: %s\n%s\n", pg.Size(), pg.Device(), pg.Backend(), header)
 	}
-	missed, j := 0, newJob(pg)
+	made, missed, j := 0, 0, newJob(pg)
 	for _, c := range trials(pg.Device()) {
 		verdicts, err := c.run(ctx, j, pattern)
 		if err != nil {
 			return err
 		}
+		made += len(verdicts)
 		for _, v := range verdicts {
 			fmt.Println(v)
 			if !v.ok() {
@@ -38,8 +39,11 @@ func matrix(ctx context.Context) error {
 			}
 		}
 	}
+	if made == 0 && pg.Rank() == 0 {
+		return fmt.Errorf("-run %s matches nothing", *only)
+	}
 	if missed > 0 {
-		return fmt.Errorf("limits missed: %d", missed)
+		return fmt.Errorf("ways that missed a limit: %d", missed)
 	}
 	return nil
 }

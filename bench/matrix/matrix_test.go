@@ -63,7 +63,7 @@ func TestMutants(t *testing.T) {
 	bf16.params, bf16.compute = device.BFloat16, device.Float32
 	fp16.params, fp16.compute, fp16.scaled = device.Float16, device.Float32, true
 	wide, long := bf16, single
-	wide.grouped, long.steps = true, 60
+	wide.wide, long.steps = true, 60
 
 	// by changes the options of SGD on the ranks.
 	by := func(change func(o *optim.SGDOptions)) func(r *recipe, rank int) {
@@ -150,8 +150,12 @@ func TestMutants(t *testing.T) {
 
 func TestWhatIsNotANumberMisses(t *testing.T) {
 	nan := math.NaN()
-	if within(nan, 1) {
-		t.Error("NaN is within 1")
+	for _, v := range []verdict{
+		{losses: nan, lossLimit: 1}, {lossLimit: nan}, {parameters: nan, parameterLimit: math.Inf(1)}, {parameterLimit: nan},
+	} {
+		if v.ok() {
+			t.Error(v)
+		}
 	}
 	if x := worst([][]float64{{1}, {2}}, [][]float64{{nan}, {2}}); !math.IsNaN(x) {
 		t.Errorf("parameters with a NaN are %v away", x)

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
 
-// epochs of the steps there are where ranks run out of samples.
+// epochs are how many times ranks run out of samples, and Join.
 const epochs = 2
 
 // recipe is what is trained, by ranks and by a single process alike.
@@ -28,8 +27,9 @@ type recipe struct {
 	byActive bool
 	// scaled scales the loss, so much at first that the first step is skipped.
 	scaled bool
-	// grouped has the single process be a group of one.
-	grouped bool
+	// wide has the single process add up gradients in Float32, whatever the type of
+	// the parameters: it is a group of one then.
+	wide bool
 }
 
 func (r *recipe) types() string {
@@ -52,10 +52,7 @@ func (r *recipe) has(rank, ranks, step int) bool {
 	return !r.uneven || step%epoch < epoch-epoch/8*(ranks-1-rank)
 }
 
-func (r *recipe) scaler() *amp.Scaler {
-	return amp.NewScaler(&amp.Options{Disabled: !r.scaled, InitScale: 0x1p40, BackoffFactor: 0x1p-28})
-}
-
+// sgd makes an optimizer. Masters are kept of 16-bit parameters alone.
 func sgd(params []*nn.Parameter) zero.Local {
 	return optim.NewSGD(params, optim.SGDOptions{LR: 0.02, Momentum: 0.9, WeightDecay: 1e-3, MasterWeights: true})
 }

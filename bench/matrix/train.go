@@ -19,7 +19,7 @@ type outcome struct {
 
 // shared is the part that rank 0 learns of every rank.
 type shared struct {
-	Losses    map[int]float64 // by step; of ranks that had samples
+	Losses    map[int]float64 // by step, of those that the rank had samples for
 	Committed int             // steps that were not skipped
 	Digest    string          // SHA-256 of the final parameters
 }
@@ -39,16 +39,22 @@ type optimizer interface {
 
 var _ optimizer = (*zero.Optimizer[zero.Local])(nil)
 
-// trainer makes steps.
+// trainer makes the steps of a network.
 type trainer struct {
 	net    *network
+	scaler *amp.Scaler
 	model  model
 	opt    optimizer
-	scaler *amp.Scaler
 	got    outcome
 }
 
-// pass is a part of a step's samples.
+// trainer is one that lacks its model and its optimizer.
+func (r *recipe) trainer(net *network) *trainer {
+	scaler := amp.NewScaler(&amp.Options{Disabled: !r.scaled, InitScale: 0x1p40, BackoffFactor: 0x1p-28})
+	return &trainer{net: net, scaler: scaler, got: outcome{shared: shared{Losses: map[int]float64{}}}}
+}
+
+// pass is one through a part of a step's samples.
 type pass struct {
 	x, y   *autograd.Variable
 	branch int
@@ -83,9 +89,6 @@ func (t *trainer) step(ctx context.Context, step int, passes []pass, factor floa
 	}
 	t.scaler.Update()
 	t.opt.ZeroGrad()
-	if t.got.Losses == nil {
-		t.got.Losses = map[int]float64{}
-	}
 	t.got.Losses[step] = sum
 	return nil
 }

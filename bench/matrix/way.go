@@ -23,6 +23,7 @@ type settings func(pg *comm.ProcessGroup) (*ddp.Options, error)
 // small is the BucketCapMB that gives each layer a bucket.
 const small = 0.01
 
+// train leads one rank through all steps.
 func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 	options := w.options
 	if options == nil {
@@ -37,29 +38,27 @@ func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &trainer{net: net, scaler: r.scaler()}
+	t := r.trainer(net)
+	join := func(f func() error) error { return f() } // zero.Model has none
 	if w.divided {
 		m, opt, err := zero.New(net, j.ProcessGroup, r.optimizer, o)
 		if err != nil {
 			return nil, err
 		}
 		t.model, t.opt = m, opt
-		if err := w.loop(ctx, j, r, t, 0, r.steps); err != nil {
+	} else {
+		m, err := ddp.New(net, j.ProcessGroup, o)
+		if err != nil {
 			return nil, err
 		}
-		return t.finish(ctx)
+		opt := r.optimizer(m.Parameters())
+		t.model, t.opt = m, opt
+		join = func(f func() error) error {
+			return m.Join(&ddp.JoinOptions{Disabled: !r.uneven, DivideByActive: r.byActive, Optimizer: opt}, f)
+		}
 	}
-	m, err := ddp.New(net, j.ProcessGroup, o)
-	if err != nil {
-		return nil, err
-	}
-	opt := r.optimizer(m.Parameters())
-	t.model, t.opt = m, opt
-	join := &ddp.JoinOptions{Disabled: !r.uneven, DivideByActive: r.byActive, Optimizer: opt}
 	for epoch := range epochs {
-		err := m.Join(join, func() error {
-			return w.loop(ctx, j, r, t, epoch*r.steps/epochs, (epoch+1)*r.steps/epochs)
-		})
+		err := join(func() error { return w.loop(ctx, j, r, t, epoch*r.steps/epochs, (epoch+1)*r.steps/epochs) })
 		if err != nil {
 			return nil, err
 		}
