@@ -82,7 +82,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		}
 	}
 	r.err = errors.Join(r.early, r.err)
-	r.settled(begun)
+	r.conclude(begun)
 	return r.err
 }
 
@@ -98,7 +98,7 @@ func (r *Reducer) Err() error {
 	if r.Pending() {
 		begun := time.Now()
 		r.err = r.outcome(context.Background())
-		r.settled(begun)
+		r.conclude(begun)
 	}
 	return r.err
 }
@@ -167,8 +167,8 @@ func reach(ctx context.Context, e device.Event, most time.Duration) error {
 	return e.Sync(ctx)
 }
 
-// settled ends a pass whose outcome is known, after a wait that began then.
-func (r *Reducer) settled(begun time.Time) {
+// conclude ends a pass whose outcome is known, after a wait that began then.
+func (r *Reducer) conclude(begun time.Time) {
 	if r.trace.On() && len(r.works) > 0 {
 		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(begun), End: profile.At(time.Now())})
 	}

@@ -112,7 +112,7 @@ func (r *Reducer) allocate(ctx context.Context, plan []Assignment, o Options) (e
 		return err
 	}
 	r.use(l)
-	resident, err := r.settle()
+	resident, err := r.place()
 	if err != nil {
 		return err
 	}

@@ -5,13 +5,13 @@ package reducer
 // buckets are then those of the first pass for good: they are not rebuilt.
 type Resident interface {
 	Hook
-	// Settle is told the buckets, in order of index, where New makes them. Its
+	// Place is told the buckets, in order of index, where New makes them. Its
 	// error is New's, on every rank.
-	Settle(buckets []GradBucket) error
+	Place(buckets []GradBucket) error
 }
 
-// settle tells a Resident the buckets, and whether there is one.
-func (r *Reducer) settle() (bool, error) {
+// place tells a Resident the buckets, and whether there is one.
+func (r *Reducer) place() (bool, error) {
 	h, resident := r.hook.(Resident)
 	if !resident {
 		return false, nil
@@ -20,5 +20,5 @@ func (r *Reducer) settle() (bool, error) {
 	for i := range r.buckets {
 		all = append(all, r.offered(i, nil))
 	}
-	return true, h.Settle(all)
+	return true, h.Place(all)
 }

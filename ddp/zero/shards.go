@@ -49,8 +49,8 @@ func (s *shards) Reduce(b reducer.GradBucket) reducer.Reduction {
 	return s.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(own(s.pg, b.Flat), b.Flat, b.Op)
 }
 
-// Settle moves the parameters into buckets like those of their gradients.
-func (s *shards) Settle(buckets []reducer.GradBucket) error {
+// Place moves the parameters into buckets like those of their gradients.
+func (s *shards) Place(buckets []reducer.GradBucket) error {
 	byName := map[string]*nn.Parameter{}
 	for _, p := range s.module.Parameters() {
 		if byName[p.Name()] != nil {
