@@ -168,6 +168,9 @@ func TestLeaving(t *testing.T) {
 			if err := r.Finish(t.Context(), nil); !errors.As(err, &left) {
 				return fmt.Errorf("the next pass: %v", err)
 			}
+			if s := r.Stats(); s.Passes != 1 || s.Skipped != 1 {
+				return fmt.Errorf("statistics %+v, want one pass that reduced, and was skipped", s)
+			}
 		}
 		// All leave with nothing to say: that is the end, and no error.
 		r.Leave()

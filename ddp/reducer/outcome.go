@@ -123,7 +123,10 @@ func (r *Reducer) look() {
 // gradients must not be used although they were reduced, as every rank has found
 // by itself. It returns the outcome, which it waits for as Err does.
 func (r *Reducer) Reject(err error) error {
-	r.err = errors.Join(r.Err(), err)
+	if r.Err() == nil {
+		r.stats.Skipped++
+	}
+	r.err = errors.Join(r.err, err)
 	r.freshen()
 	return r.err
 }
@@ -169,13 +172,16 @@ func reach(ctx context.Context, e device.Event, most time.Duration) error {
 
 // conclude ends a pass whose outcome is known, after a wait that began then.
 func (r *Reducer) conclude(begun time.Time) {
-	if r.trace.On() && len(r.works) > 0 {
+	reduced := len(r.works) > 0
+	if reduced && r.trace.On() {
 		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(begun), End: profile.At(time.Now())})
 	}
 	clear(r.works)
 	r.works, r.joined = r.works[:0], 0
 	if r.err != nil {
-		r.stats.Skipped++
+		if reduced {
+			r.stats.Skipped++
+		}
 		r.status.stale = true
 		r.freshen() // the next pass must not add to this one's
 	}

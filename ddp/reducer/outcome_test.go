@@ -47,6 +47,9 @@ func TestReject(t *testing.T) {
 					return fmt.Errorf("pass %d: pending %v, zeroed %v, %v", pass, r.Pending(), r.Zeroed(0), r.Zeroed(3))
 				}
 			}
+			if s := r.Stats(); s.Passes != 3 || s.Skipped != 2 {
+				return fmt.Errorf("statistics %+v, want 2 of 3 passes skipped", s)
+			}
 			return nil
 		})
 	}
