@@ -46,9 +46,10 @@ type long struct {
 	back bool
 }
 
-// while, for each of several layers, is longer in all than an async watchdog lets a
-// process live whose group failed.
-const while = 300 * time.Millisecond
+// while, for each of several layers, is longer in all than the half second that an
+// async watchdog lets a process live whose group failed; from one gradient to the
+// next it is much shorter.
+const while = 200 * time.Millisecond
 
 func (o *long) String() string        { return "long" }
 func (o *long) WriteHash(h hash.Hash) { o.write(h, fmt.Sprint("long ", o.back)) }
