@@ -32,11 +32,11 @@
 // allocates what it needs: an error up to there leaves everything as it was.
 //
 // On a GPU the answer may not be there yet, because other ranks are still to
-// say whether they have theirs. Step then does not wait to enqueue the updates,
-// which read that answer on the device and skip themselves if one set of flags
-// tells of all gradients ([autograd.Variable.GradSkip]); while they run it waits
-// for the answer, and returns the error of that very step, with everything as it
-// was.
+// say whether they have theirs. If one set of flags tells of all gradients
+// ([autograd.Variable.GradSkip]), Step does not wait to enqueue the updates, from
+// the last parameters, whose gradients are there first, to the first: they read
+// that answer on the device, and skip themselves. While they run Step waits for
+// the answer, and returns the error of that very step, with everything as it was.
 //
 // A device, or a process group, that fails after updates were enqueued leaves a
 // torn step, in which some parameters may be updated and others not: Step then
