@@ -69,8 +69,12 @@ func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit fun
 		flat, covered := whole.Flat(), 0
 		for _, p := range parts[name] {
 			covered += p.Hi - p.Lo
-			if p.rank == pg.Rank() && p.Lo < p.Hi {
-				failed = errors.Join(failed, dev.Copy(dev.Compute(), flat.Range(p.Lo, p.Hi).Buf, own[name].Buf))
+			if p.rank != pg.Rank() || p.Lo == p.Hi {
+				continue
+			}
+			if err := dev.Copy(dev.Compute(), flat.Range(p.Lo, p.Hi).Buf, own[name].Buf); err != nil {
+				pg.Abort(err) // the others would take what they get for whole
+				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
 		if covered != whole.Len() {

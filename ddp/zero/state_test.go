@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -171,6 +172,40 @@ func TestLoadOfWhatDoesNotFit(t *testing.T) {
 			if n, whole := w.opt.Committed(); n != 2 || !whole {
 				return fmt.Errorf("%s: %d steps committed, whole: %v", what, n, whole)
 			}
+		}
+		return nil
+	})
+}
+
+// clumsy is a device that cannot copy while it fails.
+type clumsy struct {
+	device.Device
+	fails bool
+}
+
+func (c *clumsy) Copy(s device.Stream, dst, src device.Buffer) error {
+	if c.fails {
+		return errInjected
+	}
+	return c.Device.Copy(s, dst, src)
+}
+
+// A rank that cannot give its shard leaves nobody with what the others gave for the
+// whole.
+func TestAShardThatCannotBeGathered(t *testing.T) {
+	var all []device.Device
+	for _, d := range devices(t, 2, false) {
+		all = append(all, &clumsy{Device: d})
+	}
+	commtest.OnDevices(t, all, quiet(), func(pg *comm.ProcessGroup) error {
+		w, err := divided(mlp(double), pg, adamW, small)
+		if err != nil {
+			return err
+		}
+		pg.Device().(*clumsy).fails = pg.Rank() == 1
+		err = w.zero.Gather(t.Context(), func(string, device.Tensor) error { return nil })
+		if err == nil || !strings.Contains(err.Error(), errInjected.Error()) {
+			return fmt.Errorf("got %v", err)
 		}
 		return nil
 	})
