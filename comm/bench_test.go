@@ -31,16 +31,16 @@ func BenchmarkWatched(b *testing.B) {
 	d.add(g)
 	work := &Work{call: backend.Call{Kind: backend.Barrier, Timeout: time.Minute}, group: g}
 	seen := (*observed)(work)
-	now := time.Now()
+	at := time.Now()
 	b.ReportAllocs()
 	for b.Loop() {
 		work.call.Seq++
-		since := d.now()
-		work.created, work.deadline = d.begun.Add(since), since+work.call.Timeout
-		work.entry = g.record.Begin(&work.call, work.created)
+		now := d.now()
+		work.created, work.deadline = now, now+work.call.Timeout
+		work.entry = g.record.Begin(&work.call, d.epoch+int64(now))
 		d.started(work)
-		seen.Running(now)
-		seen.Ended(now, nil)
+		seen.Running(at)
+		seen.Ended(at, nil)
 	}
 	if err := context.Cause(d.ctx); err != nil {
 		b.Fatal(err)

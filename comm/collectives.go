@@ -25,12 +25,12 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 		call.After = pg.point()
 	}
 	now := pg.watch.now()
-	w := &Work{call: call, group: pg.group, created: pg.watch.begun.Add(now), deadline: now + min(call.Timeout, far-now)}
+	w := &Work{call: call, group: pg.group, created: now, deadline: now + min(call.Timeout, far-now)}
 	w.call.Observer = (*observed)(w)
 	pg.startMu.Lock()
 	defer pg.startMu.Unlock()
 	pg.number(&w.call)
-	w.entry = pg.record.Begin(&w.call, w.created)
+	w.entry = pg.record.Begin(&w.call, pg.watch.epoch+int64(now))
 	pg.watch.started(w)
 	task, err := pg.backend.Start(&w.call)
 	if err != nil {

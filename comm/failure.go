@@ -112,7 +112,7 @@ func (d *watch) say(because watchdog.Event) {
 	if because == watchdog.Overdue {
 		w := d.overdue
 		d.logf(slog.LevelError, "[Rank %d] Watchdog caught collective operation timeout: %s ran for %d milliseconds before timing out. It is %s",
-			rank, w.pytorch(), time.Since(w.created).Milliseconds(), w.since())
+			rank, w.pytorch(), (d.now() - w.created).Milliseconds(), w.since())
 		return
 	}
 	d.logf(slog.LevelError, "[Rank %d] Watchdog: a collective failed: %v", rank, d.failure)
@@ -385,5 +385,5 @@ func (w *Work) since() string {
 	if begun == 0 {
 		return "queued behind earlier calls or the computation of its data, and has not begun to run"
 	}
-	return fmt.Sprintf("running since %s, and was queued %v before", w.created.Add(begun).Format(time.TimeOnly+".000"), begun.Round(time.Microsecond))
+	return fmt.Sprintf("running since %s, and was queued %v before", w.group.watch.begun.Add(w.created+begun).Format(time.TimeOnly+".000"), begun.Round(time.Microsecond))
 }

@@ -41,7 +41,8 @@ type watch struct {
 	mute      bool            // loop's: the store did not take it
 	busy      atomic.Int64    // since when, in Unix nanoseconds, loop has been at work; 0: it waits
 
-	begun     time.Time
+	begun     time.Time     // of its clock
+	epoch     int64         // the same in Unix nanoseconds
 	wake      chan struct{} // of one: there are events, or an earlier deadline
 	leaving   chan struct{} // closed when the program closes the group
 	done      chan struct{} // closed when loop has ended
@@ -80,6 +81,7 @@ func newWatch(w World, kv store.Store, recorder *flight.Recorder, o Options) *wa
 		core: watchdog.Core{Mode: o.ErrorMode}, hookTimeout: o.ShutdownTimeout, recorder: recorder,
 		begun: time.Now(), wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), next: far,
 	}
+	d.epoch = d.begun.UnixNano()
 	if o.flight.DumpOnFailure {
 		d.dumps = o.dumps
 	}

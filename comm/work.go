@@ -18,9 +18,9 @@ type Work struct {
 	err   error // of a call that could not be started
 
 	entry    flight.Entry
-	created  time.Time
-	deadline time.Duration // on the watchdog's clock
-	running  atomic.Int64  // since when, in nanoseconds after created; 0: not yet
+	created  time.Duration // on the watchdog's clock, as deadline is
+	deadline time.Duration
+	running  atomic.Int64 // since when, in nanoseconds after created; 0: not yet
 
 	// The watchdog's, under its lock: the call's place among those in flight.
 	older, younger *Work
@@ -101,15 +101,18 @@ func (w *Work) String() string {
 // on.
 type observed Work
 
+// age is for how long the call has been there.
+func (o *observed) age(at time.Time) time.Duration { return at.Sub(o.group.watch.begun) - o.created }
+
 func (o *observed) Running(at time.Time) {
-	o.running.Store(max(1, int64(at.Sub(o.created))))
+	o.running.Store(max(1, int64(o.age(at))))
 	o.entry.Running(at)
 }
 
 func (o *observed) Ended(at time.Time, err error) {
 	o.entry.Ended(at, err != nil)
 	if l := o.group.lags; l != nil && err == nil && o.call.Kind != backend.Send && o.call.Kind != backend.Recv {
-		l.note(o.call.Seq, at.Sub(o.created)-time.Duration(o.running.Load()))
+		l.note(o.call.Seq, o.age(at)-time.Duration(o.running.Load()))
 	}
 	o.group.watch.ended((*Work)(o), err)
 }

@@ -12,7 +12,7 @@
 //	rec := flight.Open(id, settings, log)
 //	group := rec.Group("default", rank, size)
 //	...
-//	entry := group.Begin(call, now)
+//	entry := group.Begin(call, now.UnixNano())
 //	entry.Running(now)
 //	entry.Ended(now, err != nil)
 //

@@ -14,10 +14,10 @@ func TestFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	r := newRecorder(t, 10)
 	g := r.Group("default", 1, 4)
-	g.Begin(allReduce(1), at(0)).Ended(at(2), true)
+	g.Begin(allReduce(1), at(0).UnixNano()).Ended(at(2), true)
 	twoFromHere(g)
-	g.Begin(&backend.Call{Seq: 3, Kind: backend.Barrier}, at(1))
-	g.Begin(&backend.Call{Seq: 1, Kind: backend.Recv, Root: 2, Dst: allReduce(0).Dst}, at(1))
+	g.Begin(&backend.Call{Seq: 3, Kind: backend.Barrier}, at(1).UnixNano())
+	g.Begin(&backend.Call{Seq: 1, Kind: backend.Recv, Root: 2, Dst: allReduce(0).Dst}, at(1).UnixNano())
 	d := r.Dump()
 	d.Fate = "was killed by SIGKILL"
 	for range 2 { // the second replaces the first

@@ -17,7 +17,7 @@ func recorded(t testing.TB) []byte {
 	}
 	g := r.Group("default", 1, 4)
 	for seq := range uint64(5) {
-		g.Begin(allReduce(seq+1), at(0)).Running(at(1))
+		g.Begin(allReduce(seq+1), at(0).UnixNano()).Running(at(1))
 	}
 	r.Reason("why")
 	return mem

@@ -110,10 +110,10 @@ func (r *Recorder) Group(name string, rank, size int) *Group {
 	return g
 }
 
-// Begin records a call that has its number: it was queued at that time. Where
-// it comes from is read off the stack. It allocates nothing but for a call
-// site that is new.
-func (g *Group) Begin(c *backend.Call, at time.Time) Entry {
+// Begin records a call that has its number: it was queued at that time, in Unix
+// nanoseconds. Where it comes from is read off the stack. It allocates nothing but
+// for a call site that is new.
+func (g *Group) Begin(c *backend.Call, at int64) Entry {
 	if g == nil {
 		return Entry{}
 	}
@@ -132,7 +132,7 @@ func (g *Group) Begin(c *backend.Call, at time.Time) Entry {
 	atomic.SwapUint64(&s.check, 0) // unlike a store, a barrier also for what follows
 	s.running, s.ended = 0, 0
 	s.entry = entry{
-		number: r.begun, queued: at.UnixNano(), timeout: int64(c.Timeout), seq: print.Seq,
+		number: r.begun, queued: at, timeout: int64(c.Timeout), seq: print.Seq,
 		count: int64(print.Count), root: int32(print.Root),
 		group: g.index, site: r.site(&pcs),
 		kind: uint8(print.Kind), op: uint8(print.Op), dtype: uint8(print.DType),

@@ -35,14 +35,14 @@ func allReduce(seq uint64) *backend.Call {
 func TestRecord(t *testing.T) {
 	r := newRecorder(t, 10)
 	g := r.Group("default", 1, 4)
-	done := g.Begin(allReduce(1), at(0))
+	done := g.Begin(allReduce(1), at(0).UnixNano())
 	done.Running(at(1))
 	done.Ended(at(2), false)
-	failed := g.Begin(allReduce(2), at(3))
+	failed := g.Begin(allReduce(2), at(3).UnixNano())
 	failed.Ended(at(4), true)
-	g.Begin(allReduce(3), at(5)).Running(at(6))
+	g.Begin(allReduce(3), at(5).UnixNano()).Running(at(6))
 	send := &backend.Call{Seq: 7, Kind: backend.Send, Root: 3, Src: allReduce(0).Src}
-	g.Begin(send, at(7))
+	g.Begin(send, at(7).UnixNano())
 	r.Reason("rank 2 lost", 2, 3)
 	r.Reason("another", 1)
 
@@ -89,9 +89,9 @@ func times(r Record) (s []string) {
 func TestRingGoesRound(t *testing.T) {
 	r := newRecorder(t, 4)
 	g := r.Group("default", 0, 1)
-	first := g.Begin(allReduce(1), at(0))
+	first := g.Begin(allReduce(1), at(0).UnixNano())
 	for seq := uint64(2); seq <= 6; seq++ {
-		g.Begin(allReduce(seq), at(0))
+		g.Begin(allReduce(seq), at(0).UnixNano())
 	}
 	// Its place has been taken: only the group's numbers may change.
 	first.Running(at(1))
@@ -113,7 +113,7 @@ func TestRingGoesRound(t *testing.T) {
 func TestNil(t *testing.T) {
 	var r *Recorder
 	g := r.Group("default", 0, 1)
-	e := g.Begin(allReduce(1), at(0))
+	e := g.Begin(allReduce(1), at(0).UnixNano())
 	e.Running(at(1))
 	e.Ended(at(2), false)
 	r.Reason("why")
@@ -131,12 +131,12 @@ func TestTablesFull(t *testing.T) {
 		}
 	}
 	g := r.Group("one more", 0, 1)
-	g.Begin(allReduce(1), at(0)).Ended(at(1), false)
+	g.Begin(allReduce(1), at(0).UnixNano()).Ended(at(1), false)
 	for i := range maxSites {
 		r.known[stack{uintptr(i)}] = 1
 	}
 	r.mem.groups[0].size = 1
-	(&Group{r: r, record: &r.mem.groups[0]}).Begin(allReduce(1), at(0))
+	(&Group{r: r, record: &r.mem.groups[0]}).Begin(allReduce(1), at(0).UnixNano())
 	d := r.Dump()
 	if d.LostGroups != 3 || d.LostSites != 1 || len(d.Records) != 1 || d.Frames(d.Records[0]) != nil {
 		t.Errorf("%d groups and %d sites lost, records %+v", d.LostGroups, d.LostSites, d.Records)
@@ -148,7 +148,7 @@ func TestLongNames(t *testing.T) {
 	g := r.Group(strings.Repeat("g", 200), 0, 1)
 	c := allReduce(1)
 	c.Name = strings.Repeat("é", 100)
-	g.Begin(c, at(0))
+	g.Begin(c, at(0).UnixNano())
 	r.Reason(strings.Repeat("x", 5000))
 	d := r.Dump()
 	if len(d.Groups[0].Name) != 112 || d.Records[0].Name != strings.Repeat("é", 24) || len(d.Reason) != 1024 {
@@ -168,7 +168,7 @@ func TestConcurrent(t *testing.T) {
 		g := r.Group(fmt.Sprint(i), 0, 1)
 		wg.Go(func() {
 			for seq := range uint64(calls) {
-				e := g.Begin(allReduce(seq+1), at(0))
+				e := g.Begin(allReduce(seq+1), at(0).UnixNano())
 				e.Running(at(1))
 				r.Dump()
 				e.Ended(at(2), false)
@@ -202,7 +202,7 @@ func TestMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Group("default", 0, 1).Begin(allReduce(1), at(0))
+	r.Group("default", 0, 1).Begin(allReduce(1), at(0).UnixNano())
 	if d := r.Dump(); d.Capacity != 3 {
 		t.Errorf("capacity %d in memory for 3", d.Capacity)
 	}
@@ -246,7 +246,7 @@ func BenchmarkRecord(b *testing.B) {
 	c, now := allReduce(1), time.Now()
 	b.ReportAllocs()
 	for b.Loop() {
-		e := g.Begin(c, now)
+		e := g.Begin(c, now.UnixNano())
 		e.Running(now)
 		e.Ended(now, false)
 	}
@@ -256,7 +256,7 @@ func TestNoAllocation(t *testing.T) {
 	g := newRecorder(t, 100).Group("default", 0, 1)
 	c, now := allReduce(1), time.Now()
 	if n := testing.AllocsPerRun(1000, func() {
-		e := g.Begin(c, now)
+		e := g.Begin(c, now.UnixNano())
 		e.Running(now)
 		e.Ended(now, false)
 	}); n != 0 {

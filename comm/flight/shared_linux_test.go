@@ -24,10 +24,10 @@ func init() {
 func recordForever() {
 	r := Open(Identity{Rank: 2, WorldSize: 4}, must(ReadSettings(os.LookupEnv)), slog.Default())
 	g := r.Group("default", 2, 4)
-	done := g.Begin(allReduce(1), at(0))
+	done := g.Begin(allReduce(1), at(0).UnixNano())
 	done.Running(at(1))
 	done.Ended(at(2), false)
-	g.Begin(allReduce(2), at(3)).Running(at(4))
+	g.Begin(allReduce(2), at(3).UnixNano()).Running(at(4))
 	if os.Getenv(roleVar) == "parent" {
 		// A program that the worker starts finds its variable, and no memory.
 		cmd := exec.Command(os.Args[0])

@@ -89,8 +89,8 @@ func TestCallersOnMovedStacks(t *testing.T) {
 
 //go:noinline
 func twoFromHere(g *Group) {
-	g.Begin(allReduce(1), at(0))
-	g.Begin(allReduce(2), at(0))
+	g.Begin(allReduce(1), at(0).UnixNano())
+	g.Begin(allReduce(2), at(0).UnixNano())
 }
 
 func TestFrames(t *testing.T) {

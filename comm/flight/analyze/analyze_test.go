@@ -283,7 +283,7 @@ func TestRealRecords(t *testing.T) {
 				break
 			}
 			now := time.Now()
-			e := g.Begin(&backend.Call{Seq: seq, Kind: backend.Barrier}, now)
+			e := g.Begin(&backend.Call{Seq: seq, Kind: backend.Barrier}, now.UnixNano())
 			e.Running(now)
 			if seq < 9 || rank == 1 {
 				e.Ended(now, false)
