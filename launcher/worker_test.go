@@ -106,7 +106,7 @@ func testRecorder() {
 	}
 	r := flight.Open(flight.Identity{Rank: rank, WorldSize: 4}, settings, slog.Default())
 	g := r.Group("default", rank, 4)
-	g.Begin(&backend.Call{Seq: 1, Kind: backend.Barrier}, time.Now()).Running(time.Now())
+	g.Begin(&backend.Call{Seq: 1, Kind: backend.Barrier}, time.Now().UnixNano()).Running(time.Now())
 	fmt.Println("recorded")
 	<-signals
 	r.Reason("told to stop")

@@ -22,7 +22,7 @@ func record(t *testing.T, mem []byte, rank, calls int) *flight.Recorder {
 	}
 	g := r.Group("default", rank, 2)
 	for seq := range uint64(calls) {
-		g.Begin(&backend.Call{Seq: seq + 1, Kind: backend.Barrier}, time.Now()).Ended(time.Now(), false)
+		g.Begin(&backend.Call{Seq: seq + 1, Kind: backend.Barrier}, time.Now().UnixNano()).Ended(time.Now(), false)
 	}
 	return r
 }
