@@ -20,6 +20,7 @@ type Model struct {
 	pg       *comm.ProcessGroup
 	params   []*nn.Parameter // those that require a gradient
 	buffers  []*nn.Buffer    // those that a pass sets to rank 0's
+	sent     *comm.Work      // of the pass: the buffers, on their way
 	reducer  *reducer.Reducer
 	replicas *replicas
 	noSync   bool
@@ -63,7 +64,7 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	}
 	r, err := reducer.New(ctx, m.pg, o.gradients(m.params), &reducer.Options{
 		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, BucketCapsMB: o.BucketCapsMB, Prescaled: true,
-		Unused: o.unused(), CheckNonFinite: o.CheckNonFinite || scan, Hook: o.Hook,
+		Unused: o.unused(), CheckNonFinite: o.CheckNonFinite || scan, Hook: o.Hook, BeforeLast: m.sendBuffers,
 	})
 	if err != nil {
 		return err
@@ -186,13 +187,28 @@ func (m *Model) end(name string, err error) error {
 	return err
 }
 
-// syncBuffers sets the buffers to those of the first rank that made the pass, as
-// its forward left them, whatever became of the pass.
+// sendBuffers starts to set the buffers to rank 0's, as its forward left them,
+// whatever becomes of the pass. It is behind all that the pass does with them, and
+// before the last bucket, so that what waits for them waits for no gradient. Within
+// Join rank 0 may not have made the pass: only the outcome tells who did.
+func (m *Model) sendBuffers() {
+	if len(m.buffers) > 0 && !m.joining {
+		m.sent = broadcast(m.pg, "buffers", tensors(m.buffers), 0)
+	}
+}
+
+// syncBuffers has the compute stream wait for the buffers, within Join those of the
+// first rank that made the pass.
 func (m *Model) syncBuffers(ctx context.Context, first int) error {
-	if len(m.buffers) == 0 || first < 0 {
+	if m.joining && len(m.buffers) > 0 && first >= 0 {
+		m.sent = broadcast(m.pg, "buffers", tensors(m.buffers), first)
+	}
+	if m.sent == nil {
 		return nil
 	}
-	return broadcast(m.pg, "buffers", tensors(m.buffers), first).Wait(ctx)
+	sent := m.sent
+	m.sent = nil
+	return sent.Wait(ctx)
 }
 
 // ReplacedError is the panic value of a backward pass through a model that does

@@ -33,9 +33,10 @@
 //
 // On a GPU the compute stream waits for a bucket where one of its gradients is used.
 // The optimizer's updates begin with the last parameters, so that all but those of the
-// last bucket hide behind its reduction, if it has 4 MiB or more. Hooks, and the
-// broadcast of buffers, which comes behind the last bucket, are waited for at the end
-// of the pass.
+// last bucket hide behind its reduction, if it has 4 MiB or more. Hooks are waited for
+// at the end of the pass. So are buffers, which are sent just before the last bucket,
+// or, within [Model.Join], behind it: there the outcome of the pass tells whose they
+// are to be, which Backward waits for.
 //
 // Buffers are set to rank 0's by New, and behind each backward pass that reduces,
 // so that every forward pass after it begins with the same on all ranks.

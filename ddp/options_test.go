@@ -10,6 +10,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
@@ -79,6 +80,35 @@ func TestBroadcastBuffer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Buffers have one place among the buckets, also where a rank starts all of these
+// late, for it lacks the gradients of the first.
+func TestBuffersBesideMissingGradients(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		m := newLedger(pg.Device(), 4)
+		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
+		if err != nil {
+			return err
+		}
+		for pass := range 4 {
+			use := []int{0, 1, 2, 3}
+			if pass == 1 && pg.Rank() == pg.Size()-1 {
+				use = use[:2]
+			}
+			m.step(model, float64(1+pg.Rank()), use...)
+			if got, want := m.sum.Var().Item(), float64(1+pass); got != want {
+				return fmt.Errorf("after pass %d the buffer is %v, want rank 0's, %v", pass, got, want)
+			}
+			if err := m.w[0].Var().GradErr(); errors.As(err, new(*reducer.MissingGradientError)) != (pass == 1) || (err != nil) != (pass == 1) {
+				return fmt.Errorf("pass %d: %v", pass, err)
+			}
+			for _, p := range m.w {
+				p.Var().ZeroGrad()
+			}
+		}
+		return nil
+	})
 }
 
 // A program that wants something else of buffers than rank 0's values has them local,

@@ -20,8 +20,8 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// held is a backend that has nobody wait for calls of one name before release
-// is closed.
+// held is a backend in which calls of one name do not begin before release is
+// closed, and so none behind them.
 type held struct {
 	backend.Backend
 	name    string
@@ -29,29 +29,57 @@ type held struct {
 }
 
 func (h held) Start(c *backend.Call) (backend.Task, error) {
-	t, err := h.Backend.Start(c)
-	if err != nil || c.Name != h.name {
-		return t, err
+	if c.Name != h.name {
+		return h.Backend.Start(c)
 	}
-	return heldTask{t, h.release}, nil
+	late := *c
+	late.After = heldEvent{c.After, h.release}
+	return h.Backend.Start(&late)
 }
 
-type heldTask struct {
-	backend.Task
+type heldEvent struct {
+	device.Event
 	release chan struct{}
 }
 
-func (t heldTask) Join(ctx context.Context, s device.Stream) error {
+func (e heldEvent) Done() (bool, error) {
 	select {
-	case <-t.release:
-		return t.Task.Join(ctx, s)
+	case <-e.release:
+		return e.Event.Done()
+	default:
+		return false, nil
+	}
+}
+
+func (e heldEvent) Sync(ctx context.Context) error {
+	select {
+	case <-e.release:
+		return e.Event.Sync(ctx)
 	case <-time.After(10 * time.Second):
 		return errors.New("somebody waits for it too early")
 	}
 }
 
+// marked is a module with a buffer that each Forward sets to its input's first
+// element.
+type marked struct {
+	nn.Module
+	mark *nn.Buffer
+}
+
+func (m marked) Forward(x *autograd.Variable) *autograd.Variable {
+	dev := x.Device()
+	if err := dev.Kernels().Copy(dev.Compute(), m.mark.Var().Tensor(), x.Tensor().Flat().Range(0, 1)); err != nil {
+		panic(err)
+	}
+	return m.Module.Forward(x)
+}
+
+func (m marked) Buffers() []*nn.Buffer { return []*nn.Buffer{m.mark} }
+
 // On a GPU nothing waits for the last reduction, if that is a large one, but
-// what uses its gradients: the updates of the other buckets hide behind it.
+// what uses its gradients: the updates of the other buckets hide behind it, and the
+// next forward pass has rank 0's buffers.
 func TestOnlyItsUpdatesWaitForTheLastReduction(t *testing.T) {
 	const wide = 1100 // 4.8 MB of gradients for each layer
 	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(cpu.New(nil))}
@@ -59,7 +87,9 @@ func TestOnlyItsUpdatesWaitForTheLastReduction(t *testing.T) {
 	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return held{b, "bucket 1", release} }}
 	over := sync.OnceFunc(func() { close(release) }) // no rank gets here that waits for it
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
-		model, err := New(nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), pg, &Options{BucketCapMB: 1})
+		mark := nn.NewBuffer("mark", autograd.FromSlice(pg.Device(), []float32{0}))
+		net := marked{nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), mark}
+		model, err := New(net, pg, &Options{BucketCapMB: 1})
 		if err != nil {
 			return err
 		}
@@ -73,6 +103,9 @@ func TestOnlyItsUpdatesWaitForTheLastReduction(t *testing.T) {
 			// Each output of the second layer is one of the sum's terms, on every rank.
 			if g, err := ps[3].Var().Grad().Read(t.Context()); err != nil || g[0] != 1 || g[wide-1] != 1 {
 				return fmt.Errorf("the gradient of the second layer's bias is %v ... %v, %v, want the average, 1", g[0], g[wide-1], err)
+			}
+			if got, err := mark.Var().Read(t.Context()); err != nil || got[0] != 1 {
+				return fmt.Errorf("the buffer is %v, %v, want rank 0's, 1", got, err)
 			}
 			return nil
 		}()

@@ -27,7 +27,8 @@
 // flag and its excuse, and where unused parameters are found one word per parameter.
 // It is where the padding of the last bucket begins. Where that one, of several, has
 // 4 MiB of gradients or more, or a hook reduces the buckets, the status has memory and
-// a small reduction of its own, just before the last bucket's.
+// a small reduction of its own, just before the last bucket's. Options.BeforeLast has
+// a place there for what else all ranks do in each pass.
 //
 // The order of registration is a guess. Behind the first pass that reduces, rank 0
 // tells all ranks the order in which its gradients became final; nobody waits for

@@ -37,6 +37,11 @@ type Options struct {
 	CheckNonFinite bool
 	// Hook reduces the buckets in place of an all-reduce.
 	Hook Hook
+	// BeforeLast, if not nil, is called in each pass that reduces, behind all of its
+	// gradients and just before the last bucket's reduction is started: what it
+	// starts on the group has one place there on every rank, and is over before that
+	// reduction is, for which nobody has to wait who waits for this.
+	BeforeLast func()
 }
 
 // caps are the buckets' caps in bytes, first to last.

@@ -20,6 +20,7 @@ type Reducer struct {
 	caps    []int
 	op      comm.ReduceOp
 	hook    Hook
+	ahead   func() // Options.BeforeLast
 	unused  Unused
 	core    *core
 	layout         // of the buckets in use
@@ -78,7 +79,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 		}
 	}
 	r := &Reducer{
-		pg: pg, params: params, caps: caps, op: comm.Avg, hook: o.Hook, unused: o.Unused, scale: 1,
+		pg: pg, params: params, caps: caps, op: comm.Avg, hook: o.Hook, ahead: o.BeforeLast, unused: o.Unused, scale: 1,
 		fresh: make([]bool, len(params)), absent: make([]bool, len(params)), reached: make([]bool, len(params)),
 		trace: profile.Of(pg.Device().Values()),
 	}
@@ -275,11 +276,14 @@ func (r *Reducer) perform(actions []action, at device.Event) {
 }
 
 // launch starts the reduction of a bucket whose gradients are final at an event,
-// and before the last one that of a status that is apart.
+// and before the last one that of a status that is apart, and what Options say.
 func (r *Reducer) launch(i int, at device.Event) {
-	b := &r.buckets[i]
-	if i == len(r.buckets)-1 && r.apart {
+	b, last := &r.buckets[i], i == len(r.buckets)-1
+	if last && r.apart {
 		r.works = append(r.works, r.pg.With(comm.CallOptions{Name: "status"}).AllReduce(r.status.words, comm.Sum))
+	}
+	if last && r.ahead != nil {
+		r.ahead()
 	}
 	if r.timed() {
 		at = r.pg.Device().Compute().Record() // the same point, with a time
