@@ -184,7 +184,7 @@ func (j *job) blameEnd(report *Report, rank int, waits []wait) {
 	case !d.Closed.IsZero():
 		report.add(Left, ranks, fmt.Sprintf("rank %d closed its groups at %s, while others still called", rank, clock(d.Closed)), details...)
 	case worst == late:
-		report.add(Late, ranks, fmt.Sprintf("rank %d called only after the others had given up", rank), details...)
+		report.add(Late, ranks, fmt.Sprintf("rank %d called late: the others were giving up, or had", rank), details...)
 	case worst == blocked:
 		report.add(Compute, ranks, fmt.Sprintf("the call of rank %d is queued behind its own compute", rank), details...)
 	case own >= 0:

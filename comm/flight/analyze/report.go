@@ -18,7 +18,7 @@ const (
 	Missing   Kind = "missing"   // it left no record
 	Left      Kind = "left"      // it closed its groups while others still called
 	Behind    Kind = "behind"    // it is busy outside communication
-	Late      Kind = "late"      // it called after the others had given up
+	Late      Kind = "late"      // it called when the others were giving up, or had
 	Compute   Kind = "compute"   // its call is queued behind its own compute
 	Circle    Kind = "circle"    // ranks wait for each other
 	Transport Kind = "transport" // all are in the same call, which does not end

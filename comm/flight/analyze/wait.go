@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/flight"
@@ -32,7 +33,7 @@ const (
 	holdsNot how = iota
 	behind       // it has not called it
 	vanished     // its process is gone, or suspended
-	late         // it called after the other's call had failed
+	late         // it called when the other's call had waited for most of its time, or had failed
 	blocked      // its call has not had its turn
 )
 
@@ -102,7 +103,7 @@ func (j *job) waitFor(g *group, m *member, r flight.Record) wait {
 		case peer == nil:
 			w.on = append(w.on, hold{global, behind})
 		default:
-			if how := peer.holds(r); how != holdsNot {
+			if how := peer.holds(r, w.until()); how != holdsNot {
 				w.on = append(w.on, hold{global, how})
 			}
 		}
@@ -110,8 +111,16 @@ func (j *job) waitFor(g *group, m *member, r flight.Record) wait {
 	return w
 }
 
+// until is when the wait was over, or the record taken.
+func (w wait) until() time.Time {
+	if w.call.InFlight() {
+		return w.rank.Taken
+	}
+	return w.call.Ended
+}
+
 // holds is how a member keeps another's collective from ending.
-func (m *member) holds(r flight.Record) how {
+func (m *member) holds(r flight.Record, until time.Time) how {
 	if m.Enqueued < r.Call.Seq {
 		return behind
 	}
@@ -119,12 +128,12 @@ func (m *member) holds(r flight.Record) how {
 	if !known {
 		return holdsNot // what the ring has lost was done long ago
 	}
-	return compare(own, r, m.rank)
+	return compare(own, r, until, m.rank)
 }
 
 // compare is how a rank, with a call of its own that has not ended well, keeps
-// another's r from ending.
-func compare(own, r flight.Record, of *rank) how {
+// another's r, which waited until then, from ending.
+func compare(own, r flight.Record, until time.Time, of *rank) how {
 	switch {
 	case finished(own):
 		return holdsNot
@@ -132,6 +141,8 @@ func compare(own, r flight.Record, of *rank) how {
 		return vanished
 	case r.State.State == backend.Failed && own.Queued.After(r.Ended):
 		return late
+	case own.Running.IsZero() && !r.Running.IsZero() && own.Queued.Sub(r.Queued) > until.Sub(r.Queued)/2:
+		return late // rather than blocked all that time
 	case own.Running.IsZero() && !r.Running.IsZero():
 		return blocked
 	}
@@ -148,7 +159,7 @@ func (j *job) waitForPeer(g *group, m *member, r flight.Record) wait {
 	peer := g.members[r.Call.Root]
 	if peer != nil {
 		if own, called := peer.pairs[pairKey{counterpart, m.Rank, r.Call.Seq}]; called {
-			how = compare(own, r, peer.rank)
+			how = compare(own, r, w.until(), peer.rank)
 		}
 	}
 	switch global := j.global(g, r.Call.Root); {
