@@ -59,10 +59,13 @@ func full(dt device.DType, steps int, ways []way) []trial {
 			{name: "join"},
 			{name: "join, accumulating", passes: 2},
 			{name: "join, hook AllReduce", options: hook(allReduce)},
+			{name: "join, ZeRO-1", divided: true},
+			{name: "join, ZeRO-1, accumulating", passes: 2, divided: true},
 		}},
 		{active, []way{
 			{name: "join, by the active ranks"},
 			{name: "join, by the active ranks, accumulating", passes: 2},
+			{name: "join, by the active ranks, ZeRO-1", divided: true},
 		}},
 		{unevenBranches, []way{{name: "join, unused parameters", options: unused}}},
 	}

@@ -113,6 +113,7 @@ func TestMutants(t *testing.T) {
 			r.branch = func(rank, step int) int { return (rank + step + step/19) % 3 }
 		}},
 		{way: way{name: "divided by the active ranks"}, recipe: uneven, mutate: func(r *recipe, _ int) { r.byActive = true }},
+		{way: way{name: "shards divided by the active ranks", divided: true}, recipe: uneven, mutate: func(r *recipe, _ int) { r.byActive = true }},
 		{way: way{name: "no masters"}, recipe: bf16, mutate: by(func(o *optim.SGDOptions) { o.MasterWeights = false })},
 		{way: way{name: "reduced in bfloat16"}, recipe: wide},
 		{way: way{name: "no loss scale"}, recipe: fp16, mutate: func(r *recipe, _ int) { r.scaled = false }},

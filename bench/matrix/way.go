@@ -39,13 +39,16 @@ func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 		return nil, err
 	}
 	t := r.trainer(net)
-	join := func(f func() error) error { return f() } // zero.Model has none
+	var join func(f func() error) error
 	if w.divided {
 		m, opt, err := zero.New(net, j.ProcessGroup, r.optimizer, o)
 		if err != nil {
 			return nil, err
 		}
 		t.model, t.opt = m, opt
+		join = func(f func() error) error {
+			return m.Join(&zero.JoinOptions{Disabled: !r.uneven, DivideByActive: r.byActive}, f)
+		}
 	} else {
 		m, err := ddp.New(net, j.ProcessGroup, o)
 		if err != nil {

@@ -74,8 +74,44 @@
 // Backward has told one of them that the step will be skipped.
 //
 // Averages of the parameters (optim.EMA) work, undivided. Options.Hook of package
-// ddp is taken. With Options.ReduceDType the parameters have to be of one type. A
-// Model has no Join: all ranks have to take each step.
+// ddp is taken. With Options.ReduceDType the parameters have to be of one type.
+//
+// # Uneven inputs
+//
+// Where ranks have different numbers of inputs, the training loop runs within
+// [Model.Join]:
+//
+//	err := model.Join(nil, func() error {
+//		for x, y := range batches {
+//			... // as ever
+//		}
+//		return nil
+//	})
+//
+// A rank without inputs has its shards all the same, and nobody else does. So it
+// takes part in the others' reductions with zeros, which gives it the averages of its
+// shards, updates these, and gives them in the gathers. Whatever a loop does in a step
+// beside that, by a loss scale, with the norm of all gradients, or for averages of the
+// parameters, it does too, if it is told:
+//
+//	step := func() error {
+//		if err := scaler.Step(opt); err != nil {
+//			return err
+//		}
+//		scaler.Update()
+//		return nil
+//	}
+//	err := model.Join(&zero.JoinOptions{Step: step}, func() error {
+//		for x, y := range batches {
+//			... // Backward, step, ZeroGrad
+//		}
+//		return nil
+//	})
+//
+// In the end parameters, state and scale are, on all ranks, those of all steps. Within
+// Join amp.Scaler waits for the outcome of a pass before its ranks agree on an
+// overflow: behind a pass that is skipped nobody asks, whether a loop calls Step there
+// or not.
 //
 // # Saving and restoring
 //

@@ -52,8 +52,16 @@ func newOptimizer[O Local](s *shards, local O) *Optimizer[O] {
 // are the same on all ranks.
 func (o *Optimizer[O]) Local() O { return o.local }
 
-// Group is the ranks that the state is divided among.
-func (o *Optimizer[O]) Group() *comm.ProcessGroup { return o.shards.pg }
+// Group is the ranks that have to agree on a step: those that the state is divided
+// among. Within [Model.Join] it waits for the outcome of the last pass, and is nil
+// where they have agreed, by that, to skip the step: a rank without inputs takes part
+// in those alone that count.
+func (o *Optimizer[O]) Group() *comm.ProcessGroup {
+	if o.shards.join.on && o.shards.skipped() {
+		return nil
+	}
+	return o.shards.pg
+}
 
 // Parameters are this rank's parts of the parameters that are optimized, called
 // "NAME[lo:hi]", some of them empty. Their gradients are averages.
@@ -72,6 +80,11 @@ func (o *Optimizer[O]) Step() error { return o.StepScaled(optim.Scaled{}) }
 // StepScaled is Step with gradients of a scaled loss. The ranks have agreed on
 // the overflow: see package amp.
 func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
+	join := &o.shards.join
+	join.owes = false
+	if join.on && !join.own && s.Err != nil {
+		return fmt.Errorf("zero: rank %d: a scaled step within Join, where ranks without inputs make plain ones: JoinOptions.Step is what makes it", o.shards.pg.Rank())
+	}
 	if err := o.failed(); err != nil {
 		n := len(o.shards.parts)
 		return &optim.TornError{Step: o.updated, Updated: n, Params: n, Err: err}

@@ -18,6 +18,7 @@ type shards struct {
 	buckets []bucket
 	parts   []*part
 	reduced bool // since then no pass has begun
+	join    joining
 }
 
 // bucket is one of the parameters, laid out as its gradients.
@@ -45,7 +46,7 @@ func own(pg *comm.ProcessGroup, flat device.Tensor) device.Tensor {
 
 // Reduce gives this rank the averages of its shard.
 func (s *shards) Reduce(b reducer.GradBucket) reducer.Reduction {
-	s.reduced = true
+	s.reduced, s.join.owes = true, s.join.on
 	return s.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(own(s.pg, b.Flat), b.Flat, b.Op)
 }
 

@@ -34,6 +34,7 @@ type Local interface {
 type Model struct {
 	model  *ddp.Model
 	shards *shards
+	step   func() error // the optimizer's
 }
 
 // New wraps a module as [ddp.New] does, and makes the optimizer of this rank's
@@ -74,7 +75,7 @@ func wrap[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGroup,
 	if err := reducer.Verify(ctx, pg, "optimizer state", names(state)); err != nil {
 		return nil, nil, err
 	}
-	return &Model{model, s}, o, nil
+	return &Model{model, s, o.Step}, o, nil
 }
 
 // Forward applies the module. A backward pass through the result averages the

@@ -1,0 +1,452 @@
+package zero
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/amp"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// join is Join, without shards that of package ddp.
+func (w wrapped) join(o JoinOptions, f func() error) error {
+	if m, ok := w.model.(*Model); ok {
+		return m.Join(&o, f)
+	}
+	return w.model.(*ddp.Model).Join(&ddp.JoinOptions{DivideByActive: o.DivideByActive, StopEarly: o.StopEarly, Optimizer: w.opt}, f)
+}
+
+// uneven is how many inputs a rank has.
+type uneven func(rank, ranks int) int
+
+// shares are how many inputs each rank has, by how its neighbours do.
+var shares = []struct {
+	name string
+	of   uneven
+}{
+	{"rank 0 runs out first", func(rank, _ int) int { return 3 + rank }},
+	{"rank 0 has none", func(rank, _ int) int { return 2 * rank }},
+	{"rank 0 runs out last", func(rank, ranks int) int { return 2 + 2*(ranks-1-rank) }},
+	{"all have as many", func(int, int) int { return 3 }},
+}
+
+// most is the largest share.
+func (u uneven) most(ranks int) (most int) {
+	for rank := range ranks {
+		most = max(most, u(rank, ranks))
+	}
+	return most
+}
+
+// Ranks that ran out of inputs make the steps of the others: parameters are those of
+// training without shards, to the bit, and so is the whole state, each rank's shard of
+// which is that of all steps. Then they train on together.
+func TestUnevenInputs(t *testing.T) {
+	bf := nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}
+	for _, c := range []struct {
+		name  string
+		make  maker
+		o     nn.LinearOptions
+		in    device.DType
+		opts  ddp.Options
+		join  JoinOptions
+		every int // passes of a step, all but the last of which accumulate
+	}{
+		{"SGD", sgd, double, device.Float64, ddp.Options{CheckReplicas: 1}, JoinOptions{}, 1},
+		{"by the active ranks", sgd, double, device.Float64, ddp.Options{CheckNonFinite: true}, JoinOptions{DivideByActive: true}, 1},
+		{"accumulating", sgd, double, device.Float64, ddp.Options{}, JoinOptions{}, 2},
+		{"AdamW", grouped, double, device.Float64, ddp.Options{}, JoinOptions{DivideByActive: true}, 2},
+		{"16 bits", adamW, bf, device.Float32, ddp.Options{ReduceDType: device.Float32}, JoinOptions{}, 1},
+	} {
+		c.opts.BucketCapMB = small.BucketCapMB
+		for _, share := range shares {
+			t.Run(c.name+", "+share.name, func(t *testing.T) {
+				onBoth(t, func(pg *comm.ProcessGroup) error {
+					a, b := mlp(c.o), mlp(c.o)
+					plain, err := whole(a, pg, c.make, &c.opts)
+					if err != nil {
+						return err
+					}
+					sharded, err := divided(b, pg, c.make, &c.opts)
+					if err != nil {
+						return err
+					}
+					steps := 0
+					for epoch, inputs := range []uneven{share.of, func(int, int) int { return 2 }} {
+						for _, w := range []wrapped{plain, sharded} {
+							err := w.join(c.join, func() error {
+								for i := range inputs(pg.Rank(), pg.Size()) {
+									if err := w.accumulate(pg, c.in, 10*epoch+i, c.every); err != nil {
+										return err
+									}
+									if err := w.opt.Step(); err != nil {
+										return err
+									}
+									w.opt.ZeroGrad()
+								}
+								return nil
+							})
+							if err != nil {
+								return fmt.Errorf("epoch %d: %w", epoch, err)
+							}
+						}
+						steps += inputs.most(pg.Size())
+						if n, whole := sharded.zero.Committed(); n != steps || !whole {
+							return fmt.Errorf("epoch %d: %d steps committed, whole: %v; want %d", epoch, n, whole, steps)
+						}
+						if !bytes.Equal(allBits(a), allBits(b)) {
+							return fmt.Errorf("epoch %d: the parameters differ from those of training without shards", epoch)
+						}
+						if err := sameState(pg, sharded.zero, plain.local); err != nil {
+							return fmt.Errorf("epoch %d: %w", epoch, err)
+						}
+						if g := b.Parameters()[0].Grad(); g != nil {
+							return fmt.Errorf("epoch %d: there is a gradient left, %v", epoch, g)
+						}
+					}
+					return nil
+				}, 2, 4)
+			})
+		}
+	}
+}
+
+// accumulate makes the passes of a step, the last of which reduces.
+func (w wrapped) accumulate(pg *comm.ProcessGroup, dt device.DType, step, passes int) error {
+	for i := range passes - 1 {
+		err := w.model.NoSync(func() error { return w.loss(pg, dt, passes*step+i).Backward() })
+		if err != nil {
+			return err
+		}
+	}
+	return w.loss(pg, dt, passes*step+passes-1).Backward()
+}
+
+// Parameters that some ranks use are updated on all, of which some have no inputs.
+func TestUnevenInputsUnusedParameters(t *testing.T) {
+	for _, opts := range []ddp.Options{{FindUnusedParameters: true}, {StaticGraph: true}} {
+		opts.BucketCapMB = small.BucketCapMB
+		onBoth(t, func(pg *comm.ProcessGroup) error {
+			var all [2][]byte
+			for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
+				step := 0
+				skip := func() bool { return pg.Rank() == 0 || opts.FindUnusedParameters && step%2 == 0 }
+				net := middleFirst{newForked(skip)}
+				w, err := wrap(net, pg, adamW, &opts)
+				if err != nil {
+					return err
+				}
+				for epoch := range 2 {
+					err := w.join(JoinOptions{}, func() error {
+						for step = range 2 + 2*(pg.Rank()+epoch)%pg.Size() {
+							if _, err := w.train(pg, device.Float64, step, step+1); err != nil {
+								return err
+							}
+						}
+						return nil
+					})
+					if err != nil {
+						return err
+					}
+				}
+				all[i] = allBits(net)
+			}
+			if !bytes.Equal(all[0], all[1]) {
+				return errors.New("the parameters differ from those of training without shards")
+			}
+			return nil
+		}, 2, 4)
+	}
+}
+
+// alike compares the ranks' parameters.
+func alike(pg *comm.ProcessGroup, net nn.Module) error {
+	all, err := comm.AllGatherObject(context.Background(), pg, allBits(net))
+	if err == nil && !bytes.Equal(all[0], allBits(net)) {
+		err = errors.New("the parameters differ from rank 0's")
+	}
+	return err
+}
+
+// made compares them, and how many steps the ranks have committed.
+func made(pg *comm.ProcessGroup, net nn.Module, w wrapped, steps int) error {
+	if n, whole := w.opt.Committed(); n != steps || !whole {
+		return fmt.Errorf("%d steps committed, whole: %v; want %d", n, whole, steps)
+	}
+	return alike(pg, net)
+}
+
+// scaling makes w's steps by a loss scale or without one.
+func (w wrapped) scaling(scaled bool) (scaler *amp.Scaler, step func() error) {
+	scaler = amp.NewScaler(&amp.Options{Disabled: !scaled})
+	return scaler, func() error {
+		if err := scaler.Step(w.opt); err != nil {
+			return err
+		}
+		scaler.Update()
+		return nil
+	}
+}
+
+// onBothScaled is onBoth with a loss scale and without.
+func onBothScaled(t *testing.T, f func(pg *comm.ProcessGroup, scaled bool) error) {
+	for _, scaled := range []bool{false, true} {
+		t.Run(fmt.Sprint("scaled: ", scaled), func(t *testing.T) {
+			onBoth(t, func(pg *comm.ProcessGroup) error { return f(pg, scaled) }, 2, 4)
+		})
+	}
+}
+
+// With StopEarly all end in the step that the first rank has no input for, with equal
+// parameters, and train on.
+func TestUnevenInputsStopEarly(t *testing.T) {
+	onBothScaled(t, func(pg *comm.ProcessGroup, scaled bool) error {
+		net := mlp(double)
+		w, err := divided(net, pg, sgd, small)
+		if err != nil {
+			return err
+		}
+		inputs := 5
+		if pg.Rank() == 1 {
+			inputs = 2
+		}
+		scaler, step := w.scaling(scaled)
+		err = w.join(JoinOptions{StopEarly: true, Step: step}, func() error {
+			for i := range inputs {
+				if err := scaler.Scale(w.loss(pg, device.Float64, i)).Backward(); err != nil {
+					return err
+				}
+				if err := step(); err != nil {
+					return err
+				}
+				w.opt.ZeroGrad()
+			}
+			return nil
+		})
+		var left *reducer.LeftError
+		if !errors.As(err, &left) || !slices.Equal(left.Left, []reducer.Left{{Rank: 1}}) {
+			return fmt.Errorf("got %v, want a LeftError of rank 1", err)
+		}
+		if err := made(pg, net, w, 2); err != nil {
+			return err
+		}
+		if _, err := w.train(pg, device.Float64, 5, 7); err != nil {
+			return err
+		}
+		return made(pg, net, w, 4)
+	})
+}
+
+// An error of a rank's loop ends those of the others, wherever in a step it comes, and
+// leaves all with the parameters of the steps that all have made: what it leaves
+// unmade, between a pass and its step, is made.
+func TestUnevenInputsError(t *testing.T) {
+	for _, where := range []string{"before the pass", "before the step", "behind the step"} {
+		t.Run(where, func(t *testing.T) {
+			onBothScaled(t, func(pg *comm.ProcessGroup, scaled bool) error {
+				net := mlp(double)
+				w, err := divided(net, pg, sgd, small)
+				if err != nil {
+					return err
+				}
+				const bad = 2 // the step
+				last := pg.Size() - 1
+				fail := func(i int, at string) error {
+					if pg.Rank() == last && i == bad && at == where {
+						return errInjected
+					}
+					return nil
+				}
+				scaler, step := w.scaling(scaled)
+				err = w.join(JoinOptions{Step: step}, func() error {
+					if pg.Rank() == 0 && pg.Size() > 2 {
+						return nil // has no inputs
+					}
+					for i := range 5 {
+						if err := fail(i, "before the pass"); err != nil {
+							return err
+						}
+						if err := scaler.Scale(w.loss(pg, device.Float64, i)).Backward(); err != nil {
+							return err
+						}
+						if err := fail(i, "before the step"); err != nil {
+							return err
+						}
+						if err := step(); err != nil {
+							return err
+						}
+						w.opt.ZeroGrad()
+						if err := fail(i, "behind the step"); err != nil {
+							return err
+						}
+					}
+					return errors.New("nobody said a word")
+				})
+				var left *reducer.LeftError
+				switch {
+				case pg.Rank() == last && err != errInjected:
+					return fmt.Errorf("got %v, want the loop's own error", err)
+				case pg.Rank() != last && (!errors.As(err, &left) || !slices.Equal(left.Left, []reducer.Left{{Rank: last, Cause: errInjected.Error()}})):
+					return fmt.Errorf("got %v, want a LeftError of rank %d", err, last)
+				}
+				steps := bad
+				if where != "before the pass" {
+					steps++
+				}
+				if err := made(pg, net, w, steps); err != nil {
+					return err
+				}
+				if _, err := w.train(pg, device.Float64, 5, 6); err != nil {
+					return err
+				}
+				return made(pg, net, w, steps+1)
+			})
+		})
+	}
+}
+
+// A pass that lacks a gradient is no step, for ranks with and without inputs, whether
+// those that know early call Step or not.
+func TestUnevenInputsMissingGradient(t *testing.T) {
+	for _, calls := range []bool{true, false} {
+		onBoth(t, func(pg *comm.ProcessGroup) error {
+			last := pg.Size() - 1
+			inputs := uneven(func(rank, _ int) int { return 2 + 2*rank })
+			step := 0
+			missing := func() bool { return step == 1 || step == 3 } // that of rank 0 gone
+			net := newForked(func() bool { return missing() && pg.Rank() == last })
+			w, err := divided(net, pg, adamW, small)
+			if err != nil {
+				return err
+			}
+			err = w.join(JoinOptions{}, func() error {
+				for step = range inputs(pg.Rank(), pg.Size()) {
+					err := w.loss(pg, device.Float64, step).Backward()
+					if err == nil || calls {
+						err = w.opt.Step()
+					}
+					if errors.As(err, new(*reducer.MissingGradientError)) != missing() || (err != nil) != missing() {
+						return fmt.Errorf("step %d: %v", step, err)
+					}
+					w.opt.ZeroGrad()
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return made(pg, net, w, inputs.most(pg.Size())-2)
+		}, 2, 4)
+	}
+}
+
+// Scaled steps, of which some overflow, and some lack a gradient on one rank, are made
+// by all ranks or skipped by all, and are those of training without shards.
+func TestUnevenInputsScaled(t *testing.T) {
+	half := nn.LinearOptions{DType: device.Float16, Compute: device.Float32}
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		last := pg.Size() - 1
+		inputs := uneven(func(rank, _ int) int { return 6 * rank })
+		var want []byte
+		for _, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
+			i, linear := 0, func() nn.Module { return nn.Linear(width, width, half) }
+			missing := func() bool { return i == 2 || i == 4 }
+			net := forked{linear(), linear(), linear(), func() bool { return missing() && pg.Rank() == last }}
+			w, err := wrap(net, pg, sgd, small)
+			if err != nil {
+				return err
+			}
+			scaler := amp.NewScaler(&amp.Options{InitScale: 0x1p26, BackoffFactor: 1. / 16})
+			average := optim.NewEMA(net, w.opt, &optim.EMAOptions{Decay: 0.5})
+			step := func() error {
+				if err := scaler.Step(w.opt); err != nil {
+					return err
+				}
+				scaler.Update()
+				return average.Update()
+			}
+			err = w.join(JoinOptions{Step: step}, func() error {
+				for i = range inputs(pg.Rank(), pg.Size()) {
+					err := scaler.Scale(w.loss(pg, device.Float32, i)).Backward()
+					if i == 2 || err == nil { // a loop may go on to Step or not
+						err = step()
+					}
+					if errors.As(err, new(*reducer.MissingGradientError)) != missing() || (err != nil) != missing() {
+						return fmt.Errorf("step %d: %v", i, err)
+					}
+					w.opt.ZeroGrad()
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			if w.zero == nil {
+				want = allBits(net)
+				continue
+			}
+			scales, err := comm.AllGatherObject(context.Background(), pg, scaler.GetScale())
+			if err != nil {
+				return err
+			}
+			committed, _ := w.opt.Committed()
+			if all := inputs.most(pg.Size()) - 2; committed == 0 || committed == all || scales[0] != scaler.GetScale() {
+				return fmt.Errorf("%d of %d steps committed, scales %v; want some to overflow, and one scale", committed, all, scales)
+			}
+			if !bytes.Equal(allBits(net), want) {
+				return errors.New("the parameters differ from those of training without shards")
+			}
+			if err := average.With(func() error { return alike(pg, net) }); err != nil {
+				return fmt.Errorf("averages: %w", err)
+			}
+			return made(pg, net, w, committed)
+		}
+		return nil
+	}, 2, 4)
+}
+
+// What does not go together is told on every rank.
+func TestJoinMisuse(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		w, err := divided(mlp(double), pg, sgd, small)
+		if err != nil {
+			return err
+		}
+		never := func() error { return errors.New("the loop runs") }
+		var o JoinOptions
+		if pg.Rank() == 1 {
+			o.Step = w.opt.Step
+		}
+		var m *reducer.ModelMismatchError
+		if err := w.join(o, never); !errors.As(err, &m) || m.Theirs != "Step true" {
+			return fmt.Errorf("with Step on one rank: %v", err)
+		}
+		err = w.join(JoinOptions{}, func() error {
+			if err := w.join(JoinOptions{}, never); err == nil || !strings.Contains(err.Error(), "within Join already") {
+				return fmt.Errorf("within Join: %v", err)
+			}
+			scaler := amp.NewScaler(nil)
+			if err := scaler.Scale(w.loss(pg, device.Float64, 0)).Backward(); err != nil {
+				return err
+			}
+			return scaler.Step(w.opt)
+		})
+		if err == nil || !strings.Contains(err.Error(), "JoinOptions.Step") {
+			return fmt.Errorf("with scaled steps: %v", err)
+		}
+		return w.join(JoinOptions{Disabled: true}, func() error { // nothing is told
+			_, err := w.train(pg, device.Float64, 0, 2)
+			return err
+		})
+	}, 2)
+}
