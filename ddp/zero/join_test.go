@@ -37,7 +37,6 @@ var shares = []struct {
 	{"rank 0 runs out first", func(rank, _ int) int { return 3 + rank }},
 	{"rank 0 has none", func(rank, _ int) int { return 2 * rank }},
 	{"rank 0 runs out last", func(rank, ranks int) int { return 2 + 2*(ranks-1-rank) }},
-	{"all have as many", func(int, int) int { return 3 }},
 }
 
 // most is the largest share.
