@@ -19,6 +19,10 @@ var (
 type (
 	// CallError is the failure of one call: which rank, which call, why.
 	CallError = backend.CallError
+	// AbortedError says which other rank aborted the group, and why.
+	AbortedError = backend.AbortedError
+	// AbsentError says which ranks did not come to Init, or to Split.
+	AbsentError = backend.AbsentError
 	// PeerLostError says which rank was lost.
 	PeerLostError = backend.PeerLostError
 	// MismatchError says which two ranks called what.

@@ -150,7 +150,7 @@ func (d *watch) reason() error {
 	case d.overdue != nil:
 		return d.lateness()
 	}
-	return fmt.Errorf("%w: by rank %d: %s", ErrAborted, d.first.Rank, d.first.Text)
+	return &AbortedError{By: d.first.Rank, Err: errors.New(d.first.Text)}
 }
 
 // lateness is the error of the overdue call.

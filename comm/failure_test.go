@@ -73,6 +73,24 @@ func TestNoErrorHandlingOnlyLogs(t *testing.T) {
 	})
 }
 
+// A rank that has no call in flight says whose call broke the group, and names
+// that rank once.
+func TestAFailureThatWasAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups, log := local(t, 2, &comm.Options{Timeout: time.Minute})
+		if err := groups[0].Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrTimeout) {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute) // on the bubble's clock
+		for _, pg := range groups {
+			pg.Close()
+		}
+		if want := "[Rank 1] Watchdog: a collective failed: process group aborted: by rank 0: Barrier #1: timed out after 1m0s"; !strings.Contains(log.String(), want) {
+			t.Errorf("%q is not in the log:\n%s", want, log)
+		}
+	})
+}
+
 // Each call is looked at when its own deadline passes, whatever the order, and
 // one that ended in time is not.
 func TestEachCallHasItsOwnDeadline(t *testing.T) {

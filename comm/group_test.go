@@ -444,6 +444,38 @@ func TestSubgroupsBelongToTheirParent(t *testing.T) {
 	}
 }
 
+// truant is a backend whose rank 2 does not come to a Split.
+type truant struct{ backend.Backend }
+
+func (b truant) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
+	if members[cfg.Rank] == 2 {
+		return nil, errors.New("elsewhere")
+	}
+	cfg.Timeout = 100 * time.Millisecond
+	return b.Backend.Split(ctx, cfg, members)
+}
+
+// A Split names who does not come by the ranks of the group that is split.
+func TestSplitNamesTheRankThatDidNotCome(t *testing.T) {
+	groups, err := comm.Local(3, &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return truant{b} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make([]error, 3)
+	var wg sync.WaitGroup
+	for r, pg := range groups {
+		wg.Go(func() { _, errs[r] = pg.Split(t.Context(), min(r, 1), 0) })
+	}
+	wg.Wait()
+	for _, pg := range groups {
+		pg.Close()
+	}
+	var absent *comm.AbsentError
+	if !errors.As(errs[1], &absent) || !slices.Equal(absent.Ranks, []int{2}) || !strings.Contains(errs[1].Error(), "timed out after 100ms: rank 2 has not come") {
+		t.Errorf("%v, want that rank 2 has not come", errs[1])
+	}
+}
+
 // The end of Init's context ends the waits of its group and of subgroups.
 func TestInitsContextBoundsTheGroups(t *testing.T) {
 	kv := store.NewLocal()

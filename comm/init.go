@@ -83,7 +83,8 @@ func (o *Options) orDefaults() Options {
 	return d
 }
 
-// Init joins the job's process group and returns when all its ranks have.
+// Init joins the job's process group and returns when all its ranks have. The
+// error is an [*AbsentError] where some did not come in time.
 // ctx bounds the group's life, not only Init: when it ends, the group is
 // aborted with ctx's cause.
 //
@@ -150,7 +151,9 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 	var release releases
 	defer func() {
 		if err != nil {
-			release.run(making)
+			// Also when time is up: the ranks that wait for the same one ask
+			// the store who it is.
+			release.run(context.WithoutCancel(making))
 		}
 	}()
 

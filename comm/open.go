@@ -85,7 +85,13 @@ func openStore(ctx context.Context, w World, log *slog.Logger, release *releases
 	}
 	client, err := store.Dial(ctx, w.masterAddr(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("reaching the store at %s: %w", w.masterAddr(), err)
+		switch {
+		case w.AgentStore:
+			err = fmt.Errorf("the launcher, which hosts the job's store, cannot be reached: %w", err)
+		case !hosts:
+			err = fmt.Errorf("rank 0, which hosts the job's store, has not come, has ended or cannot be reached: %w", err)
+		}
+		return nil, err
 	}
 	release.addClose(client.Close)
 	if !w.AgentStore {

@@ -78,6 +78,25 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Wait(ctx)
 	},
+	// absent lets the rank that GODDP_TEST_VICTIM names end before it comes; the
+	// others print what Init says. Where rank 0 comes, only it has little time:
+	// the others have to hear it from the store before that goes with rank 0.
+	"absent": func(ctx context.Context) error {
+		rank, victim := os.Getenv("RANK"), os.Getenv("GODDP_TEST_VICTIM")
+		if rank == victim {
+			return nil
+		}
+		timeout := 2 * time.Second
+		if rank != "0" && victim != "0" {
+			timeout = time.Hour
+		}
+		_, err := comm.Init(ctx, &comm.Options{Timeout: timeout})
+		if !errors.Is(err, comm.ErrTimeout) {
+			return fmt.Errorf("got %v, want ErrTimeout", err)
+		}
+		fmt.Println(err)
+		return nil
+	},
 	"deaf":  deaf,
 	"again": again,
 	"error": func(context.Context) error { return errors.New("no luck") },
@@ -189,6 +208,27 @@ func TestADeadPeerIsNamed(t *testing.T) {
 			}
 			if took := time.Since(begun); took > 20*time.Second {
 				t.Errorf("took %v", took)
+			}
+		})
+	}
+}
+
+// Whoever does not come, also the rank that hosts the store, every other one
+// names it.
+func TestAnAbsentRankIsNamed(t *testing.T) {
+	for victim, want := range map[int]string{
+		0: "rank 0, which hosts the job's store, has not come, has ended or cannot be reached: store 127.0.0.1:",
+		2: "rank 2 has not come: it did not start, ended before, or cannot reach the store",
+	} {
+		t.Run(fmt.Sprint("rank ", victim), func(t *testing.T) {
+			for r, p := range startWorld(t, 4, "absent", fmt.Sprintf("GODDP_TEST_VICTIM=%d", victim)) {
+				err := p.cmd.Wait()
+				if err != nil {
+					t.Errorf("rank %d: %v\n%s", r, err, &p.err)
+				}
+				if r != victim && !strings.Contains(p.out.String(), want) {
+					t.Errorf("rank %d printed %q, want %q in it", r, &p.out, want)
+				}
 			}
 		})
 	}

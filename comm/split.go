@@ -3,6 +3,7 @@ package comm
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -13,7 +14,9 @@ import (
 // Split divides the group: all ranks call it, and those that give the same
 // color make a new group, numbered by key, then by rank. A rank that gives a
 // negative color gets none, nil. The new group shares the device and the
-// store. It may be closed before this one, and is closed with it.
+// store. It may be closed before this one, and is closed with it. Where ranks
+// did not come in time the error is an [*AbsentError] with their ranks in this
+// group.
 func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGroup, error) {
 	pg.startMu.Lock()
 	pg.splits++
@@ -39,6 +42,14 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 		Device: pg.dev, Timeout: pg.timeout, Log: pg.log,
 	}
 	be, err := pg.backend.Split(ctx, cfg, members)
+	var absent *AbsentError
+	if errors.As(err, &absent) { // by their ranks in the new group
+		ranks := make([]int, len(absent.Ranks))
+		for i, r := range absent.Ranks {
+			ranks[i] = members[r]
+		}
+		err = &AbsentError{Ranks: ranks, Err: absent.Err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.rank, color, members, err)
 	}

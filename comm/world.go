@@ -24,7 +24,8 @@ type World struct {
 // WorldFromEnv reads the variables that golaunch, torchrun and most
 // schedulers set. With neither RANK nor WORLD_SIZE set it is a world of one;
 // without LOCAL_RANK and LOCAL_WORLD_SIZE all ranks are taken to be on one
-// host. Its error names every variable that is missing or makes no sense.
+// host. Its error names every variable that is missing or makes no sense, and
+// says what to do.
 func WorldFromEnv() (World, error) {
 	_, rank := os.LookupEnv("RANK")
 	_, size := os.LookupEnv("WORLD_SIZE")
@@ -33,8 +34,8 @@ func WorldFromEnv() (World, error) {
 	}
 	var e env
 	w := World{
-		Rank:       e.number("RANK", 0, required),
-		Size:       e.number("WORLD_SIZE", 1, required),
+		Rank:       e.required("RANK", 0),
+		Size:       e.required("WORLD_SIZE", 1),
 		AgentStore: os.Getenv("TORCHELASTIC_USE_AGENT_STORE") == "True",
 		Generation: e.number("TORCHELASTIC_RESTART_COUNT", 0, 0),
 	}
@@ -44,13 +45,14 @@ func WorldFromEnv() (World, error) {
 		if w.MasterAddr = os.Getenv("MASTER_ADDR"); w.MasterAddr == "" {
 			e.addf("MASTER_ADDR is not set")
 		}
-		w.MasterPort = e.number("MASTER_PORT", 1, required)
+		w.MasterPort = e.required("MASTER_PORT", 1)
 	}
 	if err := w.check(); len(e) == 0 && err != nil {
 		e.addf("%v", err)
 	}
 	if len(e) > 0 {
-		return World{}, fmt.Errorf("comm: the environment does not describe a job: %s", strings.Join(e, "; "))
+		return World{}, fmt.Errorf("comm: the environment does not describe a job: %s: start the program with golaunch or torchrun, "+
+			"or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT yourself; without RANK and WORLD_SIZE it is a world of one", strings.Join(e, "; "))
 	}
 	return w, nil
 }
@@ -79,17 +81,20 @@ type env []string
 
 func (e *env) addf(format string, args ...any) { *e = append(*e, fmt.Sprintf(format, args...)) }
 
-// required stands for no fallback.
-const required = -1
+// required reads a variable that is a number of at least least, and has to be
+// set.
+func (e *env) required(name string, least int) int {
+	if _, ok := os.LookupEnv(name); !ok {
+		e.addf("%s is not set", name)
+	}
+	return e.number(name, least, 0)
+}
 
 // number reads a variable that is a number of at least least, or fallback
 // where it is not set.
 func (e *env) number(name string, least, fallback int) int {
 	s, ok := os.LookupEnv(name)
 	if !ok {
-		if fallback == required {
-			e.addf("%s is not set", name)
-		}
 		return fallback
 	}
 	n, err := strconv.Atoi(s)

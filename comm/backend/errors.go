@@ -12,7 +12,7 @@ import (
 var (
 	// ErrTimeout: a call's deadline passed.
 	ErrTimeout = errors.New("timed out")
-	// ErrAborted: the group was aborted on this rank.
+	// ErrAborted: the group was aborted, on this rank or another one.
 	ErrAborted = errors.New("process group aborted")
 	// ErrPeerLost: another rank died, or the connection to it did.
 	ErrPeerLost = errors.New("peer lost")
@@ -33,10 +33,64 @@ func (e *CallError) Error() string {
 	if e.Name != "" {
 		name = " " + e.Name
 	}
-	return fmt.Sprintf("rank %d: %v%s: %v", e.Rank, e.Call, name, e.Err)
+	why := e.Err.Error()
+	if aborted, ok := e.Err.(*AbortedError); ok && aborted.By == e.Rank {
+		why = fmt.Sprintf("%v%s", ErrAborted, aborted.why())
+	}
+	return fmt.Sprintf("rank %d: %v%s: %s", e.Rank, e.Call, name, why)
 }
 
 func (e *CallError) Unwrap() error { return e.Err }
+
+// AbortedError says which other rank aborted the group. It matches ErrAborted.
+type AbortedError struct {
+	By  int
+	Err error // why, as that rank has it
+}
+
+func (e *AbortedError) Error() string {
+	return fmt.Sprintf("%v: by rank %d%s", ErrAborted, e.By, e.why())
+}
+
+// why is what follows the rank: the reason, which may itself begin with what
+// was said.
+func (e *AbortedError) why() string {
+	why := e.Err.Error()
+	if why == ErrAborted.Error() {
+		return ""
+	}
+	why = strings.TrimPrefix(why, ErrAborted.Error()+": ")
+	return ": " + strings.TrimPrefix(why, fmt.Sprintf("rank %d: ", e.By))
+}
+
+// Is makes errors.Is(err, ErrAborted) hold.
+func (e *AbortedError) Is(target error) bool { return target == ErrAborted }
+
+func (e *AbortedError) Unwrap() error { return e.Err }
+
+// AbsentError says which ranks had not come when the time to make a group in
+// was over. It matches ErrTimeout.
+type AbsentError struct {
+	Ranks []int
+	Err   error // how the wait for them ended
+}
+
+func (e *AbsentError) Error() string {
+	if len(e.Ranks) == 1 {
+		return fmt.Sprintf("%v: rank %d has not come: it did not start, ended before, or cannot reach the store", e.Err, e.Ranks[0])
+	}
+	const shown = 16
+	more := ""
+	if n := len(e.Ranks) - shown; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("%v: ranks %v%s have not come: they did not start, ended before, or cannot reach the store", e.Err, e.Ranks[:min(shown, len(e.Ranks))], more)
+}
+
+// Is makes errors.Is(err, ErrTimeout) hold.
+func (e *AbsentError) Is(target error) bool { return target == ErrTimeout }
+
+func (e *AbsentError) Unwrap() error { return e.Err }
 
 // PeerLostError says which rank was lost. It matches ErrPeerLost.
 type PeerLostError struct {

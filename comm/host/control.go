@@ -44,7 +44,7 @@ func readFrame(r io.Reader) (kind byte, body []byte, err error) {
 // notice is why a rank's group broke, as it tells the others. At most one of
 // the pointers is set; Text says what none of them can.
 type notice struct {
-	From     int
+	From     int                  // the rank that broke first, as far as the sender knows
 	Call     *backend.Fingerprint // the call that failed, of rank Rank
 	Rank     int
 	Name     string
@@ -68,7 +68,10 @@ func toNotice(from int, cause error) notice {
 		n.Rank, n.Call, n.Name, n.Text = call.Rank, &call.Call, call.Name, call.Err.Error()
 	}
 	var lost *backend.PeerLostError
+	var aborted *backend.AbortedError
 	switch {
+	case errors.As(cause, &aborted):
+		n.From, n.Text = aborted.By, aborted.Err.Error()
 	case errors.As(cause, &lost):
 		n.Lost = &lostNotice{Peer: lost.Peer, Left: lost.Left}
 		if lost.Err != nil {
@@ -94,7 +97,7 @@ func (n notice) err() error {
 	case n.Mismatch != nil:
 		cause = n.Mismatch
 	default:
-		cause = fmt.Errorf("%w: by rank %d: %s", backend.ErrAborted, n.From, n.Text)
+		cause = &backend.AbortedError{By: n.From, Err: errors.New(n.Text)}
 	}
 	if n.Call != nil {
 		return &backend.CallError{Rank: n.Rank, Call: *n.Call, Name: n.Name, Err: cause}

@@ -50,6 +50,10 @@
 //
 // # Failure
 //
+// A group is made when all ranks have come. Each says in the store that it did,
+// and one that waits in vain reads there who did not; it tells the others, which
+// need not wait any longer.
+//
 // Each link has a connection that is silent while all goes well. A goodbye on
 // it tells that the peer closed its group; its end without one, that the peer
 // died. A rank whose group breaks tells all others why before its own calls

@@ -2,26 +2,26 @@ package host
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/goddp/goddp/comm/backend"
 )
 
 // fromPeer is the cause for which this rank's group broke, as another rank
-// that broke for it tells it on. A failed call and a lost rank name the ranks
-// concerned already.
+// that broke for it tells it on. A failed call, a lost rank and an abort that
+// was told name the ranks concerned already.
 func fromPeer(from int, cause error) error {
 	var call *backend.CallError
 	var lost *backend.PeerLostError
+	var aborted *backend.AbortedError
 	switch {
 	case errors.As(cause, &call):
 		return call
 	case errors.As(cause, &lost):
 		return lost
-	case errors.Is(cause, backend.ErrAborted):
-		return fmt.Errorf("by rank %d: %w", from, cause)
+	case errors.As(cause, &aborted):
+		return aborted
 	}
-	return fmt.Errorf("by rank %d: %w: %w", from, backend.ErrAborted, cause)
+	return &backend.AbortedError{By: from, Err: cause}
 }
 
 // matchSend compares a Recv with the Send that meets it.

@@ -64,7 +64,7 @@ func (h *Hub) join(ctx context.Context, g *Group) error {
 	}
 	name, err := g.cfg.Store.Get(ctx, key)
 	if err != nil {
-		return err
+		return cause(ctx, err)
 	}
 	h.mu.Lock()
 	r := h.rooms[string(name)]
@@ -88,7 +88,8 @@ func (h *Hub) join(ctx context.Context, g *Group) error {
 	}
 	for r.joined < g.cfg.Size {
 		if ctx.Err() != nil {
-			return fmt.Errorf("host: %d of %d ranks came: %w", r.joined, g.cfg.Size, context.Cause(ctx))
+			r.joined-- // or the last to come would find nobody
+			return context.Cause(ctx)
 		}
 		r.changed.Wait()
 	}

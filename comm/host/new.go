@@ -23,7 +23,8 @@ type Options struct {
 
 // New makes this rank's end of a group: it returns when every rank has come
 // and reaches every other one. The ranks find each other through cfg.Store,
-// where they also share the token without which no connection is accepted.
+// where they also share the token without which no connection is accepted. The
+// error is a [*backend.AbsentError] where some did not come in time.
 func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error) {
 	g := newGroup(cfg, opts)
 	ctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, g.cfg.Timeout))
@@ -35,7 +36,7 @@ func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error)
 	case cfg.Size == 1:
 		join = NewHub().join
 	}
-	if err := join(ctx, g); err != nil {
+	if err := g.meet(ctx, join); err != nil {
 		g.ledger.Stop(err)
 		return nil, fmt.Errorf("host: rank %d of %d finding its peers: %w", cfg.Rank, cfg.Size, err)
 	}

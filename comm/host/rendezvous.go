@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -14,10 +13,9 @@ import (
 
 // Keys in the store. Every rank r sets its own rank/r and ready/r.
 const (
-	keyToken  = "token"  // 32 random bytes by rank 0; who has them belongs to the group
-	keyRank   = "rank/"  // an address
-	keyReady  = "ready/" // "shared" if rank r shares memory with all others
-	keyFailed = "failed" // why some rank could not reach another one
+	keyToken = "token"  // 32 random bytes by rank 0; who has them belongs to the group
+	keyRank  = "rank/"  // an address
+	keyReady = "ready/" // "shared" if rank r shares memory with all others
 )
 
 // silence is how long a peer's host may not answer before it counts as lost.
@@ -44,25 +42,20 @@ type meeting struct {
 // joinLinks makes the network of g: a link between every two ranks, dialled
 // by the higher one, and a board if all share memory.
 func joinLinks(ctx context.Context, g *Group) (err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	m := &meeting{group: g, links: make([]*link, g.cfg.Size), joined: make(chan *link), done: make(chan struct{})}
 	defer func() {
 		close(m.done)
-		cancel(nil)
+		cancel()
 		m.wg.Wait()
 		if err != nil {
-			m.giveUp(err)
+			m.release()
 		}
 	}()
 	if err := m.shareToken(ctx); err != nil {
-		return err
+		return cause(ctx, err)
 	}
-	m.wg.Go(func() { // another rank's failure is this one's
-		if why, err := g.cfg.Store.Get(ctx, keyFailed); err == nil {
-			cancel(errors.New(string(why)))
-		}
-	})
 	addrs, err := m.publish(ctx)
 	if err != nil {
 		return err
@@ -90,17 +83,13 @@ func joinLinks(ctx context.Context, g *Group) (err error) {
 	return nil
 }
 
-// giveUp releases what there is and tells the other ranks, which may wait for
-// this one.
-func (m *meeting) giveUp(err error) {
+// release undoes what there is of the network.
+func (m *meeting) release() {
 	for _, l := range m.links {
 		if l != nil {
 			l.close()
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), tellTimeout)
-	defer cancel()
-	m.group.cfg.Store.Set(ctx, keyFailed, fmt.Appendf(nil, "rank %d could not join: %v", m.group.cfg.Rank, err))
 }
 
 // cause is the reason why ctx ended rather than what that made fail.

@@ -49,9 +49,16 @@ func TestNotice(t *testing.T) {
 			}
 		}
 	}
-	n, _ := decodeNotice(toNotice(2, errors.New("enough")).encode())
-	if err := n.err(); !errors.Is(err, backend.ErrAborted) || err.Error() != "process group aborted: by rank 2: enough" {
-		t.Errorf("got %v", err)
+	for want, cause := range map[string]error{
+		"process group aborted: by rank 2: enough":                                                 errors.New("enough"),
+		"process group aborted: by rank 4: too much":                                               &backend.AbortedError{By: 4, Err: errors.New("too much")}, // told on
+		"rank 2: AllReduce #3(sum, float32, 5 elements): process group aborted: no sum":            &backend.CallError{Rank: 2, Call: fp, Err: errors.New("no sum")},
+		"rank 4: AllReduce #3(sum, float32, 5 elements): process group aborted: by rank 2: no sum": &backend.CallError{Rank: 4, Call: fp, Err: errors.New("no sum")},
+	} {
+		n, _ := decodeNotice(toNotice(2, cause).encode())
+		if err := n.err(); !errors.Is(err, backend.ErrAborted) || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 

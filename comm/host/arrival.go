@@ -1,0 +1,124 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/goddp/goddp/comm/backend"
+)
+
+// Keys in the store that say who is there while a group is being made.
+const (
+	keyCame   = "came"   // the numbers of the ranks that came, each with a space behind it
+	keyFailed = "failed" // the first refusal
+)
+
+// refusal is why a rank could not join, as it tells the others.
+type refusal struct {
+	Rank   int
+	Text   string
+	Absent []int // the ranks that it waited for in vain
+}
+
+// refuse puts err in words that another process understands.
+func refuse(rank int, err error) refusal {
+	r := refusal{Rank: rank, Text: err.Error()}
+	var absent *backend.AbsentError
+	if errors.As(err, &absent) {
+		r.Text, r.Absent = absent.Err.Error(), absent.Ranks
+	}
+	return r
+}
+
+// err is the error of a rank that was told.
+func (r refusal) err() error {
+	why := errors.New(r.Text)
+	if len(r.Absent) > 0 {
+		why = &backend.AbsentError{Ranks: r.Absent, Err: why}
+	}
+	return fmt.Errorf("rank %d could not join: %w", r.Rank, why)
+}
+
+// meet makes the network by join, in the sight of the other ranks: they learn
+// through the store that this one came, and if it fails, why. One that fails
+// ends the others' wait.
+func (g *Group) meet(ctx context.Context, join func(context.Context, *Group) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var listener sync.WaitGroup
+	defer listener.Wait()
+	defer cancel(nil)
+	listener.Go(func() {
+		if told, err := g.listen(ctx); err == nil {
+			cancel(told)
+		}
+	})
+	err := cause(ctx, g.cfg.Store.Append(ctx, keyCame, fmt.Appendf(nil, "%d ", g.cfg.Rank)))
+	if err == nil {
+		err = join(ctx, g)
+	}
+	if err != nil {
+		err = g.nameAbsent(err)
+		g.giveUp(err)
+	}
+	return err
+}
+
+// listen waits for another rank that cannot join, and returns why.
+func (g *Group) listen(ctx context.Context) (told, err error) {
+	value, err := g.cfg.Store.Get(ctx, keyFailed)
+	if err != nil {
+		return nil, err
+	}
+	var r refusal
+	if err := json.Unmarshal(value, &r); err != nil {
+		return nil, err
+	}
+	return r.err(), nil
+}
+
+// nameAbsent adds to the error of a wait that took too long which ranks have
+// not come, unless it says that already. It costs one request.
+func (g *Group) nameAbsent(err error) error {
+	var named *backend.AbsentError
+	late := errors.Is(err, backend.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+	if !late || errors.As(err, &named) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tellTimeout)
+	defer cancel()
+	value, unknown := g.cfg.Store.Get(ctx, keyCame)
+	if unknown != nil {
+		return fmt.Errorf("%w; who has come is not known: %w", err, unknown)
+	}
+	came := map[string]bool{}
+	for r := range strings.FieldsSeq(string(value)) {
+		came[r] = true
+	}
+	var absent []int
+	for r := range g.cfg.Size {
+		if !came[strconv.Itoa(r)] {
+			absent = append(absent, r)
+		}
+	}
+	if len(absent) == 0 {
+		return err
+	}
+	return &backend.AbsentError{Ranks: absent, Err: err}
+}
+
+// giveUp tells the other ranks, which may wait for this one. The first to do so
+// knows why.
+func (g *Group) giveUp(err error) {
+	value, unfit := json.Marshal(refuse(g.cfg.Rank, err))
+	if unfit != nil {
+		panic(unfit) // plain data
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tellTimeout)
+	defer cancel()
+	g.cfg.Store.CompareAndSet(ctx, keyFailed, nil, value) // a store that is lost is their own trouble too
+}
