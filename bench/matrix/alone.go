@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 
+	"github.com/goddp/goddp/bench/compare"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
@@ -42,7 +43,7 @@ func (r *recipe) alone(ctx context.Context, j *job) (*reference, error) {
 			return nil, err
 		}
 		ref.lossGap = max(ref.lossGap, farthest(want.Losses, other.Losses))
-		ref.parameterGap = max(ref.parameterGap, worst(want.final, other.final))
+		ref.parameterGap = max(ref.parameterGap, compare.Worst(want.final, other.final))
 	}
 	return ref, nil
 }

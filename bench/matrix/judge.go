@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/goddp/goddp/bench/compare"
 )
 
 // verdict is a line of the table.
@@ -22,15 +24,14 @@ const exact = 1e-9
 // judge compares what rank 0 got, and what it knows of all ranks, with what a single
 // process got.
 func (r *recipe) judge(w way, want *reference, got *outcome, ranks []shared) verdict {
-	v := verdict{way: w.name, types: r.types(), lossLimit: exact, parameters: worst(want.final, got.final), parameterLimit: exact}
+	v := verdict{way: w.name, types: r.types(), lossLimit: exact, parameters: compare.Worst(want.final, got.final), parameterLimit: exact}
 	var losses []map[int]float64
+	var digests []string
 	for _, rank := range ranks {
-		losses = append(losses, rank.Losses)
-		if rank.Digest != ranks[0].Digest {
-			v.differ++
-		}
+		losses, digests = append(losses, rank.Losses), append(digests, rank.Digest)
 		v.skips = max(v.skips, rank.Committed-want.Committed, want.Committed-rank.Committed)
 	}
+	v.differ = compare.Differing(digests)
 	v.losses = farthest(want.Losses, losses...)
 	switch {
 	case w.lossy > 0:
@@ -69,21 +70,6 @@ func (r *recipe) last(ranks ...map[int]float64) (last float64) {
 		last += mean(r.steps-1-i, ranks) / batches
 	}
 	return last
-}
-
-// worst is the greatest ‖got - want‖/‖want‖ of a tensor, by Euclidean norm.
-func worst(want, got [][]float64) float64 {
-	greatest := 0.0
-	for i := range want {
-		var difference, norm float64
-		for j, w := range want[i] {
-			d := got[i][j] - w
-			difference += d * d
-			norm += w * w
-		}
-		greatest = max(greatest, math.Sqrt(difference/norm))
-	}
-	return greatest
 }
 
 // ok is false for what is not a number.

@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"fmt"
 
 	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/bench/compare"
 	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/nn"
 )
@@ -96,20 +95,10 @@ func (t *trainer) step(ctx context.Context, step int, passes []pass, factor floa
 // finish is the outcome, when all steps are made.
 func (t *trainer) finish(ctx context.Context) (*outcome, error) {
 	t.got.Committed, _ = t.opt.Committed()
-	sum := sha256.New()
-	for _, p := range t.net.Parameters() {
-		v, err := p.Var().Read(ctx)
-		if err != nil {
-			return nil, err
-		}
-		t.got.final = append(t.got.final, v)
-		data := make([]byte, p.Var().Tensor().Bytes())
-		dev := p.Var().Device()
-		if err := dev.CopyOut(ctx, dev.Compute(), data, p.Var().Tensor().Buf); err != nil {
-			return nil, err
-		}
-		sum.Write(data)
+	var err error
+	if t.got.final, err = compare.Values(ctx, t.net.Parameters(), (*nn.Parameter).Var); err != nil {
+		return nil, err
 	}
-	t.got.Digest = fmt.Sprintf("%x", sum.Sum(nil))
+	t.got.Digest = compare.Digest(t.got.final)
 	return &t.got, nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/goddp/goddp/bench/compare"
 )
 
 // check is a quantity that was measured, and its limit.
@@ -71,29 +73,17 @@ func judge[T float32 | float64](rec *recording, got *outcome, ranks []shared) ([
 	if err != nil {
 		return nil, err
 	}
+	var digests []string
+	for _, r := range ranks {
+		digests = append(digests, r.Digest)
+	}
 	ofGradients, ofLosses, ofParameters := rec.limits()
 	return []check{
-		{rec.Name, got.buckets, "first gradients", worst(gradients, got.gradients), ofGradients},
+		{rec.Name, got.buckets, "first gradients", compare.Worst(gradients, got.gradients), ofGradients},
 		{rec.Name, got.buckets, "losses", farthest(losses, ranks), ofLosses},
-		{rec.Name, got.buckets, "final parameters", worst(final, got.final), ofParameters},
-		{rec.Name, got.buckets, "ranks that differ", differing(ranks), fixed(0)},
+		{rec.Name, got.buckets, "final parameters", compare.Worst(final, got.final), ofParameters},
+		{rec.Name, got.buckets, "ranks that differ", float64(compare.Differing(digests)), fixed(0)},
 	}, nil
-}
-
-// worst is the greatest ‖got - want‖/‖want‖ of a tensor, by Euclidean norm.
-func worst[T float32 | float64](want [][]T, got [][]float64) float64 {
-	greatest := 0.0
-	for i := range want {
-		var difference, norm float64
-		for j := range want[i] {
-			w := float64(want[i][j])
-			d := got[i][j] - w
-			difference += d * d
-			norm += w * w
-		}
-		greatest = max(greatest, math.Sqrt(difference/norm))
-	}
-	return greatest
 }
 
 // farthest is the greatest difference of a step's loss from the mean of the
@@ -108,16 +98,4 @@ func farthest(want []float64, ranks []shared) float64 {
 		greatest = max(greatest, math.Abs(mean-w))
 	}
 	return greatest
-}
-
-// differing counts the ranks whose final parameters are not, to the bit, rank
-// 0's.
-func differing(ranks []shared) float64 {
-	n := 0
-	for _, r := range ranks {
-		if r.Digest != ranks[0].Digest {
-			n++
-		}
-	}
-	return float64(n)
 }

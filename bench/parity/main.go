@@ -18,7 +18,7 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-func compare(ctx context.Context) error {
+func parity(ctx context.Context) error {
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {
 		return err
@@ -88,5 +88,5 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	comm.Main(compare)
+	comm.Main(parity)
 }

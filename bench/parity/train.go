@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/bench/compare"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/nn"
@@ -55,7 +54,7 @@ func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec 
 		}
 		got.Losses = append(got.Losses, mean)
 		if step == 0 {
-			if got.gradients, err = values(ctx, params, (*nn.Parameter).Grad); err != nil {
+			if got.gradients, err = compare.Values(ctx, params, (*nn.Parameter).Grad); err != nil {
 				return nil, err
 			}
 		}
@@ -64,17 +63,13 @@ func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec 
 		}
 		opt.ZeroGrad()
 	}
-	if got.final, err = values(ctx, params, (*nn.Parameter).Var); err != nil {
+	if got.final, err = compare.Values(ctx, params, (*nn.Parameter).Var); err != nil {
 		return nil, err
 	}
-	sum := sha256.New()
-	for i, p := range params {
+	for _, p := range params {
 		got.names = append(got.names, p.Name())
-		if err := binary.Write(sum, binary.LittleEndian, got.final[i]); err != nil {
-			return nil, err
-		}
 	}
-	got.Digest = fmt.Sprintf("%x", sum.Sum(nil))
+	got.Digest = compare.Digest(got.final)
 	return got, nil
 }
 
@@ -105,18 +100,6 @@ func pass(ctx context.Context, model *ddp.Model, loss criterion, batch []microBa
 	}
 	err = one(batch[last])
 	return mean, err
-}
-
-// values reads one variable of each parameter.
-func values(ctx context.Context, params []*nn.Parameter, of func(*nn.Parameter) *autograd.Variable) ([][]float64, error) {
-	all := make([][]float64, len(params))
-	for i, p := range params {
-		var err error
-		if all[i], err = of(p).Read(ctx); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
 }
 
 // network has the recorded weights on rank 0, and zeros on the others: it is
