@@ -34,7 +34,7 @@ func init() {
 // there are GPUs where that will do.
 func onGPUs(t *testing.T, least, n int, program string) {
 	t.Helper()
-	gpus := needGPUs(t, least)
+	gpus := commtest.GPUs(t, least)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var out bytes.Buffer
@@ -49,31 +49,7 @@ func onGPUs(t *testing.T, least, n int, program string) {
 }
 
 // TestGPUOnProcesses runs what TestOnProcesses does, with a GPU for each process.
-func TestGPUOnProcesses(t *testing.T) {
-	gpus := needGPUs(t, 2)
-	for _, n := range []int{2, 4} {
-		if n <= gpus {
-			t.Run(fmt.Sprint(n), func(t *testing.T) { commtest.Processes(t, n, "GODDP_DEVICE=cuda") })
-		}
-	}
-}
-
-// needGPUs is the number of GPUs. Where there are too few it skips the test, and so
-// it does within a job; GODDP_REQUIRE_CUDA makes none at all a failure.
-func needGPUs(t *testing.T, least int) int {
-	t.Helper()
-	commtest.OutsideJobs(t)
-	gpus, err := cuda.Count()
-	switch {
-	case gpus == 0 && os.Getenv("GODDP_REQUIRE_CUDA") != "":
-		t.Fatalf("no GPU: %v", err)
-	case gpus == 0:
-		t.Skipf("no GPU: %v", err)
-	case gpus < least:
-		t.Skipf("%d GPU, %d are needed", gpus, least)
-	}
-	return gpus
-}
+func TestGPUOnProcesses(t *testing.T) { commtest.ProcessesOnGPUs(t, 2, 4) }
 
 // A step on a GPU allocates next to nothing either, and no device memory.
 func TestGPUSteadyState(t *testing.T) { onGPUs(t, 1, 2, "steady") }
