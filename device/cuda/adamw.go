@@ -37,12 +37,8 @@ func (k *kernels) AdamW(st device.Stream, p device.AdamWStep) error {
 	} else {
 		a.kept = 1 - p.LR*p.WeightDecay
 	}
-	if !p.Skip.IsZero() {
-		a.skip, a.skips = k.addr(p.Skip), uint64(p.Skip.Len())
-	}
-	if !p.Overflow.IsZero() {
-		a.overflow, a.overflows = k.addr(p.Overflow), uint64(p.Overflow.Len())
-	}
+	a.skip, a.skips = k.flags(p.Skip)
+	a.overflow, a.overflows = k.flags(p.Overflow)
 	f := k.adamW[p.Param.DType]
 	if !p.Master.IsZero() {
 		a.s = k.addr(p.Master)

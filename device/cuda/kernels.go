@@ -232,6 +232,15 @@ func (k *kernels) launch(s *Stream, f C.uintptr_t, g grid, args unsafe.Pointer, 
 		C.uint(g.threadsX), C.uint(g.threadsY), args, C.size_t(size))))
 }
 
+// flags is where the bytes are that forbid an update, and how many; none of no
+// tensor.
+func (k *kernels) flags(t device.Tensor) (addr, n uint64) {
+	if t.IsZero() {
+		return 0, 0
+	}
+	return k.addr(t), uint64(t.Len())
+}
+
 // addr is where an operand is. One in host memory is a programming error,
 // which would cost the device if the kernel met it.
 func (k *kernels) addr(t device.Tensor) uint64 {

@@ -32,12 +32,8 @@ func (k *kernels) SGD(st device.Stream, p device.SGDStep) error {
 	if p.Momentum != 0 {
 		a.v = k.addr(p.Velocity)
 	}
-	if !p.Skip.IsZero() {
-		a.skip, a.skips = k.addr(p.Skip), uint64(p.Skip.Len())
-	}
-	if !p.Overflow.IsZero() {
-		a.overflow, a.overflows = k.addr(p.Overflow), uint64(p.Overflow.Len())
-	}
+	a.skip, a.skips = k.flags(p.Skip)
+	a.overflow, a.overflows = k.flags(p.Overflow)
 	f := k.sgd[p.Param.DType]
 	if !p.Master.IsZero() {
 		a.m = k.addr(p.Master)
