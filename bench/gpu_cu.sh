@@ -51,11 +51,11 @@ export CGO_LDFLAGS=-L$work/lib
 echo "built with $(go version)"
 
 # Each as the ranks' own launcher: this takes no other program.
-"$work/test" -test.v 2>&1 | tee -a "$out/cu.log"
-port=29571
+timeout 120 "$work/test" -test.v 2>&1 | tee -a "$out/cu.log"
+port=$((20000 + RANDOM % 12000))
 pids=()
 for rank in 0 1; do
-	RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$work/example" >"$work/rank$rank.log" 2>&1 &
+	RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 60 "$work/example" >"$work/rank$rank.log" 2>&1 &
 	pids+=($!)
 done
 for pid in "${pids[@]}"; do

@@ -185,8 +185,15 @@ func (j *job) run(name string, rank int, env []string, args ...string) error {
 	j.programs = append(j.programs, p)
 	j.readers.Go(func() {
 		defer r.Close()
-		for lines := bufio.NewScanner(r); lines.Scan(); {
-			j.note(p, lines.Text())
+		in := bufio.NewReader(r)
+		for {
+			line, err := in.ReadString('\n') // of any length: a process that nobody reads would hang
+			if line != "" {
+				j.note(p, strings.TrimSuffix(line, "\n"))
+			}
+			if err != nil {
+				return
+			}
 		}
 	})
 	j.readers.Go(func() {
