@@ -2,7 +2,7 @@
 
 package cuda
 
-// #include "nvrtc.h"
+// #include "rtc.h"
 import "C"
 
 import (

@@ -1,6 +1,8 @@
-// libnvrtc, opened at run time, as driver.h does libcuda.
-#ifndef GODDP_NVRTC_H
-#define GODDP_NVRTC_H
+// libnvrtc, opened at run time, as driver.h does libcuda. The file is not called
+// nvrtc.h: a program that uses CUDA through cgo has the folder with CUDA's header of
+// that name on its path, and cgo looks there before it looks here.
+#ifndef GODDP_RTC_H
+#define GODDP_RTC_H
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
