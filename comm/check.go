@@ -22,7 +22,7 @@ const (
 	onRoot
 )
 
-var forms = map[backend.Kind]form{
+var forms = [...]form{
 	backend.AllReduce:     {always, always, 1, 1},
 	backend.Broadcast:     {always, onRoot, 1, 1},
 	backend.Reduce:        {onRoot, always, 1, 1},

@@ -9,32 +9,35 @@ import (
 
 // start numbers a checked call and hands it to the backend.
 func (pg *ProcessGroup) start(call backend.Call) *Work {
-	pg.check(&call)
-	call.Name, call.After = pg.opts.Name, pg.opts.After
+	w := &Work{call: call, group: pg.group}
+	c := &w.call
+	pg.check(c)
+	c.Name, c.After, c.Timeout = pg.opts.Name, pg.opts.After, pg.opts.Timeout
 	if pg.opts.Factor != nil {
-		call.Factor = *pg.opts.Factor
+		c.Factor = *pg.opts.Factor
 	}
 	if b := pg.batch; b != nil {
-		b.calls = append(b.calls, &call)
-		return &Work{err: errCoalesced}
+		b.calls = append(b.calls, c)
+		w.err = errCoalesced
+		return w
 	}
-	if call.Timeout = pg.opts.Timeout; call.Timeout == 0 {
-		call.Timeout = pg.timeout
+	if c.Timeout == 0 {
+		c.Timeout = pg.timeout
 	}
-	if call.After == nil {
-		call.After = pg.point()
+	if c.After == nil {
+		c.After = pg.point()
 	}
-	now := pg.watch.now()
-	w := &Work{call: call, group: pg.group, created: now, deadline: now + min(call.Timeout, far-now)}
-	w.call.Observer = (*observed)(w)
+	c.Observer = (*observed)(w)
+	w.created = pg.watch.now()
+	w.deadline = w.created + min(c.Timeout, far-w.created)
 	pg.startMu.Lock()
 	defer pg.startMu.Unlock()
-	pg.number(&w.call)
-	w.entry = pg.record.Begin(&w.call, pg.watch.epoch+int64(now))
+	pg.number(c)
+	w.entry = pg.record.Begin(c, pg.watch.epoch+int64(w.created))
 	pg.watch.started(w)
-	task, err := pg.backend.Start(&w.call)
+	task, err := pg.backend.Start(c)
 	if err != nil {
-		w.err = &CallError{Rank: pg.rank, Call: w.call.Fingerprint(), Name: w.call.Name, Err: err}
+		w.err = &CallError{Rank: pg.rank, Call: c.Fingerprint(), Name: c.Name, Err: err}
 		pg.watch.ended(w, w.err)
 		return w
 	}

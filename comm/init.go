@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"time"
 
@@ -88,6 +89,12 @@ func (o *Options) orDefaults() Options {
 // ctx bounds the group's life, not only Init: when it ends, the group is
 // aborted with ctx's cause.
 //
+// On a GPU the calling goroutine is locked to its thread from then on, as by
+// [runtime.LockOSThread]: every kernel and collective is given to the driver by a
+// thread, and one that Go moves to another processor with every wait finds the
+// driver's data in no cache there. A goroutine that is to stay free has another
+// one call Init.
+//
 // A process may Init again after Close, as often as all the others do; after
 // an Init that failed, only when it failed on all of them.
 func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
@@ -103,6 +110,9 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	pg, err := meet(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d of %d: joining the process group: %w", o.World.Rank, o.World.Size, err)
+	}
+	if isGPU(pg.dev) {
+		runtime.LockOSThread()
 	}
 	return pg, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/comm/nccl"
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/store"
 )
 
@@ -23,7 +24,7 @@ func connect(ctx context.Context, w World, cfg backend.Config, checks bool) (bac
 		return nil, err
 	}
 	var be backend.Backend
-	if _, gpu := cfg.Device.(interface{ Context() uintptr }); gpu {
+	if isGPU(cfg.Device) {
 		be, err = nccl.New(ctx, cfg, &nccl.Options{Control: *opts})
 	} else {
 		be, err = host.New(ctx, cfg, opts)
@@ -32,6 +33,12 @@ func connect(ctx context.Context, w World, cfg backend.Config, checks bool) (bac
 		return be, err
 	}
 	return check(ctx, be, cfg, opts)
+}
+
+// isGPU tells whether a device is one that NCCL knows.
+func isGPU(dev device.Device) bool {
+	_, ok := dev.(interface{ Context() uintptr })
+	return ok
 }
 
 // hostOptions are the host backend's. In a job of several hosts, ranks of

@@ -25,7 +25,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "deadlines come early", file: "comm/collectives.go",
-		old: "min(call.Timeout, far-now)", new: "min(call.Timeout/10, far-now)",
+		old: "min(c.Timeout, far-w.created)", new: "min(c.Timeout/10, far-w.created)",
 		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == hiccup },
 	},
 	{
