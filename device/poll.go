@@ -9,10 +9,12 @@ import (
 // Bounds of Poll. A training step's end is waited for once in every step, so
 // what the wait adds to it counts: none as long as steps commonly are, and
 // then less than a hundredth. To let another goroutine run wakes a thread that
-// looks for one, which takes longer than to ask a driver.
+// looks for one, and may go on with this one elsewhere, where nothing of it is in
+// the caches: the first time is after yield, and then whenever the wait has
+// doubled.
 const (
 	spin     = 10 * time.Millisecond
-	yield    = 16 // every so many times that it asks
+	yield    = 200 * time.Microsecond
 	maxPause = 200 * time.Microsecond
 )
 
@@ -21,8 +23,8 @@ const (
 // nor an abort could reach it. It asks without a pause at first, letting other
 // goroutines run now and then, and then ever more rarely.
 func Poll(ctx context.Context, done func() (bool, error)) error {
-	start := time.Now()
-	for asked := 1; ; asked++ {
+	start, next := time.Now(), yield
+	for {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
@@ -32,7 +34,8 @@ func Poll(ctx context.Context, done func() (bool, error)) error {
 		switch waited := time.Since(start); {
 		case waited >= spin:
 			pause(min(waited/128, maxPause))
-		case asked%yield == 0:
+		case waited >= next:
+			next *= 2
 			runtime.Gosched()
 		}
 	}

@@ -110,12 +110,17 @@ func (s *Stream) record(timed bool) *Event {
 		return e
 	}
 	pool := s.d.pool(timed)
-	if pool.empty() {
+	h, ok := pool.take()
+	if !ok {
 		s.recycle()
+		if h, e.err = pool.get(); e.err != nil {
+			return e
+		}
 	}
-	if e.handle, e.err = pool.record(s.handle); e.err != nil {
+	if e.err = pool.mark(h, s.handle); e.err != nil {
 		return e
 	}
+	e.handle = h
 	s.number++
 	e.number = s.number
 	s.pending = append(s.pending, e)
@@ -136,7 +141,9 @@ func (s *Stream) recycle() {
 	}
 	last := s.pending[half-1].number
 	for _, e := range s.pending[:half] {
-		e.Time() // of one that has it, before it is too late
+		if e.timed {
+			e.Time() // before it is too late
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,23 +175,22 @@ func (d *Device) pool(timed bool) *eventPool {
 	return &d.marks
 }
 
-func (p *eventPool) empty() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.free) == 0
-}
-
 // record records a CUevent at the end of a stream. Who calls it puts it back.
 func (p *eventPool) record(stream C.uintptr_t) (C.uintptr_t, error) {
 	h, err := p.get()
 	if err != nil {
 		return 0, err
 	}
-	if err := p.d.check("cuEventRecord", C.drv_event_record(p.d.drv.fns, p.d.ctx, h, stream)); err != nil {
+	return h, p.mark(h, stream)
+}
+
+// mark records one that was taken, or puts it back.
+func (p *eventPool) mark(h, stream C.uintptr_t) error {
+	err := p.d.check("cuEventRecord", C.drv_event_record(p.d.drv.fns, p.d.ctx, h, stream))
+	if err != nil {
 		p.put(h)
-		return 0, err
 	}
-	return h, nil
+	return err
 }
 
 // eventDisableTiming is CU_EVENT_DISABLE_TIMING.
