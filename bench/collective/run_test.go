@@ -103,12 +103,13 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// late is a backend on which waiting for the calls of a kind takes a while: for
-// the first one the first of these durations, and so on.
+// late is a backend on which the calls of a kind take a while, one after the
+// other: the first one the first of these durations, and so on.
 type late struct {
 	backend.Backend
-	kind  backend.Kind
-	delay *[]time.Duration
+	kind backend.Kind
+	take *[]time.Duration
+	end  *time.Time // of the last call
 }
 
 func (l late) Start(c *backend.Call) (backend.Task, error) {
@@ -116,18 +117,21 @@ func (l late) Start(c *backend.Call) (backend.Task, error) {
 	if err != nil || c.Kind != l.kind {
 		return task, err
 	}
-	delay := (*l.delay)[0]
-	*l.delay = (*l.delay)[1:]
-	return lateTask{task, delay}, nil
+	if now := time.Now(); l.end.Before(now) {
+		*l.end = now
+	}
+	*l.end = l.end.Add((*l.take)[0])
+	*l.take = (*l.take)[1:]
+	return lateTask{task, *l.end}, nil
 }
 
 type lateTask struct {
 	backend.Task
-	delay time.Duration
+	end time.Time
 }
 
 func (l lateTask) Sync(ctx context.Context) error {
-	time.Sleep(l.delay)
+	time.Sleep(time.Until(l.end))
 	return l.Task.Sync(ctx)
 }
 
@@ -137,7 +141,7 @@ func (l lateTask) Sync(ctx context.Context) error {
 func TestTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond
-		delays := [][]time.Duration{
+		take := [][]time.Duration{
 			{time.Hour, 1 * ms, 3 * ms, 20 * ms, 20 * ms, 3 * ms, 5 * ms, time.Hour}, // means 2, 20, 4
 			{time.Hour, 7 * ms, 7 * ms, 2 * ms, 4 * ms, 1 * ms, 1 * ms, time.Hour},   // means 7, 3, 1
 		}
@@ -147,7 +151,7 @@ func TestTime(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			ranks++
-			return late{b, backend.AllReduce, &delays[ranks-1]}
+			return late{b, backend.AllReduce, &take[ranks-1], new(time.Time)}
 		}}
 		cfg := quick(t, "all_reduce")
 		cfg.MinBytes, cfg.Iters, cfg.Warmup, cfg.Repeat = cfg.MaxBytes, 2, 1, 3
