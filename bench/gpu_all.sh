@@ -34,6 +34,7 @@ on() { export CUDA_VISIBLE_DEVICES=$1; }
 wait
 CHECKS='^(toy_4|mlp_4|bench.*_4|matrix_4|parity_4)' part suite_4 bench/test_gpu.sh
 # From here on times are taken.
+part percall_2 "$BIN/golaunch" --nproc-per-node 2 "$BIN/percall"
 part allreduce_2 bench/gpu_allreduce.sh 2
 part allreduce_4 bench/gpu_allreduce.sh 4
 part steps bench/gpu_ddp.sh 1 2 4

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+	"unsafe"
+
+	"github.com/spf13/pflag"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+)
+
+// options are the command line.
+type options struct {
+	minBytes, maxBytes, stepFactor int
+	iters, turns, warmup           int
+	timeout                        time.Duration
+}
+
+// parse reads the command line. Where that asks for help it is shown, and the error
+// is pflag.ErrHelp.
+func parse(args []string) (options, error) {
+	var o options
+	fs := pflag.NewFlagSet("percall", pflag.ContinueOnError)
+	fs.SortFlags = false
+	fs.IntVar(&o.minBytes, "min-bytes", 1<<10, "size to start with")
+	fs.IntVar(&o.maxBytes, "max-bytes", 1<<20, "size to end at")
+	fs.IntVar(&o.stepFactor, "step-factor", 4, "each size is so many times the one before")
+	fs.IntVar(&o.iters, "iters", 100, "calls in a turn")
+	fs.IntVar(&o.turns, "turns", 41, "how often each side has its turn")
+	fs.IntVar(&o.warmup, "warmup", 20, "calls of each side before the first turn, at each size")
+	fs.DurationVar(&o.timeout, "timeout", time.Minute, "bound of every wait")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	if fs.NArg() > 0 {
+		return o, fmt.Errorf("want flags alone, got %q", fs.Args())
+	}
+	for _, f := range []struct {
+		name       string
+		got, least int
+	}{
+		{"min-bytes", o.minBytes, 4}, {"max-bytes", o.maxBytes, o.minBytes}, {"step-factor", o.stepFactor, 2},
+		{"iters", o.iters, 1}, {"turns", o.turns, 1}, {"warmup", o.warmup, 1}, {"timeout", int(o.timeout), 1},
+	} {
+		if f.got < f.least {
+			return o, fmt.Errorf("--%s %d: want %d or more", f.name, f.got, f.least)
+		}
+	}
+	return o, nil
+}
+
+// gpu is a device that NCCL knows.
+type gpu interface {
+	device.Device
+	Context() uintptr
+	Lookup(symbol string) (unsafe.Pointer, error) // of libcuda
+}
+
+// openGPU opens the GPU of the local rank.
+func openGPU() (gpu, error) {
+	dev, err := comm.OpenDevice(nil)
+	if err != nil {
+		return nil, err
+	}
+	g, ok := dev.(gpu)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("NCCL takes a GPU for each rank, and this one has %v", dev), dev.Close())
+	}
+	return g, nil
+}
+
+// run is one rank's part, on a device that the caller closes. Rank 0 writes the table,
+// and fails where a limit was missed.
+func run(ctx context.Context, dev gpu, o options, out io.Writer) error {
+	pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: o.timeout})
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
+	raw, leave, err := openRaw(ctx, pg, dev, o.timeout)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	buf, err := pg.Alloc(o.maxBytes)
+	if err != nil {
+		return err
+	}
+	b := &bench{o, pg, [2]side{raw, goddp(pg)}}
+	if pg.Rank() == 0 {
+		fmt.Fprintf(out, "%d ranks, rank 0 on %v, %s: %d turns of %d calls each\n%s\n", pg.Size(), dev, raw.name, o.turns, o.iters, header)
+	}
+	var rows []row // rank 0's
+	for bytes := o.minBytes; bytes <= o.maxBytes; bytes *= o.stepFactor {
+		t := device.NewTensor(buf, device.Float32, bytes/device.Float32.Size())
+		mine, err := b.measure(ctx, t)
+		if err != nil {
+			return fmt.Errorf("rank %d, %d bytes: %w", pg.Rank(), t.Bytes(), err)
+		}
+		ranks, err := comm.AllGatherObject(ctx, pg, mine) // of all: none leaves while another is in a call
+		if err != nil {
+			return err
+		}
+		if pg.Rank() > 0 {
+			continue
+		}
+		rows = append(rows, newRow(t.Bytes(), ranks))
+		fmt.Fprintln(out, rows[len(rows)-1])
+	}
+	return verdict(rows)
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, pflag.ErrHelp) {
+		return
+	}
+	var dev gpu
+	if err == nil {
+		dev, err = openGPU()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "percall:", err)
+		os.Exit(2)
+	}
+	comm.Main(func(ctx context.Context) error {
+		defer dev.Close()
+		return run(ctx, dev, o, os.Stdout)
+	})
+}

@@ -1,0 +1,116 @@
+//go:build cgo && linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/standin"
+	"github.com/goddp/goddp/launcher"
+)
+
+// workerMode makes the test binary one rank of the program, on a stand-in GPU.
+const workerMode = "PERCALL_TEST_WORKER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(workerMode) != "" {
+		comm.Main(worker)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func worker(ctx context.Context) error {
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		return err
+	}
+	rank, err := strconv.Atoi(os.Getenv("LOCAL_RANK"))
+	if err != nil {
+		return err
+	}
+	dev, err := standin.Open(rank)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	return run(ctx, dev, o, os.Stdout)
+}
+
+// launch runs two ranks of the program over stand-ins that behave as control says, and
+// returns rank 0's lines and what all of them complained of.
+func launch(t *testing.T, control []string, args ...string) (lines []string, complaints string, err error) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "STANDIN_CONTROL"} {
+		t.Setenv(name, "") // undone at the test's end
+	}
+	t.Setenv("TMPDIR", dir)
+	if err := standin.Libraries(dir); err != nil {
+		t.Skip("no stand-ins: ", err)
+	}
+	release, err := standin.Control(control...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	var out, errs bytes.Buffer
+	_, err = launcher.Run(t.Context(), &launcher.Config{
+		Args: append([]string{os.Args[0]}, args...), Workers: 2, Env: append(os.Environ(), workerMode+"=1"), Stdout: &out, Stderr: &errs,
+	})
+	return strings.Split(strings.TrimSpace(strings.ReplaceAll(out.String(), "[default0]: ", "")), "\n"), errs.String(), err
+}
+
+// How fast the stand-ins are is nobody's business: the limits may hold or not.
+func TestTable(t *testing.T) {
+	lines, complaints, err := launch(t, nil, "--max-bytes=16384", "--iters=3", "--turns=5", "--warmup=2")
+	t.Logf("%v\n%s\n%s", err, strings.Join(lines, "\n"), complaints)
+	if len(lines) != 5 || lines[0] != "2 ranks, rank 0 on standin:0, NCCL 2.28.3 from C: 5 turns of 3 calls each" || lines[1] != header {
+		t.Fatal("no head and three rows")
+	}
+	missed := 0
+	for i, line := range lines[2:] {
+		var r row
+		var said string
+		_, err := fmt.Sscanf(line, "%d %f %f %f %f .. %f C + 2 us %s", &r.bytes, &r.c, &r.goddp, &r.added[1], &r.added[0], &r.added[2], &said)
+		if err != nil || r.bytes != 1024<<(2*i) || r.c <= 0 || r.goddp <= 0 || !slices.IsSorted(r.added[:]) || said != "ok" && said != "MISSED" {
+			t.Errorf("%q is no row of %d bytes (%v)", line, 1024<<(2*i), err)
+		}
+		if said == "MISSED" {
+			missed++
+		}
+	}
+	if want := fmt.Sprintf("more than the limit: %d of 3", missed); (err != nil) != (missed > 0) || err != nil && !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
+}
+
+// The stand-in counts a rank's calls by communicator. C's side begins, with a call
+// that is checked and then the warm-up, while goddp's has made few; so that goddp's is
+// the first to make one more than those.
+func TestFailures(t *testing.T) {
+	for _, c := range []struct{ name, control, want string }{
+		{"C's side is refused a call", "refuse 1 20", "rank 1, 1024 bytes: NCCL 2.28.3 from C: ncclAllReduce: internal error (3)"},
+		{"goddp's side is refused a call", "refuse 1 42", "rank 1: AllReduce #42(sum, float32, 256 elements): ncclAllReduce: internal error (3)"},
+		{"C's side hangs", "hang 1 20", "1024 bytes: NCCL 2.28.3 from C: 40 calls of ncclAllReduce were not done within 5s"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, complaints, err := launch(t, []string{c.control}, "--max-bytes=1024", "--iters=3", "--turns=2", "--warmup=40", "--timeout=5s")
+			t.Logf("%v\n%s", err, complaints)
+			var failure *launcher.FailureError
+			if !errors.As(err, &failure) || !strings.Contains(complaints, c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,112 @@
+//go:build cgo && linux
+
+package main
+
+// #include "raw.h"
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/nccl"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/nvidia"
+)
+
+// raw is C's side: a communicator and a stream that goddp knows nothing of.
+type raw struct {
+	c       C.raw
+	version nccl.Version
+	timeout time.Duration
+}
+
+// openRaw makes the communicator of a group's ranks, which all call it, on the group's
+// device, and a function that ends it. timeout bounds that, and each wait of its calls.
+func openRaw(ctx context.Context, pg *comm.ProcessGroup, dev gpu, timeout time.Duration) (s side, leave func() error, err error) {
+	lib, err := dl.Open(nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"))
+	if err != nil {
+		return side{}, nil, err
+	}
+	r := &raw{timeout: timeout}
+	r.c.ctx = C.uintptr_t(dev.Context())
+	for i := range C.int(C.raw_count) {
+		symbol, lookup := C.GoString(C.raw_symbol(i)), lib.Lookup
+		if strings.HasPrefix(symbol, "cu") {
+			lookup = dev.Lookup
+		}
+		f, err := lookup(symbol)
+		if err != nil {
+			return side{}, nil, err
+		}
+		C.raw_set(&r.c, i, f)
+	}
+	var version C.int
+	if err := r.check("ncclGetVersion", C.raw_version(&r.c, &version)); err != nil {
+		return side{}, nil, err
+	}
+	r.version = nccl.Version(version)
+	return side{fmt.Sprintf("NCCL %v from C", r.version), r.calls}, r.leave, r.join(ctx, pg)
+}
+
+// join meets the group's other ranks.
+func (r *raw) join(ctx context.Context, pg *comm.ProcessGroup) error {
+	var id [C.unique_id_size]byte
+	if pg.Rank() == 0 {
+		if err := r.check("ncclGetUniqueId", C.raw_unique_id(&r.c, (*C.unique_id)(unsafe.Pointer(&id)))); err != nil {
+			return err
+		}
+	}
+	if err := comm.BroadcastObject(ctx, pg, &id, 0); err != nil {
+		return err
+	}
+	return r.within("ncclCommInitRankConfig", func() C.int {
+		return C.raw_join(&r.c, C.int(pg.Size()), (*C.unique_id)(unsafe.Pointer(&id)), C.int(pg.Rank()))
+	})
+}
+
+// calls makes n all-reduces of t and waits for them, in one call of C's.
+func (r *raw) calls(_ context.Context, t device.Tensor, n int) (time.Duration, error) {
+	var took C.double
+	code := C.raw_calls(&r.c, C.uintptr_t(t.Buf.Addr()), C.size_t(t.Len()), C.int(n), C.double(r.timeout.Seconds()), &took)
+	runtime.KeepAlive(t)
+	if code == C.raw_late {
+		return 0, fmt.Errorf("%d calls of ncclAllReduce were not done within %v", n, r.timeout)
+	}
+	return time.Duration(float64(took) * 1e9), r.check("ncclAllReduce", code)
+}
+
+// leave ends the communicator with whatever hangs in it, before that makes the device
+// hang when it frees memory.
+func (r *raw) leave() error {
+	return r.within("ncclCommAbort", func() C.int { return C.raw_leave(&r.c) })
+}
+
+// within waits for a call that may block in C. Past its bound the call is left to
+// itself, on its thread, and the program ends.
+func (r *raw) within(name string, call func() C.int) error {
+	done := make(chan C.int, 1)
+	go func() { done <- call() }()
+	select {
+	case code := <-done:
+		return r.check(name, code)
+	case <-time.After(r.timeout):
+		return fmt.Errorf("%s did not return within %v", name, r.timeout)
+	}
+}
+
+func (r *raw) check(call string, code C.int) error {
+	switch {
+	case code == 0:
+		return nil
+	case code < 0:
+		return fmt.Errorf("%s: CUDA error %d", call, -code)
+	}
+	return &nccl.Error{Call: call, Code: int(code), Name: C.GoString(C.raw_error_string(&r.c, code)), Version: r.version}
+}

@@ -1,0 +1,106 @@
+// NCCL called from C: what C's side needs of libnccl and libcuda, both opened at run
+// time, in a table that raw.go fills. The communicator and the stream are those of
+// bench/nccl_allreduce.c: nothing is configured, and the stream does not wait for the
+// null stream.
+#ifndef PERCALL_RAW_H
+#define PERCALL_RAW_H
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+enum { unique_id_size = 128 };
+
+typedef struct {
+	char bytes[unique_id_size];
+} unique_id;
+
+// The configuration of a communicator, as comm/nccl gives it: all is the default.
+typedef struct {
+	size_t size;
+	unsigned magic, version;
+	int blocking, cga_cluster_size, min_ctas, max_ctas;
+	const char *net_name;
+	int split_share;
+} config;
+
+#define FUNCTIONS(X) \
+	X(ncclGetVersion, int, (int *)) \
+	X(ncclGetErrorString, const char *, (int)) \
+	X(ncclGetUniqueId, int, (unique_id *)) \
+	X(ncclCommInitRankConfig, int, (uintptr_t *, int, unique_id, int, config *)) \
+	X(ncclCommAbort, int, (uintptr_t)) \
+	X(ncclAllReduce, int, (uintptr_t, uintptr_t, size_t, int, int, uintptr_t, uintptr_t)) \
+	X(cuCtxSetCurrent, int, (uintptr_t)) \
+	X(cuStreamCreateWithPriority, int, (uintptr_t *, unsigned, int)) \
+	X(cuStreamQuery, int, (uintptr_t)) \
+	X(cuStreamDestroy_v2, int, (uintptr_t))
+
+#define FIELD(name, result, args) result(*name) args;
+#define NAME(name, result, args) #name,
+
+typedef struct {
+	FUNCTIONS(FIELD)
+	uintptr_t ctx, comm, stream;
+} raw;
+
+static const char *const raw_symbols[] = {FUNCTIONS(NAME)};
+enum { raw_count = sizeof raw_symbols / sizeof *raw_symbols };
+
+static inline const char *raw_symbol(int i) { return raw_symbols[i]; }
+static inline void raw_set(raw *r, int i, void *f) { ((void **)r)[i] = f; }
+
+static inline int raw_version(raw *r, int *v) { return r->ncclGetVersion(v); }
+static inline const char *raw_error_string(raw *r, int code) { return r->ncclGetErrorString(code); }
+
+// A code of libcuda is returned negative, to tell it from NCCL's. Every function makes
+// the context current on its thread.
+
+static inline int raw_unique_id(raw *r, unique_id *id) {
+	int code = -r->cuCtxSetCurrent(r->ctx);
+	return code != 0 ? code : r->ncclGetUniqueId(id);
+}
+
+static inline int raw_join(raw *r, int ranks, const unique_id *id, int rank) {
+	config c = {
+		.size = sizeof c, .magic = 0xcafebeef, .version = 21801, .blocking = 1, .cga_cluster_size = INT_MIN,
+		.min_ctas = INT_MIN, .max_ctas = INT_MIN, .net_name = NULL, .split_share = INT_MIN,
+	};
+	enum { non_blocking = 1 };
+	int code = -r->cuCtxSetCurrent(r->ctx);
+	if (code == 0) code = -r->cuStreamCreateWithPriority(&r->stream, non_blocking, 0);
+	return code != 0 ? code : r->ncclCommInitRankConfig(&r->comm, ranks, *id, rank, &c);
+}
+
+// raw_leave stops what is in flight, and waits for no other rank.
+static inline int raw_leave(raw *r) {
+	int code = -r->cuCtxSetCurrent(r->ctx);
+	if (code == 0) code = r->ncclCommAbort(r->comm);
+	return code != 0 ? code : -r->cuStreamDestroy_v2(r->stream);
+}
+
+static inline double raw_seconds(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+enum { raw_late = INT_MIN };
+
+// raw_calls makes n all-reduces in place of count floats at p, and waits for them: as
+// cuStreamSynchronize does, which asks without a pause, but not beyond a deadline, past
+// which it returns raw_late. All that takes *took seconds.
+static inline int raw_calls(raw *r, uintptr_t p, size_t count, int n, double timeout, double *took) {
+	enum { float32 = 7, sum = 0, not_ready = 600 };
+	int code = -r->cuCtxSetCurrent(r->ctx);
+	double begun = raw_seconds();
+	for (int i = 0; i < n && code == 0; i++) code = r->ncclAllReduce(p, p, count, float32, sum, r->comm, r->stream);
+	if (code != 0) return code;
+	while ((code = r->cuStreamQuery(r->stream)) == not_ready)
+		if (raw_seconds() - begun > timeout) return raw_late;
+	*took = raw_seconds() - begun;
+	return -code;
+}
+
+#endif

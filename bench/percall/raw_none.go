@@ -1,0 +1,15 @@
+//go:build !(cgo && linux)
+
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/goddp/goddp/comm"
+)
+
+func openRaw(context.Context, *comm.ProcessGroup, gpu, time.Duration) (side, func() error, error) {
+	return side{}, nil, errors.New("this program was built without NCCL, which takes Linux and cgo")
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+)
+
+// samples are the microseconds that a call took a rank, by turn: C's and goddp's.
+type samples [2][]float64
+
+// row is a line of the table, in microseconds; of each number the largest of the
+// ranks'.
+type row struct {
+	bytes    int
+	c, goddp float64
+	added    [3]float64 // the quartiles of the differences
+}
+
+var header = fmt.Sprintf("%10s %9s %9s %9s  %15s  %s", "bytes", "C us", "goddp us", "added us", "middle half", "limit")
+
+// newRow is the row of what all ranks measured, in as many turns each.
+func newRow(bytes int, ranks []samples) row {
+	r := row{bytes: bytes}
+	for i, s := range ranks {
+		added := make([]float64, len(s[0]))
+		for turn := range added {
+			added[turn] = s[1][turn] - s[0][turn]
+		}
+		c, goddp, a := quartiles(s[0]), quartiles(s[1]), quartiles(added)
+		if i == 0 {
+			r.added = a
+		}
+		r.c, r.goddp = max(r.c, c[1]), max(r.goddp, goddp[1])
+		for q := range a {
+			r.added[q] = max(r.added[q], a[q])
+		}
+	}
+	return r
+}
+
+// quartiles are those of v.
+func quartiles(v []float64) [3]float64 {
+	v = slices.Sorted(slices.Values(v))
+	n := len(v)
+	return [3]float64{v[n/4], v[n/2], v[n*3/4]}
+}
+
+// limit says what goddp may take at this size, and whether it keeps to that.
+func (r row) limit() (name string, held bool) {
+	if r.bytes <= 1<<20 {
+		return "C + 2 us", r.added[1] <= 2
+	}
+	return "1.05 C", r.added[1] <= 0.05*r.c
+}
+
+func (r row) String() string {
+	name, held := r.limit()
+	verdict := "ok"
+	if !held {
+		verdict = "MISSED"
+	}
+	return fmt.Sprintf("%10d %9.2f %9.2f %9.2f  %6.2f .. %5.2f  %s %s", r.bytes, r.c, r.goddp, r.added[1], r.added[0], r.added[2], name, verdict)
+}
+
+// verdict is an error if one of the rows missed its limit.
+func verdict(rows []row) error {
+	missed := 0
+	for _, r := range rows {
+		if _, held := r.limit(); !held {
+			missed++
+		}
+	}
+	if missed == 0 {
+		return nil
+	}
+	return fmt.Errorf("sizes at which goddp adds more than the limit: %d of %d", missed, len(rows))
+}
