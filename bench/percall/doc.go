@@ -9,25 +9,27 @@
 // are one process per rank, and one thread of it, as comm.Init locks a GPU's goroutine
 // to its own. They take turns on the same memory:
 //
-//	C      one call of a C function, which makes --iters calls of ncclAllReduce on a
-//	       communicator and a stream of its own, and asks cuStreamQuery until the
-//	       stream is done; the time is taken in there
-//	goddp  --iters calls of ProcessGroup.AllReduce, and Sync of the last
+//	C          one call of a C function, which makes --iters calls of ncclAllReduce on
+//	           a communicator and a stream of its own, and asks cuStreamQuery until the
+//	           stream is done; the time is taken in there
+//	C, events  the same with an event behind each call, as whoever is to notice that
+//	           one hangs, or which, needs it
+//	goddp      --iters calls of ProcessGroup.AllReduce, and Sync of the last
 //
 // A turn begins with a collection of garbage and with two all-reduces of one element,
 // each waited for, by its own side: no rank is far ahead of another then, and each
-// side finds what it needs in the caches. The side that goes first changes with every
+// side finds what it needs in the caches. Which side goes first changes with every
 // turn. Before the turns of a size each side adds up ones, and the sums are checked.
 //
 // There is a line for each size:
 //
-//	bytes      C us  goddp us  added us   middle half  limit
-//	 1024      9.12     10.05      0.91  0.83 ..  1.04  C + 2 us ok
+//	bytes      C us  C, events  goddp us  added us   middle half  limit
+//	 1024      9.12       9.50     10.05      0.91  0.83 ..  1.04  C + 2 us ok
 //
-// The times are those of a call, the medians over the turns. What goddp adds is the
-// median of the differences within a turn, and between which bounds the middle half of
-// these lie is beside it. Of the ranks each column shows the largest. Up to 1 MiB
-// goddp may add 2 microseconds, and beyond, where what moves the bytes counts,
-// 5 percent of C's time. The exit code is 1 if a limit is missed, and 2 for a command
-// line that makes no sense, or without a GPU.
+// The times are those of a call, the medians over the turns. What goddp adds to C
+// without events is the median of the differences within a turn, and between which
+// bounds the middle half of these lie is beside it. Of the ranks each column shows the
+// largest. Up to 1 MiB goddp may add 2 microseconds, and beyond, where what moves the
+// bytes counts, 5 percent of C's time. The exit code is 1 if a limit is missed, and 2
+// for a command line that makes no sense, or without a GPU.
 package main

@@ -83,7 +83,7 @@ func run(ctx context.Context, dev gpu, o options, out io.Writer) error {
 		return err
 	}
 	defer pg.Close()
-	raw, leave, err := openRaw(ctx, pg, dev, o.timeout)
+	plain, evented, leave, err := openRaw(ctx, pg, dev, o.timeout)
 	if err != nil {
 		return err
 	}
@@ -92,9 +92,9 @@ func run(ctx context.Context, dev gpu, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{o, pg, [2]side{raw, goddp(pg)}}
+	b := &bench{o, pg, [sides]side{plain, evented, goddp(pg)}}
 	if pg.Rank() == 0 {
-		fmt.Fprintf(out, "%d ranks, rank 0 on %v, %s: %d turns of %d calls each\n%s\n", pg.Size(), dev, raw.name, o.turns, o.iters, header)
+		fmt.Fprintf(out, "%d ranks, rank 0 on %v, %s: %d turns of %d calls each\n%s\n", pg.Size(), dev, plain.name, o.turns, o.iters, header)
 	}
 	var rows []row // rank 0's
 	for bytes := o.minBytes; bytes <= o.maxBytes; bytes *= o.stepFactor {

@@ -28,11 +28,12 @@ type raw struct {
 }
 
 // openRaw makes the communicator of a group's ranks, which all call it, on the group's
-// device, and a function that ends it. timeout bounds that, and each wait of its calls.
-func openRaw(ctx context.Context, pg *comm.ProcessGroup, dev gpu, timeout time.Duration) (s side, leave func() error, err error) {
+// device: the side without events, that with them, and a function that ends it. timeout
+// bounds that, and each wait of its calls.
+func openRaw(ctx context.Context, pg *comm.ProcessGroup, dev gpu, timeout time.Duration) (plain, evented side, leave func() error, err error) {
 	lib, err := dl.Open(nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"))
 	if err != nil {
-		return side{}, nil, err
+		return side{}, side{}, nil, err
 	}
 	r := &raw{timeout: timeout}
 	r.c.ctx = C.uintptr_t(dev.Context())
@@ -43,16 +44,17 @@ func openRaw(ctx context.Context, pg *comm.ProcessGroup, dev gpu, timeout time.D
 		}
 		f, err := lookup(symbol)
 		if err != nil {
-			return side{}, nil, err
+			return side{}, side{}, nil, err
 		}
 		C.raw_set(&r.c, i, f)
 	}
 	var version C.int
 	if err := r.check("ncclGetVersion", C.raw_version(&r.c, &version)); err != nil {
-		return side{}, nil, err
+		return side{}, side{}, nil, err
 	}
 	r.version = nccl.Version(version)
-	return side{fmt.Sprintf("NCCL %v from C", r.version), r.calls}, r.leave, r.join(ctx, pg)
+	name := fmt.Sprintf("NCCL %v from C", r.version)
+	return side{name, r.calls(false)}, side{name + " with events", r.calls(true)}, r.leave, r.join(ctx, pg)
 }
 
 // join meets the group's other ranks.
@@ -72,14 +74,20 @@ func (r *raw) join(ctx context.Context, pg *comm.ProcessGroup) error {
 }
 
 // calls makes n all-reduces of t and waits for them, in one call of C's.
-func (r *raw) calls(_ context.Context, t device.Tensor, n int) (time.Duration, error) {
-	var took C.double
-	code := C.raw_calls(&r.c, C.uintptr_t(t.Buf.Addr()), C.size_t(t.Len()), C.int(n), C.double(r.timeout.Seconds()), &took)
-	runtime.KeepAlive(t)
-	if code == C.raw_late {
-		return 0, fmt.Errorf("%d calls of ncclAllReduce were not done within %v", n, r.timeout)
+func (r *raw) calls(events bool) func(context.Context, device.Tensor, int) (time.Duration, error) {
+	record := C.int(0)
+	if events {
+		record = 1
 	}
-	return time.Duration(float64(took) * 1e9), r.check("ncclAllReduce", code)
+	return func(_ context.Context, t device.Tensor, n int) (time.Duration, error) {
+		var took C.double
+		code := C.raw_calls(&r.c, C.uintptr_t(t.Buf.Addr()), C.size_t(t.Len()), C.int(n), record, C.double(r.timeout.Seconds()), &took)
+		runtime.KeepAlive(t)
+		if code == C.raw_late {
+			return 0, fmt.Errorf("%d calls of ncclAllReduce were not done within %v", n, r.timeout)
+		}
+		return time.Duration(float64(took) * 1e9), r.check("ncclAllReduce", code)
+	}
 }
 
 // leave ends the communicator with whatever hangs in it, before that makes the device

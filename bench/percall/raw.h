@@ -35,14 +35,19 @@ typedef struct {
 	X(cuCtxSetCurrent, int, (uintptr_t)) \
 	X(cuStreamCreateWithPriority, int, (uintptr_t *, unsigned, int)) \
 	X(cuStreamQuery, int, (uintptr_t)) \
-	X(cuStreamDestroy_v2, int, (uintptr_t))
+	X(cuStreamDestroy_v2, int, (uintptr_t)) \
+	X(cuEventCreate, int, (uintptr_t *, unsigned)) \
+	X(cuEventRecord, int, (uintptr_t, uintptr_t)) \
+	X(cuEventDestroy_v2, int, (uintptr_t))
 
 #define FIELD(name, result, args) result(*name) args;
 #define NAME(name, result, args) #name,
 
+enum { events = 64 };
+
 typedef struct {
 	FUNCTIONS(FIELD)
-	uintptr_t ctx, comm, stream;
+	uintptr_t ctx, comm, stream, event[events];
 } raw;
 
 static const char *const raw_symbols[] = {FUNCTIONS(NAME)};
@@ -67,9 +72,10 @@ static inline int raw_join(raw *r, int ranks, const unique_id *id, int rank) {
 		.size = sizeof c, .magic = 0xcafebeef, .version = 21801, .blocking = 1, .cga_cluster_size = INT_MIN,
 		.min_ctas = INT_MIN, .max_ctas = INT_MIN, .net_name = NULL, .split_share = INT_MIN,
 	};
-	enum { non_blocking = 1 };
+	enum { non_blocking = 1, without_time = 2 };
 	int code = -r->cuCtxSetCurrent(r->ctx);
 	if (code == 0) code = -r->cuStreamCreateWithPriority(&r->stream, non_blocking, 0);
+	for (int i = 0; i < events && code == 0; i++) code = -r->cuEventCreate(&r->event[i], without_time);
 	return code != 0 ? code : r->ncclCommInitRankConfig(&r->comm, ranks, *id, rank, &c);
 }
 
@@ -77,6 +83,7 @@ static inline int raw_join(raw *r, int ranks, const unique_id *id, int rank) {
 static inline int raw_leave(raw *r) {
 	int code = -r->cuCtxSetCurrent(r->ctx);
 	if (code == 0) code = r->ncclCommAbort(r->comm);
+	for (int i = 0; i < events && code == 0; i++) code = -r->cuEventDestroy_v2(r->event[i]);
 	return code != 0 ? code : -r->cuStreamDestroy_v2(r->stream);
 }
 
@@ -90,12 +97,16 @@ enum { raw_late = INT_MIN };
 
 // raw_calls makes n all-reduces in place of count floats at p, and waits for them: as
 // cuStreamSynchronize does, which asks without a pause, but not beyond a deadline, past
-// which it returns raw_late. All that takes *took seconds.
-static inline int raw_calls(raw *r, uintptr_t p, size_t count, int n, double timeout, double *took) {
+// which it returns raw_late. All that takes *took seconds. With record, there is an
+// event behind each.
+static inline int raw_calls(raw *r, uintptr_t p, size_t count, int n, int record, double timeout, double *took) {
 	enum { float32 = 7, sum = 0, not_ready = 600 };
 	int code = -r->cuCtxSetCurrent(r->ctx);
 	double begun = raw_seconds();
-	for (int i = 0; i < n && code == 0; i++) code = r->ncclAllReduce(p, p, count, float32, sum, r->comm, r->stream);
+	for (int i = 0; i < n && code == 0; i++) {
+		code = r->ncclAllReduce(p, p, count, float32, sum, r->comm, r->stream);
+		if (record && code == 0) code = -r->cuEventRecord(r->event[i % events], r->stream);
+	}
 	if (code != 0) return code;
 	while ((code = r->cuStreamQuery(r->stream)) == not_ready)
 		if (raw_seconds() - begun > timeout) return raw_late;

@@ -10,6 +10,6 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-func openRaw(context.Context, *comm.ProcessGroup, gpu, time.Duration) (side, func() error, error) {
-	return side{}, nil, errors.New("this program was built without NCCL, which takes Linux and cgo")
+func openRaw(context.Context, *comm.ProcessGroup, gpu, time.Duration) (plain, evented side, leave func() error, err error) {
+	return side{}, side{}, nil, errors.New("this program was built without NCCL, which takes Linux and cgo")
 }

@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 )
 
-// side is one of the two that are compared. calls makes n all-reduces of t back to
+// side is one of those that are compared. calls makes n all-reduces of t back to
 // back, waits for the last, and says how long all of that took.
 type side struct {
 	name  string
@@ -36,12 +37,12 @@ func goddp(pg *comm.ProcessGroup) side {
 type bench struct {
 	options
 	pg    *comm.ProcessGroup
-	sides [2]side // C's, goddp's
+	sides [sides]side
 }
 
-// measure takes the time of a call in every turn of both sides, at a size.
+// measure takes the time of a call in every turn of all sides, at a size.
 func (b *bench) measure(ctx context.Context, t device.Tensor) (times samples, err error) {
-	for _, s := range b.sides {
+	for _, s := range slices.Backward(b.sides[:]) {
 		if err := b.check(ctx, s, t); err != nil {
 			return times, fmt.Errorf("%s: %w", s.name, err)
 		}
@@ -51,7 +52,7 @@ func (b *bench) measure(ctx context.Context, t device.Tensor) (times samples, er
 	}
 	for turn := range b.turns {
 		for i := range b.sides {
-			i ^= turn & 1
+			i = (i + turn) % sides
 			took, err := b.turn(ctx, b.sides[i], t)
 			if err != nil {
 				return times, fmt.Errorf("%s: %w", b.sides[i].name, err)
