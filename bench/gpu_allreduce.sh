@@ -2,14 +2,15 @@
 # All-reduce on GPUs, float32 sum in place, 1 KiB to 1 GiB: NCCL called from C,
 # goddp and PyTorch, one process per rank, in turn: microseconds, and the limits
 # that goddp is held to. A time is that of one among many calls, the median of
-# REPEAT (default 7) such times, the largest of the ranks'. Up to 1 MiB it is the
-# host that counts, and a virtual machine's processor may be half as fast for as
-# long as a program runs: there each is started ROUNDS times (default 5), in
-# turn, and the median counts. Arguments: numbers of ranks (default 2). BIN is
+# REPEAT (default 7) such times, the largest of the ranks'. Up to 256 KiB it is the
+# host that counts, and a virtual machine's processor may take half as long again
+# for as long as a program runs: up to 1 MiB each is started ROUNDS times (default
+# 5), in turn, and the median counts. Arguments: numbers of ranks (default 2). BIN is
 # where golaunch and goddp are (default build/gpu; make test-gpu), PYTHON_EXEC a
 # Python with PyTorch. Needs nvcc and NCCL's header. Exits with 1 if a limit is
 # missed.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 bin=${BIN:-build/gpu}
 iters=100 warmup=20 repeat=${REPEAT:-7}
@@ -32,10 +33,10 @@ measure() {
 	on "$1" bench/torch_allreduce.py "${flags[@]}" >>"$work/torch.txt"
 }
 
-# medians FILE: of the times of each size.
+# medians FILE: of the times of each size, and how many they are.
 medians() {
 	sed '/^#/d' "$1" | sort -k1,1n -k2,2n |
-		awk '$1 != size && n {print size, t[int((n + 1) / 2)]; n = 0} {size = $1; t[++n] = $2} END {print size, t[int((n + 1) / 2)]}'
+		awk '$1 != size && n {print size, t[int((n + 1) / 2)], n; n = 0} {size = $1; t[++n] = $2} END {print size, t[int((n + 1) / 2)], n}'
 }
 
 for ranks in "${@:-2}"; do
@@ -47,15 +48,15 @@ for ranks in "${@:-2}"; do
 	printf '\n%10s %9s %9s %9s %8s %14s   %s\n' bytes C goddp PyTorch goddp/C goddp/PyTorch limits
 	paste -d' ' <(medians "$work/c.txt") <(medians "$work/goddp.txt") <(medians "$work/torch.txt") | awk '
 		function held(limit, name) {
-			if ($4 > limit) missed = 1
-			return sprintf("%s %s", name, $4 <= limit ? "ok" : "MISSED")
+			if ($5 > limit) missed = 1
+			return sprintf("%s %s", name, $5 <= limit ? "ok" : "MISSED")
 		}
-		NF != 6 || $1 != $3 || $1 != $5 { print "the programs measured different sizes: " $0; missed = 1; next }
+		NF != 9 || $1 != $4 || $1 != $7 || $3 != $6 || $3 != $9 { print "the programs measured different sizes: " $0; missed = 1; next }
 		{
 			limits = $1 > 1048576 ? held(1.05 * $2, "1.05 C") : held($2 + 2, "C + 2 us")
-			if ($1 <= 16384) limits = limits ", " held(0.6 * $6, "0.6 PyTorch")
-			else if ($1 <= 262144) limits = limits ", " held(0.75 * $6, "0.75 PyTorch")
-			printf "%10d %9.2f %9.2f %9.2f %8.2f %14.2f   %s\n", $1, $2, $4, $6, $4 / $2, $4 / $6, limits
+			if ($1 <= 16384) limits = limits ", " held(0.6 * $8, "0.6 PyTorch")
+			else if ($1 <= 262144) limits = limits ", " held(0.75 * $8, "0.75 PyTorch")
+			printf "%10d %9.2f %9.2f %9.2f %8.2f %14.2f   %s\n", $1, $2, $5, $8, $5 / $2, $5 / $8, limits
 		}
 		END { exit missed }' || missed=1
 	for program in c goddp torch; do

@@ -89,11 +89,11 @@ func (o *Options) orDefaults() Options {
 // ctx bounds the group's life, not only Init: when it ends, the group is
 // aborted with ctx's cause.
 //
-// On a GPU the calling goroutine is locked to its thread from then on, as by
-// [runtime.LockOSThread]: every kernel and collective is given to the driver by a
-// thread, and one that Go moves to another processor with every wait finds the
-// driver's data in no cache there. A goroutine that is to stay free has another
-// one call Init.
+// On a GPU the calling goroutine is locked to its thread for good, as by
+// [runtime.LockOSThread]; Close does not unlock it. Otherwise Go may move it to
+// another thread with every wait, where what the driver needs for the next call
+// is in no cache. A channel that it waits at costs a switch of threads more. To
+// keep a goroutine free, have another one call Init.
 //
 // A process may Init again after Close, as often as all the others do; after
 // an Init that failed, only when it failed on all of them.

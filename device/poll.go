@@ -8,9 +8,9 @@ import (
 
 // Bounds of Poll. A training step's end is waited for once in every step, so
 // what the wait adds to it counts: none as long as steps commonly are, and
-// then less than a hundredth. To let another goroutine run wakes a thread that
-// looks for one, and may go on with this one elsewhere, where nothing of it is in
-// the caches: the first time is after yield, and then whenever the wait has
+// then less than a hundredth, but for a few yields. To let another goroutine run
+// wakes a thread that looks for one, and this one may then go on elsewhere, with
+// cold caches: that is done after yield first, and then whenever the wait has
 // doubled.
 const (
 	spin     = 10 * time.Millisecond

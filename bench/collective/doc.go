@@ -5,7 +5,7 @@
 // # Time
 //
 // A time is what one call takes among many: the host's clock around so many
-// calls started back to back and the wait for all of them, divided by their
+// calls started back to back and the wait for the last, divided by their
 // number; the largest over the ranks. Calls that the device runs are thus
 // hidden behind each other's start, as those of a backward pass are. With
 // Config.Repeat that is done several times, and a rank's time is its median.

@@ -1,19 +1,20 @@
 // Command percall measures what goddp adds to an all-reduce of NCCL's, float32 sum
 // in place:
 //
-//	golaunch --nproc-per-node 2 percall
+//	make test-gpu
+//	build/gpu/golaunch --nproc-per-node 2 build/gpu/percall
 //
-// A virtual machine's processor may be half as fast again for as long as one program
-// runs as for the next, which is more than what goddp adds: two programs compared,
-// as by bench/gpu_allreduce.sh, are moods of the machine compared. Here both sides
-// are one process per rank, and one thread of it, as comm.Init locks a GPU's goroutine
-// to its own. They take turns on the same memory:
+// A virtual machine's processor may take half as long again for as long as one program
+// runs as for the next, which is more than what goddp adds: who compares two programs,
+// as bench/gpu_allreduce.sh does, compares processors too. Here all sides are one
+// process per rank, and one thread of it, as comm.Init locks a GPU's goroutine to its
+// own. They take turns on the same memory:
 //
 //	C          one call of a C function, which makes --iters calls of ncclAllReduce on
 //	           a communicator and a stream of its own, and asks cuStreamQuery until the
 //	           stream is done; the time is taken in there
-//	C, events  the same with an event behind each call, as whoever is to notice that
-//	           one hangs, or which, needs it
+//	C, events  the same with an event behind each call, which it takes to notice that
+//	           a call hangs, and which one
 //	goddp      --iters calls of ProcessGroup.AllReduce, and Sync of the last
 //
 // A turn begins with a collection of garbage and with two all-reduces of one element,

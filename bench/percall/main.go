@@ -77,7 +77,7 @@ func openGPU() (gpu, error) {
 
 // run is one rank's part, on a device that the caller closes. Rank 0 writes the table,
 // and fails where a limit was missed.
-func run(ctx context.Context, dev gpu, o options, out io.Writer) error {
+func run(ctx context.Context, dev gpu, o options, out io.Writer) (err error) {
 	pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: o.timeout})
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func run(ctx context.Context, dev gpu, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer func() { err = errors.Join(err, leave()) }()
 	buf, err := pg.Alloc(o.maxBytes)
 	if err != nil {
 		return err

@@ -102,10 +102,10 @@ func TestFailures(t *testing.T) {
 	for _, c := range []struct{ name, control, want string }{
 		{"C's side is refused a call", "refuse 1 60", "rank 1, 1024 bytes: NCCL 2.28.3 from C: ncclAllReduce: internal error (3)"},
 		{"goddp's side is refused a call", "refuse 1 20", "rank 1: AllReduce #20(sum, float32, 256 elements): ncclAllReduce: internal error (3)"},
-		{"C's side hangs", "hang 1 60", "1024 bytes: NCCL 2.28.3 from C: 40 calls of ncclAllReduce were not done within 5s"},
+		{"C's side hangs", "hang 1 60", "1024 bytes: NCCL 2.28.3 from C: 40 calls of ncclAllReduce were not done within 2s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, complaints, err := launch(t, []string{c.control}, "--max-bytes=1024", "--iters=3", "--turns=2", "--warmup=40", "--timeout=5s")
+			_, complaints, err := launch(t, []string{c.control}, "--max-bytes=1024", "--iters=3", "--turns=2", "--warmup=40", "--timeout=2s")
 			t.Logf("%v\n%s", err, complaints)
 			var failure *launcher.FailureError
 			if !errors.As(err, &failure) || !strings.Contains(complaints, c.want) {

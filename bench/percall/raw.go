@@ -29,7 +29,7 @@ type raw struct {
 
 // openRaw makes the communicator of a group's ranks, which all call it, on the group's
 // device: the side without events, that with them, and a function that ends it. timeout
-// bounds that, and each wait of its calls.
+// bounds that, and each wait of its calls. After an error the process has to end.
 func openRaw(ctx context.Context, pg *comm.ProcessGroup, dev gpu, timeout time.Duration) (plain, evented side, leave func() error, err error) {
 	lib, err := dl.Open(nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"))
 	if err != nil {
@@ -114,7 +114,7 @@ func (r *raw) check(call string, code C.int) error {
 	case code == 0:
 		return nil
 	case code < 0:
-		return fmt.Errorf("%s: CUDA error %d", call, -code)
+		return fmt.Errorf("CUDA error %d around %s", -code, call)
 	}
 	return &nccl.Error{Call: call, Code: int(code), Name: C.GoString(C.raw_error_string(&r.c, code)), Version: r.version}
 }

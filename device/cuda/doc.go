@@ -17,10 +17,11 @@
 // A device works in the GPU's primary context, as every library of CUDA's
 // does. Which context is current belongs to a thread, and goroutines move
 // between threads: so each call into the driver makes the context current
-// where it is not, in the same C call. One that is locked to its thread finds
-// the driver's data in that processor's caches (comm.Init locks its caller).
-// Several devices may be open at once, and driven by a goroutine each. What NCCL and its like need of a device are
-// its raw handles: [Device.Context], [Stream.Handle].
+// where it is not, in the same C call. A goroutine that is locked to its thread
+// more often finds the driver's data in its processor's caches: comm.Init locks
+// its caller. Several devices may be open at once, and driven by a goroutine
+// each. What NCCL and its like need of a device are its raw handles:
+// [Device.Context], [Stream.Handle].
 //
 // # Waiting
 //

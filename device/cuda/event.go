@@ -142,7 +142,7 @@ func (s *Stream) recycle() {
 	last := s.pending[half-1].number
 	for _, e := range s.pending[:half] {
 		if e.timed {
-			e.Time() // before it is too late
+			e.Time() // keeps the time, as the CUevent goes
 		}
 	}
 	s.mu.Lock()
@@ -175,7 +175,8 @@ func (d *Device) pool(timed bool) *eventPool {
 	return &d.marks
 }
 
-// record records a CUevent at the end of a stream. Who calls it puts it back.
+// record records a CUevent at the end of a stream. Who calls it puts it back,
+// unless that failed.
 func (p *eventPool) record(stream C.uintptr_t) (C.uintptr_t, error) {
 	h, err := p.get()
 	if err != nil {
