@@ -68,7 +68,7 @@ func (r *raw) join(ctx context.Context, pg *comm.ProcessGroup) error {
 	if err := comm.BroadcastObject(ctx, pg, &id, 0); err != nil {
 		return err
 	}
-	return r.within("ncclCommInitRankConfig", func() C.int {
+	return r.within("ncclCommInitRank", func() C.int {
 		return C.raw_join(&r.c, C.int(pg.Size()), (*C.unique_id)(unsafe.Pointer(&id)), C.int(pg.Rank()))
 	})
 }

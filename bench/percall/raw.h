@@ -16,20 +16,11 @@ typedef struct {
 	char bytes[unique_id_size];
 } unique_id;
 
-// The configuration of a communicator, as comm/nccl gives it: all is the default.
-typedef struct {
-	size_t size;
-	unsigned magic, version;
-	int blocking, cga_cluster_size, min_ctas, max_ctas;
-	const char *net_name;
-	int split_share;
-} config;
-
 #define FUNCTIONS(X) \
 	X(ncclGetVersion, int, (int *)) \
 	X(ncclGetErrorString, const char *, (int)) \
 	X(ncclGetUniqueId, int, (unique_id *)) \
-	X(ncclCommInitRankConfig, int, (uintptr_t *, int, unique_id, int, config *)) \
+	X(ncclCommInitRank, int, (uintptr_t *, int, unique_id, int)) \
 	X(ncclCommAbort, int, (uintptr_t)) \
 	X(ncclAllReduce, int, (uintptr_t, uintptr_t, size_t, int, int, uintptr_t, uintptr_t)) \
 	X(cuCtxSetCurrent, int, (uintptr_t)) \
@@ -68,15 +59,11 @@ static inline int raw_unique_id(raw *r, unique_id *id) {
 }
 
 static inline int raw_join(raw *r, int ranks, const unique_id *id, int rank) {
-	config c = {
-		.size = sizeof c, .magic = 0xcafebeef, .version = 21801, .blocking = 1, .cga_cluster_size = INT_MIN,
-		.min_ctas = INT_MIN, .max_ctas = INT_MIN, .net_name = NULL, .split_share = INT_MIN,
-	};
 	enum { non_blocking = 1, without_time = 2 };
 	int code = -r->cuCtxSetCurrent(r->ctx);
 	if (code == 0) code = -r->cuStreamCreateWithPriority(&r->stream, non_blocking, 0);
 	for (int i = 0; i < events && code == 0; i++) code = -r->cuEventCreate(&r->event[i], without_time);
-	return code != 0 ? code : r->ncclCommInitRankConfig(&r->comm, ranks, *id, rank, &c);
+	return code != 0 ? code : r->ncclCommInitRank(&r->comm, ranks, *id, rank);
 }
 
 // raw_leave stops what is in flight, and waits for no other rank.

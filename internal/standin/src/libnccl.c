@@ -113,11 +113,10 @@ int ncclGetUniqueId(unique_id *id) {
 	return SUCCESS;
 }
 
-int ncclCommInitRankConfig(comm **out, int ranks, unique_id id, int rank, config *cfg) {
+int ncclCommInitRank(comm **out, int ranks, unique_id id, int rank) {
 	context *ctx = NULL;
 	cuCtxGetCurrent(&ctx);
 	if (ctx == NULL) return fail(CUDA_ERROR, "no context is current");
-	if (cfg->magic != 0xcafebeef || cfg->size < sizeof *cfg || cfg->blocking != 1) return fail(INVALID_ARGUMENT, "the configuration");
 	if (ranks > MAX_RANKS) return fail(INVALID_ARGUMENT, "too many ranks");
 	int fd = open(id.path, O_RDWR);
 	if (fd < 0) return fail(SYSTEM_ERROR, "no such communicator");
@@ -137,6 +136,11 @@ int ncclCommInitRankConfig(comm **out, int ranks, unique_id id, int rank, config
 	}
 	if (rank == 0) unlink(id.path);
 	return SUCCESS;
+}
+
+int ncclCommInitRankConfig(comm **out, int ranks, unique_id id, int rank, config *cfg) {
+	if (cfg->magic != 0xcafebeef || cfg->size < sizeof *cfg || cfg->blocking != 1) return fail(INVALID_ARGUMENT, "the configuration");
+	return ncclCommInitRank(out, ranks, id, rank);
 }
 
 // Work in flight refers to the communicator: what ends it waits. The mapping
