@@ -32,9 +32,12 @@ type Event struct {
 // use takes the CUevent for a call of the driver, which drop ends. There is none
 // to be had, nor needed, where the stream is known to be past the event.
 func (e *Event) use() (_ C.uintptr_t, ok bool) {
+	if e.number <= e.s.reached.Load() {
+		return 0, false
+	}
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
-	if e.number <= e.s.reached {
+	if e.number <= e.s.reached.Load() {
 		return 0, false
 	}
 	e.users++
@@ -47,7 +50,7 @@ func (e *Event) drop(reached bool) {
 	defer e.s.mu.Unlock()
 	e.users--
 	if reached {
-		e.s.reached = max(e.s.reached, e.number)
+		e.s.reached.Store(max(e.s.reached.Load(), e.number))
 	}
 }
 
@@ -109,15 +112,12 @@ func (s *Stream) record(timed bool) *Event {
 	if e.err = s.d.Err(); e.err != nil {
 		return e
 	}
-	pool := s.d.pool(timed)
-	h, ok := pool.take()
-	if !ok {
-		s.recycle()
-		if h, e.err = pool.get(); e.err != nil {
-			return e
-		}
+	h, err := s.take(timed)
+	if err == nil {
+		err = s.d.pool(timed).mark(h, s.handle)
 	}
-	if e.err = pool.mark(h, s.handle); e.err != nil {
+	if err != nil {
+		e.err = err
 		return e
 	}
 	e.handle = h
@@ -128,9 +128,30 @@ func (s *Stream) record(timed bool) *Event {
 	return e
 }
 
-// recycle gives the CUevents of the older half of the pending events back, if
-// the stream is past them: a stream gets along with about twice as many as it
-// ever lags behind, and asks for them once in as many events. s.order is held.
+// take returns a CUevent that nothing uses, one of the stream's own if it can.
+// s.order is held.
+func (s *Stream) take(timed bool) (C.uintptr_t, error) {
+	free := s.free(timed)
+	if len(*free) == 0 {
+		s.recycle()
+	}
+	if h, ok := free.pop(); ok {
+		return h, nil
+	}
+	return s.d.pool(timed).get()
+}
+
+// free are the stream's CUevents that nothing uses, with or without a time.
+func (s *Stream) free(timed bool) *handles {
+	if timed {
+		return &s.freeEvents
+	}
+	return &s.freeMarks
+}
+
+// recycle frees the CUevents of the older half of the pending events, if the
+// stream is past them: a stream gets along with about twice as many as it ever
+// lags behind, and asks for them once in as many events. s.order is held.
 func (s *Stream) recycle() {
 	half := (len(s.pending) + 1) / 2
 	if half == 0 {
@@ -148,23 +169,24 @@ func (s *Stream) recycle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending = slices.DeleteFunc(s.pending, func(e *Event) bool {
-		free := e.number <= last && e.users == 0
-		if free {
-			s.d.pool(e.timed).put(e.handle)
+		unused := e.number <= last && e.users == 0
+		if unused {
+			free := s.free(e.timed)
+			*free = append(*free, e.handle)
 			e.handle = 0
 		}
-		return free
+		return unused
 	})
 }
 
-// eventPool keeps the CUevents that nothing uses, all with a time or all
-// without. One that is recorded again stands for its new point; a stream that
-// was told to wait for it waits for the old one.
+// eventPool has a device's CUevents, all with a time or all without, and keeps
+// those that nothing uses, no stream either. One that is recorded again stands
+// for its new point; a stream that was told to wait for it waits for the old one.
 type eventPool struct {
 	d     *Device
 	timed bool
 	mu    sync.Mutex
-	free  []C.uintptr_t
+	free  handles
 	all   []C.uintptr_t
 }
 
@@ -197,23 +219,25 @@ func (p *eventPool) mark(h, stream C.uintptr_t) error {
 // eventDisableTiming is CU_EVENT_DISABLE_TIMING.
 const eventDisableTiming = 2
 
-// take returns a CUevent that nothing uses, if there is one.
-func (p *eventPool) take() (h C.uintptr_t, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := len(p.free)
+// handles are CUevents that nothing uses.
+type handles []C.uintptr_t
+
+func (hs *handles) pop() (h C.uintptr_t, ok bool) {
+	n := len(*hs)
 	if n == 0 {
 		return 0, false
 	}
-	h, p.free = p.free[n-1], p.free[:n-1]
+	h, *hs = (*hs)[n-1], (*hs)[:n-1]
 	return h, true
 }
 
 func (p *eventPool) get() (C.uintptr_t, error) {
-	if h, ok := p.take(); ok {
+	p.mu.Lock()
+	h, ok := p.free.pop()
+	p.mu.Unlock()
+	if ok {
 		return h, nil
 	}
-	var h C.uintptr_t
 	flags := C.uint(eventDisableTiming)
 	if p.timed {
 		flags = 0

@@ -31,13 +31,15 @@ type Stream struct {
 	order   sync.Mutex
 	number  uint64   // of the last event
 	last    *Event   // the last event, if it was recorded
-	pending []*Event // those whose CUevents were not given back, in order
+	pending []*Event // those whose CUevents are in use, in order
+	// CUevents that the stream is past, to be used again.
+	freeEvents, freeMarks handles
 
 	changed atomic.Bool // something was enqueued since the last event
 	shared  atomic.Bool // others enqueue here, and do not tell
 
 	mu      sync.Mutex
-	reached uint64 // the stream is known to be past the event of this number
+	reached atomic.Uint64 // the stream is known to be past the event of this number; written under mu
 }
 
 // workspace is the scratch of a closed stream, free to be used after idle.
@@ -156,7 +158,9 @@ func (s *Stream) leave() {
 		pool := s.d.pool(e.timed)
 		runtime.AddCleanup(e, func(h C.uintptr_t) { pool.put(h) }, e.handle) // on the collector's goroutine: it must not call CUDA
 	}
-	s.pending, s.last = nil, nil
+	s.d.events.put(s.freeEvents...)
+	s.d.marks.put(s.freeMarks...)
+	s.pending, s.last, s.freeEvents, s.freeMarks = nil, nil, nil, nil
 }
 
 // destroy gives back what the stream has.
