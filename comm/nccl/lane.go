@@ -29,6 +29,7 @@ type lane struct {
 	comm     *communicator
 	layout   layout
 	last     device.Event  // behind the last call
+	awaited  device.Event  // that the stream was last told to wait for
 	met      map[link]bool // connections that operations made
 	queue    []*task       // that wait for the one that is being enqueued in the background
 	draining bool
@@ -165,7 +166,10 @@ func (l *lane) put(t *task, ops []op) error {
 	g := l.group
 	var err error
 	events(t.call, func(e device.Event) bool {
-		err = l.stream.WaitFor(g.ctx, e)
+		if e == l.awaited {
+			return true
+		}
+		err, l.awaited = l.stream.WaitFor(g.ctx, e), e
 		return err == nil
 	})
 	if err != nil {
