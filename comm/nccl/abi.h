@@ -58,6 +58,7 @@ typedef struct {
 // What the wrappers need of libcuda.
 #define DRIVER_FUNCTIONS(X) \
 	X(cuCtxGetCurrent, int, (uintptr_t *)) \
+	X(cuEventRecord, int, (uintptr_t, uintptr_t)) \
 	X(cuCtxSetCurrent, int, (uintptr_t)) \
 	X(cuCtxGetDevice, int, (int *)) \
 	X(cuDeviceGetPCIBusId, int, (char *, int, int)) \
@@ -173,16 +174,23 @@ static inline int nccl_run(nccl *n, uintptr_t comm, uintptr_t stream, const op *
 	return r != 0 ? r : end;
 }
 
-// nccl_enqueue enqueues operations, several as one group. After an error the
-// group is ended all the same: the thread must not keep it open.
-static inline int nccl_enqueue(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm, uintptr_t stream, const op *ops, int count) {
-	int r = enter(d, ctx);
-	if (r != 0 || count == 0) return r;
+// nccl_run_all enqueues operations, several as one group. After an error the group
+// is ended all the same: the thread must not keep it open.
+static inline int nccl_run_all(nccl *n, uintptr_t comm, uintptr_t stream, const op *ops, int count) {
+	if (count == 0) return 0;
 	if (count == 1) return nccl_run(n, comm, stream, ops);
-	if ((r = n->ncclGroupStart()) != 0) return r;
+	int r = n->ncclGroupStart();
+	if (r != 0) return r;
 	for (int i = 0; i < count && r == 0; i++) r = nccl_run(n, comm, stream, &ops[i]);
 	int end = n->ncclGroupEnd();
 	return r != 0 ? r : end;
+}
+
+// nccl_enqueue enqueues operations, and records an event behind them.
+static inline int nccl_enqueue(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm, uintptr_t stream, uintptr_t event, const op *ops, int count) {
+	int r = enter(d, ctx);
+	if (r == 0) r = nccl_run_all(n, comm, stream, ops, count);
+	return r != 0 ? r : -d->cuEventRecord(event, stream);
 }
 
 #endif

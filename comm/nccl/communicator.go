@@ -100,14 +100,15 @@ func (c *communicator) within(f func(C.uintptr_t) error) error {
 	return f(C.uintptr_t(h))
 }
 
-// enqueue enqueues operations on a stream, as one group.
-func (c *communicator) enqueue(stream uintptr, ops []op) error {
-	if len(ops) == 0 {
-		return nil
-	}
+// enqueue enqueues operations on a stream, as one group, and an event behind them.
+func (c *communicator) enqueue(stream, event uintptr, ops []op) error {
 	return c.within(func(h C.uintptr_t) error {
 		l := c.lib
-		return l.check(callName(ops), C.nccl_enqueue(l.nccl, l.driver, l.ctx, h, C.uintptr_t(stream), &ops[0], C.int(len(ops))))
+		code := C.nccl_enqueue(l.nccl, l.driver, l.ctx, h, C.uintptr_t(stream), C.uintptr_t(event), unsafe.SliceData(ops), C.int(len(ops)))
+		if code == 0 {
+			return nil
+		}
+		return l.check(callName(ops), code)
 	})
 }
 

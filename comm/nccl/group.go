@@ -33,6 +33,7 @@ type Group struct {
 	wg     sync.WaitGroup  // what runs until the group ends, or a bounded time more
 	timed  atomic.Bool     // somebody asked for a time: calls are timed
 	stuck  atomic.Bool     // a thread was left in C, which may still use what the group has
+	begun  time.Time       // of the group's clock, which is the monotonic one: reading that alone takes half as long
 
 	// mu is held where the group breaks and settles: whether it is broken does
 	// not change under it.
@@ -49,11 +50,14 @@ var _ backend.Backend = (*Group)(nil)
 func newGroup(cfg backend.Config, o Options, dev cudaDevice) *Group {
 	g := &Group{
 		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), ledger: ledger.New(cfg.Rank), wake: make(chan struct{}, 1),
-		sends: map[int]*lane{}, recvs: map[int]*lane{},
+		begun: time.Now(), sends: map[int]*lane{}, recvs: map[int]*lane{},
 	}
 	g.ctx = g.ledger.Context()
 	return g
 }
+
+// now is the time on the group's clock, never 0.
+func (g *Group) now() time.Duration { return max(1, time.Since(g.begun)) }
 
 // Name is "nccl".
 func (g *Group) Name() string { return "nccl" }
@@ -81,7 +85,7 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 		return nil, err
 	}
 	l.submit(t)
-	if g.asleep.CompareAndSwap(true, false) { // waking it costs a good part of what NCCL takes
+	if g.asleep.Load() && g.asleep.CompareAndSwap(true, false) { // waking it costs a good part of what NCCL takes
 		g.wake <- struct{}{}
 	}
 	return t, nil
@@ -131,12 +135,12 @@ func (g *Group) lane(c *backend.Call) (*lane, error) {
 
 // finish ends a pending call. mu is held.
 func (g *Group) finish(t *task, err error) {
-	t.state, t.err, t.ended = backend.Done, err, time.Now()
+	t.state, t.err, t.ended = backend.Done, err, g.now()
 	if err != nil {
 		t.state = backend.Failed
 	}
 	if o := t.call.Observer; o != nil {
-		o.Ended(t.ended, err)
+		o.Ended(g.begun.Add(t.ended), err)
 	}
 	g.memory.busy.Add(-1)
 	g.ledger.End()

@@ -43,6 +43,8 @@ type cudaStream interface {
 	device.Stream
 	// Handle is the CUstream.
 	Handle() uintptr
+	// Enqueue has f enqueue on the CUstream, and record the CUevent behind that.
+	Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error)
 }
 
 func open(ctx context.Context, cfg backend.Config, o Options) (backend.Backend, error) {

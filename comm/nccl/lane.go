@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
@@ -31,12 +30,16 @@ type lane struct {
 	last     device.Event  // behind the last call
 	awaited  device.Event  // that the stream was last told to wait for
 	met      map[link]bool // connections that operations made
+	inline   enqueue       // of what ops returned last, with mu held
 	queue    []*task       // that wait for the one that is being enqueued in the background
 	draining bool
 
 	started int     // calls; under group.mu
 	pending []*task // those not done; under group.mu
 }
+
+// enqueue enqueues a call's operations and records an event behind them.
+type enqueue = func(stream, event uintptr) error
 
 // link is a connection that NCCL makes when an operation first needs it.
 type link struct {
@@ -59,6 +62,7 @@ func (g *Group) newLane() (*lane, error) {
 		return nil, fmt.Errorf("the streams of %v are not CUDA's", g.dev)
 	}
 	l := &lane{group: g, stream: stream, met: map[link]bool{}}
+	l.inline = func(stream, event uintptr) error { return l.comm.enqueue(stream, event, l.layout.ops) }
 	g.lanes = append(g.lanes, l)
 	return l, nil
 }
@@ -69,8 +73,8 @@ func (l *lane) submit(t *task) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.draining {
-		if ops := l.ops(t.call); l.comm != nil && l.connected(ops) {
-			l.enqueue(t, ops)
+		if l.comm != nil && l.connected(l.ops(t.call)) {
+			l.enqueue(t, l.inline)
 			return
 		}
 		l.draining = true
@@ -116,7 +120,7 @@ func (l *lane) drain() {
 		}
 		ctx, stop := l.group.lingering()
 		_, err := detach(ctx, func() (struct{}, error) {
-			l.enqueue(t, ops)
+			l.enqueue(t, func(stream, event uintptr) error { return l.comm.enqueue(stream, event, ops) })
 			return struct{}{}, nil
 		}, nil)
 		stop()
@@ -156,13 +160,15 @@ func (l *lane) connect(first *task) bool {
 }
 
 // enqueue puts a call on the stream, or breaks the group.
-func (l *lane) enqueue(t *task, ops []op) {
-	if err := l.put(t, ops); err != nil {
+func (l *lane) enqueue(t *task, how enqueue) {
+	if err := l.put(t, how); err != nil {
 		l.group.fail(l.group.ledger.Failure(t.call, err))
 	}
 }
 
-func (l *lane) put(t *task, ops []op) error {
+// put puts a call on the stream. Its event has a time if somebody asked for one: a
+// GPU takes about three microseconds between two kernels to write it down.
+func (l *lane) put(t *task, how enqueue) error {
 	g := l.group
 	var err error
 	events(t.call, func(e device.Event) bool {
@@ -178,26 +184,14 @@ func (l *lane) put(t *task, ops []op) error {
 	if g.ctx.Err() != nil {
 		return context.Cause(g.ctx)
 	}
-	if err := l.comm.enqueue(l.stream.Handle(), ops); err != nil {
+	end, err := l.stream.Enqueue(g.timed.Load(), how)
+	if err != nil {
 		return err
 	}
-	if g.ctx.Err() != nil { // it may have been long: the stream may be closed
-		return context.Cause(g.ctx)
-	}
 	before := l.last
-	l.last = l.mark()
+	l.last = end
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t.enqueued, t.before, t.end = time.Now(), before, l.last
+	t.enqueued, t.before, t.end = g.now(), before, end
 	return nil
-}
-
-// mark is an event behind what the stream was given, with a time if somebody
-// asked for one: a GPU takes about three microseconds between two kernels to
-// write it down.
-func (l *lane) mark() device.Event {
-	if l.group.timed.Load() {
-		return l.stream.Record()
-	}
-	return l.stream.Mark()
 }

@@ -50,7 +50,10 @@ var functions = [...]string{
 
 // callName is what errors call operations enqueued together.
 func callName(ops []op) string {
-	if len(ops) == 1 {
+	switch len(ops) {
+	case 0:
+		return "cuEventRecord"
+	case 1:
 		return functions[ops[0].kind]
 	}
 	return fmt.Sprintf("ncclGroup of %d", len(ops))

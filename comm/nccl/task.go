@@ -17,9 +17,9 @@ type task struct {
 
 	// Under group.mu. What follows is not there before the call is enqueued: end
 	// is behind it on its lane's stream, before behind the call before.
-	enqueued    time.Time
-	before, end device.Event // before may be nil
-	ran, ended  time.Time    // as noticed, for events without a time
+	enqueued    time.Duration // times are on the group's clock
+	before, end device.Event  // before may be nil
+	ran, ended  time.Duration // as noticed, for events without a time; 0 before that
 	state       backend.State
 	err         error
 }
@@ -57,9 +57,9 @@ func (t *task) look() error {
 	case done:
 		g.finish(t, nil)
 	case t.state == backend.Queued:
-		t.state, t.ran = backend.Running, time.Now()
+		t.state, t.ran = backend.Running, g.now()
 		if o := t.call.Observer; o != nil {
-			o.Running(t.ran)
+			o.Running(g.begun.Add(t.ran))
 		}
 	}
 	return nil
@@ -146,18 +146,23 @@ func (t *task) Sync(ctx context.Context) error {
 // makes the group time its calls from then on; earlier ones have the times at
 // which somebody noticed, a few milliseconds late.
 func (t *task) Span() (began, done time.Time) {
-	t.group.timed.Store(true)
+	g := t.group
+	g.timed.Store(true)
 	t.State() // notices what happened
-	t.group.mu.Lock()
-	defer t.group.mu.Unlock()
-	if began = t.ran; began.IsZero() && t.state == backend.Done {
-		began = t.enqueued
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t.ended > 0 {
+		done = g.begun.Add(t.ended)
 	}
-	done = t.ended
-	if began.IsZero() {
+	switch {
+	case t.ran > 0:
+		began = g.begun.Add(t.ran)
+	case t.state == backend.Done:
+		began = g.begun.Add(t.enqueued)
+	default:
 		return began, done
 	}
-	exact := t.enqueued
+	exact := g.begun.Add(t.enqueued)
 	for e := range t.starts {
 		at := e.Time()
 		if at.IsZero() {

@@ -154,7 +154,7 @@ func (g *Group) deserted(t *task, now time.Time) (peer int, ok bool) {
 			continue
 		}
 		at, left := g.control.left(peer)
-		if left && now.Sub(at) > leftGrace && now.Sub(t.ran) > leftGrace {
+		if left && now.Sub(at) > leftGrace && now.Sub(g.begun)-t.ran > leftGrace {
 			return peer, true
 		}
 	}

@@ -107,25 +107,59 @@ func (s *Stream) record(timed bool) *Event {
 	if changed := s.changed.Swap(false) || s.shared.Load(); !changed && !timed && s.last != nil && !s.last.timed && s.d.Err() == nil {
 		return s.last
 	}
+	e, err := s.append(timed, nil)
+	if err != nil {
+		return &Event{s: s, timed: timed, err: err}
+	}
+	return e
+}
+
+// Enqueue has f enqueue on the stream what a library beside this package does, and
+// record an event behind that, which it returns, with a time or without. f gets the
+// CUstream and the CUevent, so that it takes one call of C, where Handle and Mark
+// take two. No other event is recorded on the stream meanwhile.
+func (s *Stream) Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error) {
+	s.order.Lock()
+	defer s.order.Unlock()
+	s.changed.Store(false)
+	e, err := s.append(timed, f)
+	if err != nil {
+		s.changed.Store(true) // by as much as f did before it failed
+		return nil, err
+	}
+	return e, nil
+}
+
+// append makes an event, which f records if there is one. s.order is held.
+func (s *Stream) append(timed bool, f func(stream, event uintptr) error) (*Event, error) {
 	s.last = nil
-	e := &Event{s: s, timed: timed}
-	if e.err = s.d.Err(); e.err != nil {
-		return e
+	if err := s.d.Err(); err != nil {
+		return nil, err
 	}
 	h, err := s.take(timed)
-	if err == nil {
-		err = s.d.pool(timed).mark(h, s.handle)
+	if err != nil {
+		return nil, err
+	}
+	if f != nil {
+		err = f(uintptr(s.handle), uintptr(h))
+	} else {
+		err = s.d.mark(h, s.handle)
 	}
 	if err != nil {
-		e.err = err
-		return e
+		free := s.free(timed)
+		*free = append(*free, h)
+		return nil, err
 	}
-	e.handle = h
 	s.number++
-	e.number = s.number
+	if len(s.unused) == 0 {
+		s.unused = make([]Event, 32)
+	}
+	e := &s.unused[0]
+	s.unused = s.unused[1:]
+	e.s, e.number, e.timed, e.handle = s, s.number, timed, h
 	s.pending = append(s.pending, e)
 	s.last = e
-	return e
+	return e, nil
 }
 
 // take returns a CUevent that nothing uses, one of the stream's own if it can.
@@ -204,16 +238,16 @@ func (p *eventPool) record(stream C.uintptr_t) (C.uintptr_t, error) {
 	if err != nil {
 		return 0, err
 	}
-	return h, p.mark(h, stream)
+	if err := p.d.mark(h, stream); err != nil {
+		p.put(h)
+		return 0, err
+	}
+	return h, nil
 }
 
-// mark records one that was taken, or puts it back.
-func (p *eventPool) mark(h, stream C.uintptr_t) error {
-	err := p.d.check("cuEventRecord", C.drv_event_record(p.d.drv.fns, p.d.ctx, h, stream))
-	if err != nil {
-		p.put(h)
-	}
-	return err
+// mark records a CUevent at the end of a stream.
+func (d *Device) mark(h, stream C.uintptr_t) error {
+	return d.check("cuEventRecord", C.drv_event_record(d.drv.fns, d.ctx, h, stream))
 }
 
 // eventDisableTiming is CU_EVENT_DISABLE_TIMING.

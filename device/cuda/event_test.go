@@ -105,6 +105,44 @@ func TestMarksOfAnUnchangedStream(t *testing.T) {
 	})
 }
 
+// TestEnqueue checks the event behind what a library enqueues by itself, and that
+// one which fails leaves no event behind, and no CUevent unused.
+func TestEnqueue(t *testing.T) {
+	eachDevice(t, func(t *testing.T, d *Device) {
+		s := d.compute
+		for _, timed := range []bool{false, true} {
+			calls := 0
+			e, err := s.Enqueue(timed, func(stream, event uintptr) error {
+				calls++
+				return d.mark(as(s.handle, event), as(s.handle, stream))
+			})
+			ok(t, err)
+			if again := s.Mark(); calls != 1 || (again == e) == timed {
+				t.Errorf("timed %v: recorded %d times, and the next mark is the same event: %v", timed, calls, again == e)
+			}
+			ok(t, e.Sync(t.Context()))
+			if e.Time().IsZero() == timed {
+				t.Errorf("timed %v: at %v", timed, e.Time())
+			}
+		}
+		before, refused := s.Mark(), errors.New("refused")
+		for range 1000 {
+			if _, err := s.Enqueue(false, func(_, _ uintptr) error { return refused }); err != refused {
+				t.Fatalf("got %v, want %v", err, refused)
+			}
+		}
+		if s.Mark() == before {
+			t.Error("what a call enqueued before it failed is not behind the next mark")
+		}
+		if n := len(d.marks.all); n > 10 {
+			t.Errorf("1000 calls that failed took %d CUevents", n)
+		}
+	})
+}
+
+// as is v as a handle: tests cannot name C's types.
+func as[T ~uint64](_ T, v uintptr) T { return T(v) }
+
 // TestAClosedStreamsEvents checks that they still tell the truth, and that
 // their CUevents come back when nobody holds them.
 func TestAClosedStreamsEvents(t *testing.T) {

@@ -37,9 +37,9 @@ static int retain(table *t, uintptr_t *ctx, int dev) { return t->cuDevicePrimary
 static int stream_create(table *t, uintptr_t ctx, uintptr_t *s) { WITHIN(t->cuStreamCreateWithPriority(s, 1, 0)); }
 static int stream_destroy(table *t, uintptr_t ctx, uintptr_t s) { WITHIN(t->cuStreamDestroy_v2(s)); }
 static int stream_wait(table *t, uintptr_t ctx, uintptr_t s, uintptr_t e) { WITHIN(t->cuStreamWaitEvent(s, e, 0)); }
+static int event_create(table *t, uintptr_t ctx, uintptr_t *e) { WITHIN(t->cuEventCreate(e, 0)); }
 static int event_record(table *t, uintptr_t ctx, uintptr_t *e, uintptr_t s) {
-	t->cuCtxSetCurrent(ctx);
-	int r = t->cuEventCreate(e, 0);
+	int r = event_create(t, ctx, e);
 	return r != 0 ? r : t->cuEventRecord(*e, s);
 }
 static int event_query(table *t, uintptr_t e) { return t->cuEventQuery(e); }
@@ -252,6 +252,15 @@ func (s *Stream) record(timed bool) *Event {
 	e := &Event{d: s.d, timed: timed}
 	e.err = s.d.check("cuEventRecord", C.event_record(s.d.fns, s.d.ctx, &e.handle, s.handle))
 	return e
+}
+
+// Enqueue marks a point that f records behind what it enqueues.
+func (s *Stream) Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error) {
+	e := &Event{d: s.d, timed: timed}
+	if err := s.d.check("cuEventCreate", C.event_create(s.d.fns, s.d.ctx, &e.handle)); err != nil {
+		return nil, err
+	}
+	return e, f(uintptr(s.handle), uintptr(e.handle))
 }
 
 // WaitFor makes later work run after e.
