@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # All that is checked and measured on GPUs, for a machine with four of them that is
 # had for minutes: what takes no times runs side by side on the halves of the
-# machine, and then the times are taken. About eight minutes. `make test-gpu` and
-# `make gpu-failures` build what it takes; PACK is the package of bench/gpu_cu.sh.
+# machine, and then the times are taken. About eight minutes. With two GPUs it
+# leaves out what takes four. `make test-gpu` and `make gpu-failures` build what it
+# takes; PACK is the package of bench/gpu_cu.sh.
 # A line for each part, its output in a file of OUT (default build/gpu/out);
 # PARTS is a regular expression of the parts to run. Exits with 1 if one fails.
 set -uo pipefail
@@ -25,19 +26,30 @@ part() {
 # on GPUS: what follows runs on these alone.
 on() { export CUDA_VISIBLE_DEVICES=$1; }
 
+gpus=$(nvidia-smi --list-gpus | wc -l)
+half=2,3 ranks=(1 2 4)
+[ "$gpus" -ge 4 ] || half=0,1 ranks=(1 2)
+# four NAME COMMAND...: a part that takes four GPUs.
+four() { [ "$gpus" -lt 4 ] || part "$@"; }
+# beside: what follows runs beside what came before, if there are GPUs for both.
+beside() { [ "$gpus" -ge 4 ] || wait; }
+
 # One test compares times with each other: it goes first.
 (on 0,1 && part overlap "$BIN/ddp.test" -test.v -test.run 'TestGPUReductions|TestGPUSteadyState')
 (on 0,1 && CHECKS='^(ddp|matrix_2|toy_2|mlp_2)' part suite_ddp bench/test_gpu.sh) &
-(on 2 && CHECKS='^device_cuda' part suite_device bench/test_gpu.sh) &
-(on 3 && CHECKS='^memcheck' part suite_memcheck bench/test_gpu.sh) &
-(on 2,3 && CHECKS='^comm_nccl' part suite_nccl bench/test_gpu.sh && LARGE=1 part parity_2 bench/parity.sh 2 && part cu bench/gpu_cu.sh) &
+beside
+(on ${half%,*} && CHECKS='^device_cuda' part suite_device bench/test_gpu.sh) &
+(on ${half#*,} && CHECKS='^memcheck' part suite_memcheck bench/test_gpu.sh) &
+beside
+(on $half && CHECKS='^comm_nccl' part suite_nccl bench/test_gpu.sh && LARGE=1 part parity_2 bench/parity.sh 2 && part cu bench/gpu_cu.sh) &
 wait
-CHECKS='^(toy_4|mlp_4|bench.*_4|matrix_4|parity_4)' part suite_4 bench/test_gpu.sh
+CHECKS='^(toy_4|mlp_4|bench.*_4|matrix_4|parity_4)' four suite_4 bench/test_gpu.sh
 # From here on times are taken.
 part percall_2 "$BIN/golaunch" --nproc-per-node 2 "$BIN/percall"
+four percall_4 "$BIN/golaunch" --nproc-per-node 4 "$BIN/percall"
 part allreduce_2 bench/gpu_allreduce.sh 2
-part allreduce_4 bench/gpu_allreduce.sh 4
-part steps bench/gpu_ddp.sh 1 2 4
-part hooks bench/gpu_hooks.sh 4
+four allreduce_4 bench/gpu_allreduce.sh 4
+part steps bench/gpu_ddp.sh "${ranks[@]}"
+four hooks bench/gpu_hooks.sh 4
 part failures bench/gpu_failures.sh
 ! grep -q FAILED "$results"
