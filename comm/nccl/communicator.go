@@ -30,6 +30,10 @@ const (
 // broke, or was closed, before.
 var errGone = errors.New("the communicator was aborted")
 
+// errInside says that the abort did not make a call come out of NCCL: what that
+// call uses must stay.
+var errInside = errors.New("a call is still inside NCCL after the abort")
+
 // communicator is one ncclComm_t, a blocking one.
 type communicator struct {
 	lib    *library
@@ -105,8 +109,11 @@ func (c *communicator) enqueue(stream, event uintptr, ops []op) error {
 	return c.within(func(h C.uintptr_t) error {
 		l := c.lib
 		code := C.nccl_enqueue(l.nccl, l.driver, l.ctx, h, C.uintptr_t(stream), C.uintptr_t(event), unsafe.SliceData(ops), C.int(len(ops)))
-		if code == 0 {
+		switch {
+		case code == 0:
 			return nil
+		case code < 0:
+			return l.check("the context or the event of "+callName(ops), code)
 		}
 		return l.check(callName(ops), code)
 	})
@@ -129,17 +136,26 @@ func (c *communicator) asyncError() error {
 	return c.lib.check("asynchronous error", code)
 }
 
-// abort ends the communicator: its kernels stop. It may block.
+// abort ends the communicator: its kernels stop. It may block. The error is
+// errInside if a call stays in NCCL all the same.
 func (c *communicator) abort() error {
 	locked := c.lock(drainTime)
-	if locked {
-		defer c.inside.Unlock()
+	defer func() {
+		if locked {
+			c.inside.Unlock()
+		}
+	}()
+	if h := c.handle.Swap(0); h != 0 {
+		if err := c.lib.check("ncclCommAbort", C.nccl_abort(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h))); err != nil {
+			return err
+		}
 	}
-	h := c.handle.Swap(0)
-	if h == 0 {
-		return nil
+	if !locked {
+		if locked = c.lock(drainTime); !locked {
+			return errInside
+		}
 	}
-	return c.lib.check("ncclCommAbort", C.nccl_abort(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h)))
+	return nil
 }
 
 // destroy ends the communicator in good order: all ranks call it, with nothing

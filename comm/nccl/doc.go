@@ -61,8 +61,8 @@
 // events and NCCL's asynchronous errors. What it finds, or an Abort, breaks
 // the group: the other ranks are told, pending calls return the first cause,
 // and the communicators are aborted, on threads that are given up on after two
-// seconds. A thread that never comes out of NCCL stays, and with it the
-// group's streams and the memory of Alloc. A rank whose process ends is noticed
+// seconds. A thread that never comes out of NCCL, be it the caller's of Start,
+// stays, and with it the group's streams and the memory of Alloc. A rank whose process ends is noticed
 // by its control channel.
 //
 // # Leaving

@@ -11,7 +11,7 @@ func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100
 
 // Error is a call that NCCL refused, or a failure that it noticed later.
 type Error struct {
-	Call    string // NCCL's function
+	Call    string // NCCL's function, or which call of the driver's beside it
 	Code    int    // its ncclResult_t; negative: what libcuda returned, negated
 	Name    string // what NCCL calls the code: "unhandled system error"
 	Detail  string // NCCL's last words on it; may be empty

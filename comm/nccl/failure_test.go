@@ -177,6 +177,53 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestStuckInside has a call that NCCL keeps on the caller's own thread, even when
+// it is aborted: the group closes all the same, without what that call uses.
+func TestStuckInside(t *testing.T) {
+	control(t, "stay 0 2")
+	members := world(t, 2)
+	if errs, _ := outcomes(members, func(m *member) error {
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		return m.call(c)
+	}); errors.Join(errs...) != nil {
+		t.Fatal(errs)
+	}
+	m := members[0]
+	c, err := m.ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	entered := make(chan struct{})
+	c.After = &reached{m.dev.Compute().Mark(), entered}
+	go m.start(c) // until it is released, at the test's end
+	<-entered
+	ended := make(chan error, 1)
+	go func() { ended <- closeAll([]*member{m}, 300*time.Millisecond) }()
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "with 1 calls pending") {
+			t.Errorf("%v, want that a call was pending", err)
+		}
+	case <-time.After(soon):
+		t.Error("the group does not close")
+	}
+}
+
+// reached is an event that tells when the stream of a call comes to wait for it,
+// which is just before NCCL is called.
+type reached struct {
+	device.Event
+	entered chan<- struct{}
+}
+
+func (r *reached) Sync(ctx context.Context) error {
+	close(r.entered)
+	return r.Event.Sync(ctx)
+}
+
 // TestStuckConnecting never gets out of the first Send, which connects.
 func TestStuckConnecting(t *testing.T) {
 	control(t, "connect 0 1")

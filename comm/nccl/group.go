@@ -33,7 +33,10 @@ type Group struct {
 	wg     sync.WaitGroup  // what runs until the group ends, or a bounded time more
 	timed  atomic.Bool     // somebody asked for a time: calls are timed
 	stuck  atomic.Bool     // a thread was left in C, which may still use what the group has
-	begun  time.Time       // of the group's clock, which is the monotonic one: reading that alone takes half as long
+
+	// begun is when the group's clock began, the monotonic one: reading that alone
+	// takes half as long. Dates miss what the wall clock was set by since.
+	begun time.Time
 
 	// mu is held where the group breaks and settles: whether it is broken does
 	// not change under it.
@@ -216,6 +219,9 @@ func (g *Group) end(how func(*communicator) error, comms ...*communicator) error
 		g.abandon()
 	}
 	err := errors.Join(errs...)
+	if errors.Is(err, errInside) {
+		g.abandon()
+	}
 	if err != nil {
 		g.cfg.Log.Warn("nccl: ending a communicator", "rank", g.cfg.Rank, "error", err)
 	}

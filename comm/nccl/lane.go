@@ -175,7 +175,9 @@ func (l *lane) put(t *task, how enqueue) error {
 		if e == l.awaited {
 			return true
 		}
-		err, l.awaited = l.stream.WaitFor(g.ctx, e), e
+		if err = l.stream.WaitFor(g.ctx, e); err == nil {
+			l.awaited = e
+		}
 		return err == nil
 	})
 	if err != nil {

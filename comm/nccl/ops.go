@@ -50,10 +50,7 @@ var functions = [...]string{
 
 // callName is what errors call operations enqueued together.
 func callName(ops []op) string {
-	switch len(ops) {
-	case 0:
-		return "cuEventRecord"
-	case 1:
+	if len(ops) == 1 {
 		return functions[ops[0].kind]
 	}
 	return fmt.Sprintf("ncclGroup of %d", len(ops))

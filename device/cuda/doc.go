@@ -21,7 +21,7 @@
 // more often finds the driver's data in its processor's caches: comm.Init locks
 // its caller. Several devices may be open at once, and driven by a goroutine
 // each. What NCCL and its like need of a device are its raw handles:
-// [Device.Context], [Stream.Handle].
+// [Device.Context], [Stream.Handle], and those that [Stream.Enqueue] lends.
 //
 // # Waiting
 //

@@ -8,6 +8,7 @@ import "C"
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -117,17 +118,21 @@ func (s *Stream) record(timed bool) *Event {
 // Enqueue has f enqueue on the stream what a library beside this package does, and
 // record an event behind that, which it returns, with a time or without. f gets the
 // CUstream and the CUevent, so that it takes one call of C, where Handle and Mark
-// take two. No other event is recorded on the stream meanwhile.
+// take two. Whoever marks or closes the stream meanwhile waits for f, which must
+// not do so itself. If the device turns out to be lost, f's error wraps that too.
 func (s *Stream) Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error) {
 	s.order.Lock()
 	defer s.order.Unlock()
 	s.changed.Store(false)
 	e, err := s.append(timed, f)
-	if err != nil {
-		s.changed.Store(true) // by as much as f did before it failed
-		return nil, err
+	if err == nil {
+		return e, nil
 	}
-	return e, nil
+	s.idle() // asks the driver, whose word on the device counts
+	if lost := s.d.Err(); lost != nil && !errors.Is(err, lost) {
+		err = fmt.Errorf("%w: %w", err, lost)
+	}
+	return nil, err
 }
 
 // append makes an event, which f records if there is one. s.order is held.

@@ -140,6 +140,59 @@ func TestEnqueue(t *testing.T) {
 	})
 }
 
+// TestEnqueueOnALostDevice checks that a library's own words for it do not hide the
+// loss.
+func TestEnqueueOnALostDevice(t *testing.T) {
+	d, refused := bare(t, "query 700"), errors.New("refused")
+	_, err := d.compute.Enqueue(false, func(_, _ uintptr) error { return refused })
+	var lost *LostError
+	if !errors.Is(err, refused) || !errors.As(err, &lost) || d.Err() != error(lost) {
+		t.Errorf("got %v, and the device says %v", err, d.Err())
+	}
+	_, err = standin.Control()
+	ok(t, err)
+	d.ended.Store(nil) // it was not the device's own: close it
+}
+
+// TestAStreamThatIsHeldUp checks that one which a library does not let go of holds
+// up nobody but who closes it.
+func TestAStreamThatIsHeldUp(t *testing.T) {
+	d := bare(t)
+	s, err := d.newStream(false)
+	ok(t, err)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		s.Enqueue(false, func(_, _ uintptr) error {
+			close(entered)
+			<-leave
+			return errors.New("let go of")
+		})
+	})
+	<-entered
+	wg.Go(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	closing := func() bool {
+		if !d.mu.TryLock() {
+			return false
+		}
+		defer d.mu.Unlock()
+		_, open := d.streams[s]
+		return !open
+	}
+	for begun := time.Now(); !closing(); runtime.Gosched() {
+		if time.Since(begun) > 5*time.Second {
+			t.Error("who closes the stream holds up the device")
+			break
+		}
+	}
+	close(leave)
+	wg.Wait()
+}
+
 // as is v as a handle: tests cannot name C's types.
 func as[T ~uint64](_ T, v uintptr) T { return T(v) }
 

@@ -26,8 +26,9 @@ type Stream struct {
 	work   device.Buffer // scratch of the kernels enqueued here; none before the first that needs it
 
 	// order makes the numbers of events the order in which they are recorded.
-	// The driver may hold up who has it, but never who has mu: what an event
-	// is asked must not wait for a stream that takes no more work.
+	// The driver, or what Enqueue calls, may hold up who has it, but never who has
+	// mu, or the device's: what an event is asked must not wait for a stream that
+	// takes no more work, and nor must another stream.
 	order   sync.Mutex
 	number  uint64   // of the last event
 	last    *Event   // the last event, if it was recorded
@@ -137,14 +138,18 @@ func (s *Stream) Close() error {
 	}
 	d := s.d
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, ok := d.streams[s]; !ok {
+	_, open := d.streams[s]
+	delete(d.streams, s)
+	d.mu.Unlock()
+	if !open {
 		return nil
 	}
-	delete(d.streams, s)
 	if s.work.Len() > 0 {
-		d.spare = append(d.spare, workspace{s.work, s.Mark()})
+		spare := workspace{s.work, s.Mark()}
 		s.work = device.Buffer{}
+		d.mu.Lock()
+		d.spare = append(d.spare, spare)
+		d.mu.Unlock()
 	}
 	s.leave()
 	return s.destroy()

@@ -237,6 +237,7 @@ func (d *Device) Close() error { return d.compute.Close() }
 type Stream struct {
 	d      *Device
 	handle C.uintptr_t
+	order  sync.Mutex // of events, as a real device's: whoever records one has it
 }
 
 // Handle is the CUstream.
@@ -249,6 +250,8 @@ func (s *Stream) Record() device.Event { return s.record(true) }
 func (s *Stream) Mark() device.Event { return s.record(false) }
 
 func (s *Stream) record(timed bool) *Event {
+	s.order.Lock()
+	defer s.order.Unlock()
 	e := &Event{d: s.d, timed: timed}
 	e.err = s.d.check("cuEventRecord", C.event_record(s.d.fns, s.d.ctx, &e.handle, s.handle))
 	return e
@@ -256,6 +259,8 @@ func (s *Stream) record(timed bool) *Event {
 
 // Enqueue marks a point that f records behind what it enqueues.
 func (s *Stream) Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error) {
+	s.order.Lock()
+	defer s.order.Unlock()
 	e := &Event{d: s.d, timed: timed}
 	if err := s.d.check("cuEventCreate", C.event_create(s.d.fns, s.d.ctx, &e.handle)); err != nil {
 		return nil, err
@@ -277,6 +282,8 @@ func (s *Stream) Sync(ctx context.Context) error { return s.Record().Sync(ctx) }
 
 // Close releases the stream.
 func (s *Stream) Close() error {
+	s.order.Lock()
+	defer s.order.Unlock()
 	return s.d.check("cuStreamDestroy", C.stream_destroy(s.d.fns, s.d.ctx, s.handle))
 }
 

@@ -6,6 +6,7 @@
 //	delay US    a stream sleeps a random time, up to that, before its work
 //	seed N      of those times
 //	memory N    bytes of all devices together
+//	query CODE  what cuStreamQuery returns
 #define _GNU_SOURCE
 #include "control.h"
 #include <pthread.h>
@@ -158,7 +159,7 @@ int cuStreamQuery(stream *s) {
 	pthread_mutex_lock(&s->mu);
 	int pending = s->pending;
 	pthread_mutex_unlock(&s->mu);
-	return pending == 0 ? OK : NOT_READY;
+	return setting("query", pending == 0 ? OK : NOT_READY);
 }
 
 int cuLaunchHostFunc(stream *s, void (*run)(void *), void *arg) {

@@ -11,6 +11,7 @@
 //	async RANK N      the call never meets the others, and the communicator
 //	                  reports ncclRemoteError from then on
 //	connect RANK N    the call does not return
+//	stay RANK N       neither does this one, not even when it is aborted
 //	init RANK         making the communicator does not return
 //	abort RANK        aborting it does not return
 //
@@ -384,6 +385,11 @@ static int launch(void) {
 		hang(c, 1);
 		free(b);
 		return fail(INTERNAL_ERROR, "aborted while it connected");
+	}
+	if (fault(c, "stay", n)) {
+		hang(c, 0);
+		free(b);
+		return fail(INTERNAL_ERROR, "released");
 	}
 	b->hangs = fault(c, "hang", n);
 	if (fault(c, "async", n)) {
