@@ -70,14 +70,11 @@ func TestNonFiniteGradient(t *testing.T) {
 							return fmt.Errorf("step %d: %w", step, err)
 						}
 					} else {
-						told := []error{err, serr}
-						if lags && pg.Rank() != bad {
-							if err != nil {
-								return fmt.Errorf("step %d: Backward knows already: %w", step, err)
-							}
-							told = told[1:]
+						errs, early := told(pg, lags, bad, err, serr)
+						if early != nil {
+							return fmt.Errorf("step %d: %w", step, early)
 						}
-						for _, err := range told {
+						for _, err := range errs {
 							var found *reducer.NonFiniteError
 							if !errors.As(err, &found) || len(found.Found) != 1 || found.Found[0] != (reducer.NonFinite{Rank: bad, Bucket: 1, Param: "b", Params: 1}) {
 								return fmt.Errorf("step %d: got %v, want \"b\" of rank %d", step, err, bad)
