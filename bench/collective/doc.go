@@ -10,6 +10,10 @@
 // hidden behind each other's start, as those of a backward pass are. With
 // Config.Repeat that is done several times, and a rank's time is its median.
 //
+// Garbage is collected when Go thinks it is time, as in the program that the calls
+// are measured for, and the heap is first filled. A collection asked for before each
+// round would have the runtime give memory back, which the calls then fault in.
+//
 // # Bandwidth
 //
 // A row's size is that of the larger of a rank's two tensors, in bytes. algbw

@@ -3,7 +3,6 @@ package collective
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"time"
 
@@ -58,6 +57,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, cfg Config, report func(Row
 	case cfg.Collective.apart && n == 1:
 		return fmt.Errorf("%s takes 2 ranks or more, here is 1", cfg.Collective.Name)
 	}
+	FillHeap()
 	host := cpu.New(&cpu.Options{BLAS: cpu.Gonum})
 	defer host.Close()
 	b := &bench{Config: cfg, pg: pg, host: host}
@@ -202,7 +202,6 @@ func (c *call) time(ctx context.Context) (time.Duration, error) {
 	}
 	times := make([]time.Duration, c.Repeat)
 	for i := range times {
-		runtime.GC()  // what came before is not to be collected on this round's time
 		for range 2 { // a long wait ends late on some rank, a short one does not
 			if err := c.pg.Barrier().Sync(ctx); err != nil {
 				return 0, err

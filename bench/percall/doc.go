@@ -17,10 +17,11 @@
 //	           a call hangs, and which one
 //	goddp      --iters calls of ProcessGroup.AllReduce, and Sync of the last
 //
-// A turn begins with a collection of garbage and with two all-reduces of one element,
-// each waited for, by its own side: no rank is far ahead of another then, and each
-// side finds what it needs in the caches. Which side goes first changes with every
-// turn. Before the turns of a size each side adds up ones, and the sums are checked.
+// A turn begins with two all-reduces of one element, each waited for, by its own
+// side: no rank is far ahead of another then, and each side finds what it needs in the
+// caches. Which side goes first changes with every turn. Garbage is collected as in
+// "goddp bench", when Go thinks it is time. Before the turns of a size each side adds
+// up ones, and the sums are checked.
 //
 // There is a line for each size:
 //

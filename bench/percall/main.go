@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/goddp/goddp/bench/collective"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 )
@@ -96,6 +97,7 @@ func run(ctx context.Context, dev gpu, o options, out io.Writer) (err error) {
 	if pg.Rank() == 0 {
 		fmt.Fprintf(out, "%d ranks, rank 0 on %v, %s: %d turns of %d calls each\n%s\n", pg.Size(), dev, plain.name, o.turns, o.iters, header)
 	}
+	collective.FillHeap()
 	var rows []row // rank 0's
 	for bytes := o.minBytes; bytes <= o.maxBytes; bytes *= o.stepFactor {
 		t := device.NewTensor(buf, device.Float32, bytes/device.Float32.Size())

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
 	"time"
 
@@ -65,7 +64,6 @@ func (b *bench) measure(ctx context.Context, t device.Tensor) (times samples, er
 
 // turn is how long a side takes for its calls.
 func (b *bench) turn(ctx context.Context, s side, t device.Tensor) (time.Duration, error) {
-	runtime.GC()  // what came before is not to be collected on this turn's time
 	for range 2 { // a long wait ends late on some rank, a short one does not
 		if _, err := s.calls(ctx, t.Range(0, 1), 1); err != nil {
 			return 0, err
