@@ -31,8 +31,8 @@ func Libraries(dir string) error {
 		}
 	}
 	for _, args := range [][]string{
-		{"libcuda.c", "-o", "libcuda.so"},
-		{"libnccl.c", "-o", "libnccl.so", "-L.", "-l:libcuda.so", "-Wl,-rpath,$ORIGIN"},
+		{"libcuda.c", "-o", "libcuda.so", "-Wl,-soname," + filepath.Join(dir, "libcuda.so")}, // not that of another folder
+		{"libnccl.c", "-o", "libnccl.so", "-L.", "-l:libcuda.so"},
 	} {
 		cmd := exec.Command("gcc", append([]string{"-O1", "-g", "-shared", "-fPIC", "-pthread"}, args...)...)
 		cmd.Dir = dir

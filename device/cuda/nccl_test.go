@@ -1,0 +1,77 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/host"
+	"github.com/goddp/goddp/comm/nccl"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/store"
+)
+
+// TestNCCLOnItsStreams has two ranks reduce through comm/nccl, on stand-ins: what the
+// compute stream writes before a call is in its sum, and what it reads behind the call
+// is the sum, over many calls whose CUevents are used again and again.
+func TestNCCLOnItsStreams(t *testing.T) {
+	first := bare(t, "delay 50")
+	second, err := openBare(1, Options{Log: quiet()})
+	ok(t, err)
+	hub, kv := host.NewHub(), store.NewLocal()
+	devices, errs := []*Device{first, second}, make([]error, 2)
+	var wg sync.WaitGroup
+	for rank, d := range devices {
+		wg.Go(func() {
+			cfg := backend.Config{Rank: rank, Size: len(devices), Store: store.Prefix(kv, "nccl"), Device: d, Timeout: 20 * time.Second}
+			g, err := nccl.New(t.Context(), cfg, &nccl.Options{Control: host.Options{Hub: hub}})
+			if err == nil {
+				err = errors.Join(sums(t.Context(), g, d, rank), g.Close(t.Context()))
+			}
+			errs[rank] = err
+		})
+	}
+	wg.Wait()
+	ok(t, errors.Join(errs...))
+	if n := len(first.marks.all); n > 200 {
+		t.Errorf("600 calls took %d CUevents", n)
+	}
+	ok(t, second.Close())
+}
+
+// sums reduces a number of the round's and the rank's own, and reads the sum.
+func sums(ctx context.Context, g backend.Backend, d *Device, rank int) error {
+	mem, err := g.Alloc(4)
+	if err != nil {
+		return err
+	}
+	x, data := device.NewTensor(mem, device.Float32, 1), make([]byte, 4)
+	for round := range 600 {
+		binary.NativeEndian.PutUint32(data, math.Float32bits(float32(round*(1+rank))))
+		if err := d.CopyIn(d.compute, mem, data); err != nil {
+			return err
+		}
+		task, err := g.Start(&backend.Call{Kind: backend.AllReduce, Seq: uint64(1 + round), Dst: x, Src: x, After: d.compute.Mark()})
+		if err != nil {
+			return err
+		}
+		if err := task.Join(ctx, d.compute); err != nil {
+			return err
+		}
+		if err := d.CopyOut(ctx, d.compute, data, mem); err != nil {
+			return err
+		}
+		if got := math.Float32frombits(binary.NativeEndian.Uint32(data)); got != float32(3*round) {
+			return fmt.Errorf("round %d: rank %d read %v, want %d", round, rank, got, 3*round)
+		}
+	}
+	return nil
+}
