@@ -62,8 +62,8 @@
 // the group: the other ranks are told, pending calls return the first cause,
 // and the communicators are aborted, on threads that are given up on after two
 // seconds. A thread that never comes out of NCCL, be it the caller's of Start,
-// stays, and with it the group's streams and the memory of Alloc. A rank whose process ends is noticed
-// by its control channel.
+// stays, and with it the group's streams and the memory of Alloc. A rank whose
+// process ends is noticed by its control channel.
 //
 // # Leaving
 //

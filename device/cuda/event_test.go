@@ -106,7 +106,7 @@ func TestMarksOfAnUnchangedStream(t *testing.T) {
 }
 
 // TestEnqueue checks the event behind what a library enqueues by itself, and that
-// one which fails leaves no event behind, and no CUevent unused.
+// one which fails makes no event, and loses no CUevent.
 func TestEnqueue(t *testing.T) {
 	eachDevice(t, func(t *testing.T, d *Device) {
 		s := d.compute

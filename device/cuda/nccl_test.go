@@ -26,15 +26,22 @@ func TestNCCLOnItsStreams(t *testing.T) {
 	first := bare(t, "delay 50")
 	second, err := openBare(1, Options{Log: quiet()})
 	ok(t, err)
+	t.Cleanup(func() {
+		if err := second.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	hub, kv := host.NewHub(), store.NewLocal()
 	devices, errs := []*Device{first, second}, make([]error, 2)
 	var wg sync.WaitGroup
 	for rank, d := range devices {
 		wg.Go(func() {
 			cfg := backend.Config{Rank: rank, Size: len(devices), Store: store.Prefix(kv, "nccl"), Device: d, Timeout: 20 * time.Second}
-			g, err := nccl.New(t.Context(), cfg, &nccl.Options{Control: host.Options{Hub: hub}})
+			g, err := nccl.New(ctx, cfg, &nccl.Options{Control: host.Options{Hub: hub}})
 			if err == nil {
-				err = errors.Join(sums(t.Context(), g, d, rank), g.Close(t.Context()))
+				err = errors.Join(sums(ctx, g, d, rank), g.Close(ctx))
 			}
 			errs[rank] = err
 		})
@@ -44,7 +51,6 @@ func TestNCCLOnItsStreams(t *testing.T) {
 	if n := len(first.marks.all); n > 200 {
 		t.Errorf("600 calls took %d CUevents", n)
 	}
-	ok(t, second.Close())
 }
 
 // sums reduces a number of the round's and the rank's own, and reads the sum.
