@@ -145,17 +145,16 @@ func (c *communicator) abort() error {
 			c.inside.Unlock()
 		}
 	}()
+	var err error
 	if h := c.handle.Swap(0); h != 0 {
-		if err := c.lib.check("ncclCommAbort", C.nccl_abort(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h))); err != nil {
-			return err
-		}
+		err = c.lib.check("ncclCommAbort", C.nccl_abort(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h)))
 	}
 	if !locked {
 		if locked = c.lock(drainTime); !locked {
-			return errInside
+			err = errors.Join(err, errInside)
 		}
 	}
-	return nil
+	return err
 }
 
 // destroy ends the communicator in good order: all ranks call it, with nothing

@@ -180,7 +180,13 @@ func TestRefused(t *testing.T) {
 // TestStuckInside has a call that NCCL keeps on the caller's own thread, even when
 // it is aborted: the group closes all the same, without what that call uses.
 func TestStuckInside(t *testing.T) {
-	control(t, "stay 0 2")
+	for name, more := range map[string][]string{"aborted": nil, "aborted with an error": {"unwell 0"}} {
+		t.Run(name, func(t *testing.T) { stuckInside(t, more...) })
+	}
+}
+
+func stuckInside(t *testing.T, more ...string) {
+	control(t, append(more, "stay 0 2")...)
 	members := world(t, 2)
 	if errs, _ := outcomes(members, func(m *member) error {
 		c, err := m.ones()

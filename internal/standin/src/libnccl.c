@@ -14,6 +14,7 @@
 //	stay RANK N       neither does this one, not even when it is aborted
 //	init RANK         making the communicator does not return
 //	abort RANK        aborting it does not return
+//	unwell RANK       aborting it works, and returns ncclInternalError
 //
 // What does not return does when released; connect also by an abort.
 #define _GNU_SOURCE
@@ -164,8 +165,9 @@ int ncclCommDestroy(comm *c) {
 int ncclCommAbort(comm *c) {
 	atomic_store(&c->aborted, 1);
 	if (fault(c, "abort", 0)) hang(c, 0);
+	int unwell = fault(c, "unwell", 0);
 	drain(c);
-	return SUCCESS;
+	return unwell ? fail(INTERNAL_ERROR, "unwell on request") : SUCCESS;
 }
 
 int ncclCommGetAsyncError(comm *c, int *code) {
