@@ -21,7 +21,7 @@ var sources embed.FS
 // STANDIN_CONTROL to the file that Control writes. It needs gcc, and comes
 // before anything opens the libraries.
 func Libraries(dir string) error {
-	for _, file := range []string{"control.h", "libcuda.c", "libnccl.c"} {
+	for _, file := range []string{"control.h", "elements.h", "libcuda.c", "libnccl.c"} {
 		text, err := sources.ReadFile("src/" + file)
 		if err != nil {
 			return err

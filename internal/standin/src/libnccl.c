@@ -19,6 +19,7 @@
 // What does not return does when released; connect also by an abort.
 #define _GNU_SOURCE
 #include "control.h"
+#include "elements.h"
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -33,11 +34,8 @@ extern int cuMemFree_v2(uint64_t);
 
 enum { SUCCESS = 0, CUDA_ERROR = 1, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
 enum { MAX_RANKS = 8, CHUNK = 64 << 10 };
-enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, TYPES };
 enum { SUM, PROD, MAX, MIN, AVG, USER }; // from USER on: reductions that the user made
 enum { MAX_USER = 4 };
-
-static const size_t sizes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 
 typedef struct {
 	char path[128];
@@ -181,53 +179,6 @@ int ncclMemAlloc(uint64_t *p, size_t size) {
 	return r == 0 ? SUCCESS : fail(CUDA_ERROR, "out of memory");
 }
 int ncclMemFree(uint64_t p) { return cuMemFree_v2(p) == 0 ? SUCCESS : CUDA_ERROR; }
-
-// Elements: read as double or int64, which every value of the tests fits in.
-
-static float from_bfloat(uint16_t b) {
-	uint32_t u = (uint32_t)b << 16;
-	float f;
-	memcpy(&f, &u, 4);
-	return f;
-}
-static uint16_t to_bfloat(float f) {
-	uint32_t u;
-	memcpy(&u, &f, 4);
-	return (u + 0x7FFF + ((u >> 16) & 1)) >> 16;
-}
-
-static int is_float(int type) { return type >= FLOAT16; }
-
-static double load_float(int type, const char *p) {
-	switch (type) {
-	case FLOAT16: return *(const _Float16 *)p;
-	case BFLOAT16: return from_bfloat(*(const uint16_t *)p);
-	case FLOAT32: return *(const float *)p;
-	default: return *(const double *)p;
-	}
-}
-static void store_float(int type, char *p, double v) {
-	switch (type) {
-	case FLOAT16: *(_Float16 *)p = v; break;
-	case BFLOAT16: *(uint16_t *)p = to_bfloat(v); break;
-	case FLOAT32: *(float *)p = v; break;
-	default: *(double *)p = v;
-	}
-}
-static int64_t load_int(int type, const char *p) {
-	switch (type) {
-	case UINT8: return *(const uint8_t *)p;
-	case INT32: return *(const int32_t *)p;
-	default: return *(const int64_t *)p;
-	}
-}
-static void store_int(int type, char *p, int64_t v) {
-	switch (type) {
-	case UINT8: *(uint8_t *)p = v; break;
-	case INT32: *(int32_t *)p = v; break;
-	default: *(int64_t *)p = v;
-	}
-}
 
 #define COMBINE(T, name) \
 	static T name(int op, T x, T y) { \
