@@ -186,6 +186,7 @@ func (l *lane) put(t *task, how enqueue) error {
 	if g.ctx.Err() != nil {
 		return context.Cause(g.ctx)
 	}
+	at := g.now() // it may be done before Enqueue returns
 	end, err := l.stream.Enqueue(g.timed.Load(), how)
 	if err != nil {
 		return err
@@ -194,6 +195,6 @@ func (l *lane) put(t *task, how enqueue) error {
 	l.last = end
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t.enqueued, t.before, t.end = g.now(), before, end
+	t.enqueued, t.before, t.end = at, before, end
 	return nil
 }
