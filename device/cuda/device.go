@@ -26,6 +26,7 @@ type Device struct {
 	drv     *driver
 	ctx     C.uintptr_t // the primary context, which this process's libraries share
 	log     *slog.Logger
+	cache   string                // Options.CacheDir
 	ended   atomic.Pointer[error] // a LostError, or ErrClosed: no call reaches CUDA any more
 
 	compute *Stream
@@ -45,6 +46,7 @@ type Device struct {
 	mu      sync.Mutex
 	streams map[*Stream]struct{}
 	spare   []workspace // of closed streams
+	modules []C.uintptr_t
 }
 
 // drainWait bounds how long a release of memory waits for work in flight.
@@ -75,7 +77,7 @@ func openBare(ordinal int, o Options) (_ *Device, err error) {
 		return nil, err
 	}
 	d := &Device{
-		ordinal: ordinal, name: fmt.Sprintf("cuda:%d", ordinal), card: card, drv: drv, log: o.Log,
+		ordinal: ordinal, name: fmt.Sprintf("cuda:%d", ordinal), card: card, drv: drv, log: o.Log, cache: o.CacheDir,
 		limit: o.MemoryLimit, streams: map[*Stream]struct{}{},
 	}
 	if err := d.check("cuDevicePrimaryCtxRetain", C.drv_retain(drv.fns, &d.ctx, card.handle)); err != nil {
@@ -273,7 +275,7 @@ func (d *Device) Close() error {
 
 // release gives everything back to an idle device.
 func (d *Device) release() error {
-	errs := []error{d.kernels.close()}
+	errs := []error{d.kernels.close(), d.unload()}
 	d.memory.Close()
 	for _, b := range d.condemned {
 		errs = append(errs, d.freeDriver(b))

@@ -4,7 +4,6 @@ package cuda
 
 /*
 #include "driver.h"
-#include <stdlib.h>
 
 // A launch is on every step's path: its arguments stay on the stack.
 #cgo noescape drv_launch
@@ -14,7 +13,6 @@ import "C"
 
 import (
 	"context"
-	"crypto/sha256"
 	"embed"
 	"errors"
 	"fmt"
@@ -39,7 +37,6 @@ type perType [device.Uint8 + 1]C.uintptr_t
 // kernels implements device.Kernels.
 type kernels struct {
 	d        *Device
-	modules  []C.uintptr_t
 	blas     *blasLt
 	compiler string // what compiled the kernels, for people
 	tf32     bool
@@ -76,19 +73,12 @@ func newKernels(d *Device, o Options) (_ *kernels, err error) {
 	}
 	defer c.close()
 	k.compiler = c.String()
-	files := k.files()
-	names := make([]string, 0, len(files))
-	for name := range files {
-		names = append(names, name)
+	var programs []program
+	for name, functions := range k.files() {
+		programs = append(programs, program{name, source(name), functions})
 	}
-	images, err := openCache(o.CacheDir, d.log).get(context.Background(), c.entries(names, d.card.arch()))
-	if err != nil {
-		return nil, fmt.Errorf("%s: compiling kernels: %w", d.name, err)
-	}
-	for i, name := range names {
-		if err := k.load(images[i], files[name]); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
+	if err := d.build(context.Background(), c, programs); err != nil {
+		return nil, err
 	}
 	if k.blas, err = openBlasLt(d); err != nil {
 		return nil, err
@@ -97,20 +87,6 @@ func newKernels(d *Device, o Options) (_ *kernels, err error) {
 		return nil, err
 	}
 	return k, nil
-}
-
-// entries says how to make the machine code of sources. Its key is everything
-// that it depends on.
-func (c *compiler) entries(names []string, arch string) []entry {
-	options := []string{"--gpu-architecture=" + arch, "--std=c++17", "--generate-line-info"}
-	prelude := source("prelude.cu")
-	out := make([]entry, len(names))
-	for i, name := range names {
-		text := prelude + source(name)
-		key := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", c.version, options, text))
-		out[i] = entry{fmt.Sprintf("%x.cubin", key), func() ([]byte, error) { return c.compile(name, text, options) }}
-	}
-	return out
 }
 
 // source reads an embedded source, which is there.
@@ -169,42 +145,12 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 	}
 }
 
-// load loads a module and finds its functions.
-func (k *kernels) load(image []byte, functions map[string]*C.uintptr_t) error {
-	d := k.d
-	p := C.CBytes(image)
-	defer C.free(p)
-	var m C.uintptr_t
-	if err := d.check("cuModuleLoadData", C.drv_module_load(d.drv.fns, d.ctx, &m, p)); err != nil {
-		return err
-	}
-	k.modules = append(k.modules, m)
-	for name, into := range functions {
-		cname := C.CString(name)
-		var f C.uintptr_t
-		err := d.check("cuModuleGetFunction", C.drv_function(d.drv.fns, d.ctx, &f, m, cname))
-		C.free(unsafe.Pointer(cname))
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		*into = f
-	}
-	return nil
-}
-
-// close unloads the kernels of an idle device.
+// close ends the libraries of an idle device.
 func (k *kernels) close() error {
-	if k == nil {
+	if k == nil || k.blas == nil {
 		return nil
 	}
-	var errs []error
-	if k.blas != nil {
-		errs = append(errs, k.blas.close())
-	}
-	for _, m := range k.modules {
-		errs = append(errs, k.d.check("cuModuleUnload", C.drv_module_unload(k.d.drv.fns, k.d.ctx, m)))
-	}
-	return errors.Join(errs...)
+	return k.blas.close()
 }
 
 // threads is the number of threads of a block, where nothing else is said.

@@ -1,0 +1,107 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "driver.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// program is a source, and where the handles of its functions go.
+type program struct {
+	name, text string
+	functions  map[string]*C.uintptr_t
+}
+
+// Compile makes kernels of a library beside this package, which launches them by
+// itself: the CUfunctions of some names in a source of CUDA C++, which is
+// compiled behind kernels/prelude.cu. As the package's own they are kept between
+// runs, and loaded when it returns; they last until the device is closed. The name
+// is for people.
+func (d *Device) Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error) {
+	c, err := openCompiler()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	handles, into := make([]C.uintptr_t, len(functions)), map[string]*C.uintptr_t{}
+	for i, f := range functions {
+		into[f] = &handles[i]
+	}
+	if err := d.build(ctx, c, []program{{name, text, into}}); err != nil {
+		return nil, err
+	}
+	out := make([]uintptr, len(handles))
+	for i, h := range handles {
+		out[i] = uintptr(h)
+	}
+	return out, nil
+}
+
+// build compiles programs that are not in the cache, and loads all.
+func (d *Device) build(ctx context.Context, c *compiler, programs []program) error {
+	images, err := openCache(d.cache, d.log).get(ctx, c.entries(programs, d.card.arch()))
+	if err != nil {
+		return fmt.Errorf("%s: compiling kernels: %w", d.name, err)
+	}
+	for i, p := range programs {
+		if err := d.load(images[i], p.functions); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// entries says how to make the machine code of programs. Its key is everything
+// that it depends on.
+func (c *compiler) entries(programs []program, arch string) []entry {
+	options := []string{"--gpu-architecture=" + arch, "--std=c++17", "--generate-line-info"}
+	prelude := source("prelude.cu")
+	out := make([]entry, len(programs))
+	for i, p := range programs {
+		text := prelude + p.text
+		key := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", c.version, options, text))
+		out[i] = entry{fmt.Sprintf("%x.cubin", key), func() ([]byte, error) { return c.compile(p.name, text, options) }}
+	}
+	return out
+}
+
+// load loads a module and finds its functions.
+func (d *Device) load(image []byte, functions map[string]*C.uintptr_t) error {
+	p := C.CBytes(image)
+	defer C.free(p)
+	var m C.uintptr_t
+	if err := d.check("cuModuleLoadData", C.drv_module_load(d.drv.fns, d.ctx, &m, p)); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.modules = append(d.modules, m)
+	d.mu.Unlock()
+	for name, into := range functions {
+		cname := C.CString(name)
+		var f C.uintptr_t
+		err := d.check("cuModuleGetFunction", C.drv_function(d.drv.fns, d.ctx, &f, m, cname))
+		C.free(unsafe.Pointer(cname))
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		*into = f
+	}
+	return nil
+}
+
+// unload unloads all that was loaded on an idle device.
+func (d *Device) unload() error {
+	var errs []error
+	for _, m := range d.modules {
+		errs = append(errs, d.check("cuModuleUnload", C.drv_module_unload(d.drv.fns, d.ctx, m)))
+	}
+	return errors.Join(errs...)
+}
