@@ -25,7 +25,11 @@ func connect(ctx context.Context, w World, cfg backend.Config, checks bool) (bac
 	}
 	var be backend.Backend
 	if isGPU(cfg.Device) {
-		be, err = nccl.New(ctx, cfg, &nccl.Options{Control: *opts})
+		o := nccl.Options{Control: *opts}
+		if o.NoOneShot, err = flag("GODDP_NO_ONE_SHOT"); err != nil {
+			return nil, err
+		}
+		be, err = nccl.New(ctx, cfg, &o)
 	} else {
 		be, err = host.New(ctx, cfg, opts)
 	}

@@ -55,6 +55,13 @@ typedef struct {
 	X(ncclGroupStart, int, (void)) \
 	X(ncclGroupEnd, int, (void))
 
+// What another process maps memory by.
+enum { ipc_handle_size = 64 };
+
+typedef struct {
+	char bytes[ipc_handle_size];
+} ipc_handle;
+
 // What the wrappers need of libcuda.
 #define DRIVER_FUNCTIONS(X) \
 	X(cuCtxGetCurrent, int, (uintptr_t *)) \
@@ -63,7 +70,13 @@ typedef struct {
 	X(cuCtxGetDevice, int, (int *)) \
 	X(cuDeviceGetPCIBusId, int, (char *, int, int)) \
 	X(cuMemGetInfo_v2, int, (size_t *, size_t *)) \
-	X(cuMemsetD8Async, int, (uint64_t, unsigned char, size_t, uintptr_t))
+	X(cuMemsetD8Async, int, (uint64_t, unsigned char, size_t, uintptr_t)) \
+	X(cuMemAlloc_v2, int, (uint64_t *, size_t)) \
+	X(cuMemFree_v2, int, (uint64_t)) \
+	X(cuIpcGetMemHandle, int, (ipc_handle *, uint64_t)) \
+	X(cuIpcOpenMemHandle_v2, int, (uint64_t *, ipc_handle, unsigned)) \
+	X(cuIpcCloseMemHandle, int, (uint64_t)) \
+	X(cuLaunchKernel, int, (uintptr_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, uintptr_t, void **, void **))
 
 #define FIELD(name, result, args) result(*name) args;
 #define NAME(name, result, args) #name,
@@ -133,6 +146,14 @@ static inline int drv_zero(driver *d, uintptr_t ctx, uintptr_t p, size_t size, u
 	WITHIN(-d->cuMemsetD8Async(p, 0, size, stream));
 }
 
+static inline int drv_alloc(driver *d, uintptr_t ctx, uint64_t *p, size_t size) { WITHIN(-d->cuMemAlloc_v2(p, size)); }
+static inline int drv_free(driver *d, uintptr_t ctx, uint64_t p) { WITHIN(-d->cuMemFree_v2(p)); }
+static inline int drv_export(driver *d, uintptr_t ctx, ipc_handle *h, uint64_t p) { WITHIN(-d->cuIpcGetMemHandle(h, p)); }
+static inline int drv_map(driver *d, uintptr_t ctx, uint64_t *p, const ipc_handle *h) {
+	WITHIN(-d->cuIpcOpenMemHandle_v2(p, *h, 1 /* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS */));
+}
+static inline int drv_unmap(driver *d, uintptr_t ctx, uint64_t p) { WITHIN(-d->cuIpcCloseMemHandle(p)); }
+
 // An operation of NCCL's. Which fields matter depends on the kind.
 enum { op_all_reduce, op_broadcast, op_reduce, op_all_gather, op_reduce_scatter, op_send, op_recv };
 
@@ -190,6 +211,26 @@ static inline int nccl_run_all(nccl *n, uintptr_t comm, uintptr_t stream, const 
 static inline int nccl_enqueue(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm, uintptr_t stream, uintptr_t event, const op *ops, int count) {
 	int r = enter(d, ctx);
 	if (r == 0) r = nccl_run_all(n, comm, stream, ops, count);
+	return r != 0 ? r : -d->cuEventRecord(event, stream);
+}
+
+// What a kernel of oneshot.cu takes.
+enum { one_shot_ranks = 8 };
+
+typedef struct {
+	uint64_t slots[one_shot_ranks], stop, stopped, src, dst, count;
+	double scale;
+	uint32_t rank, ranks, call, lines;
+} one_shot;
+
+// one_shot_enqueue launches a kernel, and records an event behind it.
+static inline int one_shot_enqueue(driver *d, uintptr_t ctx, uintptr_t kernel, uintptr_t stream, uintptr_t event,
+		unsigned blocks, unsigned threads, const one_shot *args) {
+	enum { END, POINTER, SIZE };
+	size_t size = sizeof *args;
+	void *extra[] = {(void *)POINTER, (void *)args, (void *)SIZE, &size, (void *)END};
+	int r = enter(d, ctx);
+	if (r == 0) r = -d->cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, NULL, extra);
 	return r != 0 ? r : -d->cuEventRecord(event, stream);
 }
 

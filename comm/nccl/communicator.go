@@ -38,6 +38,7 @@ var errInside = errors.New("a call is still inside NCCL after the abort")
 type communicator struct {
 	lib    *library
 	handle atomic.Uintptr // 0 once ended
+	shot   *oneShot       // for all-reduces of few bytes; nil: NCCL has those too
 
 	// inside is held, shared, by calls inside NCCL, and by the call that ends
 	// the communicator.
@@ -76,8 +77,8 @@ func detach[T any](ctx context.Context, f func() (T, error), late func(T)) (T, e
 }
 
 // connect makes a communicator of size ranks under the name id, while ctx
-// lasts. All ranks call it.
-func (l *library) connect(ctx context.Context, id []byte, rank, size int) (*communicator, error) {
+// lasts. All ranks call it, with or without a shot.
+func (l *library) connect(ctx context.Context, id []byte, rank, size int, shot *oneShot) (*communicator, error) {
 	if len(id) != C.unique_id_size {
 		return nil, fmt.Errorf("a communicator's name of %d bytes, want %d", len(id), C.unique_id_size)
 	}
@@ -87,7 +88,7 @@ func (l *library) connect(ctx context.Context, id []byte, rank, size int) (*comm
 		if err := l.check("ncclCommInitRankConfig", code); err != nil {
 			return nil, err
 		}
-		c := &communicator{lib: l}
+		c := &communicator{lib: l, shot: shot}
 		c.handle.Store(uintptr(handle))
 		return c, nil
 	}, func(c *communicator) { c.abort() })
@@ -107,6 +108,9 @@ func (c *communicator) within(f func(C.uintptr_t) error) error {
 // enqueue enqueues operations on a stream, as one group, and an event behind them.
 func (c *communicator) enqueue(stream, event uintptr, ops []op) error {
 	return c.within(func(h C.uintptr_t) error {
+		if c.shot.takes(ops) {
+			return c.shot.enqueue(stream, event, &ops[0])
+		}
 		l := c.lib
 		code := C.nccl_enqueue(l.nccl, l.driver, l.ctx, h, C.uintptr_t(stream), C.uintptr_t(event), unsafe.SliceData(ops), C.int(len(ops)))
 		switch {
@@ -139,6 +143,7 @@ func (c *communicator) asyncError() error {
 // abort ends the communicator: its kernels stop. It may block. The error is
 // errInside if a call stays in NCCL all the same.
 func (c *communicator) abort() error {
+	c.shot.halt()
 	locked := c.lock(drainTime)
 	defer func() {
 		if locked {
@@ -166,7 +171,8 @@ func (c *communicator) destroy() error {
 	if h == 0 {
 		return nil
 	}
-	return c.lib.check("ncclCommDestroy", C.nccl_destroy(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h)))
+	err := c.shot.unmap()
+	return errors.Join(err, c.lib.check("ncclCommDestroy", C.nccl_destroy(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h))))
 }
 
 // lock waits until no call is inside NCCL, for a bounded time.

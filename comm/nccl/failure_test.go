@@ -288,7 +288,7 @@ func TestInitHangs(t *testing.T) {
 	release := control(t, "init 1")
 	const timeout = 500 * time.Millisecond
 	at := time.Now()
-	_, errs := attempt(t, 2, func(_ int, cfg *backend.Config) { cfg.Timeout = timeout })
+	_, errs := attempt(t, 2, func(_ int, cfg *backend.Config, _ *nccl.Options) { cfg.Timeout = timeout })
 	if took := time.Since(at); took > timeout+lateness {
 		t.Errorf("took %v with a timeout of %v", took, timeout)
 	}
@@ -440,7 +440,7 @@ func TestClose(t *testing.T) {
 
 func TestSharedGPU(t *testing.T) {
 	control(t)
-	_, errs := attempt(t, 3, func(r int, cfg *backend.Config) {
+	_, errs := attempt(t, 3, func(r int, cfg *backend.Config, _ *nccl.Options) {
 		if r == 2 {
 			dev, err := standin.Open(0)
 			if err != nil {
@@ -496,7 +496,7 @@ func TestUnreachableStore(t *testing.T) {
 	}
 	t.Cleanup(func() { client.Close() })
 	server.Close()
-	_, errs := attempt(t, 1, func(_ int, cfg *backend.Config) { cfg.Store = client })
+	_, errs := attempt(t, 1, func(_ int, cfg *backend.Config, _ *nccl.Options) { cfg.Store = client })
 	if !errors.Is(errs[0], store.ErrServerLost) {
 		t.Errorf("%v, want that the store's server is lost", errs[0])
 	}

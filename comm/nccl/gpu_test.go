@@ -30,7 +30,7 @@ func real(t *testing.T, n int) {
 // TestGPU runs scenarios on all the GPUs there are, one process for each.
 func TestGPU(t *testing.T) {
 	real(t, 2)
-	for _, scenario := range []string{"collectives", "exchange", "group", "buckets", "memory"} {
+	for _, scenario := range []string{"collectives", "one-shot", "exchange", "group", "buckets", "memory"} {
 		t.Run(scenario, func(t *testing.T) {
 			w := launch(t, "real", gpus, scenario)
 			for r := range gpus {
@@ -45,7 +45,13 @@ func TestGPU(t *testing.T) {
 // TestGPUAbort has rank 0 reduce while the others do not.
 func TestGPUAbort(t *testing.T) {
 	real(t, 2)
-	w := launch(t, "real", gpus, "lonely")
+	for _, scenario := range []string{"lonely", "lonely-big"} {
+		t.Run(scenario, func(t *testing.T) { gpuAbort(t, scenario) })
+	}
+}
+
+func gpuAbort(t *testing.T, scenario string) {
+	w := launch(t, "real", gpus, scenario)
 	how := w.wait(t, 0, "late: ")
 	t.Log("rank 0 returned after its deadline by ", how)
 	late, _, _ := strings.Cut(how, ": ")
@@ -68,7 +74,13 @@ func TestGPUAbort(t *testing.T) {
 // TestGPUPeerDies kills a process while its peers reduce with it.
 func TestGPUPeerDies(t *testing.T) {
 	real(t, 2)
-	w := launch(t, "real", gpus, "forever")
+	for _, scenario := range []string{"forever", "forever-big"} {
+		t.Run(scenario, func(t *testing.T) { gpuPeerDies(t, scenario) })
+	}
+}
+
+func gpuPeerDies(t *testing.T, scenario string) {
+	w := launch(t, "real", gpus, scenario)
 	for r := range gpus {
 		w.wait(t, r, "round")
 	}

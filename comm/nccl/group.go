@@ -65,9 +65,9 @@ func (g *Group) now() time.Duration { return max(1, time.Since(g.begun)) }
 // Name is "nccl".
 func (g *Group) Name() string { return "nccl" }
 
-// communicator makes one that ends with the group.
-func (g *Group) communicator(ctx context.Context, id []byte, rank, size int) (*communicator, error) {
-	c, err := g.lib.connect(ctx, id, rank, size)
+// communicator makes one that ends with the group, with or without a shot.
+func (g *Group) communicator(ctx context.Context, id []byte, rank, size int, shot *oneShot) (*communicator, error) {
+	c, err := g.lib.connect(ctx, id, rank, size, shot)
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +322,9 @@ func (g *Group) Close(ctx context.Context) error {
 	case g.control.alone():
 		g.end((*communicator).abort, g.comms...) // what remains is the process's to lose
 	default:
-		err = g.end((*communicator).destroy, g.comms...)
+		if err = g.end((*communicator).destroy, g.comms...); err == nil {
+			g.main.comm.shot.free()
+		}
 	}
 	g.memory.collect()
 	g.release()

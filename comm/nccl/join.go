@@ -2,6 +2,9 @@
 
 package nccl
 
+// #include "abi.h"
+import "C"
+
 import (
 	"context"
 	"encoding/json"
@@ -36,6 +39,8 @@ type cudaDevice interface {
 	Context() uintptr
 	// Lookup finds a function of libcuda.
 	Lookup(symbol string) (unsafe.Pointer, error)
+	// Compile makes the CUfunctions of some names in a source of CUDA C++.
+	Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error)
 }
 
 // cudaStream is what it needs of the GPU's streams.
@@ -77,6 +82,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 		if err != nil {
 			g.control.tell(err)
 			g.ledger.Stop(err)
+			g.end((*communicator).abort, g.comms...)
 			g.release()
 		}
 	}()
@@ -122,13 +128,21 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 	if err != nil {
 		return err
 	}
-	g.main.layout = layout{rank: g.cfg.Rank, size: g.cfg.Size, word: device.NewTensor(g.word, device.Int32, 1)}
+	g.main.layout = layout{rank: g.cfg.Rank, size: g.cfg.Size, word: device.NewTensor(g.word, device.Float32, 1)}
 	id, err := g.nameOf(ctx, keyName, g.cfg.Rank == 0)
 	if err != nil {
 		return err
 	}
-	g.main.comm, err = g.communicator(ctx, id, g.cfg.Rank, g.cfg.Size)
-	return err
+	var shot *oneShot
+	if g.cfg.Size > 1 && g.cfg.Size <= C.one_shot_ranks && oneHost(ids) {
+		if shot, err = g.offerOneShot(ctx); err != nil {
+			return err
+		}
+	}
+	if g.main.comm, err = g.communicator(ctx, id, g.cfg.Rank, g.cfg.Size, shot); err != nil || shot == nil {
+		return err
+	}
+	return shot.connect(ctx)
 }
 
 // nameOf is the name of a communicator, that one of its ranks makes and the
@@ -180,12 +194,18 @@ func (g *Group) meet(ctx context.Context) ([]identity, error) {
 	return identities(ctx, g.cfg.Store, g.cfg.Size)
 }
 
-func identities(ctx context.Context, kv store.Store, size int) ([]identity, error) {
+// fromAll waits for what every rank has in the store: the key is the prefix and
+// its number.
+func fromAll(ctx context.Context, kv store.Store, prefix string, size int) ([][]byte, error) {
 	keys := make([]string, size)
 	for r := range keys {
-		keys[r] = keyIdentity + strconv.Itoa(r)
+		keys[r] = prefix + strconv.Itoa(r)
 	}
-	values, err := kv.MultiGet(ctx, keys...)
+	return kv.MultiGet(ctx, keys...)
+}
+
+func identities(ctx context.Context, kv store.Store, size int) ([]identity, error) {
+	values, err := fromAll(ctx, kv, keyIdentity, size)
 	if err != nil {
 		return nil, err
 	}

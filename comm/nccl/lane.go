@@ -147,7 +147,7 @@ func (l *lane) connect(first *task) bool {
 	var comm *communicator
 	id, err := g.nameOf(g.ctx, fmt.Sprintf("%s%d/%d", keyPair, l.pair.from, l.pair.to), rank == 0)
 	if err == nil {
-		comm, err = g.communicator(g.ctx, id, rank, l.layout.size)
+		comm, err = g.communicator(g.ctx, id, rank, l.layout.size, nil)
 	}
 	if err != nil {
 		g.fail(g.ledger.Failure(first.call, err))

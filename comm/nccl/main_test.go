@@ -97,7 +97,7 @@ func control(t testing.TB, lines ...string) (release func()) {
 }
 
 // attempt makes the groups of n ranks in this process, on stand-in GPUs.
-func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config)) ([]*member, []error) {
+func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *nccl.Options)) ([]*member, []error) {
 	t.Helper()
 	hub, kv := host.NewHub(), store.NewLocal()
 	members, errs := make([]*member, n), make([]error, n)
@@ -111,11 +111,12 @@ func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config)) ([
 			}
 			t.Cleanup(func() { dev.Close() })
 			cfg := backend.Config{Rank: r, Size: n, Store: store.Prefix(kv, "nccl"), Device: dev, Timeout: soon}
+			o := nccl.Options{Control: host.Options{Hub: hub}}
 			if change != nil {
-				change(r, &cfg)
+				change(r, &cfg, &o)
 			}
 			var b backend.Backend
-			b, errs[r] = nccl.New(t.Context(), cfg, &nccl.Options{Control: host.Options{Hub: hub}})
+			b, errs[r] = nccl.New(t.Context(), cfg, &o)
 			members[r] = &member{Backend: b, rank: r, size: n, dev: cfg.Device, seq: new(uint64)}
 		})
 	}
@@ -199,8 +200,14 @@ func (m *member) download(t device.Tensor) (device.Tensor, error) {
 }
 
 // ones is an AllReduce of a thousand ones.
-func (m *member) ones() (*backend.Call, error) {
-	h := hostTensor(device.Float32, 1000)
+func (m *member) ones() (*backend.Call, error) { return m.onesOf(1000) }
+
+// large is more elements than a one-shot all-reduce takes.
+const large = 1 << 20
+
+// onesOf is an AllReduce of ones.
+func (m *member) onesOf(count int) (*backend.Call, error) {
+	h := hostTensor(device.Float32, count)
 	for i := range h.Len() {
 		backendtest.Put(h, i, 1)
 	}

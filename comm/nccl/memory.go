@@ -32,9 +32,10 @@ type memory struct {
 
 // block is one allocation.
 type block struct {
-	lib  *library
-	addr C.uintptr_t
-	size int
+	lib      *library
+	addr     C.uintptr_t
+	size     int
+	exported bool // by cuIpcGetMemHandle, which wants libcuda's memory rather than NCCL's
 }
 
 // blockRef is what buffers refer to: the last of them takes it along.
@@ -61,7 +62,7 @@ func (g *Group) Alloc(size int) (device.Buffer, error) {
 	if err != nil {
 		return device.Buffer{}, err
 	}
-	if err := g.zero(b); err != nil {
+	if err := g.zero(b.addr, b.size); err != nil {
 		g.memory.bury(b)
 		return device.Buffer{}, err
 	}
@@ -85,9 +86,9 @@ func (g *Group) newBlock(size int) (*block, error) {
 	return b, nil
 }
 
-// zero clears a block on a stream of its own, since those in use may be held
-// up by a peer.
-func (g *Group) zero(b *block) error {
+// zero clears memory on a stream of its own, since those in use may be held up by
+// a peer.
+func (g *Group) zero(addr C.uintptr_t, size int) error {
 	s, err := g.dev.NewStream(false)
 	if err != nil {
 		return err
@@ -95,7 +96,7 @@ func (g *Group) zero(b *block) error {
 	defer s.Close()
 	l := g.lib
 	handle := C.uintptr_t(s.(cudaStream).Handle())
-	if err := l.check("cuMemsetD8Async", C.drv_zero(l.driver, l.ctx, b.addr, C.size_t(b.size), handle)); err != nil {
+	if err := l.check("cuMemsetD8Async", C.drv_zero(l.driver, l.ctx, addr, C.size_t(size), handle)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timeout)
@@ -136,4 +137,10 @@ func (m *memory) collect() {
 }
 
 // free gives a block back. What fails is the process's to lose.
-func (b *block) free() { C.nccl_free(b.lib.nccl, b.lib.driver, b.lib.ctx, b.addr) }
+func (b *block) free() {
+	if b.exported {
+		C.drv_free(b.lib.driver, b.lib.ctx, C.uint64_t(b.addr))
+	} else {
+		C.nccl_free(b.lib.nccl, b.lib.driver, b.lib.ctx, b.addr)
+	}
+}

@@ -13,6 +13,8 @@ type Options struct {
 	// Control says how the ranks reach each other beside NCCL. The zero value
 	// is for ranks that are processes of one host.
 	Control host.Options
+	// NoOneShot leaves all-reduces of few bytes to NCCL. One rank's is enough.
+	NoOneShot bool
 }
 
 // New makes this rank's end of a group, whose tensors are in the memory of

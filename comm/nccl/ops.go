@@ -60,7 +60,7 @@ func callName(ops []op) string {
 type layout struct {
 	rank, size int
 	pair       bool          // the communicator is that of Send or Recv with one peer: the other of two ranks
-	word       device.Tensor // memory for Barrier to reduce
+	word       device.Tensor // memory for Barrier to reduce: what a one-shot takes
 	ops        []op
 }
 
@@ -115,7 +115,7 @@ func (l *layout) add(c *backend.Call) {
 			l.recv(part(c.Dst, r, l.size), r)
 		}
 	case backend.Barrier:
-		l.put(op{kind: C.op_all_reduce, reduce: reductions[backend.Max]}, l.word, l.word, l.word)
+		l.put(op{kind: C.op_all_reduce, reduce: reductions[backend.Sum]}, l.word, l.word, l.word)
 	case backend.Send:
 		l.send(c.Src, c.Root)
 	case backend.Recv:

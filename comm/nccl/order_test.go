@@ -20,8 +20,11 @@ var scenarios = map[string]func(m *member) error{
 	"collectives": collectives,
 	"exchange":    func(m *member) error { return exchange(m, false) },
 	"group":       func(m *member) error { return exchange(m, true) },
-	"forever":     forever,
-	"lonely":      lonely,
+	"forever":     func(m *member) error { return forever(m, 1000) },
+	"forever-big": func(m *member) error { return forever(m, large) },
+	"lonely":      func(m *member) error { return lonely(m, 1000) },
+	"lonely-big":  func(m *member) error { return lonely(m, large) },
+	"one-shot":    oneShots,
 	"buckets":     buckets,
 	"memory":      churn,
 	"latency":     latency,
@@ -29,8 +32,8 @@ var scenarios = map[string]func(m *member) error{
 }
 
 // forever reduces over and over.
-func forever(m *member) error {
-	c, err := m.ones()
+func forever(m *member, count int) error {
+	c, err := m.onesOf(count)
 	if err != nil {
 		return err
 	}
@@ -48,8 +51,8 @@ func forever(m *member) error {
 
 // lonely has rank 0 reduce alone, with a timeout; it says how that ended and
 // how long after the deadline.
-func lonely(m *member) error {
-	c, err := m.ones()
+func lonely(m *member, count int) error {
+	c, err := m.onesOf(count)
 	if err != nil {
 		return err
 	}
@@ -109,9 +112,13 @@ func leave(m *member) error {
 // wrote before its After, compute what the call wrote before its Join, and
 // calls must not overtake each other.
 func TestOrder(t *testing.T) {
-	for seed := range 5 {
+	for seed := range 10 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			control(t, "delay 300", fmt.Sprint("seed ", seed))
+			lines := []string{"delay 300", fmt.Sprint("seed ", seed)}
+			if seed%2 == 1 {
+				lines = append(lines, mapping)
+			}
+			control(t, lines...)
 			if err := each(world(t, 2), buckets); err != nil {
 				t.Error(err)
 			}
@@ -120,13 +127,14 @@ func TestOrder(t *testing.T) {
 }
 
 // buckets fills and reduces several buckets, each again as soon as it was
-// read, as steps of a training do.
+// read, as steps of a training do. NCCL has the last.
 func buckets(m *member) error {
 	const count, steps = 1000, 5
-	tensors := make([]device.Tensor, 4)
-	for i := range tensors {
+	dtypes := []device.DType{device.Float32, device.Float64, device.Float32, device.Int32}
+	tensors := make([]device.Tensor, len(dtypes))
+	for i, dt := range dtypes {
 		var err error
-		if tensors[i], err = m.upload(hostTensor(device.Int32, count)); err != nil {
+		if tensors[i], err = m.upload(hostTensor(dt, count)); err != nil {
 			return err
 		}
 	}
@@ -138,7 +146,7 @@ func buckets(m *member) error {
 	for step := range steps {
 		tasks := make([]backend.Task, len(tensors))
 		for i, b := range tensors {
-			h := hostTensor(device.Int32, count)
+			h := hostTensor(b.DType, count)
 			for j := range count {
 				backendtest.Put(h, j, float64(step*100+i*10+m.rank))
 			}

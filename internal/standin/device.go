@@ -22,7 +22,9 @@ package standin
 	X(cuMemHostAlloc, int, (void **, size_t, unsigned)) \
 	X(cuMemFreeHost, int, (void *)) \
 	X(cuMemcpyDtoHAsync_v2, int, (void *, uint64_t, size_t, uintptr_t)) \
-	X(cuMemcpyDtoDAsync_v2, int, (uint64_t, uint64_t, size_t, uintptr_t))
+	X(cuMemcpyDtoDAsync_v2, int, (uint64_t, uint64_t, size_t, uintptr_t)) \
+	X(cuModuleLoadData, int, (uintptr_t *, const void *)) \
+	X(cuModuleGetFunction, int, (uintptr_t *, uintptr_t, const char *))
 
 #define FIELD(name, result, args) result (*name) args;
 #define NAME(name, result, args) #name,
@@ -50,6 +52,8 @@ static int host_alloc(table *t, uintptr_t ctx, void **p, size_t size) { WITHIN(t
 static int host_free(table *t, uintptr_t ctx, void *p) { WITHIN(t->cuMemFreeHost(p)); }
 static int copy_in(table *t, uintptr_t ctx, uint64_t dst, const void *src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyHtoDAsync_v2(dst, src, n, s)); }
 static int copy_out(table *t, uintptr_t ctx, void *dst, uint64_t src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyDtoHAsync_v2(dst, src, n, s)); }
+static int module_load(table *t, uintptr_t ctx, uintptr_t *m, const void *image) { WITHIN(t->cuModuleLoadData(m, image)); }
+static int module_function(table *t, uintptr_t ctx, uintptr_t *f, uintptr_t m, const char *name) { WITHIN(t->cuModuleGetFunction(f, m, name)); }
 static int copy_within(table *t, uintptr_t ctx, uint64_t dst, uint64_t src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyDtoDAsync_v2(dst, src, n, s)); }
 */
 // #include <stdlib.h>
@@ -122,6 +126,28 @@ func (d *Device) Context() uintptr { return uintptr(d.ctx) }
 
 // Lookup finds a function of libcuda.
 func (d *Device) Lookup(symbol string) (unsafe.Pointer, error) { return d.lib.Lookup(symbol) }
+
+// Compile finds kernels that libcuda knows by name.
+func (d *Device) Compile(_ context.Context, name, text string, functions ...string) ([]uintptr, error) {
+	cname := C.CString(text)
+	defer C.free(unsafe.Pointer(cname))
+	var module C.uintptr_t
+	if err := d.check("cuModuleLoadData", C.module_load(d.fns, d.ctx, &module, unsafe.Pointer(cname))); err != nil {
+		return nil, err
+	}
+	out := make([]uintptr, len(functions))
+	for i, f := range functions {
+		cname := C.CString(f)
+		var h C.uintptr_t
+		err := d.check("cuModuleGetFunction of "+f+" in "+name, C.module_function(d.fns, d.ctx, &h, module, cname))
+		C.free(unsafe.Pointer(cname))
+		if err != nil {
+			return nil, err
+		}
+		out[i] = uintptr(h)
+	}
+	return out, nil
+}
 
 // Alloc returns memory of the device, which is never cached.
 func (d *Device) Alloc(size int) (device.Buffer, error) {

@@ -7,14 +7,16 @@
 //	seed N      of those times
 //	memory N    bytes of all devices together
 //	query CODE  what cuStreamQuery returns
+//	ipc DEVICE  it maps memory of other devices of this process
 #define _GNU_SOURCE
 #include "control.h"
+#include "elements.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
 
-enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_READY = 600 };
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_READY = 600, NOT_SUPPORTED = 801 };
 enum { MAX_DEVICES = 16 };
 
 typedef struct { int ordinal; } context;
@@ -181,22 +183,100 @@ int cuStreamIsCapturing(stream *s, int *status) {
 	return current == s->ctx ? OK : INVALID_CONTEXT;
 }
 
-// There are modules and functions, which do nothing when they are launched.
+// There are modules, and functions, which do nothing when they are launched, but
+// for those of comm/nccl's one-shot all-reduce.
 static void nothing(void *arg) { (void)arg; }
+
+// What a one-shot all-reduce takes, and what its lines are.
+enum { LINE_BYTES = 8 };
+
+typedef struct {
+	uint64_t slots[8], stop, stopped, src, dst, count;
+	double scale;
+	uint32_t rank, ranks, call, lines;
+} one_shot;
+
+typedef struct {
+	_Atomic uint32_t number;
+	char elements[LINE_BYTES];
+} line_of_elements;
+
+static line_of_elements *slot(const one_shot *a, int in, int of) {
+	_Static_assert(sizeof(line_of_elements) <= 16, "a line is longer than the kernel's");
+	return (line_of_elements *)(uintptr_t)(a->slots[in] + 16 * ((a->call % 2 * a->ranks + of) * (uint64_t)a->lines));
+}
+
+static void run_one_shot(const one_shot *a, int type) {
+	size_t each = LINE_BYTES / sizes[type];
+	_Atomic uint32_t *stop = (void *)(uintptr_t)a->stop, *stopped = (void *)(uintptr_t)a->stopped;
+	if (atomic_load(stopped)) return;
+	for (size_t i = 0; i * each < a->count; i++) {
+		size_t n = a->count - i * each < each ? a->count - i * each : each;
+		for (unsigned r = 0; r < a->ranks; r++) {
+			line_of_elements *l = slot(a, r, a->rank) + i;
+			memcpy(l->elements, (char *)(uintptr_t)a->src + i * LINE_BYTES, n * sizes[type]);
+			atomic_store(&l->number, a->call);
+		}
+	}
+	for (size_t i = 0; i < a->count; i++) {
+		double sum = 0;
+		for (unsigned r = 0; r < a->ranks; r++) {
+			line_of_elements *l = slot(a, a->rank, r) + i / each;
+			while (atomic_load(&l->number) != a->call) {
+				if (atomic_load(stop) || released()) {
+					atomic_store(stopped, 1);
+					return;
+				}
+				usleep(20);
+			}
+			sum += load_float(type, l->elements + i % each * sizes[type]);
+		}
+		store_float(type, (char *)(uintptr_t)a->dst + i * sizes[type], sum * a->scale);
+	}
+}
+
+typedef struct {
+	const char *name;
+	int type; // of the elements
+} function;
+
+static function functions[] = {{"one_shot_float32", FLOAT32}, {"one_shot_float64", FLOAT64}, {"one_shot_float16", FLOAT16},
+	{"one_shot_bfloat16", BFLOAT16}, {"any", -1}};
+
+typedef struct {
+	int type;
+	one_shot args;
+} launch;
+
+static void run_launch(void *arg) {
+	launch *l = arg;
+	run_one_shot(&l->args, l->type);
+	free(l);
+}
+
 int cuModuleLoadData(int **module, const void *image) {
 	static int any;
 	*module = &any;
 	return current != NULL && image != NULL ? OK : INVALID_VALUE;
 }
 int cuModuleUnload(int *module) { (void)module; return current != NULL ? OK : INVALID_CONTEXT; }
-int cuModuleGetFunction(int **function, int *module, const char *name) {
-	*function = module;
-	return name != NULL ? OK : INVALID_VALUE;
+int cuModuleGetFunction(function **out, int *module, const char *name) {
+	(void)module;
+	if (name == NULL) return INVALID_VALUE;
+	function *f = functions;
+	while (f->type >= 0 && strcmp(f->name, name) != 0) f++;
+	*out = f;
+	return OK;
 }
-int cuLaunchKernel(int *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
 		unsigned shared, stream *s, void **params, void **extra) {
-	(void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)params, (void)extra;
-	return cuLaunchHostFunc(s, nothing, NULL);
+	(void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)params;
+	if (f == NULL || f->type < 0) return cuLaunchHostFunc(s, nothing, NULL);
+	if (*(size_t *)extra[3] != sizeof(one_shot)) return INVALID_VALUE;
+	launch *l = malloc(sizeof *l);
+	l->type = f->type;
+	memcpy(&l->args, extra[1], sizeof l->args);
+	return cuLaunchHostFunc(s, run_launch, l);
 }
 
 typedef struct {
@@ -278,6 +358,25 @@ int cuMemFree_v2(uint64_t p) {
 	free(mem);
 	return OK;
 }
+
+// A handle is the process and the address.
+typedef struct {
+	long pid;
+	uint64_t p;
+	char rest[48];
+} ipc_handle;
+
+int cuIpcGetMemHandle(ipc_handle *h, uint64_t p) {
+	*h = (ipc_handle){.pid = getpid(), .p = p};
+	return current != NULL ? OK : INVALID_CONTEXT;
+}
+int cuIpcOpenMemHandle_v2(uint64_t *p, ipc_handle h, unsigned flags) {
+	if (current == NULL || flags != 1) return INVALID_CONTEXT;
+	if (h.pid != getpid() || !line("ipc", 1, (const long[]){current->ordinal}, 0)) return NOT_SUPPORTED;
+	*p = h.p;
+	return OK;
+}
+int cuIpcCloseMemHandle(uint64_t p) { (void)p; return current != NULL ? OK : INVALID_CONTEXT; }
 
 int cuMemHostAlloc(void **p, size_t size, unsigned flags) {
 	(void)flags;

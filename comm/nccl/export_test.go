@@ -1,0 +1,15 @@
+//go:build cgo && linux
+
+package nccl
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/comm/backend"
+)
+
+// OneShotMost is how many bytes a one-shot all-reduce takes at most.
+func OneShotMost(ranks int) int { return oneShotLines(ranks) * lineBytes }
+
+// UseUp leaves one number for one-shot all-reduces.
+func UseUp(b backend.Backend) { b.(*Group).main.comm.shot.args.call = math.MaxUint32 - 1 }
