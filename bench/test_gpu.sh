@@ -48,10 +48,6 @@ mlp() {
 
 check device_cuda "$bin/cuda.test" -test.v
 check comm_nccl "$bin/nccl.test" -test.v -test.run '^TestGPU' # the others have stand-ins, which take a compiler
-if [ "$gpus" -ge 2 ] && command -v compute-sanitizer >/dev/null; then
-	check comm_nccl_memcheck compute-sanitizer --tool memcheck --target-processes all --report-api-errors no --error-exitcode 9 \
-		"$bin/nccl.test" -test.v -test.run '^TestGPU$/one-shot'
-fi
 check ddp "$bin/ddp.test" -test.v -test.run '^TestGPU'
 check ddp_zero "$bin/zero.test" -test.v -test.run '^TestGPU'
 check ddp_commhook "$bin/commhook.test" -test.v -test.run '^TestGPU'
