@@ -152,15 +152,18 @@ func (j *job) start(ctx context.Context) error {
 	return nil
 }
 
-// foreign is the variables that a job must not inherit. Others of NCCL, and
-// GODDP_LIBNCCL and its like, say what the machine needs.
+// foreign is the variables that a job must not inherit, but for those of ours.
+// Others of NCCL, and GODDP_LIBNCCL and its like, say what the machine needs, and
+// GODDP_NO_ONE_SHOT what is tried.
 var foreign = regexp.MustCompile(`^(GODDP|TORCH|NCCL_(ASYNC_ERROR|BLOCKING_WAIT|HEARTBEAT|ENABLE_MONITORING)|PET|RANK|LOCAL_|WORLD_|MASTER_|ROLE_|GROUP_)`)
+
+var ours = regexp.MustCompile(`^GODDP_(LIB|NO_ONE_SHOT=)`)
 
 // run starts one program and follows what it writes.
 func (j *job) run(name string, rank int, env []string, args ...string) error {
 	p := &program{name: name, rank: rank, cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})}
 	for _, kv := range os.Environ() {
-		if !foreign.MatchString(kv) || strings.HasPrefix(kv, "GODDP_LIB") {
+		if !foreign.MatchString(kv) || ours.MatchString(kv) {
 			p.cmd.Env = append(p.cmd.Env, kv)
 		}
 	}

@@ -162,6 +162,7 @@ typedef struct {
 	int type;   // ncclDataType_t
 	int reduce; // ncclRedOp_t, or pre_mul_sum
 	int peer;   // or the root
+	int alone;  // an all-reduce that is no part of a Group
 	uintptr_t src, dst;
 	size_t count;
 	uint64_t factor; // of pre_mul_sum: an element

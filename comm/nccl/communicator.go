@@ -143,13 +143,13 @@ func (c *communicator) asyncError() error {
 // abort ends the communicator: its kernels stop. It may block. The error is
 // errInside if a call stays in NCCL all the same.
 func (c *communicator) abort() error {
-	c.shot.halt()
 	locked := c.lock(drainTime)
 	defer func() {
 		if locked {
 			c.inside.Unlock()
 		}
 	}()
+	c.shot.halt() // not before: NCCL's kernels behind it would begin
 	var err error
 	if h := c.handle.Swap(0); h != 0 {
 		err = c.lib.check("ncclCommAbort", C.nccl_abort(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h)))
@@ -171,8 +171,7 @@ func (c *communicator) destroy() error {
 	if h == 0 {
 		return nil
 	}
-	err := c.shot.unmap()
-	return errors.Join(err, c.lib.check("ncclCommDestroy", C.nccl_destroy(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h))))
+	return c.lib.check("ncclCommDestroy", C.nccl_destroy(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h)))
 }
 
 // lock waits until no call is inside NCCL, for a bounded time.

@@ -18,7 +18,8 @@
 // have left. Then the ranks tell each other, through the store, which library
 // and which GPU they have, and refuse what NCCL would hang on: two ranks on a
 // GPU, different releases. Then they make a blocking communicator, on a thread
-// that is given up on when the time is over.
+// that is given up on when the time is over; what few bytes take comes before and
+// after it.
 //
 // A group from Split has a communicator of its own. ncclCommSplit would need
 // every rank of the parent to call it, also those that get no group, and a
@@ -38,18 +39,22 @@
 // # Few bytes
 //
 // NCCL takes the host six microseconds and more to start an all-reduce, which is
-// longer than the GPUs take for a few kilobytes. So among two to eight GPUs of one
-// host that can map each other's memory, each by a process of its own, AllReduce
-// with Sum or Avg of a floating-point type, and Barrier, are not NCCL's up to a
-// mebibyte divided by the number of ranks: one kernel (oneshot.cu) writes a rank's
-// elements into memory of all, and sums up what it finds in its own, in float32 or
-// float64 and in the order of the ranks, as soon as it finds it. It runs on the
-// group's stream, in turn with NCCL's kernels, and ends when the group is aborted.
+// longer than the GPUs take for a few kilobytes. So AllReduce with Sum or Avg of a
+// floating-point type, of up to a mebibyte divided by the number of ranks, and
+// Barrier, are not NCCL's where two to eight GPUs of one host, each with a process
+// of its own, can map each other's memory. One kernel (oneshot.cu) writes a rank's
+// elements into memory of all, and sums up what it finds in its own, as soon as it
+// finds it, in the order of the ranks. It runs on the group's stream, in turn with
+// NCCL's kernels, and ends when the group is aborted. What is part of a Group is
+// NCCL's.
 //
-// Each rank has 4 MiB for that. They are given back when the group is closed in
-// good order; of a group that broke they stay until the process ends, since a peer
-// may still write to them. If anything hinders one rank, be it Options.NoOneShot,
-// NCCL has everything on all of them, and a line at debug level says why.
+// Each rank has 4 MiB for that, in each group. The others hear of them through the
+// store before they make the communicator, and map them after that. If anything
+// hinders one rank, NCCL has everything on all of them, and a line at debug level
+// says why: be it Options.NoOneShot, or a variable of NCCL's that turns P2P off.
+// The memory is given back when the group is closed in good order; of a group that
+// broke, or did not come about, it stays as long as the device, since a peer may
+// still write to it.
 //
 // # Send and Recv
 //
@@ -72,9 +77,10 @@
 //
 // NCCL's arithmetic differs from comm/host's in places: Min and Max may drop a
 // NaN, and Avg of a floating-point type multiplies by 1/N rounded to the type
-// before it sums, as PreMulSum does with the rank's factor. Ranks that call
-// different collectives are not noticed by NCCL: they hang until they are aborted,
-// or receive wrong data.
+// before it sums, as PreMulSum does with the rank's factor. That of few bytes sums
+// and multiplies in float32, or float64, and rounds once; so the same numbers may
+// have another last bit in a larger tensor. Ranks that call different collectives
+// are not noticed by NCCL: they hang until they are aborted, or receive wrong data.
 //
 // # Failure
 //

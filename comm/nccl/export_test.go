@@ -11,5 +11,8 @@ import (
 // OneShotMost is how many bytes a one-shot all-reduce takes at most.
 func OneShotMost(ranks int) int { return oneShotLines(ranks) * lineBytes }
 
+// WithoutOneShot is why a group on one host has no one-shot all-reduces, nil if it has.
+func WithoutOneShot(b backend.Backend) error { return b.(*Group).shot.without }
+
 // UseUp leaves one number for one-shot all-reduces.
-func UseUp(b backend.Backend) { b.(*Group).main.comm.shot.args.call = math.MaxUint32 - 1 }
+func UseUp(b backend.Backend) { b.(*Group).shot.args.call = math.MaxUint32 - 1 }

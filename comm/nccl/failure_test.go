@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -149,7 +150,28 @@ func TestBusy(t *testing.T) {
 
 func TestAsyncError(t *testing.T) {
 	control(t, "async 2 2")
-	errs, took := outcomes(world(t, 3), func(m *member) error { return second(m, time.Minute) })
+	var others sync.WaitGroup // have started the call: afterwards they would hear of no own call
+	others.Add(2)
+	errs, took := outcomes(world(t, 3), func(m *member) error {
+		if err := oneReduction(m); err != nil {
+			return err
+		}
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		if m.rank == 2 {
+			others.Wait()
+		}
+		task, err := m.start(c)
+		if m.rank != 2 {
+			others.Done()
+		}
+		if err != nil {
+			return err
+		}
+		return task.Sync(context.Background())
+	})
 	if took > soon {
 		t.Errorf("took %v", took)
 	}

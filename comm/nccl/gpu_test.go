@@ -42,6 +42,14 @@ func TestGPU(t *testing.T) {
 	}
 }
 
+// TestGPUOneShotAmong has up to four ranks on one GPU, all of one process.
+func TestGPUOneShotAmong(t *testing.T) {
+	real(t, 1)
+	if how := launch(t, "real", 1, "among").wait(t, 0, "ended: "); how != "done" {
+		t.Error("it ended: ", how)
+	}
+}
+
 // TestGPUAbort has rank 0 reduce while the others do not.
 func TestGPUAbort(t *testing.T) {
 	real(t, 2)

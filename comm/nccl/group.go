@@ -24,7 +24,8 @@ type Group struct {
 	control *control
 	lib     *library
 	memory  *memory
-	main    *lane // of everything but Send and Recv
+	main    *lane    // of everything but Send and Recv
+	shot    *oneShot // of main; nil: the ranks are too many or too far from each other
 
 	ledger *ledger.Ledger  // of started calls that are not done
 	ctx    context.Context // the ledger's
@@ -300,6 +301,9 @@ func (g *Group) Close(ctx context.Context) error {
 		return nil
 	}
 	err := g.ledger.Drain(ctx)
+	if err == nil && g.ledger.Cause() == nil { // so nothing runs: a peer that hears of it may free its slots
+		err = g.shot.unmap(ctx)
+	}
 	if err == nil {
 		switch e := g.control.farewell(ctx); {
 		case e == nil || g.ledger.Cause() != nil:
@@ -323,7 +327,7 @@ func (g *Group) Close(ctx context.Context) error {
 		g.end((*communicator).abort, g.comms...) // what remains is the process's to lose
 	default:
 		if err = g.end((*communicator).destroy, g.comms...); err == nil {
-			g.main.comm.shot.free()
+			g.shot.free()
 		}
 	}
 	g.memory.collect()

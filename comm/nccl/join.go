@@ -2,9 +2,6 @@
 
 package nccl
 
-// #include "abi.h"
-import "C"
-
 import (
 	"context"
 	"encoding/json"
@@ -39,8 +36,6 @@ type cudaDevice interface {
 	Context() uintptr
 	// Lookup finds a function of libcuda.
 	Lookup(symbol string) (unsafe.Pointer, error)
-	// Compile makes the CUfunctions of some names in a source of CUDA C++.
-	Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error)
 }
 
 // cudaStream is what it needs of the GPU's streams.
@@ -133,16 +128,15 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 	if err != nil {
 		return err
 	}
-	var shot *oneShot
-	if g.cfg.Size > 1 && g.cfg.Size <= C.one_shot_ranks && oneHost(ids) {
-		if shot, err = g.offerOneShot(ctx); err != nil {
+	if g.cfg.Size > 1 {
+		if err := g.offerOneShot(ctx, ids); err != nil {
 			return err
 		}
 	}
-	if g.main.comm, err = g.communicator(ctx, id, g.cfg.Rank, g.cfg.Size, shot); err != nil || shot == nil {
+	if g.main.comm, err = g.communicator(ctx, id, g.cfg.Rank, g.cfg.Size, g.shot); err != nil || g.shot == nil {
 		return err
 	}
-	return shot.connect(ctx)
+	return g.shot.connect(ctx)
 }
 
 // nameOf is the name of a communicator, that one of its ranks makes and the

@@ -62,7 +62,7 @@ func (g *Group) Alloc(size int) (device.Buffer, error) {
 	if err != nil {
 		return device.Buffer{}, err
 	}
-	if err := g.zero(b.addr, b.size); err != nil {
+	if err := g.zero(b); err != nil {
 		g.memory.bury(b)
 		return device.Buffer{}, err
 	}
@@ -86,9 +86,9 @@ func (g *Group) newBlock(size int) (*block, error) {
 	return b, nil
 }
 
-// zero clears memory on a stream of its own, since those in use may be held up by
-// a peer.
-func (g *Group) zero(addr C.uintptr_t, size int) error {
+// zero clears a block on a stream of its own, since those in use may be held
+// up by a peer.
+func (g *Group) zero(b *block) error {
 	s, err := g.dev.NewStream(false)
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (g *Group) zero(addr C.uintptr_t, size int) error {
 	defer s.Close()
 	l := g.lib
 	handle := C.uintptr_t(s.(cudaStream).Handle())
-	if err := l.check("cuMemsetD8Async", C.drv_zero(l.driver, l.ctx, addr, C.size_t(size), handle)); err != nil {
+	if err := l.check("cuMemsetD8Async", C.drv_zero(l.driver, l.ctx, b.addr, C.size_t(b.size), handle)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timeout)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/backend/backendtest"
@@ -57,10 +58,36 @@ func TestOneShot(t *testing.T) {
 	}
 }
 
+// TestOneShotAmong has up to eight ranks on one stand-in GPU.
+func TestOneShotAmong(t *testing.T) {
+	control(t)
+	dev, err := standin.Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if err := among(dev, 8); err != nil {
+		t.Error(err)
+	}
+}
+
+// among has two ranks on one GPU, and more, up to most.
+func among(dev device.Device, most int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for ranks := 2; ranks <= most; ranks++ {
+		if err := nccl.OneShotAmong(ctx, dev, ranks); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // TestOneShotTurns has it take turns with NCCL, on one stream.
 func TestOneShotTurns(t *testing.T) {
 	control(t, mapping)
-	if err := each(world(t, 3), collectives); err != nil {
+	members := world(t, 3)
+	if err := errors.Join(nccl.WithoutOneShot(members[0].Backend), each(members, collectives)); err != nil {
 		t.Error(err)
 	}
 }
@@ -74,8 +101,8 @@ func TestNoOneShot(t *testing.T) {
 		why     string
 	}{
 		"one cannot map":     {mapping: "ipc 0", why: "cuIpcOpenMemHandle"},
-		"one turned off":     {mapping, func(_ *backend.Config, o *nccl.Options) { o.NoOneShot = true }, "it is turned off"},
-		"one cannot compile": {mapping, func(cfg *backend.Config, _ *nccl.Options) { cfg.Device = noCompiler{cfg.Device.(*standin.Device)} }, "no compiler"},
+		"one turned off":     {mapping, func(_ *backend.Config, o *nccl.Options) { o.NoOneShot = true }, "turned off"},
+		"one cannot compile": {mapping, func(cfg *backend.Config, _ *nccl.Options) { cfg.Device = noCompiler{cfg.Device.(gpu)} }, "compiles no kernels"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			control(t, c.mapping, "refuse 0 1", "refuse 1 1")
@@ -98,18 +125,95 @@ func TestNoOneShot(t *testing.T) {
 					t.Errorf("rank %d: %v, want NCCL's refusal", r, err)
 				}
 			}
-			if n := strings.Count(said.String(), "no one-shot all-reduce"); n != 2 || !strings.Contains(said.String(), c.why) {
-				t.Errorf("%d ranks say that there is none, want 2 that say %q:\n%s", n, c.why, &said)
+			if n := strings.Count(said.String(), "all-reduces of few bytes are NCCL's"); n != 2 || strings.Count(said.String(), c.why) < 2 {
+				t.Errorf("%d ranks say that NCCL has everything, want 2 that say %q:\n%s", n, c.why, &said)
 			}
 		})
 	}
 }
 
-// noCompiler is a GPU of a machine that has no NVRTC.
-type noCompiler struct{ *standin.Device }
+// gpu is what a group needs of a device, and noCompiler one that has no more.
+type gpu interface {
+	device.Device
+	Context() uintptr
+	Lookup(symbol string) (unsafe.Pointer, error)
+}
 
-func (noCompiler) Compile(context.Context, string, string, ...string) ([]uintptr, error) {
-	return nil, errors.New("no compiler")
+type noCompiler struct{ gpu }
+
+// TestOneShotTurnedOff turns it off by NCCL's variables, on all ranks.
+func TestOneShotTurnedOff(t *testing.T) {
+	for name, value := range map[string]string{"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "LOC"} {
+		t.Run(name, func(t *testing.T) {
+			control(t, mapping)
+			t.Setenv(name, value)
+			for _, m := range world(t, 2) {
+				if why := nccl.WithoutOneShot(m.Backend); why == nil || !strings.Contains(why.Error(), name) {
+					t.Errorf("rank %d: %v, want that %s turns it off", m.rank, why, name)
+				}
+			}
+		})
+	}
+}
+
+// TestNotOneShot makes calls that it does not take, which NCCL refuses.
+func TestNotOneShot(t *testing.T) {
+	for name, change := range map[string]func(c *backend.Call) *backend.Call{
+		"a maximum": func(c *backend.Call) *backend.Call { c.Op = backend.Max; return c },
+		"integers":  func(c *backend.Call) *backend.Call { c.Src.DType = device.Int32; c.Dst = c.Src; return c },
+		"a group": func(c *backend.Call) *backend.Call {
+			return &backend.Call{Kind: backend.Group, Calls: []*backend.Call{c}}
+		},
+		"a broadcast":    func(c *backend.Call) *backend.Call { c.Kind = backend.Broadcast; return c },
+		"too many of it": func(c *backend.Call) *backend.Call { return c },
+	} {
+		t.Run(name, func(t *testing.T) {
+			control(t, mapping, "refuse 0 1", "refuse 1 1")
+			count := 1000
+			if name == "too many of it" {
+				count = nccl.OneShotMost(2)/device.Float32.Size() + 1
+			}
+			errs, _ := outcomes(world(t, 2), func(m *member) error {
+				c, err := m.onesOf(count)
+				if err != nil {
+					return err
+				}
+				return m.call(change(c))
+			})
+			for r, err := range errs {
+				var refused *nccl.Error
+				if !errors.As(err, &refused) {
+					t.Errorf("rank %d: %v, want NCCL's refusal", r, err)
+				}
+			}
+		})
+	}
+}
+
+// TestUnequalGroups has ranks whose Groups hold, beside an AllReduce, different
+// Sends and Recvs, or none: they are all NCCL's.
+func TestUnequalGroups(t *testing.T) {
+	control(t, mapping)
+	if err := each(world(t, 3), func(m *member) error {
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		x, err := m.upload(hostTensor(device.Int32, 10))
+		if err != nil {
+			return err
+		}
+		g := &backend.Call{Kind: backend.Group, Calls: []*backend.Call{c}, Timeout: soon}
+		switch m.rank {
+		case 0:
+			g.Calls = append(g.Calls, &backend.Call{Kind: backend.Send, Src: x, Root: 1})
+		case 1:
+			g.Calls = append(g.Calls, &backend.Call{Kind: backend.Recv, Dst: x, Root: 0})
+		}
+		return m.call(g)
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 // oneReduction runs an AllReduce that a one-shot takes.
@@ -121,11 +225,14 @@ func oneReduction(m *member) error {
 	return m.call(c)
 }
 
-// noVerdict is a store that takes no word on what was mapped.
-type noVerdict struct{ store.Store }
+// full is a store that takes no more of some keys.
+type full struct {
+	store.Store
+	prefix string
+}
 
-func (s noVerdict) Set(ctx context.Context, key string, value []byte) error {
-	if strings.HasPrefix(key, "oneshot/mapped/") {
+func (s full) Set(ctx context.Context, key string, value []byte) error {
+	if strings.HasPrefix(key, s.prefix) {
 		return errors.New("the store is full")
 	}
 	return s.Store.Set(ctx, key, value)
@@ -140,7 +247,7 @@ func TestFailedMapping(t *testing.T) {
 	_, errs := attempt(t, 2, func(rank int, cfg *backend.Config, _ *nccl.Options) {
 		cfg.Log = log
 		if rank == 1 {
-			cfg.Store = noVerdict{cfg.Store}
+			cfg.Store = full{cfg.Store, "oneshot/mapped/"}
 		}
 	})
 	for r, err := range errs {
@@ -173,7 +280,7 @@ func TestOneShotUsedUp(t *testing.T) {
 }
 
 // TestHungOneShot has a rank that does not call: the others time out, and their
-// kernels end.
+// kernels end, as Compute tells, which waits for them.
 func TestHungOneShot(t *testing.T) {
 	control(t, mapping)
 	members := world(t, 3)
@@ -190,7 +297,11 @@ func TestHungOneShot(t *testing.T) {
 			return err
 		}
 		c.Timeout = timeout
-		return m.call(c)
+		task, err := m.start(c)
+		if err != nil {
+			return err
+		}
+		return errors.Join(task.Join(context.Background(), m.dev.Compute()), task.Sync(context.Background()))
 	})
 	if took > timeout+lateness {
 		t.Errorf("took %v with a timeout of %v", took, timeout)
@@ -211,10 +322,10 @@ func TestHungOneShot(t *testing.T) {
 }
 
 // TestOneShotMemory makes groups and ends them in good order: the slots are given
-// back.
+// back, and not before the peers have unmapped them.
 func TestOneShotMemory(t *testing.T) {
 	control(t, mapping, "refuse 0 1", "refuse 1 1")
-	for i := range 260 { // each takes 4 MiB and more of the GiB that there is
+	for i := range 130 { // each takes 8 MiB of the GiB that all stand-ins have
 		members := world(t, 2)
 		if err := errors.Join(each(members, oneReduction), closeAll(members, soon)); err != nil {
 			t.Fatal("group ", i, ": ", err)
@@ -225,6 +336,9 @@ func TestOneShotMemory(t *testing.T) {
 // oneShots starts many calls of all sizes at once, at any alignment, and wants of
 // each the bits of the sum in the order of the ranks, and nothing beside it touched.
 func oneShots(m *member) error {
+	if err := nccl.WithoutOneShot(m.Backend); err != nil {
+		return err
+	}
 	const rounds, calls = 20, 40
 	sizes := rand.New(rand.NewPCG(1, 2)) // the same on all ranks
 	type started struct {

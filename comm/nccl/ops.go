@@ -73,7 +73,9 @@ func (l *layout) add(c *backend.Call) {
 	}
 	switch c.Kind {
 	case backend.AllReduce:
-		l.put(reducing(C.op_all_reduce, c), c.Src, c.Dst, c.Src)
+		o := reducing(C.op_all_reduce, c)
+		o.alone = 1
+		l.put(o, c.Src, c.Dst, c.Src)
 	case backend.Broadcast:
 		l.put(op{kind: C.op_broadcast, peer: C.int(c.Root)}, c.Src, c.Dst, c.Dst)
 	case backend.Reduce:
@@ -115,7 +117,7 @@ func (l *layout) add(c *backend.Call) {
 			l.recv(part(c.Dst, r, l.size), r)
 		}
 	case backend.Barrier:
-		l.put(op{kind: C.op_all_reduce, reduce: reductions[backend.Sum]}, l.word, l.word, l.word)
+		l.put(op{kind: C.op_all_reduce, reduce: reductions[backend.Sum], alone: 1}, l.word, l.word, l.word)
 	case backend.Send:
 		l.send(c.Src, c.Root)
 	case backend.Recv:
@@ -123,6 +125,9 @@ func (l *layout) add(c *backend.Call) {
 	case backend.Group:
 		for _, m := range c.Calls {
 			l.add(m)
+		}
+		for i := range l.ops {
+			l.ops[i].alone = 0
 		}
 	default:
 		panic(fmt.Errorf("nccl: unknown call %v", c))

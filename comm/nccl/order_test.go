@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/backend/backendtest"
+	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/store"
 )
@@ -25,6 +26,7 @@ var scenarios = map[string]func(m *member) error{
 	"lonely":      func(m *member) error { return lonely(m, 1000) },
 	"lonely-big":  func(m *member) error { return lonely(m, large) },
 	"one-shot":    oneShots,
+	"among":       func(m *member) error { return among(m.dev, 4) }, // a GPU runs the kernels of a few streams at once
 	"buckets":     buckets,
 	"memory":      churn,
 	"latency":     latency,
@@ -114,12 +116,16 @@ func leave(m *member) error {
 func TestOrder(t *testing.T) {
 	for seed := range 10 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			lines := []string{"delay 300", fmt.Sprint("seed ", seed)}
-			if seed%2 == 1 {
+			lines, oneShot := []string{"delay 300", fmt.Sprint("seed ", seed)}, seed%2 == 1
+			if oneShot {
 				lines = append(lines, mapping)
 			}
 			control(t, lines...)
-			if err := each(world(t, 2), buckets); err != nil {
+			members := world(t, 2)
+			if why := nccl.WithoutOneShot(members[0].Backend); oneShot != (why == nil) {
+				t.Errorf("one-shot all-reduces: want %v: %v", oneShot, why)
+			}
+			if err := each(members, buckets); err != nil {
 				t.Error(err)
 			}
 		})

@@ -23,8 +23,8 @@ type program struct {
 // Compile makes kernels of a library beside this package, which launches them by
 // itself: the CUfunctions of some names in a source of CUDA C++, which is
 // compiled behind kernels/prelude.cu. As the package's own they are kept between
-// runs, and loaded when it returns; they last until the device is closed. The name
-// is for people.
+// runs, and loaded when it returns, which may wait for work in flight; they last
+// until the device is closed. The name is for people.
 func (d *Device) Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error) {
 	c, err := openCompiler()
 	if err != nil {

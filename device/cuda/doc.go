@@ -21,7 +21,8 @@
 // more often finds the driver's data in its processor's caches: comm.Init locks
 // its caller. Several devices may be open at once, and driven by a goroutine
 // each. What NCCL and its like need of a device are its raw handles:
-// [Device.Context], [Stream.Handle], and those that [Stream.Enqueue] lends.
+// [Device.Context], [Stream.Handle], those that [Stream.Enqueue] lends, and those
+// of kernels that [Device.Compile] makes.
 //
 // # Waiting
 //
@@ -87,7 +88,8 @@
 // CUDA loads lazily, and loading can wait for all work in flight while it holds
 // the context's lock: a collective that waits for a peer would then stop the
 // host, and could not be aborted. This package's kernels are therefore all
-// loaded by Open: the driver loads a kernel when it is asked for its handle.
+// loaded by Open: the driver loads a kernel when it is asked for its handle. Who
+// has Compile make kernels does so before the first collective as well.
 // cuBLAS loads a kernel at its first product of a kind. For a forward pass that
 // is before the step's first collective; the products of the backward pass are
 // run once, on scratch memory, by the first Linear of a shape that records

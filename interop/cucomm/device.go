@@ -26,6 +26,7 @@ type gpu interface {
 	device.Device
 	Context() uintptr
 	Lookup(symbol string) (unsafe.Pointer, error)
+	Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error)
 }
 
 // Open makes the device of a GPU, whose compute stream is s, which stays the

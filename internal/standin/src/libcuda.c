@@ -213,6 +213,7 @@ static void run_one_shot(const one_shot *a, int type) {
 	for (size_t i = 0; i * each < a->count; i++) {
 		size_t n = a->count - i * each < each ? a->count - i * each : each;
 		for (unsigned r = 0; r < a->ranks; r++) {
+			if (r == a->rank) continue;
 			line_of_elements *l = slot(a, r, a->rank) + i;
 			memcpy(l->elements, (char *)(uintptr_t)a->src + i * LINE_BYTES, n * sizes[type]);
 			atomic_store(&l->number, a->call);
@@ -221,6 +222,10 @@ static void run_one_shot(const one_shot *a, int type) {
 	for (size_t i = 0; i < a->count; i++) {
 		double sum = 0;
 		for (unsigned r = 0; r < a->ranks; r++) {
+			if (r == a->rank) {
+				sum += load_float(type, (char *)(uintptr_t)a->src + i * sizes[type]);
+				continue;
+			}
 			line_of_elements *l = slot(a, a->rank, r) + i / each;
 			while (atomic_load(&l->number) != a->call) {
 				if (atomic_load(stop) || released()) {
@@ -334,7 +339,16 @@ int cuMemGetInfo_v2(size_t *free, size_t *total) {
 	return OK;
 }
 
-// Memory begins with its size, and is dirty, as a GPU's is.
+// Memory begins with what is known of it, and is dirty, as a GPU's is: with words
+// that another program may have counted with.
+typedef struct {
+	size_t size;
+	atomic_int maps; // by other devices
+} memory;
+
+enum { HEAD = 256 };
+static memory *head(uint64_t p) { return (memory *)((char *)(uintptr_t)p - HEAD); }
+
 int cuMemAlloc_v2(uint64_t *p, size_t size) {
 	if (current == NULL) return INVALID_CONTEXT;
 	if (size == 0) return INVALID_VALUE;
@@ -343,19 +357,19 @@ int cuMemAlloc_v2(uint64_t *p, size_t size) {
 	if (fits) memory_used += size;
 	pthread_mutex_unlock(&memory_mu);
 	if (!fits) return OUT_OF_MEMORY;
-	char *mem = aligned_alloc(256, (size + 511) & ~(size_t)255);
-	memset(mem, 0xA5, size + 256);
-	*(size_t *)mem = size;
-	*p = (uintptr_t)mem + 256;
+	uint32_t *mem = aligned_alloc(HEAD, HEAD + (size + HEAD - 1) / HEAD * HEAD);
+	for (size_t i = 0; i < (HEAD + size) / sizeof *mem; i++) mem[i] = i / 4 % 3 + 1;
+	*p = (uintptr_t)mem + HEAD;
+	*head(*p) = (memory){.size = size};
 	return OK;
 }
 int cuMemFree_v2(uint64_t p) {
 	if (current == NULL) return INVALID_CONTEXT;
-	char *mem = (char *)(uintptr_t)p - 256;
+	if (atomic_load(&head(p)->maps) != 0) return INVALID_VALUE;
 	pthread_mutex_lock(&memory_mu);
-	memory_used -= *(size_t *)mem;
+	memory_used -= head(p)->size;
 	pthread_mutex_unlock(&memory_mu);
-	free(mem);
+	free(head(p));
 	return OK;
 }
 
@@ -374,9 +388,14 @@ int cuIpcOpenMemHandle_v2(uint64_t *p, ipc_handle h, unsigned flags) {
 	if (current == NULL || flags != 1) return INVALID_CONTEXT;
 	if (h.pid != getpid() || !line("ipc", 1, (const long[]){current->ordinal}, 0)) return NOT_SUPPORTED;
 	*p = h.p;
+	atomic_fetch_add(&head(h.p)->maps, 1);
 	return OK;
 }
-int cuIpcCloseMemHandle(uint64_t p) { (void)p; return current != NULL ? OK : INVALID_CONTEXT; }
+int cuIpcCloseMemHandle(uint64_t p) {
+	if (current == NULL) return INVALID_CONTEXT;
+	atomic_fetch_sub(&head(p)->maps, 1);
+	return OK;
+}
 
 int cuMemHostAlloc(void **p, size_t size, unsigned flags) {
 	(void)flags;
