@@ -71,6 +71,7 @@ func OneShotAmong(ctx context.Context, dev device.Device, ranks int) (err error)
 			return err
 		}
 		defer r.free()
+		defer r.halt() // what waits for the others ends by that, should one fail
 		s, err := dev.NewStream(true)
 		if err != nil {
 			return err

@@ -149,7 +149,7 @@ func (c *communicator) abort() error {
 			c.inside.Unlock()
 		}
 	}()
-	c.shot.halt() // not before: NCCL's kernels behind it would begin
+	c.shot.halt() // not while a call is waited for: NCCL's kernels behind it would begin
 	var err error
 	if h := c.handle.Swap(0); h != 0 {
 		err = c.lib.check("ncclCommAbort", C.nccl_abort(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h)))
@@ -162,8 +162,8 @@ func (c *communicator) abort() error {
 	return err
 }
 
-// destroy ends the communicator in good order: all ranks call it, with nothing
-// in flight. It may block.
+// destroy ends the communicator, and what there is of a shot, in good order: all
+// ranks call it, with nothing in flight. It may block.
 func (c *communicator) destroy() error {
 	c.inside.Lock()
 	defer c.inside.Unlock()
@@ -171,7 +171,8 @@ func (c *communicator) destroy() error {
 	if h == 0 {
 		return nil
 	}
-	return c.lib.check("ncclCommDestroy", C.nccl_destroy(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h)))
+	err := c.shot.unmap()
+	return errors.Join(err, c.lib.check("ncclCommDestroy", C.nccl_destroy(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h))))
 }
 
 // lock waits until no call is inside NCCL, for a bounded time.

@@ -52,9 +52,9 @@
 // store before they make the communicator, and map them after that. If anything
 // hinders one rank, NCCL has everything on all of them, and a line at debug level
 // says why: be it Options.NoOneShot, or a variable of NCCL's that turns P2P off.
-// The memory is given back when the group is closed in good order; of a group that
-// broke, or did not come about, it stays as long as the device, since a peer may
-// still write to it.
+// The memory is given back when the ranks close the group together. If it broke, did
+// not come about, or they leave one by one, it stays as long as the device, since a
+// peer may still write to it.
 //
 // # Send and Recv
 //

@@ -301,9 +301,6 @@ func (g *Group) Close(ctx context.Context) error {
 		return nil
 	}
 	err := g.ledger.Drain(ctx)
-	if err == nil && g.ledger.Cause() == nil { // so nothing runs: a peer that hears of it may free its slots
-		err = g.shot.unmap(ctx)
-	}
 	if err == nil {
 		switch e := g.control.farewell(ctx); {
 		case e == nil || g.ledger.Cause() != nil:
@@ -326,8 +323,8 @@ func (g *Group) Close(ctx context.Context) error {
 	case g.control.alone():
 		g.end((*communicator).abort, g.comms...) // what remains is the process's to lose
 	default:
-		if err = g.end((*communicator).destroy, g.comms...); err == nil {
-			g.shot.free()
+		if err = g.end((*communicator).destroy, g.comms...); err == nil && g.shot != nil && g.control.barrier() == nil {
+			g.shot.free() // all have unmapped
 		}
 	}
 	g.memory.collect()

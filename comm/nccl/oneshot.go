@@ -106,8 +106,8 @@ func oneShotKernelsOf(ctx context.Context, dev cudaDevice) (map[C.int]oneShotKer
 // theirs. Calls of enqueue are one at a time, and in the same order on all ranks.
 //
 // The slots are freed when no other rank has them, or will have them, mapped. Where
-// the group broke, or did not come about, nobody knows that: they are left until the
-// device ends.
+// the group broke, did not come about, or its ranks leave one by one, nobody knows
+// that: they are left until the device ends.
 type oneShot struct {
 	group   *Group
 	kernels map[C.int]oneShotKernel
@@ -305,24 +305,19 @@ func (s *oneShot) halt() {
 	}
 }
 
-// unmap lets go of the other ranks' slots, while ctx lasts. No kernel uses them any
-// more.
-func (s *oneShot) unmap(ctx context.Context) error {
-	if s == nil || len(s.mapped) == 0 {
+// unmap lets go of the other ranks' slots: no kernel uses them any more. It may
+// block.
+func (s *oneShot) unmap() error {
+	if s == nil {
 		return nil
 	}
-	_, err := detach(ctx, func() (struct{}, error) {
-		l := s.group.lib
-		var errs []error
-		for _, p := range s.mapped {
-			errs = append(errs, l.check("cuIpcCloseMemHandle", C.drv_unmap(l.driver, l.ctx, p)))
-		}
-		return struct{}{}, errors.Join(errs...)
-	}, nil)
-	if ctx.Err() != nil {
-		s.group.abandon()
+	l := s.group.lib
+	var errs []error
+	for _, p := range s.mapped {
+		errs = append(errs, l.check("cuIpcCloseMemHandle", C.drv_unmap(l.driver, l.ctx, p)))
 	}
-	return err
+	s.mapped = nil
+	return errors.Join(errs...)
 }
 
 // free gives the slots back, which no rank maps.

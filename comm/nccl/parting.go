@@ -161,3 +161,14 @@ func (c *control) alone() bool {
 	defer c.mu.Unlock()
 	return c.apart
 }
+
+// barrier waits, after a farewell of all together, until all have come here.
+func (c *control) barrier() error {
+	ctx, cancel := context.WithTimeout(context.Background(), abortTime)
+	defer cancel()
+	task, err := c.net.Start(&backend.Call{Kind: backend.Barrier})
+	if err != nil {
+		return err
+	}
+	return task.Sync(ctx)
+}
