@@ -335,11 +335,13 @@ func TestOneShotMemory(t *testing.T) {
 
 // oneShots starts many calls of all sizes at once, at any alignment, and wants of
 // each the bits of the sum in the order of the ranks, and nothing beside it touched.
-// GPUs that cannot map each other's memory need not do that.
+// GPUs that cannot map each other's memory, or shall not, need not do that.
 func oneShots(m *member) error {
-	if why := nccl.WithoutOneShot(m.Backend); why != nil && strings.Contains(why.Error(), "cuIpcOpenMemHandle") {
-		return nil
-	} else if why != nil {
+	if why := nccl.WithoutOneShot(m.Backend); why != nil {
+		if said := why.Error(); strings.Contains(said, "cuIpcOpenMemHandle") || strings.Contains(said, "turned off") {
+			fmt.Println("left out:", why)
+			return nil
+		}
 		return why
 	}
 	const rounds, calls = 20, 40

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -26,11 +27,20 @@ var scenarios = map[string]func(m *member) error{
 	"lonely":      func(m *member) error { return lonely(m, 1000) },
 	"lonely-big":  func(m *member) error { return lonely(m, large) },
 	"one-shot":    oneShots,
-	"among":       func(m *member) error { return among(m.dev, 4) }, // a GPU runs the kernels of a few streams at once
+	"among":       amongFew,
 	"buckets":     buckets,
 	"memory":      churn,
 	"latency":     latency,
 	"leave":       leave,
+}
+
+// amongFew has ranks on one GPU, which runs the kernels of a few streams at once, and
+// needs no P2P.
+func amongFew(m *member) error {
+	if err := errors.Join(os.Unsetenv("NCCL_P2P_DISABLE"), os.Unsetenv("NCCL_P2P_LEVEL")); err != nil {
+		return err
+	}
+	return among(m.dev, 4)
 }
 
 // forever reduces over and over.
