@@ -119,12 +119,7 @@ func TestNoOneShot(t *testing.T) {
 			}
 			errs, _ = outcomes(members, oneReduction)
 			closeAll(members, soon)
-			for r, err := range errs {
-				var refused *nccl.Error
-				if !errors.As(err, &refused) {
-					t.Errorf("rank %d: %v, want NCCL's refusal", r, err)
-				}
-			}
+			wantRefused(t, errs)
 			if n := strings.Count(said.String(), "all-reduces of few bytes are NCCL's"); n != 2 || strings.Count(said.String(), c.why) < 2 {
 				t.Errorf("%d ranks say that NCCL has everything, want 2 that say %q:\n%s", n, c.why, &said)
 			}
@@ -180,12 +175,7 @@ func TestNotOneShot(t *testing.T) {
 				}
 				return m.call(change(c))
 			})
-			for r, err := range errs {
-				var refused *nccl.Error
-				if !errors.As(err, &refused) {
-					t.Errorf("rank %d: %v, want NCCL's refusal", r, err)
-				}
-			}
+			wantRefused(t, errs)
 		})
 	}
 }
@@ -223,6 +213,17 @@ func oneReduction(m *member) error {
 		return err
 	}
 	return m.call(c)
+}
+
+// wantRefused wants NCCL's refusal of every rank: it had the call.
+func wantRefused(t *testing.T, errs []error) {
+	t.Helper()
+	for r, err := range errs {
+		var refused *nccl.Error
+		if !errors.As(err, &refused) {
+			t.Errorf("rank %d: %v, want NCCL's refusal", r, err)
+		}
+	}
 }
 
 // full is a store that takes no more of some keys.
@@ -271,12 +272,7 @@ func TestOneShotUsedUp(t *testing.T) {
 		t.Error(err)
 	}
 	errs, _ := outcomes(members, oneReduction)
-	for r, err := range errs {
-		var refused *nccl.Error
-		if !errors.As(err, &refused) {
-			t.Errorf("rank %d: %v, want NCCL's refusal", r, err)
-		}
-	}
+	wantRefused(t, errs)
 }
 
 // TestHungOneShot has a rank that does not call: the others time out, and their
