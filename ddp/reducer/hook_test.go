@@ -125,6 +125,47 @@ func (n noop) Reduce(GradBucket) Reduction { return n }
 func (noop) Wait(context.Context) error    { return nil }
 func (noop) Sync(context.Context) error    { return nil }
 
+// A large bucket that others follow is reduced behind an event with a time, which
+// holds the compute stream of a GPU back; no other one is.
+func TestLargeBucketsGetAHeadStart(t *testing.T) {
+	half := device.Shape{large / 8}
+	sizes := []Param{
+		{"last", device.Shape{large / 4}, device.Float32}, {"half", half, device.Float32}, {"other half", half, device.Float32},
+		{"small", device.Shape{3}, device.Float64},
+	}
+	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
+		h := &halves{dev: pg.Device()}
+		r, err := New(t.Context(), pg, sizes, &Options{BucketCapMB: 4, Hook: h})
+		if err != nil {
+			return err
+		}
+		e := engine{pg, r}
+		r.Begin(true, nil)
+		for i := len(sizes) - 1; i >= 0; i-- {
+			e.write(i, 1)
+		}
+		if err := errors.Join(r.Finish(t.Context(), nil), r.Err()); err != nil {
+			return err
+		}
+		var timed []string
+		for _, b := range h.seen {
+			if b.After == nil { // at the end of the pass
+				continue
+			}
+			if err := b.After.Sync(t.Context()); err != nil {
+				return err
+			}
+			if !b.After.Time().IsZero() {
+				timed = append(timed, b.Params[0].Name)
+			}
+		}
+		if want := []string{"other half"}; len(h.seen) != 3 || !slices.Equal(timed, want) {
+			return fmt.Errorf("of %d buckets those of %q have an event with a time, want %q of 3", len(h.seen), timed, want)
+		}
+		return nil
+	})
+}
+
 // Whatever a hook makes of the buckets, a missing gradient is told to all, in the
 // pass that lacks it.
 func TestFlagsDoNotDependOnTheHook(t *testing.T) {

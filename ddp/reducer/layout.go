@@ -25,10 +25,11 @@ type bucket struct {
 	grads  []device.Tensor // likewise
 }
 
-// apartFrom is from how many bytes of gradients on in the last bucket the status
-// goes before it, by itself: that takes some ten microseconds more, and the
-// updates of all other buckets can hide behind the last reduction.
-const apartFrom = 4 << 20
+// large is from how many bytes of gradients on some microseconds more for a bucket
+// are little beside its reduction. With such a one at the end the status goes before
+// it, by itself, so that the updates of all other buckets can hide behind the last
+// reduction; and each one but the last gets a head start: see launch.
+const large = 4 << 20
 
 // sum is the bytes of the gradients of a bucket that is planned.
 func (r *Reducer) sum(a Assignment) (bytes int) {
@@ -41,7 +42,7 @@ func (r *Reducer) sum(a Assignment) (bytes int) {
 // lay allocates buckets as planned.
 func (r *Reducer) lay(plan []Assignment) (l layout, err error) {
 	l.grads = make([]device.Tensor, len(r.params))
-	l.apart = r.hook != nil || len(plan) > 1 && r.sum(plan[len(plan)-1]) >= apartFrom
+	l.apart = r.hook != nil || len(plan) > 1 && r.sum(plan[len(plan)-1]) >= large
 	for i, a := range plan {
 		words := 0
 		if i == len(plan)-1 && !l.apart {

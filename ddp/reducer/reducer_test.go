@@ -59,7 +59,7 @@ func (e engine) write(i int, v float64) {
 	if err := errors.Join(d.Kernels().Fill(d.Compute(), x, v), d.Kernels().Axpby(d.Compute(), dst, acc, x)); err != nil {
 		panic(err)
 	}
-	e.r.Ready(i, d.Compute().Record())
+	e.r.Ready(i, d.Compute().Mark())
 }
 
 // all is gradient i's value, which must be the same everywhere.

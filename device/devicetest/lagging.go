@@ -9,7 +9,7 @@ import (
 )
 
 // Lagging is d, which runs its work inline, as a host sees a GPU: no event is
-// known to be reached before somebody has waited for it.
+// known to be reached before somebody has waited for it, and a mark has no time.
 func Lagging(d device.Device) device.Device {
 	return &lagging{Device: d, compute: &lagStream{d.Compute()}}
 }
@@ -28,12 +28,13 @@ func (l *lagging) NewStream(urgent bool) (device.Stream, error) {
 
 type lagStream struct{ device.Stream }
 
-func (s *lagStream) Record() device.Event { return &lagEvent{Event: s.Stream.Record()} }
+func (s *lagStream) Record() device.Event { return &lagEvent{Event: s.Stream.Record(), timed: true} }
 func (s *lagStream) Mark() device.Event   { return &lagEvent{Event: s.Stream.Mark()} }
 
 type lagEvent struct {
 	device.Event
-	seen atomic.Bool
+	timed bool
+	seen  atomic.Bool
 }
 
 func (e *lagEvent) Done() (bool, error) { return e.seen.Load(), nil }
@@ -47,7 +48,7 @@ func (e *lagEvent) Sync(ctx context.Context) error {
 }
 
 func (e *lagEvent) Time() time.Time {
-	if !e.seen.Load() {
+	if !e.timed || !e.seen.Load() {
 		return time.Time{}
 	}
 	return e.Event.Time()
