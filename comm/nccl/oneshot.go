@@ -56,15 +56,19 @@ var oneShotSource string
 // oneShotTypes are the element types that oneshot.cu has kernels for.
 var oneShotTypes = [...]device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16}
 
-// oneShotKernels are a device's kernels, by NCCL's number of the element type.
-type oneShotKernels struct {
-	mu    sync.Mutex
-	found map[C.int]oneShotKernel
-}
+// oneShotKernels are kernels by NCCL's number of the element type.
+type oneShotKernels [10]oneShotKernel
 
 type oneShotKernel struct {
 	function C.uintptr_t
-	size     int // of an element
+	size     int // of an element; 0: there is none
+}
+
+// loadedKernels are a device's.
+type loadedKernels struct {
+	mu     sync.Mutex
+	loaded bool
+	oneShotKernels
 }
 
 type oneShotKey struct{}
@@ -75,16 +79,16 @@ type compiler interface {
 	Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error)
 }
 
-func oneShotKernelsOf(ctx context.Context, dev cudaDevice) (map[C.int]oneShotKernel, error) {
+func oneShotKernelsOf(ctx context.Context, dev cudaDevice) (oneShotKernels, error) {
 	c, ok := dev.(compiler)
 	if !ok {
-		return nil, fmt.Errorf("%v compiles no kernels", dev)
+		return oneShotKernels{}, fmt.Errorf("%v compiles no kernels", dev)
 	}
-	k := dev.Values().Get(oneShotKey{}, func() any { return &oneShotKernels{} }).(*oneShotKernels)
+	k := dev.Values().Get(oneShotKey{}, func() any { return &loadedKernels{} }).(*loadedKernels)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.found != nil {
-		return k.found, nil
+	if k.loaded {
+		return k.oneShotKernels, nil
 	}
 	names := make([]string, len(oneShotTypes))
 	for i, dt := range oneShotTypes {
@@ -92,13 +96,13 @@ func oneShotKernelsOf(ctx context.Context, dev cudaDevice) (map[C.int]oneShotKer
 	}
 	functions, err := c.Compile(ctx, "oneshot.cu", oneShotSource, names...)
 	if err != nil {
-		return nil, err
+		return oneShotKernels{}, err
 	}
-	k.found = map[C.int]oneShotKernel{}
 	for i, dt := range oneShotTypes {
-		k.found[types[dt]] = oneShotKernel{C.uintptr_t(functions[i]), dt.Size()}
+		k.oneShotKernels[types[dt]] = oneShotKernel{C.uintptr_t(functions[i]), dt.Size()}
 	}
-	return k.found, nil
+	k.loaded = true
+	return k.oneShotKernels, nil
 }
 
 // oneShot is a rank's part in all-reduces of few bytes that NCCL does not see:
@@ -110,7 +114,7 @@ func oneShotKernelsOf(ctx context.Context, dev cudaDevice) (map[C.int]oneShotKer
 // that: they are left until the device ends.
 type oneShot struct {
 	group   *Group
-	kernels map[C.int]oneShotKernel
+	kernels oneShotKernels
 	slots   *block
 	stop    device.Buffer // a word of the host's: not 0 once kernels are to end
 	mapped  []C.uint64_t  // the peers' slots
@@ -277,8 +281,8 @@ func (s *oneShot) takes(ops []op) bool {
 	if o.reduce != reductions[backend.Sum] && o.reduce != reductions[backend.Avg] {
 		return false
 	}
-	k, ok := s.kernels[o._type]
-	return ok && int(o.count)*k.size <= int(s.args.lines)*lineBytes
+	size := s.kernels[o._type].size
+	return size > 0 && int(o.count)*size <= int(s.args.lines)*lineBytes
 }
 
 // enqueue enqueues an operation that it takes, and an event behind it.
