@@ -76,15 +76,23 @@ type AbsentError struct {
 }
 
 func (e *AbsentError) Error() string {
+	who := RankList(e.Ranks)
 	if len(e.Ranks) == 1 {
-		return fmt.Sprintf("%v: rank %d has not come: it did not start, ended before, or cannot reach the store", e.Err, e.Ranks[0])
+		return fmt.Sprintf("%v: %s has not come: it did not start, ended before, or cannot reach the store", e.Err, who)
+	}
+	return fmt.Sprintf("%v: %s have not come: they did not start, ended before, or cannot reach the store", e.Err, who)
+}
+
+// RankList names ranks for people: "rank 3", "ranks [1 3]", of many the first 16.
+func RankList(ranks []int) string {
+	if len(ranks) == 1 {
+		return fmt.Sprintf("rank %d", ranks[0])
 	}
 	const shown = 16
-	more := ""
-	if n := len(e.Ranks) - shown; n > 0 {
-		more = fmt.Sprintf(" and %d more", n)
+	if n := len(ranks) - shown; n > 0 {
+		return fmt.Sprintf("ranks %v and %d more", ranks[:shown], n)
 	}
-	return fmt.Sprintf("%v: ranks %v%s have not come: they did not start, ended before, or cannot reach the store", e.Err, e.Ranks[:min(shown, len(e.Ranks))], more)
+	return fmt.Sprintf("ranks %v", ranks)
 }
 
 // Is makes errors.Is(err, ErrTimeout) hold.

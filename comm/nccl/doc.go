@@ -19,7 +19,8 @@
 // and which GPU they have, and refuse what NCCL would hang on: two ranks on a
 // GPU, different releases. Then they make a blocking communicator, on a thread
 // that is given up on when the time is over; what few bytes take comes before and
-// after it.
+// after it. Each rank tells through the store which of these steps it has behind it:
+// when the time is over, a [LateError] names who is late, and at what.
 //
 // A group from Split has a communicator of its own. ncclCommSplit would need
 // every rank of the parent to call it, also those that get no group, and a

@@ -2,6 +2,8 @@ package nccl
 
 import (
 	"fmt"
+
+	"github.com/goddp/goddp/comm/backend"
 )
 
 // Version is a release of NCCL, as its library states it: 22803 is 2.28.3.
@@ -61,3 +63,27 @@ func (e *SharedGPUError) Error() string {
 	return fmt.Sprintf("ranks %d and %d are both on GPU %s of one host: NCCL needs a GPU for each rank, so start fewer ranks per host or give each its own device",
 		e.Ranks[0], e.Ranks[1], e.GPU)
 }
+
+// LateError says which ranks kept the others from making a group in time, and what
+// they had not done by then. It matches [backend.ErrTimeout].
+type LateError struct {
+	Ranks []int
+	Size  int    // of the group
+	Step  string // such as "loaded its kernels"
+	Err   error  // how the wait for them ended
+}
+
+func (e *LateError) Error() string {
+	switch n := len(e.Ranks); n {
+	case 1:
+		return fmt.Sprintf("%v: %s has not %s", e.Err, backend.RankList(e.Ranks), e.Step)
+	case e.Size:
+		return fmt.Sprintf("%v: none of %d ranks has %s; NCCL_DEBUG=INFO tells what NCCL does", e.Err, n, e.Step)
+	}
+	return fmt.Sprintf("%v: %s have not %s", e.Err, backend.RankList(e.Ranks), e.Step)
+}
+
+// Is makes errors.Is(err, backend.ErrTimeout) hold.
+func (e *LateError) Is(target error) bool { return target == backend.ErrTimeout }
+
+func (e *LateError) Unwrap() error { return e.Err }

@@ -82,7 +82,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 		}
 	}()
 	if err := g.connect(ctx, whole); err != nil {
-		return nil, causeOf(ctx, err)
+		return nil, g.nameLate(causeOf(ctx, err))
 	}
 	g.wg.Go(g.watch)
 	return g, nil
@@ -104,6 +104,9 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 		return err
 	}
 	g.cfg.Log.Debug("nccl: library opened", "rank", g.cfg.Rank, "version", g.lib.version, "path", g.lib.path)
+	if err := g.has(ctx, opened); err != nil {
+		return err
+	}
 	ids, err := g.meet(ctx)
 	if err != nil {
 		return err
@@ -133,7 +136,13 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 			return err
 		}
 	}
-	if g.main.comm, err = g.communicator(ctx, id, g.cfg.Rank, g.cfg.Size, g.shot); err != nil || g.shot == nil {
+	if err := g.has(ctx, loaded); err != nil {
+		return err
+	}
+	if g.main.comm, err = g.communicator(ctx, id, g.cfg.Rank, g.cfg.Size, g.shot); err != nil {
+		return err
+	}
+	if err := g.has(ctx, connected); err != nil || g.shot == nil {
 		return err
 	}
 	return g.shot.connect(ctx)

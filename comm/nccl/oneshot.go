@@ -235,6 +235,9 @@ func (s *oneShot) connect(ctx context.Context) error {
 	if _, err := detach(ctx, func() (struct{}, error) { return struct{}{}, s.mapAll(offers) }, nil); err != nil {
 		verdict = err.Error()
 	}
+	if err := g.has(ctx, mapped); err != nil {
+		return err
+	}
 	if err := g.cfg.Store.Set(ctx, keyMapped+strconv.Itoa(g.cfg.Rank), []byte(verdict)); err != nil {
 		return err
 	}
