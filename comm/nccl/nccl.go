@@ -22,8 +22,8 @@ type Options struct {
 //
 // The error is a *dl.NotFoundError where there is no library, a
 // [*VersionError], [*VersionMismatchError] or [*SharedGPUError] where NCCL
-// cannot serve the group, an [*Error] for a call of NCCL's that failed, and
-// the peer's where another rank's part failed.
+// cannot serve the group, a [*LateError] where the time was over first, an [*Error]
+// for a call of NCCL's that failed, and the peer's where another rank's part failed.
 func New(ctx context.Context, cfg backend.Config, opts *Options) (backend.Backend, error) {
 	var o Options
 	if opts != nil {
