@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/goddp/goddp/internal/whole"
 )
 
 // chromeEvent is one entry of the Trace Event Format ("Trace Event Format",
@@ -83,26 +83,10 @@ func sortedTracks(tids map[Track]int) []Track {
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// WriteFile writes the Chrome trace to a file. The file is complete or not
-// there: it is written under another name first.
+// WriteFile writes the Chrome trace to a file, which is complete or not there.
 func (r *Recorder) WriteFile(path string, rank int) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".trace-*")
-	if err != nil {
+	if err := whole.Write(path, 0o644, func(w io.Writer) error { return r.WriteChrome(w, rank) }); err != nil {
 		return fmt.Errorf("profile: %w", err)
-	}
-	defer os.Remove(f.Name())
-	err = r.WriteChrome(f, rank)
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Chmod(f.Name(), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("profile: writing %s: %w", path, err)
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/goddp/goddp/internal/whole"
 )
 
 // maxFile bounds what is read of a dump's file, in bytes: ten times what the
@@ -28,17 +30,8 @@ func (d *Dump) Write(dir string) (path string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("flight: %w", err)
 	}
-	f, err := os.CreateTemp(dir, ".rank_*") // mode 0600
-	if err != nil {
-		return "", fmt.Errorf("flight: %w", err)
-	}
 	path = filepath.Join(dir, File(d.Rank))
-	_, err = f.Write(append(data, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
+	if err := whole.WriteBytes(path, 0o600, append(data, '\n')); err != nil {
 		return "", fmt.Errorf("flight: %w", err)
 	}
 	return path, nil

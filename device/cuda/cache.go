@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/whole"
 )
 
 // cache keeps compiled kernels between runs, in a folder that only its user
@@ -143,17 +144,8 @@ func (c cache) build(entries []entry, got [][]byte) error {
 
 // store writes an entry.
 func (c cache) store(key string, content []byte) error {
-	f, err := os.CreateTemp(c.dir, "new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // fails once it is renamed
 	sum := sha256.Sum256(content)
-	_, err = f.Write(append(sum[:], content...))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), filepath.Join(c.dir, key))
+	return whole.WriteBytes(filepath.Join(c.dir, key), 0o600, append(sum[:], content...))
 }
 
 // lock waits for the folder's lock, which a process that dies lets go.

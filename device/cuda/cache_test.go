@@ -64,7 +64,7 @@ func TestCache(t *testing.T) {
 			t.Errorf("a spoilt entry (%d bytes of %d) was taken for whole", len(spoilt), len(whole))
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Join(dir, "new-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*.*")); len(left) > 0 {
 		t.Errorf("temporary files are left: %q", left)
 	}
 }

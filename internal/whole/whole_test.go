@@ -1,0 +1,69 @@
+package whole
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	for _, content := range []string{"first", "second, which is longer", "3"} {
+		if err := WriteBytes(path, 0o640, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != content {
+			t.Errorf("got %q, %v; want %q", got, err, content)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != 0o640 {
+		t.Errorf("mode %v, %v; want 0640", info.Mode(), err)
+	}
+}
+
+// What fails leaves the earlier file, and no other.
+func TestAFailureLeavesWhatWasThere(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	if err := WriteBytes(path, 0o600, []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	full := errors.New("no space")
+	err := Write(path, 0o600, func(w io.Writer) error {
+		io.WriteString(w, "half of the n")
+		return full
+	})
+	if !errors.Is(err, full) || !strings.Contains(err.Error(), path+":") {
+		t.Errorf("got %v, want %v of %s", err, full, path)
+	}
+	if got, err := os.ReadFile(path); string(got) != "old" {
+		t.Errorf("the file holds %q, %v", got, err)
+	}
+	if entries, err := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("the folder holds %v, %v", entries, err)
+	}
+}
+
+// An error names the file that was asked for.
+func TestErrorsNameTheFile(t *testing.T) {
+	dir := t.TempDir()
+	taken := filepath.Join(dir, "taken")
+	if err := os.MkdirAll(filepath.Join(taken, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{filepath.Join(dir, "none", "f"): fs.ErrNotExist, taken: fs.ErrExist} {
+		err := WriteBytes(path, 0o600, nil)
+		if !errors.Is(err, want) || !strings.Contains(err.Error(), path+":") {
+			t.Errorf("%s: got %v, want %v of that path", path, err, want)
+		}
+	}
+	if entries, err := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("the folder holds %v, %v", entries, err)
+	}
+}
