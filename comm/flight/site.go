@@ -10,8 +10,12 @@ import (
 // maxFrames is how far up the stack a call site looks; the assembly knows it.
 const maxFrames = 16
 
-// shownFrames is how many frames a call site keeps, comm's own left out.
-const shownFrames = 8
+// shownFrames is how many frames a call site keeps, and libraryFrames how many of
+// these may be this library's before the program's begin. comm's own are left out.
+const (
+	shownFrames   = 8
+	libraryFrames = 3
+)
 
 // stack is the return addresses of a call, innermost first.
 type stack [maxFrames]uintptr
@@ -67,12 +71,14 @@ func writeFrames(to []byte, pcs *stack) {
 	for n < len(pcs) && pcs[n] != 0 {
 		n++
 	}
+	if n == 0 {
+		return
+	}
 	frames := runtime.CallersFrames(escaping[:n])
-	kept := 0
-	for more := n > 0; more && kept < shownFrames; {
+	var c choice
+	for more := true; more && c.kept < shownFrames; {
 		var f runtime.Frame
-		f, more = frames.Next()
-		if hidden(f) || kept == 0 && isOwn(f) {
+		if f, more = frames.Next(); !c.keeps(f) {
 			continue
 		}
 		line := f.File + "\t" + strconv.Itoa(f.Line) + "\t" + f.Function + "\n"
@@ -80,8 +86,26 @@ func writeFrames(to []byte, pcs *stack) {
 			return
 		}
 		to = to[copy(to, line):]
-		kept++
 	}
+}
+
+// choice picks the frames of a call site that people want to see, innermost first.
+type choice struct {
+	kept      int
+	inProgram bool // the frames are not this library's any more
+}
+
+// keeps tells whether to keep the next frame.
+func (c *choice) keeps(f runtime.Frame) bool {
+	if hidden(f) || c.kept == 0 && isOwn(f) {
+		return false
+	}
+	c.inProgram = c.inProgram || !fromLibrary(f.Function, f.File)
+	if !c.inProgram && c.kept == libraryFrames {
+		return false
+	}
+	c.kept++
+	return true
 }
 
 // hidden tells whether a frame is the runtime's or the compiler's: wrappers of
@@ -96,6 +120,14 @@ func hidden(f runtime.Frame) bool {
 func isOwn(f runtime.Frame) bool {
 	rest, ok := strings.CutPrefix(f.Function, "github.com/goddp/goddp/comm")
 	return ok && (rest[0] == '.' || rest[0] == '/') && !strings.HasSuffix(f.File, "_test.go")
+}
+
+// FromLibrary tells whether a frame is this library's, and not of the program that
+// uses it. A test of the library's is a program.
+func (f Frame) FromLibrary() bool { return fromLibrary(f.Func, f.File) }
+
+func fromLibrary(function, file string) bool {
+	return strings.HasPrefix(function, "github.com/goddp/goddp/") && !strings.HasSuffix(file, "_test.go")
 }
 
 // parseFrames reads what writeFrames wrote, or what somebody else did.

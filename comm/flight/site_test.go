@@ -161,3 +161,36 @@ func TestParseFrames(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// Of a long way through the library the program's line is there, of a short one all.
+func TestChoice(t *testing.T) {
+	const library = "github.com/goddp/goddp/"
+	frames := func(functions ...string) (out []runtime.Frame) {
+		for _, f := range functions {
+			out = append(out, runtime.Frame{Function: f, File: "f.go"})
+		}
+		return out
+	}
+	for _, c := range []struct {
+		frames []runtime.Frame
+		want   []string
+	}{
+		{frames(library+"comm.start", library+"comm/host.go1", "main.train", "main.main"), []string{"main.train", "main.main"}},
+		{
+			frames(library+"comm.start", library+"ddp/reducer.a", library+"ddp/reducer.b", library+"ddp.c", library+"ddp.d", "runtime.x", library+"autograd.e", "main.train", "main.main"),
+			[]string{library + "ddp/reducer.a", library + "ddp/reducer.b", library + "ddp.c", "main.train", "main.main"},
+		},
+		{frames(library+"ddp.a", "main.loss", library+"comm.Main", "main.main"), []string{library + "ddp.a", "main.loss", library + "comm.Main", "main.main"}},
+	} {
+		var choice choice
+		var got []string
+		for _, f := range c.frames {
+			if choice.keeps(f) {
+				got = append(got, f.Function)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v are kept, want %v", got, c.want)
+		}
+	}
+}

@@ -24,7 +24,7 @@ func Analyze(dumps []*flight.Dump) *Report {
 	switch {
 	case len(report.Findings) > 0 || j.inTrouble():
 		j.blame(report, j.waits(mismatched))
-		if d := j.firstReason(); d != nil {
+		if d := j.firstReason(); d != nil && !d.told() {
 			report.notef("the first failure that was recorded, by rank %d at %s: %s", d.Rank, clock(d.ReasonAt), d.Reason)
 		}
 		if len(missing) > 0 && !report.has(Missing) {
@@ -178,9 +178,9 @@ func (j *job) blameEnd(report *Report, rank int, waits []wait) {
 	own := slices.IndexFunc(waits, func(w wait) bool { return w.rank == d })
 	switch {
 	case d.Fate == suspended:
-		report.add(Suspended, ranks, fmt.Sprintf("the process of rank %d (pid %d on %s) is suspended", rank, d.PID, d.Host), details...)
+		report.add(d.ending(), ranks, fmt.Sprintf("the process of rank %d (pid %d on %s) is suspended", rank, d.PID, d.Host), details...)
 	case d.Fate != "":
-		report.add(Dead, ranks, fate(d.Dump), details...)
+		report.add(d.ending(), ranks, fate(d.Dump), details...)
 	case !d.Closed.IsZero():
 		report.add(Left, ranks, fmt.Sprintf("rank %d closed its groups at %s, while others still called", rank, clock(d.Closed)), details...)
 	case worst == late:
@@ -255,11 +255,7 @@ func (j *job) blameSomebody(report *Report, waits []wait) {
 	unknown := slices.IndexFunc(waits, func(w wait) bool { return w.unknown > 0 })
 	switch {
 	case dead != nil:
-		kind := Dead
-		if dead.Fate == suspended {
-			kind = Suspended
-		}
-		report.add(kind, []int{dead.Rank}, fate(dead.Dump), lastCall(dead.Dump))
+		report.add(dead.ending(), []int{dead.Rank}, fate(dead.Dump), lastCall(dead.Dump))
 	case unknown >= 0:
 		w := waits[unknown]
 		others := j.without(w.call.Group)

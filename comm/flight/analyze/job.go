@@ -2,8 +2,10 @@ package analyze
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
@@ -39,8 +41,23 @@ func newRank(d *flight.Dump) *rank {
 	return r
 }
 
-// suspended is the fate of a process that could go on.
-const suspended = "is suspended"
+// suspended is the fate of a process that could go on, and ended of one that came to
+// its end.
+const (
+	suspended = "is suspended"
+	ended     = "exited with code 0"
+)
+
+// ending is what a process's fate says about it.
+func (r *rank) ending() Kind {
+	switch r.Fate {
+	case suspended:
+		return Suspended
+	case ended:
+		return Left
+	}
+	return Dead
+}
 
 // group is a process group as its members see it.
 type group struct {
@@ -174,13 +191,22 @@ func (j *job) global(g *group, rank int) int {
 	return -1
 }
 
-// firstReason is the rank that was first to record why a group failed, nil if
-// none did.
+// firstReason is the rank that was first to record why a group failed, of those
+// that found it themselves if there are any; nil if none did.
 func (j *job) firstReason() (first *rank) {
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
-		if d := j.ranks[n]; d.Reason != "" && (first == nil || d.ReasonAt.Before(first.ReasonAt)) {
+		d := j.ranks[n]
+		switch {
+		case d.Reason == "":
+		case first == nil, !d.told() && first.told(), d.told() == first.told() && d.ReasonAt.Before(first.ReasonAt):
 			first = d
 		}
 	}
 	return first
+}
+
+// told tells whether the reason is another rank's.
+func (d *rank) told() bool {
+	_, by, ok := strings.Cut(d.Reason, backend.ErrAborted.Error()+": by rank ")
+	return ok && !strings.HasPrefix(by, fmt.Sprintf("%d:", d.Rank))
 }

@@ -16,7 +16,7 @@ const (
 	Dead      Kind = "dead"      // its process ended
 	Suspended Kind = "suspended" // its process is
 	Missing   Kind = "missing"   // it left no record
-	Left      Kind = "left"      // it closed its groups while others still called
+	Left      Kind = "left"      // it closed its groups, or its process ended well, while others still called
 	Behind    Kind = "behind"    // it is busy outside communication
 	Late      Kind = "late"      // it called when the others were giving up, or had
 	Compute   Kind = "compute"   // its call is queued behind its own compute

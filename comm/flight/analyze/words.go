@@ -46,7 +46,7 @@ func call(d *flight.Dump, r flight.Record) string {
 func site(d *flight.Dump, r flight.Record) string {
 	frames := d.Frames(r)
 	for _, f := range frames {
-		if !strings.HasPrefix(f.Func, "github.com/goddp/goddp/") || strings.HasSuffix(f.File, "_test.go") {
+		if !f.FromLibrary() {
 			return describe(f)
 		}
 	}
