@@ -67,6 +67,8 @@
 // # Who owns what
 //
 // A group owns its backend, and its device and store if it made them; Close
-// ends them all. The context given to Init bounds the group's life: when it
-// ends, the group is aborted and every wait returns its cause.
+// ends them all. To its peers a process that ends without Close is one that died,
+// be it that they are in the last call still: [Main] closes what the program left
+// open. The context given to Init bounds the group's life: when it ends, the group
+// is aborted and every wait returns its cause.
 package comm

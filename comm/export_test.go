@@ -15,3 +15,6 @@ func Settled(mode ErrorMode) (ErrorMode, time.Duration, bool, error) {
 	err := o.settle()
 	return o.ErrorMode, o.heartbeat, o.monitoring, err
 }
+
+// EchoOf is the rank whose failure an error only is an echo of.
+func EchoOf(err error) *int { return echoOf(err) }

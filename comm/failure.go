@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -130,12 +131,8 @@ func (d *watch) errorFile() error {
 	if d.mode != AsyncErrorHandling {
 		return nil
 	}
-	var echo *int
-	var lost *PeerLostError
-	switch {
-	case errors.As(d.failure, &lost):
-		echo = &lost.Peer
-	case d.overdue == nil && d.first.Text != "":
+	echo := echoOf(d.failure)
+	if echo == nil && d.overdue == nil && d.first.Text != "" {
 		echo = &d.first.Rank
 	}
 	return writeErrorFile(d.failure.Error(), "", echo)
@@ -357,7 +354,11 @@ func (d *watch) end() {
 	select {
 	case <-d.leaving:
 	default:
-		d.logf(slog.LevelError, "[Rank %d] the process has not left by itself: ending it, as error mode %v has it", d.world.Rank, d.mode)
+		d.logf(slog.LevelError, "[Rank %d] the process has not left by itself: ending it, as error mode %v has it. It is here:", d.world.Rank, d.mode)
+		d.bounded(recordTime, "writing where the goroutines are", func() error {
+			_, err := os.Stderr.WriteString(stacks())
+			return err
+		})
 		d.exit(1)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/launcher"
 	"github.com/goddp/goddp/store"
 )
@@ -492,7 +493,7 @@ func TestAStuckWatchdog(t *testing.T) {
 }
 
 // The launcher's report is about the rank whose call was overdue, not about one
-// that was told, and says who was waited for.
+// that was told, and says first who was waited for. Those say where they were.
 func TestTheLauncherReportsADeadline(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	var out, errs lockedBuffer
@@ -505,6 +506,44 @@ func TestTheLauncherReportsADeadline(t *testing.T) {
 	}
 	if failure.Root.Rank != 0 || !strings.Contains(err.Error(), "rank 1 is behind") {
 		t.Errorf("blamed rank %d: %v\n%s", failure.Root.Rank, err, &errs)
+	}
+	report := failure.Report()
+	if most, root := strings.Index(report, "Most probable: rank 1 is behind"), strings.Index(report, "Root Cause"); most < 0 || root < most {
+		t.Errorf("the report does not begin with who was waited for:\n%s", report)
+	}
+	for _, f := range failure.Others {
+		if f.ErrorFile == nil || f.ErrorFile.EchoOf == nil || *f.ErrorFile.EchoOf != 0 {
+			t.Errorf("rank %d does not say that it was told: %+v", f.Rank, f.ErrorFile)
+		}
+	}
+	_, stacks, _ := strings.Cut(errs.String(), "It is here:")
+	if !strings.Contains(stacks, "comm_test.deaf(") || strings.Contains(stacks, "created by github.com/goddp/goddp/comm") {
+		t.Errorf("the ranks do not say where they were:\n%s", &errs)
+	}
+}
+
+// A rank that lost another, or was told by it, is its echo: whatever else the
+// error holds.
+func TestEchoes(t *testing.T) {
+	lost := &comm.PeerLostError{Peer: 2}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{errors.New("no luck"), "none"},
+		{&backend.CallError{Rank: 0, Err: &comm.TimeoutError{Waiting: []int{3}}}, "none"},
+		{fmt.Errorf("epoch 3: %w", &backend.CallError{Rank: 0, Err: lost}), "2"},
+		{&comm.AbortedError{By: 1, Err: errors.New("no luck")}, "1"},
+		{&comm.AbortedError{By: 1, Err: lost}, "2"},
+		{errors.Join(errors.New("saving"), &comm.AbortedError{By: 0, Err: errors.New("no luck")}), "0"},
+	} {
+		got := "none"
+		if rank := comm.EchoOf(c.err); rank != nil {
+			got = fmt.Sprint(*rank)
+		}
+		if got != c.want {
+			t.Errorf("%v: an echo of %s, want %s", c.err, got, c.want)
+		}
 	}
 }
 

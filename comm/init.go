@@ -111,6 +111,7 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rank %d of %d: joining the process group: %w", o.World.Rank, o.World.Size, err)
 	}
+	own(ctx, pg)
 	if isGPU(pg.dev) {
 		runtime.LockOSThread()
 	}

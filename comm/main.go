@@ -8,17 +8,24 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/internal/whole"
 )
 
 // Main is a worker's main: it runs train and ends the process. SIGINT and
 // SIGTERM end train's context; a second one ends the process as it would
-// without Main. The exit code is 0 when train returns nil, 1 when it returns
-// an error, and 128 plus the signal's number when it returns one after a
-// signal. An error, or a panic on train's goroutine, is also written to the
-// file that TORCHELASTIC_ERROR_FILE names, for the launcher's report.
+// without Main. When train returns nil, the groups that it made with this context
+// and did not close are closed: the other ranks may still be in the last call. The
+// exit code is 0 when train returns nil, 1 when it returns an error, and 128 plus
+// the signal's number when it returns one after a signal. An error, or a panic on
+// train's goroutine, is also written to the file that TORCHELASTIC_ERROR_FILE
+// names, for the launcher's report.
 func Main(train func(context.Context) error) { os.Exit(run(train)) }
 
 func run(train func(context.Context) error) int {
@@ -38,21 +45,18 @@ func run(train func(context.Context) error) int {
 	}()
 	defer func() {
 		if p := recover(); p != nil {
-			report(fmt.Sprintf("panic: %v", p), string(debug.Stack()), nil)
+			report(fmt.Sprintf("panic: %v", p), panicked(string(debug.Stack())), nil)
 			panic(p)
 		}
 	}()
-	err := train(ctx)
+	var left unclosed
+	err := train(context.WithValue(ctx, unclosedKey{}, &left))
 	if err == nil {
+		left.close()
 		return 0
 	}
 	fmt.Fprintf(os.Stderr, "error: %v\n", err)
-	var lost *PeerLostError
-	if errors.As(err, &lost) {
-		report(err.Error(), "", &lost.Peer)
-	} else {
-		report(err.Error(), "", nil)
-	}
+	report(err.Error(), "", echoOf(err))
 	var sig *SignalError
 	if errors.As(context.Cause(ctx), &sig) {
 		if n, ok := sig.Signal.(syscall.Signal); ok {
@@ -62,10 +66,71 @@ func run(train func(context.Context) error) int {
 	return 1
 }
 
+// panicked is the part of a stack, as debug.Stack has it, that led to the panic.
+func panicked(stack string) string {
+	head, rest, _ := strings.Cut(stack, "\n")
+	if i := strings.LastIndex(rest, "\npanic("); i >= 0 {
+		lines := strings.SplitAfterN(rest[i+1:], "\n", 3) // the call of panic, and its place
+		rest = lines[len(lines)-1]
+	}
+	return head + "\n" + rest
+}
+
 // SignalError is the cause of a context that a signal ended.
 type SignalError struct{ Signal os.Signal }
 
 func (e *SignalError) Error() string { return "signal: " + e.Signal.String() }
+
+// unclosed are the groups that were made with Main's context.
+type unclosed struct {
+	mu     sync.Mutex
+	groups []*ProcessGroup
+}
+
+type unclosedKey struct{}
+
+// own has Main close the group, unless the program does, if ctx is Main's.
+func own(ctx context.Context, pg *ProcessGroup) {
+	u, ok := ctx.Value(unclosedKey{}).(*unclosed)
+	if !ok {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.groups = append(u.groups, pg)
+	pg.release.addClose(func() error {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.groups = slices.DeleteFunc(u.groups, func(g *ProcessGroup) bool { return g == pg })
+		return nil
+	})
+}
+
+// close closes what is left, the latest first.
+func (u *unclosed) close() {
+	u.mu.Lock()
+	groups := slices.Clone(u.groups)
+	u.mu.Unlock()
+	for _, pg := range slices.Backward(groups) {
+		if err := pg.Close(); err != nil {
+			pg.log.Warn("closing the process group", "rank", pg.world.Rank, "error", err)
+		}
+	}
+}
+
+// echoOf is the rank whose failure err only is an echo of: one that was lost, or
+// that told this one. nil: there is none.
+func echoOf(err error) *int {
+	var lost *PeerLostError
+	var told *AbortedError
+	switch {
+	case errors.As(err, &lost):
+		return &lost.Peer
+	case errors.As(err, &told):
+		return &told.By
+	}
+	return nil
+}
 
 // report tells the launcher what went wrong, and whoever reads its output if
 // that fails.
@@ -76,8 +141,8 @@ func report(message, stack string, echo *int) {
 }
 
 // writeErrorFile tells the launcher what went wrong, in torchelastic's format,
-// if it asks. A rank that failed because it lost another, echo, says which: it is
-// not the cause.
+// if it asks. A rank that failed because another did, echo, says which: it is not
+// the cause.
 func writeErrorFile(message, stack string, echo *int) error {
 	path := os.Getenv("TORCHELASTIC_ERROR_FILE")
 	if path == "" {
@@ -86,11 +151,11 @@ func writeErrorFile(message, stack string, echo *int) error {
 	now := float64(time.Now().UnixMicro()) / 1e6
 	info := map[string]string{"py_callstack": stack, "timestamp": strconv.FormatFloat(now, 'f', 6, 64)}
 	if echo != nil {
-		info["lost_rank"] = strconv.Itoa(*echo)
+		info["echo_of"] = strconv.Itoa(*echo)
 	}
 	content, err := json.Marshal(map[string]any{"message": map[string]any{"message": message, "extraInfo": info}})
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, content, 0o644)
+	return whole.WriteBytes(path, 0o644, content) // by Main and by the watchdog, of which one may end the process meanwhile
 }

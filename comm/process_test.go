@@ -78,6 +78,27 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Wait(ctx)
 	},
+	// unclosed does not close its groups, the last calls of which other ranks may
+	// still be in when it returns.
+	"unclosed": func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, nil)
+		if err != nil {
+			return err
+		}
+		sub, err := pg.Split(ctx, pg.Rank()%2, 0)
+		if err != nil {
+			return err
+		}
+		x := vec(make([]float32, 1<<18)...)
+		for range 20 {
+			for _, g := range []*comm.ProcessGroup{pg, sub} {
+				if err := g.AllReduce(x, comm.Sum).Wait(ctx); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	},
 	// absent lets the rank that GODDP_TEST_VICTIM names end before it comes; the
 	// others print what Init says. Where rank 0 comes, only it has little time:
 	// the others have to hear it from the store before that goes with rank 0.
@@ -167,6 +188,20 @@ func TestWorldUnderTheLauncher(t *testing.T) {
 	for r := range 4 {
 		if line := fmt.Sprintf("rank %d of 4: sum 6\n", r); strings.Count(out.String(), line) != 2 {
 			t.Errorf("%q is not there twice in\n%s", line, &out)
+		}
+	}
+}
+
+// A program that does not close its group ends well on all ranks all the same.
+func TestMainClosesGroups(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	for range 8 {
+		var out, errs bytes.Buffer
+		_, err := launcher.Run(t.Context(), &launcher.Config{
+			Args: []string{os.Args[0]}, Workers: 4, Env: append(os.Environ(), workerMode+"=unclosed"), Stdout: &out, Stderr: &errs,
+		})
+		if err != nil || errs.Len() > 0 {
+			t.Fatalf("%v\n%s", err, &errs)
 		}
 	}
 }
@@ -265,7 +300,8 @@ func TestMainReportsErrors(t *testing.T) {
 			if err := json.Unmarshal(data, &got); err != nil {
 				t.Fatalf("%v in %s", err, data)
 			}
-			if got.Message.Message != c.message || got.Message.ExtraInfo.Timestamp == "" || (mode == "panic") != strings.Contains(got.Message.ExtraInfo.Stack, "process_test.go") {
+			if got.Message.Message != c.message || got.Message.ExtraInfo.Timestamp == "" || (mode == "panic") != strings.Contains(got.Message.ExtraInfo.Stack, "process_test.go") ||
+				strings.Contains(got.Message.ExtraInfo.Stack, "debug.Stack") {
 				t.Errorf("the error file holds %s", data)
 			}
 		})

@@ -157,7 +157,7 @@ func (a *agent) end() {
 	a.copying.Wait()
 	if a.core.verdict == failed {
 		a.failure = a.describeFailure()
-		a.failure.Records = a.writeRecords()
+		a.failure.Records, a.failure.Meaning = a.writeRecords()
 	}
 	for _, p := range a.procs {
 		p.closeRecord()

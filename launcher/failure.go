@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/comm/flight/analyze"
 )
 
 // Failure is a worker that ended otherwise than by exit code 0.
@@ -26,8 +28,8 @@ import (
 //   - Otherwise it is the observed exit.
 //
 // Equal times stay in the order in which the kernel reported the exits. A
-// worker whose error file says that it failed for the loss of another rank,
-// which failed as well, comes after all that do not, whatever the times.
+// worker whose error file says that it failed because another rank did, and that one
+// failed as well, comes after all that do not, whatever the times.
 type Failure struct {
 	Worker
 	Status Status
@@ -102,6 +104,9 @@ type FailureError struct {
 	Stopped []Failure
 	// Records is the folder with the flight records of the workers, or "".
 	Records string
+	// Meaning is what the records say, or nil. The first failure that is observed
+	// may be that of a rank which waited for another in vain.
+	Meaning *analyze.Report
 }
 
 // newFailureError sorts failures, which are in the order observed, into cause,
@@ -137,13 +142,13 @@ func newFailureError(program, host string, restarts int, failures []Failure, ord
 	return e
 }
 
-// echoes reports whether f failed for the loss of another of the failed ranks.
+// echoes reports whether f failed because another of the failed ranks did.
 func (f *Failure) echoes(failed map[int]bool) bool {
-	if f.ErrorFile == nil || f.ErrorFile.LostRank == nil {
+	if f.ErrorFile == nil || f.ErrorFile.EchoOf == nil {
 		return false
 	}
-	lost := *f.ErrorFile.LostRank
-	return lost != f.Rank && failed[lost]
+	cause := *f.ErrorFile.EchoOf
+	return cause != f.Rank && failed[cause]
 }
 
 // Error names the root cause on one line; Report has the details.

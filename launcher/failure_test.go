@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/goddp/goddp/comm/flight/analyze"
 )
 
 func TestRootCause(t *testing.T) {
@@ -65,6 +67,32 @@ func TestRootCause(t *testing.T) {
 	}
 }
 
+// What the records say comes first in the report, unless it is no more than that the
+// process of the root cause ended.
+func TestReportBeginsWithTheRecords(t *testing.T) {
+	for _, c := range []struct {
+		finding *analyze.Finding
+		shown   bool
+	}{
+		{nil, false},
+		{&analyze.Finding{Kind: analyze.Dead, Ranks: []int{0}, Summary: "rank 0 died"}, false},
+		{&analyze.Finding{Kind: analyze.Dead, Ranks: []int{1}, Summary: "rank 1 died"}, true},
+		{&analyze.Finding{Kind: analyze.Behind, Ranks: []int{0}, Summary: "rank 0 is behind"}, true},
+	} {
+		e := &FailureError{Program: "train", Root: Failure{Worker: Worker{PID: 1}, Status: Status{Code: 1}}, Meaning: &analyze.Report{}}
+		want := "train FAILED\n" + frameLight + "\nRoot Cause"
+		if c.finding != nil {
+			e.Meaning.Findings = []analyze.Finding{*c.finding}
+		}
+		if c.shown {
+			want = "train FAILED\n" + frameLight + "\nMost probable: " + c.finding.Summary
+		}
+		if report := e.Report(); !strings.Contains(report, want) {
+			t.Errorf("%+v: want %q in\n%s", c.finding, want, report)
+		}
+	}
+}
+
 func TestParseErrorFile(t *testing.T) {
 	for text, want := range map[string]ErrorFile{
 		`{"message": {"message": "boom", "extraInfo": {"py_callstack": "at f", "timestamp": "1700000000.25"}}}`: {
@@ -74,11 +102,11 @@ func TestParseErrorFile(t *testing.T) {
 		`{"message": "plain"}`:                                                     {Message: "plain"},
 		`{"message": {"message": "boom", "extraInfo": {"timestamp": "NaN"}}}`:      {Message: "boom"},
 		`{"message": {"message": "boom", "extraInfo": {"timestamp": "-1"}}}`:       {Message: "boom"},
-		`{"message": {"message": "boom", "extraInfo": {"lost_rank": "2"}}}`:        {Message: "boom", LostRank: new(2)},
-		`{"message": {"message": "boom", "extraInfo": {"lost_rank": "x"}}}`:        {Message: "boom"},
+		`{"message": {"message": "boom", "extraInfo": {"echo_of": "2"}}}`:          {Message: "boom", EchoOf: new(2)},
+		`{"message": {"message": "boom", "extraInfo": {"echo_of": "x"}}}`:          {Message: "boom"},
 	} {
 		got, err := parseErrorFile([]byte(text))
-		if err != nil || got.Message != want.Message || got.Callstack != want.Callstack || !got.Time.Equal(want.Time) || !reflect.DeepEqual(got.LostRank, want.LostRank) {
+		if err != nil || got.Message != want.Message || got.Callstack != want.Callstack || !got.Time.Equal(want.Time) || !reflect.DeepEqual(got.EchoOf, want.EchoOf) {
 			t.Errorf("%s: got %+v, %v", text, got, err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/comm/flight/analyze"
 )
 
 // lookup finds variables in an environment; the last of a name counts.
@@ -92,13 +93,13 @@ func (a *agent) takeRecords() {
 
 // writeRecords writes the records that were taken, of those workers that did
 // not write them themselves, and adds how each worker ended. It returns the
-// folder, "" if no worker recorded anything.
-func (a *agent) writeRecords() string {
+// folder, "" if no worker recorded anything, and what the records mean.
+func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	if !a.records.DumpOnFailure {
-		return ""
+		return "", nil
 	}
-	dir := a.dumpDir()
-	records := 0
+	dir = a.dumpDir()
+	var dumps []*flight.Dump
 	ended := a.endedByThemselves()
 	for _, p := range a.procs {
 		d, err := flight.ReadFile(filepath.Join(dir, flight.File(p.Rank)))
@@ -118,13 +119,13 @@ func (a *agent) writeRecords() string {
 			a.console.logf("record of rank %d: %v", p.Rank, err)
 			continue
 		}
-		records++
+		dumps = append(dumps, d)
 	}
-	if records == 0 {
-		return ""
+	if len(dumps) == 0 {
+		return "", nil
 	}
 	a.keepDir = a.keepDir || a.records.Chosen() == ""
-	return dir
+	return dir, analyze.Analyze(dumps)
 }
 
 // endedByThemselves is the workers that did not end because they were told to.

@@ -2,8 +2,11 @@ package launcher
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/goddp/goddp/comm/flight/analyze"
 )
 
 const (
@@ -18,6 +21,9 @@ const (
 func (e *FailureError) Report() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s FAILED\n%s\n", frameHeavy, e.Program, frameLight)
+	if e.tells() {
+		fmt.Fprintf(&b, "%s%s\n", e.Meaning, frameLight)
+	}
 	b.WriteString("Root Cause (first observed failure):\n")
 	e.writeRoot(&b)
 	if len(e.Others) > 0 {
@@ -41,6 +47,16 @@ func (e *FailureError) Report() string {
 	}
 	fmt.Fprintln(&b, frameHeavy)
 	return b.String()
+}
+
+// tells reports whether the records say more than that the process of the root
+// cause ended.
+func (e *FailureError) tells() bool {
+	if e.Meaning == nil || len(e.Meaning.Findings) == 0 {
+		return false
+	}
+	f := e.Meaning.Findings[0]
+	return f.Kind != analyze.Dead || !slices.Equal(f.Ranks, []int{e.Root.Rank})
 }
 
 func (e *FailureError) writeRoot(b *strings.Builder) {
@@ -69,6 +85,7 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 		}
 	}
 	switch {
+	case f.ErrorFile != nil && f.ErrorFile.Callstack != "": // it printed the same
 	case len(f.Crash) > 0:
 		b.WriteString("  its Go runtime crashed:\n")
 		writeLines(b, f.Crash)
