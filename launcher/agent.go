@@ -3,6 +3,7 @@ package launcher
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -203,8 +204,8 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 	}
 }
 
-// result sums the last attempt up, and clears the run folder unless the user
-// wants something in it.
+// result sums the last attempt up, and clears the run folder unless the user wants
+// something in it, or workers that went on after a failure have written records.
 func (a *agent) result() *Result {
 	result := &Result{Restarts: a.core.restarts}
 	if a.attempt != nil {
@@ -214,6 +215,12 @@ func (a *agent) result() *Result {
 	}
 	if a.runDir == "" {
 		return result
+	}
+	if a.records.DumpOnFailure && !a.keepDir {
+		if records, _ := filepath.Glob(filepath.Join(a.runDir, "attempt_*", flightFolder, "*.json")); len(records) > 0 {
+			a.keepDir = true
+			a.console.logf("flight records are in %s", filepath.Dir(records[0]))
+		}
 	}
 	if !a.cfg.keepsLogs() && !a.keepDir {
 		if err := os.RemoveAll(a.runDir); err != nil {

@@ -58,6 +58,9 @@ func (p *process) closeRecord() {
 	}
 }
 
+// flightFolder is where an attempt's records are, in its folder.
+const flightFolder = "flight"
+
 // dumpDir is where the attempt's records are written, by the workers and by
 // this process: where the user wants them, else beside the workers' logs.
 func (a *agent) dumpDir() string {
@@ -67,7 +70,7 @@ func (a *agent) dumpDir() string {
 		}
 		return dir
 	}
-	return filepath.Join(a.attemptDir(), "flight")
+	return filepath.Join(a.attemptDir(), flightFolder)
 }
 
 // takeRecords reads what the workers, dead or alive, have recorded: as they are

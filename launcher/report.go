@@ -85,7 +85,7 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 		}
 	}
 	switch {
-	case f.ErrorFile != nil && f.ErrorFile.Callstack != "": // it printed the same
+	case len(f.Crash) > 0 && f.ErrorFile != nil && f.ErrorFile.Callstack != "": // that is above
 	case len(f.Crash) > 0:
 		b.WriteString("  its Go runtime crashed:\n")
 		writeLines(b, f.Crash)

@@ -610,6 +610,37 @@ func TestCrashIsNotExit2(t *testing.T) {
 	}
 }
 
+// A Go program's panic is there once: as its error file has it, if there is one.
+func TestAPanicIsReportedOnce(t *testing.T) {
+	const script = `%s
+		printf 'panic: bad batch\n\ngoroutine 1 [running]:\nmain.train()\n' >&2
+		exit 2`
+	const file = `echo '{"message": {"message": "panic: bad batch", "extraInfo": {"py_callstack": "goroutine 1: main.train()"}}}' > $TORCHELASTIC_ERROR_FILE`
+	for name, before := range map[string]string{"with an error file": file, "without": ":"} {
+		report := shell(1, fmt.Sprintf(script, before)).fail(t).Report()
+		if n := strings.Count(report, "main.train()"); n != 1 || !strings.Contains(report, "panic: bad batch") {
+			t.Errorf("%s the place is there %d times:\n%s", name, n, report)
+		}
+	}
+}
+
+// Workers that went on after a failure leave their records where they said.
+func TestRecordsOfASuccess(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	j := shell(1, `mkdir -p $GODDP_FLIGHT_DIR && echo {} > $GODDP_FLIGHT_DIR/rank_0.json`)
+	result, err := j.run(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(result.LogDir, "attempt_0", flightFolder, "rank_0.json")
+	if _, err := os.Stat(file); result.LogDir == "" || err != nil {
+		t.Errorf("%q: %v", file, err)
+	}
+	if want := "flight records are in " + filepath.Dir(file); !strings.Contains(j.err.String(), want) {
+		t.Errorf("%q is not said:\n%s", want, &j.err)
+	}
+}
+
 func TestTemporaryFolder(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	expect := func(want int) {
