@@ -72,7 +72,9 @@
 //	if err := scaler.Unscale(opt); err != nil {
 //		return err
 //	}
-//	clip(opt.Parameters(), 1)
+//	if _, err := optim.ClipGradNorm(opt.Parameters(), 1); err != nil {
+//		return err
+//	}
 //	err := scaler.Step(opt)
 //
 // Gradients in Float16 must stay scaled, or lose what the scale was for: Unscale

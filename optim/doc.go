@@ -9,6 +9,8 @@
 //		opt.ZeroGrad()
 //	}
 //
+// [ClipGradNorm] bounds the norm of all gradients, between Backward and Step.
+//
 // # Parameters of 16 bits
 //
 // A step is often smaller than the distance of a 16-bit parameter to the next

@@ -63,8 +63,8 @@
 //
 // After a backward pass that reduced, a gradient is an average within this rank's
 // shard and something else beyond. [Optimizer.Parameters] are the parts that are
-// averages: code that looks at gradients, such as amp.Scaler, goes by these. For the
-// norm of all gradients, add up what the ranks find of their parts. Such a
+// averages: code that looks at gradients, such as amp.Scaler, goes by these. The
+// norm of all gradients is bounded by [Optimizer.ClipGradNorm]. Such a
 // gradient cannot be added to: a pass that finds one panics with an
 // [*AccumulationError]. Accumulate within NoSync; all passes but the last of a step
 // belong there.

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/profile"
@@ -69,6 +71,18 @@ func (o *Optimizer[O]) Parameters() []*nn.Parameter { return o.local.Parameters(
 
 // ZeroGrad forgets the gradients of all parameters that are optimized.
 func (o *Optimizer[O]) ZeroGrad() { o.local.ZeroGrad() }
+
+// ClipGradNorm is [optim.ClipGradNorm] for the gradients of the whole model, of which
+// each rank has parts: all ranks call it, behind the same backward passes.
+func (o *Optimizer[O]) ClipGradNorm(max float64) (norm *autograd.Variable, err error) {
+	group := o.Group()
+	return optim.ClipGradNormOver(o.Parameters(), max, func(squares device.Tensor) error {
+		if group == nil { // the step will be skipped
+			return nil
+		}
+		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(squares, comm.Sum).Wait(context.Background()) // it has a deadline of its own
+	})
+}
 
 // Step changes the parameters by their gradients, on all ranks: see the package
 // documentation, and [optim.SGD.Step] for errors. All ranks call it behind the

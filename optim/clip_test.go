@@ -1,0 +1,121 @@
+package optim_test
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// The gradients are scaled as one vector, exactly not at all where their norm is
+// small enough; one that has two names counts once, and one that is not there for
+// nothing.
+func TestClipGradNorm(t *testing.T) {
+	for name, c := range map[string]struct {
+		a, b   []float64
+		max    float64
+		norm   float64
+		factor float64
+	}{
+		"too large":     {[]float64{3, 0}, []float64{-4}, 2, 5, 2. / 5},
+		"at the bound":  {[]float64{3, 0}, []float64{-4}, 5, 5, 1},
+		"small":         {[]float64{0.3, 0.1}, []float64{-0.7}, 1e9, math.Sqrt(0.59), 1},
+		"nothing":       {[]float64{0, 0}, []float64{0}, 1, 0, 1},
+		"one is absent": {[]float64{6, 8}, nil, 1, 10, 0.1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev := newDevice(t)
+			a, b := parameter(dev, "a", []float64{1, 1}), parameter(dev, "b", []float64{1})
+			again := nn.NewParameter("again", a.Var())
+			give(t, a, c.a)
+			if c.b != nil {
+				give(t, b, c.b)
+			}
+			norm, err := optim.ClipGradNorm([]*nn.Parameter{a, b, again}, c.max)
+			if err != nil {
+				t.Fatal(err)
+			}
+			near(t, "norm", read(t, norm), []float64{c.norm})
+			for p, g := range map[*nn.Parameter][]float64{a: c.a, b: c.b} {
+				if g == nil {
+					continue
+				}
+				for i, got := range read(t, p.Grad()) {
+					if want := g[i] * c.factor; c.factor == 1 && got != want || !(math.Abs(got-want) <= 1e-12) {
+						t.Errorf("gradient of %s: element %d is %v, want %v", p.Name(), i, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A gradient of more elements than are squared at a time, in Float32, beside one in
+// Float64.
+func TestClipGradNormOfManyElements(t *testing.T) {
+	const n = 1<<22 + 5
+	dev := newDevice(t)
+	ones := make([]float32, n)
+	for i := range ones {
+		ones[i] = 1
+	}
+	large := nn.NewParameter("large", autograd.FromSlice(dev, ones))
+	if err := large.Var().BackwardWith(autograd.FromSlice(dev, ones)); err != nil {
+		t.Fatal(err)
+	}
+	small := parameter(dev, "small", []float64{1})
+	give(t, small, []float64{3})
+	norm, err := optim.ClipGradNorm([]*nn.Parameter{large, small}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := math.Sqrt(n + 9)
+	near(t, "norm", read(t, norm), []float64{want})
+	for i, g := range read(t, large.Grad()) {
+		if math.Abs(g*want-1) > 1e-6 {
+			t.Fatalf("element %d is %v, want %v", i, g, 1/want)
+		}
+	}
+	near(t, "small", read(t, small.Grad()), []float64{3 / want})
+}
+
+// What is not finite stays so; a norm that other ranks add to is theirs as well, and
+// an error of theirs leaves the gradients as they are.
+func TestClipGradNormOver(t *testing.T) {
+	dev := newDevice(t)
+	p := parameter(dev, "p", []float64{1, 1})
+	give(t, p, []float64{3, 4})
+	lost := errors.New("rank 1 lost")
+	if _, err := optim.ClipGradNormOver([]*nn.Parameter{p}, 1, func(device.Tensor) error { return lost }); !errors.Is(err, lost) {
+		t.Errorf("got %v, want %v", err, lost)
+	}
+	near(t, "after an error", read(t, p.Grad()), []float64{3, 4})
+	norm, err := optim.ClipGradNormOver([]*nn.Parameter{p}, 1, func(squares device.Tensor) error {
+		return dev.Kernels().Axpby(dev.Compute(), squares, device.Accum{Alpha: 4}, squares) // of four equal ranks
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "norm", read(t, norm), []float64{10})
+	near(t, "gradient", read(t, p.Grad()), []float64{0.3, 0.4})
+
+	p.Var().ZeroGrad()
+	give(t, p, []float64{math.NaN(), 1})
+	if _, err := optim.ClipGradNorm([]*nn.Parameter{p}, 1); err != nil {
+		t.Fatal(err)
+	}
+	if g := read(t, p.Grad()); !math.IsNaN(g[0]) || !math.IsNaN(g[1]) {
+		t.Errorf("of a NaN the gradients are %v, want NaN", g)
+	}
+	defer func() {
+		var option *optim.OptionError
+		if err, _ := recover().(error); !errors.As(err, &option) {
+			t.Errorf("a bound of 0 panics with %v, want an OptionError", err)
+		}
+	}()
+	optim.ClipGradNorm([]*nn.Parameter{p}, 0)
+}
