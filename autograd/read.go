@@ -54,3 +54,19 @@ func (v *Variable) Read(ctx context.Context) ([]float64, error) {
 	}
 	return data, dev.CopyOut(ctx, s, device.HostTensor(data, device.Float64).Buf.Host(), wide.Buf)
 }
+
+// Bytes copies v's elements, of any type, to the host as the device holds them, row by
+// row: what [FromBytes] makes a variable of again. It waits for the device as long as
+// ctx lasts.
+func (v *Variable) Bytes(ctx context.Context) ([]byte, error) {
+	src := v.Tensor()
+	if err := v.Err(); err != nil {
+		return nil, err
+	}
+	defer runtime.KeepAlive(v)
+	data := make([]byte, src.Bytes())
+	if err := v.s.dev.CopyOut(ctx, v.s.dev.Compute(), data, src.Buf); err != nil {
+		return nil, err
+	}
+	return data, nil
+}

@@ -1,6 +1,7 @@
 package autograd
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/goddp/goddp/device"
@@ -39,6 +40,16 @@ func FromSlice[T float32 | float64](dev device.Device, data []T, shape ...int) *
 // [CrossEntropyLoss] compares with.
 func FromLabels(dev device.Device, labels []int64) *Variable {
 	return copyIn(dev, "FromLabels", labels, nil)
+}
+
+// FromBytes is a leaf of this type and shape that holds a copy of what
+// [Variable.Bytes] read. It panics with a [*device.ShapeError] when these are not as
+// many bytes as that takes.
+func FromBytes(dev device.Device, dt device.DType, shape device.Shape, data []byte) *Variable {
+	if want := shape.Len() * dt.Size(); want != len(data) {
+		panic(&device.ShapeError{Op: fmt.Sprintf("FromBytes of %v, in bytes", dt), A: device.Shape{want}, B: device.Shape{len(data)}})
+	}
+	return newLeaf(dev, dt, shape, func(t device.Tensor) error { return dev.CopyIn(dev.Compute(), t.Buf, data) })
 }
 
 // Zeros is a leaf of zeros.

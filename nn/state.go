@@ -39,11 +39,10 @@ func State(m Module) map[string]*autograd.Variable {
 // shape is a [*StateError], and changes nothing; another error is a device's,
 // and leaves m partly loaded.
 func LoadState(ctx context.Context, m Module, state map[string]*autograd.Variable) error {
-	mine := State(m)
-	if err := compare(mine, state); err != nil {
+	if err := CheckState(m, state); err != nil {
 		return err
 	}
-	for name, v := range mine {
+	for name, v := range State(m) {
 		if err := load(ctx, v, state[name]); err != nil {
 			return fmt.Errorf("nn: loading %s: %w", name, err)
 		}
@@ -51,9 +50,10 @@ func LoadState(ctx context.Context, m Module, state map[string]*autograd.Variabl
 	return nil
 }
 
-// compare returns a [*StateError] unless state can be loaded into mine.
-func compare(mine, state map[string]*autograd.Variable) error {
-	e := &StateError{}
+// CheckState returns a [*StateError] unless state fits m: what LoadState looks at
+// first.
+func CheckState(m Module, state map[string]*autograd.Variable) error {
+	mine, e := State(m), &StateError{}
 	for _, name := range slices.Sorted(maps.Keys(mine)) {
 		v, there := state[name]
 		if !there {

@@ -35,7 +35,7 @@ func ClipGradNormOver(params []*nn.Parameter, max float64, total func(squares de
 	}
 	c, err := newClipping(params)
 	if err == nil {
-		defer c.dev.Free(c.scratch)
+		defer c.dev.Free(c.mem)
 		err = c.clip(max, total)
 	}
 	if err != nil {
@@ -48,10 +48,11 @@ func ClipGradNormOver(params []*nn.Parameter, max float64, total func(squares de
 type clipping struct {
 	dev     device.Device
 	grads   []device.Tensor
-	scratch device.Buffer // for the squares of clipPart elements
 	norm    *autograd.Variable
-	factor  *autograd.Variable // what the gradients are multiplied by
-	one     *autograd.Variable
+	mem     device.Buffer
+	factor  device.Tensor // in mem: what the gradients are multiplied by
+	one     device.Tensor // in mem
+	scratch device.Buffer // of mem: for the squares of clipPart elements
 }
 
 // clipPart is how many elements are squared at a time: what that takes of memory is
@@ -76,19 +77,25 @@ func newClipping(params []*nn.Parameter) (*clipping, error) {
 			c.grads, longest = append(c.grads, g.Tensor()), max(longest, n)
 		}
 	}
-	c.norm, c.factor, c.one = autograd.Zeros(c.dev, dt), autograd.Zeros(c.dev, dt), autograd.Zeros(c.dev, dt)
-	if err := errors.Join(c.norm.Err(), c.factor.Err(), c.one.Err()); err != nil {
+	c.norm = autograd.Zeros(c.dev, dt)
+	if err := c.norm.Err(); err != nil {
 		return nil, err
 	}
+	squares := max(1, min(longest, clipPart)) * dt.Size()
 	var err error
-	c.scratch, err = c.dev.Alloc(max(1, min(longest, clipPart)) * dt.Size())
-	return c, err
+	if c.mem, err = c.dev.Alloc(2*device.Align + squares); err != nil {
+		return nil, err
+	}
+	c.factor = device.NewTensor(c.mem.Slice(0, dt.Size()), dt)
+	c.one = device.NewTensor(c.mem.Slice(device.Align, dt.Size()), dt)
+	c.scratch = c.mem.Slice(2*device.Align, squares)
+	return c, nil
 }
 
 // clip enqueues everything.
 func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 	k, s := c.dev.Kernels(), c.dev.Compute()
-	norm, factor, one := c.norm.Tensor(), c.factor.Tensor(), c.one.Tensor()
+	norm, factor, one := c.norm.Tensor(), c.factor, c.one
 	var err error
 	do := func(f func() error) {
 		if err == nil {
@@ -126,7 +133,7 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 
 // scale enqueues the multiplication of a gradient by the factor, of its own type.
 func (c *clipping) scale(g device.Tensor) error {
-	k, s, factor := c.dev.Kernels(), c.dev.Compute(), c.factor.Tensor()
+	k, s, factor := c.dev.Kernels(), c.dev.Compute(), c.factor
 	if g.DType != factor.DType {
 		own := device.NewTensor(c.scratch.Slice(0, g.DType.Size()), g.DType)
 		if err := k.Copy(s, own, factor); err != nil {

@@ -54,6 +54,28 @@
 //		log.Printf("%v after %d steps; worth saving: %t", cause, steps, whole)
 //	})
 //
+// # Saving
+//
+// [State] is what an optimizer keeps, by name, and [LoadState] takes it, with the
+// number of steps that it was saved after; nn.State and nn.LoadState are their peers
+// for the parameters. A variable's Bytes, with its type and shape, are what a file has
+// to hold:
+//
+//	type tensor struct {
+//		DType device.DType
+//		Shape device.Shape
+//		Data  []byte
+//	}
+//
+//	// saving, for name, v in nn.State(net) and in that of optim.State(opt)
+//	data, err := v.Bytes(ctx)
+//	file[name] = tensor{v.DType(), v.Shape(), data}
+//
+//	// loading: into params and kept, from the two
+//	params[name] = autograd.FromBytes(dev, t.DType, t.Shape, t.Data)
+//	...
+//	err := errors.Join(nn.LoadState(ctx, net, params), optim.LoadState(ctx, opt, steps, kept))
+//
 // # Parts of parameters
 //
 // The rules are elementwise: what becomes of an element depends on its own

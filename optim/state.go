@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
@@ -96,3 +97,41 @@ func (o *optimizer) Restored(steps int) {
 	}
 	o.set(steps, false)
 }
+
+// State is what opt keeps from step to step, by name: what its State returns, as
+// [nn.State] is that of a module.
+func State(opt Optimizer) (map[string]*autograd.Variable, error) {
+	kept, err := opt.State()
+	if err != nil {
+		return nil, err
+	}
+	return nn.State(keeper(kept)), nil
+}
+
+// LoadState sets what opt keeps to a state that [State] returned, which may be on
+// another device, and has it go on from the number of steps that it was saved after.
+// The parameters are to be those of that step: [nn.LoadState] sets them, before or
+// after. A state that does not fit in every name and shape is an [*nn.StateError], and
+// changes nothing; after another error, a device's, the state is torn.
+func LoadState(ctx context.Context, opt Optimizer, steps int, state map[string]*autograd.Variable) error {
+	kept, err := opt.State()
+	if err != nil {
+		return err
+	}
+	if err := nn.CheckState(keeper(kept), state); err != nil {
+		return fmt.Errorf("optim: %w", err)
+	}
+	opt.Restoring()
+	if err := nn.LoadState(ctx, keeper(kept), state); err != nil {
+		return fmt.Errorf("optim: %w", err)
+	}
+	opt.Restored(steps)
+	return nil
+}
+
+// keeper is a module that has an optimizer's state for its buffers.
+type keeper []*nn.Buffer
+
+func (k keeper) Buffers() []*nn.Buffer                           { return k }
+func (k keeper) Parameters() []*nn.Parameter                     { return nil }
+func (k keeper) Forward(x *autograd.Variable) *autograd.Variable { return x }

@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
 )
 
 // kept is what the local optimizer keeps of a part: a number for each element of
@@ -119,17 +120,14 @@ func (o *Optimizer[O]) Load(ctx context.Context, steps int, state map[string]*au
 	if err := compare(mine, state); err != nil {
 		return fmt.Errorf("zero: %w", err)
 	}
-	o.Restoring()
-	into, from := keeper{}, map[string]*autograd.Variable{}
+	parts := map[string]*autograd.Variable{}
 	for _, k := range mine {
 		whole := state[k.name]
-		into = append(into, k.Buffer)
-		from[k.Name()] = autograd.FromTensor(whole.Device(), k.of(whole.Tensor()))
+		parts[k.Name()] = autograd.FromTensor(whole.Device(), k.of(whole.Tensor()))
 	}
-	if err := nn.LoadState(ctx, into, from); err != nil {
+	if err := optim.LoadState(ctx, o, steps, parts); err != nil {
 		return fmt.Errorf("zero: %w", err)
 	}
-	o.Restored(steps)
 	return nil
 }
 
@@ -160,10 +158,3 @@ func compare(mine []kept, state map[string]*autograd.Variable) error {
 	}
 	return nil
 }
-
-// keeper is a module that has the local state for its buffers.
-type keeper []*nn.Buffer
-
-func (k keeper) Buffers() []*nn.Buffer                           { return k }
-func (k keeper) Parameters() []*nn.Parameter                     { return nil }
-func (k keeper) Forward(x *autograd.Variable) *autograd.Variable { return x }

@@ -1,0 +1,112 @@
+package optim_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// saved is a copy of a state.
+func saved(t *testing.T, state map[string]*autograd.Variable) map[string]*autograd.Variable {
+	t.Helper()
+	copies := map[string]*autograd.Variable{}
+	for name, v := range state {
+		data, err := v.Bytes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		copies[name] = autograd.FromBytes(v.Device(), v.DType(), v.Shape(), data)
+	}
+	return copies
+}
+
+// What is saved after some steps goes on elsewhere as it would have here.
+func TestLoadState(t *testing.T) {
+	type stepper interface {
+		optim.Optimizer
+		Step() error
+		ZeroGrad()
+	}
+	for name, newOptimizer := range map[string]func([]*nn.Parameter) stepper{
+		"SGD":   func(ps []*nn.Parameter) stepper { return optim.NewSGD(ps, optim.SGDOptions{LR: 0.1, Momentum: 0.9}) },
+		"AdamW": func(ps []*nn.Parameter) stepper { return optim.NewAdamW(ps, optim.AdamWOptions{LR: 0.1}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev := newDevice(t)
+			make := func() (holder, stepper, *optim.EMA) {
+				m := holder{params: []*nn.Parameter{parameter(dev, "a", []float64{1, 2}), parameter(dev, "b", []float64{3})}}
+				opt := newOptimizer(m.params)
+				return m, opt, optim.NewEMA(m, opt, nil)
+			}
+			train := func(m holder, opt stepper, ema *optim.EMA, from, to int) {
+				for step := from; step < to; step++ {
+					give(t, m.params[0], []float64{float64(step) + 1, -1})
+					give(t, m.params[1], []float64{0.5 - float64(step)})
+					if err := errors.Join(opt.Step(), ema.Update()); err != nil {
+						t.Fatal(err)
+					}
+					opt.ZeroGrad()
+				}
+			}
+			m, opt, ema := make()
+			train(m, opt, ema, 0, 3)
+			state, err := optim.State(ema) // the optimizer's and its own
+			if err != nil {
+				t.Fatal(err)
+			}
+			params, kept := saved(t, nn.State(m)), saved(t, state)
+			train(m, opt, ema, 3, 6)
+
+			m2, opt2, ema2 := make()
+			if err := errors.Join(nn.LoadState(t.Context(), m2, params), optim.LoadState(t.Context(), ema2, 3, kept)); err != nil {
+				t.Fatal(err)
+			}
+			if n, whole := opt2.Committed(); n != 3 || !whole {
+				t.Errorf("after %d steps, whole: %v; want 3", n, whole)
+			}
+			train(m2, opt2, ema2, 3, 6)
+			for i, p := range m.params {
+				if got, want := read(t, m2.params[i].Var()), read(t, p.Var()); !slices.Equal(got, want) {
+					t.Errorf("%s is %v, and %v without a break", p.Name(), got, want)
+				}
+				if got, want := averaged(t, ema2, m2.params[i].Var()), averaged(t, ema, p.Var()); !slices.Equal(got, want) {
+					t.Errorf("the average of %s is %v, and %v without a break", p.Name(), got, want)
+				}
+			}
+		})
+	}
+}
+
+// A state that does not fit changes nothing.
+func TestLoadOfWhatDoesNotFit(t *testing.T) {
+	dev := newDevice(t)
+	p := parameter(dev, "p", []float64{1, 2})
+	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 0.1, Momentum: 0.5})
+	give(t, p, []float64{1, 1})
+	if err := opt.Step(); err != nil {
+		t.Fatal(err)
+	}
+	for what, state := range map[string]map[string]*autograd.Variable{
+		"nothing":       {},
+		"another name":  {"q.velocity": autograd.FromSlice(dev, []float64{5, 5})},
+		"another shape": {"p.velocity": autograd.FromSlice(dev, []float64{5})},
+	} {
+		err := optim.LoadState(t.Context(), opt, 7, state)
+		var misfit *nn.StateError
+		if !errors.As(err, &misfit) {
+			t.Errorf("%s: got %v, want a StateError", what, err)
+		}
+		kept, err := optim.State(opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		near(t, what, read(t, kept["p.velocity"]), []float64{1, 1})
+		if n, whole := opt.Committed(); n != 1 || !whole {
+			t.Errorf("%s: after %d steps, whole: %v; want 1", what, n, whole)
+		}
+	}
+}
