@@ -22,7 +22,8 @@
 //		opt.ZeroGrad()
 //	}
 //
-// BFloat16 reaches as far as Float32 and needs none of this.
+// BFloat16 reaches as far as Float32 and needs none of this. The CPU computes in
+// neither of the two.
 //
 // # The rule
 //

@@ -76,9 +76,13 @@ func (e *ShapeError) Error() string {
 type DTypeError struct {
 	Op        string
 	Got, Want DType
+	Computes  []DType // all that the device computes in, where Got is none of them
 }
 
 func (e *DTypeError) Error() string {
+	if len(e.Computes) > 0 {
+		return fmt.Sprintf("%s: got %v, and the device computes in %v alone", e.Op, e.Got, e.Computes)
+	}
 	return fmt.Sprintf("%s: got %v, want %v", e.Op, e.Got, e.Want)
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -72,6 +73,22 @@ func TestCast(t *testing.T) {
 		}
 	}()
 	nn.Cast(plain, device.Int32)
+}
+
+// A device that does not compute in 16 bits says so, and what it computes in.
+func TestCastOnTheCPU(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	net := nn.Linear(2, 2)
+	if err := errors.Join(nn.Cast(net, device.BFloat16), nn.Place(net, dev, 1)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		err, _ := recover().(*device.DTypeError)
+		if err == nil || !strings.Contains(err.Error(), "got bfloat16, and the device computes in [float32 float64] alone") {
+			t.Errorf("got %v, want what the device computes in", err)
+		}
+	}()
+	net.Forward(autograd.Zeros(dev, device.Float32, 1, 2))
 }
 
 // A Linear converts what comes in and its parameters to the type that it computes

@@ -38,7 +38,8 @@
 //
 // LinearOptions.Compute is the other way, which costs memory and time: Float32
 // parameters, with Float32 gradients and reductions, that are converted in each
-// forward pass, as PyTorch's autocast does. Package amp scales losses for Float16.
+// forward pass, as PyTorch's autocast does. Package amp scales losses for Float16. All that is
+// for GPUs: the CPU computes in Float32 and Float64 alone.
 //
 // # Modules of a program's own
 //

@@ -15,7 +15,7 @@ type Types []device.DType
 // others of the same.
 func (ts Types) Float(op string, dst device.Tensor, others ...device.Tensor) {
 	if !slices.Contains(ts, dst.DType) {
-		panic(&device.DTypeError{Op: op, Got: dst.DType, Want: device.Float32})
+		panic(&device.DTypeError{Op: op, Got: dst.DType, Want: device.Float32, Computes: ts})
 	}
 	for _, t := range others {
 		checkType(op, t, dst.DType)
