@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,6 +45,15 @@ func (r refusal) err() error {
 	return fmt.Errorf("rank %d could not join: %w", r.Rank, why)
 }
 
+// decodeRefusal is the error of a rank that reads what another said.
+func decodeRefusal(value []byte) (told, err error) {
+	var r refusal
+	if err := json.Unmarshal(value, &r); err != nil {
+		return nil, err
+	}
+	return r.err(), nil
+}
+
 // meet makes the network by join, in the sight of the other ranks: they learn
 // through the store that this one came, and if it fails, why. One that fails
 // ends the others' wait.
@@ -62,8 +72,7 @@ func (g *Group) meet(ctx context.Context, join func(context.Context, *Group) err
 		err = join(ctx, g)
 	}
 	if err != nil {
-		err = g.nameAbsent(err)
-		g.giveUp(err)
+		err = g.giveUp(g.nameAbsent(err))
 	}
 	return err
 }
@@ -74,11 +83,7 @@ func (g *Group) listen(ctx context.Context) (told, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var r refusal
-	if err := json.Unmarshal(value, &r); err != nil {
-		return nil, err
-	}
-	return r.err(), nil
+	return decodeRefusal(value)
 }
 
 // nameAbsent adds to the error of a wait that took too long which ranks have
@@ -111,14 +116,23 @@ func (g *Group) nameAbsent(err error) error {
 	return &backend.AbsentError{Ranks: absent, Err: err}
 }
 
-// giveUp tells the other ranks, which may wait for this one. The first to do so
-// knows why.
-func (g *Group) giveUp(err error) {
+// giveUp tells the other ranks, which may wait for this one, that it failed with err.
+// The first to do so knows why: what another rank said before is returned in place of
+// err, which may come of it.
+func (g *Group) giveUp(err error) error {
 	value, unfit := json.Marshal(refuse(g.cfg.Rank, err))
 	if unfit != nil {
 		panic(unfit) // plain data
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), tellTimeout)
 	defer cancel()
-	g.cfg.Store.CompareAndSet(ctx, keyFailed, nil, value) // a store that is lost is their own trouble too
+	first, unsaid := g.cfg.Store.CompareAndSet(ctx, keyFailed, nil, value)
+	if unsaid != nil || bytes.Equal(first, value) { // a store that is lost is their own trouble too
+		return err
+	}
+	told, unread := decodeRefusal(first)
+	if unread != nil {
+		return err
+	}
+	return told
 }
