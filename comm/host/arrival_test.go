@@ -96,3 +96,34 @@ func TestRefusal(t *testing.T) {
 		}
 	}
 }
+
+// deaf is a store that is slow to tell a refusal to who waits for one.
+type deaf struct{ store.Store }
+
+func (d deaf) Get(ctx context.Context, key string) ([]byte, error) {
+	if key == "failed" {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return d.Store.Get(ctx, key)
+}
+
+// A rank that comes when the others have given up finds nobody at their addresses, and
+// says why that is.
+func TestTooLate(t *testing.T) {
+	kv := store.NewLocal()
+	var wg sync.WaitGroup
+	for r := range 2 {
+		wg.Go(func() {
+			_, err := host.New(t.Context(), backend.Config{Rank: r, Size: 3, Store: kv, Timeout: 100 * time.Millisecond}, nil)
+			if !errors.Is(err, backend.ErrTimeout) {
+				t.Errorf("rank %d: %v, want a timeout", r, err)
+			}
+		})
+	}
+	wg.Wait()
+	_, err := host.New(t.Context(), backend.Config{Rank: 2, Size: 3, Store: deaf{kv}, Timeout: soon}, nil)
+	if err == nil || !strings.Contains(err.Error(), "could not join") || strings.Contains(err.Error(), "refused") {
+		t.Errorf("rank 2, too late: %v, want the first refusal alone", err)
+	}
+}
