@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/store"
 )
 
 // Keys in the store that say who is there while a group is being made.
@@ -119,7 +120,13 @@ func (g *Group) nameAbsent(err error) error {
 // giveUp tells the other ranks, which may wait for this one, that it failed with err.
 // The first to do so knows why: what another rank said before is returned in place of
 // err, which may come of it.
+//
+// Of a store that was lost it says nothing. That is their own trouble too, and what
+// answers at the address by now may be the store of a later group.
 func (g *Group) giveUp(err error) error {
+	if errors.Is(err, store.ErrServerLost) {
+		return err
+	}
 	value, unfit := json.Marshal(refuse(g.cfg.Rank, err))
 	if unfit != nil {
 		panic(unfit) // plain data
@@ -127,7 +134,7 @@ func (g *Group) giveUp(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), tellTimeout)
 	defer cancel()
 	first, unsaid := g.cfg.Store.CompareAndSet(ctx, keyFailed, nil, value)
-	if unsaid != nil || bytes.Equal(first, value) { // a store that is lost is their own trouble too
+	if unsaid != nil || bytes.Equal(first, value) {
 		return err
 	}
 	told, unread := decodeRefusal(first)

@@ -127,3 +127,36 @@ func TestTooLate(t *testing.T) {
 		t.Errorf("rank 2, too late: %v, want the first refusal alone", err)
 	}
 }
+
+// lost is a store whose server went away in the middle, and is another one by now.
+type lost struct{ store.Store }
+
+func (l lost) Get(ctx context.Context, key string) ([]byte, error) {
+	if key == "failed" {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, &store.OpError{Op: "get", Keys: []string{key}, Err: store.ErrServerLost}
+}
+
+// A rank that lost the store says so, and nothing to the next one's ranks: who can meet
+// the others again there goes by the error.
+func TestALostStoreIsNoRefusal(t *testing.T) {
+	kv := store.NewLocal()
+	join := func() error {
+		_, err := host.New(t.Context(), backend.Config{Rank: 1, Size: 2, Store: lost{kv}, Timeout: soon}, nil)
+		return err
+	}
+	if err := join(); !errors.Is(err, store.ErrServerLost) {
+		t.Errorf("got %v, want that the store is lost", err)
+	}
+	if said, err := kv.Check(t.Context(), "failed"); said || err != nil {
+		t.Errorf("the other ranks are told: %v, %v", said, err)
+	}
+	if err := kv.Set(t.Context(), "failed", []byte(`{"Rank": 0, "Text": "no luck"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := join(); !errors.Is(err, store.ErrServerLost) {
+		t.Errorf("behind another rank's refusal: got %v, want that the store is lost", err)
+	}
+}
