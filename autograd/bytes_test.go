@@ -26,7 +26,11 @@ func TestBytes(t *testing.T) {
 			t.Errorf("%v%v of %v became %v%v of %v, %v", v.DType(), v.Shape(), data, again.DType(), again.Shape(), back, err)
 		}
 	}
-	if err := panics[*device.ShapeError](t, func() { autograd.FromBytes(dev, device.Int64, device.Shape{2}, make([]byte, 15)) }); err == nil {
-		t.Error("15 bytes are taken for two int64")
+	for _, shape := range []device.Shape{{3}, {-2, -1}, {1 << 62, 4}, {1 << 32, 1 << 32}, {}} {
+		for _, n := range []int{0, 16} {
+			if err := panics[*device.ShapeError](t, func() { autograd.FromBytes(dev, device.Int64, shape, make([]byte, n)) }); err == nil {
+				t.Errorf("%d bytes are taken for int64%v", n, shape)
+			}
+		}
 	}
 }

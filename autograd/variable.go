@@ -2,6 +2,7 @@ package autograd
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/goddp/goddp/device"
@@ -46,10 +47,23 @@ func FromLabels(dev device.Device, labels []int64) *Variable {
 // [Variable.Bytes] read. It panics with a [*device.ShapeError] when these are not as
 // many bytes as that takes.
 func FromBytes(dev device.Device, dt device.DType, shape device.Shape, data []byte) *Variable {
-	if want := shape.Len() * dt.Size(); want != len(data) {
-		panic(&device.ShapeError{Op: fmt.Sprintf("FromBytes of %v, in bytes", dt), A: device.Shape{want}, B: device.Shape{len(data)}})
+	if want := size(dt, shape); want != len(data) {
+		panic(&device.ShapeError{Op: fmt.Sprintf("FromBytes of %v%v, in bytes", dt, shape), A: device.Shape{want}, B: device.Shape{len(data)}})
 	}
 	return newLeaf(dev, dt, shape, func(t device.Tensor) error { return dev.CopyIn(dev.Compute(), t.Buf, data) })
+}
+
+// size is how many bytes a tensor takes, -1 where the shape, which a file may have
+// given, is none, or of more than there are.
+func size(dt device.DType, shape device.Shape) int {
+	n := dt.Size()
+	for _, axis := range shape {
+		if axis < 0 || axis > 0 && n > math.MaxInt/axis {
+			return -1
+		}
+		n *= axis
+	}
+	return n
 }
 
 // Zeros is a leaf of zeros.

@@ -68,3 +68,17 @@ type UsageError struct {
 }
 
 func (e *UsageError) Error() string { return fmt.Sprintf("rank %d: %s: %s", e.Rank, e.Call, e.Msg) }
+
+// SubgroupError is the failure of a call in a group from Split, which numbers its
+// ranks by itself: Err speaks of these.
+type SubgroupError struct {
+	Group string
+	Ranks []int // of the job, by rank of the group
+	Err   error
+}
+
+func (e *SubgroupError) Error() string {
+	return fmt.Sprintf("group %s, which is ranks %v: %v", e.Group, e.Ranks, e.Err)
+}
+
+func (e *SubgroupError) Unwrap() error { return e.Err }

@@ -165,7 +165,7 @@ func (d *watch) lateness() error {
 	default:
 		late.Waiting = d.waiting(w)
 	}
-	return &backend.CallError{Rank: w.group.rank, Call: w.call.Fingerprint(), Name: w.call.Name, Err: late}
+	return w.group.explain(&backend.CallError{Rank: w.group.rank, Call: w.call.Fingerprint(), Name: w.call.Name, Err: late})
 }
 
 // culprits is the ranks of the job that are waited for, as their records tell.

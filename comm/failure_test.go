@@ -16,6 +16,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/launcher"
 	"github.com/goddp/goddp/store"
 )
@@ -525,7 +526,7 @@ func TestTheLauncherReportsADeadline(t *testing.T) {
 // A rank that lost another, or was told by it, is its echo: whatever else the
 // error holds.
 func TestEchoes(t *testing.T) {
-	lost := &comm.PeerLostError{Peer: 2}
+	lost, lost1 := &comm.PeerLostError{Peer: 2}, &comm.PeerLostError{Peer: 1}
 	for _, c := range []struct {
 		err  error
 		want string
@@ -535,6 +536,8 @@ func TestEchoes(t *testing.T) {
 		{fmt.Errorf("epoch 3: %w", &backend.CallError{Rank: 0, Err: lost}), "2"},
 		{&comm.AbortedError{By: 1, Err: errors.New("no luck")}, "1"},
 		{&comm.AbortedError{By: 1, Err: lost}, "2"},
+		{&comm.SubgroupError{Ranks: []int{1, 3}, Err: &backend.CallError{Rank: 0, Err: &comm.AbortedError{By: 1, Err: errors.New("no luck")}}}, "3"},
+		{fmt.Errorf("epoch 3: %w", &comm.SubgroupError{Ranks: []int{4, 2}, Err: &backend.CallError{Rank: 0, Err: lost1}}), "2"},
 		{errors.Join(errors.New("saving"), &comm.AbortedError{By: 0, Err: errors.New("no luck")}), "0"},
 	} {
 		got := "none"
@@ -565,5 +568,27 @@ func TestATimeoutWithoutEnd(t *testing.T) {
 		if s := log.String(); s != "" {
 			t.Error(s)
 		}
+	})
+}
+
+// A group that was split says which ranks of the job its numbers are.
+func TestFailureInASubgroup(t *testing.T) {
+	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
+		sub, err := pg.Split(t.Context(), pg.Rank()%2, 0)
+		if err != nil {
+			return err
+		}
+		if pg.Rank() == 3 {
+			sub.Abort(errors.New("no luck"))
+			return nil
+		}
+		err = sub.Barrier().Sync(t.Context())
+		if pg.Rank() != 1 {
+			return err
+		}
+		if echo := comm.EchoOf(err); echo == nil || *echo != 3 || !strings.Contains(err.Error(), "which is ranks [1 3]: rank 0: ") {
+			return fmt.Errorf("got %v, want that rank 3 of the job aborted", err)
+		}
+		return nil
 	})
 }

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -53,6 +54,7 @@ type group struct {
 	givenUp  atomic.Bool     // the program aborted or closed the group: what fails now is its own doing
 	strays   sync.WaitGroup  // calls on staged memory whose callers went on
 	parent   *ProcessGroup   // that this one was split from, if any
+	ranks    []int           // then: those of the job, by rank of the group
 	childMu  sync.Mutex
 	children []*ProcessGroup // split from this one
 
@@ -134,6 +136,14 @@ func (g *group) Abort(cause error) {
 		c.Abort(cause)
 	}
 	g.backend.Abort(fmt.Errorf("%w: %w", ErrAborted, cause))
+}
+
+// explain says of a call's failure, in a group that was split, whose ranks it speaks of.
+func (g *group) explain(err error) error {
+	if g.parent == nil || err == nil || !errors.As(err, new(*CallError)) {
+		return err
+	}
+	return &SubgroupError{Group: g.name, Ranks: g.ranks, Err: err}
 }
 
 // split returns the groups split from this one.

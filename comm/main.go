@@ -66,10 +66,11 @@ func run(train func(context.Context) error) int {
 	return 1
 }
 
-// panicked is the part of a stack, as debug.Stack has it, that led to the panic.
+// panicked is the part of a stack, as debug.Stack has it, that led to the panic, and to
+// those that it came of.
 func panicked(stack string) string {
 	head, rest, _ := strings.Cut(stack, "\n")
-	if i := strings.LastIndex(rest, "\npanic("); i >= 0 {
+	if i := strings.Index(rest, "\npanic("); i >= 0 {
 		lines := strings.SplitAfterN(rest[i+1:], "\n", 3) // the call of panic, and its place
 		rest = lines[len(lines)-1]
 	}
@@ -118,18 +119,24 @@ func (u *unclosed) close() {
 	}
 }
 
-// echoOf is the rank whose failure err only is an echo of: one that was lost, or
-// that told this one. nil: there is none.
+// echoOf is the rank of the job whose failure err only is an echo of: one that was
+// lost, or that told this one. nil: there is none.
 func echoOf(err error) *int {
 	var lost *PeerLostError
 	var told *AbortedError
+	var rank int
 	switch {
 	case errors.As(err, &lost):
-		return &lost.Peer
+		rank = lost.Peer
 	case errors.As(err, &told):
-		return &told.By
+		rank = told.By
+	default:
+		return nil
 	}
-	return nil
+	if sub := (*SubgroupError)(nil); errors.As(err, &sub) && rank < len(sub.Ranks) {
+		rank = sub.Ranks[rank]
+	}
+	return &rank
 }
 
 // report tells the launcher what went wrong, and whoever reads its output if

@@ -122,12 +122,20 @@ var workers = map[string]func(context.Context) error{
 	"again": again,
 	"error": func(context.Context) error { return errors.New("no luck") },
 	"panic": func(context.Context) error { panic("a mistake") },
+	"panics": func(context.Context) error {
+		defer func() { panic("another") }()
+		firstMistake()
+		return nil
+	},
 	"wait": func(ctx context.Context) error {
 		fmt.Println("waiting")
 		<-ctx.Done()
 		return context.Cause(ctx)
 	},
 }
+
+//go:noinline
+func firstMistake() { panic("a mistake") }
 
 // process is a worker that was started.
 type process struct {
@@ -274,8 +282,9 @@ func TestMainReportsErrors(t *testing.T) {
 		code            int
 		stderr, message string
 	}{
-		"error": {1, "error: no luck\n", "no luck"},
-		"panic": {2, "panic: a mistake", "panic: a mistake"},
+		"error":  {1, "error: no luck\n", "no luck"},
+		"panic":  {2, "panic: a mistake", "panic: a mistake"},
+		"panics": {2, "panic: a mistake", "panic: another"},
 	} {
 		t.Run(mode, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "error.json")
@@ -300,8 +309,8 @@ func TestMainReportsErrors(t *testing.T) {
 			if err := json.Unmarshal(data, &got); err != nil {
 				t.Fatalf("%v in %s", err, data)
 			}
-			if got.Message.Message != c.message || got.Message.ExtraInfo.Timestamp == "" || (mode == "panic") != strings.Contains(got.Message.ExtraInfo.Stack, "process_test.go") ||
-				strings.Contains(got.Message.ExtraInfo.Stack, "debug.Stack") {
+			if got.Message.Message != c.message || got.Message.ExtraInfo.Timestamp == "" || (mode != "error") != strings.Contains(got.Message.ExtraInfo.Stack, "process_test.go") ||
+				strings.Contains(got.Message.ExtraInfo.Stack, "debug.Stack") || (mode == "panics") != strings.Contains(got.Message.ExtraInfo.Stack, "firstMistake") {
 				t.Errorf("the error file holds %s", data)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/store"
 )
 
@@ -42,21 +43,34 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 		Device: pg.dev, Timeout: pg.timeout, Log: pg.log,
 	}
 	be, err := pg.backend.Split(ctx, cfg, members)
+	// Who did not come is named by the ranks of the new group.
 	var absent *AbsentError
-	if errors.As(err, &absent) { // by their ranks in the new group
-		ranks := make([]int, len(absent.Ranks))
-		for i, r := range absent.Ranks {
-			ranks[i] = members[r]
-		}
-		err = &AbsentError{Ranks: ranks, Err: absent.Err}
+	var late *nccl.LateError
+	switch {
+	case errors.As(err, &absent):
+		err = &AbsentError{Ranks: among(members, absent.Ranks), Err: absent.Err}
+	case errors.As(err, &late):
+		err = &nccl.LateError{Ranks: among(members, late.Ranks), Size: late.Size, Step: late.Step, Err: late.Err}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.rank, color, members, err)
 	}
 	sub := newGroup(pg.ctx, fmt.Sprintf("%s/%d/%d", pg.name, n, color), pg.world, cfg, view, be, pg.watch, pg.wrap)
-	sub.parent = pg
+	sub.parent, sub.ranks = pg, members
+	if pg.parent != nil {
+		sub.ranks = among(pg.ranks, members)
+	}
 	pg.childMu.Lock()
 	pg.children = append(pg.children, sub)
 	pg.childMu.Unlock()
 	return sub, nil
+}
+
+// among is the members of these numbers.
+func among(members, numbers []int) []int {
+	ranks := make([]int, len(numbers))
+	for i, n := range numbers {
+		ranks[i] = members[n]
+	}
+	return ranks
 }

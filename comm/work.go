@@ -38,10 +38,10 @@ func (w *Work) Wait(ctx context.Context) error {
 	}
 	if w.group.watch.mode == BlockingWait {
 		if err := w.task.Sync(ctx); err != nil {
-			return err
+			return w.group.explain(err)
 		}
 	}
-	return w.task.Join(ctx, w.group.dev.Compute())
+	return w.group.explain(w.task.Join(ctx, w.group.dev.Compute()))
 }
 
 // Sync blocks until the call is done, has failed, or ctx ends: the call
@@ -50,7 +50,7 @@ func (w *Work) Sync(ctx context.Context) error {
 	if w.err != nil {
 		return w.err
 	}
-	return w.task.Sync(ctx)
+	return w.group.explain(w.task.Sync(ctx))
 }
 
 // State tells where the call is, and why it failed if it has.
@@ -58,7 +58,8 @@ func (w *Work) State() (State, error) {
 	if w.err != nil {
 		return Failed, w.err
 	}
-	return w.task.State()
+	s, err := w.task.State()
+	return s, w.group.explain(err)
 }
 
 // Begun and Ended are moments for a trace: when the call began to run, and
@@ -114,7 +115,7 @@ func (o *observed) Ended(at time.Time, err error) {
 	if l := o.group.lags; l != nil && err == nil && o.call.Kind != backend.Send && o.call.Kind != backend.Recv {
 		l.note(o.call.Seq, o.age(at)-time.Duration(o.running.Load()))
 	}
-	o.group.watch.ended((*Work)(o), err)
+	o.group.watch.ended((*Work)(o), o.group.explain(err))
 }
 
 // progress is the state of a call in flight as the backend told it last: nobody

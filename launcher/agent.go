@@ -217,9 +217,13 @@ func (a *agent) result() *Result {
 		return result
 	}
 	if a.records.DumpOnFailure && !a.keepDir {
-		if records, _ := filepath.Glob(filepath.Join(a.runDir, "attempt_*", flightFolder, "*.json")); len(records) > 0 {
-			a.keepDir = true
-			a.console.logf("flight records are in %s", filepath.Dir(records[0]))
+		attempts, _ := os.ReadDir(a.runDir) // one that cannot be read holds nothing for anybody
+		for _, attempt := range attempts {
+			dir := filepath.Join(a.runDir, attempt.Name(), flightFolder)
+			if records, _ := os.ReadDir(dir); len(records) > 0 {
+				a.keepDir = true
+				a.console.logf("flight records are in %s", dir)
+			}
 		}
 	}
 	if !a.cfg.keepsLogs() && !a.keepDir {

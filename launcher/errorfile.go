@@ -9,6 +9,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"github.com/goddp/goddp/internal/whole"
 )
 
 // maxErrorFile bounds what is read of an error file, in bytes.
@@ -110,5 +112,5 @@ func copyErrorFile(root *Failure, path string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, data, 0o644)
+	return whole.WriteBytes(path, 0o644, data)
 }

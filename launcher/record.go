@@ -103,6 +103,7 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	}
 	dir = a.dumpDir()
 	var dumps []*flight.Dump
+	written := 0
 	ended := a.endedByThemselves()
 	for _, p := range a.procs {
 		d, err := flight.ReadFile(filepath.Join(dir, flight.File(p.Rank)))
@@ -118,16 +119,20 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 		if ended[p] {
 			d.Fate, d.FateAt = p.end.status().String(), p.end.at
 		}
+		dumps = append(dumps, d)
 		if _, err := d.Write(dir); err != nil {
 			a.console.logf("record of rank %d: %v", p.Rank, err)
 			continue
 		}
-		dumps = append(dumps, d)
+		written++
 	}
 	if len(dumps) == 0 {
 		return "", nil
 	}
-	a.keepDir = a.keepDir || a.records.Chosen() == ""
+	if written == 0 {
+		dir = ""
+	}
+	a.keepDir = a.keepDir || a.records.Chosen() == "" && written > 0
 	return dir, analyze.Analyze(dumps)
 }
 

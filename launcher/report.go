@@ -85,7 +85,7 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 		}
 	}
 	switch {
-	case len(f.Crash) > 0 && f.ErrorFile != nil && f.ErrorFile.Callstack != "": // that is above
+	case len(f.Crash) > 0 && f.ErrorFile != nil && f.ErrorFile.Callstack != "" && f.panics() == 1: // that is above
 	case len(f.Crash) > 0:
 		b.WriteString("  its Go runtime crashed:\n")
 		writeLines(b, f.Crash)
@@ -117,6 +117,17 @@ func (f *Failure) hint() string {
 		return "code 2 is the Go runtime's after a panic or a fatal error, also one in a C thread"
 	}
 	return ""
+}
+
+// panics is how many panics the crash tells of: one may come of another, in a function
+// that was deferred.
+func (f *Failure) panics() (n int) {
+	for _, line := range f.Crash {
+		if strings.HasPrefix(strings.TrimSpace(line), "panic: ") {
+			n++
+		}
+	}
+	return n
 }
 
 func indentRest(text string) string {

@@ -622,6 +622,11 @@ func TestAPanicIsReportedOnce(t *testing.T) {
 			t.Errorf("%s the place is there %d times:\n%s", name, n, report)
 		}
 	}
+	// The first of two is in what the runtime says alone.
+	report := shell(1, fmt.Sprintf(strings.Replace(script, "bad batch\\n", "no labels\\n\\tpanic: bad batch\\n", 1), file)).fail(t).Report()
+	if !strings.Contains(report, "panic: no labels") {
+		t.Errorf("the first panic is not there:\n%s", report)
+	}
 }
 
 // Workers that went on after a failure leave their records where they said.

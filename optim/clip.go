@@ -1,7 +1,6 @@
 package optim
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -19,7 +18,7 @@ import (
 // enqueued on the device, and waits for nothing; to read the norm waits. Replicas of
 // package ddp have equal gradients, and come to equal ones. What is divided among
 // ranks needs [ClipGradNormOver]. Gradients of a scaled loss are to be unscaled
-// first, see package amp. A norm that is infinite or NaN makes the gradients so.
+// first, see package amp. Where the norm is infinite or NaN, gradients become NaN.
 //
 // It panics with an [*OptionError] where max is not above 0.
 func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable, err error) {
@@ -114,8 +113,7 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 			do(func() error { return k.Sum(s, norm, device.Accum{Alpha: 1, Beta: 1}, x) })
 		}
 	}
-	// Whatever failed here, the others wait for it.
-	err = errors.Join(err, total(norm))
+	do(func() error { return total(norm) })
 	do(func() error { return k.Unary(s, device.Sqrt, norm, norm) })
 	// The factor is 1/(1 + ReLU(norm/max - 1)), which is 1 to the bit where nothing is
 	// to be clipped.

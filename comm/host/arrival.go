@@ -118,8 +118,8 @@ func (g *Group) nameAbsent(err error) error {
 }
 
 // giveUp tells the other ranks, which may wait for this one, that it failed with err.
-// The first to do so knows why: what another rank said before is returned in place of
-// err, which may come of it.
+// The first to do so knows why: what another rank said before is returned with err,
+// which may come of it, unless that says as much.
 //
 // Of a store that was lost it says nothing. That is their own trouble too, and what
 // answers at the address by now may be the store of a later group.
@@ -138,8 +138,8 @@ func (g *Group) giveUp(err error) error {
 		return err
 	}
 	told, unread := decodeRefusal(first)
-	if unread != nil {
+	if unread != nil || errors.Is(err, backend.ErrTimeout) || strings.Contains(err.Error(), told.Error()) {
 		return err
 	}
-	return told
+	return fmt.Errorf("%w; here: %w", told, err)
 }

@@ -123,8 +123,13 @@ func TestTooLate(t *testing.T) {
 	}
 	wg.Wait()
 	_, err := host.New(t.Context(), backend.Config{Rank: 2, Size: 3, Store: deaf{kv}, Timeout: soon}, nil)
-	if err == nil || !strings.Contains(err.Error(), "could not join") || strings.Contains(err.Error(), "refused") {
-		t.Errorf("rank 2, too late: %v, want the first refusal alone", err)
+	if err == nil || strings.Count(err.Error(), "could not join") != 1 {
+		t.Errorf("rank 2, too late: %v, want the first refusal", err)
+	}
+	// What is wrong with the rank itself is said as well.
+	_, err = host.New(t.Context(), backend.Config{Rank: 2, Size: 3, Store: deaf{kv}, Timeout: soon}, &host.Options{Listen: "256.0.0.1:0"})
+	if err == nil || strings.Count(err.Error(), "could not join") != 1 || !strings.Contains(err.Error(), "256.0.0.1") {
+		t.Errorf("rank 2, too late, and listening nowhere: %v, want both", err)
 	}
 }
 

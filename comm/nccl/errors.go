@@ -69,7 +69,7 @@ func (e *SharedGPUError) Error() string {
 type LateError struct {
 	Ranks []int
 	Size  int    // of the group
-	Step  string // such as "loaded its kernels"
+	Step  string // such as "made its device ready"
 	Err   error  // how the wait for them ended
 }
 
@@ -78,7 +78,7 @@ func (e *LateError) Error() string {
 	case 1:
 		return fmt.Sprintf("%v: %s has not %s", e.Err, backend.RankList(e.Ranks), e.Step)
 	case e.Size:
-		return fmt.Sprintf("%v: none of %d ranks has %s; NCCL_DEBUG=INFO tells what NCCL does", e.Err, n, e.Step)
+		return fmt.Sprintf("%v: none of %d ranks has %s; where NCCL is at work, NCCL_DEBUG=INFO tells what it does", e.Err, n, e.Step)
 	}
 	return fmt.Sprintf("%v: %s have not %s", e.Err, backend.RankList(e.Ranks), e.Step)
 }

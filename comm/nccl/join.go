@@ -104,9 +104,6 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 		return err
 	}
 	g.cfg.Log.Debug("nccl: library opened", "rank", g.cfg.Rank, "version", g.lib.version, "path", g.lib.path)
-	if err := g.has(ctx, opened); err != nil {
-		return err
-	}
 	ids, err := g.meet(ctx)
 	if err != nil {
 		return err
@@ -127,17 +124,25 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 		return err
 	}
 	g.main.layout = layout{rank: g.cfg.Rank, size: g.cfg.Size, word: device.NewTensor(g.word, device.Float32, 1)}
-	id, err := g.nameOf(ctx, keyName, g.cfg.Rank == 0)
-	if err != nil {
-		return err
+	var id []byte
+	names := g.cfg.Rank == 0
+	if names {
+		if id, err = g.nameOf(ctx, keyName, true); err != nil {
+			return err
+		}
 	}
 	if g.cfg.Size > 1 {
 		if err := g.offerOneShot(ctx, ids); err != nil {
 			return err
 		}
 	}
-	if err := g.has(ctx, loaded); err != nil {
+	if err := g.has(ctx, ready); err != nil {
 		return err
+	}
+	if !names {
+		if id, err = g.nameOf(ctx, keyName, false); err != nil {
+			return err
+		}
 	}
 	if g.main.comm, err = g.communicator(ctx, id, g.cfg.Rank, g.cfg.Size, g.shot); err != nil {
 		return err
@@ -192,6 +197,9 @@ func (g *Group) meet(ctx context.Context) ([]identity, error) {
 		return nil, err
 	}
 	if err := g.cfg.Store.Set(ctx, keyIdentity+strconv.Itoa(g.cfg.Rank), value); err != nil {
+		return nil, err
+	}
+	if err := g.has(ctx, opened); err != nil {
 		return nil, err
 	}
 	return identities(ctx, g.cfg.Store, g.cfg.Size)

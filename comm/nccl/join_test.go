@@ -38,16 +38,16 @@ func TestLate(t *testing.T) {
 	}{
 		"kernels": {
 			device: func(d gpu, release <-chan struct{}) device.Device { return slowCompiler{d, release} },
-			ranks:  []int{1}, said: "rank 1 has not loaded its kernels",
+			ranks:  []int{1}, said: "rank 1 has not made its device ready",
 		},
-		"NCCL": {fault: "init 1", ranks: []int{0, 1, 2}, said: "none of 3 ranks has come out of ncclCommInitRankConfig; NCCL_DEBUG=INFO"},
+		"NCCL": {fault: "init 1", ranks: []int{0, 1, 2}, said: "none of 3 ranks has come out of ncclCommInitRankConfig; where NCCL is at work, NCCL_DEBUG=INFO"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			control(t, c.fault)
 			release := make(chan struct{})
 			defer close(release)
 			_, errs := attempt(t, 3, func(r int, cfg *backend.Config, _ *nccl.Options) {
-				cfg.Timeout = 500 * time.Millisecond
+				cfg.Timeout = 2 * time.Second
 				if r == 1 && c.device != nil {
 					cfg.Device = c.device(cfg.Device.(gpu), release)
 				}

@@ -25,7 +25,7 @@ type step int
 
 const (
 	opened step = iota
-	loaded
+	ready
 	connected
 	mapped
 	allSteps
@@ -33,7 +33,7 @@ const (
 
 func (s step) String() string {
 	return [...]string{
-		opened: "opened NCCL's library", loaded: "loaded its kernels", connected: "come out of ncclCommInitRankConfig",
+		opened: "opened NCCL's library", ready: "made its device ready", connected: "come out of ncclCommInitRankConfig",
 		mapped: "mapped its peers' memory",
 	}[s]
 }

@@ -56,8 +56,9 @@ var oneShotSource string
 // oneShotTypes are the element types that oneshot.cu has kernels for.
 var oneShotTypes = [...]device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16}
 
-// oneShotKernels are kernels by NCCL's number of the element type.
-type oneShotKernels [10]oneShotKernel
+// oneShotKernels are kernels by NCCL's number of the element type, of which that of
+// bfloat16 is the largest.
+type oneShotKernels [9 + 1]oneShotKernel
 
 type oneShotKernel struct {
 	function C.uintptr_t

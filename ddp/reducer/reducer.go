@@ -291,7 +291,7 @@ func (r *Reducer) launch(i int, at device.Event) {
 	if last && r.ahead != nil {
 		r.ahead()
 	}
-	if r.timed() || b.bytes >= large && !last {
+	if r.timed() || b.bytes >= large && !last && r.pg.Size() > 1 {
 		at = r.pg.Device().Compute().Record() // the same point, with a time
 	}
 	w := r.start(i, at)

@@ -1,12 +1,14 @@
 package zero
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
@@ -72,4 +74,85 @@ func TestClipGradNorm(t *testing.T) {
 		}
 		return nil
 	}, 2, 4)
+}
+
+// full is a device that has no memory left once it is told so.
+type full struct {
+	device.Device
+	now *bool
+}
+
+var errFull = errors.New("out of memory")
+
+func (d full) Alloc(size int) (device.Buffer, error) {
+	if *d.now {
+		return device.Buffer{}, errFull
+	}
+	return d.Device.Alloc(size)
+}
+
+// A rank that cannot give its part of the norm does not keep the others waiting.
+func TestAClippingThatFails(t *testing.T) {
+	var devs []device.Device
+	var now [2]bool
+	for i, d := range devices(t, len(now), false) {
+		devs = append(devs, full{d, &now[i]})
+	}
+	commtest.OnDevices(t, devs, quiet(), func(pg *comm.ProcessGroup) error {
+		w, err := divided(mlp(double), pg, sgd, small)
+		if err != nil {
+			return err
+		}
+		if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
+			return err
+		}
+		now[pg.Rank()] = pg.Rank() == 1
+		_, err = w.zero.ClipGradNorm(1)
+		if rank := pg.Rank(); rank == 0 && !errors.Is(err, comm.ErrAborted) || rank == 1 && !errors.Is(err, errFull) {
+			return fmt.Errorf("got %v, want that rank 1 has no memory", err)
+		}
+		now[pg.Rank()] = false
+		return nil
+	})
+}
+
+// Ranks that ran out of inputs take part in the norm, by JoinOptions.Step.
+func TestClipGradNormWithinJoin(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		net := mlp(double)
+		w, err := divided(net, pg, sgd, small)
+		if err != nil {
+			return err
+		}
+		clipped := 0
+		step := func() error {
+			norm, err := w.zero.ClipGradNorm(0.05)
+			if err != nil {
+				return err
+			}
+			if norm.Item() > 0.05 {
+				clipped++
+			}
+			return w.opt.Step()
+		}
+		err = w.join(JoinOptions{Step: step}, func() error {
+			for i := range 2 + 2*pg.Rank() {
+				if err := w.loss(pg, device.Float64, i).Backward(); err != nil {
+					return err
+				}
+				if err := step(); err != nil {
+					return err
+				}
+				w.opt.ZeroGrad()
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if want := 2 * pg.Size(); clipped != want {
+			return fmt.Errorf("%d steps were clipped, want %d", clipped, want)
+		}
+		return alike(pg, net)
+	}, 2)
 }

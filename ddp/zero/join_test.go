@@ -443,6 +443,16 @@ func TestJoinMisuse(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "JoinOptions.Step") {
 			return fmt.Errorf("with scaled steps: %v", err)
 		}
+		err = w.join(JoinOptions{}, func() error {
+			if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
+				return err
+			}
+			_, err := w.zero.ClipGradNorm(1)
+			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), "JoinOptions.Step") {
+			return fmt.Errorf("with gradients clipped: %v", err)
+		}
 		return w.join(JoinOptions{Disabled: true}, func() error { // nothing is told
 			_, err := w.train(pg, device.Float64, 0, 2)
 			return err

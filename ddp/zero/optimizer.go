@@ -73,15 +73,24 @@ func (o *Optimizer[O]) Parameters() []*nn.Parameter { return o.local.Parameters(
 func (o *Optimizer[O]) ZeroGrad() { o.local.ZeroGrad() }
 
 // ClipGradNorm is [optim.ClipGradNorm] for the gradients of the whole model, of which
-// each rank has parts: all ranks call it, behind the same backward passes.
+// each rank has parts: all ranks call it, behind the same backward passes, within
+// [Model.Join] in JoinOptions.Step. An error breaks the group: the others wait for this
+// rank's part of the norm.
 func (o *Optimizer[O]) ClipGradNorm(max float64) (norm *autograd.Variable, err error) {
+	if join := &o.shards.join; join.on && !join.own {
+		return nil, fmt.Errorf("zero: rank %d: gradients clipped within Join, where ranks without inputs do not: JoinOptions.Step is what does", o.shards.pg.Rank())
+	}
 	group := o.Group()
-	return optim.ClipGradNormOver(o.Parameters(), max, func(squares device.Tensor) error {
+	norm, err = optim.ClipGradNormOver(o.Parameters(), max, func(squares device.Tensor) error {
 		if group == nil { // the step will be skipped
 			return nil
 		}
 		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(squares, comm.Sum).Wait(context.Background()) // it has a deadline of its own
 	})
+	if err != nil && group != nil {
+		group.Abort(err)
+	}
+	return norm, err
 }
 
 // Step changes the parameters by their gradients, on all ranks: see the package

@@ -67,3 +67,22 @@ func TestErrorsNameTheFile(t *testing.T) {
 		t.Errorf("the folder holds %v, %v", entries, err)
 	}
 }
+
+// A link stays one: what it leads to is written.
+func TestALinkStays(t *testing.T) {
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(target, []byte("what was there before"), 0o600), os.Symlink(target, link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteBytes(link, 0o600, []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(link)
+	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		t.Errorf("the link became %v, %v", info.Mode(), err)
+	}
+	if got, err := os.ReadFile(target); string(got) != "new" {
+		t.Errorf("the target holds %q, %v", got, err)
+	}
+}

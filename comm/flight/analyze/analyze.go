@@ -247,7 +247,7 @@ func (j *job) blameCircle(report *Report, circle []int, waits []wait) {
 func (j *job) blameSomebody(report *Report, waits []wait) {
 	var dead *rank
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
-		if d := j.ranks[n]; d.Fate != "" && d.gone && (dead == nil || d.FateAt.Before(dead.FateAt)) {
+		if d := j.ranks[n]; d.Fate != "" && d.Fate != ended && d.gone && (dead == nil || d.FateAt.Before(dead.FateAt)) {
 			dead = d
 		}
 	}

@@ -205,8 +205,9 @@ func (j *job) firstReason() (first *rank) {
 	return first
 }
 
-// told tells whether the reason is another rank's.
+// told tells whether the reason is another rank's. A group that was split has numbers
+// of its own, and says so first.
 func (d *rank) told() bool {
 	_, by, ok := strings.Cut(d.Reason, backend.ErrAborted.Error()+": by rank ")
-	return ok && !strings.HasPrefix(by, fmt.Sprintf("%d:", d.Rank))
+	return ok && (strings.HasPrefix(d.Reason, "group ") || !strings.HasPrefix(by, fmt.Sprintf("%d:", d.Rank)))
 }
