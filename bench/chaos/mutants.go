@@ -60,7 +60,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "Wait returns no error", file: "comm/work.go",
-		old: "if err := w.task.Sync(ctx); err != nil {\n\t\t\treturn err", new: "if err := w.task.Sync(ctx); err != nil {\n\t\t\treturn nil",
+		old: "return w.group.explain(err)\n\t\t}", new: "return nil\n\t\t}",
 		shows: func(s *scenario) bool { return s.Mode == blocking && s.Fault == delay },
 	},
 	{

@@ -112,6 +112,9 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 		}
 	}
 	if err := g.enqueue(t, parts); err != nil {
+		if g.ledger.Cause() != nil {
+			<-g.ctx.Done() // the peers have been told: the program may end for this error
+		}
 		return nil, err
 	}
 	if len(parts) == 0 { // a Group of nothing
@@ -252,7 +255,11 @@ func (g *Group) Close(ctx context.Context) error {
 		l.end()
 	}
 	g.wg.Wait()
-	g.net.close(g.ledger.Settle() == nil)
+	orderly := g.ledger.Settle() == nil
+	if !orderly {
+		<-g.ctx.Done() // the peers have been told
+	}
+	g.net.close(orderly)
 	g.ledger.Stop(backend.ErrClosed)
 	return err
 }

@@ -86,6 +86,9 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 	t := &task{group: g, call: c}
 	l, err := g.admit(t)
 	if err != nil {
+		if g.ledger.Cause() != nil {
+			<-g.ctx.Done() // the peers have been told: the program may end for this error
+		}
 		return nil, err
 	}
 	l.submit(t)
