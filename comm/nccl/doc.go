@@ -93,6 +93,11 @@
 // stays, and with it the group's streams and the memory of Alloc. A rank whose
 // process ends is noticed by its control channel.
 //
+// What NCCL's kernels hand on while they are aborted is no data. A rank that was
+// suspended in front of a call, and goes on in the very moment in which the others
+// abort it, can end that call with wrong elements and no error, before it has read
+// that the group is broken: see docs/results/gpu_failures.md.
+//
 // # Leaving
 //
 // NCCL's communicators end together: ncclCommDestroy waits for the other ranks
