@@ -106,7 +106,7 @@ func (j *job) blame(report *Report, waits []wait) {
 		}
 	}
 	var missing []int
-	for _, rank := range ends(edges) {
+	for _, rank := range j.causes(ends(edges)) {
 		if j.ranks[rank] == nil {
 			missing = append(missing, rank)
 			continue
@@ -135,6 +135,19 @@ func ends(edges map[int][]int) []int {
 		}
 	}
 	return slices.Sorted(maps.Keys(ends))
+}
+
+// causes is ranks without the echoes among them, unless all are: processes that ended
+// for a failure of another rank, which they have recorded.
+func (j *job) causes(ranks []int) []int {
+	echo := func(r int) bool {
+		d := j.ranks[r]
+		return d != nil && d.failed && d.Fate != "" && d.Fate != suspended
+	}
+	if causes := slices.DeleteFunc(slices.Clone(ranks), echo); len(causes) > 0 {
+		return causes
+	}
+	return ranks
 }
 
 // circles is the sets of ranks that wait for each other and from which no end
@@ -245,11 +258,22 @@ func (j *job) blameCircle(report *Report, circle []int, waits []wait) {
 
 // blameSomebody is for trouble that no rank's position explains.
 func (j *job) blameSomebody(report *Report, waits []wait) {
-	var dead *rank
+	// The first process that ended by itself, and the first of those that ended well.
+	var dead, done *rank
+	hurt := false
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
-		if d := j.ranks[n]; d.Fate != "" && d.Fate != ended && d.gone && (dead == nil || d.FateAt.Before(dead.FateAt)) {
-			dead = d
+		d := j.ranks[n]
+		hurt = hurt || d.failed
+		earliest := &dead
+		if d.Fate == ended {
+			earliest = &done
 		}
+		if d.Fate != "" && d.gone && (*earliest == nil || d.FateAt.Before((*earliest).FateAt)) {
+			*earliest = d
+		}
+	}
+	if dead == nil && hurt { // a peer was in its last call still
+		dead = done
 	}
 	first := j.firstReason()
 	unknown := slices.IndexFunc(waits, func(w wait) bool { return w.unknown > 0 })
