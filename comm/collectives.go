@@ -2,6 +2,7 @@ package comm
 
 import (
 	"errors"
+	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
@@ -38,6 +39,7 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	task, err := pg.backend.Start(c)
 	if err != nil {
 		w.err = pg.explain(&CallError{Rank: pg.rank, Call: c.Fingerprint(), Name: c.Name, Err: err})
+		w.entry.Ended(time.Now(), true)
 		pg.watch.ended(w, w.err)
 		return w
 	}

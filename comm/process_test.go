@@ -99,6 +99,21 @@ var workers = map[string]func(context.Context) error{
 		}
 		return nil
 	},
+	// gone lets rank 1 end well in the midst of the others' calls.
+	"gone": func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, nil)
+		if err != nil {
+			return err
+		}
+		for i := 0; ; i++ {
+			if i == 5 && pg.Rank() == 1 {
+				os.Exit(0)
+			}
+			if err := pg.AllReduce(vec(1), comm.Sum).Sync(ctx); err != nil {
+				return err
+			}
+		}
+	},
 	// absent lets the rank that GODDP_TEST_VICTIM names end before it comes; the
 	// others print what Init says. Where rank 0 comes, only it has little time:
 	// the others have to hear it from the store before that goes with rank 0.
@@ -228,6 +243,25 @@ func TestTheLauncherBlamesTheCause(t *testing.T) {
 		}
 		if failure.Root.Rank != 1 || !strings.Contains(err.Error(), "no luck") {
 			t.Errorf("blamed: %v\n%s", err, &errs)
+		}
+	}
+}
+
+// A rank that ended well too early is none of those that failed, and is what the report
+// begins with, wherever the others were.
+func TestTheLauncherNamesWhoLeft(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	for range 20 {
+		var out, errs bytes.Buffer
+		_, err := launcher.Run(t.Context(), &launcher.Config{
+			Args: []string{os.Args[0]}, Workers: 3, Env: append(os.Environ(), workerMode+"=gone"), Stdout: &out, Stderr: &errs,
+		})
+		var failure *launcher.FailureError
+		if !errors.As(err, &failure) {
+			t.Fatalf("got %v", err)
+		}
+		if report := failure.Report(); !strings.Contains(report, "Most probable: rank 1 ") || !strings.Contains(report, "exited with code 0") {
+			t.Fatalf("rank 1 is not what the report begins with:\n%s", report)
 		}
 	}
 }

@@ -151,6 +151,17 @@ func (f *Failure) echoes(failed map[int]bool) bool {
 	return cause != f.Rank && failed[cause]
 }
 
+// echoes is what the workers wrote, by rank, that failed because another did.
+func (e *FailureError) echoes() map[int]*ErrorFile {
+	files := map[int]*ErrorFile{}
+	for _, f := range slices.Concat([]Failure{e.Root}, e.Others, e.Stopped) {
+		if f.ErrorFile != nil && f.ErrorFile.EchoOf != nil {
+			files[f.Rank] = f.ErrorFile
+		}
+	}
+	return files
+}
+
 // Error names the root cause on one line; Report has the details.
 func (e *FailureError) Error() string {
 	text := fmt.Sprintf("%s failed: rank %d (local rank %d, pid %d) %s",

@@ -104,7 +104,7 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	dir = a.dumpDir()
 	var dumps []*flight.Dump
 	written := 0
-	ended := a.endedByThemselves()
+	ended, echoes := a.endedByThemselves(), a.failure.echoes()
 	for _, p := range a.procs {
 		d, err := flight.ReadFile(filepath.Join(dir, flight.File(p.Rank)))
 		if err != nil || d.PID != p.PID {
@@ -118,6 +118,9 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 		}
 		if ended[p] {
 			d.Fate, d.FateAt = p.end.status().String(), p.end.at
+		}
+		if e := echoes[p.Rank]; d.Reason == "" && e != nil { // its process was gone before it could record it
+			d.Reason, d.ReasonAt = e.Message, e.Time
 		}
 		dumps = append(dumps, d)
 		if _, err := d.Write(dir); err != nil {
