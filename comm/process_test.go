@@ -251,7 +251,7 @@ func TestTheLauncherBlamesTheCause(t *testing.T) {
 // begins with, wherever the others were.
 func TestTheLauncherNamesWhoLeft(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	for range 20 {
+	for range 8 {
 		var out, errs bytes.Buffer
 		_, err := launcher.Run(t.Context(), &launcher.Config{
 			Args: []string{os.Args[0]}, Workers: 3, Env: append(os.Environ(), workerMode+"=gone"), Stdout: &out, Stderr: &errs,
