@@ -497,16 +497,13 @@ func TestAStuckWatchdog(t *testing.T) {
 // that was told, and says first who was waited for. Those say where they were.
 func TestTheLauncherReportsADeadline(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	var out, errs lockedBuffer
-	_, err := launcher.Run(t.Context(), &launcher.Config{
-		Args: []string{os.Args[0]}, Workers: 3, Env: append(os.Environ(), workerMode+"=deaf", "GODDP_FLIGHT_DIR="+t.TempDir()), Stdout: &out, Stderr: &errs,
-	})
+	_, errs, err := launch(t, 3, "deaf", "GODDP_FLIGHT_DIR="+t.TempDir())
 	var failure *launcher.FailureError
 	if !errors.As(err, &failure) {
 		t.Fatalf("got %v", err)
 	}
 	if failure.Root.Rank != 0 || !strings.Contains(err.Error(), "rank 1 is behind") {
-		t.Errorf("blamed rank %d: %v\n%s", failure.Root.Rank, err, &errs)
+		t.Errorf("blamed rank %d: %v\n%s", failure.Root.Rank, err, errs)
 	}
 	report := failure.Report()
 	if most, root := strings.Index(report, "Most probable: rank 1 is behind"), strings.Index(report, "Root Cause"); most < 0 || root < most {
@@ -517,9 +514,9 @@ func TestTheLauncherReportsADeadline(t *testing.T) {
 			t.Errorf("rank %d does not say that it was told: %+v", f.Rank, f.ErrorFile)
 		}
 	}
-	_, stacks, _ := strings.Cut(errs.String(), "It is here:")
+	_, stacks, _ := strings.Cut(errs, "It is here:")
 	if !strings.Contains(stacks, "comm_test.deaf(") || strings.Contains(stacks, "created by github.com/goddp/goddp/comm") {
-		t.Errorf("the ranks do not say where they were:\n%s", &errs)
+		t.Errorf("the ranks do not say where they were:\n%s", errs)
 	}
 }
 

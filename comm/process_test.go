@@ -172,6 +172,17 @@ func start(t *testing.T, mode string, vars ...string) *process {
 	return p
 }
 
+// launch runs n workers under the launcher, with vars in their environment, and returns
+// what they wrote.
+func launch(t *testing.T, n int, mode string, vars ...string) (out, errs string, err error) {
+	t.Helper()
+	var o, e lockedBuffer
+	_, err = launcher.Run(t.Context(), &launcher.Config{
+		Args: []string{os.Args[0]}, Workers: n, Env: append(append(os.Environ(), workerMode+"="+mode), vars...), Stdout: &o, Stderr: &e,
+	})
+	return o.String(), e.String(), err
+}
+
 // startWorld starts n workers as a scheduler does that knows no agent: rank 0
 // hosts the store.
 func startWorld(t *testing.T, n int, mode string, vars ...string) []*process {
@@ -201,16 +212,13 @@ func TestWorldOfProcesses(t *testing.T) {
 }
 
 func TestWorldUnderTheLauncher(t *testing.T) {
-	var out, errs bytes.Buffer
-	_, err := launcher.Run(t.Context(), &launcher.Config{
-		Args: []string{os.Args[0]}, Workers: 4, Env: append(os.Environ(), workerMode+"=sum"), Stdout: &out, Stderr: &errs,
-	})
+	out, errs, err := launch(t, 4, "sum")
 	if err != nil {
-		t.Fatalf("%v\n%s", err, &errs)
+		t.Fatalf("%v\n%s", err, errs)
 	}
 	for r := range 4 {
-		if line := fmt.Sprintf("rank %d of 4: sum 6\n", r); strings.Count(out.String(), line) != 2 {
-			t.Errorf("%q is not there twice in\n%s", line, &out)
+		if line := fmt.Sprintf("rank %d of 4: sum 6\n", r); strings.Count(out, line) != 2 {
+			t.Errorf("%q is not there twice in\n%s", line, out)
 		}
 	}
 }
@@ -219,12 +227,9 @@ func TestWorldUnderTheLauncher(t *testing.T) {
 func TestMainClosesGroups(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for range 8 {
-		var out, errs bytes.Buffer
-		_, err := launcher.Run(t.Context(), &launcher.Config{
-			Args: []string{os.Args[0]}, Workers: 4, Env: append(os.Environ(), workerMode+"=unclosed"), Stdout: &out, Stderr: &errs,
-		})
-		if err != nil || errs.Len() > 0 {
-			t.Fatalf("%v\n%s", err, &errs)
+		_, errs, err := launch(t, 4, "unclosed")
+		if err != nil || errs != "" {
+			t.Fatalf("%v\n%s", err, errs)
 		}
 	}
 }
@@ -233,16 +238,13 @@ func TestMainClosesGroups(t *testing.T) {
 func TestTheLauncherBlamesTheCause(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for range 3 {
-		var out, errs bytes.Buffer
-		_, err := launcher.Run(t.Context(), &launcher.Config{
-			Args: []string{os.Args[0]}, Workers: 4, Env: append(os.Environ(), workerMode+"=leave"), Stdout: &out, Stderr: &errs,
-		})
+		_, errs, err := launch(t, 4, "leave")
 		var failure *launcher.FailureError
 		if !errors.As(err, &failure) {
 			t.Fatalf("got %v", err)
 		}
 		if failure.Root.Rank != 1 || !strings.Contains(err.Error(), "no luck") {
-			t.Errorf("blamed: %v\n%s", err, &errs)
+			t.Errorf("blamed: %v\n%s", err, errs)
 		}
 	}
 }
@@ -252,10 +254,7 @@ func TestTheLauncherBlamesTheCause(t *testing.T) {
 func TestTheLauncherNamesWhoLeft(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for range 8 {
-		var out, errs bytes.Buffer
-		_, err := launcher.Run(t.Context(), &launcher.Config{
-			Args: []string{os.Args[0]}, Workers: 3, Env: append(os.Environ(), workerMode+"=gone"), Stdout: &out, Stderr: &errs,
-		})
+		_, _, err := launch(t, 3, "gone")
 		var failure *launcher.FailureError
 		if !errors.As(err, &failure) {
 			t.Fatalf("got %v", err)

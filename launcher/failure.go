@@ -151,8 +151,8 @@ func (f *Failure) echoes(failed map[int]bool) bool {
 	return cause != f.Rank && failed[cause]
 }
 
-// echoes is what the workers wrote, by rank, that failed because another did.
-func (e *FailureError) echoes() map[int]*ErrorFile {
+// echoFiles is what the workers wrote, by rank, that failed because another did.
+func (e *FailureError) echoFiles() map[int]*ErrorFile {
 	files := map[int]*ErrorFile{}
 	for _, f := range slices.Concat([]Failure{e.Root}, e.Others, e.Stopped) {
 		if f.ErrorFile != nil && f.ErrorFile.EchoOf != nil {

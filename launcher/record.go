@@ -104,7 +104,7 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	dir = a.dumpDir()
 	var dumps []*flight.Dump
 	written := 0
-	ended, echoes := a.endedByThemselves(), a.failure.echoes()
+	ended, echoes := a.endedByThemselves(), a.failure.echoFiles()
 	for _, p := range a.procs {
 		d, err := flight.ReadFile(filepath.Join(dir, flight.File(p.Rank)))
 		if err != nil || d.PID != p.PID {

@@ -87,7 +87,7 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 	l, err := g.admit(t)
 	if err != nil {
 		if g.ledger.Cause() != nil {
-			<-g.ctx.Done() // the peers have been told: the program may end for this error
+			<-g.ctx.Done() // soon: the peers have been told, and the program may end for this error
 		}
 		return nil, err
 	}

@@ -124,6 +124,8 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 		return err
 	}
 	g.main.layout = layout{rank: g.cfg.Rank, size: g.cfg.Size, word: device.NewTensor(g.word, device.Float32, 1)}
+	// The name comes before what rank 0 tells of itself, and behind what the others do:
+	// who waits for it is not taken for late.
 	var id []byte
 	names := g.cfg.Rank == 0
 	if names {
