@@ -421,3 +421,34 @@ func TestDeviceMemory(t *testing.T) {
 	x := device.NewTensor(device.DeviceBuffer(4096, 16, nil), device.Float32, 4)
 	groups[0].Start(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x})
 }
+
+// TestQuiet wants a rank to know of another's failure, whether or not anybody has
+// read of it, from the moment in which that one's Abort returns.
+func TestQuiet(t *testing.T) {
+	for name, open := range transports {
+		t.Run(name, func(t *testing.T) {
+			for range 5 {
+				groups := open(t, 3)
+				for r, err := range outcomes(t, groups, func(int) *backend.Call { return reduceCall(100_000) }) {
+					if err != nil {
+						t.Fatalf("rank %d: %v", r, err)
+					}
+				}
+				if err := groups[2].Close(t.Context()); err != nil { // a goodbye is no failure
+					t.Fatal(err)
+				}
+				for r, g := range groups[:2] {
+					for at := time.Now(); !g.Quiet(); { // what was told of memory may still be unread
+						if time.Since(at) > soon {
+							t.Fatalf("rank %d is not quiet though nothing failed", r)
+						}
+					}
+				}
+				groups[1].Abort(errors.New("no more"))
+				if groups[0].Quiet() {
+					t.Fatal("rank 0 is quiet when rank 1's Abort has returned")
+				}
+			}
+		})
+	}
+}

@@ -51,8 +51,11 @@ type network interface {
 	missing() []int
 	// alloc returns zeroed memory that the peers can reach, if there is such.
 	alloc(size int) (device.Buffer, error)
-	// tell tells the peers why the group broke.
+	// tell tells the peers why the group broke: when it returns their hosts have
+	// it, those that answer.
 	tell(cause error)
+	// quiet tells whether no peer has told that.
+	quiet() bool
 	// wake makes blocked calls return, the group's context having ended.
 	wake()
 	// close tells the peers that this rank left in good order, if orderly,
@@ -220,6 +223,13 @@ func (g *Group) Abort(cause error) {
 	}
 	g.fail(cause)
 }
+
+// Quiet tells whether no other rank has told that its group broke. What has
+// reached this host, and has not been read yet, counts as told; and a rank that
+// breaks has reached all hosts before an Abort, or a call's error, returns there.
+// So what a rank did after that cannot be seen here before Quiet is false. It is
+// false wherever the operating system does not say what is unread.
+func (g *Group) Quiet() bool { return g.net.quiet() }
 
 // Split makes a group of some of this group's ranks; it finds them through
 // cfg.Store.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
@@ -32,9 +33,10 @@ type room struct {
 	boxes   map[[2]int]chan *parcel // by sender and receiver
 }
 
-// seat is one rank's part of a room, written by that rank alone.
+// seat is one rank's part of a room, written by that rank alone but for told.
 type seat struct {
 	group *Group
+	told  atomic.Bool   // by another rank, that its group broke
 	ticks uint64        // gates arrived at
 	posts int           // cards posted
 	cards [2]card       // of the last collectives, with payloads of their own
@@ -240,10 +242,13 @@ func (n *hubNet) alloc(size int) (device.Buffer, error) { return goBuffer(size),
 func (n *hubNet) tell(cause error) {
 	for s := range n.seats {
 		if s != n.rank {
+			n.seats[s].told.Store(true)
 			n.seats[s].group.fail(fromPeer(n.rank, cause))
 		}
 	}
 }
+
+func (n *hubNet) quiet() bool { return !n.seats[n.rank].told.Load() }
 
 func (n *hubNet) wake() {
 	n.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
@@ -24,9 +25,13 @@ const (
 // tellTimeout bounds the writing of a control frame: a stopped peer must not
 // hold up this rank. verdictTimeout bounds how long the control connection
 // may take to say why another one failed.
+//
+// arrivalTimeout bounds how long a peer's host may take to acknowledge that it has
+// what was told. A Linux host that has nothing to send does so within 40 ms.
 const (
 	tellTimeout    = time.Second
 	verdictTimeout = 2 * time.Second
+	arrivalTimeout = 200 * time.Millisecond
 )
 
 // link is the connections between this rank and one peer: TCP, or unix
@@ -37,6 +42,11 @@ type link struct {
 	desk  *mapping // the peer's desk; nil: no shared memory
 
 	telling sync.Mutex // of one frame at a time
+
+	// reading is held while what has come is read and handled: whoever has it
+	// shared, and finds nothing unread, knows all that the peer has said.
+	reading sync.RWMutex
+	broke   atomic.Bool // the peer said that its group broke
 
 	gone chan struct{} // closed when the peer left or was lost
 	left bool          // which of the two; set before gone is closed
@@ -69,10 +79,13 @@ func (l *link) listen(fail func(error)) {
 	defer close(l.gone)
 	c := l.conns[laneControl]
 	for {
+		awaitInput(c) // of an error readFrame tells
+		l.reading.Lock()
 		kind, body, err := readFrame(c)
 		if err == nil {
 			err = l.handle(kind, body, fail)
 		}
+		l.reading.Unlock()
 		switch {
 		case l.left || errors.Is(err, net.ErrClosed): // by the peer, or by this rank
 			return
@@ -95,6 +108,7 @@ func (l *link) handle(kind byte, body []byte, fail func(error)) error {
 		if err != nil {
 			return err
 		}
+		l.broke.Store(true)
 		fail(n.err())
 	case kind == frameSegment && len(body) == 16:
 		fd, ok := takeFD(l.conns[laneControl])
@@ -154,6 +168,30 @@ func (l *link) verdict(ctx context.Context, err error) error {
 	case <-timer.C:
 		return &backend.PeerLostError{Peer: l.peer, Err: err}
 	}
+}
+
+// arrived waits, until the deadline, for the peer's host to have what was told.
+func (l *link) arrived(deadline time.Time) {
+	for time.Now().Before(deadline) {
+		if n, err := unacknowledged(l.conns[laneControl]); n == 0 || err != nil {
+			return
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// quiet tells whether the peer has not said that its group broke. What has come
+// from it and was not handled yet may say so.
+func (l *link) quiet() bool {
+	if closed(l.gone) {
+		return !l.broke.Load()
+	}
+	if !l.reading.TryRLock() {
+		return false
+	}
+	defer l.reading.RUnlock()
+	n, err := unread(l.conns[laneControl])
+	return n == 0 && err == nil && !l.broke.Load()
 }
 
 // departed tells whether the peer closed its group in good order.

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
@@ -85,11 +86,25 @@ func (n *linkNet) recv(c *backend.Call, data []byte) error {
 
 func (n *linkNet) tell(cause error) {
 	body := toNotice(n.group.cfg.Rank, cause).encode()
+	var told []*link
 	for _, l := range n.links {
-		if l != nil {
-			l.tell(frameBroke, body, -1)
+		if l != nil && l.tell(frameBroke, body, -1) == nil {
+			told = append(told, l)
 		}
 	}
+	deadline := time.Now().Add(arrivalTimeout)
+	for _, l := range told {
+		l.arrived(deadline)
+	}
+}
+
+func (n *linkNet) quiet() bool {
+	for _, l := range n.links {
+		if l != nil && !l.quiet() {
+			return false
+		}
+	}
+	return true
 }
 
 func (n *linkNet) wake() { n.wire.interrupt() }

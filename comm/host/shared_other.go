@@ -26,3 +26,10 @@ func hostKey() (string, error) { return "", errors.ErrUnsupported }
 
 // watch needs nothing more than Go's keep-alive.
 func watch(*net.TCPConn) error { return nil }
+
+func unread(net.Conn) (int, error) { return 0, errors.ErrUnsupported }
+
+func unacknowledged(net.Conn) (int, error) { return 0, errors.ErrUnsupported }
+
+// awaitInput leaves the waiting to who reads.
+func awaitInput(net.Conn) error { return nil }

@@ -367,6 +367,73 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+// TestHandedOn has a call end on rank 0 by what rank 1's hands on when it is aborted,
+// while rank 0 has been told of that and does not know it yet.
+func TestHandedOn(t *testing.T) {
+	control(t, "hang 1 2")
+	told, release := make(chan struct{}), make(chan struct{})
+	members, errs := attempt(t, 2, func(r int, cfg *backend.Config, o *nccl.Options) {
+		o.Control.Hub = nil // connections, so that rank 1 need not wait for rank 0 to take it in
+		if r == 0 {
+			cfg.Log = slog.New(&held{slog.DiscardHandler, told, release})
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeAll(members, soon) })
+	var tasks [2]backend.Task
+	err := each(members, func(m *member) error {
+		if err := oneReduction(m); err != nil {
+			return err
+		}
+		c, err := m.onesOf(large)
+		if err != nil {
+			return err
+		}
+		c.Timeout = soon
+		tasks[m.rank], err = m.start(c)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	members[1].Abort(errors.New("no more"))
+	<-told
+	if err := tasks[0].Join(t.Context(), members[0].dev.Compute()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if err := members[0].dev.Compute().Sync(ctx); err != nil { // the call has ended on the GPU
+		t.Fatal(err)
+	}
+	if state, err := tasks[0].State(); state != backend.Running {
+		t.Errorf("%v, %v, want that the call runs until it fails", state, err)
+	}
+	close(release)
+	if err := tasks[0].Sync(ctx); err == nil || !strings.Contains(err.Error(), "no more") {
+		t.Errorf("%v, want rank 1's reason", err)
+	}
+}
+
+// held is a log that holds up who says that a group broke.
+type held struct {
+	slog.Handler
+	told    chan<- struct{}
+	release <-chan struct{}
+}
+
+func (h *held) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h *held) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "process group broke" {
+		close(h.told)
+		<-h.release
+	}
+	return nil
+}
+
 // TestAbortAfterDone aborts when a call is done that nobody has looked at.
 func TestAbortAfterDone(t *testing.T) {
 	control(t)

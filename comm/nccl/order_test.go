@@ -32,6 +32,8 @@ var scenarios = map[string]func(m *member) error{
 	"memory":      churn,
 	"latency":     latency,
 	"leave":       leave,
+	"resumed-10":  func(m *member) error { return resumed(m, 10) },
+	"resumed-50":  func(m *member) error { return resumed(m, 50) },
 }
 
 // amongFew has ranks on one GPU, which runs the kernels of a few streams at once, and

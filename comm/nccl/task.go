@@ -12,8 +12,9 @@ import (
 
 // task is a call that was started.
 type task struct {
-	group *Group
-	call  *backend.Call
+	group  *Group
+	call   *backend.Call
+	marked bool // what arrives from the peers bears the call's number: it is a one-shot's
 
 	// Under group.mu. What follows is not there before the call is enqueued: end
 	// is behind it on its lane's stream, before behind the call before.
@@ -28,8 +29,10 @@ var _ backend.Task = (*task)(nil)
 
 // look brings the state up to date with the events. The error is the device's.
 // Once the group has a cause no state changes by itself: an abort, here or on
-// another rank, ends what it did not complete. group.mu is not held while the
-// driver is asked, which may hang.
+// another rank, ends what it did not complete. A peer's may do so before the cause
+// is known here, and what NCCL then hands on is no data; but the peer has told it
+// before, so that a call is not done while the control channel is not quiet. group.mu
+// is not held while the driver is asked, which may hang.
 func (t *task) look() error {
 	g := t.group
 	g.mu.Lock()
@@ -42,6 +45,9 @@ func (t *task) look() error {
 	done, err := end.Done()
 	if err != nil {
 		return err
+	}
+	if done && !t.marked {
+		done = g.control.net.Quiet()
 	}
 	if state == backend.Queued && !done {
 		for e := range t.starts {

@@ -16,7 +16,9 @@
 //	abort RANK        aborting it does not return
 //	unwell RANK       aborting it works, and returns ncclInternalError
 //
-// What does not return does when released; connect also by an abort.
+// What does not return does when released; connect also by an abort. A collective
+// that is aborted hands on what its slot holds, as NCCL's does: the peers' calls
+// end, with success and rubbish.
 #define _GNU_SOURCE
 #include "control.h"
 #include "elements.h"
@@ -314,6 +316,7 @@ static void run(void *p) {
 		}
 		if (busy) usleep(10);
 	}
+	if (atomic_load(&c->aborted)) atomic_store(&c->sh->arrived[c->rank], UINT64_MAX);
 	atomic_fetch_sub(&c->busy, 1);
 	free(b);
 }

@@ -1,0 +1,52 @@
+package host
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+// TestArrived waits for a host to acknowledge what was told: one whose buffers are
+// full does not.
+func TestArrived(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	own, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	peers, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peers.Close()
+	l := newLink(1)
+	l.conns[laneControl] = own
+	arrived := func(within time.Duration) bool {
+		l.arrived(time.Now().Add(within))
+		n, err := unacknowledged(own)
+		if err != nil {
+			t.Skip("this system does not tell: ", err)
+		}
+		return n == 0
+	}
+	if err := l.tell(frameBroke, nil, -1); err != nil || !arrived(time.Minute) {
+		t.Errorf("a frame that nobody reads has not arrived at the peer's host: %v", err)
+	}
+	own.SetWriteDeadline(time.Now().Add(time.Second))
+	for err == nil {
+		_, err = own.Write(make([]byte, 1<<20))
+	}
+	if arrived(10 * time.Millisecond) {
+		t.Error("all has arrived where the buffers are full")
+	}
+	go io.Copy(io.Discard, peers) // ends with the connection
+	if !arrived(time.Minute) {
+		t.Error("what the peer has read has not arrived")
+	}
+}
