@@ -11,6 +11,13 @@ import (
 // the operands of one kernel each.
 type Types []device.DType
 
+// What some kernels compute in on every device. A list made in a call would be left
+// to the collector, since the error has it.
+var (
+	floats = Types{device.Float32, device.Float64, device.Float16, device.BFloat16}
+	wide   = Types{device.Float32, device.Float64}
+)
+
 // Float checks that dst is of a type that the device computes in, and the
 // others of the same.
 func (ts Types) Float(op string, dst device.Tensor, others ...device.Tensor) {
@@ -25,7 +32,7 @@ func (ts Types) Float(op string, dst device.Tensor, others ...device.Tensor) {
 // Axpby checks the operands of an Axpby, which is there for every floating-point
 // type.
 func Axpby(dst, x device.Tensor) {
-	Types{device.Float32, device.Float64, device.Float16, device.BFloat16}.Same("Axpby", dst, x)
+	floats.Same("Axpby", dst, x)
 }
 
 // Same checks that the operands are of one type and shape.
@@ -238,7 +245,7 @@ func Quantize(op string, numbers, blocks device.Tensor) {
 // Orthonormalize checks the operands of an Orthonormalize, x [r n].
 func Orthonormalize(x, spare device.Tensor) (r, n int) {
 	const op = "Orthonormalize"
-	Types{device.Float32, device.Float64}.Same(op, x, spare)
+	wide.Same(op, x, spare)
 	r, n = matrix(op, x, false)
 	if r > n {
 		panic(&device.ShapeError{Op: op, A: x.Shape, B: device.Shape{n, n}})

@@ -1,0 +1,29 @@
+package operand
+
+import (
+	"testing"
+
+	"github.com/goddp/goddp/device"
+)
+
+// TestChecksAllocate wants checks that pass to leave nothing to the collector: every
+// kernel is behind one.
+func TestChecksAllocate(t *testing.T) {
+	x := device.HostTensor(make([]float32, 12), device.Invalid, 3, 4)
+	number := device.HostTensor(make([]float32, 1), device.Invalid)
+	number.Shape = device.Shape{}
+	for name, check := range map[string]func(){
+		"Axpby":          func() { Axpby(x, x) },
+		"Same":           func() { floats.Same("Unary", x, x) },
+		"Binary":         func() { floats.Binary(device.Add, x, x, x) },
+		"Sum":            func() { floats.Sum(number, x) },
+		"MSE":            func() { floats.MSE(number, x, x) },
+		"SGD":            func() { SGD(device.SGDStep{Param: x, Grad: x}) },
+		"AdamW":          func() { AdamW(device.AdamWStep{Param: x, Grad: x, Mean: x, Variance: x}) },
+		"Orthonormalize": func() { Orthonormalize(x, x) },
+	} {
+		if n := testing.AllocsPerRun(100, check); n > 0 {
+			t.Errorf("%s allocates %v times", name, n)
+		}
+	}
+}
