@@ -28,34 +28,47 @@ type task struct {
 var _ backend.Task = (*task)(nil)
 
 // look brings the state up to date with the events. The error is the device's.
-// Once the group has a cause no state changes by itself: an abort, here or on
-// another rank, ends what it did not complete. A peer's may do so before the cause
-// is known here, and what NCCL then hands on is no data; but the peer has told it
-// before, so that a call is not done while the control channel is not quiet. group.mu
-// is not held while the driver is asked, which may hang.
+//
+// A call is done when its event is reached and, unless it is marked, the control
+// channel is quiet after that: an abort on another rank reaches the event too, and
+// what NCCL then hands on is no data, but the rank has told of it before. Once the
+// group has a cause no state changes by itself.
 func (t *task) look() error {
+	reached, err := t.reached()
+	if reached {
+		t.settle(t.marked || t.group.control.net.Quiet())
+	}
+	return err
+}
+
+// reached tells whether the event behind the call is reached, of one that may be
+// done by that. group.mu is not held while the driver is asked, which may hang.
+func (t *task) reached() (bool, error) {
 	g := t.group
 	g.mu.Lock()
 	state, end := t.state, t.end
 	settled := state >= backend.Done || end == nil || g.ledger.Cause() != nil
 	g.mu.Unlock()
 	if settled {
-		return nil
+		return false, nil
 	}
-	done, err := end.Done()
-	if err != nil {
-		return err
+	if done, err := end.Done(); done || err != nil {
+		return done, err
 	}
-	if done && !t.marked {
-		done = g.control.net.Quiet()
-	}
-	if state == backend.Queued && !done {
+	if state == backend.Queued {
 		for e := range t.starts {
 			if reached, err := e.Done(); !reached || err != nil {
-				return err
+				return false, err
 			}
 		}
+		t.settle(false)
 	}
+	return false, nil
+}
+
+// settle notes that the call is done, or at least runs.
+func (t *task) settle(done bool) {
+	g := t.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -68,7 +81,6 @@ func (t *task) look() error {
 			o.Running(g.begun.Add(t.ran))
 		}
 	}
-	return nil
 }
 
 func (t *task) done() bool {

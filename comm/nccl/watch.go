@@ -79,17 +79,31 @@ func (g *Group) sweep(now time.Time) (busy bool, err error) {
 // that is not done. It lets go of those before.
 func (l *lane) advance() (*task, error) {
 	l.seek()
-	for i := 0; ; i++ {
-		t := l.at(i)
-		if t == nil {
-			l.drop(i)
-			return nil, nil
+	var some [32]*task
+	reached := some[:0]
+	var next *task
+	var err error
+	for {
+		if next = l.at(len(reached)); next == nil {
+			break
 		}
-		if err := t.look(); err != nil || !t.done() {
+		ok, failed := next.reached()
+		if !ok && !next.done() {
+			err = failed
+			break
+		}
+		reached = append(reached, next)
+	}
+	quiet := len(reached) > 0 && l.group.control.net.Quiet() // once for all of them
+	for i, t := range reached {
+		t.settle(quiet || t.marked)
+		if !t.done() {
 			l.drop(i)
-			return t, err
+			return t, nil
 		}
 	}
+	l.drop(len(reached))
+	return next, err
 }
 
 // seek asks the driver how far the stream is: of many calls it asks for few, and
