@@ -74,6 +74,47 @@ func TestNoErrorHandlingOnlyLogs(t *testing.T) {
 	})
 }
 
+// A call that nobody waits for fails while the group is closed: Close says so, unless
+// the program aborted the group.
+func TestCloseTellsWhatFailed(t *testing.T) {
+	for _, aborts := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			groups, log := local(t, 2, &comm.Options{})
+			sub, err := split(t, groups)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sub[0].AllReduce(vec(1), comm.Sum)
+			if aborts {
+				groups[0].Abort(errors.New("no more"))
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- groups[0].Close() }()
+			synctest.Wait() // it waits for the call
+			groups[1].Close()
+			err = <-ended
+			var call *comm.CallError
+			if said := errors.As(err, &call) && errors.Is(err, comm.ErrPeerLost); said == aborts || (err == nil) != aborts {
+				t.Errorf("aborted %v: %v", aborts, err)
+			}
+			if said := strings.Contains(log.String(), "a call failed while the process group was closed"); said == aborts {
+				t.Errorf("aborted %v: the log:\n%s", aborts, log)
+			}
+		})
+	}
+}
+
+// split makes a group of all ranks out of each's own.
+func split(t *testing.T, groups []*comm.ProcessGroup) ([]*comm.ProcessGroup, error) {
+	subs, errs := make([]*comm.ProcessGroup, len(groups)), make([]error, len(groups))
+	var wg sync.WaitGroup
+	for r, pg := range groups {
+		wg.Go(func() { subs[r], errs[r] = pg.Split(t.Context(), 0, 0) })
+	}
+	wg.Wait()
+	return subs, errors.Join(errs...)
+}
+
 // A rank that has no call in flight says whose call broke the group, and names
 // that rank once.
 func TestAFailureThatWasAnnounced(t *testing.T) {

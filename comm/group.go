@@ -49,12 +49,14 @@ type group struct {
 	splits   int
 	barriers int
 
-	ctx      context.Context // Init's: when it ends, the group is aborted
-	watch    *watch          // shared by all groups of one Init
-	givenUp  atomic.Bool     // the program aborted or closed the group: what fails now is its own doing
-	strays   sync.WaitGroup  // calls on staged memory whose callers went on
-	parent   *ProcessGroup   // that this one was split from, if any
-	ranks    []int           // then: those of the job, by rank of the group
+	ctx      context.Context       // Init's: when it ends, the group is aborted
+	watch    *watch                // shared by all groups of one Init
+	givenUp  atomic.Bool           // the program aborted or closed the group: what fails now is its own doing
+	aborted  atomic.Bool           // it aborted it
+	unheard  atomic.Pointer[error] // the first failure of a call since givenUp
+	strays   sync.WaitGroup        // calls on staged memory whose callers went on
+	parent   *ProcessGroup         // that this one was split from, if any
+	ranks    []int                 // then: those of the job, by rank of the group
 	childMu  sync.Mutex
 	children []*ProcessGroup // split from this one
 
@@ -131,6 +133,7 @@ func (g *group) OnShutdown(f func(ctx context.Context, cause error)) { g.watch.o
 // and later calls return an error that matches ErrAborted and wraps cause;
 // those of the other ranks soon fail as well.
 func (g *group) Abort(cause error) {
+	g.aborted.Store(true)
 	g.givenUp.Store(true)
 	for _, c := range g.split() {
 		c.Abort(cause)
@@ -158,7 +161,9 @@ const closeGrace = 10 * time.Second
 
 // Close leaves the group, and those split from it, in good order: it waits a
 // bounded time for pending calls and releases what the group owns. Calls made
-// after it return ErrClosed. Closing again does nothing.
+// after it return ErrClosed. Closing again does nothing. Its error is that calls did
+// not end, or that one failed meanwhile, which the program may not have waited for;
+// that is logged as well.
 func (g *group) Close() error {
 	g.closeOnce.Do(func() {
 		g.givenUp.Store(true)
@@ -167,12 +172,18 @@ func (g *group) Close() error {
 		} else {
 			defer g.watch.remove(g)
 		}
+		var errs []error
 		for _, c := range g.split() {
-			c.Close()
+			errs = append(errs, c.Close())
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
 		defer cancel()
-		g.closeErr = g.release.run(ctx)
+		err := g.release.run(ctx)
+		if e := g.unheard.Load(); err == nil && e != nil && !g.aborted.Load() {
+			err = fmt.Errorf("a call failed while the group was closed: %w", *e)
+			g.log.Warn("a call failed while the process group was closed", "group", g.name, "rank", g.rank, "error", *e)
+		}
+		g.closeErr = errors.Join(append(errs, err)...)
 	})
 	return g.closeErr
 }

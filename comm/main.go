@@ -21,8 +21,8 @@ import (
 // Main is a worker's main: it runs train and ends the process. SIGINT and
 // SIGTERM end train's context; a second one ends the process as it would
 // without Main. When train returns nil, the groups that it made with this context
-// and did not close are closed: the other ranks may still be in the last call. The
-// exit code is 0 when train returns nil, 1 when it returns an error, and 128 plus
+// and did not close are closed: the other ranks may still be in the last call. An
+// error of that counts as train's. The exit code is 0 when train returns nil, 1 when it returns an error, and 128 plus
 // the signal's number when it returns one after a signal. An error, or a panic on
 // train's goroutine, is also written to the file that TORCHELASTIC_ERROR_FILE
 // names, for the launcher's report.
@@ -52,7 +52,9 @@ func run(train func(context.Context) error) int {
 	var left unclosed
 	err := train(context.WithValue(ctx, unclosedKey{}, &left))
 	if err == nil {
-		left.close()
+		err = left.close()
+	}
+	if err == nil {
 		return 0
 	}
 	fmt.Fprintf(os.Stderr, "error: %v\n", err)
@@ -107,16 +109,27 @@ func own(ctx context.Context, pg *ProcessGroup) {
 	})
 }
 
-// close closes what is left, the latest first.
-func (u *unclosed) close() {
-	u.mu.Lock()
-	groups := slices.Clone(u.groups)
-	u.mu.Unlock()
-	for _, pg := range slices.Backward(groups) {
+// close closes what is left, the oldest first, which closes those split from it.
+func (u *unclosed) close() error {
+	var errs []error
+	for pg := u.next(); pg != nil; pg = u.next() {
 		if err := pg.Close(); err != nil {
-			pg.log.Warn("closing the process group", "rank", pg.world.Rank, "error", err)
+			errs = append(errs, fmt.Errorf("closing the process group: %w", err))
 		}
 	}
+	return errors.Join(errs...)
+}
+
+// next takes the oldest group that is not closed, or nil.
+func (u *unclosed) next() *ProcessGroup {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.groups) == 0 {
+		return nil
+	}
+	pg := u.groups[0]
+	u.groups = u.groups[1:]
+	return pg
 }
 
 // echoOf is the rank of the job whose failure err only is an echo of: one that was

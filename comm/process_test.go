@@ -100,6 +100,20 @@ var workers = map[string]func(context.Context) error{
 		return nil
 	},
 	// gone lets rank 1 end well in the midst of the others' calls.
+	// unheard starts a call on rank 0 that nobody waits for, and rank 1 does not come to.
+	"unheard": func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, nil)
+		if err != nil {
+			return err
+		}
+		if err := pg.Barrier().Wait(ctx); err != nil {
+			return err
+		}
+		if pg.Rank() == 0 {
+			pg.AllReduce(vec(1), comm.Sum)
+		}
+		return nil
+	},
 	"gone": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -231,6 +245,17 @@ func TestMainClosesGroups(t *testing.T) {
 		if err != nil || errs != "" {
 			t.Fatalf("%v\n%s", err, errs)
 		}
+	}
+}
+
+// A call that failed while Main closed the group was not a success.
+func TestMainTellsWhatFailed(t *testing.T) {
+	ps := startWorld(t, 2, "unheard")
+	if err := ps[1].cmd.Wait(); err != nil {
+		t.Errorf("rank 1: %v\n%s", err, &ps[1].err)
+	}
+	if err := ps[0].cmd.Wait(); err == nil || !strings.Contains(ps[0].err.String(), "error: closing the process group: ") || !strings.Contains(ps[0].err.String(), "rank 1 left") {
+		t.Errorf("rank 0: %v\n%s", err, &ps[0].err)
 	}
 }
 

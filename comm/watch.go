@@ -247,6 +247,7 @@ func (d *watch) isOver(w *Work) bool {
 // program's own doing if it aborted or closed that group.
 func (d *watch) failed(g *group, err error) {
 	if g.givenUp.Load() {
+		g.unheard.CompareAndSwap(nil, &err)
 		return
 	}
 	d.mu.Lock()

@@ -58,9 +58,10 @@
 // it tells that the peer closed its group; its end without one, that the peer
 // died. A rank whose group breaks tells all others why before its own calls
 // end, and they tell the rest, so that everyone names the first cause rather
-// than the one that fell next. A host that vanishes is noticed after 20 seconds
-// of silence. What else keeps a call from ending, it waits out, or an Abort ends
-// it.
+// than the one that fell next. What was told has come to the others' hosts by then,
+// where they answer: Quiet says of a rank whether it was told anything, read or not.
+// A host that vanishes is noticed after 20 seconds of silence. What else keeps a call
+// from ending, it waits out, or an Abort ends it.
 //
 // Memory that a peer still reads stays valid when its owner has closed the
 // group, or died. A call that failed, though, promises nothing of its tensors:

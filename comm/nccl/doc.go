@@ -93,10 +93,13 @@
 // stays, and with it the group's streams and the memory of Alloc. A rank whose
 // process ends is noticed by its control channel.
 //
-// What NCCL's kernels hand on while they are aborted is no data. A rank that was
-// suspended in front of a call, and goes on in the very moment in which the others
-// abort it, can end that call with wrong elements and no error, before it has read
-// that the group is broken: see docs/results/gpu_failures.md.
+// What NCCL's kernels hand on while they are aborted is no data, and the peers' kernels
+// take it for some: their calls end as if all were well. So a rank has told all others
+// that the group is broken, and their hosts have acknowledged it or do not answer,
+// before it aborts; and a call of NCCL's is not done while its rank's control channel
+// has told of a failure, or holds something that was not read yet. A call that had all
+// its data may fail by that. Work that a Join put behind a call runs all the same: what
+// it computed is worthless once the group has failed.
 //
 // # Leaving
 //
