@@ -71,7 +71,7 @@ func scale(b reducer.GradBucket, factor float64) error {
 // the compute stream was given so far, to be summed. Of what is within b, it has
 // the names.
 func within(b reducer.GradBucket, name string, flat device.Tensor, params []reducer.Param, grads []device.Tensor) reducer.GradBucket {
-	b.Name, b.Op, b.After, b.Flat, b.Params, b.Grads = name, comm.Sum, nil, flat, params, grads
+	b.Name, b.Op, b.After, b.Flat, b.Params, b.Grads = name, comm.Sum, b.Ready(flat.Bytes()), flat, params, grads
 	return b
 }
 

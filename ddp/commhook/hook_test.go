@@ -363,3 +363,45 @@ func TestReduceDoesNotWait(t *testing.T) {
 		}
 	})
 }
+
+// What a hook makes of a large bucket, which others follow, is reduced behind an event
+// with a time, as the bucket itself would be.
+func TestHeadStart(t *testing.T) {
+	const n = 3 << 20 // of 4 bytes, and of 2
+	for _, ranks := range commtest.Sizes(t, 2) {
+		onRanks(t, ranks, true, func(pg *comm.ProcessGroup) error {
+			for _, last := range []bool{false, true} {
+				buf, err := pg.Alloc(4 * n)
+				if err != nil {
+					return err
+				}
+				flat := device.NewTensor(buf, device.Float32, n)
+				var after device.Event
+				inner := commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
+					after = b.After
+					return b.Flat, commhook.Noop{}.Reduce(b)
+				})
+				b := reducer.GradBucket{
+					Last: last, Name: "bucket 0", Group: pg, Op: comm.Sum, Flat: flat,
+					Params: []reducer.Param{{Name: "w", Shape: flat.Shape, DType: flat.DType}}, Grads: []device.Tensor{flat},
+				}
+				if err := commhook.BF16(inner).Reduce(b).Wait(t.Context()); err != nil {
+					return err
+				}
+				if (after == nil) != last {
+					return fmt.Errorf("last %v: the event is %v", last, after)
+				}
+				if last {
+					continue
+				}
+				if err := after.Sync(t.Context()); err != nil {
+					return err
+				}
+				if after.Time().IsZero() {
+					return errors.New("the event has no time")
+				}
+			}
+			return nil
+		})
+	}
+}

@@ -54,13 +54,13 @@ func (q *quantized) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if err := errors.Join(divide(b), n.quantize()); err != nil {
 		return failed(b, err)
 	}
-	pg := b.Group.With(comm.CallOptions{Name: b.Name})
+	first := b.Group.With(comm.CallOptions{Name: b.Name, After: b.Ready(n.whole.Bytes())})
 	if b.Group.Size() == 2 {
-		return behind(pg.AllGather(n.got, n.mine), n.add)
+		return behind(first.AllGather(n.got, n.mine), n.add)
 	}
-	return q.relay.start(pg.AllToAll(n.got, n.whole), func() (reducer.Reduction, error) {
+	return q.relay.start(first.AllToAll(n.got, n.whole), func() (reducer.Reduction, error) {
 		err := n.requantize()
-		return pg.AllGather(n.whole, n.mine), err
+		return b.Group.With(comm.CallOptions{Name: b.Name}).AllGather(n.whole, n.mine), err
 	}, n.dequantize)
 }
 

@@ -61,6 +61,11 @@ type GradBucket struct {
 	Grads  []device.Tensor // views of Flat
 }
 
+// Ready is when memory is ready that a hook has enqueued something for, to be reduced
+// in the bucket's place: what After is for the bucket itself, with the head start that
+// large reductions have, which are reduced beside the backward pass.
+func (b GradBucket) Ready(bytes int) device.Event { return headStart(b.Group, bytes, b.Last) }
+
 // Times are when a reduction began to run and when it was done: those of a
 // [*comm.Work], or of what embeds one, or what a method of this name, without a
 // parameter, returns. They are nil where nothing tells.

@@ -3,6 +3,7 @@ package reducer
 import (
 	"fmt"
 
+	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 )
 
@@ -28,8 +29,24 @@ type bucket struct {
 // large is from how many bytes of gradients on some microseconds more for a bucket
 // are little beside its reduction. With such a one at the end the status goes before
 // it, by itself, so that the updates of all other buckets can hide behind the last
-// reduction; and each one but the last gets a head start: see launch.
+// reduction; and each one but the last gets a head start.
 const large = 4 << 20
+
+// headStart is an event behind what the compute stream was given so far, for a
+// reduction of so many bytes; nil where it is not to have a head start.
+//
+// The event's time holds the compute stream of a GPU back for about three
+// microseconds, in which a large reduction takes its multiprocessors. It would have to
+// race for them with the next kernel otherwise. A rank where it lost, to a product with
+// a block for every multiprocessor, would let the others' reductions spin for as long
+// as that takes, in the place of a part of their own product. Behind the last one
+// nothing is computed.
+func headStart(pg *comm.ProcessGroup, bytes int, last bool) device.Event {
+	if bytes < large || last || pg.Size() == 1 {
+		return nil
+	}
+	return pg.Device().Compute().Record()
+}
 
 // sum is the bytes of the gradients of a bucket that is planned.
 func (r *Reducer) sum(a Assignment) (bytes int) {

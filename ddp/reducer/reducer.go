@@ -277,12 +277,6 @@ func (r *Reducer) perform(actions []action, at device.Event) {
 
 // launch starts the reduction of a bucket whose gradients are final at an event,
 // and before the last one that of a status that is apart, and what Options say.
-//
-// A time holds the compute stream of a GPU back for about three microseconds, in
-// which a large bucket's reduction takes its multiprocessors. It would have to race
-// for them with the next kernel otherwise. A rank where it lost, to a product with a
-// block for every multiprocessor, would let the others' reductions spin for as long as
-// that takes, in the place of a part of their own product.
 func (r *Reducer) launch(i int, at device.Event) {
 	b, last := &r.buckets[i], i == len(r.buckets)-1
 	if last && r.apart {
@@ -291,8 +285,10 @@ func (r *Reducer) launch(i int, at device.Event) {
 	if last && r.ahead != nil {
 		r.ahead()
 	}
-	if r.timed() || b.bytes >= large && !last && r.pg.Size() > 1 {
+	if r.timed() {
 		at = r.pg.Device().Compute().Record() // the same point, with a time
+	} else if e := headStart(r.pg, b.bytes, last); e != nil {
+		at = e
 	}
 	w := r.start(i, at)
 	r.works = append(r.works, w)
