@@ -9,6 +9,7 @@ package standin
 #define FUNCTIONS(X) \
 	X(cuCtxSetCurrent, int, (uintptr_t)) \
 	X(cuDevicePrimaryCtxRetain, int, (uintptr_t *, int)) \
+	X(cuDevicePrimaryCtxRelease_v2, int, (int)) \
 	X(cuStreamCreateWithPriority, int, (uintptr_t *, unsigned, int)) \
 	X(cuStreamDestroy_v2, int, (uintptr_t)) \
 	X(cuStreamWaitEvent, int, (uintptr_t, uintptr_t, unsigned)) \
@@ -36,6 +37,7 @@ static void set(table *t, int i, void *f) { ((void **)t)[i] = f; }
 
 #define WITHIN(call) t->cuCtxSetCurrent(ctx); return (call)
 static int retain(table *t, uintptr_t *ctx, int dev) { return t->cuDevicePrimaryCtxRetain(ctx, dev); }
+static int release(table *t, int dev) { return t->cuDevicePrimaryCtxRelease_v2(dev); }
 static int stream_create(table *t, uintptr_t ctx, uintptr_t *s) { WITHIN(t->cuStreamCreateWithPriority(s, 1, 0)); }
 static int stream_destroy(table *t, uintptr_t ctx, uintptr_t s) { WITHIN(t->cuStreamDestroy_v2(s)); }
 static int stream_wait(table *t, uintptr_t ctx, uintptr_t s, uintptr_t e) { WITHIN(t->cuStreamWaitEvent(s, e, 0)); }
@@ -61,6 +63,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -256,8 +259,11 @@ func (d *Device) Memory() device.MemoryStats {
 	return st
 }
 
-// Close closes the compute stream.
-func (d *Device) Close() error { return d.compute.Close() }
+// Close closes the compute stream. With the last device of the process what was not
+// freed is given up: there is room for as much again.
+func (d *Device) Close() error {
+	return errors.Join(d.compute.Close(), d.check("cuDevicePrimaryCtxRelease", C.release(d.fns, C.int(d.ordinal))))
+}
 
 // Stream implements device.Stream.
 type Stream struct {

@@ -48,6 +48,7 @@ static context contexts[MAX_DEVICES];
 static _Thread_local context *current;
 static pthread_mutex_t memory_mu = PTHREAD_MUTEX_INITIALIZER;
 static size_t memory_used;
+static int retained; // primary contexts; under memory_mu
 
 static size_t memory_total(void) { return setting("memory", 1L << 30); }
 
@@ -92,9 +93,21 @@ int cuGetErrorString(int code, const char **text) {
 int cuDevicePrimaryCtxRetain(context **ctx, int dev) {
 	contexts[dev].ordinal = dev;
 	*ctx = &contexts[dev];
+	pthread_mutex_lock(&memory_mu);
+	retained++;
+	pthread_mutex_unlock(&memory_mu);
 	return OK;
 }
-int cuDevicePrimaryCtxRelease_v2(int dev) { (void)dev; return OK; }
+
+// What was not freed ends with the last context: it is the process's loss, as others
+// may still write to it, and there is room for as much again.
+int cuDevicePrimaryCtxRelease_v2(int dev) {
+	(void)dev;
+	pthread_mutex_lock(&memory_mu);
+	if (--retained == 0) memory_used = 0;
+	pthread_mutex_unlock(&memory_mu);
+	return OK;
+}
 int cuCtxGetCurrent(context **ctx) { *ctx = current; return OK; }
 int cuCtxSetCurrent(context *ctx) { current = ctx; return OK; }
 int cuCtxGetDevice(int *dev) {
@@ -367,7 +380,7 @@ int cuMemFree_v2(uint64_t p) {
 	if (current == NULL) return INVALID_CONTEXT;
 	if (atomic_load(&head(p)->maps) != 0) return INVALID_VALUE;
 	pthread_mutex_lock(&memory_mu);
-	memory_used -= head(p)->size;
+	memory_used -= head(p)->size < memory_used ? head(p)->size : memory_used;
 	pthread_mutex_unlock(&memory_mu);
 	free(head(p));
 	return OK;
