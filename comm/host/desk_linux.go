@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 	"weak"
 
@@ -13,9 +14,11 @@ import (
 )
 
 // A desk is a rank's part of the board that processes of one host share: an
-// arrival counter, two cards with their payloads, and scratch memory. Its
-// rank alone writes it, except for the count of sleepers.
+// arrival counter, a word that says that the rank's group broke, two cards with their
+// payloads, and scratch memory. Its rank alone writes it, except for the count of
+// sleepers.
 const (
+	deskBroke   = 2048
 	deskCards   = 4096
 	deskCard    = 4096 + inlineMax // one card, its payload from cardSize on
 	deskScratch = deskCards + 2*deskCard
@@ -52,6 +55,13 @@ func newSharedMemory(g *Group) (sharedMemory, error) {
 }
 
 func (b *deskBoard) descriptor() (fd, size int) { return b.desk.fd, deskBytes }
+
+func (b *deskBoard) breaks() { brokeWord(b.desk.mem).Store(1) }
+
+// saysBroke tells whether the rank whose desk it is has said that its group broke.
+func saysBroke(desk *mapping) bool { return brokeWord(desk.mem).Load() != 0 }
+
+func brokeWord(desk []byte) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&desk[deskBroke])) }
 
 func (b *deskBoard) adopt(links []*link) { b.links = links }
 

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -425,6 +428,9 @@ func TestDeviceMemory(t *testing.T) {
 // TestQuiet wants a rank to know of another's failure, whether or not anybody has
 // read of it, from the moment in which that one's Abort returns.
 func TestQuiet(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("what is unread is not known here")
+	}
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			for range 5 {
@@ -451,4 +457,60 @@ func TestQuiet(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAbortTwice aborts a group that somebody else is about to break: Abort returns when
+// the peers have been told.
+func TestAbortTwice(t *testing.T) {
+	kv := store.NewLocal()
+	broke, release := make(chan struct{}), make(chan struct{})
+	groups := make([]*host.Group, 2)
+	errs := make([]error, 2)
+	var wg sync.WaitGroup
+	for r := range groups {
+		wg.Go(func() {
+			cfg := backend.Config{Rank: r, Size: 2, Store: kv, Timeout: soon}
+			if r == 1 {
+				cfg.Log = slog.New(&held{slog.DiscardHandler, broke, release})
+			}
+			groups[r], errs[r] = host.New(t.Context(), cfg, nil)
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	wg.Go(func() { groups[1].Abort(errors.New("first")) })
+	<-broke
+	second := make(chan bool, 1)
+	go func() {
+		groups[1].Abort(errors.New("second"))
+		second <- groups[0].Quiet()
+	}()
+	time.Sleep(20 * time.Millisecond) // long enough for one that does not wait
+	close(release)
+	if <-second {
+		t.Error("the second Abort returned, and rank 0 is quiet")
+	}
+	wg.Wait()
+	for _, g := range groups {
+		g.Close(t.Context())
+	}
+}
+
+// held is a log that holds up who says that a group broke.
+type held struct {
+	slog.Handler
+	told    chan<- struct{}
+	release <-chan struct{}
+}
+
+func (h *held) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h *held) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "process group broke" {
+		close(h.told)
+		<-h.release
+	}
+	return nil
 }

@@ -216,12 +216,14 @@ func (g *Group) fail(cause error) {
 	g.net.wake()
 }
 
-// Abort breaks the group with cause, or [backend.ErrAborted] if that is nil.
+// Abort breaks the group with cause, or [backend.ErrAborted] if that is nil. When it
+// returns the peers have been told why the group broke, be it for another cause.
 func (g *Group) Abort(cause error) {
 	if cause == nil {
 		cause = backend.ErrAborted
 	}
 	g.fail(cause)
+	<-g.ctx.Done() // soon: whoever broke it tells them
 }
 
 // Quiet tells whether no other rank has told that its group broke. What has

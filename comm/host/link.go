@@ -180,10 +180,14 @@ func (l *link) arrived(deadline time.Time) {
 	}
 }
 
-// quiet tells whether the peer has not said that its group broke. What has come
-// from it and was not handled yet may say so.
+// quiet tells whether the peer has not said that its group broke: on its desk, which
+// costs nothing to look at, or in a frame. What has come and was not handled yet may say
+// so.
 func (l *link) quiet() bool {
-	if closed(l.gone) {
+	switch {
+	case l.desk != nil:
+		return !saysBroke(l.desk)
+	case closed(l.gone):
 		return !l.broke.Load()
 	}
 	if !l.reading.TryRLock() {

@@ -1,10 +1,13 @@
 package host
 
 import (
+	"errors"
 	"io"
 	"net"
 	"testing"
 	"time"
+
+	"github.com/goddp/goddp/comm/backend"
 )
 
 // TestArrived waits for a host to acknowledge what was told: one whose buffers are
@@ -38,12 +41,19 @@ func TestArrived(t *testing.T) {
 	if err := l.tell(frameBroke, nil, -1); err != nil || !arrived(time.Minute) {
 		t.Errorf("a frame that nobody reads has not arrived at the peer's host: %v", err)
 	}
-	own.SetWriteDeadline(time.Now().Add(time.Second))
-	for err == nil {
-		_, err = own.Write(make([]byte, 1<<20))
+	// The peer's host takes no more; there still is room here.
+	for full := false; !full; full = !arrived(10 * time.Millisecond) {
+		own.SetWriteDeadline(time.Now().Add(time.Second))
+		if _, err := own.Write(make([]byte, 64<<10)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if arrived(10 * time.Millisecond) {
-		t.Error("all has arrived where the buffers are full")
+	// What tells waits for that too, in vain.
+	group := newGroup(backend.Config{Size: 2}, nil)
+	at := time.Now()
+	(&linkNet{group: group, links: []*link{nil, l}}).tell(errors.New("no more"))
+	if took := time.Since(at); took < arrivalTimeout || took >= tellTimeout {
+		t.Errorf("told after %v, want %v", took, arrivalTimeout)
 	}
 	go io.Copy(io.Discard, peers) // ends with the connection
 	if !arrived(time.Minute) {

@@ -16,7 +16,8 @@ type linkNet struct {
 	group *Group
 	links []*link // by rank; nil for this rank
 	wire  wire
-	board sharedMemory // nil unless all ranks share memory
+	desk  sharedMemory // this rank's; nil: it cannot share memory
+	board sharedMemory // the same where all ranks share memory, else nil
 	table table
 }
 
@@ -25,6 +26,8 @@ type sharedMemory interface {
 	board
 	// descriptor is this rank's desk, for the peers to map.
 	descriptor() (fd, size int)
+	// breaks says on this rank's desk that its group broke.
+	breaks()
 	// adopt takes the links, all with the peers' desks.
 	adopt(links []*link)
 	missing() []int
@@ -85,6 +88,9 @@ func (n *linkNet) recv(c *backend.Call, data []byte) error {
 }
 
 func (n *linkNet) tell(cause error) {
+	if n.desk != nil {
+		n.desk.breaks()
+	}
 	body := toNotice(n.group.cfg.Rank, cause).encode()
 	var told []*link
 	for _, l := range n.links {

@@ -63,14 +63,14 @@ func joinLinks(ctx context.Context, g *Group) (err error) {
 	if err := m.linkUp(ctx, addrs); err != nil {
 		return err
 	}
-	n := &linkNet{group: g, links: m.links}
+	n := &linkNet{group: g, links: m.links, desk: m.shm}
 	n.wire = wire{group: g, rank: g.cfg.Rank, size: g.cfg.Size, links: m.links, ctx: g.ctx}
 	shared, err := m.agree(ctx)
 	if err != nil {
 		return err
 	}
 	if shared {
-		n.board = m.shm
+		n.board = n.desk
 		n.board.adopt(m.links)
 		n.table = table{board: n.board, rank: g.cfg.Rank, size: g.cfg.Size}
 	}

@@ -367,10 +367,12 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestHandedOn has a call end on rank 0 by what rank 1's hands on when it is aborted,
-// while rank 0 has been told of that and does not know it yet.
+// TestHandedOn has calls end on rank 0 by what rank 1's hand on when they are aborted,
+// while rank 0 has been told of that and does not know it yet: a call of NCCL's, and a
+// one-shot, whose peer sends what became of such a call before it sees that it is to
+// stop.
 func TestHandedOn(t *testing.T) {
-	control(t, "hang 1 2")
+	control(t, mapping)
 	told, release := make(chan struct{}), make(chan struct{})
 	members, errs := attempt(t, 2, func(r int, cfg *backend.Config, o *nccl.Options) {
 		o.Control.Hub = nil // connections, so that rank 1 need not wait for rank 0 to take it in
@@ -382,38 +384,44 @@ func TestHandedOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closeAll(members, soon) })
-	var tasks [2]backend.Task
-	err := each(members, func(m *member) error {
-		if err := oneReduction(m); err != nil {
-			return err
-		}
+	if err := each(members, oneReduction); err != nil {
+		t.Fatal(err)
+	}
+	// begin starts both calls, the second on a part of the first's result.
+	begin := func(m *member) (tasks [2]backend.Task) {
 		c, err := m.onesOf(large)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		c.Timeout = soon
-		tasks[m.rank], err = m.start(c)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+		part := c.Dst.Range(large-1000, large)
+		for i, c := range []*backend.Call{c, {Kind: backend.AllReduce, Dst: part, Src: part}} {
+			c.Timeout = soon
+			if tasks[i], err = m.start(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return tasks
 	}
+	begin(members[1])
 	members[1].Abort(errors.New("no more"))
 	<-told
-	if err := tasks[0].Join(t.Context(), members[0].dev.Compute()); err != nil {
-		t.Fatal(err)
-	}
+	tasks := begin(members[0])
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	if err := members[0].dev.Compute().Sync(ctx); err != nil { // the call has ended on the GPU
+	compute := members[0].dev.Compute()
+	if err := errors.Join(tasks[0].Join(ctx, compute), tasks[1].Join(ctx, compute), compute.Sync(ctx)); err != nil { // the calls have ended on the GPU
 		t.Fatal(err)
 	}
-	if state, err := tasks[0].State(); state != backend.Running {
-		t.Errorf("%v, %v, want that the call runs until it fails", state, err)
+	for i, task := range tasks {
+		if state, err := task.State(); state != backend.Running {
+			t.Errorf("call %d: %v, %v, want that it runs until it fails", i, state, err)
+		}
 	}
 	close(release)
-	if err := tasks[0].Sync(ctx); err == nil || !strings.Contains(err.Error(), "no more") {
-		t.Errorf("%v, want rank 1's reason", err)
+	for i, task := range tasks {
+		if err := task.Sync(ctx); err == nil || !strings.Contains(err.Error(), "no more") {
+			t.Errorf("call %d: %v, want rank 1's reason", i, err)
+		}
 	}
 }
 

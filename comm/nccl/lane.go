@@ -74,7 +74,6 @@ func (l *lane) submit(t *task) {
 	defer l.mu.Unlock()
 	if !l.draining {
 		if l.comm != nil && l.connected(l.ops(t.call)) {
-			t.marked = l.comm.shot.takes(l.layout.ops)
 			l.enqueue(t, l.inline)
 			return
 		}

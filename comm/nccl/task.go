@@ -12,9 +12,8 @@ import (
 
 // task is a call that was started.
 type task struct {
-	group  *Group
-	call   *backend.Call
-	marked bool // what arrives from the peers bears the call's number: it is a one-shot's
+	group *Group
+	call  *backend.Call
 
 	// Under group.mu. What follows is not there before the call is enqueued: end
 	// is behind it on its lane's stream, before behind the call before.
@@ -29,14 +28,14 @@ var _ backend.Task = (*task)(nil)
 
 // look brings the state up to date with the events. The error is the device's.
 //
-// A call is done when its event is reached and, unless it is marked, the control
-// channel is quiet after that: an abort on another rank reaches the event too, and
-// what NCCL then hands on is no data, but the rank has told of it before. Once the
-// group has a cause no state changes by itself.
+// A call is done when its event is reached and the control channel is quiet after
+// that: an abort on another rank reaches the event too, and what NCCL then hands on is
+// no data, here or as another call's operand there, but the rank has told of it before.
+// Once the group has a cause no state changes by itself.
 func (t *task) look() error {
 	reached, err := t.reached()
 	if reached {
-		t.settle(t.marked || t.group.control.net.Quiet())
+		t.settle(t.group.control.net.Quiet())
 	}
 	return err
 }

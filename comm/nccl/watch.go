@@ -96,7 +96,7 @@ func (l *lane) advance() (*task, error) {
 	}
 	quiet := len(reached) > 0 && l.group.control.net.Quiet() // once for all of them
 	for i, t := range reached {
-		t.settle(quiet || t.marked)
+		t.settle(quiet)
 		if !t.done() {
 			l.drop(i)
 			return t, nil
