@@ -97,9 +97,37 @@ func TestCloseTellsWhatFailed(t *testing.T) {
 			if said := errors.As(err, &call) && errors.Is(err, comm.ErrPeerLost); said == aborts || (err == nil) != aborts {
 				t.Errorf("aborted %v: %v", aborts, err)
 			}
-			if said := strings.Contains(log.String(), "a call failed while the process group was closed"); said == aborts {
+			if said := strings.Contains(log.String(), "a call failed that nobody waited for"); said == aborts {
 				t.Errorf("aborted %v: the log:\n%s", aborts, log)
 			}
+		})
+	}
+}
+
+// Whoever was told of a failure before is not told again by Close: by a call, or by a
+// group that was closed on its own.
+func TestCloseTellsOnce(t *testing.T) {
+	for name, hears := range map[string]func(pg, sub *comm.ProcessGroup, w *comm.Work) error{
+		"nobody waited":     func(*comm.ProcessGroup, *comm.ProcessGroup, *comm.Work) error { return nil },
+		"the call":          func(_, _ *comm.ProcessGroup, w *comm.Work) error { return w.Sync(context.Background()) },
+		"the group's Close": func(_, sub *comm.ProcessGroup, _ *comm.Work) error { return sub.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				groups, _ := local(t, 2, &comm.Options{ErrorMode: comm.BlockingWait})
+				sub, err := split(t, groups)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w := sub[0].AllReduce(vec(1), comm.Sum)
+				groups[1].Close()
+				synctest.Wait() // the call has failed
+				heard := hears(groups[0], sub[0], w)
+				err = groups[0].Close()
+				if !errors.Is(errors.Join(heard, err), comm.ErrPeerLost) || (heard == nil) == (err == nil) {
+					t.Errorf("first %v, and %v by Close: want one of them", heard, err)
+				}
+			})
 		})
 	}
 }
@@ -575,6 +603,7 @@ func TestEchoes(t *testing.T) {
 		{&comm.AbortedError{By: 1, Err: lost}, "2"},
 		{&comm.SubgroupError{Ranks: []int{1, 3}, Err: &backend.CallError{Rank: 0, Err: &comm.AbortedError{By: 1, Err: errors.New("no luck")}}}, "3"},
 		{fmt.Errorf("epoch 3: %w", &comm.SubgroupError{Ranks: []int{4, 2}, Err: &backend.CallError{Rank: 0, Err: lost1}}), "2"},
+		{errors.Join(&comm.SubgroupError{Ranks: []int{3, 4}, Err: &backend.CallError{Rank: 0, Err: &comm.TimeoutError{}}}, lost), "2"},
 		{errors.Join(errors.New("saving"), &comm.AbortedError{By: 0, Err: errors.New("no luck")}), "0"},
 	} {
 		got := "none"

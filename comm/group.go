@@ -53,7 +53,8 @@ type group struct {
 	watch    *watch                // shared by all groups of one Init
 	givenUp  atomic.Bool           // the program aborted or closed the group: what fails now is its own doing
 	aborted  atomic.Bool           // it aborted it
-	unheard  atomic.Pointer[error] // the first failure of a call since givenUp
+	failure  atomic.Pointer[error] // of the first call that failed
+	heard    atomic.Bool           // the program was told of a failure
 	strays   sync.WaitGroup        // calls on staged memory whose callers went on
 	parent   *ProcessGroup         // that this one was split from, if any
 	ranks    []int                 // then: those of the job, by rank of the group
@@ -156,20 +157,29 @@ func (g *group) split() []*ProcessGroup {
 	return slices.Clone(g.children)
 }
 
+// forget notes that a group split from this one is closed on its own.
+func (g *group) forget(child *group) {
+	g.childMu.Lock()
+	defer g.childMu.Unlock()
+	g.children = slices.DeleteFunc(g.children, func(c *ProcessGroup) bool { return c.group == child })
+}
+
 // closeGrace bounds how long Close waits for calls in flight and for peers.
 const closeGrace = 10 * time.Second
 
 // Close leaves the group, and those split from it, in good order: it waits a
 // bounded time for pending calls and releases what the group owns. Calls made
 // after it return ErrClosed. Closing again does nothing. Its error is that calls did
-// not end, or that one failed meanwhile, which the program may not have waited for;
-// that is logged as well.
+// not end, or that one failed while the program was told of no failure in the group,
+// since it did not wait; that is logged as well. A Recv that no Send came for is such a
+// call.
 func (g *group) Close() error {
 	g.closeOnce.Do(func() {
 		g.givenUp.Store(true)
 		if g.parent == nil {
 			g.watch.leave()
 		} else {
+			g.parent.forget(g)
 			defer g.watch.remove(g)
 		}
 		var errs []error
@@ -179,9 +189,9 @@ func (g *group) Close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
 		defer cancel()
 		err := g.release.run(ctx)
-		if e := g.unheard.Load(); err == nil && e != nil && !g.aborted.Load() {
-			err = fmt.Errorf("a call failed while the group was closed: %w", *e)
-			g.log.Warn("a call failed while the process group was closed", "group", g.name, "rank", g.rank, "error", *e)
+		if e := g.failure.Load(); e != nil && !g.heard.Load() && !g.aborted.Load() {
+			err = errors.Join(err, fmt.Errorf("a call failed that nobody waited for: %w", *e))
+			g.log.Warn("a call failed that nobody waited for", "group", g.name, "rank", g.rank, "error", *e)
 		}
 		g.closeErr = errors.Join(append(errs, err)...)
 	})

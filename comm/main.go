@@ -22,10 +22,10 @@ import (
 // SIGTERM end train's context; a second one ends the process as it would
 // without Main. When train returns nil, the groups that it made with this context
 // and did not close are closed: the other ranks may still be in the last call. An
-// error of that counts as train's. The exit code is 0 when train returns nil, 1 when it returns an error, and 128 plus
-// the signal's number when it returns one after a signal. An error, or a panic on
-// train's goroutine, is also written to the file that TORCHELASTIC_ERROR_FILE
-// names, for the launcher's report.
+// error of that counts as train's. The exit code is 0 when train returns nil, 1 when
+// it returns an error, and 128 plus the signal's number when it returns one after a
+// signal. An error, or a panic on train's goroutine, is also written to the file that
+// TORCHELASTIC_ERROR_FILE names, for the launcher's report.
 func Main(train func(context.Context) error) { os.Exit(run(train)) }
 
 func run(train func(context.Context) error) int {
@@ -135,21 +135,26 @@ func (u *unclosed) next() *ProcessGroup {
 // echoOf is the rank of the job whose failure err only is an echo of: one that was
 // lost, or that told this one. nil: there is none.
 func echoOf(err error) *int {
+	var sub *SubgroupError
+	if errors.As(err, &sub) {
+		if r := heardFrom(sub.Err); r != nil && *r < len(sub.Ranks) {
+			return &sub.Ranks[*r]
+		}
+	}
+	return heardFrom(err)
+}
+
+// heardFrom is the rank of a group that was lost, or that told this one, or nil.
+func heardFrom(err error) *int {
 	var lost *PeerLostError
 	var told *AbortedError
-	var rank int
 	switch {
 	case errors.As(err, &lost):
-		rank = lost.Peer
+		return &lost.Peer
 	case errors.As(err, &told):
-		rank = told.By
-	default:
-		return nil
+		return &told.By
 	}
-	if sub := (*SubgroupError)(nil); errors.As(err, &sub) && rank < len(sub.Ranks) {
-		rank = sub.Ranks[rank]
-	}
-	return &rank
+	return nil
 }
 
 // report tells the launcher what went wrong, and whoever reads its output if

@@ -100,20 +100,6 @@ var workers = map[string]func(context.Context) error{
 		return nil
 	},
 	// gone lets rank 1 end well in the midst of the others' calls.
-	// unheard starts a call on rank 0 that nobody waits for, and rank 1 does not come to.
-	"unheard": func(ctx context.Context) error {
-		pg, err := comm.Init(ctx, nil)
-		if err != nil {
-			return err
-		}
-		if err := pg.Barrier().Wait(ctx); err != nil {
-			return err
-		}
-		if pg.Rank() == 0 {
-			pg.AllReduce(vec(1), comm.Sum)
-		}
-		return nil
-	},
 	"gone": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -127,6 +113,20 @@ var workers = map[string]func(context.Context) error{
 				return err
 			}
 		}
+	},
+	// unheard starts a call on rank 0 that nobody waits for, and rank 1 does not come to.
+	"unheard": func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, nil)
+		if err != nil {
+			return err
+		}
+		if err := pg.Barrier().Wait(ctx); err != nil {
+			return err
+		}
+		if pg.Rank() == 0 {
+			pg.AllReduce(vec(1), comm.Sum)
+		}
+		return nil
 	},
 	// absent lets the rank that GODDP_TEST_VICTIM names end before it comes; the
 	// others print what Init says. Where rank 0 comes, only it has little time:

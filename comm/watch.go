@@ -246,8 +246,8 @@ func (d *watch) isOver(w *Work) bool {
 // failed notes the first failure that a group's backend noticed. It is the
 // program's own doing if it aborted or closed that group.
 func (d *watch) failed(g *group, err error) {
+	g.failure.CompareAndSwap(nil, &err)
 	if g.givenUp.Load() {
-		g.unheard.CompareAndSwap(nil, &err)
 		return
 	}
 	d.mu.Lock()

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -34,32 +35,40 @@ type Work struct {
 // not block. Its error is the call's where that is known, or ctx's cause.
 func (w *Work) Wait(ctx context.Context) error {
 	if w.err != nil {
-		return w.err
+		return w.hear(w.err)
 	}
 	if w.group.watch.mode == BlockingWait {
 		if err := w.task.Sync(ctx); err != nil {
-			return w.group.explain(err)
+			return w.hear(w.group.explain(err))
 		}
 	}
-	return w.group.explain(w.task.Join(ctx, w.group.dev.Compute()))
+	return w.hear(w.group.explain(w.task.Join(ctx, w.group.dev.Compute())))
+}
+
+// hear notes that the program is told err, if that is a call's failure.
+func (w *Work) hear(err error) error {
+	if err != nil && errors.As(err, new(*CallError)) {
+		w.group.heard.Store(true)
+	}
+	return err
 }
 
 // Sync blocks until the call is done, has failed, or ctx ends: the call
 // itself then goes on.
 func (w *Work) Sync(ctx context.Context) error {
 	if w.err != nil {
-		return w.err
+		return w.hear(w.err)
 	}
-	return w.group.explain(w.task.Sync(ctx))
+	return w.hear(w.group.explain(w.task.Sync(ctx)))
 }
 
 // State tells where the call is, and why it failed if it has.
 func (w *Work) State() (State, error) {
 	if w.err != nil {
-		return Failed, w.err
+		return Failed, w.hear(w.err)
 	}
 	s, err := w.task.State()
-	return s, w.group.explain(err)
+	return s, w.hear(w.group.explain(err))
 }
 
 // Begun and Ended are moments for a trace: when the call began to run, and

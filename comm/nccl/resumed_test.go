@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -87,12 +88,31 @@ func suspend(t *testing.T, kind string, groups int) {
 	w := launch(t, kind, 2, fmt.Sprint("resumed-", groups))
 	for i := range groups {
 		w.wait(t, 1, "broke")
+		if err := stopped(w.cmds[0].Process.Pid); err != nil {
+			t.Fatal(err)
+		}
 		time.Sleep(time.Duration(i%5) * time.Millisecond)
 		w.cmds[0].Process.Signal(syscall.SIGCONT)
 	}
 	for r := range 2 {
 		if how := w.wait(t, r, "ended: "); how != "done" {
 			t.Errorf("rank %d ended: %s", r, how)
+		}
+	}
+}
+
+// stopped waits until a process is.
+func stopped(pid int) error {
+	for deadline := time.Now().Add(soon); ; time.Sleep(time.Millisecond) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return err
+		}
+		if _, state, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(state, "T") {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the process does not stop: %s", stat)
 		}
 	}
 }
