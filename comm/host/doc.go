@@ -60,6 +60,7 @@
 // end, and they tell the rest, so that everyone names the first cause rather
 // than the one that fell next. What was told has come to the others' hosts by then,
 // where they answer: Quiet says of a rank whether it was told anything, read or not.
+// Ranks that share memory write it on their desks, too.
 // A host that vanishes is noticed after 20 seconds of silence. What else keeps a call
 // from ending, it waits out, or an Abort ends it.
 //

@@ -47,6 +47,7 @@ type link struct {
 	// shared, and finds nothing unread, knows all that the peer has said.
 	reading sync.RWMutex
 	broke   atomic.Bool // the peer said that its group broke
+	lost    atomic.Bool // the connection ended without a goodbye
 
 	gone chan struct{} // closed when the peer left or was lost
 	left bool          // which of the two; set before gone is closed
@@ -90,9 +91,11 @@ func (l *link) listen(fail func(error)) {
 		case l.left || errors.Is(err, net.ErrClosed): // by the peer, or by this rank
 			return
 		case errors.Is(err, io.EOF):
+			l.lost.Store(true)
 			fail(&backend.PeerLostError{Peer: l.peer})
 			return
 		case err != nil:
+			l.lost.Store(true)
 			fail(&backend.PeerLostError{Peer: l.peer, Err: err})
 			return
 		}
@@ -170,9 +173,10 @@ func (l *link) verdict(ctx context.Context, err error) error {
 	}
 }
 
-// arrived waits, until the deadline, for the peer's host to have what was told.
+// arrived waits, until the deadline, for the peer's host to have what was told, unless
+// the peer was lost.
 func (l *link) arrived(deadline time.Time) {
-	for time.Now().Before(deadline) {
+	for time.Now().Before(deadline) && !l.lost.Load() {
 		if n, err := unacknowledged(l.conns[laneControl]); n == 0 || err != nil {
 			return
 		}

@@ -50,11 +50,18 @@ func TestArrived(t *testing.T) {
 	}
 	// What tells waits for that too, in vain.
 	group := newGroup(backend.Config{Size: 2}, nil)
+	const soon = 10 * time.Second
 	at := time.Now()
 	(&linkNet{group: group, links: []*link{nil, l}}).tell(errors.New("no more"))
 	if took := time.Since(at); took < arrivalTimeout || took >= tellTimeout {
 		t.Errorf("told after %v, want %v", took, arrivalTimeout)
 	}
+	l.lost.Store(true)
+	at = time.Now()
+	if l.arrived(at.Add(time.Minute)); time.Since(at) > soon {
+		t.Error("it waits for a peer that was lost")
+	}
+	l.lost.Store(false)
 	go io.Copy(io.Discard, peers) // ends with the connection
 	if !arrived(time.Minute) {
 		t.Error("what the peer has read has not arrived")

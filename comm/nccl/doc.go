@@ -96,10 +96,10 @@
 // What NCCL's kernels hand on while they are aborted is no data, and the peers' kernels
 // take it for some: their calls end as if all were well. So a rank has told all others
 // that the group is broken, and their hosts have acknowledged it or do not answer,
-// before it aborts; and a call of NCCL's is not done while its rank's control channel
-// has told of a failure, or holds something that was not read yet. A call that had all
-// its data may fail by that. Work that a Join put behind a call runs all the same: what
-// it computed is worthless once the group has failed.
+// before it aborts; and a call is not done, a one-shot neither, if a peer has told
+// that, read or not, when its event has been reached. A call that had all its data may
+// fail by that. Work that a Join put behind a call runs all the same: what it computed
+// is worthless once the group has failed.
 //
 // # Leaving
 //
