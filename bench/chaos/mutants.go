@@ -60,7 +60,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "Wait returns no error", file: "comm/work.go",
-		old: "return w.group.explain(err)\n\t\t}", new: "return nil\n\t\t}",
+		old: "return w.hear(w.group.explain(err))\n\t\t}", new: "return nil\n\t\t}",
 		shows: func(s *scenario) bool { return s.Mode == blocking && s.Fault == delay },
 	},
 	{

@@ -498,6 +498,31 @@ func TestAbortTwice(t *testing.T) {
 	}
 }
 
+// TestSplitOfABrokenGroup waits for a rank that does not come to the new group, until the
+// old one breaks.
+func TestSplitOfABrokenGroup(t *testing.T) {
+	for name, open := range transports {
+		t.Run(name, func(t *testing.T) {
+			groups := open(t, 2)
+			failed := make(chan error, 1)
+			go func() {
+				cfg := backend.Config{Rank: 1, Size: 2, Store: store.NewLocal(), Timeout: time.Hour}
+				_, err := groups[1].Split(context.Background(), cfg, []int{0, 1})
+				failed <- err
+			}()
+			groups[0].Abort(errors.New("no more"))
+			select {
+			case err := <-failed:
+				if err == nil || !strings.Contains(err.Error(), "no more") {
+					t.Errorf("%v, want why the group broke", err)
+				}
+			case <-time.After(soon):
+				t.Error("it waits on")
+			}
+		})
+	}
+}
+
 // held is a log that holds up who says that a group broke.
 type held struct {
 	slog.Handler

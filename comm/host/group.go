@@ -234,11 +234,14 @@ func (g *Group) Abort(cause error) {
 func (g *Group) Quiet() bool { return g.net.quiet() }
 
 // Split makes a group of some of this group's ranks; it finds them through
-// cfg.Store.
+// cfg.Store. When this group breaks nobody is waited for any more.
 func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
 		panic(fmt.Errorf("host: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(g.ctx, func() { cancel(context.Cause(g.ctx)) })()
 	return New(ctx, cfg, &g.opts)
 }
 

@@ -103,11 +103,11 @@ func TestAClippingThatFails(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
-			return err
+		err = w.loss(pg, device.Float64, 0).Backward() // rank 1 may be done with it, and fail, before rank 0 is
+		if err == nil {
+			now[pg.Rank()] = pg.Rank() == 1
+			_, err = w.zero.ClipGradNorm(1)
 		}
-		now[pg.Rank()] = pg.Rank() == 1
-		_, err = w.zero.ClipGradNorm(1)
 		if rank := pg.Rank(); rank == 0 && !errors.Is(err, comm.ErrAborted) || rank == 1 && !errors.Is(err, errFull) {
 			return fmt.Errorf("got %v, want that rank 1 has no memory", err)
 		}
