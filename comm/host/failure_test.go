@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"runtime"
 	"slices"
@@ -471,7 +470,7 @@ func TestAbortTwice(t *testing.T) {
 		wg.Go(func() {
 			cfg := backend.Config{Rank: r, Size: 2, Store: kv, Timeout: soon}
 			if r == 1 {
-				cfg.Log = slog.New(&held{slog.DiscardHandler, broke, release})
+				cfg.Log = backendtest.HoldBreaking(broke, release)
 			}
 			groups[r], errs[r] = host.New(t.Context(), cfg, nil)
 		})
@@ -521,21 +520,4 @@ func TestSplitOfABrokenGroup(t *testing.T) {
 			}
 		})
 	}
-}
-
-// held is a log that holds up who says that a group broke.
-type held struct {
-	slog.Handler
-	told    chan<- struct{}
-	release <-chan struct{}
-}
-
-func (h *held) Enabled(context.Context, slog.Level) bool { return true }
-
-func (h *held) Handle(_ context.Context, r slog.Record) error {
-	if r.Message == "process group broke" {
-		close(h.told)
-		<-h.release
-	}
-	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
@@ -377,7 +378,7 @@ func TestHandedOn(t *testing.T) {
 	members, errs := attempt(t, 2, func(r int, cfg *backend.Config, o *nccl.Options) {
 		o.Control.Hub = nil // connections, so that rank 1 need not wait for rank 0 to take it in
 		if r == 0 {
-			cfg.Log = slog.New(&held{slog.DiscardHandler, told, release})
+			cfg.Log = backendtest.HoldBreaking(told, release)
 		}
 	})
 	if err := errors.Join(errs...); err != nil {
@@ -423,23 +424,6 @@ func TestHandedOn(t *testing.T) {
 			t.Errorf("call %d: %v, want rank 1's reason", i, err)
 		}
 	}
-}
-
-// held is a log that holds up who says that a group broke.
-type held struct {
-	slog.Handler
-	told    chan<- struct{}
-	release <-chan struct{}
-}
-
-func (h *held) Enabled(context.Context, slog.Level) bool { return true }
-
-func (h *held) Handle(_ context.Context, r slog.Record) error {
-	if r.Message == "process group broke" {
-		close(h.told)
-		<-h.release
-	}
-	return nil
 }
 
 // TestAbortAfterDone aborts when a call is done that nobody has looked at.

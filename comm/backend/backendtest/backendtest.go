@@ -2,6 +2,8 @@
 package backendtest
 
 import (
+	"context"
+	"log/slog"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
@@ -22,6 +24,29 @@ func Deadline(b backend.Backend, rank int, c *backend.Call, t backend.Task) {
 			b.Abort(&backend.CallError{Rank: rank, Call: c.Fingerprint(), Name: c.Name, Err: late})
 		}
 	})
+}
+
+// HoldBreaking is a log for a backend whose host group breaks once: it closes broke when
+// that says so, which is before it tells the peers, and holds it up until release is
+// closed.
+func HoldBreaking(broke chan<- struct{}, release <-chan struct{}) *slog.Logger {
+	return slog.New(&held{slog.DiscardHandler, broke, release})
+}
+
+type held struct {
+	slog.Handler
+	broke   chan<- struct{}
+	release <-chan struct{}
+}
+
+func (h *held) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h *held) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "process group broke" {
+		close(h.broke)
+		<-h.release
+	}
+	return nil
 }
 
 // Put sets element i of a tensor in host memory to a number.
