@@ -3,6 +3,7 @@ package ddp
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +13,10 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/device/devicetest"
 	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -127,4 +131,85 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 			t.Errorf("step %d: %d reductions, each delayed by %v, lengthen the step by %v", i, buckets, delay, longer)
 		}
 	}
+}
+
+// sought is a backend in which a call of one name does not begin before a stream is
+// made to wait for it.
+type sought struct {
+	held
+	wait func()
+}
+
+func newSought(b backend.Backend, name string) sought {
+	s := sought{held: held{b, name, make(chan struct{})}}
+	s.wait = sync.OnceFunc(func() { close(s.release) })
+	return s
+}
+
+func (s sought) Start(c *backend.Call) (backend.Task, error) {
+	task, err := s.held.Start(c)
+	if c.Name == s.name && err == nil {
+		task = soughtTask{task, s.wait}
+	}
+	return task, err
+}
+
+type soughtTask struct {
+	backend.Task
+	wait func()
+}
+
+func (t soughtTask) Join(ctx context.Context, s device.Stream) error {
+	t.wait()
+	return t.Task.Join(ctx, s)
+}
+
+// The updates of the last bucket wait for its reduction: a trace shows that, and
+// does not take the wait for computation.
+func TestWhatUpdatesWaitForIsNotHidden(t *testing.T) {
+	const wide = 1100 // 4.8 MB of gradients for each layer: a large last bucket
+	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(cpu.New(nil))}
+	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return newSought(b, "bucket 1") }}
+	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
+		model, err := New(nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), pg, &Options{BucketCapMB: 1})
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+		if err := autograd.Sum(model.Forward(autograd.Zeros(pg.Device(), device.Float32, 1, wide))).Backward(); err != nil {
+			return err
+		}
+		trace := profile.Of(pg.Device().Values())
+		trace.Start() // all that is recorded is the optimizer's step, and what it waits for
+		if err := opt.Step(); err != nil {
+			return err
+		}
+		if err := pg.Device().Compute().Sync(t.Context()); err != nil {
+			return err
+		}
+		var step profile.Span
+		var waits []profile.Span // for each bucket
+		for _, s := range trace.Spans() {
+			if s.Waits {
+				waits = append(waits, s)
+			} else if s.Name == "optimizer" {
+				step = s
+			}
+		}
+		if step.Begin == nil || len(waits) != 2 {
+			return fmt.Errorf("the optimizer's step %v with the waits %v is in the trace, want one with 2", step, waits)
+		}
+		var took time.Duration
+		for _, w := range waits {
+			if w.Begin.Time().Before(step.Begin.Time()) || w.End.Time().After(step.End.Time()) {
+				return fmt.Errorf("a wait, %v, is not within the step, %v", w, step)
+			}
+			took += w.End.Time().Sub(w.Begin.Time())
+		}
+		trace.Add(profile.Span{Track: profile.Communication, Name: "as long as the step", Begin: step.Begin, End: step.End})
+		if o := trace.Overlap(); o.Hidden != o.Comm-took {
+			return fmt.Errorf("of %v beside the step %v are hidden, want all but the waits of %v", o.Comm, o.Hidden, took)
+		}
+		return nil
+	})
 }

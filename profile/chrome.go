@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -30,7 +31,9 @@ type chromeEvent struct {
 // several ranks of one host can be laid side by side.
 func (r *Recorder) WriteChrome(w io.Writer, rank int) error {
 	spans := r.Spans()
-	slices.SortStableFunc(spans, func(a, b Span) int { return a.Begin.Time().Compare(b.Begin.Time()) })
+	slices.SortStableFunc(spans, func(a, b Span) int { // a span before those within it
+		return cmp.Or(a.Begin.Time().Compare(b.Begin.Time()), b.End.Time().Compare(a.End.Time()))
+	})
 	tids := map[Track]int{Compute: 1, Communication: 2, Host: 3}
 	for _, s := range spans {
 		if tids[s.Track] == 0 {

@@ -2,9 +2,9 @@
 // communication was hidden behind computation.
 //
 // Every device carries one [Recorder], found by [Of]; ddp and optim record
-// into it the forward and backward passes, each bucket's reduction, the host's
-// wait for them and the optimizer's steps. It is off until Start, and costs one atomic load while
-// off:
+// into it the forward and backward passes, each bucket's reduction, the host's and
+// the compute stream's waits for them and the optimizer's steps. It is off until
+// Start, and costs one atomic load while off:
 //
 //	trace := profile.Of(pg.Device().Values())
 //	trace.Start()

@@ -29,14 +29,15 @@ func (o Overlap) String() string {
 }
 
 // Overlap computes how much of the Communication track's time lies within
-// spans of the Compute track. Bytes sums the spans' arguments of that name.
+// spans of the Compute track, without those in which it waits. Bytes sums the
+// spans' arguments of that name.
 func (r *Recorder) Overlap() Overlap {
 	var o Overlap
-	var comm, compute []interval
+	var comm, compute, waits []interval
 	for _, s := range r.Spans() {
 		iv := interval{s.Begin.Time(), s.End.Time()}
-		switch s.Track {
-		case Communication:
+		switch {
+		case s.Track == Communication:
 			comm = append(comm, iv)
 			o.Reductions++
 			for _, a := range s.Args {
@@ -44,25 +45,16 @@ func (r *Recorder) Overlap() Overlap {
 					o.Bytes += int64(n)
 				}
 			}
-		case Compute:
+		case s.Track == Compute && s.Waits:
+			waits = append(waits, iv)
+		case s.Track == Compute:
 			compute = append(compute, iv)
 		}
 	}
-	comm, compute = union(comm), union(compute)
-	for _, c := range comm {
-		o.Comm += c.end.Sub(c.begin)
-	}
-	for i, j := 0, 0; i < len(comm) && j < len(compute); {
-		begin, end := later(comm[i].begin, compute[j].begin), earlier(comm[i].end, compute[j].end)
-		if begin.Before(end) {
-			o.Hidden += end.Sub(begin)
-		}
-		if comm[i].end.Before(compute[j].end) {
-			i++
-		} else {
-			j++
-		}
-	}
+	comm = union(comm)
+	beside := both(comm, union(compute))
+	o.Comm = length(comm)
+	o.Hidden = length(beside) - length(both(beside, union(waits)))
 	return o
 }
 
@@ -80,6 +72,32 @@ func union(ivs []interval) []interval {
 		out = append(out, iv)
 	}
 	return out
+}
+
+// both is the time that lies in a and in b, which are unions.
+func both(a, b []interval) []interval {
+	var out []interval
+	for i, j := 0, 0; i < len(a) && j < len(b); {
+		iv := interval{later(a[i].begin, b[j].begin), earlier(a[i].end, b[j].end)}
+		if iv.begin.Before(iv.end) {
+			out = append(out, iv)
+		}
+		if a[i].end.Before(b[j].end) {
+			i++
+		} else {
+			j++
+		}
+	}
+	return out
+}
+
+// length is the time that a union takes.
+func length(ivs []interval) time.Duration {
+	var d time.Duration
+	for _, iv := range ivs {
+		d += iv.end.Sub(iv.begin)
+	}
+	return d
 }
 
 func later(a, b time.Time) time.Time {

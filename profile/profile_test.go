@@ -66,6 +66,12 @@ func TestOverlapOfSpansWithinSpans(t *testing.T) {
 	if got, want := r.Overlap(), (Overlap{Reductions: 3, Comm: 140 * time.Millisecond, Hidden: 40 * time.Millisecond}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
+	r.Add(Span{Track: Compute, Begin: at(55), End: at(65), Waits: true})
+	r.Add(Span{Track: Compute, Begin: at(85), End: at(95), Waits: true})
+	r.Add(Span{Track: Compute, Begin: at(250), End: at(260), Waits: true}) // beside nothing that would run else
+	if got, want := r.Overlap(), (Overlap{Reductions: 3, Comm: 140 * time.Millisecond, Hidden: 25 * time.Millisecond}); got != want {
+		t.Errorf("with waits got %+v, want %+v", got, want)
+	}
 	if p := (Overlap{}).Percent(); p != 100 {
 		t.Errorf("%v%% of nothing is hidden, want 100", p)
 	}
@@ -118,6 +124,8 @@ func TestChromeTrace(t *testing.T) {
 	var r Recorder
 	r.Start()
 	step(&r)
+	r.Add(Span{Track: Compute, Name: "wait", Begin: at(50), End: at(51), Waits: true})
+	r.Add(Span{Track: Compute, Name: "of which it is a part", Begin: at(50), End: at(52)})
 	var buf bytes.Buffer
 	if err := r.WriteChrome(&buf, 3); err != nil {
 		t.Fatal(err)
@@ -146,8 +154,11 @@ func TestChromeTrace(t *testing.T) {
 			spans[e.Name] = i
 		}
 	}
-	if len(spans) != 6 {
-		t.Errorf("got %d spans, want the 6 that have ended", len(spans))
+	if len(spans) != 8 {
+		t.Errorf("got %d spans, want the 8 that have ended", len(spans))
+	}
+	if spans["wait"] < spans["of which it is a part"] {
+		t.Error("a part comes before the whole: a viewer does not draw it within")
 	}
 	if own := trace.TraceEvents[spans["own"]]; threads[own.TID] != "mine" {
 		t.Errorf("a track of the program's own is called %q", threads[own.TID])

@@ -38,6 +38,7 @@ type Span struct {
 	Name       string
 	Begin, End Moment
 	Args       []Arg
+	Waits      bool // nothing ran on the track meanwhile: its stream waited for another one
 }
 
 // Recorder collects spans. Its methods are safe for concurrent use.

@@ -194,7 +194,14 @@ func (r *Reducer) join(ctx context.Context, n int) error {
 	}
 	works := r.works[r.joined:n]
 	r.joined = n
-	return r.wait(ctx, works, Reduction.Wait)
+	if !r.trace.On() {
+		return r.wait(ctx, works, Reduction.Wait)
+	}
+	compute := r.pg.Device().Compute()
+	begun := compute.Record()
+	err := r.wait(ctx, works, Reduction.Wait)
+	r.trace.Add(profile.Span{Track: profile.Compute, Name: "wait for reductions", Begin: begun, End: compute.Record(), Waits: true})
+	return err
 }
 
 // wait waits for reductions of the pass in one of a Reduction's ways. When it

@@ -2,16 +2,17 @@ package devicetest
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/goddp/goddp/device"
 )
 
 // Lagging is d, which runs its work inline, as a host sees a GPU: no event is
-// known to be reached before somebody has waited for it, and a mark has no time.
+// known to be reached before somebody has waited for it, or for what its stream was
+// given later, and a mark has no time.
 func Lagging(d device.Device) device.Device {
-	return &lagging{Device: d, compute: &lagStream{d.Compute()}}
+	return &lagging{Device: d, compute: &lagStream{Stream: d.Compute()}}
 }
 
 type lagging struct {
@@ -23,32 +24,52 @@ func (l *lagging) Compute() device.Stream { return l.compute }
 
 func (l *lagging) NewStream(urgent bool) (device.Stream, error) {
 	s, err := l.Device.NewStream(urgent)
-	return &lagStream{s}, err
+	return &lagStream{Stream: s}, err
 }
 
-type lagStream struct{ device.Stream }
+type lagStream struct {
+	device.Stream
+	mu          sync.Mutex
+	made, known int // events: how many there are, and the last that is known to be reached
+}
 
-func (s *lagStream) Record() device.Event { return &lagEvent{Event: s.Stream.Record(), timed: true} }
-func (s *lagStream) Mark() device.Event   { return &lagEvent{Event: s.Stream.Mark()} }
+func (s *lagStream) Record() device.Event { return s.event(s.Stream.Record(), true) }
+func (s *lagStream) Mark() device.Event   { return s.event(s.Stream.Mark(), false) }
+
+func (s *lagStream) Sync(ctx context.Context) error { return s.Mark().Sync(ctx) }
+
+func (s *lagStream) event(e device.Event, timed bool) device.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made++
+	return &lagEvent{Event: e, s: s, at: s.made, timed: timed}
+}
 
 type lagEvent struct {
 	device.Event
+	s     *lagStream
+	at    int
 	timed bool
-	seen  atomic.Bool
 }
 
-func (e *lagEvent) Done() (bool, error) { return e.seen.Load(), nil }
+func (e *lagEvent) Done() (bool, error) {
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	return e.at <= e.s.known, nil
+}
 
 func (e *lagEvent) Sync(ctx context.Context) error {
 	if err := e.Event.Sync(ctx); err != nil {
 		return err
 	}
-	e.seen.Store(true)
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	e.s.known = max(e.s.known, e.at)
 	return nil
 }
 
 func (e *lagEvent) Time() time.Time {
-	if !e.timed || !e.seen.Load() {
+	if done, _ := e.Done(); !done || !e.timed {
 		return time.Time{}
 	}
 	return e.Event.Time()
