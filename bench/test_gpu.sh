@@ -46,6 +46,13 @@ mlp() {
 		sed -n 's/.*sha256 //p' | sort | uniq -c | awk -v n="$1" '{print $1 == n ? "equal" : "differ"}' | grep -qx equal
 }
 
+# trace RANKS: by the spans of a trace, which the devices' events time, more than half
+# of the communication ran beside the computation. The trace is kept.
+trace() {
+	"$bin/golaunch" --nproc-per-node "$1" "$bin/mlp" --steps 20 --trace "$out/trace_$1.json" | tee /dev/stderr |
+		sed -n 's/.* \([0-9]*\)% hidden.*/\1/p' | awk '$1 > 50 {n++} END {exit !n}'
+}
+
 check device_cuda "$bin/cuda.test" -test.v
 check comm_nccl "$bin/nccl.test" -test.v -test.run '^TestGPU' # the others have stand-ins, which take a compiler
 check ddp "$bin/ddp.test" -test.v -test.run '^TestGPU'
@@ -60,6 +67,7 @@ for ranks in 1 2 4; do
 		check "mlp_${ranks}_float32" mlp $ranks float32
 		check "mlp_${ranks}_tf32" env GODDP_ALLOW_TF32=1 bash -c "$(declare -f mlp); bin=$bin; mlp $ranks float32"
 		check "mlp_${ranks}_bfloat16" mlp $ranks bfloat16
+		[ $ranks = 1 ] || check "trace_$ranks" trace $ranks
 		[ $ranks = 1 ] || check "matrix_$ranks" env BIN="$bin" bench/matrix.sh $ranks
 		if [ $torch = yes ]; then
 			check "parity_$ranks" env BIN="$bin" LARGE=1 bench/parity.sh $ranks
