@@ -1,0 +1,113 @@
+package comm_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/store"
+)
+
+// stage is an address at which one server after the other is to be found.
+type stage struct {
+	ln net.Listener
+	wg sync.WaitGroup
+
+	mu    sync.Mutex
+	to    string // the server's address
+	conns []net.Conn
+}
+
+func newStage(t *testing.T, to string) *stage {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{ln: ln, to: to}
+	s.wg.Go(func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			out, err := net.Dial("tcp", s.to)
+			if err != nil {
+				t.Error(err)
+				in.Close()
+			} else {
+				s.conns = append(s.conns, in, out)
+				for _, c := range [][2]net.Conn{{in, out}, {out, in}} {
+					s.wg.Go(func() {
+						io.Copy(c[0], c[1])
+						c[0].Close()
+					})
+				}
+			}
+			s.mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		s.follow("")
+		s.wg.Wait()
+	})
+	return s
+}
+
+// follow ends all connections; later ones are with another server.
+func (s *stage) follow(to string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.to = to
+	for _, c := range s.conns {
+		c.Close()
+	}
+	s.conns = nil
+}
+
+// A rank that comes early for its second group meets the first one's store, and
+// the next when that ends. What it tells the first for good reaches the next, which
+// must not take this rank for one that has left.
+func TestAStoreThatAnotherFollows(t *testing.T) {
+	var servers []*store.Server
+	for _, life := range []string{"first", "next"} {
+		server, err := store.Listen("", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		if err := server.Local().Set(t.Context(), "goddp/life", []byte(life)); err != nil {
+			t.Fatal(err)
+		}
+		servers = append(servers, server)
+	}
+	at := newStage(t, servers[0].Addr())
+	ctx, cancel := context.WithCancel(t.Context())
+	var rank sync.WaitGroup
+	defer rank.Wait()
+	defer cancel()
+	rank.Go(func() {
+		w := comm.World{Rank: 1, Size: 2, MasterAddr: "127.0.0.1", MasterPort: at.ln.Addr().(*net.TCPAddr).Port}
+		if pg, err := comm.Init(ctx, &comm.Options{World: &w}); err == nil {
+			t.Error("a group of one, where two were wanted")
+			pg.Close()
+		}
+	})
+	if err := servers[0].Local().Wait(t.Context(), "first/goddp/0/groups/1"); err != nil {
+		t.Fatal(err)
+	}
+	at.follow(servers[1].Addr())
+	next := servers[1].Local()
+	if err := next.Wait(t.Context(), "next/goddp/0/groups/1"); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]bool{"first/left": true, "next/left": false} {
+		if got, err := next.Check(t.Context(), key); err != nil || got != want {
+			t.Errorf("the next store has %s: %v, %v, want %v", key, got, err, want)
+		}
+	}
+}
