@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/keptport"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -201,12 +201,7 @@ func launch(t *testing.T, n int, mode string, vars ...string) (out, errs string,
 // hosts the store.
 func startWorld(t *testing.T, n int, mode string, vars ...string) []*process {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	port, _ := keptport.New(t)
 	ps := make([]*process, n)
 	for r := range ps {
 		ps[r] = start(t, mode, append(vars, fmt.Sprintf("RANK=%d", r), fmt.Sprintf("WORLD_SIZE=%d", n), "MASTER_ADDR=127.0.0.1", fmt.Sprintf("MASTER_PORT=%d", port))...)

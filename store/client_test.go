@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/goddp/goddp/internal/keptport"
 )
 
 // The server may come up after its clients.
@@ -48,15 +50,10 @@ func TestDialBeforeServer(t *testing.T) {
 }
 
 func TestDialGivesUp(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
+	_, addr := keptport.New(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err = Dial(ctx, addr, nil)
+	_, err := Dial(ctx, addr, nil)
 	if !errors.Is(err, ErrServerLost) || !errors.Is(err, context.DeadlineExceeded) ||
 		!strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), addr) {
 		t.Errorf("got %v", err)

@@ -57,6 +57,9 @@ type Server struct {
 // the loopback interface. An empty host, as in ":29500", is every interface.
 func Listen(addr string, opts *ServerOptions) (*Server, error) {
 	ln, err := net.Listen("tcp", cmp.Or(addr, "127.0.0.1:0"))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w: another job or program has the port: end it, or choose another port", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}

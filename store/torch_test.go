@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/goddp/goddp/internal/keptport"
 )
 
 // The tests of this file run real PyTorch processes. They take the Python of
@@ -119,12 +121,7 @@ func TestTorchClient(t *testing.T) {
 // Go joins a job whose store PyTorch hosts, which waits for its workers.
 func TestTorchServer(t *testing.T) {
 	python := torchPython(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
+	_, addr := keptport.New(t)
 	p := startTorch(t, python, "serve", addr)
 	legacy, err := exec.CommandContext(t.Context(), python, "-c",
 		"import torch; v = torch.__version__.split('.'); print((int(v[0]), int(v[1])) < (2, 1))").Output()

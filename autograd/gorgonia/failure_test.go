@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/internal/keptport"
 )
 
 // victim is a hook that ends one rank's process where the second bucket of its
@@ -122,12 +122,7 @@ func TestADeadPeer(t *testing.T) {
 	for mode, victims := range map[string][]int{"GODDP_ASYNC_ERROR_HANDLING=1": {0, 2}, "GODDP_ASYNC_ERROR_HANDLING=2": {0}, "GODDP_BLOCKING_WAIT=1": {0}} {
 		for _, victim := range victims { // 0 hosts the store
 			t.Run(fmt.Sprint(mode, "/", victim), func(t *testing.T) {
-				l, err := net.Listen("tcp", "127.0.0.1:0")
-				if err != nil {
-					t.Fatal(err)
-				}
-				port := l.Addr().(*net.TCPAddr).Port
-				l.Close()
+				port, _ := keptport.New(t)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				var ps [3]*exec.Cmd
