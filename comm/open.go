@@ -74,10 +74,10 @@ func namesLoopback(addr string) bool {
 	return addr == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// keyLife is, in a store that rank 0 hosts, a name that no other one has. All keys of
-// its groups begin with it: stores follow each other at one address, and what a rank
-// still tells the one before, over a new connection, reaches the next.
-const keyLife = "goddp/life"
+// keyStore is, in a store that rank 0 hosts, a name that no other has. Such stores
+// follow each other at one address, when the ranks Init again: what a rank still has to
+// say in one must not reach the next.
+const keyStore = "goddp/store"
 
 // openStore connects to the world's store, and hosts it where that falls to
 // this rank. A host stays until all ranks have left, within bounds.
@@ -99,20 +99,15 @@ func openStore(ctx context.Context, w World, log *slog.Logger, release *releases
 			return nil, fmt.Errorf("hosting the store: %w", err)
 		}
 		release.addClose(server.Close)
-		if err := server.Local().Set(ctx, keyLife, []byte(rand.Text())); err != nil {
-			return nil, err
+		if err := server.Local().Set(ctx, keyStore, []byte(rand.Text())); err != nil {
+			return nil, fmt.Errorf("hosting the store: %w", err)
 		}
 	}
-	client, err := store.Dial(ctx, w.masterAddr(), nil)
-	var s store.Store = client
-	if err == nil {
-		release.addClose(client.Close)
-		if !w.AgentStore {
-			var life []byte
-			life, err = client.Get(ctx, keyLife)
-			s = store.Prefix(client, string(life))
-		}
+	var opts store.ClientOptions
+	if !w.AgentStore {
+		opts.Identity = keyStore
 	}
+	client, err := store.Dial(ctx, w.masterAddr(), &opts)
 	if err != nil {
 		switch {
 		case w.AgentStore:
@@ -122,10 +117,11 @@ func openStore(ctx context.Context, w World, log *slog.Logger, release *releases
 		}
 		return nil, err
 	}
+	release.addClose(client.Close)
 	if !w.AgentStore {
-		release.add(func(ctx context.Context) error { return leaveStore(ctx, s, w, hosts) })
+		release.add(func(ctx context.Context) error { return leaveStore(ctx, client, w, hosts) })
 	}
-	return s, nil
+	return client, nil
 }
 
 // leaveGrace bounds how long the rank that hosts the store outstays the
@@ -137,7 +133,7 @@ const leaveGrace = 2 * time.Second
 func leaveStore(ctx context.Context, s store.Store, w World, hosts bool) error {
 	ctx, cancel := context.WithTimeout(ctx, leaveGrace)
 	defer cancel()
-	const key = "left"
+	const key = "goddp/left"
 	if left, err := s.Add(ctx, key, 1); err == nil && left == int64(w.Size) {
 		s.Set(ctx, key+"/all", nil)
 	}

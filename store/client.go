@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -25,6 +26,11 @@ type ClientOptions struct {
 	// hosting the store with wait_for_workers waits for.
 	Announce bool
 
+	// Identity, unless it is empty, is a key whose value no other server has that
+	// may take the address later. Dial then waits until the server has it, and a new
+	// connection that finds another value there has lost the server.
+	Identity string
+
 	// Legacy speaks the dialect of PyTorch before 2.1, to a store hosted by
 	// one. Our own servers take either.
 	Legacy bool
@@ -35,7 +41,8 @@ type ClientOptions struct {
 // It makes one request at a time on a connection and opens another when a call
 // finds none idle. So a call that waits keeps its connection to itself, and a
 // process that makes one call at a time has one connection. No call is repeated
-// on failure, but the call after a failure opens a new connection.
+// on failure, but the call after a failure opens a new connection, be it to a server
+// that took the address since: [ClientOptions.Identity] forbids that.
 //
 // A server process that ends fails every pending call at once. A host that
 // vanishes without a word fails those that wait after half a minute (TCP
@@ -48,6 +55,7 @@ type Client struct {
 	closed bool
 	conns  map[*clientConn]struct{} // all that are open
 	idle   []*clientConn            // those of them that no call uses, most recent last
+	server []byte                   // the value of ClientOptions.Identity, once it is known
 }
 
 var _ Store = (*Client)(nil)
@@ -337,11 +345,39 @@ func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 	}
 	c.conns[cn] = struct{}{}
 	c.mu.Unlock()
-	if err := cn.open(dialCtx); err != nil {
+	err = cn.open(dialCtx)
+	if err == nil {
+		err = c.identify(dialCtx, cn)
+	}
+	if err != nil {
+		cn.inStep = false
 		c.release(cn)
 		return nil, err
 	}
 	return cn, nil
+}
+
+// identify makes sure that a connection is with the server that the first one was with.
+func (c *Client) identify(ctx context.Context, cn *clientConn) error {
+	if c.opts.Identity == "" {
+		return nil
+	}
+	rep, err := cn.exchange(ctx, request{op: opGet, keys: wireKeys([]string{c.opts.Identity})})
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := rep.values[0]
+	switch {
+	case len(now) == 0:
+		return fmt.Errorf("the server has no key %q", c.opts.Identity)
+	case c.server == nil:
+		c.server = now
+	case !bytes.Equal(now, c.server):
+		return fmt.Errorf("another server is there now: its %q is %q, not %q", c.opts.Identity, now, c.server)
+	}
+	return nil
 }
 
 // takeIdle returns nil if no connection is idle.

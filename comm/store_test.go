@@ -6,8 +6,10 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/keptport"
 	"github.com/goddp/goddp/store"
 )
 
@@ -70,26 +72,29 @@ func (s *stage) follow(to string) {
 }
 
 // A rank that comes early for its second group meets the first one's store, and
-// the next when that ends. What it tells the first for good reaches the next, which
-// must not take this rank for one that has left.
+// the next when that ends. What it still has to tell the first must not reach the
+// next, which would take it for one that has left, or wait for what nobody says.
 func TestAStoreThatAnotherFollows(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	var servers []*store.Server
-	for _, life := range []string{"first", "next"} {
+	for _, name := range []string{"first", "next"} {
 		server, err := store.Listen("", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer server.Close()
-		if err := server.Local().Set(t.Context(), "goddp/life", []byte(life)); err != nil {
+		if err := server.Local().Set(ctx, "goddp/store", []byte(name)); err != nil {
 			t.Fatal(err)
 		}
 		servers = append(servers, server)
 	}
 	at := newStage(t, servers[0].Addr())
-	ctx, cancel := context.WithCancel(t.Context())
 	var rank sync.WaitGroup
-	defer rank.Wait()
-	defer cancel()
+	defer func() {
+		cancel()
+		rank.Wait()
+	}()
 	rank.Go(func() {
 		w := comm.World{Rank: 1, Size: 2, MasterAddr: "127.0.0.1", MasterPort: at.ln.Addr().(*net.TCPAddr).Port}
 		if pg, err := comm.Init(ctx, &comm.Options{World: &w}); err == nil {
@@ -97,17 +102,53 @@ func TestAStoreThatAnotherFollows(t *testing.T) {
 			pg.Close()
 		}
 	})
-	if err := servers[0].Local().Wait(t.Context(), "first/goddp/0/groups/1"); err != nil {
+	const joining = "goddp/0/groups/1"
+	if err := servers[0].Local().Wait(ctx, joining); err != nil {
 		t.Fatal(err)
 	}
-	at.follow(servers[1].Addr())
+	at.follow(servers[1].Addr()) // wherever in its joining the rank is
 	next := servers[1].Local()
-	if err := next.Wait(t.Context(), "next/goddp/0/groups/1"); err != nil {
+	if err := next.Wait(ctx, joining, "goddp/0/group/1/backend/came"); err != nil {
 		t.Fatal(err)
 	}
-	for key, want := range map[string]bool{"first/left": true, "next/left": false} {
-		if got, err := next.Check(t.Context(), key); err != nil || got != want {
-			t.Errorf("the next store has %s: %v, %v, want %v", key, got, err, want)
+	if left, err := next.Check(ctx, "goddp/left"); err != nil || left {
+		t.Errorf("the rank has left the next store, where it has just come: %v, %v", left, err)
+	}
+}
+
+// Each store that rank 0 hosts has a name of its own.
+func TestStoresHaveNames(t *testing.T) {
+	port, addr := keptport.New(t)
+	names := map[string]bool{}
+	for range 2 {
+		var ranks sync.WaitGroup
+		for r := range 2 {
+			ranks.Go(func() {
+				w := comm.World{Rank: r, Size: 2, MasterAddr: "127.0.0.1", MasterPort: port}
+				pg, err := comm.Init(t.Context(), &comm.Options{World: &w})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer pg.Close()
+				if r == 0 {
+					kv, err := store.Dial(t.Context(), addr, nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer kv.Close()
+					name, err := kv.Get(t.Context(), "goddp/store")
+					if err != nil {
+						t.Error(err)
+					}
+					names[string(name)] = true
+				}
+			})
 		}
+		ranks.Wait()
+	}
+	if len(names) != 2 {
+		t.Errorf("two stores are called %v", names)
 	}
 }
