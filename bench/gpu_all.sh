@@ -41,10 +41,11 @@ beside
 (on ${half%,*} && CHECKS='^(device_cuda|toy_1|mlp_1)' part suite_device bench/test_gpu.sh) &
 (on ${half#*,} && CHECKS='^memcheck' part suite_memcheck bench/test_gpu.sh) &
 beside
-(on $half && CHECKS='^(comm_nccl|(bench.*|trace)_2)' part suite_nccl bench/test_gpu.sh && LARGE=1 part parity_2 bench/parity.sh 2 && part cu bench/gpu_cu.sh) &
+(on $half && CHECKS='^(comm_nccl|bench.*_2)' part suite_nccl bench/test_gpu.sh && LARGE=1 part parity_2 bench/parity.sh 2 && part cu bench/gpu_cu.sh) &
 wait
-CHECKS='^(toy|mlp|trace|bench.*|matrix|parity)_4' four suite_4 bench/test_gpu.sh
+CHECKS='^(toy|mlp|bench.*|matrix|parity)_4' four suite_4 bench/test_gpu.sh
 # From here on times are taken.
+CHECKS='^trace' part trace bench/test_gpu.sh
 part percall_2 "$BIN/golaunch" --nproc-per-node 2 "$BIN/percall"
 four percall_4 "$BIN/golaunch" --nproc-per-node 4 "$BIN/percall"
 part allreduce_2 bench/gpu_allreduce.sh 2

@@ -50,7 +50,7 @@ mlp() {
 # of the communication ran beside the computation. The trace is kept.
 trace() {
 	"$bin/golaunch" --nproc-per-node "$1" "$bin/mlp" --steps 20 --trace "$out/trace_$1.json" | tee /dev/stderr |
-		sed -n 's/.* \([0-9]*\)% hidden.*/\1/p' | awk '$1 > 50 {n++} END {exit !n}'
+		sed -n 's/.*: \([0-9]*\) reductions.* \([0-9]*\)% hidden.*/\1 \2/p' | awk '$1 >= 20 && $2 > 50 {n++} END {exit !n}'
 }
 
 check device_cuda "$bin/cuda.test" -test.v

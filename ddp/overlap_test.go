@@ -133,25 +133,20 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 	}
 }
 
-// sought is a backend in which a call of one name does not begin before a stream is
-// made to wait for it.
+// sought is a backend in which calls of one name do not begin before a stream is
+// made to wait for them.
 type sought struct {
-	held
-	wait func()
-}
-
-func newSought(b backend.Backend, name string) sought {
-	s := sought{held: held{b, name, make(chan struct{})}}
-	s.wait = sync.OnceFunc(func() { close(s.release) })
-	return s
+	backend.Backend
+	name string
 }
 
 func (s sought) Start(c *backend.Call) (backend.Task, error) {
-	task, err := s.held.Start(c)
-	if c.Name == s.name && err == nil {
-		task = soughtTask{task, s.wait}
+	if c.Name != s.name {
+		return s.Backend.Start(c)
 	}
-	return task, err
+	h := held{s.Backend, s.name, make(chan struct{})}
+	task, err := h.Start(c)
+	return soughtTask{task, sync.OnceFunc(func() { close(h.release) })}, err
 }
 
 type soughtTask struct {
@@ -164,51 +159,81 @@ func (t soughtTask) Join(ctx context.Context, s device.Stream) error {
 	return t.Task.Join(ctx, s)
 }
 
+// counted counts the events with a time on the compute stream.
+type counted struct {
+	device.Device
+	events *int
+}
+
+func (c counted) Compute() device.Stream { return countedStream{c.Device.Compute(), c.events} }
+
+type countedStream struct {
+	device.Stream
+	events *int
+}
+
+func (c countedStream) Record() device.Event {
+	*c.events++
+	return c.Stream.Record()
+}
+
 // The updates of the last bucket wait for its reduction: a trace shows that, and
-// does not take the wait for computation.
+// does not take the wait for computation. Without a trace it costs no event.
 func TestWhatUpdatesWaitForIsNotHidden(t *testing.T) {
 	const wide = 1100 // 4.8 MB of gradients for each layer: a large last bucket
-	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(cpu.New(nil))}
-	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return newSought(b, "bucket 1") }}
+	var events [2]int
+	var devices []device.Device
+	for r := range events {
+		devices = append(devices, counted{devicetest.Lagging(cpu.New(nil)), &events[r]})
+	}
+	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return sought{b, "bucket 1"} }}
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
 		model, err := New(nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), pg, &Options{BucketCapMB: 1})
 		if err != nil {
 			return err
 		}
 		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
-		if err := autograd.Sum(model.Forward(autograd.Zeros(pg.Device(), device.Float32, 1, wide))).Backward(); err != nil {
+		step := func() error {
+			if err := autograd.Sum(model.Forward(autograd.Zeros(pg.Device(), device.Float32, 1, wide))).Backward(); err != nil {
+				return err
+			}
+			if err := opt.Step(); err != nil {
+				return err
+			}
+			return pg.Device().Compute().Sync(t.Context())
+		}
+		if err := step(); err != nil {
 			return err
+		}
+		if n := events[pg.Rank()]; n != 1 {
+			return fmt.Errorf("%d events with a time in a step without a trace, want the first bucket's head start alone", n)
 		}
 		trace := profile.Of(pg.Device().Values())
-		trace.Start() // all that is recorded is the optimizer's step, and what it waits for
-		if err := opt.Step(); err != nil {
+		trace.Start()
+		if err := step(); err != nil {
 			return err
 		}
-		if err := pg.Device().Compute().Sync(t.Context()); err != nil {
-			return err
-		}
-		var step profile.Span
-		var waits []profile.Span // for each bucket
+		spans := map[string]profile.Span{}
+		var waits []profile.Span // for the flags, which come behind the first bucket, and for each bucket
 		for _, s := range trace.Spans() {
-			if s.Waits {
+			if spans[s.Name] = s; s.Waits {
 				waits = append(waits, s)
-			} else if s.Name == "optimizer" {
-				step = s
 			}
 		}
-		if step.Begin == nil || len(waits) != 2 {
-			return fmt.Errorf("the optimizer's step %v with the waits %v is in the trace, want one with 2", step, waits)
+		within := func(s, t profile.Span) bool {
+			return s.Begin != nil && t.Begin != nil && !s.Begin.Time().Before(t.Begin.Time()) && !s.End.Time().After(t.End.Time())
 		}
-		var took time.Duration
-		for _, w := range waits {
-			if w.Begin.Time().Before(step.Begin.Time()) || w.End.Time().After(step.End.Time()) {
-				return fmt.Errorf("a wait, %v, is not within the step, %v", w, step)
-			}
-			took += w.End.Time().Sub(w.Begin.Time())
+		first, last := spans["AllReduce bucket 0"], spans["AllReduce bucket 1"]
+		if len(waits) != 3 || !within(last, waits[2]) || !within(waits[2], spans["optimizer"]) {
+			return fmt.Errorf("waits %v, want three, the last with the reduction %v within it, in the optimizer's step, %v", waits, last, spans["optimizer"])
 		}
-		trace.Add(profile.Span{Track: profile.Communication, Name: "as long as the step", Begin: step.Begin, End: step.End})
-		if o := trace.Overlap(); o.Hidden != o.Comm-took {
-			return fmt.Errorf("of %v beside the step %v are hidden, want all but the waits of %v", o.Comm, o.Hidden, took)
+		if waits[0].Begin.Time().Before(spans["backward"].End.Time()) || first.End.Time().After(waits[0].End.Time()) {
+			return fmt.Errorf("a wait from %v to %v, want one behind the backward pass, %v, till the first reduction is over, %v",
+				waits[0].Begin, waits[0].End, spans["backward"].End, first.End)
+		}
+		alone := last.End.Time().Sub(last.Begin.Time())
+		if o := trace.Overlap(); o.Hidden > o.Comm-alone {
+			return fmt.Errorf("%v of %v are hidden, but not the %v of the last reduction", o.Hidden, o.Comm, alone)
 		}
 		return nil
 	})

@@ -38,7 +38,7 @@ type Span struct {
 	Name       string
 	Begin, End Moment
 	Args       []Arg
-	Waits      bool // nothing ran on the track meanwhile: its stream waited for another one
+	Waits      bool // its track's stream waited for another one: no computation
 }
 
 // Recorder collects spans. Its methods are safe for concurrent use.

@@ -65,7 +65,7 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		r.err, r.joined = r.wait(ctx, r.works, Reduction.Sync), len(r.works)
 	case reduces && r.apart && r.hook == nil && r.pg.ErrorMode() != comm.BlockingWait:
 		at := len(r.works) - 2 // the status
-		r.err = r.wait(ctx, r.works[at:at+1], Reduction.Wait)
+		r.err = r.hold(ctx, r.works[at:at+1])
 	default:
 		r.err = r.join(ctx, len(r.works))
 	}
@@ -194,6 +194,11 @@ func (r *Reducer) join(ctx context.Context, n int) error {
 	}
 	works := r.works[r.joined:n]
 	r.joined = n
+	return r.hold(ctx, works)
+}
+
+// hold makes the compute stream wait for reductions, which a trace shows.
+func (r *Reducer) hold(ctx context.Context, works []Reduction) error {
 	if !r.trace.On() {
 		return r.wait(ctx, works, Reduction.Wait)
 	}
