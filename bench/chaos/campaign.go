@@ -25,8 +25,9 @@ type campaign struct {
 	noDisk  error // why disks cannot be filled; nil if they can
 }
 
-// try runs one scenario with the product in bin.
-func (c *campaign) try(ctx context.Context, s *scenario, bin binaries) (v verdict, output string) {
+// try runs one scenario with the product in bin. What it leaves goes below the folder
+// kept, unless that is "".
+func (c *campaign) try(ctx context.Context, s *scenario, bin binaries, kept string) (v verdict, output string) {
 	if s.Fault == fullDisk && c.noDisk != nil {
 		v.skipped = c.noDisk.Error()
 		return v, ""
@@ -57,8 +58,8 @@ func (c *campaign) try(ctx context.Context, s *scenario, bin binaries) (v verdic
 		j.judge(&v)
 	}
 	v.shorten(j.dir)
-	if c.kept != "" {
-		if err := j.keep(filepath.Join(c.kept, s.name())); err != nil {
+	if kept != "" {
+		if err := j.keep(filepath.Join(kept, s.name())); err != nil {
 			v.wrongf("%v", err)
 		}
 	}
@@ -81,7 +82,7 @@ func (c *campaign) run(ctx context.Context, scenarios []scenario, bin binaries) 
 		if ctx.Err() != nil {
 			return
 		}
-		v, output := c.try(ctx, s, bin)
+		v, output := c.try(ctx, s, bin, c.kept)
 		results[i] = result{*s, v}
 		mu.Lock()
 		defer mu.Unlock()

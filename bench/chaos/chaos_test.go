@@ -45,7 +45,7 @@ func TestShortCampaign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := campaign{jobs: 4, slack: 10 * time.Second, out: t.Output(), noDisk: canFill()}
+	c := campaign{jobs: 4, slack: 10 * time.Second, out: t.Output(), noDisk: canFill(), kept: filepath.Join(dir, "kept")}
 	for i := range short {
 		short[i].terms = usual
 	}
@@ -57,6 +57,10 @@ func TestShortCampaign(t *testing.T) {
 			t.Errorf("%v: %v", &r.scenario, &r.verdict)
 		case r.took == 0:
 			t.Errorf("%v did not run", &r.scenario)
+		default:
+			if out, err := os.ReadFile(filepath.Join(c.kept, r.name(), "output.txt")); err != nil || !strings.Contains(string(out), "joined") {
+				t.Errorf("%v left the output %q, %v", &r.scenario, out, err)
+			}
 		}
 	}
 
@@ -66,7 +70,7 @@ func TestShortCampaign(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.slack = time.Second
-	if v, output := c.try(t.Context(), &short[len(short)-1], mutated); v.ok() || !v.orphans {
+	if v, output := c.try(t.Context(), &short[len(short)-1], mutated, ""); v.ok() || !v.orphans {
 		t.Errorf("a mutant got through: %q\n%s", caught, output)
 	}
 }

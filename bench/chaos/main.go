@@ -40,7 +40,7 @@ func run(ctx context.Context) error {
 	flag.BoolVar(&c.Detail, "detail", false, "have the ranks compare their calls before these run: GODDP_DEBUG=DETAIL")
 	flag.DurationVar(&c.Timeout, "timeout", usual.Timeout, "of the workers' calls")
 	flag.BoolVar(&c.each, "each", false, "print a line for every scenario")
-	flag.StringVar(&c.kept, "keep", "", "leave the flight records and the output of every scenario below this `folder`")
+	flag.StringVar(&c.kept, "keep", "", "leave the flight records and the output of every scenario, but for the mutants', below this `folder`")
 	flag.Uint64Var(&c.seed, "seed", 1, "of the scenarios")
 	flag.IntVar(&c.jobs, "j", 2, "run so many at a time")
 	flag.DurationVar(&c.slack, "slack", 5*time.Second, "add this `time` to what is promised")

@@ -152,11 +152,11 @@ func (c *campaign) catch(ctx context.Context, root, dir string, bin binaries, m 
 			continue
 		}
 		tried++
-		v, _ := c.try(ctx, &s, mutated)
+		v, _ := c.try(ctx, &s, mutated, "")
 		if v.ok() {
 			continue
 		}
-		if same, _ := c.try(ctx, &s, bin); same.ok() {
+		if same, _ := c.try(ctx, &s, bin, ""); same.ok() {
 			return &s, v.first(), nil
 		}
 	}
