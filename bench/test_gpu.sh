@@ -49,7 +49,7 @@ mlp() {
 # trace RANKS: by the spans of a trace, which the devices' events time, more than half
 # of the communication ran beside the computation. The trace is kept.
 trace() {
-	"$bin/golaunch" --nproc-per-node "$1" "$bin/mlp" --steps 20 --trace "$out/trace_$1.json" | tee /dev/stderr |
+	"$bin/golaunch" --nproc-per-node "$1" "$bin/mlp" --steps 50 --trace "$out/trace_$1.json" | tee /dev/stderr |
 		sed -n 's/.*: \([0-9]*\) reductions.* \([0-9]*\)% hidden.*/\1 \2/p' | awk '$1 >= 20 && $2 > 50 {n++} END {exit !n}'
 }
 

@@ -19,7 +19,7 @@ type stage struct {
 	wg sync.WaitGroup
 
 	mu    sync.Mutex
-	to    string // the server's address
+	to    string // the server's address; "": there will be none
 	conns []net.Conn
 }
 
@@ -38,7 +38,9 @@ func newStage(t *testing.T, to string) *stage {
 			s.mu.Lock()
 			out, err := net.Dial("tcp", s.to)
 			if err != nil {
-				t.Error(err)
+				if s.to != "" {
+					t.Error(err)
+				}
 				in.Close()
 			} else {
 				s.conns = append(s.conns, in, out)

@@ -69,7 +69,7 @@ func TestOverlapOfSpansWithinSpans(t *testing.T) {
 	r.Add(Span{Track: Compute, Begin: at(55), End: at(65), Waits: true})
 	r.Add(Span{Track: Compute, Begin: at(85), End: at(95), Waits: true})
 	r.Add(Span{Track: Compute, Begin: at(50), End: at(60), Waits: true})
-	r.Add(Span{Track: Host, Begin: at(70), End: at(80), Waits: true}) // not the stream that computes
+	r.Add(Span{Track: Host, Begin: at(70), End: at(80), Waits: true})      // not the stream that computes
 	r.Add(Span{Track: Compute, Begin: at(250), End: at(260), Waits: true}) // beside nothing that would run else
 	if got, want := r.Overlap(), (Overlap{Reductions: 3, Comm: 140 * time.Millisecond, Hidden: 20 * time.Millisecond}); got != want {
 		t.Errorf("with waits got %+v, want %+v", got, want)

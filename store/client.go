@@ -105,7 +105,7 @@ func (c *Client) connect(ctx context.Context) error {
 			c.release(cn)
 			return nil
 		}
-		if ctx.Err() == nil {
+		if d, bounded := ctx.Deadline(); ctx.Err() == nil && (!bounded || time.Now().Before(d)) {
 			last = err
 		}
 		select {

@@ -87,6 +87,9 @@ func run(ctx context.Context) error {
 			}
 		}
 	}
+	if left, err := os.ReadDir(c.kept); c.kept != "" && err == nil && len(left) > 0 {
+		return fmt.Errorf("-keep: there is something in %s already", c.kept)
+	}
 	begun := time.Now()
 	results := c.run(ctx, scenarios, bin)
 	if ctx.Err() != nil {
