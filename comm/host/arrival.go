@@ -121,7 +121,7 @@ func (g *Group) nameAbsent(err error) error {
 // The first to do so knows why: what another rank said before is returned with err,
 // which may come of it, unless that says as much.
 //
-// One that lost the store has nowhere to say it.
+// One that lost the store does not say so: it would take the store.
 func (g *Group) giveUp(err error) error {
 	if errors.Is(err, store.ErrServerLost) {
 		return err

@@ -96,16 +96,6 @@ func (c *control) left(peer int) (time.Time, bool) {
 	return at, ok
 }
 
-// bound is a context that ends with ctx or with the channel.
-func (c *control) bound(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
-	}
-}
-
 // tell tells the peers why this rank's group broke, unless they told it.
 func (c *control) tell(cause error) { c.net.Abort(cause) }
 

@@ -71,7 +71,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 		g.ledger.Stop(err)
 		return nil, err
 	}
-	ctx, stop := g.control.bound(ctx)
+	ctx, stop := backend.Bound(ctx, g.control.ctx)
 	defer stop()
 	defer func() {
 		if err != nil {

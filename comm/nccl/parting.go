@@ -125,7 +125,7 @@ func (c *control) letGo(peer int, w word) {
 // farewell tells the peers that this rank leaves in good order, and waits for
 // their words.
 func (c *control) farewell(ctx context.Context) error {
-	ctx, stop := c.bound(ctx)
+	ctx, stop := backend.Bound(ctx, c.ctx)
 	defer stop()
 	c.mu.Lock()
 	how := together
