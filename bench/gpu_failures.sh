@@ -51,22 +51,24 @@ fi
 
 # The seed puts the stall before a reduction of memory from pg.Alloc, and one
 # rank that is killed under golaunch, whose record golaunch then writes.
+# campaign FOLDER ARGUMENTS...: keeps what it leaves behind in that folder of kept.
 campaign() {
+	local folder=$kept/$1
+	shift
 	"$bin/chaos" -bin "$bin" -device "$device" -ranks 2 -j 1 -timeout 3s -seed 963410 -n 42 \
-		-modes "${MODES:-async,blocking}" -each -keep "$kept" "$@" || wrong "the campaign $*"
+		-modes "${MODES:-async,blocking}" -each -keep "$folder" "$@" || wrong "the campaign $*"
 }
 echo "== calls that nobody compares"
-campaign -faults kill,stop,delay,skip,resize
+campaign calls -faults kill,stop,delay,skip,resize
 if [ "$device" = cuda ]; then # the calls are so small that goddp's own kernel has had them
 	echo "== the same where NCCL has them"
-	mkdir "$kept/nccl"
-	GODDP_NO_ONE_SHOT=1 campaign -faults kill,stop,delay,skip,resize -keep "$kept/nccl"
+	GODDP_NO_ONE_SHOT=1 campaign nccl -faults kill,stop,delay,skip,resize
 fi
 echo "== what goddp analyze makes of the records, where a rank was killed under golaunch"
-"$bin/goddp" analyze "$kept/000-kill-async" | tee "$kept/analyze.txt"
+"$bin/goddp" analyze "$kept/calls/000-kill-async" | tee "$kept/analyze.txt"
 grep -q 'rank 1 .* was killed by SIGKILL' "$kept/analyze.txt" || wrong "goddp analyze"
 echo "== calls that the ranks compare: GODDP_DEBUG=DETAIL"
-campaign -faults skip,resize -detail
+campaign detail -faults skip,resize -detail
 
 echo "== training on after a stall, in the same processes"
 # train ARGUMENTS...: prints what the parameters are in the end, on each rank.
