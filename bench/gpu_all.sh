@@ -38,7 +38,7 @@ beside() { [ "$gpus" -ge 4 ] || wait; }
 (on 0,1 && part overlap "$BIN/ddp.test" -test.v -test.run 'TestGPUReductions|TestGPUSteadyState')
 (on 0,1 && CHECKS='^(ddp|matrix_2|toy_2|mlp_2)' part suite_ddp bench/test_gpu.sh) &
 beside
-(on ${half%,*} && CHECKS='^(device_cuda|toy_1|mlp_1)' part suite_device bench/test_gpu.sh) &
+(on $half && CHECKS='^(device_cuda|toy_1|mlp_1)' part suite_device bench/test_gpu.sh) &
 (on ${half#*,} && CHECKS='^memcheck' part suite_memcheck bench/test_gpu.sh) &
 beside
 (on $half && CHECKS='^(comm_nccl|bench.*_2)' part suite_nccl bench/test_gpu.sh && LARGE=1 part parity_2 bench/parity.sh 2 && part cu bench/gpu_cu.sh) &
