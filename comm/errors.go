@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/goddp/goddp/comm/backend"
@@ -82,3 +83,20 @@ func (e *SubgroupError) Error() string {
 }
 
 func (e *SubgroupError) Unwrap() error { return e.Err }
+
+// foreignError is why another group of this process failed, as a group has it that
+// breaks with that one. The ranks it names are numbered as there: it matches what Err
+// matches, and hides the types in it, which would be taken for this group's.
+type foreignError struct {
+	group string // whose failure it is; empty where Err says it
+	err   error
+}
+
+func (e *foreignError) Error() string {
+	if e.group == "" {
+		return e.err.Error()
+	}
+	return fmt.Sprintf("group %s: %v", e.group, e.err)
+}
+
+func (e *foreignError) Is(target error) bool { return errors.Is(e.err, target) }

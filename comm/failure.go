@@ -322,7 +322,7 @@ func (d *watch) abort() {
 	d.bounded(abortTime, "breaking the groups", func() error {
 		var wg sync.WaitGroup
 		for _, g := range groups {
-			wg.Go(func() { g.backend.Abort(cause) })
+			wg.Go(func() { g.backend.Abort(g.own(cause)) })
 		}
 		wg.Wait()
 		return nil

@@ -139,7 +139,30 @@ func (g *group) Abort(cause error) {
 	for _, c := range g.split() {
 		c.Abort(cause)
 	}
-	g.backend.Abort(fmt.Errorf("%w: %w", ErrAborted, cause))
+	g.backend.Abort(fmt.Errorf("%w: %w", ErrAborted, g.own(cause)))
+}
+
+// own is why the group breaks, in words that its ranks cannot misread: what a call of
+// another group failed by becomes a [foreignError].
+func (g *group) own(cause error) error {
+	var sub *SubgroupError
+	switch {
+	case errors.As(cause, &sub):
+		if sub.Group != g.name {
+			return &foreignError{err: cause}
+		}
+	case g.parent != nil && (errors.As(cause, new(*CallError)) || heardFrom(cause) != nil): // by the numbers of the job
+		return &foreignError{group: g.root().name, err: cause}
+	}
+	return cause
+}
+
+// root is the group from Init that this one comes from.
+func (g *group) root() *group {
+	for g.parent != nil {
+		g = g.parent.group
+	}
+	return g
 }
 
 // explain says of a call's failure, in a group that was split, whose ranks it speaks of.

@@ -135,6 +135,10 @@ func (u *unclosed) next() *ProcessGroup {
 // echoOf is the rank of the job whose failure err only is an echo of: one that was
 // lost, or that told this one. nil: there is none.
 func echoOf(err error) *int {
+	var foreign *foreignError
+	if errors.As(err, &foreign) {
+		return echoOf(foreign.err)
+	}
 	var sub *SubgroupError
 	if errors.As(err, &sub) {
 		if r := heardFrom(sub.Err); r != nil && *r < len(sub.Ranks) {
