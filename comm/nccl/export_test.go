@@ -22,3 +22,11 @@ func WithoutOneShot(b backend.Backend) error {
 
 // UseUp leaves one number for one-shot all-reduces.
 func UseUp(b backend.Backend) { b.(*Group).shot.args.call = math.MaxUint32 - 1 }
+
+// Buried is how much memory of a group's device awaits being given back.
+func Buried(b backend.Backend) int {
+	m := b.(*Group).memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.dead)
+}

@@ -634,6 +634,37 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// TestMemoryThatIsBeingCleared has an Alloc fail before the memory is zero: it is not
+// given back while the GPU may still write to it.
+func TestMemoryThatIsBeingCleared(t *testing.T) {
+	release := control(t)
+	members, errs := attempt(t, 1, func(_ int, cfg *backend.Config, _ *nccl.Options) { cfg.Timeout = time.Second })
+	if errs[0] != nil {
+		t.Fatal(errs[0])
+	}
+	m := members[0]
+	t.Cleanup(func() { closeAll(members, soon) })
+	alloc := func(lines ...string) error {
+		if _, err := standin.Control(lines...); err != nil {
+			t.Fatal(err)
+		}
+		_, err := m.Alloc(1000)
+		return err
+	}
+	if err := alloc("hold"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%v from a stream that runs nothing", err)
+	}
+	if err := alloc(); err != nil || nccl.Buried(m.Backend) != 1 {
+		t.Fatalf("%v, and of one block %d are kept that the GPU may write to", err, nccl.Buried(m.Backend))
+	}
+	release()
+	for deadline := time.Now().Add(soon); nccl.Buried(m.Backend) > 0; runtime.Gosched() {
+		if _, err := m.Alloc(1000); err != nil || time.Now().After(deadline) {
+			t.Fatalf("%v, and %d blocks are kept", err, nccl.Buried(m.Backend))
+		}
+	}
+}
+
 // TestLeaveAlone has a rank leave that the others do not wait for. The
 // stand-in's ncclCommDestroy waits for all ranks: nobody must call it.
 func TestLeaveAlone(t *testing.T) {

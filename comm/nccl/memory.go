@@ -35,7 +35,8 @@ type block struct {
 	lib      *library
 	addr     C.uintptr_t
 	size     int
-	exported bool // by cuIpcGetMemHandle, which wants libcuda's memory rather than NCCL's
+	exported bool         // by cuIpcGetMemHandle, which wants libcuda's memory rather than NCCL's
+	zeroing  device.Event // behind what clears it, if that was not waited for to the end
 }
 
 // blockRef is what buffers refer to: the last of them takes it along.
@@ -101,7 +102,12 @@ func (g *Group) zero(b *block) error {
 	}
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timeout)
 	defer cancel()
-	return s.Sync(ctx)
+	end := s.Mark()
+	if err := end.Sync(ctx); err != nil {
+		b.zeroing = end
+		return err
+	}
+	return nil
 }
 
 // bury queues a block that nothing refers to. It runs on the collector's
@@ -128,12 +134,21 @@ func (m *memory) collect() {
 	defer cancel()
 	idle := m.dev.Compute().Sync(ctx) == nil
 	for _, b := range dead {
-		if idle {
+		if idle && b.zeroed() {
 			b.free()
 		} else {
 			m.bury(b)
 		}
 	}
+}
+
+// zeroed tells whether what clears the block is known to have run.
+func (b *block) zeroed() bool {
+	if b.zeroing == nil {
+		return true
+	}
+	done, err := b.zeroing.Done()
+	return done && err == nil
 }
 
 // free gives a block back. What fails is the process's to lose.

@@ -5,6 +5,7 @@
 //
 //	delay US    a stream sleeps a random time, up to that, before its work
 //	seed N      of those times
+//	hold        streams that are made run nothing until released
 //	memory N    bytes of all devices together
 //	query CODE  what cuStreamQuery returns
 //	ipc DEVICE  it maps memory of other devices of this process
@@ -32,7 +33,7 @@ typedef struct {
 	pthread_mutex_t mu;
 	pthread_cond_t changed;
 	work *head, *tail;
-	int pending, ended;
+	int pending, ended, held;
 	unsigned seed;
 } stream;
 
@@ -136,6 +137,7 @@ static void *serve(void *p) {
 		}
 		s->head = w->next;
 		pthread_mutex_unlock(&s->mu);
+		while (s->held && !released()) usleep(500);
 		if (most > 0) usleep(rand_r(&s->seed) % (most + 1));
 		w->run(w->arg);
 		free(w);
@@ -151,6 +153,7 @@ int cuStreamCreateWithPriority(stream **out, unsigned flags, int priority) {
 	if (current == NULL) return INVALID_CONTEXT;
 	stream *s = calloc(1, sizeof *s);
 	s->ctx = current;
+	s->held = line("hold", 0, NULL, 0) != 0;
 	s->seed = setting("seed", 0) + 7919 * atomic_fetch_add(&streams, 1);
 	pthread_mutex_init(&s->mu, NULL);
 	pthread_cond_init(&s->changed, NULL);

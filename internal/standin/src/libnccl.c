@@ -338,7 +338,9 @@ static int launch(void) {
 		return group_error != SUCCESS ? group_error : fail(INTERNAL_ERROR, "refused on request");
 	}
 	if (fault(c, "connect", n)) {
+		atomic_fetch_add(&c->busy, 1); // the abort that ends it must not take c away meanwhile
 		hang(c, 1);
+		atomic_fetch_sub(&c->busy, 1);
 		free(b);
 		return fail(INTERNAL_ERROR, "aborted while it connected");
 	}
