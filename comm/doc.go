@@ -41,6 +41,10 @@
 // goes through the same program on every rank keeps such an order; several
 // goroutines with a group each do not.
 //
+// A failure in one group breaks all that a process has of one Init. The errors of the
+// other groups' calls name the group that failed, whose numbers the ranks in its own
+// error are ([SubgroupError]).
+//
 // # Failure
 //
 // Every call has a deadline: [Options].Timeout, or its own by
