@@ -665,6 +665,56 @@ func TestMemoryThatIsBeingCleared(t *testing.T) {
 	}
 }
 
+// TestMemoryOfAnAbortedOneShot aborts a group whose kernel has not begun, which NCCL
+// knows nothing of: its memory is kept.
+func TestMemoryOfAnAbortedOneShot(t *testing.T) {
+	control(t, mapping)
+	members := world(t, 2)
+	if _, err := standin.Control(mapping, "hold"); err != nil {
+		t.Fatal(err)
+	}
+	held := make([]device.Event, len(members))
+	if err := each(members, func(m *member) error {
+		s, err := m.dev.NewStream(false)
+		if err == nil {
+			held[m.rank] = s.Record()
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := standin.Control(mapping); err != nil {
+		t.Fatal(err)
+	}
+	if err := each(members, func(m *member) error {
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		c.After = held[m.rank]
+		_, err = m.start(c)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range members {
+		m.Abort(errors.New("enough"))
+	}
+	for _, m := range members {
+		for deadline := time.Now().Add(soon); nccl.Buried(m.Backend) == 0; runtime.GC() {
+			if time.Now().After(deadline) {
+				t.Fatal("nobody has the call any more, and its memory is not dead")
+			}
+		}
+	}
+	closeAll(members, soon)
+	for _, m := range members {
+		if nccl.Buried(m.Backend) != 1 {
+			t.Errorf("rank %d gave memory back that its kernel has not used yet", m.rank)
+		}
+	}
+}
+
 // TestLeaveAlone has a rank leave that the others do not wait for. The
 // stand-in's ncclCommDestroy waits for all ranks: nobody must call it.
 func TestLeaveAlone(t *testing.T) {

@@ -171,6 +171,7 @@ func (g *Group) fail(cause error) {
 	g.cfg.Log.Debug("nccl: process group broke", "rank", g.cfg.Rank, "cause", cause)
 	g.control.tell(cause)
 
+	g.memory.busy.Add(1)
 	g.mu.Lock()
 	for _, l := range g.lanes {
 		for _, t := range l.pending {
@@ -181,12 +182,18 @@ func (g *Group) fail(cause error) {
 		l.pending = nil
 	}
 	comms := g.comms
-	g.memory.busy.Add(1)
 	g.mu.Unlock()
 	g.ledger.Stop(cause)
 	go func() {
 		defer g.wg.Done()
 		g.end((*communicator).abort, comms...)
+		g.mu.Lock()
+		for _, l := range g.lanes {
+			if l.last != nil { // a one-shot's kernel may run still
+				g.memory.behind(l.last)
+			}
+		}
+		g.mu.Unlock()
 		g.memory.busy.Add(-1)
 	}()
 }
@@ -349,7 +356,7 @@ func (g *Group) release() {
 			g.cfg.Log.Debug("nccl: closing a stream", "rank", g.cfg.Rank, "error", err)
 		}
 	}
-	if g.word.Len() > 0 {
+	if g.word.Len() > 0 && g.memory.settled() { // else it is the device's to keep
 		g.dev.Free(g.word)
 	}
 }

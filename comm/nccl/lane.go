@@ -27,15 +27,16 @@ type lane struct {
 	mu       sync.Mutex
 	comm     *communicator
 	layout   layout
-	last     device.Event  // behind the last call
 	awaited  device.Event  // that the stream was last told to wait for
 	met      map[link]bool // connections that operations made
 	inline   enqueue       // of what ops returned last, with mu held
 	queue    []*task       // that wait for the one that is being enqueued in the background
 	draining bool
 
-	started int     // calls; under group.mu
-	pending []*task // those not done; under group.mu
+	// Under group.mu.
+	started int          // calls
+	pending []*task      // those not done
+	last    device.Event // behind the last call
 }
 
 // enqueue enqueues a call's operations and records an event behind them.
@@ -191,10 +192,12 @@ func (l *lane) put(t *task, how enqueue) error {
 	if err != nil {
 		return err
 	}
-	before := l.last
-	l.last = end
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t.enqueued, t.before, t.end = at, before, end
+	t.enqueued, t.before, t.end = at, l.last, end
+	l.last = end
+	if g.ledger.Cause() != nil { // meanwhile: fail may not have seen it
+		g.memory.behind(end)
+	}
 	return nil
 }

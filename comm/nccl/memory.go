@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -26,8 +27,11 @@ type memory struct {
 	busy  atomic.Int64 // pending calls of all groups
 	stuck atomic.Bool  // some group's communicators did not end: nothing is freed any more
 
-	mu   sync.Mutex
-	dead []*block
+	collecting sync.Mutex // for one at a time
+
+	mu     sync.Mutex
+	dead   []*block
+	events []device.Event // behind what was given up on, and may still use memory
 }
 
 // block is one allocation.
@@ -35,8 +39,7 @@ type block struct {
 	lib      *library
 	addr     C.uintptr_t
 	size     int
-	exported bool         // by cuIpcGetMemHandle, which wants libcuda's memory rather than NCCL's
-	zeroing  device.Event // behind what clears it, if that was not waited for to the end
+	exported bool // by cuIpcGetMemHandle, which wants libcuda's memory rather than NCCL's
 }
 
 // blockRef is what buffers refer to: the last of them takes it along.
@@ -103,11 +106,11 @@ func (g *Group) zero(b *block) error {
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timeout)
 	defer cancel()
 	end := s.Mark()
-	if err := end.Sync(ctx); err != nil {
-		b.zeroing = end
-		return err
+	err = end.Sync(ctx)
+	if err != nil {
+		g.memory.behind(end)
 	}
-	return nil
+	return err
 }
 
 // bury queues a block that nothing refers to. It runs on the collector's
@@ -118,11 +121,20 @@ func (m *memory) bury(b *block) {
 	m.dead = append(m.dead, b)
 }
 
-// collect gives dead blocks back, unless something may still use them.
+// behind keeps all memory until e is reached.
+func (m *memory) behind(e device.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.events = append(m.events, e)
+}
+
+// collect gives dead blocks back, unless something may still use them. What may use a
+// block is known of before it is dead, so it is asked about afterwards.
 func (m *memory) collect() {
-	if m.busy.Load() > 0 || m.stuck.Load() {
+	if !m.collecting.TryLock() {
 		return
 	}
+	defer m.collecting.Unlock()
 	m.mu.Lock()
 	dead := m.dead
 	m.dead = nil
@@ -130,11 +142,14 @@ func (m *memory) collect() {
 	if len(dead) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), abortTime)
-	defer cancel()
-	idle := m.dev.Compute().Sync(ctx) == nil
+	idle := m.busy.Load() == 0 && !m.stuck.Load() && m.settled()
+	if idle {
+		ctx, cancel := context.WithTimeout(context.Background(), abortTime)
+		defer cancel()
+		idle = m.dev.Compute().Sync(ctx) == nil
+	}
 	for _, b := range dead {
-		if idle && b.zeroed() {
+		if idle {
 			b.free()
 		} else {
 			m.bury(b)
@@ -142,13 +157,20 @@ func (m *memory) collect() {
 	}
 }
 
-// zeroed tells whether what clears the block is known to have run.
-func (b *block) zeroed() bool {
-	if b.zeroing == nil {
-		return true
+// settled tells whether what was given up on is known to use memory no more.
+func (m *memory) settled() bool {
+	m.mu.Lock()
+	events := slices.Clone(m.events)
+	m.mu.Unlock()
+	for _, e := range events {
+		if done, err := e.Done(); !done || err != nil {
+			return false
+		}
 	}
-	done, err := b.zeroing.Done()
-	return done && err == nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.events = slices.DeleteFunc(m.events, func(e device.Event) bool { return slices.Contains(events, e) })
+	return len(m.events) == 0 // there may be more by now
 }
 
 // free gives a block back. What fails is the process's to lose.
