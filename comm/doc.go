@@ -41,9 +41,9 @@
 // goes through the same program on every rank keeps such an order; several
 // goroutines with a group each do not.
 //
-// A failure in one group breaks all that a process has of one Init. The errors of the
-// other groups' calls name the group that failed, whose numbers the ranks in its own
-// error are ([SubgroupError]).
+// Unless the error mode is NoErrorHandling, a call that fails in one group breaks all
+// groups that the process has of that Init. Their errors name the group that failed, and
+// the ranks named behind that are numbered as there ([SubgroupError]).
 //
 // # Failure
 //

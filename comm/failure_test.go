@@ -639,76 +639,80 @@ func TestATimeoutWithoutEnd(t *testing.T) {
 
 // A group that was split says which ranks of the job its numbers are, on its ranks and
 // on those of the other groups, which break with it.
-func TestFailureInASubgroup(t *testing.T) {
+func TestFailureInASubgroup(t *testing.T) { commtest.OnRanks(t, 4, nil, failInASubgroup) }
+
+func failInASubgroup(pg *comm.ProcessGroup) error {
+	ctx := context.Background()
+	defer pg.MonitoredBarrier(ctx) // by the store: nobody leaves before all have heard
 	const said = "group default/1/1, which is ranks [1 3]: rank 0: "
-	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
-		sub, err := pg.Split(t.Context(), pg.Rank()%2, 0)
-		if pg.Rank()%2 == 0 { // the others may be beyond this, and it broken for that
-			split := err == nil
-			if split {
-				err = pg.Barrier().Sync(t.Context())
-			}
-			if err == nil || !strings.Contains(err.Error(), "process group aborted: by rank 1: "+said) {
-				return fmt.Errorf("got %v, want that rank 1 of the job told it what happened in group [1 3]", err)
-			}
-			if echo := comm.EchoOf(err); split && (echo == nil || *echo%2 == 0) {
-				return fmt.Errorf("%v is no echo of rank 1 or 3 of the job", err)
-			}
-			return nil
+	sub, err := pg.Split(ctx, pg.Rank()%2, 0)
+	if pg.Rank()%2 == 0 { // the others may be beyond this, and it broken for that
+		split := err == nil
+		if split {
+			err = pg.Barrier().Sync(ctx)
 		}
-		if err != nil {
-			return err
+		if err == nil || !strings.Contains(err.Error(), "process group aborted: by rank 1: "+said) {
+			return fmt.Errorf("got %v, want that rank 1 of the job told it what happened in group [1 3]", err)
 		}
-		if pg.Rank() == 3 {
-			if err := sub.Barrier().Sync(t.Context()); err != nil { // rank 1 has split
-				return err
-			}
-			sub.Abort(errors.New("no luck"))
-			return nil
-		}
-		whole := pg.Barrier() // rank 3 calls none
-		for err == nil {
-			err = sub.Barrier().Sync(t.Context())
-		}
-		for _, err := range []error{err, whole.Sync(t.Context())} {
-			if echo := comm.EchoOf(err); echo == nil || *echo != 3 || !strings.Contains(err.Error(), said) {
-				return fmt.Errorf("got %v, want that rank 3 of the job aborted", err)
-			}
+		if echo := comm.EchoOf(err); split && (echo == nil || *echo%2 == 0) {
+			return fmt.Errorf("%v is no echo of rank 1 or 3 of the job", err)
 		}
 		return nil
-	})
+	}
+	if err != nil {
+		return err
+	}
+	if pg.Rank() == 3 {
+		if err := sub.Barrier().Sync(ctx); err != nil { // rank 1 has split
+			return err
+		}
+		sub.Abort(errors.New("no luck"))
+		return nil
+	}
+	whole := pg.Barrier() // rank 3 calls none
+	for err == nil {
+		err = sub.Barrier().Sync(ctx)
+	}
+	for _, err := range []error{err, whole.Sync(ctx)} {
+		if echo := comm.EchoOf(err); echo == nil || *echo != 3 || !strings.Contains(err.Error(), said) {
+			return fmt.Errorf("got %v, want that rank 3 of the job aborted", err)
+		}
+	}
+	return nil
 }
 
 // A failure of the whole group breaks those that were split from it: they say that its
 // numbers are not theirs.
-func TestFailureOutsideASubgroup(t *testing.T) {
-	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
-		sub, err := pg.Split(t.Context(), pg.Rank()/2, 0)
-		if err != nil {
-			return err
+func TestFailureOutsideASubgroup(t *testing.T) { commtest.OnRanks(t, 4, nil, failOutsideASubgroup) }
+
+func failOutsideASubgroup(pg *comm.ProcessGroup) error {
+	ctx := context.Background()
+	defer pg.MonitoredBarrier(ctx) // by the store: nobody leaves before all have heard
+	sub, err := pg.Split(ctx, pg.Rank()/2, 0)
+	if err != nil {
+		return err
+	}
+	err = pg.Barrier().Sync(ctx) // rank 0 is beyond it when all have split
+	switch pg.Rank() {
+	case 0:
+		pg.Abort(errors.New("no luck"))
+		return err
+	case 2: // rank 3, which is 1 here, calls none
+		err = sub.Barrier().Sync(ctx)
+	default:
+		for err == nil {
+			err = pg.Barrier().Sync(ctx)
 		}
-		err = pg.Barrier().Sync(t.Context()) // rank 0 is beyond it when all have split
-		switch pg.Rank() {
-		case 0:
-			pg.Abort(errors.New("no luck"))
-			return err
-		case 2: // rank 3, which is 1 here, calls none
-			err = sub.Barrier().Sync(t.Context())
-		default:
-			for err == nil {
-				err = pg.Barrier().Sync(t.Context())
-			}
-		}
-		told := "process group aborted: by rank 0: no luck"
-		if pg.Rank() == 2 {
-			told = "group default: "
-		}
-		if err == nil || !strings.Contains(err.Error(), told) {
-			return fmt.Errorf("got %v, want %q", err, told)
-		}
-		if echo := comm.EchoOf(err); echo == nil || *echo == pg.Rank() {
-			return fmt.Errorf("%v is no echo of another rank", err)
-		}
-		return nil
-	})
+	}
+	told := "process group aborted: by rank 0: no luck"
+	if pg.Rank() == 2 {
+		told = "group default: "
+	}
+	if err == nil || !strings.Contains(err.Error(), told) {
+		return fmt.Errorf("got %v, want %q", err, told)
+	}
+	if echo := comm.EchoOf(err); echo == nil || *echo == pg.Rank() {
+		return fmt.Errorf("%v is no echo of another rank", err)
+	}
+	return nil
 }

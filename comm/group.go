@@ -131,8 +131,9 @@ func (g *group) Alloc(size int) (device.Buffer, error) {
 func (g *group) OnShutdown(f func(ctx context.Context, cause error)) { g.watch.onShutdown(f) }
 
 // Abort breaks the group, and those split from it, on this rank: its pending
-// and later calls return an error that matches ErrAborted and wraps cause;
-// those of the other ranks soon fail as well.
+// and later calls return an error that matches ErrAborted and wraps cause, or only
+// matches it where that is another group's failure; those of the other ranks soon fail
+// as well.
 func (g *group) Abort(cause error) {
 	g.aborted.Store(true)
 	g.givenUp.Store(true)
@@ -150,6 +151,9 @@ func (g *group) own(cause error) error {
 	case errors.As(cause, &sub):
 		if sub.Group != g.name {
 			return &foreignError{err: cause}
+		}
+		if cause == error(sub) { // the group's calls say so
+			return sub.Err
 		}
 	case g.parent != nil && (errors.As(cause, new(*CallError)) || heardFrom(cause) != nil): // by the numbers of the job
 		return &foreignError{group: g.root().name, err: cause}

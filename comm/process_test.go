@@ -147,10 +147,12 @@ var workers = map[string]func(context.Context) error{
 		fmt.Println(err)
 		return nil
 	},
-	"deaf":  deaf,
-	"again": again,
-	"error": func(context.Context) error { return errors.New("no luck") },
-	"panic": func(context.Context) error { panic("a mistake") },
+	"subgroup": onGroup(failInASubgroup),
+	"whole":    onGroup(failOutsideASubgroup),
+	"deaf":     deaf,
+	"again":    again,
+	"error":    func(context.Context) error { return errors.New("no luck") },
+	"panic":    func(context.Context) error { panic("a mistake") },
 	"panics": func(context.Context) error {
 		defer func() { panic("another") }()
 		firstMistake()
@@ -161,6 +163,18 @@ var workers = map[string]func(context.Context) error{
 		<-ctx.Done()
 		return context.Cause(ctx)
 	},
+}
+
+// onGroup runs f on a group whose failure does not end the process.
+func onGroup(f func(*comm.ProcessGroup) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly})
+		if err != nil {
+			return err
+		}
+		defer pg.Close()
+		return f(pg)
+	}
 }
 
 //go:noinline
@@ -228,6 +242,15 @@ func TestWorldUnderTheLauncher(t *testing.T) {
 	for r := range 4 {
 		if line := fmt.Sprintf("rank %d of 4: sum 6\n", r); strings.Count(out, line) != 2 {
 			t.Errorf("%q is not there twice in\n%s", line, out)
+		}
+	}
+}
+
+// What processes tell each other of a failure in another group is what goroutines do.
+func TestFailuresOfOtherGroups(t *testing.T) {
+	for _, mode := range []string{"subgroup", "whole"} {
+		if _, errs, err := launch(t, 4, mode, "GODDP_FLIGHT_DIR="+t.TempDir()); err != nil {
+			t.Errorf("%s: %v\n%s", mode, err, errs)
 		}
 	}
 }

@@ -52,6 +52,7 @@ type notice struct {
 	Mismatch *backend.MismatchError
 	Lost     *lostNotice
 	Text     string
+	Kind     string // of kinds, where Text stands for an error of that
 }
 
 type lostNotice struct {
@@ -79,8 +80,26 @@ func toNotice(from int, cause error) notice {
 		}
 	case errors.As(cause, &n.Timeout), errors.As(cause, &n.Mismatch):
 	}
+	for name, kind := range kinds {
+		if errors.Is(cause, kind) {
+			n.Kind = name
+		}
+	}
 	return n
 }
+
+// kinds are what an error may match that is told on as a text.
+var kinds = map[string]error{"timeout": backend.ErrTimeout, "lost": backend.ErrPeerLost}
+
+// told is an error of another process.
+type told struct {
+	text string
+	kind error // that it matches; may be nil
+}
+
+func (e *told) Error() string { return e.text }
+
+func (e *told) Is(target error) bool { return e.kind != nil && target == e.kind }
 
 // err is the cause that n tells of.
 func (n notice) err() error {
@@ -97,7 +116,7 @@ func (n notice) err() error {
 	case n.Mismatch != nil:
 		cause = n.Mismatch
 	default:
-		cause = &backend.AbortedError{By: n.From, Err: errors.New(n.Text)}
+		cause = &backend.AbortedError{By: n.From, Err: &told{n.Text, kinds[n.Kind]}}
 	}
 	if n.Call != nil {
 		return &backend.CallError{Rank: n.Rank, Call: *n.Call, Name: n.Name, Err: cause}

@@ -3,6 +3,7 @@ package host
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -58,6 +59,15 @@ func TestNotice(t *testing.T) {
 		n, _ := decodeNotice(toNotice(2, cause).encode())
 		if err := n.err(); !errors.Is(err, backend.ErrAborted) || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	for kind, text := range map[error]string{backend.ErrTimeout: "timed out: elsewhere", backend.ErrPeerLost: "peer lost: elsewhere"} {
+		err := fmt.Errorf("%w: elsewhere", kind)
+		for range 2 { // and told on
+			n, _ := decodeNotice(toNotice(2, err).encode())
+			if err = n.err(); !errors.Is(err, kind) || !errors.Is(err, backend.ErrAborted) || err.Error() != "process group aborted: by rank 2: "+text {
+				t.Errorf("got %v, want %v, told by rank 2", err, kind)
+			}
 		}
 	}
 }
