@@ -345,7 +345,7 @@ func (g *Group) Close(ctx context.Context) error {
 }
 
 // release gives back what the group has. Nothing of it runs any more, but for
-// threads that stay in C: then what they may use stays too.
+// threads that stay in C and kernels that were given up: what they may use stays.
 func (g *Group) release() {
 	g.control.close()
 	if g.stuck.Load() {
@@ -356,7 +356,7 @@ func (g *Group) release() {
 			g.cfg.Log.Debug("nccl: closing a stream", "rank", g.cfg.Rank, "error", err)
 		}
 	}
-	if g.word.Len() > 0 && g.memory.settled() { // else it is the device's to keep
+	if g.word.Len() > 0 && g.memory.settled() {
 		g.dev.Free(g.word)
 	}
 }
