@@ -603,7 +603,8 @@ func TestEchoes(t *testing.T) {
 		{&comm.AbortedError{By: 1, Err: lost}, "2"},
 		{&comm.SubgroupError{Ranks: []int{1, 3}, Err: &backend.CallError{Rank: 0, Err: &comm.AbortedError{By: 1, Err: errors.New("no luck")}}}, "3"},
 		{fmt.Errorf("epoch 3: %w", &comm.SubgroupError{Ranks: []int{4, 2}, Err: &backend.CallError{Rank: 0, Err: lost1}}), "2"},
-		{errors.Join(&comm.SubgroupError{Ranks: []int{3, 4}, Err: &backend.CallError{Rank: 0, Err: &comm.TimeoutError{}}}, lost), "2"},
+		{errors.Join(&comm.SubgroupError{Ranks: []int{3, 4, 5}, Err: &backend.CallError{Rank: 0, Err: &comm.TimeoutError{}}}, lost), "2"},
+		{errors.Join(lost1, &comm.SubgroupError{Ranks: []int{0, 2}, Err: &backend.CallError{Rank: 0, Err: &comm.AbortedError{By: 0, Err: errors.New("no luck")}}}), "0"},
 		{errors.Join(errors.New("saving"), &comm.AbortedError{By: 0, Err: errors.New("no luck")}), "0"},
 	} {
 		got := "none"

@@ -135,13 +135,15 @@ func (u *unclosed) next() *ProcessGroup {
 // echoOf is the rank of the job whose failure err only is an echo of: one that was
 // lost, or that told this one. nil: there is none.
 func echoOf(err error) *int {
-	heard := heardFrom(err)
 	var sub *SubgroupError
+	if errors.As(err, &sub) {
+		if r := heardFrom(sub.Err); r != nil && *r < len(sub.Ranks) {
+			return &sub.Ranks[*r]
+		}
+	}
+	heard := heardFrom(err)
 	var foreign *foreignError
-	switch {
-	case heard != nil && errors.As(err, &sub) && *heard < len(sub.Ranks):
-		return &sub.Ranks[*heard]
-	case heard == nil && errors.As(err, &foreign):
+	if heard == nil && errors.As(err, &foreign) {
 		return echoOf(foreign.err)
 	}
 	return heard

@@ -80,10 +80,11 @@ func toNotice(from int, cause error) notice {
 		}
 	case errors.As(cause, &n.Timeout), errors.As(cause, &n.Mismatch):
 	}
-	for name, kind := range kinds {
-		if errors.Is(cause, kind) {
-			n.Kind = name
-		}
+	switch {
+	case errors.Is(cause, backend.ErrPeerLost):
+		n.Kind = "lost"
+	case errors.Is(cause, backend.ErrTimeout):
+		n.Kind = "timeout"
 	}
 	return n
 }
