@@ -85,10 +85,10 @@ func (e *SubgroupError) Error() string {
 func (e *SubgroupError) Unwrap() error { return e.Err }
 
 // foreignError is why another group of this process failed, as a group has it that
-// breaks with that one. The ranks it names are numbered as there: it matches what Err
+// breaks with that one. The ranks it names are numbered as there: it matches what err
 // matches, and hides the types in it, which would be taken for this group's.
 type foreignError struct {
-	group string // whose failure it is; empty where Err says it
+	group string // whose failure it is; empty where err says it
 	err   error
 }
 

@@ -665,6 +665,22 @@ func TestMemoryThatIsBeingCleared(t *testing.T) {
 	}
 }
 
+// TestMemoryThatNobodyKnowsOf has an Alloc fail since no event can be recorded: that
+// costs its own memory, and no other's.
+func TestMemoryThatNobodyKnowsOf(t *testing.T) {
+	release := control(t, "record 2")
+	m := world(t, 1)[0]
+	if _, err := m.Alloc(1000); err == nil {
+		t.Fatal("memory, though nobody knows when it is zero")
+	}
+	release()
+	for deadline := time.Now().Add(soon); nccl.Buried(m.Backend) > 0; runtime.Gosched() {
+		if _, err := m.Alloc(1000); err != nil || time.Now().After(deadline) {
+			t.Fatalf("%v, and %d blocks are kept", err, nccl.Buried(m.Backend))
+		}
+	}
+}
+
 // TestMemoryOfAnAbortedOneShot aborts a group whose kernel has not begun, which NCCL
 // knows nothing of: its memory is kept.
 func TestMemoryOfAnAbortedOneShot(t *testing.T) {

@@ -40,6 +40,7 @@ type block struct {
 	addr     C.uintptr_t
 	size     int
 	exported bool // by cuIpcGetMemHandle, which wants libcuda's memory rather than NCCL's
+	lost     bool // nobody can tell whether the GPU is through with it: it stays
 }
 
 // blockRef is what buffers refer to: the last of them takes it along.
@@ -106,9 +107,12 @@ func (g *Group) zero(b *block) error {
 	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timeout)
 	defer cancel()
 	end := s.Mark()
-	err = end.Sync(ctx)
-	if err != nil {
-		g.memory.behind(end)
+	if err = end.Sync(ctx); err != nil {
+		if _, unknown := end.Done(); unknown != nil {
+			b.lost = true
+		} else {
+			g.memory.behind(end)
+		}
 	}
 	return err
 }
@@ -175,9 +179,11 @@ func (m *memory) settled() bool {
 
 // free gives a block back. What fails is the process's to lose.
 func (b *block) free() {
-	if b.exported {
+	switch {
+	case b.lost:
+	case b.exported:
 		C.drv_free(b.lib.driver, b.lib.ctx, C.uint64_t(b.addr))
-	} else {
+	default:
 		C.nccl_free(b.lib.nccl, b.lib.driver, b.lib.ctx, b.addr)
 	}
 }

@@ -8,6 +8,7 @@
 //	hold        streams that are made run nothing until released
 //	memory N    bytes of all devices together
 //	query CODE  what cuStreamQuery returns
+//	record CODE what cuEventRecord returns
 //	ipc DEVICE  it maps memory of other devices of this process
 #define _GNU_SOURCE
 #include "control.h"
@@ -332,6 +333,8 @@ int cuEventCreate(event **e, unsigned flags) {
 }
 int cuEventDestroy_v2(event *e) { (void)e; return OK; }
 int cuEventRecord(event *e, stream *s) {
+	long code = setting("record", OK);
+	if (code != OK) return code;
 	return cuLaunchHostFunc(s, reach, new_mark(e, atomic_fetch_add(&e->recorded, 1) + 1));
 }
 int cuEventQuery(event *e) { return atomic_load(&e->reached) >= atomic_load(&e->recorded) ? OK : NOT_READY; }
