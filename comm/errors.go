@@ -24,6 +24,8 @@ type (
 	AbortedError = backend.AbortedError
 	// AbsentError says which ranks did not come to Init, or to Split.
 	AbsentError = backend.AbsentError
+	// JoinError says which other rank could not come to Init, or to Split, and why.
+	JoinError = backend.JoinError
 	// PeerLostError says which rank was lost.
 	PeerLostError = backend.PeerLostError
 	// MismatchError says which two ranks called what.
@@ -70,8 +72,8 @@ type UsageError struct {
 
 func (e *UsageError) Error() string { return fmt.Sprintf("rank %d: %s: %s", e.Rank, e.Call, e.Msg) }
 
-// SubgroupError is the failure of a call in a group from Split, which numbers its
-// ranks by itself: Err speaks of these.
+// SubgroupError is the failure of a call in a group from Split, or of making it. It
+// numbers its ranks by itself: Err speaks of these.
 type SubgroupError struct {
 	Group string
 	Ranks []int // of the job, by rank of the group

@@ -601,6 +601,7 @@ func TestEchoes(t *testing.T) {
 		{fmt.Errorf("epoch 3: %w", &backend.CallError{Rank: 0, Err: lost}), "2"},
 		{&comm.AbortedError{By: 1, Err: errors.New("no luck")}, "1"},
 		{&comm.AbortedError{By: 1, Err: lost}, "2"},
+		{fmt.Errorf("rank 0: initializing: %w", &comm.JoinError{Rank: 3, Err: errors.New("no luck")}), "3"},
 		{&comm.SubgroupError{Ranks: []int{1, 3}, Err: &backend.CallError{Rank: 0, Err: &comm.AbortedError{By: 1, Err: errors.New("no luck")}}}, "3"},
 		{fmt.Errorf("epoch 3: %w", &comm.SubgroupError{Ranks: []int{4, 2}, Err: &backend.CallError{Rank: 0, Err: lost1}}), "2"},
 		{errors.Join(&comm.SubgroupError{Ranks: []int{3, 4, 5}, Err: &backend.CallError{Rank: 0, Err: &comm.TimeoutError{}}}, lost), "2"},
@@ -648,14 +649,13 @@ func failInASubgroup(pg *comm.ProcessGroup) error {
 	const said = "group default/1/1, which is ranks [1 3]: rank 0: "
 	sub, err := pg.Split(ctx, pg.Rank()%2, 0)
 	if pg.Rank()%2 == 0 { // the others may be beyond this, and it broken for that
-		split := err == nil
-		if split {
+		if err == nil {
 			err = pg.Barrier().Sync(ctx)
 		}
 		if err == nil || !strings.Contains(err.Error(), "process group aborted: by rank 1: "+said) {
 			return fmt.Errorf("got %v, want that rank 1 of the job told it what happened in group [1 3]", err)
 		}
-		if echo := comm.EchoOf(err); split && (echo == nil || *echo%2 == 0) {
+		if echo := comm.EchoOf(err); echo == nil || *echo%2 == 0 {
 			return fmt.Errorf("%v is no echo of rank 1 or 3 of the job", err)
 		}
 		return nil

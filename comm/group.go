@@ -171,7 +171,15 @@ func (g *group) root() *group {
 
 // explain says of a call's failure, in a group that was split, whose ranks it speaks of.
 func (g *group) explain(err error) error {
-	if g.parent == nil || err == nil || !errors.As(err, new(*CallError)) {
+	if err == nil || !errors.As(err, new(*CallError)) {
+		return err
+	}
+	return g.numbered(err)
+}
+
+// numbered is err with the ranks of the job, where the group numbers them by itself.
+func (g *group) numbered(err error) error {
+	if g.parent == nil {
 		return err
 	}
 	return &SubgroupError{Group: g.name, Ranks: g.ranks, Err: err}

@@ -476,6 +476,62 @@ func TestSplitNamesTheRankThatDidNotCome(t *testing.T) {
 	}
 }
 
+// unwilling is a backend whose rank 3 does not come to a Split.
+type unwilling struct {
+	backend.Backend
+	err     error // of a Split on ranks 1 and 2; nil: what there is
+	arrived *sync.WaitGroup
+}
+
+func (b unwilling) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
+	b.arrived.Done()
+	switch {
+	case members[cfg.Rank] == 3:
+		return nil, errors.New("elsewhere")
+	case b.err != nil && len(members) == 3:
+		return nil, b.err
+	}
+	return b.Backend.Split(ctx, cfg, members)
+}
+
+// Whose failure keeps ranks from making a group is named by its number in the job,
+// whether it is of that group or of the one that is split.
+func TestSplitNamesTheRankThatFailed(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		echo int
+		said string
+	}{
+		{&comm.JoinError{Rank: 2, Err: errors.New("no luck")}, 3, "group default/1/1, which is ranks [1 2 3]: rank 2 could not join: no luck"},
+		{&comm.PeerLostError{Peer: 2}, 3, "group default/1/1, which is ranks [1 2 3]: rank 2 lost"},
+		{nil, 0, "color 1, ranks [1 2 3]: process group aborted: by rank 0: no luck"},
+	} {
+		var arrived, wg sync.WaitGroup
+		arrived.Add(4)
+		groups, err := comm.Local(4, &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return unwilling{b, c.err, &arrived} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		errs := make([]error, len(groups))
+		for r, pg := range groups {
+			wg.Go(func() { _, errs[r] = pg.Split(t.Context(), min(r, 1), 0) })
+		}
+		arrived.Wait()
+		if c.err == nil {
+			groups[0].Abort(errors.New("no luck"))
+		}
+		wg.Wait()
+		for _, pg := range groups {
+			pg.Close()
+		}
+		for _, err := range errs[1:3] {
+			if echo := comm.EchoOf(err); echo == nil || *echo != c.echo || !strings.Contains(err.Error(), c.said) {
+				t.Errorf("%v: want an echo of rank %d, and %q", err, c.echo, c.said)
+			}
+		}
+	}
+}
+
 // The end of Init's context ends the waits of its group and of subgroups.
 func TestInitsContextBoundsTheGroups(t *testing.T) {
 	kv := store.NewLocal()

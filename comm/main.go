@@ -133,7 +133,7 @@ func (u *unclosed) next() *ProcessGroup {
 }
 
 // echoOf is the rank of the job whose failure err only is an echo of: one that was
-// lost, or that told this one. nil: there is none.
+// lost, could not join, or told this one. nil: there is none.
 func echoOf(err error) *int {
 	var sub *SubgroupError
 	if errors.As(err, &sub) {
@@ -149,15 +149,19 @@ func echoOf(err error) *int {
 	return heard
 }
 
-// heardFrom is the rank of a group that was lost, or that told this one, or nil.
+// heardFrom is the rank of a group that was lost, could not join, or told this one, or
+// nil.
 func heardFrom(err error) *int {
 	var lost *PeerLostError
 	var told *AbortedError
+	var missing *JoinError
 	switch {
 	case errors.As(err, &lost):
 		return &lost.Peer
 	case errors.As(err, &told):
 		return &told.By
+	case errors.As(err, &missing):
+		return &missing.Rank
 	}
 	return nil
 }

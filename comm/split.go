@@ -42,24 +42,29 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 		Rank: slices.Index(members, pg.rank), Size: len(members), Store: store.Prefix(view, "backend"),
 		Device: pg.dev, Timeout: pg.timeout, Log: pg.log,
 	}
-	be, err := pg.backend.Split(ctx, cfg, members)
-	// Who did not come is named by the ranks of the new group.
-	var absent *AbsentError
-	var late *nccl.LateError
-	switch {
-	case errors.As(err, &absent):
-		err = &AbsentError{Ranks: among(members, absent.Ranks), Err: absent.Err}
-	case errors.As(err, &late):
-		err = &nccl.LateError{Ranks: among(members, late.Ranks), Size: late.Size, Step: late.Step, Err: late.Err}
+	name, ranks := fmt.Sprintf("%s/%d/%d", pg.name, n, color), members
+	if pg.parent != nil {
+		ranks = among(pg.ranks, members)
 	}
+	be, err := pg.backend.Split(ctx, cfg, members)
 	if err != nil {
+		var absent *AbsentError
+		var late *nccl.LateError
+		var broken *backend.BrokenError
+		switch {
+		case errors.As(err, &absent):
+			err = &AbsentError{Ranks: among(members, absent.Ranks), Err: absent.Err}
+		case errors.As(err, &late):
+			err = &nccl.LateError{Ranks: among(members, late.Ranks), Size: late.Size, Step: late.Step, Err: late.Err}
+		case errors.As(err, &broken):
+			err = pg.numbered(broken.Err)
+		default:
+			err = &SubgroupError{Group: name, Ranks: ranks, Err: err}
+		}
 		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.rank, color, members, err)
 	}
-	sub := newGroup(pg.ctx, fmt.Sprintf("%s/%d/%d", pg.name, n, color), pg.world, cfg, view, be, pg.watch, pg.wrap)
-	sub.parent, sub.ranks = pg, members
-	if pg.parent != nil {
-		sub.ranks = among(pg.ranks, members)
-	}
+	sub := newGroup(pg.ctx, name, pg.world, cfg, view, be, pg.watch, pg.wrap)
+	sub.parent, sub.ranks = pg, ranks
 	pg.childMu.Lock()
 	pg.children = append(pg.children, sub)
 	pg.childMu.Unlock()

@@ -36,7 +36,8 @@ type Backend interface {
 	Start(c *Call) (Task, error)
 	// Split makes a backend for a subset of the group's ranks, all of which
 	// call it, cfg holding their new numbers; members[i] is the rank, in
-	// this group, of the new group's rank i.
+	// this group, of the new group's rank i. An error names ranks by their
+	// new numbers; if this group breaks meanwhile it is a [*BrokenError].
 	Split(ctx context.Context, cfg Config, members []int) (Backend, error)
 	// Abort breaks the group: every pending call ends soon with cause, on the
 	// other ranks too. It returns without waiting for them. The first cause

@@ -43,7 +43,7 @@ func (r refusal) err() error {
 	if len(r.Absent) > 0 {
 		why = &backend.AbsentError{Ranks: r.Absent, Err: why}
 	}
-	return fmt.Errorf("rank %d could not join: %w", r.Rank, why)
+	return &backend.JoinError{Rank: r.Rank, Err: why}
 }
 
 // decodeRefusal is the error of a rank that reads what another said.
@@ -121,9 +121,12 @@ func (g *Group) nameAbsent(err error) error {
 // The first to do so knows why: what another rank said before is returned with err,
 // which may come of it, unless that says as much.
 //
-// One that lost the store does not say so: it would take the store.
+// One that lost the store does not say so: it would take the store. Nor does one whose
+// group broke, which is being split: the others hear of that there, and whose doing it
+// is. They do not where this rank closed it.
 func (g *Group) giveUp(err error) error {
-	if errors.Is(err, store.ErrServerLost) {
+	var broken *backend.BrokenError
+	if errors.Is(err, store.ErrServerLost) || errors.As(err, &broken) && !errors.Is(err, backend.ErrClosed) {
 		return err
 	}
 	value, unfit := json.Marshal(refuse(g.cfg.Rank, err))

@@ -91,8 +91,29 @@ func TestRefusal(t *testing.T) {
 		} else if told := ": rank 0 could not join: "; strings.Contains(err.Error(), told) != (r > 0) || strings.Count(err.Error(), "could not join") != min(r, 1) {
 			t.Errorf("rank %d: %v, want once %q if it was told", r, err, told)
 		}
+		if e := (*backend.JoinError)(nil); errors.As(err, &e) != (r > 0) || r > 0 && e.Rank != 0 {
+			t.Errorf("rank %d: %v does not tell rank 0's failure from its own", r, err)
+		}
 		if errors.Is(err, backend.ErrTimeout) {
 			t.Errorf("rank %d: %v is a timeout", r, err)
+		}
+	}
+}
+
+// A rank whose group broke, which is being split, leaves it to that one to tell why,
+// unless it was closed on this rank alone.
+func TestRefusalOfASplit(t *testing.T) {
+	for why, tells := range map[error]bool{&backend.AbortedError{By: 1, Err: errors.New("no luck")}: false, backend.ErrClosed: true} {
+		kv := store.NewLocal()
+		life, end := context.WithCancelCause(t.Context())
+		end(why)
+		ctx, release := backend.BoundSplit(t.Context(), life)
+		defer release()
+		if _, err := host.New(ctx, backend.Config{Rank: 0, Size: 2, Store: kv, Timeout: soon}, nil); !errors.As(err, new(*backend.BrokenError)) || !errors.Is(err, why) {
+			t.Errorf("%v, want that the group broke: %v", err, why)
+		}
+		if told, err := kv.CompareAndSet(t.Context(), "failed", nil, []byte("nobody")); err != nil || (string(told) != "nobody") != tells {
+			t.Errorf("%v: the others were told %q, %v", why, told, err)
 		}
 	}
 }

@@ -276,7 +276,7 @@ func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (b
 	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
 		panic(fmt.Errorf("nccl: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))
 	}
-	ctx, release := backend.Bound(ctx, g.ctx)
+	ctx, release := backend.BoundSplit(ctx, g.ctx)
 	defer release()
 	sub, err := join(ctx, cfg, g.opts, false)
 	if err != nil {
