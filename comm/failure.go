@@ -117,7 +117,7 @@ func (d *watch) say(because watchdog.Event) {
 		return
 	}
 	d.logf(slog.LevelError, "[Rank %d] Watchdog: a collective failed: %v", rank, d.failure)
-	if d.report == nil {
+	if d.report == nil || !d.announced && !d.mute { // the rank that was first says it for all
 		return
 	}
 	for line := range strings.Lines(d.report.String()) {

@@ -188,7 +188,9 @@ func (a *agent) describeFailure() *FailureError {
 			errorPath: p.errorFile,
 		}
 		if e.status == (Status{Code: 2}) {
-			f.Crash = p.stderr.crash
+			if f.Crash = p.stderr.crash; len(f.Crash) == 0 {
+				f.Stderr = p.stderr.whole()
+			}
 		}
 		var err error
 		if f.ErrorFile, err = readErrorFile(p.errorFile); err != nil {
@@ -208,9 +210,17 @@ func (a *agent) describeFailure() *FailureError {
 // when the others have ended too.
 func (a *agent) logFailure(p *process) {
 	if n := len(a.core.alive); n > 0 {
-		a.console.logf("rank %d (local rank %d, pid %d) %s; stopping the %d still running",
-			p.Rank, p.LocalRank, p.PID, p.end.status(), n)
+		a.console.logf("rank %d (local rank %d, pid %d) %s; stopping the %d still running%s",
+			p.Rank, p.LocalRank, p.PID, p.end.status(), n, a.grace())
 	}
+}
+
+// grace says how long workers have to stop.
+func (a *agent) grace() string {
+	if a.cfg.ShutdownTimeout < time.Millisecond {
+		return ""
+	}
+	return fmt.Sprintf(", for up to %v", a.cfg.ShutdownTimeout)
 }
 
 // names lists workers as "rank 1 (pid 5), rank 3 (pid 7)".

@@ -98,18 +98,19 @@ const (
 	doSweep                       // remove leftovers, asking them first
 	doSweepKill                   // remove leftovers with SIGKILL, also if a sweep is asking them
 	doReportFailure               // tell the user that worker locals[0] failed and the others are stopped
+	doReportSignal                // tell the user that locals are stopped because the agent received signal
 	doReportRestart               // tell the user that another attempt begins
 	doReportAbandoned             // tell the user that locals survive SIGKILL and are left behind
 	doFinish                      // the job is over; the verdict stands
 )
 
 var verbNames = [...]string{"join", "start", "signal", "kill", "arm-shutdown", "arm-abandon", "sweep",
-	"sweep-kill", "report-failure", "report-restart", "report-abandoned", "finish"}
+	"sweep-kill", "report-failure", "report-signal", "report-restart", "report-abandoned", "finish"}
 
 type action struct {
 	verb   verb
-	signal syscall.Signal // of doSignal
-	locals []int          // of doSignal, doKill, doReportFailure and doReportAbandoned
+	signal syscall.Signal // of doSignal and doReportSignal
+	locals []int          // of doSignal, doKill, doReportFailure, doReportSignal and doReportAbandoned
 }
 
 func (a action) String() string {
@@ -214,13 +215,18 @@ func (c *core) signalled(sig syscall.Signal) []action {
 		return c.finish()
 	case running:
 		c.verdict = signalled
-		return c.stop(sig)
+		report := c.toAlive(doReportSignal, sig)
+		return append(c.stop(sig), report)
 	case stopping, sweeping:
 		if !first && (sig == syscall.SIGINT || sig == syscall.SIGTERM) {
 			return c.kill()
 		}
 		if len(c.alive) > 0 {
-			return []action{c.toAlive(doSignal, sig)}
+			acts := []action{c.toAlive(doSignal, sig)}
+			if first {
+				acts = append(acts, c.toAlive(doReportSignal, sig))
+			}
+			return acts
 		}
 	}
 	return nil

@@ -45,7 +45,8 @@ type Failure struct {
 	// Crash holds the first lines of the Go runtime's crash report, if there is
 	// one. A Go program that crashes exits with 2, as may one that means to.
 	Crash []string
-	// Stderr holds the last lines that the worker wrote there.
+	// Stderr holds the last lines that the worker wrote there, and where it exited with 2
+	// without a crash, as a Go program does whose flags are wrong, the first ones as well.
 	Stderr []string
 
 	errorPath string // where ErrorFile was read from

@@ -77,9 +77,16 @@ func TestReportBeginsWithTheRecords(t *testing.T) {
 		{nil, false},
 		{&analyze.Finding{Kind: analyze.Dead, Ranks: []int{0}, Summary: "rank 0 died"}, false},
 		{&analyze.Finding{Kind: analyze.Dead, Ranks: []int{1}, Summary: "rank 1 died"}, true},
+		{&analyze.Finding{Kind: analyze.Dead, Ranks: []int{2}, Summary: "rank 2 died"}, false}, // and said why
+		{&analyze.Finding{Kind: analyze.Dead, Ranks: []int{0, 1}, Summary: "ranks 0 and 1 died"}, true},
 		{&analyze.Finding{Kind: analyze.Behind, Ranks: []int{0}, Summary: "rank 0 is behind"}, true},
+		{&analyze.Finding{Kind: analyze.Behind, Ranks: []int{3}, Summary: "rank 3 is behind"}, true},
+		{&analyze.Finding{Kind: analyze.Transport, Summary: "no byte moves"}, true},
 	} {
 		e := &FailureError{Program: "train", Root: Failure{Worker: Worker{PID: 1}, Status: Status{Code: 1}}, Meaning: &analyze.Report{}}
+		for rank, said := range map[int]*ErrorFile{1: nil, 2: {Message: "no luck"}} {
+			e.Others = append(e.Others, Failure{Worker: Worker{Rank: rank}, Status: Status{Code: 1}, ErrorFile: said})
+		}
 		want := "train FAILED\n" + frameLight + "\nRoot Cause"
 		if c.finding != nil {
 			e.Meaning.Findings = []analyze.Finding{*c.finding}
@@ -89,6 +96,8 @@ func TestReportBeginsWithTheRecords(t *testing.T) {
 		}
 		if report := e.Report(); !strings.Contains(report, want) {
 			t.Errorf("%+v: want %q in\n%s", c.finding, want, report)
+		} else if other := c.shown && len(c.finding.Ranks) > 0 && c.finding.Ranks[0] != 0; strings.Contains(report, "\n  culprit   : rank ") != other {
+			t.Errorf("%+v: that rank 0 failed for another is %v in\n%s", c.finding, !other, report)
 		}
 	}
 }

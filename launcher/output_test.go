@@ -56,7 +56,17 @@ func TestTail(t *testing.T) {
 	if got := tl.lines(); len(got) != 3 || got[0] != "line 0" {
 		t.Errorf("got %q", got)
 	}
-	add(&tl, 3, 100)
+	if got := tl.whole(); !slices.Equal(got, tl.lines()) {
+		t.Errorf("got %q of three lines", got)
+	}
+	add(&tl, 3, tailLines+2)
+	if got := tl.whole(); len(got) != tailLines+2 || got[1] != "line 1" || got[2] != "line 2" {
+		t.Errorf("got %q of %d lines", got, tailLines+2)
+	}
+	add(&tl, tailLines+2, 100)
+	if got := tl.whole(); got[2] != "line 2" || got[3] != "... 77 more ..." || got[4] != "line 80" {
+		t.Errorf("got %q of 100 lines", got)
+	}
 	if got := tl.lines(); len(got) != tailLines || got[0] != "line 80" || got[19] != "line 99" {
 		t.Errorf("got %q", got)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/flight/analyze"
 )
 
@@ -25,6 +26,9 @@ func (e *FailureError) Report() string {
 		fmt.Fprintf(&b, "%s%s\n", e.Meaning, frameLight)
 	}
 	b.WriteString("Root Cause (first observed failure):\n")
+	if culprits := e.culprits(); culprits != "" {
+		fmt.Fprintf(&b, "  %-10s: %s, see above; this is the first that failed for it\n", "culprit", culprits)
+	}
 	e.writeRoot(&b)
 	if len(e.Others) > 0 {
 		fmt.Fprintf(&b, "%s\nOther failures (later, often only echoes):\n", frameLight)
@@ -49,14 +53,30 @@ func (e *FailureError) Report() string {
 	return b.String()
 }
 
-// tells reports whether the records say more than that the process of the root
-// cause ended.
+// tells reports whether the records say more than that a process ended of which the
+// report says why.
 func (e *FailureError) tells() bool {
 	if e.Meaning == nil || len(e.Meaning.Findings) == 0 {
 		return false
 	}
 	f := e.Meaning.Findings[0]
-	return f.Kind != analyze.Dead || !slices.Equal(f.Ranks, []int{e.Root.Rank})
+	told := func(rank int) bool {
+		return rank == e.Root.Rank || slices.ContainsFunc(e.Others, func(o Failure) bool { return o.Rank == rank && o.reason() != "" })
+	}
+	return f.Kind != analyze.Dead || slices.ContainsFunc(f.Ranks, func(rank int) bool { return !told(rank) })
+}
+
+// culprits names the ranks that the records hold to be the cause, where that of the
+// first failure is none of them: it may have waited for them in vain.
+func (e *FailureError) culprits() string {
+	if !e.tells() {
+		return ""
+	}
+	ranks := e.Meaning.Findings[0].Ranks
+	if len(ranks) == 0 || slices.Contains(ranks, e.Root.Rank) {
+		return ""
+	}
+	return backend.RankList(ranks)
 }
 
 func (e *FailureError) writeRoot(b *strings.Builder) {
@@ -90,7 +110,7 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 		b.WriteString("  its Go runtime crashed:\n")
 		writeLines(b, f.Crash)
 	case len(f.Stderr) > 0:
-		b.WriteString("  last lines of its stderr:\n")
+		b.WriteString("  from its stderr:\n")
 		writeLines(b, f.Stderr)
 	default:
 		b.WriteString("  it wrote nothing to stderr\n")
