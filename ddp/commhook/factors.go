@@ -7,7 +7,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// factors are a bucket as PowerSGD sends it.
+// factors are a bucket as PowerSGD sends it. The two that it sends have no After,
+// which is each pass's own.
 type factors struct {
 	first     reducer.GradBucket // all Ps, and what is not compressed
 	second    reducer.GradBucket // all Qs
@@ -135,5 +136,7 @@ func (h *PowerSGD) factors(b reducer.GradBucket) (*factors, error) {
 
 // part is memory in the place of b that is one array to the hook below.
 func (h *PowerSGD) part(b reducer.GradBucket, name string, flat device.Tensor) reducer.GradBucket {
-	return within(b, name, flat, []reducer.Param{{Name: name, Shape: flat.Shape, DType: flat.DType}}, []device.Tensor{flat})
+	b = within(b, name, flat, []reducer.Param{{Name: name, Shape: flat.Shape, DType: flat.DType}}, []device.Tensor{flat})
+	b.After = nil
+	return b
 }

@@ -57,9 +57,10 @@ func (e *PowerSGDOptionError) Error() string {
 //	M = P·Qᵀ
 //
 // P travels with what is not compressed while the backward pass runs, Q behind it.
-// The factors are in Float32, or in Float64 where the gradients are. A pass whose
-// gradients are not finite leaves what was not sent before as it was. One that is
-// skipped for another reason, such as a missing gradient, leaves what it did not send.
+// The factors are in Float32, or in Float64 where the gradients are. A bucket whose
+// gradients are not finite, on any rank, leaves what was not sent before as it was. A
+// pass that is skipped for another reason, such as a missing gradient or what is not
+// finite in another bucket, leaves what it did not send.
 //
 // All ranks have made as many passes: one that joins others anew is given the State
 // of one of them, but for what that has not sent, or all begin with new hooks. Factors
@@ -123,7 +124,9 @@ func (h *PowerSGD) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if err := errors.Join(divide(b), h.project(f)); err != nil {
 		return failed(b, err)
 	}
-	return h.relay.start(h.o.Hook.Reduce(f.first), func() (reducer.Reduction, error) {
+	first := f.first
+	first.After = b.Ready(first.Flat.Bytes())
+	return h.relay.start(h.o.Hook.Reduce(first), func() (reducer.Reduction, error) {
 		err := f.iterate()
 		return h.o.Hook.Reduce(f.second), err
 	}, func() error { return h.restore(f) })
@@ -202,12 +205,18 @@ func (h *PowerSGD) restore(f *factors) error {
 
 // keep keeps what the factors lack: of this rank's share of the average, the
 // gradients less one in so many ranks of the product. The step below sets what is
-// kept to that (v -= -1·(u - 1·v)), unless something is not finite: such a pass is
-// not applied, and what was kept before it is still to be sent.
+// kept to that (v -= -1·(u - 1·v)), unless something is not finite, among what is not
+// compressed too: such a pass is not applied, and what was kept before it is still to be
+// sent.
 func (f *factors) keep() error {
 	k, s := f.device()
 	if err := k.Fill(s, f.spoilt, 0); err != nil {
 		return err
+	}
+	if len(f.rest) > 0 { // the sums over the ranks, beside the Ps, which are orthonormal
+		if err := k.NonFinite(s, f.spoilt, f.first.Flat); err != nil {
+			return err
+		}
 	}
 	share := device.Accum{Alpha: -1 / float64(f.first.Group.Size()), Beta: 1}
 	for _, m := range f.matrices {

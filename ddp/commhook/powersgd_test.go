@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -115,6 +116,88 @@ func TestPowerSGDErrorFeedback(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// A bucket that is not finite, be it in a gradient that is not compressed, leaves what
+// was not sent before it.
+func TestPowerSGDOfWhatIsNotFinite(t *testing.T) {
+	params := append(slices.Clone(single), reducer.Param{Name: "b", Shape: device.Shape{7}, DType: device.Float32})
+	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
+		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1})
+		if err != nil {
+			return err
+		}
+		e, err := newEngine(pg, params, h, true)
+		if err != nil {
+			return err
+		}
+		if n := len(e.r.Buckets()); n != 1 {
+			return fmt.Errorf("%d buckets, want one of both", n)
+		}
+		unsent := func(pass, bad int) ([]float32, error) {
+			grads := random(params, pg.Rank(), pass)
+			if bad >= 0 && pg.Rank() == 1 {
+				grads[bad][5] = math.NaN()
+			}
+			if _, err := e.pass(grads); err != nil {
+				return nil, err
+			}
+			s, err := h.State(t.Context())
+			return slices.Clone(device.Elements[float32](s["w.unsent"])), err
+		}
+		for pass, bad := range []int{0, 1} {
+			before, err := unsent(2*pass, -1)
+			if err != nil {
+				return err
+			}
+			after, err := unsent(2*pass+1, bad)
+			if err != nil || !slices.Equal(before, after) {
+				return fmt.Errorf("a pass with a NaN in %v: %v; %v became %v", params[bad], err, before[:4], after[:4])
+			}
+		}
+		return nil
+	})
+}
+
+// Large factors are reduced behind what makes them, in every pass: not behind where the
+// first one was.
+func TestPowerSGDHeadStart(t *testing.T) {
+	onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
+		flat, err := pg.Alloc(4 * (1<<20 + 512*512))
+		if err != nil {
+			return err
+		}
+		var afters []device.Event
+		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1, Hook: commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
+			if strings.HasPrefix(b.Name, "P of") {
+				afters = append(afters, b.After)
+			}
+			return b.Flat, commhook.Noop{}.Reduce(b)
+		})})
+		if err != nil {
+			return err
+		}
+		all := device.NewTensor(flat, device.Float32, flat.Len()/4)
+		b := reducer.GradBucket{
+			Name: "bucket 0", Group: pg, Op: comm.Sum, Flat: all,
+			Params: []reducer.Param{{Name: "v", Shape: device.Shape{1 << 20}, DType: device.Float32}, {Name: "w", Shape: device.Shape{512, 512}, DType: device.Float32}},
+			Grads:  []device.Tensor{all.Range(0, 1<<20), all.Range(1<<20, all.Len()).Reshape(512, 512)},
+		}
+		for range 2 {
+			begun := pg.Device().Compute().Mark()
+			if err := h.Reduce(b).Wait(t.Context()); err != nil {
+				return err
+			}
+			after := afters[len(afters)-1]
+			if err := after.Sync(t.Context()); err != nil {
+				return err
+			}
+			if reached, err := begun.Done(); !reached || err != nil {
+				return fmt.Errorf("pass %d: the factors are said to be ready before it began: %v", len(afters), err)
+			}
+		}
+		return nil
+	})
 }
 
 // Without a warm start each pass has other factors, the same on all ranks.
