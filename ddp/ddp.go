@@ -22,6 +22,7 @@ type Model struct {
 	buffers  []*nn.Buffer    // those that a pass sets to rank 0's
 	sent     *comm.Work      // of the pass: the buffers, on their way
 	reducer  *reducer.Reducer
+	hook     reducer.Hook // nil: none
 	replicas *replicas
 	noSync   bool
 	joining  bool // within Join
@@ -42,7 +43,7 @@ func New(module nn.Module, pg *comm.ProcessGroup, opts *Options) (*Model, error)
 	if opts != nil {
 		o = *opts
 	}
-	m := &Model{module: module, pg: pg, trace: profile.Of(pg.Device().Values())}
+	m := &Model{module: module, pg: pg, hook: o.Hook, trace: profile.Of(pg.Device().Values())}
 	if err := m.init(context.Background(), o); err != nil { // its calls have deadlines of their own
 		return nil, fmt.Errorf("ddp: rank %d: %w", pg.Rank(), err)
 	}
@@ -113,6 +114,9 @@ func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
 // times, and leaves the same sum as one for all of them does; where none of
 // them reaches all parameters, that takes Options.FindUnusedParameters.
 func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
+	if o, ok := m.hook.(autograd.Observer); ok {
+		y = autograd.Observe(y, o) // it is told first: the model may reduce at once what a pass does not use
+	}
 	return autograd.Observe(y, (*observer)(m))
 }
 

@@ -18,7 +18,8 @@ type JoinOptions struct {
 	// DivideByActive divides a step's gradients by the number of ranks that have
 	// an input for it, in place of all. With few ranks left the one makes steps
 	// as large as before, the other gives every input the same weight. Backward
-	// then waits, on a GPU too, for the reductions, which tell that number.
+	// then waits, on a GPU too, for the reductions, which tell that number. It does
+	// not go with a hook that averages over a part of the ranks.
 	DivideByActive bool
 	// StopEarly ends the training of all ranks in the step for which the first
 	// of them has no input: none applies it, and Backward and Step, and Join,
@@ -101,6 +102,9 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	ctx := context.Background() // its calls have deadlines of their own
 	if err := reducer.Verify(ctx, m.pg, "join option", o.described()); err != nil {
 		return wrap(err)
+	}
+	if o.DivideByActive && reducer.IsPartial(m.hook) {
+		return wrap(fmt.Errorf("DivideByActive counts the ranks of the whole group, and the hook %v averages over a part of them", m.hook))
 	}
 	m.reducer.Join(o.DivideByActive)
 	m.joining = true

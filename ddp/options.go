@@ -40,7 +40,8 @@ type Options struct {
 	// LocalBuffers has backward passes leave each rank its own buffers.
 	LocalBuffers bool
 	// Hook reduces the buckets in place of an all-reduce: see package
-	// [github.com/goddp/goddp/ddp/commhook].
+	// [github.com/goddp/goddp/ddp/commhook]. One that is an [autograd.Observer] too
+	// is told of the backward passes through the model, before the model is.
 	Hook reducer.Hook
 	// ReduceDType is the type that gradients of 16-bit parameters are added up
 	// and reduced in: Float32, or 0 for their own. Float32 rounds none of the

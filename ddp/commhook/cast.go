@@ -34,6 +34,9 @@ type small struct {
 
 func (c *cast) String() string { return fmt.Sprintf("%v, then %v", c.dt, c.hook) }
 
+// Partial tells whether the hook within is.
+func (c *cast) Partial() bool { return reducer.IsPartial(c.hook) }
+
 func (c *cast) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if b.Flat.DType.Size() <= c.dt.Size() {
 		return c.hook.Reduce(b)

@@ -40,7 +40,7 @@ func (o over) Sync(context.Context) error { return o.err }
 // failed is a Reduction that this rank cannot take part in. The others would wait
 // for it: the group is aborted.
 func failed(b reducer.GradBucket, err error) reducer.Reduction {
-	err = fmt.Errorf("commhook: rank %d: %s: %w", b.Group.Rank(), b.Name, err)
+	err = fmt.Errorf("commhook: rank %d: %s: %w", b.Rank, b.Name, err)
 	b.Group.Abort(err)
 	return over{err}
 }
@@ -110,7 +110,7 @@ func (e *SizeError) Error() string {
 // put makes the numbers in a tensor those of the bucket.
 func put(b reducer.GradBucket, t device.Tensor) error {
 	if t.Len() != b.Flat.Len() {
-		return &SizeError{b.Group.Rank(), b.Name, t.Len(), b.Flat.Len()}
+		return &SizeError{b.Rank, b.Name, t.Len(), b.Flat.Len()}
 	}
 	if t.Buf.Addr() == b.Flat.Buf.Addr() {
 		return nil

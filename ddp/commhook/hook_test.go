@@ -279,6 +279,25 @@ func TestHookOfTheWrongSize(t *testing.T) {
 	})
 }
 
+// A hook that is given a bucket for a subgroup names the rank by its number in the group.
+func TestErrorInASubgroup(t *testing.T) {
+	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
+		alone, err := pg.Split(t.Context(), pg.Rank(), 0)
+		if err != nil {
+			return err
+		}
+		b := reducer.GradBucket{Name: "bucket 0", Rank: pg.Rank(), Group: alone, Op: comm.Sum, Flat: device.HostTensor(make([]float32, 8), device.Float32)}
+		short := commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
+			return b.Flat.Range(0, 1), commhook.AllReduce{}.Reduce(b)
+		})
+		err = short.Reduce(b).Wait(t.Context())
+		if size := (*commhook.SizeError)(nil); !errors.As(err, &size) || size.Rank != pg.Rank() {
+			return fmt.Errorf("rank %d: got %v", pg.Rank(), err)
+		}
+		return nil
+	})
+}
+
 // Ranks whose hooks have other options are told where the model is made.
 func TestHookOptionsThatDiffer(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {

@@ -31,7 +31,9 @@ type PostLocalSGDOptions struct {
 //
 // The ranks still tell each other, in some bytes a pass, whether all gradients are
 // there. Between two averages the replicas differ: ddp.Options.CheckReplicas does
-// not go with it.
+// not go with it, and nor does ddp.JoinOptions.DivideByActive, which counts all ranks.
+// At the end of ddp.Model.Join all replicas are what the last one was: average them
+// before.
 func PostLocalSGD(opts *PostLocalSGDOptions) reducer.Hook {
 	var o PostLocalSGDOptions
 	if opts != nil {
@@ -56,6 +58,9 @@ func (h *postLocal) String() string {
 	}
 	return fmt.Sprintf("local SGD on %d ranks after %d passes, then %v", ranks, max(h.o.StartAfter, 0), h.o.Hook)
 }
+
+// Partial is true: see [reducer.Partial].
+func (h *postLocal) Partial() bool { return true }
 
 func (h *postLocal) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if b.Index == 0 {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -170,6 +171,30 @@ func TestPostLocalSGD(t *testing.T) {
 			}
 			if err := agree(pg, "the parameters in the end", params); err != nil {
 				return fmt.Errorf("%+v: %w", c, err)
+			}
+		}
+		return nil
+	})
+}
+
+// DivideByActive counts the ranks of the group: a hook, or one within it, that averages
+// over a part of them is refused, on every rank.
+func TestPostLocalSGDDividedByActive(t *testing.T) {
+	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
+		for _, hook := range []reducer.Hook{
+			commhook.PostLocalSGD(nil), commhook.BF16(commhook.PostLocalSGD(nil)), powerSGD(commhook.PowerSGDOptions{Hook: commhook.PostLocalSGD(nil)}),
+			commhook.BF16(nil), powerSGD(commhook.PowerSGDOptions{}),
+		} {
+			model, err := ddp.New(nn.Linear(3, 3, nn.LinearOptions{}), pg, &ddp.Options{Hook: hook})
+			if err != nil {
+				return err
+			}
+			err = model.Join(&ddp.JoinOptions{DivideByActive: true}, func() error { return nil })
+			if local := strings.Contains(fmt.Sprint(hook), "local SGD"); local != (err != nil) || local && !strings.Contains(err.Error(), "DivideByActive") {
+				return fmt.Errorf("rank %d: with %v: %v", pg.Rank(), hook, err)
+			}
+			if err := model.Join(nil, func() error { return nil }); err != nil {
+				return err
 			}
 		}
 		return nil

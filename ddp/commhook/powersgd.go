@@ -106,6 +106,9 @@ func (h *PowerSGD) String() string {
 		h.o.Rank, max(h.o.StartAfter, 0), h.o.MinCompression, !h.o.NoErrorFeedback, !h.o.NoWarmStart, h.o.Seed, h.o.Hook)
 }
 
+// Partial tells whether the hook that reduces the factors is.
+func (h *PowerSGD) Partial() bool { return reducer.IsPartial(h.o.Hook) }
+
 // Reduce is a reducer's to call.
 func (h *PowerSGD) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if b.Index == 0 {

@@ -24,6 +24,19 @@ type Hook interface {
 	Reduce(b GradBucket) Reduction
 }
 
+// Partial is a Hook that may average over fewer ranks than the group has, by itself or
+// by the one that it passes buckets on to.
+type Partial interface {
+	Hook
+	Partial() bool
+}
+
+// IsPartial tells whether h is one that does.
+func IsPartial(h Hook) bool {
+	p, ok := h.(Partial)
+	return ok && p.Partial()
+}
+
 // Reduction is a bucket's reduction in flight. A [*comm.Work] is one. Traces have
 // those whose [Times] are to be had.
 type Reduction interface {
@@ -47,6 +60,7 @@ type GradBucket struct {
 	// what a hook kept by index is of others.
 	Rebuilt bool
 	Name    string             // for calls: see [comm.CallOptions]
+	Rank    int                // this process's in the model's group, for errors: a hook may pass the bucket on with another Group
 	Group   *comm.ProcessGroup // over which to average
 	// Op is what averages: Sum where the gradients are divided by the number of
 	// ranks already, else Avg.
@@ -109,7 +123,7 @@ func (r *Reducer) offered(i int, after device.Event) GradBucket {
 		}
 	}
 	return GradBucket{
-		Index: i, Last: i == len(r.buckets)-1, Rebuilt: r.stats.Rebuilt != nil, Name: b.name, Group: r.pg, Op: r.op, After: after,
-		Flat: b.flat, Params: b.params, Grads: b.grads,
+		Index: i, Last: i == len(r.buckets)-1, Rebuilt: r.stats.Rebuilt != nil, Name: b.name, Rank: r.pg.Rank(), Group: r.pg, Op: r.op,
+		After: after, Flat: b.flat, Params: b.params, Grads: b.grads,
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/goddp/goddp/autograd"
@@ -21,6 +23,7 @@ type Optimizer[O Local] struct {
 	shards *shards
 	local  O
 	last   map[*nn.Parameter]*bucket // by part: the bucket whose updates end with it
+	rest   []*nn.Parameter           // parts that local does not have
 
 	mu      sync.Mutex
 	gathers []*comm.Work // of the last step
@@ -40,7 +43,9 @@ func newOptimizer[O Local](s *shards, local O) *Optimizer[O] {
 			panic(&ForeignError{p.Name()})
 		}
 		ends[part.bucket] = p
+		delete(parts, p)
 	}
+	o.rest = slices.Collect(maps.Keys(parts))
 	for i, p := range ends {
 		if p != nil {
 			o.last[p] = &s.buckets[i]
@@ -69,8 +74,14 @@ func (o *Optimizer[O]) Group() *comm.ProcessGroup {
 // "NAME[lo:hi]", some of them empty. Their gradients are averages.
 func (o *Optimizer[O]) Parameters() []*nn.Parameter { return o.local.Parameters() }
 
-// ZeroGrad forgets the gradients of all parameters that are optimized.
-func (o *Optimizer[O]) ZeroGrad() { o.local.ZeroGrad() }
+// ZeroGrad forgets the gradients of all parameters, also of those that are not
+// optimized: they are in shards as well.
+func (o *Optimizer[O]) ZeroGrad() {
+	o.local.ZeroGrad()
+	for _, p := range o.rest {
+		p.Var().ZeroGrad()
+	}
+}
 
 // ClipGradNorm is [optim.ClipGradNorm] for the gradients of the whole model, of which
 // each rank has parts: all ranks call it, behind the same backward passes, within

@@ -50,6 +50,71 @@ func (m middleFirst) Parameters() []*nn.Parameter {
 	return nn.Sequential(m.middle, m.head, m.tail).Parameters()
 }
 
+// middleLast registers it last: its gradients are in the first bucket.
+type middleLast struct{ forked }
+
+func (m middleLast) Parameters() []*nn.Parameter {
+	return nn.Sequential(m.head, m.tail, m.middle).Parameters()
+}
+
+// What a pass accumulates is reduced by one that does not use it, on one rank or on all,
+// as without shards.
+func TestAccumulatedAndThenUnused(t *testing.T) {
+	for _, all := range []bool{true, false} {
+		onBoth(t, func(pg *comm.ProcessGroup) error {
+			var bits [2][]byte
+			for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
+				skip := false
+				net := middleLast{newForked(func() bool { return skip })}
+				w, err := wrap(net, pg, adamW, &ddp.Options{BucketCapMB: small.BucketCapMB, FindUnusedParameters: true})
+				if err != nil {
+					return err
+				}
+				for step := range 4 {
+					skip = false
+					if err := w.model.NoSync(func() error { return w.loss(pg, device.Float64, 2*step).Backward() }); err != nil {
+						return err
+					}
+					skip = all || pg.Rank() == 1
+					if _, err := w.train(pg, device.Float64, 2*step+1, 2*step+2); err != nil {
+						return err
+					}
+				}
+				bits[i] = allBits(net)
+			}
+			if !bytes.Equal(bits[0], bits[1]) {
+				return errors.New("the parameters differ from those of training without shards")
+			}
+			return nil
+		}, 2)
+	}
+}
+
+// Parameters that the local optimizer is not given stay as they are, and keep nobody from
+// training the others.
+func TestParametersThatAreNotOptimized(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		var bits [2][]byte
+		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
+			net := mlp(double)
+			w, err := wrap(net, pg, func(ps []*nn.Parameter) Local {
+				return adamW(slices.DeleteFunc(slices.Clone(ps), func(p *nn.Parameter) bool { return strings.HasPrefix(p.Name(), "2.bias") }))
+			}, small)
+			if err != nil {
+				return err
+			}
+			if _, err := w.train(pg, device.Float64, 0, 4); err != nil {
+				return err
+			}
+			bits[i] = allBits(net)
+		}
+		if !bytes.Equal(bits[0], bits[1]) {
+			return errors.New("the parameters differ from those of training without shards")
+		}
+		return nil
+	}, 2)
+}
+
 // A rank that lacks gradients keeps all ranks from the step, also where it knows
 // early and does not even call Step, and the next step is as without shards.
 func TestMissingGradients(t *testing.T) {

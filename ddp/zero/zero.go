@@ -81,12 +81,12 @@ func wrap[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGroup,
 // Forward applies the module. A backward pass through the result averages the
 // gradients.
 func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
-	return autograd.Observe(m.model.Forward(x), m.shards)
+	return m.model.Forward(x)
 }
 
 // Output makes y a result of the model's as well: see [ddp.Model.Output].
 func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
-	return autograd.Observe(m.model.Output(y), m.shards)
+	return m.model.Output(y)
 }
 
 // NoSync runs f, within which backward passes accumulate gradients and reduce
