@@ -47,9 +47,16 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 		panic(&GraphError{Call: "Backward", Variable: v.String(), Reason: "it requires no gradient"})
 	}
 	p := v.s.walk(v)
+	defer func() {
+		if !p.over {
+			p.panicked(recover())
+		}
+	}()
 	for _, o := range p.observers {
 		o.BeginBackward(func(leaf *Variable) bool { return leaf.node != nil && leaf.node.pass == p.id })
+		p.begun = append(p.begun, o)
 	}
+	p.running = true
 	err := v.Err()
 	if err == nil && grad != nil {
 		err = grad.Err()
@@ -58,7 +65,9 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 		err = p.run(v, grad)
 	}
 	p.end(err, slices.Contains(opts, RetainGraph))
-	for _, o := range p.observers {
+	for len(p.begun) > 0 {
+		o := p.begun[0]
+		p.begun = p.begun[1:]
 		switch e := o.EndBackward(err); {
 		case e == nil:
 		case err == nil || errors.Is(e, err):
@@ -67,7 +76,35 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 			err = errors.Join(err, e)
 		}
 	}
+	p.over = true
 	return err
+}
+
+// panicked ends a pass that panics, or whose goroutine ends where thrown is nil, and
+// lets that go on.
+func (p *pass) panicked(thrown any) {
+	err := &PanicError{Value: thrown}
+	if p.running {
+		p.end(err, false)
+	}
+	for _, o := range p.begun {
+		o.EndBackward(err) // what it says is lost: the panic goes on
+	}
+	if thrown != nil {
+		panic(thrown)
+	}
+}
+
+// PanicError is what an [Observer], and a [GradSink], is told of a pass that panics.
+type PanicError struct {
+	Value any // of the panic; nil: the goroutine ended
+}
+
+func (e *PanicError) Error() string {
+	if e.Value == nil {
+		return "the goroutine of the backward pass ended"
+	}
+	return fmt.Sprintf("panic in the backward pass: %v", e.Value)
 }
 
 // pass is one backward pass.
@@ -77,6 +114,9 @@ type pass struct {
 	nodes     []*node // of results, the last applied first
 	leaves    []*node
 	observers []Observer
+	begun     []Observer // those that were told of it, and not yet that it is over
+	running   bool       // gradients are written, until end
+	over      bool
 }
 
 // walk finds the part of the graph that a pass from root reaches, counts the
@@ -300,6 +340,7 @@ func (p *pass) drop(n *node) {
 
 // end leaves the graph as it is between passes. err is how this one ended.
 func (p *pass) end(err error, retain bool) {
+	p.running = false
 	for _, n := range p.nodes {
 		p.drop(n)
 		if !retain {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -262,6 +263,85 @@ func TestObservers(t *testing.T) {
 	if w.begun != 4 || other.begun != 2 {
 		t.Errorf("observers told %d and %d times, want 4 and 2", w.begun, other.begun)
 	}
+}
+
+// throwing is the identity; thrown is called in its backward.
+type throwing struct{ thrown func() }
+
+func (throwing) Name() string                         { return "throwing" }
+func (throwing) Shape(in []device.Shape) device.Shape { return in[0] }
+func (throwing) Forward(c *autograd.Call) error       { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
+func (f throwing) Backward(*autograd.Call, int, device.Tensor, device.Accum, device.Tensor) error {
+	f.thrown()
+	return nil
+}
+
+// A pass that panics, or whose goroutine ends, is over for who was told that it began,
+// keeps no memory, and leaves the model fit for another one.
+func TestPanicInABackwardPass(t *testing.T) {
+	dev := newDevice(t)
+	a, b := autograd.Scalar(dev, 2).RequireGrad(), autograd.Scalar(dev, 3).RequireGrad()
+	s := newSink(a, "a", nil)
+	mustBackward(t, autograd.Mul(a, b))
+	for _, c := range []struct {
+		thrown func()
+		value  any
+	}{{func() { panic("oops") }, "oops"}, {runtime.Goexit, nil}} {
+		a.ZeroGrad()
+		b.ZeroGrad()
+		w := &watcher{fail: errors.New("lost")}
+		use := dev.Memory().InUse
+		var value any
+		autograd.Scope(dev, func() {
+			y := autograd.Observe(autograd.Mul(autograd.Apply(throwing{c.thrown}, autograd.Mul(a, b)), b), w)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				defer func() { value = recover() }()
+				y.Backward()
+			}()
+			<-done
+			panics[*autograd.GraphError](t, func() { y.Backward() })
+		})
+		if value != c.value {
+			t.Errorf("the panic is %v, want %v", value, c.value)
+		}
+		for what, err := range map[string]error{"the observer": errors.Join(w.ended...), "a sink": s.err, "a leaf": b.GradErr()} {
+			if thrown := (*autograd.PanicError)(nil); !errors.As(err, &thrown) || thrown.Value != c.value {
+				t.Errorf("%s was told %v", what, err)
+			}
+		}
+		if len(w.ended) != 1 {
+			t.Errorf("the observer was told %d times", len(w.ended))
+		}
+		if now := dev.Memory().InUse; now != use {
+			t.Errorf("%d bytes in use, %d before", now, use)
+		}
+		a.ZeroGrad()
+		b.ZeroGrad()
+		mustBackward(t, autograd.Mul(a, b))
+		if g := a.Grad().Item(); g != 3 || s.err != nil || b.GradErr() != nil {
+			t.Errorf("the next pass gives %v, %v and %v", g, s.err, b.GradErr())
+		}
+	}
+}
+
+// An observer that refuses a pass leaves gradients and graph as they are.
+func TestAPassThatDoesNotBegin(t *testing.T) {
+	dev := newDevice(t)
+	a := autograd.Scalar(dev, 2).RequireGrad()
+	first, second := &watcher{}, &watcher{leaves: []*autograd.Variable{nil}}
+	y := autograd.Observe(autograd.Observe(autograd.Neg(a), first), second)
+	func() {
+		defer func() { recover() }()
+		y.Backward()
+		t.Error("the second observer panics, and the pass does not")
+	}()
+	if len(first.ended) != 1 || len(second.ended) != 0 || a.GradErr() != nil || a.Grad() != nil {
+		t.Errorf("told %v and %v, and the gradient is %v, %v", first.ended, second.ended, a.Grad(), a.GradErr())
+	}
+	second.leaves = nil
+	mustBackward(t, y)
 }
 
 // The sink's owner decides what an optimizer may do with the gradient.

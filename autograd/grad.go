@@ -10,7 +10,7 @@ import "github.com/goddp/goddp/device"
 // A pass may reach the leaf without coming through any [Observer] of the
 // sink's: then too the gradient is written, and the sink is asked for Scale and
 // told Ready, to make of it what it will. A pass that fails may end after any
-// of these calls; the gradient is undefined from then until Zero.
+// of these calls, and with Fail.
 type GradSink interface {
 	// Fresh tells whether the next write is the first since the gradient
 	// was last used or zeroed: then it overwrites. By this call the gradient
@@ -30,6 +30,10 @@ type GradSink interface {
 	// Ready says that at e, on the compute stream, this pass's last write is
 	// done.
 	Ready(e device.Event)
+	// Fail says that a pass that was to give the leaf a gradient ended with err,
+	// before any Observer is told: the gradient is undefined until it is
+	// overwritten. Until then, or Zero, the sink's Err has to say so.
+	Fail(err error)
 
 	// Zero says that the program has done with the gradient.
 	Zero()
@@ -159,7 +163,7 @@ func (v *Variable) Grad() *Variable {
 // before.
 func (v *Variable) GradPending() bool {
 	l := v.leaf()
-	return l != nil && l.err == nil && l.sink != nil && l.sink.Pending()
+	return l != nil && l.sink != nil && l.sink.Pending()
 }
 
 // GradErr is nil if an optimizer may use v's gradient, else the error of the
@@ -170,7 +174,7 @@ func (v *Variable) GradErr() error {
 	switch {
 	case l == nil:
 		return nil
-	case l.err == nil && l.sink != nil:
+	case l.sink != nil:
 		return l.sink.Err()
 	}
 	return l.err
@@ -215,13 +219,13 @@ func (v *Variable) leaf() *leaf {
 type leaf struct {
 	v      *Variable
 	sink   GradSink  // nil where autograd owns the gradient
-	err    error     // of a pass that may have written a part of the gradient
 	handle *Variable // what Grad returned last, and returns again while it is as good as new
 
 	// The gradient that autograd owns.
 	t     device.Tensor
 	mem   *block // nil before the first pass
 	there bool   // a pass wrote it since it was last zeroed
+	err   error  // of a pass that may have written a part of it
 }
 
 // begin prepares for the first write of a pass: where it goes, and whether it
@@ -245,7 +249,11 @@ func (l *leaf) begin() (dst device.Tensor, fresh bool, err error) {
 
 // failed notes the error, if any, of a pass that reached l.
 func (l *leaf) failed(err error) {
-	if l.err == nil {
+	switch {
+	case err == nil:
+	case l.sink != nil:
+		l.sink.Fail(err)
+	case l.err == nil:
 		l.err = err
 	}
 }

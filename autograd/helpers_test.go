@@ -171,7 +171,8 @@ func (s *sink) Ready(e device.Event) {
 	s.note("ready")
 }
 
-func (s *sink) Zero()               { s.fresh = true }
+func (s *sink) Fail(err error)      { s.err = err }
+func (s *sink) Zero()               { s.fresh, s.err = true, nil }
 func (s *sink) Settle()             { s.settled++ }
 func (s *sink) Pending() bool       { return false }
 func (s *sink) Err() error          { return s.err }

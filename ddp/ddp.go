@@ -146,14 +146,17 @@ type observer Model
 
 func (o *observer) BeginBackward(reached func(*autograd.Variable) bool) {
 	m := (*Model)(o)
-	m.within = true
 	m.begin(!m.noSync && m.reducer.Left() == nil)
+	m.within = true
 	m.reducer.Begin(m.reduces, func(i int) bool { return reached(m.params[i].Var()) })
 }
 
 func (o *observer) EndBackward(err error) error {
 	m := (*Model)(o)
 	m.within = false
+	if errors.As(err, new(*autograd.PanicError)) {
+		m.pg.Abort(fmt.Errorf("ddp: rank %d: %w", m.pg.Rank(), err)) // nobody waits: the panic may end the process
+	}
 	return m.end("backward", err)
 }
 
@@ -277,8 +280,9 @@ type sink struct {
 func (s *sink) Fresh() bool         { return s.r.Fresh(s.i) }
 func (s *sink) Settle()             { s.r.Settle(s.i) }
 func (s *sink) Scale() float64      { return s.r.Scale() }
+func (s *sink) Fail(err error)      { s.r.Fail(s.i, err) }
 func (s *sink) Pending() bool       { return s.r.Pending() }
-func (s *sink) Err() error          { return s.r.Err() }
+func (s *sink) Err() error          { return s.r.GradErr(s.i) }
 func (s *sink) Skip() device.Tensor { return s.r.Flags() }
 func (s *sink) Zero()               { s.r.Zero(s.i) }
 

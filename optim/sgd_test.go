@@ -185,6 +185,7 @@ func (o *owner) Fresh() bool         { return true }
 func (o *owner) Grad() device.Tensor { return o.t }
 func (o *owner) Scale() float64      { return 1 }
 func (o *owner) Ready(device.Event)  {}
+func (o *owner) Fail(error)          {}
 func (o *owner) Zero()               {}
 func (o *owner) Pending() bool       { return o.pending }
 func (o *owner) Settle() {

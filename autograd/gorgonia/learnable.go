@@ -99,6 +99,7 @@ func (s *sink) Fresh() bool         { return s.r.Fresh(s.i) }
 func (s *sink) Settle()             { s.r.Settle(s.i) }
 func (s *sink) Scale() float64      { return s.r.Scale() }
 func (s *sink) Ready(device.Event)  {}
+func (s *sink) Fail(error)          {}
 func (s *sink) Zero()               { s.r.Zero(s.i) }
 func (s *sink) Pending() bool       { return s.r.Pending() }
 func (s *sink) Err() error          { return s.r.Err() }

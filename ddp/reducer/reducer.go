@@ -23,12 +23,13 @@ type Reducer struct {
 	ahead   func() // Options.BeforeLast
 	unused  Unused
 	core    *core
-	layout         // of the buckets in use
-	order   *order // nil once the buckets follow it, or where they never will
-	status  status // what the ranks tell each other in a pass
-	fresh   []bool // by parameter: the next write overwrites
-	absent  []bool // by parameter: fresh here, and the pending outcome tells whether elsewhere too
-	shared  []bool // by parameter, of a static graph: some rank has a gradient; nil before that is known
+	layout          // of the buckets in use
+	order   *order  // nil once the buckets follow it, or where they never will
+	status  status  // what the ranks tell each other in a pass
+	fresh   []bool  // by parameter: the next write overwrites
+	spoilt  []error // by parameter: of a pass that may have written a part of the gradient
+	absent  []bool  // by parameter: fresh here, and the pending outcome tells whether elsewhere too
+	shared  []bool  // by parameter, of a static graph: some rank has a gradient; nil before that is known
 	reports reports
 	scan    *scan // nil where gradients may be anything
 	trace   *profile.Recorder
@@ -80,7 +81,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 	}
 	r := &Reducer{
 		pg: pg, params: params, caps: caps, op: comm.Avg, hook: o.Hook, ahead: o.BeforeLast, unused: o.Unused, scale: 1,
-		fresh: make([]bool, len(params)), absent: make([]bool, len(params)), reached: make([]bool, len(params)),
+		fresh: make([]bool, len(params)), spoilt: make([]error, len(params)), absent: make([]bool, len(params)), reached: make([]bool, len(params)),
 		trace: profile.Of(pg.Device().Values()),
 	}
 	if o.Prescaled {
@@ -165,7 +166,35 @@ func (r *Reducer) Fresh(i int) bool {
 }
 
 // Zero makes the next write of gradient i a first one.
-func (r *Reducer) Zero(i int) { r.fresh[i], r.absent[i] = true, false }
+func (r *Reducer) Zero(i int) { r.fresh[i], r.spoilt[i], r.absent[i] = true, nil, false }
+
+// Fail says that a pass which was to write gradient i failed, so that it is undefined,
+// with what earlier passes accumulated there, until Zero. Where that does not come
+// first, the next pass that reduces is skipped on every rank: one that reduces, and
+// fails, zeroes all gradients as it finishes.
+func (r *Reducer) Fail(i int, err error) {
+	if r.spoilt[i] == nil {
+		r.spoilt[i] = err
+	}
+}
+
+// GradErr is why gradient i must not be used: what Fail was given, else Err.
+func (r *Reducer) GradErr(i int) error {
+	if err := r.spoilt[i]; err != nil {
+		return err
+	}
+	return r.Err()
+}
+
+// accumulated is why what accumulated so far must not be reduced.
+func (r *Reducer) accumulated() error {
+	for i, err := range r.spoilt {
+		if err != nil {
+			return fmt.Errorf("reducer: rank %d: parameter %v accumulated in a pass that failed: %w", r.pg.Rank(), r.params[i], err)
+		}
+	}
+	return nil
+}
 
 // Zeroed tells whether gradient i holds nothing: it was not written since Zero,
 // or since a pass that failed. Where only this rank's last pass did not use it,
@@ -221,7 +250,7 @@ func (r *Reducer) begin(e event, reached func(i int) bool) {
 		if r.scan != nil {
 			r.early = errors.Join(r.early, r.scan.begin())
 		}
-		r.early = errors.Join(r.early, r.status.clean())
+		r.early = errors.Join(r.early, r.status.clean(), r.accumulated())
 		if !e.shadow {
 			e.reached = r.reach(reached)
 		}

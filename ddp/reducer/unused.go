@@ -37,11 +37,16 @@ func (r *Reducer) reach(reached func(i int) bool) []bool {
 func (r *Reducer) spare(i int) error {
 	d := r.pg.Device()
 	g := r.grads[i]
-	switch {
-	case r.fresh[i]:
+	if r.fresh[i] {
 		return d.Kernels().Fill(d.Compute(), g, 0)
-	case r.scale != 1:
-		return d.Kernels().Axpby(d.Compute(), g, device.Accum{Alpha: r.scale}, g)
+	}
+	if r.scale != 1 {
+		if err := d.Kernels().Axpby(d.Compute(), g, device.Accum{Alpha: r.scale}, g); err != nil {
+			return err
+		}
+	}
+	if r.scan != nil {
+		return r.scan.look(i, g)
 	}
 	return nil
 }

@@ -144,3 +144,4 @@ func (g *gradient) Zero()               { g.Var().ZeroGrad() }
 func (g *gradient) Fresh() bool        { return false }
 func (g *gradient) Scale() float64     { return 1 }
 func (g *gradient) Ready(device.Event) {}
+func (g *gradient) Fail(error)         {}

@@ -1,0 +1,189 @@
+package ddp
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// flawed is the identity, whose backward is f's to end.
+type flawed struct{ f func() error }
+
+func (flawed) Name() string                         { return "flawed" }
+func (flawed) Shape(in []device.Shape) device.Shape { return in[0] }
+func (flawed) Forward(c *autograd.Call) error       { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
+func (f flawed) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if err := f.f(); err != nil {
+		return err
+	}
+	return c.Kernels.Axpby(c.Stream, dst, acc, g)
+}
+
+// chain is w1·flawed(w0·x): where that fails, w1 has a gradient and w0 has none.
+type chain struct {
+	w [2]*nn.Parameter
+	f *func() error
+}
+
+func newChain(dev device.Device) chain {
+	works := func() error { return nil }
+	return chain{[2]*nn.Parameter{
+		nn.NewParameter("w0", autograd.FromSlice(dev, []float64{1})), nn.NewParameter("w1", autograd.FromSlice(dev, []float64{2})),
+	}, &works}
+}
+
+func (c chain) Forward(x *autograd.Variable) *autograd.Variable {
+	return autograd.Mul(c.w[1].Var(), autograd.Apply(flawed{*c.f}, autograd.Mul(c.w[0].Var(), x)))
+}
+
+func (c chain) Parameters() []*nn.Parameter { return c.w[:] }
+
+// pass is a backward pass, which f may end.
+func (c chain) pass(model *Model, f func() error) error {
+	*c.f = f
+	return model.Forward(autograd.FromSlice(model.pg.Device(), []float64{1})).Backward()
+}
+
+var errNoMemory = errors.New("no memory")
+
+// A pass that fails on one rank is skipped on all, and forgotten: the program need not
+// zero the gradients. One that fails while it accumulates spoils what accumulated, and has
+// the pass that would reduce it skipped on all.
+func TestAPassThatFails(t *testing.T) {
+	for _, accumulates := range []bool{false, true} {
+		onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
+			c := newChain(pg.Device())
+			model, err := New(c, pg, opts)
+			if err != nil {
+				return err
+			}
+			opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+			works := func() error { return nil }
+			for step := range 4 {
+				fails := works
+				if step == 1 && pg.Rank() == 1 {
+					fails = func() error { return errNoMemory }
+				}
+				if accumulates {
+					err := model.NoSync(func() error { return c.pass(model, fails) })
+					if errors.Is(err, errNoMemory) != (step == 1 && pg.Rank() == 1) {
+						return fmt.Errorf("step %d: accumulating: %v", step, err)
+					}
+					fails = works
+				}
+				err := c.pass(model, fails)
+				if err == nil {
+					err = opt.Step()
+				}
+				if skipped := errors.Is(err, device.ErrSkipped); skipped != (step == 1) || !skipped && err != nil || skipped && !strings.Contains(err.Error(), "no memory") {
+					return fmt.Errorf("step %d: got %v", step, err)
+				}
+				if err == nil {
+					opt.ZeroGrad()
+				}
+			}
+			if steps, whole := opt.Committed(); steps != 3 || !whole {
+				return fmt.Errorf("%d steps, whole: %v", steps, whole)
+			}
+			mine, err := values(model.Parameters())
+			if err != nil {
+				return err
+			}
+			all, err := comm.AllGatherObject(t.Context(), pg, mine)
+			if err == nil && !slices.Equal(all[0], all[1]) {
+				err = fmt.Errorf("the parameters differ: %v", all)
+			}
+			return err
+		})
+	}
+}
+
+// What accumulated in a pass that failed and was zeroed by the program is nobody's concern.
+func TestAPassThatFailsAndIsZeroed(t *testing.T) {
+	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
+		c := newChain(pg.Device())
+		model, err := New(c, pg, opts)
+		if err != nil {
+			return err
+		}
+		err = model.NoSync(func() error { return c.pass(model, func() error { return errNoMemory }) })
+		if !errors.Is(err, errNoMemory) || !errors.Is(c.w[1].Var().GradErr(), errNoMemory) {
+			return fmt.Errorf("got %v, and of a gradient %v", err, c.w[1].Var().GradErr())
+		}
+		for _, p := range c.w {
+			p.Var().ZeroGrad()
+		}
+		if err := c.pass(model, func() error { return nil }); err != nil {
+			return err
+		}
+		return c.w[0].Var().GradErr()
+	})
+}
+
+// A panic in a backward pass breaks the group: nobody waits for the rank, whose program
+// may end of it or go on.
+func TestAPassThatPanics(t *testing.T) {
+	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
+		begun := time.Now()
+		c := newChain(pg.Device())
+		model, err := New(c, pg, opts)
+		if err == nil && pg.Rank() == 1 {
+			func() {
+				defer func() {
+					if thrown := recover(); thrown != "oops" {
+						t.Errorf("the panic is %v", thrown)
+					}
+				}()
+				c.pass(model, func() error { panic("oops") })
+			}()
+		}
+		for err == nil { // who is slow hears of it in New
+			if err = c.pass(model, func() error { return nil }); err == nil { // known later, on a device that lags
+				err = c.w[0].Var().GradErr()
+			}
+		}
+		if !errors.Is(err, comm.ErrAborted) || !strings.Contains(err.Error(), "rank 1: panic in the backward pass: oops") {
+			return fmt.Errorf("rank %d: got %v", pg.Rank(), err)
+		}
+		if waited := time.Since(begun); waited > pg.Timeout()/2 {
+			return fmt.Errorf("rank %d heard of it after %v", pg.Rank(), waited)
+		}
+		return nil
+	})
+}
+
+// What is not finite and accumulated is found by the pass that reduces it, also where that
+// does not use the parameter.
+func TestNonFiniteAndUnused(t *testing.T) {
+	onBuckets(t, Options{FindUnusedParameters: true, CheckNonFinite: true}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
+		m := newSwitches(pg.Device(), 3)
+		model, err := New(m, pg, opts)
+		if err != nil {
+			return err
+		}
+		x := 1.0
+		if pg.Rank() == 1 {
+			x = math.NaN()
+		}
+		if err := model.NoSync(func() error { return m.step(model, x, 0) }); err != nil {
+			return err
+		}
+		err = errors.Join(m.step(model, 1, 1, 2), m.w[0].Var().GradErr())
+		var found *reducer.NonFiniteError
+		if !errors.As(err, &found) || len(found.Found) != 1 || found.Found[0].Rank != 1 || found.Found[0].Param != "w0" {
+			return fmt.Errorf("got %v, want that w0 of rank 1 is not finite", err)
+		}
+		return nil
+	})
+}
