@@ -68,7 +68,8 @@ func (e *LostStateError) Error() string {
 // group's timeout; if one fails, Recover may be called again on the next group.
 // The module stays on its device, which has to be that of the group: one of the
 // program's own, given as comm.Options.Device, for Close closes what Init opened.
-// Options such as the learning rate are the program's to set.
+// Options such as the learning rate are the program's to set, and so is what
+// Options.Ignore will name: Recover sets all parameters and buffers.
 func Recover(module nn.Module, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
 	step, err = restore(context.Background(), module, pg, opt) // its calls have deadlines of their own
 	if err != nil {

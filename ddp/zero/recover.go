@@ -53,6 +53,8 @@ func (e *LostShardError) Error() string {
 // the new optimizer has Committed. If a shard at that step is missing or torn, every
 // rank gets a [*LostShardError].
 //
+// What opts.Ignore names stays as each rank has it.
+//
 // All ranks call it, in the same order as their other collectives. If it fails it
 // may be called again on the next group, with the same old. See [ddp.Recover] for
 // the device, and for what is the program's to set.
@@ -78,16 +80,16 @@ func restore[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGro
 	if err != nil {
 		return nil, nil, err
 	}
-	var give []held
-	if i := slices.Index(from, pg.Rank()); i >= 0 {
-		give, err = old.all(i == 0)
-	}
-	if err := comm.Agree(ctx, pg, err); err != nil {
-		return nil, nil, err
-	}
 	var with ddp.Options
 	if opts != nil {
 		with = *opts
+	}
+	var give []held
+	if i := slices.Index(from, pg.Rank()); i >= 0 {
+		give, err = old.all(i == 0, with.Ignore)
+	}
+	if err := comm.Agree(ctx, pg, err); err != nil {
+		return nil, nil, err
 	}
 	with.SkipInitSync = len(from) > 0 // else rank 0 has what all begin with
 	// The parameters move out of old's buckets, which stay as they are.
@@ -96,7 +98,7 @@ func restore[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGro
 		return m, o, err
 	}
 	o.Restoring()
-	takers, err := o.takers(module)
+	takers, err := o.takers(module, with.Ignore)
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
 	}
@@ -154,7 +156,7 @@ func ofState(name string) string     { return "state " + name }
 
 // all is what this rank gives: its shards of parameters and state, and one rank
 // what all have.
-func (o *Optimizer[O]) all(first bool) ([]held, error) {
+func (o *Optimizer[O]) all(first bool, ignore []string) ([]held, error) {
 	for _, w := range o.gathers {
 		w.Sync(context.Background()) // the group is broken, or they are done
 	}
@@ -168,7 +170,7 @@ func (o *Optimizer[O]) all(first bool) ([]held, error) {
 		give = append(give, held{span{ofParameter(p.Name()), p.DType(), p.Shape(), p.lo, p.hi}, p.local.Var().Tensor()})
 	}
 	if first {
-		for name, v := range variables(o.shards.module) {
+		for name, v := range variables(o.shards.module, ignore) {
 			if t := v.Tensor(); !divided[v] {
 				give = append(give, held{span{name, t.DType, t.Shape, 0, t.Len()}, t})
 			}
@@ -178,24 +180,24 @@ func (o *Optimizer[O]) all(first bool) ([]held, error) {
 }
 
 // variables are a module's parameters and buffers, each once, by the names under
-// which they are given.
-func variables(module nn.Module) iter.Seq2[string, *autograd.Variable] {
+// which they are given, but for those that are each rank's own.
+func variables(module nn.Module, ignore []string) iter.Seq2[string, *autograd.Variable] {
 	return func(yield func(string, *autograd.Variable) bool) {
 		seen := map[*autograd.Variable]bool{}
-		once := func(name string, v *autograd.Variable) bool {
-			if seen[v] {
+		once := func(name string, of func(string) string, v *autograd.Variable) bool {
+			if seen[v] || slices.Contains(ignore, name) {
 				return true
 			}
 			seen[v] = true
-			return yield(name, v)
+			return yield(of(name), v)
 		}
 		for _, p := range module.Parameters() {
-			if !once(ofParameter(p.Name()), p.Var()) {
+			if !once(p.Name(), ofParameter, p.Var()) {
 				return
 			}
 		}
 		for _, b := range nn.Buffers(module) {
-			if !once(ofBuffer(b.Name()), b.Var()) {
+			if !once(b.Name(), ofBuffer, b.Var()) {
 				return
 			}
 		}
@@ -210,9 +212,9 @@ type taker struct {
 }
 
 // takers are where this rank takes what is given, by name.
-func (o *Optimizer[O]) takers(module nn.Module) (map[string]taker, error) {
+func (o *Optimizer[O]) takers(module nn.Module, ignore []string) (map[string]taker, error) {
 	all := map[string]taker{}
-	for name, v := range variables(module) {
+	for name, v := range variables(module, ignore) {
 		all[name] = taker{v.Tensor(), v.Shape(), func(whole device.Tensor) device.Tensor { return whole }}
 	}
 	state, err := o.kept()

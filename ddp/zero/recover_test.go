@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -410,6 +411,31 @@ func TestRecoverOfWhatDoesNotFit(t *testing.T) {
 		return nil
 	})
 	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, 3) })
+}
+
+// What is each rank's own stays so.
+func TestRecoverIgnores(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		net, opts := mlp(double), &ddp.Options{BucketCapMB: small.BucketCapMB, Ignore: []string{"0.bias"}}
+		if err := nn.Place(net, pg.Device(), uint64(pg.Rank())); err != nil {
+			return err
+		}
+		w, err := divided(net, pg, adamW, opts)
+		if err != nil {
+			return err
+		}
+		if _, err := w.train(pg, device.Float64, 0, 2); err != nil {
+			return err
+		}
+		before := allBits(net)
+		if _, _, err := Recover(net, pg, w.zero, maker(adamW), opts); err != nil {
+			return err
+		}
+		if !bytes.Equal(before, allBits(net)) {
+			return errors.New("the parameters are not what they were")
+		}
+		return nil
+	}, 2)
 }
 
 func TestTheSourcesOfARecovery(t *testing.T) {
