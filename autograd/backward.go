@@ -21,12 +21,12 @@ const RetainGraph BackwardOption = 1
 // the gradients. The gradients that the pass should have given are then
 // undefined until they are zeroed: see [Variable.GradErr].
 //
-// Backward panics with a [*device.ShapeError] when v is no scalar, with a
-// [*GraphError] when v requires no gradient or its graph was released, and
-// with a [*FreedError] when a value that it needs was freed.
+// Backward panics with a [*GraphError] when v is no scalar or requires no
+// gradient, or its graph was released, and with a [*FreedError] when a value that
+// it needs was freed.
 func (v *Variable) Backward(opts ...BackwardOption) error {
 	if v.t.Len() != 1 {
-		panic(&device.ShapeError{Op: "Backward", A: v.t.Shape, B: device.Shape{}})
+		panic(&GraphError{Call: "Backward", Variable: v.String(), Reason: "it is no scalar, such as a loss: reduce it, or give BackwardWith its gradient"})
 	}
 	return v.backward(nil, opts)
 }
