@@ -20,10 +20,22 @@ type OutOfMemoryError struct {
 }
 
 func (e *OutOfMemoryError) Error() string {
+	text := fmt.Sprintf("%s: %v: asked for %s, %s in use", e.Device, ErrOutOfMemory, sizeText(e.Asked), sizeText(e.InUse))
 	if e.Free < 0 {
-		return fmt.Sprintf("%s: %v: asked for %d bytes, %d in use", e.Device, ErrOutOfMemory, e.Asked, e.InUse)
+		return text
 	}
-	return fmt.Sprintf("%s: %v: asked for %d bytes, %d in use, %d free", e.Device, ErrOutOfMemory, e.Asked, e.InUse, e.Free)
+	return text + ", " + sizeText(e.Free) + " free"
+}
+
+// sizeText is a number of bytes for people.
+func sizeText(bytes int64) string {
+	switch {
+	case bytes < 1<<20:
+		return fmt.Sprintf("%d bytes", bytes)
+	case bytes < 1<<30:
+		return fmt.Sprintf("%.2f MiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30))
 }
 
 // Is makes errors.Is(err, ErrOutOfMemory) hold.

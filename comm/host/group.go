@@ -90,7 +90,8 @@ func (g *Group) open() {
 func (g *Group) Name() string { return "host" }
 
 // Alloc returns zeroed memory that the ranks on this host reduce where it
-// lies, without a copy.
+// lies, without a copy. It fails with a [*device.OutOfMemoryError] when the host has
+// not got as much.
 func (g *Group) Alloc(size int) (device.Buffer, error) { return g.net.alloc(size) }
 
 // Start enqueues a call. It panics with a [*MemoryError] when a tensor is not

@@ -237,7 +237,7 @@ func (n *hubNet) recv(c *backend.Call, data []byte) error {
 	}
 }
 
-func (n *hubNet) alloc(size int) (device.Buffer, error) { return goBuffer(size), nil }
+func (n *hubNet) alloc(size int) (device.Buffer, error) { return allocGo(size) }
 
 func (n *hubNet) tell(cause error) {
 	for s := range n.seats {

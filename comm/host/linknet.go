@@ -54,7 +54,7 @@ func (n *linkNet) alloc(size int) (device.Buffer, error) {
 	if n.board != nil {
 		return n.board.alloc(size)
 	}
-	return goBuffer(size), nil
+	return allocGo(size)
 }
 
 // send writes a card, for the fingerprint, and the data. It is done when the

@@ -4,7 +4,16 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/hostmem"
 )
+
+// allocGo is a goBuffer, if the host has room for it.
+func allocGo(size int) (device.Buffer, error) {
+	if err := hostmem.Check(size); err != nil {
+		return device.Buffer{}, err
+	}
+	return goBuffer(size), nil
+}
 
 // goBuffer is zeroed memory of Go's heap, aligned as devices align theirs.
 func goBuffer(size int) device.Buffer {

@@ -8,6 +8,8 @@ import (
 	"weak"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goddp/goddp/internal/hostmem"
 )
 
 // mapping is shared memory as this process sees it. It is unmapped when
@@ -29,6 +31,9 @@ type audience struct {
 	boards []weak.Pointer[deskBoard]
 }
 
+// reserveStep is how much memory is reserved between two looks at what is left.
+const reserveStep = 64 << 20
+
 // newSegment makes a segment of zeros. Its memory is reserved here and now:
 // it cannot run out under a writer later.
 func newSegment(id uint64, size int) (*segment, error) {
@@ -37,9 +42,9 @@ func newSegment(id uint64, size int) (*segment, error) {
 		return nil, fmt.Errorf("memfd_create: %w", err)
 	}
 	size = max(size, 1)
-	if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
+	if err := reserve(fd, size); err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("reserving %d bytes of shared memory: %w", size, err)
+		return nil, fmt.Errorf("reserving shared memory: %w", err)
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
 		unix.Close(fd)
@@ -64,6 +69,21 @@ func newSegment(id uint64, size int) (*segment, error) {
 		}
 	}, mem)
 	return s, nil
+}
+
+// reserve gives the file its memory. It looks at what the host has left as it goes
+// on, because other ranks reserve at the same time, and the kernel would rather kill a
+// process than refuse.
+func reserve(fd, size int) error {
+	for at := 0; at < size; at += reserveStep {
+		if err := hostmem.Check(size - at); err != nil {
+			return err
+		}
+		if err := unix.Fallocate(fd, 0, int64(at), int64(min(size-at, reserveStep))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func mmap(fd, size int) ([]byte, error) {

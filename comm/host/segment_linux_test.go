@@ -1,6 +1,7 @@
 package host_test
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -80,5 +81,30 @@ func TestAllocOutlives(t *testing.T) {
 	runtime.GC()
 	if err := expect("after Close", x, func(i int) float64 { return element(0, i) }); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAllocTooMuch asks for more than any host has: all of a host's memory must not be
+// gone before that is noticed.
+func TestAllocTooMuch(t *testing.T) {
+	for _, transport := range []string{"shm", "tcp", "hub"} {
+		_, err := transports[transport](t, 2)[0].Alloc(1 << 50)
+		var oom *device.OutOfMemoryError
+		if !errors.As(err, &oom) || oom.Asked != 1<<50 || oom.Free <= 0 {
+			t.Errorf("%s: error %v, want that there is less than a pebibyte", transport, err)
+		}
+	}
+}
+
+// TestAllocLarge writes to the end of memory that was reserved in several steps.
+func TestAllocLarge(t *testing.T) {
+	const size = 64<<20 + 1
+	b, err := transports["shm"](t, 2)[0].Alloc(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem := b.Host()
+	if mem[size-1] = 1; len(mem) != size {
+		t.Errorf("%d bytes, want %d", len(mem), size)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/hostmem"
 )
 
 // Options are the choices of [New]; the zero value is the good default.
@@ -18,9 +19,8 @@ type Options struct {
 	Threads int
 	// BLAS chooses the library of matrix products.
 	BLAS BLAS
-	// MemoryLimit bounds the device's memory, in bytes; 0 is no bound. Go
-	// ends the process when the host has no memory left, so without a bound
-	// Alloc never fails.
+	// MemoryLimit bounds the device's memory, in bytes; 0 is no bound but what
+	// the host has available when memory is asked for.
 	MemoryLimit int64
 	// Log is told which BLAS is used; nil is slog.Default().
 	Log *slog.Logger
@@ -68,6 +68,9 @@ func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release 
 			return device.Buffer{}, &device.OutOfMemoryError{
 				Device: d.String(), Asked: int64(size), InUse: held, Free: limit - held,
 			}
+		}
+		if err := hostmem.Check(size); err != nil {
+			return device.Buffer{}, err
 		}
 		held += int64(size)
 		mem := make([]byte, size+device.Align-1)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,6 +87,18 @@ func TestMemoryLimit(t *testing.T) {
 	d.Free(b)
 	if _, err := d.Alloc(900 << 10); err != nil {
 		t.Errorf("after Free: %v", err)
+	}
+}
+
+// TestHostMemory asks for more than any host has.
+func TestHostMemory(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the host does not tell what it has")
+	}
+	_, err := New(nil).Alloc(1 << 50)
+	var oom *device.OutOfMemoryError
+	if !errors.As(err, &oom) || oom.Asked != 1<<50 || oom.Free <= 0 {
+		t.Errorf("error %v, want that there is less than a pebibyte", err)
 	}
 }
 
