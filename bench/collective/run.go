@@ -46,16 +46,25 @@ type Row struct {
 	Wrong int     `json:"wrong"`   // elements of all ranks and checks that were wrong; -1: not checked
 }
 
-// Run measures a collective at each size. All ranks call it, and report is
-// called with the same rows on each. A root that the group does not have, or a
-// sendrecv of one rank, is an error before anything is sent.
-func Run(ctx context.Context, pg *comm.ProcessGroup, cfg Config, report func(Row) error) error {
-	n := pg.Size()
+// CheckRanks says whether so many ranks can run it: they must have the root, and a
+// sendrecv takes two.
+func (cfg *Config) CheckRanks(n int) error {
 	switch {
 	case cfg.Collective.Rooted && (cfg.Root < 0 || cfg.Root >= n):
-		return fmt.Errorf("root %d of a group of %d", cfg.Root, n)
+		return fmt.Errorf("root %d: there are %d ranks", cfg.Root, n)
 	case cfg.Collective.apart && n == 1:
 		return fmt.Errorf("%s takes 2 ranks or more, here is 1", cfg.Collective.Name)
+	}
+	return nil
+}
+
+// Run measures a collective at each size. All ranks call it, and report is
+// called with the same rows on each. The error of [Config.CheckRanks] comes before
+// anything is sent.
+func Run(ctx context.Context, pg *comm.ProcessGroup, cfg Config, report func(Row) error) error {
+	n := pg.Size()
+	if err := cfg.CheckRanks(n); err != nil {
+		return err
 	}
 	FillHeap()
 	host := cpu.New(&cpu.Options{BLAS: cpu.Gonum})

@@ -177,7 +177,7 @@ func TestWhatCannotBeRun(t *testing.T) {
 	}
 	cfg := quick(t, "broadcast")
 	cfg.Root = 2
-	if err := run(2, cfg); err == nil || err.Error() != "root 2 of a group of 2" {
+	if err := run(2, cfg); err == nil || err.Error() != "root 2: there are 2 ranks" {
 		t.Errorf("root 2 of 2: %v", err)
 	}
 	if err := run(1, quick(t, "sendrecv")); err == nil {

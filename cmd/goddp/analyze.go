@@ -33,7 +33,7 @@ job on several nodes, bring the files of all into one folder.
 Flags:
 %s
 Exit codes: 0 nothing is wrong; 1 there is a culprit, or a record that cannot be
-read; 2 usage.
+read; 2 usage, or no records in DIR.
 `, fs.FlagUsages())
 			return nil
 		}
@@ -43,8 +43,11 @@ read; 2 usage.
 		return usagef("want one folder, got %d", fs.NArg())
 	}
 	dumps, broken := flight.ReadDir(fs.Arg(0))
+	if errors.Is(broken, flight.ErrNoDumps) {
+		return &usageError{err: broken, known: true}
+	}
 	if len(dumps) == 0 {
-		return &usageError{err: broken}
+		return broken
 	}
 	report := analyze.Analyze(dumps)
 	if asJSON {

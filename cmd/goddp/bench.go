@@ -26,6 +26,12 @@ func bench(args []string) error {
 	if err != nil {
 		return err
 	}
+	// Where the variables make no sense, it is for comm.Init to say so.
+	if world, err := comm.WorldFromEnv(); err == nil {
+		if err := o.CheckRanks(world.Size); err != nil {
+			return &usageError{err: err, known: true}
+		}
+	}
 	comm.Main(func(ctx context.Context) error { return runBench(ctx, o) })
 	return nil
 }
@@ -61,7 +67,10 @@ func parseBench(args []string) (*benchOptions, error) {
 		}
 		return nil, &usageError{err: err}
 	}
-	if fs.NArg() != 1 {
+	switch {
+	case fs.NArg() == 0:
+		return nil, usagef("no collective")
+	case fs.NArg() > 1:
 		return nil, usagef("want one collective, got %d: %s", fs.NArg(), strings.Join(fs.Args(), " "))
 	}
 	var errs [5]error

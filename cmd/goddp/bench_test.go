@@ -101,3 +101,20 @@ func TestBenchSaysThatElementsAreWrong(t *testing.T) {
 		t.Errorf("got %q, want %q", &out, want)
 	}
 }
+
+// TestBenchAsksForRanks checks that ranks which cannot run what was asked for say so
+// before anything else.
+func TestBenchAsksForRanks(t *testing.T) {
+	for _, test := range []struct {
+		line string
+		want string
+	}{
+		{"broadcast -r 5", "goddp bench: root 5: there are 1 ranks\n"},
+		{"sendrecv", "goddp bench: sendrecv takes 2 ranks or more, here is 1\n"},
+	} {
+		code, stdout, stderr := goddp(t, append([]string{"bench"}, strings.Fields(test.line)...)...)
+		if code != 2 || stdout != "" || stderr != test.want {
+			t.Errorf("%s: exit code %d, %q, %q; want 2 and %q", test.line, code, stdout, stderr, test.want)
+		}
+	}
+}

@@ -45,9 +45,12 @@ Flags:
 		return fmt.Errorf("no process of job %q, of this user and on this host, has recorded anything", job)
 	}
 	if dir == "" {
-		if dir, err = os.MkdirTemp("", "goddp_flight_"); err != nil {
-			return err
-		}
+		dir, err = os.MkdirTemp("", "goddp_flight_")
+	} else {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return err
 	}
 	var errs []error
 	for _, d := range dumps {
@@ -58,6 +61,8 @@ Flags:
 		}
 		fmt.Println(path)
 	}
-	fmt.Fprintf(os.Stderr, "What they mean: goddp analyze %s\n", dir)
+	if len(errs) < len(dumps) {
+		fmt.Fprintf(os.Stderr, "What they mean: goddp analyze %s\n", dir)
+	}
 	return errors.Join(errs...)
 }

@@ -48,9 +48,11 @@ func TestDump(t *testing.T) {
 		code int
 		want string
 	}{
+		{[]string{"-d", "/dev/null/x", "job of TestDump"}, 1, "goddp: mkdir /dev/null: not a directory\n"},
+		{[]string{"-d", "/proc/self", "job of TestDump"}, 1, "rank_1.json"},
 		{[]string{"another"}, 1, `no process of job "another"`}, {nil, 2, "want one job"}, {[]string{"-x"}, 2, "unknown shorthand flag"},
 	} {
-		if code, _, stderr := goddp(t, append([]string{"dump"}, test.args...)...); code != test.code || !strings.Contains(stderr, test.want) {
+		if code, _, stderr := goddp(t, append([]string{"dump"}, test.args...)...); code != test.code || !strings.Contains(stderr, test.want) || strings.Contains(stderr, "What they mean") {
 			t.Errorf("%v: exit code %d, %q; want %d, %q", test.args, code, stderr, test.code, test.want)
 		}
 	}

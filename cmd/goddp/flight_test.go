@@ -37,12 +37,14 @@ func write(t *testing.T, dir string, dumps ...*flight.Dump) {
 }
 
 func TestAnalyze(t *testing.T) {
-	good, bad, broken := t.TempDir(), t.TempDir(), t.TempDir()
+	good, bad, broken, unread := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
 	ahead, behind := record(t, nil, 0, 3), record(t, nil, 1, 2)
 	write(t, good, record(t, nil, 0, 3).Dump(), record(t, nil, 1, 3).Dump())
 	write(t, broken, record(t, nil, 0, 3).Dump())
-	if err := os.WriteFile(filepath.Join(broken, "rank_1.json"), nil, 0o600); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{broken, unread} {
+		if err := os.WriteFile(filepath.Join(dir, "rank_1.json"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	dead := behind.Dump()
 	dead.Fate = "was killed by SIGKILL"
@@ -56,13 +58,16 @@ func TestAnalyze(t *testing.T) {
 		{[]string{good}, 0, "Nothing wrong: records of 2 of 2 ranks.", ""},
 		{[]string{bad}, 1, "Most probable: rank 1 ", ""},
 		{[]string{broken}, 1, "records of 1 of 2", "rank_1.json"},
+		{[]string{unread}, 1, "", "rank_1.json: "},
 		{[]string{t.TempDir()}, 2, "", "no dumps"},
+		{[]string{t.TempDir() + "/none"}, 2, "", "no such file or directory"},
 		{nil, 2, "", "want one folder"},
 		{[]string{"--what", good}, 2, "", "unknown flag"},
 		{[]string{"--help"}, 0, "goddp analyze [flags] DIR", ""},
 	} {
 		code, stdout, stderr := goddp(t, append([]string{"analyze"}, test.args...)...)
-		if code != test.code || !strings.Contains(stdout, test.stdout) || !strings.Contains(stderr, test.stderr) || test.stderr == "" && stderr != "" {
+		if code != test.code || !strings.Contains(stdout, test.stdout) || !strings.Contains(stderr, test.stderr) || test.stderr == "" && stderr != "" ||
+			len(test.args) == 1 && strings.Contains(stderr, "--help") {
 			t.Errorf("%v: exit code %d, stdout %q, stderr %q; want %d, %q, %q", test.args, code, stdout, stderr, test.code, test.stdout, test.stderr)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/goddp/goddp/internal/version"
 )
 
 // exitUsage is the exit code for what is wrong before anything is done.
@@ -36,7 +38,10 @@ func run(args []string) int {
 	}
 	var usage *usageError
 	if errors.As(err, &usage) {
-		fmt.Fprintf(os.Stderr, "goddp%[1]s: %[2]v\nRun 'goddp%[1]s --help' for how to call it.\n", usage.command, err)
+		fmt.Fprintf(os.Stderr, "goddp%s: %v\n", usage.command, err)
+		if !usage.known {
+			fmt.Fprintf(os.Stderr, "Run 'goddp%s --help' for how to call it.\n", usage.command)
+		}
 		return exitUsage
 	}
 	fmt.Fprintf(os.Stderr, "goddp: %v\n", err)
@@ -51,7 +56,13 @@ func dispatch(args []string) error {
 	name, rest := args[0], args[1:]
 	switch name {
 	case "help", "-h", "--help":
+		if len(rest) > 0 {
+			return dispatch([]string{rest[0], "--help"})
+		}
 		help(os.Stdout)
+		return nil
+	case "--version":
+		fmt.Println(version.Of("goddp"))
 		return nil
 	}
 	for _, c := range commands {
@@ -71,6 +82,7 @@ func dispatch(args []string) error {
 // usageError is a command line that makes no sense.
 type usageError struct {
 	command string // whose help says more, behind a space; "" for goddp's own
+	known   bool   // whoever typed it knows how to: the help says nothing about this
 	err     error
 }
 
@@ -99,6 +111,7 @@ func help(w io.Writer) {
 
 Usage:
   goddp COMMAND [flags]
+  goddp --version
 
 Commands:
 `)

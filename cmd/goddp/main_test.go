@@ -48,8 +48,9 @@ func goddp(t *testing.T, args ...string) (code int, stdout, stderr string) {
 func TestUsageErrors(t *testing.T) {
 	for line, want := range map[string]string{
 		"":                                  "goddp: no command",
+		"help benchmark":                    `goddp: there is no command "benchmark"`,
 		"benchmark":                         `goddp: there is no command "benchmark"`,
-		"bench":                             "goddp bench: want one collective, got 0",
+		"bench":                             "goddp bench: no collective\n",
 		"bench all_reduce 4":                "goddp bench: want one collective, got 2: all_reduce 4",
 		"bench gossip":                      `there is no collective "gossip"; want all_reduce, `,
 		"bench all_reduce -b 1G":            "--maxbytes 32M is less than --minbytes 1G",
@@ -79,9 +80,14 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	for _, c := range commands {
-		code, stdout, stderr := goddp(t, c.name, "--help")
-		if code != 0 || stderr != "" || !strings.Contains(stdout, "goddp "+c.name+" ") {
-			t.Errorf("%s --help: exit code %d; it printed %q and\n%s", c.name, code, stderr, stdout)
+		for _, args := range [][]string{{c.name, "--help"}, {"help", c.name}} {
+			code, stdout, stderr := goddp(t, args...)
+			if code != 0 || stderr != "" || !strings.Contains(stdout, "goddp "+c.name+" ") {
+				t.Errorf("%v: exit code %d; it printed %q and\n%s", args, code, stderr, stdout)
+			}
 		}
+	}
+	if code, stdout, stderr := goddp(t, "--version"); code != 0 || !strings.HasPrefix(stdout, "goddp ") || stderr != "" {
+		t.Errorf("--version: exit code %d; it printed %q and\n%s", code, stderr, stdout)
 	}
 }

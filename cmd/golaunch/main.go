@@ -21,10 +21,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"syscall"
 
+	"github.com/goddp/goddp/internal/version"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -46,7 +45,7 @@ func run(args []string) int {
 		fmt.Print(help(opts))
 		return 0
 	case opts.version:
-		fmt.Println(version())
+		fmt.Println(version.Of("golaunch"))
 		return 0
 	}
 
@@ -86,13 +85,4 @@ func complain(err error) int {
 		fmt.Fprintln(os.Stderr, "Run 'golaunch --help' for how to call it.")
 	}
 	return exitUsage
-}
-
-// version is the module's version, as the go command stamped it.
-func version() string {
-	v := "(devel)"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		v = info.Main.Version
-	}
-	return fmt.Sprintf("golaunch %s %s %s/%s", v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -61,13 +61,17 @@ func ReadFile(path string) (*Dump, error) {
 	return d, nil
 }
 
+// ErrNoDumps is in the error of [ReadDir] for a folder that holds no dumps, or that
+// cannot be read.
+var ErrNoDumps = errors.New("no dumps, named rank_*.json")
+
 // ReadDir reads the dumps, named rank_*.json, of a folder, in order of rank.
 // A file that cannot be read does not hide the others: they are returned along
 // with the error, which names each such file.
 func ReadDir(dir string) ([]*Dump, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("flight: %w", err)
+		return nil, fmt.Errorf("flight: %w: %w", ErrNoDumps, err)
 	}
 	var dumps []*Dump
 	var errs []error
@@ -85,7 +89,7 @@ func ReadDir(dir string) ([]*Dump, error) {
 		dumps = append(dumps, d)
 	}
 	if files == 0 {
-		return nil, fmt.Errorf("flight: no dumps, named rank_*.json, in %s", dir)
+		return nil, fmt.Errorf("flight: %w, in %s", ErrNoDumps, dir)
 	}
 	slices.SortStableFunc(dumps, func(a, b *Dump) int { return a.Rank - b.Rank })
 	return dumps, errors.Join(errs...)

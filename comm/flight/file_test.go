@@ -1,6 +1,7 @@
 package flight
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -47,8 +48,10 @@ func TestFiles(t *testing.T) {
 
 func TestBrokenFiles(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := ReadDir(dir); err == nil || !strings.Contains(err.Error(), dir) {
-		t.Errorf("an empty folder: %v", err)
+	for _, dir := range []string{dir, filepath.Join(dir, "none")} {
+		if _, err := ReadDir(dir); !errors.Is(err, ErrNoDumps) || !strings.Contains(err.Error(), dir) {
+			t.Errorf("an empty or missing folder: %v", err)
+		}
 	}
 	if _, err := newRecorder(t, 10).Dump().Write(dir); err != nil {
 		t.Fatal(err)
@@ -73,7 +76,7 @@ func TestBrokenFiles(t *testing.T) {
 			t.Errorf("error %v lacks %q", err, want)
 		}
 	}
-	if strings.Contains(err.Error(), "notes") {
+	if strings.Contains(err.Error(), "notes") || errors.Is(err, ErrNoDumps) {
 		t.Errorf("error %v is about another file", err)
 	}
 }
