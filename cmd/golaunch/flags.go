@@ -240,9 +240,12 @@ Examples:
 	b.WriteString(`
 Every flag may also be given as a variable: --max-restarts is PET_MAX_RESTARTS.
 The command line wins. Underscores may stand for the dashes of a flag's name.
+TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE is what stands before a worker's line, with
+${role_name}, ${rank} and ${local_rank} in it.
 
 Exit codes: 0 all workers succeeded; the code of the worker that failed first,
-128+n if signal n killed it; 128+n if signal n stopped golaunch; 2 usage.
+128+n if signal n killed it; 128+n if signal n stopped golaunch; 1 PROGRAM cannot
+be built; 2 usage.
 `)
 	return b.String()
 }

@@ -9,8 +9,9 @@
 //
 // "golaunch --help" lists the flags. The exit code is 0 when every worker
 // succeeded; that of the worker which failed first, or 128+n if signal n killed
-// it; 128+n when golaunch itself was told to stop by signal n; and 2 for a
-// command line that makes no sense or a program that cannot be run.
+// it; 128+n when golaunch itself was told to stop by signal n; 1 for a program that
+// cannot be built; and 2 for a command line that makes no sense or a program that is
+// not there.
 //
 // Package [github.com/goddp/goddp/launcher] documents what happens to workers.
 package main
@@ -27,8 +28,11 @@ import (
 	"github.com/goddp/goddp/launcher"
 )
 
-// exitUsage is the exit code for what is wrong before any worker runs.
-const exitUsage = 2
+// The exit codes for what is wrong before any worker runs.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
 
 func main() {
 	launcher.ShepherdMain()
@@ -81,8 +85,9 @@ func run(args []string) int {
 func complain(err error) int {
 	fmt.Fprintf(os.Stderr, "golaunch: %v\n", err)
 	var usage *usageError
-	if errors.As(err, &usage) {
-		fmt.Fprintln(os.Stderr, "Run 'golaunch --help' for how to call it.")
+	if !errors.As(err, &usage) {
+		return exitFailure
 	}
+	fmt.Fprintln(os.Stderr, "Run 'golaunch --help' for how to call it.")
 	return exitUsage
 }

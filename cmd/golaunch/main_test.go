@@ -265,7 +265,7 @@ func TestPrograms(t *testing.T) {
 	if got := in("true"); got.code != 0 {
 		t.Errorf("true: got %+v", got)
 	}
-	if got := in("./broken"); got.code != 2 || !strings.Contains(got.stderr, "undefinedName") {
+	if got := in("./broken"); got.code != 1 || strings.Contains(got.stderr, "--help") || !strings.Contains(got.stderr, "undefinedName") {
 		t.Errorf("a build error: got %+v", got)
 	}
 	if left, err := os.ReadDir(filepath.Join(dir, "tmp")); err != nil || len(left) != 0 {
