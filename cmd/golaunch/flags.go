@@ -69,6 +69,10 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 		if errors.As(err, &invalid) {
 			return nil, usagef("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), errors.Unwrap(err))
 		}
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			err = o.suggest(unknown)
+		}
 		return nil, &usageError{err}
 	}
 	if o.help || o.version {
@@ -168,6 +172,12 @@ func (o *options) define() *pflag.FlagSet {
 		"where nodes meet; one node meets nobody and takes a free port")
 	fs.StringVar(&ignored, "rdzv-conf", "", "settings of the rendezvous; one node needs none")
 
+	fs = group("Torchrun's, of no effect")
+	fs.StringVar(&ignored, "start-method", "", "workers are executed, always")
+	fs.StringVar(&ignored, "event-log-handler", "", "there are no events")
+	fs.StringVar(&ignored, "logs-specs", "", "where output goes, the flags under Output say")
+	fs.StringVar(&ignored, "local-addr", "", "one node needs no address for others")
+
 	fs = group("Other")
 	fs.BoolVarP(&o.help, "help", "h", false, "show this text")
 	fs.BoolVar(&o.version, "version", false, "show the version")
@@ -175,6 +185,11 @@ func (o *options) define() *pflag.FlagSet {
 	for _, g := range o.groups {
 		all.AddFlagSet(g.FlagSet)
 	}
+	refuse(all, "run-path", "", "the script is PROGRAM, and Python runs it")
+	refuse(all, "virtual-local-rank", "", "each worker sees all GPUs, and LOCAL_RANK says which is its own")
+	refuse(all, "numa-binding", "mode", "a worker may bind itself, by LOCAL_RANK")
+	refuse(all, "duplicate-stdout-filters", "words", "--tee 1 keeps all lines in files, --local-ranks-filter shows those of some ranks")
+	refuse(all, "duplicate-stderr-filters", "words", "--tee 2 keeps all lines in files, --local-ranks-filter shows those of some ranks")
 	all.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 	})

@@ -136,7 +136,23 @@ func TestUsageErrors(t *testing.T) {
 	}{
 		{"", "", "no program"},
 		{"--nproc-per-node 2", "", "no program"},
-		{"--frobnicate true", "", "--frobnicate"},
+		{"--frobnicate true", "", "unknown flag: --frobnicate\n"},
+		{"--nproc 2 true", "", "unknown flag: --nproc; did you mean --nproc-per-node?\n"},
+		{"-np 2 true", "", "did you mean --nproc-per-node?\n"},
+		{"-nproc_per_node=2 true", "", "did you mean --nproc-per-node?\n"},
+		{"--rdzv_e host true", "", "unknown flag: --rdzv_e; did you mean --rdzv-endpoint?\n"},
+		{"--master x true", "", "did you mean --master-addr or --master-port?\n"},
+		{"--nnode 1 true", "", "did you mean --nnodes?\n"},
+		{"--max-restart=1 true", "", "did you mean --max-restarts?\n"},
+		{"--log_dri logs true", "", "did you mean --log-dir?\n"},
+		{"-z true", "", "unknown shorthand flag: 'z' in -z\n"},
+		{"--run-path /train.py", "", `--run-path "true": golaunch has no such thing`},
+		{"--virtual_local_rank true", "", "golaunch has no such thing: each worker sees all GPUs"},
+		{"--numa-binding node true", "", `--numa-binding "node": golaunch has no such thing`},
+		{"--duplicate-stdout-filters a true", "", "--local-ranks-filter"},
+		{"--duplicate-stderr-filters a true", "", "--tee 2"},
+		{"true", "PET_RUN_PATH=1", `PET_RUN_PATH="1": golaunch has no such thing`},
+		{"true", "PET_NUMA_BINDING=node", `PET_NUMA_BINDING="node": golaunch has no such thing`},
 		{"--nproc-per-node", "", "nproc-per-node"},
 		{"--nproc-per-node x true", "", `--nproc-per-node "x": want a number`},
 		{"--nproc-per-node 0 true", "", `--nproc-per-node "0"`},
@@ -197,6 +213,11 @@ func TestVariables(t *testing.T) {
 	env := []string{"PET_NPROC_PER_NODE=3", "PET_ROLE=petrole", "PET_RDZV_ID=petid", "PET_STANDALONE=1", "PET_MAX_RESTARTS=2"}
 	show := []string{"bash", "-c", `echo "$WORLD_SIZE $ROLE_NAME $TORCHELASTIC_RUN_ID $TORCHELASTIC_MAX_RESTARTS"`}
 	if got := runIt(t, env, show...); strings.Count(got.stdout, "3 petrole petid 2\n") != 3 {
+		t.Errorf("got %+v", got)
+	}
+	// What torchrun does for these happens here anyway, or means nothing.
+	idle := []string{"PET_RUN_PATH=0", "PET_START_METHOD=spawn", "PET_LOGS_SPECS=x"}
+	if got := runIt(t, idle, "--start-method=fork", "--local_addr", "10.0.0.1", "--event-log-handler", "null", "echo", "ran"); got.stdout != "[default0]: ran\n" {
 		t.Errorf("got %+v", got)
 	}
 	// The command line wins.

@@ -49,6 +49,20 @@ func addFlagP[T any](fs *pflag.FlagSet, target *T, name, short, initial, kind st
 	fs.VarP(v, name, short, usage)
 }
 
+// refuse declares a flag of torchrun's that golaunch has nothing for: to go on without
+// what it asks for would be worse than to stop. One without a kind is a switch.
+func refuse(fs *pflag.FlagSet, name, kind, instead string) {
+	addFlag(fs, new(string), name, "", kind, func(text string) (string, error) {
+		if on, err := strconv.ParseBool(text); kind == "" && err == nil && !on {
+			return text, nil
+		}
+		return "", fmt.Errorf("golaunch has no such thing: %s", instead)
+	}, "")
+	if kind == "" {
+		fs.Lookup(name).NoOptDefVal = "true"
+	}
+}
+
 func parseCount(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
