@@ -106,11 +106,11 @@ func (c *Client) connect(ctx context.Context) error {
 			return nil
 		}
 		if d, bounded := ctx.Deadline(); ctx.Err() == nil && (!bounded || time.Now().Before(d)) {
-			last = err
+			last = netError{err}
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w: %w", ErrServerLost, contextError(ctx), last)
+			return &unreachableError{contextError(ctx), last}
 		case <-time.After(pause):
 		}
 	}
@@ -316,7 +316,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("%w: no answer within %v", ErrServerLost, c.opts.Timeout)
 	}
-	return fmt.Errorf("%w: %w", ErrServerLost, err)
+	return fmt.Errorf("%w: %w", ErrServerLost, netError{err})
 }
 
 // acquire takes an idle connection or opens one. The caller hands it to release.

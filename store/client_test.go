@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,12 +106,24 @@ func TestIdentity(t *testing.T) {
 
 func TestDialGivesUp(t *testing.T) {
 	_, addr := keptport.New(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	late := errors.New("too late")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, late)
 	defer cancel()
 	_, err := Dial(ctx, addr, nil)
-	if !errors.Is(err, ErrServerLost) || !errors.Is(err, context.DeadlineExceeded) ||
-		!strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), addr) {
-		t.Errorf("got %v", err)
+	for _, want := range []error{ErrServerLost, context.DeadlineExceeded, late, syscall.ECONNREFUSED} {
+		if !errors.Is(err, want) {
+			t.Errorf("error %v is not %v", err, want)
+		}
+	}
+	if want := "store " + addr + ": dial: connection refused (after "; !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %q, want %q", err, want)
+	}
+
+	ended, end := context.WithCancelCause(t.Context())
+	end(errors.New("enough"))
+	_, err = Dial(ended, addr, nil)
+	if want := "store " + addr + ": dial: enough: no attempt made (after "; !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %q, want %q", err, want)
 	}
 }
 

@@ -56,12 +56,13 @@ type Server struct {
 // Listen starts a server on addr, "host:port". An empty addr is a free port of
 // the loopback interface. An empty host, as in ":29500", is every interface.
 func Listen(addr string, opts *ServerOptions) (*Server, error) {
-	ln, err := net.Listen("tcp", cmp.Or(addr, "127.0.0.1:0"))
+	addr = cmp.Or(addr, "127.0.0.1:0")
+	ln, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		err = fmt.Errorf("%w: another job or program has the port: end it, or choose another port", err)
+		return nil, fmt.Errorf("store %s: %w: another job or program has the port: end it, or choose another port", addr, netError{err})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("store: %w", err)
+		return nil, fmt.Errorf("store %s: %w", addr, netError{err})
 	}
 	var o ServerOptions
 	if opts != nil {

@@ -320,8 +320,12 @@ func TestListenErrors(t *testing.T) {
 	if !strings.HasPrefix(s.Addr(), "127.0.0.1:") {
 		t.Errorf("listens on %s by default", s.Addr())
 	}
-	if _, err := Listen(s.Addr(), nil); err == nil || !strings.Contains(err.Error(), s.Addr()) || !strings.Contains(err.Error(), "another job or program has the port") {
+	if _, err := Listen(s.Addr(), nil); err == nil || strings.Count(err.Error(), s.Addr()) != 1 || !strings.Contains(err.Error(), "another job or program has the port") {
 		t.Errorf("second server on the address: %v", err)
+	}
+	var lookup *net.DNSError
+	if _, err := Listen("256.0.0.0:0", nil); !errors.As(err, &lookup) || err.Error() != "store 256.0.0.0:0: no such host" {
+		t.Errorf("a host that is none: %v", err)
 	}
 }
 

@@ -97,7 +97,7 @@ func (e *OpError) Error() string {
 		}
 		fmt.Fprintf(&b, " %q", k)
 	}
-	fmt.Fprintf(&b, ": %v (after %v)", e.Err, e.Elapsed.Round(time.Microsecond))
+	fmt.Fprintf(&b, ": %v (after %v)", e.Err, rounded(e.Elapsed))
 	return b.String()
 }
 
@@ -108,15 +108,6 @@ type LengthError struct{ Keys, Values int }
 
 func (e *LengthError) Error() string {
 	return fmt.Sprintf("store: multiset of %d keys and %d values", e.Keys, e.Values)
-}
-
-// contextError returns why ctx ended: its error, and its cause where the two differ.
-func contextError(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if cause == err {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // wireKey is the name under which the table and the wire know a caller's key.

@@ -346,6 +346,14 @@ func TestConcurrent(t *testing.T) {
 	})
 }
 
+func TestRounded(t *testing.T) {
+	for d, want := range map[time.Duration]string{2_993_490_000: "3s", 1234567: "1.2ms", 999: "1µs", 83 * time.Second: "1m23s", 0: "0s"} {
+		if got := rounded(d).String(); got != want {
+			t.Errorf("%v is %s, want %s", d, got, want)
+		}
+	}
+}
+
 func TestErrorMessageShortensKeys(t *testing.T) {
 	err := &OpError{"wait", []string{"a", "b", "c", "d", "e", "f"}, "127.0.0.1:29500", 1500 * time.Millisecond, ErrServerLost}
 	const want = `store 127.0.0.1:29500: wait "a" "b" "c" "d" and 2 more: server lost (after 1.5s)`

@@ -40,7 +40,7 @@ func (s *Standalone) Join(ctx context.Context, workers int) (*Round, error) {
 	}
 	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(s.Port)), nil)
 	if err != nil {
-		return nil, fmt.Errorf("opening the store: %w", err)
+		return nil, err // it says that it is the store's
 	}
 	s.store = server
 	addr, err := netip.ParseAddrPort(server.Addr())
