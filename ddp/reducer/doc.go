@@ -49,6 +49,10 @@
 // the [*MissingGradientError] of that pass names the ranks and the parameters on
 // every rank. The group stays usable and the next pass starts afresh.
 //
+// A pass that reduces nothing, and fails, has told nobody. What accumulated is spoilt
+// then ([Reducer.Fail]), and unless the program zeroes it the next pass that reduces
+// raises this rank's flag.
+//
 // # Unused parameters
 //
 // With Options.Unused a gradient that a pass does not write is no error. Begin is
