@@ -1,6 +1,10 @@
 package comm
 
-import "time"
+import (
+	"time"
+
+	"github.com/goddp/goddp/comm/flight"
+)
 
 // OnExit has the watchdog of a group with these options call f instead of
 // os.Exit.
@@ -15,6 +19,9 @@ func Settled(mode ErrorMode) (ErrorMode, time.Duration, bool, error) {
 	err := o.settle()
 	return o.ErrorMode, o.heartbeat, o.monitoring, err
 }
+
+// Recorded is a rank's flight record.
+func Recorded(pg *ProcessGroup) *flight.Dump { return pg.watch.recorder.Dump() }
 
 // EchoOf is the rank whose failure an error only is an echo of.
 func EchoOf(err error) *int { return echoOf(err) }

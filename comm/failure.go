@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -36,9 +37,10 @@ const (
 const DefaultShutdownTimeout = 10 * time.Second
 
 // Keys in the group's store: the first failure, the same when its cause is
-// found, and the ranks' records.
+// found, who logs what the records mean, and the ranks' records.
 const (
 	keyFailure = "failure"
+	keySaid    = "failure/said"
 	keyCause   = "failure/cause"
 	keyRecord  = "failure/record/"
 )
@@ -117,12 +119,25 @@ func (d *watch) say(because watchdog.Event) {
 		return
 	}
 	d.logf(slog.LevelError, "[Rank %d] Watchdog: a collective failed: %v", rank, d.failure)
-	if d.report == nil || !d.announced && !d.mute { // the rank that was first says it for all
+	if d.report == nil || !d.speaks() {
 		return
 	}
 	for line := range strings.Lines(d.report.String()) {
 		d.logf(slog.LevelError, "[Rank %d]   %s", rank, strings.TrimSuffix(line, "\n"))
 	}
+}
+
+// speaks tells whether this rank logs what the records mean: of those that have
+// compared them the first does, for all.
+func (d *watch) speaks() bool {
+	if d.mute || d.world.Size == 1 {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
+	defer cancel()
+	mine := []byte(strconv.Itoa(d.world.Rank))
+	first, err := d.kv.CompareAndSet(ctx, keySaid, nil, mine)
+	return err != nil || bytes.Equal(first, mine)
 }
 
 // errorFile tells the launcher why the process is about to end. A rank that
@@ -171,7 +186,7 @@ func (d *watch) lateness() error {
 // culprits is the ranks of the job that are waited for, as their records tell.
 // What the backend knows may be a neighbour that itself waits.
 func (d *watch) culprits() (ranks []int) {
-	if d.report == nil {
+	if d.report == nil || !d.speaks() {
 		return nil
 	}
 	for _, f := range d.report.Findings {

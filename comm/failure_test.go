@@ -74,6 +74,46 @@ func TestNoErrorHandlingOnlyLogs(t *testing.T) {
 	})
 }
 
+// Many ranks whose deadlines pass at once find out what it means, and one of them says it.
+func TestTheMeaningIsSaidOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups, log := local(t, 6, &comm.Options{ErrorMode: comm.BlockingWait, Timeout: time.Minute})
+		var wg sync.WaitGroup
+		for _, pg := range groups[1:] {
+			wg.Go(func() {
+				if err := pg.Barrier().Sync(t.Context()); !errors.Is(err, comm.ErrTimeout) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		for _, pg := range groups {
+			pg.Close()
+		}
+		if n := strings.Count(log.String(), "Most probable: rank 0 is behind"); n != 1 {
+			t.Errorf("said %d times:\n%s", n, log)
+		}
+	})
+}
+
+// The record tells a program that aborts its group from one that does so for a failure.
+func TestAbortIsRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups, _ := local(t, 2, &comm.Options{ErrorMode: comm.BlockingWait})
+		w := groups[1].Barrier()
+		groups[0].Abort(errors.New("no luck"))
+		err := w.Sync(t.Context())
+		synctest.Wait() // the watchdog has seen it
+		groups[1].Abort(err)
+		for r, pg := range groups {
+			if at := comm.Recorded(pg).Aborted; at.IsZero() != (r == 1) {
+				t.Errorf("rank %d aborted at %v", r, at)
+			}
+			pg.Close()
+		}
+	})
+}
+
 // A call that nobody waits for fails while the group is closed: Close says so, unless
 // the program aborted the group.
 func TestCloseTellsWhatFailed(t *testing.T) {
@@ -602,6 +642,7 @@ func TestEchoes(t *testing.T) {
 		{&comm.AbortedError{By: 1, Err: errors.New("no luck")}, "1"},
 		{&comm.AbortedError{By: 1, Err: lost}, "2"},
 		{fmt.Errorf("rank 0: initializing: %w", &comm.JoinError{Rank: 3, Err: errors.New("no luck")}), "3"},
+		{fmt.Errorf("%w; here: %w", &comm.JoinError{Rank: 3, Err: errors.New("no luck")}, lost), "3"},
 		{&comm.SubgroupError{Ranks: []int{1, 3}, Err: &backend.CallError{Rank: 0, Err: &comm.AbortedError{By: 1, Err: errors.New("no luck")}}}, "3"},
 		{fmt.Errorf("epoch 3: %w", &comm.SubgroupError{Ranks: []int{4, 2}, Err: &backend.CallError{Rank: 0, Err: lost1}}), "2"},
 		{errors.Join(&comm.SubgroupError{Ranks: []int{3, 4, 5}, Err: &backend.CallError{Rank: 0, Err: &comm.TimeoutError{}}}, lost), "2"},

@@ -135,6 +135,9 @@ func (g *group) OnShutdown(f func(ctx context.Context, cause error)) { g.watch.o
 // matches it where that is another group's failure; those of the other ranks soon fail
 // as well.
 func (g *group) Abort(cause error) {
+	if g.watch.why() == nil {
+		g.watch.recorder.Abort()
+	}
 	g.aborted.Store(true)
 	g.givenUp.Store(true)
 	for _, c := range g.split() {

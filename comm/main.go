@@ -156,12 +156,12 @@ func heardFrom(err error) *int {
 	var told *AbortedError
 	var missing *JoinError
 	switch {
+	case errors.As(err, &missing): // whoever else was lost may be another that waited for it
+		return &missing.Rank
 	case errors.As(err, &lost):
 		return &lost.Peer
 	case errors.As(err, &told):
 		return &told.By
-	case errors.As(err, &missing):
-		return &missing.Rank
 	}
 	return nil
 }

@@ -52,12 +52,12 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 		var late *nccl.LateError
 		var broken *backend.BrokenError
 		switch {
+		case errors.As(err, &broken):
+			err = pg.numbered(broken.Err)
 		case errors.As(err, &absent):
 			err = &AbsentError{Ranks: among(members, absent.Ranks), Err: absent.Err}
 		case errors.As(err, &late):
 			err = &nccl.LateError{Ranks: among(members, late.Ranks), Size: late.Size, Step: late.Step, Err: late.Err}
-		case errors.As(err, &broken):
-			err = pg.numbered(broken.Err)
 		default:
 			err = &SubgroupError{Group: name, Ranks: ranks, Err: err}
 		}

@@ -194,7 +194,7 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 		case doReportFailure:
 			a.logFailure(a.procs[act.locals[0]])
 		case doReportSignal:
-			a.console.logf("%s: stopping %s%s; a second signal kills", signalName(act.signal), a.names(act.locals), a.grace())
+			a.console.logf("%s: stopping %s (shutdown timeout %v; another SIGINT or SIGTERM kills)", signalName(act.signal), a.names(act.locals), a.cfg.ShutdownTimeout)
 		case doReportRestart:
 			a.console.logf("restart %d of %d: %v", a.core.restarts, a.cfg.MaxRestarts, a.failure)
 		case doReportAbandoned:

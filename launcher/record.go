@@ -139,12 +139,14 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	return dir, analyze.Analyze(dumps)
 }
 
-// endedByThemselves is the workers that did not end because they were told to.
+// endedByThemselves is the workers that did not end because they were told to: those
+// that ended before, and the root cause, which may have been slow to end.
 func (a *agent) endedByThemselves() map[*process]bool {
 	ended := map[*process]bool{}
+	root := &a.failure.Root
 	for _, e := range a.core.exits {
 		p := a.procs[e.local]
-		ended[p] = !e.late || p.dying
+		ended[p] = !e.late || p.dying || p.Rank == root.Rank && !root.Stopped
 	}
 	return ended
 }

@@ -106,7 +106,7 @@ func (c *Client) connect(ctx context.Context) error {
 			return nil
 		}
 		if d, bounded := ctx.Deadline(); ctx.Err() == nil && (!bounded || time.Now().Before(d)) {
-			last = netError{err}
+			last = netError{err, c.addr}
 		}
 		select {
 		case <-ctx.Done():
@@ -316,7 +316,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("%w: no answer within %v", ErrServerLost, c.opts.Timeout)
 	}
-	return fmt.Errorf("%w: %w", ErrServerLost, netError{err})
+	return fmt.Errorf("%w: %w", ErrServerLost, netError{err, c.addr})
 }
 
 // acquire takes an idle connection or opens one. The caller hands it to release.

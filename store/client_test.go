@@ -119,6 +119,14 @@ func TestDialGivesUp(t *testing.T) {
 		t.Errorf("got %q, want %q", err, want)
 	}
 
+	_, port, _ := net.SplitHostPort(addr)
+	brief, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	_, err = Dial(brief, "localhost:"+port, nil)
+	if want := "store localhost:" + port + ": dial: 127.0.0.1:" + port + ": connection refused (after "; !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %q, want %q", err, want)
+	}
+
 	ended, end := context.WithCancelCause(t.Context())
 	end(errors.New("enough"))
 	_, err = Dial(ended, addr, nil)

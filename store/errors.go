@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"time"
@@ -38,8 +39,12 @@ func (e *unreachableError) Error() string {
 func (e *unreachableError) Unwrap() []error { return []error{ErrServerLost, e.ended, e.last} }
 
 // netError is an error of package net, which says with every cause what was tried and at
-// which address. So do the errors around it: its text is the cause alone.
-type netError struct{ error }
+// which address. So do the errors around it: its text is the cause alone, and the address
+// that a name stands for.
+type netError struct {
+	error
+	addr string // as the program has it
+}
 
 func (e netError) Error() string {
 	var lookup *net.DNSError
@@ -48,6 +53,10 @@ func (e netError) Error() string {
 	case errors.As(e.error, &lookup):
 		return lookup.Err
 	case errors.As(e.error, &call):
+		var op *net.OpError
+		if errors.As(e.error, &op) && op.Addr != nil && op.Addr.String() != e.addr {
+			return fmt.Sprintf("%v: %v", op.Addr, call.Err)
+		}
 		return call.Err.Error()
 	}
 	return e.error.Error()

@@ -59,10 +59,10 @@ func Listen(addr string, opts *ServerOptions) (*Server, error) {
 	addr = cmp.Or(addr, "127.0.0.1:0")
 	ln, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("store %s: %w: another job or program has the port: end it, or choose another port", addr, netError{err})
+		return nil, fmt.Errorf("store %s: %w: another job or program has the port: end it, or choose another port", addr, netError{err, addr})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("store %s: %w", addr, netError{err})
+		return nil, fmt.Errorf("store %s: %w", addr, netError{err, addr})
 	}
 	var o ServerOptions
 	if opts != nil {

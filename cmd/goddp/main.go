@@ -56,11 +56,11 @@ func dispatch(args []string) error {
 	name, rest := args[0], args[1:]
 	switch name {
 	case "help", "-h", "--help":
-		if len(rest) > 0 {
-			return dispatch([]string{rest[0], "--help"})
+		if len(rest) == 0 || rest[0] == "help" || rest[0] == "-h" || rest[0] == "--help" {
+			help(os.Stdout)
+			return nil
 		}
-		help(os.Stdout)
-		return nil
+		name, rest = rest[0], []string{"--help"}
 	case "--version":
 		fmt.Println(version.Of("goddp"))
 		return nil

@@ -71,7 +71,7 @@ func TestUsageErrors(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"-h"}, {"help"}} {
+	for _, args := range [][]string{{"--help"}, {"-h"}, {"help"}, {"help", "help"}, {"--help", "--help"}, {"-h", "--help"}} {
 		code, stdout, stderr := goddp(t, args...)
 		for _, c := range commands {
 			if !strings.Contains(stdout, "  "+c.name+" ") || code != 0 || stderr != "" {

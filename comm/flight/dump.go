@@ -19,6 +19,9 @@ type Dump struct {
 	Taken      time.Time `json:"taken"`
 	// Closed is when the process left the job in good order; zero if it has not.
 	Closed time.Time `json:"closed,omitzero"`
+	// Aborted is when the program aborted a group though nothing had failed here;
+	// zero if it has not.
+	Aborted time.Time `json:"aborted,omitzero"`
 	// Fate says what became of the process, in the words of whoever watched
 	// it: "was killed by SIGKILL", at FateAt; or "is suspended". It is empty of
 	// one that ran, or that was ended because of another.

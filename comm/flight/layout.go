@@ -21,7 +21,7 @@ import (
 
 const (
 	magic   = 0x676f6464_70666c31 // "goddpfl1"
-	version = 1
+	version = 2
 
 	maxGroups = 256
 	maxSites  = 256
@@ -45,6 +45,7 @@ type header struct {
 	run        [64]byte
 
 	closed     int64 // when; 0 until Close
+	aborted    int64 // when; 0 until Abort
 	groupCount uint64
 	siteCount  uint64
 	lostGroups uint64 // groups that found the table full

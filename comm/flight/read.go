@@ -47,7 +47,7 @@ func decode(l layout) *Dump {
 	d := &Dump{
 		Version: int(l.version), Rank: int(l.rank), WorldSize: int(l.worldSize), LocalRank: int(l.localRank),
 		Generation: int(l.generation), PID: int(l.pid), Host: text(l.host[:]), Job: text(l.job[:]), Run: text(l.run[:]),
-		Started: moment(l.started), Taken: time.Now().Round(0), Closed: moment(l.closed),
+		Started: moment(l.started), Taken: time.Now().Round(0), Closed: moment(l.closed), Aborted: moment(l.aborted),
 		Capacity:   len(l.slots),
 		LostGroups: l.lostGroups, LostSites: l.lostSites,
 		Groups: []Membership{}, Sites: [][]Frame{}, Records: []Record{},

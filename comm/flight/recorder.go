@@ -201,6 +201,19 @@ func (r *Recorder) Reason(text string, awaited ...int) {
 	}
 }
 
+// Abort records that the program aborts a group, unless there is a Reason by now: what
+// fails then is its own doing, and the reason that others give. The first one stays.
+func (r *Recorder) Abort() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mem.aborted == 0 && r.mem.reasonAt == 0 {
+		r.mem.aborted = time.Now().UnixNano()
+	}
+}
+
 // Dump is what is recorded now; nil of a nil Recorder.
 func (r *Recorder) Dump() *Dump {
 	if r == nil {

@@ -92,7 +92,7 @@ func (g *Group) listen(ctx context.Context) (told, err error) {
 func (g *Group) nameAbsent(err error) error {
 	var named *backend.AbsentError
 	late := errors.Is(err, backend.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
-	if !late || errors.As(err, &named) {
+	if !late || errors.As(err, &named) || errors.As(err, new(*backend.BrokenError)) { // whose timeout is another wait's
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), tellTimeout)

@@ -103,13 +103,15 @@ func TestRefusal(t *testing.T) {
 // A rank whose group broke, which is being split, leaves it to that one to tell why,
 // unless it was closed on this rank alone.
 func TestRefusalOfASplit(t *testing.T) {
-	for why, tells := range map[error]bool{&backend.AbortedError{By: 1, Err: errors.New("no luck")}: false, backend.ErrClosed: true} {
+	for why, tells := range map[error]bool{
+		&backend.AbortedError{By: 1, Err: errors.New("no luck")}: false, &backend.TimeoutError{Waiting: []int{7}}: false, backend.ErrClosed: true,
+	} {
 		kv := store.NewLocal()
 		life, end := context.WithCancelCause(t.Context())
 		end(why)
 		ctx, release := backend.BoundSplit(t.Context(), life)
 		defer release()
-		if _, err := host.New(ctx, backend.Config{Rank: 0, Size: 2, Store: kv, Timeout: soon}, nil); !errors.As(err, new(*backend.BrokenError)) || !errors.Is(err, why) {
+		if _, err := host.New(ctx, backend.Config{Rank: 0, Size: 2, Store: kv, Timeout: soon}, nil); !errors.As(err, new(*backend.BrokenError)) || !errors.Is(err, why) || errors.As(err, new(*backend.AbsentError)) {
 			t.Errorf("%v, want that the group broke: %v", err, why)
 		}
 		if told, err := kv.CompareAndSet(t.Context(), "failed", nil, []byte("nobody")); err != nil || (string(told) != "nobody") != tells {

@@ -77,7 +77,7 @@ func newSegment(id uint64, size int) (*segment, error) {
 func reserve(fd, size int) error {
 	for at := 0; at < size; at += reserveStep {
 		if err := hostmem.Check(size - at); err != nil {
-			return err
+			return fmt.Errorf("%d of %d bytes are reserved: %w", at, size, err)
 		}
 		if err := unix.Fallocate(fd, 0, int64(at), int64(min(size-at, reserveStep))); err != nil {
 			return err

@@ -166,37 +166,45 @@ func TestPowerSGDOfWhatIsNotFinite(t *testing.T) {
 // first one was.
 func TestPowerSGDHeadStart(t *testing.T) {
 	onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
-		flat, err := pg.Alloc(4 * (1<<20 + 512*512))
+		const v, n, m, rank = 1 << 20, 64, 66_000, 16
+		flat, err := pg.Alloc(4 * (v + n*m))
 		if err != nil {
 			return err
 		}
-		var afters []device.Event
-		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1, Hook: commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
-			if strings.HasPrefix(b.Name, "P of") {
-				afters = append(afters, b.After)
-			}
+		afters := map[string]device.Event{}
+		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{Rank: rank, StartAfter: -1, Hook: commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
+			afters[b.Name] = b.After
 			return b.Flat, commhook.Noop{}.Reduce(b)
 		})})
 		if err != nil {
 			return err
 		}
-		all := device.NewTensor(flat, device.Float32, flat.Len()/4)
+		all := device.NewTensor(flat, device.Float32, v+n*m)
 		b := reducer.GradBucket{
 			Name: "bucket 0", Group: pg, Op: comm.Sum, Flat: all,
-			Params: []reducer.Param{{Name: "v", Shape: device.Shape{1 << 20}, DType: device.Float32}, {Name: "w", Shape: device.Shape{512, 512}, DType: device.Float32}},
-			Grads:  []device.Tensor{all.Range(0, 1<<20), all.Range(1<<20, all.Len()).Reshape(512, 512)},
+			Params: []reducer.Param{{Name: "v", Shape: device.Shape{v}, DType: device.Float32}, {Name: "w", Shape: device.Shape{n, m}, DType: device.Float32}},
+			Grads:  []device.Tensor{all.Range(0, v), all.Range(v, all.Len()).Reshape(n, m)},
 		}
-		for range 2 {
+		for pass := range 2 {
 			begun := pg.Device().Compute().Mark()
+			clear(afters)
 			if err := h.Reduce(b).Wait(t.Context()); err != nil {
 				return err
 			}
-			after := afters[len(afters)-1]
-			if err := after.Sync(t.Context()); err != nil {
-				return err
+			if len(afters) != 2 || afters["P of bucket 0"] == nil {
+				return fmt.Errorf("pass %d: reduced are %v, want P with an event, and Q", pass, afters)
 			}
-			if reached, err := begun.Done(); !reached || err != nil {
-				return fmt.Errorf("pass %d: the factors are said to be ready before it began: %v", len(afters), err)
+			for _, name := range []string{"Q of bucket 0", "P of bucket 0"} {
+				after := afters[name]
+				if after == nil { // behind all that is enqueued
+					continue
+				}
+				if err := after.Sync(t.Context()); err != nil {
+					return err
+				}
+				if reached, err := begun.Done(); !reached || err != nil {
+					return fmt.Errorf("pass %d: %s is said to be ready before the pass began: %v", pass, name, err)
+				}
 			}
 		}
 		return nil

@@ -46,7 +46,7 @@ func read(host fs.FS) usage {
 	}
 	mem := numbers(host, "proc/meminfo")
 	if free, ok := mem["MemAvailable"]; ok {
-		consider(mem["MemTotal"], free)
+		consider(mem["MemTotal"]+mem["SwapTotal"], free+mem["SwapFree"])
 	}
 	for _, dir := range groups(host) {
 		limit, errL := number(host, dir+"/memory.max") // "max" is no number, and no limit
@@ -54,14 +54,24 @@ func read(host fs.FS) usage {
 		if errL == nil && errC == nil {
 			stat := numbers(host, dir+"/memory.stat")
 			cache := stat["active_file"] + stat["inactive_file"] // goes when memory is needed
-			consider(limit, limit-current+cache)
+			consider(limit, limit-current+cache+swap(host, dir, mem["SwapFree"]))
 		}
 	}
 	return least
 }
 
+// swap is how much of the host's swap the group of a folder may still use.
+func swap(host fs.FS, dir string, free int64) int64 {
+	limit, err := number(host, dir+"/memory.swap.max") // "max" is no limit
+	current, unknown := number(host, dir+"/memory.swap.current")
+	if err != nil || unknown != nil {
+		return free
+	}
+	return max(min(limit-current, free), 0)
+}
+
 // groups are the folders of this process's control group of version 2 and of those
-// above it.
+// above it. The limits of version 1 are not read.
 func groups(host fs.FS) (dirs []string) {
 	const root = "sys/fs/cgroup"
 	lines, _ := fs.ReadFile(host, "proc/self/cgroup")

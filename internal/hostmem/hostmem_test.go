@@ -29,6 +29,12 @@ func TestRead(t *testing.T) {
 	}{
 		"no files":  {nil, usage{0, math.MaxInt64}},
 		"no groups": {map[string]string{"proc/meminfo": meminfo}, usage{600 << 10, 400 << 10}},
+		"swap":      {map[string]string{"proc/meminfo": meminfo + "SwapTotal: 200 kB\nSwapFree: 50 kB\n"}, usage{750 << 10, 450 << 10}},
+		"a group with less, and some swap": {map[string]string{
+			"proc/meminfo": meminfo + "SwapTotal: 200 kB\nSwapFree: 50 kB\n", "proc/self/cgroup": "0::/a/b\n",
+			inner + "/memory.max": "50000\n", inner + "/memory.current": "42000\n",
+			inner + "/memory.swap.max": "3000\n", inner + "/memory.swap.current": "1000\n",
+		}, usage{40000, 10000}},
 		"a group with less": {map[string]string{
 			"proc/meminfo": meminfo, "proc/self/cgroup": "4:memory:/x\n0::/a/b\n",
 			inner + "/memory.max": "50000\n", inner + "/memory.current": "42000\n",

@@ -28,7 +28,7 @@ import (
 //
 // The input of "analyze" is the records, taken 100 s after the clock's zero:
 //
-//	rank 0,1 of 4 [fate="was killed by SIGKILL@9"] [closed=9] [reason="words@9"] [awaited=2,3] [taken=50] [job=b] [attempt=1]
+//	rank 0,1 of 4 [fate="was killed by SIGKILL@9"] [closed=9] [aborted=9] [reason="words@9"] [awaited=2,3] [taken=50] [job=b] [attempt=1]
 //	group default 4 [as=2]
 //	AllReduce 5 done [queued=3 running=4 ended=6] [count=100] [type=float32] [op=sum] [root=0] [name=bucket] [at=train.go:7]
 //
@@ -133,6 +133,9 @@ func (s *scenario) rank(ranks, size string, args map[string]string) error {
 		_, d.Taken = at("taken", "100")
 		if args["closed"] != "" {
 			_, d.Closed = at("closed", "")
+		}
+		if args["aborted"] != "" {
+			_, d.Aborted = at("aborted", "")
 		}
 		for text := range strings.FieldsFuncSeq(args["awaited"], func(c rune) bool { return c == ',' }) {
 			r, err := strconv.Atoi(text)
@@ -311,10 +314,10 @@ func TestRealRecords(t *testing.T) {
 
 // FuzzAnalyze judges files that no recorder wrote.
 func FuzzAnalyze(f *testing.F) {
-	f.Add([]byte(`{"version": 1, "rank": 1, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "fate": "is suspended",
+	f.Add([]byte(`{"version": 2, "rank": 1, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "fate": "is suspended",
 		"groups": [{"name": "default", "rank": 1, "size": 2, "enqueued": 5}],
 		"records": [{"number": 1, "group": "default", "state": "failed", "call": {"kind": "Recv", "seq": 2, "root": 9, "dtype": "int32"}}]}`),
-		[]byte(`{"version": 1, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "reason": "why",
+		[]byte(`{"version": 2, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "reason": "why",
 		"groups": [{"name": "default", "size": 2, "enqueued": 7}, {"name": "other", "size": 1}],
 		"records": [{"number": 7, "group": "default", "state": "running", "queued": "2030-01-01T00:00:00Z", "call": {"kind": "AllReduce", "seq": 7}}]}`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {

@@ -27,7 +27,8 @@ type job struct {
 // rank is the record of one rank.
 type rank struct {
 	*flight.Dump
-	// failed: it recorded that something failed.
+	// failed: it recorded that something failed, which its program did not bring about
+	// itself.
 	failed bool
 	// gone: it can do nothing more, for a reason of its own. A process that
 	// recorded a failure before it ended is an echo of another.
@@ -36,7 +37,8 @@ type rank struct {
 
 func newRank(d *flight.Dump) *rank {
 	r := &rank{Dump: d}
-	r.failed = d.Reason != "" || slices.ContainsFunc(d.Records, func(r flight.Record) bool { return r.State.State == backend.Failed })
+	r.failed = d.Aborted.IsZero() &&
+		(d.Reason != "" || slices.ContainsFunc(d.Records, func(r flight.Record) bool { return r.State.State == backend.Failed }))
 	r.gone = d.Fate == suspended || d.Fate != "" && !r.failed || !d.Closed.IsZero()
 	return r
 }
