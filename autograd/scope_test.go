@@ -27,6 +27,8 @@ func TestStepEnds(t *testing.T) {
 			t.Fatalf("after Backward: loss %v, y %v, y-x %v, x² %v, want 36, 6, 3, 9", loss.Item(), y.Item(), after.Item(), before.Item())
 		}
 		autograd.Mul(w.Grad(), w.Grad())                    // a norm of gradients, too
+		autograd.Neg(autograd.Reshape(w.Grad(), 1))         // by a view of them
+		autograd.Neg(w.Grad().Detach())                     // or another handle
 		autograd.NoGrad(dev, func() { autograd.Mul(x, x) }) // has a scope of its own
 		if loss.Item() != 36 {
 			t.Fatal("an evaluation ended the step")

@@ -17,7 +17,7 @@ type Variable struct {
 	mem  *block
 	op   string // the operation that made it; empty for a leaf
 	name string
-	grad bool     // it is a leaf's gradient: an operation on it is part of the step that made it
+	grad bool     // it is a leaf's gradient, or a view of one: an operation on it is part of the step that made it
 	sink GradSink // of a gradient: who owns it; nil where autograd does
 	node *node    // where its gradient goes; nil when it needs none
 	idle *node    // of a leaf that is frozen: its node until then
@@ -105,9 +105,10 @@ func newLeaf(dev device.Device, dt device.DType, shape []int, fill func(device.T
 	return v
 }
 
-// alias is another handle to v's memory, with none of v's graph.
+// alias is another handle to v's memory, with none of v's graph. One to a gradient
+// is a part of the step that made it, as v is.
 func (v *Variable) alias() *Variable {
-	return &Variable{s: v.s, t: v.t, mem: v.mem, op: v.op, name: v.name, sink: v.sink}
+	return &Variable{s: v.s, t: v.t, mem: v.mem, op: v.op, name: v.name, grad: v.grad, sink: v.sink}
 }
 
 // Detach is a handle to the same memory that takes no part in v's graph.
