@@ -90,7 +90,7 @@ type replicas struct {
 	every  uint64
 	frozen []*nn.Parameter // when the model was wrapped: equal as long as they stay so
 	names  []string
-	params []device.Tensor
+	params []*autograd.Variable // whose memory is asked for at each check: it may move
 
 	mine, all device.Tensor // hashes: this rank's, and those of all, by rank
 	passes    uint64        // that reduce, so far
@@ -118,7 +118,7 @@ func newReplicas(pg *comm.ProcessGroup, every int, params []*nn.Parameter) (*rep
 		if v := p.Var(); !seen[v] {
 			seen[v] = true
 			r.names = append(r.names, p.Name())
-			r.params = append(r.params, v.Tensor())
+			r.params = append(r.params, v)
 		}
 	}
 	n, ranks := len(r.params), pg.Size()
@@ -146,8 +146,8 @@ func (r *replicas) begin() {
 	d := r.pg.Device()
 	k, s := d.Kernels(), d.Compute()
 	r.failed = k.Fill(s, r.mine, 0)
-	for i, p := range r.params {
-		r.failed = errors.Join(r.failed, k.Hash(s, r.mine.Range(i, i+1), p))
+	for i, v := range r.params {
+		r.failed = errors.Join(r.failed, k.Hash(s, r.mine.Range(i, i+1), v.Tensor()))
 	}
 	// Whatever failed here, the others take part.
 	r.gather = r.pg.With(comm.CallOptions{Name: "parameter hashes"}).AllGather(r.all, r.mine)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -183,6 +184,33 @@ func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				return fmt.Errorf("got %v, want %s", err, want)
 			}
+		}
+		return nil
+	})
+}
+
+// A check hashes the parameters where they are then, not where they were in New.
+func TestReplicaDriftOfMovedParameters(t *testing.T) {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
+		model, err := New(times{w}, pg, &Options{CheckReplicas: 1})
+		if err != nil {
+			return err
+		}
+		home := autograd.Scalar(pg.Device(), 0)
+		defer runtime.KeepAlive(home)
+		if err := w.Var().MoveTo(home.Tensor()); err != nil {
+			return err
+		}
+		if err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(); err != nil {
+			return fmt.Errorf("equal replicas: %w", err)
+		}
+		if pg.Rank() == 1 {
+			flip(w.Var(), 0)
+		}
+		err = model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
+		if d := (*ReplicaDriftError)(nil); !errors.As(err, &d) {
+			return fmt.Errorf("replicas that differ: got %v, want a ReplicaDriftError", err)
 		}
 		return nil
 	})
