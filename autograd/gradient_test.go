@@ -249,3 +249,28 @@ func TestProgrammingErrors(t *testing.T) {
 	panics[*autograd.GraphError](t, func() { h.SetGradSink(&sink{}) })
 	panics[*autograd.GraphError](t, func() { autograd.Sum(h.Detach()).Backward() })
 }
+
+// The shape that a variable is given is its own: the caller may use the slice again.
+func TestShapeIsCopied(t *testing.T) {
+	dev := newDevice(t)
+	x := autograd.FromSlice(dev, []float64{1, 2, 3, 4}, 2, 2)
+	for name, f := range map[string]func(shape ...int) *autograd.Variable{
+		"Sum":     func(shape ...int) *autograd.Variable { return autograd.Sum(x, shape...) },
+		"Mean":    func(shape ...int) *autograd.Variable { return autograd.Mean(x, shape...) },
+		"Reshape": func(shape ...int) *autograd.Variable { return autograd.Reshape(autograd.Sum(x, 2), shape...) },
+		"Zeros":   func(shape ...int) *autograd.Variable { return autograd.Zeros(dev, device.Float64, shape...) },
+		"FromSlice": func(shape ...int) *autograd.Variable {
+			return autograd.FromSlice(dev, []float64{1, 2}, shape...)
+		},
+		"FromBytes": func(shape ...int) *autograd.Variable {
+			return autograd.FromBytes(dev, device.Float64, shape, make([]byte, 16))
+		},
+	} {
+		shape := []int{1, 2}
+		y := f(shape...)
+		shape[1] = 7
+		if !y.Shape().Equal(device.Shape{1, 2}) {
+			t.Errorf("%s: the shape has become %v", name, y.Shape())
+		}
+	}
+}

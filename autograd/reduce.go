@@ -10,13 +10,13 @@ import (
 // it lacks, aligned at the last one, or has with size 1. Without a shape it
 // sums all elements to a scalar.
 func Sum(x *Variable, shape ...int) *Variable {
-	return Apply(&reduction{name: "Sum", shape: shape, factor: 1}, x)
+	return Apply(&reduction{name: "Sum", shape: slices.Clone(shape), factor: 1}, x)
 }
 
 // Mean is [Sum] divided by the number of elements that each sum is of.
 func Mean(x *Variable, shape ...int) *Variable {
 	n := float64(x.t.Len()) / float64(device.Shape(shape).Len())
-	return Apply(&reduction{name: "Mean", shape: shape, factor: 1 / n}, x)
+	return Apply(&reduction{name: "Mean", shape: slices.Clone(shape), factor: 1 / n}, x)
 }
 
 // reduction is a sum times a factor.
