@@ -30,7 +30,8 @@ type LinearLayer struct {
 
 // Linear is a layer with x [... in], of any floating-point type, to [... out], of
 // the type that it computes in. Weight and bias begin
-// uniformly within ±1/√in, as PyTorch's do. opts is nothing, or one.
+// uniformly within ±1/√in, as PyTorch's do; without an input the bias begins at
+// zero. opts is nothing, or one.
 func Linear(in, out int, opts ...LinearOptions) *LinearLayer {
 	var o LinearOptions
 	if len(opts) > 0 {
@@ -39,10 +40,14 @@ func Linear(in, out int, opts ...LinearOptions) *LinearLayer {
 	if o.DType == device.Invalid {
 		o.DType = device.Float32
 	}
-	bound := 1 / math.Sqrt(float64(in))
-	l := &LinearLayer{Weight: NewUnplacedParameter("weight", Uniform(-bound, bound), o.DType, out, in), compute: o.Compute}
+	init := Constant(0)
+	if in > 0 {
+		bound := 1 / math.Sqrt(float64(in))
+		init = Uniform(-bound, bound)
+	}
+	l := &LinearLayer{Weight: NewUnplacedParameter("weight", init, o.DType, out, in), compute: o.Compute}
 	if !o.NoBias {
-		l.Bias = NewUnplacedParameter("bias", Uniform(-bound, bound), o.DType, out)
+		l.Bias = NewUnplacedParameter("bias", init, o.DType, out)
 	}
 	return l
 }

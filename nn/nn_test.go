@@ -137,6 +137,17 @@ func TestPlace(t *testing.T) {
 	nn.Place(m, newDevice(t, cpu.Options{}), 1)
 }
 
+// A layer without an input begins with a bias of zeros, as PyTorch's does.
+func TestLinearOfNothing(t *testing.T) {
+	l := nn.Linear(0, 3)
+	if err := nn.Place(l, newDevice(t, cpu.Options{}), 1); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, l.Bias.Var()); !slices.Equal(got, []float64{0, 0, 0}) {
+		t.Errorf("the bias begins as %v", got)
+	}
+}
+
 func TestPlaceWithoutMemory(t *testing.T) {
 	net := nn.Sequential(nn.Linear(10, 10), nn.Linear(1000, 1000))
 	err := nn.Place(net, newDevice(t, cpu.Options{MemoryLimit: 1 << 20}), 0)
