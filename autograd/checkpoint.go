@@ -22,10 +22,12 @@ import (
 // there, unchanged, at the backward pass. f has to compute the same again: its
 // operations and the variables that need a gradient are compared, and those
 // that differ fail the pass with a [*RecomputeError], as an operation that fails
-// in the second run does. Nothing in this package draws random numbers as it is
-// applied; an f that does, or that changes a state of its own, has to make up
-// for being run twice. What f makes, but for its result, is freed when f
-// returns, and used no more unless it is retained.
+// in the second run does. A leaf that is frozen in between gets no gradient, as
+// without Checkpoint; one that begins to need a gradient in between fails the pass.
+// Nothing in this package draws random numbers as it is applied; an f that does,
+// or that changes a state of its own, has to make up for being run twice. What f
+// makes, but for its result, is freed when f returns, and used no more unless it
+// is retained.
 //
 // The first run finds out which leaves f will give gradients to, and how often,
 // so that a [GradSink] hears that a gradient is final at the same point of the
@@ -78,13 +80,17 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 	s := p.s
 	s.within("when its Checkpoint was passed through", func() {
 		var y *Variable
+		var part *section
 		from := s.nodes
-		s.recording(func() { y = c.f(c.x) })
-		if err = y.Err(); err != nil {
-			return
-		}
-		part := sectionOf(y, from)
-		if err = c.first.compare(part.outline()); err != nil {
+		c.thawed(n.in, func() {
+			s.recording(func() { y = c.f(c.x) })
+			if err = y.Err(); err != nil {
+				return
+			}
+			part = sectionOf(y, from)
+			err = c.first.compare(part.outline())
+		})
+		if err != nil {
 			return
 		}
 		defer func() {
@@ -96,6 +102,19 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 		err = p.throughAll(part.nodes)
 	})
 	return err
+}
+
+// thawed runs f with those leaves of the first run that were frozen since as they
+// were then, so that f records the same. The pass finds them frozen again, as it
+// does the leaves of any graph.
+func (c *checkpoint) thawed(in []*Variable, f func()) {
+	for _, v := range in {
+		if idle := v.idle; c.first.uses[idle].times > 0 {
+			v.node, v.idle = idle, nil
+			defer func() { v.node, v.idle = nil, idle }()
+		}
+	}
+	f()
 }
 
 // section is the part of a graph that leads to one result and was recorded from

@@ -239,6 +239,53 @@ func TestCheckpointThatComputesOtherwise(t *testing.T) {
 	}
 }
 
+// A leaf that is frozen after the forward pass gets no gradient, the others get
+// theirs, and a later pass finds each as it is then.
+func TestCheckpointOfFrozenLeaves(t *testing.T) {
+	for name, apply := range map[string]part{"plain": plain, "checkpoint": autograd.Checkpoint, "nested": nested} {
+		dev := newDevice(t)
+		x, w := autograd.Scalar(dev, 0.5).RequireGrad(), autograd.Scalar(dev, 0.3).RequireGrad()
+		y := apply(func(x *autograd.Variable) *autograd.Variable {
+			return autograd.Mul(autograd.Mul(x, w), autograd.Exp(w)) // Exp comes from w alone
+		}, x)
+		var all [2]float64
+		for _, frozen := range [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}, {false, false}} {
+			leaves := []*autograd.Variable{x, w}
+			for i, v := range leaves {
+				v.RequireGrad()
+				if frozen[i] {
+					v.Freeze()
+				}
+			}
+			mustBackward(t, y, autograd.RetainGraph)
+			for i, v := range leaves {
+				g := v.Grad()
+				switch {
+				case (g == nil) != frozen[i] || v.RequiresGrad() == frozen[i]:
+					t.Errorf("%s: of %v frozen, leaf %d has the gradient %v and requires one: %v", name, frozen, i, g, v.RequiresGrad())
+				case g == nil:
+				case all[i] == 0:
+					all[i] = g.Item()
+				case all[i] != g.Item():
+					t.Errorf("%s: of %v frozen, leaf %d has the gradient %v, want %v", name, frozen, i, g.Item(), all[i])
+				}
+				v.ZeroGrad()
+			}
+		}
+	}
+}
+
+// A leaf that begins to need a gradient after the forward pass fails the pass.
+func TestCheckpointOfUnfrozenLeaf(t *testing.T) {
+	dev := newDevice(t)
+	x, w := autograd.Scalar(dev, 2).RequireGrad(), autograd.Scalar(dev, 3).RequireGrad().Freeze()
+	y := autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable { return autograd.Mul(x, w) }, x)
+	w.RequireGrad()
+	if err, e := y.Backward(), (*autograd.RecomputeError)(nil); !errors.As(err, &e) {
+		t.Errorf("got %v, want a RecomputeError", err)
+	}
+}
+
 // What needs no gradient, or is not computed by the function, is as without a
 // Checkpoint.
 func TestCheckpointOfLittle(t *testing.T) {
