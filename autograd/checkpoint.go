@@ -27,7 +27,8 @@ import (
 // Nothing in this package draws random numbers as it is applied; an f that does,
 // or that changes a state of its own, has to make up for being run twice. What f
 // makes, but for its result, is freed when f returns, and used no more unless it
-// is retained.
+// is retained. After a Backward, f's first operation begins the next step, unless
+// that or Checkpoint is given something made in the step that is running.
 //
 // The first run finds out which leaves f will give gradients to, and how often,
 // so that a [GradSink] hears that a gradient is final at the same point of the
@@ -37,9 +38,10 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 	in := []*Variable{x}
 	operands("Checkpoint", in)
 	s := x.s
-	s.advance("Checkpoint", in)
+	opens := s.opens(in)
 	outer := s.scope
 	s.within("when its Checkpoint returned", func() {
+		s.scope.opens = opens // what f captures may be of the step that is running
 		from := s.nodes
 		y = f(x)
 		if y.s != s {

@@ -329,7 +329,7 @@ func TestCheckpointOfLittle(t *testing.T) {
 	mustBackward(t, y)
 	next := autograd.Checkpoint(double, w)
 	err := panics[*autograd.FreedError](t, func() { y.Item() })
-	if err != nil && !strings.Contains(err.Error(), "began at Checkpoint") {
+	if err != nil && !strings.Contains(err.Error(), "began at Add") {
 		t.Errorf("%v does not say where the step began", err)
 	}
 	if next.Item() != 6 {
@@ -353,6 +353,39 @@ func TestCheckpointOfLittle(t *testing.T) {
 	panics[*autograd.DeviceError](t, func() {
 		autograd.Checkpoint(func(*autograd.Variable) *autograd.Variable { return autograd.Scalar(other, 1) }, w)
 	})
+}
+
+// A step ends at a Checkpoint as it does at the first operation inside: not where
+// that uses what f captures of the step.
+func TestCheckpointThatCapturesTheStep(t *testing.T) {
+	twice := func(f func(*autograd.Variable) *autograd.Variable, x *autograd.Variable) *autograd.Variable {
+		return autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable { return autograd.Checkpoint(f, x) }, x)
+	}
+	for name, apply := range map[string]part{"plain": plain, "checkpoint": autograd.Checkpoint, "checkpoint in another": twice} {
+		dev := newDevice(t)
+		x, w := autograd.Scalar(dev, 2), autograd.Scalar(dev, 0).RequireGrad()
+		h := autograd.Exp(w)
+		mustBackward(t, autograd.Sum(h), autograd.RetainGraph)
+		y := apply(func(x *autograd.Variable) *autograd.Variable { return autograd.Mul(h, autograd.Mul(h, x)) }, x)
+		mustBackward(t, y, autograd.RetainGraph)
+		if got := w.Grad().Item(); got != 1+4 {
+			t.Errorf("%s: the gradient is %v, want 5", name, got)
+		}
+		z := apply(func(x *autograd.Variable) *autograd.Variable { return autograd.Mul(autograd.Mul(w.Grad(), x), x) }, x)
+		if h.Item() != 1 || y.Item() != 2 || z.Item() != 20 {
+			t.Errorf("%s: in one step %v, %v and %v, want 1, 2 and 20", name, h.Item(), y.Item(), z.Item())
+		}
+		next := apply(func(x *autograd.Variable) *autograd.Variable { return autograd.Exp(autograd.Mul(x, w)) }, x)
+		for _, v := range []*autograd.Variable{h, y, z} {
+			if err := panics[*autograd.FreedError](t, func() { v.Item() }); err != nil && !strings.Contains(err.Error(), "began at Mul") {
+				t.Errorf("%s: %v does not say where the next step began", name, err)
+			}
+		}
+		mustBackward(t, next)
+		if got := w.Grad().Item(); got != 5+2 {
+			t.Errorf("%s: after the next step the gradient is %v, want 7", name, got)
+		}
+	}
 }
 
 // An input that is freed before the pass is told before anything is written.

@@ -3,6 +3,7 @@ package autograd
 import (
 	"fmt"
 	"runtime"
+	"slices"
 
 	"github.com/goddp/goddp/device"
 )
@@ -20,6 +21,7 @@ type block struct {
 // scope is a stretch of the program that owns what operations make in it.
 type scope struct {
 	blocks []*block
+	opens  bool // a Checkpoint's, until an operation is applied: that one may begin the next step
 }
 
 // made puts memory, or the error that there is none, under the current scope.
@@ -60,17 +62,24 @@ func (s *state) free(b *block, why string) {
 // operation after a Backward that uses nothing made in the step of that
 // Backward, gradients included.
 func (s *state) advance(op string, in []*Variable) {
-	if !s.ended || s.scope != s.step {
+	if !s.opens(in) {
 		return
-	}
-	for _, v := range in {
-		if v.mem.scope == s.step || v.grad {
-			return
-		}
 	}
 	s.ended = false
 	s.number++
 	s.end(s.step, fmt.Sprintf("when step %d began at %s", s.number, op))
+}
+
+// opens tells whether an operation that is about to be applied to in begins the next
+// step: see advance. Of those in the first run of a Checkpoint only the first may, which
+// tells of all of them whether they are part of the step.
+func (s *state) opens(in []*Variable) bool {
+	first := s.scope == s.step || s.scope.opens
+	s.scope.opens = false
+	if !s.ended || !first {
+		return false
+	}
+	return !slices.ContainsFunc(in, func(v *Variable) bool { return v.mem.scope == s.step || v.grad })
 }
 
 // Scope calls f and frees, when f returns or panics, what operations on dev
