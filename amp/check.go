@@ -101,10 +101,12 @@ func (c *check) err() error {
 	return nil
 }
 
-// divide divides the gradients.
+// divide divides the gradients, that of a variable under several names once.
 func (c *check) divide(params []*nn.Parameter, by float64) error {
+	done := map[*autograd.Variable]bool{}
 	for _, p := range params {
-		if g := p.Grad(); g != nil {
+		if g := p.Grad(); g != nil && !done[g] {
+			done[g] = true
 			dev, t := p.Var().Device(), g.Tensor()
 			if err := dev.Kernels().Axpby(dev.Compute(), t, device.Accum{Alpha: 1 / by}, t); err != nil {
 				return err

@@ -186,6 +186,27 @@ func TestUnscale(t *testing.T) {
 	panics[*device.DTypeError](t, "Unscale of Float16", func() { s.Unscale(optim.NewSGD([]*nn.Parameter{half}, optim.SGDOptions{})) })
 }
 
+// twice is an optimizer of a variable under two names.
+type twice struct {
+	*optim.SGD
+	again *nn.Parameter
+}
+
+func (o twice) Parameters() []*nn.Parameter { return append(o.SGD.Parameters(), o.again) }
+
+// The gradient of tied weights is divided once.
+func TestUnscaleOfTiedWeights(t *testing.T) {
+	p, opt := scalar(newDevice(t), 1, 0)
+	s := amp.NewScaler(nil)
+	backward(t, s, p, 6)
+	if err := s.Unscale(twice{opt, nn.NewParameter("again", p.Var())}); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Grad().Item(); got != 6 {
+		t.Errorf("unscaled, the gradient is %v, want 6", got)
+	}
+}
+
 // Optimizers are skipped each by its own gradients, and share the scale.
 func TestTwoOptimizers(t *testing.T) {
 	dev := newDevice(t)

@@ -36,6 +36,16 @@ func (p *Parameter) Grad() *autograd.Variable { return p.variable(p.name).Grad()
 // Var is the variable. It panics with an [*UnplacedError] before there is one.
 func (p *Parameter) Var() *autograd.Variable { return p.variable(p.name) }
 
+// Identity is equal for all Parameters over one variable, and for no others: what
+// changes each variable once goes by it. It is that of the variable, or before there
+// is one, of what [Place] will make.
+func (p *Parameter) Identity() any {
+	if p.v != nil {
+		return p.v
+	}
+	return p.value
+}
+
 // Item is the one element: see [autograd.Variable.Item].
 func (p *Parameter) Item() float64 { return p.variable(p.name).Item() }
 

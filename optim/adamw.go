@@ -73,8 +73,8 @@ func NewAdamW(params []*nn.Parameter, opts AdamWOptions) *AdamW {
 }
 
 // NewAdamWGroups optimizes several groups of parameters, each by its own options,
-// such as none of the biases with weight decay. It panics with an [*OptionError]
-// when options make no sense, or when a parameter is there twice.
+// such as none of the biases with weight decay. It takes tied weights once, and
+// panics with an [*OptionError], as [NewSGDGroups] does.
 func NewAdamWGroups(groups ...AdamWGroup) *AdamW {
 	o := &AdamW{}
 	for i := range groups {

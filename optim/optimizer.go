@@ -45,10 +45,10 @@ func checkMasters(now, made bool) {
 // ask for what is Committed.
 type optimizer struct {
 	slots []*slot
-	known map[*nn.Parameter]bool
-	ready []*slot // of the step: those with a gradient
-	tail  Tail    // nil for none
-	torn  error   // what Step returns until the state is restored
+	known map[any]int // by the identity of a parameter: its slot
+	ready []*slot     // of the step: those with a gradient
+	tail  Tail        // nil for none
+	torn  error       // what Step returns until the state is restored
 	progress
 }
 
@@ -104,22 +104,27 @@ func (o *optimizer) SetTail(t Tail) { o.tail = t }
 // alone.
 func (o *optimizer) Elementwise() {}
 
-// add puts parameters under rules. It panics with an [*OptionError] when one is
-// there already.
+// add puts parameters under rules, tied ones once. It panics with an [*OptionError]
+// when one is there already, in another group or by the same name.
 func (o *optimizer) add(params []*nn.Parameter, newRule func() rule) {
 	if o.known == nil {
-		o.known = map[*nn.Parameter]bool{}
+		o.known = map[any]int{}
 	}
+	group := len(o.slots)
 	for _, p := range params {
-		if o.known[p] {
-			panic(&OptionError{"Params", p.Name() + " twice", "each parameter once"})
+		if i, known := o.known[p.Identity()]; known {
+			there := o.slots[i].Parameter
+			if i >= group && there.Name() != p.Name() {
+				continue
+			}
+			panic(&OptionError{"Params", fmt.Sprintf("%s, there already as %s", p.Name(), there.Name()), "each parameter once"})
 		}
-		o.known[p] = true
+		o.known[p.Identity()] = len(o.slots)
 		o.slots = append(o.slots, &slot{Parameter: p, rule: newRule()})
 	}
 }
 
-// Parameters are those that are optimized, group by group.
+// Parameters are those that are optimized, group by group, each once.
 func (o *optimizer) Parameters() []*nn.Parameter {
 	var params []*nn.Parameter
 	for _, s := range o.slots {

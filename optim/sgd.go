@@ -59,8 +59,10 @@ func NewSGD(params []*nn.Parameter, opts SGDOptions) *SGD {
 }
 
 // NewSGDGroups optimizes several groups of parameters, each by its own
-// options. It panics with an [*OptionError] when options make no sense, or
-// when a parameter is there twice.
+// options. A variable that a group has under several names, as tied weights, is
+// updated once, by the first. It panics with an [*OptionError] when options make no
+// sense, or when a parameter is there twice, by one name or in two groups: also where
+// these got it from different modules.
 func NewSGDGroups(groups ...SGDGroup) *SGD {
 	o := &SGD{}
 	for i := range groups {

@@ -172,6 +172,45 @@ func TestGroups(t *testing.T) {
 	step(-0.5, 0.125)
 }
 
+// A variable is updated once, whatever its names: in one group it is there once, and
+// in a second it is an error, with a place on a device or without.
+func TestParametersUnderSeveralNames(t *testing.T) {
+	dev := newDevice(t)
+	tied := autograd.FromSlice(dev, []float64{1})
+	embed, head := nn.NewParameter("embed", tied), nn.NewParameter("head", tied)
+	for name, opt := range map[string]interface {
+		Parameters() []*nn.Parameter
+		Step() error
+	}{
+		"SGD":   optim.NewSGD([]*nn.Parameter{embed, head}, optim.SGDOptions{LR: 0.5}),
+		"AdamW": optim.NewAdamW([]*nn.Parameter{embed, head}, optim.AdamWOptions{LR: 0.5, Eps: 1e-20}),
+	} {
+		if ps := opt.Parameters(); !slices.Equal(ps, []*nn.Parameter{embed}) {
+			t.Errorf("%s: tied weights are %v, want them once", name, ps)
+		}
+		put(t, dev, tied.Tensor(), 1)
+		give(t, embed, []float64{1})
+		if err := opt.Step(); err != nil {
+			t.Fatal(err)
+		}
+		near(t, name, read(t, tied), []float64{0.5})
+		tied.ZeroGrad()
+	}
+
+	for _, place := range []bool{false, true} {
+		layer := nn.Linear(1, 1)
+		model := nn.Sequential(layer)
+		if place {
+			if err := nn.Place(model, dev, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mustPanic(t, fmt.Sprintf("two groups with a layer, placed: %v", place), func() {
+			optim.NewSGDGroups(optim.SGDGroup{Params: model.Parameters()}, optim.SGDGroup{Params: layer.Parameters()})
+		})
+	}
+}
+
 // owner is a gradient that somebody else owns.
 type owner struct {
 	t, skip device.Tensor
