@@ -3,6 +3,7 @@ package amp
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -88,6 +89,7 @@ type Scaler struct {
 	opts   Options
 	state  State
 	checks map[Optimizer]*check
+	spare  []*check // of no optimizer
 }
 
 // NewScaler makes a Scaler; nil options are all defaults. It panics with an
@@ -182,8 +184,11 @@ func (s *Scaler) Step(opt Optimizer) error {
 // optimizers.
 func (s *Scaler) Update() {
 	looked, overflow := false, false
-	for _, c := range s.checks {
-		if c.phase == stepped {
+	for opt, c := range s.checks {
+		switch c.phase {
+		case idle: // since the last Update: its optimizer may be gone
+			s.forget(opt)
+		case stepped:
 			looked, overflow = true, overflow || c.overflow
 		}
 		c.phase = idle
@@ -212,11 +217,31 @@ func (s *Scaler) group(opt Optimizer) *comm.ProcessGroup {
 func (s *Scaler) check(opt Optimizer, call string) *check {
 	c := s.checks[opt]
 	if c == nil {
-		c = &check{}
+		c = s.unused(opt.Parameters()[0].Var().Device())
 		s.checks[opt] = c
 	}
 	if c.phase == stepped || c.phase == unscaled && call == "Unscale" {
 		panic(&OrderError{call, c.phase.String()})
 	}
 	return c
+}
+
+// forget drops what the Scaler has of opt, which it would keep alive. Its memory is for
+// another one.
+func (s *Scaler) forget(opt Optimizer) {
+	if c := s.checks[opt]; c.found != nil {
+		s.spare = append(s.spare, &check{found: c.found, seen: c.seen})
+	}
+	delete(s.checks, opt)
+}
+
+// unused is a check of no optimizer, with memory on dev where there is some.
+func (s *Scaler) unused(dev device.Device) *check {
+	for i, c := range s.spare {
+		if c.found.Device() == dev {
+			s.spare = slices.Delete(s.spare, i, i+1)
+			return c
+		}
+	}
+	return &check{}
 }

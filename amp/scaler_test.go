@@ -4,12 +4,16 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"runtime"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/device/devicetest"
@@ -288,6 +292,86 @@ func TestStateIsRestored(t *testing.T) {
 	if again.GetScale() != 131072 {
 		t.Errorf("after two updates, a restart and one more the scale is %v, want twice 65536", again.GetScale())
 	}
+}
+
+// What a failure interrupted between Unscale or Step and Update is forgotten with the
+// scale that it was made with: the next Unscale or Step is as the first.
+func TestRestoreForgetsTheInterruptedStep(t *testing.T) {
+	for name, restore := range map[string]func(s *amp.Scaler, pg *comm.ProcessGroup) error{
+		"Restore": func(s *amp.Scaler, _ *comm.ProcessGroup) error { s.Restore(s.State()); return nil },
+		"Agree":   func(s *amp.Scaler, pg *comm.ProcessGroup) error { return s.Agree(t.Context(), pg) },
+	} {
+		for _, stepped := range []bool{false, true} {
+			for _, unscale := range []bool{false, true} {
+				commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+					p, opt := scalar(pg.Device(), 1, 1)
+					s := amp.NewScaler(nil)
+					interrupted, want := s.Unscale, 0.0
+					if stepped {
+						interrupted, want = s.Step, -1
+					}
+					backward(t, s, p, 1)
+					if err := errors.Join(interrupted(opt), restore(s, pg)); err != nil {
+						return err
+					}
+					backward(t, s, p, 1)
+					if unscale {
+						if err := s.Unscale(opt); err != nil {
+							return err
+						}
+					}
+					if step(t, s, opt); p.Item() != want {
+						t.Errorf("%s after Step: %v, then Unscale: %v: the next step went to %v, want %v", name, stepped, unscale, p.Item(), want)
+					}
+					return nil
+				})
+			}
+		}
+	}
+}
+
+// counting is a device that counts what it was asked for of the host's memory.
+type counting struct {
+	device.Device
+	values device.Values
+	asked  int
+}
+
+func (d *counting) Values() *device.Values { return &d.values }
+func (d *counting) AllocHost(size int) (device.Buffer, error) {
+	d.asked++
+	return d.Device.AllocHost(size)
+}
+
+// An optimizer that the program has dropped is not kept by the Scaler, and what this
+// has of it serves the next, be its device there or closed.
+func TestOptimizersAreNotKept(t *testing.T) {
+	s := amp.NewScaler(nil)
+	gone := make(chan int, 9)
+	for i := range 3 {
+		dev := &counting{Device: newDevice(t)}
+		for j := range 3 {
+			p, opt := scalar(dev, 1, 0)
+			runtime.AddCleanup(opt, func(i int) { gone <- i }, 3*i+j)
+			backward(t, s, p, 1)
+			step(t, s, opt)
+			s.Update()
+		}
+		if dev.asked > 2 { // for the one in use and the one before
+			t.Errorf("3 optimizers asked for memory %d times, want 2", dev.asked)
+		}
+		dev.Close()
+	}
+	s.Update() // in which nobody has stepped the last
+	for range cap(gone) {
+		runtime.GC()
+		select {
+		case <-gone:
+		case <-time.After(10 * time.Second):
+			t.Fatal("an optimizer is kept alive")
+		}
+	}
+	runtime.KeepAlive(s)
 }
 
 func TestProgrammingErrors(t *testing.T) {

@@ -43,8 +43,9 @@ func usable(scale float64) bool {
 // State is the state, for saving it.
 func (s *Scaler) State() State { return s.state }
 
-// Restore makes the state one that was saved. It panics with an [*OptionError]
-// when that is none.
+// Restore makes the state one that was saved, and forgets the Unscales and Steps since
+// the last Update: their gradients were scaled otherwise. It panics with an
+// [*OptionError] when that is none.
 func (s *Scaler) Restore(state State) {
 	if !usable(state.Scale) {
 		panic(&OptionError{"Scale", state.Scale, "a number of float32 above 0"})
@@ -52,20 +53,28 @@ func (s *Scaler) Restore(state State) {
 	if state.GrowthTracker < 0 {
 		panic(&OptionError{"GrowthTracker", float64(state.GrowthTracker), "0 or more"})
 	}
+	s.restore(state)
+}
+
+func (s *Scaler) restore(state State) {
 	s.state = state
+	for opt := range s.checks {
+		s.forget(opt)
+	}
 }
 
 // Agree gives all ranks of a group the smallest of their scales, after a failure
 // that may have left each at another step: the scale that has proved safe for
-// every one. All ranks call it, in the same order as their other collectives;
+// every one. As [Scaler.Restore] it forgets the Unscales and Steps since the last
+// Update. All ranks call it, in the same order as their other collectives;
 // it is bounded by the group's timeout.
 func (s *Scaler) Agree(ctx context.Context, pg *comm.ProcessGroup) error {
 	states, err := comm.AllGatherObject(ctx, pg, s.state)
 	if err != nil {
 		return fmt.Errorf("amp: agreeing on the scale: %w", err)
 	}
-	s.state = slices.MinFunc(states, func(a, b State) int {
+	s.restore(slices.MinFunc(states, func(a, b State) int {
 		return cmp.Or(cmp.Compare(a.Scale, b.Scale), cmp.Compare(a.GrowthTracker, b.GrowthTracker))
-	})
+	}))
 	return nil
 }
