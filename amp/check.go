@@ -101,6 +101,17 @@ func (c *check) err() error {
 	return nil
 }
 
+// settle makes the outcome of a step, or of the scan alone, what Update looks at. An
+// error other than of the overflow is none.
+func (c *check) settle(err error) error {
+	c.overflow = errors.Is(err, errOverflow)
+	if err != nil && !c.overflow {
+		return err
+	}
+	c.phase = stepped
+	return nil
+}
+
 // divide divides the gradients, that of a variable under several names once.
 func (c *check) divide(params []*nn.Parameter, by float64) error {
 	done := map[*autograd.Variable]bool{}

@@ -27,7 +27,8 @@
 //
 // # The rule
 //
-// [Scaler.Update] looks at the steps since the last one. If the gradients of any
+// [Scaler.Update] looks at the steps since the last one, and at gradients that were
+// unscaled for a step that the program then left out. If the gradients of any
 // held a NaN or an infinity, the scale is multiplied by BackoffFactor. After
 // GrowthInterval Updates in a row without, it is multiplied by GrowthFactor. The
 // scale is a number of Float32, and never becomes infinite or zero.

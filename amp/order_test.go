@@ -12,12 +12,13 @@ import (
 )
 
 // traced is a device that writes down when updates are enqueued and when the
-// host waits for it.
+// host waits for it, which fails where it is broken.
 type traced struct {
 	device.Device
 	values  device.Values
 	log     []string
 	scanned []uintptr // where the gradients are
+	broken  error
 }
 
 func (d *traced) Values() *device.Values  { return &d.values }
@@ -53,6 +54,9 @@ type tracedEvent struct {
 
 func (e tracedEvent) Sync(ctx context.Context) error {
 	e.d.log = append(e.d.log, "wait")
+	if e.d.broken != nil {
+		return e.d.broken
+	}
 	return e.Event.Sync(ctx)
 }
 

@@ -1,7 +1,6 @@
 package amp
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -171,24 +170,22 @@ func (s *Scaler) Step(opt Optimizer) error {
 	if err == nil {
 		err = c.err() // which nobody has asked for where there was nothing to update
 	}
-	c.overflow = errors.Is(err, errOverflow)
-	if err != nil && !c.overflow {
-		return err
-	}
-	c.phase = stepped
-	return nil
+	return c.settle(err)
 }
 
-// Update changes the scale by what the Steps since the last Update found; it does
-// nothing if there was none. It is called once, after the Steps of all
-// optimizers.
+// Update changes the scale by what the Unscales and Steps since the last Update found;
+// it does nothing if there was none. It is called once, after the Steps of all
+// optimizers. It waits for what an Unscale found that no Step came after; if the
+// device or the group has failed meanwhile, that counts for nothing, and their next
+// call tells.
 func (s *Scaler) Update() {
 	looked, overflow := false, false
 	for opt, c := range s.checks {
-		switch c.phase {
-		case idle: // since the last Update: its optimizer may be gone
+		if c.phase == idle { // since the last Update: its optimizer may be gone
 			s.forget(opt)
-		case stepped:
+			continue
+		}
+		if c.phase == stepped || c.settle(c.err()) == nil { // or unscaled alone
 			looked, overflow = true, overflow || c.overflow
 		}
 		c.phase = idle

@@ -190,6 +190,49 @@ func TestUnscale(t *testing.T) {
 	panics[*device.DTypeError](t, "Unscale of Float16", func() { s.Unscale(optim.NewSGD([]*nn.Parameter{half}, optim.SGDOptions{})) })
 }
 
+// A program that leaves out the Step where it sees that the gradients are not finite
+// has the scale change all the same, and alike on ranks that agree on what is.
+func TestUpdateAfterUnscaleAlone(t *testing.T) {
+	devices := []device.Device{newDevice(t), devicetest.Lagging(newDevice(t))}
+	commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
+		p, opt := scalar(pg.Device(), 1, 1)
+		s := amp.NewScaler(&amp.Options{GrowthInterval: 2, Group: pg})
+		for i, c := range []struct {
+			g    float32 // of rank 0
+			want amp.State
+		}{{inf, amp.State{Scale: 32768}}, {1, amp.State{Scale: 32768, GrowthTracker: 1}}, {1, amp.State{Scale: 65536}}} {
+			g := c.g
+			if pg.Rank() == 1 {
+				g = 1
+			}
+			backward(t, s, p, g)
+			if err := s.Unscale(opt); err != nil {
+				return err
+			}
+			if s.Update(); s.State() != c.want {
+				t.Errorf("rank %d, update %d: %+v, want %+v", pg.Rank(), i, s.State(), c.want)
+			}
+		}
+		return nil
+	})
+}
+
+// What a device that failed did not find out leaves the scale as it is.
+func TestUpdateOnABrokenDevice(t *testing.T) {
+	dev := &traced{Device: newDevice(t)}
+	p, opt := scalar(dev, 1, 1)
+	s := amp.NewScaler(nil)
+	backward(t, s, p, inf)
+	if err := s.Unscale(opt); err != nil {
+		t.Fatal(err)
+	}
+	dev.broken = errors.New("the device is lost")
+	before := s.State()
+	if s.Update(); s.State() != before {
+		t.Errorf("the state became %+v, from %+v", s.State(), before)
+	}
+}
+
 // twice is an optimizer of a variable under two names.
 type twice struct {
 	*optim.SGD
