@@ -16,6 +16,7 @@ type Optimizer interface {
 	State() ([]*nn.Buffer, error)
 	Restoring()
 	Restored(steps int)
+	Lend() (back func())
 }
 
 // EMAOptions are the choices of [NewEMA].
@@ -202,16 +203,14 @@ func (e *EMA) With(f func() error) (err error) {
 		return err
 	}
 	defer free()
-	e.opt.Restoring()
-	e.err = errors.New("optim: the averages are in the place of the parameters, or these could not be put back")
+	back := e.Lend()
 	put := 0
 	defer func() {
 		if failed := e.putBack(saved[:put]); failed != nil {
 			err = errors.Join(err, failed)
 			return
 		}
-		e.err = nil
-		e.opt.Restored(steps)
+		back()
 	}()
 	for i, a := range e.averages {
 		if err := a.copy(saved[i], a.v.Tensor()); err != nil {
@@ -291,4 +290,14 @@ func (e *EMA) Restored(steps int) {
 	e.opt.Restored(steps)
 	e.err = nil
 	e.steps.Store(int64(steps))
+}
+
+// Lend says that other numbers take the place of the parameters: see [SGD.Lend].
+func (e *EMA) Lend() (back func()) {
+	opt := e.opt.Lend()
+	e.err = errors.New("optim: other numbers are in the place of the parameters, or these could not be put back")
+	return func() {
+		e.err = nil
+		opt()
+	}
 }

@@ -160,6 +160,36 @@ func TestEMAWith(t *testing.T) {
 	}
 }
 
+// With changes nothing of what the optimizer keeps: a parameter that had no gradient
+// yet begins, behind it, as it would have without.
+func TestEMAWithBeforeAFirstGradient(t *testing.T) {
+	for _, with := range []bool{false, true} {
+		dev := newDevice(t)
+		a, _ := typed(t, dev, "a", device.BFloat16, device.BFloat16, 0)
+		b, late := typed(t, dev, "b", device.BFloat16, device.BFloat16, 0)
+		b.Var().SetGradSink(nil)
+		opt := optim.NewSGD([]*nn.Parameter{a, b}, optim.SGDOptions{LR: 1, Momentum: 0.5, Dampening: 0.5, MasterWeights: true})
+		e := optim.NewEMA(holder{params: []*nn.Parameter{a, b}}, opt, nil)
+		if err := errors.Join(opt.Step(), e.Update()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.State(); err != nil { // as for saving it
+			t.Fatal(err)
+		}
+		if with {
+			if err := e.With(func() error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(t, dev, b.Var().Tensor(), 5)
+		put(t, dev, late.t, 1)
+		b.Var().SetGradSink(late)
+		if err := opt.Step(); err != nil || b.Item() != 4 {
+			t.Errorf("with averages in between: %v: the first step, by an undamped 1, went from 5 to %v, %v", with, b.Item(), err)
+		}
+	}
+}
+
 // A job that restores what State returned goes on with the same averages.
 func TestEMARestart(t *testing.T) {
 	train := func(restart int) (got []float64) {

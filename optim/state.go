@@ -89,6 +89,11 @@ func (o *optimizer) Restoring() {
 // Restored says that the parameters, and what State returned, hold what they
 // held when the given number of steps was committed. The optimizer goes on from
 // there, whole again if a step was torn.
+//
+// The velocities and the masters in State do not tell which parameters had a gradient
+// in these steps. After one step or more each counts as one that had: the next
+// gradient is damped ([SGDOptions]), and a master is as it was restored, whatever the
+// program writes to the parameter afterwards.
 func (o *optimizer) Restored(steps int) {
 	o.torn = nil
 	for _, s := range o.slots {
@@ -96,6 +101,18 @@ func (o *optimizer) Restored(steps int) {
 		s.unused = steps == 0
 	}
 	o.set(steps, false)
+}
+
+// Lend says that the program is about to put other numbers in the place of the
+// parameters, for a while. Until back says that these are there again, they are not
+// whole, and Step returns an error. What State returned stays as it is.
+func (o *optimizer) Lend() (back func()) {
+	o.set(o.steps, true)
+	o.torn = fmt.Errorf("optim: step %d: other numbers are in the place of the parameters, or these could not be put back", o.steps+1)
+	return func() {
+		o.torn = nil
+		o.set(o.steps, false)
+	}
 }
 
 // State is what opt keeps from step to step, by name: what its State returns, as
@@ -109,10 +126,11 @@ func State(opt Optimizer) (map[string]*autograd.Variable, error) {
 }
 
 // LoadState sets what opt keeps to a state that [State] returned, which may be on
-// another device, and has it go on from the number of steps that it was saved after.
-// The parameters are to be those of that step: [nn.LoadState] sets them, before or
-// after. A state that does not fit in every name and shape is an [*nn.StateError], and
-// changes nothing; after another error, a device's, the state is torn.
+// another device, and has it go on from the number of steps that it was saved after,
+// as [SGD.Restored] does. The parameters are to be those of that step: [nn.LoadState]
+// sets them, before or after. A state that does not fit in every name and shape is an
+// [*nn.StateError], and changes nothing; after another error, a device's, the state is
+// torn.
 func LoadState(ctx context.Context, opt Optimizer, steps int, state map[string]*autograd.Variable) error {
 	kept, err := opt.State()
 	if err != nil {

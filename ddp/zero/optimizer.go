@@ -170,6 +170,10 @@ func (o *Optimizer[O]) Restored(steps int) {
 	o.local.Restored(steps)
 }
 
+// Lend says that other numbers take the place of the parameters until back: see
+// [optim.SGD.Lend].
+func (o *Optimizer[O]) Lend() (back func()) { return o.local.Lend() }
+
 func (o *Optimizer[O]) reset(steps int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -23,6 +23,7 @@ type Local interface {
 	State() ([]*nn.Buffer, error)
 	Restoring()
 	Restored(steps int)
+	Lend() (back func())
 	// Elementwise marks a rule that changes each element by its own gradient and
 	// state alone.
 	Elementwise()
