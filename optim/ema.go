@@ -40,7 +40,8 @@ type EMA struct {
 	opt      Optimizer
 	module   nn.Module
 	decay    float64
-	averages []*average   // nil before there are any
+	averages []*average   // nil before they are made
+	begun    bool         // they are of steps; else the parameters are what counts
 	steps    atomic.Int64 // committed, that the averages have taken in; -1 when they are torn
 	err      error        // what Update and With return: the state is not whole
 }
@@ -82,10 +83,11 @@ func (e *EMA) Update() error {
 	if int64(steps) == e.steps.Load() {
 		return nil
 	}
-	if e.averages == nil {
+	if !e.begun {
 		if err := e.begin(); err != nil {
 			return err
 		}
+		e.begun = true
 		e.steps.Store(int64(steps))
 		return nil
 	}
@@ -105,8 +107,23 @@ func (e *EMA) Update() error {
 	return nil
 }
 
-// begin makes the averages, as the parameters and buffers are now.
+// begin sets the averages to what the parameters and buffers are now.
 func (e *EMA) begin() error {
+	if e.averages == nil {
+		if err := e.allocate(); err != nil {
+			return err
+		}
+	}
+	for _, a := range e.averages {
+		if err := a.copy(a.mean.Tensor(), a.v.Tensor()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allocate makes the averages.
+func (e *EMA) allocate() error {
 	var all []*average
 	seen := map[*autograd.Variable]bool{}
 	add := func(name string, v *autograd.Variable, param bool) error {
@@ -119,12 +136,11 @@ func (e *EMA) begin() error {
 			dt = device.Float32
 		}
 		mean := autograd.Zeros(v.Device(), dt, v.Shape()...).SetName(name + ".average")
-		a := &average{name, v, param, mean}
 		if err := mean.Err(); err != nil {
 			return fmt.Errorf("optim: average of %s: %w", name, err)
 		}
-		all = append(all, a)
-		return a.copy(mean.Tensor(), v.Tensor())
+		all = append(all, &average{name, v, param, mean})
+		return nil
 	}
 	for _, p := range e.module.Parameters() {
 		if err := add(p.Name(), p.Var(), true); err != nil {
@@ -185,8 +201,8 @@ func (a *average) copy(dst, src device.Tensor) error {
 }
 
 // With runs f with the averages in place of the parameters and buffers, for an
-// evaluation or to save them, and puts those back. Where there are no averages
-// yet, the parameters stay. Within f the optimizer's Step is an error, and what
+// evaluation or to save them, and puts those back. Before the first Update
+// the parameters stay. Within f the optimizer's Step is an error, and what
 // is Committed is not whole. With returns the error of f; that there is no memory
 // for a copy of the parameters, or that a step is torn, before it calls f; or
 // that they could not be put back, after which the state has to be restored.
@@ -212,7 +228,8 @@ func (e *EMA) With(f func() error) (err error) {
 		}
 		back()
 	}()
-	for i, a := range e.averages {
+	for i := range saved {
+		a := e.averages[i]
 		if err := a.copy(saved[i], a.v.Tensor()); err != nil {
 			return err
 		}
@@ -224,12 +241,15 @@ func (e *EMA) With(f func() error) (err error) {
 	return f()
 }
 
-// spare is memory for a copy of each variable.
+// spare is memory for a copy of each variable that With replaces.
 func (e *EMA) spare() (saved []device.Tensor, free func(), err error) {
 	free = func() {
 		for i, t := range saved {
 			e.averages[i].v.Device().Free(t.Buf)
 		}
+	}
+	if !e.begun {
+		return nil, free, nil
 	}
 	for _, a := range e.averages {
 		t := a.v.Tensor()
@@ -260,14 +280,14 @@ func (e *EMA) Committed() (steps int, whole bool) {
 	return steps, whole && e.steps.Load() == int64(steps)
 }
 
-// State is the optimizer's and the averages, as "NAME.average". Where there are
-// none yet, they are made: as the parameters and buffers are now.
+// State is the optimizer's and the averages, as "NAME.average". Before the first
+// Update these are what the parameters and buffers are now, each time.
 func (e *EMA) State() ([]*nn.Buffer, error) {
 	state, err := e.opt.State()
 	if err != nil {
 		return nil, err
 	}
-	if e.averages == nil {
+	if !e.begun {
 		if err := e.begin(); err != nil {
 			return nil, err
 		}
@@ -285,10 +305,12 @@ func (e *EMA) Restoring() {
 	e.opt.Restoring()
 }
 
-// Restored says that these are whole again: see [SGD.Restored].
+// Restored says that these are whole again: see [SGD.Restored]. After no step, the
+// averages begin anew.
 func (e *EMA) Restored(steps int) {
 	e.opt.Restored(steps)
 	e.err = nil
+	e.begun = steps > 0 && e.averages != nil
 	e.steps.Store(int64(steps))
 }
 

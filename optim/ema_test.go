@@ -190,6 +190,33 @@ func TestEMAWithBeforeAFirstGradient(t *testing.T) {
 	}
 }
 
+// The averages begin with the first step, whatever the parameters were when somebody
+// asked for the State before, as ddp.Recover does; so they do behind a restored step 0.
+func TestEMABeginsWithTheFirstStep(t *testing.T) {
+	dev := newDevice(t)
+	p := parameter(dev, "p", []float64{100})
+	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 1})
+	e := optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, nil)
+	for _, pretrained := range []float64{1, 2} {
+		if state, err := e.State(); err != nil || state[0].Var().Item() != p.Item() {
+			t.Fatalf("the state is %v, %v, want the average to be %v", state, err, p.Item())
+		}
+		e.Restored(0)
+		put(t, dev, p.Var().Tensor(), pretrained)
+		near(t, "averages before the first", averaged(t, e, p.Var()), []float64{pretrained})
+		if state, err := e.State(); err != nil || state[0].Var().Item() != pretrained {
+			t.Fatalf("the state is %v, %v, want the average to be %v", state, err, pretrained)
+		}
+		put(t, dev, p.Var().Tensor(), pretrained+0.5)
+		give(t, p, []float64{0.5})
+		if err := errors.Join(opt.Step(), e.Update()); err != nil {
+			t.Fatal(err)
+		}
+		near(t, "averages after it", averaged(t, e, p.Var()), []float64{pretrained})
+		opt.ZeroGrad()
+	}
+}
+
 // A job that restores what State returned goes on with the same averages.
 func TestEMARestart(t *testing.T) {
 	train := func(restart int) (got []float64) {
