@@ -18,7 +18,9 @@ import (
 // enqueued on the device, and waits for nothing; to read the norm waits. Replicas of
 // package ddp have equal gradients, and come to equal ones. What is divided among
 // ranks needs [ClipGradNormOver]. Gradients of a scaled loss are to be unscaled
-// first, see package amp. Where the norm is infinite or NaN, gradients become NaN.
+// first, see package amp. As in PyTorch, a norm of NaN makes all gradients NaN, and an
+// infinite one makes them 0, but NaN where they are infinite themselves: so do finite
+// gradients whose squares add up to more than the norm's type holds.
 //
 // It panics with an [*OptionError] where max is not above 0.
 func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable, err error) {

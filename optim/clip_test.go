@@ -54,6 +54,31 @@ func TestClipGradNorm(t *testing.T) {
 	}
 }
 
+// Where the norm is not finite, gradients become what they become in PyTorch.
+func TestClipGradNormThatIsNotFinite(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	for name, c := range map[string]struct{ grad, want []float32 }{
+		"NaN":      {[]float32{nan, 1}, []float32{nan, nan}},
+		"infinite": {[]float32{-inf, 1}, []float32{nan, 0}},
+		"overflow": {[]float32{1e20, 1}, []float32{0, 0}},
+	} {
+		p := nn.NewParameter("p", autograd.FromSlice(newDevice(t), []float32{1, 1}))
+		p.Var().SetGradSink(&owner{t: device.HostTensor(c.grad, device.Invalid)})
+		norm, err := optim.ClipGradNorm([]*nn.Parameter{p}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x := norm.Item(); !(math.IsInf(x, 1) || name == "NaN" && math.IsNaN(x)) {
+			t.Errorf("%s: the norm is %v", name, x)
+		}
+		for i, want := range c.want {
+			if got := c.grad[i]; got != want && (got == got || want == want) {
+				t.Errorf("%s: element %d of the gradient is %v, want %v", name, i, got, want)
+			}
+		}
+	}
+}
+
 // A gradient of more elements than are squared at a time, in Float32, beside one in
 // Float64.
 func TestClipGradNormOfManyElements(t *testing.T) {
