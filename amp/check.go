@@ -49,6 +49,9 @@ type check struct {
 func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 	dev := params[0].Var().Device()
 	if err := c.allocate(dev); err != nil {
+		if group != nil { // the others wait for a byte that this rank does not have
+			group.Abort(err)
+		}
 		return err
 	}
 	k, s, found := dev.Kernels(), dev.Compute(), c.found.Tensor()

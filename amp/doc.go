@@ -51,6 +51,7 @@
 // ranks (package ddp/zero) brings it along. Each Step then makes one
 // all-reduce of one byte, behind the gradients and before the updates, whether
 // there was an overflow or not; all ranks of the group have to take the same steps.
+// A rank without the memory for that byte breaks the group.
 //
 // After a failure, or where a rank has joined anew, [Scaler.Agree] makes the
 // scales equal again, as ddp.Recover does parameters and the optimizer's state.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/amp"
@@ -167,6 +168,37 @@ func TestAgreementFails(t *testing.T) {
 		backward(t, scaler, p, 1)
 		if err := scaler.Step(opt); err == nil || p.Item() != 1 || committed(opt) != 0 {
 			return fmt.Errorf("Step returned %v, the parameter is %v", err, p.Item())
+		}
+		return nil
+	})
+}
+
+// poor is a device that has not one byte for the host.
+type poor struct {
+	device.Device
+	values device.Values
+}
+
+var errPoor = errors.New("no memory")
+
+func (d *poor) Values() *device.Values { return &d.values }
+func (d *poor) AllocHost(size int) (device.Buffer, error) {
+	if size == 1 {
+		return device.Buffer{}, errPoor
+	}
+	return d.Device.AllocHost(size)
+}
+
+// A rank that has no memory to agree with tells the others, who would wait for it.
+func TestAgreementWithoutMemory(t *testing.T) {
+	devices := []device.Device{&poor{Device: newDevice(t)}, newDevice(t)}
+	commtest.OnDevices(t, devices, &comm.Options{Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) error {
+		p, opt := scalar(pg.Device(), 1, 0.5)
+		scaler := amp.NewScaler(&amp.Options{Group: pg})
+		backward(t, scaler, p, 1)
+		err := scaler.Step(opt)
+		if err == nil || !strings.Contains(err.Error(), errPoor.Error()) || p.Item() != 1 {
+			return fmt.Errorf("Step returned %v, want that rank 0 has no memory; the parameter is %v", err, p.Item())
 		}
 		return nil
 	})
