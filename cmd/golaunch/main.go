@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/goddp/goddp/internal/version"
@@ -53,10 +54,16 @@ func run(args []string) int {
 		return 0
 	}
 
+	// A write to a reader that has ended fails, and the job runs on. Ignore would do
+	// that too, but the workers would inherit it.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	// Buffered, so that a second signal is there while the first is handled.
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, opts.signals...)
-	building, stop := signal.NotifyContext(context.Background(), opts.signals...)
+	building, stop := context.WithCancel(context.Background())
+	if handled := heeded(opts.signals); len(handled) > 0 { // of none, Notify would take all
+		signal.Notify(signals, handled...)
+		building, stop = signal.NotifyContext(building, handled...)
+	}
 	prog, err := findProgram(building, opts)
 	stop()
 	if err != nil {
@@ -79,6 +86,12 @@ func run(args []string) int {
 		fmt.Fprintf(os.Stderr, "golaunch: %v\n", err)
 	}
 	return launcher.ExitCode(err)
+}
+
+// heeded leaves out what whoever started golaunch has ignored, as nohup does: Notify
+// would undo it.
+func heeded(signals []os.Signal) []os.Signal {
+	return slices.DeleteFunc(slices.Clone(signals), signal.Ignored)
 }
 
 // complain reports what kept the job from starting.

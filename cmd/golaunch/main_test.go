@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"os"
@@ -309,6 +310,65 @@ func TestSignals(t *testing.T) {
 		if code := cmd.ProcessState.ExitCode(); code != want {
 			t.Errorf("%v: exit code %d, want %d", sig, code, want)
 		}
+	}
+}
+
+// TestIgnoredSignal: what nohup does to golaunch holds for the job, also where that
+// leaves no signal to handle.
+func TestIgnoredSignal(t *testing.T) {
+	for handled, want := range map[string]int{"SIGHUP,SIGTERM": 143, "SIGHUP": 0} {
+		end := filepath.Join(t.TempDir(), "end")
+		cmd := golaunch(t, nil, "--signals-to-handle", handled, "bash", "-c",
+			`echo ready; until [ -e `+end+` ]; do sleep 0.01; done`)
+		nohup, err := exec.LookPath("bash")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Args = append([]string{"bash", "-c", `trap "" HUP; exec "$0" "$@"`}, cmd.Args...)
+		cmd.Path = nohup
+		lines := start(t, cmd)
+		lines.expect(t, "ready", 1)
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		if want == 0 {
+			err = os.WriteFile(end, nil, 0o644)
+		} else {
+			err = cmd.Process.Signal(syscall.SIGTERM)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != want {
+			t.Errorf("handling %s: exit code %d, want %d", handled, code, want)
+		}
+	}
+}
+
+// TestReaderThatEnds: the job runs on when nobody reads its output any more, and its
+// workers still die of a broken pipe of their own.
+func TestReaderThatEnds(t *testing.T) {
+	dir := t.TempDir()
+	cmd := golaunch(t, nil, "bash", "-c", `echo ready; until [ -e `+dir+`/ended ]; do sleep 0.01; done
+		echo more; yes | head -1; [ ${PIPESTATUS[0]} = 141 ] && echo >`+dir+`/saved`)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines{bufio.NewScanner(out)}.expect(t, "ready", 1)
+	out.Close()
+	if err := os.WriteFile(dir+"/ended", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir + "/saved"); err != nil {
+		t.Error(err)
 	}
 }
 
