@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/goddp/goddp/internal/whole"
@@ -35,15 +36,10 @@ type ErrorFile struct {
 // readErrorFile reads the error file of a worker that has ended. No file, or an
 // empty one, is nil and no error.
 func readErrorFile(path string) (*ErrorFile, error) {
-	f, err := os.Open(path)
+	data, err := readBounded(path)
 	if os.IsNotExist(err) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxErrorFile))
 	if err != nil || len(bytes.TrimSpace(data)) == 0 {
 		return nil, err
 	}
@@ -52,6 +48,27 @@ func readErrorFile(path string) (*ErrorFile, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return ef, nil
+}
+
+// readBounded reads a file that a worker may have made anything of, without waiting
+// for anybody.
+func readBounded(path string) ([]byte, error) {
+	// Opening a pipe would otherwise wait for a writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", path)
+	case info.Size() > maxErrorFile:
+		return nil, fmt.Errorf("%s is too large: %d bytes, at most %d are read", path, info.Size(), maxErrorFile)
+	}
+	return io.ReadAll(io.LimitReader(f, maxErrorFile))
 }
 
 func parseErrorFile(data []byte) (*ErrorFile, error) {
@@ -91,8 +108,8 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 // one written on the worker's behalf.
 func copyErrorFile(root *Failure, path string) error {
 	var doc map[string]any
-	if data, err := os.ReadFile(root.errorPath); err == nil {
-		_ = json.Unmarshal(data, &doc) // a file that does not parse is replaced below
+	if data, err := readBounded(root.errorPath); err == nil {
+		_ = json.Unmarshal(data, &doc) // what cannot be read or parsed is replaced below
 	}
 	message, ok := doc["message"].(map[string]any)
 	if !ok {

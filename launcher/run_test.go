@@ -598,6 +598,27 @@ func TestErrorFileInReport(t *testing.T) {
 	}
 }
 
+// An error file that is none keeps nobody waiting, and the report says what it is.
+func TestErrorFileThatIsNone(t *testing.T) {
+	for script, want := range map[string]string{
+		`mkfifo $TORCHELASTIC_ERROR_FILE`:                                   "error.json is no regular file",
+		`ln -s /dev/zero $TORCHELASTIC_ERROR_FILE`:                          "error.json is no regular file",
+		`truncate -s 1048577 $TORCHELASTIC_ERROR_FILE`:                      "error.json is too large: 1048577 bytes, at most 1048576 are read",
+		`truncate -s 100G $TORCHELASTIC_ERROR_FILE`:                         "error.json is too large: 107374182400 bytes, at most 1048576 are read",
+		`head -c 1048576 /dev/zero | tr '\0' '[' >$TORCHELASTIC_ERROR_FILE`: "error.json: ",
+	} {
+		outer := filepath.Join(t.TempDir(), "outer.json")
+		j := shell(1, script+"; exit 6")
+		j.cfg.ErrorFile = outer
+		if failure := j.fail(t); failure.Root.Status.Code != 6 || !strings.Contains(j.err.String(), want) {
+			t.Errorf("%s: got %v, stderr %q, want %q", script, failure, &j.err, want)
+		}
+		if data, err := os.ReadFile(outer); err != nil || !strings.Contains(string(data), `"errorCode":6`) {
+			t.Errorf("%s: told outside: %q, %v", script, data, err)
+		}
+	}
+}
+
 func TestCrashIsNotExit2(t *testing.T) {
 	crash := role(1, "panic").fail(t)
 	if crash.Root.Status.Code != 2 || len(crash.Root.Crash) == 0 ||
