@@ -34,7 +34,8 @@ type WorkerResult struct {
 
 // Run runs the job that cfg describes and returns when nothing of it is left:
 // no worker, no process that a worker started, no output that has not been
-// written. The error is nil, a [*FailureError], a [*SignalError], a
+// written, unless Stdout or Stderr takes nothing for 10 s after the workers' end, or
+// until one more signal: then a goroutine may be left in a write that blocks. The error is nil, a [*FailureError], a [*SignalError], a
 // [*StartError], the context's cause, or what kept the rendezvous from
 // happening; [ExitCode] turns it into an exit code. The result is nil if the
 // configuration is at fault.
@@ -52,7 +53,7 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 		jobID:   randomID(),
 		records: records,
 		core:    newCore(c.Workers, c.MaxRestarts),
-		console: &console{stdout: c.Stdout, stderr: c.Stderr},
+		console: &console{stdout: c.Stdout, stderr: c.Stderr, grace: consoleGrace},
 		starter: newStarter(),
 		timer:   time.NewTimer(0),
 		rounds:  make(chan joinResult, 1),
@@ -180,8 +181,8 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 		case doSignal:
 			a.stopWorkers(act.locals, act.signal)
 		case doKill:
-			a.console.logf("killing %s", a.names(act.locals))
 			a.signalWorkers(act.locals, syscall.SIGKILL)
+			a.console.logf("killing %s", a.names(act.locals))
 		case doArmShutdown:
 			a.timer.Reset(a.cfg.ShutdownTimeout)
 		case doArmAbandon:
@@ -191,6 +192,8 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 		case doSweepKill:
 			close(a.sweepKill)
 			a.sweep()
+		case doHide:
+			a.hide()
 		case doReportFailure:
 			a.logFailure(a.procs[act.locals[0]])
 		case doReportSignal:
@@ -249,4 +252,5 @@ func (a *agent) close() {
 	}
 	a.shepherd.dismiss()
 	a.starter.close()
+	a.console.close(a.cfg.Signals)
 }

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,7 +21,9 @@ type attempt struct {
 	procs      []*process // those that could be started, by local rank
 	exits      chan exit
 	watcher    *watcher
-	copying    sync.WaitGroup // the goroutines that copy output
+	copying    sync.WaitGroup  // the goroutines that copy output
+	showing    context.Context // until hide, they wait for the console
+	hide       context.CancelFunc
 	stopSignal syscall.Signal // what the workers were last told to stop with
 
 	recorded bool // the workers' records have been taken
@@ -31,11 +34,14 @@ type attempt struct {
 
 func (a *agent) begin(round *rendezvous.Round) {
 	exits := make(chan exit, a.cfg.Workers)
+	showing, hide := context.WithCancel(context.Background())
 	a.attempt = &attempt{
 		round:     round,
 		start:     time.Now(),
 		exits:     exits,
 		watcher:   newWatcher(exits),
+		showing:   showing,
+		hide:      hide,
 		sweepKill: make(chan struct{}),
 	}
 }
@@ -51,6 +57,7 @@ func (a *agent) startWorkers() (local int, err error) {
 		cfg:     a.cfg,
 		starter: a.starter,
 		console: a.console,
+		hidden:  a.showing.Done(),
 		env:     a.env,
 		round:   a.round,
 		attempt: a.core.restarts,
@@ -125,15 +132,33 @@ func (a *agent) signalWorkers(locals []int, sig syscall.Signal) {
 	}
 }
 
-// sweep removes what the workers left, beside the agent's loop. A second call
-// has no effect.
+// sweep removes what the workers left, and has their output completed, beside the
+// agent's loop. A second call has no effect.
 func (a *agent) sweep() {
 	if a.sweeping {
 		return
 	}
 	a.sweeping = true
 	s := sweeper{jobID: a.jobID, groups: a.groups(), interval: a.cfg.PollInterval, kill: a.sweepKill}
-	a.helper.Go(func() { a.sweeps <- s.run() })
+	a.helper.Go(func() {
+		survivors := s.run()
+		a.drain(a.console.grace)
+		a.sweeps <- survivors
+	})
+}
+
+// drain returns when the output of an attempt of which nothing is left is complete,
+// as far as the console takes it before grace is over or hide is called.
+func (at *attempt) drain(grace time.Duration) {
+	for _, p := range at.procs {
+		for _, st := range p.streams {
+			st.endSoon()
+		}
+	}
+	over := time.AfterFunc(grace, at.hide)
+	at.copying.Wait()
+	over.Stop()
+	at.hide()
 }
 
 func (a *agent) groups() []int {
@@ -144,17 +169,13 @@ func (a *agent) groups() []int {
 	return pgids
 }
 
-// end finishes an attempt of which nothing is left: the output is complete, and
-// a failure has its report.
+// end finishes an attempt of which nothing is left and whose output is complete: a
+// failure has its report.
 func (a *agent) end() {
 	a.watcher.close()
 	for _, p := range a.procs {
-		for _, st := range p.streams {
-			st.endSoon()
-		}
 		a.shepherd.remove(p.PID)
 	}
-	a.copying.Wait()
 	if a.core.verdict == failed {
 		a.failure = a.describeFailure()
 		a.failure.Records, a.failure.Meaning = a.writeRecords()

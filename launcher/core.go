@@ -97,6 +97,7 @@ const (
 	doArmAbandon                  // fire the timer when even SIGKILL must have worked
 	doSweep                       // remove leftovers, asking them first
 	doSweepKill                   // remove leftovers with SIGKILL, also if a sweep is asking them
+	doHide                        // wait no longer until the console has taken the workers' output
 	doReportFailure               // tell the user that worker locals[0] failed and the others are stopped
 	doReportSignal                // tell the user that locals are stopped because the agent received signal
 	doReportRestart               // tell the user that another attempt begins
@@ -105,7 +106,7 @@ const (
 )
 
 var verbNames = [...]string{"join", "start", "signal", "kill", "arm-shutdown", "arm-abandon", "sweep",
-	"sweep-kill", "report-failure", "report-signal", "report-restart", "report-abandoned", "finish"}
+	"sweep-kill", "hide", "report-failure", "report-signal", "report-restart", "report-abandoned", "finish"}
 
 type action struct {
 	verb   verb
@@ -203,7 +204,8 @@ func (c *core) exited(ev workerExited) []action {
 	return c.sweepWhenAllEnded()
 }
 
-// signalled passes a first signal on; a second one that means "end" kills.
+// signalled passes a first signal on; a second one that means "end" kills, and where
+// all is killed that was left, ends the wait for the console.
 func (c *core) signalled(sig syscall.Signal) []action {
 	first := c.signal == 0
 	if first {
@@ -219,6 +221,9 @@ func (c *core) signalled(sig syscall.Signal) []action {
 		return append(c.stop(sig), report)
 	case stopping, sweeping:
 		if !first && (sig == syscall.SIGINT || sig == syscall.SIGTERM) {
+			if c.phase == sweeping && c.killing {
+				return []action{{verb: doHide}}
+			}
 			return c.kill()
 		}
 		if len(c.alive) > 0 {

@@ -71,4 +71,8 @@
 // return ends a line too, so that progress bars move. Files asked for by
 // Redirects and Tee hold the bytes as they were written. Waiting for a worker is
 // waiting for its process: a grandchild that keeps the pipe open delays nothing.
+//
+// Workers wait while nobody reads what Stdout or Stderr has taken, as they would
+// for a terminal. Signals and timeouts work meanwhile, and once the workers have
+// ended, the rest of their output gets 10 s, or until one more SIGINT or SIGTERM.
 package launcher

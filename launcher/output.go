@@ -3,10 +3,8 @@ package launcher
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -22,31 +20,13 @@ const (
 	maxBacklog = 1 << 20
 )
 
-// console is the agent's own stdout and stderr, which all workers share.
-type console struct {
-	mu             sync.Mutex // one Write at a time, also if both are one terminal
-	stdout, stderr io.Writer
-}
-
-// logf writes a line of the agent itself.
-func (c *console) logf(format string, args ...any) {
-	c.write(c.stderr, fmt.Appendf(nil, "golaunch: "+format+"\n", args...))
-}
-
-// write passes whole lines on. An error has no better place to go than the
-// console itself, and the workers must not be blocked by it.
-func (c *console) write(w io.Writer, lines []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, _ = w.Write(lines)
-}
-
 // stream carries one output stream of one worker from its pipe to where it is
 // wanted. Its fields belong to the goroutine that runs copy.
 type stream struct {
 	pipe    *os.File // read end, closed by copy
 	console *console
-	shown   io.Writer // one of the console's writers, or nil
+	shown   io.Writer       // one of the console's writers, or nil
+	hidden  <-chan struct{} // closed when the console is waited for no longer
 	prefix  string
 	file    *os.File // gets the bytes unchanged, closed by copy; or nil
 	tail    *tail    // remembers the last lines; or nil
@@ -137,10 +117,13 @@ func (s *stream) line(text []byte) {
 
 // show writes the lines gathered from one read in one call.
 func (s *stream) show() {
-	if len(s.out) > 0 {
-		s.console.write(s.shown, s.out)
-		s.out = s.out[:0]
+	if len(s.out) == 0 {
+		return
 	}
+	if !s.console.write(s.shown, s.out, s.hidden) {
+		s.shown, s.out = nil, nil // the console may still be at it
+	}
+	s.out = s.out[:0]
 }
 
 // splitter cuts a byte stream into lines without their ends. A line ends with

@@ -65,6 +65,7 @@ type spawner struct {
 	cfg     *Config
 	starter *starter
 	console *console
+	hidden  <-chan struct{} // of their streams
 	env     []string
 	round   *rendezvous.Round
 	attempt int
@@ -133,7 +134,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 
 // open makes one of a worker's streams, and the file that the worker writes into.
 func (s *spawner) open(which Streams, p *process, dir string) (_ *stream, w *os.File, err error) {
-	st := &stream{console: s.console, prefix: s.prefix(p)}
+	st := &stream{console: s.console, hidden: s.hidden, prefix: s.prefix(p)}
 	name, shown := stdoutLog, s.console.stdout
 	if which == Stderr {
 		name, shown = stderrLog, s.console.stderr

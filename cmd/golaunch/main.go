@@ -24,6 +24,7 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/goddp/goddp/internal/version"
 	"github.com/goddp/goddp/launcher"
@@ -81,11 +82,31 @@ func run(args []string) int {
 	_, err = launcher.Run(context.Background(), cfg)
 	var failure *launcher.FailureError
 	if errors.As(err, &failure) {
-		fmt.Fprint(os.Stderr, failure.Report())
+		say(failure.Report(), signals)
 	} else if err != nil {
-		fmt.Fprintf(os.Stderr, "golaunch: %v\n", err)
+		say(fmt.Sprintf("golaunch: %v\n", err), signals)
 	}
 	return launcher.ExitCode(err)
+}
+
+// sayTimeout bounds the wait for a console that nobody reads.
+const sayTimeout = 10 * time.Second
+
+// say writes the last words, unless the console takes too long or a signal comes.
+func say(text string, signals <-chan os.Signal) {
+	for len(signals) > 0 { // those that came before were meant for the job
+		<-signals
+	}
+	said := make(chan struct{})
+	go func() { // ends with this process, at the latest
+		defer close(said)
+		fmt.Fprint(os.Stderr, text)
+	}()
+	select {
+	case <-said:
+	case <-signals:
+	case <-time.After(sayTimeout):
+	}
 }
 
 // heeded leaves out what whoever started golaunch has ignored, as nohup does: Notify

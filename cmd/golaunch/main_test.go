@@ -372,6 +372,65 @@ func TestReaderThatEnds(t *testing.T) {
 	}
 }
 
+// TestStuckConsole: golaunch can be stopped while nobody reads what it writes, and
+// leaves nothing.
+func TestStuckConsole(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	fd := int(w.Fd())
+	err = syscall.SetNonblock(fd, true)
+	for err == nil {
+		_, err = syscall.Write(fd, make([]byte, 4<<10))
+	}
+	if err != syscall.EAGAIN {
+		t.Fatal(err)
+	}
+	if err := syscall.SetNonblock(fd, false); err != nil {
+		t.Fatal(err)
+	}
+	for script, limit := range map[string]string{
+		`trap "" TERM; echo >$RANK; yes`:              "0.1", // which the shutdown timeout ends
+		`trap "exit 3" TERM; echo >$RANK; sleep 1000 & wait`: "100",
+	} {
+		t.Run(script, func(t *testing.T) {
+			cmd := golaunch(t, nil, "--nproc-per-node=2", "--shutdown-timeout", limit, "bash", "-c", script)
+			cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), w, w
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			go func() {
+				_ = cmd.Wait()
+				close(ended)
+			}()
+			deadline := time.After(soon)
+			for running := true; running; {
+				select {
+				case <-ended:
+					running = false
+				case <-deadline:
+					t.Error("golaunch does not end")
+					_ = cmd.Process.Kill()
+					<-ended
+					running = false
+				case <-time.After(10 * time.Millisecond): // as an impatient user does
+					if ready, _ := filepath.Glob(cmd.Dir + "/[01]"); len(ready) == 2 {
+						_ = cmd.Process.Signal(syscall.SIGTERM)
+					}
+				}
+			}
+			if code := cmd.ProcessState.ExitCode(); code != 143 {
+				t.Errorf("exit code %d, want 143", code)
+			}
+			expectNone(t, "a process of the job", markVar+"="+t.Name())
+		})
+	}
+}
+
 // TestKilledLauncher kills golaunch with SIGKILL: nothing of the job may be left.
 func TestKilledLauncher(t *testing.T) {
 	for name, script := range map[string]string{

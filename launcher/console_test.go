@@ -1,0 +1,125 @@
+package launcher
+
+import (
+	"bytes"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// gate is a console that takes nothing until it is opened.
+type gate struct {
+	bytes.Buffer
+	begun, open chan struct{}
+}
+
+func newGate() *gate { return &gate{begun: make(chan struct{}, 100), open: make(chan struct{})} }
+
+func (g *gate) Write(p []byte) (int, error) {
+	g.begun <- struct{}{}
+	<-g.open
+	return g.Buffer.Write(p)
+}
+
+// Nobody who must not wait waits for a console that blocks, and what it takes then is
+// in order.
+func TestConsoleThatBlocks(t *testing.T) {
+	g := newGate()
+	c := &console{stdout: g, stderr: g, grace: soon}
+	c.logf("first")
+	<-g.begun
+	c.logf("second")
+	over := make(chan struct{})
+	close(over)
+	if c.write(g, []byte("a worker's\n"), over) {
+		t.Error("the console has taken what it has not")
+	}
+	c.logf("third")
+	close(g.open)
+	c.close(nil)
+	if want := "golaunch: first\ngolaunch: second\na worker's\ngolaunch: third\n"; g.String() != want {
+		t.Errorf("got %q, want %q", g, want)
+	}
+}
+
+// The rest is given up when the console has had its time, or a signal comes; not for one
+// that was there before, nor because no more will come.
+func TestConsoleGivenUp(t *testing.T) {
+	closed := make(chan os.Signal)
+	close(closed)
+	for name, test := range map[string]struct {
+		grace   time.Duration
+		signals chan os.Signal
+		send    bool
+	}{
+		"time":   {time.Millisecond, nil, false},
+		"closed": {time.Millisecond, closed, false},
+		"signal": {time.Hour, make(chan os.Signal), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGate()
+			c := &console{stderr: g, grace: test.grace}
+			c.logf("first")
+			c.logf("second")
+			<-g.begun
+			if test.send {
+				go func() { test.signals <- syscall.SIGTERM }()
+			}
+			c.close(test.signals)
+			close(g.open)
+			<-c.idle
+			if want := "golaunch: first\n"; g.String() != want {
+				t.Errorf("got %q, want %q", g, want)
+			}
+		})
+	}
+	t.Run("signal before", func(t *testing.T) {
+		signals := make(chan os.Signal, 1)
+		signals <- syscall.SIGTERM
+		g := newGate()
+		c := &console{stderr: g, grace: soon}
+		c.logf("first")
+		c.logf("second")
+		go func() {
+			<-g.begun
+			close(g.open)
+		}()
+		c.close(signals)
+		if want := "golaunch: first\ngolaunch: second\n"; g.String() != want {
+			t.Errorf("got %q, want %q", g, want)
+		}
+	})
+}
+
+// An attempt ends although its workers' output does not, and leaves the console to the
+// next.
+func TestDrainOfABlockedConsole(t *testing.T) {
+	g := newGate()
+	c := &console{stdout: g, grace: time.Millisecond}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{cfg: &Config{}, console: c}
+	a.begin(nil)
+	defer a.watcher.close()
+	st := &stream{pipe: r, console: c, shown: g, hidden: a.showing.Done()}
+	a.procs = []*process{{streams: []*stream{st}}}
+	a.copying.Go(st.copy)
+	if _, err := w.WriteString("of the first\n"); err != nil {
+		t.Fatal(err)
+	}
+	<-g.begun
+	if _, err := w.WriteString("lost\n"); err != nil {
+		t.Fatal(err)
+	}
+	a.drain(c.grace) // although w is open
+	w.Close()
+	close(g.open)
+	c.write(g, []byte("of the next\n"), nil)
+	c.close(nil)
+	if want := "of the first\nof the next\n"; g.String() != want {
+		t.Errorf("got %q, want %q", g, want)
+	}
+}
