@@ -293,7 +293,9 @@ func (c *Client) do(ctx context.Context, op string, keys []string, values [][]by
 			err = f(cn, names)
 			c.release(cn)
 		}
-		err = c.explain(ctx, err)
+		if err = c.explain(ctx, err); errors.Is(err, ErrServerLost) {
+			c.dropIdle()
+		}
 	}
 	if err != nil {
 		return &OpError{Op: op, Keys: keys, Addr: c.addr, Elapsed: time.Since(start), Err: err}
@@ -394,6 +396,17 @@ func (c *Client) takeIdle() (*clientConn, error) {
 	cn := c.idle[n-1]
 	c.idle = c.idle[:n-1]
 	return cn, nil
+}
+
+// dropIdle closes the idle connections: what broke one may have broken them too.
+func (c *Client) dropIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, cn := range c.idle {
+		delete(c.conns, cn)
+		cn.nc.Close()
+	}
+	c.idle = nil
 }
 
 // release keeps cn for later calls, or closes it.

@@ -383,3 +383,34 @@ func TestLocalUnderSynctest(t *testing.T) {
 		}
 	})
 }
+
+// The call after a failure opens a new connection, also where others were idle: what
+// broke one may have broken them all.
+func TestIdleConnectionsThatBroke(t *testing.T) {
+	s, err := Listen("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c, err := Dial(t.Context(), s.Addr(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var conns [3]*clientConn
+	for i := range conns {
+		if conns[i], err = c.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, cn := range conns {
+		c.release(cn)
+		cn.nc.Close()
+	}
+	if _, err := c.Check(t.Context(), "key"); !errors.Is(err, ErrServerLost) {
+		t.Errorf("over a broken connection: %v, want that the server is lost", err)
+	}
+	if _, err := c.Check(t.Context(), "key"); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+}

@@ -205,6 +205,11 @@ func (c *serverConn) serve() error {
 		// A client asks for one thing at a time: what came now means that it no
 		// longer waits.
 		c.unpark()
+		select {
+		case <-c.s.closed: // who saw one connection end is not to be answered on another
+			return net.ErrClosed
+		default:
+		}
 		if err := c.handle(req); err != nil {
 			return fmt.Errorf("%v: %w", req.op, err)
 		}

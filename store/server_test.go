@@ -366,3 +366,30 @@ func BenchmarkDecode(b *testing.B) {
 		}
 	}
 }
+
+// A server that is closed answers nobody, over whatever connection is still open: a
+// client would take it for one that lives.
+func TestClosedServerIsSilent(t *testing.T) {
+	s, err := Listen("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	theirs, ours := net.Pipe()
+	defer theirs.Close()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- newServerConn(s, ours).serve()
+		ours.Close()
+	}()
+	client := newClientConn(theirs, &ClientOptions{Limits: Limits{}.withDefaults(), Timeout: patience})
+	if err := client.open(t.Context()); err == nil {
+		_, err = client.exchange(t.Context(), request{op: opNumKeys})
+		if err == nil {
+			t.Error("it answers")
+		}
+	}
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v, want that the server is closed", err)
+	}
+}
