@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/store"
@@ -19,6 +20,10 @@ const (
 	keyCame   = "came"   // the numbers of the ranks that came, each with a space behind it
 	keyFailed = "failed" // the first refusal
 )
+
+// relisten is the pause before the store is asked again for what a broken connection
+// may have lost.
+const relisten = 100 * time.Millisecond
 
 // refusal is why a rank could not join, as it tells the others.
 type refusal struct {
@@ -78,13 +83,23 @@ func (g *Group) meet(ctx context.Context, join func(context.Context, *Group) err
 	return err
 }
 
-// listen waits for another rank that cannot join, and returns why.
+// listen waits for another rank that cannot join, and returns why. A store that is lost
+// may be no more than this wait's connection, so it looks again.
 func (g *Group) listen(ctx context.Context) (told, err error) {
-	value, err := g.cfg.Store.Get(ctx, keyFailed)
-	if err != nil {
-		return nil, err
+	for {
+		value, err := g.cfg.Store.Get(ctx, keyFailed)
+		if err == nil {
+			return decodeRefusal(value)
+		}
+		if !errors.Is(err, store.ErrServerLost) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(relisten):
+		}
 	}
-	return decodeRefusal(value)
 }
 
 // nameAbsent adds to the error of a wait that took too long which ranks have
@@ -121,12 +136,15 @@ func (g *Group) nameAbsent(err error) error {
 // The first to do so knows why: what another rank said before is returned with err,
 // which may come of it, unless that says as much.
 //
-// One that lost the store does not say so: it would take the store. Nor does one whose
-// group broke, which is being split: the others hear of that there, and whose doing it
-// is. They do not where this rank closed it.
+// One that lost the store says so as well, over another connection: it may be no more
+// than its own that broke. If that reaches the store, the store lives, and the error
+// does not match [store.ErrServerLost]: who goes by that would look for the next one.
+//
+// One whose group broke, which is being split, does not: the others hear of that there,
+// and whose doing it is. They do not where this rank closed it.
 func (g *Group) giveUp(err error) error {
 	var broken *backend.BrokenError
-	if errors.Is(err, store.ErrServerLost) || errors.As(err, &broken) && !errors.Is(err, backend.ErrClosed) {
+	if errors.As(err, &broken) && !errors.Is(err, backend.ErrClosed) {
 		return err
 	}
 	value, unfit := json.Marshal(refuse(g.cfg.Rank, err))
@@ -136,7 +154,13 @@ func (g *Group) giveUp(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), tellTimeout)
 	defer cancel()
 	first, unsaid := g.cfg.Store.CompareAndSet(ctx, keyFailed, nil, value)
-	if unsaid != nil || bytes.Equal(first, value) {
+	if unsaid != nil {
+		return err
+	}
+	if errors.Is(err, store.ErrServerLost) && !errors.Is(err, backend.ErrTimeout) {
+		err = fmt.Errorf("the connection to the store broke, while the store lives: %v", err)
+	}
+	if bytes.Equal(first, value) {
 		return err
 	}
 	told, unread := decodeRefusal(first)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,6 +160,10 @@ func TestTooLate(t *testing.T) {
 // lost is a store whose server went away in the middle, and is another one by now.
 type lost struct{ deaf }
 
+func (l lost) CompareAndSet(context.Context, string, []byte, []byte) ([]byte, error) {
+	return nil, &store.OpError{Op: "compareandset", Keys: []string{"failed"}, Err: store.ErrServerLost}
+}
+
 func (l lost) Get(ctx context.Context, key string) ([]byte, error) {
 	if key == "failed" {
 		return l.deaf.Get(ctx, key)
@@ -185,5 +190,43 @@ func TestALostStoreIsNoRefusal(t *testing.T) {
 	}
 	if err := join(); !errors.Is(err, store.ErrServerLost) {
 		t.Errorf("behind another rank's refusal: got %v, want that the store is lost", err)
+	}
+}
+
+// hiccup is a store to which the connection breaks in the first wait for a key.
+type hiccup struct {
+	store.Store
+	key    string
+	broken *atomic.Bool
+}
+
+func (h hiccup) Get(ctx context.Context, key string) ([]byte, error) {
+	if key == h.key && h.broken.CompareAndSwap(false, true) {
+		return nil, &store.OpError{Op: "get", Keys: []string{key}, Err: store.ErrServerLost}
+	}
+	return h.Store.Get(ctx, key)
+}
+
+// A rank whose own connection to the store breaks tells the others, who would wait for
+// it, and is no rank that has lost the store. One that waits for what they tell hears it
+// after that as well.
+func TestABrokenConnectionIsARefusal(t *testing.T) {
+	ctx, cancel := context.WithTimeoutCause(t.Context(), soon, errors.New("the wait does not end"))
+	defer cancel()
+	kv := store.NewLocal()
+	var errs [2]error
+	var wg sync.WaitGroup
+	for r, key := range []string{"failed", "token"} {
+		wg.Go(func() {
+			cfg := backend.Config{Rank: r, Size: 3, Store: hiccup{kv, key, new(atomic.Bool)}, Timeout: time.Minute}
+			_, errs[r] = host.New(ctx, cfg, nil)
+		})
+	}
+	wg.Wait()
+	if err := errs[0]; err == nil || !strings.Contains(err.Error(), "rank 1 could not join") {
+		t.Errorf("rank 0: %v, want that it is told of rank 1", err)
+	}
+	if err := errs[1]; err == nil || errors.Is(err, store.ErrServerLost) || !strings.Contains(err.Error(), "server lost") {
+		t.Errorf("rank 1: %v, want a connection that broke", err)
 	}
 }
