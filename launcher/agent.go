@@ -57,7 +57,7 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 		starter: newStarter(),
 		timer:   time.NewTimer(0),
 		rounds:  make(chan joinResult, 1),
-		sweeps:  make(chan []int, 1),
+		sweeps:  make(chan remains, 1),
 	}
 	a.timer.Stop()
 	a.env = jobEnv(c, a.jobID)
@@ -82,7 +82,7 @@ type agent struct {
 	// A helper goroutine joins or sweeps, one at a time.
 	helper sync.WaitGroup
 	rounds chan joinResult
-	sweeps chan []int
+	sweeps chan remains
 
 	*attempt               // nil before the first
 	failure  *FailureError // of the last attempt that failed
@@ -130,9 +130,12 @@ func (a *agent) run(parent context.Context) (*Result, error) {
 			ev = signalReceived{syscall.SIGTERM}
 		case <-a.timer.C:
 			ev = timerFired{}
-		case survivors := <-a.sweeps:
-			if len(survivors) > 0 {
-				a.console.logf("processes %v survive SIGKILL and are left behind", survivors)
+		case left := <-a.sweeps:
+			if len(left.survivors) > 0 {
+				a.console.logf("processes %v survive SIGKILL and are left behind", left.survivors)
+			}
+			if left.err != nil {
+				a.console.logf("what the workers started may be left behind, for it cannot be looked for: %v", left.err)
 			}
 			a.end()
 			ev = swept{}

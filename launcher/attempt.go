@@ -141,9 +141,9 @@ func (a *agent) sweep() {
 	a.sweeping = true
 	s := sweeper{jobID: a.jobID, groups: a.groups(), interval: a.cfg.PollInterval, kill: a.sweepKill}
 	a.helper.Go(func() {
-		survivors := s.run()
+		left := s.run()
 		a.drain(a.console.grace)
-		a.sweeps <- survivors
+		a.sweeps <- left
 	})
 }
 

@@ -22,9 +22,15 @@ type sweeper struct {
 	kill     <-chan struct{} // closed when asking has had its time
 }
 
-// run returns when nothing is left, or with what survives SIGKILL. It asks each
-// process once, with SIGTERM, and kills when told to.
-func (s *sweeper) run() (survivors []int) {
+// remains is what a sweep could not remove.
+type remains struct {
+	survivors []int // of SIGKILL
+	err       error // why there may be more
+}
+
+// run returns when nothing is left, or with what survives SIGKILL, or why it cannot
+// know. It asks each process once, with SIGTERM, and kills when told to.
+func (s *sweeper) run() remains {
 	asked := map[int]bool{}
 	ask := func(target int) {
 		if !asked[target] {
@@ -39,8 +45,8 @@ func (s *sweeper) run() (survivors []int) {
 			return killAll(s.jobID, s.groups, s.interval, sweepLimit)
 		default:
 		}
-		if len(leftovers(s.jobID, s.groups, ask)) == 0 {
-			return nil
+		if found, err := leftovers(s.jobID, s.groups, ask); len(found) == 0 && err == nil {
+			return remains{}
 		}
 		select {
 		case <-s.kill:
@@ -50,14 +56,15 @@ func (s *sweeper) run() (survivors []int) {
 }
 
 // killAll sends SIGKILL to a job's processes until none is left, whatever they
-// fork meanwhile, and returns those that live when limit has passed.
-func killAll(jobID string, groups []int, interval, limit time.Duration) (survivors []int) {
+// fork meanwhile, and returns those that live when limit has passed, or why it cannot
+// know of any then.
+func killAll(jobID string, groups []int, interval, limit time.Duration) remains {
 	kill := func(target int) { _ = syscall.Kill(target, syscall.SIGKILL) }
 	deadline := time.Now().Add(limit)
 	for pause := firstPoll; ; pause = min(2*pause, interval) {
-		survivors = leftovers(jobID, groups, kill)
-		if len(survivors) == 0 || time.Now().After(deadline) {
-			return survivors
+		survivors, err := leftovers(jobID, groups, kill)
+		if len(survivors) == 0 && err == nil || time.Now().After(deadline) {
+			return remains{survivors, err}
 		}
 		time.Sleep(pause)
 	}
