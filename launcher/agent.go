@@ -44,7 +44,7 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := flight.ReadSettings(lookup(c.Env))
+	records, err := recordSettings(c.Env)
 	if err != nil {
 		return nil, err
 	}

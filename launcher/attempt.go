@@ -64,6 +64,7 @@ func (a *agent) startWorkers() (local int, err error) {
 		dir:     a.attemptDir(),
 		records: a.records.Entries,
 		dumps:   a.dumpDir(),
+		chosen:  a.records.Chosen() != "",
 		copying: &a.copying,
 	}
 	if a.shepherd == nil {

@@ -44,8 +44,9 @@
 // attempt fails, before it stops the others: so the records of workers that
 // were killed, are suspended, or are stuck are there as well. They go into
 // attempt_<n>/flight in the run's folder, which is kept then, or to where
-// GODDP_FLIGHT_DIR says; a worker that wrote its own record keeps it. The
-// report names the folder. Programs that record nothing do not notice.
+// GODDP_FLIGHT_DIR says, unless it is a golaunch around this one that says so of its
+// own accord; a worker that wrote its own record keeps it. The report names the
+// folder. Programs that record nothing do not notice.
 //
 // # No orphans
 //

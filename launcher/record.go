@@ -23,6 +23,23 @@ func lookup(env []string) func(string) (string, bool) {
 	}
 }
 
+// ownDirVar names, beside flight.DirVar, the folder for records where it is a launcher
+// that chose it: for its own workers, and no other job that one of them starts.
+const ownDirVar = "GODDP_LAUNCHER_FLIGHT_DIR"
+
+// recordSettings reads the flight recorder's settings as the user made them.
+func recordSettings(env []string) (flight.Settings, error) {
+	find := lookup(env)
+	return flight.ReadSettings(func(name string) (value string, ok bool) {
+		value, ok = find(name)
+		if name == flight.DirVar {
+			own, _ := find(ownDirVar)
+			ok = ok && value != own
+		}
+		return value, ok
+	})
+}
+
 // firstExtraFD is the number by which a process knows its first extra file.
 const firstExtraFD = 3
 
@@ -48,7 +65,11 @@ func (s *spawner) recorderEnv(p *process) []string {
 	if p.memory != nil {
 		fd = fmt.Sprint(firstExtraFD)
 	}
-	return []string{flight.FDVar + "=" + fd, flight.DirVar + "=" + s.dumps}
+	own := s.dumps
+	if s.chosen {
+		own = ""
+	}
+	return []string{flight.FDVar + "=" + fd, flight.DirVar + "=" + s.dumps, ownDirVar + "=" + own}
 }
 
 func (p *process) closeRecord() {

@@ -97,6 +97,26 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 			t.Errorf("%d records, %v", len(dumps), err)
 		}
 	})
+	// Of a job that a worker starts, they go where the user says, and else not among
+	// those of the outer job.
+	for _, chosen := range []string{"", filepath.Join(t.TempDir(), "chosen")} {
+		t.Run("nested, chosen "+chosen, func(t *testing.T) {
+			outer := shell(1, `env`)
+			outer.cfg.Env = append(os.Environ(), "GODDP_FLIGHT_DIR="+chosen)
+			if _, err := outer.run(t); err != nil {
+				t.Fatal(err)
+			}
+			env := strings.Split(strings.ReplaceAll(outer.out.String(), "[default0]: ", ""), "\n")
+			dir, _ := lookup(env)("GODDP_FLIGHT_DIR")
+			j := recorders(nil)
+			j.cfg.LogDir = t.TempDir()
+			j.cfg.Env = append(j.cfg.Env, env...)
+			failure := j.fail(t)
+			if dir == "" || failure.Records == "" || (failure.Records == dir) != (chosen != "") {
+				t.Errorf("records are in %q, those of the outer job in %q", failure.Records, dir)
+			}
+		})
+	}
 	t.Run("nowhere", func(t *testing.T) {
 		t.Setenv("TMPDIR", t.TempDir())
 		j := recorders(nil)

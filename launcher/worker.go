@@ -72,6 +72,7 @@ type spawner struct {
 	dir     string // attempt_<n> in the run folder
 	records int    // entries of each worker's flight recorder
 	dumps   string // where the workers write their records
+	chosen  bool   // by the user
 	copying *sync.WaitGroup
 }
 
