@@ -13,6 +13,8 @@
 // cannot be built; and 2 for a command line that makes no sense or a program that is
 // not there.
 //
+// A signal that is ignored when golaunch starts, as SIGHUP is under nohup, stays so.
+//
 // Package [github.com/goddp/goddp/launcher] documents what happens to workers.
 package main
 

@@ -138,7 +138,8 @@ func (g *Group) nameAbsent(err error) error {
 //
 // One that lost the store says so as well, over another connection: it may be no more
 // than its own that broke. If that reaches the store, the store lives, and the error
-// does not match [store.ErrServerLost]: who goes by that would look for the next one.
+// does not match [store.ErrServerLost], as who goes by that would look for the next
+// one; but for a timeout, after which nobody looks, and which stays one.
 //
 // One whose group broke, which is being split, does not: the others hear of that there,
 // and whose doing it is. They do not where this rank closed it.
