@@ -393,7 +393,7 @@ func TestStuckConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	for script, limit := range map[string]string{
-		`trap "" TERM; echo >$RANK; yes`:              "0.1", // which the shutdown timeout ends
+		`trap "" TERM; echo >$RANK; yes`:                     "0.1", // which the shutdown timeout ends
 		`trap "exit 3" TERM; echo >$RANK; sleep 1000 & wait`: "100",
 	} {
 		t.Run(script, func(t *testing.T) {
