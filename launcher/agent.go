@@ -34,8 +34,9 @@ type WorkerResult struct {
 
 // Run runs the job that cfg describes and returns when nothing of it is left:
 // no worker, no process that a worker started, no output that has not been
-// written, unless Stdout or Stderr takes nothing for 10 s after the workers' end, or
-// until one more signal: then a goroutine may be left in a write that blocks. The error is nil, a [*FailureError], a [*SignalError], a
+// written, unless Stdout or Stderr does not take it within 10 minutes of the
+// workers' end, or before one more signal: then a goroutine may be left in a write
+// that blocks. The error is nil, a [*FailureError], a [*SignalError], a
 // [*StartError], the context's cause, or what kept the rendezvous from
 // happening; [ExitCode] turns it into an exit code. The result is nil if the
 // configuration is at fault.

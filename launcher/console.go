@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// consoleGrace is how long a console that takes nothing is waited for once what is
-// written there has ended: the workers of an attempt, or the job.
-const consoleGrace = 10 * time.Second
+// consoleGrace is how long the console is waited for once what is written there has
+// ended: the workers of an attempt, or the job. Somebody may read it page by page.
+const consoleGrace = 10 * time.Minute
 
 // console is the agent's own stdout and stderr, which all workers share. A write
 // may last for ever: the terminal is held, or nobody turns a pager's page. So a

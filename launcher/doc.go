@@ -75,5 +75,5 @@
 //
 // Workers wait while nobody reads what Stdout or Stderr has taken, as they would
 // for a terminal. Signals and timeouts work meanwhile, and once the workers have
-// ended, the rest of their output gets 10 s, or until one more SIGINT or SIGTERM.
+// ended, the rest of their output gets 10 minutes, or until one more SIGINT or SIGTERM.
 package launcher

@@ -91,8 +91,8 @@ func run(args []string) int {
 	return launcher.ExitCode(err)
 }
 
-// sayTimeout bounds the wait for a console that nobody reads.
-const sayTimeout = 10 * time.Second
+// sayTimeout bounds the wait for a console that nobody reads, or page by page.
+const sayTimeout = 10 * time.Minute
 
 // say writes the last words, unless the console takes too long or a signal comes.
 func say(text string, signals <-chan os.Signal) {
