@@ -95,7 +95,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "golaunch does not sweep up", file: "launcher/sweep.go",
-		old: "if len(leftovers(s.jobID, s.groups, ask)) == 0 {", new: "if _ = ask; true {",
+		old: "if found, err := leftovers(s.jobID, s.groups, ask); len(found) == 0 && err == nil {", new: "if _ = ask; true {",
 		shows: func(s *scenario) bool { return s.Setup == golaunch && s.Fault == exit },
 	},
 	{
