@@ -198,6 +198,7 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 			a.sweep()
 		case doHide:
 			a.hide()
+			a.console.giveUp()
 		case doReportFailure:
 			a.logFailure(a.procs[act.locals[0]])
 		case doReportSignal:

@@ -143,20 +143,24 @@ func (a *agent) sweep() {
 	s := sweeper{jobID: a.jobID, groups: a.groups(), interval: a.cfg.PollInterval, kill: a.sweepKill}
 	a.helper.Go(func() {
 		left := s.run()
-		a.drain(a.console.grace)
+		a.drain(a.console.grace, a.console.giveUp)
 		a.sweeps <- left
 	})
 }
 
 // drain returns when the output of an attempt of which nothing is left is complete,
-// as far as the console takes it before grace is over or hide is called.
-func (at *attempt) drain(grace time.Duration) {
+// as far as the console takes it before grace is over, which late is told of, or hide
+// is called.
+func (at *attempt) drain(grace time.Duration, late func()) {
 	for _, p := range at.procs {
 		for _, st := range p.streams {
 			st.endSoon()
 		}
 	}
-	over := time.AfterFunc(grace, at.hide)
+	over := time.AfterFunc(grace, func() {
+		late()
+		at.hide()
+	})
 	at.copying.Wait()
 	over.Stop()
 	at.hide()

@@ -23,6 +23,7 @@ type console struct {
 	mu    sync.Mutex
 	queue []output      // the first is being written
 	idle  chan struct{} // closed when the goroutine that writes has ended; nil before the first
+	stuck bool          // it was waited for in vain
 }
 
 // output is whole lines on their way.
@@ -83,11 +84,22 @@ func (c *console) next() (o output, more bool) {
 	return c.queue[0], true
 }
 
+// giveUp notes that the console was waited for in vain: close does not do so again for
+// long.
+func (c *console) giveUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stuck = true
+}
+
 // close waits until all is written, for as long as the console has and no signal
 // comes, and gives up the rest then. A write that blocks is left behind.
 func (c *console) close(signals <-chan os.Signal) {
 	c.mu.Lock()
-	idle := c.idle
+	idle, grace := c.idle, c.grace
+	if c.stuck {
+		grace = min(grace, time.Second)
+	}
 	c.mu.Unlock()
 	if idle == nil {
 		return
@@ -95,7 +107,7 @@ func (c *console) close(signals <-chan os.Signal) {
 	for len(signals) > 0 { // those that came before were meant for the job
 		<-signals
 	}
-	over := time.NewTimer(c.grace)
+	over := time.NewTimer(grace)
 	defer over.Stop()
 	for {
 		select {

@@ -52,10 +52,12 @@ func TestConsoleGivenUp(t *testing.T) {
 		grace   time.Duration
 		signals chan os.Signal
 		send    bool
+		before  bool // it was waited for in vain
 	}{
-		"time":   {time.Millisecond, nil, false},
-		"closed": {time.Millisecond, closed, false},
-		"signal": {time.Hour, make(chan os.Signal), true},
+		"time":   {time.Millisecond, nil, false, false},
+		"closed": {time.Millisecond, closed, false, false},
+		"signal": {time.Hour, make(chan os.Signal), true, false},
+		"before": {time.Hour, nil, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGate()
@@ -63,6 +65,9 @@ func TestConsoleGivenUp(t *testing.T) {
 			c.logf("first")
 			c.logf("second")
 			<-g.begun
+			if test.before {
+				c.giveUp()
+			}
 			if test.send {
 				go func() { test.signals <- syscall.SIGTERM }()
 			}
@@ -114,7 +119,7 @@ func TestDrainOfABlockedConsole(t *testing.T) {
 	if _, err := w.WriteString("lost\n"); err != nil {
 		t.Fatal(err)
 	}
-	a.drain(c.grace) // although w is open
+	a.drain(c.grace, c.giveUp) // although w is open
 	w.Close()
 	close(g.open)
 	c.write(g, []byte("of the next\n"), nil)

@@ -220,10 +220,10 @@ func (c *core) signalled(sig syscall.Signal) []action {
 		report := c.toAlive(doReportSignal, sig)
 		return append(c.stop(sig), report)
 	case stopping, sweeping:
-		if !first && (sig == syscall.SIGINT || sig == syscall.SIGTERM) {
-			if c.phase == sweeping && c.killing {
-				return []action{{verb: doHide}}
-			}
+		switch ends := sig == syscall.SIGINT || sig == syscall.SIGTERM; {
+		case ends && c.phase == sweeping && c.killing:
+			return []action{{verb: doHide}}
+		case ends && !first:
 			return c.kill()
 		}
 		if len(c.alive) > 0 {

@@ -75,5 +75,6 @@
 //
 // Workers wait while nobody reads what Stdout or Stderr has taken, as they would
 // for a terminal. Signals and timeouts work meanwhile, and once the workers have
-// ended, the rest of their output gets 10 minutes, or until one more SIGINT or SIGTERM.
+// ended, the rest of their output gets 10 minutes, or until SIGINT or SIGTERM comes once more.
+// A reader that ends, as head does, ends no job.
 package launcher

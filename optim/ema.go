@@ -306,7 +306,7 @@ func (e *EMA) Restoring() {
 }
 
 // Restored says that these are whole again: see [SGD.Restored]. After no step, the
-// averages begin anew.
+// averages begin anew; after one or more they count as begun.
 func (e *EMA) Restored(steps int) {
 	e.opt.Restored(steps)
 	e.err = nil
@@ -317,9 +317,12 @@ func (e *EMA) Restored(steps int) {
 // Lend says that other numbers take the place of the parameters: see [SGD.Lend].
 func (e *EMA) Lend() (back func()) {
 	opt := e.opt.Lend()
-	e.err = errors.New("optim: other numbers are in the place of the parameters, or these could not be put back")
+	before, lent := e.err, errors.New("optim: other numbers are in the place of the parameters, or these could not be put back")
+	e.err = lent
 	return func() {
-		e.err = nil
+		if e.err == lent { // else they were torn, or restored, since
+			e.err = before
+		}
 		opt()
 	}
 }

@@ -412,3 +412,33 @@ func TestEMAOptions(t *testing.T) {
 		}()
 	}
 }
+
+// What is lent is whole when it is back, if it was before and nothing else happened to it.
+func TestLend(t *testing.T) {
+	dev := newDevice(t)
+	opt := optim.NewSGD([]*nn.Parameter{parameter(dev, "p", []float64{1})}, optim.SGDOptions{LR: 1})
+	whole := func() bool {
+		_, whole := opt.Committed()
+		return whole && opt.Step() == nil
+	}
+	outer := opt.Lend()
+	inner := opt.Lend()
+	if inner(); whole() {
+		t.Error("whole while other numbers are there still")
+	}
+	if outer(); !whole() {
+		t.Error("not whole when all is back")
+	}
+	back := opt.Lend()
+	opt.Restoring()
+	if back(); whole() {
+		t.Error("whole while the state is being restored")
+	}
+	if opt.Lend()(); whole() {
+		t.Error("a state whose restoring failed is whole since it was lent")
+	}
+	opt.Restored(0)
+	if !whole() {
+		t.Error("not whole when it is restored")
+	}
+}

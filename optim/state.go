@@ -107,11 +107,15 @@ func (o *optimizer) Restored(steps int) {
 // parameters, for a while. Until back says that these are there again, they are not
 // whole, and Step returns an error. What State returned stays as it is.
 func (o *optimizer) Lend() (back func()) {
+	_, whole := o.Committed()
+	before, lent := o.torn, fmt.Errorf("optim: step %d: other numbers are in the place of the parameters, or these could not be put back", o.steps+1)
 	o.set(o.steps, true)
-	o.torn = fmt.Errorf("optim: step %d: other numbers are in the place of the parameters, or these could not be put back", o.steps+1)
+	o.torn = lent
 	return func() {
-		o.torn = nil
-		o.set(o.steps, false)
+		if o.torn == lent { // else it was torn, or restored, since
+			o.torn = before
+			o.set(o.steps, !whole)
+		}
 	}
 }
 

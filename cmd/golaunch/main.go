@@ -13,7 +13,7 @@
 // cannot be built; and 2 for a command line that makes no sense or a program that is
 // not there.
 //
-// A signal that is ignored when golaunch starts, as SIGHUP is under nohup, stays so.
+// SIGHUP stays ignored where it is when golaunch starts, as under nohup.
 //
 // Package [github.com/goddp/goddp/launcher] documents what happens to workers.
 package main
@@ -111,10 +111,11 @@ func say(text string, signals <-chan os.Signal) {
 	}
 }
 
-// heeded leaves out what whoever started golaunch has ignored, as nohup does: Notify
-// would undo it.
+// heeded leaves out a SIGHUP that whoever started golaunch has ignored, as nohup does:
+// Notify would undo it. A shell that starts golaunch in the background ignores SIGINT
+// too, and may pass that on all the same.
 func heeded(signals []os.Signal) []os.Signal {
-	return slices.DeleteFunc(slices.Clone(signals), signal.Ignored)
+	return slices.DeleteFunc(slices.Clone(signals), func(s os.Signal) bool { return s == syscall.SIGHUP && signal.Ignored(s) })
 }
 
 // complain reports what kept the job from starting.
