@@ -68,8 +68,7 @@ type Kernels interface {
 	Normal(s Stream, dst Tensor, mean, std float64, seed, offset uint64) error
 
 	// Axpby computes dst = acc.Alpha·x + acc.Beta·dst; dst may be x. Every
-	// device makes it in all floating-point types. x may be of a type with
-	// more bytes than dst's: it is computed in x's type then, and rounded once.
+	// device makes it in all floating-point types.
 	Axpby(s Stream, dst Tensor, acc Accum, x Tensor) error
 	// Unary computes dst = op(x); dst may be x. ReLU of NaN is NaN.
 	Unary(s Stream, op UnaryOp, dst, x Tensor) error

@@ -45,8 +45,11 @@ func (c *cast) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if err != nil {
 		return failed(b, err)
 	}
+	if err := divide(b); err != nil {
+		return failed(b, err)
+	}
 	d := b.Group.Device()
-	if err := d.Kernels().Axpby(d.Compute(), s.flat, device.Accum{Alpha: share(b)}, b.Flat); err != nil {
+	if err := d.Kernels().Copy(d.Compute(), s.flat, b.Flat); err != nil {
 		return failed(b, err)
 	}
 	return behind(c.hook.Reduce(within(b, b.Name, s.flat, s.params, s.grads)), func() error { return put(b, s.flat) })

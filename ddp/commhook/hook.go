@@ -53,20 +53,12 @@ func or(h reducer.Hook) reducer.Hook {
 	return h
 }
 
-// share is what makes the sum over the ranks the average, where it is not already.
-func share(b reducer.GradBucket) float64 {
-	if b.Op == comm.Sum {
-		return 1
-	}
-	return 1 / float64(b.Group.Size())
-}
-
-// divide multiplies a bucket by its share.
+// divide makes the sum over the ranks the average, where it is not already.
 func divide(b reducer.GradBucket) error {
-	if f := share(b); f != 1 {
-		return scale(b, f)
+	if b.Op == comm.Sum {
+		return nil
 	}
-	return nil
+	return scale(b, 1/float64(b.Group.Size()))
 }
 
 // scale multiplies a bucket by a factor.

@@ -8,13 +8,11 @@ import (
 )
 
 func (k *kernels) Axpby(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
-	wider := operand.Axpby(dst, x)
-	switch {
-	case wider && x.DType == device.Float64:
-		axpbyFrom64(k, dst, acc, x)
-	case dst.DType == device.Float32:
+	operand.Axpby(dst, x)
+	switch dst.DType {
+	case device.Float32:
 		axpby[float32](k, dst, acc, x)
-	case dst.DType == device.Float64:
+	case device.Float64:
 		axpby[float64](k, dst, acc, x)
 	default:
 		axpbyHalf(k, dst, acc, x)
@@ -47,25 +45,7 @@ func axpby[T float](k *kernels, dst device.Tensor, acc device.Accum, x device.Te
 	k.each(len(d), 1, func(lo, hi int) { accumulate(d[lo:hi], acc, v[lo:hi]) })
 }
 
-// axpbyFrom64 rounds float64 to a smaller type, a tile at a time.
-func axpbyFrom64(k *kernels, dst device.Tensor, acc device.Accum, x device.Tensor) {
-	v := device.Elements[float64](x)
-	k.each(dst.Len(), 4, func(lo, hi int) {
-		var buf [tile]float64
-		for ; lo < hi; lo += tile {
-			to := min(lo+tile, hi)
-			sum := buf[:to-lo]
-			if acc.Beta != 0 {
-				widen(sum, dst.Range(lo, to))
-			}
-			accumulate(sum, acc, v[lo:to])
-			narrow(dst.Range(lo, to), sum)
-		}
-	})
-}
-
-// axpbyHalf takes what is in 16 bits through float32, a tile at a time. x may be
-// float32.
+// axpbyHalf takes what is in 16 bits through float32, a tile at a time.
 func axpbyHalf(k *kernels, dst device.Tensor, acc device.Accum, x device.Tensor) {
 	d, v := newOperand32(dst), newOperand32(x)
 	k.each(dst.Len(), 4, func(lo, hi int) {

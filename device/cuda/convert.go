@@ -46,6 +46,7 @@ func (k *kernels) Copy(st device.Stream, dst, src device.Tensor) error {
 		return s.enqueued(d.check("cuMemcpyDtoDAsync",
 			C.drv_copy(d.drv.fns, d.ctx, C.uint64_t(a.dst), C.uint64_t(a.src), C.size_t(dst.Bytes()), s.handle)))
 	}
-	a.wide = uint64(flag(fours(a.dst, dst.DType) && fours(a.src, src.DType)))
+	aligned := func(at uint64, dt device.DType) bool { return at%uint64(min(4*dt.Size(), packBytes)) == 0 }
+	a.wide = uint64(flag(aligned(a.dst, dst.DType) && aligned(a.src, src.DType)))
 	return k.launch(s, k.copy[dst.DType][src.DType], k.flat(ceil(dst.Len(), 2)), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }

@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/internal/operand"
 )
 
 // mapArgs is Map in kernels/elementwise.cu.
@@ -39,23 +38,9 @@ func (k *kernels) each(st device.Stream, versions *perFloat, dst device.Tensor, 
 	return k.launch(k.d.stream(st), versions[dst.DType], k.flat(items), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-// narrowArgs is Narrow in kernels/elementwise.cu.
-type narrowArgs struct {
-	dst, x, n uint64
-	acc       device.Accum
-	wide      uint64
-}
-
 func (k *kernels) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
-	if wider := operand.Axpby(dst, x); !wider {
-		return k.each(s, &k.axpby, dst, mapArgs{x: k.addr(x), acc: acc})
-	}
-	if dst.Len() == 0 {
-		return nil
-	}
-	a := narrowArgs{dst: k.addr(dst), x: k.addr(x), n: uint64(dst.Len()), acc: acc}
-	a.wide = uint64(flag(fours(a.dst, dst.DType) && fours(a.x, x.DType)))
-	return k.launch(k.d.stream(s), k.axpbyFrom[dst.DType][x.DType], k.flat(ceil(dst.Len(), 4)), unsafe.Pointer(&a), unsafe.Sizeof(a))
+	operands.Same("Axpby", dst, x)
+	return k.each(s, &k.axpby, dst, mapArgs{x: k.addr(x), acc: acc})
 }
 
 func (k *kernels) Unary(s device.Stream, op device.UnaryOp, dst, x device.Tensor) error {

@@ -55,8 +55,7 @@ type kernels struct {
 	quantize, dequantize                          C.uintptr_t
 	orthonormalize                                perFloat // of Float32 and Float64
 	fill                                          perType
-	copy                                          [device.Uint8 + 1]perType     // to, from
-	axpbyFrom                                     [device.BFloat16 + 1]perFloat // to, from a wider type
+	copy                                          [device.Uint8 + 1]perType // to, from
 }
 
 // newKernels compiles and loads every kernel. None is left to be loaded later:
@@ -125,20 +124,12 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		adamW["adamw_master_"+dt.String()] = &k.adamWMaster[dt]
 		adamW["adamw_master_wide_"+dt.String()] = &k.adamWMasterWide[dt]
 	}
-	elementwise := floats(map[string]*perFloat{
-		"axpby": &k.axpby, "unary": &k.unary, "unary_grad": &k.unaryGrad, "mse_grad": &k.mseGrad, "bias_act": &k.biasAct,
-	})
-	for _, to := range operands {
-		for _, from := range operands {
-			if from.Size() > to.Size() {
-				elementwise["axpby_"+to.String()+"_"+from.String()] = &k.axpbyFrom[to][from]
-			}
-		}
-	}
 	return map[string]map[string]*C.uintptr_t{
-		"elementwise.cu": elementwise,
-		"broadcast.cu":   floats(map[string]*perFloat{"binary": &k.binary}),
-		"reduce.cu":      floats(map[string]*perFloat{"sum_runs": &k.sumRuns, "sum_columns": &k.sumColumns, "fold": &k.fold}),
+		"elementwise.cu": floats(map[string]*perFloat{
+			"axpby": &k.axpby, "unary": &k.unary, "unary_grad": &k.unaryGrad, "mse_grad": &k.mseGrad, "bias_act": &k.biasAct,
+		}),
+		"broadcast.cu": floats(map[string]*perFloat{"binary": &k.binary}),
+		"reduce.cu":    floats(map[string]*perFloat{"sum_runs": &k.sumRuns, "sum_columns": &k.sumColumns, "fold": &k.fold}),
 		"loss.cu": floats(map[string]*perFloat{
 			"squares": &k.squares, "mean": &k.mean, "cross_entropy": &k.crossEntropy, "cross_entropy_grad": &k.crossEntropyGrad,
 		}),
@@ -217,9 +208,6 @@ func packed(addrs ...uint64) bool {
 	}
 	return true
 }
-
-// fours tells whether a thread can move four elements at once from an address.
-func fours(at uint64, dt device.DType) bool { return at%uint64(min(4*dt.Size(), packBytes)) == 0 }
 
 // flag is a truth value in a kernel's parameter.
 func flag(b bool) int32 {

@@ -71,9 +71,7 @@ func checkMisfits(r *rig) {
 	for name, call := range map[string]func() error{
 		"Fill of nothing":               func() error { return k.Fill(s, device.Tensor{}, 1) },
 		"Copy of nothing":               func() error { return k.Copy(s, t(), device.Tensor{}) },
-		"Axpby of a smaller type":       func() error { return k.Axpby(s, double, one, t(3)) },
-		"Axpby of a wider integer":      func() error { return k.Axpby(s, t(3), one, of(device.Int64, 3)) },
-		"Axpby of another half type":    func() error { return k.Axpby(s, of(device.Float16, 3), one, of(device.BFloat16, 3)) },
+		"Axpby of other type":           func() error { return k.Axpby(s, t(3), one, double) },
 		"Axpby of integers":             func() error { return k.Axpby(s, of(device.Int32, 3), one, of(device.Int32, 3)) },
 		"Unary of other type":           func() error { return k.Unary(s, device.Exp, t(3), double) },
 		"UnaryGrad without y":           func() error { return k.UnaryGrad(s, device.Exp, t(3), one, t(3), t(3), device.Tensor{}) },

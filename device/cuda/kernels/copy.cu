@@ -8,6 +8,11 @@ struct Copy {
 	u64 wide;     // both are aligned to four elements, or 16 bytes
 };
 
+template <class T> struct Four {
+	static const int bytes = 4 * sizeof(T);
+	struct alignas(bytes < 16 ? bytes : 16) type { T v[4]; };
+};
+
 // truncate is v rounded towards zero.
 __device__ inline i64 truncate(double v) { return v != v ? 0 : __double2ll_rz(v); }
 

@@ -39,45 +39,6 @@ template <class T, class F> __device__ inline void map(const Map &a, F f) {
 	}
 }
 
-// Narrow is Axpby from a type S to a smaller one, D.
-struct Narrow {
-	u64 dst, x, n;
-	Accum acc;
-	u64 wide; // both are aligned as Four wants
-};
-
-template <class D> __device__ inline D rounded(float v) { return down<D>(v); }
-template <class D> __device__ inline D rounded(double v) { return narrow<D>(v); }
-
-template <class D, class S> __device__ inline void axpby_from(const Narrow &a) {
-	D *dst = (D *)a.dst;
-	const S *x = (const S *)a.x;
-	const S alpha = a.acc.alpha, beta = a.acc.beta;
-	u64 done = 0;
-	if (a.wide) {
-		typedef typename Four<D>::type D4;
-		typedef typename Four<S>::type S4;
-		done = a.n / 4 * 4;
-		for (u64 i = global_thread() * 4; i < done; i += global_threads() * 4) {
-			const S4 s = *(const S4 *)(x + i);
-			D4 d;
-			if (beta != 0) d = *(const D4 *)(dst + i);
-#pragma unroll
-			for (int j = 0; j < 4; j++) {
-				S v = alpha * s.v[j];
-				if (beta != 0) v += beta * (S)up(d.v[j]);
-				d.v[j] = rounded<D>(v);
-			}
-			*(D4 *)(dst + i) = d;
-		}
-	}
-	for (u64 i = done + global_thread(); i < a.n; i += global_threads()) {
-		S v = alpha * x[i];
-		if (beta != 0) v += beta * (S)up(dst[i]);
-		dst[i] = rounded<D>(v);
-	}
-}
-
 // The functions of CUDA's library, by type.
 __device__ inline float exp_(float v) { return expf(v); }
 __device__ inline double exp_(double v) { return exp(v); }
@@ -183,11 +144,3 @@ template <class T> __device__ inline void bias_act(const Map &a) {
 	extern "C" __global__ void mse_grad_##name(const Map a) { mse_grad<T>(a); } \
 	extern "C" __global__ void bias_act_##name(const Map a) { bias_act<T>(a); }
 EACH_FLOAT(EXPORT)
-
-#define NARROW(to, D, from, S) \
-	extern "C" __global__ void axpby_##to##_##from(const Narrow a) { axpby_from<D, S>(a); }
-NARROW(float32, float, float64, double)
-NARROW(float16, f16, float32, float)
-NARROW(float16, f16, float64, double)
-NARROW(bfloat16, bf16, float32, float)
-NARROW(bfloat16, bf16, float64, double)

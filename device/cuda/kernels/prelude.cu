@@ -69,13 +69,6 @@ template <class T> __device__ inline void accumulate(T *dst, const Accum &acc, d
 	*dst = down<T>(v);
 }
 
-// Four is four elements, which a thread moves at once where it reads one type and
-// writes another. It is aligned to its size, or to 16 bytes.
-template <class T> struct Four {
-	static const int bytes = 4 * sizeof(T);
-	struct alignas(bytes < 16 ? bytes : 16) type { T v[4]; };
-};
-
 // Pack is the 16 bytes that a thread moves at once.
 template <class T> struct Pack {
 	static const int N = 16 / sizeof(T);

@@ -30,14 +30,9 @@ func (ts Types) Float(op string, dst device.Tensor, others ...device.Tensor) {
 }
 
 // Axpby checks the operands of an Axpby, which is there for every floating-point
-// type, and tells whether x is of a wider one than dst.
-func Axpby(dst, x device.Tensor) (wider bool) {
-	floats.Float("Axpby", dst)
-	if wider = x.DType.IsFloat() && x.DType.Size() > dst.DType.Size(); !wider {
-		checkType("Axpby", x, dst.DType)
-	}
-	checkShape("Axpby", dst.Shape, x)
-	return wider
+// type.
+func Axpby(dst, x device.Tensor) {
+	floats.Same("Axpby", dst, x)
 }
 
 // Same checks that the operands are of one type and shape.
