@@ -1,0 +1,50 @@
+package data
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// CIFAR10 reads the binary version of CIFAR-10 (data_batch_1.bin to
+// data_batch_5.bin, test_batch.bin) from dir.
+func CIFAR10(dir string, split Split, opts *ImageOptions) (*Images, error) {
+	files := map[Split][]string{
+		Train: {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
+		Test:  {"test_batch.bin"},
+	}
+	return cifar(dir, files[split], split, 10, 1, opts)
+}
+
+// CIFAR100 reads the binary version of CIFAR-100 (train.bin, test.bin) from
+// dir. The labels are the 100 fine ones.
+func CIFAR100(dir string, split Split, opts *ImageOptions) (*Images, error) {
+	files := map[Split][]string{Train: {"train.bin"}, Test: {"test.bin"}}
+	return cifar(dir, files[split], split, 100, 2, opts)
+}
+
+// cifar reads files of records: labelBytes, of which the last one is the label,
+// and 3 planes of 32 × 32 bytes.
+func cifar(dir string, files []string, split Split, classes, labelBytes int, opts *ImageOptions) (*Images, error) {
+	if files == nil {
+		return nil, fmt.Errorf("data: CIFAR has the splits %s and %s, not %q", Train, Test, split)
+	}
+	const pixels = 3 * 32 * 32
+	record := labelBytes + pixels
+	im := Images{Channels: 3, Height: 32, Width: 32, Classes: classes}
+	for _, name := range files {
+		path := filepath.Join(dir, name)
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("data: %w", err)
+		}
+		if len(raw) == 0 || len(raw)%record != 0 {
+			return nil, fmt.Errorf("data: %s: at byte %d: truncated: records have %d bytes", path, len(raw), record)
+		}
+		for ; len(raw) > 0; raw = raw[record:] {
+			im.Labels = append(im.Labels, raw[labelBytes-1])
+			im.Pixels = append(im.Pixels, raw[labelBytes:record]...)
+		}
+	}
+	return newImages(dir, im, opts)
+}

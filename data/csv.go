@@ -1,0 +1,112 @@
+package data
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+
+	"github.com/goddp/goddp/device"
+)
+
+// CSVOptions say what the columns of a CSV file are.
+type CSVOptions struct {
+	// Target is the column that is to be predicted.
+	Target string
+	// Features are the columns to predict it from; nil: all others.
+	Features []string
+	// Classes, if not 0, says that Target is a class: a whole number from 0 to
+	// Classes-1.
+	Classes int
+}
+
+// A Table is a CSV file in memory. As a [Dataset] it has the fields "features",
+// Float32 [len(Columns)], and "target": Int64 for a class, else Float32 [1].
+type Table struct {
+	Columns []string // of the features
+	Rows    [][]float32
+	Targets []float32
+	classes int
+}
+
+// OpenCSV reads a CSV file of numbers with a header line, as it is or as .gz.
+// The error names the line and the column of what is no number.
+func OpenCSV(path string, opts CSVOptions) (*Table, error) {
+	f, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	r := csv.NewReader(f.r)
+	r.ReuseRecord = true
+	header, err := r.Read()
+	if err != nil {
+		return nil, fmt.Errorf("data: %s: the header: %w", path, err)
+	}
+	header = slices.Clone(header)
+	t := &Table{Columns: opts.Features, classes: opts.Classes}
+	if t.Columns == nil {
+		t.Columns = slices.DeleteFunc(slices.Clone(header), func(c string) bool { return c == opts.Target })
+	}
+	var at []int // the features' columns, and then the target's
+	for _, name := range append(slices.Clone(t.Columns), opts.Target) {
+		i := slices.Index(header, name)
+		if i < 0 {
+			return nil, fmt.Errorf("data: %s has no column %q; it has %q", path, name, header)
+		}
+		at = append(at, i)
+	}
+	for {
+		record, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return t, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("data: %s: %w", path, err)
+		}
+		row := make([]float32, len(at))
+		for i, column := range at {
+			v, err := strconv.ParseFloat(record[column], 32)
+			if err != nil {
+				line, _ := r.FieldPos(column)
+				return nil, fmt.Errorf("data: %s: line %d, column %s: %q is not a number", path, line, header[column], record[column])
+			}
+			row[i] = float32(v)
+		}
+		target := row[len(row)-1]
+		if t.classes > 0 && (target < 0 || target >= float32(t.classes) || target != float32(int(target))) {
+			line, _ := r.FieldPos(at[len(at)-1])
+			return nil, fmt.Errorf("data: %s: line %d, column %s: %v is not a class from 0 to %d", path, line, opts.Target, target, t.classes-1)
+		}
+		t.Rows = append(t.Rows, row[:len(row)-1])
+		t.Targets = append(t.Targets, target)
+	}
+}
+
+// Len is the number of rows.
+func (t *Table) Len() int { return len(t.Rows) }
+
+// Fields are the features and the target.
+func (t *Table) Fields() []Field {
+	target := Field{Name: "target", DType: device.Float32, Shape: device.Shape{1}}
+	if t.classes > 0 {
+		target = Field{Name: "target", DType: device.Int64}
+	}
+	return []Field{{Name: "features", DType: device.Float32, Shape: device.Shape{len(t.Columns)}}, target}
+}
+
+// Read writes rows and targets.
+func (t *Table) Read(indices []int, dst []device.Tensor) error {
+	out := device.Elements[float32](dst[0])
+	for row, i := range indices {
+		copy(out[row*len(t.Columns):], t.Rows[i])
+		if t.classes > 0 {
+			device.Elements[int64](dst[1])[row] = int64(t.Targets[i])
+		} else {
+			device.Elements[float32](dst[1])[row] = t.Targets[i]
+		}
+	}
+	return nil
+}

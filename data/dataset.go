@@ -1,0 +1,58 @@
+package data
+
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/device"
+)
+
+// A Dataset is a fixed number of samples that have the same fields.
+type Dataset interface {
+	// Len is the number of samples.
+	Len() int
+	// Fields are what a sample consists of.
+	Fields() []Field
+	// Read writes samples into host memory: field f of sample indices[i] to
+	// element i of dst[f] along its first axis. dst[f] has the field's type and
+	// the shape [len(indices), Fields()[f].Shape...]. Several goroutines call
+	// Read at the same time.
+	Read(indices []int, dst []device.Tensor) error
+}
+
+// A Field is one tensor of a sample.
+type Field struct {
+	Name  string
+	DType device.DType
+	Shape device.Shape // of one sample; empty for a number
+}
+
+// Each is a data set of n samples, each written by read: field f of sample i to
+// dst[f], host memory of the field's type and shape. Several goroutines call
+// read at the same time. An error of read ends the epoch; it is returned with
+// the sample's number.
+func Each(n int, fields []Field, read func(i int, dst []device.Tensor) error) Dataset {
+	return each{n: n, fields: fields, read: read}
+}
+
+type each struct {
+	n      int
+	fields []Field
+	read   func(i int, dst []device.Tensor) error
+}
+
+func (e each) Len() int        { return e.n }
+func (e each) Fields() []Field { return e.fields }
+
+func (e each) Read(indices []int, dst []device.Tensor) error {
+	sample := make([]device.Tensor, len(dst))
+	for row, i := range indices {
+		for f, field := range e.fields {
+			size := field.Shape.Len() * field.DType.Size()
+			sample[f] = device.NewTensor(dst[f].Buf.Slice(row*size, size), field.DType, field.Shape...)
+		}
+		if err := e.read(i, sample); err != nil {
+			return fmt.Errorf("data: sample %d: %w", i, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package data
+
+import (
+	"bufio"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// find is the path of a file in dir, as it is or compressed.
+func find(dir, name string) (string, error) {
+	plain := filepath.Join(dir, name)
+	for _, path := range []string{plain, plain + ".gz"} {
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("data: %w", err)
+		}
+	}
+	return "", fmt.Errorf("data: neither %s nor %s.gz is in %s", name, name, dir)
+}
+
+// A file is read from its start to its end, decompressed if it is gzip, and
+// knows how far it was read.
+type file struct {
+	path   string
+	r      io.Reader
+	offset int64 // in the decompressed bytes
+	closer io.Closer
+}
+
+func open(path string) (*file, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("data: %w", err)
+	}
+	buffered := bufio.NewReaderSize(f, 1<<20)
+	in := &file{path: path, r: buffered, closer: f}
+	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+		if in.r, err = gzip.NewReader(buffered); err != nil {
+			f.Close()
+			return nil, in.fail(err)
+		}
+	}
+	return in, nil
+}
+
+func (f *file) close() { f.closer.Close() }
+
+// growStep is how much memory is taken ahead of the bytes that a file claims to
+// have.
+const growStep = 1 << 20
+
+// read reads n bytes.
+func (f *file) read(n int) ([]byte, error) {
+	var b []byte
+	for len(b) < n {
+		step := min(n-len(b), max(growStep, len(b)))
+		b = append(b, make([]byte, step)...)
+		got, err := io.ReadFull(f.r, b[len(b)-step:])
+		f.offset += int64(got)
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			return nil, f.fail(fmt.Errorf("truncated: %d bytes are missing", n-len(b)+step-got))
+		}
+		if err != nil {
+			return nil, f.fail(err)
+		}
+	}
+	return b, nil
+}
+
+// end checks that nothing follows.
+func (f *file) end() error {
+	switch n, err := f.r.Read(make([]byte, 1)); {
+	case n > 0:
+		return f.fail(errors.New("there are bytes behind what the header announces"))
+	case err != nil && err != io.EOF:
+		return f.fail(err)
+	}
+	return nil
+}
+
+// fail is err with the file's path and the offset.
+func (f *file) fail(err error) error {
+	return fmt.Errorf("data: %s: at byte %d: %w", f.path, f.offset, err)
+}

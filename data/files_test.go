@@ -1,0 +1,285 @@
+package data
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+)
+
+// write writes a file into a folder of the test's own and returns its path.
+func write(t *testing.T, dir, name string, parts ...[]byte) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, bytes.Join(parts, nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func zipped(t *testing.T, b []byte) []byte {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	if _, err := w.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// idx is an IDX file of bytes.
+func idx(elements []byte, shape ...uint32) []byte {
+	out := []byte{0, 0, idxBytes, byte(len(shape))}
+	for _, n := range shape {
+		out = binary.BigEndian.AppendUint32(out, n)
+	}
+	return append(out, elements...)
+}
+
+// sample reads one sample into memory of its own.
+func sample(t *testing.T, set Dataset, i int) []device.Tensor {
+	t.Helper()
+	var dst []device.Tensor
+	for _, f := range set.Fields() {
+		shape := append(device.Shape{1}, f.Shape...)
+		dst = append(dst, device.NewTensor(device.HostBuffer(make([]byte, shape.Len()*f.DType.Size()), nil), f.DType, shape...))
+	}
+	if err := set.Read([]int{i}, dst); err != nil {
+		t.Fatal(err)
+	}
+	return dst
+}
+
+// wantError reports whether err has all words.
+func wantError(t *testing.T, name string, err error, words ...string) {
+	t.Helper()
+	for _, word := range words {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: %v, want an error with %q", name, err, words)
+			return
+		}
+	}
+}
+
+func TestMNIST(t *testing.T) {
+	dir := t.TempDir()
+	pixels := make([]byte, 3*2*4)
+	for i := range pixels {
+		pixels[i] = byte(10 * i)
+	}
+	write(t, dir, "train-images-idx3-ubyte.gz", zipped(t, idx(pixels, 3, 2, 4)))
+	write(t, dir, "train-labels-idx1-ubyte", idx([]byte{7, 0, 9}, 3))
+	set, err := MNIST(dir, Train, &ImageOptions{Mean: []float32{0.5}, Std: []float32{2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if set.Len() != 3 || !set.Fields()[0].Shape.Equal(device.Shape{1, 2, 4}) {
+		t.Errorf("%d samples of %v", set.Len(), set.Fields()[0].Shape)
+	}
+	got := sample(t, set, 1)
+	if label := device.Elements[int64](got[1])[0]; label != 0 {
+		t.Errorf("label %d, want 0", label)
+	}
+	for i, v := range device.Elements[float32](got[0]) {
+		if want := (float32(pixels[8+i])/255 - 0.5) / 2; v != want {
+			t.Errorf("pixel %d is %v, want %v", i, v, want)
+		}
+	}
+	_, err = MNIST(dir, Test, nil)
+	wantError(t, "no test files", err, "t10k-images-idx3-ubyte", dir)
+	_, err = MNIST(dir, "valid", nil)
+	wantError(t, "no such split", err, `"valid"`)
+}
+
+func TestOpenIDXRefuses(t *testing.T) {
+	dir := t.TempDir()
+	images := write(t, dir, "images", idx(make([]byte, 8), 2, 2, 2))
+	labels := write(t, dir, "labels", idx([]byte{1, 2}, 2))
+	for name, c := range map[string]struct {
+		images, labels string
+		words          []string
+	}{
+		"truncated":         {write(t, dir, "short", idx(make([]byte, 5), 2, 2, 2)), labels, []string{"short", "at byte 21", "truncated: 3 bytes"}},
+		"truncated header":  {write(t, dir, "header", idx(nil, 2, 2, 2)[:9]), labels, []string{"header", "at byte 9", "truncated"}},
+		"truncated gzip":    {write(t, dir, "zip", zipped(t, idx(make([]byte, 800), 2, 20, 20))[:30]), labels, []string{"zip", "truncated"}},
+		"claims a terabyte": {write(t, dir, "huge", idx(nil, 1<<20, 1<<10, 1<<10)), labels, []string{"huge", "sizes"}},
+		"claims 60 GiB":     {write(t, dir, "large", idx(nil, 60, 1<<15, 1<<15)), labels, []string{"large", "truncated"}},
+		"more bytes":        {write(t, dir, "long", idx(make([]byte, 9), 2, 2, 2)), labels, []string{"long", "behind"}},
+		"no IDX":            {write(t, dir, "text", []byte("hello, world")), labels, []string{"text", "not an IDX file"}},
+		"labels for images": {labels, labels, []string{"labels", "1 axes"}},
+		"numbers":           {images, write(t, dir, "three", idx([]byte{1, 2, 3}, 3)), []string{"2 images", "3 labels"}},
+		"a label":           {images, write(t, dir, "eleven", idx([]byte{1, 11}, 2)), []string{"eleven", "sample 1", "label 11", "below 10"}},
+		"no file":           {filepath.Join(dir, "none"), labels, []string{"none", "no such file"}},
+	} {
+		_, err := OpenIDX(c.images, c.labels, 10, nil)
+		wantError(t, name, err, c.words...)
+	}
+	_, err := OpenIDX(images, labels, 10, &ImageOptions{Std: []float32{1, 2, 3}})
+	wantError(t, "channels", err, "1 channels", "Std has 3")
+}
+
+func TestCIFAR(t *testing.T) {
+	dir := t.TempDir()
+	record := func(labels []byte, value byte) []byte {
+		return append(labels, bytes.Repeat([]byte{value}, 3*32*32)...)
+	}
+	write(t, dir, "test_batch.bin", record([]byte{3}, 51), record([]byte{9}, 255))
+	write(t, dir, "train.bin", record([]byte{19, 99}, 51))
+	ten, err := CIFAR10(dir, Test, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := sample(t, ten, 1)
+	if ten.Len() != 2 || device.Elements[float32](got[0])[3071] != 1 || device.Elements[int64](got[1])[0] != 9 {
+		t.Errorf("%d samples, the second one with the label %v", ten.Len(), device.Elements[int64](got[1]))
+	}
+	hundred, err := CIFAR100(dir, Train, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := device.Elements[int64](sample(t, hundred, 0)[1])[0]; got != 99 {
+		t.Errorf("label %d, want the fine one, 99", got)
+	}
+	write(t, dir, "test.bin", record([]byte{0, 1}, 1)[:3000])
+	_, err = CIFAR100(dir, Test, nil)
+	wantError(t, "truncated", err, "test.bin", "at byte 3000", "3074")
+	write(t, dir, "test.bin", record([]byte{0, 100}, 1))
+	_, err = CIFAR100(dir, Test, nil)
+	wantError(t, "label", err, "sample 0", "label 100", "below 100")
+	_, err = CIFAR10(dir, "valid", nil)
+	wantError(t, "no such split", err, `"valid"`)
+	_, err = CIFAR10(dir, Train, nil)
+	wantError(t, "no files", err, "data_batch_1.bin")
+}
+
+func TestCSV(t *testing.T) {
+	dir := t.TempDir()
+	path := write(t, dir, "iris.csv", []byte("a,class,b\n1,0,2.5\n-3,2,1e2\n"))
+	set, err := OpenCSV(path, CSVOptions{Target: "class", Classes: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := sample(t, set, 1)
+	if x := device.Elements[float32](got[0]); set.Len() != 2 || !slices.Equal(x, []float32{-3, 100}) || device.Elements[int64](got[1])[0] != 2 {
+		t.Errorf("%d rows, the second one %v", set.Len(), x)
+	}
+	regression, err := OpenCSV(path, CSVOptions{Target: "b", Features: []string{"a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if y := device.Elements[float32](sample(t, regression, 0)[1]); y[0] != 2.5 {
+		t.Errorf("target %v, want 2.5", y)
+	}
+	for name, c := range map[string]struct {
+		text  string
+		words []string
+	}{
+		"no number": {"a,class\n1,0\nx,1\n", []string{"line 3", "column a", `"x"`}},
+		"no class":  {"a,class\n1,3\n", []string{"line 2", "column class", "0 to 2"}},
+		"half":      {"a,class\n1,0.5\n", []string{"line 2", "0.5"}},
+		"ragged":    {"a,class\n1,0,2\n", []string{"line 2"}},
+		"no column": {"a,b\n", []string{`"class"`, `"a" "b"`}},
+		"empty":     {"", []string{"header"}},
+	} {
+		_, err := OpenCSV(write(t, dir, "bad.csv", []byte(c.text)), CSVOptions{Target: "class", Classes: 3})
+		wantError(t, name, err, append(c.words, "bad.csv")...)
+	}
+}
+
+// shardOf writes a shard of the tokens from, from+1, ...
+func shardOf(t *testing.T, path string, from, n int) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	written, err := WriteTokens(f, func(yield func(uint16) bool) {
+		for i := range n {
+			if !yield(uint16(from + i)) {
+				return
+			}
+		}
+	})
+	if err != nil || written != n {
+		t.Fatalf("%d tokens written: %v", written, err)
+	}
+}
+
+func TestTokens(t *testing.T) {
+	dir := t.TempDir()
+	shardOf(t, filepath.Join(dir, "train_0.bin"), 0, 10)   // windows 0-2, 3-5, 6-8
+	shardOf(t, filepath.Join(dir, "train_1.bin"), 100, 12) // 100-102, 103-105, 106-108
+	set, err := OpenTokens(filepath.Join(dir, "train_*.bin"), 3, 200)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	var starts []int64
+	for i := range set.Len() {
+		got := sample(t, set, i)
+		tokens, next := device.Elements[int64](got[0]), device.Elements[int64](got[1])
+		for j := range tokens {
+			if tokens[j] != tokens[0]+int64(j) || next[j] != tokens[j]+1 {
+				t.Errorf("window %d: %v and %v", i, tokens, next)
+			}
+		}
+		starts = append(starts, tokens[0])
+	}
+	if want := []int64{0, 3, 6, 100, 103, 106}; !slices.Equal(starts, want) {
+		t.Errorf("windows begin with %v, want %v", starts, want)
+	}
+
+	small, err := OpenTokens(filepath.Join(dir, "train_*.bin"), 3, 105)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer small.Close()
+	dst := make([]device.Tensor, 2)
+	for f := range dst {
+		dst[f] = device.HostTensor(make([]int64, 3), device.Invalid, 1, 3)
+	}
+	wantError(t, "vocabulary", small.Read([]int{4}, dst), "train_1.bin", "at byte 1034", "token 105", "below 105")
+}
+
+func TestOpenTokensRefuses(t *testing.T) {
+	dir := t.TempDir()
+	good := filepath.Join(dir, "good.bin")
+	shardOf(t, good, 0, 100)
+	raw, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	magic := slices.Clone(raw)
+	magic[0]++
+	for name, c := range map[string]struct {
+		path  string
+		words []string
+	}{
+		"truncated": {write(t, dir, "a", raw[:1100]), []string{"at byte 1100", "100 tokens", "1224"}},
+		"header":    {write(t, dir, "b", raw[:600]), []string{"at byte 600", "truncated"}},
+		"magic":     {write(t, dir, "c", magic), []string{"20240521", "20240520"}},
+		"short":     {write(t, dir, "d", raw[:8], []byte{2, 0, 0, 0}, raw[12:shardHeader+4]), []string{"2 tokens", "at least 11"}},
+		"nothing":   {filepath.Join(dir, "none*"), []string{"no file"}},
+	} {
+		_, err := OpenTokens(c.path, 10, 50257)
+		wantError(t, name, err, c.words...)
+	}
+	// A shard that the writer did not finish has no header yet.
+	unfinished := write(t, dir, "e", make([]byte, shardHeader), raw[shardHeader:])
+	_, err = OpenTokens(unfinished, 10, 50257)
+	wantError(t, "unfinished", err, "magic number 0")
+	for _, c := range [][2]int{{0, 5}, {5, 0}, {5, 1<<16 + 1}} {
+		_, err := OpenTokens(good, c[0], c[1])
+		wantError(t, fmt.Sprint(c), err, fmt.Sprint(c[0]), fmt.Sprint(c[1]))
+	}
+}

@@ -1,0 +1,94 @@
+package data
+
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Split is a part of a published data set.
+type Split string
+
+// The parts that published data sets come in.
+const (
+	Train Split = "train"
+	Test  Split = "test"
+)
+
+// ImageOptions say what values images have. Channel c of a pixel v of 0 to 255
+// becomes (v/255 - Mean[c]) / Std[c].
+type ImageOptions struct {
+	Mean, Std []float32 // one for each channel; nil: 0 and 1
+}
+
+// Images are images of one size in memory, a byte for each channel of a pixel,
+// with labels. As a [Dataset] they have the fields "image", Float32
+// [channels, height, width], and "label", Int64.
+type Images struct {
+	Channels, Height, Width int
+	Classes                 int     // labels are below it
+	Pixels                  []byte  // image after image, channel after channel, row after row
+	Labels                  []uint8 // one for each image
+
+	values [][256]float32 // of a byte, for each channel
+}
+
+// newImages checks what was read from path.
+func newImages(path string, im Images, opts *ImageOptions) (*Images, error) {
+	for i, label := range im.Labels {
+		if int(label) >= im.Classes {
+			return nil, fmt.Errorf("data: %s: sample %d has label %d, want one below %d", path, i, label, im.Classes)
+		}
+	}
+	var o ImageOptions
+	if opts != nil {
+		o = *opts
+	}
+	for name, v := range map[string][]float32{"Mean": o.Mean, "Std": o.Std} {
+		if v != nil && len(v) != im.Channels {
+			return nil, fmt.Errorf("data: %s: %d channels, but ImageOptions.%s has %d", path, im.Channels, name, len(v))
+		}
+	}
+	im.values = make([][256]float32, im.Channels)
+	for c := range im.values {
+		mean, std := float32(0), float32(1)
+		if o.Mean != nil {
+			mean = o.Mean[c]
+		}
+		if o.Std != nil {
+			std = o.Std[c]
+		}
+		for v := range im.values[c] {
+			im.values[c][v] = (float32(v)/255 - mean) / std
+		}
+	}
+	return &im, nil
+}
+
+// Len is the number of images.
+func (im *Images) Len() int { return len(im.Labels) }
+
+// Fields are the image and its label.
+func (im *Images) Fields() []Field {
+	return []Field{
+		{Name: "image", DType: device.Float32, Shape: device.Shape{im.Channels, im.Height, im.Width}},
+		{Name: "label", DType: device.Int64},
+	}
+}
+
+// Read writes images and labels.
+func (im *Images) Read(indices []int, dst []device.Tensor) error {
+	plane := im.Height * im.Width
+	out, labels := device.Elements[float32](dst[0]), device.Elements[int64](dst[1])
+	for row, i := range indices {
+		labels[row] = int64(im.Labels[i])
+		for c := range im.Channels {
+			values := &im.values[c]
+			to := out[(row*im.Channels+c)*plane:][:plane]
+			for j, v := range im.Pixels[(i*im.Channels+c)*plane:][:plane] {
+				to[j] = values[v]
+			}
+		}
+	}
+	return nil
+}

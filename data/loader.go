@@ -1,0 +1,301 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// A Group is what a Loader asks of a job. *comm.ProcessGroup is one.
+type Group interface {
+	Rank() int
+	Size() int
+	Device() device.Device
+}
+
+// LoaderOptions configure a [Loader].
+type LoaderOptions struct {
+	Batch   int // samples for each rank in a step
+	Shuffle bool
+	Seed    uint64 // of the order, if Shuffle
+	Tail    Tail
+	Workers int // goroutines that read samples; default 2
+	Ahead   int // batches that are read ahead; default 2
+}
+
+// A Loader gives one rank's batches, on its device. A Loader is used by the
+// goroutine that drives the device.
+type Loader struct {
+	set     Dataset
+	dev     device.Device
+	sampler Sampler
+	workers int
+	ahead   int
+	resume  Position
+}
+
+// A Batch is one rank's part of a global batch. It is valid until the loop asks
+// for the next one: what a graph still reads then has to be copied.
+type Batch struct {
+	// Vars are the fields of the samples on the device, in the data set's order,
+	// with the samples along the first axis.
+	Vars []*autograd.Variable
+	Share
+}
+
+// NewLoader makes a loader for a rank of group. The error says why the data set
+// cannot be divided.
+func NewLoader(set Dataset, group Group, opts LoaderOptions) (*Loader, error) {
+	l := &Loader{
+		set: set,
+		dev: group.Device(),
+		sampler: Sampler{
+			Len: set.Len(), Rank: group.Rank(), Size: group.Size(),
+			Batch: opts.Batch, Shuffle: opts.Shuffle, Seed: opts.Seed, Tail: opts.Tail,
+		},
+		workers: opts.Workers,
+		ahead:   opts.Ahead,
+		resume:  Position{Epoch: -1},
+	}
+	if l.workers == 0 {
+		l.workers = 2
+	}
+	if l.ahead == 0 {
+		l.ahead = 2
+	}
+	if l.workers < 0 || l.ahead < 0 {
+		return nil, fmt.Errorf("data: %d workers that read %d batches ahead, want at least 1 of each", l.workers, l.ahead)
+	}
+	if len(set.Fields()) == 0 {
+		return nil, errors.New("data: the samples have no fields")
+	}
+	return l, l.sampler.Check()
+}
+
+// Resume has the epoch of p begin at p: behind the last batch that was trained
+// on. Other epochs begin at their first sample.
+func (l *Loader) Resume(p Position) error {
+	if p.Epoch < 0 || p.Sample < 0 || p.Sample > l.set.Len() {
+		return fmt.Errorf("data: cannot resume at epoch %d, sample %d of %d", p.Epoch, p.Sample, l.set.Len())
+	}
+	l.resume = p
+	return nil
+}
+
+// Epoch gives the batches of an epoch. The last step is an error where reading
+// failed, the device failed or ctx ended, with a nil Batch.
+func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
+	return func(yield func(*Batch, error) bool) {
+		from := Position{Epoch: epoch}
+		if l.resume.Epoch == epoch {
+			from = l.resume
+		}
+		p, err := l.open(ctx, from)
+		if err == nil {
+			err = p.run(ctx, yield)
+			err = errors.Join(err, p.close(ctx))
+		}
+		if err != nil && !errors.Is(err, errStopped) {
+			yield(nil, err)
+		}
+	}
+}
+
+// errStopped says that the training loop left the epoch.
+var errStopped = errors.New("the loop ended")
+
+// A pipeline is what one epoch needs: slots in a ring, filled in order by
+// workers and emptied in order by the training loop.
+type pipeline struct {
+	*Loader
+	shares func() (Share, bool)
+	stop   func() // of shares
+	slots  []*slot
+	jobs   chan *slot
+	wg     sync.WaitGroup
+	stream device.Stream // of copies; nil where the host fills the device's memory
+}
+
+// A slot is the memory of one batch. It belongs to the training loop but from
+// the sending to jobs until ready gets a value, when it belongs to a worker.
+type slot struct {
+	host   []device.Buffer // a buffer for each field
+	device []device.Buffer // the same ones where the host can address the device's memory
+	copied device.Event    // behind the copy of the last batch; nil: there was none
+	used   device.Event    // behind the kernels that the loop enqueued for the last batch
+	share  Share
+	ready  chan error
+}
+
+// open makes the slots and starts the workers. The pipeline is to be closed
+// unless there is an error.
+func (l *Loader) open(ctx context.Context, from Position) (_ *pipeline, err error) {
+	p := &pipeline{Loader: l, jobs: make(chan *slot, l.ahead+1)}
+	p.shares, p.stop = iter.Pull(l.sampler.Shares(from))
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close(ctx))
+		}
+	}()
+	for range l.ahead + 1 {
+		s := &slot{ready: make(chan error, 1)}
+		p.slots = append(p.slots, s)
+		if err := p.alloc(s); err != nil {
+			return nil, fmt.Errorf("data: memory for a batch of %d: %w", l.sampler.Batch, err)
+		}
+	}
+	if s := p.slots[0]; s.device[0].Host() == nil {
+		if p.stream, err = l.dev.NewStream(false); err != nil {
+			return nil, err
+		}
+	}
+	for range l.workers {
+		p.wg.Go(p.work)
+	}
+	return p, nil
+}
+
+func (p *pipeline) alloc(s *slot) error {
+	for _, field := range p.set.Fields() {
+		bytes := p.sampler.Batch * field.Shape.Len() * field.DType.Size()
+		buf, err := p.dev.Alloc(bytes)
+		if err != nil {
+			return err
+		}
+		s.device = append(s.device, buf)
+		if buf.Host() == nil {
+			if buf, err = p.dev.AllocHost(bytes); err != nil {
+				return err
+			}
+		}
+		s.host = append(s.host, buf)
+	}
+	return nil
+}
+
+// work reads batches until there are no more jobs.
+func (p *pipeline) work() {
+	for s := range p.jobs {
+		s.ready <- p.set.Read(s.share.Indices, p.tensors(s.host, len(s.share.Indices)))
+	}
+}
+
+// tensors are the first n samples of buffers.
+func (p *pipeline) tensors(buffers []device.Buffer, n int) []device.Tensor {
+	out := make([]device.Tensor, len(buffers))
+	for f, field := range p.set.Fields() {
+		out[f] = device.NewTensor(buffers[f], field.DType, append(device.Shape{n}, field.Shape...)...)
+	}
+	return out
+}
+
+// run gives batches to yield. Its error is errStopped when yield wants no more.
+func (p *pipeline) run(ctx context.Context, yield func(*Batch, error) bool) error {
+	for _, s := range p.slots[:p.ahead] {
+		if err := p.request(ctx, s); err != nil {
+			return err
+		}
+	}
+	for i := 0; ; i++ {
+		// The slot that was emptied last is filled while this one is used.
+		if err := p.request(ctx, p.slots[(i+p.ahead)%len(p.slots)]); err != nil {
+			return err
+		}
+		s := p.slots[i%len(p.slots)]
+		if len(s.share.Indices) == 0 {
+			return nil
+		}
+		select {
+		case err := <-s.ready:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		batch, err := p.deliver(ctx, s)
+		if err != nil {
+			return err
+		}
+		if !yield(batch, nil) {
+			return errStopped
+		}
+		s.used = p.dev.Compute().Mark()
+	}
+}
+
+// request has a worker fill s with the next share, if there is one.
+func (p *pipeline) request(ctx context.Context, s *slot) error {
+	s.share, _ = p.shares()
+	if len(s.share.Indices) == 0 {
+		return nil
+	}
+	if s.copied != nil { // the copy reads the host's memory
+		if err := s.copied.Sync(ctx); err != nil {
+			return err
+		}
+	}
+	p.jobs <- s // never blocks: there is room for every slot
+	return nil
+}
+
+// deliver is the batch in s, on the device.
+func (p *pipeline) deliver(ctx context.Context, s *slot) (*Batch, error) {
+	onDevice := p.tensors(s.device, len(s.share.Indices))
+	if p.stream != nil {
+		if s.used != nil {
+			if err := p.stream.WaitFor(ctx, s.used); err != nil {
+				return nil, err
+			}
+		}
+		for f, t := range onDevice {
+			if err := p.dev.Copy(p.stream, t.Buf.Slice(0, t.Bytes()), s.host[f].Slice(0, t.Bytes())); err != nil {
+				return nil, err
+			}
+		}
+		s.copied = p.stream.Mark()
+		if err := p.dev.Compute().WaitFor(ctx, s.copied); err != nil {
+			return nil, err
+		}
+	}
+	b := &Batch{Share: s.share}
+	for _, t := range onDevice {
+		b.Vars = append(b.Vars, autograd.FromTensor(p.dev, t))
+	}
+	return b, nil
+}
+
+// closeTimeout bounds how long the end of an epoch waits for its copies, also
+// where ctx has ended.
+const closeTimeout = 10 * time.Second
+
+// close ends the workers, which may be in the middle of a batch, and gives all
+// memory back. Memory that a copy may still use is not given back.
+func (p *pipeline) close(ctx context.Context) error {
+	p.stop()
+	close(p.jobs)
+	p.wg.Wait()
+	if p.stream != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		defer p.stream.Close()
+		if err := p.stream.Sync(ctx); err != nil {
+			return fmt.Errorf("data: copies to %v: %w", p.dev, err)
+		}
+	}
+	for _, s := range p.slots {
+		for f, buf := range s.device {
+			p.dev.Free(buf)
+			if f < len(s.host) && buf.Host() == nil {
+				p.dev.Free(s.host[f])
+			}
+		}
+	}
+	return nil
+}

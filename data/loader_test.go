@@ -1,0 +1,279 @@
+package data
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/device/devicetest"
+)
+
+// ranks is a Group.
+type ranks struct {
+	rank, size int
+	dev        device.Device
+}
+
+func (r ranks) Rank() int             { return r.rank }
+func (r ranks) Size() int             { return r.size }
+func (r ranks) Device() device.Device { return r.dev }
+
+// numbers is a data set whose sample i is the numbers i, i+1/2 and the label 2i.
+func numbers(n int) Dataset {
+	return Each(n, []Field{
+		{Name: "x", DType: device.Float32, Shape: device.Shape{2}},
+		{Name: "y", DType: device.Int64},
+	}, func(i int, dst []device.Tensor) error {
+		copy(device.Elements[float32](dst[0]), []float32{float32(i), float32(i) + 0.5})
+		device.Elements[int64](dst[1])[0] = int64(2 * i)
+		return nil
+	})
+}
+
+// opaque is a device whose memory the host cannot address, as a GPU's.
+type opaque struct {
+	device.Device
+	mem map[uintptr]device.Buffer // what Alloc gave, by address
+}
+
+func (o opaque) Alloc(size int) (device.Buffer, error) {
+	buf, err := o.Device.Alloc(size)
+	if err != nil {
+		return buf, err
+	}
+	o.mem[buf.Addr()] = buf
+	return device.DeviceBuffer(buf.Addr(), buf.Len(), buf), nil
+}
+
+func (o opaque) AllocHost(size int) (device.Buffer, error) { return o.Device.AllocHost(size) }
+
+func (o opaque) Free(buf device.Buffer) {
+	if own, ok := o.mem[buf.Addr()]; ok {
+		delete(o.mem, buf.Addr())
+		buf = own
+	}
+	o.Device.Free(buf)
+}
+
+func (o opaque) Copy(s device.Stream, dst, src device.Buffer) error {
+	return o.Device.Copy(s, o.mem[dst.Addr()].Slice(0, dst.Len()), src)
+}
+
+func (o opaque) CopyOut(ctx context.Context, s device.Stream, dst []byte, src device.Buffer) error {
+	return o.Device.CopyOut(ctx, s, dst, o.mem[src.Addr()].Slice(0, src.Len()))
+}
+
+// devices are one whose memory the host can address, and one that is behind a
+// queue and has memory of its own.
+func devices(t *testing.T) map[string]device.Device {
+	all := map[string]device.Device{
+		"inline": cpu.New(&cpu.Options{Threads: 1}),
+		"queued": opaque{devicetest.Lagging(cpu.New(&cpu.Options{Threads: 1})), map[uintptr]device.Buffer{}},
+	}
+	for _, dev := range all {
+		t.Cleanup(func() { dev.Close() })
+	}
+	return all
+}
+
+// TestLoaderGivesWhatTheSamplerSays: the values of each batch are those of its
+// indices, and all memory is back when the epoch ends.
+func TestLoaderGivesWhatTheSamplerSays(t *testing.T) {
+	for name, dev := range devices(t) {
+		for _, ahead := range []int{1, 2, 5} {
+			t.Run(fmt.Sprintf("%s/%d", name, ahead), func(t *testing.T) {
+				loader, err := NewLoader(numbers(45), ranks{1, 2, dev}, LoaderOptions{Batch: 4, Shuffle: true, Seed: 7, Workers: 3, Ahead: ahead})
+				if err != nil {
+					t.Fatal(err)
+				}
+				before := dev.Memory().InUse
+				want := Sampler{Len: 45, Rank: 1, Size: 2, Batch: 4, Shuffle: true, Seed: 7}
+				for epoch := range 3 {
+					shares := slices.Collect(want.Shares(Position{Epoch: epoch}))
+					var got []Share
+					for batch, err := range loader.Epoch(t.Context(), epoch) {
+						if err != nil {
+							t.Fatal(err)
+						}
+						checkBatch(t, batch)
+						got = append(got, batch.Share)
+					}
+					if !slices.EqualFunc(got, shares, func(a, b Share) bool {
+						return slices.Equal(a.Indices, b.Indices) && a.Repeats == b.Repeats && a.After == b.After
+					}) {
+						t.Errorf("epoch %d: shares %v, want %v", epoch, got, shares)
+					}
+				}
+				if after := dev.Memory().InUse; after != before {
+					t.Errorf("%d bytes are in use after the epochs, %d before", after, before)
+				}
+			})
+		}
+	}
+}
+
+func checkBatch(t *testing.T, batch *Batch) {
+	x, err := batch.Vars[0].Bytes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := batch.Vars[1].Bytes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for row, i := range batch.Indices {
+		first := math.Float32frombits(binary.LittleEndian.Uint32(x[8*row:]))
+		second := math.Float32frombits(binary.LittleEndian.Uint32(x[8*row+4:]))
+		label := binary.LittleEndian.Uint64(y[8*row:])
+		if first != float32(i) || second != float32(i)+0.5 || label != uint64(2*i) {
+			t.Errorf("sample %d is [%v %v] and %d", i, first, second, label)
+		}
+	}
+}
+
+// TestLoaderEndsWithItsLoop: a loop that breaks leaves no goroutine (see
+// TestMain) and no memory.
+func TestLoaderEndsWithItsLoop(t *testing.T) {
+	for name, dev := range devices(t) {
+		t.Run(name, func(t *testing.T) {
+			loader, err := NewLoader(numbers(1000), ranks{0, 1, dev}, LoaderOptions{Batch: 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := dev.Memory().InUse
+			steps := 0
+			for _, err := range loader.Epoch(t.Context(), 0) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if steps++; steps == 3 {
+					break
+				}
+			}
+			if after := dev.Memory().InUse; after != before {
+				t.Errorf("%d bytes are in use after the loop, %d before", after, before)
+			}
+		})
+	}
+}
+
+// TestLoaderStopsAtTheFirstError: of a sample, after the batches before it.
+func TestLoaderStopsAtTheFirstError(t *testing.T) {
+	broken := errors.New("no such picture")
+	set := Each(20, []Field{{Name: "x", DType: device.Float32}}, func(i int, dst []device.Tensor) error {
+		if i == 13 {
+			return broken
+		}
+		return nil
+	})
+	loader, err := NewLoader(set, ranks{0, 1, devices(t)["inline"]}, LoaderOptions{Batch: 4, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, bad := 0, 0
+	for batch, err := range loader.Epoch(t.Context(), 0) {
+		if err == nil {
+			good++
+			continue
+		}
+		bad++
+		if batch != nil || !errors.Is(err, broken) || !strings.Contains(err.Error(), "sample 13") {
+			t.Errorf("%v: %v", batch, err)
+		}
+	}
+	if good != 3 || bad != 1 {
+		t.Errorf("%d batches and %d errors, want 3 and 1", good, bad)
+	}
+}
+
+// TestLoaderEndsWithItsContext: also while it waits for a sample.
+func TestLoaderEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	release := make(chan struct{})
+	set := Each(8, []Field{{Name: "x", DType: device.Float32}}, func(i int, dst []device.Tensor) error {
+		if i == 0 {
+			cancel(enough)
+			close(release)
+		}
+		<-release
+		return nil
+	})
+	loader, err := NewLoader(set, ranks{0, 1, devices(t)["inline"]}, LoaderOptions{Batch: 8, Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last error
+	for _, err := range loader.Epoch(ctx, 0) {
+		last = err
+	}
+	if last != nil && !errors.Is(last, enough) {
+		t.Errorf("the epoch ended with %v, want %v or its only batch", last, enough)
+	}
+}
+
+func TestLoaderResumes(t *testing.T) {
+	dev := devices(t)["inline"]
+	opts := LoaderOptions{Batch: 3, Shuffle: true}
+	loader, err := NewLoader(numbers(20), ranks{0, 1, dev}, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []int
+	var stop Position
+	for batch, err := range loader.Epoch(t.Context(), 4) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, batch.Indices...)
+		if len(all) == 9 {
+			stop = batch.After
+		}
+	}
+	again, err := NewLoader(numbers(20), ranks{0, 1, dev}, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Resume(stop); err != nil {
+		t.Fatal(err)
+	}
+	var rest []int
+	for batch, err := range again.Epoch(t.Context(), 4) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest = append(rest, batch.Indices...)
+	}
+	if !slices.Equal(rest, all[9:]) {
+		t.Errorf("resumed with %v, want %v", rest, all[9:])
+	}
+	if err := again.Resume(Position{Epoch: 4, Sample: 21}); err == nil {
+		t.Error("a position behind the last sample was taken")
+	}
+}
+
+func TestNewLoaderRefuses(t *testing.T) {
+	dev := devices(t)["inline"]
+	for name, opts := range map[string]LoaderOptions{
+		"no batch":         {},
+		"negative workers": {Batch: 1, Workers: -1},
+		"negative ahead":   {Batch: 1, Ahead: -1},
+	} {
+		if _, err := NewLoader(numbers(3), ranks{0, 2, dev}, opts); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := NewLoader(numbers(3), ranks{0, 4, dev}, LoaderOptions{Batch: 1}); err == nil {
+		t.Error("3 samples for 4 ranks: no error")
+	}
+	if _, err := NewLoader(Each(3, nil, nil), ranks{0, 1, dev}, LoaderOptions{Batch: 1}); err == nil {
+		t.Error("samples without fields: no error")
+	}
+}

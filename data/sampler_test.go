@@ -1,0 +1,162 @@
+package data
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// epoch is what all ranks get from a position on: each rank's shares.
+func epoch(s Sampler, from Position) [][]Share {
+	ranks := make([][]Share, s.Size)
+	for r := range ranks {
+		s.Rank = r
+		ranks[r] = slices.Collect(s.Shares(from))
+	}
+	return ranks
+}
+
+// TestSamplerGivesEverySampleOnce: but for what a tail adds or leaves out.
+func TestSamplerGivesEverySampleOnce(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 7, 8, 9, 64, 100, 101} {
+		for _, size := range []int{1, 2, 3, 4} {
+			for _, batch := range []int{1, 2, 5, 200} {
+				for _, tail := range []Tail{Pad, Drop, Uneven} {
+					for _, shuffle := range []bool{false, true} {
+						s := Sampler{Len: n, Size: size, Batch: batch, Shuffle: shuffle, Seed: 3, Tail: tail}
+						if s.Check() != nil {
+							continue
+						}
+						t.Run(fmt.Sprintf("%d/%d/%d/%d/%v", n, size, batch, tail, shuffle), func(t *testing.T) {
+							checkEpoch(t, s)
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+func checkEpoch(t *testing.T, s Sampler) {
+	seen := map[int]int{}
+	repeats, steps := 0, map[int]bool{}
+	for rank, shares := range epoch(s, Position{Epoch: 2}) {
+		for _, share := range shares {
+			if len(share.Indices) > s.Batch {
+				t.Errorf("rank %d has %d samples in a step, want at most %d", rank, len(share.Indices), s.Batch)
+			}
+			repeats += share.Repeats
+			for _, i := range share.Indices[:len(share.Indices)-share.Repeats] {
+				seen[i]++
+			}
+		}
+		steps[len(shares)] = true
+	}
+	want := s.Len
+	if s.Tail == Drop {
+		want -= s.Len % (s.Batch * s.Size)
+	}
+	if len(seen) != want {
+		t.Errorf("%d samples were given, want %d of %d", len(seen), want, s.Len)
+	}
+	for i, times := range seen {
+		if times != 1 {
+			t.Errorf("sample %d was given %d times", i, times)
+		}
+	}
+	if s.Tail != Pad && repeats != 0 || repeats >= s.Size {
+		t.Errorf("%d repeats with tail %d and %d ranks", repeats, s.Tail, s.Size)
+	}
+	if s.Tail != Uneven && len(steps) != 1 {
+		t.Errorf("ranks make different numbers of steps: %v", steps)
+	}
+}
+
+// TestSamplerRanksShareOneOrder: N ranks with batches of B see what one with
+// batches of N·B sees.
+func TestSamplerRanksShareOneOrder(t *testing.T) {
+	one := Sampler{Len: 103, Size: 1, Batch: 12, Shuffle: true, Seed: 9}
+	four := Sampler{Len: 103, Size: 4, Batch: 3, Shuffle: true, Seed: 9}
+	alone, ranks := epoch(one, Position{Epoch: 5})[0], epoch(four, Position{Epoch: 5})
+	for step, whole := range alone {
+		var together []int
+		for _, shares := range ranks {
+			share := shares[step]
+			together = append(together, share.Indices[:len(share.Indices)-share.Repeats]...)
+		}
+		if !slices.Equal(together, whole.Indices) {
+			t.Errorf("step %d: four ranks have %v, one has %v", step, together, whole.Indices)
+		}
+	}
+}
+
+// TestSamplerResumesAtAnotherNumberOfRanks: from any position, at any number of
+// ranks, the rest of the epoch is given once and the part before it not again.
+func TestSamplerResumesAtAnotherNumberOfRanks(t *testing.T) {
+	first := Sampler{Len: 97, Size: 3, Batch: 4, Shuffle: true, Seed: 1, Tail: Uneven}
+	for stop := range 8 {
+		seen := map[int]int{}
+		at := Position{Epoch: 1}
+		for _, shares := range epoch(first, at) {
+			for _, share := range shares[:stop] {
+				for _, i := range share.Indices {
+					seen[i]++
+				}
+				at = share.After
+			}
+		}
+		second := first
+		second.Size, second.Batch = 5, 7
+		for _, shares := range epoch(second, at) {
+			for _, share := range shares {
+				for _, i := range share.Indices {
+					seen[i]++
+				}
+			}
+		}
+		if len(seen) != first.Len {
+			t.Errorf("stopped after %d steps: %d samples were given, want %d", stop, len(seen), first.Len)
+		}
+		for i, times := range seen {
+			if times != 1 {
+				t.Errorf("stopped after %d steps: sample %d was given %d times", stop, i, times)
+			}
+		}
+	}
+}
+
+func TestSamplerOrderDependsOnSeedAndEpoch(t *testing.T) {
+	s := Sampler{Len: 1000, Shuffle: true, Seed: 1}
+	again := s
+	if !slices.Equal(s.Order(3), again.Order(3)) {
+		t.Error("the same seed and epoch gave two orders")
+	}
+	other := Sampler{Len: 1000, Shuffle: true, Seed: 2}
+	for name, order := range map[string][]int{"epoch": s.Order(4), "seed": other.Order(3)} {
+		if slices.Equal(s.Order(3), order) {
+			t.Errorf("another %s gave the same order", name)
+		}
+	}
+}
+
+// TestSamplerOrderIsFixed: a run that is resumed with a later version needs the
+// same order.
+func TestSamplerOrderIsFixed(t *testing.T) {
+	got := Sampler{Len: 10, Shuffle: true, Seed: 42}.Order(7)
+	if want := []int{2, 9, 1, 0, 5, 3, 6, 8, 4, 7}; !slices.Equal(got, want) {
+		t.Errorf("order %v, want %v", got, want)
+	}
+}
+
+func TestSamplerCheck(t *testing.T) {
+	for want, s := range map[string]Sampler{
+		"data: batches of 0 samples, want at least 1":             {Len: 5, Size: 1},
+		"data: rank 2 of 2":                                       {Len: 5, Size: 2, Rank: 2, Batch: 1},
+		"data: 3 samples for 4 ranks, want at least one for each": {Len: 3, Size: 4, Batch: 1},
+		"data: 100 samples do not fill one batch of 64 for each of 2 ranks, and the rest is dropped": {Len: 100, Size: 2, Batch: 64, Tail: Drop},
+	} {
+		if err := s.Check(); err == nil || err.Error() != want {
+			t.Errorf("%+v: %v, want %s", s, err, want)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package data
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"sort"
+
+	"github.com/goddp/goddp/device"
+)
+
+// A token shard is a file of the format that llm.c uses for GPT-2: a header of
+// 256 little-endian int32, which are a magic number, the version, the number of
+// tokens, and zeros; then the tokens as little-endian uint16.
+const (
+	shardMagic   = 20240520
+	shardVersion = 1
+	shardHeader  = 256 * 4
+)
+
+// Tokens are windows of tokens from shards, read from disk as they are needed.
+// As a [Dataset] they have the fields "tokens" and "next", both Int64 [Window]:
+// next[i] is the token behind tokens[i]. A window does not reach over the end of
+// its shard.
+type Tokens struct {
+	window int
+	vocab  int
+	shards []shard
+}
+
+// A shard is an open file. first is the number of its first window.
+type shard struct {
+	path  string
+	file  *os.File
+	first int
+	count int // of windows
+}
+
+// OpenTokens opens the shards that a pattern of [filepath.Glob] names, in the
+// order of their names, as windows of tokens below vocab. Close closes them.
+func OpenTokens(pattern string, window, vocab int) (*Tokens, error) {
+	if window < 1 || vocab < 1 || vocab > 1<<16 {
+		return nil, fmt.Errorf("data: windows of %d tokens of a vocabulary of %d, want at least 1, and 1 to 65536", window, vocab)
+	}
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("data: %q: %w", pattern, err)
+	}
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("data: no file matches %q", pattern)
+	}
+	sort.Strings(paths)
+	t := &Tokens{window: window, vocab: vocab}
+	for _, path := range paths {
+		s, err := openShard(path, window)
+		if err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+		s.first = t.Len()
+		t.shards = append(t.shards, s)
+	}
+	return t, nil
+}
+
+func openShard(path string, window int) (s shard, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return s, fmt.Errorf("data: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	var head [12]byte
+	info, err := f.Stat()
+	if err != nil {
+		return s, fmt.Errorf("data: %w", err)
+	}
+	if _, err := f.ReadAt(head[:], 0); err != nil || info.Size() < shardHeader {
+		return s, fmt.Errorf("data: %s: at byte %d: truncated: the header has %d bytes", path, info.Size(), shardHeader)
+	}
+	magic, version := binary.LittleEndian.Uint32(head[:]), binary.LittleEndian.Uint32(head[4:])
+	if magic != shardMagic || version != shardVersion {
+		return s, fmt.Errorf("data: %s: magic number %d and version %d, want %d and %d", path, magic, version, shardMagic, shardVersion)
+	}
+	tokens := int64(binary.LittleEndian.Uint32(head[8:]))
+	if want := shardHeader + 2*tokens; info.Size() != want {
+		return s, fmt.Errorf("data: %s: at byte %d: the file ends, but its %d tokens take %d bytes", path, info.Size(), tokens, want)
+	}
+	count := int((tokens - 1) / int64(window))
+	if count < 1 {
+		return s, fmt.Errorf("data: %s: %d tokens, want at least %d for one window", path, tokens, window+1)
+	}
+	return shard{path: path, file: f, count: count}, nil
+}
+
+// Len is the number of windows.
+func (t *Tokens) Len() int {
+	if len(t.shards) == 0 {
+		return 0
+	}
+	last := t.shards[len(t.shards)-1]
+	return last.first + last.count
+}
+
+// Fields are the tokens and those behind them.
+func (t *Tokens) Fields() []Field {
+	shape := device.Shape{t.window}
+	return []Field{{Name: "tokens", DType: device.Int64, Shape: shape}, {Name: "next", DType: device.Int64, Shape: shape}}
+}
+
+// Read reads windows. The error names the shard and the offset of a token that
+// is not in the vocabulary.
+func (t *Tokens) Read(indices []int, dst []device.Tensor) error {
+	raw := make([]byte, 2*(t.window+1))
+	tokens, next := device.Elements[int64](dst[0]), device.Elements[int64](dst[1])
+	for row, i := range indices {
+		at := sort.Search(len(t.shards), func(s int) bool { return t.shards[s].first > i }) - 1
+		s := t.shards[at]
+		offset := int64(shardHeader + 2*(i-s.first)*t.window)
+		if _, err := s.file.ReadAt(raw, offset); err != nil {
+			return fmt.Errorf("data: %s: at byte %d: %w", s.path, offset, err)
+		}
+		for j := range t.window + 1 {
+			token := int64(binary.LittleEndian.Uint16(raw[2*j:]))
+			if token >= int64(t.vocab) {
+				return fmt.Errorf("data: %s: at byte %d: token %d, want one below %d", s.path, offset+int64(2*j), token, t.vocab)
+			}
+			if j < t.window {
+				tokens[row*t.window+j] = token
+			}
+			if j > 0 {
+				next[row*t.window+j-1] = token
+			}
+		}
+	}
+	return nil
+}
+
+// Close closes the shards.
+func (t *Tokens) Close() error {
+	var errs []error
+	for _, s := range t.shards {
+		errs = append(errs, s.file.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// WriteTokens writes a shard of tokens and returns their number. w is at its
+// start; the header is written last, so that a shard that was not finished is
+// not taken for one.
+func WriteTokens(w io.WriteSeeker, tokens iter.Seq[uint16]) (n int, err error) {
+	out := bufio.NewWriterSize(w, 1<<20)
+	out.Write(make([]byte, shardHeader)) // an error surfaces at Flush
+	for token := range tokens {
+		if n++; n > 1<<31-1 {
+			return n, fmt.Errorf("data: a shard has at most %d tokens", 1<<31-1)
+		}
+		var b [2]byte
+		binary.LittleEndian.PutUint16(b[:], token)
+		if _, err := out.Write(b[:]); err != nil {
+			return n, err
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return n, err
+	}
+	if _, err := w.Seek(0, io.SeekStart); err != nil {
+		return n, err
+	}
+	var head [12]byte
+	binary.LittleEndian.PutUint32(head[:], shardMagic)
+	binary.LittleEndian.PutUint32(head[4:], shardVersion)
+	binary.LittleEndian.PutUint32(head[8:], uint32(n))
+	_, err = w.Write(head[:])
+	return n, err
+}
