@@ -1,0 +1,35 @@
+package safetensors
+
+import "github.com/goddp/goddp/device"
+
+// A DType is the type of a tensor's elements, as the header names it.
+type DType string
+
+// sizes are, in bits, those of an element of each type that the format has.
+var sizes = map[DType]int{
+	"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+	"U16": 16, "I16": 16, "F16": 16, "BF16": 16,
+	"U32": 32, "I32": 32, "F32": 32,
+	"U64": 64, "I64": 64, "F64": 64, "C64": 64,
+	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}
+
+// names are the types that devices have.
+var names = map[device.DType]DType{
+	device.Uint8: "U8", device.Int32: "I32", device.Int64: "I64",
+	device.Float16: "F16", device.BFloat16: "BF16", device.Float32: "F32", device.Float64: "F64",
+}
+
+// Of is the format's name for a type that devices have.
+func Of(dt device.DType) DType { return names[dt] }
+
+// Device is the type of a device's tensors, device.Invalid where devices have
+// none that corresponds.
+func (d DType) Device() device.DType {
+	for dt, name := range names {
+		if name == d {
+			return dt
+		}
+	}
+	return device.Invalid
+}

@@ -1,0 +1,244 @@
+package safetensors
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+)
+
+// file is a file with a header and some bytes of elements.
+func file(header string, elements int) []byte {
+	out := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	return append(append(out, header...), make([]byte, elements)...)
+}
+
+// examples are tensors of every type that devices have, a scalar and empty ones.
+func examples() map[string]Source {
+	out := map[string]Source{
+		"scalar":         Bytes(device.Float32, nil, []byte{0, 0, 128, 63}),
+		"empty":          Bytes(device.Float32, device.Shape{2, 0, 3}, nil),
+		"layers.0.ω \"q": Bytes(device.Uint8, device.Shape{1}, []byte{9}),
+	}
+	for dt := range names {
+		data := make([]byte, 6*dt.Size())
+		for i := range data {
+			data[i] = byte(i + int(dt))
+		}
+		out[dt.String()] = Bytes(dt, device.Shape{2, 3}, data)
+	}
+	return out
+}
+
+func TestRoundTrip(t *testing.T) {
+	var out bytes.Buffer
+	tensors, metadata := examples(), map[string]string{"format": "pt", "step": "7"}
+	if err := Write(&out, tensors, metadata); err != nil {
+		t.Fatal(err)
+	}
+	var again bytes.Buffer
+	if err := Write(&again, tensors, metadata); err != nil || !bytes.Equal(out.Bytes(), again.Bytes()) {
+		t.Errorf("the same tensors made other bytes: %v", err)
+	}
+	f, err := NewFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(f.Metadata(), metadata) {
+		t.Errorf("metadata %v, want %v", f.Metadata(), metadata)
+	}
+	if got, want := slices.Sorted(maps.Keys(f.Tensors())), slices.Sorted(maps.Keys(tensors)); !slices.Equal(got, want) {
+		t.Errorf("tensors %q, want %q", got, want)
+	}
+	for name, want := range tensors {
+		got := f.Tensors()[name]
+		var elements bytes.Buffer
+		if err := want.Write(&elements); err != nil {
+			t.Fatal(err)
+		}
+		data, err := f.Read(name)
+		if err != nil || !bytes.Equal(data, elements.Bytes()) {
+			t.Errorf("%s: %v, want %v: %v", name, data, elements.Bytes(), err)
+		}
+		if got.DType.Device() != want.DType || !slices.Equal(got.Shape, want.Shape) {
+			t.Errorf("%s: %v %v, want %v %v", name, got.DType, got.Shape, want.DType, want.Shape)
+		}
+		if size := want.DType.Size(); got.From%int64(size) != 0 {
+			t.Errorf("%s begins at byte %d, which is not aligned to its %d bytes", name, got.From, size)
+		}
+	}
+	if _, err := f.Read("none"); err == nil {
+		t.Error("a tensor that is not there was read")
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	one := `{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}`
+	for name, c := range map[string]struct {
+		file []byte
+		want string
+	}{
+		"empty":             {nil, "length of the header"},
+		"short length":      {[]byte{1, 0, 0}, "length of the header"},
+		"huge header":       {binary.LittleEndian.AppendUint64(nil, 1<<40), "a header of 1099511627776 bytes, want at most 100000000"},
+		"truncated header":  {file(one, 0)[:20], "truncated: a header of 53 bytes in a file of 20"},
+		"no object":         {file(`[1]`, 0), "begin with '{'"},
+		"a space first":     {file(" "+one+"}", 8), "begin with '{'"},
+		"broken JSON":       {file(one, 8), "EOF"},
+		"more JSON":         {file(one+"}{}", 8), "behind the JSON object"},
+		"twice":             {file(one+`,"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}`, 16), `"a" comes twice`},
+		"metadata twice":    {file(`{"__metadata__":{},"__metadata__":{}}`, 0), "comes twice"},
+		"metadata":          {file(`{"__metadata__":{"a":1}}`, 0), "__metadata__"},
+		"overlap":           {file(one+`,"b":{"dtype":"U8","shape":[8],"data_offsets":[4,12]}}`, 12), `"b" begins at byte 4 of the elements, but those before it end at 8`},
+		"hole":              {file(one+`,"b":{"dtype":"U8","shape":[1],"data_offsets":[9,10]}}`, 10), `"b" begins at byte 9`},
+		"hole at the start": {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 2), `"a" begins at byte 1`},
+		"truncated":         {file(one+"}", 7), `truncated: tensor "a" ends at byte 8`},
+		"more elements":     {file(one+"}", 9), "9 bytes of elements, but the tensors end at 8"},
+		"wrong size":        {file(`{"a":{"dtype":"F64","shape":[2],"data_offsets":[0,8]}}`, 8), "offsets 0 to 8"},
+		"backwards":         {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}}`, 8), "offsets 1 to 0"},
+		"before the start":  {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[-1,0]}}`, 8), "offsets -1 to 0"},
+		"negative shape":    {file(`{"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,8]}}`, 8), "shape [-1]"},
+		"overflow":          {file(`{"a":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]}}`, 0), "shape [4294967296 4294967296]"},
+		"unknown type":      {file(`{"a":{"dtype":"F12","shape":[],"data_offsets":[0,0]}}`, 0), `unknown dtype "F12"`},
+		"no shape":          {file(`{"a":{"dtype":"U8","data_offsets":[0,1]}}`, 1), "it lacks"},
+		"one offset":        {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}}`, 1), "it lacks"},
+		"half a byte":       {file(`{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, 1), "12 bits"},
+	} {
+		path := filepath.Join(t.TempDir(), "model.safetensors")
+		if err := os.WriteFile(path, c.file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := Open(path)
+		if err == nil {
+			f.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v, want an error with %q and the path", name, err, c.want)
+		}
+	}
+}
+
+func TestWriteRefuses(t *testing.T) {
+	broken := errors.New("disk full")
+	for want, s := range map[string]Source{
+		"5 bytes were written, but uint8 [4] takes 4": Bytes(device.Uint8, device.Shape{4}, make([]byte, 5)),
+		"cannot be written":                           {Shape: device.Shape{1}},
+		"disk full":                                   {DType: device.Uint8, Write: func(io.Writer) error { return broken }},
+	} {
+		err := Write(io.Discard, map[string]Source{"w": s}, nil)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `"w"`) {
+			t.Errorf("%v, want an error with %q and the tensor's name", err, want)
+		}
+	}
+	if err := Write(io.Discard, map[string]Source{metadataKey: Bytes(device.Uint8, nil, []byte{1})}, nil); err == nil {
+		t.Error("a tensor took the place of the metadata")
+	}
+}
+
+// TestPython: PyTorch reads what this package writes, and the other way round,
+// by the format's definition.
+func TestPython(t *testing.T) {
+	const python = "/usr/bin/python3"
+	if out, err := exec.Command(python, "-c", "import torch").CombinedOutput(); err != nil {
+		t.Skipf("needs PyTorch: %v: %s", err, out)
+	}
+	dir := t.TempDir()
+	ours, theirs := filepath.Join(dir, "ours"), filepath.Join(dir, "theirs")
+	out, err := os.Create(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	elements := []byte{0, 0, 0x80, 0x3f, 0, 0, 0x20, 0xc0} // 1, -2.5
+	if err := Write(out, map[string]Source{
+		"f": Bytes(device.Float32, device.Shape{2, 1}, elements),
+		"b": Bytes(device.BFloat16, device.Shape{2}, []byte{0x80, 0x3f, 0x20, 0xc0}),
+	}, nil); err != nil {
+		t.Fatal(err)
+	}
+	script := `
+import json, struct, sys, torch
+types = {"F32": torch.float32, "BF16": torch.bfloat16}
+raw = open(sys.argv[1], "rb").read()
+n, = struct.unpack("<Q", raw[:8])
+head = json.loads(raw[8:8+n])
+for name in sorted(head):
+    e = head[name]
+    lo, hi = e["data_offsets"]
+    print(name, torch.frombuffer(bytearray(raw[8+n+lo:8+n+hi]), dtype=types[e["dtype"]]).reshape(e["shape"]).tolist())
+t = torch.tensor([[1.0, -2.5], [3.0, 4.0]]).half()
+data = t.numpy().tobytes()
+head = json.dumps({"w": {"dtype": "F16", "shape": [2, 2], "data_offsets": [0, len(data)]}}).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(head)) + head + data)
+`
+	printed, err := exec.Command(python, "-c", script, ours, theirs).CombinedOutput()
+	if want := "b [1.0, -2.5]\nf [[1.0], [-2.5]]\n"; err != nil || string(printed) != want {
+		t.Errorf("PyTorch read %q, want %q: %v", printed, want, err)
+	}
+	f, err := Open(theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got, err := f.Read("w")
+	if want := []byte{0, 0x3c, 0, 0xc1, 0, 0x42, 0, 0x44}; err != nil || !bytes.Equal(got, want) {
+		t.Errorf("read % x, want % x: %v", got, want, err)
+	}
+}
+
+// FuzzNewFile: whatever a file holds, opening it neither panics nor takes memory
+// beyond the file's size; what opens has tensors that lie within it, and is
+// written again with the same tensors.
+func FuzzNewFile(f *testing.F) {
+	var out bytes.Buffer
+	if err := Write(&out, examples(), map[string]string{"a": "b"}); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(out.Bytes())
+	f.Add(file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8))
+	f.Add(file(`{"a":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}}  `, 2))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		in, err := NewFile(bytes.NewReader(raw), int64(len(raw)))
+		if err != nil {
+			return
+		}
+		again := map[string]Source{}
+		for name, tensor := range in.Tensors() {
+			if tensor.From < 8 || tensor.To < tensor.From || tensor.To > int64(len(raw)) {
+				t.Fatalf("tensor %q lies at %d to %d of %d bytes", name, tensor.From, tensor.To, len(raw))
+			}
+			data, err := in.Read(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if dt := tensor.DType.Device(); dt != device.Invalid {
+				again[name] = Bytes(dt, tensor.Shape, data)
+			}
+		}
+		var out bytes.Buffer
+		if err := Write(&out, again, in.Metadata()); err != nil {
+			t.Fatal(err)
+		}
+		second, err := NewFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name := range again {
+			one, err := in.Read(name)
+			other, err2 := second.Read(name)
+			if !bytes.Equal(one, other) {
+				t.Fatal(fmt.Errorf("tensor %q changed: %w", name, errors.Join(err, err2)))
+			}
+		}
+	})
+}

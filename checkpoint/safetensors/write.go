@@ -1,0 +1,124 @@
+package safetensors
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+)
+
+// A Source is a tensor that is to be written.
+type Source struct {
+	DType device.DType
+	Shape device.Shape
+	// Write writes the elements, little-endian, row by row.
+	Write func(w io.Writer) error
+}
+
+// Bytes is a source whose elements are in memory.
+func Bytes(dt device.DType, shape device.Shape, elements []byte) Source {
+	return Source{DType: dt, Shape: shape, Write: func(w io.Writer) error {
+		_, err := w.Write(elements)
+		return err
+	}}
+}
+
+// Write writes a file of tensors, those of the widest type first, as the
+// format's own library does, so that all are aligned. metadata may be nil. The
+// same tensors make the same bytes. The error names the tensor.
+func Write(w io.Writer, tensors map[string]Source, metadata map[string]string) error {
+	names := slices.SortedFunc(maps.Keys(tensors), func(a, b string) int {
+		return cmp.Or(cmp.Compare(tensors[b].DType.Size(), tensors[a].DType.Size()), cmp.Compare(a, b))
+	})
+	header, err := header(names, tensors, metadata)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(header); err != nil {
+		return fmt.Errorf("safetensors: %w", err)
+	}
+	for _, name := range names {
+		t := tensors[name]
+		counted := &counter{w: w}
+		if err := t.Write(counted); err != nil {
+			return fmt.Errorf("safetensors: tensor %q: %w", name, err)
+		}
+		if want := t.Shape.Len() * t.DType.Size(); counted.n != want {
+			return fmt.Errorf("safetensors: tensor %q: %d bytes were written, but %v %v takes %d", name, counted.n, t.DType, t.Shape, want)
+		}
+	}
+	return nil
+}
+
+// header is the length and the header, filled up with spaces to a multiple of 8.
+func header(names []string, tensors map[string]Source, metadata map[string]string) ([]byte, error) {
+	out := bytes.NewBuffer(make([]byte, 8)) // room for the length
+	out.WriteByte('{')
+	member := func(key string, value any) error {
+		k, err := json.Marshal(key)
+		if err != nil {
+			return err
+		}
+		v, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		if out.Len() > 8+1 {
+			out.WriteByte(',')
+		}
+		out.Write(k)
+		out.WriteByte(':')
+		out.Write(v)
+		return nil
+	}
+	if len(metadata) > 0 {
+		if err := member(metadataKey, metadata); err != nil {
+			return nil, fmt.Errorf("safetensors: metadata: %w", err)
+		}
+	}
+	end := int64(0)
+	for _, name := range names {
+		t := tensors[name]
+		dtype := Of(t.DType)
+		if name == metadataKey || dtype == "" {
+			return nil, fmt.Errorf("safetensors: a tensor %q of type %v cannot be written", name, t.DType)
+		}
+		shape := make([]int64, len(t.Shape)) // [] for a scalar, never null
+		for i, n := range t.Shape {
+			shape[i] = int64(n)
+		}
+		offsets := []int64{end, end + int64(t.Shape.Len()*t.DType.Size())}
+		end = offsets[1]
+		if err := member(name, entry{DType: &dtype, Shape: &shape, Offsets: &offsets}); err != nil {
+			return nil, fmt.Errorf("safetensors: tensor %q: %w", name, err)
+		}
+	}
+	out.WriteByte('}')
+	for out.Len()%8 != 0 {
+		out.WriteByte(' ')
+	}
+	n := out.Len() - 8
+	if n > MaxHeader {
+		return nil, fmt.Errorf("safetensors: a header of %d bytes, want at most %d", n, MaxHeader)
+	}
+	binary.LittleEndian.PutUint64(out.Bytes(), uint64(n))
+	return out.Bytes(), nil
+}
+
+// A counter counts what is written.
+type counter struct {
+	w io.Writer
+	n int
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += n
+	return n, err
+}
