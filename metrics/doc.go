@@ -19,4 +19,14 @@
 // The cost is one all-gather of 24 bytes for each metric and rank, and a wait for
 // it: what a loop that logs now and then can afford, not one that logs every step
 // of a few milliseconds.
+//
+// # Classifiers
+//
+// [Correct] counts the samples whose label is among the k classes that a model
+// thinks most likely, and a [Confusion] what it took for what. With batches that
+// give each sample once (data.Uneven), the sum over the ranks counts no sample
+// twice:
+//
+//	got, err := metrics.Reduce(ctx, pg, metrics.Count(correct), metrics.Count(seen))
+//	accuracy := got[0].Value / got[1].Value
 package metrics

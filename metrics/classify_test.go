@@ -1,0 +1,57 @@
+package metrics
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device/cpu"
+)
+
+func TestClassification(t *testing.T) {
+	dev := cpu.New(&cpu.Options{Threads: 1})
+	defer dev.Close()
+	logits := autograd.FromSlice(dev, []float32{
+		3, 1, 2,
+		1, 5, 4,
+		2, 2, 2,
+		0, 9, float32(math.NaN()),
+	}, 4, 3)
+	labels := autograd.FromLabels(dev, []int64{0, 2, 1, 1})
+	for k, want := range map[int]int{1: 1, 2: 3, 3: 3} {
+		if got, err := Correct(t.Context(), logits, labels, k); err != nil || got != want {
+			t.Errorf("%d rows have their label among the first %d, want %d: %v", got, k, want, err)
+		}
+	}
+	c := NewConfusion(3)
+	if err := c.Add(t.Context(), logits, labels); err != nil {
+		t.Fatal(err)
+	}
+	if want := (Confusion{{1, 0, 0}, {1, 1, 0}, {0, 1, 0}}); !slices.EqualFunc(c, want, slices.Equal) {
+		t.Errorf("confusion %v, want %v", c, want)
+	}
+	if got := c.Accuracy(); got != 0.5 {
+		t.Errorf("accuracy %v, want 0.5", got)
+	}
+	if got := NewConfusion(2).Accuracy(); !math.IsNaN(got) {
+		t.Errorf("accuracy %v of no samples, want NaN", got)
+	}
+	results := make([]Result, 9)
+	for i := range results {
+		results[i].Count = 10 * i
+	}
+	if c.SetResults(results); c[2][1] != 70 || len(c.Metrics()) != 9 {
+		t.Errorf("%d samples of class 2 were said to be of class 1, want 70", c[2][1])
+	}
+
+	for want, labels := range map[string]*autograd.Variable{
+		"row 1 has label 3, want one of 0 to 2": autograd.FromLabels(dev, []int64{0, 3, 0, 0}),
+		"want [n classes] and [n]":              autograd.FromLabels(dev, []int64{0, 1}),
+	} {
+		if err := c.Add(t.Context(), logits, labels); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error with %q", err, want)
+		}
+	}
+}
