@@ -27,6 +27,7 @@ var commands = []command{
 	{"bench", "measure a collective, with nccl-tests' flags and columns", bench},
 	{"dump", "write the flight records of a running job", dump},
 	{"analyze", "say from flight records which rank is the culprit", analyzeRecords},
+	{"plot", "draw the curves of training runs", plotRuns},
 }
 
 func main() { os.Exit(run(os.Args[1:])) }

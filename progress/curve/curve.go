@@ -1,0 +1,220 @@
+// Package curve draws the files that package progress writes.
+package curve
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// A Run is a file of package progress: for each name the points that have it, in
+// the order of the file.
+type Run struct {
+	Name   string
+	Series map[string][]Point
+}
+
+// A Point is a number at a step and a time.
+type Point struct{ Step, Time, Number float64 }
+
+// maxLine bounds a line of the file.
+const maxLine = 1 << 20
+
+// Read reads a run. A last line that was cut off, by the end of a process, is
+// left out; the error of any other names its number.
+func Read(path string) (*Run, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	run := &Run{Name: strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)), Series: map[string][]Point{}}
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, maxLine)
+	var bad error // of the line before
+	n := 0
+	for lines.Scan() {
+		if bad != nil {
+			return nil, bad
+		}
+		n++
+		var members map[string]any
+		if err := json.Unmarshal(lines.Bytes(), &members); err != nil {
+			bad = fmt.Errorf("%s: line %d: %w", path, n, err)
+			continue
+		}
+		at := Point{Step: number(members["step"]), Time: number(members["time"])}
+		for name, v := range members {
+			if name != "step" && name != "time" {
+				at.Number = number(v)
+				run.Series[name] = append(run.Series[name], at)
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s: line %d: %w", path, n+1, err)
+	}
+	if len(run.Series) == 0 {
+		return nil, fmt.Errorf("%s: there are no numbers in it", path)
+	}
+	return run, nil
+}
+
+// number is a number, or a string such as "NaN".
+func number(v any) float64 {
+	switch v := v.(type) {
+	case float64:
+		return v
+	case string:
+		if x, err := strconv.ParseFloat(v, 64); err == nil {
+			return x
+		}
+	}
+	return math.NaN()
+}
+
+// Options say what is drawn.
+type Options struct {
+	Names  []string // of the series, a panel for each; nil: all
+	ByTime bool     // against seconds, not steps
+	Log    bool     // logarithmic numbers
+}
+
+// colours are those of runs, distinguishable for most people with a colour
+// vision deficiency (Okabe and Ito, "Color Universal Design", 2008).
+var colours = []color.RGBA{
+	{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {230, 159, 0, 255}, {86, 180, 233, 255},
+}
+
+// The size of one panel.
+const (
+	width  = 18 * vg.Centimeter
+	height = 8 * vg.Centimeter
+)
+
+// Save draws runs into a file whose name ends in .svg, .png or .pdf: a panel for
+// each name, a line in it for each run that has the name.
+func Save(path string, runs []*Run, opts Options) error {
+	names := opts.Names
+	if names == nil {
+		for _, r := range runs {
+			for name := range r.Series {
+				if !slices.Contains(names, name) {
+					names = append(names, name)
+				}
+			}
+		}
+		slices.Sort(names)
+	}
+	var panels [][]*plot.Plot
+	for _, name := range names {
+		p, err := panel(name, runs, opts)
+		if err != nil {
+			return err
+		}
+		panels = append(panels, []*plot.Plot{p})
+	}
+	share(panels)
+	canvas, err := draw.NewFormattedCanvas(width, height*vg.Length(len(panels)), strings.TrimPrefix(filepath.Ext(path), "."))
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadY: vg.Centimeter / 2}
+	for i, row := range plot.Align(panels, tiles, draw.New(canvas)) {
+		panels[i][0].Draw(row[0])
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if _, err := canvas.WriteTo(f); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}
+
+// share gives all panels the same horizontal axis.
+func share(panels [][]*plot.Plot) {
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, row := range panels {
+		low, high = min(low, row[0].X.Min), max(high, row[0].X.Max)
+	}
+	for _, row := range panels {
+		row[0].X.Min, row[0].X.Max = low, high
+	}
+}
+
+// panel has a line for each run that has the name.
+func panel(name string, runs []*Run, opts Options) (*plot.Plot, error) {
+	p := plot.New()
+	p.Y.Label.Text = strings.ReplaceAll(name, "_", " ")
+	p.X.Label.Text = "step"
+	if opts.ByTime {
+		p.X.Label.Text = "seconds"
+	}
+	if opts.Log {
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	}
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.XOffs, p.Legend.YOffs = vg.Centimeter/2, -vg.Centimeter/4
+	p.Add(plotter.NewGrid())
+	drawn := 0
+	for i, r := range runs {
+		var points plotter.XYs
+		for _, at := range r.Series[name] {
+			x := at.Step
+			if opts.ByTime {
+				x = at.Time
+			}
+			if finite(x) && finite(at.Number) && (!opts.Log || at.Number > 0) {
+				points = append(points, plotter.XY{X: x, Y: at.Number})
+			}
+		}
+		if len(points) == 0 {
+			continue
+		}
+		drawn++
+		line, dots, err := plotter.NewLinePoints(points)
+		if err != nil {
+			return nil, err
+		}
+		line.Color, line.Width = colours[i%len(colours)], vg.Points(1.5)
+		dots.Color, dots.Shape, dots.Radius = line.Color, draw.CircleGlyph{}, vg.Points(1.5)
+		p.Add(line)
+		if len(points) < 50 {
+			p.Add(dots)
+		}
+		if len(runs) > 1 {
+			p.Legend.Add(r.Name, line)
+		}
+	}
+	if drawn == 0 {
+		var have []string
+		for _, r := range runs {
+			for series := range r.Series {
+				have = append(have, series)
+			}
+		}
+		slices.Sort(have)
+		return nil, fmt.Errorf("no finite number is called %q; there are %q", name, slices.Compact(have))
+	}
+	if opts.Log && p.Y.Min == p.Y.Max { // else the axis would reach below 0
+		p.Y.Min, p.Y.Max = p.Y.Min/2, p.Y.Max*2
+	}
+	return p, nil
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

@@ -1,0 +1,79 @@
+package curve
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "run.jsonl")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const run = `{"time":1.5,"step":10,"loss":2}
+{"time":3,"step":20,"loss":"NaN","accuracy":0.5}
+{"time":4,"step":30,"loss":1}
+{"time":5,"st`
+
+// TestRead: a line that a killed process cut off is left out.
+func TestRead(t *testing.T) {
+	r, err := Read(write(t, run))
+	if err != nil {
+		t.Fatal(err)
+	}
+	loss := r.Series["loss"]
+	if len(loss) != 3 || loss[0] != (Point{10, 1.5, 2}) || !(loss[1].Number != loss[1].Number) || loss[2] != (Point{30, 4, 1}) {
+		t.Errorf("loss %v", loss)
+	}
+	if accuracy := r.Series["accuracy"]; len(accuracy) != 1 || accuracy[0] != (Point{20, 3, 0.5}) {
+		t.Errorf("accuracy %v", accuracy)
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	for want, text := range map[string]string{
+		"line 2":     "{\"step\":1,\"loss\":1}\nnonsense\n{\"step\":3,\"loss\":1}\n",
+		"no numbers": "",
+	} {
+		if _, err := Read(write(t, text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error with %q", err, want)
+		}
+	}
+}
+
+func TestSave(t *testing.T) {
+	r, err := Read(write(t, run))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ext := range []string{".svg", ".png", ".pdf"} {
+		path := filepath.Join(t.TempDir(), "curve"+ext)
+		if err := Save(path, []*Run{r, r}, Options{ByTime: ext == ".png", Log: ext == ".pdf"}); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil || len(raw) < 1000 {
+			t.Errorf("%s has %d bytes: %v", path, len(raw), err)
+		}
+		if ext == ".svg" && (!strings.Contains(string(raw), "accuracy") || !strings.Contains(string(raw), "loss")) {
+			t.Error("the drawing does not name its panels")
+		}
+	}
+	for want, c := range map[string]struct {
+		file string
+		opts Options
+	}{
+		`no finite number is called "los"; there are ["accuracy" "loss"]`: {"c.svg", Options{Names: []string{"los"}}},
+		"c.xyz": {"c.xyz", Options{}},
+	} {
+		if err := Save(filepath.Join(t.TempDir(), c.file), []*Run{r}, c.opts); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error with %q", err, want)
+		}
+	}
+}

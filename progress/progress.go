@@ -1,0 +1,217 @@
+// Package progress tells a person, and a file, how a training goes on.
+//
+//	meter, err := progress.New(pg.Rank(), progress.Options{Steps: total, File: "run.jsonl"})
+//	if err != nil {
+//		return err
+//	}
+//	defer meter.Close()
+//	for ... {
+//		... a step over batch samples of all ranks ...
+//		if meter.Step(batch) {
+//			meter.Log(progress.V("loss", loss), progress.V("lr", rate))
+//		}
+//	}
+//
+// Rank 0 alone writes; on the other ranks the calls do nothing. Step answers the
+// same on every rank, after every Every steps, so what it guards may be a
+// collective: the loss averaged over the ranks, say.
+//
+// On a terminal the line moves in place. Elsewhere, and always behind golaunch,
+// every line is one of its own.
+//
+// # The file
+//
+// Each line is a JSON object with the members "time" (seconds since New), "step"
+// (steps that are over), "samples_per_second" (since the line before), and what
+// Log or Note was given. A number that JSON does not have is the string "NaN",
+// "+Inf" or "-Inf". `goddp plot` draws the file.
+package progress
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"time"
+)
+
+// Options configure a [Meter]. The zero value writes lines to stderr.
+type Options struct {
+	// Steps is how many steps the run has, and First how many of them are over
+	// already. With Steps 0 no remaining time is shown.
+	Steps, First int
+	// Every is after how many steps Step answers true; default 10.
+	Every int
+	// Out is where lines go; default os.Stderr.
+	Out io.Writer
+	// File, if not empty, is appended to: see the package comment.
+	File string
+
+	now func() time.Time // time.Now, but for tests
+}
+
+// A Value is a named number.
+type Value struct {
+	Name   string
+	Number float64
+}
+
+// V is a value.
+func V(name string, number float64) Value { return Value{name, number} }
+
+// A Meter follows one run. It is used by one goroutine.
+type Meter struct {
+	opts    Options
+	writes  bool // this is rank 0
+	inPlace bool // Out is a terminal
+	file    *os.File
+	err     error // the first that the file had
+
+	begun   time.Time
+	steps   int // that are over
+	logged  time.Time
+	samples int // since logged
+	width   int // of the line that stands on the terminal
+}
+
+// New begins a run. The error is that of opening the file.
+func New(rank int, opts Options) (*Meter, error) {
+	if opts.Every == 0 {
+		opts.Every = 10
+	}
+	if opts.Out == nil {
+		opts.Out = os.Stderr
+	}
+	if opts.now == nil {
+		opts.now = time.Now
+	}
+	m := &Meter{opts: opts, writes: rank == 0, steps: opts.First, begun: opts.now()}
+	m.logged = m.begun
+	if !m.writes {
+		return m, nil
+	}
+	if f, ok := opts.Out.(*os.File); ok {
+		info, err := f.Stat()
+		m.inPlace = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	if opts.File != "" {
+		f, err := os.OpenFile(opts.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+		if err != nil {
+			return nil, fmt.Errorf("progress: %w", err)
+		}
+		m.file = f
+	}
+	return m, nil
+}
+
+// Step counts a step over so many samples of all ranks. It reports whether Log
+// is due, the same on every rank.
+func (m *Meter) Step(samples int) (due bool) {
+	m.steps++
+	m.samples += samples
+	return m.steps%m.opts.Every == 0 || m.steps == m.opts.Steps
+}
+
+// Log writes a line about the steps since the line before.
+func (m *Meter) Log(values ...Value) {
+	if !m.writes {
+		return
+	}
+	now := m.opts.now()
+	rate := float64(m.samples) / now.Sub(m.logged).Seconds()
+	m.logged, m.samples = now, 0
+
+	line := m.position()
+	for _, v := range values {
+		line += fmt.Sprintf("  %s %.4g", v.Name, v.Number)
+	}
+	line += fmt.Sprintf("  %.0f samples/s", rate)
+	if left := m.opts.Steps - m.steps; left > 0 && m.steps > m.opts.First {
+		each := now.Sub(m.begun) / time.Duration(m.steps-m.opts.First)
+		line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
+	}
+	m.show(line, false)
+	m.record(now, append([]Value{V("samples_per_second", rate)}, values...))
+}
+
+// Note writes a line that stays, such as the result of an evaluation. The time
+// since the line before does not count as training.
+func (m *Meter) Note(values ...Value) {
+	if !m.writes {
+		return
+	}
+	line := m.position()
+	for _, v := range values {
+		line += fmt.Sprintf("  %s %.4g", v.Name, v.Number)
+	}
+	m.show(line, true)
+	now := m.opts.now()
+	m.record(now, values)
+	m.logged, m.samples = now, 0
+}
+
+// Close ends the line that stands on the terminal and closes the file. The error
+// is the first that writing the file had.
+func (m *Meter) Close() error {
+	if m.width > 0 {
+		fmt.Fprintln(m.opts.Out)
+		m.width = 0
+	}
+	if m.file == nil {
+		return nil
+	}
+	err := errors.Join(m.err, m.file.Close())
+	m.file = nil
+	if err != nil {
+		return fmt.Errorf("progress: %w", err)
+	}
+	return nil
+}
+
+func (m *Meter) position() string {
+	if m.opts.Steps > 0 {
+		return fmt.Sprintf("step %d/%d", m.steps, m.opts.Steps)
+	}
+	return fmt.Sprintf("step %d", m.steps)
+}
+
+// show writes a line, on a terminal over the one that stands there.
+func (m *Meter) show(line string, stays bool) {
+	switch {
+	case !m.inPlace:
+		fmt.Fprintln(m.opts.Out, line)
+	case stays:
+		fmt.Fprintf(m.opts.Out, "\r%-*s\n", m.width, line)
+		m.width = 0
+	default:
+		fmt.Fprintf(m.opts.Out, "\r%-*s", m.width, line)
+		m.width = len(line)
+	}
+}
+
+// record appends a line to the file. After an error it writes no more: a
+// training does not end for its log.
+func (m *Meter) record(now time.Time, values []Value) {
+	if m.file == nil || m.err != nil {
+		return
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `{"time":%.3f,"step":%d`, now.Sub(m.begun).Seconds(), m.steps)
+	for _, v := range values {
+		name, _ := json.Marshal(v.Name) // a string always has a form
+		fmt.Fprintf(&b, ",%s:%s", name, number(v.Number))
+	}
+	b.WriteString("}\n")
+	_, m.err = m.file.WriteString(b.String())
+}
+
+// number is v in JSON.
+func number(v float64) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return fmt.Sprintf("%q", fmt.Sprintf("%+v", v))
+	}
+	return fmt.Sprintf("%.9g", v)
+}

@@ -1,0 +1,167 @@
+package progress
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// clock is a fake one that goes on by a second with every look.
+func clock() func() time.Time {
+	now := time.Unix(1000, 0)
+	return func() time.Time {
+		now = now.Add(time.Second)
+		return now
+	}
+}
+
+// train runs six steps of 100 samples with a note behind the fourth.
+func train(t *testing.T, rank int, opts Options) (due []bool) {
+	t.Helper()
+	m, err := New(rank, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step := range 6 {
+		is := m.Step(100)
+		due = append(due, is)
+		if is {
+			m.Log(V("loss", 1/float64(step)), V("lr", 0.1))
+		}
+		if step == 3 {
+			m.Note(V("accuracy", 0.5))
+		}
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return due
+}
+
+func TestLines(t *testing.T) {
+	var out bytes.Buffer
+	file := filepath.Join(t.TempDir(), "run.jsonl")
+	train(t, 0, Options{Steps: 6, Every: 2, Out: &out, File: file, now: clock()})
+	want := `step 2/6  loss 1  lr 0.1  200 samples/s  2s left
+step 4/6  loss 0.3333  lr 0.1  200 samples/s  1s left
+step 4/6  accuracy 0.5
+step 6/6  loss 0.2  lr 0.1  200 samples/s
+`
+	if out.String() != want {
+		t.Errorf("lines\n%swant\n%s", out.String(), want)
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFile := `{"time":1.000,"step":2,"samples_per_second":200,"loss":1,"lr":0.1}
+{"time":2.000,"step":4,"samples_per_second":200,"loss":0.333333333,"lr":0.1}
+{"time":3.000,"step":4,"accuracy":0.5}
+{"time":4.000,"step":6,"samples_per_second":200,"loss":0.2,"lr":0.1}
+`
+	if string(raw) != wantFile {
+		t.Errorf("the file has\n%swant\n%s", raw, wantFile)
+	}
+}
+
+// TestTerminal: the line moves in place, a shorter one wipes out a longer one,
+// and a note stays.
+func TestTerminal(t *testing.T) {
+	var out bytes.Buffer
+	m, err := New(0, Options{Out: &out, now: clock()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.inPlace = true
+	m.Step(5)
+	m.Log(V("loss", 123456))
+	m.Log()
+	m.Note(V("accuracy", 1))
+	m.Log()
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := "\rstep 1  loss 1.235e+05  5 samples/s" +
+		"\rstep 1  0 samples/s                " +
+		"\rstep 1  accuracy 1 \n" +
+		"\rstep 1  0 samples/s\n"
+	if out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+// TestOtherRanksAreSilent: and they know as well when a line is due.
+func TestOtherRanksAreSilent(t *testing.T) {
+	var out bytes.Buffer
+	file := filepath.Join(t.TempDir(), "run.jsonl")
+	due := train(t, 1, Options{Steps: 6, Every: 4, Out: &out, File: file})
+	for step, want := range []bool{false, false, false, true, false, true} {
+		if due[step] != want {
+			t.Errorf("step %d: due %v, want %v", step+1, due[step], want)
+		}
+	}
+	if _, err := os.Stat(file); out.Len() > 0 || err == nil {
+		t.Errorf("rank 1 wrote %q, and its file: %v", out.String(), err)
+	}
+}
+
+// TestResume: a second run goes on in the file, with its own number of steps.
+func TestResume(t *testing.T) {
+	var out bytes.Buffer
+	file := filepath.Join(t.TempDir(), "run.jsonl")
+	train(t, 0, Options{Out: &out, Every: 6, File: file})
+	train(t, 0, Options{First: 6, Steps: 12, Out: &out, Every: 6, File: file})
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var steps []float64
+	for line := range strings.Lines(string(raw)) {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Fatal(err)
+		}
+		steps = append(steps, v["step"].(float64))
+	}
+	if len(steps) != 4 || steps[0] != 4 || steps[1] != 6 || steps[2] != 10 || steps[3] != 12 {
+		t.Errorf("steps %v, want 4, 6, 10 and 12", steps)
+	}
+}
+
+func TestNumbersThatJSONHasNot(t *testing.T) {
+	for v, want := range map[float64]string{math.Inf(1): `"+Inf"`, math.Inf(-1): `"-Inf"`, 0.1: "0.1"} {
+		if got := number(v); got != want {
+			t.Errorf("%v is %s, want %s", v, got, want)
+		}
+	}
+	if got := number(math.NaN()); got != `"NaN"` {
+		t.Errorf("NaN is %s", got)
+	}
+}
+
+// TestFileErrors: they do not end the training, but are told.
+func TestFileErrors(t *testing.T) {
+	if _, err := New(0, Options{File: filepath.Join(t.TempDir(), "none", "run.jsonl")}); err == nil {
+		t.Error("a file in no folder was opened")
+	}
+	m, err := New(0, Options{File: filepath.Join(t.TempDir(), "run.jsonl"), Out: &bytes.Buffer{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("needs /dev/full: ", err)
+	}
+	m.file.Close()
+	m.file = full
+	m.Log(V("loss", 1))
+	m.Log(V("loss", 2))
+	if err := m.Close(); err == nil || !strings.Contains(err.Error(), "no space left") {
+		t.Errorf("Close is %v, want that there is no space left", err)
+	}
+}
