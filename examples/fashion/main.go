@@ -1,0 +1,126 @@
+// Command fashion trains a classifier of clothes on Fashion-MNIST, on any number
+// of processes.
+//
+//	apt-get install dataset-fashion-mnist # or give --data a folder with the four files
+//	go run ./cmd/golaunch --nproc-per-node 2 ./examples/fashion --log run.jsonl
+//	go run ./cmd/goddp plot run.jsonl -o curve.svg
+package main
+
+import (
+	"context"
+	"flag"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/metrics"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/optim/schedule"
+	"github.com/goddp/goddp/progress"
+)
+
+var (
+	dir    = flag.String("data", "/usr/share/datasets/fashion-mnist", "`folder` of the data set")
+	epochs = flag.Int("epochs", 10, "passes over the data set")
+	batch  = flag.Int("batch", 64, "samples for each rank in a step")
+	lr     = flag.Float64("lr", 1e-3, "highest learning rate")
+	seed   = flag.Uint64("seed", 0, "seed of the parameters and of the samples' order")
+	log    = flag.String("log", "", "append JSON lines to `file`")
+)
+
+func train(ctx context.Context) error {
+	pg, err := comm.Init(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
+	pixels := &data.ImageOptions{Mean: []float32{0.286}, Std: []float32{0.353}}
+	trainSet, err := data.MNIST(*dir, data.Train, pixels)
+	if err != nil {
+		return err
+	}
+	loader, err := data.NewLoader(trainSet, pg, data.LoaderOptions{Batch: *batch, Shuffle: true, Seed: *seed, Tail: data.Drop})
+	if err != nil {
+		return err
+	}
+	testSet, err := data.MNIST(*dir, data.Test, pixels)
+	if err != nil {
+		return err
+	}
+	tests, err := data.NewLoader(testSet, pg, data.LoaderOptions{Batch: 500, Tail: data.Uneven})
+	if err != nil {
+		return err
+	}
+
+	net := nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
+	if err := nn.Place(net, pg.Device(), *seed); err != nil {
+		return err
+	}
+	model, err := ddp.New(net, pg, nil)
+	if err != nil {
+		return err
+	}
+	opt := optim.NewAdamW(model.Parameters(), optim.AdamWOptions{WeightDecay: 0.01})
+	global := *batch * pg.Size()
+	steps := *epochs * (trainSet.Len() / global)
+	rate := schedule.OneCycle(*lr, steps)
+	meter, err := progress.New(pg.Rank(), progress.Options{Steps: steps, Every: 100, File: *log})
+	if err != nil {
+		return err
+	}
+	defer meter.Close()
+
+	for epoch := range *epochs {
+		for b, err := range loader.Epoch(ctx, epoch) {
+			if err != nil {
+				return err
+			}
+			done, _ := opt.Committed()
+			opt.SetLR(rate(done))
+			loss := nn.CrossEntropyLoss(model.Forward(flat(b)), b.Vars[1])
+			if err := loss.Backward(); err != nil {
+				return err
+			}
+			if err := opt.Step(); err != nil {
+				return err
+			}
+			opt.ZeroGrad()
+			if meter.Step(global) {
+				all, err := metrics.Reduce(ctx, pg, metrics.Mean(loss.Item(), len(b.Indices)))
+				if err != nil {
+					return err
+				}
+				meter.Log(progress.V("loss", all[0].Value), progress.V("lr", rate(done)))
+			}
+		}
+		correct, seen := 0, 0
+		for b, err := range tests.Epoch(ctx, 0) {
+			if err != nil {
+				return err
+			}
+			autograd.NoGrad(pg.Device(), func() {
+				n, failed := metrics.Correct(ctx, net.Forward(flat(b)), b.Vars[1], 1)
+				correct, seen, err = correct+n, seen+len(b.Indices), failed
+			})
+			if err != nil {
+				return err
+			}
+		}
+		all, err := metrics.Reduce(ctx, pg, metrics.Count(correct), metrics.Count(seen))
+		if err != nil {
+			return err
+		}
+		meter.Note(progress.V("epoch", float64(epoch+1)), progress.V("accuracy", all[0].Value/all[1].Value))
+	}
+	return nil
+}
+
+// flat is the batch's images as rows.
+func flat(b *data.Batch) *autograd.Variable { return autograd.Reshape(b.Vars[0], len(b.Indices), 784) }
+
+func main() {
+	flag.Parse()
+	comm.Main(train)
+}
