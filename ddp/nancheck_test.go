@@ -93,6 +93,42 @@ func TestNonFiniteGradient(t *testing.T) {
 	}
 }
 
+// A layer whose weights have become NaN on one rank is found behind a ReLU too, where no
+// other layer shows it.
+func TestNaNLayerBehindReLU(t *testing.T) {
+	const bad = 1
+	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		dev := pg.Device()
+		layer := nn.Linear(2, 3, nn.LinearOptions{NoBias: true})
+		net := nn.Sequential(layer, nn.ReLU())
+		model, err := New(net, pg, &Options{CheckNonFinite: true})
+		if err != nil {
+			return err
+		}
+		weight := net.Parameters()[0]
+		if pg.Rank() == bad {
+			if err := dev.Kernels().Fill(dev.Compute(), weight.Var().Tensor(), math.NaN()); err != nil {
+				return err
+			}
+		}
+		x := autograd.FromSlice(dev, []float32{1, 2}, 1, 2)
+		loss := nn.MSELoss(model.Forward(x), autograd.FromSlice(dev, []float32{1, 1, 1}, 1, 3))
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		err = loss.Backward()
+		errs, early := told(pg, lags, bad, err, opt.Step())
+		if early != nil {
+			return early
+		}
+		for _, err := range errs {
+			var found *reducer.NonFiniteError
+			if !errors.As(err, &found) || len(found.Found) != 1 || found.Found[0].Rank != bad || found.Found[0].Param != weight.Name() {
+				return fmt.Errorf("got %v, want %q of rank %d", err, weight.Name(), bad)
+			}
+		}
+		return nil
+	})
+}
+
 // A setting that makes no sense on one rank fails New on all of them.
 func TestNanCheckSettings(t *testing.T) {
 	t.Setenv("GODDP_NAN_CHECK", "perhaps")

@@ -51,8 +51,9 @@ const (
 
 // Kernels is the one set of operations, enqueued on a stream. Operands are of
 // the same floating-point type unless said otherwise, and dst overlaps no
-// other operand unless said otherwise. Every implementation passes the
-// conformance suite in device/devicetest.
+// other operand unless said otherwise. A NaN passes: what an operation
+// computes from a NaN is NaN, forwards and backwards, unless said otherwise.
+// Every implementation passes the conformance suite in device/devicetest.
 type Kernels interface {
 	// Fill sets every element of dst, of any type, to v.
 	Fill(s Stream, dst Tensor, v float64) error
@@ -75,8 +76,8 @@ type Kernels interface {
 	// UnaryGrad accumulates g·op'(x) into dst, given x and y = op(x); an
 	// implementation reads the one of them it needs, and op says which must
 	// be there: y for Exp, Sqrt, Tanh, Sigmoid and ReLU, x for Log, GELU and
-	// GELUTanh, none for Neg. ReLU' is 1 where y > 0, else 0. dst may be g
-	// when acc.Beta is 0.
+	// GELUTanh, none for Neg. ReLU' is 1 where y > 0, 0 where y is 0, and NaN
+	// where y is NaN. dst may be g when acc.Beta is 0.
 	UnaryGrad(s Stream, op UnaryOp, dst Tensor, acc Accum, g, x, y Tensor) error
 	// Binary computes dst = x op y with x and y broadcast to dst's shape.
 	// dst may be an operand of its own shape.

@@ -6,6 +6,8 @@ import (
 
 	netlib "gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/gonum"
+
+	"github.com/goddp/goddp/device"
 )
 
 // BLAS names a library of matrix products.
@@ -57,11 +59,46 @@ func (b BLAS) open(threads int, log *slog.Logger) blas {
 type pureGo struct{ gonum.Implementation }
 
 func (g pureGo) gemm32(p product, alpha float32, x, y []float32, beta float32, dst []float32) {
+	p, x, y = withoutSkips(p, x, y)
 	g.Sgemm(form(p.tx), form(p.ty), p.m, p.n, p.k, alpha, x, p.ldx, y, p.ldy, beta, dst, p.n)
 }
 
 func (g pureGo) gemm64(p product, alpha float64, x, y []float64, beta float64, dst []float64) {
+	p, x, y = withoutSkips(p, x, y)
 	g.Dgemm(form(p.tx), form(p.ty), p.m, p.n, p.k, alpha, x, p.ldx, y, p.ldy, beta, dst, p.n)
+}
+
+// withoutSkips is a product as gonum computes it by IEEE 754. Gonum skips the zeros
+// of x, and with them what is not finite in y, in every form but x·yᵀ. A product
+// with such a y is brought into that form, by copies of what has to be transposed.
+func withoutSkips[T float](p product, x, y []T) (product, []T, []T) {
+	if !p.tx && p.ty || isFinite(y) {
+		return p, x, y
+	}
+	if p.tx {
+		x, p.tx, p.ldx = transposed(x, p.k, p.m, p.ldx), false, p.k
+	}
+	if !p.ty {
+		y, p.ty, p.ldy = transposed(y, p.k, p.n, p.ldy), true, p.k
+	}
+	return p, x, y
+}
+
+// isFinite tells whether v holds neither a NaN nor an infinity.
+func isFinite[T float](v []T) bool {
+	t := device.HostTensor(v, device.Invalid)
+	return !nonFinite(t.Buf.Host(), exponents[t.DType], signs[t.DType])
+}
+
+// transposed is the transpose of a matrix, rows of which begin ld elements apart.
+func transposed[T float](v []T, rows, cols, ld int) []T {
+	out := make([]T, rows*cols)
+	for i := range rows {
+		for j, e := range v[i*ld : i*ld+cols] {
+			out[j*rows+i] = e
+		}
+	}
+	return out
 }
 
 // form is how gonum says whether an operand is transposed.

@@ -33,7 +33,7 @@ func TestProductsInGo(t *testing.T) {
 	t.Parallel()
 	d := New(&Options{BLAS: Gonum})
 	for _, c := range devicetest.Cases() {
-		if strings.HasPrefix(c.Name, "MatMul") || strings.HasPrefix(c.Name, "Linear") {
+		if strings.HasPrefix(c.Name, "MatMul") || strings.HasPrefix(c.Name, "Linear") || strings.HasPrefix(c.Name, "NaN/") {
 			if err := c.Check(t.Context(), d); err != nil {
 				t.Error(err)
 			}
@@ -84,6 +84,7 @@ func TestSuiteCatches(t *testing.T) {
 		{"forgets that Adam begins with zeros", func(k device.Kernels) device.Kernels { return uncorrected{k} }, []string{"AdamW"}},
 		{"decays as Adam, not as AdamW", func(k device.Kernels) device.Kernels { return coupled{k} }, []string{"AdamW"}},
 		{"drops a NaN in ReLU", func(k device.Kernels) device.Kernels { return dropsNaN{k} }, []string{"Unary"}},
+		{"drops a NaN in ReLU's derivative", func(k device.Kernels) device.Kernels { return dropsNaNGrad{k} }, []string{"NaN"}},
 		{"rounds twice", func(k device.Kernels) device.Kernels { return roundsTwice{k} }, []string{"Copy"}},
 		{"draws by the call", func(k device.Kernels) device.Kernels { return ignoresOffset{k} }, []string{"Uniform"}},
 	} {
@@ -236,6 +237,21 @@ func (m dropsNaN) Unary(s device.Stream, op device.UnaryOp, dst, x device.Tensor
 		}
 	}
 	return err
+}
+
+// dropsNaNGrad has a derivative of 0 where ReLU's result is NaN.
+type dropsNaNGrad struct{ device.Kernels }
+
+func (m dropsNaNGrad) UnaryGrad(s device.Stream, op device.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
+	if op == device.ReLU && dst.DType == device.Float32 {
+		y = device.HostTensor(slices.Clone(device.Elements[float32](y)), device.Invalid).Reshape(y.Shape...)
+		for i, v := range device.Elements[float32](y) {
+			if v != v {
+				device.Elements[float32](y)[i] = 0
+			}
+		}
+	}
+	return m.Kernels.UnaryGrad(s, op, dst, acc, g, x, y)
 }
 
 type roundsTwice struct{ device.Kernels }

@@ -220,9 +220,10 @@ func derive[T float](op device.UnaryOp, dst, g, v []T) {
 	}
 }
 
-// reluGrad computes dst = g where y > 0, else 0. It selects among integers,
-// which the compiler does without a branch: signs of activations are as good
-// as random, and a branch on them costs several times the memory's time.
+// reluGrad computes dst = g where y > 0, else y, which is then 0 or NaN. It
+// selects among integers, which the compiler does without a branch: the signs of
+// activations are as good as random, and a branch on them costs several times
+// the memory's time.
 func reluGrad[T float](dst, g, y []T) {
 	switch dst := any(dst).(type) {
 	case []float32:
@@ -230,7 +231,7 @@ func reluGrad[T float](dst, g, y []T) {
 		for i, v := range y[:len(dst)] {
 			b := math.Float32bits(g[i])
 			if !(v > 0) {
-				b = 0
+				b = math.Float32bits(v)
 			}
 			dst[i] = math.Float32frombits(b)
 		}
@@ -239,7 +240,7 @@ func reluGrad[T float](dst, g, y []T) {
 		for i, v := range y[:len(dst)] {
 			b := math.Float64bits(g[i])
 			if !(v > 0) {
-				b = 0
+				b = math.Float64bits(v)
 			}
 			dst[i] = math.Float64frombits(b)
 		}

@@ -60,10 +60,13 @@ var unaries = []unary{
 	{device.Tanh, -6, 6, math.Tanh, func(x, y float64) float64 { return 1 - y*y }, "y"},
 	{device.Sigmoid, -9, 9, func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }, func(x, y float64) float64 { return y * (1 - y) }, "y"},
 	{device.ReLU, -4, 4, func(x float64) float64 { return max(x, 0) }, func(x, y float64) float64 {
-		if y > 0 {
+		switch {
+		case y > 0:
 			return 1
+		case y == 0:
+			return 0
 		}
-		return 0
+		return math.NaN()
 	}, "y"},
 	{device.GELU, -6, 6, func(x float64) float64 { return x / 2 * (1 + math.Erf(x/math.Sqrt2)) }, func(x, y float64) float64 {
 		return (1+math.Erf(x/math.Sqrt2))/2 + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)

@@ -46,6 +46,7 @@ func Cases(half ...device.DType) []Case {
 		check("Values", device.Float32, checkValues),
 		check("Fill", device.Float32, checkFill),
 		check("Copy", device.Float32, checkCopy),
+		check("NaNCopy", device.Float32, checkNaNCopy),
 		check("NonFinite", device.Float32, checkNonFinite),
 		check("Hash", device.Float32, checkHash),
 		check("Quantize", device.Float32, checkQuantize),
@@ -56,7 +57,7 @@ func Cases(half ...device.DType) []Case {
 		for _, c := range []struct {
 			name string
 			run  func(*rig)
-		}{{"Axpby", checkAxpby}, {"SGD", checkSGD}, {"AdamW", checkAdamW}} {
+		}{{"Axpby", checkAxpby}, {"SGD", checkSGD}, {"AdamW", checkAdamW}, {"NaNUpdates", checkNaNUpdates}} {
 			cases = append(cases, check(c.name+"/"+dt.String(), dt, c.run))
 		}
 	}
@@ -69,7 +70,7 @@ func Cases(half ...device.DType) []Case {
 			name string
 			run  func(*rig)
 		}{
-			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad},
+			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad}, {"NaN", checkNaN},
 			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
 			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad},

@@ -37,11 +37,25 @@ func TestRounding(t *testing.T) {
 			t.Errorf("BF16(%g) = %g, want %g", c.in, got, c.bf16)
 		}
 	}
-	nan := float32(math.NaN())
-	if f := FromF16(F16(nan)); f == f {
-		t.Errorf("F16(NaN) = %g", f)
+}
+
+// A NaN stays one whatever its sign and payload: the low bits of the payload have no
+// place in 16 bits.
+func TestNaNStaysNaN(t *testing.T) {
+	for bit := range 23 {
+		for _, sign := range []uint32{0, 1 << 31} {
+			nan := math.Float32frombits(sign | 0x7f800000 | 1<<bit)
+			if f := FromF16(F16(nan)); f == f {
+				t.Errorf("F16 of the NaN %#08x is %g", math.Float32bits(nan), f)
+			}
+			if f := FromBF16(BF16(nan)); f == f {
+				t.Errorf("BF16 of the NaN %#08x is %g", math.Float32bits(nan), f)
+			}
+		}
 	}
-	if f := FromBF16(BF16(math.Float32frombits(0x7f800001))); f == f {
-		t.Errorf("BF16 of a NaN with a low payload = %g", f)
+	for payload := range uint16(1 << 10) {
+		if b := 0x7c00 | payload; payload != 0 && FromF16(b) == FromF16(b) {
+			t.Errorf("the binary16 NaN %#04x became %g", b, FromF16(b))
+		}
 	}
 }

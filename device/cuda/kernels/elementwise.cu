@@ -104,7 +104,7 @@ template <class T> __device__ inline void unary_grad(const Map &a) {
 	case SQRT: map<T>(a, [](A g, A y, u64) { return g / (2 * y); }); break;
 	case TANH: map<T>(a, [](A g, A y, u64) { return g * (1 - y * y); }); break;
 	case SIGMOID: map<T>(a, [](A g, A y, u64) { return g * y * (1 - y); }); break;
-	case RELU: map<T>(a, [](A g, A y, u64) { return y > 0 ? g : A(0); }); break;
+	case RELU: map<T>(a, [](A g, A y, u64) { return y > 0 ? g : y; }); break; // a y that is not above 0 is 0 or NaN
 	case GELU:
 		map<T>(a, [](A g, A x, u64) {
 			const A density = A(0.39894228040143267794) * exp_(x * x / -2); // 1/√(2π)
