@@ -11,16 +11,17 @@ import (
 
 // ClipGradNorm scales the gradients of params, which are at least one and on one
 // device, so that the norm of all of them together, as one vector, is at most max: by
-// max/norm where it is larger. It returns the norm before that, a scalar of Float32,
-// or of Float64 if a parameter is. A parameter without a gradient counts for nothing.
+// max/(norm + 1e-6) where that is below 1. It returns the norm before that, a scalar of
+// Float32, or of Float64 if a parameter is. A parameter without a gradient counts for
+// nothing. The sum over all gradients is made in Float64.
 //
 // It is torch.nn.utils.clip_grad_norm_, called between Backward and Step. It is
 // enqueued on the device, and waits for nothing; to read the norm waits. Replicas of
 // package ddp have equal gradients, and come to equal ones. What is divided among
 // ranks needs [ClipGradNormOver]. Gradients of a scaled loss are to be unscaled
 // first, see package amp. As in PyTorch, a norm of NaN makes all gradients NaN, and an
-// infinite one makes them 0, but NaN where they are infinite themselves: so do finite
-// gradients whose squares add up to more than the norm's type holds.
+// infinite one makes them 0, but NaN where they are infinite themselves: so does one
+// finite gradient whose squares add up to more than the norm's type holds.
 //
 // It panics with an [*OptionError] where max is not above 0.
 func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable, err error) {
@@ -29,7 +30,7 @@ func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable,
 
 // ClipGradNormOver is ClipGradNorm for parameters of which other ranks have others, or
 // other parts. total makes the sum of the squares of this rank's gradients, one element
-// on the device's compute stream, that of all ranks'; they have to agree on its type.
+// of Float64 on the device's compute stream, that of all ranks'.
 func ClipGradNormOver(params []*nn.Parameter, max float64, total func(squares device.Tensor) error) (norm *autograd.Variable, err error) {
 	if !(max > 0) {
 		panic(&OptionError{"max", max, "above 0"})
@@ -51,19 +52,27 @@ type clipping struct {
 	grads   []device.Tensor
 	norm    *autograd.Variable
 	mem     device.Buffer
+	squares device.Tensor // in mem: the sums of the squares of parts of gradients, of the norm's type
+	total   device.Tensor // in mem: the sum of all, then the norm; Float64, as the next two
 	factor  device.Tensor // in mem: what the gradients are multiplied by
 	one     device.Tensor // in mem
-	scratch device.Buffer // of mem: for the squares of clipPart elements
+	scratch device.Buffer // of mem: for the squares of clipPart elements, then for the sums in Float64
+
+	factors map[device.DType]device.Tensor // in mem: factor in the gradients' types
 }
 
 // clipPart is how many elements are squared at a time: what that takes of memory is
 // little beside gradients.
 const clipPart = 1 << 22
 
+// clipEpsilon is added to the norm, so that gradients of 0 are not divided by it. It is
+// that of torch.nn.utils.clip_grad_norm_.
+const clipEpsilon = 1e-6
+
 // newClipping makes what a clipping needs.
 func newClipping(params []*nn.Parameter) (*clipping, error) {
-	c := &clipping{dev: params[0].Var().Device()}
-	dt, longest := device.Float32, 0
+	c := &clipping{dev: params[0].Var().Device(), factors: map[device.DType]device.Tensor{}}
+	dt, longest, parts := device.Float32, 0, 0
 	seen := map[*autograd.Variable]bool{}
 	for _, p := range params {
 		if p.Var().DType() == device.Float64 {
@@ -74,72 +83,86 @@ func newClipping(params []*nn.Parameter) (*clipping, error) {
 			continue
 		}
 		seen[g] = true
-		if n := g.Tensor().Len(); n > 0 {
-			c.grads, longest = append(c.grads, g.Tensor()), max(longest, n)
+		if t := g.Tensor(); t.Len() > 0 {
+			c.grads, longest = append(c.grads, t), max(longest, t.Len())
+			parts += (t.Len() + clipPart - 1) / clipPart
+			c.factors[t.DType] = device.Tensor{}
 		}
 	}
 	c.norm = autograd.Zeros(c.dev, dt)
 	if err := c.norm.Err(); err != nil {
 		return nil, err
 	}
-	squares := max(1, min(longest, clipPart)) * dt.Size()
+	size := 0
+	reserve := func(bytes int) (at int) {
+		at = size
+		size += (bytes + device.Align - 1) / device.Align * device.Align
+		return at
+	}
+	scratchBytes := max(min(longest, clipPart)*dt.Size(), parts*device.Float64.Size())
+	scratch, squares := reserve(scratchBytes), reserve(parts*dt.Size())
+	scalars := reserve((3 + len(c.factors)) * device.Align)
 	var err error
-	if c.mem, err = c.dev.Alloc(2*device.Align + squares); err != nil {
+	if c.mem, err = c.dev.Alloc(size); err != nil {
 		return nil, err
 	}
-	c.factor = device.NewTensor(c.mem.Slice(0, dt.Size()), dt)
-	c.one = device.NewTensor(c.mem.Slice(device.Align, dt.Size()), dt)
-	c.scratch = c.mem.Slice(2*device.Align, squares)
+	scalar := func(dt device.DType) device.Tensor {
+		t := device.NewTensor(c.mem.Slice(scalars, dt.Size()), dt)
+		scalars += device.Align
+		return t
+	}
+	c.scratch = c.mem.Slice(scratch, scratchBytes)
+	c.squares = device.NewTensor(c.mem.Slice(squares, parts*dt.Size()), dt, parts)
+	c.total, c.factor, c.one = scalar(device.Float64), scalar(device.Float64), scalar(device.Float64)
+	for dt := range c.factors {
+		c.factors[dt] = scalar(dt)
+	}
 	return c, nil
 }
 
 // clip enqueues everything.
 func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 	k, s := c.dev.Kernels(), c.dev.Compute()
-	norm, factor, one := c.norm.Tensor(), c.factor, c.one
 	var err error
 	do := func(f func() error) {
 		if err == nil {
 			err = f()
 		}
 	}
+	at := 0
 	for _, g := range slices.Backward(c.grads) { // those of the last are there first
 		for lo := 0; lo < g.Len(); lo += clipPart {
-			part := g.Range(lo, min(lo+clipPart, g.Len()))
-			x := device.NewTensor(c.scratch.Slice(0, part.Len()*norm.DType.Size()), norm.DType, part.Len())
-			if part.DType != x.DType {
+			part, dt := g.Range(lo, min(lo+clipPart, g.Len())), c.squares.DType
+			x := device.NewTensor(c.scratch.Slice(0, part.Len()*dt.Size()), dt, part.Len())
+			if part.DType != dt {
 				do(func() error { return k.Copy(s, x, part) })
 				part = x
 			}
 			do(func() error { return k.Binary(s, device.Mul, x, part, part) })
-			do(func() error { return k.Sum(s, norm, device.Accum{Alpha: 1, Beta: 1}, x) })
+			do(func() error { return k.Sum(s, c.squares.Range(at, at+1), device.Store, x) })
+			at++
 		}
 	}
-	do(func() error { return total(norm) })
-	do(func() error { return k.Unary(s, device.Sqrt, norm, norm) })
-	// The factor is 1/(1 + ReLU(norm/max - 1)), which is 1 to the bit where nothing is
-	// to be clipped.
-	do(func() error { return k.Fill(s, one, 1) })
-	do(func() error { return k.Axpby(s, factor, device.Accum{Alpha: 1 / max}, norm) })
-	do(func() error { return k.Binary(s, device.Sub, factor, factor, one) })
-	do(func() error { return k.Unary(s, device.ReLU, factor, factor) })
-	do(func() error { return k.Binary(s, device.Add, factor, factor, one) })
-	do(func() error { return k.Binary(s, device.Div, factor, one, factor) })
+	// In Float64: the roundings of a sum of Float32 grow with the number of parameters.
+	wide := device.NewTensor(c.scratch.Slice(0, at*device.Float64.Size()), device.Float64, at)
+	do(func() error { return k.Copy(s, wide, c.squares) })
+	do(func() error { return k.Sum(s, c.total, device.Store, wide) })
+	do(func() error { return total(c.total) })
+	do(func() error { return k.Unary(s, device.Sqrt, c.total, c.total) })
+	do(func() error { return k.Copy(s, c.norm.Tensor(), c.total) })
+	// The factor is 1/(1 + ReLU((norm+clipEpsilon)/max - 1)), which is 1 to the bit where
+	// nothing is to be clipped.
+	do(func() error { return k.Fill(s, c.one, 1) })
+	do(func() error { return k.Fill(s, c.factor, clipEpsilon/max-1) })
+	do(func() error { return k.Axpby(s, c.factor, device.Accum{Alpha: 1 / max, Beta: 1}, c.total) })
+	do(func() error { return k.Unary(s, device.ReLU, c.factor, c.factor) })
+	do(func() error { return k.Binary(s, device.Add, c.factor, c.factor, c.one) })
+	do(func() error { return k.Binary(s, device.Div, c.factor, c.one, c.factor) })
+	for _, own := range c.factors {
+		do(func() error { return k.Copy(s, own, c.factor) })
+	}
 	for _, g := range c.grads {
-		do(func() error { return c.scale(g) })
+		do(func() error { return k.Binary(s, device.Mul, g, g, c.factors[g.DType]) })
 	}
 	return err
-}
-
-// scale enqueues the multiplication of a gradient by the factor, of its own type.
-func (c *clipping) scale(g device.Tensor) error {
-	k, s, factor := c.dev.Kernels(), c.dev.Compute(), c.factor
-	if g.DType != factor.DType {
-		own := device.NewTensor(c.scratch.Slice(0, g.DType.Size()), g.DType)
-		if err := k.Copy(s, own, factor); err != nil {
-			return err
-		}
-		factor = own
-	}
-	return k.Binary(s, device.Mul, g, g, factor)
 }

@@ -1,8 +1,11 @@
 package optim_test
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
+	"os"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -21,11 +24,11 @@ func TestClipGradNorm(t *testing.T) {
 		norm   float64
 		factor float64
 	}{
-		"too large":     {[]float64{3, 0}, []float64{-4}, 2, 5, 2. / 5},
-		"at the bound":  {[]float64{3, 0}, []float64{-4}, 5, 5, 1},
+		"too large":     {[]float64{3, 0}, []float64{-4}, 2, 5, 2 / (5 + 1e-6)},
+		"at the bound":  {[]float64{3, 0}, []float64{-4}, 5, 5, 5 / (5 + 1e-6)},
 		"small":         {[]float64{0.3, 0.1}, []float64{-0.7}, 1e9, math.Sqrt(0.59), 1},
 		"nothing":       {[]float64{0, 0}, []float64{0}, 1, 0, 1},
-		"one is absent": {[]float64{6, 8}, nil, 1, 10, 0.1},
+		"one is absent": {[]float64{6, 8}, nil, 1, 10, 1 / (10 + 1e-6)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dev := newDevice(t)
@@ -51,6 +54,74 @@ func TestClipGradNorm(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The norm and the gradients are those of torch.nn.utils.clip_grad_norm_, which
+// testdata/clip.py has asked.
+func TestClipGradNormParityWithPyTorch(t *testing.T) {
+	var golden struct {
+		Cases []struct {
+			Grads, After [2][]float64
+			Max, Norm    float64
+		}
+	}
+	file, err := os.ReadFile("testdata/clip.json")
+	if err == nil {
+		err = json.Unmarshal(file, &golden)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range golden.Cases {
+		dev := newDevice(t)
+		var params []*nn.Parameter
+		for k, g := range c.Grads {
+			params = append(params, parameter(dev, fmt.Sprint(k), make([]float64, len(g))))
+			give(t, params[k], g)
+		}
+		norm, err := optim.ClipGradNorm(params, c.Max)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same := func(what string, got, want []float64) {
+			for i := range want {
+				if math.Abs(got[i]-want[i]) > 1e-15*math.Abs(want[i]) {
+					t.Errorf("%v clipped to %v: %s %d is %v, PyTorch's %v", c.Grads, c.Max, what, i, got[i], want[i])
+				}
+			}
+		}
+		same("norm", read(t, norm), []float64{c.Norm})
+		for k, p := range params {
+			same("gradient", read(t, p.Grad()), c.After[k])
+		}
+	}
+}
+
+// The norm of many small gradients of Float32 is that of float64 arithmetic to the
+// last bits of the one rounding that is left.
+func TestClipGradNormOfManyParameters(t *testing.T) {
+	const n = 20000
+	dev := newDevice(t)
+	var params []*nn.Parameter
+	var squares float64
+	for i := range n {
+		p := nn.NewParameter(fmt.Sprint(i), autograd.FromSlice(dev, []float32{1, 1, 1, 1}))
+		g := make([]float32, 4)
+		for k := range g {
+			g[k] = float32(math.Sin(float64(4*i + k)))
+			squares += float64(g[k]) * float64(g[k])
+		}
+		p.Var().SetGradSink(&owner{t: device.HostTensor(g, device.Invalid)})
+		params = append(params, p)
+	}
+	want := math.Sqrt(squares)
+	norm, err := optim.ClipGradNorm(params, want/2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if off := math.Abs(norm.Item()-want) / want; off > 1e-7 {
+		t.Errorf("the norm is %v, want %v: off by %.2g", norm.Item(), want, off)
 	}
 }
 
@@ -105,7 +176,7 @@ func TestClipGradNormOfManyElements(t *testing.T) {
 			t.Fatalf("element %d is %v, want %v", i, g, 1/want)
 		}
 	}
-	near(t, "small", read(t, small.Grad()), []float64{3 / want})
+	near(t, "small", read(t, small.Grad()), []float64{3 / (want + 1e-6)})
 }
 
 // What is not finite stays so; a norm that other ranks add to is theirs as well, and
@@ -126,7 +197,7 @@ func TestClipGradNormOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	near(t, "norm", read(t, norm), []float64{10})
-	near(t, "gradient", read(t, p.Grad()), []float64{0.3, 0.4})
+	near(t, "gradient", read(t, p.Grad()), []float64{3 / (10 + 1e-6), 4 / (10 + 1e-6)})
 
 	p.Var().ZeroGrad()
 	give(t, p, []float64{math.NaN(), 1})

@@ -60,8 +60,14 @@ func TestClipGradNorm(t *testing.T) {
 			}
 		}
 		for k, norm := range norms[0] {
-			if k%2 == 0 && norm <= bound || k%2 == 1 && math.Abs(norm-bound) > 1e-12 {
+			if k%2 == 0 && norm <= bound {
 				return fmt.Errorf("norms before and after: %v, want what is above %v to become that", norms[0], bound)
+			}
+			if k%2 == 1 {
+				before := norms[0][k-1]
+				if want := bound * before / (before + 1e-6); math.Abs(norm-want) > 1e-12 {
+					return fmt.Errorf("a norm of %v was clipped to %v, want %v", before, norm, want)
+				}
 			}
 			if math.Abs(norm-norms[1][k]) > 1e-12 {
 				return fmt.Errorf("norms %v, without shards %v", norms[1], norms[0])
