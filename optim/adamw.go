@@ -1,7 +1,6 @@
 package optim
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -16,11 +15,14 @@ type AdamWOptions struct {
 	// LR is the learning rate, not negative.
 	LR float64
 	// Betas are the parts of the means of gradients and of their squares that a
-	// step keeps, below 1; both 0: 0.9 and 0.999.
+	// step keeps, below 1; both 0: 0.9 and 0.999, but for NoDefaults.
 	Betas [2]float64
 	// Eps is added to the root of the mean square, so that it is not divided by
-	// zero; 0: 1e-8.
+	// zero; 0: 1e-8, but for NoDefaults.
 	Eps float64
+	// NoDefaults takes Betas and Eps as they are, also where they are 0. With an Eps
+	// of 0 an element becomes NaN in a step whose mean square is 0.
+	NoDefaults bool
 	// WeightDecay times LR is the part of a parameter that a step takes away.
 	// PyTorch's default is 0.01.
 	WeightDecay float64
@@ -41,12 +43,16 @@ func (o *AdamWOptions) check() {
 	}
 }
 
-// betas are Betas, or what stands for none.
-func (o *AdamWOptions) betas() [2]float64 {
-	if o.Betas == [2]float64{} {
-		return [2]float64{0.9, 0.999}
+// rates are Betas and Eps, or the defaults in their place.
+func (o *AdamWOptions) rates() (betas [2]float64, eps float64) {
+	betas, eps = o.Betas, o.Eps
+	if betas == [2]float64{} && !o.NoDefaults {
+		betas = [2]float64{0.9, 0.999}
 	}
-	return o.Betas
+	if eps == 0 && !o.NoDefaults {
+		eps = 1e-8
+	}
+	return betas, eps
 }
 
 // AdamWGroup is parameters that share options. The options may be changed
@@ -149,11 +155,11 @@ func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
 
 func (r *adamRule) update(s *slot, scaled Scaled) error {
 	v, o := s.Var(), &r.group.AdamWOptions
-	betas := o.betas()
+	betas, eps := o.rates()
 	return v.Device().Kernels().AdamW(v.Device().Compute(), device.AdamWStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(), Mean: r.mean.Tensor(), Variance: r.variance.Tensor(),
 		Skip: v.GradSkip(), LossScale: scaled.By, Overflow: scaled.Overflow,
-		LR: o.LR, Beta1: betas[0], Beta2: betas[1], Eps: cmp.Or(o.Eps, 1e-8), WeightDecay: o.WeightDecay, Coupled: o.Coupled,
+		LR: o.LR, Beta1: betas[0], Beta2: betas[1], Eps: eps, WeightDecay: o.WeightDecay, Coupled: o.Coupled,
 		Step: r.updates + 1,
 	})
 }

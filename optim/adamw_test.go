@@ -66,8 +66,11 @@ func TestAdamWParityWithPyTorch(t *testing.T) {
 	}
 	for _, v := range g.Variants {
 		opts := optim.AdamWOptions{LR: g.LR, Betas: v.Betas, Eps: v.Eps, WeightDecay: v.WeightDecay, Coupled: v.Coupled}
-		if v.Betas == [2]float64{0.9, 0.999} && v.Eps == 1e-8 {
+		switch {
+		case v.Betas == [2]float64{0.9, 0.999} && v.Eps == 1e-8:
 			opts.Betas, opts.Eps = [2]float64{}, 0 // which are the defaults
+		case v.Betas == [2]float64{} || v.Eps == 0:
+			opts.NoDefaults = true
 		}
 		for _, restart := range []int{-1, 0, 1, 3} {
 			t.Run(fmt.Sprintf("%+v, restart at %d", opts, restart), func(t *testing.T) {

@@ -22,7 +22,7 @@ initial = [numbers(math.prod(s), k) for k, s in enumerate(SHAPES)]
 grads = [[None if t in (0, 3) and k == 1 else numbers(math.prod(s), 2 + t + 7 * k) for k, s in enumerate(SHAPES)] for t in range(STEPS)]
 
 variants = []
-for coupled, decay, betas, eps in itertools.product([False, True], [0, 0.1], [(0.9, 0.999), (0.5, 0.8)], [1e-8, 1e-3]):
+for coupled, decay, betas, eps in itertools.product([False, True], [0, 0.1], [(0.9, 0.999), (0.5, 0.8), (0.0, 0.0)], [1e-8, 1e-3, 0.0]):
     params = [torch.tensor(p, dtype=torch.float64).reshape(s) for p, s in zip(initial, SHAPES)]
     kind = torch.optim.Adam if coupled else torch.optim.AdamW
     opt = kind(params, lr=0.1, betas=betas, eps=eps, weight_decay=decay)
