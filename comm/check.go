@@ -96,7 +96,7 @@ func (pg *ProcessGroup) check(c *backend.Call) {
 
 // checkOp checks what a call reduces with.
 func (pg *ProcessGroup) checkOp(c *backend.Call, fail func(string, ...any)) {
-	given := pg.opts.Factor != nil
+	given := pg.factor(c) != nil
 	switch {
 	case c.Op > PreMulSum:
 		fail("unknown %v", c.Op)

@@ -14,8 +14,8 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	c := &w.call
 	pg.check(c)
 	c.Name, c.After, c.Timeout = pg.opts.Name, pg.opts.After, pg.opts.Timeout
-	if pg.opts.Factor != nil {
-		c.Factor = *pg.opts.Factor
+	if f := pg.factor(c); f != nil {
+		c.Factor = *f
 	}
 	if b := pg.batch; b != nil {
 		b.calls = append(b.calls, c)
@@ -153,10 +153,11 @@ func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
 // Coalesce starts the calls that f makes on the view of the group it is given
 // as one: their order among each other does not matter, and they end together.
 // What those calls return is of no use: wait for what Coalesce returns. They
-// may have names and events of their own, but no timeout. The view is of no
-// use after f.
+// may have names and events of their own, but no timeout. A PreMulSum among
+// them without a Factor of its own has the one that Coalesce was called with.
+// The view is of no use after f.
 func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
-	b := &batch{}
+	b := &batch{factor: pg.opts.Factor}
 	f(&ProcessGroup{group: pg.group, batch: b})
 	b.over = true
 	return pg.start(backend.Call{Kind: backend.Group, Calls: b.calls})
@@ -164,8 +165,18 @@ func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
 
 // batch is the calls of a Coalesce.
 type batch struct {
-	calls []*backend.Call
-	over  bool // what comes late must not reach a call in flight
+	calls  []*backend.Call
+	factor *float64 // of the calls that have none of their own
+	over   bool     // what comes late must not reach a call in flight
+}
+
+// factor is the Factor that c is given: its own, or for a PreMulSum that of its
+// Coalesce; nil for none.
+func (pg *ProcessGroup) factor(c *backend.Call) *float64 {
+	if pg.opts.Factor == nil && pg.batch != nil && c.Kind.Reduces() && c.Op == PreMulSum {
+		return pg.batch.factor
+	}
+	return pg.opts.Factor
 }
 
 // errCoalesced is what waiting for one call of a batch returns.

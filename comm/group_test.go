@@ -637,6 +637,26 @@ func TestPreMulSum(t *testing.T) {
 	})
 }
 
+// The calls of a Coalesce have its factor, unless they have one of their own or are
+// no PreMulSum.
+func TestCoalesceWithFactor(t *testing.T) {
+	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+		r := float32(pg.Rank())
+		x, y, z, sum := vec(r+1, 8), vec(r+1), vec(0), vec(r+1)
+		err := pg.With(comm.CallOptions{Factor: new(0.5), Name: "batch"}).Coalesce(func(g *comm.ProcessGroup) {
+			g.AllReduce(x, comm.PreMulSum)
+			g.With(comm.CallOptions{Factor: new(2.0)}).AllReduce(y, comm.PreMulSum)
+			g.With(comm.CallOptions{Name: "scattered"}).ReduceScatter(z, vec(2, 4, 6), comm.PreMulSum)
+			g.AllReduce(sum, comm.Sum)
+			g.Broadcast(vec(1), 0)
+		}).Sync(t.Context())
+		if err != nil {
+			return err
+		}
+		return errors.Join(expect(x, 3, 12), expect(y, 12), expect(z, 3*(r+1)), expect(sum, 6))
+	})
+}
+
 func TestUsageErrors(t *testing.T) {
 	groups, err := comm.Local(1, nil)
 	if err != nil {
