@@ -56,6 +56,9 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, o.check(), nn.Place(m.module, m.pg.Device(), 0))); err != nil {
 		return err
 	}
+	if err := reducer.Verify(ctx, m.pg, "parameter", trained(all)); err != nil {
+		return err
+	}
 	seen := map[*autograd.Variable]bool{}
 	for _, p := range all {
 		if v := p.Var(); v.RequiresGrad() && !seen[v] { // one that is shared counts once

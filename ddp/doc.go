@@ -101,8 +101,8 @@
 // may run it alone; package metrics reduces what all ranks found. [nn.State] of
 // the model is that of its module, [Model.Unwrap], under the same names.
 //
-// Parameters are frozen ([nn.Parameter.Freeze]) before New, alike on all ranks:
-// they have no place in the buckets. To freeze others, or unfreeze them, later,
+// Parameters are frozen ([nn.Parameter.Freeze]) before New, alike on all ranks, or
+// New fails: they have no place in the buckets. To freeze others, or unfreeze them, later,
 // wrap the module again with New. Without that, a parameter that is frozen after
 // New lacks its gradient, a [*reducer.MissingGradientError] in every step until it
 // is unfrozen, unless unused parameters are found; and one that was frozen before

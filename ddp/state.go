@@ -5,6 +5,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
 )
 
 // value is a parameter or a buffer.
@@ -20,6 +21,20 @@ func listed[V value](values []V) []reducer.Param {
 	var out []reducer.Param
 	for _, v := range values {
 		out = append(out, reducer.Param{Name: v.Name(), Shape: v.Shape(), DType: v.DType()})
+	}
+	return out
+}
+
+// trained describes parameters with whether they require a gradient, which ranks have
+// to agree on: the buckets have no place for what is frozen.
+func trained(params []*nn.Parameter) []string {
+	var out []string
+	for i, p := range listed(params) {
+		what := p.String()
+		if params[i].Frozen() {
+			what += ", frozen,"
+		}
+		out = append(out, what)
 	}
 	return out
 }

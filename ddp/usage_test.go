@@ -276,20 +276,43 @@ func TestFreezeBeforeNew(t *testing.T) {
 	})
 }
 
-// Ranks that freeze different parameters are told by New.
+// Ranks that freeze different parameters are told by New which, and whose, also where
+// as many are frozen on each.
 func TestFreezeOnOneRank(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
-		net := mlp(4, device.Float32)
-		if pg.Rank() == 1 {
-			net.Parameters()[0].Freeze()
-		}
-		_, err := New(net, pg, nil)
-		var m *reducer.ModelMismatchError
-		if !errors.As(err, &m) || !strings.Contains(err.Error(), "5 parameters on rank 1, 6 on rank 0") {
-			return fmt.Errorf("got %v", err)
-		}
-		return nil
-	})
+	for _, c := range []struct {
+		name   string
+		freeze func(rank int) (param int, frozen bool)
+		index  int
+		want   []string
+	}{
+		{"one rank", func(rank int) (int, bool) { return 1, rank == 1 }, 1, []string{`parameter 1 is "0.bias" float32[4], frozen, on rank 1, "0.bias" float32[4] on rank 0`}},
+		{"all but rank 0", func(rank int) (int, bool) { return 2, rank > 0 }, 2, []string{`"2.weight" float32[4 4], frozen, on rank 1`, `"2.weight" float32[4 4] on rank 0`}},
+		{"another on each", func(rank int) (int, bool) { return rank, true }, 0, []string{`"0.weight" float32[4 4] on rank 1`, `"0.weight" float32[4 4], frozen, on rank 0`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+				net := mlp(4, device.Float32)
+				if i, frozen := c.freeze(pg.Rank()); frozen {
+					net.Parameters()[i].Freeze()
+				}
+				_, err := New(net, pg, nil)
+				var m *reducer.ModelMismatchError
+				if !errors.As(err, &m) || m.Index != c.index || m.Rank != 1 {
+					return fmt.Errorf("got %v, want a ModelMismatchError of parameter %d on rank 1", err, c.index)
+				}
+				all := c.want
+				if c.name != "one rank" && pg.Size() == 4 {
+					all = append(slices.Clone(all), "ranks [1 2 3] differ from rank 0")
+				}
+				for _, want := range all {
+					if !strings.Contains(err.Error(), want) {
+						return fmt.Errorf("%q lacks %q", err, want)
+					}
+				}
+				return nil
+			})
+		})
+	}
 }
 
 // What is frozen after New has a place in the buckets and gets no gradient: each

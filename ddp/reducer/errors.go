@@ -112,11 +112,16 @@ type ModelMismatchError struct {
 	Index  int    // in order of registration; -1 when the number of them differs
 	Theirs string // as it is on Rank
 	Rank0  string // as it is on rank 0
+	Ranks  []int  // all ranks that differ from rank 0 in this, ascending; Rank is the first
 }
 
 func (e *ModelMismatchError) Error() string {
-	if e.Index < 0 {
-		return fmt.Sprintf("the ranks' models differ: %s %ss on rank %d, %s on rank 0", e.Theirs, e.What, e.Rank, e.Rank0)
+	others := ""
+	if len(e.Ranks) > 1 {
+		others = fmt.Sprintf("; ranks %v differ from rank 0", e.Ranks)
 	}
-	return fmt.Sprintf("the ranks' models differ: %s %d is %s on rank %d, %s on rank 0", e.What, e.Index, e.Theirs, e.Rank, e.Rank0)
+	if e.Index < 0 {
+		return fmt.Sprintf("the ranks' models differ: %s %ss on rank %d, %s on rank 0%s", e.Theirs, e.What, e.Rank, e.Rank0, others)
+	}
+	return fmt.Sprintf("the ranks' models differ: %s %d is %s on rank %d, %s on rank 0%s", e.What, e.Index, e.Theirs, e.Rank, e.Rank0, others)
 }

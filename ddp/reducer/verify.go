@@ -49,15 +49,36 @@ func Verify[T any](ctx context.Context, pg *comm.ProcessGroup, what string, list
 	if err != nil {
 		return err
 	}
+	if e := mismatch(what, lists); e != nil {
+		return e
+	}
+	return fmt.Errorf("reducer: the ranks' digests of their %ss differ, the lists do not", what)
+}
+
+// mismatch says where ranks' lists first differ from rank 0's, in number or else in
+// an element; nil where they do not.
+func mismatch(what string, lists [][]string) *ModelMismatchError {
+	e := &ModelMismatchError{What: what, Index: -1, Rank0: strconv.Itoa(len(lists[0]))}
+	differ := func(rank int, theirs string) {
+		if e.Ranks = append(e.Ranks, rank); len(e.Ranks) == 1 {
+			e.Rank, e.Theirs = rank, theirs
+		}
+	}
 	for rank, theirs := range lists {
 		if len(theirs) != len(lists[0]) {
-			return &ModelMismatchError{What: what, Rank: rank, Index: -1, Theirs: strconv.Itoa(len(theirs)), Rank0: strconv.Itoa(len(lists[0]))}
+			differ(rank, strconv.Itoa(len(theirs)))
 		}
-		for i, p := range theirs {
-			if p != lists[0][i] {
-				return &ModelMismatchError{What: what, Rank: rank, Index: i, Theirs: p, Rank0: lists[0][i]}
+	}
+	for i := 0; len(e.Ranks) == 0 && i < len(lists[0]); i++ {
+		e.Index, e.Rank0 = i, lists[0][i]
+		for rank, theirs := range lists {
+			if theirs[i] != e.Rank0 {
+				differ(rank, theirs[i])
 			}
 		}
 	}
-	return fmt.Errorf("reducer: the ranks' digests of their %ss differ, the lists do not", what)
+	if len(e.Ranks) == 0 {
+		return nil
+	}
+	return e
 }
