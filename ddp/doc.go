@@ -86,7 +86,9 @@
 // the buffers and, if Optimizer is set, the momentum of one that was left last.
 // Unused parameters, static graphs, accumulation within NoSync, hooks and checks go
 // on as ever; which parameters a static graph uses is learned from the first pass
-// that all ranks make. What accumulated before a pass that a rank only shadows
+// that all ranks make. A parameter that no rank with inputs uses has no gradient, so
+// that no optimizer touches it: also one of a static graph, whose ranks within Join
+// tell and wait as with FindUnusedParameters. What accumulated before a pass that a rank only shadows
 // counts for the others as if that rank had zeroed it.
 //
 // An error of one rank's loop is a [*reducer.LeftError] on the others, in their next

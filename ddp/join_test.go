@@ -65,7 +65,7 @@ var unevenly = []struct {
 	{"momentum", Options{CheckReplicas: 2}, JoinOptions{}, 0.5, 1, func(int) []int { return []int{0, 1, 2, 3} }},
 	{"accumulating", Options{BucketCapMB: 1e-6}, JoinOptions{}, 0.5, 3, func(int) []int { return []int{2, 0, 3, 1} }},
 	{"unused parameters", Options{BucketCapMB: 1e-6, FindUnusedParameters: true}, JoinOptions{}, 0.5, 2, func(rank int) []int { return []int{1 + rank%2, 0} }},
-	{"a static graph", Options{BucketCapMB: 1e-6, StaticGraph: true}, JoinOptions{}, 0, 1, func(rank int) []int { return []int{1 + rank%2, 0} }},
+	{"a static graph", Options{BucketCapMB: 1e-6, StaticGraph: true}, JoinOptions{}, 0.5, 2, func(rank int) []int { return []int{1 + rank%2, 0} }},
 	{"a hook", Options{BucketCapMB: 1e-6, Hook: passing{}}, JoinOptions{DivideByActive: true}, 0.5, 2, func(int) []int { return []int{0, 1, 2, 3} }},
 }
 
@@ -147,6 +147,48 @@ func TestUnevenInputs(t *testing.T) {
 						if err := want.check(m); err != nil {
 							return fmt.Errorf("after epoch %d: %w", epoch, err)
 						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// A parameter whose only user has run out of inputs gets no update, neither by momentum
+// nor by decay, whether the graph is static or unused parameters are found.
+func TestUnevenInputsOfTheOnlyUser(t *testing.T) {
+	const rate, momentum, decay, theirs, steps = 0.1, 0.9, 0.1, 2, 5
+	want, v := 1., 0.
+	for range theirs {
+		v = momentum*v + 4./2 + decay*want // the gradient of w1, 2·x, of one of 2 ranks
+		want -= rate * v
+	}
+	for _, o := range []Options{{FindUnusedParameters: true}, {StaticGraph: true}} {
+		for _, user := range []int{0, 1} {
+			t.Run(fmt.Sprintf("static: %t, of rank %d", o.StaticGraph, user), func(t *testing.T) {
+				onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+					m := newSwitches(pg.Device(), 2)
+					model, err := New(m, pg, &o)
+					if err != nil {
+						return err
+					}
+					opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: rate, Momentum: momentum, WeightDecay: decay})
+					use, passes := []int{0}, steps
+					if pg.Rank() == user {
+						use, passes = []int{0, 1}, theirs
+					}
+					err = model.Join(nil, func() error {
+						for range passes {
+							if err := errors.Join(m.step(model, 2, use...), opt.Step()); err != nil {
+								return err
+							}
+							opt.ZeroGrad()
+						}
+						return nil
+					})
+					if got := m.w[1].Item(); err != nil || math.Abs(got-want) > 1e-12 {
+						return fmt.Errorf("w1 is %v, want %v, %v", got, want, err)
 					}
 					return nil
 				})

@@ -68,7 +68,8 @@
 // UnusedFixed asks once. From the first pass that succeeds all ranks know which
 // gradients there are, so that later ones neither tell nor wait; a pass that is
 // to write others is a [*GraphChangedError] on every rank, found where it begins,
-// before any of its buckets is reduced. With UnusedFound the buckets are not
+// before any of its buckets is reduced. Between [Reducer.Join] and [Reducer.Leave]
+// they go on to tell and wait, for a rank without passes uses nothing. With UnusedFound the buckets are not
 // rebuilt: a pass may have another order than the one before.
 //
 // # Shadows

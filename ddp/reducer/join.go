@@ -28,11 +28,18 @@ func (a Attendance) First() int {
 // one. All ranks call it, and Leave when that is over. With byActive, averages are
 // over the ranks that had the pass, in place of all: Finish then waits for the
 // outcome, which is what tells how many these are.
-func (r *Reducer) Join(byActive bool) { r.attendance, r.byActive = Attendance{}, byActive }
+//
+// Within it the ranks of a static graph tell each other in each pass which gradients
+// they have, and wait for that where a gradient is asked for that this rank's pass did
+// not use: as with UnusedFound, what no rank with a pass of its own uses stays zeroed.
+func (r *Reducer) Join(byActive bool) {
+	r.attendance, r.byActive, r.joining = Attendance{}, byActive, true
+}
 
 // Leave ends what Join began. The gradients are zeroed.
 func (r *Reducer) Leave() {
-	r.byActive, r.left = false, nil
+	r.byActive, r.joining, r.left = false, false, nil
+	r.status.stale = true // what was told
 	r.freshen()
 }
 

@@ -35,6 +35,7 @@ type Reducer struct {
 	trace   *profile.Recorder
 
 	attendance Attendance // since Join, by the outcomes that are known
+	joining    bool       // between Join and Leave
 	byActive   bool       // averages are over the ranks that made the pass
 	leaving    bool       // this rank's last pass: a shadow
 	left       *LeftError // nobody makes passes any more

@@ -51,36 +51,39 @@ func (r *Reducer) spare(i int) error {
 	return nil
 }
 
+// tells tells whether the ranks tell each other, in each pass, which gradients they
+// have. Those of a static graph do until they know. Within Join they go on: a rank that
+// shadows the others uses nothing, and what it alone did no rank uses any more.
+func (r *Reducer) tells() bool {
+	return r.unused != UnusedMissing && (r.shared == nil || r.joining)
+}
+
 // tell tells the other ranks, in a pass that is about to end, which gradients
 // there are here; and what this rank knows of a static graph, itself.
 func (r *Reducer) tell() error {
-	switch {
-	case r.unused == UnusedMissing:
-		return nil
-	case r.shared == nil:
-		copy(r.absent, r.fresh)
-		return r.status.tell(r.absent)
-	}
 	for i, shared := range r.shared {
 		switch {
-		case shared && r.core.unused[i]:
-			r.fresh[i] = false
 		case !shared && !r.fresh[i] && !slices.Contains(r.change.Appear, r.params[i].Name):
 			// In a pass that reduced nothing, which nobody looked at.
 			r.change.Appear = append(r.change.Appear, r.params[i].Name)
+		case shared && r.core.unused[i] && !r.tells():
+			r.fresh[i] = false
 		}
 	}
-	return nil
+	if !r.tells() {
+		return nil
+	}
+	copy(r.absent, r.fresh)
+	return r.status.tell(r.absent)
 }
 
 // learn takes what all ranks told in a pass that succeeded: a gradient that one
 // has, all have.
 func (r *Reducer) learn() {
-	switch {
-	case r.unused == UnusedMissing && r.core.shadow:
+	if r.unused == UnusedMissing && r.core.shadow {
 		clear(r.fresh)
-		return
-	case r.unused == UnusedMissing || r.shared != nil:
+	}
+	if !r.tells() {
 		return
 	}
 	for i, absent := range r.absent {
@@ -89,12 +92,12 @@ func (r *Reducer) learn() {
 		}
 	}
 	clear(r.absent)
-	if r.unused == UnusedFixed && r.attendance.Away == nil {
+	if r.unused == UnusedFixed && r.shared == nil && r.attendance.Away == nil {
 		r.step(event{kind: succeed})
 		r.shared = make([]bool, len(r.params))
 		for i := range r.shared {
 			r.shared[i] = r.status.used(i)
 		}
-		r.status.stale = true // nobody tells any more
+		r.status.stale = true // but for Join nobody tells any more
 	}
 }
