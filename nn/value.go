@@ -21,6 +21,16 @@ func NewParameter(name string, v *autograd.Variable) *Parameter {
 	return &Parameter{name, placed(name, v.RequireGrad())}
 }
 
+// NewPart is a parameter over v, a leaf that holds some elements of whole, as an
+// optimizer is given it where elements are divided among ranks. It has the name and the
+// shape of whole; its Var, and its Grad, are of v's shape. v requires a gradient from
+// now on.
+func NewPart(whole *Parameter, v *autograd.Variable) *Parameter {
+	p := NewParameter(whole.name, v)
+	p.shape = whole.shape
+	return p
+}
+
 // NewUnplacedParameter is a parameter that [Place] makes the variable of, with
 // first values by init.
 func NewUnplacedParameter(name string, init Init, dt device.DType, shape ...int) *Parameter {
@@ -143,7 +153,8 @@ func placed(name string, v *autograd.Variable) *value {
 	return &value{shape: v.Shape(), dtype: v.DType(), v: v.SetName(name)}
 }
 
-// Shape is the shape; the caller must not change it.
+// Shape is the shape, of a part that of the whole ([NewPart]); the caller must not
+// change it.
 func (v *value) Shape() device.Shape { return v.shape }
 
 // DType is the type of the elements.

@@ -131,7 +131,7 @@ func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
 		what  string
 		dt    device.DType
 		shape device.Shape
-	}{{&r.mean, "mean", dt, s.Shape()}, {&r.variance, "variance", dt, s.Shape()}, {&r.count, "updates", device.Int64, nil}} {
+	}{{&r.mean, "mean", dt, s.Var().Shape()}, {&r.variance, "variance", dt, s.Var().Shape()}, {&r.count, "updates", device.Int64, nil}} {
 		if *m.v == nil {
 			if *m.v, err = s.zeros(m.what, m.dt, m.shape...); err != nil {
 				*m.v = nil

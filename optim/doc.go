@@ -80,8 +80,9 @@
 //
 // The rules are elementwise: what becomes of an element depends on its own
 // gradient and state alone. So an optimizer may be given parts of parameters as
-// its parameters, which is how package ddp/zero divides the state among ranks; a
-// [Tail] is what its steps do behind the updates.
+// its parameters ([nn.NewPart]), which is how package ddp/zero divides the state among
+// ranks; a [Tail] is what its steps do behind the updates. What an optimizer keeps of a
+// part has the shape of the part's Var.
 //
 // # Averages
 //

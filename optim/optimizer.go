@@ -248,7 +248,7 @@ func (s *slot) allocate() error {
 	if s.rule.masters() && dt.Size() == 2 {
 		dt = device.Float32
 		if s.master == nil {
-			m, err := s.zeros("master", dt, s.Shape()...)
+			m, err := s.zeros("master", dt, s.Var().Shape()...)
 			if err != nil {
 				return err
 			}

@@ -103,7 +103,7 @@ func (r *sgdRule) allocate(s *slot, dt device.DType) (err error) {
 	if r.velocity != nil || r.group.Momentum == 0 {
 		return nil
 	}
-	if r.velocity, err = s.zeros("velocity", dt, s.Shape()...); err == nil {
+	if r.velocity, err = s.zeros("velocity", dt, s.Var().Shape()...); err == nil {
 		r.first = true
 	}
 	return err

@@ -32,9 +32,11 @@
 // A rank's shard of a bucket holds one part of each parameter there, from element
 // lo to hi, often the whole of it or nothing; a parameter that lies across two
 // shards has a part on either. The optimizer that New is given a function for is
-// an ordinary one over these parts, which are parameters called "NAME[lo:hi]". So
-// groups of parameters are made by name as ever. The parts that are empty are
-// there too: all ranks have the same list, commit the same steps and count them
+// an ordinary one over these parts. A part is a parameter with the name and the shape
+// of the whole ([nn.NewPart]): groups are made by name or by shape as ever. The variable
+// of a part, and what the optimizer keeps of it, is a row of the elements from lo to hi.
+// Parts are in the order of the buckets, the last registered first. Those that are empty
+// are there too: all ranks have the same list, commit the same steps and count them
 // alike. An optimizer must be elementwise, as those of package optim are, and say
 // so by a method ([Local]), or the program does not compile: a rule that takes
 // norms over whole parameters would see parts of them.

@@ -70,8 +70,9 @@ func (o *Optimizer[O]) Group() *comm.ProcessGroup {
 	return o.shards.pg
 }
 
-// Parameters are this rank's parts of the parameters that are optimized, called
-// "NAME[lo:hi]", some of them empty. Their gradients are averages.
+// Parameters are this rank's parts of the parameters that are optimized, by the names
+// and in the shapes of the whole ([nn.NewPart]), some of them empty. Their gradients are
+// averages.
 func (o *Optimizer[O]) Parameters() []*nn.Parameter { return o.local.Parameters() }
 
 // ZeroGrad forgets the gradients of all parameters, also of those that are not
@@ -153,8 +154,8 @@ func (o *Optimizer[O]) Committed() (steps int, whole bool) {
 	return steps, whole && o.failed() == nil
 }
 
-// State is what this rank keeps from step to step: that of its parts, by their
-// names, such as "NAME[lo:hi].velocity". Gather has that of all ranks.
+// State is what this rank keeps from step to step: that of its parts, each a row of
+// elements, by names such as "NAME.velocity". Gather has that of all ranks.
 func (o *Optimizer[O]) State() ([]*nn.Buffer, error) { return o.local.State() }
 
 // Restoring says that the program is about to write the parameters, or what

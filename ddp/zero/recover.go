@@ -219,7 +219,7 @@ func (o *Optimizer[O]) takers(module nn.Module, ignore []string) (map[string]tak
 	}
 	state, err := o.kept()
 	for _, k := range state {
-		all[ofState(k.name)] = taker{k.Var().Tensor(), k.whole(), k.of}
+		all[ofState(k.Name())] = taker{k.Var().Tensor(), k.whole(), k.of}
 	}
 	return all, err
 }

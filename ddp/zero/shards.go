@@ -33,7 +33,7 @@ type bucket struct {
 // may be none.
 type part struct {
 	*nn.Parameter               // the whole
-	local         *nn.Parameter // the part
+	local         *nn.Parameter // the part, by the name and in the shape of the whole
 	lo, hi        int
 	bucket        int
 }
@@ -90,7 +90,7 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 func newPart(dev device.Device, whole *nn.Parameter, lo, hi, bucket int) *part {
 	p := &part{Parameter: whole, lo: lo, hi: hi, bucket: bucket}
 	v := autograd.FromTensor(dev, whole.Var().Tensor().Flat().Range(lo, hi))
-	p.local = nn.NewParameter(fmt.Sprintf("%s[%d:%d]", whole.Name(), lo, hi), v)
+	p.local = nn.NewPart(whole, v)
 	v.SetGradSink((*gradient)(p))
 	return p
 }

@@ -17,9 +17,8 @@ import (
 // it, or one for the parameter, such as a count, which is of no shape and alike on
 // all ranks.
 type kept struct {
-	*nn.Buffer
-	part *part
-	name string // as an optimizer of whole parameters calls it
+	*nn.Buffer // by the name that an optimizer of whole parameters gives it
+	part       *part
 }
 
 // whole is the shape that it has of the whole parameter.
@@ -46,25 +45,38 @@ func (o *Optimizer[O]) kept() ([]kept, error) {
 	}
 	parts := map[string]*part{}
 	for _, p := range o.shards.parts {
-		parts[p.local.Name()] = p
+		parts[p.Name()] = p
 	}
 	var all []kept
 	for _, b := range state {
-		end := strings.LastIndex(b.Name(), "].") + 1 // of the part's name
-		p := parts[b.Name()[:end]]
+		p := owner(parts, b.Name())
 		if p == nil {
 			return nil, fmt.Errorf("%q in the state of the shards' optimizer is of none of its parameters", b.Name())
 		}
-		all = append(all, kept{b, p, p.Name() + b.Name()[end:]})
+		all = append(all, kept{b, p})
 	}
 	return all, nil
+}
+
+// owner is the part that a name in the state, "NAME.what", begins with: that of the
+// longest name. nil is none.
+func owner(parts map[string]*part, name string) *part {
+	for {
+		end := strings.LastIndexByte(name, '.')
+		if end < 0 {
+			return nil
+		}
+		if name = name[:end]; parts[name] != nil {
+			return parts[name]
+		}
+	}
 }
 
 // names are those of the whole state, in the order of the local one.
 func names(state []kept) []string {
 	var all []string
 	for _, k := range state {
-		all = append(all, k.name)
+		all = append(all, k.Name())
 	}
 	return all
 }
@@ -77,7 +89,7 @@ func (o *Optimizer[O]) held() ([]held, error) {
 	}
 	var mine []held
 	for _, k := range state {
-		s := span{Name: k.name, DType: k.DType(), Shape: k.whole()}
+		s := span{Name: k.Name(), DType: k.DType(), Shape: k.whole()}
 		switch {
 		case len(k.Shape()) > 0:
 			s.Lo, s.Hi = k.part.lo, k.part.hi
@@ -122,7 +134,7 @@ func (o *Optimizer[O]) Load(ctx context.Context, steps int, state map[string]*au
 	}
 	parts := map[string]*autograd.Variable{}
 	for _, k := range mine {
-		whole := state[k.name]
+		whole := state[k.Name()]
 		parts[k.Name()] = autograd.FromTensor(whole.Device(), k.of(whole.Tensor()))
 	}
 	if err := optim.LoadState(ctx, o, steps, parts); err != nil {
@@ -137,14 +149,14 @@ func compare(mine []kept, state map[string]*autograd.Variable) error {
 	e := &nn.StateError{}
 	known := map[string]bool{}
 	for _, k := range mine {
-		known[k.name] = true
-		whole, there := state[k.name]
+		known[k.Name()] = true
+		whole, there := state[k.Name()]
 		switch {
 		case !there:
-			e.Missing = append(e.Missing, k.name)
+			e.Missing = append(e.Missing, k.Name())
 		case !whole.Shape().Equal(k.whole()) || whole.DType().IsFloat() != k.DType().IsFloat():
 			e.Mismatched = append(e.Mismatched, nn.StateMismatch{
-				Name: k.name, State: fmt.Sprint(whole.DType(), whole.Shape()), Module: fmt.Sprint(k.DType(), k.whole()),
+				Name: k.Name(), State: fmt.Sprint(whole.DType(), whole.Shape()), Module: fmt.Sprint(k.DType(), k.whole()),
 			})
 		}
 	}

@@ -13,7 +13,9 @@ import (
 )
 
 // Local is the optimizer of one rank's shards, such as [*optim.SGD] and
-// [*optim.AdamW]: see there for the methods.
+// [*optim.AdamW]: see there for the methods. Its parameters are parts ([nn.NewPart]):
+// what it keeps of one, but for a single number, has the shape of the part's Var, and is
+// called by the parameter's name, a dot and a word.
 type Local interface {
 	Parameters() []*nn.Parameter
 	StepScaled(s optim.Scaled) error
@@ -40,7 +42,8 @@ type Model struct {
 
 // New wraps a module as [ddp.New] does, and makes the optimizer of this rank's
 // shards by newLocal, which is given the parts of all parameters that require a
-// gradient; those that it leaves out stay as they are. The state is allocated. All
+// gradient, by the names and in the shapes of the whole: it makes groups of them as of
+// whole parameters. Those that it leaves out stay as they are. The state is allocated. All
 // ranks call it, in the same order as their other collectives.
 func New[O Local](module nn.Module, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	m, o, err := wrap(context.Background(), module, pg, newLocal, opts) // its calls have deadlines of their own

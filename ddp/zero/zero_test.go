@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -65,6 +66,19 @@ func grouped(params []*nn.Parameter) Local {
 		groups[i].Params = append(groups[i].Params, p)
 	}
 	return optim.NewAdamWGroups(groups[1], groups[0])
+}
+
+// shaped has no weight decay of what is no matrix.
+func shaped(params []*nn.Parameter) Local {
+	groups := [2]optim.SGDGroup{{SGDOptions: optim.SGDOptions{LR: 0.1, Momentum: 0.9}}, {SGDOptions: optim.SGDOptions{LR: 0.1, Momentum: 0.9, WeightDecay: 5}}}
+	for _, p := range params {
+		i := 0
+		if len(p.Shape()) >= 2 {
+			i = 1
+		}
+		groups[i].Params = append(groups[i].Params, p)
+	}
+	return optim.NewSGDGroups(groups[:]...)
 }
 
 // wrapped is a model, with shards or without, and its optimizer.
@@ -193,7 +207,8 @@ func TestTrainsAsWithoutShards(t *testing.T) {
 	}{
 		{"SGD", sgd, double, device.Float64, small},
 		{"AdamW", adamW, double, device.Float64, small},
-		{"groups", grouped, double, device.Float64, small},
+		{"groups by name", grouped, double, device.Float64, small},
+		{"groups by shape", shaped, double, device.Float64, small},
 		{"SGD, 16 bits", sgd, bf, device.Float32, small},
 		{"AdamW, 16 bits", adamW, bf, device.Float32, small},
 		{"AdamW, 16 bits reduced in 32", adamW, bf, device.Float32, &ddp.Options{BucketCapMB: small.BucketCapMB, ReduceDType: device.Float32}},
@@ -230,6 +245,54 @@ func TestTrainsAsWithoutShards(t *testing.T) {
 			}, 1, 2, 4)
 		})
 	}
+}
+
+// What makes groups of parts sees the names, shapes and types of whole parameters; the
+// variables of a parameter's parts, on all ranks, hold its elements.
+func TestPartsHaveNameAndShapeOfTheWhole(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		net := mlp(double)
+		elements := make(map[string]int64)
+		w, err := divided(net, pg, func(params []*nn.Parameter) Local {
+			for _, p := range params {
+				elements[p.String()] = int64(p.Var().Tensor().Len())
+			}
+			return sgd(params)
+		}, small)
+		if err != nil {
+			return err
+		}
+		if _, err := w.train(pg, device.Float64, 0, 1); err != nil {
+			return err
+		}
+		for _, p := range net.Parameters() {
+			mine, there := elements[p.String()]
+			all, err := comm.AllGatherInts(context.Background(), pg, []int64{mine})
+			if err != nil {
+				return err
+			}
+			var sum int64
+			for _, theirs := range all {
+				sum += theirs[0]
+			}
+			if !there || sum != int64(p.Shape().Len()) {
+				return fmt.Errorf("%v: %d elements in parts of this name and shape, of %v", p, sum, elements)
+			}
+		}
+		state, err := w.zero.State()
+		if err != nil {
+			return err
+		}
+		for _, b := range state {
+			name, _, _ := strings.Cut(b.Name(), ".velocity")
+			for _, p := range w.opt.Parameters() {
+				if p.Name() == name && !b.Shape().Equal(p.Var().Shape()) {
+					return fmt.Errorf("%s is %v, its part %v", b.Name(), b.Shape(), p.Var().Shape())
+				}
+			}
+		}
+		return nil
+	}, 2, 4)
 }
 
 // sameState compares the gathered state with that of an optimizer without shards,
