@@ -22,8 +22,9 @@ const RetainGraph BackwardOption = 1
 // undefined until they are zeroed: see [Variable.GradErr].
 //
 // Backward panics with a [*GraphError] when v is no scalar or requires no
-// gradient, or its graph was released, and with a [*FreedError] when a value that
-// it needs was freed.
+// gradient, or its graph was released, with a [*FreedError] when a value that
+// it needs was freed, and with a [*ModifiedError] when one was written in place since
+// the graph was recorded.
 func (v *Variable) Backward(opts ...BackwardOption) error {
 	if v.t.Len() != 1 {
 		panic(&GraphError{Call: "Backward", Variable: v.String(), Reason: "it is no scalar, such as a loss: reduce it, or give BackwardWith its gradient"})
@@ -55,6 +56,9 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 	for _, o := range p.observers {
 		o.BeginBackward(func(leaf *Variable) bool { return leaf.node != nil && leaf.node.pass == p.id })
 		p.begun = append(p.begun, o)
+	}
+	for _, n := range p.nodes { // with the observers begun, so that they hear of a panic
+		n.checkVersions()
 	}
 	p.running = true
 	err := v.Err()
@@ -139,7 +143,7 @@ func (s *state) walk(root *Variable) *pass {
 		for _, v := range n.in {
 			v.alive()
 			if v.node != nil {
-				p.meet(v)
+				p.meet(v.Variable)
 			}
 		}
 	}
@@ -213,7 +217,10 @@ func (p *pass) through(n *node) error {
 	if f, ok := n.fn.(*checkpoint); ok {
 		return p.again(n, f)
 	}
-	c := p.s.call(n.in, n.out)
+	c := p.s.call(n.out)
+	for _, v := range n.in {
+		c.In = append(c.In, v.t)
+	}
 	var scratch []device.Buffer
 	c.New = func(dt device.DType, shape ...int) (device.Tensor, error) {
 		t, err := p.s.alloc(dt, shape)
@@ -262,7 +269,7 @@ func (p *pass) into(c *Call, n *node, first, last int) (err error) {
 	in := n.in[first : last+1]
 	_, casts := n.fn.(cast) // to the type that its input's gradient has
 	for i, v := range in {
-		if dst[i], acc[i], err = p.destination(v); err != nil {
+		if dst[i], acc[i], err = p.destination(v.Variable); err != nil {
 			return err
 		}
 		if dst[i].DType != v.t.DType && !casts { // the owner's choice: see GradSink

@@ -26,6 +26,8 @@ func (cast) Shape(in []device.Shape) device.Shape { return in[0] }
 
 func (f cast) dtype() device.DType { return device.DType(f) }
 
+func (cast) Saves(_, _ int) bool { return false }
+
 func (cast) Forward(c *Call) error { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
 
 // Backward rounds once, what is to be in dst: it meets what is there already, and

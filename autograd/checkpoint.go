@@ -19,7 +19,8 @@ import (
 //
 // What f uses beside x, parameters and results of other operations, it may
 // capture: gradients reach that as they would without Checkpoint. It must be
-// there, unchanged, at the backward pass. f has to compute the same again: its
+// there, unchanged, at the backward pass: one that was written in place since is a
+// [*ModifiedError], whatever the operation inside does with it. It may not be a gradient. f has to compute the same again: its
 // operations and the variables that need a gradient are compared, and those
 // that differ fail the pass with a [*RecomputeError], as an operation that fails
 // in the second run does. A leaf that is frozen in between gets no gradient, as
@@ -56,9 +57,10 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 		if x.node == nil {
 			uses = append(uses[:len(uses):len(uses)], x) // for the pass to see that it is there
 		}
+		c := &checkpoint{f: f, x: x, first: part.outline(), reads: part.reads(s.scope)}
 		y = y.alias()
 		y.observers = part.observers
-		s.record(&checkpoint{f: f, x: x, first: part.outline()}, uses, y)
+		s.record(c, uses, y)
 	})
 	return y
 }
@@ -71,6 +73,13 @@ type checkpoint struct {
 	f     func(*Variable) *Variable
 	x     *Variable
 	first outline
+	reads []read
+}
+
+// read is an operand of an operation inside that was made outside.
+type read struct {
+	input
+	op string
 }
 
 func (*checkpoint) Name() string { return "Checkpoint" }
@@ -84,6 +93,7 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 		var y *Variable
 		var part *section
 		from := s.nodes
+		c.checkVersions() // the pass itself runs functions that may write what this one reads
 		c.thawed(n.in, func() {
 			s.recording(func() { y = c.f(c.x) })
 			if err = y.Err(); err != nil {
@@ -109,7 +119,7 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 // thawed runs f with those leaves of the first run that were frozen since as they
 // were then, so that f records the same. The pass finds them frozen again, as it
 // does the leaves of any graph.
-func (c *checkpoint) thawed(in []*Variable, f func()) {
+func (c *checkpoint) thawed(in []input, f func()) {
 	for _, v := range in {
 		if idle := v.idle; c.first.uses[idle].times > 0 {
 			v.node, v.idle = idle, nil
@@ -125,6 +135,39 @@ type section struct {
 	nodes     []*node     // of results, the last applied first
 	outside   []*Variable // inputs from before, and leaves, that need a gradient: once for each use
 	observers []Observer  // of results
+}
+
+// reads are the operands of the operations in p that were not made in sc, the scope
+// that they were recorded in, each once for a version of it. It panics with a [*GraphError] where one is a gradient.
+func (p *section) reads(sc *scope) (reads []read) {
+	type key struct {
+		mem     *block
+		version uint64
+	}
+	seen := map[key]bool{}
+	add := func(v input, op string) {
+		if v.grad {
+			panic(&GraphError{Call: "Checkpoint", Variable: v.String(),
+				Reason: "it is a gradient, which the backward pass may write before it runs the function again: give the function a copy, such as MulScalar(v, 1)"})
+		}
+		k := key{v.mem, v.version}
+		if v.mem.scope != sc && v.mem.freed == "" && !seen[k] {
+			seen[k] = true
+			reads = append(reads, read{v, op})
+		}
+	}
+	for _, n := range p.nodes {
+		if c, ok := n.fn.(*checkpoint); ok {
+			for _, r := range c.reads {
+				add(r.input, r.op+" within Checkpoint")
+			}
+			continue
+		}
+		for _, v := range n.in {
+			add(v, n.fn.Name())
+		}
+	}
+	return reads
 }
 
 // sectionOf is what leads to root and was recorded after node number from. It
@@ -148,7 +191,7 @@ func sectionOf(root *Variable, from uint64) *section {
 	meet(root)
 	for todo := 0; todo < len(p.nodes); todo++ {
 		for _, v := range p.nodes[todo].in {
-			meet(v)
+			meet(v.Variable)
 		}
 	}
 	slices.SortFunc(p.nodes, latestFirst)

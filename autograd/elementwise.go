@@ -53,6 +53,17 @@ func (f unary) Name() string { return device.UnaryOp(f).String() }
 
 func (unary) Shape(in []device.Shape) device.Shape { return in[0] }
 
+// Saves follows [device.Kernels].UnaryGrad.
+func (f unary) Saves(_, j int) bool {
+	switch device.UnaryOp(f) {
+	case device.Neg:
+		return false
+	case device.Log, device.GELU, device.GELUTanh:
+		return j == 0
+	}
+	return j == Output
+}
+
 func (f unary) Forward(c *Call) error {
 	return c.Kernels.Unary(c.Stream, device.UnaryOp(f), c.Out, c.In[0])
 }
@@ -67,6 +78,8 @@ type scale float64
 func (scale) Name() string { return "MulScalar" }
 
 func (scale) Shape(in []device.Shape) device.Shape { return in[0] }
+
+func (scale) Saves(_, _ int) bool { return false }
 
 func (f scale) Forward(c *Call) error {
 	return c.Kernels.Axpby(c.Stream, c.Out, device.Accum{Alpha: float64(f)}, c.In[0])
@@ -84,6 +97,16 @@ func (f binary) Name() string { return device.BinaryOp(f).String() }
 
 func (f binary) Shape(in []device.Shape) device.Shape {
 	return device.Broadcast(f.Name(), in[0], in[1])
+}
+
+func (f binary) Saves(i, j int) bool {
+	switch device.BinaryOp(f) {
+	case device.Mul:
+		return j == 1-i
+	case device.Div:
+		return j == 1 || i == 1 && j == Output
+	}
+	return false
 }
 
 func (f binary) Forward(c *Call) error {

@@ -12,7 +12,8 @@ import (
 // this package are Functions, and a program can add its own: see [Apply].
 //
 // One value of a Function stands for one application: it may keep what its
-// Forward found out for its Backward.
+// Forward found out for its Backward. The operands of an application may not be
+// written in place before its Backward, but for those that a [Saver] does not save.
 type Function interface {
 	// Name is what messages call the operation.
 	Name() string
@@ -70,16 +71,13 @@ type Call struct {
 	New func(dt device.DType, shape ...int) (device.Tensor, error)
 }
 
-// call takes a Call, which called gives back.
-func (s *state) call(in []*Variable, out *Variable) *Call {
+// call takes a Call, without inputs, which called gives back.
+func (s *state) call(out *Variable) *Call {
 	c := &Call{}
 	if n := len(s.calls); n > 0 {
 		c, s.calls = s.calls[n-1], s.calls[:n-1]
 	}
 	c.Kernels, c.Stream, c.Out = s.dev.Kernels(), s.dev.Compute(), out.t
-	for _, v := range in {
-		c.In = append(c.In, v.t)
-	}
 	return c
 }
 
@@ -105,6 +103,9 @@ func Apply(fn Function, in ...*Variable) *Variable {
 	s.advance(name, in)
 
 	n := s.record(fn, in, out)
+	if err == nil && n != nil {
+		err = s.saveGradients(n)
+	}
 	if err == nil {
 		out.t, err = s.alloc(dt, shape)
 	} else {
@@ -115,8 +116,14 @@ func Apply(fn Function, in ...*Variable) *Variable {
 		return out
 	}
 
-	c := s.call(in, out)
+	c := s.call(out)
 	defer s.called(c)
+	for i, v := range in {
+		if n != nil {
+			v = n.in[i].Variable
+		}
+		c.In = append(c.In, v.t)
+	}
 	c.Recorded = n != nil
 	c.New = func(dt device.DType, shape ...int) (device.Tensor, error) {
 		t, err := s.alloc(dt, shape)
@@ -159,7 +166,7 @@ type node struct {
 	leaf *leaf // not nil for a leaf, which has none of the next five
 
 	fn       Function
-	in       []*Variable
+	in       []input
 	out      *Variable
 	saved    []*block // what Forward allocated
 	number   uint64   // in the order of application
@@ -178,7 +185,11 @@ func (s *state) record(fn Function, in []*Variable, out *Variable) *node {
 		return nil
 	}
 	s.nodes++
-	out.node = &node{fn: fn, in: slices.Clone(in), out: out, number: s.nodes}
+	inputs := make([]input, len(in))
+	for i, v := range in {
+		inputs[i] = input{v, v.mem.version}
+	}
+	out.node = &node{fn: fn, in: inputs, out: out, number: s.nodes}
 	return out.node
 }
 

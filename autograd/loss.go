@@ -16,6 +16,8 @@ func (mse) Shape(in []device.Shape) device.Shape {
 	return device.Shape{}
 }
 
+func (mse) Saves(_, j int) bool { return j != Output }
+
 func (mse) Forward(c *Call) error {
 	return c.Kernels.MSE(c.Stream, c.Out, c.In[0], c.In[1])
 }
@@ -47,6 +49,8 @@ func (*crossEntropy) Shape(in []device.Shape) device.Shape {
 	}
 	return device.Shape{}
 }
+
+func (*crossEntropy) Saves(_, j int) bool { return j == 1 }
 
 func (f *crossEntropy) Forward(c *Call) (err error) {
 	if f.probs, err = c.New(c.Out.DType, c.In[0].Shape...); err != nil {

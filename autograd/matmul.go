@@ -35,6 +35,8 @@ func transposed(s device.Shape, t bool) (rows, cols int) {
 	return s[0], s[1]
 }
 
+func (matMul) Saves(i, j int) bool { return j == 1-i }
+
 func (f matMul) Forward(c *Call) error {
 	return c.Kernels.MatMul(c.Stream, c.Out, device.Store, c.In[0], f.tx, c.In[1], f.ty)
 }
@@ -86,6 +88,13 @@ func (linear) Shape(in []device.Shape) device.Shape {
 func rows(t device.Tensor) device.Tensor {
 	n := t.Shape[len(t.Shape)-1]
 	return t.Reshape(device.Shape(t.Shape[:len(t.Shape)-1]).Len(), n)
+}
+
+func (f linear) Saves(i, j int) bool {
+	if j == Output {
+		return device.Activation(f) != device.NoActivation
+	}
+	return i < 2 && j == 1-i
 }
 
 func (f linear) Forward(c *Call) error {

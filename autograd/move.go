@@ -27,7 +27,7 @@ func (v *Variable) MoveTo(t device.Tensor) error {
 		return err
 	}
 	old := v.mem
-	v.t, v.mem = t, &block{made: v.s.number}
+	v.t, v.mem = t, &block{made: v.s.number, version: old.version}
 	if l := v.leaf(); l != nil {
 		l.v.t, l.v.mem = v.t, v.mem
 	}

@@ -35,6 +35,8 @@ func (f *reduction) Shape(in []device.Shape) device.Shape {
 	return f.shape
 }
 
+func (*reduction) Saves(_, _ int) bool { return false }
+
 func (f *reduction) Forward(c *Call) error {
 	return c.Kernels.Sum(c.Stream, c.Out, device.Accum{Alpha: f.factor}, c.In[0])
 }
@@ -84,6 +86,8 @@ type reshape struct{}
 func (reshape) Name() string { return "Reshape" }
 
 func (reshape) Shape(in []device.Shape) device.Shape { return in[0] }
+
+func (reshape) Saves(_, _ int) bool { return false }
 
 func (reshape) Forward(*Call) error { return nil }
 

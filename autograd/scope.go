@@ -12,6 +12,7 @@ import (
 type block struct {
 	buf     device.Buffer // empty where somebody else owns the memory, and where err is set
 	err     error         // why what should be here could not be computed
+	version uint64        // in-place writes to it so far: see BumpVersion
 	made    int           // the step it was made in
 	scope   *scope        // frees it when it ends; nil for memory of the program
 	freed   string        // what freed it; empty while it lives

@@ -85,7 +85,7 @@ func (m *Model) init(ctx context.Context, o Options) error {
 		return err
 	}
 	if !o.SkipInitSync {
-		state := append(tensors(all), tensors(buffers)...)
+		state := append(variables(all), variables(buffers)...)
 		if err := broadcast(m.pg, "initial parameters", state, 0).Wait(ctx); err != nil {
 			return err
 		}
@@ -203,7 +203,7 @@ func (m *Model) end(name string, err error) error {
 // Join rank 0 may not have made the pass: only the outcome tells who did.
 func (m *Model) sendBuffers() {
 	if len(m.buffers) > 0 && !m.joining {
-		m.sent = broadcast(m.pg, "buffers", tensors(m.buffers), 0)
+		m.sent = broadcast(m.pg, "buffers", variables(m.buffers), 0)
 	}
 }
 
@@ -211,7 +211,7 @@ func (m *Model) sendBuffers() {
 // first rank that made the pass.
 func (m *Model) syncBuffers(ctx context.Context, first int) error {
 	if m.joining && len(m.buffers) > 0 && first >= 0 {
-		m.sent = broadcast(m.pg, "buffers", tensors(m.buffers), first)
+		m.sent = broadcast(m.pg, "buffers", variables(m.buffers), first)
 	}
 	if m.sent == nil {
 		return nil

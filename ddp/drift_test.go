@@ -126,7 +126,7 @@ func TestReplicaDrift(t *testing.T) {
 							flip(model.Parameters()[i].Var(), 5)
 						}
 					case pass == 5:
-						if err := broadcast(pg, "repair", tensors(model.Parameters()), 0).Wait(t.Context()); err != nil {
+						if err := broadcast(pg, "repair", variables(model.Parameters()), 0).Wait(t.Context()); err != nil {
 							return err
 						}
 					}

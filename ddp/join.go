@@ -179,7 +179,7 @@ func (m *Model) shadowPass(leave bool, cause error) error {
 // settle makes all ranks equal to one.
 func (m *Model) settle(ctx context.Context, o *JoinOptions, from int) error {
 	const name = "joined state"
-	state := append(tensors(m.params), tensors(m.buffers)...)
+	state := append(variables(m.params), variables(m.buffers)...)
 	if o.Optimizer == nil {
 		return broadcast(m.pg, name, state, from).Wait(ctx)
 	}

@@ -131,7 +131,7 @@ func TestUnevenInputsError(t *testing.T) {
 			}
 		}
 		// The group is usable, and so is the model once it is equal again.
-		if err := broadcast(pg, "repair", append(tensors(m.w), m.sum.Var().Tensor()), bad).Wait(context.Background()); err != nil {
+		if err := broadcast(pg, "repair", append(variables(m.w), m.sum.Var()), bad).Wait(context.Background()); err != nil {
 			return err
 		}
 		return errors.Join(m.step(model, 1, 0, 1), m.has(1, 2))

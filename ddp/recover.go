@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
-	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -89,7 +89,7 @@ func restore(ctx context.Context, module nn.Module, pg *comm.ProcessGroup, opt O
 	if err := reducer.Verify(ctx, pg, "buffer", listed(buffers)); err != nil {
 		return 0, err
 	}
-	step, err = equalize(ctx, pg, "recovered state", append(tensors(params), tensors(buffers)...), opt, source)
+	step, err = equalize(ctx, pg, "recovered state", append(variables(params), variables(buffers)...), opt, source)
 	if err != nil {
 		return 0, err
 	}
@@ -101,7 +101,7 @@ func restore(ctx context.Context, module nn.Module, pg *comm.ProcessGroup, opt O
 
 // equalize sets state, and the optimizer's own, to that of the rank that source
 // chooses, by the name of what it sends, and returns the step that this is at.
-func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []device.Tensor, opt Optimizer, source func([]Progress) (step, from int, err error)) (step int, err error) {
+func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*autograd.Variable, opt Optimizer, source func([]Progress) (step, from int, err error)) (step int, err error) {
 	kept, err := opt.State()
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return 0, err
@@ -123,7 +123,7 @@ func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []d
 		opt.Restoring()
 	}
 	// To the end: what did not arrive must not be taken for whole.
-	if err := broadcast(pg, name, append(state, tensors(kept)...), from).Sync(ctx); err != nil {
+	if err := broadcast(pg, name, append(state, variables(kept)...), from).Sync(ctx); err != nil {
 		return 0, err
 	}
 	opt.Restored(step)

@@ -39,19 +39,21 @@ func trained(params []*nn.Parameter) []string {
 	return out
 }
 
-func tensors[V value](values []V) []device.Tensor {
-	var out []device.Tensor
+func variables[V value](values []V) []*autograd.Variable {
+	var out []*autograd.Variable
 	for _, v := range values {
-		out = append(out, v.Var().Tensor())
+		out = append(out, v.Var())
 	}
 	return out
 }
 
-// broadcast sets state of all ranks to that of rank from.
-func broadcast(pg *comm.ProcessGroup, name string, state []device.Tensor, from int) *comm.Work {
+// broadcast sets state of all ranks to that of rank from. It counts as a write on that
+// rank too, so that a graph that reads the state is refused on all ranks or on none.
+func broadcast(pg *comm.ProcessGroup, name string, state []*autograd.Variable, from int) *comm.Work {
 	return pg.With(comm.CallOptions{Name: name}).Coalesce(func(g *comm.ProcessGroup) {
-		for _, t := range state {
-			g.Broadcast(t, from)
+		for _, v := range state {
+			v.BumpVersion()
+			g.Broadcast(v.Tensor(), from)
 		}
 	})
 }

@@ -100,6 +100,7 @@ func load(ctx context.Context, dst, src *autograd.Variable) error {
 		}
 		t = device.NewTensor(buf, t.DType, t.Shape...)
 	}
+	dst.BumpVersion()
 	return dev.Kernels().Copy(dev.Compute(), dst.Tensor(), t)
 }
 

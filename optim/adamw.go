@@ -167,6 +167,8 @@ func (r *adamRule) update(s *slot, scaled Scaled) error {
 func (r *adamRule) updated() {
 	r.updates++
 	r.shown = false
+	r.mean.BumpVersion()
+	r.variance.BumpVersion()
 }
 
 func (r *adamRule) state() ([]*autograd.Variable, error) {
@@ -182,6 +184,7 @@ func (r *adamRule) show() error {
 	if err := dev.Kernels().Fill(dev.Compute(), r.count.Tensor(), float64(r.updates)); err != nil {
 		return fmt.Errorf("setting %s: %w", r.count.Name(), err)
 	}
+	r.count.BumpVersion()
 	r.shown = true
 	return nil
 }

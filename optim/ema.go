@@ -118,6 +118,7 @@ func (e *EMA) begin() error {
 		if err := a.copy(a.mean.Tensor(), a.v.Tensor()); err != nil {
 			return err
 		}
+		a.mean.BumpVersion()
 	}
 	return nil
 }
@@ -176,6 +177,7 @@ func (e *EMA) scratch() (buf device.Buffer, free func(), err error) {
 
 // update enqueues what takes the variable into its average.
 func (a *average) update(decay float64, scratch device.Buffer) error {
+	a.mean.BumpVersion()
 	if !a.param || !a.v.RequiresGrad() {
 		return a.copy(a.mean.Tensor(), a.v.Tensor())
 	}
@@ -201,7 +203,8 @@ func (a *average) copy(dst, src device.Tensor) error {
 }
 
 // With runs f with the averages in place of the parameters and buffers, for an
-// evaluation or to save them, and puts those back. Before the first Update
+// evaluation or to save them, and puts those back: in-place writes to them, so that a
+// graph that reads them does not outlive With's begin or end. Before the first Update
 // the parameters stay. Within f the optimizer's Step is an error, and what
 // is Committed is not whole. With returns the error of f; that there is no memory
 // for a copy of the parameters, or that a step is torn, before it calls f; or
@@ -234,6 +237,7 @@ func (e *EMA) With(f func() error) (err error) {
 			return err
 		}
 		put++
+		a.v.BumpVersion()
 		if err := a.copy(a.v.Tensor(), a.mean.Tensor()); err != nil {
 			return err
 		}
@@ -266,7 +270,9 @@ func (e *EMA) spare() (saved []device.Tensor, free func(), err error) {
 // putBack sets the first variables to what was saved of them.
 func (e *EMA) putBack(saved []device.Tensor) error {
 	for i, t := range saved {
-		if err := e.averages[i].copy(e.averages[i].v.Tensor(), t); err != nil {
+		a := e.averages[i]
+		a.v.BumpVersion()
+		if err := a.copy(a.v.Tensor(), t); err != nil {
 			return err
 		}
 	}

@@ -187,16 +187,27 @@ func (o *optimizer) StepScaled(s Scaled) error {
 			updated, err = len(o.ready), o.tail.Complete()
 		}
 	}
-	switch {
-	case errors.Is(err, device.ErrSkipped):
+	if errors.Is(err, device.ErrSkipped) {
 		o.set(o.steps, false)
 		return fmt.Errorf("optim: step %d: %w", o.steps+1, err)
-	case err != nil:
+	}
+	for _, s := range o.ready {
+		s.written()
+	}
+	if err != nil {
 		o.torn = &TornError{Step: o.steps + 1, Updated: updated, Params: len(o.ready), Err: err}
 		return o.torn
 	}
 	o.set(o.steps+1, false)
 	return nil
+}
+
+// written tells autograd that an update wrote the parameter, and what is kept for it.
+func (s *slot) written() {
+	s.Var().BumpVersion()
+	if s.master != nil {
+		s.master.BumpVersion()
+	}
 }
 
 // prepare does all of a step that can fail for a reason other than a broken

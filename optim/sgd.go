@@ -122,7 +122,12 @@ func (r *sgdRule) update(s *slot, scaled Scaled) error {
 	return v.Device().Kernels().SGD(v.Device().Compute(), step)
 }
 
-func (r *sgdRule) updated() { r.first = r.first && r.group.Momentum == 0 }
+func (r *sgdRule) updated() {
+	r.first = r.first && r.group.Momentum == 0
+	if r.velocity != nil {
+		r.velocity.BumpVersion()
+	}
+}
 
 func (r *sgdRule) state() ([]*autograd.Variable, error) {
 	if r.group.Momentum == 0 {

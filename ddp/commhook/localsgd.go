@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
-	"github.com/goddp/goddp/device"
 )
 
 // PostLocalSGDOptions are the choices of [PostLocalSGD]; the zero value is PyTorch's
@@ -117,16 +117,17 @@ func NewAverager(pg *comm.ProcessGroup, opts *AveragerOptions) *Averager {
 }
 
 // Step counts a step of the optimizer, which all ranks have made, and averages the
-// parameters, where it is one for that. What an optimizer keeps is to be averaged
-// with them where it makes the parameters: its masters.
-func (a *Averager) Step(ctx context.Context, params []device.Tensor) error {
+// parameters, in place, where it is one for that. What an optimizer keeps is to be
+// averaged with them where it makes the parameters: its masters.
+func (a *Averager) Step(ctx context.Context, params []*autograd.Variable) error {
 	a.steps++
 	if done := a.steps - max(a.o.StartAfter, 0); done <= 0 || done%a.o.Period != 0 {
 		return nil
 	}
 	return a.pg.With(comm.CallOptions{Name: "average of replicas"}).Coalesce(func(g *comm.ProcessGroup) {
 		for _, p := range params {
-			g.AllReduce(p, comm.Avg)
+			p.BumpVersion()
+			g.AllReduce(p.Tensor(), comm.Avg)
 		}
 	}).Wait(ctx)
 }

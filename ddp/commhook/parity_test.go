@@ -142,10 +142,10 @@ func TestPostLocalSGD(t *testing.T) {
 			got, params, err := run{steps: steps,
 				hook: always(func() reducer.Hook { return commhook.PostLocalSGD(&o) }),
 				each: func(m *ddp.Model) error {
-					var params []device.Tensor
+					var params []*autograd.Variable
 					var mine []byte
 					for _, p := range m.Parameters() {
-						params, mine = append(params, p.Var().Tensor()), append(mine, bits(p.Var().Device(), p.Var().Tensor())...)
+						params, mine = append(params, p.Var()), append(mine, bits(p.Var().Device(), p.Var().Tensor())...)
 					}
 					all, err := comm.AllGatherObject(context.Background(), pg, sha256.Sum256(mine))
 					if err != nil {

@@ -24,6 +24,7 @@ type Optimizer[O Local] struct {
 	local  O
 	last   map[*nn.Parameter]*bucket // by part: the bucket whose updates end with it
 	rest   []*nn.Parameter           // parts that local does not have
+	whole  []*autograd.Variable      // the parameters that local has parts of
 
 	mu      sync.Mutex
 	gathers []*comm.Work // of the last step
@@ -43,6 +44,7 @@ func newOptimizer[O Local](s *shards, local O) *Optimizer[O] {
 			panic(&ForeignError{p.Name()})
 		}
 		ends[part.bucket] = p
+		o.whole = append(o.whole, part.Var())
 		delete(parts, p)
 	}
 	o.rest = slices.Collect(maps.Keys(parts))
@@ -234,6 +236,11 @@ func (t *tail[O]) Complete() error {
 	o.mu.Lock()
 	o.gathers = works
 	o.mu.Unlock()
+	for _, v := range o.whole {
+		if v.Grad() != nil {
+			v.BumpVersion()
+		}
+	}
 	return o.shards.wait(works)
 }
 

@@ -109,7 +109,8 @@ func restore[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGro
 		}
 		delete(takers, name)
 		dev := pg.Device()
-		return dev.Kernels().Copy(dev.Compute(), to.t, to.of(whole))
+		to.v.BumpVersion()
+		return dev.Kernels().Copy(dev.Compute(), to.v.Tensor(), to.of(whole))
 	})
 	if err == nil && len(takers) > 0 {
 		err = fmt.Errorf("the shards lack %q", slices.Sorted(maps.Keys(takers)))
@@ -206,7 +207,7 @@ func variables(module nn.Module, ignore []string) iter.Seq2[string, *autograd.Va
 
 // taker is where a tensor goes.
 type taker struct {
-	t     device.Tensor
+	v     *autograd.Variable
 	whole device.Shape
 	of    func(whole device.Tensor) device.Tensor
 }
@@ -215,11 +216,11 @@ type taker struct {
 func (o *Optimizer[O]) takers(module nn.Module, ignore []string) (map[string]taker, error) {
 	all := map[string]taker{}
 	for name, v := range variables(module, ignore) {
-		all[name] = taker{v.Tensor(), v.Shape(), func(whole device.Tensor) device.Tensor { return whole }}
+		all[name] = taker{v, v.Shape(), func(whole device.Tensor) device.Tensor { return whole }}
 	}
 	state, err := o.kept()
 	for _, k := range state {
-		all[ofState(k.Name())] = taker{k.Var().Tensor(), k.whole(), k.of}
+		all[ofState(k.Name())] = taker{k.Var(), k.whole(), k.of}
 	}
 	return all, err
 }

@@ -204,6 +204,7 @@ func (d *data) load(ctx context.Context, step int) error {
 		if err := d.dev.Kernels().Normal(d.dev.Compute(), v.Tensor(), 0, 1, sequence, at); err != nil {
 			return err
 		}
+		v.BumpVersion()
 	}
 	return d.dev.Compute().Sync(ctx)
 }
