@@ -138,7 +138,7 @@ func TestPostLocalSGD(t *testing.T) {
 				o.Subgroup = pairs
 			}
 			averager := commhook.NewAverager(pg, &commhook.AveragerOptions{Period: c.period, StartAfter: start})
-			together := 0
+			together, averaged := 0, 0
 			got, params, err := run{steps: steps,
 				hook: always(func() reducer.Hook { return commhook.PostLocalSGD(&o) }),
 				each: func(m *ddp.Model) error {
@@ -157,7 +157,10 @@ func TestPostLocalSGD(t *testing.T) {
 					if all[0] == all[1] && all[1] == all[2] && all[2] == all[3] {
 						together++
 					}
-					return averager.Step(context.Background(), params)
+					before := params[0].Version()
+					err = averager.Step(context.Background(), params)
+					averaged += int(params[0].Version() - before)
+					return err
 				},
 			}.train(pg)
 			if err != nil {
@@ -168,6 +171,9 @@ func TestPostLocalSGD(t *testing.T) {
 			}
 			if together != start {
 				return fmt.Errorf("%+v: the replicas were alike behind %d of %d steps, want %d", c, together, steps, start)
+			}
+			if want := (steps - start) / c.period; averaged != want {
+				return fmt.Errorf("%+v: %d writes to a parameter count as averages, want %d", c, averaged, want)
 			}
 			if err := agree(pg, "the parameters in the end", params); err != nil {
 				return fmt.Errorf("%+v: %w", c, err)

@@ -1,0 +1,167 @@
+package ddp
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// modified returns the [*autograd.ModifiedError] that f panics with, nil where it
+// returns.
+func modified(f func() error) (found *autograd.ModifiedError, err error) {
+	defer func() {
+		thrown := recover()
+		e, ok := thrown.(*autograd.ModifiedError)
+		if found = e; thrown != nil && !ok {
+			panic(thrown)
+		}
+	}()
+	return nil, f()
+}
+
+// A rank that steps a parameter between a forward pass and its backward gets the
+// panic, before any of its gradients is sent, and all others the group's error, which
+// names the rank, the operation, the parameter and both versions, at once.
+func TestAStepBeforeBackward(t *testing.T) {
+	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
+		begun := time.Now()
+		c := newChain(pg.Device())
+		model, err := New(c, pg, opts)
+		if err != nil {
+			return err
+		}
+		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+		for step := 0; err == nil; step++ {
+			loss := model.Forward(autograd.FromSlice(pg.Device(), []float64{1}))
+			if step == 1 && pg.Rank() == 1 {
+				c.w[1].Var().BumpVersion() // as a step of an optimizer of this rank's own
+				found, err := modified(func() error { return loss.Backward() })
+				if err != nil || found == nil || found.Op != "Mul" || !strings.Contains(found.Variable, `"w1"`) || found.Now != found.Saved+1 {
+					return fmt.Errorf("got %v, %v", found, err)
+				}
+				continue // the group's error comes next
+			}
+			if err = loss.Backward(); err == nil {
+				err = opt.Step()
+			}
+			if err == nil && step > 1 {
+				return errors.New("the rank's pass counted")
+			}
+			opt.ZeroGrad()
+		}
+		for _, part := range []string{"rank 1: panic in the backward pass: autograd: the backward of Mul", `"w1"`, "at version ", "has made it version "} {
+			if !errors.Is(err, comm.ErrAborted) || !strings.Contains(err.Error(), part) {
+				return fmt.Errorf("rank %d: got %v, without %q", pg.Rank(), err, part)
+			}
+		}
+		if waited := time.Since(begun); waited > pg.Timeout()/2 {
+			return fmt.Errorf("rank %d heard of it after %v", pg.Rank(), waited)
+		}
+		return nil
+	})
+}
+
+// normalized is w·x times the running mean of what came before, which it updates.
+type normalized struct {
+	w    *nn.Parameter
+	mean *nn.Buffer
+}
+
+func newNormalized(dev device.Device) normalized {
+	return normalized{nn.NewParameter("w", autograd.FromSlice(dev, []float64{1})), nn.NewBuffer("mean", autograd.FromSlice(dev, []float64{1}))}
+}
+
+func (m normalized) Forward(x *autograd.Variable) *autograd.Variable {
+	y := autograd.Mul(m.w.Var(), x)
+	y = autograd.Mul(y, autograd.MulScalar(m.mean.Var(), 1))
+	autograd.NoGrad(x.Device(), func() {
+		dev, mean := x.Device(), m.mean.Var()
+		next := autograd.Add(autograd.MulScalar(mean, 0.5), autograd.MulScalar(y, 0.5))
+		if err := dev.Copy(dev.Compute(), mean.Tensor().Buf, next.Tensor().Buf); err != nil {
+			panic(err)
+		}
+		mean.BumpVersion()
+	})
+	return y
+}
+
+func (m normalized) Parameters() []*nn.Parameter { return []*nn.Parameter{m.w} }
+func (m normalized) Buffers() []*nn.Buffer       { return []*nn.Buffer{m.mean} }
+
+// What sets parameters and buffers to another rank's counts as a write on all ranks;
+// training with running statistics, accumulation, shadow passes and graphs of several
+// passes is none.
+func TestVersionsAcrossRanks(t *testing.T) {
+	for name, o := range map[string]Options{
+		"plain": {}, "unused": {FindUnusedParameters: true}, "static": {StaticGraph: true}, "local buffers": {LocalBuffers: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBoth(t, 2, func(pg *comm.ProcessGroup, _ bool) error {
+				m := newNormalized(pg.Device())
+				counted := func(what string, v *autograd.Variable, want bool, f func() error) error {
+					before := v.Version()
+					if err := f(); err != nil {
+						return fmt.Errorf("%s: %w", what, err)
+					}
+					if now := v.Version(); now > before != want {
+						return fmt.Errorf("%s: version %d before and %d after", what, before, now)
+					}
+					return nil
+				}
+				w, mean := m.w.Var(), m.mean.Var()
+				var model *Model
+				wrap := func() (err error) {
+					model, err = New(m, pg, &o)
+					return err
+				}
+				if err := counted("New, the parameter", w, true, wrap); err != nil {
+					return err
+				}
+				if err := counted("New, the buffer", mean, true, wrap); err != nil {
+					return err
+				}
+				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+				forward := func() *autograd.Variable {
+					return model.Forward(autograd.FromSlice(pg.Device(), []float64{1}))
+				}
+				loss := forward()
+				if err := counted("Backward, the parameter", w, false, func() error { return loss.Backward() }); err != nil {
+					return err
+				}
+				loss = forward()
+				if err := counted("Backward, the buffer", mean, !o.LocalBuffers, func() error { return loss.Backward() }); err != nil {
+					return err
+				}
+				opt.ZeroGrad()
+				join := func() error {
+					return model.Join(&JoinOptions{Optimizer: opt}, func() error {
+						for range 2 + pg.Rank() {
+							a, b := forward(), forward()
+							err := errors.Join(model.NoSync(func() error { return a.Backward() }), b.Backward(), opt.Step())
+							if err != nil {
+								return err
+							}
+							opt.ZeroGrad()
+						}
+						return nil
+					})
+				}
+				if err := counted("Join", w, true, join); err != nil {
+					return err
+				}
+				return counted("Recover", w, true, func() error {
+					_, err := Recover(m, pg, opt)
+					return err
+				})
+			})
+		})
+	}
+}
