@@ -132,8 +132,8 @@ func TestSteadyState(t *testing.T) {
 	}
 }
 
-// Leaves that the program dropped are freed: when the device has no memory
-// left, and otherwise before they are many more than those in use.
+// Leaves that the program dropped are freed: when the device has no memory left, and
+// otherwise before they are many more than those in use.
 func TestDroppedLeavesAreFreed(t *testing.T) {
 	const size = 4 << 20
 	data := make([]float32, size/4)
@@ -152,6 +152,22 @@ func TestDroppedLeavesAreFreed(t *testing.T) {
 	defer dev.Close()
 	if peak := drop(dev); peak > 2*64<<20 {
 		t.Errorf("%d bytes at the peak, for leaves of %d of which one is in use", peak, size)
+	}
+}
+
+// A program that frees its leaves itself, and holds as much as before, has the
+// collector run for none of them.
+func TestFreedLeavesNeedNoCollector(t *testing.T) {
+	dev := newDevice(t)
+	data := make([]float32, 1<<18)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 256 {
+		autograd.FromSlice(dev, data).Free()
+	}
+	runtime.ReadMemStats(&after)
+	if n := after.NumForcedGC - before.NumForcedGC; n > 0 {
+		t.Errorf("the collector was asked to run %d times", n)
 	}
 }
 

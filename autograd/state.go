@@ -23,8 +23,10 @@ type state struct {
 	calls  []*Call // that are not in use
 
 	// Memory that belongs to the program and is freed by the collector.
-	owned  int64 // bytes of it that were not freed yet
-	recent int64 // bytes of it allocated since the collector was last asked to run
+	owned int64         // bytes of it that were not freed yet
+	live  int64         // the least of owned since the collector was last asked to run
+	began time.Time     // of that collection
+	took  time.Duration // that collection
 
 	mu    sync.Mutex
 	queue []device.Buffer // freed by the collector, not yet given back to the device
@@ -66,22 +68,31 @@ func (s *state) drain() {
 		s.owned -= int64(b.Len())
 		s.dev.Free(b)
 	}
+	s.live = min(s.live, s.owned)
 }
 
-// collectAfter is how much memory of its own a program may at least allocate
-// before the collector is asked to look for what it dropped.
-const collectAfter = 64 << 20
+// When the collector is asked to look for what the program dropped: at a growth of its
+// memory of collectAfter if the last collection took less than 1/collectShare of the
+// time since it began, and of collectAtLatest in any case. The first is the least at
+// which Go's collector runs for its own heap. A collection costs about a millisecond,
+// which is a step of a small model.
+const (
+	collectAfter    = 4 << 20
+	collectAtLatest = 64 << 20
+	collectShare    = 50
+)
 
-// own makes b memory of the program: freed by the collector. Go's collector
-// does not see how much device memory a few small handles hold, so it is asked
-// to run whenever as much was allocated as there was, which is the collector's
-// own rule.
+// own makes b memory of the program: freed by the collector. Go's collector does not
+// see how much device memory a few small handles hold. It is asked to run when the
+// memory that is not freed has doubled since it last was, as it does by itself for its
+// own heap: what the program has dropped takes no more than what it holds, such as its
+// parameters, or than the bounds above.
 func (s *state) own(b *block) {
 	b.cleanup = runtime.AddCleanup(b, s.enqueue, b.buf)
 	b.scope = nil
 	s.owned += int64(b.buf.Len())
-	s.recent += int64(b.buf.Len())
-	if s.recent > max(collectAfter, s.owned-s.recent) {
+	grown := s.owned - s.live
+	if grown > max(collectAtLatest, s.live) || grown > max(collectAfter, s.live) && time.Since(s.began) > collectShare*s.took {
 		s.collect()
 	}
 }
@@ -96,7 +107,7 @@ func (s *state) enqueue(b device.Buffer) {
 // collect runs the collector and gives back what it found. Clean-ups run some
 // time after a collection: a sentinel's tells when they do.
 func (s *state) collect() {
-	s.recent = 0
+	s.began = time.Now()
 	ran := make(chan struct{})
 	runtime.AddCleanup(new([64]byte), func(c chan struct{}) { close(c) }, ran)
 	runtime.GC()
@@ -105,4 +116,5 @@ func (s *state) collect() {
 	case <-time.After(100 * time.Millisecond):
 	}
 	s.drain()
+	s.live, s.took = s.owned, time.Since(s.began)
 }
