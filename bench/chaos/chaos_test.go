@@ -27,6 +27,7 @@ var short = []scenario{
 	{cell: cell{Fault: store, Mode: async}, Then: kill, Setup: apart, World: 3, Round: 2, Call: 1},
 	{cell: cell{Fault: garbage, Mode: blocking}, Setup: golaunch, World: 2, TCP: true},
 	{cell: cell{Fault: launcher, Mode: cleanUp}, Setup: golaunch, World: 2, Round: 5},
+	{cell: cell{Fault: stale, Mode: blocking}, Setup: alone, World: 3, Victim: 1, Round: 3},
 }
 
 // caught is a mutant of the product that is caught by processes left over.

@@ -35,6 +35,8 @@
 //	store      the store is killed, or stopped; then nothing, kill or stop
 //	garbage    every listening port, TCP or unix, is sent nonsense, from the start on
 //	launcher   golaunch is killed
+//	stale graph
+//	           the rank steps a parameter between a forward pass and its backward
 //
 // # The judge
 //
@@ -52,6 +54,9 @@
 //   - In clean-up only, the processes must live on, and calls on the failed
 //     group must fail.
 //   - In async, the processes must end, those also that are stuck.
+//   - A rank that steps too early must get the error that names the operation, the
+//     parameter and both versions, and all others that error as this rank's: its
+//     backward pass breaks the group. It goes on as with any other error.
 //   - golaunch's exit code must be the first failing rank's, and its report
 //     must name the victim; without golaunch every other rank must. Then the
 //     flight records must name it, to goddp analyze.

@@ -156,6 +156,7 @@ func (j *job) judge(v *verdict) {
 	case recovered:
 		j.judgeDone(v)
 		j.judgeErrors(v)
+		j.judgeVictim(v)
 		j.judgeRecords(v)
 	case failed:
 		j.judgeExits(v)
@@ -164,6 +165,7 @@ func (j *job) judge(v *verdict) {
 		} else {
 			j.judgeErrors(v)
 		}
+		j.judgeVictim(v)
 		j.judgeRecords(v)
 	}
 }
@@ -228,9 +230,15 @@ func (j *job) names(text string) bool {
 			return strings.Contains(text, "timed out after") && strings.Contains(text, j.differ())
 		}
 		return regexp.MustCompile(fmt.Sprintf(`ranks called different collectives:.* (rank %[1]d|ranks \[%[1]d\]) (AllReduce|Barrier)`, j.Victim)).MatchString(text)
+	case stale:
+		return modified.MatchString(text) && strings.Contains(text, fmt.Sprintf("by rank %d:", j.Victim))
 	}
 	return false
 }
+
+// modified matches what a backward pass over a parameter says that was written too early:
+// the operation, the parameter and both versions.
+var modified = regexp.MustCompile(`the backward of Mul needs variable "w" float32\[\] as it was at version \d+, and .* has made it version \d+`)
 
 // differ is what the records of ranks that called different things say of it.
 // Which of two is right they cannot tell.
@@ -257,6 +265,13 @@ func (j *job) judgeErrors(v *verdict) {
 	}
 	if j.Fault == socket {
 		j.judgeSocket(v, all)
+	}
+}
+
+// judgeVictim checks what the victim caught, where that is an error of its own.
+func (j *job) judgeVictim(v *verdict) {
+	if texts := j.texts(j.Victim, "caught"); j.Fault == stale && (len(texts) != 1 || !modified.MatchString(texts[0])) {
+		v.unnamedf("rank %d, which wrote the parameter, caught %q", j.Victim, texts)
 	}
 }
 
@@ -311,6 +326,8 @@ func (j *job) judgeReport(v *verdict) {
 		}
 		j.judgeSocket(v, texts)
 		return
+	case stale: // golaunch may have seen another rank end first, which says whose fault it is
+		names = itself && modified.MatchString(root) || j.names(root)
 	default:
 		names = j.names(root)
 	}
@@ -321,13 +338,17 @@ func (j *job) judgeReport(v *verdict) {
 
 // judgeRecords checks what goddp analyze reads in the flight records. Of a
 // connection that broke they cannot tell which end did. Under golaunch also a
-// rank that was killed leaves its record.
+// rank that was killed leaves its record; one that broke the group itself, and goes on
+// with another, has no call that failed, and leaves none.
 func (j *job) judgeRecords(v *verdict) {
 	if j.Fault == fullDisk || j.Fault == socket {
 		return
 	}
 	v.read = true
 	for r := range j.World {
+		if j.Fault == stale && j.Mode == blocking && r == j.Victim {
+			continue
+		}
 		if _, err := os.Stat(j.path(fmt.Sprintf("flight/rank_%d.json", r))); err != nil && j.Setup == golaunch {
 			v.unreadf("no record of rank %d: %v", r, err)
 		}

@@ -109,6 +109,11 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Setup == golaunch && (s.Fault == kill || s.Fault == exit) },
 	},
 	{
+		name: "a backward pass over other numbers passes", file: "autograd/version.go",
+		old: "if now := x.mem.version; now != x.version {", new: "if now := x.mem.version; now < x.version {",
+		shows: func(s *scenario) bool { return s.Fault == stale },
+	},
+	{
 		name: "the shepherd lets go", file: "launcher/shepherd.go",
 		old: "\tkillAll(jobID, groups, 100*time.Millisecond, shepherdLimit)\n", new: "\t_, _ = groups, killAll\n",
 		shows: func(s *scenario) bool { return s.Fault == launcher },

@@ -23,6 +23,7 @@ const (
 	store    fault = "store"
 	garbage  fault = "garbage"
 	launcher fault = "launcher"
+	stale    fault = "stale graph"
 )
 
 // mode is an error mode of the product's.
@@ -72,6 +73,7 @@ var cells = func() (cells []cell) {
 	add(store, all, apart)
 	add(garbage, all, golaunch, alone, apart)
 	add(launcher, all, golaunch)
+	add(stale, failing, golaunch, alone)
 	return cells
 }()
 
@@ -260,6 +262,8 @@ func (s *scenario) share() (string, time.Duration) {
 		return "delay", s.callTimeout() + 1500*time.Millisecond
 	case hiccup:
 		return "delay", s.callTimeout() / 3
+	case stale: // once the others are in their backward passes: their records show which
+		return string(stale), 50 * time.Millisecond
 	case skip, resize, exit, socket:
 		return string(s.Fault), 0
 	}

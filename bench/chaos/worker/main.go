@@ -25,7 +25,7 @@ import (
 func main() {
 	var w worker
 	var hosts, loader, sleep, serve bool
-	flag.StringVar(&w.fault, "fault", "", "`what` the victim does: reach, delay, skip, resize, exit, socket")
+	flag.StringVar(&w.fault, "fault", "", "`what` the victim does: reach, delay, skip, resize, exit, socket, stale graph")
 	flag.IntVar(&w.victim, "victim", -1, "the `rank` that does it")
 	flag.IntVar(&w.round, "round", 1, "in which round")
 	flag.IntVar(&w.call, "call", 0, "before which reduction of it")

@@ -170,6 +170,12 @@ func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
 	for _, of := range rounds {
 		w.now = max(w.now, int(of[0]))
 	}
+	var l *learner
+	if w.fault == "stale graph" {
+		if l, err = newLearner(pg); err != nil {
+			return err
+		}
+	}
 	for w.now++; ; w.now++ {
 		time.Sleep(time.Duration(rand.IntN(5)) * time.Millisecond) // compute
 		last := false
@@ -179,6 +185,11 @@ func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
 				return err
 			}
 			last = last || told
+		}
+		if l != nil {
+			if err := w.learn(ctx, l, pg); err != nil {
+				return err
+			}
 		}
 		if last {
 			return nil
@@ -204,7 +215,7 @@ func (w *worker) reduce(ctx context.Context, pg *comm.ProcessGroup, i int, o ope
 			o.values[0] = 1
 		}
 	}
-	if w.rank == w.victim && w.now >= w.round && i == w.call && !w.committed {
+	if w.rank == w.victim && w.now >= w.round && i == w.call && !w.committed && w.fault != "stale graph" {
 		w.committed = true
 		if o, err = w.commit(pg, o); err != nil || o.values == nil {
 			return false, err
