@@ -19,8 +19,10 @@ import (
 //
 // What f uses beside x, parameters and results of other operations, it may
 // capture: gradients reach that as they would without Checkpoint. It must be
-// there, unchanged, at the backward pass: one that was written in place since is a
-// [*ModifiedError], whatever the operation inside does with it. It may not be a gradient. f has to compute the same again: its
+// there, unchanged, at the backward pass: Backward panics with a
+// [*ModifiedError] where an operand of f's operations was written in place since. An
+// operand that is a gradient panics with a [*GraphError], because the pass may write it
+// before f runs again. f has to compute the same again: its
 // operations and the variables that need a gradient are compared, and those
 // that differ fail the pass with a [*RecomputeError], as an operation that fails
 // in the second run does. A leaf that is frozen in between gets no gradient, as

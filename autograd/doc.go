@@ -68,6 +68,30 @@
 // pass. [Checkpoint] keeps the ends of a part of the model only, and computes
 // the rest of it again when the pass comes there.
 //
+// # In-place writes
+//
+// The backward of an operation reads the operation's operands where they are, and an
+// optimizer's Step writes parameters in place. So each variable's memory has a version
+// ([Variable.Version]), which counts the writes. A recorded operation notes the versions
+// of its operands. If its backward would read an operand that was written since,
+// [Variable.Backward] panics with a [*ModifiedError] and changes no gradient. With two
+// optimizers the order of steps matters: the discriminator's Step comes before the
+// forward pass that the generator's loss is computed from.
+//
+//	fake := generator.Forward(noise)
+//	... Backward and Step of the discriminator's loss, of fake.Detach()
+//	loss := score(discriminator.Forward(fake))
+//	err := loss.Backward()
+//
+// Only what a backward reads counts. The terms of a sum may be written, and a factor if
+// the other one needs no gradient. [Saver] says so of a program's own operation. Of a
+// function given to [Checkpoint] all operands count. Optimizers, ddp and nn.LoadState
+// count their writes. A program that writes a variable's memory by a kernel, a copy or a
+// collective of its own calls [Variable.BumpVersion].
+//
+// Gradients are written by backward passes. An operation whose backward would read a
+// gradient keeps a copy of it.
+//
 // # Errors
 //
 // Operands that do not fit are programming errors and panic, with a

@@ -338,6 +338,24 @@ func TestGradientsAsOperands(t *testing.T) {
 	}
 }
 
+// An operation that there is no memory for to copy a gradient to holds the
+// error.
+func TestAGradientThatCannotBeCopied(t *testing.T) {
+	boom := errors.New("boom")
+	dev := newFaulty(t, boom)
+	w := autograd.FromSlice(dev, []float64{3, 4}).RequireGrad()
+	mustBackward(t, autograd.Sum(autograd.Mul(w, w)))
+	g := w.Grad()
+	dev.alloc = 1
+	y := autograd.Sum(autograd.Mul(w, g))
+	if err := y.Backward(); !errors.Is(err, boom) || !strings.Contains(err.Error(), "copy of") {
+		t.Errorf("got %v", err)
+	}
+	if !errors.Is(w.GradErr(), boom) {
+		t.Errorf("the gradient's error is %v", w.GradErr())
+	}
+}
+
 // negation is a Function that does not say what it saves.
 type negation struct{}
 

@@ -140,6 +140,12 @@
 // Models that differ between ranks are a
 // [*reducer.ModelMismatchError] from New.
 //
+// A panic in a rank's backward pass, such as an [*autograd.ModifiedError] where the
+// program made a step between the forward pass and Backward, breaks the group: the other
+// ranks get an error at once that names the rank and says what it panicked with. New,
+// Recover, the end of Join and the sending of buffers count as writes to what they set,
+// on all ranks.
+//
 // # Going on after a failure
 //
 // A group that broke is closed, and the process may join another: the ranks find

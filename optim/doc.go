@@ -11,6 +11,10 @@
 //
 // [ClipGradNorm] bounds the norm of all gradients, between Backward and Step.
 //
+// A Step writes the parameters in place. A graph that was recorded before, and whose
+// backward reads them, is stale then: its Backward panics with an
+// [*autograd.ModifiedError]. A Step that is skipped, or refused, leaves graphs as they are.
+//
 // # Parameters of 16 bits
 //
 // A step is often smaller than the distance of a 16-bit parameter to the next

@@ -203,8 +203,8 @@ func (a *average) copy(dst, src device.Tensor) error {
 }
 
 // With runs f with the averages in place of the parameters and buffers, for an
-// evaluation or to save them, and puts those back: in-place writes to them, so that a
-// graph that reads them does not outlive With's begin or end. Before the first Update
+// evaluation or to save them, and puts those back. Both are in-place writes: a
+// graph recorded before With, or within f, is stale afterwards. Before the first Update
 // the parameters stay. Within f the optimizer's Step is an error, and what
 // is Committed is not whole. With returns the error of f; that there is no memory
 // for a copy of the parameters, or that a step is torn, before it calls f; or
