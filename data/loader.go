@@ -41,7 +41,8 @@ type Loader struct {
 }
 
 // A Batch is one rank's part of a global batch. It is valid until the loop asks
-// for the next one: what a graph still reads then has to be copied.
+// for the next one. A backward pass that still reads it then panics with an
+// [*autograd.ModifiedError].
 type Batch struct {
 	// Vars are the fields of the samples on the device, in the data set's order,
 	// with the samples along the first axis.
@@ -223,7 +224,11 @@ func (p *pipeline) run(ctx context.Context, yield func(*Batch, error) bool) erro
 		if err != nil {
 			return err
 		}
-		if !yield(batch, nil) {
+		more := yield(batch, nil)
+		for _, v := range batch.Vars { // the memory is that of another batch from now on
+			v.BumpVersion()
+		}
+		if !more {
 			return errStopped
 		}
 		s.used = p.dev.Compute().Mark()

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/device/devicetest"
@@ -275,5 +276,36 @@ func TestNewLoaderRefuses(t *testing.T) {
 	}
 	if _, err := NewLoader(Each(3, nil, nil), ranks{0, 1, dev}, LoaderOptions{Batch: 1}); err == nil {
 		t.Error("samples without fields: no error")
+	}
+}
+
+// A graph over a batch that is not valid any more is refused.
+func TestAGraphThatOutlivesItsBatch(t *testing.T) {
+	dev := cpu.New(&cpu.Options{Threads: 1})
+	defer dev.Close()
+	loader, err := NewLoader(numbers(8), ranks{0, 1, dev}, LoaderOptions{Batch: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := autograd.Zeros(dev, device.Float32, 2).RequireGrad()
+	var losses []*autograd.Variable
+	for batch, err := range loader.Epoch(t.Context(), 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, autograd.Sum(autograd.Mul(batch.Vars[0], w)))
+	}
+	for _, loss := range losses {
+		func() {
+			defer func() {
+				if err, ok := recover().(*autograd.ModifiedError); !ok || err.Op != "Mul" {
+					t.Errorf("the panic is %v", err)
+				}
+			}()
+			loss.Backward()
+		}()
+	}
+	if len(losses) != 2 {
+		t.Errorf("%d batches, want 2", len(losses))
 	}
 }
