@@ -100,10 +100,15 @@ func (m normalized) Buffers() []*nn.Buffer       { return []*nn.Buffer{m.mean} }
 // training with running statistics, accumulation, shadow passes and graphs of several
 // passes is none.
 func TestVersionsAcrossRanks(t *testing.T) {
-	for name, o := range map[string]Options{
-		"plain": {}, "unused": {FindUnusedParameters: true}, "static": {StaticGraph: true}, "local buffers": {LocalBuffers: true},
+	for _, c := range []struct { // in one order, in all processes
+		name string
+		opts Options
+	}{
+		{"plain", Options{}}, {"unused", Options{FindUnusedParameters: true}}, {"static", Options{StaticGraph: true}},
+		{"local buffers", Options{LocalBuffers: true}},
 	} {
-		t.Run(name, func(t *testing.T) {
+		o := c.opts
+		t.Run(c.name, func(t *testing.T) {
 			onBoth(t, 2, func(pg *comm.ProcessGroup, _ bool) error {
 				m := newNormalized(pg.Device())
 				counted := func(what string, v *autograd.Variable, want bool, f func() error) error {
