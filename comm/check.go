@@ -35,51 +35,66 @@ var forms = [...]form{
 	backend.Recv:          {always, never, 1, 1},
 }
 
-// check panics with a [*UsageError] on a call that cannot be right whatever
-// the other ranks do.
+// refuse panics with a [*UsageError]: the call cannot be right whatever the other
+// ranks do. It has no number yet and nothing was sent, so the other ranks would wait
+// for it until their deadline. refuse breaks the group first, as a call that fails
+// does: the peers have been told the cause when it panics.
+func (pg *ProcessGroup) refuse(c *backend.Call, format string, args ...any) {
+	err := &UsageError{Rank: pg.rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)}
+	pg.heard.Store(true) // the panic tells the program
+	pg.watch.failed(pg.group, pg.numbered(err))
+	pg.backend.Abort(err)
+	panic(err)
+}
+
+// check refuses a call that cannot be right whatever the other ranks do.
 func (pg *ProcessGroup) check(c *backend.Call) {
-	fail := func(format string, args ...any) {
-		panic(&UsageError{Rank: pg.rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)})
-	}
 	if pg.batch != nil && pg.batch.over {
-		fail("after its Coalesce")
+		pg.refuse(c, "after its Coalesce")
 	}
 	if pg.batch != nil && pg.opts.Timeout != 0 {
-		fail("with a timeout of its own within a Coalesce")
+		pg.refuse(c, "with a timeout of its own within a Coalesce")
 	}
 	switch c.Kind {
 	case backend.Barrier:
 		return
-	case backend.Group: // its members were checked as they came
+	case backend.Group: // each of its calls was checked when it was made
 		if pg.batch != nil {
-			fail("within another Coalesce")
+			pg.refuse(c, "within another Coalesce")
 		}
+		pg.checkCoalesced(c)
 		return
 	}
 	if c.Kind.Rooted() && (c.Root < 0 || c.Root >= pg.size) {
-		fail("rank %d of a group of %d", c.Root, pg.size)
+		pg.refuse(c, "rank %d of a group of %d", c.Root, pg.size)
 	}
 	if (c.Kind == backend.Send || c.Kind == backend.Recv) && c.Root == pg.rank {
-		fail("to and from rank %d itself", pg.rank)
+		pg.refuse(c, "to and from rank %d itself", pg.rank)
 	}
 	if c.Kind.Reduces() {
-		pg.checkOp(c, fail)
+		pg.checkOp(c)
 	}
 	f := forms[c.Kind]
 	here := func(n need) bool { return n == always || n == onRoot && pg.rank == c.Root }
 	switch {
 	case here(f.dst) && c.Dst.IsZero():
-		fail("no dst")
+		pg.refuse(c, "no dst")
 	case here(f.src) && c.Src.IsZero():
-		fail("no src")
-	case c.Counts != nil:
-		pg.checkCounts(c, fail)
-		return
+		pg.refuse(c, "no src")
 	case !here(f.dst) || !here(f.src):
 		return
 	case c.Dst.DType != c.Src.DType:
-		fail("dst is %v, src is %v", c.Dst.DType, c.Src.DType)
+		pg.refuse(c, "dst is %v, src is %v", c.Dst.DType, c.Src.DType)
+	case c.Counts != nil:
+		pg.checkCounts(c)
+	default:
+		pg.checkLengths(c, f)
 	}
+	pg.checkOverlap(c)
+}
+
+// checkLengths checks that the lengths of dst and src fit each other.
+func (pg *ProcessGroup) checkLengths(c *backend.Call, f form) {
 	parts := func(p int) int {
 		if p == 0 {
 			return pg.size
@@ -87,46 +102,44 @@ func (pg *ProcessGroup) check(c *backend.Call) {
 		return p
 	}
 	if d, s := parts(f.dstPart), parts(f.srcPart); c.Dst.Len()*s != c.Src.Len()*d {
-		fail("dst has %d elements and src %d: they must be as %d to %d", c.Dst.Len(), c.Src.Len(), d, s)
+		pg.refuse(c, "dst has %d elements and src %d: they must be as %d to %d", c.Dst.Len(), c.Src.Len(), d, s)
 	}
 	if c.Kind == backend.AllToAll && c.Src.Len()%pg.size != 0 {
-		fail("%d elements among %d ranks", c.Src.Len(), pg.size)
+		pg.refuse(c, "%d elements among %d ranks", c.Src.Len(), pg.size)
 	}
 }
 
 // checkOp checks what a call reduces with.
-func (pg *ProcessGroup) checkOp(c *backend.Call, fail func(string, ...any)) {
+func (pg *ProcessGroup) checkOp(c *backend.Call) {
 	given := pg.factor(c) != nil
 	switch {
 	case c.Op > PreMulSum:
-		fail("unknown %v", c.Op)
+		pg.refuse(c, "unknown %v", c.Op)
 	case c.Op == PreMulSum && !given:
-		fail("%v without a Factor", c.Op)
+		pg.refuse(c, "%v without a Factor", c.Op)
 	case c.Op != PreMulSum && given:
-		fail("%v with a Factor: only %v takes one", c.Op, PreMulSum)
+		pg.refuse(c, "%v with a Factor: only %v takes one", c.Op, PreMulSum)
 	case c.Op == PreMulSum && !c.DType().IsFloat() && c.DType().Valid():
-		fail("%v of %v: it is for floating-point types", c.Op, c.DType())
+		pg.refuse(c, "%v of %v: it is for floating-point types", c.Op, c.DType())
 	}
 }
 
 // checkCounts checks an AllGather of uneven sizes.
-func (pg *ProcessGroup) checkCounts(c *backend.Call, fail func(string, ...any)) {
+func (pg *ProcessGroup) checkCounts(c *backend.Call) {
 	if len(c.Counts) != pg.size {
-		fail("%d counts for a group of %d", len(c.Counts), pg.size)
+		pg.refuse(c, "%d counts for a group of %d", len(c.Counts), pg.size)
 	}
 	total := 0
 	for r, n := range c.Counts {
 		if n < 0 {
-			fail("rank %d gives %d elements", r, n)
+			pg.refuse(c, "rank %d gives %d elements", r, n)
 		}
 		total += n
 	}
 	switch {
-	case c.Dst.DType != c.Src.DType:
-		fail("dst is %v, src is %v", c.Dst.DType, c.Src.DType)
 	case c.Src.Len() != c.Counts[pg.rank]:
-		fail("src has %d elements, counts[%d] is %d", c.Src.Len(), pg.rank, c.Counts[pg.rank])
+		pg.refuse(c, "src has %d elements, counts[%d] is %d", c.Src.Len(), pg.rank, c.Counts[pg.rank])
 	case c.Dst.Len() != total:
-		fail("dst has %d elements, counts sum to %d", c.Dst.Len(), total)
+		pg.refuse(c, "dst has %d elements, counts sum to %d", c.Dst.Len(), total)
 	}
 }

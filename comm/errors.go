@@ -32,6 +32,9 @@ type (
 	MismatchError = backend.MismatchError
 	// TimeoutError says which ranks a call waited for.
 	TimeoutError = backend.TimeoutError
+	// UsageError is the panic value of a call that cannot be right whatever the
+	// other ranks do, and the cause that the other ranks' calls fail with.
+	UsageError = backend.UsageError
 )
 
 // ReduceOp is how elements of several ranks are combined.
@@ -61,16 +64,6 @@ const (
 	Done    = backend.Done
 	Failed  = backend.Failed
 )
-
-// UsageError is the panic value of a call that cannot be right whatever the
-// other ranks do.
-type UsageError struct {
-	Rank int
-	Call string
-	Msg  string
-}
-
-func (e *UsageError) Error() string { return fmt.Sprintf("rank %d: %s: %s", e.Rank, e.Call, e.Msg) }
 
 // SubgroupError is the failure of a call in a group from Split, or of making it. It
 // numbers its ranks by itself: Err speaks of these.

@@ -158,7 +158,7 @@ func (g *group) own(cause error) error {
 		if cause == error(sub) { // the group's calls say so
 			return sub.Err
 		}
-	case g.parent != nil && (errors.As(cause, new(*CallError)) || heardFrom(cause) != nil): // by the numbers of the job
+	case g.parent != nil && (errors.As(cause, new(*CallError)) || errors.As(cause, new(*UsageError)) || heardFrom(cause) != nil): // by the numbers of the job
 		return &foreignError{group: g.root().name, err: cause}
 	}
 	return cause

@@ -175,6 +175,16 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("ranks called different collectives: rank %d %v, rank %d %v", e.Rank, e.Mine, e.Peer, e.Theirs)
 }
 
+// UsageError says which rank made a call that cannot be right whatever the other ranks
+// do. No rank has counted or begun that call.
+type UsageError struct {
+	Rank int
+	Call string
+	Msg  string
+}
+
+func (e *UsageError) Error() string { return fmt.Sprintf("rank %d: %s: %s", e.Rank, e.Call, e.Msg) }
+
 // TimeoutError says that a call's deadline passed and which ranks it waited
 // for. It matches ErrTimeout.
 type TimeoutError struct {

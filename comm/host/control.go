@@ -51,6 +51,7 @@ type notice struct {
 	Timeout  *backend.TimeoutError
 	Mismatch *backend.MismatchError
 	Lost     *lostNotice
+	Usage    *backend.UsageError // the error, or one within it, that Text says
 	Text     string
 	Kind     string // of kinds, where Text stands for an error of that
 }
@@ -80,6 +81,7 @@ func toNotice(from int, cause error) notice {
 		}
 	case errors.As(cause, &n.Timeout), errors.As(cause, &n.Mismatch):
 	}
+	errors.As(cause, &n.Usage)
 	switch {
 	case errors.Is(cause, backend.ErrPeerLost):
 		n.Kind = "lost"
@@ -100,7 +102,7 @@ type told struct {
 
 func (e *told) Error() string { return e.text }
 
-func (e *told) Is(target error) bool { return e.kind != nil && target == e.kind }
+func (e *told) Unwrap() error { return e.kind }
 
 // err is the cause that n tells of.
 func (n notice) err() error {
@@ -116,6 +118,8 @@ func (n notice) err() error {
 		cause = n.Timeout
 	case n.Mismatch != nil:
 		cause = n.Mismatch
+	case n.Usage != nil:
+		cause = &backend.AbortedError{By: n.From, Err: &told{n.Text, n.Usage}}
 	default:
 		cause = &backend.AbortedError{By: n.From, Err: &told{n.Text, kinds[n.Kind]}}
 	}

@@ -1,0 +1,129 @@
+package comm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
+)
+
+// extent is the addresses that an operand occupies: from lo up to hi. Addresses of
+// the host and of GPUs never coincide, so one comparison serves all devices.
+type extent struct{ lo, hi uintptr }
+
+func extentOf(t device.Tensor) extent {
+	lo := t.Buf.Addr()
+	return extent{lo, lo + uintptr(t.Bytes())}
+}
+
+// overlaps tells whether the two share a byte. An empty extent shares none.
+func (e extent) overlaps(o extent) bool { return max(e.lo, o.lo) < min(e.hi, o.hi) }
+
+func (e extent) String() string { return fmt.Sprintf("[%#x, %#x)", e.lo, e.hi) }
+
+// slot is the part of e, divided as a call divides the longer of its operands, that
+// belongs to this rank.
+func (pg *ProcessGroup) slot(e extent, c *backend.Call) extent {
+	if c.Counts == nil {
+		part := (e.hi - e.lo) / uintptr(pg.size)
+		return extent{e.lo + uintptr(pg.rank)*part, e.lo + uintptr(pg.rank+1)*part}
+	}
+	at := 0
+	for _, n := range c.Counts[:pg.rank] {
+		at += n
+	}
+	size := c.DType().Size()
+	return extent{e.lo + uintptr(at*size), e.lo + uintptr((at+c.Counts[pg.rank])*size)}
+}
+
+// checkOverlap refuses a call whose dst and src share memory, unless they do so in the
+// one way that NCCL defines for the call's kind. The call's lengths fit.
+func (pg *ProcessGroup) checkOverlap(c *backend.Call) {
+	if c.Dst.IsZero() || c.Src.IsZero() {
+		return
+	}
+	dst, src := extentOf(c.Dst), extentOf(c.Src)
+	if !dst.overlaps(src) {
+		return
+	}
+	switch c.Kind {
+	case backend.AllReduce, backend.Broadcast, backend.Reduce:
+		if src != dst {
+			pg.refuse(c, "dst %v overlaps src %v: in place, src is dst", dst, src)
+		}
+	case backend.AllGather, backend.Gather:
+		if own := pg.slot(dst, c); src != own {
+			pg.refuse(c, "dst %v overlaps src %v: in place, src is rank %d's part of dst, %v", dst, src, pg.rank, own)
+		}
+	case backend.ReduceScatter, backend.Scatter:
+		if own := pg.slot(src, c); dst != own {
+			pg.refuse(c, "dst %v overlaps src %v: in place, dst is rank %d's part of src, %v", dst, src, pg.rank, own)
+		}
+	default:
+		pg.refuse(c, "dst %v overlaps src %v: there is no %v in place", dst, src, c.Kind)
+	}
+}
+
+// access is memory that one call of a Coalesce reads or writes. Those of one call
+// share no byte.
+type access struct {
+	extent
+	writes bool
+	call   *backend.Call
+}
+
+// checkCoalesced refuses calls started as one if what one of them writes overlaps what
+// another reads or writes: their order among each other is open. Each call by itself
+// has passed checkOverlap.
+func (pg *ProcessGroup) checkCoalesced(group *backend.Call) {
+	all := make([]access, 0, 2*len(group.Calls))
+	add := func(e extent, writes bool, c *backend.Call) {
+		if e.lo < e.hi {
+			all = append(all, access{e, writes, c})
+		}
+	}
+	for _, c := range group.Calls {
+		dst, src := extentOf(c.Dst), extentOf(c.Src)
+		add(dst, true, c)
+		if dst.overlaps(src) { // in place: what of src is not dst is only read
+			add(extent{src.lo, dst.lo}, false, c)
+			src.lo = dst.hi
+		}
+		add(src, false, c)
+	}
+	slices.SortFunc(all, func(a, b access) int { return cmp.Compare(a.lo, b.lo) })
+	var reached, written access // of those before: which end last, of all and of those that write
+	for _, a := range all {
+		before := written
+		if a.writes {
+			before = reached
+		}
+		if before.hi > a.lo {
+			pg.refuse(group, "%v overlaps %v: what one call of a Coalesce writes, no other may use", before, a)
+		}
+		if a.hi > reached.hi {
+			reached = a
+		}
+		if a.writes && a.hi > written.hi {
+			written = a
+		}
+	}
+}
+
+func (a access) String() string {
+	operand := "src"
+	if a.writes {
+		operand = "dst"
+	}
+	return fmt.Sprintf("%s %v of %v", operand, a.extent, label(a.call))
+}
+
+// label is a call that has no number yet, for people.
+func label(c *backend.Call) string {
+	if c.Name == "" {
+		return c.Kind.String()
+	}
+	return c.Kind.String() + " " + c.Name
+}
