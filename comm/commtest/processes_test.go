@@ -14,7 +14,10 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	separateHosts()
+	goleak.VerifyTestMain(m)
+}
 
 func TestOnProcesses(t *testing.T) {
 	for _, n := range []int{2, 4} {
