@@ -23,6 +23,7 @@ var short = []scenario{
 	{cell: cell{Fault: delay, Mode: blocking}, Setup: golaunch, World: 3, TCP: true, Victim: 2, Round: 2},
 	{cell: cell{Fault: delay, Mode: none}, Setup: alone, World: 2, Round: 3, Call: 2, Name: 1},
 	{cell: cell{Fault: skip, Mode: cleanUp}, Setup: alone, World: 3, Victim: 2, Round: 4, Call: 1},
+	{cell: cell{Fault: overlap, Mode: blocking}, Setup: alone, World: 3, Victim: 1, Round: 2, Call: 1},
 	{cell: cell{Fault: exit, Mode: cleanUp}, Setup: golaunch, World: 3, Victim: 1, Round: 1, Call: 2},
 	{cell: cell{Fault: store, Mode: async}, Then: kill, Setup: apart, World: 3, Round: 2, Call: 1},
 	{cell: cell{Fault: garbage, Mode: blocking}, Setup: golaunch, World: 2, TCP: true},

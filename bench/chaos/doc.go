@@ -4,7 +4,7 @@
 // left over.
 //
 //	make chaos                                  the whole campaign, with mutants
-//	go run ./bench/chaos -n 42 -mutants=false   each fault in each mode once
+//	go run ./bench/chaos -n 45 -mutants=false   each fault in each mode once
 //	go run ./bench/chaos -only 17 -v            one scenario, with its output
 //	bench/gpu_failures.sh                       some of it on two GPUs, without Go
 //
@@ -29,6 +29,7 @@
 //	hiccup     the rank comes late, within the timeout
 //	skip       the rank leaves a collective out
 //	resize     the rank gives a tensor of twice the size
+//	overlap    the rank makes a call whose operands overlap
 //	exit       the rank exits with a code of its own
 //	socket     one of the rank's connections breaks
 //	full disk  the folder for flight records has no room; then kill or stop
@@ -60,6 +61,8 @@
 //   - golaunch's exit code must be the first failing rank's, and its report
 //     must name the victim; without golaunch every other rank must. Then the
 //     flight records must name it, to goddp analyze.
+//   - A call whose operands overlap must be refused where it is made, with both
+//     address ranges, and that be what every other rank is told.
 //   - Nothing may be left: no process that carries the scenario's mark or runs
 //     from its folder, no file in its temporary folder.
 //

@@ -16,7 +16,7 @@ func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 	switch j.Fault {
 	case garbage:
 		return j.throwGarbage(ctx)
-	case delay, hiccup, skip, resize, exit, socket, stale:
+	case delay, hiccup, skip, resize, overlap, exit, socket, stale:
 		e, err := j.await(ctx, joinLimit, "the fault", func(e event) bool { return e.kind == "fault" })
 		if err != nil {
 			return at, err

@@ -141,6 +141,11 @@ func (j *job) judge(v *verdict) {
 			v.wrongf("a process crashed")
 		}
 	}
+	if j.Fault == overlap {
+		if texts := j.texts(j.Victim, "refused"); len(texts) != 1 || !j.names(texts[0]) {
+			v.wrongf("rank %d was refused with %q", j.Victim, texts)
+		}
+	}
 	switch j.promised() {
 	case undisturbed:
 		j.judgeDone(v)
@@ -232,6 +237,8 @@ func (j *job) names(text string) bool {
 		return regexp.MustCompile(fmt.Sprintf(`ranks called different collectives:.* (rank %[1]d|ranks \[%[1]d\]) (AllReduce|Barrier)`, j.Victim)).MatchString(text)
 	case stale:
 		return modified.MatchString(text) && strings.Contains(text, fmt.Sprintf("by rank %d:", j.Victim))
+	case overlap: // with both ranges
+		return regexp.MustCompile(fmt.Sprintf(`rank %d: \w+: (dst|src) \[0x\w+, 0x\w+\)( of \w+)? overlaps (dst|src) \[0x\w+, 0x\w+\)`, j.Victim)).MatchString(text)
 	}
 	return false
 }

@@ -69,6 +69,16 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Fault == resize },
 	},
 	{
+		name: "operands that overlap are taken", file: "comm/check.go",
+		old: "\tpg.checkOverlap(c)\n", new: "",
+		shows: func(s *scenario) bool { return s.Fault == overlap && s.Pick%4 != 3 }, // that one is of several calls
+	},
+	{
+		name: "calls started as one that overlap are taken", file: "comm/check.go",
+		old: "\t\tpg.checkCoalesced(c)\n", new: "",
+		shows: func(s *scenario) bool { return s.Fault == overlap && s.Pick%4 == 3 },
+	},
+	{
 		name: "a dead peer is not noticed", file: "comm/host/link.go",
 		old: "fail(&backend.PeerLostError{Peer: l.peer})", new: "_ = fail",
 		shows: func(s *scenario) bool { return s.Setup == alone && s.Fault == kill },

@@ -17,6 +17,7 @@ const (
 	hiccup   fault = "hiccup"
 	skip     fault = "skip"
 	resize   fault = "resize"
+	overlap  fault = "overlap"
 	exit     fault = "exit"
 	socket   fault = "socket"
 	fullDisk fault = "full disk"
@@ -67,6 +68,7 @@ var cells = func() (cells []cell) {
 	add(hiccup, all, golaunch, alone)
 	add(skip, failing, golaunch, alone)
 	add(resize, failing, golaunch, alone)
+	add(overlap, failing, golaunch, alone)
 	add(exit, failing, golaunch, alone)
 	add(socket, failing, golaunch, alone)
 	add(fullDisk, failing, golaunch, alone)
@@ -111,7 +113,7 @@ type scenario struct {
 	Round  int
 	Call   int
 	Jitter time.Duration // between the victim's word that it is there, and a signal
-	Pick   int           // which socket
+	Pick   int           // which socket, or which overlap
 	Deaf   bool          // the program is stuck after an error
 	Name   int           // by which of its names the mode is set
 	Noise  uint64        // seeds the garbage
@@ -264,7 +266,7 @@ func (s *scenario) share() (string, time.Duration) {
 		return "delay", s.callTimeout() / 3
 	case stale: // once the others are in their backward passes: their records show which
 		return string(stale), 50 * time.Millisecond
-	case skip, resize, exit, socket:
+	case skip, resize, overlap, exit, socket:
 		return string(s.Fault), 0
 	}
 	return "reach", 0

@@ -27,7 +27,7 @@ func Operands(t *testing.T, n int, run func(t testing.TB, opts *comm.Options, f 
 				for _, dt := range operandTypes {
 					for _, size := range operandSizes(dt, n) {
 						for _, p := range inPlace {
-							if err := p.check(t, pg, m.alloc, dt, size); err != nil {
+							if err := p.check(t, pg, m, dt, size); err != nil {
 								return fmt.Errorf("%v %s, %v, %d bytes, memory of the %s: %w", p.kind, p.how, dt, size*dt.Size(), m.name, err)
 							}
 						}
@@ -39,9 +39,9 @@ func Operands(t *testing.T, n int, run func(t testing.TB, opts *comm.Options, f 
 	})
 	for _, p := range refused {
 		t.Run(strings.ReplaceAll(fmt.Sprint(p.kind, " ", p.how), " ", "-"), func(t *testing.T) {
-			for _, size := range operandSizes(device.Float32, n) {
+			for i, size := range operandSizes(device.Float32, n) {
 				run(t, &comm.Options{Timeout: time.Hour, Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) error {
-					if err := p.refuse(t, pg, size); err != nil {
+					if err := p.refuse(t, pg, size, i%2 == 1); err != nil {
 						return fmt.Errorf("%d bytes: %w", size*device.Float32.Size(), err)
 					}
 					return nil
@@ -73,10 +73,14 @@ func operandSizes(dt device.DType, n int) (sizes []int) {
 type memory struct {
 	name  string
 	alloc func(size int) (device.Buffer, error)
+	free  func(device.Buffer)
 }
 
 func memories(pg *comm.ProcessGroup) []memory {
-	return []memory{{"group", pg.Alloc}, {"device", pg.Device().Alloc}}
+	return []memory{
+		{"group", pg.Alloc, func(device.Buffer) {}}, // the collector frees it
+		{"device", pg.Device().Alloc, pg.Device().Free},
+	}
 }
 
 // placed is a call, and where one rank has its operands within one allocation.
@@ -356,11 +360,12 @@ func (o *operands) on(r int) *operands {
 }
 
 // check makes the call with all ranks' operands placed, and checks the result.
-func (p *placed) check(t testing.TB, pg *comm.ProcessGroup, alloc func(int) (device.Buffer, error), dt device.DType, size int) error {
-	o, err := p.newOperands(pg, alloc, dt, size)
+func (p *placed) check(t testing.TB, pg *comm.ProcessGroup, m memory, dt device.DType, size int) error {
+	o, err := p.newOperands(pg, m.alloc, dt, size)
 	if err != nil {
 		return err
 	}
+	defer m.free(o.x.Buf)
 	srcAt := make([]int, o.n)
 	for r := range srcAt {
 		_, srcAt[r] = p.at(o.on(r))
@@ -378,8 +383,9 @@ func (p *placed) check(t testing.TB, pg *comm.ProcessGroup, alloc func(int) (dev
 }
 
 // refuse makes the call with the last rank's operands placed, and those of the others
-// apart. It checks what each is told.
-func (p *placed) refuse(t testing.TB, pg *comm.ProcessGroup, size int) error {
+// apart, on the others before or after the last rank is refused. It checks what each is
+// told.
+func (p *placed) refuse(t testing.TB, pg *comm.ProcessGroup, size int, after bool) error {
 	o, err := p.newOperands(pg, pg.Alloc, device.Float32, size)
 	if err != nil {
 		return err
@@ -400,7 +406,30 @@ func (p *placed) refuse(t testing.TB, pg *comm.ProcessGroup, size int) error {
 		}
 		return o.call(pg, dst, src)
 	}
+	const ready, done = "operands/ready/", "operands/refused"
+	if overlaps {
+		for r := range victim {
+			if _, err := pg.Store().Get(t.Context(), fmt.Sprint(ready, r)); err != nil {
+				return err
+			}
+		}
+	} else if after {
+		if err := pg.Store().Set(t.Context(), fmt.Sprint(ready, o.rank), nil); err != nil {
+			return err
+		}
+		if _, err := pg.Store().Get(t.Context(), done); err != nil {
+			return err
+		}
+	}
 	work, usage := attempt(start)
+	if overlaps {
+		err = pg.Store().Set(t.Context(), done, nil)
+	} else if !after {
+		err = pg.Store().Set(t.Context(), fmt.Sprint(ready, o.rank), nil)
+	}
+	if err != nil {
+		return err
+	}
 	if !overlaps {
 		if usage != nil {
 			return fmt.Errorf("refused without an overlap: %w", usage)

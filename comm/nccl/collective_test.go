@@ -133,10 +133,22 @@ func (x trial) run(m *member) error {
 		}
 	}
 	if there(dst) {
-		if x.inPlace && src == dst {
+		switch {
+		case x.inPlace && src == dst:
 			call.Dst = call.Src
-		} else if call.Dst, err = m.upload(hostTensor(x.dt, dst)); err != nil {
-			return err
+		case x.inPlace && dst == n*src: // this rank's part of dst
+			h, own := hostTensor(x.dt, dst), r*src
+			copy(h.Range(own, own+src).Buf.Host(), fill(src).Buf.Host())
+			if call.Dst, err = m.upload(h); err != nil {
+				return err
+			}
+			call.Src = call.Dst.Range(own, own+src)
+		case x.inPlace && src == n*dst:
+			call.Dst = call.Src.Range(r*dst, (r+1)*dst)
+		default:
+			if call.Dst, err = m.upload(hostTensor(x.dt, dst)); err != nil {
+				return err
+			}
 		}
 	}
 	task, err := m.start(call)

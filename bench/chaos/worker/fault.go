@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +14,7 @@ import (
 
 // commit commits the fault before the reduction of o, and returns what to
 // reduce: the zero operand for nothing.
-func (w *worker) commit(pg *comm.ProcessGroup, o operand) (operand, error) {
+func (w *worker) commit(ctx context.Context, pg *comm.ProcessGroup, o operand) (operand, error) {
 	if w.fault == "reach" { // the campaign does the rest
 		w.say("reached", "")
 		return o, nil
@@ -35,10 +36,47 @@ func (w *worker) commit(pg *comm.ProcessGroup, o operand) (operand, error) {
 		return operand{}, nil
 	case "resize":
 		return newOperand(pg, 2*len(o.values), false)
+	case "overlap":
+		return operand{}, w.overlap(ctx, pg)
 	case "exit":
 		os.Exit(exitTold)
 	}
 	return o, nil
+}
+
+// overlap makes a call whose operands overlap, and returns how it ended.
+func (w *worker) overlap(ctx context.Context, pg *comm.ProcessGroup) (err error) {
+	n, each := pg.Size(), []int{100, 20000}[w.pick/4%2]
+	o, err := newOperand(pg, (n+1)*each, w.pick/8%2 == 0)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			usage, ok := p.(*comm.UsageError)
+			if !ok {
+				panic(p)
+			}
+			w.say("refused", "%v", usage)
+			err = usage
+		}
+	}()
+	whole, another := o.t.Range(0, n*each), (w.rank+1)%n*each
+	var work *comm.Work
+	switch w.pick % 4 {
+	case 0:
+		work = pg.AllToAll(whole, whole)
+	case 1:
+		work = pg.AllGather(whole, o.t.Range(another, another+each))
+	case 2:
+		work = pg.ReduceScatter(o.t.Range(another, another+each), whole, comm.Sum)
+	case 3:
+		work = pg.Coalesce(func(g *comm.ProcessGroup) {
+			g.AllReduce(whole, comm.Sum)
+			g.AllReduce(o.t.Range(n*each-1, n*each+1), comm.Sum)
+		})
+	}
+	return work.Sync(ctx)
 }
 
 // shutSocket shuts one of this process's connections down, as a network that

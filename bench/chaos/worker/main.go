@@ -25,12 +25,12 @@ import (
 func main() {
 	var w worker
 	var hosts, loader, sleep, serve bool
-	flag.StringVar(&w.fault, "fault", "", "`what` the victim does: reach, delay, skip, resize, exit, socket, stale graph")
+	flag.StringVar(&w.fault, "fault", "", "`what` the victim does: reach, delay, skip, resize, overlap, exit, socket, stale graph")
 	flag.IntVar(&w.victim, "victim", -1, "the `rank` that does it")
 	flag.IntVar(&w.round, "round", 1, "in which round")
 	flag.IntVar(&w.call, "call", 0, "before which reduction of it")
 	flag.DurationVar(&w.delay, "delay", 0, "for how long")
-	flag.IntVar(&w.pick, "pick", 0, "which socket")
+	flag.IntVar(&w.pick, "pick", 0, "which socket, or which overlap")
 	flag.StringVar(&w.manner, "manner", "leave", "what follows an error: leave, deaf, linger, recover")
 	flag.StringVar(&w.finish, "finish", "", "a `file`: once it is there the job may end")
 	flag.DurationVar(&w.timeout, "timeout", time.Second, "of each call")

@@ -217,7 +217,7 @@ func (w *worker) reduce(ctx context.Context, pg *comm.ProcessGroup, i int, o ope
 	}
 	if w.rank == w.victim && w.now >= w.round && i == w.call && !w.committed && w.fault != "stale graph" {
 		w.committed = true
-		if o, err = w.commit(pg, o); err != nil || o.values == nil {
+		if o, err = w.commit(ctx, pg, o); err != nil || o.values == nil {
 			return false, err
 		}
 	}
