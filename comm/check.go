@@ -2,6 +2,7 @@ package comm
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 )
@@ -42,6 +43,9 @@ var forms = [...]form{
 func (pg *ProcessGroup) refuse(c *backend.Call, format string, args ...any) {
 	err := &UsageError{Rank: pg.rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)}
 	pg.heard.Store(true) // the panic tells the program
+	c.Name = pg.opts.Name
+	now := time.Now()
+	pg.record.Begin(c, now.UnixNano()).Ended(now, true)
 	pg.watch.failed(pg.group, pg.numbered(err))
 	pg.backend.Abort(err)
 	panic(err)

@@ -166,7 +166,10 @@ func (c *Call) Fingerprint() Fingerprint {
 
 func (f Fingerprint) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v #%d", f.Kind, f.Seq)
+	b.WriteString(f.Kind.String())
+	if f.Seq > 0 { // else it was refused before it got a number
+		fmt.Fprintf(&b, " #%d", f.Seq)
+	}
 	if f.Kind == Barrier || f.Kind == Group {
 		return b.String()
 	}

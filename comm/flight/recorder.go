@@ -110,8 +110,8 @@ func (r *Recorder) Group(name string, rank, size int) *Group {
 	return g
 }
 
-// Begin records a call that has its number: it was queued at that time, in Unix
-// nanoseconds. Where it comes from is read off the stack. It allocates nothing but
+// Begin records a call that has its number, or 0 if it was refused before it got one:
+// it was queued at that time, in Unix nanoseconds. Where it comes from is read off the stack. It allocates nothing but
 // for a call site that is new.
 func (g *Group) Begin(c *backend.Call, at int64) Entry {
 	if g == nil {
@@ -140,7 +140,7 @@ func (g *Group) Begin(c *backend.Call, at int64) Entry {
 	copy(s.name[:], c.Name)
 	atomic.StoreUint64(&s.check, s.sum())
 	e := Entry{group: g, slot: s, number: r.begun}
-	if collective(print.Kind) {
+	if collective(print.Kind) && print.Seq > 0 {
 		e.seq = print.Seq
 		g.record.enqueued = e.seq
 	}

@@ -6,6 +6,7 @@ func (k Kind) Advice() string {
 }
 
 var advice = map[Kind]string{
+	Usage: "that call cannot be right whatever the other ranks do, and no rank has begun it: change the line that makes it.",
 	Mismatch: "ranks diverged: one took another branch, or its tensors have another shape. " +
 		"Make every rank call the same collectives in the same order; GODDP_DEBUG=DETAIL stops each call until all ranks' agree.",
 	Awaited: "that rank was in the call, and did not do its part: it was stopped (SIGSTOP, a debugger, a batch system), or starved of its processor; " +

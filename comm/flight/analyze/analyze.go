@@ -19,6 +19,9 @@ func Analyze(dumps []*flight.Dump) *Report {
 	}
 	j := newJob(dumps, report)
 	report.WorldSize, report.Records = j.size, len(j.ranks)
+	if j.refusals(report); len(report.Findings) > 0 {
+		return report
+	}
 	mismatched := j.mismatches(report)
 	missing := j.missing()
 	switch {

@@ -127,7 +127,7 @@ func newMember(d *rank, m flight.Membership) *member {
 	mem := &member{Membership: m, rank: d, calls: map[uint64]flight.Record{}, pairs: map[pairKey]flight.Record{}}
 	for _, r := range d.Records {
 		switch {
-		case r.Group != m.Name:
+		case r.Group != m.Name, r.Call.Seq == 0:
 		case r.Call.Kind == backend.Send || r.Call.Kind == backend.Recv:
 			mem.pairs[pairKey{r.Call.Kind, r.Call.Root, r.Call.Seq}] = r
 		default:
@@ -135,6 +135,23 @@ func newMember(d *rank, m flight.Membership) *member {
 		}
 	}
 	return mem
+}
+
+// refusals finds the ranks whose program made a call that comm refused. What the others
+// did then is of no interest.
+func (j *job) refusals(report *Report) {
+	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
+		d := j.ranks[n]
+		i := slices.IndexFunc(d.Records, func(r flight.Record) bool { return r.Call.Seq == 0 })
+		if i < 0 {
+			continue
+		}
+		var details []string
+		if d.Reason != "" && !d.told() {
+			details = append(details, d.Reason)
+		}
+		report.add(Usage, []int{n}, fmt.Sprintf("rank %d made a call that was refused: %s", n, call(d.Dump, d.Records[i])), details...)
+	}
 }
 
 // missing is the ranks that left no record.

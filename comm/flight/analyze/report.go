@@ -11,6 +11,7 @@ type Kind string
 
 // The kinds of findings, most telling first.
 const (
+	Usage     Kind = "usage"     // its program made a call that was refused
 	Mismatch  Kind = "mismatch"  // different calls under one number
 	Awaited   Kind = "awaited"   // others waited for it, and their records say no more
 	Dead      Kind = "dead"      // its process ended
@@ -25,7 +26,7 @@ const (
 	Failed    Kind = "failed"    // it was the first to record a failure
 )
 
-var order = []Kind{Mismatch, Awaited, Dead, Suspended, Missing, Left, Behind, Late, Compute, Circle, Transport, Failed}
+var order = []Kind{Usage, Mismatch, Awaited, Dead, Suspended, Missing, Left, Behind, Late, Compute, Circle, Transport, Failed}
 
 // Finding is a fault, and the ranks that it points at.
 type Finding struct {
