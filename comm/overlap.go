@@ -13,7 +13,7 @@ import (
 // the host and of GPUs never coincide, so one comparison serves all devices.
 type extent struct{ lo, hi uintptr }
 
-func extentOf(t device.Tensor) extent {
+func extentOf(t *device.Tensor) extent {
 	lo := t.Buf.Addr()
 	return extent{lo, lo + uintptr(t.Bytes())}
 }
@@ -39,17 +39,17 @@ func (pg *ProcessGroup) slot(e extent, c *backend.Call) extent {
 }
 
 // checkOverlap refuses a call whose dst and src share memory, unless they do so in the
-// one way that NCCL defines for the call's kind. The call's lengths fit.
+// one way that NCCL defines for the call's kind. Both are there, and their lengths fit.
 func (pg *ProcessGroup) checkOverlap(c *backend.Call) {
-	if c.Dst.IsZero() || c.Src.IsZero() {
+	if c.Kind == backend.AllReduce || c.Kind == backend.Broadcast { // of one tensor
 		return
 	}
-	dst, src := extentOf(c.Dst), extentOf(c.Src)
+	dst, src := extentOf(&c.Dst), extentOf(&c.Src)
 	if !dst.overlaps(src) {
 		return
 	}
 	switch c.Kind {
-	case backend.AllReduce, backend.Broadcast, backend.Reduce:
+	case backend.Reduce:
 		if src != dst {
 			pg.refuse(c, "dst %v overlaps src %v: in place, src is dst", dst, src)
 		}
@@ -85,7 +85,7 @@ func (pg *ProcessGroup) checkCoalesced(group *backend.Call) {
 		}
 	}
 	for _, c := range group.Calls {
-		dst, src := extentOf(c.Dst), extentOf(c.Src)
+		dst, src := extentOf(&c.Dst), extentOf(&c.Src)
 		add(dst, true, c)
 		if dst.overlaps(src) { // in place: what of src is not dst is only read
 			add(extent{src.lo, dst.lo}, false, c)

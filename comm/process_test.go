@@ -78,6 +78,18 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Wait(ctx)
 	},
+	// overlap lets rank 1 make a call that is refused while the others wait for it.
+	"overlap": func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, &comm.Options{Timeout: time.Hour})
+		if err != nil {
+			return err
+		}
+		defer pg.Close()
+		if x := vec(1, 2, 3); pg.Rank() == 1 {
+			pg.AllToAll(x, x)
+		}
+		return pg.Barrier().Sync(ctx)
+	},
 	// unclosed does not close its groups, the last calls of which other ranks may
 	// still be in when it returns.
 	"unclosed": func(ctx context.Context) error {

@@ -1,0 +1,76 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+)
+
+// refused is why a call was refused, or nil.
+func refused(call func()) (usage *comm.UsageError) {
+	defer func() { usage, _ = recover().(*comm.UsageError) }()
+	call()
+	return nil
+}
+
+// A call that is refused in a group from Split breaks all groups, and each says by whose
+// numbers it names the rank.
+func TestRefusedCallInASubgroup(t *testing.T) {
+	commtest.OnRanks(t, 4, &comm.Options{Timeout: time.Hour}, func(pg *comm.ProcessGroup) error {
+		ctx := context.Background()
+		defer pg.MonitoredBarrier(ctx) // by the store: nobody leaves before all have heard
+		sub, err := pg.Split(ctx, pg.Rank()/2, 0)
+		if err != nil {
+			return err
+		}
+		if err := pg.MonitoredBarrier(ctx); err != nil { // all have split
+			return err
+		}
+		x := vec(1, 2)
+		if pg.Rank() == 3 {
+			if usage := refused(func() { sub.AllToAll(x, x) }); usage == nil || usage.Rank != 1 {
+				return fmt.Errorf("refused with %v, want rank 1 of the group", usage)
+			}
+		}
+		const said = "group default/1/1, which is ranks [2 3]: rank 1: AllToAll: dst [0x"
+		for err == nil { // until it has heard
+			err = pg.Barrier().Sync(ctx)
+		}
+		if !strings.Contains(err.Error(), said) || errors.As(err, new(*comm.UsageError)) {
+			return fmt.Errorf("the whole group: got %v, want %q, and no error of another group's numbers", err, said)
+		}
+		for err = nil; err == nil; {
+			err = sub.Barrier().Sync(ctx)
+		}
+		if !strings.Contains(err.Error(), "rank 1: AllToAll: dst [0x") {
+			return fmt.Errorf("group %d: got %v", pg.Rank()/2, err)
+		}
+		return nil
+	})
+}
+
+// Where nobody recovers from the panic of a refused call, the other processes are told
+// the cause all the same, and the launcher blames the rank that made the call.
+func TestRefusedCallThatEndsTheProcess(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	for r, p := range startWorld(t, 3, "overlap") {
+		err := p.cmd.Wait()
+		want := "process group aborted: by rank 1: AllToAll: dst [0x"
+		if r == 1 {
+			want = "panic: rank 1: AllToAll: dst [0x"
+		}
+		if err == nil || !strings.Contains(p.err.String(), want) {
+			t.Errorf("rank %d: %v, want %q in\n%s", r, err, want, &p.err)
+		}
+	}
+	_, errs, err := launch(t, 3, "overlap")
+	if err == nil || !strings.Contains(err.Error(), "rank 1: AllToAll: dst [0x") {
+		t.Errorf("the launcher says %v\n%s", err, errs)
+	}
+}
