@@ -31,7 +31,7 @@ chaos: ## a few hundred jobs that something bad is done to, and mutants that thi
 
 test-gpu: ## builds into build/gpu, which can be carried to a machine without Go, and runs it here
 	mkdir -p build/gpu
-	$(GO) test -c -ldflags='-s -w' -o build/gpu/ ./device/cuda ./comm/nccl ./ddp ./ddp/zero ./ddp/commhook
+	$(GO) test -c -ldflags='-s -w' -o build/gpu/ ./device/cuda ./comm/nccl ./comm/commtest ./ddp ./ddp/zero ./ddp/commhook
 	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/... ./bench/parity ./bench/matrix ./bench/percall
 	bench/test_gpu.sh
 

@@ -55,6 +55,7 @@ trace() {
 
 check device_cuda "$bin/cuda.test" -test.v
 check comm_nccl "$bin/nccl.test" -test.v -test.run '^TestGPU' # the others have stand-ins, which take a compiler
+check comm_commtest "$bin/commtest.test" -test.v -test.run '^TestGPU'
 check ddp "$bin/ddp.test" -test.v -test.run '^TestGPU'
 check ddp_zero "$bin/zero.test" -test.v -test.run '^TestGPU'
 check ddp_commhook "$bin/commhook.test" -test.v -test.run '^TestGPU'

@@ -50,10 +50,14 @@ func variables[V value](values []V) []*autograd.Variable {
 // broadcast sets state of all ranks to that of rank from. It counts as a write on that
 // rank too, so that a graph that reads the state is refused on all ranks or on none.
 func broadcast(pg *comm.ProcessGroup, name string, state []*autograd.Variable, from int) *comm.Work {
+	var written []device.Tensor
+	for _, v := range state {
+		v.BumpVersion()
+		written = append(written, v.Tensor())
+	}
 	return pg.With(comm.CallOptions{Name: name}).Coalesce(func(g *comm.ProcessGroup) {
-		for _, v := range state {
-			v.BumpVersion()
-			g.Broadcast(v.Tensor(), from)
+		for _, t := range device.Distinct(written) {
+			g.Broadcast(t, from)
 		}
 	})
 }

@@ -115,6 +115,24 @@ func (t Tensor) Range(lo, hi int) Tensor {
 
 func (t Tensor) String() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
+// Distinct is the tensors without those whose memory is that of an earlier one, as that
+// of parameters is which layers share.
+func Distinct(tensors []Tensor) []Tensor {
+	type memory struct {
+		addr uintptr
+		size int
+	}
+	var out []Tensor
+	seen := map[memory]bool{}
+	for _, t := range tensors {
+		if m := (memory{t.Buf.Addr(), t.Bytes()}); !seen[m] {
+			seen[m] = true
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
 // Elements reads a tensor in host memory as a slice of T, without a copy; nil
 // for an operand that is not there. It panics when T is not the tensor's type
 // or the host cannot address it.

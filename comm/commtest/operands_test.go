@@ -22,7 +22,7 @@ const hostsVar = "GODDP_TEST_HOSTS"
 
 func TestOnProcessesOverTCP(t *testing.T) { Processes(t, 2, "GODDP_DEVICE=cpu", hostsVar+"=1") }
 
-func TestGPUOnProcesses(t *testing.T) { ProcessesOnGPUs(t, 2, 4) }
+func TestGPUOnProcesses(t *testing.T) { ProcessesOnGPUs(t, 2) }
 
 // separateHosts names this process's host after its rank, if hostsVar is set.
 func separateHosts() {

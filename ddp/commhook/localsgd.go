@@ -7,6 +7,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
 )
 
 // PostLocalSGDOptions are the choices of [PostLocalSGD]; the zero value is PyTorch's
@@ -124,10 +125,14 @@ func (a *Averager) Step(ctx context.Context, params []*autograd.Variable) error 
 	if done := a.steps - max(a.o.StartAfter, 0); done <= 0 || done%a.o.Period != 0 {
 		return nil
 	}
+	var written []device.Tensor
+	for _, p := range params {
+		p.BumpVersion()
+		written = append(written, p.Tensor())
+	}
 	return a.pg.With(comm.CallOptions{Name: "average of replicas"}).Coalesce(func(g *comm.ProcessGroup) {
-		for _, p := range params {
-			p.BumpVersion()
-			g.AllReduce(p.Tensor(), comm.Avg)
+		for _, t := range device.Distinct(written) {
+			g.AllReduce(t, comm.Avg)
 		}
 	}).Wait(ctx)
 }
