@@ -1,6 +1,7 @@
 package commtest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -194,7 +195,7 @@ type operands struct {
 	*placed
 	n, rank, c int // elements of a block
 	x          device.Tensor
-	host       device.Tensor // what x holds before the call, then what it holds after it
+	want       device.Tensor // what x should hold, in host memory
 }
 
 // newOperands allocates the memory and fills it. size is the elements that a rank gives.
@@ -211,15 +212,25 @@ func (p *placed) newOperands(pg *comm.ProcessGroup, alloc func(int) (device.Buff
 	if err != nil {
 		return nil, err
 	}
-	o.x, o.host = device.NewTensor(buf, dt, length), device.NewTensor(device.HostBuffer(make([]byte, length*dt.Size()), nil), dt, length)
-	for i := range min(length, period) {
-		backendtest.Put(o.host, i, given(o.rank, i))
+	o.x, o.want = device.NewTensor(buf, dt, length), hostTensor(dt, length)
+	fill(o.want, 0, length, func(i int) float64 { return given(o.rank, i) })
+	return o, pg.Device().CopyIn(pg.Device().Compute(), o.x.Buf, o.want.Buf.Host())
+}
+
+func hostTensor(dt device.DType, n int) device.Tensor {
+	return device.NewTensor(device.HostBuffer(make([]byte, n*dt.Size()), nil), dt, n)
+}
+
+// fill sets count elements, from one on, of a tensor in host memory to f(0), f(1) and so
+// on, which repeats after period elements.
+func fill(t device.Tensor, at, count int, f func(i int) float64) {
+	for i := range min(count, period) {
+		backendtest.Put(t, at+i, f(i))
 	}
-	host := o.host.Buf.Host()
-	for done := period * dt.Size(); done < len(host); done *= 2 {
-		copy(host[done:], host[:done])
+	mem := t.Range(at, at+count).Buf.Host()
+	for done := period * t.DType.Size(); done < len(mem); done *= 2 {
+		copy(mem[done:], mem[:done])
 	}
-	return o, pg.Device().CopyIn(pg.Device().Compute(), o.x.Buf, o.host.Buf.Host())
 }
 
 // given is element i of rank r's memory: so small that sums are exact in every type. It
@@ -301,9 +312,9 @@ func (o *operands) call(pg *comm.ProcessGroup, dstAt, srcAt int) *comm.Work {
 	return pg.AllToAll(dst, src)
 }
 
-// want is element i of this rank's dst, where srcAt has the first element of every
-// rank's src.
-func (o *operands) want(i int, srcAt []int) float64 {
+// value is what element i of this rank's dst should be, where srcAt has the first element
+// of every rank's src.
+func (o *operands) value(i int, srcAt []int) float64 {
 	value := func(r, i int) float64 { return given(r, srcAt[r]+i) }
 	sum := func(i int) (total float64) {
 		for r := range o.n {
@@ -331,21 +342,35 @@ func (o *operands) want(i int, srcAt []int) float64 {
 }
 
 // wrong reads the memory after the call and counts the elements of dst that are wrong,
-// and those beside it that have changed.
+// and those beside it that have changed. srcAt has the first element of every rank's src.
 func (o *operands) wrong(t testing.TB, pg *comm.ProcessGroup, dstAt int, srcAt []int) (wrong, changed int, err error) {
-	if err := pg.Device().CopyOut(t.Context(), pg.Device().Compute(), o.host.Buf.Host(), o.x.Buf); err != nil {
-		return 0, 0, err
-	}
 	length := o.lengthOf(o.rank, true)
 	if o.rank != o.root() && (o.kind == backend.Reduce || o.kind == backend.Gather) {
 		length = 0 // there is no dst
 	}
-	for i := range o.host.Len() {
-		got := backendtest.Get(o.host, i)
-		switch within := dstAt <= i && i < dstAt+length; {
-		case within && got != o.want(i-dstAt, srcAt):
+	blocks := []int{0, length} // of which each repeats by itself
+	if length > 0 && (o.kind == backend.AllGather || o.kind == backend.Gather || o.kind == backend.AllToAll) {
+		for r := 1; r < o.n; r++ {
+			blocks = slices.Insert(blocks, r, o.part(r))
+		}
+	}
+	for i, at := range blocks[1:] {
+		start := blocks[i]
+		fill(o.want, dstAt+start, at-start, func(i int) float64 { return o.value(start+i, srcAt) })
+	}
+	got := hostTensor(o.x.DType, o.x.Len())
+	if err := pg.Device().CopyOut(t.Context(), pg.Device().Compute(), got.Buf.Host(), o.x.Buf); err != nil {
+		return 0, 0, err
+	}
+	if bytes.Equal(got.Buf.Host(), o.want.Buf.Host()) {
+		return 0, 0, nil
+	}
+	for i := range got.Len() {
+		switch {
+		case backendtest.Get(got, i) == backendtest.Get(o.want, i):
+		case dstAt <= i && i < dstAt+length:
 			wrong++
-		case !within && got != given(o.rank, i):
+		default:
 			changed++
 		}
 	}
