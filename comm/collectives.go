@@ -96,13 +96,13 @@ func (pg *ProcessGroup) Reduce(dst, src device.Tensor, op ReduceOp, root int) *W
 }
 
 // AllGather concatenates src [c] of all ranks, in order of rank, in dst
-// [Size·c] of all ranks.
+// [Size·c] of all ranks. src may be this rank's part of dst.
 func (pg *ProcessGroup) AllGather(dst, src device.Tensor) *Work {
 	return pg.start(backend.Call{Kind: backend.AllGather, Dst: dst, Src: src})
 }
 
 // AllGatherUneven is AllGather where rank r gives counts[r] elements. counts
-// is the same on every rank.
+// is the same on every rank. src may be this rank's part of dst.
 func (pg *ProcessGroup) AllGatherUneven(dst, src device.Tensor, counts []int) *Work {
 	if counts == nil {
 		counts = []int{}
@@ -111,25 +111,25 @@ func (pg *ProcessGroup) AllGatherUneven(dst, src device.Tensor, counts []int) *W
 }
 
 // ReduceScatter combines src [Size·c] of all ranks and gives rank r the r-th c
-// elements in dst [c].
+// elements in dst [c], which may be this rank's part of src.
 func (pg *ProcessGroup) ReduceScatter(dst, src device.Tensor, op ReduceOp) *Work {
 	return pg.start(backend.Call{Kind: backend.ReduceScatter, Op: op, Dst: dst, Src: src})
 }
 
-// Gather concatenates src [c] of all ranks in dst [Size·c] of rank root.
-// Elsewhere dst is ignored.
+// Gather concatenates src [c] of all ranks in dst [Size·c] of rank root,
+// where src may be root's part of dst. Elsewhere dst is ignored.
 func (pg *ProcessGroup) Gather(dst, src device.Tensor, root int) *Work {
 	return pg.start(backend.Call{Kind: backend.Gather, Dst: pg.only(root, dst), Src: src, Root: root})
 }
 
 // Scatter gives rank r, in dst [c], the r-th c elements of src [Size·c] of
-// rank root. Elsewhere src is ignored.
+// rank root, where dst may be root's part of src. Elsewhere src is ignored.
 func (pg *ProcessGroup) Scatter(dst, src device.Tensor, root int) *Work {
 	return pg.start(backend.Call{Kind: backend.Scatter, Dst: dst, Src: pg.only(root, src), Root: root})
 }
 
 // AllToAll gives rank r, at the s-th c elements of dst [Size·c], the r-th c
-// elements of rank s's src [Size·c].
+// elements of rank s's src [Size·c]. dst and src share no memory.
 func (pg *ProcessGroup) AllToAll(dst, src device.Tensor) *Work {
 	return pg.start(backend.Call{Kind: backend.AllToAll, Dst: dst, Src: src})
 }
@@ -151,7 +151,8 @@ func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
 }
 
 // Coalesce starts the calls that f makes on the view of the group it is given
-// as one: their order among each other does not matter, and they end together.
+// as one: their order among each other does not matter, and they end together. What
+// one of them writes no other may read or write.
 // What those calls return is of no use: wait for what Coalesce returns. They
 // may have names and events of their own, but no timeout. A PreMulSum among
 // them without a Factor of its own has the one that Coalesce was called with.

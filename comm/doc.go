@@ -27,6 +27,12 @@
 // Send and Recv are ordered only among the calls between the same two ranks
 // in the same direction. [ProcessGroup.Coalesce] starts several calls as one.
 //
+// Operands of a call may share memory in the forms that NCCL defines, and in no other:
+// Reduce with src as dst, AllGather and Gather with src as this rank's part of dst,
+// ReduceScatter and Scatter with dst as this rank's part of src. What one call of a
+// Coalesce writes, no other call of it may read or write; the tensor of a Broadcast is
+// written on every rank.
+//
 // Memory from [ProcessGroup.Alloc] is what the backend moves fastest: on the
 // host, memory that the other ranks can see.
 //
@@ -65,8 +71,10 @@
 // GODDP_DEBUG=INFO says which rank holds the others up. docs/failures.md is the
 // manual of all that.
 //
-// A programming error that one rank can see alone (sizes, types, ranks that do
-// not fit) panics with a [*UsageError] before anything is sent.
+// A programming error that one rank can see alone (sizes, types or ranks that do not
+// fit, operands that overlap) panics with a [*UsageError]. The call gets no number and
+// nothing of it is sent. The group breaks, as by a call that fails: the calls of the
+// other ranks return the same [*UsageError] as their cause, at once.
 //
 // # Who owns what
 //

@@ -20,21 +20,24 @@ const (
 	// Broadcast copies Src [c] of Root to Dst [c] of all ranks. On Root, Dst
 	// may be Src; elsewhere Src is not there.
 	Broadcast
-	// Reduce combines Src [c] of all ranks into Dst [c] on Root; elsewhere
-	// Dst is not there.
+	// Reduce combines Src [c] of all ranks into Dst [c] on Root, where Dst may be
+	// Src; elsewhere Dst is not there.
 	Reduce
 	// AllGather concatenates Src of all ranks in Dst of all ranks: rank r
-	// gives Counts[r] elements, or as many as every other where Counts is nil.
+	// gives Counts[r] elements, or as many as every other where Counts is nil. Src
+	// may be the rank's own part of Dst.
 	AllGather
 	// ReduceScatter combines Src [N·c] of all ranks and gives rank r the r-th
-	// c elements in Dst [c].
+	// c elements in Dst [c], which may be the rank's own part of Src.
 	ReduceScatter
-	// Gather concatenates Src [c] of all ranks in Dst [N·c] on Root.
+	// Gather concatenates Src [c] of all ranks in Dst [N·c] on Root, where Src may be
+	// Root's part of Dst.
 	Gather
-	// Scatter gives rank r the r-th c elements of Src [N·c] of Root in Dst [c].
+	// Scatter gives rank r the r-th c elements of Src [N·c] of Root in Dst [c], which on
+	// Root may be its part of Src.
 	Scatter
 	// AllToAll gives rank r's Dst [N·c], at its s-th c elements, the r-th c
-	// elements of rank s's Src [N·c].
+	// elements of rank s's Src [N·c]. Dst and Src share no memory.
 	AllToAll
 	// Barrier ends when all ranks have started it.
 	Barrier
