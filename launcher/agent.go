@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -55,10 +56,9 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 		records: records,
 		core:    newCore(c.Workers, c.MaxRestarts),
 		console: &console{stdout: c.Stdout, stderr: c.Stderr, grace: consoleGrace},
-		starter: newStarter(),
 		timer:   time.NewTimer(0),
 		rounds:  make(chan joinResult, 1),
-		sweeps:  make(chan remains, 1),
+		orphans: make(chan orphanReport, 1),
 	}
 	a.timer.Stop()
 	a.env = jobEnv(c, a.jobID)
@@ -68,22 +68,23 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 // agent performs the core's actions and turns what happens into its events. All
 // of it belongs to the goroutine that called Run.
 type agent struct {
-	cfg      *Config
-	jobID    string
-	env      []string // of all workers
-	records  flight.Settings
-	core     *core
-	console  *console
-	starter  *starter
-	shepherd *shepherd
-	runDir   string
-	keepDir  bool        // records in it are worth keeping
-	timer    *time.Timer // the only one: a later deadline replaces an earlier
+	cfg       *Config
+	jobID     string
+	env       []string // of all workers
+	records   flight.Settings
+	core      *core
+	console   *console
+	reaper    *reaperClient
+	lost      error // the reaper's end, if it has ended
+	subreaper bool  // orphans become this process\'s children when it has
+	runDir    string
+	keepDir   bool        // records in it are worth keeping
+	timer     *time.Timer // the only one: a later deadline replaces an earlier
 
-	// A helper goroutine joins or sweeps, one at a time.
-	helper sync.WaitGroup
-	rounds chan joinResult
-	sweeps chan remains
+	// A helper goroutine joins or completes an attempt, one at a time.
+	helper  sync.WaitGroup
+	rounds  chan joinResult
+	orphans chan orphanReport
 
 	*attempt               // nil before the first
 	failure  *FailureError // of the last attempt that failed
@@ -102,11 +103,11 @@ func (a *agent) run(parent context.Context) (*Result, error) {
 	done, signals := parent.Done(), a.cfg.Signals
 
 	a.perform(ctx, []action{{verb: doJoin}})
+	if err := a.startReaper(); err != nil { // while the nodes join
+		return a.result(), err
+	}
+	reports := a.reaper.reports
 	for a.core.phase != finished {
-		var exits <-chan exit
-		if a.attempt != nil {
-			exits = a.exits
-		}
 		var ev event
 		select {
 		case r := <-a.rounds:
@@ -115,9 +116,16 @@ func (a *agent) run(parent context.Context) (*Result, error) {
 				a.begin(r.round)
 				ev = joined{}
 			}
-		case e := <-exits:
-			e.p.end = &e
-			ev = workerExited{e.p.LocalRank, e.status()}
+		case r, ok := <-reports:
+			if ok {
+				ev = a.reported(&r)
+			} else {
+				reports, a.lost = nil, a.reaper.lost()
+				ev = reaperLost{a.lost}
+			}
+			if ev == nil {
+				continue
+			}
 		case sig, ok := <-signals:
 			n, isNumber := sig.(syscall.Signal)
 			if !ok || !isNumber {
@@ -131,21 +139,24 @@ func (a *agent) run(parent context.Context) (*Result, error) {
 			ev = signalReceived{syscall.SIGTERM}
 		case <-a.timer.C:
 			ev = timerFired{}
-		case left := <-a.sweeps:
-			if len(left.survivors) > 0 {
-				a.console.logf("processes %v survive SIGKILL and are left behind", left.survivors)
+		case left := <-a.orphans:
+			if len(left.Survivors) > 0 {
+				a.console.logf("processes %v survive SIGKILL and are left behind", left.Survivors)
 			}
-			if left.err != nil {
-				a.console.logf("what the workers started may be left behind, for it cannot be looked for: %v", left.err)
+			if left.Error != "" {
+				a.console.logf("what the workers started may be left behind: %s", left.Error)
 			}
 			a.end()
-			ev = swept{}
+			ev = orphansGone{}
 		}
 		acts := a.core.Step(ev)
 		if a.core.verdict == failed {
 			a.takeRecords() // before the others are stopped
 		}
 		a.perform(ctx, acts)
+	}
+	if a.lost != nil && a.core.verdict != broken {
+		a.console.logf("%v", a.lost)
 	}
 
 	if path := a.cfg.ErrorFile; path != "" && a.core.verdict == failed {
@@ -168,6 +179,47 @@ func (a *agent) run(parent context.Context) (*Result, error) {
 	return result, nil
 }
 
+// startReaper starts the workers' parent. Below a process that is dedicated to the job
+// it is the lower of two subreapers, so that the orphans of either remain below the other.
+func (a *agent) startReaper() (err error) {
+	a.subreaper = a.cfg.Dedicated && setSubreaper(true) == nil
+	if a.reaper, err = startReaper(); err != nil {
+		return fmt.Errorf("starting the reaper: %w", err)
+	}
+	if a.cfg.Scratch != "" {
+		err = a.reaper.discard(a.cfg.Scratch)
+	}
+	return err
+}
+
+// reported takes note of what the reaper says. The event is nil if nothing follows
+// from it.
+func (a *agent) reported(r *report) event {
+	switch {
+	case r.Started != nil:
+		p := a.procs[r.Started.Local]
+		if r.Started.PID == 0 {
+			return startFailed{p.LocalRank, &StartError{Rank: p.Rank, Program: a.cfg.Args[0], Err: r.Started.err()}}
+		}
+		p.PID = r.Started.PID
+		if a.cfg.OnStart != nil {
+			a.cfg.OnStart(p.Worker)
+		}
+	case r.Exited != nil:
+		for _, p := range a.procs { // none of which it is, if it was abandoned in an attempt before
+			if p.PID == r.Exited.PID && p.end == nil {
+				p.end = r.Exited
+				return workerExited{p.LocalRank, p.end.Status}
+			}
+		}
+	case r.Orphans != nil:
+		if r.Orphans.Attempt == a.core.restarts {
+			a.complete(func() orphanReport { return *r.Orphans })
+		}
+	}
+	return nil
+}
+
 // perform carries actions out. Those that take time end in an event.
 func (a *agent) perform(ctx context.Context, actions []action) {
 	for _, act := range actions {
@@ -179,7 +231,7 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 				a.rounds <- joinResult{round, err}
 			})
 		case doStart:
-			if local, err := a.startWorkers(); err != nil {
+			if local, err := a.requestWorkers(); err != nil {
 				a.perform(ctx, a.core.Step(startFailed{local, err}))
 			}
 		case doSignal:
@@ -191,11 +243,10 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 			a.timer.Reset(a.cfg.ShutdownTimeout)
 		case doArmAbandon:
 			a.timer.Reset(abandonAfter)
-		case doSweep:
-			a.sweep()
-		case doSweepKill:
-			close(a.sweepKill)
-			a.sweep()
+		case doStopOrphans:
+			a.removeOrphans(false)
+		case doKillOrphans:
+			a.removeOrphans(true)
 		case doHide:
 			a.hide()
 			a.console.giveUp()
@@ -255,7 +306,9 @@ func (a *agent) close() {
 	if err := a.cfg.Rendezvous.Close(); err != nil {
 		a.console.logf("leaving the rendezvous: %v", err)
 	}
-	a.shepherd.dismiss()
-	a.starter.close()
+	a.reaper.close()
+	if a.subreaper {
+		_ = setSubreaper(false)
+	}
 	a.console.close(a.cfg.Signals)
 }

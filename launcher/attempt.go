@@ -18,9 +18,7 @@ import (
 type attempt struct {
 	round      *rendezvous.Round
 	start      time.Time
-	procs      []*process // those that could be started, by local rank
-	exits      chan exit
-	watcher    *watcher
+	procs      []*process      // those that were to be started, by local rank
 	copying    sync.WaitGroup  // the goroutines that copy output
 	showing    context.Context // until hide, they wait for the console
 	hide       context.CancelFunc
@@ -28,34 +26,31 @@ type attempt struct {
 
 	recorded bool // the workers' records have been taken
 
-	sweeping  bool
-	sweepKill chan struct{} // closed to make the sweep kill
+	completing bool        // what the workers left is gone
+	unanswered *time.Timer // ends a reaper that does not say that all is gone; nil before it must
 }
 
 func (a *agent) begin(round *rendezvous.Round) {
-	exits := make(chan exit, a.cfg.Workers)
 	showing, hide := context.WithCancel(context.Background())
 	a.attempt = &attempt{
-		round:     round,
-		start:     time.Now(),
-		exits:     exits,
-		watcher:   newWatcher(exits),
-		showing:   showing,
-		hide:      hide,
-		sweepKill: make(chan struct{}),
+		round:   round,
+		start:   time.Now(),
+		showing: showing,
+		hide:    hide,
 	}
 }
 
-// startWorkers starts all workers, or returns the first that could not be.
-func (a *agent) startWorkers() (local int, err error) {
+// requestWorkers has the reaper start all workers. It returns the first whose start
+// could not be asked for.
+func (a *agent) requestWorkers() (local int, err error) {
 	if a.runDir == "" {
-		if a.runDir, err = a.makeRunDir(); err != nil {
+		if err = a.makeRunDir(); err != nil {
 			return 0, err
 		}
 	}
 	s := spawner{
 		cfg:     a.cfg,
-		starter: a.starter,
+		reaper:  a.reaper,
 		console: a.console,
 		hidden:  a.showing.Done(),
 		env:     a.env,
@@ -67,46 +62,42 @@ func (a *agent) startWorkers() (local int, err error) {
 		chosen:  a.records.Chosen() != "",
 		copying: &a.copying,
 	}
-	if a.shepherd == nil {
-		// Before the workers, so that none ever runs unwatched.
-		a.shepherd = startShepherd(a.jobID)
-		if !a.cfg.keepsLogs() {
-			a.shepherd.discard(a.runDir)
-		}
-		if a.cfg.Scratch != "" {
-			a.shepherd.discard(a.cfg.Scratch)
-		}
-	}
 	for local := range a.cfg.Workers {
 		p, err := s.spawn(local)
 		if err != nil {
 			return local, err
 		}
 		a.procs = append(a.procs, p)
-		a.watcher.add(p)
-		a.shepherd.add(p.PID)
-		if a.cfg.OnStart != nil {
-			a.cfg.OnStart(p.Worker)
-		}
 	}
 	return 0, nil
 }
 
-// makeRunDir makes the folder that the attempts' folders go into.
-func (a *agent) makeRunDir() (string, error) {
-	name := strings.ReplaceAll(a.cfg.RunID, string(filepath.Separator), "_") + "_"
-	if a.cfg.LogDir == "" {
-		return os.MkdirTemp("", "golaunch_"+name)
+// makeRunDir makes the folder that the attempts' folders go into. The reaper knows the
+// name of one that is temporary before it exists.
+func (a *agent) makeRunDir() error {
+	name := strings.ReplaceAll(a.cfg.RunID, string(filepath.Separator), "_") + "_" + randomID()
+	parent := a.cfg.LogDir
+	if parent == "" {
+		parent, name = os.TempDir(), "golaunch_"+name
+	} else if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
 	}
-	if err := os.MkdirAll(a.cfg.LogDir, 0o755); err != nil {
-		return "", err
-	}
-	// Workers may run in another folder than this process.
-	dir, err := filepath.Abs(a.cfg.LogDir)
+	// Workers, and the reaper, may run in another folder than this process.
+	parent, err := filepath.Abs(parent)
 	if err != nil {
-		return "", err
+		return err
 	}
-	return os.MkdirTemp(dir, name)
+	dir := filepath.Join(parent, name)
+	if !a.cfg.keepsLogs() {
+		if err := a.reaper.discard(dir); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	a.runDir = dir
+	return nil
 }
 
 // attemptDir is the attempt's folder within the run's.
@@ -119,32 +110,55 @@ func (a *agent) attemptDir() string {
 func (a *agent) stopWorkers(locals []int, sig syscall.Signal) {
 	for _, local := range locals {
 		p := a.procs[local]
-		p.dying = p.dying || a.stopSignal == 0 && exiting(p.PID)
+		p.dying = p.dying || a.stopSignal == 0 && p.PID != 0 && exiting(p.PID)
 	}
 	a.stopSignal = sig
 	a.signalWorkers(locals, sig)
 }
 
 func (a *agent) signalWorkers(locals []int, sig syscall.Signal) {
-	for _, local := range locals {
-		if p := a.procs[local]; p.end == nil {
-			signalGroup(p.PID, sig)
+	_ = a.reaper.request(request{Signal: &signalRequest{Locals: locals, Signal: sig}}) // its loss is an event
+}
+
+// removeOrphans has the reaper remove what the workers left, or, when the reaper is
+// dead, removes the workers and what they left itself.
+func (a *agent) removeOrphans(kill bool) {
+	if a.lost != nil {
+		for _, p := range a.procs {
+			if p.PID != 0 && p.end == nil {
+				_ = syscall.Kill(-p.PID, syscall.SIGKILL)
+			}
 		}
+		a.complete(func() orphanReport {
+			if !a.subreaper {
+				return orphanReport{Error: a.lost.Error()}
+			}
+			return killOrphans(descendants, a.cfg.PollInterval, orphanLimit)
+		})
+		return
+	}
+	_ = a.reaper.request(request{Orphans: &orphanRequest{
+		Attempt: a.core.restarts, Kill: kill, Interval: a.cfg.PollInterval,
+	}})
+	if kill && a.unanswered == nil {
+		a.unanswered = time.AfterFunc(orphanLimit+abandonAfter, a.reaper.kill)
 	}
 }
 
-// sweep removes what the workers left, and has their output completed, beside the
+// complete removes what the workers left, and has their output completed, beside the
 // agent's loop. A second call has no effect.
-func (a *agent) sweep() {
-	if a.sweeping {
+func (a *agent) complete(remove func() orphanReport) {
+	if a.completing {
 		return
 	}
-	a.sweeping = true
-	s := sweeper{jobID: a.jobID, groups: a.groups(), interval: a.cfg.PollInterval, kill: a.sweepKill}
+	a.completing = true
+	if a.unanswered != nil {
+		a.unanswered.Stop()
+	}
 	a.helper.Go(func() {
-		left := s.run()
+		left := remove()
 		a.drain(a.console.grace, a.console.giveUp)
-		a.sweeps <- left
+		a.orphans <- left
 	})
 }
 
@@ -166,21 +180,9 @@ func (at *attempt) drain(grace time.Duration, late func()) {
 	at.hide()
 }
 
-func (a *agent) groups() []int {
-	var pgids []int
-	for _, p := range a.procs {
-		pgids = append(pgids, p.PID)
-	}
-	return pgids
-}
-
 // end finishes an attempt of which nothing is left and whose output is complete: a
 // failure has its report.
 func (a *agent) end() {
-	a.watcher.close()
-	for _, p := range a.procs {
-		a.shepherd.remove(p.PID)
-	}
 	if a.core.verdict == failed {
 		a.failure = a.describeFailure()
 		a.failure.Records, a.failure.Meaning = a.writeRecords()
@@ -203,12 +205,12 @@ func (a *agent) describeFailure() *FailureError {
 			continue
 		}
 		if ordered.IsZero() {
-			ordered = p.end.at
+			ordered = p.end.At
 		}
 		f := Failure{
 			Worker:    p.Worker,
 			Status:    e.status,
-			Exited:    p.end.at,
+			Exited:    p.end.At,
 			Stopped:   stopped,
 			Stderr:    p.stderr.lines(),
 			errorPath: p.errorFile,
@@ -237,7 +239,7 @@ func (a *agent) describeFailure() *FailureError {
 func (a *agent) logFailure(p *process) {
 	if n := len(a.core.alive); n > 0 {
 		a.console.logf("rank %d (local rank %d, pid %d) %s; stopping the %d still running%s",
-			p.Rank, p.LocalRank, p.PID, p.end.status(), n, a.grace())
+			p.Rank, p.LocalRank, p.PID, p.end.Status, n, a.grace())
 	}
 }
 

@@ -59,9 +59,13 @@ type Config struct {
 	// ones that go to a file and are shown. A stream in both is not shown.
 	Redirects, Tee StreamMap
 
-	// Scratch, if not "", is a temporary folder that the shepherd removes should
+	// Scratch, if not "", is a temporary folder that the reaper removes should
 	// this process be killed. Otherwise it is the caller's to remove.
 	Scratch string
+	// Dedicated says that this process has no children when Run is called and starts
+	// none while it runs, as golaunch does not. Run then makes it a child subreaper
+	// (Linux only): should the reaper be killed, Run kills everything below this process.
+	Dedicated bool
 	// ErrorFile, if not "", is where the root cause of a failure is written, in
 	// the format of [ErrorFile] with errorCode added, for whoever started this
 	// process.

@@ -108,7 +108,6 @@ func TestDrainOfABlockedConsole(t *testing.T) {
 	}
 	a := &agent{cfg: &Config{}, console: c}
 	a.begin(nil)
-	defer a.watcher.close()
 	st := &stream{pipe: r, console: c, shown: g, hidden: a.showing.Done()}
 	a.procs = []*process{{streams: []*stream{st}}}
 	a.copying.Go(st.copy)

@@ -11,10 +11,10 @@ import (
 type phase int
 
 const (
-	joining  phase = iota // waiting for the rendezvous
-	running               // all workers are up, or have exited with 0
-	stopping              // the workers were told to stop and some still run
-	sweeping              // all workers have ended; what they left behind is being removed
+	joining         phase = iota // waiting for the rendezvous
+	running                      // all workers are up, or have exited with 0
+	stopping                     // the workers were told to stop and some still run
+	removingOrphans              // all workers have ended; what they left behind is being removed
 	finished
 )
 
@@ -25,7 +25,7 @@ const (
 	succeeded verdict = iota
 	failed            // a worker failed
 	signalled         // the agent was told to stop
-	broken            // the attempt could not begin: rendezvous or exec failed
+	broken            // the attempt could not begin, or its workers cannot be watched any more
 )
 
 // core holds the supervisor's decisions and nothing else: no processes, no
@@ -41,7 +41,7 @@ type core struct {
 	phase    phase
 	restarts int
 	verdict  verdict
-	err      error          // why the attempt is broken
+	err      error          // why the attempt is broken, or why no other can follow it
 	signal   syscall.Signal // the first signal the agent received, 0 if none
 	killing  bool           // SIGKILL has been sent
 	alive    []int          // local ranks still running, ascending
@@ -64,26 +64,28 @@ type (
 
 	joined      struct{}
 	joinFailed  struct{ err error }
-	startFailed struct { // doStart ended at worker local; the ones after it were not tried
+	startFailed struct { // worker local could not be started; the ones after it are not tried
 		local int
 		err   error
 	}
+	reaperLost   struct{ err error } // the workers' parent is dead, and they are being killed
 	workerExited struct {
 		local  int
 		status Status
 	}
 	signalReceived struct{ signal syscall.Signal }
 	timerFired     struct{} // the timer last armed
-	swept          struct{} // nothing of the attempt is left
+	orphansGone    struct{} // nothing of the attempt is left
 )
 
 func (joined) isEvent()         {}
 func (joinFailed) isEvent()     {}
 func (startFailed) isEvent()    {}
+func (reaperLost) isEvent()     {}
 func (workerExited) isEvent()   {}
 func (signalReceived) isEvent() {}
 func (timerFired) isEvent()     {}
-func (swept) isEvent()          {}
+func (orphansGone) isEvent()    {}
 
 // verb is what an action asks of the agent.
 type verb int
@@ -95,8 +97,8 @@ const (
 	doKill                        // send SIGKILL to the groups of locals
 	doArmShutdown                 // fire the timer after the shutdown timeout
 	doArmAbandon                  // fire the timer when even SIGKILL must have worked
-	doSweep                       // remove leftovers, asking them first
-	doSweepKill                   // remove leftovers with SIGKILL, also if a sweep is asking them
+	doStopOrphans                 // remove leftovers, asking them first
+	doKillOrphans                 // remove leftovers with SIGKILL, also if they are being asked
 	doHide                        // wait no longer until the console has taken the workers' output
 	doReportFailure               // tell the user that worker locals[0] failed and the others are stopped
 	doReportSignal                // tell the user that locals are stopped because the agent received signal
@@ -105,8 +107,8 @@ const (
 	doFinish                      // the job is over; the verdict stands
 )
 
-var verbNames = [...]string{"join", "start", "signal", "kill", "arm-shutdown", "arm-abandon", "sweep",
-	"sweep-kill", "hide", "report-failure", "report-signal", "report-restart", "report-abandoned", "finish"}
+var verbNames = [...]string{"join", "start", "signal", "kill", "arm-shutdown", "arm-abandon", "stop-orphans",
+	"kill-orphans", "hide", "report-failure", "report-signal", "report-restart", "report-abandoned", "finish"}
 
 type action struct {
 	verb   verb
@@ -155,8 +157,14 @@ func (c *core) Step(ev event) []action {
 
 	case startFailed:
 		c.alive = slices.DeleteFunc(c.alive, func(local int) bool { return local >= ev.local })
+		if c.phase == stopping {
+			return c.removeOrphansWhenAllEnded()
+		}
 		c.verdict, c.err = broken, ev.err
 		return c.stop(syscall.SIGTERM)
+
+	case reaperLost:
+		return c.reaperLost(ev.err)
 
 	case workerExited:
 		return c.exited(ev)
@@ -170,15 +178,15 @@ func (c *core) Step(ev event) []action {
 			// longer would hang the agent as well.
 			act := action{verb: doReportAbandoned, locals: c.alive}
 			c.alive = nil
-			return append([]action{act}, c.sweepWhenAllEnded()...)
+			return append([]action{act}, c.removeOrphansWhenAllEnded()...)
 		}
 		return c.kill()
 
-	case swept:
-		if c.phase != sweeping {
+	case orphansGone:
+		if c.phase != removingOrphans {
 			return nil
 		}
-		if c.verdict == failed && c.restarts < c.maxRestarts && c.signal == 0 {
+		if c.verdict == failed && c.restarts < c.maxRestarts && c.signal == 0 && c.err == nil {
 			c.restarts++
 			c.phase, c.verdict, c.killing, c.exits = joining, succeeded, false, nil
 			return []action{{verb: doReportRestart}, {verb: doJoin}}
@@ -201,7 +209,22 @@ func (c *core) exited(ev workerExited) []action {
 		// other workers running.
 		return append(c.stop(syscall.SIGTERM), action{verb: doReportFailure, locals: []int{ev.local}})
 	}
-	return c.sweepWhenAllEnded()
+	return c.removeOrphansWhenAllEnded()
+}
+
+// reaperLost ends the job, in which no worker can be started or waited for any more.
+// What was decided before stands.
+func (c *core) reaperLost(err error) []action {
+	c.err, c.alive, c.killing = err, nil, true
+	switch c.phase {
+	case joining:
+		c.verdict = broken
+		return c.finish()
+	case running:
+		c.verdict = broken
+	}
+	c.phase = removingOrphans
+	return []action{{verb: doKillOrphans}}
 }
 
 // signalled passes a first signal on; a second one that means "end" kills, and where
@@ -219,9 +242,9 @@ func (c *core) signalled(sig syscall.Signal) []action {
 		c.verdict = signalled
 		report := c.toAlive(doReportSignal, sig)
 		return append(c.stop(sig), report)
-	case stopping, sweeping:
+	case stopping, removingOrphans:
 		switch ends := sig == syscall.SIGINT || sig == syscall.SIGTERM; {
-		case ends && c.phase == sweeping && c.killing:
+		case ends && c.phase == removingOrphans && c.killing:
 			return []action{{verb: doHide}}
 		case ends && !first:
 			return c.kill()
@@ -244,7 +267,7 @@ func (c *core) stop(sig syscall.Signal) []action {
 	if len(c.alive) > 0 {
 		acts = append(acts, c.toAlive(doSignal, sig))
 	}
-	return append(acts, c.sweepWhenAllEnded()...)
+	return append(acts, c.removeOrphansWhenAllEnded()...)
 }
 
 // kill ends what is left of the attempt, once.
@@ -256,27 +279,27 @@ func (c *core) kill() []action {
 	case stopping:
 		c.killing = true
 		return []action{{verb: doArmAbandon}, c.toAlive(doKill, 0)}
-	case sweeping:
+	case removingOrphans:
 		c.killing = true
-		return []action{{verb: doSweepKill}}
+		return []action{{verb: doKillOrphans}}
 	}
 	return nil
 }
 
-// sweepWhenAllEnded moves on when no worker runs any more. Leftovers of a job
+// removeOrphansWhenAllEnded moves on when no worker runs any more. Leftovers of a job
 // that succeeded have no claim to time; those of one that is being stopped have
 // the rest of the shutdown timeout, as a worker may be a shell whose child is
 // saving a checkpoint.
-func (c *core) sweepWhenAllEnded() []action {
+func (c *core) removeOrphansWhenAllEnded() []action {
 	if len(c.alive) > 0 {
 		return nil
 	}
-	c.phase = sweeping
+	c.phase = removingOrphans
 	if c.verdict == succeeded || c.killing {
 		c.killing = true
-		return []action{{verb: doSweepKill}}
+		return []action{{verb: doKillOrphans}}
 	}
-	return []action{{verb: doSweep}}
+	return []action{{verb: doStopOrphans}}
 }
 
 func (c *core) finish() []action {

@@ -64,6 +64,8 @@ func parseEvent(t *testing.T, d *datadriven.TestData) event {
 		return joinFailed{errors.New("port in use")}
 	case "start-failed":
 		return startFailed{local, errors.New("exec format error")}
+	case "reaper-lost":
+		return reaperLost{errors.New("the reaper was killed")}
 	case "exit":
 		return workerExited{local, Status{Code: code, Signal: sig}}
 	case "signal":
@@ -77,8 +79,8 @@ func parseEvent(t *testing.T, d *datadriven.TestData) event {
 		return signalReceived{sig}
 	case "timer":
 		return timerFired{}
-	case "swept":
-		return swept{}
+	case "orphans-gone":
+		return orphansGone{}
 	}
 	d.Fatalf(t, "unknown event %q", d.Cmd)
 	return nil
@@ -91,7 +93,7 @@ func argument(t *testing.T, d *datadriven.TestData, key string, dest any) {
 }
 
 func describe(c *core) string {
-	phases := [...]string{"joining", "running", "stopping", "sweeping", "finished"}
+	phases := [...]string{"joining", "running", "stopping", "removing-orphans", "finished"}
 	text := phases[c.phase]
 	if len(c.alive) > 0 {
 		text += fmt.Sprintf(", alive %v", c.alive)

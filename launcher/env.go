@@ -10,8 +10,7 @@ import (
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
-// jobIDVar carries, in the environment of everything that belongs to a job, the
-// random id by which the sweep and the shepherd recognise it.
+// jobIDVar carries the job's random id in the environment of its workers.
 const jobIDVar = "GODDP_JOB_ID"
 
 // randomID returns 26 random letters and digits.

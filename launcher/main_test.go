@@ -8,7 +8,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	ShepherdMain()
+	ReaperMain()
 	if role := os.Getenv(testRoleVar); role != "" {
 		testWorker(role)
 	}

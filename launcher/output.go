@@ -13,7 +13,7 @@ const (
 	// maxLine bounds a shown line; a longer one is continued on the next, after the prefix.
 	maxLine = 64 << 10
 	// drainGrace is how long an ended worker's pipe may stay open in the hands
-	// of a process that the sweep could not see.
+	// of a process that was not found.
 	drainGrace = 100 * time.Millisecond
 	// maxBacklog bounds what is read from a pipe after that; no pipe holds more
 	// unless root enlarged it.

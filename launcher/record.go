@@ -3,7 +3,6 @@ package launcher
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -56,7 +55,6 @@ func (s *spawner) giveRecorder(p *process) {
 		}
 		return
 	}
-	p.cmd.ExtraFiles = []*os.File{p.memory.File()}
 }
 
 // recorderEnv tells a worker about its recorder.
@@ -138,7 +136,7 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 			d.Fate, d.FateAt = p.record.Fate, p.record.FateAt
 		}
 		if ended[p] {
-			d.Fate, d.FateAt = p.end.status().String(), p.end.at
+			d.Fate, d.FateAt = p.end.Status.String(), p.end.At
 		}
 		if e := echoes[p.Rank]; d.Reason == "" && e != nil { // its process was gone before it could record it
 			d.Reason, d.ReasonAt = e.Message, e.Time

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,7 +36,7 @@ func recorders(act func()) *job {
 			}
 			_ = syscall.Kill(pids[2], syscall.SIGSTOP)
 			for deadline := time.Now().Add(soon); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-				if st, _ := statOf(pids[2]); st.state == "T" {
+				if status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pids[2])); strings.Contains(string(status), "\nState:\tT") {
 					break
 				}
 			}

@@ -7,7 +7,7 @@ import (
 
 // exit is a worker's end as the watcher saw it.
 type exit struct {
-	p  *process
+	c  *child
 	at time.Time
 	// state is nil if the worker has not been waited for yet.
 	state *os.ProcessState
@@ -18,7 +18,7 @@ type exit struct {
 func (e *exit) status() Status {
 	if e.state == nil {
 		var err error
-		if e.state, err = e.p.cmd.Process.Wait(); err != nil {
+		if e.state, err = e.c.cmd.Process.Wait(); err != nil {
 			// Somebody else in this process waits for any child and took the status.
 			return Status{Code: 1}
 		}
@@ -28,7 +28,10 @@ func (e *exit) status() Status {
 
 // watchOne waits for one process. Among several, exits that come close
 // together arrive in the order of the scheduler, not of the kernel.
-func watchOne(p *process, exits chan<- exit) {
-	state, _ := p.cmd.Process.Wait() // nil on an error, which status meets again
-	exits <- exit{p: p, at: time.Now(), state: state}
+func watchOne(c *child, exits chan<- exit, closed <-chan struct{}) {
+	state, _ := c.cmd.Process.Wait() // nil on an error, which status meets again
+	select {
+	case exits <- exit{c: c, at: time.Now(), state: state}:
+	case <-closed:
+	}
 }

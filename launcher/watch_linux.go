@@ -8,22 +8,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher reports the ends of an attempt's workers in the order in which the
-// kernel saw them: the ready list of an epoll instance is a queue, and each
-// pidfd is put into it at the moment its process ends. That order is what tells
-// a cause from the echoes that follow it by less than a scheduling delay.
+// watcher reports the ends of workers in the order in which the kernel saw them: the
+// ready list of an epoll instance is a queue, and the kernel puts each pidfd into it
+// at the moment its process ends. That order tells a cause from the failures that
+// follow it by less than a scheduling delay.
 type watcher struct {
 	exits    chan<- exit
 	epoll    *os.File // nil if the kernel has none for us: every add falls back
 	watching sync.WaitGroup
+	closed   chan struct{}
 
-	mu    sync.Mutex
-	procs map[int32]*process // by pidfd
+	mu       sync.Mutex
+	children map[int32]*child // by pidfd
 }
 
-// newWatcher returns a watcher that sends to exits, which must have room for all workers.
+// newWatcher returns a watcher that sends to exits until it is closed.
 func newWatcher(exits chan<- exit) *watcher {
-	w := &watcher{exits: exits, procs: map[int32]*process{}}
+	w := &watcher{exits: exits, closed: make(chan struct{}), children: map[int32]*child{}}
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return w
@@ -37,30 +38,30 @@ func newWatcher(exits chan<- exit) *watcher {
 	return w
 }
 
-// add watches p, which has just been started. Processes of kernels without
+// add watches c, which has just been started. Processes of kernels without
 // pidfds (before 5.4) each get a goroutine.
-func (w *watcher) add(p *process) {
-	if !w.register(p) {
-		go watchOne(p, w.exits)
+func (w *watcher) add(c *child) {
+	if !w.register(c) {
+		go watchOne(c, w.exits, w.closed)
 	}
 }
 
-func (w *watcher) register(p *process) bool {
-	if w.epoll == nil || p.pidfd < 0 {
+func (w *watcher) register(c *child) bool {
+	if w.epoll == nil || c.pidfd < 0 {
 		return false
 	}
 	conn, err := w.epoll.SyscallConn()
 	if err != nil {
 		return false
 	}
-	fd := int32(p.pidfd)
+	fd := int32(c.pidfd)
 	w.mu.Lock()
-	w.procs[fd] = p
+	w.children[fd] = c
 	w.mu.Unlock()
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: fd}
 	var ctlErr error
 	err = conn.Control(func(epoll uintptr) {
-		ctlErr = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, p.pidfd, &ev)
+		ctlErr = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, c.pidfd, &ev)
 	})
 	return err == nil && ctlErr == nil
 }
@@ -85,20 +86,27 @@ func (w *watcher) watch() {
 		at := time.Now()
 		for _, ev := range events[:n] {
 			w.mu.Lock()
-			p := w.procs[ev.Fd]
+			c := w.children[ev.Fd]
+			delete(w.children, ev.Fd)
 			w.mu.Unlock()
-			w.exits <- exit{p: p, at: at}
+			unix.Close(int(ev.Fd))
+			select {
+			case w.exits <- exit{c: c, at: at}:
+			case <-w.closed:
+				return
+			}
 		}
 	}
 }
 
 // close ends the watch. Workers that have not ended are not waited for.
 func (w *watcher) close() {
+	close(w.closed)
 	if w.epoll != nil {
 		w.epoll.Close()
 		w.watching.Wait()
 	}
-	for fd := range w.procs {
+	for fd := range w.children {
 		unix.Close(int(fd))
 	}
 }

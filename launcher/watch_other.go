@@ -2,14 +2,17 @@
 
 package launcher
 
-// watcher reports the ends of an attempt's workers.
-type watcher struct{ exits chan<- exit }
+// watcher reports the ends of workers.
+type watcher struct {
+	exits  chan<- exit
+	closed chan struct{}
+}
 
-// newWatcher returns a watcher that sends to exits, which must have room for all workers.
-func newWatcher(exits chan<- exit) *watcher { return &watcher{exits} }
+// newWatcher returns a watcher that sends to exits until it is closed.
+func newWatcher(exits chan<- exit) *watcher { return &watcher{exits, make(chan struct{})} }
 
-// add watches p, which has just been started.
-func (w *watcher) add(p *process) { go watchOne(p, w.exits) }
+// add watches c, which has just been started.
+func (w *watcher) add(c *child) { go watchOne(c, w.exits, w.closed) }
 
-// close has nothing to do: each watch ends with its process.
-func (w *watcher) close() {}
+// close ends the watch: a goroutine ends with its process.
+func (w *watcher) close() { close(w.closed) }

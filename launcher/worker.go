@@ -1,69 +1,33 @@
 package launcher
 
 import (
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 
 	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
-// starter starts processes from one OS thread, because on Linux the death of
-// the thread that forked a worker is what the worker's parent-death signal
-// reports. It must be closed after its processes have ended.
-type starter struct {
-	requests chan func()
-	done     sync.WaitGroup
-}
-
-func newStarter() *starter {
-	s := &starter{requests: make(chan func())}
-	s.done.Go(func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		for f := range s.requests {
-			f()
-		}
-	})
-	return s
-}
-
-func (s *starter) start(cmd *exec.Cmd) error {
-	result := make(chan error, 1)
-	s.requests <- func() { result <- cmd.Start() }
-	return <-result
-}
-
-func (s *starter) close() {
-	close(s.requests)
-	s.done.Wait()
-}
-
 // process is one worker of one attempt.
 type process struct {
-	Worker
-	cmd       *exec.Cmd
-	pidfd     int // -1 where there are none
+	Worker    // whose PID is 0 until the reaper has reported its start
 	streams   []*stream
 	stderr    tail
 	errorFile string
 	memory    *flight.Shared // what it records into; nil if it records nothing
 	record    *flight.Dump   // taken when the attempt failed; nil if there was nothing
 	dying     bool           // it was exiting when the workers were told to stop
-	end       *exit          // nil while it runs
+	end       *exitReport    // nil while it runs
 }
 
 // spawner holds what the workers of one attempt have in common.
 type spawner struct {
 	cfg     *Config
-	starter *starter
+	reaper  *reaperClient
 	console *console
 	hidden  <-chan struct{} // of their streams
 	env     []string
@@ -76,17 +40,12 @@ type spawner struct {
 	copying *sync.WaitGroup
 }
 
-// spawn starts worker local and the goroutines that copy its output.
+// spawn has the reaper start worker local, and starts the goroutines that copy its output.
 func (s *spawner) spawn(local int) (_ *process, err error) {
-	p := &process{
-		Worker: Worker{Rank: s.round.FirstRank + local, LocalRank: local, Attempt: s.attempt},
-		pidfd:  -1,
-	}
-	var theirs []io.Closer // the write ends, which the worker has once it runs
+	p := &process{Worker: Worker{Rank: s.round.FirstRank + local, LocalRank: local, Attempt: s.attempt}}
+	var theirs []*os.File // the write ends, which the reaper has once it was asked
 	defer func() {
-		for _, w := range theirs {
-			w.Close()
-		}
+		closeAll(theirs)
 		if err != nil {
 			for _, st := range p.streams {
 				st.pipe.Close()
@@ -99,17 +58,15 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		}
 	}()
 
+	cmd := exec.Command(s.cfg.Args[0]) // finds the program
+	if cmd.Err != nil {
+		return nil, cmd.Err
+	}
 	dir := filepath.Join(s.dir, strconv.Itoa(local))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	p.errorFile = filepath.Join(dir, errorJSON)
-
-	p.cmd = exec.Command(s.cfg.Args[0], s.cfg.Args[1:]...)
-	p.cmd.Dir = s.cfg.Dir
-	s.giveRecorder(p)
-	p.cmd.Env = append(workerEnv(s.env, s.round, local, s.attempt, p.errorFile), s.recorderEnv(p)...)
-	p.cmd.SysProcAttr = workerSysProcAttr(&p.pidfd)
 	for _, which := range []Streams{Stdout, Stderr} {
 		st, w, err := s.open(which, p, dir)
 		if err != nil {
@@ -117,16 +74,20 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		}
 		theirs = append(theirs, w)
 		p.streams = append(p.streams, st)
-		if which == Stdout {
-			p.cmd.Stdout = w
-		} else {
-			p.cmd.Stderr = w
-		}
 	}
-	if err := s.starter.start(p.cmd); err != nil {
+	files := theirs
+	if s.giveRecorder(p); p.memory != nil {
+		files = append(slices.Clone(theirs), p.memory.File())
+	}
+	env := append(workerEnv(s.env, s.round, local, s.attempt, p.errorFile), s.recorderEnv(p)...)
+	start := &startRequest{
+		Local: local,
+		Path:  []byte(cmd.Path), Dir: []byte(s.cfg.Dir),
+		Args: bytesOf(s.cfg.Args), Env: bytesOf(env),
+	}
+	if err := s.reaper.request(request{Start: start}, files...); err != nil {
 		return nil, err
 	}
-	p.PID = p.cmd.Process.Pid
 	for _, st := range p.streams {
 		s.copying.Go(st.copy)
 	}
@@ -172,14 +133,4 @@ func (s *spawner) prefix(p *process) string {
 		}
 		return "${" + name + "}"
 	})
-}
-
-// signalGroup sends sig to a worker's process group and wakes those of its
-// processes that are suspended, who would not act on it otherwise. The worker
-// must not have been waited for, so that its group id cannot be another's.
-func signalGroup(pid int, sig syscall.Signal) {
-	_ = syscall.Kill(-pid, sig) // ESRCH: it has just ended
-	if sig != syscall.SIGKILL {
-		_ = syscall.Kill(-pid, syscall.SIGCONT)
-	}
 }

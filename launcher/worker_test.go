@@ -30,8 +30,8 @@ func testWorker(role string) {
 	case "chatter":
 		testChatter()
 	case "agent":
-		// An agent whose program has no shepherds, with one worker.
-		canShepherd.Store(false)
+		// An agent whose program cannot be a reaper, with one worker.
+		canReap.Store(false)
 		_, err := Run(context.Background(), &Config{Args: []string{"bash", "-c", "echo pid $$; exec sleep 1000"}})
 		check(err)
 	case "recorder":

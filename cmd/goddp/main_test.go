@@ -17,7 +17,7 @@ import (
 const mainVar = "GODDP_TEST_MAIN"
 
 func TestMain(m *testing.M) {
-	launcher.ShepherdMain()
+	launcher.ReaperMain()
 	if os.Getenv(mainVar) != "" {
 		main()
 	}

@@ -39,7 +39,7 @@ const (
 )
 
 func main() {
-	launcher.ShepherdMain()
+	launcher.ReaperMain()
 	os.Exit(run(os.Args[1:]))
 }
 
@@ -80,6 +80,7 @@ func run(args []string) int {
 	defer prog.remove()
 
 	cfg := opts.config()
+	cfg.Dedicated = true
 	cfg.Args, cfg.Name, cfg.Scratch, cfg.Signals = prog.args, prog.name, prog.temp, signals
 	_, err = launcher.Run(context.Background(), cfg)
 	var failure *launcher.FailureError

@@ -29,7 +29,7 @@ const markVar = "GOLAUNCH_TEST_MARK"
 const soon = 25 * time.Second
 
 func TestMain(m *testing.M) {
-	launcher.ShepherdMain()
+	launcher.ReaperMain()
 	if os.Getenv(mainVar) != "" {
 		main()
 	}

@@ -2,10 +2,8 @@ package launcher
 
 import (
 	"errors"
-	"fmt"
-	"os"
 	"os/exec"
-	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -49,36 +47,11 @@ func TestForeignGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := stranger.Process.Pid
-	if found, err := leftovers("some-job", []int{pid}, func(int) {}); err != nil || slices.Contains(found, pid) {
-		t.Error("a stranger that leads a group of the same number is among the leftovers")
+	if found, err := groupMembers([]int{pid})(func(int) {}); err != nil || len(found) > 0 {
+		t.Errorf("a stranger leads a group of the same number: found %v, %v", found, err)
 	}
 	_ = stranger.Process.Kill()
 	_ = stranger.Wait()
-}
-
-// TestSweepOfForkers: a chain of processes, each of which forks the next and
-// exits, as daemons do, is not lost from sight although a single look at the
-// process table may miss it.
-func TestSweepOfForkers(t *testing.T) {
-	for round := range 10 {
-		mark := fmt.Sprintf("LAUNCHER_TEST_MARK=%d.%d", os.Getpid(), round)
-		j := shell(2, `setsid bash -c 'f() { [ $1 = 0 ] && exec sleep 1000; sleep 0.005; f $(($1-1)) & }; f 10' & sleep 0.02`)
-		j.cfg.Env = append(os.Environ(), mark)
-		if _, err := j.run(t); err != nil {
-			t.Fatal(err)
-		}
-		for range 10 { // this look may miss it as well
-			pids, err := allProcesses()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, pid := range pids {
-				if ours, _ := carries(pid, []byte(mark), make([]byte, environSize)); ours {
-					t.Fatalf("round %d: process %d of the chain is left", round, pid)
-				}
-			}
-		}
-	}
 }
 
 // limitFiles lets this process open no file, until the returned function is called.
@@ -100,32 +73,28 @@ func limitFiles(t *testing.T) (restore func()) {
 	return restore
 }
 
-// TestSweepWithoutDescriptors: a sweep that cannot look does not take that for nothing
-// left, and looks again.
-func TestSweepWithoutDescriptors(t *testing.T) {
-	stray := exec.Command("sleep", "1000")
-	stray.Env = []string{jobIDVar + "=" + t.Name()}
-	stray.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := stray.Start(); err != nil {
+// TestOrphansWithoutDescriptors: a finder that cannot look does not take that for
+// nothing left, and looks again.
+func TestOrphansWithoutDescriptors(t *testing.T) {
+	orphan := exec.Command("sleep", "1000")
+	orphan.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := orphan.Start(); err != nil {
 		t.Fatal(err)
 	}
-	pid := stray.Process.Pid
+	pid := orphan.Process.Pid
 	restore := limitFiles(t)
-	for _, groups := range [][]int{nil, {pid}} {
-		if found, err := leftovers(t.Name(), groups, func(int) {}); len(found) > 0 || !errors.Is(err, syscall.EMFILE) {
-			t.Errorf("groups %v: found %v, %v", groups, found, err)
-		}
+	if found, err := descendants(func(int) {}); len(found) > 0 || !errors.Is(err, syscall.EMFILE) {
+		t.Errorf("found %v, %v", found, err)
 	}
-	if left := killAll(t.Name(), nil, time.Millisecond, time.Millisecond); !errors.Is(left.err, syscall.EMFILE) {
+	if left := killOrphans(descendants, time.Millisecond, time.Millisecond); !strings.Contains(left.Error, syscall.EMFILE.Error()) {
 		t.Errorf("when its time is over: %v", left)
 	}
 	if exiting(pid) {
 		t.Error("a process that cannot be looked at is exiting")
 	}
 	time.AfterFunc(10*time.Millisecond, restore)
-	if left := killAll(t.Name(), nil, time.Millisecond, soon); len(left.survivors) > 0 || left.err != nil || !exiting(pid) {
+	if left := killOrphans(descendants, time.Millisecond, soon); len(left.Survivors) > 0 || left.Error != "" || !exiting(pid) {
 		t.Errorf("once it can look: %v", left)
 	}
-	_ = stray.Process.Kill()
-	_ = stray.Wait()
+	_ = orphan.Wait() // descendants has
 }

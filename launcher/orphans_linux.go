@@ -1,0 +1,180 @@
+package launcher
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxLooks bounds how often descendants looks again when it finds nothing although
+// there are children.
+const maxLooks = 100
+
+// setSubreaper makes orphans below this process its children, or ends that.
+func setSubreaper(on bool) error {
+	var flag uintptr
+	if on {
+		flag = 1
+	}
+	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, flag, 0, 0, 0)
+}
+
+// descendants is a finder of all processes below this one, which must be a subreaper
+// and have no children that it wants to keep. It waits for those of its children that
+// have ended, each by its number.
+//
+// A process whose main thread has ended while others live looks like a zombie, but
+// cannot be waited for, and a signal reaches it: it counts as alive.
+//
+// The kernel, not the list, says that nothing is left: a list may lack a process
+// that becomes this one's child meanwhile, but this process then has a child.
+func descendants(act func(pid int)) (found []int, err error) {
+	self := os.Getpid()
+	for range maxLooks {
+		err := forEachChild(self, func(pid int) error {
+			if reap(pid) {
+				return nil
+			}
+			return forEachBelow(pid, func(pid int) {
+				act(pid)
+				found = append(found, pid)
+			})
+		})
+		if len(found) > 0 || err != nil {
+			return found, err
+		}
+		if !hasChildren() {
+			return nil, nil
+		}
+	}
+	return nil, errors.New("this process has children, but /proc does not list them")
+}
+
+// reapOrphans waits for the children of this process that have ended, but for those
+// that are to be kept.
+func reapOrphans(keep func(pid int) bool) {
+	// One that is missed now is reaped later.
+	_ = forEachChild(os.Getpid(), func(pid int) error {
+		if !keep(pid) {
+			reap(pid)
+		}
+		return nil
+	})
+}
+
+// reap waits for a child if it has ended, and reports whether it is gone.
+func reap(pid int) bool {
+	n, err := unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
+	return n == pid || err == unix.ECHILD
+}
+
+// hasChildren reports whether this process has children, dead or alive.
+func hasChildren() bool {
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
+		if err != unix.EINTR {
+			return err != unix.ECHILD
+		}
+	}
+}
+
+// forEachBelow calls f for a process and for all that are below it, each before what
+// is below it: once f has killed a process, it has no more children.
+func forEachBelow(pid int, f func(pid int)) error {
+	f(pid)
+	return forEachChild(pid, func(pid int) error { return forEachBelow(pid, f) })
+}
+
+// forEachChild calls f for the children of a process. The error is f's, or says that
+// this process could not look.
+func forEachChild(pid int, f func(pid int) error) error {
+	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
+	threads, err := namesIn(tasks)
+	if lacking(err) {
+		return err
+	}
+	var errs []error
+	for _, tid := range threads {
+		list, err := os.ReadFile(tasks + "/" + tid + "/children")
+		if lacking(err) {
+			errs = append(errs, err)
+		}
+		for field := range strings.FieldsSeq(string(list)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				errs = append(errs, f(child))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// namesIn lists a folder without its entries' types.
+func namesIn(path string) ([]string, error) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return dir.Readdirnames(-1)
+}
+
+// lacking reports whether err says that this process, or the machine, lacks what it
+// takes to look at a process, and so nothing about that process.
+func lacking(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
+}
+
+// exiting reports whether process pid is on its way out, a zombie, or gone.
+// Whatever of its end others may have noticed, such as a closed connection, it
+// has been exiting since before that. A process whose main thread alone has ended is
+// not exiting.
+func exiting(pid int) bool {
+	proc := "/proc/" + strconv.Itoa(pid)
+	if gone, err := threadExiting(proc); !gone {
+		return err != nil && !lacking(err)
+	}
+	threads, err := namesIn(proc + "/task")
+	if lacking(err) {
+		return false
+	}
+	for _, tid := range threads {
+		gone, err := threadExiting(proc + "/task/" + tid)
+		if err == nil && !gone && !killPending(proc+"/task/"+tid) {
+			return false
+		}
+	}
+	return true
+}
+
+// threadExiting reports whether a thread, given by its folder in /proc, has ended or is ending.
+func threadExiting(folder string) (bool, error) {
+	data, err := os.ReadFile(folder + "/stat")
+	if err != nil {
+		return false, err
+	}
+	// pid (name) state ppid pgrp session tty tpgid flags ..., where the name
+	// may hold anything.
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 7 {
+		return false, fmt.Errorf("%s/stat is %q", folder, data)
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	const pfExiting = 0x4 // PF_EXITING in the kernel's sched.h
+	return fields[0] == "Z" || fields[0] == "X" || flags&pfExiting != 0, err
+}
+
+// killPending reports whether a thread has a SIGKILL ahead of it: its process is
+// ending, but the thread has not run since.
+func killPending(folder string) bool {
+	data, _ := os.ReadFile(folder + "/status")
+	_, rest, _ := bytes.Cut(data, []byte("\nSigPnd:"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	pending, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 16, 64)
+	return err == nil && pending&(1<<(uint(syscall.SIGKILL)-1)) != 0
+}
