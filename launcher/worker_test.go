@@ -34,6 +34,8 @@ func testWorker(role string) {
 		canReap.Store(false)
 		_, err := Run(context.Background(), &Config{Args: []string{"bash", "-c", "echo pid $$; exec sleep 1000"}})
 		check(err)
+	case "dedicated":
+		testDedicated(os.Args[1])
 	case "recorder":
 		testRecorder()
 	case "panic":
@@ -41,6 +43,19 @@ func testWorker(role string) {
 		panic("bad batch")
 	}
 	os.Exit(0)
+}
+
+// testDedicated is golaunch with one worker, which runs a script.
+func testDedicated(script string) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
+	_, err := Run(context.Background(), &Config{
+		Args:            []string{"bash", "-c", script},
+		Dedicated:       true,
+		ShutdownTimeout: 200 * time.Millisecond,
+		Signals:         signals,
+	})
+	os.Exit(ExitCode(err))
 }
 
 // testPeers is a job whose ranks notice a death as real ones do, by the end of
