@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -453,16 +454,16 @@ func TestKilledLauncher(t *testing.T) {
 			for deadline := time.Now().Add(soon); len(job) < 3 && time.Now().Before(deadline); runtime.Gosched() {
 				job = processes(t, markVar+"="+t.Name()) // one that execs has no environment for a moment
 			}
-			shepherds := shepherds(t, job)
-			if len(job) < 3 || len(shepherds) != 1 { // golaunch and two workers
-				t.Fatalf("the test sees only processes %v and shepherds %v", job, shepherds)
+			if len(job) < 3 { // golaunch and two workers
+				t.Fatalf("the test sees only processes %v", job)
 			}
+			reaper := reaperOf(t, cmd.Process.Pid)
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			_ = cmd.Wait()
 			expectNone(t, "a process of the job", markVar+"="+t.Name())
-			expectNone(t, "a shepherd", shepherds[0])
+			expectGone(t, "the reaper", reaper)
 			if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
 				t.Errorf("temporary files are left: %v, %v", left, err)
 			}
@@ -471,4 +472,68 @@ func TestKilledLauncher(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestKilledReaper kills the workers' parent: golaunch says so, and leaves nothing.
+func TestKilledReaper(t *testing.T) {
+	temp := t.TempDir()
+	cmd := golaunch(t, []string{"TMPDIR=" + temp}, "--nproc-per-node=2", "--max-restarts=3", "bash", "-c",
+		`setsid sleep 1000 & echo ready; wait`)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	lines := start(t, cmd)
+	lines.expect(t, "ready", 2)
+	reaper := reaperOf(t, cmd.Process.Pid)
+	if err := syscall.Kill(reaper, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	want := fmt.Sprintf("golaunch: the reaper (pid %d), the parent of the workers, was killed by SIGKILL\n", reaper)
+	if stderr.String() != want {
+		t.Errorf("stderr is %q, want %q", &stderr, want)
+	}
+	expectNone(t, "a process of the job", markVar+"="+t.Name())
+	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
+		t.Errorf("temporary files are left: %v, %v", left, err)
+	}
+}
+
+// TestKilledAtStart kills golaunch at every moment of its start: no folder is left.
+func TestKilledAtStart(t *testing.T) {
+	const runs, step = 60, 300 * time.Microsecond
+	var temps []string
+	for i := range runs {
+		temp := t.TempDir()
+		temps = append(temps, temp)
+		cmd := golaunch(t, []string{"TMPDIR=" + temp}, "sleep", "1000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i) * step)
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+	}
+	deadline := time.Now().Add(soon)
+	for i, temp := range temps {
+		for {
+			left, err := os.ReadDir(temp)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(left) == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Errorf("killed after %v: %v is left", time.Duration(i)*step, left)
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	expectNone(t, "a process of the job", markVar+"="+t.Name())
 }

@@ -18,14 +18,17 @@ import (
 // lines are what a running command writes to stdout.
 type lines struct{ *bufio.Scanner }
 
-// start starts cmd, whose end the test waits for, and reads its stdout.
+// start starts cmd, whose end the test waits for, and reads its stdout, and its stderr
+// only if cmd says where.
 func start(t *testing.T, cmd *exec.Cmd) lines {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Stderr = io.Discard
+	if cmd.Stderr == nil {
+		cmd.Stderr = io.Discard
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -69,20 +72,26 @@ func processes(t *testing.T, variable string) []int {
 	return pids
 }
 
-// shepherds returns the variables by which the shepherds of a job can be found.
-func shepherds(t *testing.T, job []int) []string {
+// reaperOf is the reaper of a golaunch: its only child.
+func reaperOf(t *testing.T, golaunch int) int {
 	t.Helper()
-	var found []string
-	for _, pid := range job {
-		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		for variable := range strings.SplitSeq(string(environ), "\x00") {
-			id, ok := strings.CutPrefix(variable, "GODDP_JOB_ID=")
-			if shepherd := "GODDP_SHEPHERD_OF=" + id; ok && !slices.Contains(found, shepherd) && len(processes(t, shepherd)) > 0 {
-				found = append(found, shepherd)
-			}
-		}
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", golaunch))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return found
+	var children []string
+	for _, name := range lists {
+		list, _ := os.ReadFile(name)
+		children = append(children, strings.Fields(string(list))...)
+	}
+	if len(children) != 1 {
+		t.Fatalf("golaunch's children are %v, want its reaper alone", children)
+	}
+	pid, err := strconv.Atoi(children[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
 }
 
 // expectNone waits until no process has the variable.
@@ -103,6 +112,17 @@ func expectNone(t *testing.T, what, variable string) {
 			return
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// expectGone waits until a process that is not a child is gone.
+func expectGone(t *testing.T, what string, pid int) {
+	t.Helper()
+	for deadline := time.Now().Add(soon); syscall.Kill(pid, 0) == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("%s is left: %d", what, pid)
+			return
+		}
 	}
 }
 
