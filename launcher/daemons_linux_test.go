@@ -7,28 +7,25 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // daemons are processes that a worker may leave behind, as shell commands of the worker.
-// Each makes the file $R when it is what its name says. "$T" daemon is testDaemon.
+// Each makes the file $R when it is what its name says. "$T" be-a-daemon is one of package daemon.
 var daemons = map[string]string{
 	"double fork and setsid":                       `(setsid bash -c 'echo >$R; exec sleep 1000' >/dev/null 2>&1 &)`,
-	"main thread ended, in the worker's own group": `("$T" daemon mainless $R >/dev/null 2>&1 &)`,
-	"main thread ended, setsid":                    `(setsid "$T" daemon mainless $R >/dev/null 2>&1 &)`,
-	"environment overwritten":                      `(setsid "$T" daemon overwritten $R >/dev/null 2>&1 &)`,
+	"main thread ended, in the worker's own group": `("$T" be-a-daemon mainless $R >/dev/null 2>&1 &)`,
+	"main thread ended, setsid":                    `(setsid "$T" be-a-daemon mainless $R >/dev/null 2>&1 &)`,
+	"environment overwritten":                      `(setsid "$T" be-a-daemon overwritten $R >/dev/null 2>&1 &)`,
 	"env -i setsid":                                `(env -i R=$R setsid bash -c 'echo >$R; exec env -i sleep 1000' >/dev/null 2>&1 &)`,
-	"not dumpable":                                 `(setsid "$T" daemon undumpable $R >/dev/null 2>&1 &)`,
-	"forks and exits every 1 to 3 ms":              `(setsid "$T" daemon forking $R >/dev/null 2>&1 &)`,
+	"not dumpable":                                 `(setsid "$T" be-a-daemon undumpable $R >/dev/null 2>&1 &)`,
+	"forks and exits every 1 to 3 ms":              `(setsid "$T" be-a-daemon forking $R >/dev/null 2>&1 &)`,
 	"deaf to SIGTERM, SIGHUP and SIGINT":           `(setsid bash -c 'trap "" TERM HUP INT; echo >$R; while :; do sleep 0.1; done' >/dev/null 2>&1 &)`,
 	"suspended":                                    `(setsid bash -c 'echo >$R; kill -STOP $$' >/dev/null 2>&1 &)`,
 	"process groups of its own":                    `(bash -mc 'sleep 1000 & sleep 1000 & echo >$R; wait' >/dev/null 2>&1 &)`,
@@ -160,72 +157,9 @@ func describeAll(pids string) (all []string) {
 }
 
 func init() {
-	isDaemon := len(os.Args) == 4 && os.Args[1] == "daemon"
-	if isDaemon {
-		runtime.LockOSThread() // testDaemon is to run on the main thread
-	}
 	linuxRole = func(role string) {
-		if isDaemon {
-			testDaemon(os.Args[2], os.Args[3])
-		}
 		if role == "judge" {
 			testJudge(os.Args[1], os.Args[2])
-		}
-	}
-}
-
-// testDaemon is a process that hides. It makes the file ready when it does.
-func testDaemon(kind, ready string) {
-	makeReady := func() { check(os.WriteFile(ready, nil, 0o600)) }
-	switch kind {
-	case "mainless":
-		go func() {
-			for {
-				status, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/status", os.Getpid()))
-				check(err)
-				if strings.Contains(string(status), "State:\tZ") {
-					makeReady()
-					select {}
-				}
-				time.Sleep(time.Millisecond)
-			}
-		}()
-		_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // of this thread
-	case "overwritten":
-		stat, err := os.ReadFile("/proc/self/stat")
-		check(err)
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		const envStart = 50 - 3 // the fields begin with the third
-		start, err := strconv.ParseInt(fields[envStart], 10, 64)
-		check(err)
-		end, err := strconv.ParseInt(fields[envStart+1], 10, 64)
-		check(err)
-		memory, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
-		check(err)
-		_, err = memory.WriteAt(make([]byte, end-start), start)
-		check(err)
-	case "undumpable":
-		check(unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
-	case "forking":
-		debug.SetGCPercent(-1)
-		makeReady()
-		forkAndExit()
-	}
-	makeReady()
-	time.Sleep(time.Hour)
-}
-
-// forkAndExit forks and exits after 1, 2 or 3 ms, and so do its children. A process
-// that is forked has one thread, and no Go runtime that could do more than this.
-//
-//go:norace
-func forkAndExit() {
-	for generation := 0; ; generation++ {
-		pause := syscall.Timespec{Nsec: int64(1+generation%3) * 1e6}
-		syscall.RawSyscall(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&pause)), 0, 0)
-		pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
-		if pid != 0 {
-			syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
 		}
 	}
 }
