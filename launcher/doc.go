@@ -50,20 +50,40 @@
 //
 // # No orphans
 //
-// Each worker leads a process group of its own. On Linux it also carries a
-// parent-death signal, and since that one follows the thread which forked, a
-// single goroutine locked to its thread starts all workers and lives as long as
-// they do. The signal misses grandchildren, so a second process, the shepherd,
-// holds a pipe from the agent: when the pipe closes although the job has not
-// ended, the agent has died, and the shepherd kills the groups and everything
-// whose environment carries the job's id (GODDP_JOB_ID), wherever it hides,
-// until none is left, and then removes the job's temporary folders. At the end
-// of each attempt the agent does the same itself; while the attempt is being
-// stopped it asks with SIGTERM first.
+// The workers are children not of the agent but of its reaper, a process that the agent
+// starts for the job. The agent sends it, over a socket, each worker's command with the
+// ends of its pipes; the reaper starts the worker as the leader of a process group,
+// signals that group, waits for the worker, and reports the exits in the order in which
+// the kernel reported them.
 //
-// The shepherd is this executable started again, so it exists only in programs
-// whose main (or TestMain) calls [ShepherdMain] first; others have the groups
-// and the parent-death signal. Only Linux can find processes by environment.
+// On Linux the reaper is a child subreaper: a process below it whose parent ends becomes
+// its child. So everything that a worker started, whatever it did to its session, its
+// group, its environment or its main thread, is below the reaper, and is found by
+// walking down from there (/proc/PID/task/TID/children). At the end of an attempt the
+// reaper kills what it finds until the kernel says that it has no children; while the
+// attempt is being stopped it asks with SIGTERM first. Children are waited for by number.
+//
+//   - When the agent dies, the connection ends: the reaper kills all below it, removes
+//     the job's temporary folders, and exits. It knows the folders before they are made.
+//   - When the reaper dies, its workers die of their parent-death signal. In a process
+//     that says [Config.Dedicated], as golaunch does, the rest becomes the agent's own
+//     children, and the agent kills them. In both cases Run returns the reaper's end as
+//     its error, without another attempt.
+//   - When both are killed at one moment, workers die of the signal, but what they
+//     started lives. Only a cgroup could end that; golaunch makes none.
+//
+// A job in a container, a batch system's step or a systemd scope is in such a cgroup
+// already. A process that forks faster than the reaper can look may delay the end of an
+// attempt; what lives 5 s after SIGKILL is named and left behind.
+//
+// The reaper is this executable started again, so it exists only in programs whose main
+// (or TestMain) calls [ReaperMain] first. In others the reaper is a goroutine, and such a
+// process is no subreaper, since that would give it the orphans of children that it
+// has of its own: an attempt ends with the process groups of its workers, and
+// when the program is killed the workers die of the parent-death signal alone. Other
+// systems than Linux have the reaper process, but no subreapers and no parent-death
+// signals: there a killed agent or reaper takes the process groups with it, and what
+// left them lives.
 //
 // # Output
 //

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/internal/daemon"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,10 +31,11 @@ var short = []scenario{
 	{cell: cell{Fault: garbage, Mode: blocking}, Setup: golaunch, World: 2, TCP: true},
 	{cell: cell{Fault: launcher, Mode: cleanUp}, Setup: golaunch, World: 2, Round: 5},
 	{cell: cell{Fault: stale, Mode: blocking}, Setup: alone, World: 3, Victim: 1, Round: 3},
+	{cell: cell{Fault: daemons, Mode: async}, Then: reaper, Setup: golaunch, World: 2, Round: 2, Daemon: daemon.Mainless},
 }
 
 // caught is a mutant of the product that is caught by processes left over.
-const caught = "golaunch does not sweep up"
+const caught = "golaunch does not look for orphans"
 
 func TestShortCampaign(t *testing.T) {
 	if runtime.GOOS != "linux" {

@@ -36,8 +36,10 @@
 //	store      the store is killed, or stopped; then nothing, kill or stop
 //	garbage    every listening port, TCP or unix, is sent nonsense, from the start on
 //	launcher   golaunch is killed
-//	stale graph
-//	           the rank steps a parameter between a forward pass and its backward
+//	stale graph  the rank steps a parameter between a forward pass and its backward
+//	reaper     the process between golaunch and the ranks is killed
+//	daemon kinds  every rank starts a daemon that hides in some way; then the job
+//	           ends, or a rank, golaunch or the reaper is killed
 //
 // # The judge
 //
@@ -64,7 +66,8 @@
 //   - A call whose operands overlap must be refused where it is made, with both
 //     address ranges, and that be what every other rank is told.
 //   - Nothing may be left: no process that carries the scenario's mark or runs
-//     from its folder, no file in its temporary folder.
+//     from its folder, no daemon, which need not be found as it holds a lock, and no
+//     file in its temporary folder.
 //
 // Times are two: until the last rank that is not the victim has its error, from
 // the call's deadline or, where a failure is noticed without one, from the

@@ -33,10 +33,19 @@ func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 	}
 	time.Sleep(j.Jitter)
 	at = time.Now()
-	switch j.Fault {
+	switch j.trouble() {
 	case launcher:
 		return at, j.programs[0].cmd.Process.Kill()
-	case store:
+	case reaper:
+		pid, err := onlyChild(j.programs[0].cmd.Process.Pid)
+		if err != nil {
+			return at, err
+		}
+		return at, syscall.Kill(pid, syscall.SIGKILL)
+	case daemons:
+		return at, j.finish()
+	}
+	if j.Fault == store {
 		signal := syscall.SIGKILL
 		if j.Hang {
 			signal = syscall.SIGSTOP

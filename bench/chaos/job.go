@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/internal/daemon"
 )
 
 // binaries is the folder with golaunch, goddp and worker.
@@ -105,6 +107,24 @@ func (j *job) fill() error {
 	return nil
 }
 
+// lockPrefix begins the names of the files that daemons lock.
+const lockPrefix = "daemon."
+
+// leftovers is what lives of the job: the processes that can be found, and the daemons
+// that can not but hold a lock.
+func (j *job) leftovers() (left []string) {
+	for _, p := range processes(j.dir) {
+		left = append(left, p.String())
+	}
+	locks, _ := filepath.Glob(j.path(lockPrefix + "[0-9]"))
+	for _, lock := range locks {
+		if daemon.Alive(lock) {
+			left = append(left, fmt.Sprintf("what locked %s", filepath.Base(lock)))
+		}
+	}
+	return left
+}
+
 // graceSeconds is how long golaunch waits between asking and killing.
 const graceSeconds = 2
 
@@ -120,6 +140,9 @@ func (j *job) start(ctx context.Context) error {
 		"-delay", length.String(), "-pick", strconv.Itoa(j.Pick), "-manner", j.manner(), "-finish", j.path("finish"),
 		"-timeout", j.callTimeout().String(), "-rejoin", j.rejoinTime().String(), "-stagger", stagger.String(),
 		fmt.Sprintf("-hosts=%v", j.TCP), fmt.Sprintf("-blind=%v", j.blind()),
+	}
+	if j.Daemon != "" {
+		args = append(args, "-daemon", j.Daemon, "-lock", j.path(lockPrefix))
 	}
 	if j.Setup == golaunch {
 		return j.run("golaunch", -1, nil, append([]string{

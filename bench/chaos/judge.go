@@ -21,18 +21,21 @@ const (
 	undisturbed outcome = iota // as if nothing had been
 	recovered                  // an error everywhere, another group, and the end of the job
 	failed                     // as the mode has it
-	gone                       // killed by whoever holds a killed launcher's rope
+	gone                       // killed by the reaper of a killed golaunch
+	unwatched                  // killed by golaunch, whose reaper is dead, and which says so
 )
 
 // promised is the outcome that the scenario must have.
 func (j *job) promised() outcome {
-	passes := j.Fault == hiccup || j.Fault == garbage || j.trouble() == store || j.Mode == none
+	passes := j.Fault == hiccup || j.Fault == garbage || j.trouble() == daemons || j.trouble() == store || j.Mode == none
 	if j.Fault == socket { // one that nobody needs, perhaps
 		passes = slices.Equal(j.texts(j.Victim, "fault"), []string{"store"}) || !j.said("caught")
 	}
 	switch {
-	case j.Fault == launcher:
+	case j.trouble() == launcher:
 		return gone
+	case j.trouble() == reaper:
+		return unwatched
 	case passes:
 		return undisturbed
 	case j.Mode == blocking && !j.dies():
@@ -96,8 +99,8 @@ func (j *job) end(at time.Time, limit time.Duration, v *verdict) {
 	}
 	// A launcher that was not killed must leave nothing behind it, not even
 	// for a moment.
-	for left := processes(j.dir); len(left) > 0; left = processes(j.dir) {
-		if j.Fault != launcher || time.Since(at) > limit {
+	for left := j.leftovers(); len(left) > 0; left = j.leftovers() {
+		if j.trouble() != launcher || time.Since(at) > limit {
 			v.orphans = true
 			v.wrongf("left over: %v", left)
 			killProcesses(j.dir)
@@ -163,6 +166,10 @@ func (j *job) judge(v *verdict) {
 		j.judgeErrors(v)
 		j.judgeVictim(v)
 		j.judgeRecords(v)
+	case unwatched:
+		if p := j.programs[0]; p.status != "exited with 1" || !strings.Contains(j.wrote(), "golaunch: the reaper (pid ") {
+			v.wrongf("golaunch %s and does not say that its reaper is dead", p.status)
+		}
 	case failed:
 		j.judgeExits(v)
 		if j.Setup == golaunch {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/goddp/goddp/internal/daemon"
 )
 
 // mutant is the product with one thing wrong.
@@ -104,8 +106,8 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Fault == store && !s.Hang && s.Then == "" && s.Mode != none },
 	},
 	{
-		name: "golaunch does not sweep up", file: "launcher/sweep.go",
-		old: "if found, err := leftovers(s.jobID, s.groups, ask); len(found) == 0 && err == nil {", new: "if _ = ask; true {",
+		name: "golaunch does not look for orphans", file: "launcher/orphans.go",
+		old: "if found, err := find(ask); len(found) == 0 && err == nil {", new: "if _ = ask; true {",
 		shows: func(s *scenario) bool { return s.Setup == golaunch && s.Fault == exit },
 	},
 	{
@@ -124,9 +126,25 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Fault == stale },
 	},
 	{
-		name: "the shepherd lets go", file: "launcher/shepherd.go",
-		old: "\tkillAll(jobID, groups, 100*time.Millisecond, shepherdLimit)\n", new: "\t_, _ = groups, killAll\n",
+		name: "the reaper of a killed golaunch does nothing", file: "launcher/reaper.go",
+		old: "\tr.killAll()\n\tfor ", new: "\tfor ",
 		shows: func(s *scenario) bool { return s.Fault == launcher },
+	},
+	{
+		name: "golaunch does nothing without its reaper", file: "launcher/attempt.go",
+		old: "return killOrphans(descendants, a.cfg.PollInterval, orphanLimit)", new: "return orphanReport{}",
+		shows: func(s *scenario) bool { return s.trouble() == reaper },
+	},
+	{
+		name: "orphans do not become the reaper's children", file: "launcher/reaper.go",
+		old: "newReaper(conn, setSubreaper(true) == nil)", new: "newReaper(conn, false)",
+		shows: func(s *scenario) bool { return s.Fault == daemons && s.trouble() != reaper },
+	},
+	{
+		name: "a process whose main thread has ended counts as dead", file: "launcher/orphans_linux.go",
+		old:   "\treturn n == pid || err == unix.ECHILD\n",
+		new:   "\tended, _ := threadExiting(\"/proc/\" + strconv.Itoa(pid))\n\treturn ended || n == pid || err == unix.ECHILD\n",
+		shows: func(s *scenario) bool { return s.Daemon == daemon.Mainless && s.trouble() == launcher },
 	},
 }
 

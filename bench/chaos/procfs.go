@@ -43,6 +43,20 @@ func processes(dir string) (found []process) {
 	return found
 }
 
+// onlyChild is the child of a process that has no more than one.
+func onlyChild(pid int) (int, error) {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	var children []string
+	for _, name := range lists {
+		list, _ := os.ReadFile(name)
+		children = append(children, strings.Fields(string(list))...)
+	}
+	if len(children) != 1 {
+		return 0, fmt.Errorf("the children of process %d are %v, want one", pid, children)
+	}
+	return strconv.Atoi(children[0])
+}
+
 // killProcesses kills all of the scenario's until none is left.
 func killProcesses(dir string) {
 	for found := processes(dir); len(found) > 0; found = processes(dir) {

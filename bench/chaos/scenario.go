@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/goddp/goddp/internal/daemon"
 )
 
 // fault is what is done to a job.
@@ -25,6 +27,8 @@ const (
 	garbage  fault = "garbage"
 	launcher fault = "launcher"
 	stale    fault = "stale graph"
+	reaper   fault = "reaper"
+	daemons  fault = "daemon kinds"
 )
 
 // mode is an error mode of the product's.
@@ -76,6 +80,8 @@ var cells = func() (cells []cell) {
 	add(garbage, all, golaunch, alone, apart)
 	add(launcher, all, golaunch)
 	add(stale, failing, golaunch, alone)
+	add(reaper, all, golaunch)
+	add(daemons, failing, golaunch)
 	return cells
 }()
 
@@ -105,7 +111,7 @@ type scenario struct {
 	Seed uint64
 	K    int
 	cell
-	Then   fault // what follows a full disk or a lost store, or ""
+	Then   fault // what follows a full disk, a lost store or daemons, or ""
 	Setup  setup
 	World  int
 	TCP    bool // the ranks take each other for other hosts'
@@ -118,6 +124,7 @@ type scenario struct {
 	Name   int           // by which of its names the mode is set
 	Noise  uint64        // seeds the garbage
 	Hang   bool          // the store is stopped, not killed
+	Daemon string        // the kind of daemon that every rank starts, or ""
 }
 
 // draw is scenario k of a seed.
@@ -144,6 +151,9 @@ func draw(seed uint64, k int, t terms) scenario {
 	switch {
 	case c.Fault == fullDisk:
 		s.Then = []fault{kill, stop}[r.IntN(2)]
+	case c.Fault == daemons:
+		s.Then = []fault{"", kill, launcher, reaper}[r.IntN(4)]
+		s.Daemon = daemon.Kinds[r.IntN(len(daemon.Kinds))]
 	case c.Fault == store && (c.Mode == async || c.Mode == cleanUp):
 		s.Then = []fault{"", kill, stop}[r.IntN(3)]
 	}
@@ -200,6 +210,9 @@ func (s *scenario) String() string {
 	fmt.Fprintf(&b, "#%d %s", s.K, s.Fault)
 	if s.Hang {
 		b.WriteString(" hangs")
+	}
+	if s.Daemon != "" {
+		fmt.Fprintf(&b, " (%s)", s.Daemon)
 	}
 	if s.Then != "" {
 		fmt.Fprintf(&b, ", then %s", s.Then)

@@ -19,12 +19,15 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/daemon"
 	"github.com/goddp/goddp/store"
 )
 
 func main() {
+	daemon.Main()
 	var w worker
 	var hosts, loader, sleep, serve bool
+	var kind, lock string
 	flag.StringVar(&w.fault, "fault", "", "`what` the victim does: reach, delay, skip, resize, overlap, exit, socket, stale graph")
 	flag.IntVar(&w.victim, "victim", -1, "the `rank` that does it")
 	flag.IntVar(&w.round, "round", 1, "in which round")
@@ -39,6 +42,8 @@ func main() {
 	flag.DurationVar(&w.stagger, "stagger", 0, "join so much later than the rank before")
 	flag.BoolVar(&hosts, "hosts", false, "take every rank for a host of its own, so that they meet by TCP")
 	flag.BoolVar(&loader, "loader", false, "start a process in a session of its own")
+	flag.StringVar(&kind, "daemon", "", "start a daemon of this `kind`")
+	flag.StringVar(&lock, "lock", "", "the `file` that it locks, with the rank behind it")
 	flag.BoolVar(&sleep, "sleep", false, "be that process")
 	flag.BoolVar(&serve, "serve", false, "be a store, and nothing else")
 	flag.Parse()
@@ -53,6 +58,9 @@ func main() {
 		startLoader()
 	}
 	w.rank, _ = strconv.Atoi(os.Getenv("RANK"))
+	if kind != "" {
+		startDaemon(kind, lock+strconv.Itoa(w.rank))
+	}
 	if hosts {
 		os.Setenv("GODDP_HOST_ID", "host "+strconv.Itoa(w.rank))
 	}
@@ -80,6 +88,22 @@ func startLoader() {
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := child.Start(); err != nil {
 		fail(err)
+	}
+}
+
+// startDaemon starts a daemon and waits until it hides.
+func startDaemon(kind, lock string) {
+	if err := daemon.Command(os.Args[0], kind, lock).Start(); err != nil {
+		fail(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		_, err := os.Stat(lock)
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			fail(fmt.Errorf("a daemon %q does not come up: %w", kind, err))
+		}
 	}
 }
 
