@@ -51,10 +51,13 @@ func recorders(act func()) *job {
 
 func TestRecordsOfAFailure(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	var live []*flight.Dump
-	j := recorders(func() { live, _ = flight.Find(strconv.Itoa(os.Getpid())) })
+	found := make(chan []*flight.Dump, 1)
+	j := recorders(func() {
+		live, _ := flight.Find(strconv.Itoa(os.Getpid()))
+		found <- live
+	})
 	failure := j.fail(t)
-	if len(live) != 4 {
+	if live := <-found; len(live) != 4 {
 		t.Errorf("%d records of the running job, want 4", len(live))
 	}
 	if want := "goddp analyze " + failure.Records + "\n"; failure.Records == "" || !strings.Contains(failure.Report(), want) {
