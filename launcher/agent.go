@@ -76,7 +76,7 @@ type agent struct {
 	console   *console
 	reaper    *reaperClient
 	lost      error // the reaper's end, if it has ended
-	subreaper bool  // orphans become this process\'s children when it has
+	subreaper bool  // orphans become this process's children when it has
 	runDir    string
 	keepDir   bool        // records in it are worth keeping
 	timer     *time.Timer // the only one: a later deadline replaces an earlier

@@ -84,7 +84,7 @@ func killOrphans(find finder, interval, limit time.Duration) orphanReport {
 func groupMembers(groups []int) finder {
 	return func(act func(target int)) (found []int, err error) {
 		groups = slices.DeleteFunc(groups, func(pgid int) bool {
-			return syscall.Kill(-pgid, 0) == syscall.ESRCH || syscall.Kill(pgid, 0) != syscall.ESRCH
+			return syscall.Kill(-pgid, 0) == syscall.ESRCH || syscall.Kill(pgid, 0) != syscall.ESRCH || !hasLivingMember(pgid)
 		})
 		for _, pgid := range groups {
 			act(-pgid)

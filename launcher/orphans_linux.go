@@ -154,19 +154,45 @@ func exiting(pid int) bool {
 
 // threadExiting reports whether a thread, given by its folder in /proc, has ended or is ending.
 func threadExiting(folder string) (bool, error) {
-	data, err := os.ReadFile(folder + "/stat")
+	fields, err := statFields(folder)
 	if err != nil {
 		return false, err
-	}
-	// pid (name) state ppid pgrp session tty tpgid flags ..., where the name
-	// may hold anything.
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 7 {
-		return false, fmt.Errorf("%s/stat is %q", folder, data)
 	}
 	flags, err := strconv.ParseUint(fields[6], 10, 64)
 	const pfExiting = 0x4 // PF_EXITING in the kernel's sched.h
 	return fields[0] == "Z" || fields[0] == "X" || flags&pfExiting != 0, err
+}
+
+// statFields returns the fields of a stat file in /proc from the third on:
+// state ppid pgrp session tty tpgid flags ...
+func statFields(folder string) ([]string, error) {
+	data, err := os.ReadFile(folder + "/stat")
+	if err != nil {
+		return nil, err
+	}
+	// The second is the name in parentheses, which may hold anything.
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 7 {
+		return nil, fmt.Errorf("%s/stat is %q", folder, data)
+	}
+	return fields, nil
+}
+
+// hasLivingMember reports whether a process group has a member that is not a zombie.
+// Not every init waits for the zombies that become its children.
+func hasLivingMember(pgid int) bool {
+	names, err := namesIn("/proc")
+	for _, name := range names {
+		pid, notPID := strconv.Atoi(name)
+		if notPID != nil {
+			continue
+		}
+		fields, err := statFields("/proc/" + name)
+		if lacking(err) || err == nil && fields[2] == strconv.Itoa(pgid) && !exiting(pid) {
+			return true
+		}
+	}
+	return err != nil
 }
 
 // killPending reports whether a thread has a SIGKILL ahead of it: its process is

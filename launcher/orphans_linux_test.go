@@ -2,12 +2,16 @@ package launcher
 
 import (
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/goddp/goddp/internal/daemon"
 )
 
 // TestExiting: a process that has ended is exiting before, and after, it is
@@ -35,6 +39,28 @@ func TestExiting(t *testing.T) {
 		t.Error(err)
 	}
 	if !exiting(pid) {
+		t.Error("a process that is gone is not exiting")
+	}
+}
+
+// TestExitingMainThread: a process whose main thread alone has ended is not exiting.
+func TestExitingMainThread(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ready")
+	cmd := daemon.Command(os.Args[0], daemon.Mainless, file)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(soon); !daemon.Alive(file); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the daemon does not come up")
+		}
+	}
+	if exiting(cmd.Process.Pid) {
+		t.Error("a process that has a living thread is exiting")
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if !exiting(cmd.Process.Pid) || daemon.Alive(file) {
 		t.Error("a process that is gone is not exiting")
 	}
 }

@@ -106,7 +106,6 @@ func (r *reaper) serve() {
 	// The parent-death signal of a worker reports the death of the thread that forked it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer r.watcher.close()
 	requests := make(chan func())
 	go r.receive(requests) // ends with the connection
 	var deaths chan os.Signal

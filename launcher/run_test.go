@@ -322,6 +322,28 @@ func TestGrandchildren(t *testing.T) {
 	expectGone(t, pid)
 }
 
+// TestReaperGoroutine: in a program that cannot start itself as a reaper, an attempt
+// ends with the workers' process groups.
+func TestReaperGoroutine(t *testing.T) {
+	canReap.Store(false)
+	defer canReap.Store(true)
+	j := shell(2, `sleep 1000 & echo "child $!"; [ $RANK = 0 ] || exit $((1 - TORCHELASTIC_RESTART_COUNT))`)
+	j.cfg.MaxRestarts = 1
+	result, err := j.run(t)
+	if err != nil || result.Restarts != 1 {
+		t.Errorf("got %+v, %v", result, err)
+	}
+	children := regexp.MustCompile(`child (\d+)`).FindAllStringSubmatch(j.out.String(), -1)
+	if len(children) < 3 { // rank 0 of the first attempt may be stopped before
+		t.Errorf("stdout is %q", &j.out)
+	}
+	for _, m := range children {
+		var pid int
+		fmt.Sscan(m[1], &pid)
+		expectGone(t, pid)
+	}
+}
+
 // TestKilledAgent: without a reaper of its own, the workers still die with their agent.
 func TestKilledAgent(t *testing.T) {
 	if runtime.GOOS != "linux" {
