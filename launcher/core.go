@@ -157,11 +157,14 @@ func (c *core) Step(ev event) []action {
 
 	case startFailed:
 		c.alive = slices.DeleteFunc(c.alive, func(local int) bool { return local >= ev.local })
-		if c.phase == stopping {
+		switch c.phase {
+		case running:
+			c.verdict, c.err = broken, ev.err
+			return c.stop(syscall.SIGTERM)
+		case stopping:
 			return c.removeOrphansWhenAllEnded()
 		}
-		c.verdict, c.err = broken, ev.err
-		return c.stop(syscall.SIGTERM)
+		return nil // abandoned before
 
 	case reaperLost:
 		return c.reaperLost(ev.err)

@@ -70,7 +70,8 @@
 //     children, and the agent kills them. In both cases Run returns the reaper's end as
 //     its error, without another attempt.
 //   - When both are killed at one moment, workers die of the signal, but what they
-//     started lives. Only a cgroup could end that; golaunch makes none.
+//     started lives, and the temporary folders stay. Only a cgroup could end those
+//     processes; golaunch makes none.
 //
 // A job in a container, a batch system's step or a systemd scope is in such a cgroup
 // already. A process that forks faster than the reaper can look may delay the end of an

@@ -501,6 +501,25 @@ func TestKilledReaper(t *testing.T) {
 	}
 }
 
+// TestKilledWithReaper kills golaunch and its reaper at one moment: the workers, at
+// least, die with them.
+func TestKilledWithReaper(t *testing.T) {
+	cmd := golaunch(t, []string{"TMPDIR=" + t.TempDir()}, "--nproc-per-node=2", "bash", "-c", `echo ready; exec sleep 1000`)
+	lines := start(t, cmd)
+	lines.expect(t, "ready", 2)
+	reaper := reaperOf(t, cmd.Process.Pid)
+	for _, kill := range []struct {
+		pid int
+		sig syscall.Signal
+	}{{cmd.Process.Pid, syscall.SIGSTOP}, {reaper, syscall.SIGKILL}, {cmd.Process.Pid, syscall.SIGKILL}} {
+		if err := syscall.Kill(kill.pid, kill.sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = cmd.Wait()
+	expectNone(t, "a worker", markVar+"="+t.Name())
+}
+
 // TestKilledAtStart kills golaunch at every moment of its start: no folder is left.
 func TestKilledAtStart(t *testing.T) {
 	const runs, step = 60, 300 * time.Microsecond
