@@ -64,6 +64,12 @@
 // ends if it does not close the group by itself in a moment, after the functions
 // given to [ProcessGroup.OnShutdown]; with [BlockingWait] it may Init again.
 //
+// Timeouts count the time in which the process runs. A job that is suspended as a
+// whole (SIGSTOP, a paused virtual machine) goes on where it was: a rank that goes on
+// extends the deadlines of its calls by the time of the suspension but for a tenth of
+// a second, once for each suspension. So a rank that hangs is overdue after a bounded
+// number of suspensions. A rank that is suspended alone is overdue to the others.
+//
 // Each rank's latest calls are in its flight record (package comm/flight), which
 // a failure writes to a file, and golaunch even where the process cannot.
 // [Options].CheckCalls, or GODDP_DEBUG=DETAIL, compares all ranks' calls before

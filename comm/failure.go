@@ -378,9 +378,9 @@ func (d *watch) end() {
 	}
 }
 
-// stuck ends the process because the watchdog has made no progress since.
-func (d *watch) stuck(since time.Time) {
-	text := fmt.Sprintf("the watchdog got stuck for %v without making progress", time.Since(since).Round(time.Second))
+// stuck ends the process because the watchdog has made no progress for the heartbeat.
+func (d *watch) stuck() {
+	text := fmt.Sprintf("the watchdog got stuck for %v without making progress", d.heartbeat)
 	d.logf(slog.LevelError, "[Rank %d] %s", d.world.Rank, text)
 	d.bounded(recordTime, "writing the flight record", func() error { return d.record(text) })
 	if d.monitoring {

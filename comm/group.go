@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/store"
 )
 
@@ -224,7 +225,7 @@ func (g *group) Close() error {
 		for _, c := range g.split() {
 			errs = append(errs, c.Close())
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+		ctx, cancel := awake.WithTimeout(context.Background(), closeGrace)
 		defer cancel()
 		err := g.release.run(ctx)
 		if e := g.failure.Load(); e != nil && !g.heard.Load() && !g.aborted.Load() {

@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/store"
 )
 
@@ -140,7 +141,7 @@ const remeet = 20 * time.Millisecond
 // meet joins within the timeout. A store that rank 0 hosts may still be that
 // of an earlier group, about to end: when it does, the ranks meet at the next.
 func meet(ctx context.Context, o Options) (*ProcessGroup, error) {
-	making, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("%w after %v", ErrTimeout, o.Timeout))
+	making, cancel := awake.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("%w after %v", ErrTimeout, o.Timeout))
 	defer cancel()
 	for {
 		pg, err := join(ctx, making, o)

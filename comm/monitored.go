@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/goddp/goddp/internal/awake"
 )
 
 // BarrierError says which ranks did not come to a MonitoredBarrier in time. It
@@ -41,7 +43,7 @@ func (pg *ProcessGroup) MonitoredBarrier(ctx context.Context) error {
 	for r := range keys {
 		keys[r] = key(n, r)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errBarrier)
+	ctx, cancel := awake.WithTimeoutCause(ctx, timeout, errBarrier)
 	defer cancel()
 	if n > 2 {
 		// Who comes to this one saw all come to the last one, so that nobody is

@@ -14,6 +14,7 @@ import (
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/store"
 )
 
@@ -131,7 +132,7 @@ const leaveGrace = 2 * time.Second
 // leaveStore says that this rank needs the store no more; the rank that hosts
 // it waits for the others, so that none loses it in mid-call.
 func leaveStore(ctx context.Context, s store.Store, w World, hosts bool) error {
-	ctx, cancel := context.WithTimeout(ctx, leaveGrace)
+	ctx, cancel := awake.WithTimeout(ctx, leaveGrace)
 	defer cancel()
 	const key = "goddp/left"
 	if left, err := s.Add(ctx, key, 1); err == nil && left == int64(w.Size) {

@@ -159,12 +159,13 @@ var workers = map[string]func(context.Context) error{
 		fmt.Println(err)
 		return nil
 	},
-	"subgroup": onGroup(failInASubgroup),
-	"whole":    onGroup(failOutsideASubgroup),
-	"deaf":     deaf,
-	"again":    again,
-	"error":    func(context.Context) error { return errors.New("no luck") },
-	"panic":    func(context.Context) error { panic("a mistake") },
+	"subgroup":  onGroup(failInASubgroup),
+	"whole":     onGroup(failOutsideASubgroup),
+	"deaf":      deaf,
+	"again":     again,
+	"suspended": suspended,
+	"error":     func(context.Context) error { return errors.New("no luck") },
+	"panic":     func(context.Context) error { panic("a mistake") },
 	"panics": func(context.Context) error {
 		defer func() { panic("another") }()
 		firstMistake()

@@ -32,6 +32,7 @@ type watch struct {
 	dumps      func() (string, error) // where dumps go; nil: nowhere
 
 	core      watchdog.Core   // loop's
+	clock     watchdog.Clock  // loop's
 	overdue   *Work           // loop's: the call that core acts on, if a deadline passed
 	failure   error           // loop's: what core acts on, as this rank knows it by now
 	first     announcement    // loop's: the failure that another rank announced
@@ -39,7 +40,7 @@ type watch struct {
 	report    *analyze.Report // loop's: what that means
 	announced bool            // loop's: this rank's failure was the first
 	mute      bool            // loop's: the store did not take it
-	busy      atomic.Int64    // since when, in Unix nanoseconds, loop has been at work; 0: it waits
+	turns     atomic.Int64    // odd while loop is at work: how often it began to be, and ceased
 
 	begun     time.Time     // of its clock
 	epoch     int64         // the same in Unix nanoseconds
@@ -56,7 +57,7 @@ type watch struct {
 	cause       error // of the first failure that the backend noticed
 	oldest      *Work // calls in flight, in the order of their start
 	newest      *Work
-	next        time.Duration // when loop looks at deadlines; no call in flight has an earlier one
+	next        time.Duration // when loop checks deadlines; no call in flight has an earlier one
 	groups      []*group
 	hooks       []func(context.Context, error)
 	hookTimeout time.Duration
@@ -132,18 +133,23 @@ func (d *watch) poke() {
 	}
 }
 
-// loop looks at deadlines when one passes, and acts on failures.
+// loop looks at the clock every tick, at deadlines when one passes, and acts on
+// failures.
 func (d *watch) loop() {
 	defer close(d.done)
-	timer := time.NewTimer(far)
+	timer := time.NewTimer(watchdog.Tick)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
 		case <-d.wake:
 		}
-		d.busy.Store(time.Now().UnixNano())
-		next, late := d.sweep(d.now())
+		d.turns.Add(1)
+		now := d.now()
+		if suspended := d.clock.Look(now); suspended > 0 {
+			d.extend(now, suspended)
+		}
+		next, late := d.sweep(now)
 		for _, w := range late {
 			d.tell(event{kind: watchdog.Overdue, call: w})
 		}
@@ -160,8 +166,8 @@ func (d *watch) loop() {
 				}
 			}
 		}
-		d.busy.Store(0)
-		timer.Reset(next - d.now())
+		d.turns.Add(1)
+		timer.Reset(min(next-d.now(), watchdog.Tick))
 	}
 }
 
@@ -194,6 +200,22 @@ func (d *watch) sweep(now time.Duration) (next time.Duration, late []*Work) {
 		}
 	}
 	return d.next, late
+}
+
+// extend gives the calls in flight the time in which this process was suspended,
+// as a look at the clock now tells: the ranks that they wait for may have been
+// suspended with it.
+func (d *watch) extend(now, suspended time.Duration) {
+	d.mu.Lock()
+	inFlight := d.oldest != nil
+	for w := d.oldest; w != nil; w = w.younger {
+		w.deadline = watchdog.Extend(w.deadline, w.created, now, suspended)
+	}
+	d.mu.Unlock()
+	if inFlight && !d.core.Over() {
+		d.logf(slog.LevelInfo, "[Rank %d] this process did not run for %v: it was suspended, or had no processor. The deadlines of its calls are extended by as much",
+			d.world.Rank, suspended.Round(time.Millisecond))
+	}
 }
 
 // started adds a call to those in flight.
@@ -301,21 +323,32 @@ func (d *watch) onShutdown(f func(context.Context, error)) {
 	d.hooks = append(d.hooks, f)
 }
 
-// monitor ends the process when the watchdog itself is stuck.
+// monitor ends the process when the watchdog itself is stuck: when loop has been at
+// work without a pause for the heartbeat. It counts ticks, which a suspension of the
+// process does not multiply.
 func (d *watch) monitor() {
-	ticker := time.NewTicker(d.heartbeat / 4)
+	const ticks = 4
+	ticker := time.NewTicker(d.heartbeat / ticks)
 	defer ticker.Stop()
+	var turn int64
+	seen := 0 // ticks in a row at which loop was at work in this turn
 	for {
 		select {
 		case <-ticker.C:
 		case <-d.ctx.Done():
 			return
 		}
-		since := d.busy.Load()
-		if since == 0 || time.Since(time.Unix(0, since)) < d.heartbeat {
-			continue
+		switch now := d.turns.Load(); {
+		case now%2 == 0:
+			seen = 0
+		case now != turn:
+			turn, seen = now, 1
+		default:
+			seen++
 		}
-		d.stuck(time.Unix(0, since))
-		return
+		if seen > ticks {
+			d.stuck()
+			return
+		}
 	}
 }

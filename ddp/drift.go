@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -169,7 +170,7 @@ func (r *replicas) end(ctx context.Context, away []bool) error {
 	if err := gather.Wait(ctx); err != nil {
 		return errors.Join(failed, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, r.pg.Timeout(), comm.ErrTimeout)
+	ctx, cancel := awake.WithTimeoutCause(ctx, r.pg.Timeout(), comm.ErrTimeout)
 	defer cancel()
 	hashes := make([]int64, r.all.Len())
 	host := device.HostTensor(hashes, device.Int64)

@@ -10,6 +10,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/goddp/goddp/internal/awake"
 )
 
 // ClientOptions configure a [Client]. The zero value is a good default.
@@ -329,7 +331,7 @@ func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 	if cn, err := c.takeIdle(); cn != nil || err != nil {
 		return cn, err
 	}
-	dialCtx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	dialCtx, cancel := awake.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
 	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4,

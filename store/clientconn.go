@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"github.com/goddp/goddp/internal/awake"
 )
 
 // A clientConn makes requests on one connection, one at a time.
@@ -49,7 +51,7 @@ func (cn *clientConn) open(ctx context.Context) error {
 // exchange makes requests that the server answers at once and returns the reply
 // to the last; those before it have none.
 func (cn *clientConn) exchange(ctx context.Context, reqs ...request) (reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, cn.timeout)
+	ctx, cancel := awake.WithTimeout(ctx, cn.timeout)
 	defer cancel()
 	defer cn.watch(ctx)()
 	cn.inStep = false

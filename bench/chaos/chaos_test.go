@@ -29,6 +29,7 @@ var short = []scenario{
 	{cell: cell{Fault: exit, Mode: cleanUp}, Setup: golaunch, World: 3, Victim: 1, Round: 1, Call: 2},
 	{cell: cell{Fault: store, Mode: async}, Then: kill, Setup: apart, World: 3, Round: 2, Call: 1},
 	{cell: cell{Fault: garbage, Mode: blocking}, Setup: golaunch, World: 2, TCP: true},
+	{cell: cell{Fault: suspend, Mode: async}, Setup: golaunch, World: 3, Round: 2, Call: 2, Jitter: 5 * time.Millisecond},
 	{cell: cell{Fault: launcher, Mode: cleanUp}, Setup: golaunch, World: 2, Round: 5},
 	{cell: cell{Fault: stale, Mode: blocking}, Setup: alone, World: 3, Victim: 1, Round: 3},
 	{cell: cell{Fault: daemons, Mode: async}, Then: reaper, Setup: golaunch, World: 2, Round: 2, Daemon: daemon.Mainless},

@@ -23,23 +23,25 @@
 // with the store in rank 0 ("alone"); or with the store in a process of its own
 // ("apart").
 //
-//	kill       SIGKILL
-//	stop       SIGSTOP; SIGCONT when the others have acted, if nobody else sends it
-//	delay      the rank comes later than the timeout
-//	hiccup     the rank comes late, within the timeout
-//	skip       the rank leaves a collective out
-//	resize     the rank gives a tensor of twice the size
-//	overlap    the rank makes a call whose operands overlap
-//	exit       the rank exits with a code of its own
-//	socket     one of the rank's connections breaks
-//	full disk  the folder for flight records has no room; then kill or stop
-//	store      the store is killed, or stopped; then nothing, kill or stop
-//	garbage    every listening port, TCP or unix, is sent nonsense, from the start on
-//	launcher   golaunch is killed
-//	stale graph  the rank steps a parameter between a forward pass and its backward
-//	reaper     the process between golaunch and the ranks is killed
+//	kill          SIGKILL
+//	stop          SIGSTOP; SIGCONT when the others have acted, if nobody else sends it
+//	delay         the rank comes later than the timeout
+//	hiccup        the rank comes late, within the timeout
+//	skip          the rank leaves a collective out
+//	resize        the rank gives a tensor of twice the size
+//	overlap       the rank makes a call whose operands overlap
+//	exit          the rank exits with a code of its own
+//	socket        one of the rank's connections breaks
+//	full disk     the folder for flight records has no room; then kill or stop
+//	store         the store is killed, or stopped; then nothing, kill or stop
+//	garbage       every listening port, TCP or unix, is sent nonsense, from the start on
+//	launcher      golaunch is killed
+//	stale graph   the rank steps a parameter between a forward pass and its backward
+//	reaper        the process between golaunch and the ranks is killed
 //	daemon kinds  every rank starts a daemon that hides in some way; then the job
-//	           ends, or a rank, golaunch or the reaper is killed
+//	              ends, or a rank, golaunch or the reaper is killed
+//	suspend all   SIGSTOP to every process of the job, for longer than the timeout; then
+//	              SIGCONT to one after the other
 //
 // # The judge
 //
@@ -47,8 +49,8 @@
 // product; the workers are a program of the campaign's own (bench/chaos/worker)
 // which uses the product as any other would.
 //
-//   - What the product has to stand (hiccup, garbage, a lost store, and in mode
-//     none a late rank) must leave the job undisturbed: all ranks end with 0,
+//   - What the product has to stand (hiccup, garbage, a lost store, a suspension of
+//     the whole job, and in mode none a late rank) must leave the job undisturbed: all ranks end with 0,
 //     all sums right.
 //   - In blocking wait, if all ranks live, each must catch an error, and all
 //     together make another group in the same processes and finish. If one is

@@ -34,6 +34,8 @@ func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 	time.Sleep(j.Jitter)
 	at = time.Now()
 	switch j.trouble() {
+	case suspend:
+		return at, j.suspendAll()
 	case launcher:
 		return at, j.programs[0].cmd.Process.Kill()
 	case reaper:
@@ -65,6 +67,25 @@ func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 		return at, err
 	}
 	return at, j.resume(ctx, reached.pid)
+}
+
+// suspendAll stops every process of the job for longer than a call may take, and
+// lets them go on one after the other.
+func (j *job) suspendAll() error {
+	all := processes(j.dir)
+	for _, p := range all {
+		if err := syscall.Kill(p.pid, syscall.SIGSTOP); err != nil {
+			return err
+		}
+	}
+	time.Sleep(j.suspension())
+	for _, p := range all {
+		if err := syscall.Kill(p.pid, syscall.SIGCONT); err != nil {
+			return err
+		}
+		time.Sleep(j.resumeInterval())
+	}
+	return j.finish()
 }
 
 // resume lets the victim go on once the others have done what they have to,

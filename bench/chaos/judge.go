@@ -27,7 +27,7 @@ const (
 
 // promised is the outcome that the scenario must have.
 func (j *job) promised() outcome {
-	passes := j.Fault == hiccup || j.Fault == garbage || j.trouble() == daemons || j.trouble() == store || j.Mode == none
+	passes := j.Fault == hiccup || j.Fault == garbage || j.Fault == suspend || j.trouble() == daemons || j.trouble() == store || j.Mode == none
 	if j.Fault == socket { // one that nobody needs, perhaps
 		passes = slices.Equal(j.texts(j.Victim, "fault"), []string{"store"}) || !j.said("caught")
 	}
@@ -62,7 +62,10 @@ func (s *scenario) deadline() time.Duration {
 	if _, length := s.share(); length > 0 {
 		d += length
 	}
-	if s.Fault == hiccup || s.Fault == garbage || s.Mode == none {
+	if s.Fault == suspend {
+		d += s.suspension() + time.Duration(s.World+2)*s.resumeInterval()
+	}
+	if s.Fault == hiccup || s.Fault == garbage || s.Fault == suspend || s.Mode == none {
 		return d
 	}
 	if s.Mode == cleanUp {

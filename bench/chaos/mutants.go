@@ -126,6 +126,11 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Fault == stale },
 	},
 	{
+		name: "a suspension counts as waiting", file: "comm/watch.go",
+		old: "\t\t\td.extend(now, suspended)\n", new: "",
+		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == suspend },
+	},
+	{
 		name: "the reaper of a killed golaunch does nothing", file: "launcher/reaper.go",
 		old: "\tr.killAll()\n\tfor ", new: "\tfor ",
 		shows: func(s *scenario) bool { return s.Fault == launcher },

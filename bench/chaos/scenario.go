@@ -29,6 +29,7 @@ const (
 	stale    fault = "stale graph"
 	reaper   fault = "reaper"
 	daemons  fault = "daemon kinds"
+	suspend  fault = "suspend all"
 )
 
 // mode is an error mode of the product's.
@@ -82,6 +83,7 @@ var cells = func() (cells []cell) {
 	add(stale, failing, golaunch, alone)
 	add(reaper, all, golaunch)
 	add(daemons, failing, golaunch)
+	add(suspend, all, golaunch, alone, apart)
 	return cells
 }()
 
@@ -195,6 +197,13 @@ func (s *scenario) callTimeout() time.Duration {
 	}
 	return s.Timeout
 }
+
+// suspension is for how long a job is suspended as a whole.
+func (s *scenario) suspension() time.Duration { return 2 * s.callTimeout() }
+
+// resumeInterval is the time between the SIGCONTs to the processes of a suspended
+// job: the last rank must go on well within the timeout of the first.
+func (s *scenario) resumeInterval() time.Duration { return 10 * s.Jitter }
 
 // rejoinTime is the limit of a worker's second group.
 func (s *scenario) rejoinTime() time.Duration {

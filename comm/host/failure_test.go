@@ -521,3 +521,34 @@ func TestSplitOfABrokenGroup(t *testing.T) {
 		})
 	}
 }
+
+// A peer that lives and does not read for longer than a host may be silent is not lost:
+// what it was sent waits for it.
+func TestPeerThatDoesNotReadIsNotLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes longer than a host may be silent")
+	}
+	t.Parallel()
+	const elements = 8 << 20 // more than the kernel takes on the way
+	groups := transports["tcp"](t, 2)
+	err := each(groups, func(r int, g *host.Group) error {
+		x := private(g, device.Float32, elements)
+		if r == 0 {
+			backendtest.Put(x, elements-1, 7)
+			return call(g, &backend.Call{Kind: backend.Send, Root: 1, Src: x, Timeout: time.Minute})
+		}
+		time.Sleep(25 * time.Second)
+		if err := call(g, &backend.Call{Kind: backend.Recv, Root: 0, Dst: x, Timeout: time.Minute}); err != nil {
+			return err
+		}
+		return expect("received", x, func(i int) float64 {
+			if i == elements-1 {
+				return 7
+			}
+			return 0
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -279,5 +279,5 @@ func tune(c net.Conn) error {
 		return nil
 	}
 	err := t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: silence / 4, Interval: silence / 4, Count: 3})
-	return errors.Join(err, t.SetNoDelay(true), watch(t))
+	return errors.Join(err, t.SetNoDelay(true))
 }

@@ -79,6 +79,9 @@ func (l *link) tell(kind byte, body []byte, fd int) error {
 func (l *link) listen(fail func(error)) {
 	defer close(l.gone)
 	c := l.conns[laneControl]
+	if err := watch(c); err != nil {
+		fail(&backend.PeerLostError{Peer: l.peer, Err: err})
+	}
 	for {
 		awaitInput(c) // of an error readFrame tells
 		l.reading.Lock()

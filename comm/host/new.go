@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/internal/awake"
 )
 
 // Options says how ranks reach each other. The zero value is for ranks that
@@ -27,7 +28,7 @@ type Options struct {
 // error is a [*backend.AbsentError] where some did not come in time.
 func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error) {
 	g := newGroup(cfg, opts)
-	ctx, cancel := context.WithTimeoutCause(ctx, g.cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, g.cfg.Timeout))
+	ctx, cancel := awake.WithTimeoutCause(ctx, g.cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, g.cfg.Timeout))
 	defer cancel()
 	join := joinLinks
 	switch {

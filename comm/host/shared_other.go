@@ -27,7 +27,7 @@ func takeFD(net.Conn) (fd int, ok bool) { return -1, false }
 func hostKey() (string, error) { return "", errors.ErrUnsupported }
 
 // watch needs nothing more than Go's keep-alive.
-func watch(*net.TCPConn) error { return nil }
+func watch(net.Conn) error { return nil }
 
 func unread(net.Conn) (int, error) { return 0, errors.ErrUnsupported }
 

@@ -21,9 +21,13 @@ func control(c net.Conn, f func(fd int) error) error {
 	return failed
 }
 
-// watch makes the kernel give a connection up when the peer's host has not
-// acknowledged data for as long.
-func watch(c *net.TCPConn) error {
+// watch makes the kernel give a control connection up when the peer's host has not
+// acknowledged data for as long. It is not for connections of data: to the kernel a
+// peer that lives and does not read for as long is lost as well.
+func watch(c net.Conn) error {
+	if _, ok := c.(*net.TCPConn); !ok {
+		return nil
+	}
 	return control(c, func(fd int) error {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence/time.Millisecond))
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/store"
 )
 
@@ -63,7 +64,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 	if !ok {
 		return nil, fmt.Errorf("NCCL moves the memory of NVIDIA GPUs, and the device is %v", cfg.Device)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, cfg.Timeout))
+	ctx, cancel := awake.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, cfg.Timeout))
 	defer cancel()
 	// The control channel comes first: it tells the peers what fails here.
 	g := newGroup(cfg, o, dev)

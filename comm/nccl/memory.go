@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/awake"
 )
 
 // memory is what the groups of one device allocated and nobody refers to any
@@ -104,7 +105,7 @@ func (g *Group) zero(b *block) error {
 	if err := l.check("cuMemsetD8Async", C.drv_zero(l.driver, l.ctx, b.addr, C.size_t(b.size), handle)); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(g.ctx, g.cfg.Timeout)
+	ctx, cancel := awake.WithTimeout(g.ctx, g.cfg.Timeout)
 	defer cancel()
 	end := s.Mark()
 	if err = end.Sync(ctx); err != nil {

@@ -9,32 +9,30 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestScenarios runs the scenarios of testdata: the events of one rank in a
+// TestFailures runs the scenarios of testdata/failures: the events of one rank in a
 // mode, and what each makes it do.
-func TestScenarios(t *testing.T) {
+func TestFailures(t *testing.T) {
 	modes := []Mode{Async, CleanUp, None, Blocking}
 	events := []Event{Overdue, Broke, Told, Gathered, Waited, Leave}
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			i := slices.IndexFunc(modes, func(m Mode) bool { return m.String() == d.Cmd })
+	datadriven.RunTest(t, "testdata/failures", func(t *testing.T, d *datadriven.TestData) string {
+		i := slices.IndexFunc(modes, func(m Mode) bool { return m.String() == d.Cmd })
+		if i < 0 {
+			d.Fatalf(t, "no mode %s", d.Cmd)
+		}
+		c := Core{Mode: modes[i]}
+		var out strings.Builder
+		for word := range strings.FieldsSeq(d.Input) {
+			i := slices.IndexFunc(events, func(e Event) bool { return e.String() == word })
 			if i < 0 {
-				d.Fatalf(t, "no mode %s", d.Cmd)
+				d.Fatalf(t, "no event %s", word)
 			}
-			c := Core{Mode: modes[i]}
-			var out strings.Builder
-			for word := range strings.FieldsSeq(d.Input) {
-				i := slices.IndexFunc(events, func(e Event) bool { return e.String() == word })
-				if i < 0 {
-					d.Fatalf(t, "no event %s", word)
-				}
-				fmt.Fprintf(&out, "%s:", word)
-				for _, a := range c.Step(events[i]) {
-					fmt.Fprintf(&out, " %v", a)
-				}
-				out.WriteString("\n")
+			fmt.Fprintf(&out, "%s:", word)
+			for _, a := range c.Step(events[i]) {
+				fmt.Fprintf(&out, " %v", a)
 			}
-			return out.String()
-		})
+			out.WriteString("\n")
+		}
+		return out.String()
 	})
 }
 

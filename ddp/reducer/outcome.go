@@ -8,6 +8,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -165,7 +166,7 @@ func reach(ctx context.Context, e device.Event, most time.Duration) error {
 	if done, err := e.Done(); done || err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, most, comm.ErrTimeout)
+	ctx, cancel := awake.WithTimeoutCause(ctx, most, comm.ErrTimeout)
 	defer cancel()
 	return e.Sync(ctx)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -58,7 +59,7 @@ func (o *order) take(ctx context.Context, pg *comm.ProcessGroup) ([]int, error) 
 	if err := sent.Wait(ctx); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, pg.Timeout(), comm.ErrTimeout)
+	ctx, cancel := awake.WithTimeoutCause(ctx, pg.Timeout(), comm.ErrTimeout)
 	defer cancel()
 	words := make([]byte, o.params.Bytes())
 	if err := pg.Device().CopyOut(ctx, pg.Device().Compute(), words, o.params.Buf); err != nil {

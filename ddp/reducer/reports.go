@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/store"
 )
 
@@ -52,7 +53,7 @@ func key(pass uint64, rank int) string { return fmt.Sprintf("report/%d/%d", pass
 // publish says what went wrong on this rank in this pass. Reports of two passes
 // ago go: all ranks have taken part in the pass between, so they have read them.
 func (r *reports) publish(ctx context.Context, mine report) error {
-	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	for ; len(r.mine) > 0 && r.mine[0]+2 <= r.pass; r.mine = r.mine[1:] {
 		if _, err := r.store.Delete(ctx, key(r.mine[0], r.rank)); err != nil {
@@ -74,7 +75,7 @@ func (r *reports) publish(ctx context.Context, mine report) error {
 // among them that raise their flags leave. If all have come to the end of their
 // passes, that is no error.
 func (r *reports) collect(ctx context.Context, raised, away []bool) error {
-	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	var missing, silent []Missing
 	var nonFinite []NonFinite

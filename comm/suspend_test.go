@@ -1,0 +1,162 @@
+//go:build unix
+
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/comm"
+)
+
+// suspended is a worker whose rank 1 comes to each of its waits only when the file
+// go is there. The waits are those of GODDP_TEST_WAIT: join, sum or barrier, and
+// take GODDP_TEST_TIMEOUT at most. Each rank leaves a file when it is about to wait.
+func suspended(ctx context.Context) error {
+	timeout, err := time.ParseDuration(os.Getenv("GODDP_TEST_TIMEOUT"))
+	if err != nil {
+		return err
+	}
+	rank, dir, wait := os.Getenv("RANK"), os.Getenv("GODDP_TEST_DIR"), os.Getenv("GODDP_TEST_WAIT")
+	come := func(to string) error {
+		if err := os.WriteFile(filepath.Join(dir, "rank_"+rank), nil, 0o600); err != nil {
+			return err
+		}
+		for rank == "1" && to == wait {
+			if _, err := os.Stat(filepath.Join(dir, "go")); err == nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		return nil
+	}
+	if wait == "join" {
+		if err := come("join"); err != nil {
+			return err
+		}
+	}
+	pg, err := comm.Init(ctx, &comm.Options{Timeout: timeout})
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
+	if wait != "join" {
+		if err := come(wait); err != nil {
+			return err
+		}
+	}
+	if wait == "barrier" {
+		if err := pg.MonitoredBarrier(ctx); err != nil {
+			return err
+		}
+	}
+	x := vec(float32(pg.Rank() + 1))
+	if err := pg.AllReduce(x, comm.Sum).Wait(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("sum %v\n", vals(x)[0])
+	return nil
+}
+
+// startSuspended starts three such workers and returns when all are about to wait,
+// with a function that creates the file go.
+func startSuspended(t *testing.T, wait string, timeout time.Duration) (ps []*process, let func()) {
+	t.Helper()
+	dir := t.TempDir()
+	ps = startWorld(t, 3, "suspended", "GODDP_TEST_DIR="+dir, "GODDP_TEST_WAIT="+wait, "GODDP_TEST_TIMEOUT="+timeout.String())
+	for r := range ps {
+		for begun := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+			if _, err := os.Stat(filepath.Join(dir, fmt.Sprint("rank_", r))); err == nil {
+				break
+			}
+			if time.Since(begun) > 20*time.Second {
+				t.Fatalf("rank %d does not come", r)
+			}
+		}
+	}
+	time.Sleep(200 * time.Millisecond) // of waiting for rank 1
+	return ps, func() {
+		if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// suspend stops all workers for a time, and lets them go on one after the other.
+func suspend(t *testing.T, ps []*process, length time.Duration) {
+	t.Helper()
+	for _, p := range ps {
+		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(length)
+	for _, p := range ps {
+		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A job that is suspended as a whole for longer than its timeout goes on as if nothing
+// had been, whatever its ranks wait for.
+func TestSuspendedJobGoesOn(t *testing.T) {
+	for _, wait := range []string{"join", "sum", "barrier"} {
+		t.Run(wait, func(t *testing.T) {
+			t.Parallel()
+			ps, let := startSuspended(t, wait, 4*time.Second)
+			suspend(t, ps, 5*time.Second)
+			time.Sleep(time.Second) // in which a rank that took the suspension for waiting would fail
+			let()
+			for r, p := range ps {
+				if err := p.cmd.Wait(); err != nil || p.out.String() != "sum 6\n" {
+					t.Errorf("rank %d printed %q, %v\n%s", r, &p.out, err, &p.err)
+				}
+			}
+		})
+	}
+}
+
+// However often a job is stopped and continued, a rank that does not come is named.
+func TestSuspensionsDoNotPostponeForEver(t *testing.T) {
+	for wait, want := range map[string]string{
+		"join":    "rank 1 has not come",
+		"sum":     "waiting for ranks [1]",
+		"barrier": "ranks [1] have not come",
+	} {
+		t.Run(wait, func(t *testing.T) {
+			t.Parallel()
+			ps, _ := startSuspended(t, wait, 1500*time.Millisecond)
+			defer func() {
+				for _, p := range ps[1:] {
+					p.cmd.Process.Kill()
+					p.cmd.Wait()
+				}
+			}()
+			ended := make(chan error, 1)
+			go func() { ended <- ps[0].cmd.Wait() }()
+			const cycles = 30 // of which each counts as a tenth of a second at least, and runs for more
+			for range cycles {
+				suspend(t, ps, 800*time.Millisecond)
+				select {
+				case err := <-ended:
+					if err == nil || !strings.Contains(ps[0].err.String(), want) {
+						t.Errorf("rank 0 ended with %v, want %q in\n%s", err, want, &ps[0].err)
+					}
+					return
+				case <-time.After(300 * time.Millisecond):
+				}
+			}
+			t.Errorf("rank 0 still waits after %d cycles", cycles)
+			ps[0].cmd.Process.Kill()
+			<-ended
+		})
+	}
+}

@@ -1,0 +1,89 @@
+// Package awake bounds waits by the time in which the process runs. A process that
+// is suspended longer than a timeout (SIGSTOP, a paused virtual machine) and goes on
+// with the processes that it waits for has not waited in vain.
+//
+// A timeout is counted in equal parts, each by a timer of its own that starts when the
+// one before has fired. A suspension falls into one part, however long it is, and takes
+// no more than that part away. So a wait ends after as many suspensions as there are
+// parts, at the latest, and stop-and-continue cycles cannot postpone its end for ever.
+package awake
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// parts is in how many parts a timeout is counted.
+const parts = 16
+
+// Timer calls a function when its time has passed, as time.AfterFunc does.
+type Timer struct {
+	mu    sync.Mutex
+	timer *time.Timer
+	part  time.Duration
+	left  int // parts, the one that is being counted included; 0: stopped, or over
+	f     func()
+}
+
+// AfterFunc calls f in a goroutine of its own once the process has run for d, unless
+// Stop is called before.
+func AfterFunc(d time.Duration, f func()) *Timer {
+	t := &Timer{part: d / parts, left: parts, f: f}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.timer = time.AfterFunc(d-(parts-1)*t.part, t.next)
+	return t
+}
+
+// next ends a part.
+func (t *Timer) next() {
+	t.mu.Lock()
+	if t.left == 0 {
+		t.mu.Unlock()
+		return
+	}
+	t.left--
+	over := t.left == 0
+	if !over {
+		t.timer.Reset(t.part)
+	}
+	t.mu.Unlock()
+	if over {
+		t.f()
+	}
+}
+
+// Stop keeps f from being called. It returns false if f has been, or is being, called.
+func (t *Timer) Stop() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	stopped := t.left > 0
+	t.left = 0
+	t.timer.Stop()
+	return stopped
+}
+
+// WithTimeoutCause returns a context that ends when parent does, when cancel is called,
+// or with a cause when the process has run for d. The context's cause then wraps cause
+// and context.DeadlineExceeded. Its Err is context.Canceled, and it has no Deadline:
+// when it ends is known only then.
+func WithTimeoutCause(parent context.Context, d time.Duration, cause error) (ctx context.Context, cancel context.CancelFunc) {
+	ctx, end := context.WithCancelCause(parent)
+	t := AfterFunc(d, func() { end(&timeoutError{cause}) })
+	return ctx, func() {
+		t.Stop()
+		end(nil)
+	}
+}
+
+// WithTimeout is WithTimeoutCause without a cause of the caller's.
+func WithTimeout(parent context.Context, d time.Duration) (ctx context.Context, cancel context.CancelFunc) {
+	return WithTimeoutCause(parent, d, context.DeadlineExceeded)
+}
+
+// timeoutError is why a context ended whose time has passed.
+type timeoutError struct{ cause error }
+
+func (e *timeoutError) Error() string   { return e.cause.Error() }
+func (e *timeoutError) Unwrap() []error { return []error{e.cause, context.DeadlineExceeded} }

@@ -1,0 +1,67 @@
+package awake
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// In a process that is not suspended a timeout is as long as it says, also where it is
+// no multiple of a part.
+func TestTimeoutIsAsLongAsItSays(t *testing.T) {
+	cause := errors.New("enough")
+	for _, d := range []time.Duration{0, 5, time.Second, 1234567891, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			ctx, cancel := WithTimeoutCause(t.Context(), d, cause)
+			defer cancel()
+			<-ctx.Done()
+			if took := time.Since(begun); took != d {
+				t.Errorf("ended after %v, want %v", took, d)
+			}
+			if err := context.Cause(ctx); !errors.Is(err, cause) || !errors.Is(err, context.DeadlineExceeded) || err.Error() != "enough" {
+				t.Errorf("ended with %v", err)
+			}
+		})
+	}
+}
+
+func TestStopKeepsTheFunctionFromBeingCalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		timer := AfterFunc(time.Second, func() { calls++ })
+		time.Sleep(999 * time.Millisecond)
+		if !timer.Stop() || timer.Stop() {
+			t.Error("Stop does not tell the first call from the second")
+		}
+		time.Sleep(time.Hour)
+		if calls != 0 {
+			t.Errorf("%d calls", calls)
+		}
+		timer = AfterFunc(time.Second, func() { calls++ })
+		time.Sleep(time.Hour)
+		if timer.Stop() || calls != 1 {
+			t.Errorf("%d calls, and Stop says that there was none", calls)
+		}
+	})
+}
+
+func TestParentEndsTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		why := errors.New("why")
+		parent, end := context.WithCancelCause(t.Context())
+		ctx, cancel := WithTimeout(parent, time.Second)
+		defer cancel()
+		end(why)
+		<-ctx.Done()
+		if context.Cause(ctx) != why {
+			t.Errorf("ended with %v", context.Cause(ctx))
+		}
+	})
+}
