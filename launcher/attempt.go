@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/whole"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
@@ -81,6 +82,8 @@ func (a *agent) makeRunDir() error {
 		parent, name = os.TempDir(), "golaunch_"+name
 	} else if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
+	} else if err := whole.CheckFolder(parent); err != nil {
+		return fmt.Errorf("the folder for logs: %w", err)
 	}
 	// Workers, and the reaper, may run in another folder than this process.
 	parent, err := filepath.Abs(parent)

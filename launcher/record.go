@@ -83,7 +83,8 @@ const flightFolder = "flight"
 // dumpDir is where the attempt's records are written, by the workers and by
 // this process: where the user wants them, else beside the workers' logs.
 func (a *agent) dumpDir() string {
-	if dir := a.records.Chosen(); dir != "" {
+	if a.records.Chosen() != "" {
+		dir := a.records.Folder(a.jobID)
 		if abs, err := filepath.Abs(dir); err == nil {
 			return abs
 		}

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -99,6 +100,46 @@ func TestRecordsGoWhereTheyShould(t *testing.T) {
 		}
 		if dumps, err := flight.ReadDir(dir); len(dumps) != 4 || err != nil {
 			t.Errorf("%d records, %v", len(dumps), err)
+		}
+	})
+	t.Run("shared folder", func(t *testing.T) {
+		j := recorders(nil)
+		dir := t.TempDir()
+		if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+			t.Fatal(err)
+		}
+		j.cfg.Env = append(j.cfg.Env, "GODDP_FLIGHT_DIR="+dir)
+		failure := j.fail(t)
+		if ok, _ := filepath.Match(dir+"/goddp_flight_*", failure.Records); !ok {
+			t.Errorf("records are in %q, want them in a folder of their own in %s", failure.Records, dir)
+		}
+		if info, err := os.Stat(failure.Records); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("the records' folder is %v, %v", info, err)
+		}
+		if dumps, err := flight.ReadDir(failure.Records); len(dumps) != 4 || err != nil {
+			t.Errorf("%d records, %v", len(dumps), err)
+		}
+	})
+	t.Run("folder of a stranger", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			t.Skip("giving a folder to another user takes root")
+		}
+		j := recorders(nil)
+		dir := t.TempDir()
+		precious := filepath.Join(t.TempDir(), "precious")
+		if err := errors.Join(os.WriteFile(precious, nil, 0o600), os.Symlink(precious, filepath.Join(dir, flight.File(1))),
+			os.Chown(dir, 65534, 65534), os.Chmod(dir, 0o777)); err != nil {
+			t.Fatal(err)
+		}
+		j.cfg.Env = append(j.cfg.Env, "GODDP_FLIGHT_DIR="+dir)
+		if failure := j.fail(t); failure.Records != "" {
+			t.Errorf("records are in %q", failure.Records)
+		}
+		if !strings.Contains(j.err.String(), "others than user 0, of whom this process is, can write into it") {
+			t.Errorf("no reason in\n%s", &j.err)
+		}
+		if got, err := os.ReadFile(precious); err != nil || len(got) > 0 {
+			t.Errorf("written through the stranger's link: %q, %v", got, err)
 		}
 	})
 	// Of a job that a worker starts, they go where the user says, and else not among

@@ -434,6 +434,23 @@ func TestOutputDoesNotInterleave(t *testing.T) {
 	}
 }
 
+func TestLogFolderOfAStrangerIsRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("giving a folder to another user takes root")
+	}
+	j := shell(1, "exit 0")
+	j.cfg.LogDir = t.TempDir()
+	if err := errors.Join(os.Chown(j.cfg.LogDir, 65534, 65534), os.Chmod(j.cfg.LogDir, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.run(t); err == nil || !strings.Contains(err.Error(), "the folder for logs: "+j.cfg.LogDir+" is of user 65534") {
+		t.Errorf("got %v", err)
+	}
+	if left, err := os.ReadDir(j.cfg.LogDir); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
 func TestFilesAndFilter(t *testing.T) {
 	j := shell(3, `printf 'out %s\r\npart' $RANK; echo "err $RANK" >&2`)
 	j.cfg.LogDir = filepath.Join(t.TempDir(), "logs")

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/whole"
 )
 
 // dump is "goddp dump": it writes the flight records of a running job.
@@ -44,13 +45,10 @@ Flags:
 	if len(dumps) == 0 {
 		return fmt.Errorf("no process of job %q, of this user and on this host, has recorded anything", job)
 	}
-	if dir == "" {
-		dir, err = os.MkdirTemp("", "goddp_flight_")
-	} else {
-		err = os.MkdirAll(dir, 0o700)
-	}
-	if err != nil {
-		return err
+	if dir == "" || whole.IsShared(dir) {
+		if dir, err = os.MkdirTemp(dir, "goddp_flight_"); err != nil {
+			return err
+		}
 	}
 	var errs []error
 	for _, d := range dumps {

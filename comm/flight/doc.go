@@ -42,7 +42,7 @@
 // # Settings
 //
 //	GODDP_FLIGHT_ENTRIES   calls kept, 2000 by default; 0 records nothing
-//	GODDP_FLIGHT_DIR       folder for dumps
+//	GODDP_FLIGHT_DIR       folder for dumps; one like /tmp gets a new one for them
 //	GODDP_DUMP_ON_FAILURE  0: a failure writes no dump
 //
 // PyTorch's variables for the same purposes are read where these are not set:

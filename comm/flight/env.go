@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"github.com/goddp/goddp/internal/whole"
 )
 
 // The variables of this package. Where PyTorch has one for the same purpose,
@@ -86,27 +87,27 @@ func (s Settings) Chosen() string {
 	return strings.TrimRight(s.prefix, "_-./")
 }
 
-// Dir is the folder that this process dumps into: Chosen, or else one under the
-// system's temporary folder, named after user and job, that no other user can
-// write into. It makes the latter.
+// Folder is where the dumps of a job go: Chosen, or else the system's temporary folder.
+// In a folder in which anybody can make files they go into one of this user's and the
+// job's.
+func (s Settings) Folder(job string) string {
+	dir := s.Chosen()
+	if dir != "" && !whole.IsShared(dir) {
+		return dir
+	}
+	return filepath.Join(cmp.Or(dir, os.TempDir()), fmt.Sprintf("goddp_flight_%d_%s", os.Getuid(), job))
+}
+
+// Dir is the Folder of this process's job. It makes the folder, unless that is Chosen,
+// which [Dump.Write] makes.
 func (s Settings) Dir() (string, error) {
-	if dir := s.Chosen(); dir != "" {
+	// Without a launcher that names the job, the ranks have a parent in common.
+	dir := s.Folder(cmp.Or(s.job, "of_"+strconv.Itoa(os.Getppid())))
+	if dir == s.Chosen() {
 		return dir, nil
 	}
-	// Without a launcher that names the job, the ranks have a parent in common.
-	job := cmp.Or(s.job, "of_"+strconv.Itoa(os.Getppid()))
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("goddp_flight_%d_%s", os.Getuid(), job))
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := whole.MakePrivate(dir); err != nil {
 		return "", fmt.Errorf("flight: %w", err)
-	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return "", fmt.Errorf("flight: %w", err)
-	}
-	owner := info.Sys().(*syscall.Stat_t).Uid
-	if !info.IsDir() || int(owner) != os.Getuid() || info.Mode().Perm()&0o022 != 0 {
-		return "", fmt.Errorf("flight: %s, mode %v, of user %d, is not a folder that user %d alone can write into",
-			dir, info.Mode(), owner, os.Getuid())
 	}
 	return dir, nil
 }

@@ -63,6 +63,15 @@ func TestDir(t *testing.T) {
 	if _, err := s.Dir(); err == nil {
 		t.Error("a folder that others can write into was accepted")
 	}
+	// In a folder that is chosen, and in which anybody can make files, it is the same.
+	if err := os.Chmod(tmp, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if chosen, err := ReadSettings(lookup(map[string]string{"GODDP_JOB_ID": "abc", "GODDP_FLIGHT_DIR": tmp})); err != nil || chosen.Folder("abc") != dir {
+		t.Errorf("%+v, %v", chosen, err)
+	} else if _, err := chosen.Dir(); err == nil {
+		t.Error("there, a folder that others can write into was accepted")
+	}
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,8 @@ const maxFile = 256 << 20
 func File(rank int) string { return fmt.Sprintf("rank_%d.json", rank) }
 
 // Write writes the dump into a folder, which it makes if need be, and returns
-// the file's path. The file, which its owner alone may read, appears whole or
+// the file's path. It refuses a folder that others can write into and that is not
+// this user's. The file, which its owner alone may read, appears whole or
 // not at all, in place of an earlier one of the same rank.
 func (d *Dump) Write(dir string) (path string, err error) {
 	data, err := json.MarshalIndent(d, "", " ")

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -68,8 +69,8 @@ func TestErrorsNameTheFile(t *testing.T) {
 	}
 }
 
-// A link stays one: what it leads to is written.
-func TestALinkStays(t *testing.T) {
+// A link is replaced, not followed: it may be another user's.
+func TestALinkIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
 	if err := errors.Join(os.WriteFile(target, []byte("what was there before"), 0o600), os.Symlink(target, link)); err != nil {
@@ -79,10 +80,41 @@ func TestALinkStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	info, err := os.Lstat(link)
-	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-		t.Errorf("the link became %v, %v", info.Mode(), err)
+	if err != nil || !info.Mode().IsRegular() {
+		t.Errorf("it is %v, %v", info.Mode(), err)
 	}
-	if got, err := os.ReadFile(target); string(got) != "new" {
-		t.Errorf("the target holds %q, %v", got, err)
+	for path, want := range map[string]string{link: "new", target: "what was there before"} {
+		if got, err := os.ReadFile(path); string(got) != want {
+			t.Errorf("%s holds %q, %v, want %q", path, got, err, want)
+		}
+	}
+}
+
+// A pipe stays one and is written to, also through a link of this user's.
+func TestAPipeIsWrittenTo(t *testing.T) {
+	dir := t.TempDir()
+	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink(pipe, link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteBytes(pipe, 0o600, []byte("new")); !errors.Is(err, syscall.ENXIO) {
+		t.Errorf("without a reader: %v, want %v", err, syscall.ENXIO)
+	}
+	reader, err := os.OpenFile(pipe, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	for _, path := range []string{pipe, link} {
+		if err := WriteBytes(path, 0o600, []byte("new")); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 10)
+		if n, err := reader.Read(got); string(got[:n]) != "new" {
+			t.Errorf("%s: read %q, %v", path, got[:n], err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode()&fs.ModeNamedPipe == 0 {
+			t.Errorf("%s became %v, %v", path, info.Mode(), err)
+		}
 	}
 }
