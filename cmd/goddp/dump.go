@@ -46,9 +46,12 @@ Flags:
 		return fmt.Errorf("no process of job %q, of this user and on this host, has recorded anything", job)
 	}
 	if dir == "" || whole.IsShared(dir) {
-		if dir, err = os.MkdirTemp(dir, "goddp_flight_"); err != nil {
-			return err
-		}
+		dir, err = os.MkdirTemp(dir, "goddp_flight_")
+	} else {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return err
 	}
 	var errs []error
 	for _, d := range dumps {
