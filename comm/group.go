@@ -116,8 +116,12 @@ func (g *group) Log() *slog.Logger { return g.log }
 func (g *group) Backend() string { return g.backend.Name() }
 
 // Alloc returns size bytes, zeroed, of the memory that the group's backend
-// moves fastest. It is freed when nothing refers to it any more.
+// moves fastest. It is freed when nothing refers to it any more. Alloc panics with a
+// [*UsageError] if size is negative.
 func (g *group) Alloc(size int) (device.Buffer, error) {
+	if size < 0 {
+		panic(&UsageError{Rank: g.rank, Call: "Alloc", Msg: fmt.Sprintf("%d bytes", size)})
+	}
 	b, err := g.backend.Alloc(size)
 	if err != nil {
 		return b, fmt.Errorf("rank %d: allocating %d bytes of communication memory: %w", g.rank, size, err)
@@ -143,6 +147,10 @@ func (g *group) Abort(cause error) {
 	g.givenUp.Store(true)
 	for _, c := range g.split() {
 		c.Abort(cause)
+	}
+	if cause == nil {
+		g.backend.Abort(ErrAborted)
+		return
 	}
 	g.backend.Abort(fmt.Errorf("%w: %w", ErrAborted, g.own(cause)))
 }

@@ -384,6 +384,23 @@ func TestAbortEndsPendingAndLaterCalls(t *testing.T) {
 	}
 }
 
+func TestAbortTakesNoCause(t *testing.T) {
+	groups, err := comm.Local(2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := groups[0].Barrier()
+	groups[0].Abort(nil)
+	for r, err := range []error{w.Wait(t.Context()), groups[1].Barrier().Wait(t.Context())} {
+		if !errors.Is(err, comm.ErrAborted) || strings.Contains(err.Error(), "nil") {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+	for _, pg := range groups {
+		pg.Close()
+	}
+}
+
 func TestAWaitThatIsGivenUpLeavesTheCall(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		x := vec(1)
@@ -690,6 +707,7 @@ func TestUsageErrors(t *testing.T) {
 			pg.Coalesce(func(g *comm.ProcessGroup) { view = g })
 			view.Barrier()
 		}, "after its Coalesce"},
+		"bytes":      {func() { pg.Alloc(-1) }, "rank 0: Alloc: -1 bytes"},
 		"negative":   {func() { pg.AllGatherUneven(vec(), vec(1), []int{-1}) }, "gives -1 elements"},
 		"two levels": {func() { pg.Coalesce(func(g *comm.ProcessGroup) { g.Coalesce(func(*comm.ProcessGroup) {}) }) }, "within another"},
 	} {

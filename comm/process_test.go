@@ -164,6 +164,7 @@ var workers = map[string]func(context.Context) error{
 	"deaf":      deaf,
 	"again":     again,
 	"suspended": suspended,
+	"starved":   starved,
 	"error":     func(context.Context) error { return errors.New("no luck") },
 	"panic":     func(context.Context) error { panic("a mistake") },
 	"panics": func(context.Context) error {

@@ -57,9 +57,15 @@ func WorldFromEnv() (World, error) {
 	return w, nil
 }
 
-// check finds numbers that contradict each other.
+// maxRanks bounds a world: what a rank keeps for each other one must not take all
+// memory where a number in the environment is wrong.
+const maxRanks = 1 << 16
+
+// check finds numbers that contradict each other, or that no job has.
 func (w World) check() error {
 	switch {
+	case w.Size > maxRanks:
+		return fmt.Errorf("a world of size %d, at most %d", w.Size, maxRanks)
 	case w.Rank < 0 || w.Rank >= w.Size:
 		return fmt.Errorf("rank %d in a world of size %d", w.Rank, w.Size)
 	case w.LocalRank < 0 || w.LocalRank >= w.LocalSize:

@@ -45,7 +45,7 @@ func New(module nn.Module, pg *comm.ProcessGroup, opts *Options) (*Model, error)
 	}
 	m := &Model{module: module, pg: pg, hook: o.Hook, trace: profile.Of(pg.Device().Values())}
 	if err := m.init(context.Background(), o); err != nil { // its calls have deadlines of their own
-		return nil, fmt.Errorf("ddp: rank %d: %w", pg.Rank(), err)
+		return nil, reducer.OfRank("ddp", pg.Rank(), err)
 	}
 	return m, nil
 }
@@ -158,7 +158,7 @@ func (o *observer) EndBackward(err error) error {
 	m := (*Model)(o)
 	m.within = false
 	if errors.As(err, new(*autograd.PanicError)) {
-		m.pg.Abort(fmt.Errorf("ddp: rank %d: %w", m.pg.Rank(), err)) // nobody waits: the panic may end the process
+		m.pg.Abort(reducer.OfRank("ddp", m.pg.Rank(), err)) // nobody waits: the panic may end the process
 	}
 	return m.end("backward", err)
 }

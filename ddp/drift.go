@@ -9,6 +9,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/nn"
@@ -176,7 +177,7 @@ func (r *replicas) end(ctx context.Context, away []bool) error {
 	host := device.HostTensor(hashes, device.Int64)
 	d := r.pg.Device()
 	if err := d.CopyOut(ctx, d.Compute(), host.Buf.Host(), r.all.Buf); err != nil {
-		err = fmt.Errorf("ddp: rank %d: reading the hashes of pass %d: %w", r.pg.Rank(), r.passes, err)
+		err = reducer.OfRank("ddp", r.pg.Rank(), fmt.Errorf("reading the hashes of pass %d: %w", r.passes, err))
 		r.pg.Abort(err) // the others may apply what this rank does not
 		return errors.Join(failed, err)
 	}

@@ -94,7 +94,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		if err == nil {
 			return nil
 		}
-		return fmt.Errorf("ddp: rank %d: join: %w", m.pg.Rank(), err)
+		return reducer.OfRank("ddp", m.pg.Rank(), fmt.Errorf("join: %w", err))
 	}
 	if m.joining {
 		return wrap(errors.New("the model is within Join already"))

@@ -73,7 +73,7 @@ func (e *LostStateError) Error() string {
 func Recover(module nn.Module, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
 	step, err = restore(context.Background(), module, pg, opt) // its calls have deadlines of their own
 	if err != nil {
-		return 0, fmt.Errorf("ddp: rank %d: recovering: %w", pg.Rank(), err)
+		return 0, reducer.OfRank("ddp", pg.Rank(), fmt.Errorf("recovering: %w", err))
 	}
 	return step, nil
 }

@@ -100,14 +100,14 @@ func Dial(ctx context.Context, addr string, opts *ClientOptions) (*Client, error
 
 // connect opens the first connection.
 func (c *Client) connect(ctx context.Context) error {
-	last := errors.New("no attempt made") // why the last attempt that ctx did not cut short failed
+	last := errors.New("no attempt made") // why the last attempt failed that ctx did not cut short, or that reached somebody
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		cn, err := c.acquire(ctx)
 		if err == nil {
 			c.release(cn)
 			return nil
 		}
-		if d, bounded := ctx.Deadline(); ctx.Err() == nil && (!bounded || time.Now().Before(d)) {
+		if d, bounded := ctx.Deadline(); ctx.Err() == nil && (!bounded || time.Now().Before(d)) || errors.As(err, new(*muteError)) {
 			last = netError{err, c.addr}
 		}
 		select {
@@ -356,6 +356,9 @@ func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 	if err != nil {
 		cn.inStep = false
 		c.release(cn)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = &muteError{err}
+		}
 		return nil, err
 	}
 	return cn, nil

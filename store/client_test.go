@@ -127,6 +127,18 @@ func TestDialGivesUp(t *testing.T) {
 		t.Errorf("got %q, want %q", err, want)
 	}
 
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	unanswered, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	_, err = Dial(unanswered, mute.Addr().String(), nil)
+	if want := "dial: what listens there does not answer as a store does (after "; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %q, want %q", err, want)
+	}
+
 	ended, end := context.WithCancelCause(t.Context())
 	end(errors.New("enough"))
 	_, err = Dial(ended, addr, nil)

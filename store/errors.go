@@ -38,6 +38,12 @@ func (e *unreachableError) Error() string {
 
 func (e *unreachableError) Unwrap() []error { return []error{ErrServerLost, e.ended, e.last} }
 
+// muteError is why an attempt to connect took too long: something took the connection.
+type muteError struct{ err error }
+
+func (e *muteError) Error() string { return "what listens there does not answer as a store does" }
+func (e *muteError) Unwrap() error { return e.err }
+
 // netError is an error of package net, which says with every cause what was tried and at
 // which address. So do the errors around it: its text is the cause alone, and the address
 // that a name stands for.

@@ -8,6 +8,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -46,7 +47,7 @@ func (m *Model) NewTapeMachine(cost *G.Node, opts ...G.VMOpt) (*Machine, error) 
 		return err
 	})
 	if err := comm.Agree(context.Background(), m.pg, err); err != nil {
-		return nil, fmt.Errorf("gorgonia: rank %d: %w", m.pg.Rank(), err)
+		return nil, reducer.OfRank("gorgonia", m.pg.Rank(), err)
 	}
 	return t, nil
 }

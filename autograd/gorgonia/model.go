@@ -62,7 +62,7 @@ func New(pg *comm.ProcessGroup, learnables G.Nodes, opts *Options) (*Model, erro
 	}
 	m := &Model{pg: pg, trace: profile.Of(pg.Device().Values())}
 	if err := m.init(context.Background(), learnables, o); err != nil { // its calls have deadlines of their own
-		return nil, fmt.Errorf("gorgonia: rank %d: %w", pg.Rank(), err)
+		return nil, reducer.OfRank("gorgonia", pg.Rank(), err)
 	}
 	return m, nil
 }

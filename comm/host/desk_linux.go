@@ -39,7 +39,16 @@ type deskBoard struct {
 
 	mu      sync.Mutex
 	retired []uint64 // segments that the peers can forget
+	chunk   *segment // that small buffers are cut from; nil before the first
+	cut     int      // bytes of it
 }
+
+// Small buffers share a segment, each of which takes a descriptor. It is freed when
+// none of them is in use any more, and no part of it is used twice.
+const (
+	smallBytes = 64 << 10
+	chunkBytes = 16 * smallBytes
+)
 
 var _ sharedMemory = (*deskBoard)(nil)
 
@@ -208,9 +217,28 @@ func (b *deskBoard) reach(rank int, r *ref, n int) error {
 }
 
 func (b *deskBoard) alloc(size int) (device.Buffer, error) {
+	if size <= smallBytes {
+		return b.cutSmall(size)
+	}
 	s, err := newSegment(rand.Uint64(), size)
 	if err != nil {
 		return device.Buffer{}, err
 	}
 	return device.HostBuffer(s.mem[:size:size], s), nil
+}
+
+// cutSmall is alloc for a small buffer.
+func (b *deskBoard) cutSmall(size int) (device.Buffer, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.chunk == nil || b.cut+size > chunkBytes {
+		s, err := newSegment(rand.Uint64(), chunkBytes)
+		if err != nil {
+			return device.Buffer{}, err
+		}
+		b.chunk, b.cut = s, 0
+	}
+	mem := b.chunk.mem[b.cut:][:size:size]
+	b.cut += (size + device.Align - 1) / device.Align * device.Align
+	return device.HostBuffer(mem, b.chunk), nil
 }

@@ -74,9 +74,12 @@ func (l *link) tell(kind byte, body []byte, fd int) error {
 	return writeFD(c, frame(kind, body), fd)
 }
 
+// errNoDescriptor is why this process has no descriptor that a peer sent.
+var errNoDescriptor = errors.New("the descriptor did not come through: this process has no more file descriptors, raise its limit (ulimit -n)")
+
 // listen reads control frames until the peer leaves or the connection ends.
-// fail breaks the group.
-func (l *link) listen(fail func(error)) {
+// fail breaks the group, in which this process is rank.
+func (l *link) listen(rank int, fail func(error)) {
 	defer close(l.gone)
 	c := l.conns[laneControl]
 	if err := watch(c); err != nil {
@@ -96,6 +99,9 @@ func (l *link) listen(fail func(error)) {
 		case errors.Is(err, io.EOF):
 			l.lost.Store(true)
 			fail(&backend.PeerLostError{Peer: l.peer})
+			return
+		case errors.Is(err, errNoDescriptor): // the peer lives
+			fail(fmt.Errorf("rank %d cannot take memory that rank %d shares with it: %w", rank, l.peer, err))
 			return
 		case err != nil:
 			l.lost.Store(true)
@@ -119,7 +125,7 @@ func (l *link) handle(kind byte, body []byte, fail func(error)) error {
 	case kind == frameSegment && len(body) == 16:
 		fd, ok := takeFD(l.conns[laneControl])
 		if !ok {
-			return errors.New("segment without a descriptor")
+			return errNoDescriptor
 		}
 		m, err := mapFD(fd, int(binary.LittleEndian.Uint64(body[8:])))
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
@@ -38,7 +39,7 @@ func TestAllocFreed(t *testing.T) {
 	seq := uint64(0)
 	reduceOnce := func() {
 		seq++
-		if err := exercise(groups, shared, seq, backend.AllReduce, backend.Sum, device.Float32, 10_000, 0, true); err != nil {
+		if err := exercise(groups, shared, seq, backend.AllReduce, backend.Sum, device.Float32, 20_000, 0, true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -106,5 +107,62 @@ func TestAllocLarge(t *testing.T) {
 	mem := b.Host()
 	if mem[size-1] = 1; len(mem) != size {
 		t.Errorf("%d bytes, want %d", len(mem), size)
+	}
+}
+
+// TestAllocSmall makes many small buffers, which share descriptors and no bytes.
+func TestAllocSmall(t *testing.T) {
+	open := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	groups := transports["shm"](t, 2)
+	before := open()
+	const buffers, size = 1000, 1001
+	made := make([][]byte, buffers)
+	for i := range made {
+		b, err := groups[0].Alloc(size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made[i] = b.Host()
+		for _, v := range made[i] {
+			if v != 0 {
+				t.Fatalf("buffer %d is not zeroed", i)
+			}
+		}
+		if len(made[i]) != size || uintptr(unsafe.Pointer(&made[i][0]))%device.Align != 0 {
+			t.Fatalf("buffer %d of %d bytes at %p", i, len(made[i]), &made[i][0])
+		}
+		for j := range made[i] {
+			made[i][j] = byte(i)
+		}
+	}
+	if more := open() - before; more > 2 {
+		t.Errorf("%d buffers of %d bytes hold %d descriptors", buffers, size, more)
+	}
+	for i, mem := range made {
+		if mem[0] != byte(i) || mem[size-1] != byte(i) {
+			t.Errorf("buffer %d holds %d and %d", i, mem[0], mem[size-1])
+		}
+	}
+	// What is cut from one segment is reduced where it lies.
+	err := each(groups, func(r int, g *host.Group) error {
+		for i := range 3 {
+			x := filled(shared, g, device.Float32, r, 0, 10_000)
+			if err := call(g, &backend.Call{Kind: backend.AllReduce, Op: backend.Sum, Src: x, Dst: x, Seq: uint64(i + 1), Timeout: soon}); err != nil {
+				return err
+			}
+			if err := expect("sum", x, func(i int) float64 { return element(0, i) + element(1, i) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

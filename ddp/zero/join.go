@@ -49,7 +49,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		err = reducer.Verify(ctx, s.pg, "join option", []string{fmt.Sprint("Step ", o.Step != nil)})
 	}
 	if err != nil {
-		return fmt.Errorf("zero: rank %d: join: %w", s.pg.Rank(), err)
+		return reducer.OfRank("zero", s.pg.Rank(), fmt.Errorf("join: %w", err))
 	}
 	step := steps(o.Step)
 	if step == nil {

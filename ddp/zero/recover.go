@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
@@ -61,7 +62,7 @@ func (e *LostShardError) Error() string {
 func Recover[O Local](module nn.Module, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	m, o, err := restore(context.Background(), module, pg, old, newLocal, opts) // its calls have deadlines of their own
 	if err != nil {
-		return nil, nil, fmt.Errorf("zero: rank %d: recovering: %w", pg.Rank(), err)
+		return nil, nil, reducer.OfRank("zero", pg.Rank(), fmt.Errorf("recovering: %w", err))
 	}
 	return m, o, nil
 }

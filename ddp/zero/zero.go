@@ -48,7 +48,7 @@ type Model struct {
 func New[O Local](module nn.Module, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	m, o, err := wrap(context.Background(), module, pg, newLocal, opts) // its calls have deadlines of their own
 	if err != nil {
-		return nil, nil, fmt.Errorf("zero: rank %d: %w", pg.Rank(), err)
+		return nil, nil, reducer.OfRank("zero", pg.Rank(), err)
 	}
 	return m, o, nil
 }

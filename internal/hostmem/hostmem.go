@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,44 +49,78 @@ func read(host fs.FS) usage {
 	if free, ok := mem["MemAvailable"]; ok {
 		consider(mem["MemTotal"]+mem["SwapTotal"], free+mem["SwapFree"])
 	}
-	for _, dir := range groups(host) {
-		limit, errL := number(host, dir+"/memory.max") // "max" is no number, and no limit
-		current, errC := number(host, dir+"/memory.current")
-		if errL == nil && errC == nil {
-			stat := numbers(host, dir+"/memory.stat")
-			cache := stat["active_file"] + stat["inactive_file"] // goes when memory is needed
-			consider(limit, limit-current+cache+swap(host, dir, mem["SwapFree"]))
+	for _, g := range groups(host) {
+		limit, errL := number(host, g.dir+"/"+g.limit) // "max" is no number, and no limit; nor is what version 1 says instead
+		current, errC := number(host, g.dir+"/"+g.current)
+		if errL == nil && errC == nil && limit < unlimited {
+			stat := numbers(host, g.dir+"/memory.stat")
+			cache := stat[g.stat+"active_file"] + stat[g.stat+"inactive_file"] // goes when memory is needed
+			consider(limit, limit-current+cache+g.swap(host, limit-current, mem["SwapFree"]))
 		}
 	}
 	return least
 }
 
-// swap is how much of the host's swap the group of a folder may still use.
-func swap(host fs.FS, dir string, free int64) int64 {
-	limit, err := number(host, dir+"/memory.swap.max") // "max" is no limit
-	current, unknown := number(host, dir+"/memory.swap.current")
-	if err != nil || unknown != nil {
-		return free
-	}
-	return max(min(limit-current, free), 0)
+// version is what a version of control groups calls its files.
+type version struct {
+	limit, current         string
+	swapLimit, swapCurrent string
+	stat                   string // what the counts of the group and those below it begin with
 }
 
-// groups are the folders of this process's control group of version 2 and of those
-// above it. The limits of version 1 are not read.
-func groups(host fs.FS) (dirs []string) {
-	const root = "sys/fs/cgroup"
+var (
+	version1 = version{"memory.limit_in_bytes", "memory.usage_in_bytes", "memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes", "total_"}
+	version2 = version{"memory.max", "memory.current", "memory.swap.max", "memory.swap.current", ""}
+)
+
+// unlimited is less than what version 1 says where there is no limit, and more than any
+// host has.
+const unlimited = 1 << 60
+
+// group is a control group.
+type group struct {
+	version
+	dir string
+}
+
+// swap is how much of the host's swap the group may still use, beside left bytes of
+// memory.
+func (g group) swap(host fs.FS, left, free int64) int64 {
+	limit, errL := number(host, g.dir+"/"+g.swapLimit) // "max" is no limit
+	current, errC := number(host, g.dir+"/"+g.swapCurrent)
+	if errL != nil || errC != nil {
+		return free
+	}
+	unused := limit - current
+	if g.version == version1 { // which limits the sum of memory and swap
+		unused -= left
+	}
+	return max(min(unused, free), 0)
+}
+
+// groups are this process's control groups, of either version, that may limit its
+// memory, and those above them. In a container of version 1 its own group is what is
+// mounted at the top, whatever its name.
+func groups(host fs.FS) (all []group) {
 	lines, _ := fs.ReadFile(host, "proc/self/cgroup")
 	for line := range strings.Lines(string(lines)) {
-		group, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
-		if !ok {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3) // number, controllers, name
+		if len(fields) < 3 {
 			continue
 		}
-		for group = path.Clean("/" + group); group != "/"; group = path.Dir(group) {
-			dirs = append(dirs, root+group)
+		root, v := "sys/fs/cgroup", version2
+		switch {
+		case slices.Contains(strings.Split(fields[1], ","), "memory"):
+			root, v = root+"/memory", version1
+		case fields[0] != "0" || fields[1] != "":
+			continue
 		}
-		dirs = append(dirs, root)
+		for name := path.Clean("/" + fields[2]); name != "/"; name = path.Dir(name) {
+			all = append(all, group{v, root + name})
+		}
+		all = append(all, group{v, root})
 	}
-	return dirs
+	return all
 }
 
 // number is what a file of nothing but a number holds.

@@ -22,7 +22,7 @@ func host(files map[string]string) fstest.MapFS {
 const meminfo = "MemTotal:    1000 kB\nMemFree:     10 kB\nMemAvailable:   400 kB\nHugePages_Total:  0\n"
 
 func TestRead(t *testing.T) {
-	const inner = "sys/fs/cgroup/a/b"
+	const inner, old = "sys/fs/cgroup/a/b", "sys/fs/cgroup/memory"
 	for name, test := range map[string]struct {
 		files map[string]string
 		want  usage
@@ -53,6 +53,18 @@ func TestRead(t *testing.T) {
 			"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a/b\n",
 			inner + "/memory.max": "max\n", inner + "/memory.current": "42000\n",
 		}, usage{600 << 10, 400 << 10}},
+		"a group of version 1 with less": {map[string]string{
+			"proc/meminfo": meminfo, "proc/self/cgroup": "12:cpuset:/\n5:cpu,memory:/a/b\n1:name=systemd:/a\n0::/\n",
+			old + "/a/b/memory.limit_in_bytes": "50000\n", old + "/a/b/memory.usage_in_bytes": "42000\n",
+			old + "/a/b/memory.stat":       "active_file 7\ntotal_active_file 1000\ntotal_inactive_file 300\n",
+			old + "/memory.limit_in_bytes": "9223372036854771712\n", old + "/memory.usage_in_bytes": "60000\n",
+			old + "/memory.stat": "total_active_file 90000\n",
+		}, usage{40700, 9300}},
+		"a container of version 1, with some swap": {map[string]string{
+			"proc/meminfo": meminfo + "SwapTotal: 200 kB\nSwapFree: 50 kB\n", "proc/self/cgroup": "5:memory:/docker/1234\n",
+			old + "/memory.limit_in_bytes": "50000\n", old + "/memory.usage_in_bytes": "42000\n",
+			old + "/memory.memsw.limit_in_bytes": "53000\n", old + "/memory.memsw.usage_in_bytes": "43000\n",
+		}, usage{40000, 10000}},
 		"a group outside of the namespace": {map[string]string{
 			"proc/meminfo": meminfo, "proc/self/cgroup": "0::/../c\n0::\n",
 		}, usage{600 << 10, 400 << 10}},

@@ -1,0 +1,73 @@
+//go:build linux
+
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+)
+
+// starved is a worker whose rank 1 has no file descriptor left when rank 0 shares memory
+// with it.
+func starved(ctx context.Context) error {
+	pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly})
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
+	const elements = 1 << 20
+	buf, err := pg.Alloc(4 * elements)
+	if err != nil {
+		return err
+	}
+	var taken []*os.File
+	if pg.Rank() == 1 {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 256, Max: 256}); err != nil {
+			return err
+		}
+		for {
+			f, err := os.Open(os.DevNull)
+			if errors.Is(err, syscall.EMFILE) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			taken = append(taken, f)
+		}
+	}
+	if err := pg.Barrier().Wait(ctx); err != nil {
+		return err
+	}
+	err = pg.AllReduce(device.NewTensor(buf, device.Float32, elements), comm.Sum).Wait(ctx)
+	for _, f := range taken {
+		f.Close()
+	}
+	if err == nil {
+		return errors.New("the reduction succeeded")
+	}
+	fmt.Println(err)
+	return nil
+}
+
+// A rank that is out of descriptors is the culprit, and not lost; nor is the rank that
+// sent it one.
+func TestRankOutOfDescriptorsIsNotLost(t *testing.T) {
+	for r, p := range startWorld(t, 2, "starved") {
+		if err := p.cmd.Wait(); err != nil {
+			t.Errorf("rank %d: %v\n%s", r, err, &p.err)
+		}
+		const want = "rank 1 cannot take memory that rank 0 shares with it: "
+		if out := p.out.String(); !strings.Contains(out, want) || !strings.Contains(out, "no more file descriptors") || strings.Contains(out, "lost") {
+			t.Errorf("rank %d: got %q, want %q", r, out, want)
+		}
+	}
+}
