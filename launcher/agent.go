@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
@@ -56,11 +57,9 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 		records: records,
 		core:    newCore(c.Workers, c.MaxRestarts),
 		console: &console{stdout: c.Stdout, stderr: c.Stderr, grace: consoleGrace},
-		timer:   time.NewTimer(0),
 		rounds:  make(chan joinResult, 1),
 		orphans: make(chan orphanReport, 1),
 	}
-	a.timer.Stop()
 	a.env = jobEnv(c, a.jobID)
 	return a.run(ctx)
 }
@@ -78,8 +77,9 @@ type agent struct {
 	lost      error // the reaper's end, if it has ended
 	subreaper bool  // orphans become this process's children when it has
 	runDir    string
-	keepDir   bool        // records in it are worth keeping
-	timer     *time.Timer // the only one: a later deadline replaces an earlier
+	keepDir   bool            // records in it are worth keeping
+	timer     *awake.Timer    // nil before the first
+	timeout   <-chan struct{} // closed when the timer fires; nil: none is armed
 
 	// A helper goroutine joins or completes an attempt, one at a time.
 	helper  sync.WaitGroup
@@ -137,7 +137,8 @@ func (a *agent) run(parent context.Context) (*Result, error) {
 			done = nil
 			canceled = a.core.signal == 0
 			ev = signalReceived{syscall.SIGTERM}
-		case <-a.timer.C:
+		case <-a.timeout:
+			a.timeout = nil
 			ev = timerFired{}
 		case left := <-a.orphans:
 			if len(left.Survivors) > 0 {
@@ -225,7 +226,7 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 	for _, act := range actions {
 		switch act.verb {
 		case doJoin:
-			a.timer.Stop()
+			a.disarm()
 			a.helper.Go(func() {
 				round, err := a.cfg.Rendezvous.Join(ctx, a.cfg.Workers)
 				a.rounds <- joinResult{round, err}
@@ -240,9 +241,9 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 			a.signalWorkers(act.locals, syscall.SIGKILL)
 			a.console.logf("killing %s", a.names(act.locals))
 		case doArmShutdown:
-			a.timer.Reset(a.cfg.ShutdownTimeout)
+			a.arm(a.cfg.ShutdownTimeout)
 		case doArmAbandon:
-			a.timer.Reset(abandonAfter)
+			a.arm(abandonAfter)
 		case doStopOrphans:
 			a.removeOrphans(false)
 		case doKillOrphans:
@@ -260,9 +261,25 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 			a.console.logf("%s survived SIGKILL for %v and is left behind: it is stuck in the kernel",
 				a.names(act.locals), abandonAfter)
 		case doFinish:
-			a.timer.Stop()
+			a.disarm()
 		}
 	}
+}
+
+// arm has the timer fire once this process has run for d. There is one timer: a later
+// deadline replaces an earlier. A job that is suspended as a whole while its workers stop
+// leaves them the rest of their time.
+func (a *agent) arm(d time.Duration) {
+	a.disarm()
+	over := make(chan struct{})
+	a.timeout, a.timer = over, awake.AfterFunc(d, func() { close(over) })
+}
+
+func (a *agent) disarm() {
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+	a.timeout = nil
 }
 
 // result sums the last attempt up, and clears the run folder unless the user wants

@@ -315,6 +315,32 @@ func TestSignals(t *testing.T) {
 	}
 }
 
+// A job that is suspended as a whole while its workers stop leaves them their time.
+func TestSuspensionIsNotTheWorkersTime(t *testing.T) {
+	cmd := golaunch(t, nil, "--nproc-per-node=2", "--shutdown-timeout=4", "bash", "-c",
+		`trap "echo stopping; for i in {1..15}; do sleep 0.1; done; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
+	lines := start(t, cmd)
+	lines.expect(t, "ready", 2)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	lines.expect(t, "stopping", 2)
+	all := processes(t, markVar+"="+t.Name())
+	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+		for _, pid := range all {
+			_ = syscall.Kill(pid, sig) // a sleep may have ended
+		}
+		if sig == syscall.SIGSTOP {
+			time.Sleep(5 * time.Second)
+		}
+	}
+	lines.expect(t, "saved", 2)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 143 {
+		t.Errorf("exit code %d, want 143", code)
+	}
+}
+
 // TestIgnoredSignal: what nohup does to golaunch holds for the job, also where that
 // leaves no signal to handle.
 func TestIgnoredSignal(t *testing.T) {
