@@ -41,11 +41,13 @@ func TestStopKeepsTheFunctionFromBeingCalled(t *testing.T) {
 			t.Error("Stop does not tell the first call from the second")
 		}
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if calls != 0 {
 			t.Errorf("%d calls", calls)
 		}
 		timer = AfterFunc(time.Second, func() { calls++ })
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if timer.Stop() || calls != 1 {
 			t.Errorf("%d calls, and Stop says that there was none", calls)
 		}
