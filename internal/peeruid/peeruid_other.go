@@ -1,0 +1,20 @@
+//go:build !linux && !darwin
+
+package peeruid
+
+import (
+	"errors"
+	"net"
+	"runtime"
+)
+
+// overflowUID returns a uid that no process has.
+func overflowUID() uint32 { return ^uint32(0) }
+
+func unixPeer(*net.UnixConn) (uint32, error) {
+	return 0, errors.New(runtime.GOOS + " does not tell whose a connection is")
+}
+
+func tcpPeer(*net.TCPConn) (uint32, error) {
+	return 0, errors.New(runtime.GOOS + " does not tell whose a connection is")
+}
