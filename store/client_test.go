@@ -166,7 +166,7 @@ func TestConnections(t *testing.T) {
 	open := func() int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.conns)
+		return len(s.slots.where)
 	}
 	for range 5 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)

@@ -29,6 +29,28 @@
 // how long the call took, and wraps one of the context's error and cause,
 // [ErrServerLost], [ErrClosed], [ErrLimit] or [ErrNotInteger].
 //
+// # Limits
+//
+// What a server holds for its clients is counted by what it takes in memory: a
+// list of many short keys takes several times its bytes on the wire. [Limits]
+// bound one request, one wait and the table, and these rules bound what clients
+// hold together:
+//
+//   - Clients that have proved to belong to the job, and all others, have limits
+//     of their own on connections and on memory in flight: [ServerOptions] and its
+//     Unproven. The others may fill the table up to [Quota].TableBytes; the rest of
+//     [Limits].TableBytes is kept for the job.
+//   - Each connection has 16 KiB for its requests and replies, whatever others
+//     hold. What it needs beyond comes from the memory in flight that it shares. A
+//     request that finds none ends its connection, and no other.
+//   - A connection that has not sent a byte has a slot among the silent ones. If
+//     these are used up, or file descriptors are, the oldest is closed for the
+//     newest, so that silence keeps nobody out.
+//   - Connections use at most three quarters of the process's file descriptors.
+//
+// Whom the server rejects is logged at once, and then at most once a second, with
+// the number of rejections.
+//
 // # The wire
 //
 // The server speaks the protocol of PyTorch's TCPStore, so that PyTorch workers

@@ -3,6 +3,8 @@ package store
 import (
 	"cmp"
 	"fmt"
+	"sync"
+	"sync/atomic"
 )
 
 // Limits bound what a store holds and what one request can ask of it. A zero
@@ -12,9 +14,10 @@ type Limits struct {
 	KeyBytes     int   // one key, with the slash of the wire; default 8 KiB
 	ValueBytes   int   // one value; default 8 MiB
 	Keys         int   // keys in the table; default 1 Mi
-	TableBytes   int64 // all keys and values of the table; default 512 MiB
+	TableBytes   int64 // memory of all keys and values of the table; default 512 MiB
 	RequestKeys  int   // keys of one request; default 128 Ki
-	RequestBytes int   // one request, or its reply; default 64 MiB
+	RequestBytes int   // one request, or its reply, as it is sent; default 64 MiB
+	WaitBytes    int   // memory of the keys of one wait; default 1 MiB
 }
 
 func (l Limits) withDefaults() Limits {
@@ -25,6 +28,7 @@ func (l Limits) withDefaults() Limits {
 		TableBytes:   cmp.Or(l.TableBytes, 512<<20),
 		RequestKeys:  cmp.Or(l.RequestKeys, 128<<10),
 		RequestBytes: cmp.Or(l.RequestBytes, 64<<20),
+		WaitBytes:    cmp.Or(l.WaitBytes, 1<<20),
 	}
 }
 
@@ -55,3 +59,65 @@ func (l Limits) check(keys []string, values [][]byte) error {
 func limitError[T int | int64 | uint64, M int | int64](what string, got T, most M) error {
 	return fmt.Errorf("%w: %d %s, at most %d", ErrLimit, got, what, most)
 }
+
+// What things cost in memory, in bytes. A request of many short keys takes
+// several times the memory of its frame.
+const (
+	stringHeader = 16
+	sliceHeader  = 24
+	entryBytes   = 128 // an entry of the table, beside the bytes of its key and value
+)
+
+// allocBytes is the memory of an allocation of n bytes. The allocator rounds up
+// to its next size: by at most 15 bytes or an eighth.
+func allocBytes(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return n + n/8 + 16
+}
+
+// A pool is the memory that requests of several connections share.
+type pool struct {
+	limit int64
+	taken atomic.Int64
+}
+
+// ownBytes is the memory that each connection has for itself, before it takes
+// from a pool. What a rank asks for in an ordinary job fits.
+const ownBytes = 16 << 10
+
+// An account is the memory that one connection holds: for the request in hand,
+// for a parked wait and for a reply. The first ownBytes are the connection's,
+// whatever others hold; the rest comes from a pool.
+type account struct {
+	pool *pool
+
+	mu   sync.Mutex
+	held int64
+}
+
+// take takes n bytes. They must be given back.
+func (a *account) take(n int) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	shared := beyondOwn(a.held+int64(n)) - beyondOwn(a.held)
+	if shared > 0 {
+		if taken := a.pool.taken.Add(shared); taken > a.pool.limit {
+			a.pool.taken.Add(-shared)
+			return limitError("bytes in flight", taken, a.pool.limit)
+		}
+	}
+	a.held += int64(n)
+	return nil
+}
+
+// give gives n bytes back.
+func (a *account) give(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pool.taken.Add(beyondOwn(a.held-int64(n)) - beyondOwn(a.held))
+	a.held -= int64(n)
+}
+
+func beyondOwn(held int64) int64 { return max(0, held-ownBytes) }

@@ -27,7 +27,7 @@ func (l *Local) Handle() *Local { return newLocal(l.table) }
 
 func (l *Local) Set(ctx context.Context, key string, value []byte) error {
 	return l.do(ctx, "set", []string{key}, [][]byte{value}, func(k []string) error {
-		return l.table.set(k[0], bytes.Clone(value))
+		return l.table.set(k[0], bytes.Clone(value), l.table.limits.TableBytes)
 	})
 }
 
@@ -41,7 +41,7 @@ func (l *Local) Get(ctx context.Context, key string) ([]byte, error) {
 
 func (l *Local) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
 	err = l.do(ctx, "add", []string{key}, nil, func(k []string) error {
-		sum, err = l.table.add(k[0], delta)
+		sum, err = l.table.add(k[0], delta, l.table.limits.TableBytes)
 		return err
 	})
 	return sum, err
@@ -53,7 +53,7 @@ func (l *Local) Wait(ctx context.Context, keys ...string) error {
 
 func (l *Local) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
 	err = l.do(ctx, "compareandset", []string{key}, [][]byte{expected, desired}, func(k []string) error {
-		v, err := l.table.compareAndSet(k[0], expected, bytes.Clone(desired))
+		v, err := l.table.compareAndSet(k[0], expected, bytes.Clone(desired), l.table.limits.TableBytes)
 		now = bytes.Clone(v)
 		return err
 	})
@@ -78,7 +78,7 @@ func (l *Local) Check(ctx context.Context, keys ...string) (exist bool, err erro
 
 func (l *Local) Append(ctx context.Context, key string, value []byte) error {
 	return l.do(ctx, "append", []string{key}, [][]byte{value}, func(k []string) error {
-		return l.table.append(k[0], value)
+		return l.table.append(k[0], value, l.table.limits.TableBytes)
 	})
 }
 
@@ -91,7 +91,7 @@ func (l *Local) MultiSet(ctx context.Context, keys []string, values [][]byte) er
 		panic(&LengthError{len(keys), len(values)})
 	}
 	return l.do(ctx, "multiset", keys, values, func(k []string) error {
-		return l.table.setAll(k, cloneAll(values))
+		return l.table.setAll(k, cloneAll(values), l.table.limits.TableBytes)
 	})
 }
 

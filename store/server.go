@@ -3,7 +3,6 @@ package store
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,44 +11,75 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
 
 // ServerOptions configure a [Server]. The zero value is a good default.
 type ServerOptions struct {
-	// Logger gets one line for each connection that the server refuses or
-	// closes for what came over it. Default: slog.Default().
+	// Logger gets a line for each connection that the server refuses or closes
+	// for what came over it: at most one a second, with their number. Default:
+	// slog.Default().
 	Logger *slog.Logger
 
 	// Limits bound the table and the requests.
 	Limits Limits
 
-	// Clients bounds the open connections. A PyTorch 1.x worker holds two, a
-	// [Client] one and one more for each call that waits. Default 16384.
+	// Clients bounds the connections of clients that have proved to belong to the
+	// job. A [Client] holds one and one more for each call that waits. Default 16384.
 	Clients int
 
-	// InFlightBytes bounds, over all connections, the bytes of requests that
-	// are being received or wait and of replies being sent. Default 512 MiB.
+	// InFlightBytes bounds, over the connections of those clients, the memory of
+	// requests that are being received or wait and of replies being sent. The
+	// first 16 KiB of each connection do not count. Default 512 MiB.
 	InFlightBytes int64
+
+	// Unproven bounds what clients may take that have not proved to belong to
+	// the job, such as PyTorch's.
+	Unproven Quota
 
 	// FrameTimeout bounds the time from the first byte of a request to its
 	// last, and the writing of a reply. Default 30 s.
 	FrameTimeout time.Duration
 }
 
+// A Quota bounds what some clients of a server may take together. A zero field
+// is the default, which is never more than the server's own limit.
+type Quota struct {
+	// Clients bounds their connections, and once more those that have not sent a
+	// byte. A PyTorch 1.x worker holds one of either. Default 2048.
+	Clients int
+	// InFlightBytes is as in [ServerOptions]. Default 64 MiB.
+	InFlightBytes int64
+	// TableBytes is how large the table may get by what they write. Default 32 MiB.
+	TableBytes int64
+}
+
+func (o ServerOptions) withDefaults() ServerOptions {
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Limits = o.Limits.withDefaults()
+	o.Clients = cmp.Or(o.Clients, 16384)
+	o.InFlightBytes = cmp.Or(o.InFlightBytes, 512<<20)
+	o.FrameTimeout = cmp.Or(o.FrameTimeout, 30*time.Second)
+	o.Unproven = Quota{
+		Clients:       cmp.Or(o.Unproven.Clients, min(2048, o.Clients)),
+		InFlightBytes: cmp.Or(o.Unproven.InFlightBytes, min(64<<20, o.InFlightBytes)),
+		TableBytes:    cmp.Or(o.Unproven.TableBytes, min(32<<20, o.Limits.TableBytes)),
+	}
+	return o
+}
+
 // A Server owns a table and serves it on a TCP address until Close.
 type Server struct {
-	ln    net.Listener
-	table *table
-	opts  ServerOptions
-
-	inFlight atomic.Int64
-	wg       sync.WaitGroup // the accepting goroutine and those of the connections
+	ln         net.Listener
+	table      *table
+	opts       ServerOptions
+	pools      [classes]*pool // that of the silent is empty: they ask for nothing
+	rejections rejections
+	wg         sync.WaitGroup // the accepting goroutine and those of the connections
 
 	mu     sync.Mutex
-	conns  map[net.Conn]struct{}
+	slots  *slots
 	closed chan struct{} // closed under mu
 }
 
@@ -68,18 +98,18 @@ func Listen(addr string, opts *ServerOptions) (*Server, error) {
 	if opts != nil {
 		o = *opts
 	}
-	o.Logger = cmp.Or(o.Logger, slog.Default())
-	o.Limits = o.Limits.withDefaults()
-	o.Clients = cmp.Or(o.Clients, 16384)
-	o.InFlightBytes = cmp.Or(o.InFlightBytes, 512<<20)
-	o.FrameTimeout = cmp.Or(o.FrameTimeout, 30*time.Second)
+	o = o.withDefaults()
 	s := &Server{
-		ln:     ln,
-		table:  newTable(o.Limits),
-		opts:   o,
-		conns:  make(map[net.Conn]struct{}),
-		closed: make(chan struct{}),
+		ln:         ln,
+		table:      newTable(o.Limits),
+		opts:       o,
+		rejections: rejections{log: o.Logger},
+		slots:      newSlots(fitDescriptors(o.Unproven.Clients, o.Unproven.Clients, o.Clients)),
+		closed:     make(chan struct{}),
 	}
+	s.pools[silent] = &pool{}
+	s.pools[unproven] = &pool{limit: o.Unproven.InFlightBytes}
+	s.pools[member] = &pool{limit: o.InFlightBytes}
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -101,12 +131,13 @@ func (s *Server) Close() error {
 		close(s.closed)
 		err = s.ln.Close()
 		s.table.close()
-		for nc := range s.conns {
+		for nc := range s.slots.where {
 			nc.Close()
 		}
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
+	s.rejections.close()
 	return err
 }
 
@@ -118,44 +149,60 @@ func (s *Server) accept() {
 			s.admit(nc)
 			continue
 		}
+		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			s.mu.Lock()
+			evicted := s.slots.evict()
+			s.mu.Unlock()
+			s.reject(evicted, err)
+		}
 		select {
 		case <-s.closed:
 			return
 		case <-time.After(pause):
-			s.opts.Logger.Warn("store: accept failed", "addr", s.Addr(), "err", err)
+			s.rejections.add(s.Addr(), fmt.Errorf("accept failed: %w", err))
 		}
 	}
 }
 
-// admit serves nc on a goroutine of its own, or closes it.
+// admit serves nc, unless the server is closed.
 func (s *Server) admit(nc net.Conn) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	select {
 	case <-s.closed:
+		s.mu.Unlock()
 		nc.Close()
 		return
 	default:
 	}
-	if len(s.conns) >= s.opts.Clients {
-		s.opts.Logger.Warn("store: connection refused", "peer", nc.RemoteAddr().String(),
-			"err", limitError("connections", len(s.conns)+1, s.opts.Clients))
-		nc.Close()
-		return
-	}
-	s.conns[nc] = struct{}{}
+	evicted := s.slots.add(nc)
+	s.serve(nc)
+	s.mu.Unlock()
+	s.reject(evicted, limitError(classNames[silent], s.slots.limits[silent]+1, s.slots.limits[silent]))
+}
+
+// serve serves nc, which has a slot, on a goroutine of its own. The caller must
+// hold mu, so that Close waits for the goroutine.
+func (s *Server) serve(nc net.Conn) {
 	s.wg.Go(func() {
 		err := newServerConn(s, nc).serve()
 		nc.Close()
 		s.mu.Lock()
-		delete(s.conns, nc)
+		s.slots.remove(nc)
 		s.mu.Unlock()
-		level := slog.LevelWarn
 		if departed(err) {
-			level = slog.LevelDebug
+			s.opts.Logger.Debug("store: connection closed", "peer", nc.RemoteAddr().String(), "err", err)
+			return
 		}
-		s.opts.Logger.Log(context.Background(), level, "store: connection closed", "peer", nc.RemoteAddr().String(), "err", err)
+		s.rejections.add(nc.RemoteAddr().String(), err)
 	})
+}
+
+// reject closes nc, unless it is nil, and logs why.
+func (s *Server) reject(nc net.Conn, why error) {
+	if nc != nil {
+		nc.Close()
+		s.rejections.add(nc.RemoteAddr().String(), why)
+	}
 }
 
 // departed reports whether err means no more than that the peer, or the server, left.
@@ -173,7 +220,9 @@ type serverConn struct {
 	nc     net.Conn
 	dec    decoder
 	w      *bufio.Writer
-	held   int64 // in-flight bytes of the request in hand
+	memory account
+	held   int   // memory of the request in hand
+	most   int64 // that the table may grow to by what this client writes
 	parked *parked
 }
 
@@ -183,10 +232,30 @@ type parked struct {
 	ended chan struct{} // closed once its goroutine is done
 }
 
+// bufferSize is small: many connections are idle for as long as the job runs.
+const bufferSize = 1 << 10
+
 func newServerConn(s *Server, nc net.Conn) *serverConn {
-	c := &serverConn{s: s, nc: nc, w: bufio.NewWriter(nc)}
-	c.dec = decoder{r: bufio.NewReader(nc), limits: s.opts.Limits, reserve: c.reserve}
+	c := &serverConn{s: s, nc: nc, w: bufio.NewWriterSize(nc, bufferSize)}
+	c.memory.pool = s.pools[silent]
+	c.dec = decoder{r: bufio.NewReaderSize(nc, bufferSize), limits: s.opts.Limits, reserve: c.reserve}
 	return c
+}
+
+// become gives the connection the slot, the pool and the share of the table of a
+// class. The connection must hold no memory.
+func (c *serverConn) become(to class) error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if err := c.s.slots.move(c.nc, to); err != nil {
+		return err
+	}
+	c.memory.pool = c.s.pools[to]
+	c.most = c.s.opts.Unproven.TableBytes
+	if to == member {
+		c.most = c.s.opts.Limits.TableBytes
+	}
+	return nil
 }
 
 // serve returns why the connection ended, io.EOF if the peer closed it.
@@ -195,6 +264,9 @@ func (c *serverConn) serve() error {
 	defer c.release()
 	d, err := c.dialect()
 	if err != nil {
+		return err
+	}
+	if err := c.become(unproven); err != nil {
 		return err
 	}
 	for {
@@ -268,18 +340,21 @@ func (c *serverConn) handle(req request) error {
 	case opValidate:
 		return errors.New("not the first request")
 	case opSet:
-		return t.set(req.keys[0], req.values[0])
+		return t.set(req.keys[0], req.values[0], c.most)
 	case opAppend:
-		return t.append(req.keys[0], req.values[0])
+		return t.append(req.keys[0], req.values[0], c.most)
 	case opMultiSet:
-		return t.setAll(req.keys, req.values)
+		return t.setAll(req.keys, req.values, c.most)
 	case opCompareSet:
 		rep.values = make([][]byte, 1)
-		rep.values[0], err = t.compareAndSet(req.keys[0], req.values[0], req.values[1])
+		rep.values[0], err = t.compareAndSet(req.keys[0], req.values[0], req.values[1], c.most)
 	case opGet, opMultiGet:
+		if err := c.reserve(sliceHeader * len(req.keys)); err != nil {
+			return err
+		}
 		rep.values, _ = t.get(req.keys...)
 	case opAdd:
-		rep.number, err = t.add(req.keys[0], req.number)
+		rep.number, err = t.add(req.keys[0], req.number, c.most)
 	case opCheck:
 		if !t.has(req.keys) {
 			rep.number = checkNotReady
@@ -323,8 +398,8 @@ func (c *serverConn) write(op opcode, rep reply) error {
 	return c.w.Flush()
 }
 
-// wait replies once the keys of req exist. Until then it holds, in place of the
-// connection, the in-flight bytes of the request.
+// wait replies once the keys of req exist. Until then the parked wait holds the
+// memory of the request.
 func (c *serverConn) wait(req request) error {
 	w := c.s.table.wait(req.keys)
 	select {
@@ -340,7 +415,7 @@ func (c *serverConn) wait(req request) error {
 	c.parked, c.held = p, 0
 	c.s.wg.Go(func() {
 		defer close(p.ended)
-		defer c.s.inFlight.Add(-held)
+		defer c.memory.give(held)
 		<-w.done
 		if !w.met {
 			return
@@ -362,16 +437,17 @@ func (c *serverConn) unpark() {
 	}
 }
 
+// reserve takes memory for the request in hand.
 func (c *serverConn) reserve(n int) error {
-	if now := c.s.inFlight.Add(int64(n)); now > c.s.opts.InFlightBytes {
-		c.s.inFlight.Add(-int64(n))
-		return limitError("bytes in flight", now, c.s.opts.InFlightBytes)
+	if err := c.memory.take(n); err != nil {
+		return err
 	}
-	c.held += int64(n)
+	c.held += n
 	return nil
 }
 
+// release gives back the memory of the request in hand.
 func (c *serverConn) release() {
-	c.s.inFlight.Add(-c.held)
+	c.memory.give(c.held)
 	c.held = 0
 }

@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -147,14 +149,9 @@ func TestRequestDropsParkedWait(t *testing.T) {
 	c.expect("0100000000000000")
 }
 
-// Whatever comes over a connection ends that connection, with one line in the
-// log that says who and why, and nothing else.
+// Whatever comes over a connection ends that connection, and nothing else. The
+// log says who and why.
 func TestHostileFrames(t *testing.T) {
-	lines, logger := newLog()
-	s := listen(t, &ServerOptions{Logger: logger, Limits: Limits{Keys: 1}})
-	good := dialRaw(t, s)
-	good.send(hello + "01 0200000000000000 2f6b 0100000000000000 76" + numKeys)
-	good.expect("0100000000000000")
 	for _, c := range []struct{ frames, why string }{
 		{hello + "00 ffffffffffffffff", "not the first request"},
 		{hello + "0f 0200000000000000 2f6b", "unknown request code 15"},
@@ -166,32 +163,65 @@ func TestHostileFrames(t *testing.T) {
 		{hello + "01 0100000000000000 61 0000000000000000", "2 keys in the table, at most 1"},
 		{hello + "04 0200000000000000 2f6b 0100000000000000", "not an integer"},
 	} {
+		lines, logger := newLog()
+		s := listen(t, &ServerOptions{Logger: logger, Limits: Limits{Keys: 1}})
+		good := dialRaw(t, s)
+		good.send(hello + "01 0200000000000000 2f6b 0100000000000000 76" + numKeys)
+		good.expect("0100000000000000")
 		bad := dialRaw(t, s)
 		bad.send(c.frames)
 		bad.expectClosed()
-		lines.expect(t, c.why, "peer="+bad.LocalAddr().String())
+		lines.expect(t, c.why, "count=1", "peer="+bad.LocalAddr().String())
+		good.send(numKeys)
+		good.expect("0100000000000000")
 	}
-	good.send(numKeys)
-	good.expect("0100000000000000")
-	if len(lines) > 0 {
-		t.Errorf("more lines: %s", <-lines)
-	}
+}
+
+// The log gets one line at once, and for all that follows one a second, with the
+// number: whoever can reach the port cannot fill a disk.
+func TestRejectionsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lines, logger := newLog()
+		r := rejections{log: logger}
+		start := time.Now()
+		for i := range 10000 {
+			r.add(fmt.Sprint("peer", i), io.ErrUnexpectedEOF)
+			time.Sleep(time.Millisecond)
+		}
+		synctest.Wait()
+		r.add("last", io.ErrUnexpectedEOF)
+		r.close()
+		close(lines)
+		var counts []int
+		total := 0
+		for line := range lines {
+			var n int
+			if _, err := fmt.Sscanf(line[strings.Index(line, "count="):], "count=%d", &n); err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			counts = append(counts, n)
+			total += n
+		}
+		if seconds := int(time.Since(start) / time.Second); total != 10001 || len(counts) > seconds+2 || counts[0] != 1 {
+			t.Errorf("%d lines in %d s count %d of 10001 rejections: %v", len(counts), seconds, total, counts)
+		}
+	})
 }
 
 // A request once begun must be completed in time. A connection on which nothing
 // is asked may stay: the second one of a 1.x client spins on a CPU otherwise.
 func TestHalfOpenFrames(t *testing.T) {
-	lines, logger := newLog()
-	s := listen(t, &ServerOptions{Logger: logger, FrameTimeout: 20 * time.Millisecond})
-	silent := dialRaw(t, s)
 	for _, frames := range []string{"00", "00 cef7", hello + "01", hello + "01 0200000000000000 2f6b 01"} {
+		lines, logger := newLog()
+		s := listen(t, &ServerOptions{Logger: logger, FrameTimeout: 20 * time.Millisecond})
+		silent := dialRaw(t, s)
 		c := dialRaw(t, s)
 		c.send(frames)
 		c.expectClosed()
 		lines.expect(t, "not complete within 20ms", "peer="+c.LocalAddr().String())
+		silent.send(hello + numKeys)
+		silent.expect("0000000000000000")
 	}
-	silent.send(hello + numKeys)
-	silent.expect("0000000000000000")
 }
 
 func TestClientLimit(t *testing.T) {
@@ -201,35 +231,51 @@ func TestClientLimit(t *testing.T) {
 	first.send(hello + numKeys)
 	first.expect("0000000000000000")
 	second := dialRaw(t, s)
+	second.send(hello)
 	second.expectClosed()
-	lines.expect(t, "connection refused", "2 connections, at most 1", "peer="+second.LocalAddr().String())
+	lines.expect(t, "connection rejected", "2 connections of clients without proof, at most 1", "peer="+second.LocalAddr().String())
 	first.send(numKeys)
 	first.expect("0000000000000000")
 }
 
-// The bytes in flight are those of all connections together, and come back when
-// a request is done, a wait is over or a connection ends.
+// What is in flight beyond the memory that each connection has for itself is that
+// of all connections together. It comes back when a request is done, a wait is over or
+// a connection ends.
 func TestInFlightLimit(t *testing.T) {
 	lines, logger := newLog()
-	s := listen(t, &ServerOptions{Logger: logger, InFlightBytes: 30})
-	wait := "06 0100000000000000 0a00000000000000 2f303132333435363738" // 18 bytes in flight
+	const limit = 30 << 10
+	s := listen(t, &ServerOptions{Logger: logger, InFlightBytes: limit})
+	taken := func() int64 { return s.pools[unproven].taken.Load() }
+	wait := func(keys int) []byte { // of 100 bytes each
+		names := make([]string, keys)
+		for i := range names {
+			names[i] = fmt.Sprintf("%0100d", i)
+		}
+		return encode(func(w *bufio.Writer) { writeRequest(w, dialect2, request{op: opWait, keys: names}) })
+	}
 	parked := dialRaw(t, s)
-	parked.send(hello + strings.Repeat("01 0200000000000000 2f6b 0100000000000000 76", 10)) // 19 bytes each
-	parked.send(wait)
-	waitFor(t, func() bool { return s.inFlight.Load() == 18 })
+	parked.send(hello + strings.Repeat("01 0200000000000000 2f6b 0100000000000000 76", 10))
+	parked.Write(wait(256))
+	waitFor(t, func() bool { return taken() >= 20<<10 })
 	refused := dialRaw(t, s)
-	refused.send(hello + wait)
+	refused.send(hello)
+	refused.Write(wait(256))
 	refused.expectClosed()
-	lines.expect(t, "36 bytes in flight, at most 30")
+	lines.expect(t, "bytes in flight, at most 30720")
+	small := dialRaw(t, s) // fits into what is its own
+	small.send(hello)
+	small.Write(wait(100))
+	small.send(numKeys)
+	small.expect("0100000000000000")
 	parked.send("0c")
 	parked.expect("01")
-	if n := s.inFlight.Load(); n != 0 {
+	if n := taken(); n != 0 {
 		t.Errorf("%d bytes in flight after the wait", n)
 	}
-	parked.send(wait)
-	waitFor(t, func() bool { return s.inFlight.Load() == 18 })
+	parked.Write(wait(256))
+	waitFor(t, func() bool { return taken() >= 20<<10 })
 	parked.Close()
-	waitFor(t, func() bool { return s.inFlight.Load() == 0 })
+	waitFor(t, func() bool { return taken() == 0 })
 }
 
 // waitFor yields until cond holds: for states that nothing announces.
@@ -377,6 +423,7 @@ func TestClosedServerIsSilent(t *testing.T) {
 	s.Close()
 	theirs, ours := net.Pipe()
 	defer theirs.Close()
+	s.slots.add(ours)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- newServerConn(s, ours).serve()

@@ -14,13 +14,16 @@ import (
 //
 // Values are never changed in place, so what get returns may be read without
 // the lock. The table owns the slices given to it.
+//
+// A method that writes takes the memory, most, that the table may have grown to
+// once it has written.
 type table struct {
 	limits Limits
 	closed chan struct{} // closed under mu
 
 	mu     sync.Mutex
 	values map[string][]byte
-	bytes  int64 // the lengths of all keys and values
+	bytes  int64 // what all entries cost in memory
 	// parked holds each pending waiter once: under the first of its keys, from
 	// waiter.next on, that is missing.
 	parked map[string]map[*waiter]struct{}
@@ -43,18 +46,18 @@ func newTable(limits Limits) *table {
 	}
 }
 
-func (t *table) set(key string, value []byte) error {
+func (t *table) set(key string, value []byte, most int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.put(key, value)
+	return t.put(key, value, most)
 }
 
 // setAll sets keys[i] to values[i] under one lock and stops at the first failure.
-func (t *table) setAll(keys []string, values [][]byte) error {
+func (t *table) setAll(keys []string, values [][]byte, most int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, key := range keys {
-		if err := t.put(key, values[i]); err != nil {
+		if err := t.put(key, values[i], most); err != nil {
 			return err
 		}
 	}
@@ -65,7 +68,7 @@ func (t *table) setAll(keys []string, values [][]byte) error {
 func (t *table) get(keys ...string) (values [][]byte, all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all = true
+	values, all = make([][]byte, 0, len(keys)), true
 	for _, key := range keys {
 		v, ok := t.values[key]
 		all = all && ok
@@ -80,7 +83,7 @@ func (t *table) has(keys []string) bool {
 	return t.missing(keys, 0) == len(keys)
 }
 
-func (t *table) add(key string, delta int64) (int64, error) {
+func (t *table) add(key string, delta, most int64) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var old int64
@@ -94,14 +97,14 @@ func (t *table) add(key string, delta int64) (int64, error) {
 		return 0, fmt.Errorf("%w of 64 bits: %d + %d", ErrNotInteger, old, delta)
 	}
 	sum := old + delta
-	if err := t.put(key, strconv.AppendInt(nil, sum, 10)); err != nil {
+	if err := t.put(key, strconv.AppendInt(nil, sum, 10), most); err != nil {
 		return 0, err
 	}
 	return sum, nil
 }
 
 // compareAndSet is Store.CompareAndSet.
-func (t *table) compareAndSet(key string, expected, desired []byte) ([]byte, error) {
+func (t *table) compareAndSet(key string, expected, desired []byte, most int64) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old, ok := t.values[key]
@@ -111,17 +114,17 @@ func (t *table) compareAndSet(key string, expected, desired []byte) ([]byte, err
 	case !bytes.Equal(old, expected):
 		return old, nil
 	}
-	if err := t.put(key, desired); err != nil {
+	if err := t.put(key, desired, most); err != nil {
 		return nil, err
 	}
 	return desired, nil
 }
 
-func (t *table) append(key string, value []byte) error {
+func (t *table) append(key string, value []byte, most int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// Growing into spare capacity leaves the bytes that readers may hold alone.
-	return t.put(key, append(t.values[key], value...))
+	return t.put(key, append(t.values[key], value...), most)
 }
 
 func (t *table) delete(key string) bool {
@@ -130,7 +133,7 @@ func (t *table) delete(key string) bool {
 	v, ok := t.values[key]
 	if ok {
 		delete(t.values, key)
-		t.bytes -= int64(len(key) + len(v))
+		t.bytes -= entryCost(key, v)
 	}
 	return ok
 }
@@ -184,20 +187,18 @@ func (t *table) close() {
 // The methods below are called with mu held.
 
 // put stores value and lets those who wait for key go on.
-func (t *table) put(key string, value []byte) error {
-	old, exists := t.values[key]
-	size := t.bytes + int64(len(value)-len(old))
-	if !exists {
-		size += int64(len(key))
-		if len(t.values) >= t.limits.Keys {
-			return limitError("keys in the table", len(t.values)+1, t.limits.Keys)
-		}
+func (t *table) put(key string, value []byte, most int64) error {
+	size := t.bytes + entryCost(key, value)
+	if old, exists := t.values[key]; exists {
+		size -= entryCost(key, old)
+	} else if len(t.values) >= t.limits.Keys {
+		return limitError("keys in the table", len(t.values)+1, t.limits.Keys)
 	}
 	if len(value) > t.limits.ValueBytes {
 		return limitError("bytes in a value", len(value), t.limits.ValueBytes)
 	}
-	if size > t.limits.TableBytes {
-		return limitError("bytes in the table", size, t.limits.TableBytes)
+	if size > most && size > t.bytes {
+		return limitError("bytes in the table", size, most)
 	}
 	t.values[key], t.bytes = value, size
 	for w := range t.parked[key] {
@@ -205,6 +206,11 @@ func (t *table) put(key string, value []byte) error {
 		t.advance(w)
 	}
 	return nil
+}
+
+// entryCost is the memory that an entry takes.
+func entryCost(key string, value []byte) int64 {
+	return int64(entryBytes + allocBytes(len(key)) + allocBytes(cap(value)))
 }
 
 // missing returns the index of the first of keys[from:] that does not exist, or

@@ -12,7 +12,7 @@ import (
 )
 
 // TestTable runs the scenarios of testdata/table. Each starts with an empty
-// table of at most 4 keys, 20 bytes a value and 60 bytes in all. After each
+// table of at most 4 keys, 20 bytes a value and 590 bytes in all. After each
 // command come the waits that it ended.
 func TestTable(t *testing.T) {
 	datadriven.RunTest(t, "testdata/table", runTable())
@@ -43,21 +43,21 @@ func runTable() func(t *testing.T, d *datadriven.TestData) string {
 		}
 		switch d.Cmd {
 		case "new":
-			table = newTable(Limits{Keys: 4, ValueBytes: 20, TableBytes: 60}.withDefaults())
+			table = newTable(Limits{Keys: 4, ValueBytes: 20, TableBytes: 590}.withDefaults())
 			waiters = make(map[string]*waiter)
 			report("ok", nil)
 		case "set":
-			report("ok", table.set(args[0], []byte(arg(1))))
+			report("ok", table.set(args[0], []byte(arg(1)), table.limits.TableBytes))
 		case "append":
-			report("ok", table.append(args[0], []byte(arg(1))))
+			report("ok", table.append(args[0], []byte(arg(1)), table.limits.TableBytes))
 		case "setall":
 			values := make([][]byte, len(args))
-			report("ok", table.setAll(args, values))
+			report("ok", table.setAll(args, values, table.limits.TableBytes))
 		case "add":
 			delta, _ := strconv.ParseInt(arg(1), 10, 64)
-			report(table.add(args[0], delta))
+			report(table.add(args[0], delta, table.limits.TableBytes))
 		case "cas":
-			v, err := table.compareAndSet(args[0], []byte(arg(1)), []byte(arg(2)))
+			v, err := table.compareAndSet(args[0], []byte(arg(1)), []byte(arg(2)), table.limits.TableBytes)
 			report(string(v), err)
 		case "delete":
 			report(table.delete(args[0]), nil)

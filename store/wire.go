@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"math"
 )
 
 // A dialect is one of the two request numberings that TCPStore has had.
@@ -162,19 +162,23 @@ func writeInt(w *bufio.Writer, width int, x int64) {
 
 // A decoder reads frames. It is all that stands between a peer's bytes and the
 // rest of the package: it bounds each length by limits, and it takes memory as
-// the bytes come, growStep ahead at most, whatever length they claim.
+// the bytes come, whatever length they claim: firstStep at first, and never more
+// than twice of what came.
 type decoder struct {
 	r      *bufio.Reader
 	limits Limits
-	// reserve is asked before memory is taken for n more bytes of a frame; its
+	// reserve is asked before n more bytes of memory are taken for a frame; its
 	// error ends the frame.
 	reserve func(n int) error
 
-	frame int // bytes of the current frame that were reserved
-	word  [8]byte
+	frame  int // bytes of the current frame on the wire, but for its integers
+	memory int // that the current frame takes
+	most   int // limit of memory
+	word   [8]byte
 }
 
-const growStep = 64 << 10
+// firstStep is the first memory that is taken for a key, a value or a list.
+const firstStep = 4 << 10
 
 // request reads the next request. At the end of the stream between two frames
 // the error is io.EOF itself.
@@ -187,7 +191,10 @@ func (d *decoder) request(dia dialect) (request, error) {
 	if err != nil {
 		return request{}, err
 	}
-	d.frame = 0
+	d.begin()
+	if op == opWait {
+		d.most = d.limits.WaitBytes
+	}
 	req, err := d.body(op)
 	if err != nil {
 		return request{}, fmt.Errorf("%v: %w", op, err)
@@ -212,10 +219,16 @@ func (d *decoder) body(op opcode) (request, error) {
 		if err != nil {
 			return req, err
 		}
+		if req.keys, err = extend(d, req.keys, n, stringHeader); err != nil {
+			return req, err
+		}
 		req.keys = append(req.keys, string(key))
 		for range l.values {
 			v, err := d.bytes("bytes in a value", d.limits.ValueBytes)
 			if err != nil {
+				return req, err
+			}
+			if req.values, err = extend(d, req.values, n*uint64(l.values), sliceHeader); err != nil {
 				return req, err
 			}
 			req.values = append(req.values, v)
@@ -228,12 +241,15 @@ func (d *decoder) body(op opcode) (request, error) {
 
 // reply reads the reply to req.
 func (d *decoder) reply(req request) (reply, error) {
-	d.frame = 0
+	d.begin()
 	l, rep := layouts[req.op], reply{}
 	if l.replyValues {
 		for range req.keys {
 			v, err := d.bytes("bytes in a value", d.limits.ValueBytes)
 			if err != nil {
+				return rep, err
+			}
+			if rep.values, err = extend(d, rep.values, uint64(len(req.keys)), sliceHeader); err != nil {
 				return rep, err
 			}
 			rep.values = append(rep.values, v)
@@ -262,29 +278,48 @@ func (d *decoder) bytes(what string, most int) ([]byte, error) {
 	if uint64(x) > uint64(most) {
 		return nil, limitError(what, uint64(x), most)
 	}
-	if err := d.take(8); err != nil {
-		return nil, err
+	length := int(x)
+	if d.frame += 8 + length; d.frame > d.limits.RequestBytes {
+		return nil, limitError("bytes in a frame", d.frame, d.limits.RequestBytes)
 	}
 	b := []byte{}
-	for left := int(x); left > 0; {
-		step := min(left, growStep)
-		if err := d.take(step); err != nil {
+	for len(b) < length {
+		size := min(length, max(firstStep, 2*len(b)))
+		if err := d.take(allocBytes(size) - allocBytes(len(b))); err != nil {
 			return nil, err
 		}
-		b = slices.Grow(b, step)
-		b = b[:len(b)+step]
-		if err := d.fill(b[len(b)-step:]); err != nil {
+		grown := make([]byte, size)
+		if err := d.fill(grown[copy(grown, b):]); err != nil {
 			return nil, err
 		}
-		left -= step
+		b = grown
 	}
 	return b, nil
 }
 
+// extend makes room for one more element, of the given size, in a list that will
+// have n.
+func extend[T any](d *decoder, list []T, n uint64, size int) ([]T, error) {
+	if len(list) < cap(list) {
+		return list, nil
+	}
+	more := min(int(n)-len(list), max(firstStep/size, len(list)))
+	if err := d.take(more * size); err != nil {
+		return nil, err
+	}
+	grown := make([]T, len(list), len(list)+more)
+	copy(grown, list)
+	return grown, nil
+}
+
+// begin begins a frame.
+func (d *decoder) begin() { d.frame, d.memory, d.most = 0, 0, math.MaxInt }
+
+// take takes n bytes of memory for the frame.
 func (d *decoder) take(n int) error {
-	d.frame += n
-	if d.frame > d.limits.RequestBytes {
-		return limitError("bytes in a frame", d.frame, d.limits.RequestBytes)
+	d.memory += n
+	if d.memory > d.most {
+		return limitError("bytes of memory for the keys of a wait", d.memory, d.most)
 	}
 	return d.reserve(n)
 }

@@ -179,7 +179,7 @@ func TestRefusedFrames(t *testing.T) {
 		{dialect1, set1 + "0000000000000080", "SET: limit exceeded: 9223372036854775808 bytes in a value, at most 8"},
 		{dialect1, "04 0300000000000000", "CHECK: limit exceeded: 3 keys in a request, at most 2"},
 		{dialect2, "0b 0200000000000000 0100000000000000 61 0800000000000000 7676767676767676 0100000000000000 62 0100000000000000 76",
-			"MULTI_SET: limit exceeded: 42 bytes in a frame, at most 40"},
+			"MULTI_SET: limit exceeded: 43 bytes in a frame, at most 40"},
 	} {
 		dec, _ := decode(unhex(t, c.frame), limits)
 		if _, err := dec.request(c.d); fmt.Sprint(err) != c.error {
@@ -201,14 +201,48 @@ func TestDecoderReservesAsBytesCome(t *testing.T) {
 	if _, err := dec.request(dialect2); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("got %v", err)
 	}
-	if *reserved > 2*growStep {
-		t.Errorf("reserved %d bytes for a frame of %d", *reserved, len(frame))
+	if most := memoryBound(len(frame)); *reserved > most {
+		t.Errorf("reserved %d bytes for a frame of %d, want at most %d", *reserved, len(frame), most)
+	}
+}
+
+// memoryBound is the most memory that a decoder may reserve for n bytes of the wire.
+// A key or value of few bytes costs its header, twice while the list grows, and an
+// allocation. The bytes of a long one are taken twice ahead at most.
+func memoryBound(n int) int { return 8*n + 4*firstStep }
+
+// memoryOf is the memory of a frame's keys and values.
+func memoryOf(keys []string, values [][]byte) int {
+	total := cap(keys)*stringHeader + cap(values)*sliceHeader
+	for _, k := range keys {
+		total += len(k)
+	}
+	for _, v := range values {
+		total += cap(v)
+	}
+	return total
+}
+
+// A wait that is parked takes memory for as long as its client likes. What it takes is
+// the list of its keys above all, which the wire has as a length alone.
+func TestWaitLimit(t *testing.T) {
+	keys := make([]string, 131071)
+	for _, op := range []opcode{opWait, opCheck} {
+		frame := encode(func(w *bufio.Writer) { writeRequest(w, dialect2, request{op: op, keys: keys}) })
+		dec, reserved := decode(frame, Limits{})
+		_, err := dec.request(dialect2)
+		if want := op == opWait; errors.Is(err, ErrLimit) != want {
+			t.Errorf("%v of %d empty keys: %v", op, len(keys), err)
+		}
+		if op == opWait && *reserved > 1<<20 {
+			t.Errorf("%d bytes reserved", *reserved)
+		}
 	}
 }
 
 // FuzzRequests decodes a stream of requests. What decodes must encode to the
-// very bytes it came from, must respect the limits, and must not have reserved
-// more than one step beyond the bytes that came.
+// very bytes it came from, must respect the limits, and must have reserved
+// the memory that it takes, and no more than the bytes that came justify.
 func FuzzRequests(f *testing.F) {
 	for _, g := range golden {
 		for i, frame := range []string{g.v1, g.v2} {
@@ -226,9 +260,13 @@ func FuzzRequests(f *testing.F) {
 		}
 		dec, reserved := decode(data, limits)
 		for rest := data; ; {
+			*reserved = 0
 			req, err := dec.request(d)
-			if *reserved > len(data)+growStep {
-				t.Fatalf("reserved %d bytes for %d", *reserved, len(data))
+			if *reserved > memoryBound(len(rest)) {
+				t.Fatalf("reserved %d bytes for %d", *reserved, len(rest))
+			}
+			if cost := memoryOf(req.keys, req.values); err == nil && *reserved < cost {
+				t.Fatalf("reserved %d bytes for a request that takes %d", *reserved, cost)
 			}
 			if err != nil {
 				if err == io.EOF && len(rest) > 0 {
@@ -257,11 +295,14 @@ func FuzzReply(f *testing.F) {
 		req := request{op: opcode(op) % opcode(len(layouts)), keys: make([]string, keys)}
 		dec, reserved := decode(data, Limits{})
 		rep, err := dec.reply(req)
-		if *reserved > len(data)+growStep {
+		if *reserved > memoryBound(len(data)) {
 			t.Fatalf("reserved %d bytes for %d", *reserved, len(data))
 		}
 		if err != nil {
 			return
+		}
+		if cost := memoryOf(nil, rep.values); *reserved < cost {
+			t.Fatalf("reserved %d bytes for a reply that takes %d", *reserved, cost)
 		}
 		if frame := encode(func(w *bufio.Writer) { writeReply(w, req.op, rep) }); !bytes.HasPrefix(data, frame) {
 			t.Fatalf("%+v encodes to %x, came from %x", rep, frame, data)

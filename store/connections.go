@@ -1,0 +1,106 @@
+package store
+
+import (
+	"container/list"
+	"net"
+	"syscall"
+)
+
+// A class is what the server knows of the client at the other end of a
+// connection. Classes have slots, pools and a share of the table of their own,
+// so that what clients of one class hold does not keep those of another out.
+type class uint8
+
+const (
+	// silent: it has not sent a byte. A PyTorch 1.x client keeps such a
+	// connection open for as long as it lives.
+	silent class = iota
+	// unproven: it asks, and has not proved to belong to the job.
+	unproven
+	// member: it has proved to belong to the job.
+	member
+	classes = 3
+)
+
+var classNames = [classes]string{"silent connections", "connections of clients without proof", "connections"}
+
+// slots are the open connections of a server, oldest first in each class. Slots
+// does no locking and closes no connection.
+type slots struct {
+	limits [classes]int
+	open   [classes]list.List // of net.Conn
+	where  map[net.Conn]place
+}
+
+type place struct {
+	class class
+	at    *list.Element
+}
+
+func newSlots(limits [classes]int) *slots {
+	return &slots{limits: limits, where: make(map[net.Conn]place)}
+}
+
+// add takes a slot for a new connection, which is silent. If there is none, the
+// connection that has been silent for longest must make room: add returns it,
+// and the caller closes it.
+func (s *slots) add(nc net.Conn) (evicted net.Conn) {
+	if s.open[silent].Len() >= s.limits[silent] {
+		evicted = s.evict()
+	}
+	s.put(nc, silent)
+	return evicted
+}
+
+// evict takes the connection out that has been silent for longest, nil if none is.
+func (s *slots) evict() net.Conn {
+	oldest := s.open[silent].Front()
+	if oldest == nil {
+		return nil
+	}
+	nc := oldest.Value.(net.Conn)
+	s.remove(nc)
+	return nc
+}
+
+// move gives nc a slot of another class, if there is one. It returns
+// net.ErrClosed if nc is not open any more.
+func (s *slots) move(nc net.Conn, to class) error {
+	if _, open := s.where[nc]; !open {
+		return net.ErrClosed
+	}
+	if n := s.open[to].Len(); n >= s.limits[to] {
+		return limitError(classNames[to], n+1, s.limits[to])
+	}
+	s.remove(nc)
+	s.put(nc, to)
+	return nil
+}
+
+func (s *slots) put(nc net.Conn, c class) {
+	s.where[nc] = place{c, s.open[c].PushBack(nc)}
+}
+
+// remove frees the slot of nc, if it has one.
+func (s *slots) remove(nc net.Conn) {
+	if p, open := s.where[nc]; open {
+		s.open[p.class].Remove(p.at)
+		delete(s.where, nc)
+	}
+}
+
+// fitDescriptors returns the limits of the classes so that the server's
+// connections leave a quarter of the file descriptors to the rest of the process.
+func fitDescriptors(limits ...int) (fit [classes]int) {
+	copy(fit[:], limits)
+	var files syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) != nil {
+		return fit
+	}
+	for i := range fit {
+		if most := files.Cur / (classes + 1); uint64(fit[i]) > most {
+			fit[i] = int(most)
+		}
+	}
+	return fit
+}

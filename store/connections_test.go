@@ -1,0 +1,154 @@
+package store
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// What clients without proof hold together leaves the members theirs: room in the table,
+// connections and memory in flight.
+func TestUnprovenClientsLeaveRoomForMembers(t *testing.T) {
+	lines, logger := newLog()
+	s := listen(t, &ServerOptions{
+		Logger: logger, Clients: 4, InFlightBytes: 100 << 10, Limits: Limits{TableBytes: 100 << 10},
+		Unproven: Quota{Clients: 2, InFlightBytes: 50 << 10, TableBytes: 50 << 10},
+	})
+	host := s.Local()
+	stranger := dial(t, s.Addr(), nil)
+	if err := stranger.Set(withPatience(t), "a", make([]byte, 40<<10)); err != nil {
+		t.Fatal(err)
+	}
+	if err := stranger.Set(withPatience(t), "b", make([]byte, 20<<10)); !errors.Is(err, ErrServerLost) {
+		t.Errorf("a value that does not fit into what is left: %v", err)
+	}
+	lines.expect(t, "bytes in the table, at most 51200")
+	if err := host.Set(withPatience(t), "b", make([]byte, 20<<10)); err != nil {
+		t.Errorf("a member: %v", err)
+	}
+	// The table is larger now than these clients may make it. They may make it smaller.
+	if err := stranger.Set(withPatience(t), "a", make([]byte, 30<<10)); err != nil {
+		t.Errorf("a shorter value: %v", err)
+	}
+	waitFor(t, func() bool { // the rejected connection is gone
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.slots.open[unproven].Len() == 1
+	})
+	for _, c := range []struct {
+		to  class
+		err error
+	}{{unproven, nil}, {unproven, ErrLimit}, {member, nil}} {
+		nc, _ := net.Pipe()
+		defer nc.Close()
+		s.mu.Lock()
+		s.slots.add(nc)
+		err := s.slots.move(nc, c.to)
+		s.mu.Unlock()
+		if !errors.Is(err, c.err) {
+			t.Errorf("a connection of class %d: %v, want %v", c.to, err, c.err)
+		}
+	}
+	conn := func(to class) *account { return &account{pool: s.pools[to]} }
+	if err := conn(unproven).take(50<<10 + ownBytes); err != nil {
+		t.Error(err)
+	}
+	for to, want := range []error{silent: ErrLimit, unproven: ErrLimit, member: nil} {
+		own := conn(class(to))
+		if err := own.take(ownBytes); err != nil {
+			t.Errorf("class %d: what is a connection's own: %v", to, err)
+		}
+		if err := own.take(1); !errors.Is(err, want) {
+			t.Errorf("class %d: %v, want %v", to, err, want)
+		}
+	}
+}
+
+// A flood of connections that say nothing keeps nobody out: the oldest make room.
+func TestSilentConnectionsMakeRoom(t *testing.T) {
+	lines, logger := newLog()
+	s := listen(t, &ServerOptions{Logger: logger, Unproven: Quota{Clients: 3}})
+	busy := dialRaw(t, s)
+	busy.send(hello + numKeys)
+	busy.expect("0000000000000000")
+	var mute []rawConn
+	for range 5 {
+		mute = append(mute, dialRaw(t, s))
+	}
+	last := dialRaw(t, s)
+	last.send(hello + numKeys)
+	last.expect("0000000000000000")
+	for _, c := range mute[:2] {
+		c.expectClosed()
+	}
+	lines.expect(t, "4 silent connections, at most 3", "peer="+mute[0].LocalAddr().String())
+	for _, c := range append(mute[3:], busy) {
+		c.SetReadDeadline(time.Now().Add(time.Millisecond))
+		if n, err := c.Read(make([]byte, 1)); !isTimeout(err) {
+			t.Errorf("read %d, %v on a connection that may stay", n, err)
+		}
+	}
+}
+
+func isTimeout(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
+
+func TestFitDescriptors(t *testing.T) {
+	got := fitDescriptors(1, 1<<40, 5)
+	if got[0] != 1 || got[2] != 5 || got[1] >= 1<<40 || got[1] < 10 {
+		t.Errorf("got %v", got)
+	}
+}
+
+// Waits for many keys, of any length, cost the server no more than the pool that they
+// share and what each connection has for itself.
+func TestParkedWaitsMemory(t *testing.T) {
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	const connections = 100
+	for _, keys := range []int{131071, 60000, 900} {
+		_, logger := newLog()
+		const shared = 8 << 20
+		s := listen(t, &ServerOptions{Logger: logger, Unproven: Quota{InFlightBytes: shared}})
+		frame := encode(func(w *bufio.Writer) {
+			writeRequest(w, dialect2, request{op: opValidate, number: validateMagic})
+			writeRequest(w, dialect2, request{op: opWait, keys: make([]string, keys)})
+		})
+		before := heap()
+		var conns []rawConn
+		for range connections {
+			c := dialRaw(t, s)
+			c.Write(frame) // the server may close the connection before it has read all
+			conns = append(conns, c)
+		}
+		good := dial(t, s.Addr(), nil)
+		if err := good.Set(withPatience(t), "k", make([]byte, 1<<10)); err != nil {
+			t.Errorf("another client: %v", err)
+		}
+		waitFor(t, func() bool { // each is parked or rejected
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.table.mu.Lock()
+			defer s.table.mu.Unlock()
+			return len(s.table.parked[""]) == s.slots.open[unproven].Len()-1 && s.slots.open[silent].Len() == 0
+		})
+		const perConnection = ownBytes + 16<<10 // with its goroutines and buffers
+		grown, most := heap()-before, int64(shared+connections*perConnection)
+		t.Logf("%d waits for %d keys: %d bytes", connections, keys, grown)
+		if grown > most {
+			t.Errorf("%d waits for %d keys take %d bytes, want at most %d", connections, keys, grown, most)
+		}
+		for _, c := range conns {
+			c.Close()
+		}
+	}
+}
