@@ -54,6 +54,35 @@ type announcement struct {
 	Asks bool
 }
 
+// maxAnnouncement bounds what is read of an announcement, and of the cause that may
+// follow, in bytes.
+const maxAnnouncement = 1 << 20
+
+// maxText bounds the text of a failure that a rank tells the others, in bytes. JSON
+// takes up to six bytes for one.
+const maxText = maxAnnouncement / 8
+
+func (a announcement) encode() ([]byte, error) {
+	a.Text = cutText(a.Text)
+	return json.Marshal(a)
+}
+
+func cutText(text string) string { return text[:min(len(text), maxText)] }
+
+// decodeAnnouncement reads what a rank of a job of this size announced.
+func decodeAnnouncement(value []byte, size int) (a announcement, err error) {
+	if len(value) > maxAnnouncement {
+		return a, fmt.Errorf("an announcement of %d bytes, at most %d", len(value), maxAnnouncement)
+	}
+	if err := json.Unmarshal(value, &a); err != nil {
+		return a, err
+	}
+	if a.Rank < 0 || a.Rank >= size {
+		return a, fmt.Errorf("an announcement of rank %d of %d", a.Rank, size)
+	}
+	return a, nil
+}
+
 // handle does what the core says to an event.
 func (d *watch) handle(e event) {
 	switch e.kind {
@@ -239,7 +268,7 @@ func (d *watch) announce(because watchdog.Event) {
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
 	defer cancel()
-	mine, err := json.Marshal(announcement{Rank: d.world.Rank, Text: d.failure.Error(), Asks: because == watchdog.Overdue})
+	mine, err := announcement{Rank: d.world.Rank, Text: d.failure.Error(), Asks: because == watchdog.Overdue}.encode()
 	if err == nil {
 		var now []byte
 		now, err = d.kv.CompareAndSet(ctx, keyFailure, nil, mine)
@@ -258,7 +287,7 @@ func (d *watch) explain() {
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
 	defer cancel()
-	if err := d.kv.Set(ctx, keyCause, []byte(d.failure.Error())); err != nil {
+	if err := d.kv.Set(ctx, keyCause, []byte(cutText(d.failure.Error()))); err != nil {
 		d.logf(slog.LevelDebug, "[Rank %d] telling the other ranks the cause of a failure: %v", d.world.Rank, err)
 	}
 }
@@ -268,7 +297,7 @@ func (d *watch) listen() {
 	value, err := d.kv.Get(d.ctx, keyFailure)
 	var first announcement
 	if err == nil {
-		err = json.Unmarshal(value, &first)
+		first, err = decodeAnnouncement(value, d.world.Size)
 	}
 	switch {
 	case d.ctx.Err() != nil:
@@ -286,7 +315,7 @@ func (d *watch) await(first announcement) {
 		ctx, cancel := context.WithTimeout(d.ctx, awaitTime)
 		defer cancel()
 		if text, err := d.kv.Get(ctx, keyCause); err == nil {
-			first.Text = string(text)
+			first.Text = cutText(string(text))
 		}
 	}
 	select {

@@ -13,7 +13,7 @@ import (
 
 // BroadcastObject sets *v of all ranks to that of rank root: any small value
 // that encoding/gob can carry, such as a configuration. A value that cannot be
-// carried is an error on every rank.
+// carried, or takes more than 1 GiB, is an error on every rank.
 func BroadcastObject[T any](ctx context.Context, pg *ProcessGroup, v *T, root int) error {
 	var data []byte
 	var unfit error
@@ -43,7 +43,7 @@ func BroadcastObject[T any](ctx context.Context, pg *ProcessGroup, v *T, root in
 }
 
 // AllGatherObject gives every rank the values of all, by rank. A value that
-// cannot be carried is an error on every rank.
+// cannot be carried, or takes more than 1 GiB, is an error on every rank.
 func AllGatherObject[T any](ctx context.Context, pg *ProcessGroup, v T) ([]T, error) {
 	data, unfit := encode(&v)
 	counts, err := objectSizes(ctx, pg, data, unfit)
@@ -129,13 +129,19 @@ func objectSizes(ctx context.Context, pg *ProcessGroup, data []byte, unfit error
 	}
 	sizes := make([]int, pg.size)
 	for r, s := range all {
-		if s[0] < 0 {
+		switch {
+		case s[0] < 0:
 			return nil, fmt.Errorf("rank %d could not encode its object", r)
+		case s[0] > maxObject:
+			return nil, fmt.Errorf("rank %d has an object of %d bytes encoded, at most %d", r, s[0], maxObject)
 		}
 		sizes[r] = int(s[0])
 	}
 	return sizes, nil
 }
+
+// maxObject bounds an encoded object, in bytes, before memory is taken for it.
+const maxObject = 1 << 30
 
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer

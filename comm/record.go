@@ -93,16 +93,35 @@ func (d *watch) gather() []*flight.Dump {
 			if err != nil {
 				return // it is what the diagnosis is about
 			}
-			var dump flight.Dump
-			if err := json.Unmarshal(value, &dump); err != nil {
+			dump, err := decodeRecord(value, r, d.world.Size)
+			if err != nil {
 				d.logf(slog.LevelDebug, "[Rank %d] what rank %d says: %v", d.world.Rank, r, err)
 				return
 			}
-			dumps[r] = &dump
+			dumps[r] = dump
 		})
 	}
 	wg.Wait()
 	return slices.DeleteFunc(dumps, func(d *flight.Dump) bool { return d == nil })
+}
+
+// maxRecord bounds the record that a rank answers with, in bytes: its latest calls, and
+// all its groups and call sites.
+const maxRecord = 1 << 20
+
+// decodeRecord reads what a rank answered with.
+func decodeRecord(value []byte, rank, size int) (*flight.Dump, error) {
+	if len(value) > maxRecord {
+		return nil, fmt.Errorf("a record of %d bytes, at most %d", len(value), maxRecord)
+	}
+	dump, err := flight.Decode(value)
+	if err != nil {
+		return nil, err
+	}
+	if dump.Rank != rank || dump.WorldSize != size {
+		return nil, fmt.Errorf("a record of rank %d of %d, want rank %d of %d", dump.Rank, dump.WorldSize, rank, size)
+	}
+	return dump, nil
 }
 
 // absent is the ranks of a collective's group that have not called it, as far

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/goddp/goddp/internal/whole"
@@ -36,7 +34,7 @@ type ErrorFile struct {
 // readErrorFile reads the error file of a worker that has ended. No file, or an
 // empty one, is nil and no error.
 func readErrorFile(path string) (*ErrorFile, error) {
-	data, err := readBounded(path)
+	data, err := whole.Read(path, maxErrorFile)
 	if os.IsNotExist(err) {
 		return nil, nil
 	}
@@ -48,27 +46,6 @@ func readErrorFile(path string) (*ErrorFile, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return ef, nil
-}
-
-// readBounded reads a file that a worker may have made anything of, without waiting
-// for anybody.
-func readBounded(path string) ([]byte, error) {
-	// Opening a pipe would otherwise wait for a writer.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no regular file", path)
-	case info.Size() > maxErrorFile:
-		return nil, fmt.Errorf("%s is too large: %d bytes, at most %d are read", path, info.Size(), maxErrorFile)
-	}
-	return io.ReadAll(io.LimitReader(f, maxErrorFile))
 }
 
 func parseErrorFile(data []byte) (*ErrorFile, error) {
@@ -107,27 +84,38 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 // named, about the root cause: the worker's own file with errorCode added, or
 // one written on the worker's behalf.
 func copyErrorFile(root *Failure, path string) error {
-	var doc map[string]any
-	if data, err := readBounded(root.errorPath); err == nil {
-		_ = json.Unmarshal(data, &doc) // what cannot be read or parsed is replaced below
+	var doc, message map[string]json.RawMessage // what cannot be read or parsed is replaced below
+	if data, err := whole.Read(root.errorPath, maxErrorFile); err == nil {
+		_ = json.Unmarshal(data, &doc)
 	}
-	message, ok := doc["message"].(map[string]any)
-	if !ok {
-		text, plain := doc["message"].(string)
-		if !plain {
+	if json.Unmarshal(doc["message"], &message) != nil || message == nil {
+		var text string
+		if json.Unmarshal(doc["message"], &text) != nil {
 			text = fmt.Sprintf("rank %d (pid %d) %s", root.Rank, root.PID, root.Status)
 		}
 		stamp := strconv.FormatFloat(float64(root.Time.UnixMicro())/1e6, 'f', 3, 64)
-		message = map[string]any{"message": text, "extraInfo": map[string]any{"timestamp": stamp}}
+		message = map[string]json.RawMessage{
+			"message":   mustMarshal(text),
+			"extraInfo": mustMarshal(map[string]string{"timestamp": stamp}),
+		}
 	}
-	message["errorCode"] = root.ExitCode()
+	message["errorCode"] = mustMarshal(root.ExitCode())
 	if doc == nil {
-		doc = map[string]any{}
+		doc = map[string]json.RawMessage{}
 	}
-	doc["message"] = message
+	doc["message"] = mustMarshal(message)
 	data, err := json.Marshal(doc)
 	if err != nil {
 		return err
 	}
 	return whole.WriteBytes(path, 0o644, data)
+}
+
+// mustMarshal is the JSON of plain data.
+func mustMarshal(v any) json.RawMessage {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return text
 }

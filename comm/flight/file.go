@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,9 +11,8 @@ import (
 	"github.com/goddp/goddp/internal/whole"
 )
 
-// maxFile bounds what is read of a dump's file, in bytes: ten times what the
-// largest ring takes that anybody needs.
-const maxFile = 256 << 20
+// maxFile bounds what is read of a dump's file, in bytes. The default ring takes 1 MiB.
+const maxFile = 64 << 20
 
 // File is the name of a rank's dump.
 func File(rank int) string { return fmt.Sprintf("rank_%d.json", rank) }
@@ -40,24 +38,13 @@ func (d *Dump) Write(dir string) (path string, err error) {
 
 // ReadFile reads one dump.
 func ReadFile(path string) (*Dump, error) {
-	f, err := os.Open(path)
+	data, err := whole.Read(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("flight: %w", err)
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile))
+	d, err := decodeDump(data)
 	if err != nil {
-		return nil, fmt.Errorf("flight: %w", err)
-	}
-	d := &Dump{}
-	if err := json.Unmarshal(data, d); err != nil {
 		return nil, fmt.Errorf("flight: %s: %w", path, err)
-	}
-	if d.Version != version {
-		return nil, fmt.Errorf("flight: %s: a dump of version %d; this program reads version %d", path, d.Version, version)
-	}
-	if err := d.check(); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return d, nil
 }

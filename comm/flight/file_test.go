@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/goddp/goddp/comm/backend"
@@ -61,17 +62,22 @@ func TestBrokenFiles(t *testing.T) {
 		"rank_2.json": `{"version": 99}`,
 		"rank_3.json": `{"version": 2, "rank": 7, "world_size": 2}`,
 		"rank_4.json": `{"version": 2, "world_size": 2, "records": [{"call": {"kind": "Nonsense"}}]}`,
+		"rank_5.json": `{"version": 2, "rank": 5, "world_size": 2000000000}`,
+		"rank_6.json": `{"version": 2, "world_size": 2, "awaited": [2000000000]}`,
 		"notes.json":  "not ours",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "rank_7.json"), 0o600); err != nil { // with nobody who writes
+		t.Fatal(err)
+	}
 	dumps, err := ReadDir(dir)
 	if len(dumps) != 1 || dumps[0].Rank != 1 {
 		t.Errorf("%d dumps", len(dumps))
 	}
-	for _, want := range []string{"rank_0.json", "rank_2.json: a dump of version 99", "rank_3.json", "rank 7 of 2", "Nonsense"} {
+	for _, want := range []string{"rank_0.json", "rank_2.json: a dump of version 99", "rank_3.json", "rank 7 of 2", "Nonsense", "rank 5 of 2000000000", "awaited rank 2000000000", "rank_7.json is no regular file"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v lacks %q", err, want)
 		}

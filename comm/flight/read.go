@@ -25,6 +25,7 @@ func Read(mem []byte) (*Dump, error) {
 	if err != nil {
 		return nil, fmt.Errorf("flight: %w", err)
 	}
+	capacity := l.capacity // read once: whoever writes the memory may change it meanwhile
 	switch m := atomic.LoadUint64(&l.magic); {
 	case m == 0:
 		return nil, ErrEmpty
@@ -32,13 +33,13 @@ func Read(mem []byte) (*Dump, error) {
 		return nil, fmt.Errorf("flight: no record: it begins with %#x, not %#x", m, uint64(magic))
 	case l.version != version:
 		return nil, fmt.Errorf("flight: a record of version %d; this program reads version %d", l.version, version)
-	case int64(l.capacity) > int64(len(l.slots)) || l.capacity == 0:
-		return nil, fmt.Errorf("flight: a ring of %d entries in %d bytes, which hold at most %d", l.capacity, len(mem), len(l.slots))
+	case int64(capacity) > int64(len(l.slots)) || capacity == 0:
+		return nil, fmt.Errorf("flight: a ring of %d entries in %d bytes, which hold at most %d", capacity, len(mem), len(l.slots))
 	}
-	l.slots = l.slots[:l.capacity]
+	l.slots = l.slots[:capacity]
 	d := decode(l)
 	if err := d.check(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("flight: %w", err)
 	}
 	return d, nil
 }
@@ -129,18 +130,23 @@ const maxWorld = 1 << 20
 // check finds what no recorder writes.
 func (d *Dump) check() error {
 	if d.WorldSize < 1 || d.WorldSize > maxWorld || d.Rank < 0 || d.Rank >= d.WorldSize {
-		return fmt.Errorf("flight: a record of rank %d of %d", d.Rank, d.WorldSize)
+		return fmt.Errorf("a record of rank %d of %d", d.Rank, d.WorldSize)
+	}
+	for _, r := range d.Awaited {
+		if r < 0 || r >= d.WorldSize {
+			return fmt.Errorf("rank %d of %d: it awaited rank %d", d.Rank, d.WorldSize, r)
+		}
 	}
 	names := map[string]bool{}
 	for _, g := range d.Groups {
 		if g.Size < 1 || g.Size > d.WorldSize || g.Rank < 0 || g.Rank >= g.Size {
-			return fmt.Errorf("flight: rank %d of %d: group %q of size %d, with rank %d in it", d.Rank, d.WorldSize, g.Name, g.Size, g.Rank)
+			return fmt.Errorf("rank %d of %d: group %q of size %d, with rank %d in it", d.Rank, d.WorldSize, g.Name, g.Size, g.Rank)
 		}
 		names[g.Name] = true
 	}
 	for _, r := range d.Records {
 		if !names[r.Group] {
-			return fmt.Errorf("flight: rank %d of %d: call %d is of group %q, which is not listed", d.Rank, d.WorldSize, r.Number, r.Group)
+			return fmt.Errorf("rank %d of %d: call %d is of group %q, which is not listed", d.Rank, d.WorldSize, r.Number, r.Group)
 		}
 	}
 	return nil

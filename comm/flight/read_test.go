@@ -1,7 +1,11 @@
 package flight
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -65,26 +69,94 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// FuzzRead changes a record's memory at will.
+// FuzzRead changes a record's memory at will, with entries whose check is right again
+// if sealed: whoever forges an entry forges that. What is read encodes to what decodes
+// to the same.
 func FuzzRead(f *testing.F) {
-	f.Add([]byte{0}, uint(0), uint(0))
-	f.Add([]byte{255, 255, 255, 255, 255, 255, 255, 255}, uint(12), uint(200))
+	f.Add([]byte{0}, uint(0), uint(0), false)
+	f.Add([]byte{255, 255, 255, 255, 255, 255, 255, 255}, uint(12), uint(200), false)
+	f.Add([]byte{255, 255, 255, 255}, uint(20), uint(0), false)              // the size of the job
+	f.Add([]byte{255, 255, 255, 255}, uint(12), uint(0), false)              // the ring
+	f.Add([]byte{255, 255, 255, 127}, uint(Size(0)+24+24), uint(0), true)    // the count of elements
+	f.Add([]byte{9, 9, 9}, uint(Size(0)+24+48), uint(0), true)               // kind, reduction and type
+	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 128}, uint(Size(0)+24), uint(0), true) // the number
 	good := recorded(f)
-	f.Fuzz(func(t *testing.T, patch []byte, where, cut uint) {
+	f.Fuzz(func(t *testing.T, patch []byte, where, cut uint, seal bool) {
 		mem := aligned(good)
 		copy(mem[where%uint(len(mem)):], patch)
+		if l, err := overlay(mem); seal && err == nil {
+			for i := range l.slots {
+				l.slots[i].check = l.slots[i].sum()
+			}
+		}
 		d, err := Read(mem[:len(mem)-int(cut%uint(len(mem)))])
 		if err != nil {
 			return
 		}
-		if _, err := d.Write(t.TempDir()); err != nil {
-			t.Errorf("what was read cannot be written: %v", err)
-		}
-		if !slices.IsSortedFunc(d.Records, func(a, b Record) int { return int(a.Number) - int(b.Number) }) {
+		if !slices.IsSortedFunc(d.Records, func(a, b Record) int { return cmp.Compare(a.Number, b.Number) }) {
 			t.Error("records are not in order")
 		}
 		for _, r := range d.Records {
 			_, _ = r.String(), d.Frames(r)
+		}
+		roundTrip(t, d)
+	})
+}
+
+// roundTrip fails the test unless d is what its JSON decodes to.
+func roundTrip(t *testing.T, d *Dump) {
+	t.Helper()
+	text, err := json.Marshal(d)
+	if err != nil {
+		t.Fatalf("what was read cannot be written: %v", err)
+	}
+	again, err := Decode(text)
+	if err != nil {
+		t.Fatalf("what was written cannot be read: %v\n%s", err, text)
+	}
+	if second, err := json.Marshal(again); err != nil || !bytes.Equal(text, second) {
+		t.Errorf("written, read and written: %v\n%s\n%s", err, text, second)
+	}
+}
+
+// FuzzDecode reads dumps of anybody's making: an error at worst, and memory in
+// proportion to the text alone.
+func FuzzDecode(f *testing.F) {
+	for _, text := range []string{
+		`{"version": 2, "rank": 1, "world_size": 2000000000}`,
+		`{"version": 2, "rank": 7, "world_size": 2, "capacity": 2000000000}`,
+		`{"version": 2, "world_size": 2, "awaited": [0, 1, 2000000000]}`,
+		`{"version": 2, "world_size": 2, "awaited": [` + strings.Repeat("0,", 1000) + `0]}`,
+		`{"version": 2, "world_size": 2, "records": [` + strings.Repeat("{},", 1000) + `{}]}`,
+		`{"version": 2, "world_size": 2, "records": [` + strings.Repeat("null,", 1000) + `null]}`,
+		`{"version": 2, "world_size": 2, "groups": [` + strings.Repeat("{},", 1000) + `{}]}`,
+		`{"version": 2, "world_size": 2, "sites": [` + strings.Repeat("[],", 1000) + `[]]}`,
+		`{"version": 2, "world_size": 2, "sites": [[` + strings.Repeat("{},", 1000) + `{}]]}`,
+		`{"version": 2, "world_size": 2, "groups": [{"name": "g", "size": 2}], "sites": [[{"func": "f", "file": "a.go", "line": 1}]],
+		  "records": [{"number": 1, "group": "g", "call": {"seq": 1, "kind": "AllReduce", "op": "sum", "dtype": "float32", "count": -1}, "state": "queued", "site": 9}]}`,
+		strings.Repeat("[", 20000), "null", `"dump"`,
+	} {
+		f.Add([]byte(text))
+	}
+	mem, err := Read(recorded(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	text, err := json.MarshalIndent(mem, "", " ")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		d, err := Decode(text)
+		runtime.ReadMemStats(&after)
+		if taken, most := after.TotalAlloc-before.TotalAlloc, uint64(64<<10+40*len(text)); taken > most {
+			t.Errorf("%d bytes taken for a text of %d, want at most %d", taken, len(text), most)
+		}
+		if err == nil {
+			roundTrip(t, d)
 		}
 	})
 }

@@ -32,6 +32,9 @@ type refusal struct {
 	Absent []int // the ranks that it waited for in vain
 }
 
+// maxRefusal bounds what is read of a refusal, in bytes.
+const maxRefusal = 1 << 20
+
 // refuse puts err in words that another process understands.
 func refuse(rank int, err error) refusal {
 	r := refusal{Rank: rank, Text: err.Error()}
@@ -39,6 +42,7 @@ func refuse(rank int, err error) refusal {
 	if errors.As(err, &absent) {
 		r.Text, r.Absent = absent.Err.Error(), absent.Ranks
 	}
+	r.Text = r.Text[:min(len(r.Text), maxRefusal/8)] // JSON takes up to six bytes for one
 	return r
 }
 
@@ -51,13 +55,33 @@ func (r refusal) err() error {
 	return &backend.JoinError{Rank: r.Rank, Err: why}
 }
 
-// decodeRefusal is the error of a rank that reads what another said.
-func decodeRefusal(value []byte) (told, err error) {
+// decodeRefusal is the error of a rank that reads what another, of a group of this
+// size, said.
+func decodeRefusal(value []byte, size int) (told, err error) {
+	if len(value) > maxRefusal {
+		return nil, fmt.Errorf("a refusal of %d bytes, at most %d", len(value), maxRefusal)
+	}
 	var r refusal
 	if err := json.Unmarshal(value, &r); err != nil {
 		return nil, err
 	}
+	for _, rank := range append(r.Absent, r.Rank) {
+		if rank < 0 || rank >= size {
+			return nil, fmt.Errorf("a refusal that names rank %d of %d", rank, size)
+		}
+	}
 	return r.err(), nil
+}
+
+// parseCame reads what keyCame holds: which ranks of a group of this size came.
+func parseCame(value []byte, size int) []bool {
+	came := make([]bool, size)
+	for text := range strings.FieldsSeq(string(value)) {
+		if r, err := strconv.Atoi(text); err == nil && r >= 0 && r < size {
+			came[r] = true
+		}
+	}
+	return came
 }
 
 // meet makes the network by join, in the sight of the other ranks: they learn
@@ -89,7 +113,7 @@ func (g *Group) listen(ctx context.Context) (told, err error) {
 	for {
 		value, err := g.cfg.Store.Get(ctx, keyFailed)
 		if err == nil {
-			return decodeRefusal(value)
+			return decodeRefusal(value, g.cfg.Size)
 		}
 		if !errors.Is(err, store.ErrServerLost) {
 			return nil, err
@@ -116,13 +140,9 @@ func (g *Group) nameAbsent(err error) error {
 	if unknown != nil {
 		return fmt.Errorf("%w; who has come is not known: %w", err, unknown)
 	}
-	came := map[string]bool{}
-	for r := range strings.FieldsSeq(string(value)) {
-		came[r] = true
-	}
 	var absent []int
-	for r := range g.cfg.Size {
-		if !came[strconv.Itoa(r)] {
+	for r, came := range parseCame(value, g.cfg.Size) {
+		if !came {
 			absent = append(absent, r)
 		}
 	}
@@ -164,7 +184,7 @@ func (g *Group) giveUp(err error) error {
 	if bytes.Equal(first, value) {
 		return err
 	}
-	told, unread := decodeRefusal(first)
+	told, unread := decodeRefusal(first, g.cfg.Size)
 	if unread != nil || errors.Is(err, backend.ErrTimeout) || strings.Contains(err.Error(), told.Error()) {
 		return err
 	}

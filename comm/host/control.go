@@ -129,11 +129,26 @@ func (n notice) err() error {
 	return cause
 }
 
+// encode returns what fits into a frame: of a cause that does not, its text alone.
 func (n notice) encode() []byte {
-	const room = maxFrame / 2
-	if len(n.Text) > room {
-		n.Text = n.Text[:room]
+	b := n.marshal()
+	if len(b) <= maxFrame {
+		return b
 	}
+	const room = maxFrame / 16 // JSON takes up to six bytes for one
+	short := notice{
+		From: n.From, Call: n.Call, Rank: n.Rank, Kind: n.Kind,
+		Name: n.Name[:min(len(n.Name), room)], Text: n.Text[:min(len(n.Text), room)],
+	}
+	if n.Mismatch != nil {
+		m := *n.Mismatch
+		m.All = nil
+		short.Mismatch = &m
+	}
+	return short.marshal()
+}
+
+func (n notice) marshal() []byte {
 	b, err := json.Marshal(n)
 	if err != nil {
 		panic(err) // plain data

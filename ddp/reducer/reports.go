@@ -140,6 +140,18 @@ func (r *reports) read(ctx context.Context, rank int) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
+	return decodeReport(text, rank)
+}
+
+// decodeReport reads the report of a rank.
+func decodeReport(text []byte, rank int) (*report, error) {
 	theirs := &report{}
-	return theirs, json.Unmarshal(text, theirs)
+	if err := json.Unmarshal(text, theirs); err != nil {
+		return nil, err
+	}
+	if theirs.lacks() && theirs.Rank != rank ||
+		theirs.NonFinite != nil && theirs.NonFinite.Rank != rank || theirs.Graph != nil && theirs.Graph.Rank != rank {
+		return nil, fmt.Errorf("it is of another rank than %d: %.200q", rank, text)
+	}
+	return theirs, nil
 }

@@ -1,0 +1,103 @@
+package flight
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// A record's JSON takes more than recordText bytes, so that a dump of n bytes has at
+// most n/recordText records. A few more are always read: people write such dumps.
+const (
+	recordText = 100
+	fewRecords = 16
+)
+
+// maxSiteFrames bounds the frames of a call site: a line in the recorder's memory has
+// at least five bytes.
+const maxSiteFrames = len(siteRecord{}.text) / 5
+
+// Decode reads the JSON of a dump. It may be of another process, or of anybody's
+// making: Decode takes a few times the memory of data at most, and its error says
+// what no recorder writes.
+func Decode(data []byte) (*Dump, error) {
+	d, err := decodeDump(data)
+	if err != nil {
+		return nil, fmt.Errorf("flight: %w", err)
+	}
+	return d, nil
+}
+
+func decodeDump(data []byte) (*Dump, error) {
+	d := &Dump{}
+	if err := json.Unmarshal(data, d); err != nil {
+		return nil, err
+	}
+	if d.Version != version {
+		return nil, fmt.Errorf("a dump of version %d; this program reads version %d", d.Version, version)
+	}
+	return d, d.check()
+}
+
+// UnmarshalJSON reads a dump, unless a list in it is longer than any recorder's.
+func (d *Dump) UnmarshalJSON(data []byte) (err error) {
+	type fields Dump
+	var lists struct { // in place of the fields of these names
+		*fields
+		Awaited json.RawMessage `json:"awaited"`
+		Groups  json.RawMessage `json:"groups"`
+		Sites   json.RawMessage `json:"sites"`
+		Records json.RawMessage `json:"records"`
+	}
+	lists.fields = (*fields)(d)
+	if err := json.Unmarshal(data, &lists); err != nil {
+		return err
+	}
+	if d.Awaited, err = decodeList[int]("awaited ranks", lists.Awaited, maxAwaited); err != nil {
+		return err
+	}
+	if d.Groups, err = decodeList[Membership]("groups", lists.Groups, maxGroups); err != nil {
+		return err
+	}
+	sites, err := decodeList[json.RawMessage]("call sites", lists.Sites, maxSites)
+	if err != nil {
+		return err
+	}
+	d.Sites = make([][]Frame, len(sites))
+	for i, s := range sites {
+		if d.Sites[i], err = decodeList[Frame]("frames of a call site", s, maxSiteFrames); err != nil {
+			return err
+		}
+	}
+	d.Records, err = decodeList[Record]("records in so many bytes", lists.Records, len(data)/recordText+fewRecords)
+	return err
+}
+
+// decodeList reads a JSON array, an element at a time, of at most so many elements. It
+// returns nil for none.
+func decodeList[T any](what string, text json.RawMessage, most int) (list []T, err error) {
+	if len(text) == 0 {
+		return nil, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	switch begin, err := dec.Token(); {
+	case err != nil:
+		return nil, err
+	case begin == nil:
+		return nil, nil
+	case begin != json.Delim('['):
+		return nil, fmt.Errorf("%s are no list, but %v", what, begin)
+	}
+	list = []T{}
+	for dec.More() {
+		if len(list) == most {
+			return nil, fmt.Errorf("more than %d %s", most, what)
+		}
+		var v T
+		if err := dec.Decode(&v); err != nil {
+			return nil, err
+		}
+		list = append(list, v)
+	}
+	return list, nil
+}
