@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,16 +127,45 @@ func TestParseErrorFile(t *testing.T) {
 	}
 }
 
-func FuzzParseErrorFile(f *testing.F) {
-	f.Add([]byte(`{"message": {"message": "boom", "extraInfo": {"py_callstack": "at f", "timestamp": "1700000000.25"}}}`))
-	f.Add([]byte(`{"message": "plain"}`))
+// FuzzErrorFile reads error files of anybody's making, and passes them on to whoever
+// started this agent, who reads the same.
+func FuzzErrorFile(f *testing.F) {
+	for _, text := range []string{
+		`{"message": {"message": "boom", "extraInfo": {"py_callstack": "at f", "timestamp": "1700000000.25", "echo_of": "2000000000"}}}`,
+		`{"message": "plain"}`, `{"message": null}`, `{"message": {"message": "boom", "errorCode": {}}, "more": [1, 2]}`, "null", "[]", `{"message": {}}`,
+		`{"message": {"message": "boom", "extraInfo": {"timestamp": 1e300}}}`,
+		`{"a": [` + strings.Repeat("{},", 1000) + `{}], "message": "plain"}`,
+		strings.Repeat("[", 20000), strings.Repeat(`{"message":`, 5000),
+	} {
+		f.Add([]byte(text))
+	}
+	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := parseErrorFile(data)
-		if (got == nil) != (err != nil) {
-			t.Errorf("got %v and %v", got, err)
+		path, outer := filepath.Join(dir, "inner.json"), filepath.Join(dir, "outer.json")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		root := &Failure{Worker: Worker{Rank: 3, PID: 77}, Status: Status{Code: 6}, Time: time.Unix(1_700_000_000, 0), errorPath: path}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		got, err := readErrorFile(path)
+		copied := copyErrorFile(root, outer)
+		runtime.ReadMemStats(&after)
+		if taken, most := after.TotalAlloc-before.TotalAlloc, uint64(128<<10+64*len(data)); taken > most {
+			t.Errorf("%d bytes taken for a file of %d, at most %d", taken, len(data), most)
+		}
+		if copied != nil {
+			t.Fatal(copied)
 		}
 		if got != nil && !got.Time.IsZero() && got.Time.Unix() < 0 {
 			t.Errorf("time %v", got.Time)
+		}
+		theirs, unread := readErrorFile(outer)
+		if err != nil || got == nil {
+			return // the copy is what this agent says, or as wrong as the file
+		}
+		if unread != nil || theirs.Message != got.Message || theirs.Callstack != got.Callstack || !reflect.DeepEqual(theirs.EchoOf, got.EchoOf) {
+			t.Errorf("passed on as %+v, %v; came as %+v", theirs, unread, got)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 
 	"github.com/goddp/goddp/comm/backend"
@@ -85,12 +86,16 @@ const inlineMax = 16 << 10
 // on all ranks whose fingerprints agree.
 func (p *plan) inlines() bool { return p.payload() <= inlineMax }
 
-// check compares the cards of all ranks with this rank's plan.
+// check compares the cards of all ranks with this rank's plan. Cards that agree with it
+// are of the sizes that the plan reads.
 func (p *plan) check(cards []card) error {
 	counts := hashCounts(p.call.Counts)
 	for peer, c := range cards {
 		mine, theirs := p.print, c.print
 		if mine == theirs && c.counts == counts {
+			if want := p.width(peer) * p.given(); p.gives(peer) && (c.given != want || p.inlines() && len(c.payload) != want) {
+				return fmt.Errorf("card of rank %d for %v: it gives %d bytes, %d of them with the card, want %d", peer, theirs, c.given, len(c.payload), want)
+			}
 			continue
 		}
 		if mine == theirs {

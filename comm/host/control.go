@@ -157,6 +157,14 @@ func (n notice) marshal() []byte {
 }
 
 func decodeNotice(b []byte) (n notice, err error) {
-	err = json.Unmarshal(b, &n)
-	return n, err
+	if err := json.Unmarshal(b, &n); err != nil {
+		return n, err
+	}
+	if n.Mismatch != nil && len(n.Mismatch.All) > maxAll {
+		return n, fmt.Errorf("notice of a mismatch among %d ranks, at most %d", len(n.Mismatch.All), maxAll)
+	}
+	return n, nil
 }
+
+// maxAll is more calls than a notice has room for.
+const maxAll = maxFrame / 64

@@ -2,8 +2,13 @@ package host
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,28 +77,192 @@ func TestNotice(t *testing.T) {
 	}
 }
 
-// FuzzControl reads frames of a peer's that may be anything: an error at
-// worst, and no more memory than a frame may have.
+// A cause of any length fits into a frame, and stays of its kind.
+func TestNoticeFitsIntoFrame(t *testing.T) {
+	long := strings.Repeat("\x00", maxFrame) // six bytes each in JSON
+	for _, cause := range []error{
+		errors.New(long),
+		&backend.CallError{Rank: 2, Name: long, Err: &backend.TimeoutError{Diagnosis: long}},
+		&backend.PeerLostError{Peer: 1, Err: errors.New(long)},
+		&backend.MismatchError{Rank: 2, Peer: 1, Mine: backend.Fingerprint{Seq: 7}, All: make([]backend.Fingerprint, 5000)},
+	} {
+		body := toNotice(2, cause).encode()
+		if len(body) > maxFrame {
+			t.Errorf("%.60v: a body of %d bytes, at most %d", cause, len(body), maxFrame)
+		}
+		n, err := decodeNotice(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := n.err()
+		for _, kind := range []error{backend.ErrTimeout, backend.ErrPeerLost} {
+			if errors.Is(got, kind) != errors.Is(cause, kind) {
+				t.Errorf("%.60v: being %v is %v", got, kind, errors.Is(got, kind))
+			}
+		}
+		var m *backend.MismatchError
+		if want := errors.As(cause, &m); errors.As(got, &m) != want || want && m.Mine.Seq != 7 {
+			t.Errorf("%.60v became %.60v", cause, got)
+		}
+	}
+}
+
+// FuzzControl reads frames of a peer's that may be anything: an error at worst, no
+// more memory than a frame may have, and a frame that is handled encodes to itself.
 func FuzzControl(f *testing.F) {
 	f.Add(frame(frameBye, nil))
 	f.Add(frame(frameBroke, toNotice(1, errors.New("enough")).encode()))
+	f.Add(frame(frameBroke, toNotice(1, &backend.CallError{Err: &backend.TimeoutError{Waiting: []int{1}, Diagnosis: "why"}}).encode()))
+	f.Add(frame(frameBroke, []byte(`{"Rank":2000000000,"Lost":{"Peer":-1},"Timeout":{"Waiting":[2000000000],"State":99},"Call":{"Kind":255,"Op":255,"DType":255}}`)))
+	f.Add(frame(frameBroke, []byte(`{"Mismatch":{"All":[`+strings.Repeat("{},", 20000)+`{}]}}`)))
+	f.Add(frame(frameBroke, []byte(`{"Timeout":{"Waiting":[`+strings.Repeat("0,", 20000)+`0]}}`)))
 	f.Add(frame(frameSegment, make([]byte, 16)))
 	f.Add(frame(frameRetire, make([]byte, 8)))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 2})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bytes.NewReader(b)
 		l := newLink(1)
-		for {
-			kind, body, err := readFrame(r)
+		for rest := b; ; {
+			var kind byte
+			var body []byte
+			var err error
+			taken := allocated(func() { kind, body, err = readFrame(r) })
+			if most := uint64(2*maxFrame + 4<<10); taken > most {
+				t.Fatalf("%d bytes taken to read a frame, at most %d", taken, most)
+			}
 			if err != nil {
 				return
 			}
-			if len(body) > maxFrame {
-				t.Fatalf("frame of %d bytes", len(body))
+			if again := frame(kind, body); !bytes.HasPrefix(rest, again) {
+				t.Fatalf("frame %x came from %x", again, rest[:min(len(rest), len(again))])
 			}
-			if l.handle(kind, body, func(err error) { _ = err.Error() }) != nil {
+			rest = rest[5+len(body):]
+			var handled error
+			taken = allocated(func() { handled = l.handle(kind, body, func(err error) { _ = err.Error() }) })
+			if most := uint64(64*maxFrame + 64*len(body)); taken > most {
+				t.Fatalf("%d bytes taken to handle a frame of %d, at most %d", taken, len(body), most)
+			}
+			if handled != nil {
 				return
 			}
+			if n, err := decodeNotice(body); kind == frameBroke && err == nil {
+				again, err := decodeNotice(n.encode())
+				if err != nil || len(n.encode()) <= maxFrame && len(n.marshal()) <= maxFrame && again.err().Error() != n.err().Error() {
+					t.Fatalf("told on: %v, %v; came as %v", again.err(), err, n.err())
+				}
+			}
+		}
+	})
+}
+
+// allocated is the memory that f takes, in bytes.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// FuzzCard reads cards of a peer's that may be anything. A card that agrees with the plan
+// carries what the plan takes of it; any card encodes to what it came from.
+func FuzzCard(f *testing.F) {
+	const rank, size, count = 0, 2, 6
+	calls := func() []*backend.Call {
+		var all []*backend.Call
+		for kind := backend.AllReduce; kind <= backend.AllToAll; kind++ {
+			tensor := func(n int) device.Tensor { return device.NewTensor(goBuffer(4*n), device.Float32, n) }
+			all = append(all, &backend.Call{Seq: 1, Kind: kind, Src: tensor(count), Dst: tensor(size * count), Root: 1})
+		}
+		all = append(all, &backend.Call{Seq: 1, Kind: backend.AllGather, Counts: []int{4, 2},
+			Src: device.NewTensor(goBuffer(16), device.Float32, 4), Dst: device.NewTensor(goBuffer(24), device.Float32, 6)})
+		return all
+	}
+	for i, c := range calls() {
+		own := newPlan(c, rank, size, &blocks{}).card()
+		for _, payload := range []int{len(own.payload), 0, 1 << 10} {
+			b := make([]byte, cardSize)
+			own.encode(b)
+			binary.LittleEndian.PutUint64(b[64:], uint64(payload))
+			f.Add(append(b, make([]byte, payload)...), byte(i))
+		}
+	}
+	f.Add(bytes.Repeat([]byte{0xff}, 200), byte(0))
+	f.Fuzz(func(t *testing.T, b []byte, which byte) {
+		if len(b) < cardSize {
+			return
+		}
+		c, payload := decodeCard(b[:cardSize])
+		again := make([]byte, cardSize)
+		full := c
+		full.payload = make([]byte, min(max(payload, 0), inlineMax))
+		full.encode(again)
+		again[11] = b[11] // not used
+		if payload == len(full.payload) && !bytes.Equal(again, b[:cardSize]) {
+			t.Fatalf("%x encodes to %x", b[:cardSize], again)
+		}
+		if payload < 0 || payload > inlineMax || payload > len(b)-cardSize {
+			return // as the boards and the wire do
+		}
+		c.payload = b[cardSize:][:payload:payload]
+		all := calls()
+		p := newPlan(all[int(which)%len(all)], rank, size, &blocks{})
+		cards := []card{p.card(), c}
+		if err := p.check(cards); err != nil {
+			_ = err.Error()
+			return
+		}
+		if p.inlines() {
+			p.take(0, p.block, func(s int) []byte {
+				if !p.gives(s) {
+					return nil
+				}
+				from, to := p.source(s, rank, 0, p.block)
+				return cards[s].payload[from:to]
+			})
+		}
+	})
+}
+
+// FuzzStoreValues reads what other ranks left in the store while a group was made.
+func FuzzStoreValues(f *testing.F) {
+	f.Add([]byte(`{"Rank":1,"Text":"why","Absent":[0,2]}`))
+	f.Add([]byte(`{"Rank":2000000000,"Text":"why"}`))
+	f.Add([]byte(`{"Rank":1,"Absent":[2000000000]}`))
+	f.Add([]byte(`{"Rank":1,"Absent":[` + strings.Repeat("0,", 10000) + `0]}`))
+	f.Add([]byte("0 1 2 "))
+	f.Add([]byte("3 -1 2000000000 99999999999999999999 x 1/2"))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		const size = 4
+		var told, err error
+		var came []bool
+		taken := allocated(func() {
+			told, err = decodeRefusal(value, size)
+			came = parseCame(value, size)
+		})
+		if most := uint64(64<<10 + 64*len(value)); taken > most {
+			t.Fatalf("%d bytes taken for a value of %d, at most %d", taken, len(value), most)
+		}
+		if len(came) != size {
+			t.Fatalf("%d ranks of %d came", len(came), size)
+		}
+		if err != nil {
+			return
+		}
+		var join *backend.JoinError
+		var absent *backend.AbsentError
+		if !errors.As(told, &join) || join.Rank < 0 || join.Rank >= size {
+			t.Fatalf("told %v", told)
+		}
+		if errors.As(told, &absent) && (slices.Min(absent.Ranks) < 0 || slices.Max(absent.Ranks) >= size) {
+			t.Fatalf("absent are %v of %d", absent.Ranks, size)
+		}
+		text, err := json.Marshal(refuse(join.Rank, join.Err))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := decodeRefusal(text, size); err != nil || again.Error() != told.Error() {
+			t.Fatalf("told on: %v, %v; came as %v", again, err, told)
 		}
 	})
 }
