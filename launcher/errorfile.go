@@ -49,12 +49,12 @@ func readErrorFile(path string) (*ErrorFile, error) {
 }
 
 func parseErrorFile(data []byte) (*ErrorFile, error) {
-	var outer struct{ Message json.RawMessage }
+	var outer map[string]json.RawMessage
 	if err := json.Unmarshal(data, &outer); err != nil {
 		return nil, err
 	}
 	var plain string
-	if json.Unmarshal(outer.Message, &plain) == nil {
+	if json.Unmarshal(outer["message"], &plain) == nil {
 		return &ErrorFile{Message: plain}, nil
 	}
 	var inner struct {
@@ -65,7 +65,7 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 			EchoOf    string          `json:"echo_of"`
 		}
 	}
-	if err := json.Unmarshal(outer.Message, &inner); err != nil {
+	if err := json.Unmarshal(outer["message"], &inner); err != nil {
 		return nil, err
 	}
 	ef := &ErrorFile{Message: inner.Message, Callstack: inner.ExtraInfo.Callstack}
