@@ -41,9 +41,8 @@ func newSlots(limits [classes]int) *slots {
 	return &slots{limits: limits, where: make(map[net.Conn]place)}
 }
 
-// add takes a slot for a new connection, which is silent. If there is none, the
-// connection that has been silent for longest must make room: add returns it,
-// and the caller closes it.
+// add takes a slot for a new connection, which is silent. If there is none, another
+// silent one must make room: add returns it, and the caller closes it.
 func (s *slots) add(nc net.Conn) (evicted net.Conn) {
 	if s.open[silent].Len() >= s.limits[silent] {
 		evicted = s.evict()
@@ -52,13 +51,18 @@ func (s *slots) add(nc net.Conn) (evicted net.Conn) {
 	return evicted
 }
 
-// evict takes the connection out that has been silent for longest, nil if none is.
+// evict takes out the median, by age, of the silent connections; nil if none is
+// silent. A flood of them thus leaves alone the older half, which was there before,
+// and the newer half, among which may be a client that is about to ask.
 func (s *slots) evict() net.Conn {
-	oldest := s.open[silent].Front()
-	if oldest == nil {
+	e := s.open[silent].Front()
+	if e == nil {
 		return nil
 	}
-	nc := oldest.Value.(net.Conn)
+	for range s.open[silent].Len() / 2 {
+		e = e.Next()
+	}
+	nc := e.Value.(net.Conn)
 	s.remove(nc)
 	return nc
 }

@@ -44,8 +44,9 @@
 //     hold. What it needs beyond comes from the memory in flight that it shares. A
 //     request that finds none ends its connection, and no other.
 //   - A connection that has not sent a byte has a slot among the silent ones. If
-//     these are used up, or file descriptors are, the oldest is closed for the
-//     newest, so that silence keeps nobody out.
+//     these are used up, or file descriptors are, the median of them by age is
+//     closed. So silence keeps nobody out, and a flood leaves the connections alone
+//     that were there before it.
 //   - Connections use at most three quarters of the process's file descriptors.
 //
 // Whom the server rejects is logged at once, and then at most once a second, with

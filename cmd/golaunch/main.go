@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
@@ -43,7 +44,14 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
+// memoryGoal is where golaunch begins to collect garbage at once: above all that it
+// needs, and what clients of its store may make it hold.
+const memoryGoal = 128 << 20
+
 func run(args []string) int {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryGoal)
+	}
 	opts, err := parseFlags(args, os.LookupEnv)
 	if err != nil {
 		return complain(err)
