@@ -58,6 +58,7 @@ type Options struct {
 	lags   bool // whether to tell which ranks hold the others up
 	flight flight.Settings
 	dumps  func() (string, error) // the folder for flight records; nil: none are written
+	member store.Member           // this process in the job
 
 	exit func(code int) // os.Exit, but for tests
 }
@@ -108,6 +109,9 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 		return nil, err
 	}
 	o.World = &w
+	if o.member, err = w.member(); err != nil {
+		return nil, err
+	}
 	pg, err := meet(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d of %d: joining the process group: %w", o.World.Rank, o.World.Size, err)
@@ -176,19 +180,19 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 		release.addClose(o.Device.Close)
 	}
 	if o.Store == nil {
-		if o.Store, err = openStore(making, w, o.Log, &release); err != nil {
+		if o.Store, err = openStore(making, w, &o.member, o.Log, &release); err != nil {
 			return nil, err
 		}
 	}
 	// The n-th group that this process makes meets the n-th of the others:
 	// keys of an earlier one, or of an earlier life of this rank, stay apart.
-	n, err := o.Store.Add(making, fmt.Sprintf("goddp/%d/groups/%d", w.Generation, w.Rank), 1)
+	n, err := o.Store.Add(making, groupsKey(w), 1)
 	if err != nil {
 		return nil, err
 	}
-	view := store.Prefix(o.Store, fmt.Sprintf("goddp/%d/group/%d", w.Generation, n))
+	view := groupView(o.Store, w, n)
 	cfg := backend.Config{Rank: w.Rank, Size: w.Size, Store: store.Prefix(view, "backend"), Device: o.Device, Timeout: o.Timeout, Log: o.Log}
-	be, err := connect(making, w, cfg, o.CheckCalls)
+	be, err := connect(making, w, cfg, o.member, o.CheckCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -197,6 +201,14 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 	pg := newGroup(ctx, "default", w, cfg, view, be, d, o.WrapBackend)
 	pg.release = append(release, pg.release...)
 	return pg, nil
+}
+
+// groupsKey counts the groups that a rank has begun to join.
+func groupsKey(w World) string { return fmt.Sprintf("goddp/%d/groups/%d", w.Generation, w.Rank) }
+
+// groupView is the part of the job's store that is the n-th group's.
+func groupView(kv store.Store, w World, n int64) store.Store {
+	return store.Prefix(kv, fmt.Sprintf("goddp/%d/group/%d", w.Generation, n))
 }
 
 // newGroup is the group itself, over a backend that is connected and now its

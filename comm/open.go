@@ -2,7 +2,7 @@ package comm
 
 import (
 	"context"
-	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -20,8 +20,8 @@ import (
 
 // connect makes the backend for the group's device: NCCL between GPUs, else
 // the host backend.
-func connect(ctx context.Context, w World, cfg backend.Config, checks bool) (backend.Backend, error) {
-	opts, err := hostOptions(w)
+func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, checks bool) (backend.Backend, error) {
+	opts, err := hostOptions(w, m)
 	if err != nil {
 		return nil, err
 	}
@@ -49,8 +49,8 @@ func isGPU(dev device.Device) bool {
 
 // hostOptions are the host backend's. In a job of several hosts, ranks of
 // other hosts reach this one at the address from which it reaches the master.
-func hostOptions(w World) (*host.Options, error) {
-	o := &host.Options{HostID: os.Getenv("GODDP_HOST_ID")}
+func hostOptions(w World, m store.Member) (*host.Options, error) {
+	o := &host.Options{HostID: os.Getenv("GODDP_HOST_ID"), Member: m}
 	if w.oneHost() {
 		return o, nil
 	}
@@ -75,42 +75,36 @@ func namesLoopback(addr string) bool {
 	return addr == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// keyStore is, in a store that rank 0 hosts, a name that no other has. Such stores
-// follow each other at one address, when the ranks Init again: what a rank still has to
-// say in one must not reach the next.
-const keyStore = "goddp/store"
-
 // openStore connects to the world's store, and hosts it where that falls to
 // this rank. A host stays until all ranks have left, within bounds.
-func openStore(ctx context.Context, w World, log *slog.Logger, release *releases) (store.Store, error) {
+func openStore(ctx context.Context, w World, m *store.Member, log *slog.Logger, release *releases) (store.Store, error) {
 	if w.Size == 1 && !w.AgentStore {
 		s := store.NewLocal()
 		release.addClose(s.Close)
 		return s, nil
 	}
 	hosts := w.Rank == 0 && !w.AgentStore
-	if hosts {
+	switch {
+	case hosts:
 		addr := w.masterAddr()
 		if !w.oneHost() && !namesLoopback(w.MasterAddr) {
 			// The name may stand for the loopback here, and for this host elsewhere.
 			addr = net.JoinHostPort("", strconv.Itoa(w.MasterPort))
 		}
-		server, err := store.Listen(addr, &store.ServerOptions{Logger: log})
+		server, err := store.Listen(addr, &store.ServerOptions{Logger: log, Member: *m})
 		if err != nil {
 			return nil, fmt.Errorf("hosting the store: %w", err)
 		}
 		release.addClose(server.Close)
-		if err := server.Local().Set(ctx, keyStore, []byte(rand.Text())); err != nil {
-			return nil, fmt.Errorf("hosting the store: %w", err)
+	case !w.AgentStore:
+		if err := checkExposure(ctx, w, m); err != nil {
+			return nil, fmt.Errorf("rank 0 cannot host the store: %w", err)
 		}
 	}
-	var opts store.ClientOptions
-	if !w.AgentStore {
-		opts.Identity = keyStore
-	}
-	client, err := store.Dial(ctx, w.masterAddr(), &opts)
+	client, err := store.Dial(ctx, w.masterAddr(), &store.ClientOptions{Member: m, AnyStore: w.anyStore()})
 	if err != nil {
 		switch {
+		case errors.As(err, new(*store.HandshakeError)): // it says who is there
 		case w.AgentStore:
 			err = fmt.Errorf("the launcher, which hosts the job's store, cannot be reached: %w", err)
 		case !hosts:
@@ -119,6 +113,10 @@ func openStore(ctx context.Context, w World, log *slog.Logger, release *releases
 		return nil, err
 	}
 	release.addClose(client.Close)
+	if err := refuseRival(ctx, client, w); err != nil {
+		return nil, err
+	}
+	warnForeign(w, client, m, log)
 	if !w.AgentStore {
 		release.add(func(ctx context.Context) error { return leaveStore(ctx, client, w, hosts) })
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/keptport"
 	"github.com/goddp/goddp/store"
 )
 
@@ -83,15 +82,12 @@ func TestAStoreThatAnotherFollows(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var servers []*store.Server
-	for _, name := range []string{"first", "next"} {
+	for range 2 {
 		server, err := store.Listen("", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer server.Close()
-		if err := server.Local().Set(ctx, "goddp/store", []byte(name)); err != nil {
-			t.Fatal(err)
-		}
 		servers = append(servers, server)
 	}
 	at := newStage(t, servers[0].Addr())
@@ -133,9 +129,6 @@ func TestConnectionsThatBreak(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer server.Close()
-			if err := server.Local().Set(ctx, "goddp/store", []byte("the store")); err != nil {
-				t.Fatal(err)
-			}
 			at := newStage(t, server.Addr())
 			join := func(rank int, addr string) error {
 				_, port, err := net.SplitHostPort(addr)
@@ -166,42 +159,5 @@ func TestConnectionsThatBreak(t *testing.T) {
 				t.Errorf("rank 2: %v, want that rank 1 could not join", err)
 			}
 		})
-	}
-}
-
-// Each store that rank 0 hosts has a name of its own.
-func TestStoresHaveNames(t *testing.T) {
-	port, addr := keptport.New(t)
-	names := map[string]bool{}
-	for range 2 {
-		var ranks sync.WaitGroup
-		for r := range 2 {
-			ranks.Go(func() {
-				w := comm.World{Rank: r, Size: 2, MasterAddr: "127.0.0.1", MasterPort: port}
-				pg, err := comm.Init(t.Context(), &comm.Options{World: &w})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer pg.Close()
-				if r == 0 {
-					kv, err := store.Dial(t.Context(), addr, nil)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					defer kv.Close()
-					name, err := kv.Get(t.Context(), "goddp/store")
-					if err != nil {
-						t.Error(err)
-					}
-					names[string(name)] = true
-				}
-			})
-		}
-		ranks.Wait()
-	}
-	if len(names) != 2 {
-		t.Errorf("two stores are called %v", names)
 	}
 }

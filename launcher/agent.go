@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -51,9 +52,14 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	security, err := readSecurity(c.Env)
+	if err != nil {
+		return nil, err
+	}
 	a := &agent{
 		cfg:     c,
 		jobID:   randomID(),
+		guard:   security,
 		records: records,
 		core:    newCore(c.Workers, c.MaxRestarts),
 		console: &console{stdout: c.Stdout, stderr: c.Stderr, grace: consoleGrace},
@@ -69,6 +75,7 @@ func Run(ctx context.Context, cfg *Config) (*Result, error) {
 type agent struct {
 	cfg       *Config
 	jobID     string
+	guard     security
 	env       []string // of all workers
 	records   flight.Settings
 	core      *core
@@ -228,7 +235,9 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 		case doJoin:
 			a.disarm()
 			a.helper.Go(func() {
-				round, err := a.cfg.Rendezvous.Join(ctx, a.cfg.Workers)
+				round, err := a.cfg.Rendezvous.Join(ctx, rendezvous.Node{
+					Workers: a.cfg.Workers, JobID: a.jobID, Secret: a.guard.secret, Insecure: a.guard.insecure,
+				})
 				a.rounds <- joinResult{round, err}
 			})
 		case doStart:
@@ -293,6 +302,9 @@ func (a *agent) result() *Result {
 	}
 	if a.runDir == "" {
 		return result
+	}
+	if err := a.guard.withdraw(a.runDir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		a.console.logf("removing the job's secret: %v", err)
 	}
 	if a.records.DumpOnFailure && !a.keepDir {
 		attempts, _ := os.ReadDir(a.runDir) // one that cannot be read holds nothing for anybody

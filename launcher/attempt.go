@@ -48,6 +48,11 @@ func (a *agent) requestWorkers() (local int, err error) {
 		if err = a.makeRunDir(); err != nil {
 			return 0, err
 		}
+		secretEnv, err := a.guard.publish(a.runDir)
+		if err != nil {
+			return 0, err
+		}
+		a.env = append(a.env, secretEnv...)
 	}
 	s := spawner{
 		cfg:     a.cfg,

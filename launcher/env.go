@@ -7,11 +7,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
 // jobIDVar carries the job's random id in the environment of its workers.
-const jobIDVar = "GODDP_JOB_ID"
+const jobIDVar = handshake.JobIDVar
 
 // randomID returns 26 random letters and digits.
 func randomID() string { return strings.ToLower(rand.Text()) }
@@ -46,6 +47,7 @@ func jobEnv(c *Config, jobID string) []string {
 		"TORCHELASTIC_MAX_RESTARTS="+strconv.Itoa(c.MaxRestarts),
 		"TORCHELASTIC_RUN_ID="+c.RunID,
 		"TORCHELASTIC_USE_AGENT_STORE=True",
+		handshake.StoreVar+"="+handshake.StoreOfOurs,
 	)
 }
 

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/handshake"
 )
 
 // ClientOptions configure a [Client]. The zero value is a good default.
@@ -28,10 +28,15 @@ type ClientOptions struct {
 	// hosting the store with wait_for_workers waits for.
 	Announce bool
 
-	// Identity, unless it is empty, is a key whose value no other server has that
-	// may take the address later. Dial then waits until the server has it, and a new
-	// connection that finds another value there has lost the server.
-	Identity string
+	// Member, if not nil, is who this process is: every connection is opened by a
+	// handshake. A refusal ends Dial at once, with a [*HandshakeError]. Connections
+	// are of use with the server of the first one alone: one that took the address
+	// since counts as lost. nil: the client does not introduce itself.
+	Member *Member
+
+	// AnyStore takes also a store that knows no handshake, as PyTorch's: see
+	// [Client.Foreign].
+	AnyStore bool
 
 	// Legacy speaks the dialect of PyTorch before 2.1, to a store hosted by
 	// one. Our own servers take either.
@@ -44,7 +49,7 @@ type ClientOptions struct {
 // finds none idle. So a call that waits keeps its connection to itself, and a
 // process that makes one call at a time has one connection. No call is repeated
 // on failure, but the call after a failure opens a new connection, be it to a server
-// that took the address since: [ClientOptions.Identity] forbids that.
+// that took the address since: [ClientOptions.Member] forbids that.
 //
 // A server process that ends fails every pending call at once. A host that
 // vanishes without a word fails those that wait after half a minute (TCP
@@ -57,8 +62,12 @@ type Client struct {
 	closed bool
 	conns  map[*clientConn]struct{} // all that are open
 	idle   []*clientConn            // those of them that no call uses, most recent last
-	server []byte                   // the value of ClientOptions.Identity, once it is known
+	server string                   // the server's name once it is known; foreignServer: it has none
+	rival  error                    // another process bears this one's rank
 }
+
+// foreignServer stands for the name of a server that is not ours.
+const foreignServer = "foreign"
 
 var _ Store = (*Client)(nil)
 
@@ -107,6 +116,9 @@ func (c *Client) connect(ctx context.Context) error {
 			c.release(cn)
 			return nil
 		}
+		if errors.As(err, new(*HandshakeError)) {
+			return err
+		}
 		if d, bounded := ctx.Deadline(); ctx.Err() == nil && (!bounded || time.Now().Before(d)) || errors.As(err, new(*muteError)) {
 			last = netError{err, c.addr}
 		}
@@ -120,6 +132,22 @@ func (c *Client) connect(ctx context.Context) error {
 
 // Addr returns the address given to [Dial].
 func (c *Client) Addr() string { return c.addr }
+
+// Foreign reports whether the server knows no handshake: whoever reaches it can read
+// and write all that the job has there.
+func (c *Client) Foreign() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.server == foreignServer
+}
+
+// Rival returns an error that names this process and another, if the server knows that
+// one under this one's rank and has a connection with it, else nil.
+func (c *Client) Rival() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rival
+}
 
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	return c.do(ctx, "set", []string{key}, [][]byte{value}, func(cn *clientConn, k []string) error {
@@ -315,6 +343,8 @@ func (c *Client) explain(ctx context.Context, err error) error {
 		return nil
 	case closed:
 		return ErrClosed
+	case errors.As(err, new(*HandshakeError)):
+		return err
 	case ctx.Err() != nil:
 		return contextError(ctx)
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -349,11 +379,7 @@ func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 	}
 	c.conns[cn] = struct{}{}
 	c.mu.Unlock()
-	err = cn.open(dialCtx)
-	if err == nil {
-		err = c.identify(dialCtx, cn)
-	}
-	if err != nil {
+	if err = c.introduce(dialCtx, cn); err != nil {
 		cn.inStep = false
 		c.release(cn)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -364,25 +390,29 @@ func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 	return cn, nil
 }
 
-// identify makes sure that a connection is with the server that the first one was with.
-func (c *Client) identify(ctx context.Context, cn *clientConn) error {
-	if c.opts.Identity == "" {
-		return nil
+// introduce performs the handshake on a new connection, and makes sure that it is with
+// the server that the first one was with.
+func (c *Client) introduce(ctx context.Context, cn *clientConn) error {
+	m := c.opts.Member
+	if m == nil {
+		return cn.open(ctx)
 	}
-	rep, err := cn.exchange(ctx, request{op: opGet, keys: wireKeys([]string{c.opts.Identity})})
-	if err != nil {
-		return err
-	}
+	name, rival, err := cn.shakeHands(ctx, m)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := rep.values[0]
 	switch {
-	case len(now) == 0:
-		return fmt.Errorf("the server has no key %q", c.opts.Identity)
-	case c.server == nil:
-		c.server = now
-	case !bytes.Equal(now, c.server):
-		return fmt.Errorf("another server is there now: its %q is %q, not %q", c.opts.Identity, now, c.server)
+	case err != nil && c.server != "":
+		return fmt.Errorf("another server is there now: %v", err)
+	case err != nil:
+		return err
+	case name == foreignServer && !c.opts.AnyStore:
+		return &HandshakeError{errForeign}
+	case c.server != "" && c.server != name:
+		return errors.New("another server is there now")
+	}
+	c.server = name
+	if rival != nil && c.rival == nil {
+		c.rival = &handshake.RivalError{Rank: m.Rank, First: *rival, Second: handshake.ThisProcess()}
 	}
 	return nil
 }

@@ -51,30 +51,18 @@ func TestDialBeforeServer(t *testing.T) {
 }
 
 // A client of one server is none of the next at its address.
-func TestIdentity(t *testing.T) {
+func TestNextServer(t *testing.T) {
 	_, addr := keptport.New(t)
-	serve := func(name string) *Server {
+	serve := func() *Server {
 		s, err := Listen(addr, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { s.Close() })
-		if name != "" {
-			if err := s.Local().Set(t.Context(), "me", []byte(name)); err != nil {
-				t.Fatal(err)
-			}
-		}
 		return s
 	}
-	s := serve("")
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // for one attempt at least
-	defer cancel()
-	if _, err := Dial(ctx, addr, &ClientOptions{Identity: "me"}); !errors.Is(err, ErrServerLost) || !strings.Contains(err.Error(), `the server has no key "me"`) {
-		t.Errorf("dialling what has no name: %v", err)
-	}
-	s.Close()
-	s = serve("one")
-	c, other := dial(t, addr, &ClientOptions{Identity: "me"}), dial(t, addr, nil)
+	s := serve()
+	c, other := dial(t, addr, &ClientOptions{Member: &Member{}}), dial(t, addr, nil)
 	waits := make(chan error)
 	go func() { waits <- c.Wait(withPatience(t), "never") }()
 	if _, err := c.Add(withPatience(t), "n", 1); err != nil { // perhaps on a second connection
@@ -84,23 +72,18 @@ func TestIdentity(t *testing.T) {
 	if err := <-waits; !errors.Is(err, ErrServerLost) {
 		t.Errorf("a wait that the server's end cut short: %v", err)
 	}
-	s = serve("another")
+	serve()
 	for range 3 {
 		if _, err := c.Add(withPatience(t), "n", 1); !errors.Is(err, ErrServerLost) {
 			t.Errorf("told the next server: %v", err)
 		}
 	}
-	if _, err := c.Add(withPatience(t), "n", 1); !strings.Contains(fmt.Sprint(err), `its "me" is "another", not "one"`) {
+	if _, err := c.Add(withPatience(t), "n", 1); !strings.Contains(fmt.Sprint(err), "another server is there now") {
 		t.Errorf("told the next server: %v", err)
 	}
 	other.Add(withPatience(t), "n", 1) // fails on the first one's connection
 	if n, err := other.Add(withPatience(t), "n", 1); err != nil || n > 2 {
-		t.Errorf("without an identity: %d, %v", n, err)
-	}
-	s.Close()
-	serve("one") // comes back, as far as anybody can tell
-	if n, err := c.Add(withPatience(t), "n", 1); err != nil || n != 1 {
-		t.Errorf("with the first one's name: %d, %v", n, err)
+		t.Errorf("without an introduction: %d, %v", n, err)
 	}
 }
 

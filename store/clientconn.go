@@ -2,12 +2,16 @@ package store
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
 
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/peeruid"
 )
 
 // A clientConn makes requests on one connection, one at a time.
@@ -46,6 +50,41 @@ func (cn *clientConn) open(ctx context.Context) error {
 		return err
 	}
 	return cn.tell(ctx, request{op: opValidate, number: validateMagic})
+}
+
+// shakeHands introduces the client as m, in place of open. It returns the server's name,
+// or foreignServer, and the process that the server knows under the same rank.
+func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server string, rival *handshake.Process, err error) {
+	d := handshake.NewDialler(m.party(handshake.StoreClient), m.Secret)
+	hello := d.Hello()
+	reqs := []request{{op: opValidate, number: validateMagic}, handshakeRequest(hello)}
+	if cn.dialect == dialect1 {
+		reqs = reqs[1:]
+	}
+	rep, err := cn.exchange(ctx, reqs...)
+	if err != nil {
+		return "", nil, err
+	}
+	answer := rep.values[0]
+	if bytes.Equal(answer, hello) {
+		return foreignServer, nil, nil
+	}
+	proof, err := d.Prove(answer)
+	if err != nil {
+		return "", nil, &HandshakeError{err}
+	}
+	if rep, err = cn.exchange(ctx, handshakeRequest(proof)); err != nil {
+		return "", nil, err
+	}
+	if rival, err = d.Finish(rep.values[0]); err != nil {
+		return "", nil, &HandshakeError{err}
+	}
+	if m.Secret == nil && !m.Insecure {
+		if err := sameUser(cn.nc); errors.As(err, new(*peeruid.OtherUserError)) {
+			return "", nil, &HandshakeError{fmt.Errorf("the store there is another user's: %w: give both the same file in %s", err, handshake.TokenFileVar)}
+		}
+	}
+	return d.Peer().Server, rival, nil
 }
 
 // exchange makes requests that the server answers at once and returns the reply

@@ -3,6 +3,7 @@ package store
 import (
 	"bufio"
 	"cmp"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,8 +12,11 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/goddp/goddp/internal/handshake"
 )
 
 // ServerOptions configure a [Server]. The zero value is a good default.
@@ -41,6 +45,12 @@ type ServerOptions struct {
 	// FrameTimeout bounds the time from the first byte of a request to its
 	// last, and the writing of a reply. Default 30 s.
 	FrameTimeout time.Duration
+
+	// Member is the process that hosts the server, and the job that it is for. A
+	// client that introduces itself must be of that job and have its secret, if it
+	// has one. Without a secret, or Insecure, Listen refuses an address that other
+	// hosts can reach.
+	Member Member
 }
 
 // A Quota bounds what some clients of a server may take together. A zero field
@@ -74,13 +84,16 @@ type Server struct {
 	ln         net.Listener
 	table      *table
 	opts       ServerOptions
+	name       string         // random
 	pools      [classes]*pool // that of the silent is empty: they ask for nothing
 	rejections rejections
+	strangers  atomic.Int64   // connections that are not admitted yet, and not known to be of this user
 	wg         sync.WaitGroup // the accepting goroutine and those of the connections
 
-	mu     sync.Mutex
-	slots  *slots
-	closed chan struct{} // closed under mu
+	mu      sync.Mutex
+	slots   *slots
+	bearers map[int]*bearer // by rank
+	closed  chan struct{}   // closed under mu
 }
 
 // Listen starts a server on addr, "host:port". An empty addr is a free port of
@@ -98,14 +111,23 @@ func Listen(addr string, opts *ServerOptions) (*Server, error) {
 	if opts != nil {
 		o = *opts
 	}
+	if err := checkExposure(ln.Addr(), &o.Member); err != nil {
+		ln.Close()
+		return nil, fmt.Errorf("store %s: %w", addr, err)
+	}
 	o = o.withDefaults()
 	s := &Server{
 		ln:         ln,
 		table:      newTable(o.Limits),
 		opts:       o,
+		name:       rand.Text(),
+		bearers:    make(map[int]*bearer),
 		rejections: rejections{log: o.Logger},
 		slots:      newSlots(fitDescriptors(o.Unproven.Clients, o.Unproven.Clients, o.Clients)),
 		closed:     make(chan struct{}),
+	}
+	if o.Member.Insecure {
+		o.Logger.Warn("store: "+handshake.InsecureVar+"=1: any process that reaches the store is served", "addr", s.Addr())
 	}
 	s.pools[silent] = &pool{}
 	s.pools[unproven] = &pool{limit: o.Unproven.InFlightBytes}
@@ -224,6 +246,7 @@ type serverConn struct {
 	held   int   // memory of the request in hand
 	most   int64 // that the table may grow to by what this client writes
 	parked *parked
+	left   func() // is called at the connection's end
 }
 
 // A parked is a WAIT whose keys do not all exist yet.
@@ -236,7 +259,7 @@ type parked struct {
 const bufferSize = 1 << 10
 
 func newServerConn(s *Server, nc net.Conn) *serverConn {
-	c := &serverConn{s: s, nc: nc, w: bufio.NewWriterSize(nc, bufferSize)}
+	c := &serverConn{s: s, nc: nc, w: bufio.NewWriterSize(nc, bufferSize), left: func() {}}
 	c.memory.pool = s.pools[silent]
 	c.dec = decoder{r: bufio.NewReaderSize(nc, bufferSize), limits: s.opts.Limits, reserve: c.reserve}
 	return c
@@ -262,11 +285,12 @@ func (c *serverConn) become(to class) error {
 func (c *serverConn) serve() error {
 	defer c.unpark()
 	defer c.release()
-	d, err := c.dialect()
+	defer func() { c.left() }()
+	d, class, err := c.admit()
 	if err != nil {
 		return err
 	}
-	if err := c.become(unproven); err != nil {
+	if err := c.become(class); err != nil {
 		return err
 	}
 	for {

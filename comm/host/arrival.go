@@ -107,6 +107,17 @@ func (g *Group) meet(ctx context.Context, join func(context.Context, *Group) err
 	return err
 }
 
+// RefuseJoin tells the ranks that are making a group through kv, as one of them would,
+// that rank cannot join, and why. It has no effect on a group that is complete, or
+// where another rank has said so before.
+func RefuseJoin(ctx context.Context, kv store.Store, rank int, why error) error {
+	value, err := json.Marshal(refuse(rank, why))
+	if err == nil {
+		_, err = kv.CompareAndSet(ctx, keyFailed, nil, value)
+	}
+	return err
+}
+
 // listen waits for another rank that cannot join, and returns why. A store that is lost
 // may be no more than this wait's connection, so it looks again.
 func (g *Group) listen(ctx context.Context) (told, err error) {

@@ -18,10 +18,14 @@
 // reserved when it is made and sealed against shrinking: it leaves nothing
 // behind, cannot run out under a writer, and does not depend on /dev/shm.
 //
-// Nobody joins without the token that rank 0 draws for the group and puts in
-// the store, and the listeners close when the group is complete. The token
-// and the data are not encrypted: the network between the hosts must be
-// trusted.
+// Nobody joins without the group's key: an HMAC, under the job's secret
+// ([Options].Member), of a token that rank 0 draws and puts in the store. Both
+// ends of every connection prove that they have it (internal/handshake), which
+// does not send it. A descriptor passes after that alone. Without a secret,
+// whoever can read the store has the key, but for the processes of other users
+// on this host, which are refused. The listeners close when the group is
+// complete. The data are neither encrypted nor authenticated: who can change
+// packets on the network between the hosts can change them.
 //
 // # How a collective runs
 //

@@ -2,26 +2,22 @@ package host
 
 import (
 	"context"
-	"crypto/subtle"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"time"
+
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/peeruid"
 )
 
-// The handshake of a connection: the dialler sends a hello, the listener
-// answers with an accept byte, the dialler confirms with another one. On the
-// control connection of a link through shared memory the first two carry the
-// descriptors of the ranks' desks, each of which the other side has mapped
-// before it answers.
-const (
-	magic     = "goddp/h1"
-	tokenSize = 32
-	helloSize = len(magic) + tokenSize + 8 // and the rank and lane
-	accepted  = 0x06
-)
+// A connection between two ranks is opened by a handshake, in which each proves to the
+// other that it belongs to the group. Then, on the control connection of a link through
+// shared memory, the dialler sends the descriptor of its desk, and the listener answers
+// with that of its own, each of which the other side has mapped before it answers. The
+// dialler ends with accepted, behind which the connection is both ends'.
+const accepted = 0x06
 
 // handshakeTimeout bounds a handshake; strangers bounds how many unfinished
 // ones are served at a time.
@@ -30,8 +26,8 @@ const (
 	strangers        = 256
 )
 
-// accept serves a listener until the meeting is over. Whoever does not know
-// the token is dropped.
+// accept serves a listener until the meeting is over. Whoever does not have the group's
+// key is refused.
 func (m *meeting) accept(l net.Listener, unix bool) {
 	m.wg.Go(func() {
 		<-m.done
@@ -57,12 +53,12 @@ func (m *meeting) accept(l net.Listener, unix bool) {
 			slots <- struct{}{}
 			m.wg.Go(func() {
 				defer func() { <-slots }()
-				if unix {
-					c = wrapUnix(c)
-				}
 				a, err := m.welcome(c, unix)
 				if err != nil {
 					m.group.log.Debug("dropped a connection", "rank", m.group.cfg.Rank, "from", c.RemoteAddr(), "error", err)
+					if a.conn != nil {
+						c = a.conn
+					}
 					c.Close()
 					return
 				}
@@ -80,13 +76,16 @@ func (m *meeting) accept(l net.Listener, unix bool) {
 type arrived struct {
 	conn       net.Conn
 	peer, lane int
+	process    handshake.Process
 	desk       *mapping
 }
 
 // assemble makes links of the connections to one listener. A dialler that
-// could not complete a link begins anew: the latest connection counts.
+// could not complete a link begins anew: the latest connection counts. Another process
+// that comes as the same rank ends the meeting.
 func (m *meeting) assemble(joining <-chan arrived) {
 	links := map[int]*link{}
+	bearers := map[int]handshake.Process{}
 	defer func() {
 		for _, l := range links {
 			l.close()
@@ -95,6 +94,15 @@ func (m *meeting) assemble(joining <-chan arrived) {
 	for {
 		select {
 		case a := <-joining:
+			if first, known := bearers[a.peer]; known && first.ID != a.process.ID {
+				a.conn.Close()
+				select {
+				case m.rivals <- &handshake.RivalError{Rank: a.peer, First: first, Second: a.process}:
+				case <-m.done:
+				}
+				return
+			}
+			bearers[a.peer] = a.process
 			l := links[a.peer]
 			if l == nil {
 				l = newLink(a.peer)
@@ -122,33 +130,58 @@ func (m *meeting) assemble(joining <-chan arrived) {
 	}
 }
 
-// welcome is the listener's side of the handshake.
+// party is this rank as it introduces itself on a connection.
+func (m *meeting) party(role handshake.Role, lane int) handshake.Party {
+	g := m.group
+	by := &g.opts.Member
+	return handshake.Party{
+		Role: role, Job: by.Job, HasSecret: by.Secret != nil, Rank: g.cfg.Rank, Lane: lane, Process: handshake.ThisProcess(),
+	}
+}
+
+// checkUser returns an error if the other end of c is known to be another user's, and
+// the job has no secret to tell by.
+func (m *meeting) checkUser(c net.Conn) error {
+	if by := &m.group.opts.Member; by.Secret != nil || by.Insecure {
+		return nil
+	}
+	if err := peeruid.SameUser(c); errors.As(err, new(*peeruid.OtherUserError)) {
+		return fmt.Errorf("%w: ranks of several users need the same secret: %s", err, handshake.TokenFileVar)
+	}
+	return nil
+}
+
+// welcome is the listener's side of the opening of a connection. The connection that it
+// returns stands for c, with an error too if it is not nil.
 func (m *meeting) welcome(c net.Conn, unix bool) (a arrived, err error) {
 	stop := m.bound(c)
 	defer stop()
-	var hello [helloSize]byte
-	if _, err := io.ReadFull(c, hello[:]); err != nil {
+	if err := m.checkUser(c); err != nil {
 		return a, err
 	}
-	rest := hello[len(magic):]
-	if string(hello[:len(magic)]) != magic || subtle.ConstantTimeCompare(rest[:tokenSize], m.token) != 1 {
-		return a, errors.New("wrong token")
+	if unix {
+		c = wrapUnix(c)
 	}
-	a = arrived{conn: c, peer: int(binary.LittleEndian.Uint32(rest[tokenSize:])), lane: int(binary.LittleEndian.Uint32(rest[tokenSize+4:]))}
+	a.conn = c
+	p, err := handshake.Accept(c, m.party(handshake.PeerListener, 0), m.key)
+	if err != nil {
+		return a, err
+	}
+	a.peer, a.lane, a.process = p.Rank, p.Lane, p.Process
 	if a.peer <= m.group.cfg.Rank || a.peer >= m.group.cfg.Size || a.lane >= lanes {
 		return a, fmt.Errorf("rank %d, lane %d", a.peer, a.lane)
 	}
 	if unix && a.lane == laneControl {
+		if err := readAccepted(c); err != nil {
+			return a, err
+		}
 		if a.desk, err = m.mapDesk(c); err != nil {
 			return a, err
 		}
 		fd, _ := m.shm.descriptor()
-		err = writeFD(c, []byte{accepted}, fd)
-	} else {
-		_, err = c.Write([]byte{accepted})
-	}
-	if err != nil {
-		return a, err
+		if err := writeFD(c, []byte{accepted}, fd); err != nil {
+			return a, err
+		}
 	}
 	if err := readAccepted(c); err != nil {
 		return a, err
@@ -231,36 +264,38 @@ func (m *meeting) dialAll(ctx context.Context, peer int, network, at string) (*l
 	return l, nil
 }
 
-// dialLane is the dialler's side of the handshake.
+// dialLane is the dialler's side of the opening of a connection.
 func (m *meeting) dialLane(ctx context.Context, l *link, lane int, network, at string) error {
 	d := net.Dialer{Timeout: handshakeTimeout}
 	c, err := d.DialContext(ctx, network, at)
 	if err != nil {
 		return err
 	}
+	user := m.checkUser(c)
 	if network == "unix" {
 		c = wrapUnix(c)
 	}
 	l.conns[lane] = c
+	if user != nil {
+		return user
+	}
 	stop := m.bound(c)
 	defer stop()
-	hello := append([]byte(magic), m.token...)
-	hello = binary.LittleEndian.AppendUint32(hello, uint32(m.group.cfg.Rank))
-	hello = binary.LittleEndian.AppendUint32(hello, uint32(lane))
-	shares := network == "unix" && lane == laneControl
-	if shares {
-		fd, _ := m.shm.descriptor()
-		err = writeFD(c, hello, fd)
-	} else {
-		_, err = c.Write(hello)
-	}
+	p, err := handshake.Dial(c, m.party(handshake.PeerDialler, lane), m.key)
 	if err != nil {
 		return err
 	}
-	if err := readAccepted(c); err != nil {
-		return err
+	if p.Rank != l.peer {
+		return fmt.Errorf("rank %d is there", p.Rank)
 	}
-	if shares {
+	if network == "unix" && lane == laneControl {
+		fd, _ := m.shm.descriptor()
+		if err := writeFD(c, []byte{accepted}, fd); err != nil {
+			return err
+		}
+		if err := readAccepted(c); err != nil {
+			return err
+		}
 		if l.desk, err = m.mapDesk(c); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/store"
 )
 
 // Options says how ranks reach each other. The zero value is for ranks that
@@ -20,11 +21,15 @@ type Options struct {
 	// this one; a port of 0 is any free one, a host of "" every interface.
 	// "" is 127.0.0.1:0. It is open while the group is being made.
 	Listen string
+	// Member is this process in its job, whose secret and whose id the ranks compare
+	// on every connection. Its Rank is not used. The zero value is of no job, without
+	// a secret.
+	Member store.Member
 }
 
 // New makes this rank's end of a group: it returns when every rank has come
 // and reaches every other one. The ranks find each other through cfg.Store,
-// where they also share the token without which no connection is accepted. The
+// where they also share what, with the job's secret, no connection is accepted without. The
 // error is a [*backend.AbsentError] where some did not come in time.
 func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error) {
 	g := newGroup(cfg, opts)

@@ -2,7 +2,9 @@ package host
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -13,10 +15,12 @@ import (
 
 // Keys in the store. Every rank r sets its own rank/r and ready/r.
 const (
-	keyToken = "token"  // 32 random bytes by rank 0; who has them belongs to the group
+	keyToken = "token"  // tokenSize random bytes by rank 0, of which the group's key is made
 	keyRank  = "rank/"  // an address
 	keyReady = "ready/" // "shared" if rank r shares memory with all others
 )
+
+const tokenSize = 32
 
 // silence is how long a peer's host may not answer before it counts as lost.
 const silence = 20 * time.Second
@@ -31,10 +35,11 @@ type address struct {
 // meeting is the making of a group out of processes.
 type meeting struct {
 	group  *Group
-	token  []byte
+	key    []byte       // of the group: who has it belongs to it
 	shm    sharedMemory // nil: this rank cannot share memory
 	links  []*link
 	joined chan *link    // from every peer that dialled this rank
+	rivals chan error    // two processes came as one rank
 	done   chan struct{} // closed when no more connections are wanted
 	wg     sync.WaitGroup
 }
@@ -44,7 +49,7 @@ type meeting struct {
 func joinLinks(ctx context.Context, g *Group) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	m := &meeting{group: g, links: make([]*link, g.cfg.Size), joined: make(chan *link), done: make(chan struct{})}
+	m := &meeting{group: g, links: make([]*link, g.cfg.Size), joined: make(chan *link), rivals: make(chan error), done: make(chan struct{})}
 	defer func() {
 		close(m.done)
 		cancel()
@@ -53,7 +58,7 @@ func joinLinks(ctx context.Context, g *Group) (err error) {
 			m.release()
 		}
 	}()
-	if err := m.shareToken(ctx); err != nil {
+	if err := m.shareKey(ctx); err != nil {
 		return cause(ctx, err)
 	}
 	addrs, err := m.publish(ctx)
@@ -100,7 +105,10 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-func (m *meeting) shareToken(ctx context.Context) (err error) {
+// shareKey makes the group's key of the job's secret and a token in the store, which
+// differs from group to group. Without a secret, the key is what those know who can
+// read the store.
+func (m *meeting) shareKey(ctx context.Context) error {
 	kv := m.group.cfg.Store
 	if m.group.cfg.Rank == 0 {
 		token := make([]byte, tokenSize)
@@ -109,11 +117,17 @@ func (m *meeting) shareToken(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	m.token, err = kv.Get(ctx, keyToken)
-	if err == nil && len(m.token) != tokenSize {
-		err = fmt.Errorf("token of %d bytes in the store, want %d", len(m.token), tokenSize)
+	token, err := kv.Get(ctx, keyToken)
+	if err != nil {
+		return err
 	}
-	return err
+	if len(token) != tokenSize {
+		return fmt.Errorf("token of %d bytes in the store, want %d", len(token), tokenSize)
+	}
+	h := hmac.New(sha256.New, m.group.opts.Member.Secret)
+	h.Write(token)
+	m.key = h.Sum(nil)
+	return nil
 }
 
 // publish opens this rank's listeners, which close with the meeting, and
@@ -232,6 +246,8 @@ func (m *meeting) linkUp(ctx context.Context, addrs []address) error {
 			m.links[d.link.peer] = d.link
 		case l := <-m.joined:
 			m.links[l.peer] = l
+		case err := <-m.rivals:
+			return err
 		case <-ctx.Done():
 			var missing []int
 			for peer, l := range m.links {

@@ -37,12 +37,16 @@ type control struct {
 	all   chan struct{}     // closed when the word of all has come
 }
 
+// ControlStore is the part of a group's store through which its control channel, a group
+// of comm/host's, is made.
+func ControlStore(kv store.Store) store.Store { return store.Prefix(kv, keyControl) }
+
 func openControl(ctx context.Context, cfg backend.Config, o Options, p progress) (*control, error) {
 	c := &control{
 		rank: cfg.Rank, size: cfg.Size, progress: p, leaving: make(chan struct{}),
 		told: map[int]bool{}, gone: map[int]time.Time{}, all: make(chan struct{}),
 	}
-	cfg.Store, cfg.Device = store.Prefix(cfg.Store, keyControl), nil
+	cfg.Store, cfg.Device = ControlStore(cfg.Store), nil
 	var err error
 	if c.net, err = host.New(ctx, cfg, &o.Control); err != nil {
 		return nil, err

@@ -20,13 +20,21 @@ import "context"
 // goroutine at a time.
 type Handler interface {
 	// Join blocks until the nodes of the next round have met and returns this
-	// node's place among them. workers is the number of workers this node
-	// brings; nodes may bring different numbers. Whatever the previous round
-	// provided, its store above all, is gone when Join returns.
-	Join(ctx context.Context, workers int) (*Round, error)
+	// node's place among them. Whatever the previous round provided, its store
+	// above all, is gone when Join returns.
+	Join(ctx context.Context, node Node) (*Round, error)
 
 	// Close leaves the rendezvous and releases what the last round holds.
 	Close() error
+}
+
+// Node is what a node brings to a round.
+type Node struct {
+	Workers int    // nodes may bring different numbers
+	JobID   string // of the job that its workers are of; "": none
+	Secret  []byte // the workers prove to the store that they have it; nil: there is none
+	// Insecure has the store serve anybody who reaches it.
+	Insecure bool
 }
 
 // Round is one meeting of the nodes, as one of them sees it.

@@ -27,7 +27,7 @@ type Standalone struct {
 
 // Join opens a fresh store and returns a round of one node. The error names
 // the address that could not be listened on.
-func (s *Standalone) Join(ctx context.Context, workers int) (*Round, error) {
+func (s *Standalone) Join(ctx context.Context, node Node) (*Round, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
@@ -38,7 +38,9 @@ func (s *Standalone) Join(ctx context.Context, workers int) (*Round, error) {
 	if host == "" {
 		host = "127.0.0.1"
 	}
-	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(s.Port)), nil)
+	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(s.Port)), &store.ServerOptions{Member: store.Member{
+		Job: store.Job{ID: node.JobID, World: node.Workers}, Rank: -1, Secret: node.Secret, Insecure: node.Insecure,
+	}})
 	if err != nil {
 		return nil, err // it says that it is the store's
 	}
@@ -50,7 +52,7 @@ func (s *Standalone) Join(ctx context.Context, workers int) (*Round, error) {
 	round := &Round{
 		Number:     s.rounds,
 		Nodes:      1,
-		WorldSize:  workers,
+		WorldSize:  node.Workers,
 		MasterAddr: host,
 		MasterPort: int(addr.Port()),
 	}

@@ -17,7 +17,7 @@ func TestStandaloneRounds(t *testing.T) {
 	defer s.Close()
 	var before *Round
 	for number := range 3 {
-		round, err := s.Join(t.Context(), 4)
+		round, err := s.Join(t.Context(), Node{Workers: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestStandaloneRounds(t *testing.T) {
 func TestStandaloneFreshStore(t *testing.T) {
 	s := &Standalone{}
 	defer s.Close()
-	first, err := s.Join(t.Context(), 1)
+	first, err := s.Join(t.Context(), Node{Workers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestStandaloneFreshStore(t *testing.T) {
 	if err := s.store.Local().Set(t.Context(), "key", []byte("stale")); err != nil {
 		t.Fatal(err)
 	}
-	second, err := s.Join(t.Context(), 1)
+	second, err := s.Join(t.Context(), Node{Workers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,19 +73,19 @@ func TestStandaloneFreshStore(t *testing.T) {
 func TestStandaloneErrors(t *testing.T) {
 	taken := &Standalone{}
 	defer taken.Close()
-	round, err := taken.Join(t.Context(), 1)
+	round, err := taken.Join(t.Context(), Node{Workers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &Standalone{Port: round.MasterPort}
 	var opErr *net.OpError
-	if _, err := s.Join(t.Context(), 1); !errors.As(err, &opErr) {
+	if _, err := s.Join(t.Context(), Node{Workers: 1}); !errors.As(err, &opErr) {
 		t.Errorf("a port in use gives %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("enough")
 	cancel(cause)
-	if _, err := (&Standalone{}).Join(ctx, 1); err != cause {
+	if _, err := (&Standalone{}).Join(ctx, Node{Workers: 1}); err != cause {
 		t.Errorf("a cancelled join gives %v", err)
 	}
 }

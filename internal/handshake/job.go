@@ -1,0 +1,150 @@
+package handshake
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// The variables that give a job its id, in the order in which they count.
+const (
+	JobIDVar = "GODDP_JOB_ID" // set by golaunch, or by the user
+	runIDVar = "TORCHELASTIC_RUN_ID"
+)
+
+// remedy is what to do about processes that are not of one job, or should not be.
+const remedy = "give all processes of one job the same " + JobIDVar + ", and each job another one, or another MASTER_PORT"
+
+// A Job is what the processes of one job agree on. The zero value is of no job, and
+// agrees with any.
+type Job struct {
+	ID      string // "": the environment names none
+	Program string // tells one executable from another; "" where ID is not
+	Args    string // the program's arguments; "" where ID is not
+	World   int    // ranks; 0: not known
+}
+
+// JobFromEnv returns the job that this process is of, with world ranks.
+func JobFromEnv(world int) Job {
+	if id := idFromEnv(os.Getenv); id != "" {
+		return Job{ID: id, World: world}
+	}
+	return Job{Program: program(), Args: arguments(os.Args[1:]), World: world}
+}
+
+// idFromEnv returns the job's id, or "". torchrun calls a job without an id "none".
+// Within one allocation of Slurm's every step is a job.
+func idFromEnv(getenv func(string) string) string {
+	if id := getenv(JobIDVar); id != "" {
+		return short(id)
+	}
+	if id := getenv(runIDVar); id != "" && id != "none" {
+		return short(id)
+	}
+	if id := getenv("SLURM_JOB_ID"); id != "" {
+		if step := getenv("SLURM_STEP_ID"); step != "" {
+			id += "." + step
+		}
+		return short("slurm " + id)
+	}
+	if id := cmp.Or(getenv("PBS_JOBID"), getenv("LSB_JOBID")); id != "" {
+		return short("batch " + id)
+	}
+	return ""
+}
+
+// program names this process's executable: its size, and a hash of its first part,
+// which holds the linker's build id. Copies of it on other hosts have the same name.
+var program = sync.OnceValue(func() string {
+	path, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	const headSize = 32 << 10
+	h := sha256.New()
+	if _, err := io.CopyN(h, f, headSize); err != nil && err != io.EOF {
+		return ""
+	}
+	return fmt.Sprintf("%x, %d bytes", h.Sum(nil)[:8], info.Size())
+})
+
+func arguments(args []string) string {
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		quoted[i] = a
+		if a == "" || strings.ContainsAny(a, " \t\n\"'\\") {
+			quoted[i] = strconv.Quote(a)
+		}
+	}
+	return short(strings.Join(quoted, " "))
+}
+
+// maxText bounds a text of a message.
+const maxText = 1 << 10
+
+// short returns text as a message can hold it: valid UTF-8 and, if it is longer than
+// maxText, its beginning and a hash.
+func short(text string) string {
+	valid := strings.ToValidUTF8(text, "?")
+	if len(valid) <= maxText {
+		return valid
+	}
+	sum := sha256.Sum256([]byte(text))
+	end := "... (" + hex.EncodeToString(sum[:8]) + ")"
+	return strings.ToValidUTF8(valid[:maxText-len(end)], "") + end
+}
+
+// Compare returns nil if processes with these two values are of one job, else a
+// [*DifferentJobError].
+func (j Job) Compare(other Job) error {
+	if j == (Job{}) || other == (Job{}) {
+		return nil
+	}
+	differ := func(what, own, others string) error {
+		return &DifferentJobError{What: what, Own: own, Other: others}
+	}
+	switch {
+	case j.ID != other.ID:
+		return differ("job id", quoteID(j.ID), quoteID(other.ID))
+	case j.Program != other.Program:
+		return differ("program", j.Program, other.Program)
+	case j.Args != other.Args:
+		return differ("arguments", fmt.Sprintf("[%s]", j.Args), fmt.Sprintf("[%s]", other.Args))
+	case j.World > 0 && other.World > 0 && j.World != other.World:
+		return differ("WORLD_SIZE", strconv.Itoa(j.World), strconv.Itoa(other.World))
+	}
+	return nil
+}
+
+func quoteID(id string) string {
+	if id == "" {
+		return "none"
+	}
+	return strconv.Quote(id)
+}
+
+// A DifferentJobError says that two processes are not of one job.
+type DifferentJobError struct {
+	What       string // what differs
+	Own, Other string
+	By         Process // the other process
+}
+
+func (e *DifferentJobError) Error() string {
+	return fmt.Sprintf("%v is of another job: %s %s here, %s there: %s", e.By, e.What, e.Own, e.Other, remedy)
+}

@@ -1,0 +1,49 @@
+package handshake
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// A Process tells one process from all others, and people where to find it.
+type Process struct {
+	ID      string // random, "" of an unknown process
+	Host    string
+	PID     int
+	Started time.Time // about
+}
+
+// ThisProcess returns the process that calls it.
+var ThisProcess = sync.OnceValue(func() Process {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return Process{ID: rand.Text(), Host: short(host), PID: os.Getpid(), Started: time.Now().Round(time.Millisecond)}
+})
+
+func (p Process) String() string {
+	if p.ID == "" {
+		return "an unknown process"
+	}
+	return fmt.Sprintf("process %d on %s, started at %s", p.PID, p.Host, p.Started.Local().Format("15:04:05.000"))
+}
+
+// bounded returns p with texts that a log can hold.
+func (p Process) bounded() Process {
+	p.ID, p.Host = short(p.ID), short(p.Host)
+	return p
+}
+
+// A RivalError says that two processes bear one rank of a job.
+type RivalError struct {
+	Rank          int
+	First, Second Process // in the order in which they came
+}
+
+func (e *RivalError) Error() string {
+	return fmt.Sprintf("two processes say that they are rank %d: %v, and %v: they are of two jobs, or one was started twice: %s", e.Rank, e.First, e.Second, remedy)
+}

@@ -1,0 +1,62 @@
+package handshake
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+)
+
+// The variables that say how a job keeps others out.
+const (
+	// TokenFileVar names the file that holds the job's secret.
+	TokenFileVar = "GODDP_TOKEN_FILE"
+	// InsecureVar, if 1, has a store serve anybody.
+	InsecureVar = "GODDP_INSECURE"
+	// StoreVar is set to StoreOfOurs by a launcher whose store is goddp's: nobody
+	// else's will do.
+	StoreVar    = "GODDP_STORE"
+	StoreOfOurs = "goddp"
+)
+
+// The size of a secret in bytes, without white space around it.
+const (
+	minSecret = 16
+	maxSecret = 4 << 10
+)
+
+// ReadSecret returns the secret in the file that [TokenFileVar] names, without white
+// space around it, or nil if getenv, such as [os.Getenv], knows no such file. No error
+// holds any of it.
+func ReadSecret(getenv func(string) string) ([]byte, error) {
+	path := getenv(TokenFileVar)
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: the job's secret cannot be read: %w", TokenFileVar, err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: the job's secret cannot be read: %w", TokenFileVar, err)
+	}
+	secret := bytes.TrimSpace(text)
+	if len(secret) < minSecret || len(text) > maxSecret {
+		return nil, fmt.Errorf("%s: %s holds a secret of %d bytes, want %d to %d", TokenFileVar, path, len(secret), minSecret, maxSecret)
+	}
+	return secret, nil
+}
+
+// ReadInsecure returns whether getenv knows [InsecureVar] as 1.
+func ReadInsecure(getenv func(string) string) (bool, error) {
+	switch v := getenv(InsecureVar); v {
+	case "", "0":
+		return false, nil
+	case "1":
+		return true, nil
+	default:
+		return false, fmt.Errorf("%s is %q, want 0 or 1", InsecureVar, v)
+	}
+}
