@@ -29,7 +29,10 @@ func (p Process) String() string {
 	if p.ID == "" {
 		return "an unknown process"
 	}
-	return fmt.Sprintf("process %d on %s, started at %s", p.PID, p.Host, p.Started.Local().Format("15:04:05.000"))
+	if p.Started.IsZero() {
+		return fmt.Sprintf("process %d on %s", p.PID, p.Host)
+	}
+	return fmt.Sprintf("process %d on %s (started at %s)", p.PID, p.Host, p.Started.Local().Format("15:04:05.000"))
 }
 
 // bounded returns p with texts that a log can hold.

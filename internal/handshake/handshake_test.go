@@ -1,0 +1,316 @@
+package handshake
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var testKey = []byte("a secret of a test")
+
+func dialler(rank int, job Job, secret bool) Party {
+	return Party{Role: PeerDialler, Job: job, HasSecret: secret, Rank: rank, Process: Process{ID: "d", Host: "dial", PID: 1}}
+}
+
+func listener(job Job, secret bool) Party {
+	return Party{Role: PeerListener, Job: job, HasSecret: secret, Process: Process{ID: "l", Host: "listen", PID: 2}}
+}
+
+// run performs a handshake and returns its messages, and how either end ended.
+func run(d *Dialler, l *Listener) (messages [][]byte, dialled, listened error) {
+	hello := d.Hello()
+	answer, listened := l.Answer(hello)
+	if listened != nil {
+		refusal := l.Refuse(listened)
+		_, dialled = d.Prove(refusal)
+		return [][]byte{hello, refusal}, dialled, listened
+	}
+	proving, dialled := d.Prove(answer)
+	if dialled != nil {
+		return [][]byte{hello, answer}, dialled, nil
+	}
+	accept := l.Accept(nil)
+	if listened = l.Verify(proving); listened != nil {
+		accept = l.Refuse(listened)
+	}
+	_, dialled = d.Finish(accept)
+	return [][]byte{hello, answer, proving, accept}, dialled, listened
+}
+
+func TestHandshake(t *testing.T) {
+	for _, key := range [][]byte{testKey, nil} {
+		own := dialler(3, Job{ID: "j", World: 8}, key != nil)
+		own.Lane = 2
+		d, l := NewDialler(own, key), NewListener(listener(Job{ID: "j"}, key != nil), key)
+		messages, dialled, listened := run(d, l)
+		if dialled != nil || listened != nil {
+			t.Errorf("%v, %v", dialled, listened)
+		}
+		if l.Peer() != own || d.Peer().Process.Host != "listen" {
+			t.Errorf("met %+v and %+v", l.Peer(), d.Peer())
+		}
+		for _, m := range messages {
+			if len(m) > MaxMessage || bytes.Contains(m, testKey) {
+				t.Errorf("message %q", m)
+			}
+		}
+	}
+}
+
+// What two ends disagree on is the error of both, with both values.
+func TestDifferentJobs(t *testing.T) {
+	for _, test := range []struct {
+		dialler, listener Job
+		here, there       string // what the dialler's error must have; "": they are of one job
+	}{
+		{Job{}, Job{ID: "a", World: 3}, "", ""},
+		{Job{ID: "a", World: 2}, Job{ID: "a", World: 2}, "", ""},
+		{Job{ID: "a", Program: "p"}, Job{ID: "a", Program: "q"}, `program p here`, `q there`},
+		{Job{ID: "a"}, Job{ID: "b"}, `job id "a" here`, `"b" there`},
+		{Job{ID: "a"}, Job{Program: "p"}, `job id "a" here`, `none there`},
+		{Job{Program: "p"}, Job{Program: "q"}, `program p here`, `q there`},
+		{Job{Program: "p", Args: "-x 1"}, Job{Program: "p", Args: "-x 2"}, `arguments [-x 1] here`, `[-x 2] there`},
+		{Job{ID: "a", World: 2}, Job{ID: "a", World: 4}, `WORLD_SIZE 2 here`, `4 there`},
+		{Job{ID: "a", World: 2}, Job{ID: "a"}, "", ""},
+	} {
+		_, dialled, listened := run(NewDialler(dialler(1, test.dialler, true), testKey), NewListener(listener(test.listener, true), testKey))
+		if test.here == "" {
+			if dialled != nil || listened != nil {
+				t.Errorf("%+v and %+v: %v, %v", test.dialler, test.listener, dialled, listened)
+			}
+			continue
+		}
+		var here, there *DifferentJobError
+		if !errors.As(dialled, &here) || !errors.As(listened, &there) {
+			t.Errorf("%+v and %+v: %v, %v", test.dialler, test.listener, dialled, listened)
+			continue
+		}
+		if here.Own != there.Other || here.Other != there.Own || here.By.Host != "listen" || there.By.Host != "dial" {
+			t.Errorf("the ends disagree: %v; %v", here, there)
+		}
+		for _, want := range []string{test.here, test.there, "GODDP_JOB_ID", "process 2 on listen"} {
+			if !strings.Contains(here.Error(), want) {
+				t.Errorf("%q does not say %q", here, want)
+			}
+		}
+	}
+}
+
+func TestSecretsThatDiffer(t *testing.T) {
+	for _, test := range []struct {
+		dialler, listener []byte
+		want              string // at the dialler
+	}{
+		{nil, testKey, "process 2 on listen has a secret, and this process has none"},
+		{testKey, nil, "has no secret, and this process has one"},
+		{testKey, []byte("another"), "has another secret than this process"},
+	} {
+		_, dialled, listened := run(
+			NewDialler(dialler(1, Job{}, test.dialler != nil), test.dialler), NewListener(listener(Job{}, test.listener != nil), test.listener))
+		var here, there *SecretError
+		if !errors.As(dialled, &here) || !errors.As(listened, &there) || here.Own != there.Other || here.Other != there.Own {
+			t.Errorf("%q, %q: %v; %v", test.dialler, test.listener, dialled, listened)
+			continue
+		}
+		if text := here.Error(); !strings.Contains(text, test.want) || !strings.Contains(text, TokenFileVar) || strings.Contains(text, string(testKey)) {
+			t.Errorf("%q, %q: %v", test.dialler, test.listener, here)
+		}
+	}
+}
+
+// A proof that was recorded is of no use: not to the same listener again, not to the
+// dialler that made it, not under another rank, not with a hello that was changed.
+func TestProofsAreOfOneConnection(t *testing.T) {
+	old, dialled, listened := run(NewDialler(dialler(1, Job{}, true), testKey), NewListener(listener(Job{}, true), testKey))
+	if dialled != nil || listened != nil {
+		t.Fatal(dialled, listened)
+	}
+	hello, proving := old[0], old[2]
+
+	t.Run("replayed", func(t *testing.T) {
+		l := NewListener(listener(Job{}, true), testKey)
+		if _, err := l.Answer(hello); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Verify(proving); err == nil {
+			t.Error("a recorded proof is accepted")
+		}
+	})
+	t.Run("replayed to a dialler", func(t *testing.T) {
+		d := NewDialler(dialler(1, Job{}, true), testKey)
+		d.Hello()
+		if _, err := d.Prove(old[1]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Finish(old[3]); err == nil {
+			t.Error("a recorded accept is accepted")
+		}
+	})
+	t.Run("reflected", func(t *testing.T) {
+		// A listener without the key sends the dialler its own proof back.
+		d := NewDialler(dialler(1, Job{}, true), testKey)
+		answer, err := NewListener(listener(Job{}, true), nil).Answer(d.Hello())
+		if err != nil {
+			t.Fatal(err)
+		}
+		proving, err := d.Prove(answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Finish(proving); err == nil {
+			t.Error("a dialler takes its own proof for the listener's")
+		}
+	})
+	t.Run("reflected hello", func(t *testing.T) {
+		d := NewDialler(dialler(1, Job{}, true), testKey)
+		if _, err := d.Prove(d.Hello()); err == nil {
+			t.Error("a dialler takes its own hello for an answer")
+		}
+	})
+	t.Run("under another rank", func(t *testing.T) {
+		d, l := NewDialler(dialler(1, Job{}, true), testKey), NewListener(listener(Job{}, true), testKey)
+		changed := bytes.Replace(d.Hello(), []byte(`"Rank":1`), []byte(`"Rank":2`), 1)
+		answer, err := l.Answer(changed)
+		if err != nil || l.Peer().Rank != 2 {
+			t.Fatalf("%v, rank %d", err, l.Peer().Rank)
+		}
+		proving, err := d.Prove(answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Verify(proving); err == nil {
+			t.Error("the proof of rank 1 is accepted as rank 2's")
+		}
+	})
+	t.Run("in another role", func(t *testing.T) {
+		own := dialler(1, Job{}, true)
+		own.Role = StoreClient
+		if _, err := NewListener(listener(Job{}, true), testKey).Answer(NewDialler(own, testKey).Hello()); err == nil {
+			t.Error("a store's client is taken for a rank")
+		}
+	})
+	t.Run("over a relay", func(t *testing.T) {
+		// Between rank 1 and the listener of another job that has the same secret.
+		d := NewDialler(dialler(1, Job{ID: "a"}, true), testKey)
+		if _, err := NewListener(listener(Job{ID: "b"}, true), testKey).Answer(d.Hello()); err == nil {
+			t.Error("a rank of another job is let in")
+		}
+	})
+}
+
+func TestOnAConnection(t *testing.T) {
+	for name, key := range map[string][]byte{"same": testKey, "another": []byte("wrong")} {
+		a, b := net.Pipe()
+		deadline := time.Now().Add(10 * time.Second)
+		a.SetDeadline(deadline)
+		b.SetDeadline(deadline)
+		type end struct {
+			peer Party
+			err  error
+		}
+		accepted := make(chan end)
+		go func() {
+			p, err := Accept(b, listener(Job{}, true), testKey)
+			accepted <- end{p, err}
+		}()
+		peer, err := Dial(a, dialler(1, Job{}, true), key)
+		got := <-accepted
+		if same := name == "same"; (err == nil) != same || (got.err == nil) != same {
+			t.Errorf("%s key: %v, %v", name, err, got.err)
+		}
+		if name == "same" && (peer.Role != PeerListener || got.peer.Rank != 1) {
+			t.Errorf("met %+v and %+v", peer, got.peer)
+		}
+		a.Close()
+		b.Close()
+	}
+}
+
+func TestJobIDs(t *testing.T) {
+	for _, test := range []struct{ env, want string }{
+		{"", ""},
+		{"TORCHELASTIC_RUN_ID=none", ""},
+		{"TORCHELASTIC_RUN_ID=100", "100"},
+		{"GODDP_JOB_ID=a TORCHELASTIC_RUN_ID=100", "a"},
+		{"TORCHELASTIC_RUN_ID=none SLURM_JOB_ID=7", "slurm 7"},
+		{"SLURM_JOB_ID=7 SLURM_STEP_ID=0", "slurm 7.0"},
+		{"PBS_JOBID=7.host", "batch 7.host"},
+		{"LSB_JOBID=9", "batch 9"},
+	} {
+		env := map[string]string{}
+		for _, kv := range strings.Fields(test.env) {
+			name, value, _ := strings.Cut(kv, "=")
+			env[name] = value
+		}
+		if got := idFromEnv(func(name string) string { return env[name] }); got != test.want {
+			t.Errorf("%s: %q, want %q", test.env, got, test.want)
+		}
+	}
+}
+
+// A program has one name in all its processes and copies, and another has another.
+func TestProgramNames(t *testing.T) {
+	if program() == "" {
+		t.Error("this program has no name")
+	}
+	for _, args := range [][]string{{"a", "b"}, {"a b"}, {"a", "b", ""}, {strings.Repeat("x", 5000)}, {strings.Repeat("x", 5001)}, {"\xff"}} {
+		text := arguments(args)
+		if len(text) > maxText {
+			t.Errorf("%d arguments are %d bytes", len(args), len(text))
+		}
+		var back string
+		b, err := json.Marshal(text)
+		if err == nil {
+			err = json.Unmarshal(b, &back)
+		}
+		if err != nil || back != text {
+			t.Errorf("%q comes over as %q, %v", text, back, err)
+		}
+		for _, other := range [][]string{{"a", "c"}, {strings.Repeat("x", 5002)}} {
+			if arguments(other) == text {
+				t.Errorf("%.20q and %.20q are the same", args, other)
+			}
+		}
+	}
+}
+
+func TestReadSecret(t *testing.T) {
+	dir := t.TempDir()
+	for i, test := range []struct{ text, want, err string }{
+		{"0123456789abcdef", "0123456789abcdef", ""},
+		{"\n 0123456789abcdef\r\n\n", "0123456789abcdef", ""},
+		{" 0123456789abcde ", "", "a secret of 15 bytes, want 16 to 4096"},
+		{"", "", "a secret of 0 bytes"},
+		{strings.Repeat("s", 5000), "", "want 16 to 4096"},
+	} {
+		path := filepath.Join(dir, fmt.Sprint(i))
+		if err := os.WriteFile(path, []byte(test.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		getenv := func(name string) string {
+			return map[string]string{TokenFileVar: path}[name]
+		}
+		secret, err := ReadSecret(getenv)
+		if string(secret) != test.want || (err == nil) != (test.err == "") {
+			t.Errorf("%q: %q, %v", test.text, secret, err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), test.err) || !strings.Contains(err.Error(), TokenFileVar) ||
+			test.text != "" && strings.Contains(err.Error(), strings.TrimSpace(test.text))) {
+			t.Errorf("%q: %v", test.text, err)
+		}
+	}
+	missing := func(string) string { return filepath.Join(dir, "none") }
+	if _, err := ReadSecret(missing); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), TokenFileVar) {
+		t.Error(err)
+	}
+	if secret, err := ReadSecret(func(string) string { return "" }); secret != nil || err != nil {
+		t.Errorf("no file: %q, %v", secret, err)
+	}
+}
