@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +16,14 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain is also the main of a process that a test starts as another user.
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(strangerVar); addr != "" {
+		beStranger(addr)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds what must happen soon; a test that needs it has failed.
 const patience = 20 * time.Second

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -128,7 +129,15 @@ func TestTorchServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := dial(t, addr, &ClientOptions{Announce: true, Legacy: strings.TrimSpace(string(legacy)) == "True"})
+	opts := ClientOptions{Announce: true, Legacy: strings.TrimSpace(string(legacy)) == "True", Member: &members("sixteen letters!")[0]}
+	if _, err := Dial(withPatience(t), addr, &opts); !errors.Is(err, errForeign) {
+		t.Errorf("a store that has to be ours: %v", err)
+	}
+	opts.AnyStore = true
+	store := dial(t, addr, &opts)
+	if !store.Foreign() {
+		t.Error("the store is taken for ours")
+	}
 	ctx := withPatience(t)
 	if v, err := store.Get(ctx, "py"); err != nil || string(v) != "from python" {
 		t.Errorf("py is %q, %v", v, err)

@@ -1,0 +1,346 @@
+package store
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/keptport"
+	"github.com/goddp/goddp/internal/otheruser"
+)
+
+// quickly is a context for what must not be tried until it ends.
+func quickly(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func members(secrets ...string) (m []Member) {
+	for _, s := range secrets {
+		var secret []byte
+		if s != "" {
+			secret = []byte(s)
+		}
+		m = append(m, Member{Job: Job{ID: "job", World: 2}, Rank: len(m), Secret: secret})
+	}
+	return m
+}
+
+// Who has not the server's secret is refused at once, and told why.
+func TestSecrets(t *testing.T) {
+	for _, test := range []struct{ server, client, want string }{
+		{"sixteen letters!", "sixteen letters!", ""},
+		{"", "", ""},
+		{"sixteen letters!", "", "has a secret, and this process has none"},
+		{"", "sixteen letters!", "has no secret, and this process has one"},
+		{"sixteen letters!", "another secret", "has another secret"},
+	} {
+		m := members(test.server, test.client)
+		lines, logger := newLog()
+		s := listen(t, &ServerOptions{Member: m[0], Logger: logger})
+		c, err := Dial(quickly(t), s.Addr(), &ClientOptions{Member: &m[1]})
+		if err == nil {
+			err = errors.Join(c.Set(quickly(t), "k", []byte("v")), c.Close())
+		}
+		if test.want == "" {
+			if err != nil {
+				t.Errorf("%+v: %v", test, err)
+			}
+			continue
+		}
+		var refused *HandshakeError
+		var secret *handshake.SecretError
+		if !errors.As(err, &refused) || !errors.As(err, &secret) || errors.Is(err, ErrServerLost) ||
+			!strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "GODDP_TOKEN_FILE") {
+			t.Errorf("%+v: %v", test, err)
+		}
+		line := <-lines
+		for _, text := range []string{line, fmt.Sprint(err)} {
+			if strings.Contains(text, "sixteen letters!") {
+				t.Errorf("a secret is told: %q", text)
+			}
+		}
+		if n, err := s.Local().NumKeys(t.Context()); n != 0 || err != nil {
+			t.Errorf("%+v: %d keys, %v", test, n, err)
+		}
+	}
+}
+
+// A process of another job is refused at once, with both values; the server goes on.
+func TestOtherJobs(t *testing.T) {
+	for _, test := range []struct {
+		job  Job
+		want []string
+	}{
+		{Job{ID: "other", World: 2}, []string{`job id "other" here`, `"job" there`}},
+		{Job{ID: "job", World: 3}, []string{`WORLD_SIZE 3 here`, `2 there`}},
+		{Job{Program: "p", Args: "-x", World: 2}, []string{`job id none here`, `"job" there`}},
+	} {
+		m := members("", "", "")
+		lines, logger := newLog()
+		s := listen(t, &ServerOptions{Member: m[0], Logger: logger})
+		ours := dial(t, s.Addr(), &ClientOptions{Member: &m[1]})
+		m[2].Job = test.job
+		start := time.Now()
+		_, err := Dial(withPatience(t), s.Addr(), &ClientOptions{Member: &m[2]})
+		var different *handshake.DifferentJobError
+		if !errors.As(err, &different) || time.Since(start) > patience/2 {
+			t.Errorf("%+v: %v", test.job, err)
+			continue
+		}
+		for _, want := range append(test.want, "GODDP_JOB_ID", "MASTER_PORT", fmt.Sprintf("process %d on ", os.Getpid())) {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q does not say %q", err, want)
+			}
+		}
+		lines.expect(t, "is of another job", "GODDP_JOB_ID")
+		if err := ours.Set(quickly(t), "k", nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The second process that bears a rank learns of the first while that one lives.
+func TestRivals(t *testing.T) {
+	m := members("", "")
+	s := listen(t, &ServerOptions{Member: m[0]})
+	first := dial(t, s.Addr(), &ClientOptions{Member: &m[1]})
+	again := dial(t, s.Addr(), &ClientOptions{Member: &m[1]})
+	if first.Rival() != nil || again.Rival() != nil {
+		t.Errorf("one process is its own rival: %v, %v", first.Rival(), again.Rival())
+	}
+	// A handshake of another process, in all but its id.
+	join := func() *handshake.Process {
+		nc, err := net.Dial("tcp", s.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		cn := newClientConn(nc, &ClientOptions{Limits: Limits{}.withDefaults(), Timeout: patience})
+		own := m[1].party(handshake.StoreClient)
+		own.Process = handshake.Process{ID: "other", Host: "elsewhere", PID: 1}
+		d := handshake.NewDialler(own, nil)
+		rep, err := cn.exchange(quickly(t), request{op: opValidate, number: validateMagic}, handshakeRequest(d.Hello()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		proof, err := d.Prove(rep.values[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rep, err = cn.exchange(quickly(t), handshakeRequest(proof)); err != nil {
+			t.Fatal(err)
+		}
+		rival, err := d.Finish(rep.values[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rival
+	}
+	if rival := join(); rival == nil || rival.ID != handshake.ThisProcess().ID {
+		t.Errorf("the rival is %v", rival)
+	}
+	first.Close()
+	again.Close()
+	deadline := time.Now().Add(patience)
+	for join() != nil { // the server has to notice the end of the connections
+		if time.Now().After(deadline) {
+			t.Fatal("a process that is gone is a rival")
+		}
+	}
+}
+
+// Our client tells a server that is PyTorch's, or an echo, from one of ours.
+func TestForeignStore(t *testing.T) {
+	_, addr := keptport.New(t)
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	t.Cleanup(func() {
+		ln.Close()
+		<-ended
+	})
+	go func() { // a table without the handshake, as PyTorch's is
+		defer close(ended)
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			s := &Server{table: newTable(Limits{}.withDefaults()), opts: ServerOptions{Limits: Limits{}.withDefaults(), InFlightBytes: 1 << 20, FrameTimeout: patience}}
+			c := newServerConn(s, nc)
+			d, err := c.dialect()
+			for err == nil {
+				var req request
+				if req, err = c.receive(d); err == nil {
+					err = c.handle(req)
+				}
+				c.release()
+			}
+			nc.Close()
+		}
+	}()
+	m := members("sixteen letters!")[0]
+	_, err = Dial(quickly(t), addr, &ClientOptions{Member: &m})
+	if !errors.As(err, new(*HandshakeError)) || !strings.Contains(fmt.Sprint(err), "not goddp's") {
+		t.Errorf("a store that has to be ours: %v", err)
+	}
+	c := dial(t, addr, &ClientOptions{Member: &m, AnyStore: true})
+	if !c.Foreign() {
+		t.Error("it is taken for ours")
+	}
+	if n, err := c.NumKeys(quickly(t)); n != 0 || err != nil {
+		t.Errorf("the handshake left %d keys, %v", n, err)
+	}
+}
+
+// A store that other hosts can reach is not hosted without a secret.
+func TestExposedAddresses(t *testing.T) {
+	exposed := ":0"
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			exposed = net.JoinHostPort(n.IP.String(), "0")
+			break
+		}
+	}
+	_, err = Listen(exposed, nil)
+	if !errors.Is(err, ErrExposed) || !strings.Contains(err.Error(), "GODDP_TOKEN_FILE") || !strings.Contains(err.Error(), "GODDP_INSECURE=1") {
+		t.Errorf("%s: %v", exposed, err)
+	}
+	secret := members("sixteen letters!", "sixteen letters!", "", "wrong letters !!")
+	_, silent := newLog()
+	s, err := Listen(exposed, &ServerOptions{Member: secret[0], Logger: silent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := dial(t, s.Addr(), &ClientOptions{Member: &secret[1]}).Set(quickly(t), "k", nil); err != nil {
+		t.Error(err)
+	}
+	for _, m := range secret[2:] {
+		if _, err := Dial(quickly(t), s.Addr(), &ClientOptions{Member: &m}); !errors.As(err, new(*HandshakeError)) {
+			t.Errorf("secret %q: %v", m.Secret, err)
+		}
+	}
+	lines, logger := newLog()
+	open, err := Listen(exposed, &ServerOptions{Member: Member{Insecure: true}, Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	lines.expect(t, "GODDP_INSECURE=1")
+	if err := dial(t, open.Addr(), nil).Set(quickly(t), "k", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// strangerVar holds the address of a store, for a process of another user.
+const strangerVar = "STORE_TEST_STRANGER"
+
+// beStranger tries what it may not, and says how that ended.
+func beStranger(addr string) {
+	try := func(who string, limit time.Duration, opts *ClientOptions) {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		c, err := Dial(ctx, addr, opts)
+		if err == nil {
+			err = c.Set(ctx, "failure", []byte("it was rank 3"))
+		}
+		fmt.Printf("%s: %v\n", who, err)
+	}
+	try("plain", 300*time.Millisecond, nil) // it tries again until then
+	for _, m := range members("", "wrong letters !!", "sixteen letters!") {
+		try(fmt.Sprint("rank ", m.Rank), patience, &ClientOptions{Member: &m})
+	}
+	// Silent connections, and cut off ones, as many as there may be and more.
+	for range 2 * maxStrangers {
+		if nc, err := net.Dial("tcp", addr); err == nil {
+			defer nc.Close()
+			nc.Write([]byte{0, 0xce})
+		}
+	}
+	fmt.Println("idle")
+	time.Sleep(time.Minute) // until it is killed
+}
+
+// A process of another user that has not got the secret changes nothing, and keeps
+// nobody out.
+func TestStrangerOfAnotherUser(t *testing.T) {
+	for _, secret := range []string{"", "sixteen letters!"} {
+		ours := members(secret, secret)
+		s := listen(t, &ServerOptions{Member: ours[0]})
+		cmd := otheruser.Command(t, strangerVar+"="+s.Addr())
+		out := stdoutOf(t, cmd)
+		said := map[string]string{}
+		for {
+			line := out()
+			who, how, _ := strings.Cut(line, ": ")
+			if said[who] = how; who == "idle" {
+				break
+			}
+		}
+		if said["plain"] == "<nil>" || said["rank 0"] == "<nil>" || said["rank 1"] == "<nil>" || (said["rank 2"] == "<nil>") != (secret != "") {
+			t.Errorf("secret %q: %v", secret, said)
+		}
+		for _, rank := range []string{"rank 0", "rank 1"} {
+			if !strings.Contains(said[rank], "GODDP_TOKEN_FILE") {
+				t.Errorf("secret %q: %s is refused with %q", secret, rank, said[rank])
+			}
+		}
+		want := int64(0)
+		if secret != "" {
+			want = 1 // who has the secret belongs to the job
+		}
+		if n, err := s.Local().NumKeys(t.Context()); n != want || err != nil {
+			t.Errorf("secret %q: %d keys, %v", secret, n, err)
+		}
+		// Plain clients of this user, and members, find their place.
+		if err := dial(t, s.Addr(), nil).Set(quickly(t), "k", nil); err != nil {
+			t.Error(err)
+		}
+		if err := dial(t, s.Addr(), &ClientOptions{Member: &ours[1]}).Set(quickly(t), "k", nil); err != nil {
+			t.Error(err)
+		}
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
+}
+
+// stdoutOf starts cmd and returns a function that returns its next line.
+func stdoutOf(t *testing.T, cmd *exec.Cmd) func() string {
+	t.Helper()
+	cmd.Stderr = os.Stderr
+	pipe, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	lines := bufio.NewScanner(pipe)
+	return func() string {
+		if !lines.Scan() {
+			t.Fatalf("it says no more: %v", lines.Err())
+		}
+		return lines.Text()
+	}
+}
