@@ -29,7 +29,7 @@ func (w World) member() (m store.Member, err error) {
 // anyStore tells whether a store will do that is not goddp's: that of a launcher such as
 // torchrun.
 func (w World) anyStore() bool {
-	return w.AgentStore && os.Getenv(handshake.StoreVar) != handshake.StoreOfOurs
+	return w.AgentStore && os.Getenv(handshake.StoreVar) != w.masterAddr()
 }
 
 // checkExposure returns the error with which rank 0 refuses to host the store, on the

@@ -3,6 +3,7 @@ package launcher
 import (
 	"crypto/rand"
 	"fmt"
+	"net"
 	"runtime"
 	"strconv"
 	"strings"
@@ -47,7 +48,6 @@ func jobEnv(c *Config, jobID string) []string {
 		"TORCHELASTIC_MAX_RESTARTS="+strconv.Itoa(c.MaxRestarts),
 		"TORCHELASTIC_RUN_ID="+c.RunID,
 		"TORCHELASTIC_USE_AGENT_STORE=True",
-		handshake.StoreVar+"="+handshake.StoreOfOurs,
 	)
 }
 
@@ -65,6 +65,7 @@ func workerEnv(env []string, round *rendezvous.Round, local, attempt int, errorF
 	add("GROUP_WORLD_SIZE", round.Nodes)
 	add("MASTER_ADDR", round.MasterAddr)
 	add("MASTER_PORT", round.MasterPort)
+	add(handshake.StoreVar, net.JoinHostPort(round.MasterAddr, strconv.Itoa(round.MasterPort)))
 	add("TORCHELASTIC_RESTART_COUNT", attempt)
 	add("TORCHELASTIC_ERROR_FILE", errorFile)
 	if round.Nodes == 1 {

@@ -12,6 +12,10 @@ import (
 // none.
 const secretFile = "secret"
 
+// ownSecretVar names, beside handshake.TokenFileVar, the file where it is a launcher
+// that made the secret: for its own workers, and no other job that one of them starts.
+const ownSecretVar = "GODDP_LAUNCHER_SECRET"
+
 // security is how the job keeps others out.
 type security struct {
 	secret   []byte
@@ -25,6 +29,9 @@ func readSecurity(env []string) (s security, err error) {
 	find := lookup(env)
 	getenv := func(name string) string {
 		value, _ := find(name)
+		if own, _ := find(ownSecretVar); name == handshake.TokenFileVar && value == own {
+			return ""
+		}
 		return value
 	}
 	if s.insecure, err = handshake.ReadInsecure(getenv); err != nil {
@@ -40,7 +47,7 @@ func readSecurity(env []string) (s security, err error) {
 }
 
 // publish writes a secret that was not given to a file in dir that only this user can
-// read, and returns the variables that name it to the workers.
+// read, and returns the variables by which the workers find it.
 func (s *security) publish(dir string) (env []string, err error) {
 	if s.given {
 		return nil, nil
@@ -54,7 +61,7 @@ func (s *security) publish(dir string) (env []string, err error) {
 	if closing := f.Close(); err == nil {
 		err = closing
 	}
-	return []string{handshake.TokenFileVar + "=" + path}, err
+	return []string{handshake.TokenFileVar + "=" + path, ownSecretVar + "=" + path}, err
 }
 
 // withdraw removes the file of the secret: the run's folder may be kept.

@@ -13,10 +13,9 @@ const (
 	TokenFileVar = "GODDP_TOKEN_FILE"
 	// InsecureVar, if 1, has a store serve anybody.
 	InsecureVar = "GODDP_INSECURE"
-	// StoreVar is set to StoreOfOurs by a launcher whose store is goddp's: nobody
-	// else's will do.
-	StoreVar    = "GODDP_STORE"
-	StoreOfOurs = "goddp"
+	// StoreVar is the address, host:port, at which golaunch hosts a store: one that
+	// is not goddp's will not do there.
+	StoreVar = "GODDP_STORE"
 )
 
 // The size of a secret in bytes, without white space around it.
