@@ -200,12 +200,18 @@ type process struct {
 	out, err bytes.Buffer
 }
 
-// start starts this binary as a worker, with vars in its environment.
+// start starts this binary as a worker, with vars in its environment and the arguments
+// of GODDP_TEST_ARGS among them.
 func start(t *testing.T, mode string, vars ...string) *process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	p := &process{cmd: exec.CommandContext(ctx, os.Args[0])}
+	for _, v := range vars {
+		if args, ok := strings.CutPrefix(v, "GODDP_TEST_ARGS="); ok {
+			p.cmd.Args = append(p.cmd.Args, strings.Fields(args)...)
+		}
+	}
 	p.cmd.Env = append(append(os.Environ(), workerMode+"="+mode, "GODDP_FLIGHT_DIR="+t.TempDir()), vars...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
 	if err := p.cmd.Start(); err != nil {

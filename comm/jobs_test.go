@@ -1,0 +1,266 @@
+package comm_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/keptport"
+	"github.com/goddp/goddp/internal/otheruser"
+	"github.com/goddp/goddp/store"
+)
+
+func init() {
+	// add adds up the numbers of GODDP_TEST_NUMBER once the file GODDP_TEST_GO, if any,
+	// is there.
+	workers["add"] = func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, &comm.Options{Timeout: 20 * time.Second})
+		if err != nil {
+			return err
+		}
+		defer pg.Close()
+		fmt.Println("joined")
+		for path := os.Getenv("GODDP_TEST_GO"); path != ""; time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(path); err == nil {
+				break
+			}
+		}
+		var number float32
+		fmt.Sscan(os.Getenv("GODDP_TEST_NUMBER"), &number)
+		x := vec(number)
+		if err := pg.AllReduce(x, comm.Sum).Wait(ctx); err != nil {
+			return err
+		}
+		fmt.Printf("sum %v\n", vals(x)[0])
+		return nil
+	}
+	// meddle tries to end a job through its store, at the address GODDP_TEST_STORE.
+	workers["meddle"] = func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second) // it tries again until then
+		defer cancel()
+		kv, err := store.Dial(ctx, os.Getenv("GODDP_TEST_STORE"), nil)
+		if err != nil {
+			return err
+		}
+		for _, key := range []string{"goddp/0/group/1/failure", "goddp/0/group/1/backend/failed"} {
+			if err := kv.Set(ctx, key, []byte(`{"Rank":0,"Text":"rank 0 did it"}`)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// jobs starts the ranks of jobs that all have one address for their store.
+type jobs struct {
+	t    *testing.T
+	port int
+	addr string
+}
+
+func newJobs(t *testing.T) *jobs {
+	j := &jobs{t: t}
+	j.port, j.addr = keptport.New(t)
+	return j
+}
+
+func (j *jobs) vars(rank, size int, more ...string) []string {
+	return append([]string{
+		fmt.Sprint("RANK=", rank), fmt.Sprint("WORLD_SIZE=", size), "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", j.port),
+	}, more...)
+}
+
+func (j *jobs) start(rank, size int, more ...string) *process {
+	return start(j.t, "add", j.vars(rank, size, more...)...)
+}
+
+// awaitKey waits until the store is there and has a key.
+func (j *jobs) awaitKey(key string) {
+	j.t.Helper()
+	ctx, cancel := context.WithTimeout(j.t.Context(), 30*time.Second)
+	defer cancel()
+	kv, err := store.Dial(ctx, j.addr, nil)
+	if err == nil {
+		defer kv.Close()
+		err = kv.Wait(ctx, key)
+	}
+	if err != nil {
+		j.t.Fatal(err)
+	}
+}
+
+// expectEnd waits for the end of a rank, which must have failed and said all of wants.
+func (p *process) expectEnd(t *testing.T, who string, wants ...string) {
+	t.Helper()
+	if err := p.cmd.Wait(); err == nil {
+		t.Errorf("%s ended well, with %q", who, &p.out)
+	}
+	for _, want := range wants {
+		if !strings.Contains(p.err.String(), want) {
+			t.Errorf("%s does not say %q:\n%s", who, want, &p.err)
+		}
+	}
+}
+
+func (p *process) expectSum(t *testing.T, who, want string) {
+	t.Helper()
+	if err := p.cmd.Wait(); err != nil || p.out.String() != "joined\nsum "+want+"\n" {
+		t.Errorf("%s: %v, %q, want sum %s\n%s", who, err, &p.out, want, &p.err)
+	}
+}
+
+// Two jobs that were given one address do not mix, whatever tells them apart: the second
+// is refused with what differs, and the first comes to its result.
+func TestTwoJobsOnOnePort(t *testing.T) {
+	for name, c := range map[string]struct {
+		a, b  []string
+		bSize int
+		wants []string
+	}{
+		"job ids":    {a: []string{"GODDP_JOB_ID=first"}, b: []string{"GODDP_JOB_ID=second"}, bSize: 2, wants: []string{`job id "second" here, "first" there`}},
+		"run ids":    {a: []string{"TORCHELASTIC_RUN_ID=none"}, b: []string{"TORCHELASTIC_RUN_ID=7"}, bSize: 2, wants: []string{`job id "7" here, none there`}},
+		"arguments":  {b: []string{"GODDP_TEST_ARGS=--rate 2"}, bSize: 2, wants: []string{"arguments [--rate 2] here, [] there"}},
+		"WORLD_SIZE": {bSize: 3, wants: []string{"WORLD_SIZE 3 here, 2 there"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJobs(t)
+			number := func(n int, vars []string) []string {
+				return append([]string{fmt.Sprint("GODDP_TEST_NUMBER=", n)}, vars...)
+			}
+			a0 := j.start(0, 2, number(1, c.a)...)
+			j.awaitKey("goddp/0/groups/0")
+			j.start(0, c.bSize, number(100, c.b)...).expectEnd(t, "B0", "has the port")
+			begun := time.Now()
+			j.start(1, c.bSize, number(100, c.b)...).expectEnd(t, "B1",
+				append(c.wants, "GODDP_JOB_ID", fmt.Sprintf("process %d on ", a0.cmd.Process.Pid))...)
+			if took := time.Since(begun); took > 10*time.Second {
+				t.Errorf("B1 was refused after %v", took)
+			}
+			a1 := j.start(1, 2, number(2, c.a)...)
+			a0.expectSum(t, "A0", "3")
+			a1.expectSum(t, "A1", "3")
+		})
+	}
+}
+
+// Of two processes that bear one rank, in jobs that nothing else tells apart, neither
+// joins, and all that join learn of both.
+func TestTwoBearersOfARank(t *testing.T) {
+	j := newJobs(t)
+	a0 := j.start(0, 3)
+	j.awaitKey("goddp/0/groups/0")
+	j.start(0, 3).expectEnd(t, "B0", "has the port")
+	b1 := j.start(1, 3)
+	j.awaitKey("goddp/0/group/1/backend/rank/1")
+	a1 := j.start(1, 3)
+	both := []string{
+		"two processes say that they are rank 1", "GODDP_JOB_ID",
+		fmt.Sprintf("process %d on ", a1.cmd.Process.Pid), fmt.Sprintf("process %d on ", b1.cmd.Process.Pid),
+	}
+	a1.expectEnd(t, "A1", both...)
+	b1.expectEnd(t, "B1", both...)
+	a0.expectEnd(t, "A0", both...)
+}
+
+// A second bearer that comes when the group is complete ends at once, alone.
+func TestALateBearerOfARank(t *testing.T) {
+	j := newJobs(t)
+	file := filepath.Join(t.TempDir(), "go")
+	vars := []string{"GODDP_TEST_NUMBER=5", "GODDP_TEST_GO=" + file}
+	ranks := []*process{j.start(0, 2, vars...), j.start(1, 2, vars...)}
+	j.awaitKey("goddp/0/group/1/backend/ready/0")
+	j.awaitKey("goddp/0/group/1/backend/ready/1")
+	begun := time.Now()
+	j.start(1, 2, vars...).expectEnd(t, "the second rank 1", "two processes say that they are rank 1", "GODDP_JOB_ID",
+		fmt.Sprintf("process %d on ", ranks[1].cmd.Process.Pid))
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("it was refused after %v", took)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for r, p := range ranks {
+		p.expectSum(t, fmt.Sprint("rank ", r), "10")
+	}
+}
+
+// A process of another user on this host neither joins a job nor ends it.
+func TestAStrangerStaysOut(t *testing.T) {
+	j := newJobs(t)
+	file := filepath.Join(t.TempDir(), "go")
+	vars := []string{"GODDP_TEST_NUMBER=1", "GODDP_TEST_GO=" + file}
+	stranger := func(mode string) *process {
+		p := &process{}
+		p.cmd = otheruser.Command(t, append(j.vars(1, 2), workerMode+"="+mode, "GODDP_TEST_NUMBER=1000", "GODDP_TEST_STORE="+j.addr)...)
+		p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
+		if err := p.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	r0 := j.start(0, 2, vars...)
+	j.awaitKey("goddp/0/groups/0")
+	first := stranger("add")
+	first.expectEnd(t, "a stranger that came as rank 1 first", "GODDP_TOKEN_FILE")
+	stranger("meddle").expectEnd(t, "a stranger that meddles with the join")
+	r1 := j.start(1, 2, vars...)
+	j.awaitKey("goddp/0/group/1/backend/ready/0")
+	j.awaitKey("goddp/0/group/1/backend/ready/1")
+	stranger("meddle").expectEnd(t, "a stranger that meddles with the job")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r0.expectSum(t, "rank 0", "2")
+	r1.expectSum(t, "rank 1", "2")
+}
+
+// Where other hosts can reach the job's store, a job without a secret says what it needs,
+// on every rank, at once.
+func TestExposedJob(t *testing.T) {
+	for name, vars := range map[string][]string{
+		"several hosts": {"LOCAL_WORLD_SIZE=1", "LOCAL_RANK=0", "MASTER_ADDR=192.0.2.1"},
+		"every address": {"MASTER_ADDR=0.0.0.0"},
+	} {
+		j := newJobs(t)
+		for rank := range 2 {
+			begun := time.Now()
+			j.start(rank, 2, vars...).expectEnd(t, fmt.Sprintf("%s, rank %d", name, rank), "GODDP_TOKEN_FILE", "GODDP_INSECURE=1")
+			if took := time.Since(begun); took > 10*time.Second {
+				t.Errorf("%s, rank %d: it took %v", name, rank, took)
+			}
+		}
+	}
+}
+
+// A secret that not all ranks have keeps those out that have another, or none.
+func TestSecretOfSomeRanks(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return "GODDP_TOKEN_FILE=" + path
+	}
+	secret := "the secret of this job"
+	j := newJobs(t)
+	right := []string{file("right", secret), "GODDP_TEST_NUMBER=3"}
+	r0 := j.start(0, 2, right...)
+	j.awaitKey("goddp/0/groups/0")
+	j.start(1, 2).expectEnd(t, "without a secret", "has a secret, and this process has none", "GODDP_TOKEN_FILE")
+	wrong := j.start(1, 2, file("wrong", "the secret of another job"))
+	wrong.expectEnd(t, "with a wrong secret", "has another secret than this process", "GODDP_TOKEN_FILE")
+	r1 := j.start(1, 2, right...)
+	r0.expectSum(t, "rank 0", "6")
+	r1.expectSum(t, "rank 1", "6")
+	for _, p := range []*process{r0, r1, wrong} {
+		if text := p.out.String() + p.err.String(); strings.Contains(text, secret) || strings.Contains(text, "the secret of another job") {
+			t.Errorf("a secret is told:\n%s", text)
+		}
+	}
+}
