@@ -2,6 +2,7 @@ package comm_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,9 +26,13 @@ func init() {
 		}
 		defer pg.Close()
 		fmt.Println("joined")
+		begun := time.Now()
 		for path := os.Getenv("GODDP_TEST_GO"); path != ""; time.Sleep(time.Millisecond) {
 			if _, err := os.Stat(path); err == nil {
 				break
+			}
+			if time.Since(begun) > 20*time.Second {
+				return errors.New("the file does not come")
 			}
 		}
 		var number float32
