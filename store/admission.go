@@ -92,9 +92,10 @@ func (c *serverConn) hurry() (done func()) {
 	return func() { timer.Stop() }
 }
 
-// opensWithHandshake looks at the first request. It waits for bytes that every request
-// of that kind has.
+// opensWithHandshake looks at the first request, which may come as late as it likes. It
+// waits for no more than every request of that kind has.
 func (c *serverConn) opensWithHandshake(d dialect) (bool, error) {
+	c.nc.SetReadDeadline(time.Time{})
 	first, err := c.dec.r.Peek(1)
 	if err != nil || first[0] != opCompareSet.code(d) {
 		return false, err

@@ -166,6 +166,7 @@ func TestForeignStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	table := listen(t, nil)
 	ended := make(chan struct{})
 	t.Cleanup(func() {
 		ln.Close()
@@ -178,8 +179,7 @@ func TestForeignStore(t *testing.T) {
 			if err != nil {
 				return
 			}
-			s := &Server{table: newTable(Limits{}.withDefaults()), opts: ServerOptions{Limits: Limits{}.withDefaults(), InFlightBytes: 1 << 20, FrameTimeout: patience}}
-			c := newServerConn(s, nc)
+			c := newServerConn(table, nc)
 			d, err := c.dialect()
 			for err == nil {
 				var req request

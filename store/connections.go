@@ -12,7 +12,7 @@ import (
 type class uint8
 
 const (
-	// silent: it has not sent a byte. A PyTorch 1.x client keeps such a
+	// silent: it has not asked for anything. A PyTorch 1.x client keeps such a
 	// connection open for as long as it lives.
 	silent class = iota
 	// unproven: it asks, and has not proved to belong to the job.

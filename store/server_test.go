@@ -231,7 +231,7 @@ func TestClientLimit(t *testing.T) {
 	first.send(hello + numKeys)
 	first.expect("0000000000000000")
 	second := dialRaw(t, s)
-	second.send(hello)
+	second.send(hello + numKeys)
 	second.expectClosed()
 	lines.expect(t, "connection rejected", "2 connections of clients without proof, at most 1", "peer="+second.LocalAddr().String())
 	first.send(numKeys)
