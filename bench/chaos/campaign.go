@@ -23,6 +23,7 @@ type campaign struct {
 	again   string // the command that runs a scenario again, but for its number
 	out     io.Writer
 	noDisk  error // why disks cannot be filled; nil if they can
+	noUser  error // why this process cannot be another user; nil if it can
 }
 
 // try runs one scenario with the product in bin. What it leaves goes below the folder
@@ -30,6 +31,10 @@ type campaign struct {
 func (c *campaign) try(ctx context.Context, s *scenario, bin binaries, kept string) (v verdict, output string) {
 	if s.Fault == fullDisk && c.noDisk != nil {
 		v.skipped = c.noDisk.Error()
+		return v, ""
+	}
+	if s.Fault == stranger && c.noUser != nil {
+		v.skipped = c.noUser.Error()
 		return v, ""
 	}
 	j, err := newJob(s, bin)

@@ -33,6 +33,9 @@ var short = []scenario{
 	{cell: cell{Fault: launcher, Mode: cleanUp}, Setup: golaunch, World: 2, Round: 5},
 	{cell: cell{Fault: stale, Mode: blocking}, Setup: alone, World: 3, Victim: 1, Round: 3},
 	{cell: cell{Fault: daemons, Mode: async}, Then: reaper, Setup: golaunch, World: 2, Round: 2, Daemon: daemon.Mainless},
+	{cell: cell{Fault: stranger, Mode: async}, Setup: golaunch, World: 2},
+	{cell: cell{Fault: stranger, Mode: async}, Setup: alone, World: 3},
+	{cell: cell{Fault: twoJobs, Mode: async}, Setup: alone, World: 3, Pick: 1},
 }
 
 // caught is a mutant of the product that is caught by processes left over.
@@ -51,7 +54,7 @@ func TestShortCampaign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := campaign{jobs: 4, slack: 10 * time.Second, out: t.Output(), noDisk: canFill(), kept: filepath.Join(dir, "kept")}
+	c := campaign{jobs: 4, slack: 10 * time.Second, out: t.Output(), noDisk: canFill(), noUser: canIntrude(), kept: filepath.Join(dir, "kept")}
 	for i := range short {
 		short[i].terms = usual
 	}

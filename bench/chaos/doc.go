@@ -4,14 +4,14 @@
 // left over.
 //
 //	make chaos                                  the whole campaign, with mutants
-//	go run ./bench/chaos -n 45 -mutants=false   each fault in each mode once
+//	go run ./bench/chaos -n 63 -mutants=false   each fault in each mode once
 //	go run ./bench/chaos -only 17 -v            one scenario, with its output
 //	bench/gpu_failures.sh                       some of it on two GPUs, without Go
 //
 // It prints a line for each scenario that failed, with the command that runs it
 // again, and a table; the exit code is 1 if one failed. It needs Linux: it
-// reads /proc. Filling a disk takes the right to mount one; where that is
-// missing those scenarios are skipped.
+// reads /proc. Filling a disk takes the right to mount one, and being another
+// user that to become one; where it is missing those scenarios are skipped.
 //
 // # Scenarios
 //
@@ -42,6 +42,8 @@
 //	              ends, or a rank, golaunch or the reaper is killed
 //	suspend all   SIGSTOP to every process of the job, for longer than the timeout; then
 //	              SIGCONT to one after the other
+//	stranger      another user forges failures, at every listening port, from the start on
+//	two jobs      another job is started with the same MASTER_ADDR and MASTER_PORT
 //
 // # The judge
 //
@@ -49,9 +51,11 @@
 // product; the workers are a program of the campaign's own (bench/chaos/worker)
 // which uses the product as any other would.
 //
-//   - What the product has to stand (hiccup, garbage, a lost store, a suspension of
-//     the whole job, and in mode none a late rank) must leave the job undisturbed: all ranks end with 0,
-//     all sums right.
+//   - What the product has to stand (hiccup, garbage, a stranger, another job, a
+//     lost store, a suspension of the whole job, and in mode none a late rank)
+//     must leave the job undisturbed: all ranks end with 0, all sums right. A
+//     stranger is answered by nobody; all ranks of another job fail, and say what
+//     tells the jobs apart.
 //   - In blocking wait, if all ranks live, each must catch an error, and all
 //     together make another group in the same processes and finish. If one is
 //     dead, the others must be told, and told again by the deadline of the new

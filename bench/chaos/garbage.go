@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,9 +16,9 @@ const (
 )
 
 // spray connects to whatever the scenario's processes listen on, from before
-// they do until ctx ends, and sends nonsense. It returns how many connections
+// they do until ctx ends, and sends nonsense. It counts the connections that
 // were taken.
-func spray(ctx context.Context, dir string, seed uint64) (taken int) {
+func spray(ctx context.Context, dir string, seed uint64, taken *atomic.Int64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	sent := map[address]int{}
 	var open []net.Conn
@@ -32,7 +33,7 @@ func spray(ctx context.Context, dir string, seed uint64) (taken int) {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return taken
+			return
 		}
 		for _, a := range listeners(processes(dir)) {
 			if sent[a] == mostConnections {
@@ -43,7 +44,7 @@ func spray(ctx context.Context, dir string, seed uint64) (taken int) {
 				continue // it has just closed
 			}
 			sent[a]++
-			taken++
+			taken.Add(1)
 			conn.SetDeadline(time.Now().Add(200 * time.Millisecond))
 			conn.Write(nonsense(r)) // the other end may hang up on it
 			if r.IntN(2) == 0 {

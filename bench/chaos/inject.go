@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -15,7 +16,20 @@ import (
 func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 	switch j.Fault {
 	case garbage:
-		return j.throwGarbage(ctx)
+		return j.bother(ctx, func(ctx context.Context, taken *atomic.Int64) error {
+			spray(ctx, j.dir, j.Noise, taken)
+			return nil
+		})
+	case stranger:
+		return j.bother(ctx, func(ctx context.Context, taken *atomic.Int64) (err error) {
+			j.answered, err = intrude(ctx, j.dir, taken)
+			return err
+		})
+	case twoJobs: // the other one is over
+		return j.bother(ctx, func(_ context.Context, taken *atomic.Int64) error {
+			taken.Add(int64(len(j.others)))
+			return nil
+		})
 	case delay, hiccup, skip, resize, overlap, exit, socket, stale:
 		e, err := j.await(ctx, joinLimit, "the fault", func(e event) bool { return e.kind == "fault" })
 		if err != nil {
@@ -120,24 +134,32 @@ func (j *job) resume(ctx context.Context, pid int) error {
 	return j.finish()
 }
 
-// throwGarbage bothers the job from its start to its end.
-func (j *job) throwGarbage(ctx context.Context) (at time.Time, err error) {
+// bother has f bother the job from its start to its end, and once at least. f counts how
+// often it could.
+func (j *job) bother(ctx context.Context, f func(ctx context.Context, taken *atomic.Int64) error) (at time.Time, err error) {
 	at = time.Now()
 	bothering, stop := context.WithCancel(ctx)
-	taken := 0
-	var sprayer sync.WaitGroup
-	sprayer.Go(func() { taken = spray(bothering, j.dir, j.Noise) })
+	var taken atomic.Int64
+	var failed error
+	var botherer sync.WaitGroup
+	botherer.Go(func() { failed = f(bothering, &taken) })
 	err = j.awaitAll(ctx, joinLimit, "joined", true)
 	if err == nil {
 		pause()
+		for taken.Load() == 0 && time.Since(at) < joinLimit {
+			pause() // the store listens for as long as the job runs
+		}
 		err = j.finish()
 	}
 	if err == nil {
 		err = j.awaitAll(ctx, joinLimit, "done", true)
 	}
 	stop()
-	sprayer.Wait()
-	if err == nil && taken == 0 {
+	botherer.Wait()
+	if err == nil {
+		err = failed
+	}
+	if err == nil && taken.Load() == 0 {
 		err = fmt.Errorf("nothing listened")
 	}
 	return at, err

@@ -52,6 +52,8 @@ type job struct {
 	*scenario
 	dir      string // holds everything of the job's, and marks its processes
 	programs []*program
+	others   []*program // of a second job
+	answered int        // how many requests of a stranger's were
 	storePID int
 	readers  sync.WaitGroup // end when the processes have, and their children
 
@@ -132,7 +134,7 @@ const graceSeconds = 2
 func (j *job) start(ctx context.Context) error {
 	share, length := j.share()
 	var stagger time.Duration
-	if j.Fault == garbage { // so that what listens until all have joined gets its share
+	if j.Fault == garbage || j.Fault == stranger { // so that what listens until all have joined gets its share
 		stagger = 200 * time.Millisecond
 	}
 	args := []string{
@@ -164,15 +166,28 @@ func (j *job) start(ctx context.Context) error {
 		j.storePID = e.pid
 	}
 	for r := range j.World {
-		env := []string{
-			fmt.Sprintf("RANK=%d", r), fmt.Sprintf("WORLD_SIZE=%d", j.World), "MASTER_ADDR=" + addr, "MASTER_PORT=" + port,
-			"TORCHELASTIC_USE_AGENT_STORE=" + agent,
-		}
-		if err := j.run(fmt.Sprintf("rank %d", r), r, env, append([]string{j.path("worker")}, args...)...); err != nil {
+		if err := j.run(fmt.Sprintf("rank %d", r), r, j.rankEnv(r, j.World, addr, port, agent), append([]string{j.path("worker")}, args...)...); err != nil {
 			return err
+		}
+		if r == 0 && j.Fault == twoJobs {
+			if err := j.startOther(ctx, addr, port, args); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// rankEnv is what a scheduler tells a rank.
+func (j *job) rankEnv(rank, size int, addr, port, agent string) []string {
+	env := []string{
+		fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("WORLD_SIZE=%d", size), "MASTER_ADDR=" + addr, "MASTER_PORT=" + port,
+		"TORCHELASTIC_USE_AGENT_STORE=" + agent,
+	}
+	if j.Fault == twoJobs && j.difference() == "job id" {
+		env = append(env, "GODDP_JOB_ID=first")
+	}
+	return env
 }
 
 // foreign is the variables that a job must not inherit, but for those of ours.
@@ -243,7 +258,7 @@ func (j *job) note(p *program, text string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.lines = append(j.lines, line{p, text, now})
-	if m := saying.FindStringSubmatch(text); m != nil {
+	if m := saying.FindStringSubmatch(text); m != nil && !slices.Contains(j.others, p) {
 		rank, _ := strconv.Atoi(m[1])
 		pid, _ := strconv.Atoi(m[2])
 		j.events = append(j.events, event{rank, pid, m[3], m[4], now})
@@ -330,6 +345,19 @@ func (j *job) wrote() string {
 	var b strings.Builder
 	for _, l := range j.lines {
 		b.WriteString(l.text + "\n")
+	}
+	return b.String()
+}
+
+// wroteBy is what one program wrote.
+func (j *job) wroteBy(p *program) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var b strings.Builder
+	for _, l := range j.lines {
+		if l.by == p {
+			b.WriteString(l.text + "\n")
+		}
 	}
 	return b.String()
 }

@@ -27,7 +27,7 @@ const (
 
 // promised is the outcome that the scenario must have.
 func (j *job) promised() outcome {
-	passes := j.Fault == hiccup || j.Fault == garbage || j.Fault == suspend || j.trouble() == daemons || j.trouble() == store || j.Mode == none
+	passes := j.Fault == hiccup || j.bothered() || j.Fault == suspend || j.trouble() == daemons || j.trouble() == store || j.Mode == none
 	if j.Fault == socket { // one that nobody needs, perhaps
 		passes = slices.Equal(j.texts(j.Victim, "fault"), []string{"store"}) || !j.said("caught")
 	}
@@ -44,6 +44,11 @@ func (j *job) promised() outcome {
 	return failed
 }
 
+// bothered tells whether the fault is what others do, from the job's start to its end.
+func (s *scenario) bothered() bool {
+	return s.Fault == garbage || s.Fault == stranger || s.Fault == twoJobs
+}
+
 // acting is the time from a failure's deadline, or its discovery, until its
 // consequences.
 const acting = 2 * time.Second
@@ -56,7 +61,7 @@ func (s *scenario) deadline() time.Duration {
 	if s.byDeadline() || s.Fault == socket {
 		d += s.callTimeout()
 	}
-	if s.Fault == garbage {
+	if s.bothered() {
 		d += 3 * time.Second // all of the job's life
 	}
 	if _, length := s.share(); length > 0 {
@@ -65,7 +70,7 @@ func (s *scenario) deadline() time.Duration {
 	if s.Fault == suspend {
 		d += s.suspension() + time.Duration(s.World+2)*s.resumeInterval()
 	}
-	if s.Fault == hiccup || s.Fault == garbage || s.Fault == suspend || s.Mode == none {
+	if s.Fault == hiccup || s.bothered() || s.Fault == suspend || s.Mode == none {
 		return d
 	}
 	if s.Mode == cleanUp {
@@ -151,6 +156,12 @@ func (j *job) judge(v *verdict) {
 		if texts := j.texts(j.Victim, "refused"); len(texts) != 1 || !j.names(texts[0]) {
 			v.wrongf("rank %d was refused with %q", j.Victim, texts)
 		}
+	}
+	if j.answered > 0 {
+		v.wrongf("%d requests of another user were answered", j.answered)
+	}
+	if j.Fault == twoJobs {
+		j.judgeOthers(v)
 	}
 	switch j.promised() {
 	case undisturbed:

@@ -61,7 +61,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.noDisk = canFill()
+	c.noDisk, c.noUser = canFill(), canIntrude()
 	c.again = replay()
 
 	dir, err := os.MkdirTemp("", "chaos-")
@@ -98,6 +98,9 @@ func run(ctx context.Context) error {
 	fmt.Printf("\n%d scenarios, seed %d, %d at a time, in %v:\n\n%s", len(results), c.seed, c.jobs, time.Since(begun).Round(time.Second), table(results))
 	if c.noDisk != nil {
 		fmt.Printf("\nSkipped, with a full disk: %v\n", c.noDisk)
+	}
+	if c.noUser != nil {
+		fmt.Printf("\nSkipped, with a stranger: %v\n", c.noUser)
 	}
 	survived := 0
 	if *mutate {

@@ -101,6 +101,16 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Fault == garbage },
 	},
 	{
+		name: "the store serves another user", file: "store/admission.go",
+		old: "\tif s.opts.Member.Insecure {\n", new: "\tif true {\n",
+		shows: func(s *scenario) bool { return s.Fault == stranger },
+	},
+	{
+		name: "jobs are not compared", file: "internal/handshake/job.go",
+		old: "\tif j == (Job{}) || other == (Job{}) {\n", new: "\tif true {\n",
+		shows: func(s *scenario) bool { return s.Fault == twoJobs },
+	},
+	{
 		name: "a lost store breaks the groups", file: "comm/failure.go",
 		old: "\tcase d.ctx.Err() != nil:\n\tcase err != nil:\n", new: "\tcase d.ctx.Err() != nil:\n\tcase err != nil:\n\t\td.tell(event{kind: watchdog.Told, first: first})\n",
 		shows: func(s *scenario) bool { return s.Fault == store && !s.Hang && s.Then == "" && s.Mode != none },

@@ -30,6 +30,8 @@ const (
 	reaper   fault = "reaper"
 	daemons  fault = "daemon kinds"
 	suspend  fault = "suspend all"
+	stranger fault = "stranger"
+	twoJobs  fault = "two jobs"
 )
 
 // mode is an error mode of the product's.
@@ -84,6 +86,8 @@ var cells = func() (cells []cell) {
 	add(reaper, all, golaunch)
 	add(daemons, failing, golaunch)
 	add(suspend, all, golaunch, alone, apart)
+	add(stranger, all, golaunch, alone, apart)
+	add(twoJobs, all, alone)
 	return cells
 }()
 

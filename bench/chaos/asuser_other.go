@@ -1,0 +1,7 @@
+//go:build !linux
+
+package main
+
+import "errors"
+
+func asUser(int, func()) error { return errors.ErrUnsupported }

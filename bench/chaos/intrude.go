@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// strangerUID is the user that the stranger is.
+const strangerUID = 54321
+
+// forgery is what a stranger sends whatever listens: as a client of PyTorch's store, that
+// rank 0 cannot join, and that a call of its failed. At its end it asks for an answer.
+func forgery() []byte {
+	text := func(b []byte, s string) []byte {
+		return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
+	}
+	b := binary.LittleEndian.AppendUint32([]byte{0}, 0x3C85F7CE)
+	for _, key := range []string{"/goddp/0/group/1/backend/failed", "/goddp/0/group/1/failure"} {
+		b = text(text(append(b, 1), key), `{"Rank":0,"Text":"a stranger says so"}`)
+	}
+	const howMany = 7 // keys there are
+	return append(b, howMany)
+}
+
+// intrude is, as another user, a client of whatever the scenario's processes listen on,
+// until ctx ends. It counts the connections that were taken, and returns how many were
+// answered.
+func intrude(ctx context.Context, dir string, taken *atomic.Int64) (answered int, err error) {
+	targets := make(chan address)
+	go func() { // another user could not look
+		defer close(targets)
+		sent := map[address]int{}
+		for ctx.Err() == nil {
+			for _, a := range listeners(processes(dir)) {
+				if sent[a]++; sent[a] > mostConnections {
+					continue
+				}
+				select {
+				case targets <- a:
+				case <-ctx.Done():
+				}
+			}
+			time.Sleep(garbageInterval)
+		}
+	}()
+	err = asUser(strangerUID, func() {
+		for a := range targets {
+			conn, err := net.DialTimeout(a.network, a.addr, 200*time.Millisecond)
+			if err != nil {
+				continue // it has just closed
+			}
+			taken.Add(1)
+			conn.SetDeadline(time.Now().Add(200 * time.Millisecond))
+			conn.Write(forgery()) // the other end may hang up on it
+			if n, _ := conn.Read(make([]byte, 8)); n > 0 {
+				answered++
+			}
+			conn.Close()
+		}
+	})
+	return answered, err
+}
+
+// canIntrude tells why this process cannot be another user, if so.
+func canIntrude() error { return asUser(strangerUID, func() {}) }
+
+// startOther starts a second job at the address of the first's store, once that is
+// there, and waits until it has ended.
+func (j *job) startOther(ctx context.Context, addr, port string, args []string) error {
+	ctx, cancel := context.WithTimeout(ctx, joinLimit)
+	defer cancel()
+	for ctx.Err() == nil {
+		if conn, err := net.Dial("tcp", net.JoinHostPort(addr, port)); err == nil {
+			conn.Close()
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	size := j.World
+	var id []string
+	switch j.difference() {
+	case "job id":
+		id = []string{"GODDP_JOB_ID=second"}
+	case "arguments":
+		args = append([]string{"-stagger", "1ms"}, args...)
+	case "WORLD_SIZE":
+		size++
+	}
+	for r := range size {
+		env := append(j.rankEnv(r, size, addr, port, "False"), id...)
+		if err := j.run(fmt.Sprintf("second job's rank %d", r), r, env, append([]string{j.path("worker")}, args...)...); err != nil {
+			return err
+		}
+		last := len(j.programs) - 1
+		p := j.programs[last]
+		j.programs, j.others = j.programs[:last], append(j.others, p)
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not end", p.name)
+		}
+	}
+	return nil
+}
+
+// difference is what tells two jobs apart.
+func (s *scenario) difference() string {
+	return []string{"job id", "arguments", "WORLD_SIZE"}[s.Pick%3]
+}
+
+// judgeOthers checks that the second job was refused, and told why.
+func (j *job) judgeOthers(v *verdict) {
+	v.accused = true
+	for _, p := range j.others {
+		if p.status != "exited with 1" {
+			v.wrongf("%s %s", p.name, p.status)
+		}
+		wants := []string{"has the port"}
+		if p.rank > 0 {
+			wants = []string{j.difference(), "GODDP_JOB_ID"}
+		}
+		text := j.wroteBy(p)
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				v.unnamedf("%s does not say %q: %q", p.name, want, text)
+			}
+		}
+	}
+}
