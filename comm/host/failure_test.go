@@ -395,7 +395,7 @@ func TestStrangers(t *testing.T) {
 	if err := json.Unmarshal(value, &at); err != nil {
 		t.Fatal(err)
 	}
-	for _, hello := range []string{"", "GET / HTTP/1.1\r\n\r\n", "goddp/h1" + strings.Repeat("x", 40), strings.Repeat("\xff", 4096)} {
+	for _, hello := range []string{"", "GET / HTTP/1.1\r\n\r\n", "\x28\x00goddp/h2" + strings.Repeat("x", 40), strings.Repeat("\xff", 4096)} {
 		c, err := net.Dial("tcp", at.TCP[0])
 		if err != nil {
 			t.Fatal(err)

@@ -124,10 +124,14 @@ func (m *meeting) shareKey(ctx context.Context) error {
 	if len(token) != tokenSize {
 		return fmt.Errorf("token of %d bytes in the store, want %d", len(token), tokenSize)
 	}
-	h := hmac.New(sha256.New, m.group.opts.Member.Secret)
-	h.Write(token)
-	m.key = h.Sum(nil)
+	m.key = groupKey(m.group.opts.Member.Secret, token)
 	return nil
+}
+
+func groupKey(secret, token []byte) []byte {
+	h := hmac.New(sha256.New, secret)
+	h.Write(token)
+	return h.Sum(nil)
 }
 
 // publish opens this rank's listeners, which close with the meeting, and
