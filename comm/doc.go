@@ -12,6 +12,26 @@
 // exit code. [Local] makes n groups within one process, one per goroutine,
 // for tests.
 //
+// # Which job
+//
+// The processes that Init joins compare what job they are of, with the store that
+// rank 0 or golaunch hosts and with each other: the job's id, which is
+// GODDP_JOB_ID, else TORCHELASTIC_RUN_ID unless it is "none", else the batch
+// system's; where there is none, the program and its arguments; and WORLD_SIZE.
+// What differs is an error with both values. Two processes that bear one rank, at
+// a store of ours, both fail while the group is being made; later, the second
+// does. The error names both. Ranks whose arguments differ, and ranks in several
+// steps of a batch job, need the same GODDP_JOB_ID.
+//
+// One case cannot be decided: two jobs of the same program, arguments and size,
+// at one MASTER_ADDR and MASTER_PORT, without an id. If the ranks that come first
+// complement each other, they are one group. golaunch gives each job an id.
+//
+// If the file that GODDP_TOKEN_FILE names has a secret, as under golaunch, every
+// connection is opened by proving it. A store that other hosts can reach is not
+// hosted without; GODDP_INSECURE=1 is for networks where everybody is trusted.
+// SECURITY.md says who is kept out.
+//
 // # Collectives
 //
 // Every rank of a group calls the same collectives in the same order: that

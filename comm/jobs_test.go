@@ -1,12 +1,17 @@
 package comm_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -267,5 +272,92 @@ func TestSecretOfSomeRanks(t *testing.T) {
 		if text := p.out.String() + p.err.String(); strings.Contains(text, secret) || strings.Contains(text, "the secret of another job") {
 			t.Errorf("a secret is told:\n%s", text)
 		}
+	}
+}
+
+// foreignStore is the address of a store that knows no handshake, as a launcher of
+// PyTorch's hosts it: one of ours, behind a proxy that spoils the handshake's key.
+func foreignStore(t *testing.T) *net.TCPAddr {
+	server, err := store.Listen("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() {
+		ln.Close()
+		server.Close()
+		wg.Wait()
+	})
+	wg.Go(func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", server.Addr())
+			if err != nil {
+				in.Close()
+				continue
+			}
+			wg.Go(func() {
+				io.Copy(in, out)
+				in.Close()
+			})
+			wg.Go(func() {
+				defer out.Close()
+				b := make([]byte, 64<<10)
+				for {
+					n, err := in.Read(b)
+					if err != nil {
+						return
+					}
+					out.Write(bytes.ReplaceAll(b[:n], []byte("goddp/handshake"), []byte("other/handshake")))
+				}
+			})
+		}
+	})
+	return ln.Addr().(*net.TCPAddr)
+}
+
+// At a store that serves anybody a job works as it always did, and says so once, unless
+// it has a secret.
+func TestForeignStore(t *testing.T) {
+	at := foreignStore(t)
+	join := func() (string, error) {
+		var log lockedBuffer
+		var errs [2]error
+		var ranks sync.WaitGroup
+		for r := range errs {
+			ranks.Go(func() {
+				w := comm.World{Rank: r, Size: 2, MasterAddr: "127.0.0.1", MasterPort: at.Port, AgentStore: true}
+				pg, err := comm.Init(t.Context(), &comm.Options{World: &w, Timeout: 20 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))})
+				if err == nil {
+					x := vec(1)
+					err = errors.Join(pg.AllReduce(x, comm.Sum).Wait(t.Context()), pg.Close(), expect(x, 2))
+				}
+				errs[r] = err
+			})
+		}
+		ranks.Wait()
+		return log.String(), errors.Join(errs[:]...)
+	}
+	if log, err := join(); err != nil || strings.Count(log, "GODDP_TOKEN_FILE") != 1 || strings.Count(log, "WARN") != 1 {
+		t.Errorf("without a secret: %v, and the log\n%s", err, log)
+	}
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("the secret of this job"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GODDP_TOKEN_FILE", file)
+	if log, err := join(); err != nil || log != "" {
+		t.Errorf("with a secret: %v, and the log\n%s", err, log)
+	}
+	t.Setenv("GODDP_STORE", at.String())
+	if _, err := join(); !errors.As(err, new(*store.HandshakeError)) || !strings.Contains(fmt.Sprint(err), "not goddp's") {
+		t.Errorf("where golaunch's store has to be: %v", err)
 	}
 }

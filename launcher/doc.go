@@ -25,6 +25,11 @@
 //     A second SIGINT or SIGTERM kills at once. A cancelled context is a
 //     SIGTERM.
 //
+// A job has an id and a secret that its processes prove to each other that they
+// have. Run makes both: the secret is in a file of the run's folder, which
+// GODDP_TOKEN_FILE names to the workers, until the job is over. A secret that the
+// user names in that variable is taken instead.
+//
 // What decides all this is a pure state machine (core.go) whose behaviour is
 // written down as text scenarios under testdata. Nothing polls while the job
 // runs: exits, signals and the one timer are events.

@@ -16,8 +16,25 @@
 //
 // A value, once written, stays until it is overwritten or deleted: the store
 // lives as long as its server and is neither replicated nor written to disk.
-// It authenticates nobody. Listen on loopback, or on a network where every
-// host is trusted.
+//
+// # Who is served
+//
+// A [Server] serves a connection that it has admitted:
+//
+//   - A [Client] with a [Member] introduces itself. Both ends say of which job they
+//     are, compare that, and prove to each other that they have the job's secret,
+//     which is not sent. What differs is an error of both ([HandshakeError]).
+//   - A client that does not, such as PyTorch's, is served if the kernel says that
+//     it is a process of the same user on this host. Where the system cannot tell,
+//     as on macOS, that is any process that comes over loopback.
+//   - Without a secret, members are served on the second condition too, and Listen
+//     refuses an address that other hosts can reach ([ErrExposed]).
+//   - [Member].Insecure serves anybody.
+//
+// The handshake travels in COMPARE_SET requests on a key that no caller can have,
+// with the message as both values. A server of PyTorch's returns such a value and
+// stores nothing, by which a Client knows it ([Client.Foreign]). After the
+// handshake nothing is encrypted or authenticated. SECURITY.md has the whole.
 //
 // # Waiting
 //
@@ -27,7 +44,7 @@
 //
 // Errors are *[OpError], which names the operation, the keys, the server and
 // how long the call took, and wraps one of the context's error and cause,
-// [ErrServerLost], [ErrClosed], [ErrLimit] or [ErrNotInteger].
+// [ErrServerLost], [ErrClosed], [ErrLimit], [ErrNotInteger] or a [*HandshakeError].
 //
 // # Limits
 //
@@ -43,8 +60,8 @@
 //   - Each connection has 16 KiB for its requests and replies, whatever others
 //     hold. What it needs beyond comes from the memory in flight that it shares. A
 //     request that finds none ends its connection, and no other.
-//   - A connection that has not sent a byte has a slot among the silent ones. If
-//     these are used up, or file descriptors are, the median of them by age is
+//   - A connection that has not asked for anything has a slot among the silent ones.
+//     If these are used up, or file descriptors are, the median of them by age is
 //     closed. So silence keeps nobody out, and a flood leaves the connections alone
 //     that were there before it.
 //   - Connections use at most three quarters of the process's file descriptors.

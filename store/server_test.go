@@ -416,7 +416,7 @@ func BenchmarkDecode(b *testing.B) {
 // A server that is closed answers nobody, over whatever connection is still open: a
 // client would take it for one that lives.
 func TestClosedServerIsSilent(t *testing.T) {
-	s, err := Listen("", &ServerOptions{Member: Member{Insecure: true}}) // a pipe is nobody's
+	s, err := Listen("", &ServerOptions{Member: Member{Insecure: true}, Logger: slog.New(slog.DiscardHandler)}) // a pipe is nobody's
 	if err != nil {
 		t.Fatal(err)
 	}
