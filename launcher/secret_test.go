@@ -12,7 +12,10 @@ import (
 func TestSecretOfAJob(t *testing.T) {
 	dir := t.TempDir()
 	copied := filepath.Join(t.TempDir(), "copy")
-	j := shell(2, `stat -c 'mode %a' $GODDP_TOKEN_FILE; cp $GODDP_TOKEN_FILE `+copied+`$RANK; env; tr '\0' ' ' < /proc/$PPID/cmdline; exit 3`)
+	j := shell(2, `stat -c 'mode %a' $GODDP_TOKEN_FILE; cp $GODDP_TOKEN_FILE `+copied+`$RANK; env; tr '\0' ' ' < /proc/$PPID/cmdline
+		touch `+copied+`$RANK.done
+		until [ -e `+copied+`0.done ] && [ -e `+copied+`1.done ]; do sleep 0.01; done
+		exit 3`)
 	j.cfg.LogDir = dir
 	tee := AllStreams(Stdout | Stderr)
 	j.cfg.Tee = tee
