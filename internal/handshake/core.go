@@ -17,7 +17,7 @@ type end struct {
 func newEnd(own Party, key []byte) end {
 	nonce := make([]byte, nonceSize)
 	rand.Read(nonce)
-	return end{own: greeting{Party: own, Nonce: nonce}, key: key}
+	return end{own: greeting{Party: own, nonce: nonce}, key: key}
 }
 
 // compare returns why these two ends may not talk.
@@ -54,39 +54,31 @@ func NewDialler(own Party, key []byte) *Dialler { return &Dialler{newEnd(own, ke
 
 // Hello returns the first message.
 func (d *Dialler) Hello() []byte {
-	d.hello = message{Greeting: &d.own}.encode()
+	d.hello = d.own.encode()
 	return d.hello
 }
 
 // Prove takes the listener's answer and returns the third message. Its error may be a
 // [*RefusedError], a [*DifferentJobError] or a [*SecretError].
 func (d *Dialler) Prove(answer []byte) (proving []byte, err error) {
-	g, err := greet(answer, opposite[d.own.Role])
-	if err != nil {
+	if d.peer, err = decodeGreeting(answer, opposite[d.own.Role]); err != nil {
 		return nil, err
 	}
-	d.peer, d.answer = *g, bytes.Clone(answer)
+	d.answer = bytes.Clone(answer)
 	if err := d.compare(); err != nil {
 		return nil, err
 	}
-	return message{Proof: proof(d.key, byDialler, d.hello, d.answer)}.encode(), nil
+	return encodeProof(proof(d.key, byDialler, d.hello, d.answer)), nil
 }
 
 // Finish takes the listener's last message. rival, if not nil, is another process that
 // the listener knows under this end's rank.
 func (d *Dialler) Finish(accept []byte) (rival *Process, err error) {
-	m, err := decode(accept)
-	switch {
-	case err != nil:
+	given, rival, err := decodeAccept(accept)
+	if err != nil {
 		return nil, err
-	case m.Refusal != nil:
-		return nil, m.Refusal.err()
 	}
-	if m.Rival != nil {
-		bounded := m.Rival.bounded()
-		rival = &bounded
-	}
-	return rival, d.verify(m.Proof, byListener)
+	return rival, d.verify(given, byListener)
 }
 
 // Peer returns the listener, once Prove has succeeded. It is not proven before Finish
@@ -104,49 +96,35 @@ func NewListener(own Party, key []byte) *Listener { return &Listener{newEnd(own,
 // Answer takes the dialler's hello and returns the second message. Its error may be a
 // [*DifferentJobError] or a [*SecretError].
 func (l *Listener) Answer(hello []byte) (answer []byte, err error) {
-	g, err := greet(hello, opposite[l.own.Role])
-	if err != nil {
+	if l.peer, err = decodeGreeting(hello, opposite[l.own.Role]); err != nil {
 		return nil, err
 	}
-	l.peer, l.hello = *g, bytes.Clone(hello)
+	l.hello = bytes.Clone(hello)
 	if err := l.compare(); err != nil {
 		return nil, err
 	}
-	l.answer = message{Greeting: &l.own}.encode()
+	l.answer = l.own.encode()
 	return l.answer, nil
 }
 
 // Verify takes the dialler's proof.
 func (l *Listener) Verify(proving []byte) error {
-	m, err := decode(proving)
+	given, err := decodeProof(proving)
 	if err != nil {
 		return err
 	}
-	return l.verify(m.Proof, byDialler)
+	return l.verify(given, byDialler)
 }
 
 // Accept returns the last message. It tells the dialler of rival, if that is not nil:
 // another process that bears the dialler's rank.
 func (l *Listener) Accept(rival *Process) []byte {
-	return message{Proof: proof(l.key, byListener, l.hello, l.answer), Rival: rival}.encode()
+	return encodeAccept(proof(l.key, byListener, l.hello, l.answer), rival)
 }
 
 // Refuse returns the message that ends the handshake with why, as the dialler is to see
 // it.
-func (l *Listener) Refuse(why error) []byte {
-	r := &refusal{By: l.own.Process}
-	var differ *DifferentJobError
-	var secret *SecretError
-	switch {
-	case errors.As(why, &differ):
-		r.Different = &DifferentJobError{What: differ.What, Own: differ.Other, Other: differ.Own}
-	case errors.As(why, &secret):
-		r.Secret = &SecretError{Own: secret.Other, Other: secret.Own}
-	default:
-		r.Text = short(why.Error())
-	}
-	return message{Refusal: r}.encode()
-}
+func (l *Listener) Refuse(why error) []byte { return encodeRefusal(l.own.Process, why) }
 
 // Peer returns the dialler, once Answer has succeeded. It is not proven before Verify
 // has succeeded.

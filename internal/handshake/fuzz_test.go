@@ -1,8 +1,6 @@
 package handshake
 
-import (
-	"testing"
-)
+import "testing"
 
 // FuzzHandshake gives both ends what another process may write. Neither end may take a
 // process without the key for one of the job, whatever it sends.
@@ -15,8 +13,9 @@ func FuzzHandshake(f *testing.F) {
 	}
 	f.Add(messages[0], messages[2])
 	f.Add(messages[1], messages[3])
-	f.Add([]byte(magic+`{"Refusal":{"Text":"no"}}`), []byte(magic+`{"Rival":{"ID":"x","PID":1}}`))
-	f.Add([]byte(magic+`{"Refusal":{"Different":{"What":"job id"}}}`), []byte(magic+`{"Refusal":{"Secret":{"Own":true}}}`))
+	for _, why := range []error{errCutOff, &DifferentJobError{What: "job id"}, &SecretError{Own: true}} {
+		f.Add(encodeRefusal(Process{}, why), encodeAccept(nil, &Process{ID: "x", PID: 1}))
+	}
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), []byte(nil))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		d := NewDialler(dialler(1, job, true), testKey)

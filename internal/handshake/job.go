@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 )
 
 // The variables that give a job its id, in the order in which they count.
@@ -97,16 +99,26 @@ func arguments(args []string) string {
 // maxText bounds a text of a message.
 const maxText = 1 << 10
 
-// short returns text as a message can hold it: valid UTF-8 and, if it is longer than
+// short returns text as a message can hold it: printable and, if it is longer than
 // maxText, its beginning and a hash.
 func short(text string) string {
-	valid := strings.ToValidUTF8(text, "?")
-	if len(valid) <= maxText {
-		return valid
+	clean := printable(text)
+	if len(clean) <= maxText {
+		return clean
 	}
 	sum := sha256.Sum256([]byte(text))
 	end := "... (" + hex.EncodeToString(sum[:8]) + ")"
-	return strings.ToValidUTF8(valid[:maxText-len(end)], "") + end
+	return strings.ToValidUTF8(clean[:maxText-len(end)], "") + end
+}
+
+// printable returns text with question marks for what would disturb a log.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
 }
 
 // Compare returns nil if processes with these two values are of one job, else a

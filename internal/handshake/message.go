@@ -1,10 +1,8 @@
 package handshake
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 )
@@ -44,96 +42,154 @@ type Party struct {
 
 const nonceSize = 32
 
-// greeting is the body of a hello, and of an answer.
+// kind is a kind of message.
+type kind byte
+
+const (
+	kindGreeting  kind = iota + 1 // a hello, or an answer
+	kindProof                     // the dialler's
+	kindAccept                    // the listener's proof
+	kindRefusal                   // in place of an answer or an accept
+	kindDifferent                 // a refusal with a DifferentJobError
+	kindSecret                    // a refusal with a SecretError
+)
+
+// greeting is a hello or an answer.
 type greeting struct {
 	Party
-	Nonce []byte
+	nonce []byte
 }
 
-// refusal is the body of a listener's message that ends the handshake: one of the errors
-// as the dialler is to see it, or a text.
-type refusal struct {
-	By        Process
-	Different *DifferentJobError `json:",omitempty"`
-	Secret    *SecretError       `json:",omitempty"`
-	Text      string             `json:",omitempty"`
+func (g *greeting) encode() []byte {
+	e := newEncoder(kindGreeting)
+	e.text(string(g.Role))
+	e.text(g.Job.ID)
+	e.text(g.Job.Program)
+	e.text(g.Job.Args)
+	e.number(g.Job.World)
+	e.flag(g.HasSecret)
+	e.number(g.Rank)
+	e.number(g.Lane)
+	e.process(g.Process)
+	e.text(g.Server)
+	e.bytes(g.nonce)
+	return e
 }
 
-// message is any of the messages: one field is set.
-type message struct {
-	Greeting *greeting `json:",omitempty"`
-	Proof    []byte    `json:",omitempty"`
-	Refusal  *refusal  `json:",omitempty"`
-	Rival    *Process  `json:",omitempty"` // beside an accept's proof
-}
-
-func (m message) encode() []byte {
-	b := bytes.NewBufferString(magic)
-	to := json.NewEncoder(b)
-	to.SetEscapeHTML(false) // arguments would grow to six times their size
-	if err := to.Encode(m); err != nil {
-		panic(err) // plain data
+// decodeGreeting decodes a hello or an answer, of an end that has a role.
+func decodeGreeting(b []byte, want Role) (g greeting, err error) {
+	k, d, err := newDecoder(b)
+	if err != nil {
+		return g, err
 	}
-	return b.Bytes()
-}
-
-func decode(b []byte) (m message, err error) {
-	if len(b) > MaxMessage {
-		return m, fmt.Errorf("handshake of %d bytes, at most %d", len(b), MaxMessage)
+	if k != kindGreeting {
+		return g, d.refusal(k)
 	}
-	body, ok := bytes.CutPrefix(b, []byte(magic))
-	if !ok {
-		return m, fmt.Errorf("no handshake of this version (%q): it begins with %.16q", magic, b)
-	}
-	if err := json.Unmarshal(body, &m); err != nil {
-		return m, fmt.Errorf("handshake: %w", err)
-	}
-	return m, nil
-}
-
-// greet decodes a message that must be a greeting from an end with a role.
-func greet(b []byte, want Role) (*greeting, error) {
-	m, err := decode(b)
-	switch {
+	g.Role = Role(d.text())
+	g.Job = Job{ID: d.text(), Program: d.text(), Args: d.text(), World: d.number()}
+	g.HasSecret = d.flag()
+	g.Rank, g.Lane = d.number(), d.number()
+	g.Process = d.process()
+	g.Server = d.text()
+	g.nonce = d.bytes()
+	switch err := d.end(); {
 	case err != nil:
+		return g, err
+	case g.Role != want:
+		return g, fmt.Errorf("handshake with a %.32q, want a %q", g.Role, want)
+	case len(g.nonce) != nonceSize:
+		return g, fmt.Errorf("handshake with a nonce of %d bytes, want %d", len(g.nonce), nonceSize)
+	case g.Rank < -1 || g.Lane < 0 || g.Job.World < 0:
+		return g, fmt.Errorf("handshake of rank %d of %d, lane %d", g.Rank, g.Job.World, g.Lane)
+	}
+	return g, nil
+}
+
+func encodeProof(proof []byte) []byte {
+	e := newEncoder(kindProof)
+	e.bytes(proof)
+	return e
+}
+
+func decodeProof(b []byte) (proof []byte, err error) {
+	k, d, err := newDecoder(b)
+	if err != nil {
 		return nil, err
-	case m.Refusal != nil:
-		return nil, m.Refusal.err()
-	case m.Greeting == nil:
-		return nil, errors.New("handshake without a greeting")
-	case len(m.Greeting.Nonce) != nonceSize:
-		return nil, fmt.Errorf("handshake with a nonce of %d bytes, want %d", len(m.Greeting.Nonce), nonceSize)
-	case m.Greeting.Role != want:
-		return nil, fmt.Errorf("handshake with a %.32q, want a %q", m.Greeting.Role, want)
 	}
-	return m.Greeting, m.Greeting.check()
+	if k != kindProof {
+		return nil, d.refusal(k)
+	}
+	proof = d.bytes()
+	return proof, d.end()
 }
 
-// check bounds what a greeting says.
-func (g *greeting) check() error {
-	for _, text := range []string{g.Job.ID, g.Job.Program, g.Job.Args, g.Process.ID, g.Process.Host, g.Server} {
-		if len(text) > maxText {
-			return fmt.Errorf("handshake with a text of %d bytes, at most %d", len(text), maxText)
-		}
+func encodeAccept(proof []byte, rival *Process) []byte {
+	e := newEncoder(kindAccept)
+	e.bytes(proof)
+	if rival != nil {
+		e.process(*rival)
 	}
-	const maxRank = 1 << 30
-	if g.Rank < -1 || g.Rank > maxRank || g.Lane < 0 || g.Lane > maxRank || g.Job.World < 0 {
-		return fmt.Errorf("handshake of rank %d of %d, lane %d", g.Rank, g.Job.World, g.Lane)
-	}
-	return nil
+	return e
 }
 
-// err is the error of the end that was refused.
-func (r *refusal) err() error {
-	r.By = r.By.bounded()
+func decodeAccept(b []byte) (proof []byte, rival *Process, err error) {
+	k, d, err := newDecoder(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	if k != kindAccept {
+		return nil, nil, d.refusal(k)
+	}
+	proof = d.bytes()
+	if len(d.rest) > 0 {
+		p := d.process()
+		rival = &p
+	}
+	return proof, rival, d.end()
+}
+
+// encodeRefusal makes the message that tells the other end why, as it is to see it.
+func encodeRefusal(by Process, why error) []byte {
+	var differ *DifferentJobError
+	var secret *SecretError
 	switch {
-	case r.Different != nil:
-		d := r.Different
-		return &DifferentJobError{What: short(d.What), Own: short(d.Own), Other: short(d.Other), By: r.By}
-	case r.Secret != nil:
-		return &SecretError{Own: r.Secret.Own, Other: r.Secret.Other, By: r.By}
+	case errors.As(why, &differ):
+		e := newEncoder(kindDifferent)
+		e.process(by)
+		e.text(short(differ.What))
+		e.text(short(differ.Other))
+		e.text(short(differ.Own))
+		return e
+	case errors.As(why, &secret):
+		e := newEncoder(kindSecret)
+		e.process(by)
+		e.flag(secret.Other)
+		e.flag(secret.Own)
+		return e
 	}
-	return &RefusedError{By: r.By, Text: short(r.Text)}
+	e := newEncoder(kindRefusal)
+	e.process(by)
+	e.text(short(why.Error()))
+	return e
+}
+
+// refusal decodes the rest of a message that is a refusal, if its kind is that of one.
+func (d *decoder) refusal(k kind) error {
+	var err error
+	switch by := d.process(); k {
+	case kindDifferent:
+		err = &DifferentJobError{What: d.text(), Own: d.text(), Other: d.text(), By: by}
+	case kindSecret:
+		err = &SecretError{Own: d.flag(), Other: d.flag(), By: by}
+	case kindRefusal:
+		err = &RefusedError{By: by, Text: d.text()}
+	default:
+		return fmt.Errorf("handshake with a message of kind %d", k)
+	}
+	if bad := d.end(); bad != nil {
+		return bad
+	}
+	return err
 }
 
 // A RefusedError says that the other end refused the connection, and why.

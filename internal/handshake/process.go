@@ -35,12 +35,6 @@ func (p Process) String() string {
 	return fmt.Sprintf("process %d on %s (started at %s)", p.PID, p.Host, p.Started.Local().Format("15:04:05.000"))
 }
 
-// bounded returns p with texts that a log can hold.
-func (p Process) bounded() Process {
-	p.ID, p.Host = short(p.ID), short(p.Host)
-	return p
-}
-
 // A RivalError says that two processes bear one rank of a job.
 type RivalError struct {
 	Rank          int
