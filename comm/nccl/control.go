@@ -10,7 +10,6 @@ import (
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
-	"github.com/goddp/goddp/store"
 )
 
 // control is the channel between the ranks beside NCCL: a group of host
@@ -36,10 +35,6 @@ type control struct {
 	apart bool              // not every rank's word is together
 	all   chan struct{}     // closed when the word of all has come
 }
-
-// ControlStore is the part of a group's store through which its control channel, a group
-// of comm/host's, is made.
-func ControlStore(kv store.Store) store.Store { return store.Prefix(kv, keyControl) }
 
 func openControl(ctx context.Context, cfg backend.Config, o Options, p progress) (*control, error) {
 	c := &control{

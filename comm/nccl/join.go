@@ -21,7 +21,6 @@ import (
 
 // Keys in the store.
 const (
-	keyControl  = "control"   // a view: the control channel's
 	keyIdentity = "identity/" // of rank r
 	keyName     = "name"      // of the communicator, by rank 0
 	keyPair     = "pair/"     // names of communicators for Send and Recv: "pair/from/to"
