@@ -26,7 +26,7 @@ import (
 // If one differs, run the test with -rewrite and inspect the difference: commit
 // it only if it is what you meant.
 func TestCore(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/core", func(t *testing.T, path string) {
 		var c *core
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
