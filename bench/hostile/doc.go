@@ -3,7 +3,7 @@
 // store of a process that has nothing to do with the job.
 //
 //	go run ./bench/hostile                 # the attacker is this user, then another one (as root)
-//	go run ./bench/hostile -pairs 5
+//	go run ./bench/hostile -pairs 1
 //	go run ./bench/hostile -golaunch FILE  # of another build
 //
 // The attack is 2,000 connections that never send a byte, 520 waits for 131,071 empty
@@ -14,5 +14,5 @@
 // The runs of a pair follow each other, and change places from pair to pair. The exit
 // code is 1 unless all losses are those of an undisturbed run bit for bit, the 99th
 // percentile of a step's time is at most 1.2 times that under the attack on the other
-// store, and the peak memory of every golaunch process is below 200 MB.
+// store, in the median of the pairs, and the peak memory of every golaunch process is below 200 MB.
 package main
