@@ -20,7 +20,7 @@ const (
 	// admissionTimeout bounds how long a stranger may take to introduce itself, and
 	// anybody to complete a handshake.
 	admissionTimeout = 10 * time.Second
-	// maxStrangers bounds the connections that are not admitted yet.
+	// maxStrangers bounds the connections of strangers that are not admitted yet.
 	maxStrangers = 256
 )
 
@@ -38,8 +38,8 @@ func checkExposure(addr net.Addr, m *Member) error {
 	return ErrExposed
 }
 
-// stranger returns nil if the server serves nc without a handshake, else why not.
-func (s *Server) stranger(nc net.Conn) error {
+// known returns nil if the server serves nc without a handshake, else why not.
+func (s *Server) known(nc net.Conn) error {
 	if s.opts.Member.Insecure {
 		return nil
 	}
@@ -62,11 +62,10 @@ func sameUser(nc net.Conn) error {
 // performed the handshake if it opens with one. A client of ours that is refused has
 // been told why.
 func (c *serverConn) admit() (d dialect, to class, err error) {
-	stranger := c.s.stranger(c.nc)
-	if stranger != nil {
-		defer c.s.strangers.Add(-1)
-		if n := c.s.strangers.Add(1); n > maxStrangers {
-			return d, silent, limitError("connections of strangers", n, maxStrangers)
+	unknown := c.s.known(c.nc)
+	if unknown != nil {
+		if err := c.s.estrange(c.nc); err != nil {
+			return d, silent, err
 		}
 		defer c.hurry()()
 	}
@@ -79,11 +78,22 @@ func (c *serverConn) admit() (d dialect, to class, err error) {
 		return d, silent, err
 	case shakes:
 		defer c.hurry()()
-		return d, member, c.shakeHands(d, stranger)
-	case stranger != nil:
-		return d, silent, errNoMember(stranger)
+		return d, member, c.shakeHands(d, unknown)
+	case unknown != nil:
+		return d, silent, errNoMember(unknown)
 	}
 	return d, unproven, nil
+}
+
+// estrange gives nc a slot of the strangers. If there is none, another stranger makes
+// room, so that a flood of them does not keep a member out that is about to prove it.
+func (s *Server) estrange(nc net.Conn) error {
+	s.mu.Lock()
+	evicted := s.slots.makeRoom(stranger)
+	err := s.slots.move(nc, stranger)
+	s.mu.Unlock()
+	s.reject(evicted, s.full(stranger))
+	return err
 }
 
 // hurry closes the connection if what follows takes too long, until done is called.
@@ -109,9 +119,9 @@ func (c *serverConn) opensWithHandshake(d dialect) (bool, error) {
 	return string(b[head:]) == handshakeKey, nil
 }
 
-// shakeHands performs the listener's side of a handshake. stranger is why the client
+// shakeHands performs the listener's side of a handshake. unknown is why the client
 // would not be served without one, or nil.
-func (c *serverConn) shakeHands(d dialect, stranger error) error {
+func (c *serverConn) shakeHands(d dialect, unknown error) error {
 	limits := c.dec.limits
 	c.dec.limits = strangerLimits
 	defer func() { c.dec.limits = limits }()
@@ -127,8 +137,8 @@ func (c *serverConn) shakeHands(d dialect, stranger error) error {
 	if err != nil {
 		return err
 	}
-	if stranger != nil && m.Secret == nil {
-		return refuse(errNoMember(stranger))
+	if unknown != nil && m.Secret == nil {
+		return refuse(errNoMember(unknown))
 	}
 	answer, err := l.Answer(hello)
 	if err != nil {

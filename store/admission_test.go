@@ -274,6 +274,9 @@ func beStranger(addr string) {
 			nc.Write([]byte{0, 0xce})
 		}
 	}
+	for _, m := range members("", "", "sixteen letters!")[2:] {
+		try(fmt.Sprint("rank ", m.Rank, " behind them"), patience, &ClientOptions{Member: &m})
+	}
 	fmt.Println("idle")
 	time.Sleep(time.Minute) // until it is killed
 }
@@ -294,7 +297,8 @@ func TestStrangerOfAnotherUser(t *testing.T) {
 				break
 			}
 		}
-		if said["plain"] == "<nil>" || said["rank 0"] == "<nil>" || said["rank 1"] == "<nil>" || (said["rank 2"] == "<nil>") != (secret != "") {
+		if said["plain"] == "<nil>" || said["rank 0"] == "<nil>" || said["rank 1"] == "<nil>" || (said["rank 2"] == "<nil>") != (secret != "") ||
+			(said["rank 2 behind them"] == "<nil>") != (secret != "") {
 			t.Errorf("secret %q: %v", secret, said)
 		}
 		for _, rank := range []string{"rank 0", "rank 1"} {

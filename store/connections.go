@@ -15,14 +15,17 @@ const (
 	// silent: it has not asked for anything. A PyTorch 1.x client keeps such a
 	// connection open for as long as it lives.
 	silent class = iota
+	// stranger: it is not known to be of this user, and has not proved to belong to
+	// the job.
+	stranger
 	// unproven: it asks, and has not proved to belong to the job.
 	unproven
 	// member: it has proved to belong to the job.
 	member
-	classes = 3
+	classes = 4
 )
 
-var classNames = [classes]string{"silent connections", "connections of clients without proof", "connections"}
+var classNames = [classes]string{"silent connections", "connections of strangers", "connections of clients without proof", "connections"}
 
 // slots are the open connections of a server, oldest first in each class. Slots
 // does no locking and closes no connection.
@@ -41,25 +44,31 @@ func newSlots(limits [classes]int) *slots {
 	return &slots{limits: limits, where: make(map[net.Conn]place)}
 }
 
-// add takes a slot for a new connection, which is silent. If there is none, another
-// silent one must make room: add returns it, and the caller closes it.
+// add takes a slot for a new connection, which is silent.
 func (s *slots) add(nc net.Conn) (evicted net.Conn) {
-	if s.open[silent].Len() >= s.limits[silent] {
-		evicted = s.evict()
-	}
+	evicted = s.makeRoom(silent)
 	s.put(nc, silent)
 	return evicted
 }
 
-// evict takes out the median, by age, of the silent connections; nil if none is
-// silent. A flood of them thus leaves alone the older half, which was there before,
-// and the newer half, among which may be a client that is about to ask.
-func (s *slots) evict() net.Conn {
-	e := s.open[silent].Front()
+// makeRoom makes sure that a class has a free slot. If it has none, one of its
+// connections is taken out: makeRoom returns it, and the caller closes it.
+func (s *slots) makeRoom(c class) net.Conn {
+	if s.open[c].Len() < s.limits[c] {
+		return nil
+	}
+	return s.evict(c)
+}
+
+// evict takes out the median, by age, of a class's connections; nil if there is none.
+// A flood of them thus leaves alone the older half, which was there before, and the
+// newer half, among which may be a client that is about to say who it is.
+func (s *slots) evict(c class) net.Conn {
+	e := s.open[c].Front()
 	if e == nil {
 		return nil
 	}
-	for range s.open[silent].Len() / 2 {
+	for range s.open[c].Len() / 2 {
 		e = e.Next()
 	}
 	nc := e.Value.(net.Conn)

@@ -92,11 +92,11 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 		t.Error(err)
 	}
 	for n := s.open[silent].Len(); n > 0; n-- { // for want of descriptors
-		if s.evict() == nil {
+		if s.evict(silent) == nil {
 			t.Errorf("none makes room, with %d silent", n)
 		}
 	}
-	if nc := s.evict(); nc != nil || s.open[unproven].Len() != 1 {
+	if nc := s.evict(silent); nc != nil || s.open[unproven].Len() != 1 {
 		t.Errorf("%v makes room, which is not silent", nc)
 	}
 }
@@ -130,7 +130,7 @@ func isTimeout(err error) bool {
 }
 
 func TestFitDescriptors(t *testing.T) {
-	got := fitDescriptors(1, 1<<40, 5)
+	got := fitDescriptors(1, 1<<40, 5, 7)
 	if got[0] != 1 || got[2] != 5 || got[1] >= 1<<40 || got[1] < 10 {
 		t.Errorf("got %v", got)
 	}

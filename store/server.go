@@ -12,7 +12,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -85,9 +84,8 @@ type Server struct {
 	table      *table
 	opts       ServerOptions
 	name       string         // random
-	pools      [classes]*pool // that of the silent is empty: they ask for nothing
+	pools      [classes]*pool // those of the silent and of strangers are empty
 	rejections rejections
-	strangers  atomic.Int64   // connections that are not admitted yet, and not known to be of this user
 	wg         sync.WaitGroup // the accepting goroutine and those of the connections
 
 	mu      sync.Mutex
@@ -123,13 +121,14 @@ func Listen(addr string, opts *ServerOptions) (*Server, error) {
 		name:       rand.Text(),
 		bearers:    make(map[int]*bearer),
 		rejections: rejections{log: o.Logger},
-		slots:      newSlots(fitDescriptors(o.Unproven.Clients, o.Unproven.Clients, o.Clients)),
+		slots:      newSlots(fitDescriptors(o.Unproven.Clients, maxStrangers, o.Unproven.Clients, o.Clients)),
 		closed:     make(chan struct{}),
 	}
 	if o.Member.Insecure {
 		o.Logger.Warn("store: "+handshake.InsecureVar+"=1: any process that reaches the store is served", "addr", s.Addr())
 	}
 	s.pools[silent] = &pool{}
+	s.pools[stranger] = &pool{}
 	s.pools[unproven] = &pool{limit: o.Unproven.InFlightBytes}
 	s.pools[member] = &pool{limit: o.InFlightBytes}
 	s.wg.Go(s.accept)
@@ -173,7 +172,7 @@ func (s *Server) accept() {
 		}
 		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 			s.mu.Lock()
-			evicted := s.slots.evict()
+			evicted := s.slots.evict(silent)
 			s.mu.Unlock()
 			s.reject(evicted, err)
 		}
@@ -199,7 +198,7 @@ func (s *Server) admit(nc net.Conn) {
 	evicted := s.slots.add(nc)
 	s.serve(nc)
 	s.mu.Unlock()
-	s.reject(evicted, limitError(classNames[silent], s.slots.limits[silent]+1, s.slots.limits[silent]))
+	s.reject(evicted, s.full(silent))
 }
 
 // serve serves nc, which has a slot, on a goroutine of its own. The caller must
@@ -225,6 +224,11 @@ func (s *Server) reject(nc net.Conn, why error) {
 		nc.Close()
 		s.rejections.add(nc.RemoteAddr().String(), why)
 	}
+}
+
+// full is why a connection of a class had to make room.
+func (s *Server) full(c class) error {
+	return limitError(classNames[c], s.slots.limits[c]+1, s.slots.limits[c])
 }
 
 // departed reports whether err means no more than that the peer, or the server, left.
