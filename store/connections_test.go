@@ -18,11 +18,11 @@ func TestUnprovenClientsLeaveRoomForMembers(t *testing.T) {
 		Unproven: Quota{Clients: 2, InFlightBytes: 50 << 10, TableBytes: 50 << 10},
 	})
 	host := s.Local()
-	stranger := dial(t, s.Addr(), nil)
-	if err := stranger.Set(withPatience(t), "a", make([]byte, 40<<10)); err != nil {
+	guest := dial(t, s.Addr(), nil)
+	if err := guest.Set(withPatience(t), "a", make([]byte, 40<<10)); err != nil {
 		t.Fatal(err)
 	}
-	if err := stranger.Set(withPatience(t), "b", make([]byte, 20<<10)); !errors.Is(err, ErrServerLost) {
+	if err := guest.Set(withPatience(t), "b", make([]byte, 20<<10)); !errors.Is(err, ErrServerLost) {
 		t.Errorf("a value that does not fit into what is left: %v", err)
 	}
 	lines.expect(t, "bytes in the table, at most 51200")
@@ -30,7 +30,7 @@ func TestUnprovenClientsLeaveRoomForMembers(t *testing.T) {
 		t.Errorf("a member: %v", err)
 	}
 	// The table is larger now than these clients may make it. They may make it smaller.
-	if err := stranger.Set(withPatience(t), "a", make([]byte, 30<<10)); err != nil {
+	if err := guest.Set(withPatience(t), "a", make([]byte, 30<<10)); err != nil {
 		t.Errorf("a shorter value: %v", err)
 	}
 	waitFor(t, func() bool { // the rejected connection is gone
