@@ -275,7 +275,7 @@ func beStranger(addr string) {
 		}
 	}
 	for _, m := range members("", "", "sixteen letters!")[2:] {
-		try(fmt.Sprint("rank ", m.Rank, " behind them"), patience, &ClientOptions{Member: &m})
+		try(fmt.Sprint("rank ", m.Rank, " behind them"), admissionTimeout/2, &ClientOptions{Member: &m})
 	}
 	fmt.Println("idle")
 	time.Sleep(time.Minute) // until it is killed
