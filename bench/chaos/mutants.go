@@ -97,7 +97,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "the store falls over nonsense", file: "store/server.go",
-		old: "\t\t\tlevel = slog.LevelDebug\n", new: "\t\t\tlevel = slog.LevelDebug\n\t\t} else {\n\t\t\tgo s.Close()\n",
+		old: "\t\ts.rejections.add(nc.RemoteAddr().String(), err)\n\t})\n", new: "\t\tgo s.Close()\n\t})\n",
 		shows: func(s *scenario) bool { return s.Fault == garbage },
 	},
 	{
