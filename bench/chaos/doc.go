@@ -4,7 +4,7 @@
 // left over.
 //
 //	make chaos                                  the whole campaign, with mutants
-//	go run ./bench/chaos -n 63 -mutants=false   each fault in each mode once
+//	go run ./bench/chaos -n 67 -mutants=false   each fault in each mode once
 //	go run ./bench/chaos -only 17 -v            one scenario, with its output
 //	bench/gpu_failures.sh                       some of it on two GPUs, without Go
 //
