@@ -316,21 +316,28 @@ func workersOf(t *testing.T, launcher int) map[int]int {
 	}
 	workers := map[int]int{}
 	for _, path := range environs {
-		stat, err1 := os.ReadFile(filepath.Join(filepath.Dir(path), "stat"))
-		env, err2 := os.ReadFile(path)
-		if err1 != nil || err2 != nil {
-			continue // it has ended
-		}
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(fields) < 2 || fields[1] != strconv.Itoa(launcher) {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		env, err := os.ReadFile(path)
+		if err != nil || parentOf(parentOf(pid)) != launcher { // golaunch's child is the workers' parent
 			continue
 		}
 		for kv := range strings.SplitSeq(string(env), "\x00") {
 			if v, ok := strings.CutPrefix(kv, "RANK="); ok {
 				rank, _ := strconv.Atoi(v)
-				workers[rank], _ = strconv.Atoi(filepath.Base(filepath.Dir(path)))
+				workers[rank] = pid
 			}
 		}
 	}
 	return workers
+}
+
+// parentOf is the parent of a process, 0 if the process has ended.
+func parentOf(pid int) int {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	parent, _ := strconv.Atoi(fields[1])
+	return parent
 }

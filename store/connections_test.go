@@ -56,7 +56,7 @@ func TestUnprovenClientsLeaveRoomForMembers(t *testing.T) {
 	if err := conn(unproven).take(50<<10 + ownBytes); err != nil {
 		t.Error(err)
 	}
-	for to, want := range []error{silent: ErrLimit, unproven: ErrLimit, member: nil} {
+	for to, want := range []error{silent: ErrLimit, stranger: ErrLimit, unproven: ErrLimit, member: nil} {
 		own := conn(class(to))
 		if err := own.take(ownBytes); err != nil {
 			t.Errorf("class %d: what is a connection's own: %v", to, err)

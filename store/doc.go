@@ -64,6 +64,8 @@
 //     If these are used up, or file descriptors are, the median of them by age is
 //     closed. So silence keeps nobody out, and a flood leaves the connections alone
 //     that were there before it.
+//   - So it is with connections that are not known to come from this user, until
+//     they have proved to belong to the job: there are 256 of them at most.
 //   - Connections use at most three quarters of the process's file descriptors.
 //
 // Whom the server rejects is logged at once, and then at most once a second, with

@@ -38,25 +38,20 @@ type product struct {
 	alignBias              int
 }
 
-// Epilogues: what follows the product in the same kernel. ReLU and bias can be
-// joined; ReLU keeps a NaN. The gradient of a bias, column by column the sum of
-// what B holds, goes to where else the bias is: as a plain store, and without
-// the product's factor.
+// Epilogues: what follows the product in the same kernel. The gradient of a bias,
+// column by column the sum of what B holds, goes to where else the bias is: as a
+// plain store, and without the product's factor.
 const (
 	epilogueNone     = 1
-	epilogueReLU     = 2
 	epilogueBias     = 4
 	epilogueBiasGrad = 512 // CUBLASLT_EPILOGUE_BGRADB: B must be stored transposed
 )
 
-func epilogue(bias device.Tensor, act device.Activation) (e C.int) {
-	if act == device.ActReLU {
-		e |= epilogueReLU
+func epilogue(bias device.Tensor) C.int {
+	if bias.IsZero() {
+		return epilogueNone
 	}
-	if !bias.IsZero() {
-		e |= epilogueBias
-	}
-	return max(e, epilogueNone)
+	return epilogueBias
 }
 
 // plan is how a product is computed.

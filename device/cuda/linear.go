@@ -9,14 +9,15 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Linear is one kernel, bias and activation with it, where cuBLAS has one;
-// else a pass over dst follows the product. cuBLAS's kernel for float64 is not
-// used: on an H200 it takes twice the time of the product.
+// Linear is one kernel, the bias with it, where cuBLAS has one; else a pass over
+// dst follows the product. cuBLAS's kernel for float64 is not used: on an H200 it
+// takes twice the time of the product. Its ReLU is not used either: in 16-bit
+// types some of its kernels make 0 of a NaN (cuBLASLt 13.1 on an H200).
 func (k *kernels) Linear(st device.Stream, dst, x, w, bias device.Tensor, act device.Activation) error {
 	m, n, inner := operands.Linear(dst, x, w, bias)
-	p := product{rows: n, cols: m, inner: inner, ta: true, epilogue: epilogue(bias, act)}
+	p := product{rows: n, cols: m, inner: inner, ta: true, epilogue: epilogue(bias)}
 	err := errUnsupported
-	if inner > 0 && dst.DType != device.Float64 {
+	if inner > 0 && dst.DType != device.Float64 && act == device.NoActivation {
 		err = k.multiply(st, p, dst, device.Store, x, w, bias)
 	}
 	if errors.Is(err, errUnsupported) {
