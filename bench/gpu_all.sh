@@ -41,7 +41,7 @@ beside
 (on $half && CHECKS='^(device_cuda|toy_1|mlp_1)' part suite_device bench/test_gpu.sh) &
 (on ${half#*,} && CHECKS='^memcheck' part suite_memcheck bench/test_gpu.sh) &
 beside
-(on $half && CHECKS='^(comm_nccl|bench.*_2)' part suite_nccl bench/test_gpu.sh && LARGE=1 part parity_2 bench/parity.sh 2 && part cu bench/gpu_cu.sh) &
+(on $half && CHECKS='^(comm_|bench.*_2)' part suite_nccl bench/test_gpu.sh && LARGE=1 part parity_2 bench/parity.sh 2 && part cu bench/gpu_cu.sh) &
 wait
 CHECKS='^(toy|mlp|bench.*|matrix|parity)_4' four suite_4 bench/test_gpu.sh
 # From here on times are taken.

@@ -247,6 +247,7 @@ func TestAKilledWorkerIsNamed(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { cmd.Process.Kill() }) // the job ends with golaunch, however the test does
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	select {
@@ -254,7 +255,6 @@ func TestAKilledWorkerIsNamed(t *testing.T) {
 	case err := <-ended:
 		t.Fatalf("the job ended: %v\n%s", err, &out)
 	case <-time.After(time.Minute):
-		cmd.Process.Kill()
 		t.Fatal("the job does not get going")
 	}
 	workers := workersOf(t, cmd.Process.Pid)
@@ -272,7 +272,6 @@ func TestAKilledWorkerIsNamed(t *testing.T) {
 			t.Errorf("golaunch ended with %v, want code 137", err)
 		}
 	case <-time.After(5 * time.Second):
-		cmd.Process.Kill()
 		t.Fatal("golaunch is still there after 5 s")
 	}
 	for rank, pid := range workers {

@@ -3,38 +3,55 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// What an attack consists of.
+// What an attack on a store consists of, on average: at least 520 waits and 10,000 frames.
 const (
 	idle      = 2000
-	waits     = 520
+	waits     = 640
 	waitKeys  = 131071
-	frames    = 10000
+	frames    = 12000
 	attackers = 4 // at the same time
 	openHalf  = 200
 )
 
-// attack is what the attacking process does: it attacks the store at the address, spread
-// over a time, says "done", and keeps its connections until stdin ends.
-func attack(addr, spread string) error {
+// attack is what the attacking process does: it attacks the stores at two addresses, the
+// job's and another, spread over a time in seconds, says "done", and keeps its connections
+// until stdin ends. Each byte of stdin says which of the stores is next.
+func attack(job, other, spread string) error {
 	seconds, err := strconv.ParseFloat(spread, 64)
 	if err != nil {
 		return err
 	}
-	pause := time.Duration(seconds * float64(time.Second) / (frames / attackers))
+	pause := time.Duration(seconds * float64(time.Second) / (2 * frames / attackers))
+	addrs := [2]string{other, job}
+	var aim atomic.Int32
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		var b [1]byte
+		for {
+			if _, err := os.Stdin.Read(b[:]); err != nil {
+				return
+			}
+			aim.Store(int32(b[0] & 1))
+		}
+	}()
 	var keep connections
 	defer keep.close()
 	for range idle {
-		keep.dial(addr)
+		for _, addr := range addrs {
+			keep.dial(addr)
+		}
 	}
+	var sent [2]atomic.Int32
 	var wg sync.WaitGroup
 	for a := range attackers {
 		wg.Go(func() {
@@ -42,9 +59,12 @@ func attack(addr, spread string) error {
 			wait := waitFrame()
 			tick := time.NewTicker(max(pause, time.Microsecond))
 			defer tick.Stop()
-			for i := range frames / attackers {
+			for i := range 2 * frames / attackers {
 				<-tick.C
-				if i*waits/frames != (i+1)*waits/frames { // waits/attackers of them
+				at := aim.Load()
+				addr := addrs[at]
+				sent[at].Add(1)
+				if i*waits/frames != (i+1)*waits/frames { // 2*waits/attackers of them
 					if c := keep.dial(addr); c != nil {
 						c.SetWriteDeadline(time.Now().Add(10 * time.Second))
 						c.Write(wait) // the store may hang up on it
@@ -66,16 +86,16 @@ func attack(addr, spread string) error {
 		})
 	}
 	wg.Wait()
-	fmt.Printf("done: %d connections were taken and %d of %d are open\n", keep.taken, keep.alive(), len(keep.open))
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return err
+	fmt.Printf("done: %d frames to the job's store, %d to the other; %d of %d connections that were kept are open\n",
+		sent[1].Load(), sent[0].Load(), keep.alive(), len(keep.open))
+	<-ended
+	return nil
 }
 
 // connections are those that the attacker keeps.
 type connections struct {
-	mu    sync.Mutex
-	open  []net.Conn
-	taken int
+	mu   sync.Mutex
+	open []net.Conn
 }
 
 func (k *connections) dial(addr string) net.Conn {
@@ -91,7 +111,6 @@ func (k *connections) add(c net.Conn) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.open = append(k.open, c)
-	k.taken++
 }
 
 // alive counts the connections that the store has not closed.

@@ -24,11 +24,11 @@ import (
 )
 
 var (
-	pairs    = flag.Int("pairs", 5, "pairs of runs for each attacker")
-	steps    = flag.Int("steps", 1200, "training steps of a run")
+	runs     = flag.Int("runs", 3, "runs for each attacker")
+	steps    = flag.Int("steps", 2000, "training steps of a run")
 	size     = flag.Int("size", 320, "width of the model")
 	batch    = flag.Int("batch", 64, "samples per rank and step")
-	spread   = flag.Float64("spread", 4, "seconds that an attack is spread over")
+	spread   = flag.Float64("spread", 8, "seconds that an attack is spread over")
 	golaunch = flag.String("golaunch", "", "the golaunch `FILE` to attack; default: this tree's")
 )
 
@@ -44,7 +44,7 @@ const roleVar = "GODDP_HOSTILE_ROLE"
 func main() {
 	switch os.Getenv(roleVar) {
 	case "attack":
-		exit(attack(os.Args[1], os.Args[2]))
+		exit(attack(os.Args[1], os.Args[2], os.Args[3]))
 	case "store":
 		exit(serve())
 	}
@@ -106,13 +106,13 @@ func compare() error {
 		return fmt.Errorf("the undisturbed run: %w", err)
 	}
 	fmt.Printf("undisturbed: %d steps, p50 %.2f ms, p99 %.2f ms, golaunch's peak memory %.0f MB\n\n",
-		len(quiet.took), percentile(quiet.took, 50), percentile(quiet.took, 99), quiet.memory/1e6)
+		*steps, percentile(quiet.took[0], 50), percentile(quiet.took[0], 99), quiet.memory/1e6)
 	users := []uint32{uint32(os.Getuid())}
 	if os.Getuid() == 0 {
 		users = append(users, otherUser)
 	}
-	fmt.Println("| attacker | runs | same losses | p99 of a step, other store | p99, job's store | median ratio of the pairs | golaunch's peak memory |")
-	fmt.Println("|---|---|---|---|---|---|---|")
+	fmt.Println("| attacker | same losses | p99 of a step, other store | p99, job's store | ratio (of the runs) | golaunch's peak memory |")
+	fmt.Println("|---|---|---|---|---|---|")
 	var failures []error
 	for _, uid := range users {
 		err := b.attacker(uid, quiet)
@@ -123,46 +123,41 @@ func compare() error {
 	return errors.Join(failures...)
 }
 
-// attacker compares the runs under attack of a user's process, and prints a row.
+// attacker compares the steps under attack of a user's process, and prints a row.
 func (b *binaries) attacker(uid uint32, quiet *result) error {
 	var took [2][]float64 // under attack on the other store, and on the job's
+	var ratios []float64  // of the runs
 	var memory float64
-	var ratios []float64 // of the pairs
 	same := 0
-	for pair := range *pairs {
-		var p99 [2]float64
-		for turn := range 2 {
-			aimed := (pair + turn) % 2
-			r, err := b.run(&target{uid: uid, job: aimed == 1})
-			if err != nil {
-				return err
-			}
-			if slices.Equal(r.losses, quiet.losses) {
-				same++
-			}
-			took[aimed] = append(took[aimed], r.took...)
-			p99[aimed] = percentile(r.took, 99)
-			if aimed == 1 {
-				memory = max(memory, r.memory)
-			}
+	for run := range *runs {
+		r, err := b.run(&uid)
+		if err != nil {
+			return err
 		}
-		ratios = append(ratios, p99[1]/p99[0])
+		if difference := compareLosses(quiet.losses, r.losses); difference == "" {
+			same++
+		} else {
+			fmt.Fprintf(os.Stderr, "run %d: %s\n", run, difference)
+		}
+		for at := range took {
+			took[at] = append(took[at], r.took[at]...)
+		}
+		ratios = append(ratios, percentile(r.took[1], 99)/percentile(r.took[0], 99))
+		memory = max(memory, r.memory)
 	}
 	who := "same uid"
 	if uid != uint32(os.Getuid()) {
 		who = "another uid"
 	}
-	slices.Sort(ratios)
-	ratio := ratios[len(ratios)/2]
-	fmt.Printf("| %s | %d + %d | %d of %d | %.2f ms | %.2f ms | %.2f (%.2f to %.2f) | %.0f MB |\n",
-		who, *pairs, *pairs, same, 2**pairs, percentile(took[0], 99), percentile(took[1], 99),
-		ratio, ratios[0], ratios[len(ratios)-1], memory/1e6)
+	apart, at := percentile(took[0], 99), percentile(took[1], 99)
+	fmt.Printf("| %s | %d of %d runs | %.2f ms | %.2f ms | %.2f (%.2f to %.2f) | %.0f MB |\n",
+		who, same, *runs, apart, at, at/apart, slices.Min(ratios), slices.Max(ratios), memory/1e6)
 	var failures []error
-	if same != 2**pairs {
-		failures = append(failures, fmt.Errorf("%d of %d runs have the losses of the undisturbed run", same, 2**pairs))
+	if same != *runs {
+		failures = append(failures, fmt.Errorf("%d of %d runs have the losses of the undisturbed run", same, *runs))
 	}
-	if ratio > slowest {
-		failures = append(failures, fmt.Errorf("the 99th percentile of a step is %.2f times that under the attack on the other store, at most %v", ratio, slowest))
+	if at/apart > slowest {
+		failures = append(failures, fmt.Errorf("the 99th percentile of a step is %.2f times that under the attack on the other store, at most %v", at/apart, slowest))
 	}
 	if memory >= mostMemory {
 		failures = append(failures, fmt.Errorf("golaunch took %.0f MB, at most %.0f", memory/1e6, mostMemory/1e6))
@@ -170,42 +165,52 @@ func (b *binaries) attacker(uid uint32, quiet *result) error {
 	return errors.Join(failures...)
 }
 
+// compareLosses says how a run's losses differ from those of the undisturbed one; "" if
+// they do not.
+func compareLosses(want, got []string) string {
+	for i := range want {
+		if i >= len(got) || got[i] != want[i] {
+			return fmt.Sprintf("%d lines, want %d; from line %d on %q, want %q", len(got), len(want), i, got[i:min(i+3, len(got))], want[i:min(i+3, len(want))])
+		}
+	}
+	return ""
+}
+
 func percentile(v []float64, p int) float64 {
 	s := slices.Sorted(slices.Values(v))
 	return s[min(len(s)-1, len(s)*p/100)]
 }
 
-// target is who attacks what.
-type target struct {
-	uid uint32
-	job bool // the job's store, else one of another process
-}
-
 // result is what a run came to.
 type result struct {
-	losses []string // of rank 0's steps, and the digests of all ranks' parameters
-	took   []float64
-	memory float64 // the peak of a golaunch process, in bytes
+	losses []string     // of rank 0's steps, then the digests of all ranks' parameters
+	took   [2][]float64 // ms, of the steps under attack on the other store, and on the job's
+	memory float64      // the peak of a golaunch process, in bytes
 }
 
-// run trains once, under an attack unless there is none.
-func (b *binaries) run(t *target) (*result, error) {
+// The attack changes from one store to the other after so many steps. The first steps
+// behind a change count for neither.
+const (
+	window  = 20
+	settles = 4
+)
+
+// run trains once, under attack of a user's process unless uid is nil.
+func (b *binaries) run(uid *uint32) (*result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	if t != nil && !t.job {
-		other, err := b.start(ctx, "store", uint32(os.Getuid()))
-		if err != nil {
-			return nil, err
-		}
-		defer other.end()
-		if addr, err = other.line(); err != nil {
-			return nil, err
-		}
+	other, err := b.start(ctx, "store", uint32(os.Getuid()))
+	if err != nil {
+		return nil, err
+	}
+	defer other.end()
+	otherAddr, err := other.line()
+	if err != nil {
+		return nil, err
 	}
 	job := exec.CommandContext(ctx, b.golaunch, "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", strconv.Itoa(port),
 		b.mlp, "--json", "--seed", "7", "--size", strconv.Itoa(*size), "--batch", strconv.Itoa(*batch), "--steps", strconv.Itoa(*steps))
@@ -227,6 +232,7 @@ func (b *binaries) run(t *target) (*result, error) {
 		r.memory = peakMemory(b.golaunch, ended)
 	}()
 	var attacker *process
+	var digests []string
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		var line struct {
@@ -243,30 +249,38 @@ func (b *binaries) run(t *target) (*result, error) {
 		switch {
 		case line.Step != nil:
 			r.losses = append(r.losses, string(line.Loss))
-			r.took = append(r.took, line.MS)
-			if t != nil && attacker == nil {
-				if attacker, err = b.start(ctx, "attack", t.uid, addr, fmt.Sprint(*spread)); err != nil {
+			if uid != nil && attacker == nil {
+				jobAddr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+				if attacker, err = b.start(ctx, "attack", *uid, jobAddr, otherAddr, fmt.Sprint(*spread)); err != nil {
 					cancel()
 				}
 			}
+			at := *line.Step / window % 2
+			if *line.Step%window >= settles {
+				r.took[at] = append(r.took[at], line.MS)
+			}
+			if *line.Step%window == window-1 && attacker != nil {
+				attacker.in.Write([]byte{byte('0' + 1 - at)}) // the next window's
+			}
 		case line.Rank != nil:
-			r.losses = append(r.losses, fmt.Sprint(*line.Rank, line.Params))
+			digests = append(digests, fmt.Sprint(*line.Rank, line.Params))
 		}
 	}
+	slices.Sort(digests) // they come in any order
+	r.losses = append(r.losses, digests...)
 	jobErr := job.Wait()
 	close(ended)
 	<-measured
 	if attacker != nil {
-		said := attacker.end()
+		said := strings.TrimSpace(attacker.end())
 		if !strings.HasPrefix(said, "done") {
-			err = errors.Join(err, fmt.Errorf("the job ended before the attack was over: give it more steps"))
+			err = errors.Join(err, errors.New("the job ended before the attack was over: give it more steps"))
 		}
-		fmt.Fprintln(os.Stderr, strings.TrimSpace(said))
+		fmt.Fprintln(os.Stderr, said)
 	}
 	if err := errors.Join(err, jobErr); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, stderr.String())
 	}
-	slices.Sort(r.losses[*steps:]) // the ranks' digests come in any order
 	return r, nil
 }
 
@@ -308,7 +322,7 @@ func peakMemory(program string, ended <-chan struct{}) (peak float64) {
 // process is one of this program in another role.
 type process struct {
 	cmd *exec.Cmd
-	in  io.Closer
+	in  io.WriteCloser
 	out *bufio.Reader
 }
 
