@@ -90,7 +90,7 @@ func TestNextServer(t *testing.T) {
 func TestDialGivesUp(t *testing.T) {
 	_, addr := keptport.New(t)
 	late := errors.New("too late")
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, late)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, late)
 	defer cancel()
 	_, err := Dial(ctx, addr, nil)
 	for _, want := range []error{ErrServerLost, context.DeadlineExceeded, late, syscall.ECONNREFUSED} {
@@ -103,7 +103,7 @@ func TestDialGivesUp(t *testing.T) {
 	}
 
 	_, port, _ := net.SplitHostPort(addr)
-	brief, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	brief, stop := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer stop()
 	_, err = Dial(brief, "localhost:"+port, nil)
 	if want := "store localhost:" + port + ": dial: 127.0.0.1:" + port + ": connection refused (after "; !strings.HasPrefix(err.Error(), want) {
@@ -115,7 +115,7 @@ func TestDialGivesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mute.Close()
-	unanswered, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	unanswered, stop := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer stop()
 	_, err = Dial(unanswered, mute.Addr().String(), nil)
 	if want := "dial: what listens there does not answer as a store does (after "; err == nil || !strings.Contains(err.Error(), want) {

@@ -20,7 +20,7 @@ def say(*args):
 
 def client():
     """Every operation of the Python API against a store hosted elsewhere."""
-    store = dist.TCPStore(host, port, None, False, timeout=timedelta(seconds=20), wait_for_workers=False)
+    store = dist.TCPStore(host, port, None, False, timeout=timedelta(seconds=60), wait_for_workers=False)
     store.set("py", "from python")
     assert store.get("py") == b"from python"
     assert store.get("go") == b"from go"
@@ -64,7 +64,7 @@ def client():
 
 def serve():
     """Hosts a store for two workers, of which Go is one."""
-    store = dist.TCPStore(host, port, 2, True, timeout=timedelta(seconds=20))
+    store = dist.TCPStore(host, port, 2, True, timeout=timedelta(seconds=60))
     store.set("py", "from python")
     assert store.get("go") == b"from go"
     say("done", torch.__version__)
@@ -73,7 +73,7 @@ def serve():
 
 def worker():
     """A rank of a Gloo group whose store the launcher hosts."""
-    dist.init_process_group("gloo", init_method="env://", timeout=timedelta(seconds=20))
+    dist.init_process_group("gloo", init_method="env://", timeout=timedelta(seconds=60))
     x = torch.tensor([float(dist.get_rank() + 1)])
     dist.all_reduce(x)
     assert x.item() == 3, x
