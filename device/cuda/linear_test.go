@@ -134,8 +134,10 @@ func TestOperandOrder(t *testing.T) {
 	}
 	bias := numbers(1, n, 3)
 	dst := put(before, m, n)
+	ok(t, k.Linear(s, dst, px[0], py[1], put(bias, n), device.NoActivation))
+	same("Linear", dst, func(i, j int) float32 { return dot(x, y, i, j) + bias[j] })
 	ok(t, k.Linear(s, dst, px[0], py[1], put(bias, n), device.ActReLU))
-	same("Linear", dst, func(i, j int) float32 { return max(dot(x, y, i, j)+bias[j], 0) })
+	same("the product before a ReLU", dst, func(i, j int) float32 { return dot(x, y, i, j) }) // no kernel follows here
 
 	// The weight's gradient gᵀ·x [m n] of g [inner m] and x [inner n].
 	dw, db := put(before, m, n), put(numbers(1, m, 4), m)

@@ -8,7 +8,7 @@
 
 enum { OK = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 enum { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8 };
-enum { NONE = 1, RELU = 2, BIAS = 4, BGRADB = 512 };
+enum { NONE = 1, BIAS = 4, BGRADB = 512 };
 
 typedef struct { int32_t ta, tb, epilogue; float *bias; } operation;
 typedef struct { uint64_t rows, cols; int64_t ld; } layout;
@@ -84,7 +84,6 @@ int cublasLtMatmul(void *handle, operation *op, const float *alpha, const float 
 			float v = *alpha * sum;
 			if (*beta != 0) v += *beta * C[i + j * c->ld];
 			if (op->epilogue & BIAS) v += op->bias[i];
-			if (op->epilogue & RELU) v = v < 0 ? 0 : v;
 			D[i + j * d->ld] = v;
 		}
 		if (op->epilogue == BGRADB) {
