@@ -36,10 +36,10 @@ var forms = [...]form{
 	backend.Recv:          {always, never, 1, 1},
 }
 
-// refuse panics with a [*UsageError]: the call cannot be right whatever the other
-// ranks do. It has no number yet and nothing was sent, so the other ranks would wait
-// for it until their deadline. refuse breaks the group first, as a call that fails
-// does: the peers have been told the cause when it panics.
+// refuse aborts the group and then panics with a [*UsageError]. It is for calls that
+// are wrong whatever the other ranks do. A refused call gets no sequence number and
+// sends nothing, so the peers would wait for it until their deadline. The abort tells
+// them the cause at once.
 func (pg *ProcessGroup) refuse(c *backend.Call, format string, args ...any) {
 	err := &UsageError{Rank: pg.rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)}
 	pg.heard.Store(true) // the panic tells the program

@@ -84,11 +84,11 @@
 // ends if it does not close the group by itself in a moment, after the functions
 // given to [ProcessGroup.OnShutdown]; with [BlockingWait] it may Init again.
 //
-// Timeouts count the time in which the process runs. A job that is suspended as a
-// whole (SIGSTOP, a paused virtual machine) goes on where it was: a rank that goes on
-// extends the deadlines of its calls by the time of the suspension but for a tenth of
-// a second, once for each suspension. So a rank that hangs is overdue after a bounded
-// number of suspensions. A rank that is suspended alone is overdue to the others.
+// Timeouts count only the time in which the process runs, so that a job survives being
+// suspended as a whole (SIGSTOP, a paused virtual machine). When a rank continues, it
+// extends the deadlines of its pending calls by the length of the suspension, minus 0.1 s.
+// Because of the 0.1 s, a rank that hangs still times out after a bounded number of
+// suspensions. If one rank alone is suspended, its peers time out as usual.
 //
 // Each rank's latest calls are in its flight record (package comm/flight), which
 // a failure writes to a file, and golaunch even where the process cannot.

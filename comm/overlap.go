@@ -18,13 +18,14 @@ func extentOf(t *device.Tensor) extent {
 	return extent{lo, lo + uintptr(t.Bytes())}
 }
 
-// overlaps tells whether the two share a byte. An empty extent shares none.
+// overlaps reports whether e and o have a byte in common. An empty extent overlaps
+// nothing.
 func (e extent) overlaps(o extent) bool { return max(e.lo, o.lo) < min(e.hi, o.hi) }
 
 func (e extent) String() string { return fmt.Sprintf("[%#x, %#x)", e.lo, e.hi) }
 
-// slot is the part of e, divided as a call divides the longer of its operands, that
-// belongs to this rank.
+// slot returns this rank's part of e, where e is the longer operand of c: the one that
+// has a part for each rank.
 func (pg *ProcessGroup) slot(e extent, c *backend.Call) extent {
 	if c.Counts == nil {
 		part := (e.hi - e.lo) / uintptr(pg.size)

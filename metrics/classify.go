@@ -7,11 +7,11 @@ import (
 	"github.com/goddp/goddp/autograd"
 )
 
-// A Confusion counts what a classifier said: Confusion[label][said] samples of
-// a class were said to be of another, or the same, class.
+// A Confusion is a confusion matrix: Confusion[label][predicted] is the number of
+// samples of class label that the model took for class predicted.
 type Confusion [][]int
 
-// NewConfusion is an empty count for so many classes.
+// NewConfusion returns a matrix of zeros for the given number of classes.
 func NewConfusion(classes int) Confusion {
 	c := make(Confusion, classes)
 	for i := range c {
@@ -20,16 +20,22 @@ func NewConfusion(classes int) Confusion {
 	return c
 }
 
-// Add counts the rows of logits, [n, classes], against labels, int64 [n]. It
-// waits for the device. The error names a label that is no class.
+// Add adds a batch: for each row of logits, a Variable of shape [n, classes], the
+// predicted class is the one with the greatest value, and labels, int64 of shape [n],
+// has the true class. A NaN is never the greatest value, and a row that begins with one
+// counts as class 0. Add waits for the device. It returns an error, having counted the
+// rows before it, for a label that is no class.
 func (c Confusion) Add(ctx context.Context, logits, labels *autograd.Variable) error {
+	if shape := logits.Shape(); len(shape) != 2 || shape[1] != len(c) {
+		return fmt.Errorf("metrics: logits %v for a confusion matrix of %d classes", shape, len(c))
+	}
 	return rows(ctx, logits, labels, func(row []float64, label int) {
 		c[label][argmax(row)]++
 	})
 }
 
-// Metrics are the counts, row by row, for [Reduce], and SetResults takes them
-// back, summed over the ranks.
+// Metrics returns the matrix, row by row, for [Reduce]. SetResults stores what Reduce
+// returns: the matrix summed over the ranks.
 func (c Confusion) Metrics() []Metric {
 	var out []Metric
 	for _, row := range c {
@@ -40,7 +46,7 @@ func (c Confusion) Metrics() []Metric {
 	return out
 }
 
-// SetResults sets the counts to what [Reduce] made of Metrics.
+// SetResults replaces the matrix by the results of [Reduce] for Metrics.
 func (c Confusion) SetResults(results []Result) {
 	for label, row := range c {
 		for said := range row {
@@ -49,8 +55,8 @@ func (c Confusion) SetResults(results []Result) {
 	}
 }
 
-// Accuracy is the part of all samples that were said to be of their class, NaN
-// without any.
+// Accuracy returns the fraction of samples whose predicted class is the true one, NaN
+// if there are no samples.
 func (c Confusion) Accuracy() float64 {
 	right, all := 0, 0
 	for label, row := range c {
@@ -62,9 +68,10 @@ func (c Confusion) Accuracy() float64 {
 	return float64(right) / float64(all)
 }
 
-// Correct counts the rows of logits, [n, classes], whose label, of int64 [n], is
-// among the k greatest. Of equal logits the first ones are the greater. A row
-// with a NaN is not correct. It waits for the device.
+// Correct returns the top-k count: the number of rows of logits, of shape [n, classes],
+// in which the value of the row's label, int64 of shape [n], is among the k greatest. Of
+// equal values the one with the lower index counts as the greater. A row with a NaN is
+// not correct. Correct waits for the device.
 func Correct(ctx context.Context, logits, labels *autograd.Variable, k int) (correct int, err error) {
 	err = rows(ctx, logits, labels, func(row []float64, label int) {
 		above := 0

@@ -46,6 +46,9 @@ func TestClassification(t *testing.T) {
 		t.Errorf("%d samples of class 2 were said to be of class 1, want 70", c[2][1])
 	}
 
+	if err := NewConfusion(2).Add(t.Context(), logits, labels); err == nil || !strings.Contains(err.Error(), "[4 3] for a confusion matrix of 2 classes") {
+		t.Errorf("%v, want an error with the shape and the number of classes", err)
+	}
 	for want, labels := range map[string]*autograd.Variable{
 		"row 1 has label 3, want one of 0 to 2": autograd.FromLabels(dev, []int64{0, 3, 0, 0}),
 		"want [n classes] and [n]":              autograd.FromLabels(dev, []int64{0, 1}),

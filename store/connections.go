@@ -76,8 +76,8 @@ func (s *slots) evict(c class) net.Conn {
 	return nc
 }
 
-// move gives nc a slot of another class, if there is one. It returns
-// net.ErrClosed if nc is not open any more.
+// move moves nc to another class. It returns ErrLimit if that class is full, and
+// net.ErrClosed if nc was closed.
 func (s *slots) move(nc net.Conn, to class) error {
 	if _, open := s.where[nc]; !open {
 		return net.ErrClosed

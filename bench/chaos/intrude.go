@@ -13,8 +13,9 @@ import (
 // strangerUID is the user that the stranger is.
 const strangerUID = 54321
 
-// forgery is what a stranger sends whatever listens: as a client of PyTorch's store, that
-// rank 0 cannot join, and that a call of its failed. At its end it asks for an answer.
+// forgery returns what a stranger sends to every listening port, in the protocol of
+// PyTorch's store: two SETs which claim that rank 0 cannot join and that one of its calls
+// failed, and a GETNUMKEYS, because a server answers that if it accepted the client.
 func forgery() []byte {
 	text := func(b []byte, s string) []byte {
 		return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
@@ -23,13 +24,13 @@ func forgery() []byte {
 	for _, key := range []string{"/goddp/0/group/1/backend/failed", "/goddp/0/group/1/failure"} {
 		b = text(text(append(b, 1), key), `{"Rank":0,"Text":"a stranger says so"}`)
 	}
-	const howMany = 7 // keys there are
-	return append(b, howMany)
+	const getNumKeys = 7 // in dialect 2
+	return append(b, getNumKeys)
 }
 
-// intrude is, as another user, a client of whatever the scenario's processes listen on,
-// until ctx ends. It counts the connections that were taken, and returns how many were
-// answered.
+// intrude sends forgeries, as another user, to every port on which the scenario's
+// processes listen, until ctx ends. It counts the accepted connections in taken and
+// returns how many connections got an answer.
 func intrude(ctx context.Context, dir string, taken *atomic.Int64) (answered int, err error) {
 	targets := make(chan address)
 	go func() { // another user could not look

@@ -142,7 +142,8 @@ func TestTheStoreDoesNotTellTheSecret(t *testing.T) {
 	}
 }
 
-// Two processes that come to a rank as the same peer end its join: both are named.
+// If two processes introduce themselves to rank 0 as the same rank, its New fails with an
+// error that names both.
 func TestRivalPeers(t *testing.T) {
 	kv := store.NewLocal()
 	first := make(chan error, 1)

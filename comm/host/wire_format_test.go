@@ -164,8 +164,9 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// FuzzCard reads cards of a peer's that may be anything. A card that agrees with the plan
-// carries what the plan takes of it; any card encodes to what it came from.
+// FuzzCard decodes arbitrary bytes as a peer's card. If the card passes the plan's check,
+// its payload has every byte that the plan reads. Encoding any decoded card gives the
+// original bytes.
 func FuzzCard(f *testing.F) {
 	const rank, size, count = 0, 2, 6
 	calls := func() []*backend.Call {

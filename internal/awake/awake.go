@@ -2,10 +2,11 @@
 // is suspended longer than a timeout (SIGSTOP, a paused virtual machine) and goes on
 // with the processes that it waits for has not waited in vain.
 //
-// A timeout is counted in equal parts, each by a timer of its own that starts when the
-// one before has fired. A suspension falls into one part, however long it is, and takes
-// no more than that part away. So a wait ends after as many suspensions as there are
-// parts, at the latest, and stop-and-continue cycles cannot postpone its end for ever.
+// The package divides a timeout into 16 equal parts and starts the timer of a part when
+// the timer of the part before has fired. However long a suspension is, only the part
+// during which it happens ends early. Each part ends at the latest when the process
+// continues, so that 16 suspensions end any wait: cycles of stop and continue cannot
+// postpone the end for ever.
 package awake
 
 import (
@@ -14,7 +15,7 @@ import (
 	"time"
 )
 
-// parts is in how many parts a timeout is counted.
+// parts is the number of parts of a timeout.
 const parts = 16
 
 // Timer calls a function when its time has passed, as time.AfterFunc does.
@@ -22,7 +23,7 @@ type Timer struct {
 	mu    sync.Mutex
 	timer *time.Timer
 	part  time.Duration
-	left  int // parts, the one that is being counted included; 0: stopped, or over
+	left  int // parts that have not ended; 0 after Stop, and when f is called
 	f     func()
 }
 

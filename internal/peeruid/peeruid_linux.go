@@ -152,8 +152,9 @@ func request(src, dst netip.AddrPort, zone int) []byte {
 	return b
 }
 
-// parseReply reads the kernel's answer. The kernel falls back on a listening
-// socket of src's port, so parseReply compares the addresses with what was asked.
+// parseReply decodes the kernel's answer to request. If no connection matches, the
+// kernel answers with a socket that listens on src's port. So parseReply accepts only
+// a socket with exactly the addresses src and dst.
 func parseReply(b []byte, src, dst netip.AddrPort) (socket, error) {
 	e := binary.NativeEndian
 	if len(b) < unix.SizeofNlMsghdr+4 {

@@ -30,10 +30,10 @@ type Handler interface {
 
 // Node is what a node brings to a round.
 type Node struct {
-	Workers int    // nodes may bring different numbers
-	JobID   string // of the job that its workers are of; "": none
-	Secret  []byte // the workers prove to the store that they have it; nil: there is none
-	// Insecure has the store serve anybody who reaches it.
+	Workers int    // number of workers on this node; nodes may differ
+	JobID   string // the job's id, which the store compares with its clients'; "": none
+	Secret  []byte // the job's secret, by which workers authenticate to the store; nil: none
+	// Insecure makes the store accept clients without authentication, from any host.
 	Insecure bool
 }
 

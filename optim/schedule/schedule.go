@@ -118,12 +118,13 @@ func Sequence(phases ...Phase) Schedule {
 	}
 }
 
-// progress is how much of so many steps is over, at most 1.
+// progress returns the fraction of steps that is committed, at most 1.
 func progress(committed, steps int) float64 {
 	return min(1, float64(committed)/float64(steps))
 }
 
-// between goes from one rate to another on half a cosine wave.
+// between interpolates from one rate to another along half a cosine wave, for progress
+// from 0 to 1.
 func between(from, to, progress float64) float64 {
 	return to + (from-to)*(1+math.Cos(math.Pi*progress))/2
 }
