@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // reaperClient is the agent's end of its reaper.
@@ -92,13 +93,24 @@ func (r *reaperClient) receive() {
 	}
 }
 
-// request tells the reaper something. A reaper that is dead does not hear it, and
-// reports is closed then.
+// requestTimeout bounds how long the reaper may leave a request unread.
+const requestTimeout = 30 * time.Second
+
+// request sends q to the reaper. If the reaper is dead, or does not read, request returns
+// nil: the agent learns of that when reports is closed.
 func (r *reaperClient) request(q request, files ...*os.File) error {
 	if r.cmd != nil {
 		_ = r.cmd.Process.Signal(syscall.SIGCONT) // it may be suspended, as part of the job
 	}
+	if err := r.conn.SetWriteDeadline(time.Now().Add(requestTimeout)); err != nil {
+		return nil // the connection is closed
+	}
 	err := r.conn.send(q, files...)
+	if errors.Is(err, os.ErrDeadlineExceeded) { // perhaps in mid-message
+		r.kill()
+		r.conn.Close()
+		return nil
+	}
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 		return nil
 	}
