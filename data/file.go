@@ -2,6 +2,7 @@ package data
 
 import (
 	"bufio"
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -51,26 +52,18 @@ func open(path string) (*file, error) {
 
 func (f *file) close() { f.closer.Close() }
 
-// growStep is how much memory is taken ahead of the bytes that a file claims to
-// have.
-const growStep = 1 << 20
-
-// read reads n bytes.
+// read reads n bytes. It takes memory as the bytes come, whatever n a header claims.
 func (f *file) read(n int) ([]byte, error) {
-	var b []byte
-	for len(b) < n {
-		step := min(n-len(b), max(growStep, len(b)))
-		b = append(b, make([]byte, step)...)
-		got, err := io.ReadFull(f.r, b[len(b)-step:])
-		f.offset += int64(got)
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			return nil, f.fail(fmt.Errorf("truncated: %d bytes are missing", n-len(b)+step-got))
-		}
-		if err != nil {
-			return nil, f.fail(err)
-		}
+	var b bytes.Buffer
+	got, err := io.CopyN(&b, f.r, int64(n))
+	f.offset += got
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return nil, f.fail(fmt.Errorf("truncated: %d bytes are missing", int64(n)-got))
 	}
-	return b, nil
+	if err != nil {
+		return nil, f.fail(err)
+	}
+	return b.Bytes(), nil
 }
 
 // end checks that nothing follows.
