@@ -8,7 +8,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
+	"fmt"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
@@ -30,7 +32,10 @@ var (
 	log    = flag.String("log", "", "append JSON lines to `file`")
 )
 
-func train(ctx context.Context) error {
+func train(ctx context.Context) (err error) {
+	if *epochs < 1 || *batch < 1 {
+		return fmt.Errorf("--epochs %d and --batch %d, want at least 1 of each", *epochs, *batch)
+	}
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {
 		return err
@@ -70,7 +75,7 @@ func train(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer meter.Close()
+	defer func() { err = errors.Join(err, meter.Close()) }()
 
 	for epoch := range *epochs {
 		for b, err := range loader.Epoch(ctx, epoch) {
