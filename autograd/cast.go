@@ -3,9 +3,9 @@ package autograd
 import "github.com/goddp/goddp/device"
 
 // Cast is x in another floating-point type, each element rounded to nearest; x
-// itself where it is of that type already. The gradient for x is of x's type. Cast
-// panics with a [*device.DTypeError] where one of the types is not
-// floating-point.
+// itself where it is of that type already. The result has x's name. The gradient for
+// x is of x's type. Cast panics with a [*device.DTypeError] where one of the types is
+// not floating-point.
 func Cast(x *Variable, dt device.DType) *Variable {
 	for _, t := range []device.DType{x.t.DType, dt} {
 		if !t.IsFloat() {
@@ -15,7 +15,7 @@ func Cast(x *Variable, dt device.DType) *Variable {
 	if x.t.DType == dt {
 		return x
 	}
-	return Apply(cast(dt), x)
+	return Apply(cast(dt), x).SetName(x.name)
 }
 
 type cast device.DType

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/goddp/goddp/device"
 )
@@ -91,8 +92,10 @@ func (s *state) called(c *Call) {
 // it where one of them needs a gradient. The inputs live on one device, and
 // those of a floating-point type are all of the same type: else Apply panics
 // with a [*DeviceError] or a [*device.DTypeError]. When an input could not be
-// computed, or now fn cannot be, the result's Err says so.
+// computed, or now fn cannot be, the result's Err says so. A panic because of a shape or
+// a type names the layer, where an input is a parameter of one.
 func Apply(fn Function, in ...*Variable) *Variable {
+	defer nameLayer(in)
 	s, name := in[0].s, fn.Name()
 	shapes, err := operands(name, in)
 	out := &Variable{s: s, op: name}
@@ -137,6 +140,24 @@ func Apply(fn Function, in ...*Variable) *Variable {
 	}
 	runtime.KeepAlive(in)
 	return out
+}
+
+// nameLayer adds to a panic that can name a layer the one whose parameter is among in,
+// by the parameter's name without its last part.
+func nameLayer(in []*Variable) {
+	r := recover()
+	if r == nil {
+		return
+	}
+	if e, ok := r.(interface{ InLayer(name string) }); ok {
+		for _, v := range in {
+			if i := strings.LastIndexByte(v.name, '.'); i > 0 && !v.grad {
+				e.InLayer(v.name[:i])
+				break
+			}
+		}
+	}
+	panic(r)
 }
 
 // operands checks what every operation needs of its inputs, and returns their

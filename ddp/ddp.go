@@ -16,7 +16,7 @@ import (
 // Model is a module whose gradients are averaged over a process group. It is
 // itself a module. It is driven by one goroutine.
 type Model struct {
-	module   nn.Module
+	module   nn.Model
 	pg       *comm.ProcessGroup
 	params   []*nn.Parameter // those that require a gradient
 	buffers  []*nn.Buffer    // those that a pass sets to rank 0's
@@ -34,11 +34,11 @@ type Model struct {
 	begun    device.Event // of the backward pass that is traced
 }
 
-// New wraps a module. Its parameters are placed on the group's device if they
+// New wraps a module, or any other model. Its parameters are placed on the group's device if they
 // have no place yet, checked to be alike on all ranks, and, with its buffers,
 // set to those of rank 0. All ranks call it, in the same order as their other
 // collectives; each of those that it makes is bounded by the group's timeout.
-func New(module nn.Module, pg *comm.ProcessGroup, opts *Options) (*Model, error) {
+func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) {
 	var o Options
 	if opts != nil {
 		o = *opts
@@ -103,12 +103,37 @@ func (m *Model) init(ctx context.Context, o Options) error {
 }
 
 // Forward applies the module. A backward pass through its result averages the
-// gradients.
+// gradients. It panics where New was given a model that is no [nn.Module]: that is
+// applied within Run.
 func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
+	module, ok := m.module.(nn.Module)
+	if !ok {
+		panic(fmt.Errorf("ddp: Forward of a model of %T, which has no Forward of one variable: apply it within Run", m.module))
+	}
+	return m.Run(func() *autograd.Variable { return module.Forward(x) })
+}
+
+// Run runs forward, which applies the module to whatever its Forward takes, and makes
+// the result one of the model's: a backward pass through it averages the gradients.
+// Further results are made so by Output:
+//
+//	var logits *autograd.Variable
+//	loss := model.Run(func() (loss *autograd.Variable) {
+//		logits, loss = net.Forward(ids, mask)
+//		return loss
+//	})
+func (m *Model) Run(forward func() *autograd.Variable) *autograd.Variable {
 	begun := m.mark()
-	y := m.module.Forward(x)
+	y := forward()
 	m.span("forward", begun)
 	return m.Output(y)
+}
+
+// SetTraining sets the module's mode: see [nn.Train].
+func (m *Model) SetTraining(on bool) {
+	if s, ok := m.module.(nn.ModeSetter); ok {
+		s.SetTraining(on)
+	}
 }
 
 // Output makes y, which the module's Forward computed beside its result, a
@@ -139,7 +164,7 @@ func (m *Model) Parameters() []*nn.Parameter { return m.module.Parameters() }
 func (m *Model) Buffers() []*nn.Buffer { return nn.Buffers(m.module) }
 
 // Unwrap is the module that New was given.
-func (m *Model) Unwrap() nn.Module { return m.module }
+func (m *Model) Unwrap() nn.Model { return m.module }
 
 // Buckets describes the buckets, in the order in which they are reduced.
 func (m *Model) Buckets() []reducer.Bucket { return m.reducer.Buckets() }

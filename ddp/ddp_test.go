@@ -175,7 +175,7 @@ func TestNoSyncAccumulates(t *testing.T) {
 			return fmt.Errorf("accumulated %v, want this rank's own %v", got, 1+r)
 		}
 		// The module itself: no communication, and it accumulates as well.
-		if err := model.Unwrap().Forward(autograd.Scalar(pg.Device(), 2)).Backward(); err != nil {
+		if err := model.Unwrap().(nn.Module).Forward(autograd.Scalar(pg.Device(), 2)).Backward(); err != nil {
 			return err
 		}
 		if err := pass(10 * (1 + r)); err != nil {
@@ -195,7 +195,7 @@ func TestNoSyncAccumulates(t *testing.T) {
 			return fmt.Errorf("went on to %v, want %v", got, want)
 		}
 		// A pass past the model after one that was reduced adds this rank's own.
-		if err := model.Unwrap().Forward(autograd.Scalar(pg.Device(), r)).Backward(); err != nil {
+		if err := model.Unwrap().(nn.Module).Forward(autograd.Scalar(pg.Device(), r)).Backward(); err != nil {
 			return err
 		}
 		if got := w.Grad().Item(); got != want+float64(r) {

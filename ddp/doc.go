@@ -50,6 +50,11 @@
 // one or several outputs ([Model.Output]) of one forward pass add their averages
 // up; within NoSync all but the last of them cost no reduction.
 //
+// A model whose Forward takes or returns several variables is applied within [Model.Run];
+// [Model.Output] takes its further results:
+//
+//	loss := model.Run(func() *autograd.Variable { return net.Forward(ids, mask, labels) })
+//
 // # Unused parameters
 //
 // A backward pass that does not reach a parameter is an error, unless an option

@@ -65,7 +65,7 @@ type Options struct {
 
 // shared are the module's parameters and buffers but for those to be ignored. The
 // error is that of a name that is neither's.
-func (o Options) shared(module nn.Module) (params []*nn.Parameter, buffers []*nn.Buffer, err error) {
+func (o Options) shared(module nn.Model) (params []*nn.Parameter, buffers []*nn.Buffer, err error) {
 	found := map[string]bool{}
 	keep := func(name string) bool {
 		ignored := slices.Contains(o.Ignore, name)

@@ -70,7 +70,7 @@ func (e *LostStateError) Error() string {
 // program's own, given as comm.Options.Device, for Close closes what Init opened.
 // Options such as the learning rate are the program's to set, and so is what
 // Options.Ignore will name: Recover sets all parameters and buffers.
-func Recover(module nn.Module, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
+func Recover(module nn.Model, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
 	step, err = restore(context.Background(), module, pg, opt) // its calls have deadlines of their own
 	if err != nil {
 		return 0, reducer.OfRank("ddp", pg.Rank(), fmt.Errorf("recovering: %w", err))
@@ -78,7 +78,7 @@ func Recover(module nn.Module, pg *comm.ProcessGroup, opt Optimizer) (step int, 
 	return step, nil
 }
 
-func restore(ctx context.Context, module nn.Module, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
+func restore(ctx context.Context, module nn.Model, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
 	if err := comm.Agree(ctx, pg, nn.Place(module, pg.Device(), 0)); err != nil {
 		return 0, err
 	}

@@ -63,12 +63,31 @@ func (s Shape) at(i int) int {
 
 // ShapeError is the panic value of an operation whose operands do not fit.
 type ShapeError struct {
-	Op   string
-	A, B Shape
+	Op    string
+	A, B  Shape
+	Layer string // the layer's name within its model ("layer4.0.conv1"), where it is known
 }
 
+// InLayer names the layer, unless it has a name already: the first to know it is the
+// innermost.
+func (e *ShapeError) InLayer(name string) { setLayer(&e.Layer, name) }
+
 func (e *ShapeError) Error() string {
-	return fmt.Sprintf("%s: shapes %v and %v do not fit", e.Op, e.A, e.B)
+	return inLayer(e.Layer) + fmt.Sprintf("%s: shapes %v and %v do not fit", e.Op, e.A, e.B)
+}
+
+func setLayer(layer *string, name string) {
+	if *layer == "" {
+		*layer = name
+	}
+}
+
+// inLayer is what a message begins with.
+func inLayer(layer string) string {
+	if layer == "" {
+		return ""
+	}
+	return layer + ": "
 }
 
 // DTypeError is the panic value of an operation whose operands' element types
@@ -77,13 +96,17 @@ type DTypeError struct {
 	Op        string
 	Got, Want DType
 	Computes  []DType // all that the device computes in, where Got is none of them
+	Layer     string  // as in [ShapeError]
 }
+
+// InLayer names the layer, unless it has a name already.
+func (e *DTypeError) InLayer(name string) { setLayer(&e.Layer, name) }
 
 func (e *DTypeError) Error() string {
 	if len(e.Computes) > 0 {
-		return fmt.Sprintf("%s: got %v, and the device computes in %v alone", e.Op, e.Got, e.Computes)
+		return inLayer(e.Layer) + fmt.Sprintf("%s: got %v, and the device computes in %v alone", e.Op, e.Got, e.Computes)
 	}
-	return fmt.Sprintf("%s: got %v, want %v", e.Op, e.Got, e.Want)
+	return inLayer(e.Layer) + fmt.Sprintf("%s: got %v, want %v", e.Op, e.Got, e.Want)
 }
 
 // LabelError is the panic value of a label that names no class.

@@ -16,7 +16,7 @@ import (
 // Layers of this package convert what comes in to the type that they compute in,
 // and losses take 16 bits to Float32: see [Linear]. Cast panics with a
 // [*device.DTypeError] when dt is not floating-point.
-func Cast(m Module, dt device.DType, keep ...Module) error {
+func Cast(m Model, dt device.DType, keep ...Model) error {
 	if !dt.IsFloat() {
 		panic(&device.DTypeError{Op: "Cast", Got: dt, Want: device.Float32})
 	}

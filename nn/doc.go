@@ -1,6 +1,6 @@
 // Package nn has layers, losses and named parameters.
 //
-// A [Module] maps a variable to a variable and has parameters. Layers are put
+// A [Model] has parameters; a [Module] also maps a variable to a variable. Layers are put
 // together without a device: a parameter knows its shape and how it begins,
 // and [Place] gives it memory, with numbers that are a function of the seed and
 // the parameter's place in the model alone, so that they are the same on every
@@ -41,12 +41,42 @@
 // forward pass, as PyTorch's autocast does. Package amp scales losses for Float16. All that is
 // for GPUs: the CPU computes in Float32 and Float64 alone.
 //
-// # Modules of a program's own
+// # Modes
 //
-// A program's own module is a type with two methods:
+// Some layers compute otherwise in training than in evaluation. Models begin in training
+// mode; [Eval] and [Train] set the mode of a whole model:
 //
-//	type toy struct{ w *nn.Parameter }
+//	nn.Eval(net)
+//	autograd.NoGrad(dev, func() { logits = net.Forward(x) })
+//	nn.Train(net)
 //
-//	func (t toy) Forward(x *autograd.Variable) *autograd.Variable { return autograd.Mul(t.w.Var(), x) }
-//	func (t toy) Parameters() []*nn.Parameter                     { return []*nn.Parameter{t.w} }
+// # Models of a program's own
+//
+// A program's own model is a struct that embeds a [Container] and registers its parts by
+// name, as PyTorch's modules do by assignment:
+//
+//	type Head struct {
+//		nn.Container
+//		in, out *nn.LinearLayer
+//	}
+//
+//	func NewHead(d, classes int) *Head {
+//		h := &Head{}
+//		h.in = nn.Add(&h.Container, "in", nn.Linear(d, d))
+//		h.out = nn.Add(&h.Container, "out", nn.Linear(d, classes))
+//		return h
+//	}
+//
+//	func (h *Head) Forward(x, mask *autograd.Variable) (logits, score *autograd.Variable) {
+//		logits = h.out.Forward(autograd.Mul(autograd.Tanh(h.in.Forward(x)), mask))
+//		return logits, autograd.Mean(logits)
+//	}
+//
+// Its Forward may take and return what it likes: [Place], [State], [Cast], optimizers and
+// ddp need the parameters alone (ddp.Model.Run applies such a model). One that maps one
+// variable to one is a [Module] too, and goes into [Sequential]. A type with the two
+// methods of Module, and nothing of this package in it, is one as well.
+//
+// Where a shape or a type does not fit, the panic names the layer: by its parameter that
+// the operation used, or by its place in a Sequential.
 package nn

@@ -7,27 +7,34 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Module is a part of a model, or the whole.
-type Module interface {
-	// Forward applies the module.
-	Forward(x *autograd.Variable) *autograd.Variable
-	// Parameters are the module's, each once, in the order of registration:
+// Model is what has parameters: a part of a network, or the whole. Its Forward may
+// take and return any number of variables, and is no part of the interface: placing,
+// saving, casting and training need the parameters alone.
+type Model interface {
+	// Parameters are the model's, each once, in the order of registration:
 	// that in which Forward uses them, as far as there is one. It returns the
 	// same parameters on every call.
 	Parameters() []*Parameter
 }
 
-// Buffered is a [Module] with state that is no parameter, such as running
+// Module is a [Model] that maps one variable to one variable, as [Sequential] takes it.
+type Module interface {
+	Model
+	// Forward applies the module.
+	Forward(x *autograd.Variable) *autograd.Variable
+}
+
+// Buffered is a [Model] with state that is no parameter, such as running
 // means. Wrapping a model for distributed training keeps it equal on all
 // ranks.
 type Buffered interface {
-	Module
-	// Buffers are the module's, each once; the same on every call.
+	Model
+	// Buffers are the model's, each once; the same on every call.
 	Buffers() []*Buffer
 }
 
 // Buffers are m's, if it has any.
-func Buffers(m Module) []*Buffer {
+func Buffers(m Model) []*Buffer {
 	if b, ok := m.(Buffered); ok {
 		return b.Buffers()
 	}
@@ -39,7 +46,7 @@ func Buffers(m Module) []*Buffer {
 // place there already keeps it and its values, so Place may be called again;
 // it panics with an [*autograd.DeviceError] for what has one on another
 // device. The error is that of the device.
-func Place(m Module, dev device.Device, seed uint64) error {
+func Place(m Model, dev device.Device, seed uint64) error {
 	var offset uint64
 	place := func(kind, name string, v *value) error {
 		if err := v.place(dev, name, seed, offset); err != nil {

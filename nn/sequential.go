@@ -9,40 +9,33 @@ import (
 
 // Sequence applies modules one after the other: see [Sequential].
 type Sequence struct {
-	steps   []Module // what Forward applies
-	params  []*Parameter
-	buffers []*Buffer
+	Container
+	steps []step // what Forward applies
+}
+
+// step is a module, or several that run as one, by the first one's name.
+type step struct {
+	name string
+	Module
 }
 
 // Sequential applies mods one after the other. A parameter's name is the
 // module's index and the name that it has there: "0.weight". A module that is
 // there twice is one module applied twice: its parameters are there once, by
 // the first index. A Linear with a ReLU right behind it runs as one operation.
+//
+// Where a module panics because a shape or a type does not fit, the panic names it: see
+// [device.ShapeError].
 func Sequential(mods ...Module) *Sequence {
 	s := &Sequence{}
-	seen := map[*value]bool{}
-	isNew := func(v *value) bool {
-		known := seen[v]
-		seen[v] = true
-		return !known
-	}
 	for i, m := range mods {
-		prefix := strconv.Itoa(i) + "."
-		for _, p := range m.Parameters() {
-			if isNew(p.value) {
-				s.params = append(s.params, &Parameter{prefix + p.name, p.value})
-			}
-		}
-		for _, b := range Buffers(m) {
-			if isNew(b.value) {
-				s.buffers = append(s.buffers, &Buffer{prefix + b.name, b.value})
-			}
-		}
+		name := strconv.Itoa(i)
+		Add(&s.Container, name, m)
 		l, after := linearBefore(mods, i)
 		if _, ok := m.(relu); ok && after {
-			s.steps[len(s.steps)-1] = linearReLU{l}
+			s.steps[len(s.steps)-1].Module = linearReLU{l}
 		} else {
-			s.steps = append(s.steps, m)
+			s.steps = append(s.steps, step{name, m})
 		}
 	}
 	return s
@@ -60,16 +53,23 @@ func linearBefore(mods []Module, i int) (*LinearLayer, bool) {
 // Forward applies the modules.
 func (s *Sequence) Forward(x *autograd.Variable) *autograd.Variable {
 	for _, m := range s.steps {
-		x = m.Forward(x)
+		x = s.apply(m, x)
 	}
 	return x
 }
 
-// Parameters are those of the modules, in order.
-func (s *Sequence) Parameters() []*Parameter { return s.params }
-
-// Buffers are those of the modules, in order.
-func (s *Sequence) Buffers() []*Buffer { return s.buffers }
+// apply applies one module. A panic that can name a layer, and does not yet, names m.
+func (s *Sequence) apply(m step, x *autograd.Variable) *autograd.Variable {
+	defer func() {
+		if r := recover(); r != nil {
+			if e, ok := r.(interface{ InLayer(name string) }); ok {
+				e.InLayer(s.path(m.name))
+			}
+			panic(r)
+		}
+	}()
+	return m.Forward(x)
+}
 
 // linearReLU is a Linear and a ReLU in one operation.
 type linearReLU struct{ *LinearLayer }

@@ -16,7 +16,7 @@ import (
 // variables themselves. A model that is wrapped for distributed training has the
 // names of the module in it, without a prefix, so that a state of the one fits
 // the other. It panics with a [*DuplicateNameError] when two are called alike.
-func State(m Module) map[string]*autograd.Variable {
+func State(m Model) map[string]*autograd.Variable {
 	state := map[string]*autograd.Variable{}
 	add := func(name string, v *autograd.Variable) {
 		if other, taken := state[name]; taken && other != v {
@@ -38,7 +38,7 @@ func State(m Module) map[string]*autograd.Variable {
 // to the type that they have in m. A state that does not fit in every name and
 // shape is a [*StateError], and changes nothing; another error is a device's,
 // and leaves m partly loaded.
-func LoadState(ctx context.Context, m Module, state map[string]*autograd.Variable) error {
+func LoadState(ctx context.Context, m Model, state map[string]*autograd.Variable) error {
 	if err := CheckState(m, state); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func LoadState(ctx context.Context, m Module, state map[string]*autograd.Variabl
 
 // CheckState returns a [*StateError] unless state fits m: what LoadState looks at
 // first.
-func CheckState(m Module, state map[string]*autograd.Variable) error {
+func CheckState(m Model, state map[string]*autograd.Variable) error {
 	mine, e := State(m), &StateError{}
 	for _, name := range slices.Sorted(maps.Keys(mine)) {
 		v, there := state[name]

@@ -38,7 +38,7 @@ type EMAOptions struct {
 // driven by one goroutine, and any may ask for what is Committed.
 type EMA struct {
 	opt      Optimizer
-	module   nn.Module
+	module   nn.Model
 	decay    float64
 	averages []*average   // nil before they are made
 	begun    bool         // they are of steps; else the parameters are what counts
@@ -56,7 +56,7 @@ type average struct {
 
 // NewEMA averages the parameters of m, which opt optimizes. It panics with an
 // [*OptionError] when the options make no sense.
-func NewEMA(m nn.Module, opt Optimizer, opts *EMAOptions) *EMA {
+func NewEMA(m nn.Model, opt Optimizer, opts *EMAOptions) *EMA {
 	e := &EMA{opt: opt, module: m, decay: 0.999}
 	if opts != nil && opts.Decay != 0 {
 		e.decay = opts.Decay

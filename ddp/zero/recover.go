@@ -59,7 +59,7 @@ func (e *LostShardError) Error() string {
 // All ranks call it, in the same order as their other collectives. If it fails it
 // may be called again on the next group, with the same old. See [ddp.Recover] for
 // the device, and for what is the program's to set.
-func Recover[O Local](module nn.Module, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
+func Recover[O Local](module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	m, o, err := restore(context.Background(), module, pg, old, newLocal, opts) // its calls have deadlines of their own
 	if err != nil {
 		return nil, nil, reducer.OfRank("zero", pg.Rank(), fmt.Errorf("recovering: %w", err))
@@ -67,7 +67,7 @@ func Recover[O Local](module nn.Module, pg *comm.ProcessGroup, old *Optimizer[O]
 	return m, o, nil
 }
 
-func restore[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func([]*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
+func restore[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func([]*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	mine := Shard{Whole: true}
 	if old != nil {
 		mine.Rank, mine.Of = old.shards.pg.Rank(), old.shards.pg.Size()
@@ -183,7 +183,7 @@ func (o *Optimizer[O]) all(first bool, ignore []string) ([]held, error) {
 
 // variables are a module's parameters and buffers, each once, by the names under
 // which they are given, but for those that are each rank's own.
-func variables(module nn.Module, ignore []string) iter.Seq2[string, *autograd.Variable] {
+func variables(module nn.Model, ignore []string) iter.Seq2[string, *autograd.Variable] {
 	return func(yield func(string, *autograd.Variable) bool) {
 		seen := map[*autograd.Variable]bool{}
 		once := func(name string, of func(string) string, v *autograd.Variable) bool {
@@ -214,7 +214,7 @@ type taker struct {
 }
 
 // takers are where this rank takes what is given, by name.
-func (o *Optimizer[O]) takers(module nn.Module, ignore []string) (map[string]taker, error) {
+func (o *Optimizer[O]) takers(module nn.Model, ignore []string) (map[string]taker, error) {
 	all := map[string]taker{}
 	for name, v := range variables(module, ignore) {
 		all[name] = taker{v, v.Shape(), func(whole device.Tensor) device.Tensor { return whole }}

@@ -14,7 +14,7 @@ import (
 // reduces gradients to shards, and watch the backward passes of the model.
 type shards struct {
 	pg      *comm.ProcessGroup
-	module  nn.Module
+	module  nn.Model
 	buckets []bucket
 	parts   []*part
 	reduced bool // since then no pass has begun

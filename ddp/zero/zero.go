@@ -45,7 +45,7 @@ type Model struct {
 // gradient, by the names and in the shapes of the whole: it makes groups of them as of
 // whole parameters. Those that it leaves out stay as they are. The state is allocated. All
 // ranks call it, in the same order as their other collectives.
-func New[O Local](module nn.Module, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
+func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	m, o, err := wrap(context.Background(), module, pg, newLocal, opts) // its calls have deadlines of their own
 	if err != nil {
 		return nil, nil, reducer.OfRank("zero", pg.Rank(), err)
@@ -53,7 +53,7 @@ func New[O Local](module nn.Module, pg *comm.ProcessGroup, newLocal func(params 
 	return m, o, nil
 }
 
-func wrap[O Local](ctx context.Context, module nn.Module, pg *comm.ProcessGroup, newLocal func([]*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
+func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, newLocal func([]*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	var with ddp.Options
 	if opts != nil {
 		with = *opts
@@ -88,6 +88,14 @@ func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
 	return m.model.Forward(x)
 }
 
+// Run runs forward, which applies the module: see [ddp.Model.Run].
+func (m *Model) Run(forward func() *autograd.Variable) *autograd.Variable {
+	return m.model.Run(forward)
+}
+
+// SetTraining sets the module's mode: see [nn.Train].
+func (m *Model) SetTraining(on bool) { m.model.SetTraining(on) }
+
 // Output makes y a result of the model's as well: see [ddp.Model.Output].
 func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
 	return m.model.Output(y)
@@ -104,7 +112,7 @@ func (m *Model) Parameters() []*nn.Parameter { return m.model.Parameters() }
 func (m *Model) Buffers() []*nn.Buffer { return m.model.Buffers() }
 
 // Unwrap is the module that New was given.
-func (m *Model) Unwrap() nn.Module { return m.model.Unwrap() }
+func (m *Model) Unwrap() nn.Model { return m.model.Unwrap() }
 
 // Stats tell what the model did so far: see [ddp.Model.Stats].
 func (m *Model) Stats() ddp.Stats { return m.model.Stats() }

@@ -1,0 +1,73 @@
+package ddp
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/nn"
+)
+
+// twoInputs is a model of two inputs and two results: w0·x and w1·(x + y), beside w2, which
+// it does not use.
+type twoInputs struct {
+	nn.Container
+	switches
+}
+
+func newTwoInputs(pg *comm.ProcessGroup) *twoInputs {
+	m := &twoInputs{switches: newSwitches(pg.Device(), 3)}
+	for _, p := range m.w {
+		m.AddParameter(p)
+	}
+	return m
+}
+
+func (m *twoInputs) Parameters() []*nn.Parameter { return m.Container.Parameters() }
+
+func (m *twoInputs) Forward(x, y *autograd.Variable) (a, b *autograd.Variable) {
+	return m.term(0, x), m.term(1, autograd.Add(x, y))
+}
+
+// A model of several inputs and results is wrapped as one of one, and applied within Run.
+func TestRunOfSeveralInputsAndResults(t *testing.T) {
+	onBuckets(t, Options{FindUnusedParameters: true}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
+		m := newTwoInputs(pg)
+		model, err := New(m, pg, opts)
+		if err != nil {
+			return err
+		}
+		own, mean := share(pg)
+		x, y := autograd.FromSlice(pg.Device(), []float64{own}), autograd.FromSlice(pg.Device(), []float64{2})
+		for range 2 {
+			var b *autograd.Variable
+			a := model.Run(func() (a *autograd.Variable) {
+				a, b = m.Forward(x, y)
+				return a
+			})
+			if err := errors.Join(a.Backward(), m.has(mean, none, none)); err != nil {
+				return err
+			}
+			if err := errors.Join(model.Output(b).Backward(), m.has(mean, 2*(mean+2), none)); err != nil {
+				return err
+			}
+			for _, p := range m.Parameters() {
+				p.Var().ZeroGrad()
+			}
+		}
+		model.SetTraining(false)
+		if m.Training() {
+			return errors.New("the model does not pass the mode on")
+		}
+		defer func() {
+			if e := fmt.Sprint(recover()); !strings.Contains(e, "*ddp.twoInputs") || !strings.Contains(e, "Run") {
+				t.Errorf("Forward of two inputs panics with %s", e)
+			}
+		}()
+		model.Forward(x)
+		return nil
+	})
+}

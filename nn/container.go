@@ -1,0 +1,150 @@
+package nn
+
+import "slices"
+
+// Container holds the parts of a model. A program's own model embeds one and registers
+// its parts with [Add]: it then has the methods that placing, saving, casting and
+// training need.
+//
+//	type Block struct {
+//		nn.Container
+//		in, out *nn.LinearLayer
+//	}
+//
+//	func NewBlock(d int) *Block {
+//		b := &Block{}
+//		b.in = nn.Add(&b.Container, "in", nn.Linear(d, 4*d))
+//		b.out = nn.Add(&b.Container, "out", nn.Linear(4*d, d))
+//		return b
+//	}
+//
+// The zero Container is empty and in training mode. It must not be copied.
+type Container struct {
+	mode
+	parts   []part
+	params  []*Parameter // what Parameters returned last
+	buffers []*Buffer    // what Buffers returned last
+
+	parent *Container // the first that this one is a part of, or nil
+	name   string     // its name there
+}
+
+// part is a model in a container. The names of its parameters begin with prefix.
+type part struct {
+	name, prefix string
+	model        Model
+}
+
+// Add registers m as a part of c and returns it. A parameter's name is the part's name,
+// a dot, and the name that it has in m. Names may have dots themselves ("h.0"). Add
+// panics with a [*DuplicateNameError] for a name that c has already.
+//
+// A parameter that several parts have is there once, by its first name. Such tied
+// weights are made by an assignment, before or after Add:
+//
+//	head.Weight = embedding.Weight
+func Add[M Model](c *Container, name string, m M) M {
+	c.add(part{name, name + ".", m})
+	if inner := containerOf(m); inner != nil && inner.parent == nil {
+		inner.parent, inner.name = c, name
+	}
+	return m
+}
+
+// AddParameter registers a parameter of c's own, by its own name, and returns it.
+func (c *Container) AddParameter(p *Parameter) *Parameter {
+	c.add(part{p.name, "", ownParameter{p}})
+	return p
+}
+
+// AddBuffer registers a buffer of c's own, by its own name, and returns it.
+func (c *Container) AddBuffer(b *Buffer) *Buffer {
+	c.add(part{b.name, "", ownBuffer{b}})
+	return b
+}
+
+func (c *Container) add(p part) {
+	if slices.ContainsFunc(c.parts, func(q part) bool { return q.name == p.name }) {
+		panic(&DuplicateNameError{p.name})
+	}
+	c.parts = append(c.parts, p)
+}
+
+// Parameters are those of the parts, each once, in the order of registration.
+func (c *Container) Parameters() []*Parameter {
+	var all []*Parameter
+	seen := map[*value]bool{}
+	for _, part := range c.parts {
+		for _, p := range part.model.Parameters() {
+			if seen[p.value] {
+				continue
+			}
+			seen[p.value] = true
+			named := &Parameter{part.prefix + p.name, p.value}
+			if i := len(all); i < len(c.params) && *c.params[i] == *named {
+				named = c.params[i]
+			}
+			all = append(all, named)
+		}
+	}
+	c.params = all
+	return slices.Clone(all)
+}
+
+// Buffers are those of the parts, each once, in the order of registration.
+func (c *Container) Buffers() []*Buffer {
+	var all []*Buffer
+	seen := map[*value]bool{}
+	for _, part := range c.parts {
+		for _, b := range Buffers(part.model) {
+			if seen[b.value] {
+				continue
+			}
+			seen[b.value] = true
+			named := &Buffer{part.prefix + b.name, b.value}
+			if i := len(all); i < len(c.buffers) && *c.buffers[i] == *named {
+				named = c.buffers[i]
+			}
+			all = append(all, named)
+		}
+	}
+	c.buffers = all
+	return slices.Clone(all)
+}
+
+// SetTraining sets the mode of c and of all parts.
+func (c *Container) SetTraining(on bool) {
+	c.mode.SetTraining(on)
+	for _, p := range c.parts {
+		setTraining(p.model, on)
+	}
+}
+
+func (c *Container) container() *Container { return c }
+
+// containerOf is the container that m embeds, nil if there is none.
+func containerOf(m Model) *Container {
+	if h, ok := m.(interface{ container() *Container }); ok {
+		return h.container()
+	}
+	return nil
+}
+
+// path is the name of a part of c within the whole model.
+func (c *Container) path(part string) string {
+	if c.parent == nil {
+		return part
+	}
+	return c.parent.path(c.name + "." + part)
+}
+
+// ownParameter is a parameter as a part of a container.
+type ownParameter struct{ p *Parameter }
+
+func (o ownParameter) Parameters() []*Parameter { return []*Parameter{o.p} }
+
+// ownBuffer is a buffer as a part of a container.
+type ownBuffer struct{ b *Buffer }
+
+func (o ownBuffer) Parameters() []*Parameter { return nil }
+func (o ownBuffer) Buffers() []*Buffer       { return []*Buffer{o.b} }

@@ -1,0 +1,211 @@
+package nn_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/nn"
+)
+
+// tied is a model of two inputs and two results, whose last layer has the weight of
+// the first.
+type tied struct {
+	nn.Container
+	in, out *nn.LinearLayer
+	body    *nn.Sequence
+	scale   *nn.Parameter
+	count   *nn.Buffer
+}
+
+func newTied(d int) *tied {
+	m := &tied{}
+	m.in = nn.Add(&m.Container, "in", nn.Linear(d, d))
+	m.body = nn.Add(&m.Container, "h.0", nn.Sequential(nn.Linear(d, d, nn.LinearOptions{NoBias: true}), normed{nn.Linear(d, d), nn.NewUnplacedBuffer("mean", nn.Constant(1), device.Float32, d)}))
+	m.scale = m.AddParameter(nn.NewUnplacedParameter("scale", nn.Constant(2), device.Float32, d))
+	m.count = m.AddBuffer(nn.NewUnplacedBuffer("count", nn.Constant(0), device.Int64))
+	m.out = nn.Add(&m.Container, "out", nn.Linear(d, d))
+	m.out.Weight = m.in.Weight
+	return m
+}
+
+func (m *tied) Forward(x, mask *autograd.Variable) (y, mean *autograd.Variable) {
+	y = m.out.Forward(autograd.Mul(m.body.Forward(m.in.Forward(autograd.Mul(x, mask))), m.scale.Var()))
+	return y, autograd.Mean(y)
+}
+
+func TestContainer(t *testing.T) {
+	m := newTied(4)
+	want := []string{
+		"in.weight float32[4 4]", "in.bias float32[4]", "h.0.0.weight float32[4 4]", "h.0.1.weight float32[4 4]", "h.0.1.bias float32[4]",
+		"scale float32[4]", "out.bias float32[4]",
+	}
+	params := m.Parameters()
+	if got := describe(params); !slices.Equal(got, want) {
+		t.Errorf("parameters %q, want %q", got, want)
+	}
+	if got, want := describe(m.Buffers()), []string{"h.0.1.mean float32[4]", "count int64[]"}; !slices.Equal(got, want) {
+		t.Errorf("buffers %q, want %q", got, want)
+	}
+	dev := newDevice(t, cpu.Options{})
+	if err := errors.Join(nn.Cast(m, device.Float64, m.in), nn.Place(m, dev, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(m.Parameters(), params) || !slices.Equal(m.Buffers(), m.Buffers()) {
+		t.Error("asked again, it has other Parameters or Buffers")
+	}
+	if in, scale := m.in.Weight.DType(), m.scale.DType(); in != device.Float32 || scale != device.Float64 {
+		t.Errorf("cast but for one part, that is %v and the rest %v", in, scale)
+	}
+	other := newTied(4)
+	if err := errors.Join(nn.Place(other, dev, 2), nn.LoadState(t.Context(), other, nn.State(m))); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(read(t, other.out.Weight.Var()), read(t, m.in.Weight.Var())) {
+		t.Error("the tied weight was not loaded")
+	}
+
+	// A weight that is tied later counts once too.
+	late := newTied(4)
+	late.Parameters()
+	late.body = nn.Sequential(late.out)
+	nn.Add(&late.Container, "last", late.body)
+	late.out.Bias = late.in.Bias
+	if got := describe(late.Parameters()); !slices.Equal(got, want[:6]) {
+		t.Errorf("parameters %q, want %q", got, want[:6])
+	}
+	defer func() {
+		if e, ok := recover().(*nn.DuplicateNameError); !ok || e.Name != "in" {
+			t.Errorf("a name was registered twice: %v", e)
+		}
+	}()
+	nn.Add(&late.Container, "in", nn.ReLU())
+}
+
+// The gradient of a tied weight is the sum of both uses.
+func TestTiedWeights(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	net := &struct {
+		nn.Container
+		a, b *nn.LinearLayer
+	}{}
+	o := nn.LinearOptions{NoBias: true, DType: device.Float64}
+	net.a, net.b = nn.Add(&net.Container, "a", nn.Linear(1, 1, o)), nn.Add(&net.Container, "b", nn.Linear(1, 1, o))
+	net.b.Weight = net.a.Weight
+	if err := nn.Place(net, dev, 1); err != nil {
+		t.Fatal(err)
+	}
+	w := net.a.Weight.Item()
+	if err := autograd.Sum(net.b.Forward(net.a.Forward(autograd.FromSlice(dev, []float64{3}, 1, 1)))).Backward(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := net.Parameters()[0].Grad().Item(), 2*w*3; got != want || len(net.Parameters()) != 1 {
+		t.Errorf("the gradient is %v, want %v", got, want)
+	}
+}
+
+// moded adds 1 in training.
+type moded struct {
+	nn.Container
+}
+
+func (m *moded) Forward(x *autograd.Variable) *autograd.Variable {
+	if m.Training() {
+		return autograd.Add(x, autograd.Scalar(x.Device(), 1))
+	}
+	return x
+}
+
+// Every model that holds others passes the mode on.
+func TestModes(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	outer := &moded{}
+	inner := &moded{}
+	nn.Add(&outer.Container, "a", nn.Sequential(nn.ReLU(), nn.Checkpoint(nn.Residual(nn.Sequential(inner)))))
+	check := func(what string, want float64) {
+		t.Helper()
+		for _, m := range []*moded{outer, inner} {
+			if got := m.Forward(autograd.Scalar(dev, 1)).Item(); got != want {
+				t.Errorf("%s: %v, want %v", what, got, want)
+			}
+		}
+	}
+	check("begins", 2)
+	nn.Eval(outer)
+	check("Eval", 1)
+	nn.Train(outer)
+	check("Train", 2)
+	nn.Eval(nn.Linear(1, 1)) // which has no mode
+}
+
+func TestResidual(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	l := nn.Linear(2, 2)
+	m := nn.Residual(l)
+	if err := nn.Place(m, dev, 3); err != nil {
+		t.Fatal(err)
+	}
+	x := autograd.FromSlice(dev, []float32{1, -2}, 1, 2)
+	if got, want := read(t, m.Forward(x)), read(t, autograd.Add(x, l.Forward(x))); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := describe(m.Parameters()); !slices.Equal(got, []string{"weight float32[2 2]", "bias float32[2]"}) {
+		t.Errorf("parameters %q", got)
+	}
+}
+
+// What does not fit is told with the layer's name within the whole model, by a panic of
+// its own type.
+func TestMisfitNamesTheLayer(t *testing.T) {
+	dev := newDevice(t, cpu.Options{})
+	panicOf := func(f func()) (err error) {
+		defer func() { err, _ = recover().(error) }()
+		f()
+		return nil
+	}
+	m := newTied(4)
+	m.in = nn.Add(&m.Container, "first", nn.Linear(3, 5)) // in place of the one that fits
+	nested := nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU(), nn.Residual(broadcastTo{7})))
+	nn.Add(&m.Container, "nested", nested)
+	if err := errors.Join(nn.Place(m, dev, 1)); err != nil {
+		t.Fatal(err)
+	}
+	x := autograd.Zeros(dev, device.Float32, 2, 3)
+	for want, f := range map[string]func(){
+		"h.0.0: Linear: shapes [2 5] and [4 4] do not fit": func() { m.Forward(x, x) },
+		"nested.1.1: Add: shapes [2 3] and [7] do not fit": func() { nested.Forward(x) },
+		"2: Linear: shapes [2 3] and [1 4] do not fit":     func() { unnamed(dev).Forward(x) },
+	} {
+		err := panicOf(f)
+		var misfit *device.ShapeError
+		if !errors.As(err, &misfit) || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	half := nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4, nn.LinearOptions{Compute: device.BFloat16}))
+	if err := nn.Place(half, dev, 1); err != nil {
+		t.Fatal(err)
+	}
+	err := panicOf(func() { half.Forward(x) })
+	if e := (*device.DTypeError)(nil); !errors.As(err, &e) || !strings.HasPrefix(err.Error(), "1: Linear: got bfloat16") {
+		t.Errorf("%v", err)
+	}
+}
+
+// unnamed is a sequence whose last layer has a parameter without the layer's name.
+func unnamed(dev device.Device) nn.Module {
+	l := &nn.LinearLayer{Weight: nn.NewParameter("weight", autograd.Zeros(dev, device.Float32, 1, 4))}
+	return nn.Sequential(nn.ReLU(), nn.ReLU(), l)
+}
+
+// broadcastTo adds zeros [n].
+type broadcastTo struct{ n int }
+
+func (b broadcastTo) Forward(x *autograd.Variable) *autograd.Variable {
+	return autograd.Add(x, autograd.Zeros(x.Device(), x.DType(), b.n))
+}
+func (broadcastTo) Parameters() []*nn.Parameter { return nil }

@@ -1,0 +1,19 @@
+package nn
+
+import "github.com/goddp/goddp/autograd"
+
+// Residual computes x + m(x). Its parameters and buffers are m's, by m's names.
+func Residual(m Module) Module { return residual{wrapper{m}} }
+
+type residual struct{ wrapper }
+
+func (r residual) Forward(x *autograd.Variable) *autograd.Variable {
+	return autograd.Add(x, r.Module.Forward(x))
+}
+
+// wrapper is a module around another one, with that one's parameters, buffers and mode.
+type wrapper struct{ Module }
+
+func (w wrapper) Buffers() []*Buffer    { return Buffers(w.Module) }
+func (w wrapper) SetTraining(on bool)   { setTraining(w.Module, on) }
+func (w wrapper) container() *Container { return containerOf(w.Module) }
