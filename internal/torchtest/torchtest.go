@@ -1,0 +1,240 @@
+// Package torchtest compares operations of autograd and nn with PyTorch's, for tests. The interpreter
+// is the one that GODDP_TEST_PYTHON names, by default /usr/bin/python3; where it has no torch, the
+// tests are skipped. The device is the one that GODDP_DEVICE chooses, and PyTorch's is of the same kind.
+package torchtest
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+)
+
+//go:embed torchtest.py
+var script string
+
+// withoutTorch is what the script exits with where Python has no torch.
+const withoutTorch = 77
+
+// Input is an operand of a [Case]: numbers, or, where Integers is not nil, integers.
+type Input struct {
+	Shape    []int
+	Numbers  []float64
+	Integers []int64
+	Constant bool // no gradient is asked for
+}
+
+// Case is one computation in both languages.
+type Case struct {
+	Name string
+	// Expr is Python's expression of the inputs x[0], x[1], ...; it may use torch and F, which is
+	// torch.nn.functional. It makes one tensor.
+	Expr string
+	In   []Input
+	// DType is the type of the numbers; Invalid is Float64.
+	DType device.DType
+	// Go computes the same.
+	Go func(x []*autograd.Variable) *autograd.Variable
+	// Tolerance is how far an element may be off, relative to the larger of 1 and the largest element
+	// of its tensor. 0 is 1e-10 of Float64 and 1e-5 of the other types.
+	Tolerance float64
+}
+
+func (c *Case) dtype() device.DType {
+	if c.DType == device.Invalid {
+		return device.Float64
+	}
+	return c.DType
+}
+
+func (c *Case) tolerance() float64 {
+	switch {
+	case c.Tolerance != 0:
+		return c.Tolerance
+	case c.dtype() == device.Float64:
+		return 1e-10
+	}
+	return 1e-5
+}
+
+// array is a tensor of numbers on its way from or to Python.
+type array struct {
+	Shape   []int  `json:"shape"`
+	Data    []byte `json:"data"`
+	Integer bool   `json:"integer"`
+	Grad    bool   `json:"grad"`
+}
+
+// numbers are what a's data stands for.
+func (a *array) numbers() []float64 {
+	v := make([]float64, len(a.Data)/8)
+	copy(bytesOf(v), a.Data)
+	return v
+}
+
+func bytesOf[T float64 | int64](v []T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 8*len(v))
+}
+
+type request struct {
+	Cuda  bool          `json:"cuda"`
+	Cases []requestCase `json:"cases"`
+}
+
+type requestCase struct {
+	Expr  string  `json:"expr"`
+	DType string  `json:"dtype"`
+	In    []array `json:"in"`
+}
+
+type reply struct {
+	Version, Device string
+	Cases           []struct {
+		Y     array
+		Grads []*array
+		Error string
+	}
+}
+
+// Check runs all cases in Go and in one process of PyTorch, and compares the results and the
+// gradients for the inputs that are no constants. The gradient of the result is sin(i+1) at element i.
+func Check(t *testing.T, cases []Case) {
+	t.Helper()
+	python := os.Getenv("GODDP_TEST_PYTHON")
+	if python == "" {
+		python = "/usr/bin/python3"
+	}
+	dev, err := comm.OpenDevice(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	want := evaluate(t, python, dev.String() != "cpu", cases)
+	t.Logf("%d cases on %v and in PyTorch %s on %s", len(cases), dev, want.Version, want.Device)
+	failed := 0
+	for i, c := range cases {
+		theirs := want.Cases[i]
+		if theirs.Error != "" {
+			t.Fatalf("%s: PyTorch's %s: %s", c.Name, c.Expr, theirs.Error)
+		}
+		if err := c.compare(t, dev, &theirs.Y, theirs.Grads); err != nil {
+			t.Errorf("%s: %v", c.Name, err)
+			if failed++; failed == 10 {
+				t.Fatal("more cases may fail")
+			}
+		}
+	}
+}
+
+// evaluate is what PyTorch makes of the cases.
+func evaluate(t *testing.T, python string, cuda bool, cases []Case) (r reply) {
+	t.Helper()
+	ask := request{Cuda: cuda}
+	for _, c := range cases {
+		rc := requestCase{Expr: c.Expr, DType: c.dtype().String()}
+		for _, in := range c.In {
+			a := array{Shape: append([]int{}, in.Shape...), Data: bytesOf(in.Numbers), Grad: !in.Constant}
+			if in.Integers != nil {
+				a.Data, a.Integer, a.Grad = bytesOf(in.Integers), true, false
+			}
+			rc.In = append(rc.In, a)
+		}
+		ask.Cases = append(ask.Cases, rc)
+	}
+	text, err := json.Marshal(ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), python, "-c", script)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(text), &stdout, &stderr
+	switch err := cmd.Run(); {
+	case cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == withoutTorch:
+		t.Skipf("%s has no torch", python)
+	case err != nil:
+		t.Fatalf("%s: %v\n%s", python, err, &stderr)
+	}
+	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// compare computes c on dev.
+func (c *Case) compare(t *testing.T, dev device.Device, y *array, grads []*array) (err error) {
+	autograd.Scope(dev, func() {
+		var x []*autograd.Variable
+		for _, in := range c.In {
+			var v *autograd.Variable
+			switch {
+			case in.Integers != nil:
+				v = autograd.FromBytes(dev, device.Int64, in.Shape, bytesOf(in.Integers))
+			default:
+				v = autograd.Cast(autograd.FromSlice(dev, in.Numbers, append([]int{}, in.Shape...)...), c.dtype()).Detach()
+			}
+			if in.Integers == nil && !in.Constant {
+				v.RequireGrad()
+			}
+			x = append(x, v)
+		}
+		got := c.Go(x)
+		if err = c.near(t, "the result", got, y); err != nil || !got.RequiresGrad() {
+			return
+		}
+		upstream := make([]float64, got.Shape().Len())
+		for i := range upstream {
+			upstream[i] = math.Sin(float64(i + 1))
+		}
+		g := autograd.Cast(autograd.FromSlice(dev, upstream, append([]int{}, got.Shape()...)...), got.DType()).Detach()
+		if err = got.BackwardWith(g); err != nil {
+			return
+		}
+		for i, want := range grads {
+			if v := x[i].Grad(); want != nil && v == nil {
+				err = fmt.Errorf("input %d has no gradient", i)
+			} else if want != nil {
+				err = c.near(t, fmt.Sprintf("the gradient for input %d, %v,", i, x[i].Shape()), v, want)
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	return err
+}
+
+func (c *Case) near(t *testing.T, what string, v *autograd.Variable, want *array) error {
+	if !slices.Equal([]int(v.Shape()), want.Shape) {
+		return fmt.Errorf("%s has shape %v, PyTorch's %v", what, v.Shape(), want.Shape)
+	}
+	got, err := v.Read(t.Context())
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	numbers, size := want.numbers(), 1.0
+	for _, w := range numbers {
+		if !math.IsInf(w, 0) && w == w {
+			size = max(size, math.Abs(w))
+		}
+	}
+	for i, w := range numbers {
+		if g := got[i]; g != w && !(g != g && w != w) && !(math.Abs(g-w) <= c.tolerance()*size) {
+			return fmt.Errorf("element %d of %s is %v, PyTorch has %v", i, what, g, w)
+		}
+	}
+	return nil
+}
