@@ -96,7 +96,7 @@ func (d *watch) handle(e event) {
 	case watchdog.Told, watchdog.Waited:
 		d.first = e.first
 	case watchdog.Gathered:
-		d.dumped, d.report = e.dumps, e.report
+		d.dumped, d.report, d.traced = e.dumps, e.report, e.traced
 	}
 	actions := d.core.Step(e.kind)
 	if len(actions) > 0 {
@@ -114,11 +114,8 @@ func (d *watch) do(a watchdog.Action, because watchdog.Event) {
 	case watchdog.Announce:
 		d.announce(because)
 	case watchdog.Gather:
-		if d.mute {
-			d.tell(event{kind: watchdog.Gathered})
-			return
-		}
-		d.wg.Go(func() { d.compare() })
+		group, waits, store := d.overdue.group, d.waiting(d.overdue), !d.mute
+		d.wg.Go(func() { d.compare(group, waits, store) })
 	case watchdog.Record:
 		d.bounded(recordTime, "writing the flight record", func() error { return d.record(d.failure.Error(), d.awaited()...) })
 	case watchdog.Report:
@@ -228,9 +225,12 @@ func (d *watch) culprits() (ranks []int) {
 	return slices.Compact(ranks)
 }
 
-// waiting is the ranks of its group that a call waits for, as the backend has
-// it, or else those that have not called it.
+// waiting is the ranks of its group that a call waits for: as those told, or as the
+// backend has it, or else those that have not called it.
 func (d *watch) waiting(w *Work) (ranks []int) {
+	if len(d.traced) > 0 {
+		return d.traced
+	}
 	inStart := !w.group.startMu.TryLock() // where calls are compared
 	if !inStart {
 		w.group.startMu.Unlock() // task is set

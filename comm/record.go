@@ -62,12 +62,24 @@ func (d *watch) publish(dump *flight.Dump) {
 	}
 }
 
-// compare tells loop what the ranks' records say of the overdue call.
-func (d *watch) compare() {
-	e := event{kind: watchdog.Gathered, dumps: d.gather()}
+// compare tells loop what the others say of an overdue call, whose group it is and
+// which waits for ranks of it: their records through the store, if that answers, and
+// whom they wait for themselves.
+func (d *watch) compare(g *group, waits []int, store bool) {
+	e := event{kind: watchdog.Gathered}
+	var tracing sync.WaitGroup
+	tracing.Go(func() {
+		ctx, cancel := context.WithTimeout(d.ctx, gatherTime)
+		defer cancel()
+		e.traced = g.backend.Trace(ctx, waits)
+	})
+	if store {
+		e.dumps = d.gather()
+	}
 	if len(e.dumps) > 0 {
 		e.report = analyze.Analyze(e.dumps)
 	}
+	tracing.Wait()
 	d.tell(e)
 }
 

@@ -37,6 +37,7 @@ type watch struct {
 	failure   error           // loop's: what core acts on, as this rank knows it by now
 	first     announcement    // loop's: the failure that another rank announced
 	dumped    []*flight.Dump  // loop's: what the ranks that answered do
+	traced    []int           // loop's: the ranks that the overdue call comes down to, of its group
 	report    *analyze.Report // loop's: what that means
 	announced bool            // loop's: this rank's failure was the first
 	mute      bool            // loop's: the store did not take it
@@ -70,6 +71,7 @@ type event struct {
 	first  announcement   // Told, Waited
 	dumps  []*flight.Dump // Gathered, with what they mean
 	report *analyze.Report
+	traced []int // Gathered
 }
 
 // far is later than any deadline.

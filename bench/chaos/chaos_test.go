@@ -28,6 +28,7 @@ var short = []scenario{
 	{cell: cell{Fault: overlap, Mode: blocking}, Setup: alone, World: 3, Victim: 1, Round: 2, Call: 1},
 	{cell: cell{Fault: exit, Mode: cleanUp}, Setup: golaunch, World: 3, Victim: 1, Round: 1, Call: 2},
 	{cell: cell{Fault: store, Mode: async}, Then: kill, Setup: apart, World: 3, Round: 2, Call: 1},
+	{cell: cell{Fault: store, Mode: async}, Then: stop, Setup: apart, World: 4, TCP: true, Victim: 2, Round: 6, Call: 1, Deaf: true},
 	{cell: cell{Fault: garbage, Mode: blocking}, Setup: golaunch, World: 2, TCP: true},
 	{cell: cell{Fault: suspend, Mode: async}, Setup: golaunch, World: 3, Round: 2, Call: 2, Jitter: 5 * time.Millisecond},
 	{cell: cell{Fault: launcher, Mode: cleanUp}, Setup: golaunch, World: 2, Round: 5},

@@ -39,6 +39,11 @@ type Backend interface {
 	// this group, of the new group's rank i. An error names ranks by their
 	// new numbers; if this group breaks meanwhile it is a [*BrokenError].
 	Split(ctx context.Context, cfg Config, members []int) (Backend, error)
+	// Trace returns the ranks that waits, which is whom a call of this rank waits for,
+	// come down to: a rank may itself wait for another one. It asks the other ranks,
+	// not the store, and returns by the time ctx ends. Called by one goroutine at a
+	// time.
+	Trace(ctx context.Context, waits []int) []int
 	// Abort breaks the group: every pending call ends soon with cause, on the
 	// other ranks too. It returns without waiting for them. The first cause
 	// stays. A cause that is a [*CallError] of a pending call is that call's

@@ -17,6 +17,8 @@ const (
 	frameBroke              // the sender's group broke: a notice
 	frameSegment            // a descriptor comes along: id and size of a segment, 8 bytes each
 	frameRetire             // no call will refer to a segment any more: its id
+	frameAsk                // the sender asks whom the receiver's collective waits for
+	frameWaits              // the answer: ranks, 4 bytes each
 )
 
 // maxFrame bounds a frame's body.

@@ -66,7 +66,9 @@
 // where they answer: Quiet says of a rank whether it was told anything, read or not.
 // Ranks that share memory write it on their desks, too.
 // A host that vanishes is noticed after 20 seconds of silence. What else keeps a call
-// from ending, it waits out, or an Abort ends it.
+// from ending, it waits out, or an Abort ends it. Trace finds the rank that a call comes
+// down to: on a ring a rank waits for its neighbor, which itself waits for another one.
+// Ranks tell each other whom they wait for over the silent connections.
 //
 // Memory that a peer still reads stays valid when its owner has closed the
 // group, or died. A call that failed, though, promises nothing of its tensors:

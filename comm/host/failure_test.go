@@ -552,3 +552,43 @@ func TestPeerThatDoesNotReadIsNotLost(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTrace has rank 2 stall on a ring. Rank 1 waits for rank 0, which waits for rank 3:
+// all find rank 2, be it silent or idle.
+func TestTrace(t *testing.T) {
+	const n = 60_000
+	groups := transports["tcp"](t, 4)
+	var release func()
+	if err := each(groups, func(r int, g *host.Group) (err error) {
+		if c := reduceCall(n); r == 2 {
+			release, err = g.Stall(c)
+		} else {
+			_, err = g.Start(c)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer groups[0].Abort(nil)
+	neighbors := map[int]int{0: 3, 1: 0, 3: 2}
+	trace := func(what string, patience time.Duration) {
+		t.Helper()
+		for r, neighbor := range neighbors {
+			var got []int
+			for begun := time.Now(); !slices.Equal(got, []int{2}) && time.Since(begun) < soon; {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				got = groups[r].Trace(ctx, []int{neighbor})
+				cancel()
+			}
+			if !slices.Equal(got, []int{2}) {
+				t.Errorf("rank 2 is %s: rank %d, which waits for rank %d, finds %v", what, r, neighbor, got)
+			}
+		}
+	}
+	trace("silent", 200*time.Millisecond)
+	release()
+	begun := time.Now()
+	if trace("idle", soon); time.Since(begun) >= soon {
+		t.Error("all ranks answer, and nobody goes on")
+	}
+}

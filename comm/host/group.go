@@ -49,6 +49,9 @@ type network interface {
 	recv(c *backend.Call, data []byte) error
 	// missing is the ranks that a collective under way waits for.
 	missing() []int
+	// ask asks the peers whom their collectives wait for, and returns what those say
+	// that answer before ctx ends.
+	ask(ctx context.Context) map[int][]int
 	// alloc returns zeroed memory that the peers can reach, if there is such.
 	alloc(size int) (device.Buffer, error)
 	// tell tells the peers why the group broke: when it returns their hosts have

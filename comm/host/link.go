@@ -52,13 +52,15 @@ type link struct {
 	gone chan struct{} // closed when the peer left or was lost
 	left bool          // which of the two; set before gone is closed
 
+	waits chan []int // of one: the peer's answer to frameAsk
+
 	mu       sync.Mutex
 	segments map[uint64]*mapping // the peer's, announced and not retired
 	changed  chan struct{}       // closed, and replaced, when segments grows
 }
 
 func newLink(peer int) *link {
-	return &link{peer: peer, gone: make(chan struct{}), segments: map[uint64]*mapping{}, changed: make(chan struct{})}
+	return &link{peer: peer, gone: make(chan struct{}), waits: make(chan []int, 1), segments: map[uint64]*mapping{}, changed: make(chan struct{})}
 }
 
 // tell writes a control frame, with a descriptor when fd is not negative.
@@ -78,8 +80,8 @@ func (l *link) tell(kind byte, body []byte, fd int) error {
 var errNoDescriptor = errors.New("the descriptor did not come through: this process has no more file descriptors, raise its limit (ulimit -n)")
 
 // listen reads control frames until the peer leaves or the connection ends.
-// fail breaks the group, in which this process is rank.
-func (l *link) listen(rank int, fail func(error)) {
+// waits tells whom this process, which is rank, waits for, and fail breaks the group.
+func (l *link) listen(rank int, waits func() []int, fail func(error)) {
 	defer close(l.gone)
 	c := l.conns[laneControl]
 	if err := watch(c); err != nil {
@@ -90,7 +92,7 @@ func (l *link) listen(rank int, fail func(error)) {
 		l.reading.Lock()
 		kind, body, err := readFrame(c)
 		if err == nil {
-			err = l.handle(kind, body, fail)
+			err = l.handle(kind, body, waits, fail)
 		}
 		l.reading.Unlock()
 		switch {
@@ -111,7 +113,7 @@ func (l *link) listen(rank int, fail func(error)) {
 	}
 }
 
-func (l *link) handle(kind byte, body []byte, fail func(error)) error {
+func (l *link) handle(kind byte, body []byte, waits func() []int, fail func(error)) error {
 	switch {
 	case kind == frameBye:
 		l.left = true
@@ -140,6 +142,17 @@ func (l *link) handle(kind byte, body []byte, fail func(error)) error {
 		l.mu.Lock()
 		delete(l.segments, binary.LittleEndian.Uint64(body))
 		l.mu.Unlock()
+	case kind == frameAsk && len(body) == 0:
+		l.tell(frameWaits, encodeRanks(waits()), -1) // if that fails, the next read does
+	case kind == frameWaits:
+		ranks, err := decodeRanks(body)
+		if err != nil {
+			return err
+		}
+		select {
+		case l.waits <- ranks:
+		default: // nobody asked
+		}
 	default:
 		return fmt.Errorf("control frame of kind %d and %d bytes", kind, len(body))
 	}

@@ -82,7 +82,7 @@ func joinLinks(ctx context.Context, g *Group) (err error) {
 	g.net = n
 	for _, l := range m.links {
 		if l != nil {
-			go l.listen(g.cfg.Rank, g.fail) // until the link is closed, which waits for it
+			go l.listen(g.cfg.Rank, n.missing, g.fail) // until the link is closed, which waits for it
 		}
 	}
 	return nil

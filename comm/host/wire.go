@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -14,7 +15,8 @@ type wire struct {
 	rank, size int
 	links      []*link
 	ctx        context.Context // the group's; while a relay runs, also ended by its first error
-	waiting    atomic.Int32    // the rank that data is awaited from, plus 1; 0: none
+	reading    atomic.Int32    // the rank that data is awaited from, plus 1; 0: none
+	writing    atomic.Int32    // the same of the rank that data is being sent to
 	buf        []byte          // scratch, kept from call to call
 }
 
@@ -82,6 +84,8 @@ func (w *wire) meet(c card) ([]card, error) {
 }
 
 func (w *wire) write(peer int, p []byte) error {
+	w.writing.Store(int32(peer) + 1)
+	defer w.writing.Store(0)
 	l := w.links[peer]
 	if _, err := l.conns[laneBulk].Write(p); err != nil {
 		return l.verdict(w.ctx, err)
@@ -90,8 +94,8 @@ func (w *wire) write(peer int, p []byte) error {
 }
 
 func (w *wire) read(peer int, p []byte) error {
-	w.waiting.Store(int32(peer) + 1)
-	defer w.waiting.Store(0)
+	w.reading.Store(int32(peer) + 1)
+	defer w.reading.Store(0)
 	l := w.links[peer]
 	if _, err := io.ReadFull(l.conns[laneBulk], p); err != nil {
 		return l.verdict(w.ctx, err)
@@ -99,11 +103,13 @@ func (w *wire) read(peer int, p []byte) error {
 	return nil
 }
 
-func (w *wire) missing() []int {
-	if peer := w.waiting.Load(); peer > 0 {
-		return []int{int(peer) - 1}
+func (w *wire) missing() (ranks []int) {
+	for _, peer := range []int32{w.reading.Load(), w.writing.Load()} {
+		if r := int(peer) - 1; r >= 0 && !slices.Contains(ranks, r) {
+			ranks = append(ranks, r)
+		}
 	}
-	return nil
+	return ranks
 }
 
 func (w *wire) interrupt() {

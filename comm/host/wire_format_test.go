@@ -138,7 +138,7 @@ func FuzzControl(f *testing.F) {
 			}
 			rest = rest[5+len(body):]
 			var handled error
-			taken = allocated(func() { handled = l.handle(kind, body, func(err error) { _ = err.Error() }) })
+			taken = allocated(func() { handled = l.handle(kind, body, noWaits, func(err error) { _ = err.Error() }) })
 			if most := uint64(64*maxFrame + 64*len(body)); taken > most {
 				t.Fatalf("%d bytes taken to handle a frame of %d, at most %d", taken, len(body), most)
 			}

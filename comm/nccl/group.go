@@ -270,6 +270,9 @@ func (g *Group) Abort(cause error) {
 	g.fail(cause)
 }
 
+// Trace returns waits: NCCL does not tell whom a collective waits for.
+func (g *Group) Trace(_ context.Context, waits []int) []int { return waits }
+
 // Split makes a group of some of this group's ranks; it finds them through
 // cfg.Store. When this group breaks nobody is waited for any more.
 func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
