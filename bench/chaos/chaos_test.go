@@ -57,7 +57,7 @@ func TestShortCampaign(t *testing.T) {
 	}
 	c := campaign{jobs: 4, slack: 10 * time.Second, out: t.Output(), noDisk: canFill(), noUser: canIntrude(), kept: filepath.Join(dir, "kept")}
 	for i := range short {
-		short[i].terms = usual
+		short[i].terms, short[i].K = usual, i
 	}
 	for _, r := range c.run(t.Context(), short, bin) {
 		switch {
