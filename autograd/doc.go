@@ -16,6 +16,20 @@
 // There is no package-level state: what autograd remembers hangs on the
 // device, so that several devices can be driven by as many goroutines.
 //
+// # Operations of a program's own
+//
+// A [Function] is an operation: the shape of its result, what computes it, and what
+// computes the gradient of each input. [Apply] calls it as the operations of this
+// package are called. It enqueues kernels of [device.Kernels], or kernels that the program
+// wrote itself, in Go for the CPU and in CUDA C++ for GPUs ([device.Module]):
+//
+//	func (SwiGLU) Forward(c *autograd.Call) error {
+//		n, elements := c.Out.Shape[1], c.Out.Len()
+//		return c.Kernels.Launch(c.Stream, forward, device.Flat(elements), c.Out, c.In[0], n, elements)
+//	}
+//
+// examples/custom is a whole program with such an operation.
+//
 // # Gradients
 //
 // An operation computes the gradient of each of its inputs into a place that

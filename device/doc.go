@@ -35,6 +35,10 @@
 //
 // An operand that is documented as a scalar may have any shape of one element.
 //
+// A program adds kernels of its own by [Module]: a Go function for the CPU, and CUDA C++,
+// which the GPU's driver compiles at the first launch. autograd.Apply makes them
+// differentiable operations.
+//
 // # Random numbers
 //
 // Random numbers are a function of the seed and an element's index

@@ -55,6 +55,8 @@ const (
 // computes from a NaN is NaN, forwards and backwards, unless said otherwise.
 // Every implementation passes the conformance suite in device/devicetest.
 type Kernels interface {
+	Custom
+
 	// Fill sets every element of dst, of any type, to v.
 	Fill(s Stream, dst Tensor, v float64) error
 	// Copy copies src to dst, of as many elements, converting between any

@@ -71,6 +71,11 @@
 // additions but the hash's, which are of integers, and equal calls on equally
 // aligned operands give equal bits, on any GPU. A label out of range, which the host cannot see, makes the loss NaN.
 //
+// A [device.Module] of a program's own is compiled and kept in the same way, at the first
+// launch of one of its kernels. That loads all of its kernels, for one floating-point
+// type: where forward and backward kernels are in one module, the backward pass loads
+// nothing beside the collectives.
+//
 // # Matrix products
 //
 // Products are cuBLASLt's. Float32 is multiplied in float32 unless

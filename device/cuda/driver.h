@@ -146,10 +146,10 @@ static inline int drv_function(driver *d, uintptr_t ctx, uintptr_t *f, uintptr_t
 
 // drv_launch runs a kernel that takes one structure by value.
 static inline int drv_launch(driver *d, uintptr_t ctx, uintptr_t f, uintptr_t s, unsigned gx, unsigned gy, unsigned gz,
-		unsigned bx, unsigned by, const void *args, size_t size) {
+		unsigned bx, unsigned by, unsigned bz, const void *args, size_t size) {
 	enum { END, POINTER, SIZE };
 	void *extra[] = {(void *)POINTER, (void *)args, (void *)SIZE, &size, (void *)END};
-	WITHIN(d->cuLaunchKernel(f, gx, gy, gz, bx, by, 1, 0, s, NULL, extra));
+	WITHIN(d->cuLaunchKernel(f, gx, gy, gz, bx, by, bz, 0, s, NULL, extra));
 }
 
 #endif

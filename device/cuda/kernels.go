@@ -43,6 +43,7 @@ type kernels struct {
 	tune     bool
 	fused    map[product]bool // whether a bias's gradient comes with its weight's
 	prepared map[layer]bool
+	custom   map[customKey]customModule // that a launch has asked for
 
 	axpby, unary, unaryGrad, mseGrad, biasAct     perFloat
 	binary                                        perFloat
@@ -61,7 +62,7 @@ type kernels struct {
 // newKernels compiles and loads every kernel. None is left to be loaded later:
 // that can wait for the whole device, and a collective may be running then.
 func newKernels(d *Device, o Options) (_ *kernels, err error) {
-	k := &kernels{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[layer]bool{}}
+	k := &kernels{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[layer]bool{}, custom: map[customKey]customModule{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())
@@ -170,12 +171,17 @@ func ceil(n, by int) int { return (n + by - 1) / by }
 
 // launch enqueues a kernel whose parameter is the structure at args.
 func (k *kernels) launch(s *Stream, f C.uintptr_t, g grid, args unsafe.Pointer, size uintptr) error {
+	return k.launchDeep(s, f, g, 1, args, size)
+}
+
+// launchDeep is launch with so many threads of a block along z.
+func (k *kernels) launchDeep(s *Stream, f C.uintptr_t, g grid, threadsZ int, args unsafe.Pointer, size uintptr) error {
 	d := k.d
 	if err := d.Err(); err != nil {
 		return err
 	}
 	return s.enqueued(d.check("cuLaunchKernel", C.drv_launch(d.drv.fns, d.ctx, f, s.handle, C.uint(g.x), C.uint(g.y), C.uint(g.z),
-		C.uint(g.threadsX), C.uint(g.threadsY), args, C.size_t(size))))
+		C.uint(g.threadsX), C.uint(g.threadsY), C.uint(threadsZ), args, C.size_t(size))))
 }
 
 // flags is where the bytes are that forbid an update, and how many; none of no

@@ -74,8 +74,8 @@ func (c *compiler) check(call string, code C.int) error {
 	return &Error{Call: call, Code: int(code), Name: C.GoString(C.nvrtc_error_name(c.fns, code))}
 }
 
-// compile makes machine code of a source. The error holds what the compiler
-// said.
+// compile makes machine code of a source. Where that fails the error is a
+// compileError.
 func (c *compiler) compile(name, source string, options []string) ([]byte, error) {
 	var frees []unsafe.Pointer
 	defer func() {
@@ -99,7 +99,17 @@ func (c *compiler) compile(name, source string, options []string) ([]byte, error
 		C.int(len(options)), &list[0], &code, &size, &log))
 	frees = append(frees, unsafe.Pointer(code), unsafe.Pointer(log))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w\n%s", name, err, strings.TrimSpace(C.GoString(log)))
+		return nil, &compileError{name, err, strings.TrimSpace(C.GoString(log))}
 	}
 	return C.GoBytes(unsafe.Pointer(code), C.int(size)), nil
 }
+
+// compileError is a source that does not compile.
+type compileError struct {
+	name string
+	err  error
+	log  string // what the compiler said
+}
+
+func (e *compileError) Error() string { return fmt.Sprintf("%s: %v\n%s", e.name, e.err, e.log) }
+func (e *compileError) Unwrap() error { return e.err }

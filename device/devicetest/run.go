@@ -74,6 +74,7 @@ func Cases(half ...device.DType) []Case {
 			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
 			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad},
+			{"Custom", checkCustom},
 		} {
 			cases = append(cases, check(c.name+"/"+dt.String(), dt, c.run))
 		}

@@ -1,0 +1,61 @@
+package device_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+)
+
+func TestKernelDeclarationsThatDoNotFit(t *testing.T) {
+	m := device.NewModule("m.cu", "")
+	for want, declare := range map[string]func(){
+		"no Go function":                 func() { m.Kernel("k", "") },
+		"no function without a result":   func() { m.Kernel("k", "", func() error { return nil }) },
+		"int is no function":             func() { m.Kernel("k", "", 3) },
+		"parameter 0 is a string":        func() { m.Kernel("k", "", func(string) {}) },
+		"[]float64 beside slices of":     func() { m.Kernel("k", "x[n] y[n]", func(x []float32, y []float64) {}) },
+		"differ in more than":            func() { m.Kernel("k", "x[n]", func(x []float32) {}, func(x []float64, n int) {}) },
+		`"x[n]" say nothing of`:          func() { m.Kernel("k", "x[n]", func(x, y []float32) {}) },
+		`more than there are tensors: "`: func() { m.Kernel("k", "x[n] y[n]", func(x []float32) {}) },
+		`"n2.5" in the shape of x`:       func() { m.Kernel("k", "x[n2.5]", func(x []float32) {}) },
+		`"..." in the shape of x`:        func() { m.Kernel("k", "x[n ...]", func(x []float32) {}) },
+	} {
+		func() {
+			defer func() {
+				if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
+					t.Errorf("the panic is %q, want one with %q", got, want)
+				}
+			}()
+			declare()
+		}()
+	}
+	if n := len(m.Kernels()); n != 0 {
+		t.Errorf("%d kernels were added", n)
+	}
+}
+
+// The first error stands in the text of a CompileError, whichever compiler it is of.
+func TestCompileErrorIsOneLine(t *testing.T) {
+	err := &device.CompileError{File: "a.cu", Log: "a.cu(2): warning #1: unused\n  int i;\na.cu(3): error: identifier \"x\" is undefined\n  x;\n  ^\n\n1 error detected"}
+	if want := `a.cu does not compile: a.cu(3): error: identifier "x" is undefined`; err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
+	}
+}
+
+func TestLaunchInATypeWithoutGoFunction(t *testing.T) {
+	dev := cpu.New(nil)
+	defer dev.Close()
+	k := device.NewModule("m.cu", "").Kernel("k", "x[n]", func(x []float64) {})
+	defer func() {
+		err, _ := recover().(error)
+		var dtype *device.DTypeError
+		if !errors.As(err, &dtype) || dtype.Got != device.Float32 || dtype.Want != device.Float64 {
+			t.Errorf("the panic is %v, want a DTypeError of float32", err)
+		}
+	}()
+	dev.Kernels().Launch(dev.Compute(), k, device.Flat(1), device.HostTensor([]float32{1}, device.Invalid))
+}

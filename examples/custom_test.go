@@ -1,0 +1,19 @@
+package examples
+
+import (
+	"regexp"
+	"strconv"
+	"testing"
+)
+
+// TestCustom: the operation's gradient is right, and what is trained with it learns.
+func TestCustom(t *testing.T) {
+	out := launch(t, t.TempDir(), 2, "custom")
+	found := regexp.MustCompile(`step 300: loss ([\d.]+)\n`).FindStringSubmatch(out)
+	if found == nil {
+		t.Fatalf("no loss of step 300 in\n%s", out)
+	}
+	if loss, err := strconv.ParseFloat(found[1], 64); err != nil || loss > 0.1 {
+		t.Errorf("the loss is %v (%v), want at most 0.1, in\n%s", loss, err, out)
+	}
+}
