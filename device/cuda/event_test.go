@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"errors"
+	"os/exec"
 	"runtime"
 	"sync"
 	"testing"
@@ -15,15 +16,23 @@ import (
 	"github.com/goddp/goddp/internal/standin"
 )
 
+// standIn has the test open the stand-ins for CUDA's libraries.
+func standIn(t testing.TB) {
+	t.Helper()
+	for _, v := range []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "GODDP_LIBCUBLASLT", "GODDP_LIBNVRTC", "STANDIN_CONTROL"} {
+		t.Setenv(v, "") // restored at the test's end
+	}
+	if err := standin.Libraries(t.TempDir()); errors.Is(err, exec.ErrNotFound) {
+		t.Skip("no stand-ins: ", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // bare opens a device without kernels on the stand-in for libcuda.
 func bare(t testing.TB, lines ...string) *Device {
 	t.Helper()
-	for _, v := range []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "STANDIN_CONTROL"} {
-		t.Setenv(v, "") // restored at the test's end
-	}
-	if err := standin.Libraries(t.TempDir()); err != nil {
-		t.Skip("no stand-ins: ", err)
-	}
+	standIn(t)
 	release, err := standin.Control(lines...)
 	ok(t, err)
 	d, err := openBare(0, Options{Log: quiet()})

@@ -17,6 +17,27 @@ func TestConformance(t *testing.T) {
 	devicetest.Run(t, func(t *testing.T) device.Device { return openGPU(t, nil) }, device.Float16, device.BFloat16)
 }
 
+// TestConformanceOnTheHost runs the kernels' sources on the stand-in GPU, which shows
+// what they compute where there is no GPU. It shows neither races nor accesses out of
+// bounds, and nothing about the real libraries.
+func TestConformanceOnTheHost(t *testing.T) {
+	standIn(t)
+	for _, c := range devicetest.Cases(device.Float16, device.BFloat16) {
+		switch c.Name {
+		case "Orthonormalize/float64", "Sum/float64", "Sum/float16": // take long, and differ from others by the type alone
+			continue
+		}
+		t.Run(c.Name, func(t *testing.T) {
+			d, err := Open(0, &Options{Log: quiet()})
+			ok(t, err)
+			if err := c.Check(t.Context(), d); err != nil {
+				t.Error(err)
+			}
+			ok(t, d.Close())
+		})
+	}
+}
+
 // TestTunedProducts runs the suite's products with timed choices.
 func TestTunedProducts(t *testing.T) {
 	d := gpu(t, &Options{TuneMatMul: true})

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -69,11 +67,6 @@ func TestFusedBiasGradient(t *testing.T) {
 func multiplying(t *testing.T, tune bool) *Device {
 	t.Helper()
 	d := bare(t)
-	lib := filepath.Join(t.TempDir(), "libcublaslt.so")
-	if said, err := exec.Command("gcc", "-O1", "-shared", "-fPIC", "testdata/libcublaslt.c", "-o", lib).CombinedOutput(); err != nil {
-		t.Skipf("no stand-in for libcublasLt: %v\n%s", err, said)
-	}
-	t.Setenv("GODDP_LIBCUBLASLT", lib)
 	b, err := openBlasLt(d)
 	ok(t, err)
 	d.kernels = &kernels{d: d, blas: b, tune: tune, fused: map[product]bool{}, prepared: map[layer]bool{}}

@@ -16,12 +16,12 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Libraries builds libcuda and libnccl in dir and points GODDP_LIBCUDA and
-// GODDP_LIBNCCL of this process, and of those that it starts, to them, and
+// Libraries builds libcuda, libnccl, libcublasLt and libnvrtc in dir and points
+// GODDP_LIBCUDA and so on of this process, and of those that it starts, to them, and
 // STANDIN_CONTROL to the file that Control writes. It needs gcc, and comes
 // before anything opens the libraries.
 func Libraries(dir string) error {
-	for _, file := range []string{"control.h", "elements.h", "libcuda.c", "libnccl.c"} {
+	for _, file := range []string{"control.h", "cuda.h", "elements.h", "libcuda.c", "libnccl.c", "libcublaslt.c", "libnvrtc.c"} {
 		text, err := sources.ReadFile("src/" + file)
 		if err != nil {
 			return err
@@ -33,6 +33,8 @@ func Libraries(dir string) error {
 	for _, args := range [][]string{
 		{"libcuda.c", "-o", "libcuda.so", "-Wl,-soname," + filepath.Join(dir, "libcuda.so")}, // not that of another folder
 		{"libnccl.c", "-o", "libnccl.so", "-L.", "-l:libcuda.so"},
+		{"libcublaslt.c", "-o", "libcublaslt.so", "-L.", "-l:libcuda.so"},
+		{"libnvrtc.c", "-o", "libnvrtc.so"},
 	} {
 		cmd := exec.Command("gcc", append([]string{"-O1", "-g", "-shared", "-fPIC", "-pthread"}, args...)...)
 		cmd.Dir = dir
@@ -40,8 +42,9 @@ func Libraries(dir string) error {
 			return fmt.Errorf("gcc %s: %w\n%s", args[0], err, said)
 		}
 	}
-	os.Setenv("GODDP_LIBCUDA", filepath.Join(dir, "libcuda.so"))
-	os.Setenv("GODDP_LIBNCCL", filepath.Join(dir, "libnccl.so"))
+	for _, lib := range []string{"cuda", "nccl", "cublaslt", "nvrtc"} {
+		os.Setenv("GODDP_LIB"+strings.ToUpper(lib), filepath.Join(dir, "lib"+lib+".so"))
+	}
 	os.Setenv("STANDIN_CONTROL", filepath.Join(dir, "control"))
 	return nil
 }

@@ -11,6 +11,26 @@ typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
 
+// The conversions of the half types, by their bits. Where no GPU's compiler reads
+// this, what stands in for it has functions of these names.
+#ifdef __CUDACC__
+__device__ inline float half_to_float(u16 h) {
+	float f;
+	asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+	return f;
+}
+__device__ inline u16 float_to_half(float v) {
+	u16 h;
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(v));
+	return h;
+}
+__device__ inline u16 float_to_bfloat(float v) {
+	u16 h;
+	asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(v));
+	return h;
+}
+#endif
+
 // The half types are kept as their bits and computed with in float.
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
@@ -27,24 +47,12 @@ template <> struct Arith<double> { typedef double type; };
 __device__ inline float up(float v) { return v; }
 __device__ inline double up(double v) { return v; }
 __device__ inline float up(bf16 v) { return __uint_as_float((u32)v.bits << 16); }
-__device__ inline float up(f16 v) {
-	float f;
-	asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v.bits));
-	return f;
-}
+__device__ inline float up(f16 v) { return half_to_float(v.bits); }
 
 // down rounds the result of arithmetic to an element, to nearest even.
 template <class T> __device__ inline T down(typename Arith<T>::type v) { return v; }
-template <> __device__ inline bf16 down<bf16>(float v) {
-	bf16 r;
-	asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(v));
-	return r;
-}
-template <> __device__ inline f16 down<f16>(float v) {
-	f16 r;
-	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(v));
-	return r;
-}
+template <> __device__ inline bf16 down<bf16>(float v) { return {float_to_bfloat(v)}; }
+template <> __device__ inline f16 down<f16>(float v) { return {float_to_half(v)}; }
 
 // odd is v in float, rounded to odd where it is inexact: rounding that once
 // more, to a type of at most 22 bits, is as rounding v itself.

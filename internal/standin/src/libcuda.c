@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #include "control.h"
 #include "elements.h"
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -51,6 +52,8 @@ static _Thread_local context *current;
 static pthread_mutex_t memory_mu = PTHREAD_MUTEX_INITIALIZER;
 static size_t memory_used;
 static int retained; // primary contexts; under memory_mu
+
+static atomic_int failed; // a kernel's error: every stream has it from then on
 
 static size_t memory_total(void) { return setting("memory", 1L << 30); }
 
@@ -178,6 +181,7 @@ int cuStreamQuery(stream *s) {
 	pthread_mutex_lock(&s->mu);
 	int pending = s->pending;
 	pthread_mutex_unlock(&s->mu);
+	if (atomic_load(&failed)) return atomic_load(&failed);
 	return setting("query", pending == 0 ? OK : NOT_READY);
 }
 
@@ -200,8 +204,9 @@ int cuStreamIsCapturing(stream *s, int *status) {
 	return current == s->ctx ? OK : INVALID_CONTEXT;
 }
 
-// There are modules, and functions, which do nothing when they are launched, but
-// for those of comm/nccl's one-shot all-reduce.
+// A module of the stand-in libnvrtc is a shared library, whose kernels run on the
+// host. Of others the functions do nothing when they are launched, but for those of
+// comm/nccl's one-shot all-reduce.
 static void nothing(void *arg) { (void)arg; }
 
 // What a one-shot all-reduce takes, and what its lines are.
@@ -257,47 +262,96 @@ static void run_one_shot(const one_shot *a, int type) {
 	}
 }
 
+typedef struct { unsigned x, y, z; } dim3;
+
 typedef struct {
-	const char *name;
-	int type; // of the elements
+	void *library; // NULL: not of the stand-in libnvrtc
+	int (*launch)(void *kernel, const char *name, dim3 grid, dim3 threads, const void *args, size_t size);
+} module;
+
+typedef struct {
+	char name[64];
+	int type;     // of a one-shot's elements, else -1
+	void *kernel; // of a module's library, or NULL
+	module *in;
 } function;
 
-static function functions[] = {{"one_shot_float32", FLOAT32}, {"one_shot_float64", FLOAT64}, {"one_shot_float16", FLOAT16},
-	{"one_shot_bfloat16", BFLOAT16}, {"any", -1}};
-
 typedef struct {
-	int type;
-	one_shot args;
+	function *f;
+	dim3 grid, threads;
+	size_t size;
+	max_align_t args[];
 } launch;
 
+// Kernels share their library's threads and shared memory.
+static pthread_mutex_t kernel_mu = PTHREAD_MUTEX_INITIALIZER;
 static void run_launch(void *arg) {
 	launch *l = arg;
-	run_one_shot(&l->args, l->type);
+	if (l->f->type >= 0) run_one_shot((one_shot *)l->args, l->f->type);
+	if (l->f->kernel != NULL) {
+		pthread_mutex_lock(&kernel_mu);
+		int code = l->f->in->launch(l->f->kernel, l->f->name, l->grid, l->threads, l->args, l->size);
+		pthread_mutex_unlock(&kernel_mu);
+		if (code != OK) atomic_store(&failed, code);
+	}
 	free(l);
 }
 
-int cuModuleLoadData(int **module, const void *image) {
-	static int any;
-	*module = &any;
-	return current != NULL && image != NULL ? OK : INVALID_VALUE;
+int cuModuleLoadData(module **out, const void *image) {
+	static const char elf[] = "\177ELF";
+	if (current == NULL || image == NULL) return INVALID_VALUE;
+	module *m = *out = calloc(1, sizeof *m);
+	if (memcmp(image, elf, 4) != 0) return OK;
+	// The library ends with its table of sections, which its head tells of.
+	const char *head = image;
+	size_t size = *(uint64_t *)(head + 40) + (size_t)*(uint16_t *)(head + 58) * *(uint16_t *)(head + 60);
+	char path[] = "/tmp/standin-kernels-XXXXXX";
+	int fd = mkstemp(path);
+	if (fd < 0) return INVALID_VALUE;
+	int whole = write(fd, image, size) == (ssize_t)size;
+	close(fd);
+	if (whole) m->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	unlink(path);
+	if (m->library == NULL) {
+		fprintf(stderr, "stand-in: loading kernels: %s\n", whole ? dlerror() : "cannot write them");
+		return INVALID_VALUE;
+	}
+	m->launch = dlsym(m->library, "standin_launch");
+	return m->launch != NULL ? OK : INVALID_VALUE;
 }
-int cuModuleUnload(int *module) { (void)module; return current != NULL ? OK : INVALID_CONTEXT; }
-int cuModuleGetFunction(function **out, int *module, const char *name) {
-	(void)module;
-	if (name == NULL) return INVALID_VALUE;
-	function *f = functions;
-	while (f->type >= 0 && strcmp(f->name, name) != 0) f++;
-	*out = f;
+int cuModuleUnload(module *m) {
+	if (m->library != NULL) dlclose(m->library);
+	free(m);
+	return current != NULL ? OK : INVALID_CONTEXT;
+}
+int cuModuleGetFunction(function **out, module *m, const char *name) {
+	static const char *const one_shots[TYPES] = {
+		[FLOAT32] = "one_shot_float32", [FLOAT64] = "one_shot_float64", [FLOAT16] = "one_shot_float16", [BFLOAT16] = "one_shot_bfloat16",
+	};
+	enum { NOT_FOUND = 500 };
+	if (name == NULL || strlen(name) >= sizeof (*out)->name) return INVALID_VALUE;
+	function *f = *out = calloc(1, sizeof *f); // lasts as long as the process
+	strcpy(f->name, name);
+	f->in = m;
+	f->type = -1;
+	for (int t = 0; t < TYPES; t++)
+		if (one_shots[t] != NULL && strcmp(one_shots[t], name) == 0) f->type = t;
+	if (f->type < 0 && m->library != NULL) {
+		f->kernel = dlsym(m->library, name);
+		if (f->kernel == NULL) return NOT_FOUND;
+	}
 	return OK;
 }
 int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
 		unsigned shared, stream *s, void **params, void **extra) {
-	(void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)params;
-	if (f == NULL || f->type < 0) return cuLaunchHostFunc(s, nothing, NULL);
-	if (*(size_t *)extra[3] != sizeof(one_shot)) return INVALID_VALUE;
-	launch *l = malloc(sizeof *l);
-	l->type = f->type;
-	memcpy(&l->args, extra[1], sizeof l->args);
+	(void)shared, (void)params;
+	if (f == NULL) return cuLaunchHostFunc(s, nothing, NULL);
+	if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535 || bx * by * bz > 1024) return INVALID_VALUE;
+	size_t size = *(size_t *)extra[3];
+	if (f->type >= 0 && size != sizeof(one_shot)) return INVALID_VALUE;
+	launch *l = malloc(sizeof *l + size);
+	*l = (launch){f, {gx, gy, gz}, {bx, by, bz}, size};
+	memcpy(l->args, extra[1], size);
 	return cuLaunchHostFunc(s, run_launch, l);
 }
 

@@ -1,0 +1,146 @@
+// A stand-in for libcublasLt that computes products on the host, as cuBLAS's
+// documentation defines them: column-major, D = alpha·op(A)·op(B) + beta·C, with an
+// epilogue. Sums are kept in double, and the product runs on its stream.
+#include "elements.h"
+#include <stdlib.h>
+
+enum { OK = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
+enum { TRANSA = 3, TRANSB = 4, EPILOGUE = 7, BIAS_POINTER = 8 };
+enum { LAYOUT_LD = 4, BATCH_COUNT = 5, BATCH_OFFSET = 6 };
+enum { NONE = 1, BIAS = 4, BGRADB = 512 };
+enum { R_32F = 0, R_64F = 1, R_16F = 2, R_16BF = 14 }; // cudaDataType
+
+int cuLaunchHostFunc(void *stream, void (*run)(void *), void *arg);
+
+typedef struct { int scale; int32_t ta, tb, epilogue; char *bias; } operation;
+typedef struct { int type; uint64_t rows, cols; int64_t ld; int32_t batch; int64_t offset; } layout;
+typedef struct { struct { uint64_t data[8]; } algo; size_t workspace; int state; float waves; int reserved[4]; } found;
+
+int cublasLtCreate(void **handle) { return *handle = malloc(1), OK; }
+int cublasLtDestroy(void *handle) { return free(handle), OK; }
+const char *cublasLtGetStatusName(int status) { return status == NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_OTHER"; }
+size_t cublasLtGetVersion(void) { return 130100; }
+
+int cublasLtMatmulDescCreate(operation **op, int compute, int scale) {
+	(void)compute;
+	*op = calloc(1, sizeof **op);
+	(*op)->scale = scale;
+	(*op)->epilogue = NONE;
+	return OK;
+}
+int cublasLtMatmulDescDestroy(operation *op) { return free(op), OK; }
+int cublasLtMatmulDescSetAttribute(operation *op, int which, const void *v, size_t size) {
+	switch (which) {
+	case TRANSA: memcpy(&op->ta, v, size); return OK;
+	case TRANSB: memcpy(&op->tb, v, size); return OK;
+	case EPILOGUE: memcpy(&op->epilogue, v, size); return OK;
+	case BIAS_POINTER: memcpy(&op->bias, v, size); return OK;
+	}
+	return INVALID_VALUE;
+}
+
+static int element(int type) {
+	switch (type) {
+	case R_32F: return FLOAT32;
+	case R_64F: return FLOAT64;
+	case R_16F: return FLOAT16;
+	case R_16BF: return BFLOAT16;
+	}
+	return TYPES;
+}
+
+int cublasLtMatrixLayoutCreate(layout **l, int type, uint64_t rows, uint64_t cols, int64_t ld) {
+	if (element(type) == TYPES) return NOT_SUPPORTED;
+	*l = malloc(sizeof **l);
+	**l = (layout){element(type), rows, cols, ld, 1, 0};
+	return OK;
+}
+int cublasLtMatrixLayoutSetAttribute(layout *l, int which, const void *v, size_t size) {
+	switch (which) {
+	case LAYOUT_LD: memcpy(&l->ld, v, size); return OK;
+	case BATCH_COUNT: memcpy(&l->batch, v, size); return OK;
+	case BATCH_OFFSET: memcpy(&l->offset, v, size); return OK;
+	}
+	return INVALID_VALUE;
+}
+int cublasLtMatrixLayoutDestroy(layout *l) { return free(l), OK; }
+int cublasLtMatmulPreferenceCreate(void **p) { return *p = malloc(1), OK; }
+int cublasLtMatmulPreferenceDestroy(void *p) { return free(p), OK; }
+int cublasLtMatmulPreferenceSetAttribute(void *p, int which, const void *v, size_t size) {
+	(void)p, (void)which, (void)v, (void)size;
+	return OK;
+}
+
+// Whether the shapes fit, and cuBLAS has a kernel.
+static int check(const operation *op, const layout *a, const layout *b, const layout *d) {
+	const uint64_t m = op->ta ? a->cols : a->rows, k = op->ta ? a->rows : a->cols;
+	const uint64_t kb = op->tb ? b->cols : b->rows, n = op->tb ? b->rows : b->cols;
+	if (m != d->rows || n != d->cols || k != kb) return INVALID_VALUE;
+	if (a->ld < (int64_t)a->rows || b->ld < (int64_t)b->rows || d->ld < (int64_t)d->rows) return INVALID_VALUE;
+	if (a->batch != d->batch || b->batch != d->batch) return INVALID_VALUE;
+	if (op->epilogue == BGRADB && (!op->tb || k == 1)) return NOT_SUPPORTED;
+	return OK;
+}
+
+int cublasLtMatmulAlgoGetHeuristic(void *handle, operation *op, layout *a, layout *b, layout *c, layout *d, void *preference,
+		int most, found *into, int *count) {
+	(void)handle, (void)c, (void)preference, (void)most;
+	*count = 0;
+	int r = check(op, a, b, d);
+	if (r != OK) return r;
+	memset(into, 0, 2 * sizeof *into);
+	*count = 2;
+	return OK;
+}
+
+int32_t standin_products; // asked for so far
+
+typedef struct {
+	operation op;
+	layout a, b, c, d;
+	double alpha, beta;
+	const char *A, *B, *C;
+	char *D;
+} product;
+
+static double at(const char *x, const layout *l, int transposed, int64_t batch, uint64_t row, uint64_t col) {
+	uint64_t i = transposed ? col + row * l->ld : row + col * l->ld;
+	return load_float(l->type, x + (batch * l->offset + i) * sizes[l->type]);
+}
+
+static void multiply(void *arg) {
+	product *p = arg;
+	const uint64_t k = p->op.ta ? p->a.rows : p->a.cols;
+	const size_t size = sizes[p->d.type];
+	for (int64_t batch = 0; batch < p->d.batch; batch++) {
+		for (uint64_t j = 0; j < p->d.cols; j++) {
+			for (uint64_t i = 0; i < p->d.rows; i++) {
+				double sum = 0;
+				for (uint64_t l = 0; l < k; l++) sum += at(p->A, &p->a, p->op.ta, batch, i, l) * at(p->B, &p->b, p->op.tb, batch, l, j);
+				double v = p->alpha * sum;
+				if (p->beta != 0) v += p->beta * at(p->C, &p->c, 0, batch, i, j);
+				if (p->op.epilogue & BIAS) v += load_float(p->d.type, p->op.bias + i * size);
+				store_float(p->d.type, p->D + (batch * p->d.offset + i + j * p->d.ld) * size, v);
+			}
+			if (p->op.epilogue == BGRADB) {
+				double sum = 0;
+				for (uint64_t l = 0; l < k; l++) sum += at(p->B, &p->b, p->op.tb, batch, l, j);
+				store_float(p->d.type, p->op.bias + j * size, sum);
+			}
+		}
+	}
+	free(p);
+}
+
+int cublasLtMatmul(void *handle, operation *op, const void *alpha, const void *A, layout *a, const void *B, layout *b,
+		const void *beta, const void *C, layout *c, void *D, layout *d, const void *algo, void *workspace, size_t size, void *stream) {
+	(void)handle, (void)algo, (void)workspace, (void)size;
+	int r = check(op, a, b, d);
+	if (r != OK) return r;
+	standin_products++;
+	product *p = malloc(sizeof *p);
+	const int wide = op->scale == R_64F;
+	*p = (product){*op, *a, *b, *c, *d, wide ? *(const double *)alpha : *(const float *)alpha,
+		wide ? *(const double *)beta : *(const float *)beta, A, B, C, D};
+	return cuLaunchHostFunc(stream, multiply, p) == 0 ? OK : INVALID_VALUE;
+}
