@@ -1,6 +1,10 @@
 package autograd
 
-import "github.com/goddp/goddp/device"
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
 
 // Add is x + y, with both broadcast to one shape.
 func Add(x, y *Variable) *Variable { return Apply(binary(device.Add), x, y) }
@@ -46,6 +50,47 @@ func GELU(x *Variable) *Variable { return Apply(unary(device.GELU), x) }
 // which is off by at most 0.0005. It is for models that were trained with it.
 func GELUTanh(x *Variable) *Variable { return Apply(unary(device.GELUTanh), x) }
 
+// Abs is the magnitude of x. Its derivative at 0 is 0.
+func Abs(x *Variable) *Variable { return Apply(unary(device.Abs), x) }
+
+// Rsqrt is 1/√x.
+func Rsqrt(x *Variable) *Variable { return Apply(unary(device.Rsqrt), x) }
+
+// Sin is the sine of x.
+func Sin(x *Variable) *Variable { return Apply(unary(device.Sin), x) }
+
+// Cos is the cosine of x.
+func Cos(x *Variable) *Variable { return Apply(unary(device.Cos), x) }
+
+// SiLU is x·Sigmoid(x), also known as swish.
+func SiLU(x *Variable) *Variable { return Apply(unary(device.SiLU), x) }
+
+// AddScalar is x plus a constant.
+func AddScalar(x *Variable, a float64) *Variable { return Apply(unary(device.AddScalar(a)), x) }
+
+// Pow is x to the power of a constant. Its derivative is exponent·x^(exponent-1), and 0
+// for the exponent 0.
+func Pow(x *Variable, exponent float64) *Variable { return Apply(unary(device.Pow(exponent)), x) }
+
+// Clamp is x within lo to hi, where an infinite bound is none. Its derivative is 1
+// within and at the bounds, and 0 outside. Where lo is above hi it is hi.
+func Clamp(x *Variable, lo, hi float64) *Variable { return Apply(unary(device.Clamp(lo, hi)), x) }
+
+// LeakyReLU is x above 0, and slope·x elsewhere.
+func LeakyReLU(x *Variable, slope float64) *Variable { return Apply(unary(device.LeakyReLU(slope)), x) }
+
+// ELU is x above 0, and alpha·(e^x - 1) elsewhere.
+func ELU(x *Variable, alpha float64) *Variable { return Apply(unary(device.ELU(alpha)), x) }
+
+// Softplus is log(1 + e^(beta·x))/beta, and x where beta·x is above threshold, which
+// may be infinite. PyTorch's defaults are 1 and 20.
+func Softplus(x *Variable, beta, threshold float64) *Variable {
+	return Apply(unary(device.Softplus(beta, threshold)), x)
+}
+
+// LogSigmoid is log(Sigmoid(x)).
+func LogSigmoid(x *Variable) *Variable { return Neg(Softplus(Neg(x), 1, math.Inf(1))) }
+
 // unary is an elementwise function of one input.
 type unary device.UnaryOp
 
@@ -53,15 +98,15 @@ func (f unary) Name() string { return device.UnaryOp(f).String() }
 
 func (unary) Shape(in []device.Shape) device.Shape { return in[0] }
 
-// Saves follows [device.Kernels].UnaryGrad.
+// Saves follows [device.UnaryOp].Given.
 func (f unary) Saves(_, j int) bool {
-	switch device.UnaryOp(f) {
-	case device.Neg:
-		return false
-	case device.Log, device.GELU, device.GELUTanh:
+	switch device.UnaryOp(f).Given() {
+	case device.GivenX:
 		return j == 0
+	case device.GivenY:
+		return j == Output
 	}
-	return j == Output
+	return false
 }
 
 func (f unary) Forward(c *Call) error {

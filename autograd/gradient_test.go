@@ -98,6 +98,7 @@ func gradCases() (cases []gradCase) {
 		h := autograd.Mul(in[0], in[1])
 		return autograd.Add(autograd.Mul(h, autograd.Exp(autograd.Neg(h))), autograd.Mul(in[0], in[0]))
 	}, device.Shape{2, 3}, device.Shape{3})
+	cases = append(cases, mathCases()...)
 	return cases
 }
 

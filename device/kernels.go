@@ -7,26 +7,6 @@ type Accum struct{ Alpha, Beta float64 }
 // Store overwrites dst with the value.
 var Store = Accum{Alpha: 1}
 
-// UnaryOp is an elementwise function of one operand.
-type UnaryOp uint8
-
-// The elementwise functions of one operand.
-const (
-	Neg UnaryOp = iota
-	Exp
-	Log
-	Sqrt
-	Tanh
-	Sigmoid
-	ReLU
-	GELU     // x·Φ(x), Φ the normal distribution function
-	GELUTanh // GELU's approximation x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2
-)
-
-func (o UnaryOp) String() string {
-	return [...]string{"Neg", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "ReLU", "GELU", "GELUTanh"}[o]
-}
-
 // BinaryOp is an elementwise function of two operands.
 type BinaryOp uint8
 
@@ -73,13 +53,11 @@ type Kernels interface {
 	// Axpby computes dst = acc.Alpha·x + acc.Beta·dst; dst may be x. Every
 	// device makes it in all floating-point types.
 	Axpby(s Stream, dst Tensor, acc Accum, x Tensor) error
-	// Unary computes dst = op(x); dst may be x. ReLU of NaN is NaN.
+	// Unary computes dst = op(x); dst may be x.
 	Unary(s Stream, op UnaryOp, dst, x Tensor) error
-	// UnaryGrad accumulates g·op'(x) into dst, given x and y = op(x); an
-	// implementation reads the one of them it needs, and op says which must
-	// be there: y for Exp, Sqrt, Tanh, Sigmoid and ReLU, x for Log, GELU and
-	// GELUTanh, none for Neg. ReLU' is 1 where y > 0, 0 where y is 0, and NaN
-	// where y is NaN. dst may be g when acc.Beta is 0.
+	// UnaryGrad accumulates g·op'(x) into dst, given x and y = op(x). It reads
+	// the one of them that op.Given says, and the others need not be there. dst
+	// may be g when acc.Beta is 0.
 	UnaryGrad(s Stream, op UnaryOp, dst Tensor, acc Accum, g, x, y Tensor) error
 	// Binary computes dst = x op y with x and y broadcast to dst's shape.
 	// dst may be an operand of its own shape.

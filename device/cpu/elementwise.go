@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/goddp/goddp/device"
@@ -104,49 +105,113 @@ func tiled[T float](k *kernels, dst []T, acc device.Accum, value func(tile []T, 
 
 func unary[T float](k *kernels, op device.UnaryOp, dst, x device.Tensor) {
 	d, v := device.Elements[T](dst), device.Elements[T](x)
-	k.each(len(d), 1, func(lo, hi int) { apply(op, d[lo:hi], v[lo:hi]) })
+	k.each(len(d), cost(op), func(lo, hi int) { apply(op, d[lo:hi], v[lo:hi]) })
+}
+
+// cost is how many simple elements one of op's is worth.
+func cost(op device.UnaryOp) int {
+	switch op.Func {
+	case device.FuncNeg, device.FuncReLU, device.FuncAbs, device.FuncAddScalar, device.FuncClamp, device.FuncLeakyReLU:
+		return 1
+	}
+	return 8
 }
 
 // apply computes dst = op(x).
 func apply[T float](op device.UnaryOp, dst, x []T) {
 	x = x[:len(dst)]
-	switch op {
-	case device.Neg:
+	a, b := T(op.A), T(op.B)
+	switch op.Func {
+	case device.FuncNeg:
 		for i, v := range x {
 			dst[i] = -v
 		}
-	case device.Exp:
-		for i, v := range x {
-			dst[i] = T(math.Exp(float64(v)))
-		}
-	case device.Log:
-		for i, v := range x {
-			dst[i] = T(math.Log(float64(v)))
-		}
-	case device.Sqrt:
-		for i, v := range x {
-			dst[i] = T(math.Sqrt(float64(v)))
-		}
-	case device.Tanh:
-		for i, v := range x {
-			dst[i] = T(math.Tanh(float64(v)))
-		}
-	case device.Sigmoid:
-		for i, v := range x {
-			dst[i] = T(1 / (1 + math.Exp(-float64(v))))
-		}
-	case device.ReLU:
+	case device.FuncReLU:
 		relu(dst, x)
-	case device.GELU:
+	case device.FuncAbs:
 		for i, v := range x {
-			dst[i] = T(float64(v) * normalCDF(float64(v)))
+			dst[i] = T(math.Abs(float64(v)))
 		}
-	case device.GELUTanh:
+	case device.FuncAddScalar:
 		for i, v := range x {
-			x := float64(v)
-			dst[i] = T(x * (1 + geluTanh(x)) / 2)
+			dst[i] = v + a
+		}
+	case device.FuncClamp:
+		for i, v := range x {
+			dst[i] = min(max(v, a), b)
+		}
+	case device.FuncLeakyReLU:
+		for i, v := range x {
+			if !(v > 0) {
+				v *= a
+			}
+			dst[i] = v
+		}
+	default:
+		f := function(op)
+		for i, v := range x {
+			dst[i] = T(f(float64(v)))
 		}
 	}
+}
+
+// function is op of one number, for the functions that take much longer than a call.
+func function(op device.UnaryOp) func(x float64) float64 {
+	switch op.Func {
+	case device.FuncExp:
+		return math.Exp
+	case device.FuncLog:
+		return math.Log
+	case device.FuncSqrt:
+		return func(x float64) float64 { return math.Sqrt(x) }
+	case device.FuncTanh:
+		return math.Tanh
+	case device.FuncSigmoid:
+		return sigmoid
+	case device.FuncGELU:
+		return func(x float64) float64 { return x * normalCDF(x) }
+	case device.FuncGELUTanh:
+		return func(x float64) float64 { return x * (1 + geluTanh(x)) / 2 }
+	case device.FuncRsqrt:
+		return func(x float64) float64 { return 1 / math.Sqrt(x) }
+	case device.FuncSin:
+		return math.Sin
+	case device.FuncCos:
+		return math.Cos
+	case device.FuncSiLU:
+		return func(x float64) float64 { return x * sigmoid(x) }
+	case device.FuncPow:
+		return power(op.A)
+	case device.FuncELU:
+		return func(x float64) float64 {
+			if x > 0 {
+				return x
+			}
+			return op.A * math.Expm1(x)
+		}
+	case device.FuncSoftplus:
+		return func(x float64) float64 {
+			z := op.A * x
+			if z > op.B {
+				return x
+			}
+			return (max(z, 0) + math.Log1p(math.Exp(-math.Abs(z)))) / op.A
+		}
+	}
+	panic(fmt.Errorf("cpu: no function %d", op.Func))
+}
+
+func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+
+// power is x to the power of a.
+func power(a float64) func(x float64) float64 {
+	switch a {
+	case 1:
+		return func(x float64) float64 { return x }
+	case 2:
+		return func(x float64) float64 { return x * x }
+	}
+	return func(x float64) float64 { return math.Pow(x, a) }
 }
 
 // normalCDF is the normal distribution function: by erfc, which keeps its
@@ -168,56 +233,135 @@ func relu[T float](dst, x []T) {
 	}
 }
 
-// unaryGrad accumulates g·op'(x) into dst, given what op's derivative is
-// written in: y = op(x), or x for Log and the GELUs.
+// unaryGrad accumulates g·op'(x) into dst, given what op's derivative is written in.
 func unaryGrad[T float](k *kernels, op device.UnaryOp, dst device.Tensor, acc device.Accum, g, known device.Tensor) {
 	d, gs, ks := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](known)
 	tiled(k, d, acc, func(t []T, lo int) { derive(op, t, gs[lo:], ks[lo:]) })
 }
 
-// derive computes dst = g·op'(x); v is y = op(x), or x for Log and the GELUs.
+// derive computes dst = g·op'(x); v is x or y = op(x), as op.Given says.
 func derive[T float](op device.UnaryOp, dst, g, v []T) {
 	g, v = g[:len(dst)], v[:len(dst)]
-	switch op {
-	case device.Neg:
+	a, b := T(op.A), T(op.B)
+	switch op.Func {
+	case device.FuncNeg:
 		for i := range dst {
 			dst[i] = -g[i]
 		}
-	case device.Exp:
+	case device.FuncAddScalar:
+		copy(dst, g)
+	case device.FuncExp:
 		for i := range dst {
 			dst[i] = g[i] * v[i]
 		}
-	case device.Log:
+	case device.FuncLog:
 		for i := range dst {
 			dst[i] = g[i] / v[i]
 		}
-	case device.Sqrt:
+	case device.FuncSqrt:
 		for i := range dst {
 			dst[i] = g[i] / (2 * v[i])
 		}
-	case device.Tanh:
+	case device.FuncRsqrt:
+		for i := range dst {
+			dst[i] = g[i] * v[i] * v[i] * v[i] / -2
+		}
+	case device.FuncTanh:
 		for i := range dst {
 			dst[i] = g[i] * (1 - v[i]*v[i])
 		}
-	case device.Sigmoid:
+	case device.FuncSigmoid:
 		for i := range dst {
 			dst[i] = g[i] * v[i] * (1 - v[i])
 		}
-	case device.ReLU:
+	case device.FuncReLU:
 		reluGrad(dst, g, v)
-	case device.GELU:
-		for i := range dst {
-			x := float64(v[i])
-			density := math.Exp(-x*x/2) / math.Sqrt(2*math.Pi)
-			dst[i] = T(float64(g[i]) * (normalCDF(x) + x*density))
+	case device.FuncAbs:
+		for i, x := range v {
+			switch {
+			case x > 0:
+				dst[i] = g[i]
+			case x < 0:
+				dst[i] = -g[i]
+			default: // 0 or NaN
+				dst[i] = x
+			}
 		}
-	case device.GELUTanh:
-		for i := range dst {
-			x := float64(v[i])
-			t := geluTanh(x)
-			dst[i] = T(float64(g[i]) * (1 + t + x*(1-t*t)*geluC*(1+3*geluK*x*x)) / 2)
+	case device.FuncClamp:
+		for i, x := range v {
+			switch {
+			case x >= a && x <= b:
+				dst[i] = g[i]
+			case x != x:
+				dst[i] = x
+			default:
+				dst[i] = 0
+			}
+		}
+	case device.FuncLeakyReLU:
+		for i, x := range v {
+			switch {
+			case x > 0:
+				dst[i] = g[i]
+			case x <= 0:
+				dst[i] = a * g[i]
+			default:
+				dst[i] = x
+			}
+		}
+	default:
+		df := derivative(op)
+		for i, x := range v {
+			dst[i] = T(float64(g[i]) * df(float64(x)))
 		}
 	}
+}
+
+// derivative is op' at x, for the functions that take much longer than a call.
+func derivative(op device.UnaryOp) func(x float64) float64 {
+	switch op.Func {
+	case device.FuncGELU:
+		return func(x float64) float64 {
+			density := math.Exp(-x*x/2) / math.Sqrt(2*math.Pi)
+			return normalCDF(x) + x*density
+		}
+	case device.FuncGELUTanh:
+		return func(x float64) float64 {
+			t := geluTanh(x)
+			return (1 + t + x*(1-t*t)*geluC*(1+3*geluK*x*x)) / 2
+		}
+	case device.FuncSin:
+		return math.Cos
+	case device.FuncCos:
+		return func(x float64) float64 { return -math.Sin(x) }
+	case device.FuncSiLU:
+		return func(x float64) float64 {
+			s := sigmoid(x)
+			return s * (1 + x*(1-s))
+		}
+	case device.FuncPow:
+		if op.A == 0 {
+			return func(float64) float64 { return 0 }
+		}
+		f := power(op.A - 1)
+		return func(x float64) float64 { return op.A * f(x) }
+	case device.FuncELU:
+		return func(x float64) float64 {
+			if x > 0 {
+				return 1
+			}
+			return op.A * math.Exp(x)
+		}
+	case device.FuncSoftplus:
+		return func(x float64) float64 {
+			z := op.A * x
+			if z > op.B {
+				return 1
+			}
+			return sigmoid(z)
+		}
+	}
+	panic(fmt.Errorf("cpu: no derivative of function %d", op.Func))
 }
 
 // reluGrad computes dst = g where y > 0, else y, which is then 0 or NaN. It

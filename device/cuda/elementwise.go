@@ -16,6 +16,7 @@ type mapArgs struct {
 	dst, x, y, g uint64
 	n, cols      uint64
 	acc          device.Accum
+	a, b         float64
 	op, wide     int32
 }
 
@@ -45,12 +46,12 @@ func (k *kernels) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, x 
 
 func (k *kernels) Unary(s device.Stream, op device.UnaryOp, dst, x device.Tensor) error {
 	operands.Same(op.String(), dst, x)
-	return k.each(s, &k.unary, dst, mapArgs{x: k.addr(x), acc: device.Store, op: int32(op)})
+	return k.each(s, &k.unary, dst, mapArgs{x: k.addr(x), acc: device.Store, op: int32(op.Func), a: op.A, b: op.B})
 }
 
 func (k *kernels) UnaryGrad(s device.Stream, op device.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
 	known := operands.UnaryGrad(op, dst, g, x, y)
-	return k.each(s, &k.unaryGrad, dst, mapArgs{x: k.addr(g), y: k.addr(known), acc: acc, op: int32(op)})
+	return k.each(s, &k.unaryGrad, dst, mapArgs{x: k.addr(g), y: k.addr(known), acc: acc, op: int32(op.Func), a: op.A, b: op.B})
 }
 
 func (k *kernels) MSEGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {

@@ -49,32 +49,106 @@ type unary struct {
 	lo, hi float64 // where x is drawn from
 	f      func(x float64) float64
 	df     func(x, y float64) float64
-	given  string // "x", "y" or neither
+	// scale is that of the error of f; nil is the magnitude of f.
+	scale func(x float64) float64
 }
 
-var unaries = []unary{
-	{device.Neg, -4, 4, func(x float64) float64 { return -x }, func(x, y float64) float64 { return -1 }, ""},
-	{device.Exp, -6, 6, math.Exp, func(x, y float64) float64 { return y }, "y"},
-	{device.Log, 0.01, 8, math.Log, func(x, y float64) float64 { return 1 / x }, "x"},
-	{device.Sqrt, 0.01, 8, math.Sqrt, func(x, y float64) float64 { return 0.5 / y }, "y"},
-	{device.Tanh, -6, 6, math.Tanh, func(x, y float64) float64 { return 1 - y*y }, "y"},
-	{device.Sigmoid, -9, 9, func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }, func(x, y float64) float64 { return y * (1 - y) }, "y"},
-	{device.ReLU, -4, 4, func(x float64) float64 { return max(x, 0) }, func(x, y float64) float64 {
-		switch {
-		case y > 0:
-			return 1
-		case y == 0:
-			return 0
-		}
-		return math.NaN()
-	}, "y"},
-	{device.GELU, -6, 6, func(x float64) float64 { return x / 2 * (1 + math.Erf(x/math.Sqrt2)) }, func(x, y float64) float64 {
+func (u unary) String() string { return fmt.Sprintf("%v(%v, %v)", u.op, u.op.A, u.op.B) }
+
+var unaries = append([]unary{
+	{op: device.Neg, lo: -4, hi: 4, f: func(x float64) float64 { return -x }, df: func(x, y float64) float64 { return -1 }},
+	{op: device.Exp, lo: -6, hi: 6, f: math.Exp, df: func(x, y float64) float64 { return y }},
+	{op: device.Log, lo: 0.01, hi: 8, f: math.Log, df: func(x, y float64) float64 { return 1 / x }},
+	{op: device.Sqrt, lo: 0.01, hi: 8, f: math.Sqrt, df: func(x, y float64) float64 { return 0.5 / y }},
+	{op: device.Rsqrt, lo: 0.01, hi: 8, f: func(x float64) float64 { return 1 / math.Sqrt(x) }, df: func(x, y float64) float64 { return -y * y * y / 2 }},
+	{op: device.Tanh, lo: -6, hi: 6, f: math.Tanh, df: func(x, y float64) float64 { return 1 - y*y }},
+	{op: device.Sigmoid, lo: -9, hi: 9, f: logistic, df: func(x, y float64) float64 { return y * (1 - y) }},
+	{op: device.ReLU, lo: -4, hi: 4, f: func(x float64) float64 { return max(x, 0) }, df: func(x, y float64) float64 { return choose(y, 0, 0, 1) }},
+	{op: device.GELU, lo: -6, hi: 6, f: func(x float64) float64 { return x / 2 * (1 + math.Erf(x/math.Sqrt2)) }, df: func(x, y float64) float64 {
 		return (1+math.Erf(x/math.Sqrt2))/2 + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
-	}, "x"},
-	{device.GELUTanh, -6, 6, func(x float64) float64 { return x / 2 * (1 + math.Tanh(tanhOf(x))) }, func(x, y float64) float64 {
+	}, scale: math.Abs}, // far below 0 it is small beside x, and steep in it
+	{op: device.GELUTanh, lo: -6, hi: 6, f: func(x float64) float64 { return x / 2 * (1 + math.Tanh(tanhOf(x))) }, df: func(x, y float64) float64 {
 		t := math.Tanh(tanhOf(x))
 		return (1+t)/2 + x/2*(1-t*t)*math.Sqrt(2/math.Pi)*(1+3*0.044715*x*x)
-	}, "x"},
+	}, scale: math.Abs},
+	{op: device.Abs, lo: -4, hi: 4, f: math.Abs, df: func(x, y float64) float64 { return choose(x, 0, -1, 1) + 0*x }},
+	{op: device.Sin, lo: -4, hi: 4, f: math.Sin, df: func(x, y float64) float64 { return math.Cos(x) }, scale: one},
+	{op: device.Cos, lo: -4, hi: 4, f: math.Cos, df: func(x, y float64) float64 { return -math.Sin(x) }, scale: one},
+	{op: device.SiLU, lo: -6, hi: 6, f: func(x float64) float64 { return x * logistic(x) }, df: func(x, y float64) float64 {
+		return logistic(x) * (1 + x*(1-logistic(x)))
+	}, scale: math.Abs},
+	{op: device.AddScalar(0.75), lo: -4, hi: 4, f: func(x float64) float64 { return x + 0.75 }, df: func(x, y float64) float64 { return 1 },
+		scale: func(x float64) float64 { return math.Abs(x) + 1 }},
+	{op: device.Clamp(-1, 0.5), lo: -2, hi: 2, f: func(x float64) float64 { return min(max(x, -1), 0.5) }, df: clampSlope(-1, 0.5)},
+	{op: device.Clamp(math.Inf(-1), 0.5), lo: -2, hi: 2, f: func(x float64) float64 { return min(x, 0.5) }, df: clampSlope(math.Inf(-1), 0.5)},
+	{op: device.Clamp(1, -0.5), lo: -2, hi: 2, f: func(x float64) float64 { return min(max(x, 1), -0.5) }, df: func(x, y float64) float64 { return 0 * x }},
+	{op: device.LeakyReLU(0.01), lo: -4, hi: 4, f: func(x float64) float64 { return max(x, 0.01*x) }, df: func(x, y float64) float64 {
+		return choose(x, 0.01, 0.01, 1)
+	}},
+	{op: device.ELU(0.7), lo: -4, hi: 4, f: func(x float64) float64 { return max(x, 0) + 0.7*math.Expm1(min(x, 0)) }, df: func(x, y float64) float64 {
+		return choose(x, 0.7, 0.7*math.Exp(x), 1)
+	}},
+	softplus(2, 4), softplus(1, math.Inf(1)),
+}, powers(-1.5, 0, 0.5, 1, 2, 3)...)
+
+func one(float64) float64 { return 1 }
+
+func logistic(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+
+// choose is what belongs to an x of 0, below it and above it, and NaN to NaN.
+func choose(x, zero, below, above float64) float64 {
+	switch {
+	case x < 0:
+		return below
+	case x > 0:
+		return above
+	case x == 0:
+		return zero
+	}
+	return x
+}
+
+// clampSlope is the derivative of Clamp.
+func clampSlope(lo, hi float64) func(x, y float64) float64 {
+	return func(x, y float64) float64 {
+		switch {
+		case x >= lo && x <= hi:
+			return 1
+		case x != x:
+			return x
+		}
+		return 0
+	}
+}
+
+func softplus(beta, threshold float64) unary {
+	return unary{op: device.Softplus(beta, threshold), lo: -4, hi: 4, f: func(x float64) float64 {
+		if beta*x > threshold {
+			return x
+		}
+		return math.Log1p(math.Exp(beta*x)) / beta
+	}, df: func(x, y float64) float64 {
+		if beta*x > threshold {
+			return 1
+		}
+		return logistic(beta * x)
+	}, scale: func(x float64) float64 { return 1 + math.Abs(x) }}
+}
+
+func powers(exponents ...float64) (out []unary) {
+	for _, a := range exponents {
+		u := unary{op: device.Pow(a), lo: 0.1, hi: 4, f: func(x float64) float64 { return math.Pow(x, a) }, df: func(x, y float64) float64 {
+			if a == 0 {
+				return 0
+			}
+			return a * math.Pow(x, a-1)
+		}, scale: func(x float64) float64 { return 4 * math.Abs(math.Pow(x, a)) }} // CUDA's powf is off by up to 4 units
+		if a == math.Trunc(a) && a > 0 {
+			u.lo = -3
+		}
+		out = append(out, u)
+	}
+	return out
 }
 
 // tanhOf is what GELUTanh takes the tanh of.
@@ -88,18 +162,18 @@ func checkUnary(r *rig) {
 			want[i] = u.f(x)
 		}
 		px := r.put(array{device.Shape{4}, edge})
-		r.result(u.op.String()+" of NaN, 0, 1, +Inf", value{array: array{device.Shape{4}, want}, c: 8}, func(dst device.Tensor) error {
+		r.result(u.String()+" of NaN, 0, 1, +Inf", value{array: array{device.Shape{4}, want}, c: 8}, func(dst device.Tensor) error {
 			return r.k.Unary(r.s, u.op, dst, px.Tensor)
 		})
 		each(r, shapes, func(shape device.Shape) {
 			x := r.random(u.lo, u.hi, shape...)
 			px := r.put(x)
 			want := value{array: mapped(func(v ...float64) float64 { return u.f(v[0]) }, x), c: 8}
-			if u.op == device.GELU || u.op == device.GELUTanh { // far below 0 they are small beside x, and steep in it
-				want.scale = mapped(func(v ...float64) float64 { return math.Abs(v[0]) }, x).v
+			if u.scale != nil {
+				want.scale = mapped(func(v ...float64) float64 { return u.scale(v[0]) }, x).v
 			}
-			r.result(u.op.String(), want, func(dst device.Tensor) error { return r.k.Unary(r.s, u.op, dst, px.Tensor) })
-			r.from(u.op.String()+" in place", x, want, func(dst device.Tensor) error { return r.k.Unary(r.s, u.op, dst, dst) })
+			r.result(u.String(), want, func(dst device.Tensor) error { return r.k.Unary(r.s, u.op, dst, px.Tensor) })
+			r.from(u.String()+" in place", x, want, func(dst device.Tensor) error { return r.k.Unary(r.s, u.op, dst, dst) })
 		})
 	}
 }
@@ -107,20 +181,21 @@ func checkUnary(r *rig) {
 func checkUnaryGrad(r *rig) {
 	for _, u := range unaries {
 		each(r, shapes[:len(shapes)-1], func(shape device.Shape) {
-			label := fmt.Sprintf("gradient of %v", u.op)
+			label := fmt.Sprintf("gradient of %v", u)
 			x, g := r.random(u.lo, u.hi, shape...), r.random(-2, 2, shape...)
 			y := mapped(func(v ...float64) float64 { return round(r.dt, u.f(v[0])) }, x)
 			var tx, ty device.Tensor
-			switch u.given {
-			case "x":
+			switch u.op.Given() {
+			case device.GivenX:
 				tx = r.put(x).Tensor
-			case "y":
+			case device.GivenY:
 				ty = r.put(y).Tensor
 			}
 			pg := r.put(g)
 			want := value{array: mapped(func(v ...float64) float64 { return v[0] * u.df(v[1], v[2]) }, g, x, y), c: 8}
-			if u.op == device.GELUTanh {
-				want.c = 16 // a dozen operations, one of them an exponential of a rounded number
+			switch u.op.Func {
+			case device.FuncGELUTanh, device.FuncSiLU, device.FuncSoftplus, device.FuncELU, device.FuncPow:
+				want.c = 16 // several operations, one of them an exponential of a rounded number
 			}
 			// 1-y² and 1-y cancel near 1.
 			want.scale = mapped(func(v ...float64) float64 { return math.Abs(v[0]) * max(1, math.Abs(u.df(v[1], v[2]))) }, g, x, y).v

@@ -36,16 +36,16 @@ func nanUnary(r *rig) {
 		px := r.put(x)
 		y := mapped(func(v ...float64) float64 { return u.f(v[0]) }, x)
 		want := value{array: y, c: 8, scale: mapped(func(v ...float64) float64 { return math.Abs(v[0]) + math.Abs(v[1]) }, x, y).v}
-		label := fmt.Sprintf("%v of NaN among numbers", u.op)
+		label := fmt.Sprintf("%v of NaN among numbers", u)
 		r.result(label, want, func(dst device.Tensor) error { return r.k.Unary(r.s, u.op, dst, px.Tensor) })
 
 		var tx, ty device.Tensor
 		y = mapped(func(v ...float64) float64 { return round(r.dt, v[0]) }, y)
 		g := r.random(-2, 2, nanLen)
-		switch u.given {
-		case "x":
+		switch u.op.Given() {
+		case device.GivenX:
 			tx = px.Tensor
-		case "y":
+		case device.GivenY:
 			ty = r.put(y).Tensor
 		default: // the derivative depends on nothing
 			g = withNaN(g)
@@ -56,12 +56,12 @@ func nanUnary(r *rig) {
 		for _, acc := range []device.Accum{device.Store, {Alpha: 1. / 2, Beta: 1}} {
 			before, w := newArray(nanLen), want
 			w.array = mapped(func(v ...float64) float64 { return acc.Alpha * v[0] }, want.array)
-			r.from(fmt.Sprintf("gradient of %v at NaN %+v", u.op, acc), before, w, func(dst device.Tensor) error {
+			r.from(fmt.Sprintf("gradient of %v at NaN %+v", u, acc), before, w, func(dst device.Tensor) error {
 				return r.k.UnaryGrad(r.s, u.op, dst, acc, pg.Tensor, tx, ty)
 			})
 		}
-		if u.given == "y" {
-			r.from(fmt.Sprintf("gradient of %v at NaN, over g", u.op), g, want, func(dst device.Tensor) error {
+		if u.op.Given() == device.GivenY {
+			r.from(fmt.Sprintf("gradient of %v at NaN, over g", u), g, want, func(dst device.Tensor) error {
 				return r.k.UnaryGrad(r.s, u.op, dst, device.Store, dst, tx, ty)
 			})
 		}

@@ -5,6 +5,7 @@ struct Map {
 	u64 dst, x, y, g; // g: a scalar, or the bias
 	u64 n, cols;
 	Accum acc;
+	double a, b; // parameters of a function
 	i32 op, wide; // wide: dst, x and y are aligned to 16 bytes
 };
 
@@ -67,11 +68,32 @@ template <class A> __device__ inline A gelu_tail(A x) {
 }
 template <class A> __device__ inline A gelu_gate(A x, A e) { return (x > 0 ? 1 : e) / (1 + e); }
 
+__device__ inline float log1p_(float v) { return log1pf(v); }
+__device__ inline double log1p_(double v) { return log1p(v); }
+__device__ inline float expm1_(float v) { return expm1f(v); }
+__device__ inline double expm1_(double v) { return expm1(v); }
+__device__ inline float pow_(float v, float a) { return powf(v, a); }
+__device__ inline double pow_(double v, double a) { return pow(v, a); }
+__device__ inline float sin_(float v) { return sinf(v); }
+__device__ inline double sin_(double v) { return sin(v); }
+__device__ inline float cos_(float v) { return cosf(v); }
+__device__ inline double cos_(double v) { return cos(v); }
+__device__ inline float abs_(float v) { return fabsf(v); }
+__device__ inline double abs_(double v) { return fabs(v); }
+
+template <class A> __device__ inline A sigmoid(A v) { return 1 / (1 + exp_(-v)); }
+
+// power is x to the power of a. All threads have the same a.
+template <class A> __device__ inline A power(A x, A a) { return a == 2 ? x * x : a == 1 ? x : pow_(x, a); }
+
 // relu keeps a NaN.
 template <class A> __device__ inline A relu(A v) { return v < 0 ? A(0) : v; }
 
-// The numbers of device.UnaryOp.
-enum { NEG, EXP, LOG, SQRT, TANH, SIGMOID, RELU, GELU, GELU_TANH };
+// The numbers of device.UnaryFunc.
+enum {
+	NEG, EXP, LOG, SQRT, TANH, SIGMOID, RELU, GELU, GELU_TANH, ABS, RSQRT, SIN, COS, SILU,
+	ADD_SCALAR, POW, CLAMP, LEAKY_RELU, ELU, SOFTPLUS
+};
 
 template <class T> __device__ inline void axpby(const Map &a) {
 	typedef typename Arith<T>::type A;
@@ -80,16 +102,38 @@ template <class T> __device__ inline void axpby(const Map &a) {
 
 template <class T> __device__ inline void unary(const Map &a) {
 	typedef typename Arith<T>::type A;
+	const A pa = a.a, pb = a.b;
 	switch (a.op) {
 	case NEG: map<T>(a, [](A x, A, u64) { return -x; }); break;
 	case EXP: map<T>(a, [](A x, A, u64) { return exp_(x); }); break;
 	case LOG: map<T>(a, [](A x, A, u64) { return log_(x); }); break;
 	case SQRT: map<T>(a, [](A x, A, u64) { return sqrt_(x); }); break;
 	case TANH: map<T>(a, [](A x, A, u64) { return tanh_(x); }); break;
-	case SIGMOID: map<T>(a, [](A x, A, u64) { return 1 / (1 + exp_(-x)); }); break;
+	case SIGMOID: map<T>(a, [](A x, A, u64) { return sigmoid(x); }); break;
 	case RELU: map<T>(a, [](A x, A, u64) { return relu(x); }); break;
 	case GELU: map<T>(a, [](A x, A, u64) { return x * normal_cdf(x); }); break;
 	case GELU_TANH: map<T>(a, [](A x, A, u64) { return x * gelu_gate(x, gelu_tail(x)); }); break;
+	case ABS: map<T>(a, [](A x, A, u64) { return abs_(x); }); break;
+	case RSQRT: map<T>(a, [](A x, A, u64) { return 1 / sqrt_(x); }); break;
+	case SIN: map<T>(a, [](A x, A, u64) { return sin_(x); }); break;
+	case COS: map<T>(a, [](A x, A, u64) { return cos_(x); }); break;
+	case SILU: map<T>(a, [](A x, A, u64) { return x * sigmoid(x); }); break;
+	case ADD_SCALAR: map<T>(a, [pa](A x, A, u64) { return x + pa; }); break;
+	case POW: map<T>(a, [pa](A x, A, u64) { return power(x, pa); }); break;
+	case CLAMP:
+		map<T>(a, [pa, pb](A x, A, u64) {
+			const A v = x < pa ? pa : x;
+			return v > pb ? pb : v;
+		});
+		break;
+	case LEAKY_RELU: map<T>(a, [pa](A x, A, u64) { return x > 0 ? x : pa * x; }); break;
+	case ELU: map<T>(a, [pa](A x, A, u64) { return x > 0 ? x : pa * expm1_(x); }); break;
+	case SOFTPLUS:
+		map<T>(a, [pa, pb](A x, A, u64) {
+			const A z = pa * x;
+			return z > pb ? x : ((z > 0 ? z : A(0)) + log1p_(exp_(-abs_(z)))) / pa;
+		});
+		break;
 	}
 }
 
@@ -97,6 +141,7 @@ template <class T> __device__ inline void unary(const Map &a) {
 // written in.
 template <class T> __device__ inline void unary_grad(const Map &a) {
 	typedef typename Arith<T>::type A;
+	const A pa = a.a, pb = a.b;
 	switch (a.op) {
 	case NEG: map<T>(a, [](A g, A, u64) { return -g; }); break;
 	case EXP: map<T>(a, [](A g, A y, u64) { return g * y; }); break;
@@ -115,6 +160,28 @@ template <class T> __device__ inline void unary_grad(const Map &a) {
 		map<T>(a, [](A g, A x, u64) {
 			const A e = gelu_tail(x), slope = e / ((1 + e) * (1 + e));
 			return g * (gelu_gate(x, e) + x * slope * A(2 * GELU_C) * (1 + A(3 * GELU_K) * x * x));
+		});
+		break;
+	// In the next ones, an x that no comparison holds for is NaN.
+	case ABS: map<T>(a, [](A g, A x, u64) { return x > 0 ? g : x < 0 ? -g : x; }); break;
+	case CLAMP: map<T>(a, [pa, pb](A g, A x, u64) { return x >= pa && x <= pb ? g : x == x ? A(0) : x; }); break;
+	case LEAKY_RELU: map<T>(a, [pa](A g, A x, u64) { return x > 0 ? g : x <= 0 ? pa * g : x; }); break;
+	case RSQRT: map<T>(a, [](A g, A y, u64) { return g * y * y * y / -2; }); break;
+	case SIN: map<T>(a, [](A g, A x, u64) { return g * cos_(x); }); break;
+	case COS: map<T>(a, [](A g, A x, u64) { return -g * sin_(x); }); break;
+	case SILU:
+		map<T>(a, [](A g, A x, u64) {
+			const A s = sigmoid(x);
+			return g * (s * (1 + x * (1 - s)));
+		});
+		break;
+	case ADD_SCALAR: map<T>(a, [](A g, A, u64) { return g; }); break;
+	case POW: map<T>(a, [pa](A g, A x, u64) { return pa == 0 ? 0 * g : g * (pa * power(x, pa - 1)); }); break;
+	case ELU: map<T>(a, [pa](A g, A x, u64) { return x > 0 ? g : g * (pa * exp_(x)); }); break;
+	case SOFTPLUS:
+		map<T>(a, [pa, pb](A g, A x, u64) {
+			const A z = pa * x;
+			return z > pb ? g : g * sigmoid(z);
 		});
 		break;
 	}

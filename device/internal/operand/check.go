@@ -42,15 +42,14 @@ func (ts Types) Same(op string, dst device.Tensor, others ...device.Tensor) {
 }
 
 // UnaryGrad checks the operands of a UnaryGrad and returns the one that op's
-// derivative is computed from: y, x for Log and the GELUs, g where it is
-// constant.
+// derivative is computed from, g where it is constant.
 func (ts Types) UnaryGrad(op device.UnaryOp, dst, g, x, y device.Tensor) (known device.Tensor) {
-	known = y
-	switch op {
-	case device.Neg:
-		known = g
-	case device.Log, device.GELU, device.GELUTanh:
+	known = g
+	switch op.Given() {
+	case device.GivenX:
 		known = x
+	case device.GivenY:
+		known = y
 	}
 	ts.Same(op.String(), dst, g, known)
 	return known

@@ -1,0 +1,76 @@
+package autograd_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// elementwise are operations of one input with parameters, and what PyTorch calls them.
+var elementwise = []struct {
+	name, torch string
+	lo, hi      float64
+	f           func(x *autograd.Variable) *autograd.Variable
+}{
+	{"Abs", "x[0].abs()", -2, 2, autograd.Abs},
+	{"Rsqrt", "x[0].rsqrt()", 0.3, 3, autograd.Rsqrt},
+	{"Sin", "x[0].sin()", -4, 4, autograd.Sin},
+	{"Cos", "x[0].cos()", -4, 4, autograd.Cos},
+	{"SiLU", "F.silu(x[0])", -4, 4, autograd.SiLU},
+	{"AddScalar", "x[0] + 0.75", -2, 2, func(x *autograd.Variable) *autograd.Variable { return autograd.AddScalar(x, 0.75) }},
+	{"Pow 3", "x[0] ** 3", -2, 2, func(x *autograd.Variable) *autograd.Variable { return autograd.Pow(x, 3) }},
+	{"Pow 2", "x[0] ** 2", -2, 2, func(x *autograd.Variable) *autograd.Variable { return autograd.Pow(x, 2) }},
+	{"Pow 1", "x[0] ** 1", -2, 2, func(x *autograd.Variable) *autograd.Variable { return autograd.Pow(x, 1) }},
+	{"Pow 0", "x[0] ** 0", -2, 2, func(x *autograd.Variable) *autograd.Variable { return autograd.Pow(x, 0) }},
+	{"Pow -1.5", "x[0] ** -1.5", 0.3, 3, func(x *autograd.Variable) *autograd.Variable { return autograd.Pow(x, -1.5) }},
+	{"Clamp", "x[0].clamp(-0.75, 0.5)", -2, 2, func(x *autograd.Variable) *autograd.Variable { return autograd.Clamp(x, -0.75, 0.5) }},
+	{"Clamp below", "x[0].clamp(min=0.5)", -2, 2, func(x *autograd.Variable) *autograd.Variable { return autograd.Clamp(x, 0.5, math.Inf(1)) }},
+	{"LeakyReLU", "F.leaky_relu(x[0], 0.2)", -2, 2, func(x *autograd.Variable) *autograd.Variable { return autograd.LeakyReLU(x, 0.2) }},
+	{"ELU", "F.elu(x[0], 0.7)", -2, 2, func(x *autograd.Variable) *autograd.Variable { return autograd.ELU(x, 0.7) }},
+	{"Softplus", "F.softplus(x[0], 2, 3)", -2, 2, func(x *autograd.Variable) *autograd.Variable { return autograd.Softplus(x, 2, 3) }},
+	{"LogSigmoid", "F.logsigmoid(x[0])", -40, 40, autograd.LogSigmoid},
+}
+
+// mathCases are gradient cases of this file's subject.
+func mathCases() (cases []gradCase) {
+	for _, e := range elementwise {
+		f := func(in variables) *autograd.Variable { return e.f(in[0]) }
+		cases = append(cases, gradCase{e.name, []device.Shape{{3, 2, 2}}, max(e.lo, -4), min(e.hi, 4), f})
+	}
+	return cases
+}
+
+// Values and gradients where a function is not smooth, or not finite, are PyTorch's.
+func TestElementwiseAtKinks(t *testing.T) {
+	dev := newDevice(t)
+	inf := math.Inf(1)
+	for _, c := range []struct {
+		name      string
+		f         func(x *autograd.Variable) *autograd.Variable
+		x, y, dxs []float64
+	}{
+		{"Abs", autograd.Abs, []float64{-1, 0, 1}, []float64{1, 0, 1}, []float64{-1, 0, 1}},
+		{"Clamp", func(x *autograd.Variable) *autograd.Variable { return autograd.Clamp(x, -1, 1) },
+			[]float64{-inf, -1, 0, 1, 1.5}, []float64{-1, -1, 0, 1, 1}, []float64{0, 1, 1, 1, 0}},
+		{"Clamp to nothing", func(x *autograd.Variable) *autograd.Variable { return autograd.Clamp(x, 1, -1) },
+			[]float64{-2, 0, 2}, []float64{-1, -1, -1}, []float64{0, 0, 0}},
+		{"Pow 2", func(x *autograd.Variable) *autograd.Variable { return autograd.Pow(x, 2) }, []float64{0}, []float64{0}, []float64{0}},
+		{"Pow 1", func(x *autograd.Variable) *autograd.Variable { return autograd.Pow(x, 1) }, []float64{0}, []float64{0}, []float64{1}},
+		{"Pow 0", func(x *autograd.Variable) *autograd.Variable { return autograd.Pow(x, 0) }, []float64{0, inf}, []float64{1, 1}, []float64{0, 0}},
+		{"Pow 1/2", func(x *autograd.Variable) *autograd.Variable { return autograd.Pow(x, 0.5) }, []float64{0}, []float64{0}, []float64{inf}},
+		{"LeakyReLU", func(x *autograd.Variable) *autograd.Variable { return autograd.LeakyReLU(x, 0.25) }, []float64{-4, 0, 4}, []float64{-1, 0, 4}, []float64{0.25, 0.25, 1}},
+	} {
+		x := autograd.FromSlice(dev, c.x).RequireGrad()
+		y := c.f(x)
+		if err := autograd.Sum(y).Backward(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range c.x {
+			if got, grad := read(t, y)[i], read(t, x.Grad())[i]; got != c.y[i] || grad != c.dxs[i] {
+				t.Errorf("%s at %v: %v with derivative %v, want %v with %v", c.name, c.x[i], got, grad, c.y[i], c.dxs[i])
+			}
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package autograd_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/torchtest"
+)
+
+// randomShapes is how many random shapes each operation is compared with PyTorch's for.
+const randomShapes = 200
+
+// randomShape has up to four axes of sizes from 0 to 6, often 1.
+func randomShape(rng *rand.Rand) []int {
+	shape := make([]int, rng.IntN(5))
+	for i := range shape {
+		shape[i] = max(rng.IntN(9)-2, 1)
+		if rng.IntN(20) == 0 {
+			shape[i] = 0
+		}
+	}
+	return shape
+}
+
+// randomType is that of the n-th case.
+func randomType(n int) device.DType {
+	if n%4 == 3 {
+		return device.Float32
+	}
+	return device.Float64
+}
+
+// randomInput is numbers from [lo, hi), none near 0, that Float32 holds.
+func randomInput(rng *rand.Rand, lo, hi float64, shape ...int) torchtest.Input {
+	v := values(rng, device.Shape(shape).Len(), lo, hi)
+	for i := range v {
+		v[i] = float64(float32(v[i]))
+	}
+	return torchtest.Input{Shape: shape, Numbers: v}
+}
+
+func TestElementwiseIsPyTorchs(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	var cases []torchtest.Case
+	for _, e := range elementwise {
+		for n := range randomShapes {
+			in := randomInput(rng, e.lo, e.hi, randomShape(rng)...)
+			cases = append(cases, torchtest.Case{
+				Name: fmt.Sprintf("%s of %v", e.name, in.Shape), Expr: e.torch, In: []torchtest.Input{in}, DType: randomType(n),
+				Go: func(x []*autograd.Variable) *autograd.Variable { return e.f(x[0]) },
+			})
+		}
+	}
+	torchtest.Check(t, cases)
+}
