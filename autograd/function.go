@@ -46,8 +46,8 @@ type converter interface {
 	dtype() device.DType
 }
 
-// joint is a [Function] of three inputs that computes the gradients of the
-// last two with one kernel, where both need one.
+// joint is a [Function] of at least three inputs that computes the gradients of the
+// second and the third with one kernel, where both need one.
 type joint interface {
 	Function
 	// backwardJoint is Backward for the inputs 1 and 2.

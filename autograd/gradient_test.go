@@ -99,6 +99,7 @@ func gradCases() (cases []gradCase) {
 		return autograd.Add(autograd.Mul(h, autograd.Exp(autograd.Neg(h))), autograd.Mul(in[0], in[0]))
 	}, device.Shape{2, 3}, device.Shape{3})
 	cases = append(cases, mathCases()...)
+	cases = append(cases, attentionCases()...)
 	return cases
 }
 

@@ -36,6 +36,7 @@ const (
 // Every implementation passes the conformance suite in device/devicetest.
 type Kernels interface {
 	Custom
+	Attention
 
 	// Fill sets every element of dst, of any type, to v.
 	Fill(s Stream, dst Tensor, v float64) error

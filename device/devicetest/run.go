@@ -52,6 +52,7 @@ func Cases(half ...device.DType) []Case {
 		check("Quantize", device.Float32, checkQuantize),
 		check("Dequantize", device.Float32, checkDequantize),
 		check("Misfits", device.Float32, checkMisfits),
+		check("AttentionMisfits", device.Float32, checkAttentionMisfits),
 	}
 	for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
 		for _, c := range []struct {
@@ -75,6 +76,7 @@ func Cases(half ...device.DType) []Case {
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
 			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad},
 			{"Custom", checkCustom},
+			{"Attention", checkAttention}, {"NaNAttention", checkNaNAttention},
 		} {
 			cases = append(cases, check(c.name+"/"+dt.String(), dt, c.run))
 		}

@@ -1,0 +1,99 @@
+package autograd_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// attentionCases are gradient cases of attention.
+func attentionCases() (cases []gradCase) {
+	add := func(name string, f func(variables) *autograd.Variable, shapes ...device.Shape) {
+		cases = append(cases, gradCase{"ScaledDotProductAttention " + name, shapes, -1, 1, f})
+	}
+	of := func(opts autograd.AttentionOptions) func(variables) *autograd.Variable {
+		return func(in variables) *autograd.Variable {
+			return autograd.ScaledDotProductAttention(in[0], in[1], in[2], opts)
+		}
+	}
+	add("", of(autograd.AttentionOptions{}), device.Shape{2, 2, 3, 4}, device.Shape{2, 2, 5, 4}, device.Shape{2, 2, 5, 4})
+	add("of one", of(autograd.AttentionOptions{}), device.Shape{1, 1, 1, 1}, device.Shape{1, 1, 2, 1}, device.Shape{1, 1, 2, 1})
+	add("causal", of(autograd.AttentionOptions{Causal: true, Scale: 0.7}), device.Shape{1, 2, 4, 3}, device.Shape{1, 2, 4, 3}, device.Shape{1, 2, 4, 3})
+	add("of groups", of(autograd.AttentionOptions{}), device.Shape{1, 4, 3, 2}, device.Shape{1, 2, 3, 2}, device.Shape{1, 2, 3, 2})
+	add("rows first", of(autograd.AttentionOptions{RowsFirst: true}), device.Shape{2, 3, 2, 4}, device.Shape{2, 5, 1, 4}, device.Shape{2, 5, 1, 4})
+	add("masked", func(in variables) *autograd.Variable {
+		mask := autograd.FromBytes(in[0].Device(), device.Uint8, device.Shape{3, 3}, []byte{1, 0, 1, 0, 0, 0, 0, 1, 1})
+		return autograd.ScaledDotProductAttention(in[0], in[1], in[2], autograd.AttentionOptions{Mask: mask})
+	}, device.Shape{1, 2, 3, 4}, device.Shape{1, 2, 3, 4}, device.Shape{1, 2, 3, 4})
+	add("with an added mask", func(in variables) *autograd.Variable {
+		mask := autograd.FromSlice(in[0].Device(), []float64{0, 1, math.Inf(-1)}, 3)
+		return autograd.ScaledDotProductAttention(in[0], in[1], in[2], autograd.AttentionOptions{Mask: mask})
+	}, device.Shape{1, 1, 2, 4}, device.Shape{1, 1, 3, 4}, device.Shape{1, 1, 3, 4})
+	add("of one for all", func(in variables) *autograd.Variable {
+		return autograd.ScaledDotProductAttention(in[0], in[0], in[0])
+	}, device.Shape{1, 2, 3, 4})
+	add("with keys that are results", func(in variables) *autograd.Variable {
+		return autograd.ScaledDotProductAttention(in[0], autograd.Neg(in[1]), in[2])
+	}, device.Shape{1, 1, 3, 2}, device.Shape{1, 1, 3, 2}, device.Shape{1, 1, 3, 2})
+	add("packed", func(in variables) *autograd.Variable {
+		return autograd.PackedAttention(in[0], 4, 2, autograd.AttentionOptions{Causal: true})
+	}, device.Shape{2, 5, 24})
+	return cases
+}
+
+// PackedAttention is attention of the parts, and rows first is heads first in another order.
+func TestPackedAttention(t *testing.T) {
+	const b, n, h, d = 2, 5, 3, 4
+	dev := newDevice(t)
+	data := values(rand.New(rand.NewPCG(3, 4)), b*n*3*h*d, -1, 1)
+	part := func(which int) *autograd.Variable { // [b h n d]
+		out := make([]float64, 0, b*h*n*d)
+		for bh := range b * h {
+			for i := range n {
+				at := (((bh/h*n+i)*3+which)*h + bh%h) * d
+				out = append(out, data[at:at+d]...)
+			}
+		}
+		return autograd.FromSlice(dev, out, b, h, n, d)
+	}
+	opts := autograd.AttentionOptions{Causal: true}
+	got := read(t, autograd.PackedAttention(autograd.FromSlice(dev, data, b, n, 3*h*d), h, h, opts))
+	want := read(t, autograd.ScaledDotProductAttention(part(0), part(1), part(2), opts))
+	for i, v := range got { // of [b n h d]
+		bn, hd := i/(h*d), i%(h*d)
+		at := ((bn/n*h+hd/d)*n+bn%n)*d + hd%d
+		if math.Abs(v-want[at]) > 1e-12 {
+			t.Fatalf("element %d of the packed attention is %v, of the parts' %v", i, v, want[at])
+		}
+	}
+}
+
+// A query that a mask keeps from all keys has zeros for a result.
+func TestAttentionToNothing(t *testing.T) {
+	dev := newDevice(t)
+	x := autograd.FromSlice(dev, []float32{1, 2, 3, 4}, 1, 1, 2, 2)
+	mask := autograd.FromBytes(dev, device.Uint8, device.Shape{2, 2}, []byte{0, 0, 1, 0})
+	near(t, "attention", read(t, autograd.ScaledDotProductAttention(x, x, x, autograd.AttentionOptions{Mask: mask})), []float64{0, 0, 1, 2}, 1e-6)
+}
+
+func TestAttentionProgrammingErrors(t *testing.T) {
+	dev := newDevice(t)
+	zeros := func(shape ...int) *autograd.Variable { return autograd.Zeros(dev, device.Float32, shape...) }
+	q, k := zeros(2, 4, 3, 8), zeros(2, 2, 5, 8)
+	for name, f := range map[string]func(){
+		"three axes":          func() { autograd.ScaledDotProductAttention(zeros(2, 3, 8), k, k) },
+		"other batches":       func() { autograd.ScaledDotProductAttention(zeros(1, 4, 3, 8), k, k) },
+		"other sizes":         func() { autograd.ScaledDotProductAttention(zeros(2, 4, 3, 7), k, k) },
+		"other values":        func() { autograd.ScaledDotProductAttention(q, k, zeros(2, 2, 4, 8)) },
+		"heads do not divide": func() { autograd.ScaledDotProductAttention(q, zeros(2, 3, 5, 8), zeros(2, 3, 5, 8)) },
+		"mask": func() {
+			autograd.ScaledDotProductAttention(q, k, k, autograd.AttentionOptions{Mask: zeros(3, 4)})
+		},
+		"packed": func() { autograd.PackedAttention(zeros(2, 3, 25), 4, 2) },
+	} {
+		t.Run(name, func(t *testing.T) { panics[*device.ShapeError](t, f) })
+	}
+}

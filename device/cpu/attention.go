@@ -1,0 +1,372 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+func (k *kernels) Attention(_ device.Stream, o device.Heads, lse device.Tensor, a device.Attend) error {
+	operands.Attention(o, lse, a)
+	if lse.DType == device.Float32 {
+		newAttention[float32](k, a).forward(o, lse)
+	} else {
+		newAttention[float64](k, a).forward(o, lse)
+	}
+	return nil
+}
+
+func (k *kernels) AttentionDelta(_ device.Stream, delta device.Tensor, g, o device.Heads) error {
+	operands.AttentionDelta(delta, g, o)
+	if delta.DType == device.Float32 {
+		attentionDelta[float32](k, delta, g, o)
+	} else {
+		attentionDelta[float64](k, delta, g, o)
+	}
+	return nil
+}
+
+func (k *kernels) AttentionQueryGrad(_ device.Stream, dq device.Heads, acc device.Accum, g device.Heads, lse, delta device.Tensor, a device.Attend) error {
+	operands.AttentionQueryGrad(dq, g, lse, delta, a)
+	if lse.DType == device.Float32 {
+		newAttention[float32](k, a).queryGrad(dq, acc, g, lse, delta)
+	} else {
+		newAttention[float64](k, a).queryGrad(dq, acc, g, lse, delta)
+	}
+	return nil
+}
+
+func (k *kernels) AttentionKeyValueGrad(_ device.Stream, dk device.Heads, accK device.Accum, dv device.Heads, accV device.Accum, g device.Heads, lse, delta device.Tensor, a device.Attend) error {
+	operands.AttentionKeyValueGrad(dk, dv, g, lse, delta, a)
+	if lse.DType == device.Float32 {
+		newAttention[float32](k, a).keyValueGrad(dk, accK, dv, accV, g, lse, delta)
+	} else {
+		newAttention[float64](k, a).keyValueGrad(dk, accK, dv, accV, g, lse, delta)
+	}
+	return nil
+}
+
+// heads is a device.Heads in host memory.
+type heads[T float] struct {
+	device.Heads
+	v []T
+}
+
+func newHeads[T float](h device.Heads) heads[T] { return heads[T]{h, device.Elements[T](h.Data)} }
+
+// row is a row's elements.
+func (h heads[T]) row(b, head, i int) []T {
+	at := b*h.BatchStride + head*h.HeadStride + i*h.RowStride
+	return h.v[at : at+h.D]
+}
+
+// rows is the memory from row i on to row to-1, which begin RowStride apart.
+func (h heads[T]) rows(b, head, i, to int) []T {
+	at := b*h.BatchStride + head*h.HeadStride
+	return h.v[at+i*h.RowStride : at+(to-1)*h.RowStride+h.D]
+}
+
+// attention is what the kernels of attention share.
+type attention[T float] struct {
+	kernels *kernels
+	q, k, v heads[T]
+	allowed []uint8 // the mask is this, or the next, or there is none
+	added   []T
+	strides [4]int // of the mask
+	causal  bool
+	scale   T
+	group   int // heads of q for each of k
+	tile    int // rows and columns of a tile
+}
+
+func newAttention[T float](k *kernels, a device.Attend) *attention[T] {
+	at := &attention[T]{
+		kernels: k, q: newHeads[T](a.Q), k: newHeads[T](a.K), v: newHeads[T](a.V),
+		causal: a.Causal, scale: T(a.Scale), group: a.Q.H / max(a.K.H, 1), tile: 64,
+	}
+	for at.tile*at.tile*a.Q.D > oneThread {
+		at.tile /= 2
+	}
+	if !a.Mask.IsZero() {
+		at.strides = operand.MaskStrides(a.Mask.Shape)
+		if a.Mask.DType == device.Uint8 {
+			at.allowed = device.Elements[uint8](a.Mask)
+		} else {
+			at.added = device.Elements[T](a.Mask)
+		}
+	}
+	return at
+}
+
+// oneThread is the largest product of sizes that OpenBLAS multiplies matrices of on the
+// caller's thread: tiles run side by side on threads of their own.
+const oneThread = 1 << 18
+
+// gemm is gemm32 or gemm64.
+func gemm[T float](b blas, p product, alpha T, x, y []T, beta T, dst []T) {
+	switch dst := any(dst).(type) {
+	case []float32:
+		b.gemm32(p, float32(alpha), any(x).([]float32), any(y).([]float32), float32(beta), dst)
+	case []float64:
+		b.gemm64(p, float64(alpha), any(x).([]float64), any(y).([]float64), float64(beta), dst)
+	}
+}
+
+// block is a tile of queries i to iTo-1 and keys j to jTo-1 of one head.
+type block struct{ b, head, i, iTo, j, jTo int }
+
+func (t block) queries() int { return t.iTo - t.i }
+func (t block) keys() int    { return t.jTo - t.j }
+
+// keysOf is how many keys the queries before iTo may see.
+func (a *attention[T]) keysOf(iTo int) int {
+	if a.causal {
+		return min(iTo, a.k.T)
+	}
+	return a.k.T
+}
+
+// products computes the tile's products x·yᵀ of rows, those of x along queries, those of
+// y along keys.
+func (a *attention[T]) products(dst []T, t block, scale T, x, y heads[T]) {
+	if x.D == 0 {
+		clear(dst[:t.queries()*t.keys()])
+		return
+	}
+	p := product{ty: true, m: t.queries(), n: t.keys(), k: x.D, ldx: x.RowStride, ldy: y.RowStride}
+	gemm(a.kernels.blas, p, scale, x.rows(t.b, t.head, t.i, t.iTo), y.rows(t.b, t.head/a.group, t.j, t.jTo), 0, dst)
+}
+
+// scores computes the tile's scores: the scaled products with the mask, -Inf where a
+// query may not see a key.
+func (a *attention[T]) scores(dst []T, t block) {
+	a.products(dst, t, a.scale, a.q, a.k)
+	none, n := T(math.Inf(-1)), t.keys()
+	for i := t.i; i < t.iTo; i++ {
+		row := dst[(i-t.i)*n:][:n]
+		at := t.b*a.strides[0] + t.head*a.strides[1] + i*a.strides[2] + t.j*a.strides[3]
+		switch {
+		case a.allowed != nil:
+			for j := range row {
+				if a.allowed[at+j*a.strides[3]] == 0 {
+					row[j] = none
+				}
+			}
+		case a.added != nil:
+			for j := range row {
+				row[j] += a.added[at+j*a.strides[3]]
+			}
+		}
+		if a.causal {
+			for j := max(i+1-t.j, 0); j < n; j++ {
+				row[j] = none
+			}
+		}
+	}
+}
+
+// eachTile calls f for all tiles of rows of h, on several threads, each of which has so
+// many elements to work in.
+func (a *attention[T]) eachTile(h heads[T], columns, work int, f func(w []T, b, head, i, to int)) {
+	tiles := (h.T + a.tile - 1) / a.tile
+	a.kernels.each(h.B*h.H*tiles, a.tile*max(columns, 1)*max(h.D/8, 1), func(lo, hi int) {
+		w := make([]T, work)
+		for ; lo < hi; lo++ {
+			at, i := lo/tiles, lo%tiles*a.tile
+			f(w, at/h.H, at%h.H, i, min(i+a.tile, h.T))
+		}
+	})
+}
+
+// forward keeps, for each query of a tile, the largest score so far, the sum of the
+// exponentials of scores less that, and the sum of values by these (Dao, "FlashAttention-2",
+// 2023): they are made smaller when a larger score comes.
+func (a *attention[T]) forward(out device.Heads, lse device.Tensor) {
+	o, l, size := newHeads[T](out), device.Elements[T](lse), a.tile*a.tile
+	a.eachTile(a.q, a.k.T, size+a.tile*(a.q.D+2), func(w []T, b, head, i, to int) {
+		s, sum, w := w[:size], w[size:size+a.tile*a.q.D], w[size+a.tile*a.q.D:]
+		top, total := w[:a.tile], w[a.tile:]
+		clear(sum)
+		for r := range top {
+			top[r], total[r] = T(math.Inf(-1)), 0
+		}
+		keys := a.keysOf(to)
+		for j := 0; j < keys; j += a.tile {
+			t := block{b, head, i, to, j, min(j+a.tile, keys)}
+			a.scores(s, t)
+			n := t.keys()
+			for r := range t.queries() {
+				row, before := s[r*n:(r+1)*n], top[r]
+				for _, v := range row {
+					top[r] = max(top[r], v)
+				}
+				shift := top[r]
+				if math.IsInf(float64(shift), -1) {
+					shift = 0
+				}
+				smaller := T(math.Exp(float64(before - shift)))
+				total[r] = total[r]*smaller + exps(row, row, shift)
+				if smaller != 1 {
+					for d := range sum[r*a.q.D : (r+1)*a.q.D] {
+						sum[r*a.q.D+d] *= smaller
+					}
+				}
+			}
+			a.addRows(sum, s, false, t, a.v, head/a.group, t.j, t.jTo)
+		}
+		for r := range to - i {
+			at := (b*a.q.H+head)*a.q.T + i + r
+			inverse := 1 / total[r]
+			if l[at] = top[r] + T(math.Log(float64(total[r]))); total[r] == 0 {
+				inverse, l[at] = 0, T(math.Inf(1))
+			}
+			row := o.row(b, head, i+r)
+			for d, v := range sum[r*a.q.D : (r+1)*a.q.D] {
+				row[d] = v * inverse
+			}
+		}
+	})
+}
+
+// addRows adds to sum the products of the tile's numbers, or their transpose, with the
+// rows from to to-1 of h.
+func (a *attention[T]) addRows(sum, numbers []T, transpose bool, t block, h heads[T], head, from, to int) {
+	if h.D == 0 {
+		return
+	}
+	p := product{tx: transpose, m: t.queries(), n: h.D, k: to - from, ldx: t.keys(), ldy: h.RowStride}
+	if transpose {
+		p.m = t.keys()
+	}
+	gemm(a.kernels.blas, p, 1, numbers, h.rows(t.b, head, from, to), 1, sum)
+}
+
+// exps writes the exponentials of x less shift to dst, and returns their sum.
+func exps[T float](dst, x []T, shift T) (sum T) {
+	switch x := any(x).(type) {
+	case []float32:
+		return T(exps32(any(dst).([]float32), x, float32(shift)))
+	case []float64:
+		dst := any(dst).([]float64)
+		for i, v := range x {
+			e := math.Exp(v - float64(shift))
+			dst[i] = e
+			sum += T(e)
+		}
+	}
+	return sum
+}
+
+// exps32 is exps of numbers of which none is larger than shift. With x·log2(e) = n + f, n
+// an integer and |f| at most 1/2, an exponential is 2ⁿ·e^(f·ln 2), the latter by a
+// polynomial: it is off by less than 2 units in the last place, and 0 below 2^-126.
+func exps32(dst, x []float32, shift float32) (sum float32) {
+	const (
+		round    = 0x1.8p23 // adding this leaves the integer in the lowest bits
+		log2e    = float32(math.Log2E)
+		ln2High  = float32(0.693359375)
+		ln2Low   = float32(-2.12194440e-4)
+		smallest = float32(-87.33)
+	)
+	dst = dst[:len(x)]
+	for i, v := range x {
+		v -= shift
+		if v < smallest {
+			dst[i] = 0
+			continue
+		}
+		n := v*log2e + round
+		bits := math.Float32bits(n)
+		n -= round
+		r := v - n*ln2High
+		r -= n * ln2Low
+		e := float32(1.9875691500e-4)
+		e = e*r + 1.3981999507e-3
+		e = e*r + 8.3334519073e-3
+		e = e*r + 4.1665795894e-2
+		e = e*r + 1.6666665459e-1
+		e = e*r + 5.0000001201e-1
+		e = e*r*r + r + 1
+		e *= math.Float32frombits((bits + 127) << 23)
+		dst[i] = e
+		sum += e
+	}
+	return sum
+}
+
+func attentionDelta[T float](k *kernels, delta device.Tensor, gs, os device.Heads) {
+	g, o, d := newHeads[T](gs), newHeads[T](os), device.Elements[T](delta)
+	k.each(len(d), g.D, func(lo, hi int) {
+		for ; lo < hi; lo++ {
+			at, i := lo/g.T, lo%g.T
+			y := o.row(at/g.H, at%g.H, i)
+			var sum T
+			for j, v := range g.row(at/g.H, at%g.H, i) {
+				sum += v * y[j]
+			}
+			d[lo] = sum
+		}
+	})
+}
+
+// derive computes the tile's probabilities p and the gradients ds for its products of
+// queries and keys, from g, that for the result.
+func (a *attention[T]) derive(p, ds []T, t block, g heads[T], lse, delta []T) {
+	a.scores(p, t)
+	a.products(ds, t, 1, g, a.v)
+	n := t.keys()
+	for i := t.i; i < t.iTo; i++ {
+		at := (t.b*a.q.H+t.head)*a.q.T + i
+		row, d := p[(i-t.i)*n:][:n], ds[(i-t.i)*n:][:n]
+		exps(row, row, lse[at])
+		for j, p := range row {
+			d[j] = p * a.scale * (d[j] - delta[at])
+		}
+	}
+}
+
+// queryGrad goes over the keys for each tile of queries.
+func (a *attention[T]) queryGrad(to device.Heads, acc device.Accum, gs device.Heads, lse, delta device.Tensor) {
+	dq, g, l, dl, size := newHeads[T](to), newHeads[T](gs), device.Elements[T](lse), device.Elements[T](delta), a.tile*a.tile
+	a.eachTile(a.q, 2*a.k.T, 2*size+a.tile*a.q.D, func(w []T, b, head, i, to int) {
+		p, ds, sum := w[:size], w[size:2*size], w[2*size:]
+		clear(sum)
+		keys := a.keysOf(to)
+		for j := 0; j < keys; j += a.tile {
+			t := block{b, head, i, to, j, min(j+a.tile, keys)}
+			a.derive(p, ds, t, g, l, dl)
+			a.addRows(sum, ds, false, t, a.k, head/a.group, t.j, t.jTo)
+		}
+		for r := range to - i {
+			accumulate(dq.row(b, head, i+r), acc, sum[r*a.q.D:(r+1)*a.q.D])
+		}
+	})
+}
+
+// keyValueGrad goes over the queries for each tile of keys, and over the heads that the
+// keys serve.
+func (a *attention[T]) keyValueGrad(toK device.Heads, accK device.Accum, toV device.Heads, accV device.Accum, gs device.Heads, lse, delta device.Tensor) {
+	dk, dv, g, l, dl, size := newHeads[T](toK), newHeads[T](toV), newHeads[T](gs), device.Elements[T](lse), device.Elements[T](delta), a.tile*a.tile
+	a.eachTile(a.k, 2*a.q.T*a.group, 2*(size+a.tile*a.q.D), func(w []T, b, keyHead, j, to int) {
+		p, ds, sums := w[:size], w[size:2*size], w[2*size:]
+		sumK, sumV := sums[:a.tile*a.q.D], sums[a.tile*a.q.D:]
+		clear(sums)
+		first := 0
+		if a.causal {
+			first = j / a.tile * a.tile
+		}
+		for head := keyHead * a.group; head < (keyHead+1)*a.group; head++ {
+			for i := first; i < a.q.T; i += a.tile {
+				t := block{b, head, i, min(i+a.tile, a.q.T), j, to}
+				a.derive(p, ds, t, g, l, dl)
+				a.addRows(sumV, p, true, t, g, head, t.i, t.iTo)
+				a.addRows(sumK, ds, true, t, a.q, head, t.i, t.iTo)
+			}
+		}
+		for r := range to - j {
+			accumulate(dk.row(b, keyHead, j+r), accK, sumK[r*a.q.D:(r+1)*a.q.D])
+			accumulate(dv.row(b, keyHead, j+r), accV, sumV[r*a.q.D:(r+1)*a.q.D])
+		}
+	})
+}

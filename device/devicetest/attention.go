@@ -1,0 +1,317 @@
+package devicetest
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
+
+// attending is one attention to check.
+type attending struct {
+	b, h, hkv, t, s, d int
+	causal             bool
+	mask               device.Shape // broadcasts to [b h t s]; nil for none
+	added              bool         // the mask is added
+	packed             bool         // q, k and v, and their gradients, lie in one buffer
+}
+
+func (c attending) String() string {
+	return fmt.Sprintf("attention of q [%d %d %d %d] and k [%d %d %d %d], causal %t, mask %v, added %t, packed %t",
+		c.b, c.h, c.t, c.d, c.b, c.hkv, c.s, c.d, c.causal, c.mask, c.added, c.packed)
+}
+
+// attendings hold head sizes beside and on those that tensor cores take, and tiles that
+// end beside and on their bounds.
+var attendings = []attending{
+	{b: 0, h: 1, hkv: 1, t: 2, s: 2, d: 2},
+	{b: 1, h: 2, hkv: 1, t: 0, s: 3, d: 4},
+	{b: 1, h: 2, hkv: 1, t: 3, s: 0, d: 4},
+	{b: 1, h: 1, hkv: 1, t: 1, s: 1, d: 1},
+	{b: 1, h: 1, hkv: 1, t: 1, s: 1, d: 64, causal: true, packed: true},
+	{b: 2, h: 2, hkv: 2, t: 5, s: 7, d: 3, mask: device.Shape{7}},
+	{b: 2, h: 4, hkv: 2, t: 19, s: 19, d: 16, causal: true, packed: true},
+	{b: 2, h: 2, hkv: 1, t: 33, s: 40, d: 32, mask: device.Shape{2, 1, 33, 40}},
+	{b: 2, h: 2, hkv: 2, t: 34, s: 66, d: 24, mask: device.Shape{2, 34, 66}, added: true},
+	{b: 1, h: 2, hkv: 1, t: 63, s: 65, d: 64, causal: true, mask: device.Shape{1, 65}},
+	{b: 1, h: 1, hkv: 1, t: 65, s: 63, d: 80, causal: true},
+	{b: 1, h: 2, hkv: 2, t: 130, s: 130, d: 64, causal: true, packed: true},
+	{b: 1, h: 1, hkv: 1, t: 40, s: 100, d: 128, mask: device.Shape{40, 1}, added: true},
+	{b: 1, h: 1, hkv: 1, t: 20, s: 20, d: 128, causal: true},
+	{b: 1, h: 1, hkv: 1, t: 9, s: 33, d: 256},
+}
+
+// operands are q, k, v, the gradient for the result and the mask.
+func (r *rig) attentionOperands(c attending) (q, k, v, g, mask array) {
+	q, k = r.random(-1, 1, c.b, c.h, c.t, c.d), r.random(-1, 1, c.b, c.hkv, c.s, c.d)
+	v, g = r.random(-1, 1, c.b, c.hkv, c.s, c.d), r.random(-1, 1, c.b, c.h, c.t, c.d)
+	if c.mask == nil {
+		return q, k, v, g, mask
+	}
+	mask = r.random(-2, 2, c.mask...)
+	n := c.mask[len(c.mask)-1]
+	for i := range mask.v {
+		hide := r.rnd.IntN(4) == 0 || i/n == 1 && i%n < n // the second row sees nothing
+		switch {
+		case c.added && hide:
+			mask.v[i] = math.Inf(-1)
+		case !c.added && hide:
+			mask.v[i] = 0
+		case !c.added:
+			mask.v[i] = 1 + float64(i%255)
+		}
+	}
+	return q, k, v, g, mask
+}
+
+// attended is the reference: what attention computes.
+type attended struct{ o, lse, dq, dk, dv value }
+
+func attend(c attending, q, k, v, g, mask array, scale float64) (w attended) {
+	long := 16 + float64(max(c.s, c.t*c.h/max(c.hkv, 1))+c.d)/8
+	zeros := func(shape ...int) value {
+		a := newArray(shape...)
+		return value{a, make([]float64, len(a.v)), long}
+	}
+	w.o, w.dq = zeros(c.b, c.h, c.t, c.d), zeros(c.b, c.h, c.t, c.d)
+	w.dk, w.dv, w.lse = zeros(c.b, c.hkv, c.s, c.d), zeros(c.b, c.hkv, c.s, c.d), zeros(c.b, c.h, c.t)
+	full := device.Shape{c.b, c.h, c.t, c.s}
+	for row := range c.b * c.h * c.t {
+		bh, i := row/c.t, row%c.t
+		bk := bh/c.h*c.hkv + bh%c.h/(c.h/c.hkv)
+		at := func(a array, head, rows, i, d int) *float64 { return &a.v[(head*rows+i)*c.d+d] }
+		scores, top, most := make([]float64, c.s), math.Inf(-1), 0.0 // most: magnitudes that cancel in a score
+		for j := range scores {
+			var s, size float64
+			for d := range c.d {
+				x := scale * *at(q, bh, c.t, i, d) * *at(k, bk, c.s, j, d)
+				s += x
+				size += math.Abs(x)
+			}
+			if c.causal && j > i {
+				s = math.Inf(-1)
+			}
+			if c.mask != nil {
+				m := mask.v[source(full, c.mask, row*c.s+j)]
+				switch {
+				case c.added:
+					s += m
+					if !math.IsInf(m, 0) {
+						size += math.Abs(m)
+					}
+				case m == 0:
+					s = math.Inf(-1)
+				}
+			}
+			scores[j], top, most = s, max(top, s), max(most, size)
+		}
+		if math.IsInf(top, -1) {
+			w.lse.v[row] = math.Inf(1)
+			continue
+		}
+		var sum float64
+		for _, s := range scores {
+			sum += math.Exp(s - top)
+		}
+		w.lse.v[row] = top + math.Log(sum)
+		w.lse.scale[row] = 1 + most + math.Abs(w.lse.v[row])
+		p, dp, dpSize := make([]float64, c.s), make([]float64, c.s), make([]float64, c.s)
+		var delta, deltaSize float64
+		for j, s := range scores {
+			p[j] = math.Exp(s - w.lse.v[row])
+			for d := range c.d {
+				x, y := *at(v, bk, c.s, j, d), *at(g, bh, c.t, i, d)
+				*at(w.o.array, bh, c.t, i, d) += p[j] * x
+				w.o.scale[(bh*c.t+i)*c.d+d] += p[j] * math.Abs(x) * (1 + most)
+				*at(w.dv.array, bk, c.s, j, d) += p[j] * y
+				w.dv.scale[(bk*c.s+j)*c.d+d] += p[j] * math.Abs(y) * (1 + most)
+				dp[j] += x * y
+				dpSize[j] += math.Abs(x * y)
+			}
+			delta += p[j] * dp[j]
+			deltaSize += p[j] * dpSize[j]
+		}
+		for j := range scores {
+			ds, size := scale*p[j]*(dp[j]-delta), scale*p[j]*(dpSize[j]+deltaSize)*(1+most)
+			for d := range c.d {
+				x, y := *at(k, bk, c.s, j, d), *at(q, bh, c.t, i, d)
+				*at(w.dq.array, bh, c.t, i, d) += ds * x
+				w.dq.scale[(bh*c.t+i)*c.d+d] += size * math.Abs(x)
+				*at(w.dk.array, bk, c.s, j, d) += ds * y
+				w.dk.scale[(bk*c.s+j)*c.d+d] += size * math.Abs(y)
+			}
+		}
+	}
+	return w
+}
+
+// rowsFirst is q [b h t d], and k and v [b hkv t d], as one array [b t h+hkv+hkv d].
+func rowsFirst(c attending, q, k, v []float64) (out []float64) {
+	for row := range c.b * c.t {
+		b, i := row/c.t, row%c.t
+		for n, heads := range []int{c.h, c.hkv, c.hkv} {
+			for h := range heads {
+				at := ((b*heads+h)*c.t + i) * c.d
+				out = append(out, [][]float64{q, k, v}[n][at:at+c.d]...)
+			}
+		}
+	}
+	return out
+}
+
+func checkAttention(r *rig) {
+	rows := device.Float32 // of the type of lse and delta
+	if r.dt == device.Float64 {
+		rows = device.Float64
+	}
+	each(r, attendings, func(c attending) {
+		label := c.String()
+		q, k, v, g, mask := r.attentionOperands(c)
+		a := device.Attend{Causal: c.causal, Scale: 0.3}
+		want := attend(c, q, k, v, g, mask, a.Scale)
+		switch {
+		case c.mask == nil:
+		case c.added:
+			a.Mask = r.put(mask).Tensor
+		default:
+			a.Mask = r.place(device.Uint8, c.mask, encode(device.Uint8, mask.v)).Tensor
+		}
+		all := c.h + 2*c.hkv
+		parts := func(t device.Tensor) (q, k, v device.Heads) {
+			return device.RowsFirst(t, 0, c.h), device.RowsFirst(t, c.h, c.hkv), device.RowsFirst(t, c.h+c.hkv, c.hkv)
+		}
+		shape := device.Shape{c.b, c.t, all, c.d}
+		if c.packed {
+			a.Q, a.K, a.V = parts(r.put(array{shape, rowsFirst(c, q.v, k.v, v.v)}).Tensor)
+		} else {
+			a.Q, a.K, a.V = device.HeadsFirst(r.put(q).Tensor), device.HeadsFirst(r.put(k).Tensor), device.HeadsFirst(r.put(v).Tensor)
+		}
+		perRow := func() operand {
+			return r.place(rows, device.Shape{c.b, c.h, c.t}, encode(rows, nan(device.Shape{c.b, c.h, c.t}).v))
+		}
+		lse, delta := perRow(), perRow()
+		var o device.Tensor
+		r.result(label, want.o, func(dst device.Tensor) error {
+			o = dst
+			return r.k.Attention(r.s, device.HeadsFirst(dst), lse.Tensor, a)
+		})
+		r.same(label+", lse", lse, want.lse)
+		pg := device.HeadsFirst(r.put(g).Tensor)
+		r.ok(label, r.k.AttentionDelta(r.s, delta.Tensor, pg, device.HeadsFirst(o)))
+
+		queryGrad := func(dst device.Heads, acc device.Accum) error {
+			return r.k.AttentionQueryGrad(r.s, dst, acc, pg, lse.Tensor, delta.Tensor, a)
+		}
+		keyValueGrad := func(dk device.Heads, accK device.Accum, dv device.Heads, accV device.Accum) error {
+			return r.k.AttentionKeyValueGrad(r.s, dk, accK, dv, accV, pg, lse.Tensor, delta.Tensor, a)
+		}
+		if c.packed {
+			packed := value{array{shape, rowsFirst(c, want.dq.v, want.dk.v, want.dv.v)}, rowsFirst(c, want.dq.scale, want.dk.scale, want.dv.scale), want.dq.c}
+			r.accumulates(label+", gradients", packed, func(dst device.Tensor, acc device.Accum) error {
+				q, k, v := parts(dst)
+				if err := queryGrad(q, acc); err != nil {
+					return err
+				}
+				return keyValueGrad(k, acc, v, acc)
+			})
+			return
+		}
+		third := device.Accum{Alpha: 1. / 3, Beta: 0}
+		r.result(label+", gradient of q", want.dq, func(dst device.Tensor) error { return queryGrad(device.HeadsFirst(dst), device.Store) })
+		r.result(label+", gradient of k", want.dk, func(dst device.Tensor) error {
+			return keyValueGrad(device.HeadsFirst(dst), device.Store, device.HeadsFirst(r.put(v).Tensor), third)
+		})
+		r.result(label+", gradient of v", want.dv, func(dst device.Tensor) error {
+			return keyValueGrad(device.HeadsFirst(r.put(k).Tensor), third, device.HeadsFirst(dst), device.Store)
+		})
+	})
+}
+
+// checkNaNAttention puts a NaN into each operand of an attention without a mask: it comes
+// to what depends on it, and to nothing else.
+func checkNaNAttention(r *rig) {
+	const t, s, d, row, col = 37, 70, 32, 20, 5
+	for _, where := range []string{"q", "k", "v", "g"} {
+		c := attending{b: 1, h: 2, hkv: 2, t: t, s: s, d: d}
+		q, k, v, g, _ := r.attentionOperands(c)
+		second := func(rows int) int { return (rows+row)*d + col } // a row of the second head
+		switch where {
+		case "q":
+			q.v[second(t)] = math.NaN()
+		case "k":
+			k.v[second(s)] = math.NaN()
+		case "v":
+			v.v[second(s)] = math.NaN()
+		case "g":
+			g.v[second(t)] = math.NaN()
+		}
+		want := attend(c, q, k, v, g, array{}, 0.2)
+		a := device.Attend{Q: device.HeadsFirst(r.put(q).Tensor), K: device.HeadsFirst(r.put(k).Tensor), V: device.HeadsFirst(r.put(v).Tensor), Scale: 0.2}
+		rows := device.Float32
+		if r.dt == device.Float64 {
+			rows = device.Float64
+		}
+		perRow := func() device.Tensor {
+			return r.place(rows, device.Shape{1, 2, t}, make([]byte, 2*t*rows.Size())).Tensor
+		}
+		o, dq, dk, dv, pg := r.put(q), r.put(q), r.put(k), r.put(v), device.HeadsFirst(r.put(g).Tensor)
+		lse, delta := perRow(), perRow()
+		label := "attention with NaN in " + where
+		r.ok(label, r.k.Attention(r.s, device.HeadsFirst(o.Tensor), lse, a))
+		r.ok(label, r.k.AttentionDelta(r.s, delta, pg, device.HeadsFirst(o.Tensor)))
+		r.ok(label, r.k.AttentionQueryGrad(r.s, device.HeadsFirst(dq.Tensor), device.Store, pg, lse, delta, a))
+		r.ok(label, r.k.AttentionKeyValueGrad(r.s, device.HeadsFirst(dk.Tensor), device.Store, device.HeadsFirst(dv.Tensor), device.Store, pg, lse, delta, a))
+		for what, got := range map[string]struct {
+			operand
+			want value
+		}{"result": {o, want.o}, "gradient of q": {dq, want.dq}, "gradient of k": {dk, want.dk}, "gradient of v": {dv, want.dv}} {
+			for i, x := range decode(r.dt, r.read(label, got.operand)) {
+				if w := got.want.v[i]; (x != x) != (w != w) {
+					r.fail("%s: the %s at [%d %d] is %v, want %v", label, what, i/d, i%d, x, w)
+				}
+			}
+		}
+		r.clean()
+	}
+}
+
+// checkAttentionMisfits checks that operands that do not fit panic.
+func checkAttentionMisfits(r *rig) {
+	heads := func(shape ...int) device.Heads { return device.HeadsFirst(r.put(newArray(shape...)).Tensor) }
+	t := func(shape ...int) device.Tensor { return r.put(newArray(shape...)).Tensor }
+	q, k := heads(2, 4, 5, 8), heads(2, 2, 6, 8)
+	rows := t(2, 4, 5)
+	good := device.Attend{Q: q, K: k, V: k, Scale: 1}
+	with := func(change func(*device.Attend)) device.Attend {
+		a := good
+		change(&a)
+		return a
+	}
+	for name, a := range map[string]device.Attend{
+		"other batches":          with(func(a *device.Attend) { a.Q = heads(3, 4, 5, 8) }),
+		"other sizes of heads":   with(func(a *device.Attend) { a.Q = heads(2, 4, 5, 7) }),
+		"other values than keys": with(func(a *device.Attend) { a.V = heads(2, 2, 5, 8) }),
+		"heads that do not fit":  with(func(a *device.Attend) { a.K, a.V = heads(2, 3, 6, 8), heads(2, 3, 6, 8) }),
+		"heads too large":        {Q: heads(1, 1, 2, device.MaxHeadSize+1), K: heads(1, 1, 2, device.MaxHeadSize+1), V: heads(1, 1, 2, device.MaxHeadSize+1)},
+		"a mask of other keys":   with(func(a *device.Attend) { a.Mask = t(5, 5) }),
+	} {
+		misfit[*device.ShapeError](r, "Attention of "+name, func() error { return r.k.Attention(r.s, a.Q, rows, a) })
+	}
+	misfit[*device.ShapeError](r, "Attention to other rows", func() error { return r.k.Attention(r.s, q, t(2, 4, 6), good) })
+	misfit[*device.ShapeError](r, "Attention to another shape", func() error { return r.k.Attention(r.s, heads(2, 4, 6, 8), rows, good) })
+	misfit[*device.ShapeError](r, "AttentionDelta of two shapes", func() error { return r.k.AttentionDelta(r.s, rows, q, k) })
+	misfit[*device.ShapeError](r, "AttentionQueryGrad to another shape", func() error {
+		return r.k.AttentionQueryGrad(r.s, k, device.Store, q, rows, rows, good)
+	})
+	misfit[*device.ShapeError](r, "AttentionKeyValueGrad to another shape", func() error {
+		return r.k.AttentionKeyValueGrad(r.s, k, device.Store, q, device.Store, q, rows, rows, good)
+	})
+	double := r.place(device.Float64, device.Shape{2, 4, 5}, make([]byte, 8*40)).Tensor
+	misfit[*device.DTypeError](r, "Attention with a mask of doubles", func() error {
+		return r.k.Attention(r.s, q, rows, with(func(a *device.Attend) { a.Mask = double.Range(0, 30).Reshape(5, 6) }))
+	})
+	misfit[*device.DTypeError](r, "Attention with doubles for rows", func() error { return r.k.Attention(r.s, q, double, good) })
+	short := q
+	short.RowStride++
+	misfit[error](r, "Attention beyond its memory", func() error { return r.k.Attention(r.s, q, rows, with(func(a *device.Attend) { a.Q = short })) })
+}

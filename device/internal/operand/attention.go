@@ -1,0 +1,107 @@
+package operand
+
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Attention checks the operands of an Attention.
+func (ts Types) Attention(o device.Heads, lse device.Tensor, a device.Attend) {
+	const op = "Attention"
+	ts.attend(op, a)
+	checkHeads(op, o, a.Q.Data.DType, a.Q.Shape())
+	checkRows(op, lse, a.Q)
+}
+
+// AttentionDelta checks the operands of an AttentionDelta.
+func (ts Types) AttentionDelta(delta device.Tensor, g, o device.Heads) {
+	const op = "AttentionDelta"
+	ts.Float(op, g.Data)
+	checkHeads(op, g, g.Data.DType, g.Shape())
+	checkHeads(op, o, g.Data.DType, g.Shape())
+	checkRows(op, delta, g)
+}
+
+// AttentionQueryGrad checks the operands of an AttentionQueryGrad.
+func (ts Types) AttentionQueryGrad(dq, g device.Heads, lse, delta device.Tensor, a device.Attend) {
+	const op = "AttentionQueryGrad"
+	ts.attendGrad(op, g, lse, delta, a)
+	checkHeads(op, dq, a.Q.Data.DType, a.Q.Shape())
+}
+
+// AttentionKeyValueGrad checks the operands of an AttentionKeyValueGrad.
+func (ts Types) AttentionKeyValueGrad(dk, dv, g device.Heads, lse, delta device.Tensor, a device.Attend) {
+	const op = "AttentionKeyValueGrad"
+	ts.attendGrad(op, g, lse, delta, a)
+	checkHeads(op, dk, a.Q.Data.DType, a.K.Shape())
+	checkHeads(op, dv, a.Q.Data.DType, a.K.Shape())
+}
+
+func (ts Types) attendGrad(op string, g device.Heads, lse, delta device.Tensor, a device.Attend) {
+	ts.attend(op, a)
+	checkHeads(op, g, a.Q.Data.DType, a.Q.Shape())
+	checkRows(op, lse, a.Q)
+	checkRows(op, delta, a.Q)
+}
+
+func (ts Types) attend(op string, a device.Attend) {
+	q, k := a.Q, a.K
+	ts.Float(op, q.Data)
+	dt := q.Data.DType
+	checkHeads(op, q, dt, q.Shape())
+	checkHeads(op, k, dt, k.Shape())
+	checkHeads(op, a.V, dt, k.Shape())
+	if q.B != k.B || q.D != k.D || q.D > device.MaxHeadSize || q.H > 0 && (k.H == 0 || q.H%k.H != 0) || q.H == 0 && k.H > 0 {
+		panic(&device.ShapeError{Op: op, A: q.Shape(), B: k.Shape()})
+	}
+	if !a.Mask.IsZero() {
+		if a.Mask.DType != device.Uint8 {
+			checkType(op+" with a mask", a.Mask, dt)
+		}
+		checkBroadcast(op+" with a mask", a.Mask.Shape, device.Shape{q.B, q.H, q.T, k.T})
+	}
+}
+
+// checkHeads checks that h is of a type and a shape, and that its elements are within
+// its memory.
+func checkHeads(op string, h device.Heads, dt device.DType, want device.Shape) {
+	checkType(op, h.Data, dt)
+	if got := h.Shape(); !got.Equal(want) {
+		panic(&device.ShapeError{Op: op, A: got, B: want})
+	}
+	if h.Shape().Len() == 0 {
+		return
+	}
+	last := (h.B-1)*h.BatchStride + (h.H-1)*h.HeadStride + (h.T-1)*h.RowStride + h.D
+	if min(h.BatchStride, h.HeadStride) < 0 || h.RowStride < h.D || last > h.Data.Len() {
+		panic(fmt.Errorf("%s: the last element of %v with strides %d, %d and %d is number %d, and the memory holds %d",
+			op, h.Shape(), h.BatchStride, h.HeadStride, h.RowStride, last, h.Data.Len()))
+	}
+}
+
+// checkRows checks an array with one number for each row of h: of Float64 for operands
+// of Float64, else of Float32.
+func checkRows(op string, t device.Tensor, h device.Heads) {
+	want := device.Float32
+	if h.Data.DType == device.Float64 {
+		want = device.Float64
+	}
+	checkType(op, t, want)
+	checkShape(op, device.Shape{h.B, h.H, h.T}, t)
+}
+
+// MaskStrides are the distances in elements between what a mask, which broadcasts to
+// [B H T S], holds for neighbouring batches, heads, queries and keys: 0 along an axis
+// that it does not have.
+func MaskStrides(mask device.Shape) (strides [4]int) {
+	step := 1
+	for i := 1; i <= len(mask); i++ {
+		n := mask[len(mask)-i]
+		if n != 1 {
+			strides[4-i] = step
+		}
+		step *= n
+	}
+	return strides
+}
