@@ -16,6 +16,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
@@ -55,6 +56,7 @@ type kernels struct {
 	nonFinite, hash                               C.uintptr_t // for every type
 	quantize, dequantize                          C.uintptr_t
 	orthonormalize                                perFloat // of Float32 and Float64
+	attention                                     attentionKernels
 	fill                                          perType
 	copy                                          [device.Uint8 + 1]perType // to, from
 }
@@ -76,7 +78,11 @@ func newKernels(d *Device, o Options) (_ *kernels, err error) {
 	k.compiler = c.String()
 	var programs []program
 	for name, functions := range k.files() {
-		programs = append(programs, program{name, source(name), functions})
+		text := source(name)
+		if strings.HasPrefix(name, "attention_") {
+			text = source("attention.cu") + text
+		}
+		programs = append(programs, program{name, text, functions})
 	}
 	if err := d.build(context.Background(), c, programs); err != nil {
 		return nil, err
@@ -140,6 +146,9 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		"copy.cu":      copies,
 		"inspect.cu":   {"nonfinite": &k.nonFinite, "hash": &k.hash},
 		"quantized.cu": {"quantize": &k.quantize, "dequantize": &k.dequantize},
+
+		"attention_plain.cu": floats(k.attention.plainFunctions()),
+		"attention_mma.cu":   k.attention.mmaFunctions(),
 		"orthonormal.cu": {
 			"orthonormalize_float32": &k.orthonormalize[device.Float32], "orthonormalize_float64": &k.orthonormalize[device.Float64],
 		},
