@@ -22,6 +22,7 @@
 //
 // # Classifiers
 //
+// [Accuracy] evaluates a model on a data set that is divided among the ranks. Its parts:
 // [Correct] counts the samples whose label is among the k classes that a model
 // thinks most likely, and a [Confusion] what it took for what. With batches that
 // give each sample once (data.Uneven), the sum over the ranks counts no sample

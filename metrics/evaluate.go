@@ -1,0 +1,40 @@
+package metrics
+
+import (
+	"context"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/nn"
+)
+
+// Accuracy is the fraction of samples that model classifies rightly, over the batches of
+// one epoch of all ranks: model maps a batch's first field to logits [n classes], and the
+// second is the labels [n]. The model is in evaluation mode meanwhile, then in training
+// mode, and nothing is recorded for gradients. Each sample counts once if the loader
+// gives it once (data.Uneven). All ranks call Accuracy, and get the same number: NaN if
+// there are no samples.
+func Accuracy(ctx context.Context, pg *comm.ProcessGroup, model nn.Module, loader *data.Loader) (float64, error) {
+	nn.Eval(model)
+	defer nn.Train(model)
+	correct, seen := 0, 0
+	for b, err := range loader.Epoch(ctx, 0) {
+		if err != nil {
+			return 0, err
+		}
+		autograd.NoGrad(pg.Device(), func() {
+			var n int
+			n, err = Correct(ctx, model.Forward(b.Vars[0]), b.Vars[1], 1)
+			correct, seen = correct+n, seen+len(b.Indices)
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	all, err := Reduce(ctx, pg, Count(correct), Count(seen))
+	if err != nil {
+		return 0, err
+	}
+	return all[0].Value / all[1].Value, nil
+}

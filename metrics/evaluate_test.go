@@ -1,0 +1,58 @@
+package metrics_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/metrics"
+	"github.com/goddp/goddp/nn"
+)
+
+// watched maps its input to itself, and tells how it was called.
+type watched struct {
+	nn.Container
+	trained, recorded bool
+	w                 *autograd.Variable
+}
+
+func (m *watched) Forward(x *autograd.Variable) *autograd.Variable {
+	m.trained = m.trained || m.Training()
+	y := autograd.Mul(x, m.w)
+	m.recorded = m.recorded || y.RequiresGrad()
+	return y
+}
+
+// TestAccuracy: each of 7 samples counts once over 3 ranks, in evaluation mode, and the
+// mode is put back.
+func TestAccuracy(t *testing.T) {
+	fields := []data.Field{{DType: device.Float32, Shape: device.Shape{2}}, {DType: device.Int64}}
+	set := data.Each(7, fields, func(i int, dst []device.Tensor) error {
+		device.Elements[float32](dst[0])[0] = float32(i) // class 0 from sample 3 on, for which 2.5 is less
+		device.Elements[float32](dst[0])[1] = 2.5
+		device.Elements[int64](dst[1])[0] = int64(i % 2)
+		return nil
+	})
+	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
+		loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: 1, Tail: data.Uneven})
+		if err != nil {
+			return err
+		}
+		model := &watched{w: autograd.Scalar(pg.Device(), 1).RequireGrad()}
+		got, err := metrics.Accuracy(t.Context(), pg, model, loader)
+		if err != nil {
+			return err
+		}
+		if want := 3.0 / 7; got != want { // samples 1, 4 and 6
+			return fmt.Errorf("accuracy %v, want %v", got, want)
+		}
+		if model.trained || model.recorded || !model.Training() {
+			return fmt.Errorf("in training mode: %v, recorded: %v, in training mode afterwards: %v", model.trained, model.recorded, model.Training())
+		}
+		return nil
+	})
+}
