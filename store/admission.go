@@ -58,31 +58,30 @@ func sameUser(nc net.Conn) error {
 	return err
 }
 
-// admit returns the dialect and the class of a connection that is to be served, having
-// performed the handshake if it opens with one. A client of ours that is refused has
-// been told why.
-func (c *serverConn) admit() (d dialect, to class, err error) {
+// admit gives the connection its class and returns its dialect, having performed the
+// handshake if it opens with one. A client of ours that is refused has been told why.
+func (c *serverConn) admit() (d dialect, err error) {
 	unknown := c.s.known(c.nc)
 	if unknown != nil {
 		if err := c.s.estrange(c.nc); err != nil {
-			return d, silent, err
+			return d, err
 		}
 		defer c.hurry()()
 	}
 	if d, err = c.dialect(); err != nil {
-		return d, silent, err
+		return d, err
 	}
 	shakes, err := c.opensWithHandshake(d)
 	switch {
 	case err != nil:
-		return d, silent, err
+		return d, err
 	case shakes:
 		defer c.hurry()()
-		return d, member, c.shakeHands(d, unknown)
+		return d, c.shakeHands(d, unknown)
 	case unknown != nil:
-		return d, silent, errNoMember(unknown)
+		return d, errNoMember(unknown)
 	}
-	return d, unproven, nil
+	return d, c.become(unproven)
 }
 
 // estrange gives nc a slot of the strangers. If there is none, another stranger makes
@@ -92,7 +91,7 @@ func (s *Server) estrange(nc net.Conn) error {
 	evicted := s.slots.makeRoom(stranger)
 	err := s.slots.move(nc, stranger)
 	s.mu.Unlock()
-	s.reject(evicted, s.full(stranger))
+	s.reject(evicted, s.slots.full(stranger))
 	return err
 }
 
@@ -119,7 +118,8 @@ func (c *serverConn) opensWithHandshake(d dialect) (bool, error) {
 	return string(b[head:]) == handshakeKey, nil
 }
 
-// shakeHands performs the listener's side of a handshake. unknown is why the client
+// shakeHands performs the listener's side of a handshake, after which the client is a
+// member. unknown is why the client
 // would not be served without one, or nil.
 func (c *serverConn) shakeHands(d dialect, unknown error) error {
 	limits := c.dec.limits
@@ -152,6 +152,9 @@ func (c *serverConn) shakeHands(d dialect, unknown error) error {
 		return err
 	}
 	if err := l.Verify(proof); err != nil {
+		return refuse(err)
+	}
+	if err := c.become(member); err != nil {
 		return refuse(err)
 	}
 	return c.tell(l.Accept(c.bear(l.Peer())))

@@ -62,12 +62,12 @@ type Client struct {
 	closed bool
 	conns  map[*clientConn]struct{} // all that are open
 	idle   []*clientConn            // those of them that no call uses, most recent last
-	server string                   // the server's name once it is known; foreignServer: it has none
+	server handshake.Party          // once it is known
 	rival  error                    // another process bears this one's rank
 }
 
-// foreignServer stands for the name of a server that is not ours.
-const foreignServer = "foreign"
+// foreignServer stands for a server that is not ours.
+var foreignServer = handshake.Party{Server: "foreign"}
 
 var _ Store = (*Client)(nil)
 
@@ -397,24 +397,31 @@ func (c *Client) introduce(ctx context.Context, cn *clientConn) error {
 	if m == nil {
 		return cn.open(ctx)
 	}
-	name, rival, err := cn.shakeHands(ctx, m)
+	server, rival, err := cn.shakeHands(ctx, m)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	known := c.server.Server != ""
 	switch {
-	case err != nil && c.server != "":
+	case err != nil && known && !refusedBy(c.server.Process, err):
 		return fmt.Errorf("another server is there now: %v", err)
 	case err != nil:
 		return err
-	case name == foreignServer && !c.opts.AnyStore:
+	case server == foreignServer && !c.opts.AnyStore:
 		return &HandshakeError{errForeign}
-	case c.server != "" && c.server != name:
+	case known && c.server.Server != server.Server:
 		return errors.New("another server is there now")
 	}
-	c.server = name
+	c.server = server
 	if rival != nil && c.rival == nil {
 		c.rival = &handshake.RivalError{Rank: m.Rank, First: *rival, Second: handshake.ThisProcess()}
 	}
 	return nil
+}
+
+// refusedBy reports whether err is a process's refusal.
+func refusedBy(p handshake.Process, err error) bool {
+	var refused *handshake.RefusedError
+	return errors.As(err, &refused) && refused.By.ID == p.ID
 }
 
 // takeIdle returns nil if no connection is idle.

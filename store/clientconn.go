@@ -52,9 +52,9 @@ func (cn *clientConn) open(ctx context.Context) error {
 	return cn.tell(ctx, request{op: opValidate, number: validateMagic})
 }
 
-// shakeHands introduces the client as m, in place of open. It returns the server's name,
-// or foreignServer, and the process that the server knows under the same rank.
-func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server string, rival *handshake.Process, err error) {
+// shakeHands introduces the client as m, in place of open. It returns the server, or
+// foreignServer, and the process that the server knows under the same rank.
+func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server handshake.Party, rival *handshake.Process, err error) {
 	d := handshake.NewDialler(m.party(handshake.StoreClient), m.Secret)
 	hello := d.Hello()
 	reqs := []request{{op: opValidate, number: validateMagic}, handshakeRequest(hello)}
@@ -63,7 +63,7 @@ func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server string,
 	}
 	rep, err := cn.exchange(ctx, reqs...)
 	if err != nil {
-		return "", nil, err
+		return server, nil, err
 	}
 	answer := rep.values[0]
 	if bytes.Equal(answer, hello) {
@@ -71,20 +71,20 @@ func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server string,
 	}
 	proof, err := d.Prove(answer)
 	if err != nil {
-		return "", nil, &HandshakeError{err}
+		return server, nil, &HandshakeError{err}
 	}
 	if rep, err = cn.exchange(ctx, handshakeRequest(proof)); err != nil {
-		return "", nil, err
+		return server, nil, err
 	}
 	if rival, err = d.Finish(rep.values[0]); err != nil {
-		return "", nil, &HandshakeError{err}
+		return server, nil, &HandshakeError{err}
 	}
 	if m.Secret == nil && !m.Insecure {
 		if err := sameUser(cn.nc); errors.As(err, new(*peeruid.OtherUserError)) {
-			return "", nil, &HandshakeError{fmt.Errorf("the store there is another user's: %w: give both the same file in %s", err, handshake.TokenFileVar)}
+			return server, nil, &HandshakeError{fmt.Errorf("the store there is another user's: %w: give both the same file in %s", err, handshake.TokenFileVar)}
 		}
 	}
-	return d.Peer().Server, rival, nil
+	return d.Peer(), rival, nil
 }
 
 // exchange makes requests that the server answers at once and returns the reply

@@ -2,6 +2,7 @@ package store
 
 import (
 	"container/list"
+	"fmt"
 	"net"
 	"syscall"
 )
@@ -31,6 +32,7 @@ var classNames = [classes]string{"silent connections", "connections of strangers
 // does no locking and closes no connection.
 type slots struct {
 	limits [classes]int
+	files  [classes]uint64    // that the process may open, where that bounds the class; else 0
 	open   [classes]list.List // of net.Conn
 	where  map[net.Conn]place
 }
@@ -82,8 +84,8 @@ func (s *slots) move(nc net.Conn, to class) error {
 	if _, open := s.where[nc]; !open {
 		return net.ErrClosed
 	}
-	if n := s.open[to].Len(); n >= s.limits[to] {
-		return limitError(classNames[to], n+1, s.limits[to])
+	if s.open[to].Len() >= s.limits[to] {
+		return s.full(to)
 	}
 	s.remove(nc)
 	s.put(nc, to)
@@ -102,18 +104,25 @@ func (s *slots) remove(nc net.Conn) {
 	}
 }
 
-// fitDescriptors returns the limits of the classes so that the server's
-// connections leave a quarter of the file descriptors to the rest of the process.
-func fitDescriptors(limits ...int) (fit [classes]int) {
-	copy(fit[:], limits)
+// full is the error of a class that has no free slot.
+func (s *slots) full(c class) error {
+	err := limitError(classNames[c], s.limits[c]+1, s.limits[c])
+	if files := s.files[c]; files > 0 {
+		err = fmt.Errorf("%w: the store's process may open %d files: raise its limit (ulimit -n)", err, files)
+	}
+	return err
+}
+
+// fitDescriptors lowers the limits of the classes so that the server's connections
+// leave some of the file descriptors to the rest of the process.
+func (s *slots) fitDescriptors() {
 	var files syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) != nil {
-		return fit
+		return
 	}
-	for i := range fit {
-		if most := files.Cur / (classes + 1); uint64(fit[i]) > most {
-			fit[i] = int(most)
+	for c, limit := range s.limits {
+		if most := files.Cur / (classes + 1); uint64(limit) > most {
+			s.limits[c], s.files[c] = int(most), files.Cur
 		}
 	}
-	return fit
 }

@@ -3,8 +3,10 @@ package store
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"net"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 )
@@ -130,9 +132,13 @@ func isTimeout(err error) bool {
 }
 
 func TestFitDescriptors(t *testing.T) {
-	got := fitDescriptors(1, 1<<40, 5, 7)
-	if got[0] != 1 || got[2] != 5 || got[1] >= 1<<40 || got[1] < 10 {
+	s := newSlots([classes]int{1, 1 << 40, 5, 7})
+	s.fitDescriptors()
+	if got := s.limits; got[0] != 1 || got[2] != 5 || got[1] >= 1<<40 || got[1] < 10 {
 		t.Errorf("got %v", got)
+	}
+	if err := s.full(1).Error(); !strings.Contains(err, fmt.Sprintf("%d files: raise its limit (ulimit -n)", s.files[1])) || s.files[0] != 0 {
+		t.Errorf("got %q, %v", err, s.files)
 	}
 }
 

@@ -66,7 +66,7 @@
 //     that were there before it.
 //   - So it is with connections that are not known to come from this user, until
 //     they have proved to belong to the job: there are 256 of them at most.
-//   - Connections use at most three quarters of the process's file descriptors.
+//   - Connections use at most four fifths of the process's file descriptors.
 //
 // Whom the server rejects is logged at once, and then at most once a second, with
 // the number of rejections.

@@ -28,8 +28,9 @@ func (m *Member) party(role handshake.Role) handshake.Party {
 }
 
 // A HandshakeError says that a client and the server that it dialled must not talk: they
-// are of two jobs, they have not got one secret, the server is of another user, or it is
-// no server of ours where it has to be. Trying again does not help.
+// are of two jobs, they have not got one secret, the server is of another user or has no
+// room for another connection, or it is no server of ours where it has to be. Trying
+// again does not help.
 type HandshakeError struct{ Err error }
 
 func (e *HandshakeError) Error() string { return e.Err.Error() }

@@ -121,9 +121,10 @@ func Listen(addr string, opts *ServerOptions) (*Server, error) {
 		name:       rand.Text(),
 		bearers:    make(map[int]*bearer),
 		rejections: rejections{log: o.Logger},
-		slots:      newSlots(fitDescriptors(o.Unproven.Clients, maxStrangers, o.Unproven.Clients, o.Clients)),
+		slots:      newSlots([classes]int{o.Unproven.Clients, maxStrangers, o.Unproven.Clients, o.Clients}),
 		closed:     make(chan struct{}),
 	}
+	s.slots.fitDescriptors()
 	if o.Member.Insecure {
 		o.Logger.Warn("store: "+handshake.InsecureVar+"=1: any process that reaches the store is served", "addr", s.Addr())
 	}
@@ -198,7 +199,7 @@ func (s *Server) admit(nc net.Conn) {
 	evicted := s.slots.add(nc)
 	s.serve(nc)
 	s.mu.Unlock()
-	s.reject(evicted, s.full(silent))
+	s.reject(evicted, s.slots.full(silent))
 }
 
 // serve serves nc, which has a slot, on a goroutine of its own. The caller must
@@ -224,11 +225,6 @@ func (s *Server) reject(nc net.Conn, why error) {
 		nc.Close()
 		s.rejections.add(nc.RemoteAddr().String(), why)
 	}
-}
-
-// full is why a connection of a class had to make room.
-func (s *Server) full(c class) error {
-	return limitError(classNames[c], s.slots.limits[c]+1, s.slots.limits[c])
 }
 
 // departed reports whether err means no more than that the peer, or the server, left.
@@ -290,11 +286,8 @@ func (c *serverConn) serve() error {
 	defer c.unpark()
 	defer c.release()
 	defer func() { c.left() }()
-	d, class, err := c.admit()
+	d, err := c.admit()
 	if err != nil {
-		return err
-	}
-	if err := c.become(class); err != nil {
 		return err
 	}
 	for {

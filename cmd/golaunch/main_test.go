@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -31,6 +32,9 @@ const soon = 25 * time.Second
 
 func TestMain(m *testing.M) {
 	launcher.ReaperMain()
+	if os.Getenv(joinVar) != "" && os.Getenv("RANK") != "" {
+		comm.Main(join)
+	}
 	if os.Getenv(mainVar) != "" {
 		main()
 	}
