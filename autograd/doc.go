@@ -45,6 +45,13 @@
 // A backward pass visits results in the reverse order of their making, so it
 // is the same on every run. It releases the graph; [RetainGraph] keeps it.
 //
+// # Views
+//
+// Tensors are dense and row-major. [Reshape], [Flatten] and a [Slice] of leading rows
+// share the memory of what they are of; [Permute], [Transpose], other slices, [Concat],
+// [Stack] and [Expand] copy. An axis that is negative is counted from the end, as in
+// PyTorch.
+//
 // # Lifetimes
 //
 // Leaves belong to the program: their memory is freed when the collector finds

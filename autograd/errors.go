@@ -1,6 +1,11 @@
 package autograd
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+)
 
 // FreedError is the panic value of using a variable whose memory was freed.
 type FreedError struct {
@@ -34,6 +39,28 @@ type GraphError struct {
 
 func (e *GraphError) Error() string {
 	return fmt.Sprintf("autograd: %s of %s: %s", e.Call, e.Variable, e.Reason)
+}
+
+// AxisError is the panic value of naming an axis that a variable does not have.
+type AxisError struct {
+	Op    string
+	Axis  int
+	Shape device.Shape
+}
+
+func (e *AxisError) Error() string {
+	return fmt.Sprintf("autograd: %s: axis %d of shape %v, which has axes %d to %d", e.Op, e.Axis, e.Shape, -len(e.Shape), len(e.Shape)-1)
+}
+
+// axisOf is the index of an axis that may be counted from the end: -1 is the last.
+func axisOf(op string, axis int, shape device.Shape) int {
+	if axis < -len(shape) || axis >= len(shape) {
+		panic(&AxisError{Op: op, Axis: axis, Shape: slices.Clone(shape)})
+	}
+	if axis < 0 {
+		axis += len(shape)
+	}
+	return axis
 }
 
 // label is how messages call a variable that op made and the program named.

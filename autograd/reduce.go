@@ -51,46 +51,20 @@ func (f *reduction) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum
 	if err := k.Axpby(s, scaled, device.Accum{Alpha: acc.Alpha * f.factor}, g); err != nil {
 		return err
 	}
-	switch acc.Beta {
-	case 0:
-		err = k.Fill(s, dst, 0)
-	case 1:
-	default:
-		err = k.Axpby(s, dst, device.Accum{Alpha: acc.Beta}, dst)
-	}
-	if err != nil {
+	if err := c.scale(dst, acc.Beta); err != nil {
 		return err
 	}
 	return k.Binary(s, device.Add, dst, dst, scaled)
 }
 
-// Reshape is x with another shape of as many elements: a view of x's memory.
-// It panics with a [*device.ShapeError] when the shapes do not fit.
-func Reshape(x *Variable, shape ...int) *Variable {
-	in := []*Variable{x}
-	operands("Reshape", in)
-	if device.Shape(shape).Len() != x.t.Len() {
-		panic(&device.ShapeError{Op: "Reshape", A: x.t.Shape, B: shape})
+// scale multiplies dst by beta, before terms are added to some of its elements. With
+// beta 0 it does not read dst.
+func (c *Call) scale(dst device.Tensor, beta float64) error {
+	switch beta {
+	case 0:
+		return c.Kernels.Fill(c.Stream, dst, 0)
+	case 1:
+		return nil
 	}
-	x.s.advance("Reshape", in)
-	out := x.alias()
-	out.op, out.name = "Reshape", ""
-	out.t.Shape = slices.Clone(shape)
-	x.s.record(reshape{}, in, out)
-	return out
-}
-
-// reshape is what Reshape leaves in the graph: it has no Forward of its own.
-type reshape struct{}
-
-func (reshape) Name() string { return "Reshape" }
-
-func (reshape) Shape(in []device.Shape) device.Shape { return in[0] }
-
-func (reshape) Saves(_, _ int) bool { return false }
-
-func (reshape) Forward(*Call) error { return nil }
-
-func (reshape) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.Kernels.Axpby(c.Stream, dst.Flat(), acc, g.Flat())
+	return c.Kernels.Axpby(c.Stream, dst, device.Accum{Alpha: beta}, dst)
 }

@@ -30,10 +30,10 @@ func Scalar(dev device.Device, v float32) *Variable {
 	return copyIn(dev, "Scalar", []float32{v}, device.Shape{})
 }
 
-// FromSlice is a leaf that holds a copy of data. Without a shape it has one
-// axis. It panics with a [*device.ShapeError] when data is not as long as
-// shape says.
-func FromSlice[T float32 | float64](dev device.Device, data []T, shape ...int) *Variable {
+// FromSlice is a leaf that holds a copy of data: numbers, int64 indices, or a mask of
+// uint8. Without a shape it has one axis. It panics with a [*device.ShapeError] when data
+// is not as long as shape says.
+func FromSlice[T float32 | float64 | int64 | uint8](dev device.Device, data []T, shape ...int) *Variable {
 	return copyIn(dev, "FromSlice", data, shape)
 }
 
@@ -80,7 +80,7 @@ func FromTensor(dev device.Device, t device.Tensor) *Variable {
 	return &Variable{s: s, t: t, mem: &block{made: s.number}}
 }
 
-func copyIn[T float32 | float64 | int64](dev device.Device, op string, data []T, shape device.Shape) *Variable {
+func copyIn[T float32 | float64 | int64 | uint8](dev device.Device, op string, data []T, shape device.Shape) *Variable {
 	if shape == nil {
 		shape = device.Shape{len(data)}
 	}

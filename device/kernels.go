@@ -37,6 +37,7 @@ const (
 type Kernels interface {
 	Custom
 	Attention
+	Rearranging
 
 	// Fill sets every element of dst, of any type, to v.
 	Fill(s Stream, dst Tensor, v float64) error

@@ -57,6 +57,8 @@ type kernels struct {
 	quantize, dequantize                          C.uintptr_t
 	orthonormalize                                perFloat // of Float32 and Float64
 	attention                                     attentionKernels
+	strided, transpose                            perFloat
+	stridedBits, transposeBits                    perSize
 	fill                                          perType
 	copy                                          [device.Uint8 + 1]perType // to, from
 }
@@ -123,6 +125,11 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 			copies["copy_"+to.String()+"_"+from.String()] = &k.copy[to][from]
 		}
 	}
+	layout := floats(map[string]*perFloat{"strided": &k.strided, "transpose": &k.transpose})
+	for _, size := range []int{1, 2, 4, 8} {
+		layout[fmt.Sprint("strided_u", 8*size)] = &k.stridedBits[size]
+		layout[fmt.Sprint("transpose_u", 8*size)] = &k.transposeBits[size]
+	}
 	sgd := floats(map[string]*perFloat{"sgd": &k.sgd})
 	adamW := floats(map[string]*perFloat{"adamw": &k.adamW})
 	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
@@ -140,6 +147,7 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		"loss.cu": floats(map[string]*perFloat{
 			"squares": &k.squares, "mean": &k.mean, "cross_entropy": &k.crossEntropy, "cross_entropy_grad": &k.crossEntropyGrad,
 		}),
+		"layout.cu":    layout,
 		"sgd.cu":       sgd,
 		"adamw.cu":     adamW,
 		"random.cu":    floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal}),

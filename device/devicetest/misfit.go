@@ -16,7 +16,10 @@ func checkMisfits(r *rig) {
 	k, s, one := r.k, r.s, device.Store
 	labels := of(device.Int64, 4)
 	for name, call := range map[string]func() error{
-		"Copy of other length":             func() error { return k.Copy(s, t(3), t(4)) },
+		"Copy of other length": func() error { return k.Copy(s, t(3), t(4)) },
+		"CopyStrided with few strides": func() error {
+			return k.CopyStrided(s, device.Shape{3}, t(3), device.Layout{}, one, t(3), device.Dense(device.Shape{3}))
+		},
 		"Axpby of other shape":             func() error { return k.Axpby(s, t(3), one, t(4)) },
 		"Unary of other shape":             func() error { return k.Unary(s, device.Exp, t(3), t(4)) },
 		"UnaryGrad with other g":           func() error { return k.UnaryGrad(s, device.Exp, t(3), one, t(4), t(3), t(3)) },
@@ -69,8 +72,16 @@ func checkMisfits(r *rig) {
 	}
 	double := of(device.Float64, 3)
 	for name, call := range map[string]func() error{
-		"Fill of nothing":               func() error { return k.Fill(s, device.Tensor{}, 1) },
-		"Copy of nothing":               func() error { return k.Copy(s, t(), device.Tensor{}) },
+		"Fill of nothing": func() error { return k.Fill(s, device.Tensor{}, 1) },
+		"Copy of nothing": func() error { return k.Copy(s, t(), device.Tensor{}) },
+		"CopyStrided of other type": func() error {
+			box := device.Shape{3}
+			return k.CopyStrided(s, box, t(3), device.Dense(box), one, double, device.Dense(box))
+		},
+		"CopyStrided that adds integers": func() error {
+			box, x := device.Shape{3}, of(device.Int64, 3)
+			return k.CopyStrided(s, box, x, device.Dense(box), device.Accum{Alpha: 1, Beta: 1}, x, device.Dense(box))
+		},
 		"Axpby of other type":           func() error { return k.Axpby(s, t(3), one, double) },
 		"Axpby of integers":             func() error { return k.Axpby(s, of(device.Int32, 3), one, of(device.Int32, 3)) },
 		"Unary of other type":           func() error { return k.Unary(s, device.Exp, t(3), double) },

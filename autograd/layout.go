@@ -1,0 +1,316 @@
+package autograd
+
+import (
+	"slices"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Reshape is x with another shape of as many elements: a view of x's memory. One size may
+// be -1, which stands for what the others leave. Reshape panics with a
+// [*device.ShapeError] when the shapes do not fit.
+func Reshape(x *Variable, shape ...int) *Variable {
+	const op = "Reshape"
+	s := slices.Clone(shape)
+	if i := slices.Index(s, -1); i >= 0 {
+		s[i] = 1
+		if n := device.Shape(s).Len(); n > 0 {
+			s[i] = x.t.Len() / n
+		} else {
+			s[i] = -1 // any size would do
+		}
+	}
+	if device.Shape(s).Len() != x.t.Len() || slices.ContainsFunc(s, func(n int) bool { return n < 0 }) {
+		panic(&device.ShapeError{Op: op, A: x.t.Shape, B: slices.Clone(shape)})
+	}
+	return view(reshape{op}, x, x.t.Reshape(s...))
+}
+
+// Flatten is x with its axes from start on made one: a view of x's memory.
+// Flatten(x, 1) makes rows of a batch. start may be negative, counted from the end.
+func Flatten(x *Variable, start int) *Variable {
+	const op = "Flatten"
+	shape := x.t.Shape
+	if len(shape) == 0 {
+		shape = device.Shape{1} // a scalar becomes a row of one element
+	}
+	start = axisOf(op, start, shape)
+	flat := append(slices.Clone(shape[:start]), shape[start:].Len())
+	return view(reshape{op}, x, x.t.Reshape(flat...))
+}
+
+// view is another handle to a part of x's memory, made by fn, whose Forward is not
+// called.
+func view(fn Function, x *Variable, t device.Tensor) *Variable {
+	defer nameLayer([]*Variable{x})
+	in, name := []*Variable{x}, fn.Name()
+	operands(name, in)
+	x.s.advance(name, in)
+	out := x.alias()
+	out.t, out.op, out.name = t, name, ""
+	x.s.record(fn, in, out)
+	return out
+}
+
+// reshape is what a Reshape, or a Flatten, leaves in the graph.
+type reshape struct{ name string }
+
+func (f reshape) Name() string { return f.name }
+
+func (reshape) Shape(in []device.Shape) device.Shape { return in[0] }
+
+func (reshape) Saves(_, _ int) bool { return false }
+
+func (reshape) Forward(*Call) error { return nil }
+
+func (reshape) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	return c.Kernels.Axpby(c.Stream, dst.Flat(), acc, g.Flat())
+}
+
+// Permute is x with its axes in another order: axis i of the result is axis axes[i] of x.
+// It copies. Axes may be negative, counted from the end. Permute panics with a
+// [*device.ShapeError] unless axes names each axis once.
+func Permute(x *Variable, axes ...int) *Variable {
+	const op = "Permute"
+	order, seen := make([]int, len(axes)), make([]bool, len(x.t.Shape))
+	if len(axes) != len(seen) {
+		panic(&device.ShapeError{Op: op, A: x.t.Shape, B: slices.Clone(axes)})
+	}
+	for i, axis := range axes {
+		order[i] = axisOf(op, axis, x.t.Shape)
+		if seen[order[i]] {
+			panic(&device.ShapeError{Op: op, A: x.t.Shape, B: slices.Clone(axes)})
+		}
+		seen[order[i]] = true
+	}
+	return Apply(permutation{op, order}, x)
+}
+
+// Transpose is x with two axes exchanged. It copies. Axes may be negative, counted from
+// the end: Transpose(x, -2, -1) transposes matrices.
+func Transpose(x *Variable, a, b int) *Variable {
+	const op = "Transpose"
+	order := make([]int, len(x.t.Shape))
+	for i := range order {
+		order[i] = i
+	}
+	a, b = axisOf(op, a, x.t.Shape), axisOf(op, b, x.t.Shape)
+	order[a], order[b] = b, a
+	return Apply(permutation{op, order}, x)
+}
+
+type permutation struct {
+	name  string
+	order []int
+}
+
+func (f permutation) Name() string { return f.name }
+
+func (f permutation) Shape(in []device.Shape) device.Shape {
+	out := make(device.Shape, len(f.order))
+	for i, axis := range f.order {
+		out[i] = in[0][axis]
+	}
+	return out
+}
+
+func (permutation) Saves(_, _ int) bool { return false }
+
+// layout is that of the result's elements in the input, which has this shape.
+func (f permutation) layout(in device.Shape) device.Layout {
+	l := device.Dense(in)
+	strides := make([]int, len(f.order))
+	for i, axis := range f.order {
+		strides[i] = l.Strides[axis]
+	}
+	return device.Layout{Strides: strides}
+}
+
+func (f permutation) Forward(c *Call) error {
+	return c.Kernels.CopyStrided(c.Stream, c.Out.Shape, c.Out, device.Dense(c.Out.Shape), device.Store, c.In[0], f.layout(c.In[0].Shape))
+}
+
+// Backward copies in the inverse order.
+func (f permutation) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	return c.Kernels.CopyStrided(c.Stream, g.Shape, dst, f.layout(dst.Shape), acc, g, device.Dense(g.Shape))
+}
+
+// Slice is the elements of x from from to to, without to, along an axis: PyTorch's
+// x[:, from:to]. The bounds, and the axis, may be negative, counted from the end; bounds
+// beyond the ends are the ends, so that math.MaxInt as to is all that follows. Where the
+// elements lie side by side, as those of leading rows do, the result is a view of x's
+// memory; else it is a copy.
+func Slice(x *Variable, axis, from, to int) *Variable { return SliceStep(x, axis, from, to, 1) }
+
+// SliceStep is [Slice] of every step-th element, beginning with from: PyTorch's
+// x[:, from:to:step]. It panics with a [*device.ShapeError] unless step is positive.
+func SliceStep(x *Variable, axis, from, to, step int) *Variable {
+	const op = "Slice"
+	axis = axisOf(op, axis, x.t.Shape)
+	if step < 1 {
+		panic(&device.ShapeError{Op: op + " by a step that is not positive", A: x.t.Shape, B: device.Shape{step}})
+	}
+	n := x.t.Shape[axis]
+	bound := func(i int) int {
+		if i < 0 {
+			i += n
+		}
+		return min(max(i, 0), n)
+	}
+	f := slice{axis: axis, from: bound(from), step: step}
+	f.n = (max(bound(to)-f.from, 0) + step - 1) / step
+	if x.mem.err == nil && x.t.Shape[:axis].Len() == 1 && (step == 1 || f.n <= 1) {
+		shape := f.Shape([]device.Shape{x.t.Shape})
+		row := shape[axis+1:].Len()
+		if f.n == 0 {
+			f.from = 0
+		}
+		return view(f, x, x.t.Range(f.from*row, (f.from+f.n)*row).Reshape(shape...))
+	}
+	return Apply(f, x)
+}
+
+// slice takes n elements along an axis, step apart.
+type slice struct{ axis, from, n, step int }
+
+func (slice) Name() string { return "Slice" }
+
+func (f slice) Shape(in []device.Shape) device.Shape {
+	out := slices.Clone(in[0])
+	out[f.axis] = f.n
+	return out
+}
+
+func (slice) Saves(_, _ int) bool { return false }
+
+// layout is that of the slice in the input, which has this shape.
+func (f slice) layout(in device.Shape) device.Layout {
+	l := device.Dense(in)
+	l.Offset = f.from * l.Strides[f.axis]
+	l.Strides[f.axis] *= f.step
+	return l
+}
+
+func (f slice) Forward(c *Call) error {
+	return c.Kernels.CopyStrided(c.Stream, c.Out.Shape, c.Out, device.Dense(c.Out.Shape), device.Store, c.In[0], f.layout(c.In[0].Shape))
+}
+
+// Backward gives what was not taken a gradient of zero.
+func (f slice) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if g.Len() != dst.Len() {
+		if err := c.scale(dst, acc.Beta); err != nil {
+			return err
+		}
+		if acc.Beta != 0 {
+			acc.Beta = 1
+		}
+	}
+	return c.Kernels.CopyStrided(c.Stream, g.Shape, dst, f.layout(dst.Shape), acc, g, device.Dense(g.Shape))
+}
+
+// Concat puts tensors, of which there is at least one, behind each other along an axis,
+// in which alone their shapes may differ. The axis may be negative, counted from the end.
+func Concat(axis int, xs ...*Variable) *Variable {
+	const op = "Concat"
+	return Apply(concatenation{op, axisOf(op, axis, xs[0].t.Shape)}, xs...)
+}
+
+// Stack puts tensors of one shape, of which there is at least one, side by side along a
+// new axis, which may be negative, counted from the end of the result's axes.
+func Stack(axis int, xs ...*Variable) *Variable {
+	const op = "Stack"
+	shape := xs[0].t.Shape
+	at := axisOf(op, axis, append(slices.Clone(shape), len(xs)))
+	parts := make([]*Variable, len(xs))
+	for i, x := range xs {
+		if !x.t.Shape.Equal(shape) {
+			panic(&device.ShapeError{Op: op, A: shape, B: x.t.Shape})
+		}
+		parts[i] = Reshape(x, slices.Insert(slices.Clone(shape), at, 1)...)
+	}
+	return Apply(concatenation{op, at}, parts...)
+}
+
+type concatenation struct {
+	name string
+	axis int
+}
+
+func (f concatenation) Name() string { return f.name }
+
+func (f concatenation) Shape(in []device.Shape) device.Shape {
+	out := slices.Clone(in[0])
+	out[f.axis] = 0
+	for _, shape := range in {
+		if len(shape) != len(out) {
+			panic(&device.ShapeError{Op: f.name, A: in[0], B: shape})
+		}
+		fits := slices.Clone(shape)
+		fits[f.axis] = in[0][f.axis]
+		if !fits.Equal(in[0]) {
+			panic(&device.ShapeError{Op: f.name, A: in[0], B: shape})
+		}
+		out[f.axis] += shape[f.axis]
+	}
+	return out
+}
+
+func (concatenation) Saves(_, _ int) bool { return false }
+
+// layout is that of input i in the result.
+func (f concatenation) layout(c *Call, i int) device.Layout {
+	l, at := device.Dense(c.Out.Shape), 0
+	for _, x := range c.In[:i] {
+		at += x.Shape[f.axis]
+	}
+	l.Offset = at * l.Strides[f.axis]
+	return l
+}
+
+func (f concatenation) Forward(c *Call) error {
+	for i, x := range c.In {
+		if x.DType != c.Out.DType {
+			panic(&device.DTypeError{Op: f.name, Got: x.DType, Want: c.Out.DType})
+		}
+		if err := c.Kernels.CopyStrided(c.Stream, x.Shape, c.Out, f.layout(c, i), device.Store, x, device.Dense(x.Shape)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f concatenation) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	return c.Kernels.CopyStrided(c.Stream, dst.Shape, dst, device.Dense(dst.Shape), acc, g, f.layout(c, i))
+}
+
+// Expand is x broadcast to a shape, as the operands of an [Add] are. It copies. It panics
+// with a [*device.ShapeError] when x cannot be broadcast to shape.
+func Expand(x *Variable, shape ...int) *Variable { return Apply(expansion(slices.Clone(shape)), x) }
+
+type expansion device.Shape
+
+func (expansion) Name() string { return "Expand" }
+
+func (f expansion) Shape(in []device.Shape) device.Shape {
+	if !device.Broadcast("Expand", in[0], device.Shape(f)).Equal(device.Shape(f)) {
+		panic(&device.ShapeError{Op: "Expand", A: in[0], B: device.Shape(f)})
+	}
+	return device.Shape(f)
+}
+
+func (expansion) Saves(_, _ int) bool { return false }
+
+func (f expansion) Forward(c *Call) error {
+	from := device.Dense(c.In[0].Shape)
+	for i, n := range c.In[0].Shape {
+		if n == 1 {
+			from.Strides[i] = 0
+		}
+	}
+	from.Strides = append(make([]int, len(f)-len(from.Strides)), from.Strides...)
+	return c.Kernels.CopyStrided(c.Stream, c.Out.Shape, c.Out, device.Dense(c.Out.Shape), device.Store, c.In[0], from)
+}
+
+func (expansion) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	return c.accumulate(dst, acc, g)
+}

@@ -1,0 +1,84 @@
+package operand
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+)
+
+// CopyStrided checks the operands of a CopyStrided. The result is the axes of the box,
+// the one with the smallest step in dst first, X the step in dst and Y that in src: those
+// that both operands cross evenly are joined, those of size 1 left out. There is always
+// one axis; a box without elements has none.
+func (ts Types) CopyStrided(shape device.Shape, dst device.Tensor, to device.Layout, acc device.Accum, src device.Tensor, from device.Layout) []Axis {
+	const op = "CopyStrided"
+	switch {
+	case !dst.DType.Valid():
+		panic(&device.DTypeError{Op: op, Got: dst.DType, Want: device.Float32})
+	case acc == device.Store:
+		checkType(op, src, dst.DType)
+	default:
+		ts.Float(op, dst, src)
+	}
+	for _, l := range []device.Layout{to, from} {
+		if len(l.Strides) != len(shape) {
+			panic(&device.ShapeError{Op: op + ", strides", A: shape, B: l.Strides})
+		}
+	}
+	if shape.Len() == 0 {
+		return nil
+	}
+	checkWithin(op, shape, dst, to)
+	checkWithin(op, shape, src, from)
+
+	axes := make([]Axis, 0, max(len(shape), 1))
+	for i, n := range shape {
+		if n != 1 {
+			axes = append(axes, Axis{n, to.Strides[i], from.Strides[i]})
+		}
+	}
+	slices.SortStableFunc(axes, func(a, b Axis) int { return magnitude(a.X) - magnitude(b.X) })
+	out := axes[:0]
+	for _, a := range axes {
+		if n := len(out); n > 0 && a.X == out[n-1].X*out[n-1].N && a.Y == out[n-1].Y*out[n-1].N {
+			out[n-1].N *= a.N
+			continue
+		}
+		out = append(out, a)
+	}
+	if len(out) == 0 {
+		out = append(out, Axis{1, 1, 1})
+	}
+	return out
+}
+
+// checkWithin checks that a box lies within t.
+func checkWithin(op string, shape device.Shape, t device.Tensor, l device.Layout) {
+	lo, hi := l.Offset, l.Offset
+	for i, n := range shape {
+		if reach := (n - 1) * l.Strides[i]; reach < 0 {
+			lo += reach
+		} else {
+			hi += reach
+		}
+	}
+	if lo < 0 || hi >= t.Len() {
+		panic(fmt.Errorf("device: %s of elements %d to %d of %v", op, lo, hi, t))
+	}
+}
+
+func magnitude(x int) int { return max(x, -x) }
+
+// Second is the index of the axis, other than the first, that has the smallest step in
+// src: with the first one it makes the plane in which both operands are read and written
+// in order. It is 0 where there is one axis.
+func Second(axes []Axis) int {
+	second := 0
+	for i := 1; i < len(axes); i++ {
+		if second == 0 || magnitude(axes[i].Y) < magnitude(axes[second].Y) {
+			second = i
+		}
+	}
+	return second
+}
