@@ -1,6 +1,7 @@
 package autograd_test
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -38,6 +39,12 @@ func mathCases() (cases []gradCase) {
 	for _, e := range elementwise {
 		f := func(in variables) *autograd.Variable { return e.f(in[0]) }
 		cases = append(cases, gradCase{e.name, []device.Shape{{3, 2, 2}}, max(e.lo, -4), min(e.hi, 4), f})
+	}
+	for _, axis := range []int{0, 1, -1} {
+		for name, f := range map[string]func(*autograd.Variable, int) *autograd.Variable{"Softmax": autograd.Softmax, "LogSoftmax": autograd.LogSoftmax} {
+			f := func(in variables) *autograd.Variable { return f(in[0], axis) }
+			cases = append(cases, gradCase{fmt.Sprint(name, " along ", axis), []device.Shape{{3, 4, 2}}, -3, 3, f})
+		}
 	}
 	return cases
 }

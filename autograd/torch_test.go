@@ -56,3 +56,21 @@ func TestElementwiseIsPyTorchs(t *testing.T) {
 	}
 	torchtest.Check(t, cases)
 }
+
+func TestSoftmaxIsPyTorchs(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	var cases []torchtest.Case
+	for name, f := range map[string]func(*autograd.Variable, int) *autograd.Variable{"softmax": autograd.Softmax, "log_softmax": autograd.LogSoftmax} {
+		for n := range randomShapes {
+			in := randomInput(rng, -20, 20, randomShape(rng)...)
+			axes := max(len(in.Shape), 1)
+			axis := rng.IntN(2*axes) - axes
+			cases = append(cases, torchtest.Case{
+				Name: fmt.Sprintf("%s of %v along %d", name, in.Shape, axis), Expr: fmt.Sprintf("F.%s(x[0], %d)", name, axis),
+				In: []torchtest.Input{in}, DType: randomType(n),
+				Go: func(x []*autograd.Variable) *autograd.Variable { return f(x[0], axis) },
+			})
+		}
+	}
+	torchtest.Check(t, cases)
+}

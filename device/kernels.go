@@ -35,6 +35,7 @@ const (
 // computes from a NaN is NaN, forwards and backwards, unless said otherwise.
 // Every implementation passes the conformance suite in device/devicetest.
 type Kernels interface {
+	Softmax
 	Custom
 	Attention
 	Rearranging

@@ -1,10 +1,6 @@
 package cpu
 
-import (
-	"math"
-
-	"github.com/goddp/goddp/device"
-)
+import "github.com/goddp/goddp/device"
 
 func (k *kernels) MSE(_ device.Stream, dst, x, y device.Tensor) error {
 	operands.MSE(dst, x, y)
@@ -84,23 +80,6 @@ func crossEntropy[T float](k *kernels, loss, probs, logits, labels device.Tensor
 		return s
 	})
 	device.Elements[T](loss)[0] = T(s / float64(m))
-}
-
-// softmax writes the softmax of x to p and returns log Σ exp(x). The largest
-// element is subtracted first, so that no exponential overflows.
-func softmax[T float](p, x []T) float64 {
-	top := x[0]
-	for _, v := range x {
-		top = max(top, v)
-	}
-	var s float64
-	for _, v := range x {
-		s += math.Exp(float64(v) - float64(top))
-	}
-	for i, v := range x {
-		p[i] = T(math.Exp(float64(v)-float64(top)) / s)
-	}
-	return float64(top) + math.Log(s)
 }
 
 func crossEntropyGrad[T float](k *kernels, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) {

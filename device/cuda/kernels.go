@@ -50,6 +50,7 @@ type kernels struct {
 	binary                                        perFloat
 	sumRuns, sumColumns, fold                     perFloat
 	squares, mean, crossEntropy, crossEntropyGrad perFloat
+	softmax, softmaxGrad                          perFloat
 	sgd, uniform, normal                          perFloat
 	sgdMaster, sgdMasterWide                      perFloat    // of the half types
 	adamW, adamWMaster, adamWMasterWide           perFloat    // the latter two of the half types
@@ -148,6 +149,7 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 			"squares": &k.squares, "mean": &k.mean, "cross_entropy": &k.crossEntropy, "cross_entropy_grad": &k.crossEntropyGrad,
 		}),
 		"layout.cu":    layout,
+		"softmax.cu":   floats(map[string]*perFloat{"softmax": &k.softmax, "softmax_grad": &k.softmaxGrad}),
 		"sgd.cu":       sgd,
 		"adamw.cu":     adamW,
 		"random.cu":    floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal}),

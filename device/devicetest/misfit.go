@@ -50,6 +50,9 @@ func checkMisfits(r *rig) {
 		"CrossEntropy with other probs":    func() error { return k.CrossEntropy(s, t(), t(4, 3), t(4, 2), labels) },
 		"CrossEntropy of a vector":         func() error { return k.CrossEntropy(s, t(), t(4), t(4), labels) },
 		"CrossEntropyGrad with other rows": func() error { return k.CrossEntropyGrad(s, t(5, 2), one, t(), t(5, 2), labels) },
+		"Softmax to another shape":         func() error { return k.Softmax(s, t(3, 2), t(2, 3), 1, false) },
+		"Softmax along no axis":            func() error { return k.Softmax(s, t(2, 3), t(2, 3), 2, false) },
+		"SoftmaxGrad with other g":         func() error { return k.SoftmaxGrad(s, t(2, 3), one, t(3), t(2, 3), 1, false) },
 		"SGD with other gradient":          func() error { return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(4), LR: 1}) },
 		"SGD with other velocity": func() error {
 			return k.SGD(s, device.SGDStep{Param: t(3), Grad: t(3), Velocity: t(4), Momentum: 1})
@@ -92,6 +95,7 @@ func checkMisfits(r *rig) {
 		"MatMul of two types":           func() error { return k.MatMul(s, t(1, 1), one, t(1, 3), false, double.Reshape(3, 1), false) },
 		"Linear with bias of its own":   func() error { return k.Linear(s, t(1, 3), t(1, 2), t(3, 2), double, 0) },
 		"LinearGrad to bias of its own": func() error { return k.LinearGrad(s, t(3, 2), one, double, one, t(1, 3), t(1, 2)) },
+		"Softmax of two types":          func() error { return k.Softmax(s, t(3), double, 0, false) },
 		"MSE of two types":              func() error { return k.MSE(s, t(), t(3), double) },
 		"MSEGrad with g of its own":     func() error { return k.MSEGrad(s, t(3), one, of(device.Float64), t(3), t(3)) },
 		"CrossEntropy with real labels": func() error { return k.CrossEntropy(s, t(), t(4, 2), t(4, 2), t(4)) },

@@ -74,6 +74,7 @@ func Cases(half ...device.DType) []Case {
 		}{
 			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad}, {"NaN", checkNaN},
 			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
+			{"Softmax", checkSoftmax}, {"SoftmaxGrad", checkSoftmaxGrad},
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
 			{"AccumulateStrided", checkAccumulateStrided},
 			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad},

@@ -1,0 +1,194 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+func (k *kernels) Softmax(_ device.Stream, dst, x device.Tensor, axis int, log bool) error {
+	l := operands.Softmax(dst, x, axis)
+	if dst.DType == device.Float32 {
+		softmaxLines[float32](k, l, dst, x, log)
+	} else {
+		softmaxLines[float64](k, l, dst, x, log)
+	}
+	return nil
+}
+
+func (k *kernels) SoftmaxGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, y device.Tensor, axis int, log bool) error {
+	l := operands.SoftmaxGrad(dst, g, y, axis)
+	if dst.DType == device.Float32 {
+		softmaxLinesGrad[float32](k, l, dst, acc, g, y, log)
+	} else {
+		softmaxLinesGrad[float64](k, l, dst, acc, g, y, log)
+	}
+	return nil
+}
+
+// eachLines calls f for neighbouring lines, up to a tile of them: their first elements lie
+// side by side from at on, width of them.
+func (k *kernels) eachLines(l operand.Lines, cost int, f func(at, width int)) {
+	tiles := (l.Inner + tile - 1) / tile
+	k.each(l.Outer*tiles, l.N*min(l.Inner, tile)*cost, func(lo, hi int) {
+		for ; lo < hi; lo++ {
+			from := lo % tiles * tile
+			f(lo/tiles*l.N*l.Inner+from, min(tile, l.Inner-from))
+		}
+	})
+}
+
+func softmaxLines[T float](k *kernels, l operand.Lines, dst, x device.Tensor, log bool) {
+	d, v := device.Elements[T](dst), device.Elements[T](x)
+	if len(d) == 0 {
+		return
+	}
+	if l.Inner == 1 {
+		k.each(l.Outer, 8*l.N, func(lo, hi int) {
+			for ; lo < hi; lo++ {
+				row, out := v[lo*l.N:(lo+1)*l.N], d[lo*l.N:(lo+1)*l.N]
+				if log {
+					lse := logSumExp(row)
+					for i, x := range row {
+						out[i] = T(float64(x) - lse)
+					}
+				} else {
+					softmax(out, row)
+				}
+			}
+		})
+		return
+	}
+	k.eachLines(l, 8, func(at, width int) {
+		var tops, sums [tile]float64
+		for i, x := range v[at : at+width] {
+			tops[i] = float64(x)
+		}
+		for j := 1; j < l.N; j++ {
+			for i, x := range v[at+j*l.Inner:][:width] {
+				tops[i] = max(tops[i], float64(x))
+			}
+		}
+		for j := range l.N {
+			for i, x := range v[at+j*l.Inner:][:width] {
+				sums[i] += math.Exp(float64(x) - tops[i])
+			}
+		}
+		if log {
+			for i := range width {
+				tops[i] += math.Log(sums[i])
+			}
+		}
+		for j := range l.N {
+			out := d[at+j*l.Inner:][:width]
+			for i, x := range v[at+j*l.Inner:][:width] {
+				if log {
+					out[i] = T(float64(x) - tops[i])
+				} else {
+					out[i] = T(math.Exp(float64(x)-tops[i]) / sums[i])
+				}
+			}
+		}
+	})
+}
+
+// softmax writes the softmax of x to p, which may be x, and returns log Σ exp(x). The
+// largest element is subtracted first, so that no exponential overflows.
+func softmax[T float](p, x []T) float64 {
+	top := largest(x)
+	var s float64
+	for i, v := range x {
+		e := math.Exp(float64(v) - top)
+		s += e
+		p[i] = T(e)
+	}
+	for i, e := range p {
+		p[i] = T(float64(e) / s)
+	}
+	return top + math.Log(s)
+}
+
+// logSumExp is log Σ exp(x).
+func logSumExp[T float](x []T) float64 {
+	top := largest(x)
+	var s float64
+	for _, v := range x {
+		s += math.Exp(float64(v) - top)
+	}
+	return top + math.Log(s)
+}
+
+func largest[T float](x []T) float64 {
+	top := x[0]
+	for _, v := range x {
+		top = max(top, v)
+	}
+	return float64(top)
+}
+
+// softmaxLinesGrad: with d the sum of g·y along the line, the gradient is y·(g - d); that
+// of the logarithm, with d the sum of g, is g - e^y·d.
+func softmaxLinesGrad[T float](k *kernels, l operand.Lines, dst device.Tensor, acc device.Accum, g, y device.Tensor, log bool) {
+	d, gs, ys := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](y)
+	if len(d) == 0 {
+		return
+	}
+	cost := 2
+	if log {
+		cost = 8
+	}
+	if l.Inner == 1 { // a line of its own is a tile of neighbouring elements
+		k.each(l.Outer, cost*l.N, func(lo, hi int) {
+			for ; lo < hi; lo++ {
+				g, y := gs[lo*l.N:(lo+1)*l.N], ys[lo*l.N:(lo+1)*l.N]
+				var sum float64
+				for i, v := range g {
+					if log {
+						sum += float64(v)
+					} else {
+						sum += float64(v) * float64(y[i])
+					}
+				}
+				softmaxGradOf(d[lo*l.N:(lo+1)*l.N], acc, g, y, func(int) float64 { return sum }, log)
+			}
+		})
+		return
+	}
+	k.eachLines(l, cost, func(at, width int) {
+		var sums [tile]float64
+		for j := range l.N {
+			from := at + j*l.Inner
+			y := ys[from : from+width]
+			for i, v := range gs[from : from+width] {
+				if log {
+					sums[i] += float64(v)
+				} else {
+					sums[i] += float64(v) * float64(y[i])
+				}
+			}
+		}
+		for j := range l.N {
+			from := at + j*l.Inner
+			softmaxGradOf(d[from:from+width], acc, gs[from:from+width], ys[from:from+width], func(i int) float64 { return sums[i] }, log)
+		}
+	})
+}
+
+// softmaxGradOf accumulates the gradients of some elements, given the sum along the line
+// of each.
+func softmaxGradOf[T float](dst []T, acc device.Accum, g, y []T, sum func(i int) float64, log bool) {
+	var buf [tile]T
+	for lo := 0; lo < len(dst); lo += tile {
+		t := buf[:min(tile, len(dst)-lo)]
+		for i := range t {
+			g, y := float64(g[lo+i]), float64(y[lo+i])
+			if log {
+				t[i] = T(g - math.Exp(y)*sum(lo+i))
+			} else {
+				t[i] = T(y * (g - sum(lo+i)))
+			}
+		}
+		accumulate(dst[lo:lo+len(t)], acc, t)
+	}
+}
