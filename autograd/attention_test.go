@@ -40,6 +40,12 @@ func attentionCases() (cases []gradCase) {
 	add("with keys that are results", func(in variables) *autograd.Variable {
 		return autograd.ScaledDotProductAttention(in[0], autograd.Neg(in[1]), in[2])
 	}, device.Shape{1, 1, 3, 2}, device.Shape{1, 1, 3, 2}, device.Shape{1, 1, 3, 2})
+	for _, interleaved := range []bool{false, true} {
+		add(fmt.Sprintf("after Rotary, interleaved %t", interleaved), func(in variables) *autograd.Variable {
+			cos, sin := autograd.RotaryAngles(in[0].Device(), device.Float64, 3, 4, 100)
+			return autograd.Rotary(in[0], cos, sin, autograd.RotaryOptions{Heads: 2, Interleaved: interleaved})
+		}, device.Shape{2, 3, 3, 5})
+	}
 	add("packed", func(in variables) *autograd.Variable {
 		return autograd.PackedAttention(in[0], 4, 2, autograd.AttentionOptions{Causal: true})
 	}, device.Shape{2, 5, 24})

@@ -39,6 +39,7 @@ type Kernels interface {
 	Custom
 	Attention
 	Rearranging
+	Rotary
 
 	// Fill sets every element of dst, of any type, to v.
 	Fill(s Stream, dst Tensor, v float64) error

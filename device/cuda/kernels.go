@@ -60,6 +60,7 @@ type kernels struct {
 	attention                                     attentionKernels
 	strided, transpose                            perFloat
 	stridedBits, transposeBits                    perSize
+	rotate                                        perFloat
 	fill                                          perType
 	copy                                          [device.Uint8 + 1]perType // to, from
 }
@@ -159,6 +160,7 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 
 		"attention_plain.cu": floats(k.attention.plainFunctions()),
 		"attention_mma.cu":   k.attention.mmaFunctions(),
+		"rotary.cu":          floats(map[string]*perFloat{"rotate": &k.rotate}),
 		"orthonormal.cu": {
 			"orthonormalize_float32": &k.orthonormalize[device.Float32], "orthonormalize_float64": &k.orthonormalize[device.Float64],
 		},

@@ -79,7 +79,7 @@ func Cases(half ...device.DType) []Case {
 			{"AccumulateStrided", checkAccumulateStrided},
 			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad},
 			{"Custom", checkCustom},
-			{"Attention", checkAttention}, {"NaNAttention", checkNaNAttention},
+			{"Attention", checkAttention}, {"NaNAttention", checkNaNAttention}, {"Rotate", checkRotate},
 		} {
 			cases = append(cases, check(c.name+"/"+dt.String(), dt, c.run))
 		}

@@ -1,0 +1,88 @@
+package autograd
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
+
+// RotaryOptions are the choices of [Rotary].
+type RotaryOptions struct {
+	// Heads is how many of a row's first heads are turned, the others being copied; 0 is
+	// all. With it the queries and keys of a packed projection are turned at once.
+	Heads int
+	// Interleaved pairs neighbouring elements, as the paper does. Else element i of the first
+	// half is paired with element i of the second, as in Llama and GPT-NeoX.
+	Interleaved bool
+}
+
+// RotaryAngles are the cosines and sines [rows size/2] that [Rotary] turns heads of
+// elements of dt by: row t, pair i by the angle t·base^(-2i/size).
+func RotaryAngles(dev device.Device, dt device.DType, rows, size int, base float64) (cos, sin *Variable) {
+	pairs := size / 2
+	var c, s []float64
+	for at := range rows * pairs {
+		y, x := math.Sincos(float64(at/pairs) * math.Pow(base, -2*float64(at%pairs)/float64(size)))
+		c, s = append(c, x), append(s, y)
+	}
+	if dt == device.Float64 {
+		return FromSlice(dev, c, rows, pairs), FromSlice(dev, s, rows, pairs)
+	}
+	narrow := func(v []float64) *Variable {
+		f := make([]float32, len(v))
+		for i := range v {
+			f[i] = float32(v[i])
+		}
+		return FromSlice(dev, f, rows, pairs)
+	}
+	return narrow(c), narrow(s)
+}
+
+// Rotary is the rotary position embedding of x [B T N D]: pairs of a head's first
+// elements, as many as cos [T or more, W] and sin have columns, are turned by the angles of
+// their row, 0 to T-1. The angles are of Float64 for x of Float64, else of Float32; they
+// get no gradient. opts is nothing, or one.
+func Rotary(x, cos, sin *Variable, opts ...RotaryOptions) *Variable {
+	f := &rotary{cos: cos.Tensor(), sin: sin.Tensor(), angles: [2]*Variable{cos, sin}}
+	if len(opts) > 0 {
+		f.RotaryOptions = opts[0]
+	}
+	return Apply(f, x)
+}
+
+type rotary struct {
+	RotaryOptions
+	cos, sin device.Tensor
+	angles   [2]*Variable // keep the memory of the two
+}
+
+func (*rotary) Name() string { return "Rotary" }
+
+func (f *rotary) Shape(in []device.Shape) device.Shape {
+	x, angles := in[0], f.cos.Shape
+	if len(x) != 4 || len(angles) != 2 || !f.sin.Shape.Equal(angles) || angles[0] < x[1] || 2*angles[1] > x[3] || f.Heads > x[2] {
+		panic(&device.ShapeError{Op: f.Name(), A: x, B: angles})
+	}
+	return x
+}
+
+func (*rotary) Saves(_, _ int) bool { return false }
+
+func (f *rotary) rotation(heads int) device.Rotation {
+	r := device.Rotation{Cos: f.cos, Sin: f.sin, Heads: f.Heads, Interleaved: f.Interleaved}
+	if r.Heads == 0 {
+		r.Heads = heads
+	}
+	return r
+}
+
+func (f *rotary) Forward(c *Call) error {
+	return c.Kernels.Rotate(c.Stream, c.Out, device.Store, c.In[0], f.rotation(c.Out.Shape[2]))
+}
+
+// Backward turns the gradient back.
+func (f *rotary) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	r := f.rotation(g.Shape[2])
+	r.Inverse = true
+	return c.Kernels.Rotate(c.Stream, dst, acc, g, r)
+}

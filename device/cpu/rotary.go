@@ -1,0 +1,41 @@
+package cpu
+
+import "github.com/goddp/goddp/device"
+
+func (k *kernels) Rotate(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, r device.Rotation) error {
+	operands.Rotate(dst, x, r)
+	if dst.DType == device.Float32 {
+		rotate[float32](k, dst, acc, x, r)
+	} else {
+		rotate[float64](k, dst, acc, x, r)
+	}
+	return nil
+}
+
+func rotate[T float](k *kernels, dst device.Tensor, acc device.Accum, x device.Tensor, r device.Rotation) {
+	d, v, cos, sin := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](r.Cos), device.Elements[T](r.Sin)
+	rows, heads, size, pairs := x.Shape[1], x.Shape[2], x.Shape[3], r.Cos.Shape[1]
+	step, apart := 1, pairs // between pairs, and within one
+	if r.Interleaved {
+		step, apart = 2, 1
+	}
+	sign := T(1)
+	if r.Inverse {
+		sign = -1
+	}
+	k.each(x.Shape[0]*rows*heads, size, func(lo, hi int) {
+		turned := make([]T, size)
+		for ; lo < hi; lo++ {
+			from := v[lo*size : (lo+1)*size]
+			copy(turned, from)
+			if lo%heads < r.Heads {
+				t := lo / heads % rows * pairs
+				for i := range pairs {
+					a, b, c, s := from[i*step], from[i*step+apart], cos[t+i], sign*sin[t+i]
+					turned[i*step], turned[i*step+apart] = a*c-b*s, b*c+a*s
+				}
+			}
+			accumulate(d[lo*size:(lo+1)*size], acc, turned)
+		}
+	})
+}
