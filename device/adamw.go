@@ -14,15 +14,20 @@ import "math"
 //	Variance = Beta2·Variance + (1-Beta2)·g²
 //	Param -= LR·(Mean/(1-Beta1^Step)) / (√(Variance/(1-Beta2^Step)) + Eps)
 //
+// With a MaxVariance that is the most that Variance has been, which takes its place in
+// the last line: AMSGrad (Reddi, Kale and Kumar, "On the Convergence of Adam and Beyond",
+// 2018).
+//
 // It is the update rule of torch.optim.AdamW, and with Coupled of
-// torch.optim.Adam. In the first step Mean and Variance count as zeros, and are
-// not read. Every device makes it in all floating-point types; Param, Grad, Mean
-// and Variance are of one.
+// torch.optim.Adam. In the first step Mean, Variance and MaxVariance count as zeros,
+// and are not read. Every device makes it in all floating-point types; Param, Grad and
+// these are of one.
 //
 // Master, Skip and Overflow are what they are in [SGDStep]: with a Master, Mean
-// and Variance are Float32, and Grad is of Param's type or Float32.
+// and the variances are Float32, and Grad is of Param's type or Float32.
 type AdamWStep struct {
 	Param, Grad, Mean, Variance Tensor
+	MaxVariance                 Tensor // or not there
 	Master                      Tensor // Float32, or not there
 	LR, Beta1, Beta2, Eps       float64
 	WeightDecay                 float64

@@ -40,6 +40,7 @@ type Kernels interface {
 	Attention
 	Rearranging
 	Rotary
+	RMSProp
 
 	// Fill sets every element of dst, of any type, to v.
 	Fill(s Stream, dst Tensor, v float64) error

@@ -27,8 +27,11 @@ type AdamWOptions struct {
 	// PyTorch's default is 0.01.
 	WeightDecay float64
 	// Coupled adds WeightDecay times the parameter to its gradient instead, which
-	// is torch.optim.Adam.
+	// is torch.optim.Adam: see [NewAdam].
 	Coupled bool
+	// AMSGrad divides by the root of the largest mean square so far, not of the present
+	// one. It is chosen when the optimizer is made.
+	AMSGrad bool
 	// MasterWeights is as in [SGDOptions]: the means are Float32 too, without
 	// which those of the squares of small 16-bit gradients are zero.
 	MasterWeights bool
@@ -60,15 +63,17 @@ func (o *AdamWOptions) rates() (betas [2]float64, eps float64) {
 type AdamWGroup struct {
 	Params []*nn.Parameter
 	AdamWOptions
-	made bool // MasterWeights, as it was chosen
+	made, madeAMSGrad bool // MasterWeights and AMSGrad, as they were chosen
 }
 
 // AdamW follows means of the gradients, divided by the root of those of their
 // squares. Its State has both, as "NAME.mean" and "NAME.variance", and the number
-// of updates that they hold, as "NAME.updates". It is driven by one goroutine;
+// of updates that they hold, as "NAME.updates"; with AMSGrad also the largest mean square,
+// as "NAME.max_variance". It is driven by one goroutine;
 // others may ask for what it has [AdamW.Committed].
 type AdamW struct {
 	optimizer
+	elementwise
 	groups []*AdamWGroup
 }
 
@@ -78,6 +83,12 @@ func NewAdamW(params []*nn.Parameter, opts AdamWOptions) *AdamW {
 	return NewAdamWGroups(AdamWGroup{Params: params, AdamWOptions: opts})
 }
 
+// NewAdam optimizes params by the rule of torch.optim.Adam: it is NewAdamW with Coupled.
+func NewAdam(params []*nn.Parameter, opts AdamWOptions) *AdamW {
+	opts.Coupled = true
+	return NewAdamW(params, opts)
+}
+
 // NewAdamWGroups optimizes several groups of parameters, each by its own options,
 // such as none of the biases with weight decay. It takes tied weights once, and
 // panics with an [*OptionError], as [NewSGDGroups] does.
@@ -85,12 +96,17 @@ func NewAdamWGroups(groups ...AdamWGroup) *AdamW {
 	o := &AdamW{}
 	for i := range groups {
 		g := &groups[i]
-		g.made = g.MasterWeights
-		g.check()
 		o.groups = append(o.groups, g)
-		o.add(g.Params, func() rule { return &adamRule{group: g} })
+		o.addAdamW(g)
 	}
 	return o
+}
+
+// addAdamW puts a group's parameters under the rule of AdamW.
+func (o *optimizer) addAdamW(g *AdamWGroup) {
+	g.made, g.madeAMSGrad = g.MasterWeights, g.AMSGrad
+	g.check()
+	o.add(g.Params, func() rule { return &adamRule{group: g} })
 }
 
 // Groups are the groups of parameters, for changing their options.
@@ -110,6 +126,7 @@ func (o *AdamW) SetLR(lr float64) {
 type adamRule struct {
 	group          *AdamWGroup
 	mean, variance *autograd.Variable // nil before the first step
+	most           *autograd.Variable // nil without AMSGrad as well
 	updates        int
 
 	count *autograd.Variable // nil before the first step
@@ -121,6 +138,9 @@ type adamRule struct {
 func (r *adamRule) check() {
 	r.group.check()
 	checkMasters(r.group.MasterWeights, r.group.made)
+	if now, made := r.group.AMSGrad, r.group.madeAMSGrad; now != made {
+		panic(&OptionError{"AMSGrad", now, fmt.Sprintf("%v, which the optimizer was made with", made)})
+	}
 }
 
 func (r *adamRule) masters() bool { return r.group.made }
@@ -131,8 +151,11 @@ func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
 		what  string
 		dt    device.DType
 		shape device.Shape
-	}{{&r.mean, "mean", dt, s.Var().Shape()}, {&r.variance, "variance", dt, s.Var().Shape()}, {&r.count, "updates", device.Int64, nil}} {
-		if *m.v == nil {
+	}{
+		{&r.mean, "mean", dt, s.Var().Shape()}, {&r.variance, "variance", dt, s.Var().Shape()},
+		{&r.most, "max_variance", dt, s.Var().Shape()}, {&r.count, "updates", device.Int64, nil},
+	} {
+		if *m.v == nil && (m.v != &r.most || r.group.AMSGrad) {
 			if *m.v, err = s.zeros(m.what, m.dt, m.shape...); err != nil {
 				*m.v = nil
 				return err
@@ -156,12 +179,16 @@ func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
 func (r *adamRule) update(s *slot, scaled Scaled) error {
 	v, o := s.Var(), &r.group.AdamWOptions
 	betas, eps := o.rates()
-	return v.Device().Kernels().AdamW(v.Device().Compute(), device.AdamWStep{
+	step := device.AdamWStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(), Mean: r.mean.Tensor(), Variance: r.variance.Tensor(),
 		Skip: v.GradSkip(), LossScale: scaled.By, Overflow: scaled.Overflow,
 		LR: o.LR, Beta1: betas[0], Beta2: betas[1], Eps: eps, WeightDecay: o.WeightDecay, Coupled: o.Coupled,
 		Step: r.updates + 1,
-	})
+	}
+	if r.most != nil {
+		step.MaxVariance = r.most.Tensor()
+	}
+	return v.Device().Kernels().AdamW(v.Device().Compute(), step)
 }
 
 func (r *adamRule) updated() {
@@ -169,10 +196,17 @@ func (r *adamRule) updated() {
 	r.shown = false
 	r.mean.BumpVersion()
 	r.variance.BumpVersion()
+	if r.most != nil {
+		r.most.BumpVersion()
+	}
 }
 
 func (r *adamRule) state() ([]*autograd.Variable, error) {
-	return []*autograd.Variable{r.mean, r.variance, r.count}, r.show()
+	kept := []*autograd.Variable{r.mean, r.variance}
+	if r.most != nil {
+		kept = append(kept, r.most)
+	}
+	return append(kept, r.count), r.show()
 }
 
 // show sets count.

@@ -99,10 +99,13 @@ type Tail interface {
 // SetTail gives the steps from now on a tail, nil for none.
 func (o *optimizer) SetTail(t Tail) { o.tail = t }
 
+// elementwise is embedded by optimizers with such a rule.
+type elementwise struct{}
+
 // Elementwise tells those who hand out parts of parameters as parameters (package
 // ddp/zero) that the rule changes each element by its own gradient and state
 // alone.
-func (o *optimizer) Elementwise() {}
+func (elementwise) Elementwise() {}
 
 // add puts parameters under rules, tied ones once. It panics with an [*OptionError]
 // when one is there already, in another group or by the same name.

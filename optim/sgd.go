@@ -49,6 +49,7 @@ type SGDGroup struct {
 // ask for what it has [SGD.Committed].
 type SGD struct {
 	optimizer
+	elementwise
 	groups []*SGDGroup
 }
 

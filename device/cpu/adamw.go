@@ -45,8 +45,8 @@ func newAdamRule[T float](p *device.AdamWStep) adamRule[T] {
 	return r
 }
 
-// step changes w, m and v by g.
-func (r adamRule[T]) step(w, g, m, v []T) {
+// step changes w, m and v by g, and most, which is nil without AMSGrad.
+func (r adamRule[T]) step(w, g, m, v, most []T) {
 	g, m, v = g[:len(w)], m[:len(w)], v[:len(w)]
 	for i, x := range w {
 		d := g[i] * r.unscale
@@ -59,6 +59,12 @@ func (r adamRule[T]) step(w, g, m, v []T) {
 			variance += r.beta2 * v[i]
 		}
 		m[i], v[i] = mean, variance
+		if most != nil {
+			if old := most[i]; !r.first && (old > variance || old != old) {
+				variance = old
+			}
+			most[i] = variance
+		}
 		w[i] = r.kept*x - r.rate*mean/(T(math.Sqrt(float64(variance)))*r.root+r.eps)
 	}
 }
@@ -66,25 +72,28 @@ func (r adamRule[T]) step(w, g, m, v []T) {
 func adamW[T float](k *kernels, r adamRule[T], p device.AdamWStep) {
 	w, g := device.Elements[T](p.Param), device.Elements[T](p.Grad)
 	m, v := device.Elements[T](p.Mean), device.Elements[T](p.Variance)
-	k.each(len(w), 2, func(lo, hi int) { r.step(w[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi]) })
+	most := device.Elements[T](p.MaxVariance)
+	k.each(len(w), 2, func(lo, hi int) { r.step(w[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi], window(most, lo, hi)) })
 }
 
 // adamWHalf takes what is in 16 bits through float32, a tile at a time.
 func adamWHalf(k *kernels, r adamRule[float32], p device.AdamWStep) {
 	w, g, s := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(p.Master)
-	m, v := newOperand32(p.Mean), newOperand32(p.Variance)
+	m, v, most := newOperand32(p.Mean), newOperand32(p.Variance), newOperand32(p.MaxVariance)
 	if p.Master.IsZero() {
 		s = w // what the rule is applied to
 	}
 	k.each(p.Param.Len(), 4, func(lo, hi int) {
-		var bs, bg, bm, bv [tile]float32
+		var bs, bg, bm, bv, bmost [tile]float32
 		for ; lo < hi; lo += tile {
 			to := min(lo+tile, hi)
 			ts, tg, tm, tv := s.read(bs[:], lo, to), g.read(bg[:], lo, to), m.read(bm[:], lo, to), v.read(bv[:], lo, to)
-			r.step(ts, tg, tm, tv)
+			tmost := most.read(bmost[:], lo, to)
+			r.step(ts, tg, tm, tv, tmost)
 			w.write(ts, lo)
 			m.write(tm, lo)
 			v.write(tv, lo)
+			most.write(tmost, lo)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 
 // adamWArgs is AdamW in kernels/adamw.cu.
 type adamWArgs struct {
-	w, g, m, v, s                uint64
+	w, g, m, v, most, s          uint64
 	skip, overflow               uint64
 	n, skips, overflows          uint64
 	beta1, fresh1, beta2, fresh2 float64
@@ -47,6 +47,9 @@ func (k *kernels) AdamW(st device.Stream, p device.AdamWStep) error {
 			f = k.adamWMasterWide[p.Param.DType]
 		}
 	}
-	a.wide = flag(packed(a.w, a.g, a.m, a.v, a.s))
+	if !p.MaxVariance.IsZero() {
+		a.most = k.addr(p.MaxVariance)
+	}
+	a.wide = flag(packed(a.w, a.g, a.m, a.v, a.most, a.s))
 	return k.launch(k.d.stream(st), f, k.flat(n), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }

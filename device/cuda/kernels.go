@@ -54,6 +54,7 @@ type kernels struct {
 	sgd, uniform, normal                          perFloat
 	sgdMaster, sgdMasterWide                      perFloat    // of the half types
 	adamW, adamWMaster, adamWMasterWide           perFloat    // the latter two of the half types
+	rmsProp, rmsPropMaster, rmsPropMasterWide     perFloat    // the latter two of the half types
 	nonFinite, hash                               C.uintptr_t // for every type
 	quantize, dequantize                          C.uintptr_t
 	orthonormalize                                perFloat // of Float32 and Float64
@@ -134,11 +135,14 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 	}
 	sgd := floats(map[string]*perFloat{"sgd": &k.sgd})
 	adamW := floats(map[string]*perFloat{"adamw": &k.adamW})
+	rmsProp := floats(map[string]*perFloat{"rmsprop": &k.rmsProp})
 	for _, dt := range []device.DType{device.Float16, device.BFloat16} {
 		sgd["sgd_master_"+dt.String()] = &k.sgdMaster[dt]
 		sgd["sgd_master_wide_"+dt.String()] = &k.sgdMasterWide[dt]
 		adamW["adamw_master_"+dt.String()] = &k.adamWMaster[dt]
 		adamW["adamw_master_wide_"+dt.String()] = &k.adamWMasterWide[dt]
+		rmsProp["rmsprop_master_"+dt.String()] = &k.rmsPropMaster[dt]
+		rmsProp["rmsprop_master_wide_"+dt.String()] = &k.rmsPropMasterWide[dt]
 	}
 	return map[string]map[string]*C.uintptr_t{
 		"elementwise.cu": floats(map[string]*perFloat{
@@ -153,6 +157,7 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		"softmax.cu":   floats(map[string]*perFloat{"softmax": &k.softmax, "softmax_grad": &k.softmaxGrad}),
 		"sgd.cu":       sgd,
 		"adamw.cu":     adamW,
+		"rmsprop.cu":   rmsProp,
 		"random.cu":    floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal}),
 		"copy.cu":      copies,
 		"inspect.cu":   {"nonfinite": &k.nonFinite, "hash": &k.hash},

@@ -16,12 +16,15 @@ var adamRules = []device.AdamWStep{
 	{LR: 0.1, Eps: 1, LossScale: 3},
 }
 
+// amsGrad is how many of the rules are also checked with a MaxVariance.
+const amsGrad = 3
+
 func checkAdamW(r *rig) {
-	kinds := []adamKind{{sgdKind{grad: r.dt, state: r.dt}}}
+	kinds := []adamKind{{sgdKind: sgdKind{grad: r.dt, state: r.dt}}}
 	if r.dt.Size() == 2 {
 		kinds = append(kinds,
-			adamKind{sgdKind{grad: r.dt, state: device.Float32, master: true}},
-			adamKind{sgdKind{grad: device.Float32, state: device.Float32, master: true}})
+			adamKind{sgdKind: sgdKind{grad: r.dt, state: device.Float32, master: true}},
+			adamKind{sgdKind: sgdKind{grad: device.Float32, state: device.Float32, master: true}})
 	}
 	for i, kind := range kinds {
 		r.adamWSkips(kind)
@@ -32,30 +35,43 @@ func checkAdamW(r *rig) {
 		for _, rule := range adamRules {
 			each(r, shapes, func(shape device.Shape) { r.adamW(kind, rule, shape) })
 		}
+		kind.amsgrad = true
+		r.adamWSkips(kind)
+		for _, rule := range adamRules[:amsGrad] {
+			each(r, shapes, func(shape device.Shape) { r.adamW(kind, rule, shape) })
+		}
 	}
 	r.adamW(kinds[len(kinds)-1], adamRules[2], device.Shape{large})
 }
 
 // adamKind is what types a step of AdamW is made in: the velocity's is that of
 // the moments.
-type adamKind struct{ sgdKind }
+type adamKind struct {
+	sgdKind
+	amsgrad bool
+}
 
 func (k adamKind) String() string {
-	if !k.master {
-		return "AdamW"
+	name := "AdamW"
+	if k.amsgrad {
+		name = "AdamW by AMSGrad"
 	}
-	return fmt.Sprintf("AdamW with a master and gradients of %v", k.grad)
+	if !k.master {
+		return name
+	}
+	return fmt.Sprintf("%s with a master and gradients of %v", name, k.grad)
 }
 
 // adamOperands are those of a step: the velocity is the mean.
 type adamOperands struct {
 	sgdOperands
-	variance operand
+	variance, most operand
 }
 
 func (k adamKind) place(r *rig, shape device.Shape, mean, variance array) (o adamOperands, g array) {
 	o.sgdOperands, g = k.sgdKind.place(r, shape, mean)
 	o.variance = r.place(k.state, shape, encode(k.state, variance.v))
+	o.most = r.place(k.state, shape, encode(k.state, variance.v))
 	return o, g
 }
 
@@ -65,13 +81,17 @@ func (o adamOperands) step(k adamKind, rule device.AdamWStep, n int) device.Adam
 	if k.master {
 		rule.Master = o.state.Tensor
 	}
+	if k.amsgrad {
+		rule.MaxVariance = o.most.Tensor
+	}
 	rule.Step = n
 	return rule
 }
 
 // adamW makes three steps and checks the parameter, its master and the moments
 // after each. Each step starts from what the device has, so that errors do not
-// add up; the first finds NaN in the moments.
+// add up; the first finds NaN in the moments. By AMSGrad the second finds variances above
+// all that come.
 func (r *rig) adamW(kind adamKind, rule device.AdamWStep, shape device.Shape) {
 	o, g := kind.place(r, shape, nan(shape), nan(shape))
 	for n := 1; n <= 3; n++ {
@@ -80,15 +100,22 @@ func (r *rig) adamW(kind adamKind, rule device.AdamWStep, shape device.Shape) {
 			s.Skip = r.place(device.Uint8, device.Shape{3}, make([]byte, 3)).Tensor
 			s.Overflow = r.place(device.Uint8, device.Shape{1}, make([]byte, 1)).Tensor
 		}
+		if n == 2 && kind.amsgrad {
+			high := newArray(shape...)
+			for i := range high.v {
+				high.v[i] = float64(2 * (i % 2)) // and below all
+			}
+			r.fill(o.most, encode(kind.state, high.v))
+		}
 		label := fmt.Sprintf("%v, step %d with rate %v, betas %v and %v, eps %v, decay %v, coupled %v, loss scale %v", kind, n,
 			rule.LR, rule.Beta1, rule.Beta2, rule.Eps, rule.WeightDecay, rule.Coupled, rule.LossScale)
 		held := func(o operand) value {
 			return value{array{shape, decode(kind.state, r.read(label, o))}, make([]float64, shape.Len()), 16}
 		}
-		w, m, v := held(o.state), held(o.velocity), held(o.variance)
+		w, m, v, most := held(o.state), held(o.velocity), held(o.variance), held(o.most)
 		for i := range g.v {
 			if n == 1 {
-				m.v[i], v.v[i] = 0, 0
+				m.v[i], v.v[i], most.v[i] = 0, 0, 0
 			}
 			x, d := w.v[i], g.v[i]*rule.Unscale()
 			of := math.Abs(d) // d is right to some eps of this
@@ -102,17 +129,23 @@ func (r *rig) adamW(kind adamKind, rule device.AdamWStep, shape device.Shape) {
 			m.v[i] = rule.Beta1*m.v[i] + (1-rule.Beta1)*d
 			v.scale[i] = rule.Beta2*v.v[i] + (1-rule.Beta2)*of*of
 			v.v[i] = rule.Beta2*v.v[i] + (1-rule.Beta2)*d*d
-			root := math.Sqrt(v.v[i] / (1 - math.Pow(rule.Beta2, float64(n))))
+			if most.scale[i] = v.scale[i]; most.v[i] < v.v[i] || !kind.amsgrad {
+				most.v[i] = v.v[i]
+			}
+			root := math.Sqrt(most.v[i] / (1 - math.Pow(rule.Beta2, float64(n))))
 			rate := rule.LR / (1 - math.Pow(rule.Beta1, float64(n))) / (root + rule.Eps)
 			w.v[i] = x - rate*m.v[i]
 			w.scale[i] = math.Abs(x) + rate*m.scale[i]
-			if v.v[i] > 0 {
-				w.scale[i] += rate * math.Abs(m.v[i]) * v.scale[i] / v.v[i]
+			if most.v[i] > 0 {
+				w.scale[i] += rate * math.Abs(m.v[i]) * v.scale[i] / most.v[i]
 			}
 		}
 		r.ok(label, r.k.AdamW(r.s, s))
 		r.same(label+": mean", o.velocity, m)
 		r.same(label+": variance", o.variance, v)
+		if kind.amsgrad {
+			r.same(label+": most variance", o.most, most)
+		}
 		r.same(label+": what the rule is applied to", o.state, w)
 		if kind.master {
 			rounded := encode(r.dt, decode(kind.state, r.read(label, o.state)))
@@ -141,7 +174,7 @@ func (r *rig) adamWSkips(kind adamKind) {
 				s.Skip, s.Overflow = s.Overflow, s.Skip
 			}
 			var before [][]byte
-			written := []operand{o.param, o.state, o.velocity, o.variance}
+			written := []operand{o.param, o.state, o.velocity, o.variance, o.most}
 			for _, w := range written {
 				before = append(before, r.read(label, w))
 			}

@@ -263,7 +263,7 @@ func checkNaNUpdates(r *rig) {
 		kinds = append(kinds, sgdKind{grad: device.Float32, state: device.Float32, master: true})
 	}
 	for _, kind := range kinds {
-		each(r, []bool{false, true}, func(adam bool) {
+		each(r, []string{"SGD", "AdamW", "RMSProp"}, func(label string) {
 			g := newArray(nanLen)
 			for i := range g.v {
 				g.v[i] = 1
@@ -276,14 +276,19 @@ func checkNaNUpdates(r *rig) {
 				master = zeros(kind.state).Tensor
 			}
 			mean, variance := zeros(kind.state), zeros(kind.state)
-			label, err := "SGD", error(nil)
-			if adam {
-				label = "AdamW"
+			var err error
+			switch label {
+			case "AdamW":
 				err = r.k.AdamW(r.s, device.AdamWStep{
 					Param: param.Tensor, Grad: grad.Tensor, Mean: mean.Tensor, Variance: variance.Tensor, Master: master,
 					LR: 0.1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1,
 				})
-			} else {
+			case "RMSProp":
+				err = r.k.RMSProp(r.s, device.RMSPropStep{
+					Param: param.Tensor, Grad: grad.Tensor, Square: mean.Tensor, Velocity: variance.Tensor, Master: master,
+					LR: 0.1, Alpha: 0.99, Eps: 1e-8, Momentum: 0.9,
+				})
+			default:
 				err = r.k.SGD(r.s, device.SGDStep{Param: param.Tensor, Grad: grad.Tensor, Velocity: mean.Tensor, Master: master, LR: 0.1, Momentum: 0.9, First: true})
 			}
 			label = fmt.Sprintf("%s of %v by gradients of NaN in %v", label, r.dt, kind.grad)

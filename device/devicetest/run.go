@@ -18,7 +18,7 @@ type Case struct {
 
 // Run runs the suite as subtests, each on a device that open makes and the
 // test closes. Kernels are checked in Float32 and Float64, and in the half
-// types that the caller says they compute in; Axpby, SGD and AdamW in all four.
+// types that the caller says they compute in; Axpby, SGD, AdamW and RMSProp in all four.
 func Run(t *testing.T, open func(t *testing.T) device.Device, half ...device.DType) {
 	for _, c := range Cases(half...) {
 		t.Run(c.Name, func(t *testing.T) {
@@ -59,7 +59,7 @@ func Cases(half ...device.DType) []Case {
 		for _, c := range []struct {
 			name string
 			run  func(*rig)
-		}{{"Axpby", checkAxpby}, {"SGD", checkSGD}, {"AdamW", checkAdamW}, {"NaNUpdates", checkNaNUpdates}} {
+		}{{"Axpby", checkAxpby}, {"SGD", checkSGD}, {"AdamW", checkAdamW}, {"RMSProp", checkRMSProp}, {"NaNUpdates", checkNaNUpdates}} {
 			cases = append(cases, check(c.name+"/"+dt.String(), dt, c.run))
 		}
 	}

@@ -1,7 +1,8 @@
 // One step of Adam: see device.AdamWStep.
 
 struct AdamW {
-	u64 w, g, m, v, s;  // s is 0 without a master
+	u64 w, g, m, v;
+	u64 most, s;        // 0 without AMSGrad, and without a master
 	u64 skip, overflow; // bytes
 	u64 n, skips, overflows;
 	double beta1, fresh1, beta2, fresh2; // fresh: 1 - beta
@@ -14,14 +15,14 @@ __device__ inline double root_of(double v) { return sqrt(v); }
 
 template <class A> struct Rule {
 	A beta1, fresh1, beta2, fresh2, rate, root, eps, coupled, kept, unscale;
-	bool first;
+	bool first, amsgrad;
 
 	__device__ Rule(const AdamW &a)
 		: beta1(a.beta1), fresh1(a.fresh1), beta2(a.beta2), fresh2(a.fresh2), rate(a.rate), root(a.root), eps(a.eps),
-		  coupled(a.coupled), kept(a.kept), unscale(a.unscale), first(a.first) {}
+		  coupled(a.coupled), kept(a.kept), unscale(a.unscale), first(a.first), amsgrad(a.most != 0) {}
 
-	// step changes w, m and v, which are of type S, by g.
-	template <class S, class G> __device__ void step(S &w, G g, S &m, S &v) const {
+	// step changes w, m and v, which are of type S, by g, and with AMSGrad most.
+	template <class S, class G> __device__ void step(S &w, G g, S &m, S &v, S &most) const {
 		A d = up(g) * unscale, p = up(w);
 		if (coupled != 0) d += coupled * p;
 		A mean = fresh1 * d, variance = fresh2 * d * d;
@@ -31,6 +32,11 @@ template <class A> struct Rule {
 		}
 		m = down<S>(mean);
 		v = down<S>(variance);
+		if (amsgrad) {
+			const A old = first ? variance : up(most);
+			if (old > variance || old != old) variance = old;
+			most = down<S>(variance);
+		}
 		w = down<S>(kept * p - rate * mean / (root_of(variance) * root + eps));
 	}
 };
@@ -42,26 +48,28 @@ template <class T, class G, class S, bool MASTER> __device__ inline void adamw(c
 	if (__syncthreads_or(raised(a.skip, a.skips) || raised(a.overflow, a.overflows))) return;
 	const Rule<typename Arith<S>::type> rule(a);
 	T *w = (T *)a.w;
-	S *s = (S *)(MASTER ? a.s : a.w), *m = (S *)a.m, *v = (S *)a.v;
+	S *s = (S *)(MASTER ? a.s : a.w), *m = (S *)a.m, *v = (S *)a.v, *most = (S *)a.most;
 	const G *g = (const G *)a.g;
 	u64 done = 0;
 	if (a.wide) {
 		const int N = Pack<T>::N;
 		done = a.n / N * N;
 		for (u64 i = global_thread() * N; i < done; i += global_threads() * N) {
-			Packs<S, N> ps, pm, pv;
+			Packs<S, N> ps, pm, pv, pmost;
 			Packs<G, N> pg;
 			ps.load(s + i);
 			pg.load(g + i);
 			if (!rule.first) {
 				pm.load(m + i);
 				pv.load(v + i);
+				if (rule.amsgrad) pmost.load(most + i);
 			}
 #pragma unroll
-			for (int j = 0; j < N; j++) rule.step(ps[j], pg[j], pm[j], pv[j]);
+			for (int j = 0; j < N; j++) rule.step(ps[j], pg[j], pm[j], pv[j], pmost[j]);
 			ps.store(s + i);
 			pm.store(m + i);
 			pv.store(v + i);
+			if (rule.amsgrad) pmost.store(most + i);
 			if (MASTER) {
 				Pack<T> pw;
 #pragma unroll
@@ -70,8 +78,9 @@ template <class T, class G, class S, bool MASTER> __device__ inline void adamw(c
 			}
 		}
 	}
+	S none;
 	for (u64 i = done + global_thread(); i < a.n; i += global_threads()) {
-		rule.step(s[i], g[i], m[i], v[i]);
+		rule.step(s[i], g[i], m[i], v[i], rule.amsgrad ? most[i] : none);
 		if (MASTER) w[i] = down<T>(up(s[i]));
 	}
 }

@@ -157,9 +157,30 @@ func SGD(p device.SGDStep) {
 // type.
 func AdamW(p device.AdamWStep) {
 	state := update("AdamW", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
-	for _, moment := range []device.Tensor{p.Mean, p.Variance} {
-		checkType("AdamW", moment, state)
-		checkShape("AdamW", p.Param.Shape, moment)
+	moments("AdamW", p.Param.Shape, state, p.Mean, p.Variance)
+	if !p.MaxVariance.IsZero() {
+		moments("AdamW", p.Param.Shape, state, p.MaxVariance)
+	}
+}
+
+// RMSProp checks the operands of an RMSProp, which is there for every floating-point
+// type.
+func RMSProp(p device.RMSPropStep) {
+	state := update("RMSProp", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
+	moments("RMSProp", p.Param.Shape, state, p.Square)
+	if p.Centered {
+		moments("RMSProp", p.Param.Shape, state, p.Mean)
+	}
+	if p.Momentum != 0 {
+		moments("RMSProp", p.Param.Shape, state, p.Velocity)
+	}
+}
+
+// moments checks what an update keeps beside the parameter.
+func moments(op string, shape device.Shape, state device.DType, kept ...device.Tensor) {
+	for _, t := range kept {
+		checkType(op, t, state)
+		checkShape(op, shape, t)
 	}
 }
 

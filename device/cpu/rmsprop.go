@@ -1,0 +1,92 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+func (k *kernels) RMSProp(_ device.Stream, p device.RMSPropStep) error {
+	operand.RMSProp(p)
+	if !p.Centered {
+		p.Mean = device.Tensor{}
+	}
+	if p.Momentum == 0 {
+		p.Velocity = device.Tensor{}
+	}
+	switch {
+	case raised(p.Skip) || raised(p.Overflow):
+	case p.Param.DType == device.Float32:
+		rmsProp(k, newRMSPropRule[float32](&p), p)
+	case p.Param.DType == device.Float64:
+		rmsProp(k, newRMSPropRule[float64](&p), p)
+	default:
+		rmsPropHalf(k, newRMSPropRule[float32](&p), p)
+	}
+	return nil
+}
+
+// rmsPropRule is the rule of device.RMSPropStep, small enough for a closure to hold.
+type rmsPropRule[T float] struct {
+	lr, alpha, fresh, eps, momentum, decay, unscale T // fresh: 1 - alpha
+}
+
+func newRMSPropRule[T float](p *device.RMSPropStep) rmsPropRule[T] {
+	return rmsPropRule[T]{
+		lr: T(p.LR), alpha: T(p.Alpha), fresh: T(1 - p.Alpha), eps: T(p.Eps), momentum: T(p.Momentum),
+		decay: T(p.WeightDecay), unscale: T(p.Unscale()),
+	}
+}
+
+// step changes w and sq by g, and, where they are there, m and v.
+func (r rmsPropRule[T]) step(w, g, sq, m, v []T) {
+	g, sq = g[:len(w)], sq[:len(w)]
+	for i, x := range w {
+		d := g[i] * r.unscale
+		if r.decay != 0 {
+			d += r.decay * x
+		}
+		square := r.alpha*sq[i] + r.fresh*d*d
+		sq[i] = square
+		if m != nil {
+			mean := r.alpha*m[i] + r.fresh*d
+			m[i] = mean
+			square -= mean * mean
+		}
+		d /= T(math.Sqrt(float64(square))) + r.eps
+		if v != nil {
+			d += r.momentum * v[i]
+			v[i] = d
+		}
+		w[i] = x - r.lr*d
+	}
+}
+
+func rmsProp[T float](k *kernels, r rmsPropRule[T], p device.RMSPropStep) {
+	w, g, sq := device.Elements[T](p.Param), device.Elements[T](p.Grad), device.Elements[T](p.Square)
+	m, v := device.Elements[T](p.Mean), device.Elements[T](p.Velocity)
+	k.each(len(w), 2, func(lo, hi int) { r.step(w[lo:hi], g[lo:hi], sq[lo:hi], window(m, lo, hi), window(v, lo, hi)) })
+}
+
+// rmsPropHalf takes what is in 16 bits through float32, a tile at a time.
+func rmsPropHalf(k *kernels, r rmsPropRule[float32], p device.RMSPropStep) {
+	w, g, s := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(p.Master)
+	sq, m, v := newOperand32(p.Square), newOperand32(p.Mean), newOperand32(p.Velocity)
+	if p.Master.IsZero() {
+		s = w // what the rule is applied to
+	}
+	k.each(p.Param.Len(), 4, func(lo, hi int) {
+		var bs, bg, bsq, bm, bv [tile]float32
+		for ; lo < hi; lo += tile {
+			to := min(lo+tile, hi)
+			ts, tg, tsq := s.read(bs[:], lo, to), g.read(bg[:], lo, to), sq.read(bsq[:], lo, to)
+			tm, tv := m.read(bm[:], lo, to), v.read(bv[:], lo, to)
+			r.step(ts, tg, tsq, tm, tv)
+			w.write(ts, lo)
+			sq.write(tsq, lo)
+			m.write(tm, lo)
+			v.write(tv, lo)
+		}
+	})
+}
