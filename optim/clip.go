@@ -2,6 +2,7 @@ package optim
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/goddp/goddp/autograd"
@@ -18,26 +19,36 @@ import (
 // It is torch.nn.utils.clip_grad_norm_, called between Backward and Step. It is
 // enqueued on the device, and waits for nothing; to read the norm waits. Replicas of
 // package ddp have equal gradients, and come to equal ones. What is divided among
-// ranks needs [ClipGradNormOver]. Gradients of a scaled loss are to be unscaled
+// ranks needs [ClipGradPNormOver]. Gradients of a scaled loss are to be unscaled
 // first, see package amp. As in PyTorch, a norm of NaN makes all gradients NaN, and an
 // infinite one makes them 0, but NaN where they are infinite themselves: so does one
 // finite gradient whose squares add up to more than the norm's type holds.
 //
 // It panics with an [*OptionError] where max is not above 0.
 func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable, err error) {
-	return ClipGradNormOver(params, max, func(device.Tensor) error { return nil })
+	return ClipGradPNorm(params, 2, max)
 }
 
-// ClipGradNormOver is ClipGradNorm for parameters of which other ranks have others, or
-// other parts. total makes the sum of the squares of this rank's gradients, one element
-// of Float64 on the device's compute stream, that of all ranks'.
-func ClipGradNormOver(params []*nn.Parameter, max float64, total func(squares device.Tensor) error) (norm *autograd.Variable, err error) {
+// ClipGradPNorm is ClipGradNorm by the p-norm, (Σ|g|^p)^(1/p): with p = 1 the sum of the
+// magnitudes. It panics with an [*OptionError] where p is not above 0, or infinite.
+func ClipGradPNorm(params []*nn.Parameter, p, max float64) (norm *autograd.Variable, err error) {
+	return ClipGradPNormOver(params, p, max, func(device.Tensor) error { return nil })
+}
+
+// ClipGradPNormOver is ClipGradPNorm for parameters of which other ranks have others, or
+// other parts. total makes of Σ|g|^p over this rank's gradients, one element of Float64 on
+// the device's compute stream, the sum of all ranks'.
+func ClipGradPNormOver(params []*nn.Parameter, p, max float64, total func(sum device.Tensor) error) (norm *autograd.Variable, err error) {
+	if !(p > 0) || math.IsInf(p, 1) {
+		panic(&OptionError{"p", p, "above 0, and finite"})
+	}
 	if !(max > 0) {
 		panic(&OptionError{"max", max, "above 0"})
 	}
 	c, err := newClipping(params)
 	if err == nil {
 		defer c.dev.Free(c.mem)
+		c.p = p
 		err = c.clip(max, total)
 	}
 	if err != nil {
@@ -46,22 +57,43 @@ func ClipGradNormOver(params []*nn.Parameter, max float64, total func(squares de
 	return c.norm, nil
 }
 
-// clipping is one ClipGradNorm.
+// ClipGradValue brings each element of the gradients of params within -bound to bound, as
+// torch.nn.utils.clip_grad_value_ does. A NaN stays one. Otherwise it is as
+// ClipGradNorm. It panics with an [*OptionError] where bound is not 0 or more.
+func ClipGradValue(params []*nn.Parameter, bound float64) error {
+	checkPositive([]string{"bound"}, bound)
+	seen := map[*autograd.Variable]bool{}
+	for _, p := range slices.Backward(params) { // those of the last are there first
+		g := p.Grad()
+		if g == nil || seen[g] { // or under another name
+			continue
+		}
+		seen[g] = true
+		dev, t := p.Var().Device(), g.Tensor()
+		if err := dev.Kernels().Unary(dev.Compute(), device.Clamp(-bound, bound), t, t); err != nil {
+			return fmt.Errorf("optim: clipping the gradient of %s: %w", p.Name(), err)
+		}
+	}
+	return nil
+}
+
+// clipping is one ClipGradPNormOver.
 type clipping struct {
 	dev     device.Device
+	p       float64
 	grads   []device.Tensor
 	norm    *autograd.Variable
 	mem     device.Buffer
-	squares device.Tensor // in mem: the sums of the squares of parts of gradients, of the norm's type
+	powers  device.Tensor // in mem: the sums of the p-th powers of parts of gradients, of the norm's type
 	total   device.Tensor // in mem: the sum of all, then the norm; Float64, as the next two
 	factor  device.Tensor // in mem: what the gradients are multiplied by
 	one     device.Tensor // in mem
-	scratch device.Buffer // of mem: for the squares of clipPart elements, then for the sums in Float64
+	scratch device.Buffer // of mem: for the powers of clipPart elements, then for the sums in Float64
 
 	factors map[device.DType]device.Tensor // in mem: factor in the gradients' types
 }
 
-// clipPart is how many elements are squared at a time: what that takes of memory is
+// clipPart is how many elements are raised to their power at a time: what that takes of memory is
 // little beside gradients.
 const clipPart = 1 << 22
 
@@ -100,7 +132,7 @@ func newClipping(params []*nn.Parameter) (*clipping, error) {
 		return at
 	}
 	scratchBytes := max(min(longest, clipPart)*dt.Size(), parts*device.Float64.Size())
-	scratch, squares := reserve(scratchBytes), reserve(parts*dt.Size())
+	scratch, powers := reserve(scratchBytes), reserve(parts*dt.Size())
 	scalars := reserve((3 + len(c.factors)) * device.Align)
 	var err error
 	if c.mem, err = c.dev.Alloc(size); err != nil {
@@ -112,7 +144,7 @@ func newClipping(params []*nn.Parameter) (*clipping, error) {
 		return t
 	}
 	c.scratch = c.mem.Slice(scratch, scratchBytes)
-	c.squares = device.NewTensor(c.mem.Slice(squares, parts*dt.Size()), dt, parts)
+	c.powers = device.NewTensor(c.mem.Slice(powers, parts*dt.Size()), dt, parts)
 	c.total, c.factor, c.one = scalar(device.Float64), scalar(device.Float64), scalar(device.Float64)
 	for dt := range c.factors {
 		c.factors[dt] = scalar(dt)
@@ -132,23 +164,29 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 	at := 0
 	for _, g := range slices.Backward(c.grads) { // those of the last are there first
 		for lo := 0; lo < g.Len(); lo += clipPart {
-			part, dt := g.Range(lo, min(lo+clipPart, g.Len())), c.squares.DType
+			part, dt := g.Range(lo, min(lo+clipPart, g.Len())), c.powers.DType
 			x := device.NewTensor(c.scratch.Slice(0, part.Len()*dt.Size()), dt, part.Len())
 			if part.DType != dt {
 				do(func() error { return k.Copy(s, x, part) })
 				part = x
 			}
-			do(func() error { return k.Binary(s, device.Mul, x, part, part) })
-			do(func() error { return k.Sum(s, c.squares.Range(at, at+1), device.Store, x) })
+			do(func() error { return c.power(x, part) })
+			do(func() error { return k.Sum(s, c.powers.Range(at, at+1), device.Store, x) })
 			at++
 		}
 	}
 	// In Float64: the roundings of a sum of Float32 grow with the number of parameters.
 	wide := device.NewTensor(c.scratch.Slice(0, at*device.Float64.Size()), device.Float64, at)
-	do(func() error { return k.Copy(s, wide, c.squares) })
+	do(func() error { return k.Copy(s, wide, c.powers) })
 	do(func() error { return k.Sum(s, c.total, device.Store, wide) })
 	do(func() error { return total(c.total) })
-	do(func() error { return k.Unary(s, device.Sqrt, c.total, c.total) })
+	switch c.p {
+	case 1:
+	case 2:
+		do(func() error { return k.Unary(s, device.Sqrt, c.total, c.total) })
+	default:
+		do(func() error { return k.Unary(s, device.Pow(1/c.p), c.total, c.total) })
+	}
 	do(func() error { return k.Copy(s, c.norm.Tensor(), c.total) })
 	// The factor is 1/(1 + ReLU((norm+clipEpsilon)/max - 1)), which is 1 to the bit where
 	// nothing is to be clipped.
@@ -163,6 +201,19 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 	}
 	for _, g := range c.grads {
 		do(func() error { return k.Binary(s, device.Mul, g, g, c.factors[g.DType]) })
+	}
+	return err
+}
+
+// power writes |x|^p to dst, which may be x.
+func (c *clipping) power(dst, x device.Tensor) error {
+	k, s := c.dev.Kernels(), c.dev.Compute()
+	if c.p == 2 {
+		return k.Binary(s, device.Mul, dst, x, x)
+	}
+	err := k.Unary(s, device.Abs, dst, x)
+	if err == nil && c.p != 1 {
+		err = k.Unary(s, device.Pow(c.p), dst, dst)
 	}
 	return err
 }

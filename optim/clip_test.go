@@ -181,16 +181,16 @@ func TestClipGradNormOfManyElements(t *testing.T) {
 
 // What is not finite stays so; a norm that other ranks add to is theirs as well, and
 // an error of theirs leaves the gradients as they are.
-func TestClipGradNormOver(t *testing.T) {
+func TestClipGradPNormOver(t *testing.T) {
 	dev := newDevice(t)
 	p := parameter(dev, "p", []float64{1, 1})
 	give(t, p, []float64{3, 4})
 	lost := errors.New("rank 1 lost")
-	if _, err := optim.ClipGradNormOver([]*nn.Parameter{p}, 1, func(device.Tensor) error { return lost }); !errors.Is(err, lost) {
+	if _, err := optim.ClipGradPNormOver([]*nn.Parameter{p}, 2, 1, func(device.Tensor) error { return lost }); !errors.Is(err, lost) {
 		t.Errorf("got %v, want %v", err, lost)
 	}
 	near(t, "after an error", read(t, p.Grad()), []float64{3, 4})
-	norm, err := optim.ClipGradNormOver([]*nn.Parameter{p}, 1, func(squares device.Tensor) error {
+	norm, err := optim.ClipGradPNormOver([]*nn.Parameter{p}, 2, 1, func(squares device.Tensor) error {
 		return dev.Kernels().Axpby(dev.Compute(), squares, device.Accum{Alpha: 4}, squares) // of four equal ranks
 	})
 	if err != nil {

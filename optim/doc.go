@@ -1,4 +1,5 @@
-// Package optim changes parameters by their gradients: by [SGD], or by [AdamW].
+// Package optim changes parameters by their gradients: by [SGD], [AdamW] (and [NewAdam]),
+// [RMSProp] or [Muon].
 //
 //	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1, Momentum: 0.9})
 //	for range steps {
@@ -9,7 +10,12 @@
 //		opt.ZeroGrad()
 //	}
 //
-// [ClipGradNorm] bounds the norm of all gradients, between Backward and Step.
+// Each takes groups of parameters with options of their own, as PyTorch's optimizers do
+// ([NewAdamWGroups]), which the program may change between steps. Package optim/schedule has
+// learning rates that change.
+//
+// [ClipGradNorm] bounds the norm of all gradients, between Backward and Step, [ClipGradPNorm]
+// another norm, and [ClipGradValue] each element.
 //
 // A Step writes the parameters in place. A graph that was recorded before, and whose
 // backward reads them, is stale then: its Backward panics with an
@@ -82,7 +88,7 @@
 //
 // # Parts of parameters
 //
-// The rules are elementwise: what becomes of an element depends on its own
+// The rules, but for Muon's, are elementwise: what becomes of an element depends on its own
 // gradient and state alone. So an optimizer may be given parts of parameters as
 // its parameters ([nn.NewPart]), which is how package ddp/zero divides the state among
 // ranks; a [Tail] is what its steps do behind the updates. What an optimizer keeps of a

@@ -161,16 +161,13 @@ func wideType(dt device.DType) device.DType {
 func matrix(shape device.Shape) (rows, columns int) { return shape[0], shape[1:].Len() }
 
 // workspace is the scratch memory for one matrix: u and next of its shape, gram and
-// update square, of its shorter side, and two numbers.
-type workspace struct {
-	u, next, gram, update device.Tensor
-	norm, spare           device.Tensor
-}
+// update square, of its shorter side, norm a number.
+type workspace struct{ u, next, gram, update, norm device.Tensor }
 
 // workspaceLen is how many elements a matrix's workspace takes.
 func workspaceLen(rows, columns int) int {
 	side := min(rows, columns)
-	return 2*rows*columns + 2*side*side + 2
+	return 2*rows*columns + 2*side*side + 1
 }
 
 // workspace cuts the scratch memory for a matrix, which allocate has made.
@@ -182,7 +179,7 @@ func (o *Muon) workspace(dt device.DType, rows, columns int) workspace {
 		return flat.Range(at-n, at).Reshape(shape...)
 	}
 	side := min(rows, columns)
-	return workspace{cut(rows, columns), cut(rows, columns), cut(side, side), cut(side, side), cut(), cut()}
+	return workspace{cut(rows, columns), cut(rows, columns), cut(side, side), cut(side, side), cut()}
 }
 
 // muonRule is Muon's of one matrix. The velocity begins as zeros, so that the first step
@@ -278,12 +275,7 @@ func (w *workspace) orthogonalize(k device.Kernels, s device.Stream) (o, spare d
 	do(func() error { return k.Binary(s, device.Mul, y, x, x) })
 	do(func() error { return k.Sum(s, w.norm, device.Store, y) })
 	do(func() error { return k.Unary(s, device.Sqrt, w.norm, w.norm) })
-	// max(norm, eps) is eps + ReLU(norm - eps).
-	do(func() error { return k.Fill(s, w.spare, -newtonSchulzEps) })
-	do(func() error { return k.Axpby(s, w.spare, device.Accum{Alpha: 1, Beta: 1}, w.norm) })
-	do(func() error { return k.Unary(s, device.ReLU, w.spare, w.spare) })
-	do(func() error { return k.Fill(s, w.norm, newtonSchulzEps) })
-	do(func() error { return k.Axpby(s, w.norm, device.Accum{Alpha: 1, Beta: 1}, w.spare) })
+	do(func() error { return k.Unary(s, device.Clamp(newtonSchulzEps, math.Inf(1)), w.norm, w.norm) })
 	do(func() error { return k.Binary(s, device.Div, x, x, w.norm) })
 	tall := x.Shape[0] > x.Shape[1] // then XᵀX is the smaller product, and multiplies from the right
 	for range newtonSchulzes {

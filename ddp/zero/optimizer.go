@@ -91,15 +91,21 @@ func (o *Optimizer[O]) ZeroGrad() {
 // [Model.Join] in JoinOptions.Step. An error breaks the group: the others wait for this
 // rank's part of the norm.
 func (o *Optimizer[O]) ClipGradNorm(max float64) (norm *autograd.Variable, err error) {
+	return o.ClipGradPNorm(2, max)
+}
+
+// ClipGradPNorm is [optim.ClipGradPNorm] for the gradients of the whole model, as
+// ClipGradNorm is optim.ClipGradNorm.
+func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, err error) {
 	if join := &o.shards.join; join.on && !join.own {
 		return nil, fmt.Errorf("zero: rank %d: gradients clipped within Join, where ranks without inputs do not: JoinOptions.Step is what does", o.shards.pg.Rank())
 	}
 	group := o.Group()
-	norm, err = optim.ClipGradNormOver(o.Parameters(), max, func(squares device.Tensor) error {
+	norm, err = optim.ClipGradPNormOver(o.Parameters(), p, max, func(sum device.Tensor) error {
 		if group == nil { // the step will be skipped
 			return nil
 		}
-		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(squares, comm.Sum).Wait(context.Background()) // it has a deadline of its own
+		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(sum, comm.Sum).Wait(context.Background()) // it has a deadline of its own
 	})
 	if err != nil && group != nil {
 		group.Abort(err)
