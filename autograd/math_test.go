@@ -3,6 +3,7 @@ package autograd_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
@@ -44,6 +45,19 @@ func mathCases() (cases []gradCase) {
 		for name, f := range map[string]func(*autograd.Variable, int) *autograd.Variable{"Softmax": autograd.Softmax, "LogSoftmax": autograd.LogSoftmax} {
 			f := func(in variables) *autograd.Variable { return f(in[0], axis) }
 			cases = append(cases, gradCase{fmt.Sprint(name, " along ", axis), []device.Shape{{3, 4, 2}}, -3, 3, f})
+		}
+	}
+	for _, b := range [][2]device.Shape{{{2}, {2}}, {{2}, {}}, {{}, {2}}, {{2, 1}, {3}}, {{1, 2}, {2, 1}}, {{2, 2}, {2, 2}}} {
+		for i := range 4 {
+			x, y := append(append(device.Shape{}, b[0]...), 2, 3), append(append(device.Shape{}, b[1]...), 3, 4)
+			if i%2 == 1 {
+				slices.Reverse(x[len(x)-2:])
+			}
+			if i/2 == 1 {
+				slices.Reverse(y[len(y)-2:])
+			}
+			f := func(in variables) *autograd.Variable { return autograd.MatMulT(in[0], i%2 == 1, in[1], i/2 == 1) }
+			cases = append(cases, gradCase{fmt.Sprint("MatMul of batches ", x, y, i), []device.Shape{x, y}, -1, 1, f})
 		}
 	}
 	return cases

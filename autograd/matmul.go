@@ -2,11 +2,12 @@ package autograd
 
 import "github.com/goddp/goddp/device"
 
-// MatMul is the product of the matrices x [m k] and y [k n]: [m n].
+// MatMul is the product of the matrices x [... m k] and y [... k n]: [... m n]. Leading
+// axes are broadcast to one shape.
 func MatMul(x, y *Variable) *Variable { return MatMulT(x, false, y, false) }
 
-// MatMulT is the product of the matrices x, transposed if tx, and y,
-// transposed if ty.
+// MatMulT is MatMul of x, with its matrices transposed if tx, and y, transposed if ty.
+// Nothing is copied for that.
 func MatMulT(x *Variable, tx bool, y *Variable, ty bool) *Variable {
 	return Apply(matMul{tx, ty}, x, y)
 }
@@ -17,7 +18,7 @@ func (matMul) Name() string { return "MatMul" }
 
 func (f matMul) Shape(in []device.Shape) device.Shape {
 	x, y := in[0], in[1]
-	if len(x) != 2 || len(y) != 2 {
+	if len(x) < 2 || len(y) < 2 {
 		panic(&device.ShapeError{Op: "MatMul", A: x, B: y})
 	}
 	m, kx := transposed(x, f.tx)
@@ -25,10 +26,12 @@ func (f matMul) Shape(in []device.Shape) device.Shape {
 	if kx != ky {
 		panic(&device.ShapeError{Op: "MatMul", A: x, B: y})
 	}
-	return device.Shape{m, n}
+	return append(device.Broadcast("MatMul", x[:len(x)-2], y[:len(y)-2]), m, n)
 }
 
+// transposed is the size of the matrices of a shape, or of their transposes.
 func transposed(s device.Shape, t bool) (rows, cols int) {
+	s = s[len(s)-2:]
 	if t {
 		return s[1], s[0]
 	}
@@ -37,25 +40,56 @@ func transposed(s device.Shape, t bool) (rows, cols int) {
 
 func (matMul) Saves(i, j int) bool { return j == 1-i }
 
+// joined are x and what has the rows of its matrices, the result or its gradient, as one
+// matrix each where the same y multiplies all of them: that is one product.
+func (f matMul) joined(x, y, result device.Tensor) (_, _ device.Tensor) {
+	if len(x.Shape) > 2 && len(y.Shape) == 2 && !f.tx {
+		return rows(x), rows(result)
+	}
+	return x, result
+}
+
 func (f matMul) Forward(c *Call) error {
-	return c.Kernels.MatMul(c.Stream, c.Out, device.Store, c.In[0], f.tx, c.In[1], f.ty)
+	x, out := f.joined(c.In[0], c.In[1], c.Out)
+	return c.Kernels.MatMul(c.Stream, out, device.Store, x, f.tx, c.In[1], f.ty)
 }
 
 // Backward: for P = X·Y, dX = G·Yᵀ and dY = Xᵀ·G, where X and Y are the
 // operands after their transposition; the gradient of an operand that was
-// transposed is the transpose, which swaps the factors.
+// transposed is the transpose, which swaps the factors. That of an operand that was
+// broadcast is summed.
 func (f matMul) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	k, s, x, y := c.Kernels, c.Stream, c.In[0], c.In[1]
-	switch {
-	case i == 0 && !f.tx:
-		return k.MatMul(s, dst, acc, g, false, y, !f.ty)
-	case i == 0:
-		return k.MatMul(s, dst, acc, y, f.ty, g, true)
-	case !f.ty:
-		return k.MatMul(s, dst, acc, x, !f.tx, g, false)
-	default:
-		return k.MatMul(s, dst, acc, g, true, x, f.tx)
+	k, s, y := c.Kernels, c.Stream, c.In[1]
+	x, g := f.joined(c.In[0], y, g)
+	multiply := func(dst device.Tensor, acc device.Accum) error {
+		switch {
+		case i == 0 && !f.tx:
+			return k.MatMul(s, dst, acc, g, false, y, !f.ty)
+		case i == 0:
+			return k.MatMul(s, dst, acc, y, f.ty, g, true)
+		case !f.ty:
+			return k.MatMul(s, dst, acc, x, !f.tx, g, false)
+		default:
+			return k.MatMul(s, dst, acc, g, true, x, f.tx)
+		}
 	}
+	of := y.Shape
+	if i == 0 {
+		dst = dst.Reshape(x.Shape...)
+		of = x.Shape
+	}
+	full := append(append(device.Shape{}, g.Shape[:len(g.Shape)-2]...), of[len(of)-2:]...)
+	if full.Equal(dst.Shape) {
+		return multiply(dst, acc)
+	}
+	t, err := c.New(dst.DType, full...)
+	if err != nil {
+		return err
+	}
+	if err := multiply(t, device.Store); err != nil {
+		return err
+	}
+	return k.Sum(s, dst, acc, t)
 }
 
 // Linear is act(x·wᵀ + bias), as one operation: x [... k], w [n k], bias [n]

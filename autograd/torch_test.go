@@ -74,3 +74,29 @@ func TestSoftmaxIsPyTorchs(t *testing.T) {
 	}
 	torchtest.Check(t, cases)
 }
+
+func TestMatMulIsPyTorchs(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	var cases []torchtest.Case
+	for n := range randomShapes {
+		batch := make([]int, rng.IntN(4))
+		for i := range batch {
+			batch[i] = 1 + rng.IntN(3)
+		}
+		broadcast := func() []int {
+			lead := append([]int{}, batch[rng.IntN(len(batch)+1):]...)
+			for i := range lead {
+				if rng.IntN(3) == 0 {
+					lead[i] = 1
+				}
+			}
+			return lead
+		}
+		m, k, cols := rng.IntN(6), rng.IntN(6), rng.IntN(6)
+		x, y := randomInput(rng, -2, 2, append(broadcast(), m, k)...), randomInput(rng, -2, 2, append(broadcast(), k, cols)...)
+		cases = append(cases, torchtest.Case{
+			Name: fmt.Sprintf("MatMul of %v and %v", x.Shape, y.Shape), Expr: "x[0] @ x[1]", In: []torchtest.Input{x, y}, DType: randomType(n), Go: func(x []*autograd.Variable) *autograd.Variable { return autograd.MatMul(x[0], x[1]) },
+		})
+	}
+	torchtest.Check(t, cases)
+}

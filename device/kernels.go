@@ -73,8 +73,9 @@ type Kernels interface {
 	// an error of at most 16 roundings of the sum of magnitudes at any length.
 	Sum(s Stream, dst Tensor, acc Accum, src Tensor) error
 
-	// MatMul accumulates op(x)·op(y) into the matrix dst [m n], where op(x)
-	// is x, or its transpose when tx: [m k], and op(y) likewise [k n].
+	// MatMul accumulates op(x)·op(y) into dst [... m n], where op(x) is x, or
+	// with tx its matrices transposed: [... m k], and op(y) likewise [... k n].
+	// Leading axes of x and y are broadcast to dst's.
 	MatMul(s Stream, dst Tensor, acc Accum, x Tensor, tx bool, y Tensor, ty bool) error
 	// Linear computes dst = act(x·wᵀ + bias): x [m k], w [n k], bias [n] or
 	// not there, dst [m n].

@@ -15,16 +15,6 @@ func (k *kernels) Binary(_ device.Stream, op device.BinaryOp, dst, x, y device.T
 	return nil
 }
 
-// offset is where step i of the space is in x and y.
-func offset(space []operand.Axis, i int) (x, y int) {
-	for _, a := range space {
-		x += i % a.N * a.X
-		y += i % a.N * a.Y
-		i /= a.N
-	}
-	return x, y
-}
-
 func binary[T float](k *kernels, op device.BinaryOp, dst, x, y device.Tensor) {
 	d, xs, ys := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](y)
 	space := operand.Space(dst.Shape, x.Shape, y.Shape)
@@ -32,7 +22,7 @@ func binary[T float](k *kernels, op device.BinaryOp, dst, x, y device.Tensor) {
 	k.each(len(d), 1, func(lo, hi int) {
 		for lo < hi {
 			i := lo % row.N
-			xo, yo := offset(rows, lo/row.N)
+			xo, yo := operand.Offset(rows, lo/row.N)
 			n := min(row.N-i, hi-lo)
 			binaryRow(op, d[lo:lo+n], xs[xo+i*row.X:], row.X, ys[yo+i*row.Y:], row.Y)
 			lo += n

@@ -67,7 +67,7 @@ func copyStrided[T any](k *kernels, axes []operand.Axis, dst []T, x0 int, src []
 	}
 	k.each(outer*bands, cols.N*min(rows.N, edge), func(lo, hi int) {
 		for ; lo < hi; lo++ {
-			x, y := offset(rest, lo/bands)
+			x, y := operand.Offset(rest, lo/bands)
 			x, y = x+x0, y+y0
 			r0 := lo % bands * edge
 			r1 := min(r0+edge, rows.N)

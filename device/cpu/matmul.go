@@ -1,16 +1,18 @@
 package cpu
 
-import "github.com/goddp/goddp/device"
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
 
 func (k *kernels) MatMul(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
-	m, n, kk := operands.MatMul(dst, x, tx, y, ty)
-	k.gemm(dst, acc, x, tx, y, ty, m, n, kk)
+	k.gemm(dst, acc, x, tx, y, ty, operands.MatMul(dst, x, tx, y, ty))
 	return nil
 }
 
 func (k *kernels) Linear(_ device.Stream, dst, x, w, bias device.Tensor, act device.Activation) error {
 	m, n, kk := operands.Linear(dst, x, w, bias)
-	k.gemm(dst, device.Store, x, false, w, true, m, n, kk)
+	k.gemm(dst, device.Store, x, false, w, true, operand.Product{M: m, N: n, K: kk, Batch: []operand.Axis{{N: 1}}})
 	if dst.DType == device.Float32 {
 		finish[float32](k, dst, bias, act)
 	} else {
@@ -33,25 +35,42 @@ func (k *kernels) PrepareLinearGrad(_ device.Stream, y, x, w, bias device.Tensor
 	return nil
 }
 
-// gemm accumulates op(x)·op(y), [m kk] and [kk n], into dst.
-func (k *kernels) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool, m, n, kk int) {
-	if m == 0 || n == 0 {
-		return
-	}
-	p := product{tx: tx, ty: ty, m: m, n: n, k: kk, ldx: max(x.Shape[1], 1), ldy: max(y.Shape[1], 1)}
+// gemm accumulates products of matrices into dst. Those that OpenBLAS computes by one
+// thread are divided among the threads; the threads share each of the others.
+func (k *kernels) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool, f operand.Product) {
+	p := product{tx: tx, ty: ty, m: f.M, n: f.N, k: f.K, ldx: max(x.Shape[len(x.Shape)-1], 1), ldy: max(y.Shape[len(y.Shape)-1], 1)}
 	if dst.DType == device.Float32 {
-		if kk == 0 {
-			fold(k, device.Elements[float32](dst), acc, nil)
-			return
+		gemms[float32](k, p, acc, dst, x, y, f.Batch)
+	} else {
+		gemms[float64](k, p, acc, dst, x, y, f.Batch)
+	}
+}
+
+func gemms[T float](k *kernels, p product, acc device.Accum, dst, x, y device.Tensor, batch []operand.Axis) {
+	ds, xs, ys := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](y)
+	switch {
+	case len(ds) == 0:
+		return
+	case p.k == 0:
+		fold(k, ds, acc, nil)
+		return
+	}
+	one := func(i int) {
+		atX, atY := operand.Offset(batch, i)
+		gemm(k.blas, p, T(acc.Alpha), xs[atX*p.m*p.k:][:p.m*p.k], ys[atY*p.k*p.n:][:p.k*p.n], T(acc.Beta), ds[i*p.m*p.n:][:p.m*p.n])
+	}
+	count, work := len(ds)/(p.m*p.n), p.m*p.n*p.k
+	if work > oneThread {
+		for i := range count {
+			one(i)
 		}
-		k.blas.gemm32(p, float32(acc.Alpha), device.Elements[float32](x), device.Elements[float32](y), float32(acc.Beta), device.Elements[float32](dst))
 		return
 	}
-	if kk == 0 {
-		fold(k, device.Elements[float64](dst), acc, nil)
-		return
-	}
-	k.blas.gemm64(p, acc.Alpha, device.Elements[float64](x), device.Elements[float64](y), acc.Beta, device.Elements[float64](dst))
+	k.each(count, work/4, func(lo, hi int) {
+		for ; lo < hi; lo++ {
+			one(lo)
+		}
+	})
 }
 
 // finish adds the bias to every row of dst and applies act, in one pass.

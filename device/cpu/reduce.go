@@ -36,7 +36,7 @@ func sum[T float](k *kernels, dst device.Tensor, acc device.Accum, src device.Te
 			col := t * tile
 			at := c*len(d) + out*r.Width + col
 			p := parts[at : at+min(tile, r.Width-col)]
-			base, _ := offset(r.Kept, out)
+			base, _ := operand.Offset(r.Kept, out)
 			from, to := c*per, min((c+1)*per, r.N)
 			if r.Width == 1 {
 				p[0] = addRuns(s[base:], r.Terms, from, to)
@@ -69,7 +69,7 @@ func addRuns[T float](s []T, terms []operand.Axis, from, to int) (v float64) {
 	}
 	for run := terms[0].N; from < to; {
 		i := from % run
-		at, _ := offset(terms[1:], from/run)
+		at, _ := operand.Offset(terms[1:], from/run)
 		n := min(run-i, to-from)
 		v += addRun(s[at+i : at+i+n])
 		from += n
@@ -95,7 +95,7 @@ func addRun[T float](x []T) float64 {
 // addRows adds rows from to to of s, each as wide as dst, to dst.
 func addRows[T float](dst []float64, s []T, terms []operand.Axis, from, to int) {
 	for ; from < to; from++ {
-		at, _ := offset(terms, from)
+		at, _ := operand.Offset(terms, from)
 		row := s[at : at+len(dst)]
 		for i, v := range row {
 			dst[i] += float64(v)

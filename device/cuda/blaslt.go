@@ -36,6 +36,10 @@ type product struct {
 	epilogue               C.int
 	alignA, alignB, alignD int
 	alignBias              int
+
+	// How many matrices are multiplied, and how many elements apart they begin.
+	batch                     int
+	strideA, strideB, strideD int
 }
 
 // Epilogues: what follows the product in the same kernel. The gradient of a bias,
@@ -125,6 +129,7 @@ func (b *blasLt) plan(p product, bias uint64) (_ *plan, fresh bool, err error) {
 		rows: C.uint64_t(p.rows), cols: C.uint64_t(p.cols), inner: C.uint64_t(p.inner),
 		epilogue: p.epilogue, bias: C.uint64_t(bias), workspace: workspaceSize,
 		alignA: C.uint32_t(p.alignA), alignB: C.uint32_t(p.alignB), alignD: C.uint32_t(p.alignD),
+		batch: C.int32_t(p.batch), strideA: C.int64_t(p.strideA), strideB: C.int64_t(p.strideB), strideD: C.int64_t(p.strideD),
 	}
 	w._type, w.compute, w.scale = p.types()
 	made := &plan{}

@@ -13,6 +13,7 @@
 	X(cublasLtMatmulDescDestroy, (uintptr_t)) \
 	X(cublasLtMatmulDescSetAttribute, (uintptr_t, int, const void *, size_t)) \
 	X(cublasLtMatrixLayoutCreate, (uintptr_t *, int, uint64_t, uint64_t, int64_t)) \
+	X(cublasLtMatrixLayoutSetAttribute, (uintptr_t, int, const void *, size_t)) \
 	X(cublasLtMatrixLayoutDestroy, (uintptr_t)) \
 	X(cublasLtMatmulPreferenceCreate, (uintptr_t *)) \
 	X(cublasLtMatmulPreferenceDestroy, (uintptr_t)) \
@@ -74,6 +75,8 @@ typedef struct {
 	int epilogue;                 // cublasLtEpilogue_t
 	uint32_t alignA, alignB, alignD; // of the operands' addresses, in bytes
 	uint64_t bias;                // of rows numbers; its alignment counts
+	int32_t batch;                // how many products, and how many elements apart their operands are
+	int64_t strideA, strideB, strideD;
 	size_t workspace;
 } blaslt_product;
 
@@ -91,6 +94,13 @@ static inline void blaslt_plan_free(blaslt *t, blaslt_plan *p) {
 	if (p->b) t->cublasLtMatrixLayoutDestroy(p->b);
 	if (p->d) t->cublasLtMatrixLayoutDestroy(p->d);
 	free(p);
+}
+
+// blaslt_batch makes a layout one of several matrices.
+static inline int blaslt_batch(blaslt *t, uintptr_t layout, int32_t count, int64_t stride) {
+	enum { BATCH_COUNT = 5, STRIDED_BATCH_OFFSET }; // cublasLtMatrixLayoutAttribute_t
+	const int r = t->cublasLtMatrixLayoutSetAttribute(layout, BATCH_COUNT, &count, sizeof count);
+	return r != 0 ? r : t->cublasLtMatrixLayoutSetAttribute(layout, STRIDED_BATCH_OFFSET, &stride, sizeof stride);
 }
 
 static inline int blaslt_describe(blaslt *t, blaslt_plan *p, const blaslt_product *w, uintptr_t pref) {
@@ -111,6 +121,11 @@ static inline int blaslt_describe(blaslt *t, blaslt_plan *p, const blaslt_produc
 	TRY(t->cublasLtMatrixLayoutCreate(&p->a, w->type, ta ? w->inner : w->rows, ta ? w->rows : w->inner, ta ? w->inner : w->rows));
 	TRY(t->cublasLtMatrixLayoutCreate(&p->b, w->type, tb ? w->cols : w->inner, tb ? w->inner : w->cols, tb ? w->cols : w->inner));
 	TRY(t->cublasLtMatrixLayoutCreate(&p->d, w->type, w->rows, w->cols, w->rows));
+	if (w->batch > 1) {
+		TRY(blaslt_batch(t, p->a, w->batch, w->strideA));
+		TRY(blaslt_batch(t, p->b, w->batch, w->strideB));
+		TRY(blaslt_batch(t, p->d, w->batch, w->strideD));
+	}
 	TRY(t->cublasLtMatmulPreferenceSetAttribute(pref, WORKSPACE, &workspace, sizeof workspace));
 	TRY(t->cublasLtMatmulPreferenceSetAttribute(pref, REDUCTIONS, &reductions, sizeof reductions));
 	TRY(t->cublasLtMatmulPreferenceSetAttribute(pref, ALIGN_A, &w->alignA, sizeof w->alignA));

@@ -15,7 +15,7 @@ import (
 // types some of its kernels make 0 of a NaN (cuBLASLt 13.1 on an H200).
 func (k *kernels) Linear(st device.Stream, dst, x, w, bias device.Tensor, act device.Activation) error {
 	m, n, inner := operands.Linear(dst, x, w, bias)
-	p := product{rows: n, cols: m, inner: inner, ta: true, epilogue: epilogue(bias)}
+	p := product{rows: n, cols: m, inner: inner, ta: true, epilogue: epilogue(bias), batch: 1}
 	err := errUnsupported
 	if inner > 0 && dst.DType != device.Float64 && act == device.NoActivation {
 		err = k.multiply(st, p, dst, device.Store, x, w, bias)
@@ -75,7 +75,7 @@ type linearGrad struct {
 // product is that for dw, with the sums for db. What they are taken over, the
 // rows of g, is what B is multiplied over: g is B, stored transposed.
 func (a linearGrad) product() product {
-	return product{rows: a.x.Shape[1], cols: a.g.Shape[1], inner: a.g.Shape[0], tb: true, epilogue: epilogueBiasGrad}
+	return product{rows: a.x.Shape[1], cols: a.g.Shape[1], inner: a.g.Shape[0], tb: true, epilogue: epilogueBiasGrad, batch: 1}
 }
 
 func (k *kernels) gradsApart(st device.Stream, a linearGrad) error {

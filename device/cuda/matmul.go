@@ -6,13 +6,23 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
 )
 
 func (k *kernels) MatMul(st device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
-	m, n, inner := operands.MatMul(dst, x, tx, y, ty)
-	p := product{rows: n, cols: m, inner: inner, ta: ty, tb: tx, epilogue: epilogueNone}
-	if err := k.multiply(st, p, dst, acc, x, y, device.Tensor{}); err != nil {
-		return fmt.Errorf("MatMul of %v and %v: %w", x, y, err)
+	f := operands.MatMul(dst, x, tx, y, ty)
+	p := product{rows: f.N, cols: f.M, inner: f.K, ta: ty, tb: tx, epilogue: epilogueNone, batch: 1}
+	// cuBLAS takes the matrices along one axis at once.
+	if run := f.Batch[0]; run.N > 1 {
+		p.batch, p.strideA, p.strideB, p.strideD = run.N, run.Y*f.K*f.N, run.X*f.M*f.K, f.M*f.N
+	}
+	size := p.batch * f.M * f.N
+	for at := 0; at < dst.Len(); at += size {
+		atX, atY := operand.Offset(f.Batch, at/(f.M*f.N))
+		fromX, fromY := x.Flat().Range(atX*f.M*f.K, x.Len()), y.Flat().Range(atY*f.K*f.N, y.Len())
+		if err := k.multiply(st, p, dst.Flat().Range(at, at+size), acc, fromX, fromY, device.Tensor{}); err != nil {
+			return fmt.Errorf("MatMul of %v and %v: %w", x, y, err)
+		}
 	}
 	return nil
 }
@@ -46,15 +56,20 @@ func (k *kernels) multiply(st device.Stream, p product, dst device.Tensor, acc d
 func (k *kernels) complete(p *product, dst device.Tensor, acc device.Accum, x, y, bias device.Tensor) arguments {
 	a := arguments{alpha: acc.Alpha, beta: acc.Beta, a: k.addr(y), b: k.addr(x), c: k.addr(dst), d: k.addr(dst), bias: k.addr(bias)}
 	p.dt, p.tf32 = dst.DType, k.tf32 && dst.DType == device.Float32
-	p.alignA, p.alignB, p.alignD, p.alignBias = alignment(a.a), alignment(a.b), alignment(a.d), alignment(a.bias)
+	// Every matrix of a batch is aligned so: a stride of 0 has the largest alignment.
+	size := uint64(dst.DType.Size())
+	p.alignA = min(alignment(a.a), alignment(uint64(p.strideA)*size))
+	p.alignB = min(alignment(a.b), alignment(uint64(p.strideB)*size))
+	p.alignD = min(alignment(a.d), alignment(uint64(p.strideD)*size))
+	p.alignBias = alignment(a.bias)
 	return a
 }
 
 // alignment is the largest power of two, up to device.Align, that divides an
-// address; 0 for none.
+// address or a distance.
 func alignment(addr uint64) int {
 	if addr%device.Align == 0 {
-		return int(min(addr, device.Align))
+		return device.Align
 	}
 	return int(addr & -addr)
 }

@@ -63,6 +63,47 @@ func checkMatMul(r *rig) {
 	})
 }
 
+// batches of products: leading axes of x, y and dst.
+var batchedProducts = [][3]device.Shape{
+	{{3}, {3}, {3}}, {{3}, {}, {3}}, {{1}, {3}, {3}}, {{2, 3}, {2, 3}, {2, 3}}, {{2, 1}, {3}, {2, 3}}, {{2, 1, 2}, {3, 1}, {2, 3, 2}},
+	{{0}, {0}, {0}}, {{1, 1}, {1}, {1, 1}}, {{}, {}, {2}}, {{17}, {17}, {17}},
+}
+
+func checkBatchedMatMul(r *rig) {
+	for _, p := range [][3]int{{1, 1, 1}, {3, 5, 2}, {2, 0, 3}, {0, 2, 3}, {17, 9, 33}, {64, 80, 72}} {
+		each(r, batchedProducts, func(b [3]device.Shape) {
+			m, k, n := p[0], p[1], p[2]
+			for i := range 4 {
+				tx, ty := i%2 == 1, i/2 == 1
+				matrices := func(lead device.Shape, rows, cols int, t bool) array {
+					if t {
+						rows, cols = cols, rows
+					}
+					return r.random(-2, 2, append(append(device.Shape{}, lead...), rows, cols)...)
+				}
+				x, y := matrices(b[0], m, k, tx), matrices(b[1], k, n, ty)
+				want := value{array: newArray(append(append(device.Shape{}, b[2]...), m, n)...), c: 8 + float64(k)/8}
+				want.scale = make([]float64, len(want.v))
+				for j := range b[2].Len() {
+					one := func(a array, lead device.Shape) array {
+						size := a.shape[len(lead)] * a.shape[len(lead)+1]
+						return array{a.shape[len(lead):], a.v[source(b[2], lead, j)*size:][:size]}
+					}
+					w := product(one(x, b[0]), tx, one(y, b[1]), ty, m, k, n)
+					copy(want.v[j*m*n:], w.v)
+					copy(want.scale[j*m*n:], w.scale)
+				}
+				px, py := r.put(x), r.put(y)
+				label := fmt.Sprintf("MatMul of %v (transposed: %v) and %v (%v)", x.shape, tx, y.shape, ty)
+				r.accumulates(label, want, func(dst device.Tensor, acc device.Accum) error {
+					return r.k.MatMul(r.s, dst, acc, px.Tensor, tx, py.Tensor, ty)
+				})
+				r.clean()
+			}
+		})
+	}
+}
+
 func checkLinear(r *rig) {
 	each(r, products, func(p [3]int) {
 		m, k, n := p[0], p[1], p[2]

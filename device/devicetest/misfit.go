@@ -35,6 +35,8 @@ func checkMisfits(r *rig) {
 		"MatMul to another m":              func() error { return k.MatMul(s, t(3, 4), one, t(2, 3), false, t(3, 4), false) },
 		"MatMul to another n":              func() error { return k.MatMul(s, t(2, 3), one, t(2, 3), false, t(3, 4), false) },
 		"MatMul of a vector":               func() error { return k.MatMul(s, t(2, 4), one, t(2, 3), false, t(3), false) },
+		"MatMul of other batches":          func() error { return k.MatMul(s, t(2, 2, 4), one, t(2, 2, 3), false, t(3, 3, 4), false) },
+		"MatMul to a smaller batch":        func() error { return k.MatMul(s, t(2, 4), one, t(2, 2, 3), false, t(3, 4), false) },
 		"Linear with other k":              func() error { return k.Linear(s, t(2, 4), t(2, 3), t(4, 2), device.Tensor{}, 0) },
 		"Linear to another shape":          func() error { return k.Linear(s, t(2, 5), t(2, 3), t(4, 3), device.Tensor{}, 0) },
 		"Linear with other bias":           func() error { return k.Linear(s, t(2, 4), t(2, 3), t(4, 3), t(2), 0) },

@@ -73,7 +73,7 @@ func Cases(half ...device.DType) []Case {
 			run  func(*rig)
 		}{
 			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad}, {"NaN", checkNaN},
-			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
+			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"BatchedMatMul", checkBatchedMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
 			{"Softmax", checkSoftmax}, {"SoftmaxGrad", checkSoftmaxGrad},
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
 			{"AccumulateStrided", checkAccumulateStrided},

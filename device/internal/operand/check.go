@@ -68,9 +68,31 @@ func (ts Types) Sum(dst, src device.Tensor) {
 	checkBroadcast("Sum", dst.Shape, src.Shape)
 }
 
-// MatMul checks the operands of a MatMul, op(x) [m k] and op(y) [k n].
-func (ts Types) MatMul(dst, x device.Tensor, tx bool, y device.Tensor, ty bool) (m, n, k int) {
-	return ts.product("MatMul", dst, x, tx, y, ty)
+// Product is the form of a MatMul: op(x) [m k] times op(y) [k n] for every step of a space,
+// whose axes count matrices. Matrix i of dst is that of step i.
+type Product struct {
+	M, N, K int
+	Batch   []Axis // at least one
+}
+
+// MatMul checks the operands of a MatMul.
+func (ts Types) MatMul(dst, x device.Tensor, tx bool, y device.Tensor, ty bool) Product {
+	const op = "MatMul"
+	ts.Float(op, dst, x, y)
+	lead := func(t device.Tensor) (batch device.Shape, matrix device.Tensor) {
+		at := len(t.Shape) - 2
+		if at < 0 {
+			panic(&device.ShapeError{Op: op, A: t.Shape, B: device.Shape{0, 0}})
+		}
+		return t.Shape[:at], device.Tensor{DType: t.DType, Shape: t.Shape[at:]}
+	}
+	batch, d := lead(dst)
+	xBatch, xm := lead(x)
+	yBatch, ym := lead(y)
+	checkBroadcast(op, xBatch, batch)
+	checkBroadcast(op, yBatch, batch)
+	m, n, k := ts.product(op, d, xm, tx, ym, ty)
+	return Product{m, n, k, Space(batch, xBatch, yBatch)}
 }
 
 // Linear checks the operands of a Linear, x [m k] and w [n k].

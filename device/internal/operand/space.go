@@ -37,6 +37,16 @@ func Space(shape, x, y device.Shape) []Axis {
 	return out
 }
 
+// Offset is where step i of a space is in x and in y.
+func Offset(space []Axis, i int) (x, y int) {
+	for _, a := range space {
+		x += i % a.N * a.X
+		y += i % a.N * a.Y
+		i /= a.N
+	}
+	return x, y
+}
+
 // Reduction is a sum as src's rows see it. Steps along the axes that dst
 // keeps choose an output, steps along the others its terms.
 //
