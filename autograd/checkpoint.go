@@ -27,8 +27,8 @@ import (
 // that differ fail the pass with a [*RecomputeError], as an operation that fails
 // in the second run does. A leaf that is frozen in between gets no gradient, as
 // without Checkpoint; one that begins to need a gradient in between fails the pass.
-// Nothing in this package draws random numbers as it is applied; an f that does,
-// or that changes a state of its own, has to make up for being run twice. What f
+// An f that draws random numbers of its own, or changes a state of its own, has to make
+// up for being run twice; [BatchNorm] does. What f
 // makes, but for its result, is freed when f returns, and used no more unless it
 // is retained. After a Backward, f's first operation begins the next step, unless
 // that or Checkpoint is given something made in the step that is running.
@@ -97,7 +97,7 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 		from := s.nodes
 		c.checkVersions() // the pass itself runs functions that may write what this one reads
 		c.thawed(n.in, func() {
-			s.recording(func() { y = c.f(c.x) })
+			s.repeating(func() { s.recording(func() { y = c.f(c.x) }) })
 			if err = y.Err(); err != nil {
 				return
 			}

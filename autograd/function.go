@@ -65,6 +65,9 @@ type Call struct {
 	// Recorded tells whether a gradient may come back through this
 	// application, so that Forward can make ready what Backward will need.
 	Recorded bool
+	// Repeated tells whether this application repeats one, within [Checkpoint]: what it
+	// changes beside its result, such as running means, it has changed already.
+	Repeated bool
 
 	// New allocates memory, its content undefined. What Forward allocates
 	// lives as long as the result, for Backward to read; what Prepare and
@@ -127,7 +130,7 @@ func Apply(fn Function, in ...*Variable) *Variable {
 		}
 		c.In = append(c.In, v.t)
 	}
-	c.Recorded = n != nil
+	c.Recorded, c.Repeated = n != nil, s.repeats > 0
 	c.New = func(dt device.DType, shape ...int) (device.Tensor, error) {
 		t, err := s.alloc(dt, shape)
 		if b := s.made(t.Buf, err); n != nil {

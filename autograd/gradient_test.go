@@ -100,6 +100,7 @@ func gradCases() (cases []gradCase) {
 	}, device.Shape{2, 3}, device.Shape{3})
 	cases = append(cases, mathCases()...)
 	cases = append(cases, attentionCases()...)
+	cases = append(cases, normalizationCases()...)
 	return cases
 }
 

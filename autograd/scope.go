@@ -116,6 +116,13 @@ func NoGrad(dev device.Device, f func()) {
 	Scope(dev, f)
 }
 
+// repeating runs f, which ran before: its operations change no state of a layer again.
+func (s *state) repeating(f func()) {
+	s.repeats++
+	defer func() { s.repeats-- }()
+	f()
+}
+
 // recording runs f with its operations recorded, whatever NoGrad is around it.
 func (s *state) recording(f func()) {
 	depth := s.noGrad

@@ -12,15 +12,16 @@ import (
 // state is what autograd keeps per device. Only the goroutine that drives the
 // device touches it, but for the queue.
 type state struct {
-	dev    device.Device
-	scope  *scope  // where the result of the next operation belongs
-	step   *scope  // the implicit one, of the step that is running
-	number int     // of that step, from 1
-	ended  bool    // a Backward ended in that step
-	noGrad int     // depth of NoGrad calls
-	nodes  uint64  // nodes made so far
-	passes uint64  // backward passes begun so far
-	calls  []*Call // that are not in use
+	dev     device.Device
+	scope   *scope  // where the result of the next operation belongs
+	step    *scope  // the implicit one, of the step that is running
+	number  int     // of that step, from 1
+	ended   bool    // a Backward ended in that step
+	noGrad  int     // depth of NoGrad calls
+	repeats int     // depth of second runs of checkpointed functions
+	nodes   uint64  // nodes made so far
+	passes  uint64  // backward passes begun so far
+	calls   []*Call // that are not in use
 
 	// Memory that belongs to the program and is freed by the collector.
 	owned int64         // bytes of it that were not freed yet

@@ -41,6 +41,7 @@ type Kernels interface {
 	Rearranging
 	Rotary
 	RMSProp
+	Normalization
 
 	// Fill sets every element of dst, of any type, to v.
 	Fill(s Stream, dst Tensor, v float64) error

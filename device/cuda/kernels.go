@@ -62,6 +62,10 @@ type kernels struct {
 	strided, transpose                            perFloat
 	stridedBits, transposeBits                    perSize
 	rotate                                        perFloat
+	groupNorm, groupNormGrad                      perFloat
+	normPlanes, normColumns, normFold             perFloat
+	batchNorm, batchNormGrad                      perFloat
+	mergeMoments, trackMoments                    perFloat // of Float32 and Float64
 	fill                                          perType
 	copy                                          [device.Uint8 + 1]perType // to, from
 }
@@ -144,6 +148,15 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		rmsProp["rmsprop_master_"+dt.String()] = &k.rmsPropMaster[dt]
 		rmsProp["rmsprop_master_wide_"+dt.String()] = &k.rmsPropMasterWide[dt]
 	}
+	normalization := floats(map[string]*perFloat{
+		"group_norm": &k.groupNorm, "group_norm_grad": &k.groupNormGrad,
+		"norm_planes": &k.normPlanes, "norm_columns": &k.normColumns, "norm_fold": &k.normFold,
+		"batch_norm": &k.batchNorm, "batch_norm_grad": &k.batchNormGrad,
+	})
+	for _, dt := range []device.DType{device.Float32, device.Float64} {
+		normalization["merge_moments_"+dt.String()] = &k.mergeMoments[dt]
+		normalization["track_moments_"+dt.String()] = &k.trackMoments[dt]
+	}
 	return map[string]map[string]*C.uintptr_t{
 		"elementwise.cu": floats(map[string]*perFloat{
 			"axpby": &k.axpby, "unary": &k.unary, "unary_grad": &k.unaryGrad, "mse_grad": &k.mseGrad, "bias_act": &k.biasAct,
@@ -166,6 +179,9 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		"attention_plain.cu": floats(k.attention.plainFunctions()),
 		"attention_mma.cu":   k.attention.mmaFunctions(),
 		"rotary.cu":          floats(map[string]*perFloat{"rotate": &k.rotate}),
+
+		"normalization.cu": normalization,
+
 		"orthonormal.cu": {
 			"orthonormalize_float32": &k.orthonormalize[device.Float32], "orthonormalize_float64": &k.orthonormalize[device.Float64],
 		},

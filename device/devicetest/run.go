@@ -65,7 +65,7 @@ func Cases(half ...device.DType) []Case {
 	}
 	for _, dt := range []device.DType{device.Float32, device.Float64} {
 		cases = append(cases, check("Uniform/"+dt.String(), dt, checkUniform), check("Normal/"+dt.String(), dt, checkNormal),
-			check("Orthonormalize/"+dt.String(), dt, checkOrthonormalize))
+			check("Orthonormalize/"+dt.String(), dt, checkOrthonormalize), check("MergedMoments/"+dt.String(), dt, checkMergedMoments))
 	}
 	for _, dt := range append([]device.DType{device.Float32, device.Float64}, half...) {
 		for _, c := range []struct {
@@ -75,6 +75,7 @@ func Cases(half ...device.DType) []Case {
 			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad}, {"NaN", checkNaN},
 			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"BatchedMatMul", checkBatchedMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
 			{"Softmax", checkSoftmax}, {"SoftmaxGrad", checkSoftmaxGrad},
+			{"Norm", checkNorm}, {"NormNaN", checkNormNaN},
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
 			{"AccumulateStrided", checkAccumulateStrided},
 			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad},

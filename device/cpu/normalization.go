@@ -1,0 +1,354 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+func (k *kernels) GroupNorm(_ device.Stream, dst, mean, variance, x, weight, bias device.Tensor, p device.Norm) error {
+	z := operands.GroupNorm(dst, mean, variance, x, weight, bias, p)
+	if x.DType == device.Float32 {
+		groupNorm[float32](k, z, dst, mean, variance, x, weight, bias, p)
+	} else {
+		groupNorm[float64](k, z, dst, mean, variance, x, weight, bias, p)
+	}
+	return nil
+}
+
+func (k *kernels) GroupNormGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p device.Norm) error {
+	z := operands.GroupNormGrad(dst, g, x, mean, variance, weight, p)
+	if x.DType == device.Float32 {
+		groupNormGrad[float32](k, z, dst, acc, g, x, mean, variance, weight, p)
+	} else {
+		groupNormGrad[float64](k, z, dst, acc, g, x, mean, variance, weight, p)
+	}
+	return nil
+}
+
+func (k *kernels) Moments(_ device.Stream, mean, variance, x device.Tensor) error {
+	z := operands.Moments(mean, variance, x)
+	if x.DType == device.Float32 {
+		moments[float32](k, z, mean, variance, x)
+	} else {
+		moments[float64](k, z, mean, variance, x)
+	}
+	return nil
+}
+
+func (k *kernels) MergeMoments(_ device.Stream, mean, variance, count, parts device.Tensor) error {
+	r, c := operand.MergeMoments(mean, variance, count, parts)
+	if mean.DType == device.Float32 {
+		mergeMoments[float32](mean, variance, count, parts, r, c)
+	} else {
+		mergeMoments[float64](mean, variance, count, parts, r, c)
+	}
+	return nil
+}
+
+func (k *kernels) TrackMoments(_ device.Stream, runningMean, runningVariance, batches, mean, variance, count device.Tensor, momentum float64) error {
+	operand.TrackMoments(runningMean, runningVariance, batches, mean, variance, count)
+	device.Elements[int64](batches)[0]++
+	if mean.DType == device.Float32 {
+		trackMoments[float32](runningMean, runningVariance, mean, variance, count, momentum)
+	} else {
+		trackMoments[float64](runningMean, runningVariance, mean, variance, count, momentum)
+	}
+	return nil
+}
+
+func (k *kernels) BatchNorm(_ device.Stream, dst, x, mean, variance, weight, bias device.Tensor, eps float64) error {
+	z := operands.BatchNorm(dst, x, mean, variance, weight, bias)
+	if x.DType == device.Float32 {
+		batchNorm[float32](k, z, dst, x, mean, variance, weight, bias, eps)
+	} else {
+		batchNorm[float64](k, z, dst, x, mean, variance, weight, bias, eps)
+	}
+	return nil
+}
+
+func (k *kernels) BatchNormGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) error {
+	z := operands.BatchNormGrad(dst, g, x, mean, variance, weight, sums, count)
+	if x.DType == device.Float32 {
+		batchNormGrad[float32](k, z, dst, acc, g, x, mean, variance, weight, sums, count, eps)
+	} else {
+		batchNormGrad[float64](k, z, dst, acc, g, x, mean, variance, weight, sums, count, eps)
+	}
+	return nil
+}
+
+func (k *kernels) NormGradSums(_ device.Stream, sums, g, x, mean, variance device.Tensor, p device.Norm) error {
+	z := operands.NormGradSums(sums, g, x, mean, variance, p)
+	if x.DType == device.Float32 {
+		normGradSums[float32](k, z, sums, g, x, mean, variance, p)
+	} else {
+		normGradSums[float64](k, z, sums, g, x, mean, variance, p)
+	}
+	return nil
+}
+
+// at is element i of a factor or a summand that may not be there.
+func at[T float](v []T, i int, absent T) T {
+	if v == nil {
+		return absent
+	}
+	return v[i]
+}
+
+// inverse is 1/√(variance + eps).
+func inverse[T float](variance T, eps float64) T { return T(1 / math.Sqrt(float64(variance)+eps)) }
+
+// squares is the sum of (x - mean)², in four lanes as addRun.
+func squares[T float](x []T, mean float64) float64 {
+	var a, b, c, d float64
+	for ; len(x) >= 4; x = x[4:] {
+		p, q, r, s := float64(x[0])-mean, float64(x[1])-mean, float64(x[2])-mean, float64(x[3])-mean
+		a += p * p
+		b += q * q
+		c += r * r
+		d += s * s
+	}
+	for _, v := range x {
+		e := float64(v) - mean
+		a += e * e
+	}
+	return (a + b) + (c + d)
+}
+
+// affine computes dst = (x - mean)·scale + shift.
+func affine[T float](dst, x []T, mean, scale, shift T) {
+	x = x[:len(dst)]
+	for i, v := range x {
+		dst[i] = (v-mean)*scale + shift
+	}
+}
+
+// groupNorm takes two passes over a group for its moments: the mean first, so that the
+// variance does not suffer where it is small beside the mean.
+func groupNorm[T float](k *kernels, z operand.NormSizes, dst, mean, variance, x, weight, bias device.Tensor, p device.Norm) {
+	d, xs, w, b := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](weight), device.Elements[T](bias)
+	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
+	rows, cols := z.Rows(p)
+	k.each(rows, 3*cols, func(lo, hi int) {
+		for r := lo; r < hi; r++ {
+			in, out := xs[r*cols:(r+1)*cols], d[r*cols:(r+1)*cols]
+			var m float64
+			if !p.Uncentered {
+				m = addRun(in) / float64(cols)
+				ms[r] = T(m)
+			}
+			vs[r] = T(squares(in, m) / float64(cols))
+			scale, first := inverse(vs[r], p.Eps), r%p.Groups*(z.C/p.Groups)
+			if z.L == 1 {
+				for i, v := range in {
+					out[i] = (v-T(m))*scale*at(w, first+i, 1) + at(b, first+i, 0)
+				}
+				continue
+			}
+			for i := 0; i < cols; i += z.L {
+				c := first + i/z.L
+				affine(out[i:i+z.L], in[i:], T(m), scale*at(w, c, 1), at(b, c, 0))
+			}
+		}
+	})
+}
+
+// groupNormGrad: with h = g·weight and y the normalised x, the gradient for x is
+// (h - mean(h) - y·mean(h·y))/√(variance + eps), without mean(h) where x is not centered.
+func groupNormGrad[T float](k *kernels, z operand.NormSizes, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p device.Norm) {
+	d, gs, xs, w := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](x), device.Elements[T](weight)
+	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
+	rows, cols := z.Rows(p)
+	alpha, beta := T(acc.Alpha), T(acc.Beta)
+	k.each(rows, 3*cols, func(lo, hi int) {
+		h := make([]T, cols)
+		for r := lo; r < hi; r++ {
+			in, grad, out := xs[r*cols:(r+1)*cols], gs[r*cols:(r+1)*cols], d[r*cols:(r+1)*cols]
+			m, scale, first := at(ms, r, 0), inverse(vs[r], p.Eps), r%p.Groups*(z.C/p.Groups)
+			switch {
+			case w == nil:
+				copy(h, grad)
+			case z.L == 1:
+				for i, v := range grad {
+					h[i] = v * w[first+i]
+				}
+			default:
+				for i := range h {
+					h[i] = grad[i] * w[first+i/z.L]
+				}
+			}
+			var sum, product float64
+			for i, v := range h {
+				sum += float64(v)
+				product += float64(v) * float64((in[i]-m)*scale)
+			}
+			if p.Uncentered {
+				sum = 0
+			}
+			sum, product = sum/float64(cols), product/float64(cols)
+			for i, v := range h {
+				v = alpha * scale * (v - T(sum) - (in[i]-m)*scale*T(product))
+				if beta != 0 {
+					v += beta * out[i]
+				}
+				out[i] = v
+			}
+		}
+	})
+}
+
+func moments[T float](k *kernels, z operand.NormSizes, mean, variance, x device.Tensor) {
+	xs, ms, vs := device.Elements[T](x), device.Elements[T](mean), device.Elements[T](variance)
+	count := float64(z.N * z.L)
+	k.each(z.C, 2*z.N*z.L, func(lo, hi int) {
+		sum, square := make([]float64, hi-lo), make([]float64, hi-lo)
+		for n := range z.N {
+			for c := range sum {
+				at := (n*z.C + lo + c) * z.L
+				sum[c] += addRun(xs[at : at+z.L])
+			}
+		}
+		for c := range sum {
+			sum[c] /= count
+		}
+		for n := range z.N {
+			for c := range sum {
+				at := (n*z.C + lo + c) * z.L
+				square[c] += squares(xs[at:at+z.L], sum[c])
+			}
+		}
+		for c := range sum {
+			ms[lo+c], vs[lo+c] = T(sum[c]), T(square[c]/count)
+		}
+	})
+}
+
+func mergeMoments[T float](mean, variance, count, parts device.Tensor, ranks, c int) {
+	ms, vs, ps := device.Elements[T](mean), device.Elements[T](variance), device.Elements[T](parts)
+	row := func(r int) []T { return ps[r*(2*c+1) : (r+1)*(2*c+1)] }
+	var total float64
+	for r := range ranks {
+		total += float64(row(r)[2*c])
+	}
+	device.Elements[T](count)[0] = T(total)
+	for i := range ms {
+		var m, v float64
+		for r := range ranks {
+			if n := float64(row(r)[2*c]); n > 0 {
+				m += n / total * float64(row(r)[i])
+			}
+		}
+		for r := range ranks {
+			if n := float64(row(r)[2*c]); n > 0 {
+				d := float64(row(r)[i]) - m
+				v += n / total * (float64(row(r)[c+i]) + d*d)
+			}
+		}
+		ms[i], vs[i] = T(m), T(v)
+	}
+}
+
+func trackMoments[T float](runningMean, runningVariance, mean, variance, count device.Tensor, momentum float64) {
+	ms, vs := device.Elements[T](runningMean), device.Elements[T](runningVariance)
+	m, v, n := device.Elements[T](mean), device.Elements[T](variance), float64(device.Elements[T](count)[0])
+	for i := range ms {
+		ms[i] = T((1-momentum)*float64(ms[i]) + momentum*float64(m[i]))
+		vs[i] = T((1-momentum)*float64(vs[i]) + momentum*float64(v[i])*(n/(n-1)))
+	}
+}
+
+func batchNorm[T float](k *kernels, z operand.NormSizes, dst, x, mean, variance, weight, bias device.Tensor, eps float64) {
+	d, xs, w, b := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](weight), device.Elements[T](bias)
+	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
+	scale := make([]T, z.C)
+	for c := range scale {
+		scale[c] = inverse(vs[c], eps) * at(w, c, 1)
+	}
+	k.each(z.N*z.C, z.L, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			c := i % z.C
+			affine(d[i*z.L:(i+1)*z.L], xs[i*z.L:], ms[c], scale[c], at(b, c, 0))
+		}
+	})
+}
+
+func batchNormGrad[T float](k *kernels, z operand.NormSizes, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) {
+	d, gs, xs, w := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](x), device.Elements[T](weight)
+	ms, vs, ss := device.Elements[T](mean), device.Elements[T](variance), device.Elements[T](sums)
+	alpha, beta := T(acc.Alpha), T(acc.Beta)
+	k.each(z.N*z.C, z.L, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			c := i % z.C
+			in, grad, out := xs[i*z.L:(i+1)*z.L], gs[i*z.L:(i+1)*z.L], d[i*z.L:(i+1)*z.L]
+			scale, m := inverse(vs[c], eps), ms[c]
+			var sum, product T
+			if ss != nil {
+				n := device.Elements[T](count)[0]
+				sum, product = ss[c]/n, ss[z.C+c]/n*scale
+			}
+			scale *= alpha * at(w, c, 1)
+			for j, v := range grad {
+				v = scale * (v - sum - (in[j]-m)*product)
+				if beta != 0 {
+					v += beta * out[j]
+				}
+				out[j] = v
+			}
+		}
+	})
+}
+
+// normGradSums adds up the samples of one chunk after the other: the chunks do not depend
+// on the number of threads.
+func normGradSums[T float](k *kernels, z operand.NormSizes, sums, g, x, mean, variance device.Tensor, p device.Norm) {
+	gs, xs := device.Elements[T](g), device.Elements[T](x)
+	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
+	const most = 64 // chunks, which bounds their memory
+	per := max((z.N+most-1)/most, chunk/max(z.C*z.L, 1), 1)
+	chunks := (z.N + per - 1) / per
+	parts := make([]float64, chunks*2*z.C)
+	inverses := make([]T, len(vs))
+	for i, v := range vs {
+		inverses[i] = inverse(v, p.Eps)
+	}
+	k.each(chunks, per*z.C*z.L, func(lo, hi int) {
+		for ; lo < hi; lo++ {
+			part := parts[lo*2*z.C : (lo+1)*2*z.C]
+			sum, product := part[:z.C], part[z.C:]
+			for n := lo * per; n < min((lo+1)*per, z.N); n++ {
+				if z.L == 1 && p.Groups > 0 {
+					wide := z.C / p.Groups
+					for i := 0; i < z.C; i += wide {
+						group := n*p.Groups + i/wide
+						m, scale := at(ms, group, 0), inverses[group]
+						from := n*z.C + i
+						in, s, q := xs[from:from+wide], sum[i:i+wide], product[i:i+wide]
+						for j, v := range gs[from : from+wide] {
+							s[j] += float64(v)
+							q[j] += float64(v) * float64((in[j]-m)*scale)
+						}
+					}
+					continue
+				}
+				for c := range sum {
+					group := c
+					if p.Groups > 0 {
+						group = n*p.Groups + c/(z.C/p.Groups)
+					}
+					m, scale := at(ms, group, 0), inverses[group]
+					from := (n*z.C + c) * z.L
+					in := xs[from : from+z.L]
+					var s, q float64
+					for i, v := range gs[from : from+z.L] {
+						s += float64(v)
+						q += float64(v) * float64((in[i]-m)*scale)
+					}
+					sum[c] += s
+					product[c] += q
+				}
+			}
+		}
+	})
+	fold(k, device.Elements[T](sums), device.Store, parts)
+}

@@ -1,0 +1,243 @@
+// Normalisation by group, and by channel. x is [n c l]. Sums are taken in float64, in an
+// order that depends on the shapes alone.
+
+struct Norm {
+	u64 dst, x, g, mean, variance, weight, bias, sums, count, part;
+	u64 n, c, l;
+	u64 groups;        // of a sample's channels; 0: each channel, over all samples
+	u64 centered;
+	u64 chunk, chunks; // of sums: elements of a channel in each, and how many
+	u64 mode;          // of sums
+	double eps, factor;
+	Accum acc;
+};
+
+// Means and variances of elements T are of the type that these are computed with in.
+
+template <class A> __device__ inline A inverse(A variance, double eps) {
+	return (A)(1 / sqrt((double)variance + eps));
+}
+
+// factor is weight c, 1 where there is none; summand is bias c, or 0.
+template <class T> __device__ inline typename Arith<T>::type factor(const Norm &a, u64 c) {
+	return a.weight ? up(((const T *)a.weight)[c]) : typename Arith<T>::type(1);
+}
+template <class T> __device__ inline typename Arith<T>::type summand(const Norm &a, u64 c) {
+	return a.bias ? up(((const T *)a.bias)[c]) : typename Arith<T>::type(0);
+}
+
+// divide is i / by, which is faster in 32 bits.
+__device__ inline u64 divide(u64 i, u64 by) {
+	if (by == 1) return i;
+	return (i | by) >> 32 ? i / by : (u32)i / (u32)by;
+}
+
+// group_norm has a block take rows: groups of channels of a sample.
+template <class T> __device__ inline void group_norm(const Norm &a) {
+	typedef typename Arith<T>::type A;
+	const u64 rows = a.n * a.groups, per = a.c / a.groups, cols = per * a.l;
+	for (u64 r = blockIdx.x; r < rows; r += gridDim.x) {
+		const T *x = (const T *)a.x + r * cols;
+		T *dst = (T *)a.dst + r * cols;
+		A m = 0;
+		if (a.centered) {
+			double s = 0;
+			for (u64 i = threadIdx.x; i < cols; i += blockDim.x) s += up(x[i]);
+			m = (A)(block_sum(s) / (double)cols);
+		}
+		double q = 0;
+		for (u64 i = threadIdx.x; i < cols; i += blockDim.x) {
+			const double d = (double)up(x[i]) - (double)m;
+			q += d * d;
+		}
+		const A v = (A)(block_sum(q) / (double)cols), scale = inverse(v, a.eps);
+		if (threadIdx.x == 0) {
+			if (a.centered) ((A *)a.mean)[r] = m;
+			((A *)a.variance)[r] = v;
+		}
+		const u64 first = r % a.groups * per;
+		for (u64 i = threadIdx.x; i < cols; i += blockDim.x) {
+			const u64 c = first + divide(i, a.l);
+			dst[i] = down<T>((up(x[i]) - m) * scale * factor<T>(a, c) + summand<T>(a, c));
+		}
+	}
+}
+
+template <class T> __device__ inline void group_norm_grad(const Norm &a) {
+	typedef typename Arith<T>::type A;
+	const u64 rows = a.n * a.groups, per = a.c / a.groups, cols = per * a.l;
+	for (u64 r = blockIdx.x; r < rows; r += gridDim.x) {
+		const T *x = (const T *)a.x + r * cols, *g = (const T *)a.g + r * cols;
+		T *dst = (T *)a.dst + r * cols;
+		const A m = a.centered ? ((const A *)a.mean)[r] : A(0), scale = inverse(((const A *)a.variance)[r], a.eps);
+		const u64 first = r % a.groups * per;
+		double s = 0, q = 0;
+		for (u64 i = threadIdx.x; i < cols; i += blockDim.x) {
+			const double h = up(g[i]) * factor<T>(a, first + divide(i, a.l));
+			s += h;
+			q += h * (double)((up(x[i]) - m) * scale);
+		}
+		s = block_sum(s);
+		q = block_sum(q);
+		const A mean = a.centered ? (A)(s / (double)cols) : A(0), product = (A)(q / (double)cols);
+		for (u64 i = threadIdx.x; i < cols; i += blockDim.x) {
+			const A h = up(g[i]) * factor<T>(a, first + divide(i, a.l));
+			accumulate(dst + i, a.acc, (double)(scale * (h - mean - (up(x[i]) - m) * scale * product)));
+		}
+	}
+}
+
+// The modes of sums: of x; of (x - mean)²; of g, and of g times the normalised x.
+enum { SUM_X, SUM_SQUARES, SUM_GRADS };
+
+// add adds element (n, c) at index i of x to the sums of channel c.
+template <class T> __device__ inline void add(const Norm &a, u64 n, u64 c, u64 i, double &s, double &q) {
+	typedef typename Arith<T>::type A;
+	const A x = up(((const T *)a.x)[i]);
+	if (a.mode == SUM_X) {
+		s += x;
+	} else if (a.mode == SUM_SQUARES) {
+		const double d = (double)x - (double)((const A *)a.mean)[c];
+		s += d * d;
+	} else {
+		const u64 group = a.groups ? n * a.groups + divide(c, a.c / a.groups) : c;
+		const A m = a.mean ? ((const A *)a.mean)[group] : A(0), scale = inverse(((const A *)a.variance)[group], a.eps);
+		const A g = up(((const T *)a.g)[i]);
+		s += g;
+		q += (double)g * (double)((x - m) * scale);
+	}
+}
+
+// norm_planes has a block add one chunk of a channel's elements: channels along the grid's
+// x, chunks along y.
+template <class T> __device__ inline void norm_planes(const Norm &a) {
+	const u64 c = blockIdx.x, from = blockIdx.y * a.chunk, to = min(from + a.chunk, a.n * a.l);
+	double s = 0, q = 0;
+	for (u64 e = from + threadIdx.x; e < to; e += blockDim.x) {
+		const u64 n = divide(e, a.l);
+		add<T>(a, n, c, (n * a.c + c) * a.l + (e - n * a.l), s, q);
+	}
+	s = block_sum(s);
+	q = block_sum(q);
+	if (threadIdx.x == 0) {
+		double *part = (double *)a.part + blockIdx.y * 2 * a.c;
+		part[c] = s;
+		part[a.c + c] = q;
+	}
+}
+
+// norm_columns does the same where a channel has one position: a block of 32 × 8 threads
+// takes 32 channels, each thread every eighth sample of the chunk.
+template <class T> __device__ inline void norm_columns(const Norm &a) {
+	__shared__ double part[2][8][32];
+	const u64 c = blockIdx.x * 32ull + threadIdx.x, from = blockIdx.y * a.chunk, to = min(from + a.chunk, a.n);
+	double s = 0, q = 0;
+	if (c < a.c)
+		for (u64 n = from + threadIdx.y; n < to; n += 8) add<T>(a, n, c, n * a.c + c, s, q);
+	part[0][threadIdx.y][threadIdx.x] = s;
+	part[1][threadIdx.y][threadIdx.x] = q;
+	__syncthreads();
+	if (threadIdx.y < 2 && c < a.c) {
+		double v = 0;
+		for (int y = 0; y < 8; y++) v += part[threadIdx.y][y][threadIdx.x];
+		((double *)a.part)[(blockIdx.y * 2 + threadIdx.y) * a.c + c] = v;
+	}
+}
+
+// norm_fold adds the chunks: of the first sums to dst, times a factor, or of both to dst
+// [2 c].
+template <class T> __device__ inline void norm_fold(const Norm &a) {
+	typedef typename Arith<T>::type A;
+	const u64 n = a.mode == SUM_GRADS ? 2 * a.c : a.c;
+	for (u64 i = global_thread(); i < n; i += global_threads()) {
+		double v = 0;
+		for (u64 k = 0; k < a.chunks; k++) v += ((const double *)a.part)[k * 2 * a.c + i];
+		((A *)a.dst)[i] = (A)(v * a.factor);
+	}
+}
+
+template <class T> __device__ inline void batch_norm(const Norm &a) {
+	typedef typename Arith<T>::type A;
+	for (u64 i = global_thread(); i < a.n * a.c * a.l; i += global_threads()) {
+		const u64 plane = divide(i, a.l), c = plane - divide(plane, a.c) * a.c;
+		const A scale = inverse(((const A *)a.variance)[c], a.eps) * factor<T>(a, c);
+		((T *)a.dst)[i] = down<T>((up(((const T *)a.x)[i]) - ((const A *)a.mean)[c]) * scale + summand<T>(a, c));
+	}
+}
+
+template <class T> __device__ inline void batch_norm_grad(const Norm &a) {
+	typedef typename Arith<T>::type A;
+	for (u64 i = global_thread(); i < a.n * a.c * a.l; i += global_threads()) {
+		const u64 plane = divide(i, a.l), c = plane - divide(plane, a.c) * a.c;
+		const A scale = inverse(((const A *)a.variance)[c], a.eps);
+		A v = up(((const T *)a.g)[i]);
+		if (a.sums) {
+			const A *sums = (const A *)a.sums, n = *(const A *)a.count;
+			v = v - sums[c] / n - (up(((const T *)a.x)[i]) - ((const A *)a.mean)[c]) * scale * (sums[a.c + c] / n);
+		}
+		accumulate((T *)a.dst + i, a.acc, (double)(scale * factor<T>(a, c) * v));
+	}
+}
+
+#define EXPORT(name, T) \
+	extern "C" __global__ void group_norm_##name(const Norm a) { group_norm<T>(a); } \
+	extern "C" __global__ void group_norm_grad_##name(const Norm a) { group_norm_grad<T>(a); } \
+	extern "C" __global__ void norm_planes_##name(const Norm a) { norm_planes<T>(a); } \
+	extern "C" __global__ void norm_columns_##name(const Norm a) { norm_columns<T>(a); } \
+	extern "C" __global__ void norm_fold_##name(const Norm a) { norm_fold<T>(a); } \
+	extern "C" __global__ void batch_norm_##name(const Norm a) { batch_norm<T>(a); } \
+	extern "C" __global__ void batch_norm_grad_##name(const Norm a) { batch_norm_grad<T>(a); }
+EACH_FLOAT(EXPORT)
+
+struct Merge {
+	u64 mean, variance, count, parts, batches;
+	u64 ranks, c;
+	double momentum;
+};
+
+// merge_moments has a thread take channels. A rank without elements counts for nothing,
+// whatever its mean is.
+template <class A> __device__ inline void merge_moments(const Merge &a) {
+	const u64 row = 2 * a.c + 1;
+	const A *parts = (const A *)a.parts;
+	double total = 0;
+	for (u64 r = 0; r < a.ranks; r++) total += parts[r * row + 2 * a.c];
+	if (global_thread() == 0) *(A *)a.count = (A)total;
+	for (u64 c = global_thread(); c < a.c; c += global_threads()) {
+		double m = 0, v = 0;
+		for (u64 r = 0; r < a.ranks; r++) {
+			const double n = parts[r * row + 2 * a.c];
+			if (n > 0) m += n / total * (double)parts[r * row + c];
+		}
+		for (u64 r = 0; r < a.ranks; r++) {
+			const double n = parts[r * row + 2 * a.c], d = (double)parts[r * row + c] - m;
+			if (n > 0) v += n / total * ((double)parts[r * row + a.c + c] + d * d);
+		}
+		((A *)a.mean)[c] = (A)m;
+		((A *)a.variance)[c] = (A)v;
+	}
+}
+
+// track_moments moves the running mean and variance, which a has, towards mean and variance.
+template <class A> __device__ inline void track_moments(const Merge &a, const A *mean, const A *variance) {
+	const double n = *(const A *)a.count;
+	if (global_thread() == 0) *(i64 *)a.batches += 1;
+	for (u64 c = global_thread(); c < a.c; c += global_threads()) {
+		A *m = (A *)a.mean + c, *v = (A *)a.variance + c;
+		*m = (A)((1 - a.momentum) * (double)*m + a.momentum * (double)mean[c]);
+		*v = (A)((1 - a.momentum) * (double)*v + a.momentum * (double)variance[c] * (n / (n - 1)));
+	}
+}
+
+struct Track {
+	Merge to;
+	u64 mean, variance;
+};
+
+#define EXPORT_WIDE(name, A) \
+	extern "C" __global__ void merge_moments_##name(const Merge a) { merge_moments<A>(a); } \
+	extern "C" __global__ void track_moments_##name(const Track a) { \
+		track_moments<A>(a.to, (const A *)a.mean, (const A *)a.variance); \
+	}
+EXPORT_WIDE(float32, float)
+EXPORT_WIDE(float64, double)

@@ -1,0 +1,156 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// normArgs is Norm in kernels/normalization.cu.
+type normArgs struct {
+	dst, x, g, mean, variance, weight, bias, sums, count, part uint64
+	n, c, l                                                    uint64
+	groups                                                     uint64
+	centered                                                   uint64
+	chunk, chunks                                              uint64
+	mode                                                       uint64
+	eps, factor                                                float64
+	acc                                                        device.Accum
+}
+
+// The modes of sums in kernels/normalization.cu.
+const (
+	sumX = iota
+	sumSquares
+	sumGrads
+)
+
+// mergeArgs is Merge in kernels/normalization.cu.
+type mergeArgs struct {
+	mean, variance, count, parts, batches uint64
+	ranks, c                              uint64
+	momentum                              float64
+}
+
+// trackArgs is Track in kernels/normalization.cu.
+type trackArgs struct {
+	to             mergeArgs
+	mean, variance uint64
+}
+
+func newNormArgs(z operand.NormSizes, p device.Norm) normArgs {
+	return normArgs{
+		n: uint64(z.N), c: uint64(z.C), l: uint64(z.L), groups: uint64(p.Groups), centered: uint64(flag(!p.Uncentered)),
+		eps: p.Eps, factor: 1, acc: device.Store,
+	}
+}
+
+func (k *kernels) norm(st device.Stream, f *perFloat, dt device.DType, g grid, a normArgs) error {
+	return k.launch(k.d.stream(st), f[dt], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
+func (k *kernels) GroupNorm(s device.Stream, dst, mean, variance, x, weight, bias device.Tensor, p device.Norm) error {
+	z := operands.GroupNorm(dst, mean, variance, x, weight, bias, p)
+	rows, cols := z.Rows(p)
+	if rows == 0 {
+		return nil
+	}
+	a := newNormArgs(z, p)
+	a.dst, a.x, a.mean, a.variance, a.weight, a.bias = k.addr(dst), k.addr(x), k.addr(mean), k.addr(variance), k.addr(weight), k.addr(bias)
+	return k.norm(s, &k.groupNorm, x.DType, grid{min(rows, 1<<20), 1, 1, rowThreads(cols), 1}, a)
+}
+
+func (k *kernels) GroupNormGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p device.Norm) error {
+	z := operands.GroupNormGrad(dst, g, x, mean, variance, weight, p)
+	if dst.Len() == 0 {
+		return nil
+	}
+	rows, cols := z.Rows(p)
+	a := newNormArgs(z, p)
+	a.dst, a.g, a.x, a.mean, a.variance, a.weight, a.acc = k.addr(dst), k.addr(g), k.addr(x), k.addr(mean), k.addr(variance), k.addr(weight), acc
+	return k.norm(s, &k.groupNormGrad, x.DType, grid{min(rows, 1<<20), 1, 1, rowThreads(cols), 1}, a)
+}
+
+func (k *kernels) Moments(s device.Stream, mean, variance, x device.Tensor) error {
+	z := operands.Moments(mean, variance, x)
+	a := newNormArgs(z, device.Norm{})
+	a.x, a.mean, a.factor = k.addr(x), k.addr(mean), 1/float64(z.N*z.L)
+	for mode, dst := range []device.Tensor{sumX: mean, sumSquares: variance} {
+		a.mode, a.dst = uint64(mode), k.addr(dst)
+		if err := k.normSums(s, x.DType, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *kernels) NormGradSums(s device.Stream, sums, g, x, mean, variance device.Tensor, p device.Norm) error {
+	z := operands.NormGradSums(sums, g, x, mean, variance, p)
+	a := newNormArgs(z, p)
+	a.dst, a.g, a.x, a.mean, a.variance, a.mode = k.addr(sums), k.addr(g), k.addr(x), k.addr(mean), k.addr(variance), sumGrads
+	return k.normSums(s, x.DType, a)
+}
+
+// normSums computes the sums of a's mode for each channel, chunk by chunk.
+func (k *kernels) normSums(st device.Stream, dt device.DType, a normArgs) error {
+	if a.c == 0 {
+		return nil
+	}
+	work, err := k.d.stream(st).workspace()
+	if err != nil {
+		return err
+	}
+	c, terms := int(a.c), int(a.n*a.l)
+	f, g, worth := &k.normPlanes, grid{c, 1, 1, threads, 1}, runTerms
+	if a.l == 1 {
+		f, g, worth = &k.normColumns, grid{ceil(c, warp), 1, 1, warp, threads / warp}, columnTerms
+	}
+	chunks := max(min(ceil(terms, worth), sumBlocks/g.x, workspaceSize/16/c), 1)
+	chunk := max(ceil(terms, chunks), 1)
+	a.part, a.chunk, a.chunks = uint64(work.Addr()), uint64(chunk), uint64(ceil(terms, chunk))
+	if g.y = int(a.chunks); g.y > 0 {
+		if err := k.norm(st, f, dt, g, a); err != nil {
+			return err
+		}
+	}
+	return k.norm(st, &k.normFold, dt, k.flat(2*c), a)
+}
+
+func (k *kernels) BatchNorm(s device.Stream, dst, x, mean, variance, weight, bias device.Tensor, eps float64) error {
+	z := operands.BatchNorm(dst, x, mean, variance, weight, bias)
+	if dst.Len() == 0 {
+		return nil
+	}
+	a := newNormArgs(z, device.Norm{Eps: eps})
+	a.dst, a.x, a.mean, a.variance, a.weight, a.bias = k.addr(dst), k.addr(x), k.addr(mean), k.addr(variance), k.addr(weight), k.addr(bias)
+	return k.norm(s, &k.batchNorm, x.DType, k.flat(dst.Len()), a)
+}
+
+func (k *kernels) BatchNormGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) error {
+	z := operands.BatchNormGrad(dst, g, x, mean, variance, weight, sums, count)
+	if dst.Len() == 0 {
+		return nil
+	}
+	a := newNormArgs(z, device.Norm{Eps: eps})
+	a.dst, a.g, a.x, a.mean, a.variance, a.weight, a.acc = k.addr(dst), k.addr(g), k.addr(x), k.addr(mean), k.addr(variance), k.addr(weight), acc
+	a.sums, a.count = k.addr(sums), k.addr(count)
+	return k.norm(s, &k.batchNormGrad, x.DType, k.flat(dst.Len()), a)
+}
+
+func (k *kernels) MergeMoments(s device.Stream, mean, variance, count, parts device.Tensor) error {
+	ranks, c := operand.MergeMoments(mean, variance, count, parts)
+	a := mergeArgs{mean: k.addr(mean), variance: k.addr(variance), count: k.addr(count), parts: k.addr(parts), ranks: uint64(ranks), c: uint64(c)}
+	return k.launch(k.d.stream(s), k.mergeMoments[mean.DType], k.flat(max(c, 1)), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
+func (k *kernels) TrackMoments(s device.Stream, runningMean, runningVariance, batches, mean, variance, count device.Tensor, momentum float64) error {
+	c := operand.TrackMoments(runningMean, runningVariance, batches, mean, variance, count)
+	a := trackArgs{
+		to:   mergeArgs{mean: k.addr(runningMean), variance: k.addr(runningVariance), count: k.addr(count), batches: k.addr(batches), c: uint64(c), momentum: momentum},
+		mean: k.addr(mean), variance: k.addr(variance),
+	}
+	return k.launch(k.d.stream(s), k.trackMoments[mean.DType], k.flat(max(c, 1)), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}

@@ -1,0 +1,292 @@
+package devicetest
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
+
+// normCase is a normalisation of x [n c l]: by groups, or, with 0 of them, by channel.
+type normCase struct {
+	n, c, l, groups int
+	uncentered      bool
+}
+
+var normCases = []normCase{
+	{n: 3, c: 4, l: 5}, {n: 1, c: 1, l: 2}, {n: 40, c: 3, l: 1}, {n: 70, c: 33, l: 1}, {n: 2, c: 3, l: 1000}, {n: 5, c: 7, l: 49}, {n: 2, c: 0, l: 3}, {n: 0, c: 3, l: 2},
+	{n: 3, c: 4, l: 5, groups: 2}, {n: 1, c: 6, l: 1, groups: 6}, {n: 2, c: 8, l: 49, groups: 4}, {n: 0, c: 4, l: 3, groups: 2}, {n: 2, c: 6, l: 0, groups: 3},
+	{n: 5, c: 17, l: 1, groups: 1}, {n: 130, c: 64, l: 1, groups: 1}, {n: 3, c: 1000, l: 1, groups: 1, uncentered: true}, {n: 2, c: 3001, l: 1, groups: 1},
+}
+
+const normEps = 1e-3
+
+func (c normCase) norm() device.Norm {
+	return device.Norm{Groups: c.groups, Uncentered: c.uncentered, Eps: normEps}
+}
+
+// stats is the number of means.
+func (c normCase) stats() int {
+	if c.groups == 0 {
+		return c.c
+	}
+	return c.n * c.groups
+}
+
+// slack is how many roundings a result may be off: Float64 has none to spare in sums.
+func (r *rig) slack(c normCase) float64 {
+	if r.dt == device.Float64 {
+		return 16 + c.size()/16
+	}
+	return 16
+}
+
+// at is the group and the channel of element i.
+func (c normCase) at(i int) (group, channel int) {
+	channel = i / c.l % c.c
+	if c.groups == 0 {
+		return channel, channel
+	}
+	return i/(c.l*c.c)*c.groups + channel/(c.c/c.groups), channel
+}
+
+// size is the number of elements of a group.
+func (c normCase) size() float64 {
+	if c.groups == 0 {
+		return float64(c.n * c.l)
+	}
+	return float64(c.c / c.groups * c.l)
+}
+
+// normalised is the reference of a normalisation and of its gradients.
+type normalised struct {
+	mean, variance []float64
+	y, size        []float64 // normalised, and the size of what it is a difference of
+}
+
+func (c normCase) reference(x []float64) normalised {
+	r := normalised{make([]float64, c.stats()), make([]float64, c.stats()), make([]float64, len(x)), make([]float64, len(x))}
+	for i, v := range x {
+		if g, _ := c.at(i); !c.uncentered {
+			r.mean[g] += v / c.size()
+		}
+	}
+	for i, v := range x {
+		g, _ := c.at(i)
+		r.variance[g] += (v - r.mean[g]) * (v - r.mean[g]) / c.size()
+	}
+	for i, v := range x {
+		g, _ := c.at(i)
+		scale := 1 / math.Sqrt(r.variance[g]+normEps)
+		r.y[i], r.size[i] = (v-r.mean[g])*scale, (math.Abs(v)+math.Abs(r.mean[g]))*scale
+	}
+	return r
+}
+
+// stat places means or variances, which are of a type of their own.
+func (r *rig) stat(v []float64, shape ...int) operand {
+	dt := device.StatType(r.dt)
+	return r.place(dt, shape, encode(dt, v))
+}
+
+func checkNorm(r *rig) {
+	each(r, normCases, func(c normCase) {
+		x := r.random(-1, 3, c.n, c.c, c.l)
+		weight, bias, g := r.random(-2, 2, c.c), r.random(-1, 1, c.c), r.random(-2, 2, c.n, c.c, c.l)
+		px, pw, pb, pg := r.put(x), r.put(weight), r.put(bias), r.put(g)
+		ref := c.reference(x.v)
+		label := fmt.Sprintf("normalisation %+v", c)
+		mean, variance := r.stat(make([]float64, c.stats()), c.stats()), r.stat(make([]float64, c.stats()), c.stats())
+		means := mean.Tensor
+		if c.uncentered {
+			means = device.Tensor{}
+		}
+		for _, affine := range []bool{true, false} {
+			var w, b device.Tensor
+			if affine {
+				w, b = pw.Tensor, pb.Tensor
+			}
+			want := value{newArray(x.shape...), make([]float64, len(x.v)), r.slack(c)}
+			for i, y := range ref.y {
+				_, ch := c.at(i)
+				want.v[i], want.scale[i] = y, ref.size[i]
+				if affine {
+					want.v[i] = y*weight.v[ch] + bias.v[ch]
+					want.scale[i] = ref.size[i]*math.Abs(weight.v[ch]) + math.Abs(bias.v[ch])
+				}
+			}
+			r.result(label, want, func(dst device.Tensor) error {
+				if c.groups > 0 {
+					return r.k.GroupNorm(r.s, dst, means, variance.Tensor, px.Tensor, w, b, c.norm())
+				}
+				if err := r.k.Moments(r.s, means, variance.Tensor, px.Tensor); err != nil {
+					return err
+				}
+				return r.k.BatchNorm(r.s, dst, px.Tensor, means, variance.Tensor, w, b, normEps)
+			})
+			r.normGrads(label, c, ref, g, weight, affine, pg, px, means, variance.Tensor, w)
+		}
+		if c.size() == 0 { // the moments of nothing are anything
+			return
+		}
+		stat := value{array: array{device.Shape{c.stats()}, ref.variance}, scale: make([]float64, c.stats()), c: r.slack(c)}
+		for i, v := range ref.variance {
+			stat.scale[i] = v + math.Abs(ref.mean[i])*math.Sqrt(v) + 1e-3
+		}
+		r.same(label+": variance", variance, stat)
+		if !c.uncentered {
+			r.same(label+": mean", mean, value{array: array{device.Shape{c.stats()}, ref.mean}, scale: constant(3, c.stats()), c: r.slack(c)})
+		}
+	})
+}
+
+func constant(v float64, n int) []float64 {
+	out := make([]float64, n)
+	for i := range out {
+		out[i] = v
+	}
+	return out
+}
+
+// normGrads checks the gradients for x and for the parameters.
+func (r *rig) normGrads(label string, c normCase, ref normalised, g, weight array, affine bool, pg, px operand, mean, variance, w device.Tensor) {
+	sums, scales := newArray(2, c.c), make([]float64, 2*c.c)
+	for i, v := range g.v {
+		_, ch := c.at(i)
+		sums.v[ch] += v
+		scales[ch] += math.Abs(v)
+		sums.v[c.c+ch] += v * ref.y[i]
+		scales[c.c+ch] += math.Abs(v) * ref.size[i]
+	}
+	got := r.stat(make([]float64, 2*c.c), 2, c.c)
+	r.ok(label, r.k.NormGradSums(r.s, got.Tensor, pg.Tensor, px.Tensor, mean, variance, c.norm()))
+	r.same(label+": sums", got, value{sums, scales, r.slack(c)})
+	again := r.stat(make([]float64, 2*c.c), 2, c.c)
+	r.ok(label, r.k.NormGradSums(r.s, again.Tensor, pg.Tensor, px.Tensor, mean, variance, c.norm()))
+	if string(r.read(label, got)) != string(r.read(label, again)) {
+		r.fail("%s: sums, computed twice, differ", label)
+	}
+
+	// h is what arrives at the normalised x.
+	h, sum, product, size := make([]float64, len(g.v)), make([]float64, c.stats()), make([]float64, c.stats()), make([]float64, c.stats())
+	for i, v := range g.v {
+		gr, ch := c.at(i)
+		if h[i] = v; affine {
+			h[i] *= weight.v[ch]
+		}
+		sum[gr] += h[i] / c.size()
+		product[gr] += h[i] * ref.y[i] / c.size()
+		size[gr] += math.Abs(h[i]) * (1 + ref.size[i]) / c.size()
+	}
+	want := value{newArray(g.shape...), make([]float64, len(g.v)), r.slack(c)}
+	constants := value{newArray(g.shape...), make([]float64, len(g.v)), r.slack(c)} // with constant moments
+	for i, v := range h {
+		gr, _ := c.at(i)
+		scale := 1 / math.Sqrt(ref.variance[gr]+normEps)
+		if c.uncentered {
+			sum[gr] = 0
+		}
+		want.v[i] = scale * (v - sum[gr] - ref.y[i]*product[gr])
+		want.scale[i] = scale * (math.Abs(v) + size[gr]*(1+ref.size[i]))
+		constants.v[i], constants.scale[i] = scale*v, math.Abs(scale*v)
+	}
+	if c.groups > 0 {
+		r.accumulates(label+": gradient", want, func(dst device.Tensor, acc device.Accum) error {
+			return r.k.GroupNormGrad(r.s, dst, acc, pg.Tensor, px.Tensor, mean, variance, w, c.norm())
+		})
+		return
+	}
+	count := r.stat([]float64{c.size()})
+	r.accumulates(label+": gradient", want, func(dst device.Tensor, acc device.Accum) error {
+		return r.k.BatchNormGrad(r.s, dst, acc, pg.Tensor, px.Tensor, mean, variance, w, got.Tensor, count.Tensor, normEps)
+	})
+	r.accumulates(label+": gradient with constant moments", constants, func(dst device.Tensor, acc device.Accum) error {
+		return r.k.BatchNormGrad(r.s, dst, acc, pg.Tensor, px.Tensor, mean, variance, w, device.Tensor{}, device.Tensor{}, normEps)
+	})
+}
+
+// checkNormNaN checks that a NaN spoils its group and no other, forwards and backwards.
+func checkNormNaN(r *rig) {
+	for _, c := range []normCase{{n: 3, c: 4, l: 7}, {n: 9, c: 40, l: 1}, {n: 3, c: 4, l: 7, groups: 2}, {n: 3, c: 600, l: 1, groups: 1}} {
+		x, g := r.random(-1, 3, c.n, c.c, c.l), r.random(-1, 1, c.n, c.c, c.l)
+		bad := len(x.v) / 2
+		x.v[bad] = math.NaN()
+		px, pg, y, dx := r.put(x), r.put(g), r.put(newArray(x.shape...)), r.put(newArray(x.shape...))
+		mean, variance := r.stat(make([]float64, c.stats()), c.stats()), r.stat(make([]float64, c.stats()), c.stats())
+		label := fmt.Sprintf("normalisation %+v with a NaN", c)
+		if c.groups > 0 {
+			r.ok(label, r.k.GroupNorm(r.s, y.Tensor, mean.Tensor, variance.Tensor, px.Tensor, device.Tensor{}, device.Tensor{}, c.norm()))
+			r.ok(label, r.k.GroupNormGrad(r.s, dx.Tensor, device.Store, pg.Tensor, px.Tensor, mean.Tensor, variance.Tensor, device.Tensor{}, c.norm()))
+		} else {
+			sums, count := r.stat(make([]float64, 2*c.c), 2, c.c), r.stat([]float64{c.size()})
+			r.ok(label, r.k.Moments(r.s, mean.Tensor, variance.Tensor, px.Tensor))
+			r.ok(label, r.k.BatchNorm(r.s, y.Tensor, px.Tensor, mean.Tensor, variance.Tensor, device.Tensor{}, device.Tensor{}, normEps))
+			r.ok(label, r.k.NormGradSums(r.s, sums.Tensor, pg.Tensor, px.Tensor, mean.Tensor, variance.Tensor, c.norm()))
+			r.ok(label, r.k.BatchNormGrad(r.s, dx.Tensor, device.Store, pg.Tensor, px.Tensor, mean.Tensor, variance.Tensor, device.Tensor{}, sums.Tensor, count.Tensor, normEps))
+		}
+		group, _ := c.at(bad)
+		for what, o := range map[string]operand{"result": y, "gradient": dx} {
+			for i, v := range decode(r.dt, r.read(label, o)) {
+				if at, _ := c.at(i); (v != v) != (at == group) {
+					r.fail("%s: element %d of the %s is %v", label, i, what, v)
+				}
+			}
+		}
+		r.clean()
+	}
+}
+
+// checkMergedMoments checks MergeMoments and TrackMoments: the moments of parts are those
+// of the whole, whatever a rank without elements has.
+func checkMergedMoments(r *rig) {
+	each(r, []int{0, 1, 5, 300}, func(c int) {
+		counts := []int{3, 0, 1, 10}
+		parts := newArray(len(counts), 2*c+1)
+		mean, variance := newArray(c), newArray(c)
+		xs := make([][]float64, c)
+		for rank, n := range counts {
+			row := parts.v[rank*(2*c+1) : (rank+1)*(2*c+1)]
+			row[2*c] = float64(n)
+			for i := range c {
+				x := r.random(1, 3, n).v
+				xs[i] = append(xs[i], x...)
+				row[i], row[c+i] = momentsOf(x)
+				row[i], row[c+i] = round(r.dt, row[i]), round(r.dt, row[c+i])
+			}
+		}
+		for i, x := range xs {
+			mean.v[i], variance.v[i] = momentsOf(x)
+		}
+		pp, pm, pv, count := r.put(parts), r.put(nan(device.Shape{c})), r.put(nan(device.Shape{c})), r.put(nan(scalar))
+		r.ok("MergeMoments", r.k.MergeMoments(r.s, pm.Tensor, pv.Tensor, count.Tensor, pp.Tensor))
+		r.same("MergeMoments: mean", pm, value{mean, constant(3, c), 4})
+		r.same("MergeMoments: variance", pv, value{variance, constant(9, c), 4})
+		r.same("MergeMoments: count", count, value{array{scalar, []float64{14}}, nil, 0})
+
+		const momentum = 0.1
+		batches := r.place(device.Int64, scalar, bytesOf([]int64{41}))
+		rm, rv := r.random(-1, 1, c), r.random(0, 1, c)
+		prm, prv := r.put(rm), r.put(rv)
+		r.ok("TrackMoments", r.k.TrackMoments(r.s, prm.Tensor, prv.Tensor, batches.Tensor, pm.Tensor, pv.Tensor, count.Tensor, momentum))
+		for i := range c {
+			rm.v[i] = (1-momentum)*rm.v[i] + momentum*mean.v[i]
+			rv.v[i] = (1-momentum)*rv.v[i] + momentum*variance.v[i]*14/13
+		}
+		r.same("TrackMoments: mean", prm, value{rm, constant(3, c), 4})
+		r.same("TrackMoments: variance", prv, value{rv, constant(9, c), 4})
+		r.same("TrackMoments: batches", batches, value{array{scalar, []float64{42}}, nil, 0})
+	})
+}
+
+// momentsOf are the mean and the variance of numbers; NaN of none.
+func momentsOf(x []float64) (mean, variance float64) {
+	n := float64(len(x))
+	for _, v := range x {
+		mean += v
+	}
+	mean /= n
+	for _, v := range x {
+		variance += (v - mean) * (v - mean)
+	}
+	return mean, variance / n
+}

@@ -1,0 +1,150 @@
+package operand
+
+import "github.com/goddp/goddp/device"
+
+// NormSizes are the sizes of a normalisation: samples, channels, positions.
+type NormSizes struct{ N, C, L int }
+
+// Rows is the number of groups of a GroupNorm and of elements in each.
+func (z NormSizes) Rows(p device.Norm) (rows, cols int) {
+	return z.N * p.Groups, z.C / max(p.Groups, 1) * z.L
+}
+
+func normSizes(op string, x device.Tensor) NormSizes {
+	if len(x.Shape) != 3 {
+		panic(&device.ShapeError{Op: op, A: x.Shape, B: device.Shape{0, 0, 0}})
+	}
+	return NormSizes{x.Shape[0], x.Shape[1], x.Shape[2]}
+}
+
+// checkStats checks that tensors, as far as they are there, are n numbers each of x's
+// StatType.
+func checkStats(op string, x device.Tensor, n int, ts ...device.Tensor) {
+	for _, t := range ts {
+		if !t.IsZero() {
+			checkType(op, t, device.StatType(x.DType))
+			checkShape(op, device.Shape{n}, t)
+		}
+	}
+}
+
+// checkAffine checks a weight and a bias of c channels.
+func checkAffine(op string, x device.Tensor, c int, ts ...device.Tensor) {
+	for _, t := range ts {
+		if !t.IsZero() {
+			checkType(op, t, x.DType)
+			checkShape(op, device.Shape{c}, t)
+		}
+	}
+}
+
+func (ts Types) group(op string, dst, mean, variance, x device.Tensor, p device.Norm) NormSizes {
+	ts.Same(op, dst, x)
+	z := normSizes(op, x)
+	if p.Groups <= 0 || z.C%p.Groups != 0 {
+		panic(&device.ShapeError{Op: op, A: x.Shape, B: device.Shape{p.Groups}})
+	}
+	checkStats(op, x, z.N*p.Groups, mean, variance)
+	if p.Uncentered != mean.IsZero() || variance.IsZero() {
+		panic(&device.DTypeError{Op: op, Got: mean.DType, Want: device.StatType(x.DType)})
+	}
+	return z
+}
+
+// GroupNorm checks the operands of a GroupNorm.
+func (ts Types) GroupNorm(dst, mean, variance, x, weight, bias device.Tensor, p device.Norm) NormSizes {
+	z := ts.group("GroupNorm", dst, mean, variance, x, p)
+	checkAffine("GroupNorm", x, z.C, weight, bias)
+	return z
+}
+
+// GroupNormGrad checks the operands of a GroupNormGrad.
+func (ts Types) GroupNormGrad(dst, g, x, mean, variance, weight device.Tensor, p device.Norm) NormSizes {
+	ts.Same("GroupNormGrad", dst, g)
+	z := ts.group("GroupNormGrad", dst, mean, variance, x, p)
+	checkAffine("GroupNormGrad", x, z.C, weight)
+	return z
+}
+
+// Moments checks the operands of a Moments.
+func (ts Types) Moments(mean, variance, x device.Tensor) NormSizes {
+	ts.Float("Moments", x)
+	z := normSizes("Moments", x)
+	checkChannels("Moments", x.DType, z.C, mean, variance)
+	return z
+}
+
+// checkChannels checks that tensors are there, one number of dt's StatType for each channel.
+func checkChannels(op string, dt device.DType, c int, ts ...device.Tensor) {
+	for _, t := range ts {
+		checkType(op, t, device.StatType(dt))
+		checkShape(op, device.Shape{c}, t)
+	}
+}
+
+// MergeMoments checks the operands of a MergeMoments, parts [r 2c+1].
+func MergeMoments(mean, variance, count, parts device.Tensor) (r, c int) {
+	const op = "MergeMoments"
+	wide.Float(op, mean, variance, count, parts)
+	checkScalar(op, count)
+	r, cols := matrix(op, parts, false)
+	c = mean.Len()
+	checkShape(op, device.Shape{c}, mean, variance)
+	if cols != 2*c+1 {
+		panic(&device.ShapeError{Op: op, A: parts.Shape, B: device.Shape{r, 2*c + 1}})
+	}
+	return r, c
+}
+
+// TrackMoments checks the operands of a TrackMoments.
+func TrackMoments(runningMean, runningVariance, batches, mean, variance, count device.Tensor) (c int) {
+	const op = "TrackMoments"
+	wide.Same(op, runningMean, runningVariance, mean, variance)
+	wide.Float(op, runningMean, count)
+	checkScalar(op, count)
+	checkType(op, batches, device.Int64)
+	checkScalar(op, batches)
+	return runningMean.Len()
+}
+
+// BatchNorm checks the operands of a BatchNorm.
+func (ts Types) BatchNorm(dst, x, mean, variance, weight, bias device.Tensor) NormSizes {
+	const op = "BatchNorm"
+	ts.Same(op, dst, x)
+	z := normSizes(op, x)
+	checkChannels(op, x.DType, z.C, mean, variance)
+	checkAffine(op, x, z.C, weight, bias)
+	return z
+}
+
+// BatchNormGrad checks the operands of a BatchNormGrad.
+func (ts Types) BatchNormGrad(dst, g, x, mean, variance, weight, sums, count device.Tensor) NormSizes {
+	const op = "BatchNormGrad"
+	ts.Same(op, dst, g, x)
+	z := normSizes(op, x)
+	checkChannels(op, x.DType, z.C, mean, variance)
+	checkAffine(op, x, z.C, weight)
+	if !sums.IsZero() {
+		checkType(op, sums, device.StatType(x.DType))
+		checkShape(op, device.Shape{2, z.C}, sums)
+		checkType(op, count, device.StatType(x.DType))
+		checkScalar(op, count)
+	}
+	return z
+}
+
+// NormGradSums checks the operands of a NormGradSums.
+func (ts Types) NormGradSums(sums, g, x, mean, variance device.Tensor, p device.Norm) NormSizes {
+	const op = "NormGradSums"
+	var z NormSizes
+	if p.Groups == 0 {
+		ts.Same(op, g, x)
+		z = normSizes(op, x)
+		checkStats(op, x, z.C, mean, variance)
+	} else {
+		z = ts.group(op, g, mean, variance, x, p)
+	}
+	checkType(op, sums, device.StatType(x.DType))
+	checkShape(op, device.Shape{2, z.C}, sums)
+	return z
+}
