@@ -3,6 +3,7 @@ package amp
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -43,17 +44,42 @@ func usable(scale float64) bool {
 // State is the state, for saving it.
 func (s *Scaler) State() State { return s.state }
 
+// MarshalJSON encodes the state.
+func (s *Scaler) MarshalJSON() ([]byte, error) { return json.Marshal(s.state) }
+
+// UnmarshalJSON is [Scaler.Restore] of a state that MarshalJSON encoded. What Restore panics
+// at is an error.
+func (s *Scaler) UnmarshalJSON(data []byte) error {
+	var state State
+	if err := json.Unmarshal(data, &state); err != nil {
+		return err
+	}
+	if err := state.check(); err != nil {
+		return err
+	}
+	s.restore(state)
+	return nil
+}
+
 // Restore makes the state one that was saved, and forgets the Unscales and Steps since
 // the last Update: their gradients were scaled otherwise. It panics with an
 // [*OptionError] when that is none.
 func (s *Scaler) Restore(state State) {
-	if !usable(state.Scale) {
-		panic(&OptionError{"Scale", state.Scale, "a number of float32 above 0"})
-	}
-	if state.GrowthTracker < 0 {
-		panic(&OptionError{"GrowthTracker", float64(state.GrowthTracker), "0 or more"})
+	if err := state.check(); err != nil {
+		panic(err)
 	}
 	s.restore(state)
+}
+
+// check returns an [*OptionError] for a state that no Scaler has.
+func (s State) check() error {
+	if !usable(s.Scale) {
+		return &OptionError{"Scale", s.Scale, "a number of float32 above 0"}
+	}
+	if s.GrowthTracker < 0 {
+		return &OptionError{"GrowthTracker", float64(s.GrowthTracker), "0 or more"}
+	}
+	return nil
 }
 
 func (s *Scaler) restore(state State) {

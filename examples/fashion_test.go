@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -48,5 +49,18 @@ func TestFashion(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(dir, "run.jsonl"))
 	if err != nil || strings.Count(string(raw), `"accuracy"`) != 12 || strings.Count(string(raw), `"loss"`) != 2 {
 		t.Errorf("%v, want 12 accuracies and 2 losses in\n%s", err, raw)
+	}
+}
+
+// TestFashionResumes: after the checkpoint of step 100 the same command comes to the same
+// losses and accuracies again.
+func TestFashionResumes(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{"--data", clothes(t, 400, 101), "--epochs", "12", "--batch", "20", "--lr", "0.01", "--resume", "run", "--save-every", "50"}
+	lines := regexp.MustCompile(`step \d+/120  epoch \d+  accuracy \S+`)
+	want := lines.FindAllString(launch(t, dir, 2, "fashion", args...), -1)
+	got := lines.FindAllString(launch(t, dir, 2, "fashion", args...), -1)
+	if len(want) != 12 || !slices.Equal(got, want[9:]) {
+		t.Errorf("%q, resumed %q, want the last 3", want, got)
 	}
 }

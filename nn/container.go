@@ -101,7 +101,7 @@ func (c *Container) Buffers() []*Buffer {
 				continue
 			}
 			seen[b.value] = true
-			named := &Buffer{part.prefix + b.name, b.value}
+			named := &Buffer{part.prefix + b.name, b.value, b.span}
 			if i := len(all); i < len(c.buffers) && *c.buffers[i] == *named {
 				named = c.buffers[i]
 			}

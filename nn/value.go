@@ -91,17 +91,39 @@ func (p *Parameter) String() string { return p.describe(p.name) }
 type Buffer struct {
 	name string
 	*value
+	span *Span // nil: the variable is whole
+}
+
+// A Span says which elements of a tensor of shape Whole a variable holds: Lo to Hi, in
+// row-major order.
+type Span struct {
+	Whole  device.Shape
+	Lo, Hi int
 }
 
 // NewBuffer makes a buffer of v, a leaf.
 func NewBuffer(name string, v *autograd.Variable) *Buffer {
-	return &Buffer{name, placed(name, v)}
+	return &Buffer{name: name, value: placed(name, v)}
+}
+
+// Divided is the same buffer, marked as the elements s of a tensor that is divided among
+// ranks.
+func (b *Buffer) Divided(s Span) *Buffer {
+	return &Buffer{b.name, b.value, &s}
+}
+
+// Span says which elements of a tensor the buffer holds: all, unless it is Divided.
+func (b *Buffer) Span() (s Span, divided bool) {
+	if b.span != nil {
+		return *b.span, true
+	}
+	return Span{Whole: b.shape, Hi: b.shape.Len()}, false
 }
 
 // NewUnplacedBuffer is a buffer that [Place] makes the variable of, with first
 // values by init.
 func NewUnplacedBuffer(name string, init Init, dt device.DType, shape ...int) *Buffer {
-	return &Buffer{name, &value{init: init, dtype: dt, shape: shape}}
+	return &Buffer{name: name, value: &value{init: init, dtype: dt, shape: shape}}
 }
 
 // Name is the buffer's name within the module that it was got from.

@@ -33,9 +33,7 @@ func Bytes(dt device.DType, shape device.Shape, elements []byte) Source {
 // format's own library does, so that all are aligned. metadata may be nil. The
 // same tensors make the same bytes. The error names the tensor.
 func Write(w io.Writer, tensors map[string]Source, metadata map[string]string) error {
-	names := slices.SortedFunc(maps.Keys(tensors), func(a, b string) int {
-		return cmp.Or(cmp.Compare(tensors[b].DType.Size(), tensors[a].DType.Size()), cmp.Compare(a, b))
-	})
+	names := inOrder(tensors)
 	header, err := header(names, tensors, metadata)
 	if err != nil {
 		return err
@@ -54,6 +52,31 @@ func Write(w io.Writer, tensors map[string]Source, metadata map[string]string) e
 		}
 	}
 	return nil
+}
+
+// inOrder are the names of tensors as Write writes them.
+func inOrder(tensors map[string]Source) []string {
+	return slices.SortedFunc(maps.Keys(tensors), func(a, b string) int {
+		return cmp.Or(cmp.Compare(tensors[b].DType.Size(), tensors[a].DType.Size()), cmp.Compare(a, b))
+	})
+}
+
+// Plan is what [Write] writes of these tensors before their elements, and where each of
+// them will be in the file. It calls no Source.Write.
+func Plan(tensors map[string]Source, metadata map[string]string) (head []byte, places map[string]Tensor, err error) {
+	names := inOrder(tensors)
+	if head, err = header(names, tensors, metadata); err != nil {
+		return nil, nil, err
+	}
+	places = map[string]Tensor{}
+	end := int64(len(head))
+	for _, name := range names {
+		t := tensors[name]
+		to := end + int64(t.Shape.Len()*t.DType.Size())
+		places[name] = Tensor{DType: Of(t.DType), Shape: slices.Clone(t.Shape), From: end, To: to}
+		end = to
+	}
+	return head, places, nil
 }
 
 // header is the length and the header, filled up with spaces to a multiple of 8.

@@ -163,8 +163,23 @@ func (o *Optimizer[O]) Committed() (steps int, whole bool) {
 }
 
 // State is what this rank keeps from step to step: that of its parts, each a row of
-// elements, by names such as "NAME.velocity". Gather has that of all ranks.
-func (o *Optimizer[O]) State() ([]*nn.Buffer, error) { return o.local.State() }
+// elements that knows its place in the whole ([nn.Buffer.Span]), by names such as
+// "NAME.velocity". Gather has that of all ranks.
+func (o *Optimizer[O]) State() ([]*nn.Buffer, error) {
+	state, err := o.kept()
+	if err != nil {
+		return nil, err
+	}
+	var all []*nn.Buffer
+	for _, k := range state {
+		b := k.Buffer
+		if len(k.Shape()) > 0 {
+			b = b.Divided(nn.Span{Whole: k.whole(), Lo: k.part.lo, Hi: k.part.hi})
+		}
+		all = append(all, b)
+	}
+	return all, nil
+}
 
 // Restoring says that the program is about to write the parameters, or what
 // State returned: see [optim.SGD.Restoring].

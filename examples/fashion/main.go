@@ -4,6 +4,9 @@
 //	apt-get install dataset-fashion-mnist # or give --data a folder with the four files
 //	go run ./cmd/golaunch --nproc-per-node 2 ./examples/fashion --log run.jsonl
 //	go run ./cmd/goddp plot run.jsonl -o curve.svg
+//
+// With --resume FOLDER it saves checkpoints there, and goes on from the latest one:
+// after a crash the same command continues, on any number of processes.
 package main
 
 import (
@@ -13,6 +16,7 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
@@ -30,11 +34,13 @@ var (
 	lr     = flag.Float64("lr", 1e-3, "highest learning rate")
 	seed   = flag.Uint64("seed", 0, "seed of the parameters and of the samples' order")
 	log    = flag.String("log", "", "append JSON lines to `file`")
+	resume = flag.String("resume", "", "save checkpoints in `folder`, and go on from the latest one there")
+	every  = flag.Int("save-every", 200, "steps between two checkpoints")
 )
 
 func train(ctx context.Context) (err error) {
-	if *epochs < 1 || *batch < 1 {
-		return fmt.Errorf("--epochs %d and --batch %d, want at least 1 of each", *epochs, *batch)
+	if *epochs < 1 || *batch < 1 || *every < 1 {
+		return fmt.Errorf("--epochs %d, --batch %d and --save-every %d, want at least 1 of each", *epochs, *batch, *every)
 	}
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {
@@ -71,13 +77,31 @@ func train(ctx context.Context) (err error) {
 	global := *batch * pg.Size()
 	steps := *epochs * (trainSet.Len() / global)
 	rate := schedule.OneCycle(*lr, steps)
-	meter, err := progress.New(pg.Rank(), progress.Options{Steps: steps, Every: 100, File: *log})
+	var at data.Position
+	save := func(step int) error { return nil }
+	first := 0
+	if *resume != "" {
+		var ck *checkpoint.Manager
+		if ck, err = checkpoint.Open(pg, *resume, checkpoint.Options{Keep: 3, Async: true}); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, ck.Close()) }()
+		state := checkpoint.State{Model: model, Optimizers: []checkpoint.Optimizer{opt}, Values: map[string]any{"position": &at}}
+		if first, err = ck.Resume(ctx, state); err != nil {
+			return err
+		}
+		if err := loader.Resume(at); err != nil {
+			return err
+		}
+		save = func(step int) error { return ck.Save(ctx, step, state) }
+	}
+	meter, err := progress.New(pg.Rank(), progress.Options{Steps: steps, First: first, Every: 100, File: *log})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, meter.Close()) }()
 
-	for epoch := range *epochs {
+	for epoch := at.Epoch; epoch < *epochs; epoch++ {
 		for b, err := range loader.Epoch(ctx, epoch) {
 			if err != nil {
 				return err
@@ -92,6 +116,12 @@ func train(ctx context.Context) (err error) {
 				return err
 			}
 			opt.ZeroGrad()
+			at = b.After
+			if (done+1)%*every == 0 {
+				if err := save(done + 1); err != nil {
+					return err
+				}
+			}
 			if meter.Step(global) {
 				all, err := metrics.Reduce(ctx, pg, metrics.Mean(loss.Item(), len(b.Indices)))
 				if err != nil {

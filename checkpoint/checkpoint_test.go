@@ -1,0 +1,290 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// A run is a small training run on one rank.
+type run struct {
+	pg    *comm.ProcessGroup
+	net   nn.Module
+	model nn.Model
+	opt   Optimizer
+	step  func(n int) (loss float64, err error) // the n-th
+	ema   *optim.EMA
+	seen  int // a value of the program's
+}
+
+// kinds of optimizers.
+const (
+	plain = "plain"
+	zeros = "zero"
+)
+
+// newRun makes a model with a first value of all zeros, so that only a checkpoint can make
+// two runs alike.
+func newRun(pg *comm.ProcessGroup, kind string, seed uint64) (*run, error) {
+	net := nn.Sequential(nn.Linear(7, 13), nn.GELU(), nn.Linear(13, 3))
+	if err := nn.Place(net, pg.Device(), seed); err != nil {
+		return nil, err
+	}
+	r := &run{pg: pg, net: net}
+	o := optim.AdamWOptions{LR: 0.01, WeightDecay: 0.01}
+	var step func() error
+	var zeroGrad func()
+	var forward func(x *autograd.Variable) *autograd.Variable
+	switch kind {
+	case plain:
+		model, err := ddp.New(net, pg, nil)
+		if err != nil {
+			return nil, err
+		}
+		opt := optim.NewAdamW(model.Parameters(), o)
+		r.model, r.ema, step, zeroGrad, forward = model, optim.NewEMA(model, opt, nil), opt.Step, opt.ZeroGrad, model.Forward
+	case zeros:
+		model, opt, err := zero.New(net, pg, func(params []*nn.Parameter) *optim.AdamW { return optim.NewAdamW(params, o) }, nil)
+		if err != nil {
+			return nil, err
+		}
+		r.model, r.ema, step, zeroGrad, forward = model, optim.NewEMA(model, opt, nil), opt.Step, opt.ZeroGrad, model.Forward
+	}
+	r.opt = r.ema
+	r.step = func(n int) (float64, error) {
+		const global = 12
+		each := global / pg.Size()
+		var x, y []float32
+		for i := pg.Rank() * each; i < (pg.Rank()+1)*each; i++ {
+			for k := range 7 {
+				x = append(x, float32((i*31+k*17+n*7)%23)/23)
+			}
+			for k := range 3 {
+				y = append(y, float32((i*5+k*3+n)%11)/11)
+			}
+		}
+		dev := pg.Device()
+		loss := nn.MSELoss(forward(autograd.FromSlice(dev, x, each, 7)), autograd.FromSlice(dev, y, each, 3))
+		if err := loss.Backward(); err != nil {
+			return 0, err
+		}
+		if err := step(); err != nil {
+			return 0, err
+		}
+		zeroGrad()
+		if err := r.ema.Update(); err != nil {
+			return 0, err
+		}
+		r.seen = n + 1
+		return loss.Item(), nil
+	}
+	return r, nil
+}
+
+// state is what the checkpoints of a run hold.
+func (r *run) state() State {
+	return State{Model: r.model, Optimizers: []Optimizer{r.opt}, Values: map[string]any{"seen": &r.seen}}
+}
+
+// train makes steps from to to and returns their losses, of this rank.
+func (r *run) train(from, to int) ([]float64, error) {
+	var losses []float64
+	for n := from; n < to; n++ {
+		loss, err := r.step(n)
+		if err != nil {
+			return nil, err
+		}
+		losses = append(losses, loss)
+	}
+	return losses, nil
+}
+
+// saved trains some steps and saves the last one into dir.
+func saved(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, steps int, o Options) (*run, error) {
+	r, err := newRun(pg, kind, 1)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.train(0, steps); err != nil {
+		return nil, err
+	}
+	m, err := Open(pg, dir, o)
+	if err != nil {
+		return nil, err
+	}
+	return r, errors.Join(m.Save(ctx, steps, r.state()), m.Close())
+}
+
+// resumed makes a run of other weights and resumes it from dir.
+func resumed(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, want int) (*run, error) {
+	r, err := newRun(pg, kind, 2)
+	if err != nil {
+		return nil, err
+	}
+	m, err := Open(pg, dir, Options{})
+	if err != nil {
+		return nil, err
+	}
+	step, err := m.Resume(ctx, r.state())
+	if err == nil && (step != want || r.seen != want) {
+		err = fmt.Errorf("resumed at step %d, the program's value is %d, want %d", step, r.seen, want)
+	}
+	return r, errors.Join(err, m.Close())
+}
+
+// bits are the bits of a run's weights.
+func bits(r *run) map[string][]byte {
+	all := map[string][]byte{}
+	for name, v := range nn.State(r.net) {
+		all[name] = bytes.Clone(v.Tensor().Buf.Host())
+	}
+	return all
+}
+
+// A run goes on, at another number of ranks and with or without shards, as the one that was
+// not interrupted: to the bit at the same number of ranks.
+func TestARunGoesOn(t *testing.T) {
+	const before, after = 5, 4
+	for _, ranks := range []int{1, 2, 3} {
+		for _, kind := range []string{plain, zeros} {
+			dir := t.TempDir()
+			want := make([][]float64, ranks)
+			commtest.OnGoroutines(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+				r, err := saved(t.Context(), pg, dir, kind, before, Options{})
+				if err == nil {
+					want[pg.Rank()], err = r.train(before, before+after)
+				}
+				return err
+			})
+			for _, ranksNow := range []int{1, 2, 4} {
+				for _, kindNow := range []string{plain, zeros} {
+					commtest.OnGoroutines(t, ranksNow, nil, func(pg *comm.ProcessGroup) error {
+						r, err := resumed(t.Context(), pg, dir, kindNow, before)
+						if err != nil {
+							return err
+						}
+						got, err := r.train(before, before+after)
+						if err != nil {
+							return err
+						}
+						for i := range got {
+							if ranks == ranksNow && got[i] != want[pg.Rank()][i] {
+								return fmt.Errorf("%s on %d ranks, then %s: the loss of step %d is %v, want %v", kind, ranks, kindNow, before+i, got[i], want[pg.Rank()][i])
+							}
+						}
+						mean, err := comm.AllGatherObject(t.Context(), pg, got)
+						if err != nil {
+							return err
+						}
+						for i := range got {
+							if a, b := average(mean, i), average(want, i); a-b > 1e-6 || b-a > 1e-6 {
+								return fmt.Errorf("%s on %d ranks, then %s on %d: the loss of step %d is %v, want %v", kind, ranks, kindNow, ranksNow, before+i, a, b)
+							}
+						}
+						return nil
+					})
+				}
+			}
+		}
+	}
+}
+
+// average is the mean of all ranks' i-th losses.
+func average(losses [][]float64, i int) float64 {
+	sum := 0.0
+	for _, l := range losses {
+		sum += l[i]
+	}
+	return sum / float64(len(losses))
+}
+
+// The last checkpoints stay, and latest names the last.
+func TestKeepLast(t *testing.T) {
+	dir := t.TempDir()
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		r, err := newRun(pg, plain, 1)
+		if err != nil {
+			return err
+		}
+		m, err := Open(pg, dir, Options{Keep: 2, Async: true})
+		if err != nil {
+			return err
+		}
+		for n := range 5 {
+			if _, err := r.train(n, n+1); err != nil {
+				return err
+			}
+			if err := m.Save(t.Context(), n+1, r.state()); err != nil {
+				return err
+			}
+		}
+		return m.Close()
+	})
+	all, err := List(dir)
+	if err != nil || len(all) != 2 || all[0].Step != 5 || all[1].Step != 4 || !all[0].Latest {
+		t.Errorf("%+v, %v, want steps 5 and 4", all, err)
+	}
+	for _, info := range all {
+		if err := Verify(info.Path); err != nil {
+			t.Error(err)
+		}
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 3 {
+		t.Errorf("%v, %v, want two checkpoints and latest", left, err)
+	}
+}
+
+// A corrupt checkpoint is passed over, and the one before it is loaded; where that is corrupt
+// too, there is an error.
+func TestACorruptOneIsPassedOver(t *testing.T) {
+	dir := t.TempDir()
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		for _, steps := range []int{2, 3} {
+			if _, err := saved(t.Context(), pg, dir, plain, steps, Options{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	flip(t, filepath.Join(dir, "step-00000003", shareName(1, 2)), -1)
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		_, err := resumed(t.Context(), pg, dir, plain, 2)
+		return err
+	})
+	flip(t, filepath.Join(dir, "step-00000002", shareName(0, 2)), -1)
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		if _, err := resumed(t.Context(), pg, dir, plain, 2); err == nil {
+			return errors.New("a corrupt checkpoint was loaded")
+		}
+		return nil
+	})
+}
+
+// flip changes the byte at an offset of a file, from the end if it is negative.
+func flip(t testing.TB, path string, at int) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at < 0 {
+		at += len(data)
+	}
+	data[at] ^= 0x10
+	if err := os.WriteFile(path, data, 0o666); err != nil {
+		t.Fatal(err)
+	}
+}

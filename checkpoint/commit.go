@@ -1,0 +1,175 @@
+package checkpoint
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// commit waits for the shares of all ranks, and makes what they wrote in the folder temp
+// the latest checkpoint. It returns the checkpoint's path. Rank 0 calls it.
+func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, error) {
+	shares, err := m.gather(ctx, s.seq)
+	if err != nil {
+		return "", err
+	}
+	m.o.phase("commit")
+	manifest, err := merge(shares)
+	if err != nil {
+		return "", err
+	}
+	for i, f := range manifest.Files {
+		info, err := os.Stat(filepath.Join(temp, f.Name))
+		if err != nil {
+			return "", fmt.Errorf("rank %d has written its share, but rank 0 does not see it: %w", i, err)
+		}
+		if info.Size() != f.Bytes {
+			return "", fmt.Errorf("rank %d has written %d bytes to %s, but rank 0 sees %d", i, f.Bytes, f.Name, info.Size())
+		}
+	}
+	if manifest.Number, err = nextNumber(m.dir); err != nil {
+		return "", err
+	}
+	name, err := newName(m.dir, s.step)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(m.dir, name), publish(m.fs, m.dir, name, temp, manifest)
+}
+
+// publish adds the manifest to a folder of durable files, gives the folder its name, and
+// makes it the latest checkpoint. Each step is durable before the next one.
+func publish(fs filesystem, dir, name, temp string, manifest *Manifest) error {
+	data, err := manifest.encode()
+	if err != nil {
+		return err
+	}
+	err = create(fs, filepath.Join(temp, manifestName), func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+	if err == nil {
+		err = fs.SyncFolder(temp)
+	}
+	if err == nil {
+		err = fs.Rename(temp, filepath.Join(dir, name))
+	}
+	if err == nil {
+		err = fs.SyncFolder(dir)
+	}
+	if err != nil {
+		return err
+	}
+	return replace(fs, filepath.Join(dir, latestName), temp+"-latest", []byte(name+"\n"))
+}
+
+// gather waits for what all ranks tell of their shares, until one of them failed.
+func (m *Manager) gather(ctx context.Context, seq int) ([]record, error) {
+	shares := make([]record, m.pg.Size())
+	var failed []string
+	for r := range shares {
+		if err := m.hear(ctx, m.shareKey(seq, r), &shares[r]); err != nil {
+			failed = append(failed, fmt.Sprintf("rank %d did not say that its share is durable: %v", r, err))
+			break // the deadline is over
+		}
+		m.forget(ctx, m.shareKey(seq, r))
+		if shares[r].Err != "" {
+			failed = append(failed, fmt.Sprintf("rank %d: %s", r, shares[r].Err))
+		}
+	}
+	if failed != nil {
+		return nil, errors.New(strings.Join(failed, "; "))
+	}
+	return shares, nil
+}
+
+// merge makes the manifest of the shares of all ranks. The error says where they do not
+// fit together.
+func merge(shares []record) (*Manifest, error) {
+	first := &shares[0]
+	m := &Manifest{
+		Format: formatName, Version: Version, Step: first.Step, Time: time.Now().UTC(), WorldSize: len(shares),
+		Optimizers: first.Optimizers, Values: first.Values, Hooks: first.Hook,
+	}
+	tensors := map[string]int{} // index in m.Tensors
+	for rank := range shares {
+		s := &shares[rank]
+		switch {
+		case s.Step != first.Step:
+			return nil, fmt.Errorf("rank %d saves step %d, rank 0 step %d", rank, s.Step, first.Step)
+		case s.Layout != first.Layout:
+			return nil, fmt.Errorf("the tensors of rank %d have other names, types or shapes than those of rank 0", rank)
+		case !slices.Equal(s.Optimizers, first.Optimizers):
+			return nil, fmt.Errorf("the optimizers of rank %d have committed %d steps, those of rank 0 %d", rank, s.Optimizers, first.Optimizers)
+		case s.Hook != first.Hook:
+			return nil, errors.New("some ranks save a hook and others do not")
+		}
+		m.Files = append(m.Files, s.File)
+		m.RankValues = append(m.RankValues, s.RankValues)
+		for _, t := range s.Tensors {
+			i, there := tensors[key(t.Kind, t.Name)]
+			if !there {
+				i = len(m.Tensors)
+				tensors[key(t.Kind, t.Name)] = i
+				whole := t
+				whole.Parts = []Part{}
+				m.Tensors = append(m.Tensors, whole)
+			}
+			for _, p := range t.Parts {
+				p.File = rank
+				m.Tensors[i].Parts = append(m.Tensors[i].Parts, p)
+			}
+		}
+	}
+	sortTensors(m.Tensors)
+	for i := range m.Tensors {
+		slices.SortFunc(m.Tensors[i].Parts, func(a, b Part) int { return cmp.Compare(a.Lo, b.Lo) })
+	}
+	return m, m.check()
+}
+
+// deleteOld deletes all but the Options.Keep last checkpoints, when the committed one
+// has been read back.
+func (m *Manager) deleteOld(committed string) error {
+	if m.o.Keep == 0 {
+		return nil
+	}
+	all, err := List(m.dir)
+	if err != nil {
+		return err
+	}
+	var old []Info
+	kept := 0
+	for _, info := range all {
+		if info.Manifest == nil {
+			continue // somebody may want to look at it
+		}
+		if kept++; kept > m.o.Keep && !info.Latest {
+			old = append(old, info)
+		}
+	}
+	if len(old) == 0 {
+		return nil
+	}
+	if err := Verify(committed); err != nil {
+		return fmt.Errorf("the new one is not readable: %w", err)
+	}
+	for _, info := range old {
+		// The name goes first: what is half deleted must not look like a checkpoint.
+		temp := m.temp("deleted-" + filepath.Base(info.Path))
+		if err := m.fs.Rename(info.Path, temp); err != nil {
+			return err
+		}
+		if err := m.fs.RemoveAll(temp); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// Resume sets the state to that of the latest checkpoint, and returns its step; 0 if there
+// is none, and the state is as it was. The checkpoint may have been saved by any number of
+// ranks. If it is corrupt, the group's log says what is, and the one before is taken. All
+// ranks call it.
+//
+// The error of a checkpoint that does not fit the state is an [*nn.StateError], that of a
+// newer format a [*VersionError]; these, and that all checkpoints are corrupt, change
+// nothing. After another error the state is torn.
+func (m *Manager) Resume(ctx context.Context, state State) (step int, err error) {
+	if m.closed {
+		return 0, ErrClosed
+	}
+	if err := m.Wait(ctx); err != nil {
+		return 0, err
+	}
+	if step, err = m.resume(ctx, state); err != nil {
+		return 0, reducer.OfRank("checkpoint", m.pg.Rank(), fmt.Errorf("resuming from %s: %w", m.dir, err))
+	}
+	return step, nil
+}
+
+func (m *Manager) resume(ctx context.Context, state State) (int, error) {
+	var names []string
+	var err error
+	if m.pg.Rank() == 0 {
+		var all []Info
+		if all, err = candidates(m.dir); err == nil {
+			for _, info := range all {
+				names = append(names, filepath.Base(info.Path))
+			}
+		}
+	}
+	if err := comm.Agree(ctx, m.pg, err); err != nil {
+		return 0, err
+	}
+	if err := comm.BroadcastObject(ctx, m.pg, &names, 0); err != nil {
+		return 0, err
+	}
+	var failed []string
+	for i, name := range names {
+		step, problems, err := m.load(ctx, filepath.Join(m.dir, name), state)
+		if err != nil || problems == "" {
+			return step, err
+		}
+		failed = append(failed, problems)
+		if m.pg.Rank() == 0 && i+1 < len(names) {
+			m.pg.Log().Warn("a checkpoint is corrupt, the one before it is loaded", "corrupt", problems, "before", names[i+1])
+		}
+	}
+	if failed != nil {
+		return 0, errors.New(strings.Join(failed, "; "))
+	}
+	return 0, nil
+}
+
+// Load sets the state to that of the checkpoint of a step: see [Manager.Resume]. It is an
+// error that there is none, or that it is corrupt.
+func (m *Manager) Load(ctx context.Context, step int, state State) error {
+	if m.closed {
+		return ErrClosed
+	}
+	if err := m.Wait(ctx); err != nil {
+		return err
+	}
+	if err := m.loadStep(ctx, step, state); err != nil {
+		return reducer.OfRank("checkpoint", m.pg.Rank(), fmt.Errorf("loading step %d from %s: %w", step, m.dir, err))
+	}
+	return nil
+}
+
+func (m *Manager) loadStep(ctx context.Context, step int, state State) error {
+	var name string
+	var err error
+	if m.pg.Rank() == 0 {
+		var all []Info
+		if all, err = List(m.dir); err == nil {
+			i := slices.IndexFunc(all, func(i Info) bool { return i.Step == step })
+			if i < 0 {
+				err = errors.New("there is no such checkpoint")
+			} else {
+				name = filepath.Base(all[i].Path)
+			}
+		}
+	}
+	if err := comm.Agree(ctx, m.pg, err); err != nil {
+		return err
+	}
+	if err := comm.BroadcastObject(ctx, m.pg, &name, 0); err != nil {
+		return err
+	}
+	_, problems, err := m.load(ctx, filepath.Join(m.dir, name), state)
+	if err == nil && problems != "" {
+		err = errors.New(problems)
+	}
+	return err
+}
+
+// load loads one checkpoint. problems says what is corrupt, on any rank; nothing has been
+// changed then.
+func (m *Manager) load(ctx context.Context, path string, state State) (step int, problems string, err error) {
+	r, err := openReader(path)
+	if err == nil {
+		defer r.close()
+		err = r.verify(m.pg.Rank(), m.pg.Size())
+	}
+	var c *CorruptError
+	if errors.As(err, &c) {
+		problems, err = c.Error(), nil
+	}
+	all, gathered := comm.AllGatherObject(ctx, m.pg, problems)
+	if gathered != nil {
+		return 0, "", errors.Join(err, gathered)
+	}
+	if err := comm.Agree(ctx, m.pg, err); err != nil {
+		return 0, "", err
+	}
+	all = slices.DeleteFunc(all, func(p string) bool { return p == "" })
+	if len(all) > 0 {
+		slices.Sort(all)
+		return 0, strings.Join(slices.Compact(all), "; "), nil
+	}
+	if r.manifest.WeightsOnly {
+		state = State{Model: state.Model}
+	}
+	targets, err := r.targets(state, m.pg.Rank(), m.pg.Size())
+	if err := comm.Agree(ctx, m.pg, err); err != nil {
+		return 0, "", err
+	}
+	return r.manifest.Step, "", comm.Agree(ctx, m.pg, m.set(ctx, r, state, targets))
+}
+
+// target is a tensor of the state and the one that it is set to.
+type target struct {
+	item
+	from *Tensor
+}
+
+// targets are the tensors of the state with those of the checkpoint. The error says what
+// does not fit.
+func (r *reader) targets(state State, rank, size int) ([]target, error) {
+	if got, want := len(r.manifest.Optimizers), len(state.Optimizers); got != want && !r.manifest.WeightsOnly {
+		return nil, fmt.Errorf("%s has the state of %d optimizers, the program has %d", r.path, got, want)
+	}
+	items, err := state.items()
+	if err != nil {
+		return nil, err
+	}
+	saved := map[string]*Tensor{}
+	for i := range r.manifest.Tensors {
+		if t := &r.manifest.Tensors[i]; !strings.HasPrefix(t.Kind, "hook") && (state.Model != nil || t.Kind != modelKind) {
+			saved[key(t.Kind, t.Name)] = t
+		}
+	}
+	e := &nn.StateError{}
+	var all []target
+	for _, it := range items {
+		k := key(it.kind, it.name)
+		t := saved[k]
+		if t == nil {
+			e.Missing = append(e.Missing, k)
+			continue
+		}
+		delete(saved, k)
+		dt, want := t.DType.Device(), it.v.DType()
+		if !it.Whole.Equal(t.Shape) || dt != want && !(dt.IsFloat() && want.IsFloat()) {
+			e.Mismatched = append(e.Mismatched, nn.StateMismatch{Name: k, State: fmt.Sprint(dt, t.Shape), Module: fmt.Sprint(want, it.Whole)})
+		}
+		all = append(all, target{it, t})
+	}
+	e.Unexpected = slices.Sorted(maps.Keys(saved))
+	if len(e.Missing)+len(e.Unexpected)+len(e.Mismatched) > 0 {
+		return nil, fmt.Errorf("%s is of another model or other optimizers: %w", r.path, e)
+	}
+	names := lacking(state.Values, r.manifest.Values)
+	if r.manifest.WorldSize == size {
+		names = append(names, lacking(state.RankValues, r.manifest.RankValues[rank])...)
+	}
+	if names != nil {
+		return nil, fmt.Errorf("%s lacks the values %q", r.path, names)
+	}
+	return all, nil
+}
+
+// set sets the state to the checkpoint's.
+func (m *Manager) set(ctx context.Context, r *reader, state State, targets []target) error {
+	for _, opt := range state.Optimizers {
+		opt.Restoring()
+	}
+	for _, t := range targets {
+		data, err := r.elements(t.from, t.Lo, t.Hi)
+		if err == nil {
+			err = setVariable(t.v, data, t.from.DType.Device())
+		}
+		if err != nil {
+			return fmt.Errorf("%v: %w", t.from, err)
+		}
+	}
+	for i, opt := range state.Optimizers {
+		opt.Restored(r.manifest.Optimizers[i])
+	}
+	if err := decodeValues(state.Values, r.manifest.Values); err != nil {
+		return err
+	}
+	if r.manifest.WorldSize != m.pg.Size() {
+		return nil
+	}
+	if err := decodeValues(state.RankValues, r.manifest.RankValues[m.pg.Rank()]); err != nil {
+		return err
+	}
+	if state.Hook == nil || !r.manifest.Hooks {
+		return nil
+	}
+	hook := map[string]device.Tensor{}
+	for name, t := range r.manifest.tensors(hookKind(m.pg.Rank())) {
+		data, err := r.elements(t, 0, t.len())
+		if err != nil {
+			return err
+		}
+		hook[name] = device.NewTensor(device.HostBuffer(data, nil), t.DType.Device(), t.Shape...)
+	}
+	return state.Hook.LoadState(hook)
+}
+
+// setVariable sets a variable to elements of type dt, which may be another floating-point
+// type than its own.
+func setVariable(v *autograd.Variable, data []byte, dt device.DType) error {
+	dev, to := v.Device(), v.Tensor()
+	v.BumpVersion()
+	if to.Len() == 0 {
+		return nil
+	}
+	if to.DType == dt {
+		return dev.CopyIn(dev.Compute(), to.Buf, data)
+	}
+	buf, err := dev.Alloc(len(data))
+	if err != nil {
+		return err
+	}
+	defer dev.Free(buf) // behind the copies
+	if err := dev.CopyIn(dev.Compute(), buf, data); err != nil {
+		return err
+	}
+	return dev.Kernels().Copy(dev.Compute(), to.Flat(), device.NewTensor(buf, dt, to.Len()))
+}

@@ -1,0 +1,156 @@
+package checkpoint
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+)
+
+// Options are the choices of [Open]. The zero value saves synchronously and deletes
+// nothing.
+type Options struct {
+	// Keep is how many checkpoints stay in the folder; 0: all. Older ones are deleted once
+	// the new one has been read back and its checksums are right.
+	Keep int
+	// Async has Save return after a snapshot, while a goroutine writes it.
+	Async bool
+	// SkipBusy has an asynchronous Save skip, on all ranks, while a rank still writes the
+	// one before; otherwise it waits. To agree costs a collective in each Save.
+	SkipBusy bool
+	// Timeout bounds the wait for the slowest rank to have its share durable; 0: that of the
+	// group.
+	Timeout time.Duration
+
+	fs    filesystem         // nil: the operating system's
+	phase func(phase string) // told, by rank 0 and the others, what is done now; nil: nobody
+}
+
+// A Manager saves and loads the checkpoints of one group of ranks in one folder. Its
+// methods are called by the goroutine that drives the group's device, on all ranks in the
+// same order as their collectives.
+type Manager struct {
+	pg      *comm.ProcessGroup
+	dir     string
+	o       Options
+	fs      filesystem
+	id      string        // of this Manager, alike on all ranks
+	seq     int           // of the last Save
+	pinned  device.Buffer // of the snapshot
+	writing *saving       // nil: none
+	closed  bool
+}
+
+// ErrClosed is the error of a method called after Close.
+var ErrClosed = errors.New("checkpoint: the manager is closed")
+
+// Open makes a folder, where there is none, and returns a manager of the checkpoints in it.
+// All ranks call it. The error, the same on all ranks, names the ranks that do not see
+// rank 0's folder, or cannot write to it. What saves that did not complete have left is
+// deleted: one job at a time uses a folder.
+func Open(pg *comm.ProcessGroup, dir string, opts Options) (*Manager, error) {
+	m := &Manager{pg: pg, dir: filepath.Clean(dir), o: opts, fs: opts.fs}
+	if m.fs == nil {
+		m.fs = disk{}
+	}
+	if m.o.Timeout == 0 {
+		m.o.Timeout = pg.Timeout()
+	}
+	if m.o.phase == nil {
+		m.o.phase = func(string) {}
+	}
+	if err := m.open(context.Background()); err != nil { // its calls have deadlines of their own
+		return nil, reducer.OfRank("checkpoint", pg.Rank(), fmt.Errorf("opening %s: %w", m.dir, err))
+	}
+	return m, nil
+}
+
+func (m *Manager) open(ctx context.Context) error {
+	var err error
+	if m.o.Keep < 0 || m.o.Timeout < 0 {
+		err = fmt.Errorf("options Keep %d and Timeout %v, want 0 or more of each", m.o.Keep, m.o.Timeout)
+	}
+	if m.pg.Rank() == 0 && err == nil {
+		m.id = rand.Text()
+		if err = os.MkdirAll(m.dir, 0o777); err == nil {
+			err = m.cleanUp()
+		}
+		if err == nil {
+			err = m.fs.Mkdir(m.temp("probe"))
+		}
+	}
+	if err := comm.Agree(ctx, m.pg, err); err != nil {
+		return err
+	}
+	if err := comm.BroadcastObject(ctx, m.pg, &m.id, 0); err != nil {
+		return err
+	}
+	err = m.probe()
+	err = comm.Agree(ctx, m.pg, err)
+	if m.pg.Rank() == 0 {
+		err = errors.Join(err, m.fs.RemoveAll(m.temp("probe")))
+	}
+	return err
+}
+
+// probe returns an error unless this rank sees the folder that rank 0 has made, and can
+// write to it.
+func (m *Manager) probe() error {
+	probe := m.temp("probe")
+	if _, err := os.Stat(probe); err != nil {
+		host, _ := os.Hostname()
+		return fmt.Errorf("the folder on %s is not rank 0's (%w): all ranks need a shared one", host, err)
+	}
+	return create(m.fs, filepath.Join(probe, fmt.Sprint(m.pg.Rank())), func(io.Writer) error { return nil })
+}
+
+// temp is a path in the folder for what is no checkpoint.
+func (m *Manager) temp(what string) string {
+	return filepath.Join(m.dir, tempPrefix+what+"-"+m.id)
+}
+
+// cleanUp deletes what is no checkpoint yet, or no longer.
+func (m *Manager) cleanUp() error {
+	entries, err := os.ReadDir(m.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tempPrefix) {
+			if err := m.fs.RemoveAll(filepath.Join(m.dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Close waits until what was saved last is durable on all ranks, or failed. Its error is
+// that of a save which no call has returned. All ranks call it, before they close the
+// group; closing again does nothing.
+func (m *Manager) Close() error {
+	if m.closed {
+		return nil
+	}
+	err := m.Wait(context.Background()) // the writer has a deadline of its own
+	m.closed = true
+	m.free()
+	return err
+}
+
+// free gives the memory of snapshots back.
+func (m *Manager) free() {
+	if m.pinned.Len() > 0 {
+		m.pg.Device().Free(m.pinned)
+		m.pinned = device.Buffer{}
+	}
+}

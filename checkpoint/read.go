@@ -1,0 +1,170 @@
+package checkpoint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// reader reads the files of a checkpoint.
+type reader struct {
+	path     string
+	manifest *Manifest
+	files    map[int]*os.File
+}
+
+// openReader opens the checkpoint in a folder. Its owner closes it.
+func openReader(path string) (*reader, error) {
+	m, err := ReadManifest(path)
+	if err != nil {
+		return nil, err
+	}
+	return &reader{path, m, map[int]*os.File{}}, nil
+}
+
+func (r *reader) close() error {
+	var err error
+	for _, f := range r.files {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
+
+// file opens a file and checks its size.
+func (r *reader) file(i int) (*os.File, error) {
+	if f := r.files[i]; f != nil {
+		return f, nil
+	}
+	want := r.manifest.Files[i]
+	f, err := os.Open(filepath.Join(r.path, want.Name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, corrupt(r.path, "%s is missing", want.Name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	info, err := f.Stat()
+	if err == nil && info.Size() != want.Bytes {
+		err = corrupt(r.path, "%s has %d bytes, want %d", want.Name, info.Size(), want.Bytes)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	r.files[i] = f
+	return f, nil
+}
+
+// part reads a part of a tensor and checks it.
+func (r *reader) part(t *Tensor, p Part) ([]byte, error) {
+	f, err := r.file(p.File)
+	if err != nil {
+		return nil, err
+	}
+	data := make([]byte, t.size(p.Hi-p.Lo))
+	if _, err := f.ReadAt(data, p.Offset); err != nil {
+		return nil, corrupt(r.path, "reading %v: %v", t, err)
+	}
+	if got := sum(data); got != p.CRC {
+		return nil, corrupt(r.path, "%v: elements %d to %d in %s have the checksum %v, want %v",
+			t, p.Lo, p.Hi, r.manifest.Files[p.File].Name, got, p.CRC)
+	}
+	return data, nil
+}
+
+// elements reads elements lo to hi of a tensor. It reads and checks the parts that have
+// some of them.
+func (r *reader) elements(t *Tensor, lo, hi int) ([]byte, error) {
+	var out []byte
+	for _, p := range t.Parts {
+		from, to := max(p.Lo, lo), min(p.Hi, hi)
+		if from >= to {
+			continue
+		}
+		data, err := r.part(t, p)
+		if err != nil {
+			return nil, err
+		}
+		if from == lo && to == hi {
+			return data[t.size(from-p.Lo):t.size(to-p.Lo)], nil
+		}
+		if out == nil {
+			out = make([]byte, t.size(hi-lo))
+		}
+		copy(out[t.size(from-lo):], data[t.size(from-p.Lo):t.size(to-p.Lo)])
+	}
+	return out, nil
+}
+
+// header checks the bytes before the first tensor of a file.
+func (r *reader) header(i int) error {
+	f, err := r.file(i)
+	if err != nil {
+		return err
+	}
+	want := r.manifest.Files[i]
+	data := make([]byte, want.Header)
+	if _, err := f.ReadAt(data, 0); err != nil {
+		return corrupt(r.path, "reading the header of %s: %v", want.Name, err)
+	}
+	if got := sum(data); got != want.CRC {
+		return corrupt(r.path, "the header of %s, which names its tensors, has the checksum %v, want %v", want.Name, got, want.CRC)
+	}
+	return nil
+}
+
+// verify checks one in size of the checkpoint's parts, and all their tensors' names in the
+// files. Its error is a [*CorruptError] of all that is wrong, or the first of another kind.
+func (r *reader) verify(rank, size int) error {
+	type job struct {
+		bytes int64
+		check func() error
+	}
+	var jobs []job
+	for i, f := range r.manifest.Files {
+		jobs = append(jobs, job{f.Header, func() error { return r.header(i) }})
+	}
+	for i := range r.manifest.Tensors {
+		t := &r.manifest.Tensors[i]
+		for _, p := range t.Parts {
+			jobs = append(jobs, job{t.size(p.Hi - p.Lo), func() error {
+				_, err := r.part(t, p)
+				return err
+			}})
+		}
+	}
+	slices.SortStableFunc(jobs, func(a, b job) int { return cmp.Compare(b.bytes, a.bytes) })
+	var problems []string
+	for i, j := range jobs {
+		if i%size != rank {
+			continue
+		}
+		err := j.check()
+		var c *CorruptError
+		switch {
+		case errors.As(err, &c):
+			problems = append(problems, strings.Join(c.Problems, "; "))
+		case err != nil:
+			return err
+		}
+	}
+	if len(problems) > 0 {
+		slices.Sort(problems)
+		return &CorruptError{r.path, slices.Compact(problems)} // a file that is missing is one problem
+	}
+	return nil
+}
+
+// Verify reads the checkpoint in a folder and compares all checksums. What is not as it was
+// saved is a [*CorruptError] that names the tensors.
+func Verify(path string) error {
+	r, err := openReader(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.verify(0, 1), r.close())
+}

@@ -1,0 +1,324 @@
+package checkpoint
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+
+	"github.com/goddp/goddp/checkpoint/safetensors"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/device"
+)
+
+// saving is one Save of one rank, from its snapshot to its end.
+type saving struct {
+	seq, step int
+	pieces    []piece // of the snapshot, in pinned memory
+	copied    device.Event
+	record    record
+	done      chan struct{} // closed by the writer, behind its last use of all of this
+	err       error         // before done is closed, the writer's
+}
+
+// record is what a rank tells rank 0 of its share.
+type record struct {
+	Step       int
+	Layout     uint64 // of the state, alike on all ranks
+	Optimizers []int
+	Values     map[string]json.RawMessage // of rank 0
+	RankValues map[string]json.RawMessage
+	Hook       bool
+	File       File
+	Tensors    []Tensor // this rank's parts; those of Tensor.Parts have the index 0 for the file
+	Err        string   // why there is no share
+}
+
+// outcome is what rank 0 tells the others of a save.
+type outcome struct {
+	Err string // "" when the checkpoint is complete
+}
+
+// Save saves the state as the checkpoint of a step. All ranks call it with the same step,
+// between two steps of the optimizers. The state may be changed when it returns. Without
+// Options.Async it returns when all ranks' shares are durable and the checkpoint is the
+// latest. With it, it returns behind a snapshot, and the error of the write is that of the
+// next Save, Wait or Close, on all ranks. A Save that returns an error of the one before
+// saves nothing. A checkpoint that failed leaves those before it as they were.
+func (m *Manager) Save(ctx context.Context, step int, state State) error {
+	if m.closed {
+		return ErrClosed
+	}
+	if m.o.Async && m.o.SkipBusy {
+		busy, err := m.busy(ctx)
+		if err != nil || busy {
+			return m.of(step, err)
+		}
+	}
+	if err := m.Wait(ctx); err != nil {
+		return err
+	}
+	m.o.phase("snapshot")
+	m.seq++
+	s := &saving{seq: m.seq, step: step, done: make(chan struct{})}
+	failed := m.snapshot(ctx, s, state)
+	if failed != nil {
+		s.record.Err = failed.Error()
+	}
+	m.writing = s
+	go func() {
+		defer close(s.done)
+		s.err = m.write(s)
+		m.o.phase("idle")
+	}()
+	if failed != nil || !m.o.Async {
+		// A rank that could not take its snapshot says so now, the others at the next call.
+		return m.Wait(ctx)
+	}
+	return nil
+}
+
+// of is err as an error of saving a step.
+func (m *Manager) of(step int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return reducer.OfRank("checkpoint", m.pg.Rank(), fmt.Errorf("saving step %d in %s: %w", step, m.dir, err))
+}
+
+// Wait waits for a save that is being written, and returns its error, once.
+func (m *Manager) Wait(ctx context.Context) error {
+	s := m.writing
+	if s == nil {
+		return nil
+	}
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+		return m.of(s.step, context.Cause(ctx))
+	}
+	m.writing = nil
+	return m.of(s.step, s.err)
+}
+
+// busy tells whether any rank still writes. All ranks return the same.
+func (m *Manager) busy(ctx context.Context) (bool, error) {
+	mine := int64(0)
+	if s := m.writing; s != nil {
+		select {
+		case <-s.done:
+		default:
+			mine = 1
+		}
+	}
+	ranks, err := comm.AllGatherInts(ctx, m.pg, []int64{mine})
+	return slices.ContainsFunc(ranks, func(r []int64) bool { return r[0] > 0 }), err
+}
+
+// snapshot copies this rank's share of the state to pinned memory, behind what the compute
+// stream was given, and notes the rest. What is enqueued on that stream afterwards may
+// overwrite the state: the stream runs it behind the copy.
+func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
+	r := &s.record
+	r.Step = s.step
+	if s.step < 0 {
+		return fmt.Errorf("step %d", s.step)
+	}
+	for i, opt := range state.Optimizers {
+		steps, whole := opt.Committed()
+		if !whole {
+			return fmt.Errorf("optimizer %d is torn after step %d", i, steps)
+		}
+		r.Optimizers = append(r.Optimizers, steps)
+	}
+	items, err := state.items()
+	if err != nil {
+		return err
+	}
+	r.Layout = layout(items)
+	if m.pg.Rank() == 0 {
+		if r.Values, err = encodeValues(state.Values); err != nil {
+			return err
+		}
+	}
+	if r.RankValues, err = encodeValues(state.RankValues); err != nil {
+		return err
+	}
+	s.pieces = pieces(items, m.pg.Rank(), m.pg.Size())
+	if err := m.copy(s); err != nil {
+		return err
+	}
+	if state.Hook == nil {
+		return nil
+	}
+	r.Hook = true
+	kept, err := state.Hook.State(ctx)
+	for name, t := range kept {
+		s.pieces = append(s.pieces, piece{hookKind(m.pg.Rank()), name, t.DType, t.Shape, 0, t.Len(), t})
+	}
+	return err
+}
+
+// copy enqueues the copies of the pieces to pinned memory, and makes them the pieces.
+func (m *Manager) copy(s *saving) error {
+	total := 0
+	for _, p := range s.pieces {
+		total += device.AlignUp(p.t.Bytes())
+	}
+	dev := m.pg.Device()
+	if m.pinned.Len() < total {
+		m.free()
+		buf, err := dev.AllocHost(total)
+		if err != nil {
+			return err
+		}
+		m.pinned = buf
+	}
+	at := 0
+	for i := range s.pieces {
+		p := &s.pieces[i]
+		to := m.pinned.Slice(at, p.t.Bytes())
+		at += device.AlignUp(p.t.Bytes())
+		if p.t.Bytes() > 0 {
+			if err := dev.Copy(dev.Compute(), to, p.t.Buf); err != nil {
+				s.copied = dev.Compute().Mark()
+				return fmt.Errorf("copying %s: %w", key(p.kind, p.name), err)
+			}
+		}
+		p.t = device.NewTensor(to, p.dtype, p.hi-p.lo)
+	}
+	s.copied = dev.Compute().Mark()
+	return nil
+}
+
+// write is the writer's goroutine: it makes this rank's share durable, and on rank 0 the
+// checkpoint of all shares.
+func (m *Manager) write(s *saving) error {
+	ctx, cancel := context.WithTimeout(context.Background(), m.o.Timeout)
+	defer cancel()
+	r := &s.record
+	if s.copied != nil {
+		if err := s.copied.Sync(ctx); err != nil && r.Err == "" {
+			r.Err = fmt.Sprintf("the snapshot: %v", err)
+		}
+	}
+	temp := m.temp(fmt.Sprintf("step-%08d-%d", s.step, s.seq))
+	if r.Err == "" {
+		m.o.phase("write")
+		if err := m.writeShare(temp, s); err != nil {
+			r.Err = err.Error()
+		}
+	}
+	if err := m.tell(ctx, m.shareKey(s.seq, m.pg.Rank()), r); err != nil {
+		return err
+	}
+	if m.pg.Rank() > 0 {
+		var o outcome
+		if err := m.hear(ctx, m.outcomeKey(s.seq), &o); err != nil {
+			return fmt.Errorf("rank 0 did not say that the checkpoint is complete: %w", err)
+		}
+		if o.Err != "" {
+			return errors.New(o.Err)
+		}
+		return nil
+	}
+	committed, err := m.commit(ctx, s, temp)
+	var o outcome
+	if err != nil {
+		m.fs.RemoveAll(temp) // what remains is deleted by the next Open
+		o.Err = err.Error()
+	}
+	told := m.tell(ctx, m.outcomeKey(s.seq), o)
+	if s.seq > 1 {
+		m.forget(ctx, m.outcomeKey(s.seq-1)) // all ranks have heard it, for they came to this save
+	}
+	if err := errors.Join(err, told); err != nil {
+		return err
+	}
+	m.o.phase("clean-up")
+	if err := m.deleteOld(committed); err != nil {
+		m.pg.Log().Warn("older checkpoints were not deleted", "folder", m.dir, "error", err)
+	}
+	return nil
+}
+
+// The ranks meet in the store, where a goroutine beside the one that drives the group's
+// collectives can wait.
+
+func (m *Manager) shareKey(seq, rank int) string {
+	return fmt.Sprintf("checkpoint/%s/%d/%d", m.id, seq, rank)
+}
+
+func (m *Manager) outcomeKey(seq int) string {
+	return fmt.Sprintf("checkpoint/%s/%d/outcome", m.id, seq)
+}
+
+func (m *Manager) tell(ctx context.Context, key string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return m.pg.Store().Set(ctx, key, data)
+}
+
+func (m *Manager) hear(ctx context.Context, key string, v any) error {
+	data, err := m.pg.Store().Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, v)
+}
+
+func (m *Manager) forget(ctx context.Context, key string) {
+	m.pg.Store().Delete(ctx, key) // it is small, and goes with the store
+}
+
+// shareName is the name of a rank's file.
+func shareName(rank, size int) string {
+	return fmt.Sprintf("rank-%05d-of-%05d.safetensors", rank, size)
+}
+
+// writeShare writes this rank's file and makes it durable.
+func (m *Manager) writeShare(temp string, s *saving) error {
+	if err := m.fs.Mkdir(temp); err != nil {
+		return err
+	}
+	r := &s.record
+	r.File.Name = shareName(m.pg.Rank(), m.pg.Size())
+	tensors := map[string]safetensors.Source{}
+	for i := range s.pieces {
+		p := &s.pieces[i]
+		tensors[key(p.kind, p.name)] = safetensors.Bytes(p.dtype, p.shape(), p.t.Buf.Host())
+	}
+	header, places, err := safetensors.Plan(tensors, nil)
+	if err != nil {
+		return err
+	}
+	r.File.Header, r.File.CRC = int64(len(header)), sum(header)
+	err = create(m.fs, filepath.Join(temp, r.File.Name), func(w io.Writer) error {
+		b := bufio.NewWriterSize(w, 1<<20)
+		if err := safetensors.Write(b, tensors, nil); err != nil {
+			return err
+		}
+		return b.Flush()
+	})
+	if err != nil {
+		return err
+	}
+	r.File.Bytes = r.File.Header
+	for i := range s.pieces {
+		p := &s.pieces[i]
+		t := Tensor{Kind: p.kind, Name: p.name, DType: dtypeName(p.dtype), Shape: append([]int{}, p.whole...)}
+		if p.lo < p.hi {
+			t.Parts = []Part{{Lo: p.lo, Hi: p.hi, Offset: places[key(p.kind, p.name)].From, CRC: sum(p.t.Buf.Host())}}
+		}
+		r.File.Bytes += int64(p.t.Bytes())
+		r.Tensors = append(r.Tensors, t)
+	}
+	return m.fs.SyncFolder(temp)
+}

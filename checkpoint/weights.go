@@ -1,0 +1,308 @@
+package checkpoint
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goddp/goddp/checkpoint/safetensors"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// A Report says what became of a model's weights, by name.
+type Report struct {
+	Loaded     []string
+	Missing    []string           // the model has them and the file lacks them: they are as they were
+	Unexpected []string           // the file has them and the model does not
+	Mismatched []nn.StateMismatch // they differ in shape, or in their kind of numbers: as they were
+}
+
+// Complete returns an [*nn.StateError] unless each weight was loaded and nothing was left.
+func (r *Report) Complete() error {
+	if len(r.Missing)+len(r.Unexpected)+len(r.Mismatched) == 0 {
+		return nil
+	}
+	return &nn.StateError{Missing: r.Missing, Unexpected: r.Unexpected, Mismatched: r.Mismatched}
+}
+
+// LoadWeights sets the weights of a model that has its place to those of the same names at
+// path, and reports what did not fit. path is a safetensors file, a checkpoint, or a folder
+// of checkpoints, of which it takes the latest. Each rank that calls it reads them; floating-
+// point numbers are converted. After an error the model is partly loaded.
+func LoadWeights(path string, m nn.Model) (*Report, error) {
+	w, err := openWeights(path)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	mine, report := nn.State(m), &Report{}
+	for _, name := range slices.Sorted(maps.Keys(mine)) {
+		t, v := w.tensors[name], mine[name]
+		if t == nil {
+			report.Missing = append(report.Missing, name)
+			continue
+		}
+		dt := t.DType.Device()
+		if !v.Shape().Equal(t.Shape) || dt != v.DType() && !(dt.IsFloat() && v.DType().IsFloat()) {
+			report.Mismatched = append(report.Mismatched, nn.StateMismatch{
+				Name: name, State: fmt.Sprint(t.DType, t.Shape), Module: fmt.Sprint(v.DType(), v.Shape()),
+			})
+			continue
+		}
+		data, err := w.read(name)
+		if err == nil {
+			err = setVariable(v, data, dt)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("checkpoint: loading %s: %w", name, err)
+		}
+		report.Loaded = append(report.Loaded, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.tensors)) {
+		if mine[name] == nil {
+			report.Unexpected = append(report.Unexpected, name)
+		}
+	}
+	return report, nil
+}
+
+// weights are the tensors of a safetensors file, or the model's of a checkpoint.
+type weights struct {
+	tensors map[string]*Tensor
+	read    func(name string) ([]byte, error)
+	close   func() error
+}
+
+func openWeights(path string) (*weights, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	if !info.IsDir() {
+		f, err := safetensors.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		return &weights{fileTensors(f, modelKind), f.Read, f.Close}, nil
+	}
+	if path, err = Latest(path); err != nil {
+		return nil, err
+	}
+	r, err := openReader(path)
+	if err != nil {
+		return nil, err
+	}
+	all := r.manifest.tensors(modelKind)
+	return &weights{all, func(name string) ([]byte, error) { return r.elements(all[name], 0, all[name].len()) }, r.close}, nil
+}
+
+// fileTensors are the tensors of a file as those of a kind.
+func fileTensors(f *safetensors.File, kind string) map[string]*Tensor {
+	all := map[string]*Tensor{}
+	for name, t := range f.Tensors() {
+		all[name] = &Tensor{Kind: kind, Name: name, DType: t.DType, Shape: t.Shape}
+	}
+	return all
+}
+
+// Latest is the path of the checkpoint that a path leads to: itself, or the latest in a
+// folder of checkpoints.
+func Latest(path string) (string, error) {
+	if _, err := os.Stat(filepath.Join(path, manifestName)); err == nil || folderName.MatchString(filepath.Base(path)) {
+		return path, nil
+	}
+	all, err := candidates(path)
+	if err != nil {
+		return "", err
+	}
+	if len(all) == 0 {
+		return "", fmt.Errorf("checkpoint: there is no checkpoint in %s", path)
+	}
+	return all[0].Path, nil
+}
+
+// manifestKey is the member of a file's metadata that has the manifest of what was exported
+// whole.
+const manifestKey = "goddp.manifest"
+
+// Export writes the weights of a checkpoint, or of the latest in a folder, to one
+// safetensors file, under their own names. With everything it writes all that the checkpoint
+// has, and [Import] makes an equal checkpoint of it; the names of the weights are then
+// "model/NAME". The file is complete or not there; one that is there is replaced.
+func Export(path, file string, everything bool) error {
+	path, err := Latest(path)
+	if err != nil {
+		return err
+	}
+	r, err := openReader(path)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	sources := map[string]safetensors.Source{}
+	for i := range r.manifest.Tensors {
+		t := &r.manifest.Tensors[i]
+		name := key(t.Kind, t.Name)
+		switch {
+		case everything:
+		case t.Kind == modelKind:
+			name = t.Name
+		default:
+			continue
+		}
+		sources[name] = safetensors.Source{DType: t.DType.Device(), Shape: t.Shape, Write: func(w io.Writer) error {
+			data, err := r.elements(t, 0, t.len())
+			if err == nil {
+				_, err = w.Write(data)
+			}
+			return err
+		}}
+	}
+	metadata := map[string]string{"format": "pt"}
+	if everything {
+		about := *r.manifest
+		about.Files, about.Tensors = nil, nil
+		data, err := json.Marshal(about)
+		if err != nil {
+			return err
+		}
+		metadata[manifestKey] = string(data)
+	}
+	temp := file + ".tmp-" + rand.Text()
+	err = create(disk{}, temp, func(w io.Writer) error {
+		b := bufio.NewWriterSize(w, 1<<20)
+		return errors.Join(safetensors.Write(b, sources, metadata), b.Flush())
+	})
+	if err == nil {
+		err = os.Rename(temp, file)
+	}
+	if err != nil {
+		os.Remove(temp)
+		return fmt.Errorf("checkpoint: exporting %s: %w", path, err)
+	}
+	return disk{}.SyncFolder(filepath.Dir(file))
+}
+
+// Import makes a safetensors file the latest checkpoint in a folder, which it makes where
+// there is none, and returns its path. Of a file of weights it makes one of step 0:
+// [Manager.Resume] sets the model's weights to it and leaves the rest as it is.
+func Import(file, dir string) (string, error) {
+	path, err := importFile(file, dir)
+	if err != nil {
+		return "", fmt.Errorf("checkpoint: importing %s: %w", file, err)
+	}
+	return path, nil
+}
+
+func importFile(file, dir string) (string, error) {
+	f, err := safetensors.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	m := &Manifest{
+		Format: formatName, Version: Version, Time: time.Now().UTC(), WorldSize: 1,
+		RankValues: []map[string]json.RawMessage{{}}, WeightsOnly: true,
+	}
+	tensors := fileTensors(f, modelKind)
+	if about := f.Metadata()[manifestKey]; about != "" {
+		m.WeightsOnly = false
+		if err := json.Unmarshal([]byte(about), m); err != nil {
+			return "", fmt.Errorf("%s: %w", manifestKey, err)
+		}
+		if m.Version > Version {
+			return "", &VersionError{file, m.Version}
+		}
+		for k, t := range tensors {
+			t.Kind, t.Name, _ = strings.Cut(k, "/")
+		}
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return "", err
+	}
+	fs, temp := disk{}, filepath.Join(dir, tempPrefix+"import-"+rand.Text())
+	if err := fs.Mkdir(temp); err != nil {
+		return "", err
+	}
+	defer fs.RemoveAll(temp) // where it has not got its name
+	if err := writeWhole(fs, filepath.Join(temp, shareName(0, 1)), f, tensors, m); err != nil {
+		return "", err
+	}
+	if m.Number, err = nextNumber(dir); err != nil {
+		return "", err
+	}
+	name, err := newName(dir, m.Step)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, name), publish(fs, dir, name, temp, m)
+}
+
+// writeWhole writes the tensors of a file, by their keys there, as the only file of a
+// checkpoint, and adds them to its manifest.
+func writeWhole(fs filesystem, path string, f *safetensors.File, tensors map[string]*Tensor, m *Manifest) error {
+	sources := map[string]safetensors.Source{}
+	for k, t := range tensors {
+		if t.DType.Device() == device.Invalid {
+			return fmt.Errorf("%s is of type %s, which devices do not have", k, t.DType)
+		}
+		sources[key(t.Kind, t.Name)] = safetensors.Source{DType: t.DType.Device(), Shape: t.Shape, Write: func(w io.Writer) error {
+			data, err := f.Read(k)
+			if err != nil {
+				return err
+			}
+			if len(data) > 0 {
+				t.Parts[0].CRC = sum(data)
+			}
+			_, err = w.Write(data)
+			return err
+		}}
+	}
+	header, places, err := safetensors.Plan(sources, nil)
+	if err != nil {
+		return err
+	}
+	m.Files = []File{{Name: filepath.Base(path), Bytes: int64(len(header)), Header: int64(len(header)), CRC: sum(header)}}
+	for _, t := range tensors {
+		t.Parts = []Part{}
+		if t.len() > 0 {
+			t.Parts = []Part{{Hi: t.len(), Offset: places[key(t.Kind, t.Name)].From}}
+		}
+		m.Files[0].Bytes += t.size(t.len())
+	}
+	err = create(fs, path, func(w io.Writer) error {
+		b := bufio.NewWriterSize(w, 1<<20)
+		return errors.Join(safetensors.Write(b, sources, nil), b.Flush())
+	})
+	for _, t := range tensors {
+		m.Tensors = append(m.Tensors, *t)
+	}
+	sortTensors(m.Tensors)
+	return errors.Join(err, m.check())
+}
+
+// nextNumber is one above that of all checkpoints in a folder.
+func nextNumber(dir string) (int, error) {
+	there, err := List(dir)
+	n := 1
+	for _, info := range there {
+		if info.Manifest != nil {
+			n = max(n, info.Manifest.Number+1)
+		}
+	}
+	return n, err
+}
+
+func sortTensors(t []Tensor) {
+	slices.SortFunc(t, func(a, b Tensor) int { return strings.Compare(key(a.Kind, a.Name), key(b.Kind, b.Name)) })
+}

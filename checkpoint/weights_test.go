@@ -1,0 +1,77 @@
+package checkpoint
+
+import (
+	"bytes"
+	"maps"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/nn"
+)
+
+// A checkpoint that was exported whole and imported is the same; the weights alone load
+// into a model, and leave out, with a report, what does not fit.
+func TestExportAndImport(t *testing.T) {
+	dir := t.TempDir()
+	want := map[string][]byte{}
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		r, err := saved(t.Context(), pg, dir, zeros, 3, Options{})
+		if err == nil && pg.Rank() == 0 {
+			want = bits(r)
+		}
+		return err
+	})
+	whole, only := filepath.Join(dir, "whole.safetensors"), filepath.Join(dir, "model.safetensors")
+	for file, everything := range map[string]bool{whole: true, only: false} {
+		if err := Export(dir, file, everything); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, err := Import(whole, filepath.Join(dir, "again"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if differ, err := Diff(dir, again); err != nil || len(differ) > 0 {
+		t.Errorf("an imported checkpoint differs: %v, %v", differ, err)
+	}
+	weights, err := Import(only, filepath.Join(dir, "weights"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commtest.OnGoroutines(t, 1, nil, func(pg *comm.ProcessGroup) error {
+		if _, err := resumed(t.Context(), pg, filepath.Dir(again), plain, 3); err != nil {
+			return err
+		}
+		for _, path := range []string{only, dir, weights} {
+			r, err := newRun(pg, plain, 2)
+			if err != nil {
+				return err
+			}
+			report, err := LoadWeights(path, r.model)
+			if err != nil || report.Complete() != nil {
+				t.Errorf("%s: %v, %+v", path, err, report)
+			}
+			if got := bits(r); !maps.EqualFunc(got, want, bytes.Equal) {
+				t.Errorf("%s: other weights", path)
+			}
+		}
+		other := nn.Sequential(nn.Linear(7, 13), nn.GELU(), nn.Linear(13, 4), nn.Linear(4, 1))
+		if err := nn.Place(other, pg.Device(), 1); err != nil {
+			return err
+		}
+		report, err := LoadWeights(only, other)
+		if err != nil {
+			return err
+		}
+		if want := []string{"0.bias", "0.weight"}; !slices.Equal(report.Loaded, want) {
+			t.Errorf("loaded %q, want %q", report.Loaded, want)
+		}
+		if want := []string{"3.bias", "3.weight"}; !slices.Equal(report.Missing, want) || len(report.Mismatched) != 2 {
+			t.Errorf("%+v, want %q to be missing and two weights of another shape", report, want)
+		}
+		return nil
+	})
+}
