@@ -6,6 +6,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/goddp/goddp/device"
@@ -89,8 +90,16 @@ func GatherObject[T any](ctx context.Context, pg *ProcessGroup, v T, root int) (
 // error that says which ranks met what; on those that met one it wraps it.
 func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	var text string
+	var mine int64
 	if met != nil {
-		text = met.Error()
+		text, mine = met.Error(), 1
+	}
+	failed, err := AllGatherInts(ctx, pg, []int64{mine})
+	if err != nil {
+		return errors.Join(met, err)
+	}
+	if !slices.ContainsFunc(failed, func(f []int64) bool { return f[0] != 0 }) {
+		return nil // as a rule: one collective
 	}
 	texts, err := AllGatherObject(ctx, pg, text)
 	if err != nil {
@@ -98,13 +107,11 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	}
 	var others []string
 	for r, t := range texts {
-		if t != "" && r != pg.rank {
+		if failed[r][0] != 0 && r != pg.rank {
 			others = append(others, fmt.Sprintf("rank %d: %s", r, t))
 		}
 	}
 	switch {
-	case met == nil && len(others) == 0:
-		return nil
 	case met == nil:
 		return errors.New(strings.Join(others, "; "))
 	case len(others) == 0:

@@ -56,9 +56,6 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, o.check(), nn.Place(m.module, m.pg.Device(), 0))); err != nil {
 		return err
 	}
-	if err := reducer.Verify(ctx, m.pg, "parameter", trained(all)); err != nil {
-		return err
-	}
 	seen := map[*autograd.Variable]bool{}
 	for _, p := range all {
 		if v := p.Var(); v.RequiresGrad() && !seen[v] { // one that is shared counts once
@@ -69,6 +66,7 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	r, err := reducer.New(ctx, m.pg, o.gradients(m.params), &reducer.Options{
 		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, BucketCapsMB: o.BucketCapsMB, Prescaled: true,
 		Unused: o.unused(), CheckNonFinite: o.CheckNonFinite || scan, Hook: o.Hook, BeforeLast: m.sendBuffers,
+		Alike: []reducer.List{trained(all), o.described(), reducer.Listed("buffer", listed(buffers))},
 	})
 	if err != nil {
 		return err
@@ -76,12 +74,6 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	m.reducer = r
 	m.replicas, err = newReplicas(m.pg, o.CheckReplicas, all)
 	if err := comm.Agree(ctx, m.pg, err); err != nil {
-		return err
-	}
-	if err := reducer.Verify(ctx, m.pg, "option", o.described()); err != nil {
-		return err
-	}
-	if err := reducer.Verify(ctx, m.pg, "buffer", listed(buffers)); err != nil {
 		return err
 	}
 	if !o.SkipInitSync {

@@ -34,11 +34,11 @@ type JoinOptions struct {
 	With []Joinable
 }
 
-func (o *JoinOptions) described() []string {
-	return []string{
+func (o *JoinOptions) described() reducer.List {
+	return reducer.List{What: "join option", Items: []string{
 		fmt.Sprint("DivideByActive ", o.DivideByActive), fmt.Sprint("StopEarly ", o.StopEarly),
 		fmt.Sprint("Optimizer ", o.Optimizer != nil), fmt.Sprint("With ", len(o.With), " more"),
-	}
+	}}
 }
 
 // Joinable takes part in [Model.Join] beside the model: what communicates in each
@@ -100,7 +100,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		return wrap(errors.New("the model is within Join already"))
 	}
 	ctx := context.Background() // its calls have deadlines of their own
-	if err := reducer.Verify(ctx, m.pg, "join option", o.described()); err != nil {
+	if err := reducer.Verify(ctx, m.pg, o.described()); err != nil {
 		return wrap(err)
 	}
 	if o.DivideByActive && reducer.IsPartial(m.hook) {

@@ -121,8 +121,8 @@ func (o Options) unused() reducer.Unused {
 
 // described are the options that must be the same on every rank, but for the
 // reducer's.
-func (o Options) described() []string {
-	return []string{
+func (o Options) described() reducer.List {
+	return reducer.List{What: "option", Items: []string{
 		fmt.Sprint("CheckReplicas ", o.CheckReplicas), fmt.Sprint("SkipInitSync ", o.SkipInitSync), fmt.Sprint("LocalBuffers ", o.LocalBuffers),
-	}
+	}}
 }

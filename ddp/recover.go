@@ -83,10 +83,7 @@ func restore(ctx context.Context, module nn.Model, pg *comm.ProcessGroup, opt Op
 		return 0, err
 	}
 	params, buffers := module.Parameters(), nn.Buffers(module)
-	if err := reducer.Verify(ctx, pg, "parameter", listed(params)); err != nil {
-		return 0, err
-	}
-	if err := reducer.Verify(ctx, pg, "buffer", listed(buffers)); err != nil {
+	if err := reducer.Verify(ctx, pg, reducer.Listed("parameter", listed(params)), reducer.Listed("buffer", listed(buffers))); err != nil {
 		return 0, err
 	}
 	step, err = equalize(ctx, pg, "recovered state", append(variables(params), variables(buffers)...), opt, source)
@@ -106,7 +103,7 @@ func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return 0, err
 	}
-	if err := reducer.Verify(ctx, pg, "optimizer state", listed(kept)); err != nil {
+	if err := reducer.Verify(ctx, pg, reducer.Listed("optimizer state", listed(kept))); err != nil {
 		return 0, err
 	}
 	var mine Progress

@@ -27,16 +27,14 @@ func listed[V value](values []V) []reducer.Param {
 
 // trained describes parameters with whether they require a gradient, which ranks have
 // to agree on: the buckets have no place for what is frozen.
-func trained(params []*nn.Parameter) []string {
-	var out []string
-	for i, p := range listed(params) {
-		what := p.String()
-		if params[i].Frozen() {
-			what += ", frozen,"
+func trained(params []*nn.Parameter) reducer.List {
+	list := reducer.Listed("parameter", listed(params))
+	for i, p := range params {
+		if p.Frozen() {
+			list.Items[i] += ", frozen,"
 		}
-		out = append(out, what)
 	}
-	return out
+	return list
 }
 
 func variables[V value](values []V) []*autograd.Variable {

@@ -71,9 +71,6 @@ func (m *Model) init(ctx context.Context, nodes G.Nodes, o Options) error {
 	if err := comm.Agree(ctx, m.pg, m.adopt(nodes)); err != nil {
 		return err
 	}
-	if err := reducer.Verify(ctx, m.pg, "option", []string{fmt.Sprint("SkipInitSync ", o.SkipInitSync)}); err != nil {
-		return err
-	}
 	params := make([]reducer.Param, len(m.learnables))
 	for i, l := range m.learnables {
 		params[i] = reducer.Param{Name: l.Name(), Shape: l.Shape(), DType: l.DType()}
@@ -81,6 +78,7 @@ func (m *Model) init(ctx context.Context, nodes G.Nodes, o Options) error {
 	var err error
 	m.reducer, err = reducer.New(ctx, m.pg, params, &reducer.Options{
 		BucketCapMB: o.BucketCapMB, FirstBucketCapMB: o.FirstBucketCapMB, CheckNonFinite: o.CheckNonFinite, Hook: o.Hook,
+		Alike: []reducer.List{{What: "option", Items: []string{fmt.Sprint("SkipInitSync ", o.SkipInitSync)}}},
 	})
 	if err != nil {
 		return err

@@ -1,11 +1,8 @@
 package reducer
 
 import (
-	"context"
 	"fmt"
 	"math"
-
-	"github.com/goddp/goddp/comm"
 )
 
 // The caps of buckets in bytes where Options sets none: a small first one, so
@@ -42,6 +39,9 @@ type Options struct {
 	// starts on the group has one place there on every rank, and is over before that
 	// reduction is, for which nobody has to wait who waits for this.
 	BeforeLast func()
+	// Alike is what else must be alike on all ranks. New compares it in the same
+	// collective as its own options and parameters, and before these.
+	Alike []List
 }
 
 // caps are the buckets' caps in bytes, first to last.
@@ -68,15 +68,14 @@ func (o Options) caps() ([]int, error) {
 	return caps, nil
 }
 
-// verify returns a [*ModelMismatchError] on every rank when the ranks' options
-// differ.
-func (o Options) verify(ctx context.Context, pg *comm.ProcessGroup, caps []int) error {
+// alike are the options that ranks compare.
+func (o Options) alike(caps []int) []List {
 	var sizes []string
 	for _, c := range caps {
 		sizes = append(sizes, fmt.Sprint(c, " bytes"))
 	}
-	if err := Verify(ctx, pg, "bucket cap", sizes); err != nil {
-		return err
+	return []List{
+		{What: "bucket cap", Items: sizes},
+		{What: "option", Items: []string{fmt.Sprint("unused parameters ", o.Unused), "hook " + called(o.Hook)}},
 	}
-	return Verify(ctx, pg, "option", []string{fmt.Sprint("unused parameters ", o.Unused), "hook " + called(o.Hook)})
 }

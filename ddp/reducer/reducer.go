@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
@@ -66,10 +67,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, err
 	}
-	if err := o.verify(ctx, pg, caps); err != nil {
-		return nil, err
-	}
-	if err := Verify(ctx, pg, "parameter", params); err != nil {
+	if err := Verify(ctx, pg, slices.Concat(o.Alike, o.alike(caps), []List{Listed("parameter", params)})...); err != nil {
 		return nil, err
 	}
 	if len(params) == 0 {

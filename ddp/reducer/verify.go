@@ -3,7 +3,10 @@ package reducer
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/goddp/goddp/comm"
@@ -21,38 +24,66 @@ func (p Param) bytes() int { return p.Shape.Len() * p.DType.Size() }
 
 func (p Param) String() string { return fmt.Sprintf("%q %v%v", p.Name, p.DType, p.Shape) }
 
-// Verify returns a [*ModelMismatchError] on every rank when the ranks' lists
-// differ in number or in how an element prints: for a Param, its name, shape
-// and element type. what is "parameter", "buffer" or the like. All ranks call it.
-func Verify[T any](ctx context.Context, pg *comm.ProcessGroup, what string, list []T) error {
-	mine := make([]string, len(list))
-	for i, v := range list {
-		mine[i] = fmt.Sprint(v)
+// List is what all ranks should have alike, in order.
+type List struct {
+	What  string // one of the items: "parameter", "buffer" or the like
+	Items []string
+}
+
+// Listed lists values as they print: of a Param its name, shape and element type.
+func Listed[T any](what string, values []T) List {
+	l := List{What: what, Items: make([]string, len(values))}
+	for i, v := range values {
+		l.Items[i] = fmt.Sprint(v)
 	}
-	sum := sha256.New()
-	for _, s := range mine {
-		fmt.Fprintln(sum, s)
-	}
+	return l
+}
+
+// Verify returns a [*ModelMismatchError] on every rank when the ranks' lists differ in
+// the number of their items or in an item: it is of the first list that does. All ranks
+// call it, each with as many lists. Where nothing differs it costs one collective.
+func Verify(ctx context.Context, pg *comm.ProcessGroup, lists ...List) error {
 	// The digests are equal but for a mistake; only then are the lists sent.
-	digests, err := comm.AllGatherObject(ctx, pg, [32]byte(sum.Sum(nil)))
+	digests, err := comm.AllGatherInts(ctx, pg, digest(lists))
 	if err != nil {
 		return err
 	}
-	differ := false
-	for _, d := range digests {
-		differ = differ || d != digests[0]
-	}
-	if !differ {
+	if !slices.ContainsFunc(digests, func(d []int64) bool { return !slices.Equal(d, digests[0]) }) {
 		return nil
 	}
-	lists, err := comm.AllGatherObject(ctx, pg, mine)
+	ranks, err := comm.AllGatherObject(ctx, pg, lists)
 	if err != nil {
 		return err
 	}
-	if e := mismatch(what, lists); e != nil {
-		return e
+	for i, l := range lists {
+		items := make([][]string, len(ranks))
+		for r, theirs := range ranks {
+			if len(theirs) != len(lists) {
+				return fmt.Errorf("reducer: rank %d compares %d lists, rank %d compares %d", r, len(theirs), pg.Rank(), len(lists))
+			}
+			items[r] = theirs[i].Items
+		}
+		if e := mismatch(l.What, items); e != nil {
+			return e
+		}
 	}
-	return fmt.Errorf("reducer: the ranks' digests of their %ss differ, the lists do not", what)
+	return errors.New("reducer: the digests of the ranks' lists differ, the lists do not")
+}
+
+// digest is a hash of lists, in the words that a collective takes.
+func digest(lists []List) []int64 {
+	hash := sha256.New()
+	for _, l := range lists {
+		fmt.Fprintf(hash, "%q %d\n", l.What, len(l.Items))
+		for _, item := range l.Items {
+			fmt.Fprintf(hash, "%q\n", item)
+		}
+	}
+	words := make([]int64, sha256.Size/8)
+	for sum := hash.Sum(nil); len(sum) > 0; sum = sum[8:] {
+		words[len(words)-len(sum)/8] = int64(binary.LittleEndian.Uint64(sum))
+	}
+	return words
 }
 
 // mismatch says where ranks' lists first differ from rank 0's, in number or else in

@@ -46,7 +46,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		err = errors.New("the model is within Join already")
 	} else {
 		ctx := context.Background() // its calls have deadlines of their own
-		err = reducer.Verify(ctx, s.pg, "join option", []string{fmt.Sprint("Step ", o.Step != nil)})
+		err = reducer.Verify(ctx, s.pg, reducer.List{What: "join option", Items: []string{fmt.Sprint("Step ", o.Step != nil)}})
 	}
 	if err != nil {
 		return reducer.OfRank("zero", s.pg.Rank(), fmt.Errorf("join: %w", err))

@@ -76,7 +76,7 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
 	}
-	if err := reducer.Verify(ctx, pg, "optimizer state", names(state)); err != nil {
+	if err := reducer.Verify(ctx, pg, reducer.Listed("optimizer state", names(state))); err != nil {
 		return nil, nil, err
 	}
 	return &Model{model, s, o.Step}, o, nil

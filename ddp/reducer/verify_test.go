@@ -1,0 +1,69 @@
+package reducer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+)
+
+// Lists that differ are told apart, the first that does by name, however they were cut.
+func TestVerify(t *testing.T) {
+	onRanks(t, func(pg *comm.ProcessGroup) error {
+		odd := pg.Rank() == 1
+		pick := func(own, others []string) []string {
+			if odd {
+				return own
+			}
+			return others
+		}
+		same := List{"same", []string{"x", "y"}}
+		for _, c := range []struct {
+			lists []List
+			want  *ModelMismatchError
+		}{
+			{[]List{same, {"item", pick([]string{"a", "c"}, []string{"a", "b"})}}, &ModelMismatchError{What: "item", Index: 1, Rank0: "b", Theirs: "c"}},
+			{[]List{{"item", pick([]string{"a"}, nil)}, same}, &ModelMismatchError{What: "item", Index: -1, Rank0: "0", Theirs: "1"}},
+			{[]List{{"first", pick([]string{"a"}, nil)}, {"second", pick(nil, []string{"a"})}}, &ModelMismatchError{What: "first", Index: -1, Rank0: "0", Theirs: "1"}},
+			{[]List{{"line", pick([]string{"a\nb", "c"}, []string{"a", "b\nc"})}}, &ModelMismatchError{What: "line", Index: 0, Rank0: "a", Theirs: "a\nb"}},
+		} {
+			var got *ModelMismatchError
+			if err := Verify(t.Context(), pg, c.lists...); !errors.As(err, &got) {
+				return fmt.Errorf("got %v, want %v", err, c.want)
+			}
+			if got.What != c.want.What || got.Index != c.want.Index || got.Rank0 != c.want.Rank0 || got.Theirs != c.want.Theirs || !slices.Equal(got.Ranks, []int{1}) {
+				return fmt.Errorf("got %+v, want %+v", got, c.want)
+			}
+		}
+		return nil
+	})
+}
+
+// However many lists are compared, and whatever else New has to have alike, that is one
+// collective where nothing differs.
+func TestVerifyIsOneCollective(t *testing.T) {
+	onRanks(t, func(pg *comm.ProcessGroup) error {
+		calls := func() (n int, err error) { // the number of a group's latest collective
+			w := pg.Barrier()
+			if err := w.Wait(t.Context()); err != nil {
+				return 0, err
+			}
+			_, err = fmt.Sscanf(w.String(), "Barrier #%d", &n)
+			return n, err
+		}
+		before, err := calls()
+		if err != nil {
+			return err
+		}
+		if err := Verify(t.Context(), pg, List{"a", []string{"x"}}, List{"b", nil}, List{"c", []string{"y", "z"}}); err != nil {
+			return err
+		}
+		after, err := calls()
+		if err == nil && after != before+2 {
+			err = fmt.Errorf("%d collectives between two barriers, want 1", after-before-1)
+		}
+		return err
+	})
+}
