@@ -103,9 +103,6 @@ type replicas struct {
 // newReplicas checks every so many passes; it has memory for that, so that a
 // check is one on every rank.
 func newReplicas(pg *comm.ProcessGroup, every int, params []*nn.Parameter) (*replicas, error) {
-	if every < 0 {
-		return nil, fmt.Errorf("CheckReplicas is %d, want a number of passes, or 0", every)
-	}
 	r := &replicas{pg: pg, every: uint64(every)}
 	for _, p := range params {
 		if p.Frozen() {

@@ -106,6 +106,9 @@ func (o Options) check() error {
 	if o.ReduceDType != device.Invalid && o.ReduceDType != device.Float32 {
 		return fmt.Errorf("ReduceDType is %v, want float32, or none", o.ReduceDType)
 	}
+	if o.CheckReplicas < 0 {
+		return fmt.Errorf("CheckReplicas is %d, want a number of passes, or 0", o.CheckReplicas)
+	}
 	return nil
 }
 
