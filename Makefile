@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: build test race lint bench chaos test-gpu gpu-failures demo cross clean
+.PHONY: build test race lint bench chaos fuzz test-gpu gpu-failures demo cross clean
 
 build: ## the commands and the examples, into build/
 	$(GO) build -o build/ ./cmd/... ./examples/...
@@ -28,6 +28,9 @@ bench:
 
 chaos: ## a few hundred jobs that something bad is done to, and mutants that this must catch; CHAOS is its flags
 	$(GO) run ./bench/chaos $(CHAOS)
+
+fuzz: ## every fuzz target for FUZZTIME, by default ten minutes each
+	bench/fuzz.sh
 
 test-gpu: ## builds into build/gpu, which can be carried to a machine without Go, and runs it here
 	mkdir -p build/gpu
