@@ -1,0 +1,156 @@
+package nn
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// MultiheadAttentionOptions are the choices of [MultiheadAttention]; the zero value is
+// PyTorch's default, but for the order of the axes.
+type MultiheadAttentionOptions struct {
+	// NoBias leaves the biases out.
+	NoBias bool
+	// Causal keeps each row from the rows behind it.
+	Causal bool
+	// KeyHeads is how many heads keys and values have: it divides the heads, and neighbours
+	// share one. 0 is as many as heads.
+	KeyHeads int
+	// Rotary turns queries and keys by their rows, before they are multiplied: see
+	// [autograd.Rotary].
+	Rotary bool
+	// RotaryBase is the base of the angles; 0 is 10000.
+	RotaryBase float64
+	// RotaryInterleaved is as in [autograd.RotaryOptions].
+	RotaryInterleaved bool
+	// DType is the parameters' type, and that which the layer computes in; Invalid is Float32.
+	DType device.DType
+}
+
+// MultiheadAttentionLayer projects queries, keys and values, and what their attention
+// gives: see [MultiheadAttention].
+type MultiheadAttentionLayer struct {
+	InWeight *Parameter // [embed+2·KeyHeads·D embed]: the projections of queries, keys and values
+	InBias   *Parameter // or nil
+	Out      *LinearLayer
+
+	opts         MultiheadAttentionOptions
+	embed, heads int
+	cos, sin     *autograd.Variable // the angles that were made last
+	angleRows    int
+}
+
+// MultiheadAttention is a layer of heads that each attend with embed/heads elements, D.
+// What comes in is [B T embed], as that of PyTorch's layer with batch_first=True is. Its
+// parameters have the names and the first values of PyTorch's. There is no dropout of
+// probabilities. opts is nothing, or one.
+func MultiheadAttention(embed, heads int, opts ...MultiheadAttentionOptions) *MultiheadAttentionLayer {
+	var o MultiheadAttentionOptions
+	if len(opts) > 0 {
+		o = opts[0]
+	}
+	if o.KeyHeads == 0 {
+		o.KeyHeads = heads
+	}
+	if o.RotaryBase == 0 {
+		o.RotaryBase = 10000
+	}
+	if o.DType == device.Invalid {
+		o.DType = device.Float32
+	}
+	if heads < 1 || o.KeyHeads < 1 || embed%heads != 0 || heads%o.KeyHeads != 0 {
+		panic(fmt.Errorf("nn: MultiheadAttention of %d elements, %d heads and %d of keys: heads divide the elements, and those of keys the heads", embed, heads, o.KeyHeads))
+	}
+	rows := embed + 2*o.KeyHeads*(embed/heads)
+	bound := math.Sqrt(6 / float64(embed+rows))
+	l := &MultiheadAttentionLayer{
+		InWeight: NewUnplacedParameter("in_proj_weight", Uniform(-bound, bound), o.DType, rows, embed),
+		Out:      Linear(embed, embed, LinearOptions{NoBias: o.NoBias, DType: o.DType}),
+		opts:     o, embed: embed, heads: heads,
+	}
+	if !o.NoBias {
+		l.InBias = NewUnplacedParameter("in_proj_bias", Constant(0), o.DType, rows)
+		l.Out.Bias = NewUnplacedParameter("bias", Constant(0), o.DType, embed)
+	}
+	return l
+}
+
+// Forward is the attention of the rows of x [B T embed] to each other.
+func (l *MultiheadAttentionLayer) Forward(x *autograd.Variable) *autograd.Variable {
+	return l.Attend(x, x, x, nil)
+}
+
+// Attend is the attention of query [B T embed] to key and value [B S embed]. mask, if not
+// nil, is as in [autograd.AttentionOptions]: PyTorch's layer takes the opposite of a mask
+// of bytes.
+func (l *MultiheadAttentionLayer) Attend(query, key, value, mask *autograd.Variable) *autograd.Variable {
+	opts := autograd.AttentionOptions{Causal: l.opts.Causal, Mask: mask}
+	heads, keyHeads, d := l.heads, l.opts.KeyHeads, l.embed/l.heads
+	var y *autograd.Variable
+	if query == key && key == value {
+		qkv := l.project(query, 0, l.embed+2*keyHeads*d)
+		if l.opts.Rotary {
+			s := qkv.Shape()
+			turned := l.rotate(autograd.Reshape(qkv, s[0], s[1], heads+2*keyHeads, d), heads+keyHeads)
+			qkv = autograd.Reshape(turned, s...)
+		}
+		y = autograd.PackedAttention(qkv, heads, keyHeads, opts)
+	} else {
+		split := func(x *autograd.Variable, from, heads int, turns bool) *autograd.Variable {
+			p := l.project(x, from, from+heads*d)
+			p = autograd.Reshape(p, p.Shape()[0], p.Shape()[1], heads, d)
+			if turns && l.opts.Rotary {
+				p = l.rotate(p, heads)
+			}
+			return p
+		}
+		opts.RowsFirst = true
+		q := split(query, 0, heads, true)
+		k, v := split(key, l.embed, keyHeads, true), split(value, l.embed+keyHeads*d, keyHeads, false)
+		y = autograd.ScaledDotProductAttention(q, k, v, opts)
+		y = autograd.Reshape(y, y.Shape()[0], y.Shape()[1], l.embed)
+	}
+	return l.Out.Forward(y)
+}
+
+// project applies the rows from to to-1 of the first projection to x [B T embed].
+func (l *MultiheadAttentionLayer) project(x *autograd.Variable, from, to int) *autograd.Variable {
+	if len(x.Shape()) != 3 {
+		panic(&device.ShapeError{Op: "MultiheadAttention", A: x.Shape(), B: device.Shape{0, 0, l.embed}})
+	}
+	part := func(p *Parameter) *autograd.Variable {
+		if v := p.Var(); from > 0 || to < p.Shape()[0] {
+			return autograd.Slice(v, 0, from, to)
+		}
+		return p.Var()
+	}
+	var bias *autograd.Variable
+	if l.InBias != nil {
+		bias = part(l.InBias)
+	}
+	return autograd.Linear(autograd.Cast(x, l.InWeight.DType()), part(l.InWeight), bias, device.NoActivation)
+}
+
+// rotate turns the first heads of x [B T N D]. The angles are kept for the next time.
+func (l *MultiheadAttentionLayer) rotate(x *autograd.Variable, heads int) *autograd.Variable {
+	if rows := x.Shape()[1]; l.cos == nil || l.angleRows < rows || l.cos.Device() != x.Device() {
+		l.angleRows = rows
+		l.cos, l.sin = autograd.RotaryAngles(x.Device(), x.DType(), rows, x.Shape()[3], l.opts.RotaryBase)
+	}
+	return autograd.Rotary(x, l.cos, l.sin, autograd.RotaryOptions{Heads: heads, Interleaved: l.opts.RotaryInterleaved})
+}
+
+// Parameters are "in_proj_weight", "in_proj_bias", "out_proj.weight" and "out_proj.bias",
+// the biases unless there are none.
+func (l *MultiheadAttentionLayer) Parameters() []*Parameter {
+	params := []*Parameter{l.InWeight}
+	if l.InBias != nil {
+		params = append(params, l.InBias)
+	}
+	for _, p := range l.Out.Parameters() {
+		params = append(params, &Parameter{"out_proj." + p.name, p.value})
+	}
+	return params
+}
