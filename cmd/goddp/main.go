@@ -28,6 +28,7 @@ var commands = []command{
 	{"dump", "write the flight records of a running job", dump},
 	{"analyze", "say from flight records which rank is the culprit", analyzeRecords},
 	{"plot", "draw the curves of training runs", plotRuns},
+	{"tokens", "make token shards of text, by GPT-2's encoding", makeTokens},
 }
 
 func main() { os.Exit(run(os.Args[1:])) }

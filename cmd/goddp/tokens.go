@@ -1,0 +1,328 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/pflag"
+	"github.com/tiktoken-go/tokenizer"
+	"github.com/tiktoken-go/tokenizer/codec"
+
+	"github.com/goddp/goddp/data"
+)
+
+// separator stands between the documents of a file.
+const separator = "<|endoftext|>"
+
+// endOfText is the token that a document begins with, as in llm.c's shards.
+const endOfText = 50256
+
+// makeTokens is "goddp tokens": it makes shards of text.
+func makeTokens(args []string) error {
+	var out string
+	var shardSize, valSize int
+	fs := newFlags("tokens")
+	fs.StringVarP(&out, "output", "o", "", "`folder` to write the shards to")
+	fs.IntVar(&shardSize, "shard-size", 100_000_000, "tokens of a shard")
+	fs.IntVar(&valSize, "val-size", 1<<15, "tokens of the validation shard, the first; 0: none")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			fmt.Printf(`Make token shards of text, by GPT-2's byte pair encoding.
+
+Usage:
+  goddp tokens [flags] FILE... -o DIR
+
+A file is a document, or several with %s between them. The shards are files of
+llm.c's format: DIR/val_000000.bin, DIR/train_000001.bin and so on. Each document
+begins with the token %d. Nothing is downloaded.
+
+Examples:
+  goddp tokens input.txt -o shards
+  goddp tokens corpus/*.txt -o shards --val-size 100000000
+
+Flags:
+%s
+Exit codes: 0 the shards are written; 1 a file cannot be read or written; 2 usage.
+`, separator, endOfText, fs.FlagUsages())
+			return nil
+		}
+		return &usageError{err: err}
+	}
+	switch {
+	case fs.NArg() == 0:
+		return usagef("want at least one file, got none")
+	case out == "":
+		return usagef("want a folder, -o DIR")
+	case shardSize < 2:
+		return usagef("--shard-size %d: want 2 or more", shardSize)
+	case valSize < 0 || valSize == 1:
+		return usagef("--val-size %d: want 0, or 2 or more", valSize)
+	}
+	w := &shardWriter{dir: out, val: valSize, train: shardSize}
+	if err := w.write(fs.Args()); err != nil {
+		return errors.Join(err, w.remove())
+	}
+	for _, s := range w.written {
+		fmt.Printf("%s: %d tokens\n", s.path, s.tokens)
+	}
+	return nil
+}
+
+// shardWriter writes the tokens of files to shards.
+type shardWriter struct {
+	dir        string
+	val, train int // tokens of a shard
+	written    []shard
+}
+
+type shard struct {
+	path   string
+	tokens int
+}
+
+// write writes all shards. Shards of an earlier run would be taken for part of this one: where
+// the folder has some, write returns an error.
+func (w *shardWriter) write(files []string) error {
+	if err := os.MkdirAll(w.dir, 0o777); err != nil {
+		return err
+	}
+	if there, _ := filepath.Glob(filepath.Join(w.dir, "*_[0-9][0-9][0-9][0-9][0-9][0-9].bin")); len(there) > 0 { // the pattern is well formed
+		return fmt.Errorf("%s is there already: want a folder without shards", there[0])
+	}
+	var failed error
+	next, stop := iter.Pull(tokensOf(files, &failed))
+	defer stop()
+	token, more := next()
+	for number := 0; more; number++ {
+		split, size := "train", w.train
+		if number == 0 {
+			if w.val == 0 {
+				continue
+			}
+			split, size = "val", w.val
+		}
+		n := 0
+		path := filepath.Join(w.dir, fmt.Sprintf("%s_%06d.bin", split, number))
+		err := w.shard(path, func(yield func(uint16) bool) {
+			for ; more && n < size && yield(token); n++ {
+				token, more = next()
+			}
+		})
+		if err != nil {
+			return err
+		}
+		w.written[len(w.written)-1].tokens = n
+	}
+	switch {
+	case failed != nil:
+		return failed
+	case len(w.written) == 0:
+		return errors.New("the files have no text")
+	case w.val > 0 && len(w.written) == 1:
+		return fmt.Errorf("all of the %d tokens are for validation: want a --val-size below that", w.written[0].tokens)
+	}
+	return nil
+}
+
+// shard writes one.
+func (w *shardWriter) shard(path string, tokens iter.Seq[uint16]) (err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w.written = append(w.written, shard{path: path})
+	_, err = data.WriteTokens(f, tokens)
+	return err
+}
+
+// remove removes what was written.
+func (w *shardWriter) remove() error {
+	var errs []error
+	for _, s := range w.written {
+		errs = append(errs, os.Remove(s.path))
+	}
+	return errors.Join(errs...)
+}
+
+// tokensOf is the tokens of all files, in order. Pieces of text are encoded at the same time.
+// An error ends them, and is in failed then.
+func tokensOf(files []string, failed *error) iter.Seq[uint16] {
+	type encoded struct {
+		tokens []uint16
+		err    error
+	}
+	return func(yield func(uint16) bool) {
+		gpt2 := codec.NewR50kBase()
+		waiting := make(chan chan encoded, runtime.GOMAXPROCS(0))
+		stop := make(chan struct{})
+		go func() { // ends when all is encoded, or the loop below ends
+			defer close(waiting)
+			for _, path := range files {
+				for piece, err := range pieces(path) {
+					done := make(chan encoded, 1)
+					select {
+					case waiting <- done:
+					case <-stop:
+						return
+					}
+					if err != nil {
+						done <- encoded{err: err}
+						return
+					}
+					go func() {
+						tokens, err := encode(gpt2, piece)
+						done <- encoded{tokens, err}
+					}()
+				}
+			}
+		}()
+		defer func() { // the goroutines are over when tokensOf returns
+			close(stop)
+			for done := range waiting {
+				<-done
+			}
+		}()
+		for done := range waiting {
+			e := <-done
+			if e.err != nil {
+				*failed = e.err
+				return
+			}
+			for _, t := range e.tokens {
+				if !yield(t) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// piece is a part of a document's text.
+type piece struct {
+	text  []byte
+	first bool // the document begins here
+}
+
+// encode is the tokens of a piece.
+func encode(gpt2 tokenizer.Codec, p piece) ([]uint16, error) {
+	ids, _, err := gpt2.Encode(string(p.text))
+	if err != nil {
+		return nil, err
+	}
+	tokens := make([]uint16, 0, len(ids)+1)
+	if p.first {
+		tokens = append(tokens, endOfText)
+	}
+	for _, id := range ids {
+		tokens = append(tokens, uint16(id)) // below 50257
+	}
+	return tokens, nil
+}
+
+// pieceSize is how many bytes a piece has at least, but a document's last one.
+const pieceSize = 1 << 20
+
+// pieces are those of a file's documents. A document is cut where it makes no difference to the
+// encoding.
+func pieces(path string) iter.Seq2[piece, error] {
+	return func(yield func(piece, error) bool) {
+		f, err := os.Open(path)
+		if err != nil {
+			yield(piece{}, err)
+			return
+		}
+		defer f.Close()
+		var text []byte
+		var offset int64 // of text in the file
+		first, ended := true, false
+		for !ended || len(text) > 0 {
+			if !ended && len(text) < 2*pieceSize {
+				n := len(text)
+				text = slices.Grow(text, pieceSize)[:n+pieceSize]
+				got, err := io.ReadFull(f, text[n:])
+				text = text[:n+got]
+				if ended = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF); err != nil && !ended {
+					yield(piece{}, err)
+					return
+				}
+			}
+			end, next := cut(text, ended)
+			if end < 0 { // no place to cut at: more text
+				more, err := io.ReadAll(io.LimitReader(f, pieceSize))
+				if err != nil {
+					yield(piece{}, err)
+					return
+				}
+				text, ended = append(text, more...), len(more) == 0
+				continue
+			}
+			p := piece{slices.Clone(text[:end]), first}
+			if !utf8.Valid(p.text) {
+				yield(piece{}, fmt.Errorf("%s: at byte %d: the text is not UTF-8", path, offset+int64(invalidAt(p.text))))
+				return
+			}
+			if end > 0 && !yield(p, nil) {
+				return
+			}
+			first = next > end || first && end == 0
+			text, offset = text[next:], offset+int64(next)
+		}
+	}
+}
+
+// cut is where the first piece of text ends and the next one begins: at a separator, or at a line's end
+// between two characters that are no space, where the encoding's own pieces end too. ended tells
+// that no text follows. end is -1 where more text is needed to know.
+func cut(text []byte, ended bool) (end, next int) {
+	at := bytes.Index(text, []byte(separator))
+	if at >= 0 && at < pieceSize {
+		return at, at + len(separator)
+	}
+	last := len(text) - 1 // what follows is known up to here
+	if at >= 0 {
+		last = at - 1
+	}
+	for i := pieceSize; i < last && i < len(text)-len(separator); i++ {
+		if text[i] != '\n' {
+			continue
+		}
+		before, _ := utf8.DecodeLastRune(text[:i])
+		behind, _ := utf8.DecodeRune(text[i+1:])
+		if isVisible(before) && isVisible(behind) {
+			return i, i
+		}
+	}
+	switch {
+	case at >= 0:
+		return at, at + len(separator)
+	case ended:
+		return len(text), len(text)
+	}
+	return -1, -1
+}
+
+func isVisible(r rune) bool {
+	return r != utf8.RuneError && !unicode.IsSpace(r) && !unicode.IsControl(r)
+}
+
+// invalidAt is where text stops being UTF-8.
+func invalidAt(text []byte) int {
+	for i := 0; i < len(text); {
+		r, n := utf8.DecodeRune(text[i:])
+		if r == utf8.RuneError && n == 1 {
+			return i
+		}
+		i += n
+	}
+	return len(text)
+}

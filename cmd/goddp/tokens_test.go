@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tiktoken-go/tokenizer/codec"
+
+	"github.com/goddp/goddp/data"
+)
+
+// readShard is the tokens of a shard, whose header must be right.
+func readShard(t *testing.T, path string) []uint16 {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := make([]uint16, (len(raw)-1024)/2)
+	for i := range tokens {
+		tokens[i] = binary.LittleEndian.Uint16(raw[1024+2*i:])
+	}
+	if magic, n := binary.LittleEndian.Uint32(raw), binary.LittleEndian.Uint32(raw[8:]); magic != 20240520 || int(n) != len(tokens) {
+		t.Errorf("%s: magic number %d, %d tokens of %d", path, magic, n, len(tokens))
+	}
+	return tokens
+}
+
+// The tokens are GPT-2's. Each document begins with the token of its end, documents go on from
+// shard to shard, and package data reads what was written.
+func TestTokens(t *testing.T) {
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "one.txt"), filepath.Join(dir, "two.txt")
+	os.WriteFile(one, []byte("The quick brown fox jumps over the lazy dog<|endoftext|>Hello world"), 0o600)
+	os.WriteFile(two, []byte("Hello world"), 0o600)
+	out := filepath.Join(dir, "shards")
+	code, stdout, stderr := goddp(t, "tokens", one, two, "-o", out, "--val-size", "4", "--shard-size", "7")
+	if code != 0 || stderr != "" {
+		t.Fatalf("exit code %d\n%s", code, stderr)
+	}
+	want := []uint16{50256, 464, 2068, 7586, 21831, 18045, 625, 262, 16931, 3290, 50256, 15496, 995, 50256, 15496, 995}
+	var got []uint16
+	for i, name := range []string{"val_000000", "train_000001", "train_000002"} {
+		path := filepath.Join(out, name+".bin")
+		tokens := readShard(t, path)
+		if n := []int{4, 7, 5}[i]; len(tokens) != n || !strings.Contains(stdout, fmt.Sprintf("%s: %d tokens\n", path, n)) {
+			t.Errorf("%d tokens in %s, want %d; it printed\n%s", len(tokens), name, n, stdout)
+		}
+		got = append(got, tokens...)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the tokens are %v, want %v", got, want)
+	}
+	set, err := data.OpenTokens(filepath.Join(out, "train_*.bin"), 3, 50257)
+	if err != nil || set.Len() != 3 {
+		t.Errorf("%v, %d windows, want 3", err, set.Len())
+	}
+	if err == nil {
+		set.Close()
+	}
+	code, _, stderr = goddp(t, "tokens", one, "-o", out)
+	if code != 1 || !strings.Contains(stderr, "000000.bin is there already") && !strings.Contains(stderr, "000001.bin is there already") {
+		t.Errorf("over other shards the exit code is %d: %s", code, stderr)
+	}
+}
+
+// A long document is cut where that does not change its tokens.
+func TestLongDocumentsAreEncodedAsAWhole(t *testing.T) {
+	var text bytes.Buffer
+	for i := 0; text.Len() < 3*pieceSize; i++ {
+		fmt.Fprintf(&text, "line %d  of words,\n\n  some é%s\nit's\t\n词\né\n", i, strings.Repeat(" ", i%5))
+	}
+	path := filepath.Join(t.TempDir(), "long.txt")
+	if err := os.WriteFile(path, text.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ids, _, err := codec.NewR50kBase().Encode(text.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed error
+	i := -1
+	for token := range tokensOf([]string{path}, &failed) {
+		if i >= 0 && (i >= len(ids) || token != uint16(ids[i])) || i < 0 && token != endOfText {
+			t.Fatalf("token %d of %d is %d", i, len(ids), token)
+		}
+		i++
+	}
+	if failed != nil || i != len(ids) {
+		t.Errorf("%d tokens, want %d: %v", i, len(ids), failed)
+	}
+	n := 0
+	for p := range pieces(path) {
+		if n++; p.first != (n == 1) || len(p.text) > 2*pieceSize {
+			t.Errorf("piece %d of %d bytes begins the document: %t", n, len(p.text), p.first)
+		}
+	}
+	if n < 2 {
+		t.Errorf("%d pieces, want more", n)
+	}
+}
+
+func TestTokensRefuses(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	binary, short, empty := file("a.bin", "abc<|endoftext|>def\xff\xfe"), file("short.txt", "Hello world"), file("empty.txt", "")
+	out := filepath.Join(dir, "out")
+	for want, args := range map[string][]string{
+		"a.bin: at byte 19: the text is not UTF-8": {short, binary, "-o", out},
+		"no such file":                                   {filepath.Join(dir, "none"), "-o", out},
+		"the files have no text":                         {empty, "-o", out},
+		"all of the 3 tokens are for validation":         {short, "-o", out},
+		"want at least one file, got none":               {"-o", out},
+		"want a folder, -o DIR":                          {short},
+		"--shard-size 1: want 2 or more":                 {short, "-o", out, "--shard-size", "1"},
+		"--val-size 1: want 0, or 2 or more":             {short, "-o", out, "--val-size", "1"},
+		`invalid argument "x" for "--shard_size" flag: `: {short, "-o", out, "--shard-size", "x"},
+	} {
+		code, stdout, stderr := goddp(t, append([]string{"tokens"}, args...)...)
+		if code == 0 || stdout != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%v: exit code %d; it printed %q and\n%s\nwant %q", args, code, stdout, stderr, want)
+		}
+		if left, _ := filepath.Glob(filepath.Join(out, "*")); len(left) > 0 {
+			t.Errorf("%v: it left %v", args, left)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+// Package parquet reads columns of numbers of Parquet files as a data set.
+//
+//	set, err := parquet.Open("train.parquet",
+//		parquet.Field{Name: "features", Columns: []string{"age", "income"}},
+//		parquet.Field{Name: "class", Columns: []string{"class"}, Integer: true},
+//	)
+//
+// It is a package of its own, so that only programs that import it link the libraries of the
+// format and of its compressions.
+package parquet
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/device"
+)
+
+// Field says which columns are a field of the data set.
+type Field struct {
+	Name string
+	// Columns are the columns' names, with dots between those of nested ones. Their
+	// values are of a type of numbers, or truth values, which are 0 and 1.
+	Columns []string
+	// Integer makes the field Int64, of columns of integers, where it is else Float32.
+	Integer bool
+}
+
+// Set is rows of columns in memory. As a [data.Dataset] it has the fields that Open was
+// given: of one column a number, of more [len(Columns)].
+type Set struct {
+	fields   []data.Field
+	floats   [][]float32 // by field, row by row; nil for a field of integers
+	integers [][]int64
+	rows     int
+}
+
+// Open reads columns of a Parquet file. The error names the file, and where it is about a
+// value the column and the row, counted from 0.
+func Open(path string, fields ...Field) (*Set, error) {
+	s, err := open(path, fields)
+	if err != nil {
+		return nil, fmt.Errorf("data: %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func open(path string, fields []Field) (*Set, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, errors.Unwrap(err) // the path stands in front already
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	f, err := parquet.OpenFile(file, info.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
+	if err != nil {
+		return nil, err
+	}
+	s := &Set{
+		fields: make([]data.Field, len(fields)), floats: make([][]float32, len(fields)), integers: make([][]int64, len(fields)),
+		rows: int(f.NumRows()),
+	}
+	for i, field := range fields {
+		width := len(field.Columns)
+		if width == 0 {
+			return nil, fmt.Errorf("field %q has no columns", field.Name)
+		}
+		s.fields[i] = data.Field{Name: field.Name, DType: device.Float32}
+		if width > 1 {
+			s.fields[i].Shape = device.Shape{width}
+		}
+		if field.Integer {
+			s.fields[i].DType = device.Int64
+			s.integers[i] = make([]int64, s.rows*width)
+		} else {
+			s.floats[i] = make([]float32, s.rows*width)
+		}
+		for at, column := range field.Columns {
+			err := values(f, column, field.Integer, func(row int, v parquet.Value) {
+				if field.Integer {
+					s.integers[i][row*width+at] = integer(v)
+				} else {
+					s.floats[i][row*width+at] = float32(number(v))
+				}
+			})
+			if err != nil {
+				return nil, fmt.Errorf("column %q: %w", column, err)
+			}
+		}
+	}
+	return s, nil
+}
+
+// values calls visit with the values of a column, row by row.
+func values(f *parquet.File, column string, integers bool, visit func(row int, v parquet.Value)) error {
+	leaf, ok := f.Schema().Lookup(strings.Split(column, ".")...)
+	if !ok {
+		var names []string
+		for _, path := range f.Schema().Columns() {
+			names = append(names, strings.Join(path, "."))
+		}
+		return fmt.Errorf("there is none; the columns are %q", names)
+	}
+	if leaf.Node.Repeated() || leaf.MaxRepetitionLevel > 0 {
+		return errors.New("it has lists of values, not one for each row")
+	}
+	switch kind := leaf.Node.Type().Kind(); kind {
+	case parquet.Boolean, parquet.Int32, parquet.Int64:
+	case parquet.Float, parquet.Double:
+		if integers {
+			return fmt.Errorf("its type is %v, want integers", leaf.Node.Type())
+		}
+	default:
+		return fmt.Errorf("its type is %v, want numbers", leaf.Node.Type())
+	}
+	row := 0
+	buffer := make([]parquet.Value, 1024)
+	for _, group := range f.RowGroups() {
+		pages := group.ColumnChunks()[leaf.ColumnIndex].Pages()
+		err := func() (err error) {
+			defer func() { err = errors.Join(err, pages.Close()) }()
+			for {
+				page, err := pages.ReadPage()
+				if errors.Is(err, io.EOF) {
+					return nil
+				}
+				if err != nil {
+					return fmt.Errorf("row %d: %w", row, err)
+				}
+				for reader := page.Values(); ; {
+					n, err := reader.ReadValues(buffer)
+					for _, v := range buffer[:n] {
+						if v.IsNull() {
+							return fmt.Errorf("row %d has no value", row)
+						}
+						visit(row, v)
+						row++
+					}
+					if errors.Is(err, io.EOF) {
+						break
+					}
+					if err != nil {
+						return fmt.Errorf("row %d: %w", row, err)
+					}
+				}
+				parquet.Release(page)
+			}
+		}()
+		if err != nil {
+			return err
+		}
+	}
+	if rows := int(f.NumRows()); row != rows {
+		return fmt.Errorf("it has %d values, want %d", row, rows)
+	}
+	return nil
+}
+
+// integer is a truth value or an integer.
+func integer(v parquet.Value) int64 {
+	switch v.Kind() {
+	case parquet.Boolean:
+		if v.Boolean() {
+			return 1
+		}
+		return 0
+	case parquet.Int32:
+		return int64(v.Int32())
+	}
+	return v.Int64()
+}
+
+// number is any number.
+func number(v parquet.Value) float64 {
+	switch v.Kind() {
+	case parquet.Float:
+		return float64(v.Float())
+	case parquet.Double:
+		return v.Double()
+	}
+	return float64(integer(v))
+}
+
+// Len is the number of rows.
+func (s *Set) Len() int { return s.rows }
+
+// Fields are those that Open was given.
+func (s *Set) Fields() []data.Field { return s.fields }
+
+// Read writes rows.
+func (s *Set) Read(indices []int, dst []device.Tensor) error {
+	for f := range s.fields {
+		width := s.fields[f].Shape.Len()
+		for to, row := range indices {
+			if s.integers[f] != nil {
+				copy(device.Elements[int64](dst[f])[to*width:], s.integers[f][row*width:(row+1)*width])
+			} else {
+				copy(device.Elements[float32](dst[f])[to*width:], s.floats[f][row*width:(row+1)*width])
+			}
+		}
+	}
+	return nil
+}
