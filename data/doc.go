@@ -23,7 +23,11 @@
 //
 // A [Dataset] is a fixed number of samples with the same fields: an image and
 // its label, say. [MNIST], [CIFAR10], [CIFAR100], [OpenCSV] and [OpenTokens]
-// read files; [Each] makes a data set of a function that writes one sample.
+// read files, and package data/parquet columns of Parquet files; [Each] makes a data set of
+// a function that writes one sample.
+//
+// Token shards are in llm.c's format. "goddp tokens FILES... -o DIR" makes them of text;
+// [WriteTokens] makes one of any tokens.
 //
 // # Which rank gets what
 //
