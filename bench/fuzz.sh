@@ -41,9 +41,9 @@ one() {
 	local pkg=$1 name=$2 log=$out/${1//\//_}.$2.log cache=$out/cache/$1 verdict=ok
 	mkdir -p "$cache"
 	if [ -n "$bin" ]; then
-		(cd "$bin/$pkg" && ./fuzz.test -test.run xxx -test.fuzz "^$name\$" -test.fuzztime "$fuzztime" -test.fuzzcachedir "$cache" -test.parallel 1) >"$log" 2>&1
+		(cd "$bin/$pkg" && ./fuzz.test -test.run xxx -test.fuzz "^$name\$" -test.fuzztime "$fuzztime" -test.fuzzcachedir "$cache" -test.fuzzminimizetime 5s -test.parallel 1) >"$log" 2>&1
 	else
-		go test "./$pkg" -run xxx -fuzz "^$name\$" -fuzztime "$fuzztime" -parallel 1 >"$log" 2>&1
+		go test "./$pkg" -run xxx -fuzz "^$name\$" -fuzztime "$fuzztime" -fuzzminimizetime 5s -parallel 1 >"$log" 2>&1
 	fi || verdict=FAILED
 	local last=$(grep -oE 'execs: [0-9]+ .*new interesting: [0-9]+' "$log" | tail -n 1)
 	[ -n "$last" ] || verdict=FAILED
