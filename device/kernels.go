@@ -42,6 +42,7 @@ type Kernels interface {
 	Rotary
 	RMSProp
 	Normalization
+	Indexing
 
 	// Fill sets every element of dst, of any type, to v.
 	Fill(s Stream, dst Tensor, v float64) error

@@ -146,6 +146,13 @@ func Uniform(lo, hi float64) Init {
 	}
 }
 
+// Normal draws values of the normal distribution.
+func Normal(mean, std float64) Init {
+	return func(dev device.Device, dst device.Tensor, seed, offset uint64) error {
+		return dev.Kernels().Normal(dev.Compute(), dst, mean, std, seed, offset)
+	}
+}
+
 // Constant makes all values x.
 func Constant(x float64) Init {
 	return func(dev device.Device, dst device.Tensor, _, _ uint64) error {

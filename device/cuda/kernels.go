@@ -60,6 +60,8 @@ type kernels struct {
 	orthonormalize                                perFloat // of Float32 and Float64
 	attention                                     attentionKernels
 	strided, transpose                            perFloat
+	gather, addRuns, joinRuns                     perFloat
+	sortCount, sortPlace                          C.uintptr_t // for every type
 	stridedBits, transposeBits                    perSize
 	rotate                                        perFloat
 	groupNorm, groupNormGrad                      perFloat
@@ -137,6 +139,8 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		layout[fmt.Sprint("strided_u", 8*size)] = &k.stridedBits[size]
 		layout[fmt.Sprint("transpose_u", 8*size)] = &k.transposeBits[size]
 	}
+	indexing := floats(map[string]*perFloat{"gather": &k.gather, "add_runs": &k.addRuns, "join_runs": &k.joinRuns})
+	indexing["sort_count"], indexing["sort_place"] = &k.sortCount, &k.sortPlace
 	sgd := floats(map[string]*perFloat{"sgd": &k.sgd})
 	adamW := floats(map[string]*perFloat{"adamw": &k.adamW})
 	rmsProp := floats(map[string]*perFloat{"rmsprop": &k.rmsProp})
@@ -168,6 +172,7 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		}),
 		"layout.cu":    layout,
 		"softmax.cu":   floats(map[string]*perFloat{"softmax": &k.softmax, "softmax_grad": &k.softmaxGrad}),
+		"indexing.cu":  indexing,
 		"sgd.cu":       sgd,
 		"adamw.cu":     adamW,
 		"rmsprop.cu":   rmsProp,

@@ -16,7 +16,10 @@ func checkMisfits(r *rig) {
 	k, s, one := r.k, r.s, device.Store
 	labels := of(device.Int64, 4)
 	for name, call := range map[string]func() error{
-		"Copy of other length": func() error { return k.Copy(s, t(3), t(4)) },
+		"Copy of other length":      func() error { return k.Copy(s, t(3), t(4)) },
+		"Gather with few indices":   func() error { return k.Gather(s, t(1, 3, 2), t(1, 5, 2), labels) },
+		"Gather from other columns": func() error { return k.Gather(s, t(1, 4, 2), t(1, 5, 3), labels) },
+		"ScatterAdd to a matrix":    func() error { return k.ScatterAdd(s, t(5, 2), one, t(1, 4, 2), labels, -1) },
 		"CopyStrided with few strides": func() error {
 			return k.CopyStrided(s, device.Shape{3}, t(3), device.Layout{}, one, t(3), device.Dense(device.Shape{3}))
 		},
@@ -77,8 +80,10 @@ func checkMisfits(r *rig) {
 	}
 	double := of(device.Float64, 3)
 	for name, call := range map[string]func() error{
-		"Fill of nothing": func() error { return k.Fill(s, device.Tensor{}, 1) },
-		"Copy of nothing": func() error { return k.Copy(s, t(), device.Tensor{}) },
+		"Fill of nothing":            func() error { return k.Fill(s, device.Tensor{}, 1) },
+		"Copy of nothing":            func() error { return k.Copy(s, t(), device.Tensor{}) },
+		"Gather by real numbers":     func() error { return k.Gather(s, t(1, 4, 2), t(1, 5, 2), t(4)) },
+		"ScatterAdd to another type": func() error { return k.ScatterAdd(s, double.Reshape(1, 3, 1), one, t(1, 4, 1), labels, -1) },
 		"CopyStrided of other type": func() error {
 			box := device.Shape{3}
 			return k.CopyStrided(s, box, t(3), device.Dense(box), one, double, device.Dense(box))

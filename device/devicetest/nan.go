@@ -27,7 +27,9 @@ func withNaN(a array) array {
 // checkNaN checks that a NaN among finite operands passes through every kernel that
 // computes floats, to the elements that depend on it and to no others.
 func checkNaN(r *rig) {
-	each(r, []func(*rig){nanUnary, nanBinary, nanSum, nanLinear, nanZeroTimes, nanMSE, nanCrossEntropy, nanStrided, nanSoftmax}, func(check func(*rig)) { check(r) })
+	each(r, []func(*rig){
+		nanUnary, nanBinary, nanSum, nanLinear, nanZeroTimes, nanMSE, nanCrossEntropy, nanStrided, nanSoftmax, nanScatter,
+	}, func(check func(*rig)) { check(r) })
 }
 
 func nanUnary(r *rig) {

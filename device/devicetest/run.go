@@ -77,7 +77,7 @@ func Cases(half ...device.DType) []Case {
 			{"Softmax", checkSoftmax}, {"SoftmaxGrad", checkSoftmaxGrad},
 			{"Norm", checkNorm}, {"NormNaN", checkNormNaN},
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},
-			{"AccumulateStrided", checkAccumulateStrided},
+			{"AccumulateStrided", checkAccumulateStrided}, {"Gather", checkGather}, {"ScatterAdd", checkScatterAdd},
 			{"CrossEntropy", checkCrossEntropy}, {"CrossEntropyGrad", checkCrossEntropyGrad},
 			{"Custom", checkCustom},
 			{"Attention", checkAttention}, {"NaNAttention", checkNaNAttention}, {"Rotate", checkRotate},

@@ -1,0 +1,95 @@
+package cpu
+
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+func (k *kernels) Gather(_ device.Stream, dst, src, index device.Tensor) error {
+	sizes := operands.Gather(dst, src, index)
+	at := device.Elements[int64](index)
+	checkIndices("Gather", at, sizes.N)
+	if dst.DType == device.Float32 {
+		gather(k, sizes, device.Elements[float32](dst), device.Elements[float32](src), at)
+	} else {
+		gather(k, sizes, device.Elements[float64](dst), device.Elements[float64](src), at)
+	}
+	return nil
+}
+
+func (k *kernels) ScatterAdd(_ device.Stream, dst device.Tensor, acc device.Accum, src, index device.Tensor, skip int) error {
+	sizes := operands.ScatterAdd(dst, src, index)
+	at := device.Elements[int64](index)
+	checkIndices("ScatterAdd", at, sizes.N)
+	if dst.DType == device.Float32 {
+		scatterAdd(k, sizes, device.Elements[float32](dst), acc, device.Elements[float32](src), at, int64(skip))
+	} else {
+		scatterAdd(k, sizes, device.Elements[float64](dst), acc, device.Elements[float64](src), at, int64(skip))
+	}
+	return nil
+}
+
+func checkIndices(op string, index []int64, limit int) {
+	for i, v := range index {
+		if v < 0 || v >= int64(limit) {
+			panic(&device.IndexError{Op: op, At: i, Index: v, Limit: limit})
+		}
+	}
+}
+
+func gather[T float](k *kernels, s operand.Indexed, dst, src []T, index []int64) {
+	if len(dst) == 0 {
+		return
+	}
+	k.each(s.Outer*s.M, s.Inner, func(lo, hi int) {
+		for ; lo < hi; lo++ {
+			row := dst[lo*s.Inner : (lo+1)*s.Inner]
+			from := lo / s.M * s.N
+			if !s.Each {
+				copy(row, src[(from+int(index[lo%s.M]))*s.Inner:])
+				continue
+			}
+			for i, v := range index[lo*s.Inner : (lo+1)*s.Inner] {
+				row[i] = src[(from+int(v))*s.Inner+i]
+			}
+		}
+	})
+}
+
+// scatterAdd divides the columns among threads: each adds the rows in order.
+func scatterAdd[T float](k *kernels, s operand.Indexed, dst []T, acc device.Accum, src []T, index []int64, skip int64) {
+	alpha, beta := T(acc.Alpha), T(acc.Beta)
+	k.each(len(dst), 1, func(lo, hi int) {
+		switch beta {
+		case 0:
+			clear(dst[lo:hi])
+		case 1:
+		default:
+			for i := lo; i < hi; i++ {
+				dst[i] *= beta
+			}
+		}
+	})
+	k.each(s.Outer*s.Inner, s.M, func(lo, hi int) {
+		for lo < hi {
+			o, first := lo/s.Inner, lo%s.Inner
+			n := min(s.Inner-first, hi-lo)
+			for i := range s.M {
+				terms := src[(o*s.M+i)*s.Inner+first:][:n]
+				if s.Each {
+					for j, v := range index[(o*s.M+i)*s.Inner+first:][:n] {
+						if v != skip {
+							dst[(o*s.N+int(v))*s.Inner+first+j] += alpha * terms[j]
+						}
+					}
+				} else if v := index[i]; v != skip {
+					sums := dst[(o*s.N+int(v))*s.Inner+first:][:n]
+					for j, t := range terms {
+						sums[j] += alpha * t
+					}
+				}
+			}
+			lo += n
+		}
+	})
+}

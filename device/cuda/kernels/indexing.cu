@@ -1,0 +1,257 @@
+// Gather, and ScatterAdd, which sorts the terms by where they belong, stably, and has
+// each thread add a chunk of what is then side by side: no order depends on timing.
+
+struct Gather {
+	u64 dst, src, index;
+	u64 rows, m, n, inner;
+	i32 each, wide; // each: there is an index for every element; wide: rows are aligned to 16 bytes
+};
+
+template <class T> __device__ inline T not_a_number() { return narrow<T>(__longlong_as_double(0x7ff8000000000000ll)); }
+
+// gather covers the result with a grid of blocks, columns along x.
+template <class T> __device__ inline void gather(const Gather &a) {
+	const int N = Pack<T>::N;
+	const u64 *index = (const u64 *)a.index;
+	for (u64 row = blockIdx.y * (u64)blockDim.y + threadIdx.y; row < a.rows; row += gridDim.y * (u64)blockDim.y) {
+		T *dst = (T *)a.dst + row * a.inner;
+		const u64 o = row / a.m;
+		if (a.each) {
+			for (u64 col = global_thread(); col < a.inner; col += global_threads()) {
+				const u64 v = index[row * a.inner + col];
+				dst[col] = v < a.n ? ((const T *)a.src)[(o * a.n + v) * a.inner + col] : not_a_number<T>();
+			}
+			continue;
+		}
+		const u64 v = index[row - o * a.m];
+		const T *src = (const T *)a.src + (o * a.n + v) * a.inner;
+		if (a.wide && v < a.n) {
+			for (u64 col = global_thread() * N; col < a.inner; col += global_threads() * N) {
+				Pack<T> p;
+				p.load(src + col);
+				p.store(dst + col);
+			}
+		} else {
+			for (u64 col = global_thread(); col < a.inner; col += global_threads()) dst[col] = v < a.n ? src[col] : not_a_number<T>();
+		}
+	}
+}
+
+// A term is one item of the index: a row of src, or an element where there is an index
+// for each. Its key is where it belongs: a row of dst, or an element; keys is the key of
+// terms that belong nowhere.
+struct Scatter {
+	u64 dst, src, index;
+	Accum acc;
+	u64 items, keys;
+	u64 m, n, inner, each;
+	i64 skip;
+	u64 columns, width; // elements of a term, and of a row: columns are of all outer rows
+	u64 wide;           // rows are aligned to 16 bytes
+	// The sort: one digit of the key at a time, the lowest first.
+	u64 from, to; // the items' order before, 0 for that in index, and after
+	u64 table, blocks, shift;
+	// The sum: of chunks of the sorted items.
+	u64 part, chunks;
+};
+
+__device__ inline u64 key_of(const Scatter &a, u64 item) {
+	const u64 v = ((const u64 *)a.index)[item];
+	if (v >= a.n || v == (u64)a.skip) return a.keys;
+	return a.each ? (item / (a.m * a.inner) * a.n + v) * a.inner + item % a.inner : v;
+}
+
+#define DIGITS 16     // of 4 bits
+#define SORT_THREADS 256
+#define SORT_ITEMS 8  // of a thread
+
+// count_digits counts each thread's items by digit.
+__device__ inline void count_digits(const Scatter &a, u32 (*count)[SORT_THREADS], u64 *item, u32 *digit) {
+	for (int d = 0; d < DIGITS; d++) count[d][threadIdx.x] = 0;
+	const u64 first = (blockIdx.x * (u64)SORT_THREADS + threadIdx.x) * SORT_ITEMS;
+	for (int j = 0; j < SORT_ITEMS; j++) {
+		if (first + j >= a.items) break;
+		item[j] = a.from ? ((const u64 *)a.from)[first + j] : first + j;
+		digit[j] = key_of(a, item[j]) >> a.shift & (DIGITS - 1);
+		count[digit[j]][threadIdx.x]++;
+	}
+	__syncthreads();
+}
+
+// sort_count writes the number of the block's items of every digit to table[digit][block].
+extern "C" __global__ void sort_count(const Scatter a) {
+	__shared__ u32 count[DIGITS][SORT_THREADS];
+	u64 item[SORT_ITEMS];
+	u32 digit[SORT_ITEMS];
+	count_digits(a, count, item, digit);
+	if (threadIdx.x < DIGITS) {
+		u64 n = 0;
+		for (int t = 0; t < SORT_THREADS; t++) n += count[threadIdx.x][t];
+		((u64 *)a.table)[threadIdx.x * a.blocks + blockIdx.x] = n;
+	}
+}
+
+// sort_place moves the items behind those of lower digits, and behind those of their own
+// that come before.
+extern "C" __global__ void sort_place(const Scatter a) {
+	__shared__ u32 count[DIGITS][SORT_THREADS];
+	__shared__ u64 before[SORT_THREADS], all[SORT_THREADS], base[DIGITS];
+	u64 item[SORT_ITEMS];
+	u32 digit[SORT_ITEMS];
+	count_digits(a, count, item, digit);
+	// 16 threads add up a digit's row of the table: the blocks before this one, and all.
+	const int d = threadIdx.x / 16, lane = threadIdx.x % 16;
+	u64 mine = 0, total = 0;
+	for (u64 b = lane; b < a.blocks; b += 16) {
+		const u64 n = ((const u64 *)a.table)[d * a.blocks + b];
+		total += n;
+		if (b < blockIdx.x) mine += n;
+	}
+	before[threadIdx.x] = mine;
+	all[threadIdx.x] = total;
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		u64 at = 0;
+		for (int d = 0; d < DIGITS; d++) {
+			base[d] = at;
+			for (int i = 0; i < 16; i++) {
+				base[d] += before[d * 16 + i];
+				at += all[d * 16 + i];
+			}
+		}
+	}
+	if (threadIdx.x < DIGITS) { // each thread's items come behind those of the threads before it
+		u32 at = 0;
+		for (int t = 0; t < SORT_THREADS; t++) {
+			const u32 n = count[threadIdx.x][t];
+			count[threadIdx.x][t] = at;
+			at += n;
+		}
+	}
+	__syncthreads();
+	const u64 first = (blockIdx.x * (u64)SORT_THREADS + threadIdx.x) * SORT_ITEMS;
+	for (int j = 0; j < SORT_ITEMS; j++) {
+		if (first + j >= a.items) break;
+		((u64 *)a.to)[base[digit[j]] + count[digit[j]][threadIdx.x]++] = item[j];
+	}
+}
+
+// CHUNK is the number of sorted items that a thread adds up.
+#define CHUNK 32
+
+__device__ inline u64 sorted_key(const Scatter &a, u64 i) { return key_of(a, ((const u64 *)a.to)[i]); }
+
+// Where N columns from col on are: first in a row of dst, or in a part.
+template <class T, int N> __device__ inline void add_to(const Scatter &a, u64 key, u64 col, const double *v) {
+	if (key >= a.keys) return;
+	T *dst = (T *)a.dst + (col / a.width * a.n + key) * a.width + col % a.width;
+#pragma unroll
+	for (int j = 0; j < N; j++) accumulate(dst + j, a.acc, v[j]);
+}
+
+template <int N> __device__ inline double *part_of(const Scatter &a, u64 chunk, int which, u64 col) {
+	return (double *)a.part + (2 * chunk + which) * a.columns + col;
+}
+
+// Row is a thread's N columns of a term: a pack, or one.
+template <class T, int N> struct Row {
+	Pack<T> p;
+	__device__ void load(const T *at) { p.load(at); }
+	__device__ double at(int j) const { return up(p.v[j]); }
+};
+template <class T> struct Row<T, 1> {
+	T e;
+	__device__ void load(const T *at) { e = *at; }
+	__device__ double at(int) const { return up(e); }
+};
+
+// add_runs adds the terms of one key that lie in a chunk. Where they are all there are,
+// the sum goes to dst; else to the chunk's first part, if terms of the key lie in the
+// chunk before, or to its second, if they go on in the next.
+template <class T, int N> __device__ inline void add_runs(const Scatter &a) {
+	const int ahead = 4;
+	const T *src = (const T *)a.src;
+	for (u64 chunk = blockIdx.y * (u64)blockDim.y + threadIdx.y; chunk < a.chunks; chunk += gridDim.y * (u64)blockDim.y) {
+		const u64 lo = chunk * CHUNK, hi = min(lo + CHUNK, a.items);
+		for (u64 col = global_thread() * N; col < a.columns; col += global_threads() * N) {
+			const T *terms = src + col / a.width * a.m * a.width + col % a.width;
+			u64 key = sorted_key(a, lo);
+			bool began = lo > 0 && sorted_key(a, lo - 1) == key;
+			double v[N] = {};
+			for (u64 i = lo; i < hi; i += ahead) {
+				Row<T, N> r[ahead];
+				u64 keys[ahead];
+#pragma unroll
+				for (int j = 0; j < ahead; j++) {
+					if (i + j >= hi) continue;
+					const u64 item = ((const u64 *)a.to)[i + j];
+					keys[j] = key_of(a, item);
+					r[j].load(terms + item * a.width);
+				}
+#pragma unroll
+				for (int j = 0; j < ahead; j++) {
+					if (i + j >= hi) continue;
+					if (keys[j] != key) {
+						if (began) {
+							double *part = part_of<N>(a, chunk, 0, col);
+							for (int c = 0; c < N; c++) part[c] = v[c];
+						} else {
+							add_to<T, N>(a, key, col, v);
+						}
+						key = keys[j];
+						began = false;
+						for (int c = 0; c < N; c++) v[c] = 0;
+					}
+					for (int c = 0; c < N; c++) v[c] += r[j].at(c);
+				}
+			}
+			const bool goes_on = hi < a.items && sorted_key(a, hi) == key;
+			if (began || goes_on) {
+				double *part = part_of<N>(a, chunk, began ? 0 : 1, col);
+				for (int c = 0; c < N; c++) part[c] = v[c];
+			} else {
+				add_to<T, N>(a, key, col, v);
+			}
+		}
+	}
+}
+
+// join_runs adds the parts of a key whose terms begin in a chunk and go on in the next.
+template <class T, int N> __device__ inline void join_runs(const Scatter &a) {
+	for (u64 chunk = blockIdx.y * (u64)blockDim.y + threadIdx.y; chunk < a.chunks; chunk += gridDim.y * (u64)blockDim.y) {
+		const u64 lo = chunk * CHUNK, hi = lo + CHUNK;
+		if (hi >= a.items) continue;
+		const u64 key = sorted_key(a, hi - 1);
+		if (sorted_key(a, hi) != key || lo > 0 && sorted_key(a, lo - 1) == key) continue;
+		u64 end = hi, above = a.items; // the first item of a higher key lies above end
+		while (end < above) {
+			const u64 mid = end + (above - end) / 2;
+			if (sorted_key(a, mid) == key) end = mid + 1;
+			else above = mid;
+		}
+		const u64 last = (end - 1) / CHUNK;
+		for (u64 col = global_thread() * N; col < a.columns; col += global_threads() * N) {
+			double v[N];
+			const double *part = part_of<N>(a, chunk, 1, col);
+			for (int c = 0; c < N; c++) v[c] = part[c];
+#pragma unroll 4
+			for (u64 i = chunk + 1; i <= last; i++) {
+				part = part_of<N>(a, i, 0, col);
+				for (int c = 0; c < N; c++) v[c] += part[c];
+			}
+			add_to<T, N>(a, key, col, v);
+		}
+	}
+}
+
+#define EXPORT(name, T) \
+	extern "C" __global__ void gather_##name(const Gather a) { gather<T>(a); } \
+	extern "C" __global__ void add_runs_##name(const Scatter a) { \
+		if (a.wide) add_runs<T, Pack<T>::N>(a); \
+		else add_runs<T, 1>(a); \
+	} \
+	extern "C" __global__ void join_runs_##name(const Scatter a) { \
+		if (a.wide) join_runs<T, Pack<T>::N>(a); \
+		else join_runs<T, 1>(a); \
+	}
+EACH_FLOAT(EXPORT)

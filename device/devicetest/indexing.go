@@ -1,0 +1,108 @@
+package devicetest
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
+
+// indexed is the sizes of a Gather: dst [outer m inner], src [outer n inner], and whether
+// there is an index for every element.
+type indexed struct {
+	outer, m, n, inner int
+	each               bool
+}
+
+// rows are indices into few rows and many, once, often and all into one, of rows that are
+// whole packs and that are not.
+var rows = []indexed{
+	{1, 1, 1, 1, false}, {1, 0, 3, 4, false}, {2, 3, 4, 0, false}, {0, 2, 3, 4, false}, {1, 5, 7, 1, false}, {1, 33, 7, 16, false},
+	{1, 700, 3, 5, false}, {1, 3000, 1, 8, false}, {3, 100, 50, 24, false}, {2, 40, 5, 3, false}, {1, 2500, 3000, 64, false},
+	{1, 1, 1, 1, true}, {2, 0, 3, 4, true}, {3, 5, 4, 1, true}, {2, 7, 40, 9, true}, {1, 3000, 5, 1, true}, {50, 1, 300, 1, true},
+}
+
+// index draws an index, and tells which element of src each element of dst is.
+func (r *rig) index(c indexed) (index operand, at []int64, place func(i int) int) {
+	shape := device.Shape{c.m}
+	if c.each {
+		shape = device.Shape{c.outer, c.m, c.inner}
+	}
+	at = make([]int64, shape.Len())
+	for i := range at {
+		at[i] = r.rnd.Int64N(int64(c.n))
+	}
+	place = func(i int) int {
+		v := i
+		if !c.each {
+			v = i / c.inner % c.m
+		}
+		return (i/c.inner/c.m*c.n+int(at[v]))*c.inner + i%c.inner
+	}
+	return r.place(device.Int64, shape, bytesOf(at)), at, place
+}
+
+func checkGather(r *rig) {
+	each(r, rows, func(c indexed) {
+		src := r.random(-2, 2, c.outer, c.n, c.inner)
+		withNaN(src)
+		placed := r.put(src)
+		index, _, place := r.index(c)
+		want := newArray(c.outer, c.m, c.inner)
+		for i := range want.v {
+			want.v[i] = src.v[place(i)]
+		}
+		r.result(fmt.Sprintf("Gather %+v", c), value{array: want}, func(dst device.Tensor) error {
+			return r.k.Gather(r.s, dst, placed.Tensor, index.Tensor)
+		})
+	})
+}
+
+func checkScatterAdd(r *rig) {
+	each(r, rows, func(c indexed) {
+		src := r.random(-2, 2, c.outer, c.m, c.inner)
+		placed := r.put(src)
+		index, at, place := r.index(c)
+		for _, skip := range []int{-1, c.n / 2} {
+			want := value{newArray(c.outer, c.n, c.inner), make([]float64, c.outer*c.n*c.inner), 8}
+			terms := make([]float64, len(want.v))
+			for i, v := range src.v {
+				item := i
+				if !c.each {
+					item = i / c.inner % c.m
+				}
+				if at[item] == int64(skip) {
+					continue
+				}
+				to := place(i)
+				want.v[to] += v
+				want.scale[to] += math.Abs(v)
+				terms[to]++
+				want.c = max(want.c, 8+terms[to]) // one rounding a term
+			}
+			r.accumulates(fmt.Sprintf("ScatterAdd %+v without %d", c, skip), want, func(dst device.Tensor, acc device.Accum) error {
+				return r.k.ScatterAdd(r.s, dst, acc, placed.Tensor, index.Tensor, skip)
+			})
+		}
+	})
+}
+
+// nanScatter has a NaN among the terms of one row.
+func nanScatter(r *rig) {
+	const m, n, inner, bad = 500, 7, 8, 3
+	src := r.random(-2, 2, 1, m, inner)
+	index, at, _ := r.index(indexed{1, m, n, inner, false})
+	for i, v := range at {
+		if v == bad {
+			src.v[i*inner+5] = math.NaN()
+			break
+		}
+	}
+	dst, placed := r.put(newArray(1, n, inner)), r.put(src)
+	r.ok("ScatterAdd of NaN", r.k.ScatterAdd(r.s, dst.Tensor, device.Store, placed.Tensor, index.Tensor, -1))
+	for i, v := range decode(r.dt, r.read("ScatterAdd of NaN", dst)) {
+		if (v != v) != (i == bad*inner+5) {
+			r.fail("ScatterAdd of NaN: element %d is %v", i, v)
+		}
+	}
+}

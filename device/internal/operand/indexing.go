@@ -1,0 +1,35 @@
+package operand
+
+import "github.com/goddp/goddp/device"
+
+// Indexed is the sizes of a Gather, or of a ScatterAdd.
+type Indexed struct {
+	Outer, M, N, Inner int
+	Each               bool // there is an index for every element
+}
+
+// Gather checks the operands of a Gather.
+func (ts Types) Gather(dst, src, index device.Tensor) Indexed {
+	return ts.indexed("Gather", dst, src, dst, index)
+}
+
+// ScatterAdd checks the operands of a ScatterAdd.
+func (ts Types) ScatterAdd(dst, src, index device.Tensor) Indexed {
+	return ts.indexed("ScatterAdd", src, dst, dst, index)
+}
+
+// indexed checks few [outer m inner] and all [outer n inner], of dst's type.
+func (ts Types) indexed(op string, few, all, dst, index device.Tensor) Indexed {
+	ts.Float(op, dst, few, all)
+	checkType(op, index, device.Int64)
+	if len(few.Shape) != 3 || len(all.Shape) != 3 || few.Shape[0] != all.Shape[0] || few.Shape[2] != all.Shape[2] {
+		panic(&device.ShapeError{Op: op, A: few.Shape, B: all.Shape})
+	}
+	s := Indexed{Outer: few.Shape[0], M: few.Shape[1], N: all.Shape[1], Inner: few.Shape[2], Each: len(index.Shape) == 3}
+	want := few.Shape
+	if !s.Each {
+		want = few.Shape[1:2]
+	}
+	checkShape(op, want, index)
+	return s
+}
