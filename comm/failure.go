@@ -194,7 +194,7 @@ func (d *watch) reason() error {
 // lateness is the error of the overdue call.
 func (d *watch) lateness() error {
 	w := d.overdue
-	late := &backend.TimeoutError{After: w.call.Timeout, State: w.progress()}
+	late := &backend.TimeoutError{After: d.allowed(w), State: w.progress()}
 	if d.report != nil && len(d.report.Findings) > 0 {
 		late.Diagnosis = d.report.Findings[0].Summary
 	}

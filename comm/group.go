@@ -51,6 +51,7 @@ type group struct {
 	barriers int
 
 	ctx      context.Context       // Init's: when it ends, the group is aborted
+	stop     *stopper              // the process's, or this rank's where ranks are goroutines
 	watch    *watch                // shared by all groups of one Init
 	givenUp  atomic.Bool           // the program aborted or closed the group: what fails now is its own doing
 	aborted  atomic.Bool           // it aborted it

@@ -216,7 +216,7 @@ func groupView(kv store.Store, w World, n int64) store.Store {
 func newGroup(ctx context.Context, name string, w World, cfg backend.Config, view store.Store, be backend.Backend, d *watch, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
 	pg := &ProcessGroup{group: &group{
 		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrap: wrap, watch: d,
-		timeout: cfg.Timeout, log: cfg.Log, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), ctx: ctx,
+		timeout: cfg.Timeout, log: cfg.Log, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), ctx: ctx, stop: stopperOf(ctx),
 	}}
 	d.add(pg.group)
 	stop := context.AfterFunc(ctx, func() { pg.Abort(context.Cause(ctx)) })

@@ -15,47 +15,54 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/stopfile"
 	"github.com/goddp/goddp/internal/whole"
 )
 
 // Main is a worker's main: it runs train and ends the process. SIGINT and
 // SIGTERM end train's context; a second one ends the process as it would
-// without Main. When train returns nil, the groups that it made with this context
+// without Main. In a program that asks for stop requests
+// ([ProcessGroup.StopRequested], [github.com/goddp/goddp/ddp.Model.Stopping]) the first
+// signal is a request, and only the next one, or half of the launcher's shutdown
+// timeout, ends the context.
+//
+// When train returns nil, the groups that it made with this context
 // and did not close are closed: the other ranks may still be in the last call. An
 // error of that counts as train's. The exit code is 0 when train returns nil, 1 when
-// it returns an error, and 128 plus the signal's number when it returns one after a
-// signal. An error, or a panic on train's goroutine, is also written to the file that
-// TORCHELASTIC_ERROR_FILE names, for the launcher's report.
+// it returns an error, and 128 plus the signal's number when it returns an error after a
+// signal ended its context, or nil after its ranks agreed to stop. An error, or a panic on
+// train's goroutine, is also written to the file that TORCHELASTIC_ERROR_FILE names, for
+// the launcher's report.
 func Main(train func(context.Context) error) { os.Exit(run(train)) }
 
 func run(train func(context.Context) error) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	signals := make(chan os.Signal, 1)
+	var left unclosed
+	stop := &stopper{file: os.Getenv(stopfile.Var)}
+	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done := make(chan struct{})
 	defer close(done)
-	go func() {
-		select {
-		case s := <-signals:
-			signal.Stop(signals) // a second one has its default effect
-			cancel(&SignalError{s})
-		case <-done:
-		}
-	}()
+	go heedSignals(signals, done, stop, &left, cancel)
 	defer func() {
 		if p := recover(); p != nil {
 			report(fmt.Sprintf("panic: %v", p), panicked(string(debug.Stack())), nil)
 			panic(p)
 		}
 	}()
-	var left unclosed
-	err := train(context.WithValue(ctx, unclosedKey{}, &left))
+	err := train(context.WithValue(context.WithValue(ctx, unclosedKey{}, &left), stopperKey{}, stop))
 	if err == nil {
 		err = left.close()
 	}
 	if err == nil {
-		return 0
+		accepted := stop.acceptedSignal()
+		if accepted == 0 {
+			return 0
+		}
+		stop.tell(stopfile.Done)
+		return 128 + int(accepted)
 	}
 	fmt.Fprintf(os.Stderr, "error: %v\n", err)
 	report(err.Error(), "", echoOf(err))
@@ -66,6 +73,55 @@ func run(train func(context.Context) error) int {
 		}
 	}
 	return 1
+}
+
+// heedSignals acts on the process's signals until done is closed, or the program's
+// context has ended by cancel.
+func heedSignals(signals chan os.Signal, done <-chan struct{}, stop *stopper, left *unclosed, cancel context.CancelCauseFunc) {
+	begun := time.Now()
+	var sig os.Signal
+	var timer *awake.Timer
+	var fired chan struct{}
+	arm := func(d time.Duration) {
+		over := make(chan struct{})
+		fired, timer = over, awake.AfterFunc(d, func() { close(over) })
+	}
+	defer func() {
+		if timer != nil {
+			timer.Stop()
+		}
+	}()
+	limit := stopfile.Timeout() / 2
+	var late time.Duration // how long the ranks had, if they did not agree
+	for {
+		e := stopEvent{kind: stopLate}
+		select {
+		case sig = <-signals:
+			n, _ := sig.(syscall.Signal)
+			e = stopEvent{kind: stopSignal, signal: n, at: time.Since(begun), abort: stop.aborts()}
+		case <-fired:
+			fired = nil
+		case <-done:
+			return
+		}
+		switch stop.step(e) {
+		case stopWait:
+			if stop.file == "" { // else the launcher says so
+				fmt.Fprintf(os.Stderr, "%v: waiting up to %v for all ranks to finish the step; again to abort\n", sig, limit)
+			}
+			arm(limit)
+		case stopExpire:
+			// The watchdogs of the ranks that wait find out for which one. A rank that
+			// waits for none is left to end by itself.
+			late = limit
+			left.expire()
+			arm(announceTime + gatherTime + awaitTime)
+		case stopEnd:
+			signal.Stop(signals) // one more has its default effect
+			cancel(&SignalError{Signal: sig, After: late})
+			return
+		}
+	}
 }
 
 // panicked is the part of a stack, as debug.Stack has it, that led to the panic, and to
@@ -80,9 +136,18 @@ func panicked(stack string) string {
 }
 
 // SignalError is the cause of a context that a signal ended.
-type SignalError struct{ Signal os.Signal }
+type SignalError struct {
+	Signal os.Signal
+	After  time.Duration // the signal was a stop request, and this rank did not finish its step within this time
+}
 
-func (e *SignalError) Error() string { return "signal: " + e.Signal.String() }
+func (e *SignalError) Error() string {
+	text := "signal: " + e.Signal.String()
+	if e.After > 0 {
+		text += fmt.Sprintf(": asked to stop, this rank did not finish its step within %v", e.After)
+	}
+	return text
+}
 
 // unclosed are the groups that were made with Main's context.
 type unclosed struct {
@@ -118,6 +183,15 @@ func (u *unclosed) close() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// expire lets the deadlines of all calls in flight pass.
+func (u *unclosed) expire() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, pg := range u.groups {
+		pg.watch.expire()
+	}
 }
 
 // next takes the oldest group that is not closed, or nil.

@@ -64,7 +64,7 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.rank, color, members, err)
 	}
 	sub := newGroup(pg.ctx, name, pg.world, cfg, view, be, pg.watch, pg.wrap)
-	sub.parent, sub.ranks = pg, ranks
+	sub.parent, sub.ranks, sub.stop = pg, ranks, pg.stop
 	pg.childMu.Lock()
 	pg.children = append(pg.children, sub)
 	pg.childMu.Unlock()

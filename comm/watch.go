@@ -220,6 +220,26 @@ func (d *watch) extend(now, suspended time.Duration) {
 	}
 }
 
+// expire lets the deadlines of the calls in flight pass now.
+func (d *watch) expire() {
+	now := d.now()
+	d.mu.Lock()
+	for w := d.oldest; w != nil; w = w.younger {
+		w.deadline = min(w.deadline, now)
+	}
+	d.next = min(d.next, now)
+	d.mu.Unlock()
+	d.poke()
+}
+
+// allowed is how long a call had until its deadline: its timeout, unless expire let the
+// deadline pass before.
+func (d *watch) allowed(w *Work) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return min(w.call.Timeout, w.deadline-w.created).Round(time.Millisecond)
+}
+
 // started adds a call to those in flight.
 func (d *watch) started(w *Work) {
 	d.mu.Lock()

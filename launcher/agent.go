@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -180,7 +181,7 @@ func (a *agent) run(parent context.Context) (*Result, error) {
 		if canceled {
 			return result, context.Cause(parent)
 		}
-		return result, &SignalError{a.core.signal}
+		return result, &SignalError{cmp.Or(a.core.asked, a.core.signal)}
 	case broken:
 		return result, a.core.err
 	}
@@ -217,7 +218,7 @@ func (a *agent) reported(r *report) event {
 		for _, p := range a.procs { // none of which it is, if it was abandoned in an attempt before
 			if p.PID == r.Exited.PID && p.end == nil {
 				p.end = r.Exited
-				return workerExited{p.LocalRank, p.end.Status}
+				return workerExited{p.LocalRank, p.end.Status, p.askedToStop()}
 			}
 		}
 	case r.Orphans != nil:
@@ -246,6 +247,11 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 			}
 		case doSignal:
 			a.stopWorkers(act.locals, act.signal)
+		case doAbort:
+			for _, local := range act.locals {
+				_ = os.Remove(a.procs[local].stopFile) // as a rule there is none
+			}
+			a.stopWorkers(act.locals, act.signal)
 		case doKill:
 			a.signalWorkers(act.locals, syscall.SIGKILL)
 			a.console.logf("killing %s", a.names(act.locals))
@@ -263,7 +269,16 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 		case doReportFailure:
 			a.logFailure(a.procs[act.locals[0]])
 		case doReportSignal:
-			a.console.logf("%s: stopping %s (shutdown timeout %v; another SIGINT or SIGTERM kills)", signalName(act.signal), a.names(act.locals), a.cfg.ShutdownTimeout)
+			if a.heedStop(act) {
+				a.console.logf("%s: stopping: waiting up to %v for %s to finish the step; again to abort",
+					signalName(act.signal), a.cfg.ShutdownTimeout/2, a.ranks(act.locals))
+			} else {
+				a.console.logf("%s: stopping %s (shutdown timeout %v; another SIGINT or SIGTERM kills)", signalName(act.signal), a.names(act.locals), a.cfg.ShutdownTimeout)
+			}
+		case doReportStop:
+			if len(act.locals) > 0 {
+				a.console.logf("the ranks were asked to stop by %s: waiting up to %v for %s", signalName(act.signal), a.cfg.ShutdownTimeout, a.ranks(act.locals))
+			}
 		case doReportRestart:
 			a.console.logf("restart %d of %d: %v", a.core.restarts, a.cfg.MaxRestarts, a.failure)
 		case doReportAbandoned:

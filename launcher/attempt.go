@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/stopfile"
 	"github.com/goddp/goddp/internal/whole"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
@@ -257,6 +260,33 @@ func (a *agent) grace() string {
 		return ""
 	}
 	return fmt.Sprintf(", for up to %v", a.cfg.ShutdownTimeout)
+}
+
+// heedStop reports whether the workers that act is about stop behind their step.
+func (a *agent) heedStop(act action) bool {
+	return (act.signal == syscall.SIGINT || act.signal == syscall.SIGTERM) && !slices.ContainsFunc(act.locals, func(local int) bool {
+		return stopfile.Read(a.procs[local].stopFile) == stopfile.Unheeded
+	})
+}
+
+// ranks lists workers as "ranks 0-3, 5".
+func (a *agent) ranks(locals []int) string {
+	var runs []string
+	for i := 0; i < len(locals); {
+		first, last := a.procs[locals[i]].Rank, a.procs[locals[i]].Rank
+		for i++; i < len(locals) && a.procs[locals[i]].Rank == last+1; i++ {
+			last++
+		}
+		if first == last {
+			runs = append(runs, strconv.Itoa(first))
+		} else {
+			runs = append(runs, fmt.Sprintf("%d-%d", first, last))
+		}
+	}
+	if len(locals) == 1 {
+		return "rank " + runs[0]
+	}
+	return "ranks " + strings.Join(runs, ", ")
 }
 
 // names lists workers as "rank 1 (pid 5), rank 3 (pid 7)".

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/goddp/goddp/internal/stopfile"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
@@ -98,6 +99,7 @@ const (
 	stdoutLog = "stdout.log"
 	stderrLog = "stderr.log"
 	errorJSON = "error.json"
+	stopState = "stop"
 )
 
 const defaultLinePrefix = "[${role_name}${rank}]: "
@@ -125,7 +127,7 @@ func (c *Config) withDefaults() (*Config, error) {
 		d.RunID = randomID()
 	}
 	if d.ShutdownTimeout == 0 {
-		d.ShutdownTimeout = 30 * time.Second
+		d.ShutdownTimeout = stopfile.DefaultTimeout
 	}
 	if d.PollInterval == 0 {
 		d.PollInterval = 100 * time.Millisecond

@@ -24,7 +24,7 @@ type verdict int
 const (
 	succeeded verdict = iota
 	failed            // a worker failed
-	signalled         // the agent was told to stop
+	signalled         // the agent was told to stop, or a worker was, and its ranks agreed
 	broken            // the attempt could not begin, or its workers cannot be watched any more
 )
 
@@ -43,6 +43,7 @@ type core struct {
 	verdict  verdict
 	err      error          // why the attempt is broken, or why no other can follow it
 	signal   syscall.Signal // the first signal the agent received, 0 if none
+	asked    syscall.Signal // that because of which the ranks agreed to stop while the agent knew of none, 0 if they did not
 	killing  bool           // SIGKILL has been sent
 	alive    []int          // local ranks still running, ascending
 	exits    []exitRecord
@@ -72,6 +73,9 @@ type (
 	workerExited struct {
 		local  int
 		status Status
+		// asked is the signal because of which the worker's ranks agreed to stop, 0 if
+		// they did not.
+		asked syscall.Signal
 	}
 	signalReceived struct{ signal syscall.Signal }
 	timerFired     struct{} // the timer last armed
@@ -94,6 +98,7 @@ const (
 	doJoin            verb = iota // join the next round
 	doStart                       // start the workers
 	doSignal                      // send signal, then SIGCONT, to the groups of locals
+	doAbort                       // the same, and let no worker take it for a request
 	doKill                        // send SIGKILL to the groups of locals
 	doArmShutdown                 // fire the timer after the shutdown timeout
 	doArmAbandon                  // fire the timer when even SIGKILL must have worked
@@ -102,18 +107,19 @@ const (
 	doHide                        // wait no longer until the console has taken the workers' output
 	doReportFailure               // tell the user that worker locals[0] failed and the others are stopped
 	doReportSignal                // tell the user that locals are stopped because the agent received signal
+	doReportStop                  // tell the user that the ranks stop because of signal, which the agent did not receive, and locals still run
 	doReportRestart               // tell the user that another attempt begins
 	doReportAbandoned             // tell the user that locals survive SIGKILL and are left behind
 	doFinish                      // the job is over; the verdict stands
 )
 
-var verbNames = [...]string{"join", "start", "signal", "kill", "arm-shutdown", "arm-abandon", "stop-orphans",
-	"kill-orphans", "hide", "report-failure", "report-signal", "report-restart", "report-abandoned", "finish"}
+var verbNames = [...]string{"join", "start", "signal", "abort", "kill", "arm-shutdown", "arm-abandon", "stop-orphans",
+	"kill-orphans", "hide", "report-failure", "report-signal", "report-stop", "report-restart", "report-abandoned", "finish"}
 
 type action struct {
 	verb   verb
-	signal syscall.Signal // of doSignal and doReportSignal
-	locals []int          // of doSignal, doKill, doReportFailure, doReportSignal and doReportAbandoned
+	signal syscall.Signal // of doSignal, doAbort, doReportSignal and doReportStop
+	locals []int          // of doSignal, doAbort, doKill, doReportFailure, doReportSignal, doReportStop and doReportAbandoned
 }
 
 func (a action) String() string {
@@ -160,7 +166,7 @@ func (c *core) Step(ev event) []action {
 		switch c.phase {
 		case running:
 			c.verdict, c.err = broken, ev.err
-			return c.stop(syscall.SIGTERM)
+			return c.stop(doAbort, syscall.SIGTERM)
 		case stopping:
 			return c.removeOrphansWhenAllEnded()
 		}
@@ -206,11 +212,17 @@ func (c *core) exited(ev workerExited) []action {
 	}
 	c.alive = slices.Delete(c.alive, i, i+1)
 	c.exits = append(c.exits, exitRecord{local: ev.local, status: ev.status, late: c.phase == stopping, killed: c.killing})
+	if c.phase == running && ev.asked != 0 {
+		// The other ranks stop by themselves. A signal to those that have received one
+		// would abort them.
+		c.verdict, c.asked, c.phase = signalled, ev.asked, stopping
+		return append([]action{{verb: doArmShutdown}, c.toAlive(doReportStop, ev.asked)}, c.removeOrphansWhenAllEnded()...)
+	}
 	if c.phase == running && !ev.status.Success() {
 		c.verdict = failed
 		// Reported after the stop: a console that blocks must not keep the
 		// other workers running.
-		return append(c.stop(syscall.SIGTERM), action{verb: doReportFailure, locals: []int{ev.local}})
+		return append(c.stop(doAbort, syscall.SIGTERM), action{verb: doReportFailure, locals: []int{ev.local}})
 	}
 	return c.removeOrphansWhenAllEnded()
 }
@@ -244,13 +256,15 @@ func (c *core) signalled(sig syscall.Signal) []action {
 	case running:
 		c.verdict = signalled
 		report := c.toAlive(doReportSignal, sig)
-		return append(c.stop(sig), report)
+		return append(c.stop(doSignal, sig), report)
 	case stopping, removingOrphans:
 		switch ends := sig == syscall.SIGINT || sig == syscall.SIGTERM; {
 		case ends && c.phase == removingOrphans && c.killing:
 			return []action{{verb: doHide}}
 		case ends && !first:
 			return c.kill()
+		case c.asked != 0:
+			return []action{c.toAlive(doReportStop, sig)}
 		}
 		if len(c.alive) > 0 {
 			acts := []action{c.toAlive(doSignal, sig)}
@@ -263,12 +277,13 @@ func (c *core) signalled(sig syscall.Signal) []action {
 	return nil
 }
 
-// stop begins to end the attempt.
-func (c *core) stop(sig syscall.Signal) []action {
+// stop begins to end the attempt. v is doAbort where the ranks cannot agree on anything any
+// more.
+func (c *core) stop(v verb, sig syscall.Signal) []action {
 	c.phase = stopping
 	acts := []action{{verb: doArmShutdown}}
 	if len(c.alive) > 0 {
-		acts = append(acts, c.toAlive(doSignal, sig))
+		acts = append(acts, c.toAlive(v, sig))
 	}
 	return append(acts, c.removeOrphansWhenAllEnded()...)
 }

@@ -46,17 +46,21 @@ func TestCore(t *testing.T) {
 }
 
 func parseEvent(t *testing.T, d *datadriven.TestData) event {
-	local, code, name := 0, 0, ""
+	local, code, name, asked := 0, 0, "", ""
 	argument(t, d, "local", &local)
 	argument(t, d, "code", &code)
 	argument(t, d, "signal", &name)
-	var sig syscall.Signal
-	if name != "" {
-		var err error
-		if sig, err = ParseSignal(name); err != nil {
-			d.Fatalf(t, "%v", err)
+	argument(t, d, "asked", &asked)
+	parse := func(name string) (sig syscall.Signal) {
+		if name != "" {
+			var err error
+			if sig, err = ParseSignal(name); err != nil {
+				d.Fatalf(t, "%v", err)
+			}
 		}
+		return sig
 	}
+	sig := parse(name)
 	switch d.Cmd {
 	case "joined":
 		return joined{}
@@ -67,7 +71,7 @@ func parseEvent(t *testing.T, d *datadriven.TestData) event {
 	case "reaper-lost":
 		return reaperLost{errors.New("the reaper was killed")}
 	case "exit":
-		return workerExited{local, Status{Code: code, Signal: sig}}
+		return workerExited{local, Status{Code: code, Signal: sig}, parse(asked)}
 	case "signal":
 		if len(d.CmdArgs) != 1 {
 			d.Fatalf(t, "signal wants one name")

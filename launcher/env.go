@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/stopfile"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
@@ -48,6 +49,7 @@ func jobEnv(c *Config, jobID string) []string {
 		"TORCHELASTIC_MAX_RESTARTS="+strconv.Itoa(c.MaxRestarts),
 		"TORCHELASTIC_RUN_ID="+c.RunID,
 		"TORCHELASTIC_USE_AGENT_STORE=True",
+		stopfile.TimeoutEnv(c.ShutdownTimeout),
 	)
 }
 

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 
 	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/stopfile"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
@@ -18,10 +20,21 @@ type process struct {
 	streams   []*stream
 	stderr    tail
 	errorFile string
+	stopFile  string         // where the worker tells of stop requests
 	memory    *flight.Shared // what it records into; nil if it records nothing
 	record    *flight.Dump   // taken when the attempt failed; nil if there was nothing
 	dying     bool           // it was exiting when the workers were told to stop
 	end       *exitReport    // nil while it runs
+}
+
+// askedToStop is the signal because of which the worker and all other ranks agreed to
+// stop, if that is why it ended; else 0.
+func (p *process) askedToStop() syscall.Signal {
+	sig := syscall.Signal(p.end.Status.Code - 128)
+	if (sig == syscall.SIGINT || sig == syscall.SIGTERM) && stopfile.Read(p.stopFile) == stopfile.Done {
+		return sig
+	}
+	return 0
 }
 
 // spawner holds what the workers of one attempt have in common.
@@ -66,7 +79,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	p.errorFile = filepath.Join(dir, errorJSON)
+	p.errorFile, p.stopFile = filepath.Join(dir, errorJSON), filepath.Join(dir, stopState)
 	for _, which := range []Streams{Stdout, Stderr} {
 		st, w, err := s.open(which, p, dir)
 		if err != nil {
@@ -80,6 +93,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		files = append(slices.Clone(theirs), p.memory.File())
 	}
 	env := append(workerEnv(s.env, s.round, local, s.attempt, p.errorFile), s.recorderEnv(p)...)
+	env = append(env, stopfile.Var+"="+p.stopFile)
 	start := &startRequest{
 		Local: local,
 		Path:  []byte(cmd.Path), Dir: []byte(s.cfg.Dir),

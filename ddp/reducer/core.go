@@ -47,6 +47,7 @@ type event struct {
 	reached []bool // of begin: the parameters that the pass will make ready; nil: all
 	shadow  bool   // of begin: the pass has nothing to add, the other ranks' do
 	failed  bool   // of finish: the pass was cut short
+	stop    bool   // of finish: this rank was asked to stop
 }
 
 type eventKind uint8
@@ -75,6 +76,7 @@ const (
 	vanish                   // param is not used, which a static graph did
 	excuse                   // tell that this rank shadows the others
 	flag                     // raise this rank's flag
+	halt                     // ask all ranks to stop
 	tell                     // rank 0: tell the order to all
 )
 
@@ -122,7 +124,7 @@ func (c *core) step(e event) ([]action, error) {
 			return nil, fmt.Errorf("a backward pass is finished that has not begun")
 		}
 		if c.phase == reducing {
-			c.launchRest(e.failed || c.changed)
+			c.launchRest(e.failed || c.changed, e.stop)
 			if c.reorder {
 				c.act(action{kind: tell})
 			}
@@ -184,9 +186,9 @@ func (c *core) launchComplete() {
 }
 
 // launchRest launches what was not: before the last bucket the other ranks are
-// told that this one shadows them, and the flag is raised if anything is missing
-// or the pass failed.
-func (c *core) launchRest(failed bool) {
+// told that this one shadows them, or was asked to stop, and the flag is raised if
+// anything is missing or the pass failed.
+func (c *core) launchRest(failed, stop bool) {
 	for ; c.launched < len(c.buckets); c.launched++ {
 		b := c.launched
 		for _, p := range c.buckets[b] {
@@ -198,6 +200,9 @@ func (c *core) launchRest(failed bool) {
 		last := b == len(c.buckets)-1
 		if last && c.shadow {
 			c.act(action{kind: excuse})
+		}
+		if last && stop {
+			c.act(action{kind: halt})
 		}
 		if last && failed {
 			c.act(action{kind: flag})

@@ -20,7 +20,7 @@ import (
 // "buckets reorder" for such as may be rebuilt, and goes on with events:
 // begin [nosync] [shadow] [unused=(PARAM...)] [all], which is one of a reducer that
 // finds unused parameters if it names some or says that there are none;
-// ready PARAM..., finish [failed], succeed; order prints the order that rank 0
+// ready PARAM..., finish [failed] [stop], succeed; order prints the order that rank 0
 // would tell. rebuild, with buckets as above, is no
 // event: it is what the reducer does between two. The output is the core's actions.
 // If one differs, run the test with -rewrite and inspect the difference: commit
@@ -62,7 +62,7 @@ func TestCore(t *testing.T) {
 				}
 				return out.String()
 			case "finish":
-				return play(c, event{kind: finish, failed: d.HasArg("failed")})
+				return play(c, event{kind: finish, failed: d.HasArg("failed"), stop: d.HasArg("stop")})
 			}
 			t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
 			return ""
@@ -113,6 +113,8 @@ func play(c *core, e event) string {
 			fmt.Fprintln(&out, "tell rank 0's order")
 		case excuse:
 			fmt.Fprintln(&out, "tell that this rank shadows the others")
+		case halt:
+			fmt.Fprintln(&out, "ask all ranks to stop")
 		case flag:
 			fmt.Fprintln(&out, "raise the flag")
 		}

@@ -44,7 +44,8 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		mine.Cause = cause.Error()
 	}
 	r.leaving = r.leaving || r.core.shadow && !mine.empty()
-	actions := r.step(event{kind: finish, failed: r.leaving || !mine.empty()})
+	r.asked = r.askedToStop()
+	actions := r.step(event{kind: finish, failed: r.leaving || !mine.empty(), stop: r.asked != 0})
 	r.scale = 1
 	for _, a := range actions {
 		if a.kind == lack {
@@ -152,6 +153,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 	}
 	away := r.status.excused()
 	r.attend(away)
+	r.agreeToStop()
 	if raised := r.status.raised(); raised != nil {
 		err := r.reports.collect(ctx, raised, away)
 		errors.As(err, &r.left)

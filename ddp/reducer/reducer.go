@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
@@ -40,6 +41,10 @@ type Reducer struct {
 	byActive   bool       // averages are over the ranks that made the pass
 	leaving    bool       // this rank's last pass: a shadow
 	left       *LeftError // nobody makes passes any more
+
+	heedsStop bool           // the engine asks whether the ranks stop
+	asked     syscall.Signal // of the pass: what this rank asks all to stop for; 0: nothing
+	stop      syscall.Signal // what all ranks agreed to stop for; 0: nothing
 
 	scale   float64      // of the pass; 1 outside
 	works   []Reduction  // of the pass: the launched buckets, in order, and a status that is apart before the last
@@ -293,6 +298,8 @@ func (r *Reducer) perform(actions []action, at device.Event) {
 			r.change.Vanish = append(r.change.Vanish, r.params[a.param].Name)
 		case excuse:
 			r.early = errors.Join(r.early, r.status.excuse(r.pg.Rank()))
+		case halt:
+			r.early = errors.Join(r.early, r.status.requestStop(r.asked))
 		case flag:
 			r.early = errors.Join(r.early, r.status.raise(r.pg.Rank()))
 		case launch:

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+	"syscall"
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/half"
@@ -12,8 +13,8 @@ import (
 // status is what the ranks tell each other in every pass that reduces: words
 // that are summed. The first are flags, one for each rank, raised where no rank
 // may use the gradients. The next, as many, are excuses: their ranks have no pass
-// of their own, and shadow those of the others. Where the Reducer looks for unused
-// parameters there is one more for each parameter, which is not zero if some rank
+// of their own, and shadow those of the others. Two words follow, by which any rank asks
+// all to stop. Where the Reducer looks for unused parameters there is one more for each parameter, which is not zero if some rank
 // has a gradient for it. Where the words are a layout says: in the last bucket,
 // behind the gradients, where they cost no reduction of their own, or apart.
 type status struct {
@@ -28,11 +29,17 @@ type status struct {
 // wordSize is the most that a word takes, whatever the last bucket's type.
 const wordSize = 8
 
+// stopSignals are the signals by which a rank may be asked to stop: each has a word. If
+// both words are set, the ranks agree on the first.
+var stopSignals = [stopWords]syscall.Signal{syscall.SIGTERM, syscall.SIGINT}
+
+const stopWords = 2
+
 // newStatus has memory on the host now: a driver may wait for the device before
 // it gives such, and later a reduction may hang there.
 func newStatus(dev device.Device, ranks, params int) (s status, err error) {
 	s = status{dev: dev, ranks: ranks}
-	if s.seen, err = dev.AllocHost((2*ranks + params) * wordSize); err == nil && params > 0 {
+	if s.seen, err = dev.AllocHost((2*ranks + stopWords + params) * wordSize); err == nil && params > 0 {
 		s.told, err = dev.AllocHost(params * wordSize)
 	}
 	return s, err
@@ -49,6 +56,11 @@ func (s *status) raise(rank int) error { return s.mark(rank) }
 
 // excuse tells that a rank shadows the others.
 func (s *status) excuse(rank int) error { return s.mark(s.ranks + rank) }
+
+// requestStop asks all ranks to stop because of sig.
+func (s *status) requestStop(sig syscall.Signal) error {
+	return s.mark(2*s.ranks + max(0, slices.Index(stopSignals[:], sig)))
+}
 
 func (s *status) mark(i int) error {
 	return s.dev.Kernels().Fill(s.dev.Compute(), s.words.Range(i, i+1), 1)
@@ -75,7 +87,7 @@ func (s *status) tell(absent []bool) error {
 			copy(host[i*len(word):], word)
 		}
 	}
-	used := s.words.Range(2*s.ranks, s.len())
+	used := s.words.Range(2*s.ranks+stopWords, s.len())
 	return s.dev.Copy(s.dev.Compute(), used.Buf, told)
 }
 
@@ -115,7 +127,18 @@ func (s *status) ranksSet(from int) (ranks []bool) {
 }
 
 // used tells whether some rank was seen to have a gradient for parameter i.
-func (s *status) used(i int) bool { return s.set(2*s.ranks + i) }
+func (s *status) used(i int) bool { return s.set(2*s.ranks + stopWords + i) }
+
+// stopRequested is the signal because of which some rank was seen to ask all to stop; 0
+// if none did.
+func (s *status) stopRequested() syscall.Signal {
+	for i, sig := range stopSignals {
+		if s.set(2*s.ranks + i) {
+			return sig
+		}
+	}
+	return 0
+}
 
 // one is the number 1 as the device holds it.
 func one(dt device.DType) []byte {

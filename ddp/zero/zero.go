@@ -105,6 +105,9 @@ func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
 // nothing. The first pass after it reduces the sum.
 func (m *Model) NoSync(f func() error) error { return m.model.NoSync(f) }
 
+// Stopping reports whether all ranks stop here: see [ddp.Model.Stopping].
+func (m *Model) Stopping() bool { return m.model.Stopping() }
+
 // Parameters are the module's, whole, under their own names.
 func (m *Model) Parameters() []*nn.Parameter { return m.model.Parameters() }
 

@@ -1,0 +1,161 @@
+// Command worker is the training program of the stop campaign: a small network, whose
+// ranks take different times for each step, until it is asked to stop.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+var (
+	sharded = flag.Bool("zero", false, "divide the optimizer's state among the ranks")
+	heed    = flag.Bool("heed", true, "ask for stop requests")
+	join    = flag.Bool("join", false, "train within Join, where the last rank has no inputs from step 3 on")
+	every   = flag.Int("every", 1, "backward passes in a step, of which the last reduces")
+	stall   = flag.Int("stall", -1, "the `rank` that hangs in its step 5; -1: none")
+	saving  = flag.Duration("saving", 0, "how long it takes to save")
+)
+
+const (
+	width = 32
+	rows  = 8
+)
+
+// model is a module whose gradients are averaged, wrapped with shards or without.
+type model interface {
+	Forward(x *autograd.Variable) *autograd.Variable
+	NoSync(f func() error) error
+	Parameters() []*nn.Parameter
+	Stopping() bool
+}
+
+// optimizer is what makes the steps.
+type optimizer interface {
+	Step() error
+	ZeroGrad()
+	Committed() (steps int, whole bool)
+}
+
+func adamW(params []*nn.Parameter) *optim.AdamW {
+	return optim.NewAdamW(params, optim.AdamWOptions{LR: 0.001})
+}
+
+func train(ctx context.Context) error {
+	pg, err := comm.Init(ctx, nil)
+	if err != nil {
+		return err
+	}
+	net := nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+	var m model
+	var opt optimizer
+	var uneven func(f func() error) error
+	if *sharded {
+		z, o, err := zero.New(net, pg, adamW, &ddp.Options{BucketCapMB: 0.002})
+		if err != nil {
+			return err
+		}
+		m, opt = z, o
+		uneven = func(f func() error) error { return z.Join(nil, f) }
+	} else {
+		d, err := ddp.New(net, pg, &ddp.Options{BucketCapMB: 0.002})
+		if err != nil {
+			return err
+		}
+		o := adamW(d.Parameters())
+		m, opt = d, o
+		uneven = func(f func() error) error { return d.Join(&ddp.JoinOptions{Optimizer: o}, f) }
+	}
+	loop := func() error { return steps(ctx, pg, m, opt) }
+	if *join {
+		err = uneven(loop)
+	} else {
+		err = loop()
+	}
+	if err != nil {
+		return err
+	}
+	return save(ctx, pg, m, opt)
+}
+
+// steps trains until the ranks stop.
+func steps(ctx context.Context, pg *comm.ProcessGroup, m model, opt optimizer) error {
+	r := rand.New(rand.NewPCG(uint64(pg.Rank()), uint64(os.Getpid())))
+	for step := 0; !*heed || !m.Stopping(); step++ {
+		switch {
+		case step == 1:
+			fmt.Printf("rank %d is pid %d\n", pg.Rank(), os.Getpid())
+		case step == 3 && *join && pg.Rank() == pg.Size()-1:
+			return nil
+		case step == 5 && pg.Rank() == *stall:
+			fmt.Printf("rank %d hangs\n", pg.Rank())
+			select {} // also when its context ends
+		}
+		time.Sleep(time.Duration(r.IntN(3000)) * time.Microsecond)
+		pass := func() error { return nn.MSELoss(m.Forward(normal(pg.Device(), r)), normal(pg.Device(), r)).Backward() }
+		for range *every - 1 {
+			if err := m.NoSync(pass); err != nil {
+				return err
+			}
+		}
+		if err := pass(); err != nil {
+			return err
+		}
+		if err := opt.Step(); err != nil {
+			return err
+		}
+		opt.ZeroGrad()
+	}
+	return nil
+}
+
+// save stands for a checkpoint: it says what it would hold.
+func save(ctx context.Context, pg *comm.ProcessGroup, m model, opt optimizer) error {
+	if *saving > 0 {
+		fmt.Printf("rank %d begins saving\n", pg.Rank())
+	}
+	select {
+	case <-time.After(*saving):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	sum := sha256.New()
+	for _, p := range m.Parameters() {
+		values, err := p.Var().Read(ctx)
+		if err != nil {
+			return err
+		}
+		if err := binary.Write(sum, binary.LittleEndian, values); err != nil {
+			return err
+		}
+	}
+	steps, whole := opt.Committed()
+	fmt.Printf("rank %d saves step %d whole %t params %x\n", pg.Rank(), steps, whole, sum.Sum(nil)[:8])
+	return nil
+}
+
+func normal(dev device.Device, r *rand.Rand) *autograd.Variable {
+	x := make([]float32, rows*width)
+	for i := range x {
+		x[i] = float32(r.NormFloat64())
+	}
+	return autograd.FromSlice(dev, x, rows, width)
+}
+
+func main() {
+	flag.Parse()
+	comm.Main(train)
+}

@@ -1,0 +1,167 @@
+package ddp
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/optim"
+)
+
+// All ranks leave their loops behind the step in which one of them, or each, was asked
+// to stop. A program that goes on regardless trains on.
+func TestAllRanksStopBehindTheSameStep(t *testing.T) {
+	for _, how := range unevenly {
+		for _, asker := range []struct {
+			name string
+			is   func(pg *comm.ProcessGroup) bool
+		}{
+			{"rank 0", func(pg *comm.ProcessGroup) bool { return pg.Rank() == 0 }},
+			{"the last rank", func(pg *comm.ProcessGroup) bool { return pg.Rank() == pg.Size()-1 }},
+			{"each rank", func(*comm.ProcessGroup) bool { return true }},
+		} {
+			t.Run(how.name+", "+asker.name, func(t *testing.T) {
+				onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, lags bool) error {
+					const at = 2 // the step in which the request comes
+					m := newSwitches(pg.Device(), 5)
+					model, err := New(m, pg, &how.opts)
+					if err != nil {
+						return err
+					}
+					opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.125, Momentum: how.momentum})
+					use := how.use(pg.Rank())
+					if how.opts.unused() == reducer.UnusedMissing {
+						use = append(use, 4)
+					}
+					pass := func() error { return m.step(model, 1, use...) }
+					train := func(stopped bool) error {
+						for range how.every - 1 {
+							if err := model.NoSync(pass); err != nil {
+								return err
+							}
+							if model.Stopping() != stopped {
+								return errors.New("a pass that reduces nothing makes a difference")
+							}
+						}
+						if err := errors.Join(pass(), opt.Step()); err != nil {
+							return err
+						}
+						opt.ZeroGrad()
+						return nil
+					}
+					step := 0
+					for ; step < 10 && !model.Stopping(); step++ {
+						if step == at && asker.is(pg) {
+							pg.RequestStop()
+						}
+						if err := train(false); err != nil {
+							return err
+						}
+					}
+					if step != at+1 {
+						return fmt.Errorf("rank %d stopped behind %d steps, want %d", pg.Rank(), step, at+1)
+					}
+					for range 2 {
+						if err := train(true); err != nil || !model.Stopping() {
+							return fmt.Errorf("going on: %v, stopping: %t", err, model.Stopping())
+						}
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// Ranks with different numbers of inputs stop behind the same step, too, if the one that
+// is asked has none, and learn of a request that comes when nobody has any.
+func TestStopOfUnevenInputs(t *testing.T) {
+	for _, how := range unevenly {
+		for _, in := range inputs {
+			t.Run(how.name+", "+in.name, func(t *testing.T) {
+				onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, lags bool) error {
+					m := newSwitches(pg.Device(), 5)
+					model, err := New(m, pg, &how.opts)
+					if err != nil {
+						return err
+					}
+					opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.125})
+					use := how.use(pg.Rank())
+					if how.opts.unused() == reducer.UnusedMissing {
+						use = append(use, 4)
+					}
+					join := how.join
+					ends := func() (steps int, err error) {
+						err = model.Join(&join, func() error {
+							for ; steps < in.of(pg.Rank(), pg.Size()) && !model.Stopping(); steps++ {
+								if err := errors.Join(m.step(model, 1, use...), opt.Step()); err != nil {
+									return err
+								}
+								opt.ZeroGrad()
+							}
+							return nil
+						})
+						return steps, err
+					}
+					if model.Stopping() { // heeds requests from here on
+						return errors.New("nobody has asked")
+					}
+					if pg.Rank() == 0 {
+						pg.RequestStop()
+					}
+					steps, err := ends()
+					if want := min(1, in.of(pg.Rank(), pg.Size())); err != nil || steps != want || !model.Stopping() {
+						return fmt.Errorf("rank %d: %d steps, want %d, stopping: %t, %v", pg.Rank(), steps, want, model.Stopping(), err)
+					}
+
+					// The request that comes when no rank has inputs any more.
+					if model, err = New(m, pg, &how.opts); err != nil {
+						return err
+					}
+					opt = optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.125})
+					err = model.Join(&join, func() error { return nil })
+					if err != nil || model.Stopping() {
+						return fmt.Errorf("rank %d: stopping before it asked, or %v", pg.Rank(), err)
+					}
+					if err = model.Join(&join, func() error { return nil }); err != nil || !model.Stopping() {
+						return fmt.Errorf("rank %d: not stopping, or %v", pg.Rank(), err)
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// A step that all ranks skip is one behind which they stop as well.
+func TestStopBehindAStepThatIsSkipped(t *testing.T) {
+	onBoth(t, commtest.Sizes(t, 2)[0], func(pg *comm.ProcessGroup, lags bool) error {
+		m := newSwitches(pg.Device(), 2)
+		model, err := New(m, pg, nil)
+		if err != nil {
+			return err
+		}
+		if model.Stopping() {
+			return errors.New("nobody has asked")
+		}
+		use := []int{0, 1}
+		if pg.Rank() == 0 {
+			pg.RequestStop()
+			use = []int{0}
+		}
+		err = m.step(model, 1, use...)
+		if !model.Stopping() {
+			return fmt.Errorf("rank %d does not stop", pg.Rank())
+		}
+		if err == nil { // not yet known then
+			err = optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1}).Step()
+		}
+		if !errors.As(err, new(*reducer.MissingGradientError)) {
+			return fmt.Errorf("rank %d: %v, want a MissingGradientError", pg.Rank(), err)
+		}
+		return nil
+	})
+}
