@@ -52,6 +52,13 @@
 // [Stack] and [Expand] copy. An axis that is negative is counted from the end, as in
 // PyTorch.
 //
+// # Indices and masks
+//
+// Indices ([IndexSelect], [Gather], [Embedding]) are int64, and masks ([Where],
+// [MaskedFill]) uint8, as comparisons make them. Neither has a gradient. An index out of
+// range is a panic with a [*device.IndexError] on the CPU; a GPU, which cannot tell the
+// host, makes the elements NaN.
+//
 // # Lifetimes
 //
 // Leaves belong to the program: their memory is freed when the collector finds

@@ -6,13 +6,9 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Indices are int64, as [FromSlice] makes them, and get no gradient. The gradient for what
-// is indexed is a sum in an order that depends on the indices alone. An index that is
-// negative or too large is a panic with a [*device.IndexError] on the CPU; a GPU, which
-// cannot tell the host, makes the elements NaN.
-
 // IndexSelect is the elements of x at index [m] along an axis, which may be negative,
-// counted from the end: PyTorch's index_select.
+// counted from the end: PyTorch's index_select. The gradient is a sum in an order that
+// depends on the index alone.
 func IndexSelect(x *Variable, axis int, index *Variable) *Variable {
 	const op = "IndexSelect"
 	checkIndex(op, index)

@@ -300,17 +300,20 @@ func (f expansion) Shape(in []device.Shape) device.Shape {
 
 func (expansion) Saves(_, _ int) bool { return false }
 
-func (f expansion) Forward(c *Call) error {
-	from := device.Dense(c.In[0].Shape)
-	for i, n := range c.In[0].Shape {
+func (f expansion) Forward(c *Call) error { return c.broadcast(c.Out, c.In[0]) }
+
+func (expansion) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	return c.accumulate(dst, acc, g)
+}
+
+// broadcast writes x to dst, whose shape it is broadcast to.
+func (c *Call) broadcast(dst, x device.Tensor) error {
+	from := device.Dense(x.Shape)
+	for i, n := range x.Shape {
 		if n == 1 {
 			from.Strides[i] = 0
 		}
 	}
-	from.Strides = append(make([]int, len(f)-len(from.Strides)), from.Strides...)
-	return c.Kernels.CopyStrided(c.Stream, c.Out.Shape, c.Out, device.Dense(c.Out.Shape), device.Store, c.In[0], from)
-}
-
-func (expansion) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.accumulate(dst, acc, g)
+	from.Strides = append(make([]int, len(dst.Shape)-len(x.Shape)), from.Strides...)
+	return c.Kernels.CopyStrided(c.Stream, dst.Shape, dst, device.Dense(dst.Shape), device.Store, x, from)
 }

@@ -39,6 +39,7 @@ type Kernels interface {
 	Custom
 	Attention
 	Rearranging
+	Selection
 	Rotary
 	RMSProp
 	Normalization

@@ -60,6 +60,9 @@ type kernels struct {
 	orthonormalize                                perFloat // of Float32 and Float64
 	attention                                     attentionKernels
 	strided, transpose                            perFloat
+	findExtreme                                   perFloat
+	compare                                       perType
+	maskedCopy                                    perSize
 	gather, addRuns, joinRuns                     perFloat
 	sortCount, sortPlace                          C.uintptr_t // for every type
 	stridedBits, transposeBits                    perSize
@@ -139,6 +142,13 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		layout[fmt.Sprint("strided_u", 8*size)] = &k.stridedBits[size]
 		layout[fmt.Sprint("transpose_u", 8*size)] = &k.transposeBits[size]
 	}
+	selection := floats(map[string]*perFloat{"find_extreme": &k.findExtreme})
+	for dt := device.Float32; dt <= device.Uint8; dt++ {
+		selection["compare_"+dt.String()] = &k.compare[dt]
+	}
+	for _, size := range []int{1, 2, 4, 8} {
+		selection[fmt.Sprint("masked_copy_u", 8*size)] = &k.maskedCopy[size]
+	}
 	indexing := floats(map[string]*perFloat{"gather": &k.gather, "add_runs": &k.addRuns, "join_runs": &k.joinRuns})
 	indexing["sort_count"], indexing["sort_place"] = &k.sortCount, &k.sortPlace
 	sgd := floats(map[string]*perFloat{"sgd": &k.sgd})
@@ -172,6 +182,7 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		}),
 		"layout.cu":    layout,
 		"softmax.cu":   floats(map[string]*perFloat{"softmax": &k.softmax, "softmax_grad": &k.softmaxGrad}),
+		"selection.cu": selection,
 		"indexing.cu":  indexing,
 		"sgd.cu":       sgd,
 		"adamw.cu":     adamW,

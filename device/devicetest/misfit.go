@@ -16,10 +16,14 @@ func checkMisfits(r *rig) {
 	k, s, one := r.k, r.s, device.Store
 	labels := of(device.Int64, 4)
 	for name, call := range map[string]func() error{
-		"Copy of other length":      func() error { return k.Copy(s, t(3), t(4)) },
-		"Gather with few indices":   func() error { return k.Gather(s, t(1, 3, 2), t(1, 5, 2), labels) },
-		"Gather from other columns": func() error { return k.Gather(s, t(1, 4, 2), t(1, 5, 3), labels) },
-		"ScatterAdd to a matrix":    func() error { return k.ScatterAdd(s, t(5, 2), one, t(1, 4, 2), labels, -1) },
+		"Copy of other length":        func() error { return k.Copy(s, t(3), t(4)) },
+		"Compare to another shape":    func() error { return k.Compare(s, device.Less, of(device.Uint8, 3), t(3), t(4)) },
+		"MaskedCopy of other shape":   func() error { return k.MaskedCopy(s, t(3), of(device.Uint8, 4), t(3)) },
+		"FindExtreme of nothing":      func() error { return k.FindExtreme(s, device.Largest, t(2, 3), device.Tensor{}, t(2, 0, 3)) },
+		"FindExtreme to other places": func() error { return k.FindExtreme(s, device.Largest, t(2, 3), device.Tensor{}, t(2, 4, 2)) },
+		"Gather with few indices":     func() error { return k.Gather(s, t(1, 3, 2), t(1, 5, 2), labels) },
+		"Gather from other columns":   func() error { return k.Gather(s, t(1, 4, 2), t(1, 5, 3), labels) },
+		"ScatterAdd to a matrix":      func() error { return k.ScatterAdd(s, t(5, 2), one, t(1, 4, 2), labels, -1) },
 		"CopyStrided with few strides": func() error {
 			return k.CopyStrided(s, device.Shape{3}, t(3), device.Layout{}, one, t(3), device.Dense(device.Shape{3}))
 		},
@@ -80,8 +84,15 @@ func checkMisfits(r *rig) {
 	}
 	double := of(device.Float64, 3)
 	for name, call := range map[string]func() error{
-		"Fill of nothing":            func() error { return k.Fill(s, device.Tensor{}, 1) },
-		"Copy of nothing":            func() error { return k.Copy(s, t(), device.Tensor{}) },
+		"Fill of nothing":          func() error { return k.Fill(s, device.Tensor{}, 1) },
+		"Copy of nothing":          func() error { return k.Copy(s, t(), device.Tensor{}) },
+		"Compare to real numbers":  func() error { return k.Compare(s, device.Less, t(3), t(3), t(3)) },
+		"Compare of two types":     func() error { return k.Compare(s, device.Less, of(device.Uint8, 3), t(3), double) },
+		"MaskedCopy by numbers":    func() error { return k.MaskedCopy(s, t(3), t(3), t(3)) },
+		"MaskedCopy of other type": func() error { return k.MaskedCopy(s, t(3), of(device.Uint8, 3), double) },
+		"FindExtreme of integers": func() error {
+			return k.FindExtreme(s, device.Largest, device.Tensor{}, of(device.Int64, 1, 1), of(device.Int64, 1, 1, 1))
+		},
 		"Gather by real numbers":     func() error { return k.Gather(s, t(1, 4, 2), t(1, 5, 2), t(4)) },
 		"ScatterAdd to another type": func() error { return k.ScatterAdd(s, double.Reshape(1, 3, 1), one, t(1, 4, 1), labels, -1) },
 		"CopyStrided of other type": func() error {

@@ -1,0 +1,274 @@
+package autograd
+
+import (
+	"slices"
+
+	"github.com/goddp/goddp/device"
+)
+
+// Equal is where x = y, both of one type and broadcast to one shape: a mask of uint8, 1
+// where it holds and else 0, that has no gradient. The other comparisons are alike.
+func Equal(x, y *Variable) *Variable { return compared(device.Equal, x, y) }
+
+// NotEqual is where x ≠ y.
+func NotEqual(x, y *Variable) *Variable { return compared(device.NotEqual, x, y) }
+
+// Less is where x < y.
+func Less(x, y *Variable) *Variable { return compared(device.Less, x, y) }
+
+// LessEqual is where x ≤ y.
+func LessEqual(x, y *Variable) *Variable { return compared(device.LessEqual, x, y) }
+
+// Greater is where x > y.
+func Greater(x, y *Variable) *Variable { return compared(device.Greater, x, y) }
+
+// GreaterEqual is where x ≥ y.
+func GreaterEqual(x, y *Variable) *Variable { return compared(device.GreaterEqual, x, y) }
+
+func compared(c device.Comparison, x, y *Variable) *Variable {
+	return Apply(comparison(c), x.Detach(), y.Detach())
+}
+
+type comparison device.Comparison
+
+func (f comparison) Name() string { return device.Comparison(f).String() }
+
+func (f comparison) Shape(in []device.Shape) device.Shape {
+	return device.Broadcast(f.Name(), in[0], in[1])
+}
+
+func (comparison) dtype() device.DType { return device.Uint8 }
+
+func (f comparison) Forward(c *Call) error {
+	return c.Kernels.Compare(c.Stream, device.Comparison(f), c.Out, c.In[0], c.In[1])
+}
+
+// Backward is never called: the inputs are detached.
+func (f comparison) Backward(*Call, int, device.Tensor, device.Accum, device.Tensor) error {
+	return nil
+}
+
+// Where is x where cond, a mask of uint8, is not 0, and y elsewhere. All are broadcast to
+// one shape.
+func Where(cond, x, y *Variable) *Variable {
+	const op = "Where"
+	checkMask(op, cond)
+	if x.t.DType != y.t.DType {
+		panic(&device.DTypeError{Op: op, Got: y.t.DType, Want: x.t.DType})
+	}
+	return Apply(where{}, x, y, cond)
+}
+
+func checkMask(op string, mask *Variable) {
+	if dt := mask.t.DType; dt != device.Uint8 {
+		panic(&device.DTypeError{Op: op, Got: dt, Want: device.Uint8})
+	}
+}
+
+// where has the condition as its last input: the result is of the first one's type.
+type where struct{}
+
+func (where) Name() string { return "Where" }
+
+func (where) Shape(in []device.Shape) device.Shape {
+	return device.Broadcast("Where", device.Broadcast("Where", in[0], in[1]), in[2])
+}
+
+func (where) Saves(_, j int) bool { return j == 2 }
+
+func (where) Forward(c *Call) error {
+	if err := c.broadcast(c.Out, c.In[1]); err != nil {
+		return err
+	}
+	return c.Kernels.MaskedCopy(c.Stream, c.Out, c.In[2], c.In[0])
+}
+
+func (where) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	if i == 1 {
+		return c.unmasked(dst, acc, g, c.In[2])
+	}
+	return c.accumulateOf(dst, acc, g.Shape, func(t device.Tensor) error {
+		if err := c.Kernels.Fill(c.Stream, t, 0); err != nil {
+			return err
+		}
+		return c.Kernels.MaskedCopy(c.Stream, t, c.In[2], g)
+	})
+}
+
+// unmasked accumulates g into dst, but for what mask covers.
+func (c *Call) unmasked(dst device.Tensor, acc device.Accum, g, mask device.Tensor) error {
+	zero, err := c.New(g.DType)
+	if err != nil {
+		return err
+	}
+	if err := c.Kernels.Fill(c.Stream, zero, 0); err != nil {
+		return err
+	}
+	return c.accumulateOf(dst, acc, g.Shape, func(t device.Tensor) error {
+		if err := c.Kernels.Copy(c.Stream, t, g); err != nil {
+			return err
+		}
+		return c.Kernels.MaskedCopy(c.Stream, t, mask, zero)
+	})
+}
+
+// MaskedFill is x with value where mask, of uint8 and broadcast to x's shape, is not 0:
+// PyTorch's masked_fill.
+func MaskedFill(x, mask *Variable, value float64) *Variable {
+	checkMask("MaskedFill", mask)
+	return Apply(maskedFill(value), x, mask)
+}
+
+type maskedFill float64
+
+func (maskedFill) Name() string { return "MaskedFill" }
+
+func (maskedFill) Shape(in []device.Shape) device.Shape {
+	if !device.Broadcast("MaskedFill", in[0], in[1]).Equal(in[0]) {
+		panic(&device.ShapeError{Op: "MaskedFill", A: in[0], B: in[1]})
+	}
+	return in[0]
+}
+
+func (maskedFill) Saves(_, j int) bool { return j == 1 }
+
+func (f maskedFill) Forward(c *Call) error {
+	value, err := c.New(c.Out.DType)
+	if err != nil {
+		return err
+	}
+	if err := c.Kernels.Fill(c.Stream, value, float64(f)); err != nil {
+		return err
+	}
+	if err := c.Kernels.Copy(c.Stream, c.Out, c.In[0]); err != nil {
+		return err
+	}
+	return c.Kernels.MaskedCopy(c.Stream, c.Out, c.In[1], value)
+}
+
+func (maskedFill) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	return c.unmasked(dst, acc, g, c.In[1])
+}
+
+// Max is the largest elements of x in the given shape, which broadcasts to x's: over the
+// axes that it lacks, aligned at the last one, or has with size 1. Without a shape it is
+// the largest of all. NaN is larger than any number. Equal elements share the gradient, as
+// those of PyTorch's amax do. Max panics with a [*device.ShapeError] when there is nothing
+// to be the largest of.
+func Max(x *Variable, shape ...int) *Variable {
+	return Apply(&extremes{"Max", device.Largest, slices.Clone(shape)}, x)
+}
+
+// Min is [Max] of the smallest elements.
+func Min(x *Variable, shape ...int) *Variable {
+	return Apply(&extremes{"Min", device.Smallest, slices.Clone(shape)}, x)
+}
+
+type extremes struct {
+	name  string
+	which device.Extreme
+	shape device.Shape
+}
+
+func (f *extremes) Name() string { return f.name }
+
+func (f *extremes) Shape(in []device.Shape) device.Shape {
+	if !device.Broadcast(f.name, in[0], f.shape).Equal(in[0]) || in[0].Len() == 0 && f.shape.Len() > 0 {
+		panic(&device.ShapeError{Op: f.name, A: in[0], B: f.shape})
+	}
+	return f.shape
+}
+
+func (*extremes) Saves(_, j int) bool { return j == 0 || j == Output }
+
+// Forward reduces neighbouring axes together, the last ones first.
+func (f *extremes) Forward(c *Call) error {
+	x, to := c.In[0], append(slices.Repeat([]int{1}, len(c.In[0].Shape)-len(f.shape)), f.shape...)
+	shape := slices.Clone(x.Shape) // as reduced so far
+	for hi := len(shape); hi > 0; hi-- {
+		lo := hi
+		for lo > 0 && to[lo-1] == 1 && shape[lo-1] != 1 {
+			lo--
+		}
+		if lo == hi {
+			continue
+		}
+		outer, n, inner := shape[:lo].Len(), shape[lo:hi].Len(), shape[hi:].Len()
+		y, err := c.New(x.DType, outer, inner)
+		if err != nil {
+			return err
+		}
+		if err := c.Kernels.FindExtreme(c.Stream, f.which, y, device.Tensor{}, x.Reshape(outer, n, inner)); err != nil {
+			return err
+		}
+		for i := lo; i < hi; i++ {
+			shape[i] = 1
+		}
+		x, hi = y, lo+1
+	}
+	return c.Kernels.Copy(c.Stream, c.Out, x)
+}
+
+// Backward divides the gradient among the elements that equal the extreme. Where that is
+// NaN none does, and the gradient is NaN.
+func (f *extremes) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
+	k, s, x := c.Kernels, c.Stream, c.In[0]
+	mask, err := c.New(device.Uint8, x.Shape...)
+	if err != nil {
+		return err
+	}
+	if err := k.Compare(s, device.Equal, mask, x, c.Out); err != nil {
+		return err
+	}
+	share, err := c.New(x.DType, g.Shape...)
+	if err != nil {
+		return err
+	}
+	return c.accumulateOf(dst, acc, x.Shape, func(t device.Tensor) error {
+		if err := k.Copy(s, t, mask); err != nil {
+			return err
+		}
+		if err := k.Sum(s, share, device.Store, t); err != nil {
+			return err
+		}
+		if err := k.Binary(s, device.Div, share, g, share); err != nil {
+			return err
+		}
+		return k.Binary(s, device.Mul, t, t, share)
+	})
+}
+
+// ArgMax is where along an axis the largest elements of x are: int64, without the axis,
+// which may be negative, counted from the end. Of several equal ones it is the first; NaN
+// is larger than any number. It has no gradient.
+func ArgMax(x *Variable, axis int) *Variable {
+	return Apply(argExtreme{"ArgMax", device.Largest, axisOf("ArgMax", axis, x.t.Shape)}, x.Detach())
+}
+
+// ArgMin is [ArgMax] of the smallest elements.
+func ArgMin(x *Variable, axis int) *Variable {
+	return Apply(argExtreme{"ArgMin", device.Smallest, axisOf("ArgMin", axis, x.t.Shape)}, x.Detach())
+}
+
+type argExtreme struct {
+	name  string
+	which device.Extreme
+	axis  int
+}
+
+func (f argExtreme) Name() string { return f.name }
+
+func (f argExtreme) Shape(in []device.Shape) device.Shape {
+	return slices.Delete(slices.Clone(in[0]), f.axis, f.axis+1)
+}
+
+func (argExtreme) dtype() device.DType { return device.Int64 }
+
+func (f argExtreme) Forward(c *Call) error {
+	shape := c.In[0].Shape
+	outer, n, inner := shape[:f.axis].Len(), shape[f.axis], shape[f.axis+1:].Len()
+	return c.Kernels.FindExtreme(c.Stream, f.which, device.Tensor{}, c.Out.Reshape(outer, inner), c.In[0].Reshape(outer, n, inner))
+}
+
+// Backward is never called: the input is detached.
+func (argExtreme) Backward(*Call, int, device.Tensor, device.Accum, device.Tensor) error { return nil }

@@ -1,0 +1,121 @@
+package cpu
+
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+func (k *kernels) Compare(_ device.Stream, c device.Comparison, dst, x, y device.Tensor) error {
+	operands.Compare(c, dst, x, y)
+	switch x.DType {
+	case device.Float32:
+		compare[float32](k, c, dst, x, y)
+	case device.Float64:
+		compare[float64](k, c, dst, x, y)
+	case device.Int32:
+		compare[int32](k, c, dst, x, y)
+	case device.Int64:
+		compare[int64](k, c, dst, x, y)
+	case device.Uint8:
+		compare[uint8](k, c, dst, x, y)
+	}
+	return nil
+}
+
+func (k *kernels) MaskedCopy(_ device.Stream, dst, mask, x device.Tensor) error {
+	operand.MaskedCopy(dst, mask, x)
+	if dst.Len() == 0 {
+		return nil
+	}
+	switch dst.DType.Size() {
+	case 1:
+		maskedCopy[uint8](k, dst, mask, x)
+	case 2:
+		maskedCopy[uint16](k, dst, mask, x)
+	case 4:
+		maskedCopy[uint32](k, dst, mask, x)
+	case 8:
+		maskedCopy[uint64](k, dst, mask, x)
+	}
+	return nil
+}
+
+func (k *kernels) FindExtreme(_ device.Stream, e device.Extreme, values, indices, src device.Tensor) error {
+	_, n, inner := operands.FindExtreme(e, values, indices, src)
+	if src.DType == device.Float32 {
+		findExtreme[float32](k, e, values, indices, src, n, inner)
+	} else {
+		findExtreme[float64](k, e, values, indices, src, n, inner)
+	}
+	return nil
+}
+
+// eachRow calls row for runs of dst's elements, from first on, with where they begin in x
+// and in y, and how far apart they are there: 0 or 1.
+func (k *kernels) eachRow(dst, x, y device.Tensor, row func(first, n, x, dx, y, dy int)) {
+	space := operand.Space(dst.Shape, x.Shape, y.Shape)
+	cols, rows := space[0], space[1:]
+	k.each(dst.Len(), 1, func(lo, hi int) {
+		for lo < hi {
+			i := lo % cols.N
+			xo, yo := operand.Offset(rows, lo/cols.N)
+			n := min(cols.N-i, hi-lo)
+			row(lo, n, xo+i*cols.X, cols.X, yo+i*cols.Y, cols.Y)
+			lo += n
+		}
+	})
+}
+
+func compare[T float | int32 | int64 | uint8](k *kernels, c device.Comparison, dst, x, y device.Tensor) {
+	d, xs, ys := device.Elements[uint8](dst), device.Elements[T](x), device.Elements[T](y)
+	holds := map[device.Comparison]func(a, b T) bool{
+		device.Equal:        func(a, b T) bool { return a == b },
+		device.NotEqual:     func(a, b T) bool { return a != b },
+		device.Less:         func(a, b T) bool { return a < b },
+		device.LessEqual:    func(a, b T) bool { return a <= b },
+		device.Greater:      func(a, b T) bool { return a > b },
+		device.GreaterEqual: func(a, b T) bool { return a >= b },
+	}[c]
+	k.eachRow(dst, x, y, func(first, n, x, dx, y, dy int) {
+		for i := range d[first : first+n] {
+			var v uint8
+			if holds(xs[x+i*dx], ys[y+i*dy]) {
+				v = 1
+			}
+			d[first+i] = v
+		}
+	})
+}
+
+func maskedCopy[T uint8 | uint16 | uint32 | uint64](k *kernels, dst, mask, x device.Tensor) {
+	d, ms, xs := rawElements[T](dst), rawElements[uint8](mask), rawElements[T](x)
+	k.eachRow(dst, mask, x, func(first, n, m, dm, x, dx int) {
+		for i := range n {
+			if ms[m+i*dm] != 0 {
+				d[first+i] = xs[x+i*dx]
+			}
+		}
+	})
+}
+
+func findExtreme[T float](k *kernels, e device.Extreme, values, indices, src device.Tensor, n, inner int) {
+	s, vs, is := device.Elements[T](src), device.Elements[T](values), device.Elements[int64](indices)
+	results := src.Shape[0] * inner
+	k.each(results, n, func(lo, hi int) {
+		for ; lo < hi; lo++ {
+			at := lo/inner*n*inner + lo%inner
+			best, where := s[at], 0
+			for i := 1; i < n && best == best; i++ { // nothing is more extreme than a NaN
+				if v := s[at+i*inner]; e == device.Largest && v > best || e == device.Smallest && v < best || v != v {
+					best, where = v, i
+				}
+			}
+			if vs != nil {
+				vs[lo] = best
+			}
+			if is != nil {
+				is[lo] = int64(where)
+			}
+		}
+	})
+}

@@ -1,0 +1,95 @@
+//go:build cgo && linux
+
+package cuda
+
+// #include "driver.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+func (k *kernels) Compare(st device.Stream, c device.Comparison, dst, x, y device.Tensor) error {
+	operands.Compare(c, dst, x, y)
+	return k.pairs(st, c.String(), k.compare[x.DType], int32(c), dst, x, y)
+}
+
+func (k *kernels) MaskedCopy(st device.Stream, dst, mask, x device.Tensor) error {
+	operand.MaskedCopy(dst, mask, x)
+	return k.pairs(st, "MaskedCopy", k.maskedCopy[dst.DType.Size()], 0, dst, mask, x)
+}
+
+// pairs runs a kernel over the elements of dst, with x and y broadcast to its shape.
+func (k *kernels) pairs(st device.Stream, name string, f C.uintptr_t, op int32, dst, x, y device.Tensor) error {
+	n := dst.Len()
+	if n == 0 {
+		return nil
+	}
+	space := operand.Space(dst.Shape, x.Shape, y.Shape)
+	row, outer := space[0], space[1:]
+	checkAxes(name, outer)
+	a := binaryArgs{
+		dst: k.addr(dst), x: k.addr(x), y: k.addr(y), rows: uint64(n / row.N), cols: uint64(row.N),
+		xstep: int32(row.X), ystep: int32(row.Y), op: op, rank: uint64(len(outer)),
+	}
+	for i, ax := range outer {
+		a.n[i], a.xstride[i], a.ystride[i] = uint64(ax.N), uint64(ax.X), uint64(ax.Y)
+	}
+	return k.launch(k.d.stream(st), f, k.plane(int(a.rows), row.N), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
+// findArgs is Find in kernels/selection.cu.
+type findArgs struct {
+	values, indices, src uint64
+	from                 uint64
+	outer, n, inner      uint64
+	chunk, chunks        uint64
+	smallest             uint64
+}
+
+// findChunk is how many elements a thread of find_extreme looks at.
+const findChunk = 16
+
+// FindExtreme reduces chunks to their extremes until there is one of each.
+func (k *kernels) FindExtreme(st device.Stream, e device.Extreme, values, indices, src device.Tensor) (err error) {
+	outer, n, inner := operands.FindExtreme(e, values, indices, src)
+	if outer*inner == 0 {
+		return nil
+	}
+	a := findArgs{src: k.addr(src), outer: uint64(outer), n: uint64(n), inner: uint64(inner), chunk: findChunk, smallest: uint64(e)}
+	s, size := k.d.stream(st), src.DType.Size()
+	for n > findChunk {
+		a.n, n = uint64(n), ceil(n, findChunk)
+		results := outer * n * inner
+		part, failed := k.d.Alloc(results * (8 + size))
+		if failed != nil {
+			return failed
+		}
+		defer k.d.Free(part)
+		if s != k.d.compute { // Free looks after Compute alone
+			defer func() { err = errors.Join(err, k.d.compute.WaitFor(context.Background(), s.Mark())) }()
+		}
+		a.indices, a.values, a.chunks = uint64(part.Addr()), uint64(part.Addr())+uint64(8*results), uint64(n)
+		if err := k.find(s, src.DType, a); err != nil {
+			return err
+		}
+		a.src, a.from = a.values, a.indices
+	}
+	a.n, a.chunks, a.values, a.indices = uint64(n), 1, 0, 0
+	if !values.IsZero() {
+		a.values = k.addr(values)
+	}
+	if !indices.IsZero() {
+		a.indices = k.addr(indices)
+	}
+	return k.find(s, src.DType, a)
+}
+
+func (k *kernels) find(s *Stream, dt device.DType, a findArgs) error {
+	return k.launch(s, k.findExtreme[dt], k.flat(int(a.outer*a.chunks*a.inner)), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
