@@ -30,25 +30,26 @@ func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable,
 }
 
 // ClipGradPNorm is ClipGradNorm by the p-norm, (Σ|g|^p)^(1/p): with p = 1 the sum of the
-// magnitudes. It panics with an [*OptionError] where p is not above 0, or infinite.
+// magnitudes, with an infinite p the largest of them. It panics with an [*OptionError]
+// where p is not above 0.
 func ClipGradPNorm(params []*nn.Parameter, p, max float64) (norm *autograd.Variable, err error) {
 	return ClipGradPNormOver(params, p, max, func(device.Tensor) error { return nil })
 }
 
 // ClipGradPNormOver is ClipGradPNorm for parameters of which other ranks have others, or
 // other parts. total makes of Σ|g|^p over this rank's gradients, one element of Float64 on
-// the device's compute stream, the sum of all ranks'.
+// the device's compute stream, the sum of all ranks'. With an infinite p it makes of the
+// largest magnitude the largest of all ranks'.
 func ClipGradPNormOver(params []*nn.Parameter, p, max float64, total func(sum device.Tensor) error) (norm *autograd.Variable, err error) {
-	if !(p > 0) || math.IsInf(p, 1) {
-		panic(&OptionError{"p", p, "above 0, and finite"})
+	if !(p > 0) {
+		panic(&OptionError{"p", p, "above 0"})
 	}
 	if !(max > 0) {
 		panic(&OptionError{"max", max, "above 0"})
 	}
-	c, err := newClipping(params)
+	c, err := newClipping(params, p)
 	if err == nil {
 		defer c.dev.Free(c.mem)
-		c.p = p
 		err = c.clip(max, total)
 	}
 	if err != nil {
@@ -84,7 +85,7 @@ type clipping struct {
 	grads   []device.Tensor
 	norm    *autograd.Variable
 	mem     device.Buffer
-	powers  device.Tensor // in mem: the sums of the p-th powers of parts of gradients, of the norm's type
+	powers  device.Tensor // in mem: what reduce makes of the p-th powers of parts of gradients, of the norm's type
 	total   device.Tensor // in mem: the sum of all, then the norm; Float64, as the next two
 	factor  device.Tensor // in mem: what the gradients are multiplied by
 	one     device.Tensor // in mem
@@ -97,13 +98,16 @@ type clipping struct {
 // little beside gradients.
 const clipPart = 1 << 22
 
+// maximumBlocks is how many blocks look for the largest magnitude of a part.
+const maximumBlocks = 64
+
 // clipEpsilon is added to the norm, so that gradients of 0 are not divided by it. It is
 // that of torch.nn.utils.clip_grad_norm_.
 const clipEpsilon = 1e-6
 
 // newClipping makes what a clipping needs.
-func newClipping(params []*nn.Parameter) (*clipping, error) {
-	c := &clipping{dev: params[0].Var().Device(), factors: map[device.DType]device.Tensor{}}
+func newClipping(params []*nn.Parameter, p float64) (*clipping, error) {
+	c := &clipping{p: p, dev: params[0].Var().Device(), factors: map[device.DType]device.Tensor{}}
 	dt, longest, parts := device.Float32, 0, 0
 	seen := map[*autograd.Variable]bool{}
 	for _, p := range params {
@@ -120,6 +124,9 @@ func newClipping(params []*nn.Parameter) (*clipping, error) {
 			parts += (t.Len() + clipPart - 1) / clipPart
 			c.factors[t.DType] = device.Tensor{}
 		}
+	}
+	if math.IsInf(p, 1) {
+		parts *= maximumBlocks
 	}
 	c.norm = autograd.Zeros(c.dev, dt)
 	if err := c.norm.Err(); err != nil {
@@ -161,7 +168,10 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 			err = f()
 		}
 	}
-	at := 0
+	at, each := 0, 1
+	if math.IsInf(c.p, 1) {
+		each = maximumBlocks
+	}
 	for _, g := range slices.Backward(c.grads) { // those of the last are there first
 		for lo := 0; lo < g.Len(); lo += clipPart {
 			part, dt := g.Range(lo, min(lo+clipPart, g.Len())), c.powers.DType
@@ -170,18 +180,21 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 				do(func() error { return k.Copy(s, x, part) })
 				part = x
 			}
-			do(func() error { return c.power(x, part) })
-			do(func() error { return k.Sum(s, c.powers.Range(at, at+1), device.Store, x) })
-			at++
+			if each == 1 {
+				do(func() error { return c.power(x, part) })
+				part = x
+			}
+			do(func() error { return c.reduce(c.powers.Range(at, at+each), part) })
+			at += each
 		}
 	}
 	// In Float64: the roundings of a sum of Float32 grow with the number of parameters.
 	wide := device.NewTensor(c.scratch.Slice(0, at*device.Float64.Size()), device.Float64, at)
 	do(func() error { return k.Copy(s, wide, c.powers) })
-	do(func() error { return k.Sum(s, c.total, device.Store, wide) })
+	do(func() error { return c.reduce(c.total, wide) })
 	do(func() error { return total(c.total) })
 	switch c.p {
-	case 1:
+	case 1, math.Inf(1):
 	case 2:
 		do(func() error { return k.Unary(s, device.Sqrt, c.total, c.total) })
 	default:
@@ -216,4 +229,14 @@ func (c *clipping) power(dst, x device.Tensor) error {
 		err = k.Unary(s, device.Pow(c.p), dst, dst)
 	}
 	return err
+}
+
+// reduce writes the sum of x to dst, or for an infinite p to one of dst's elements the
+// largest magnitude.
+func (c *clipping) reduce(dst, x device.Tensor) error {
+	k, s := c.dev.Kernels(), c.dev.Compute()
+	if math.IsInf(c.p, 1) {
+		return maximum(k, s, dst, x)
+	}
+	return k.Sum(s, dst, device.Store, x)
 }

@@ -215,3 +215,54 @@ func TestClipGradPNormOver(t *testing.T) {
 	}()
 	optim.ClipGradNorm([]*nn.Parameter{p}, 0)
 }
+
+// The norms are those of PyTorch where it says what they are: the sum of the magnitudes, the
+// largest of them, also beyond a part of them and beside a NaN.
+func TestClipGradPNorm(t *testing.T) {
+	const n = 1<<22 + 5
+	dev := newDevice(t)
+	for _, c := range []struct {
+		p, last, want float64
+	}{{1, -8, n - 1 + 8 + 3}, {3, -8, math.Cbrt(n - 1 + 512 + 27)}, {math.Inf(1), -8, 8}, {math.Inf(1), 2, 3}, {math.Inf(1), math.NaN(), math.NaN()}} {
+		ones := make([]float32, n)
+		for i := range ones {
+			ones[i] = 1
+		}
+		ones[n-1] = float32(c.last)
+		large := nn.NewParameter("large", autograd.Zeros(dev, device.Float32, n))
+		large.Var().SetGradSink(&owner{t: device.HostTensor(ones, device.Invalid)})
+		small := parameter(dev, "small", []float64{1, 1})
+		give(t, small, []float64{0, -3})
+		norm, err := optim.ClipGradPNorm([]*nn.Parameter{large, small}, c.p, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := norm.Item(); math.Abs(got-c.want) > 1e-9*c.want || (got != got) != (c.want != c.want) {
+			t.Errorf("the %v-norm with %v is %v, want %v", c.p, c.last, got, c.want)
+		}
+		if got, want := read(t, small.Grad())[1], -3/(c.want+1e-6); math.Abs(got-want) > 1e-9 {
+			t.Errorf("by the %v-norm a gradient becomes %v, want %v", c.p, got, want)
+		}
+	}
+}
+
+// Elements beyond the bound become the bound, others stay as they are, and a NaN stays one.
+func TestClipGradValue(t *testing.T) {
+	dev := newDevice(t)
+	p := parameter(dev, "p", make([]float64, 6))
+	give(t, p, []float64{3, -3, 0.5, -1e-300, math.Inf(-1), math.NaN()})
+	if err := optim.ClipGradValue([]*nn.Parameter{p, nn.NewParameter("again", p.Var()), parameter(dev, "without", []float64{1})}, 1); err != nil {
+		t.Fatal(err)
+	}
+	got := read(t, p.Grad())
+	for i, want := range []float64{1, -1, 0.5, -1e-300, -1} {
+		if got[i] != want {
+			t.Errorf("element %d is %v, want %v", i, got[i], want)
+		}
+	}
+	if got[5] == got[5] {
+		t.Errorf("of a NaN came %v", got[5])
+	}
+	mustPanic(t, "a bound below 0", func() { optim.ClipGradValue([]*nn.Parameter{p}, -1) })
+	mustPanic(t, "a p of 0", func() { optim.ClipGradPNorm([]*nn.Parameter{p}, 0, 1) })
+}

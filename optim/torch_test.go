@@ -142,12 +142,13 @@ func torchRuns() map[string]*torchRun {
 			optim.RMSPropOptions{LR: 0.01, Momentum: 0.9, WeightDecay: 0.1, Eps: 1e-3}),
 		"RMSProp, centered": rmsProp(options{"lr": 0.01, "momentum": 0.5, "centered": true, "eps": 1e-2},
 			optim.RMSPropOptions{LR: 0.01, Momentum: 0.5, Centered: true, Eps: 1e-2}),
-		"Muon":            muon(options{"lr": 0.01}, optim.MuonOptions{LR: 0.01, WeightDecay: 0.1}),
-		"Muon, otherwise": muon(options{"lr": 0.01, "momentum": 0.5, "nesterov": false, "match_rms": true}, optim.MuonOptions{LR: 0.01, Momentum: 0.5, NoNesterov: true, MatchRMS: true, WeightDecay: 0.1}),
-		"a 1-norm":        with(adam("AdamW", options{"lr": 0.01}, plain), func(r *torchRun) { r.Clip, r.Norm, r.Size = 3, 1, 10 }),
-		"a 2-norm":        with(sgd(options{"lr": 0.01}, optim.SGDOptions{LR: 0.01}), func(r *torchRun) { r.Clip, r.Norm, r.Size = 0.5, 2, 10 }),
-		"a 3-norm":        with(sgd(options{"lr": 0.01}, optim.SGDOptions{LR: 0.01}), func(r *torchRun) { r.Clip, r.Norm, r.Size = 0.5, 3, 10 }),
-		"values":          with(sgd(options{"lr": 0.01}, optim.SGDOptions{LR: 0.01}), func(r *torchRun) { r.ClipValue, r.Size = 0.5, 2 }),
+		"Muon":             muon(options{"lr": 0.01}, optim.MuonOptions{LR: 0.01, WeightDecay: 0.1}),
+		"Muon, otherwise":  muon(options{"lr": 0.01, "momentum": 0.5, "nesterov": false, "match_rms": true}, optim.MuonOptions{LR: 0.01, Momentum: 0.5, NoNesterov: true, MatchRMS: true, WeightDecay: 0.1}),
+		"a 1-norm":         with(adam("AdamW", options{"lr": 0.01}, plain), func(r *torchRun) { r.Clip, r.Norm, r.Size = 3, 1, 10 }),
+		"a 2-norm":         with(sgd(options{"lr": 0.01}, optim.SGDOptions{LR: 0.01}), func(r *torchRun) { r.Clip, r.Norm, r.Size = 0.5, 2, 10 }),
+		"a 3-norm":         with(sgd(options{"lr": 0.01}, optim.SGDOptions{LR: 0.01}), func(r *torchRun) { r.Clip, r.Norm, r.Size = 0.5, 3, 10 }),
+		"an infinite norm": with(sgd(options{"lr": 0.01}, optim.SGDOptions{LR: 0.01}), func(r *torchRun) { r.Clip, r.Size = 0.5, 10 }),
+		"values":           with(sgd(options{"lr": 0.01}, optim.SGDOptions{LR: 0.01}), func(r *torchRun) { r.ClipValue, r.Size = 0.5, 2 }),
 	}
 }
 

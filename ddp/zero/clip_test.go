@@ -162,3 +162,36 @@ func TestClipGradNormWithinJoin(t *testing.T) {
 		return alike(pg, net)
 	}, 2)
 }
+
+// The largest magnitude and the sum of magnitudes are those of the whole model, on all ranks.
+func TestClipGradPNorm(t *testing.T) {
+	onBoth(t, func(pg *comm.ProcessGroup) error {
+		for _, p := range []float64{1, 3, math.Inf(1)} {
+			var norms [2]float64
+			for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
+				w, err := wrap(mlp(double), pg, sgd, small)
+				if err != nil {
+					return err
+				}
+				if err := w.loss(pg, device.Float64, 0).Backward(); err != nil {
+					return err
+				}
+				clip := func(p, max float64) (*autograd.Variable, error) {
+					return optim.ClipGradPNorm(w.opt.Parameters(), p, max)
+				}
+				if w.zero != nil {
+					clip = w.zero.ClipGradPNorm
+				}
+				norm, err := clip(p, 0.05)
+				if err != nil {
+					return err
+				}
+				norms[i] = norm.Item()
+			}
+			if math.Abs(norms[0]-norms[1]) > 1e-12*norms[0] || norms[0] == 0 {
+				t.Errorf("rank %d: the %v-norm is %v, without shards %v", pg.Rank(), p, norms[1], norms[0])
+			}
+		}
+		return nil
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 
@@ -101,11 +102,15 @@ func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, e
 		return nil, fmt.Errorf("zero: rank %d: gradients clipped within Join, where ranks without inputs do not: JoinOptions.Step is what does", o.shards.pg.Rank())
 	}
 	group := o.Group()
+	reduction := comm.Sum
+	if math.IsInf(p, 1) {
+		reduction = comm.Max
+	}
 	norm, err = optim.ClipGradPNormOver(o.Parameters(), p, max, func(sum device.Tensor) error {
 		if group == nil { // the step will be skipped
 			return nil
 		}
-		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(sum, comm.Sum).Wait(context.Background()) // it has a deadline of its own
+		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(sum, reduction).Wait(context.Background()) // it has a deadline of its own
 	})
 	if err != nil && group != nil {
 		group.Abort(err)

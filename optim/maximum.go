@@ -1,0 +1,38 @@
+package optim
+
+import (
+	_ "embed"
+
+	"github.com/goddp/goddp/device"
+)
+
+//go:embed maximum.cu
+var maximumSource string
+
+// largestMagnitude makes the largest magnitude of x that of most's elements which is largest.
+// On a GPU most has an element for each block.
+var largestMagnitude = device.NewModule("maximum.cu", maximumSource).
+	Kernel("largest_magnitude", "most[blocks] x[n]", largestMagnitudeOnCPU[float32], largestMagnitudeOnCPU[float64])
+
+// maximumThreads is how many threads a block of largestMagnitude has.
+const maximumThreads = 256
+
+// maximum enqueues largestMagnitude.
+func maximum(k device.Kernels, s device.Stream, most, x device.Tensor) error {
+	g := device.Grid{Blocks: [3]int{most.Len()}, Threads: [3]int{maximumThreads}}
+	return k.Launch(s, largestMagnitude, g, most.Flat(), x.Flat(), x.Len())
+}
+
+func largestMagnitudeOnCPU[T float32 | float64](most, x []T, n int) {
+	clear(most)
+	m := T(0)
+	for _, v := range x[:n] {
+		if v < 0 {
+			v = -v
+		}
+		if v > m || v != v { // a NaN stays: nothing is above it
+			m = v
+		}
+	}
+	most[0] = m
+}
