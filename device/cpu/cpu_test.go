@@ -86,6 +86,8 @@ func TestSuiteCatches(t *testing.T) {
 		{"drops a NaN in ReLU", func(k device.Kernels) device.Kernels { return dropsNaN{k} }, []string{"Unary"}},
 		{"drops a NaN in ReLU's derivative", func(k device.Kernels) device.Kernels { return dropsNaNGrad{k} }, []string{"NaN"}},
 		{"rounds twice", func(k device.Kernels) device.Kernels { return roundsTwice{k} }, []string{"Copy"}},
+		{"swaps the operands' strides", func(k device.Kernels) device.Kernels { return swapsStrides{k} }, []string{"CopyStrided", "AccumulateStrided"}},
+		{"adds what is to be skipped", func(k device.Kernels) device.Kernels { return neverLeavesOut{k} }, []string{"ScatterAdd"}},
 		{"draws by the call", func(k device.Kernels) device.Kernels { return ignoresOffset{k} }, []string{"Uniform"}},
 	} {
 		t.Run(m.name, func(t *testing.T) {
@@ -118,6 +120,21 @@ type ignoresBeta struct{ device.Kernels }
 
 func (m ignoresBeta) MatMul(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
 	return m.Kernels.MatMul(s, dst, device.Accum{Alpha: acc.Alpha}, x, tx, y, ty)
+}
+
+type swapsStrides struct{ device.Kernels }
+
+func (m swapsStrides) CopyStrided(s device.Stream, shape device.Shape, dst device.Tensor, to device.Layout, acc device.Accum, src device.Tensor, from device.Layout) error {
+	if dst.Len() == src.Len() {
+		to, from = from, to
+	}
+	return m.Kernels.CopyStrided(s, shape, dst, to, acc, src, from)
+}
+
+type neverLeavesOut struct{ device.Kernels }
+
+func (m neverLeavesOut) ScatterAdd(s device.Stream, dst device.Tensor, acc device.Accum, src, index device.Tensor, _ int) error {
+	return m.Kernels.ScatterAdd(s, dst, acc, src, index, -1)
 }
 
 type readsDst struct{ device.Kernels }

@@ -30,11 +30,14 @@ func random(n int) []float32 {
 func TestThreads(t *testing.T) {
 	const m, n = 700, 301
 	both, labels := random(2*m*n), make([]int64, m)
+	for i := range labels {
+		labels[i] = int64(i % 3)
+	}
 	x, y := both[:m*n], both[m*n:]
 	run := func(threads int) []float32 {
 		d := New(&Options{Threads: threads, BLAS: Gonum})
 		k, s := d.Kernels(), d.Compute()
-		out := make([]float32, 3*m*n+n+3)
+		out := make([]float32, 3*m*n+4*n+3)
 		all, at := host(out), 0
 		take := func(shape ...int) device.Tensor {
 			n := device.Shape(shape).Len()
@@ -49,6 +52,7 @@ func TestThreads(t *testing.T) {
 			k.CrossEntropy(s, take(), take(m, n), src, host(labels)),
 			k.Normal(s, take(m, n), 0, 1, 3, 5),
 			k.Unary(s, device.Tanh, take(m, n), src),
+			k.ScatterAdd(s, take(1, 3, n), device.Store, src.Reshape(1, m, n), host(labels), -1),
 		)
 		if err != nil {
 			t.Fatal(err)
