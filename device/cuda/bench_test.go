@@ -237,3 +237,36 @@ func BenchmarkLaunch(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAttention is causal attention of GPT-2's shape, on queries, keys and values
+// that lie side by side; products behind the diagonal do not count.
+func BenchmarkAttention(b *testing.B) {
+	d := gpu(b, &Options{Log: quiet()})
+	k, s := d.Kernels(), d.Compute()
+	const batches, heads, rows, size = 16, 12, 1024, 64
+	for _, dt := range []device.DType{device.BFloat16, device.Float32} {
+		qkv, o := uniform(b, d, tensor(b, d, dt, batches, rows, 3*heads, size)), tensor(b, d, dt, batches, rows, heads, size)
+		dqkv, g := tensor(b, d, dt, batches, rows, 3*heads, size), uniform(b, d, tensor(b, d, dt, batches, rows, heads, size))
+		lse, delta := tensor(b, d, device.Float32, batches, heads, rows), tensor(b, d, device.Float32, batches, heads, rows)
+		part := func(t device.Tensor, i int) device.Heads { return device.RowsFirst(t, i*heads, heads) }
+		a := device.Attend{Q: part(qkv, 0), K: part(qkv, 1), V: part(qkv, 2), Causal: true, Scale: 0.125}
+		result, gradient := device.RowsFirst(o, 0, heads), device.RowsFirst(g, 0, heads)
+		const product = 2 * batches * heads * rows * rows / 2 * size / 1e12
+		for _, c := range []struct {
+			name     string
+			products float64
+			f        func() error
+		}{
+			{"forward", 2, func() error { return k.Attention(s, result, lse, a) }},
+			{"query gradient", 3, func() error {
+				return k.AttentionQueryGrad(s, part(dqkv, 0), device.Store, gradient, lse, delta, a)
+			}},
+			{"key and value gradient", 4, func() error {
+				return k.AttentionKeyValueGrad(s, part(dqkv, 1), device.Store, part(dqkv, 2), device.Store, gradient, lse, delta, a)
+			}},
+		} {
+			b.Run(dt.String()+"/"+c.name, func(b *testing.B) { measure(b, d, c.products*product, "TFLOP/s", c.f) })
+		}
+		ok(b, k.AttentionDelta(s, delta, gradient, result))
+	}
+}
