@@ -48,7 +48,7 @@ func build(ctx context.Context, root, dir string, m *mutant) (binaries, error) {
 		return "", err
 	}
 	what := "the product"
-	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	args := []string{"build", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}
 	if m != nil {
 		overlay, err := m.overlay(root, dir)
 		if err != nil {
@@ -64,6 +64,22 @@ func build(ctx context.Context, root, dir string, m *mutant) (binaries, error) {
 	}
 	return binaries(dir), nil
 }
+
+// buildAll builds the product into the new folder dir, and each mutant into a folder
+// below it.
+func buildAll(ctx context.Context, root, dir string) error {
+	if _, err := build(ctx, root, dir, nil); err != nil {
+		return err
+	}
+	for i := range mutants {
+		if _, err := build(ctx, root, mutantFolder(dir, i), &mutants[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func mutantFolder(dir string, i int) string { return filepath.Join(dir, fmt.Sprint("mutant", i)) }
 
 // overlay writes the mutated file, and the description of it that go build
 // takes, to dir.

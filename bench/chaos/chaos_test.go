@@ -76,7 +76,11 @@ func TestShortCampaign(t *testing.T) {
 
 	i := slices.IndexFunc(mutants, func(m mutant) bool { return m.name == caught })
 	c.slack, c.terms = time.Second, usual
-	if by, because, err := c.catch(t.Context(), root, filepath.Join(dir, "mutant"), bin, &mutants[i]); err != nil || by == nil || !strings.Contains(because, "left over") {
+	mutated, err := build(t.Context(), root, filepath.Join(dir, "mutant"), &mutants[i])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if by, because, err := c.catch(t.Context(), mutated, bin, &mutants[i]); err != nil || by == nil || !strings.Contains(because, "left over") {
 		t.Errorf("the mutant %q is caught by %v, as %q, %v, want what it left over", caught, by, because, err)
 	}
 }

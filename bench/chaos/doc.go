@@ -8,6 +8,11 @@
 //	go run ./bench/chaos -only 17 -v            one scenario, with its output
 //	bench/gpu_failures.sh                       some of it on two GPUs, without Go
 //
+// For a machine without Go, it is all built into a new folder before:
+//
+//	go run ./bench/chaos -build build/chaos && go build -o build/chaos/ ./bench/chaos
+//	build/chaos/chaos -bin build/chaos -j 8     there
+//
 // It prints a line for each scenario that failed, with the command that runs it
 // again, and a table; the exit code is 1 if one failed. It needs Linux: it
 // reads /proc. Filling a disk takes the right to mount one, and being another

@@ -34,7 +34,8 @@ func run(ctx context.Context) error {
 	faults := flag.String("faults", "", "of those drawn, run only scenarios with these `faults`, as in kill,stop")
 	modes := flag.String("modes", "", "and in these error `modes`")
 	mutate := flag.Bool("mutants", true, "then let it catch mutants")
-	built := flag.String("bin", "", "run golaunch, goddp and worker of this `folder`, and no mutants; else build them")
+	toBuild := flag.String("build", "", "build all that is run into this new `folder`, for -bin, and end")
+	built := flag.String("bin", "", "run what -build made in this `folder`, or golaunch, goddp and worker alone; else build it")
 	flag.StringVar(&c.Device, "device", usual.Device, "run the ranks on the `cpu`, or on cuda: a GPU each")
 	flag.IntVar(&c.Ranks, "ranks", 0, "start so many in every job; 0: 2 to 4")
 	flag.BoolVar(&c.Detail, "detail", false, "have the ranks compare their calls before these run: GODDP_DEBUG=DETAIL")
@@ -46,7 +47,18 @@ func run(ctx context.Context) error {
 	flag.DurationVar(&c.slack, "slack", 5*time.Second, "add this `time` to what is promised")
 	flag.BoolVar(&c.verbose, "v", false, "show what all processes write")
 	flag.Parse()
-	*mutate = *mutate && *only < 0 && *built == ""
+	*mutate = *mutate && *only < 0
+	if *built != "" {
+		_, err := os.Stat(mutantFolder(*built, 0))
+		*mutate = *mutate && err == nil
+	}
+	if *toBuild != "" {
+		root, err := moduleRoot(ctx)
+		if err != nil {
+			return err
+		}
+		return buildAll(ctx, root, *toBuild)
+	}
 	switch {
 	case runtime.GOOS != "linux":
 		return errors.New("it needs Linux: it reads /proc")
@@ -70,22 +82,25 @@ func run(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	product := filepath.Join(dir, "product")
-	var root string
 	var bin binaries
+	mutant := func(i int, dir string) (binaries, error) { return adopt(mutantFolder(*built, i), dir) }
 	if *built != "" {
 		bin, err = adopt(*built, product)
-	} else if root, err = moduleRoot(ctx); err == nil {
-		bin, err = build(ctx, root, product, nil)
-	}
-	if err != nil {
-		return err
-	}
-	if *mutate {
+	} else {
+		var root string
+		if root, err = moduleRoot(ctx); err != nil {
+			return err
+		}
 		for i := range mutants {
 			if _, err := mutants[i].apply(root); err != nil {
 				return err
 			}
 		}
+		mutant = func(i int, dir string) (binaries, error) { return build(ctx, root, dir, &mutants[i]) }
+		bin, err = build(ctx, root, product, nil)
+	}
+	if err != nil {
+		return err
 	}
 	if left, err := os.ReadDir(c.kept); c.kept != "" && err == nil && len(left) > 0 {
 		return fmt.Errorf("-keep: there is something in %s already", c.kept)
@@ -104,7 +119,7 @@ func run(ctx context.Context) error {
 	}
 	survived := 0
 	if *mutate {
-		if survived, err = c.hunt(ctx, root, dir, bin); err != nil {
+		if survived, err = c.hunt(ctx, dir, bin, mutant); err != nil {
 			return err
 		}
 	}

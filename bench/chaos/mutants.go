@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/goddp/goddp/internal/daemon"
 )
@@ -167,11 +166,18 @@ var mutants = []mutant{
 const attempts = 6
 
 // hunt runs scenarios with each mutant until one fails, prints which, and tells
-// how many mutants survived.
-func (c *campaign) hunt(ctx context.Context, root, dir string, bin binaries) (survived int, err error) {
+// how many mutants survived. made makes the i-th mutant in a new folder.
+func (c *campaign) hunt(ctx context.Context, dir string, bin binaries, made func(i int, dir string) (binaries, error)) (survived int, err error) {
 	catchers, reasons, errs := make([]*scenario, len(mutants)), make([]string, len(mutants)), make([]error, len(mutants))
 	parallel(c.jobs, len(mutants), func(i int) {
-		catchers[i], reasons[i], errs[i] = c.catch(ctx, root, filepath.Join(dir, fmt.Sprint("mutant", i)), bin, &mutants[i])
+		into := mutantFolder(dir, i)
+		defer os.RemoveAll(into)
+		mutated, err := made(i, into)
+		if err != nil {
+			errs[i] = err
+			return
+		}
+		catchers[i], reasons[i], errs[i] = c.catch(ctx, mutated, bin, &mutants[i])
 	})
 	fmt.Fprintf(c.out, "\n| mutant | caught by | because |\n|---|---|---|\n")
 	for i, s := range catchers {
@@ -187,12 +193,7 @@ func (c *campaign) hunt(ctx context.Context, root, dir string, bin binaries) (su
 
 // catch returns the scenario that caught the mutant, and how. A scenario counts
 // that the product as it is passes.
-func (c *campaign) catch(ctx context.Context, root, dir string, bin binaries, m *mutant) (by *scenario, because string, err error) {
-	mutated, err := build(ctx, root, dir, m)
-	if err != nil {
-		return nil, "", err
-	}
-	defer os.RemoveAll(dir)
+func (c *campaign) catch(ctx context.Context, mutated, bin binaries, m *mutant) (by *scenario, because string, err error) {
 	tried := 0
 	for k := 0; tried < attempts && ctx.Err() == nil; k++ {
 		s := draw(c.seed, k, c.terms)
