@@ -79,6 +79,9 @@ func NewLoader(set Dataset, group Group, opts LoaderOptions) (*Loader, error) {
 	return l, l.sampler.Check()
 }
 
+// Steps is the number of global batches of an epoch.
+func (l *Loader) Steps() int { return l.sampler.Steps() }
+
 // Resume has the epoch of p begin at p: behind the last batch that was trained
 // on. Other epochs begin at their first sample.
 func (l *Loader) Resume(p Position) error {

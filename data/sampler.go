@@ -67,6 +67,16 @@ func (s Sampler) Check() error {
 	return nil
 }
 
+// Steps is the number of global batches of an epoch. With Uneven, the last one may have
+// no samples for some ranks.
+func (s Sampler) Steps() int {
+	global := s.Batch * s.Size
+	if s.Tail == Drop {
+		return s.Len / global
+	}
+	return (s.Len + global - 1) / global
+}
+
 // Order is the order of an epoch's samples: their numbers, shuffled by
 // Fisher–Yates with the generator PCG, seeded with Seed and the epoch.
 func (s Sampler) Order(epoch int) []int {

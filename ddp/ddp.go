@@ -53,7 +53,7 @@ func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) 
 func (m *Model) init(ctx context.Context, o Options) error {
 	scan, err := nanCheck()
 	all, buffers, ignored := o.shared(m.module)
-	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, o.check(), nn.Place(m.module, m.pg.Device(), 0))); err != nil {
+	if err := comm.Agree(ctx, m.pg, errors.Join(err, ignored, o.check(), nn.Place(m.module, m.pg.Device(), o.Seed))); err != nil {
 		return err
 	}
 	seen := map[*autograd.Variable]bool{}

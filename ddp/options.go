@@ -13,6 +13,10 @@ import (
 // Options are how a Model is made. The zero value is the good default. They
 // are the same on every rank.
 type Options struct {
+	// Seed chooses the first values of the parameters that have no place yet: see
+	// [nn.Place]. Rank 0's counts.
+	Seed uint64
+
 	// BucketCapMB is the size of a bucket, in MiB of gradients; 0: 25, and 1
 	// for the first, so that communication starts early. As in PyTorch, a
 	// value that is set holds for the first bucket too.

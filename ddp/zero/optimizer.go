@@ -87,6 +87,10 @@ func (o *Optimizer[O]) ZeroGrad() {
 	}
 }
 
+// SetLR sets the learning rate of the local optimizer, on this rank. It panics if that
+// has no method SetLR.
+func (o *Optimizer[O]) SetLR(lr float64) { any(o.local).(interface{ SetLR(float64) }).SetLR(lr) }
+
 // ClipGradNorm is [optim.ClipGradNorm] for the gradients of the whole model, of which
 // each rank has parts: all ranks call it, behind the same backward passes, within
 // [Model.Join] in JoinOptions.Step. An error breaks the group: the others wait for this

@@ -1,0 +1,190 @@
+package train_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/optim/schedule"
+	"github.com/goddp/goddp/progress"
+	"github.com/goddp/goddp/train"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// points are samples of a linear function.
+func points(n int) data.Dataset {
+	fields := []data.Field{{DType: device.Float32, Shape: device.Shape{3}}, {DType: device.Float32, Shape: device.Shape{1}}}
+	return data.Each(n, fields, func(i int, dst []device.Tensor) error {
+		var y float32
+		for j, x := range device.Elements[float32](dst[0]) {
+			x = float32(math.Sin(float64(3*i + j)))
+			device.Elements[float32](dst[0])[j] = x
+			y += float32(j+1) * x
+		}
+		device.Elements[float32](dst[1])[0] = y
+		return nil
+	})
+}
+
+// trained is what a training of 60 samples on pg comes to, with what edit makes of the
+// configuration.
+func trained(ctx context.Context, pg *comm.ProcessGroup, sharded bool, batch int, edit func(*train.Config)) ([]float64, error) {
+	net := nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 1))
+	var model interface {
+		train.Model
+		nn.Module
+	}
+	c := train.Config{Epochs: 3, LR: schedule.Linear(0.1, 0.02, 18), ClipNorm: 1}
+	if sharded {
+		m, opt, err := zero.New(net, pg, func(params []*nn.Parameter) *optim.SGD {
+			return optim.NewSGD(params, optim.SGDOptions{LR: 1, Momentum: 0.9})
+		}, nil)
+		if err != nil {
+			return nil, err
+		}
+		model, c.Optimizer = m, opt
+	} else {
+		m, err := ddp.New(net, pg, nil)
+		if err != nil {
+			return nil, err
+		}
+		model, c.Optimizer = m, optim.NewSGD(m.Parameters(), optim.SGDOptions{LR: 1, Momentum: 0.9})
+	}
+	loader, err := data.NewLoader(points(60), pg, data.LoaderOptions{Batch: batch, Shuffle: true, Tail: data.Drop})
+	if err != nil {
+		return nil, err
+	}
+	c.Model, c.Data = model, loader
+	c.Loss = func(b *data.Batch) *autograd.Variable { return nn.MSELoss(model.Forward(b.Vars[0]), b.Vars[1]) }
+	edit(&c)
+	if err := train.Run(ctx, pg, c); err != nil {
+		return nil, err
+	}
+	var all []float64
+	for _, p := range net.Parameters() {
+		v, err := p.Var().Read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v...)
+	}
+	return all, nil
+}
+
+// TestAccumulate: two batches of 5 to a step are one of 10, over the ends of epochs too,
+// with replicas and with shards of the optimizer's state.
+func TestAccumulate(t *testing.T) {
+	for _, sharded := range []bool{false, true} {
+		t.Run(fmt.Sprint("sharded=", sharded), func(t *testing.T) {
+			commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+				whole, err := trained(t.Context(), pg, sharded, 10, func(*train.Config) {})
+				if err != nil {
+					return err
+				}
+				parts, err := trained(t.Context(), pg, sharded, 5, func(c *train.Config) { c.Accumulate = 2 })
+				if err != nil {
+					return err
+				}
+				for i := range whole {
+					// A global batch of 10 is not the same samples on each rank, but together.
+					if d := math.Abs(whole[i] - parts[i]); !(d < 1e-4) {
+						return fmt.Errorf("parameter %d is %v with one batch to a step and %v with two", i, whole[i], parts[i])
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestResume: a run that is given up in its second epoch goes on from its checkpoint, and
+// ends with the same bits.
+func TestResume(t *testing.T) {
+	dir := t.TempDir()
+	given := errors.New("given up")
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		want, err := trained(t.Context(), pg, false, 5, func(*train.Config) {})
+		if err != nil {
+			return err
+		}
+		batches := 0
+		edit := func(evaluate error) func(c *train.Config) {
+			return func(c *train.Config) {
+				c.Checkpoints, c.SaveEvery = dir, 4
+				c.Evaluate = func(context.Context) ([]progress.Value, error) { return nil, evaluate }
+				loss := c.Loss
+				c.Loss = func(b *data.Batch) *autograd.Variable {
+					batches++
+					return loss(b)
+				}
+			}
+		}
+		if _, err := trained(t.Context(), pg, false, 5, edit(given)); !errors.Is(err, given) {
+			return fmt.Errorf("%v, want what Evaluate returned", err)
+		}
+		got, err := trained(t.Context(), pg, false, 5, edit(nil))
+		if err != nil {
+			return err
+		}
+		if want := 6 + 18 - 4; batches != want { // the checkpoint is of step 4
+			return fmt.Errorf("%d batches were trained on, want %d", batches, want)
+		}
+		for i := range want {
+			if got[i] != want[i] {
+				return fmt.Errorf("parameter %d is %v after a resumed run, %v after one without a break", i, got[i], want[i])
+			}
+		}
+		return nil
+	})
+}
+
+// TestLog: rank 0 logs the mean loss of the ranks, the rate, and what an evaluation
+// returns after each epoch.
+func TestLog(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "run.jsonl")
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) {
+			c.Log, c.LogEvery = file, 6
+			c.Evaluate = func(context.Context) ([]progress.Value, error) {
+				return []progress.Value{progress.V("answer", 42)}, nil
+			}
+		})
+		return err
+	})
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, want := range map[string]int{`"loss":`: 3, `"lr":`: 3, `"answer":42`: 3, `"epoch":3,`: 1} {
+		if n := strings.Count(string(text), what); n != want {
+			t.Errorf("%s is there %d times, want %d, in\n%s", what, n, want, text)
+		}
+	}
+}
+
+func TestConfigThatMakesNoSense(t *testing.T) {
+	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
+		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Accumulate = -1 })
+		if err == nil || !strings.Contains(err.Error(), "Accumulate -1") {
+			return fmt.Errorf("%v, want an error that names Accumulate", err)
+		}
+		return nil
+	})
+}
