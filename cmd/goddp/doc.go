@@ -5,6 +5,7 @@
 //	goddp analyze DIR  # which of them is the culprit
 //	goddp plot run.jsonl -o curve.svg
 //	goddp tokens input.txt -o shards
+//	goddp checkpoint ls FOLDER
 //
 // "goddp --help" lists its commands, "goddp COMMAND --help" what each takes.
 // The exit code is 2 for a command line that makes no sense.

@@ -29,6 +29,7 @@ var commands = []command{
 	{"analyze", "say from flight records which rank is the culprit", analyzeRecords},
 	{"plot", "draw the curves of training runs", plotRuns},
 	{"tokens", "make token shards of text, by GPT-2's encoding", makeTokens},
+	{"checkpoint", "list, verify, compare and convert checkpoints", checkpoints},
 }
 
 func main() { os.Exit(run(os.Args[1:])) }

@@ -1,0 +1,209 @@
+package checkpoint
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/nn"
+)
+
+// mounted is a small file system of its own, of some KiB.
+func mounted(t *testing.T, kib int) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dk", kib)); err != nil {
+		t.Skipf("needs the right to mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// failing runs f on two ranks, which save step 3 in a folder that has a checkpoint of step 2.
+// All get an error of one line with want in it, and the one of step 2 stays.
+func failing(t *testing.T, dir, want string, before func(m *Manager) error, after func()) {
+	t.Helper()
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		r, err := saved(t.Context(), pg, dir, plain, 2, Options{})
+		if err != nil {
+			return err
+		}
+		m, err := Open(pg, dir, Options{Keep: 1})
+		if err != nil {
+			return err
+		}
+		if err := before(m); err != nil {
+			return err
+		}
+		_, err = r.train(2, 3)
+		if err != nil {
+			return err
+		}
+		err = m.Save(t.Context(), 3, r.state())
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("rank %d: %v, want one line with %q", pg.Rank(), err, want)
+		}
+		t.Log(err)
+		return m.Close()
+	})
+	after()
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		_, err := resumed(t.Context(), pg, dir, plain, 2)
+		return err
+	})
+}
+
+func TestDiskFull(t *testing.T) {
+	dir := mounted(t, 80)
+	filler := filepath.Join(dir, "filler")
+	var once sync.Once
+	failing(t, dir, "no space left on device", func(*Manager) (err error) {
+		once.Do(func() {
+			for n := 64 << 10; n > 0; n /= 2 { // all but less than a page
+				f, failed := os.OpenFile(filler, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+				if failed != nil {
+					err = failed
+					return
+				}
+				f.Write(make([]byte, n))
+				f.Close()
+			}
+		})
+		return err
+	}, func() { os.Remove(filler) })
+}
+
+func TestReadOnly(t *testing.T) {
+	dir := mounted(t, 400)
+	remount := func(flags uintptr) error {
+		return syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT|flags, "")
+	}
+	failing(t, dir, "read-only file system", func(*Manager) error { return remount(syscall.MS_RDONLY) }, func() {
+		if err := remount(0); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// vanishing is a disk whose folder is moved away at a sync of a file.
+type vanishing struct {
+	disk
+	once *sync.Once
+	away func()
+}
+
+func (v vanishing) SyncFolder(path string) error {
+	v.once.Do(v.away)
+	return v.disk.SyncFolder(path)
+}
+
+func TestFolderGoneInMidSave(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	var once sync.Once
+	failing(t, dir, "no such file or directory", func(m *Manager) error {
+		m.fs = vanishing{once: &once, away: func() { os.Rename(dir, dir+"-away") }}
+		return nil
+	}, func() {
+		if err := os.Rename(dir+"-away", dir); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A folder that is not shared is found when it is opened, and the rank is named.
+func TestARankWithoutTheFolderIsNamed(t *testing.T) {
+	shared, other := t.TempDir(), t.TempDir()
+	commtest.OnGoroutines(t, 3, nil, func(pg *comm.ProcessGroup) error {
+		dir := shared
+		if pg.Rank() == 1 {
+			dir = other
+		}
+		_, err := Open(pg, dir, Options{})
+		if err == nil || !strings.Contains(err.Error(), "rank 1: the folder on ") || !strings.Contains(err.Error(), "is not rank 0's") {
+			t.Errorf("rank %d: %v", pg.Rank(), err)
+		}
+		return nil
+	})
+}
+
+// What does not fit is an error that says so, and changes neither the model nor the
+// checkpoint.
+func TestWhatDoesNotFit(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "step-00000002")
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		_, err := saved(t.Context(), pg, dir, plain, 2, Options{})
+		return err
+	})
+	refused := func(what string, state func(r *run) State, check func(err error) bool) {
+		t.Helper()
+		commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			r, err := newRun(pg, plain, 2)
+			if err != nil {
+				return err
+			}
+			before := bits(r)
+			m, err := Open(pg, dir, Options{})
+			if err != nil {
+				return err
+			}
+			step, err := m.Resume(t.Context(), state(r))
+			if err == nil || !check(err) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: step %d, %v", what, step, err)
+			}
+			if pg.Rank() == 0 {
+				t.Log(err)
+			}
+			for name, want := range before {
+				if string(bits(r)[name]) != string(want) {
+					t.Errorf("%s: %s has changed", what, name)
+				}
+			}
+			if _, err := r.train(0, 1); err != nil { // the optimizer is whole
+				return err
+			}
+			return m.Close()
+		})
+		if err := Verify(path); err != nil && what != "a newer format" {
+			t.Error(err)
+		}
+	}
+	misfit := func(err error) bool { return strings.Contains(err.Error(), "is of another model") }
+	refused("another model", func(r *run) State {
+		other := nn.Sequential(nn.Linear(7, 13), nn.Linear(13, 4))
+		if err := nn.Place(other, r.pg.Device(), 1); err != nil {
+			t.Error(err)
+		}
+		s := r.state()
+		s.Model = other
+		return s
+	}, misfit)
+	refused("no optimizer", func(r *run) State { return State{Model: r.model} }, func(err error) bool {
+		return strings.Contains(err.Error(), "has the state of 1 optimizers, the program has 0")
+	})
+	refused("a value that is not there", func(r *run) State {
+		s := r.state()
+		s.Values["more"] = new(int)
+		return s
+	}, func(err error) bool { return strings.Contains(err.Error(), `lacks the values ["more"]`) })
+	manifest := filepath.Join(path, manifestName)
+	data, err := os.ReadFile(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := strings.Replace(string(data[strings.Index(string(data), `"manifest":`)+11:len(data)-2]), `"version":1`, `"version":2`, 1)
+	if err := os.WriteFile(manifest, seal([]byte(newer)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	refused("a newer format", (*run).state, func(err error) bool { return strings.Contains(err.Error(), "format version 2") })
+}

@@ -1,0 +1,262 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+)
+
+var errFault = errors.New("injected fault")
+
+// A faultyDisk is a disk of all ranks that fails at one of its calls, or from it on. It
+// remembers what is not durable yet, so that the power can fail.
+type faultyDisk struct {
+	disk
+	mu       sync.Mutex
+	calls    int                 // so far
+	failAt   int                 // the call that fails, from 1; 0: none
+	stays    bool                // all later ones fail too: the machine is off
+	unsynced map[string]bool     // files whose content is not durable
+	undo     map[string][]func() // by folder: what takes back the names that are not durable, in order
+}
+
+func newFaultyDisk(failAt int, stays bool) *faultyDisk {
+	return &faultyDisk{failAt: failAt, stays: stays, unsynced: map[string]bool{}, undo: map[string][]func(){}}
+}
+
+// fails counts a call. Its caller holds mu.
+func (d *faultyDisk) fails(op, path string) error {
+	d.calls++
+	if d.failAt > 0 && (d.calls == d.failAt || d.stays && d.calls > d.failAt) {
+		return &os.PathError{Op: op, Path: path, Err: errFault}
+	}
+	return nil
+}
+
+func (d *faultyDisk) named(path string, undo func()) {
+	dir := filepath.Dir(path)
+	d.undo[dir] = append(d.undo[dir], undo)
+}
+
+func (d *faultyDisk) Mkdir(path string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.fails("mkdir", path); err != nil {
+		return err
+	}
+	if _, err := os.Stat(path); err != nil {
+		d.named(path, func() { os.RemoveAll(path) })
+	}
+	return d.disk.Mkdir(path)
+}
+
+func (d *faultyDisk) Create(path string) (file, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.fails("create", path); err != nil {
+		return nil, err
+	}
+	f, err := d.disk.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	d.named(path, func() { os.Remove(path) })
+	d.unsynced[path] = true
+	return &faultyFile{f, d, path}, nil
+}
+
+func (d *faultyDisk) Rename(from, to string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.fails("rename", from); err != nil {
+		return err
+	}
+	before, gone := os.ReadFile(to) // what it replaces is a small file, or nothing
+	if err := d.disk.Rename(from, to); err != nil {
+		return err
+	}
+	d.named(to, func() {
+		os.Rename(to, from)
+		if gone == nil {
+			os.WriteFile(to, before, 0o666)
+		}
+	})
+	if d.unsynced[from] {
+		delete(d.unsynced, from)
+		d.unsynced[to] = true
+	}
+	return nil
+}
+
+func (d *faultyDisk) SyncFolder(path string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.fails("fsync", path); err != nil {
+		return err
+	}
+	delete(d.undo, path)
+	return nil
+}
+
+func (d *faultyDisk) RemoveAll(path string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.fails("remove", path); err != nil {
+		return err
+	}
+	return d.disk.RemoveAll(path)
+}
+
+// cut fails the power: what is not durable is lost, the contents of files, the names in
+// folders, or both.
+func (d *faultyDisk) cut(contents, names bool) {
+	if contents {
+		for path := range d.unsynced {
+			os.Truncate(path, 0)
+		}
+	}
+	if !names {
+		return
+	}
+	for _, undo := range d.undo {
+		for i := len(undo) - 1; i >= 0; i-- {
+			undo[i]()
+		}
+	}
+}
+
+type faultyFile struct {
+	file
+	d    *faultyDisk
+	path string
+}
+
+// Write writes half of the data where it fails.
+func (f *faultyFile) Write(data []byte) (int, error) {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	if err := f.d.fails("write", f.path); err != nil {
+		n, _ := f.file.Write(data[:len(data)/2])
+		return n, err
+	}
+	return f.file.Write(data)
+}
+
+func (f *faultyFile) Sync() error {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	if err := f.d.fails("fsync", f.path); err != nil {
+		return err
+	}
+	delete(f.d.unsynced, f.path)
+	return nil
+}
+
+func (f *faultyFile) Close() error {
+	f.d.mu.Lock()
+	err := f.d.fails("close", f.path)
+	f.d.mu.Unlock()
+	return errors.Join(err, f.file.Close())
+}
+
+// Whichever call of the file system fails, alone or with all later ones and the power, the
+// ranks agree on whether the checkpoint is complete; one that Save has returned nil for
+// loads, and else that or the one before.
+func TestEveryFault(t *testing.T) {
+	base := t.TempDir()
+	const ranks = 2
+	commtest.OnGoroutines(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+		_, err := saved(t.Context(), pg, base, plain, 2, Options{})
+		return err
+	})
+	count := 0
+	save := func(t *testing.T, d *faultyDisk) (dir string, complete bool) {
+		dir = filepath.Join(t.TempDir(), "run")
+		if err := os.CopyFS(dir, os.DirFS(base)); err != nil {
+			t.Fatal(err)
+		}
+		var results [ranks]error
+		commtest.OnGoroutines(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+			r, err := newRun(pg, plain, 1)
+			if err != nil {
+				return err
+			}
+			if _, err := r.train(0, 3); err != nil {
+				return err
+			}
+			m, err := Open(pg, dir, Options{Keep: 1})
+			if err != nil {
+				return err
+			}
+			m.fs = d
+			results[pg.Rank()] = m.Save(t.Context(), 3, r.state())
+			return m.Close()
+		})
+		if (results[0] == nil) != (results[1] == nil) {
+			t.Errorf("rank 0: %v, rank 1: %v", results[0], results[1])
+		}
+		return dir, results[0] == nil
+	}
+	d := newFaultyDisk(0, false)
+	if _, complete := save(t, d); !complete {
+		t.Fatal("a save without a fault failed")
+	}
+	if count = d.calls; count < 20 {
+		t.Fatalf("%d calls, want more", count)
+	}
+	outcomes := map[string]int{}
+	for at := 1; at <= count; at++ {
+		for _, power := range []string{"on", "off", "contents lost", "names lost", "both lost"} {
+			d := newFaultyDisk(at, power != "on")
+			dir, complete := save(t, d)
+			d.cut(power == "contents lost" || power == "both lost", power == "names lost" || power == "both lost")
+			commtest.OnGoroutines(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+				return resumesAt(t.Context(), pg, dir, complete, outcomes)
+			})
+			if t.Failed() {
+				t.Fatalf("call %d of %d failed, power %s; complete: %v", at, count, power, complete)
+			}
+		}
+	}
+	t.Logf("%d calls: %v", count, outcomes)
+	if outcomes["step 2"] == 0 || outcomes["step 3"] == 0 {
+		t.Errorf("%v, want some of each", outcomes)
+	}
+}
+
+// resumesAt checks that a run resumes from dir at step 3, or, if that is not complete, at 2,
+// goes on, and saves.
+func resumesAt(ctx context.Context, pg *comm.ProcessGroup, dir string, complete bool, outcomes map[string]int) error {
+	r, err := newRun(pg, plain, 2)
+	if err != nil {
+		return err
+	}
+	m, err := Open(pg, dir, Options{Keep: 1})
+	if err != nil {
+		return err
+	}
+	step, err := m.Resume(ctx, r.state())
+	switch {
+	case err != nil:
+	case step != 3 && (complete || step != 2), r.seen != step:
+		err = fmt.Errorf("resumed at step %d, with the value %d", step, r.seen)
+	default:
+		if _, err = r.train(step, 4); err == nil {
+			err = m.Save(ctx, 4, r.state())
+		}
+	}
+	if pg.Rank() == 0 {
+		outcomes[fmt.Sprint("step ", step)]++
+	}
+	return errors.Join(err, m.Close())
+}
+
+var _ io.Writer = (*faultyFile)(nil)

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/goddp/goddp/checkpoint"
+)
+
+// checkpointHelp is what "goddp checkpoint --help" shows.
+const checkpointHelp = `Look into checkpoints.
+
+Usage:
+  goddp checkpoint ls FOLDER [--verify]
+  goddp checkpoint verify PATH
+  goddp checkpoint diff A B
+  goddp checkpoint convert FROM TO [--all]
+
+ls       lists the checkpoints in a folder, the latest first; --verify reads them
+verify   reads a checkpoint, or all in a folder, and compares all checksums
+diff     says which tensors and values of two checkpoints differ, and by how much
+convert  makes one safetensors file of the weights of a checkpoint, which PyTorch and
+         Hugging Face read, or a checkpoint of such a file; with --all the file has
+         the optimizers' state too, and makes an equal checkpoint again
+
+A PATH is a checkpoint, such as run1/step-00001200. A, B and FROM may be a folder of
+checkpoints as well: the latest one in it counts.
+
+Exit codes: 0 all is well; 1 a checkpoint is corrupt or cannot be read, or two differ;
+2 usage.
+`
+
+// checkpoints is "goddp checkpoint".
+func checkpoints(args []string) error {
+	var all, verify bool
+	fs := newFlags("checkpoint")
+	fs.BoolVar(&all, "all", false, "the optimizers' state too")
+	fs.BoolVar(&verify, "verify", false, "read the checkpoints")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			fmt.Print(checkpointHelp)
+			return nil
+		}
+		return &usageError{err: err}
+	}
+	if fs.NArg() == 0 {
+		return usagef("want ls, verify, diff or convert")
+	}
+	name, paths := fs.Arg(0), fs.Args()[1:]
+	want, known := map[string]int{"ls": 1, "verify": 1, "diff": 2, "convert": 2}[name]
+	switch {
+	case !known:
+		return usagef("there is no %q, want ls, verify, diff or convert", name)
+	case len(paths) != want:
+		return usagef("%s takes %d paths, got %d", name, want, len(paths))
+	case all && name != "convert", verify && name != "ls":
+		return usagef("--all is for convert and --verify for ls")
+	}
+	switch name {
+	case "ls":
+		return listCheckpoints(paths[0], verify)
+	case "verify":
+		return verifyCheckpoints(paths[0])
+	case "diff":
+		return diffCheckpoints(paths[0], paths[1])
+	default:
+		return convertCheckpoint(paths[0], paths[1], all)
+	}
+}
+
+// errCorrupt ends goddp with exit code 1 when the output has said why.
+var errCorrupt = errors.New("not all checkpoints are as they were saved")
+
+func listCheckpoints(dir string, verify bool) error {
+	infos, err := checkpoint.List(dir)
+	if err != nil {
+		return err
+	}
+	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(out, "NAME\tSTEP\tSIZE\tAGE\tRANKS\tINTEGRITY")
+	bad := false
+	for _, info := range infos {
+		name := info.Path[strings.LastIndexByte(info.Path, os.PathSeparator)+1:]
+		if info.Latest {
+			name += " (latest)"
+		}
+		err := info.Err
+		integrity := "manifest intact"
+		if verify && err == nil {
+			err, integrity = checkpoint.Verify(info.Path), "verified"
+		}
+		if err != nil {
+			bad = true
+			integrity = problems(err)
+		}
+		if m := info.Manifest; m != nil {
+			fmt.Fprintf(out, "%s\t%d\t%s\t%v\t%d\t%s\n", name, m.Step, size(m.Bytes()), age(m.Time), m.WorldSize, integrity)
+		} else {
+			fmt.Fprintf(out, "%s\t%d\t\t\t\t%s\n", name, info.Step, integrity)
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	if bad {
+		return errCorrupt
+	}
+	return nil
+}
+
+func verifyCheckpoints(path string) error {
+	infos, err := checkpoint.List(path)
+	if err != nil {
+		return err
+	}
+	paths := []string{path}
+	if len(infos) > 0 {
+		paths = nil
+		for _, info := range infos {
+			paths = append(paths, info.Path)
+		}
+	}
+	bad := false
+	for _, p := range paths {
+		if err := checkpoint.Verify(p); err != nil {
+			bad = true
+			fmt.Printf("%s: %s\n", p, problems(err))
+			continue
+		}
+		fmt.Printf("%s: verified\n", p)
+	}
+	if bad {
+		return errCorrupt
+	}
+	return nil
+}
+
+// problems are what is wrong with a checkpoint, without its path.
+func problems(err error) string {
+	var c *checkpoint.CorruptError
+	if errors.As(err, &c) {
+		return "corrupt: " + strings.Join(c.Problems, "; ")
+	}
+	return err.Error()
+}
+
+func diffCheckpoints(a, b string) error {
+	all, err := checkpoint.Diff(a, b)
+	if err != nil {
+		return err
+	}
+	for _, d := range all {
+		fmt.Printf("%s: %s\n", d.Name, d.Text)
+	}
+	if len(all) > 0 {
+		return fmt.Errorf("%s and %s differ in %d places", a, b, len(all))
+	}
+	return nil
+}
+
+func convertCheckpoint(from, to string, all bool) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		return checkpoint.Export(from, to, all)
+	}
+	path, err := checkpoint.Import(from, to)
+	if err == nil {
+		fmt.Println(path)
+	}
+	return err
+}
+
+// size is a number of bytes for a person.
+func size(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	x, i := float64(n), 0
+	for x >= 1024 && i < len(units)-1 {
+		x, i = x/1024, i+1
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", x, units[i])
+}
+
+// age is the time since t, to the second or, after some days, to the hour.
+func age(t time.Time) time.Duration {
+	d := time.Since(t)
+	if d > 72*time.Hour {
+		return d.Round(time.Hour)
+	}
+	return d.Round(time.Second)
+}
