@@ -36,7 +36,37 @@ func (disk) Mkdir(path string) error {
 }
 
 func (disk) Create(path string) (file, error) {
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	return &diskFile{File: f}, nil
+}
+
+// diskFile has the disk write while the program still does: Sync then has little left.
+type diskFile struct {
+	*os.File
+	written, begun int64 // bytes, and those that the disk was told to write
+}
+
+// stride is how many bytes the disk is told to write at once.
+const stride = 16 << 20
+
+func (f *diskFile) Write(data []byte) (int, error) {
+	n := 0
+	for n < len(data) {
+		chunk := data[n:min(n+stride, len(data))]
+		k, err := f.File.Write(chunk)
+		n, f.written = n+k, f.written+int64(k)
+		if err != nil {
+			return n, err
+		}
+		if f.written-f.begun >= stride {
+			beginWriting(f.File, f.begun, f.written-f.begun)
+			f.begun = f.written
+		}
+	}
+	return n, nil
 }
 
 func (disk) Rename(from, to string) error { return os.Rename(from, to) }

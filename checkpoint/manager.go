@@ -94,10 +94,9 @@ func (m *Manager) open(ctx context.Context) error {
 	if err := comm.BroadcastObject(ctx, m.pg, &m.id, 0); err != nil {
 		return err
 	}
-	err = m.probe()
-	err = comm.Agree(ctx, m.pg, err)
+	err = comm.Agree(ctx, m.pg, m.probe())
 	if m.pg.Rank() == 0 {
-		err = errors.Join(err, m.fs.RemoveAll(m.temp("probe")))
+		m.fs.RemoveAll(m.temp("probe")) // else the next Open deletes it
 	}
 	return err
 }
@@ -134,12 +133,20 @@ func (m *Manager) cleanUp() error {
 	return nil
 }
 
-// Close waits until what was saved last is durable on all ranks, or failed. Its error is
-// that of a save which no call has returned. All ranks call it, before they close the
-// group; closing again does nothing.
+// partingTime is how long the ranks of a broken group may take to complete a checkpoint that
+// is being written: a rank that died does not.
+const partingTime = 10 * time.Second
+
+// Close waits until what was saved last is durable on all ranks, or failed; in a group that
+// is broken, some seconds at most. Its error is that of a save which no call has returned. All
+// ranks call it, before they close the group; closing again does nothing.
 func (m *Manager) Close() error {
 	if m.closed {
 		return nil
+	}
+	if m.writing != nil && m.pg.Failed() {
+		late := time.AfterFunc(partingTime, m.writing.cancel)
+		defer late.Stop()
 	}
 	err := m.Wait(context.Background()) // the writer has a deadline of its own
 	m.closed = true

@@ -22,6 +22,7 @@ type saving struct {
 	pieces    []piece // of the snapshot, in pinned memory
 	copied    device.Event
 	record    record
+	cancel    func()        // ends the writer's waits
 	done      chan struct{} // closed by the writer, behind its last use of all of this
 	err       error         // before done is closed, the writer's
 }
@@ -71,9 +72,12 @@ func (m *Manager) Save(ctx context.Context, step int, state State) error {
 		s.record.Err = failed.Error()
 	}
 	m.writing = s
+	until, cancel := context.WithTimeout(context.Background(), m.o.Timeout) // not ctx: it ends with the call
+	s.cancel = cancel
 	go func() {
 		defer close(s.done)
-		s.err = m.write(s)
+		defer cancel()
+		s.err = m.write(until, s)
 		m.o.phase("idle")
 	}()
 	if failed != nil || !m.o.Async {
@@ -198,9 +202,7 @@ func (m *Manager) copy(s *saving) error {
 
 // write is the writer's goroutine: it makes this rank's share durable, and on rank 0 the
 // checkpoint of all shares.
-func (m *Manager) write(s *saving) error {
-	ctx, cancel := context.WithTimeout(context.Background(), m.o.Timeout)
-	defer cancel()
+func (m *Manager) write(ctx context.Context, s *saving) error {
 	r := &s.record
 	if s.copied != nil {
 		if err := s.copied.Sync(ctx); err != nil && r.Err == "" {

@@ -130,6 +130,12 @@ func (g *group) Alloc(size int) (device.Buffer, error) {
 	return b, nil
 }
 
+// Failed tells whether the group is broken, as far as this rank knows: a call failed, or
+// the program aborted it.
+func (g *group) Failed() bool {
+	return g.aborted.Load() || g.failure.Load() != nil || g.watch.why() != nil
+}
+
 // OnShutdown has f run before the watchdog ends the process for a failure of a
 // call, whose cause it is told; other modes than AsyncErrorHandling do not end
 // it. f must return by the time that ctx ends, and can rely on nothing that

@@ -1,0 +1,343 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/goddp/goddp/amp"
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// A slowDisk holds up the files of one rank until it is opened.
+type slowDisk struct {
+	disk
+	open chan struct{}
+	err  error // what it then returns
+}
+
+func (d slowDisk) Create(path string) (file, error) {
+	<-d.open
+	if d.err != nil {
+		return nil, d.err
+	}
+	return d.disk.Create(path)
+}
+
+// sharedFolder is one folder for all ranks, be they goroutines or processes.
+func sharedFolder(t *testing.T, pg *comm.ProcessGroup) (string, error) {
+	dir := t.TempDir()
+	return dir, comm.BroadcastObject(t.Context(), pg, &dir, 0)
+}
+
+func TestOnProcesses(t *testing.T) { commtest.Processes(t, 2, "GODDP_DEVICE=cpu") }
+
+// What is saved is the state as it was when Save was called, though the steps that follow
+// write it while the files are written; and the run goes on from it, to the bit.
+func TestAsyncSavesTheStateOfItsCall(t *testing.T) {
+	for _, kind := range []string{plain, zeros} {
+		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			dir, err := sharedFolder(t, pg)
+			if err != nil {
+				return err
+			}
+			r, err := newRun(pg, kind, 1)
+			if err != nil {
+				return err
+			}
+			slow := slowDisk{open: make(chan struct{})}
+			m, err := Open(pg, dir, Options{Async: true})
+			if err != nil {
+				return err
+			}
+			if _, err := r.train(0, 3); err != nil {
+				return err
+			}
+			m.fs = slow
+			if err := m.Save(t.Context(), 3, r.state()); err != nil {
+				return err
+			}
+			want, err := r.train(3, 6)
+			close(slow.open)
+			if err := errors.Join(err, m.Close()); err != nil {
+				return err
+			}
+			again, err := resumed(t.Context(), pg, dir, kind, 3)
+			if err != nil {
+				return err
+			}
+			got, err := again.train(3, 6)
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s: the losses are %v, want %v", kind, got, want)
+			}
+			return err
+		})
+	}
+}
+
+// The error of a writer is that of the next Save, on all ranks, and of Close where there is
+// none; the save after it succeeds.
+func TestAsyncErrors(t *testing.T) {
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		dir, err := sharedFolder(t, pg)
+		if err != nil {
+			return err
+		}
+		r, err := newRun(pg, plain, 1)
+		if err != nil {
+			return err
+		}
+		m, err := Open(pg, dir, Options{Async: true})
+		if err != nil {
+			return err
+		}
+		broken := func() {
+			if m.fs = (disk{}); pg.Rank() == 1 {
+				open := make(chan struct{})
+				close(open)
+				m.fs = slowDisk{open: open, err: errFault}
+			}
+		}
+		expect := func(step int, err error) {
+			t.Helper()
+			if want := fmt.Sprintf("saving step %d in %s: rank 1: injected fault", step, dir); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("rank %d: %v, want %q", pg.Rank(), err, want)
+			}
+		}
+		broken()
+		if err := m.Save(t.Context(), 1, r.state()); err != nil {
+			return err
+		}
+		expect(1, m.Save(t.Context(), 2, r.state()))
+		m.fs = disk{}
+		if err := m.Save(t.Context(), 3, r.state()); err != nil {
+			return err
+		}
+		if err := m.Wait(t.Context()); err != nil {
+			return err
+		}
+		broken()
+		if err := m.Save(t.Context(), 4, r.state()); err != nil {
+			return err
+		}
+		expect(4, m.Close())
+		if err := m.Close(); err != nil {
+			return err
+		}
+		if err := m.Save(t.Context(), 5, r.state()); !errors.Is(err, ErrClosed) {
+			t.Errorf("Save after Close: %v", err)
+		}
+		_, err = resumedAt(t.Context(), pg, dir, r.state())
+		return err
+	})
+}
+
+// resumedAt resumes a state, and returns the step.
+func resumedAt(ctx context.Context, pg *comm.ProcessGroup, dir string, s State) (int, error) {
+	m, err := Open(pg, dir, Options{})
+	if err != nil {
+		return 0, err
+	}
+	step, err := m.Resume(ctx, s)
+	return step, errors.Join(err, m.Close())
+}
+
+// With SkipBusy a second save does nothing, on all ranks, while one rank still writes;
+// without it waits.
+func TestASecondSave(t *testing.T) {
+	for _, skip := range []bool{true, false} {
+		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+			dir, err := sharedFolder(t, pg)
+			if err != nil {
+				return err
+			}
+			r, err := newRun(pg, plain, 1)
+			if err != nil {
+				return err
+			}
+			m, err := Open(pg, dir, Options{Async: true, SkipBusy: skip})
+			if err != nil {
+				return err
+			}
+			slow := slowDisk{open: make(chan struct{})}
+			if pg.Rank() == 1 {
+				m.fs = slow
+			}
+			if err := m.Save(t.Context(), 1, r.state()); err != nil {
+				return err
+			}
+			if !skip {
+				close(slow.open) // or the second waits for ever
+			}
+			if err := m.Save(t.Context(), 2, r.state()); err != nil {
+				return err
+			}
+			if skip {
+				if err := pg.Barrier().Wait(t.Context()); err != nil {
+					return err
+				}
+				close(slow.open)
+			}
+			if err := m.Close(); err != nil {
+				return err
+			}
+			want := 2
+			if skip {
+				want = 1
+			}
+			step, err := resumedAt(t.Context(), pg, dir, r.state())
+			if step != want {
+				t.Errorf("SkipBusy %v: resumed at %d, want %d", skip, step, want)
+			}
+			return err
+		})
+	}
+}
+
+// A rank that dies in mid-save holds the others up for a bounded time: until the timeout, or
+// where they know of it, for some seconds.
+func TestADeadRank(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			groups, err := comm.Local(2, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			for _, pg := range groups {
+				wg.Go(func() {
+					r, err := newRun(pg, plain, 1)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					m, err := Open(pg, dir, Options{Async: true, Timeout: time.Minute})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if pg.Rank() == 1 {
+						return // dies
+					}
+					if err := m.Save(t.Context(), 1, r.state()); err != nil {
+						t.Error(err)
+					}
+					begun, most := time.Now(), time.Minute
+					if known {
+						pg.Abort(errors.New("rank 1 died"))
+						most = partingTime
+					}
+					err = m.Close()
+					if err == nil || !strings.Contains(err.Error(), "rank 1 did not say that its share is durable") || time.Since(begun) > most+time.Second {
+						t.Errorf("after %v: %v", time.Since(begun), err)
+					}
+				})
+			}
+			wg.Wait()
+			for _, pg := range groups {
+				pg.Close()
+			}
+		})
+	}
+}
+
+// A hook has a state of each rank.
+type hook struct{ state map[string]device.Tensor }
+
+func (h *hook) State(context.Context) (map[string]device.Tensor, error) { return h.state, nil }
+
+func (h *hook) LoadState(s map[string]device.Tensor) error {
+	h.state = s
+	return nil
+}
+
+// Each rank gets its own values and its hook's state back, at the number of ranks that they
+// were saved at, and keeps what it has at another; a loss scale is all ranks'.
+func TestRanksHaveTheirOwn(t *testing.T) {
+	dir := t.TempDir()
+	tensor := func(x float32) device.Tensor { return device.HostTensor([]float32{x, 2 * x}, device.Float32) }
+	for _, ranks := range []int{2, 2, 3} {
+		first, same := true, ranks == 2
+		if all, err := List(dir); err == nil && len(all) > 0 {
+			first = false
+		}
+		commtest.OnGoroutines(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+			net := nn.Linear(2, 2)
+			if err := nn.Place(net, pg.Device(), 1); err != nil {
+				return err
+			}
+			scaler := amp.NewScaler(nil)
+			own, h := 100+pg.Rank(), &hook{map[string]device.Tensor{"unsent": tensor(float32(100 + pg.Rank()))}}
+			s := State{Model: net, Hook: h, Values: map[string]any{"scaler": scaler}, RankValues: map[string]any{"own": &own}}
+			m, err := Open(pg, dir, Options{})
+			if err != nil {
+				return err
+			}
+			if first {
+				own, h.state = pg.Rank(), map[string]device.Tensor{"unsent": tensor(float32(pg.Rank()))}
+				scaler.Restore(amp.State{Scale: 512, GrowthTracker: 3})
+				return errors.Join(m.Save(t.Context(), 1, s), m.Close())
+			}
+			if _, err := m.Resume(t.Context(), s); err != nil {
+				return err
+			}
+			want := pg.Rank()
+			if !same {
+				want += 100
+			}
+			if own != want || !bytes.Equal(h.state["unsent"].Buf.Host(), tensor(float32(want)).Buf.Host()) {
+				t.Errorf("rank %d of %d has %d and %v, want %d", pg.Rank(), ranks, own, h.state, want)
+			}
+			if got := scaler.State(); got != (amp.State{Scale: 512, GrowthTracker: 3}) {
+				t.Errorf("the scaler has %+v", got)
+			}
+			return m.Close()
+		})
+	}
+}
+
+// A model that is of another type than the checkpoint takes its numbers.
+func TestTypesAreConverted(t *testing.T) {
+	dir := t.TempDir()
+	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		models := map[device.DType]map[string]*autograd.Variable{}
+		for _, dt := range []device.DType{device.Float32, device.BFloat16} {
+			net := nn.Linear(5, 3, nn.LinearOptions{DType: dt, Compute: device.Float32})
+			if err := nn.Place(net, pg.Device(), uint64(dt)); err != nil {
+				return err
+			}
+			m, err := Open(pg, dir, Options{})
+			if err != nil {
+				return err
+			}
+			if dt == device.Float32 {
+				err = m.Save(t.Context(), 1, State{Model: net})
+			} else {
+				_, err = m.Resume(t.Context(), State{Model: net})
+			}
+			if err := errors.Join(err, m.Close()); err != nil {
+				return err
+			}
+			models[dt] = maps.Clone(nn.State(net))
+		}
+		for name, wide := range models[device.Float32] {
+			want := autograd.Cast(wide, device.BFloat16).Tensor().Buf.Host()
+			if got := models[device.BFloat16][name].Tensor().Buf.Host(); !bytes.Equal(got, want) {
+				t.Errorf("%s is % x, want % x", name, got, want)
+			}
+		}
+		return nil
+	})
+}
