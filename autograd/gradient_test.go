@@ -101,6 +101,7 @@ func gradCases() (cases []gradCase) {
 	cases = append(cases, mathCases()...)
 	cases = append(cases, attentionCases()...)
 	cases = append(cases, normalizationCases()...)
+	cases = append(cases, convolutionCases()...)
 	return cases
 }
 

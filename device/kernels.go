@@ -44,6 +44,8 @@ type Kernels interface {
 	RMSProp
 	Normalization
 	Indexing
+	Convolution
+	Pooling
 
 	// Fill sets every element of dst, of any type, to v.
 	Fill(s Stream, dst Tensor, v float64) error

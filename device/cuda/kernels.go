@@ -70,6 +70,8 @@ type kernels struct {
 	groupNorm, groupNormGrad                      perFloat
 	normPlanes, normColumns, normFold             perFloat
 	batchNorm, batchNormGrad                      perFloat
+	im2col, col2im, toColumns, fromColumns        perFloat
+	maxPool, maxPoolGrad, avgPool, avgPoolGrad    perFloat
 	mergeMoments, trackMoments                    perFloat // of Float32 and Float64
 	fill                                          perType
 	copy                                          [device.Uint8 + 1]perType // to, from
@@ -197,6 +199,12 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		"rotary.cu":          floats(map[string]*perFloat{"rotate": &k.rotate}),
 
 		"normalization.cu": normalization,
+		"convolution.cu": floats(map[string]*perFloat{
+			"im2col": &k.im2col, "col2im": &k.col2im, "to_columns": &k.toColumns, "from_columns": &k.fromColumns,
+		}),
+		"pooling.cu": floats(map[string]*perFloat{
+			"max_pool": &k.maxPool, "max_pool_grad": &k.maxPoolGrad, "avg_pool": &k.avgPool, "avg_pool_grad": &k.avgPoolGrad,
+		}),
 
 		"orthonormal.cu": {
 			"orthonormalize_float32": &k.orthonormalize[device.Float32], "orthonormalize_float64": &k.orthonormalize[device.Float64],

@@ -26,12 +26,6 @@ template <class T> __device__ inline typename Arith<T>::type summand(const Norm 
 	return a.bias ? up(((const T *)a.bias)[c]) : typename Arith<T>::type(0);
 }
 
-// divide is i / by, which is faster in 32 bits.
-__device__ inline u64 divide(u64 i, u64 by) {
-	if (by == 1) return i;
-	return (i | by) >> 32 ? i / by : (u32)i / (u32)by;
-}
-
 // group_norm has a block take rows: groups of channels of a sample.
 template <class T> __device__ inline void group_norm(const Norm &a) {
 	typedef typename Arith<T>::type A;

@@ -135,6 +135,12 @@ template <class T, class F> __device__ inline void each_of(const T *p, u64 first
 	}
 }
 
+// divide is i / by, which is faster in 32 bits.
+__device__ inline u64 divide(u64 i, u64 by) {
+	if (by == 1) return i;
+	return (i | by) >> 32 ? i / by : (u32)i / (u32)by;
+}
+
 __device__ inline u64 global_thread() { return blockIdx.x * (u64)blockDim.x + threadIdx.x; }
 __device__ inline u64 global_threads() { return gridDim.x * (u64)blockDim.x; }
 

@@ -1,0 +1,243 @@
+package cpu
+
+import (
+	"sync"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+func (k *kernels) Conv2d(_ device.Stream, dst, x, w, bias device.Tensor, p device.Conv) error {
+	z := operands.Conv2d("Conv2d", dst, x, w, bias, p)
+	if dst.DType == device.Float32 {
+		conv2d[float32](k, z, dst, x, w, bias)
+	} else {
+		conv2d[float64](k, z, dst, x, w, bias)
+	}
+	return nil
+}
+
+func (k *kernels) Conv2dGradInput(_ device.Stream, dst device.Tensor, acc device.Accum, g, w device.Tensor, p device.Conv) error {
+	z := operands.Conv2d("Conv2dGradInput", g, dst, w, device.Tensor{}, p)
+	if dst.DType == device.Float32 {
+		convGradInput[float32](k, z, dst, acc, g, w)
+	} else {
+		convGradInput[float64](k, z, dst, acc, g, w)
+	}
+	return nil
+}
+
+func (k *kernels) Conv2dGradWeight(_ device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p device.Conv) error {
+	z := operands.Conv2d("Conv2dGradWeight", g, x, dst, device.Tensor{}, p)
+	if dst.DType == device.Float32 {
+		convGradWeight[float32](k, z, dst, acc, g, x)
+	} else {
+		convGradWeight[float64](k, z, dst, acc, g, x)
+	}
+	return nil
+}
+
+// A convolution is a product of matrices for each image and group: the weight [o taps] by
+// the image's columns [taps positions], which hold for each position of the result what the
+// weight is multiplied by there. The columns of one image at a time bound the memory.
+
+// columns are the memory for one image's columns.
+var columns sync.Pool // of *[]byte
+
+// withColumns calls f with memory for n elements, of undefined content.
+func withColumns[T float](n int, f func(cols []T)) {
+	var t T
+	size := device.HostTensor([]T{t}, device.Invalid).Bytes() * n
+	mem, _ := columns.Get().(*[]byte)
+	if mem == nil || len(*mem) < size {
+		made := make([]byte, size)
+		mem = &made
+	}
+	defer columns.Put(mem)
+	dt := device.HostTensor([]T{t}, device.Invalid).DType
+	f(device.Elements[T](device.NewTensor(device.HostBuffer(*mem, nil), dt, n)))
+}
+
+// gemmOf is the product p of slices, of sizes that may be 0.
+func gemmOf[T float](k *kernels, p product, alpha T, x, y []T, beta T, dst []T) {
+	if p.m == 0 || p.n == 0 {
+		return
+	}
+	if p.k == 0 {
+		fold(k, dst[:p.m*p.n], device.Accum{Beta: float64(beta)}, nil)
+		return
+	}
+	p.ldx, p.ldy = max(p.ldx, 1), max(p.ldy, 1)
+	switch d := any(dst).(type) {
+	case []float32:
+		k.blas.gemm32(p, float32(alpha), any(x).([]float32), any(y).([]float32), float32(beta), d)
+	case []float64:
+		k.blas.gemm64(p, float64(alpha), any(x).([]float64), any(y).([]float64), float64(beta), d)
+	}
+}
+
+// span is which positions along an axis, of out, meet tap t within n elements: [from, to).
+func span(z *operand.ConvSizes, axis, t, n, out int) (from, to int) {
+	stride, first := z.Stride[axis], t*z.Dilation[axis]-z.Padding[axis] // where position 0 reads
+	from = max(0, (-first+stride-1)/stride)
+	if first >= 0 {
+		from = 0
+	}
+	if last := n - 1 - first; last >= 0 {
+		to = min(out, last/stride+1)
+	}
+	return min(from, to), to
+}
+
+// im2col writes the columns of channels lo to hi of a group, whose first channel x begins
+// with.
+func im2col[T float](z *operand.ConvSizes, cols, x []T, lo, hi int) {
+	kh, kw := z.Kernel[0], z.Kernel[1]
+	sh, sw := z.Stride[0], z.Stride[1]
+	for c := lo; c < hi; c++ {
+		plane := x[c*z.H*z.W : (c+1)*z.H*z.W]
+		for i := range kh {
+			top, bottom := span(z, 0, i, z.H, z.OH)
+			for j := range kw {
+				left, right := span(z, 1, j, z.W, z.OW)
+				first := j*z.Dilation[1] - z.Padding[1]
+				at := ((c*kh+i)*kw + j) * z.Positions()
+				rows := cols[at : at+z.Positions()]
+				clear(rows[:top*z.OW])
+				clear(rows[bottom*z.OW:])
+				for r := top; r < bottom; r++ {
+					line, row := plane[(r*sh+i*z.Dilation[0]-z.Padding[0])*z.W:], rows[r*z.OW:(r+1)*z.OW]
+					clear(row[:left])
+					clear(row[right:])
+					if sw == 1 && left < right {
+						copy(row[left:right], line[left+first:])
+						continue
+					}
+					for q := left; q < right; q++ {
+						row[q] = line[q*sw+first]
+					}
+				}
+			}
+		}
+	}
+}
+
+// col2im adds to x what its columns hold for it: the adjoint of im2col.
+func col2im[T float](z *operand.ConvSizes, x, cols []T) {
+	kh, kw := z.Kernel[0], z.Kernel[1]
+	sh, sw := z.Stride[0], z.Stride[1]
+	for c := range z.InGroup {
+		plane := x[c*z.H*z.W : (c+1)*z.H*z.W]
+		for i := range kh {
+			top, bottom := span(z, 0, i, z.H, z.OH)
+			for j := range kw {
+				left, right := span(z, 1, j, z.W, z.OW)
+				first := j*z.Dilation[1] - z.Padding[1]
+				rows := cols[((c*kh+i)*kw+j)*z.Positions():]
+				for r := top; r < bottom; r++ {
+					line, row := plane[(r*sh+i*z.Dilation[0]-z.Padding[0])*z.W:], rows[r*z.OW:(r+1)*z.OW]
+					if sw == 1 && left < right {
+						line = line[left+first : right+first]
+						for q, v := range row[left:right] {
+							line[q] += v
+						}
+						continue
+					}
+					for q := left; q < right; q++ {
+						line[q*sw+first] += row[q]
+					}
+				}
+			}
+		}
+	}
+}
+
+// work is how many elements' worth an image is to k.each.
+func work(z *operand.ConvSizes) int { return z.Positions() * (z.C + z.O) * z.Kernel[0] * z.Kernel[1] }
+
+func conv2d[T float](k *kernels, z operand.ConvSizes, dst, x, w, bias device.Tensor) {
+	d, xs, ws, b := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](w), device.Elements[T](bias)
+	taps, l, beta := z.Taps(), z.Positions(), T(0)
+	if b != nil {
+		beta = 1
+	}
+	k.each(z.N, work(&z), func(lo, hi int) {
+		withColumns(taps*l, func(cols []T) {
+			for n := lo; n < hi; n++ {
+				for g := range z.Groups {
+					out := d[(n*z.O+g*z.PerOut)*l:][:z.PerOut*l]
+					if b != nil {
+						for o := range z.PerOut {
+							fill(out[o*l:(o+1)*l], b[g*z.PerOut+o])
+						}
+					}
+					image, y := xs[(n*z.C+g*z.InGroup)*z.H*z.W:], cols
+					if z.Pointwise() {
+						y = image[:z.InGroup*l]
+					} else {
+						im2col(&z, cols, image, 0, z.InGroup)
+					}
+					gemmOf(k, product{m: z.PerOut, n: l, k: taps, ldx: taps, ldy: l}, 1, ws[g*z.PerOut*taps:], y, beta, out)
+				}
+			}
+		})
+	})
+}
+
+func convGradInput[T float](k *kernels, z operand.ConvSizes, dst device.Tensor, acc device.Accum, g, w device.Tensor) {
+	d, gs, ws := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](w)
+	taps, l := z.Taps(), z.Positions()
+	p := product{tx: true, m: taps, n: l, k: z.PerOut, ldx: taps, ldy: l}
+	alpha, beta := T(acc.Alpha), T(acc.Beta)
+	k.each(z.N, work(&z), func(lo, hi int) {
+		withColumns(taps*l, func(cols []T) {
+			for n := lo; n < hi; n++ {
+				for i := range z.Groups {
+					image := d[(n*z.C+i*z.InGroup)*z.H*z.W:][:z.InGroup*z.H*z.W]
+					weight, grad := ws[i*z.PerOut*taps:], gs[(n*z.O+i*z.PerOut)*l:]
+					if z.Pointwise() {
+						gemmOf(k, p, alpha, weight, grad, beta, image)
+						continue
+					}
+					gemmOf(k, p, alpha, weight, grad, 0, cols)
+					switch beta {
+					case 0:
+						clear(image)
+					case 1:
+					default:
+						accumulate(image, device.Accum{Alpha: acc.Beta}, image)
+					}
+					col2im(&z, image, cols)
+				}
+			}
+		})
+	})
+}
+
+// convGradWeight takes one image after the other, so that sums do not depend on the number
+// of threads.
+func convGradWeight[T float](k *kernels, z operand.ConvSizes, dst device.Tensor, acc device.Accum, g, x device.Tensor) {
+	d, gs, xs := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](x)
+	taps, l := z.Taps(), z.Positions()
+	if z.N == 0 {
+		fold(k, d, acc, nil)
+	}
+	withColumns(taps*l, func(cols []T) {
+		for n := range z.N {
+			beta := T(1)
+			if n == 0 {
+				beta = T(acc.Beta)
+			}
+			for i := range z.Groups {
+				image, y := xs[(n*z.C+i*z.InGroup)*z.H*z.W:], cols
+				if z.Pointwise() {
+					y = image[:z.InGroup*l]
+				} else {
+					k.each(z.InGroup, l*z.Kernel[0]*z.Kernel[1], func(lo, hi int) { im2col(&z, cols, image, lo, hi) })
+				}
+				gemmOf(k, product{ty: true, m: z.PerOut, n: taps, k: l, ldx: l, ldy: l}, T(acc.Alpha),
+					gs[(n*z.O+i*z.PerOut)*l:], y, beta, d[i*z.PerOut*taps:][:z.PerOut*taps])
+			}
+		}
+	})
+}

@@ -1,0 +1,164 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// convArgs is Conv in kernels/convolution.cu.
+type convArgs struct {
+	to, from, bias         uint64
+	first, images          uint64
+	c, h, w                uint64
+	kh, kw, oh, ow         uint64
+	sh, sw, ph, pw, dh, dw int64
+	acc                    device.Accum
+}
+
+// columnBytes bounds the columns of the images that one product takes.
+const columnBytes = 256 << 20
+
+// convolution is one call of a convolution's kernel, which goes through the batch by chunks
+// of images. The columns of all groups lie one behind the other.
+type convolution struct {
+	k       *kernels
+	s       *Stream
+	dt      device.DType
+	z       operand.ConvSizes
+	images  int           // of a chunk
+	columns device.Tensor // [c·kh·kw images·positions]
+	results device.Tensor // [o images·positions]
+	memory  device.Buffer
+}
+
+// convolve calls step for each chunk of images: from first on, so many.
+func (k *kernels) convolve(st device.Stream, dt device.DType, z operand.ConvSizes, step func(c *convolution, first int) error) (err error) {
+	if err := k.d.Err(); err != nil {
+		return err
+	}
+	per := (z.C*z.Kernel[0]*z.Kernel[1] + z.O) * z.Positions() * dt.Size() // bytes of an image
+	c := &convolution{k: k, s: k.d.stream(st), dt: dt, z: z, images: max(min(z.N, columnBytes/max(per, 1)), 1)}
+	columns := device.Tensor{DType: dt, Shape: device.Shape{z.C * z.Kernel[0] * z.Kernel[1], c.images * z.Positions()}}
+	results := device.Tensor{DType: dt, Shape: device.Shape{z.O, c.images * z.Positions()}}
+	if c.memory, err = k.scratch(&columns, &results); err != nil {
+		return err
+	}
+	defer k.d.Free(c.memory)
+	whole := c.images
+	for first := 0; first < z.N && err == nil; first += whole {
+		c.images = min(whole, z.N-first)
+		width := c.images * z.Positions()
+		c.columns = device.NewTensor(columns.Buf, dt, columns.Shape[0], width)
+		c.results = device.NewTensor(results.Buf, dt, z.O, width)
+		err = step(c, first)
+	}
+	if c.s != k.d.compute { // Free is behind the compute stream alone
+		if e := c.s.Sync(context.Background()); err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// move runs one of the kernels between images, or results, of channels and columns.
+func (c *convolution) move(f *perFloat, to, from, bias device.Tensor, first, channels, n int, acc device.Accum) error {
+	if n == 0 {
+		return nil
+	}
+	z := &c.z
+	a := convArgs{
+		to: c.k.addr(to), from: c.k.addr(from), bias: c.k.addr(bias), first: uint64(first), images: uint64(c.images),
+		c: uint64(channels), h: uint64(z.H), w: uint64(z.W), kh: uint64(z.Kernel[0]), kw: uint64(z.Kernel[1]), oh: uint64(z.OH), ow: uint64(z.OW),
+		sh: int64(z.Stride[0]), sw: int64(z.Stride[1]), ph: int64(z.Padding[0]), pw: int64(z.Padding[1]), dh: int64(z.Dilation[0]), dw: int64(z.Dilation[1]),
+		acc: acc,
+	}
+	return c.k.launch(c.s, f[c.dt], c.k.flat(n), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
+// groups calls f for each group with its columns, its results, and its part of a weight.
+func (c *convolution) groups(weight device.Tensor, f func(columns, results, weight device.Tensor) error) error {
+	z := &c.z
+	part := func(t device.Tensor, g, rows, cols int) device.Tensor {
+		return t.Flat().Range(g*rows*cols, (g+1)*rows*cols).Reshape(rows, cols)
+	}
+	width := c.images * z.Positions()
+	for g := range z.Groups {
+		if err := f(part(c.columns, g, z.Taps(), width), part(c.results, g, z.PerOut, width), part(weight, g, z.PerOut, z.Taps())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *kernels) Conv2d(st device.Stream, dst, x, w, bias device.Tensor, p device.Conv) error {
+	z := operands.Conv2d("Conv2d", dst, x, w, bias, p)
+	err := k.convolve(st, dst.DType, z, func(c *convolution, first int) error {
+		if err := c.move(&k.im2col, c.columns, x, device.Tensor{}, first, z.C, c.columns.Len(), device.Store); err != nil {
+			return err
+		}
+		err := c.groups(w, func(columns, results, weight device.Tensor) error {
+			return k.MatMul(c.s, results, device.Store, weight, false, columns, false)
+		})
+		if err != nil {
+			return err
+		}
+		return c.move(&k.fromColumns, dst, c.results, bias, first, z.O, c.results.Len(), device.Store)
+	})
+	if err != nil {
+		return fmt.Errorf("Conv2d of %v and %v: %w", x, w, err)
+	}
+	return nil
+}
+
+func (k *kernels) Conv2dGradInput(st device.Stream, dst device.Tensor, acc device.Accum, g, w device.Tensor, p device.Conv) error {
+	z := operands.Conv2d("Conv2dGradInput", g, dst, w, device.Tensor{}, p)
+	err := k.convolve(st, dst.DType, z, func(c *convolution, first int) error {
+		if err := c.move(&k.toColumns, c.results, g, device.Tensor{}, first, z.O, c.results.Len(), device.Store); err != nil {
+			return err
+		}
+		err := c.groups(w, func(columns, results, weight device.Tensor) error {
+			return k.MatMul(c.s, columns, device.Store, weight, true, results, false)
+		})
+		if err != nil {
+			return err
+		}
+		return c.move(&k.col2im, dst, c.columns, device.Tensor{}, first, z.C, c.images*z.C*z.H*z.W, acc)
+	})
+	if err != nil {
+		return fmt.Errorf("Conv2dGradInput of %v and %v: %w", g, w, err)
+	}
+	return nil
+}
+
+// Conv2dGradWeight adds up the chunks in order.
+func (k *kernels) Conv2dGradWeight(st device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p device.Conv) error {
+	z := operands.Conv2d("Conv2dGradWeight", g, x, dst, device.Tensor{}, p)
+	if z.N == 0 {
+		return k.scale(st, dst, acc.Beta)
+	}
+	err := k.convolve(st, dst.DType, z, func(c *convolution, first int) error {
+		into := acc
+		if first > 0 {
+			into.Beta = 1
+		}
+		if err := c.move(&k.im2col, c.columns, x, device.Tensor{}, first, z.C, c.columns.Len(), device.Store); err != nil {
+			return err
+		}
+		if err := c.move(&k.toColumns, c.results, g, device.Tensor{}, first, z.O, c.results.Len(), device.Store); err != nil {
+			return err
+		}
+		return c.groups(dst, func(columns, results, weight device.Tensor) error {
+			return k.MatMul(c.s, weight, into, results, false, columns, true)
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("Conv2dGradWeight of %v and %v: %w", g, x, err)
+	}
+	return nil
+}

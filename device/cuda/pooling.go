@@ -1,0 +1,55 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/internal/operand"
+)
+
+// poolArgs is Pool in kernels/pooling.cu.
+type poolArgs struct {
+	to, from, index                   uint64
+	planes, h, w, oh, ow              uint64
+	kernel, stride, padding, dilation [2]int64
+	exclude, adaptive                 uint64
+	acc                               device.Accum
+}
+
+// pool runs a kernel with a thread for each element of to.
+func (k *kernels) pool(st device.Stream, f *perFloat, to, from, index device.Tensor, z operand.PoolSizes, p device.AvgPool, acc device.Accum) error {
+	if to.Len() == 0 {
+		return nil
+	}
+	a := poolArgs{
+		to: k.addr(to), from: k.addr(from), index: k.addr(index), acc: acc,
+		planes: uint64(z.Planes), h: uint64(z.H), w: uint64(z.W), oh: uint64(z.OH), ow: uint64(z.OW),
+		exclude: uint64(flag(p.ExcludePadding)), adaptive: uint64(flag(p.Adaptive)),
+	}
+	for i := range 2 {
+		a.kernel[i], a.stride[i], a.padding[i], a.dilation[i] = int64(p.Kernel[i]), int64(p.Stride[i]), int64(p.Padding[i]), int64(p.Dilation[i])
+	}
+	return k.launch(k.d.stream(st), f[to.DType], k.flat(to.Len()), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
+func (k *kernels) MaxPool2d(s device.Stream, dst, index, x device.Tensor, w device.Window) error {
+	z := operands.MaxPool2d("MaxPool2d", dst, index, x, w)
+	return k.pool(s, &k.maxPool, dst, x, index, z, device.AvgPool{Window: w}, device.Store)
+}
+
+func (k *kernels) MaxPool2dGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, index device.Tensor, w device.Window) error {
+	z := operands.MaxPool2d("MaxPool2dGrad", g, index, dst, w)
+	return k.pool(s, &k.maxPoolGrad, dst, g, index, z, device.AvgPool{Window: w}, acc)
+}
+
+func (k *kernels) AvgPool2d(s device.Stream, dst, x device.Tensor, p device.AvgPool) error {
+	z := operands.AvgPool2d("AvgPool2d", dst, x, p)
+	return k.pool(s, &k.avgPool, dst, x, device.Tensor{}, z, p, device.Store)
+}
+
+func (k *kernels) AvgPool2dGrad(s device.Stream, dst device.Tensor, acc device.Accum, g device.Tensor, p device.AvgPool) error {
+	z := operands.AvgPool2d("AvgPool2dGrad", g, dst, p)
+	return k.pool(s, &k.avgPoolGrad, dst, g, device.Tensor{}, z, p, acc)
+}

@@ -1,0 +1,77 @@
+package operand
+
+import "github.com/goddp/goddp/device"
+
+// ConvSizes are the sizes of a convolution.
+type ConvSizes struct {
+	device.Window
+	N, C, H, W      int // of the images
+	O, OH, OW       int // of the results
+	Groups          int
+	InGroup, PerOut int // channels of a group: of images, and of results
+}
+
+// Taps is the number of products that are added up for an element of the result.
+func (z ConvSizes) Taps() int { return z.InGroup * z.Kernel[0] * z.Kernel[1] }
+
+// Positions is the number of elements of a channel of the result.
+func (z ConvSizes) Positions() int { return z.OH * z.OW }
+
+// Pointwise tells whether each position of the result depends on the same one of the image
+// alone.
+func (z ConvSizes) Pointwise() bool {
+	one := [2]int{1, 1}
+	return z.Kernel == one && z.Stride == one && z.Padding == [2]int{}
+}
+
+// Conv2d checks the operands of a Conv2d or of one of its gradients, in which dst and g
+// stand for what they are the gradients of.
+func (ts Types) Conv2d(op string, dst, x, w, bias device.Tensor, p device.Conv) ConvSizes {
+	ts.Float(op, dst, x, w)
+	checkShape(op, p.Shape(x.Shape, w.Shape), dst)
+	if !bias.IsZero() {
+		checkType(op, bias, dst.DType)
+		checkShape(op, w.Shape[:1], bias)
+	}
+	return ConvSizes{
+		Window: p.Window(w.Shape), N: x.Shape[0], C: x.Shape[1], H: x.Shape[2], W: x.Shape[3],
+		O: w.Shape[0], OH: dst.Shape[2], OW: dst.Shape[3], Groups: p.Groups, InGroup: w.Shape[1], PerOut: w.Shape[0] / p.Groups,
+	}
+}
+
+// PoolSizes are the sizes of a pooling: images, and their sizes before and after.
+type PoolSizes struct{ Planes, H, W, OH, OW int }
+
+func poolSizes(op string, small, large device.Tensor) PoolSizes {
+	s, l := small.Shape, large.Shape
+	if len(s) != 4 || len(l) != 4 || s[0] != l[0] || s[1] != l[1] || l[2]*l[3] > 1<<31-1 {
+		panic(&device.ShapeError{Op: op, A: l, B: s})
+	}
+	return PoolSizes{l[0] * l[1], l[2], l[3], s[2], s[3]}
+}
+
+func checkWindow(op string, w device.Window, small, large device.Tensor) {
+	if !w.Valid() || w.Out(0, large.Shape[2]) != small.Shape[2] || w.Out(1, large.Shape[3]) != small.Shape[3] {
+		panic(&device.ShapeError{Op: op, A: large.Shape, B: small.Shape})
+	}
+}
+
+// MaxPool2d checks the operands of a MaxPool2d, or of its gradient, for which small is g.
+func (ts Types) MaxPool2d(op string, small, index, large device.Tensor, w device.Window) PoolSizes {
+	ts.Float(op, small, large)
+	checkType(op, index, device.Int32)
+	checkShape(op, small.Shape, index)
+	z := poolSizes(op, small, large)
+	checkWindow(op, w, small, large)
+	return z
+}
+
+// AvgPool2d checks the operands of an AvgPool2d, or of its gradient, for which small is g.
+func (ts Types) AvgPool2d(op string, small, large device.Tensor, p device.AvgPool) PoolSizes {
+	ts.Float(op, small, large)
+	z := poolSizes(op, small, large)
+	if !p.Adaptive {
+		checkWindow(op, p.Window, small, large)
+	}
+	return z
+}

@@ -1,0 +1,99 @@
+package nn
+
+import (
+	"math"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+)
+
+// ConvOptions are the choices of [Conv2d]; the zero value is the good default.
+type ConvOptions struct {
+	Stride, Padding, Dilation int // 0: 1, 0 and 1
+	// Groups is how many groups the channels are cut into: an output depends on the inputs
+	// of its group alone. 0: 1.
+	Groups int
+	// Height overrides the kernel's size, stride, padding and dilation along the first axis
+	// of images, where they differ from those along the second.
+	Height *ConvHeight
+	// NoBias leaves the bias out.
+	NoBias bool
+	// DType is the parameters' type; Invalid is Float32.
+	DType device.DType
+	// Compute is the type that products are computed in, and the result's, as
+	// LinearOptions.Compute is. Invalid is the parameters' type.
+	Compute device.DType
+}
+
+// ConvHeight is what a [Conv2d] has along the first axis of images.
+type ConvHeight struct{ Kernel, Stride, Padding, Dilation int }
+
+// ConvLayer is a convolution: see [Conv2d].
+type ConvLayer struct {
+	Weight *Parameter // [out in/groups kh kw]
+	Bias   *Parameter // [out], or nil
+
+	conv    device.Conv
+	compute device.DType // Invalid: the weight's type
+}
+
+// Conv2d is a layer with x [n in h w] to [n out oh ow], by a kernel of kernel × kernel.
+// Weight and bias begin uniformly within ±1/√(in/groups·kernel²), as PyTorch's do. opts is
+// nothing, or one.
+func Conv2d(in, out, kernel int, opts ...ConvOptions) *ConvLayer {
+	var o ConvOptions
+	if len(opts) > 0 {
+		o = opts[0]
+	}
+	if o.DType == device.Invalid {
+		o.DType = device.Float32
+	}
+	groups := max(o.Groups, 1)
+	width := ConvHeight{kernel, max(o.Stride, 1), o.Padding, max(o.Dilation, 1)}
+	height := width
+	if o.Height != nil {
+		height = *o.Height
+		height.Stride, height.Dilation = max(height.Stride, 1), max(height.Dilation, 1)
+	}
+	init := Constant(0)
+	if n := in / groups * height.Kernel * width.Kernel; n > 0 {
+		bound := 1 / math.Sqrt(float64(n))
+		init = Uniform(-bound, bound)
+	}
+	if in%groups != 0 || out%groups != 0 {
+		panic(&device.ShapeError{Op: "Conv2d", A: device.Shape{in, out}, B: device.Shape{groups, groups}})
+	}
+	l := &ConvLayer{
+		Weight: NewUnplacedParameter("weight", init, o.DType, out, in/groups, height.Kernel, width.Kernel),
+		conv: device.Conv{
+			Stride: [2]int{height.Stride, width.Stride}, Padding: [2]int{height.Padding, width.Padding},
+			Dilation: [2]int{height.Dilation, width.Dilation}, Groups: groups,
+		},
+		compute: o.Compute,
+	}
+	if !o.NoBias {
+		l.Bias = NewUnplacedParameter("bias", init, o.DType, out)
+	}
+	return l
+}
+
+// Forward applies the layer to x [n in h w].
+func (l *ConvLayer) Forward(x *autograd.Variable) *autograd.Variable {
+	dt := l.compute
+	if dt == device.Invalid {
+		dt = l.Weight.DType()
+	}
+	var bias *autograd.Variable
+	if l.Bias != nil {
+		bias = autograd.Cast(l.Bias.Var(), dt)
+	}
+	return autograd.Conv2d(autograd.Cast(x, dt), autograd.Cast(l.Weight.Var(), dt), bias, l.conv)
+}
+
+// Parameters are "weight" and, unless there is none, "bias".
+func (l *ConvLayer) Parameters() []*Parameter {
+	if l.Bias == nil {
+		return []*Parameter{l.Weight}
+	}
+	return []*Parameter{l.Weight, l.Bias}
+}
