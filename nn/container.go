@@ -1,6 +1,9 @@
 package nn
 
-import "slices"
+import (
+	"iter"
+	"slices"
+)
 
 // Container holds the parts of a model. A program's own model embeds one and registers
 // its parts with [Add]: it then has the methods that placing, saving, casting and
@@ -121,6 +124,29 @@ func (c *Container) SetTraining(on bool) {
 }
 
 func (c *Container) container() *Container { return c }
+
+// Parts yields m and all models that it holds, however deep: those of containers, of
+// Sequential, and what is within Residual and Checkpoint.
+func Parts(m Model) iter.Seq[Model] {
+	return func(yield func(Model) bool) { parts(m, yield) }
+}
+
+func parts(m Model, yield func(Model) bool) bool {
+	if !yield(m) {
+		return false
+	}
+	switch m := m.(type) {
+	case interface{ wrapped() Module }:
+		return parts(m.wrapped(), yield)
+	case interface{ container() *Container }:
+		for _, p := range m.container().parts {
+			if !parts(p.model, yield) {
+				return false
+			}
+		}
+	}
+	return true
+}
 
 // containerOf is the container that m embeds, nil if there is none.
 func containerOf(m Model) *Container {

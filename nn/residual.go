@@ -16,4 +16,5 @@ type wrapper struct{ Module }
 
 func (w wrapper) Buffers() []*Buffer    { return Buffers(w.Module) }
 func (w wrapper) SetTraining(on bool)   { setTraining(w.Module, on) }
+func (w wrapper) wrapped() Module       { return w.Module }
 func (w wrapper) container() *Container { return containerOf(w.Module) }

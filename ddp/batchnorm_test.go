@@ -1,0 +1,99 @@
+package ddp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// A synchronised BatchNorm is that of the whole batch, of which ranks have different
+// numbers of samples, or none: in its results, running moments, and gradients.
+func TestSyncBatchNorm(t *testing.T) {
+	const channels, l = 3, 2
+	for _, ranks := range commtest.Sizes(t, 1, 2, 4) {
+		for _, least := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%d ranks, from %d samples on", ranks, least), func(t *testing.T) {
+				commtest.OnRanks(t, ranks, &comm.Options{Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) error {
+					dev := pg.Device()
+					own := func(rank int) int { return least + rank + ranks%2*2 } // samples of a rank
+					first, all := 0, 0
+					for rank := range ranks {
+						if rank < pg.Rank() {
+							first += own(rank)
+						}
+						all += own(rank)
+					}
+					data, weights := make([]float64, all*channels*l), make([]float64, all*channels*l)
+					for i := range data {
+						data[i], weights[i] = math.Sin(float64(i))+float64(i%channels), math.Cos(float64(3*i))
+					}
+					o := nn.NormOptions{DType: device.Float64}
+					whole, part := nn.BatchNorm1d(channels, o), nn.BatchNorm1d(channels, o)
+					net := nn.Sequential(nn.Checkpoint(nn.Residual(part)))
+					if n := SyncBatchNorm(net, pg); n != 1 {
+						return fmt.Errorf("%d layers, want 1", n)
+					}
+					if err := errors.Join(nn.Place(nn.Sequential(whole), dev, 1), nn.Place(net, dev, 1)); err != nil {
+						return err
+					}
+					pass := func(m nn.Module, from, n int) (y, dx []float64, err error) {
+						at := func(v []float64) []float64 { return v[from*channels*l : (from+n)*channels*l] }
+						x := autograd.FromSlice(dev, at(data), n, channels, l).RequireGrad()
+						out := m.Forward(x)
+						if y, err = out.Read(context.Background()); err != nil {
+							return nil, nil, err
+						}
+						if err := autograd.Sum(autograd.Mul(out, autograd.FromSlice(dev, at(weights), n, channels, l))).Backward(); err != nil {
+							return nil, nil, err
+						}
+						dx, err = x.Grad().Read(context.Background())
+						return y, dx, err
+					}
+					y, dx, err := pass(nn.Residual(whole), 0, all)
+					if err != nil {
+						return err
+					}
+					gotY, gotDX, err := pass(net, first, own(pg.Rank()))
+					if err != nil {
+						return err
+					}
+					for _, p := range part.Parameters() { // each rank's own: the whole's is their sum
+						if err := pg.AllReduce(p.Grad().Tensor(), comm.Sum).Wait(context.Background()); err != nil {
+							return err
+						}
+					}
+					same := func(what string, got, want []float64) error {
+						for i, v := range got {
+							if math.Abs(v-want[i]) > 1e-12 {
+								return fmt.Errorf("%s, element %d: %v, want %v", what, i, v, want[i])
+							}
+						}
+						return nil
+					}
+					err = errors.Join(same("results", gotY, y[first*channels*l:]), same("gradients", gotDX, dx[first*channels*l:]))
+					state := nn.State(whole)
+					for name, v := range nn.State(part) {
+						got, e := v.Read(context.Background())
+						want, e2 := state[name].Read(context.Background())
+						err = errors.Join(err, e, e2, same(name, got, want))
+						if g := v.Grad(); g != nil {
+							got, e := g.Read(context.Background())
+							want, e2 := state[name].Grad().Read(context.Background())
+							err = errors.Join(err, e, e2, same("gradient of "+name, got, want))
+						}
+					}
+					return err
+				})
+			})
+		}
+	}
+}
