@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/device"
 )
 
 // form says what a call of one kind needs: which tensors, and their lengths
@@ -77,6 +78,11 @@ func (pg *ProcessGroup) check(c *backend.Call) {
 	}
 	if c.Kind.Reduces() {
 		pg.checkOp(c)
+	}
+	for _, t := range []device.Tensor{c.Dst, c.Src} {
+		if t.Bytes() > 0 && t.Buf.Host() == nil && pg.backend.Name() == "host" {
+			pg.refuse(c, "the host cannot address %v, and the group's backend is the host's", t)
+		}
 	}
 	f := forms[c.Kind]
 	here := func(n need) bool { return n == always || n == onRoot && pg.rank == c.Root }

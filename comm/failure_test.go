@@ -16,6 +16,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/launcher"
 	"github.com/goddp/goddp/store"
 )
@@ -757,4 +758,27 @@ func failOutsideASubgroup(pg *comm.ProcessGroup) error {
 		return fmt.Errorf("%v is no echo of another rank", err)
 	}
 	return nil
+}
+
+// Memory that the host cannot address is refused before the call has a number: the other
+// ranks, which wait for it, get that cause at once.
+func TestDeviceMemoryOnTheHost(t *testing.T) {
+	groups, _ := local(t, 2, &comm.Options{Timeout: time.Hour, ErrorMode: comm.CleanUpOnly})
+	defer func() {
+		for _, g := range groups {
+			g.Close()
+		}
+	}()
+	waiting := groups[0].AllReduce(vec(1), comm.Sum)
+	func() {
+		defer func() {
+			if e, ok := recover().(*comm.UsageError); !ok || !strings.Contains(e.Error(), "rank 1: AllReduce: the host cannot address") {
+				t.Errorf("panic with %v", e)
+			}
+		}()
+		groups[1].AllReduce(device.NewTensor(device.DeviceBuffer(4096, 4, nil), device.Float32, 1), comm.Sum)
+	}()
+	if err := waiting.Sync(t.Context()); err == nil || !strings.Contains(err.Error(), "rank 1: AllReduce: the host cannot address") {
+		t.Errorf("rank 0: %v", err)
+	}
 }
