@@ -102,6 +102,25 @@
 // nothing of it is sent. The group breaks, as by a call that fails: the calls of the
 // other ranks return the same [*UsageError] as their cause, at once.
 //
+// # Stop requests
+//
+// A first SIGINT or SIGTERM ends the context that [Main] gave the program, unless the
+// program asks for requests by [ProcessGroup.StopRequested]. Package ddp does so where the
+// loop calls Model.Stopping, and has the ranks agree. In a program without package ddp each
+// rank puts what StopRequested returns into something that the ranks reduce in each step,
+// by [Max] or in a place of its own, and reads the result on the host:
+//
+//	status[0] = float32(pg.StopRequested())
+//	... // AllReduce by Max
+//	if sig := syscall.Signal(status[0]); sig != 0 { // on all ranks in the same step
+//		pg.AcceptStop(sig)
+//		return save()
+//	}
+//
+// Where the ranks do not agree in half of the launcher's shutdown timeout, the deadlines of
+// the calls in flight pass, so that the watchdog says which rank they wait for, and the
+// context ends.
+//
 // # Who owns what
 //
 // A group owns its backend, and its device and store if it made them; Close

@@ -126,6 +126,35 @@ var workers = map[string]func(context.Context) error{
 			}
 		}
 	},
+	// stop goes on until all ranks know that one of them, which GODDP_TEST_VICTIM names and
+	// which signals itself, was asked to stop. GODDP_TEST_FAIL names one that cannot save then.
+	"stop": func(ctx context.Context) error {
+		pg, err := comm.Init(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer pg.Close()
+		rank := strconv.Itoa(pg.Rank())
+		for step := 0; ; step++ {
+			x := vec(float32(pg.StopRequested()))
+			if err := pg.AllReduce(x, comm.Max).Wait(ctx); err != nil {
+				return err
+			}
+			if sig := syscall.Signal(vals(x)[0]); sig != 0 {
+				pg.AcceptStop(sig)
+				fmt.Printf("a rank stops behind step %d\n", step)
+				if rank == os.Getenv("GODDP_TEST_FAIL") {
+					return errors.New("no space left")
+				}
+				return nil
+			}
+			if step == 3 && rank == os.Getenv("GODDP_TEST_VICTIM") {
+				if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+					return err
+				}
+			}
+		}
+	},
 	// unheard starts a call on rank 0 that nobody waits for, and rank 1 does not come to.
 	"unheard": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
@@ -271,6 +300,34 @@ func TestFailuresOfOtherGroups(t *testing.T) {
 	for _, mode := range []string{"subgroup", "whole"} {
 		if _, errs, err := launch(t, 4, mode, "GODDP_FLIGHT_DIR="+t.TempDir()); err != nil {
 			t.Errorf("%s: %v\n%s", mode, err, errs)
+		}
+	}
+}
+
+// Ranks that agree by a reduction of their own stop behind the same step, where the
+// launcher was not signalled, and that counts as asked for.
+func TestStopOfOneRank(t *testing.T) {
+	for range 4 {
+		out, errs, err := launch(t, 3, "stop", "GODDP_TEST_VICTIM=2")
+		var signal *launcher.SignalError
+		if !errors.As(err, &signal) || signal.Signal != syscall.SIGTERM {
+			t.Fatalf("%v\n%s", err, errs)
+		}
+		_, line, _ := strings.Cut(out, "]: ")
+		if line, _, _ = strings.Cut(line, "\n"); strings.Count(out, line+"\n") != 3 {
+			t.Errorf("not all ranks stop behind one step:\n%s", out)
+		}
+	}
+}
+
+// One that cannot save fails, whether it ends before or after those that could.
+func TestStopThatFailsIsAFailure(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	for range 4 {
+		_, errs, err := launch(t, 3, "stop", "GODDP_TEST_VICTIM=2", "GODDP_TEST_FAIL=1")
+		var failure *launcher.FailureError
+		if !errors.As(err, &failure) || failure.Root.Rank != 1 || failure.Root.Status.Code != 1 || len(failure.Others) > 0 {
+			t.Errorf("%v\n%s", err, errs)
 		}
 	}
 }

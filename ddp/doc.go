@@ -102,6 +102,28 @@
 // A model that communicates in Forward needs all ranks in each step: [Together] ends
 // the loops of all where the first rank has no input.
 //
+// # Stopping on request
+//
+// Ctrl-C, a batch system that preempts a job and Kubernetes send SIGINT or SIGTERM and
+// leave a job some seconds. A loop that asks [Model.Stopping] loses no step to them:
+//
+//	for step := 0; step < steps && !model.Stopping(); step++ {
+//		... // as ever
+//	}
+//	return save() // comm.Main exits with 128 plus the signal's number
+//
+// From the first call on, a signal to any rank is a request. The rank passes it on with the
+// gradients of its next backward pass that reduces, in two words of the status, which travels
+// anyway. So all ranks leave the loop behind the same step, whether golaunch signalled all of
+// them or somebody one. A step costs nothing more. On a GPU nothing waits: Step has read the
+// status already. NoSync, unused parameters, static graphs, uneven inputs, hooks and package
+// ddp/zero change nothing; a loop within [Model.Join] asks as any other does.
+//
+// The ranks have half of the launcher's shutdown timeout to agree, and the rest to save.
+// After the first half, or at a second signal, the context that [comm.Main] gave the program
+// ends, as it does at the first signal in a program that never asks. docs/failures.md has the
+// whole sequence.
+//
 // # What goes beside it
 //
 // An evaluation within [autograd.NoGrad] communicates nothing, so that one rank

@@ -1,12 +1,15 @@
 package examples
 
 import (
+	"bufio"
 	"encoding/binary"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -62,5 +65,45 @@ func TestFashionResumes(t *testing.T) {
 	got := lines.FindAllString(launch(t, dir, 2, "fashion", args...), -1)
 	if len(want) != 12 || !slices.Equal(got, want[9:]) {
 		t.Errorf("%q, resumed %q, want the last 3", want, got)
+	}
+}
+
+// TestFashionStops: SIGTERM costs no step. The checkpoint is of the step behind which the
+// ranks stopped, and the same command goes on from there to what a run without the signal
+// comes to.
+func TestFashionStops(t *testing.T) {
+	args := []string{"--data", clothes(t, 400, 101), "--epochs", "100", "--batch", "20", "--lr", "0.01", "--save-every", "2000", "--resume", "run"}
+	lines := regexp.MustCompile(`step \d+/1000  epoch \d+  accuracy \S+`)
+	want := lines.FindAllString(launch(t, t.TempDir(), 2, "fashion", args...), -1)
+
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "golaunch"), append([]string{"--nproc-per-node", "2", filepath.Join(bin, "fashion")}, args...)...)
+	cmd.Dir = dir
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	signalled := false
+	for scanner := bufio.NewScanner(out); scanner.Scan(); {
+		said = append(said, scanner.Text())
+		if lines.MatchString(scanner.Text()) && !signalled {
+			signalled = true
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 143 {
+		t.Fatalf("exit code %d, want 143\n%s", code, strings.Join(said, "\n"))
+	}
+	got := lines.FindAllString(launch(t, dir, 2, "fashion", args...), -1)
+	if n := len(got); n == 0 || n == len(want) || !slices.Equal(got, want[len(want)-n:]) {
+		t.Errorf("%q, stopped and resumed %q, want the last of these", want, got)
 	}
 }

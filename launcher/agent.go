@@ -249,7 +249,7 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 			a.stopWorkers(act.locals, act.signal)
 		case doAbort:
 			for _, local := range act.locals {
-				_ = os.Remove(a.procs[local].stopFile) // as a rule there is none
+				a.procs[local].refuseRequests()
 			}
 			a.stopWorkers(act.locals, act.signal)
 		case doKill:

@@ -52,8 +52,8 @@ type Config struct {
 	// are shown. Files hold all.
 	LocalRanksFilter []int
 	// LogDir is where each run makes a folder
-	// <RunID>_<random>/attempt_<n>/<local rank>/ for stdout.log, stderr.log and
-	// error.json. "" means a temporary folder, which is removed unless it holds
+	// <RunID>_<random>/attempt_<n>/<local rank>/ for stdout.log, stderr.log,
+	// error.json and stop, where the worker tells of stop requests. "" means a temporary folder, which is removed unless it holds
 	// what Redirects or Tee asked for.
 	LogDir string
 	// Redirects names the streams that go to a file and are not shown, Tee the

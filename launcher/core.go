@@ -57,6 +57,8 @@ type exitRecord struct {
 	late bool
 	// killed: they had even been sent SIGKILL.
 	killed bool
+	// asked: it ended because its ranks agreed to stop.
+	asked bool
 }
 
 // The events.
@@ -211,12 +213,17 @@ func (c *core) exited(ev workerExited) []action {
 		return nil // abandoned before
 	}
 	c.alive = slices.Delete(c.alive, i, i+1)
-	c.exits = append(c.exits, exitRecord{local: ev.local, status: ev.status, late: c.phase == stopping, killed: c.killing})
+	c.exits = append(c.exits, exitRecord{local: ev.local, status: ev.status, late: c.phase == stopping, killed: c.killing, asked: ev.asked != 0})
 	if c.phase == running && ev.asked != 0 {
 		// The other ranks stop by themselves. A signal to those that have received one
 		// would abort them.
 		c.verdict, c.asked, c.phase = signalled, ev.asked, stopping
 		return append([]action{{verb: doArmShutdown}, c.toAlive(doReportStop, ev.asked)}, c.removeOrphansWhenAllEnded()...)
+	}
+	if c.asked != 0 && c.signal == 0 && c.verdict == signalled && !c.killing && ev.asked == 0 && !ev.status.Success() {
+		// It failed at what the ranks agreed to do before they stop.
+		c.verdict = failed
+		return append([]action{{verb: doReportFailure, locals: []int{ev.local}}}, c.removeOrphansWhenAllEnded()...)
 	}
 	if c.phase == running && !ev.status.Success() {
 		c.verdict = failed

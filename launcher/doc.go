@@ -24,6 +24,13 @@
 //     and the job ends as above, without another attempt, in a [*SignalError].
 //     A second SIGINT or SIGTERM kills at once. A cancelled context is a
 //     SIGTERM.
+//   - When a worker got a signal of its own, and its ranks agreed to stop because of it
+//     (comm.ProcessGroup.AcceptStop), the job ends in a [*SignalError] as well. The others
+//     have ShutdownTimeout to end by themselves.
+//
+// Workers tell whether they take a signal for a request to stop in the file that
+// GODDP_STOP_FILE names. When a failure stops the attempt, the file is removed before the
+// workers are signalled, so that they end at once.
 //
 // A job has an id and a secret that its processes prove to each other that they
 // have. Run makes both: the secret is in a file of the run's folder, which

@@ -178,15 +178,16 @@ func TestEnvironment(t *testing.T) {
 		"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "3",
 		"TORCHELASTIC_RUN_ID": "job7", "TORCHELASTIC_USE_AGENT_STORE": "True",
 		"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "5", "NCCL_SOCKET_IFNAME": "lo",
+		"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "30",
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if env[name] != want[name] {
 			t.Errorf("%s=%q, want %q", name, env[name], want[name])
 		}
 	}
-	if len(env[jobIDVar]) < 20 || env["MASTER_PORT"] == "" || !strings.HasSuffix(env["TORCHELASTIC_ERROR_FILE"], "/1/error.json") {
-		t.Errorf("%s=%q MASTER_PORT=%q TORCHELASTIC_ERROR_FILE=%q",
-			jobIDVar, env[jobIDVar], env["MASTER_PORT"], env["TORCHELASTIC_ERROR_FILE"])
+	if len(env[jobIDVar]) < 20 || env["MASTER_PORT"] == "" || !strings.HasSuffix(env["TORCHELASTIC_ERROR_FILE"], "/1/error.json") || !strings.HasSuffix(env["GODDP_STOP_FILE"], "/1/stop") {
+		t.Errorf("%s=%q MASTER_PORT=%q TORCHELASTIC_ERROR_FILE=%q GODDP_STOP_FILE=%q",
+			jobIDVar, env[jobIDVar], env["MASTER_PORT"], env["TORCHELASTIC_ERROR_FILE"], env["GODDP_STOP_FILE"])
 	}
 }
 

@@ -21,6 +21,7 @@ type process struct {
 	stderr    tail
 	errorFile string
 	stopFile  string         // where the worker tells of stop requests
+	stopped   bool           // it told that it stops by one before it was to take none any more
 	memory    *flight.Shared // what it records into; nil if it records nothing
 	record    *flight.Dump   // taken when the attempt failed; nil if there was nothing
 	dying     bool           // it was exiting when the workers were told to stop
@@ -31,10 +32,18 @@ type process struct {
 // stop, if that is why it ended; else 0.
 func (p *process) askedToStop() syscall.Signal {
 	sig := syscall.Signal(p.end.Status.Code - 128)
-	if (sig == syscall.SIGINT || sig == syscall.SIGTERM) && stopfile.Read(p.stopFile) == stopfile.Done {
+	if (sig == syscall.SIGINT || sig == syscall.SIGTERM) && (p.stopped || stopfile.Read(p.stopFile) == stopfile.Done) {
 		return sig
 	}
 	return 0
+}
+
+// refuseRequests has the worker take signals from now on for the order to end at once.
+func (p *process) refuseRequests() {
+	old := p.stopFile + ".refused"
+	if os.Rename(p.stopFile, old) == nil { // as a rule there is no file
+		p.stopped = stopfile.Read(old) == stopfile.Done
+	}
 }
 
 // spawner holds what the workers of one attempt have in common.

@@ -24,7 +24,8 @@
 // with zeros to a multiple of Align bytes a rank.
 //
 // What the ranks tell each other in a pass is the status: two words per rank, its
-// flag and its excuse, and where unused parameters are found one word per parameter.
+// flag and its excuse, two by which any rank asks all to stop, and where unused parameters
+// are found one word per parameter.
 // It is where the padding of the last bucket begins. Where that one, of several, has
 // 4 MiB of gradients or more, or a hook reduces the buckets, the status has memory and
 // a small reduction of its own, just before the last bucket's. Options.BeforeLast has
@@ -85,6 +86,13 @@
 // Who has made a pass is known with its outcome. On a GPU that is later than the
 // pass's own divisions, which is why averages over those ranks alone are made behind
 // it, by a factor, and why Finish then waits.
+//
+// # Stopping
+//
+// A rank that was asked to stop by SIGTERM or SIGINT adds one to that signal's word in
+// each pass that it finishes, a shadow too, until it sees such a word set in the sum. All
+// ranks see it with the outcome of the same pass ([Reducer.Stopping]), be that a success or
+// not. A pass whose reductions fail decides nothing.
 //
 // # Hooks
 //

@@ -51,6 +51,9 @@
 // on with the next pass on the one rank that knew early. Step makes the compute
 // stream wait for the gathers, the host waits for nothing more.
 //
+// A request to stop travels in the status, so that all ranks stop behind a step that all
+// have gathered: see [ddp.Model.Stopping].
+//
 // # The layout is fixed
 //
 // Buckets are in reverse order of registration, and not rebuilt when rank 0's first

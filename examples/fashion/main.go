@@ -6,7 +6,8 @@
 //	go run ./cmd/goddp plot run.jsonl -o curve.svg
 //
 // With --resume FOLDER it saves checkpoints there, and goes on from the latest one:
-// after a crash the same command continues, on any number of processes.
+// after a crash the same command continues, on any number of processes. SIGINT and SIGTERM,
+// as from Ctrl-C or a batch system, make it save the step that it is at and end.
 package main
 
 import (
@@ -117,10 +118,14 @@ func train(ctx context.Context) (err error) {
 			}
 			opt.ZeroGrad()
 			at = b.After
-			if (done+1)%*every == 0 {
+			stopping := model.Stopping()
+			if stopping || (done+1)%*every == 0 {
 				if err := save(done + 1); err != nil {
 					return err
 				}
+			}
+			if stopping {
+				return nil
 			}
 			if meter.Step(global) {
 				all, err := metrics.Reduce(ctx, pg, metrics.Mean(loss.Item(), len(b.Indices)))

@@ -5,7 +5,7 @@
 //
 // Its samples are a function of the seed and of their number in the global
 // batch alone: N ranks with batch B see what one process with batch N·B sees,
-// and print the same losses.
+// and print the same losses. At SIGINT or SIGTERM all ranks stop behind the same step.
 package main
 
 import (
@@ -101,7 +101,7 @@ func train(ctx context.Context) error {
 	if *trace != "" {
 		recorder.Start()
 	}
-	for step := range *steps {
+	for step := 0; step < *steps && !model.Stopping(); step++ {
 		if err := data.load(ctx, step); err != nil {
 			return err
 		}
