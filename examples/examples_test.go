@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(bin)
-		build := exec.Command("go", "build", "-o", bin, "../cmd/golaunch", "./toy", "./mlp", "./fashion", "./custom", "./recover", "./gorgonia", "./gorgonia/single")
+		build := exec.Command("go", "build", "-o", bin, "../cmd/golaunch", "./toy", "./mlp", "./fashion", "./custom", "./gpt", "./recover", "./gorgonia", "./gorgonia/single")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%v: %v\n%s", build, err, out)
 			return 1

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/nn"
+)
+
+// config is the size of a model, and what it is computed by.
+type config struct {
+	vocab, context, layers, heads, embed int
+	checkpoint                           bool // blocks keep nothing for the backward pass
+}
+
+// sizes are those of GPT-2.
+var sizes = map[string]config{
+	"124M":  {vocab: 50257, context: 1024, layers: 12, heads: 12, embed: 768},
+	"355M":  {vocab: 50257, context: 1024, layers: 24, heads: 16, embed: 1024},
+	"774M":  {vocab: 50257, context: 1024, layers: 36, heads: 20, embed: 1280},
+	"1558M": {vocab: 50257, context: 1024, layers: 48, heads: 25, embed: 1600},
+}
+
+func (c config) check() error {
+	if min(c.vocab, c.context, c.layers, c.heads, c.embed) < 1 || c.embed%c.heads != 0 {
+		return fmt.Errorf("a vocabulary of %d, a context of %d, %d layers and %d heads in %d elements, want at least 1 of each, and heads that divide the elements",
+			c.vocab, c.context, c.layers, c.heads, c.embed)
+	}
+	return nil
+}
+
+// gpt is GPT-2 (Radford et al., 2019). Its parameters have the names of Hugging Face, but
+// the matrices of Linear layers are [out in], as PyTorch's: those of Hugging Face's GPT-2
+// (c_attn, c_proj, c_fc) are their transposes. The last layer's matrix is that of wte.
+type gpt struct {
+	nn.Container
+	tokens, positions *nn.EmbeddingLayer
+	blocks            []nn.Module
+	norm              nn.Module
+}
+
+func newGPT(c config) *gpt {
+	g := &gpt{}
+	g.tokens = nn.Add(&g.Container, "transformer.wte", embedding(c.vocab, c.embed))
+	g.positions = nn.Add(&g.Container, "transformer.wpe", embedding(c.context, c.embed))
+	for i := range c.layers {
+		var b nn.Module = newBlock(c)
+		if c.checkpoint {
+			b = nn.Checkpoint(b)
+		}
+		g.blocks = append(g.blocks, nn.Add(&g.Container, fmt.Sprint("transformer.h.", i), b))
+	}
+	g.norm = nn.Add(&g.Container, "transformer.ln_f", nn.LayerNorm(c.embed))
+	return g
+}
+
+// Forward is the logits [b t vocab] for what follows each of the tokens ids, int64 [b t].
+func (g *gpt) Forward(ids *autograd.Variable) *autograd.Variable {
+	first := autograd.Slice(g.positions.Weight.Var(), 0, 0, ids.Shape()[1])
+	x := autograd.Add(g.tokens.Forward(ids), first)
+	for _, b := range g.blocks {
+		x = b.Forward(x)
+	}
+	return autograd.Linear(g.norm.Forward(x), g.tokens.Weight.Var(), nil, device.NoActivation)
+}
+
+// loss is the mean cross-entropy of the tokens that follow ids, int64 [b t].
+func (g *gpt) loss(ids, next *autograd.Variable) *autograd.Variable {
+	logits := g.Forward(ids)
+	n := next.Shape().Len()
+	return nn.CrossEntropyLoss(autograd.Reshape(logits, n, logits.Shape()[2]), autograd.Reshape(next, n))
+}
+
+// block is attention and a network of two layers, each added to what comes in.
+type block struct {
+	nn.Container
+	heads            int
+	norm1, norm2     nn.Module
+	attend, attended *nn.LinearLayer
+	widen, narrow    *nn.LinearLayer
+}
+
+func newBlock(c config) *block {
+	b := &block{heads: c.heads}
+	last := 0.02 / math.Sqrt(2*float64(c.layers)) // of what is added to what comes in
+	b.norm1 = nn.Add(&b.Container, "ln_1", nn.LayerNorm(c.embed))
+	b.attend = nn.Add(&b.Container, "attn.c_attn", linear(c.embed, 3*c.embed, 0.02))
+	b.attended = nn.Add(&b.Container, "attn.c_proj", linear(c.embed, c.embed, last))
+	b.norm2 = nn.Add(&b.Container, "ln_2", nn.LayerNorm(c.embed))
+	b.widen = nn.Add(&b.Container, "mlp.c_fc", linear(c.embed, 4*c.embed, 0.02))
+	b.narrow = nn.Add(&b.Container, "mlp.c_proj", linear(4*c.embed, c.embed, last))
+	return b
+}
+
+// Forward applies the block to x [b t embed].
+func (b *block) Forward(x *autograd.Variable) *autograd.Variable {
+	qkv := b.attend.Forward(b.norm1.Forward(x))
+	x = autograd.Add(x, b.attended.Forward(autograd.PackedAttention(qkv, b.heads, b.heads, autograd.AttentionOptions{Causal: true})))
+	return autograd.Add(x, b.narrow.Forward(autograd.GELUTanh(b.widen.Forward(b.norm2.Forward(x)))))
+}
+
+// embedding and linear begin as GPT-2 does.
+func embedding(n, d int) *nn.EmbeddingLayer {
+	l := nn.Embedding(n, d)
+	l.Weight = nn.NewUnplacedParameter("weight", nn.Normal(0, 0.02), device.Float32, n, d)
+	return l
+}
+
+func linear(in, out int, std float64) *nn.LinearLayer {
+	l := nn.Linear(in, out)
+	l.Weight = nn.NewUnplacedParameter("weight", nn.Normal(0, std), device.Float32, out, in)
+	l.Bias = nn.NewUnplacedParameter("bias", nn.Constant(0), device.Float32, out)
+	return l
+}

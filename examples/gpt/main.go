@@ -1,0 +1,288 @@
+// Command gpt trains a language model of GPT-2's architecture, of any size, on any number
+// of processes: on the bytes of a text file, or on shards of tokens.
+//
+//	go run ./cmd/golaunch --nproc-per-node 2 ./examples/gpt --text README.md --log run.jsonl
+//	go run ./cmd/golaunch --nproc-per-node 8 ./examples/gpt --tokens 'fineweb_train_*.bin' \
+//		--size 124M --batch 64 --dtype bf16 --steps 19560 --warmup 700 --save gpt2.safetensors
+//	go run ./cmd/goddp plot run.jsonl -o curve.svg
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint/safetensors"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/metrics"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/optim/schedule"
+	"github.com/goddp/goddp/progress"
+)
+
+var (
+	text   = flag.String("text", "", "train on the bytes of `file`")
+	tokens = flag.String("tokens", "", "train on the shards of tokens that `pattern` names")
+	size   = flag.String("size", "", "a `size` of GPT-2 instead of the next four: 124M, 355M, 774M or 1558M")
+
+	layers    = flag.Int("layers", 4, "blocks")
+	heads     = flag.Int("heads", 4, "heads of a block")
+	embed     = flag.Int("embed", 128, "elements of a token's vector")
+	window    = flag.Int("context", 128, "tokens of a sample")
+	recompute = flag.Bool("checkpoint", false, "compute blocks again in the backward pass, for less memory")
+
+	steps  = flag.Int("steps", 1000, "steps")
+	batch  = flag.Int("batch", 8, "samples for each rank in a step")
+	lr     = flag.Float64("lr", 6e-4, "highest learning rate")
+	warmup = flag.Int("warmup", 100, "steps until then; a cosine goes down to a tenth behind them")
+	decay  = flag.Float64("weight-decay", 0.1, "weight decay of the matrices")
+	dtype  = flag.String("dtype", "f32", "`type` of the parameters: f32, or on GPUs bf16")
+	seed   = flag.Uint64("seed", 0, "seed of the parameters, of the samples' order and of the sample at the end")
+
+	log    = flag.String("log", "", "append JSON lines to `file`")
+	save   = flag.String("save", "", "write the parameters to `file`, in the format of safetensors")
+	sample = flag.Int("sample", 200, "tokens to print at the end")
+	prompt = flag.String("prompt", "\n", "`text` that they follow, where tokens are bytes")
+)
+
+// open opens what is trained on, and says of which model.
+func open() (data.Dataset, config, error) {
+	c := config{context: *window, layers: *layers, heads: *heads, embed: *embed}
+	if *size != "" {
+		known, ok := sizes[*size]
+		if !ok {
+			return nil, c, fmt.Errorf("--size %s, want one of %q", *size, slices.Sorted(maps.Keys(sizes)))
+		}
+		c = known
+	}
+	c.checkpoint, c.vocab = *recompute, 50257
+	if *prompt == "" {
+		return nil, c, errors.New("--prompt is empty, want text for a sample to follow")
+	}
+	if (*text == "") == (*tokens == "") {
+		return nil, c, fmt.Errorf("--text %q and --tokens %q, want one of them", *text, *tokens)
+	}
+	if *text != "" {
+		c.vocab = 256
+	}
+	if err := c.check(); err != nil {
+		return nil, c, err
+	}
+	if *tokens != "" {
+		set, err := data.OpenTokens(*tokens, c.context, c.vocab)
+		return set, c, err
+	}
+	set, err := bytesOf(*text, c.context)
+	return set, c, err
+}
+
+// bytesOf is windows of a file's bytes, and of the bytes that follow each.
+func bytesOf(file string, window int) (data.Dataset, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if len(content) <= window {
+		return nil, fmt.Errorf("%s: %d bytes, want more than one window of %d", file, len(content), window)
+	}
+	shape := device.Shape{window}
+	fields := []data.Field{{Name: "tokens", DType: device.Int64, Shape: shape}, {Name: "next", DType: device.Int64, Shape: shape}}
+	return data.Each((len(content)-1)/window, fields, func(i int, dst []device.Tensor) error {
+		for j := range window {
+			device.Elements[int64](dst[0])[j] = int64(content[i*window+j])
+			device.Elements[int64](dst[1])[j] = int64(content[i*window+j+1])
+		}
+		return nil
+	}), nil
+}
+
+func train(ctx context.Context) (err error) {
+	set, c, err := open()
+	if err != nil {
+		return err
+	}
+	if *steps < 1 || *batch < 1 || *warmup < 1 || *warmup >= *steps {
+		return fmt.Errorf("--steps %d, --batch %d and --warmup %d, want at least 1 of each, and more steps than to warm up", *steps, *batch, *warmup)
+	}
+	pg, err := comm.Init(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer pg.Close()
+	loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: *batch, Shuffle: true, Seed: *seed, Tail: data.Drop})
+	if err != nil {
+		return err
+	}
+	net := newGPT(c)
+	switch *dtype {
+	case "f32":
+	case "bf16":
+		if err := nn.Cast(net, device.BFloat16); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("--dtype %s, want f32 or bf16", *dtype)
+	}
+	if err := nn.Place(net, pg.Device(), *seed); err != nil {
+		return err
+	}
+	model, err := ddp.New(net, pg, nil)
+	if err != nil {
+		return err
+	}
+	opt := newOptimizer(net, *decay, *dtype != "f32")
+	rate := schedule.Sequence(schedule.Phase{Steps: *warmup, Schedule: schedule.Linear(*lr/float64(*warmup), *lr, *warmup)},
+		schedule.Phase{Schedule: schedule.Cosine(*lr, *lr/10, *steps-*warmup)})
+	meter, err := progress.New(pg.Rank(), progress.Options{Steps: *steps, File: *log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, meter.Close()) }()
+
+	for done, epoch := 0, 0; done < *steps; epoch++ {
+		for b, err := range loader.Epoch(ctx, epoch) {
+			if err != nil {
+				return err
+			}
+			done, _ = opt.Committed()
+			opt.SetLR(rate(done))
+			loss := model.Run(func() *autograd.Variable { return net.loss(b.Vars[0], b.Vars[1]) })
+			if err := loss.Backward(); err != nil {
+				return err
+			}
+			if _, err := optim.ClipGradNorm(model.Parameters(), 1); err != nil {
+				return err
+			}
+			if err := opt.Step(); err != nil {
+				return err
+			}
+			opt.ZeroGrad()
+			if meter.Step(*batch * pg.Size()) {
+				all, err := metrics.Reduce(ctx, pg, metrics.Mean(loss.Item(), len(b.Indices)))
+				if err != nil {
+					return err
+				}
+				meter.Log(progress.V("loss", all[0].Value), progress.V("lr", rate(done)))
+			}
+			if done++; done == *steps {
+				break
+			}
+		}
+	}
+	if pg.Rank() != 0 {
+		return nil
+	}
+	if err := write(ctx, net, *save); err != nil {
+		return err
+	}
+	return generate(ctx, net, pg.Device(), c)
+}
+
+// newOptimizer decays matrices alone: neither biases nor what scales norms.
+func newOptimizer(net nn.Model, decay float64, masters bool) *optim.AdamW {
+	matrices := optim.AdamWGroup{AdamWOptions: optim.AdamWOptions{Betas: [2]float64{0.9, 0.95}, WeightDecay: decay, MasterWeights: masters}}
+	rest := matrices
+	rest.WeightDecay = 0
+	for _, p := range net.Parameters() {
+		if len(p.Shape()) > 1 {
+			matrices.Params = append(matrices.Params, p)
+		} else {
+			rest.Params = append(rest.Params, p)
+		}
+	}
+	return optim.NewAdamWGroups(matrices, rest)
+}
+
+// write writes the parameters to a file, if there is to be one.
+func write(ctx context.Context, net nn.Model, file string) (err error) {
+	if file == "" {
+		return nil
+	}
+	state := map[string]safetensors.Source{}
+	for name, v := range nn.State(net) {
+		elements, err := v.Bytes(ctx)
+		if err != nil {
+			return err
+		}
+		state[name] = safetensors.Bytes(v.DType(), v.Shape(), elements)
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return safetensors.Write(f, state, nil)
+}
+
+// endOfText is the token that a text begins behind in shards of GPT-2's tokens.
+const endOfText = 50256
+
+// generate prints tokens, each drawn by the probabilities that the model gives what may
+// follow those before it: as text where tokens are bytes, else as numbers.
+func generate(ctx context.Context, net *gpt, dev device.Device, c config) error {
+	rng := rand.New(rand.NewPCG(*seed, 1))
+	ids := []int64{endOfText}
+	if c.vocab == 256 {
+		ids = nil
+		for _, b := range []byte(*prompt) {
+			ids = append(ids, int64(b))
+		}
+	}
+	before := len(ids)
+	for range *sample {
+		var logits []float64
+		var err error
+		autograd.NoGrad(dev, func() {
+			in := ids[max(0, len(ids)-c.context):]
+			y := net.Forward(autograd.Reshape(autograd.FromLabels(dev, in), 1, len(in)))
+			logits, err = autograd.Slice(y, 1, len(in)-1, len(in)).Read(ctx)
+		})
+		if err != nil {
+			return err
+		}
+		ids = append(ids, draw(rng, logits))
+	}
+	if c.vocab != 256 {
+		fmt.Println(ids[before:])
+		return nil
+	}
+	var bytes []byte
+	for _, id := range ids[before:] {
+		bytes = append(bytes, byte(id))
+	}
+	fmt.Printf("%s\n", bytes)
+	return nil
+}
+
+// draw is a number drawn by the probabilities that logits stand for.
+func draw(rng *rand.Rand, logits []float64) int64 {
+	var sum float64
+	top := slices.Max(logits)
+	for i, l := range logits {
+		logits[i] = math.Exp(l - top)
+		sum += logits[i]
+	}
+	at := rng.Float64() * sum
+	for i, p := range logits {
+		if at -= p; at < 0 {
+			return int64(i)
+		}
+	}
+	return int64(len(logits) - 1)
+}
+
+func main() {
+	flag.Parse()
+	comm.Main(train)
+}

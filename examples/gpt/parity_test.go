@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint/safetensors"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/metrics"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// pytorch is what testdata/gpt2.py wrote.
+type pytorch struct {
+	file *safetensors.File
+	t    *testing.T
+}
+
+// variable is a tensor of the file.
+func (p pytorch) variable(dev device.Device, name string) *autograd.Variable {
+	is := p.file.Tensors()[name]
+	elements, err := p.file.Read(name)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return autograd.FromBytes(dev, is.DType.Device(), is.Shape, elements)
+}
+
+// numbers are a tensor's elements.
+func numbers(v *autograd.Variable) ([]float64, error) { return v.Read(context.Background()) }
+
+const parityBatch, paritySteps = 4, 20
+
+// paritySize is the size of GPT-2 that GODDP_TEST_GPT names, or by default a small one.
+func paritySize(t *testing.T) config {
+	name := os.Getenv("GODDP_TEST_GPT")
+	if name == "" {
+		return config{vocab: 97, context: 24, layers: 3, heads: 4, embed: 48}
+	}
+	c, ok := sizes[name]
+	if !ok {
+		t.Fatalf("GODDP_TEST_GPT is %q, want a size of GPT-2", name)
+	}
+	return c
+}
+
+// runPyTorch runs gpt2.py, and skips the test where Python has no torch.
+func runPyTorch(t *testing.T, c config) pytorch {
+	t.Helper()
+	python := os.Getenv("GODDP_TEST_PYTHON")
+	if python == "" {
+		python = "/usr/bin/python3"
+	}
+	path := filepath.Join(t.TempDir(), "gpt2.safetensors")
+	args := []string{"testdata/gpt2.py", path}
+	for _, n := range []int{c.vocab, c.context, c.layers, c.heads, c.embed, parityBatch, paritySteps} {
+		args = append(args, strconv.Itoa(n))
+	}
+	if strings.HasPrefix(os.Getenv("GODDP_DEVICE"), "cuda") {
+		args = append(args, "cuda")
+	}
+	cmd := exec.CommandContext(t.Context(), python, args...)
+	if out, err := cmd.CombinedOutput(); cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 77 {
+		t.Skipf("%s has no torch", python)
+	} else if err != nil {
+		t.Fatalf("%s %v: %v\n%s", python, args, err, out)
+	}
+	file, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return pytorch{file, t}
+}
+
+// off is the distance of two arrays, relative to the norm of the second.
+func off(got, want []float64) float64 {
+	var distance, norm float64
+	for i, w := range want {
+		distance += (got[i] - w) * (got[i] - w)
+		norm += w * w
+	}
+	return math.Sqrt(distance / norm)
+}
+
+// TestParityWithPyTorch: with the same weights and batches the model has PyTorch's logits,
+// gradients and losses, on one rank and divided among two.
+func TestParityWithPyTorch(t *testing.T) {
+	c := paritySize(t)
+	want := runPyTorch(t, c)
+	for _, ranks := range commtest.Sizes(t, 1, 2) {
+		commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error { return want.compare(t, c, pg) })
+	}
+}
+
+func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
+	ctx, dev := t.Context(), pg.Device()
+	net := newGPT(c)
+	if err := nn.Place(net, dev, 0); err != nil {
+		return err
+	}
+	state := map[string]*autograd.Variable{}
+	for _, param := range net.Parameters() {
+		state[param.Name()] = p.variable(dev, "param."+param.Name())
+	}
+	if err := nn.LoadState(ctx, net, state); err != nil {
+		return err
+	}
+	model, err := ddp.New(net, pg, nil)
+	if err != nil {
+		return err
+	}
+	opt := newOptimizer(net, 0.1, false)
+	opt.SetLR(1e-3)
+	losses, err := numbers(p.variable(dev, "losses"))
+	if err != nil {
+		return err
+	}
+	tokens, err := numbers(p.variable(dev, "tokens"))
+	if err != nil {
+		return err
+	}
+	each := parityBatch / pg.Size()
+	for step, want := range losses {
+		var ids, next []int64
+		for row := range each {
+			at := ((step*pg.Size()+pg.Rank())*each + row) * (c.context + 1)
+			for j := range c.context {
+				ids, next = append(ids, int64(tokens[at+j])), append(next, int64(tokens[at+j+1]))
+			}
+		}
+		in := autograd.Reshape(autograd.FromLabels(dev, ids), each, c.context)
+		if step == 0 {
+			if err := p.compareLogits(net, in, pg.Rank()*len(ids)*c.vocab); err != nil {
+				return err
+			}
+		}
+		loss := model.Run(func() *autograd.Variable { return net.loss(in, autograd.FromLabels(dev, next)) })
+		if err := loss.Backward(); err != nil {
+			return err
+		}
+		if step == 0 {
+			if err := p.compareGradients(net); err != nil {
+				return err
+			}
+		}
+		if _, err := optim.ClipGradNorm(model.Parameters(), 1); err != nil {
+			return err
+		}
+		if err := opt.Step(); err != nil {
+			return err
+		}
+		opt.ZeroGrad()
+		all, err := metrics.Reduce(ctx, pg, metrics.Mean(loss.Item(), each))
+		if err != nil {
+			return err
+		}
+		if got := all[0].Value; !(math.Abs(got-want) <= 1e-3*want) {
+			return fmt.Errorf("%d ranks, step %d: the loss is %v, PyTorch's %v", pg.Size(), step, got, want)
+		}
+	}
+	return nil
+}
+
+// compareLogits compares the logits for ids with PyTorch's from element first on.
+func (p pytorch) compareLogits(net *gpt, ids *autograd.Variable, first int) (err error) {
+	var got, want []float64
+	autograd.NoGrad(ids.Device(), func() {
+		if got, err = numbers(net.Forward(ids)); err == nil {
+			want, err = numbers(p.variable(ids.Device(), "logits"))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if d := off(got, want[first:first+len(got)]); !(d <= 1e-4) {
+		return fmt.Errorf("the logits are off by %g of their norm", d)
+	}
+	return nil
+}
+
+func (p pytorch) compareGradients(net *gpt) error {
+	for _, param := range net.Parameters() {
+		got, err := numbers(param.Grad())
+		if err != nil {
+			return err
+		}
+		want, err := numbers(p.variable(param.Var().Device(), "grad."+param.Name()))
+		if err != nil {
+			return err
+		}
+		if d := off(got, want); !(d <= 1e-4) {
+			return fmt.Errorf("the gradient of %s is off by %g of its norm", param.Name(), d)
+		}
+	}
+	return nil
+}

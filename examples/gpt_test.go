@@ -1,0 +1,78 @@
+package examples
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goddp/goddp/checkpoint/safetensors"
+	"github.com/goddp/goddp/device"
+)
+
+// TestGPT: it learns a text that repeats itself, writes its parameters by Hugging Face's
+// names, and prints a sample; blocks that are computed again change nothing.
+func TestGPT(t *testing.T) {
+	dir := t.TempDir()
+	text := strings.Repeat("the cat sat on the mat. ", 200)
+	if err := os.WriteFile(filepath.Join(dir, "text"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--text", "text", "--layers", "2", "--heads", "2", "--embed", "32", "--context", "16", "--batch", "8",
+		"--steps", "60", "--warmup", "10", "--lr", "0.01", "--sample", "50", "--prompt", "the cat", "--log", "run.jsonl", "--save", "gpt.safetensors"}
+	out := launch(t, dir, 2, "gpt", args...)
+	loss := func(out string) string {
+		m := regexp.MustCompile(`step 60/60  loss (\S+)`).FindStringSubmatch(out)
+		if m == nil {
+			t.Fatalf("no last loss in\n%s", out)
+		}
+		return m[1]
+	}
+	if last, err := strconv.ParseFloat(loss(out), 64); err != nil || !(last < 0.5) {
+		t.Errorf("the last loss is %v, %v, want less than 0.5, in\n%s", last, err, out)
+	}
+	if !strings.Contains(out, "the mat. ") {
+		t.Errorf("nothing of the text in the sample of\n%s", out)
+	}
+	f, err := safetensors.Open(filepath.Join(dir, "gpt.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for name, shape := range map[string]device.Shape{
+		"transformer.wte.weight": {256, 32}, "transformer.wpe.weight": {16, 32}, "transformer.h.0.ln_1.weight": {32},
+		"transformer.h.1.attn.c_attn.weight": {96, 32}, "transformer.h.1.attn.c_proj.bias": {32},
+		"transformer.h.0.mlp.c_fc.weight": {128, 32}, "transformer.ln_f.bias": {32},
+	} {
+		if got, there := f.Tensors()[name]; !there || !shape.Equal(got.Shape) {
+			t.Errorf("%s is %v, want %v", name, got.Shape, shape)
+		}
+	}
+	if again := launch(t, dir, 2, "gpt", append(args, "--checkpoint")...); loss(again) != loss(out) {
+		t.Errorf("with --checkpoint the last loss is %s, else %s", loss(again), loss(out))
+	}
+}
+
+func TestGPTMistakes(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "text"), []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		`--text "" and --tokens "", want one of them`:            {},
+		"text: 5 bytes, want more than one window of 128":        {"--text", "text"},
+		`--size 1T, want one of ["124M" "1558M" "355M" "774M"]`:  {"--text", "text", "--size", "1T"},
+		"4 layers and 3 heads in 128 elements":                   {"--text", "text", "--heads", "3"},
+		`no file matches "none*.bin"`:                            {"--tokens", "none*.bin"},
+		"--steps 5, --batch 8 and --warmup 100, want at least 1": {"--text", "text", "--context", "2", "--steps", "5"},
+	} {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "gpt"), args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%q: %v, no %q in\n%s", args, err, want, out)
+		}
+	}
+}
