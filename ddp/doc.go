@@ -55,6 +55,9 @@
 //
 //	loss := model.Run(func() *autograd.Variable { return net.Forward(ids, mask, labels) })
 //
+// Layers of batch normalisation go by each rank's own samples, unless [SyncBatchNorm] has
+// them go by those of all ranks.
+//
 // # Unused parameters
 //
 // A backward pass that does not reach a parameter is an error, unless an option

@@ -13,7 +13,7 @@ except ImportError:
 torch.manual_seed(1)
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
-BATCH, SIZE, CLASSES, STEPS = 4, 32, 10, 20
+BATCH, SIZE, CLASSES, STEPS = 4, 64, 10, 20
 
 
 class Block(nn.Module):
