@@ -113,11 +113,8 @@ func TestNormalizationParityWithPyTorch(t *testing.T) {
 	for i := range cases {
 		c := &cases[i]
 		if len(c.In) == 1 {
-			var w []int
-			for _, n := range c.In[0].Shape {
-				w = append(w, n)
-			}
-			c.Expr = fmt.Sprintf("F.layer_norm(x[0], list(x[0].shape), None, None, 1e-3)")
+			w := c.In[0].Shape
+			c.Expr = "F.layer_norm(x[0], list(x[0].shape), None, None, 1e-3)"
 			c.Go = func(v []*autograd.Variable) *autograd.Variable { return autograd.LayerNorm(v[0], w, nil, nil, 1e-3) }
 		}
 	}
