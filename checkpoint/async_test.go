@@ -131,11 +131,23 @@ func TestAsyncErrors(t *testing.T) {
 		if err := m.Save(t.Context(), 4, r.state()); err != nil {
 			return err
 		}
-		expect(4, m.Close())
+		expect(4, m.Wait(t.Context()))
+		m.fs = disk{}
+		torn := r.state()
+		torn.RankValues = map[string]any{"rank": pg.Rank()}
+		if pg.Rank() == 1 { // its snapshot fails
+			torn.RankValues["rank"] = func() {}
+		}
+		if err := m.Save(t.Context(), 5, torn); err != nil {
+			return err
+		}
+		if err := m.Close(); err == nil || !strings.Contains(err.Error(), `rank 1: value "rank": json: unsupported type`) {
+			t.Errorf("rank %d: %v", pg.Rank(), err)
+		}
 		if err := m.Close(); err != nil {
 			return err
 		}
-		if err := m.Save(t.Context(), 5, r.state()); !errors.Is(err, ErrClosed) {
+		if err := m.Save(t.Context(), 6, r.state()); !errors.Is(err, ErrClosed) {
 			t.Errorf("Save after Close: %v", err)
 		}
 		_, err = resumedAt(t.Context(), pg, dir, r.state())

@@ -54,7 +54,9 @@
 // copies, so it cannot overwrite what they read, and the host waits for nothing. A goroutine
 // does the rest: it waits for the copies, writes, and meets those of the other ranks in the
 // group's store ([comm.ProcessGroup.Store]). No collective runs on another goroutine than
-// the program's. A rank that dies leaves the others waiting, for Options.Timeout at most.
+// the program's. A rank that dies leaves the others waiting, for Options.Timeout at most, and
+// in Close, where the group is broken, for some seconds. [Manager.Stats] tells how long
+// the last save took; bench/checkpoint measures what it costs a step.
 //
 // # Failure
 //
@@ -62,6 +64,7 @@
 // and changes nothing. Resume takes the checkpoint before, where the latest is corrupt,
 // and says so in the log.
 //
+// A job that golaunch restarts (--max-restarts) calls Resume as in its first attempt.
 // After [ddp.Recover] the program opens a manager in the new group. Where no rank is whole
 // ([ddp.LostStateError]) it resumes from the latest checkpoint instead.
 package checkpoint

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/goddp/goddp/comm"
@@ -48,6 +49,9 @@ type Manager struct {
 	pinned  device.Buffer // of the snapshot
 	writing *saving       // nil: none
 	closed  bool
+
+	mu    sync.Mutex
+	stats Stats
 }
 
 // ErrClosed is the error of a method called after Close.
@@ -135,7 +139,7 @@ func (m *Manager) cleanUp() error {
 
 // partingTime is how long the ranks of a broken group may take to complete a checkpoint that
 // is being written: a rank that died does not.
-const partingTime = 10 * time.Second
+const partingTime = 3 * time.Second
 
 // Close waits until what was saved last is durable on all ranks, or failed; in a group that
 // is broken, some seconds at most. Its error is that of a save which no call has returned. All

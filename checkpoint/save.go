@@ -9,6 +9,8 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/comm"
@@ -19,6 +21,7 @@ import (
 // saving is one Save of one rank, from its snapshot to its end.
 type saving struct {
 	seq, step int
+	begun     time.Time
 	pieces    []piece // of the snapshot, in pinned memory
 	copied    device.Event
 	record    record
@@ -66,10 +69,9 @@ func (m *Manager) Save(ctx context.Context, step int, state State) error {
 	}
 	m.o.phase("snapshot")
 	m.seq++
-	s := &saving{seq: m.seq, step: step, done: make(chan struct{})}
-	failed := m.snapshot(ctx, s, state)
-	if failed != nil {
-		s.record.Err = failed.Error()
+	s := &saving{seq: m.seq, step: step, begun: time.Now(), done: make(chan struct{})}
+	if err := m.snapshot(ctx, s, state); err != nil {
+		s.record.Err = err.Error()
 	}
 	m.writing = s
 	until, cancel := context.WithTimeout(context.Background(), m.o.Timeout) // not ctx: it ends with the call
@@ -80,11 +82,10 @@ func (m *Manager) Save(ctx context.Context, step int, state State) error {
 		s.err = m.write(until, s)
 		m.o.phase("idle")
 	}()
-	if failed != nil || !m.o.Async {
-		// A rank that could not take its snapshot says so now, the others at the next call.
-		return m.Wait(ctx)
+	if m.o.Async {
+		return nil // also where the snapshot failed: all ranks are told at the same call
 	}
-	return nil
+	return m.Wait(ctx)
 }
 
 // of is err as an error of saving a step.
@@ -227,6 +228,7 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 		if o.Err != "" {
 			return errors.New(o.Err)
 		}
+		m.count(s)
 		return nil
 	}
 	committed, err := m.commit(ctx, s, temp)
@@ -242,11 +244,33 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 	if err := errors.Join(err, told); err != nil {
 		return err
 	}
+	m.count(s)
 	m.o.phase("clean-up")
 	if err := m.deleteOld(committed); err != nil {
 		m.pg.Log().Warn("older checkpoints were not deleted", "folder", m.dir, "error", err)
 	}
 	return nil
+}
+
+// Stats are of the last save that completed.
+type Stats struct {
+	Step    int
+	Bytes   int64         // of this rank's file
+	Durable time.Duration // from the call of Save until the checkpoint was complete
+}
+
+// Stats tell of the last save that completed; the zero Stats before there is one. Any
+// goroutine may ask.
+func (m *Manager) Stats() Stats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stats
+}
+
+func (m *Manager) count(s *saving) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stats = Stats{s.step, s.record.File.Bytes, time.Since(s.begun)}
 }
 
 // The ranks meet in the store, where a goroutine beside the one that drives the group's
@@ -302,6 +326,13 @@ func (m *Manager) writeShare(temp string, s *saving) error {
 		return err
 	}
 	r.File.Header, r.File.CRC = int64(len(header)), sum(header)
+	sums := make([]checksum, len(s.pieces))
+	var summing sync.WaitGroup // beside the disk's work
+	summing.Go(func() {
+		for i := range s.pieces {
+			sums[i] = sum(s.pieces[i].t.Buf.Host())
+		}
+	})
 	err = create(m.fs, filepath.Join(temp, r.File.Name), func(w io.Writer) error {
 		b := bufio.NewWriterSize(w, 1<<20)
 		if err := safetensors.Write(b, tensors, nil); err != nil {
@@ -309,6 +340,7 @@ func (m *Manager) writeShare(temp string, s *saving) error {
 		}
 		return b.Flush()
 	})
+	summing.Wait()
 	if err != nil {
 		return err
 	}
@@ -317,7 +349,7 @@ func (m *Manager) writeShare(temp string, s *saving) error {
 		p := &s.pieces[i]
 		t := Tensor{Kind: p.kind, Name: p.name, DType: dtypeName(p.dtype), Shape: append([]int{}, p.whole...)}
 		if p.lo < p.hi {
-			t.Parts = []Part{{Lo: p.lo, Hi: p.hi, Offset: places[key(p.kind, p.name)].From, CRC: sum(p.t.Buf.Host())}}
+			t.Parts = []Part{{Lo: p.lo, Hi: p.hi, Offset: places[key(p.kind, p.name)].From, CRC: sums[i]}}
 		}
 		r.File.Bytes += int64(p.t.Bytes())
 		r.Tensors = append(r.Tensors, t)

@@ -107,3 +107,26 @@ func TestFashionStops(t *testing.T) {
 		t.Errorf("%q, stopped and resumed %q, want the last of these", want, got)
 	}
 }
+
+// TestFashionIsRestarted: golaunch restarts a job one of whose processes is killed, and it
+// goes on from its checkpoint to the same end.
+func TestFashionIsRestarted(t *testing.T) {
+	const kill = `
+if [ "$RANK" = 1 ] && [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then
+	"$@" & while [ ! -e run/latest ]; do :; done
+	kill -9 $!; exit 137
+fi
+exec "$@"`
+	args := []string{filepath.Join(bin, "fashion"), "--data", clothes(t, 400, 101), "--epochs", "12", "--batch", "20", "--lr", "0.01", "--resume", "run", "--save-every", "7"}
+	lines := regexp.MustCompile(`step 120/120  epoch 12  accuracy \S+`)
+	killer := filepath.Join(t.TempDir(), "killer")
+	if err := os.WriteFile(killer, []byte("#!/bin/sh"+kill), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	got := run(t, dir, "golaunch", append([]string{"--nproc-per-node", "2", "--max-restarts", "1", killer}, args...)...)
+	want := lines.FindString(launch(t, t.TempDir(), 2, "fashion", args[1:]...))
+	if want == "" || lines.FindString(got) != want || !strings.Contains(got, "137") {
+		t.Errorf("want %q, after a restart, in\n%s", want, got)
+	}
+}
