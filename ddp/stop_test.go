@@ -3,9 +3,11 @@ package ddp
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/optim"
@@ -164,4 +166,64 @@ func TestStopBehindAStepThatIsSkipped(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A loop that asks makes the calls of one that does not, of the same sizes, and so does
+// the step behind which all stop.
+func TestStoppingCostsNoCalls(t *testing.T) {
+	for _, ranks := range commtest.Sizes(t, 2, 4) {
+		for _, how := range unevenly {
+			sent := func(heed, stop bool) (calls, bytes int64) {
+				var c traffic // of all ranks of this process
+				opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return measured{b, &c} }}
+				commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
+					m := newSwitches(pg.Device(), 5)
+					model, err := New(m, pg, &how.opts)
+					if err != nil {
+						return err
+					}
+					for range 5 {
+						if heed && model.Stopping() {
+							return errors.New("nobody has asked")
+						}
+						if err := m.step(model, 1, 0, 1, 2, 3, 4); err != nil {
+							return err
+						}
+					}
+					if stop {
+						pg.RequestStop()
+					}
+					if err := m.step(model, 1, 0, 1, 2, 3, 4); err != nil {
+						return err
+					}
+					if heed && model.Stopping() != stop {
+						return fmt.Errorf("asked: %t, stopping: %t", stop, !stop)
+					}
+					return nil
+				})
+				return c.calls.Load(), c.bytes.Load()
+			}
+			calls, bytes := sent(false, false)
+			for _, stop := range []bool{false, true} {
+				if c, b := sent(true, stop); c != calls || b != bytes || bytes == 0 {
+					t.Errorf("%s, %d ranks, asked to stop: %t: %d calls of %d bytes, want %d of %d", how.name, ranks, stop, c, b, calls, bytes)
+				}
+			}
+		}
+	}
+}
+
+// traffic is what ranks send.
+type traffic struct{ calls, bytes atomic.Int64 }
+
+// measured is a backend that counts it.
+type measured struct {
+	backend.Backend
+	sum *traffic
+}
+
+func (m measured) Start(call *backend.Call) (backend.Task, error) {
+	m.sum.calls.Add(1)
+	m.sum.bytes.Add(int64(call.Src.Bytes()))
+	return m.Backend.Start(call)
 }

@@ -172,6 +172,17 @@ func (m *Model) Parameters() []*nn.Parameter {
 // Buckets describes the buckets, in the order in which they are reduced.
 func (m *Model) Buckets() []reducer.Bucket { return m.reducer.Buckets() }
 
+// Stopping reports whether all ranks stop here, as somebody asked them to by SIGINT or
+// SIGTERM: see [github.com/goddp/goddp/ddp.Model.Stopping].
+func (m *Model) Stopping() bool {
+	sig := m.reducer.Stopping()
+	if sig == 0 {
+		return false
+	}
+	m.pg.AcceptStop(sig)
+	return true
+}
+
 // NoSync runs f, within which machines accumulate gradients and reduce nothing.
 // The first run after it reduces the sum.
 func (m *Model) NoSync(f func() error) error {
