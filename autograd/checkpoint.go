@@ -27,8 +27,9 @@ import (
 // that differ fail the pass with a [*RecomputeError], as an operation that fails
 // in the second run does. A leaf that is frozen in between gets no gradient, as
 // without Checkpoint; one that begins to need a gradient in between fails the pass.
-// An f that draws random numbers of its own, or changes a state of its own, has to make
-// up for being run twice; [BatchNorm] does. What f
+// The second run draws the random numbers of the first from the device's [Generator]. An
+// f that draws others, or changes a state of its own, has to make up for being run twice;
+// [BatchNorm] does. What f
 // makes, but for its result, is freed when f returns, and used no more unless it
 // is retained. After a Backward, f's first operation begins the next step, unless
 // that or Checkpoint is given something made in the step that is running.
@@ -45,7 +46,7 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 	outer := s.scope
 	s.within("when its Checkpoint returned", func() {
 		s.scope.opens = opens // what f captures may be of the step that is running
-		from := s.nodes
+		from, random := s.nodes, s.random
 		y = f(x)
 		if y.s != s {
 			panic(&DeviceError{Op: "Checkpoint", A: s.dev.String(), B: y.s.dev.String()})
@@ -59,7 +60,7 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 		if x.node == nil {
 			uses = append(uses[:len(uses):len(uses)], x) // for the pass to see that it is there
 		}
-		c := &checkpoint{f: f, x: x, first: part.outline(), reads: part.reads(s.scope)}
+		c := &checkpoint{f: f, x: x, random: random, first: part.outline(), reads: part.reads(s.scope)}
 		y = y.alias()
 		y.observers = part.observers
 		s.record(c, uses, y)
@@ -76,6 +77,8 @@ type checkpoint struct {
 	x     *Variable
 	first outline
 	reads []read
+	// random is the generator as the first run found it: the second draws the same.
+	random RandomGenerator
 }
 
 // read is an operand of an operation inside that was made outside.
@@ -96,6 +99,9 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 		var part *section
 		from := s.nodes
 		c.checkVersions() // the pass itself runs functions that may write what this one reads
+		random := s.random
+		s.random = c.random
+		defer func() { s.random = random }()
 		c.thawed(n.in, func() {
 			s.repeating(func() { s.recording(func() { y = c.f(c.x) }) })
 			if err = y.Err(); err != nil {

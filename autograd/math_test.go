@@ -60,6 +60,11 @@ func mathCases() (cases []gradCase) {
 			cases = append(cases, gradCase{fmt.Sprint("MatMul of batches ", x, y, i), []device.Shape{x, y}, -1, 1, f})
 		}
 	}
+	dropout := func(in variables) *autograd.Variable {
+		autograd.Generator(in[0].Device()).Seed(3) // the same mask in every pass
+		return autograd.Dropout(in[0], 0.4)
+	}
+	cases = append(cases, gradCase{"Dropout", []device.Shape{{5, 3}}, -2, 2, dropout})
 	return cases
 }
 

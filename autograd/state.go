@@ -22,6 +22,7 @@ type state struct {
 	nodes   uint64  // nodes made so far
 	passes  uint64  // backward passes begun so far
 	calls   []*Call // that are not in use
+	random  RandomGenerator
 
 	// Memory that belongs to the program and is freed by the collector.
 	owned int64         // bytes of it that were not freed yet

@@ -47,6 +47,7 @@ func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) 
 	if err := m.init(context.Background(), o); err != nil { // its calls have deadlines of their own
 		return nil, reducer.OfRank("ddp", pg.Rank(), err)
 	}
+	autograd.Generator(pg.Device()).SetShard(pg.Rank(), pg.Size())
 	return m, nil
 }
 

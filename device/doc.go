@@ -45,7 +45,7 @@
 // e = offset+i in its sequence, the same on every device. Philox4x32-10
 // (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011) with the
 // key (seed, seed>>32) and the counter (b, b>>32, stream, 0), where stream is 0
-// for Uniform and 1 for Normal, gives four 32-bit words w0..w3 of block b. Then
+// for Uniform, 1 for Normal and 2 for Dropout, gives four 32-bit words w0..w3 of block b. Then
 //
 //	Uniform float32  b = e/4, u = (w[e%4] >> 8) · 2^-24
 //	Uniform float64  b = e/2, u = ((w[j]<<32 | w[j+1]) >> 11) · 2^-53 with j = 2·(e%2)
@@ -55,11 +55,14 @@
 //	                 z = sqrt(-2·log u) · (cos 2πv for even e, sin 2πv for odd e)
 //	                 element = mean + std·z
 //
+//	Dropout          b = e/4, dropped if w[e%4] < floor(p · 2^32), or p is 1
+//
 // in float64, each operation rounded by itself (never fused), and the element
 // rounded to its type once. A uniform number that rounds up to hi becomes the
 // largest number below it; where no number is in [lo, hi) it is lo. Uniform is
 // therefore the same bit for bit on every device; Normal up to the rounding of
-// log, cos and sin. A 16-bit type draws as float32 does and is rounded.
+// log, cos and sin. A 16-bit type draws as float32 does and is rounded. Dropout's mask
+// is the same for all types.
 //
 // # Hashes
 //

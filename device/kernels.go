@@ -36,6 +36,7 @@ const (
 // Every implementation passes the conformance suite in device/devicetest.
 type Kernels interface {
 	Softmax
+	Dropout
 	Custom
 	Attention
 	Rearranging

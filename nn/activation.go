@@ -2,9 +2,17 @@ package nn
 
 import "github.com/goddp/goddp/autograd"
 
+// activation is a layer without parameters that is a function of each element, or of
+// each line of elements.
+type activation func(x *autograd.Variable) *autograd.Variable
+
+func (f activation) Forward(x *autograd.Variable) *autograd.Variable { return f(x) }
+func (activation) Parameters() []*Parameter                          { return nil }
+
 // ReLU is a layer that computes max(x, 0).
 func ReLU() Module { return relu{} }
 
+// relu is a type of its own, so that a [Sequence] knows it behind a Linear.
 type relu struct{}
 
 func (relu) Forward(x *autograd.Variable) *autograd.Variable { return autograd.ReLU(x) }
@@ -12,13 +20,49 @@ func (relu) Parameters() []*Parameter                        { return nil }
 
 // GELU is a layer that computes x·Φ(x), where Φ is the normal distribution
 // function, as PyTorch's does by default.
-func GELU() Module { return gelu(autograd.GELU) }
+func GELU() Module { return activation(autograd.GELU) }
 
 // GELUTanh is GELU approximated by a tanh, for models that were trained with
 // it: PyTorch's with approximate="tanh". See [autograd.GELUTanh].
-func GELUTanh() Module { return gelu(autograd.GELUTanh) }
+func GELUTanh() Module { return activation(autograd.GELUTanh) }
 
-type gelu func(x *autograd.Variable) *autograd.Variable
+// Tanh is a layer that computes the hyperbolic tangent.
+func Tanh() Module { return activation(autograd.Tanh) }
 
-func (f gelu) Forward(x *autograd.Variable) *autograd.Variable { return f(x) }
-func (gelu) Parameters() []*Parameter                          { return nil }
+// Sigmoid is a layer that computes 1/(1+e^-x).
+func Sigmoid() Module { return activation(autograd.Sigmoid) }
+
+// LogSigmoid is a layer that computes log(1/(1+e^-x)).
+func LogSigmoid() Module { return activation(autograd.LogSigmoid) }
+
+// SiLU is a layer that computes x/(1+e^-x).
+func SiLU() Module { return activation(autograd.SiLU) }
+
+// LeakyReLU is a layer that computes x above 0, and slope·x below. PyTorch's slope is
+// 0.01 by default.
+func LeakyReLU(slope float64) Module {
+	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.LeakyReLU(x, slope) })
+}
+
+// ELU is a layer that computes x above 0, and alpha·(e^x - 1) below. PyTorch's alpha is
+// 1 by default.
+func ELU(alpha float64) Module {
+	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.ELU(x, alpha) })
+}
+
+// Softplus is a layer that computes log(1 + e^(beta·x))/beta, and x where beta·x is above
+// 20. PyTorch's beta is 1 by default.
+func Softplus(beta float64) Module {
+	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.Softplus(x, beta, 20) })
+}
+
+// Softmax is a layer that computes e^x divided by its sum along an axis; a negative one
+// is counted from the end.
+func Softmax(axis int) Module {
+	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.Softmax(x, axis) })
+}
+
+// LogSoftmax is a layer that computes the logarithm of Softmax.
+func LogSoftmax(axis int) Module {
+	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.LogSoftmax(x, axis) })
+}

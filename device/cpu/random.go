@@ -13,6 +13,7 @@ import (
 const (
 	uniformStream = 0
 	normalStream  = 1
+	dropoutStream = 2
 )
 
 func (k *kernels) Uniform(_ device.Stream, dst device.Tensor, lo, hi float64, seed, offset uint64) error {

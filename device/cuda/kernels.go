@@ -50,7 +50,7 @@ type kernels struct {
 	binary                                        perFloat
 	sumRuns, sumColumns, fold                     perFloat
 	squares, mean, crossEntropy, crossEntropyGrad perFloat
-	softmax, softmaxGrad                          perFloat
+	softmax, softmaxGrad, dropout                 perFloat
 	sgd, uniform, normal                          perFloat
 	sgdMaster, sgdMasterWide                      perFloat    // of the half types
 	adamW, adamWMaster, adamWMasterWide           perFloat    // the latter two of the half types
@@ -189,7 +189,7 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 		"sgd.cu":       sgd,
 		"adamw.cu":     adamW,
 		"rmsprop.cu":   rmsProp,
-		"random.cu":    floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal}),
+		"random.cu":    floats(map[string]*perFloat{"uniform": &k.uniform, "normal": &k.normal, "dropout": &k.dropout}),
 		"copy.cu":      copies,
 		"inspect.cu":   {"nonfinite": &k.nonFinite, "hash": &k.hash},
 		"quantized.cu": {"quantize": &k.quantize, "dequantize": &k.dequantize},

@@ -36,6 +36,24 @@ func (k *kernels) draw(s device.Stream, versions *perFloat, dst device.Tensor, a
 	return k.launch(k.d.stream(s), versions[dst.DType], k.flat(ceil(dst.Len(), 2)), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
+// dropoutArgs is Dropout in kernels/random.cu.
+type dropoutArgs struct {
+	dst, x, n               uint64
+	seed, offset, threshold uint64
+	factor                  float64
+	acc                     device.Accum
+}
+
+func (k *kernels) Dropout(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) error {
+	operands.Same("Dropout", dst, x)
+	threshold, factor := device.DropoutThreshold(p)
+	if dst.Len() == 0 {
+		return nil
+	}
+	a := dropoutArgs{dst: k.addr(dst), x: k.addr(x), n: uint64(dst.Len()), seed: seed, offset: offset, threshold: threshold, factor: factor, acc: acc}
+	return k.launch(k.d.stream(s), k.dropout[dst.DType], k.flat(ceil(dst.Len(), 4)), unsafe.Pointer(&a), unsafe.Sizeof(a))
+}
+
 // nearest is v rounded to dt.
 func nearest(dt device.DType, v float64) float64 {
 	switch dt {

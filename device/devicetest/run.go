@@ -75,7 +75,7 @@ func Cases(half ...device.DType) []Case {
 		}{
 			{"Unary", checkUnary}, {"UnaryGrad", checkUnaryGrad}, {"NaN", checkNaN},
 			{"Binary", checkBinary}, {"Sum", checkSum}, {"MatMul", checkMatMul}, {"BatchedMatMul", checkBatchedMatMul}, {"Linear", checkLinear}, {"LinearGrad", checkLinearGrad},
-			{"Softmax", checkSoftmax}, {"SoftmaxGrad", checkSoftmaxGrad},
+			{"Dropout", checkDropout}, {"Softmax", checkSoftmax}, {"SoftmaxGrad", checkSoftmaxGrad},
 			{"Norm", checkNorm}, {"NormNaN", checkNormNaN},
 			{"Conv2d", checkConv2d}, {"ConvNaN", checkConvNaN}, {"MaxPool2d", checkMaxPool}, {"AvgPool2d", checkAvgPool},
 			{"MSE", checkMSE}, {"MSEGrad", checkMSEGrad},

@@ -87,7 +87,35 @@ template <class T, bool normal> __device__ inline void draw(const Random &a) {
 	}
 }
 
+struct Dropout {
+	u64 dst, x, n;
+	u64 seed, offset, threshold;
+	double factor;
+	Accum acc;
+};
+
+// dropout gives every thread blocks of four words, one for each element.
+template <class T> __device__ inline void dropout(const Dropout &a) {
+	typedef typename Arith<T>::type A;
+	const A alpha = a.acc.alpha, beta = a.acc.beta, factor = a.factor;
+	const T *x = (const T *)a.x;
+	T *dst = (T *)a.dst;
+	const u64 first = a.offset / 4, last = (a.offset + a.n - 1) / 4;
+	for (u64 block = first + global_thread(); block <= last; block += global_threads()) {
+		const Words r = philox(a.seed, block, 2);
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			const u64 i = block * 4 + j - a.offset; // wraps for elements before dst
+			if (i >= a.n) continue;
+			A v = alpha * (up(x[i]) * (r.w[j] < a.threshold ? A(0) : factor));
+			if (beta != 0) v += beta * up(dst[i]);
+			dst[i] = down<T>(v);
+		}
+	}
+}
+
 #define EXPORT(name, T) \
+	extern "C" __global__ void dropout_##name(const Dropout a) { dropout<T>(a); } \
 	extern "C" __global__ void uniform_##name(const Random a) { draw<T, false>(a); } \
 	extern "C" __global__ void normal_##name(const Random a) { draw<T, true>(a); }
 EACH_FLOAT(EXPORT)

@@ -1,0 +1,32 @@
+package cpu
+
+import "github.com/goddp/goddp/device"
+
+func (k *kernels) Dropout(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) error {
+	operands.Same("Dropout", dst, x)
+	if dst.DType == device.Float32 {
+		dropout[float32](k, dst, acc, x, p, seed, offset)
+	} else {
+		dropout[float64](k, dst, acc, x, p, seed, offset)
+	}
+	return nil
+}
+
+func dropout[T float](k *kernels, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) {
+	threshold, factor := device.DropoutThreshold(p)
+	xs := device.Elements[T](x)
+	tiled(k, device.Elements[T](dst), acc, func(t []T, lo int) {
+		var words [4]uint32
+		for i, v := range xs[lo : lo+len(t)] {
+			e := offset + uint64(lo+i)
+			if i == 0 || e%4 == 0 {
+				words = philox(seed, e/4, dropoutStream)
+			}
+			f := T(factor)
+			if uint64(words[e%4]) < threshold {
+				f = 0
+			}
+			t[i] = v * f
+		}
+	})
+}
