@@ -75,7 +75,10 @@ func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec 
 
 type criterion func(pred, target *autograd.Variable) *autograd.Variable
 
-var criteria = map[string]criterion{"mse": nn.MSELoss, "cross_entropy": nn.CrossEntropyLoss}
+var criteria = map[string]criterion{
+	"mse":           func(pred, target *autograd.Variable) *autograd.Variable { return nn.MSELoss(pred, target) },
+	"cross_entropy": func(logits, labels *autograd.Variable) *autograd.Variable { return nn.CrossEntropyLoss(logits, labels) },
+}
 
 // microBatch is the samples of one pass.
 type microBatch struct{ x, y *autograd.Variable }
