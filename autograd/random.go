@@ -1,6 +1,7 @@
 package autograd
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/goddp/goddp/device"
@@ -15,7 +16,10 @@ type RandomGenerator struct {
 
 // GeneratorState is what a checkpoint keeps of a generator: with it the same numbers
 // are drawn again, by any number of ranks.
-type GeneratorState struct{ Seed, Offset uint64 }
+type GeneratorState struct {
+	Seed   uint64 `json:"seed"`
+	Offset uint64 `json:"offset"`
+}
 
 // Generator is the device's generator, with seed 0 at first.
 func Generator(dev device.Device) *RandomGenerator { return &stateOf(dev).random }
@@ -28,6 +32,19 @@ func (g *RandomGenerator) State() GeneratorState { return g.state }
 
 // SetState continues where a generator was.
 func (g *RandomGenerator) SetState(s GeneratorState) { g.state = s }
+
+// MarshalJSON is the state, for a checkpoint.
+func (g *RandomGenerator) MarshalJSON() ([]byte, error) { return json.Marshal(g.state) }
+
+// UnmarshalJSON continues at a state that MarshalJSON returned.
+func (g *RandomGenerator) UnmarshalJSON(data []byte) error {
+	var s GeneratorState
+	if err := json.Unmarshal(data, &s); err != nil {
+		return err
+	}
+	g.SetState(s)
+	return nil
+}
 
 // SetShard makes the generator one of ranks that share a sequence, as those of a data
 // parallel job, whose batches are parts of one: each draw of n numbers is rank's n of

@@ -55,13 +55,18 @@ func TestFashion(t *testing.T) {
 	}
 }
 
-// TestFashionResumes: after the checkpoint of step 100 the same command comes to the same
-// losses and accuracies again.
+// TestFashionResumes: from the checkpoint of step 100, where the later ones are lost, the same
+// command comes to the same accuracies again.
 func TestFashionResumes(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"--data", clothes(t, 400, 101), "--epochs", "12", "--batch", "20", "--lr", "0.01", "--resume", "run", "--save-every", "50"}
 	lines := regexp.MustCompile(`step \d+/120  epoch \d+  accuracy \S+`)
 	want := lines.FindAllString(launch(t, dir, 2, "fashion", args...), -1)
+	for _, lost := range []string{"step-00000110", "step-00000120"} {
+		if err := os.Rename(filepath.Join(dir, "run", lost), filepath.Join(dir, lost)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	got := lines.FindAllString(launch(t, dir, 2, "fashion", args...), -1)
 	if len(want) != 12 || !slices.Equal(got, want[9:]) {
 		t.Errorf("%q, resumed %q, want the last 3", want, got)

@@ -69,12 +69,15 @@ func TestMultiheadAttentionIsPyTorchs(t *testing.T) {
 		case added:
 			mask = "x[7]"
 		}
-		dt := []device.DType{device.Float64, device.Float32}[n/4%2]
+		dt, tolerance := device.Float64, 1e-10
+		if n/4%2 == 1 {
+			dt, tolerance = device.Float32, 3e-5 // gradients are sums behind five products
+		}
 		cases = append(cases, torchtest.Case{
 			Name: fmt.Sprintf("MultiheadAttention(%d, %d) of %d rows and %d keys, self %t, causal %t, added mask %t", embed, heads, rows, keys, self, causal, added),
 			Expr: fmt.Sprintf("F.multi_head_attention_forward(x[%d].transpose(0, 1), x[%d].transpose(0, 1), x[%d].transpose(0, 1), %d, %d, x[3], x[4], None, None, False, 0.0, x[5], x[6], need_weights=False, attn_mask=%s)[0].transpose(0, 1)",
 				of[0], of[1], of[2], embed, heads, mask),
-			In: in, DType: dt,
+			In: in, DType: dt, Tolerance: tolerance,
 			Go: func(x []*autograd.Variable) *autograd.Variable {
 				l := nn.MultiheadAttention(embed, heads, nn.MultiheadAttentionOptions{Causal: causal, DType: dt})
 				l.InWeight, l.InBias = nn.NewParameter("in_proj_weight", x[3]), nn.NewParameter("in_proj_bias", x[4])

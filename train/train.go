@@ -63,7 +63,9 @@ type Config struct {
 	SaveEvery int
 	// Keep is how many checkpoints stay; 0: 3.
 	Keep int
-	// Values are the program's own to save and load with them: see [checkpoint.State].
+	// Values are the program's own to save and load beside what Run knows of, which is the
+	// model, the optimizer, the place in the data and the device's random generator: see
+	// [checkpoint.State].
 	Values map[string]any
 }
 
@@ -127,7 +129,7 @@ func (r *run) resume(ctx context.Context) (err error) {
 	if r.saver, err = checkpoint.Open(r.pg, r.Checkpoints, checkpoint.Options{Keep: keep, Async: true}); err != nil {
 		return err
 	}
-	values := map[string]any{"position": &r.at}
+	values := map[string]any{"position": &r.at, "generator": autograd.Generator(r.pg.Device())}
 	for name, v := range r.Values {
 		values[name] = v
 	}

@@ -46,7 +46,8 @@ func points(n int) data.Dataset {
 // trained is what a training of 60 samples on pg comes to, with what edit makes of the
 // configuration.
 func trained(ctx context.Context, pg *comm.ProcessGroup, sharded bool, batch int, edit func(*train.Config)) ([]float64, error) {
-	net := nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 1))
+	net := nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Dropout(0.1), nn.Linear(8, 1))
+	autograd.Generator(pg.Device()).Seed(1)
 	var model interface {
 		train.Model
 		nn.Module

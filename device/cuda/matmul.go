@@ -17,6 +17,12 @@ func (k *kernels) MatMul(st device.Stream, dst device.Tensor, acc device.Accum, 
 		p.batch, p.strideA, p.strideB, p.strideD = run.N, run.Y*f.K*f.N, run.X*f.M*f.K, f.M*f.N
 	}
 	size := p.batch * f.M * f.N
+	if size == dst.Len() {
+		if err := k.multiply(st, p, dst, acc, x, y, device.Tensor{}); err != nil {
+			return fmt.Errorf("MatMul of %v and %v: %w", x, y, err)
+		}
+		return nil
+	}
 	for at := 0; at < dst.Len(); at += size {
 		atX, atY := operand.Offset(f.Batch, at/(f.M*f.N))
 		fromX, fromY := x.Flat().Range(atX*f.M*f.K, x.Len()), y.Flat().Range(atY*f.K*f.N, y.Len())

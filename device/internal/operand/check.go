@@ -72,12 +72,19 @@ func (ts Types) Sum(dst, src device.Tensor) {
 // whose axes count matrices. Matrix i of dst is that of step i.
 type Product struct {
 	M, N, K int
-	Batch   []Axis // at least one
+	Batch   []Axis // at least one; not to be changed
 }
+
+// one is the space of a product of two matrices.
+var one = []Axis{{1, 1, 1}}
 
 // MatMul checks the operands of a MatMul.
 func (ts Types) MatMul(dst, x device.Tensor, tx bool, y device.Tensor, ty bool) Product {
 	const op = "MatMul"
+	if len(dst.Shape) == 2 && len(x.Shape) == 2 && len(y.Shape) == 2 {
+		m, n, k := ts.product(op, dst, x, tx, y, ty)
+		return Product{m, n, k, one}
+	}
 	ts.Float(op, dst, x, y)
 	lead := func(t device.Tensor) (batch device.Shape, matrix device.Tensor) {
 		at := len(t.Shape) - 2
