@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -118,10 +119,12 @@ func FuzzControl(f *testing.F) {
 	f.Add(frame(frameBroke, []byte(`{"Timeout":{"Waiting":[`+strings.Repeat("0,", 20000)+`0]}}`)))
 	f.Add(frame(frameSegment, make([]byte, 16)))
 	f.Add(frame(frameRetire, make([]byte, 8)))
+	f.Add(frame(frameAsk, nil))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 2})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bytes.NewReader(b)
 		l := newLink(1)
+		l.conns[laneControl] = discarded{}
 		for rest := b; ; {
 			var kind byte
 			var body []byte
@@ -154,6 +157,12 @@ func FuzzControl(f *testing.F) {
 		}
 	})
 }
+
+// discarded is a connection that takes what is written to it.
+type discarded struct{ net.Conn }
+
+func (discarded) Write(b []byte) (int, error)      { return len(b), nil }
+func (discarded) SetWriteDeadline(time.Time) error { return nil }
 
 // allocated is the memory that f takes, in bytes.
 func allocated(f func()) uint64 {
