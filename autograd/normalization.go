@@ -261,7 +261,8 @@ func (f *batchNorm) moments(c *Call, x device.Tensor) (err error) {
 		}
 		return nil
 	}
-	// One row of MergeMoments, the count behind the moments.
+	// This rank's means, variances and count are one row [2c+1] of what MergeMoments takes,
+	// in this order.
 	own, err := c.New(dt, 2*channels+1)
 	if err != nil {
 		return err

@@ -28,9 +28,10 @@ import (
 const (
 	// childVar makes the test binary a rank of a training run in the folder that it names.
 	childVar = "GODDP_CHECKPOINT_CHILD"
-	// killsVar is how many runs TestKill kills; the default is for every day.
+	// killsVar names the environment variable with the number of runs that TestKill kills;
+	// the default is small.
 	killsVar = "GODDP_CHECKPOINT_KILLS"
-	// killSteps is how long a run is.
+	// killSteps is the number of steps of a run.
 	killSteps = 60
 	// exitWrong is what a rank exits with that has found something wrong.
 	exitWrong = 9

@@ -96,7 +96,8 @@ func (m *Manager) of(step int, err error) error {
 	return reducer.OfRank("checkpoint", m.pg.Rank(), fmt.Errorf("saving step %d in %s: %w", step, m.dir, err))
 }
 
-// Wait waits for a save that is being written, and returns its error, once.
+// Wait waits until the asynchronous save under way, if there is one, is complete, and
+// returns its error. Only the first call after a save returns that error.
 func (m *Manager) Wait(ctx context.Context) error {
 	s := m.writing
 	if s == nil {

@@ -485,8 +485,9 @@ func (m *Module) Program(dt DType) string {
 	return b.String()
 }
 
-// leastWords is the least size of the structure, so that it travels in memory wherever
-// functions are called.
+// leastWords is the minimum size of the argument structure, in words of 8 bytes. A larger
+// structure than two words is passed in memory by the host's calling conventions, which
+// is how the emulation of a GPU passes it.
 const leastWords = 3
 
 // Entry is the name of the kernel's __global__ function.

@@ -188,8 +188,8 @@ type result struct {
 	memory float64      // the peak of a golaunch process, in bytes
 }
 
-// The attack changes from one store to the other after so many steps. The first steps
-// behind a change count for neither.
+// The attack alternates between the two stores every window steps. The first settles steps
+// after each change are not measured.
 const (
 	window  = 20
 	settles = 4

@@ -258,9 +258,10 @@ func exps[T float](dst, x []T, shift T) (sum T) {
 	return sum
 }
 
-// exps32 is exps of numbers of which none is larger than shift. With x·log2(e) = n + f, n
-// an integer and |f| at most 1/2, an exponential is 2ⁿ·e^(f·ln 2), the latter by a
-// polynomial: it is off by less than 2 units in the last place, and 0 below 2^-126.
+// exps32 is exps for float32. No element of x may be larger than shift. It splits
+// x·log2(e) into an integer n and a rest f, |f| at most 1/2, and computes 2ⁿ·e^(f·ln 2),
+// where a polynomial gives the second factor. The error is less than 2 units in the last
+// place. Results below 2^-126 are 0.
 func exps32(dst, x []float32, shift float32) (sum float32) {
 	const (
 		round    = 0x1.8p23 // adding this leaves the integer in the lowest bits

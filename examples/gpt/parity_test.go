@@ -85,7 +85,7 @@ func runPyTorch(t *testing.T, c config) pytorch {
 	return pytorch{file, t}
 }
 
-// off is the distance of two arrays, relative to the norm of the second.
+// off returns the relative error |got - want| / |want|, in Euclidean norms.
 func off(got, want []float64) float64 {
 	var distance, norm float64
 	for i, w := range want {

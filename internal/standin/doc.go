@@ -1,9 +1,9 @@
-// Package standin is a GPU and the libraries of one for tests on machines that have
-// neither: libcuda, libnccl, libcublasLt and libnvrtc with the real ones' ABI, in C, on
-// the host's memory, that can be told to delay, to fail and to hang. They prove how
-// this project calls and gives up on the libraries, and what its kernels compute;
-// nothing about the libraries, about races between a kernel's threads or about accesses
-// out of bounds. Only tests import it.
+// Package standin replaces NVIDIA's libraries for tests on machines without a GPU. It has
+// libcuda, libnccl, libcublasLt and libnvrtc, written in C with the ABI of the real ones.
+// They work on the host's memory, and a test can tell them to delay, to fail or to hang.
+// Tests with them show how this project calls the libraries and aborts calls, and what
+// its kernels compute. They show nothing about the real libraries, about races between a
+// kernel's threads or about accesses out of bounds. Only tests import the package.
 //
 // [Libraries] builds them, [Control] makes them fail; src/*.c say in which ways. The
 // stand-in libnvrtc compiles a kernel's source with the host's C++ compiler, behind
