@@ -1,19 +1,16 @@
 package optim_test
 
 import (
-	"bytes"
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/torchtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/optim/schedule"
@@ -152,17 +149,10 @@ func torchRuns() map[string]*torchRun {
 	}
 }
 
-// withoutTorch is what the script exits with where Python has no torch.
-const withoutTorch = 77
-
 // Over 200 steps the parameters go where PyTorch's optimizers take them, in groups with
 // options of their own, with rates that follow a schedule, by gradients that are clipped
 // and that a parameter lacks at times. PyTorch runs once, for all.
 func TestTrainingsAreThoseOfPyTorch(t *testing.T) {
-	python := os.Getenv("GODDP_TEST_PYTHON")
-	if python == "" {
-		python = "/usr/bin/python3"
-	}
 	dev, err := comm.OpenDevice(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -193,26 +183,11 @@ func TestTrainingsAreThoseOfPyTorch(t *testing.T) {
 			names, runs = append(names, name+" in "+dtype), append(runs, &r)
 		}
 	}
-	request, err := json.Marshal(map[string]any{"cuda": dev.String() != "cpu", "shapes": torchShapes, "runs": runs})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), python, "-c", torchScript)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), &stdout, &stderr
-	switch err := cmd.Run(); {
-	case cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == withoutTorch:
-		t.Skipf("%s has no torch", python)
-	case err != nil:
-		t.Fatalf("%s: %v\n%s", python, err, &stderr)
-	}
 	var answer struct {
 		Version, Device string
 		Runs            [][][][]float64 // by run, step, parameter and element
 	}
-	if err := json.Unmarshal(stdout.Bytes(), &answer); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.Run(t, torchScript, map[string]any{"cuda": dev.String() != "cpu", "shapes": torchShapes, "runs": runs}, &answer)
 	t.Logf("%v, and PyTorch %s on %s", dev, answer.Version, answer.Device)
 	for i, r := range runs {
 		t.Run(names[i], func(t *testing.T) { t.Logf("off by at most %.1g", r.train(t, dev, answer.Runs[i])) })

@@ -110,10 +110,6 @@ type reply struct {
 // gradients for the inputs that are no constants. The gradient of the result is sin(i+1) at element i.
 func Check(t *testing.T, cases []Case) {
 	t.Helper()
-	python := os.Getenv("GODDP_TEST_PYTHON")
-	if python == "" {
-		python = "/usr/bin/python3"
-	}
 	dev, err := comm.OpenDevice(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +119,7 @@ func Check(t *testing.T, cases []Case) {
 			t.Error(err)
 		}
 	}()
-	want := evaluate(t, python, dev.String() != "cpu", cases)
+	want := evaluate(t, dev.String() != "cpu", cases)
 	t.Logf("%d cases on %v and in PyTorch %s on %s", len(cases), dev, want.Version, want.Device)
 	failed := 0
 	for i, c := range cases {
@@ -141,7 +137,7 @@ func Check(t *testing.T, cases []Case) {
 }
 
 // evaluate is what PyTorch makes of the cases.
-func evaluate(t *testing.T, python string, cuda bool, cases []Case) (r reply) {
+func evaluate(t *testing.T, cuda bool, cases []Case) (r reply) {
 	t.Helper()
 	ask := request{Cuda: cuda}
 	for _, c := range cases {
@@ -155,7 +151,20 @@ func evaluate(t *testing.T, python string, cuda bool, cases []Case) (r reply) {
 		}
 		ask.Cases = append(ask.Cases, rc)
 	}
-	text, err := json.Marshal(ask)
+	Run(t, script, ask, &r)
+	return r
+}
+
+// Run runs a script of Python's, which reads request as JSON from its standard input, and
+// decodes the JSON that it prints into answer. It skips the test if the script exits with
+// 77, which says that there is no torch.
+func Run(t *testing.T, script string, request, answer any) {
+	t.Helper()
+	python := os.Getenv("GODDP_TEST_PYTHON")
+	if python == "" {
+		python = "/usr/bin/python3"
+	}
+	text, err := json.Marshal(request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,10 +177,9 @@ func evaluate(t *testing.T, python string, cuda bool, cases []Case) (r reply) {
 	case err != nil:
 		t.Fatalf("%s: %v\n%s", python, err, &stderr)
 	}
-	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
+	if err := json.Unmarshal(stdout.Bytes(), answer); err != nil {
 		t.Fatal(err)
 	}
-	return r
 }
 
 // compare computes c on dev.
