@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testpython"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -61,13 +62,7 @@ json.dump({"ours": ours, "theirs": outputs()}, open(result, "w"))
 
 // Weights that were saved here give the same outputs in PyTorch, and PyTorch's here.
 func TestPyTorch(t *testing.T) {
-	python := "/usr/bin/python3"
-	if p := os.Getenv("GODDP_TEST_PYTHON"); p != "" {
-		python = p
-	}
-	if out, err := exec.Command(python, "-c", "import torch").CombinedOutput(); err != nil {
-		t.Skipf("needs PyTorch: %v: %s", err, out)
-	}
+	python := testpython.Require(t, "import torch")
 	for _, dt := range []device.DType{device.Float32, device.BFloat16} {
 		dir := t.TempDir()
 		source, target, result := filepath.Join(dir, "ours.safetensors"), filepath.Join(dir, "theirs.safetensors"), filepath.Join(dir, "result.json")

@@ -1,19 +1,18 @@
 package nn_test
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testpython"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -91,21 +90,7 @@ type resNetTraining struct {
 // trainResNet runs the script; the test is skipped where Python has no torch.
 func trainResNet(t *testing.T, dir string) (r resNetTraining) {
 	t.Helper()
-	python := os.Getenv("GODDP_TEST_PYTHON")
-	if python == "" {
-		python = "/usr/bin/python3"
-	}
-	var stderr bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), python, "testdata/resnet.py", dir)
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 77 || os.IsNotExist(err) {
-		t.Skip("no PyTorch here")
-	}
-	if err != nil {
-		t.Fatalf("%v\n%s", err, &stderr)
-	}
-	if err := json.Unmarshal(out, &r); err != nil {
+	if err := json.Unmarshal(testpython.Output(t, nil, "testdata/resnet.py", dir), &r); err != nil {
 		t.Fatal(err)
 	}
 	return r

@@ -13,21 +13,14 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/internal/keptport"
+	"github.com/goddp/goddp/internal/testpython"
 )
 
-// The tests of this file run real PyTorch processes. They take the Python of
-// GODDP_TEST_PYTHON, by default /usr/bin/python3.
+// The tests of this file run real PyTorch processes.
 
 func torchPython(t *testing.T) string {
 	t.Helper()
-	python := os.Getenv("GODDP_TEST_PYTHON")
-	if python == "" {
-		python = "/usr/bin/python3"
-	}
-	if out, err := exec.CommandContext(t.Context(), python, "-c", "import torch.distributed as d; d.TCPStore").CombinedOutput(); err != nil {
-		t.Skipf("%s has no torch with TCPStore: %v: %s", python, err, out)
-	}
-	return python
+	return testpython.Require(t, "import torch.distributed as d; d.TCPStore")
 }
 
 // A torchProcess is a running testdata/torch_store.py.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/internal/testpython"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -21,17 +21,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const ranks = 2
 
-// record lets PyTorch train all small cases, and returns their files. It takes
-// the Python of GODDP_TEST_PYTHON, by default /usr/bin/python3.
+// record lets PyTorch train all small cases, and returns their files.
 func record(t *testing.T) []string {
 	t.Helper()
-	python := os.Getenv("GODDP_TEST_PYTHON")
-	if python == "" {
-		python = "/usr/bin/python3"
-	}
-	if out, err := exec.CommandContext(t.Context(), python, "-c", "import torch.distributed as d; d.TCPStore").CombinedOutput(); err != nil {
-		t.Skipf("%s has no torch with DDP: %v: %s", python, err, out)
-	}
+	python := testpython.Require(t, "import torch.distributed as d; d.TCPStore")
 	dir := t.TempDir()
 	var out bytes.Buffer
 	_, err := launcher.Run(t.Context(), &launcher.Config{

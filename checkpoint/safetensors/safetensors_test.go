@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testpython"
 )
 
 // file is a file with a header and some bytes of elements.
@@ -148,10 +149,7 @@ func TestWriteRefuses(t *testing.T) {
 // TestPython: PyTorch reads what this package writes, and the other way round,
 // by the format's definition.
 func TestPython(t *testing.T) {
-	const python = "/usr/bin/python3"
-	if out, err := exec.Command(python, "-c", "import torch").CombinedOutput(); err != nil {
-		t.Skipf("needs PyTorch: %v: %s", err, out)
-	}
+	python := testpython.Require(t, "import torch")
 	dir := t.TempDir()
 	ours, theirs := filepath.Join(dir, "ours"), filepath.Join(dir, "theirs")
 	out, err := os.Create(ours)

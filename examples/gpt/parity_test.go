@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testpython"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -59,10 +59,6 @@ func paritySize(t *testing.T) config {
 // runPyTorch runs gpt2.py, and skips the test where Python has no torch.
 func runPyTorch(t *testing.T, c config) pytorch {
 	t.Helper()
-	python := os.Getenv("GODDP_TEST_PYTHON")
-	if python == "" {
-		python = "/usr/bin/python3"
-	}
 	path := filepath.Join(t.TempDir(), "gpt2.safetensors")
 	args := []string{"testdata/gpt2.py", path}
 	for _, n := range []int{c.vocab, c.context, c.layers, c.heads, c.embed, parityBatch, paritySteps} {
@@ -71,12 +67,7 @@ func runPyTorch(t *testing.T, c config) pytorch {
 	if strings.HasPrefix(os.Getenv("GODDP_DEVICE"), "cuda") {
 		args = append(args, "cuda")
 	}
-	cmd := exec.CommandContext(t.Context(), python, args...)
-	if out, err := cmd.CombinedOutput(); cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 77 {
-		t.Skipf("%s has no torch", python)
-	} else if err != nil {
-		t.Fatalf("%s %v: %v\n%s", python, args, err, out)
-	}
+	testpython.Output(t, nil, args...)
 	file, err := safetensors.Open(path)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,5 @@
 // Package torchtest compares operations of autograd and nn with PyTorch's, for tests. The interpreter
-// is the one that GODDP_TEST_PYTHON names, by default /usr/bin/python3; where it has no torch, the
-// tests are skipped. The device is the one that GODDP_DEVICE chooses, and PyTorch's is of the same kind.
+// is package testpython's; where it has no torch, the tests are skipped. The device is the one that GODDP_DEVICE chooses, and PyTorch's is of the same kind.
 package torchtest
 
 import (
@@ -9,8 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
-	"os/exec"
 	"slices"
 	"testing"
 	"unsafe"
@@ -18,13 +15,11 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/testpython"
 )
 
 //go:embed torchtest.py
 var script string
-
-// withoutTorch is what the script exits with where Python has no torch.
-const withoutTorch = 77
 
 // Input is an operand of a [Case]: numbers, or, where Integers is not nil, integers.
 type Input struct {
@@ -160,24 +155,11 @@ func evaluate(t *testing.T, cuda bool, cases []Case) (r reply) {
 // 77, which says that there is no torch.
 func Run(t *testing.T, script string, request, answer any) {
 	t.Helper()
-	python := os.Getenv("GODDP_TEST_PYTHON")
-	if python == "" {
-		python = "/usr/bin/python3"
-	}
 	text, err := json.Marshal(request)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), python, "-c", script)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(text), &stdout, &stderr
-	switch err := cmd.Run(); {
-	case cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == withoutTorch:
-		t.Skipf("%s has no torch", python)
-	case err != nil:
-		t.Fatalf("%s: %v\n%s", python, err, &stderr)
-	}
-	if err := json.Unmarshal(stdout.Bytes(), answer); err != nil {
+	if err := json.Unmarshal(testpython.Output(t, bytes.NewReader(text), "-c", script), answer); err != nil {
 		t.Fatal(err)
 	}
 }
