@@ -1,15 +1,11 @@
 package examples
 
 import (
-	"bufio"
 	"encoding/binary"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -52,86 +48,5 @@ func TestFashion(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(dir, "run.jsonl"))
 	if err != nil || strings.Count(string(raw), `"accuracy"`) != 12 || strings.Count(string(raw), `"loss"`) != 2 {
 		t.Errorf("%v, want 12 accuracies and 2 losses in\n%s", err, raw)
-	}
-}
-
-// TestFashionResumes: from the checkpoint of step 100, where the later ones are lost, the same
-// command comes to the same accuracies again.
-func TestFashionResumes(t *testing.T) {
-	dir := t.TempDir()
-	args := []string{"--data", clothes(t, 400, 101), "--epochs", "12", "--batch", "20", "--lr", "0.01", "--resume", "run", "--save-every", "50"}
-	lines := regexp.MustCompile(`step \d+/120  epoch \d+  accuracy \S+`)
-	want := lines.FindAllString(launch(t, dir, 2, "fashion", args...), -1)
-	for _, lost := range []string{"step-00000110", "step-00000120"} {
-		if err := os.Rename(filepath.Join(dir, "run", lost), filepath.Join(dir, lost)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got := lines.FindAllString(launch(t, dir, 2, "fashion", args...), -1)
-	if len(want) != 12 || !slices.Equal(got, want[9:]) {
-		t.Errorf("%q, resumed %q, want the last 3", want, got)
-	}
-}
-
-// TestFashionStops: SIGTERM costs no step. The checkpoint is of the step behind which the
-// ranks stopped, and the same command goes on from there to what a run without the signal
-// comes to.
-func TestFashionStops(t *testing.T) {
-	args := []string{"--data", clothes(t, 400, 101), "--epochs", "100", "--batch", "20", "--lr", "0.01", "--save-every", "2000", "--resume", "run"}
-	lines := regexp.MustCompile(`step \d+/1000  epoch \d+  accuracy \S+`)
-	want := lines.FindAllString(launch(t, t.TempDir(), 2, "fashion", args...), -1)
-
-	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "golaunch"), append([]string{"--nproc-per-node", "2", filepath.Join(bin, "fashion")}, args...)...)
-	cmd.Dir = dir
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var said []string
-	signalled := false
-	for scanner := bufio.NewScanner(out); scanner.Scan(); {
-		said = append(said, scanner.Text())
-		if lines.MatchString(scanner.Text()) && !signalled {
-			signalled = true
-			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 143 {
-		t.Fatalf("exit code %d, want 143\n%s", code, strings.Join(said, "\n"))
-	}
-	got := lines.FindAllString(launch(t, dir, 2, "fashion", args...), -1)
-	if n := len(got); n == 0 || n == len(want) || !slices.Equal(got, want[len(want)-n:]) {
-		t.Errorf("%q, stopped and resumed %q, want the last of these", want, got)
-	}
-}
-
-// TestFashionIsRestarted: golaunch restarts a job one of whose processes is killed, and it
-// goes on from its checkpoint to the same end.
-func TestFashionIsRestarted(t *testing.T) {
-	const kill = `
-if [ "$RANK" = 1 ] && [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then
-	"$@" & while [ ! -e run/latest ]; do :; done
-	kill -9 $!; exit 137
-fi
-exec "$@"`
-	args := []string{filepath.Join(bin, "fashion"), "--data", clothes(t, 400, 101), "--epochs", "12", "--batch", "20", "--lr", "0.01", "--resume", "run", "--save-every", "7"}
-	lines := regexp.MustCompile(`step 120/120  epoch 12  accuracy \S+`)
-	killer := filepath.Join(t.TempDir(), "killer")
-	if err := os.WriteFile(killer, []byte("#!/bin/sh"+kill), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	got := run(t, dir, "golaunch", append([]string{"--nproc-per-node", "2", "--max-restarts", "1", killer}, args...)...)
-	want := lines.FindString(launch(t, t.TempDir(), 2, "fashion", args[1:]...))
-	if want == "" || lines.FindString(got) != want || !strings.Contains(got, "137") {
-		t.Errorf("want %q, after a restart, in\n%s", want, got)
 	}
 }

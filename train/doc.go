@@ -1,4 +1,4 @@
-// Package train has the loop that most training programs write: epochs of batches,
+// Package train has the loop that most training programs write: epochs or steps of batches,
 // gradients, steps, a learning rate that follows a schedule, a progress line, an
 // evaluation after each epoch, checkpoints to go on from, and a stop when one is asked for.
 //

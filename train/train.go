@@ -37,7 +37,9 @@ type Config struct {
 	Model     Model
 	Optimizer Optimizer
 	Data      *data.Loader
-	Epochs    int
+	// Epochs and MaxSteps bound the run: it ends after so many epochs, or after so many
+	// steps, whichever comes first. At least one of them is not 0.
+	Epochs, MaxSteps int
 	// Loss computes the loss of a batch, a scalar.
 	Loss func(b *data.Batch) *autograd.Variable
 
@@ -48,7 +50,7 @@ type Config struct {
 	// ClipNorm is what the gradients' norm is clipped to.
 	ClipNorm float64
 
-	// Evaluate is called on all ranks after each epoch. What it returns on rank 0 is logged.
+	// Evaluate is called on all ranks after each epoch, and at the end of the run. What it returns on rank 0 is logged.
 	Evaluate func(ctx context.Context) ([]progress.Value, error)
 	// Log is the file that JSON lines are appended to: see package progress.
 	Log string
@@ -58,8 +60,8 @@ type Config struct {
 	// Checkpoints is the folder to go on from, if there is a checkpoint in it, and to
 	// save to. All ranks see it.
 	Checkpoints string
-	// SaveEvery is the number of steps from one checkpoint to the next; 0: at the end of
-	// each epoch and where the run stops alone.
+	// SaveEvery is the number of steps from one checkpoint to the next. Run also saves
+	// behind each epoch, where it is asked to stop, and at its end.
 	SaveEvery int
 	// Keep is how many checkpoints stay; 0: 3.
 	Keep int
@@ -70,16 +72,22 @@ type Config struct {
 }
 
 // Steps is how many steps the run has.
-func (c *Config) Steps() int { return c.Epochs * c.Data.Steps() / max(c.Accumulate, 1) }
-
-// Run trains from the beginning, or from the latest checkpoint, until the epochs are over
-// or all ranks are asked to stop. All ranks call it.
-func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
-	if c.Epochs < 1 || c.Accumulate < 0 || c.ClipNorm < 0 || c.SaveEvery < 0 || c.LogEvery < 0 {
-		return fmt.Errorf("train: Epochs %d, Accumulate %d, ClipNorm %v, SaveEvery %d and LogEvery %d, want at least 1 epoch and nothing below 0",
-			c.Epochs, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery)
+func (c *Config) Steps() int {
+	steps := c.Epochs * c.Data.Steps() / max(c.Accumulate, 1)
+	if c.Epochs == 0 || c.MaxSteps > 0 && c.MaxSteps < steps {
+		return c.MaxSteps
 	}
-	r := run{Config: c, pg: pg}
+	return steps
+}
+
+// Run trains from the beginning, or from the latest checkpoint, until the last step or
+// until all ranks are asked to stop. All ranks call it.
+func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
+	if c.Epochs < 0 || c.MaxSteps < 0 || c.Epochs == 0 && c.MaxSteps == 0 || c.Accumulate < 0 || c.ClipNorm < 0 || c.SaveEvery < 0 || c.LogEvery < 0 {
+		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d and LogEvery %d, want at least 1 epoch or step and nothing below 0",
+			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery)
+	}
+	r := run{Config: c, pg: pg, total: c.Steps()}
 	r.Accumulate = max(r.Accumulate, 1)
 	if err := r.resume(ctx); err != nil {
 		return err
@@ -91,16 +99,19 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	if every == 0 {
 		every = 100
 	}
-	if r.meter, err = progress.New(pg.Rank(), progress.Options{Steps: c.Steps(), First: r.step, Every: every, File: c.Log}); err != nil {
+	if r.meter, err = progress.New(pg.Rank(), progress.Options{Steps: r.total, First: r.step, Every: every, File: c.Log}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.meter.Close()) }()
-	for epoch := r.at.Epoch; epoch < c.Epochs; epoch++ {
-		if stopped, err := r.epoch(ctx, epoch); stopped || err != nil {
+	if r.step >= r.total && r.at.Sample == 0 {
+		return nil
+	}
+	// A checkpoint of the last step within an epoch may have been saved before the evaluation.
+	for epoch := r.at.Epoch; ; epoch++ {
+		if stopped, err := r.epoch(ctx, epoch); stopped || err != nil || r.step >= r.total {
 			return err
 		}
 	}
-	return nil
 }
 
 // run is a run under way.
@@ -112,6 +123,7 @@ type run struct {
 	state checkpoint.State
 	at    data.Position // behind the last step
 	step  int           // steps that are over
+	total int           // steps of the run
 	saved int           // the step of the last checkpoint
 
 	gathered int // batches whose gradients are there, of the step that is not over
@@ -145,12 +157,17 @@ func (r *run) resume(ctx context.Context) (err error) {
 	return err
 }
 
-// epoch trains on one epoch, from where the run is, and evaluates. It returns true where
-// all ranks stop before its end.
+// epoch trains on one epoch, from where the run is to the last step at most, and
+// evaluates. It returns true where all ranks are asked to stop.
 func (r *run) epoch(ctx context.Context, epoch int) (stopped bool, err error) {
+	behind := data.Position{Epoch: epoch + 1}
 	for b, err := range r.Data.Epoch(ctx, epoch) {
 		if err != nil {
 			return false, err
+		}
+		if r.step >= r.total { // in the middle of the epoch
+			behind = r.at
+			break
 		}
 		r.gathered++
 		loss, err := r.backward(b, r.gathered < r.Accumulate)
@@ -188,7 +205,7 @@ func (r *run) epoch(ctx context.Context, epoch int) (stopped bool, err error) {
 	if r.gathered > 0 { // the next epoch's first batches complete the step
 		return false, nil
 	}
-	r.at = data.Position{Epoch: epoch + 1}
+	r.at = behind
 	return false, r.save(ctx)
 }
 

@@ -156,6 +156,52 @@ func TestResume(t *testing.T) {
 	})
 }
 
+// TestMaxSteps: a run that ends within an epoch evaluates and saves there, evaluates again
+// where it is started again, and one of more steps goes on behind the last batch.
+func TestMaxSteps(t *testing.T) {
+	dir := t.TempDir()
+	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		want, err := trained(t.Context(), pg, false, 5, func(*train.Config) {})
+		if err != nil {
+			return err
+		}
+		var got []float64
+		for _, run := range []struct{ epochs, steps, batches, evaluations int }{
+			{0, 8, 8, 2}, // of 6 steps an epoch
+			{5, 8, 0, 1},
+			{0, 13, 5, 2},
+			{3, 100, 5, 1},
+			{3, 0, 0, 0},
+		} {
+			batches, evaluations := 0, 0
+			got, err = trained(t.Context(), pg, false, 5, func(c *train.Config) {
+				c.Epochs, c.MaxSteps, c.Checkpoints = run.epochs, run.steps, dir
+				c.Evaluate = func(context.Context) ([]progress.Value, error) {
+					evaluations++
+					return nil, nil
+				}
+				loss := c.Loss
+				c.Loss = func(b *data.Batch) *autograd.Variable {
+					batches++
+					return loss(b)
+				}
+			})
+			if err != nil {
+				return err
+			}
+			if batches != run.batches || evaluations != run.evaluations {
+				return fmt.Errorf("%+v: %d batches and %d evaluations", run, batches, evaluations)
+			}
+		}
+		for i := range want {
+			if got[i] != want[i] {
+				return fmt.Errorf("parameter %d is %v in five parts, %v in one", i, got[i], want[i])
+			}
+		}
+		return nil
+	})
+}
+
 // TestLog: rank 0 logs the mean loss of the ranks, the rate, and what an evaluation
 // returns after each epoch.
 func TestLog(t *testing.T) {
@@ -185,6 +231,10 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 		_, err := trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Accumulate = -1 })
 		if err == nil || !strings.Contains(err.Error(), "Accumulate -1") {
 			return fmt.Errorf("%v, want an error that names Accumulate", err)
+		}
+		_, err = trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Epochs = 0 })
+		if err == nil || !strings.Contains(err.Error(), "at least 1 epoch or step") {
+			return fmt.Errorf("%v, want an error that asks for epochs or steps", err)
 		}
 		return nil
 	})

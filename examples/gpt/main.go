@@ -3,8 +3,10 @@
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./examples/gpt --text README.md --log run.jsonl
 //	go run ./cmd/golaunch --nproc-per-node 8 ./examples/gpt --tokens 'fineweb_train_*.bin' \
-//		--size 124M --batch 64 --dtype bf16 --steps 19560 --warmup 700 --save gpt2.safetensors
+//		--size 124M --batch 64 --dtype bf16 --steps 19560 --warmup 700 --resume run --save gpt2.safetensors
 //	go run ./cmd/goddp plot run.jsonl -o curve.svg
+//
+// With --resume FOLDER it saves checkpoints there, and goes on from the latest one.
 package main
 
 import (
@@ -24,11 +26,10 @@ import (
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/optim/schedule"
-	"github.com/goddp/goddp/progress"
+	"github.com/goddp/goddp/train"
 )
 
 var (
@@ -51,6 +52,8 @@ var (
 	seed   = flag.Uint64("seed", 0, "seed of the parameters, of the samples' order and of the sample at the end")
 
 	log    = flag.String("log", "", "append JSON lines to `file`")
+	resume = flag.String("resume", "", "`folder` to save checkpoints in, and to go on from")
+	every  = flag.Int("save-every", 1000, "steps between two checkpoints")
 	save   = flag.String("save", "", "write the parameters to `file`, in the format of safetensors")
 	sample = flag.Int("sample", 200, "tokens to print at the end")
 	prompt = flag.String("prompt", "\n", "`text` that they follow, where tokens are bytes")
@@ -107,7 +110,7 @@ func bytesOf(file string, window int) (data.Dataset, error) {
 	}), nil
 }
 
-func train(ctx context.Context) (err error) {
+func run(ctx context.Context) error {
 	set, c, err := open()
 	if err != nil {
 		return err
@@ -134,54 +137,21 @@ func train(ctx context.Context) (err error) {
 	default:
 		return fmt.Errorf("--dtype %s, want f32 or bf16", *dtype)
 	}
-	if err := nn.Place(net, pg.Device(), *seed); err != nil {
-		return err
-	}
-	model, err := ddp.New(net, pg, nil)
+	model, err := ddp.New(net, pg, &ddp.Options{Seed: *seed})
 	if err != nil {
 		return err
 	}
-	opt := newOptimizer(net, *decay, *dtype != "f32")
 	rate := schedule.Sequence(schedule.Phase{Steps: *warmup, Schedule: schedule.Linear(*lr/float64(*warmup), *lr, *warmup)},
 		schedule.Phase{Schedule: schedule.Cosine(*lr, *lr/10, *steps-*warmup)})
-	meter, err := progress.New(pg.Rank(), progress.Options{Steps: *steps, File: *log})
-	if err != nil {
+	err = train.Run(ctx, pg, train.Config{
+		Model: model, Optimizer: newOptimizer(net, *decay, *dtype != "f32"), Data: loader, MaxSteps: *steps,
+		Loss: func(b *data.Batch) *autograd.Variable {
+			return model.Run(func() *autograd.Variable { return net.loss(b.Vars[0], b.Vars[1]) })
+		},
+		LR: rate, ClipNorm: 1, Log: *log, LogEvery: 10, Checkpoints: *resume, SaveEvery: *every,
+	})
+	if err != nil || model.Stopping() || pg.Rank() != 0 {
 		return err
-	}
-	defer func() { err = errors.Join(err, meter.Close()) }()
-
-	for done, epoch := 0, 0; done < *steps; epoch++ {
-		for b, err := range loader.Epoch(ctx, epoch) {
-			if err != nil {
-				return err
-			}
-			done, _ = opt.Committed()
-			opt.SetLR(rate(done))
-			loss := model.Run(func() *autograd.Variable { return net.loss(b.Vars[0], b.Vars[1]) })
-			if err := loss.Backward(); err != nil {
-				return err
-			}
-			if _, err := optim.ClipGradNorm(model.Parameters(), 1); err != nil {
-				return err
-			}
-			if err := opt.Step(); err != nil {
-				return err
-			}
-			opt.ZeroGrad()
-			if meter.Step(*batch * pg.Size()) {
-				all, err := metrics.Reduce(ctx, pg, metrics.Mean(loss.Item(), len(b.Indices)))
-				if err != nil {
-					return err
-				}
-				meter.Log(progress.V("loss", all[0].Value), progress.V("lr", rate(done)))
-			}
-			if done++; done == *steps {
-				break
-			}
-		}
-	}
-	if pg.Rank() != 0 {
-		return nil
 	}
 	if err := write(ctx, net, *save); err != nil {
 		return err
@@ -284,5 +254,5 @@ func draw(rng *rand.Rand, logits []float64) int64 {
 
 func main() {
 	flag.Parse()
-	comm.Main(train)
+	comm.Main(run)
 }

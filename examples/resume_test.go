@@ -1,0 +1,166 @@
+package examples
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// resumable are the programs that save checkpoints, with flags of some seconds of training:
+// of 250 steps, which gpt ends within an epoch.
+func resumable(t *testing.T) map[string][]string {
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte(strings.Repeat("the cat sat on the mat. ", 200)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	common := []string{"--batch", "20", "--lr", "0.01", "--resume", "run", "--log", "run.jsonl"}
+	return map[string][]string{
+		"fashion": append([]string{filepath.Join(bin, "fashion"), "--model", "mlp", "--data", clothes(t, 400, 101), "--epochs", "25"}, common...),
+		"gpt": append([]string{filepath.Join(bin, "gpt"), "--text", text, "--layers", "2", "--heads", "2", "--embed", "16", "--context", "17",
+			"--steps", "250", "--warmup", "10", "--save", "weights", "--sample", "10"}, common...),
+	}
+}
+
+// outcome is what a run in dir came to: the losses and accuracies that it logged, all digits
+// of them, and gpt's weights. A step that was made again has to come to the same.
+func outcome(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "run.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for line := range bytes.Lines(text) {
+		var entry map[string]json.RawMessage
+		if err := json.Unmarshal(line, &entry); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		for _, kind := range []string{"loss", "accuracy"} {
+			name := fmt.Sprintf("%s of step %s", kind, entry["step"])
+			if value, ok := entry[kind]; !ok {
+				continue
+			} else if before, ok := all[name]; ok && before != string(value) {
+				t.Errorf("the %s is %s, made again %s", name, before, value)
+			} else {
+				all[name] = string(value)
+			}
+		}
+	}
+	if weights, err := os.ReadFile(filepath.Join(dir, "weights")); err == nil {
+		all["weights"] = string(weights)
+	}
+	return all
+}
+
+// compareOutcomes compares what a run that was interrupted came to with one that was not.
+func compareOutcomes(t *testing.T, got, want map[string]string) {
+	t.Helper()
+	if len(want) < 4 {
+		t.Fatalf("only %d losses, accuracies and weights", len(want))
+	}
+	for name, value := range want {
+		if got[name] != value {
+			t.Errorf("the %s is %.20q after an interruption, want %.20q", name, got[name], value)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d values after an interruption, want %d", len(got), len(want))
+	}
+}
+
+// TestInterrupted: whatever a run is interrupted by, the same command goes on from the
+// latest checkpoint, and comes to the bits of a run that is not interrupted.
+func TestInterrupted(t *testing.T) {
+	for program, args := range resumable(t) {
+		t.Run(program, func(t *testing.T) {
+			whole := t.TempDir()
+			launched(t, whole, append(args, "--save-every", "90")...)
+			want := outcome(t, whole)
+			t.Run("later checkpoints are lost", func(t *testing.T) { loseCheckpoints(t, whole, args, want) })
+			t.Run("SIGTERM", func(t *testing.T) { stop(t, args, want) })
+			t.Run("SIGKILL", func(t *testing.T) { restart(t, args, want) })
+		})
+	}
+}
+
+// launched runs a program on two ranks in dir, and returns what it printed.
+func launched(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	return run(t, dir, "golaunch", append([]string{"--nproc-per-node", "2"}, args...)...)
+}
+
+// loseCheckpoints deletes all but the first of the three checkpoints that a run has left.
+func loseCheckpoints(t *testing.T, dir string, args []string, want map[string]string) {
+	saved, err := filepath.Glob(filepath.Join(dir, "run", "step-*"))
+	if err != nil || len(saved) < 2 {
+		t.Fatalf("%q are saved, want at least 2 checkpoints", saved)
+	}
+	for _, lost := range saved[1:] {
+		if err := os.RemoveAll(lost); err != nil {
+			t.Fatal(err)
+		}
+	}
+	launched(t, dir, args...)
+	compareOutcomes(t, outcome(t, dir), want)
+}
+
+// stop asks a run to stop where it prints the first line of a step. That costs no step,
+// although no checkpoint is due then.
+func stop(t *testing.T, args []string, want map[string]string) {
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "golaunch"), append([]string{"--nproc-per-node", "2"}, args...)...)
+	cmd.Dir = dir
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for scanner := bufio.NewScanner(out); scanner.Scan(); {
+		if strings.Contains(scanner.Text(), "step ") && !strings.Contains(text.String(), "step ") {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		}
+		fmt.Fprintln(&text, scanner.Text())
+	}
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 143 {
+		t.Fatalf("exit code %d, want 143\n%s", code, &text)
+	}
+	if n := len(outcome(t, dir)); n == 0 || n >= len(want) {
+		t.Errorf("stopped with %d of %d values, want it in mid-training", n, len(want))
+	}
+	launched(t, dir, args...)
+	compareOutcomes(t, outcome(t, dir), want)
+}
+
+// restart kills rank 1 once there is a checkpoint. golaunch starts the job again.
+func restart(t *testing.T, args []string, want map[string]string) {
+	const kill = `#!/bin/sh
+if [ "$RANK" = 1 ] && [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then
+	"$@" & while [ ! -e run/latest ]; do :; done
+	kill -9 $!; exit 137
+fi
+exec "$@"`
+	killer := filepath.Join(t.TempDir(), "killer")
+	if err := os.WriteFile(killer, []byte(kill), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	out := launched(t, dir, append([]string{"--max-restarts", "1", killer}, append(args, "--save-every", "7")...)...)
+	if !strings.Contains(out, "137") {
+		t.Errorf("nothing was killed:\n%s", out)
+	}
+	compareOutcomes(t, outcome(t, dir), want)
+}
