@@ -13,6 +13,7 @@ type block struct {
 	buf     device.Buffer // empty where somebody else owns the memory, and where err is set
 	err     error         // why what should be here could not be computed
 	version uint64        // in-place writes to it so far: see BumpVersion
+	held    bool          // another stream than Compute may read it: see HoldWrites
 	made    int           // the step it was made in
 	scope   *scope        // frees it when it ends; nil for memory of the program
 	freed   string        // what freed it; empty while it lives
@@ -52,6 +53,9 @@ func (s *state) free(b *block, why string) {
 	if b.scope == nil {
 		b.cleanup.Stop()
 		s.owned -= int64(b.buf.Len())
+	}
+	if b.held {
+		s.awaitReaders() // Free lets work on Compute write the memory
 	}
 	if b.buf.Len() > 0 {
 		s.dev.Free(b.buf)

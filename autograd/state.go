@@ -23,6 +23,7 @@ type state struct {
 	passes  uint64  // backward passes begun so far
 	calls   []*Call // that are not in use
 	random  RandomGenerator
+	holds   []hold // reads that Compute does not wait for yet
 
 	// Memory that belongs to the program and is freed by the collector.
 	owned int64         // bytes of it that were not freed yet

@@ -8,17 +8,23 @@ import (
 // handles to one memory ([Variable.Detach], [Reshape]) have one version.
 func (v *Variable) Version() uint64 { return v.mem.version }
 
-// BumpVersion says that v's memory was written in place. A [Variable.Backward] through
-// an operation that read v before the write, and computes a gradient from what it read,
-// then panics with a [*ModifiedError].
+// BumpVersion says that v's memory is written in place: it comes before the write is
+// enqueued, which it has wait for those who read v ([HoldWrites]). A [Variable.Backward]
+// through an operation that read v before the write, and computes a gradient from what it
+// read, then panics with a [*ModifiedError].
 //
 // The optimizers, nn.LoadState, ddp and what else of this module writes variables call
-// it. A program calls it where it writes the memory itself: by a kernel, a copy or a
+// it. A program calls it before it writes the memory itself: by a kernel, a copy or a
 // collective on [Variable.Tensor], or through memory that the variable shares
 // ([FromTensor], [FromDense], [Variable.Dense]). Variables that FromTensor made over one
 // memory have a version each. Gradients need no call: operations copy those that they
 // save.
-func (v *Variable) BumpVersion() { v.mem.version++ }
+func (v *Variable) BumpVersion() {
+	v.mem.version++
+	if v.mem.held {
+		v.s.awaitReaders() // an error is the device's, which fails the write too
+	}
+}
 
 // ModifiedError is the panic value of a backward pass through an operation of which
 // an operand, or the result, was written in place after the operation was applied, and

@@ -17,6 +17,8 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/device/devicetest"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -44,10 +46,11 @@ func sharedFolder(t *testing.T, pg *comm.ProcessGroup) (string, error) {
 func TestOnProcesses(t *testing.T) { commtest.Processes(t, 2, "GODDP_DEVICE=cpu") }
 
 // What is saved is the state as it was when Save was called, though the steps that follow
-// write it while the files are written; and the run goes on from it, to the bit.
+// write it while the files are written; and the run goes on from it, to the bit. Where copies
+// run beside the compute stream, a forward pass does not wait for them and an update does.
 func TestAsyncSavesTheStateOfItsCall(t *testing.T) {
 	for _, kind := range []string{plain, zeros} {
-		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
+		f := func(pg *comm.ProcessGroup) error {
 			dir, err := sharedFolder(t, pg)
 			if err != nil {
 				return err
@@ -68,7 +71,19 @@ func TestAsyncSavesTheStateOfItsCall(t *testing.T) {
 			if err := m.Save(t.Context(), 3, r.state()); err != nil {
 				return err
 			}
+			late, deferred := pg.Device().(*devicetest.Deferred)
+			if deferred {
+				autograd.NoGrad(late, func() { r.net.Forward(autograd.Zeros(late, device.Float32, 1, 7)) })
+				if done, err := m.writing.copied.Done(); done || err != nil {
+					t.Errorf("%s: a forward pass waited for the snapshot: %v", kind, err)
+				}
+			}
 			want, err := r.train(3, 6)
+			if deferred {
+				if n, err := late.Run(); n > 0 || err != nil {
+					t.Errorf("%s: the updates did not wait for %d copies of the snapshot: %v", kind, n, err)
+				}
+			}
 			close(slow.open)
 			if err := errors.Join(err, m.Close()); err != nil {
 				return err
@@ -82,7 +97,15 @@ func TestAsyncSavesTheStateOfItsCall(t *testing.T) {
 				t.Errorf("%s: the losses are %v, want %v", kind, got, want)
 			}
 			return err
-		})
+		}
+		commtest.OnRanks(t, 2, nil, f)
+		var late []device.Device
+		for range 2 {
+			d := cpu.New(&cpu.Options{Threads: 1})
+			t.Cleanup(func() { d.Close() })
+			late = append(late, devicetest.Defer(d))
+		}
+		commtest.OnDevices(t, late, nil, f)
 	}
 }
 

@@ -49,11 +49,12 @@
 //
 // # Asynchronous saves
 //
-// With Options.Async, Save enqueues copies of this rank's share to page-locked memory on the
-// compute stream and returns. The next update of the optimizer is enqueued behind these
-// copies, so it cannot overwrite what they read, and the host waits for nothing. A goroutine
-// does the rest: it waits for the copies, writes, and meets those of the other ranks in the
-// group's store ([comm.ProcessGroup.Store]). No collective runs on another goroutine than
+// With Options.Async, Save enqueues copies of this rank's share to page-locked memory on a
+// stream of its own, behind what the compute stream was given, and returns. The forward and
+// backward passes of the next step run beside these copies. The next update is enqueued behind
+// them ([autograd.HoldWrites]), so it cannot overwrite what they read, and the host waits for
+// nothing. A goroutine does the rest: it waits for the copies, writes, and meets those of the
+// other ranks in the group's store ([comm.ProcessGroup.Store]). No collective runs on another goroutine than
 // the program's. A rank that dies leaves the others waiting, for Options.Timeout at most, and
 // in Close, where the group is broken, for some seconds. [Manager.Stats] tells how long
 // the last save took; bench/checkpoint measures what it costs a step.

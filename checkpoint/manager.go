@@ -46,6 +46,7 @@ type Manager struct {
 	fs      filesystem
 	id      string        // of this Manager, alike on all ranks
 	seq     int           // of the last Save
+	copying device.Stream // of the snapshots' copies
 	pinned  device.Buffer // of the snapshot
 	writing *saving       // nil: none
 	closed  bool
@@ -73,6 +74,9 @@ func Open(pg *comm.ProcessGroup, dir string, opts Options) (*Manager, error) {
 		m.o.phase = func(string) {}
 	}
 	if err := m.open(context.Background()); err != nil { // its calls have deadlines of their own
+		if m.copying != nil {
+			m.copying.Close()
+		}
 		return nil, reducer.OfRank("checkpoint", pg.Rank(), fmt.Errorf("opening %s: %w", m.dir, err))
 	}
 	return m, nil
@@ -80,6 +84,7 @@ func Open(pg *comm.ProcessGroup, dir string, opts Options) (*Manager, error) {
 
 func (m *Manager) open(ctx context.Context) error {
 	var err error
+	m.copying, err = m.pg.Device().NewStream(false)
 	if m.o.Keep < 0 || m.o.Timeout < 0 {
 		err = fmt.Errorf("options Keep %d and Timeout %v, want 0 or more of each", m.o.Keep, m.o.Timeout)
 	}
@@ -155,7 +160,7 @@ func (m *Manager) Close() error {
 	err := m.Wait(context.Background()) // the writer has a deadline of its own
 	m.closed = true
 	m.free()
-	return err
+	return errors.Join(err, m.copying.Close())
 }
 
 // free gives the memory of snapshots back.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
@@ -49,7 +50,8 @@ type outcome struct {
 }
 
 // Save saves the state as the checkpoint of a step. All ranks call it with the same step,
-// between two steps of the optimizers. The state may be changed when it returns. Without
+// between two steps of the optimizers. The state may be changed when it returns; a program
+// that does so by a kernel or copy of its own calls [autograd.Variable.BumpVersion] first. Without
 // Options.Async it returns when all ranks' shares are durable and the checkpoint is the
 // latest. With it, it returns behind a snapshot, and the error of the write is that of the
 // next Save, Wait or Close, on all ranks. A Save that returns an error of the one before
@@ -127,8 +129,7 @@ func (m *Manager) busy(ctx context.Context) (bool, error) {
 }
 
 // snapshot copies this rank's share of the state to pinned memory, behind what the compute
-// stream was given, and notes the rest. What is enqueued on that stream afterwards may
-// overwrite the state: the stream runs it behind the copy.
+// stream was given, and notes the rest.
 func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
 	r := &s.record
 	r.Step = s.step
@@ -165,12 +166,14 @@ func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
 	r.Hook = true
 	kept, err := state.Hook.State(ctx)
 	for name, t := range kept {
-		s.pieces = append(s.pieces, piece{hookKind(m.pg.Rank()), name, t.DType, t.Shape, 0, t.Len(), t})
+		s.pieces = append(s.pieces, piece{kind: hookKind(m.pg.Rank()), name: name, dtype: t.DType, whole: t.Shape, hi: t.Len(), t: t})
 	}
 	return err
 }
 
-// copy enqueues the copies of the pieces to pinned memory, and makes them the pieces.
+// copy enqueues the copies of the pieces to pinned memory, and makes them the pieces. Copies of what
+// a forward pass may write run on the compute stream, the others on a stream beside it, so that
+// the passes of the next step need not wait for them. The next update does.
 func (m *Manager) copy(s *saving) error {
 	total := 0
 	for _, p := range s.pieces {
@@ -185,21 +188,40 @@ func (m *Manager) copy(s *saving) error {
 		}
 		m.pinned = buf
 	}
-	at := 0
-	for i := range s.pieces {
-		p := &s.pieces[i]
-		to := m.pinned.Slice(at, p.t.Bytes())
+	at, copies := 0, make([]device.Buffer, len(s.pieces))
+	for i, p := range s.pieces {
+		copies[i] = m.pinned.Slice(at, p.t.Bytes())
 		at += device.AlignUp(p.t.Bytes())
-		if p.t.Bytes() > 0 {
-			if err := dev.Copy(dev.Compute(), to, p.t.Buf); err != nil {
-				s.copied = dev.Compute().Mark()
+	}
+	var held []*autograd.Variable
+	enqueue := func(on device.Stream, forward bool) error {
+		for i, p := range s.pieces {
+			if p.forward != forward || p.t.Bytes() == 0 {
+				continue
+			}
+			if err := dev.Copy(on, copies[i], p.t.Buf); err != nil {
 				return fmt.Errorf("copying %s: %w", key(p.kind, p.name), err)
 			}
+			if !forward {
+				held = append(held, p.v)
+			}
 		}
-		p.t = device.NewTensor(to, p.dtype, p.hi-p.lo)
+		return nil
 	}
-	s.copied = dev.Compute().Mark()
-	return nil
+	err := enqueue(dev.Compute(), true)
+	if err == nil {
+		err = m.copying.WaitFor(context.Background(), dev.Compute().Mark())
+	}
+	if err == nil {
+		err = enqueue(m.copying, false)
+	}
+	s.copied = m.copying.Mark()
+	autograd.HoldWrites(dev, held, s.copied)
+	for i := range s.pieces {
+		p := &s.pieces[i]
+		p.t, p.v = device.NewTensor(copies[i], p.dtype, p.hi-p.lo), nil
+	}
+	return err
 }
 
 // write is the writer's goroutine: it makes this rank's share durable, and on rank 0 the

@@ -64,7 +64,8 @@ type item struct {
 	nn.Span
 	// divided: each rank has its own elements. Otherwise all have all of them.
 	divided bool
-	// first: rank 0's count, because those of others may differ.
+	// first: it is a buffer of the model, or its average. Rank 0's count, because those of others
+	// may differ.
 	first bool
 }
 
@@ -117,7 +118,9 @@ type piece struct {
 	dtype      device.DType
 	whole      device.Shape
 	lo, hi     int
-	t          device.Tensor // the elements
+	t          device.Tensor      // the elements
+	v          *autograd.Variable // that has them; nil for a hook's
+	forward    bool               // a forward pass may write them
 }
 
 // shape is the piece's in the file: that of the tensor where it is all of it.
@@ -158,7 +161,7 @@ func pieces(items []item, rank, size int) []piece {
 		if lo == hi && (it.Whole.Len() > 0 || rank > 0) {
 			continue
 		}
-		mine = append(mine, piece{it.kind, it.name, t.DType, it.Whole, it.Lo + lo, it.Lo + hi, t.Flat().Range(lo, hi)})
+		mine = append(mine, piece{it.kind, it.name, t.DType, it.Whole, it.Lo + lo, it.Lo + hi, t.Flat().Range(lo, hi), it.v, it.first})
 	}
 	return mine
 }

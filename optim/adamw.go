@@ -215,10 +215,10 @@ func (r *adamRule) show() error {
 		return nil
 	}
 	dev := r.count.Device()
+	r.count.BumpVersion()
 	if err := dev.Kernels().Fill(dev.Compute(), r.count.Tensor(), float64(r.updates)); err != nil {
 		return fmt.Errorf("setting %s: %w", r.count.Name(), err)
 	}
-	r.count.BumpVersion()
 	r.shown = true
 	return nil
 }

@@ -115,10 +115,10 @@ func (e *EMA) begin() error {
 		}
 	}
 	for _, a := range e.averages {
+		a.mean.BumpVersion()
 		if err := a.copy(a.mean.Tensor(), a.v.Tensor()); err != nil {
 			return err
 		}
-		a.mean.BumpVersion()
 	}
 	return nil
 }

@@ -256,9 +256,12 @@ func together(ready []*slot) bool {
 
 // allocate makes the master, and what else is needed and not there yet. A master
 // that no step was made on is set to the parameter, which the program may have
-// written since.
+// written since. What is written from now on is behind those who read it.
 func (s *slot) allocate() error {
 	dev, dt := s.Var().Device(), s.DType()
+	if err := autograd.AwaitReaders(dev); err != nil {
+		return err
+	}
 	if s.rule.masters() && dt.Size() == 2 {
 		dt = device.Float32
 		if s.master == nil {

@@ -201,10 +201,10 @@ func (d *data) load(ctx context.Context, step int) error {
 	at := (uint64(step)*d.each + d.first) * uint64(*size)
 	for i, v := range []*autograd.Variable{d.x, d.y} {
 		sequence := *seed + uint64(i+1)<<32
+		v.BumpVersion()
 		if err := d.dev.Kernels().Normal(d.dev.Compute(), v.Tensor(), 0, 1, sequence, at); err != nil {
 			return err
 		}
-		v.BumpVersion()
 	}
 	return d.dev.Compute().Sync(ctx)
 }
