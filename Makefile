@@ -34,7 +34,7 @@ fuzz: ## every fuzz target for FUZZTIME, by default ten minutes each
 
 test-gpu: ## builds into build/gpu, which can be carried to a machine without Go, and runs it here
 	mkdir -p build/gpu
-	$(GO) test -c -ldflags='-s -w' -o build/gpu/ ./device/cuda ./comm/nccl ./comm/commtest ./ddp ./ddp/zero ./ddp/commhook
+	$(GO) test -c -ldflags='-s -w' -o build/gpu/ ./device/cuda ./comm/nccl ./comm/commtest ./ddp ./ddp/zero ./ddp/commhook ./checkpoint
 	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/... ./bench/parity ./bench/matrix ./bench/percall
 	bench/test_gpu.sh
 

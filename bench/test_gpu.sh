@@ -59,6 +59,7 @@ check comm_commtest "$bin/commtest.test" -test.v -test.run '^TestGPU'
 check ddp "$bin/ddp.test" -test.v -test.run '^TestGPU'
 check ddp_zero "$bin/zero.test" -test.v -test.run '^TestGPU'
 check ddp_commhook "$bin/commhook.test" -test.v -test.run '^TestGPU'
+check checkpoint "$bin/checkpoint.test" -test.v -test.run '^TestGPU'
 for ranks in 1 2 4; do
 	if [ "$ranks" -le "$gpus" ]; then
 		check "toy_$ranks" toy $ranks "$(awk "BEGIN {print 7 * ($ranks - 1) / 2}")"

@@ -45,68 +45,77 @@ func sharedFolder(t *testing.T, pg *comm.ProcessGroup) (string, error) {
 
 func TestOnProcesses(t *testing.T) { commtest.Processes(t, 2, "GODDP_DEVICE=cpu") }
 
+func TestGPUOnProcesses(t *testing.T) { commtest.ProcessesOnGPUs(t, 2) }
+
 // What is saved is the state as it was when Save was called, though the steps that follow
-// write it while the files are written; and the run goes on from it, to the bit. Where copies
-// run beside the compute stream, a forward pass does not wait for them and an update does.
+// write it while the files are written; and the run goes on from it, to the bit.
 func TestAsyncSavesTheStateOfItsCall(t *testing.T) {
 	for _, kind := range []string{plain, zeros} {
-		f := func(pg *comm.ProcessGroup) error {
-			dir, err := sharedFolder(t, pg)
-			if err != nil {
-				return err
-			}
-			r, err := newRun(pg, kind, 1)
-			if err != nil {
-				return err
-			}
-			slow := slowDisk{open: make(chan struct{})}
-			m, err := Open(pg, dir, Options{Async: true})
-			if err != nil {
-				return err
-			}
-			if _, err := r.train(0, 3); err != nil {
-				return err
-			}
-			m.fs = slow
-			if err := m.Save(t.Context(), 3, r.state()); err != nil {
-				return err
-			}
-			late, deferred := pg.Device().(*devicetest.Deferred)
-			if deferred {
-				autograd.NoGrad(late, func() { r.net.Forward(autograd.Zeros(late, device.Float32, 1, 7)) })
-				if done, err := m.writing.copied.Done(); done || err != nil {
-					t.Errorf("%s: a forward pass waited for the snapshot: %v", kind, err)
-				}
-			}
-			want, err := r.train(3, 6)
-			if deferred {
-				if n, err := late.Run(); n > 0 || err != nil {
-					t.Errorf("%s: the updates did not wait for %d copies of the snapshot: %v", kind, n, err)
-				}
-			}
-			close(slow.open)
-			if err := errors.Join(err, m.Close()); err != nil {
-				return err
-			}
-			again, err := resumed(t.Context(), pg, dir, kind, 3)
-			if err != nil {
-				return err
-			}
-			got, err := again.train(3, 6)
-			if fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("%s: the losses are %v, want %v", kind, got, want)
-			}
-			return err
-		}
-		commtest.OnRanks(t, 2, nil, f)
-		var late []device.Device
-		for range 2 {
-			d := cpu.New(&cpu.Options{Threads: 1})
-			t.Cleanup(func() { d.Close() })
-			late = append(late, devicetest.Defer(d))
-		}
-		commtest.OnDevices(t, late, nil, f)
+		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error { return saveBesideSteps(t, pg, kind) })
 	}
+}
+
+// So it is where copies run beside the compute stream: a forward pass does not wait for the
+// snapshot, and an update does.
+func TestUpdatesWaitForTheSnapshot(t *testing.T) {
+	var late []device.Device
+	for range 2 {
+		d := cpu.New(&cpu.Options{Threads: 1})
+		defer d.Close()
+		late = append(late, devicetest.Defer(d))
+	}
+	for _, kind := range []string{plain, zeros} {
+		commtest.OnDevices(t, late, nil, func(pg *comm.ProcessGroup) error { return saveBesideSteps(t, pg, kind) })
+	}
+}
+
+func saveBesideSteps(t *testing.T, pg *comm.ProcessGroup, kind string) error {
+	dir, err := sharedFolder(t, pg)
+	if err != nil {
+		return err
+	}
+	r, err := newRun(pg, kind, 1)
+	if err != nil {
+		return err
+	}
+	slow := slowDisk{open: make(chan struct{})}
+	m, err := Open(pg, dir, Options{Async: true})
+	if err != nil {
+		return err
+	}
+	if _, err := r.train(0, 3); err != nil {
+		return err
+	}
+	m.fs = slow
+	if err := m.Save(t.Context(), 3, r.state()); err != nil {
+		return err
+	}
+	late, deferred := pg.Device().(*devicetest.Deferred)
+	if deferred {
+		autograd.NoGrad(late, func() { r.net.Forward(autograd.Zeros(late, device.Float32, 1, 7)) })
+		if done, err := m.writing.copied.Done(); done || err != nil {
+			t.Errorf("%s: a forward pass waited for the snapshot: %v", kind, err)
+		}
+	}
+	want, err := r.train(3, 6)
+	if deferred {
+		if n, err := late.Run(); n > 0 || err != nil {
+			t.Errorf("%s: the updates did not wait for %d copies of the snapshot: %v", kind, n, err)
+		}
+	}
+	close(slow.open)
+	if err := errors.Join(err, m.Close()); err != nil {
+		return err
+	}
+	again, err := resumed(t.Context(), pg, dir, kind, 3)
+	if err != nil {
+		return err
+	}
+	got, err := again.train(3, 6)
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s: the losses are %v, want %v", kind, got, want)
+	}
+	return err
 }
 
 // The error of a writer is that of the next Save, on all ranks, and of Close where there is
