@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,7 +25,7 @@ func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, e
 		return "", err
 	}
 	for i, f := range manifest.Files {
-		info, err := os.Stat(filepath.Join(temp, f.Name))
+		info, err := stat(m.fs, filepath.Join(temp, f.Name))
 		if err != nil {
 			return "", fmt.Errorf("rank %d has written its share, but rank 0 does not see it: %w", i, err)
 		}
@@ -158,7 +157,7 @@ func (m *Manager) deleteOld(committed string) error {
 	if len(old) == 0 {
 		return nil
 	}
-	if err := Verify(committed); err != nil {
+	if err := verify(m.fs, committed); err != nil {
 		return fmt.Errorf("the new one is not readable: %w", err)
 	}
 	for _, info := range old {

@@ -28,7 +28,7 @@ func Diff(a, b string) ([]Difference, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r[i], err = openReader(path); err != nil {
+		if r[i], err = openReader(disk{}, path); err != nil {
 			return nil, err
 		}
 		defer r[i].close()

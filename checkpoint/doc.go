@@ -47,6 +47,16 @@
 // Then rank 0 deletes all but the last Options.Keep, and before the first of these it
 // reads the new one back and compares the checksums. If they differ it deletes nothing.
 //
+// # Network file systems
+//
+// Ranks on several hosts need a folder that all of them see. Of its file system the package needs
+// what NFS promises: a host that opens a file or folder sees what others had synced and closed
+// before, and a rename is one step. Whoever looks for another host's file opens the folder first,
+// because names and sizes may come from a cache otherwise. A file whose handle has become stale is
+// opened once more. The errors of writes count wherever they come: from the write, the sync or the
+// close. Deletions that fail, as NFS keeps a folder while a process has a file in it open, are logged
+// and tried again by the next Open. There are no locks: one job at a time uses a folder.
+//
 // # Asynchronous saves
 //
 // With Options.Async, Save enqueues copies of this rank's share to page-locked memory on a

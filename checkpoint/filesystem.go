@@ -8,14 +8,22 @@ import (
 	"syscall"
 )
 
-// filesystem is what writing a checkpoint asks of the operating system. Tests have one
-// that fails at a given call.
+// filesystem is what a Manager asks of the operating system for its checkpoints. Tests have
+// one that fails at a given call.
 type filesystem interface {
-	Mkdir(path string) error // also when it is there
+	Open(path string) (source, error) // a file or a folder
+	Mkdir(path string) error          // also when it is there
 	Create(path string) (file, error)
 	Rename(from, to string) error
 	SyncFolder(path string) error
 	RemoveAll(path string) error
+}
+
+// source is a file that is there, or a folder.
+type source interface {
+	io.ReaderAt
+	Stat() (os.FileInfo, error)
+	Close() error
 }
 
 // file is a new file.
@@ -27,6 +35,8 @@ type file interface {
 
 // disk is the operating system's.
 type disk struct{}
+
+func (disk) Open(path string) (source, error) { return os.Open(path) }
 
 func (disk) Mkdir(path string) error {
 	if err := os.Mkdir(path, 0o777); err != nil && !errors.Is(err, os.ErrExist) {
@@ -85,6 +95,52 @@ func (disk) SyncFolder(path string) error {
 		return err
 	}
 	return nil
+}
+
+// open opens what another host may have made a moment ago. A network file system may answer
+// for its names and sizes from a cache, but asks the server when a folder or file is opened.
+func open(fs filesystem, path string) (source, error) {
+	if folder, err := fs.Open(filepath.Dir(path)); err == nil {
+		folder.Close()
+	}
+	return fs.Open(path)
+}
+
+// stat is the os.Stat of what another host may have made a moment ago.
+func stat(fs filesystem, path string) (os.FileInfo, error) {
+	f, err := open(fs, path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Stat()
+}
+
+// readFile is os.ReadFile, likewise.
+func readFile(fs filesystem, path string) (data []byte, err error) {
+	err = retried(func() error {
+		f, err := open(fs, path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		info, err := f.Stat()
+		if err == nil {
+			data, err = io.ReadAll(io.NewSectionReader(f, 0, info.Size()))
+		}
+		return err
+	})
+	return data, err
+}
+
+// retried calls f, and once more where a network file system no longer knows a file that f had
+// open: its name leads to the present one.
+func retried(f func() error) error {
+	err := f()
+	if errors.Is(err, syscall.ESTALE) {
+		err = f()
+	}
+	return err
 }
 
 // create writes a new file and makes its content durable.

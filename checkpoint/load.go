@@ -116,7 +116,7 @@ func (m *Manager) loadStep(ctx context.Context, step int, state State) error {
 // load loads one checkpoint. problems says what is corrupt, on any rank; nothing has been
 // changed then.
 func (m *Manager) load(ctx context.Context, path string, state State) (step int, problems string, err error) {
-	r, err := openReader(path)
+	r, err := openReader(m.fs, path)
 	if err == nil {
 		defer r.close()
 		err = r.verify(m.pg.Rank(), m.pg.Size())

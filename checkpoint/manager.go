@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -91,9 +92,7 @@ func (m *Manager) open(ctx context.Context) error {
 	if m.pg.Rank() == 0 && err == nil {
 		m.id = rand.Text()
 		if err = os.MkdirAll(m.dir, 0o777); err == nil {
-			err = m.cleanUp()
-		}
-		if err == nil {
+			m.cleanUp() // before another rank makes anything
 			err = m.fs.Mkdir(m.temp("probe"))
 		}
 	}
@@ -114,7 +113,7 @@ func (m *Manager) open(ctx context.Context) error {
 // write to it.
 func (m *Manager) probe() error {
 	probe := m.temp("probe")
-	if _, err := os.Stat(probe); err != nil {
+	if _, err := stat(m.fs, probe); err != nil {
 		host, _ := os.Hostname()
 		return fmt.Errorf("the folder on %s is not rank 0's (%w): all ranks need a shared one", host, err)
 	}
@@ -126,20 +125,18 @@ func (m *Manager) temp(what string) string {
 	return filepath.Join(m.dir, tempPrefix+what+"-"+m.id)
 }
 
-// cleanUp deletes what is no checkpoint yet, or no longer.
-func (m *Manager) cleanUp() error {
+// cleanUp deletes what is no checkpoint yet, or no longer. What remains is in nobody's way: on
+// a network file system a process that has a file open keeps its folder.
+func (m *Manager) cleanUp() {
 	entries, err := os.ReadDir(m.dir)
-	if err != nil {
-		return err
-	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), tempPrefix) {
-			if err := m.fs.RemoveAll(filepath.Join(m.dir, e.Name())); err != nil {
-				return err
-			}
+			err = cmp.Or(err, m.fs.RemoveAll(filepath.Join(m.dir, e.Name())))
 		}
 	}
-	return nil
+	if err != nil {
+		m.pg.Log().Warn("what a save has left was not deleted", "folder", m.dir, "error", err)
+	}
 }
 
 // partingTime is how long the ranks of a broken group may take to complete a checkpoint that

@@ -155,15 +155,17 @@ func seal(manifest []byte) []byte {
 
 // ReadManifest reads the manifest of the checkpoint in a folder. What is not as it was
 // written is a [*CorruptError].
-func ReadManifest(path string) (*Manifest, error) {
-	data, err := os.ReadFile(filepath.Join(path, manifestName))
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		if _, gone := os.Stat(path); gone != nil {
-			return nil, fmt.Errorf("checkpoint: %w", gone)
-		}
+func ReadManifest(path string) (*Manifest, error) { return readManifest(disk{}, path) }
+
+func readManifest(fs filesystem, path string) (*Manifest, error) {
+	if _, err := stat(fs, path); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	data, err := readFile(fs, filepath.Join(path, manifestName))
+	if errors.Is(err, os.ErrNotExist) {
 		return nil, corrupt(path, "it has no %s", manifestName)
-	case err != nil:
+	}
+	if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
 	var s sealed

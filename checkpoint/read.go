@@ -8,22 +8,24 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // reader reads the files of a checkpoint.
 type reader struct {
+	fs       filesystem
 	path     string
 	manifest *Manifest
-	files    map[int]*os.File
+	files    map[int]source
 }
 
 // openReader opens the checkpoint in a folder. Its owner closes it.
-func openReader(path string) (*reader, error) {
-	m, err := ReadManifest(path)
+func openReader(fs filesystem, path string) (*reader, error) {
+	m, err := readManifest(fs, path)
 	if err != nil {
 		return nil, err
 	}
-	return &reader{path, m, map[int]*os.File{}}, nil
+	return &reader{fs, path, m, map[int]source{}}, nil
 }
 
 func (r *reader) close() error {
@@ -35,12 +37,12 @@ func (r *reader) close() error {
 }
 
 // file opens a file and checks its size.
-func (r *reader) file(i int) (*os.File, error) {
+func (r *reader) file(i int) (source, error) {
 	if f := r.files[i]; f != nil {
 		return f, nil
 	}
 	want := r.manifest.Files[i]
-	f, err := os.Open(filepath.Join(r.path, want.Name))
+	f, err := open(r.fs, filepath.Join(r.path, want.Name))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, corrupt(r.path, "%s is missing", want.Name)
 	}
@@ -59,15 +61,29 @@ func (r *reader) file(i int) (*os.File, error) {
 	return f, nil
 }
 
+// read fills data with bytes of a file, from an offset on. what names them in an error.
+func (r *reader) read(what string, i int, offset int64, data []byte) error {
+	return retried(func() error {
+		f, err := r.file(i)
+		if err != nil {
+			return err
+		}
+		if _, err = f.ReadAt(data, offset); errors.Is(err, syscall.ESTALE) {
+			delete(r.files, i)
+			return errors.Join(err, f.Close())
+		}
+		if err != nil {
+			return corrupt(r.path, "reading %s: %v", what, err)
+		}
+		return nil
+	})
+}
+
 // part reads a part of a tensor and checks it.
 func (r *reader) part(t *Tensor, p Part) ([]byte, error) {
-	f, err := r.file(p.File)
-	if err != nil {
-		return nil, err
-	}
 	data := make([]byte, t.size(p.Hi-p.Lo))
-	if _, err := f.ReadAt(data, p.Offset); err != nil {
-		return nil, corrupt(r.path, "reading %v: %v", t, err)
+	if err := r.read(t.String(), p.File, p.Offset, data); err != nil {
+		return nil, err
 	}
 	if got := sum(data); got != p.CRC {
 		return nil, corrupt(r.path, "%v: elements %d to %d in %s have the checksum %v, want %v",
@@ -102,14 +118,10 @@ func (r *reader) elements(t *Tensor, lo, hi int) ([]byte, error) {
 
 // header checks the bytes before the first tensor of a file.
 func (r *reader) header(i int) error {
-	f, err := r.file(i)
-	if err != nil {
-		return err
-	}
 	want := r.manifest.Files[i]
 	data := make([]byte, want.Header)
-	if _, err := f.ReadAt(data, 0); err != nil {
-		return corrupt(r.path, "reading the header of %s: %v", want.Name, err)
+	if err := r.read("the header of "+want.Name, i, 0, data); err != nil {
+		return err
 	}
 	if got := sum(data); got != want.CRC {
 		return corrupt(r.path, "the header of %s, which names its tensors, has the checksum %v, want %v", want.Name, got, want.CRC)
@@ -161,8 +173,10 @@ func (r *reader) verify(rank, size int) error {
 
 // Verify reads the checkpoint in a folder and compares all checksums. What is not as it was
 // saved is a [*CorruptError] that names the tensors.
-func Verify(path string) error {
-	r, err := openReader(path)
+func Verify(path string) error { return verify(disk{}, path) }
+
+func verify(fs filesystem, path string) error {
+	r, err := openReader(fs, path)
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func openWeights(path string) (*weights, error) {
 	if path, err = Latest(path); err != nil {
 		return nil, err
 	}
-	r, err := openReader(path)
+	r, err := openReader(disk{}, path)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func Export(path, file string, everything bool) error {
 	if err != nil {
 		return err
 	}
-	r, err := openReader(path)
+	r, err := openReader(disk{}, path)
 	if err != nil {
 		return err
 	}
