@@ -99,6 +99,9 @@ func describe(t *Tensor) string {
 // difference says how the elements of two tensors of one type and shape differ.
 func difference(t *Tensor, a, b []byte) string {
 	width, dt := int(t.size(1)), t.DType.Device()
+	if t.len() == 1 && dt == device.Int64 {
+		return fmt.Sprintf("%d and %d", int64(binary.LittleEndian.Uint64(a)), int64(binary.LittleEndian.Uint64(b)))
+	}
 	count, most := 0, 0.0
 	for i := 0; i < len(a); i += width {
 		x, y := a[i:i+width], b[i:i+width]
@@ -110,7 +113,7 @@ func difference(t *Tensor, a, b []byte) string {
 			most = math.Max(most, math.Abs(number(dt, x)-number(dt, y))) // a NaN stays
 		}
 	}
-	text := fmt.Sprintf("%d of %d elements", count, t.len())
+	text := fmt.Sprintf("%d of %d elements differ", count, t.len())
 	if dt.IsFloat() {
 		text += fmt.Sprintf(", by at most %.3g", most)
 	}

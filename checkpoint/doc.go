@@ -32,8 +32,22 @@
 //
 // The files are in the format of package safetensors, which PyTorch and Hugging Face
 // read. [Export] makes one file of the weights, under their own names; [Import] makes a
-// checkpoint of such a file; [LoadWeights] loads one, or a checkpoint, into a model, in part
-// if need be. The command goddp checkpoint does these, and lists, verifies and compares.
+// checkpoint of such a file. The command goddp checkpoint does both, and lists, verifies and
+// compares.
+//
+// # Weights alone
+//
+// [LoadWeights] loads a safetensors file, or a checkpoint, into a model, in part if need be,
+// such as a network that was trained before under a head of another size. Its report says what
+// fitted:
+//
+//	report, err := checkpoint.LoadWeights("resnet18.safetensors", net)
+//	if err != nil {
+//		return err
+//	}
+//	log.Printf("%d weights loaded, not in the file: %q, of another shape: %v", len(report.Loaded), report.Missing, report.Mismatched)
+//
+// [Report.Complete] is an error unless each weight was loaded and the file has no others.
 //
 // # When a checkpoint is complete
 //

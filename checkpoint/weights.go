@@ -144,6 +144,9 @@ func Export(path, file string, everything bool) error {
 	if err != nil {
 		return err
 	}
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return fmt.Errorf("checkpoint: exporting %s: %s is a folder, want the name of a file", path, file)
+	}
 	r, err := openReader(disk{}, path)
 	if err != nil {
 		return err

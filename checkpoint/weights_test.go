@@ -5,6 +5,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/comm"
@@ -71,6 +72,19 @@ func TestExportAndImport(t *testing.T) {
 		}
 		if want := []string{"3.bias", "3.weight"}; !slices.Equal(report.Missing, want) || len(report.Mismatched) != 2 {
 			t.Errorf("%+v, want %q to be missing and two weights of another shape", report, want)
+		}
+		part := nn.Sequential(nn.Linear(7, 13))
+		if err := nn.Place(part, pg.Device(), 1); err != nil {
+			return err
+		}
+		if report, err = LoadWeights(only, part); err != nil {
+			return err
+		}
+		if want := []string{"2.bias", "2.weight"}; !slices.Equal(report.Unexpected, want) || len(report.Loaded) != 2 {
+			t.Errorf("%+v, want %q to be unexpected and two weights loaded", report, want)
+		}
+		if err := report.Complete(); err == nil || !strings.Contains(err.Error(), "2.weight") {
+			t.Errorf("%v, want an error that names what is unexpected", err)
 		}
 		return nil
 	})

@@ -82,6 +82,10 @@ func listCheckpoints(dir string, verify bool) error {
 	if err != nil {
 		return err
 	}
+	if len(infos) == 0 {
+		fmt.Printf("no checkpoints in %s\n", dir)
+		return nil
+	}
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, "NAME\tSTEP\tSIZE\tAGE\tRANKS\tINTEGRITY")
 	bad := false
@@ -100,7 +104,7 @@ func listCheckpoints(dir string, verify bool) error {
 			integrity = problems(err)
 		}
 		if m := info.Manifest; m != nil {
-			fmt.Fprintf(out, "%s\t%d\t%s\t%v\t%d\t%s\n", name, m.Step, size(m.Bytes()), age(m.Time), m.WorldSize, integrity)
+			fmt.Fprintf(out, "%s\t%d\t%s\t%s\t%d\t%s\n", name, m.Step, size(m.Bytes()), age(time.Since(m.Time)), m.WorldSize, integrity)
 		} else {
 			fmt.Fprintf(out, "%s\t%d\t\t\t\t%s\n", name, info.Step, integrity)
 		}
@@ -119,12 +123,16 @@ func verifyCheckpoints(path string) error {
 	if err != nil {
 		return err
 	}
-	paths := []string{path}
-	if len(infos) > 0 {
-		paths = nil
-		for _, info := range infos {
-			paths = append(paths, info.Path)
+	var paths []string
+	for _, info := range infos {
+		paths = append(paths, info.Path)
+	}
+	if paths == nil { // it is a checkpoint itself
+		one, err := checkpoint.Latest(path)
+		if err != nil {
+			return err
 		}
+		paths = []string{one}
 	}
 	bad := false
 	for _, p := range paths {
@@ -169,12 +177,14 @@ func convertCheckpoint(from, to string, all bool) error {
 	if err != nil {
 		return err
 	}
+	made := to
 	if info.IsDir() {
-		return checkpoint.Export(from, to, all)
+		err = checkpoint.Export(from, to, all)
+	} else {
+		made, err = checkpoint.Import(from, to)
 	}
-	path, err := checkpoint.Import(from, to)
 	if err == nil {
-		fmt.Println(path)
+		fmt.Println(made)
 	}
 	return err
 }
@@ -192,11 +202,16 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f %s", x, units[i])
 }
 
-// age is the time since t, to the second or, after some days, to the hour.
-func age(t time.Time) time.Duration {
-	d := time.Since(t)
-	if d > 72*time.Hour {
-		return d.Round(time.Hour)
+// age is a time for a person, in its two largest units.
+func age(d time.Duration) string {
+	s, m, h := int(d.Seconds()), int(d.Minutes()), int(d.Hours())
+	switch {
+	case m == 0:
+		return fmt.Sprintf("%ds", s)
+	case h == 0:
+		return fmt.Sprintf("%dm%ds", m, s%60)
+	case h < 24:
+		return fmt.Sprintf("%dh%dm", h, m%60)
 	}
-	return d.Round(time.Second)
+	return fmt.Sprintf("%dd%dh", h/24, h%24)
 }

@@ -14,7 +14,7 @@ import (
 
 // The commands list, verify, compare and convert what package checkpoint saved.
 func TestCheckpoint(t *testing.T) {
-	dir := t.TempDir()
+	dir, empty := t.TempDir(), t.TempDir()
 	run, file, again := filepath.Join(dir, "run"), filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "again")
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		m, err := checkpoint.Open(pg, run, checkpoint.Options{})
@@ -45,8 +45,11 @@ func TestCheckpoint(t *testing.T) {
 	said(0, "2      verified", "ls", run, "--verify")
 	said(0, "step-00000001: verified", "verify", run)
 	said(0, "", "diff", second, run)
-	said(1, "model/0.weight: 600 of 600 elements, by at most 0.", "diff", first, second)
-	said(0, "", "convert", run, file)
+	said(1, "model/0.weight: 600 of 600 elements differ, by at most 0.", "diff", first, second)
+	said(0, file, "convert", run, file)
+	said(1, "is a folder", "convert", run, dir)
+	said(0, "no checkpoints in "+empty, "ls", empty)
+	said(1, "there is no checkpoint in "+empty, "verify", empty)
 	said(0, "step-00000000", "convert", file, again)
 	said(1, "step: 0 and 2", "diff", again, run)
 	data, err := os.ReadFile(filepath.Join(second, "rank-00001-of-00002.safetensors"))
