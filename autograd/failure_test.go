@@ -88,8 +88,8 @@ func TestFailedValues(t *testing.T) {
 	if !math.IsNaN(y.Item()) {
 		t.Errorf("item %v, want NaN", y.Item())
 	}
-	if _, err := y.Dense(t.Context()); !errors.Is(err, boom) {
-		t.Errorf("Dense: %v", err)
+	if _, err := y.Bytes(t.Context()); !errors.Is(err, boom) {
+		t.Errorf("Bytes: %v", err)
 	}
 	if z := autograd.Exp(autograd.Scalar(dev, 0)); z.Item() != 1 {
 		t.Error("a failure reached what does not depend on it")

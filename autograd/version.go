@@ -16,9 +16,8 @@ func (v *Variable) Version() uint64 { return v.mem.version }
 // The optimizers, nn.LoadState, ddp and what else of this module writes variables call
 // it. A program calls it before it writes the memory itself: by a kernel, a copy or a
 // collective on [Variable.Tensor], or through memory that the variable shares
-// ([FromTensor], [FromDense], [Variable.Dense]). Variables that FromTensor made over one
-// memory have a version each. Gradients need no call: operations copy those that they
-// save.
+// ([FromTensor]). Variables that FromTensor made over one memory have a version each.
+// Gradients need no call: operations copy those that they save.
 func (v *Variable) BumpVersion() {
 	v.mem.version++
 	if v.mem.held {

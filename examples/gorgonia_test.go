@@ -101,3 +101,19 @@ func TestGorgoniaUsage(t *testing.T) {
 		}
 	}
 }
+
+// A program that uses none of Gorgonia links none of it: gorgonia.org/tensor alone, with
+// Arrow and protobuf, makes a program three times as large.
+func TestProgramsLinkNoGorgonia(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./toy", "./fashion", "./gpt", "./custom", "./recover").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dep := range strings.Fields(string(out)) {
+		for _, heavy := range []string{"gorgonia.org/", "github.com/apache/arrow", "google.golang.org/protobuf"} {
+			if strings.HasPrefix(dep, heavy) {
+				t.Errorf("linked: %s", dep)
+			}
+		}
+	}
+}

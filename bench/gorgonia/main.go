@@ -1,4 +1,4 @@
-// Command gorgonia measures what package autograd/gorgonia costs one rank: the
+// Command gorgonia measures what package ddp/ddpgorgonia costs one rank: the
 // step of a stack of linear layers with biases and ReLU, in four machines that
 // take turns, block by block, in one process with one BLAS:
 //
@@ -27,8 +27,8 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
-	"github.com/goddp/goddp/autograd/gorgonia"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/ddpgorgonia"
 )
 
 var (
@@ -96,7 +96,7 @@ func own(name string, bind, prune bool) (*contender, error) {
 // wrapped makes one of a model's.
 func wrapped(pg *comm.ProcessGroup) (*contender, error) {
 	learnables, build := network()
-	m, err := gorgonia.New(pg, learnables, nil)
+	m, err := ddpgorgonia.New(pg, learnables, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer pg.Close()
-	if err := gorgonia.UseBLAS(pg.Device()); err != nil {
+	if err := ddpgorgonia.UseBLAS(pg.Device()); err != nil {
 		return err
 	}
 	w, err := wrapped(pg)

@@ -15,8 +15,8 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
-	"github.com/goddp/goddp/autograd/gorgonia"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp/ddpgorgonia"
 	"github.com/goddp/goddp/examples/gorgonia/blobs"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/profile"
@@ -70,7 +70,7 @@ func newNetwork(rows int) *network {
 	return n
 }
 
-func (n *network) build(model *gorgonia.Model) {
+func (n *network) build(model *ddpgorgonia.Model) {
 	h := n.x
 	for i := range *layers + 1 {
 		if i > 0 {
@@ -90,12 +90,12 @@ func train(ctx context.Context) error {
 		return err
 	}
 	defer pg.Close()
-	if err := gorgonia.UseBLAS(pg.Device()); err != nil {
+	if err := ddpgorgonia.UseBLAS(pg.Device()); err != nil {
 		return err
 	}
 	rows := (*batch + pg.Size() - 1) / pg.Size() // of each rank
 	net := newNetwork(rows)
-	model, err := gorgonia.New(pg, net.learnables, &gorgonia.Options{BucketCapMB: *bucket, FirstBucketCapMB: *first})
+	model, err := ddpgorgonia.New(pg, net.learnables, &ddpgorgonia.Options{BucketCapMB: *bucket, FirstBucketCapMB: *first})
 	if err != nil {
 		return err
 	}

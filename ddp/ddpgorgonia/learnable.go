@@ -1,4 +1,4 @@
-package gorgonia
+package ddpgorgonia
 
 import (
 	"fmt"
@@ -33,7 +33,7 @@ func newLearnable(dev device.Device, n *G.Node) (*learnable, error) {
 		if dt := x.Dtype(); dt != tensor.Float32 && dt != tensor.Float64 {
 			return nil, fmt.Errorf("learnable %q is of %v, want float32 or float64", n.Name(), dt)
 		}
-		v = autograd.FromDense(dev, x)
+		v = FromDense(dev, x)
 	case *G.F32:
 		v = autograd.FromTensor(dev, device.HostTensor(unsafe.Slice((*float32)(x), 1), device.Float32).Reshape())
 	case *G.F64:

@@ -1,4 +1,4 @@
-package gorgonia
+package ddpgorgonia
 
 import (
 	"context"
@@ -62,7 +62,7 @@ func New(pg *comm.ProcessGroup, learnables G.Nodes, opts *Options) (*Model, erro
 	}
 	m := &Model{pg: pg, trace: profile.Of(pg.Device().Values())}
 	if err := m.init(context.Background(), learnables, o); err != nil { // its calls have deadlines of their own
-		return nil, reducer.OfRank("gorgonia", pg.Rank(), err)
+		return nil, reducer.OfRank("ddpgorgonia", pg.Rank(), err)
 	}
 	return m, nil
 }

@@ -1,4 +1,4 @@
-package gorgonia
+package ddpgorgonia
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func (m *Model) NewTapeMachine(cost *G.Node, opts ...G.VMOpt) (*Machine, error) 
 		return err
 	})
 	if err := comm.Agree(context.Background(), m.pg, err); err != nil {
-		return nil, reducer.OfRank("gorgonia", m.pg.Rank(), err)
+		return nil, reducer.OfRank("ddpgorgonia", m.pg.Rank(), err)
 	}
 	return t, nil
 }
@@ -174,7 +174,7 @@ func (t *Machine) RunAll() error {
 	}
 	if err != nil {
 		t.vm.Reset() // a tape that stopped would go on where it did
-		return fmt.Errorf("gorgonia: %w", err)
+		return fmt.Errorf("ddpgorgonia: %w", err)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package gorgonia
+package ddpgorgonia
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ func UseBLAS(dev device.Device) error {
 	}
 	defer dev.Free(probe)
 	if probe.Host() == nil {
-		return fmt.Errorf("gorgonia: UseBLAS of %v, whose memory the host cannot address", dev)
+		return fmt.Errorf("ddpgorgonia: UseBLAS of %v, whose memory the host cannot address", dev)
 	}
 	G.Use(products{dev: dev})
 	return nil

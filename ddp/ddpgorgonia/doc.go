@@ -1,11 +1,11 @@
-// Package gorgonia trains expression graphs of Gorgonia (gorgonia.org/gorgonia)
+// Package ddpgorgonia trains expression graphs of Gorgonia (gorgonia.org/gorgonia)
 // on several processes. The graph, the solver and the training loop stay
 // Gorgonia's own; what changes is what the graph uses for a learnable, and how
 // its machine is made:
 //
 //	pg, err := comm.Init(ctx, nil)
 //	...
-//	model, err := gorgonia.New(pg, G.Nodes{w0, w1}, nil) // compared; set to rank 0's values
+//	model, err := ddpgorgonia.New(pg, G.Nodes{w0, w1}, nil) // compared; set to rank 0's values
 //	h := G.Must(G.Mul(x, model.Use(w0)))                 // not G.Mul(x, w0)
 //	...
 //	vm, err := model.NewTapeMachine(cost)                // not G.Grad and G.NewTapeMachine
@@ -109,4 +109,4 @@
 //
 // Machines of several ranks may run at the same time, as tests with comm.Local have
 // them. Building graphs may not: see [Build]. Values are never shared between ranks.
-package gorgonia
+package ddpgorgonia

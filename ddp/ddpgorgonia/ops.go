@@ -1,4 +1,4 @@
-package gorgonia
+package ddpgorgonia
 
 import (
 	"errors"
@@ -204,7 +204,7 @@ func (o *keep) InferShape(...G.DimSizer) (tensor.Shape, error) { return tensor.S
 func (o *keep) Do(...G.Value) (G.Value, error)                 { return G.NewF64(0), nil }
 
 var (
-	errNoPass = errors.New("gorgonia: gradients of a model are computed by a machine of Model.NewTapeMachine, and no other")
+	errNoPass = errors.New("ddpgorgonia: gradients of a model are computed by a machine of Model.NewTapeMachine, and no other")
 	errThrown = errors.New("panicked")
 )
 
