@@ -88,6 +88,9 @@ type MemoryStats struct {
 	Allocs int64 // calls that reached the device because no cached block fitted
 }
 
+// Held is how many bytes of the device's memory the arena holds.
+func (m MemoryStats) Held() int64 { return m.InUse + m.Cached }
+
 // Values keeps per-device state of the layers above (autograd's scopes, for
 // one), so that they need no package-level state. A layer uses a key of an
 // unexported type, as with context.Context. The zero Values is ready to use.

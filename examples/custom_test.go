@@ -9,7 +9,7 @@ import (
 // TestCustom: the operation's gradient is right, and what is trained with it learns.
 func TestCustom(t *testing.T) {
 	out := launch(t, t.TempDir(), 2, "custom")
-	found := regexp.MustCompile(`step 300: loss ([\d.]+)\n`).FindStringSubmatch(out)
+	found := regexp.MustCompile(`step 300/300  loss (\S+)`).FindStringSubmatch(out)
 	if found == nil {
 		t.Fatalf("no loss of step 300 in\n%s", out)
 	}

@@ -3,9 +3,20 @@ package examples
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
+
+// hashes are the parameters' sums, by rank.
+func hashes(out string) map[string]string {
+	sums := map[string]string{}
+	for _, m := range hashLine.FindAllStringSubmatch(out, -1) {
+		sums[m[1]] = m[2]
+	}
+	return sums
+}
 
 // A rank that sleeps past the others' timeout: all go on in the same processes,
 // from the last committed step, to where they come without it, bit for bit.
@@ -14,16 +25,10 @@ func TestRecover(t *testing.T) {
 		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
 			t.Parallel()
 			const steps, stall = 12, 5
-			args := []string{"--steps", fmt.Sprint(steps), "--timeout", "3s"}
-			plain := launch(t, t.TempDir(), ranks, "recover", args...)
-			stalled := launch(t, t.TempDir(), ranks, "recover", append(args, "--stall-rank", "1", "--stall-step", fmt.Sprint(stall))...)
-			hashes := func(out string) map[string]string {
-				sums := map[string]string{}
-				for _, m := range hashLine.FindAllStringSubmatch(out, -1) {
-					sums[m[1]] = m[2]
-				}
-				return sums
-			}
+			args := []string{"--steps", fmt.Sprint(steps), "--timeout", "3s", "--log", "run.jsonl"}
+			plainDir, stalledDir := t.TempDir(), t.TempDir()
+			plain := launch(t, plainDir, ranks, "recover", args...)
+			stalled := launch(t, stalledDir, ranks, "recover", append(args, "--stall-rank", "1", "--stall-step", fmt.Sprint(stall))...)
 			want, got := hashes(plain), hashes(stalled)
 			if len(want) != ranks || !maps.Equal(got, want) {
 				t.Errorf("parameters by rank: %v, want %v\n%s", got, want, stalled)
@@ -40,12 +45,30 @@ func TestRecover(t *testing.T) {
 					}
 				}
 			}
-			if a, b := losses(t, stalled), losses(t, plain); fmt.Sprint(a) != fmt.Sprint(b) || len(b) != steps || b[steps-1] >= b[0] {
-				t.Errorf("losses %v with a stall, %v without", a, b)
+			losses := outcome(t, plainDir)
+			if len(losses) != steps {
+				t.Errorf("%d losses, want %d", len(losses), steps)
 			}
+			compareOutcomes(t, outcome(t, stalledDir), losses)
 			if strings.Contains(plain, "broke") {
 				t.Errorf("the plain run broke:\n%s", plain)
 			}
 		})
+	}
+}
+
+// A rank that dies: golaunch starts all ranks again, none of which has the state, and they
+// go on from the latest checkpoint to where they come without it, bit for bit.
+func TestRecoverFromACheckpoint(t *testing.T) {
+	args := []string{filepath.Join(bin, "recover"), "--steps", "1000", "--save-every", "50", "--resume", "run", "--log", "run.jsonl"}
+	whole, dir := t.TempDir(), t.TempDir()
+	want := launched(t, whole, args...)
+	got := launched(t, dir, append([]string{"--max-restarts", "1", killer(t)}, args...)...)
+	if !maps.Equal(hashes(got), hashes(want)) || len(hashes(want)) != 2 {
+		t.Errorf("parameters by rank: %v, want %v", hashes(got), hashes(want))
+	}
+	compareOutcomes(t, outcome(t, dir), outcome(t, whole))
+	if begun := regexp.MustCompile(`rank 1: begins at step [1-9]\d*\n`); !begun.MatchString(got) {
+		t.Errorf("rank 1 did not begin behind a checkpoint in\n%s", got)
 	}
 }

@@ -147,20 +147,26 @@ func stop(t *testing.T, args []string, want map[string]string) {
 
 // restart kills rank 1 once there is a checkpoint. golaunch starts the job again.
 func restart(t *testing.T, args []string, want map[string]string) {
-	const kill = `#!/bin/sh
+	dir := t.TempDir()
+	out := launched(t, dir, append([]string{"--max-restarts", "1", killer(t)}, append(args, "--save-every", "7")...)...)
+	if !strings.Contains(out, "137") {
+		t.Errorf("nothing was killed:\n%s", out)
+	}
+	compareOutcomes(t, outcome(t, dir), want)
+}
+
+// killer is a program that runs the program that it is given, and in the first attempt kills
+// that of rank 1 once there is a checkpoint in the folder run.
+func killer(t *testing.T) string {
+	const script = `#!/bin/sh
 if [ "$RANK" = 1 ] && [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then
 	"$@" & while [ ! -e run/latest ]; do :; done
 	kill -9 $!; exit 137
 fi
 exec "$@"`
-	killer := filepath.Join(t.TempDir(), "killer")
-	if err := os.WriteFile(killer, []byte(kill), 0o700); err != nil {
+	path := filepath.Join(t.TempDir(), "killer")
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	out := launched(t, dir, append([]string{"--max-restarts", "1", killer}, append(args, "--save-every", "7")...)...)
-	if !strings.Contains(out, "137") {
-		t.Errorf("nothing was killed:\n%s", out)
-	}
-	compareOutcomes(t, outcome(t, dir), want)
+	return path
 }

@@ -25,6 +25,10 @@
 // (steps that are over), "samples_per_second" (since the line before), and what
 // Log or Note was given. A number that JSON does not have is the string "NaN",
 // "+Inf" or "-Inf". `goddp plot` draws the file.
+//
+// The lines of Log also say what rank 0's process holds: see [Process], and
+// "device_bytes", where there is Options.DeviceBytes. What grows from one of them to
+// the next is not given back.
 package progress
 
 import (
@@ -34,6 +38,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"runtime/metrics"
 	"strings"
 	"time"
 )
@@ -49,6 +54,8 @@ type Options struct {
 	Out io.Writer
 	// File, if not empty, is appended to: see the package comment.
 	File string
+	// DeviceBytes, if not nil, returns how much of its device's memory the process holds.
+	DeviceBytes func() int64
 
 	now func() time.Time // time.Now, but for tests
 }
@@ -61,6 +68,14 @@ type Value struct {
 
 // V is a value.
 func V(name string, number float64) Value { return Value{name, number} }
+
+// Process is what this process holds: "heap_bytes", those of Go's heap that the last
+// garbage collection found in use, and "goroutines", their number.
+func Process() []Value {
+	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/sched/goroutines:goroutines"}}
+	metrics.Read(samples)
+	return []Value{V("heap_bytes", float64(samples[0].Value.Uint64())), V("goroutines", float64(samples[1].Value.Uint64()))}
+}
 
 // A Meter follows one run. It is used by one goroutine.
 type Meter struct {
@@ -134,7 +149,14 @@ func (m *Meter) Log(values ...Value) {
 		line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
 	}
 	m.show(line, false)
-	m.record(now, append([]Value{V("samples_per_second", rate)}, values...))
+	if m.file == nil {
+		return
+	}
+	held := Process()
+	if m.opts.DeviceBytes != nil {
+		held = append(held, V("device_bytes", float64(m.opts.DeviceBytes())))
+	}
+	m.record(now, append(append([]Value{V("samples_per_second", rate)}, values...), held...))
 }
 
 // Note writes a line that stays, such as the result of an evaluation. The time

@@ -99,7 +99,10 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	if every == 0 {
 		every = 100
 	}
-	if r.meter, err = progress.New(pg.Rank(), progress.Options{Steps: r.total, First: r.step, Every: every, File: c.Log}); err != nil {
+	r.meter, err = progress.New(pg.Rank(), progress.Options{
+		Steps: r.total, First: r.step, Every: every, File: c.Log, DeviceBytes: func() int64 { return pg.Device().Memory().Held() },
+	})
+	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.meter.Close()) }()

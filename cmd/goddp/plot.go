@@ -15,7 +15,7 @@ func plotRuns(args []string) error {
 	var opts curve.Options
 	fs := newFlags("plot")
 	fs.StringVarP(&out, "output", "o", "curve.svg", "`file` to write, .svg, .png or .pdf")
-	fs.StringSliceVarP(&opts.Names, "names", "y", nil, "numbers to draw, a panel for each (default all)")
+	fs.StringSliceVarP(&opts.Names, "names", "y", nil, "numbers to draw, a panel for each (default all but what the process held)")
 	fs.BoolVar(&opts.ByTime, "time", false, "draw against seconds instead of steps")
 	fs.BoolVar(&opts.Log, "log", false, "draw on a logarithmic scale")
 	if err := fs.Parse(args); err != nil {

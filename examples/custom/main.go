@@ -7,16 +7,19 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/train"
 )
 
 // layer is SwiGLU as a module.
@@ -25,16 +28,23 @@ type layer struct{}
 func (layer) Forward(x *autograd.Variable) *autograd.Variable { return autograd.Apply(SwiGLU{}, x) }
 func (layer) Parameters() []*nn.Parameter                     { return nil }
 
-func train(ctx context.Context) error {
+var (
+	steps = flag.Int("steps", 300, "steps")
+	log   = flag.String("log", "", "append JSON lines to `file`")
+)
+
+func run(ctx context.Context) error {
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer pg.Close()
-	dev := pg.Device()
-	off, err := check(ctx, dev)
+	off, err := check(ctx, pg.Device())
 	if err != nil {
 		return err
+	}
+	if pg.Rank() == 0 {
+		fmt.Printf("the gradient is off by at most %.1g from finite differences\n", off)
 	}
 
 	net := nn.Sequential(nn.Linear(2, 64), layer{}, nn.Linear(32, 64), layer{}, nn.Linear(32, 2))
@@ -42,37 +52,32 @@ func train(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opt := optim.NewAdamW(model.Parameters(), optim.AdamWOptions{LR: 0.01})
-	if pg.Rank() == 0 {
-		fmt.Printf("the gradient is off by at most %.1g from finite differences\n", off)
+	loader, err := data.NewLoader(spirals(1<<14), pg, data.LoaderOptions{Batch: 128, Shuffle: true})
+	if err != nil {
+		return err
 	}
-	for step := range 300 {
-		x, labels := spirals(dev, rand.New(rand.NewPCG(uint64(step), uint64(pg.Rank()))), 128)
-		loss := nn.CrossEntropyLoss(model.Forward(x), labels)
-		if err := loss.Backward(); err != nil {
-			return err
-		}
-		if err := opt.Step(); err != nil {
-			return err
-		}
-		opt.ZeroGrad()
-		if pg.Rank() == 0 && step%50 == 49 {
-			fmt.Printf("step %d: loss %.4f\n", step+1, loss.Item())
-		}
-	}
-	return nil
+	return train.Run(ctx, pg, train.Config{
+		Model: model, Optimizer: optim.NewAdamW(model.Parameters(), optim.AdamWOptions{LR: 0.01}),
+		Data: loader, MaxSteps: *steps, Log: *log, LogEvery: 50,
+		Loss: func(b *data.Batch) *autograd.Variable {
+			return nn.CrossEntropyLoss(model.Forward(b.Vars[0]), b.Vars[1])
+		},
+	})
 }
 
 // spirals are n points in the plane, of two arms that wind around each other.
-func spirals(dev device.Device, rng *rand.Rand, n int) (x, labels *autograd.Variable) {
-	points, arms := make([]float32, 2*n), make([]int64, n)
-	for i := range n {
-		arms[i] = rng.Int64N(2)
+func spirals(n int) data.Dataset {
+	fields := []data.Field{{Name: "point", DType: device.Float32, Shape: device.Shape{2}}, {Name: "arm", DType: device.Int64}}
+	return data.Each(n, fields, func(i int, dst []device.Tensor) error {
+		rng := rand.New(rand.NewPCG(uint64(i), 0))
+		arm := rng.Int64N(2)
 		turn := rng.Float64() * 1.5
-		sin, cos := math.Sincos(2*math.Pi*turn + math.Pi*float64(arms[i]))
-		points[2*i], points[2*i+1] = float32((0.2+turn)*sin), float32((0.2+turn)*cos)
-	}
-	return autograd.FromSlice(dev, points, n, 2), autograd.FromLabels(dev, arms)
+		sin, cos := math.Sincos(2*math.Pi*turn + math.Pi*float64(arm))
+		point := device.Elements[float32](dst[0])
+		point[0], point[1] = float32((0.2+turn)*sin), float32((0.2+turn)*cos)
+		device.Elements[int64](dst[1])[0] = arm
+		return nil
+	})
 }
 
 // check is how far the gradient of SwiGLU is from central differences, in float64.
@@ -107,4 +112,7 @@ func check(ctx context.Context, dev device.Device) (off float64, err error) {
 	return off, nil
 }
 
-func main() { comm.Main(train) }
+func main() {
+	flag.Parse()
+	comm.Main(run)
+}

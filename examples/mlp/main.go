@@ -28,6 +28,7 @@ import (
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/profile"
+	"github.com/goddp/goddp/progress"
 )
 
 var (
@@ -126,8 +127,11 @@ func train(ctx context.Context) error {
 			return err
 		}
 		if rank == 0 {
-			report(map[string]any{"step": step, "loss": number(loss.Item()), "ms": float64(took.Microseconds()) / 1e3},
-				fmt.Sprintf("step %d loss %.9g", step, loss.Item()))
+			fields := map[string]any{"step": step, "loss": number(loss.Item()), "ms": float64(took.Microseconds()) / 1e3, "device_bytes": dev.Memory().Held()}
+			for _, v := range progress.Process() {
+				fields[v.Name] = v.Number
+			}
+			report(fields, fmt.Sprintf("step %d loss %.9g", step, loss.Item()))
 		}
 	}
 	sum, err := digest(ctx, model.Parameters())

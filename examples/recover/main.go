@@ -6,7 +6,8 @@
 //	go run ./cmd/golaunch --nproc-per-node 3 ./examples/recover --stall-rank 1 --stall-step 5 --timeout 5s
 //
 // Here rank 1 sleeps past the others' timeout before its step 5, once. A rank
-// that died takes a launcher to start it again: golaunch --max-restarts.
+// that died takes a launcher, which starts all ranks again, and checkpoints for them
+// to go on from: golaunch --max-restarts, and --resume FOLDER.
 package main
 
 import (
@@ -21,11 +22,13 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
+	"github.com/goddp/goddp/progress"
 )
 
 var (
@@ -34,6 +37,9 @@ var (
 	groups    = flag.Int("groups", 3, "how many groups to try before giving up")
 	stallRank = flag.Int("stall-rank", -1, "the rank that stalls; -1: none")
 	stallStep = flag.Int("stall-step", 0, "before which step, counted from 0")
+	resume    = flag.String("resume", "", "`folder` to save checkpoints in, and to go on from where no rank has the state")
+	every     = flag.Int("save-every", 5, "steps between two checkpoints")
+	log       = flag.String("log", "", "append JSON lines to `file`")
 )
 
 func train(ctx context.Context) error {
@@ -67,13 +73,23 @@ func broken(err error) bool {
 }
 
 // run trains in one group, from the last committed step on.
-func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.SGD, stalled *bool) error {
+func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.SGD, stalled *bool) (err error) {
 	rank := pg.Rank()
-	step, err := ddp.Recover(net, pg, opt)
+	saver, step, err := restore(ctx, pg, net, opt)
 	if err != nil {
 		return err
 	}
+	if saver != nil {
+		defer func() { err = errors.Join(err, saver.Close()) }()
+	}
 	fmt.Printf("rank %d: begins at step %d\n", rank, step)
+	meter, err := progress.New(rank, progress.Options{
+		Steps: *steps, First: step, Every: 1, File: *log, DeviceBytes: func() int64 { return pg.Device().Memory().Held() },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, meter.Close()) }()
 	model, err := ddp.New(net, pg, nil)
 	if err != nil {
 		return err
@@ -92,13 +108,17 @@ func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.S
 		if err := pg.AllReduce(loss.Tensor(), comm.Avg).Wait(ctx); err != nil {
 			return err
 		}
-		if rank == 0 {
-			fmt.Printf("step %d loss %.9g\n", step, loss.Item())
-		}
+		meter.Step(rows * pg.Size())
+		meter.Log(progress.V("loss", loss.Item()))
 		if err := opt.Step(); err != nil {
 			return err
 		}
 		opt.ZeroGrad()
+		if saver != nil && (step+1)%*every == 0 {
+			if err := saver.Save(ctx, step+1, state(net, opt)); err != nil {
+				return err
+			}
+		}
 	}
 	sum, err := digest(ctx, net)
 	if err != nil {
@@ -110,6 +130,35 @@ func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.S
 	}
 	fmt.Printf("rank %d: params sha256 %s\n", rank, sum)
 	return nil
+}
+
+// restore sets the model and its optimizer to the last step that a rank has whole, or, where
+// none has or all have just started, to the latest checkpoint. saver is nil without --resume.
+func restore(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.SGD) (saver *checkpoint.Manager, step int, err error) {
+	step, err = ddp.Recover(net, pg, opt)
+	var lost *ddp.LostStateError
+	if err != nil && !errors.As(err, &lost) || *resume == "" {
+		return nil, step, err
+	}
+	saver, err = checkpoint.Open(pg, *resume, checkpoint.Options{Keep: 3, Async: true})
+	if err != nil {
+		return nil, 0, err
+	}
+	if lost != nil || step == 0 {
+		step, err = saver.Resume(ctx, state(net, opt))
+		if err == nil && step == 0 && lost != nil {
+			err = lost // and there is no checkpoint
+		}
+		if err != nil {
+			return nil, 0, errors.Join(err, saver.Close())
+		}
+	}
+	return saver, step, nil
+}
+
+// state is what checkpoints hold.
+func state(net nn.Module, opt *optim.SGD) checkpoint.State {
+	return checkpoint.State{Model: net, Optimizers: []checkpoint.Optimizer{opt}}
 }
 
 const (

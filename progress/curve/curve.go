@@ -87,10 +87,13 @@ func number(v any) float64 {
 
 // Options say what is drawn.
 type Options struct {
-	Names  []string // of the series, a panel for each; nil: all
+	Names  []string // of the series, a panel for each; nil: all but what the process held
 	ByTime bool     // against seconds, not steps
 	Log    bool     // logarithmic numbers
 }
+
+// held are the names of what package progress says that the process holds.
+var held = []string{"heap_bytes", "goroutines", "device_bytes"}
 
 // colours are those of runs, distinguishable for most people with a colour
 // vision deficiency (Okabe and Ito, "Color Universal Design", 2008).
@@ -111,7 +114,7 @@ func Save(path string, runs []*Run, opts Options) error {
 	if names == nil {
 		for _, r := range runs {
 			for name := range r.Series {
-				if !slices.Contains(names, name) {
+				if !slices.Contains(names, name) && !slices.Contains(held, name) {
 					names = append(names, name)
 				}
 			}

@@ -18,7 +18,7 @@ func write(t *testing.T, text string) string {
 
 const run = `{"time":1.5,"step":10,"loss":2}
 {"time":3,"step":20,"loss":"NaN","accuracy":0.5}
-{"time":4,"step":30,"loss":1}
+{"time":4,"step":30,"loss":1,"heap_bytes":5}
 {"time":5,"st`
 
 // TestRead: a line that a killed process cut off is left out.
@@ -61,15 +61,15 @@ func TestSave(t *testing.T) {
 		if err != nil || len(raw) < 1000 {
 			t.Errorf("%s has %d bytes: %v", path, len(raw), err)
 		}
-		if ext == ".svg" && (!strings.Contains(string(raw), "accuracy") || !strings.Contains(string(raw), "loss")) {
-			t.Error("the drawing does not name its panels")
+		if ext == ".svg" && (!strings.Contains(string(raw), "accuracy") || !strings.Contains(string(raw), "loss") || strings.Contains(string(raw), "heap_bytes")) {
+			t.Error("the drawing does not name its panels, or has one for the heap")
 		}
 	}
 	for want, c := range map[string]struct {
 		file string
 		opts Options
 	}{
-		`no finite number is called "los"; there are ["accuracy" "loss"]`: {"c.svg", Options{Names: []string{"los"}}},
+		`no finite number is called "los"; there are ["accuracy" "heap_bytes" "loss"]`: {"c.svg", Options{Names: []string{"los"}}},
 		"c.xyz": {"c.xyz", Options{}},
 	} {
 		if err := Save(filepath.Join(t.TempDir(), c.file), []*Run{r}, c.opts); err == nil || !strings.Contains(err.Error(), want) {

@@ -1,0 +1,132 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// A survivor is what a rank keeps from one group to the next.
+type survivor struct {
+	net nn.Module
+	opt *optim.AdamW
+}
+
+// train makes the steps from from to to and saves every second one.
+func (s survivor) train(ctx context.Context, pg *comm.ProcessGroup, m *Manager, from, to int) error {
+	model, err := ddp.New(s.net, pg, nil)
+	if err != nil {
+		return err
+	}
+	for n := from; n < to; n++ {
+		x := autograd.FromSlice(pg.Device(), []float32{float32(n), float32(pg.Rank()), 1}, 1, 3)
+		if err := nn.MSELoss(model.Forward(x), autograd.Zeros(pg.Device(), device.Float32, 1, 2)).Backward(); err != nil {
+			return err
+		}
+		if err := s.opt.Step(); err != nil {
+			return err
+		}
+		s.opt.ZeroGrad()
+		if (n+1)%2 == 0 {
+			if err := m.Save(ctx, n+1, s.state()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s survivor) state() State { return State{Model: s.net, Optimizers: []Optimizer{s.opt}} }
+
+func (s survivor) bits() (all []byte, err error) {
+	kept, err := s.opt.State()
+	for _, p := range s.net.Parameters() {
+		all = append(all, p.Var().Tensor().Buf.Host()...)
+	}
+	for _, b := range kept {
+		all = append(all, b.Var().Tensor().Buf.Host()...)
+	}
+	return all, err
+}
+
+// TestRecoverFromACheckpoint: where a failure leaves no rank whole, ddp.Recover says so on
+// all, and the new group resumes from the latest checkpoint. Where a rank is whole, Recover
+// is enough, and the new group saves into the same folder.
+func TestRecoverFromACheckpoint(t *testing.T) {
+	const ranks, steps, failing = 2, 9, 5
+	for _, torn := range []int{0, 1, ranks} {
+		t.Run(fmt.Sprint(torn, " ranks torn"), func(t *testing.T) {
+			ctx, dir := t.Context(), t.TempDir()
+			var devices []device.Device
+			var broken, whole []survivor
+			for range ranks {
+				dev := cpu.New(&cpu.Options{Threads: 1})
+				t.Cleanup(func() { dev.Close() })
+				devices = append(devices, dev)
+				for _, all := range []*[]survivor{&broken, &whole} {
+					net := nn.Sequential(nn.Linear(3, 5), nn.GELU(), nn.Linear(5, 2))
+					*all = append(*all, survivor{net, optim.NewAdamW(net.Parameters(), optim.AdamWOptions{LR: 0.1})})
+				}
+			}
+			inGroup := func(f func(pg *comm.ProcessGroup, m *Manager) error) {
+				commtest.OnDevices(t, devices, &comm.Options{ErrorMode: comm.BlockingWait}, func(pg *comm.ProcessGroup) error {
+					m, err := Open(pg, dir, Options{Keep: 2, Async: true})
+					if err != nil {
+						return err
+					}
+					return errors.Join(f(pg, m), m.Close())
+				})
+			}
+			inGroup(func(pg *comm.ProcessGroup, m *Manager) error {
+				s := broken[pg.Rank()]
+				err := s.train(ctx, pg, m, 0, failing)
+				if pg.Rank() < torn { // as an update that fails between two parameters
+					s.opt.Restoring()
+					device.Elements[float32](s.net.Parameters()[0].Var().Tensor())[0] = 100
+				}
+				return err
+			})
+			inGroup(func(pg *comm.ProcessGroup, m *Manager) error {
+				s := broken[pg.Rank()]
+				step, err := ddp.Recover(s.net, pg, s.opt)
+				var lost *ddp.LostStateError
+				if errors.As(err, &lost) != (torn == ranks) {
+					return fmt.Errorf("%v from Recover with %d ranks torn", err, torn)
+				}
+				want := failing
+				if lost != nil {
+					want = failing - 1
+					step, err = m.Resume(ctx, s.state())
+				}
+				if err != nil || step != want {
+					return fmt.Errorf("step %d, %v, want %d", step, err, want)
+				}
+				return s.train(ctx, pg, m, step, steps)
+			})
+			dir = t.TempDir()
+			inGroup(func(pg *comm.ProcessGroup, m *Manager) error {
+				s := whole[pg.Rank()]
+				if err := s.train(ctx, pg, m, 0, steps); err != nil {
+					return err
+				}
+				want, err := s.bits()
+				got, err2 := broken[pg.Rank()].bits()
+				if !bytes.Equal(got, want) {
+					err = errors.Join(err, errors.New("the parameters or the optimizer's state differ from those of a run without a failure"))
+				}
+				return errors.Join(err, err2)
+			})
+		})
+	}
+}
