@@ -1,6 +1,7 @@
 package nn_test
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -11,8 +12,11 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/testpython"
+	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -78,8 +82,9 @@ func (m *resNet18) Forward(x *autograd.Variable) *autograd.Variable {
 	return m.fc.Forward(autograd.Reshape(y, y.Shape()[0], 512))
 }
 
-// resNetTraining is what testdata/resnet.py wrote: sizes, and files of float32 numbers.
+// resNetTraining is what testdata/resnet.py wrote to dir: sizes, and files of float32 numbers.
 type resNetTraining struct {
+	dir                  string
 	Version              string
 	Batch, Size, Classes int
 	Names                []string // of the parameters, in the order of the files
@@ -87,26 +92,34 @@ type resNetTraining struct {
 	Losses               []float64
 }
 
+// resNetVar names that directory, for the processes that the test starts.
+const resNetVar = "GODDP_TEST_RESNET_PYTORCH"
+
 // trainResNet runs the script; the test is skipped where Python has no torch.
-func trainResNet(t *testing.T, dir string) (r resNetTraining) {
+func trainResNet(t *testing.T) (r resNetTraining) {
 	t.Helper()
-	if err := json.Unmarshal(testpython.Output(t, nil, "testdata/resnet.py", dir), &r); err != nil {
+	if r.dir = os.Getenv(resNetVar); r.dir == "" {
+		r.dir = t.TempDir()
+		testpython.Output(t, nil, "testdata/resnet.py", r.dir)
+	}
+	text, err := os.ReadFile(filepath.Join(r.dir, "training.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func readFloats(t *testing.T, path string) []float32 {
-	t.Helper()
-	file, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+// floats are the numbers of a file.
+func (r resNetTraining) floats(name string) ([]float32, error) {
+	file, err := os.ReadFile(filepath.Join(r.dir, name))
 	v := make([]float32, len(file)/4)
 	for i := range v {
 		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(file[4*i:]))
 	}
-	return v
+	return v, err
 }
 
 // distance is |a-b| / |b|.
@@ -120,76 +133,124 @@ func distance(a []float64, b []float32) float64 {
 }
 
 // A ResNet-18 with PyTorch's weights has its logits, its gradients, and its losses over 20
-// steps of AdamW.
+// steps of AdamW: on one rank, and on several with a part of the batch each, whose BatchNorms
+// are synchronised. On GPUs alone it is
+//
+//	GODDP_DEVICE=cuda go test ./nn -run TestResNetParityWithPyTorch
 func TestResNetParityWithPyTorch(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a ResNet-18")
 	}
-	dir := t.TempDir()
-	want := trainResNet(t, dir)
-	dev, err := comm.OpenDevice(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	want := trainResNet(t)
+	commtest.OnDeviceOf(t, []int{1, 2}, []string{resNetVar + "=" + want.dir}, func(pg *comm.ProcessGroup) error {
+		return want.compare(t, pg)
+	})
+}
+
+// compare trains as PyTorch did.
+func (want resNetTraining) compare(t *testing.T, pg *comm.ProcessGroup) error {
+	dev, ctx := pg.Device(), t.Context()
 	net := newResNet18(want.Classes)
 	if err := nn.Place(net, dev, 1); err != nil {
-		t.Fatal(err)
+		return err
 	}
-	weights, grads := readFloats(t, filepath.Join(dir, "weights")), readFloats(t, filepath.Join(dir, "grads"))
+	weights, err := want.floats("weights")
+	if err != nil {
+		return err
+	}
 	state := nn.State(net)
 	for i, p := range net.Parameters() {
 		if i >= len(want.Names) || p.Name() != want.Names[i] {
-			t.Fatalf("parameter %d is %v, of %d in PyTorch", i, p, len(want.Names))
+			return fmt.Errorf("parameter %d is %v, of %d in PyTorch", i, p, len(want.Names))
 		}
 		n := p.Shape().Len()
 		state[p.Name()] = autograd.FromSlice(dev, weights[:n], p.Shape()...)
 		weights = weights[n:]
 	}
-	if err := nn.LoadState(t.Context(), net, state); err != nil {
-		t.Fatal(err)
+	if err := nn.LoadState(ctx, net, state); err != nil {
+		return err
 	}
-	input := autograd.FromSlice(dev, readFloats(t, filepath.Join(dir, "input")), want.Batch, 3, want.Size, want.Size)
-	labels := autograd.FromLabels(dev, want.Labels)
-	opt := optim.NewAdamW(net.Parameters(), optim.AdamWOptions{LR: 1e-4})
+	ddp.SyncBatchNorm(net, pg)
+	model, err := ddp.New(net, pg, nil)
+	if err != nil {
+		return err
+	}
+	input, err := want.floats("input")
+	if err != nil {
+		return err
+	}
+	logits, err := want.floats("logits")
+	if err != nil {
+		return err
+	}
+	each := want.Batch / pg.Size()
+	part := func(v []float32) []float32 { // this rank's
+		n := len(v) / pg.Size()
+		return v[pg.Rank()*n:][:n]
+	}
+	x := autograd.FromSlice(dev, part(input), each, 3, want.Size, want.Size)
+	labels := autograd.FromLabels(dev, want.Labels[pg.Rank()*each:][:each])
+	opt := optim.NewAdamW(model.Parameters(), optim.AdamWOptions{LR: 1e-4})
+	var logitsOff, gradOff, lossOff float64
 	for step, w := range want.Losses {
-		logits := net.Forward(input)
-		loss := nn.CrossEntropyLoss(logits, labels)
+		y := model.Forward(x)
+		loss := nn.CrossEntropyLoss(y, labels)
 		if step == 0 {
-			if d := distance(read(t, logits), readFloats(t, filepath.Join(dir, "logits"))); !(d <= 1e-4) {
-				t.Errorf("logits are off by %.2g", d)
+			got, err := y.Read(ctx)
+			if err != nil {
+				return err
+			}
+			if logitsOff = distance(got, part(logits)); !(logitsOff <= 1e-4) {
+				return fmt.Errorf("logits are off by %.2g", logitsOff)
 			}
 		}
 		if err := loss.Backward(); err != nil {
-			t.Fatal(err)
+			return err
 		}
 		if step == 0 {
-			worst := 0.0
-			for _, p := range net.Parameters() {
-				n := p.Shape().Len()
-				d := distance(read(t, p.Grad()), grads[:n])
-				if worst = max(worst, d); !(d <= 1e-4) {
-					t.Errorf("the gradient of %s is off by %.2g", p.Name(), d)
-				}
-				grads = grads[n:]
+			if gradOff, err = want.compareGradients(ctx, net); err != nil {
+				return err
 			}
-			t.Logf("PyTorch %s: gradients are off by at most %.2g", want.Version, worst)
-		}
-		if got := loss.Item(); !(math.Abs(got-w) <= 1e-3*max(1, w)) {
-			t.Errorf("step %d: the loss is %v, PyTorch's %v", step, got, w)
 		}
 		if err := opt.Step(); err != nil {
-			t.Fatal(err)
+			return err
 		}
 		opt.ZeroGrad()
+		all, err := metrics.Reduce(ctx, pg, metrics.Mean(loss.Item(), each))
+		if err != nil {
+			return err
+		}
+		lossOff = max(lossOff, math.Abs(all[0].Value-w)/max(1, w))
+		if !(lossOff <= 1e-3) {
+			return fmt.Errorf("%d ranks, step %d: the loss is %v, PyTorch's %v", pg.Size(), step, all[0].Value, w)
+		}
 	}
+	t.Logf("PyTorch %s, %v, rank %d of %d: the logits are off by %.1e, the gradients by at most %.1e, the losses by at most %.1e",
+		want.Version, dev, pg.Rank(), pg.Size(), logitsOff, gradOff, lossOff)
 	if n := nn.State(net)["bn1.num_batches_tracked"].Item(); n != float64(len(want.Losses)) {
-		t.Errorf("%v batches tracked, want %d", n, len(want.Losses))
+		return fmt.Errorf("%v batches tracked, want %d", n, len(want.Losses))
 	}
+	return nil
+}
+
+// compareGradients returns how far the gradients are from PyTorch's, of the worst parameter.
+func (want resNetTraining) compareGradients(ctx context.Context, net nn.Model) (worst float64, err error) {
+	grads, err := want.floats("grads")
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range net.Parameters() {
+		got, err := p.Grad().Read(ctx)
+		if err != nil {
+			return 0, err
+		}
+		d := distance(got, grads[:len(got)])
+		if worst = max(worst, d); !(d <= 1e-4) {
+			return d, fmt.Errorf("the gradient of %s is off by %.2g", p.Name(), d)
+		}
+		grads = grads[len(got):]
+	}
+	return worst, nil
 }
 
 // A shape that does not fit within a nested model names the layer.

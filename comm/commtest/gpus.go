@@ -1,10 +1,15 @@
 package commtest
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"regexp"
+	"strings"
 	"testing"
 
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
 )
 
@@ -36,4 +41,50 @@ func ProcessesOnGPUs(t *testing.T, sizes ...int) {
 			t.Run(fmt.Sprint(n), func(t *testing.T) { Processes(t, n, "GODDP_DEVICE=cuda") })
 		}
 	}
+}
+
+// OnDeviceOf runs f on each of these numbers of ranks: on goroutines with the CPU, or, where
+// GODDP_DEVICE says cuda, on GPUs alone, as far as there are enough. One rank then is in
+// this process, and of several each is a process that runs this test again, with vars in its
+// environment. t is a whole test, not a part of one.
+func OnDeviceOf(t *testing.T, sizes []int, vars []string, f func(pg *comm.ProcessGroup) error) {
+	t.Helper()
+	if InJob() {
+		onProcess(t, world(t).Size, nil, f)
+		return
+	}
+	if !strings.HasPrefix(os.Getenv("GODDP_DEVICE"), "cuda") {
+		for _, n := range sizes {
+			onGoroutines(t, n, nil, f)
+		}
+		return
+	}
+	gpus := GPUs(t, 1)
+	for _, n := range sizes {
+		switch {
+		case n > gpus:
+			t.Logf("not on %d ranks: there are %d GPUs", n, gpus)
+		case n == 1:
+			onOneGPU(t, f)
+		default:
+			ctx, cancel := context.WithTimeout(t.Context(), jobTimeout)
+			runs(ctx, t, n, []string{"-test.run", "^" + regexp.QuoteMeta(t.Name()) + "$"}, append(vars, "GODDP_DEVICE=cuda"))
+			cancel()
+		}
+	}
+}
+
+// onOneGPU runs f on one rank in this process.
+func onOneGPU(t *testing.T, f func(pg *comm.ProcessGroup) error) {
+	t.Helper()
+	dev, err := comm.OpenDevice(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	OnDevices(t, []device.Device{dev}, nil, f)
 }

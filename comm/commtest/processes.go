@@ -56,20 +56,26 @@ func Processes(t *testing.T, n int, vars ...string) {
 	OutsideJobs(t)
 	ctx, cancel := context.WithTimeout(t.Context(), jobTimeout)
 	defer cancel()
-	parts, out, err := job(ctx, n, append(vars, "GODDP_FLIGHT_DIR="+t.TempDir()))
+	runs(ctx, t, n, nil, vars)
+}
+
+// runs is Processes with flags for the test binary.
+func runs(ctx context.Context, t *testing.T, n int, flags, vars []string) {
+	t.Helper()
+	parts, out, err := job(ctx, n, flags, append(vars, "GODDP_FLIGHT_DIR="+t.TempDir()))
 	if err != nil {
 		t.Errorf("on %d processes: %v\n%s", n, err, out)
 		return
 	}
-	t.Logf("%d parts of tests, on %d processes", parts, n)
+	t.Logf("%d parts of tests, on %d processes\n%s", parts, n, out)
 }
 
-// job runs this binary's tests on n processes. It returns how many of their parts ran
+// job runs this binary's tests, or those that flags choose, on n processes. It returns how many of their parts ran
 // on each of them, and what they had to say.
-func job(ctx context.Context, n int, vars []string) (parts int, said string, err error) {
+func job(ctx context.Context, n int, flags, vars []string) (parts int, said string, err error) {
 	var out bytes.Buffer
 	_, err = launcher.Run(ctx, &launcher.Config{
-		Args:    []string{os.Args[0], "-test.v", "-test.timeout", jobTimeout.String()},
+		Args:    append([]string{os.Args[0], "-test.v", "-test.timeout", jobTimeout.String()}, flags...),
 		Workers: n, ShutdownTimeout: time.Second, LinePrefix: "rank ${rank}: ", Stdout: &out, Stderr: &out,
 		Env: append(append(os.Environ(), JobVar+"=1"), vars...),
 	})

@@ -56,12 +56,12 @@ func TestSum(t *testing.T) {
 func TestJobsThatFail(t *testing.T) {
 	OutsideJobs(t)
 	vars := []string{"GODDP_DEVICE=cpu", "GODDP_FLIGHT_DIR=" + t.TempDir()}
-	_, said, err := job(t.Context(), 2, append(vars, failVar+"=1"))
+	_, said, err := job(t.Context(), 2, nil, append(vars, failVar+"=1"))
 	if err == nil || !strings.Contains(said, "rank 1: told to fail") || !strings.Contains(said, "FAIL: TestSum") {
 		t.Errorf("got %v\n%s", err, said)
 	}
 	// No test is for one process alone.
-	if parts, _, err := job(t.Context(), 1, vars); err == nil || parts != 0 {
+	if parts, _, err := job(t.Context(), 1, nil, vars); err == nil || parts != 0 {
 		t.Errorf("%d parts ran: %v", parts, err)
 	}
 }

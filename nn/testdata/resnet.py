@@ -1,5 +1,6 @@
 """Trains a ResNet-18 with torchvision's names for 20 steps of AdamW, and writes to a directory the
-weights that it began with, its input, and the first step's logits and gradients."""
+weights that it began with, its input, and the first step's logits and gradients, and as
+training.json the rest."""
 import json
 import sys
 
@@ -74,7 +75,8 @@ for step in range(STEPS):
         write("grads", [p.grad for p in net.parameters()])
     opt.step()
     losses.append(loss.item())
-json.dump({
-    "Version": torch.__version__, "Batch": BATCH, "Size": SIZE, "Classes": CLASSES,
-    "Names": [name for name, _ in net.named_parameters()], "Labels": labels.tolist(), "Losses": losses,
-}, sys.stdout)
+with open(f"{sys.argv[1]}/training.json", "w") as f:
+    json.dump({
+        "Version": torch.__version__, "Batch": BATCH, "Size": SIZE, "Classes": CLASSES,
+        "Names": [name for name, _ in net.named_parameters()], "Labels": labels.tolist(), "Losses": losses,
+    }, f)
