@@ -31,6 +31,7 @@ type file struct {
 	path   string
 	r      io.Reader
 	offset int64 // in the decompressed bytes
+	gzip   bool
 	closer io.Closer
 }
 
@@ -42,6 +43,7 @@ func open(path string) (*file, error) {
 	buffered := bufio.NewReaderSize(f, 1<<20)
 	in := &file{path: path, r: buffered, closer: f}
 	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+		in.gzip = true
 		if in.r, err = gzip.NewReader(buffered); err != nil {
 			f.Close()
 			return nil, in.fail(err)
@@ -79,5 +81,8 @@ func (f *file) end() error {
 
 // fail is err with the file's path and the offset.
 func (f *file) fail(err error) error {
+	if f.gzip {
+		return fmt.Errorf("data: %s: at byte %d of the decompressed file: %w", f.path, f.offset, err)
+	}
 	return fmt.Errorf("data: %s: at byte %d: %w", f.path, f.offset, err)
 }

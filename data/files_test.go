@@ -265,7 +265,8 @@ func TestOpenTokensRefuses(t *testing.T) {
 		path  string
 		words []string
 	}{
-		"truncated": {write(t, dir, "a", raw[:1100]), []string{"at byte 1100", "100 tokens", "1224"}},
+		"truncated": {write(t, dir, "a", raw[:1100]), []string{"at byte 1100", "truncated", "100 tokens", "1224"}},
+		"long":      {write(t, dir, "f", raw, []byte{1, 2}), []string{"at byte 1224", "100 tokens", "1226"}},
 		"header":    {write(t, dir, "b", raw[:600]), []string{"at byte 600", "truncated"}},
 		"magic":     {write(t, dir, "c", magic), []string{"20240521", "20240520"}},
 		"short":     {write(t, dir, "d", raw[:8], []byte{2, 0, 0, 0}, raw[12:shardHeader+4]), []string{"2 tokens", "at least 11"}},

@@ -60,7 +60,7 @@ func (s Sampler) Check() error {
 	case s.Size < 1 || s.Rank < 0 || s.Rank >= s.Size:
 		return fmt.Errorf("data: rank %d of %d", s.Rank, s.Size)
 	case s.Len < s.Size:
-		return fmt.Errorf("data: %d samples for %d ranks, want at least one for each", s.Len, s.Size)
+		return fmt.Errorf("data: fewer samples (%d) than ranks (%d)", s.Len, s.Size)
 	case s.Tail == Drop && s.Len/s.Batch < s.Size:
 		return fmt.Errorf("data: %d samples do not fill one batch of %d for each of %d ranks, and the rest is dropped", s.Len, s.Batch, s.Size)
 	}

@@ -83,15 +83,18 @@ func openShard(path string, window int) (s shard, err error) {
 		return s, fmt.Errorf("data: %w", err)
 	}
 	if _, err := f.ReadAt(head[:], 0); err != nil || info.Size() < shardHeader {
-		return s, fmt.Errorf("data: %s: at byte %d: truncated: the header has %d bytes", path, info.Size(), shardHeader)
+		return s, fmt.Errorf("data: %s: at byte %d: truncated: the header of a shard has %d bytes", path, info.Size(), shardHeader)
 	}
 	magic, version := binary.LittleEndian.Uint32(head[:]), binary.LittleEndian.Uint32(head[4:])
 	if magic != shardMagic || version != shardVersion {
-		return s, fmt.Errorf("data: %s: magic number %d and version %d, want %d and %d", path, magic, version, shardMagic, shardVersion)
+		return s, fmt.Errorf("data: %s: not a shard of tokens: magic number %d and version %d, want %d and %d", path, magic, version, shardMagic, shardVersion)
 	}
 	tokens := int64(binary.LittleEndian.Uint32(head[8:]))
-	if want := shardHeader + 2*tokens; info.Size() != want {
-		return s, fmt.Errorf("data: %s: at byte %d: the file ends, but its %d tokens take %d bytes", path, info.Size(), tokens, want)
+	switch want := shardHeader + 2*tokens; {
+	case info.Size() < want:
+		return s, fmt.Errorf("data: %s: at byte %d: truncated: %d tokens, as the header says, take %d bytes", path, info.Size(), tokens, want)
+	case info.Size() > want:
+		return s, fmt.Errorf("data: %s: at byte %d: the header says %d tokens, but the file has %d bytes", path, want, tokens, info.Size())
 	}
 	count := int((tokens - 1) / int64(window))
 	if count < 1 {

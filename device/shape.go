@@ -82,10 +82,13 @@ func setLayer(layer *string, name string) {
 	}
 }
 
-// inLayer is what a message begins with.
+// inLayer is what a message begins with. The names of the layers of a sequence are numbers.
 func inLayer(layer string) string {
-	if layer == "" {
+	switch {
+	case layer == "":
 		return ""
+	case layer[0] >= '0' && layer[0] <= '9':
+		return "layer " + layer + ": "
 	}
 	return layer + ": "
 }

@@ -3,6 +3,7 @@ package examples
 import (
 	"encoding/binary"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -48,5 +49,52 @@ func TestFashion(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(dir, "run.jsonl"))
 	if err != nil || strings.Count(string(raw), `"accuracy"`) != 12 || strings.Count(string(raw), `"loss"`) != 2 {
 		t.Errorf("%v, want 12 accuracies and 2 losses in\n%s", err, raw)
+	}
+}
+
+// TestFashionMistakes: what is wrong with the data is one line of golaunch's report.
+func TestFashionMistakes(t *testing.T) {
+	for want, spoil := range map[string]func(dir string) error{
+		"data: DIR/train-images-idx3-ubyte: at byte 20000: truncated: 11376 bytes are missing": func(dir string) error {
+			return os.Truncate(filepath.Join(dir, "train-images-idx3-ubyte"), 20000)
+		},
+		"data: DIR/train-labels-idx1-ubyte: sample 37 has label 10, want one below 10": func(dir string) error {
+			path := filepath.Join(dir, "train-labels-idx1-ubyte")
+			labels, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			labels[8+37] = 10
+			return os.WriteFile(path, labels, 0o600)
+		},
+		"data: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz is in DIR": func(dir string) error {
+			return os.Remove(filepath.Join(dir, "train-images-idx3-ubyte"))
+		},
+		"data: fewer samples (1) than ranks (2)": func(dir string) error {
+			for file, content := range map[string][]byte{
+				"train-images-idx3-ubyte": {0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 9},
+				"train-labels-idx1-ubyte": {0, 0, 8, 1, 0, 0, 0, 1, 9},
+			} {
+				if err := os.WriteFile(filepath.Join(dir, file), content, 0o600); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"panic: layer 1: Linear: shapes [10 1024] and [256 784] do not fit": func(dir string) error {
+			images := []byte{0, 0, 8, 3, 0, 0, 0, 40, 0, 0, 0, 32, 0, 0, 0, 32}
+			return os.WriteFile(filepath.Join(dir, "train-images-idx3-ubyte"), append(images, make([]byte, 40*32*32)...), 0o600)
+		},
+	} {
+		dir := clothes(t, 40, 5)
+		if err := spoil(dir); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "golaunch"), "--nproc-per-node", "2", filepath.Join(bin, "fashion"), "--batch", "10", "--data", dir)
+		out, err := cmd.CombinedOutput()
+		line := "\n  error     : " + strings.ReplaceAll(want, "DIR", dir) + "\n"
+		if err == nil || strings.Count(string(out), line) != 1 {
+			t.Errorf("%v, no line %q in\n%s", err, line, out)
+		}
 	}
 }

@@ -176,9 +176,9 @@ func TestMisfitNamesTheLayer(t *testing.T) {
 	}
 	x := autograd.Zeros(dev, device.Float32, 2, 3)
 	for want, f := range map[string]func(){
-		"h.0.0: Linear: shapes [2 5] and [4 4] do not fit": func() { m.Forward(x, x) },
-		"nested.1.1: Add: shapes [2 3] and [7] do not fit": func() { nested.Forward(x) },
-		"2: Linear: shapes [2 3] and [1 4] do not fit":     func() { unnamed(dev).Forward(x) },
+		"h.0.0: Linear: shapes [2 5] and [4 4] do not fit":   func() { m.Forward(x, x) },
+		"nested.1.1: Add: shapes [2 3] and [7] do not fit":   func() { nested.Forward(x) },
+		"layer 2: Linear: shapes [2 3] and [1 4] do not fit": func() { unnamed(dev).Forward(x) },
 	} {
 		err := panicOf(f)
 		var misfit *device.ShapeError
@@ -191,7 +191,7 @@ func TestMisfitNamesTheLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := panicOf(func() { half.Forward(x) })
-	if e := (*device.DTypeError)(nil); !errors.As(err, &e) || !strings.HasPrefix(err.Error(), "1: Linear: got bfloat16") {
+	if e := (*device.DTypeError)(nil); !errors.As(err, &e) || !strings.HasPrefix(err.Error(), "layer 1: Linear: got bfloat16") {
 		t.Errorf("%v", err)
 	}
 }

@@ -144,6 +144,9 @@ func (j job) run(ctx context.Context, dir string) ([]sample, error) {
 	program := filepath.Join(*bin, j.name)
 	cmd := exec.CommandContext(ctx, filepath.Join(*bin, "golaunch"), slices.Concat([]string{"--nproc-per-node", strconv.Itoa(*ranks), program}, j.flags)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, output, output
+	// Go's collector runs whenever the heap has grown by a hundredth: else that of a large heap
+	// would run only twice, and what it leaves behind would not be known in between.
+	cmd.Env = append(os.Environ(), "GOGC=1")
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

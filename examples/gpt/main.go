@@ -131,6 +131,9 @@ func run(ctx context.Context) error {
 	switch *dtype {
 	case "f32":
 	case "bf16":
+		if pg.Device().String() == "cpu" {
+			return errors.New("--dtype bf16: the CPU computes in f32 alone")
+		}
 		if err := nn.Cast(net, device.BFloat16); err != nil {
 			return err
 		}
