@@ -52,6 +52,7 @@ func (s *state) alloc(dt device.DType, shape device.Shape) (device.Tensor, error
 	size := shape.Len() * dt.Size()
 	buf, err := s.dev.Alloc(size)
 	if errors.Is(err, device.ErrOutOfMemory) {
+		s.awaitReaders() // what HoldWrites keeps may be collected
 		s.collect()
 		buf, err = s.dev.Alloc(size)
 	}

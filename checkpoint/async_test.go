@@ -281,7 +281,7 @@ func TestADeadRank(t *testing.T) {
 					begun, most := time.Now(), time.Minute
 					if known {
 						pg.Abort(errors.New("rank 1 died"))
-						most = partingTime
+						most = brokenGroupTimeout
 					}
 					err = m.Close()
 					if err == nil || !strings.Contains(err.Error(), "rank 1 did not say that its share is durable") || time.Since(begun) > most+time.Second {

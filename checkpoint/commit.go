@@ -5,15 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 )
 
-// commit waits for the shares of all ranks, and makes what they wrote in the folder temp
-// the latest checkpoint. It returns the checkpoint's path. Rank 0 calls it.
+// commit waits for the shares of all ranks, and makes the files in the folder temp the latest
+// checkpoint. It returns the checkpoint's path. Rank 0 calls it.
 func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, error) {
 	shares, err := m.gather(ctx, s.seq)
 	if err != nil {
@@ -44,16 +43,13 @@ func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, e
 }
 
 // publish adds the manifest to a folder of durable files, gives the folder its name, and
-// makes it the latest checkpoint. Each step is durable before the next one.
+// makes it the latest checkpoint. Each of these is durable before the next one begins.
 func publish(fs filesystem, dir, name, temp string, manifest *Manifest) error {
 	data, err := manifest.encode()
 	if err != nil {
 		return err
 	}
-	err = create(fs, filepath.Join(temp, manifestName), func(w io.Writer) error {
-		_, err := w.Write(data)
-		return err
-	})
+	err = create(fs, filepath.Join(temp, manifestName), content(data))
 	if err == nil {
 		err = fs.SyncFolder(temp)
 	}
@@ -66,17 +62,17 @@ func publish(fs filesystem, dir, name, temp string, manifest *Manifest) error {
 	if err != nil {
 		return err
 	}
-	return replace(fs, filepath.Join(dir, latestName), temp+"-latest", []byte(name+"\n"))
+	return replace(fs, filepath.Join(dir, latestName), temp+"-latest", content([]byte(name+"\n")))
 }
 
-// gather waits for what all ranks tell of their shares, until one of them failed.
-func (m *Manager) gather(ctx context.Context, seq int) ([]record, error) {
-	shares := make([]record, m.pg.Size())
+// gather waits for the shares of all ranks. Its error names all ranks whose share failed.
+func (m *Manager) gather(ctx context.Context, seq int) ([]share, error) {
+	shares := make([]share, m.pg.Size())
 	var failed []string
 	for r := range shares {
-		if err := m.hear(ctx, m.shareKey(seq, r), &shares[r]); err != nil {
+		if err := m.await(ctx, m.shareKey(seq, r), &shares[r]); err != nil {
 			failed = append(failed, fmt.Sprintf("rank %d did not say that its share is durable: %v", r, err))
-			break // the deadline is over
+			break // ctx has ended
 		}
 		m.forget(ctx, m.shareKey(seq, r))
 		if shares[r].Err != "" {
@@ -89,9 +85,9 @@ func (m *Manager) gather(ctx context.Context, seq int) ([]record, error) {
 	return shares, nil
 }
 
-// merge makes the manifest of the shares of all ranks. The error says where they do not
+// merge makes the manifest of the shares of all ranks. The error says which of them do not
 // fit together.
-func merge(shares []record) (*Manifest, error) {
+func merge(shares []share) (*Manifest, error) {
 	first := &shares[0]
 	m := &Manifest{
 		Format: formatName, Version: Version, Step: first.Step, Time: time.Now().UTC(), WorldSize: len(shares),
@@ -113,8 +109,8 @@ func merge(shares []record) (*Manifest, error) {
 		m.Files = append(m.Files, s.File)
 		m.RankValues = append(m.RankValues, s.RankValues)
 		for _, t := range s.Tensors {
-			i, there := tensors[key(t.Kind, t.Name)]
-			if !there {
+			i, known := tensors[key(t.Kind, t.Name)]
+			if !known {
 				i = len(m.Tensors)
 				tensors[key(t.Kind, t.Name)] = i
 				whole := t
@@ -134,8 +130,8 @@ func merge(shares []record) (*Manifest, error) {
 	return m, m.check()
 }
 
-// deleteOld deletes all but the Options.Keep last checkpoints, when the committed one
-// has been read back.
+// deleteOld deletes all but the Options.Keep last checkpoints. Before that it reads the committed
+// one back and compares its checksums.
 func (m *Manager) deleteOld(committed string) error {
 	if m.o.Keep == 0 {
 		return nil
@@ -161,7 +157,7 @@ func (m *Manager) deleteOld(committed string) error {
 		return fmt.Errorf("the new one is not readable: %w", err)
 	}
 	for _, info := range old {
-		// The name goes first: what is half deleted must not look like a checkpoint.
+		// A folder that is half deleted must not have the name of a checkpoint.
 		temp := m.temp("deleted-" + filepath.Base(info.Path))
 		if err := m.fs.Rename(info.Path, temp); err != nil {
 			return err

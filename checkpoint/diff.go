@@ -12,15 +12,15 @@ import (
 	"github.com/goddp/goddp/device/half"
 )
 
-// A Difference is a tensor, or a value, that two checkpoints do not have alike.
+// A Difference is a tensor or a value in which two checkpoints differ.
 type Difference struct {
 	Name string // such as "model/0.weight", or "value/position"
 	Text string // what differs
 }
 
-// Diff compares two checkpoints, or the latest ones of two folders: tensors, optimizers'
-// steps and values; not how they are divided among files. It returns nothing where they are
-// alike, to the bit.
+// Diff compares the tensors, the optimizers' steps and the values of two checkpoints, or of the
+// latest ones of two folders. How they are divided among files does not count. Diff returns nothing
+// if they are the same to the bit.
 func Diff(a, b string) ([]Difference, error) {
 	var r [2]*reader
 	for i, path := range []string{a, b} {

@@ -24,11 +24,11 @@
 //	run1/step-00001200/rank-00001-of-00002.safetensors
 //	run1/.tmp-...                                        what is not complete
 //
-// Each rank writes a share: of what all ranks have, as many bytes as any other, and
-// of what package ddp/zero divides, the elements that the rank has. Buffers of the model
-// are rank 0's. The manifest lists each tensor with its parts, which are ranges of elements,
-// so that any number of ranks, with or without package ddp/zero, reads the elements that it
-// needs. It has a CRC-32C of each part and the SHA-256 of itself.
+// Each rank writes a share: an equal part, in bytes, of the state that all ranks have, and its own
+// shard of what package ddp/zero divides. Rank 0's share has the model's buffers too. The
+// manifest lists each tensor with its parts, which are ranges of elements, so that any number of
+// ranks, with or without package ddp/zero, can read the elements that they need. It has a CRC-32C of
+// each part and the SHA-256 of itself.
 //
 // The files are in the format of package safetensors, which PyTorch and Hugging Face
 // read. [Export] makes one file of the weights, under their own names; [Import] makes a
@@ -51,25 +51,25 @@
 //
 // # When a checkpoint is complete
 //
-// Each rank writes its file into a temporary folder, syncs the file and the folder, and then
-// tells rank 0. When all have, rank 0 writes the manifest, syncs it and the folder, renames
-// the folder, syncs the folder above, and replaces the file latest in the same way. So what
-// has a manifest under its final name is durable as a whole, and a process or a machine that
-// fails at any moment leaves the checkpoint before. A second checkpoint of a step
-// is step-00001200.1: no checkpoint is ever in the way of another.
+// Each rank writes its file into a temporary folder, syncs the file and the folder, and reports
+// to rank 0. When all ranks have, rank 0 writes the manifest, syncs it and the folder, renames
+// the folder, syncs the folder above, and replaces the file latest in the same way. So a folder
+// of a checkpoint's name with a manifest is durable as a whole, and a process or machine that
+// fails at any moment leaves the checkpoint before. A second checkpoint of a step is named
+// step-00001200.1 and replaces nothing.
 //
-// Then rank 0 deletes all but the last Options.Keep, and before the first of these it
+// Then rank 0 deletes all but the last Options.Keep checkpoints. Before the first deletion it
 // reads the new one back and compares the checksums. If they differ it deletes nothing.
 //
 // # Network file systems
 //
 // Ranks on several hosts need a folder that all of them see. Of its file system the package needs
-// what NFS promises: a host that opens a file or folder sees what others had synced and closed
-// before, and a rename is one step. Whoever looks for another host's file opens the folder first,
-// because names and sizes may come from a cache otherwise. A file whose handle has become stale is
-// opened once more. The errors of writes count wherever they come: from the write, the sync or the
-// close. Deletions that fail, as NFS keeps a folder while a process has a file in it open, are logged
-// and tried again by the next Open. There are no locks: one job at a time uses a folder.
+// what NFS promises: a host that opens a file or folder sees what other hosts have synced and closed
+// before, and a rename is one step. A rank that looks for another host's file opens its folder
+// first, because a host may cache names and sizes. It opens a file again whose handle has become
+// stale. An error of a write may come from the write, the sync or the close. A deletion that
+// fails, because NFS keeps a folder while a process has a file in it open, is logged, and the next
+// Open tries again. There are no locks: only one job at a time may use a folder.
 //
 // # Asynchronous saves
 //
@@ -77,19 +77,21 @@
 // stream of its own, behind what the compute stream was given, and returns. The forward and
 // backward passes of the next step run beside these copies. The next update is enqueued behind
 // them ([autograd.HoldWrites]), so it cannot overwrite what they read, and the host waits for
-// nothing. A goroutine does the rest: it waits for the copies, writes, and meets those of the
-// other ranks in the group's store ([comm.ProcessGroup.Store]). No collective runs on another goroutine than
-// the program's. A rank that dies leaves the others waiting, for Options.Timeout at most, and
-// in Close, where the group is broken, for some seconds. [Manager.Stats] tells how long
-// the last save took; bench/checkpoint measures what it costs a step.
+// nothing. A goroutine, the writer, does the rest: it waits for the copies, writes them, and
+// exchanges reports with the writers of the other ranks through the group's store
+// ([comm.ProcessGroup.Store]). Only the program's goroutine runs collectives.
+//
+// If a rank dies, the writers of the others wait until Options.Timeout, and Close in a broken group
+// waits for some seconds. [Manager.Stats] tells how long the last save took. The program
+// bench/checkpoint measures what saves cost a step.
 //
 // # Failure
 //
-// A save that fails, because the disk is full or a rank died, returns its error on all ranks
-// and changes nothing. Resume takes the checkpoint before, where the latest is corrupt,
-// and says so in the log.
+// If a save fails, because the disk is full or a rank died, all ranks get an error and the
+// earlier checkpoints stay. If the latest checkpoint is corrupt, Resume logs that and takes the one
+// before.
 //
-// A job that golaunch restarts (--max-restarts) calls Resume as in its first attempt.
-// After [ddp.Recover] the program opens a manager in the new group. Where no rank is whole
-// ([ddp.LostStateError]) it resumes from the latest checkpoint instead.
+// A job that golaunch restarts (--max-restarts) calls Resume as in its first attempt. After
+// [ddp.Recover] the program opens a manager in the new group. If no rank has a consistent state
+// ([ddp.LostStateError]), the program resumes from the latest checkpoint instead.
 package checkpoint

@@ -1,11 +1,15 @@
 package checkpoint
 
 import (
+	"bufio"
+	"cmp"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/goddp/goddp/checkpoint/safetensors"
 )
 
 // filesystem is what a Manager asks of the operating system for its checkpoints. Tests have
@@ -56,7 +60,8 @@ func (disk) Create(path string) (file, error) {
 // diskFile has the disk write while the program still does: Sync then has little left.
 type diskFile struct {
 	*os.File
-	written, begun int64 // bytes, and those that the disk was told to write
+	written   int64 // bytes
+	submitted int64 // those that the disk was told to write
 }
 
 // stride is how many bytes the disk is told to write at once.
@@ -71,9 +76,9 @@ func (f *diskFile) Write(data []byte) (int, error) {
 		if err != nil {
 			return n, err
 		}
-		if f.written-f.begun >= stride {
-			beginWriting(f.File, f.begun, f.written-f.begun)
-			f.begun = f.written
+		if f.written-f.submitted >= stride {
+			startWriteback(f.File, f.submitted, f.written-f.submitted)
+			f.submitted = f.written
 		}
 	}
 	return n, nil
@@ -153,16 +158,13 @@ func create(fs filesystem, path string, write func(io.Writer) error) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	return errors.Join(err, f.Close())
+	return cmp.Or(err, f.Close()) // the first tells what is wrong
 }
 
-// replace puts a file with this content in the place of what is at path. The content is
-// durable before it is there.
-func replace(fs filesystem, path, temp string, content []byte) error {
-	err := create(fs, temp, func(w io.Writer) error {
-		_, err := w.Write(content)
-		return err
-	})
+// replace puts a file in the place of what is at path. Its content is durable before it is
+// there.
+func replace(fs filesystem, path, temp string, write func(io.Writer) error) error {
+	err := create(fs, temp, write)
 	if err == nil {
 		err = fs.Rename(temp, path)
 	}
@@ -170,4 +172,23 @@ func replace(fs filesystem, path, temp string, content []byte) error {
 		return err
 	}
 	return fs.SyncFolder(filepath.Dir(path))
+}
+
+// content writes data.
+func content(data []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	}
+}
+
+// tensorFile writes tensors in the format of package safetensors.
+func tensorFile(tensors map[string]safetensors.Source, metadata map[string]string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		b := bufio.NewWriterSize(w, 1<<20)
+		if err := safetensors.Write(b, tensors, metadata); err != nil {
+			return err
+		}
+		return b.Flush()
+	}
 }

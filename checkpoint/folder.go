@@ -14,12 +14,12 @@ import (
 
 const (
 	latestName = "latest"
-	// tempPrefix begins the names of what is not a checkpoint yet, or no longer.
+	// tempPrefix begins the names of what is not yet a checkpoint, or no longer one.
 	tempPrefix = ".tmp-"
 )
 
-// folderName is the name of a step's checkpoint. A second one of the same step, saved while
-// the first was there, has a dot and a number behind it.
+// folderName matches the name of a step's checkpoint. The name of a second one of the same step
+// ends in a dot and a number.
 var folderName = regexp.MustCompile(`^step-(\d{8,18})(\.\d+)?$`)
 
 // An Info is one checkpoint in a folder.
@@ -54,23 +54,20 @@ func List(dir string) ([]Info, error) {
 		all = append(all, info)
 	}
 	slices.SortStableFunc(all, func(a, b Info) int {
-		if a.Manifest == nil || b.Manifest == nil {
-			return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Step, a.Step))
-		}
-		return cmp.Or(cmp.Compare(b.Manifest.Number, a.Manifest.Number), cmp.Compare(b.Step, a.Step))
+		return cmp.Or(cmp.Compare(b.number(), a.number()), cmp.Compare(b.Step, a.Step))
 	})
 	return all, nil
 }
 
-// rank is 0 for a checkpoint with a manifest and 1 for others.
-func rank(i Info) int {
-	if i.Manifest != nil {
+// number is that of the manifest, 1 or more; 0 without a readable manifest.
+func (i *Info) number() int {
+	if i.Manifest == nil {
 		return 0
 	}
-	return 1
+	return i.Manifest.Number
 }
 
-// readLatest is what the file latest in a folder names, "" if there is none.
+// readLatest returns the name in the file latest of a folder, "" if there is no such file.
 func readLatest(dir string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, latestName))
 	if errors.Is(err, os.ErrNotExist) {
@@ -82,23 +79,19 @@ func readLatest(dir string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// candidates are the checkpoints to resume from, in this order: the one that latest names,
-// the others from the last saved on, and those whose manifest cannot be read.
+// candidates returns the checkpoints to resume from, in order: the one that latest names, then the
+// others as List orders them.
 func candidates(dir string) ([]Info, error) {
 	all, err := List(dir)
-	slices.SortStableFunc(all, func(a, b Info) int {
-		switch {
-		case a.Latest == b.Latest:
-			return 0
-		case a.Latest:
-			return -1
-		}
-		return 1
-	})
+	if i := slices.IndexFunc(all, func(i Info) bool { return i.Latest }); i > 0 {
+		latest := all[i]
+		copy(all[1:i+1], all[:i])
+		all[0] = latest
+	}
 	return all, err
 }
 
-// newName is a name for a step's checkpoint that is not taken.
+// newName returns a name for a step's checkpoint that no other one has.
 func newName(dir string, step int) (string, error) {
 	first := fmt.Sprintf("step-%08d", step)
 	for n := 0; ; n++ {

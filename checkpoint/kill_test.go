@@ -147,7 +147,7 @@ func child(dir string) error {
 			return gone(err)
 		}
 		if pg.Rank() == 0 { // the save before is complete
-			if err := replace(disk{}, filepath.Join(dir, "durable"), filepath.Join(dir, "durable-temp"+fmt.Sprint(os.Getpid(), n)), []byte(fmt.Sprint(n))); err != nil {
+			if err := replace(disk{}, filepath.Join(dir, "durable"), filepath.Join(dir, "durable-temp"+fmt.Sprint(os.Getpid(), n)), content([]byte(fmt.Sprint(n)))); err != nil {
 				return err
 			}
 		}

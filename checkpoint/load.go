@@ -16,14 +16,14 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// Resume sets the state to that of the latest checkpoint, and returns its step; 0 if there
-// is none, and the state is as it was. The checkpoint may have been saved by any number of
-// ranks. If it is corrupt, the group's log says what is, and the one before is taken. All
-// ranks call it.
+// Resume sets the state to that of the latest checkpoint and returns its step. If there is no
+// checkpoint, Resume returns 0 and changes nothing. Any number of ranks may have saved the
+// checkpoint. If it is corrupt, Resume logs what is and takes the one before. All ranks
+// call it.
 //
-// The error of a checkpoint that does not fit the state is an [*nn.StateError], that of a
-// newer format a [*VersionError]; these, and that all checkpoints are corrupt, change
-// nothing. After another error the state is torn.
+// The error is an [*nn.StateError] if the checkpoint does not fit the state, and a
+// [*VersionError] if it is of a newer format. After one of these, or if all checkpoints are
+// corrupt, the state is unchanged. After another error it is inconsistent.
 func (m *Manager) Resume(ctx context.Context, state State) (step int, err error) {
 	if m.closed {
 		return 0, ErrClosed
@@ -71,8 +71,8 @@ func (m *Manager) resume(ctx context.Context, state State) (int, error) {
 	return 0, nil
 }
 
-// Load sets the state to that of the checkpoint of a step: see [Manager.Resume]. It is an
-// error that there is none, or that it is corrupt.
+// Load sets the state to that of the checkpoint of a step, as [Manager.Resume] does. It is an
+// error if there is none, or if it is corrupt.
 func (m *Manager) Load(ctx context.Context, step int, state State) error {
 	if m.closed {
 		return ErrClosed
@@ -113,8 +113,8 @@ func (m *Manager) loadStep(ctx context.Context, step int, state State) error {
 	return err
 }
 
-// load loads one checkpoint. problems says what is corrupt, on any rank; nothing has been
-// changed then.
+// load loads one checkpoint. If it is corrupt, problems says what is, the same on all ranks, and
+// the state is unchanged.
 func (m *Manager) load(ctx context.Context, path string, state State) (step int, problems string, err error) {
 	r, err := openReader(m.fs, path)
 	if err == nil {
@@ -147,14 +147,14 @@ func (m *Manager) load(ctx context.Context, path string, state State) (step int,
 	return r.manifest.Step, "", comm.Agree(ctx, m.pg, m.set(ctx, r, state, targets))
 }
 
-// target is a tensor of the state and the one that it is set to.
+// target is a tensor of the state and the saved tensor that it is set to.
 type target struct {
 	item
 	from *Tensor
 }
 
-// targets are the tensors of the state with those of the checkpoint. The error says what
-// does not fit.
+// targets pairs the tensors of the state with those of the checkpoint. The error says what does
+// not fit.
 func (r *reader) targets(state State, rank, size int) ([]target, error) {
 	if got, want := len(r.manifest.Optimizers), len(state.Optimizers); got != want && !r.manifest.WeightsOnly {
 		return nil, fmt.Errorf("%s has the state of %d optimizers, the program has %d", r.path, got, want)
@@ -189,9 +189,9 @@ func (r *reader) targets(state State, rank, size int) ([]target, error) {
 	if len(e.Missing)+len(e.Unexpected)+len(e.Mismatched) > 0 {
 		return nil, fmt.Errorf("%s is of another model or other optimizers: %w", r.path, e)
 	}
-	names := lacking(state.Values, r.manifest.Values)
+	names := notSaved(state.Values, r.manifest.Values)
 	if r.manifest.WorldSize == size {
-		names = append(names, lacking(state.RankValues, r.manifest.RankValues[rank])...)
+		names = append(names, notSaved(state.RankValues, r.manifest.RankValues[rank])...)
 	}
 	if names != nil {
 		return nil, fmt.Errorf("%s lacks the values %q", r.path, names)

@@ -34,7 +34,7 @@ type Options struct {
 	Timeout time.Duration
 
 	fs    filesystem         // nil: the operating system's
-	phase func(phase string) // told, by rank 0 and the others, what is done now; nil: nobody
+	phase func(phase string) // for tests: called when a phase of a save begins
 }
 
 // A Manager saves and loads the checkpoints of one group of ranks in one folder. Its
@@ -45,7 +45,7 @@ type Manager struct {
 	dir     string
 	o       Options
 	fs      filesystem
-	id      string        // of this Manager, alike on all ranks
+	id      string        // of this Manager, the same on all ranks
 	seq     int           // of the last Save
 	copying device.Stream // of the snapshots' copies
 	pinned  device.Buffer // of the snapshot
@@ -61,8 +61,8 @@ var ErrClosed = errors.New("checkpoint: the manager is closed")
 
 // Open makes a folder, where there is none, and returns a manager of the checkpoints in it.
 // All ranks call it. The error, the same on all ranks, names the ranks that do not see
-// rank 0's folder, or cannot write to it. What saves that did not complete have left is
-// deleted: one job at a time uses a folder.
+// rank 0's folder, or cannot write to it. Open deletes what incomplete saves have left, so only one
+// job at a time may use a folder.
 func Open(pg *comm.ProcessGroup, dir string, opts Options) (*Manager, error) {
 	m := &Manager{pg: pg, dir: filepath.Clean(dir), o: opts, fs: opts.fs}
 	if m.fs == nil {
@@ -120,13 +120,13 @@ func (m *Manager) probe() error {
 	return create(m.fs, filepath.Join(probe, fmt.Sprint(m.pg.Rank())), func(io.Writer) error { return nil })
 }
 
-// temp is a path in the folder for what is no checkpoint.
+// temp returns a path in the folder that is not a checkpoint's.
 func (m *Manager) temp(what string) string {
 	return filepath.Join(m.dir, tempPrefix+what+"-"+m.id)
 }
 
-// cleanUp deletes what is no checkpoint yet, or no longer. What remains is in nobody's way: on
-// a network file system a process that has a file open keeps its folder.
+// cleanUp deletes checkpoints that were never completed, or not entirely deleted. A failure is
+// logged only: on a network file system a folder stays while a process has a file in it open.
 func (m *Manager) cleanUp() {
 	entries, err := os.ReadDir(m.dir)
 	for _, e := range entries {
@@ -139,19 +139,19 @@ func (m *Manager) cleanUp() {
 	}
 }
 
-// partingTime is how long the ranks of a broken group may take to complete a checkpoint that
-// is being written: a rank that died does not.
-const partingTime = 3 * time.Second
+// brokenGroupTimeout bounds Close's wait in a group that is broken: a rank that died never
+// reports its share.
+const brokenGroupTimeout = 3 * time.Second
 
-// Close waits until what was saved last is durable on all ranks, or failed; in a group that
-// is broken, some seconds at most. Its error is that of a save which no call has returned. All
-// ranks call it, before they close the group; closing again does nothing.
+// Close waits until the last save is complete or has failed; in a broken group some seconds at
+// most. It returns the save's error if no call has returned it yet. All ranks call Close before
+// they close the group. A second Close does nothing.
 func (m *Manager) Close() error {
 	if m.closed {
 		return nil
 	}
 	if m.writing != nil && m.pg.Failed() {
-		late := time.AfterFunc(partingTime, m.writing.cancel)
+		late := time.AfterFunc(brokenGroupTimeout, m.writing.cancel)
 		defer late.Stop()
 	}
 	err := m.Wait(context.Background()) // the writer has a deadline of its own
@@ -160,7 +160,7 @@ func (m *Manager) Close() error {
 	return errors.Join(err, m.copying.Close())
 }
 
-// free gives the memory of snapshots back.
+// free frees the snapshots' memory.
 func (m *Manager) free() {
 	if m.pinned.Len() > 0 {
 		m.pg.Device().Free(m.pinned)

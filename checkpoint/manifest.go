@@ -81,7 +81,7 @@ func (t *Tensor) String() string {
 	return fmt.Sprintf("%s %v%v", key(t.Kind, t.Name), t.DType.Device(), t.Shape)
 }
 
-// size is the size in bytes of n elements.
+// size returns the size of n elements in bytes.
 func (t *Tensor) size(n int) int64 { return int64(n) * int64(t.DType.Device().Size()) }
 
 // len is the number of elements.
@@ -107,7 +107,7 @@ func (c *checksum) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// A CorruptError says what of a checkpoint is not as it was saved.
+// A CorruptError says in what a checkpoint differs from what was saved.
 type CorruptError struct {
 	Path     string   // the checkpoint's folder
 	Problems []string // the tensors, and what else
@@ -146,15 +146,15 @@ func (m *Manifest) encode() ([]byte, error) {
 	return seal(data), nil
 }
 
-// seal puts the checksum of a manifest before it. It is written by hand because package
-// json would change the bytes of the manifest.
+// seal encodes a sealed. It does so by hand because package json would change the bytes of the
+// manifest.
 func seal(manifest []byte) []byte {
 	hash := sha256.Sum256(manifest)
 	return slices.Concat([]byte(`{"sha256":"`+hex.EncodeToString(hash[:])+`","manifest":`), manifest, []byte("}\n"))
 }
 
-// ReadManifest reads the manifest of the checkpoint in a folder. What is not as it was
-// written is a [*CorruptError].
+// ReadManifest reads the manifest of the checkpoint in a folder. If it is not as it was written,
+// the error is a [*CorruptError].
 func ReadManifest(path string) (*Manifest, error) { return readManifest(disk{}, path) }
 
 func readManifest(fs filesystem, path string) (*Manifest, error) {
@@ -227,7 +227,7 @@ func (m *Manifest) check() error {
 	return nil
 }
 
-// tensors are those of a kind, by name.
+// tensors returns the tensors of a kind, by name.
 func (m *Manifest) tensors(kind string) map[string]*Tensor {
 	all := map[string]*Tensor{}
 	for i := range m.Tensors {

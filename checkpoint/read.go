@@ -61,7 +61,7 @@ func (r *reader) file(i int) (source, error) {
 	return f, nil
 }
 
-// read fills data with bytes of a file, from an offset on. what names them in an error.
+// read fills data with the bytes of a file from an offset on. what names them in errors.
 func (r *reader) read(what string, i int, offset int64, data []byte) error {
 	return retried(func() error {
 		f, err := r.file(i)
@@ -92,8 +92,8 @@ func (r *reader) part(t *Tensor, p Part) ([]byte, error) {
 	return data, nil
 }
 
-// elements reads elements lo to hi of a tensor. It reads and checks the parts that have
-// some of them.
+// elements reads elements lo to hi of a tensor. It reads and checks all parts that have some of
+// them.
 func (r *reader) elements(t *Tensor, lo, hi int) ([]byte, error) {
 	var out []byte
 	for _, p := range t.Parts {
@@ -129,8 +129,8 @@ func (r *reader) header(i int) error {
 	return nil
 }
 
-// verify checks one in size of the checkpoint's parts, and all their tensors' names in the
-// files. Its error is a [*CorruptError] of all that is wrong, or the first of another kind.
+// verify checks rank's share of the parts and of the files' headers. Its error is a
+// [*CorruptError] with all problems, or the first error of another kind.
 func (r *reader) verify(rank, size int) error {
 	type job struct {
 		bytes int64
@@ -166,13 +166,13 @@ func (r *reader) verify(rank, size int) error {
 	}
 	if len(problems) > 0 {
 		slices.Sort(problems)
-		return &CorruptError{r.path, slices.Compact(problems)} // a file that is missing is one problem
+		return &CorruptError{r.path, slices.Compact(problems)} // a missing file is one problem, not one for each part
 	}
 	return nil
 }
 
-// Verify reads the checkpoint in a folder and compares all checksums. What is not as it was
-// saved is a [*CorruptError] that names the tensors.
+// Verify reads the checkpoint in a folder and compares all checksums. If one differs it returns a
+// [*CorruptError] that names the tensors.
 func Verify(path string) error { return verify(disk{}, path) }
 
 func verify(fs filesystem, path string) error {

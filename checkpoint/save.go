@@ -1,12 +1,11 @@
 package checkpoint
 
 import (
-	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -22,40 +21,41 @@ import (
 // saving is one Save of one rank, from its snapshot to its end.
 type saving struct {
 	seq, step int
-	begun     time.Time
-	pieces    []piece // of the snapshot, in pinned memory
-	copied    device.Event
-	record    record
+	started   time.Time
+	pieces    []piece      // of the snapshot, in pinned memory
+	copied    device.Event // after which the pieces hold the snapshot; nil if nothing was enqueued
+	share     share
 	cancel    func()        // ends the writer's waits
-	done      chan struct{} // closed by the writer, behind its last use of all of this
-	err       error         // before done is closed, the writer's
+	done      chan struct{} // closed by the writer when it no longer uses any of this
+	err       error         // of the writer; valid once done is closed
 }
 
-// record is what a rank tells rank 0 of its share.
-type record struct {
+// share is what a rank reports to rank 0 about its file.
+type share struct {
 	Step       int
-	Layout     uint64 // of the state, alike on all ranks
-	Optimizers []int
+	Layout     uint64                     // of the state, the same on all ranks
+	Optimizers []int                      // steps that each has committed
 	Values     map[string]json.RawMessage // of rank 0
 	RankValues map[string]json.RawMessage
 	Hook       bool
 	File       File
-	Tensors    []Tensor // this rank's parts; those of Tensor.Parts have the index 0 for the file
-	Err        string   // why there is no share
+	Tensors    []Tensor // the rank's parts; Part.File is set by rank 0
+	Err        string   // why there is no file; "" if it is durable
 }
 
-// outcome is what rank 0 tells the others of a save.
+// outcome is what rank 0 reports to the others about a save.
 type outcome struct {
 	Err string // "" when the checkpoint is complete
 }
 
 // Save saves the state as the checkpoint of a step. All ranks call it with the same step,
-// between two steps of the optimizers. The state may be changed when it returns; a program
-// that does so by a kernel or copy of its own calls [autograd.Variable.BumpVersion] first. Without
-// Options.Async it returns when all ranks' shares are durable and the checkpoint is the
-// latest. With it, it returns behind a snapshot, and the error of the write is that of the
-// next Save, Wait or Close, on all ranks. A Save that returns an error of the one before
-// saves nothing. A checkpoint that failed leaves those before it as they were.
+// between two steps of the optimizers. The state may be changed when Save returns; a program
+// that does so by a kernel or copy of its own calls [autograd.Variable.BumpVersion] first.
+//
+// Without Options.Async Save returns when all ranks' shares are durable and the checkpoint is
+// the latest. With it Save returns after a snapshot, and the next Save, Wait or Close returns
+// the error of the write, on all ranks. A Save that returns the error of the one before saves
+// nothing. A save that fails leaves the earlier checkpoints as they were.
 func (m *Manager) Save(ctx context.Context, step int, state State) error {
 	if m.closed {
 		return ErrClosed
@@ -63,7 +63,7 @@ func (m *Manager) Save(ctx context.Context, step int, state State) error {
 	if m.o.Async && m.o.SkipBusy {
 		busy, err := m.busy(ctx)
 		if err != nil || busy {
-			return m.of(step, err)
+			return m.saveError(step, err)
 		}
 	}
 	if err := m.Wait(ctx); err != nil {
@@ -71,27 +71,27 @@ func (m *Manager) Save(ctx context.Context, step int, state State) error {
 	}
 	m.o.phase("snapshot")
 	m.seq++
-	s := &saving{seq: m.seq, step: step, begun: time.Now(), done: make(chan struct{})}
+	s := &saving{seq: m.seq, step: step, started: time.Now(), done: make(chan struct{})}
 	if err := m.snapshot(ctx, s, state); err != nil {
-		s.record.Err = err.Error()
+		s.share.Err = err.Error()
 	}
 	m.writing = s
-	until, cancel := context.WithTimeout(context.Background(), m.o.Timeout) // not ctx: it ends with the call
+	writeCtx, cancel := context.WithTimeout(context.Background(), m.o.Timeout) // ctx may end with the call
 	s.cancel = cancel
 	go func() {
 		defer close(s.done)
 		defer cancel()
-		s.err = m.write(until, s)
+		s.err = m.write(writeCtx, s)
 		m.o.phase("idle")
 	}()
 	if m.o.Async {
-		return nil // also where the snapshot failed: all ranks are told at the same call
+		return nil // also if the snapshot failed: all ranks get the error from the same later call
 	}
 	return m.Wait(ctx)
 }
 
-// of is err as an error of saving a step.
-func (m *Manager) of(step int, err error) error {
+// saveError adds to err, unless it is nil, what was being saved.
+func (m *Manager) saveError(step int, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -108,13 +108,13 @@ func (m *Manager) Wait(ctx context.Context) error {
 	select {
 	case <-s.done:
 	case <-ctx.Done():
-		return m.of(s.step, context.Cause(ctx))
+		return m.saveError(s.step, context.Cause(ctx))
 	}
 	m.writing = nil
-	return m.of(s.step, s.err)
+	return m.saveError(s.step, s.err)
 }
 
-// busy tells whether any rank still writes. All ranks return the same.
+// busy reports whether any rank still writes. All ranks return the same.
 func (m *Manager) busy(ctx context.Context) (bool, error) {
 	mine := int64(0)
 	if s := m.writing; s != nil {
@@ -128,10 +128,10 @@ func (m *Manager) busy(ctx context.Context) (bool, error) {
 	return slices.ContainsFunc(ranks, func(r []int64) bool { return r[0] > 0 }), err
 }
 
-// snapshot copies this rank's share of the state to pinned memory, behind what the compute
-// stream was given, and notes the rest.
+// snapshot enqueues the copies of this rank's part of the state to pinned memory, and fills
+// s.share with what is known without the file.
 func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
-	r := &s.record
+	r := &s.share
 	r.Step = s.step
 	if s.step < 0 {
 		return fmt.Errorf("step %d", s.step)
@@ -139,7 +139,7 @@ func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
 	for i, opt := range state.Optimizers {
 		steps, whole := opt.Committed()
 		if !whole {
-			return fmt.Errorf("optimizer %d is torn after step %d", i, steps)
+			return fmt.Errorf("optimizer %d is inconsistent after step %d", i, steps)
 		}
 		r.Optimizers = append(r.Optimizers, steps)
 	}
@@ -171,9 +171,9 @@ func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
 	return err
 }
 
-// copy enqueues the copies of the pieces to pinned memory, and makes them the pieces. Copies of what
-// a forward pass may write run on the compute stream, the others on a stream beside it, so that
-// the passes of the next step need not wait for them. The next update does.
+// copy enqueues the copies of the pieces to pinned memory, and makes the copies the pieces. What a
+// forward pass may write is copied on the compute stream. All else is copied on a stream
+// beside it, for which the next update waits and the passes before that do not.
 func (m *Manager) copy(s *saving) error {
 	total := 0
 	for _, p := range s.pieces {
@@ -194,15 +194,15 @@ func (m *Manager) copy(s *saving) error {
 		at += device.AlignUp(p.t.Bytes())
 	}
 	var held []*autograd.Variable
-	enqueue := func(on device.Stream, forward bool) error {
+	enqueue := func(on device.Stream, buffers bool) error {
 		for i, p := range s.pieces {
-			if p.forward != forward || p.t.Bytes() == 0 {
+			if p.buffer != buffers || p.t.Bytes() == 0 {
 				continue
 			}
 			if err := dev.Copy(on, copies[i], p.t.Buf); err != nil {
 				return fmt.Errorf("copying %s: %w", key(p.kind, p.name), err)
 			}
-			if !forward {
+			if !buffers {
 				held = append(held, p.v)
 			}
 		}
@@ -224,10 +224,10 @@ func (m *Manager) copy(s *saving) error {
 	return err
 }
 
-// write is the writer's goroutine: it makes this rank's share durable, and on rank 0 the
-// checkpoint of all shares.
+// write makes this rank's share durable and, on rank 0, a checkpoint of all shares. It runs on
+// the writer's goroutine.
 func (m *Manager) write(ctx context.Context, s *saving) error {
-	r := &s.record
+	r := &s.share
 	if s.copied != nil {
 		if err := s.copied.Sync(ctx); err != nil && r.Err == "" {
 			r.Err = fmt.Sprintf("the snapshot: %v", err)
@@ -240,18 +240,18 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 			r.Err = err.Error()
 		}
 	}
-	if err := m.tell(ctx, m.shareKey(s.seq, m.pg.Rank()), r); err != nil {
+	if err := m.report(ctx, m.shareKey(s.seq, m.pg.Rank()), r); err != nil {
 		return err
 	}
 	if m.pg.Rank() > 0 {
 		var o outcome
-		if err := m.hear(ctx, m.outcomeKey(s.seq), &o); err != nil {
+		if err := m.await(ctx, m.outcomeKey(s.seq), &o); err != nil {
 			return fmt.Errorf("rank 0 did not say that the checkpoint is complete: %w", err)
 		}
 		if o.Err != "" {
 			return errors.New(o.Err)
 		}
-		m.count(s)
+		m.completed(s)
 		return nil
 	}
 	committed, err := m.commit(ctx, s, temp)
@@ -260,14 +260,14 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 		m.fs.RemoveAll(temp) // what remains is deleted by the next Open
 		o.Err = err.Error()
 	}
-	told := m.tell(ctx, m.outcomeKey(s.seq), o)
+	reported := m.report(ctx, m.outcomeKey(s.seq), o)
 	if s.seq > 1 {
-		m.forget(ctx, m.outcomeKey(s.seq-1)) // all ranks have heard it, for they came to this save
+		m.forget(ctx, m.outcomeKey(s.seq-1)) // all ranks have read it: they take part in this save
 	}
-	if err := errors.Join(err, told); err != nil {
+	if err := cmp.Or(err, reported); err != nil {
 		return err
 	}
-	m.count(s)
+	m.completed(s)
 	m.o.phase("clean-up")
 	if err := m.deleteOld(committed); err != nil {
 		m.pg.Log().Warn("older checkpoints were not deleted", "folder", m.dir, "error", err)
@@ -275,29 +275,30 @@ func (m *Manager) write(ctx context.Context, s *saving) error {
 	return nil
 }
 
-// Stats are of the last save that completed.
+// Stats describe a save.
 type Stats struct {
 	Step    int
 	Bytes   int64         // of this rank's file
 	Durable time.Duration // from the call of Save until the checkpoint was complete
 }
 
-// Stats tell of the last save that completed; the zero Stats before there is one. Any
-// goroutine may ask.
+// Stats describes the last save that completed. It is the zero Stats if there is none. Any
+// goroutine may call it.
 func (m *Manager) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.stats
 }
 
-func (m *Manager) count(s *saving) {
+// completed sets the Stats.
+func (m *Manager) completed(s *saving) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stats = Stats{s.step, s.record.File.Bytes, time.Since(s.begun)}
+	m.stats = Stats{s.step, s.share.File.Bytes, time.Since(s.started)}
 }
 
-// The ranks meet in the store, where a goroutine beside the one that drives the group's
-// collectives can wait.
+// The writers of the ranks exchange reports through the group's store. Only the program's
+// goroutine may call collectives.
 
 func (m *Manager) shareKey(seq, rank int) string {
 	return fmt.Sprintf("checkpoint/%s/%d/%d", m.id, seq, rank)
@@ -307,7 +308,8 @@ func (m *Manager) outcomeKey(seq int) string {
 	return fmt.Sprintf("checkpoint/%s/%d/outcome", m.id, seq)
 }
 
-func (m *Manager) tell(ctx context.Context, key string, v any) error {
+// report puts v into the store.
+func (m *Manager) report(ctx context.Context, key string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -315,7 +317,8 @@ func (m *Manager) tell(ctx context.Context, key string, v any) error {
 	return m.pg.Store().Set(ctx, key, data)
 }
 
-func (m *Manager) hear(ctx context.Context, key string, v any) error {
+// await waits for a report and decodes it into v.
+func (m *Manager) await(ctx context.Context, key string, v any) error {
 	data, err := m.pg.Store().Get(ctx, key)
 	if err != nil {
 		return err
@@ -323,9 +326,9 @@ func (m *Manager) hear(ctx context.Context, key string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-func (m *Manager) forget(ctx context.Context, key string) {
-	m.pg.Store().Delete(ctx, key) // it is small, and goes with the store
-}
+// forget deletes a report that nobody will read. One that stays takes little memory, until the
+// store closes.
+func (m *Manager) forget(ctx context.Context, key string) { m.pg.Store().Delete(ctx, key) }
 
 // shareName is the name of a rank's file.
 func shareName(rank, size int) string {
@@ -337,7 +340,7 @@ func (m *Manager) writeShare(temp string, s *saving) error {
 	if err := m.fs.Mkdir(temp); err != nil {
 		return err
 	}
-	r := &s.record
+	r := &s.share
 	r.File.Name = shareName(m.pg.Rank(), m.pg.Size())
 	tensors := map[string]safetensors.Source{}
 	for i := range s.pieces {
@@ -350,19 +353,13 @@ func (m *Manager) writeShare(temp string, s *saving) error {
 	}
 	r.File.Header, r.File.CRC = int64(len(header)), sum(header)
 	sums := make([]checksum, len(s.pieces))
-	var summing sync.WaitGroup // beside the disk's work
+	var summing sync.WaitGroup // runs while the disk writes
 	summing.Go(func() {
 		for i := range s.pieces {
 			sums[i] = sum(s.pieces[i].t.Buf.Host())
 		}
 	})
-	err = create(m.fs, filepath.Join(temp, r.File.Name), func(w io.Writer) error {
-		b := bufio.NewWriterSize(w, 1<<20)
-		if err := safetensors.Write(b, tensors, nil); err != nil {
-			return err
-		}
-		return b.Flush()
-	})
+	err = create(m.fs, filepath.Join(temp, r.File.Name), tensorFile(tensors, nil))
 	summing.Wait()
 	if err != nil {
 		return err
@@ -370,7 +367,7 @@ func (m *Manager) writeShare(temp string, s *saving) error {
 	r.File.Bytes = r.File.Header
 	for i := range s.pieces {
 		p := &s.pieces[i]
-		t := Tensor{Kind: p.kind, Name: p.name, DType: dtypeName(p.dtype), Shape: append([]int{}, p.whole...)}
+		t := Tensor{Kind: p.kind, Name: p.name, DType: safetensors.Of(p.dtype), Shape: append([]int{}, p.whole...)}
 		if p.lo < p.hi {
 			t.Parts = []Part{{Lo: p.lo, Hi: p.hi, Offset: places[key(p.kind, p.name)].From, CRC: sums[i]}}
 		}

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/autograd"
-	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
@@ -24,12 +23,12 @@ type State struct {
 	// Optimizers are those of the program, such as [*optim.AdamW], [*optim.EMA] around one
 	// or [*zero.Optimizer], always in the same order.
 	Optimizers []Optimizer
-	// Hook is the communication hook's state, nil for none. Each rank has its own, which
+	// Hook is the communication hook, nil for none. Each rank's state is its own, and
 	// is restored only at the number of ranks that it was saved at.
 	Hook Hook
-	// Values are the program's own, such as the position of the sampler, by name: pointers,
-	// or what encodes itself as JSON, such as an [*amp.Scaler]. They are alike on all ranks;
-	// those of rank 0 are saved. To load a checkpoint that lacks one is an error.
+	// Values are the program's own, by name, such as the position of the sampler: pointers,
+	// or what encodes itself as JSON, such as an [*amp.Scaler]. They are the same on all ranks,
+	// and rank 0's are saved. It is an error to load a checkpoint that lacks one.
 	Values map[string]any
 	// RankValues are values that each rank has of its own. They are restored only at
 	// the number of ranks that they were saved at, and are otherwise left as they are.
@@ -62,11 +61,8 @@ type item struct {
 	kind, name string
 	v          *autograd.Variable
 	nn.Span
-	// divided: each rank has its own elements. Otherwise all have all of them.
-	divided bool
-	// first: it is a buffer of the model, or its average. Rank 0's count, because those of others
-	// may differ.
-	first bool
+	sharded bool // each rank has other elements; if false, all ranks have all of them
+	buffer  bool // of the model, or its average: ranks may differ, and rank 0's is saved
 }
 
 // items are the tensors of the state, in the order of their kinds and names.
@@ -87,10 +83,9 @@ func (s *State) items() ([]item, error) {
 			return nil, err
 		}
 		for _, b := range state {
-			// What is kept for a buffer of the model, as an average is, differs as the buffer does.
 			owner := b.Name()[:max(0, strings.LastIndexByte(b.Name(), '.'))]
-			span, divided := b.Span()
-			all = append(all, item{optimizerKind(i), b.Name(), b.Var(), span, divided, buffers[owner]})
+			span, sharded := b.Span()
+			all = append(all, item{optimizerKind(i), b.Name(), b.Var(), span, sharded, buffers[owner]})
 		}
 	}
 	slices.SortFunc(all, func(a, b item) int { return strings.Compare(key(a.kind, a.name), key(b.kind, b.name)) })
@@ -119,8 +114,8 @@ type piece struct {
 	whole      device.Shape
 	lo, hi     int
 	t          device.Tensor      // the elements
-	v          *autograd.Variable // that has them; nil for a hook's
-	forward    bool               // a forward pass may write them
+	v          *autograd.Variable // the variable that they are part of; nil if they were copied
+	buffer     bool               // of the model: a forward pass may write it
 }
 
 // shape is the piece's in the file: that of the tensor where it is all of it.
@@ -131,53 +126,53 @@ func (p *piece) shape() device.Shape {
 	return device.Shape{p.hi - p.lo}
 }
 
-// pieces divides a state among ranks and returns rank's share: the elements of divided
-// tensors that it has, and as many bytes as any other rank of the rest. Empty tensors
-// are rank 0's.
+// pieces divides a state among ranks and returns rank's share: its elements of sharded
+// tensors, and an equal part, in bytes, of those that all ranks have. Rank 0's share has
+// all buffers and all empty tensors too.
 func pieces(items []item, rank, size int) []piece {
 	total := 0
 	for _, it := range items {
-		if !it.divided && !it.first {
+		if !it.sharded && !it.buffer {
 			total += it.v.Tensor().Bytes()
 		}
 	}
-	from, to := cut(total, rank, size), cut(total, rank+1, size)
+	from, to := shareStart(total, rank, size), shareStart(total, rank+1, size)
 	var mine []piece
 	at := 0
 	for _, it := range items {
 		t := it.v.Tensor()
 		lo, hi := 0, t.Len() // of t
 		switch {
-		case it.divided:
-		case it.first:
+		case it.sharded:
+		case it.buffer:
 			if rank > 0 {
 				continue
 			}
 		default:
 			width := t.DType.Size()
-			lo, hi = elements(from-at, width, t.Len()), elements(to-at, width, t.Len())
+			lo, hi = elementsBefore(from-at, width, t.Len()), elementsBefore(to-at, width, t.Len())
 			at += t.Bytes()
 		}
 		if lo == hi && (it.Whole.Len() > 0 || rank > 0) {
 			continue
 		}
-		mine = append(mine, piece{it.kind, it.name, t.DType, it.Whole, it.Lo + lo, it.Lo + hi, t.Flat().Range(lo, hi), it.v, it.first})
+		mine = append(mine, piece{it.kind, it.name, t.DType, it.Whole, it.Lo + lo, it.Lo + hi, t.Flat().Range(lo, hi), it.v, it.buffer})
 	}
 	return mine
 }
 
-// cut is where rank's share of total bytes begins.
-func cut(total, rank, size int) int {
+// shareStart returns the first byte of rank's share of total bytes.
+func shareStart(total, rank, size int) int {
 	each, more := total/size, total%size
 	return rank*each + min(rank, more)
 }
 
-// elements is how many of n elements of some bytes begin before a byte.
-func elements(before, width, n int) int {
-	return min(max((before+width-1)/width, 0), n)
+// elementsBefore counts the elements, of n of width bytes each, that begin before a byte.
+func elementsBefore(end, width, n int) int {
+	return min(max((end+width-1)/width, 0), n)
 }
 
-// encodeValues is a snapshot of values.
+// encodeValues takes a snapshot of values.
 func encodeValues(values map[string]any) (map[string]json.RawMessage, error) {
 	out := map[string]json.RawMessage{}
 	for name, v := range values {
@@ -200,16 +195,13 @@ func decodeValues(values map[string]any, saved map[string]json.RawMessage) error
 	return nil
 }
 
-// lacking are the values that were not saved.
-func lacking(values map[string]any, saved map[string]json.RawMessage) []string {
+// notSaved returns the names of the values that were not saved.
+func notSaved(values map[string]any, saved map[string]json.RawMessage) []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if _, there := saved[name]; !there {
+		if _, ok := saved[name]; !ok {
 			names = append(names, name)
 		}
 	}
 	return names
 }
-
-// dtypeName is the name of a type in files.
-func dtypeName(dt device.DType) safetensors.DType { return safetensors.Of(dt) }

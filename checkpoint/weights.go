@@ -1,10 +1,9 @@
 package checkpoint
 
 import (
-	"bufio"
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -19,15 +18,15 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// A Report says what became of a model's weights, by name.
+// A Report names the weights that were loaded into a model, and those that were not.
 type Report struct {
 	Loaded     []string
-	Missing    []string           // the model has them and the file lacks them: they are as they were
-	Unexpected []string           // the file has them and the model does not
-	Mismatched []nn.StateMismatch // they differ in shape, or in their kind of numbers: as they were
+	Missing    []string           // of the model, not in the file; unchanged
+	Unexpected []string           // in the file, not of the model
+	Mismatched []nn.StateMismatch // of another shape, or integers in place of floating-point numbers; unchanged
 }
 
-// Complete returns an [*nn.StateError] unless each weight was loaded and nothing was left.
+// Complete returns an [*nn.StateError] unless each weight was loaded and the file has no others.
 func (r *Report) Complete() error {
 	if len(r.Missing)+len(r.Unexpected)+len(r.Mismatched) == 0 {
 		return nil
@@ -35,10 +34,11 @@ func (r *Report) Complete() error {
 	return &nn.StateError{Missing: r.Missing, Unexpected: r.Unexpected, Mismatched: r.Mismatched}
 }
 
-// LoadWeights sets the weights of a model that has its place to those of the same names at
-// path, and reports what did not fit. path is a safetensors file, a checkpoint, or a folder
-// of checkpoints, of which it takes the latest. Each rank that calls it reads them; floating-
-// point numbers are converted. After an error the model is partly loaded.
+// LoadWeights sets the weights of a model to those of the same names at path, and reports what
+// did not fit. path is a safetensors file, a checkpoint, or a folder of checkpoints, whose
+// latest it takes. Floating-point numbers are converted to the model's type. The model has its
+// place ([nn.Place]). Each rank that calls LoadWeights reads the file. After an error the model
+// is partly loaded.
 func LoadWeights(path string, m nn.Model) (*Report, error) {
 	w, err := openWeights(path)
 	if err != nil {
@@ -106,7 +106,7 @@ func openWeights(path string) (*weights, error) {
 	return &weights{all, func(name string) ([]byte, error) { return r.elements(all[name], 0, all[name].len()) }, r.close}, nil
 }
 
-// fileTensors are the tensors of a file as those of a kind.
+// fileTensors returns the tensors of a file as those of a kind.
 func fileTensors(f *safetensors.File, kind string) map[string]*Tensor {
 	all := map[string]*Tensor{}
 	for name, t := range f.Tensors() {
@@ -115,8 +115,8 @@ func fileTensors(f *safetensors.File, kind string) map[string]*Tensor {
 	return all
 }
 
-// Latest is the path of the checkpoint that a path leads to: itself, or the latest in a
-// folder of checkpoints.
+// Latest returns path if that is a checkpoint, and the latest checkpoint if it is a folder of
+// them.
 func Latest(path string) (string, error) {
 	if _, err := os.Stat(filepath.Join(path, manifestName)); err == nil || folderName.MatchString(filepath.Base(path)) {
 		return path, nil
@@ -131,14 +131,14 @@ func Latest(path string) (string, error) {
 	return all[0].Path, nil
 }
 
-// manifestKey is the member of a file's metadata that has the manifest of what was exported
-// whole.
+// manifestKey is the member of a file's metadata in which Export puts the manifest, if it writes
+// everything.
 const manifestKey = "goddp.manifest"
 
 // Export writes the weights of a checkpoint, or of the latest in a folder, to one
-// safetensors file, under their own names. With everything it writes all that the checkpoint
-// has, and [Import] makes an equal checkpoint of it; the names of the weights are then
-// "model/NAME". The file is complete or not there; one that is there is replaced.
+// safetensors file, under their own names. With everything it also writes the rest of the
+// checkpoint, so that [Import] makes an equal one of the file; weights are then named
+// "model/NAME". Export replaces a file of that name when the new one is complete.
 func Export(path, file string, everything bool) error {
 	path, err := Latest(path)
 	if err != nil {
@@ -182,23 +182,16 @@ func Export(path, file string, everything bool) error {
 		metadata[manifestKey] = string(data)
 	}
 	temp := file + ".tmp-" + rand.Text()
-	err = create(disk{}, temp, func(w io.Writer) error {
-		b := bufio.NewWriterSize(w, 1<<20)
-		return errors.Join(safetensors.Write(b, sources, metadata), b.Flush())
-	})
-	if err == nil {
-		err = os.Rename(temp, file)
-	}
-	if err != nil {
+	if err := replace(disk{}, file, temp, tensorFile(sources, metadata)); err != nil {
 		os.Remove(temp)
 		return fmt.Errorf("checkpoint: exporting %s: %w", path, err)
 	}
-	return disk{}.SyncFolder(filepath.Dir(file))
+	return nil
 }
 
-// Import makes a safetensors file the latest checkpoint in a folder, which it makes where
-// there is none, and returns its path. Of a file of weights it makes one of step 0:
-// [Manager.Resume] sets the model's weights to it and leaves the rest as it is.
+// Import makes a checkpoint of a safetensors file, the latest in a folder, and returns its path.
+// It makes the folder if there is none. The checkpoint of a file of weights is of step 0:
+// [Manager.Resume] sets the model's weights and leaves all else as it is.
 func Import(file, dir string) (string, error) {
 	path, err := importFile(file, dir)
 	if err != nil {
@@ -237,7 +230,7 @@ func importFile(file, dir string) (string, error) {
 	if err := fs.Mkdir(temp); err != nil {
 		return "", err
 	}
-	defer fs.RemoveAll(temp) // where it has not got its name
+	defer fs.RemoveAll(temp) // unless publish has renamed it
 	if err := writeWhole(fs, filepath.Join(temp, shareName(0, 1)), f, tensors, m); err != nil {
 		return "", err
 	}
@@ -251,8 +244,8 @@ func importFile(file, dir string) (string, error) {
 	return filepath.Join(dir, name), publish(fs, dir, name, temp, m)
 }
 
-// writeWhole writes the tensors of a file, by their keys there, as the only file of a
-// checkpoint, and adds them to its manifest.
+// writeWhole writes tensors of f, by their names there, to the only file of a checkpoint, and
+// adds them to its manifest.
 func writeWhole(fs filesystem, path string, f *safetensors.File, tensors map[string]*Tensor, m *Manifest) error {
 	sources := map[string]safetensors.Source{}
 	for k, t := range tensors {
@@ -283,27 +276,22 @@ func writeWhole(fs filesystem, path string, f *safetensors.File, tensors map[str
 		}
 		m.Files[0].Bytes += t.size(t.len())
 	}
-	err = create(fs, path, func(w io.Writer) error {
-		b := bufio.NewWriterSize(w, 1<<20)
-		return errors.Join(safetensors.Write(b, sources, nil), b.Flush())
-	})
+	err = create(fs, path, tensorFile(sources, nil))
 	for _, t := range tensors {
 		m.Tensors = append(m.Tensors, *t)
 	}
 	sortTensors(m.Tensors)
-	return errors.Join(err, m.check())
+	return cmp.Or(err, m.check())
 }
 
-// nextNumber is one above that of all checkpoints in a folder.
+// nextNumber returns a number greater than those of all checkpoints in a folder.
 func nextNumber(dir string) (int, error) {
-	there, err := List(dir)
-	n := 1
-	for _, info := range there {
-		if info.Manifest != nil {
-			n = max(n, info.Manifest.Number+1)
-		}
+	all, err := List(dir)
+	n := 0
+	for _, info := range all {
+		n = max(n, info.number())
 	}
-	return n, err
+	return n + 1, err
 }
 
 func sortTensors(t []Tensor) {

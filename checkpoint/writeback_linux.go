@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// beginWriting has the disk begin to write n bytes of a file, and does not wait. Where it
+// startWriteback has the disk start to write n bytes of a file, and does not wait. Where it
 // cannot, Sync does it all.
-func beginWriting(f *os.File, from, n int64) {
+func startWriteback(f *os.File, from, n int64) {
 	unix.SyncFileRange(int(f.Fd()), from, n, unix.SYNC_FILE_RANGE_WRITE)
 }
