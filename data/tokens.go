@@ -92,7 +92,7 @@ func openShard(path string, window int) (s shard, err error) {
 	tokens := int64(binary.LittleEndian.Uint32(head[8:]))
 	switch want := shardHeader + 2*tokens; {
 	case info.Size() < want:
-		return s, fmt.Errorf("data: %s: at byte %d: truncated: %d tokens, as the header says, take %d bytes", path, info.Size(), tokens, want)
+		return s, fmt.Errorf("data: %s: at byte %d: truncated: the header says %d tokens, which take %d bytes", path, info.Size(), tokens, want)
 	case info.Size() > want:
 		return s, fmt.Errorf("data: %s: at byte %d: the header says %d tokens, but the file has %d bytes", path, want, tokens, info.Size())
 	}

@@ -1,6 +1,7 @@
 package examples
 
 import (
+	"encoding/binary"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,13 +62,20 @@ func TestGPTMistakes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "text"), []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	shard := binary.LittleEndian.AppendUint32(nil, 20240520)
+	shard = binary.LittleEndian.AppendUint32(shard, 1)
+	shard = binary.LittleEndian.AppendUint32(shard, 1000)
+	if err := os.WriteFile(filepath.Join(dir, "cut.bin"), append(shard, make([]byte, 2000-12)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for want, args := range map[string][]string{
-		`--text "" and --tokens "", want one of them`:            {},
-		"text: 5 bytes, want more than one window of 128":        {"--text", "text"},
-		`--size 1T, want one of ["124M" "1558M" "355M" "774M"]`:  {"--text", "text", "--size", "1T"},
-		"4 layers and 3 heads in 128 elements":                   {"--text", "text", "--heads", "3"},
-		`no file matches "none*.bin"`:                            {"--tokens", "none*.bin"},
-		"--steps 5, --batch 8 and --warmup 100, want at least 1": {"--text", "text", "--context", "2", "--steps", "5"},
+		"cut.bin: at byte 2000: truncated: the header says 1000 tokens, which take 3024 bytes": {"--tokens", "cut.bin"},
+		`--text "" and --tokens "", want one of them`:                                          {},
+		"text: 5 bytes, want more than one window of 128":                                      {"--text", "text"},
+		`--size 1T, want one of ["124M" "1558M" "355M" "774M"]`:                                {"--text", "text", "--size", "1T"},
+		"4 layers and 3 heads in 128 elements":                                                 {"--text", "text", "--heads", "3"},
+		`no file matches "none*.bin"`:                                                          {"--tokens", "none*.bin"},
+		"--steps 5, --batch 8 and --warmup 100, want at least 1":                               {"--text", "text", "--context", "2", "--steps", "5"},
 	} {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "gpt"), args...)
 		cmd.Dir = dir
