@@ -3,10 +3,12 @@
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./bench/checkpoint --dir /data/ckpt
 //
+// bench/checkpoint.sh runs it beside PyTorch.
+//
 // The model is a stack of linear layers with as many parameters as GPT-2's smallest, under
-// AdamW: 1.5 GB of state in float32. It prints one JSON object: the median step without saves,
-// the median of the steps in whose course a save runs, of those that begin one, the time from
-// the call of Save to its end on all ranks, and the time in which the ranks write and sync
+// AdamW: 1.5 GB of state in float32. The program prints one JSON object: the median step without
+// saves, the median of the steps while a save runs and of those that begin one, the time from the
+// call of Save until the checkpoint is durable, and the time in which the ranks write and sync
 // as many bytes without any format.
 package main
 
@@ -105,12 +107,12 @@ func newJob(pg *comm.ProcessGroup) (*job, error) {
 
 // timed is how long f takes, in milliseconds, with what it gave the device.
 func (j *job) timed(ctx context.Context, f func() error) (float64, error) {
-	begun := time.Now()
+	start := time.Now()
 	err := f()
 	if err == nil {
 		err = j.pg.Device().Compute().Sync(ctx)
 	}
-	return since(begun), err
+	return since(start), err
 }
 
 func measure(ctx context.Context) (err error) {
@@ -180,21 +182,21 @@ type runs struct{ alone, beginning, during, call, durable, raw []float64 }
 
 // save saves, and makes as many steps as all ranks do.
 func (j *job) save(ctx context.Context, m *checkpoint.Manager, step int, r *runs) error {
-	begun := time.Now()
+	start := time.Now()
 	t, err := j.timed(ctx, func() error {
 		if err := m.Save(ctx, step, j.state); err != nil {
 			return err
 		}
-		r.call = append(r.call, since(begun))
+		r.call = append(r.call, since(start))
 		return j.step()
 	})
 	if err != nil {
 		return err
 	}
 	r.beginning = append(r.beginning, t)
-	var begins, times []float64
+	var starts, times []float64
 	for range *steps {
-		begins = append(begins, since(begun))
+		starts = append(starts, since(start))
 		t, err := j.timed(ctx, j.step)
 		if err != nil {
 			return err
@@ -206,7 +208,7 @@ func (j *job) save(ctx context.Context, m *checkpoint.Manager, step int, r *runs
 	}
 	durable := float64(m.Stats().Durable) / 1e6
 	r.durable = append(r.durable, durable)
-	for i, at := range begins {
+	for i, at := range starts {
 		if at < durable {
 			r.during = append(r.during, times[i])
 		}
@@ -225,7 +227,7 @@ func rawWrite(ctx context.Context, pg *comm.ProcessGroup, n int64) (float64, err
 	if err := pg.Barrier().Sync(ctx); err != nil {
 		return 0, err
 	}
-	begun := time.Now()
+	start := time.Now()
 	f, err := os.Create(path)
 	if err != nil {
 		return 0, err
@@ -238,7 +240,7 @@ func rawWrite(ctx context.Context, pg *comm.ProcessGroup, n int64) (float64, err
 	if err := comm.Agree(ctx, pg, err); err != nil { // all have synced
 		return 0, err
 	}
-	return since(begun), nil
+	return since(start), nil
 }
 
 func since(t time.Time) float64 { return float64(time.Since(t)) / 1e6 }
