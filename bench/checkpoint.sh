@@ -25,12 +25,15 @@ read -ra flags <<<"${MODEL:-}"
 work=$(mktemp -d) data=$(mktemp -d -p "$DIR")
 trap 'rm -rf "$work" "$data"' EXIT
 
-# measure NAME COMMAND...: adds the JSON line of the program to the file of that name.
+# measure NAME COMMAND...: adds the JSON line of the program to the file of that name. If there is
+# none, the reason goes to NAME.skipped.
 measure() {
 	local name=$1
 	shift
-	"$BIN/golaunch" --nproc-per-node "${RANKS:-2}" "$@" --dir "$data/$name" ${flags[@]+"${flags[@]}"} >"$work/out" 2>"$work/err" ||
-		{ cat "$work/err" >&2; return 1; }
+	if ! "$BIN/golaunch" --nproc-per-node "${RANKS:-2}" "$@" --dir "$data/$name" ${flags[@]+"${flags[@]}"} >"$work/out" 2>"$work/err"; then
+		cat "$work/err" >&2
+		echo failed >>"$work/out"
+	fi
 	grep step_ms "$work/out" >>"$work/$name" || sed 's/^\[[^]]*\]: //' "$work/out" >"$work/$name.skipped"
 	rm -rf "${data:?}/$name"
 }
