@@ -69,7 +69,7 @@ func (i *Info) number() int {
 
 // readLatest returns the name in the file latest of a folder, "" if there is no such file.
 func readLatest(dir string) (string, error) {
-	data, err := os.ReadFile(filepath.Join(dir, latestName))
+	data, err := readFile(disk{}, filepath.Join(dir, latestName))
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}
