@@ -98,16 +98,16 @@ func (k *kernels) AttentionDelta(s device.Stream, delta device.Tensor, g, o devi
 	}
 	a := attendArgs{
 		q: k.heads(o), o: k.heads(g), delta: k.addr(delta),
-		heads: int64(g.H), t: int64(g.T), d: int64(g.D), s: int64(delta.Len()), // a warp for each number
+		heads: int64(g.H), t: int64(g.T), d: int64(g.D), s: int64(delta.Len()), // 8 threads for each number
 	}
-	return k.launch(k.d.stream(s), k.attention.delta[g.Data.DType], k.flat(warp*delta.Len()), unsafe.Pointer(&a), unsafe.Sizeof(a))
+	return k.launch(k.d.stream(s), k.attention.delta[g.Data.DType], k.flat(8*delta.Len()), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
 func (k *kernels) AttentionQueryGrad(s device.Stream, dq device.Heads, acc device.Accum, g device.Heads, lse, delta device.Tensor, a device.Attend) error {
 	operands.AttentionQueryGrad(dq, g, lse, delta, a)
 	args := k.attend(a, g)
 	args.lse, args.delta, args.dst, args.acc = k.addr(lse), k.addr(delta), k.heads(dq), acc
-	return k.launchAttention(s, attentionQueryGrad, a, args, g)
+	return k.launchAttention(s, attentionQueryGrad, a, args, g, dq)
 }
 
 func (k *kernels) AttentionKeyValueGrad(s device.Stream, dk device.Heads, accK device.Accum, dv device.Heads, accV device.Accum, g device.Heads, lse, delta device.Tensor, a device.Attend) error {
@@ -115,7 +115,7 @@ func (k *kernels) AttentionKeyValueGrad(s device.Stream, dk device.Heads, accK d
 	args := k.attend(a, g)
 	args.lse, args.delta = k.addr(lse), k.addr(delta)
 	args.dst, args.acc, args.dst2, args.acc2 = k.heads(dk), accK, k.heads(dv), accV
-	return k.launchAttention(s, attentionKeyValueGrad, a, args, g)
+	return k.launchAttention(s, attentionKeyValueGrad, a, args, g, dk, dv)
 }
 
 // attend is what all kernels take; o is the result, or the gradient for it.
@@ -142,8 +142,8 @@ func (k *kernels) heads(h device.Heads) headsArgs {
 }
 
 // launchAttention launches a kernel that has a block for some rows of queries, or of
-// keys. o is what it reads, or writes, in packs beside q, k and v.
-func (k *kernels) launchAttention(s device.Stream, which attentionKernel, a device.Attend, args attendArgs, o device.Heads) error {
+// keys. others are its operands beside q, k and v.
+func (k *kernels) launchAttention(s device.Stream, which attentionKernel, a device.Attend, args attendArgs, others ...device.Heads) error {
 	batches, heads, rows := a.Q.B, a.Q.H, a.Q.T
 	if which == attentionKeyValueGrad {
 		heads, rows = a.K.H, a.K.T
@@ -155,11 +155,11 @@ func (k *kernels) launchAttention(s device.Stream, which attentionKernel, a devi
 	each, threads := 32, threads // rows of a block
 	var f C.uintptr_t
 	switch largest := mmaSizes[len(mmaSizes)-1]; {
-	case dt.Size() == 2 && a.Q.D <= largest && a.Scale > 0 && inPacks(a.Q, a.K, a.V, o):
+	case dt.Size() == 2 && a.Q.D <= largest && a.Scale > 0 && inPacks(a.Q, a.K, a.V) && inPacks(others...):
 		size := sizeFor(mmaSizes[:], a.Q.D)
-		f, each, threads = k.attention.mma[which][size][dt], 64, 4*warp
-		if which == attentionForward && mmaSizes[size] < largest {
-			each = 128
+		f, each, threads = k.attention.mma[which][size][dt], 128, 4*warp
+		if which == attentionKeyValueGrad || mmaSizes[size] == largest {
+			each = 64
 		}
 	default:
 		f = k.attention.plain[which][sizeFor(plainSizes[:], a.Q.D)][dt]

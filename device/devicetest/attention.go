@@ -36,6 +36,7 @@ var attendings = []attending{
 	{b: 1, h: 2, hkv: 1, t: 63, s: 65, d: 64, causal: true, mask: device.Shape{1, 65}},
 	{b: 1, h: 1, hkv: 1, t: 65, s: 63, d: 80, causal: true},
 	{b: 1, h: 2, hkv: 2, t: 130, s: 130, d: 64, causal: true, packed: true},
+	{b: 1, h: 2, hkv: 1, t: 130, s: 70, d: 64, causal: true},
 	{b: 1, h: 1, hkv: 1, t: 40, s: 100, d: 128, mask: device.Shape{40, 1}, added: true},
 	{b: 1, h: 1, hkv: 1, t: 20, s: 20, d: 128, causal: true},
 	{b: 1, h: 1, hkv: 1, t: 9, s: 33, d: 256},

@@ -25,10 +25,10 @@ struct Place { i64 batch, head, first; };
 // place is the block's, where each head has so many rows, of which a block takes some.
 // Of causal queries the last rows have the most to do, and begin first.
 __device__ inline Place place(i64 heads, i64 rows, int each, bool last_first) {
-	const i64 blocks = (rows + each - 1) / each, at = blockIdx.x / blocks;
-	i64 block = blockIdx.x % blocks;
+	const i64 blocks = (rows + each - 1) / each, at = divide(blockIdx.x, blocks), batch = divide(at, heads);
+	i64 block = blockIdx.x - at * blocks;
 	if (last_first) block = blocks - 1 - block;
-	Place p = {at / heads, at % heads, block * each};
+	Place p = {batch, at - batch * heads, block * each};
 	return p;
 }
 

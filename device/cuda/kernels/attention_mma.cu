@@ -1,22 +1,26 @@
-// Attention of 16-bit types on tensor cores. A block has 4 warps, each with rows of its
-// own: 16, or two times 16. A warp's matrices are in registers in the layouts of
+// Attention of 16-bit types on tensor cores. A block has 4 warps, each with M times 16
+// rows of its own, whose factors and sums stay in registers in the layouts of
 // mma.m16n8k16, in which a thread of group g = lane/4 and place t = lane%4 has, of a tile
 //
 //	of 16 × 16 on the left    [g][2t 2t+1], [g+8][2t 2t+1], [g][2t+8 2t+9], [g+8][2t+8 2t+9]
 //	of 16 × 8 on the right    [2t 2t+1][g], [2t+8 2t+9][g]
 //	of 16 × 8 of a sum        [g][2t], [g][2t+1], [g+8][2t], [g+8][2t+1]
 //
-// so that two tiles of a sum, rounded, are one on the left. What is on the right comes
-// from shared memory, where rows lie 16 bytes more than their length apart: eight rows'
-// 16 bytes are then in different banks.
+// so that two tiles of a sum, rounded, are one on the left. Factors on the right come
+// from tiles of R rows in shared memory, N rows at a time. Rows lie 16 bytes more than
+// their length apart: eight rows' 16 bytes are then in different banks. There are two
+// buffers for tiles: while the warps compute with one, the next tile is copied into the
+// other.
+//
+// Scores are kept without a.scale, which is positive.
 
 static const int WARPS = 4, THREADS = 32 * WARPS;
-static const float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+static const float LOG2E = 1.4426950408889634f;
 
-// Tile is N rows of D elements in shared memory.
-template <int N, int D> struct Tile {
+// Tile is R rows of D elements in shared memory.
+template <int R, int D> struct Tile {
 	static const int pitch = D + 8;
-	alignas(16) u16 v[N * pitch];
+	alignas(16) u16 v[R * pitch];
 };
 
 // What the hardware does in one instruction, and beside it the same in C++, for hosts.
@@ -50,29 +54,35 @@ __device__ inline float exp2_(float v) {
 	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
 	return r;
 }
-__device__ inline u32 shared_address(const void *p) {
+// Shared is an address in shared memory; after is that of an element behind it.
+typedef u32 Shared;
+__device__ inline Shared shared(const void *p) {
 	u32 r;
 	asm("{ .reg .u64 a; cvta.to.shared.u64 a, %1; cvt.u32.u64 %0, a; }" : "=r"(r) : "l"(p));
 	return r;
 }
+__device__ inline Shared after(Shared s, int elements) { return s + 2 * elements; }
 // load_matrices loads four matrices of 8 × 8, of which lane 8i + r has the address of row
 // r of number i: each thread gets [g][2t 2t+1] of each.
-__device__ inline void load_matrices(u32 *m, const u16 *row) {
+__device__ inline void load_matrices(u32 *m, Shared row) {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-		: "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(shared_address(row)) : "memory");
+		: "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(row) : "memory");
 }
 // load_transposed loads them transposed: each thread gets [2t 2t+1][g] of each.
-__device__ inline void load_transposed(u32 *m, const u16 *row) {
+__device__ inline void load_transposed(u32 *m, Shared row) {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-		: "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(shared_address(row)) : "memory");
+		: "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(row) : "memory");
 }
-// copy16 begins a copy of 16 bytes to shared memory, of zeros where there is nothing.
-__device__ inline void copy16(u16 *to, const void *from, bool there) {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+// copy16 begins a copy of 16 bytes to shared memory, copy4 of 4; of zeros where there is
+// nothing.
+__device__ inline void copy16(Shared to, const void *from, bool there) {
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
-// copies_begun ends a group of copies; wait_copies waits for all groups but the last few.
-__device__ inline void copies_begun() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int few> __device__ inline void wait_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(few) : "memory"); }
+__device__ inline void copy4(Shared to, const void *from, bool there) {
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
+}
+// wait_copies waits for the copies that the thread began.
+__device__ inline void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #else
 template <class T> __device__ inline float half_of(u32 pair, int high) {
 	T v;
@@ -95,14 +105,17 @@ template <class T> __device__ inline void mma(float *c, const u32 *a, u32 b0, u3
 }
 template <class T> __device__ inline u32 pack2(float low, float high) { return down<T>(low).bits | (u32)down<T>(high).bits << 16; }
 __device__ inline float exp2_(float v) { return exp2f(v); }
-__device__ inline void load_matrices(u32 *m, const u16 *row) {
+typedef u16 *Shared;
+__device__ inline Shared shared(const void *p) { return (u16 *)p; }
+__device__ inline Shared after(Shared s, int elements) { return s + elements; }
+__device__ inline void load_matrices(u32 *m, Shared row) {
 	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 	for (int i = 0; i < 4; i++) {
 		const u16 *from = (const u16 *)__shfl_sync(0xffffffffu, (u64)row, 8 * i + g);
 		m[i] = from[2 * t] | (u32)from[2 * t + 1] << 16;
 	}
 }
-__device__ inline void load_transposed(u32 *m, const u16 *row) {
+__device__ inline void load_transposed(u32 *m, Shared row) {
 	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 	for (int i = 0; i < 4; i++) {
 		const u16 *low = (const u16 *)__shfl_sync(0xffffffffu, (u64)row, 8 * i + 2 * t);
@@ -110,21 +123,25 @@ __device__ inline void load_transposed(u32 *m, const u16 *row) {
 		m[i] = low[g] | (u32)high[g] << 16;
 	}
 }
-__device__ inline void copy16(u16 *to, const void *from, bool there) {
+__device__ inline void copy16(Shared to, const void *from, bool there) {
 	for (int i = 0; i < 8; i++) to[i] = there ? ((const u16 *)from)[i] : 0;
 }
-__device__ inline void copies_begun() {}
-template <int few> __device__ inline void wait_copies() {}
+__device__ inline void copy4(Shared to, const void *from, bool there) {
+	for (int i = 0; i < 2; i++) to[i] = there ? ((const u16 *)from)[i] : 0;
+}
+__device__ inline void wait_copies() {}
 #endif
 
-// copy_tile begins the copy of up to N rows of d elements; the rest become zeros.
-template <int N, int D, class T> __device__ inline void copy_tile(Tile<N, D> &to, const T *from, i64 stride, i64 rows, i64 d) {
-	const int packs = D / 8;
+// copy_tile begins the copy of up to R rows of d elements; the rest become zeros.
+template <int R, int D, class T> __device__ inline void copy_tile(Shared to, const T *from, i64 stride, i64 rows, i64 d) {
+	const int packs = D / 8, step = THREADS / packs, first = threadIdx.x / packs, c = threadIdx.x % packs * 8;
+	const int end = c < d ? (int)smaller(rows, R) : 0;
+	const T *p = from + first * stride + c;
+	to = after(to, first * Tile<R, D>::pitch + c);
 #pragma unroll
-	for (int i = threadIdx.x; i < N * packs; i += THREADS) {
-		const int r = i / packs, c = i % packs * 8;
-		const bool there = r < rows && c < d;
-		copy16(to.v + r * Tile<N, D>::pitch + c, there ? from + r * stride + c : from, there);
+	for (int r = 0; r < R; r += step) {
+		copy16(after(to, r * Tile<R, D>::pitch), first + r < end ? p : from, first + r < end);
+		p += step * stride;
 	}
 }
 
@@ -162,18 +179,18 @@ template <int N> struct Sums {
 	}
 };
 
-// products computes the products of M times 16 rows of x with the rows of y: x·yᵀ.
-template <class T, int M, int N, int D> __device__ inline void products(Sums<N> *s, const Left<D> *x, const Tile<N, D> &y) {
-	const int lane = threadIdx.x % 32;
+// products computes the products of M times 16 rows of x with N rows of a tile y: x·yᵀ.
+template <class T, int M, int N, int D> __device__ inline void products(Sums<N> *s, const Left<D> *x, Shared y) {
+	const int lane = threadIdx.x % 32, pitch = Tile<N, D>::pitch;
 #pragma unroll
 	for (int m = 0; m < M; m++) s[m].clear();
-	const u16 *row = y.v + (lane / 16 * 8 + lane % 8) * Tile<N, D>::pitch + lane / 8 % 2 * 8;
+	y = after(y, (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8);
 #pragma unroll
 	for (int k = 0; k < D / 16; k++)
 #pragma unroll
 		for (int n = 0; n < N / 16; n++) {
 			u32 b[4];
-			load_matrices(b, row + n * 16 * Tile<N, D>::pitch + k * 16);
+			load_matrices(b, after(y, n * 16 * pitch + k * 16));
 #pragma unroll
 			for (int m = 0; m < M; m++) {
 				mma<T>(s[m].v[2 * n], x[m].v[k], b[0], b[1]);
@@ -182,10 +199,11 @@ template <class T, int M, int N, int D> __device__ inline void products(Sums<N> 
 		}
 }
 
-// add_rows adds p·y to sum: p, M times 16 rows of N numbers, is rounded to T.
-template <class T, int M, int N, int D> __device__ inline void add_rows(Sums<D> *sum, const Sums<N> *p, const Tile<N, D> &y) {
-	const int lane = threadIdx.x % 32;
-	const u16 *row = y.v + (lane / 8 % 2 * 8 + lane % 8) * Tile<N, D>::pitch + lane / 16 * 8;
+// add_rows adds p·y to sum, of N rows of a tile y: p, M times 16 rows of N numbers, is
+// rounded to T.
+template <class T, int M, int N, int D> __device__ inline void add_rows(Sums<D> *sum, const Sums<N> *p, Shared y) {
+	const int lane = threadIdx.x % 32, pitch = Tile<N, D>::pitch;
+	y = after(y, (lane / 8 % 2 * 8 + lane % 8) * pitch + lane / 16 * 8);
 #pragma unroll
 	for (int k = 0; k < N / 16; k++) {
 		u32 a[M][4];
@@ -194,7 +212,7 @@ template <class T, int M, int N, int D> __device__ inline void add_rows(Sums<D> 
 #pragma unroll
 		for (int n = 0; n < D / 16; n++) {
 			u32 b[4];
-			load_transposed(b, row + k * 16 * Tile<N, D>::pitch + n * 16);
+			load_transposed(b, after(y, k * 16 * pitch + n * 16));
 #pragma unroll
 			for (int m = 0; m < M; m++) {
 				mma<T>(sum[m].v[2 * n], a[m], b[0], b[1]);
@@ -207,10 +225,7 @@ template <class T, int M, int N, int D> __device__ inline void add_rows(Sums<D> 
 // quad_max and quad_sum are over the four threads that share a row. quad_max may lose a NaN.
 __device__ inline float quad_max(float v) {
 #pragma unroll
-	for (int lane = 1; lane < 4; lane *= 2) {
-		const float o = __shfl_xor_sync(0xffffffffu, v, lane);
-		v = o > v ? o : v;
-	}
+	for (int lane = 1; lane < 4; lane *= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, lane));
 	return v;
 }
 __device__ inline float quad_sum(float v) {
@@ -218,19 +233,65 @@ __device__ inline float quad_sum(float v) {
 	return v + __shfl_xor_sync(0xffffffffu, v, 2);
 }
 
-// attention: see attention_plain.cu. A warp has M times 16 queries. Scores are kept
-// without a.scale, which is positive. Values are on their way while the scores are
-// computed, and the next keys while the values are multiplied.
-template <class T, int D, int M> __device__ inline void attention(const Attend &a) {
-	const int N = 64;
-	__shared__ Tile<N, D> tk, tv;
+// hide_keys makes scores -Inf: those that are masked, in 16 rows of queries from i on and
+// N columns of keys from j on.
+template <class T, int N> __device__ inline void hide_keys(const Attend &a, i64 mask, Sums<N> &s, i64 i, i64 j) {
+	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		const i64 row = i + g + half * 8;
+		const int end = (int)(a.causal ? smaller(smaller(a.s, row + 1) - j, N) : smaller(a.s - j, N));
+#pragma unroll
+		for (int n = 0; n < N / 8; n++)
+#pragma unroll
+			for (int e = half * 2; e < half * 2 + 2; e++) {
+				const int c = n * 8 + 2 * t + e % 2;
+				if (c >= end) s.v[n][e] = (float)least();
+			}
+	}
+	if (a.mask_kind == NO_MASK) return;
+	const float added = 1 / (float)a.scale;
+#pragma unroll
+	for (int n = 0; n < N / 8; n++)
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			s.v[n][e] = masked<T, float>(a, mask, i + g + e / 2 * 8, j + n * 8 + 2 * t + e % 2, s.v[n][e], added);
+}
+
+// hide_queries is the same of 16 rows of keys from j on and N columns of queries from i on.
+template <class T, int N> __device__ inline void hide_queries(const Attend &a, i64 mask, Sums<N> &s, i64 i, i64 j) {
+	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		const int begin = a.causal ? (int)smaller(j + g + half * 8 - i, N) : 0, end = (int)smaller(a.t - i, N);
+#pragma unroll
+		for (int n = 0; n < N / 8; n++)
+#pragma unroll
+			for (int e = half * 2; e < half * 2 + 2; e++) {
+				const int c = n * 8 + 2 * t + e % 2;
+				if (c < begin || c >= end) s.v[n][e] = (float)least();
+			}
+	}
+	if (a.mask_kind == NO_MASK) return;
+	const float added = 1 / (float)a.scale;
+#pragma unroll
+	for (int n = 0; n < N / 8; n++)
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			s.v[n][e] = masked<T, float>(a, mask, i + n * 8 + 2 * t + e % 2, j + g + e / 2 * 8, s.v[n][e], added);
+}
+
+// attention: see attention_plain.cu.
+template <class T, int D, int M, int R, int N> __device__ inline void attention(const Attend &a) {
+	__shared__ Tile<R, D> tk[2], tv[2];
 	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, block = WARPS * M * 16;
 	const Place at = place(a.heads, a.t, block, a.causal);
-	const i64 key_head = at.head / (a.heads / a.key_heads), mask = at.batch * a.mask_batch + at.head * a.mask_head;
+	const i64 key_head = divide(at.head, divide(a.heads, a.key_heads)), mask = at.batch * a.mask_batch + at.head * a.mask_head;
 	const i64 keys = a.causal ? smaller(a.s, at.first + block) : a.s, first = at.first + warp * M * 16;
 	const T *q = head_of<const T>(a.q, at.batch, at.head);
 	const T *k = head_of<const T>(a.k, at.batch, key_head), *v = head_of<const T>(a.v, at.batch, key_head);
-	const float none = (float)least(), scale = (float)a.scale, scale2 = scale * LOG2E, added = 1 / scale;
+	const float none = (float)least(), scale = (float)a.scale, scale2 = scale * LOG2E;
+	const Shared sk = shared(tk), sv = shared(tv);
 	Left<D> x[M];
 	Sums<D> sum[M];
 	float top[M][2], total[M][2];
@@ -241,53 +302,56 @@ template <class T, int D, int M> __device__ inline void attention(const Attend &
 		top[m][0] = top[m][1] = none;
 		total[m][0] = total[m][1] = 0;
 	}
-	if (keys > 0) copy_tile(tk, k, a.k.row, a.s, a.d);
-	copies_begun();
-	for (i64 j = 0; j < keys; j += N) {
-		wait_copies<0>();
-		__syncthreads(); // the keys are there, and the last values were read
-		copy_tile(tv, v + j * a.v.row, a.v.row, a.s - j, a.d);
-		copies_begun();
-		Sums<N> s[M];
-		products<T, M>(s, x, tk);
-		wait_copies<0>();
-		__syncthreads(); // the values are there, and the keys were read
-		if (j + N < keys) copy_tile(tk, k + (j + N) * a.k.row, a.k.row, a.s - j - N, a.d);
-		copies_begun();
-		const bool whole = a.mask_kind == NO_MASK && j + N <= a.s && !(a.causal && j + N > first + 1);
+	auto copy = [&](i64 j, int buffer) {
+		copy_tile<R, D>(after(sk, buffer * R * (D + 8)), k + j * a.k.row, a.k.row, a.s - j, a.d);
+		copy_tile<R, D>(after(sv, buffer * R * (D + 8)), v + j * a.v.row, a.v.row, a.s - j, a.d);
+	};
+	if (keys > 0) copy(0, 0);
+	int buffer = 0;
+	for (i64 tile = 0; tile < keys; tile += R, buffer ^= 1) {
+		wait_copies();
+		__syncthreads(); // the tile is there, and the other buffers were read
+		if (tile + R < keys) copy(tile + R, buffer ^ 1);
+		for (int part = 0; part < R; part += N) {
+			const i64 j = tile + part;
+			if (a.causal && j > first + M * 16 - 1) break;
+			const int offset = (buffer * R + part) * (D + 8);
+			Sums<N> s[M];
+			products<T, M>(s, x, after(sk, offset));
+			if (a.mask_kind != NO_MASK || j + N > a.s || (a.causal && j + N > first + 1)) {
 #pragma unroll
-		for (int m = 0; m < M; m++)
-#pragma unroll
-			for (int half = 0; half < 2; half++) {
-				const i64 i = first + m * 16 + half * 8 + g;
-				float most = none;
-#pragma unroll
-				for (int n = 0; n < N / 8; n++)
-#pragma unroll
-					for (int e = half * 2; e < half * 2 + 2; e++) {
-						if (!whole) s[m].v[n][e] = masked<T, float>(a, mask, i, j + n * 8 + 2 * t + e % 2, s[m].v[n][e], added);
-						most = s[m].v[n][e] > most ? s[m].v[n][e] : most;
-					}
-				most = quad_max(most);
-				const float now = most > top[m][half] ? most : top[m][half], shift = now == none ? 0 : now * scale2;
-				const float less = exp2_(top[m][half] * scale2 - shift);
-				top[m][half] = now;
-				float part = 0;
-#pragma unroll
-				for (int n = 0; n < N / 8; n++)
-#pragma unroll
-					for (int e = half * 2; e < half * 2 + 2; e++) {
-						s[m].v[n][e] = exp2_(s[m].v[n][e] * scale2 - shift);
-						part += s[m].v[n][e];
-					}
-				total[m][half] = total[m][half] * less + part;
-#pragma unroll
-				for (int n = 0; n < D / 8; n++) {
-					sum[m].v[n][half * 2] *= less;
-					sum[m].v[n][half * 2 + 1] *= less;
-				}
+				for (int m = 0; m < M; m++) hide_keys<T>(a, mask, s[m], first + m * 16, j);
 			}
-		add_rows<T, M>(sum, s, tv);
+#pragma unroll
+			for (int m = 0; m < M; m++)
+#pragma unroll
+				for (int half = 0; half < 2; half++) {
+					float most = none;
+#pragma unroll
+					for (int n = 0; n < N / 8; n++)
+#pragma unroll
+						for (int e = half * 2; e < half * 2 + 2; e++) most = fmaxf(most, s[m].v[n][e]);
+					most = quad_max(most);
+					const float now = fmaxf(top[m][half], most), shift = now == none ? 0 : now * scale2;
+					const float less = exp2_(top[m][half] * scale2 - shift);
+					top[m][half] = now;
+					float part = 0;
+#pragma unroll
+					for (int n = 0; n < N / 8; n++)
+#pragma unroll
+						for (int e = half * 2; e < half * 2 + 2; e++) {
+							s[m].v[n][e] = exp2_(s[m].v[n][e] * scale2 - shift);
+							part += s[m].v[n][e];
+						}
+					total[m][half] = total[m][half] * less + part;
+#pragma unroll
+					for (int n = 0; n < D / 8; n++) {
+						sum[m].v[n][half * 2] *= less;
+						sum[m].v[n][half * 2 + 1] *= less;
+					}
+				}
+			add_rows<T, M>(sum, s, after(sv, offset));
+		}
 	}
 	T *o = head_of<T>(a.o, at.batch, at.head);
 	float *lse = (float *)a.lse + (at.batch * a.heads + at.head) * a.t;
@@ -310,130 +374,169 @@ template <class T, int D, int M> __device__ inline void attention(const Attend &
 // store accumulates 16 rows of sums, times a factor, into those of dst from first on.
 template <class T, int D> __device__ inline void store(const Heads &dst, const Place &at, i64 first, i64 rows, i64 d, const Accum &acc, const Sums<D> &sum, float factor) {
 	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-	T *to = head_of<T>(dst, at.batch, at.head);
-#pragma unroll
-	for (int n = 0; n < D / 8; n++)
-#pragma unroll
-		for (int e = 0; e < 4; e++) {
-			const i64 i = first + e / 2 * 8 + g, c = n * 8 + 2 * t + e % 2;
-			if (i < rows && c < d) accumulate(to + i * dst.row + c, acc, sum.v[n][e] * factor);
-		}
-}
-
-template <class T, int D, int N> __device__ inline void attention_query_grad(const Attend &a) {
-	__shared__ Tile<N, D> tk[2], tv[2];
-	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, block = WARPS * 16;
-	const Place at = place(a.heads, a.t, block, a.causal);
-	const i64 key_head = at.head / (a.heads / a.key_heads), mask = at.batch * a.mask_batch + at.head * a.mask_head;
-	const i64 keys = a.causal ? smaller(a.s, at.first + block) : a.s, first = at.first + warp * 16;
-	const T *k = head_of<const T>(a.k, at.batch, key_head), *v = head_of<const T>(a.v, at.batch, key_head);
-	const float none = (float)least(), scale = (float)a.scale, scale2 = scale * LOG2E, added = 1 / scale;
-	Left<D> q, go;
-	q.load(head_of<const T>(a.q, at.batch, at.head) + first * a.q.row, a.q.row, a.t - first, a.d);
-	go.load(head_of<const T>(a.o, at.batch, at.head) + first * a.o.row, a.o.row, a.t - first, a.d);
-	float lse2[2], delta[2];
+	const float alpha = (float)acc.alpha, beta = (float)acc.beta;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
-		const i64 i = first + half * 8 + g, of = (at.batch * a.heads + at.head) * a.t + i;
-		lse2[half] = i < a.t ? ((const float *)a.lse)[of] * LOG2E : 0;
-		delta[half] = i < a.t ? ((const float *)a.delta)[of] : 0;
-	}
-	Sums<D> sum;
-	sum.clear();
-	auto copy = [&](i64 j) {
-		copy_tile(tk[j / N % 2], k + j * a.k.row, a.k.row, a.s - j, a.d);
-		copy_tile(tv[j / N % 2], v + j * a.v.row, a.v.row, a.s - j, a.d);
-	};
-	if (keys > 0) copy(0);
-	copies_begun();
-	for (i64 j = 0; j < keys; j += N) {
-		if (j + N < keys) copy(j + N);
-		copies_begun();
-		wait_copies<1>();
-		__syncthreads();
-		Sums<N> s, ds;
-		products<T, 1>(&s, &q, tk[j / N % 2]);
-		products<T, 1>(&ds, &go, tv[j / N % 2]);
-		const bool whole = a.mask_kind == NO_MASK && j + N <= a.s && !(a.causal && j + N > first + 1);
+		const i64 i = first + half * 8 + g;
+		if (i >= rows) continue;
+		T *to = head_of<T>(dst, at.batch, at.head) + i * dst.row + 2 * t;
 #pragma unroll
-		for (int n = 0; n < N / 8; n++)
-#pragma unroll
-			for (int e = 0; e < 4; e++) {
-				float score = s.v[n][e];
-				if (!whole) score = masked<T, float>(a, mask, first + e / 2 * 8 + g, j + n * 8 + 2 * t + e % 2, score, added);
-				const float grad = exp2_(score * scale2 - lse2[e / 2]) * (ds.v[n][e] - delta[e / 2]);
-				ds.v[n][e] = score == none ? 0 : grad;
+		for (int n = 0; n < D / 8; n++) {
+			if (n * 8 >= d) continue;
+			float low = alpha * (sum.v[n][half * 2] * factor), high = alpha * (sum.v[n][half * 2 + 1] * factor);
+			if (beta != 0) {
+				low += beta * up(to[n * 8]);
+				high += beta * up(to[n * 8 + 1]);
 			}
-		add_rows<T, 1>(&sum, &ds, tk[j / N % 2]);
-		__syncthreads(); // the tiles were read
+			*(u32 *)(to + n * 8) = pack2<T>(low, high);
+		}
 	}
-	store<T>(a.dst, at, first, a.t, a.d, a.acc, sum, scale);
+}
+
+template <class T, int D, int M, int R, int N> __device__ inline void attention_query_grad(const Attend &a) {
+	__shared__ Tile<R, D> tk[2], tv[2];
+	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, block = WARPS * M * 16;
+	const Place at = place(a.heads, a.t, block, a.causal);
+	const i64 key_head = divide(at.head, divide(a.heads, a.key_heads)), mask = at.batch * a.mask_batch + at.head * a.mask_head;
+	const i64 keys = a.causal ? smaller(a.s, at.first + block) : a.s, first = at.first + warp * M * 16;
+	const T *k = head_of<const T>(a.k, at.batch, key_head), *v = head_of<const T>(a.v, at.batch, key_head);
+	const T *q = head_of<const T>(a.q, at.batch, at.head), *o = head_of<const T>(a.o, at.batch, at.head);
+	const float scale = (float)a.scale, scale2 = scale * LOG2E;
+	const Shared sk = shared(tk), sv = shared(tv);
+	Left<D> x[M], go[M];
+	Sums<D> sum[M];
+	float lse2[M][2], delta[M][2];
+#pragma unroll
+	for (int m = 0; m < M; m++) {
+		const i64 i = first + m * 16, of = (at.batch * a.heads + at.head) * a.t;
+		x[m].load(q + i * a.q.row, a.q.row, a.t - i, a.d);
+		go[m].load(o + i * a.o.row, a.o.row, a.t - i, a.d);
+		sum[m].clear();
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			const i64 row = i + half * 8 + g;
+			lse2[m][half] = row < a.t ? ((const float *)a.lse)[of + row] * LOG2E : 0;
+			delta[m][half] = row < a.t ? ((const float *)a.delta)[of + row] : 0;
+		}
+	}
+	auto copy = [&](i64 j, int buffer) {
+		copy_tile<R, D>(after(sk, buffer * R * (D + 8)), k + j * a.k.row, a.k.row, a.s - j, a.d);
+		copy_tile<R, D>(after(sv, buffer * R * (D + 8)), v + j * a.v.row, a.v.row, a.s - j, a.d);
+	};
+	if (keys > 0) copy(0, 0);
+	int buffer = 0;
+	for (i64 tile = 0; tile < keys; tile += R, buffer ^= 1) {
+		wait_copies();
+		__syncthreads(); // the tile is there, and the other buffers were read
+		if (tile + R < keys) copy(tile + R, buffer ^ 1);
+		for (int part = 0; part < R; part += N) {
+			const i64 j = tile + part;
+			if (a.causal && j > first + M * 16 - 1) break;
+			const int offset = (buffer * R + part) * (D + 8);
+			Sums<N> s[M], ds[M];
+			products<T, M>(s, x, after(sk, offset));
+			products<T, M>(ds, go, after(sv, offset));
+			if (a.mask_kind != NO_MASK || j + N > a.s || (a.causal && j + N > first + 1)) {
+#pragma unroll
+				for (int m = 0; m < M; m++) hide_keys<T>(a, mask, s[m], first + m * 16, j);
+			}
+#pragma unroll
+			for (int m = 0; m < M; m++)
+#pragma unroll
+				for (int n = 0; n < N / 8; n++)
+#pragma unroll
+					for (int e = 0; e < 4; e++)
+						ds[m].v[n][e] = exp2_(s[m].v[n][e] * scale2 - lse2[m][e / 2]) * (ds[m].v[n][e] - delta[m][e / 2]);
+			add_rows<T, M>(sum, ds, after(sk, offset));
+		}
+	}
+#pragma unroll
+	for (int m = 0; m < M; m++) store<T>(a.dst, at, first + m * 16, a.t, a.d, a.acc, sum[m], scale);
 }
 
 // attention_key_value_grad: rows are keys, columns queries.
-template <class T, int D, int N> __device__ inline void attention_key_value_grad(const Attend &a) {
-	__shared__ Tile<N, D> tq[2], tg[2];
-	__shared__ float lse2[2][N], delta[2][N];
-	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, block = WARPS * 16;
+template <class T, int D, int M, int R, int N> __device__ inline void attention_key_value_grad(const Attend &a) {
+	__shared__ Tile<R, D> tq[2], tg[2];
+	__shared__ float2 lse[2][R / 2], delta[2][R / 2]; // of pairs of queries
+	const int warp = threadIdx.x / 32, t = threadIdx.x % 4, block = WARPS * M * 16;
 	const Place at = place(a.key_heads, a.s, block, false);
-	const i64 group = a.heads / a.key_heads, first = at.first + warp * 16;
-	const float none = (float)least(), scale = (float)a.scale, scale2 = scale * LOG2E, added = 1 / scale;
-	Left<D> k, v;
-	k.load(head_of<const T>(a.k, at.batch, at.head) + first * a.k.row, a.k.row, a.s - first, a.d);
-	v.load(head_of<const T>(a.v, at.batch, at.head) + first * a.v.row, a.v.row, a.s - first, a.d);
-	Sums<D> sum_k, sum_v;
-	sum_k.clear();
-	sum_v.clear();
-	// Tiles of the group's queries are numbered through: n of them for each head.
-	const i64 from = a.causal ? at.first / N * N : 0, n = a.t > from ? (a.t - from + N - 1) / N : 0;
-	auto copy = [&](i64 number) {
-		const i64 head = at.head * group + number / n, i = from + number % n * N;
-		copy_tile(tq[number % 2], head_of<const T>(a.q, at.batch, head) + i * a.q.row, a.q.row, a.t - i, a.d);
-		copy_tile(tg[number % 2], head_of<const T>(a.o, at.batch, head) + i * a.o.row, a.o.row, a.t - i, a.d);
-		if (threadIdx.x < N) {
-			const i64 row = i + threadIdx.x, of = (at.batch * a.heads + head) * a.t + row;
-			lse2[number % 2][threadIdx.x] = row < a.t ? ((const float *)a.lse)[of] * LOG2E : 0;
-			delta[number % 2][threadIdx.x] = row < a.t ? ((const float *)a.delta)[of] : 0;
+	const i64 group = (i64)divide(a.heads, a.key_heads), first = at.first + warp * M * 16;
+	const T *kh = head_of<const T>(a.k, at.batch, at.head), *vh = head_of<const T>(a.v, at.batch, at.head);
+	const float scale = (float)a.scale, scale2 = scale * LOG2E;
+	const Shared sq = shared(tq), sg = shared(tg), sl = shared(lse), sd = shared(delta);
+	Left<D> k[M], v[M];
+	Sums<D> sum_k[M], sum_v[M];
+#pragma unroll
+	for (int m = 0; m < M; m++) {
+		const i64 j = first + m * 16;
+		k[m].load(kh + j * a.k.row, a.k.row, a.s - j, a.d);
+		v[m].load(vh + j * a.v.row, a.v.row, a.s - j, a.d);
+		sum_k[m].clear();
+		sum_v[m].clear();
+	}
+	const i64 from = a.causal ? at.first / R * R : 0, last = (at.head + 1) * group; // of queries, and of heads
+	auto copy = [&](i64 head, i64 i, int buffer) {
+		const int offset = buffer * R;
+		copy_tile<R, D>(after(sq, offset * (D + 8)), head_of<const T>(a.q, at.batch, head) + i * a.q.row, a.q.row, a.t - i, a.d);
+		copy_tile<R, D>(after(sg, offset * (D + 8)), head_of<const T>(a.o, at.batch, head) + i * a.o.row, a.o.row, a.t - i, a.d);
+		if (threadIdx.x < R) {
+			const i64 row = i + threadIdx.x, of = (at.batch * a.heads + head) * a.t + (row < a.t ? row : 0);
+			copy4(after(sl, (offset + threadIdx.x) * 2), (const float *)a.lse + of, row < a.t);
+			copy4(after(sd, (offset + threadIdx.x) * 2), (const float *)a.delta + of, row < a.t);
 		}
 	};
-	if (n > 0) copy(0);
-	copies_begun();
-	for (i64 number = 0; number < n * group; number++) {
-		if (number + 1 < n * group) copy(number + 1);
-		copies_begun();
-		wait_copies<1>();
-		__syncthreads();
-		const int at2 = number % 2;
-		const i64 i = from + number % n * N, mask = at.batch * a.mask_batch + (at.head * group + number / n) * a.mask_head;
-		Sums<N> p, ds;
-		products<T, 1>(&p, &k, tq[at2]);
-		products<T, 1>(&ds, &v, tg[at2]);
-		const bool whole = a.mask_kind == NO_MASK && i + N <= a.t && first + 16 <= a.s && !(a.causal && first + 15 > i);
+	i64 head = from < a.t ? at.head * group : last, tile = from;
+	if (head < last) copy(head, tile, 0);
+	for (int buffer = 0; head < last; buffer ^= 1) {
+		wait_copies();
+		__syncthreads(); // the tile is there, and the other buffers were read
+		const i64 next = tile + R < a.t ? tile + R : from, next_head = head + (tile + R >= a.t);
+		if (next_head < last) copy(next_head, next, buffer ^ 1);
+		const i64 mask = at.batch * a.mask_batch + head * a.mask_head;
+		for (int part = 0; part < R; part += N) {
+			const i64 i = tile + part;
+			if (a.causal && i + N <= first) continue;
+			const int offset = (buffer * R + part) * (D + 8);
+			Sums<N> p[M], ds[M];
+			products<T, M>(p, k, after(sq, offset));
+			products<T, M>(ds, v, after(sg, offset));
+			if (a.mask_kind != NO_MASK || i + N > a.t || (a.causal && first + M * 16 - 1 > i)) {
 #pragma unroll
-		for (int c = 0; c < N / 8; c++)
-#pragma unroll
-			for (int e = 0; e < 4; e++) {
-				const int column = c * 8 + 2 * t + e % 2;
-				float score = p.v[c][e];
-				if (!whole) score = masked<T, float>(a, mask, i + column, first + e / 2 * 8 + g, score, added);
-				const float prob = score == none ? 0 : exp2_(score * scale2 - lse2[at2][column]);
-				p.v[c][e] = prob;
-				ds.v[c][e] = score == none ? 0 : prob * (ds.v[c][e] - delta[at2][column]);
+				for (int m = 0; m < M; m++) hide_queries<T>(a, mask, p[m], i, first + m * 16);
 			}
-		add_rows<T, 1>(&sum_v, &p, tg[at2]);
-		add_rows<T, 1>(&sum_k, &ds, tq[at2]);
-		__syncthreads(); // the tiles were read
+#pragma unroll
+			for (int c = 0; c < N / 8; c++) {
+				const float2 l = lse[buffer][part / 2 + c * 4 + t], d = delta[buffer][part / 2 + c * 4 + t];
+				const float lse2[2] = {l.x * LOG2E, l.y * LOG2E}, of[2] = {d.x, d.y};
+#pragma unroll
+				for (int m = 0; m < M; m++)
+#pragma unroll
+					for (int e = 0; e < 4; e++) {
+						p[m].v[c][e] = exp2_(p[m].v[c][e] * scale2 - lse2[e % 2]);
+						ds[m].v[c][e] = p[m].v[c][e] * (ds[m].v[c][e] - of[e % 2]);
+					}
+			}
+			add_rows<T, M>(sum_v, p, after(sg, offset));
+			add_rows<T, M>(sum_k, ds, after(sq, offset));
+		}
+		head = next_head;
+		tile = next;
 	}
-	store<T>(a.dst, at, first, a.s, a.d, a.acc, sum_k, scale);
-	store<T>(a.dst2, at, first, a.s, a.d, a.acc2, sum_v, 1);
+#pragma unroll
+	for (int m = 0; m < M; m++) {
+		store<T>(a.dst, at, first + m * 16, a.s, a.d, a.acc, sum_k[m], scale);
+		store<T>(a.dst2, at, first + m * 16, a.s, a.d, a.acc2, sum_v[m], 1);
+	}
 }
 
-// The sizes of heads, how many times 16 queries a warp has, and the columns of a tile of
-// the gradients: as many as registers hold.
-#define EXPORT_SIZE(size, m, n, name, T) \
-	extern "C" __global__ void attention_##size##_##name(const Attend a) { attention<T, size, m>(a); } \
-	extern "C" __global__ void attention_query_grad_##size##_##name(const Attend a) { attention_query_grad<T, size, n>(a); } \
-	extern "C" __global__ void attention_key_value_grad_##size##_##name(const Attend a) { attention_key_value_grad<T, size, n>(a); }
-#define EXPORT(name, T) EXPORT_SIZE(32, 2, 64, name, T) EXPORT_SIZE(64, 2, 64, name, T) EXPORT_SIZE(128, 1, 32, name, T)
+// The sizes of heads, and of each kernel M, R and N.
+#define EXPORT_SIZE(size, m, r, n, mq, rq, nq, mk, rk, nk, name, T) \
+	extern "C" __global__ void attention_##size##_##name(const Attend a) { attention<T, size, m, r, n>(a); } \
+	extern "C" __global__ void attention_query_grad_##size##_##name(const Attend a) { attention_query_grad<T, size, mq, rq, nq>(a); } \
+	extern "C" __global__ void attention_key_value_grad_##size##_##name(const Attend a) { attention_key_value_grad<T, size, mk, rk, nk>(a); }
+#define EXPORT(name, T) \
+	EXPORT_SIZE(32, 2, 64, 64, 2, 64, 32, 1, 64, 64, name, T) \
+	EXPORT_SIZE(64, 2, 64, 64, 2, 64, 32, 1, 64, 64, name, T) \
+	EXPORT_SIZE(128, 1, 32, 32, 1, 32, 32, 1, 32, 32, name, T)
 EXPORT(float16, f16)
 EXPORT(bfloat16, bf16)

@@ -208,18 +208,30 @@ template <class T, int C> __device__ inline void attention_key_value_grad(const 
 	}
 }
 
-// attention_delta gives a warp to each row: o is the gradient, q the result.
+// attention_delta gives 8 threads to each of a number of rows: o is the gradient, q the result.
 template <class T> __device__ inline void attention_delta(const Attend &a, u64 rows) {
 	typedef typename Arith<T>::type A;
-	const int lane = threadIdx.x % 32;
-	for (u64 r = global_thread() / 32; r < rows; r += global_threads() / 32) {
-		const i64 at = r / a.t, i = r % a.t;
-		const T *g = head_of<const T>(a.o, at / a.heads, at % a.heads) + i * a.o.row;
-		const T *o = head_of<const T>(a.q, at / a.heads, at % a.heads) + i * a.q.row;
+	const int N = Pack<T>::N, lane = threadIdx.x % 8;
+	for (u64 r = global_thread() / 8; r < (rows + 3) / 4 * 4; r += global_threads() / 8) { // whole warps
 		double sum = 0;
-		for (i64 c = lane; c < a.d; c += 32) sum += (double)(up(g[c]) * up(o[c]));
-		sum = warp_sum(sum);
-		if (lane == 0) ((A *)a.delta)[r] = (A)sum;
+		if (r < rows) {
+			const i64 at = divide(r, a.t), i = r - at * a.t, batch = divide(at, a.heads), head = at - batch * a.heads;
+			const T *g = head_of<const T>(a.o, batch, head) + i * a.o.row, *o = head_of<const T>(a.q, batch, head) + i * a.q.row;
+			if (((u64)g | (u64)o) % sizeof(Pack<T>) == 0 && a.d % N == 0) {
+				for (i64 c = lane * N; c < a.d; c += 8 * N) {
+					Pack<T> x, y;
+					x.load(g + c);
+					y.load(o + c);
+#pragma unroll
+					for (int e = 0; e < N; e++) sum += (double)(up(x.v[e]) * up(y.v[e]));
+				}
+			} else {
+				for (i64 c = lane; c < a.d; c += 8) sum += (double)(up(g[c]) * up(o[c]));
+			}
+		}
+#pragma unroll
+		for (int from = 4; from > 0; from /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, from);
+		if (r < rows && lane == 0) ((A *)a.delta)[r] = (A)sum;
 	}
 }
 
