@@ -25,15 +25,12 @@ read -ra flags <<<"${MODEL:-}"
 work=$(mktemp -d) data=$(mktemp -d -p "$DIR")
 trap 'rm -rf "$work" "$data"' EXIT
 
-# measure NAME COMMAND...: adds the JSON line of the program to the file of that name. If there is
-# none, the reason goes to NAME.skipped.
+# measure NAME COMMAND...: adds the JSON line of the program to the file of that name.
 measure() {
 	local name=$1
 	shift
-	if ! "$BIN/golaunch" --nproc-per-node "${RANKS:-2}" "$@" --dir "$data/$name" ${flags[@]+"${flags[@]}"} >"$work/out" 2>"$work/err"; then
-		cat "$work/err" >&2
-		echo failed >>"$work/out"
-	fi
+	"$BIN/golaunch" --nproc-per-node "${RANKS:-2}" "$@" --dir "$data/$name" ${flags[@]+"${flags[@]}"} >"$work/out" 2>"$work/err" ||
+		{ cat "$work/err" >&2; return 1; }
 	grep step_ms "$work/out" >>"$work/$name" || sed 's/^\[[^]]*\]: //' "$work/out" >"$work/$name.skipped"
 	rm -rf "${data:?}/$name"
 }

@@ -9,14 +9,14 @@
 //		},
 //	})
 //
-// A program that needs another loop writes its own: [Run] is a page long, uses only exported
-// functions, and is meant to be copied.
+// A program whose loop is another one writes it: [Run] is a page long, uses exported
+// functions alone, and is meant to be copied.
 //
 // # Steps
 //
-// A step computes the gradients of Config.Accumulate batches on every rank, reduces them
-// and updates the parameters. Steps are counted from 0, over all epochs, as the optimizer commits
-// them. A run that resumes from a checkpoint goes on counting.
+// A step is the gradients of Config.Accumulate batches on every rank, their reduction,
+// and an update. Steps are counted from 0, over all epochs, as the optimizer commits
+// them: a run that goes on from a checkpoint goes on counting.
 //
 // # Stopping
 //

@@ -16,14 +16,14 @@ import (
 	"github.com/goddp/goddp/progress"
 )
 
-// Model is implemented by [*ddp.Model] and [*zero.Model].
+// Model is what Run needs of one: [*ddp.Model] and [*zero.Model] have it.
 type Model interface {
 	nn.Model
 	NoSync(f func() error) error
 	Stopping() bool
 }
 
-// Optimizer is implemented by the optimizers of package optim and by [*zero.Optimizer].
+// Optimizer is what Run needs of one: those of package optim have it.
 type Optimizer interface {
 	checkpoint.Optimizer
 	SetLR(lr float64)
@@ -31,8 +31,8 @@ type Optimizer interface {
 	ZeroGrad()
 }
 
-// Config says what is trained, and how. It is the same on all ranks, except for Log, which only
-// rank 0 uses. A field that is zero turns its feature off, unless its comment says otherwise.
+// Config says what is trained, and how. All ranks give the same, but for Log, which is
+// rank 0's. What is not there (nil, 0, "") is not done, unless said otherwise.
 type Config struct {
 	Model     Model
 	Optimizer Optimizer
@@ -50,24 +50,24 @@ type Config struct {
 	// ClipNorm is what the gradients' norm is clipped to.
 	ClipNorm float64
 
-	// Evaluate is called on all ranks after each epoch, and at the end of the run. What it
-	// returns on rank 0 is logged.
+	// Evaluate is called on all ranks after each epoch, and at the end of the run. What it returns on rank 0 is logged.
 	Evaluate func(ctx context.Context) ([]progress.Value, error)
 	// Log is the file that JSON lines are appended to: see package progress.
 	Log string
 	// LogEvery is the number of steps from one line to the next; 0: 100.
 	LogEvery int
 
-	// Checkpoints is the folder to save checkpoints in. If it has one, the run resumes from
-	// it. All ranks see the folder.
+	// Checkpoints is the folder to go on from, if there is a checkpoint in it, and to
+	// save to. All ranks see it.
 	Checkpoints string
-	// SaveEvery is the number of steps from one checkpoint to the next. Run also saves after
-	// each epoch, when it is asked to stop, and at its end.
+	// SaveEvery is the number of steps from one checkpoint to the next. Run also saves
+	// behind each epoch, where it is asked to stop, and at its end.
 	SaveEvery int
 	// Keep is how many checkpoints stay; 0: 3.
 	Keep int
-	// Values are the program's own, saved and loaded beside the model, the optimizer, the
-	// position in the data and the device's random generator: see [checkpoint.State].
+	// Values are the program's own to save and load beside what Run knows of, which is the
+	// model, the optimizer, the place in the data and the device's random generator: see
+	// [checkpoint.State].
 	Values map[string]any
 }
 
@@ -124,15 +124,15 @@ type run struct {
 	meter *progress.Meter
 	saver *checkpoint.Manager // nil: no checkpoints
 	state checkpoint.State
-	at    data.Position // after the last step
-	step  int           // completed steps
+	at    data.Position // behind the last step
+	step  int           // steps that are over
 	total int           // steps of the run
 	saved int           // the step of the last checkpoint
 
-	gathered int // batches of the next step whose gradients are computed
+	gathered int // batches whose gradients are there, of the step that is not over
 }
 
-// resume opens the folder of checkpoints and loads the latest, if there is one.
+// resume opens the folder of the checkpoints and loads the latest, if there are any.
 func (r *run) resume(ctx context.Context) (err error) {
 	if r.Checkpoints == "" {
 		return nil
@@ -160,16 +160,16 @@ func (r *run) resume(ctx context.Context) (err error) {
 	return err
 }
 
-// epoch trains on one epoch, from the run's position to the last step at most, and
-// evaluates. It returns true if all ranks are asked to stop.
+// epoch trains on one epoch, from where the run is to the last step at most, and
+// evaluates. It returns true where all ranks are asked to stop.
 func (r *run) epoch(ctx context.Context, epoch int) (stopped bool, err error) {
-	next := data.Position{Epoch: epoch + 1}
+	behind := data.Position{Epoch: epoch + 1}
 	for b, err := range r.Data.Epoch(ctx, epoch) {
 		if err != nil {
 			return false, err
 		}
 		if r.step >= r.total { // in the middle of the epoch
-			next = r.at
+			behind = r.at
 			break
 		}
 		r.gathered++
@@ -208,7 +208,7 @@ func (r *run) epoch(ctx context.Context, epoch int) (stopped bool, err error) {
 	if r.gathered > 0 { // the next epoch's first batches complete the step
 		return false, nil
 	}
-	r.at = next
+	r.at = behind
 	return false, r.save(ctx)
 }
 
@@ -247,8 +247,8 @@ func (r *run) update() error {
 	return nil
 }
 
-// clip clips the gradients' norm. An optimizer whose ranks have only parts of the gradients
-// has its own method for that.
+// clip clips the gradients' norm. An optimizer whose ranks have parts of the gradients
+// has a method of its own for it.
 func (r *run) clip() (*autograd.Variable, error) {
 	if o, ok := r.Optimizer.(interface {
 		ClipGradNorm(max float64) (*autograd.Variable, error)

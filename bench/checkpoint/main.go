@@ -3,12 +3,10 @@
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./bench/checkpoint --dir /data/ckpt
 //
-// bench/checkpoint.sh runs it beside PyTorch.
-//
 // The model is a stack of linear layers with as many parameters as GPT-2's smallest, under
-// AdamW: 1.5 GB of state in float32. The program prints one JSON object: the median step without
-// saves, the median of the steps while a save runs and of those that begin one, the time from the
-// call of Save until the checkpoint is durable, and the time in which the ranks write and sync
+// AdamW: 1.5 GB of state in float32. It prints one JSON object: the median step without saves,
+// the median of the steps in whose course a save runs, of those that begin one, the time from
+// the call of Save to its end on all ranks, and the time in which the ranks write and sync
 // as many bytes without any format.
 package main
 
@@ -107,12 +105,12 @@ func newJob(pg *comm.ProcessGroup) (*job, error) {
 
 // timed is how long f takes, in milliseconds, with what it gave the device.
 func (j *job) timed(ctx context.Context, f func() error) (float64, error) {
-	start := time.Now()
+	begun := time.Now()
 	err := f()
 	if err == nil {
 		err = j.pg.Device().Compute().Sync(ctx)
 	}
-	return since(start), err
+	return since(begun), err
 }
 
 func measure(ctx context.Context) (err error) {
@@ -182,21 +180,21 @@ type runs struct{ alone, beginning, during, call, durable, raw []float64 }
 
 // save saves, and makes as many steps as all ranks do.
 func (j *job) save(ctx context.Context, m *checkpoint.Manager, step int, r *runs) error {
-	start := time.Now()
+	begun := time.Now()
 	t, err := j.timed(ctx, func() error {
 		if err := m.Save(ctx, step, j.state); err != nil {
 			return err
 		}
-		r.call = append(r.call, since(start))
+		r.call = append(r.call, since(begun))
 		return j.step()
 	})
 	if err != nil {
 		return err
 	}
 	r.beginning = append(r.beginning, t)
-	var starts, times []float64
+	var begins, times []float64
 	for range *steps {
-		starts = append(starts, since(start))
+		begins = append(begins, since(begun))
 		t, err := j.timed(ctx, j.step)
 		if err != nil {
 			return err
@@ -208,7 +206,7 @@ func (j *job) save(ctx context.Context, m *checkpoint.Manager, step int, r *runs
 	}
 	durable := float64(m.Stats().Durable) / 1e6
 	r.durable = append(r.durable, durable)
-	for i, at := range starts {
+	for i, at := range begins {
 		if at < durable {
 			r.during = append(r.during, times[i])
 		}
@@ -227,7 +225,7 @@ func rawWrite(ctx context.Context, pg *comm.ProcessGroup, n int64) (float64, err
 	if err := pg.Barrier().Sync(ctx); err != nil {
 		return 0, err
 	}
-	start := time.Now()
+	begun := time.Now()
 	f, err := os.Create(path)
 	if err != nil {
 		return 0, err
@@ -240,7 +238,7 @@ func rawWrite(ctx context.Context, pg *comm.ProcessGroup, n int64) (float64, err
 	if err := comm.Agree(ctx, pg, err); err != nil { // all have synced
 		return 0, err
 	}
-	return since(start), nil
+	return since(begun), nil
 }
 
 func since(t time.Time) float64 { return float64(time.Since(t)) / 1e6 }

@@ -5,6 +5,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/goddp/goddp/device"
@@ -238,35 +239,54 @@ func BenchmarkLaunch(b *testing.B) {
 	}
 }
 
-// BenchmarkAttention is causal attention of GPT-2's shape, on queries, keys and values
-// that lie side by side; products behind the diagonal do not count.
+// BenchmarkAttention is causal attention of GPT-2's shape, and of larger heads, on queries, keys and
+// values that lie side by side. Only products on and before the diagonal count; "backward" is all
+// gradients, which as five products are comparable with other implementations. bench/torch_attention.py
+// prints PyTorch's figures.
 func BenchmarkAttention(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
 	k, s := d.Kernels(), d.Compute()
-	const batches, heads, rows, size = 16, 12, 1024, 64
-	for _, dt := range []device.DType{device.BFloat16, device.Float32} {
-		qkv, o := uniform(b, d, tensor(b, d, dt, batches, rows, 3*heads, size)), tensor(b, d, dt, batches, rows, heads, size)
-		dqkv, g := tensor(b, d, dt, batches, rows, 3*heads, size), uniform(b, d, tensor(b, d, dt, batches, rows, heads, size))
-		lse, delta := tensor(b, d, device.Float32, batches, heads, rows), tensor(b, d, device.Float32, batches, heads, rows)
-		part := func(t device.Tensor, i int) device.Heads { return device.RowsFirst(t, i*heads, heads) }
-		a := device.Attend{Q: part(qkv, 0), K: part(qkv, 1), V: part(qkv, 2), Causal: true, Scale: 0.125}
-		result, gradient := device.RowsFirst(o, 0, heads), device.RowsFirst(g, 0, heads)
-		const product = 2 * batches * heads * rows * rows / 2 * size / 1e12
-		for _, c := range []struct {
-			name     string
-			products float64
-			f        func() error
-		}{
-			{"forward", 2, func() error { return k.Attention(s, result, lse, a) }},
-			{"query gradient", 3, func() error {
-				return k.AttentionQueryGrad(s, part(dqkv, 0), device.Store, gradient, lse, delta, a)
-			}},
-			{"key and value gradient", 4, func() error {
-				return k.AttentionKeyValueGrad(s, part(dqkv, 1), device.Store, part(dqkv, 2), device.Store, gradient, lse, delta, a)
-			}},
-		} {
-			b.Run(dt.String()+"/"+c.name, func(b *testing.B) { measure(b, d, c.products*product, "TFLOP/s", c.f) })
+	const rows = 1024
+	for _, c := range []struct {
+		dt                   device.DType
+		batches, heads, size int
+	}{
+		{device.BFloat16, 16, 12, 64}, {device.BFloat16, 64, 12, 64}, {device.BFloat16, 16, 6, 128},
+		{device.Float16, 16, 12, 64}, {device.Float32, 16, 12, 64},
+	} {
+		qkv, o := uniform(b, d, tensor(b, d, c.dt, c.batches, rows, 3*c.heads, c.size)), tensor(b, d, c.dt, c.batches, rows, c.heads, c.size)
+		dqkv, g := tensor(b, d, c.dt, c.batches, rows, 3*c.heads, c.size), uniform(b, d, tensor(b, d, c.dt, c.batches, rows, c.heads, c.size))
+		lse, delta := tensor(b, d, device.Float32, c.batches, c.heads, rows), tensor(b, d, device.Float32, c.batches, c.heads, rows)
+		part := func(t device.Tensor, i int) device.Heads { return device.RowsFirst(t, i*c.heads, c.heads) }
+		a := device.Attend{Q: part(qkv, 0), K: part(qkv, 1), V: part(qkv, 2), Causal: true, Scale: 1 / math.Sqrt(float64(c.size))}
+		result, gradient := device.RowsFirst(o, 0, c.heads), device.RowsFirst(g, 0, c.heads)
+		product := 2 * float64(c.batches*c.heads) * rows * rows / 2 * float64(c.size) / 1e12
+		forward := func() error { return k.Attention(s, result, lse, a) }
+		deltas := func() error { return k.AttentionDelta(s, delta, gradient, result) }
+		queryGrad := func() error {
+			return k.AttentionQueryGrad(s, part(dqkv, 0), device.Store, gradient, lse, delta, a)
 		}
-		ok(b, k.AttentionDelta(s, delta, gradient, result))
+		keyValueGrad := func() error {
+			return k.AttentionKeyValueGrad(s, part(dqkv, 1), device.Store, part(dqkv, 2), device.Store, gradient, lse, delta, a)
+		}
+		ok(b, forward())
+		ok(b, deltas())
+		for _, m := range []struct {
+			name   string
+			amount float64
+			unit   string
+			f      func() error
+		}{
+			{"forward", 2 * product, "TFLOP/s", forward},
+			{"delta", float64(2*o.Bytes()) / 1e9, "GB/s", deltas},
+			{"query gradient", 3 * product, "TFLOP/s", queryGrad},
+			{"key and value gradient", 4 * product, "TFLOP/s", keyValueGrad},
+			{"backward", 5 * product, "TFLOP/s", func() error { return errors.Join(deltas(), queryGrad(), keyValueGrad()) }},
+		} {
+			b.Run(fmt.Sprintf("%v/%dx%dx%dx%d/%s", c.dt, c.batches, c.heads, rows, c.size, m.name), func(b *testing.B) { measure(b, d, m.amount, m.unit, m.f) })
+		}
+		for _, t := range []device.Tensor{qkv, o, dqkv, g, lse, delta} {
+			d.Free(t.Buf)
+		}
 	}
 }
