@@ -60,21 +60,21 @@ func (s survivor) bits() (all []byte, err error) {
 	return all, err
 }
 
-// TestRecoverFromACheckpoint: where a failure leaves no rank whole, ddp.Recover says so on
-// all, and the new group resumes from the latest checkpoint. Where a rank is whole, Recover
+// TestRecoverFromACheckpoint: where a failure leaves no rank consistent, ddp.Recover says so on
+// all, and the new group resumes from the latest checkpoint. Where a rank is consistent, Recover
 // is enough, and the new group saves into the same folder.
 func TestRecoverFromACheckpoint(t *testing.T) {
 	const ranks, steps, failing = 2, 9, 5
-	for _, torn := range []int{0, 1, ranks} {
-		t.Run(fmt.Sprint(torn, " ranks torn"), func(t *testing.T) {
+	for _, inconsistent := range []int{0, 1, ranks} {
+		t.Run(fmt.Sprint(inconsistent, " ranks are inconsistent"), func(t *testing.T) {
 			ctx, dir := t.Context(), t.TempDir()
 			var devices []device.Device
-			var broken, whole []survivor
+			var failed, unbroken []survivor
 			for range ranks {
 				dev := cpu.New(&cpu.Options{Threads: 1})
 				t.Cleanup(func() { dev.Close() })
 				devices = append(devices, dev)
-				for _, all := range []*[]survivor{&broken, &whole} {
+				for _, all := range []*[]survivor{&failed, &unbroken} {
 					net := nn.Sequential(nn.Linear(3, 5), nn.GELU(), nn.Linear(5, 2))
 					*all = append(*all, survivor{net, optim.NewAdamW(net.Parameters(), optim.AdamWOptions{LR: 0.1})})
 				}
@@ -89,20 +89,20 @@ func TestRecoverFromACheckpoint(t *testing.T) {
 				})
 			}
 			inGroup(func(pg *comm.ProcessGroup, m *Manager) error {
-				s := broken[pg.Rank()]
+				s := failed[pg.Rank()]
 				err := s.train(ctx, pg, m, 0, failing)
-				if pg.Rank() < torn { // as an update that fails between two parameters
+				if pg.Rank() < inconsistent { // as an update that fails between two parameters
 					s.opt.Restoring()
 					device.Elements[float32](s.net.Parameters()[0].Var().Tensor())[0] = 100
 				}
 				return err
 			})
 			inGroup(func(pg *comm.ProcessGroup, m *Manager) error {
-				s := broken[pg.Rank()]
+				s := failed[pg.Rank()]
 				step, err := ddp.Recover(s.net, pg, s.opt)
 				var lost *ddp.LostStateError
-				if errors.As(err, &lost) != (torn == ranks) {
-					return fmt.Errorf("%v from Recover with %d ranks torn", err, torn)
+				if errors.As(err, &lost) != (inconsistent == ranks) {
+					return fmt.Errorf("%v from Recover with %d inconsistent ranks", err, inconsistent)
 				}
 				want := failing
 				if lost != nil {
@@ -116,12 +116,12 @@ func TestRecoverFromACheckpoint(t *testing.T) {
 			})
 			dir = t.TempDir()
 			inGroup(func(pg *comm.ProcessGroup, m *Manager) error {
-				s := whole[pg.Rank()]
+				s := unbroken[pg.Rank()]
 				if err := s.train(ctx, pg, m, 0, steps); err != nil {
 					return err
 				}
 				want, err := s.bits()
-				got, err2 := broken[pg.Rank()].bits()
+				got, err2 := failed[pg.Rank()].bits()
 				if !bytes.Equal(got, want) {
 					err = errors.Join(err, errors.New("the parameters or the optimizer's state differ from those of a run without a failure"))
 				}
