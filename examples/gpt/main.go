@@ -59,6 +59,13 @@ var (
 	prompt = flag.String("prompt", "\n", "`text` that they follow, where tokens are bytes")
 )
 
+// GPT-2 has 50257 tokens. The model has some more, which occur nowhere: with rows of a
+// multiple of 64 elements the products of the last layer take less time.
+const (
+	gpt2Tokens = 50257
+	gpt2Vocab  = 50304
+)
+
 // open opens what is trained on, and says of which model.
 func open() (data.Dataset, config, error) {
 	c := config{context: *window, layers: *layers, heads: *heads, embed: *embed}
@@ -69,7 +76,7 @@ func open() (data.Dataset, config, error) {
 		}
 		c = known
 	}
-	c.checkpoint, c.vocab = *recompute, 50257
+	c.checkpoint, c.vocab = *recompute, gpt2Vocab
 	if *prompt == "" {
 		return nil, c, errors.New("--prompt is empty, want text for a sample to follow")
 	}
@@ -83,7 +90,7 @@ func open() (data.Dataset, config, error) {
 		return nil, c, err
 	}
 	if *tokens != "" {
-		set, err := data.OpenTokens(*tokens, c.context, c.vocab)
+		set, err := data.OpenTokens(*tokens, c.context, gpt2Tokens)
 		return set, c, err
 	}
 	set, err := bytesOf(*text, c.context)
@@ -224,7 +231,7 @@ func generate(ctx context.Context, net *gpt, dev device.Device, c config) error 
 		if err != nil {
 			return err
 		}
-		ids = append(ids, draw(rng, logits))
+		ids = append(ids, draw(rng, logits[:min(len(logits), gpt2Tokens)]))
 	}
 	if c.vocab != 256 {
 		fmt.Println(ids[before:])
