@@ -31,6 +31,7 @@ measure() {
 	shift
 	"$BIN/golaunch" --nproc-per-node "${RANKS:-2}" "$@" --dir "$data/$name" ${flags[@]+"${flags[@]}"} >"$work/out" 2>"$work/err" ||
 		{ cat "$work/err" >&2; return 1; }
+	sed 's/^\[[^]]*\]: //' "$work/out" | sed "s/^/$name: /" >&2 # each as it comes: a round takes minutes
 	grep step_ms "$work/out" >>"$work/$name" || sed 's/^\[[^]]*\]: //' "$work/out" >"$work/$name.skipped"
 	rm -rf "${data:?}/$name"
 }

@@ -52,7 +52,7 @@ func worker(ctx context.Context) error {
 func launch(t *testing.T, control []string, args ...string) (lines []string, complaints string, err error) {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "STANDIN_CONTROL"} {
+	for _, name := range standin.Variables {
 		t.Setenv(name, "") // undone at the test's end
 	}
 	t.Setenv("TMPDIR", dir)

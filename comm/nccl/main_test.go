@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -281,7 +282,7 @@ func launch(t *testing.T, kind string, n int, scenario string) *workers {
 	for r := range n {
 		cmd := exec.Command(os.Args[0])
 		for _, v := range os.Environ() {
-			if name, _, _ := strings.Cut(v, "="); kind == "real" && (name == "GODDP_LIBCUDA" || name == "GODDP_LIBNCCL") {
+			if name, _, _ := strings.Cut(v, "="); kind == "real" && slices.Contains(standin.Variables, name) {
 				continue
 			}
 			cmd.Env = append(cmd.Env, v)

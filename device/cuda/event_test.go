@@ -19,7 +19,7 @@ import (
 // standIn has the test open the stand-ins for CUDA's libraries.
 func standIn(t testing.TB) {
 	t.Helper()
-	for _, v := range []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "GODDP_LIBCUBLASLT", "GODDP_LIBNVRTC", "STANDIN_CONTROL"} {
+	for _, v := range standin.Variables {
 		t.Setenv(v, "") // restored at the test's end
 	}
 	if err := standin.Libraries(t.TempDir()); errors.Is(err, exec.ErrNotFound) {

@@ -16,6 +16,9 @@ import (
 //go:embed src
 var sources embed.FS
 
+// Variables are those that Libraries sets. A process without them opens the real libraries.
+var Variables = []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "GODDP_LIBCUBLASLT", "GODDP_LIBNVRTC", "STANDIN_CONTROL"}
+
 // Libraries builds libcuda, libnccl, libcublasLt and libnvrtc in dir and points
 // GODDP_LIBCUDA and so on of this process, and of those that it starts, to them, and
 // STANDIN_CONTROL to the file that Control writes. It needs gcc, and comes

@@ -28,7 +28,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	for _, name := range []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "GODDP_LIBCUBLASLT", "GODDP_LIBNVRTC", "STANDIN_CONTROL"} {
+	for _, name := range standin.Variables {
 		fmt.Printf("export %s=%q\n", name, os.Getenv(name))
 	}
 }
