@@ -150,6 +150,9 @@ func (j job) run(ctx context.Context, dir string) ([]sample, error) {
 	// Go's collector runs whenever the heap has grown by a hundredth: else that of a large heap
 	// would run only twice, and what it leaves behind would not be known in between.
 	cmd.Env = append(os.Environ(), "GOGC=1")
+	if j.name == "gorgonia" { // which has no GPUs
+		cmd.Env = append(cmd.Env, "GODDP_DEVICE=cpu")
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
