@@ -158,6 +158,10 @@ func (l *Loader) open(ctx context.Context, from Position) (_ *pipeline, err erro
 		if p.stream, err = l.dev.NewStream(false); err != nil {
 			return nil, err
 		}
+		// Work on Compute may still use what Alloc returned: the last step of the epoch before.
+		if err := p.stream.WaitFor(ctx, l.dev.Compute().Mark()); err != nil {
+			return nil, err
+		}
 	}
 	for range l.workers {
 		p.wg.Go(p.work)

@@ -120,6 +120,58 @@ func TestLoaderGivesWhatTheSamplerSays(t *testing.T) {
 	}
 }
 
+// hasty is an opaque device that counts the copies on streams that did not wait for another.
+type hasty struct {
+	opaque
+	early *int
+}
+
+type hastyStream struct {
+	device.Stream
+	waited bool
+}
+
+func (h hasty) NewStream(urgent bool) (device.Stream, error) {
+	s, err := h.opaque.NewStream(urgent)
+	return &hastyStream{Stream: s}, err
+}
+
+func (h hasty) Copy(s device.Stream, dst, src device.Buffer) error {
+	if beside, ok := s.(*hastyStream); ok {
+		s = beside.Stream
+		if !beside.waited {
+			*h.early++
+		}
+	}
+	return h.opaque.Copy(s, dst, src)
+}
+
+func (s *hastyStream) WaitFor(ctx context.Context, e device.Event) error {
+	s.waited = true
+	return s.Stream.WaitFor(ctx, e)
+}
+
+// TestCopiesWaitForTheMemory: no batch of an epoch is copied before the compute stream is done
+// with what used the memory before.
+func TestCopiesWaitForTheMemory(t *testing.T) {
+	dev := hasty{devices(t)["queued"].(opaque), new(int)}
+	loader, err := NewLoader(numbers(45), ranks{0, 1, dev}, LoaderOptions{Batch: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for epoch := range 2 {
+		for batch, err := range loader.Epoch(t.Context(), epoch) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkBatch(t, batch)
+		}
+	}
+	if *dev.early > 0 {
+		t.Errorf("%d copies did not wait", *dev.early)
+	}
+}
+
 func checkBatch(t *testing.T, batch *Batch) {
 	x, err := batch.Vars[0].Bytes(t.Context())
 	if err != nil {
