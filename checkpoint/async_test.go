@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -295,6 +296,41 @@ func TestADeadRank(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A writer that ran out of time leaves copies of the snapshot to the device. Their memory is not
+// given to another owner.
+func TestCloseKeepsMemoryThatIsCopiedTo(t *testing.T) {
+	d := cpu.New(&cpu.Options{Threads: 1})
+	defer d.Close()
+	late := devicetest.Defer(d)
+	commtest.OnDevices(t, []device.Device{late}, nil, func(pg *comm.ProcessGroup) error {
+		r, err := newRun(pg, plain, 1)
+		if err != nil {
+			return err
+		}
+		m, err := Open(pg, t.TempDir(), Options{Async: true, Timeout: time.Millisecond})
+		if err != nil {
+			return err
+		}
+		if err := m.Save(t.Context(), 1, r.state()); err != nil {
+			return err
+		}
+		size := m.pinned.Len()
+		if err := m.Close(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v from Close, want %v", err, context.DeadlineExceeded)
+		}
+		other, err := late.AllocHost(size)
+		if err != nil {
+			return err
+		}
+		clear(other.Host())
+		n, err := late.Run()
+		if n == 0 || slices.Max(other.Host()) > 0 {
+			t.Errorf("%d copies were late, and wrote %v", n, other.Host())
+		}
+		return err
+	})
 }
 
 // A hook has a state of each rank.

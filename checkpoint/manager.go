@@ -49,6 +49,7 @@ type Manager struct {
 	seq     int           // of the last Save
 	copying device.Stream // of the snapshots' copies
 	pinned  device.Buffer // of the snapshot
+	copied  device.Event  // behind the last copy to pinned
 	writing *saving       // nil: none
 	closed  bool
 
@@ -160,10 +161,14 @@ func (m *Manager) Close() error {
 	return errors.Join(err, m.copying.Close())
 }
 
-// free frees the snapshots' memory.
+// free frees the snapshots' memory. A writer whose deadline is over may have ended before the
+// device has copied to it: the memory then stays the device's until that is closed.
 func (m *Manager) free() {
-	if m.pinned.Len() > 0 {
-		m.pg.Device().Free(m.pinned)
-		m.pinned = device.Buffer{}
+	if m.pinned.Len() == 0 {
+		return
 	}
+	if done, _ := m.copied.Done(); done {
+		m.pg.Device().Free(m.pinned)
+	}
+	m.pinned = device.Buffer{}
 }

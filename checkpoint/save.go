@@ -216,6 +216,7 @@ func (m *Manager) copy(s *saving) error {
 		err = enqueue(m.copying, false)
 	}
 	s.copied = m.copying.Mark()
+	m.copied = s.copied
 	autograd.HoldWrites(dev, held, s.copied)
 	for i := range s.pieces {
 		p := &s.pieces[i]
