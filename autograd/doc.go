@@ -115,7 +115,7 @@
 // the other one needs no gradient. [Saver] says so of a program's own operation. Of a
 // function given to [Checkpoint] all operands count. Optimizers, ddp and nn.LoadState
 // count their writes. A program that writes a variable's memory by a kernel, a copy or a
-// collective of its own calls [Variable.BumpVersion] before.
+// collective of its own calls [Variable.BumpVersion] first.
 //
 // Gradients are written by backward passes. An operation whose backward would read a
 // gradient keeps a copy of it.

@@ -12,10 +12,11 @@ type hold struct {
 	until device.Event
 }
 
-// HoldWrites says that a stream of dev beside Compute reads vars until an event. In-place
-// writes to them are enqueued behind it: [Variable.BumpVersion] and [Variable.Free] of one of vars, and the
-// steps of package optim's optimizers, call [AwaitReaders] first. Another writer calls BumpVersion
-// before it enqueues the write. The goroutine that drives dev calls HoldWrites.
+// HoldWrites says that a stream of dev beside Compute reads vars until an event. Later in-place
+// writes to vars run behind that event: [Variable.BumpVersion] and [Variable.Free] of one of
+// vars, and the steps of package optim's optimizers, call [AwaitReaders] first. A program that
+// writes one of vars by itself calls BumpVersion before it enqueues the write. The goroutine
+// that drives dev calls HoldWrites.
 func HoldWrites(dev device.Device, vars []*Variable, until device.Event) {
 	s := stateOf(dev)
 	for _, v := range vars {
@@ -24,8 +25,9 @@ func HoldWrites(dev device.Device, vars []*Variable, until device.Event) {
 	s.holds = append(s.holds, hold{vars, until})
 }
 
-// AwaitReaders makes dev's compute stream wait for what [HoldWrites] told of. The host waits
-// only where a device's streams run their work inline.
+// AwaitReaders makes dev's compute stream wait for the events of all calls of [HoldWrites] since
+// the last AwaitReaders. The host waits only where a device's streams run their work inline.
+// The goroutine that drives dev calls AwaitReaders. The error is the device's.
 func AwaitReaders(dev device.Device) error { return stateOf(dev).awaitReaders() }
 
 func (s *state) awaitReaders() error {

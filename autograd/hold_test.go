@@ -63,7 +63,7 @@ func TestWritesWaitForReaders(t *testing.T) {
 			}
 			read := beside.Mark()
 			autograd.HoldWrites(dev, []*autograd.Variable{v}, read)
-			if err := c.do(net, opt, autograd.Zeros(dev, device.Float32, 4, 3)); err != nil {
+			if err := c.do(net, opt, autograd.FromSlice(dev, []float32{1, 2, 3}, 1, 3)); err != nil {
 				t.Fatal(err)
 			}
 			if done, _ := read.Done(); done != c.waits {

@@ -8,10 +8,11 @@ import (
 // handles to one memory ([Variable.Detach], [Reshape]) have one version.
 func (v *Variable) Version() uint64 { return v.mem.version }
 
-// BumpVersion says that v's memory is written in place: it comes before the write is
-// enqueued, which it has wait for those who read v ([HoldWrites]). A [Variable.Backward]
-// through an operation that read v before the write, and computes a gradient from what it
-// read, then panics with a [*ModifiedError].
+// BumpVersion says that v's memory is about to be written in place. The caller enqueues the
+// write on the compute stream, or behind it, after BumpVersion returns. The write then runs
+// behind the reads that [HoldWrites] was told of. A [Variable.Backward] through an operation
+// that read v before the write, and computes a gradient from what it read, panics with a
+// [*ModifiedError].
 //
 // The optimizers, nn.LoadState, ddp and what else of this module writes variables call
 // it. A program calls it before it writes the memory itself: by a kernel, a copy or a
@@ -21,7 +22,7 @@ func (v *Variable) Version() uint64 { return v.mem.version }
 func (v *Variable) BumpVersion() {
 	v.mem.version++
 	if v.mem.held {
-		v.s.awaitReaders() // an error is the device's, which fails the write too
+		v.s.awaitReaders() // an error is the device's: the write fails with it too
 	}
 }
 

@@ -234,6 +234,13 @@ func (o *optimizer) prepare() error {
 			}
 		}
 	}
+	if len(o.ready) == 0 {
+		return nil
+	}
+	// Other streams may read what allocate and update write.
+	if err := autograd.AwaitReaders(o.ready[0].Var().Device()); err != nil {
+		return err
+	}
 	for _, s := range o.ready {
 		if err := s.allocate(); err != nil {
 			return err
@@ -256,12 +263,9 @@ func together(ready []*slot) bool {
 
 // allocate makes the master, and what else is needed and not there yet. A master
 // that no step was made on is set to the parameter, which the program may have
-// written since. What is written from now on is behind those who read it.
+// written since.
 func (s *slot) allocate() error {
 	dev, dt := s.Var().Device(), s.DType()
-	if err := autograd.AwaitReaders(dev); err != nil {
-		return err
-	}
 	if s.rule.masters() && dt.Size() == 2 {
 		dt = device.Float32
 		if s.master == nil {
