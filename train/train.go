@@ -50,7 +50,8 @@ type Config struct {
 	// ClipNorm is what the gradients' norm is clipped to.
 	ClipNorm float64
 
-	// Evaluate is called on all ranks after each epoch, and at the end of the run. What it returns on rank 0 is logged.
+	// Evaluate is called on all ranks after each epoch, and at the end of the run. What it
+	// returns on rank 0 is logged.
 	Evaluate func(ctx context.Context) ([]progress.Value, error)
 	// Log is the file that JSON lines are appended to: see package progress.
 	Log string
@@ -88,6 +89,9 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery)
 	}
 	r := run{Config: c, pg: pg, total: c.Steps()}
+	if r.total == 0 {
+		return fmt.Errorf("train: Epochs %d of %d batches each are not one step of Accumulate %d batches", c.Epochs, c.Data.Steps(), c.Accumulate)
+	}
 	r.Accumulate = max(r.Accumulate, 1)
 	if err := r.resume(ctx); err != nil {
 		return err

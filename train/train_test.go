@@ -236,6 +236,10 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "at least 1 epoch or step") {
 			return fmt.Errorf("%v, want an error that asks for epochs or steps", err)
 		}
+		_, err = trained(t.Context(), pg, false, 5, func(c *train.Config) { c.Epochs, c.Accumulate = 1, 1000 })
+		if err == nil || !strings.Contains(err.Error(), "not one step of Accumulate 1000 batches") {
+			return fmt.Errorf("%v, want an error that says that there is no step", err)
+		}
 		return nil
 	})
 }
