@@ -114,6 +114,9 @@ func campaign(ctx context.Context) (ok bool, err error) {
 	if *bin, err = filepath.Abs(*bin); err != nil {
 		return false, err
 	}
+	if *bin, err = filepath.EvalSymlinks(*bin); err != nil { // as /proc names programs
+		return false, err
+	}
 	ok = true
 	fmt.Printf("%-12s %6s %-13s %14s %14s %12s\n", "example", "steps", "what", "middle", "end", "growth")
 	for i, j := range jobs() {
@@ -153,6 +156,8 @@ func (j job) run(ctx context.Context, dir string) ([]sample, error) {
 	if j.name == "gorgonia" { // which has no GPUs
 		cmd.Env = append(cmd.Env, "GODDP_DEVICE=cpu")
 	}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // golaunch then ends the ranks
+	cmd.WaitDelay = time.Minute
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

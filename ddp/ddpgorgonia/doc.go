@@ -6,9 +6,9 @@
 //	pg, err := comm.Init(ctx, nil)
 //	...
 //	model, err := ddpgorgonia.New(pg, G.Nodes{w0, w1}, nil) // compared; set to rank 0's values
-//	h := G.Must(G.Mul(x, model.Use(w0)))                 // not G.Mul(x, w0)
+//	h := G.Must(G.Mul(x, model.Use(w0)))                    // not G.Mul(x, w0)
 //	...
-//	vm, err := model.NewTapeMachine(cost)                // not G.Grad and G.NewTapeMachine
+//	vm, err := model.NewTapeMachine(cost)                   // not G.Grad and G.NewTapeMachine
 //	for x, y := range batches {
 //		... G.Let ...
 //		if err := vm.RunAll(); err != nil { // gradients are reduced here, overlapped
