@@ -1,0 +1,172 @@
+package coordinator
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// TestCore runs the scenarios in testdata. A scenario starts with
+//
+//	session size=3 [apart]
+//
+// and goes on with "do", whose input is what happens, a line each:
+//
+//	RANK join [NAME=VALUE]... [process=P] [value=V]
+//	RANK gather KEY [group=G] [members=R,R] [value=V]
+//	RANK fail TEXT [group=G] [ask=R,R] [answers] [final] [key=K]
+//	RANK ack NUMBER [value=V]
+//	RANK leave [group=G] [value=V] [alone]
+//	RANK watch [KEY] [group=G]
+//	RANK lost HOW
+//	RANK exited HOW
+//
+// A text has underscores for spaces. The output is what the core sends, of each line
+// behind the line itself. If one differs, run the test with -rewrite and inspect the
+// difference: commit it only if it is what you meant.
+func TestCore(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		var c *Core
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "session":
+				var size int
+				d.ScanArgs(t, "size", &size)
+				c = NewCore(size, d.HasArg("apart"))
+				return ""
+			case "do":
+				var b strings.Builder
+				for line := range strings.Lines(d.Input) {
+					fmt.Fprintf(&b, "> %s\n", strings.TrimSpace(line))
+					out, err := play(t, c, line)
+					for _, o := range out {
+						fmt.Fprintln(&b, describe(&o))
+					}
+					if err != nil {
+						fmt.Fprintf(&b, "error: %v\n", err)
+					}
+				}
+				if c.Over() {
+					fmt.Fprintln(&b, "over")
+				}
+				return b.String()
+			}
+			t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
+			return ""
+		})
+	})
+}
+
+// play has one line of a scenario happen.
+func play(t *testing.T, c *Core, line string) ([]Outgoing, error) {
+	fields := strings.Fields(line)
+	from, verb, args := number(t, fields[0]), fields[1], fields[2:]
+	var words []string
+	m := &Message{}
+	f := &Failure{}
+	for _, a := range args {
+		name, value, named := strings.Cut(a, "=")
+		switch {
+		case a == "answers":
+			m.WantAnswers = true
+		case a == "final":
+			m.Final = true
+		case a == "alone":
+			m.Alone = true
+		case !named:
+			words = append(words, strings.ReplaceAll(a, "_", " "))
+		case name == "group":
+			m.Group = value
+		case name == "members" || name == "ask":
+			for _, r := range strings.Split(value, ",") {
+				m.Ranks = append(m.Ranks, number(t, r))
+			}
+		case name == "value":
+			m.Value = []byte(value)
+		case name == "key":
+			f.Key = value
+		case name == "process":
+			m.Process = value
+		default:
+			m.Options = append(m.Options, Option{name, value})
+		}
+	}
+	word := strings.Join(words, " ")
+	switch verb {
+	case "lost":
+		return c.Lost(from, word), nil
+	case "exited":
+		return c.Exited(from, word), nil
+	case "join":
+		m.Verb = Join
+	case "gather":
+		m.Verb, m.Key = Gather, word
+	case "fail":
+		m.Verb, m.Failure, f.Text = Fail, f, word
+	case "ack":
+		m.Verb, m.Number = Ack, uint64(number(t, word))
+	case "leave":
+		m.Verb = Leave
+	case "watch":
+		m.Verb, m.Key = Watch, word
+	default:
+		t.Fatalf("unknown event %q", line)
+	}
+	return c.Step(from, m)
+}
+
+func number(t *testing.T, s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// describe is what the core sends in words.
+func describe(o *Outgoing) string {
+	m := o.Message
+	var b strings.Builder
+	fmt.Fprintf(&b, "to %v: %v", o.To, m.Verb)
+	if m.Number > 0 {
+		fmt.Fprintf(&b, " #%d", m.Number)
+	}
+	if m.Group != "" {
+		fmt.Fprintf(&b, " group %s", m.Group)
+	}
+	if m.Key != "" {
+		fmt.Fprintf(&b, " %s", m.Key)
+	}
+	if len(m.Ranks) > 0 {
+		fmt.Fprintf(&b, " ranks %v", m.Ranks)
+	}
+	if len(m.Value) > 0 {
+		fmt.Fprintf(&b, " %s", m.Value)
+	}
+	if len(m.Values) > 0 {
+		fmt.Fprintf(&b, " %s", m.Values)
+	}
+	if m.Alone {
+		b.WriteString(" alone")
+	}
+	if f := m.Failure; f != nil {
+		by := fmt.Sprintf("rank %d", f.Reporter)
+		if f.Reporter == nobody {
+			by = "coordinator"
+		}
+		fmt.Fprintf(&b, " by %s:", by)
+		if f.Kind != Reported {
+			fmt.Fprintf(&b, " %s %v", f.Kind, f.Ranks)
+		}
+		if f.Text != "" {
+			fmt.Fprintf(&b, " %q", f.Text)
+		}
+		if f.Absent != nil {
+			fmt.Fprintf(&b, " absent %v", f.Absent)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,112 @@
+package coordinator
+
+// A Verb says what a message is.
+type Verb uint8
+
+// What a rank says.
+const (
+	// Join is a rank's first message: its Process, the Options that all ranks must have
+	// alike, and a Value for the others.
+	Join Verb = iota + 1
+	// Gather gives a rank's Value of Key to the members of Group. The first one of a group
+	// from Split names its members in Ranks.
+	Gather
+	// Fail reports a Failure. Ranks are to answer before it is decided; with WantAnswers,
+	// Answered brings their answers and the reporter decides by a Fail that is Final. A
+	// reporter that waits no longer says it again: Answered brings the answers so far.
+	Fail
+	// Ack answers Asked, Failed or Leaving, by its Number. Its Value is the answer.
+	Ack
+	// Leave says that the rank closes Group in good order: Value is how far it has come.
+	// With Alone it does not wait for the others any longer.
+	Leave
+	// Watch asks which members of Group have not given their value of Key.
+	Watch
+)
+
+// What the coordinator says.
+const (
+	// Gathered has the Values of Key, by member; none where no member gave any.
+	Gathered Verb = iota + 16
+	// Asked wants an Ack that says what the rank knows about Failure.
+	Asked
+	// Answered has the answers to a Fail with WantAnswers: Values of Ranks. That of a rank
+	// that left is empty.
+	Answered
+	// Failed is a failure that was decided. The rank must Ack it once nothing that it
+	// reports can miss it.
+	Failed
+	// Settled says that all ranks have acknowledged what has Number.
+	Settled
+	// Left says that all members have left Group; Alone, that one of them did not wait.
+	Left
+	// Leaving says that Ranks leave Group alone, at Values. The rank must Ack it once it
+	// has come as far.
+	Leaving
+	// Watched answers Watch: Ranks have not given their value.
+	Watched
+	// Alive says nothing but that the sender runs. It goes both ways.
+	Alive
+)
+
+var verbs = map[Verb]string{
+	Join: "join", Gather: "gather", Fail: "fail", Ack: "ack", Leave: "leave", Watch: "watch", Gathered: "gathered", Asked: "asked",
+	Answered: "answered", Failed: "failed", Settled: "settled", Left: "left", Leaving: "leaving", Watched: "watched", Alive: "alive",
+}
+
+func (v Verb) String() string { return verbs[v] }
+
+// A Message is what a rank and the coordinator say to each other. Which fields count, its
+// Verb says. Ranks are the job's.
+type Message struct {
+	Verb   Verb
+	Number uint64   `json:",omitempty"`
+	Group  string   `json:",omitempty"` // "" is the group of all ranks
+	Key    string   `json:",omitempty"`
+	Ranks  []int    `json:",omitempty"`
+	Value  []byte   `json:",omitempty"`
+	Values [][]byte `json:",omitempty"`
+
+	Session int      `json:",omitempty"` // Join: which of the job's sessions
+	Process string   `json:",omitempty"` // Join: the process, for people and to tell it from others
+	Options []Option `json:",omitempty"` // Join
+
+	Failure     *Failure `json:",omitempty"`
+	WantAnswers bool     `json:",omitempty"` // Fail
+	Final       bool     `json:",omitempty"` // Fail
+	Alone       bool     `json:",omitempty"` // Leave, Left
+}
+
+// An Option is something that all ranks must have alike.
+type Option struct{ Name, Value string }
+
+// A Kind says what the coordinator itself found.
+type Kind string
+
+// The kinds of failures.
+const (
+	Reported  Kind = ""          // by Reporter, in Detail
+	Lost      Kind = "lost"      // Ranks: their connections ended without a Leave
+	Departed  Kind = "departed"  // Ranks left, and Reporter needs them
+	Exited    Kind = "exited"    // Ranks: their processes ended before they joined
+	Duplicate Kind = "duplicate" // Ranks: two processes joined as this rank
+	Different Kind = "different" // Ranks: their options differ
+)
+
+// A Failure is why a group broke.
+type Failure struct {
+	Kind     Kind   `json:",omitempty"`
+	Reporter int    // the rank that reported it; -1: the coordinator noticed it
+	Group    string `json:",omitempty"`
+	Ranks    []int  `json:",omitempty"` // whom it names
+	Text     string `json:",omitempty"`
+	// Detail is the reporter's own description, which the coordinator does not look at.
+	Detail []byte `json:",omitempty"`
+	// Key is the gather that the reporter waited for, and Absent, which the coordinator
+	// fills in, the members that have not given their value.
+	Key    string `json:",omitempty"`
+	Absent []int  `json:",omitempty"`
+}
+
+// nobody is the Reporter of what the coordinator noticed.
+const nobody = -1

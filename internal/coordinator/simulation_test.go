@@ -1,0 +1,631 @@
+package coordinator
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The simulation runs the core with simulated ranks in virtual time. Ranks join, take
+// steps in each of which every rank needs a token from the rank before it, and leave.
+// Meanwhile some of them die, hang, are suspended, lose connections, make mistakes, leave
+// early or never come. Every message takes a random time; those of one connection keep
+// their order.
+
+// coordinator is the core, or a mutant of it.
+type coordinator interface {
+	Step(from int, m *Message) ([]Outgoing, error)
+	Lost(r int, how string) []Outgoing
+	Exited(r int, how string) []Outgoing
+}
+
+// How long things take, in virtual time.
+const (
+	simSteps    = 3
+	simDelay    = 5 * time.Millisecond // of a message, at most
+	simCompute  = 20 * time.Millisecond
+	simJoin     = time.Minute      // until who joins gives up
+	simTimeout  = 10 * time.Second // of a step
+	simAnswers  = time.Second      // until who asks decides without all answers
+	simGrace    = 2 * time.Second  // until who leaves does so alone
+	simSilence  = 10 * time.Minute // until a rank that says nothing is lost
+	simLateness = 100 * time.Millisecond
+)
+
+// fault is what goes wrong on a rank.
+type fault uint8
+
+const (
+	dies         fault = iota // its process ends
+	exitsEarly                // before it joins, which the launcher sees
+	neverComes                // it does not start
+	hangs                     // its program stands still; its client answers
+	stops                     // its process is suspended for good
+	losesData                 // its connection to the rank behind it breaks
+	losesControl              // its connection to the coordinator breaks
+	errs                      // a call of its own is wrong
+	leavesEarly               // it leaves after its first step
+	differs                   // its options are others
+	faults
+)
+
+func (f fault) String() string {
+	return [...]string{"dies", "exits early", "never comes", "hangs", "stops", "loses data", "loses control", "errs", "leaves early", "differs"}[f]
+}
+
+type simEvent struct {
+	at  time.Duration
+	seq int
+	do  func()
+}
+
+type simQueue []simEvent
+
+func (q simQueue) Len() int { return len(q) }
+func (q simQueue) Less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+}
+func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *simQueue) Push(e any)   { *q = append(*q, e.(simEvent)) }
+func (q *simQueue) Pop() any {
+	old := *q
+	e := old[len(old)-1]
+	*q = old[:len(old)-1]
+	return e
+}
+
+type simulation struct {
+	core   coordinator
+	rng    *rand.Rand
+	queue  simQueue
+	now    time.Duration
+	seq    int
+	ranks  []*simRank
+	faulty map[int]fault
+	trace  []string
+	traces bool
+	broken []string // invariants that do not hold
+}
+
+// simRank is a simulated rank.
+type simRank struct {
+	sim *simulation
+	id  int
+
+	up, down, data time.Duration // when the latest message of the connection arrives
+
+	dead, stopped, hung, unconnected bool
+	joined                           bool
+	step                             int // that it takes, from 1
+	waits                            bool
+	tokens                           int  // steps that the rank before it has reached
+	cutBefore, cutBehind             bool // the connections of the data have ended
+	reported                         bool // it told the coordinator of a failure
+	leaving, gone                    bool
+	leavingAcks                      map[uint64]int // that it owes, by step
+	failure                          *Failure
+	settled                          bool
+	messages                         int
+}
+
+func newSimulation(core coordinator, size int, seed uint64, faulty int) *simulation {
+	s := &simulation{core: core, rng: rand.New(rand.NewPCG(seed, uint64(size))), faulty: map[int]fault{}}
+	for r := range size {
+		s.ranks = append(s.ranks, &simRank{sim: s, id: r, leavingAcks: map[uint64]int{}})
+	}
+	for range faulty {
+		s.faulty[s.rng.IntN(size)] = fault(s.rng.IntN(int(faults)))
+	}
+	for _, r := range s.ranks {
+		f, faulty := s.faulty[r.id]
+		start := s.some(simCompute)
+		switch {
+		case faulty && f == neverComes:
+			continue
+		case faulty && f == exitsEarly:
+			s.after(start, func() { s.deliver(s.core.Exited(r.id, "exit code 1")) })
+			continue
+		}
+		s.after(start, r.start)
+		if faulty {
+			s.after(start+s.some(3*simCompute), func() { r.fault(f) })
+		}
+	}
+	return s
+}
+
+func (s *simulation) some(most time.Duration) time.Duration {
+	return time.Duration(s.rng.Int64N(int64(most))) + 1
+}
+
+func (s *simulation) after(d time.Duration, do func()) {
+	s.seq++
+	heap.Push(&s.queue, simEvent{s.now + d, s.seq, do})
+}
+
+func (s *simulation) logf(format string, args ...any) {
+	if s.traces {
+		s.trace = append(s.trace, fmt.Sprintf("%12v ", s.now)+fmt.Sprintf(format, args...))
+	}
+}
+
+func (s *simulation) breakf(format string, args ...any) {
+	s.broken = append(s.broken, fmt.Sprintf(format, args...))
+}
+
+// run runs until nothing happens any more, and checks how it ended.
+func (s *simulation) run() {
+	for len(s.queue) > 0 {
+		e := heap.Pop(&s.queue).(simEvent)
+		s.now = e.at
+		e.do()
+	}
+	s.check()
+}
+
+// arrives runs do when a message on a connection arrives, behind those before it.
+func (s *simulation) arrives(last *time.Duration, do func()) {
+	at := max(s.now+s.some(simDelay), *last)
+	*last = at
+	s.after(at-s.now, do)
+}
+
+// deliver carries out what the core sends.
+func (s *simulation) deliver(out []Outgoing) {
+	for _, o := range out {
+		for _, to := range o.To {
+			if to == Sender {
+				continue
+			}
+			r := s.ranks[to]
+			r.count(o.Message)
+			s.arrives(&r.down, func() {
+				if !r.dead && !r.stopped && !r.unconnected {
+					r.receive(o.Message)
+				}
+			})
+		}
+	}
+}
+
+// count counts what a rank says and is told beside joining, asking and leaving.
+func (r *simRank) count(m *Message) {
+	if m.Verb != Join && m.Verb != Gathered && m.Verb != Watch && m.Verb != Watched && m.Verb != Leave {
+		r.messages++
+	}
+}
+
+// say sends a message to the coordinator.
+func (r *simRank) say(m *Message) {
+	s := r.sim
+	if r.dead || r.stopped || r.unconnected {
+		return
+	}
+	r.count(m)
+	s.arrives(&r.up, func() {
+		s.logf("rank %d: %v #%d final=%v ask=%v", r.id, m.Verb, m.Number, m.Final, m.Ranks)
+		out, err := s.core.Step(r.id, m)
+		if err != nil {
+			s.breakf("rank %d broke the protocol: %v", r.id, err)
+		}
+		for _, o := range out {
+			s.logf("  %s", describe(&o))
+		}
+		s.deliver(out)
+	})
+}
+
+// cut ends the connection to the coordinator.
+func (r *simRank) cut(after time.Duration) {
+	s := r.sim
+	s.after(after, func() {
+		s.arrives(&r.up, func() {
+			s.logf("rank %d: connection ended", r.id)
+			s.deliver(s.core.Lost(r.id, "its connection ended"))
+		})
+	})
+}
+
+func (r *simRank) before() *simRank { return r.sim.ranks[(r.id+len(r.sim.ranks)-1)%len(r.sim.ranks)] }
+func (r *simRank) behind() *simRank { return r.sim.ranks[(r.id+1)%len(r.sim.ranks)] }
+
+func (r *simRank) others() (ranks []int) {
+	for _, o := range r.sim.ranks {
+		if o != r {
+			ranks = append(ranks, o.id)
+		}
+	}
+	return ranks
+}
+
+// cutData ends the connections of the data.
+func (r *simRank) cutData() {
+	s, behind, before := r.sim, r.behind(), r.before()
+	s.arrives(&r.data, func() { behind.cutBefore = true; behind.look() })
+	s.after(s.some(simDelay), func() { before.cutBehind = true; before.look() })
+}
+
+func (r *simRank) start() {
+	r.joined = true
+	options := []Option{{"WORLD_SIZE", fmt.Sprint(len(r.sim.ranks))}}
+	if r.sim.faulty[r.id] == differs && slices.Contains(r.sim.faults(), r.id) {
+		options[0].Value = "1000000"
+	}
+	r.say(&Message{Verb: Join, Process: fmt.Sprintf("process %d", r.id), Options: options})
+	r.sim.after(simJoin, func() {
+		if r.step == 0 && r.failure == nil && !r.unconnected {
+			r.say(&Message{Verb: Fail, Failure: &Failure{Text: "timed out", Key: JoinKey}})
+		}
+	})
+}
+
+func (r *simRank) fault(f fault) {
+	s := r.sim
+	if r.gone || r.failure != nil {
+		return
+	}
+	s.logf("rank %d %v", r.id, f)
+	switch f {
+	case dies:
+		r.dead = true
+		r.cut(0)
+		r.cutData()
+	case hangs:
+		r.hung, r.waits = true, false
+	case stops:
+		r.stopped = true
+		r.cut(simSilence)
+	case losesData:
+		behind := r.behind()
+		r.cutBehind, behind.cutBefore = true, true
+		r.look()
+		behind.look()
+	case losesControl:
+		r.unconnected = true
+		r.cut(0)
+		s.after(simLateness, func() { r.cutData() }) // it ends, as it cannot hear any more
+	case errs:
+		r.report(&Message{Failure: &Failure{Text: "bad call", Ranks: []int{r.id}}})
+	case leavesEarly:
+		if r.step > 0 && !r.reported {
+			r.leave()
+		}
+	}
+}
+
+// report tells the coordinator of a failure, the first one of this rank.
+func (r *simRank) report(m *Message) {
+	if r.reported || r.failure != nil || r.step == 0 || r.leaving && !m.WantAnswers {
+		return
+	}
+	r.reported = true
+	m.Verb = Fail
+	r.say(m)
+	if len(m.Ranks) > 0 {
+		r.sim.after(simAnswers, func() {
+			switch {
+			case r.failure != nil || r.gone:
+			case m.WantAnswers:
+				r.say(&Message{Verb: Fail, WantAnswers: true, Failure: m.Failure})
+			default:
+				r.decide(m.Failure, nil)
+			}
+		})
+	}
+}
+
+// decide ends this rank's inquiry.
+func (r *simRank) decide(f *Failure, culprits []int) {
+	if r.failure == nil && !r.gone {
+		final := *f
+		if culprits != nil {
+			final.Ranks = culprits
+		}
+		r.say(&Message{Verb: Fail, Final: true, Failure: &final})
+	}
+}
+
+// next begins a step, or leaves behind the last one.
+func (r *simRank) next() {
+	r.step++
+	step := r.step
+	s := r.sim
+	s.after(s.some(simCompute), func() {
+		switch {
+		case r.dead || r.stopped || r.hung || r.unconnected || r.failure != nil || r.leaving:
+			return
+		case r.step > simSteps:
+			r.leave()
+			return
+		}
+		behind := r.behind()
+		if r.cutBehind {
+			r.report(&Message{Ranks: []int{behind.id}, Failure: &Failure{Text: "write", Ranks: []int{r.id, behind.id}}})
+			return
+		}
+		s.arrives(&r.data, func() {
+			if !behind.cutBefore {
+				behind.tokens = step
+				behind.look()
+			}
+		})
+		r.waits = true
+		s.after(simGrace, func() {
+			if r.step == step && r.waits && r.failure == nil {
+				r.say(&Message{Verb: Watch, Key: LeaveKey})
+			}
+		})
+		s.after(simTimeout, func() {
+			if r.step == step && r.waits {
+				r.report(&Message{Ranks: r.others(), WantAnswers: true, Failure: &Failure{Text: "timed out", Ranks: []int{r.before().id}}})
+			}
+		})
+		r.look()
+	})
+}
+
+// look goes on when the step's token is there, or cannot come any more.
+func (r *simRank) look() {
+	switch {
+	case r.dead || r.stopped || r.hung || r.unconnected || r.failure != nil || !r.waits:
+	case r.tokens >= r.step:
+		r.waits = false
+		r.acknowledge()
+		r.next()
+	case r.cutBefore:
+		before := r.before().id
+		r.report(&Message{Ranks: []int{before}, Failure: &Failure{Text: "read", Ranks: []int{before, r.id}}})
+	}
+}
+
+// leave closes the group in good order.
+func (r *simRank) leave() {
+	r.leaving = true
+	at := []byte{byte(r.step)}
+	r.say(&Message{Verb: Leave, Value: at})
+	r.acknowledge()
+	r.sim.after(simGrace, func() {
+		if !r.gone {
+			r.say(&Message{Verb: Leave, Value: at, Alone: true})
+		}
+	})
+	r.sim.after(simTimeout, func() {
+		if !r.gone {
+			r.report(&Message{Ranks: r.others(), WantAnswers: true, Failure: &Failure{Text: "closed without the others"}})
+		}
+	})
+}
+
+// acknowledge lets those leave alone whom this rank does not need any more.
+func (r *simRank) acknowledge() {
+	for number, step := range r.leavingAcks {
+		if r.step >= step || r.leaving {
+			delete(r.leavingAcks, number)
+			r.say(&Message{Verb: Ack, Number: number})
+		}
+	}
+}
+
+// end ends the process, in good order.
+func (r *simRank) end() {
+	if !r.gone {
+		r.gone = true
+		r.cut(0)
+		r.cutData()
+	}
+}
+
+func (r *simRank) receive(m *Message) {
+	s := r.sim
+	switch m.Verb {
+	case Gathered:
+		r.next()
+	case Asked:
+		answer := []byte("busy")
+		if r.waits && !r.hung {
+			answer = []byte("waits")
+		}
+		r.say(&Message{Verb: Ack, Number: m.Number, Value: answer})
+	case Answered:
+		var busy []int
+		for _, o := range s.ranks {
+			i := slices.Index(m.Ranks, o.id)
+			if o == r && r.hung || o != r && (i < 0 || string(m.Values[i]) == "busy") {
+				busy = append(busy, o.id)
+			}
+		}
+		r.decide(&Failure{Text: "behind"}, busy)
+	case Failed:
+		if r.failure != nil {
+			s.breakf("rank %d was told of two failures: %v and %v", r.id, *r.failure, *m.Failure)
+		}
+		r.failure = m.Failure
+		if m.Number > 0 {
+			r.say(&Message{Verb: Ack, Number: m.Number})
+		}
+		if s.rng.IntN(3) == 0 { // its process ends for the error, before the others have acknowledged
+			r.settled = true
+			r.dead = true
+			r.cut(0)
+			r.cutData()
+		}
+	case Settled:
+		r.settled = r.failure != nil
+		switch {
+		case r.leaving:
+		case r.failure == nil:
+			s.breakf("rank %d: settled without a failure", r.id)
+		default:
+			r.say(&Message{Verb: Leave})
+		}
+		r.end()
+	case Left:
+		r.end()
+	case Watched:
+		if before := r.before().id; r.waits && !slices.Contains(m.Ranks, before) {
+			r.report(&Message{Ranks: []int{before}, Failure: &Failure{Text: "left", Ranks: []int{before}}})
+		}
+	case Leaving:
+		r.leavingAcks[m.Number] = int(slices.Max(slices.Concat(m.Values...)))
+		r.acknowledge()
+	}
+}
+
+// faults is the ranks that something is wrong with.
+func (s *simulation) faults() []int {
+	var ranks []int
+	for r := range s.faulty {
+		ranks = append(ranks, r)
+	}
+	slices.Sort(ranks)
+	return ranks
+}
+
+// check finds the invariants that do not hold.
+func (s *simulation) check() {
+	var first *simRank
+	total := 0
+	for _, r := range s.ranks {
+		total += r.messages
+		if r.failure != nil {
+			if first == nil {
+				first = r
+			} else if f, g := fmt.Sprint(*first.failure), fmt.Sprint(*r.failure); f != g {
+				s.breakf("rank %d has the cause %s, rank %d %s", first.id, f, r.id, g)
+			}
+			if !r.settled && !r.dead && !r.stopped && !r.unconnected {
+				s.breakf("rank %d was told of a failure and never hears that all were", r.id)
+			}
+			continue
+		}
+		if f := s.faulty[r.id]; r.joined && !r.gone && !r.dead && !r.stopped && !r.unconnected && !(r.hung && f == hangs && first == nil) {
+			s.breakf("rank %d waits for ever: step %d, waits %v, reported %v, leaving %v", r.id, r.step, r.waits, r.reported, r.leaving)
+		}
+	}
+	if most := 10 * len(s.ranks); total > most {
+		s.breakf("%d messages among %d ranks, at most %d", total, len(s.ranks), most)
+	}
+	if first != nil {
+		s.checkCause(first.failure)
+	}
+}
+
+// checkCause finds a cause that names nobody with whom something is wrong.
+func (s *simulation) checkCause(f *Failure) {
+	named := slices.Concat(f.Ranks, f.Absent)
+	guilty := func(r int) bool {
+		if _, ok := s.faulty[r]; ok {
+			return true
+		}
+		before := (r + len(s.ranks) - 1) % len(s.ranks)
+		return s.faulty[before] == losesData && slices.Contains(s.faults(), before)
+	}
+	if !slices.ContainsFunc(named, guilty) {
+		s.breakf("the cause %+v names nobody of %v", *f, s.faulty)
+	}
+	if len(s.faulty) > 1 {
+		return
+	}
+	var rank int
+	var what fault
+	for rank, what = range s.faulty {
+	}
+	want := map[fault]Kind{dies: Lost, exitsEarly: Exited, losesControl: Lost, leavesEarly: Departed, differs: Different}[what]
+	also := map[fault]Kind{stops: Lost, losesData: Departed}[what] // it may be lost, or leave, before it is asked
+	if f.Kind != want && (also == "" || f.Kind != also) {
+		s.breakf("rank %d %v, and the cause is %+v, want kind %q", rank, what, *f, want)
+	}
+	if what != differs && what != losesData && !slices.Equal(named, []int{rank}) {
+		s.breakf("rank %d %v, and the cause names %v", rank, what, named)
+	}
+}
+
+// simulate runs a schedule, and says what did not hold.
+func simulate(core coordinator, size int, seed uint64) string {
+	faulty := 1 + int(seed%3)
+	s := newSimulation(core, size, seed, faulty)
+	s.run()
+	return strings.Join(s.broken, "\n")
+}
+
+// TestSimulation runs the core through schedules with faults.
+func TestSimulation(t *testing.T) {
+	run := func(size int, seed uint64) {
+		if broken := simulate(NewCore(size, false), size, seed); broken != "" {
+			s := newSimulation(NewCore(size, false), size, seed, 1+int(seed%3))
+			s.traces = size <= 16
+			s.run()
+			t.Fatalf("%d ranks, seed %d, faults %v:\n%s\n%s", size, seed, s.faulty, broken, strings.Join(s.trace, "\n"))
+		}
+	}
+	small, thousand, tenThousand := 30_000, 100, 10
+	if testing.Short() {
+		small, thousand, tenThousand = 3000, 3, 0
+	}
+	for seed := range small {
+		run(3+seed%14, uint64(seed))
+	}
+	for seed := range thousand {
+		run(1000, uint64(seed))
+	}
+	for seed := range tenThousand {
+		run(10_000, uint64(seed))
+	}
+}
+
+// hasty believes the first report, without asking those whom it names.
+type hasty struct{ *Core }
+
+func (c hasty) Step(from int, m *Message) ([]Outgoing, error) {
+	if m.Verb == Fail && !m.WantAnswers {
+		believed := *m
+		believed.Ranks = nil
+		m = &believed
+	}
+	return c.Core.Step(from, m)
+}
+
+// forgetful waits for the acknowledgements of ranks that are lost.
+type forgetful struct{ *Core }
+
+func (c forgetful) Lost(r int, how string) []Outgoing {
+	if q := c.groups[""].failure; q != nil && q.decided {
+		return nil
+	}
+	return c.Core.Lost(r, how)
+}
+
+// fickle decides again when another failure is reported.
+type fickle struct{ *Core }
+
+func (c fickle) Step(from int, m *Message) ([]Outgoing, error) {
+	if q := c.groups[""].failure; m.Verb == Fail && len(m.Ranks) == 0 && q != nil && q.decided {
+		c.groups[""].failure = nil
+	}
+	return c.Core.Step(from, m)
+}
+
+// TestSimulationCatchesMutants has the simulation find what is wrong with other cores.
+func TestSimulationCatchesMutants(t *testing.T) {
+	for name, mutate := range map[string]func(*Core) coordinator{
+		"hasty":     func(c *Core) coordinator { return hasty{c} },
+		"forgetful": func(c *Core) coordinator { return forgetful{c} },
+		"fickle":    func(c *Core) coordinator { return fickle{c} },
+	} {
+		caught := 0
+		for seed := range 1000 {
+			size := 3 + seed%14
+			if simulate(mutate(NewCore(size, false)), size, uint64(seed)) != "" {
+				caught++
+			}
+		}
+		t.Logf("%s: caught by %d of 1000 schedules", name, caught)
+		if caught == 0 {
+			t.Errorf("the mutant %s is not caught", name)
+		}
+	}
+}
