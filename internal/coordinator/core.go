@@ -82,20 +82,23 @@ type inquiry struct {
 	owed     map[int]bool // those of them that have not
 	answers  map[int][]byte
 	answered bool // the reporter has them
-	decided  bool
+	// impatient ranks wanted to decide, and have not reported this one. Who says so again
+	// does: the reporter may be suspended.
+	impatient map[int]bool
+	decided   bool
 }
 
 // acknowledgement is a message that ranks have to acknowledge, so that others go on.
 type acknowledgement struct {
 	owed   map[int]bool
-	notify []int  // who hears that all have
-	leave  *group // that these leave, if it is about that
+	notify []int // who hears that all have
+	group  *group
+	leave  bool // it is about these, who leave the group
 }
 
-// NewCore returns the coordinator of a session of this many ranks. Where groups fail
-// apart, as without error handling, a failure in one group does not break the others.
-func NewCore(size int, apart bool) *Core {
-	c := &Core{size: size, apart: apart, first: -1, ranks: make([]rank, size), groups: map[string]*group{}, acks: map[uint64]*acknowledgement{}}
+// NewCore returns the coordinator of a session of this many ranks.
+func NewCore(size int) *Core {
+	c := &Core{size: size, first: -1, ranks: make([]rank, size), groups: map[string]*group{}, acks: map[uint64]*acknowledgement{}}
 	all := make([]int, size)
 	for r := range all {
 		all[r] = r
@@ -196,10 +199,10 @@ func (c *Core) join(from int, m *Message) {
 	}
 	*r = rank{state: present, process: m.Process, options: m.Options}
 	if c.first < 0 {
-		c.first = from
+		c.first, c.apart = from, m.Apart
 	}
 	if root.failure != nil && root.failure.decided {
-		c.tellLate(root.failure, from)
+		c.tellLate(root, from)
 		return
 	}
 	if text := differ(c.ranks[c.first].options, r.options, c.first, from); text != "" {
@@ -316,8 +319,9 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	switch {
 	case q != nil && q.decided:
 		return nil
-	case m.Final && (q == nil || q.failure.Reporter != from):
-		return nil // another failure has taken its place
+	case m.Final && q != nil && q.failure.Reporter != from && !q.impatient[from]:
+		q.impatient[from] = true // another failure has taken its place
+		return nil
 	case m.Final:
 		c.decide(g, f)
 		return nil
@@ -325,7 +329,7 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 		c.giveAnswers(q)
 		return nil
 	}
-	next := &inquiry{failure: f, wants: m.WantAnswers, asked: m.Ranks, owed: map[int]bool{}, answers: map[int][]byte{}}
+	next := &inquiry{failure: f, wants: m.WantAnswers, asked: m.Ranks, owed: map[int]bool{}, answers: map[int][]byte{}, impatient: map[int]bool{}}
 	if q != nil && next.certainty() <= q.certainty() && !(q.owed[from] && !q.wants) {
 		return nil
 	}
@@ -346,7 +350,7 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 		c.number++
 		next.number = c.number
 		to := slices.DeleteFunc(slices.Clone(m.Ranks), func(r int) bool { return !next.owed[r] })
-		c.send(&Message{Verb: Asked, Number: next.number, Group: f.Group, Failure: &f, Value: m.Value}, to...)
+		c.send(&Message{Verb: Asked, Number: next.number, Group: f.Group, Failure: &f, WantAnswers: m.WantAnswers}, to...)
 	}
 	c.conclude(g)
 	return nil
@@ -407,26 +411,27 @@ func (c *Core) decide(g *group, f Failure) {
 	g.failure = &inquiry{number: c.number, failure: f, decided: true}
 	heard := c.heard(g)
 	if len(heard) > 0 {
-		c.await(heard, heard, nil)
+		c.await(g, heard, heard, false)
 	}
-	c.tell(g.failure, heard...)
+	c.tell(g, heard...)
 }
 
-// tell sends a failure that was decided.
-func (c *Core) tell(q *inquiry, to ...int) {
-	c.send(&Message{Verb: Failed, Number: q.number, Group: q.failure.Group, Failure: &q.failure}, to...)
+// tell sends the failure of a group that was decided.
+func (c *Core) tell(g *group, to ...int) {
+	q := g.failure
+	c.send(&Message{Verb: Failed, Number: q.number, Group: g.name, Failure: &q.failure}, to...)
 }
 
 // tellLate tells a rank that came when the others had been told. It has nothing to abort.
-func (c *Core) tellLate(q *inquiry, to int) {
-	c.tell(q, to)
-	c.send(&Message{Verb: Settled, Number: q.number}, to)
+func (c *Core) tellLate(g *group, to int) {
+	c.tell(g, to)
+	c.send(&Message{Verb: Settled, Number: g.failure.number, Group: g.name}, to)
 }
 
 // await has some ranks acknowledge what has the latest number, before others hear that
 // they did.
-func (c *Core) await(ranks, notify []int, leave *group) {
-	a := &acknowledgement{owed: map[int]bool{}, notify: notify, leave: leave}
+func (c *Core) await(g *group, ranks, notify []int, leave bool) {
+	a := &acknowledgement{owed: map[int]bool{}, notify: notify, group: g, leave: leave}
 	for _, r := range ranks {
 		a.owed[r] = true
 	}
@@ -441,10 +446,10 @@ func (c *Core) settle(number uint64) {
 		return
 	}
 	delete(c.acks, number)
-	c.send(&Message{Verb: Settled, Number: number}, a.notify...)
-	if a.leave != nil {
-		a.leave.announced = false
-		c.announce(a.leave)
+	c.send(&Message{Verb: Settled, Number: number, Group: a.group.name, Alone: a.leave}, a.notify...)
+	if a.leave {
+		a.group.announced = false
+		c.announce(a.group)
 	}
 }
 
@@ -501,7 +506,7 @@ func (c *Core) announce(g *group) {
 	c.send(&Message{Verb: Leaving, Number: c.number, Group: g.name, Ranks: g.leaving, Values: g.values}, rest...)
 	notify := g.leaving
 	g.leaving, g.values, g.announced = nil, nil, true
-	c.await(rest, notify, g)
+	c.await(g, rest, notify, true)
 }
 
 // gone notes that a rank left or was lost. It owes nothing any more; why is the failure of

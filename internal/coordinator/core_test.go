@@ -11,11 +11,11 @@ import (
 
 // TestCore runs the scenarios in testdata. A scenario starts with
 //
-//	session size=3 [apart]
+//	session size=3
 //
 // and goes on with "do", whose input is what happens, a line each:
 //
-//	RANK join [NAME=VALUE]... [process=P] [value=V]
+//	RANK join [NAME=VALUE]... [process=P] [value=V] [apart]
 //	RANK gather KEY [group=G] [members=R,R] [value=V]
 //	RANK fail TEXT [group=G] [ask=R,R] [answers] [final] [key=K]
 //	RANK ack NUMBER [value=V]
@@ -35,7 +35,7 @@ func TestCore(t *testing.T) {
 			case "session":
 				var size int
 				d.ScanArgs(t, "size", &size)
-				c = NewCore(size, d.HasArg("apart"))
+				c = NewCore(size)
 				return ""
 			case "do":
 				var b strings.Builder
@@ -74,6 +74,8 @@ func play(t *testing.T, c *Core, line string) ([]Outgoing, error) {
 			m.WantAnswers = true
 		case a == "final":
 			m.Final = true
+		case a == "apart":
+			m.Apart = true
 		case a == "alone":
 			m.Alone = true
 		case !named:
@@ -149,7 +151,7 @@ func describe(o *Outgoing) string {
 	if len(m.Values) > 0 {
 		fmt.Fprintf(&b, " %s", m.Values)
 	}
-	if m.Alone {
+	if m.Alone && m.Verb != Settled {
 		b.WriteString(" alone")
 	}
 	if f := m.Failure; f != nil {

@@ -13,7 +13,8 @@ const (
 	Gather
 	// Fail reports a Failure. Ranks are to answer before it is decided; with WantAnswers,
 	// Answered brings their answers and the reporter decides by a Fail that is Final. A
-	// reporter that waits no longer says it again: Answered brings the answers so far.
+	// reporter that waits no longer says it again: Answered brings the answers so far. A
+	// rank whose report gave way to another one's decides by its second Fail that is Final.
 	Fail
 	// Ack answers Asked, Failed or Leaving, by its Number. Its Value is the answer.
 	Ack
@@ -33,10 +34,11 @@ const (
 	// Answered has the answers to a Fail with WantAnswers: Values of Ranks. That of a rank
 	// that left is empty.
 	Answered
-	// Failed is a failure that was decided. The rank must Ack it once nothing that it
-	// reports can miss it.
+	// Failed is a failure that was decided: Group breaks, and all groups if that is the
+	// one of all ranks. The rank must Ack it once nothing that it reports can miss it.
 	Failed
-	// Settled says that all ranks have acknowledged what has Number.
+	// Settled says that all ranks have acknowledged what has Number: the failure of Group
+	// or, with Alone, that this rank leaves it.
 	Settled
 	// Left says that all members have left Group; Alone, that one of them did not wait.
 	Left
@@ -70,9 +72,10 @@ type Message struct {
 	Session int      `json:",omitempty"` // Join: which of the job's sessions
 	Process string   `json:",omitempty"` // Join: the process, for people and to tell it from others
 	Options []Option `json:",omitempty"` // Join
+	Apart   bool     `json:",omitempty"` // Join: a group's failure does not break the others
 
 	Failure     *Failure `json:",omitempty"`
-	WantAnswers bool     `json:",omitempty"` // Fail
+	WantAnswers bool     `json:",omitempty"` // Fail, Asked
 	Final       bool     `json:",omitempty"` // Fail
 	Alone       bool     `json:",omitempty"` // Leave, Left
 }
@@ -91,6 +94,8 @@ const (
 	Exited    Kind = "exited"    // Ranks: their processes ended before they joined
 	Duplicate Kind = "duplicate" // Ranks: two processes joined as this rank
 	Different Kind = "different" // Ranks: their options differ
+	// Unreachable is found by a rank: the coordinator is gone, or silent.
+	Unreachable Kind = "unreachable"
 )
 
 // A Failure is why a group broke.

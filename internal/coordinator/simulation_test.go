@@ -320,12 +320,13 @@ func (r *simRank) report(m *Message) {
 
 // decide ends this rank's inquiry.
 func (r *simRank) decide(f *Failure, culprits []int) {
-	if r.failure == nil && !r.gone {
+	if r.failure == nil && !r.gone && !r.dead && !r.stopped && !r.unconnected {
 		final := *f
 		if culprits != nil {
 			final.Ranks = culprits
 		}
 		r.say(&Message{Verb: Fail, Final: true, Failure: &final})
+		r.sim.after(simGrace, func() { r.decide(&final, nil) })
 	}
 }
 
@@ -555,8 +556,8 @@ func simulate(core coordinator, size int, seed uint64) string {
 // TestSimulation runs the core through schedules with faults.
 func TestSimulation(t *testing.T) {
 	run := func(size int, seed uint64) {
-		if broken := simulate(NewCore(size, false), size, seed); broken != "" {
-			s := newSimulation(NewCore(size, false), size, seed, 1+int(seed%3))
+		if broken := simulate(NewCore(size), size, seed); broken != "" {
+			s := newSimulation(NewCore(size), size, seed, 1+int(seed%3))
 			s.traces = size <= 16
 			s.run()
 			t.Fatalf("%d ranks, seed %d, faults %v:\n%s\n%s", size, seed, s.faulty, broken, strings.Join(s.trace, "\n"))
@@ -619,7 +620,7 @@ func TestSimulationCatchesMutants(t *testing.T) {
 		caught := 0
 		for seed := range 1000 {
 			size := 3 + seed%14
-			if simulate(mutate(NewCore(size, false)), size, uint64(seed)) != "" {
+			if simulate(mutate(NewCore(size)), size, uint64(seed)) != "" {
 				caught++
 			}
 		}

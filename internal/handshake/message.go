@@ -21,12 +21,15 @@ const (
 	StoreServer  Role = "store server"
 	PeerDialler  Role = "peer dialler"
 	PeerListener Role = "peer listener"
+	Rank         Role = "rank"
+	Coordinator  Role = "coordinator"
 )
 
 // opposite is the role that the other end of a connection must have.
 var opposite = map[Role]Role{
 	StoreClient: StoreServer, StoreServer: StoreClient,
 	PeerDialler: PeerListener, PeerListener: PeerDialler,
+	Rank: Coordinator, Coordinator: Rank,
 }
 
 // A Party is one end of a connection, as the other end is to see it.

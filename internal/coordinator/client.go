@@ -1,0 +1,491 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/goddp/goddp/internal/handshake"
+)
+
+// Client is a rank's connection to the coordinator, for one session.
+type Client struct {
+	rank int
+	opts ClientOptions
+	send func(*Message) error
+	quit func() // ends the connection once all has been sent
+	wg   sync.WaitGroup
+	done chan struct{} // closed when nothing comes any more
+
+	// reading is held while what has come is read and carried out: whoever has it shared,
+	// and finds nothing unread, knows all that the coordinator has said.
+	reading sync.RWMutex
+	conn    *net.TCPConn // nil in the coordinator's process
+
+	mu      sync.Mutex
+	groups  map[string]*Group
+	waits   map[gatherKey]chan *Message
+	leaving bool
+	heard   bool // since the last tick
+	silence silence
+}
+
+// ClientOptions are a client's.
+type ClientOptions struct {
+	Options
+	Size int
+	// Host is whose process the coordinator is in, for people.
+	Host string
+	// Answer is what this rank knows of a failure that another one looks into. It is
+	// called in a goroutine of its own.
+	Answer func(*Failure) []byte
+}
+
+// gatherKey names what a rank waits for.
+type gatherKey struct {
+	verb       Verb
+	group, key string
+}
+
+// Group is this rank's part in some ranks, all or a part.
+type Group struct {
+	Name    string
+	Members []int // by their numbers in the job
+	client  *Client
+
+	failed  chan struct{} // closed when failure is decided
+	settled chan struct{} // closed when all ranks have acknowledged that
+
+	// Guarded by the client's mu.
+	failure *Failure
+	begin   func(ranks []int, values [][]byte, done func())
+}
+
+func (e *Failure) Error() string {
+	switch e.Kind {
+	case Lost:
+		return fmt.Sprintf("rank %d lost: %s", e.Ranks[0], e.Text)
+	case Departed:
+		return fmt.Sprintf("ranks %v left: they closed the process group", e.Ranks)
+	case Exited:
+		return fmt.Sprintf("rank %d has ended before it joined: %s", e.Ranks[0], e.Text)
+	case Duplicate:
+		return fmt.Sprintf("two processes say that they are rank %d: %s", e.Ranks[0], e.Text)
+	case Unreachable, Different:
+		return e.Text
+	}
+	if len(e.Absent) > 0 {
+		return fmt.Sprintf("%s: ranks %v have not come", e.Text, e.Absent)
+	}
+	return e.Text
+}
+
+// Dial connects rank to the coordinator at addr, host:port. Join follows.
+func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client, error) {
+	o.Options = o.withDefaults()
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("the coordinator, in %s: %w", o.Host, err)
+	}
+	conn := nc.(*net.TCPConn)
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	own := handshake.Party{Role: handshake.Rank, Job: o.Job, HasSecret: o.HasSecret, Rank: rank, Process: handshake.ThisProcess()}
+	_, err = handshake.Dial(conn, own, o.Key)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = tune(conn)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("the coordinator, in %s: %w", o.Host, err)
+	}
+	box := newOutbox()
+	c := newClient(rank, o)
+	c.conn, c.quit = conn, box.close
+	c.send = func(m *Message) error {
+		if !box.put(encode(m)) {
+			return fmt.Errorf("more than %d bytes that the coordinator has not taken", 2*maxMessage)
+		}
+		return nil
+	}
+	c.wg.Go(func() {
+		if err := box.run(conn); err == nil {
+			conn.CloseWrite()
+		}
+	})
+	c.wg.Go(c.listen)
+	c.wg.Go(c.tick)
+	return c, nil
+}
+
+func newClient(rank int, o ClientOptions) *Client {
+	c := &Client{rank: rank, opts: o, done: make(chan struct{}), groups: map[string]*Group{}, waits: map[gatherKey]chan *Message{}}
+	all := make([]int, o.Size)
+	for r := range all {
+		all[r] = r
+	}
+	c.group("").Members = all
+	return c
+}
+
+// group is the group of a name, which a failure may name before this rank does. mu is held,
+// or the client not shared yet.
+func (c *Client) group(name string) *Group {
+	g := c.groups[name]
+	if g == nil {
+		g = &Group{Name: name, client: c, failed: make(chan struct{}), settled: make(chan struct{})}
+		c.groups[name] = g
+		if root := c.groups[""]; root.failure != nil {
+			g.fail(root.failure)
+			if closed(root.settled) {
+				close(g.settled)
+			}
+		}
+	}
+	return g
+}
+
+// Root is the group of all ranks.
+func (c *Client) Root() *Group {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.group("")
+}
+
+// Join joins a session, gives the others a value, and returns those of all, by rank, when all
+// have joined. Options must be the same on all ranks. apart tells that a failure in a group
+// breaks no other one.
+func (c *Client) Join(ctx context.Context, session int, options []Option, apart bool, value []byte) ([][]byte, error) {
+	m := &Message{Verb: Join, Session: session, Process: handshake.ThisProcess().String(), Options: options, Apart: apart, Value: value}
+	return c.Root().exchange(ctx, m, gatherKey{Gathered, "", JoinKey})
+}
+
+// Make makes a group of some ranks, all of which call it, as Join does the group of all.
+func (c *Client) Make(ctx context.Context, name string, members []int, value []byte) (*Group, [][]byte, error) {
+	c.mu.Lock()
+	g := c.group(name)
+	g.Members = members
+	c.mu.Unlock()
+	values, err := g.exchange(ctx, &Message{Verb: Gather, Group: name, Key: JoinKey, Ranks: members, Value: value}, gatherKey{Gathered, name, JoinKey})
+	return g, values, err
+}
+
+// Gather gives the members a value, and returns those of all, by member, when all have given
+// theirs: nil where all are empty. A key is used once.
+func (g *Group) Gather(ctx context.Context, key string, value []byte) ([][]byte, error) {
+	return g.exchange(ctx, &Message{Verb: Gather, Group: g.Name, Key: key, Value: value}, gatherKey{Gathered, g.Name, key})
+}
+
+// Missing returns the members that have not given their value of a key. With LeaveKey it is
+// those that have not left.
+func (g *Group) Missing(ctx context.Context, key string) ([]int, error) {
+	m, err := g.ask(ctx, &Message{Verb: Watch, Group: g.Name, Key: key}, gatherKey{Watched, g.Name, key})
+	if err != nil {
+		return nil, err
+	}
+	return m.Ranks, nil
+}
+
+func (g *Group) exchange(ctx context.Context, m *Message, key gatherKey) ([][]byte, error) {
+	answer, err := g.ask(ctx, m, key)
+	if err != nil {
+		return nil, err
+	}
+	return answer.Values, nil
+}
+
+// ask says something and waits for the answer, the group's failure, or the end of ctx.
+func (g *Group) ask(ctx context.Context, m *Message, key gatherKey) (*Message, error) {
+	c := g.client
+	answer := make(chan *Message, 1)
+	c.mu.Lock()
+	c.waits[key] = answer
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.waits, key)
+	}()
+	if err := c.send(m); err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-answer:
+		return a, nil
+	case <-g.failed:
+		return nil, g.Failure()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Failed is closed once the group's failure is decided, or the coordinator is lost. Settled
+// is closed once all ranks know of it: what one of them does from then on is taken by none
+// for the result of a call.
+func (g *Group) Failed() <-chan struct{} { return g.failed }
+
+// Settled is explained at Failed.
+func (g *Group) Settled() <-chan struct{} { return g.settled }
+
+// Failure is why the group broke, on all ranks the same; nil before.
+func (g *Group) Failure() *Failure {
+	g.client.mu.Lock()
+	defer g.client.mu.Unlock()
+	return g.failure
+}
+
+// Fail reports a failure. It is decided once the ranks asked have answered or were lost. It
+// returns at once: Failed tells what was decided.
+func (g *Group) Fail(f *Failure, asked ...int) {
+	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: asked}) // the end of the connection is a failure
+}
+
+// Decide ends what Fail, or Inquire, of this rank began.
+func (g *Group) Decide(f *Failure) {
+	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Final: true})
+}
+
+// Inquire reports a failure and asks ranks what they know of it. When ctx ends it returns the
+// answers so far. Those that left answer with nothing. Decide follows. Where another failure
+// is decided meanwhile, or another rank asks already, the error is that failure.
+func (g *Group) Inquire(ctx context.Context, f *Failure, ranks []int) (answers map[int][]byte, err error) {
+	m := &Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: ranks, WantAnswers: true}
+	answer, err := g.ask(ctx, m, gatherKey{Answered, g.Name, ""})
+	if err != nil && ctx.Err() != nil {
+		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+		defer cancel()
+		answer, err = g.ask(again, m, gatherKey{Answered, g.Name, ""})
+	}
+	if err != nil {
+		return nil, err
+	}
+	answers = map[int][]byte{}
+	for i, r := range answer.Ranks {
+		answers[r] = answer.Values[i]
+	}
+	return answers, nil
+}
+
+// answerTime is how long the coordinator may take to say what answers it has.
+const answerTime = time.Second
+
+// Leave leaves the group in good order, at value. It returns when all members have left
+// together or, if ctx ends before, when the others have come as far as value and need this
+// rank no more: then alone is true.
+func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err error) {
+	key := gatherKey{Left, g.Name, ""}
+	left, err := g.ask(ctx, &Message{Verb: Leave, Group: g.Name, Value: value}, key)
+	if err != nil && ctx.Err() != nil {
+		left, err = g.ask(life, &Message{Verb: Leave, Group: g.Name, Value: value, Alone: true}, key)
+	}
+	if err != nil {
+		return false, err
+	}
+	return left.Alone || left.Verb == Settled, nil
+}
+
+// OnLeaving has f called, in a goroutine of its own, when members leave alone, at values. It
+// calls done once this rank has come as far. Without it, this rank needs nobody that leaves.
+func (g *Group) OnLeaving(f func(ranks []int, values [][]byte, done func())) {
+	g.client.mu.Lock()
+	defer g.client.mu.Unlock()
+	g.begin = f
+}
+
+// Quiet tells whether the group has not failed. What has reached this host, and has not been
+// read yet, counts as told. It is false wherever the operating system does not say what is
+// unread.
+func (g *Group) Quiet() bool {
+	c := g.client
+	if c.conn != nil {
+		if !c.reading.TryRLock() {
+			return false
+		}
+		defer c.reading.RUnlock()
+		if n, err := unread(c.conn); n > 0 || err != nil {
+			return false
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return g.failure == nil && c.silence < leaseTicks
+}
+
+// Close ends the connection. A rank that has not left is lost to the others.
+func (c *Client) Close() {
+	c.mu.Lock()
+	c.leaving = true
+	c.mu.Unlock()
+	c.quit()
+	c.wg.Wait()
+}
+
+// listen carries out what the coordinator says.
+func (c *Client) listen() {
+	defer close(c.done)
+	defer c.conn.Close()
+	for {
+		awaitInput(c.conn) // of an error the read tells
+		c.reading.Lock()
+		m, err := decode(c.conn, maxMessage)
+		if err == nil {
+			c.receive(m)
+		}
+		c.reading.Unlock()
+		if err != nil {
+			c.lost(err)
+			return
+		}
+	}
+}
+
+// receive carries out what the coordinator says.
+func (c *Client) receive(m *Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heard = true
+	switch m.Verb {
+	case Asked:
+		c.answer(m)
+	case Failed:
+		c.broken(m.Group, m.Failure)
+		if m.Number > 0 { // else it is this connection's alone
+			c.send(&Message{Verb: Ack, Number: m.Number})
+		}
+	case Settled:
+		if m.Alone {
+			c.hand(gatherKey{Left, m.Group, ""}, m)
+		} else {
+			c.settled(m.Group)
+		}
+	case Leaving:
+		done := sync.OnceFunc(func() { c.send(&Message{Verb: Ack, Number: m.Number}) })
+		if begin := c.group(m.Group).begin; begin != nil {
+			go begin(m.Ranks, m.Values, done)
+		} else {
+			done()
+		}
+	case Left, Answered:
+		c.hand(gatherKey{m.Verb, m.Group, ""}, m)
+	case Gathered, Watched:
+		c.hand(gatherKey{m.Verb, m.Group, m.Key}, m)
+	}
+}
+
+// answer tells what this rank knows of a failure. mu is held.
+func (c *Client) answer(m *Message) {
+	if !m.WantAnswers || c.opts.Answer == nil {
+		c.send(&Message{Verb: Ack, Number: m.Number})
+		return
+	}
+	c.wg.Go(func() { c.send(&Message{Verb: Ack, Number: m.Number, Value: c.opts.Answer(m.Failure)}) })
+}
+
+// hand gives a message to whoever waits for it. mu is held.
+func (c *Client) hand(key gatherKey, m *Message) {
+	if answer := c.waits[key]; answer != nil {
+		delete(c.waits, key)
+		answer <- m
+	}
+}
+
+// broken notes the failure of a group, or of all. mu is held.
+func (c *Client) broken(name string, f *Failure) {
+	c.group(name).fail(f)
+	if name == "" {
+		for _, g := range c.groups {
+			g.fail(f)
+		}
+	}
+}
+
+// fail notes the failure of a group; the first stays. The client's mu is held.
+func (g *Group) fail(f *Failure) {
+	if g.failure == nil {
+		g.failure = f
+		close(g.failed)
+	}
+}
+
+// settled notes that all ranks know of a failure. mu is held.
+func (c *Client) settled(name string) {
+	for _, g := range c.groups {
+		if (name == "" || name == g.Name) && g.failure != nil && !closed(g.settled) {
+			close(g.settled)
+		}
+	}
+}
+
+func closed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// leaseTicks is after how many ticks of the coordinator's silence this rank takes nothing
+// for the result of a call: another one may have failed, and not be able to tell.
+const leaseTicks = 5
+
+// lost notes that the coordinator is gone, or does not answer. The others find the same, or
+// are told that this rank is lost. Nothing settles that: when the lease is over, all know.
+func (c *Client) lost(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leaving || c.group("").failure != nil {
+		c.broken("", &Failure{Kind: Unreachable, Reporter: c.rank, Text: "the connection to the coordinator is closed"})
+		c.settled("")
+		return
+	}
+	text := fmt.Sprintf("the coordinator, in %s, is lost: %v", c.opts.Host, why)
+	if errors.Is(why, io.EOF) || errors.Is(why, syscall.ECONNRESET) {
+		text = fmt.Sprintf("the coordinator, in %s, is lost: its process ended, or this rank was refused", c.opts.Host)
+	}
+	c.abandon(&Failure{Kind: Unreachable, Reporter: c.rank, Text: text})
+}
+
+// abandon breaks all groups without the coordinator. mu is held.
+func (c *Client) abandon(f *Failure) {
+	c.broken("", f)
+	time.AfterFunc((leaseTicks+1)*c.opts.Interval, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.settled("")
+	})
+}
+
+// tick tells the coordinator that this rank runs, and finds that it does not.
+func (c *Client) tick() {
+	ticker := time.NewTicker(c.opts.Interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-c.done:
+			return
+		}
+		c.mu.Lock()
+		say := c.silence.tick(c.heard)
+		c.heard = false
+		over := c.silence > c.opts.silent()
+		c.mu.Unlock()
+		if over {
+			c.lost(fmt.Errorf("it has not been heard of for %v", c.opts.Silence))
+			c.conn.Close()
+			return
+		}
+		if say {
+			c.send(&Message{Verb: Alive})
+		}
+	}
+}

@@ -1,0 +1,364 @@
+package coordinator
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/peeruid"
+)
+
+// Defaults of how the two ends of a connection know that the other one runs.
+const (
+	DefaultInterval = time.Second      // between two messages Alive
+	DefaultSilence  = 10 * time.Minute // until an end that says nothing counts as lost
+)
+
+// Options are what both ends of a connection need to know.
+type Options struct {
+	// Job, HasSecret and Key are for the handshake. Whoever has Key belongs to the job.
+	Job       handshake.Job
+	HasSecret bool
+	Key       []byte
+	Insecure  bool // without a secret, serve other users too
+	// Interval is the time between two messages Alive; 0: DefaultInterval. Silence is after
+	// what time without any message the other end counts as lost; 0: DefaultSilence.
+	Interval, Silence time.Duration
+	Log               *slog.Logger // nil: nobody
+}
+
+func (o Options) withDefaults() Options {
+	o.Interval = cmp.Or(o.Interval, DefaultInterval)
+	o.Silence = cmp.Or(o.Silence, DefaultSilence)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// silent is for how many ticks of the interval the other end may say nothing. Ticks are
+// counted, and not time, since a process that is suspended has none.
+func (o *Options) silent() silence { return max(2, silence(o.Silence/o.Interval)) }
+
+// Server is the coordinator of a job: it serves the sessions of its ranks.
+type Server struct {
+	opts Options
+	size int
+	ln   net.Listener // nil: for ranks of this process alone
+	wg   sync.WaitGroup
+	done chan struct{}
+
+	mu       sync.Mutex // of all that follows, and of every Core
+	closed   bool
+	sessions map[int]*session
+	exited   map[int]string     // ranks whose processes ended, and how
+	open     map[net.Conn]bool  // all connections
+	peers    map[*peer]struct{} // those that have joined a session
+}
+
+// session is one Init of all ranks.
+type session struct {
+	core  *Core
+	peers map[int]*peer // by rank
+}
+
+// peer is a rank's connection.
+type peer struct {
+	session *session
+	rank    int
+	send    func(m *Message, encoded func() []byte) bool
+	drop    func() // ends the connection once all has been sent
+	cut     func() // ends it at once
+	heard   bool   // since the last tick
+	silence silence
+}
+
+// silence counts the ticks in which the other end of a connection has said nothing.
+type silence int
+
+// tick counts one, and tells whether to say Alive: rarely where nobody listens, whose
+// unread messages would fill the connection.
+func (n *silence) tick(heard bool) (say bool) {
+	if *n++; heard {
+		*n = 0
+	}
+	return *n < 4 || *n%16 == 0
+}
+
+// The bounds of what strangers may take: how long an introduction may last, how many may
+// be under way, and how large a message may be before the rank has joined.
+const (
+	introductionTime = 10 * time.Second
+	strangers        = 256
+	firstMessage     = 1 << 20
+)
+
+// NewServer returns the coordinator of a job of this many ranks, for ranks of this process.
+func NewServer(size int, o Options) *Server {
+	s := &Server{
+		opts: o.withDefaults(), size: size, done: make(chan struct{}),
+		sessions: map[int]*session{}, exited: map[int]string{}, open: map[net.Conn]bool{}, peers: map[*peer]struct{}{},
+	}
+	s.wg.Go(s.tick)
+	return s
+}
+
+// Listen returns a coordinator that serves a TCP address, host:port.
+func Listen(addr string, size int, o Options) (*Server, error) {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("coordinator: %w", err)
+	}
+	s := NewServer(size, o)
+	s.ln = ln
+	s.wg.Go(s.accept)
+	return s, nil
+}
+
+// Addr is the address that the server listens on.
+func (s *Server) Addr() *net.TCPAddr { return s.ln.Addr().(*net.TCPAddr) }
+
+// Exited tells that a rank's process has ended, and how.
+func (s *Server) Exited(rank int, how string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.exited[rank] = how
+	for _, n := range s.sessions {
+		if rank < s.size {
+			n.deliver(n.core.Exited(rank, how), nil)
+		}
+	}
+}
+
+// Close ends all connections and returns once no goroutine of the server is left.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	if first {
+		close(s.done)
+		if s.ln != nil {
+			s.ln.Close()
+		}
+		for c := range s.open {
+			c.Close()
+		}
+		for p := range s.peers {
+			p.drop()
+		}
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+	return nil
+}
+
+// accept serves the listener.
+func (s *Server) accept() {
+	slots := make(chan struct{}, strangers)
+	for {
+		c, err := s.ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors, say: there may be some soon
+			select {
+			case <-time.After(10 * time.Millisecond):
+				continue
+			case <-s.done:
+				return
+			}
+		}
+		select {
+		case slots <- struct{}{}:
+		case <-s.done:
+			c.Close()
+			return
+		}
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			c.Close()
+			return
+		}
+		s.open[c] = true
+		s.wg.Go(func() { s.serve(c, func() { <-slots }) })
+		s.mu.Unlock()
+	}
+}
+
+// serve serves a connection. known is called once it has introduced itself, or failed to.
+func (s *Server) serve(c net.Conn, known func()) {
+	known = sync.OnceFunc(known)
+	defer known()
+	defer func() {
+		c.Close()
+		s.mu.Lock()
+		delete(s.open, c)
+		s.mu.Unlock()
+	}()
+	c.SetDeadline(time.Now().Add(introductionTime))
+	rank, join, err := s.introduce(c)
+	if err != nil {
+		s.opts.Log.Debug("coordinator: dropped a connection", "from", c.RemoteAddr(), "error", err)
+		return
+	}
+	known()
+	c.SetDeadline(time.Time{})
+	if err := tune(c.(*net.TCPConn)); err != nil {
+		s.opts.Log.Debug("coordinator: connection of a rank", "rank", rank, "error", err)
+	}
+	box := newOutbox()
+	p := &peer{rank: rank, drop: box.close, cut: func() { c.Close() }}
+	p.send = func(_ *Message, encoded func() []byte) bool { return box.put(encoded()) }
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		box.run(c)
+		c.Close()
+	})
+	defer writer.Wait()
+	defer box.close()
+	err = s.take(p, join)
+	for err == nil {
+		var m *Message
+		if m, err = decode(c, maxMessage); err == nil {
+			err = s.take(p, m)
+		}
+	}
+	s.lost(p, err)
+}
+
+// introduce performs the handshake and reads the first message.
+func (s *Server) introduce(c net.Conn) (rank int, join *Message, err error) {
+	if !s.opts.HasSecret && !s.opts.Insecure {
+		if err := peeruid.SameUser(c); errors.As(err, new(*peeruid.OtherUserError)) {
+			return 0, nil, err
+		}
+	}
+	own := handshake.Party{Role: handshake.Coordinator, Job: s.opts.Job, HasSecret: s.opts.HasSecret, Rank: -1, Process: handshake.ThisProcess()}
+	party, err := handshake.Accept(c, own, s.opts.Key)
+	if err != nil {
+		return 0, nil, err
+	}
+	m, err := decode(c, firstMessage)
+	if err == nil && m.Verb != Join {
+		err = fmt.Errorf("rank %d said %v before it joined", party.Rank, m.Verb)
+	}
+	return party.Rank, m, err
+}
+
+// take carries out what a rank said.
+func (s *Server) take(p *peer, m *Message) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.heard = true
+	switch {
+	case s.closed:
+		return net.ErrClosed
+	case m.Verb == Alive:
+		return nil
+	case m.Verb == Join && p.session != nil:
+		return fmt.Errorf("rank %d joined twice", p.rank)
+	case m.Verb == Join:
+		s.enter(p, m.Session)
+	case p.session == nil:
+		return fmt.Errorf("rank %d said %v before it joined", p.rank, m.Verb)
+	}
+	out, err := p.session.core.Step(p.rank, m)
+	p.session.deliver(out, p)
+	return err
+}
+
+// enter gives a connection its session.
+func (s *Server) enter(p *peer, number int) {
+	n := s.sessions[number]
+	if n == nil {
+		n = &session{core: NewCore(s.size), peers: map[int]*peer{}}
+		for rank, how := range s.exited {
+			n.core.Exited(rank, how)
+		}
+		s.sessions[number] = n
+	}
+	p.session = n
+	s.peers[p] = struct{}{}
+	if n.peers[p.rank] == nil {
+		n.peers[p.rank] = p
+	}
+}
+
+// deliver sends what the core says. A message for many is encoded once.
+func (n *session) deliver(out []Outgoing, sender *peer) {
+	for _, o := range out {
+		encoded := sync.OnceValue(func() []byte { return encode(o.Message) })
+		for _, rank := range o.To {
+			p := n.peers[rank]
+			if rank == Sender {
+				p = sender
+			}
+			if p != nil && !p.send(o.Message, encoded) {
+				p.cut()
+			}
+			if p != nil && rank == Sender { // it is refused
+				p.drop()
+			}
+		}
+	}
+}
+
+// lost notes that a rank's connection ended.
+func (s *Server) lost(p *peer, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.peers, p)
+	n := p.session
+	if n == nil || n.peers[p.rank] != p { // it was refused
+		return
+	}
+	delete(n.peers, p.rank)
+	how := "its process ended"
+	if !errors.Is(why, io.EOF) && !errors.Is(why, net.ErrClosed) && !errors.Is(why, syscall.ECONNRESET) {
+		how = why.Error()
+	}
+	if p.silence > s.opts.silent() {
+		how = fmt.Sprintf("it has not been heard of for %v", s.opts.Silence)
+	}
+	n.deliver(n.core.Lost(p.rank, how), nil)
+	if len(n.peers) == 0 && n.core.Over() {
+		for number, other := range s.sessions {
+			if other == n {
+				delete(s.sessions, number)
+			}
+		}
+	}
+}
+
+// tick tells the ranks that the coordinator runs, and ends the connections of those that
+// have been silent for too long.
+func (s *Server) tick() {
+	alive := &Message{Verb: Alive}
+	encoded := sync.OnceValue(func() []byte { return encode(alive) })
+	ticker := time.NewTicker(s.opts.Interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-s.done:
+			return
+		}
+		s.mu.Lock()
+		for p := range s.peers {
+			say := p.silence.tick(p.heard)
+			p.heard = false
+			if p.silence > s.opts.silent() || say && !p.send(alive, encoded) {
+				p.cut()
+			}
+		}
+		s.mu.Unlock()
+	}
+}

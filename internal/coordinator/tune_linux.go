@@ -1,0 +1,54 @@
+package coordinator
+
+import (
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// giveUp makes the kernel end a connection when the other end's host has not acknowledged
+// data for this long.
+func giveUp(c *net.TCPConn, after time.Duration) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(after/time.Millisecond))
+	}); err != nil {
+		return err
+	}
+	return failed
+}
+
+// unread is how many bytes have come that nobody has read; 0 at the connection's end.
+func unread(c *net.TCPConn) (n int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { n, failed = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil {
+		return 0, err
+	}
+	return n, failed
+}
+
+// awaitInput waits until there is something to read, or the connection's end, and takes
+// nothing of it.
+func awaitInput(c *net.TCPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool {
+		for {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			if err != unix.EINTR {
+				return n != 0
+			}
+		}
+	})
+}

@@ -1,0 +1,119 @@
+package coordinator
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// On a connection a message is JSON, behind its length in four bytes.
+
+// maxMessage bounds a message: that with the values of many ranks is the largest.
+const maxMessage = 64 << 20
+
+// encode makes the bytes of a message.
+func encode(m *Message) []byte {
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // plain data
+	}
+	return append(binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(text)), uint32(len(text))), text...)
+}
+
+// decode reads a message of at most this many bytes.
+func decode(r io.Reader, most int) (*Message, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := binary.LittleEndian.Uint32(head[:])
+	if int64(n) > int64(most) {
+		return nil, fmt.Errorf("message of %d bytes, at most %d", n, most)
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(r, text); err != nil {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	m := &Message{}
+	return m, json.Unmarshal(text, m)
+}
+
+// hostSilence is how long the other end's host may not answer before it counts as lost.
+const hostSilence = 20 * time.Second
+
+// tune makes the kernel notice that the other end's host is gone.
+func tune(c *net.TCPConn) error {
+	err := c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: hostSilence / 4, Interval: hostSilence / 4, Count: 3})
+	return errors.Join(err, giveUp(c, hostSilence))
+}
+
+// outbox holds what is to be written on a connection, so that whoever sends never waits.
+type outbox struct {
+	mu     sync.Mutex
+	queue  net.Buffers
+	bytes  int
+	closed bool
+	wake   chan struct{} // of one
+}
+
+func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
+
+// put adds a message. It returns false if the other end reads too slowly.
+func (o *outbox) put(b []byte) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.bytes += len(b); o.bytes > 2*maxMessage {
+		return false
+	}
+	o.queue = append(o.queue, b)
+	o.signal()
+	return true
+}
+
+// close has run return once all is written.
+func (o *outbox) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	o.signal()
+}
+
+func (o *outbox) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes until close, or an error.
+func (o *outbox) run(c net.Conn) error {
+	for {
+		o.mu.Lock()
+		queue, closed := o.queue, o.closed
+		o.queue, o.bytes = nil, 0
+		o.mu.Unlock()
+		switch {
+		case len(queue) > 0:
+			c.SetWriteDeadline(time.Now().Add(writeTime))
+			if _, err := queue.WriteTo(c); err != nil {
+				return err
+			}
+		case closed:
+			return nil
+		default:
+			<-o.wake
+		}
+	}
+}
+
+// writeTime bounds a write: an end that is suspended for longer loses its connection only
+// if it has left more unread than the kernel holds.
+const writeTime = 10 * time.Minute
