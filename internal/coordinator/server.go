@@ -78,6 +78,7 @@ type peer struct {
 	cut     func() // ends it at once
 	heard   bool   // since the last tick
 	silence silence
+	local   bool // it is in this process, and lives
 }
 
 // silence counts the ticks in which the other end of a connection has said nothing.
@@ -92,12 +93,11 @@ func (n *silence) tick(heard bool) (say bool) {
 	return *n < 4 || *n%16 == 0
 }
 
-// The bounds of what strangers may take: how long an introduction may last, how many may
-// be under way, and how large a message may be before the rank has joined.
+// The bounds of what strangers may take: how long a handshake may last, and how many may be
+// under way.
 const (
 	introductionTime = 10 * time.Second
 	strangers        = 256
-	firstMessage     = 1 << 20
 )
 
 // NewServer returns the coordinator of a job of this many ranks, for ranks of this process.
@@ -204,7 +204,7 @@ func (s *Server) serve(c net.Conn, known func()) {
 		s.mu.Unlock()
 	}()
 	c.SetDeadline(time.Now().Add(introductionTime))
-	rank, join, err := s.introduce(c)
+	rank, err := s.introduce(c)
 	if err != nil {
 		s.opts.Log.Debug("coordinator: dropped a connection", "from", c.RemoteAddr(), "error", err)
 		return
@@ -224,7 +224,6 @@ func (s *Server) serve(c net.Conn, known func()) {
 	})
 	defer writer.Wait()
 	defer box.close()
-	err = s.take(p, join)
 	for err == nil {
 		var m *Message
 		if m, err = decode(c, maxMessage); err == nil {
@@ -234,26 +233,19 @@ func (s *Server) serve(c net.Conn, known func()) {
 	s.lost(p, err)
 }
 
-// introduce performs the handshake and reads the first message.
-func (s *Server) introduce(c net.Conn) (rank int, join *Message, err error) {
+// introduce performs the handshake.
+func (s *Server) introduce(c net.Conn) (rank int, err error) {
 	if !s.opts.HasSecret && !s.opts.Insecure {
 		if err := peeruid.SameUser(c); errors.As(err, new(*peeruid.OtherUserError)) {
-			return 0, nil, err
+			return 0, err
 		}
 	}
 	own := handshake.Party{Role: handshake.Coordinator, Job: s.opts.Job, HasSecret: s.opts.HasSecret, Rank: -1, Process: handshake.ThisProcess()}
 	party, err := handshake.Accept(c, own, s.opts.Key)
-	if err != nil {
-		return 0, nil, err
-	}
-	m, err := decode(c, firstMessage)
-	if err == nil && m.Verb != Join {
-		err = fmt.Errorf("rank %d said %v before it joined", party.Rank, m.Verb)
-	}
-	return party.Rank, m, err
+	return party.Rank, err
 }
 
-// take carries out what a rank said.
+// take carries out what a rank said. Its first word but Alive is Join.
 func (s *Server) take(p *peer, m *Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -317,7 +309,7 @@ func (s *Server) lost(p *peer, why error) {
 	defer s.mu.Unlock()
 	delete(s.peers, p)
 	n := p.session
-	if n == nil || n.peers[p.rank] != p { // it was refused
+	if s.closed || n == nil || n.peers[p.rank] != p { // this end ended it
 		return
 	}
 	delete(n.peers, p.rank)
@@ -353,6 +345,9 @@ func (s *Server) tick() {
 		}
 		s.mu.Lock()
 		for p := range s.peers {
+			if p.local {
+				continue
+			}
 			say := p.silence.tick(p.heard)
 			p.heard = false
 			if p.silence > s.opts.silent() || say && !p.send(alive, encoded) {

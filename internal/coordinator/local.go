@@ -1,0 +1,88 @@
+package coordinator
+
+import (
+	"errors"
+	"net"
+	"sync"
+)
+
+// errClosed is why a rank of the coordinator's process hears nothing any more.
+var errClosed = errors.New("closed")
+
+// Local connects a rank of this process, without a socket.
+func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
+	o.Options = o.withDefaults()
+	c := newClient(rank, o)
+	in := &inbox{wake: make(chan struct{}, 1)}
+	p := &peer{rank: rank, local: true, send: func(m *Message, _ func() []byte) bool { in.put(m); return true }, drop: in.close, cut: in.close}
+	c.send = func(m *Message) error {
+		if err := s.take(p, m); err != nil {
+			in.close()
+			return err
+		}
+		return nil
+	}
+	c.quit = in.close
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, net.ErrClosed
+	}
+	s.wg.Add(1)
+	c.wg.Go(func() {
+		defer s.wg.Done()
+		defer close(c.done)
+		for m := in.take(); m != nil; m = in.take() {
+			c.receive(m)
+		}
+		s.lost(p, net.ErrClosed)
+		c.lost(errClosed)
+	})
+	return c, nil
+}
+
+// inbox holds what a rank of this process is to hear.
+type inbox struct {
+	mu     sync.Mutex
+	queue  []*Message
+	closed bool
+	wake   chan struct{} // of one
+}
+
+func (in *inbox) put(m *Message) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.queue = append(in.queue, m)
+	in.signal()
+}
+
+func (in *inbox) close() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.closed = true
+	in.signal()
+}
+
+func (in *inbox) signal() {
+	select {
+	case in.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take waits for the next message; nil: the inbox is closed, and empty.
+func (in *inbox) take() *Message {
+	for {
+		in.mu.Lock()
+		var m *Message
+		if len(in.queue) > 0 {
+			m, in.queue = in.queue[0], in.queue[1:]
+		}
+		closed := in.closed
+		in.mu.Unlock()
+		if m != nil || closed {
+			return m
+		}
+		<-in.wake
+	}
+}

@@ -1,0 +1,388 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// job is a coordinator and the clients of its ranks, which have not joined.
+type job struct {
+	*Server
+	clients []*Client
+}
+
+// transports are the ways in which ranks reach the coordinator.
+var transports = []string{"tcp", "local"}
+
+func open(t testing.TB, transport string, size int, change func(*ClientOptions)) *job {
+	t.Helper()
+	o := Options{Key: []byte("key"), HasSecret: true}
+	co := ClientOptions{Options: o, Size: size, Host: "a test"}
+	if change != nil {
+		change(&co)
+	}
+	j := &job{}
+	var err error
+	if transport == "tcp" {
+		if j.Server, err = Listen("127.0.0.1:0", size, co.Options); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		j.Server = NewServer(size, co.Options)
+	}
+	t.Cleanup(func() {
+		for _, c := range j.clients {
+			c.Close()
+		}
+		j.Close()
+	})
+	for r := range size {
+		c, err := j.connect(t.Context(), r, co)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.clients = append(j.clients, c)
+	}
+	return j
+}
+
+func (j *job) connect(ctx context.Context, rank int, o ClientOptions) (*Client, error) {
+	if j.ln == nil {
+		return j.Local(rank, o)
+	}
+	return Dial(ctx, j.Addr().String(), rank, o)
+}
+
+// each runs f on all ranks at once, and returns their errors.
+func (j *job) each(f func(r int, c *Client) error) []error {
+	errs := make([]error, len(j.clients))
+	var wg sync.WaitGroup
+	for r, c := range j.clients {
+		wg.Go(func() { errs[r] = f(r, c) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// join has all ranks join.
+func (j *job) join(t testing.TB) {
+	t.Helper()
+	if err := errors.Join(j.each(func(r int, c *Client) error {
+		_, err := c.Join(t.Context(), 1, nil, false, nil)
+		return err
+	})...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func forTransports(t *testing.T, f func(t *testing.T, transport string)) {
+	for _, transport := range transports {
+		t.Run(transport, func(t *testing.T) { f(t, transport) })
+	}
+}
+
+// await returns a group's failure.
+func await(t testing.TB, g *Group) *Failure {
+	t.Helper()
+	select {
+	case <-g.Failed():
+		return g.Failure()
+	case <-time.After(10 * time.Second):
+		t.Fatal("no failure")
+		return nil
+	}
+}
+
+// TestGather gives every member what all have given, in every group.
+func TestGather(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 4, nil)
+		err := errors.Join(j.each(func(r int, c *Client) error {
+			values, err := c.Join(t.Context(), 1, nil, false, fmt.Append(nil, "at ", r))
+			if err != nil {
+				return err
+			}
+			if got := fmt.Sprintf("%s", values); got != "[at 0 at 1 at 2 at 3]" {
+				return fmt.Errorf("rank %d joined with %s", r, got)
+			}
+			members := []int{r % 2, r%2 + 2}
+			g, _, err := c.Make(t.Context(), fmt.Sprint("half ", r%2), members, nil)
+			if err != nil {
+				return err
+			}
+			if values, err = g.Gather(t.Context(), "x", []byte{byte(r)}); err != nil {
+				return err
+			}
+			if values[0][0] != byte(members[0]) || values[1][0] != byte(members[1]) {
+				return fmt.Errorf("rank %d gathered %v", r, values)
+			}
+			return nil
+		})...)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDeath tells all others of a rank whose connection ends, and then that all know.
+func TestDeath(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 5, nil)
+		j.join(t)
+		j.clients[3].Close()
+		for r, c := range j.clients {
+			if r == 3 {
+				continue
+			}
+			f := await(t, c.Root())
+			if f.Kind != Lost || !slices.Equal(f.Ranks, []int{3}) {
+				t.Errorf("rank %d was told of %+v", r, f)
+			}
+			if c.Root().Quiet() {
+				t.Errorf("rank %d was told of a failure and is quiet", r)
+			}
+			select {
+			case <-c.Root().Settled():
+			case <-time.After(10 * time.Second):
+				t.Errorf("rank %d never hears that all know", r)
+			}
+		}
+	})
+}
+
+// TestInquire brings the answers of those that give any, and the failure that the reporter
+// makes of them to all.
+func TestInquire(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		hang := make(chan struct{})
+		j := open(t, transport, 4, nil)
+		for r, c := range j.clients {
+			c.opts.Answer = func(f *Failure) []byte {
+				if r == 2 {
+					<-hang
+				}
+				return fmt.Append(nil, f.Text, " at ", r)
+			}
+		}
+		j.join(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		answers, err := j.clients[0].Root().Inquire(ctx, &Failure{Text: "late"}, []int{1, 2, 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%d: %s, %s", len(answers), answers[1], answers[3]); got != "2: late at 1, late at 3" {
+			t.Errorf("the answers are %s", got)
+		}
+		j.clients[0].Root().Decide(&Failure{Text: "rank 2 is behind", Ranks: []int{2}})
+		for r, c := range j.clients {
+			if f := await(t, c.Root()); f.Text != "rank 2 is behind" || f.Reporter != 0 {
+				t.Errorf("rank %d was told of %+v", r, f)
+			}
+		}
+		close(hang)
+	})
+}
+
+// TestLeave lets ranks leave together, and one alone when the others need it no more.
+func TestLeave(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 3, nil)
+		j.join(t)
+		passed := make(chan struct{})
+		for _, c := range j.clients[1:] {
+			c.Root().OnLeaving(func(ranks []int, values [][]byte, done func()) {
+				if !slices.Equal(ranks, []int{0}) || string(values[0]) != "5" {
+					t.Errorf("leaving are %v, at %s", ranks, values)
+				}
+				<-passed
+				done()
+			})
+		}
+		now, cancel := context.WithCancel(t.Context())
+		cancel()
+		left := make(chan error, 1)
+		go func() {
+			alone, err := j.clients[0].Root().Leave(now, t.Context(), []byte("5"))
+			if err == nil && !alone {
+				err = errors.New("it left together with the others")
+			}
+			left <- err
+		}()
+		select {
+		case err := <-left:
+			t.Errorf("left before the others had come as far: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		close(passed)
+		if err := <-left; err != nil {
+			t.Error(err)
+		}
+		if missing, err := j.clients[1].Root().Missing(t.Context(), LeaveKey); err != nil || !slices.Equal(missing, []int{1, 2}) {
+			t.Errorf("%v have not left (%v)", missing, err)
+		}
+		j.clients[0].Close()
+		errs := j.each(func(r int, c *Client) error {
+			if r == 0 {
+				return nil
+			}
+			alone, err := c.Root().Leave(t.Context(), t.Context(), nil)
+			if err == nil && !alone {
+				err = errors.New("one had left alone before")
+			}
+			return err
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestJoinFailures ends the wait of those that join, with the reason, on all of them.
+func TestJoinFailures(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind Kind
+		want string
+		act  func(t *testing.T, j *job) // rank 2 has not joined
+	}{
+		"exited":    {Exited, "exit code 3", func(t *testing.T, j *job) { j.Exited(2, "exit code 3") }},
+		"lost":      {Lost, "its process ended", func(t *testing.T, j *job) { j.clients[1].Close() }},
+		"different": {Different, "and DETAIL on rank 2", func(t *testing.T, j *job) { joinAs(t, j.clients[2], "DETAIL") }},
+		"duplicate": {Duplicate, "two processes say that they are rank 0", func(t *testing.T, j *job) {
+			c, err := j.connect(t.Context(), 0, j.clients[0].opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			joinAs(t, c, "OFF")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forTransports(t, func(t *testing.T, transport string) {
+				j := open(t, transport, 3, nil)
+				joined := make(chan error, 2)
+				for _, c := range j.clients[:2] {
+					go func() {
+						_, err := c.Join(t.Context(), 1, []Option{{"DEBUG", "OFF"}}, false, nil)
+						joined <- err
+					}()
+				}
+				for { // both have joined
+					j.mu.Lock()
+					n := j.sessions[1]
+					both := n != nil && len(n.peers) == 2
+					j.mu.Unlock()
+					if both {
+						break
+					}
+					time.Sleep(time.Millisecond)
+				}
+				c.act(t, j)
+				told := 2
+				if c.kind == Lost {
+					told = 1
+				}
+				failures := 0
+				for range 2 {
+					err := <-joined
+					var f *Failure
+					if errors.As(err, &f) && f.Kind == c.kind && strings.Contains(err.Error(), c.want) {
+						failures++
+					} else if c.kind != Lost {
+						t.Errorf("join failed with %v, want %q", err, c.want)
+					}
+				}
+				if failures != told {
+					t.Errorf("%d ranks were told, want %d", failures, told)
+				}
+			})
+		})
+	}
+}
+
+func joinAs(t *testing.T, c *Client, debug string) {
+	if _, err := c.Join(t.Context(), 1, []Option{{"DEBUG", debug}}, false, nil); err == nil {
+		t.Error("joined")
+	}
+}
+
+// TestCoordinatorLost is a failure that does not blame a rank.
+func TestCoordinatorLost(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 2, func(o *ClientOptions) { o.Interval = 5 * time.Millisecond })
+		j.join(t)
+		j.Server.Close()
+		for r, c := range j.clients {
+			f := await(t, c.Root())
+			if f.Kind != Unreachable || len(f.Ranks) > 0 || !strings.Contains(f.Text, "a test") {
+				t.Errorf("rank %d: %+v", r, f)
+			}
+			<-c.Root().Settled()
+		}
+	})
+}
+
+// TestSilence ends connections on which nothing is said.
+func TestSilence(t *testing.T) {
+	quick := func(o *ClientOptions) { o.Interval, o.Silence = 5*time.Millisecond, 100*time.Millisecond }
+	t.Run("rank", func(t *testing.T) {
+		j := open(t, "tcp", 2, quick)
+		j.join(t)
+		stopped := j.clients[1]
+		stopped.mu.Lock() // it neither hears nor says anything
+		f := await(t, j.clients[0].Root())
+		stopped.mu.Unlock()
+		if f.Kind != Lost || !slices.Equal(f.Ranks, []int{1}) || !strings.Contains(f.Text, "not been heard of") {
+			t.Errorf("%+v", f)
+		}
+	})
+	t.Run("coordinator", func(t *testing.T) {
+		j := open(t, "tcp", 2, quick)
+		j.join(t)
+		j.mu.Lock()
+		for r, c := range j.clients {
+			if f := await(t, c.Root()); f.Kind != Unreachable || !strings.Contains(f.Text, "not been heard of") {
+				t.Errorf("rank %d: %+v", r, f)
+			}
+			if c.Root().Quiet() {
+				t.Errorf("rank %d is quiet", r)
+			}
+		}
+		j.mu.Unlock()
+	})
+}
+
+// TestStrangers are not served.
+func TestStrangers(t *testing.T) {
+	j := open(t, "tcp", 2, nil)
+	o := j.clients[0].opts
+	o.Key = []byte("another")
+	if c, err := Dial(t.Context(), j.Addr().String(), 0, o); err == nil {
+		c.Close()
+		t.Error("served with another key")
+	}
+	c, err := net.Dial("tcp", j.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+	c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	for b := make([]byte, 64); err == nil; _, err = c.Read(b) {
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		t.Error("a stranger is kept")
+	}
+	j.join(t)
+}
