@@ -14,6 +14,7 @@ import (
 	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/store"
 )
 
@@ -35,6 +36,7 @@ type group struct {
 	world      World
 	dev        device.Device
 	store      store.Store // this group's own view
+	control    *coordinator.Group
 	backend    backend.Backend
 	wrap       func(backend.Backend) backend.Backend
 	timeout    time.Duration

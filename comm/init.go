@@ -191,7 +191,11 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 		return nil, err
 	}
 	view := groupView(o.Store, w, n)
-	cfg := backend.Config{Rank: w.Rank, Size: w.Size, Store: store.Prefix(view, "backend"), Device: o.Device, Timeout: o.Timeout, Log: o.Log}
+	control, err := openControl(making, &o, view, n, &release)
+	if err != nil {
+		return nil, err
+	}
+	cfg := backend.Config{Rank: w.Rank, Size: w.Size, Control: control, Device: o.Device, Timeout: o.Timeout, Log: o.Log}
 	be, err := connect(making, w, cfg, o.member, o.CheckCalls)
 	if err != nil {
 		return nil, err
@@ -216,7 +220,7 @@ func groupView(kv store.Store, w World, n int64) store.Store {
 func newGroup(ctx context.Context, name string, w World, cfg backend.Config, view store.Store, be backend.Backend, d *watch, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
 	pg := &ProcessGroup{group: &group{
 		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrap: wrap, watch: d,
-		timeout: cfg.Timeout, log: cfg.Log, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), ctx: ctx, stop: stopperOf(ctx),
+		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), ctx: ctx, stop: stopperOf(ctx),
 	}}
 	d.add(pg.group)
 	stop := context.AfterFunc(ctx, func() { pg.Abort(context.Cause(ctx)) })

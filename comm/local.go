@@ -8,6 +8,7 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/comm/host"
+	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/store"
 )
 
@@ -28,10 +29,11 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	}
 	o.dumps = nil
 	hub, kv := host.NewHub(), store.NewLocal()
+	server := coordinator.NewServer(n, coordinator.Options{Log: o.Log})
 	groups, errs := make([]*ProcessGroup, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
-		wg.Go(func() { groups[r], errs[r] = joinLocal(r, n, hub, kv, o) })
+		wg.Go(func() { groups[r], errs[r] = joinLocal(r, n, hub, kv, server, o) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -45,7 +47,7 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	return groups, nil
 }
 
-func joinLocal(rank, size int, hub *host.Hub, kv store.Store, o Options) (*ProcessGroup, error) {
+func joinLocal(rank, size int, hub *host.Hub, kv store.Store, server *coordinator.Server, o Options) (*ProcessGroup, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.Timeout)
 	defer cancel()
 	w := World{Rank: rank, Size: size, LocalRank: rank, LocalSize: size}
@@ -53,11 +55,20 @@ func joinLocal(rank, size int, hub *host.Hub, kv store.Store, o Options) (*Proce
 	if err != nil {
 		return nil, err
 	}
-	cfg := backend.Config{Rank: rank, Size: size, Store: store.Prefix(kv, "backend"), Device: dev, Timeout: o.Timeout, Log: o.Log}
+	o.World = &w
+	client, err := server.Local(rank, coordinator.ClientOptions{Size: size, Host: "this process", HostRank: -1})
+	if err == nil {
+		err = joinSession(ctx, client, &o, 1)
+	}
+	if err != nil {
+		dev.Close()
+		return nil, err
+	}
+	cfg := backend.Config{Rank: rank, Size: size, Control: client.Root(), Device: dev, Timeout: o.Timeout, Log: o.Log}
 	var be backend.Backend
 	opts := &host.Options{Hub: hub}
 	if be, err = host.New(ctx, cfg, opts); err == nil && o.CheckCalls {
-		be, err = check(ctx, be, cfg, opts)
+		be = check(be, cfg)
 	}
 	if err != nil {
 		dev.Close()
@@ -76,6 +87,10 @@ func joinLocal(rank, size int, hub *host.Hub, kv store.Store, o Options) (*Proce
 	pg := newGroup(context.Background(), "default", w, cfg, view, be, d, o.WrapBackend)
 	var release releases
 	release.addClose(dev.Close)
+	release.add(func(ctx context.Context) error {
+		client.Depart(ctx)
+		return server.CloseIdle()
+	})
 	release.addClose(func() error { d.stop(); return nil })
 	pg.release = append(release, pg.release...)
 	return pg, nil

@@ -2,14 +2,11 @@ package comm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 
-	"github.com/goddp/goddp/comm/host"
-	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/store"
 )
@@ -58,22 +55,4 @@ func warnForeign(w World, client *store.Client, m *store.Member, log *slog.Logge
 			"name a file with a secret in "+handshake.TokenFileVar+", the same for all ranks, or set "+handshake.InsecureVar+"=1 where the network is trusted",
 			"store", w.masterAddr())
 	}
-}
-
-// refuseRival returns an error if another process bears this rank, and ends the other
-// one's join, if it still joins: nobody knows which of them the job's other ranks mean.
-func refuseRival(ctx context.Context, client *store.Client, w World) error {
-	rival := client.Rival()
-	if rival == nil {
-		return nil
-	}
-	n, err := client.Add(ctx, groupsKey(w), 0)
-	if err == nil && n > 0 {
-		backends := store.Prefix(groupView(client, w, n), "backend")
-		err = errors.Join(host.RefuseJoin(ctx, backends, w.Rank, rival), host.RefuseJoin(ctx, nccl.ControlStore(backends), w.Rank, rival))
-	}
-	if err != nil {
-		return fmt.Errorf("%w; the other could not be told: %w", rival, err)
-	}
-	return rival
 }

@@ -38,7 +38,7 @@ func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, c
 	if err != nil || !checks {
 		return be, err
 	}
-	return check(ctx, be, cfg, opts)
+	return check(be, cfg), nil
 }
 
 // isGPU tells whether a device is one that NCCL knows.
@@ -113,9 +113,6 @@ func openStore(ctx context.Context, w World, m *store.Member, log *slog.Logger, 
 		return nil, err
 	}
 	release.addClose(client.Close)
-	if err := refuseRival(ctx, client, w); err != nil {
-		return nil, err
-	}
 	warnForeign(w, client, m, log)
 	if !w.AgentStore {
 		release.add(func(ctx context.Context) error { return leaveStore(ctx, client, w, hosts) })

@@ -9,6 +9,8 @@ import (
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/nccl"
+	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/store"
 )
 
@@ -39,26 +41,19 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(choices[a][1], choices[b][1]) })
 	view := store.Prefix(pg.store, fmt.Sprintf("split/%d/%d", n, color))
 	cfg := backend.Config{
-		Rank: slices.Index(members, pg.rank), Size: len(members), Store: store.Prefix(view, "backend"),
-		Device: pg.dev, Timeout: pg.timeout, Log: pg.log,
+		Rank: slices.Index(members, pg.rank), Size: len(members), Device: pg.dev, Timeout: pg.timeout, Log: pg.log,
 	}
 	name, ranks := fmt.Sprintf("%s/%d/%d", pg.name, n, color), members
 	if pg.parent != nil {
 		ranks = among(pg.ranks, members)
 	}
-	be, err := pg.backend.Split(ctx, cfg, members)
+	be, err := pg.makeSplit(ctx, name, ranks, &cfg, members)
 	if err != nil {
-		var absent *AbsentError
-		var late *nccl.LateError
 		var broken *backend.BrokenError
 		switch {
 		case errors.As(err, &broken):
 			err = pg.numbered(broken.Err)
-		case errors.As(err, &absent):
-			err = &AbsentError{Ranks: among(members, absent.Ranks), Err: absent.Err}
-		case errors.As(err, &late):
-			err = &nccl.LateError{Ranks: among(members, late.Ranks), Size: late.Size, Step: late.Step, Err: late.Err}
-		default:
+		case !errors.As(err, new(*AbsentError)) && !errors.As(err, new(*nccl.LateError)):
 			err = &SubgroupError{Group: name, Ranks: ranks, Err: err}
 		}
 		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.rank, color, members, err)
@@ -69,6 +64,26 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	pg.children = append(pg.children, sub)
 	pg.childMu.Unlock()
 	return sub, nil
+}
+
+// makeSplit makes the backend of a group of these ranks of the job.
+func (pg *ProcessGroup) makeSplit(ctx context.Context, name string, ranks []int, cfg *backend.Config, members []int) (backend.Backend, error) {
+	making, cancel := awake.WithTimeoutCause(ctx, pg.timeout, fmt.Errorf("%w after %v", ErrTimeout, pg.timeout))
+	defer cancel()
+	control, _, err := pg.control.Make(making, name, ranks, nil)
+	if err != nil {
+		return nil, backend.GiveUp(control, err)
+	}
+	cfg.Control = control
+	be, err := pg.backend.Split(making, *cfg, members)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := control.Gather(making, coordinator.ReadyKey, nil); err != nil {
+		be.Close(context.WithoutCancel(making))
+		return nil, backend.GiveUp(control, err)
+	}
+	return be, nil
 }
 
 // among is the members of these numbers.

@@ -6,15 +6,14 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/coordinator"
 )
 
 // Config is what a backend needs to know of its group.
 type Config struct {
 	Rank, Size int
-	// Store is where the ranks find each other: a view that no other group,
-	// and no earlier generation of this one, writes to.
-	Store store.Store
+	// Control is how the ranks tell each other all that is no tensor.
+	Control *coordinator.Group
 	// Device is where the tensors live.
 	Device device.Device
 	// Timeout bounds the making of the group.

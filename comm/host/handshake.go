@@ -76,16 +76,13 @@ func (m *meeting) accept(l net.Listener, unix bool) {
 type arrived struct {
 	conn       net.Conn
 	peer, lane int
-	process    handshake.Process
 	desk       *mapping
 }
 
 // assemble makes links of the connections to one listener. A dialler that
-// could not complete a link begins anew: the latest connection counts. Another process
-// that comes as the same rank ends the meeting.
+// could not complete a link begins anew: the latest connection counts.
 func (m *meeting) assemble(joining <-chan arrived) {
 	links := map[int]*link{}
-	bearers := map[int]handshake.Process{}
 	defer func() {
 		for _, l := range links {
 			l.close()
@@ -94,15 +91,6 @@ func (m *meeting) assemble(joining <-chan arrived) {
 	for {
 		select {
 		case a := <-joining:
-			if first, known := bearers[a.peer]; known && first.ID != a.process.ID {
-				a.conn.Close()
-				select {
-				case m.rivals <- &handshake.RivalError{Rank: a.peer, First: first, Second: a.process}:
-				case <-m.done:
-				}
-				return
-			}
-			bearers[a.peer] = a.process
 			l := links[a.peer]
 			if l == nil {
 				l = newLink(a.peer)
@@ -167,7 +155,7 @@ func (m *meeting) welcome(c net.Conn, unix bool) (a arrived, err error) {
 	if err != nil {
 		return a, err
 	}
-	a.peer, a.lane, a.process = p.Rank, p.Lane, p.Process
+	a.peer, a.lane = p.Rank, p.Lane
 	if a.peer <= m.group.cfg.Rank || a.peer >= m.group.cfg.Size || a.lane >= lanes {
 		return a, fmt.Errorf("rank %d, lane %d", a.peer, a.lane)
 	}

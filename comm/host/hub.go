@@ -56,18 +56,17 @@ var (
 )
 
 // join makes the network of g, which finds the other ranks: rank 0 makes the
-// room and tells its name through the store.
+// room and tells its name.
 func (h *Hub) join(ctx context.Context, g *Group) error {
-	const key = "room"
+	var made []byte
 	if g.cfg.Rank == 0 {
-		if err := g.cfg.Store.Set(ctx, key, []byte(h.open(g.cfg.Size))); err != nil {
-			return err
-		}
+		made = []byte(h.open(g.cfg.Size))
 	}
-	name, err := g.cfg.Store.Get(ctx, key)
+	rooms, err := g.cfg.Control.Gather(ctx, "host/room", made)
 	if err != nil {
-		return cause(ctx, err)
+		return err
 	}
+	name := rooms[0]
 	h.mu.Lock()
 	r := h.rooms[string(name)]
 	h.mu.Unlock()

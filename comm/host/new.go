@@ -28,8 +28,8 @@ type Options struct {
 }
 
 // New makes this rank's end of a group: it returns when every rank has come
-// and reaches every other one. The ranks find each other through cfg.Store,
-// where they also share what, with the job's secret, no connection is accepted without. The
+// and reaches every other one. The ranks find each other through cfg.Control,
+// whose key no connection is accepted without. The
 // error is a [*backend.AbsentError] where some did not come in time.
 func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error) {
 	g := newGroup(cfg, opts)
@@ -42,7 +42,8 @@ func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error)
 	case cfg.Size == 1:
 		join = NewHub().join
 	}
-	if err := g.meet(ctx, join); err != nil {
+	if err := join(ctx, g); err != nil {
+		err = backend.GiveUp(g.cfg.Control, err)
 		g.ledger.Stop(err)
 		return nil, fmt.Errorf("host: rank %d of %d finding its peers: %w", cfg.Rank, cfg.Size, err)
 	}

@@ -2,9 +2,7 @@ package host
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -12,15 +10,6 @@ import (
 	"sync"
 	"time"
 )
-
-// Keys in the store. Every rank r sets its own rank/r and ready/r.
-const (
-	keyToken = "token"  // tokenSize random bytes by rank 0, of which the group's key is made
-	keyRank  = "rank/"  // an address
-	keyReady = "ready/" // "shared" if rank r shares memory with all others
-)
-
-const tokenSize = 32
 
 // silence is how long a peer's host may not answer before it counts as lost.
 const silence = 20 * time.Second
@@ -39,7 +28,6 @@ type meeting struct {
 	shm    sharedMemory // nil: this rank cannot share memory
 	links  []*link
 	joined chan *link    // from every peer that dialled this rank
-	rivals chan error    // two processes came as one rank
 	done   chan struct{} // closed when no more connections are wanted
 	wg     sync.WaitGroup
 }
@@ -49,7 +37,7 @@ type meeting struct {
 func joinLinks(ctx context.Context, g *Group) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	m := &meeting{group: g, links: make([]*link, g.cfg.Size), joined: make(chan *link), rivals: make(chan error), done: make(chan struct{})}
+	m := &meeting{group: g, links: make([]*link, g.cfg.Size), joined: make(chan *link), done: make(chan struct{})}
 	defer func() {
 		close(m.done)
 		cancel()
@@ -58,9 +46,7 @@ func joinLinks(ctx context.Context, g *Group) (err error) {
 			m.release()
 		}
 	}()
-	if err := m.shareKey(ctx); err != nil {
-		return cause(ctx, err)
-	}
+	m.key = g.cfg.Control.Key()
 	addrs, err := m.publish(ctx)
 	if err != nil {
 		return err
@@ -105,35 +91,6 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// shareKey makes the group's key of the job's secret and a token in the store, which
-// differs from group to group. Without a secret, the key is what those know who can
-// read the store.
-func (m *meeting) shareKey(ctx context.Context) error {
-	kv := m.group.cfg.Store
-	if m.group.cfg.Rank == 0 {
-		token := make([]byte, tokenSize)
-		rand.Read(token)
-		if err := kv.Set(ctx, keyToken, token); err != nil {
-			return err
-		}
-	}
-	token, err := kv.Get(ctx, keyToken)
-	if err != nil {
-		return err
-	}
-	if len(token) != tokenSize {
-		return fmt.Errorf("token of %d bytes in the store, want %d", len(token), tokenSize)
-	}
-	m.key = groupKey(m.group.opts.Member.Secret, token)
-	return nil
-}
-
-func groupKey(secret, token []byte) []byte {
-	h := hmac.New(sha256.New, secret)
-	h.Write(token)
-	return h.Sum(nil)
-}
-
 // publish opens this rank's listeners, which close with the meeting, and
 // exchanges addresses with the other ranks.
 func (m *meeting) publish(ctx context.Context) ([]address, error) {
@@ -170,12 +127,9 @@ func (m *meeting) publish(ctx context.Context) ([]address, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := g.cfg.Store.Set(ctx, keyRank+strconv.Itoa(g.cfg.Rank), value); err != nil {
-		return nil, cause(ctx, err)
-	}
-	values, err := g.cfg.Store.MultiGet(ctx, keys(keyRank, g.cfg.Size)...)
+	values, err := g.cfg.Control.Gather(ctx, "host/address", value)
 	if err != nil {
-		return nil, cause(ctx, err)
+		return nil, err
 	}
 	addrs := make([]address, g.cfg.Size)
 	for r, v := range values {
@@ -184,14 +138,6 @@ func (m *meeting) publish(ctx context.Context) ([]address, error) {
 		}
 	}
 	return addrs, nil
-}
-
-func keys(prefix string, n int) []string {
-	out := make([]string, n)
-	for r := range out {
-		out[r] = prefix + strconv.Itoa(r)
-	}
-	return out
 }
 
 // reachable is the addresses at which a listener's peers can try to reach it:
@@ -250,8 +196,6 @@ func (m *meeting) linkUp(ctx context.Context, addrs []address) error {
 			m.links[d.link.peer] = d.link
 		case l := <-m.joined:
 			m.links[l.peer] = l
-		case err := <-m.rivals:
-			return err
 		case <-ctx.Done():
 			var missing []int
 			for peer, l := range m.links {
@@ -275,12 +219,9 @@ func (m *meeting) agree(ctx context.Context) (bool, error) {
 			own = "linked"
 		}
 	}
-	if err := g.cfg.Store.Set(ctx, keyReady+strconv.Itoa(g.cfg.Rank), []byte(own)); err != nil {
-		return false, cause(ctx, err)
-	}
-	values, err := g.cfg.Store.MultiGet(ctx, keys(keyReady, g.cfg.Size)...)
+	values, err := g.cfg.Control.Gather(ctx, "host/linked", []byte(own))
 	if err != nil {
-		return false, cause(ctx, err)
+		return false, err
 	}
 	for _, v := range values {
 		if string(v) != "shared" {

@@ -41,7 +41,7 @@ func openControl(ctx context.Context, cfg backend.Config, o Options, p progress)
 		rank: cfg.Rank, size: cfg.Size, progress: p, leaving: make(chan struct{}),
 		told: map[int]bool{}, gone: map[int]time.Time{}, all: make(chan struct{}),
 	}
-	cfg.Store, cfg.Device = ControlStore(cfg.Store), nil
+	cfg.Device = nil
 	var err error
 	if c.net, err = host.New(ctx, cfg, &o.Control); err != nil {
 		return nil, err

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 	"unsafe"
@@ -16,14 +15,6 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
-	"github.com/goddp/goddp/store"
-)
-
-// Keys in the store.
-const (
-	keyIdentity = "identity/" // of rank r
-	keyName     = "name"      // of the communicator, by rank 0
-	keyPair     = "pair/"     // names of communicators for Send and Recv: "pair/from/to"
 )
 
 // defaultTimeout bounds the making of a group that nothing else bounds.
@@ -124,48 +115,69 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 		return err
 	}
 	g.main.layout = layout{rank: g.cfg.Rank, size: g.cfg.Size, word: device.NewTensor(g.word, device.Float32, 1)}
-	// The name comes before what rank 0 tells of itself, and behind what the others do:
-	// who waits for it is not taken for late.
-	var id []byte
-	names := g.cfg.Rank == 0
-	if names {
-		if id, err = g.nameOf(ctx, keyName, true); err != nil {
+	var own readiness
+	if g.cfg.Rank == 0 {
+		if own.Name, err = g.lib.uniqueID(); err != nil {
 			return err
 		}
 	}
 	if g.cfg.Size > 1 {
-		if err := g.offerOneShot(ctx, ids); err != nil {
+		if own.Offer, err = g.offerOneShot(ctx, ids); err != nil {
 			return err
 		}
 	}
-	if err := g.has(ctx, ready); err != nil {
+	all, err := g.getReady(ctx, own)
+	if err != nil {
 		return err
 	}
-	if !names {
-		if id, err = g.nameOf(ctx, keyName, false); err != nil {
-			return err
-		}
-	}
-	if g.main.comm, err = g.communicator(ctx, id, g.cfg.Rank, g.cfg.Size, g.shot); err != nil {
+	if g.main.comm, err = g.communicator(ctx, all[0].Name, g.cfg.Rank, g.cfg.Size, g.shot); err != nil {
 		return err
 	}
-	if err := g.has(ctx, connected); err != nil || g.shot == nil {
+	if _, err := g.gather(ctx, keyConnected, nil); err != nil || g.shot == nil {
 		return err
 	}
-	return g.shot.connect(ctx)
+	return g.shot.connect(ctx, all)
 }
 
-// nameOf is the name of a communicator, that one of its ranks makes and the
-// others learn through the store.
-func (g *Group) nameOf(ctx context.Context, key string, makes bool) ([]byte, error) {
-	if !makes {
-		return g.cfg.Store.Get(ctx, key)
-	}
-	id, err := g.lib.uniqueID()
+// readiness is what a rank tells the others that can make the communicator.
+type readiness struct {
+	Name  []byte // of the communicator, by rank 0
+	Offer offer  // of memory for all-reduces of few bytes
+}
+
+// getReady waits until all ranks can make the communicator.
+func (g *Group) getReady(ctx context.Context, own readiness) ([]readiness, error) {
+	value, err := json.Marshal(own)
 	if err != nil {
 		return nil, err
 	}
-	return id, g.cfg.Store.Set(ctx, key, id)
+	values, err := g.gather(ctx, keyReady, value)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]readiness, len(values))
+	for r, v := range values {
+		if err := json.Unmarshal(v, &all[r]); err != nil {
+			return nil, fmt.Errorf("readiness of rank %d: %w", r, err)
+		}
+	}
+	return all, nil
+}
+
+// pairName is the name of a communicator of two ranks, which the first of them makes.
+func (g *Group) pairName(ctx context.Context, p pair) (name []byte, err error) {
+	if g.cfg.Rank == p.from {
+		if name, err = g.lib.uniqueID(); err != nil {
+			return nil, err
+		}
+	}
+	of := g.cfg.Control
+	members := []int{of.Members[p.from], of.Members[p.to]}
+	_, names, err := of.Make(ctx, fmt.Sprintf("%s pair %d to %d", of.Name, p.from, p.to), members, name)
+	if err != nil {
+		return nil, err
+	}
+	return names[0], nil
 }
 
 // setDefault sets a variable of NCCL's that the user did not.
@@ -198,31 +210,11 @@ func (g *Group) meet(ctx context.Context) ([]identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := g.cfg.Store.Set(ctx, keyIdentity+strconv.Itoa(g.cfg.Rank), value); err != nil {
-		return nil, err
-	}
-	if err := g.has(ctx, opened); err != nil {
-		return nil, err
-	}
-	return identities(ctx, g.cfg.Store, g.cfg.Size)
-}
-
-// fromAll waits for what every rank has in the store: the key is the prefix and
-// its number.
-func fromAll(ctx context.Context, kv store.Store, prefix string, size int) ([][]byte, error) {
-	keys := make([]string, size)
-	for r := range keys {
-		keys[r] = prefix + strconv.Itoa(r)
-	}
-	return kv.MultiGet(ctx, keys...)
-}
-
-func identities(ctx context.Context, kv store.Store, size int) ([]identity, error) {
-	values, err := fromAll(ctx, kv, keyIdentity, size)
+	values, err := g.gather(ctx, keyOpened, value)
 	if err != nil {
 		return nil, err
 	}
-	ids := make([]identity, size)
+	ids := make([]identity, len(values))
 	for r, v := range values {
 		if err := json.Unmarshal(v, &ids[r]); err != nil {
 			return nil, fmt.Errorf("identity of rank %d: %w", r, err)

@@ -146,7 +146,7 @@ func (l *lane) connect(first *task) bool {
 	g := l.group
 	rank := l.layout.rank
 	var comm *communicator
-	id, err := g.nameOf(g.ctx, fmt.Sprintf("%s%d/%d", keyPair, l.pair.from, l.pair.to), rank == 0)
+	id, err := g.pairName(g.ctx, *l.pair)
 	if err == nil {
 		comm, err = g.communicator(g.ctx, id, rank, l.layout.size, nil)
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
-	"github.com/goddp/goddp/store"
 )
 
 // Options are the choices of [New]; the zero value is the good default.
@@ -36,7 +35,3 @@ func New(ctx context.Context, cfg backend.Config, opts *Options) (backend.Backen
 	}
 	return b, nil
 }
-
-// ControlStore is the part of a group's store through which its control channel, a group
-// of comm/host's, is made.
-func ControlStore(kv store.Store) store.Store { return store.Prefix(kv, "control") }

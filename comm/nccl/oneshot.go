@@ -8,12 +8,10 @@ import "C"
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,12 +41,6 @@ const (
 // mebibyte among all ranks: between two GPUs with NVLink one step of half of that
 // took 9.2 microseconds, and NCCL 10.3; each more rank sends as much again.
 func oneShotLines(ranks int) int { return slotsSize / (turns * ranks * lineSize) }
-
-// Keys in the store.
-const (
-	keyOffer  = "oneshot/offer/"  // of rank r
-	keyMapped = "oneshot/mapped/" // by rank r: empty, or why not
-)
 
 //go:embed oneshot.cu
 var oneShotSource string
@@ -139,15 +131,15 @@ var errTurnedOff = errors.New("turned off")
 // The kernels are loaded in any case. That may wait for all that the GPU has to do,
 // and the first group is made before there is a collective among that: a later one
 // may be made, by Split, in the midst of a program.
-func (g *Group) offerOneShot(ctx context.Context, ids []identity) error {
+func (g *Group) offerOneShot(ctx context.Context, ids []identity) (offer, error) {
 	s := &oneShot{group: g, without: errors.New("not connected yet")}
 	near := g.cfg.Size <= C.one_shot_ranks && oneHost(ids)
 	o, err := detach(ctx, func() (offer, error) { return s.prepare(ctx, near) }, func(offer) { s.free() })
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return offer{}, context.Cause(ctx)
 	}
 	if !near {
-		return nil
+		return offer{}, nil
 	}
 	if err != nil {
 		o.Without = err.Error()
@@ -156,11 +148,7 @@ func (g *Group) offerOneShot(ctx context.Context, ids []identity) error {
 		}
 	}
 	g.shot = s
-	value, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	return g.cfg.Store.Set(ctx, keyOffer+strconv.Itoa(g.cfg.Rank), value)
+	return o, nil
 }
 
 // prepare loads the kernels, and makes the slots where the ranks are near each
@@ -211,21 +199,15 @@ func (s *oneShot) prepare(ctx context.Context, near bool) (_ offer, err error) {
 
 // connect maps the other ranks' slots. Either all ranks have mapped all when it
 // returns, or on none of them it serves.
-func (s *oneShot) connect(ctx context.Context) error {
+func (s *oneShot) connect(ctx context.Context, all []readiness) error {
 	g := s.group
 	why := func(rank int, what string) {
 		s.without = fmt.Errorf("rank %d: %s", rank, what)
 		g.cfg.Log.Debug("nccl: all-reduces of few bytes are NCCL's", "rank", g.cfg.Rank, "cause", s.without)
 	}
-	values, err := fromAll(ctx, g.cfg.Store, keyOffer, g.cfg.Size)
-	if err != nil {
-		return err
-	}
-	offers := make([]offer, g.cfg.Size)
-	for r, v := range values {
-		if err := json.Unmarshal(v, &offers[r]); err != nil {
-			return fmt.Errorf("slots of rank %d: %w", r, err)
-		}
+	offers := make([]offer, len(all))
+	for r := range all {
+		offers[r] = all[r].Offer
 		if offers[r].Without != "" {
 			why(r, offers[r].Without)
 			s.free() // nobody maps any
@@ -236,13 +218,7 @@ func (s *oneShot) connect(ctx context.Context) error {
 	if _, err := detach(ctx, func() (struct{}, error) { return struct{}{}, s.mapAll(offers) }, nil); err != nil {
 		verdict = err.Error()
 	}
-	if err := g.has(ctx, mapped); err != nil {
-		return err
-	}
-	if err := g.cfg.Store.Set(ctx, keyMapped+strconv.Itoa(g.cfg.Rank), []byte(verdict)); err != nil {
-		return err
-	}
-	verdicts, err := fromAll(ctx, g.cfg.Store, keyMapped, g.cfg.Size)
+	verdicts, err := g.gather(ctx, keyMapped, []byte(verdict))
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package coordinator
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -15,17 +17,19 @@ import (
 
 // Client is a rank's connection to the coordinator, for one session.
 type Client struct {
-	rank int
-	opts ClientOptions
-	send func(*Message) error
-	quit func() // ends the connection once all has been sent
-	wg   sync.WaitGroup
-	done chan struct{} // closed when nothing comes any more
+	rank    int
+	session int // set by Join
+	opts    ClientOptions
+	send    func(*Message) error
+	quit    func() // ends the connection once all has been sent
+	wg      sync.WaitGroup
+	done    chan struct{} // closed when nothing comes any more
 
 	// reading is held while what has come is read and carried out: whoever has it shared,
 	// and finds nothing unread, knows all that the coordinator has said.
 	reading sync.RWMutex
 	conn    *net.TCPConn // nil in the coordinator's process
+	unheard func() bool  // there: whether something has not been carried out
 
 	mu      sync.Mutex
 	groups  map[string]*Group
@@ -39,8 +43,10 @@ type Client struct {
 type ClientOptions struct {
 	Options
 	Size int
-	// Host is whose process the coordinator is in, for people.
-	Host string
+	// Host is whose process the coordinator is in, for people, and HostRank its rank; -1: it
+	// has none.
+	Host     string
+	HostRank int
 	// Answer is what this rank knows of a failure that another one looks into. It is
 	// called in a goroutine of its own.
 	Answer func(*Failure) []byte
@@ -63,6 +69,7 @@ type Group struct {
 
 	// Guarded by the client's mu.
 	failure *Failure
+	awaited string // the key of the gather that it waits for, or waited for last
 	begin   func(ranks []int, values [][]byte, done func())
 }
 
@@ -153,6 +160,17 @@ func (c *Client) group(name string) *Group {
 	return g
 }
 
+// Rank is this rank's number in the job.
+func (g *Group) Rank() int { return g.client.rank }
+
+// Key is a key that all members of the group have, and nobody outside the job, for connections
+// of their own.
+func (g *Group) Key() []byte {
+	h := hmac.New(sha256.New, g.client.opts.Key)
+	fmt.Fprintf(h, "%d %s", g.client.session, g.Name)
+	return h.Sum(nil)
+}
+
 // Root is the group of all ranks.
 func (c *Client) Root() *Group {
 	c.mu.Lock()
@@ -164,18 +182,20 @@ func (c *Client) Root() *Group {
 // have joined. Options must be the same on all ranks. apart tells that a failure in a group
 // breaks no other one.
 func (c *Client) Join(ctx context.Context, session int, options []Option, apart bool, value []byte) ([][]byte, error) {
+	c.session = session
 	m := &Message{Verb: Join, Session: session, Process: handshake.ThisProcess().String(), Options: options, Apart: apart, Value: value}
 	return c.Root().exchange(ctx, m, gatherKey{Gathered, "", JoinKey})
 }
 
 // Make makes a group of some ranks, all of which call it, as Join does the group of all.
-func (c *Client) Make(ctx context.Context, name string, members []int, value []byte) (*Group, [][]byte, error) {
+func (g *Group) Make(ctx context.Context, name string, members []int, value []byte) (*Group, [][]byte, error) {
+	c := g.client
 	c.mu.Lock()
-	g := c.group(name)
-	g.Members = members
+	made := c.group(name)
+	made.Members = members
 	c.mu.Unlock()
-	values, err := g.exchange(ctx, &Message{Verb: Gather, Group: name, Key: JoinKey, Ranks: members, Value: value}, gatherKey{Gathered, name, JoinKey})
-	return g, values, err
+	values, err := made.exchange(ctx, &Message{Verb: Gather, Group: name, Key: JoinKey, Ranks: members, Value: value}, gatherKey{Gathered, name, JoinKey})
+	return made, values, err
 }
 
 // Gather gives the members a value, and returns those of all, by member, when all have given
@@ -208,6 +228,9 @@ func (g *Group) ask(ctx context.Context, m *Message, key gatherKey) (*Message, e
 	answer := make(chan *Message, 1)
 	c.mu.Lock()
 	c.waits[key] = answer
+	if key.verb == Gathered {
+		g.awaited = key.key
+	}
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
@@ -246,6 +269,25 @@ func (g *Group) Failure() *Failure {
 // returns at once: Failed tells what was decided.
 func (g *Group) Fail(f *Failure, asked ...int) {
 	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: asked}) // the end of the connection is a failure
+}
+
+// GiveUp reports that this rank does not go on making the group, because of err, and returns
+// why the group was not made, as all are told. Where that is this rank's report, it says who
+// was waited for in vain.
+func (g *Group) GiveUp(err error) error {
+	if errors.As(err, new(*Failure)) {
+		return err
+	}
+	g.client.mu.Lock()
+	key := g.awaited
+	g.client.mu.Unlock()
+	g.Fail(&Failure{Text: err.Error(), Key: key})
+	select {
+	case <-g.failed:
+		return g.Failure()
+	case <-time.After(answerTime):
+		return err
+	}
 }
 
 // Decide ends what Fail, or Inquire, of this rank began.
@@ -305,6 +347,9 @@ func (g *Group) OnLeaving(f func(ranks []int, values [][]byte, done func())) {
 // unread.
 func (g *Group) Quiet() bool {
 	c := g.client
+	if c.unheard != nil && c.unheard() {
+		return false
+	}
 	if c.conn != nil {
 		if !c.reading.TryRLock() {
 			return false
@@ -317,6 +362,17 @@ func (g *Group) Quiet() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return g.failure == nil && c.silence < leaseTicks
+}
+
+// Depart leaves the group of all ranks and ends the connection. In the coordinator's process it
+// waits until the others have left too, or ctx ends.
+func (c *Client) Depart(ctx context.Context) {
+	if c.conn == nil && c.opts.HostRank == c.rank {
+		c.Root().Leave(ctx, ctx, nil) // one that died never leaves
+	} else {
+		c.send(&Message{Verb: Leave})
+	}
+	c.Close()
 }
 
 // Close ends the connection. A rank that has not left is lost to the others.
@@ -451,7 +507,11 @@ func (c *Client) lost(why error) {
 	if errors.Is(why, io.EOF) || errors.Is(why, syscall.ECONNRESET) {
 		text = fmt.Sprintf("the coordinator, in %s, is lost: its process ended, or this rank was refused", c.opts.Host)
 	}
-	c.abandon(&Failure{Kind: Unreachable, Reporter: c.rank, Text: text})
+	f := &Failure{Kind: Unreachable, Reporter: c.rank, Text: text}
+	if r := c.opts.HostRank; r >= 0 {
+		f.Kind, f.Ranks = Lost, []int{r}
+	}
+	c.abandon(f)
 }
 
 // abandon breaks all groups without the coordinator. mu is held.

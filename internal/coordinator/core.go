@@ -51,7 +51,7 @@ type group struct {
 	name    string
 	members []int
 	gathers map[string]*gather
-	made    bool // all members have joined
+	made    bool // all members are ready or, of the group of all, have joined
 	left    gather
 	alone   bool // one of those that left did not wait for the others
 	failure *inquiry
@@ -70,6 +70,7 @@ type gather struct {
 // Keys of what each member of a group does once.
 const (
 	JoinKey  = "join"  // it joins the group
+	ReadyKey = "ready" // it can use the group
 	LeaveKey = "leave" // it leaves, by a Leave
 )
 
@@ -263,7 +264,7 @@ func (c *Core) collect(g *group, key string, from int, value []byte) {
 			done.Values = append(done.Values, a.values[r])
 		}
 	}
-	g.made = g.made || key == JoinKey
+	g.made = g.made || key == ReadyKey || key == JoinKey && g.name == ""
 	c.send(done, c.heard(g)...)
 }
 

@@ -22,7 +22,7 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 		}
 		return nil
 	}
-	c.quit = in.close
+	c.quit, c.unheard = in.close, in.busy
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -34,6 +34,7 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 		defer close(c.done)
 		for m := in.take(); m != nil; m = in.take() {
 			c.receive(m)
+			in.carriedOut()
 		}
 		s.lost(p, net.ErrClosed)
 		c.lost(errClosed)
@@ -45,6 +46,7 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 type inbox struct {
 	mu     sync.Mutex
 	queue  []*Message
+	taken  bool // one has not been carried out
 	closed bool
 	wake   chan struct{} // of one
 }
@@ -76,7 +78,7 @@ func (in *inbox) take() *Message {
 		in.mu.Lock()
 		var m *Message
 		if len(in.queue) > 0 {
-			m, in.queue = in.queue[0], in.queue[1:]
+			m, in.queue, in.taken = in.queue[0], in.queue[1:], true
 		}
 		closed := in.closed
 		in.mu.Unlock()
@@ -85,4 +87,17 @@ func (in *inbox) take() *Message {
 		}
 		<-in.wake
 	}
+}
+
+func (in *inbox) carriedOut() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.taken = false
+}
+
+// busy tells whether a message has not been carried out.
+func (in *inbox) busy() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.taken || len(in.queue) > 0
 }

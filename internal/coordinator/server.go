@@ -137,6 +137,17 @@ func (s *Server) Exited(rank int, how string) {
 	}
 }
 
+// CloseIdle is Close once nobody is connected any more, else nothing.
+func (s *Server) CloseIdle() error {
+	s.mu.Lock()
+	idle := len(s.peers) == 0
+	s.mu.Unlock()
+	if idle {
+		return s.Close()
+	}
+	return nil
+}
+
 // Close ends all connections and returns once no goroutine of the server is left.
 func (s *Server) Close() error {
 	s.mu.Lock()

@@ -28,7 +28,7 @@ var transports = []string{"tcp", "local"}
 func open(t testing.TB, transport string, size int, change func(*ClientOptions)) *job {
 	t.Helper()
 	o := Options{Key: []byte("key"), HasSecret: true}
-	co := ClientOptions{Options: o, Size: size, Host: "a test"}
+	co := ClientOptions{Options: o, Size: size, Host: "a test", HostRank: -1}
 	if change != nil {
 		change(&co)
 	}
@@ -117,7 +117,7 @@ func TestGather(t *testing.T) {
 				return fmt.Errorf("rank %d joined with %s", r, got)
 			}
 			members := []int{r % 2, r%2 + 2}
-			g, _, err := c.Make(t.Context(), fmt.Sprint("half ", r%2), members, nil)
+			g, _, err := c.Root().Make(t.Context(), fmt.Sprint("half ", r%2), members, nil)
 			if err != nil {
 				return err
 			}

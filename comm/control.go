@@ -1,0 +1,73 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/host"
+	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/store"
+)
+
+// openControl joins the coordinator's session, which is the n-th group that this rank makes,
+// and returns the group of all ranks there. Rank 0 hosts the coordinator.
+func openControl(ctx context.Context, o *Options, kv store.Store, n int64, release *releases) (*coordinator.Group, error) {
+	w := o.World
+	var client *coordinator.Client
+	var err error
+	co := coordinator.ClientOptions{Options: coordinator.Options{Log: o.Log}, Size: w.Size, Host: "rank 0", HostRank: 0}
+	if w.Rank == 0 {
+		var at *host.Options
+		if at, err = hostOptions(*w, o.member); err != nil {
+			return nil, err
+		}
+		var server *coordinator.Server
+		if server, err = coordinator.Publish(ctx, kv, o.member, at.Listen, w.Size, co); err != nil {
+			return nil, fmt.Errorf("hosting the coordinator: %w", err)
+		}
+		release.addClose(server.Close)
+		client, err = server.Local(0, co)
+	} else {
+		client, err = coordinator.Find(ctx, kv, o.member, co)
+	}
+	if err != nil {
+		if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+			err = &AbsentError{Ranks: []int{0}, Err: err}
+		}
+		return nil, err
+	}
+	release.add(func(ctx context.Context) error {
+		ctx, cancel := awake.WithTimeout(ctx, leaveGrace)
+		defer cancel()
+		client.Depart(ctx)
+		return nil
+	})
+	if err := joinSession(ctx, client, o, n); err != nil {
+		return nil, err
+	}
+	return client.Root(), nil
+}
+
+// joinSession joins, and compares what all ranks must have alike.
+func joinSession(ctx context.Context, client *coordinator.Client, o *Options, n int64) error {
+	options := []coordinator.Option{
+		{Name: "WORLD_SIZE", Value: strconv.Itoa(o.World.Size)},
+		{Name: "the check of calls (GODDP_DEBUG=DETAIL)", Value: onOff(o.CheckCalls)},
+		{Name: "error handling", Value: onOff(o.ErrorMode != NoErrorHandling)},
+	}
+	if _, err := client.Join(ctx, int(n), options, o.ErrorMode == NoErrorHandling, nil); err != nil {
+		return backend.GiveUp(client.Root(), err)
+	}
+	return nil
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
+}
