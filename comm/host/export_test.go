@@ -1,12 +1,13 @@
 package host
 
-import "github.com/goddp/goddp/comm/backend"
+import (
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/internal/coordinator"
+)
 
 // What a test needs that opens connections as a rank does.
 
 const Accepted = accepted
-
-var GroupKey = groupKey
 
 // Stall comes to a collective, shows its card, and moves no data. It returns when all
 // ranks have shown theirs, and whatever peers say then is not heard until release.
@@ -28,3 +29,6 @@ func (g *Group) Stall(c *backend.Call) (release func(), err error) {
 		}
 	}, nil
 }
+
+// Control is the group's part at the coordinator.
+func (g *Group) Control() *coordinator.Group { return g.cfg.Control }

@@ -2,7 +2,6 @@ package host_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -18,7 +17,7 @@ import (
 	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
 // soon bounds what must happen at once, on a machine that is busy.
@@ -336,7 +335,6 @@ func TestSplit(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 4)
-			kv := store.NewLocal()
 			members := [][]int{{0, 3}, {2, 1}}
 			halves := make([][]*host.Group, 2)
 			for i := range halves {
@@ -348,7 +346,11 @@ func TestSplit(t *testing.T) {
 					if at < 0 {
 						continue
 					}
-					cfg := backend.Config{Rank: at, Size: 2, Store: store.Prefix(kv, fmt.Sprint("half ", i)), Timeout: soon}
+					control, _, err := g.Control().Make(t.Context(), fmt.Sprint("half ", i), m, nil)
+					if err != nil {
+						return err
+					}
+					cfg := backend.Config{Rank: at, Size: 2, Control: control, Timeout: soon}
 					b, err := g.Split(t.Context(), cfg, m)
 					if err != nil {
 						return err
@@ -377,30 +379,19 @@ func TestSplit(t *testing.T) {
 // TestStrangers lets connections that do not know the token come to a group
 // that is being made. It must take no notice.
 func TestStrangers(t *testing.T) {
-	kv := store.NewLocal()
+	ranks := coordinatortest.Ranks(t, 2)
+	addrs := [2]string{freeAddr(t), ""}
 	groups := make([]*host.Group, 2)
 	open := func(r int) error {
 		var err error
-		cfg := backend.Config{Rank: r, Size: 2, Store: store.Prefix(kv, "host"), Timeout: soon}
-		groups[r], err = host.New(t.Context(), cfg, &host.Options{HostID: fmt.Sprint(r)})
+		cfg := backend.Config{Rank: r, Size: 2, Control: ranks[r], Timeout: soon}
+		groups[r], err = host.New(t.Context(), cfg, &host.Options{HostID: fmt.Sprint(r), Listen: addrs[r]})
 		return err
 	}
 	first := make(chan error, 1)
 	go func() { first <- open(0) }()
-	value, err := store.Prefix(kv, "host").Get(t.Context(), "rank/0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var at struct{ TCP []string }
-	if err := json.Unmarshal(value, &at); err != nil {
-		t.Fatal(err)
-	}
 	for _, hello := range []string{"", "GET / HTTP/1.1\r\n\r\n", "\x28\x00goddp/h2" + strings.Repeat("x", 40), strings.Repeat("\xff", 4096)} {
-		c, err := net.Dial("tcp", at.TCP[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := dialSoon(t, addrs[0])
 		c.Write([]byte(hello))
 	}
 	if err := errors.Join(open(1), <-first); err != nil {
@@ -410,6 +401,32 @@ func TestStrangers(t *testing.T) {
 		t.Error(err)
 	}
 	each(groups, func(_ int, g *host.Group) error { return g.Close(t.Context()) })
+}
+
+// freeAddr is an address that nobody listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// dialSoon connects to who is about to listen.
+func dialSoon(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			t.Cleanup(func() { c.Close() })
+			return c
+		}
+		if time.Since(begun) > soon {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestDeviceMemory refuses a tensor that the host cannot address.
@@ -461,14 +478,14 @@ func TestQuiet(t *testing.T) {
 // TestAbortTwice aborts a group that somebody else is about to break: Abort returns when
 // the peers have been told.
 func TestAbortTwice(t *testing.T) {
-	kv := store.NewLocal()
+	ranks := coordinatortest.Ranks(t, 2)
 	broke, release := make(chan struct{}), make(chan struct{})
 	groups := make([]*host.Group, 2)
 	errs := make([]error, 2)
 	var wg sync.WaitGroup
 	for r := range groups {
 		wg.Go(func() {
-			cfg := backend.Config{Rank: r, Size: 2, Store: kv, Timeout: soon}
+			cfg := backend.Config{Rank: r, Size: 2, Control: ranks[r], Timeout: soon}
 			if r == 1 {
 				cfg.Log = backendtest.HoldBreaking(broke, release)
 			}
@@ -505,7 +522,7 @@ func TestSplitOfABrokenGroup(t *testing.T) {
 			groups := open(t, 2)
 			failed := make(chan error, 1)
 			go func() {
-				cfg := backend.Config{Rank: 1, Size: 2, Store: store.NewLocal(), Timeout: time.Hour}
+				cfg := backend.Config{Rank: 1, Size: 2, Control: coordinatortest.Ranks(t, 2)[1], Timeout: time.Hour}
 				_, err := groups[1].Split(context.Background(), cfg, []int{0, 1})
 				failed <- err
 			}()

@@ -2,10 +2,8 @@ package host_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/store"
 )
@@ -23,7 +22,7 @@ var theSecret = []byte("the secret of these tests")
 // joinAs makes a group of two, in which the ranks are members of a job, over transport.
 func joinAs(t *testing.T, transport string, members [2]store.Member) (errs [2]error) {
 	t.Helper()
-	kv := store.NewLocal()
+	ranks := coordinatortest.Ranks(t, 2)
 	var wg sync.WaitGroup
 	var groups [2]*host.Group
 	for r, m := range members {
@@ -32,7 +31,7 @@ func joinAs(t *testing.T, transport string, members [2]store.Member) (errs [2]er
 			if transport == "tcp" {
 				o.HostID = strconv.Itoa(r)
 			}
-			groups[r], errs[r] = host.New(t.Context(), backend.Config{Rank: r, Size: 2, Store: kv, Timeout: soon}, o)
+			groups[r], errs[r] = host.New(t.Context(), backend.Config{Rank: r, Size: 2, Control: ranks[r], Timeout: soon}, o)
 		})
 	}
 	wg.Wait()
@@ -53,12 +52,11 @@ func TestRanksCompareTheirJobs(t *testing.T) {
 		members [2]store.Member
 		want    string // in the dialler's error, which is rank 1's
 	}{
-		"one job":        {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job, Secret: theSecret}}, ""},
-		"no secret":      {[2]store.Member{{Job: job}, {Job: job}}, ""},
-		"another job":    {[2]store.Member{{Job: job}, {Job: store.Job{ID: "other", World: 2}}}, `job id "other" here, "job" there`},
-		"another size":   {[2]store.Member{{Job: job}, {Job: store.Job{ID: "job", World: 3}}}, "WORLD_SIZE 3 here, 2 there"},
-		"another secret": {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job, Secret: []byte("not that secret at all")}}, "has another secret than this process"},
-		"one secret":     {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job}}, "has a secret, and this process has none"},
+		"one job":      {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job, Secret: theSecret}}, ""},
+		"no secret":    {[2]store.Member{{Job: job}, {Job: job}}, ""},
+		"another job":  {[2]store.Member{{Job: job}, {Job: store.Job{ID: "other", World: 2}}}, `job id "other" here, "job" there`},
+		"another size": {[2]store.Member{{Job: job}, {Job: store.Job{ID: "job", World: 3}}}, "WORLD_SIZE 3 here, 2 there"},
+		"one secret":   {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job}}, "has a secret, and this process has none"},
 	} {
 		for _, transport := range []string{"shared", "tcp"} {
 			t.Run(name+" "+transport, func(t *testing.T) {
@@ -87,42 +85,14 @@ func TestRanksCompareTheirJobs(t *testing.T) {
 	}
 }
 
-// dialAs opens a connection to rank 0, as process of rank 1 that can read the store.
-func dialAs(t *testing.T, kv store.Store, process handshake.Process, secret []byte) (net.Conn, error) {
-	t.Helper()
-	value, err := kv.Get(t.Context(), "rank/0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := kv.Get(t.Context(), "token")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var at struct{ TCP []string }
-	if err := json.Unmarshal(value, &at); err != nil {
-		t.Fatal(err)
-	}
-	c, err := net.Dial("tcp", at.TCP[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(soon))
-	own := handshake.Party{Role: handshake.PeerDialler, HasSecret: secret != nil, Rank: 1, Process: process}
-	if _, err = handshake.Dial(c, own, host.GroupKey(secret, token)); err == nil {
-		_, err = c.Write([]byte{host.Accepted})
-	}
-	return c, err
-}
-
-// What is in the store does not let a process join that has not got the secret, and the
-// group is made without it.
-func TestTheStoreDoesNotTellTheSecret(t *testing.T) {
-	kv := store.NewLocal()
-	member := store.Member{Secret: theSecret}
+// Who has not got the group's key is refused, and the group is made without it.
+func TestTheKeyIsAskedFor(t *testing.T) {
+	ranks := coordinatortest.Ranks(t, 2)
+	addrs := [2]string{freeAddr(t), ""}
 	errs := make(chan error, 2)
 	join := func(r int) {
-		g, err := host.New(t.Context(), backend.Config{Rank: r, Size: 2, Store: kv, Timeout: soon}, &host.Options{HostID: strconv.Itoa(r), Member: member})
+		o := &host.Options{HostID: strconv.Itoa(r), Member: store.Member{Secret: theSecret}, Listen: addrs[r]}
+		g, err := host.New(t.Context(), backend.Config{Rank: r, Size: 2, Control: ranks[r], Timeout: soon}, o)
 		errs <- err
 		if err == nil {
 			g.Close(context.Background())
@@ -130,48 +100,17 @@ func TestTheStoreDoesNotTellTheSecret(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { join(0) })
-	for _, secret := range [][]byte{nil, []byte("guessed, and wrong")} {
-		if _, err := dialAs(t, kv, handshake.ThisProcess(), secret); !errors.As(err, new(*handshake.SecretError)) {
-			t.Errorf("secret %q: %v", secret, err)
+	for _, key := range [][]byte{nil, []byte("guessed, and wrong")} {
+		c := dialSoon(t, addrs[0])
+		c.SetDeadline(time.Now().Add(soon))
+		own := handshake.Party{Role: handshake.PeerDialler, HasSecret: true, Rank: 1, Process: handshake.ThisProcess()}
+		if _, err := handshake.Dial(c, own, key); !errors.As(err, new(*handshake.SecretError)) {
+			t.Errorf("key %q: %v", key, err)
 		}
 	}
 	wg.Go(func() { join(1) })
 	wg.Wait()
 	if err := errors.Join(<-errs, <-errs); err != nil {
 		t.Error(err)
-	}
-}
-
-// If two processes introduce themselves to rank 0 as the same rank, its New fails with an
-// error that names both.
-func TestRivalPeers(t *testing.T) {
-	kv := store.NewLocal()
-	first := make(chan error, 1)
-	go func() {
-		_, err := host.New(t.Context(), backend.Config{Rank: 0, Size: 3, Store: kv, Timeout: soon}, &host.Options{HostID: "0"})
-		first <- err
-	}()
-	for _, key := range []string{"rank/1", "rank/2"} {
-		if err := kv.Set(t.Context(), key, []byte("{}")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var conns []net.Conn
-	for pid := range 2 {
-		c, err := dialAs(t, kv, handshake.Process{ID: fmt.Sprint("p", pid), Host: "elsewhere", PID: 1000 + pid}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		conns = append(conns, c)
-	}
-	err := <-first
-	var rivals *handshake.RivalError
-	if !errors.As(err, &rivals) || rivals.Rank != 1 || rivals.First.PID+rivals.Second.PID != 2001 || !strings.Contains(err.Error(), "GODDP_JOB_ID") {
-		t.Errorf("got %v", err)
-	}
-	for _, c := range conns {
-		if _, err := c.Read(make([]byte, 1)); err == nil {
-			t.Error("the connection is still there")
-		}
 	}
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/half"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
 // world makes the groups of n ranks in this process.
 func world(t testing.TB, n int, opts func(rank int) *host.Options) []*host.Group {
 	t.Helper()
-	kv := store.NewLocal()
+	ranks := coordinatortest.Ranks(t, n)
 	groups, errs := make([]*host.Group, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
 		wg.Go(func() {
-			cfg := backend.Config{Rank: r, Size: n, Store: store.Prefix(kv, "host"), Timeout: 30 * time.Second}
+			cfg := backend.Config{Rank: r, Size: n, Control: ranks[r], Timeout: 30 * time.Second}
 			groups[r], errs[r] = host.New(t.Context(), cfg, opts(r))
 		})
 	}

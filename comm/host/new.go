@@ -35,6 +35,8 @@ func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error)
 	g := newGroup(cfg, opts)
 	ctx, cancel := awake.WithTimeoutCause(ctx, g.cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, g.cfg.Timeout))
 	defer cancel()
+	ctx, release := g.cfg.Control.Bound(ctx)
+	defer release()
 	join := joinLinks
 	switch {
 	case g.opts.Hub != nil:

@@ -3,12 +3,10 @@ package host
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -230,49 +228,6 @@ func FuzzCard(f *testing.F) {
 				from, to := p.source(s, rank, 0, p.block)
 				return cards[s].payload[from:to]
 			})
-		}
-	})
-}
-
-// FuzzStoreValues reads what other ranks left in the store while a group was made.
-func FuzzStoreValues(f *testing.F) {
-	f.Add([]byte(`{"Rank":1,"Text":"why","Absent":[0,2]}`))
-	f.Add([]byte(`{"Rank":2000000000,"Text":"why"}`))
-	f.Add([]byte(`{"Rank":1,"Absent":[2000000000]}`))
-	f.Add([]byte(`{"Rank":1,"Absent":[` + strings.Repeat("0,", 10000) + `0]}`))
-	f.Add([]byte("0 1 2 "))
-	f.Add([]byte("3 -1 2000000000 99999999999999999999 x 1/2"))
-	f.Fuzz(func(t *testing.T, value []byte) {
-		const size = 4
-		var told, err error
-		var came []bool
-		taken := allocated(func() {
-			told, err = decodeRefusal(value, size)
-			came = parseCame(value, size)
-		})
-		if most := uint64(64<<10 + 64*len(value)); taken > most {
-			t.Fatalf("%d bytes taken for a value of %d, at most %d", taken, len(value), most)
-		}
-		if len(came) != size {
-			t.Fatalf("%d ranks of %d came", len(came), size)
-		}
-		if err != nil {
-			return
-		}
-		var join *backend.JoinError
-		var absent *backend.AbsentError
-		if !errors.As(told, &join) || join.Rank < 0 || join.Rank >= size {
-			t.Fatalf("told %v", told)
-		}
-		if errors.As(told, &absent) && (slices.Min(absent.Ranks) < 0 || slices.Max(absent.Ranks) >= size) {
-			t.Fatalf("absent are %v of %d", absent.Ranks, size)
-		}
-		text, err := json.Marshal(refuse(join.Rank, join.Err))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if again, err := decodeRefusal(text, size); err != nil || again.Error() != told.Error() {
-			t.Fatalf("told on: %v, %v; came as %v", again, err, told)
 		}
 	})
 }

@@ -64,6 +64,8 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 	}
 	ctx, stop := backend.Bound(ctx, g.control.ctx)
 	defer stop()
+	ctx, release := g.cfg.Control.Bound(ctx)
+	defer release()
 	defer func() {
 		if err != nil {
 			g.control.tell(err)

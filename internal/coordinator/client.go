@@ -250,6 +250,20 @@ func (g *Group) ask(ctx context.Context, m *Message, key gatherKey) (*Message, e
 	}
 }
 
+// Bound is a context that ends with ctx or, with its Failure as the cause, when the group fails.
+// The function releases it.
+func (g *Group) Bound(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-g.failed:
+			cancel(g.Failure())
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
 // Failed is closed once the group's failure is decided, or the coordinator is lost. Settled
 // is closed once all ranks know of it: what one of them does from then on is taken by none
 // for the result of a call.

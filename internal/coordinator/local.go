@@ -11,7 +11,7 @@ var errClosed = errors.New("closed")
 
 // Local connects a rank of this process, without a socket.
 func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
-	o.Options = o.withDefaults()
+	o.Options = s.opts
 	c := newClient(rank, o)
 	in := &inbox{wake: make(chan struct{}, 1)}
 	p := &peer{rank: rank, local: true, send: func(m *Message, _ func() []byte) bool { in.put(m); return true }, drop: in.close, cut: in.close}
