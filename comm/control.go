@@ -71,3 +71,23 @@ func onOff(b bool) string {
 	}
 	return "off"
 }
+
+// refuseRival joins as the second process that bears this rank, so that the coordinator ends
+// the other one's join, if it still joins: nobody knows which of them the job's other ranks
+// mean. It returns the error that names both.
+func refuseRival(ctx context.Context, kv *store.Client, w World, m *store.Member) error {
+	rival := kv.Rival()
+	ctx, cancel := context.WithTimeout(ctx, announceTime)
+	defer cancel()
+	n, err := kv.Add(ctx, groupsKey(w), 0)
+	if err != nil || n == 0 {
+		return rival
+	}
+	client, err := coordinator.Find(ctx, groupView(kv, w, n), *m, coordinator.ClientOptions{Size: w.Size})
+	if err != nil {
+		return rival
+	}
+	defer client.Close()
+	client.Join(ctx, int(n), nil, false, nil) // it fails, as it is to
+	return rival
+}

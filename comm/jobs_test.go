@@ -31,6 +31,9 @@ func init() {
 		}
 		defer pg.Close()
 		fmt.Println("joined")
+		if err := pg.Store().Set(ctx, fmt.Sprint("joined/", pg.Rank()), nil); err != nil {
+			return err
+		}
 		begun := time.Now()
 		for path := os.Getenv("GODDP_TEST_GO"); path != ""; time.Sleep(time.Millisecond) {
 			if _, err := os.Stat(path); err == nil {
@@ -166,7 +169,7 @@ func TestTwoBearersOfARank(t *testing.T) {
 	j.awaitKey("goddp/0/groups/0")
 	j.start(0, 3).expectEnd(t, "B0", "has the port")
 	b1 := j.start(1, 3)
-	j.awaitKey("goddp/0/group/1/backend/rank/1")
+	j.awaitKey("goddp/0/groups/1")
 	a1 := j.start(1, 3)
 	both := []string{
 		"two processes say that they are rank 1", "GODDP_JOB_ID",
@@ -183,8 +186,8 @@ func TestALateBearerOfARank(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "go")
 	vars := []string{"GODDP_TEST_NUMBER=5", "GODDP_TEST_GO=" + file}
 	ranks := []*process{j.start(0, 2, vars...), j.start(1, 2, vars...)}
-	j.awaitKey("goddp/0/group/1/backend/ready/0")
-	j.awaitKey("goddp/0/group/1/backend/ready/1")
+	j.awaitKey("goddp/0/group/1/joined/0")
+	j.awaitKey("goddp/0/group/1/joined/1")
 	begun := time.Now()
 	j.start(1, 2, vars...).expectEnd(t, "the second rank 1", "two processes say that they are rank 1", "GODDP_JOB_ID",
 		fmt.Sprintf("process %d on ", ranks[1].cmd.Process.Pid))
@@ -219,8 +222,8 @@ func TestAStrangerStaysOut(t *testing.T) {
 	first.expectEnd(t, "a stranger that came as rank 1 first", "GODDP_TOKEN_FILE")
 	stranger("meddle").expectEnd(t, "a stranger that meddles with the join")
 	r1 := j.start(1, 2, vars...)
-	j.awaitKey("goddp/0/group/1/backend/ready/0")
-	j.awaitKey("goddp/0/group/1/backend/ready/1")
+	j.awaitKey("goddp/0/group/1/joined/0")
+	j.awaitKey("goddp/0/group/1/joined/1")
 	stranger("meddle").expectEnd(t, "a stranger that meddles with the job")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -113,6 +113,9 @@ func openStore(ctx context.Context, w World, m *store.Member, log *slog.Logger, 
 		return nil, err
 	}
 	release.addClose(client.Close)
+	if client.Rival() != nil {
+		return nil, refuseRival(ctx, client, w, m)
+	}
 	warnForeign(w, client, m, log)
 	if !w.AgentStore {
 		release.add(func(ctx context.Context) error { return leaveStore(ctx, client, w, hosts) })

@@ -20,7 +20,7 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/host"
-	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 	"github.com/goddp/goddp/store"
 )
 
@@ -49,27 +49,16 @@ func worker(args []string) {
 			return err
 		}
 		defer kv.Close()
-		co := coordinator.ClientOptions{Size: size, Host: "rank 0", HostRank: 0}
-		m := store.Member{Rank: rank}
-		if rank == 0 {
-			server, err := coordinator.Publish(ctx, kv, m, "", size, co)
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-		}
-		client, err := coordinator.Find(ctx, kv, m, co)
+		control, release, err := coordinatortest.OfProcess(ctx, kv, rank, size)
+		defer release()
 		if err != nil {
-			return err
-		}
-		if _, err := client.Join(ctx, 1, nil, false, nil); err != nil {
 			return err
 		}
 		o := &host.Options{}
 		if args[3] == "tcp" {
 			o.HostID = args[0]
 		}
-		g, err := host.New(ctx, backend.Config{Rank: rank, Size: size, Control: client.Root(), Timeout: soon}, o)
+		g, err := host.New(ctx, backend.Config{Rank: rank, Size: size, Control: control, Timeout: soon}, o)
 		if err != nil {
 			return err
 		}

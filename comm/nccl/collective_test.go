@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/coordinator"
 )
 
 var dtypes = []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16, device.Int32, device.Int64, device.Uint8}
@@ -354,7 +355,7 @@ func exchange(m *member, within bool) error {
 }
 
 // split divides the world in even and odd ranks, the latter in reverse.
-func split(m *member, cfg func(color int) backend.Config) error {
+func split(m *member, control *coordinator.Group) error {
 	color := m.rank % 2
 	var members []int
 	for r := range m.size {
@@ -367,8 +368,11 @@ func split(m *member, cfg func(color int) backend.Config) error {
 			members[i], members[j] = members[j], members[i]
 		}
 	}
-	c := cfg(color)
-	c.Size, c.Device = len(members), m.dev
+	half, _, err := control.Make(context.Background(), fmt.Sprint("color ", color), members, nil)
+	if err != nil {
+		return err
+	}
+	c := backend.Config{Size: len(members), Control: half, Device: m.dev, Timeout: soon}
 	for i, r := range members {
 		if r == m.rank {
 			c.Rank = i

@@ -20,9 +20,9 @@ import (
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 	"github.com/goddp/goddp/internal/dl"
 	"github.com/goddp/goddp/internal/standin"
-	"github.com/goddp/goddp/store"
 )
 
 // lateness is how long after its deadline a call may return.
@@ -565,28 +565,10 @@ func TestMissingLibrary(t *testing.T) {
 	}
 }
 
-func TestUnreachableStore(t *testing.T) {
-	control(t)
-	server, err := store.Listen("127.0.0.1:0", &store.ServerOptions{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := store.Dial(t.Context(), server.Addr(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	server.Close()
-	_, errs := attempt(t, 1, func(_ int, cfg *backend.Config, _ *nccl.Options) { cfg.Store = client })
-	if !errors.Is(errs[0], store.ErrServerLost) {
-		t.Errorf("%v, want that the store's server is lost", errs[0])
-	}
-}
-
 func TestNotAGPU(t *testing.T) {
 	dev := cpu.New(nil)
 	defer dev.Close()
-	_, err := nccl.New(t.Context(), backend.Config{Size: 1, Store: store.NewLocal(), Device: dev}, nil)
+	_, err := nccl.New(t.Context(), backend.Config{Size: 1, Control: coordinatortest.Ranks(t, 1)[0], Device: dev}, nil)
 	if err == nil || !strings.Contains(err.Error(), "cpu") {
 		t.Errorf("%v, want that a CPU is no GPU", err)
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 	"github.com/goddp/goddp/internal/standin"
 	"github.com/goddp/goddp/store"
 )
@@ -67,7 +69,7 @@ type member struct {
 	rank, size int
 	dev        device.Device
 	seq        *uint64
-	kv         store.Store // of a process's
+	control    *coordinator.Group // of a process's
 }
 
 // control makes the stand-ins behave, and waits at the test's end until what
@@ -100,7 +102,7 @@ func control(t testing.TB, lines ...string) (release func()) {
 // attempt makes the groups of n ranks in this process, on stand-in GPUs.
 func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *nccl.Options)) ([]*member, []error) {
 	t.Helper()
-	hub, kv := host.NewHub(), store.NewLocal()
+	hub, ranks := host.NewHub(), coordinatortest.Ranks(t, n)
 	members, errs := make([]*member, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
@@ -111,7 +113,7 @@ func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *
 				return
 			}
 			t.Cleanup(func() { dev.Close() })
-			cfg := backend.Config{Rank: r, Size: n, Store: store.Prefix(kv, "nccl"), Device: dev, Timeout: soon}
+			cfg := backend.Config{Rank: r, Size: n, Control: ranks[r], Device: dev, Timeout: soon}
 			o := nccl.Options{Control: host.Options{Hub: hub}}
 			if change != nil {
 				change(r, &cfg, &o)
@@ -234,12 +236,17 @@ func worker(args []string) {
 			return err
 		}
 		defer dev.Close()
-		cfg := backend.Config{Rank: rank, Size: size, Store: kv, Device: dev, Timeout: time.Minute}
+		control, release, err := coordinatortest.OfProcess(ctx, kv, rank, size)
+		defer release()
+		if err != nil {
+			return err
+		}
+		cfg := backend.Config{Rank: rank, Size: size, Control: control, Device: dev, Timeout: time.Minute}
 		b, err := nccl.New(ctx, cfg, nil)
 		if err != nil {
 			return err
 		}
-		m := &member{Backend: b, rank: rank, size: size, dev: dev, seq: new(uint64), kv: kv}
+		m := &member{Backend: b, rank: rank, size: size, dev: dev, seq: new(uint64), control: control}
 		defer closeAll([]*member{m}, 10*time.Second)
 		return scenarios[args[4]](m)
 	}()))

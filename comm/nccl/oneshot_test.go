@@ -226,41 +226,6 @@ func wantRefused(t *testing.T, errs []error) {
 	}
 }
 
-// full is a store that takes no more of some keys.
-type full struct {
-	store.Store
-	prefix string
-}
-
-func (s full) Set(ctx context.Context, key string, value []byte) error {
-	if strings.HasPrefix(key, s.prefix) {
-		return errors.New("the store is full")
-	}
-	return s.Store.Set(ctx, key, value)
-}
-
-// TestFailedMapping fails behind the making of the communicator, which must not
-// stay: every rank aborts its own, and rank 1's says so.
-func TestFailedMapping(t *testing.T) {
-	control(t, mapping, "unwell 1")
-	var said bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&said, nil))
-	_, errs := attempt(t, 2, func(rank int, cfg *backend.Config, _ *nccl.Options) {
-		cfg.Log = log
-		if rank == 1 {
-			cfg.Store = full{cfg.Store, "oneshot/mapped/"}
-		}
-	})
-	for r, err := range errs {
-		if err == nil || !strings.Contains(err.Error(), "the store is full") {
-			t.Errorf("rank %d: %v, want that rank 1's store is full", r, err)
-		}
-	}
-	if !strings.Contains(said.String(), "unwell on request") {
-		t.Error("rank 1 did not abort its communicator: ", &said)
-	}
-}
-
 // TestOneShotUsedUp leaves one number: the call after it is NCCL's.
 func TestOneShotUsedUp(t *testing.T) {
 	control(t, mapping, "refuse 0 1", "refuse 1 1")

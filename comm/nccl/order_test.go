@@ -14,6 +14,7 @@ import (
 	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 	"github.com/goddp/goddp/store"
 )
 
@@ -107,9 +108,10 @@ func leave(m *member) error {
 		at := time.Now()
 		err := closeAll([]*member{m}, soon)
 		fmt.Printf("closed: %v: %v\n", time.Since(at), err)
-		return errors.Join(err, m.kv.Set(ctx, "left", nil))
+		_, told := m.control.Gather(ctx, "left", nil)
+		return errors.Join(err, told)
 	}
-	if _, err := m.kv.Get(ctx, "left"); err != nil {
+	if _, err := m.control.Gather(ctx, "left", nil); err != nil {
 		return err
 	}
 	switch {
@@ -203,12 +205,8 @@ func buckets(m *member) error {
 
 func TestSplit(t *testing.T) {
 	control(t)
-	kv := store.NewLocal()
-	err := each(world(t, 3), func(m *member) error {
-		return split(m, func(color int) backend.Config {
-			return backend.Config{Store: store.Prefix(kv, fmt.Sprint(color)), Timeout: soon}
-		})
-	})
+	ranks := coordinatortest.Ranks(t, 3)
+	err := each(world(t, 3), func(m *member) error { return split(m, ranks[m.rank]) })
 	if err != nil {
 		t.Error(err)
 	}

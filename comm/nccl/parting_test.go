@@ -14,7 +14,7 @@ import (
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
 // done is the progress of a rank that has done so many collectives.
@@ -26,12 +26,12 @@ func (d *done) idle() bool                               { return true }
 // channels makes the control channels of n ranks in this process.
 func channels(t *testing.T, n int) []*control {
 	t.Helper()
-	hub, kv := host.NewHub(), store.NewLocal()
+	hub, ranks := host.NewHub(), coordinatortest.Ranks(t, n)
 	cs, errs := make([]*control, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
 		wg.Go(func() {
-			cfg := backend.Config{Rank: r, Size: n, Store: kv}
+			cfg := backend.Config{Rank: r, Size: n, Control: ranks[r]}
 			cs[r], errs[r] = openControl(t.Context(), cfg, Options{Control: host.Options{Hub: hub}}, new(done))
 		})
 	}

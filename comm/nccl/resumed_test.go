@@ -19,7 +19,6 @@ import (
 	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/store"
 )
 
 // patience is what rank 1 waits for rank 0 in the scenario "resumed".
@@ -30,7 +29,11 @@ const patience = 200 * time.Millisecond
 func resumed(m *member, groups int) error {
 	var wrong []error
 	for i := range groups {
-		cfg := backend.Config{Rank: m.rank, Size: m.size, Store: store.Prefix(m.kv, fmt.Sprint("again ", i)), Device: m.dev, Timeout: time.Minute}
+		control, _, err := m.control.Make(context.Background(), fmt.Sprint("again ", i), m.control.Members, nil)
+		if err != nil {
+			return err
+		}
+		cfg := backend.Config{Rank: m.rank, Size: m.size, Control: control, Device: m.dev, Timeout: time.Minute}
 		b, err := nccl.New(context.Background(), cfg, &nccl.Options{NoOneShot: true})
 		if err != nil {
 			return err

@@ -16,7 +16,7 @@ import (
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
 // TestNCCLOnItsStreams has two ranks reduce through comm/nccl, on stand-ins: what the
@@ -33,12 +33,12 @@ func TestNCCLOnItsStreams(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	hub, kv := host.NewHub(), store.NewLocal()
+	hub, ranks := host.NewHub(), coordinatortest.Ranks(t, 2)
 	devices, errs := []*Device{first, second}, make([]error, 2)
 	var wg sync.WaitGroup
 	for rank, d := range devices {
 		wg.Go(func() {
-			cfg := backend.Config{Rank: rank, Size: len(devices), Store: store.Prefix(kv, "nccl"), Device: d, Timeout: 20 * time.Second}
+			cfg := backend.Config{Rank: rank, Size: len(devices), Control: ranks[rank], Device: d, Timeout: 20 * time.Second}
 			g, err := nccl.New(ctx, cfg, &nccl.Options{Control: host.Options{Hub: hub}})
 			if err == nil {
 				err = errors.Join(sums(ctx, g, d, rank), g.Close(ctx))

@@ -59,7 +59,7 @@ type Server struct {
 	closed   bool
 	sessions map[int]*session
 	exited   map[int]string     // ranks whose processes ended, and how
-	open     map[net.Conn]bool  // all connections
+	open     map[net.Conn]bool  // all connections, and whether the rank there has joined
 	peers    map[*peer]struct{} // those that have joined a session
 }
 
@@ -73,6 +73,7 @@ type session struct {
 type peer struct {
 	session *session
 	rank    int
+	conn    net.Conn // nil in this process
 	send    func(m *Message, encoded func() []byte) bool
 	drop    func() // ends the connection once all has been sent
 	cut     func() // ends it at once
@@ -148,7 +149,11 @@ func (s *Server) CloseIdle() error {
 	return nil
 }
 
-// Close ends all connections and returns once no goroutine of the server is left.
+// flushTime is how long Close takes to say what has been decided.
+const flushTime = time.Second
+
+// Close ends all connections, once what is to be said is written, and returns once no
+// goroutine of the server is left.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	first := !s.closed
@@ -158,8 +163,11 @@ func (s *Server) Close() error {
 		if s.ln != nil {
 			s.ln.Close()
 		}
-		for c := range s.open {
-			c.Close()
+		for c, joined := range s.open {
+			if !joined {
+				c.Close()
+			}
+			c.SetDeadline(time.Now().Add(flushTime))
 		}
 		for p := range s.peers {
 			p.drop()
@@ -198,7 +206,7 @@ func (s *Server) accept() {
 			c.Close()
 			return
 		}
-		s.open[c] = true
+		s.open[c] = false
 		s.wg.Go(func() { s.serve(c, func() { <-slots }) })
 		s.mu.Unlock()
 	}
@@ -226,7 +234,7 @@ func (s *Server) serve(c net.Conn, known func()) {
 		s.opts.Log.Debug("coordinator: connection of a rank", "rank", rank, "error", err)
 	}
 	box := newOutbox()
-	p := &peer{rank: rank, drop: box.close, cut: func() { c.Close() }}
+	p := &peer{rank: rank, conn: c, drop: box.close, cut: func() { c.Close() }}
 	p.send = func(_ *Message, encoded func() []byte) bool { return box.put(encoded()) }
 	var writer sync.WaitGroup
 	writer.Go(func() {
@@ -290,6 +298,9 @@ func (s *Server) enter(p *peer, number int) {
 	}
 	p.session = n
 	s.peers[p] = struct{}{}
+	if p.conn != nil {
+		s.open[p.conn] = true
+	}
 	if n.peers[p.rank] == nil {
 		n.peers[p.rank] = p
 	}

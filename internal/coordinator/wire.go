@@ -102,7 +102,6 @@ func (o *outbox) run(c net.Conn) error {
 		o.mu.Unlock()
 		switch {
 		case len(queue) > 0:
-			c.SetWriteDeadline(time.Now().Add(writeTime))
 			if _, err := queue.WriteTo(c); err != nil {
 				return err
 			}
@@ -113,7 +112,3 @@ func (o *outbox) run(c net.Conn) error {
 		}
 	}
 }
-
-// writeTime bounds a write: an end that is suspended for longer loses its connection only
-// if it has left more unread than the kernel holds.
-const writeTime = 10 * time.Minute

@@ -20,8 +20,8 @@ const (
 	runIDVar = "TORCHELASTIC_RUN_ID"
 )
 
-// remedy is what to do about processes that are not of one job, or should not be.
-const remedy = "give all processes of one job the same " + JobIDVar + ", and each job another one, or another MASTER_PORT"
+// Remedy is what to do about processes that are not of one job, or should not be.
+const Remedy = "give all processes of one job the same " + JobIDVar + ", and each job another one, or another MASTER_PORT"
 
 // A Job is what the processes of one job agree on. The zero value is of no job, and
 // agrees with any.
@@ -158,5 +158,5 @@ type DifferentJobError struct {
 }
 
 func (e *DifferentJobError) Error() string {
-	return fmt.Sprintf("%v is of another job: %s %s here, %s there: %s", e.By, e.What, e.Own, e.Other, remedy)
+	return fmt.Sprintf("%v is of another job: %s %s here, %s there: %s", e.By, e.What, e.Own, e.Other, Remedy)
 }

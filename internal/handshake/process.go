@@ -42,5 +42,5 @@ type RivalError struct {
 }
 
 func (e *RivalError) Error() string {
-	return fmt.Sprintf("two processes say that they are rank %d: %v, and %v: they are of two jobs, or one was started twice: %s", e.Rank, e.First, e.Second, remedy)
+	return fmt.Sprintf("two processes say that they are rank %d: %v, and %v: they are of two jobs, or one was started twice: %s", e.Rank, e.First, e.Second, Remedy)
 }
