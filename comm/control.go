@@ -14,28 +14,31 @@ import (
 )
 
 // openControl joins the coordinator's session, which is the n-th group that this rank makes,
-// and returns the group of all ranks there. Rank 0 hosts the coordinator.
-func openControl(ctx context.Context, o *Options, kv store.Store, n int64, release *releases) (*coordinator.Group, error) {
+// and returns the group of all ranks there. The launcher hosts the coordinator or, where it is
+// none of ours, rank 0.
+func openControl(ctx context.Context, o *Options, n int64, release *releases) (*coordinator.Group, error) {
 	w := o.World
 	var client *coordinator.Client
 	var err error
 	co := coordinator.ClientOptions{Options: coordinator.Options{Log: o.Log}, Size: w.Size, Host: "rank 0", HostRank: 0}
-	if w.Rank == 0 {
-		var at *host.Options
-		if at, err = hostOptions(*w, o.member); err != nil {
+	at, launched := coordinatorStore(o.Store, *w, n)
+	switch {
+	case !launched && w.Rank == 0:
+		var reach *host.Options
+		if reach, err = hostOptions(*w, o.member); err != nil {
 			return nil, err
 		}
 		var server *coordinator.Server
-		if server, err = coordinator.Publish(ctx, kv, o.member, at.Listen, w.Size, co); err != nil {
+		if server, err = coordinator.Publish(ctx, at, o.member, reach.Listen, w.Size, co); err != nil {
 			return nil, fmt.Errorf("hosting the coordinator: %w", err)
 		}
 		release.addClose(server.Close)
 		client, err = server.Local(0, co)
-	} else {
-		client, err = coordinator.Find(ctx, kv, o.member, co)
+	default:
+		client, err = coordinator.Find(ctx, at, o.member, co)
 	}
 	if err != nil {
-		if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		if !launched && (errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded)) {
 			err = &AbsentError{Ranks: []int{0}, Err: err}
 		}
 		return nil, err
@@ -50,6 +53,15 @@ func openControl(ctx context.Context, o *Options, kv store.Store, n int64, relea
 		return nil, err
 	}
 	return client.Root(), nil
+}
+
+// coordinatorStore is the part of the job's store that says where the coordinator of a rank's
+// n-th group is, and whether the launcher hosts it.
+func coordinatorStore(kv store.Store, w World, n int64) (at store.Store, launched bool) {
+	if w.AgentStore && !w.anyStore() {
+		return store.Prefix(kv, coordinator.LauncherPrefix), true
+	}
+	return groupView(kv, w, n), false
 }
 
 // joinSession joins, and compares what all ranks must have alike.
@@ -83,7 +95,8 @@ func refuseRival(ctx context.Context, kv *store.Client, w World, m *store.Member
 	if err != nil || n == 0 {
 		return rival
 	}
-	client, err := coordinator.Find(ctx, groupView(kv, w, n), *m, coordinator.ClientOptions{Size: w.Size})
+	at, _ := coordinatorStore(kv, w, n)
+	client, err := coordinator.Find(ctx, at, *m, coordinator.ClientOptions{Size: w.Size})
 	if err != nil {
 		return rival
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -626,6 +627,32 @@ func TestTheLauncherReportsADeadline(t *testing.T) {
 	_, stacks, _ := strings.Cut(errs, "It is here:")
 	if !strings.Contains(stacks, "comm_test.deaf(") || strings.Contains(stacks, "created by github.com/goddp/goddp/comm") {
 		t.Errorf("the ranks do not say where they were:\n%s", errs)
+	}
+}
+
+func init() {
+	workers["early"] = func(ctx context.Context) error {
+		if os.Getenv("RANK") == "1" {
+			return nil
+		}
+		pg, err := comm.Init(ctx, nil)
+		if err != nil {
+			return err
+		}
+		return pg.Close()
+	}
+}
+
+// A rank that ends before Init is named at once, though its exit code is 0.
+func TestARankThatEndsBeforeInit(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	begun := time.Now()
+	_, _, err := launch(t, 3, "early")
+	if err == nil || !strings.Contains(err.Error(), "rank 1 could not join: its process ended before") {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("it took %v", took)
 	}
 }
 

@@ -191,7 +191,7 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 		return nil, err
 	}
 	view := groupView(o.Store, w, n)
-	control, err := openControl(making, &o, view, n, &release)
+	control, err := openControl(making, &o, n, &release)
 	if err != nil {
 		return nil, err
 	}

@@ -42,6 +42,7 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 				g.Close()
 			}
 		}
+		server.Close()
 		return nil, err
 	}
 	return groups, nil

@@ -218,6 +218,7 @@ func (a *agent) reported(r *report) event {
 		for _, p := range a.procs { // none of which it is, if it was abandoned in an attempt before
 			if p.PID == r.Exited.PID && p.end == nil {
 				p.end = r.Exited
+				a.cfg.Rendezvous.Exited(p.Rank, p.end.Status.String())
 				return workerExited{p.LocalRank, p.end.Status, p.askedToStop()}
 			}
 		}

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/goddp/goddp/internal/coordinator"
 )
@@ -33,6 +34,8 @@ func GiveUp(control *coordinator.Group, err error) error {
 		return &JoinError{Rank: f.Reporter, Err: why}
 	case f.Kind == coordinator.Lost:
 		return &PeerLostError{Peer: f.Ranks[0], Err: why}
+	case f.Kind == coordinator.Exited:
+		return &JoinError{Rank: f.Ranks[0], Err: fmt.Errorf("its process ended before: %w", why)}
 	}
 	return f
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/standin"
-	"github.com/goddp/goddp/store"
 )
 
 // mapping lets the stand-in GPUs map each other's memory.

@@ -15,7 +15,6 @@ import (
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
-	"github.com/goddp/goddp/store"
 )
 
 // scenarios are what worker processes can be told to run.

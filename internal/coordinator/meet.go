@@ -17,6 +17,10 @@ import (
 // keyPlace is, in a job's store, where the coordinator is.
 const keyPlace = "coordinator"
 
+// LauncherPrefix is the part of a job's store in which a launcher says where the coordinator of
+// all its sessions is.
+const LauncherPrefix = "goddp"
+
 // place is where the coordinator of a job can be reached.
 type place struct {
 	Addrs    []string // tried in turn

@@ -8,8 +8,8 @@
 // are numbered from 0 and share nothing, so that no key which a dead
 // generation left in the store can mislead the next one.
 //
-// An agent, not worker rank 0, hosts the store: it outlives the workers, and a
-// worker that is late by a minute still finds it.
+// An agent, not worker rank 0, hosts the store and the coordinator: it outlives the workers, and a
+// worker that is late by a minute still finds them.
 //
 // [Standalone] is the rendezvous of a job that has one node.
 package rendezvous
@@ -23,6 +23,10 @@ type Handler interface {
 	// node's place among them. Whatever the previous round provided, its store
 	// above all, is gone when Join returns.
 	Join(ctx context.Context, node Node) (*Round, error)
+
+	// Exited notes that the process of a rank of this node's has ended in the round under way,
+	// and how. Ranks that wait for it hear of that, unless it had joined them.
+	Exited(rank int, how string)
 
 	// Close leaves the rendezvous and releases what the last round holds.
 	Close() error

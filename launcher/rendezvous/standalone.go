@@ -2,11 +2,13 @@ package rendezvous
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
 
+	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/store"
 )
 
@@ -21,8 +23,9 @@ type Standalone struct {
 	// that two jobs on a machine never collide.
 	Port int
 
-	rounds int
-	store  *store.Server
+	rounds      int
+	store       *store.Server
+	coordinator *coordinator.Server
 }
 
 // Join opens a fresh store and returns a round of one node. The error names
@@ -38,13 +41,19 @@ func (s *Standalone) Join(ctx context.Context, node Node) (*Round, error) {
 	if host == "" {
 		host = "127.0.0.1"
 	}
-	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(s.Port)), &store.ServerOptions{Member: store.Member{
+	member := store.Member{
 		Job: store.Job{ID: node.JobID, World: node.Workers}, Rank: -1, Secret: node.Secret, Insecure: node.Insecure,
-	}})
+	}
+	server, err := store.Listen(net.JoinHostPort(host, strconv.Itoa(s.Port)), &store.ServerOptions{Member: member})
 	if err != nil {
 		return nil, err // it says that it is the store's
 	}
 	s.store = server
+	s.coordinator, err = coordinator.Publish(ctx, store.Prefix(server.Local(), coordinator.LauncherPrefix), member, net.JoinHostPort(host, "0"),
+		node.Workers, coordinator.ClientOptions{Host: "the launcher", HostRank: -1})
+	if err != nil {
+		return nil, err
+	}
 	addr, err := netip.ParseAddrPort(server.Addr())
 	if err != nil {
 		return nil, fmt.Errorf("the store's address: %w", err)
@@ -60,12 +69,23 @@ func (s *Standalone) Join(ctx context.Context, node Node) (*Round, error) {
 	return round, nil
 }
 
-// Close closes the store of the last round; closing twice is harmless.
-func (s *Standalone) Close() error {
-	if s.store == nil {
-		return nil
+// Exited tells the ranks that wait for one that it has ended.
+func (s *Standalone) Exited(rank int, how string) {
+	if s.coordinator != nil {
+		s.coordinator.Exited(rank, how)
 	}
-	err := s.store.Close()
-	s.store = nil
+}
+
+// Close closes the store and the coordinator of the last round; closing twice is harmless.
+func (s *Standalone) Close() error {
+	var err error
+	if s.coordinator != nil {
+		err = s.coordinator.Close()
+		s.coordinator = nil
+	}
+	if s.store != nil {
+		err = errors.Join(err, s.store.Close())
+		s.store = nil
+	}
 	return err
 }
