@@ -15,27 +15,45 @@ func GiveUp(control *coordinator.Group, err error) error {
 	if errors.As(err, new(*BrokenError)) && !errors.Is(err, ErrClosed) {
 		return err // the others hear of that where it happened
 	}
+	late := errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+	own := !late && !errors.As(err, new(*coordinator.Failure))
 	var f *coordinator.Failure
-	if !errors.As(control.GiveUp(err), &f) {
+	if !errors.As(control.GiveUp(err, late), &f) {
 		return err
 	}
-	mine := f.Reporter == control.Rank() && f.Kind == coordinator.Reported
-	why := errors.New(f.Text)
-	if mine {
-		why = err
+	told := f.Reporter != control.Rank() || f.Kind != coordinator.Reported
+	why := err
+	if told {
+		why = &toldError{f}
 	}
-	if late := errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded); len(f.Absent) > 0 && (late || !mine) {
+	if f.Late && len(f.Absent) > 0 {
 		why = &AbsentError{Ranks: f.Absent, Err: why}
 	}
 	switch {
-	case mine:
+	case !told:
 		return why
 	case f.Kind == coordinator.Reported:
-		return &JoinError{Rank: f.Reporter, Err: why}
+		why = &JoinError{Rank: f.Reporter, Err: why}
 	case f.Kind == coordinator.Lost:
-		return &PeerLostError{Peer: f.Ranks[0], Err: why}
+		why = &PeerLostError{Peer: f.Ranks[0], Err: why}
 	case f.Kind == coordinator.Exited:
-		return &JoinError{Rank: f.Ranks[0], Err: fmt.Errorf("its process ended before: %w", why)}
+		why = &JoinError{Rank: f.Ranks[0], Err: fmt.Errorf("its process ended before: %w", why)}
 	}
-	return f
+	if own { // what is wrong here is worth knowing, too
+		return fmt.Errorf("%w; here: %w", why, err)
+	}
+	return why
 }
+
+// toldError is what another rank met, or the coordinator.
+type toldError struct{ failure *coordinator.Failure }
+
+func (e *toldError) Error() string {
+	if e.failure.Kind == coordinator.Duplicate {
+		return e.failure.Error()
+	}
+	return e.failure.Text
+}
+
+// Is makes errors.Is(err, ErrTimeout) hold where that rank's time was over.
+func (e *toldError) Is(target error) bool { return e.failure.Late && target == ErrTimeout }

@@ -5,6 +5,7 @@ package nccl
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -75,6 +76,9 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 		}
 	}()
 	if err := g.connect(ctx, whole); err != nil {
+		if errors.As(err, new(*SharedGPUError)) || errors.As(err, new(*VersionMismatchError)) {
+			return nil, err // as on all ranks
+		}
 		return nil, g.nameLate(causeOf(ctx, err))
 	}
 	g.wg.Go(g.watch)
@@ -132,6 +136,7 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 	if err != nil {
 		return err
 	}
+	g.cfg.Control.Expect(keyConnected)
 	if g.main.comm, err = g.communicator(ctx, all[0].Name, g.cfg.Rank, g.cfg.Size, g.shot); err != nil {
 		return err
 	}

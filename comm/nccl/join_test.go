@@ -13,12 +13,16 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
 // TestAbsent makes a group to which one rank does not come.
 func TestAbsent(t *testing.T) {
 	control(t)
-	_, errs := attempt(t, 2, func(_ int, cfg *backend.Config, _ *nccl.Options) { cfg.Size, cfg.Timeout = 3, 500*time.Millisecond })
+	ranks := coordinatortest.Ranks(t, 3)
+	_, errs := attempt(t, 2, func(r int, cfg *backend.Config, _ *nccl.Options) {
+		cfg.Size, cfg.Control, cfg.Timeout = 3, ranks[r], 500*time.Millisecond
+	})
 	for r, err := range errs {
 		var absent *backend.AbsentError
 		if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{2}) {

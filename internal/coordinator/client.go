@@ -244,10 +244,17 @@ func (g *Group) ask(ctx context.Context, m *Message, key gatherKey) (*Message, e
 	case a := <-answer:
 		return a, nil
 	case <-g.failed:
-		return nil, g.Failure()
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
 	}
+	select {
+	case a := <-answer: // it came before
+		return a, nil
+	default:
+	}
+	if f := g.Failure(); f != nil {
+		return nil, f
+	}
+	return nil, context.Cause(ctx)
 }
 
 // Bound is a context that ends with ctx or, with its Failure as the cause, when the group fails.
@@ -285,17 +292,24 @@ func (g *Group) Fail(f *Failure, asked ...int) {
 	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: asked}) // the end of the connection is a failure
 }
 
+// Expect says which gather comes next: who is late is who has not come there.
+func (g *Group) Expect(key string) {
+	g.client.mu.Lock()
+	defer g.client.mu.Unlock()
+	g.awaited = key
+}
+
 // GiveUp reports that this rank does not go on making the group, because of err, and returns
 // why the group was not made, as all are told. Where that is this rank's report, it says who
 // was waited for in vain.
-func (g *Group) GiveUp(err error) error {
+func (g *Group) GiveUp(err error, late bool) error {
 	if errors.As(err, new(*Failure)) {
 		return err
 	}
 	g.client.mu.Lock()
 	key := g.awaited
 	g.client.mu.Unlock()
-	g.Fail(&Failure{Text: err.Error(), Key: key})
+	g.Fail(&Failure{Text: err.Error(), Key: key, Late: late})
 	select {
 	case <-g.failed:
 		return g.Failure()

@@ -51,7 +51,8 @@ type group struct {
 	name    string
 	members []int
 	gathers map[string]*gather
-	made    bool // all members are ready or, of the group of all, have joined
+	last    string // the key of the gather that was complete last
+	made    bool   // all members are ready or, of the group of all, have joined
 	left    gather
 	alone   bool // one of those that left did not wait for the others
 	failure *inquiry
@@ -258,6 +259,7 @@ func (c *Core) collect(g *group, key string, from int, value []byte) {
 		return
 	}
 	delete(g.gathers, key)
+	g.last = key
 	done := &Message{Verb: Gathered, Group: g.name, Key: key}
 	if a.some {
 		for _, r := range g.members {
@@ -406,6 +408,9 @@ func (c *Core) decide(g *group, f Failure) {
 	if f.Key != "" {
 		if of := c.groups[f.Group]; of != nil {
 			f.Absent = of.missing(f.Key)
+			if of.gathers[f.Key] == nil && f.Key != of.last && f.Key != LeaveKey { // nobody has given any
+				f.Absent = of.members
+			}
 		}
 	}
 	c.number++

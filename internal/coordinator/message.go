@@ -111,6 +111,7 @@ type Failure struct {
 	// fills in, the members that have not given their value.
 	Key    string `json:",omitempty"`
 	Absent []int  `json:",omitempty"`
+	Late   bool   `json:",omitempty"` // the reporter's time was over
 }
 
 // nobody is the Reporter of what the coordinator noticed.
