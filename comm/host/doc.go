@@ -3,7 +3,7 @@
 //
 // # How ranks are joined
 //
-// [New] brings the ranks of a group together through the group's store and
+// [New] brings the ranks of a group together by way of the job's coordinator and
 // joins every two of them:
 //
 //   - goroutines of one process by a [Hub]: Go memory under Go's locks, which
@@ -18,11 +18,10 @@
 // reserved when it is made and sealed against shrinking: it leaves nothing
 // behind, cannot run out under a writer, and does not depend on /dev/shm.
 //
-// Nobody joins without the group's key: an HMAC, under the job's secret
-// ([Options].Member), of a token that rank 0 draws and puts in the store. Both
+// Nobody joins without the group's key, which those have who have joined the coordinator. Both
 // ends of every connection prove that they have it (internal/handshake), which
 // does not send it. A descriptor passes after that alone. Without a secret,
-// whoever can read the store has the key, but for the processes of other users
+// whoever can read the job's store has the key, but for the processes of other users
 // on this host, which are refused. The listeners close when the group is
 // complete. The data are neither encrypted nor authenticated: who can change
 // packets on the network between the hosts can change them.
@@ -54,9 +53,8 @@
 //
 // # Failure
 //
-// A group is made when all ranks have come. Each says in the store that it did,
-// and one that waits in vain reads there who did not; it tells the others, which
-// need not wait any longer.
+// A group is made when all ranks have come. One that waits in vain tells the coordinator,
+// which knows who did not come, and tells all: nobody waits any longer.
 //
 // Each link has a connection that is silent while all goes well. A goodbye on
 // it tells that the peer closed its group; its end without one, that the peer

@@ -15,11 +15,11 @@
 // A group has two networks. [New] first makes the control channel, a group of
 // comm/host's beside NCCL: it carries no tensors, but tells a dead peer from a
 // slow one, spreads the first cause of a failure, and knows when all ranks
-// have left. Then the ranks tell each other, through the store, which library
+// have left. Then the ranks tell each other, by way of the coordinator, which library
 // and which GPU they have, and refuse what NCCL would hang on: two ranks on a
 // GPU, different releases. Then they make a blocking communicator, on a thread
 // that is given up on when the time is over; what few bytes take comes before and
-// after it. Each rank tells through the store which of these steps it has behind it:
+// after it. Each rank tells the coordinator which of these steps it has behind it:
 // when the time is over, a [LateError] names who is late, and at what.
 //
 // A group from Split has a communicator of its own. ncclCommSplit would need
@@ -49,8 +49,8 @@
 // NCCL's kernels, and ends when the group is aborted. What is part of a Group is
 // NCCL's.
 //
-// Each rank has 4 MiB for that, in each group. The others hear of them through the
-// store before they make the communicator, and map them after that. If anything
+// Each rank has 4 MiB for that, in each group. The others hear of them from the
+// coordinator before they make the communicator, and map them after that. If anything
 // hinders one rank, NCCL has everything on all of them, and a line at debug level
 // says why: be it Options.NoOneShot, or a variable of NCCL's that turns P2P off.
 // The memory is given back when the ranks close the group together. If it broke, did
