@@ -27,8 +27,8 @@
 // "+Inf" or "-Inf". `goddp plot` draws the file.
 //
 // The lines of Log also say what rank 0's process holds: see [Process], and
-// "device_bytes", where there is Options.DeviceBytes. What grows from one of them to
-// the next is not given back.
+// "device_bytes", where there is Options.DeviceBytes. A heap that grows from line to line
+// is a leak.
 package progress
 
 import (

@@ -62,7 +62,7 @@ type Config struct {
 	// save to. All ranks see it.
 	Checkpoints string
 	// SaveEvery is the number of steps from one checkpoint to the next. Run also saves
-	// behind each epoch, where it is asked to stop, and at its end.
+	// after each epoch, where it is asked to stop, and at its end.
 	SaveEvery int
 	// Keep is how many checkpoints stay; 0: 3.
 	Keep int
