@@ -37,9 +37,9 @@ func (r *Report) Complete() error {
 
 // LoadWeights sets the weights of a model to those of the same names at path, and reports what
 // did not fit. path is a safetensors file, a checkpoint, or a folder of checkpoints, whose
-// latest it takes. Floating-point numbers are converted to the model's type. The model has its
-// place ([nn.Place]). Each rank that calls LoadWeights reads the file. After an error the model
-// is partly loaded.
+// latest it takes. Floating-point numbers are converted to the model's type. The model must be
+// on a device ([nn.Place]). Each rank calls LoadWeights and reads the file by itself. If
+// LoadWeights returns an error, some weights may be loaded.
 func LoadWeights(path string, m nn.Model) (*Report, error) {
 	w, err := openWeights(path)
 	if err != nil {

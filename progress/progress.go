@@ -69,8 +69,8 @@ type Value struct {
 // V is a value.
 func V(name string, number float64) Value { return Value{name, number} }
 
-// Process is what this process holds: "heap_bytes", those of Go's heap that the last
-// garbage collection found in use, and "goroutines", their number.
+// Process returns what this process holds: "heap_bytes", the bytes of Go's heap that the last
+// garbage collection found in use, and "goroutines", the number of goroutines.
 func Process() []Value {
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/sched/goroutines:goroutines"}}
 	metrics.Read(samples)
