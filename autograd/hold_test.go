@@ -12,8 +12,8 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// What writes, or gives back, memory that another stream reads waits for the read. What only
-// reads it does not, nor does a write to other memory.
+// An in-place write to memory that another stream reads waits for that read, and so does Free.
+// A read of that memory does not wait, and neither does a write to other memory.
 func TestWritesWaitForReaders(t *testing.T) {
 	for name, c := range map[string]struct {
 		waits bool

@@ -260,15 +260,18 @@ func TestADeadRank(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var wg sync.WaitGroup
+			var wg, opened sync.WaitGroup
+			opened.Add(len(groups)) // an abort ends what a rank is still gathering
 			for _, pg := range groups {
 				wg.Go(func() {
 					r, err := newRun(pg, plain, 1)
 					if err != nil {
 						t.Error(err)
+						opened.Done()
 						return
 					}
 					m, err := Open(pg, dir, Options{Async: true, Timeout: time.Minute})
+					opened.Done()
 					if err != nil {
 						t.Error(err)
 						return
@@ -276,6 +279,7 @@ func TestADeadRank(t *testing.T) {
 					if pg.Rank() == 1 {
 						return // dies
 					}
+					opened.Wait()
 					if err := m.Save(t.Context(), 1, r.state()); err != nil {
 						t.Error(err)
 					}

@@ -42,8 +42,8 @@ func (m *Manager) commit(ctx context.Context, s *saving, temp string) (string, e
 	return filepath.Join(m.dir, name), publish(m.fs, m.dir, name, temp, manifest)
 }
 
-// publish adds the manifest to a folder of durable files, gives the folder its name, and
-// makes it the latest checkpoint. Each of these is durable before the next one begins.
+// publish writes the manifest into temp, a folder of durable files, renames temp to name, and
+// has the file latest name it. Each of the three steps is durable before the next one begins.
 func publish(fs filesystem, dir, name, temp string, manifest *Manifest) error {
 	data, err := manifest.encode()
 	if err != nil {
@@ -130,8 +130,8 @@ func merge(shares []share) (*Manifest, error) {
 	return m, m.check()
 }
 
-// deleteOld deletes all but the Options.Keep last checkpoints. Before that it reads the committed
-// one back and compares its checksums.
+// deleteOld deletes all checkpoints but the last Options.Keep. Before the first deletion it reads
+// the checkpoint at committed back and compares the checksums.
 func (m *Manager) deleteOld(committed string) error {
 	if m.o.Keep == 0 {
 		return nil
@@ -144,7 +144,7 @@ func (m *Manager) deleteOld(committed string) error {
 	kept := 0
 	for _, info := range all {
 		if info.Manifest == nil {
-			continue // somebody may want to look at it
+			continue // it is corrupt, and may be looked at by a person
 		}
 		if kept++; kept > m.o.Keep && !info.Latest {
 			old = append(old, info)

@@ -37,9 +37,9 @@
 //
 // # Weights alone
 //
-// [LoadWeights] loads a safetensors file, or a checkpoint, into a model, in part if need be,
-// such as a network that was trained before under a head of another size. Its report says what
-// fitted:
+// [SaveWeights] writes a model's weights to a safetensors file. [LoadWeights] loads such a file,
+// or a checkpoint, into a model, in part if need be, such as a network that was trained before
+// under a head of another size. Its report says what fitted:
 //
 //	report, err := checkpoint.LoadWeights("resnet18.safetensors", net)
 //	if err != nil {

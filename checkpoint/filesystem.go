@@ -111,17 +111,21 @@ func open(fs filesystem, path string) (source, error) {
 	return fs.Open(path)
 }
 
-// stat is the os.Stat of what another host may have made a moment ago.
-func stat(fs filesystem, path string) (os.FileInfo, error) {
-	f, err := open(fs, path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return f.Stat()
+// stat is like os.Stat, for a file that another host may have made a moment ago.
+func stat(fs filesystem, path string) (info os.FileInfo, err error) {
+	err = retried(func() error {
+		f, err := open(fs, path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		info, err = f.Stat()
+		return err
+	})
+	return info, err
 }
 
-// readFile is os.ReadFile, likewise.
+// readFile is like os.ReadFile, for a file that another host may have made a moment ago.
 func readFile(fs filesystem, path string) (data []byte, err error) {
 	err = retried(func() error {
 		f, err := open(fs, path)
@@ -138,8 +142,8 @@ func readFile(fs filesystem, path string) (data []byte, err error) {
 	return data, err
 }
 
-// retried calls f, and once more where a network file system no longer knows a file that f had
-// open: its name leads to the present one.
+// retried calls f. It calls f once more if a network file system no longer knew a file that f had
+// opened: f then opens the present file of that name.
 func retried(f func() error) error {
 	err := f()
 	if errors.Is(err, syscall.ESTALE) {

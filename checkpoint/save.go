@@ -171,9 +171,10 @@ func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
 	return err
 }
 
-// copy enqueues the copies of the pieces to pinned memory, and makes the copies the pieces. What a
-// forward pass may write is copied on the compute stream. All else is copied on a stream
-// beside it, for which the next update waits and the passes before that do not.
+// copy enqueues copies of all pieces to pinned memory, and replaces each piece by its copy. The
+// model's buffers, which a forward pass may write, are copied on the compute stream. All other
+// pieces are copied on a second stream. The next update waits for that stream; the forward and
+// backward passes before the update do not.
 func (m *Manager) copy(s *saving) error {
 	total := 0
 	for _, p := range s.pieces {

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -36,9 +37,9 @@ func (r *Report) Complete() error {
 
 // LoadWeights sets the weights of a model to those of the same names at path, and reports what
 // did not fit. path is a safetensors file, a checkpoint, or a folder of checkpoints, whose
-// latest it takes. Floating-point numbers are converted to the model's type. The model has its
-// place ([nn.Place]). Each rank that calls LoadWeights reads the file. After an error the model
-// is partly loaded.
+// latest it takes. Floating-point numbers are converted to the model's type. The model must be
+// on a device ([nn.Place]). Each rank calls LoadWeights and reads the file by itself. If
+// LoadWeights returns an error, some weights may be loaded.
 func LoadWeights(path string, m nn.Model) (*Report, error) {
 	w, err := openWeights(path)
 	if err != nil {
@@ -181,12 +182,41 @@ func Export(path, file string, everything bool) error {
 		}
 		metadata[manifestKey] = string(data)
 	}
-	temp := file + ".tmp-" + rand.Text()
-	if err := replace(disk{}, file, temp, tensorFile(sources, metadata)); err != nil {
-		os.Remove(temp)
+	if err := writeWeights(file, sources, metadata); err != nil {
 		return fmt.Errorf("checkpoint: exporting %s: %w", path, err)
 	}
 	return nil
+}
+
+// SaveWeights writes the weights of a model, its parameters and buffers, to one safetensors file,
+// under their own names: [LoadWeights], PyTorch and Hugging Face load it. One rank calls
+// SaveWeights. It waits until the device has computed the weights, or until ctx ends, and replaces
+// a file of that name when the new one is complete.
+func SaveWeights(ctx context.Context, file string, m nn.Model) error {
+	sources := map[string]safetensors.Source{}
+	for name, v := range nn.State(m) {
+		sources[name] = safetensors.Source{DType: v.DType(), Shape: v.Shape(), Write: func(w io.Writer) error {
+			data, err := v.Bytes(ctx)
+			if err == nil {
+				_, err = w.Write(data)
+			}
+			return err
+		}}
+	}
+	if err := writeWeights(file, sources, map[string]string{"format": "pt"}); err != nil {
+		return fmt.Errorf("checkpoint: saving weights: %w", err)
+	}
+	return nil
+}
+
+// writeWeights replaces a safetensors file when the new one is complete.
+func writeWeights(file string, tensors map[string]safetensors.Source, metadata map[string]string) error {
+	temp := file + ".tmp-" + rand.Text()
+	err := replace(disk{}, file, temp, tensorFile(tensors, metadata))
+	if err != nil {
+		os.Remove(temp)
+	}
+	return err
 }
 
 // Import makes a checkpoint of a safetensors file, the latest in a folder, and returns its path.

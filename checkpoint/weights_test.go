@@ -2,6 +2,8 @@ package checkpoint
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -88,4 +90,46 @@ func TestExportAndImport(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// The weights of a model are saved and loaded again, bit for bit. Where they cannot be saved,
+// the file of before stays, and nothing else.
+func TestSaveWeights(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "model.safetensors")
+	commtest.OnGoroutines(t, 1, nil, func(pg *comm.ProcessGroup) error {
+		r, err := newRun(pg, plain, 1)
+		if err != nil {
+			return err
+		}
+		if err := SaveWeights(t.Context(), file, r.model); err != nil {
+			return err
+		}
+		want := bits(r)
+		if r, err = newRun(pg, plain, 2); err != nil {
+			return err
+		}
+		if maps.EqualFunc(bits(r), want, bytes.Equal) {
+			t.Error("another seed makes the same weights")
+		}
+		report, err := LoadWeights(file, r.model)
+		if err != nil || report.Complete() != nil {
+			t.Errorf("%v, %+v", err, report)
+		}
+		if !maps.EqualFunc(bits(r), want, bytes.Equal) {
+			t.Error("other weights were loaded than were saved")
+		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if err := SaveWeights(ended, file, r.model); !errors.Is(err, context.Canceled) {
+			t.Errorf("saved under a context that has ended: %v", err)
+		}
+		if report, err := LoadWeights(file, r.model); err != nil || report.Complete() != nil {
+			t.Errorf("the file of before: %v, %+v", err, report)
+		}
+		return nil
+	})
+	if files, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(files) != 1 {
+		t.Errorf("in the folder there are %q, %v", files, err)
+	}
 }

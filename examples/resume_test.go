@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// resumable are the programs that save checkpoints, with flags of some seconds of training:
-// of 250 steps, which gpt ends within an epoch.
+// resumable returns the programs that save checkpoints, with their flags. Each trains for some
+// seconds: 250 steps, which for gpt end in the middle of an epoch.
 func resumable(t *testing.T) map[string][]string {
 	text := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(text, []byte(strings.Repeat("the cat sat on the mat. ", 200)), 0o600); err != nil {
@@ -28,8 +28,8 @@ func resumable(t *testing.T) map[string][]string {
 	}
 }
 
-// outcome is what a run in dir came to: the losses and accuracies that it logged, all digits
-// of them, and gpt's weights. A step that was made again has to come to the same.
+// outcome returns the results of a run in dir: the losses and accuracies that it logged, with all
+// digits, and gpt's weights. A step that was computed twice must have logged the same twice.
 func outcome(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "run.jsonl"))
@@ -59,7 +59,7 @@ func outcome(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// compareOutcomes compares what a run that was interrupted came to with one that was not.
+// compareOutcomes compares the outcome of an interrupted run with that of an unbroken run.
 func compareOutcomes(t *testing.T, got, want map[string]string) {
 	t.Helper()
 	if len(want) < 4 {
@@ -75,8 +75,8 @@ func compareOutcomes(t *testing.T, got, want map[string]string) {
 	}
 }
 
-// TestInterrupted: whatever a run is interrupted by, the same command goes on from the
-// latest checkpoint, and comes to the bits of a run that is not interrupted.
+// TestInterrupted interrupts a run in three ways. Each time the same command resumes from the
+// latest checkpoint, and its outcome is bitwise that of an unbroken run.
 func TestInterrupted(t *testing.T) {
 	for program, args := range resumable(t) {
 		t.Run(program, func(t *testing.T) {
@@ -96,7 +96,7 @@ func launched(t *testing.T, dir string, args ...string) string {
 	return run(t, dir, "golaunch", append([]string{"--nproc-per-node", "2"}, args...)...)
 }
 
-// loseCheckpoints deletes all but the first of the three checkpoints that a run has left.
+// loseCheckpoints deletes all checkpoints of a finished run but the first, and resumes from that.
 func loseCheckpoints(t *testing.T, dir string, args []string, want map[string]string) {
 	saved, err := filepath.Glob(filepath.Join(dir, "run", "step-*"))
 	if err != nil || len(saved) < 2 {
@@ -111,8 +111,8 @@ func loseCheckpoints(t *testing.T, dir string, args []string, want map[string]st
 	compareOutcomes(t, outcome(t, dir), want)
 }
 
-// stop asks a run to stop where it prints the first line of a step. That costs no step,
-// although no checkpoint is due then.
+// stop sends SIGTERM to golaunch when the run prints its first step, and resumes. No step is
+// lost: the run saves a checkpoint before it ends, although none is due.
 func stop(t *testing.T, args []string, want map[string]string) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "golaunch"), append([]string{"--nproc-per-node", "2"}, args...)...)
@@ -145,7 +145,7 @@ func stop(t *testing.T, args []string, want map[string]string) {
 	compareOutcomes(t, outcome(t, dir), want)
 }
 
-// restart kills rank 1 once there is a checkpoint. golaunch starts the job again.
+// restart kills rank 1 when there is a checkpoint. golaunch restarts the job, which resumes.
 func restart(t *testing.T, args []string, want map[string]string) {
 	dir := t.TempDir()
 	out := launched(t, dir, append([]string{"--max-restarts", "1", killer(t)}, append(args, "--save-every", "7")...)...)
@@ -155,8 +155,8 @@ func restart(t *testing.T, args []string, want map[string]string) {
 	compareOutcomes(t, outcome(t, dir), want)
 }
 
-// killer is a program that runs the program that it is given, and in the first attempt kills
-// that of rank 1 once there is a checkpoint in the folder run.
+// killer returns a script that runs the command in its arguments. In the first attempt of rank 1
+// it kills that command when there is a checkpoint in the folder run.
 func killer(t *testing.T) string {
 	const script = `#!/bin/sh
 if [ "$RANK" = 1 ] && [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then

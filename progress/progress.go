@@ -27,8 +27,8 @@
 // "+Inf" or "-Inf". `goddp plot` draws the file.
 //
 // The lines of Log also say what rank 0's process holds: see [Process], and
-// "device_bytes", where there is Options.DeviceBytes. What grows from one of them to
-// the next is not given back.
+// "device_bytes", where there is Options.DeviceBytes. A heap that grows from line to line
+// is a leak.
 package progress
 
 import (
@@ -69,8 +69,8 @@ type Value struct {
 // V is a value.
 func V(name string, number float64) Value { return Value{name, number} }
 
-// Process is what this process holds: "heap_bytes", those of Go's heap that the last
-// garbage collection found in use, and "goroutines", their number.
+// Process returns what this process holds: "heap_bytes", the bytes of Go's heap that the last
+// garbage collection found in use, and "goroutines", the number of goroutines.
 func Process() []Value {
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/sched/goroutines:goroutines"}}
 	metrics.Read(samples)

@@ -62,7 +62,7 @@ type Config struct {
 	// save to. All ranks see it.
 	Checkpoints string
 	// SaveEvery is the number of steps from one checkpoint to the next. Run also saves
-	// behind each epoch, where it is asked to stop, and at its end.
+	// after each epoch, where it is asked to stop, and at its end.
 	SaveEvery int
 	// Keep is how many checkpoints stay; 0: 3.
 	Keep int
@@ -164,8 +164,8 @@ func (r *run) resume(ctx context.Context) (err error) {
 	return err
 }
 
-// epoch trains on one epoch, from where the run is to the last step at most, and
-// evaluates. It returns true where all ranks are asked to stop.
+// epoch trains on the rest of one epoch, and evaluates. It ends earlier at the run's last step.
+// It returns true if all ranks are asked to stop.
 func (r *run) epoch(ctx context.Context, epoch int) (stopped bool, err error) {
 	behind := data.Position{Epoch: epoch + 1}
 	for b, err := range r.Data.Epoch(ctx, epoch) {

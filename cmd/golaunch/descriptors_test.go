@@ -2,19 +2,49 @@ package main
 
 import (
 	"context"
+	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/store"
 )
 
 // joinVar makes this test binary, as a worker, run join.
 const joinVar = "GODDP_TEST_JOIN"
 
-// join is a worker that joins the process group and leaves.
+// join is a worker that joins the process group and leaves. Before it does, each rank
+// holds a connection of its own to the store.
 func join(ctx context.Context) error {
+	w, err := comm.WorldFromEnv()
+	if err != nil {
+		return err
+	}
+	secret, err := handshake.ReadSecret(os.Getenv)
+	if err != nil {
+		return err
+	}
+	kv, err := store.Dial(ctx, net.JoinHostPort(w.MasterAddr, strconv.Itoa(w.MasterPort)), &store.ClientOptions{
+		Member: &store.Member{Job: handshake.JobFromEnv(w.Size), Rank: w.Rank, Secret: secret},
+	})
+	if err != nil {
+		return err
+	}
+	defer kv.Close()
+	n, err := kv.Add(ctx, "holding", 1)
+	if err == nil && n == int64(w.Size) {
+		err = kv.Set(ctx, "all hold", []byte("yes"))
+	}
+	if err == nil {
+		err = kv.Wait(ctx, "all hold")
+	}
+	if err != nil {
+		return err
+	}
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {
 		return err
@@ -23,7 +53,8 @@ func join(ctx context.Context) error {
 	return pg.Barrier().Wait(ctx)
 }
 
-// A rank for which the store has no connection learns why, and so does the report.
+// A rank for which the store has no connection learns why, and so does the report. The
+// store has 12 for the 8 ranks, and each wants two at least.
 func TestFullStoreSaysWhy(t *testing.T) {
 	limited := golaunch(t, []string{joinVar + "=1", "TMPDIR=" + t.TempDir()}, "--nproc-per-node=8", os.Args[0])
 	cmd := exec.CommandContext(t.Context(), "bash", append([]string{"-c", `ulimit -n 64; exec "$@"`, "bash"}, limited.Args...)...)

@@ -43,10 +43,11 @@ func ProcessesOnGPUs(t *testing.T, sizes ...int) {
 	}
 }
 
-// OnDeviceOf runs f on each of these numbers of ranks: on goroutines with the CPU, or, where
-// GODDP_DEVICE says cuda, on GPUs alone, as far as there are enough. One rank then is in
-// this process, and of several each is a process that runs this test again, with vars in its
-// environment. t is a whole test, not a part of one.
+// OnDeviceOf runs f once for each number of ranks in sizes. By default the ranks are goroutines
+// and compute on the CPU. If GODDP_DEVICE is cuda, each rank has a GPU, and a number of ranks
+// for which there are too few GPUs is left out. A single rank then runs in this process. Several
+// ranks are processes that run this test again, with vars in their environment; t must
+// therefore be a top-level test.
 func OnDeviceOf(t *testing.T, sizes []int, vars []string, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
 	if InJob() {

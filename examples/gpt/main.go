@@ -21,7 +21,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/autograd"
-	"github.com/goddp/goddp/checkpoint/safetensors"
+	"github.com/goddp/goddp/checkpoint"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/data"
 	"github.com/goddp/goddp/ddp"
@@ -163,8 +163,10 @@ func run(ctx context.Context) error {
 	if err != nil || model.Stopping() || pg.Rank() != 0 {
 		return err
 	}
-	if err := write(ctx, net, *save); err != nil {
-		return err
+	if *save != "" {
+		if err := checkpoint.SaveWeights(ctx, *save, net); err != nil {
+			return err
+		}
 	}
 	return generate(ctx, net, pg.Device(), c)
 }
@@ -182,27 +184,6 @@ func newOptimizer(net nn.Model, decay float64, masters bool) *optim.AdamW {
 		}
 	}
 	return optim.NewAdamWGroups(matrices, rest)
-}
-
-// write writes the parameters to a file, if there is to be one.
-func write(ctx context.Context, net nn.Model, file string) (err error) {
-	if file == "" {
-		return nil
-	}
-	state := map[string]safetensors.Source{}
-	for name, v := range nn.State(net) {
-		elements, err := v.Bytes(ctx)
-		if err != nil {
-			return err
-		}
-		state[name] = safetensors.Bytes(v.DType(), v.Shape(), elements)
-	}
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return safetensors.Write(f, state, nil)
 }
 
 // endOfText is the token that a text begins behind in shards of GPT-2's tokens.

@@ -88,9 +88,9 @@ func off(got, want []float64) float64 {
 	return math.Sqrt(distance / norm)
 }
 
-// TestParityWithPyTorch: with the same weights and batches the model has PyTorch's logits,
-// gradients and losses, on one rank and divided among two and four. It does so with GPT-2 of
-// 124M parameters, on one GPU and on all numbers of them that there are, in
+// TestParityWithPyTorch compares logits, gradients and losses with PyTorch's, for the same
+// weights and batches, on one rank and on two and four ranks that divide each batch. The following
+// command compares GPT-2 with 124M parameters, on one, two and four GPUs if the machine has them:
 //
 //	GODDP_DEVICE=cuda GODDP_TEST_GPT=124M go test ./examples/gpt -run TestParityWithPyTorch
 func TestParityWithPyTorch(t *testing.T) {

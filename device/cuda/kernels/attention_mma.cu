@@ -12,7 +12,8 @@
 // buffers for tiles: while the warps compute with one, the next tile is copied into the
 // other.
 //
-// Scores are kept without a.scale, which is positive.
+// A score is the product of a query and a key alone: a.scale, which is positive, is applied
+// within the exponential, so that the largest score is the same with and without it.
 
 static const int WARPS = 4, THREADS = 32 * WARPS;
 static const float LOG2E = 1.4426950408889634f;
