@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/goddp/goddp/internal/coordinator"
 )
 
 // Why a call or a group failed; match with errors.Is.
@@ -20,12 +22,23 @@ var (
 	ErrClosed = errors.New("process group closed")
 )
 
-// CallError is the failure of one call on one rank. It wraps its cause.
+// CallError is the failure of one call on one rank. It wraps its cause. Ranks are the job's,
+// also in a group from Split.
 type CallError struct {
-	Rank int
-	Call Fingerprint
-	Name string // what the caller called it
-	Err  error
+	Rank  int
+	Group string // from Split; empty: the group of all ranks
+	Call  Fingerprint
+	Name  string // what the caller called it
+	Err   error
+}
+
+// OfCall is err as the error of a call of this rank's in a group.
+func OfCall(control *coordinator.Group, c *Call, err error) *CallError {
+	f := c.Fingerprint()
+	if f.Kind.Rooted() && f.Root < len(control.Members) {
+		f.Root = control.Members[f.Root]
+	}
+	return &CallError{Rank: control.Rank(), Group: control.Name, Call: f, Name: c.Name, Err: err}
 }
 
 func (e *CallError) Error() string {
@@ -37,7 +50,11 @@ func (e *CallError) Error() string {
 	if aborted, ok := e.Err.(*AbortedError); ok && aborted.By == e.Rank {
 		why = fmt.Sprintf("%v%s", ErrAborted, aborted.why())
 	}
-	return fmt.Sprintf("rank %d: %v%s: %s", e.Rank, e.Call, name, why)
+	group := ""
+	if e.Group != "" {
+		group = fmt.Sprintf("group %s: ", e.Group)
+	}
+	return fmt.Sprintf("rank %d: %s%v%s: %s", e.Rank, group, e.Call, name, why)
 }
 
 func (e *CallError) Unwrap() error { return e.Err }

@@ -67,7 +67,7 @@ type network interface {
 }
 
 func newGroup(cfg backend.Config, opts *Options) *Group {
-	g := &Group{cfg: cfg, log: cfg.Log, ledger: ledger.New(cfg.Rank), stream: newLane(), sends: map[int]*lane{}, recvs: map[int]*lane{}}
+	g := &Group{cfg: cfg, log: cfg.Log, ledger: ledger.New(cfg.Control), stream: newLane(), sends: map[int]*lane{}, recvs: map[int]*lane{}}
 	if opts != nil {
 		g.opts = *opts
 	}

@@ -53,7 +53,7 @@ var _ backend.Backend = (*Group)(nil)
 
 func newGroup(cfg backend.Config, o Options, dev cudaDevice) *Group {
 	g := &Group{
-		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), ledger: ledger.New(cfg.Rank), wake: make(chan struct{}, 1),
+		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), ledger: ledger.New(cfg.Control), wake: make(chan struct{}, 1),
 		begun: time.Now(), sends: map[int]*lane{}, recvs: map[int]*lane{},
 	}
 	g.ctx = g.ledger.Context()

@@ -296,10 +296,10 @@ func (g *group) missing(key string) (ranks []int) {
 	return ranks
 }
 
-// scope is the group that breaks when g fails: all ranks', unless groups fail apart, or g
-// is only being made.
-func (c *Core) scope(g *group) *group {
-	if c.apart || !g.made {
+// scope is the group that breaks when g fails: all ranks', unless groups fail apart, g is only
+// being made, or the failure is confined to it.
+func (c *Core) scope(g *group, f *Failure) *group {
+	if c.apart || !g.made || f.Confined {
 		return g
 	}
 	return c.groups[""]
@@ -312,7 +312,7 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	if m.Failure == nil {
 		return fmt.Errorf("rank %d reports a failure without saying which", from)
 	}
-	g = c.scope(g)
+	g = c.scope(g, m.Failure)
 	if c.ranks[from].state == left { // it does not leave in good order
 		c.ranks[from].state = present
 	}

@@ -112,6 +112,8 @@ type Failure struct {
 	Key    string `json:",omitempty"`
 	Absent []int  `json:",omitempty"`
 	Late   bool   `json:",omitempty"` // the reporter's time was over
+	// Confined has the failure break Group alone: the program of the reporter wants that.
+	Confined bool `json:",omitempty"`
 }
 
 // nobody is the Reporter of what the coordinator noticed.

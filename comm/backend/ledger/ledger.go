@@ -7,26 +7,28 @@ import (
 	"sync"
 
 	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/internal/coordinator"
 )
 
 // Ledger is one rank's. Its methods are safe for concurrent use, and none but
 // Drain blocks: they may be called with a backend's own locks held.
 type Ledger struct {
-	rank   int
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	control *coordinator.Group
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
 
-	mu      sync.Mutex
-	cause   error         // why the group broke; the first stays
-	closing bool          // no call is admitted any more
-	settled bool          // the group does not break any more
-	pending int           // calls admitted that have not ended
-	idle    chan struct{} // Drain waits for it; closed when pending is 0
+	mu       sync.Mutex
+	reported error         // what this rank reported; the first stays
+	cause    error         // why the group broke; the first stays
+	closing  bool          // no call is admitted any more
+	settled  bool          // the group does not break any more
+	pending  int           // calls admitted that have not ended
+	idle     chan struct{} // Drain waits for it; closed when pending is 0
 }
 
-// New is the ledger of rank's end of an open group.
-func New(rank int) *Ledger {
-	l := &Ledger{rank: rank}
+// New is the ledger of this rank's end of an open group.
+func New(control *coordinator.Group) *Ledger {
+	l := &Ledger{control: control}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	return l
 }
@@ -81,6 +83,43 @@ func (l *Ledger) Pending() int {
 	return l.pending
 }
 
+// Report has the group break because of cause, once the ranks of the job that are asked have said
+// whether they met something before. It returns at once: the coordinator decides what broke the
+// group, and the group's Failed tells when it has.
+func (l *Ledger) Report(cause error, asked ...int) { l.report(cause, false, asked) }
+
+// Abort is Report of a program that wants this group broken, and no other one.
+func (l *Ledger) Abort(cause error) { l.report(cause, true, nil) }
+
+func (l *Ledger) report(cause error, confined bool, asked []int) {
+	l.mu.Lock()
+	first := l.reported == nil
+	if first {
+		l.reported = cause
+	}
+	l.mu.Unlock()
+	if first {
+		f := backend.Describe(cause)
+		f.Confined = confined
+		l.control.Fail(f, asked...)
+	}
+}
+
+// Decided is what the coordinator decided that broke the group: nil until then. All ranks have
+// the same, but that the rank that reported it has its own error.
+func (l *Ledger) Decided() error {
+	f := l.control.Failure()
+	if f == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f.Kind == coordinator.Reported && f.Reporter == l.control.Rank() && f.Group == l.control.Name && l.reported != nil {
+		return l.reported
+	}
+	return backend.Cause(f)
+}
+
 // Break notes why the group broke. It returns false if it was broken before,
 // or does not break any more.
 func (l *Ledger) Break(cause error) bool {
@@ -102,7 +141,7 @@ func (l *Ledger) Cause() error {
 
 // Failure is err as the error of a call of this rank's.
 func (l *Ledger) Failure(c *backend.Call, err error) error {
-	return &backend.CallError{Rank: l.rank, Call: c.Fingerprint(), Name: c.Name, Err: err}
+	return backend.OfCall(l.control, c, err)
 }
 
 // Concerning is the error that a call of this rank's ends with in a broken
@@ -111,10 +150,11 @@ func (l *Ledger) Failure(c *backend.Call, err error) error {
 func (l *Ledger) Concerning(c *backend.Call) error {
 	cause := l.Cause()
 	var first *backend.CallError
-	if errors.As(cause, &first) && first.Rank == l.rank && first.Call == c.Fingerprint() {
+	own := backend.OfCall(l.control, c, cause)
+	if errors.As(cause, &first) && first.Rank == own.Rank && first.Group == own.Group && first.Call == own.Call {
 		return cause
 	}
-	return l.Failure(c, cause)
+	return own
 }
 
 // Close has no further call admitted. It returns false if it was called
