@@ -28,15 +28,17 @@ type Client struct {
 	// reading is held while what has come is read and carried out: whoever has it shared,
 	// and finds nothing unread, knows all that the coordinator has said.
 	reading sync.RWMutex
-	conn    *net.TCPConn // nil in the coordinator's process
-	unheard func() bool  // there: whether something has not been carried out
+	conn    *net.TCPConn              // nil in the coordinator's process
+	unheard func() bool               // there: whether something has not been carried out
+	others  func(ctx context.Context) // there: awaitOthers
 
-	mu      sync.Mutex
-	groups  map[string]*Group
-	waits   map[gatherKey]chan *Message
-	leaving bool
-	heard   bool // since the last tick
-	silence silence
+	mu       sync.Mutex
+	groups   map[string]*Group
+	waits    map[gatherKey]chan *Message
+	leaving  bool
+	heard    bool // since the last tick
+	silence  silence
+	reported *Failure // the latest one that this rank reported
 }
 
 // ClientOptions are a client's.
@@ -287,9 +289,17 @@ func (g *Group) Failure() *Failure {
 }
 
 // Fail reports a failure. It is decided once the ranks asked have answered or were lost. It
-// returns at once: Failed tells what was decided.
-func (g *Group) Fail(f *Failure, asked ...int) {
-	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: asked}) // the end of the connection is a failure
+// returns at once: Failed tells what was decided. Where the coordinator does not answer it is f.
+func (g *Group) Fail(f *Failure, asked ...int) { g.report(*f, &Message{Ranks: asked}) }
+
+func (g *Group) report(f Failure, m *Message) {
+	c := g.client
+	f.Reporter, f.Group = c.rank, g.Name
+	m.Verb, m.Group, m.Failure = Fail, g.Name, &f
+	c.mu.Lock()
+	c.reported = &f
+	c.mu.Unlock()
+	c.send(m) // the end of the connection is a failure
 }
 
 // Expect says which gather comes next: who is late is who has not come there.
@@ -319,9 +329,7 @@ func (g *Group) GiveUp(err error, late bool) error {
 }
 
 // Decide ends what Fail, or Inquire, of this rank began.
-func (g *Group) Decide(f *Failure) {
-	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Final: true})
-}
+func (g *Group) Decide(f *Failure) { g.report(*f, &Message{Final: true}) }
 
 // Inquire reports a failure and asks ranks what they know of it. When ctx ends it returns the
 // answers so far. Those that left answer with nothing. Decide follows. Where another failure
@@ -349,7 +357,7 @@ const answerTime = time.Second
 
 // Leave leaves the group in good order, at value. It returns when all members have left
 // together or, if ctx ends before, when the others have come as far as value and need this
-// rank no more: then alone is true.
+// rank no more: then alone is true. The rank stays in the session.
 func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err error) {
 	key := gatherKey{Left, g.Name, ""}
 	left, err := g.ask(ctx, &Message{Verb: Leave, Group: g.Name, Value: value}, key)
@@ -392,13 +400,12 @@ func (g *Group) Quiet() bool {
 	return g.failure == nil && c.silence < leaseTicks
 }
 
-// Depart leaves the group of all ranks and ends the connection. In the coordinator's process it
-// waits until the others have left too, or ctx ends.
+// Depart leaves the session and ends the connection. In the coordinator's process it waits until
+// the others' connections have ended too, or ctx ends.
 func (c *Client) Depart(ctx context.Context) {
+	c.send(&Message{Verb: Leave, Final: true})
 	if c.conn == nil && c.opts.HostRank == c.rank {
-		c.Root().Leave(ctx, ctx, nil) // one that died never leaves
-	} else {
-		c.send(&Message{Verb: Leave})
+		c.others(ctx)
 	}
 	c.Close()
 }
@@ -566,6 +573,10 @@ func (c *Client) tick() {
 		say := c.silence.tick(c.heard)
 		c.heard = false
 		over := c.silence > c.opts.silent()
+		if f := c.reported; f != nil && c.group(f.Group).failure == nil && c.silence > leaseTicks {
+			c.broken("", f)
+			c.settled("") // no rank takes a call for done any more
+		}
 		c.mu.Unlock()
 		if over {
 			c.lost(fmt.Errorf("it has not been heard of for %v", c.opts.Silence))
