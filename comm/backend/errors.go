@@ -127,16 +127,6 @@ func (e *JoinError) Error() string { return fmt.Sprintf("rank %d could not join:
 
 func (e *JoinError) Unwrap() error { return e.Err }
 
-// BrokenError says that a group broke while it was being split. The ranks that Err
-// names are numbered as in that group: the error matches what Err matches, and hides
-// the types in it, which would be taken for the new group's.
-type BrokenError struct{ Err error }
-
-func (e *BrokenError) Error() string { return fmt.Sprintf("the group that is split broke: %v", e.Err) }
-
-// Is makes what Err matches match.
-func (e *BrokenError) Is(target error) bool { return errors.Is(e.Err, target) }
-
 // PeerLostError says which rank was lost. It matches ErrPeerLost.
 type PeerLostError struct {
 	Peer int

@@ -243,7 +243,7 @@ func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (b
 	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
 		panic(fmt.Errorf("host: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))
 	}
-	ctx, release := backend.BoundSplit(ctx, g.ctx)
+	ctx, release := backend.Bound(ctx, g.ctx)
 	defer release()
 	return New(ctx, cfg, &g.opts)
 }

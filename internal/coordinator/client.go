@@ -392,13 +392,16 @@ func (g *Group) Quiet() bool {
 	return g.failure == nil && c.silence < leaseTicks
 }
 
+// Depart leaves the group in good order, and waits for nobody.
+func (g *Group) Depart() { g.client.send(&Message{Verb: Leave, Group: g.Name}) }
+
 // Depart leaves the group of all ranks and ends the connection. In the coordinator's process it
 // waits until the others have left too, or ctx ends.
 func (c *Client) Depart(ctx context.Context) {
 	if c.conn == nil && c.opts.HostRank == c.rank {
 		c.Root().Leave(ctx, ctx, nil) // one that died never leaves
 	} else {
-		c.send(&Message{Verb: Leave})
+		c.Root().Depart()
 	}
 	c.Close()
 }
