@@ -34,11 +34,7 @@ type CallError struct {
 
 // OfCall is err as the error of a call of this rank's in a group.
 func OfCall(control *coordinator.Group, c *Call, err error) *CallError {
-	f := c.Fingerprint()
-	if f.Kind.Rooted() && f.Root < len(control.Members) {
-		f.Root = control.Members[f.Root]
-	}
-	return &CallError{Rank: control.Rank(), Group: control.Name, Call: f, Name: c.Name, Err: err}
+	return &CallError{Rank: control.Rank(), Group: control.Name, Call: c.Fingerprint().InJob(control.Members), Name: c.Name, Err: err}
 }
 
 func (e *CallError) Error() string {

@@ -92,7 +92,7 @@ func (l *Ledger) Pending() int {
 // breaks this group alone.
 func (l *Ledger) Report(cause error, asked ...int) {
 	l.mu.Lock()
-	first := l.reported == nil
+	first := l.reported == nil && !l.settled
 	if first {
 		l.reported = cause
 	}
