@@ -66,20 +66,13 @@ func (d *watch) publish(dump *flight.Dump) {
 // which waits for ranks of it: their records through the store, if that answers, and
 // whom they wait for themselves.
 func (d *watch) compare(g *group, waits []int, store bool) {
-	e := event{kind: watchdog.Gathered}
-	var tracing sync.WaitGroup
-	tracing.Go(func() {
-		ctx, cancel := context.WithTimeout(d.ctx, gatherTime)
-		defer cancel()
-		e.traced = g.backend.Trace(ctx, waits)
-	})
+	e := event{kind: watchdog.Gathered, traced: waits}
 	if store {
 		e.dumps = d.gather()
 	}
 	if len(e.dumps) > 0 {
 		e.report = analyze.Analyze(e.dumps)
 	}
-	tracing.Wait()
 	d.tell(e)
 }
 

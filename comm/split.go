@@ -49,11 +49,7 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	}
 	be, err := pg.makeSplit(ctx, name, ranks, &cfg, members)
 	if err != nil {
-		var broken *backend.BrokenError
-		switch {
-		case errors.As(err, &broken):
-			err = pg.numbered(broken.Err)
-		case !errors.As(err, new(*AbsentError)) && !errors.As(err, new(*nccl.LateError)):
+		if !errors.As(err, new(*AbsentError)) && !errors.As(err, new(*nccl.LateError)) {
 			err = &SubgroupError{Group: name, Ranks: ranks, Err: err}
 		}
 		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.rank, color, members, err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -441,40 +440,6 @@ func TestDeviceMemory(t *testing.T) {
 	groups[0].Start(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x})
 }
 
-// TestQuiet wants a rank to know of another's failure, whether or not anybody has
-// read of it, from the moment in which that one's Abort returns.
-func TestQuiet(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("what is unread is not known here")
-	}
-	for name, open := range transports {
-		t.Run(name, func(t *testing.T) {
-			for range 5 {
-				groups := open(t, 3)
-				for r, err := range outcomes(t, groups, func(int) *backend.Call { return reduceCall(100_000) }) {
-					if err != nil {
-						t.Fatalf("rank %d: %v", r, err)
-					}
-				}
-				if err := groups[2].Close(t.Context()); err != nil { // a goodbye is no failure
-					t.Fatal(err)
-				}
-				for r, g := range groups[:2] {
-					for at := time.Now(); !g.Quiet(); { // what was told of memory may still be unread
-						if time.Since(at) > soon {
-							t.Fatalf("rank %d is not quiet though nothing failed", r)
-						}
-					}
-				}
-				groups[1].Abort(errors.New("no more"))
-				if groups[0].Quiet() {
-					t.Fatal("rank 0 is quiet when rank 1's Abort has returned")
-				}
-			}
-		})
-	}
-}
-
 // TestAbortTwice aborts a group that somebody else is about to break: Abort returns when
 // the peers have been told.
 func TestAbortTwice(t *testing.T) {
@@ -498,16 +463,16 @@ func TestAbortTwice(t *testing.T) {
 	}
 	wg.Go(func() { groups[1].Abort(errors.New("first")) })
 	<-broke
-	second := make(chan bool, 1)
-	go func() {
+	wg.Go(func() {
 		groups[1].Abort(errors.New("second"))
-		second <- groups[0].Quiet()
-	}()
+		select {
+		case <-release:
+		default:
+			t.Error("the second Abort returned before the first one's failure was told")
+		}
+	})
 	time.Sleep(20 * time.Millisecond) // long enough for one that does not wait
 	close(release)
-	if <-second {
-		t.Error("the second Abort returned, and rank 0 is quiet")
-	}
 	wg.Wait()
 	for _, g := range groups {
 		g.Close(t.Context())
@@ -521,11 +486,21 @@ func TestSplitOfABrokenGroup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 2)
 			failed := make(chan error, 1)
-			go func() {
-				cfg := backend.Config{Rank: 1, Size: 2, Control: coordinatortest.Ranks(t, 2)[1], Timeout: time.Hour}
-				_, err := groups[1].Split(context.Background(), cfg, []int{0, 1})
-				failed <- err
-			}()
+			err := each(groups, func(r int, g *host.Group) error {
+				control, _, err := g.Control().Make(t.Context(), "part", []int{0, 1}, nil)
+				if err != nil || r == 0 {
+					return err
+				}
+				go func() {
+					cfg := backend.Config{Rank: 1, Size: 2, Control: control, Timeout: time.Hour}
+					_, err := g.Split(context.Background(), cfg, []int{0, 1})
+					failed <- err
+				}()
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
 			groups[0].Abort(errors.New("no more"))
 			select {
 			case err := <-failed:
@@ -567,45 +542,5 @@ func TestPeerThatDoesNotReadIsNotLost(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
-	}
-}
-
-// TestTrace has rank 2 stall on a ring. Rank 1 waits for rank 0, which waits for rank 3:
-// all find rank 2, be it silent or idle.
-func TestTrace(t *testing.T) {
-	const n = 60_000
-	groups := transports["tcp"](t, 4)
-	var release func()
-	if err := each(groups, func(r int, g *host.Group) (err error) {
-		if c := reduceCall(n); r == 2 {
-			release, err = g.Stall(c)
-		} else {
-			_, err = g.Start(c)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	defer groups[0].Abort(nil)
-	neighbors := map[int]int{0: 3, 1: 0, 3: 2}
-	trace := func(what string, patience time.Duration) {
-		t.Helper()
-		for r, neighbor := range neighbors {
-			var got []int
-			for begun := time.Now(); !slices.Equal(got, []int{2}) && time.Since(begun) < soon; {
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				got = groups[r].Trace(ctx, []int{neighbor})
-				cancel()
-			}
-			if !slices.Equal(got, []int{2}) {
-				t.Errorf("rank 2 is %s: rank %d, which waits for rank %d, finds %v", what, r, neighbor, got)
-			}
-		}
-	}
-	trace("silent", 200*time.Millisecond)
-	release()
-	begun := time.Now()
-	if trace("idle", soon); time.Since(begun) >= soon {
-		t.Error("all ranks answer, and nobody goes on")
 	}
 }

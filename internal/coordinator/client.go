@@ -400,6 +400,9 @@ func (g *Group) Quiet() bool {
 	return g.failure == nil && c.silence < leaseTicks
 }
 
+// Depart leaves the group in good order, and waits for nobody. The rank stays in the session.
+func (g *Group) Depart() { g.client.send(&Message{Verb: Leave, Group: g.Name}) }
+
 // Depart leaves the session and ends the connection. In the coordinator's process it waits until
 // the others' connections have ended too, or ctx ends.
 func (c *Client) Depart(ctx context.Context) {
