@@ -226,20 +226,31 @@ func (g *Group) exchange(ctx context.Context, m *Message, key gatherKey) ([][]by
 
 // ask says something and waits for the answer, the group's failure, or the end of ctx.
 func (g *Group) ask(ctx context.Context, m *Message, key gatherKey) (*Message, error) {
+	answer, forget := g.await(key)
+	defer forget()
+	return g.say(ctx, m, answer)
+}
+
+// await has the next message of a key come by a channel, until forget.
+func (g *Group) await(key gatherKey) (answer chan *Message, forget func()) {
 	c := g.client
-	answer := make(chan *Message, 1)
+	answer = make(chan *Message, 1)
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.waits[key] = answer
 	if key.verb == Gathered {
 		g.awaited = key.key
 	}
-	c.mu.Unlock()
-	defer func() {
+	return answer, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.waits, key)
-	}()
-	if err := c.send(m); err != nil {
+	}
+}
+
+// say is what ask does, of a key that is awaited.
+func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Message, error) {
+	if err := g.client.send(m); err != nil {
 		return nil, err
 	}
 	select {
@@ -359,10 +370,11 @@ const answerTime = time.Second
 // together or, if ctx ends before, when the others have come as far as value and need this
 // rank no more: then alone is true. The rank stays in the session.
 func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err error) {
-	key := gatherKey{Left, g.Name, ""}
-	left, err := g.ask(ctx, &Message{Verb: Leave, Group: g.Name, Value: value}, key)
+	answer, forget := g.await(gatherKey{Left, g.Name, ""})
+	defer forget()
+	left, err := g.say(ctx, &Message{Verb: Leave, Group: g.Name, Value: value}, answer)
 	if err != nil && ctx.Err() != nil {
-		left, err = g.ask(life, &Message{Verb: Leave, Group: g.Name, Value: value, Alone: true}, key)
+		left, err = g.say(life, &Message{Verb: Leave, Group: g.Name, Value: value, Alone: true}, answer)
 	}
 	if err != nil {
 		return false, err
