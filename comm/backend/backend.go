@@ -38,15 +38,8 @@ type Backend interface {
 	// this group, of the new group's rank i. An error names ranks by their
 	// new numbers; if this group breaks meanwhile it is a [*BrokenError].
 	Split(ctx context.Context, cfg Config, members []int) (Backend, error)
-	// Trace returns the ranks that waits, which is whom a call of this rank waits for,
-	// come down to: a rank may itself wait for another one. It asks the other ranks,
-	// not the store, and returns by the time ctx ends. Called by one goroutine at a
-	// time.
-	Trace(ctx context.Context, waits []int) []int
-	// Abort breaks the group: every pending call ends soon with cause, on the
-	// other ranks too. It returns without waiting for them. The first cause
-	// stays. A cause that is a [*CallError] of a pending call is that call's
-	// error, and the others say that it broke the group.
+	// Abort breaks the group, and no other one: every pending call ends soon with cause, on
+	// the other ranks too. It returns without waiting for them. The first cause stays.
 	Abort(cause error)
 	// Close ends the group: it waits, while ctx lasts, for pending calls,
 	// tells the peers that this rank left in good order, and releases

@@ -166,7 +166,8 @@ func (e *PeerLostError) Unwrap() error { return e.Err }
 type MismatchError struct {
 	Rank, Peer   int
 	Mine, Theirs Fingerprint
-	All          []Fingerprint // of all ranks, where they were compared; else nil
+	All          []Fingerprint // of all ranks of the group, where they were compared; else nil
+	Ranks        []int         // then: their numbers in the job
 }
 
 func (e *MismatchError) Error() string {
@@ -181,7 +182,7 @@ func (e *MismatchError) Error() string {
 			var same []int
 			for s, g := range e.All {
 				if g == f {
-					same = append(same, s)
+					same = append(same, e.Ranks[s])
 				}
 			}
 			fmt.Fprintf(&b, "%sranks %v %v", sep, same, f)

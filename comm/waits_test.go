@@ -1,11 +1,9 @@
-package host
+package comm
 
 import (
 	"slices"
 	"testing"
 )
-
-func noWaits() []int { return nil }
 
 // TestFollow follows chains of waits to their ends.
 func TestFollow(t *testing.T) {
