@@ -37,6 +37,10 @@ type Client struct {
 	leaving bool
 	heard   bool // since the last tick
 	silence silence
+	// reports tells that this rank has reported a failure, and nothing has been decided
+	// since. certain is that failure, if no rank has to be asked about it.
+	reports bool
+	certain *Failure
 }
 
 // ClientOptions are a client's.
@@ -289,7 +293,24 @@ func (g *Group) Failure() *Failure {
 // Fail reports a failure. It is decided once the ranks asked have answered or were lost. It
 // returns at once: Failed tells what was decided.
 func (g *Group) Fail(f *Failure, asked ...int) {
+	g.reports(f, len(asked) == 0)
 	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: asked}) // the end of the connection is a failure
+}
+
+// reports notes that this rank waits for the decision of a failure.
+func (g *Group) reports(f *Failure, certain bool) {
+	c := g.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g.failure != nil {
+		return
+	}
+	c.reports = true
+	if certain && c.certain == nil {
+		own := *f
+		own.Reporter, own.Group = c.rank, g.Name
+		c.certain = &own
+	}
 }
 
 // Expect says which gather comes next: who is late is who has not come there.
@@ -320,6 +341,7 @@ func (g *Group) GiveUp(err error, late bool) error {
 
 // Decide ends what Fail, or Inquire, of this rank began.
 func (g *Group) Decide(f *Failure) {
+	g.reports(f, true)
 	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Final: true})
 }
 
@@ -486,6 +508,7 @@ func (c *Client) hand(key gatherKey, m *Message) {
 
 // broken notes the failure of a group, or of all. mu is held.
 func (c *Client) broken(name string, f *Failure) {
+	c.reports, c.certain = false, nil
 	c.group(name).fail(f)
 	if name == "" {
 		for _, g := range c.groups {
@@ -542,11 +565,9 @@ func (c *Client) lost(why error) {
 	if r := c.opts.HostRank; r >= 0 {
 		f.Kind, f.Ranks = Lost, []int{r}
 	}
-	c.abandon(f)
-}
-
-// abandon breaks all groups without the coordinator. mu is held.
-func (c *Client) abandon(f *Failure) {
+	if c.certain != nil {
+		f = c.certain
+	}
 	c.broken("", f)
 	time.AfterFunc((leaseTicks+1)*c.opts.Interval, func() {
 		c.mu.Lock()
@@ -568,10 +589,11 @@ func (c *Client) tick() {
 		c.mu.Lock()
 		say := c.silence.tick(c.heard)
 		c.heard = false
-		over := c.silence > c.opts.silent()
+		silent := time.Duration(c.silence) * c.opts.Interval
+		over := c.silence > c.opts.silent() || c.silence > leaseTicks && c.reports
 		c.mu.Unlock()
 		if over {
-			c.lost(fmt.Errorf("it has not been heard of for %v", c.opts.Silence))
+			c.lost(fmt.Errorf("it has not been heard of for %v", silent))
 			c.conn.Close()
 			return
 		}
