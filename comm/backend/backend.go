@@ -35,11 +35,14 @@ type Backend interface {
 	Start(c *Call) (Task, error)
 	// Split makes a backend for a subset of the group's ranks, all of which
 	// call it, cfg holding their new numbers; members[i] is the rank, in
-	// this group, of the new group's rank i. An error names ranks by their
-	// new numbers; if this group breaks meanwhile it is a [*BrokenError].
+	// this group, of the new group's rank i. It ends when this group does.
 	Split(ctx context.Context, cfg Config, members []int) (Backend, error)
-	// Abort breaks the group, and no other one: every pending call ends soon with cause, on
-	// the other ranks too. It returns without waiting for them. The first cause stays.
+	// Abort breaks the group: every pending call ends soon with cause, on the
+	// other ranks too. It returns without waiting for them. The first cause
+	// stays. A cause that is a [*CallError] of a pending call is that call's
+	// error, and the others say that it broke the group. A cause that matches
+	// [ErrAborted], which nil stands for, is the program's wish: it breaks this
+	// group alone. Any other one is a failure, and breaks all groups of the job.
 	Abort(cause error)
 	// Close ends the group: it waits, while ctx lasts, for pending calls,
 	// tells the peers that this rank left in good order, and releases
@@ -61,8 +64,8 @@ type Task interface {
 	// Span is when the call began to run and when it was done, on the host's
 	// clock; zero Times for what has not happened.
 	Span() (began, done time.Time)
-	// Waiting is the ranks that a running call waits for, as far as the
-	// transport knows. It does not block.
+	// Waiting is the ranks of the job that a running call waits for, as far as
+	// the transport knows. It does not block.
 	Waiting() []int
 }
 

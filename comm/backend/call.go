@@ -167,6 +167,14 @@ func (c *Call) Fingerprint() Fingerprint {
 	return f
 }
 
+// InJob is f, of a group with these members, with the root as the job numbers it.
+func (f Fingerprint) InJob(members []int) Fingerprint {
+	if f.Kind.Rooted() && f.Root >= 0 && f.Root < len(members) {
+		f.Root = members[f.Root]
+	}
+	return f
+}
+
 func (f Fingerprint) String() string {
 	var b strings.Builder
 	b.WriteString(f.Kind.String())

@@ -34,11 +34,7 @@ type CallError struct {
 
 // OfCall is err as the error of a call of this rank's in a group.
 func OfCall(control *coordinator.Group, c *Call, err error) *CallError {
-	f := c.Fingerprint()
-	if f.Kind.Rooted() && f.Root < len(control.Members) {
-		f.Root = control.Members[f.Root]
-	}
-	return &CallError{Rank: control.Rank(), Group: control.Name, Call: f, Name: c.Name, Err: err}
+	return &CallError{Rank: control.Rank(), Group: control.Name, Call: c.Fingerprint().InJob(control.Members), Name: c.Name, Err: err}
 }
 
 func (e *CallError) Error() string {
@@ -126,16 +122,6 @@ type JoinError struct {
 func (e *JoinError) Error() string { return fmt.Sprintf("rank %d could not join: %v", e.Rank, e.Err) }
 
 func (e *JoinError) Unwrap() error { return e.Err }
-
-// BrokenError says that a group broke while it was being split. The ranks that Err
-// names are numbered as in that group: the error matches what Err matches, and hides
-// the types in it, which would be taken for the new group's.
-type BrokenError struct{ Err error }
-
-func (e *BrokenError) Error() string { return fmt.Sprintf("the group that is split broke: %v", e.Err) }
-
-// Is makes what Err matches match.
-func (e *BrokenError) Is(target error) bool { return errors.Is(e.Err, target) }
 
 // PeerLostError says which rank was lost. It matches ErrPeerLost.
 type PeerLostError struct {

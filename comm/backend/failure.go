@@ -27,7 +27,11 @@ func Describe(cause error) *coordinator.Failure {
 		if lost.Err != nil {
 			d.Lost.Text = cut(lost.Err.Error())
 		}
-	case errors.As(cause, &d.Timeout), errors.As(cause, &d.Mismatch), errors.As(cause, &d.Usage):
+	case errors.As(cause, &d.Timeout):
+		late := *d.Timeout
+		late.Diagnosis = cut(late.Diagnosis)
+		d.Timeout = &late
+	case errors.As(cause, &d.Mismatch), errors.As(cause, &d.Usage):
 	}
 	switch {
 	case errors.Is(cause, ErrPeerLost):

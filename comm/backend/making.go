@@ -10,16 +10,17 @@ import (
 
 // GiveUp tells the other ranks that this one does not go on making a group, because of err,
 // and returns why the group was not made. All ranks name the same: where this rank was not
-// the first to give up, it is what the first one met.
+// the first to give up, it is what the first one met. Where a group in use broke meanwhile,
+// it is why.
 func GiveUp(control *coordinator.Group, err error) error {
-	if errors.As(err, new(*BrokenError)) && !errors.Is(err, ErrClosed) {
-		return err // the others hear of that where it happened
-	}
 	late := errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 	own := !late && !errors.As(err, new(*coordinator.Failure))
 	var f *coordinator.Failure
 	if !errors.As(control.GiveUp(err, late), &f) {
 		return err
+	}
+	if len(f.Detail) > 0 {
+		return Cause(f)
 	}
 	told := f.Reporter != control.Rank() || f.Kind != coordinator.Reported
 	why := err

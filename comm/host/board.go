@@ -3,8 +3,6 @@ package host
 import (
 	"errors"
 	"runtime"
-
-	"github.com/goddp/goddp/comm/backend"
 )
 
 // board is where ranks that can reach each other's memory meet. Ranks pass
@@ -19,8 +17,9 @@ type board interface {
 	// is copied.
 	post(c card)
 	arrive()
-	// await waits until every rank has arrived as often as this one, or the
-	// group breaks.
+	// await waits until every rank has arrived as often as this one. Its error
+	// is that the group broke, here or on a rank whose memory this one may have
+	// read: the program there may have changed it since.
 	await() error
 	// card is the one that a rank posted for the collective under way. It is
 	// valid until this rank's next call but one.
@@ -218,6 +217,3 @@ func (t *table) stagedReduce(p *plan) error {
 	}
 	return nil
 }
-
-// left is the error of a rank that waits for one that closed its group.
-func left(peer int) error { return &backend.PeerLostError{Peer: peer, Left: true} }

@@ -102,7 +102,7 @@ func (p *plan) check(cards []card) error {
 			// The sums of Counts agree: show what the peer gives, and should.
 			mine.Count, theirs.Count = p.width(peer)/p.dtype.Size(), c.given/p.dtype.Size()
 		}
-		return &backend.MismatchError{Rank: p.rank, Peer: peer, Mine: mine, Theirs: theirs}
+		return mismatched(p.members, p.rank, peer, mine, theirs)
 	}
 	return nil
 }

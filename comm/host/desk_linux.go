@@ -14,11 +14,11 @@ import (
 )
 
 // A desk is a rank's part of the board that processes of one host share: an
-// arrival counter, a word that says that the rank's group broke, two cards with their
+// arrival counter, a word that says whether its group broke or it left, two cards with their
 // payloads, and scratch memory. Its rank alone writes it, except for the count of
 // sleepers.
 const (
-	deskBroke   = 2048
+	deskWord    = 2048
 	deskCards   = 4096
 	deskCard    = 4096 + inlineMax // one card, its payload from cardSize on
 	deskScratch = deskCards + 2*deskCard
@@ -65,12 +65,14 @@ func newSharedMemory(g *Group) (sharedMemory, error) {
 
 func (b *deskBoard) descriptor() (fd, size int) { return b.desk.fd, deskBytes }
 
-func (b *deskBoard) breaks() { brokeWord(b.desk.mem).Store(1) }
+func (b *deskBoard) say(s deskState) { b.word(b.rank).Store(uint32(s)) }
 
-// saysBroke tells whether the rank whose desk it is has said that its group broke.
-func saysBroke(desk *mapping) bool { return brokeWord(desk.mem).Load() != 0 }
+// said is what a rank's desk says.
+func (b *deskBoard) said(rank int) deskState { return deskState(b.word(rank).Load()) }
 
-func brokeWord(desk []byte) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&desk[deskBroke])) }
+func (b *deskBoard) word(rank int) *atomic.Uint32 {
+	return (*atomic.Uint32)(unsafe.Pointer(&b.memory(rank)[deskWord]))
+}
 
 func (b *deskBoard) adopt(links []*link) { b.links = links }
 
@@ -163,13 +165,16 @@ func (b *deskBoard) await() error {
 			if err := context.Cause(b.group.ctx); err != nil {
 				return err
 			}
-			if b.links[s].departed() && !a.reached(tick) {
-				return left(s)
+			if b.said(s) == rankLeft && !a.reached(tick) {
+				return b.group.left(s)
 			}
 		}
 	}
-	// A rank whose call failed no longer keeps its memory as it was: what
-	// this rank read of it may be worthless.
+	for s := range b.size {
+		if s != b.rank && b.said(s) == rankBroke {
+			return b.group.lost(b.group.ctx, s, errBroke)
+		}
+	}
 	return context.Cause(b.group.ctx)
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
@@ -335,33 +335,7 @@ func TestSplit(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 4)
-			members := [][]int{{0, 3}, {2, 1}}
-			halves := make([][]*host.Group, 2)
-			for i := range halves {
-				halves[i] = make([]*host.Group, 2)
-			}
-			err := each(groups, func(r int, g *host.Group) error {
-				for i, m := range members {
-					at := slices.Index(m, r)
-					if at < 0 {
-						continue
-					}
-					control, _, err := g.Control().Make(t.Context(), fmt.Sprint("half ", i), m, nil)
-					if err != nil {
-						return err
-					}
-					cfg := backend.Config{Rank: at, Size: 2, Control: control, Timeout: soon}
-					b, err := g.Split(t.Context(), cfg, m)
-					if err != nil {
-						return err
-					}
-					halves[i][at] = b.(*host.Group)
-				}
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			halves := [][]*host.Group{splitOff(t, groups, 0, 3), splitOff(t, groups, 2, 1)}
 			for _, gs := range [][]*host.Group{groups, halves[0], halves[1]} {
 				if err := exercise(gs, shared, 1, backend.AllReduce, backend.Sum, device.Float32, 10_000, 0, true); err != nil {
 					t.Fatal(err)
@@ -373,6 +347,93 @@ func TestSplit(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// splitOff makes a group of some ranks of all, by their new numbers.
+func splitOff(t *testing.T, all []*host.Group, members ...int) []*host.Group {
+	t.Helper()
+	groups := make([]*host.Group, len(members))
+	err := each(all, func(r int, g *host.Group) error {
+		at := slices.Index(members, r)
+		if at < 0 {
+			return nil
+		}
+		control, _, err := g.Control().Make(t.Context(), fmt.Sprint("of ranks ", members), members, nil)
+		if err != nil {
+			return err
+		}
+		b, err := g.Split(t.Context(), backend.Config{Rank: at, Size: len(members), Control: control, Timeout: soon}, members)
+		if err != nil {
+			return err
+		}
+		groups[at] = b.(*host.Group)
+		t.Cleanup(func() { groups[at].Close(context.Background()) })
+		_, err = control.Gather(t.Context(), coordinator.ReadyKey, nil)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return groups
+}
+
+// TestFailureInASubgroup has ranks 3 and 1 fail, as ranks 0 and 1 of a group of their own: the
+// errors name them as the job does. A failure breaks the group of all ranks too, what the
+// program wishes does not.
+func TestFailureInASubgroup(t *testing.T) {
+	for name, open := range transports {
+		for what, c := range map[string]struct {
+			fail     func(rank1 *host.Group)
+			cause    func(err error) bool
+			confined bool
+		}{
+			"leaves": {
+				fail: func(g *host.Group) { g.Close(t.Context()) },
+				cause: func(err error) bool {
+					var lost *backend.PeerLostError
+					return errors.As(err, &lost) && lost.Peer == 1 && lost.Left
+				},
+			},
+			"differs": {
+				fail: func(g *host.Group) { call(g, &backend.Call{Seq: 1, Kind: backend.Barrier}) },
+				cause: func(err error) bool {
+					var m *backend.MismatchError
+					return errors.As(err, &m) && m.Rank+m.Peer == 4
+				},
+			},
+			"aborts": {
+				fail: func(g *host.Group) { g.Abort(nil) },
+				cause: func(err error) bool {
+					var aborted *backend.AbortedError
+					return errors.As(err, &aborted) && aborted.By == 1
+				},
+				confined: true,
+			},
+		} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				all := open(t, 4)
+				part := splitOff(t, all, 3, 1)
+				var wg sync.WaitGroup
+				wg.Go(func() { c.fail(part[1]) })
+				err := call(part[0], reduceCall(100_000))
+				wg.Wait()
+				var own *backend.CallError
+				if !c.cause(err) {
+					t.Errorf("rank 3: %v", err)
+				} else if _, late := part[0].Start(reduceCall(1)); late != err && (!errors.As(err, &own) || own.Rank != 3 || own.Group != part[0].Control().Name) {
+					t.Errorf("%v does not name rank 3, and the group", err)
+				}
+				if c.confined {
+					err = exercise(all, shared, 1, backend.AllReduce, backend.Sum, device.Float32, 10_000, 0, true)
+				} else if err = call(all[0], reduceCall(100_000)); c.cause(err) {
+					err = nil
+				}
+				if err != nil {
+					t.Errorf("the group of all ranks: %v", err)
+				}
+			})
+		}
 	}
 }
 
@@ -441,40 +502,6 @@ func TestDeviceMemory(t *testing.T) {
 	groups[0].Start(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x})
 }
 
-// TestQuiet wants a rank to know of another's failure, whether or not anybody has
-// read of it, from the moment in which that one's Abort returns.
-func TestQuiet(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("what is unread is not known here")
-	}
-	for name, open := range transports {
-		t.Run(name, func(t *testing.T) {
-			for range 5 {
-				groups := open(t, 3)
-				for r, err := range outcomes(t, groups, func(int) *backend.Call { return reduceCall(100_000) }) {
-					if err != nil {
-						t.Fatalf("rank %d: %v", r, err)
-					}
-				}
-				if err := groups[2].Close(t.Context()); err != nil { // a goodbye is no failure
-					t.Fatal(err)
-				}
-				for r, g := range groups[:2] {
-					for at := time.Now(); !g.Quiet(); { // what was told of memory may still be unread
-						if time.Since(at) > soon {
-							t.Fatalf("rank %d is not quiet though nothing failed", r)
-						}
-					}
-				}
-				groups[1].Abort(errors.New("no more"))
-				if groups[0].Quiet() {
-					t.Fatal("rank 0 is quiet when rank 1's Abort has returned")
-				}
-			}
-		})
-	}
-}
-
 // TestAbortTwice aborts a group that somebody else is about to break: Abort returns when
 // the peers have been told.
 func TestAbortTwice(t *testing.T) {
@@ -498,16 +525,16 @@ func TestAbortTwice(t *testing.T) {
 	}
 	wg.Go(func() { groups[1].Abort(errors.New("first")) })
 	<-broke
-	second := make(chan bool, 1)
-	go func() {
+	wg.Go(func() {
 		groups[1].Abort(errors.New("second"))
-		second <- groups[0].Quiet()
-	}()
+		select {
+		case <-release:
+		default:
+			t.Error("the second Abort returned before the first one's failure was told")
+		}
+	})
 	time.Sleep(20 * time.Millisecond) // long enough for one that does not wait
 	close(release)
-	if <-second {
-		t.Error("the second Abort returned, and rank 0 is quiet")
-	}
 	wg.Wait()
 	for _, g := range groups {
 		g.Close(t.Context())
@@ -521,11 +548,21 @@ func TestSplitOfABrokenGroup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 2)
 			failed := make(chan error, 1)
-			go func() {
-				cfg := backend.Config{Rank: 1, Size: 2, Control: coordinatortest.Ranks(t, 2)[1], Timeout: time.Hour}
-				_, err := groups[1].Split(context.Background(), cfg, []int{0, 1})
-				failed <- err
-			}()
+			err := each(groups, func(r int, g *host.Group) error {
+				control, _, err := g.Control().Make(t.Context(), "part", []int{0, 1}, nil)
+				if err != nil || r == 0 {
+					return err
+				}
+				go func() {
+					cfg := backend.Config{Rank: 1, Size: 2, Control: control, Timeout: time.Hour}
+					_, err := g.Split(context.Background(), cfg, []int{0, 1})
+					failed <- err
+				}()
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
 			groups[0].Abort(errors.New("no more"))
 			select {
 			case err := <-failed:
@@ -567,45 +604,5 @@ func TestPeerThatDoesNotReadIsNotLost(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
-	}
-}
-
-// TestTrace has rank 2 stall on a ring. Rank 1 waits for rank 0, which waits for rank 3:
-// all find rank 2, be it silent or idle.
-func TestTrace(t *testing.T) {
-	const n = 60_000
-	groups := transports["tcp"](t, 4)
-	var release func()
-	if err := each(groups, func(r int, g *host.Group) (err error) {
-		if c := reduceCall(n); r == 2 {
-			release, err = g.Stall(c)
-		} else {
-			_, err = g.Start(c)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	defer groups[0].Abort(nil)
-	neighbors := map[int]int{0: 3, 1: 0, 3: 2}
-	trace := func(what string, patience time.Duration) {
-		t.Helper()
-		for r, neighbor := range neighbors {
-			var got []int
-			for begun := time.Now(); !slices.Equal(got, []int{2}) && time.Since(begun) < soon; {
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				got = groups[r].Trace(ctx, []int{neighbor})
-				cancel()
-			}
-			if !slices.Equal(got, []int{2}) {
-				t.Errorf("rank 2 is %s: rank %d, which waits for rank %d, finds %v", what, r, neighbor, got)
-			}
-		}
-	}
-	trace("silent", 200*time.Millisecond)
-	release()
-	begun := time.Now()
-	if trace("idle", soon); time.Since(begun) >= soon {
-		t.Error("all ranks answer, and nobody goes on")
 	}
 }

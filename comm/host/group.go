@@ -33,7 +33,8 @@ type Group struct {
 	sends  map[int]*lane // by peer, made when first used
 	recvs  map[int]*lane
 
-	wg sync.WaitGroup // the lanes
+	wg   sync.WaitGroup // the lanes
+	heed sync.WaitGroup // awaitFailure
 }
 
 var _ backend.Backend = (*Group)(nil)
@@ -49,20 +50,15 @@ type network interface {
 	recv(c *backend.Call, data []byte) error
 	// missing is the ranks that a collective under way waits for.
 	missing() []int
-	// ask asks the peers whom their collectives wait for, and returns what those say
-	// that answer before ctx ends.
-	ask(ctx context.Context) map[int][]int
 	// alloc returns zeroed memory that the peers can reach, if there is such.
 	alloc(size int) (device.Buffer, error)
-	// tell tells the peers why the group broke: when it returns their hosts have
-	// it, those that answer.
-	tell(cause error)
-	// quiet tells whether no peer has told that.
-	quiet() bool
+	// breaks tells the peers that read this rank's memory that it may change from
+	// now on.
+	breaks()
 	// wake makes blocked calls return, the group's context having ended.
 	wake()
-	// close tells the peers that this rank left in good order, if orderly,
-	// and releases everything. Nothing else runs any more.
+	// close releases everything. Nothing else runs any more. If orderly, the peers
+	// find that this rank left; the coordinator has been told.
 	close(orderly bool)
 }
 
@@ -81,12 +77,13 @@ func newGroup(cfg backend.Config, opts *Options) *Group {
 	return g
 }
 
-// open starts the collectives' lane: the network is there.
+// open starts the group's goroutines: the network is there.
 func (g *Group) open() {
 	g.launch(g.stream, func(t *task) error {
 		t.plan.premultiply()
 		return g.net.run(t.plan)
 	})
+	g.heed.Go(g.awaitFailure)
 }
 
 // Name is "host".
@@ -115,12 +112,12 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 		case backend.Recv:
 			part.data = hostBytes(part.call, part.call.Dst)
 		default:
-			part.plan = newPlan(part.call, g.cfg.Rank, g.cfg.Size, &g.blocks)
+			part.plan = newPlan(part.call, g.cfg.Rank, g.cfg.Control.Members, &g.blocks)
 		}
 	}
 	if err := g.enqueue(t, parts); err != nil {
 		if g.ledger.Cause() != nil {
-			<-g.ctx.Done() // soon: the peers have been told, and the program may end for this error
+			<-g.ctx.Done() // soon: the peers know by then, and the program may end for this error
 		}
 		return nil, err
 	}
@@ -200,50 +197,50 @@ func (g *Group) await(t *task) error {
 	return nil
 }
 
-// failed breaks the group because of what happened to t, unless it broke
+// failed has the group break because of what happened to t, unless it broke
 // before, and returns t's error: the first cause, as it concerns t.
 func (g *Group) failed(t *task, err error) error {
-	g.fail(g.ledger.Failure(t.call, err))
-	<-g.ctx.Done() // whoever broke the group has told the peers
+	g.ledger.Report(g.ledger.Failure(t.call, err), asked(err)...)
+	<-g.ctx.Done()
 	return g.ledger.Concerning(t.call)
 }
 
-// fail breaks the group, once. The peers are told before any call ends, so
-// that they hear the cause even if this process ends with its call.
-func (g *Group) fail(cause error) {
+// awaitFailure breaks the group once the coordinator has decided why. No call ends for it
+// before the peers know: they hear the cause even if this process ends with its call.
+func (g *Group) awaitFailure() {
+	select {
+	case <-g.cfg.Control.Failed():
+	case <-g.ctx.Done(): // closed
+		return
+	}
+	cause := g.ledger.Decided()
 	if !g.ledger.Break(cause) {
 		return
 	}
 	g.log.Debug("process group broke", "rank", g.cfg.Rank, "cause", cause)
-	g.net.tell(cause)
+	g.net.breaks()
+	g.ledger.AwaitSettled()
 	g.ledger.Stop(cause)
 	g.net.wake()
 }
 
 // Abort breaks the group with cause, or [backend.ErrAborted] if that is nil. When it
-// returns the peers have been told why the group broke, be it for another cause.
+// returns the peers know why the group broke, be it for another cause.
 func (g *Group) Abort(cause error) {
-	if cause == nil {
-		cause = backend.ErrAborted
-	}
-	g.fail(cause)
-	<-g.ctx.Done() // soon: whoever broke it tells them
+	g.ledger.Abort(cause)
+	<-g.ctx.Done()
 }
 
-// Quiet tells whether no other rank has told that its group broke. What has
-// reached this host, and has not been read yet, counts as told; and a rank that
-// breaks has reached all hosts before an Abort, or a call's error, returns there.
-// So what a rank did after that cannot be seen here before Quiet is false. It is
-// false wherever the operating system does not say what is unread.
-func (g *Group) Quiet() bool { return g.net.quiet() }
+// Quiet is that of the group's part at the coordinator.
+func (g *Group) Quiet() bool { return g.cfg.Control.Quiet() }
 
 // Split makes a group of some of this group's ranks; it finds them through
-// cfg.Store. When this group breaks nobody is waited for any more.
+// cfg.Control. When this group breaks nobody is waited for any more.
 func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
 		panic(fmt.Errorf("host: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))
 	}
-	ctx, release := backend.BoundSplit(ctx, g.ctx)
+	ctx, release := backend.Bound(ctx, g.ctx)
 	defer release()
 	return New(ctx, cfg, &g.opts)
 }
@@ -257,7 +254,8 @@ func (g *Group) Close(ctx context.Context) error {
 	}
 	err := g.ledger.Drain(ctx)
 	if err != nil {
-		g.fail(err)
+		g.ledger.Abort(err)
+		<-g.ctx.Done()
 		err = g.ledger.Cause()
 	}
 	g.mu.Lock()
@@ -274,10 +272,11 @@ func (g *Group) Close(ctx context.Context) error {
 	}
 	g.wg.Wait()
 	orderly := g.ledger.Settle() == nil
-	if !orderly {
-		<-g.ctx.Done() // the peers have been told
+	if orderly {
+		g.cfg.Control.Depart() // who misses this rank asks the coordinator
+		g.ledger.Stop(backend.ErrClosed)
 	}
+	g.heed.Wait()
 	g.net.close(orderly)
-	g.ledger.Stop(backend.ErrClosed)
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
@@ -13,7 +14,7 @@ import (
 )
 
 // A connection between two ranks is opened by a handshake, in which each proves to the
-// other that it belongs to the group. Then, on the control connection of a link through
+// other that it belongs to the group. Then, on the connection of a link that is about
 // shared memory, the dialler sends the descriptor of its desk, and the listener answers
 // with that of its own, each of which the other side has mapped before it answers. The
 // dialler ends with accepted, behind which the connection is both ends'.
@@ -36,7 +37,7 @@ func (m *meeting) accept(l net.Listener, unix bool) {
 	m.wg.Go(func() {
 		slots := make(chan struct{}, strangers)
 		joining := make(chan arrived)
-		m.wg.Go(func() { m.assemble(joining) })
+		m.wg.Go(func() { m.assemble(joining, lanesOver(unix)) })
 		for {
 			c, err := l.Accept()
 			if errors.Is(err, net.ErrClosed) {
@@ -79,9 +80,17 @@ type arrived struct {
 	desk       *mapping
 }
 
-// assemble makes links of the connections to one listener. A dialler that
+// lanesOver is how many connections a link has, over unix sockets or over TCP.
+func lanesOver(unix bool) int {
+	if unix {
+		return lanes
+	}
+	return dataLanes
+}
+
+// assemble makes links of the connections to one listener, n each. A dialler that
 // could not complete a link begins anew: the latest connection counts.
-func (m *meeting) assemble(joining <-chan arrived) {
+func (m *meeting) assemble(joining <-chan arrived, n int) {
 	links := map[int]*link{}
 	defer func() {
 		for _, l := range links {
@@ -100,10 +109,10 @@ func (m *meeting) assemble(joining <-chan arrived) {
 				old.Close()
 			}
 			l.conns[a.lane] = a.conn
-			if a.lane == laneControl {
+			if a.lane == laneShared {
 				l.desk = a.desk
 			}
-			if l.conns[laneControl] == nil || l.conns[laneBulk] == nil || l.conns[laneP2P] == nil {
+			if slices.Contains(l.conns[:n], nil) {
 				continue
 			}
 			select {
@@ -156,10 +165,10 @@ func (m *meeting) welcome(c net.Conn, unix bool) (a arrived, err error) {
 		return a, err
 	}
 	a.peer, a.lane = p.Rank, p.Lane
-	if a.peer <= m.group.cfg.Rank || a.peer >= m.group.cfg.Size || a.lane >= lanes {
+	if a.peer <= m.group.cfg.Rank || a.peer >= m.group.cfg.Size || a.lane >= lanesOver(unix) {
 		return a, fmt.Errorf("rank %d, lane %d", a.peer, a.lane)
 	}
-	if unix && a.lane == laneControl {
+	if unix && a.lane == laneShared {
 		if err := readAccepted(c); err != nil {
 			return a, err
 		}
@@ -242,7 +251,7 @@ func (m *meeting) dial(ctx context.Context, peer int, own, at address) (*link, e
 
 func (m *meeting) dialAll(ctx context.Context, peer int, network, at string) (*link, error) {
 	l := newLink(peer)
-	for lane := range l.conns {
+	for lane := range lanesOver(network == "unix") {
 		err := m.dialLane(ctx, l, lane, network, at)
 		if err != nil {
 			l.close()
@@ -276,7 +285,7 @@ func (m *meeting) dialLane(ctx context.Context, l *link, lane int, network, at s
 	if p.Rank != l.peer {
 		return fmt.Errorf("rank %d is there", p.Rank)
 	}
-	if network == "unix" && lane == laneControl {
+	if network == "unix" && lane == laneShared {
 		fd, _ := m.shm.descriptor()
 		if err := writeFD(c, []byte{accepted}, fd); err != nil {
 			return err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"sync/atomic"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
@@ -33,11 +32,10 @@ type room struct {
 	boxes   map[[2]int]chan *parcel // by sender and receiver
 }
 
-// seat is one rank's part of a room, written by that rank alone but for told.
+// seat is one rank's part of a room, written by that rank alone.
 type seat struct {
-	group *Group
-	told  atomic.Bool   // by another rank, that its group broke
 	ticks uint64        // gates arrived at
+	broke bool          // its group broke: what it shares may change at any time
 	posts int           // cards posted
 	cards [2]card       // of the last collectives, with payloads of their own
 	gone  chan struct{} // closed when the rank closed its group
@@ -79,8 +77,7 @@ func (h *Hub) join(ctx context.Context, g *Group) error {
 	defer context.AfterFunc(ctx, n.wake)()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seats[g.cfg.Rank].group = g
-	g.net = n // before the first peer can break the group
+	g.net = n
 	if r.joined++; r.joined == g.cfg.Size {
 		h.mu.Lock()
 		delete(h.rooms, string(name))
@@ -141,13 +138,22 @@ func (n *hubNet) await() error {
 				return context.Cause(n.group.ctx)
 			}
 			if closed(n.seats[s].gone) {
-				return left(s)
+				return n.group.left(s)
 			}
 			n.changed.Wait()
 		}
 	}
-	// A rank whose call failed no longer keeps its memory as it was: what
-	// this rank read of it may be worthless.
+	return n.sound()
+}
+
+// sound is the error of what this rank read of the others, whose memory may have
+// changed. n.mu is held.
+func (n *hubNet) sound() error {
+	for s := range n.seats {
+		if s != n.rank && n.seats[s].broke {
+			return n.group.lost(n.group.ctx, s, errBroke)
+		}
+	}
 	return context.Cause(n.group.ctx)
 }
 
@@ -184,9 +190,6 @@ func (n *hubNet) missing() []int {
 	return ranks
 }
 
-// ask asks nobody: a rank in a room sees itself who has not come.
-func (n *hubNet) ask(context.Context) map[int][]int { return nil }
-
 // parcel is what a Send hands to the Recv: the sender's memory.
 type parcel struct {
 	print backend.Fingerprint
@@ -211,7 +214,7 @@ func (n *hubNet) send(c *backend.Call, data []byte) error {
 	select {
 	case n.box(n.rank, c.Root) <- p:
 	case <-gone:
-		return left(c.Root)
+		return n.group.left(c.Root)
 	case <-n.group.ctx.Done():
 		return context.Cause(n.group.ctx)
 	}
@@ -226,14 +229,16 @@ func (n *hubNet) send(c *backend.Call, data []byte) error {
 func (n *hubNet) recv(c *backend.Call, data []byte) error {
 	select {
 	case p := <-n.box(c.Root, n.rank):
-		if err := matchSend(n.rank, c, p.print); err != nil {
+		if err := n.group.matchSend(c, p.print); err != nil {
 			return err
 		}
 		copy(data, p.data)
 		close(p.taken)
-		return nil
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.sound()
 	case <-n.seats[c.Root].gone:
-		return left(c.Root)
+		return n.group.left(c.Root)
 	case <-n.group.ctx.Done():
 		return context.Cause(n.group.ctx)
 	}
@@ -241,16 +246,11 @@ func (n *hubNet) recv(c *backend.Call, data []byte) error {
 
 func (n *hubNet) alloc(size int) (device.Buffer, error) { return allocGo(size) }
 
-func (n *hubNet) tell(cause error) {
-	for s := range n.seats {
-		if s != n.rank {
-			n.seats[s].told.Store(true)
-			n.seats[s].group.fail(fromPeer(n.rank, cause))
-		}
-	}
+func (n *hubNet) breaks() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.seats[n.rank].broke = true
 }
-
-func (n *hubNet) quiet() bool { return !n.seats[n.rank].told.Load() }
 
 func (n *hubNet) wake() {
 	n.mu.Lock()

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"io"
-	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
@@ -21,13 +20,22 @@ type linkNet struct {
 	table table
 }
 
+// deskState is what a desk says of its rank.
+type deskState uint32
+
+const (
+	_         deskState = iota
+	rankBroke           // its group broke: what it shares may change at any time
+	rankLeft            // it closed its group in good order
+)
+
 // sharedMemory is the board of processes of one host.
 type sharedMemory interface {
 	board
 	// descriptor is this rank's desk, for the peers to map.
 	descriptor() (fd, size int)
-	// breaks says on this rank's desk that its group broke.
-	breaks()
+	// say changes what this rank's desk says of the rank.
+	say(s deskState)
 	// adopt takes the links, all with the peers' desks.
 	adopt(links []*link)
 	missing() []int
@@ -65,7 +73,7 @@ func (n *linkNet) send(c *backend.Call, data []byte) error {
 	(&card{print: c.Fingerprint(), given: len(data)}).encode(head)
 	for _, b := range [][]byte{head, data} {
 		if _, err := l.conns[laneP2P].Write(b); err != nil {
-			return l.verdict(n.group.ctx, err)
+			return n.group.lost(n.group.ctx, c.Root, err)
 		}
 	}
 	return nil
@@ -75,55 +83,44 @@ func (n *linkNet) recv(c *backend.Call, data []byte) error {
 	l := n.links[c.Root]
 	head := make([]byte, cardSize)
 	if _, err := io.ReadFull(l.conns[laneP2P], head); err != nil {
-		return l.verdict(n.group.ctx, err)
+		return n.group.lost(n.group.ctx, c.Root, err)
 	}
 	sent, _ := decodeCard(head)
-	if err := matchSend(n.group.cfg.Rank, c, sent.print); err != nil {
+	if err := n.group.matchSend(c, sent.print); err != nil {
 		return err
 	}
 	if _, err := io.ReadFull(l.conns[laneP2P], data); err != nil {
-		return l.verdict(n.group.ctx, err)
+		return n.group.lost(n.group.ctx, c.Root, err)
 	}
 	return context.Cause(n.group.ctx)
 }
 
-func (n *linkNet) tell(cause error) {
+func (n *linkNet) breaks() {
 	if n.desk != nil {
-		n.desk.breaks()
-	}
-	body := toNotice(n.group.cfg.Rank, cause).encode()
-	var told []*link
-	for _, l := range n.links {
-		if l != nil && l.tell(frameBroke, body, -1) == nil {
-			told = append(told, l)
-		}
-	}
-	deadline := time.Now().Add(arrivalTimeout)
-	for _, l := range told {
-		l.arrived(deadline)
+		n.desk.say(rankBroke)
 	}
 }
 
-func (n *linkNet) quiet() bool {
+func (n *linkNet) wake() {
+	n.wire.interrupt()
 	for _, l := range n.links {
-		if l != nil && !l.quiet() {
-			return false
+		if l != nil {
+			l.interrupt(laneP2P)
 		}
 	}
-	return true
 }
-
-func (n *linkNet) wake() { n.wire.interrupt() }
 
 func (n *linkNet) close(orderly bool) {
+	if orderly && n.desk != nil {
+		n.desk.say(rankLeft)
+	}
 	for _, l := range n.links {
 		if l == nil {
 			continue
 		}
-		if orderly {
-			l.tell(frameBye, nil, -1)
-		}
 		l.close()
-		<-l.gone
+		if l.desk != nil {
+			<-l.gone
+		}
 	}
 }

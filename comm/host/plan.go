@@ -37,15 +37,17 @@ type plan struct {
 	blocks     *blocks
 	print      backend.Fingerprint
 	rank, size int
+	members    []int // the job's numbers of the ranks
 	dtype      device.DType
 	src, dst   []byte
 	block      int   // length of a block, of the longest where they are uneven
 	offsets    []int // where block s of Dst begins, and the end of the last, where they are uneven
 }
 
-func newPlan(c *backend.Call, rank, size int, b *blocks) *plan {
+func newPlan(c *backend.Call, rank int, members []int, b *blocks) *plan {
+	size := len(members)
 	p := &plan{
-		pattern: patterns[c.Kind], call: c, blocks: b, print: c.Fingerprint(), rank: rank, size: size, dtype: c.DType(),
+		pattern: patterns[c.Kind], call: c, blocks: b, print: c.Fingerprint(), rank: rank, size: size, members: members, dtype: c.DType(),
 		src: hostBytes(c, c.Src), dst: hostBytes(c, c.Dst),
 	}
 	p.block = p.print.Count * p.dtype.Size()

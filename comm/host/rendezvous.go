@@ -67,8 +67,10 @@ func joinLinks(ctx context.Context, g *Group) (err error) {
 	}
 	g.net = n
 	for _, l := range m.links {
-		if l != nil {
-			go l.listen(g.cfg.Rank, n.missing, g.fail) // until the link is closed, which waits for it
+		if l != nil && l.desk != nil {
+			go l.listen(func(err error) { // until the network is closed, which waits for it
+				g.ledger.Report(fmt.Errorf("rank %d cannot take memory that rank %d shares with it: %w", g.inJob(g.cfg.Rank), g.inJob(l.peer), err))
+			})
 		}
 	}
 	return nil

@@ -15,8 +15,6 @@ func newSharedMemory(*Group) (sharedMemory, error) { return nil, errors.ErrUnsup
 
 func mapFD(int, int) (*mapping, error) { return nil, errors.ErrUnsupported }
 
-func saysBroke(*mapping) bool { return false }
-
 func wrapUnix(c net.Conn) net.Conn { return c }
 
 func writeFD(net.Conn, []byte, int) error { return errors.ErrUnsupported }
@@ -25,13 +23,3 @@ func takeFD(net.Conn) (fd int, ok bool) { return -1, false }
 
 // hostKey is unknown.
 func hostKey() (string, error) { return "", errors.ErrUnsupported }
-
-// watch needs nothing more than Go's keep-alive.
-func watch(net.Conn) error { return nil }
-
-func unread(net.Conn) (int, error) { return 0, errors.ErrUnsupported }
-
-func unacknowledged(net.Conn) (int, error) { return 0, errors.ErrUnsupported }
-
-// awaitInput leaves the waiting to who reads.
-func awaitInput(net.Conn) error { return nil }

@@ -56,15 +56,21 @@ func (t *task) State() (backend.State, error) {
 	return t.state, t.err
 }
 
-// Waiting is the ranks that have not shown their part of a running call yet.
+// Waiting is the ranks of the job that have not shown their part of a running call yet.
 func (t *task) Waiting() []int {
+	var ranks []int
 	switch state, _ := t.State(); {
 	case state != backend.Running:
 		return nil
 	case t.call.Kind == backend.Send || t.call.Kind == backend.Recv:
-		return []int{t.call.Root}
+		ranks = []int{t.call.Root}
+	default:
+		ranks = t.group.net.missing()
 	}
-	return t.group.net.missing()
+	for i, r := range ranks {
+		ranks[i] = t.group.inJob(r)
+	}
+	return ranks
 }
 
 func (t *task) Span() (began, done time.Time) {

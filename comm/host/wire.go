@@ -86,9 +86,8 @@ func (w *wire) meet(c card) ([]card, error) {
 func (w *wire) write(peer int, p []byte) error {
 	w.writing.Store(int32(peer) + 1)
 	defer w.writing.Store(0)
-	l := w.links[peer]
-	if _, err := l.conns[laneBulk].Write(p); err != nil {
-		return l.verdict(w.ctx, err)
+	if _, err := w.links[peer].conns[laneBulk].Write(p); err != nil {
+		return w.group.lost(w.ctx, peer, err)
 	}
 	return nil
 }
@@ -96,9 +95,8 @@ func (w *wire) write(peer int, p []byte) error {
 func (w *wire) read(peer int, p []byte) error {
 	w.reading.Store(int32(peer) + 1)
 	defer w.reading.Store(0)
-	l := w.links[peer]
-	if _, err := io.ReadFull(l.conns[laneBulk], p); err != nil {
-		return l.verdict(w.ctx, err)
+	if _, err := io.ReadFull(w.links[peer].conns[laneBulk], p); err != nil {
+		return w.group.lost(w.ctx, peer, err)
 	}
 	return nil
 }
@@ -112,10 +110,11 @@ func (w *wire) missing() (ranks []int) {
 	return ranks
 }
 
+// interrupt makes blocked reads and writes return.
 func (w *wire) interrupt() {
 	for _, l := range w.links {
 		if l != nil {
-			l.interrupt()
+			l.interrupt(laneBulk)
 		}
 	}
 }

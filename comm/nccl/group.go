@@ -270,16 +270,13 @@ func (g *Group) Abort(cause error) {
 	g.fail(cause)
 }
 
-// Trace returns waits: NCCL does not tell whom a collective waits for.
-func (g *Group) Trace(_ context.Context, waits []int) []int { return waits }
-
 // Split makes a group of some of this group's ranks; it finds them through
 // cfg.Store. When this group breaks nobody is waited for any more.
 func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
 		panic(fmt.Errorf("nccl: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))
 	}
-	ctx, release := backend.BoundSplit(ctx, g.ctx)
+	ctx, release := backend.Bound(ctx, g.ctx)
 	defer release()
 	sub, err := join(ctx, cfg, g.opts, false)
 	if err != nil {

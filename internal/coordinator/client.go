@@ -38,6 +38,10 @@ type Client struct {
 	leaving bool
 	heard   bool // since the last tick
 	silence silence
+	// reports tells that this rank has reported a failure, and nothing has been decided
+	// since. certain is that failure, if no rank has to be asked about it.
+	reports bool
+	certain *Failure
 }
 
 // ClientOptions are a client's.
@@ -287,7 +291,24 @@ func (g *Group) Failure() *Failure {
 // Fail reports a failure. It is decided once the ranks asked have answered or were lost. It
 // returns at once: Failed tells what was decided.
 func (g *Group) Fail(f *Failure, asked ...int) {
+	g.reports(f, len(asked) == 0)
 	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: asked}) // the end of the connection is a failure
+}
+
+// reports notes that this rank waits for the decision of a failure.
+func (g *Group) reports(f *Failure, certain bool) {
+	c := g.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g.failure != nil {
+		return
+	}
+	c.reports = true
+	if certain && c.certain == nil {
+		own := *f
+		own.Reporter, own.Group = c.rank, g.Name
+		c.certain = &own
+	}
 }
 
 // Expect says which gather comes next: who is late is who has not come there.
@@ -318,6 +339,7 @@ func (g *Group) GiveUp(err error, late bool) error {
 
 // Decide ends what Fail, or Inquire, of this rank began.
 func (g *Group) Decide(f *Failure) {
+	g.reports(f, true)
 	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Final: true})
 }
 
@@ -356,10 +378,12 @@ func (g *Group) Host() (host string, rank int) { return g.client.opts.Host, g.cl
 // Abandon breaks all groups on this rank, without the coordinator, which does not decide: its
 // process may be suspended. The other ranks find the same by themselves.
 func (g *Group) Abandon(f *Failure) {
-	f.Reporter, f.Group = g.client.rank, g.Name
-	g.client.mu.Lock()
-	defer g.client.mu.Unlock()
-	g.client.abandon(f)
+	c := g.client
+	f.Reporter, f.Group = c.rank, g.Name
+	c.mu.Lock()
+	c.certain = f
+	c.mu.Unlock()
+	c.lost(errors.New("it does not answer"))
 }
 
 // answerTime is how long the coordinator may take to say what answers it has.
@@ -410,13 +434,16 @@ func (g *Group) Quiet() bool {
 	return g.failure == nil && c.silence < leaseTicks
 }
 
+// Depart leaves the group in good order, and waits for nobody.
+func (g *Group) Depart() { g.client.send(&Message{Verb: Leave, Group: g.Name}) }
+
 // Depart leaves the group of all ranks and ends the connection. In the coordinator's process it
 // waits until the others have left too, or ctx ends.
 func (c *Client) Depart(ctx context.Context) {
 	if c.conn == nil && c.opts.HostRank == c.rank {
 		c.Root().Leave(ctx, ctx, nil) // one that died never leaves
 	} else {
-		c.send(&Message{Verb: Leave})
+		c.Root().Depart()
 	}
 	c.Close()
 }
@@ -506,6 +533,7 @@ func (c *Client) hand(key gatherKey, m *Message) {
 
 // broken notes the failure of a group, or of all. mu is held.
 func (c *Client) broken(name string, f *Failure) {
+	c.reports, c.certain = false, nil
 	c.group(name).fail(f)
 	if name == "" {
 		for _, g := range c.groups {
@@ -562,11 +590,9 @@ func (c *Client) lost(why error) {
 	if r := c.opts.HostRank; r >= 0 {
 		f.Kind, f.Ranks = Lost, []int{r}
 	}
-	c.abandon(f)
-}
-
-// abandon breaks all groups without the coordinator. mu is held.
-func (c *Client) abandon(f *Failure) {
+	if c.certain != nil {
+		f = c.certain
+	}
 	c.broken("", f)
 	time.AfterFunc((leaseTicks+1)*c.opts.Interval, func() {
 		c.mu.Lock()
@@ -588,10 +614,11 @@ func (c *Client) tick() {
 		c.mu.Lock()
 		say := c.silence.tick(c.heard)
 		c.heard = false
-		over := c.silence > c.opts.silent()
+		silent := time.Duration(c.silence) * c.opts.Interval
+		over := c.silence > c.opts.silent() || c.silence > leaseTicks && c.reports
 		c.mu.Unlock()
 		if over {
-			c.lost(fmt.Errorf("it has not been heard of for %v", c.opts.Silence))
+			c.lost(fmt.Errorf("it has not been heard of for %v", silent))
 			c.conn.Close()
 			return
 		}

@@ -312,6 +312,9 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	if m.Failure == nil {
 		return fmt.Errorf("rank %d reports a failure without saying which", from)
 	}
+	if g.failure != nil && g.failure.decided {
+		return nil // it has been told, and is why its reporter met anything in the group
+	}
 	g = c.scope(g, m.Failure)
 	if c.ranks[from].state == left { // it does not leave in good order
 		c.ranks[from].state = present
@@ -378,7 +381,7 @@ func (c *Core) conclude(g *group) {
 		return
 	}
 	if !q.wants {
-		departed := slices.DeleteFunc(slices.Clone(q.asked), func(r int) bool { return c.ranks[r].state != left })
+		departed := slices.DeleteFunc(slices.Clone(q.asked), func(r int) bool { return !c.departed(r, q.failure.Group) })
 		if len(departed) > 0 { // the reporter needs one that left in good order
 			q.failure.Kind, q.failure.Ranks = Departed, departed
 		}
@@ -386,6 +389,19 @@ func (c *Core) conclude(g *group) {
 		return
 	}
 	c.giveAnswers(q)
+}
+
+// departed tells whether a rank left a group, or the session, in good order.
+func (c *Core) departed(r int, name string) bool {
+	if c.ranks[r].state == left {
+		return true
+	}
+	g := c.groups[name]
+	if g == nil || name == "" {
+		return false
+	}
+	_, gone := g.left.values[r]
+	return gone
 }
 
 // giveAnswers gives the reporter the answers that there are, once.
@@ -478,7 +494,8 @@ func (c *Core) answer(from int, number uint64, value []byte) {
 // leave notes that a rank leaves a group. Who leaves the group of all leaves the session.
 func (c *Core) leave(g *group, from int, m *Message) {
 	if len(g.left.values) == len(g.members) {
-		return // all have left together, which it is about to hear
+		c.send(&Message{Verb: Left, Group: g.name, Alone: g.alone}, from) // it may not have waited before
+		return
 	}
 	if _, again := g.left.values[from]; !again {
 		g.left.add(from, nil)

@@ -361,6 +361,20 @@ func TestSilence(t *testing.T) {
 		}
 		j.mu.Unlock()
 	})
+	t.Run("coordinator that does not decide", func(t *testing.T) {
+		j := open(t, "tcp", 2, func(o *ClientOptions) { o.Interval = 5 * time.Millisecond })
+		j.join(t)
+		j.mu.Lock()
+		j.clients[0].Root().Fail(&Failure{Text: "bad call"})
+		if f := await(t, j.clients[0].Root()); f.Kind != Reported || f.Reporter != 0 || f.Text != "bad call" {
+			t.Errorf("certain: %+v", f)
+		}
+		j.clients[1].Root().Fail(&Failure{Text: "the connection broke"}, 0)
+		if f := await(t, j.clients[1].Root()); f.Kind != Unreachable || !strings.Contains(f.Text, "not been heard of") {
+			t.Errorf("not certain: %+v", f)
+		}
+		j.mu.Unlock()
+	})
 }
 
 // TestStrangers are not served.

@@ -11,7 +11,9 @@
 //	closing   after Close: Admit returns ErrClosed; it may still break
 //	settled   after Settle: it does not break any more
 //
-// Breaking is two steps, for the peers must hear the cause before any call
-// ends with it: Break notes it, then the backend tells the peers, then Stop ends
-// the context that everything else waits on.
+// The coordinator decides why a group breaks: a backend that meets a failure has it
+// reported, and breaks when the coordinator says so. That is two steps, for the
+// peers must know the cause before any call ends with it: Break notes it, then
+// AwaitSettled waits for the peers, then Stop ends the context that everything
+// else waits on.
 package ledger

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/internal/coordinator"
@@ -86,22 +87,43 @@ func (l *Ledger) Pending() int {
 // Report has the group break because of cause, once the ranks of the job that are asked have said
 // whether they met something before. It returns at once: the coordinator decides what broke the
 // group, and the group's Failed tells when it has.
-func (l *Ledger) Report(cause error, asked ...int) { l.report(cause, false, asked) }
-
-// Abort is Report of a program that wants this group broken, and no other one.
-func (l *Ledger) Abort(cause error) { l.report(cause, true, nil) }
-
-func (l *Ledger) report(cause error, confined bool, asked []int) {
+//
+// A cause that matches [backend.ErrAborted] or [backend.ErrClosed] is the program's wish, and
+// breaks this group alone.
+func (l *Ledger) Report(cause error, asked ...int) {
 	l.mu.Lock()
-	first := l.reported == nil
+	first := l.reported == nil && !l.settled
 	if first {
 		l.reported = cause
 	}
 	l.mu.Unlock()
 	if first {
 		f := backend.Describe(cause)
-		f.Confined = confined
+		f.Confined = errors.Is(cause, backend.ErrAborted) || errors.Is(cause, backend.ErrClosed)
 		l.control.Fail(f, asked...)
+	}
+}
+
+// Abort is Report of the program's cause, [backend.ErrAborted] if that is nil.
+func (l *Ledger) Abort(cause error) {
+	if cause == nil {
+		cause = backend.ErrAborted
+	}
+	l.Report(cause)
+}
+
+// settleTime is how long AwaitSettled waits for a rank that does not run.
+const settleTime = 200 * time.Millisecond
+
+// AwaitSettled waits until all ranks know that the group broke, so that none takes what this
+// one does from then on for the result of a call. A rank that is suspended, and so does not say
+// that it knows, is not waited for: it has been told when it goes on.
+func (l *Ledger) AwaitSettled() {
+	timer := time.NewTimer(settleTime)
+	defer timer.Stop()
+	select {
+	case <-l.control.Settled():
+	case <-timer.C:
 	}
 }
 

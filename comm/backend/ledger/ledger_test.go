@@ -3,17 +3,22 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/backend/ledger"
+	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
 func TestBreak(t *testing.T) {
-	l := ledger.New(1)
+	control := coordinatortest.Ranks(t, 2)[1]
+	l := ledger.New(control)
 	if err := errors.Join(l.Admit(), l.Admit()); err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +46,7 @@ func TestBreak(t *testing.T) {
 		t.Errorf("%v, want the other call's error, with the cause in it", err)
 	}
 	// The same call of another rank, whose failure broke this rank's group.
-	far := ledger.New(1)
+	far := ledger.New(control)
 	far.Break(&backend.CallError{Rank: 0, Call: mine.Fingerprint(), Err: reason})
 	if err := far.Concerning(mine); !errors.As(err, &call) || call.Rank != 1 || !strings.Contains(err.Error(), "rank 0: ") {
 		t.Errorf("%v, want this rank's error for rank 0's", err)
@@ -50,7 +55,7 @@ func TestBreak(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := ledger.New(0)
+		l := ledger.New(coordinatortest.Ranks(t, 1)[0])
 		l.Admit()
 		l.Admit()
 		if !l.Close() || l.Close() {
@@ -84,4 +89,52 @@ func TestClose(t *testing.T) {
 			t.Errorf("settled with %v, then broke with %v", cause, l.Cause())
 		}
 	})
+}
+
+// A rank's report comes back to it as its own error, and to the others in words. What the program
+// wishes breaks its own group alone.
+func TestReport(t *testing.T) {
+	for _, c := range []struct {
+		cause    error
+		told     string
+		confined bool
+	}{
+		{&backend.TimeoutError{After: time.Second}, "timed out after 1s while queued", false},
+		{fmt.Errorf("%w: enough", backend.ErrAborted), "process group aborted: by rank 0: enough", true},
+	} {
+		var part, all [2]*ledger.Ledger
+		var groups [2]*coordinator.Group
+		ranks := coordinatortest.Ranks(t, 2)
+		var wg sync.WaitGroup
+		for r, root := range ranks {
+			wg.Go(func() {
+				g, _, err := root.Make(t.Context(), "part", []int{0, 1}, nil)
+				if err == nil {
+					_, err = g.Gather(t.Context(), coordinator.ReadyKey, nil)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				groups[r], part[r], all[r] = g, ledger.New(g), ledger.New(root)
+			})
+		}
+		wg.Wait()
+		if part[0].Decided() != nil {
+			t.Error("something is decided before anything was reported")
+		}
+		part[0].Report(c.cause)
+		part[0].Report(errors.New("a second cause"))
+		for r, g := range groups {
+			<-g.Failed()
+			part[r].AwaitSettled()
+			err := part[r].Decided()
+			if r == 0 && err != c.cause || r == 1 && (err == nil || err.Error() != c.told) {
+				t.Errorf("rank %d: %v, want %q", r, err, c.told)
+			}
+			if broke := all[r].Decided() != nil; broke == c.confined {
+				t.Errorf("%v: the group of all ranks broke on rank %d: %v", c.cause, r, broke)
+			}
+		}
+	}
 }

@@ -5,32 +5,39 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/store"
 )
+
+// leaveTime is how long rank 0 waits for the others to leave.
+const leaveTime = 10 * time.Second
 
 // OfProcess returns the group of all ranks, each of which is a process that calls it, by way of a
 // store. Rank 0 hosts the coordinator until release.
 func OfProcess(ctx context.Context, kv store.Store, rank, size int) (g *coordinator.Group, release func(), err error) {
 	o := coordinator.ClientOptions{Size: size, Host: "rank 0", HostRank: 0}
 	m := store.Member{Rank: rank}
-	release = func() {}
+	stop := func() error { return nil }
+	var client *coordinator.Client
 	if rank == 0 {
-		server, err := coordinator.Publish(ctx, kv, m, "", size, o)
-		if err != nil {
-			return nil, release, err
+		var server *coordinator.Server
+		if server, err = coordinator.Publish(ctx, kv, m, "", size, o); err == nil {
+			stop = server.Close
+			client, err = server.Local(rank, o)
 		}
-		release = func() { server.Close() }
+	} else {
+		client, err = coordinator.Find(ctx, kv, m, o)
 	}
-	client, err := coordinator.Find(ctx, kv, m, o)
 	if err != nil {
-		return nil, release, err
+		return nil, func() { stop() }, err
 	}
-	closeServer := release
 	release = func() {
-		client.Depart(ctx)
-		closeServer()
+		leaving, cancel := context.WithTimeout(ctx, leaveTime)
+		defer cancel()
+		client.Depart(leaving)
+		stop()
 	}
 	_, err = client.Join(ctx, 1, nil, false, nil)
 	return client.Root(), release, err
