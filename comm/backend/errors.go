@@ -153,7 +153,7 @@ type MismatchError struct {
 	Rank, Peer   int
 	Mine, Theirs Fingerprint
 	All          []Fingerprint // of all ranks of the group, where they were compared; else nil
-	Ranks        []int         // then: their numbers in the job
+	Ranks        []int         // their numbers in the job, of a group from Split
 }
 
 func (e *MismatchError) Error() string {
@@ -167,8 +167,12 @@ func (e *MismatchError) Error() string {
 			}
 			var same []int
 			for s, g := range e.All {
-				if g == f {
+				switch {
+				case g != f:
+				case s < len(e.Ranks):
 					same = append(same, e.Ranks[s])
+				default:
+					same = append(same, s)
 				}
 			}
 			fmt.Fprintf(&b, "%sranks %v %v", sep, same, f)
