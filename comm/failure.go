@@ -77,8 +77,11 @@ func (d *watch) listen(root *group) {
 
 // reason is why a group broke: what ended a call of this rank, or what the coordinator told.
 func (d *watch) reason(g *group) error {
+	if err := g.failure.Load(); err != nil {
+		return *err
+	}
 	decided := g.control.Failure()
-	for _, h := range append([]*group{g}, d.all()...) {
+	for _, h := range d.all() {
 		if err := h.failure.Load(); err != nil && h.control.Failure() == decided {
 			return *err
 		}

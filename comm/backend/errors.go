@@ -153,7 +153,7 @@ type MismatchError struct {
 	Rank, Peer   int
 	Mine, Theirs Fingerprint
 	All          []Fingerprint // of all ranks of the group, where they were compared; else nil
-	Ranks        []int         // their numbers in the job, of a group from Split
+	Ranks        []int         // then: their numbers in the job
 }
 
 func (e *MismatchError) Error() string {
