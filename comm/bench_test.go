@@ -8,7 +8,7 @@ import (
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/flight"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/coordinator"
 )
 
 // BenchmarkWatched is what the watchdog and the flight recorder add to a call:
@@ -25,9 +25,15 @@ func BenchmarkWatched(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d := newWatch(w, store.NewLocal(), recorder, o)
+	server := coordinator.NewServer(1, coordinator.Options{})
+	defer server.Close()
+	client, err := server.Local(0, coordinator.ClientOptions{Size: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	d := newWatch(w, recorder, o)
 	defer d.stop()
-	g := &group{name: "default", size: 1, watch: d}
+	g := &group{name: "default", size: 1, watch: d, control: client.Root()}
 	d.add(g)
 	work := &Work{call: backend.Call{Kind: backend.Barrier, Timeout: time.Minute}, group: g}
 	seen := (*observed)(work)

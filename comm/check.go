@@ -37,18 +37,18 @@ var forms = [...]form{
 	backend.Recv:          {always, never, 1, 1},
 }
 
-// refuse aborts the group and then panics with a [*UsageError]. It is for calls that
+// refuse reports a failure of the group and then panics with a [*UsageError]. It is for calls that
 // are wrong whatever the other ranks do. A refused call gets no sequence number and
-// sends nothing, so the peers would wait for it until their deadline. The abort tells
+// sends nothing, so the peers would wait for it until their deadline. The report tells
 // them the cause at once.
 func (pg *ProcessGroup) refuse(c *backend.Call, format string, args ...any) {
-	err := &UsageError{Rank: pg.rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)}
+	err := &UsageError{Rank: pg.world.Rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)}
 	pg.heard.Store(true) // the panic tells the program
 	c.Name = pg.opts.Name
 	now := time.Now()
 	pg.record.Begin(c, now.UnixNano()).Ended(now, true)
-	pg.watch.failed(pg.group, pg.numbered(err))
-	pg.backend.Abort(err)
+	pg.watch.failed(pg.group, err)
+	pg.control.Fail(backend.Describe(err))
 	panic(err)
 }
 

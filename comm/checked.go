@@ -15,32 +15,28 @@ import (
 type checked struct {
 	backend.Backend
 	control *coordinator.Group
-	rank    int
 	seq     uint64 // of the last comparison; Start is called by one goroutine at a time
-	life    context.Context
-	end     context.CancelCauseFunc
 }
 
 // check puts a backend's ranks, which all call it, under comparison.
 func check(be backend.Backend, cfg backend.Config) backend.Backend {
-	c := &checked{Backend: be, control: cfg.Control, rank: cfg.Rank}
-	c.life, c.end = context.WithCancelCause(context.Background())
-	return c
+	return &checked{Backend: be, control: cfg.Control}
 }
 
 // Start compares, and starts.
 func (c *checked) Start(call *backend.Call) (backend.Task, error) {
 	if call.Kind != backend.Send && call.Kind != backend.Recv {
-		if err := c.compare(call.Fingerprint()); err != nil {
-			c.Backend.Abort(&backend.CallError{Rank: c.rank, Call: call.Fingerprint(), Name: call.Name, Err: err})
-			return nil, err
+		own := backend.OfCall(c.control, call, nil)
+		if own.Err = c.compare(own.Call); own.Err != nil {
+			c.control.Fail(backend.Describe(own))
+			return nil, own.Err
 		}
 	}
 	return c.Backend.Start(call)
 }
 
 // compare returns a [*backend.MismatchError] on every rank when their calls
-// differ. It waits for all ranks, or an Abort.
+// differ. It waits for all ranks, or the group's failure.
 func (c *checked) compare(mine backend.Fingerprint) error {
 	c.seq++
 	if mine.Kind == backend.Group {
@@ -50,21 +46,24 @@ func (c *checked) compare(mine backend.Fingerprint) error {
 	if err != nil {
 		return err
 	}
-	values, err := c.control.Gather(c.life, fmt.Sprintf("call/%d", c.seq), value)
-	if err != nil { // the watchdog knows the call: it aborts what takes too long
+	values, err := c.control.Gather(context.Background(), fmt.Sprintf("call/%d", c.seq), value)
+	if f := c.control.Failure(); err != nil && f != nil { // also where this takes too long, by the watchdog
+		return backend.Cause(f)
+	}
+	if err != nil {
 		return err
 	}
-	calls := make([]backend.Fingerprint, len(values))
-	differ := &backend.MismatchError{Rank: c.rank, Peer: c.rank, Mine: mine, All: calls}
-	for r := range calls {
-		if err := json.Unmarshal(values[r], &calls[r]); err != nil {
+	rank := c.control.Rank()
+	differ := &backend.MismatchError{Rank: rank, Peer: rank, Mine: mine, All: make([]backend.Fingerprint, len(values)), Ranks: c.control.Members}
+	for i, r := range c.control.Members {
+		if err := json.Unmarshal(values[i], &differ.All[i]); err != nil {
 			return fmt.Errorf("call of rank %d: %w", r, err)
 		}
-		if calls[r] != mine && differ.Peer == c.rank {
-			differ.Peer, differ.Theirs = r, calls[r]
+		if differ.All[i] != mine && differ.Peer == rank {
+			differ.Peer, differ.Theirs = r, differ.All[i]
 		}
 	}
-	if differ.Peer == c.rank {
+	if differ.Peer == rank {
 		return nil
 	}
 	return differ
@@ -77,10 +76,4 @@ func (c *checked) Split(ctx context.Context, cfg backend.Config, members []int) 
 		return nil, err
 	}
 	return check(be, cfg), nil
-}
-
-// Abort breaks the group, and ends a comparison under way.
-func (c *checked) Abort(cause error) {
-	c.Backend.Abort(cause)
-	c.end(cause)
 }

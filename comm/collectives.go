@@ -38,7 +38,7 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	pg.watch.started(w)
 	task, err := pg.backend.Start(c)
 	if err != nil {
-		w.err = pg.explain(&CallError{Rank: pg.rank, Call: c.Fingerprint(), Name: c.Name, Err: err})
+		w.err = backend.OfCall(pg.control, c, err)
 		w.entry.Ended(time.Now(), true)
 		pg.watch.ended(w, w.err)
 		return w

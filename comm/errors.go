@@ -1,11 +1,6 @@
 package comm
 
-import (
-	"errors"
-	"fmt"
-
-	"github.com/goddp/goddp/comm/backend"
-)
+import "github.com/goddp/goddp/comm/backend"
 
 // Why a call or a group failed; match with errors.Is. They are the backend
 // package's own.
@@ -18,7 +13,8 @@ var (
 
 // The types behind them; match with errors.As.
 type (
-	// CallError is the failure of one call: which rank, which call, why.
+	// CallError is the failure of one call: which rank, which call, why. Ranks in it, and in
+	// all other errors, are the job's.
 	CallError = backend.CallError
 	// AbortedError says which other rank aborted the group, and why.
 	AbortedError = backend.AbortedError
@@ -64,34 +60,3 @@ const (
 	Done    = backend.Done
 	Failed  = backend.Failed
 )
-
-// SubgroupError is the failure of a call in a group from Split, or of making it. It
-// numbers its ranks by itself: Err speaks of these.
-type SubgroupError struct {
-	Group string
-	Ranks []int // of the job, by rank of the group
-	Err   error
-}
-
-func (e *SubgroupError) Error() string {
-	return fmt.Sprintf("group %s, which is ranks %v: %v", e.Group, e.Ranks, e.Err)
-}
-
-func (e *SubgroupError) Unwrap() error { return e.Err }
-
-// foreignError is why another group of this process failed, as a group has it that
-// breaks with that one. The ranks it names are numbered as there: it matches what err
-// matches, and hides the types in it, which would be taken for this group's.
-type foreignError struct {
-	group string // whose failure it is; empty where err says it
-	err   error
-}
-
-func (e *foreignError) Error() string {
-	if e.group == "" {
-		return e.err.Error()
-	}
-	return fmt.Sprintf("group %s: %v", e.group, e.err)
-}
-
-func (e *foreignError) Is(target error) bool { return errors.Is(e.err, target) }

@@ -19,7 +19,6 @@ import (
 	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/launcher"
-	"github.com/goddp/goddp/store"
 )
 
 // lockedBuffer is a log that several goroutines write.
@@ -197,7 +196,7 @@ func TestAFailureThatWasAnnounced(t *testing.T) {
 		for _, pg := range groups {
 			pg.Close()
 		}
-		if want := "[Rank 1] Watchdog: a collective failed: process group aborted: by rank 0: Barrier #1: timed out after 1m0s"; !strings.Contains(log.String(), want) {
+		if want := "[Rank 1] Watchdog: a collective failed: rank 0: Barrier #1: timed out after 1m0s"; !strings.Contains(log.String(), want) {
 			t.Errorf("%q is not in the log:\n%s", want, log)
 		}
 	})
@@ -541,17 +540,6 @@ func TestTheSlowestRankIsNamed(t *testing.T) {
 	})
 }
 
-// stuckStore is a store that does not answer, and does not look at contexts.
-type stuckStore struct {
-	store.Store
-	until chan struct{}
-}
-
-func (s stuckStore) CompareAndSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error) {
-	<-s.until
-	return s.Store.CompareAndSet(ctx, key, expected, desired)
-}
-
 // A watchdog that is stuck is seen by its monitor, which ends the process if it
 // may.
 func TestAStuckWatchdog(t *testing.T) {
@@ -560,45 +548,42 @@ func TestAStuckWatchdog(t *testing.T) {
 			t.Setenv("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "1")
 			t.Setenv("TORCH_NCCL_ENABLE_MONITORING", monitoring)
 			t.Setenv("GODDP_FLIGHT_DIR", t.TempDir())
-			kv, until := store.NewLocal(), make(chan struct{})
-			log, ended := new(lockedBuffer), make(chan int, 2)
-			late := make(chan struct{})
-			var wg sync.WaitGroup
-			for r := range 2 {
-				wg.Go(func() {
-					pg, err := comm.Init(t.Context(), comm.OnExit(&comm.Options{
-						World: &comm.World{Rank: r, Size: 2}, Store: stuckStore{kv, until}, Timeout: 20 * time.Second,
-						ErrorMode: comm.CleanUpOnly, Log: slog.New(slog.NewTextHandler(log, nil)),
-					}, func(code int) { ended <- code }))
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					defer pg.Close()
-					if r == 0 {
-						defer close(late)
-						err = pg.With(comm.CallOptions{Timeout: 10 * time.Millisecond}).Barrier().Wait(t.Context())
-						if !errors.Is(err, comm.ErrTimeout) { // in the end, when the store answers
-							t.Error(err)
-						}
-						return
-					}
-					for !strings.Contains(log.String(), "the watchdog got stuck") {
-						time.Sleep(10 * time.Millisecond)
-					}
-					if monitoring == "1" {
-						if code := <-ended; code != 1 {
-							t.Errorf("exit code %d", code)
-						}
-					}
-					close(until)
-					<-late
-				})
+			log := new(lockedBuffer)
+			ends, until := make(chan int), make(chan struct{})
+			pg, err := comm.Init(t.Context(), comm.OnExit(&comm.Options{
+				World: &comm.World{Size: 1}, Log: slog.New(slog.NewTextHandler(log, nil)),
+			}, func(code int) {
+				select {
+				case ends <- code:
+				case <-until:
+				}
+			}))
+			if err != nil {
+				t.Fatal(err)
 			}
-			wg.Wait()
-			if monitoring == "0" && len(ended) > 0 {
-				t.Error("the process was ended")
+			func() {
+				defer func() { recover() }()
+				pg.Broadcast(vec(1), 1) // the watchdog is about to end the process, which does not end
+			}()
+			for !strings.Contains(log.String(), "the watchdog got stuck") {
+				time.Sleep(10 * time.Millisecond)
 			}
+			ended := 0
+			for more := true; more; {
+				select {
+				case code := <-ends:
+					if ended++; code != 1 {
+						t.Errorf("exit code %d", code)
+					}
+				case <-time.After(time.Second):
+					more = false
+				}
+			}
+			if want := map[string]int{"1": 2, "0": 1}[monitoring]; ended != want {
+				t.Errorf("the process was ended %d times, want %d", ended, want)
+			}
+			close(until)
+			pg.Close()
 		})
 	}
 }
@@ -659,7 +644,7 @@ func TestARankThatEndsBeforeInit(t *testing.T) {
 // A rank that lost another, or was told by it, is its echo: whatever else the
 // error holds.
 func TestEchoes(t *testing.T) {
-	lost, lost1 := &comm.PeerLostError{Peer: 2}, &comm.PeerLostError{Peer: 1}
+	lost := &comm.PeerLostError{Peer: 2}
 	for _, c := range []struct {
 		err  error
 		want string
@@ -671,10 +656,10 @@ func TestEchoes(t *testing.T) {
 		{&comm.AbortedError{By: 1, Err: lost}, "2"},
 		{fmt.Errorf("rank 0: initializing: %w", &comm.JoinError{Rank: 3, Err: errors.New("no luck")}), "3"},
 		{fmt.Errorf("%w; here: %w", &comm.JoinError{Rank: 3, Err: errors.New("no luck")}, lost), "3"},
-		{&comm.SubgroupError{Ranks: []int{1, 3}, Err: &backend.CallError{Rank: 0, Err: &comm.AbortedError{By: 1, Err: errors.New("no luck")}}}, "3"},
-		{fmt.Errorf("epoch 3: %w", &comm.SubgroupError{Ranks: []int{4, 2}, Err: &backend.CallError{Rank: 0, Err: lost1}}), "2"},
-		{errors.Join(&comm.SubgroupError{Ranks: []int{3, 4, 5}, Err: &backend.CallError{Rank: 0, Err: &comm.TimeoutError{}}}, lost), "2"},
-		{errors.Join(lost1, &comm.SubgroupError{Ranks: []int{0, 2}, Err: &backend.CallError{Rank: 0, Err: &comm.AbortedError{By: 0, Err: errors.New("no luck")}}}), "0"},
+		{&comm.CallError{Rank: 1, Group: "default/1/1", Err: &comm.AbortedError{By: 3, Err: errors.New("no luck")}}, "3"},
+		{&comm.CallError{Rank: 1, Err: &comm.CallError{Rank: 2, Group: "default/1/0", Err: &comm.TimeoutError{Waiting: []int{4}}}}, "2"},
+		{&comm.CallError{Rank: 1, Err: fmt.Errorf("epoch 3: %w", &comm.CallError{Rank: 1, Err: &comm.TimeoutError{}})}, "none"},
+		{&comm.CallError{Rank: 2, Err: lost}, "none"},
 		{errors.Join(errors.New("saving"), &comm.AbortedError{By: 0, Err: errors.New("no luck")}), "0"},
 	} {
 		got := "none"
@@ -708,56 +693,75 @@ func TestATimeoutWithoutEnd(t *testing.T) {
 	})
 }
 
-// A group that was split says which ranks of the job its numbers are, on its ranks and
-// on those of the other groups, which break with it.
+// A failure in a group that was split is one of the whole job: all ranks, and all groups, have
+// the same cause, by the numbers of the job.
 func TestFailureInASubgroup(t *testing.T) { commtest.OnRanks(t, 4, nil, failInASubgroup) }
 
 func failInASubgroup(pg *comm.ProcessGroup) error {
 	ctx := context.Background()
-	defer pg.MonitoredBarrier(ctx) // by the store: nobody leaves before all have heard
-	const said = "group default/1/1, which is ranks [1 3]: rank 0: "
+	defer pg.MonitoredBarrier(ctx) // nobody leaves before all have heard
 	sub, err := pg.Split(ctx, pg.Rank()%2, 0)
-	if pg.Rank()%2 == 0 { // the others may be beyond this, and it broken for that
-		if err == nil {
-			err = pg.Barrier().Sync(ctx)
-		}
-		if err == nil || !strings.Contains(err.Error(), "process group aborted: by rank 1: "+said) {
-			return fmt.Errorf("got %v, want that rank 1 of the job told it what happened in group [1 3]", err)
-		}
-		if echo := comm.EchoOf(err); echo == nil || *echo%2 == 0 {
-			return fmt.Errorf("%v is no echo of rank 1 or 3 of the job", err)
-		}
-		return nil
-	}
-	if err != nil {
+	if err == nil && pg.Rank() == 3 {
+		err = sub.Barrier().Sync(ctx) // rank 1 has split
+		func() {
+			defer func() { recover() }()
+			sub.Broadcast(vec(1), 2)
+		}()
 		return err
 	}
-	if pg.Rank() == 3 {
-		if err := sub.Barrier().Sync(ctx); err != nil { // rank 1 has split
-			return err
-		}
-		sub.Abort(errors.New("no luck"))
-		return nil
+	var whole *comm.Work
+	if err == nil {
+		whole = pg.Barrier() // rank 3 calls none
 	}
-	whole := pg.Barrier() // rank 3 calls none
-	for err == nil {
+	for err == nil && pg.Rank() == 1 {
 		err = sub.Barrier().Sync(ctx)
 	}
-	for _, err := range []error{err, whole.Sync(ctx)} {
-		if echo := comm.EchoOf(err); echo == nil || *echo != 3 || !strings.Contains(err.Error(), said) {
-			return fmt.Errorf("got %v, want that rank 3 of the job aborted", err)
-		}
+	if whole != nil {
+		err = errors.Join(err, whole.Sync(ctx))
+	}
+	var usage *comm.UsageError
+	if !errors.As(err, &usage) || usage.Rank != 3 || !strings.Contains(err.Error(), "rank 3: Broadcast: rank 2 of a group of 2") {
+		return fmt.Errorf("got %v, want what rank 3 of the job called", err)
+	}
+	if echo := comm.EchoOf(err); echo == nil || *echo != 3 {
+		return fmt.Errorf("%v is no echo of rank 3 of the job", err)
+	}
+	var call *comm.CallError
+	if pg.Rank() == 1 && (!errors.As(err, &call) || call.Rank != 1 || call.Group != "default/1/1") {
+		return fmt.Errorf("%v does not say which call of rank 1 failed", err)
 	}
 	return nil
 }
 
-// A failure of the whole group breaks those that were split from it: they say that its
-// numbers are not theirs.
+// Who aborts a group that was split aborts that one alone, on all its ranks.
+func TestAbortOfASubgroup(t *testing.T) { commtest.OnRanks(t, 4, nil, abortASubgroup) }
+
+func abortASubgroup(pg *comm.ProcessGroup) error {
+	ctx := context.Background()
+	sub, err := pg.Split(ctx, pg.Rank()%2, 0)
+	if err != nil {
+		return err
+	}
+	if pg.Rank() == 3 {
+		sub.Abort(errors.New("no luck"))
+	}
+	for pg.Rank()%2 == 1 && err == nil {
+		err = sub.Barrier().Sync(ctx)
+	}
+	if pg.Rank() == 1 {
+		if echo := comm.EchoOf(err); echo == nil || *echo != 3 || !strings.Contains(err.Error(), "rank 1: group default/1/1: Barrier") {
+			return fmt.Errorf("got %v, want that rank 3 of the job aborted", err)
+		}
+	}
+	return pg.Barrier().Sync(ctx)
+}
+
+// A failure of the whole group breaks those that were split from it.
 func TestFailureOutsideASubgroup(t *testing.T) { commtest.OnRanks(t, 4, nil, failOutsideASubgroup) }
 
 func failOutsideASubgroup(pg *comm.ProcessGroup) error {
 	ctx := context.Background()
-	defer pg.MonitoredBarrier(ctx) // by the store: nobody leaves before all have heard
+	defer pg.MonitoredBarrier(ctx) // nobody leaves before all have heard
 	sub, err := pg.Split(ctx, pg.Rank()/2, 0)
 	if err != nil {
 		return err
@@ -774,15 +778,11 @@ func failOutsideASubgroup(pg *comm.ProcessGroup) error {
 			err = pg.Barrier().Sync(ctx)
 		}
 	}
-	told := "process group aborted: by rank 0: no luck"
-	if pg.Rank() == 2 {
-		told = "group default: "
-	}
-	if err == nil || !strings.Contains(err.Error(), told) {
+	if told := "process group aborted: by rank 0: no luck"; err == nil || !strings.Contains(err.Error(), told) {
 		return fmt.Errorf("got %v, want %q", err, told)
 	}
-	if echo := comm.EchoOf(err); echo == nil || *echo == pg.Rank() {
-		return fmt.Errorf("%v is no echo of another rank", err)
+	if echo := comm.EchoOf(err); echo == nil || *echo != 0 {
+		return fmt.Errorf("%v is no echo of rank 0", err)
 	}
 	return nil
 }

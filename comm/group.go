@@ -61,7 +61,6 @@ type group struct {
 	heard    atomic.Bool           // the program was told of a failure
 	strays   sync.WaitGroup        // calls on staged memory whose callers went on
 	parent   *ProcessGroup         // that this one was split from, if any
-	ranks    []int                 // then: those of the job, by rank of the group
 	childMu  sync.Mutex
 	children []*ProcessGroup // split from this one
 
@@ -123,7 +122,7 @@ func (g *group) Backend() string { return g.backend.Name() }
 // [*UsageError] if size is negative.
 func (g *group) Alloc(size int) (device.Buffer, error) {
 	if size < 0 {
-		panic(&UsageError{Rank: g.rank, Call: "Alloc", Msg: fmt.Sprintf("%d bytes", size)})
+		panic(&UsageError{Rank: g.world.Rank, Call: "Alloc", Msg: fmt.Sprintf("%d bytes", size)})
 	}
 	b, err := g.backend.Alloc(size)
 	if err != nil {
@@ -135,7 +134,7 @@ func (g *group) Alloc(size int) (device.Buffer, error) {
 // Failed tells whether the group is broken, as far as this rank knows: a call failed, or
 // the program aborted it.
 func (g *group) Failed() bool {
-	return g.aborted.Load() || g.failure.Load() != nil || g.watch.why() != nil
+	return g.aborted.Load() || g.failure.Load() != nil || g.control.Failure() != nil
 }
 
 // OnShutdown has f run before the watchdog ends the process for a failure of a
@@ -144,12 +143,11 @@ func (g *group) Failed() bool {
 // another goroutine may be in the middle of.
 func (g *group) OnShutdown(f func(ctx context.Context, cause error)) { g.watch.onShutdown(f) }
 
-// Abort breaks the group, and those split from it, on this rank: its pending
-// and later calls return an error that matches ErrAborted and wraps cause, or only
-// matches it where that is another group's failure; those of the other ranks soon fail
-// as well.
+// Abort breaks the group, and those split from it, and no others: their pending and later
+// calls, on this rank, return an error that matches ErrAborted and wraps cause. Those of the
+// other ranks soon fail as well.
 func (g *group) Abort(cause error) {
-	if g.watch.why() == nil {
+	if !g.Failed() {
 		g.watch.recorder.Abort()
 	}
 	g.aborted.Store(true)
@@ -157,53 +155,11 @@ func (g *group) Abort(cause error) {
 	for _, c := range g.split() {
 		c.Abort(cause)
 	}
-	if cause == nil {
-		g.backend.Abort(ErrAborted)
-		return
+	err := ErrAborted
+	if cause != nil {
+		err = fmt.Errorf("%w: %w", ErrAborted, cause)
 	}
-	g.backend.Abort(fmt.Errorf("%w: %w", ErrAborted, g.own(cause)))
-}
-
-// own is why the group breaks, in words that its ranks cannot misread: what a call of
-// another group failed by becomes a [foreignError].
-func (g *group) own(cause error) error {
-	var sub *SubgroupError
-	switch {
-	case errors.As(cause, &sub):
-		if sub.Group != g.name {
-			return &foreignError{err: cause}
-		}
-		if cause == error(sub) { // the group's calls say so
-			return sub.Err
-		}
-	case g.parent != nil && (errors.As(cause, new(*CallError)) || errors.As(cause, new(*UsageError)) || heardFrom(cause) != nil): // by the numbers of the job
-		return &foreignError{group: g.root().name, err: cause}
-	}
-	return cause
-}
-
-// root is the group from Init that this one comes from.
-func (g *group) root() *group {
-	for g.parent != nil {
-		g = g.parent.group
-	}
-	return g
-}
-
-// explain says of a call's failure, in a group that was split, whose ranks it speaks of.
-func (g *group) explain(err error) error {
-	if err == nil || !errors.As(err, new(*CallError)) {
-		return err
-	}
-	return g.numbered(err)
-}
-
-// numbered is err with the ranks of the job, where the group numbers them by itself.
-func (g *group) numbered(err error) error {
-	if g.parent == nil {
-		return err
-	}
-	return &SubgroupError{Group: g.name, Ranks: g.ranks, Err: err}
+	g.backend.Abort(err)
 }
 
 // split returns the groups split from this one.

@@ -519,9 +519,9 @@ func TestSplitNamesTheRankThatFailed(t *testing.T) {
 		echo int
 		said string
 	}{
-		{&comm.JoinError{Rank: 2, Err: errors.New("no luck")}, 3, "group default/1/1, which is ranks [1 2 3]: rank 2 could not join: no luck"},
-		{&comm.PeerLostError{Peer: 2}, 3, "group default/1/1, which is ranks [1 2 3]: rank 2 lost"},
-		{nil, 0, "color 1, ranks [1 2 3]: process group aborted: by rank 0: no luck"},
+		{&comm.JoinError{Rank: 3, Err: errors.New("no luck")}, 3, "color 1, ranks [1 2 3]: rank 3 could not join: no luck"},
+		{&comm.PeerLostError{Peer: 3}, 3, "color 1, ranks [1 2 3]: rank 3 lost"},
+		{nil, 0, "process group aborted: by rank 0: no luck"},
 	} {
 		var arrived, wg sync.WaitGroup
 		arrived.Add(4)

@@ -200,7 +200,7 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d := newWatch(w, view, flight.Open(w.identity(), o.flight, o.Log), o)
+	d := newWatch(w, flight.Open(w.identity(), o.flight, o.Log), o)
 	release.addClose(func() error { d.stop(); return nil })
 	pg := newGroup(ctx, "default", w, cfg, view, be, d, o.WrapBackend)
 	pg.release = append(release, pg.release...)

@@ -84,7 +84,7 @@ func joinLocal(rank, size int, hub *host.Hub, kv store.Store, server *coordinato
 			return nil, err
 		}
 	}
-	d := newWatch(w, view, recorder, o)
+	d := newWatch(w, recorder, o)
 	pg := newGroup(context.Background(), "default", w, cfg, view, be, d, o.WrapBackend)
 	var release releases
 	release.addClose(dev.Close)

@@ -115,7 +115,7 @@ func heedSignals(signals chan os.Signal, done <-chan struct{}, stop *stopper, le
 			// waits for none is left to end by itself.
 			late = limit
 			left.expire()
-			arm(announceTime + gatherTime + awaitTime)
+			arm(reasonTime)
 		case stopEnd:
 			signal.Stop(signals) // one more has its default effect
 			cancel(&SignalError{Signal: sig, After: late})
@@ -206,38 +206,34 @@ func (u *unclosed) next() *ProcessGroup {
 	return pg
 }
 
-// echoOf is the rank of the job whose failure err only is an echo of: one that was
-// lost, could not join, or told this one. nil: there is none.
+// echoOf is the rank of the job whose failure err only is an echo of: one that could not join,
+// was lost, gave up, or whose call failed first. nil: there is none.
 func echoOf(err error) *int {
-	var sub *SubgroupError
-	if errors.As(err, &sub) {
-		if r := heardFrom(sub.Err); r != nil && *r < len(sub.Ranks) {
-			return &sub.Ranks[*r]
-		}
-	}
-	heard := heardFrom(err)
-	var foreign *foreignError
-	if heard == nil && errors.As(err, &foreign) {
-		return echoOf(foreign.err)
-	}
-	return heard
-}
-
-// heardFrom is the rank of a group that was lost, could not join, or told this one, or
-// nil.
-func heardFrom(err error) *int {
+	var missing *JoinError
 	var lost *PeerLostError
 	var told *AbortedError
-	var missing *JoinError
+	var own, first *CallError
+	errors.As(err, &own)
+	for call := own; call != nil; {
+		if first = call; !errors.As(first.Err, &call) {
+			call = nil
+		}
+	}
+	var origin *int
 	switch {
 	case errors.As(err, &missing): // whoever else was lost may be another that waited for it
-		return &missing.Rank
+		origin = &missing.Rank
 	case errors.As(err, &lost):
-		return &lost.Peer
+		origin = &lost.Peer
 	case errors.As(err, &told):
-		return &told.By
+		origin = &told.By
+	case first != nil:
+		origin = &first.Rank
 	}
-	return nil
+	if origin != nil && own != nil && *origin == own.Rank {
+		return nil
+	}
+	return origin
 }
 
 // report tells the launcher what went wrong, and whoever reads its output if

@@ -3,12 +3,10 @@ package comm
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/store"
@@ -18,8 +16,7 @@ import (
 // color make a new group, numbered by key, then by rank. A rank that gives a
 // negative color gets none, nil. The new group shares the device and the
 // store. It may be closed before this one, and is closed with it. Where ranks
-// did not come in time the error is an [*AbsentError] with their ranks in this
-// group.
+// did not come in time the error is an [*AbsentError].
 func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGroup, error) {
 	pg.startMu.Lock()
 	pg.splits++
@@ -27,7 +24,7 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	pg.startMu.Unlock()
 	choices, err := pg.exchange(ctx, []int64{int64(color), int64(key)})
 	if err != nil {
-		return nil, fmt.Errorf("rank %d: splitting the process group: %w", pg.rank, err)
+		return nil, fmt.Errorf("rank %d: splitting the process group: %w", pg.world.Rank, err)
 	}
 	if color < 0 {
 		return nil, nil
@@ -43,19 +40,16 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	cfg := backend.Config{
 		Rank: slices.Index(members, pg.rank), Size: len(members), Device: pg.dev, Timeout: pg.timeout, Log: pg.log,
 	}
-	name, ranks := fmt.Sprintf("%s/%d/%d", pg.name, n, color), members
-	if pg.parent != nil {
-		ranks = among(pg.ranks, members)
+	name, ranks := fmt.Sprintf("%s/%d/%d", pg.name, n, color), make([]int, len(members))
+	for i, m := range members {
+		ranks[i] = pg.control.Members[m]
 	}
 	be, err := pg.makeSplit(ctx, name, ranks, &cfg, members)
 	if err != nil {
-		if !errors.As(err, new(*AbsentError)) && !errors.As(err, new(*nccl.LateError)) {
-			err = &SubgroupError{Group: name, Ranks: ranks, Err: err}
-		}
-		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.rank, color, members, err)
+		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.world.Rank, color, ranks, err)
 	}
 	sub := newGroup(pg.ctx, name, pg.world, cfg, view, be, pg.watch, pg.wrap)
-	sub.parent, sub.ranks, sub.stop = pg, ranks, pg.stop
+	sub.parent, sub.stop = pg, pg.stop
 	pg.childMu.Lock()
 	pg.children = append(pg.children, sub)
 	pg.childMu.Unlock()
@@ -80,13 +74,4 @@ func (pg *ProcessGroup) makeSplit(ctx context.Context, name string, ranks []int,
 		return nil, backend.GiveUp(control, err)
 	}
 	return be, nil
-}
-
-// among is the members of these numbers.
-func among(members, numbers []int) []int {
-	ranks := make([]int, len(numbers))
-	for i, n := range numbers {
-		ranks[i] = members[n]
-	}
-	return ranks
 }

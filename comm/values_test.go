@@ -8,9 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goddp/goddp/comm/flight/analyze"
-
 	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/comm/flight/analyze"
 )
 
 // forgedRecord is a record of a job of so many ranks that no recorder wrote.
@@ -20,71 +19,53 @@ func forgedRecord(rank, size int) []byte {
 		"records": [{"number": 1, "group": "default", "state": "running", "queued": "2020-01-01T00:00:00Z", "call": {"kind": "AllReduce", "seq": 7}}]}`, rank, size)
 }
 
+// told is the account of a rank with this record.
+func told(record []byte) []byte { return fmt.Appendf(nil, `{"Dump": %s, "Waits": [0]}`, record) }
+
 // A record of another rank, of another job, or of a size that no job has, is not
 // compared with the others: the comparison takes memory by that size.
-func TestForgedRecordsAreLeftOut(t *testing.T) {
+func TestForgedAccountsAreLeftOut(t *testing.T) {
 	for _, c := range []struct{ rank, size int }{{1, 2_000_000_000}, {1, 1 << 20}, {0, 2}, {1, 3}, {-1, 2}} {
-		if _, err := decodeRecord(forgedRecord(c.rank, c.size), 1, 2); err == nil {
+		if _, _, err := decodeAccount(told(forgedRecord(c.rank, c.size)), 1, 2); err == nil {
 			t.Errorf("a record of rank %d of %d is believed by rank 0 of 2", c.rank, c.size)
 		}
 	}
-	if _, err := decodeRecord(append(forgedRecord(1, 2), bytes.Repeat([]byte(" "), maxRecord)...), 1, 2); err == nil {
-		t.Error("a record of more than 1 MiB is read")
+	for _, r := range []int{-1, 2} {
+		if _, _, err := decodeAccount(fmt.Appendf(nil, `{"Waits": [%d]}`, r), 1, 2); err == nil {
+			t.Errorf("rank %d of 2 is believed to be waited for", r)
+		}
 	}
-	d, err := decodeRecord(forgedRecord(1, 2), 1, 2)
-	if err != nil {
-		t.Fatal(err)
+	if _, _, err := decodeAccount(append(told(forgedRecord(1, 2)), bytes.Repeat([]byte(" "), maxAccount)...), 1, 2); err == nil {
+		t.Error("an account of more than 1 MiB is read")
+	}
+	a, d, err := decodeAccount(told(forgedRecord(1, 2)), 1, 2)
+	if err != nil || len(a.Waits) != 1 {
+		t.Fatal(a.Waits, err)
 	}
 	if r := analyze.Analyze([]*flight.Dump{d}); r.WorldSize != 2 {
 		t.Errorf("judged as of %d ranks", r.WorldSize)
 	}
-}
-
-func TestAnnouncementsAreBounded(t *testing.T) {
-	for _, rank := range []int{-1, 2, 2_000_000_000} {
-		value := fmt.Appendf(nil, `{"Rank": %d, "Text": "why"}`, rank)
-		if a, err := decodeAnnouncement(value, 2); err == nil {
-			t.Errorf("%+v is believed in a job of 2", a)
-		}
-	}
-	long := announcement{Rank: 1, Text: strings.Repeat("\x00", 2*maxAnnouncement)}
-	value, err := long.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a, err := decodeAnnouncement(value, 2); err != nil || len(a.Text) != maxText {
-		t.Errorf("a text of %d bytes arrives with %d, %v; want %d", len(long.Text), len(a.Text), err, maxText)
+	if _, d, err := decodeAccount(nil, 1, 2); d != nil || err != nil { // of one that left
+		t.Error(d, err)
 	}
 }
 
-// FuzzStoreValues reads what other ranks left in the store: the first failure, and
-// their records.
-func FuzzStoreValues(f *testing.F) {
-	f.Add([]byte(`{"Rank":1,"Text":"why","Asks":true}`))
-	f.Add([]byte(`{"Rank":2000000000,"Text":"why"}`))
-	f.Add(forgedRecord(1, 2))
-	f.Add(forgedRecord(1, 2_000_000_000))
-	f.Add([]byte(`{"version": 2, "rank": 1, "world_size": 2, "records": [` + strings.Repeat("{},", 1000) + `{}]}`))
+// FuzzAccounts reads what other ranks answer.
+func FuzzAccounts(f *testing.F) {
+	f.Add([]byte(`{"Waits":[2000000000]}`))
+	f.Add(told(forgedRecord(1, 2)))
+	f.Add(told(forgedRecord(1, 2_000_000_000)))
+	f.Add(told([]byte(`{"version": 2, "rank": 1, "world_size": 2, "records": [` + strings.Repeat("{},", 1000) + `{}]}`)))
 	f.Fuzz(func(t *testing.T, value []byte) {
 		const rank, size = 1, 2
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		first, notAnnounced := decodeAnnouncement(value, size)
-		dump, notRecorded := decodeRecord(value, rank, size)
+		_, dump, err := decodeAccount(value, rank, size)
 		runtime.ReadMemStats(&after)
 		if taken, most := after.TotalAlloc-before.TotalAlloc, uint64(64<<10+64*len(value)); taken > most {
 			t.Fatalf("%d bytes taken for a value of %d, at most %d", taken, len(value), most)
 		}
-		if notAnnounced == nil {
-			text, err := first.encode()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if again, err := decodeAnnouncement(text, size); err != nil || again != first && len(first.Text) <= maxText {
-				t.Fatalf("told on: %+v, %v; came as %+v", again, err, first)
-			}
-		}
-		if notRecorded == nil {
+		if err == nil && dump != nil {
 			_ = analyze.Analyze([]*flight.Dump{dump}).String()
 			text, err := json.Marshal(dump)
 			if err != nil {

@@ -10,9 +10,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/flight"
-	"github.com/goddp/goddp/comm/flight/analyze"
 	"github.com/goddp/goddp/comm/watchdog"
-	"github.com/goddp/goddp/store"
 )
 
 // watch is the watchdog of the groups of one Init or Local, those split from
@@ -26,37 +24,31 @@ type watch struct {
 	lags       bool // whether to tell which ranks hold the others up
 	world      World
 	log        *slog.Logger
-	kv         store.Store // of the group from Init; no other rank is there to tell if the world has one
 	exit       func(code int)
 	recorder   *flight.Recorder
 	dumps      func() (string, error) // where dumps go; nil: nowhere
 
-	core      watchdog.Core   // loop's
-	clock     watchdog.Clock  // loop's
-	overdue   *Work           // loop's: the call that core acts on, if a deadline passed
-	failure   error           // loop's: what core acts on, as this rank knows it by now
-	first     announcement    // loop's: the failure that another rank announced
-	dumped    []*flight.Dump  // loop's: what the ranks that answered do
-	traced    []int           // loop's: the ranks that the overdue call comes down to, of its group
-	report    *analyze.Report // loop's: what that means
-	announced bool            // loop's: this rank's failure was the first
-	mute      bool            // loop's: the store did not take it
-	turns     atomic.Int64    // odd while loop is at work: how often it began to be, and ceased
+	core    watchdog.Core  // loop's
+	clock   watchdog.Clock // loop's
+	failure error          // loop's: what core acts on
+	turns   atomic.Int64   // odd while loop is at work: how often it began to be, and ceased
 
 	begun     time.Time     // of its clock
 	epoch     int64         // the same in Unix nanoseconds
 	wake      chan struct{} // of one: there are events, or an earlier deadline
 	leaving   chan struct{} // closed when the program closes the group
 	done      chan struct{} // closed when loop has ended
+	broken    chan struct{} // closed when it is told that a group broke
 	leaveOnce sync.Once
 	ctx       context.Context
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup // what asks and listens; ends with ctx
+	breakOnce sync.Once
 
 	mu          sync.Mutex
 	events      []event
-	cause       error // of the first failure that the backend noticed
-	oldest      *Work // calls in flight, in the order of their start
+	finding     *finding // what this rank's overdue call comes down to
+	oldest      *Work    // calls in flight, in the order of their start
 	newest      *Work
 	next        time.Duration // when loop checks deadlines; no call in flight has an earlier one
 	groups      []*group
@@ -66,32 +58,26 @@ type watch struct {
 
 // event is what loop is told.
 type event struct {
-	kind   watchdog.Event
-	call   *Work          // Overdue
-	first  announcement   // Told, Waited
-	dumps  []*flight.Dump // Gathered, with what they mean
-	report *analyze.Report
-	traced []int // Gathered
+	kind  watchdog.Event
+	call  *Work  // Overdue
+	group *group // Broke
 }
 
 // far is later than any deadline.
 const far = time.Duration(math.MaxInt64)
 
 // newWatch starts the watchdog of a rank's groups. stop ends it.
-func newWatch(w World, kv store.Store, recorder *flight.Recorder, o Options) *watch {
+func newWatch(w World, recorder *flight.Recorder, o Options) *watch {
 	d := &watch{
-		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, lags: o.lags, world: w, log: o.Log, kv: kv, exit: o.exit,
+		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, lags: o.lags, world: w, log: o.Log, exit: o.exit,
 		core: watchdog.Core{Mode: o.ErrorMode}, hookTimeout: o.ShutdownTimeout, recorder: recorder,
-		begun: time.Now(), wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), next: far,
+		begun: time.Now(), wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), broken: make(chan struct{}), next: far,
 	}
 	d.epoch = d.begun.UnixNano()
 	if o.flight.DumpOnFailure {
 		d.dumps = o.dumps
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	if w.Size > 1 && o.ErrorMode != NoErrorHandling {
-		d.wg.Go(d.listen)
-	}
 	d.wg.Go(d.monitor)
 	go d.loop()
 	return d
@@ -287,30 +273,28 @@ func (d *watch) isOver(w *Work) bool {
 	return w.over
 }
 
-// failed notes the first failure that a group's backend noticed. It is the
-// program's own doing if it aborted or closed that group.
-func (d *watch) failed(g *group, err error) {
-	g.failure.CompareAndSwap(nil, &err)
-	if g.givenUp.Load() {
-		return
-	}
-	d.mu.Lock()
-	first := d.cause == nil
-	if first {
-		d.cause = err
-		d.events = append(d.events, event{kind: watchdog.Broke})
-	}
-	d.mu.Unlock()
-	if first {
-		d.poke()
-	}
-}
-
-// why is the first failure that a backend noticed.
-func (d *watch) why() error {
+// busy tells whether calls are in flight.
+func (d *watch) busy() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.cause
+	return d.oldest != nil
+}
+
+// failed notes the first failure of a group's calls.
+func (d *watch) failed(g *group, err error) {
+	g.failure.CompareAndSwap(nil, &err)
+	d.broke(g)
+}
+
+// broke notes that a group broke. It is the program's own doing if it aborted or closed that
+// group.
+func (d *watch) broke(g *group) {
+	if !g.givenUp.Load() {
+		d.breakOnce.Do(func() {
+			close(d.broken)
+			d.tell(event{kind: watchdog.Broke, group: g})
+		})
+	}
 }
 
 // add puts a group under the watchdog.
@@ -320,8 +304,12 @@ func (d *watch) add(g *group) {
 		g.lags = &lags{group: g, total: make([]time.Duration, g.size)}
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.groups = append(d.groups, g)
+	d.mu.Unlock()
+	if g.control.Name == "" && d.mode != NoErrorHandling {
+		g.control.OnAsked(d.answer)
+		d.wg.Go(func() { d.listen(g) })
+	}
 }
 
 // remove takes a group away that the program closes.

@@ -39,10 +39,10 @@ func (w *Work) Wait(ctx context.Context) error {
 	}
 	if w.group.watch.mode == BlockingWait {
 		if err := w.task.Sync(ctx); err != nil {
-			return w.hear(w.group.explain(err))
+			return w.hear(err)
 		}
 	}
-	return w.hear(w.group.explain(w.task.Join(ctx, w.group.dev.Compute())))
+	return w.hear(w.task.Join(ctx, w.group.dev.Compute()))
 }
 
 // hear notes that the program is told err, if that is a call's failure.
@@ -59,7 +59,7 @@ func (w *Work) Sync(ctx context.Context) error {
 	if w.err != nil {
 		return w.hear(w.err)
 	}
-	return w.hear(w.group.explain(w.task.Sync(ctx)))
+	return w.hear(w.task.Sync(ctx))
 }
 
 // State tells where the call is, and why it failed if it has.
@@ -68,7 +68,7 @@ func (w *Work) State() (State, error) {
 		return Failed, w.hear(w.err)
 	}
 	s, err := w.task.State()
-	return s, w.hear(w.group.explain(err))
+	return s, w.hear(err)
 }
 
 // Begun and Ended are moments for a trace: when the call began to run, and
@@ -124,7 +124,7 @@ func (o *observed) Ended(at time.Time, err error) {
 	if l := o.group.lags; l != nil && err == nil && o.call.Kind != backend.Send && o.call.Kind != backend.Recv {
 		l.note(o.call.Seq, o.age(at)-time.Duration(o.running.Load()))
 	}
-	o.group.watch.ended((*Work)(o), o.group.explain(err))
+	o.group.watch.ended((*Work)(o), err)
 }
 
 // progress is the state of a call in flight as the backend told it last: nobody

@@ -152,7 +152,8 @@ func (e *PeerLostError) Unwrap() error { return e.Err }
 type MismatchError struct {
 	Rank, Peer   int
 	Mine, Theirs Fingerprint
-	All          []Fingerprint // of all ranks, where they were compared; else nil
+	All          []Fingerprint // of all ranks of the group, where they were compared; else nil
+	Ranks        []int         // then: their numbers in the job
 }
 
 func (e *MismatchError) Error() string {
@@ -166,7 +167,11 @@ func (e *MismatchError) Error() string {
 			}
 			var same []int
 			for s, g := range e.All {
-				if g == f {
+				switch {
+				case g != f:
+				case s < len(e.Ranks):
+					same = append(same, e.Ranks[s])
+				default:
 					same = append(same, s)
 				}
 			}

@@ -148,7 +148,7 @@ func (d detail) marshal() []byte {
 	b := mustMarshal(d)
 	if len(b) > maxDetail && d.Mismatch != nil {
 		short := *d.Mismatch
-		short.All = nil
+		short.All, short.Ranks = nil, nil
 		d.Mismatch = &short
 		b = mustMarshal(d)
 	}

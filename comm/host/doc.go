@@ -56,17 +56,16 @@
 // A group is made when all ranks have come. One that waits in vain tells the coordinator,
 // which knows who did not come, and tells all: nobody waits any longer.
 //
-// Each link has a connection that is silent while all goes well. A goodbye on
-// it tells that the peer closed its group; its end without one, that the peer
-// died. A rank whose group breaks tells all others why before its own calls
-// end, and they tell the rest, so that everyone names the first cause rather
-// than the one that fell next. What was told has come to the others' hosts by then,
-// where they answer: Quiet says of a rank whether it was told anything, read or not.
-// Ranks that share memory write it on their desks, too.
-// A host that vanishes is noticed after 20 seconds of silence. What else keeps a call
-// from ending, it waits out, or an Abort ends it. Trace finds the rank that a call comes
-// down to: on a ring a rank waits for its neighbor, which itself waits for another one.
-// Ranks tell each other whom they wait for over the silent connections.
+// All that ranks have to know of each other's ends goes by way of the coordinator, and links
+// carry data alone. It notices within milliseconds that a process died, and after 20 seconds
+// of silence that a host vanished. A rank that meets a failure reports it, a connection that
+// broke with its peer, who is asked first: all ranks end with the same cause, not with the one
+// that fell next. No call of a broken group ends before all ranks know why, if they answer. A rank
+// that closes its group says so before its connections end. Ranks whose memory others
+// read where it lies show it there when their group has broken: what was read of them then
+// counts for nothing.
+//
+// What else keeps a call from ending, it waits out, or an Abort ends it.
 //
 // Memory that a peer still reads stays valid when its owner has closed the
 // group, or died. A call that failed, though, promises nothing of its tensors:

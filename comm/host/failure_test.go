@@ -16,6 +16,7 @@ import (
 	"github.com/goddp/goddp/comm/backend/backendtest"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
@@ -334,33 +335,7 @@ func TestSplit(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 4)
-			members := [][]int{{0, 3}, {2, 1}}
-			halves := make([][]*host.Group, 2)
-			for i := range halves {
-				halves[i] = make([]*host.Group, 2)
-			}
-			err := each(groups, func(r int, g *host.Group) error {
-				for i, m := range members {
-					at := slices.Index(m, r)
-					if at < 0 {
-						continue
-					}
-					control, _, err := g.Control().Make(t.Context(), fmt.Sprint("half ", i), m, nil)
-					if err != nil {
-						return err
-					}
-					cfg := backend.Config{Rank: at, Size: 2, Control: control, Timeout: soon}
-					b, err := g.Split(t.Context(), cfg, m)
-					if err != nil {
-						return err
-					}
-					halves[i][at] = b.(*host.Group)
-				}
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			halves := [][]*host.Group{splitOff(t, groups, 0, 3), splitOff(t, groups, 2, 1)}
 			for _, gs := range [][]*host.Group{groups, halves[0], halves[1]} {
 				if err := exercise(gs, shared, 1, backend.AllReduce, backend.Sum, device.Float32, 10_000, 0, true); err != nil {
 					t.Fatal(err)
@@ -372,6 +347,93 @@ func TestSplit(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// splitOff makes a group of some ranks of all, by their new numbers.
+func splitOff(t *testing.T, all []*host.Group, members ...int) []*host.Group {
+	t.Helper()
+	groups := make([]*host.Group, len(members))
+	err := each(all, func(r int, g *host.Group) error {
+		at := slices.Index(members, r)
+		if at < 0 {
+			return nil
+		}
+		control, _, err := g.Control().Make(t.Context(), fmt.Sprint("of ranks ", members), members, nil)
+		if err != nil {
+			return err
+		}
+		b, err := g.Split(t.Context(), backend.Config{Rank: at, Size: len(members), Control: control, Timeout: soon}, members)
+		if err != nil {
+			return err
+		}
+		groups[at] = b.(*host.Group)
+		t.Cleanup(func() { groups[at].Close(context.Background()) })
+		_, err = control.Gather(t.Context(), coordinator.ReadyKey, nil)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return groups
+}
+
+// TestFailureInASubgroup has ranks 3 and 1 fail, as ranks 0 and 1 of a group of their own: the
+// errors name them as the job does. A failure breaks the group of all ranks too, what the
+// program wishes does not.
+func TestFailureInASubgroup(t *testing.T) {
+	for name, open := range transports {
+		for what, c := range map[string]struct {
+			fail     func(rank1 *host.Group)
+			cause    func(err error) bool
+			confined bool
+		}{
+			"leaves": {
+				fail: func(g *host.Group) { g.Close(t.Context()) },
+				cause: func(err error) bool {
+					var lost *backend.PeerLostError
+					return errors.As(err, &lost) && lost.Peer == 1 && lost.Left
+				},
+			},
+			"differs": {
+				fail: func(g *host.Group) { call(g, &backend.Call{Seq: 1, Kind: backend.Barrier}) },
+				cause: func(err error) bool {
+					var m *backend.MismatchError
+					return errors.As(err, &m) && m.Rank+m.Peer == 4
+				},
+			},
+			"aborts": {
+				fail: func(g *host.Group) { g.Abort(nil) },
+				cause: func(err error) bool {
+					var aborted *backend.AbortedError
+					return errors.As(err, &aborted) && aborted.By == 1
+				},
+				confined: true,
+			},
+		} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				all := open(t, 4)
+				part := splitOff(t, all, 3, 1)
+				var wg sync.WaitGroup
+				wg.Go(func() { c.fail(part[1]) })
+				err := call(part[0], reduceCall(100_000))
+				wg.Wait()
+				var own *backend.CallError
+				if !c.cause(err) {
+					t.Errorf("rank 3: %v", err)
+				} else if _, late := part[0].Start(reduceCall(1)); late != err && (!errors.As(err, &own) || own.Rank != 3 || own.Group != part[0].Control().Name) {
+					t.Errorf("%v does not name rank 3, and the group", err)
+				}
+				if c.confined {
+					err = exercise(all, shared, 1, backend.AllReduce, backend.Sum, device.Float32, 10_000, 0, true)
+				} else if err = call(all[0], reduceCall(100_000)); c.cause(err) {
+					err = nil
+				}
+				if err != nil {
+					t.Errorf("the group of all ranks: %v", err)
+				}
+			})
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ type Client struct {
 	others  func(ctx context.Context) // there: awaitOthers
 
 	mu       sync.Mutex
+	know     func(*Failure) []byte
 	groups   map[string]*Group
 	waits    map[gatherKey]chan *Message
 	leaving  bool
@@ -49,9 +50,6 @@ type ClientOptions struct {
 	// has none.
 	Host     string
 	HostRank int
-	// Answer is what this rank knows of a failure that another one looks into. It is
-	// called in a goroutine of its own.
-	Answer func(*Failure) []byte
 }
 
 // gatherKey names what a rank waits for.
@@ -363,6 +361,26 @@ func (g *Group) Inquire(ctx context.Context, f *Failure, ranks []int) (answers m
 	return answers, nil
 }
 
+// OnAsked has f tell what this rank knows of a failure that another one looks into. It is
+// called in a goroutine of its own, and returns soon.
+func (g *Group) OnAsked(f func(*Failure) []byte) {
+	g.client.mu.Lock()
+	defer g.client.mu.Unlock()
+	g.client.know = f
+}
+
+// Host is whose process the coordinator is in, and its rank; -1: it has none.
+func (g *Group) Host() (host string, rank int) { return g.client.opts.Host, g.client.opts.HostRank }
+
+// Abandon breaks all groups on this rank, without the coordinator, which does not decide: its
+// process may be suspended. The other ranks find the same by themselves.
+func (g *Group) Abandon(f *Failure) {
+	f.Reporter, f.Group = g.client.rank, g.Name
+	g.client.mu.Lock()
+	defer g.client.mu.Unlock()
+	g.client.abandon(f)
+}
+
 // answerTime is how long the coordinator may take to say what answers it has.
 const answerTime = time.Second
 
@@ -431,6 +449,10 @@ func (c *Client) Close() {
 	c.leaving = true
 	c.mu.Unlock()
 	c.quit()
+	if c.conn != nil { // a coordinator that is suspended does not end it
+		timer := time.AfterFunc(flushTime, func() { c.conn.Close() })
+		defer timer.Stop()
+	}
 	c.wg.Wait()
 }
 
@@ -488,11 +510,12 @@ func (c *Client) receive(m *Message) {
 
 // answer tells what this rank knows of a failure. mu is held.
 func (c *Client) answer(m *Message) {
-	if !m.WantAnswers || c.opts.Answer == nil {
+	know := c.know
+	if !m.WantAnswers || know == nil {
 		c.send(&Message{Verb: Ack, Number: m.Number})
 		return
 	}
-	c.wg.Go(func() { c.send(&Message{Verb: Ack, Number: m.Number, Value: c.opts.Answer(m.Failure)}) })
+	c.wg.Go(func() { c.send(&Message{Verb: Ack, Number: m.Number, Value: know(m.Failure)}) })
 }
 
 // hand gives a message to whoever waits for it. mu is held.

@@ -312,6 +312,9 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	if m.Failure == nil {
 		return fmt.Errorf("rank %d reports a failure without saying which", from)
 	}
+	if g.failure != nil && g.failure.decided {
+		return nil // it has been told, and is why its reporter met anything in the group
+	}
 	g = c.scope(g, m.Failure)
 	f := *m.Failure
 	f.Reporter, f.Group = from, m.Group

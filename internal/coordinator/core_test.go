@@ -17,7 +17,7 @@ import (
 //
 //	RANK join [NAME=VALUE]... [process=P] [value=V] [apart]
 //	RANK gather KEY [group=G] [members=R,R] [value=V]
-//	RANK fail TEXT [group=G] [ask=R,R] [answers] [final] [key=K]
+//	RANK fail TEXT [group=G] [ask=R,R] [answers] [final] [confined] [key=K]
 //	RANK ack NUMBER [value=V]
 //	RANK leave [group=G] [value=V] [alone] [final]
 //	RANK watch [KEY] [group=G]
@@ -72,6 +72,8 @@ func play(t *testing.T, c *Core, line string) ([]Outgoing, error) {
 		switch {
 		case a == "answers":
 			m.WantAnswers = true
+		case a == "confined":
+			f.Confined = true
 		case a == "final":
 			m.Final = true
 		case a == "apart":

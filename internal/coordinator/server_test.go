@@ -170,12 +170,12 @@ func TestInquire(t *testing.T) {
 		hang := make(chan struct{})
 		j := open(t, transport, 4, nil)
 		for r, c := range j.clients {
-			c.opts.Answer = func(f *Failure) []byte {
+			c.Root().OnAsked(func(f *Failure) []byte {
 				if r == 2 {
 					<-hang
 				}
 				return fmt.Append(nil, f.Text, " at ", r)
-			}
+			})
 		}
 		j.join(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

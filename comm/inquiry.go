@@ -1,0 +1,294 @@
+package comm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/goddp/goddp/comm/backend"
+	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/comm/flight/analyze"
+	"github.com/goddp/goddp/internal/coordinator"
+)
+
+// latest is how many of its latest calls a rank answers with, and latestOfAll how many all
+// ranks together.
+const (
+	latest      = 64
+	latestOfAll = 1 << 14
+)
+
+// inquire asks all ranks what they do, as the deadline of a call has passed, and has the
+// coordinator decide that this broke the groups, by the fault of the ranks that it comes down to.
+// Where another failure is decided meanwhile, that one stays.
+func (d *watch) inquire(w *Work) {
+	g := w.group
+	late := &backend.TimeoutError{After: d.allowed(w), State: w.progress(), Waiting: d.waits(w)}
+	describe := func() *coordinator.Failure { return backend.Describe(backend.OfCall(g.control, &w.call, late)) }
+	var others []int
+	for r := range d.world.Size {
+		if r != d.world.Rank {
+			others = append(others, r)
+		}
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, gatherTime)
+	defer cancel()
+	answers, err := g.control.Inquire(ctx, describe(), others)
+	if g.control.Failure() != nil || d.ctx.Err() != nil {
+		return
+	}
+	found := &finding{group: g}
+	if err == nil {
+		found.text = d.diagnose(w, late, answers)
+	}
+	d.mu.Lock()
+	d.finding = found
+	d.mu.Unlock()
+	for range 2 { // another rank that asks may be suspended: who says it twice takes its place
+		g.control.Decide(describe())
+		select {
+		case <-g.control.Failed():
+			return
+		case <-time.After(decideTime):
+		case <-d.ctx.Done():
+			return
+		}
+	}
+	host, rank := g.control.Host()
+	late.Diagnosis = fmt.Sprintf("the coordinator, in %s, does not answer", host)
+	if rank >= 0 {
+		late.Waiting = []int{rank}
+	}
+	g.control.Abandon(describe())
+}
+
+// finding is what an overdue call of this rank comes down to, for people.
+type finding struct {
+	group *group
+	text  string
+}
+
+// found is what this rank's overdue call comes down to, if that is the failure.
+func (d *watch) found() *finding {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.finding == nil {
+		return nil
+	}
+	if f := d.finding.group.control.Failure(); f == nil || f.Reporter != d.world.Rank {
+		return nil
+	}
+	return d.finding
+}
+
+// diagnose finds out whom a call waits for: what the backend knows may be a neighbor that itself
+// waits. It returns what the ranks' records mean, for people.
+func (d *watch) diagnose(w *Work, late *backend.TimeoutError, answers map[int][]byte) string {
+	var dumps []*flight.Dump
+	if own := d.dump(); own != nil {
+		dumps = append(dumps, own)
+	}
+	waits := map[int][]int{}
+	for _, r := range slices.Sorted(maps.Keys(answers)) {
+		a, dump, err := decodeAccount(answers[r], r, d.world.Size)
+		if err != nil {
+			d.logf(slog.LevelDebug, "[Rank %d] what rank %d says: %v", d.world.Rank, r, err)
+			continue
+		}
+		waits[r] = a.Waits
+		if dump != nil {
+			dumps = append(dumps, dump)
+		}
+	}
+	if len(late.Waiting) == 0 && w.awaitsAll() {
+		late.Waiting = absent(w, dumps)
+	}
+	late.Waiting = follow(d.world.Rank, late.Waiting, waits)
+	if len(dumps) == 0 {
+		return ""
+	}
+	report := analyze.Analyze(dumps)
+	if len(report.Findings) > 0 {
+		late.Diagnosis = report.Findings[0].Summary
+	}
+	if ranks := culprits(report); len(ranks) > 0 {
+		late.Waiting = ranks
+	}
+	return report.String()
+}
+
+// culprits is the ranks of the job that are waited for, as their records tell.
+func culprits(report *analyze.Report) (ranks []int) {
+	for _, f := range report.Findings {
+		switch f.Kind {
+		case analyze.Missing, analyze.Suspended, analyze.Dead, analyze.Left, analyze.Behind, analyze.Late, analyze.Compute:
+			ranks = append(ranks, f.Ranks...)
+		}
+	}
+	slices.Sort(ranks)
+	return slices.Compact(ranks)
+}
+
+// follow follows waits, the ranks that this rank waits for, to those which they wait for, and so
+// on. It returns the ranks that have not answered; if all on the way have, those that wait for
+// nobody; if there is none of these either, waits itself.
+func follow(rank int, waits []int, answers map[int][]int) []int {
+	var silent, idle []int
+	seen := map[int]bool{rank: true}
+	for next := slices.Clone(waits); len(next) > 0; {
+		r := next[0]
+		next = next[1:]
+		if seen[r] {
+			continue
+		}
+		seen[r] = true
+		theirs, answered := answers[r]
+		switch {
+		case !answered:
+			silent = append(silent, r)
+		case len(theirs) == 0:
+			idle = append(idle, r)
+		default:
+			next = append(next, theirs...)
+		}
+	}
+	for _, ends := range [][]int{silent, idle} {
+		if len(ends) > 0 {
+			slices.Sort(ends)
+			return ends
+		}
+	}
+	return waits
+}
+
+// absent is the ranks of the job that have not called a collective of their group, as far
+// as the dumps tell: those that say so, and those that say nothing.
+func absent(w *Work, dumps []*flight.Dump) (ranks []int) {
+	if len(dumps) == 0 || w.call.Seq == 0 {
+		return nil
+	}
+	called := make([]bool, w.group.size)
+	for _, d := range dumps {
+		for _, m := range d.Groups {
+			if m.Name == w.group.name && m.Rank >= 0 && m.Rank < len(called) && m.Enqueued >= w.call.Seq {
+				called[m.Rank] = true
+			}
+		}
+	}
+	for r, c := range called {
+		if !c {
+			ranks = append(ranks, w.group.control.Members[r])
+		}
+	}
+	return ranks
+}
+
+// account is what a rank tells another one, whose call is overdue: its latest calls, and whom
+// those that run wait for.
+type account struct {
+	Dump  json.RawMessage `json:",omitempty"`
+	Waits []int           `json:",omitempty"`
+}
+
+// answer is this rank's account.
+func (d *watch) answer(*coordinator.Failure) []byte {
+	a := account{Waits: d.waits()}
+	if dump := d.dump(); dump != nil {
+		a.Dump = mustMarshal(dump)
+	}
+	return mustMarshal(a)
+}
+
+// dump is this rank's latest calls; nil: it keeps no record.
+func (d *watch) dump() *flight.Dump {
+	dump := d.recorder.Dump()
+	if dump != nil {
+		n := min(latest, max(1, latestOfAll/d.world.Size))
+		dump.Records = dump.Records[max(0, len(dump.Records)-n):]
+	}
+	return dump
+}
+
+func mustMarshal(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Errorf("comm: what this rank does: %w", err)) // plain data
+	}
+	return b
+}
+
+// maxAccount bounds an account, in bytes: the latest calls, and all groups and call sites.
+const maxAccount = 1 << 20
+
+// decodeAccount reads what a rank of a job of this size answered. One that leaves answers
+// nothing.
+func decodeAccount(value []byte, rank, size int) (a account, dump *flight.Dump, err error) {
+	if len(value) == 0 {
+		return a, nil, nil
+	}
+	if len(value) > maxAccount {
+		return a, nil, fmt.Errorf("an account of %d bytes, at most %d", len(value), maxAccount)
+	}
+	if err := json.Unmarshal(value, &a); err != nil {
+		return a, nil, err
+	}
+	if slices.ContainsFunc(a.Waits, func(r int) bool { return r < 0 || r >= size }) {
+		return a, nil, fmt.Errorf("it waits for %v of %d ranks", a.Waits, size)
+	}
+	if len(a.Dump) == 0 {
+		return a, nil, nil
+	}
+	if dump, err = flight.Decode(a.Dump); err == nil && (dump.Rank != rank || dump.WorldSize != size) {
+		err = fmt.Errorf("a record of rank %d of %d, want rank %d of %d", dump.Rank, dump.WorldSize, rank, size)
+	}
+	return a, dump, err
+}
+
+// waits is the ranks that calls wait for, as the backend knows: the given ones, or else all that
+// are in flight.
+func (d *watch) waits(works ...*Work) []int {
+	if len(works) == 0 {
+		d.mu.Lock()
+		for w := d.oldest; w != nil; w = w.younger {
+			works = append(works, w)
+		}
+		d.mu.Unlock()
+	}
+	answer := make(chan []int, 1)
+	d.bounded(askTime, "asking whom calls wait for", func() error {
+		var ranks []int
+		for _, w := range works {
+			if w.hasTask() {
+				ranks = append(ranks, w.task.Waiting()...)
+			}
+		}
+		slices.Sort(ranks)
+		answer <- slices.Compact(ranks)
+		return nil
+	})
+	select {
+	case ranks := <-answer:
+		return ranks
+	default:
+		return nil
+	}
+}
+
+// hasTask tells whether the backend has the call: one that is being compared has no task yet.
+func (w *Work) hasTask() bool {
+	if !w.group.startMu.TryLock() {
+		return false
+	}
+	defer w.group.startMu.Unlock()
+	return w.task != nil
+}
+
+// awaitsAll tells whether a call waits until all ranks of its group have called it.
+func (w *Work) awaitsAll() bool {
+	k := w.call.Kind
+	return k != backend.Send && k != backend.Recv && (!w.hasTask() || w.progress() == Running)
+}
