@@ -21,19 +21,20 @@ import (
 // connect makes the backend for the group's device: NCCL between GPUs, else
 // the host backend.
 func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, checks bool) (backend.Backend, error) {
-	opts, err := hostOptions(w, m)
-	if err != nil {
-		return nil, err
-	}
 	var be backend.Backend
+	var err error
 	if isGPU(cfg.Device) {
-		o := nccl.Options{Control: *opts}
+		var o nccl.Options
 		if o.NoOneShot, err = flag("GODDP_NO_ONE_SHOT"); err != nil {
 			return nil, err
 		}
 		be, err = nccl.New(ctx, cfg, &o)
 	} else {
-		be, err = host.New(ctx, cfg, opts)
+		var o *host.Options
+		if o, err = hostOptions(w, m); err != nil {
+			return nil, err
+		}
+		be, err = host.New(ctx, cfg, o)
 	}
 	if err != nil || !checks {
 		return be, err

@@ -162,8 +162,11 @@ func (c *communicator) abort() error {
 	return err
 }
 
-// destroy ends the communicator, and what there is of a shot, in good order: all
-// ranks call it, with nothing in flight. It may block.
+// unmap gives up what there is of a shot on other ranks. It may block.
+func (c *communicator) unmap() error { return c.shot.unmap() }
+
+// destroy ends the communicator in good order: all ranks call it, with nothing in
+// flight. It may block.
 func (c *communicator) destroy() error {
 	c.inside.Lock()
 	defer c.inside.Unlock()
@@ -171,8 +174,7 @@ func (c *communicator) destroy() error {
 	if h == 0 {
 		return nil
 	}
-	err := c.shot.unmap()
-	return errors.Join(err, c.lib.check("ncclCommDestroy", C.nccl_destroy(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h))))
+	return c.lib.check("ncclCommDestroy", C.nccl_destroy(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h)))
 }
 
 // lock waits until no call is inside NCCL, for a bounded time.

@@ -13,27 +13,28 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/backend/ledger"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/coordinator"
 )
 
 // Group is one rank's end of a group of GPUs. It implements
 // [backend.Backend].
 type Group struct {
-	cfg     backend.Config
-	opts    Options
-	dev     cudaDevice
-	control *control
-	lib     *library
-	memory  *memory
-	main    *lane    // of everything but Send and Recv
-	shot    *oneShot // of main; nil: the ranks are too many or too far from each other
+	cfg    backend.Config
+	opts   Options
+	dev    cudaDevice
+	lib    *library
+	memory *memory
+	main   *lane    // of everything but Send and Recv
+	shot   *oneShot // of main; nil: the ranks are too many or too far from each other
 
-	ledger *ledger.Ledger  // of started calls that are not done
-	ctx    context.Context // the ledger's
-	wake   chan struct{}   // of one: a call was started while watch slept
-	asleep atomic.Bool     // watch does not look at calls
-	wg     sync.WaitGroup  // what runs until the group ends, or a bounded time more
-	timed  atomic.Bool     // somebody asked for a time: calls are timed
-	stuck  atomic.Bool     // a thread was left in C, which may still use what the group has
+	ledger   *ledger.Ledger  // of started calls that are not done
+	ctx      context.Context // the ledger's
+	wake     chan struct{}   // of one: a call was started while watch slept
+	asleep   atomic.Bool     // watch does not look at calls
+	wg       sync.WaitGroup  // what runs until the group ends, or a bounded time more
+	timed    atomic.Bool     // somebody asked for a time: calls are timed
+	stuck    atomic.Bool     // a thread was left in C, which may still use what the group has
+	reported atomic.Bool     // this rank has said why the group is to break
 
 	// begun is when the group's clock began, the monotonic one: reading that alone
 	// takes half as long. Dates miss what the wall clock was set by since.
@@ -47,6 +48,9 @@ type Group struct {
 	recvs map[int]*lane
 	comms []*communicator
 	word  device.Buffer // for Barrier
+
+	gone       map[int]progress // ranks that left alone
+	departures []departure      // those of them that this rank has not let go
 }
 
 var _ backend.Backend = (*Group)(nil)
@@ -54,11 +58,14 @@ var _ backend.Backend = (*Group)(nil)
 func newGroup(cfg backend.Config, o Options, dev cudaDevice) *Group {
 	g := &Group{
 		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), ledger: ledger.New(cfg.Control), wake: make(chan struct{}, 1),
-		begun: time.Now(), sends: map[int]*lane{}, recvs: map[int]*lane{},
+		begun: time.Now(), sends: map[int]*lane{}, recvs: map[int]*lane{}, gone: map[int]progress{},
 	}
 	g.ctx = g.ledger.Context()
 	return g
 }
+
+// inJob is a rank of the group as the job numbers it.
+func (g *Group) inJob(rank int) int { return g.cfg.Control.Members[rank] }
 
 // now is the time on the group's clock, never 0.
 func (g *Group) now() time.Duration { return max(1, time.Since(g.begun)) }
@@ -87,7 +94,7 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 	l, err := g.admit(t)
 	if err != nil {
 		if g.ledger.Cause() != nil {
-			<-g.ctx.Done() // soon: the peers have been told, and the program may end for this error
+			<-g.ctx.Done() // soon: the others have been told then, and the program may end for this error
 		}
 		return nil, err
 	}
@@ -113,6 +120,7 @@ func (g *Group) admit(t *task) (*lane, error) {
 	}
 	l.pending = append(l.pending, t)
 	l.started++
+	t.lane, t.number = l, l.started
 	g.memory.busy.Add(1)
 	return l, nil
 }
@@ -149,28 +157,46 @@ func (g *Group) finish(t *task, err error) {
 	if o := t.call.Observer; o != nil {
 		o.Ended(g.begun.Add(t.ended), err)
 	}
+	t.lane.ended++
+	if len(g.departures) > 0 {
+		g.letGo()
+	}
 	g.memory.busy.Add(-1)
 	g.ledger.End()
 }
 
-// fail breaks the group, once. What was done before counts; the peers are
-// told before any other call ends, so that they hear the cause even if this
-// process ends with its call.
+// fail reports why the group is to break, and returns when it has. What was done before counts.
 func (g *Group) fail(cause error) {
-	if g.ledger.Cause() != nil {
-		return
+	if g.cfg.Control.Failure() == nil && !g.reported.Swap(true) {
+		g.lookAgain()
+		var asked []int
+		var lost *backend.PeerLostError
+		if errors.As(cause, &lost) {
+			asked = []int{lost.Peer}
+		}
+		g.ledger.Report(cause, asked...)
 	}
-	g.lookAgain()
-	g.mu.Lock()
-	if !g.ledger.Break(cause) {
-		g.mu.Unlock()
-		return
-	}
-	g.wg.Add(1)
-	g.mu.Unlock()
-	g.cfg.Log.Debug("nccl: process group broke", "rank", g.cfg.Rank, "cause", cause)
-	g.control.tell(cause)
+	<-g.ctx.Done()
+}
 
+// heed breaks the group when it has failed. The other ranks know before any call ends with
+// the cause, since the program may end for that, and before the communicators are aborted.
+func (g *Group) heed() {
+	control := g.cfg.Control
+	select {
+	case <-control.Failed():
+	case <-g.ctx.Done(): // closed
+		return
+	}
+	cause := g.ledger.Decided()
+	g.cfg.Log.Debug("nccl: process group broke", "rank", control.Rank(), "cause", cause)
+	g.mu.Lock()
+	broke := g.ledger.Break(cause)
+	g.mu.Unlock()
+	if !broke {
+		return
+	}
+	g.ledger.AwaitSettled()
 	g.memory.busy.Add(1)
 	g.mu.Lock()
 	for _, l := range g.lanes {
@@ -184,18 +210,15 @@ func (g *Group) fail(cause error) {
 	comms := g.comms
 	g.mu.Unlock()
 	g.ledger.Stop(cause)
-	go func() {
-		defer g.wg.Done()
-		g.end((*communicator).abort, comms...)
-		g.mu.Lock()
-		for _, l := range g.lanes {
-			if l.last != nil { // a one-shot's kernel may run still
-				g.memory.behind(l.last)
-			}
+	g.end((*communicator).abort, comms...)
+	g.mu.Lock()
+	for _, l := range g.lanes {
+		if l.last != nil { // a one-shot's kernel may run still
+			g.memory.behind(l.last)
 		}
-		g.mu.Unlock()
-		g.memory.busy.Add(-1)
-	}()
+	}
+	g.mu.Unlock()
+	g.memory.busy.Add(-1)
 }
 
 // lookAgain brings the states of all calls up to date, if the driver lets it.
@@ -234,7 +257,7 @@ func (g *Group) end(how func(*communicator) error, comms ...*communicator) error
 		g.abandon()
 	}
 	if err != nil {
-		g.cfg.Log.Warn("nccl: ending a communicator", "rank", g.cfg.Rank, "error", err)
+		g.cfg.Log.Warn("nccl: ending a communicator", "rank", g.cfg.Control.Rank(), "error", err)
 	}
 	return err
 }
@@ -262,7 +285,8 @@ func (g *Group) lingering() (context.Context, func()) {
 	}
 }
 
-// Abort breaks the group with cause, or [backend.ErrAborted] if that is nil.
+// Abort breaks the group with cause, or [backend.ErrAborted] if that is nil. When it
+// returns the peers know why the group broke, be it for another cause.
 func (g *Group) Abort(cause error) {
 	if cause == nil {
 		cause = backend.ErrAborted
@@ -270,8 +294,8 @@ func (g *Group) Abort(cause error) {
 	g.fail(cause)
 }
 
-// Split makes a group of some of this group's ranks; it finds them through
-// cfg.Store. When this group breaks nobody is waited for any more.
+// Split makes a group of some of this group's ranks. When this group breaks nobody is
+// waited for any more.
 func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
 		panic(fmt.Errorf("nccl: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))
@@ -280,29 +304,9 @@ func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (b
 	defer release()
 	sub, err := join(ctx, cfg, g.opts, false)
 	if err != nil {
-		return nil, fmt.Errorf("nccl: rank %d of %d joining a split group: %w", cfg.Rank, cfg.Size, err)
+		return nil, fmt.Errorf("nccl: rank %d joining group %s: %w", cfg.Control.Rank(), cfg.Control.Name, err)
 	}
 	return sub, nil
-}
-
-// with makes a Group its control channel's progress.
-func (g *Group) with(peer int) (collectives, sends, recvs int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	started := func(l *lane) int {
-		if l == nil {
-			return 0
-		}
-		return l.started
-	}
-	return started(g.main), started(g.sends[peer]), started(g.recvs[peer])
-}
-
-// idle tells whether no call is pending, and the group was made.
-func (g *Group) idle() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.comms) > 0 && g.ledger.Pending() == 0
 }
 
 // Close waits, while ctx lasts, for pending calls and for the other ranks to
@@ -312,18 +316,17 @@ func (g *Group) Close(ctx context.Context) error {
 	if !g.ledger.Close() {
 		return nil
 	}
+	var alone bool
 	err := g.ledger.Drain(ctx)
 	if err == nil {
-		switch e := g.control.farewell(ctx); {
-		case e == nil || g.ledger.Cause() != nil:
-		case g.control.ctx.Err() != nil:
-			g.fail(e) // by a peer, when no call of this rank's is left to fail
-		default:
-			err = fmt.Errorf("%w without the other ranks: %w", backend.ErrClosed, e)
-		}
+		alone, err = g.leave(ctx)
 	}
 	if err != nil {
+		told := errors.As(err, new(*coordinator.Failure)) // which no call of this rank's is left to end with
 		g.fail(err)
+		if told {
+			err = nil
+		}
 	}
 	g.mu.Lock()
 	cause := g.ledger.Settle()
@@ -332,11 +335,11 @@ func (g *Group) Close(ctx context.Context) error {
 	g.wg.Wait()
 	switch {
 	case cause != nil:
-	case g.control.alone():
+	case alone:
 		g.end((*communicator).abort, g.comms...) // what remains is the process's to lose
 	default:
-		if err = g.end((*communicator).destroy, g.comms...); err == nil && g.shot != nil && g.control.barrier() == nil {
-			g.shot.free() // all have unmapped
+		if err = g.end((*communicator).destroy, g.comms...); err == nil {
+			g.shot.free()
 		}
 	}
 	g.memory.collect()
@@ -347,13 +350,12 @@ func (g *Group) Close(ctx context.Context) error {
 // release gives back what the group has. Nothing of it runs any more, but for
 // threads that stay in C and kernels that were given up: what they may use stays.
 func (g *Group) release() {
-	g.control.close()
 	if g.stuck.Load() {
 		return
 	}
 	for _, l := range g.lanes {
 		if err := l.stream.Close(); err != nil {
-			g.cfg.Log.Debug("nccl: closing a stream", "rank", g.cfg.Rank, "error", err)
+			g.cfg.Log.Debug("nccl: closing a stream", "rank", g.cfg.Control.Rank(), "error", err)
 		}
 	}
 	if g.word.Len() > 0 && g.memory.settled() {

@@ -57,19 +57,11 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 	}
 	ctx, cancel := awake.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, cfg.Timeout))
 	defer cancel()
-	// The control channel comes first: it tells the peers what fails here.
 	g := newGroup(cfg, o, dev)
-	if g.control, err = openControl(ctx, cfg, o, g); err != nil {
-		g.ledger.Stop(err)
-		return nil, err
-	}
-	ctx, stop := backend.Bound(ctx, g.control.ctx)
-	defer stop()
-	ctx, release := g.cfg.Control.Bound(ctx)
+	ctx, release := cfg.Control.Bound(ctx)
 	defer release()
 	defer func() {
 		if err != nil {
-			g.control.tell(err)
 			g.ledger.Stop(err)
 			g.end((*communicator).abort, g.comms...)
 			g.release()
@@ -81,7 +73,9 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 		}
 		return nil, g.nameLate(causeOf(ctx, err))
 	}
+	cfg.Control.OnLeaving(g.leaving)
 	g.wg.Go(g.watch)
+	g.wg.Go(g.heed)
 	return g, nil
 }
 
@@ -100,12 +94,12 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 	if g.lib, err = openLibrary(g.dev); err != nil {
 		return err
 	}
-	g.cfg.Log.Debug("nccl: library opened", "rank", g.cfg.Rank, "version", g.lib.version, "path", g.lib.path)
+	g.cfg.Log.Debug("nccl: library opened", "rank", g.cfg.Control.Rank(), "version", g.lib.version, "path", g.lib.path)
 	ids, err := g.meet(ctx)
 	if err != nil {
 		return err
 	}
-	if err := verify(ids); err != nil {
+	if err := g.verify(ids); err != nil {
 		return err
 	}
 	if whole && oneHost(ids) {
@@ -165,7 +159,7 @@ func (g *Group) getReady(ctx context.Context, own readiness) ([]readiness, error
 	all := make([]readiness, len(values))
 	for r, v := range values {
 		if err := json.Unmarshal(v, &all[r]); err != nil {
-			return nil, fmt.Errorf("readiness of rank %d: %w", r, err)
+			return nil, fmt.Errorf("readiness of rank %d: %w", g.inJob(r), err)
 		}
 	}
 	return all, nil
@@ -224,25 +218,25 @@ func (g *Group) meet(ctx context.Context) ([]identity, error) {
 	ids := make([]identity, len(values))
 	for r, v := range values {
 		if err := json.Unmarshal(v, &ids[r]); err != nil {
-			return nil, fmt.Errorf("identity of rank %d: %w", r, err)
+			return nil, fmt.Errorf("identity of rank %d: %w", g.inJob(r), err)
 		}
 	}
 	return ids, nil
 }
 
 // verify refuses what NCCL would hang on. Every rank comes to the same error.
-func verify(ids []identity) error {
+func (g *Group) verify(ids []identity) error {
 	type place struct{ host, gpu string }
 	on := map[place]int{}
 	for r, id := range ids {
 		if id.Version != ids[0].Version {
 			return &VersionMismatchError{
-				Ranks: [2]int{0, r}, Versions: [2]Version{ids[0].Version, id.Version}, Paths: [2]string{ids[0].Path, id.Path},
+				Ranks: [2]int{g.inJob(0), g.inJob(r)}, Versions: [2]Version{ids[0].Version, id.Version}, Paths: [2]string{ids[0].Path, id.Path},
 			}
 		}
 		at := place{id.Host, id.GPU}
 		if other, ok := on[at]; ok {
-			return &SharedGPUError{Ranks: [2]int{other, r}, GPU: id.GPU}
+			return &SharedGPUError{Ranks: [2]int{g.inJob(other), g.inJob(r)}, GPU: id.GPU}
 		}
 		on[at] = r
 	}

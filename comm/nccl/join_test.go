@@ -24,8 +24,8 @@ func TestAbsent(t *testing.T) {
 		cfg.Size, cfg.Control, cfg.Timeout = 3, ranks[r], 500*time.Millisecond
 	})
 	for r, err := range errs {
-		var absent *backend.AbsentError
-		if !errors.As(err, &absent) || !slices.Equal(absent.Ranks, []int{2}) {
+		var late *nccl.LateError
+		if !errors.As(err, &late) || !slices.Equal(late.Ranks, []int{2}) || !errors.Is(err, backend.ErrTimeout) {
 			t.Errorf("rank %d: %v, want that rank 2 has not come", r, err)
 		}
 	}

@@ -35,6 +35,7 @@ type lane struct {
 
 	// Under group.mu.
 	started int          // calls
+	ended   int          // those that are done, or failed
 	pending []*task      // those not done
 	last    device.Event // behind the last call
 }

@@ -19,7 +19,6 @@ import (
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/backend/backendtest"
-	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
@@ -102,7 +101,7 @@ func control(t testing.TB, lines ...string) (release func()) {
 // attempt makes the groups of n ranks in this process, on stand-in GPUs.
 func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *nccl.Options)) ([]*member, []error) {
 	t.Helper()
-	hub, ranks := host.NewHub(), coordinatortest.Ranks(t, n)
+	ranks := coordinatortest.Ranks(t, n)
 	members, errs := make([]*member, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
@@ -114,7 +113,7 @@ func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *
 			}
 			t.Cleanup(func() { dev.Close() })
 			cfg := backend.Config{Rank: r, Size: n, Control: ranks[r], Device: dev, Timeout: soon}
-			o := nccl.Options{Control: host.Options{Hub: hub}}
+			var o nccl.Options
 			if change != nil {
 				change(r, &cfg, &o)
 			}
@@ -236,11 +235,15 @@ func worker(args []string) {
 			return err
 		}
 		defer dev.Close()
-		control, release, err := coordinatortest.OfProcess(ctx, kv, rank, size)
-		defer release()
+		client, err := coordinator.Find(ctx, kv, store.Member{Rank: rank}, coordinator.ClientOptions{Size: size})
 		if err != nil {
 			return err
 		}
+		defer client.Depart(ctx)
+		if _, err := client.Join(ctx, 1, nil, false, nil); err != nil {
+			return err
+		}
+		control := client.Root()
 		cfg := backend.Config{Rank: rank, Size: size, Control: control, Device: dev, Timeout: time.Minute}
 		b, err := nccl.New(ctx, cfg, nil)
 		if err != nil {
@@ -285,6 +288,16 @@ func launch(t *testing.T, kind string, n int, scenario string) *workers {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
+	kv, err := store.Dial(t.Context(), server.Addr(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kv.Close()
+	c, err := coordinator.Publish(t.Context(), kv, store.Member{}, "", n, coordinator.ClientOptions{Host: "the test", HostRank: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
 	w := &workers{}
 	for r := range n {
 		cmd := exec.Command(os.Args[0])

@@ -5,14 +5,10 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/host"
 )
 
 // Options are the choices of [New]; the zero value is the good default.
 type Options struct {
-	// Control says how the ranks reach each other beside NCCL. The zero value
-	// is for ranks that are processes of one host.
-	Control host.Options
 	// NoOneShot leaves all-reduces of few bytes to NCCL. One rank's is enough.
 	NoOneShot bool
 }

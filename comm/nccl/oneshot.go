@@ -144,7 +144,7 @@ func (g *Group) offerOneShot(ctx context.Context, ids []identity) (offer, error)
 	if err != nil {
 		o.Without = err.Error()
 		if !errors.Is(err, errTurnedOff) {
-			g.cfg.Log.Warn("nccl: no one-shot all-reduce", "rank", g.cfg.Rank, "cause", err)
+			g.cfg.Log.Warn("nccl: no one-shot all-reduce", "rank", g.cfg.Control.Rank(), "cause", err)
 		}
 	}
 	g.shot = s
@@ -202,8 +202,8 @@ func (s *oneShot) prepare(ctx context.Context, near bool) (_ offer, err error) {
 func (s *oneShot) connect(ctx context.Context, all []readiness) error {
 	g := s.group
 	why := func(rank int, what string) {
-		s.without = fmt.Errorf("rank %d: %s", rank, what)
-		g.cfg.Log.Debug("nccl: all-reduces of few bytes are NCCL's", "rank", g.cfg.Rank, "cause", s.without)
+		s.without = fmt.Errorf("rank %d: %s", g.inJob(rank), what)
+		g.cfg.Log.Debug("nccl: all-reduces of few bytes are NCCL's", "rank", g.cfg.Control.Rank(), "cause", s.without)
 	}
 	offers := make([]offer, len(all))
 	for r := range all {
@@ -240,10 +240,10 @@ func (s *oneShot) mapAll(offers []offer) error {
 		}
 		var handle C.ipc_handle
 		if n := copy(unsafe.Slice((*byte)(unsafe.Pointer(&handle)), C.ipc_handle_size), o.Handle); n != C.ipc_handle_size {
-			return fmt.Errorf("slots of rank %d have a handle of %d bytes, want %d", r, n, C.ipc_handle_size)
+			return fmt.Errorf("slots of rank %d have a handle of %d bytes, want %d", s.group.inJob(r), n, C.ipc_handle_size)
 		}
 		if err := l.check("cuIpcOpenMemHandle", C.drv_map(l.driver, l.ctx, &s.args.slots[r], &handle)); err != nil {
-			return fmt.Errorf("slots of rank %d: %w", r, err)
+			return fmt.Errorf("slots of rank %d: %w", s.group.inJob(r), err)
 		}
 		s.mapped = append(s.mapped, s.args.slots[r])
 	}

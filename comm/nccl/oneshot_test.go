@@ -104,21 +104,23 @@ func TestNoOneShot(t *testing.T) {
 		"one cannot compile": {mapping, func(cfg *backend.Config, _ *nccl.Options) { cfg.Device = noCompiler{cfg.Device.(gpu)} }, "compiles no kernels"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			control(t, c.mapping, "refuse 0 1", "refuse 1 1")
 			var said bytes.Buffer
-			log := slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug}))
-			members, errs := attempt(t, 2, func(rank int, cfg *backend.Config, o *nccl.Options) {
-				cfg.Log = log
-				if rank == 1 && c.change != nil {
-					c.change(cfg, o)
+			wantRefused(t, c.mapping, func(t *testing.T) []error {
+				said.Reset()
+				log := slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+				members, errs := attempt(t, 2, func(rank int, cfg *backend.Config, o *nccl.Options) {
+					cfg.Log = log
+					if rank == 1 && c.change != nil {
+						c.change(cfg, o)
+					}
+				})
+				if err := errors.Join(errs...); err != nil {
+					t.Fatal(err)
 				}
+				errs, _ = outcomes(members, oneReduction)
+				closeAll(members, soon)
+				return errs
 			})
-			if err := errors.Join(errs...); err != nil {
-				t.Fatal(err)
-			}
-			errs, _ = outcomes(members, oneReduction)
-			closeAll(members, soon)
-			wantRefused(t, errs)
 			if n := strings.Count(said.String(), "all-reduces of few bytes are NCCL's"); n != 2 || strings.Count(said.String(), c.why) < 2 {
 				t.Errorf("%d ranks say that NCCL has everything, want 2 that say %q:\n%s", n, c.why, &said)
 			}
@@ -162,19 +164,20 @@ func TestNotOneShot(t *testing.T) {
 		"too many of it": func(c *backend.Call) *backend.Call { return c },
 	} {
 		t.Run(name, func(t *testing.T) {
-			control(t, mapping, "refuse 0 1", "refuse 1 1")
 			count := 1000
 			if name == "too many of it" {
 				count = nccl.OneShotMost(2)/device.Float32.Size() + 1
 			}
-			errs, _ := outcomes(world(t, 2), func(m *member) error {
-				c, err := m.onesOf(count)
-				if err != nil {
-					return err
-				}
-				return m.call(change(c))
+			wantRefused(t, mapping, func(t *testing.T) []error {
+				errs, _ := outcomes(world(t, 2), func(m *member) error {
+					c, err := m.onesOf(count)
+					if err != nil {
+						return err
+					}
+					return m.call(change(c))
+				})
+				return errs
 			})
-			wantRefused(t, errs)
 		})
 	}
 }
@@ -214,29 +217,33 @@ func oneReduction(m *member) error {
 	return m.call(c)
 }
 
-// wantRefused wants NCCL's refusal of every rank: it had the call.
-func wantRefused(t *testing.T, errs []error) {
-	t.Helper()
-	for r, err := range errs {
-		var refused *nccl.Error
-		if !errors.As(err, &refused) {
-			t.Errorf("rank %d: %v, want NCCL's refusal", r, err)
-		}
+// wantRefused has NCCL refuse its first call on one rank after the other, and wants that of
+// what calls returns: NCCL had the call there.
+func wantRefused(t *testing.T, mapping string, calls func(t *testing.T) []error) {
+	for r := range 2 {
+		t.Run(fmt.Sprint("rank ", r), func(t *testing.T) {
+			control(t, mapping, fmt.Sprintf("refuse %d 1", r))
+			var refused *nccl.Error
+			if errs := calls(t); !errors.As(errs[r], &refused) {
+				t.Errorf("rank %d: %v, want NCCL's refusal", r, errs[r])
+			}
+		})
 	}
 }
 
 // TestOneShotUsedUp leaves one number: the call after it is NCCL's.
 func TestOneShotUsedUp(t *testing.T) {
-	control(t, mapping, "refuse 0 1", "refuse 1 1")
-	members := world(t, 2)
-	for _, m := range members {
-		nccl.UseUp(m.Backend)
-	}
-	if err := each(members, oneReduction); err != nil {
-		t.Error(err)
-	}
-	errs, _ := outcomes(members, oneReduction)
-	wantRefused(t, errs)
+	wantRefused(t, mapping, func(t *testing.T) []error {
+		members := world(t, 2)
+		for _, m := range members {
+			nccl.UseUp(m.Backend)
+		}
+		if err := each(members, oneReduction); err != nil {
+			t.Error(err)
+		}
+		errs, _ := outcomes(members, oneReduction)
+		return errs
+	})
 }
 
 // TestHungOneShot has a rank that does not call: the others time out, and their

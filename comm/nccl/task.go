@@ -12,8 +12,10 @@ import (
 
 // task is a call that was started.
 type task struct {
-	group *Group
-	call  *backend.Call
+	group  *Group
+	call   *backend.Call
+	lane   *lane
+	number int // of the call on its lane, from 1
 
 	// Under group.mu. What follows is not there before the call is enqueued: end
 	// is behind it on its lane's stream, before behind the call before.
@@ -28,14 +30,14 @@ var _ backend.Task = (*task)(nil)
 
 // look brings the state up to date with the events. The error is the device's.
 //
-// A call is done when its event is reached and the control channel is quiet after
-// that: an abort on another rank reaches the event too, and what NCCL then hands on is
-// no data, here or as another call's operand there, but the rank has told of it before.
+// A call is done when its event is reached and the coordinator is quiet after that: an
+// abort on another rank reaches the event too, and what NCCL then hands on is no data,
+// here or as another call's operand there, but this rank has been told before.
 // Once the group has a cause no state changes by itself.
 func (t *task) look() error {
 	reached, err := t.reached()
 	if reached {
-		t.settle(t.group.control.net.Quiet())
+		t.settle(t.group.cfg.Control.Quiet())
 	}
 	return err
 }
@@ -207,7 +209,7 @@ func (t *task) Waiting() []int {
 	t.group.mu.Lock()
 	defer t.group.mu.Unlock()
 	if k := t.call.Kind; t.state == backend.Running && (k == backend.Send || k == backend.Recv) {
-		return []int{t.call.Root}
+		return []int{t.group.inJob(t.call.Root)}
 	}
 	return nil
 }

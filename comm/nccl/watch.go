@@ -3,7 +3,6 @@
 package nccl
 
 import (
-	"context"
 	"slices"
 	"sort"
 	"time"
@@ -11,16 +10,14 @@ import (
 	"github.com/goddp/goddp/comm/backend"
 )
 
-// What watch looks at, and how often: events, and errors that NCCL noticed. A
-// call that runs although a rank it needs has left gets leftGrace to end.
+// What watch looks at, and how often: events, and errors that NCCL noticed.
 const (
 	tick      = 2 * time.Millisecond
 	asyncTick = 50 * time.Millisecond
-	leftGrace = time.Second
 )
 
-// watch breaks the group when a pending call cannot end well. It sleeps while
-// none is pending.
+// watch reports when a pending call cannot end well. It sleeps while none is
+// pending.
 func (g *Group) watch() {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -31,15 +28,11 @@ func (g *Group) watch() {
 			ticker.Reset(tick)
 			continue
 		case <-ticker.C:
-		case <-g.control.ctx.Done():
-			g.fail(context.Cause(g.control.ctx))
-			return
 		case <-g.ctx.Done():
 			return
 		}
-		now := time.Now()
-		busy, err := g.sweep(now)
-		if err == nil && now.Sub(asked) >= asyncTick {
+		busy, err := g.sweep()
+		if now := time.Now(); err == nil && now.Sub(asked) >= asyncTick {
 			asked = now
 			err = g.asyncError()
 		}
@@ -59,7 +52,7 @@ func (g *Group) watch() {
 
 // sweep lets go of the calls that are done, and finds one that cannot be. It
 // tells whether any is pending.
-func (g *Group) sweep(now time.Time) (busy bool, err error) {
+func (g *Group) sweep() (busy bool, err error) {
 	for _, l := range g.allLanes() {
 		t, err := l.advance()
 		if err != nil {
@@ -68,8 +61,8 @@ func (g *Group) sweep(now time.Time) (busy bool, err error) {
 		if t == nil {
 			continue
 		}
-		if peer, ok := g.deserted(t, now); ok {
-			return true, g.ledger.Failure(t.call, &backend.PeerLostError{Peer: peer, Left: true})
+		if rank, ok := g.deserted(t); ok {
+			return true, g.ledger.Failure(t.call, &backend.PeerLostError{Peer: g.inJob(rank), Left: true})
 		}
 	}
 	return g.ledger.Pending() > 0, nil
@@ -94,7 +87,7 @@ func (l *lane) advance() (*task, error) {
 		}
 		reached = append(reached, next)
 	}
-	quiet := len(reached) > 0 && l.group.control.net.Quiet() // once for all of them
+	quiet := len(reached) > 0 && l.group.cfg.Control.Quiet() // once for all of them
 	for i, t := range reached {
 		t.settle(quiet)
 		if !t.done() {
@@ -154,25 +147,6 @@ func (g *Group) allLanes() []*lane {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.lanes)
-}
-
-// deserted tells whether a call runs in vain because a rank it needs left.
-func (g *Group) deserted(t *task, now time.Time) (peer int, ok bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if t.state != backend.Running {
-		return 0, false
-	}
-	for peer := range g.control.peers {
-		if k := t.call.Kind; (k == backend.Send || k == backend.Recv) && peer != t.call.Root {
-			continue
-		}
-		at, left := g.control.left(peer)
-		if left && now.Sub(at) > leftGrace && now.Sub(g.begun)-t.ran > leftGrace {
-			return peer, true
-		}
-	}
-	return 0, false
 }
 
 // asyncError is what NCCL noticed on any of the communicators.

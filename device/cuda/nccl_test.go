@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
@@ -33,13 +32,13 @@ func TestNCCLOnItsStreams(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	hub, ranks := host.NewHub(), coordinatortest.Ranks(t, 2)
+	ranks := coordinatortest.Ranks(t, 2)
 	devices, errs := []*Device{first, second}, make([]error, 2)
 	var wg sync.WaitGroup
 	for rank, d := range devices {
 		wg.Go(func() {
 			cfg := backend.Config{Rank: rank, Size: len(devices), Control: ranks[rank], Device: d, Timeout: 20 * time.Second}
-			g, err := nccl.New(ctx, cfg, &nccl.Options{Control: host.Options{Hub: hub}})
+			g, err := nccl.New(ctx, cfg, nil)
 			if err == nil {
 				err = errors.Join(sums(ctx, g, d, rank), g.Close(ctx))
 			}

@@ -28,19 +28,17 @@ type Client struct {
 	// reading is held while what has come is read and carried out: whoever has it shared,
 	// and finds nothing unread, knows all that the coordinator has said.
 	reading sync.RWMutex
-	conn    *net.TCPConn // nil in the coordinator's process
-	unheard func() bool  // there: whether something has not been carried out
+	conn    *net.TCPConn              // nil in the coordinator's process
+	unheard func() bool               // there: whether something has not been carried out
+	others  func(ctx context.Context) // there: awaitOthers
 
-	mu      sync.Mutex
-	groups  map[string]*Group
-	waits   map[gatherKey]chan *Message
-	leaving bool
-	heard   bool // since the last tick
-	silence silence
-	// reports tells that this rank has reported a failure, and nothing has been decided
-	// since. certain is that failure, if no rank has to be asked about it.
-	reports bool
-	certain *Failure
+	mu       sync.Mutex
+	groups   map[string]*Group
+	waits    map[gatherKey]chan *Message
+	leaving  bool
+	heard    bool // since the last tick
+	silence  silence
+	reported *Failure // the latest one that this rank reported
 }
 
 // ClientOptions are a client's.
@@ -228,20 +226,31 @@ func (g *Group) exchange(ctx context.Context, m *Message, key gatherKey) ([][]by
 
 // ask says something and waits for the answer, the group's failure, or the end of ctx.
 func (g *Group) ask(ctx context.Context, m *Message, key gatherKey) (*Message, error) {
+	answer, forget := g.await(key)
+	defer forget()
+	return g.say(ctx, m, answer)
+}
+
+// await has the next message of a key come by a channel, until forget.
+func (g *Group) await(key gatherKey) (answer chan *Message, forget func()) {
 	c := g.client
-	answer := make(chan *Message, 1)
+	answer = make(chan *Message, 1)
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.waits[key] = answer
 	if key.verb == Gathered {
 		g.awaited = key.key
 	}
-	c.mu.Unlock()
-	defer func() {
+	return answer, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.waits, key)
-	}()
-	if err := c.send(m); err != nil {
+	}
+}
+
+// say is what ask does, of a key that is awaited.
+func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Message, error) {
+	if err := g.client.send(m); err != nil {
 		return nil, err
 	}
 	select {
@@ -291,26 +300,17 @@ func (g *Group) Failure() *Failure {
 }
 
 // Fail reports a failure. It is decided once the ranks asked have answered or were lost. It
-// returns at once: Failed tells what was decided.
-func (g *Group) Fail(f *Failure, asked ...int) {
-	g.reports(f, len(asked) == 0)
-	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: asked}) // the end of the connection is a failure
-}
+// returns at once: Failed tells what was decided. Where the coordinator does not answer it is f.
+func (g *Group) Fail(f *Failure, asked ...int) { g.report(*f, &Message{Ranks: asked}) }
 
-// reports notes that this rank waits for the decision of a failure.
-func (g *Group) reports(f *Failure, certain bool) {
+func (g *Group) report(f Failure, m *Message) {
 	c := g.client
+	f.Reporter, f.Group = c.rank, g.Name
+	m.Verb, m.Group, m.Failure = Fail, g.Name, &f
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if g.failure != nil {
-		return
-	}
-	c.reports = true
-	if certain && c.certain == nil {
-		own := *f
-		own.Reporter, own.Group = c.rank, g.Name
-		c.certain = &own
-	}
+	c.reported = &f
+	c.mu.Unlock()
+	c.send(m) // the end of the connection is a failure
 }
 
 // Expect says which gather comes next: who is late is who has not come there.
@@ -340,10 +340,7 @@ func (g *Group) GiveUp(err error, late bool) error {
 }
 
 // Decide ends what Fail, or Inquire, of this rank began.
-func (g *Group) Decide(f *Failure) {
-	g.reports(f, true)
-	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Final: true})
-}
+func (g *Group) Decide(f *Failure) { g.report(*f, &Message{Final: true}) }
 
 // Inquire reports a failure and asks ranks what they know of it. When ctx ends it returns the
 // answers so far. Those that left answer with nothing. Decide follows. Where another failure
@@ -371,12 +368,13 @@ const answerTime = time.Second
 
 // Leave leaves the group in good order, at value. It returns when all members have left
 // together or, if ctx ends before, when the others have come as far as value and need this
-// rank no more: then alone is true.
+// rank no more: then alone is true. The rank stays in the session.
 func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err error) {
-	key := gatherKey{Left, g.Name, ""}
-	left, err := g.ask(ctx, &Message{Verb: Leave, Group: g.Name, Value: value}, key)
+	answer, forget := g.await(gatherKey{Left, g.Name, ""})
+	defer forget()
+	left, err := g.say(ctx, &Message{Verb: Leave, Group: g.Name, Value: value}, answer)
 	if err != nil && ctx.Err() != nil {
-		left, err = g.ask(life, &Message{Verb: Leave, Group: g.Name, Value: value, Alone: true}, key)
+		left, err = g.say(life, &Message{Verb: Leave, Group: g.Name, Value: value, Alone: true}, answer)
 	}
 	if err != nil {
 		return false, err
@@ -414,16 +412,15 @@ func (g *Group) Quiet() bool {
 	return g.failure == nil && c.silence < leaseTicks
 }
 
-// Depart leaves the group in good order, and waits for nobody.
+// Depart leaves the group in good order, and waits for nobody. The rank stays in the session.
 func (g *Group) Depart() { g.client.send(&Message{Verb: Leave, Group: g.Name}) }
 
-// Depart leaves the group of all ranks and ends the connection. In the coordinator's process it
-// waits until the others have left too, or ctx ends.
+// Depart leaves the session and ends the connection. In the coordinator's process it waits until
+// the others' connections have ended too, or ctx ends.
 func (c *Client) Depart(ctx context.Context) {
+	c.send(&Message{Verb: Leave, Final: true})
 	if c.conn == nil && c.opts.HostRank == c.rank {
-		c.Root().Leave(ctx, ctx, nil) // one that died never leaves
-	} else {
-		c.Root().Depart()
+		c.others(ctx)
 	}
 	c.Close()
 }
@@ -508,7 +505,6 @@ func (c *Client) hand(key gatherKey, m *Message) {
 
 // broken notes the failure of a group, or of all. mu is held.
 func (c *Client) broken(name string, f *Failure) {
-	c.reports, c.certain = false, nil
 	c.group(name).fail(f)
 	if name == "" {
 		for _, g := range c.groups {
@@ -565,9 +561,11 @@ func (c *Client) lost(why error) {
 	if r := c.opts.HostRank; r >= 0 {
 		f.Kind, f.Ranks = Lost, []int{r}
 	}
-	if c.certain != nil {
-		f = c.certain
-	}
+	c.abandon(f)
+}
+
+// abandon breaks all groups without the coordinator. mu is held.
+func (c *Client) abandon(f *Failure) {
 	c.broken("", f)
 	time.AfterFunc((leaseTicks+1)*c.opts.Interval, func() {
 		c.mu.Lock()
@@ -589,11 +587,14 @@ func (c *Client) tick() {
 		c.mu.Lock()
 		say := c.silence.tick(c.heard)
 		c.heard = false
-		silent := time.Duration(c.silence) * c.opts.Interval
-		over := c.silence > c.opts.silent() || c.silence > leaseTicks && c.reports
+		over := c.silence > c.opts.silent()
+		if f := c.reported; f != nil && c.group(f.Group).failure == nil && c.silence > leaseTicks {
+			c.broken("", f)
+			c.settled("") // no rank takes a call for done any more
+		}
 		c.mu.Unlock()
 		if over {
-			c.lost(fmt.Errorf("it has not been heard of for %v", silent))
+			c.lost(fmt.Errorf("it has not been heard of for %v", c.opts.Silence))
 			c.conn.Close()
 			return
 		}

@@ -42,7 +42,7 @@ type state uint8
 const (
 	absent  state = iota // it has not joined
 	present              // it is connected
-	left                 // it left in good order, or is about to
+	left                 // it left the session in good order
 	lost                 // its connection ended without that
 )
 
@@ -316,9 +316,6 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 		return nil // it has been told, and is why its reporter met anything in the group
 	}
 	g = c.scope(g, m.Failure)
-	if c.ranks[from].state == left { // it does not leave in good order
-		c.ranks[from].state = present
-	}
 	f := *m.Failure
 	f.Reporter, f.Group = from, m.Group
 	q := g.failure
@@ -345,10 +342,10 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 		}
 		switch {
 		case r == from:
+		case c.departed(m.Group, r):
+			next.answers[r] = nil
 		case c.ranks[r].state == present:
 			next.owed[r] = true
-		case c.ranks[r].state == left:
-			next.answers[r] = nil
 		}
 	}
 	g.failure = next
@@ -381,7 +378,7 @@ func (c *Core) conclude(g *group) {
 		return
 	}
 	if !q.wants {
-		departed := slices.DeleteFunc(slices.Clone(q.asked), func(r int) bool { return !c.departed(r, q.failure.Group) })
+		departed := slices.DeleteFunc(slices.Clone(q.asked), func(r int) bool { return !c.departed(q.failure.Group, r) })
 		if len(departed) > 0 { // the reporter needs one that left in good order
 			q.failure.Kind, q.failure.Ranks = Departed, departed
 		}
@@ -389,19 +386,6 @@ func (c *Core) conclude(g *group) {
 		return
 	}
 	c.giveAnswers(q)
-}
-
-// departed tells whether a rank left a group, or the session, in good order.
-func (c *Core) departed(r int, name string) bool {
-	if c.ranks[r].state == left {
-		return true
-	}
-	g := c.groups[name]
-	if g == nil || name == "" {
-		return false
-	}
-	_, gone := g.left.values[r]
-	return gone
 }
 
 // giveAnswers gives the reporter the answers that there are, once.
@@ -491,18 +475,16 @@ func (c *Core) answer(from int, number uint64, value []byte) {
 	}
 }
 
-// leave notes that a rank leaves a group. Who leaves the group of all leaves the session.
+// leave notes that a rank leaves a group or, with Final, the session.
 func (c *Core) leave(g *group, from int, m *Message) {
+	if m.Final {
+		c.gone(from, left, Failure{})
+	}
 	if len(g.left.values) == len(g.members) {
-		c.send(&Message{Verb: Left, Group: g.name, Alone: g.alone}, from) // it may not have waited before
-		return
+		return // all have left together, which it is about to hear
 	}
-	if _, again := g.left.values[from]; !again {
-		g.left.add(from, nil)
-		if g.name == "" {
-			c.gone(from, left, Failure{})
-		}
-	}
+	g.left.add(from, nil)
+	c.excuse(from, g)
 	if m.Alone {
 		g.alone = true
 		g.leaving, g.values = append(g.leaving, from), append(g.values, m.Value)
@@ -511,7 +493,7 @@ func (c *Core) leave(g *group, from int, m *Message) {
 		c.announce(g)
 		return
 	}
-	c.send(&Message{Verb: Left, Group: g.name, Alone: g.alone}, c.connected(g)...)
+	c.send(&Message{Verb: Left, Group: g.name, Alone: g.alone}, c.heard(g)...)
 	if g.name != "" {
 		delete(c.groups, g.name)
 	}
@@ -536,12 +518,7 @@ func (c *Core) announce(g *group) {
 // its groups if it was lost.
 func (c *Core) gone(r int, to state, why Failure) {
 	c.ranks[r].state = to
-	for _, number := range slices.Sorted(maps.Keys(c.acks)) {
-		if a := c.acks[number]; a.owed[r] {
-			delete(a.owed, r)
-			c.settle(number)
-		}
-	}
+	c.excuse(r, nil)
 	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
 		g := c.groups[name]
 		q := g.failure
@@ -559,23 +536,34 @@ func (c *Core) gone(r int, to state, why Failure) {
 	}
 }
 
+// excuse has a rank acknowledge nothing any more or, with a group that it leaves, not who else
+// leaves that.
+func (c *Core) excuse(r int, leaves *group) {
+	for _, number := range slices.Sorted(maps.Keys(c.acks)) {
+		if a := c.acks[number]; a.owed[r] && (leaves == nil || a.leave && a.group == leaves) {
+			delete(a.owed, r)
+			c.settle(number)
+		}
+	}
+}
+
+// departed tells whether a rank has left a group in good order.
+func (c *Core) departed(group string, r int) bool {
+	if g := c.groups[group]; g != nil {
+		if _, departed := g.left.values[r]; departed {
+			return true
+		}
+	}
+	return c.ranks[r].state == left
+}
+
 // has tells whether a rank is a member.
 func (g *group) has(r int) bool { return g.name == "" || slices.Contains(g.members, r) }
 
-// heard is the members of a group that are there, and have not left.
+// heard is the members of a group that are there, and have not left the session.
 func (c *Core) heard(g *group) (ranks []int) {
 	for _, r := range g.members {
 		if c.ranks[r].state == present {
-			ranks = append(ranks, r)
-		}
-	}
-	return ranks
-}
-
-// connected is the members of a group that can be sent something: also those that leave.
-func (c *Core) connected(g *group) (ranks []int) {
-	for _, r := range g.members {
-		if s := c.ranks[r].state; s == present || s == left {
 			ranks = append(ranks, r)
 		}
 	}

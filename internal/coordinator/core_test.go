@@ -19,7 +19,7 @@ import (
 //	RANK gather KEY [group=G] [members=R,R] [value=V]
 //	RANK fail TEXT [group=G] [ask=R,R] [answers] [final] [confined] [key=K]
 //	RANK ack NUMBER [value=V]
-//	RANK leave [group=G] [value=V] [alone]
+//	RANK leave [group=G] [value=V] [alone] [final]
 //	RANK watch [KEY] [group=G]
 //	RANK lost HOW
 //	RANK exited HOW

@@ -15,7 +15,7 @@
 //	Gather  my value of this key, for the members of this group
 //	Fail    this broke, or this is late: ask these ranks before you decide
 //	Ack     I know, or this is what I know
-//	Leave   I close this group in good order
+//	Leave   I close this group, or the session, in good order
 //	Watch   who has not given this key yet?
 //	Alive   nothing else, every second
 //
@@ -35,7 +35,8 @@
 // The coordinator goes by what it hears first, with three rules, since what a rank meets is
 // often the effect of what another one met.
 //
-//   - The end of a rank's connection, without a Leave, is that rank's death. It decides at once.
+//   - The end of a rank's connection, before it left the session, is that rank's death. It decides
+//     at once.
 //   - A report that names ranks, such as that the connection to rank 2 broke, is decided
 //     once these have answered. Where rank 2 died, its end comes in place of its answer. Where it
 //     failed itself, its own report was on its way before its answer, and takes the place of
@@ -63,9 +64,9 @@
 //
 // A coordinator that is lost, or that has been silent for so long, is the failure of every rank,
 // and names no rank. Ranks that cannot reach it can tell each other nothing. So a rank that has not
-// heard of it for five intervals takes no call for done ([Group.Quiet]) and, if it has reported a
-// failure, waits for no decision: what is certain by itself is the failure. One that breaks its
-// groups without the coordinator waits for six more before it aborts ([Group.Settled]).
+// heard of it for five intervals takes no call for done ([Group.Quiet]), and one that breaks its
+// groups without the coordinator waits for six before it aborts ([Group.Settled]). A rank that has
+// reported a failure, and has not heard of the coordinator for six, breaks them because of that.
 //
 // Both ends count intervals in which they ran themselves. So a job that is suspended as a whole loses
 // nobody.

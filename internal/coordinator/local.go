@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"errors"
 	"net"
 	"sync"
@@ -22,7 +23,7 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 		}
 		return nil
 	}
-	c.quit, c.unheard = in.close, in.busy
+	c.quit, c.unheard, c.others = in.close, in.busy, s.awaitOthers
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -40,6 +41,23 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 		c.lost(errClosed)
 	})
 	return c, nil
+}
+
+// awaitOthers waits until no more than one rank is connected, or ctx ends.
+func (s *Server) awaitOthers(ctx context.Context) {
+	for {
+		s.mu.Lock()
+		n := len(s.peers)
+		s.mu.Unlock()
+		if n <= 1 {
+			return
+		}
+		select {
+		case <-s.ended:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // inbox holds what a rank of this process is to hear.

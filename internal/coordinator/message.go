@@ -19,7 +19,8 @@ const (
 	// Ack answers Asked, Failed or Leaving, by its Number. Its Value is the answer.
 	Ack
 	// Leave says that the rank closes Group in good order: Value is how far it has come.
-	// With Alone it does not wait for the others any longer.
+	// With Alone it does not wait for the others any longer. Final, of the group of all, says
+	// that it leaves the session: the end of its connection is no failure any more.
 	Leave
 	// Watch asks which members of Group have not given their value of Key.
 	Watch
@@ -76,7 +77,7 @@ type Message struct {
 
 	Failure     *Failure `json:",omitempty"`
 	WantAnswers bool     `json:",omitempty"` // Fail, Asked
-	Final       bool     `json:",omitempty"` // Fail
+	Final       bool     `json:",omitempty"` // Fail, Leave
 	Alone       bool     `json:",omitempty"` // Leave, Left
 }
 

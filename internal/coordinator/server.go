@@ -49,11 +49,12 @@ func (o *Options) silent() silence { return max(2, silence(o.Silence/o.Interval)
 
 // Server is the coordinator of a job: it serves the sessions of its ranks.
 type Server struct {
-	opts Options
-	size int
-	ln   net.Listener // nil: for ranks of this process alone
-	wg   sync.WaitGroup
-	done chan struct{}
+	opts  Options
+	size  int
+	ln    net.Listener // nil: for ranks of this process alone
+	wg    sync.WaitGroup
+	done  chan struct{}
+	ended chan struct{} // of one: a rank's connection has ended
 
 	mu       sync.Mutex // of all that follows, and of every Core
 	closed   bool
@@ -104,7 +105,7 @@ const (
 // NewServer returns the coordinator of a job of this many ranks, for ranks of this process.
 func NewServer(size int, o Options) *Server {
 	s := &Server{
-		opts: o.withDefaults(), size: size, done: make(chan struct{}),
+		opts: o.withDefaults(), size: size, done: make(chan struct{}), ended: make(chan struct{}, 1),
 		sessions: map[int]*session{}, exited: map[int]string{}, open: map[net.Conn]bool{}, peers: map[*peer]struct{}{},
 	}
 	s.wg.Go(s.tick)
@@ -330,6 +331,10 @@ func (s *Server) lost(p *peer, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.peers, p)
+	select {
+	case s.ended <- struct{}{}:
+	default:
+	}
 	n := p.session
 	if s.closed || n == nil || n.peers[p.rank] != p { // this end ended it
 		return

@@ -414,6 +414,7 @@ func (r *simRank) acknowledge() {
 // end ends the process, in good order.
 func (r *simRank) end() {
 	if !r.gone {
+		r.say(&Message{Verb: Leave, Final: true})
 		r.gone = true
 		r.cut(0)
 		r.cutData()
@@ -456,12 +457,8 @@ func (r *simRank) receive(m *Message) {
 		}
 	case Settled:
 		r.settled = r.failure != nil
-		switch {
-		case r.leaving:
-		case r.failure == nil:
+		if r.failure == nil && !r.leaving {
 			s.breakf("rank %d: settled without a failure", r.id)
-		default:
-			r.say(&Message{Verb: Leave})
 		}
 		r.end()
 	case Left:

@@ -4,6 +4,7 @@ package backendtest
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
@@ -26,9 +27,8 @@ func Deadline(b backend.Backend, rank int, c *backend.Call, t backend.Task) {
 	})
 }
 
-// HoldBreaking is a log for a backend whose host group breaks once: it closes broke when
-// that says so, which is before it tells the peers, and holds it up until release is
-// closed.
+// HoldBreaking is a log for a backend whose group breaks once: it closes broke when that says
+// so, and holds it up until release is closed.
 func HoldBreaking(broke chan<- struct{}, release <-chan struct{}) *slog.Logger {
 	return slog.New(&held{slog.DiscardHandler, broke, release})
 }
@@ -42,7 +42,7 @@ type held struct {
 func (h *held) Enabled(context.Context, slog.Level) bool { return true }
 
 func (h *held) Handle(_ context.Context, r slog.Record) error {
-	if r.Message == "process group broke" {
+	if strings.HasSuffix(r.Message, "process group broke") {
 		close(h.broke)
 		<-h.release
 	}
