@@ -65,6 +65,9 @@ var ErrClosed = errors.New("checkpoint: the manager is closed")
 // rank 0's folder, or cannot write to it. Open deletes what incomplete saves have left, so only one
 // job at a time may use a folder.
 func Open(pg *comm.ProcessGroup, dir string, opts Options) (*Manager, error) {
+	if pg == nil {
+		return nil, fmt.Errorf("checkpoint: opening %s: %w", dir, comm.ErrNoGroup)
+	}
 	m := &Manager{pg: pg, dir: filepath.Clean(dir), o: opts, fs: opts.fs}
 	if m.fs == nil {
 		m.fs = disk{}

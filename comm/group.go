@@ -69,6 +69,9 @@ type group struct {
 	release   releases
 }
 
+// ErrNoGroup is the error of what runs on a process group and was given nil.
+var ErrNoGroup = errors.New("no process group: comm.Init makes one, also where there is one process")
+
 // CallOptions are what one call may be given; see [ProcessGroup.With].
 type CallOptions struct {
 	// Name is what the call is called in errors and traces: "bucket 3".

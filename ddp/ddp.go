@@ -39,6 +39,12 @@ type Model struct {
 // set to those of rank 0. All ranks call it, in the same order as their other
 // collectives; each of those that it makes is bounded by the group's timeout.
 func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) {
+	switch {
+	case pg == nil:
+		return nil, fmt.Errorf("ddp: %w", comm.ErrNoGroup)
+	case module == nil:
+		return nil, errors.New("ddp: no model")
+	}
 	var o Options
 	if opts != nil {
 		o = *opts

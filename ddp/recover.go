@@ -71,6 +71,9 @@ func (e *LostStateError) Error() string {
 // Options such as the learning rate are the program's to set, and so is what
 // Options.Ignore will name: Recover sets all parameters and buffers.
 func Recover(module nn.Model, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
+	if pg == nil {
+		return 0, fmt.Errorf("ddp: recovering: %w", comm.ErrNoGroup)
+	}
 	step, err = restore(context.Background(), module, pg, opt) // its calls have deadlines of their own
 	if err != nil {
 		return 0, reducer.OfRank("ddp", pg.Rank(), fmt.Errorf("recovering: %w", err))

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -19,11 +20,25 @@ const consoleGrace = 10 * time.Minute
 type console struct {
 	stdout, stderr io.Writer
 	grace          time.Duration
+	redrawn        bool // the terminal shows a line that will be redrawn; of the goroutine that writes
 
 	mu    sync.Mutex
 	queue []output      // the first is being written
 	idle  chan struct{} // closed when the goroutine that writes has ended; nil before the first
 	stuck bool          // it was waited for in vain
+}
+
+// eraseLine has a terminal erase the line on which its cursor stands at the beginning.
+const eraseLine = "\x1b[K"
+
+// isTerminal tells whether w can redraw a line in place.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // output is whole lines on their way.
@@ -67,7 +82,13 @@ func (c *console) writeQueue(o output) {
 	for more := true; more; o, more = c.next() {
 		// An error has no better place to go than the console itself, and the
 		// workers must not be blocked by it.
+		if c.redrawn && isTerminal(o.to) {
+			_, _ = io.WriteString(o.to, eraseLine)
+		}
 		_, _ = o.to.Write(o.lines)
+		if isTerminal(o.to) {
+			c.redrawn = bytes.HasSuffix(o.lines, []byte{'\r'})
+		}
 		close(o.written)
 	}
 }

@@ -102,9 +102,10 @@
 //
 // Workers write into pipes, and their lines reach Config.Stdout and
 // Config.Stderr whole, each after a prefix that names the rank. A carriage
-// return ends a line too, so that progress bars move. Files asked for by
-// Redirects and Tee hold the bytes as they were written. Waiting for a worker is
-// waiting for its process: a grandchild that keeps the pipe open delays nothing.
+// return ends a line too; on a terminal the next line takes its place, so that
+// progress bars move. Files asked for by Redirects and Tee hold the bytes as they
+// were written. Waiting for a worker is waiting for its process: a grandchild that
+// keeps the pipe open delays nothing.
 //
 // Workers wait while nobody reads what Stdout or Stderr has taken, as they would
 // for a terminal. Signals and timeouts work meanwhile, and once the workers have

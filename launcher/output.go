@@ -26,6 +26,7 @@ type stream struct {
 	pipe    *os.File // read end, closed by copy
 	console *console
 	shown   io.Writer       // one of the console's writers, or nil
+	redraws bool            // shown is a terminal, which redraws lines in place
 	hidden  <-chan struct{} // closed when the console is waited for no longer
 	prefix  string
 	file    *os.File // gets the bytes unchanged, closed by copy; or nil
@@ -104,13 +105,22 @@ func (s *stream) closeFile(err error) {
 	}
 }
 
-func (s *stream) line(text []byte) {
+// line takes a line. One that is redrawn stays on a terminal until the next line comes.
+func (s *stream) line(text []byte, redrawn bool) {
 	if s.tail != nil {
 		s.tail.add(text)
 	}
-	if s.shown != nil {
-		s.out = append(s.out, s.prefix...)
-		s.out = append(s.out, text...)
+	if s.shown == nil {
+		return
+	}
+	if n := len(s.out); n > 0 && s.out[n-1] == '\r' {
+		s.out = append(s.out, eraseLine...)
+	}
+	s.out = append(s.out, s.prefix...)
+	s.out = append(s.out, text...)
+	if redrawn && s.redraws {
+		s.out = append(s.out, '\r')
+	} else {
 		s.out = append(s.out, '\n')
 	}
 }
@@ -131,18 +141,20 @@ func (s *stream) show() {
 // no text before it is not a line. A line never exceeds maxLine bytes.
 type splitter struct {
 	partial []byte
-	afterCR bool // the last line ended with "\r": a "\n" that follows belongs to it
+	afterCR bool // partial is a line that ended with "\r": the next byte tells how
 }
 
-// feed calls emit for each line that p completes. emit must not keep its argument.
-func (s *splitter) feed(p []byte, emit func([]byte)) {
+// feed calls emit for each line that p completes, and tells whether it ended with a
+// lone "\r". emit must not keep its argument.
+func (s *splitter) feed(p []byte, emit func(line []byte, redrawn bool)) {
 	for len(p) > 0 {
 		if s.afterCR {
 			s.afterCR = false
+			s.emit(nil, p[0] != '\n', emit)
 			if p[0] == '\n' {
 				p = p[1:]
-				continue
 			}
+			continue
 		}
 		end := lineEnd(p)
 		text := p
@@ -150,7 +162,7 @@ func (s *splitter) feed(p []byte, emit func([]byte)) {
 			text = p[:end]
 		}
 		if room := maxLine - len(s.partial); len(text) > room {
-			s.emit(p[:room], emit)
+			s.emit(p[:room], false, emit)
 			p = p[room:]
 			continue
 		}
@@ -158,30 +170,30 @@ func (s *splitter) feed(p []byte, emit func([]byte)) {
 			s.partial = append(s.partial, p...)
 			return
 		}
-		if p[end] == '\r' {
-			s.afterCR = len(s.partial)+end > 0
-		}
-		if p[end] == '\n' || s.afterCR {
-			s.emit(text, emit)
+		if p[end] == '\n' {
+			s.emit(text, false, emit)
+		} else {
+			s.partial = append(s.partial, text...)
+			s.afterCR = len(s.partial) > 0
 		}
 		p = p[end+1:]
 	}
 }
 
 // flush emits the last line if nothing ended it.
-func (s *splitter) flush(emit func([]byte)) {
+func (s *splitter) flush(emit func(line []byte, redrawn bool)) {
 	if len(s.partial) > 0 {
-		s.emit(nil, emit)
+		s.emit(nil, false, emit)
 	}
 }
 
-func (s *splitter) emit(rest []byte, emit func([]byte)) {
+func (s *splitter) emit(rest []byte, redrawn bool, emit func([]byte, bool)) {
 	if len(s.partial) == 0 {
-		emit(rest)
+		emit(rest, redrawn)
 		return
 	}
 	s.partial = append(s.partial, rest...)
-	emit(s.partial)
+	emit(s.partial, redrawn)
 	s.partial = s.partial[:0]
 }
 

@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -18,7 +19,8 @@ func TestSplitter(t *testing.T) {
 		{"one\ntwo\n", []string{"one", "two"}},
 		{"one\n\ntwo", []string{"one", "", "two"}},
 		{"dos\r\n\r\nend\r\n", []string{"dos", "", "end"}},
-		{"\r 10%\r 20%\r100%\ndone\n", []string{" 10%", " 20%", "100%", "done"}},
+		{"\r 10%\r 20%\r100%\ndone\n", []string{" 10%\r", " 20%\r", "100%", "done"}},
+		{"10%\r20%\rdone\n30%\r", []string{"10%\r", "20%\r", "done", "30%"}},
 		{long + "\n", []string{long}},
 		{long + "b\n", []string{long, "b"}},
 		{long + long, []string{long, long}},
@@ -28,7 +30,12 @@ func TestSplitter(t *testing.T) {
 			cut := rand.New(rand.NewPCG(seed, 0))
 			var s splitter
 			var got []string
-			emit := func(line []byte) { got = append(got, string(line)) }
+			emit := func(line []byte, redrawn bool) {
+				if redrawn {
+					line = append(line[:len(line):len(line)], '\r')
+				}
+				got = append(got, string(line))
+			}
 			for rest := []byte(test.text); len(rest) > 0; {
 				n := len(rest)
 				if seed > 0 {
@@ -119,6 +126,20 @@ func TestParseStreamMap(t *testing.T) {
 	for _, text := range []string{"", "4", "-1", "x", "0:", ":1", "0:4", "0:3,", "0:1,0:2", "-1:3", "0:1:2", "0;1:2"} {
 		if m, err := ParseStreamMap(text); err == nil {
 			t.Errorf("%q is accepted as %v", text, m)
+		}
+	}
+}
+
+// On a terminal a line that a worker redraws stays in its place; elsewhere it is a line.
+func TestLinesThatAreRedrawn(t *testing.T) {
+	for redraws, want := range map[bool]string{
+		false: "0> 10%\n0> 20%\n0> done\n",
+		true:  "0> 10%\r" + eraseLine + "0> 20%\r" + eraseLine + "0> done\n",
+	} {
+		s := stream{shown: io.Discard, redraws: redraws, prefix: "0> "}
+		s.lines.feed([]byte("10%\r20%\rdone\n"), s.line)
+		if got := string(s.out); got != want {
+			t.Errorf("redrawn in place %v: %q, want %q", redraws, got, want)
 		}
 	}
 }

@@ -128,7 +128,7 @@ func (s *spawner) open(which Streams, p *process, dir string) (_ *stream, w *os.
 	redirected := s.cfg.Redirects.Of(p.LocalRank)&which != 0
 	filter := s.cfg.LocalRanksFilter
 	if !redirected && (len(filter) == 0 || slices.Contains(filter, p.LocalRank)) {
-		st.shown = shown
+		st.shown, st.redraws = shown, isTerminal(shown)
 	}
 	if redirected || s.cfg.Tee.Of(p.LocalRank)&which != 0 {
 		if st.file, err = os.Create(filepath.Join(dir, name)); err != nil {

@@ -84,6 +84,9 @@ func (c *Config) Steps() int {
 // Run trains from the beginning, or from the latest checkpoint, until the last step or
 // until all ranks are asked to stop. All ranks call it.
 func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
+	if pg == nil {
+		return fmt.Errorf("train: %w", comm.ErrNoGroup)
+	}
 	if c.Epochs < 0 || c.MaxSteps < 0 || c.Epochs == 0 && c.MaxSteps == 0 || c.Accumulate < 0 || c.ClipNorm < 0 || c.SaveEvery < 0 || c.LogEvery < 0 {
 		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d and LogEvery %d, want at least 1 epoch or step and nothing below 0",
 			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery)

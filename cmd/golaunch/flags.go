@@ -241,8 +241,9 @@ func help(o *options) string {
 Usage:
   golaunch [flags] PROGRAM [arguments]
 
-PROGRAM is an executable, a Go package folder or .go file (built first), or a
-.py file (run by python3, or $PYTHON_EXEC). What follows it is its own.
+PROGRAM is an executable, a Go package (a folder, an import path or a .go file,
+built first), or a .py file (run by python3, or $PYTHON_EXEC). What follows it is
+its own.
 
 Examples:
   golaunch --nproc-per-node 4 ./train --epochs 3

@@ -195,6 +195,8 @@ func TestUsageErrors(t *testing.T) {
 		{write("data", "x"), "", "data is not executable"},
 		{empty, "", "empty is a folder without Go files"},
 		{library, "", "lib holds package lib; want package main"},
+		{"github.com/goddp/goddp/launcher", "", "launcher is package launcher; want package main"},
+		{"github.com/goddp/goddp/none", "", "github.com/goddp/goddp/none"},
 		{write("x.py", ""), "PYTHON_EXEC=/no/python", "/no/python"},
 	} {
 		cmd := golaunch(t, []string{test.env}, strings.Fields(test.args)...)
@@ -289,6 +291,11 @@ func TestPrograms(t *testing.T) {
 		if got := in(args...); got != (outcome{0, "[default0]: " + want + "\n", ""}) {
 			t.Errorf("%q: got %+v", args, got)
 		}
+	}
+	byPath := golaunch(t, []string{"TMPDIR=" + filepath.Join(dir, "tmp")}, "example.com/pkg", "--flag")
+	byPath.Dir = filepath.Join(dir, "pkg")
+	if got := finish(t, byPath); got != (outcome{0, "[default0]: go --flag 0\n", ""}) {
+		t.Errorf("an import path: got %+v", got)
 	}
 	if got := in("true"); got.code != 0 {
 		t.Errorf("true: got %+v", got)

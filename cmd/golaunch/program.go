@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,8 @@ func findProgram(ctx context.Context, o *options) (*program, error) {
 	case err == nil && info.IsDir():
 		prog, err := goPackage(ctx, name, args)
 		return orOnPath(name, args, prog, err)
+	case err != nil && isImportPath(name):
+		return importedPackage(ctx, name, args)
 	case suffix != ".py" && suffix != ".go":
 		return executable(name, args)
 	case err != nil:
@@ -115,7 +118,30 @@ func goPackage(ctx context.Context, dir string, args []string) (*program, error)
 	return goBuild(ctx, dir, ".", dir, args)
 }
 
-// goBuild builds target, a path relative to dir, in a temporary folder.
+// isImportPath tells whether a name that is no file can be an import path outside the
+// standard library: its first element is a host's name.
+func isImportPath(name string) bool {
+	host, _, longer := strings.Cut(name, "/")
+	return longer && strings.Contains(host, ".") && !strings.HasPrefix(host, ".")
+}
+
+// importedPackage builds the command of an import path, as the module here knows it.
+func importedPackage(ctx context.Context, path string, args []string) (*program, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-f", "{{.Name}}", path)
+	var why strings.Builder
+	cmd.Stderr = &why
+	out, err := cmd.Output()
+	name := strings.TrimSpace(string(out))
+	switch {
+	case err != nil:
+		return nil, usagef("%s: go list: %s", path, cmp.Or(strings.TrimSpace(why.String()), err.Error()))
+	case name != "main":
+		return nil, usagef("%s is package %s; want package main", path, name)
+	}
+	return goBuild(ctx, ".", path, path, args)
+}
+
+// goBuild builds target, a path relative to dir or an import path, in a temporary folder.
 func goBuild(ctx context.Context, dir, target, name string, args []string) (_ *program, err error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {

@@ -56,6 +56,9 @@ type Model struct {
 // Gorgonia computes on the host: a group whose memory the host cannot address is
 // an error.
 func New(pg *comm.ProcessGroup, learnables G.Nodes, opts *Options) (*Model, error) {
+	if pg == nil {
+		return nil, fmt.Errorf("ddpgorgonia: %w", comm.ErrNoGroup)
+	}
 	var o Options
 	if opts != nil {
 		o = *opts

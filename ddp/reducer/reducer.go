@@ -64,6 +64,9 @@ type Reducer struct {
 // registration. All ranks call it; a model that differs between them is a
 // [*ModelMismatchError] on every one.
 func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Options) (*Reducer, error) {
+	if pg == nil {
+		return nil, fmt.Errorf("reducer: %w", comm.ErrNoGroup)
+	}
 	var o Options
 	if opts != nil {
 		o = *opts

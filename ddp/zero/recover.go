@@ -60,6 +60,9 @@ func (e *LostShardError) Error() string {
 // may be called again on the next group, with the same old. See [ddp.Recover] for
 // the device, and for what is the program's to set.
 func Recover[O Local](module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
+	if pg == nil {
+		return nil, nil, fmt.Errorf("zero: recovering: %w", comm.ErrNoGroup)
+	}
 	m, o, err := restore(context.Background(), module, pg, old, newLocal, opts) // its calls have deadlines of their own
 	if err != nil {
 		return nil, nil, reducer.OfRank("zero", pg.Rank(), fmt.Errorf("recovering: %w", err))

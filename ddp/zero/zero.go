@@ -46,6 +46,9 @@ type Model struct {
 // whole parameters. Those that it leaves out stay as they are. The state is allocated. All
 // ranks call it, in the same order as their other collectives.
 func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
+	if pg == nil {
+		return nil, nil, fmt.Errorf("zero: %w", comm.ErrNoGroup)
+	}
 	m, o, err := wrap(context.Background(), module, pg, newLocal, opts) // its calls have deadlines of their own
 	if err != nil {
 		return nil, nil, reducer.OfRank("zero", pg.Rank(), err)
