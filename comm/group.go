@@ -45,12 +45,11 @@ type group struct {
 
 	// startMu makes the numbers of calls and the order in which the backend
 	// sees them the same.
-	startMu  sync.Mutex
-	seq      uint64   // of the last collective
-	sends    []uint64 // of the last Send to each rank
-	recvs    []uint64 // of the last Recv from each rank
-	splits   int
-	barriers int
+	startMu sync.Mutex
+	seq     uint64   // of the last collective
+	sends   []uint64 // of the last Send to each rank
+	recvs   []uint64 // of the last Recv from each rank
+	splits  int
 
 	ctx      context.Context       // Init's: when it ends, the group is aborted
 	stop     *stopper              // the process's, or this rank's where ranks are goroutines
@@ -107,6 +106,10 @@ func (g *group) Device() device.Device { return g.dev }
 // Store is the group's view of the job's key-value store, shared by its ranks
 // and no others.
 func (g *group) Store() store.Store { return g.store }
+
+// Control is how the group's ranks tell each other what is no tensor. It is for the packages of
+// this module.
+func (g *group) Control() *coordinator.Group { return g.control }
 
 // Timeout bounds each call that has no timeout of its own.
 func (g *group) Timeout() time.Duration { return g.timeout }

@@ -14,12 +14,9 @@ import (
 // lagWindow is how many collectives are judged together.
 const lagWindow = 256
 
-// lagTime bounds the wait for the other ranks' part of a window.
-const lagTime = 10 * time.Second
-
 // lags finds the rank that the others of a group wait for. All leave a
 // collective at about the same time, so who was in it for the shortest time was
-// the last to come. Every rank publishes how long it was in each collective of
+// the last to come. Every rank posts how long it was in each collective of
 // a window, and rank 0 compares them; no clock is compared with another host's.
 type lags struct {
 	group *group
@@ -43,60 +40,53 @@ func (l *lags) note(seq uint64, took time.Duration) {
 	}
 }
 
-// publish gives the other ranks the window that ended, if one did.
+// publish posts the window that ended, if one did. Rank 0 judges the one before, which all have
+// posted by now.
 func (l *lags) publish(d *watch) {
 	window := l.full.Load()
 	if window == l.published {
 		return
 	}
 	l.published = window
-	mine := make([]byte, 0, 8*lagWindow)
+	mine := binary.LittleEndian.AppendUint64(nil, window)
 	for i := range uint64(lagWindow) {
 		mine = binary.LittleEndian.AppendUint64(mine, uint64(l.took[((window-1)*lagWindow+i)%uint64(len(l.took))].Load()))
 	}
-	if l.group.rank == 0 {
-		d.wg.Go(func() { l.judge(d, window, mine) })
-		return
-	}
-	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
-	defer cancel()
-	if err := l.group.store.Set(ctx, lagKey(window, l.group.rank), mine); err != nil {
-		d.logf(slog.LevelDebug, "[Rank %d] publishing lags: %v", d.world.Rank, err)
-	}
+	d.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(d.ctx, announceTime)
+		defer cancel()
+		if err := l.group.control.Post(ctx, lagKey(window), mine); err != nil {
+			d.logf(slog.LevelDebug, "[Rank %d] posting lags: %v", d.world.Rank, err)
+		}
+		if l.group.rank == 0 && window > 1 {
+			l.judge(d, window-1)
+		}
+	})
 }
 
-func lagKey(window uint64, rank int) string { return fmt.Sprintf("lag/%d/%d", window, rank) }
+// lagKey is where ranks post a window, in place of the one before the last.
+func lagKey(window uint64) string { return fmt.Sprintf("lag/%d", window%2) }
 
 // judge compares the ranks' parts of a window, and logs who held the others up.
-func (l *lags) judge(d *watch, window uint64, mine []byte) {
-	ctx, cancel := context.WithTimeout(d.ctx, lagTime)
+func (l *lags) judge(d *watch, window uint64) {
+	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
 	defer cancel()
-	keys := make([]string, 0, l.group.size-1)
-	for r := 1; r < l.group.size; r++ {
-		keys = append(keys, lagKey(window, r))
-	}
-	parts, err := l.group.store.MultiGet(ctx, keys...)
+	took, err := l.group.control.Posted(ctx, lagKey(window), l.group.control.Members)
 	if err != nil {
 		d.logf(slog.LevelDebug, "[Rank %d] comparing lags: %v", d.world.Rank, err)
 		return
 	}
-	for _, k := range keys {
-		if _, err := l.group.store.Delete(ctx, k); err != nil {
-			d.logf(slog.LevelDebug, "[Rank %d] comparing lags: %v", d.world.Rank, err)
-		}
-	}
-	took := [][]byte{mine}
-	for _, p := range parts {
-		if len(p) != len(mine) {
-			d.logf(slog.LevelDebug, "[Rank %d] comparing lags: %d bytes, want %d", d.world.Rank, len(p), len(mine))
+	for r, t := range took {
+		if len(t) != 8+8*lagWindow || binary.LittleEndian.Uint64(t) != window {
+			d.logf(slog.LevelDebug, "[Rank %d] comparing lags: rank %d has not posted window %d", d.world.Rank, l.group.control.Members[r], window)
 			return
 		}
-		took = append(took, p)
+		took[r] = t[8:]
 	}
 	lag, last := compareLags(took)
 	slowest := slices.Index(lag, slices.Max(lag))
 	d.logf(slog.LevelInfo, "[Rank %d] group %s, collectives %d to %d: rank %d came last to %d of %d and held the others up for %.1f ms",
-		d.world.Rank, l.group.name, (window-1)*lagWindow+1, window*lagWindow, slowest, last[slowest], lagWindow, lag[slowest].Seconds()*1e3)
+		d.world.Rank, l.group.name, (window-1)*lagWindow+1, window*lagWindow, l.group.control.Members[slowest], last[slowest], lagWindow, lag[slowest].Seconds()*1e3)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for r, t := range lag {
@@ -126,8 +116,11 @@ func compareLags(took [][]byte) (lag []time.Duration, last []int) {
 	return lag, last
 }
 
-// report logs what lags cost the group while it was open.
+// report logs what lags cost the group while it was open, when the watchdog's loop has ended.
 func (l *lags) report(d *watch) {
+	if l.published > 0 {
+		l.judge(d, l.published)
+	}
 	d.mu.Lock()
 	total, judged := slices.Clone(l.total), l.judged
 	d.mu.Unlock()
@@ -136,5 +129,5 @@ func (l *lags) report(d *watch) {
 	}
 	slowest := slices.Index(total, slices.Max(total))
 	d.logf(slog.LevelInfo, "[Rank %d] group %s, %d collectives in %v: rank %d was the slowest and held the others up for %.1f ms",
-		d.world.Rank, l.group.name, judged, time.Since(d.begun).Round(time.Millisecond), slowest, total[slowest].Seconds()*1e3)
+		d.world.Rank, l.group.name, judged, time.Since(d.begun).Round(time.Millisecond), l.group.control.Members[slowest], total[slowest].Seconds()*1e3)
 }

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,8 +10,8 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 )
 
-// BarrierError says which ranks did not come to a MonitoredBarrier in time. It
-// matches ErrTimeout.
+// BarrierError says which ranks did not come to a MonitoredBarrier in time. Ranks are the
+// job's. It matches ErrTimeout.
 type BarrierError struct {
 	Rank    int // whose error it is
 	After   time.Duration
@@ -26,66 +27,28 @@ func (e *BarrierError) Is(target error) bool { return target == ErrTimeout }
 
 // MonitoredBarrier returns when all ranks of the group have called it, or with
 // a [*BarrierError] that names those that have not by the group's timeout. It
-// goes through the store, not the backend: it can be called before a
+// does not go through the backend: it can be called before a
 // collective that hangs to find out why, breaks nothing, and says nothing of
 // what the device is doing. After an error ranks may be out of step in it.
 func (pg *ProcessGroup) MonitoredBarrier(ctx context.Context) error {
-	timeout := pg.opts.Timeout
-	if timeout == 0 {
-		timeout = pg.timeout
-	}
-	pg.startMu.Lock()
-	pg.barriers++
-	n := pg.barriers
-	pg.startMu.Unlock()
-	key := func(n, rank int) string { return fmt.Sprintf("barrier/%d/%d", n, rank) }
-	keys := make([]string, pg.size)
-	for r := range keys {
-		keys[r] = key(n, r)
-	}
-	ctx, cancel := awake.WithTimeoutCause(ctx, timeout, errBarrier)
+	timeout := cmp.Or(pg.opts.Timeout, pg.timeout)
+	key := fmt.Sprintf("barrier/%d", pg.control.Count("barrier"))
+	within, cancel := awake.WithTimeoutCause(ctx, timeout, errBarrier)
 	defer cancel()
-	if n > 2 {
-		// Who comes to this one saw all come to the last one, so that nobody is
-		// still looking at the one before.
-		if _, err := pg.store.Delete(ctx, key(n-2, pg.rank)); err != nil {
-			return pg.barrierError(ctx, err)
+	_, err := pg.control.Gather(within, key, nil)
+	if errors.Is(err, errBarrier) {
+		ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceTime)
+		defer cancel()
+		var missing []int
+		if missing, err = pg.control.Missing(ask, key); len(missing) > 0 { // else they came in the last moment
+			return &BarrierError{Rank: pg.control.Rank(), After: timeout, Missing: missing}
 		}
 	}
-	if err := pg.store.Set(ctx, keys[pg.rank], nil); err != nil {
-		return pg.barrierError(ctx, err)
+	if err != nil {
+		return fmt.Errorf("rank %d: monitored barrier: %w", pg.control.Rank(), err)
 	}
-	err := pg.store.Wait(ctx, keys...)
-	if err == nil || !errors.Is(context.Cause(ctx), errBarrier) {
-		return pg.barrierError(ctx, err)
-	}
-	late := &BarrierError{Rank: pg.rank, After: timeout}
-	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceTime)
-	defer cancel()
-	for r, k := range keys {
-		came, err := pg.store.Check(ask, k)
-		if err != nil {
-			return pg.barrierError(ask, err)
-		}
-		if !came {
-			late.Missing = append(late.Missing, r)
-		}
-	}
-	if len(late.Missing) == 0 { // in the last moment
-		return nil
-	}
-	return late
+	return nil
 }
 
 // errBarrier tells the barrier's deadline from its caller's.
 var errBarrier = errors.New("the barrier's time is over")
-
-func (pg *ProcessGroup) barrierError(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return fmt.Errorf("rank %d: monitored barrier: %w", pg.rank, err)
-}

@@ -95,7 +95,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 		r.op = comm.Sum
 	}
 	plan := Assign(params, reversed(len(params)), caps)
-	if err := comm.Agree(ctx, pg, r.allocate(ctx, plan, o)); err != nil {
+	if err := comm.Agree(ctx, pg, r.allocate(plan, o)); err != nil {
 		return nil, err
 	}
 	r.core = newCore(members(plan), len(params))
@@ -105,10 +105,8 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 }
 
 // allocate makes what this rank needs of its own.
-func (r *Reducer) allocate(ctx context.Context, plan []Assignment, o Options) (err error) {
-	if r.reports, err = newReports(ctx, r.pg); err != nil {
-		return err
-	}
+func (r *Reducer) allocate(plan []Assignment, o Options) (err error) {
+	r.reports = newReports(r.pg)
 	told := len(r.params)
 	if o.Unused == UnusedMissing {
 		told = 0

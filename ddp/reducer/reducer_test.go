@@ -131,7 +131,6 @@ func TestSeveralRanksLackGradients(t *testing.T) {
 			return err
 		}
 		e := engine{pg, r}
-		var keys int64
 		for pass := range 12 {
 			lacks := map[int][]int{0: {0, 2}, 2: {pass % 2}}[pg.Rank()]
 			if pass%3 == 0 {
@@ -161,22 +160,6 @@ func TestSeveralRanksLackGradients(t *testing.T) {
 				if !strings.Contains(err.Error(), want) {
 					return fmt.Errorf("pass %d: %q lacks %q", pass, err, want)
 				}
-			}
-			// All have read what there was to read: reports do not pile up.
-			if err := pg.Barrier().Wait(t.Context()); err != nil {
-				return err
-			}
-			n, err := pg.Store().NumKeys(t.Context())
-			if err != nil {
-				return err
-			}
-			if pass == 5 {
-				keys = n
-			} else if pass > 5 && n > keys {
-				return fmt.Errorf("pass %d: %d keys in the store, %d at pass 5", pass, n, keys)
-			}
-			if err := pg.Barrier().Wait(t.Context()); err != nil {
-				return err
 			}
 		}
 		return nil

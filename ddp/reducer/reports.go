@@ -10,21 +10,20 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/awake"
-	"github.com/goddp/goddp/store"
+	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// reports is how ranks tell each other, through the store, what went wrong: the
+// reports is how ranks tell each other, through the coordinator, what went wrong: the
 // flags say who, the reports say what.
 type reports struct {
-	rank  int
-	ranks int
-	store store.Store // this reducer's own
-	pass  uint64      // number of the pass among those that reduce
-	mine  []uint64    // passes of this rank's reports that are still there
+	control *coordinator.Group
+	number  int    // of this reducer
+	pass    uint64 // number of the pass among those that reduce
 }
 
 // report is what a rank says about a pass.
 type report struct {
+	Pass uint64
 	Missing
 	NonFinite *NonFinite   `json:",omitempty"`
 	Graph     *GraphChange `json:",omitempty"`
@@ -36,36 +35,31 @@ func (r *report) empty() bool { return !r.lacks() && r.NonFinite == nil && r.Gra
 // lacks tells whether the rank's pass was incomplete.
 func (r *report) lacks() bool { return len(r.Params) > 0 || r.Cause != "" }
 
-// reportTimeout bounds the dealings with the store about one pass.
+// reportTimeout bounds the dealings with the coordinator about one pass.
 const reportTimeout = 10 * time.Second
 
-func newReports(ctx context.Context, pg *comm.ProcessGroup) (reports, error) {
-	// The ranks make their reducers in the same order: each rank's n-th.
-	n, err := pg.Store().Add(ctx, fmt.Sprintf("reducers/%d", pg.Rank()), 1)
-	if err != nil {
-		return reports{}, fmt.Errorf("reducer: rank %d: %w", pg.Rank(), err)
-	}
-	return reports{rank: pg.Rank(), ranks: pg.Size(), store: store.Prefix(pg.Store(), fmt.Sprintf("reducer/%d", n))}, nil
+// newReports numbers this reducer. The ranks make theirs in the same order.
+func newReports(pg *comm.ProcessGroup) reports {
+	return reports{control: pg.Control(), number: pg.Control().Count("reducer")}
 }
 
-func key(pass uint64, rank int) string { return fmt.Sprintf("report/%d/%d", pass, rank) }
+// key is where ranks post their reports of the pass, in place of those of two passes ago: all
+// ranks have taken part in the pass between, so they have read them.
+func (r *reports) key() string { return fmt.Sprintf("reducer/%d/%d", r.number, r.pass%2) }
 
-// publish says what went wrong on this rank in this pass. Reports of two passes
-// ago go: all ranks have taken part in the pass between, so they have read them.
+// publish says what went wrong on this rank in this pass.
 func (r *reports) publish(ctx context.Context, mine report) error {
 	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	for ; len(r.mine) > 0 && r.mine[0]+2 <= r.pass; r.mine = r.mine[1:] {
-		if _, err := r.store.Delete(ctx, key(r.mine[0], r.rank)); err != nil {
-			return err
-		}
-	}
+	mine.Pass = r.pass
 	text, err := json.Marshal(mine)
 	if err != nil {
 		return err
 	}
-	r.mine = append(r.mine, r.pass)
-	return r.store.Set(ctx, key(r.pass, r.rank), text)
+	if err = r.control.Post(ctx, r.key(), text); errors.As(err, new(*coordinator.Failure)) {
+		return nil // the group is broken, and the reductions say why
+	}
+	return err
 }
 
 // collect reads the reports of the ranks whose flags are raised. A report was
@@ -77,15 +71,23 @@ func (r *reports) publish(ctx context.Context, mine report) error {
 func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
+	var up, members []int
+	for rank, is := range raised {
+		if is {
+			up, members = append(up, rank), append(members, r.control.Members[rank])
+		}
+	}
+	texts, unread := r.control.Posted(ctx, r.key(), members)
 	var missing, silent []Missing
 	var nonFinite []NonFinite
 	var changed []GraphChange
 	var left LeftError
-	for rank, up := range raised {
-		if !up {
-			continue
+	for i, rank := range up {
+		var theirs *report
+		err := unread
+		if err == nil {
+			theirs, err = r.decode(texts[i], rank)
 		}
-		theirs, err := r.read(ctx, rank)
 		switch {
 		case away != nil && away[rank]:
 			left.add(rank, theirs, err)
@@ -114,7 +116,7 @@ func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	if len(changed) > 0 {
 		errs = append(errs, &GraphChangedError{changed})
 	}
-	if len(left.Left) > 0 && !(len(left.Left) == r.ranks && left.over()) {
+	if len(left.Left) > 0 && !(len(left.Left) == len(raised) && left.over()) {
 		errs = append(errs, &left)
 	}
 	if len(errs) == 0 && len(missing) == 0 {
@@ -129,18 +131,16 @@ func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	return errors.Join(errs...)
 }
 
-// read returns a rank's report of this pass, nil if there is none.
-func (r *reports) read(ctx context.Context, rank int) (*report, error) {
-	key := key(r.pass, rank)
-	there, err := r.store.Check(ctx, key)
-	if err != nil || !there {
+// decode reads what a rank posted last; nil: it has posted no report of this pass.
+func (r *reports) decode(text []byte, rank int) (*report, error) {
+	if len(text) == 0 {
+		return nil, nil
+	}
+	theirs, err := decodeReport(text, rank)
+	if err != nil || theirs.Pass != r.pass {
 		return nil, err
 	}
-	text, err := r.store.Get(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	return decodeReport(text, rank)
+	return theirs, nil
 }
 
 // decodeReport reads the report of a rank.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -69,6 +70,7 @@ type Group struct {
 
 	// Guarded by the client's mu.
 	failure *Failure
+	counts  map[string]int
 	awaited string // the key of the gather that it waits for, or waited for last
 	begin   func(ranks []int, values [][]byte, done func())
 }
@@ -148,7 +150,7 @@ func newClient(rank int, o ClientOptions) *Client {
 func (c *Client) group(name string) *Group {
 	g := c.groups[name]
 	if g == nil {
-		g = &Group{Name: name, client: c, failed: make(chan struct{}), settled: make(chan struct{})}
+		g = &Group{Name: name, client: c, counts: map[string]int{}, failed: make(chan struct{}), settled: make(chan struct{})}
 		c.groups[name] = g
 		if root := c.groups[""]; root.failure != nil {
 			g.fail(root.failure)
@@ -212,6 +214,37 @@ func (g *Group) Missing(ctx context.Context, key string) ([]int, error) {
 		return nil, err
 	}
 	return m.Ranks, nil
+}
+
+// Post gives a value of a key, in place of the one that this rank gave before. It returns once
+// the value is there for all members that ask for it.
+func (g *Group) Post(ctx context.Context, key string, value []byte) error {
+	if len(value) > maxPost {
+		return fmt.Errorf("posting %d bytes, at most %d", len(value), maxPost)
+	}
+	_, err := g.exchange(ctx, &Message{Verb: Post, Group: g.Name, Key: key, Value: value}, gatherKey{Posted, g.Name, key})
+	return err
+}
+
+// Posted returns the values of a key that ranks gave last; empty are those of ranks that gave none.
+func (g *Group) Posted(ctx context.Context, key string, ranks []int) (values [][]byte, err error) {
+	for some := range slices.Chunk(ranks, postsAtOnce) {
+		theirs, err := g.exchange(ctx, &Message{Verb: Post, Group: g.Name, Key: key, Ranks: some}, gatherKey{Posted, g.Name, key})
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, theirs...)
+	}
+	return values, nil
+}
+
+// Count counts the calls with a name on this rank, from 1: what all members do in the same order
+// has the same number on each.
+func (g *Group) Count(name string) int {
+	g.client.mu.Lock()
+	defer g.client.mu.Unlock()
+	g.counts[name]++
+	return g.counts[name]
 }
 
 func (g *Group) exchange(ctx context.Context, m *Message, key gatherKey) ([][]byte, error) {
@@ -503,7 +536,7 @@ func (c *Client) receive(m *Message) {
 		}
 	case Left, Answered:
 		c.hand(gatherKey{m.Verb, m.Group, ""}, m)
-	case Gathered, Watched:
+	case Gathered, Watched, Posted:
 		c.hand(gatherKey{m.Verb, m.Group, m.Key}, m)
 	}
 }

@@ -51,8 +51,9 @@ type group struct {
 	name    string
 	members []int
 	gathers map[string]*gather
-	last    string // the key of the gather that was complete last
-	made    bool   // all members are ready or, of the group of all, have joined
+	posts   map[string]map[int][]byte // by key and rank
+	last    string                    // the key of the gather that was complete last
+	made    bool                      // all members are ready or, of the group of all, have joined
 	left    gather
 	alone   bool // one of those that left did not wait for the others
 	failure *inquiry
@@ -110,7 +111,7 @@ func NewCore(size int) *Core {
 }
 
 func newGroup(name string, members []int) *group {
-	return &group{name: name, members: members, gathers: map[string]*gather{}}
+	return &group{name: name, members: members, gathers: map[string]*gather{}, posts: map[string]map[int][]byte{}}
 }
 
 // Step takes what a rank said and returns what to send. Its error says that the rank broke
@@ -148,6 +149,8 @@ func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 		c.leave(g, from, m)
 	case Watch:
 		c.send(&Message{Verb: Watched, Number: m.Number, Group: m.Group, Key: m.Key, Ranks: g.missing(m.Key)}, from)
+	case Post:
+		err = c.post(g, from, m)
 	case Alive:
 	default:
 		err = fmt.Errorf("rank %d said %v, which is the coordinator's to say", from, m.Verb)
@@ -294,6 +297,31 @@ func (g *group) missing(key string) (ranks []int) {
 		}
 	}
 	return ranks
+}
+
+// maxPost bounds a value that a rank posts. postsAtOnce of them fit into a message.
+const (
+	maxPost     = 1 << 20
+	postsAtOnce = maxMessage / 2 / maxPost
+)
+
+// post takes a rank's value, and answers with those of the ranks that it asks for.
+func (c *Core) post(g *group, from int, m *Message) error {
+	if len(m.Value) > maxPost || len(m.Ranks) > postsAtOnce {
+		return fmt.Errorf("rank %d posts %d bytes of %q and asks for %d values, at most %d and %d", from, len(m.Value), m.Key, len(m.Ranks), maxPost, postsAtOnce)
+	}
+	if len(m.Value) > 0 {
+		if g.posts[m.Key] == nil {
+			g.posts[m.Key] = map[int][]byte{}
+		}
+		g.posts[m.Key][from] = m.Value
+	}
+	answer := &Message{Verb: Posted, Group: m.Group, Key: m.Key}
+	for _, r := range m.Ranks {
+		answer.Values = append(answer.Values, g.posts[m.Key][r])
+	}
+	c.send(answer, from)
+	return nil
 }
 
 // scope is the group that breaks when g fails: all ranks', unless groups fail apart, g is only

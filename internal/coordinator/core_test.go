@@ -21,6 +21,7 @@ import (
 //	RANK ack NUMBER [value=V]
 //	RANK leave [group=G] [value=V] [alone] [final]
 //	RANK watch [KEY] [group=G]
+//	RANK post KEY [group=G] [value=V] [ask=R,R]
 //	RANK lost HOW
 //	RANK exited HOW
 //
@@ -116,6 +117,8 @@ func play(t *testing.T, c *Core, line string) ([]Outgoing, error) {
 		m.Verb = Leave
 	case "watch":
 		m.Verb, m.Key = Watch, word
+	case "post":
+		m.Verb, m.Key = Post, word
 	default:
 		t.Fatalf("unknown event %q", line)
 	}

@@ -17,6 +17,7 @@
 //	Ack     I know, or this is what I know
 //	Leave   I close this group, or the session, in good order
 //	Watch   who has not given this key yet?
+//	Post    my latest value of this key, and: what are those of these ranks?
 //	Alive   nothing else, every second
 //
 // # What the coordinator says
@@ -29,6 +30,7 @@
 //	Leaving   these leave alone: tell when you do not need them any more
 //	Left      all members have left
 //	Watched   who has not
+//	Posted    the value is there for whoever asks, and theirs are these
 //
 // # Which failure is the first
 //
@@ -75,6 +77,8 @@
 //
 // A death costs each rank three messages, a deadline five. Nothing but gathers grows with the
 // square of the number of ranks: their values go from all members to all.
+// What a rank posts goes to those that ask for it. The coordinator keeps the last value of each rank
+// and key until all members have left the group.
 //
 // # Structure
 //

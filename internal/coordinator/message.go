@@ -24,6 +24,9 @@ const (
 	Leave
 	// Watch asks which members of Group have not given their value of Key.
 	Watch
+	// Post replaces what the rank has posted of Key in Group by its Value, if it has one, and
+	// asks what Ranks have posted.
+	Post
 )
 
 // What the coordinator says.
@@ -48,13 +51,15 @@ const (
 	Leaving
 	// Watched answers Watch: Ranks have not given their value.
 	Watched
+	// Posted answers Post: Values are those of its Ranks, empty where a rank posted none.
+	Posted
 	// Alive says nothing but that the sender runs. It goes both ways.
 	Alive
 )
 
 var verbs = map[Verb]string{
-	Join: "join", Gather: "gather", Fail: "fail", Ack: "ack", Leave: "leave", Watch: "watch", Gathered: "gathered", Asked: "asked",
-	Answered: "answered", Failed: "failed", Settled: "settled", Left: "left", Leaving: "leaving", Watched: "watched", Alive: "alive",
+	Join: "join", Gather: "gather", Fail: "fail", Ack: "ack", Leave: "leave", Watch: "watch", Post: "post", Gathered: "gathered", Asked: "asked",
+	Answered: "answered", Failed: "failed", Settled: "settled", Left: "left", Leaving: "leaving", Watched: "watched", Posted: "posted", Alive: "alive",
 }
 
 func (v Verb) String() string { return verbs[v] }

@@ -137,6 +137,28 @@ func TestGather(t *testing.T) {
 	})
 }
 
+// What a rank posts is there when Post returns, also for who asks for many values.
+func TestPost(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 3, nil)
+		j.join(t)
+		for r, c := range j.clients[:2] {
+			for n := range 2 {
+				if err := c.Root().Post(t.Context(), "key", fmt.Appendf(nil, "value %d of %d", n, r)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		values, err := j.clients[2].Root().Posted(t.Context(), "key", slices.Repeat([]int{1, 2, 0}, postsAtOnce))
+		if want := slices.Repeat([][]byte{[]byte("value 1 of 1"), nil, []byte("value 1 of 0")}, postsAtOnce); err != nil || fmt.Sprintf("%s", values) != fmt.Sprintf("%s", want) {
+			t.Errorf("got %s, %v, want %s", values, err, want)
+		}
+		if err := j.clients[0].Root().Post(t.Context(), "key", make([]byte, maxPost+1)); err == nil {
+			t.Error("a value that is too large is posted")
+		}
+	})
+}
+
 // TestDeath tells all others of a rank whose connection ends, and then that all know.
 func TestDeath(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {

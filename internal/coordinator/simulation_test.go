@@ -11,7 +11,8 @@ import (
 )
 
 // The simulation runs the core with simulated ranks in virtual time. Ranks join, take
-// steps in each of which every rank needs a token from the rank before it, and leave.
+// steps in each of which every rank needs a token from the rank before it, and leave. What a
+// rank posts is there before its token is.
 // Meanwhile some of them die, hang, are suspended, lose connections, make mistakes, leave
 // early or never come. Every message takes a random time; those of one connection keep
 // their order.
@@ -192,9 +193,9 @@ func (s *simulation) deliver(out []Outgoing) {
 	}
 }
 
-// count counts what a rank says and is told beside joining, asking and leaving.
+// count counts what a rank says and is told beside joining, asking, posting and leaving.
 func (r *simRank) count(m *Message) {
-	if m.Verb != Join && m.Verb != Gathered && m.Verb != Watch && m.Verb != Watched && m.Verb != Leave {
+	if m.Verb != Join && m.Verb != Gathered && m.Verb != Watch && m.Verb != Watched && m.Verb != Post && m.Verb != Posted && m.Verb != Leave {
 		r.messages++
 	}
 }
@@ -299,7 +300,7 @@ func (r *simRank) fault(f fault) {
 
 // report tells the coordinator of a failure, the first one of this rank.
 func (r *simRank) report(m *Message) {
-	if r.reported || r.failure != nil || r.step == 0 || r.leaving && !m.WantAnswers {
+	if r.gone || r.reported || r.failure != nil || r.step == 0 || r.leaving && !m.WantAnswers {
 		return
 	}
 	r.reported = true
@@ -343,30 +344,38 @@ func (r *simRank) next() {
 			r.leave()
 			return
 		}
-		behind := r.behind()
-		if r.cutBehind {
-			r.report(&Message{Ranks: []int{behind.id}, Failure: &Failure{Text: "write", Ranks: []int{r.id, behind.id}}})
-			return
-		}
-		s.arrives(&r.data, func() {
-			if !behind.cutBefore {
-				behind.tokens = step
-				behind.look()
-			}
-		})
-		r.waits = true
-		s.after(simGrace, func() {
-			if r.step == step && r.waits && r.failure == nil {
-				r.say(&Message{Verb: Watch, Key: LeaveKey})
-			}
-		})
-		s.after(simTimeout, func() {
-			if r.step == step && r.waits {
-				r.report(&Message{Ranks: r.others(), WantAnswers: true, Failure: &Failure{Text: "timed out", Ranks: []int{r.before().id}}})
-			}
-		})
-		r.look()
+		r.say(&Message{Verb: Post, Key: "step", Value: []byte{byte(step)}})
 	})
+}
+
+// pass gives the step's token to the rank behind it, and waits for its own.
+func (r *simRank) pass() {
+	s, step, behind := r.sim, r.step, r.behind()
+	if r.hung || r.failure != nil || r.leaving {
+		return
+	}
+	if r.cutBehind {
+		r.report(&Message{Ranks: []int{behind.id}, Failure: &Failure{Text: "write", Ranks: []int{r.id, behind.id}}})
+		return
+	}
+	s.arrives(&r.data, func() {
+		if !behind.cutBefore {
+			behind.tokens = step
+			behind.look()
+		}
+	})
+	r.waits = true
+	s.after(simGrace, func() {
+		if r.step == step && r.waits && r.failure == nil {
+			r.say(&Message{Verb: Watch, Key: LeaveKey})
+		}
+	})
+	s.after(simTimeout, func() {
+		if r.step == step && r.waits {
+			r.report(&Message{Ranks: r.others(), WantAnswers: true, Failure: &Failure{Text: "timed out", Ranks: []int{r.before().id}}})
+		}
+	})
+	r.look()
 }
 
 // look goes on when the step's token is there, or cannot come any more.
@@ -375,6 +384,7 @@ func (r *simRank) look() {
 	case r.dead || r.stopped || r.hung || r.unconnected || r.failure != nil || !r.waits:
 	case r.tokens >= r.step:
 		r.waits = false
+		r.say(&Message{Verb: Post, Key: "step", Ranks: []int{r.before().id}})
 		r.acknowledge()
 		r.next()
 	case r.cutBefore:
@@ -466,6 +476,13 @@ func (r *simRank) receive(m *Message) {
 	case Watched:
 		if before := r.before().id; r.waits && !slices.Contains(m.Ranks, before) {
 			r.report(&Message{Ranks: []int{before}, Failure: &Failure{Text: "left", Ranks: []int{before}}})
+		}
+	case Posted:
+		switch {
+		case m.Values == nil:
+			r.pass()
+		case len(m.Values[0]) == 0 || int(m.Values[0][0]) < r.step-1:
+			s.breakf("rank %d has the token of step %d and reads %v", r.id, r.step-1, m.Values)
 		}
 	case Leaving:
 		r.leavingAcks[m.Number] = int(slices.Max(slices.Concat(m.Values...)))
