@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/internal/handshake"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -383,6 +385,23 @@ func TestStrangers(t *testing.T) {
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		t.Error("a stranger is kept")
+	}
+	j.join(t)
+}
+
+// TestFull refuses a rank for which there is no connection, and tells it why.
+func TestFull(t *testing.T) {
+	j := open(t, "tcp", 2, nil)
+	j.mu.Lock()
+	j.most, j.why = 2, ": of a test"
+	j.mu.Unlock()
+	var refused *handshake.RefusedError
+	c, err := j.connect(t.Context(), 1, j.clients[0].opts)
+	if err == nil {
+		c.Close()
+	}
+	if !errors.As(err, &refused) || refused.Text != "3 connections with the coordinator, at most 2: of a test" {
+		t.Errorf("refused with %v", err)
 	}
 	j.join(t)
 }
