@@ -69,7 +69,9 @@ type Group struct {
 
 	// Guarded by the client's mu.
 	failure *Failure
-	awaited string // the key of the gather that it waits for, or waited for last
+	report  *Failure // the first that this rank reported
+	waited  int      // ticks since
+	awaited string   // the key of the gather that it waits for, or waited for last
 	begin   func(ranks []int, values [][]byte, done func())
 }
 
@@ -287,9 +289,23 @@ func (g *Group) Failure() *Failure {
 }
 
 // Fail reports a failure. It is decided once the ranks asked have answered or were lost. It
-// returns at once: Failed tells what was decided.
+// returns at once: Failed tells what was decided. Where nothing is within some intervals, as
+// when the coordinator is suspended, the groups of this rank break with f.
 func (g *Group) Fail(f *Failure, asked ...int) {
-	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: asked}) // the end of the connection is a failure
+	g.tell(&Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: asked})
+}
+
+// tell sends a report that is to be decided.
+func (g *Group) tell(m *Message) {
+	c := g.client
+	c.mu.Lock()
+	if g.report == nil {
+		own := *m.Failure
+		own.Reporter, own.Group = c.rank, g.Name
+		g.report = &own
+	}
+	c.mu.Unlock()
+	c.send(m) // the end of the connection is a failure
 }
 
 // Expect says which gather comes next: who is late is who has not come there.
@@ -310,17 +326,13 @@ func (g *Group) GiveUp(err error, late bool) error {
 	key := g.awaited
 	g.client.mu.Unlock()
 	g.Fail(&Failure{Text: err.Error(), Key: key, Late: late})
-	select {
-	case <-g.failed:
-		return g.Failure()
-	case <-time.After(answerTime):
-		return err
-	}
+	<-g.failed
+	return g.Failure()
 }
 
 // Decide ends what Fail, or Inquire, of this rank began.
 func (g *Group) Decide(f *Failure) {
-	g.client.send(&Message{Verb: Fail, Group: g.Name, Failure: f, Final: true})
+	g.tell(&Message{Verb: Fail, Group: g.Name, Failure: f, Final: true})
 }
 
 // Inquire reports a failure and asks ranks what they know of it. When ctx ends it returns the
@@ -518,7 +530,8 @@ func closed(c chan struct{}) bool {
 }
 
 // leaseTicks is after how many ticks of the coordinator's silence this rank takes nothing
-// for the result of a call: another one may have failed, and not be able to tell.
+// for the result of a call: another one may have failed, and not be able to tell. A report
+// that is not decided for so long breaks the groups of its rank.
 const leaseTicks = 5
 
 // lost notes that the coordinator is gone, or does not answer. The others find the same, or
@@ -563,8 +576,16 @@ func (c *Client) tick() {
 			return
 		}
 		c.mu.Lock()
+		for _, g := range c.groups {
+			if g.report == nil || g.failure != nil {
+				continue
+			}
+			if g.waited++; g.waited > leaseTicks {
+				c.abandon(g.report)
+			}
+		}
 		say := c.silence.tick(c.heard)
-		c.heard = false
+		c.heard = c.conn == nil // it is in this process
 		over := c.silence > c.opts.silent()
 		c.mu.Unlock()
 		if over {

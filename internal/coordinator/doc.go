@@ -64,7 +64,9 @@
 // A coordinator that is lost, or that has been silent for so long, is the failure of every rank,
 // and names no rank. Ranks that cannot reach it can tell each other nothing. So a rank that has not
 // heard of it for five intervals takes no call for done ([Group.Quiet]), and one that breaks its
-// groups without the coordinator waits for six before it aborts ([Group.Settled]).
+// groups without the coordinator waits for six before it aborts ([Group.Settled]). A report that is not
+// decided within five intervals, because the coordinator or a rank that it asks is suspended, breaks
+// the groups of its rank.
 //
 // Both ends count intervals in which they ran themselves. So a job that is suspended as a whole loses
 // nobody.
