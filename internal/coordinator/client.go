@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"bufio"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -428,12 +429,15 @@ func (c *Client) Close() {
 func (c *Client) listen() {
 	defer close(c.done)
 	defer c.conn.Close()
+	in := bufio.NewReaderSize(c.conn, readSize)
 	for {
 		awaitInput(c.conn) // of an error the read tells
 		c.reading.Lock()
-		m, err := decode(c.conn, maxMessage)
-		if err == nil {
-			c.receive(m)
+		m, err := decode(in, maxMessage)
+		for ; err == nil; m, err = decode(in, maxMessage) {
+			if c.receive(m); in.Buffered() == 0 {
+				break
+			}
 		}
 		c.reading.Unlock()
 		if err != nil {

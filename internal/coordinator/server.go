@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
@@ -250,9 +251,10 @@ func (s *Server) serve(c net.Conn, known func()) {
 	})
 	defer writer.Wait()
 	defer box.close()
+	in := bufio.NewReaderSize(c, readSize)
 	for err == nil {
 		var m *Message
-		if m, err = decode(c, maxMessage); err == nil {
+		if m, err = decode(in, maxMessage); err == nil {
 			err = s.take(p, m)
 		}
 	}
