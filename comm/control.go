@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
@@ -54,6 +55,10 @@ func openControl(ctx context.Context, o *Options, n int64, release *releases) (*
 	}
 	return client.Root(), nil
 }
+
+// leaveGrace bounds how long the rank that hosts the store and the coordinator outstays the
+// others: one that died never leaves.
+const leaveGrace = 2 * time.Second
 
 // coordinatorStore is the part of the job's store that says where the coordinator of a rank's
 // n-th group is, and whether the launcher hosts it.

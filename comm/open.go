@@ -8,13 +8,11 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"time"
 
 	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/store"
 )
 
@@ -118,27 +116,5 @@ func openStore(ctx context.Context, w World, m *store.Member, log *slog.Logger, 
 		return nil, refuseRival(ctx, client, w, m)
 	}
 	warnForeign(w, client, m, log)
-	if !w.AgentStore {
-		release.add(func(ctx context.Context) error { return leaveStore(ctx, client, w, hosts) })
-	}
 	return client, nil
-}
-
-// leaveGrace bounds how long the rank that hosts the store outstays the
-// others: one that died never leaves.
-const leaveGrace = 2 * time.Second
-
-// leaveStore says that this rank needs the store no more; the rank that hosts
-// it waits for the others, so that none loses it in mid-call.
-func leaveStore(ctx context.Context, s store.Store, w World, hosts bool) error {
-	ctx, cancel := awake.WithTimeout(ctx, leaveGrace)
-	defer cancel()
-	const key = "goddp/left"
-	if left, err := s.Add(ctx, key, 1); err == nil && left == int64(w.Size) {
-		s.Set(ctx, key+"/all", nil)
-	}
-	if hosts {
-		s.Wait(ctx, key+"/all") // a rank that died is no error here: its peers were told
-	}
-	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/goddp/goddp/internal/descriptors"
 	"github.com/goddp/goddp/internal/stopfile"
 	"github.com/goddp/goddp/launcher/rendezvous"
 )
@@ -153,6 +154,12 @@ func (c *Config) withDefaults() (*Config, error) {
 func (c *Config) check() error {
 	if c.Workers < 0 {
 		return fmt.Errorf("%d workers per node: want at least 1", c.Workers)
+	}
+	// What this process opens for itself, and for a worker: two pipes and a file for its output, and
+	// its connections with the store and the coordinator. Without them a worker would wait in vain.
+	const ownFiles, workerFiles = 24, 5
+	if need, most := uint64(ownFiles+workerFiles*c.Workers), descriptors.Limit(); need > most {
+		return fmt.Errorf("%d workers need %d open files, and this process may open %d: %s", c.Workers, need, most, descriptors.Remedy)
 	}
 	if c.MaxRestarts < 0 {
 		return fmt.Errorf("%d restarts: want 0 or more", c.MaxRestarts)

@@ -4,7 +4,8 @@ import (
 	"container/list"
 	"fmt"
 	"net"
-	"syscall"
+
+	"github.com/goddp/goddp/internal/descriptors"
 )
 
 // A class is what the server knows of the client at the other end of a
@@ -32,7 +33,7 @@ var classNames = [classes]string{"silent connections", "connections of strangers
 // does no locking and closes no connection.
 type slots struct {
 	limits [classes]int
-	files  [classes]uint64    // that the process may open, where that bounds the class; else 0
+	why    [classes]string    // what bounds the class, where the limit does not
 	open   [classes]list.List // of net.Conn
 	where  map[net.Conn]place
 }
@@ -106,23 +107,13 @@ func (s *slots) remove(nc net.Conn) {
 
 // full is the error of a class that has no free slot.
 func (s *slots) full(c class) error {
-	err := limitError(classNames[c], s.limits[c]+1, s.limits[c])
-	if files := s.files[c]; files > 0 {
-		err = fmt.Errorf("%w: the store's process may open %d files: raise its limit (ulimit -n)", err, files)
-	}
-	return err
+	return fmt.Errorf("%w%s", limitError(classNames[c], s.limits[c]+1, s.limits[c]), s.why[c])
 }
 
 // fitDescriptors lowers the limits of the classes so that the server's connections
 // leave some of the file descriptors to the rest of the process.
 func (s *slots) fitDescriptors() {
-	var files syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) != nil {
-		return
-	}
 	for c, limit := range s.limits {
-		if most := files.Cur / (classes + 1); uint64(limit) > most {
-			s.limits[c], s.files[c] = int(most), files.Cur
-		}
+		s.limits[c], s.why[c] = descriptors.Share(limit, "the store's process")
 	}
 }

@@ -53,17 +53,31 @@ func join(ctx context.Context) error {
 	return pg.Barrier().Wait(ctx)
 }
 
+// limited is golaunch in a process that may open 64 files.
+func limited(t *testing.T, env []string, args ...string) *exec.Cmd {
+	cmd := golaunch(t, env, args...)
+	shell := exec.CommandContext(t.Context(), "bash", append([]string{"-c", `ulimit -n 64; exec "$@"`, "bash"}, cmd.Args...)...)
+	shell.Env = cmd.Env
+	return shell
+}
+
 // A rank for which the store has no connection learns why, and so does the report. The
 // store has 12 for the 8 ranks, and each wants two at least.
 func TestFullStoreSaysWhy(t *testing.T) {
-	limited := golaunch(t, []string{joinVar + "=1", "TMPDIR=" + t.TempDir()}, "--nproc-per-node=8", os.Args[0])
-	cmd := exec.CommandContext(t.Context(), "bash", append([]string{"-c", `ulimit -n 64; exec "$@"`, "bash"}, limited.Args...)...)
-	cmd.Env = limited.Env
-	got := finish(t, cmd)
+	got := finish(t, limited(t, []string{joinVar + "=1", "TMPDIR=" + t.TempDir()}, "--nproc-per-node=8", os.Args[0]))
 	const why = "13 connections, at most 12: the store's process may open 64 files: raise its limit (ulimit -n)"
 	ranks, report, failed := strings.Cut(got.stderr, "Root Cause (first observed failure):")
 	root, _, _ := strings.Cut(report, "from its stderr:")
 	if got.code != 1 || !failed || !strings.Contains(ranks, "joining the process group: ") || !strings.Contains(root, why) {
 		t.Errorf("exit code %d; the root cause is not %q:\n%s", got.code, why, got.stderr)
+	}
+}
+
+// More workers than golaunch can open files for are not started.
+func TestTooManyWorkersForDescriptors(t *testing.T) {
+	got := finish(t, limited(t, nil, "--nproc-per-node=16", "true"))
+	const why = "16 workers need 104 open files, and this process may open 64: raise its limit (ulimit -n)"
+	if got.code != 1 || !strings.Contains(got.stderr, why) {
+		t.Errorf("exit code %d, want 1 and %q:\n%s", got.code, why, got.stderr)
 	}
 }

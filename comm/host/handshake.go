@@ -160,7 +160,7 @@ func (m *meeting) welcome(c net.Conn, unix bool) (a arrived, err error) {
 		c = wrapUnix(c)
 	}
 	a.conn = c
-	p, err := handshake.Accept(c, m.party(handshake.PeerListener, 0), m.key)
+	p, err := handshake.Accept(c, m.party(handshake.PeerListener, 0), m.key, nil)
 	if err != nil {
 		return a, err
 	}

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"bufio"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -33,14 +34,15 @@ type Client struct {
 	unheard func() bool               // there: whether something has not been carried out
 	others  func(ctx context.Context) // there: awaitOthers
 
-	mu       sync.Mutex
-	know     func(*Failure) []byte
-	groups   map[string]*Group
-	waits    map[gatherKey]chan *Message
-	leaving  bool
-	heard    bool // since the last tick
-	silence  silence
-	reported *Failure // the latest one that this rank reported
+	mu        sync.Mutex
+	know      func(*Failure) []byte
+	groups    map[string]*Group
+	waits     map[gatherKey]chan *Message
+	leaving   bool
+	heard     bool // since the last tick
+	silence   silence
+	reported  *Failure // the latest one that this rank reported
+	undecided int      // ticks since
 }
 
 // ClientOptions are a client's.
@@ -331,7 +333,8 @@ func (g *Group) Failure() *Failure {
 }
 
 // Fail reports a failure. It is decided once the ranks asked have answered or were lost. It
-// returns at once: Failed tells what was decided. Where the coordinator does not answer it is f.
+// returns at once: Failed tells what was decided. Where a rank asked does not answer within some
+// intervals, or the coordinator does not, it is f.
 func (g *Group) Fail(f *Failure, asked ...int) { g.report(*f, &Message{Ranks: asked}) }
 
 func (g *Group) report(f Failure, m *Message) {
@@ -339,7 +342,7 @@ func (g *Group) report(f Failure, m *Message) {
 	f.Reporter, f.Group = c.rank, g.Name
 	m.Verb, m.Group, m.Failure = Fail, g.Name, &f
 	c.mu.Lock()
-	c.reported = &f
+	c.reported, c.undecided = &f, 0
 	c.mu.Unlock()
 	c.send(m) // the end of the connection is a failure
 }
@@ -362,12 +365,8 @@ func (g *Group) GiveUp(err error, late bool) error {
 	key := g.awaited
 	g.client.mu.Unlock()
 	g.Fail(&Failure{Text: err.Error(), Key: key, Late: late})
-	select {
-	case <-g.failed:
-		return g.Failure()
-	case <-time.After(answerTime):
-		return err
-	}
+	<-g.failed
+	return g.Failure()
 }
 
 // Decide ends what Fail, or Inquire, of this rank began.
@@ -493,12 +492,15 @@ func (c *Client) Close() {
 func (c *Client) listen() {
 	defer close(c.done)
 	defer c.conn.Close()
+	in := bufio.NewReaderSize(c.conn, readSize)
 	for {
 		awaitInput(c.conn) // of an error the read tells
 		c.reading.Lock()
-		m, err := decode(c.conn, maxMessage)
-		if err == nil {
-			c.receive(m)
+		m, err := decode(in, maxMessage)
+		for ; err == nil; m, err = decode(in, maxMessage) {
+			if c.receive(m); in.Buffered() == 0 {
+				break
+			}
 		}
 		c.reading.Unlock()
 		if err != nil {
@@ -596,7 +598,8 @@ func closed(c chan struct{}) bool {
 }
 
 // leaseTicks is after how many ticks of the coordinator's silence this rank takes nothing
-// for the result of a call: another one may have failed, and not be able to tell.
+// for the result of a call: another one may have failed, and not be able to tell. A report
+// that is not decided for so long breaks the groups of its rank.
 const leaseTicks = 5
 
 // lost notes that the coordinator is gone, or does not answer. The others find the same, or
@@ -641,14 +644,22 @@ func (c *Client) tick() {
 			return
 		}
 		c.mu.Lock()
-		say := c.silence.tick(c.heard)
-		c.heard = false
-		over := c.silence > c.opts.silent()
-		if f := c.reported; f != nil && c.group(f.Group).failure == nil && c.silence > leaseTicks {
-			c.broken("", f)
-			c.settled("") // no rank takes a call for done any more
+		var undecided *Failure
+		if f := c.reported; f != nil && c.group(f.Group).failure == nil {
+			if c.undecided++; c.silence > leaseTicks {
+				c.broken("", f)
+				c.settled("") // no rank takes a call for done any more
+			} else if c.undecided == leaseTicks { // a rank that is asked is suspended
+				undecided = f
+			}
 		}
+		say := c.silence.tick(c.heard)
+		c.heard = c.conn == nil // it is in this process
+		over := c.silence > c.opts.silent()
 		c.mu.Unlock()
+		if undecided != nil {
+			c.send(&Message{Verb: Fail, Group: undecided.Group, Failure: undecided, Final: true})
+		}
 		if over {
 			c.lost(fmt.Errorf("it has not been heard of for %v", c.opts.Silence))
 			c.conn.Close()

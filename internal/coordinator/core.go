@@ -125,6 +125,11 @@ func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 	if from < 0 || from >= c.size || c.ranks[from].state != present && c.ranks[from].state != left {
 		return nil, fmt.Errorf("%v of rank %d, which has not joined", m.Verb, from)
 	}
+	for _, r := range m.Ranks {
+		if r < 0 || r >= c.size {
+			return nil, fmt.Errorf("%v of rank %d names rank %d of %d", m.Verb, from, r, c.size)
+		}
+	}
 	g := c.groups[m.Group]
 	switch {
 	case m.Verb == Ack:
@@ -365,9 +370,6 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 		return nil
 	}
 	for _, r := range m.Ranks {
-		if r < 0 || r >= c.size {
-			return fmt.Errorf("rank %d asks rank %d of %d", from, r, c.size)
-		}
 		switch {
 		case r == from:
 		case c.departed(m.Group, r):

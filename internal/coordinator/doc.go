@@ -68,7 +68,8 @@
 // and names no rank. Ranks that cannot reach it can tell each other nothing. So a rank that has not
 // heard of it for five intervals takes no call for done ([Group.Quiet]), and one that breaks its
 // groups without the coordinator waits for six before it aborts ([Group.Settled]). A rank that has
-// reported a failure, and has not heard of the coordinator for six, breaks them because of that.
+// reported a failure, and has not heard of the coordinator for six, breaks them because of that. A
+// report that is not decided within five, because a rank that it asks is suspended, is decided as it is.
 //
 // Both ends count intervals in which they ran themselves. So a job that is suspended as a whole loses
 // nobody.

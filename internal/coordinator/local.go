@@ -40,6 +40,7 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 		s.lost(p, net.ErrClosed)
 		c.lost(errClosed)
 	})
+	c.wg.Go(c.tick)
 	return c, nil
 }
 

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/descriptors"
 	"github.com/goddp/goddp/internal/handshake"
 	"github.com/goddp/goddp/internal/peeruid"
 )
@@ -55,12 +57,15 @@ type Server struct {
 	wg    sync.WaitGroup
 	done  chan struct{}
 	ended chan struct{} // of one: a rank's connection has ended
+	most  int           // connections that have introduced themselves
+	why   string        // so few may be open
 
 	mu       sync.Mutex // of all that follows, and of every Core
 	closed   bool
 	sessions map[int]*session
 	exited   map[int]string     // ranks whose processes ended, and how
 	open     map[net.Conn]bool  // all connections, and whether the rank there has joined
+	admitted map[net.Conn]bool  // those that have introduced themselves
 	peers    map[*peer]struct{} // those that have joined a session
 }
 
@@ -96,17 +101,18 @@ func (n *silence) tick(heard bool) (say bool) {
 }
 
 // The bounds of what strangers may take: how long a handshake may last, and how many may be
-// under way.
+// under way; and of how many ranks are served.
 const (
 	introductionTime = 10 * time.Second
 	strangers        = 256
+	connections      = 16384
 )
 
 // NewServer returns the coordinator of a job of this many ranks, for ranks of this process.
 func NewServer(size int, o Options) *Server {
 	s := &Server{
 		opts: o.withDefaults(), size: size, done: make(chan struct{}), ended: make(chan struct{}, 1),
-		sessions: map[int]*session{}, exited: map[int]string{}, open: map[net.Conn]bool{}, peers: map[*peer]struct{}{},
+		sessions: map[int]*session{}, exited: map[int]string{}, open: map[net.Conn]bool{}, admitted: map[net.Conn]bool{}, peers: map[*peer]struct{}{},
 	}
 	s.wg.Go(s.tick)
 	return s
@@ -120,6 +126,7 @@ func Listen(addr string, size int, o Options) (*Server, error) {
 	}
 	s := NewServer(size, o)
 	s.ln = ln
+	s.most, s.why = descriptors.Share(connections, "the coordinator's process")
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -181,7 +188,7 @@ func (s *Server) Close() error {
 
 // accept serves the listener.
 func (s *Server) accept() {
-	slots := make(chan struct{}, strangers)
+	slots := make(chan struct{}, min(strangers, s.most))
 	for {
 		c, err := s.ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -221,6 +228,7 @@ func (s *Server) serve(c net.Conn, known func()) {
 		c.Close()
 		s.mu.Lock()
 		delete(s.open, c)
+		delete(s.admitted, c)
 		s.mu.Unlock()
 	}()
 	c.SetDeadline(time.Now().Add(introductionTime))
@@ -244,9 +252,10 @@ func (s *Server) serve(c net.Conn, known func()) {
 	})
 	defer writer.Wait()
 	defer box.close()
+	in := bufio.NewReaderSize(c, readSize)
 	for err == nil {
 		var m *Message
-		if m, err = decode(c, maxMessage); err == nil {
+		if m, err = decode(in, maxMessage); err == nil {
 			err = s.take(p, m)
 		}
 	}
@@ -261,8 +270,19 @@ func (s *Server) introduce(c net.Conn) (rank int, err error) {
 		}
 	}
 	own := handshake.Party{Role: handshake.Coordinator, Job: s.opts.Job, HasSecret: s.opts.HasSecret, Rank: -1, Process: handshake.ThisProcess()}
-	party, err := handshake.Accept(c, own, s.opts.Key)
+	party, err := handshake.Accept(c, own, s.opts.Key, func() error { return s.admit(c) })
 	return party.Rank, err
+}
+
+// admit takes a connection of the job, if there may be another one.
+func (s *Server) admit(c net.Conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.admitted) >= s.most {
+		return fmt.Errorf("%d connections with the coordinator, at most %d%s", s.most+1, s.most, s.why)
+	}
+	s.admitted[c] = true
+	return nil
 }
 
 // take carries out what a rank said. Its first word but Alive is Join.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/internal/handshake"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -447,6 +450,88 @@ func TestSilence(t *testing.T) {
 	})
 }
 
+// TestUndecided has a report that is not decided, since the coordinator or a rank that is asked is
+// suspended. A coordinator that runs is told to decide; otherwise the rank's own groups break.
+func TestUndecided(t *testing.T) {
+	for _, c := range []struct {
+		suspended, transport string
+		of                   func(j *job) *sync.Mutex
+	}{
+		{"coordinator", "tcp", func(j *job) *sync.Mutex { return &j.mu }},
+		{"asked", "tcp", func(j *job) *sync.Mutex { return &j.clients[1].mu }},
+		{"asked", "local", func(j *job) *sync.Mutex { return &j.clients[1].mu }},
+	} {
+		t.Run(c.suspended+" "+c.transport, func(t *testing.T) {
+			const interval = 20 * time.Millisecond
+			j := open(t, c.transport, 3, func(o *ClientOptions) { o.Interval = interval })
+			j.join(t)
+			g, _, err := j.clients[0].Root().Make(t.Context(), "alone", []int{0}, nil)
+			if err == nil {
+				_, err = g.Gather(t.Context(), ReadyKey, nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			mu := c.of(j)
+			mu.Lock()
+			begun := time.Now()
+			g.Fail(&Failure{Text: "broken"}, 1)
+			f := await(t, j.clients[0].Root())
+			if took := time.Since(begun); took < (leaseTicks-1)*interval {
+				t.Errorf("given up after %v", took)
+			}
+			if f.Text != "broken" || f.Reporter != 0 || f.Group != "alone" || g.Failure() != f {
+				t.Errorf("the failure is %+v, that of the group %+v", f, g.Failure())
+			}
+			if c.suspended == "asked" {
+				await(t, j.clients[2].Root())
+			} else if f := j.clients[2].Root().Failure(); f != nil {
+				t.Errorf("rank 2 was told of %+v", f)
+			}
+			mu.Unlock()
+			for r, c := range j.clients { // and then it is decided
+				if f := await(t, c.Root()); f.Text != "broken" || f.Reporter != 0 {
+					t.Errorf("rank %d was told of %+v", r, f)
+				}
+			}
+		})
+	}
+}
+
+// TestLoad expels nobody, and has nobody wait, while all processors are busy.
+func TestLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 10 seconds")
+	}
+	j := open(t, "tcp", 8, nil)
+	j.join(t)
+	stop := make(chan struct{})
+	var busy sync.WaitGroup
+	for range 4 * runtime.GOMAXPROCS(0) {
+		busy.Go(func() {
+			for !closed(stop) {
+			}
+		})
+	}
+	for begun := time.Now(); time.Since(begun) < 10*time.Second; time.Sleep(100 * time.Millisecond) {
+		for r, c := range j.clients {
+			c.mu.Lock()
+			if c.silence >= leaseTicks {
+				t.Errorf("rank %d has not heard of the coordinator for %d intervals", r, c.silence)
+			}
+			c.mu.Unlock()
+		}
+	}
+	j.clients[3].Root().Fail(&Failure{Text: "broken"}, 0, 1, 2)
+	for r, c := range j.clients {
+		if f := await(t, c.Root()); f.Text != "broken" {
+			t.Errorf("rank %d was told of %+v", r, f)
+		}
+	}
+	close(stop)
+	busy.Wait()
+}
+
 // TestStrangers are not served.
 func TestStrangers(t *testing.T) {
 	j := open(t, "tcp", 2, nil)
@@ -467,6 +552,23 @@ func TestStrangers(t *testing.T) {
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		t.Error("a stranger is kept")
+	}
+	j.join(t)
+}
+
+// TestFull refuses a rank for which there is no connection, and tells it why.
+func TestFull(t *testing.T) {
+	j := open(t, "tcp", 2, nil)
+	j.mu.Lock()
+	j.most, j.why = 2, ": of a test"
+	j.mu.Unlock()
+	var refused *handshake.RefusedError
+	c, err := j.connect(t.Context(), 1, j.clients[0].opts)
+	if err == nil {
+		c.Close()
+	}
+	if !errors.As(err, &refused) || refused.Text != "3 connections with the coordinator, at most 2: of a test" {
+		t.Errorf("refused with %v", err)
 	}
 	j.join(t)
 }

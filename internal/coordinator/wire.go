@@ -16,6 +16,9 @@ import (
 // maxMessage bounds a message: that with the values of many ranks is the largest.
 const maxMessage = 64 << 20
 
+// readSize is how much is read at a time: messages that are no gather's fit.
+const readSize = 1 << 10
+
 // encode makes the bytes of a message.
 func encode(m *Message) []byte {
 	text, err := json.Marshal(m)

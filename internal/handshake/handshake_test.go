@@ -218,7 +218,7 @@ func TestOnAConnection(t *testing.T) {
 		}
 		accepted := make(chan end)
 		go func() {
-			p, err := Accept(b, listener(Job{}, true), testKey)
+			p, err := Accept(b, listener(Job{}, true), testKey, nil)
 			accepted <- end{p, err}
 		}()
 		peer, err := Dial(a, dialler(1, Job{}, true), key)

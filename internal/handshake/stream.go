@@ -27,8 +27,9 @@ func Dial(c io.ReadWriter, own Party, key []byte) (Party, error) {
 	return d.Peer(), err
 }
 
-// Accept is the listener's side. It tells the dialler why it refuses.
-func Accept(c io.ReadWriter, own Party, key []byte) (Party, error) {
+// Accept is the listener's side. It tells the dialler why it refuses. admit, if not nil, may
+// refuse one that has proved itself.
+func Accept(c io.ReadWriter, own Party, key []byte, admit func() error) (Party, error) {
 	l := NewListener(own, key)
 	hello, err := readMessage(c)
 	if err != nil {
@@ -46,7 +47,11 @@ func Accept(c io.ReadWriter, own Party, key []byte) (Party, error) {
 	if err != nil {
 		return Party{}, err
 	}
-	if err := l.Verify(proving); err != nil {
+	err = l.Verify(proving)
+	if err == nil && admit != nil {
+		err = admit()
+	}
+	if err != nil {
 		return refuse(err)
 	}
 	return l.Peer(), writeMessage(c, l.Accept(nil))

@@ -1,0 +1,60 @@
+package coordinator
+
+import (
+	"bytes"
+	"testing"
+)
+
+// FuzzDecode reads what ranks might send, and has the coordinator of three ranks carry it out.
+// What is read is the same when it is sent on. Nothing makes the coordinator panic, or send to
+// ranks that there are not.
+func FuzzDecode(f *testing.F) {
+	const size, most = 3, 1 << 12
+	add := func(messages ...Message) {
+		var stream []byte
+		for _, m := range messages {
+			stream = append(stream, encode(&m)...)
+		}
+		f.Add(stream)
+	}
+	join := Message{Verb: Join, Session: 1, Process: "p", Options: []Option{{"a", "b"}}, Value: []byte("v")}
+	half := Message{Verb: Gather, Group: "half", Key: JoinKey, Ranks: []int{0, 1}}
+	add(join, join, join, half, half, Message{Verb: Leave}, Message{Verb: Leave, Alone: true, Value: []byte("5")}, Message{Verb: Ack, Number: 1})
+	add(join, join, join, Message{Verb: Fail, Failure: &Failure{Text: "late", Key: "x", Late: true}, Ranks: []int{1, 2}, WantAnswers: true},
+		Message{Verb: Ack, Number: 1, Value: []byte("at 5")}, Message{Verb: Fail, Failure: &Failure{}, Final: true}, Message{Verb: Alive})
+	add(join, join, Message{Verb: Watch, Key: LeaveKey}, Message{Verb: Failed, Values: [][]byte{{}, nil}})
+	odd := Message{Verb: Gather, Group: "odd", Key: JoinKey, Ranks: []int{0, 7}}
+	add(join, join, join, odd, Message{Verb: Alive}, Message{Verb: Alive}, Message{Verb: Fail, Group: "odd", Failure: &Failure{}})
+	f.Add([]byte{4, 0, 0, 0, 'n', 'u', 'l', 'l'})
+	f.Add([]byte{255, 255, 255, 255})
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		in := bytes.NewReader(stream)
+		core := NewCore(size)
+		check := func(out []Outgoing) {
+			for _, o := range out {
+				encode(o.Message)
+				for _, r := range o.To {
+					if r < Sender || r >= size {
+						t.Errorf("%v to rank %d", o.Message.Verb, r)
+					}
+				}
+			}
+		}
+		for from := 0; ; from = (from + 1) % size {
+			m, err := decode(in, most)
+			if err != nil {
+				return
+			}
+			sent := encode(m)
+			again, err := decode(bytes.NewReader(sent), len(sent))
+			if err != nil || !bytes.Equal(encode(again), sent) {
+				t.Fatalf("%s is read as %+v, %v", sent, again, err)
+			}
+			out, err := core.Step(from, m)
+			check(out)
+			if err != nil {
+				check(core.Lost(from, err.Error()))
+			}
+		}
+	})
+}
