@@ -138,7 +138,12 @@ func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 	case g == nil && m.Verb == Gather && m.Key == JoinKey:
 		g = newGroup(m.Group, m.Ranks)
 		c.groups[m.Group] = g
-	case g == nil: // all have left it
+	case g == nil && m.Verb == Fail && m.Failure != nil: // all have left it: that concerns this rank alone
+		f := *m.Failure
+		f.Reporter, f.Group = from, m.Group
+		c.send(&Message{Verb: Failed, Group: m.Group, Failure: &f}, from)
+		return c.out, nil
+	case g == nil:
 		return nil, nil
 	}
 	if !g.has(from) {
