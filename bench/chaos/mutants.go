@@ -30,23 +30,23 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == hiccup },
 	},
 	{
-		name: "nothing is aborted", file: "comm/failure.go",
-		old: "\t\td.abort()\n", new: "",
+		name: "a deadline leads to nothing", file: "comm/failure.go",
+		old: "\t\t\td.wg.Go(func() { d.inquire(e.call) })\n", new: "",
 		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == delay },
 	},
 	{
-		name: "the other ranks are not told through the store", file: "comm/failure.go",
-		old: "\t\td.announce(because)\n", new: "",
+		name: "one rank alone is told of a failure", file: "internal/coordinator/core.go",
+		old: "\tc.tell(g, heard...)\n", new: "\tc.tell(g, heard[:min(1, len(heard))]...)\n",
 		shows: func(s *scenario) bool { return s.Mode == async && s.Setup == alone && s.Fault == delay },
 	},
 	{
-		name: "the culprit is the next rank", file: "comm/failure.go",
-		old: "late.Waiting = culprits\n", new: "late.Waiting = []int{(culprits[0] + 1) % d.world.Size}\n",
+		name: "the culprit is the next rank", file: "comm/inquiry.go",
+		old: "late.Waiting = ranks\n", new: "late.Waiting = []int{(ranks[0] + 1) % d.world.Size}\n",
 		shows: func(s *scenario) bool { return s.World > 2 && s.Mode != none && s.Fault == delay },
 	},
 	{
 		name: "a stuck process is not ended", file: "comm/failure.go",
-		old: "\t\td.end()\n", new: "",
+		old: "\t\t\td.end()\n", new: "",
 		shows: func(s *scenario) bool { return s.Deaf && s.Setup == alone && s.trouble() == kill },
 	},
 	{
@@ -56,12 +56,12 @@ var mutants = []mutant{
 	},
 	{
 		name: "mode none aborts", file: "comm/watchdog/core.go",
-		old: "if c.Mode == None {", new: "if c.Mode == Default {",
+		old: "case c.Mode == None:", new: "case c.Mode == Default:",
 		shows: func(s *scenario) bool { return s.Mode == none && (s.Fault == stop || s.Fault == delay) },
 	},
 	{
 		name: "Wait returns no error", file: "comm/work.go",
-		old: "return w.hear(w.group.explain(err))\n\t\t}", new: "return nil\n\t\t}",
+		old: "return w.hear(err)\n\t\t}", new: "return nil\n\t\t}",
 		shows: func(s *scenario) bool { return s.Mode == blocking && s.Fault == delay },
 	},
 	{
@@ -80,8 +80,8 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Fault == overlap && s.Pick%4 == 3 },
 	},
 	{
-		name: "a dead peer is not noticed", file: "comm/host/link.go",
-		old: "fail(&backend.PeerLostError{Peer: l.peer})", new: "_ = fail",
+		name: "a dead peer is not noticed", file: "internal/coordinator/core.go",
+		old: "\t\tc.gone(r, lost, Failure{Kind: Lost,", new: "\t\t_ = c.gone\n\t\t_ = (Failure{Kind: Lost,",
 		shows: func(s *scenario) bool { return s.Setup == alone && s.Fault == kill },
 	},
 	{
@@ -108,11 +108,6 @@ var mutants = []mutant{
 		name: "jobs are not compared", file: "internal/handshake/job.go",
 		old: "\tif j == (Job{}) || other == (Job{}) {\n", new: "\tif true {\n",
 		shows: func(s *scenario) bool { return s.Fault == twoJobs },
-	},
-	{
-		name: "a lost store breaks the groups", file: "comm/failure.go",
-		old: "\tcase d.ctx.Err() != nil:\n\tcase err != nil:\n", new: "\tcase d.ctx.Err() != nil:\n\tcase err != nil:\n\t\td.tell(event{kind: watchdog.Told, first: first})\n",
-		shows: func(s *scenario) bool { return s.Fault == store && !s.Hang && s.Then == "" && s.Mode != none },
 	},
 	{
 		name: "golaunch does not look for orphans", file: "launcher/orphans.go",

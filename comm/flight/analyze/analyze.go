@@ -195,7 +195,7 @@ func (j *job) blameEnd(report *Report, rank int, waits []wait) {
 	switch {
 	case d.Fate == suspended:
 		report.add(d.ending(), ranks, fmt.Sprintf("the process of rank %d (pid %d on %s) is suspended", rank, d.PID, d.Host), details...)
-	case d.Fate != "":
+	case d.Fate != "" && (d.gone || !d.told()): // else it ended because it was told of this failure
 		report.add(d.ending(), ranks, fate(d.Dump), details...)
 	case !d.Closed.IsZero():
 		report.add(Left, ranks, fmt.Sprintf("rank %d closed its groups at %s, while others still called", rank, clock(d.Closed)), details...)

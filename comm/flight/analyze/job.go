@@ -4,8 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"github.com/goddp/goddp/comm/backend"
@@ -224,9 +225,15 @@ func (j *job) firstReason() (first *rank) {
 	return first
 }
 
-// told tells whether the reason is another rank's. A group that was split has numbers
-// of its own, and says so first.
+// spokesman finds the ranks whose words a reason has.
+var spokesman = regexp.MustCompile(`\brank (\d+)(?::|$)`)
+
+// told tells whether the reason is another rank's.
 func (d *rank) told() bool {
-	_, by, ok := strings.Cut(d.Reason, backend.ErrAborted.Error()+": by rank ")
-	return ok && (strings.HasPrefix(d.Reason, "group ") || !strings.HasPrefix(by, fmt.Sprintf("%d:", d.Rank)))
+	for _, m := range spokesman.FindAllStringSubmatch(d.Reason, -1) {
+		if m[1] != strconv.Itoa(d.Rank) {
+			return true
+		}
+	}
+	return false
 }
