@@ -16,7 +16,7 @@ var (
 	ErrTimeout = errors.New("timed out")
 	// ErrAborted: the group was aborted, on this rank or another one.
 	ErrAborted = errors.New("process group aborted")
-	// ErrPeerLost: another rank died, or the connection to it did.
+	// ErrPeerLost: another rank died, or the connection to it or to the coordinator did.
 	ErrPeerLost = errors.New("peer lost")
 	// ErrClosed: the group was closed on this rank.
 	ErrClosed = errors.New("process group closed")

@@ -51,7 +51,7 @@ func Cause(f *coordinator.Failure) error {
 	case coordinator.Departed:
 		return &PeerLostError{Peer: f.Ranks[0], Left: true}
 	case coordinator.Unreachable:
-		return &told{f.Text, ErrAborted}
+		return &told{f.Text, ErrPeerLost}
 	case coordinator.Reported:
 	default:
 		return &told{f.Error(), ErrAborted}
