@@ -286,10 +286,10 @@ func (d *watch) failed(g *group, err error) {
 	d.broke(g)
 }
 
-// broke notes that a group broke. It is the program's own doing if it aborted or closed that
-// group.
+// broke notes that a group broke. It is the program's own doing if it closed that group, or
+// its context ended.
 func (d *watch) broke(g *group) {
-	if !g.givenUp.Load() {
+	if !g.closing.Load() && g.ctx.Err() == nil {
 		d.breakOnce.Do(func() {
 			close(d.broken)
 			d.tell(event{kind: watchdog.Broke, group: g})
