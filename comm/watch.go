@@ -273,13 +273,6 @@ func (d *watch) isOver(w *Work) bool {
 	return w.over
 }
 
-// busy tells whether calls are in flight.
-func (d *watch) busy() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.oldest != nil
-}
-
 // failed notes the first failure of a group's calls.
 func (d *watch) failed(g *group, err error) {
 	g.failure.CompareAndSwap(nil, &err)
