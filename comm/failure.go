@@ -19,9 +19,9 @@ import (
 const (
 	announceTime = 300 * time.Millisecond // a word to the store
 	gatherTime   = 700 * time.Millisecond // until the other ranks have said what they do
-	decideTime   = 300 * time.Millisecond // until the coordinator has decided
+	decideTime   = 200 * time.Millisecond // until the coordinator has decided
 	reasonTime   = 3 * time.Second        // from a deadline until all know the reason, at most
-	breakTime    = 200 * time.Millisecond // until the backend has ended the calls in flight
+	breakTime    = 200 * time.Millisecond // until a call has failed by what was decided
 	recordTime   = 300 * time.Millisecond // writing files, on a disk that may be slow
 	askTime      = 100 * time.Millisecond // the backend, whose driver may hang
 	logTime      = 100 * time.Millisecond // a line, through a pipe that may be full
@@ -57,20 +57,18 @@ func (d *watch) handle(e event) {
 	}
 }
 
-// listen waits until the coordinator has decided what broke all groups. The calls in flight say
-// more than that: the backend has a moment to end them.
+// listen waits until the coordinator has decided what broke all groups. A call that fails by
+// that says more: the backend has a moment to end those in flight, and the program to make one.
 func (d *watch) listen(root *group) {
 	select {
 	case <-root.control.Failed():
 	case <-d.ctx.Done():
 		return
 	}
-	if d.busy() {
-		select {
-		case <-d.broken:
-		case <-time.After(breakTime):
-		case <-d.ctx.Done():
-		}
+	select {
+	case <-d.broken:
+	case <-time.After(breakTime):
+	case <-d.ctx.Done():
 	}
 	d.broke(root)
 }

@@ -54,8 +54,8 @@ type group struct {
 	ctx      context.Context       // Init's: when it ends, the group is aborted
 	stop     *stopper              // the process's, or this rank's where ranks are goroutines
 	watch    *watch                // shared by all groups of one Init
-	givenUp  atomic.Bool           // the program aborted or closed the group: what fails now is its own doing
-	aborted  atomic.Bool           // it aborted it
+	closing  atomic.Bool           // the program closes the group: what fails now is its own doing
+	aborted  atomic.Bool           // the program aborted it
 	failure  atomic.Pointer[error] // of the first call that failed
 	heard    atomic.Bool           // the program was told of a failure
 	strays   sync.WaitGroup        // calls on staged memory whose callers went on
@@ -157,7 +157,6 @@ func (g *group) Abort(cause error) {
 		g.watch.recorder.Abort()
 	}
 	g.aborted.Store(true)
-	g.givenUp.Store(true)
 	for _, c := range g.split() {
 		c.Abort(cause)
 	}
@@ -193,7 +192,7 @@ const closeGrace = 10 * time.Second
 // call.
 func (g *group) Close() error {
 	g.closeOnce.Do(func() {
-		g.givenUp.Store(true)
+		g.closing.Store(true)
 		if g.parent == nil {
 			g.watch.leave()
 		} else {

@@ -273,23 +273,16 @@ func (d *watch) isOver(w *Work) bool {
 	return w.over
 }
 
-// busy tells whether calls are in flight.
-func (d *watch) busy() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.oldest != nil
-}
-
 // failed notes the first failure of a group's calls.
 func (d *watch) failed(g *group, err error) {
 	g.failure.CompareAndSwap(nil, &err)
 	d.broke(g)
 }
 
-// broke notes that a group broke. It is the program's own doing if it aborted or closed that
-// group.
+// broke notes that a group broke. It is the program's own doing if it closed that group, or
+// its context ended.
 func (d *watch) broke(g *group) {
-	if !g.givenUp.Load() {
+	if !g.closing.Load() && g.ctx.Err() == nil {
 		d.breakOnce.Do(func() {
 			close(d.broken)
 			d.tell(event{kind: watchdog.Broke, group: g})

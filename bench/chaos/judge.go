@@ -303,8 +303,12 @@ func (j *job) judgeVictim(v *verdict) {
 	}
 }
 
-// lostRank finds whom an error tells to be lost.
-var lostRank = regexp.MustCompile(`rank (\d) lost`)
+// lostRank finds whom an error tells to be lost, and lostCoordinator what the victim says if that
+// connection was the coordinator's.
+var (
+	lostRank        = regexp.MustCompile(`rank (\d) lost`)
+	lostCoordinator = regexp.MustCompile(`the coordinator, in .* is lost`)
+)
 
 // judgeSocket checks what was said when a connection broke: those at its ends
 // take each other for lost, and the rest hear it from one of them.
@@ -312,6 +316,9 @@ func (j *job) judgeSocket(v *verdict, texts []string) {
 	blamed := map[string]bool{}
 	for _, text := range texts {
 		m := lostRank.FindStringSubmatch(text)
+		if m == nil && strings.HasPrefix(text, fmt.Sprintf("rank %d: ", j.Victim)) && lostCoordinator.MatchString(text) {
+			continue
+		}
 		if m == nil {
 			v.unnamedf("nobody is lost: %q", text)
 			return

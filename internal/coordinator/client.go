@@ -379,7 +379,7 @@ func (g *Group) Inquire(ctx context.Context, f *Failure, ranks []int) (answers m
 	m := &Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: ranks, WantAnswers: true}
 	answer, err := g.ask(ctx, m, gatherKey{Answered, g.Name, ""})
 	if err != nil && ctx.Err() != nil {
-		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime/2)
 		defer cancel()
 		answer, err = g.ask(again, m, gatherKey{Answered, g.Name, ""})
 	}

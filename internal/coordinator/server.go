@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -59,6 +60,7 @@ type Server struct {
 	ended chan struct{} // of one: a rank's connection has ended
 	most  int           // connections that have introduced themselves
 	why   string        // so few may be open
+	taken atomic.Int32  // messages that are being read and carried out
 
 	mu       sync.Mutex // of all that follows, and of every Core
 	closed   bool
@@ -254,12 +256,25 @@ func (s *Server) serve(c net.Conn, known func()) {
 	defer box.close()
 	in := bufio.NewReaderSize(c, readSize)
 	for err == nil {
-		var m *Message
-		if m, err = decode(in, maxMessage); err == nil {
-			err = s.take(p, m)
-		}
+		err = s.hear(p, c.(*net.TCPConn), in)
 	}
 	s.lost(p, err)
+}
+
+// hear takes what a rank has said next.
+func (s *Server) hear(p *peer, c *net.TCPConn, in *bufio.Reader) error {
+	awaitInput(c) // of an error the read tells
+	s.taken.Add(1)
+	defer s.taken.Add(-1)
+	for {
+		m, err := decode(in, maxMessage)
+		if err == nil {
+			err = s.take(p, m)
+		}
+		if err != nil || in.Buffered() == 0 {
+			return err
+		}
+	}
 }
 
 // introduce performs the handshake.

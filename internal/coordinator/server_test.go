@@ -532,6 +532,44 @@ func TestLoad(t *testing.T) {
 	busy.Wait()
 }
 
+// TestQuietInTheCoordinatorsProcess has a rank be told what has reached its process, and was not
+// carried out yet.
+func TestQuietInTheCoordinatorsProcess(t *testing.T) {
+	j := open(t, "tcp", 2, nil)
+	local, err := j.Local(0, j.clients[0].opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.clients[0].Close()
+	j.clients[0] = local
+	j.join(t)
+	root := local.Root()
+	deadline := time.Now().Add(10 * time.Second)
+	for !root.Quiet() {
+		if time.Now().After(deadline) {
+			t.Fatal("not quiet, though nothing was said")
+		}
+	}
+	j.mu.Lock() // it reads, and carries out nothing
+	j.clients[1].Root().Fail(&Failure{Text: "bad call"})
+	for j.taken.Load() == 0 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	quiet := make(chan bool)
+	go func() { quiet <- root.Quiet() }()
+	select {
+	case q := <-quiet:
+		t.Errorf("quiet is %v before the coordinator can tell", q)
+		j.mu.Unlock()
+		return
+	case <-time.After(20 * time.Millisecond):
+	}
+	j.mu.Unlock()
+	if <-quiet {
+		t.Error("quiet, though a failure was reported")
+	}
+}
+
 // TestStrangers are not served.
 func TestStrangers(t *testing.T) {
 	j := open(t, "tcp", 2, nil)
