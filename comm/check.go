@@ -48,7 +48,7 @@ func (pg *ProcessGroup) refuse(c *backend.Call, format string, args ...any) {
 	now := time.Now()
 	pg.record.Begin(c, now.UnixNano()).Ended(now, true)
 	pg.watch.failed(pg.group, err)
-	pg.control.Fail(backend.Describe(err))
+	pg.backend.Abort(err)
 	panic(err)
 }
 

@@ -38,8 +38,8 @@ type Backend interface {
 	// this group, of the new group's rank i. It ends when this group does.
 	Split(ctx context.Context, cfg Config, members []int) (Backend, error)
 	// Abort breaks the group: every pending call ends soon with cause, on the
-	// other ranks too. It returns without waiting for them. The first cause
-	// stays. A cause that is a [*CallError] of a pending call is that call's
+	// other ranks too. It returns when they know, and waits a short time at most for
+	// one that does not run. The first cause stays. A cause that is a [*CallError] of a pending call is that call's
 	// error, and the others say that it broke the group. A cause that matches
 	// [ErrAborted], which nil stands for, is the program's wish: it breaks this
 	// group alone. Any other one is a failure, and breaks all groups of the job.

@@ -231,9 +231,6 @@ func (g *Group) Abort(cause error) {
 	<-g.ctx.Done()
 }
 
-// Quiet is that of the group's part at the coordinator.
-func (g *Group) Quiet() bool { return g.cfg.Control.Quiet() }
-
 // Split makes a group of some of this group's ranks; it finds them through
 // cfg.Control. When this group breaks nobody is waited for any more.
 func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {

@@ -12,10 +12,7 @@
 //
 // # How a group is made
 //
-// A group has two networks. [New] first makes the control channel, a group of
-// comm/host's beside NCCL: it carries no tensors, but tells a dead peer from a
-// slow one, spreads the first cause of a failure, and knows when all ranks
-// have left. Then the ranks tell each other, by way of the coordinator, which library
+// The ranks tell each other, by way of the coordinator (Config.Control), which library
 // and which GPU they have, and refuse what NCCL would hang on: two ranks on a
 // GPU, different releases. Then they make a blocking communicator, on a thread
 // that is given up on when the time is over; what few bytes take comes before and
@@ -53,9 +50,9 @@
 // coordinator before they make the communicator, and map them after that. If anything
 // hinders one rank, NCCL has everything on all of them, and a line at debug level
 // says why: be it Options.NoOneShot, or a variable of NCCL's that turns P2P off.
-// The memory is given back when the ranks close the group together. If it broke, did
-// not come about, or they leave one by one, it stays as long as the device, since a
-// peer may still write to it.
+// A rank unmaps the others' memory before it leaves the group, and gives its own back
+// when all leave together. If the group broke, did not come about, or they leave one by
+// one, it stays as long as the device, since a peer may still write to it.
 //
 // # Send and Recv
 //
@@ -86,20 +83,28 @@
 // # Failure
 //
 // While calls are pending one goroutine looks every few milliseconds at their
-// events and NCCL's asynchronous errors. What it finds, or an Abort, breaks
-// the group: the other ranks are told, pending calls return the first cause,
-// and the communicators are aborted, on threads that are given up on after two
-// seconds. A thread that never comes out of NCCL, be it the caller's of Start,
-// stays, and with it the group's streams and the memory of Alloc. A rank whose
-// process ends is noticed by its control channel.
+// events and NCCL's asynchronous errors. What it finds, or an Abort, is reported
+// to the coordinator, and calls that are done by then count as done. The coordinator
+// also sees that a rank's process ends. It decides why the group broke, and tells all
+// ranks.
+//
+// A rank that has been told breaks its group. It waits until all ranks know, but at
+// most 200 milliseconds: one that is suspended does not say so. Then pending calls, and
+// Start, return the cause, and the communicators are aborted, on threads that are given
+// up on after two seconds. So the other ranks have the cause even if the program ends
+// for the first error. A thread that never comes out of NCCL, be it the caller's of
+// Start, stays, and with it the group's streams and the memory of Alloc.
 //
 // What NCCL's kernels hand on while they are aborted is no data, and the peers' kernels
-// take it for some: their calls end as if all were well. So a rank has told all others
-// that the group is broken, and their hosts have acknowledged it or do not answer,
-// before it aborts; and a call is not done, a one-shot neither, if a peer has told
-// that, read or not, when its event has been reached. A call that had all its data may
-// fail by that. Work that a Join put behind a call runs all the same: what it computed
-// is worthless once the group has failed.
+// take it for some: their calls end as if all were well. But every rank that runs knows
+// of the failure before the first abort, and a rank that was suspended has the notice
+// unread. So a call is not done, a one-shot neither, if the coordinator has told of a
+// failure, read or not, when its event has been reached. A call that had all its data
+// may fail by that. Work that a Join put behind a call runs all the same: what it
+// computed is worthless once the group has failed.
+//
+// Where the coordinator is gone, or has not been heard of for some seconds, ranks can
+// tell each other nothing. Then no call is done any more, and the groups break.
 //
 // # Leaving
 //
@@ -107,13 +112,13 @@
 // of the host, and a rank that ended its communicator before the others are done
 // with theirs would take data along that are on their way, and memory that a
 // peer's call may still use. So Close waits for pending calls and tells the
-// other ranks. One that closes as well says so, and they end their communicators
-// together. One that does not lets the leaving rank go two seconds later, or as
-// soon as it has done all that they did together, and no call is pending on
-// it: the rank then aborts its communicators, by itself and bounded as any
-// abort. The others hear of no failure: they go on as long as they do not need
-// the rank that left, and a call that does fails with a
-// [backend.PeerLostError]. Their own communicators they abort in the end.
+// coordinator that this rank leaves. If all ranks do within two seconds, they end their
+// communicators together. Otherwise the coordinator tells the others which calls the
+// leaving rank has done, and they let it go once they have done as many: it then
+// aborts its communicators, by itself and bounded as any abort. The others hear of no
+// failure. They go on as long as they do not need the rank that left: a call that it
+// has not called is reported, and fails with a [backend.PeerLostError]. Their own
+// communicators they abort in the end.
 //
 // When ctx ends before all have answered, as when a peer has stopped, or still
 // works on what this rank has done, the group is broken.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -533,6 +534,67 @@ func TestSharedGPU(t *testing.T) {
 		if !errors.As(err, &shared) || shared.Ranks != [2]int{0, 2} || shared.GPU != "0000:00:00.0" {
 			t.Errorf("rank %d: %v, want ranks 0 and 2 on one GPU", r, err)
 		}
+	}
+}
+
+// TestRanksOfTheJob has a group of ranks 2 and 0 name them as the job does.
+func TestRanksOfTheJob(t *testing.T) {
+	control(t, "hang 1 1")
+	ranks := coordinatortest.Ranks(t, 3)
+	part := func(name string, change func(cfg *backend.Config)) ([]*member, []error) {
+		return attempt(t, 2, func(r int, cfg *backend.Config, _ *nccl.Options) {
+			of := []int{2, 0}
+			var err error
+			if cfg.Control, _, err = ranks[of[r]].Make(t.Context(), name, of, nil); err != nil {
+				t.Error(err)
+			}
+			change(cfg)
+		})
+	}
+	_, errs := part("shared", func(cfg *backend.Config) {
+		dev, err := standin.Open(0)
+		if err != nil {
+			t.Error(err)
+		}
+		t.Cleanup(func() { dev.Close() })
+		cfg.Device = dev
+	})
+	for _, err := range errs {
+		var shared *nccl.SharedGPUError
+		if !errors.As(err, &shared) || shared.Ranks != [2]int{2, 0} {
+			t.Errorf("%v, want ranks 2 and 0", err)
+		}
+	}
+	members, errs := part("part", func(*backend.Config) {})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeAll(members, soon) })
+	c, err := members[0].ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := members[1].ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := members[0].start(&backend.Call{Kind: backend.Send, Src: c.Src, Root: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := members[1].start(&backend.Call{Kind: backend.Recv, Dst: d.Dst, Root: 0}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(soon); len(task.Waiting()) == 0 && time.Now().Before(deadline); runtime.Gosched() {
+		task.State()
+	}
+	if waits := task.Waiting(); !slices.Equal(waits, []int{0}) {
+		t.Errorf("waits for %v, want rank 0", waits)
+	}
+	members[1].Abort(errors.New("enough"))
+	var call *backend.CallError
+	if err := task.Sync(t.Context()); !errors.As(err, &call) || call.Rank != 2 || call.Group != "part" || call.Call.Root != 0 || !strings.Contains(err.Error(), "by rank 0: enough") {
+		t.Errorf("%v, want a call of rank 2 in the group that rank 0 aborted", err)
 	}
 }
 

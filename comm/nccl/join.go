@@ -90,6 +90,7 @@ func causeOf(ctx context.Context, err error) error {
 // connect makes what calls need, up to a communicator.
 func (g *Group) connect(ctx context.Context, whole bool) error {
 	setDefault("NCCL_RUNTIME_CONNECT", "0")
+	g.cfg.Control.Expect(keyOpened)
 	var err error
 	if g.lib, err = openLibrary(g.dev); err != nil {
 		return err
@@ -102,6 +103,7 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 	if err := g.verify(ids); err != nil {
 		return err
 	}
+	g.cfg.Control.Expect(keyReady)
 	if whole && oneHost(ids) {
 		setDefault("NCCL_SOCKET_IFNAME", "lo")
 	}

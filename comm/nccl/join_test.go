@@ -3,6 +3,7 @@
 package nccl_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -35,14 +36,20 @@ func TestAbsent(t *testing.T) {
 // every rank says who, and what it waited for.
 func TestLate(t *testing.T) {
 	for name, c := range map[string]struct {
-		fault  string
-		device func(d gpu, release <-chan struct{}) device.Device // rank 1's
-		ranks  []int
-		said   string
+		fault   string
+		device  func(d gpu, release <-chan struct{}) device.Device // rank 1's
+		timeout time.Duration                                      // rank 1's, if not 0
+		ranks   []int
+		said    string
 	}{
 		"kernels": {
 			device: func(d gpu, release <-chan struct{}) device.Device { return slowCompiler{d, release} },
 			ranks:  []int{1}, said: "rank 1 has not made its device ready",
+		},
+		"kernels, on the rank that gives up first": {
+			device:  func(d gpu, release <-chan struct{}) device.Device { return slowCompiler{d, release} },
+			timeout: time.Second,
+			ranks:   []int{1}, said: "rank 1 has not made its device ready",
 		},
 		"NCCL": {fault: "init 1", ranks: []int{0, 1, 2}, said: "none of 3 ranks has come out of ncclCommInitRankConfig; where NCCL is at work, NCCL_DEBUG=INFO"},
 	} {
@@ -54,6 +61,7 @@ func TestLate(t *testing.T) {
 				cfg.Timeout = 2 * time.Second
 				if r == 1 && c.device != nil {
 					cfg.Device = c.device(cfg.Device.(gpu), release)
+					cfg.Timeout = cmp.Or(c.timeout, cfg.Timeout)
 				}
 			})
 			for r, err := range errs {

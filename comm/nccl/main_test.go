@@ -235,15 +235,15 @@ func worker(args []string) {
 			return err
 		}
 		defer dev.Close()
-		client, err := coordinator.Find(ctx, kv, store.Member{Rank: rank}, coordinator.ClientOptions{Size: size})
+		meet := launched
+		if strings.HasPrefix(args[4], "hosted-") {
+			meet = coordinatortest.OfProcess
+		}
+		control, release, err := meet(ctx, kv, rank, size)
+		defer release()
 		if err != nil {
 			return err
 		}
-		defer client.Depart(ctx)
-		if _, err := client.Join(ctx, 1, nil, false, nil); err != nil {
-			return err
-		}
-		control := client.Root()
 		cfg := backend.Config{Rank: rank, Size: size, Control: control, Device: dev, Timeout: time.Minute}
 		b, err := nccl.New(ctx, cfg, nil)
 		if err != nil {
@@ -253,6 +253,16 @@ func worker(args []string) {
 		defer closeAll([]*member{m}, 10*time.Second)
 		return scenarios[args[4]](m)
 	}()))
+}
+
+// launched is coordinatortest.OfProcess where launch hosts the coordinator.
+func launched(ctx context.Context, kv store.Store, rank, size int) (g *coordinator.Group, release func(), err error) {
+	client, err := coordinator.Find(ctx, kv, store.Member{Rank: rank}, coordinator.ClientOptions{Size: size})
+	if err != nil {
+		return nil, func() {}, err
+	}
+	_, err = client.Join(ctx, 1, nil, false, nil)
+	return client.Root(), func() { client.Depart(ctx) }, err
 }
 
 func open(kind string, rank int) (device.Device, error) {
@@ -280,7 +290,7 @@ type workers struct {
 	said []chan string // the lines of each
 }
 
-// launch starts a scenario in n processes on GPUs of a kind.
+// launch starts a scenario in n processes on GPUs of a kind, and hosts their coordinator.
 func launch(t *testing.T, kind string, n int, scenario string) *workers {
 	t.Helper()
 	server, err := store.Listen("127.0.0.1:0", nil)
@@ -293,11 +303,13 @@ func launch(t *testing.T, kind string, n int, scenario string) *workers {
 		t.Fatal(err)
 	}
 	defer kv.Close()
-	c, err := coordinator.Publish(t.Context(), kv, store.Member{}, "", n, coordinator.ClientOptions{Host: "the test", HostRank: -1})
-	if err != nil {
-		t.Fatal(err)
+	if !strings.HasPrefix(scenario, "hosted-") { // by rank 0
+		c, err := coordinator.Publish(t.Context(), kv, store.Member{}, "", n, coordinator.ClientOptions{Host: "the test", HostRank: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
 	}
-	t.Cleanup(func() { c.Close() })
 	w := &workers{}
 	for r := range n {
 		cmd := exec.Command(os.Args[0])

@@ -214,6 +214,7 @@ func (s *oneShot) connect(ctx context.Context, all []readiness) error {
 			return nil
 		}
 	}
+	g.cfg.Control.Expect(keyMapped)
 	verdict := ""
 	if _, err := detach(ctx, func() (struct{}, error) { return struct{}{}, s.mapAll(offers) }, nil); err != nil {
 		verdict = err.Error()

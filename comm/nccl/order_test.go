@@ -19,21 +19,22 @@ import (
 
 // scenarios are what worker processes can be told to run.
 var scenarios = map[string]func(m *member) error{
-	"collectives": collectives,
-	"exchange":    func(m *member) error { return exchange(m, false) },
-	"group":       func(m *member) error { return exchange(m, true) },
-	"forever":     func(m *member) error { return forever(m, 1000) },
-	"forever-big": func(m *member) error { return forever(m, large) },
-	"lonely":      func(m *member) error { return lonely(m, 1000) },
-	"lonely-big":  func(m *member) error { return lonely(m, large) },
-	"one-shot":    oneShots,
-	"among":       amongFew,
-	"buckets":     buckets,
-	"memory":      churn,
-	"latency":     latency,
-	"leave":       leave,
-	"resumed-10":  func(m *member) error { return resumed(m, 10) },
-	"resumed-50":  func(m *member) error { return resumed(m, 50) },
+	"collectives":      collectives,
+	"exchange":         func(m *member) error { return exchange(m, false) },
+	"group":            func(m *member) error { return exchange(m, true) },
+	"forever":          func(m *member) error { return forever(m, 1000) },
+	"forever-big":      func(m *member) error { return forever(m, large) },
+	"lonely":           func(m *member) error { return lonely(m, 1000) },
+	"lonely-big":       func(m *member) error { return lonely(m, large) },
+	"one-shot":         oneShots,
+	"among":            amongFew,
+	"buckets":          buckets,
+	"memory":           churn,
+	"latency":          latency,
+	"leave":            leave,
+	"hosted-resumed-1": func(m *member) error { return resumed(m, 1) },
+	"resumed-10":       func(m *member) error { return resumed(m, 10) },
+	"resumed-50":       func(m *member) error { return resumed(m, 50) },
 }
 
 // amongFew has ranks on one GPU, which runs the kernels of a few streams at once, and

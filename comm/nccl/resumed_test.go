@@ -87,8 +87,8 @@ func (m *member) suspended(count int) error {
 }
 
 // suspend has rank 0 go on when rank 1 has given up, or some milliseconds later.
-func suspend(t *testing.T, kind string, groups int) {
-	w := launch(t, kind, 2, fmt.Sprint("resumed-", groups))
+func suspend(t *testing.T, kind, scenario string, groups int) {
+	w := launch(t, kind, 2, fmt.Sprint(scenario, "-", groups))
 	for i := range groups {
 		w.wait(t, 1, "broke")
 		if err := stopped(w.cmds[0].Process.Pid); err != nil {
@@ -124,11 +124,18 @@ func stopped(pid int) error {
 // its abort hands on what is no data.
 func TestResumed(t *testing.T) {
 	control(t)
-	suspend(t, "standin", 10)
+	suspend(t, "standin", "resumed", 10)
+}
+
+// TestResumedCoordinator is TestResumed of a rank whose process hosts the coordinator: the
+// other one's report is unread there when it goes on.
+func TestResumedCoordinator(t *testing.T) {
+	control(t)
+	suspend(t, "standin", "hosted-resumed", 1)
 }
 
 // TestGPUResumed is TestResumed on two GPUs.
 func TestGPUResumed(t *testing.T) {
 	real(t, 2)
-	suspend(t, "real", 50)
+	suspend(t, "real", "resumed", 50)
 }

@@ -68,6 +68,10 @@
 // groups without the coordinator waits for six before it aborts ([Group.Settled]). A rank that has
 // reported a failure, and has not heard of the coordinator for six, breaks them because of that.
 //
+// What has reached the process of a rank counts as told, read or not: a rank that was suspended
+// takes no call for done that ended meanwhile because others aborted. In the coordinator's process
+// that is also what other ranks have reported.
+//
 // Both ends count intervals in which they ran themselves. So a job that is suspended as a whole loses
 // nobody.
 //

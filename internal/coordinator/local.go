@@ -23,7 +23,7 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 		}
 		return nil
 	}
-	c.quit, c.unheard, c.others = in.close, in.busy, s.awaitOthers
+	c.quit, c.unheard, c.others = in.close, func() bool { return s.unheard() || in.busy() }, s.awaitOthers
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -41,6 +41,25 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 		c.lost(errClosed)
 	})
 	return c, nil
+}
+
+// unheard tells whether a rank has said something that has not been carried out: this process
+// may have been suspended.
+func (s *Server) unheard() bool {
+	if s.ln == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := range s.peers {
+		if p.conn == nil {
+			continue
+		}
+		if n, err := unread(p.conn.(*net.TCPConn)); n > 0 || err != nil {
+			return true
+		}
+	}
+	return s.taken.Load() > 0
 }
 
 // awaitOthers waits until no more than one rank is connected, or ctx ends.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -55,6 +56,7 @@ type Server struct {
 	wg    sync.WaitGroup
 	done  chan struct{}
 	ended chan struct{} // of one: a rank's connection has ended
+	taken atomic.Int32  // messages that are being read and carried out
 
 	mu       sync.Mutex // of all that follows, and of every Core
 	closed   bool
@@ -245,12 +247,21 @@ func (s *Server) serve(c net.Conn, known func()) {
 	defer writer.Wait()
 	defer box.close()
 	for err == nil {
-		var m *Message
-		if m, err = decode(c, maxMessage); err == nil {
-			err = s.take(p, m)
-		}
+		err = s.hear(p, c.(*net.TCPConn))
 	}
 	s.lost(p, err)
+}
+
+// hear takes a rank's next message.
+func (s *Server) hear(p *peer, c *net.TCPConn) error {
+	awaitInput(c) // of an error the read tells
+	s.taken.Add(1)
+	defer s.taken.Add(-1)
+	m, err := decode(c, maxMessage)
+	if err != nil {
+		return err
+	}
+	return s.take(p, m)
 }
 
 // introduce performs the handshake.

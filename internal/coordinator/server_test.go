@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -249,6 +251,53 @@ func TestLeave(t *testing.T) {
 	})
 }
 
+// TestLeaveAtAnyTime has ranks leave at random times: all leave together, or none does, and
+// nobody waits for one that stays.
+func TestLeaveAtAnyTime(t *testing.T) {
+	const seeds, n, grace = 100, 4, 2 * time.Second
+	together := 0
+	for seed := range uint64(seeds) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 0))
+			spread := []time.Duration{grace / 2, 2 * grace, 10 * grace}[seed%3]
+			j := open(t, "local", n, nil)
+			j.join(t)
+			var alone [n]bool
+			after := make([]time.Duration, n)
+			for r := range after {
+				after[r] = time.Duration(rng.Int64N(int64(spread)))
+			}
+			if err := errors.Join(j.each(func(r int, c *Client) (err error) {
+				time.Sleep(after[r])
+				at := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), grace)
+				defer cancel()
+				alone[r], err = c.Root().Leave(ctx, t.Context(), nil)
+				if took := time.Since(at); took > grace {
+					t.Errorf("seed %d: rank %d waited %v", seed, r, took)
+				}
+				c.Depart(t.Context())
+				return err
+			})...); err != nil {
+				t.Errorf("seed %d: %v", seed, err)
+			}
+			for r := range n {
+				if alone[r] != alone[0] {
+					t.Fatalf("seed %d: ranks that leave alone: %v, want all or none", seed, alone)
+				}
+			}
+			if !alone[0] {
+				together++
+			} else if spread < grace {
+				t.Errorf("seed %d: ranks that leave within %v do not leave together", seed, spread)
+			}
+		})
+	}
+	if together == 0 || together == seeds {
+		t.Errorf("all ranks left together in %d of %d cases: the times are ill chosen", together, seeds)
+	}
+}
+
 // TestJoinFailures ends the wait of those that join, with the reason, on all of them.
 func TestJoinFailures(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -362,7 +411,7 @@ func TestSilence(t *testing.T) {
 		j.mu.Unlock()
 	})
 	t.Run("coordinator that is reported to", func(t *testing.T) {
-		j := open(t, "tcp", 2, func(o *ClientOptions) { o.Interval = 5 * time.Millisecond })
+		j := open(t, "tcp", 2, func(o *ClientOptions) { o.Interval = 20 * time.Millisecond })
 		j.join(t)
 		j.mu.Lock()
 		defer j.mu.Unlock()
@@ -374,6 +423,44 @@ func TestSilence(t *testing.T) {
 			t.Error("another rank is quiet when this one may abort")
 		}
 	})
+}
+
+// TestQuietInTheCoordinatorsProcess has a rank be told what has reached its process, and was not
+// carried out yet.
+func TestQuietInTheCoordinatorsProcess(t *testing.T) {
+	j := open(t, "tcp", 2, nil)
+	local, err := j.Local(0, j.clients[0].opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.clients[0].Close()
+	j.clients[0] = local
+	j.join(t)
+	root := local.Root()
+	deadline := time.Now().Add(10 * time.Second)
+	for !root.Quiet() {
+		if time.Now().After(deadline) {
+			t.Fatal("not quiet, though nothing was said")
+		}
+	}
+	j.mu.Lock() // it reads, and carries out nothing
+	j.clients[1].Root().Fail(&Failure{Text: "bad call"})
+	for j.taken.Load() == 0 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	quiet := make(chan bool)
+	go func() { quiet <- root.Quiet() }()
+	select {
+	case q := <-quiet:
+		t.Errorf("quiet is %v before the coordinator can tell", q)
+		j.mu.Unlock()
+		return
+	case <-time.After(20 * time.Millisecond):
+	}
+	j.mu.Unlock()
+	if <-quiet {
+		t.Error("quiet, though a failure was reported")
+	}
 }
 
 // TestStrangers are not served.
