@@ -41,6 +41,9 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 		w.err = backend.OfCall(pg.control, c, err)
 		w.entry.Ended(time.Now(), true)
 		pg.watch.ended(w, w.err)
+		if pg.control.Failure() == nil && !pg.closing.Load() { // the other ranks do not know
+			pg.control.Fail(backend.Describe(w.err))
+		}
 		return w
 	}
 	w.task = task

@@ -68,8 +68,9 @@
 // goroutines with a group each do not.
 //
 // Unless the error mode is NoErrorHandling, a call that fails in one group breaks all
-// groups that the process has of that Init. Their errors name the group that failed, and
-// the ranks named behind that are numbered as there ([SubgroupError]).
+// groups of that Init, on all ranks. [ProcessGroup.Abort] breaks one group, and those split from
+// it. Errors number all ranks as the job does, and name the group of a call that failed
+// ([CallError]).
 //
 // # Failure
 //
@@ -77,7 +78,8 @@
 // [ProcessGroup.With]. A watchdog, one goroutine for all groups of an Init,
 // knows the calls in flight. When a deadline passes it asks all ranks what they
 // are doing, so that the error names who did not come and why, and breaks the
-// group; a peer that dies is an error on every other rank at once. Match it with
+// group; a peer that dies is an error on every other rank at once. The coordinator of the job,
+// in golaunch or rank 0, decides which failure was the first: it is the cause on all ranks. Match it with
 // [ErrPeerLost], [ErrTimeout], [ErrAborted]. A call that failed leaves the group
 // broken: all its calls return the first cause from then on, and a new group has
 // to be made. What else happens is the [ErrorMode]'s: by default the process

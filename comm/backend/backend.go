@@ -31,7 +31,7 @@ type Backend interface {
 	Alloc(size int) (device.Buffer, error)
 	// Start enqueues a call and returns at once. The caller has validated
 	// the call; its tensors stay untouched by others until the task is done.
-	// The error is that of a group already broken or closed.
+	// The error is that of a group already broken or closed; any other one comm reports.
 	Start(c *Call) (Task, error)
 	// Split makes a backend for a subset of the group's ranks, all of which
 	// call it, cfg holding their new numbers; members[i] is the rank, in

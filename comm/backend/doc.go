@@ -15,7 +15,7 @@
 // When a call fails, whatever the reason, the group is broken: the ranks no
 // longer agree on what comes next. That call and all later ones return the
 // first cause, and a new group has to be made. A backend notices what only it
-// can see: peers that died or left, errors of its transport, calls that do not
-// match. Deadlines are not its business: comm's watchdog aborts a backend that
-// has an overdue call, and Abort works whatever the calls wait for.
+// can see: errors of its transport, calls that do not match. It reports them by the
+// coordinator, which decides what broke the group first, and breaks when that has decided.
+// Deadlines are not its business: comm's watchdog reports a call that is overdue.
 package backend

@@ -12,9 +12,8 @@ import (
 	"github.com/goddp/goddp/device/half"
 )
 
-// Deadline aborts a backend, as comm's watchdog does, when a call that rank
-// started is not done by its timeout; a call without a timeout may take for
-// ever.
+// Deadline breaks a backend when a call that rank started is not done by its timeout; a
+// call without a timeout may take for ever.
 func Deadline(b backend.Backend, rank int, c *backend.Call, t backend.Task) {
 	if c.Timeout == 0 {
 		return
