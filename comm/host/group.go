@@ -219,7 +219,9 @@ func (g *Group) awaitFailure() {
 	}
 	g.log.Debug("process group broke", "rank", g.cfg.Rank, "cause", cause)
 	g.net.breaks()
-	g.ledger.AwaitSettled()
+	if !g.cfg.Control.Lost() {
+		g.ledger.AwaitSettled()
+	}
 	g.ledger.Stop(cause)
 	g.net.wake()
 }

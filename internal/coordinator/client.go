@@ -43,6 +43,7 @@ type Client struct {
 	silence   silence
 	reported  *Failure // the latest one that this rank reported
 	undecided int      // ticks since
+	abandoned bool     // the groups broke without the coordinator
 }
 
 // ClientOptions are a client's.
@@ -453,13 +454,20 @@ func (g *Group) Quiet() bool {
 			return false
 		}
 		defer c.reading.RUnlock()
-		if n, err := unread(c.conn); n > 0 || err != nil {
+		if some, err := unread(c.conn); some || err != nil {
 			return false
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return g.failure == nil && c.silence < leaseTicks
+}
+
+// Lost tells whether the groups broke without the coordinator: nobody knows when all ranks know.
+func (g *Group) Lost() bool {
+	g.client.mu.Lock()
+	defer g.client.mu.Unlock()
+	return g.client.abandoned
 }
 
 // Depart leaves the group in good order, and waits for nobody. The rank stays in the session.
@@ -626,6 +634,7 @@ func (c *Client) lost(why error) {
 // abandon breaks all groups without the coordinator. mu is held.
 func (c *Client) abandon(f *Failure) {
 	c.broken("", f)
+	c.abandoned = true
 	time.AfterFunc((leaseTicks+1)*c.opts.Interval, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -56,7 +56,7 @@ func (s *Server) unheard() bool {
 		if p.conn == nil {
 			continue
 		}
-		if n, err := unread(p.conn.(*net.TCPConn)); n > 0 || err != nil {
+		if some, err := unread(p.conn.(*net.TCPConn)); some || err != nil {
 			return true
 		}
 	}

@@ -23,17 +23,23 @@ func giveUp(c *net.TCPConn, after time.Duration) error {
 	return failed
 }
 
-// unread is how many bytes have come that nobody has read; 0 at the connection's end.
-func unread(c *net.TCPConn) (n int, err error) {
+// unread tells whether something has come that nobody has read, or the connection's end.
+func unread(c *net.TCPConn) (some bool, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return 0, err
+		return false, err
 	}
-	var failed error
-	if err := raw.Control(func(fd uintptr) { n, failed = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil {
-		return 0, err
+	err = raw.Control(func(fd uintptr) { some = readable(fd) })
+	return some, err
+}
+
+func readable(fd uintptr) bool {
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		if err != unix.EINTR {
+			return n != 0
+		}
 	}
-	return n, failed
 }
 
 // awaitInput waits until there is something to read, or the connection's end, and takes
@@ -43,12 +49,5 @@ func awaitInput(c *net.TCPConn) error {
 	if err != nil {
 		return err
 	}
-	return raw.Read(func(fd uintptr) bool {
-		for {
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-			if err != unix.EINTR {
-				return n != 0
-			}
-		}
-	})
+	return raw.Read(readable)
 }

@@ -12,7 +12,7 @@ import (
 func giveUp(*net.TCPConn, time.Duration) error { return nil }
 
 // unread cannot tell what nobody has read.
-func unread(*net.TCPConn) (int, error) { return 0, errors.ErrUnsupported }
+func unread(*net.TCPConn) (bool, error) { return false, errors.ErrUnsupported }
 
 // awaitInput returns at once: the read that follows waits.
 func awaitInput(*net.TCPConn) error { return nil }
