@@ -316,6 +316,8 @@ func (s *Server) take(p *peer, m *Message) error {
 		s.enter(p, m.Session)
 	case p.session == nil:
 		return fmt.Errorf("rank %d said %v before it joined", p.rank, m.Verb)
+	case p.session.peers[p.rank] != p:
+		return fmt.Errorf("rank %d said %v, and was refused", p.rank, m.Verb)
 	}
 	out, err := p.session.core.Step(p.rank, m)
 	p.session.deliver(out, p)
@@ -337,7 +339,7 @@ func (s *Server) enter(p *peer, number int) {
 	if p.conn != nil {
 		s.open[p.conn] = true
 	}
-	if n.peers[p.rank] == nil {
+	if n.peers[p.rank] == nil && p.rank >= 0 && p.rank < s.size { // else it is about to be refused
 		n.peers[p.rank] = p
 	}
 }

@@ -385,6 +385,33 @@ func TestJoinFailures(t *testing.T) {
 	}
 }
 
+// TestRefused has ranks that were refused not speak for those that were not, and their ends
+// be no failure.
+func TestRefused(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 2, nil)
+		j.join(t)
+		for _, rank := range []int{1, 7} {
+			c, err := j.connect(t.Context(), rank, j.clients[0].opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			joinAs(t, c, "OFF")
+			p := &peer{rank: rank, session: j.sessions[1]}
+			if err := j.take(p, &Message{Verb: Leave, Final: true}); err == nil {
+				t.Errorf("a second rank %d leaves for the first", rank)
+			}
+			c.Depart(t.Context())
+		}
+		if f := j.clients[0].Root().Failure(); f != nil {
+			t.Errorf("rank 0 was told of %v", f)
+		}
+		if missing, err := j.clients[0].Root().Missing(t.Context(), LeaveKey); err != nil || len(missing) != 2 {
+			t.Errorf("of 2 ranks %v have not left (%v)", missing, err)
+		}
+	})
+}
+
 func joinAs(t *testing.T, c *Client, debug string) {
 	if _, err := c.Join(t.Context(), 1, []Option{{"DEBUG", debug}}, false, nil); err == nil {
 		t.Error("joined")
