@@ -162,6 +162,38 @@ func TestPost(t *testing.T) {
 	})
 }
 
+// TestPostAtOnce has a rank post and ask at the same time, and give up on some: every answer goes to
+// whoever asked for it.
+func TestPostAtOnce(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 2, nil)
+		j.join(t)
+		g := j.clients[0].Root()
+		if err := g.Post(t.Context(), "key", []byte("value")); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for n := range 200 {
+			wg.Go(func() {
+				if n%4 == 0 {
+					ctx, cancel := context.WithCancel(t.Context())
+					cancel()
+					g.Post(ctx, "key", []byte("value"))
+				}
+				if err := g.Post(t.Context(), "key", []byte("value")); err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				if values, err := g.Posted(t.Context(), "key", []int{0, 1}); err != nil || fmt.Sprintf("%s", values) != "[value ]" {
+					t.Errorf("got %s, %v", values, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
 // TestDeath tells all others of a rank whose connection ends, and then that all know.
 func TestDeath(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
