@@ -672,7 +672,7 @@ func (c *Client) tick() {
 			if c.undecided++; c.silence > leaseTicks {
 				c.broken("", f)
 				c.settled("") // no rank takes a call for done any more
-			} else if c.undecided == leaseTicks { // a rank that is asked is suspended
+			} else if c.undecided%leaseTicks == 0 { // a rank that is asked is suspended, or one that has reported
 				undecided = f
 			}
 		}

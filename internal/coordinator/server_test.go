@@ -557,6 +557,27 @@ func TestUndecided(t *testing.T) {
 	}
 }
 
+// TestUndecidedForLong decides a rank's report although another one's came before, whose reporter
+// is suspended, as is the rank that is asked.
+func TestUndecidedForLong(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 3, func(o *ClientOptions) { o.Interval = 20 * time.Millisecond })
+		j.join(t)
+		j.clients[1].mu.Lock()
+		root := j.clients[0].Root()
+		j.clients[0].send(&Message{Verb: Fail, Failure: &Failure{Text: "first"}, Ranks: []int{1}}) // and is suspended then
+		if _, err := root.Missing(t.Context(), JoinKey); err != nil {
+			t.Fatal(err)
+		}
+		j.clients[2].Root().Fail(&Failure{Text: "second"}, 1)
+		f := await(t, j.clients[2].Root())
+		j.clients[1].mu.Unlock()
+		if f.Text != "second" || f.Reporter != 2 {
+			t.Errorf("rank 2 was told of %+v", f)
+		}
+	})
+}
+
 // TestLoad expels nobody, and has nobody wait, while all processors are busy.
 func TestLoad(t *testing.T) {
 	if testing.Short() {
