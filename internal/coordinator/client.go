@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -305,6 +306,7 @@ func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Mes
 	case a := <-answer:
 		return a, nil
 	case <-g.failed:
+	case <-g.client.done: // the group was left
 	case <-ctx.Done():
 	}
 	select {
@@ -315,7 +317,7 @@ func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Mes
 	if f := g.Failure(); f != nil {
 		return nil, f
 	}
-	return nil, context.Cause(ctx)
+	return nil, cmp.Or(context.Cause(ctx), errClosed)
 }
 
 // Bound is a context that ends with ctx or, with its Failure as the cause, when the group fails.
@@ -444,6 +446,7 @@ func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err 
 	if err != nil {
 		return false, err
 	}
+	g.forget()
 	return left.Alone || left.Verb == Settled, nil
 }
 
@@ -485,7 +488,19 @@ func (g *Group) Lost() bool {
 }
 
 // Depart leaves the group in good order, and waits for nobody. The rank stays in the session.
-func (g *Group) Depart() { g.client.send(&Message{Verb: Leave, Group: g.Name}) }
+func (g *Group) Depart() {
+	g.client.send(&Message{Verb: Leave, Group: g.Name})
+	g.forget()
+}
+
+// forget has what happens from now on be nothing to a group that this rank has left.
+func (g *Group) forget() {
+	g.client.mu.Lock()
+	defer g.client.mu.Unlock()
+	if g.Name != "" {
+		delete(g.client.groups, g.Name)
+	}
+}
 
 // Depart leaves the session and ends the connection. In the coordinator's process it waits until
 // the others' connections have ended too, or ctx ends.
@@ -553,8 +568,8 @@ func (c *Client) receive(m *Message) {
 		}
 	case Leaving:
 		done := sync.OnceFunc(func() { c.send(&Message{Verb: Ack, Number: m.Number}) })
-		if begin := c.group(m.Group).begin; begin != nil {
-			go begin(m.Ranks, m.Values, done)
+		if g := c.groups[m.Group]; g != nil && g.begin != nil {
+			go g.begin(m.Ranks, m.Values, done)
 		} else {
 			done()
 		}
@@ -656,6 +671,14 @@ func (c *Client) abandon(f *Failure) {
 	})
 }
 
+// reportedIn is the group that this rank's latest report is about; nil: there is none, or it has left.
+func (c *Client) reportedIn() *Group {
+	if c.reported == nil {
+		return nil
+	}
+	return c.groups[c.reported.Group]
+}
+
 // tick tells the coordinator that this rank runs, and finds that it does not.
 func (c *Client) tick() {
 	ticker := time.NewTicker(c.opts.Interval)
@@ -668,7 +691,8 @@ func (c *Client) tick() {
 		}
 		c.mu.Lock()
 		var undecided *Failure
-		if f := c.reported; f != nil && c.group(f.Group).failure == nil {
+		if g := c.reportedIn(); g != nil && g.failure == nil {
+			f := c.reported
 			if c.undecided++; c.silence > leaseTicks {
 				c.broken("", f)
 				c.settled("") // no rank takes a call for done any more

@@ -308,6 +308,66 @@ func TestLeave(t *testing.T) {
 	})
 }
 
+// TestForget has groups that were left cost nothing.
+func TestForget(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		var waiting sync.WaitGroup
+		j := open(t, transport, 2, nil)
+		j.join(t)
+		err := errors.Join(j.each(func(r int, c *Client) error {
+			for n := range 10 {
+				g, _, err := c.Root().Make(t.Context(), fmt.Sprint("part ", n), []int{0, 1}, nil)
+				if err == nil {
+					_, err = g.Gather(t.Context(), ReadyKey, nil)
+				}
+				if err != nil {
+					return err
+				}
+				if n%2 == 0 {
+					g.Depart()
+				} else if _, err := g.Leave(t.Context(), t.Context(), nil); err != nil {
+					return err
+				}
+			}
+			left, _, err := c.Root().Make(t.Context(), "left", []int{0, 1}, nil)
+			if err == nil {
+				_, err = c.Root().Gather(t.Context(), "made", nil)
+			}
+			if err != nil {
+				return err
+			}
+			left.Depart()
+			waiting.Go(func() {
+				if _, err := left.Gather(t.Context(), "late", nil); err == nil {
+					t.Error("a group that was left gathers")
+				}
+			})
+			_, err = c.Root().Gather(t.Context(), "end", nil)
+			return err
+		})...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer waiting.Wait() // until their clients are closed
+		defer func() {
+			for _, c := range j.clients {
+				c.Close()
+			}
+		}()
+		for r, c := range j.clients {
+			if c.mu.Lock(); len(c.groups) != 1 {
+				t.Errorf("rank %d keeps %d groups, want that of all", r, len(c.groups))
+			}
+			c.mu.Unlock()
+		}
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if n := len(j.sessions[1].core.groups); n != 1 {
+			t.Errorf("the coordinator keeps %d groups, want that of all", n)
+		}
+	})
+}
+
 // TestLeaveAtAnyTime has ranks leave at random times: all leave together, or none does, and
 // nobody waits for one that stays.
 func TestLeaveAtAnyTime(t *testing.T) {
