@@ -477,6 +477,22 @@ func TestJoinFailures(t *testing.T) {
 	}
 }
 
+// TestExitedBefore tells a rank that joins of the first of those that ended before.
+func TestExitedBefore(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		const n = 16
+		j := open(t, transport, n, nil)
+		for r := n - 1; r > 0; r-- {
+			j.Exited(r, "exit code 1")
+		}
+		_, err := j.clients[0].Join(t.Context(), 1, nil, false, nil)
+		var f *Failure
+		if !errors.As(err, &f) || f.Kind != Exited || !slices.Equal(f.Ranks, []int{n - 1}) {
+			t.Errorf("got %v, want that rank %d ended", err, n-1)
+		}
+	})
+}
+
 // TestRefused has ranks that were refused not speak for those that were not, and their ends
 // be no failure.
 func TestRefused(t *testing.T) {
