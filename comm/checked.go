@@ -15,12 +15,16 @@ import (
 type checked struct {
 	backend.Backend
 	control *coordinator.Group
+	ctx     context.Context // ends with Close
+	cancel  context.CancelCauseFunc
 	seq     uint64 // of the last comparison; Start is called by one goroutine at a time
 }
 
 // check puts a backend's ranks, which all call it, under comparison.
 func check(be backend.Backend, cfg backend.Config) backend.Backend {
-	return &checked{Backend: be, control: cfg.Control}
+	c := &checked{Backend: be, control: cfg.Control}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	return c
 }
 
 // Start compares, and starts.
@@ -34,7 +38,7 @@ func (c *checked) Start(call *backend.Call) (backend.Task, error) {
 }
 
 // compare returns a [*backend.MismatchError] on every rank when their calls
-// differ. It waits for all ranks, or the group's failure.
+// differ. It waits for all ranks, the group's failure, or Close.
 func (c *checked) compare(mine backend.Fingerprint) error {
 	c.seq++
 	if mine.Kind == backend.Group {
@@ -44,7 +48,7 @@ func (c *checked) compare(mine backend.Fingerprint) error {
 	if err != nil {
 		return err
 	}
-	values, err := c.control.Gather(context.Background(), fmt.Sprintf("call/%d", c.seq), value)
+	values, err := c.control.Gather(c.ctx, fmt.Sprintf("call/%d", c.seq), value)
 	if f := c.control.Failure(); err != nil && f != nil { // also where this takes too long, by the watchdog
 		return backend.Cause(f)
 	}
@@ -65,6 +69,12 @@ func (c *checked) compare(mine backend.Fingerprint) error {
 		return nil
 	}
 	return differ
+}
+
+// Close ends the group, and a comparison under way.
+func (c *checked) Close(ctx context.Context) error {
+	defer c.cancel(backend.ErrClosed)
+	return c.Backend.Close(ctx)
 }
 
 // Split makes a group whose calls are compared as well.

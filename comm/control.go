@@ -24,6 +24,10 @@ func openControl(ctx context.Context, o *Options, n int64, release *releases) (*
 	co := coordinator.ClientOptions{Options: coordinator.Options{Log: o.Log}, Size: w.Size, Host: "rank 0", HostRank: 0}
 	at, launched := coordinatorStore(o.Store, *w, n)
 	switch {
+	case !launched && w.Size == 1: // nobody else is to reach it
+		server := coordinator.NewServer(1, co.Options)
+		release.addClose(server.Close)
+		client, err = server.Local(0, co)
 	case !launched && w.Rank == 0:
 		var reach *host.Options
 		if reach, err = hostOptions(*w, o.member); err != nil {

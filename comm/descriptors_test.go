@@ -14,6 +14,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
 )
 
 // starved is a worker whose rank 1 has no file descriptor left when rank 0 shares memory
@@ -72,5 +73,36 @@ func TestRankOutOfDescriptorsIsNotLost(t *testing.T) {
 		if out := p.out.String(); !strings.Contains(out, want) || !strings.Contains(out, "no more file descriptors") || strings.Contains(out, "lost") {
 			t.Errorf("rank %d: got %q, want %q", r, out, want)
 		}
+	}
+}
+
+// A world of one rank opens no socket.
+func TestAWorldOfOneOpensNoSocket(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("/proc is Linux's")
+	}
+	sockets := func() (n int) {
+		files, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if to, _ := os.Readlink("/proc/self/fd/" + f.Name()); strings.HasPrefix(to, "socket:") {
+				n++
+			}
+		}
+		return n
+	}
+	before := sockets()
+	pg, err := comm.Init(t.Context(), &comm.Options{World: &comm.World{Size: 1}, Device: cpu.New(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pg.Close()
+	if err := pg.Barrier().Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := sockets(); n > before {
+		t.Errorf("%d sockets, and %d before", n, before)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // seconds from a deadline to the end, but for the shutdown hooks, where the coordinator
 // answers.
 const (
-	announceTime = 300 * time.Millisecond // a word to the store
+	announceTime = 300 * time.Millisecond // a question to the coordinator
 	gatherTime   = 700 * time.Millisecond // until the other ranks have said what they do
 	decideTime   = 200 * time.Millisecond // until the coordinator has decided
 	reasonTime   = 3 * time.Second        // from a deadline until all know the reason, at most

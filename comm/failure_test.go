@@ -472,6 +472,32 @@ func TestCheckedCallsTimeOut(t *testing.T) {
 	})
 }
 
+// A group that is closed while a call is compared ends the call, on whatever other ranks do.
+func TestCloseEndsAComparison(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups, _ := local(t, 2, &comm.Options{Timeout: time.Minute, CheckCalls: true})
+		parts, err := split(t, groups)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var call sync.WaitGroup
+		call.Go(func() {
+			if err := parts[0].Barrier().Sync(t.Context()); !errors.Is(err, comm.ErrClosed) {
+				t.Errorf("a call in a group that was closed: %v, want ErrClosed", err)
+			}
+		})
+		synctest.Wait()
+		parts[0].Close()
+		call.Wait()
+		for _, pg := range groups {
+			if pg.Failed() {
+				t.Errorf("rank %d: the group of all failed", pg.Rank())
+			}
+			pg.Close()
+		}
+	})
+}
+
 func TestMonitoredBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, _ := local(t, 4, &comm.Options{Timeout: time.Minute})

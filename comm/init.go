@@ -167,8 +167,8 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 	var release releases
 	defer func() {
 		if err != nil {
-			// Also when time is up: the ranks that wait for the same one ask
-			// the store who it is.
+			// Also when time is up: the others have to hear why from the coordinator,
+			// which may be here.
 			release.run(context.WithoutCancel(making))
 		}
 	}()

@@ -24,13 +24,13 @@ func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, c
 	if isGPU(cfg.Device) {
 		var o nccl.Options
 		if o.NoOneShot, err = flag("GODDP_NO_ONE_SHOT"); err != nil {
-			return nil, err
+			return nil, backend.GiveUp(cfg.Control, err)
 		}
 		be, err = nccl.New(ctx, cfg, &o)
 	} else {
 		var o *host.Options
 		if o, err = hostOptions(w, m); err != nil {
-			return nil, err
+			return nil, backend.GiveUp(cfg.Control, err)
 		}
 		be, err = host.New(ctx, cfg, o)
 	}

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -38,6 +39,7 @@ type Client struct {
 	know      func(*Failure) []byte
 	groups    map[string]*Group
 	waits     map[gatherKey]chan *Message
+	questions uint64 // Post and Watch: their answers have their numbers
 	leaving   bool
 	heard     bool // since the last tick
 	silence   silence
@@ -60,6 +62,7 @@ type ClientOptions struct {
 type gatherKey struct {
 	verb       Verb
 	group, key string
+	number     uint64
 }
 
 // Group is this rank's part in some ranks, all or a part.
@@ -189,7 +192,7 @@ func (c *Client) Root() *Group {
 func (c *Client) Join(ctx context.Context, session int, options []Option, apart bool, value []byte) ([][]byte, error) {
 	c.session = session
 	m := &Message{Verb: Join, Session: session, Process: handshake.ThisProcess().String(), Options: options, Apart: apart, Value: value}
-	return c.Root().exchange(ctx, m, gatherKey{Gathered, "", JoinKey})
+	return c.Root().exchange(ctx, m, gatherKey{verb: Gathered, key: JoinKey})
 }
 
 // Make makes a group of some ranks, all of which call it, as Join does the group of all.
@@ -199,20 +202,20 @@ func (g *Group) Make(ctx context.Context, name string, members []int, value []by
 	made := c.group(name)
 	made.Members = members
 	c.mu.Unlock()
-	values, err := made.exchange(ctx, &Message{Verb: Gather, Group: name, Key: JoinKey, Ranks: members, Value: value}, gatherKey{Gathered, name, JoinKey})
+	values, err := made.exchange(ctx, &Message{Verb: Gather, Group: name, Key: JoinKey, Ranks: members, Value: value}, gatherKey{verb: Gathered, group: name, key: JoinKey})
 	return made, values, err
 }
 
 // Gather gives the members a value, and returns those of all, by member, when all have given
 // theirs: nil where all are empty. A key is used once.
 func (g *Group) Gather(ctx context.Context, key string, value []byte) ([][]byte, error) {
-	return g.exchange(ctx, &Message{Verb: Gather, Group: g.Name, Key: key, Value: value}, gatherKey{Gathered, g.Name, key})
+	return g.exchange(ctx, &Message{Verb: Gather, Group: g.Name, Key: key, Value: value}, gatherKey{verb: Gathered, group: g.Name, key: key})
 }
 
 // Missing returns the members that have not given their value of a key. With LeaveKey it is
 // those that have not left.
 func (g *Group) Missing(ctx context.Context, key string) ([]int, error) {
-	m, err := g.ask(ctx, &Message{Verb: Watch, Group: g.Name, Key: key}, gatherKey{Watched, g.Name, key})
+	m, err := g.question(ctx, &Message{Verb: Watch, Key: key}, Watched)
 	if err != nil {
 		return nil, err
 	}
@@ -225,18 +228,18 @@ func (g *Group) Post(ctx context.Context, key string, value []byte) error {
 	if len(value) > maxPost {
 		return fmt.Errorf("posting %d bytes, at most %d", len(value), maxPost)
 	}
-	_, err := g.exchange(ctx, &Message{Verb: Post, Group: g.Name, Key: key, Value: value}, gatherKey{Posted, g.Name, key})
+	_, err := g.question(ctx, &Message{Verb: Post, Key: key, Value: value}, Posted)
 	return err
 }
 
 // Posted returns the values of a key that ranks gave last; empty are those of ranks that gave none.
 func (g *Group) Posted(ctx context.Context, key string, ranks []int) (values [][]byte, err error) {
 	for some := range slices.Chunk(ranks, postsAtOnce) {
-		theirs, err := g.exchange(ctx, &Message{Verb: Post, Group: g.Name, Key: key, Ranks: some}, gatherKey{Posted, g.Name, key})
+		theirs, err := g.question(ctx, &Message{Verb: Post, Key: key, Ranks: some}, Posted)
 		if err != nil {
 			return nil, err
 		}
-		values = append(values, theirs...)
+		values = append(values, theirs.Values...)
 	}
 	return values, nil
 }
@@ -256,6 +259,18 @@ func (g *Group) exchange(ctx context.Context, m *Message, key gatherKey) ([][]by
 		return nil, err
 	}
 	return answer.Values, nil
+}
+
+// question asks what has an answer of its own: others may ask the same, and an answer may come
+// when nobody waits for it any more.
+func (g *Group) question(ctx context.Context, m *Message, answer Verb) (*Message, error) {
+	c := g.client
+	c.mu.Lock()
+	c.questions++
+	m.Number = c.questions
+	c.mu.Unlock()
+	m.Group = g.Name
+	return g.ask(ctx, m, gatherKey{answer, m.Group, m.Key, m.Number})
 }
 
 // ask says something and waits for the answer, the group's failure, or the end of ctx.
@@ -291,6 +306,7 @@ func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Mes
 	case a := <-answer:
 		return a, nil
 	case <-g.failed:
+	case <-g.client.done: // the group was left
 	case <-ctx.Done():
 	}
 	select {
@@ -301,7 +317,7 @@ func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Mes
 	if f := g.Failure(); f != nil {
 		return nil, f
 	}
-	return nil, context.Cause(ctx)
+	return nil, cmp.Or(context.Cause(ctx), errClosed)
 }
 
 // Bound is a context that ends with ctx or, with its Failure as the cause, when the group fails.
@@ -378,11 +394,11 @@ func (g *Group) Decide(f *Failure) { g.report(*f, &Message{Final: true}) }
 // is decided meanwhile, or another rank asks already, the error is that failure.
 func (g *Group) Inquire(ctx context.Context, f *Failure, ranks []int) (answers map[int][]byte, err error) {
 	m := &Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: ranks, WantAnswers: true}
-	answer, err := g.ask(ctx, m, gatherKey{Answered, g.Name, ""})
+	answer, err := g.ask(ctx, m, gatherKey{verb: Answered, group: g.Name})
 	if err != nil && ctx.Err() != nil {
 		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime/2)
 		defer cancel()
-		answer, err = g.ask(again, m, gatherKey{Answered, g.Name, ""})
+		answer, err = g.ask(again, m, gatherKey{verb: Answered, group: g.Name})
 	}
 	if err != nil {
 		return nil, err
@@ -421,7 +437,7 @@ const answerTime = time.Second
 // together or, if ctx ends before, when the others have come as far as value and need this
 // rank no more: then alone is true. The rank stays in the session.
 func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err error) {
-	answer, forget := g.await(gatherKey{Left, g.Name, ""})
+	answer, forget := g.await(gatherKey{verb: Left, group: g.Name})
 	defer forget()
 	left, err := g.say(ctx, &Message{Verb: Leave, Group: g.Name, Value: value}, answer)
 	if err != nil && ctx.Err() != nil {
@@ -430,6 +446,7 @@ func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err 
 	if err != nil {
 		return false, err
 	}
+	g.forget()
 	return left.Alone || left.Verb == Settled, nil
 }
 
@@ -471,7 +488,19 @@ func (g *Group) Lost() bool {
 }
 
 // Depart leaves the group in good order, and waits for nobody. The rank stays in the session.
-func (g *Group) Depart() { g.client.send(&Message{Verb: Leave, Group: g.Name}) }
+func (g *Group) Depart() {
+	g.client.send(&Message{Verb: Leave, Group: g.Name})
+	g.forget()
+}
+
+// forget has what happens from now on be nothing to a group that this rank has left.
+func (g *Group) forget() {
+	g.client.mu.Lock()
+	defer g.client.mu.Unlock()
+	if g.Name != "" {
+		delete(g.client.groups, g.Name)
+	}
+}
 
 // Depart leaves the session and ends the connection. In the coordinator's process it waits until
 // the others' connections have ended too, or ctx ends.
@@ -533,21 +562,21 @@ func (c *Client) receive(m *Message) {
 		}
 	case Settled:
 		if m.Alone {
-			c.hand(gatherKey{Left, m.Group, ""}, m)
+			c.hand(gatherKey{verb: Left, group: m.Group}, m)
 		} else {
 			c.settled(m.Group)
 		}
 	case Leaving:
 		done := sync.OnceFunc(func() { c.send(&Message{Verb: Ack, Number: m.Number}) })
-		if begin := c.group(m.Group).begin; begin != nil {
-			go begin(m.Ranks, m.Values, done)
+		if g := c.groups[m.Group]; g != nil && g.begin != nil {
+			go g.begin(m.Ranks, m.Values, done)
 		} else {
 			done()
 		}
 	case Left, Answered:
-		c.hand(gatherKey{m.Verb, m.Group, ""}, m)
+		c.hand(gatherKey{verb: m.Verb, group: m.Group}, m)
 	case Gathered, Watched, Posted:
-		c.hand(gatherKey{m.Verb, m.Group, m.Key}, m)
+		c.hand(gatherKey{m.Verb, m.Group, m.Key, m.Number}, m)
 	}
 }
 
@@ -642,6 +671,14 @@ func (c *Client) abandon(f *Failure) {
 	})
 }
 
+// reportedIn is the group that this rank's latest report is about; nil: there is none, or it has left.
+func (c *Client) reportedIn() *Group {
+	if c.reported == nil {
+		return nil
+	}
+	return c.groups[c.reported.Group]
+}
+
 // tick tells the coordinator that this rank runs, and finds that it does not.
 func (c *Client) tick() {
 	ticker := time.NewTicker(c.opts.Interval)
@@ -654,11 +691,12 @@ func (c *Client) tick() {
 		}
 		c.mu.Lock()
 		var undecided *Failure
-		if f := c.reported; f != nil && c.group(f.Group).failure == nil {
+		if g := c.reportedIn(); g != nil && g.failure == nil {
+			f := c.reported
 			if c.undecided++; c.silence > leaseTicks {
 				c.broken("", f)
 				c.settled("") // no rank takes a call for done any more
-			} else if c.undecided == leaseTicks { // a rank that is asked is suspended
+			} else if c.undecided%leaseTicks == 0 { // a rank that is asked is suspended, or one that has reported
 				undecided = f
 			}
 		}

@@ -326,7 +326,7 @@ func (c *Core) post(g *group, from int, m *Message) error {
 		}
 		g.posts[m.Key][from] = m.Value
 	}
-	answer := &Message{Verb: Posted, Group: m.Group, Key: m.Key}
+	answer := &Message{Verb: Posted, Number: m.Number, Group: m.Group, Key: m.Key}
 	for _, r := range m.Ranks {
 		answer.Values = append(answer.Values, g.posts[m.Key][r])
 	}

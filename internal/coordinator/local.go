@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// errClosed is why a rank of the coordinator's process hears nothing any more.
+// errClosed is why a rank hears nothing any more that closed its connection.
 var errClosed = errors.New("closed")
 
 // Local connects a rank of this process, without a socket.

@@ -22,10 +22,10 @@ const (
 	// With Alone it does not wait for the others any longer. Final, of the group of all, says
 	// that it leaves the session: the end of its connection is no failure any more.
 	Leave
-	// Watch asks which members of Group have not given their value of Key.
+	// Watch asks which members of Group have not given their value of Key. The answer has its Number.
 	Watch
 	// Post replaces what the rank has posted of Key in Group by its Value, if it has one, and
-	// asks what Ranks have posted.
+	// asks what Ranks have posted. The answer has its Number.
 	Post
 )
 

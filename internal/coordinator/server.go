@@ -65,10 +65,16 @@ type Server struct {
 	mu       sync.Mutex // of all that follows, and of every Core
 	closed   bool
 	sessions map[int]*session
-	exited   map[int]string     // ranks whose processes ended, and how
+	exited   []exit             // in the order in which they came
 	open     map[net.Conn]bool  // all connections, and whether the rank there has joined
 	admitted map[net.Conn]bool  // those that have introduced themselves
 	peers    map[*peer]struct{} // those that have joined a session
+}
+
+// exit is the end of a rank's process.
+type exit struct {
+	rank int
+	how  string
 }
 
 // session is one Init of all ranks.
@@ -114,7 +120,7 @@ const (
 func NewServer(size int, o Options) *Server {
 	s := &Server{
 		opts: o.withDefaults(), size: size, done: make(chan struct{}), ended: make(chan struct{}, 1),
-		sessions: map[int]*session{}, exited: map[int]string{}, open: map[net.Conn]bool{}, admitted: map[net.Conn]bool{}, peers: map[*peer]struct{}{},
+		sessions: map[int]*session{}, open: map[net.Conn]bool{}, admitted: map[net.Conn]bool{}, peers: map[*peer]struct{}{},
 	}
 	s.wg.Go(s.tick)
 	return s
@@ -138,13 +144,14 @@ func (s *Server) Addr() *net.TCPAddr { return s.ln.Addr().(*net.TCPAddr) }
 
 // Exited tells that a rank's process has ended, and how.
 func (s *Server) Exited(rank int, how string) {
+	if rank < 0 || rank >= s.size {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.exited[rank] = how
+	s.exited = append(s.exited, exit{rank, how})
 	for _, n := range s.sessions {
-		if rank < s.size {
-			n.deliver(n.core.Exited(rank, how), nil)
-		}
+		n.deliver(n.core.Exited(rank, how), nil)
 	}
 }
 
@@ -316,6 +323,8 @@ func (s *Server) take(p *peer, m *Message) error {
 		s.enter(p, m.Session)
 	case p.session == nil:
 		return fmt.Errorf("rank %d said %v before it joined", p.rank, m.Verb)
+	case p.session.peers[p.rank] != p:
+		return fmt.Errorf("rank %d said %v, and was refused", p.rank, m.Verb)
 	}
 	out, err := p.session.core.Step(p.rank, m)
 	p.session.deliver(out, p)
@@ -327,8 +336,8 @@ func (s *Server) enter(p *peer, number int) {
 	n := s.sessions[number]
 	if n == nil {
 		n = &session{core: NewCore(s.size), peers: map[int]*peer{}}
-		for rank, how := range s.exited {
-			n.core.Exited(rank, how)
+		for _, e := range s.exited {
+			n.core.Exited(e.rank, e.how)
 		}
 		s.sessions[number] = n
 	}
@@ -337,7 +346,7 @@ func (s *Server) enter(p *peer, number int) {
 	if p.conn != nil {
 		s.open[p.conn] = true
 	}
-	if n.peers[p.rank] == nil {
+	if n.peers[p.rank] == nil && p.rank >= 0 && p.rank < s.size { // else it is about to be refused
 		n.peers[p.rank] = p
 	}
 }

@@ -162,6 +162,38 @@ func TestPost(t *testing.T) {
 	})
 }
 
+// TestPostAtOnce has a rank post and ask at the same time, and give up on some: every answer goes to
+// whoever asked for it.
+func TestPostAtOnce(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 2, nil)
+		j.join(t)
+		g := j.clients[0].Root()
+		if err := g.Post(t.Context(), "key", []byte("value")); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for n := range 200 {
+			wg.Go(func() {
+				if n%4 == 0 {
+					ctx, cancel := context.WithCancel(t.Context())
+					cancel()
+					g.Post(ctx, "key", []byte("value"))
+				}
+				if err := g.Post(t.Context(), "key", []byte("value")); err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				if values, err := g.Posted(t.Context(), "key", []int{0, 1}); err != nil || fmt.Sprintf("%s", values) != "[value ]" {
+					t.Errorf("got %s, %v", values, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
 // TestDeath tells all others of a rank whose connection ends, and then that all know.
 func TestDeath(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
@@ -276,6 +308,66 @@ func TestLeave(t *testing.T) {
 	})
 }
 
+// TestForget has groups that were left cost nothing.
+func TestForget(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		var waiting sync.WaitGroup
+		j := open(t, transport, 2, nil)
+		j.join(t)
+		err := errors.Join(j.each(func(r int, c *Client) error {
+			for n := range 10 {
+				g, _, err := c.Root().Make(t.Context(), fmt.Sprint("part ", n), []int{0, 1}, nil)
+				if err == nil {
+					_, err = g.Gather(t.Context(), ReadyKey, nil)
+				}
+				if err != nil {
+					return err
+				}
+				if n%2 == 0 {
+					g.Depart()
+				} else if _, err := g.Leave(t.Context(), t.Context(), nil); err != nil {
+					return err
+				}
+			}
+			left, _, err := c.Root().Make(t.Context(), "left", []int{0, 1}, nil)
+			if err == nil {
+				_, err = c.Root().Gather(t.Context(), "made", nil)
+			}
+			if err != nil {
+				return err
+			}
+			left.Depart()
+			waiting.Go(func() {
+				if _, err := left.Gather(t.Context(), "late", nil); err == nil {
+					t.Error("a group that was left gathers")
+				}
+			})
+			_, err = c.Root().Gather(t.Context(), "end", nil)
+			return err
+		})...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer waiting.Wait() // until their clients are closed
+		defer func() {
+			for _, c := range j.clients {
+				c.Close()
+			}
+		}()
+		for r, c := range j.clients {
+			if c.mu.Lock(); len(c.groups) != 1 {
+				t.Errorf("rank %d keeps %d groups, want that of all", r, len(c.groups))
+			}
+			c.mu.Unlock()
+		}
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if n := len(j.sessions[1].core.groups); n != 1 {
+			t.Errorf("the coordinator keeps %d groups, want that of all", n)
+		}
+	})
+}
+
 // TestLeaveAtAnyTime has ranks leave at random times: all leave together, or none does, and
 // nobody waits for one that stays.
 func TestLeaveAtAnyTime(t *testing.T) {
@@ -383,6 +475,49 @@ func TestJoinFailures(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestExitedBefore tells a rank that joins of the first of those that ended before.
+func TestExitedBefore(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		const n = 16
+		j := open(t, transport, n, nil)
+		for r := n - 1; r > 0; r-- {
+			j.Exited(r, "exit code 1")
+		}
+		_, err := j.clients[0].Join(t.Context(), 1, nil, false, nil)
+		var f *Failure
+		if !errors.As(err, &f) || f.Kind != Exited || !slices.Equal(f.Ranks, []int{n - 1}) {
+			t.Errorf("got %v, want that rank %d ended", err, n-1)
+		}
+	})
+}
+
+// TestRefused has ranks that were refused not speak for those that were not, and their ends
+// be no failure.
+func TestRefused(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 2, nil)
+		j.join(t)
+		for _, rank := range []int{1, 7} {
+			c, err := j.connect(t.Context(), rank, j.clients[0].opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			joinAs(t, c, "OFF")
+			p := &peer{rank: rank, session: j.sessions[1]}
+			if err := j.take(p, &Message{Verb: Leave, Final: true}); err == nil {
+				t.Errorf("a second rank %d leaves for the first", rank)
+			}
+			c.Depart(t.Context())
+		}
+		if f := j.clients[0].Root().Failure(); f != nil {
+			t.Errorf("rank 0 was told of %v", f)
+		}
+		if missing, err := j.clients[0].Root().Missing(t.Context(), LeaveKey); err != nil || len(missing) != 2 {
+			t.Errorf("of 2 ranks %v have not left (%v)", missing, err)
+		}
+	})
 }
 
 func joinAs(t *testing.T, c *Client, debug string) {
@@ -496,6 +631,27 @@ func TestUndecided(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestUndecidedForLong decides a rank's report although another one's came before, whose reporter
+// is suspended, as is the rank that is asked.
+func TestUndecidedForLong(t *testing.T) {
+	forTransports(t, func(t *testing.T, transport string) {
+		j := open(t, transport, 3, func(o *ClientOptions) { o.Interval = 20 * time.Millisecond })
+		j.join(t)
+		j.clients[1].mu.Lock()
+		root := j.clients[0].Root()
+		j.clients[0].send(&Message{Verb: Fail, Failure: &Failure{Text: "first"}, Ranks: []int{1}}) // and is suspended then
+		if _, err := root.Missing(t.Context(), JoinKey); err != nil {
+			t.Fatal(err)
+		}
+		j.clients[2].Root().Fail(&Failure{Text: "second"}, 1)
+		f := await(t, j.clients[2].Root())
+		j.clients[1].mu.Unlock()
+		if f.Text != "second" || f.Reporter != 2 {
+			t.Errorf("rank 2 was told of %+v", f)
+		}
+	})
 }
 
 // TestLoad expels nobody, and has nobody wait, while all processors are busy.
