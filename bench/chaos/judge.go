@@ -316,8 +316,8 @@ func (j *job) judgeSocket(v *verdict, texts []string) {
 	blamed := map[string]bool{}
 	for _, text := range texts {
 		m := lostRank.FindStringSubmatch(text)
-		if m == nil && strings.HasPrefix(text, fmt.Sprintf("rank %d: ", j.Victim)) && lostCoordinator.MatchString(text) {
-			continue
+		if m == nil && strings.Contains(text, fmt.Sprintf("rank %d: ", j.Victim)) && lostCoordinator.MatchString(text) {
+			continue // as an error, or in golaunch's report
 		}
 		if m == nil {
 			v.unnamedf("nobody is lost: %q", text)
