@@ -6,9 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"strconv"
 	"sync"
 	"time"
+
+	"github.com/goddp/goddp/internal/coordinator"
 )
 
 // silence is how long a peer's host may not answer before it counts as lost.
@@ -122,7 +123,7 @@ func (m *meeting) publish(ctx context.Context) ([]address, error) {
 		return nil, err
 	}
 	m.accept(l, false)
-	if own.TCP, err = reachable(l.Addr().(*net.TCPAddr)); err != nil {
+	if own.TCP, err = coordinator.Reachable(l.Addr().(*net.TCPAddr)); err != nil {
 		return nil, err
 	}
 	value, err := json.Marshal(own)
@@ -140,33 +141,6 @@ func (m *meeting) publish(ctx context.Context) ([]address, error) {
 		}
 	}
 	return addrs, nil
-}
-
-// reachable is the addresses at which a listener's peers can try to reach it:
-// its own, or those of all interfaces where it listens on every one.
-func reachable(a *net.TCPAddr) ([]string, error) {
-	if !a.IP.IsUnspecified() {
-		return []string{a.String()}, nil
-	}
-	ifaces, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, err
-	}
-	var out, loopback []string
-	for _, i := range ifaces {
-		n, ok := i.(*net.IPNet)
-		if !ok {
-			continue
-		}
-		at := net.JoinHostPort(n.IP.String(), strconv.Itoa(a.Port))
-		switch {
-		case n.IP.IsLoopback():
-			loopback = append(loopback, at)
-		case n.IP.IsGlobalUnicast():
-			out = append(out, at)
-		}
-	}
-	return append(out, loopback...), nil
 }
 
 // linkUp dials the lower ranks and waits for the higher ones to dial.

@@ -42,7 +42,7 @@ func Publish(ctx context.Context, kv store.Store, m store.Member, listen string,
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := reachable(s.Addr())
+	addrs, err := Reachable(s.Addr())
 	if err == nil {
 		var value []byte
 		if value, err = json.Marshal(place{Addrs: addrs, Host: o.Host, HostRank: o.HostRank, Token: token}); err == nil {
@@ -86,9 +86,9 @@ func (o Options) of(m store.Member, token []byte) Options {
 	return o
 }
 
-// reachable is the addresses at which others can try to reach a listener: its own, or those
+// Reachable is the addresses at which others can try to reach a listener: its own, or those
 // of all interfaces where it listens on every one.
-func reachable(a *net.TCPAddr) ([]string, error) {
+func Reachable(a *net.TCPAddr) ([]string, error) {
 	if !a.IP.IsUnspecified() {
 		return []string{a.String()}, nil
 	}

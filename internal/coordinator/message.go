@@ -1,5 +1,11 @@
 package coordinator
 
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/internal/handshake"
+)
+
 // A Verb says what a message is.
 type Verb uint8
 
@@ -124,3 +130,22 @@ type Failure struct {
 
 // nobody is the Reporter of what the coordinator noticed.
 const nobody = -1
+
+func (e *Failure) Error() string {
+	switch e.Kind {
+	case Lost:
+		return fmt.Sprintf("rank %d lost: %s", e.Ranks[0], e.Text)
+	case Departed:
+		return fmt.Sprintf("ranks %v left: they closed the process group", e.Ranks)
+	case Exited:
+		return fmt.Sprintf("rank %d has ended before it joined: %s", e.Ranks[0], e.Text)
+	case Duplicate:
+		return fmt.Sprintf("two processes say that they are rank %d: %s: they are of two jobs, or one was started twice: %s", e.Ranks[0], e.Text, handshake.Remedy)
+	case Unreachable, Different:
+		return e.Text
+	}
+	if len(e.Absent) > 0 {
+		return fmt.Sprintf("%s: ranks %v have not come", e.Text, e.Absent)
+	}
+	return e.Text
+}

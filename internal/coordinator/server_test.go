@@ -140,7 +140,7 @@ func TestGather(t *testing.T) {
 	})
 }
 
-// What a rank posts is there when Post returns, also for who asks for many values.
+// What a rank posts can be read once Post returns, also by a rank that asks for many values.
 func TestPost(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 3, nil)
