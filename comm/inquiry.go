@@ -121,7 +121,7 @@ func (d *watch) diagnose(w *Work, late *backend.TimeoutError, answers map[int][]
 	return report.String()
 }
 
-// culprits is the ranks of the job that are waited for, as their records tell.
+// culprits returns the ranks of the job that the others wait for, by the ranks' records.
 func culprits(report *analyze.Report) (ranks []int) {
 	for _, f := range report.Findings {
 		switch f.Kind {
@@ -248,8 +248,8 @@ func decodeAccount(value []byte, rank, size int) (a account, dump *flight.Dump, 
 	return a, dump, err
 }
 
-// waits is the ranks that calls wait for, as the backend knows: the given ones, or else all that
-// are in flight.
+// waits returns the ranks that the given calls wait for or, if none are given, all calls in
+// flight. The backend tells.
 func (d *watch) waits(works ...*Work) []int {
 	if len(works) == 0 {
 		d.mu.Lock()

@@ -206,8 +206,8 @@ func (u *unclosed) next() *ProcessGroup {
 	return pg
 }
 
-// echoOf is the rank of the job whose failure err only is an echo of: one that could not join,
-// was lost, gave up, or whose call failed first. nil: there is none.
+// echoOf returns the rank whose failure caused err on this rank: it could not join, was lost,
+// gave up, or its call failed first. nil: err began on this rank.
 func echoOf(err error) *int {
 	var missing *JoinError
 	var lost *PeerLostError

@@ -105,7 +105,7 @@ func (s *stream) closeFile(err error) {
 	}
 }
 
-// line takes a line. One that is redrawn stays on a terminal until the next line comes.
+// line passes a line on. On a terminal the next line takes the place of one that is redrawn.
 func (s *stream) line(text []byte, redrawn bool) {
 	if s.tail != nil {
 		s.tail.add(text)

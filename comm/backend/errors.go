@@ -153,7 +153,7 @@ type MismatchError struct {
 	Rank, Peer   int
 	Mine, Theirs Fingerprint
 	All          []Fingerprint // of all ranks of the group, where they were compared; else nil
-	Ranks        []int         // then: their numbers in the job
+	Ranks        []int         // where All is there: the job's number of each of its ranks
 }
 
 func (e *MismatchError) Error() string {

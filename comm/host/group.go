@@ -197,8 +197,8 @@ func (g *Group) await(t *task) error {
 	return nil
 }
 
-// failed has the group break because of what happened to t, unless it broke
-// before, and returns t's error: the first cause, as it concerns t.
+// failed reports that t failed by err, and waits until the group has broken. It returns t's
+// error, which wraps what the coordinator decided.
 func (g *Group) failed(t *task, err error) error {
 	g.ledger.Report(g.ledger.Failure(t.call, err), asked(err)...)
 	<-g.ctx.Done()

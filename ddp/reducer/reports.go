@@ -13,8 +13,8 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// reports is how ranks tell each other, through the coordinator, what went wrong: the
-// flags say who, the reports say what.
+// reports are how the ranks tell each other through the coordinator what went wrong in a
+// pass. The flags say which rank failed, its report says why.
 type reports struct {
 	control *coordinator.Group
 	number  int    // of this reducer

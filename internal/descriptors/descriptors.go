@@ -24,8 +24,8 @@ func Limit() uint64 {
 	return files.Cur
 }
 
-// Share is how many of these connections fit into a share of the files. Why says so to whoever is
-// refused, and names the process: it is "" where all fit.
+// Share returns how many of these connections fit into a share of the files. why is for the error of
+// a connection that is refused, and names the process. It is "" if all fit.
 func Share(connections int, process string) (fit int, why string) {
 	files := Limit()
 	if most := files / parts; uint64(connections) > most {
