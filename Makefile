@@ -27,21 +27,21 @@ bench:
 	$(GO) test -run '^$$' -bench . ./...
 
 chaos: ## a few hundred jobs that something bad is done to, and mutants that this must catch; CHAOS is its flags
-	$(GO) run ./bench/chaos $(CHAOS)
+	$(GO) run ./test/chaos $(CHAOS)
 
 fuzz: ## every fuzz target for FUZZTIME, by default ten minutes each
-	bench/fuzz.sh
+	test/fuzz.sh
 
 test-gpu: ## builds into build/gpu, which can be carried to a machine without Go, and runs it here
 	mkdir -p build/gpu
-	$(GO) test -c -ldflags='-s -w' -o build/gpu/ ./device/cuda ./comm/nccl ./comm/commtest ./ddp ./ddp/zero ./ddp/commhook ./checkpoint
-	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/... ./bench/parity ./bench/matrix ./bench/percall
-	bench/test_gpu.sh
+	$(GO) test -c -ldflags='-s -w' -o build/gpu/ ./device/cuda ./internal/backend/nccl ./internal/commtest ./ddp ./ddp/zero ./ddp/commhook ./checkpoint
+	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/... ./test/parity ./test/matrix ./bench/percall
+	test/test_gpu.sh
 
 gpu-failures: ## the same for what happens on two GPUs when a rank fails
 	mkdir -p build/gpu
-	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/recover ./bench/chaos/... ./bench/overhead
-	bench/gpu_failures.sh
+	$(GO) build -ldflags='-s -w' -o build/gpu/ ./cmd/... ./examples/recover ./test/chaos/... ./bench/overhead
+	test/gpu_failures.sh
 
 demo: build ## the two smallest programs, with traces
 	build/golaunch --nproc-per-node 2 build/toy

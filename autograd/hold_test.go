@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/device/devicetest"
+	"github.com/goddp/goddp/internal/devicetest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )

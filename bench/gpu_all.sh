@@ -36,21 +36,21 @@ beside() { [ "$gpus" -ge 4 ] || wait; }
 
 # One test compares times with each other: it goes first.
 (on 0,1 && part overlap "$BIN/ddp.test" -test.v -test.run 'TestGPUReductions|TestGPUSteadyState')
-(on 0,1 && CHECKS='^(ddp|matrix_2|toy_2|mlp_2)' part suite_ddp bench/test_gpu.sh) &
+(on 0,1 && CHECKS='^(ddp|matrix_2|toy_2|mlp_2)' part suite_ddp test/test_gpu.sh) &
 beside
-(on $half && CHECKS='^(device_cuda|toy_1|mlp_1)' part suite_device bench/test_gpu.sh) &
-(on ${half#*,} && CHECKS='^memcheck' part suite_memcheck bench/test_gpu.sh) &
+(on $half && CHECKS='^(device_cuda|toy_1|mlp_1)' part suite_device test/test_gpu.sh) &
+(on ${half#*,} && CHECKS='^memcheck' part suite_memcheck test/test_gpu.sh) &
 beside
-(on $half && CHECKS='^(comm_|bench.*_2)' part suite_nccl bench/test_gpu.sh && LARGE=1 part parity_2 bench/parity.sh 2 && part cu bench/gpu_cu.sh) &
+(on $half && CHECKS='^(comm_|bench.*_2)' part suite_nccl test/test_gpu.sh && LARGE=1 part parity_2 test/parity.sh 2 && part cu bench/gpu_cu.sh) &
 wait
-CHECKS='^(toy|mlp|bench.*|matrix|parity)_4' four suite_4 bench/test_gpu.sh
+CHECKS='^(toy|mlp|bench.*|matrix|parity)_4' four suite_4 test/test_gpu.sh
 # From here on times are taken.
-CHECKS='^trace' part trace bench/test_gpu.sh
+CHECKS='^trace' part trace test/test_gpu.sh
 part percall_2 "$BIN/golaunch" --nproc-per-node 2 "$BIN/percall"
 four percall_4 "$BIN/golaunch" --nproc-per-node 4 "$BIN/percall"
 part allreduce_2 bench/gpu_allreduce.sh 2
 four allreduce_4 bench/gpu_allreduce.sh 4
 part steps bench/gpu_ddp.sh "${ranks[@]}"
 four hooks bench/gpu_hooks.sh 4
-part failures bench/gpu_failures.sh
+part failures test/gpu_failures.sh
 ! grep -q FAILED "$results"

@@ -11,9 +11,9 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/zero"
+	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )

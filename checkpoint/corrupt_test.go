@@ -11,7 +11,7 @@ import (
 
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/internal/commtest"
 )
 
 // A flipped bit anywhere in a checkpoint is found, and the tensor is named. The checkpoint

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/half"
+	"github.com/goddp/goddp/internal/half"
 )
 
 // A Difference is a tensor or a value in which two checkpoints differ.

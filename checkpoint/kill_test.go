@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/launcher"
 )
 

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/flight"
 )
 
 // BenchmarkWatched is what the watchdog and the flight recorder add to a call:

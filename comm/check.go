@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
 )
 
 // form says what a call of one kind needs: which tensors, and their lengths

@@ -3,8 +3,8 @@ package comm
 import (
 	"testing"
 
-	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
 )
 
 // checkedCall is an all-reduce of 1 KiB, as rank 1 of 4 makes it.

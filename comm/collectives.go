@@ -4,8 +4,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
 )
 
 // start numbers a checked call and hands it to the backend.

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/host"
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/host"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/store"
 )

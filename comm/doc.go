@@ -1,6 +1,6 @@
 // Package comm is how the processes of a job talk to each other: process
 // groups and collectives, each asynchronous, over a backend that the group
-// chooses for its device: comm/host for the CPU, comm/nccl between GPUs.
+// chooses for its device: internal/backend/host for the CPU, internal/backend/nccl between GPUs.
 //
 // # A group
 //
@@ -92,7 +92,7 @@
 // Because of the 0.1 s, a rank that hangs still times out after a bounded number of
 // suspensions. If one rank alone is suspended, its peers time out as usual.
 //
-// Each rank's latest calls are in its flight record (package comm/flight), which
+// Each rank's latest calls are in its flight record (package internal/flight), which
 // a failure writes to a file, and golaunch even where the process cannot.
 // [Options].CheckCalls, or GODDP_DEBUG=DETAIL, compares all ranks' calls before
 // they run; [ProcessGroup.MonitoredBarrier] names who is missing;

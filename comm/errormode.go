@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goddp/goddp/comm/flight"
-	"github.com/goddp/goddp/comm/watchdog"
+	"github.com/goddp/goddp/comm/internal/watchdog"
+	"github.com/goddp/goddp/internal/flight"
 )
 
 // ErrorMode is what a failed call leads to: one whose deadline passed, whose

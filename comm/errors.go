@@ -1,6 +1,6 @@
 package comm
 
-import "github.com/goddp/goddp/comm/backend"
+import "github.com/goddp/goddp/internal/backend"
 
 // Why a call or a group failed; match with errors.Is. They are the backend
 // package's own.

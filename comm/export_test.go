@@ -3,7 +3,7 @@ package comm
 import (
 	"time"
 
-	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/flight"
 )
 
 // OnExit has the watchdog of a group with these options call f instead of

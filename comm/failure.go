@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/watchdog"
+	"github.com/goddp/goddp/comm/internal/watchdog"
+	"github.com/goddp/goddp/internal/backend"
 )
 
 // How long the steps of acting on a failure may take: together less than two

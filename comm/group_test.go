@@ -17,9 +17,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/store"
 )
 

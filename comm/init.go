@@ -10,10 +10,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/store"
 )
 

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/flight"
-	"github.com/goddp/goddp/comm/flight/analyze"
+	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
 // latest is how many of its latest calls a rank answers with, and latestOfAll how many all

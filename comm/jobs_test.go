@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/keptport"
 	"github.com/goddp/goddp/internal/otheruser"
+	"github.com/goddp/goddp/internal/testport"
 	"github.com/goddp/goddp/store"
 )
 
@@ -78,7 +78,7 @@ type jobs struct {
 
 func newJobs(t *testing.T) *jobs {
 	j := &jobs{t: t}
-	j.port, j.addr = keptport.New(t)
+	j.port, j.addr = testport.New(t)
 	return j
 }
 

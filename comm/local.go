@@ -5,10 +5,10 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/flight"
-	"github.com/goddp/goddp/comm/host"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/host"
 	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/store"
 )
 

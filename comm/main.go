@@ -15,9 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/atomicfile"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/stopfile"
-	"github.com/goddp/goddp/internal/whole"
 )
 
 // Main is a worker's main: it runs train and ends the process. SIGINT and
@@ -261,5 +261,5 @@ func writeErrorFile(message, stack string, echo *int) error {
 	if err != nil {
 		return err
 	}
-	return whole.WriteBytes(path, 0o644, content) // by Main and by the watchdog, of which one may end the process meanwhile
+	return atomicfile.WriteBytes(path, 0o644, content) // by Main and by the watchdog, of which one may end the process meanwhile
 }

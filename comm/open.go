@@ -9,10 +9,10 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/host"
-	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/host"
+	"github.com/goddp/goddp/internal/backend/nccl"
 	"github.com/goddp/goddp/store"
 )
 

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
 )
 
 // extent is the addresses that an operand occupies: from lo up to hi. Addresses of

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/flight"
 )
 
 // identity is whose flight record this process's is.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/goddp/goddp/comm/backend"
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/coordinator"
 	"github.com/goddp/goddp/store"
 )

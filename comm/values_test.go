@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goddp/goddp/comm/flight"
-	"github.com/goddp/goddp/comm/flight/analyze"
+	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
 // forgedRecord is a record of a job of so many ranks that no recorder wrote.

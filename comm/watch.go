@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/goddp/goddp/comm/flight"
-	"github.com/goddp/goddp/comm/watchdog"
+	"github.com/goddp/goddp/comm/internal/watchdog"
+	"github.com/goddp/goddp/internal/flight"
 )
 
 // watch is the watchdog of the groups of one Init or Local, those split from

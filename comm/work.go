@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/flight"
 )
 
 // Work is a call in flight, or done.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/internal/commtest"
 )
 
 // The tests of this package that take any number of ranks run on 2 and on 4 real

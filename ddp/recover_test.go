@@ -13,13 +13,13 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/commtest"
-	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/device/devicetest"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/optim"
 )
 

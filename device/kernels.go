@@ -33,7 +33,7 @@ const (
 // the same floating-point type unless said otherwise, and dst overlaps no
 // other operand unless said otherwise. A NaN passes: what an operation
 // computes from a NaN is NaN, forwards and backwards, unless said otherwise.
-// Every implementation passes the conformance suite in device/devicetest.
+// Every implementation passes the conformance suite in internal/devicetest.
 type Kernels interface {
 	Softmax
 	Dropout

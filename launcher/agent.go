@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/internal/awake"
-	"github.com/goddp/goddp/launcher/rendezvous"
+	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/rendezvous"
 )
 
 // abandonAfter is how long workers that were sent SIGKILL are waited for.

@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
-	"github.com/goddp/goddp/internal/whole"
-	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
 // attempt is one generation of workers, from their start until nothing of them
@@ -90,7 +90,7 @@ func (a *agent) makeRunDir() error {
 		parent, name = os.TempDir(), "golaunch_"+name
 	} else if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
-	} else if err := whole.CheckFolder(parent); err != nil {
+	} else if err := atomicfile.CheckFolder(parent); err != nil {
 		return fmt.Errorf("the folder for logs: %w", err)
 	}
 	// Workers, and the reaper, may run in another folder than this process.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/descriptors"
+	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
-	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
 // Config says what to run. Only Args is required; the zero value of every other

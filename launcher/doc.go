@@ -10,7 +10,7 @@
 // # One attempt
 //
 // Run is the agent of one node. It joins a round of the rendezvous (package
-// [github.com/goddp/goddp/launcher/rendezvous]), which numbers the ranks and
+// [github.com/goddp/goddp/internal/rendezvous]), which numbers the ranks and
 // opens the store; starts Workers processes with torchrun's environment (RANK,
 // LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, ...); and waits. A worker group is all
 // or nothing:
@@ -52,7 +52,7 @@
 // # What each rank was doing
 //
 // On Linux every worker inherits memory for its flight recorder (package
-// [github.com/goddp/goddp/comm/flight]), which this process reads when the
+// [github.com/goddp/goddp/internal/flight]), which this process reads when the
 // attempt fails, before it stops the others: so the records of workers that
 // were killed, are suspended, or are stuck are there as well. They go into
 // attempt_<n>/flight in the run's folder, which is kept then, or to where

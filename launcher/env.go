@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
-	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
 // jobIDVar carries the job's random id in the environment of its workers.

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/goddp/goddp/internal/whole"
+	"github.com/goddp/goddp/internal/atomicfile"
 )
 
 // maxErrorFile bounds what is read of an error file, in bytes.
@@ -34,7 +34,7 @@ type ErrorFile struct {
 // readErrorFile reads the error file of a worker that has ended. No file, or an
 // empty one, is nil and no error.
 func readErrorFile(path string) (*ErrorFile, error) {
-	data, err := whole.Read(path, maxErrorFile)
+	data, err := atomicfile.Read(path, maxErrorFile)
 	if os.IsNotExist(err) {
 		return nil, nil
 	}
@@ -85,7 +85,7 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 // one written on the worker's behalf.
 func copyErrorFile(root *Failure, path string) error {
 	var doc, message map[string]json.RawMessage // what cannot be read or parsed is replaced below
-	if data, err := whole.Read(root.errorPath, maxErrorFile); err == nil {
+	if data, err := atomicfile.Read(root.errorPath, maxErrorFile); err == nil {
 		_ = json.Unmarshal(data, &doc)
 	}
 	if json.Unmarshal(doc["message"], &message) != nil || message == nil {
@@ -108,7 +108,7 @@ func copyErrorFile(root *Failure, path string) error {
 	if err != nil {
 		return err
 	}
-	return whole.WriteBytes(path, 0o644, data)
+	return atomicfile.WriteBytes(path, 0o644, data)
 }
 
 // mustMarshal is the JSON of plain data.

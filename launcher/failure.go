@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/comm/flight/analyze"
+	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
 // Failure is a worker that ended otherwise than by exit code 0.

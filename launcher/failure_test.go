@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/comm/flight/analyze"
+	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
 func TestRootCause(t *testing.T) {

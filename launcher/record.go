@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/goddp/goddp/comm/flight"
-	"github.com/goddp/goddp/comm/flight/analyze"
+	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
 // lookup finds variables in an environment; the last of a name counts.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/flight"
 )
 
 // recorders is a job of four workers that record. Once all are in the middle of

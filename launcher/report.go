@@ -6,8 +6,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/flight/analyze"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
 const (

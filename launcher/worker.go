@@ -9,9 +9,9 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/internal/stopfile"
-	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
 // process is one worker of one attempt.

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/flight"
 )
 
 // testRoleVar makes the test binary a worker that plays a role.

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/metrics"
 )
 

@@ -12,9 +12,9 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/testpython"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/goddp/goddp/internal/whole"
+	"github.com/goddp/goddp/internal/atomicfile"
 )
 
 // chromeEvent is one entry of the Trace Event Format ("Trace Event Format",
@@ -88,7 +88,7 @@ func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
 // WriteFile writes the Chrome trace to a file, which is complete or not there.
 func (r *Recorder) WriteFile(path string, rank int) error {
-	if err := whole.Write(path, 0o644, func(w io.Writer) error { return r.WriteChrome(w, rank) }); err != nil {
+	if err := atomicfile.Write(path, 0o644, func(w io.Writer) error { return r.WriteChrome(w, rank) }); err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}
 	return nil

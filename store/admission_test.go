@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/internal/handshake"
-	"github.com/goddp/goddp/internal/keptport"
 	"github.com/goddp/goddp/internal/otheruser"
+	"github.com/goddp/goddp/internal/testport"
 )
 
 // quickly is a context for what must not be tried until it ends.
@@ -161,7 +161,7 @@ func TestRivals(t *testing.T) {
 
 // Our client tells a server that is PyTorch's, or an echo, from one of ours.
 func TestForeignStore(t *testing.T) {
-	_, addr := keptport.New(t)
+	_, addr := testport.New(t)
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)

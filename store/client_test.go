@@ -14,12 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/goddp/goddp/internal/keptport"
+	"github.com/goddp/goddp/internal/testport"
 )
 
 // The server may come up after its clients.
 func TestDialBeforeServer(t *testing.T) {
-	_, addr := keptport.New(t)
+	_, addr := testport.New(t)
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestDialBeforeServer(t *testing.T) {
 
 // A client of one server is none of the next at its address.
 func TestNextServer(t *testing.T) {
-	_, addr := keptport.New(t)
+	_, addr := testport.New(t)
 	serve := func() *Server {
 		s, err := Listen(addr, nil)
 		if err != nil {
@@ -88,7 +88,7 @@ func TestNextServer(t *testing.T) {
 }
 
 func TestDialGivesUp(t *testing.T) {
-	_, addr := keptport.New(t)
+	_, addr := testport.New(t)
 	late := errors.New("too late")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, late)
 	defer cancel()

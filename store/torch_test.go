@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/goddp/goddp/internal/keptport"
+	"github.com/goddp/goddp/internal/testport"
 	"github.com/goddp/goddp/internal/testpython"
 )
 
@@ -115,7 +115,7 @@ func TestTorchClient(t *testing.T) {
 // Go joins a job whose store PyTorch hosts, which waits for its workers.
 func TestTorchServer(t *testing.T) {
 	python := torchPython(t)
-	_, addr := keptport.New(t)
+	_, addr := testport.New(t)
 	p := startTorch(t, python, "serve", addr)
 	legacy, err := exec.CommandContext(t.Context(), python, "-c",
 		"import torch; v = torch.__version__.split('.'); print((int(v[0]), int(v[1])) < (2, 1))").Output()

@@ -23,9 +23,9 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/flight"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/internal/standin"
+	"github.com/goddp/goddp/internal/fakegpu"
 	"github.com/goddp/goddp/launcher"
 )
 
@@ -39,7 +39,7 @@ func worker(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	dev, err := standin.Open(rank)
+	dev, err := fakegpu.Open(rank)
 	if err != nil {
 		return err
 	}
@@ -52,14 +52,14 @@ func worker(ctx context.Context) error {
 func launch(t *testing.T, control []string, args ...string) (lines []string, complaints string, err error) {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range standin.Variables {
+	for _, name := range fakegpu.Variables {
 		t.Setenv(name, "") // undone at the test's end
 	}
 	t.Setenv("TMPDIR", dir)
-	if err := standin.Libraries(dir); err != nil {
+	if err := fakegpu.Libraries(dir); err != nil {
 		t.Skip("no stand-ins: ", err)
 	}
-	release, err := standin.Control(control...)
+	release, err := fakegpu.Control(control...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend/nccl"
 	"github.com/goddp/goddp/internal/dl"
 	"github.com/goddp/goddp/internal/nvidia"
 )

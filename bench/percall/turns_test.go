@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/commtest"
 )
 
 // A side that adds up nothing is found out.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/goddp/goddp/comm/flight"
-	"github.com/goddp/goddp/comm/flight/analyze"
+	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
 // exitCulprit is the exit code of "goddp analyze" when something is wrong.

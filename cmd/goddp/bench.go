@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/goddp/goddp/bench/collective"
 	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/collective"
 )
 
 // bench is "goddp bench": one rank of a benchmark.

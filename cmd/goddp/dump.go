@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/goddp/goddp/comm/flight"
-	"github.com/goddp/goddp/internal/whole"
+	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/flight"
 )
 
 // dump is "goddp dump": it writes the flight records of a running job.
@@ -45,7 +45,7 @@ Flags:
 	if len(dumps) == 0 {
 		return fmt.Errorf("no process of job %q, of this user and on this host, has recorded anything", job)
 	}
-	if dir == "" || whole.IsShared(dir) {
+	if dir == "" || atomicfile.IsShared(dir) {
 		dir, err = os.MkdirTemp(dir, "goddp_flight_")
 	} else {
 		err = os.MkdirAll(dir, 0o700)

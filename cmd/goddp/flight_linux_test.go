@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/flight"
 )
 
 // TestDump plays golaunch and its worker at once.

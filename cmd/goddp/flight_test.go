@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/flight"
-	"github.com/goddp/goddp/comm/flight/analyze"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
 // record is what a rank of two records that made so many calls, each done.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/goddp/goddp/progress/curve"
+	"github.com/goddp/goddp/internal/curve"
 )
 
 // plotRuns is "goddp plot": it draws what package progress recorded.

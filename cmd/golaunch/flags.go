@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/goddp/goddp/comm/flight"
+	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/launcher"
-	"github.com/goddp/goddp/launcher/rendezvous"
 )
 
 // options are the parsed command line.

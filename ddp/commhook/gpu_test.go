@@ -3,7 +3,7 @@ package commhook_test
 import (
 	"testing"
 
-	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/internal/commtest"
 )
 
 // TestGPUOnProcesses runs what TestOnProcesses does, with a GPU for each process, over

@@ -18,9 +18,9 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
-	"github.com/goddp/goddp/internal/keptport"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testport"
 )
 
 // victim is a hook that ends one rank's process where the second bucket of its
@@ -122,7 +122,7 @@ func TestADeadPeer(t *testing.T) {
 	for mode, victims := range map[string][]int{"GODDP_ASYNC_ERROR_HANDLING=1": {0, 2}, "GODDP_ASYNC_ERROR_HANDLING=2": {0}, "GODDP_BLOCKING_WAIT=1": {0}} {
 		for _, victim := range victims { // 0 hosts the store
 			t.Run(fmt.Sprint(mode, "/", victim), func(t *testing.T) {
-				port, _ := keptport.New(t)
+				port, _ := testport.New(t)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				var ps [3]*exec.Cmd

@@ -16,9 +16,9 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/commtest"
 )
 
 // faulty is an identity that does what it is told to, and whose hashes can be those

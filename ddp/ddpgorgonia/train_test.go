@@ -13,9 +13,9 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/profile"
 )

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/internal/commtest"
 )
 
 // plain is a hook that does what is done without one.

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/commtest"
 )
 
 // What an engine rejects is an outcome like others: it is there to be asked for,

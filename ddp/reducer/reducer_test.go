@@ -14,11 +14,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
-	"github.com/goddp/goddp/device/devicetest"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/devicetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -7,7 +7,7 @@ import (
 	"syscall"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/half"
+	"github.com/goddp/goddp/internal/half"
 )
 
 // status is what the ranks tell each other in every pass that reduces: words

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/commtest"
 )
 
 // What ranks tell of their gradients arrives whatever the type of the bucket that

@@ -3,7 +3,7 @@ package zero
 import (
 	"testing"
 
-	"github.com/goddp/goddp/comm/commtest"
+	"github.com/goddp/goddp/internal/commtest"
 )
 
 // TestGPUOnProcesses runs what TestOnProcesses does on two processes with a GPU

@@ -12,11 +12,11 @@ import (
 	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/commtest"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )

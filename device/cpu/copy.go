@@ -4,8 +4,8 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/half"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/half"
 )
 
 func (k *kernels) Fill(_ device.Stream, dst device.Tensor, v float64) error {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
-	"github.com/goddp/goddp/internal/hostmem"
+	"github.com/goddp/goddp/internal/memcheck"
 )
 
 // Options are the choices of [New]; the zero value is the good default.
@@ -69,7 +69,7 @@ func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release 
 				Device: d.String(), Asked: int64(size), InUse: held, Free: limit - held,
 			}
 		}
-		if err := hostmem.Check(size); err != nil {
+		if err := memcheck.Check(size); err != nil {
 			return device.Buffer{}, err
 		}
 		held += int64(size)

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/devicetest"
+	"github.com/goddp/goddp/internal/devicetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -4,8 +4,8 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/half"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/half"
 )
 
 func (k *kernels) SGD(_ device.Stream, p device.SGDStep) error {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/internal/whole"
+	"github.com/goddp/goddp/internal/atomicfile"
 )
 
 // cache keeps compiled kernels between runs, in a folder that only its user
@@ -145,7 +145,7 @@ func (c cache) build(entries []entry, got [][]byte) error {
 // store writes an entry.
 func (c cache) store(key string, content []byte) error {
 	sum := sha256.Sum256(content)
-	return whole.WriteBytes(filepath.Join(c.dir, key), 0o600, append(sum[:], content...))
+	return atomicfile.WriteBytes(filepath.Join(c.dir, key), 0o600, append(sum[:], content...))
 }
 
 // lock waits for the folder's lock, which a process that dies lets go.

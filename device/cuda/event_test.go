@@ -12,17 +12,17 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/devicetest"
-	"github.com/goddp/goddp/internal/standin"
+	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/fakegpu"
 )
 
 // standIn has the test open the stand-ins for CUDA's libraries.
 func standIn(t testing.TB) {
 	t.Helper()
-	for _, v := range standin.Variables {
+	for _, v := range fakegpu.Variables {
 		t.Setenv(v, "") // restored at the test's end
 	}
-	if err := standin.Libraries(t.TempDir()); errors.Is(err, exec.ErrNotFound) {
+	if err := fakegpu.Libraries(t.TempDir()); errors.Is(err, exec.ErrNotFound) {
 		t.Skip("no stand-ins: ", err)
 	} else if err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func standIn(t testing.TB) {
 func bare(t testing.TB, lines ...string) *Device {
 	t.Helper()
 	standIn(t)
-	release, err := standin.Control(lines...)
+	release, err := fakegpu.Control(lines...)
 	ok(t, err)
 	d, err := openBare(0, Options{Log: quiet()})
 	ok(t, err)
@@ -158,7 +158,7 @@ func TestEnqueueOnALostDevice(t *testing.T) {
 	if !errors.Is(err, refused) || !errors.As(err, &lost) || d.Err() != error(lost) {
 		t.Errorf("got %v, and the device says %v", err, d.Err())
 	}
-	_, err = standin.Control()
+	_, err = fakegpu.Control()
 	ok(t, err)
 	d.ended.Store(nil) // it was not the device's own: close it
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/devicetest"
-	"github.com/goddp/goddp/device/half"
+	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/half"
 )
 
 func TestConformance(t *testing.T) {

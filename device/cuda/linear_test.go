@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/devicetest"
+	"github.com/goddp/goddp/internal/devicetest"
 )
 
 // fusing is a device whose LinearGrad is one kernel wherever it can be, fast

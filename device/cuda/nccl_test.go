@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/comm/backend"
-	"github.com/goddp/goddp/comm/nccl"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/nccl"
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
-// TestNCCLOnItsStreams has two ranks reduce through comm/nccl, on stand-ins: what the
+// TestNCCLOnItsStreams has two ranks reduce through internal/backend/nccl, on stand-ins: what the
 // compute stream writes before a call is in its sum, and what it reads behind the call
 // is the sum, over many calls whose CUevents are used again and again.
 func TestNCCLOnItsStreams(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/half"
+	"github.com/goddp/goddp/internal/half"
 )
 
 // randomArgs is Random in kernels/random.cu.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/ddpgorgonia"
-	"github.com/goddp/goddp/examples/gorgonia/blobs"
+	"github.com/goddp/goddp/examples/gorgonia/internal/blobs"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/profile"
 )

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/goddp/goddp/internal/whole"
+	"github.com/goddp/goddp/internal/atomicfile"
 )
 
 // Var is the variable that names the file in which a worker tells its launcher about stop
@@ -32,13 +32,13 @@ func (s State) Write(path string) error {
 	if path == "" {
 		return nil
 	}
-	return whole.WriteBytes(path, 0o644, []byte(s))
+	return atomicfile.WriteBytes(path, 0o644, []byte(s))
 }
 
 // Read returns what the worker told. A worker that told nothing, or nothing that is
 // known, heeds no requests.
 func Read(path string) State {
-	content, err := whole.Read(path, 64)
+	content, err := atomicfile.Read(path, 64)
 	if s := State(content); err == nil && (s == Heeded || s == Done) {
 		return s
 	}

@@ -1,5 +1,5 @@
 // Package cucomm lets a program of gorgonia.org/cu reduce its own memory, in the
-// order of its own stream, through comm/nccl: nothing is copied, and nothing
+// order of its own stream, through internal/backend/nccl: nothing is copied, and nothing
 // waits on the host.
 //
 //	primary, err := gpu.RetainPrimaryCtx() // gpu is a cu.Device

@@ -15,7 +15,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
-	"github.com/goddp/goddp/examples/gorgonia/blobs"
+	"github.com/goddp/goddp/examples/gorgonia/internal/blobs"
 )
 
 var (

@@ -1,0 +1,81 @@
+package atomicfile
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+)
+
+// CheckFolder returns why this user's files do not belong into a folder: it is not this
+// user's, and others can write into it, or another user made it where anybody can make
+// one. Those others could replace what is written, and forge what is read. A folder of
+// root's whose sticky bit keeps files apart by their owners, such as /tmp, is no error.
+func CheckFolder(dir string) error {
+	folder, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	return check(dir, folder)
+}
+
+// check is CheckFolder for a folder that is open under the name dir.
+func check(dir string, folder *os.Root) error {
+	if link, err := os.Lstat(dir); err != nil {
+		return err
+	} else if link.Mode()&fs.ModeSymlink != 0 && !isOwnOrRoots(link) {
+		return fmt.Errorf("%s is a link that user %d made, and this process is of user %d", dir, owner(link), os.Geteuid())
+	}
+	info, err := folder.Stat(".")
+	if err != nil {
+		return err
+	}
+	by, mode := owner(info), info.Mode()
+	ownGroup := by == 0 && isOwnGroup(info)
+	switch {
+	case by == os.Geteuid(), by == 0 && mode&fs.ModeSticky != 0:
+		return nil
+	case mode&0o002 != 0, mode&0o020 != 0 && !ownGroup:
+		return fmt.Errorf("%s is of user %d, mode %v: others than user %d, of whom this process is, can write into it", dir, by, mode, os.Geteuid())
+	case by != 0 && IsShared(filepath.Join(dir, "..")):
+		return fmt.Errorf("%s is of user %d, who made it where anybody can, and this process is of user %d", dir, by, os.Geteuid())
+	}
+	return nil
+}
+
+// IsShared tells whether a folder is there and anybody can make files in it, as in
+// /tmp. Files that belong together get a folder of their own there, by [MakePrivate].
+func IsShared(dir string) bool {
+	info, err := os.Stat(dir)
+	return err == nil && info.IsDir() && info.Mode()&0o002 != 0 && info.Mode()&fs.ModeSticky != 0
+}
+
+// MakePrivate makes a folder that this user alone can write into, where there is none.
+// What is there must be such a folder, and no link.
+func MakePrivate(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() || owner(info) != os.Geteuid() || info.Mode()&0o022 != 0 {
+		return fmt.Errorf("%s, mode %v, of user %d, is not a folder that user %d alone can write into", dir, info.Mode(), owner(info), os.Geteuid())
+	}
+	return nil
+}
+
+func owner(info fs.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Uid) }
+
+func isOwnOrRoots(info fs.FileInfo) bool { return owner(info) == os.Geteuid() || owner(info) == 0 }
+
+// isOwnGroup tells whether this process is of the group of what info describes.
+func isOwnGroup(info fs.FileInfo) bool {
+	gid := int(info.Sys().(*syscall.Stat_t).Gid)
+	groups, _ := os.Getgroups() // of an error nothing is known: the effective group is left
+	return gid == os.Getegid() || slices.Contains(groups, gid)
+}

@@ -1,0 +1,168 @@
+package atomicfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// writeVar makes the test binary write "new" to the file that it names.
+const writeVar = "WHOLE_TEST_WRITE"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(writeVar); path != "" {
+		if err := WriteBytes(path, 0o600, []byte("new")); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+const stranger, other = 65534, 65533 // users that own nothing here
+
+// folders is a folder that every user can go through, and not write into.
+func folders(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("giving folders to other users takes root")
+	}
+	dir, err := os.MkdirTemp("/tmp", "whole-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// makeFolder makes a folder of a user and group.
+func makeFolder(t *testing.T, dir string, uid, gid int, mode fs.FileMode) {
+	t.Helper()
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, uid, gid), os.Chmod(dir, mode)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeAs has a process of another user write to a file.
+func writeAs(t *testing.T, uid int, path string) error {
+	t.Helper()
+	data, err := os.ReadFile(os.Args[0]) // lies where others cannot go
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(folders(t), "writer")
+	if err := os.WriteFile(program, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program)
+	cmd.Dir = "/"
+	cmd.Env = []string{writeVar + "=" + path}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	if out, err := cmd.Output(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// What strangers can write into is refused, with the reason, but for root's folders that
+// keep files apart by their owners.
+func TestFoldersOfOthersAreRefused(t *testing.T) {
+	top := folders(t)
+	shared := filepath.Join(top, "shared")
+	makeFolder(t, shared, 0, 0, 0o777|fs.ModeSticky)
+	for i, c := range []struct {
+		in       string
+		uid, gid int
+		mode     fs.FileMode
+		writer   int
+		refused  string // "": it is written
+	}{
+		{top, stranger, stranger, 0o777, 0, "others than user 0"},
+		{top, stranger, stranger, 0o777 | fs.ModeSticky, 0, "others than user 0"},
+		{top, stranger, stranger, 0o775, 0, "others than user 0"},
+		{shared, stranger, stranger, 0o755, 0, "who made it where anybody can"},
+		{top, stranger, stranger, 0o755, 0, ""}, // as a container sees its host's folders
+		{top, 0, 0, 0o777, 0, ""},               // its own
+		{top, 0, 0, 0o777 | fs.ModeSticky, 0, ""},
+		{top, 0, 0, 0o777 | fs.ModeSticky, stranger, ""}, // /tmp
+		{top, 0, 0, 0o777, stranger, "others than user 65534"},
+		{top, 0, other, 0o777, stranger, "others than user 65534"},
+		{top, 0, stranger, 0o775, stranger, ""}, // a volume for the writer's group
+		{top, other, stranger, 0o775, stranger, "others than user 65534"},
+		{top, other, other, 0o777 | fs.ModeSticky, stranger, "others than user 65534"},
+		{shared, stranger, stranger, 0o700, stranger, ""},
+	} {
+		dir := filepath.Join(c.in, fmt.Sprint(i))
+		makeFolder(t, dir, c.uid, c.gid, c.mode)
+		path := filepath.Join(dir, "rank_1.json")
+		var err error
+		if c.writer == 0 {
+			err = WriteBytes(path, 0o600, []byte("new"))
+		} else {
+			err = writeAs(t, c.writer, path)
+		}
+		got, _ := os.ReadFile(path)
+		if c.refused == "" {
+			if err != nil || string(got) != "new" {
+				t.Errorf("%+v: %q, %v", c, got, err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), c.refused) || got != nil {
+			t.Errorf("%+v: %q, %v", c, got, err)
+		}
+		if left, _ := os.ReadDir(dir); len(left) > 0 {
+			t.Errorf("%+v: left %v", c, left)
+		}
+	}
+}
+
+// A link that another user planted is not written through, wherever it is: in place of
+// the file, or of the folder.
+func TestLinksOfOthersAreNotFollowed(t *testing.T) {
+	top := folders(t)
+	own := filepath.Join(top, "own")
+	makeFolder(t, own, 0, 0, 0o777)
+	precious := filepath.Join(top, "precious")
+	if err := os.WriteFile(precious, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(own, "rank_1.json")
+	if err := errors.Join(os.Symlink(precious, link), os.Lchown(link, stranger, stranger)); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteBytes(link, 0o600, []byte("new")); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(precious); string(got) != "precious" {
+		t.Errorf("what the link leads to holds %q, %v", got, err)
+	}
+	pipe := filepath.Join(own, "pipe")
+	device := filepath.Join(own, "device")
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink(pipe, device), os.Lchown(device, stranger, stranger)); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteBytes(device, 0o600, []byte("new")); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Lstat(device); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("a stranger's link to a pipe became %v, %v, want a file", info.Mode(), err)
+	}
+	folder := filepath.Join(top, "folder")
+	if err := errors.Join(os.Symlink(own, folder), os.Lchown(folder, stranger, stranger)); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteBytes(filepath.Join(folder, "f"), 0o600, nil); err == nil || !strings.Contains(err.Error(), "is a link that user 65534 made") {
+		t.Errorf("a stranger's link to a folder: %v", err)
+	}
+}

@@ -1,0 +1,120 @@
+package atomicfile
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	for _, content := range []string{"first", "second, which is longer", "3"} {
+		if err := WriteBytes(path, 0o640, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != content {
+			t.Errorf("got %q, %v; want %q", got, err, content)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != 0o640 {
+		t.Errorf("mode %v, %v; want 0640", info.Mode(), err)
+	}
+}
+
+// What fails leaves the earlier file, and no other.
+func TestAFailureLeavesWhatWasThere(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	if err := WriteBytes(path, 0o600, []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	full := errors.New("no space")
+	err := Write(path, 0o600, func(w io.Writer) error {
+		io.WriteString(w, "half of the n")
+		return full
+	})
+	if !errors.Is(err, full) || !strings.Contains(err.Error(), path+":") {
+		t.Errorf("got %v, want %v of %s", err, full, path)
+	}
+	if got, err := os.ReadFile(path); string(got) != "old" {
+		t.Errorf("the file holds %q, %v", got, err)
+	}
+	if entries, err := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("the folder holds %v, %v", entries, err)
+	}
+}
+
+// An error names the file that was asked for.
+func TestErrorsNameTheFile(t *testing.T) {
+	dir := t.TempDir()
+	taken := filepath.Join(dir, "taken")
+	if err := os.MkdirAll(filepath.Join(taken, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{filepath.Join(dir, "none", "f"): fs.ErrNotExist, taken: fs.ErrExist} {
+		err := WriteBytes(path, 0o600, nil)
+		if !errors.Is(err, want) || !strings.Contains(err.Error(), path+":") {
+			t.Errorf("%s: got %v, want %v of that path", path, err, want)
+		}
+	}
+	if entries, err := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("the folder holds %v, %v", entries, err)
+	}
+}
+
+// A link is replaced, not followed: it may be another user's.
+func TestALinkIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(target, []byte("what was there before"), 0o600), os.Symlink(target, link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteBytes(link, 0o600, []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(link)
+	if err != nil || !info.Mode().IsRegular() {
+		t.Errorf("it is %v, %v", info.Mode(), err)
+	}
+	for path, want := range map[string]string{link: "new", target: "what was there before"} {
+		if got, err := os.ReadFile(path); string(got) != want {
+			t.Errorf("%s holds %q, %v, want %q", path, got, err, want)
+		}
+	}
+}
+
+// A pipe stays one and is written to, also through a link of this user's.
+func TestAPipeIsWrittenTo(t *testing.T) {
+	dir := t.TempDir()
+	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink(pipe, link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteBytes(pipe, 0o600, []byte("new")); !errors.Is(err, syscall.ENXIO) {
+		t.Errorf("without a reader: %v, want %v", err, syscall.ENXIO)
+	}
+	reader, err := os.OpenFile(pipe, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	for _, path := range []string{pipe, link} {
+		if err := WriteBytes(path, 0o600, []byte("new")); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 10)
+		if n, err := reader.Read(got); string(got[:n]) != "new" {
+			t.Errorf("%s: read %q, %v", path, got[:n], err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode()&fs.ModeNamedPipe == 0 {
+			t.Errorf("%s became %v, %v", path, info.Mode(), err)
+		}
+	}
+}

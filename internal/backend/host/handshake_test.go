@@ -1,0 +1,116 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/host"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+	"github.com/goddp/goddp/internal/handshake"
+	"github.com/goddp/goddp/store"
+)
+
+var theSecret = []byte("the secret of these tests")
+
+// joinAs makes a group of two, in which the ranks are members of a job, over transport.
+func joinAs(t *testing.T, transport string, members [2]store.Member) (errs [2]error) {
+	t.Helper()
+	ranks := coordinatortest.Ranks(t, 2)
+	var wg sync.WaitGroup
+	var groups [2]*host.Group
+	for r, m := range members {
+		wg.Go(func() {
+			o := &host.Options{Member: m}
+			if transport == "tcp" {
+				o.HostID = strconv.Itoa(r)
+			}
+			groups[r], errs[r] = host.New(t.Context(), backend.Config{Rank: r, Size: 2, Control: ranks[r], Timeout: soon}, o)
+		})
+	}
+	wg.Wait()
+	for _, g := range groups {
+		if g != nil {
+			wg.Go(func() { g.Close(t.Context()) })
+		}
+	}
+	wg.Wait()
+	return errs
+}
+
+// Ranks join if they are of one job and have one secret. What differs is the error of
+// both, at once.
+func TestRanksCompareTheirJobs(t *testing.T) {
+	job := store.Job{ID: "job", World: 2}
+	for name, c := range map[string]struct {
+		members [2]store.Member
+		want    string // in the dialler's error, which is rank 1's
+	}{
+		"one job":      {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job, Secret: theSecret}}, ""},
+		"no secret":    {[2]store.Member{{Job: job}, {Job: job}}, ""},
+		"another job":  {[2]store.Member{{Job: job}, {Job: store.Job{ID: "other", World: 2}}}, `job id "other" here, "job" there`},
+		"another size": {[2]store.Member{{Job: job}, {Job: store.Job{ID: "job", World: 3}}}, "WORLD_SIZE 3 here, 2 there"},
+		"one secret":   {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job}}, "has a secret, and this process has none"},
+	} {
+		for _, transport := range []string{"shared", "tcp"} {
+			t.Run(name+" "+transport, func(t *testing.T) {
+				begun := time.Now()
+				errs := joinAs(t, transport, c.members)
+				if c.want == "" {
+					if err := errors.Join(errs[:]...); err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				var told *backend.JoinError
+				if !strings.Contains(fmt.Sprint(errs[1]), c.want) || !errors.As(errs[0], &told) || told.Rank != 1 || !strings.Contains(told.Error(), c.want) {
+					t.Errorf("rank 1: %v; rank 0: %v; want %q", errs[1], errs[0], c.want)
+				}
+				for _, err := range errs {
+					if strings.Contains(fmt.Sprint(err), string(theSecret)) || strings.Contains(fmt.Sprint(err), "not that secret") {
+						t.Errorf("a secret is told: %v", err)
+					}
+				}
+				if took := time.Since(begun); took > soon/2 {
+					t.Errorf("it took %v", took)
+				}
+			})
+		}
+	}
+}
+
+// Who has not got the group's key is refused, and the group is made without it.
+func TestTheKeyIsAskedFor(t *testing.T) {
+	ranks := coordinatortest.Ranks(t, 2)
+	addrs := [2]string{freeAddr(t), ""}
+	errs := make(chan error, 2)
+	join := func(r int) {
+		o := &host.Options{HostID: strconv.Itoa(r), Member: store.Member{Secret: theSecret}, Listen: addrs[r]}
+		g, err := host.New(t.Context(), backend.Config{Rank: r, Size: 2, Control: ranks[r], Timeout: soon}, o)
+		errs <- err
+		if err == nil {
+			g.Close(context.Background())
+		}
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { join(0) })
+	for _, key := range [][]byte{nil, []byte("guessed, and wrong")} {
+		c := dialSoon(t, addrs[0])
+		c.SetDeadline(time.Now().Add(soon))
+		own := handshake.Party{Role: handshake.PeerDialler, HasSecret: true, Rank: 1, Process: handshake.ThisProcess()}
+		if _, err := handshake.Dial(c, own, key); !errors.As(err, new(*handshake.SecretError)) {
+			t.Errorf("key %q: %v", key, err)
+		}
+	}
+	wg.Go(func() { join(1) })
+	wg.Wait()
+	if err := errors.Join(<-errs, <-errs); err != nil {
+		t.Error(err)
+	}
+}

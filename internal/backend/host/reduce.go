@@ -1,0 +1,224 @@
+package host
+
+import (
+	"unsafe"
+
+	"gonum.org/v1/gonum/blas/gonum"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/half"
+)
+
+// blockBytes is how much of every source is combined at a time: the partial
+// result and one block of each operand stay in the first-level cache, so that
+// main memory is read once and written once whatever the number of ranks.
+const blockBytes = 8 << 10
+
+// blocks is the memory that reductions work in, kept with the group, whose
+// collectives run one after the other. It is aligned for every type.
+type blocks struct {
+	acc     [blockBytes / 8]int64
+	operand [blockBytes / 8]int64 // of 16-bit floats, as float32s
+}
+
+// reduce combines srcs element by element, in their order, and stores the
+// result in every one of dsts; n is what Avg divides by. All are of the same
+// length; a dst may be a src.
+//
+// Integers wrap around, and their average is rounded towards zero. Min and Max
+// of floats are NaN where any operand is. The 16-bit floats are combined in
+// float32 and rounded once, to nearest even.
+func (b *blocks) reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceOp, n int) {
+	switch dt {
+	case device.Float32:
+		reduceNative(b, dsts, srcs, op, n, combineFloat32, scale[float32])
+	case device.Float64:
+		reduceNative(b, dsts, srcs, op, n, combineFloat64, scale[float64])
+	case device.Int32:
+		reduceNative(b, dsts, srcs, op, n, combine[int32], quotient[int32])
+	case device.Int64:
+		reduceNative(b, dsts, srcs, op, n, combine[int64], quotient[int64])
+	case device.Uint8:
+		reduceNative(b, dsts, srcs, op, n, combine[uint8], quotient[uint8])
+	case device.BFloat16:
+		b.reduceHalf(dsts, srcs, op, n, widenBF16, narrowBF16)
+	case device.Float16:
+		b.reduceHalf(dsts, srcs, op, n, widenF16, narrowF16)
+	}
+}
+
+// partial is op without what was done before, and what is left to do at the
+// end.
+func partial(op backend.ReduceOp) backend.ReduceOp {
+	if op == backend.Avg || op == backend.PreMulSum {
+		return backend.Sum
+	}
+	return op
+}
+
+type native interface {
+	float32 | float64 | int32 | int64 | uint8
+}
+
+// view reads memory as elements. It must be aligned for T.
+func view[T native | uint16](b []byte) []T {
+	var t T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(t)))
+}
+
+// floats reads a block as float32s.
+func floats(block *[blockBytes / 8]int64) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(block)), blockBytes/4)
+}
+
+// reduceNative reduces elements that are combined in their own type.
+func reduceNative[T native](b *blocks, dsts, srcs [][]byte, op backend.ReduceOp, n int, combine func(op backend.ReduceOp, acc, x []T), average func(acc []T, n int)) {
+	block := unsafe.Slice((*byte)(unsafe.Pointer(&b.acc)), blockBytes)
+	for lo := 0; lo < len(srcs[0]); lo += blockBytes {
+		hi := min(lo+blockBytes, len(srcs[0]))
+		acc := block[:hi-lo]
+		copy(acc, srcs[0][lo:hi])
+		for _, src := range srcs[1:] {
+			combine(partial(op), view[T](acc), view[T](src[lo:hi]))
+		}
+		if op == backend.Avg {
+			average(view[T](acc), n)
+		}
+		for _, dst := range dsts {
+			copy(dst[lo:hi], acc)
+		}
+	}
+}
+
+// combine computes acc = acc op x.
+func combine[T native](op backend.ReduceOp, acc, x []T) {
+	x = x[:len(acc)]
+	switch op {
+	case backend.Sum:
+		for i := range acc {
+			acc[i] += x[i]
+		}
+	case backend.Product:
+		for i := range acc {
+			acc[i] *= x[i]
+		}
+	case backend.Min:
+		for i := range acc {
+			acc[i] = min(acc[i], x[i])
+		}
+	case backend.Max:
+		for i := range acc {
+			acc[i] = max(acc[i], x[i])
+		}
+	}
+}
+
+// combineFloat32 is combine with the sum, which gradients want, vectorised.
+func combineFloat32(op backend.ReduceOp, acc, x []float32) {
+	if op == backend.Sum {
+		gonum.Implementation{}.Saxpy(len(acc), 1, x, 1, acc, 1)
+		return
+	}
+	combine(op, acc, x)
+}
+
+// combineFloat64 is combine with the sum vectorised.
+func combineFloat64(op backend.ReduceOp, acc, x []float64) {
+	if op == backend.Sum {
+		gonum.Implementation{}.Daxpy(len(acc), 1, x, 1, acc, 1)
+		return
+	}
+	combine(op, acc, x)
+}
+
+func scale[T float32 | float64](acc []T, n int) { multiply(acc, acc, 1/T(n)) }
+
+// multiply computes dst = src * f.
+func multiply[T float32 | float64](dst, src []T, f T) {
+	src = src[:len(dst)]
+	for i := range dst {
+		dst[i] = src[i] * f
+	}
+}
+
+func quotient[T int32 | int64 | uint8](acc []T, n int) {
+	for i := range acc {
+		acc[i] = T(int64(acc[i]) / int64(n))
+	}
+}
+
+// multiply stores src times f in dst, which may be src. Both f and the products
+// are rounded to the type, to nearest even: as if f were an element.
+func (b *blocks) multiply(dst, src []byte, dt device.DType, f float64) {
+	switch dt {
+	case device.Float32:
+		multiply(view[float32](dst), view[float32](src), float32(f))
+	case device.Float64:
+		multiply(view[float64](dst), view[float64](src), f)
+	case device.BFloat16:
+		b.multiplyHalf(dst, src, half.FromBF16(half.BF16(float32(f))), widenBF16, narrowBF16)
+	case device.Float16:
+		b.multiplyHalf(dst, src, half.FromF16(half.F16(float32(f))), widenF16, narrowF16)
+	}
+}
+
+// multiplyHalf multiplies 16-bit floats. A float32 holds their product exactly.
+func (b *blocks) multiplyHalf(dst, src []byte, f float32, widen func(dst []float32, src []byte), narrow func(dst []byte, src []float32)) {
+	for lo := 0; lo < len(src); lo += blockBytes / 2 {
+		hi := min(lo+blockBytes/2, len(src))
+		x := floats(&b.operand)[:(hi-lo)/2]
+		widen(x, src[lo:hi])
+		multiply(x, x, f)
+		narrow(dst[lo:hi], x)
+	}
+}
+
+// reduceHalf reduces 16-bit floats in float32.
+func (b *blocks) reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n int, widen func(dst []float32, src []byte), narrow func(dst []byte, src []float32)) {
+	for lo := 0; lo < len(srcs[0]); lo += blockBytes / 2 {
+		hi := min(lo+blockBytes/2, len(srcs[0]))
+		acc, x := floats(&b.acc)[:(hi-lo)/2], floats(&b.operand)[:(hi-lo)/2]
+		widen(acc, srcs[0][lo:hi])
+		for _, src := range srcs[1:] {
+			widen(x, src[lo:hi])
+			combineFloat32(partial(op), acc, x)
+		}
+		if op == backend.Avg {
+			scale(acc, n)
+		}
+		narrow(dsts[0][lo:hi], acc)
+		for _, dst := range dsts[1:] {
+			copy(dst[lo:hi], dsts[0][lo:hi])
+		}
+	}
+}
+
+// The conversions are loops of their own, so that the compiler can inline
+// what they call.
+
+func widenBF16(dst []float32, src []byte) {
+	for i, b := range view[uint16](src)[:len(dst)] {
+		dst[i] = half.FromBF16(b)
+	}
+}
+
+func narrowBF16(dst []byte, src []float32) {
+	d := view[uint16](dst)[:len(src)]
+	for i, f := range src {
+		d[i] = half.BF16(f)
+	}
+}
+
+func widenF16(dst []float32, src []byte) {
+	for i, b := range view[uint16](src)[:len(dst)] {
+		dst[i] = half.FromF16(b)
+	}
+}
+
+func narrowF16(dst []byte, src []float32) {
+	d := view[uint16](dst)[:len(src)]
+	for i, f := range src {
+		d[i] = half.F16(f)
+	}
+}

@@ -1,0 +1,168 @@
+package host_test
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/host"
+)
+
+// mappings is how often this process has mapped each segment, desks included, by the
+// segment's inode.
+func mappings(t *testing.T) map[string]int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapped := map[string]int{}
+	for line := range strings.Lines(string(maps)) {
+		if f := strings.Fields(line); len(f) > 5 && strings.HasPrefix(f[5], "/memfd:goddp") {
+			mapped[f[4]]++
+		}
+	}
+	return mapped
+}
+
+// TestAllocFreed uses memory of Alloc's that nobody keeps. It must be unmapped
+// on its owner and on the peers that reached it, while the group goes on.
+func TestAllocFreed(t *testing.T) {
+	groups := transports["shm"](t, 2)
+	seq := uint64(0)
+	reduceOnce := func() {
+		seq++
+		if err := exercise(groups, shared, seq, backend.AllReduce, backend.Sum, device.Float32, 20_000, 0, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reduceOnce()
+	base := mappings(t) // of this test and of those before it, to be freed at any time
+	mapped := func() (n int) {
+		for inode, times := range mappings(t) {
+			if base[inode] == 0 {
+				n += times
+			}
+		}
+		return n
+	}
+	const rounds = 100
+	gc := debug.SetGCPercent(-1)
+	for range rounds {
+		reduceOnce()
+	}
+	debug.SetGCPercent(gc)
+	all := mapped()
+	if all < 2*rounds { // each rank's own
+		t.Fatalf("%d segments are mapped after %d rounds: nothing to free", all, rounds)
+	}
+	for deadline := time.Now().Add(soon); mapped() > rounds; { // the last rounds' are not free yet
+		if time.Now().After(deadline) {
+			t.Fatalf("%d segments are mapped, %d before they were to be freed", mapped(), all)
+		}
+		runtime.GC()
+		reduceOnce() // tells the peers what was freed
+	}
+}
+
+// TestAllocOutlives reads memory of Alloc's after its group was closed.
+func TestAllocOutlives(t *testing.T) {
+	groups := transports["shm"](t, 2)
+	x := filled(shared, groups[0], device.Int32, 0, 0, 10_000)
+	if err := each(groups, func(_ int, g *host.Group) error { return g.Close(t.Context()) }); err != nil {
+		t.Fatal(err)
+	}
+	runtime.GC()
+	if err := expect("after Close", x, func(i int) float64 { return element(0, i) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAllocTooMuch asks for more than any host has: all of a host's memory must not be
+// gone before that is noticed.
+func TestAllocTooMuch(t *testing.T) {
+	for _, transport := range []string{"shm", "tcp", "hub"} {
+		_, err := transports[transport](t, 2)[0].Alloc(1 << 50)
+		var oom *device.OutOfMemoryError
+		if !errors.As(err, &oom) || oom.Asked != 1<<50 || oom.Free <= 0 {
+			t.Errorf("%s: error %v, want that there is less than a pebibyte", transport, err)
+		}
+	}
+}
+
+// TestAllocLarge writes to the end of memory that was reserved in several steps.
+func TestAllocLarge(t *testing.T) {
+	const size = 64<<20 + 1
+	b, err := transports["shm"](t, 2)[0].Alloc(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem := b.Host()
+	if mem[size-1] = 1; len(mem) != size {
+		t.Errorf("%d bytes, want %d", len(mem), size)
+	}
+}
+
+// TestAllocSmall makes many small buffers, which share descriptors and no bytes.
+func TestAllocSmall(t *testing.T) {
+	open := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	groups := transports["shm"](t, 2)
+	before := open()
+	const buffers, size = 1000, 1001
+	made := make([][]byte, buffers)
+	for i := range made {
+		b, err := groups[0].Alloc(size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made[i] = b.Host()
+		for _, v := range made[i] {
+			if v != 0 {
+				t.Fatalf("buffer %d is not zeroed", i)
+			}
+		}
+		if len(made[i]) != size || uintptr(unsafe.Pointer(&made[i][0]))%device.Align != 0 {
+			t.Fatalf("buffer %d of %d bytes at %p", i, len(made[i]), &made[i][0])
+		}
+		for j := range made[i] {
+			made[i][j] = byte(i)
+		}
+	}
+	if more := open() - before; more > 2 {
+		t.Errorf("%d buffers of %d bytes hold %d descriptors", buffers, size, more)
+	}
+	for i, mem := range made {
+		if mem[0] != byte(i) || mem[size-1] != byte(i) {
+			t.Errorf("buffer %d holds %d and %d", i, mem[0], mem[size-1])
+		}
+	}
+	// What is cut from one segment is reduced where it lies.
+	err := each(groups, func(r int, g *host.Group) error {
+		for i := range 3 {
+			x := filled(shared, g, device.Float32, r, 0, 10_000)
+			if err := call(g, &backend.Call{Kind: backend.AllReduce, Op: backend.Sum, Src: x, Dst: x, Seq: uint64(i + 1), Timeout: soon}); err != nil {
+				return err
+			}
+			if err := expect("sum", x, func(i int) float64 { return element(0, i) + element(1, i) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,145 @@
+//go:build cgo && linux
+
+package nccl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+)
+
+// rankOfOne is one of several ranks on one device, with a stream of its own: what
+// takes no communicator.
+type rankOfOne struct {
+	*oneShot
+	layout layout
+	stream cudaStream
+	x      device.Tensor
+}
+
+// reduce enqueues an all-reduce of the first n elements.
+func (r *rankOfOne) reduce(n int) error {
+	r.layout.ops = r.layout.ops[:0]
+	x := r.x.Range(0, n)
+	r.layout.add(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x})
+	if !r.takes(r.layout.ops) {
+		return fmt.Errorf("%d elements are not for a one-shot", n)
+	}
+	_, err := r.stream.Enqueue(false, func(stream, event uintptr) error { return r.enqueue(stream, event, &r.layout.ops[0]) })
+	return err
+}
+
+// sent tells whether a rank has something of another's last call but so many.
+func (r *rankOfOne) sent(ctx context.Context, of *rankOfOne, before uint32) (bool, error) {
+	call := uint32(of.args.call) - before
+	line := (call%turns*uint32(r.args.ranks) + uint32(of.args.rank)) * uint32(r.args.lines)
+	got := make([]byte, lineSize)
+	at := device.DeviceBuffer(uintptr(r.slots.addr)+uintptr(line)*lineSize, lineSize, nil)
+	if err := r.group.dev.CopyOut(ctx, r.group.dev.Compute(), got, at); err != nil {
+		return false, err
+	}
+	for w := range slices.Chunk(got, 4) {
+		if binary.LittleEndian.Uint32(w) == call {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// OneShotAmong has ranks that are all on one device reduce float32s, up to as many as
+// a slot takes, and stops one of them then: the call that ends by that has sent
+// what it had, and none sends anything after it.
+func OneShotAmong(ctx context.Context, dev device.Device, ranks int) (err error) {
+	gpu := dev.(cudaDevice)
+	lib, err := openLibrary(gpu)
+	if err != nil {
+		return err
+	}
+	all := make([]*rankOfOne, ranks)
+	most := oneShotLines(ranks) * lineBytes / device.Float32.Size()
+	for i := range all {
+		g := newGroup(backend.Config{Rank: i, Size: ranks, Timeout: defaultTimeout, Log: slog.New(slog.DiscardHandler)}, Options{}, gpu)
+		g.lib = lib
+		r := &rankOfOne{oneShot: &oneShot{group: g}, layout: layout{rank: i, size: ranks}}
+		if _, err := r.prepare(ctx, true); err != nil {
+			return err
+		}
+		defer r.free()
+		defer r.halt() // what waits for the others ends by that, should one fail
+		s, err := dev.NewStream(true)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		r.stream = s.(cudaStream)
+		buf, err := dev.Alloc(most * device.Float32.Size())
+		if err != nil {
+			return err
+		}
+		defer dev.Free(buf)
+		r.x = device.NewTensor(buf, device.Float32, most)
+		all[i] = r
+	}
+	for _, r := range all {
+		for p, peer := range all {
+			r.args.slots[p] = peer.args.slots[p]
+		}
+	}
+	value := func(rank, call, i int) float32 { return float32((rank*31 + call*7 + i) % 1000) }
+	host := make([]float32, most)
+	bytes := device.HostTensor(host, device.Float32).Buf.Host()
+	for call, n := range []int{1, 1001, most, 7, most, most - 1} {
+		for _, r := range all {
+			for i := range host {
+				host[i] = value(r.layout.rank, call, i)
+			}
+			if err := errors.Join(dev.CopyIn(dev.Compute(), r.x.Buf, bytes), dev.Compute().Sync(ctx)); err != nil {
+				return err
+			}
+		}
+		for _, r := range all {
+			if err := r.reduce(n); err != nil {
+				return err
+			}
+		}
+		for _, r := range all {
+			if err := errors.Join(r.stream.Sync(ctx), dev.CopyOut(ctx, dev.Compute(), bytes, r.x.Buf)); err != nil {
+				return err
+			}
+			for i, got := range host {
+				want := value(r.layout.rank, call, i)
+				for p := 0; p < ranks && i < n; p++ {
+					if p != r.layout.rank {
+						want += value(p, call, i)
+					}
+				}
+				if got != want {
+					return fmt.Errorf("rank %d of %d, call %d of %d elements: element %d is %v, want %v", r.layout.rank, ranks, call, n, i, got, want)
+				}
+			}
+		}
+	}
+	last := all[ranks-1]
+	last.halt()
+	for range 2 {
+		if err := errors.Join(last.reduce(1), last.stream.Sync(ctx)); err != nil {
+			return err
+		}
+	}
+	for _, before := range []uint32{1, 0} {
+		sent, err := all[0].sent(ctx, last, before)
+		if err == nil && sent != (before == 1) {
+			err = fmt.Errorf("the last rank of %d, stopped, %d calls before the last: sent %v", ranks, before, sent)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

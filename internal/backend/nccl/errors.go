@@ -1,0 +1,89 @@
+package nccl
+
+import (
+	"fmt"
+
+	"github.com/goddp/goddp/internal/backend"
+)
+
+// Version is a release of NCCL, as its library states it: 22803 is 2.28.3.
+type Version int
+
+func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100) }
+
+// Error is a call that NCCL refused, or a failure that it noticed later.
+type Error struct {
+	Call    string // NCCL's function, or which call of the driver's beside it
+	Code    int    // its ncclResult_t; negative: what libcuda returned, negated
+	Name    string // what NCCL calls the code: "unhandled system error"
+	Detail  string // NCCL's last words on it; may be empty
+	Version Version
+}
+
+func (e *Error) Error() string {
+	s := fmt.Sprintf("%s: %s (%d), NCCL %v", e.Call, e.Name, e.Code, e.Version)
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	return s
+}
+
+// VersionError says that the library found is older than what is asked of it.
+type VersionError struct {
+	Feature    string // what needs the newer one
+	Have, Need Version
+	Path       string // of the library
+}
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("%s needs NCCL %v or newer, and %s is NCCL %v", e.Feature, e.Need, e.Path, e.Have)
+}
+
+// VersionMismatchError says that two ranks loaded different releases, which do
+// not understand each other.
+type VersionMismatchError struct {
+	Ranks    [2]int
+	Versions [2]Version
+	Paths    [2]string
+}
+
+func (e *VersionMismatchError) Error() string {
+	return fmt.Sprintf("rank %d has NCCL %v (%s) and rank %d NCCL %v (%s): all ranks need the same",
+		e.Ranks[0], e.Versions[0], e.Paths[0], e.Ranks[1], e.Versions[1], e.Paths[1])
+}
+
+// SharedGPUError says that two ranks were given the same GPU, which NCCL does
+// not serve.
+type SharedGPUError struct {
+	Ranks [2]int
+	GPU   string // its PCI bus id
+}
+
+func (e *SharedGPUError) Error() string {
+	return fmt.Sprintf("ranks %d and %d are both on GPU %s of one host: NCCL needs a GPU for each rank, so start fewer ranks per host or give each its own device",
+		e.Ranks[0], e.Ranks[1], e.GPU)
+}
+
+// LateError says which ranks kept the others from making a group in time, and what
+// they had not done by then. It matches [backend.ErrTimeout].
+type LateError struct {
+	Ranks []int
+	Size  int    // of the group
+	Step  string // such as "made its device ready"
+	Err   error  // how the wait for them ended
+}
+
+func (e *LateError) Error() string {
+	switch n := len(e.Ranks); n {
+	case 1:
+		return fmt.Sprintf("%v: %s has not %s", e.Err, backend.RankList(e.Ranks), e.Step)
+	case e.Size:
+		return fmt.Sprintf("%v: none of %d ranks has %s; where NCCL is at work, NCCL_DEBUG=INFO tells what it does", e.Err, n, e.Step)
+	}
+	return fmt.Sprintf("%v: %s have not %s", e.Err, backend.RankList(e.Ranks), e.Step)
+}
+
+// Is makes errors.Is(err, backend.ErrTimeout) hold.
+func (e *LateError) Is(target error) bool { return target == backend.ErrTimeout }
+
+func (e *LateError) Unwrap() error { return e.Err }

@@ -1,0 +1,785 @@
+//go:build cgo && linux
+
+package nccl_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/backend/nccl"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/fakegpu"
+)
+
+// lateness is how long after its deadline a call may return.
+const lateness = 2 * time.Second
+
+// second calls AllReduce twice, the first time with success.
+func second(m *member, timeout time.Duration) error {
+	for i := range 2 {
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		c.Timeout = timeout
+		task, err := m.start(c)
+		if err == nil {
+			if err := task.Join(context.Background(), m.dev.Compute()); err != nil {
+				return err
+			}
+			err = task.Sync(context.Background())
+		}
+		if (err == nil) != (i == 0) {
+			return fmt.Errorf("call %d ended with %v", i+1, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outcomes runs f on all ranks, and returns its errors and how long it took.
+func outcomes(members []*member, f func(m *member) error) ([]error, time.Duration) {
+	errs := make([]error, len(members))
+	at := time.Now()
+	each(members, func(m *member) error {
+		errs[m.rank] = f(m)
+		return nil
+	})
+	return errs, time.Since(at)
+}
+
+func TestHungCollective(t *testing.T) {
+	control(t, "hang 1 2")
+	members := world(t, 3)
+	const timeout = 500 * time.Millisecond
+	errs, took := outcomes(members, func(m *member) error { return second(m, timeout) })
+	if took > timeout+lateness {
+		t.Errorf("took %v with a timeout of %v", took, timeout)
+	}
+	for r, err := range errs {
+		var call *backend.CallError
+		var late *backend.TimeoutError
+		if !errors.As(err, &call) || call.Rank != r || call.Name != "ones" || !errors.As(err, &late) || late.State != backend.Running {
+			t.Errorf("rank %d: %v, want its own call's error with a timeout while running", r, err)
+		}
+		if _, err := members[r].Start(&backend.Call{Kind: backend.Barrier}); !errors.Is(err, backend.ErrTimeout) {
+			t.Errorf("rank %d: a later call: %v, want the first cause", r, err)
+		}
+		// The abort ends the call on its stream, which compute waits for.
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
+		if err := members[r].dev.Compute().Sync(ctx); err != nil {
+			t.Errorf("rank %d: the compute stream is still held up: %v", r, err)
+		}
+		cancel()
+	}
+}
+
+// TestQueued has a call that cannot begin behind one that hangs.
+func TestQueued(t *testing.T) {
+	control(t, "hang 0 1")
+	m := world(t, 1)[0]
+	c, err := m.ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, err := m.start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queued, err := m.start(&backend.Call{Kind: backend.Barrier, Timeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for state := backend.Queued; state != backend.Running; runtime.Gosched() {
+		if state, err = running.State(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if state, err := queued.State(); state != backend.Queued {
+		t.Errorf("%v, %v behind a call that runs", state, err)
+	}
+	if began, done := running.Span(); began.IsZero() || !done.IsZero() {
+		t.Errorf("a running call's span is %v to %v", began, done)
+	}
+	var late *backend.TimeoutError
+	if err := queued.Sync(t.Context()); !errors.As(err, &late) || late.State != backend.Queued {
+		t.Errorf("%v, want a timeout while queued", err)
+	}
+	if err := running.Sync(t.Context()); !errors.Is(err, backend.ErrTimeout) {
+		t.Errorf("%v, want the same cause", err)
+	}
+}
+
+// TestBusy starts calls without a pause behind one of which NCCL notices that
+// it cannot end: that must not be missed over them.
+func TestBusy(t *testing.T) {
+	control(t, "async 0 1")
+	m := world(t, 1)[0]
+	c, err := m.ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now()
+	if _, err := m.start(c); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil && time.Since(at) < soon {
+		_, err = m.Start(&backend.Call{Kind: backend.Group})
+		time.Sleep(100 * time.Microsecond) // little beside what watch sleeps
+	}
+	var e *nccl.Error
+	if !errors.As(err, &e) || time.Since(at) > lateness {
+		t.Errorf("%v after %v, want what NCCL noticed", err, time.Since(at))
+	}
+}
+
+func TestAsyncError(t *testing.T) {
+	control(t, "async 2 2")
+	var others sync.WaitGroup // have started the call: afterwards they would hear of no own call
+	others.Add(2)
+	errs, took := outcomes(world(t, 3), func(m *member) error {
+		if err := oneReduction(m); err != nil {
+			return err
+		}
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		if m.rank == 2 {
+			others.Wait()
+		}
+		task, err := m.start(c)
+		if m.rank != 2 {
+			others.Done()
+		}
+		if err != nil {
+			return err
+		}
+		return task.Sync(context.Background())
+	})
+	if took > soon {
+		t.Errorf("took %v", took)
+	}
+	var e *nccl.Error
+	if !errors.As(errs[2], &e) || e.Code != 6 || e.Detail == "" || e.Version != 22803 {
+		t.Errorf("rank 2: %v, want NCCL's remote error, its words and its version", errs[2])
+	}
+	for r, err := range errs[:2] {
+		var own *backend.CallError
+		if !errors.As(err, &own) || own.Rank != r || !strings.Contains(err.Error(), "rank 2: ") || !strings.Contains(err.Error(), e.Error()) {
+			t.Errorf("rank %d: %v, want its own call's error for rank 2's", r, err)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	control(t, "refuse 0 2")
+	errs, _ := outcomes(world(t, 2), func(m *member) error { return second(m, time.Minute) })
+	var e *nccl.Error
+	if !errors.As(errs[0], &e) || e.Call != "ncclAllReduce" || e.Detail != "refused on request" {
+		t.Errorf("rank 0: %v, want what NCCL said", errs[0])
+	}
+	if errs[1] == nil || !strings.Contains(errs[1].Error(), "refused on request") {
+		t.Errorf("rank 1: %v, want rank 0's cause", errs[1])
+	}
+}
+
+// TestStuckInside has a call that NCCL keeps on the caller's own thread, even when
+// it is aborted: the group closes all the same, without what that call uses.
+func TestStuckInside(t *testing.T) {
+	for name, more := range map[string][]string{"aborted": nil, "aborted with an error": {"unwell 0"}} {
+		t.Run(name, func(t *testing.T) { stuckInside(t, more...) })
+	}
+}
+
+func stuckInside(t *testing.T, more ...string) {
+	control(t, append(more, "stay 0 2")...)
+	members := world(t, 2)
+	if errs, _ := outcomes(members, func(m *member) error {
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		return m.call(c)
+	}); errors.Join(errs...) != nil {
+		t.Fatal(errs)
+	}
+	m := members[0]
+	c, err := m.ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	entered := make(chan struct{})
+	c.After = &reached{m.dev.Compute().Mark(), entered}
+	go m.start(c) // until it is released, at the test's end
+	<-entered
+	ended := make(chan error, 1)
+	go func() { ended <- closeAll([]*member{m}, 300*time.Millisecond) }()
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "with 1 calls pending") {
+			t.Errorf("%v, want that a call was pending", err)
+		}
+	case <-time.After(soon):
+		t.Error("the group does not close")
+	}
+}
+
+// reached is an event that tells when the stream of a call comes to wait for it,
+// which is just before NCCL is called.
+type reached struct {
+	device.Event
+	entered chan<- struct{}
+}
+
+func (r *reached) Sync(ctx context.Context) error {
+	close(r.entered)
+	return r.Event.Sync(ctx)
+}
+
+// TestStuckConnecting never gets out of the first Send, which connects.
+func TestStuckConnecting(t *testing.T) {
+	control(t, "connect 0 1")
+	m := world(t, 2)[0]
+	c, err := m.ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A Group's Send goes over the group's own communicator.
+	send := &backend.Call{Kind: backend.Send, Src: c.Src, Root: 1}
+	task, err := m.start(&backend.Call{Kind: backend.Group, Calls: []*backend.Call{send}, Timeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, err := task.State(); state != backend.Queued {
+		t.Errorf("%v, %v when Start returned: it waited", state, err)
+	}
+	at := time.Now()
+	if err := task.Join(t.Context(), m.dev.Compute()); !errors.Is(err, backend.ErrTimeout) || time.Since(at) > 300*time.Millisecond+lateness {
+		t.Errorf("%v after %v, want a timeout", err, time.Since(at))
+	}
+}
+
+// TestSendAlone sends to a rank that does not receive.
+func TestSendAlone(t *testing.T) {
+	control(t)
+	members := world(t, 2)
+	c, err := members[0].ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const timeout = 300 * time.Millisecond
+	at := time.Now()
+	err = members[0].call(&backend.Call{Kind: backend.Send, Src: c.Src, Root: 1, Timeout: timeout})
+	if !errors.Is(err, backend.ErrTimeout) || time.Since(at) > timeout+lateness {
+		t.Errorf("%v after %v, want a timeout", err, time.Since(at))
+	}
+	err = poll(func() error {
+		_, err := members[1].Start(&backend.Call{Kind: backend.Barrier})
+		return err
+	})
+	if !errors.Is(err, backend.ErrTimeout) {
+		t.Errorf("rank 1: %v, want rank 0's cause", err)
+	}
+}
+
+// poll calls f until it fails, for a bounded time.
+func poll(f func() error) (err error) {
+	for deadline := time.Now().Add(soon); err == nil && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		err = f()
+	}
+	return err
+}
+
+func TestInitHangs(t *testing.T) {
+	release := control(t, "init 1")
+	const timeout = 500 * time.Millisecond
+	at := time.Now()
+	_, errs := attempt(t, 2, func(_ int, cfg *backend.Config, _ *nccl.Options) { cfg.Timeout = timeout })
+	if took := time.Since(at); took > timeout+lateness {
+		t.Errorf("took %v with a timeout of %v", took, timeout)
+	}
+	for r, err := range errs {
+		if !errors.Is(err, backend.ErrTimeout) && !errors.Is(err, backend.ErrAborted) {
+			t.Errorf("rank %d: %v, want a timeout, or the abort of a peer that had one", r, err)
+		}
+	}
+	release() // control sees that the threads that were given up on end
+}
+
+func TestAbort(t *testing.T) {
+	for _, name := range []string{"abort", "abort that hangs"} {
+		t.Run(name, func(t *testing.T) {
+			lines := []string{"hang 0 1"}
+			if name != "abort" {
+				lines = append(lines, "abort 0")
+			}
+			control(t, lines...)
+			members := world(t, 2)
+			reason := errors.New("no more")
+			at := time.Now()
+			errs, _ := outcomes(members, func(m *member) error {
+				c, err := m.ones()
+				if err != nil {
+					return err
+				}
+				task, err := m.start(c)
+				if err != nil {
+					return err
+				}
+				if m.rank == 0 {
+					m.Abort(fmt.Errorf("%w: %w", backend.ErrAborted, reason))
+					m.Abort(errors.New("a second cause"))
+				}
+				return task.Sync(context.Background())
+			})
+			if !errors.Is(errs[0], reason) || !errors.Is(errs[0], backend.ErrAborted) {
+				t.Errorf("rank 0: %v, want its reason", errs[0])
+			}
+			if !errors.Is(errs[1], backend.ErrAborted) || !strings.Contains(errs[1].Error(), "no more") {
+				t.Errorf("rank 1: %v, want rank 0's reason", errs[1])
+			}
+			if _, err := members[0].Start(&backend.Call{Kind: backend.Barrier}); !errors.Is(err, reason) {
+				t.Errorf("rank 0: a later call: %v, want the first cause", err)
+			}
+			if err := closeAll(members, soon); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(at); took > lateness+3*time.Second {
+				t.Errorf("aborting and closing took %v", took)
+			}
+		})
+	}
+}
+
+// TestHandedOn has calls end on rank 0 by what rank 1's hand on when they are aborted,
+// while rank 0 has been told of that and has not broken its group yet: a call of NCCL's, and a
+// one-shot, whose peer sends what became of such a call before it sees that it is to
+// stop.
+func TestHandedOn(t *testing.T) {
+	control(t, mapping)
+	told, release := make(chan struct{}), make(chan struct{})
+	members, errs := attempt(t, 2, func(r int, cfg *backend.Config, _ *nccl.Options) {
+		if r == 0 {
+			cfg.Log = backendtest.HoldBreaking(told, release)
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeAll(members, soon) })
+	if err := each(members, oneReduction); err != nil {
+		t.Fatal(err)
+	}
+	// begin starts both calls, the second on a part of the first's result.
+	begin := func(m *member) (tasks [2]backend.Task) {
+		c, err := m.onesOf(large)
+		if err != nil {
+			t.Fatal(err)
+		}
+		part := c.Dst.Range(large-1000, large)
+		for i, c := range []*backend.Call{c, {Kind: backend.AllReduce, Dst: part, Src: part}} {
+			c.Timeout = soon
+			if tasks[i], err = m.start(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return tasks
+	}
+	begin(members[1])
+	members[1].Abort(errors.New("no more"))
+	<-told
+	tasks := begin(members[0])
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	compute := members[0].dev.Compute()
+	if err := errors.Join(tasks[0].Join(ctx, compute), tasks[1].Join(ctx, compute), compute.Sync(ctx)); err != nil { // the calls have ended on the GPU
+		t.Fatal(err)
+	}
+	for i, task := range tasks {
+		if state, err := task.State(); state != backend.Running {
+			t.Errorf("call %d: %v, %v, want that it runs until it fails", i, state, err)
+		}
+	}
+	close(release)
+	for i, task := range tasks {
+		if err := task.Sync(ctx); err == nil || !strings.Contains(err.Error(), "no more") {
+			t.Errorf("call %d: %v, want rank 1's reason", i, err)
+		}
+	}
+}
+
+// TestAbortAfterDone aborts when a call is done that nobody has looked at.
+func TestAbortAfterDone(t *testing.T) {
+	control(t)
+	m := world(t, 1)[0]
+	c, err := m.ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := m.start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(task.Join(t.Context(), m.dev.Compute()), m.dev.Compute().Sync(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	m.Abort(errors.New("too late for that call"))
+	if err := task.Sync(t.Context()); err != nil {
+		t.Errorf("a call that was done: %v", err)
+	}
+}
+
+// TestPeerDies kills a process while its peers wait for it in a collective.
+func TestPeerDies(t *testing.T) {
+	control(t)
+	w := launch(t, "standin", 3, "forever")
+	for r := range 3 {
+		w.wait(t, r, "round")
+	}
+	w.cmds[1].Process.Kill()
+	at := time.Now()
+	for _, r := range []int{0, 2} {
+		if how := w.wait(t, r, "ended: "); how != "lost 1 false" {
+			t.Errorf("rank %d ended: %s", r, how)
+		}
+	}
+	if took := time.Since(at); took > 5*time.Second {
+		t.Errorf("noticed after %v", took)
+	}
+}
+
+// TestPeerLeft has a rank that goes on after another closed the group.
+func TestPeerLeft(t *testing.T) {
+	control(t)
+	members := world(t, 2)
+	errs, _ := outcomes(members, func(m *member) error {
+		if m.rank == 1 {
+			return closeAll([]*member{m}, soon)
+		}
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		return m.call(c)
+	})
+	var lost *backend.PeerLostError
+	if !errors.As(errs[0], &lost) || lost.Peer != 1 || !lost.Left {
+		t.Errorf("rank 0: %v, want rank 1 to have left", errs[0])
+	}
+}
+
+// TestClose closes with calls in flight, which end, and alone, which fails.
+func TestClose(t *testing.T) {
+	control(t, "delay 2000", "seed 1")
+	members := world(t, 2)
+	err := each(members, func(m *member) error {
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		task, err := m.start(c)
+		if err != nil {
+			return err
+		}
+		if err := closeAll([]*member{m}, soon); err != nil {
+			return err
+		}
+		if state, err := task.State(); state != backend.Done {
+			return fmt.Errorf("%v, %v after Close", state, err)
+		}
+		if _, err := m.Start(c); !errors.Is(err, backend.ErrClosed) {
+			return fmt.Errorf("%v, want that the group is closed", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	alone := world(t, 2)[0]
+	if err := closeAll([]*member{alone}, 200*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("closing alone: %v, want that it took too long", err)
+	}
+}
+
+func TestSharedGPU(t *testing.T) {
+	control(t)
+	_, errs := attempt(t, 3, func(r int, cfg *backend.Config, _ *nccl.Options) {
+		if r == 2 {
+			dev, err := fakegpu.Open(0)
+			if err != nil {
+				t.Error(err)
+			}
+			t.Cleanup(func() { dev.Close() })
+			cfg.Device = dev
+		}
+	})
+	for r, err := range errs {
+		var shared *nccl.SharedGPUError
+		if !errors.As(err, &shared) || shared.Ranks != [2]int{0, 2} || shared.GPU != "0000:00:00.0" {
+			t.Errorf("rank %d: %v, want ranks 0 and 2 on one GPU", r, err)
+		}
+	}
+}
+
+// TestRanksOfTheJob has a group of ranks 2 and 0 name them as the job does.
+func TestRanksOfTheJob(t *testing.T) {
+	control(t, "hang 1 1")
+	ranks := coordinatortest.Ranks(t, 3)
+	part := func(name string, change func(cfg *backend.Config)) ([]*member, []error) {
+		return attempt(t, 2, func(r int, cfg *backend.Config, _ *nccl.Options) {
+			of := []int{2, 0}
+			var err error
+			if cfg.Control, _, err = ranks[of[r]].Make(t.Context(), name, of, nil); err != nil {
+				t.Error(err)
+			}
+			change(cfg)
+		})
+	}
+	_, errs := part("shared", func(cfg *backend.Config) {
+		dev, err := fakegpu.Open(0)
+		if err != nil {
+			t.Error(err)
+		}
+		t.Cleanup(func() { dev.Close() })
+		cfg.Device = dev
+	})
+	for _, err := range errs {
+		var shared *nccl.SharedGPUError
+		if !errors.As(err, &shared) || shared.Ranks != [2]int{2, 0} {
+			t.Errorf("%v, want ranks 2 and 0", err)
+		}
+	}
+	members, errs := part("part", func(*backend.Config) {})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeAll(members, soon) })
+	c, err := members[0].ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := members[1].ones()
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := members[0].start(&backend.Call{Kind: backend.Send, Src: c.Src, Root: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := members[1].start(&backend.Call{Kind: backend.Recv, Dst: d.Dst, Root: 0}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(soon); len(task.Waiting()) == 0 && time.Now().Before(deadline); runtime.Gosched() {
+		task.State()
+	}
+	if waits := task.Waiting(); !slices.Equal(waits, []int{0}) {
+		t.Errorf("waits for %v, want rank 0", waits)
+	}
+	members[1].Abort(errors.New("enough"))
+	var call *backend.CallError
+	if err := task.Sync(t.Context()); !errors.As(err, &call) || call.Rank != 2 || call.Group != "part" || call.Call.Root != 0 || !strings.Contains(err.Error(), "by rank 0: enough") {
+		t.Errorf("%v, want a call of rank 2 in the group that rank 0 aborted", err)
+	}
+}
+
+func TestTooOld(t *testing.T) {
+	control(t, "version 21805")
+	_, errs := attempt(t, 1, nil)
+	var old *nccl.VersionError
+	if !errors.As(errs[0], &old) || !strings.Contains(errs[0].Error(), "2.19.1") || !strings.Contains(errs[0].Error(), "2.18.5") {
+		t.Errorf("%v, want both versions", errs[0])
+	}
+}
+
+// TestMissingLibrary wants every rank to say where it looked, or that a peer
+// did.
+func TestMissingLibrary(t *testing.T) {
+	control(t)
+	t.Setenv("GODDP_LIBNCCL", "/nonexistent/libnccl.so")
+	_, errs := attempt(t, 2, nil)
+	for r, err := range errs {
+		var missing *dl.NotFoundError
+		if !errors.As(err, &missing) && !errors.As(err, new(*backend.JoinError)) { // of the rank that told first
+			t.Errorf("rank %d: %v, want the places tried", r, err)
+		}
+		if !strings.Contains(err.Error(), "/nonexistent/libnccl.so") {
+			t.Errorf("rank %d: %v does not name the place", r, err)
+		}
+	}
+}
+
+func TestNotAGPU(t *testing.T) {
+	dev := cpu.New(nil)
+	defer dev.Close()
+	_, err := nccl.New(t.Context(), backend.Config{Size: 1, Control: coordinatortest.Ranks(t, 1)[0], Device: dev}, nil)
+	if err == nil || !strings.Contains(err.Error(), "cpu") {
+		t.Errorf("%v, want that a CPU is no GPU", err)
+	}
+}
+
+// churn allocates more than there is, one piece after the other: each is
+// zeroed, and what is not referred to comes back.
+func churn(m *member) error {
+	const size = 64 << 20
+	for i := range 20 {
+		var buf device.Buffer
+		err := errors.New("none yet")
+		for deadline := time.Now().Add(soon); err != nil && time.Now().Before(deadline); runtime.GC() {
+			buf, err = m.Alloc(size)
+		}
+		if err != nil {
+			return fmt.Errorf("allocation %d: %w", i, err)
+		}
+		x := device.NewTensor(buf, device.Uint8, size)
+		got, err := m.download(x)
+		if err != nil {
+			return err
+		}
+		if n := bytes.Count(got.Buf.Host(), []byte{0}); n != size {
+			return fmt.Errorf("allocation %d: %d of %d bytes are zero", i, n, size)
+		}
+		part := x.Range(0, 1000)
+		if err := m.call(&backend.Call{Kind: backend.AllReduce, Src: part, Dst: part}); err != nil {
+			return err
+		}
+	}
+	_, err := m.Alloc(1 << 50)
+	var oom *device.OutOfMemoryError
+	if !errors.As(err, &oom) || oom.Asked != 1<<50 || oom.Free < 0 {
+		return fmt.Errorf("%v, want how much was asked and how much is free", err)
+	}
+	return nil
+}
+
+// TestMemory churns a stand-in GPU, which has a GiB.
+func TestMemory(t *testing.T) {
+	control(t)
+	if err := each(world(t, 1), churn); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMemoryThatIsBeingCleared has an Alloc fail before the memory is zero: it is not
+// given back while the GPU may still write to it.
+func TestMemoryThatIsBeingCleared(t *testing.T) {
+	release := control(t)
+	members, errs := attempt(t, 1, func(_ int, cfg *backend.Config, _ *nccl.Options) { cfg.Timeout = time.Second })
+	if errs[0] != nil {
+		t.Fatal(errs[0])
+	}
+	m := members[0]
+	t.Cleanup(func() { closeAll(members, soon) })
+	alloc := func(lines ...string) error {
+		if _, err := fakegpu.Control(lines...); err != nil {
+			t.Fatal(err)
+		}
+		_, err := m.Alloc(1000)
+		return err
+	}
+	if err := alloc("hold"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%v from a stream that runs nothing", err)
+	}
+	if err := alloc(); err != nil || nccl.Buried(m.Backend) != 1 {
+		t.Fatalf("%v, and of one block %d are kept that the GPU may write to", err, nccl.Buried(m.Backend))
+	}
+	release()
+	for deadline := time.Now().Add(soon); nccl.Buried(m.Backend) > 0; runtime.Gosched() {
+		if _, err := m.Alloc(1000); err != nil || time.Now().After(deadline) {
+			t.Fatalf("%v, and %d blocks are kept", err, nccl.Buried(m.Backend))
+		}
+	}
+}
+
+// TestMemoryThatNobodyKnowsOf has an Alloc fail since no event can be recorded: that
+// costs its own memory, and no other's.
+func TestMemoryThatNobodyKnowsOf(t *testing.T) {
+	release := control(t, "record 2")
+	m := world(t, 1)[0]
+	if _, err := m.Alloc(1000); err == nil {
+		t.Fatal("memory, though nobody knows when it is zero")
+	}
+	release()
+	for deadline := time.Now().Add(soon); nccl.Buried(m.Backend) > 0; runtime.Gosched() {
+		if _, err := m.Alloc(1000); err != nil || time.Now().After(deadline) {
+			t.Fatalf("%v, and %d blocks are kept", err, nccl.Buried(m.Backend))
+		}
+	}
+}
+
+// TestMemoryOfAnAbortedOneShot aborts a group whose kernel has not begun, which NCCL
+// knows nothing of: its memory is kept.
+func TestMemoryOfAnAbortedOneShot(t *testing.T) {
+	control(t, mapping)
+	members := world(t, 2)
+	if _, err := fakegpu.Control(mapping, "hold"); err != nil {
+		t.Fatal(err)
+	}
+	held := make([]device.Event, len(members))
+	if err := each(members, func(m *member) error {
+		s, err := m.dev.NewStream(false)
+		if err == nil {
+			held[m.rank] = s.Record()
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fakegpu.Control(mapping); err != nil {
+		t.Fatal(err)
+	}
+	if err := each(members, func(m *member) error {
+		c, err := m.ones()
+		if err != nil {
+			return err
+		}
+		c.After = held[m.rank]
+		_, err = m.start(c)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range members {
+		m.Abort(errors.New("enough"))
+	}
+	for _, m := range members {
+		for deadline := time.Now().Add(soon); nccl.Buried(m.Backend) == 0; runtime.GC() {
+			if time.Now().After(deadline) {
+				t.Fatal("nobody has the call any more, and its memory is not dead")
+			}
+		}
+	}
+	closeAll(members, soon)
+	for _, m := range members {
+		if nccl.Buried(m.Backend) != 1 {
+			t.Errorf("rank %d gave memory back that its kernel has not used yet", m.rank)
+		}
+	}
+}
+
+// TestLeaveAlone has a rank leave that the others do not wait for. The
+// stand-in's ncclCommDestroy waits for all ranks: nobody must call it.
+func TestLeaveAlone(t *testing.T) {
+	control(t)
+	w := launch(t, "standin", 3, "leave")
+	for r := range 3 {
+		if how := w.wait(t, r, "ended: "); how != "done" {
+			t.Errorf("rank %d ended: %s", r, how)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+//go:build cgo && linux
+
+package nccl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+)
+
+// real skips a test where there are not n GPUs.
+func real(t *testing.T, n int) {
+	t.Helper()
+	switch {
+	case noGPU != nil:
+		t.Skip("no GPU: ", noGPU)
+	case gpus < n:
+		t.Skipf("%d GPUs, %d are needed", gpus, n)
+	}
+}
+
+// TestGPU runs scenarios on all the GPUs there are, one process for each.
+func TestGPU(t *testing.T) {
+	real(t, 2)
+	for _, scenario := range []string{"collectives", "one-shot", "exchange", "group", "buckets", "memory"} {
+		t.Run(scenario, func(t *testing.T) {
+			w := launch(t, "real", gpus, scenario)
+			for r := range gpus {
+				if how := w.wait(t, r, "ended: "); how != "done" {
+					t.Errorf("rank %d ended: %s", r, how)
+				}
+			}
+		})
+	}
+}
+
+// TestGPUOneShotAmong has up to four ranks on one GPU, all of one process.
+func TestGPUOneShotAmong(t *testing.T) {
+	real(t, 1)
+	if how := launch(t, "real", 1, "among").wait(t, 0, "ended: "); how != "done" {
+		t.Error("it ended: ", how)
+	}
+}
+
+// TestGPUAbort has rank 0 reduce while the others do not.
+func TestGPUAbort(t *testing.T) {
+	real(t, 2)
+	for _, scenario := range []string{"lonely", "lonely-big"} {
+		t.Run(scenario, func(t *testing.T) { gpuAbort(t, scenario) })
+	}
+}
+
+func gpuAbort(t *testing.T, scenario string) {
+	w := launch(t, "real", gpus, scenario)
+	how := w.wait(t, 0, "late: ")
+	t.Log("rank 0 returned after its deadline by ", how)
+	late, _, _ := strings.Cut(how, ": ")
+	if d, err := time.ParseDuration(late); err != nil || d < 0 || d > lateness || !strings.Contains(how, "timed out after 2s while running") {
+		t.Errorf("rank 0: %s, want a timeout within %v of the deadline", how, lateness)
+	}
+	t.Log("rank 0 closed after ", w.wait(t, 0, "closed: "))
+	for r := range gpus {
+		if r > 0 {
+			if how := w.wait(t, r, "peer: "); !strings.Contains(how, "timed out after 2s while running") {
+				t.Errorf("rank %d: %s, want rank 0's cause", r, how)
+			}
+		}
+		if how := w.wait(t, r, "ended: "); how != "done" {
+			t.Errorf("rank %d ended: %s", r, how)
+		}
+	}
+}
+
+// TestGPUPeerDies kills a process while its peers reduce with it.
+func TestGPUPeerDies(t *testing.T) {
+	real(t, 2)
+	for _, scenario := range []string{"forever", "forever-big"} {
+		t.Run(scenario, func(t *testing.T) { gpuPeerDies(t, scenario) })
+	}
+}
+
+func gpuPeerDies(t *testing.T, scenario string) {
+	w := launch(t, "real", gpus, scenario)
+	for r := range gpus {
+		w.wait(t, r, "round")
+	}
+	w.cmds[1].Process.Kill()
+	at := time.Now()
+	for r := range gpus {
+		if r == 1 {
+			continue
+		}
+		if how := w.wait(t, r, "ended: "); how != "lost 1 false" {
+			t.Errorf("rank %d ended: %s", r, how)
+		}
+	}
+	t.Log("the others ended after ", time.Since(at))
+}
+
+// TestGPULeave has rank 1 leave that the others do not wait for.
+func TestGPULeave(t *testing.T) {
+	real(t, 2)
+	w := launch(t, "real", gpus, "leave")
+	t.Log("rank 1 closed after ", w.wait(t, 1, "closed: "))
+	for r := range gpus {
+		if how := w.wait(t, r, "ended: "); how != "done" {
+			t.Errorf("rank %d ended: %s", r, how)
+		}
+	}
+}
+
+// TestGPULatency logs what a call of AllReduce takes.
+func TestGPULatency(t *testing.T) {
+	real(t, 2)
+	w := launch(t, "real", gpus, "latency")
+	for {
+		line := w.wait(t, 0, "")
+		if strings.HasPrefix(line, "ended: ") {
+			break
+		}
+		t.Log(line)
+	}
+}
+
+// latency reduces float32s of many sizes in place, many times each, and prints
+// the median time of a call: as a stream has it that waits for the first and
+// the last, and what starting one costs the host; first behind events of the
+// compute stream, as a program's calls are, then behind none.
+func latency(m *member) error {
+	const rounds = 7
+	ctx := context.Background()
+	watch, err := m.dev.NewStream(false)
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+	for bytes := 1 << 10; bytes <= 1<<30; bytes <<= 2 {
+		buf, err := m.Alloc(bytes)
+		if err != nil {
+			return err
+		}
+		x := device.NewTensor(buf, device.Float32, bytes/4)
+		line := fmt.Sprint(bytes, " bytes:")
+		for _, start := range []func(*backend.Call) (backend.Task, error){m.start, m.Start} {
+			calls := 200
+			if bytes >= 1<<24 {
+				calls = 20
+			}
+			var onStream, onHost []time.Duration
+			for range rounds {
+				runtime.GC() // events come back with it
+				task, err := start(&backend.Call{Kind: backend.Barrier})
+				if err != nil {
+					return err
+				}
+				if err := errors.Join(task.Sync(ctx), task.Join(ctx, watch)); err != nil {
+					return err
+				}
+				from := watch.Record()
+				at := time.Now()
+				for range calls {
+					if task, err = start(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x}); err != nil {
+						return err
+					}
+				}
+				onHost = append(onHost, time.Since(at)/time.Duration(calls))
+				if err := task.Join(ctx, watch); err != nil {
+					return err
+				}
+				to := watch.Record()
+				if err := to.Sync(ctx); err != nil {
+					return err
+				}
+				onStream = append(onStream, to.Time().Sub(from.Time())/time.Duration(calls))
+			}
+			slices.Sort(onStream)
+			slices.Sort(onHost)
+			line += fmt.Sprintf(" %8.2f us (host %5.2f)", float64(onStream[rounds/2])/1e3, float64(onHost[rounds/2])/1e3)
+		}
+		fmt.Println(line)
+	}
+	return m.pieces()
+}
+
+// pieces prints what the parts of a call cost the host.
+func (m *member) pieces() error {
+	stream, err := m.dev.NewStream(true)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	const times = 1000
+	for range 3 {
+		runtime.GC()
+		time.Sleep(10 * time.Millisecond) // for clean-ups
+		at := time.Now()
+		var e device.Event
+		for range times {
+			e = m.dev.Compute().Record()
+		}
+		record := time.Since(at) / times
+		at = time.Now()
+		for range times {
+			if err := stream.WaitFor(context.Background(), e); err != nil {
+				return err
+			}
+		}
+		wait := time.Since(at) / times
+		at = time.Now()
+		for range times {
+			e.Done()
+		}
+		fmt.Println("record", record, "wait", wait, "query", time.Since(at)/times)
+		stream.Sync(context.Background())
+	}
+	return nil
+}

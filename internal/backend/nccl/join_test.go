@@ -1,0 +1,90 @@
+//go:build cgo && linux
+
+package nccl_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/nccl"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+)
+
+// TestAbsent makes a group to which one rank does not come.
+func TestAbsent(t *testing.T) {
+	control(t)
+	ranks := coordinatortest.Ranks(t, 3)
+	_, errs := attempt(t, 2, func(r int, cfg *backend.Config, _ *nccl.Options) {
+		cfg.Size, cfg.Control, cfg.Timeout = 3, ranks[r], 500*time.Millisecond
+	})
+	for r, err := range errs {
+		var late *nccl.LateError
+		if !errors.As(err, &late) || !slices.Equal(late.Ranks, []int{2}) || !errors.Is(err, backend.ErrTimeout) {
+			t.Errorf("rank %d: %v, want that rank 2 has not come", r, err)
+		}
+	}
+}
+
+// TestLate makes a group that one rank keeps the others from, or NCCL all of them:
+// every rank says who, and what it waited for.
+func TestLate(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault   string
+		device  func(d gpu, release <-chan struct{}) device.Device // rank 1's
+		timeout time.Duration                                      // rank 1's, if not 0
+		ranks   []int
+		said    string
+	}{
+		"kernels": {
+			device: func(d gpu, release <-chan struct{}) device.Device { return slowCompiler{d, release} },
+			ranks:  []int{1}, said: "rank 1 has not made its device ready",
+		},
+		"kernels, on the rank that gives up first": {
+			device:  func(d gpu, release <-chan struct{}) device.Device { return slowCompiler{d, release} },
+			timeout: time.Second,
+			ranks:   []int{1}, said: "rank 1 has not made its device ready",
+		},
+		"NCCL": {fault: "init 1", ranks: []int{0, 1, 2}, said: "none of 3 ranks has come out of ncclCommInitRankConfig; where NCCL is at work, NCCL_DEBUG=INFO"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			control(t, c.fault)
+			release := make(chan struct{})
+			defer close(release)
+			_, errs := attempt(t, 3, func(r int, cfg *backend.Config, _ *nccl.Options) {
+				cfg.Timeout = 2 * time.Second
+				if r == 1 && c.device != nil {
+					cfg.Device = c.device(cfg.Device.(gpu), release)
+					cfg.Timeout = cmp.Or(c.timeout, cfg.Timeout)
+				}
+			})
+			for r, err := range errs {
+				var late *nccl.LateError
+				var told *backend.AbortedError
+				if !errors.As(err, &told) && (!errors.As(err, &late) || !slices.Equal(late.Ranks, c.ranks)) {
+					t.Errorf("rank %d: %v, want that ranks %v are late", r, err, c.ranks)
+				}
+				if err == nil || !errors.Is(err, backend.ErrTimeout) && told == nil || strings.Count(err.Error(), c.said) != 1 {
+					t.Errorf("rank %d: %v, want once: %s", r, err, c.said)
+				}
+			}
+		})
+	}
+}
+
+// slowCompiler is a GPU whose compiler takes until it is told to stop.
+type slowCompiler struct {
+	gpu
+	release <-chan struct{}
+}
+
+func (d slowCompiler) Compile(context.Context, string, string, ...string) ([]uintptr, error) {
+	<-d.release
+	return nil, errors.New("it took too long")
+}

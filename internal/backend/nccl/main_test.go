@@ -1,0 +1,376 @@
+//go:build cgo && linux
+
+package nccl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/backend/nccl"
+	"github.com/goddp/goddp/internal/coordinator"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+	"github.com/goddp/goddp/internal/fakegpu"
+	"github.com/goddp/goddp/store"
+)
+
+// soon is a generous bound of what happens at once.
+const soon = 20 * time.Second
+
+// gpus is how many real GPUs there are, and noGPU why there is none.
+var (
+	gpus  int
+	noGPU error
+	// noStandin says why the stand-ins could not be built.
+	noStandin error
+)
+
+// TestMain is also the main of the worker processes that tests start.
+func TestMain(m *testing.M) {
+	if spec := os.Getenv("NCCL_TEST_WORKER"); spec != "" {
+		worker(strings.Fields(spec))
+		return
+	}
+	gpus, noGPU = cuda.Count()
+	dir, err := os.MkdirTemp("", "standin")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	noStandin = fakegpu.Libraries(dir)
+	os.Setenv("TMPDIR", dir) // the stand-in's shared files go with the rest
+	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// member is one rank of a test's world.
+type member struct {
+	backend.Backend
+	rank, size int
+	dev        device.Device
+	seq        *uint64
+	control    *coordinator.Group // of a process's
+}
+
+// control makes the stand-ins behave, and waits at the test's end until what
+// hung has ended.
+func control(t testing.TB, lines ...string) (release func()) {
+	t.Helper()
+	if noStandin != nil {
+		t.Skip("no stand-ins: ", noStandin)
+	}
+	release, err := fakegpu.Control(lines...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		release()
+		for deadline := time.Now().Add(soon); ; time.Sleep(5 * time.Millisecond) {
+			err := goleak.Find(goleak.IgnoreCurrent())
+			if err == nil {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	return release
+}
+
+// attempt makes the groups of n ranks in this process, on stand-in GPUs.
+func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *nccl.Options)) ([]*member, []error) {
+	t.Helper()
+	ranks := coordinatortest.Ranks(t, n)
+	members, errs := make([]*member, n), make([]error, n)
+	var wg sync.WaitGroup
+	for r := range n {
+		wg.Go(func() {
+			dev, err := fakegpu.Open(r)
+			if err != nil {
+				errs[r] = err
+				return
+			}
+			t.Cleanup(func() { dev.Close() })
+			cfg := backend.Config{Rank: r, Size: n, Control: ranks[r], Device: dev, Timeout: soon}
+			var o nccl.Options
+			if change != nil {
+				change(r, &cfg, &o)
+			}
+			var b backend.Backend
+			b, errs[r] = nccl.New(t.Context(), cfg, &o)
+			members[r] = &member{Backend: b, rank: r, size: n, dev: cfg.Device, seq: new(uint64)}
+		})
+	}
+	wg.Wait()
+	return members, errs
+}
+
+// world is a world that has to come about. It is closed at the test's end.
+func world(t testing.TB, n int) []*member {
+	t.Helper()
+	members, errs := attempt(t, n, nil)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeAll(members, 5*time.Second) })
+	return members
+}
+
+func closeAll(members []*member, within time.Duration) error {
+	return each(members, func(m *member) error {
+		ctx, cancel := context.WithTimeout(context.Background(), within)
+		defer cancel()
+		return m.Close(ctx)
+	})
+}
+
+// each runs f for every rank at once and joins the errors.
+func each(members []*member, f func(m *member) error) error {
+	errs := make([]error, len(members))
+	var wg sync.WaitGroup
+	for i, m := range members {
+		wg.Go(func() {
+			if err := f(m); err != nil {
+				errs[i] = fmt.Errorf("rank %d: %w", m.rank, err)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// start starts a call behind what the compute stream was given.
+func (m *member) start(c *backend.Call) (backend.Task, error) {
+	*m.seq++
+	c.Seq = *m.seq
+	if c.After == nil {
+		c.After = m.dev.Compute().Record()
+	}
+	task, err := m.Start(c)
+	if err == nil {
+		backendtest.Deadline(m, m.rank, c, task)
+	}
+	return task, err
+}
+
+// call runs a call to its end.
+func (m *member) call(c *backend.Call) error {
+	task, err := m.start(c)
+	if err != nil {
+		return err
+	}
+	return task.Sync(context.Background())
+}
+
+// upload is a tensor on the device with the content of one on the host.
+func (m *member) upload(h device.Tensor) (device.Tensor, error) {
+	buf, err := m.Alloc(h.Bytes())
+	if err != nil {
+		return device.Tensor{}, err
+	}
+	t := device.NewTensor(buf, h.DType, h.Len())
+	return t, m.dev.CopyIn(m.dev.Compute(), t.Buf, h.Buf.Host())
+}
+
+// download is a tensor's content, behind what the compute stream was given.
+func (m *member) download(t device.Tensor) (device.Tensor, error) {
+	h := hostTensor(t.DType, t.Len())
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	return h, m.dev.CopyOut(ctx, m.dev.Compute(), h.Buf.Host(), t.Buf)
+}
+
+// ones is an AllReduce of a thousand ones.
+func (m *member) ones() (*backend.Call, error) { return m.onesOf(1000) }
+
+// large is more elements than a one-shot all-reduce takes.
+const large = 1 << 20
+
+// onesOf is an AllReduce of ones.
+func (m *member) onesOf(count int) (*backend.Call, error) {
+	h := hostTensor(device.Float32, count)
+	for i := range h.Len() {
+		backendtest.Put(h, i, 1)
+	}
+	t, err := m.upload(h)
+	return &backend.Call{Kind: backend.AllReduce, Dst: t, Src: t, Name: "ones"}, err
+}
+
+// worker is rank args[1] of args[2] in a process of its own, at the store
+// args[3], on a GPU that is "real" or a "standin", as args[0] says. It runs the
+// scenario args[4] and prints how that ended.
+func worker(args []string) {
+	rank, _ := strconv.Atoi(args[1])
+	size, _ := strconv.Atoi(args[2])
+	fmt.Println("ended:", describe(func() error {
+		ctx := context.Background()
+		kv, err := store.Dial(ctx, args[3], nil)
+		if err != nil {
+			return err
+		}
+		defer kv.Close()
+		dev, err := open(args[0], rank)
+		if err != nil {
+			return err
+		}
+		defer dev.Close()
+		meet := launched
+		if strings.HasPrefix(args[4], "hosted-") {
+			meet = coordinatortest.OfProcess
+		}
+		control, release, err := meet(ctx, kv, rank, size)
+		defer release()
+		if err != nil {
+			return err
+		}
+		cfg := backend.Config{Rank: rank, Size: size, Control: control, Device: dev, Timeout: time.Minute}
+		b, err := nccl.New(ctx, cfg, nil)
+		if err != nil {
+			return err
+		}
+		m := &member{Backend: b, rank: rank, size: size, dev: dev, seq: new(uint64), control: control}
+		defer closeAll([]*member{m}, 10*time.Second)
+		return scenarios[args[4]](m)
+	}()))
+}
+
+// launched is coordinatortest.OfProcess where launch hosts the coordinator.
+func launched(ctx context.Context, kv store.Store, rank, size int) (g *coordinator.Group, release func(), err error) {
+	client, err := coordinator.Find(ctx, kv, store.Member{Rank: rank}, coordinator.ClientOptions{Size: size})
+	if err != nil {
+		return nil, func() {}, err
+	}
+	_, err = client.Join(ctx, 1, nil, false, nil)
+	return client.Root(), func() { client.Depart(ctx) }, err
+}
+
+func open(kind string, rank int) (device.Device, error) {
+	if kind == "real" {
+		return cuda.Open(rank, nil)
+	}
+	return fakegpu.Open(rank)
+}
+
+// describe is how a scenario ended, in few words.
+func describe(err error) string {
+	var lost *backend.PeerLostError
+	switch {
+	case err == nil:
+		return "done"
+	case errors.As(err, &lost):
+		return fmt.Sprint("lost ", lost.Peer, " ", lost.Left)
+	}
+	return strings.ReplaceAll(err.Error(), "\n", "; ")
+}
+
+// workers are a world of processes.
+type workers struct {
+	cmds []*exec.Cmd
+	said []chan string // the lines of each
+}
+
+// launch starts a scenario in n processes on GPUs of a kind, and hosts their coordinator.
+func launch(t *testing.T, kind string, n int, scenario string) *workers {
+	t.Helper()
+	server, err := store.Listen("127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	kv, err := store.Dial(t.Context(), server.Addr(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kv.Close()
+	if !strings.HasPrefix(scenario, "hosted-") { // by rank 0
+		c, err := coordinator.Publish(t.Context(), kv, store.Member{}, "", n, coordinator.ClientOptions{Host: "the test", HostRank: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	w := &workers{}
+	for r := range n {
+		cmd := exec.Command(os.Args[0])
+		for _, v := range os.Environ() {
+			if name, _, _ := strings.Cut(v, "="); kind == "real" && slices.Contains(fakegpu.Variables, name) {
+				continue
+			}
+			cmd.Env = append(cmd.Env, v)
+		}
+		cmd.Env = append(cmd.Env, fmt.Sprintf("NCCL_TEST_WORKER=%s %d %d %s %s", kind, r, n, server.Addr(), scenario))
+		lines := make(chan string, 1000)
+		cmd.Stdout, cmd.Stderr = &lineWriter{to: lines}, os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w.cmds, w.said = append(w.cmds, cmd), append(w.said, lines)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			cmd.Wait()
+			close(lines)
+		}()
+		t.Cleanup(func() {
+			cmd.Process.Kill()
+			<-ended
+		})
+	}
+	return w
+}
+
+// lineWriter passes whole lines on.
+type lineWriter struct {
+	to   chan<- string
+	rest string
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	lines := strings.Split(w.rest+string(p), "\n")
+	w.rest = lines[len(lines)-1]
+	for _, l := range lines[:len(lines)-1] {
+		w.to <- l
+	}
+	return len(p), nil
+}
+
+// wait is the rest of a rank's next line that begins with prefix.
+func (w *workers) wait(t *testing.T, rank int, prefix string) string {
+	t.Helper()
+	deadline := time.After(2 * time.Minute)
+	for {
+		select {
+		case line, ok := <-w.said[rank]:
+			if !ok {
+				t.Fatalf("rank %d ended without saying %q", rank, prefix)
+			}
+			if rest, ok := strings.CutPrefix(line, prefix); ok {
+				return rest
+			}
+			t.Logf("rank %d: %s", rank, line)
+		case <-deadline:
+			t.Fatalf("rank %d does not say %q", rank, prefix)
+		}
+	}
+}

@@ -1,0 +1,14 @@
+//go:build !(cgo && linux)
+
+package nccl
+
+import (
+	"context"
+	"errors"
+
+	"github.com/goddp/goddp/internal/backend"
+)
+
+func open(context.Context, backend.Config, Options) (backend.Backend, error) {
+	return nil, errors.New("this program was built without NCCL, which takes Linux and cgo")
+}

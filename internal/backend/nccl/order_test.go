@@ -1,0 +1,213 @@
+//go:build cgo && linux
+
+package nccl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/backend/nccl"
+	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
+)
+
+// scenarios are what worker processes can be told to run.
+var scenarios = map[string]func(m *member) error{
+	"collectives":      collectives,
+	"exchange":         func(m *member) error { return exchange(m, false) },
+	"group":            func(m *member) error { return exchange(m, true) },
+	"forever":          func(m *member) error { return forever(m, 1000) },
+	"forever-big":      func(m *member) error { return forever(m, large) },
+	"lonely":           func(m *member) error { return lonely(m, 1000) },
+	"lonely-big":       func(m *member) error { return lonely(m, large) },
+	"one-shot":         oneShots,
+	"among":            amongFew,
+	"buckets":          buckets,
+	"memory":           churn,
+	"latency":          latency,
+	"leave":            leave,
+	"hosted-resumed-1": func(m *member) error { return resumed(m, 1) },
+	"resumed-10":       func(m *member) error { return resumed(m, 10) },
+	"resumed-50":       func(m *member) error { return resumed(m, 50) },
+}
+
+// amongFew has ranks on one GPU, which runs the kernels of a few streams at once, and
+// needs no P2P.
+func amongFew(m *member) error {
+	if err := errors.Join(os.Unsetenv("NCCL_P2P_DISABLE"), os.Unsetenv("NCCL_P2P_LEVEL")); err != nil {
+		return err
+	}
+	return among(m.dev, 4)
+}
+
+// forever reduces over and over.
+func forever(m *member, count int) error {
+	c, err := m.onesOf(count)
+	if err != nil {
+		return err
+	}
+	for i := 0; ; i++ {
+		again := *c
+		again.Timeout = time.Minute
+		if err := m.call(&again); err != nil {
+			return err
+		}
+		if i%100 == 0 {
+			fmt.Println("round")
+		}
+	}
+}
+
+// lonely has rank 0 reduce alone, with a timeout; it says how that ended and
+// how long after the deadline.
+func lonely(m *member, count int) error {
+	c, err := m.onesOf(count)
+	if err != nil {
+		return err
+	}
+	if err := m.call(c); err != nil { // all connected
+		return err
+	}
+	if m.rank > 0 {
+		task, err := m.start(&backend.Call{Kind: backend.Recv, Dst: c.Dst, Root: 0, Timeout: time.Minute})
+		if err != nil {
+			return err
+		}
+		fmt.Println("peer:", task.Sync(context.Background()))
+		return nil
+	}
+	again := *c
+	again.Timeout = 2 * time.Second
+	at := time.Now()
+	err = m.call(&again)
+	fmt.Printf("late: %v: %v\n", time.Since(at)-again.Timeout, err)
+	at = time.Now()
+	err = closeAll([]*member{m}, 10*time.Second)
+	fmt.Printf("closed: %v: %v\n", time.Since(at), err)
+	return nil
+}
+
+// leave has rank 1 close while the others neither call nor close: it gets away,
+// and they go on without it, and close in their turn.
+func leave(m *member) error {
+	c, err := m.ones()
+	if err != nil {
+		return err
+	}
+	if err := m.call(c); err != nil {
+		return err
+	}
+	ctx, last := context.Background(), m.size-1
+	if m.rank == 1 {
+		at := time.Now()
+		err := closeAll([]*member{m}, soon)
+		fmt.Printf("closed: %v: %v\n", time.Since(at), err)
+		_, told := m.control.Gather(ctx, "left", nil)
+		return errors.Join(err, told)
+	}
+	if _, err := m.control.Gather(ctx, "left", nil); err != nil {
+		return err
+	}
+	switch {
+	case m.size == 2:
+	case m.rank == 0:
+		err = m.call(&backend.Call{Kind: backend.Send, Src: c.Src, Root: last})
+	case m.rank == last:
+		err = m.call(&backend.Call{Kind: backend.Recv, Dst: c.Dst, Root: 0})
+	}
+	return errors.Join(err, closeAll([]*member{m}, soon))
+}
+
+// TestOrder lets streams run at random paces: a call must read what compute
+// wrote before its After, compute what the call wrote before its Join, and
+// calls must not overtake each other.
+func TestOrder(t *testing.T) {
+	for seed := range 10 {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			lines, oneShot := []string{"delay 300", fmt.Sprint("seed ", seed)}, seed%2 == 1
+			if oneShot {
+				lines = append(lines, mapping)
+			}
+			control(t, lines...)
+			members := world(t, 2)
+			if why := nccl.WithoutOneShot(members[0].Backend); oneShot != (why == nil) {
+				t.Errorf("one-shot all-reduces: want %v: %v", oneShot, why)
+			}
+			if err := each(members, buckets); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// buckets fills and reduces several buckets, each again as soon as it was
+// read, as steps of a training do. NCCL has the last.
+func buckets(m *member) error {
+	const count, steps = 1000, 5
+	dtypes := []device.DType{device.Float32, device.Float64, device.Float32, device.Int32}
+	tensors := make([]device.Tensor, len(dtypes))
+	for i, dt := range dtypes {
+		var err error
+		if tensors[i], err = m.upload(hostTensor(dt, count)); err != nil {
+			return err
+		}
+	}
+	first, err := m.start(&backend.Call{Kind: backend.Barrier})
+	if err != nil {
+		return err
+	}
+	first.Span() // from now on calls are timed
+	for step := range steps {
+		tasks := make([]backend.Task, len(tensors))
+		for i, b := range tensors {
+			h := hostTensor(b.DType, count)
+			for j := range count {
+				backendtest.Put(h, j, float64(step*100+i*10+m.rank))
+			}
+			if err := m.dev.CopyIn(m.dev.Compute(), b.Buf, h.Buf.Host()); err != nil {
+				return err
+			}
+			var err error
+			if tasks[i], err = m.start(&backend.Call{Kind: backend.AllReduce, Dst: b, Src: b}); err != nil {
+				return err
+			}
+		}
+		var before time.Time
+		for i, b := range tensors {
+			if err := tasks[i].Join(context.Background(), m.dev.Compute()); err != nil {
+				return err
+			}
+			got, err := m.download(b)
+			if err != nil {
+				return err
+			}
+			want := float64(m.size*(step*100+i*10) + m.size*(m.size-1)/2)
+			for j := range count {
+				if v := backendtest.Get(got, j); v != want {
+					return fmt.Errorf("step %d, bucket %d, element %d is %v, want %v", step, i, j, v, want)
+				}
+			}
+			began, done := tasks[i].Span()
+			if began.Before(before) || done.Before(began) {
+				return fmt.Errorf("step %d, bucket %d ran from %v to %v, after one that ended at %v", step, i, began, done, before)
+			}
+			before = done
+		}
+	}
+	return nil
+}
+
+func TestSplit(t *testing.T) {
+	control(t)
+	ranks := coordinatortest.Ranks(t, 3)
+	err := each(world(t, 3), func(m *member) error { return split(m, ranks[m.rank]) })
+	if err != nil {
+		t.Error(err)
+	}
+}

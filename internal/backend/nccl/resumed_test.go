@@ -1,0 +1,141 @@
+//go:build cgo && linux
+
+package nccl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/backendtest"
+	"github.com/goddp/goddp/internal/backend/nccl"
+)
+
+// patience is what rank 1 waits for rank 0 in the scenario "resumed".
+const patience = 200 * time.Millisecond
+
+// resumed makes groups, one after the other. In each the ranks reduce twice, and rank
+// 0 is suspended in front of the second time.
+func resumed(m *member, groups int) error {
+	var wrong []error
+	for i := range groups {
+		control, _, err := m.control.Make(context.Background(), fmt.Sprint("again ", i), m.control.Members, nil)
+		if err != nil {
+			return err
+		}
+		cfg := backend.Config{Rank: m.rank, Size: m.size, Control: control, Device: m.dev, Timeout: time.Minute}
+		b, err := nccl.New(context.Background(), cfg, &nccl.Options{NoOneShot: true})
+		if err != nil {
+			return err
+		}
+		again := &member{Backend: b, rank: m.rank, size: m.size, dev: m.dev, seq: new(uint64)}
+		if err = again.suspended([]int{60_000, large}[i%2]); !errors.Is(err, backend.ErrTimeout) {
+			wrong = append(wrong, fmt.Errorf("group %d: %w", i, err))
+		}
+		if m.rank == 1 {
+			fmt.Println("broke")
+		}
+		if err := closeAll([]*member{again}, 10*time.Second); err != nil {
+			return err
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// suspended returns why the second call failed.
+func (m *member) suspended(count int) error {
+	var calls [2]*backend.Call
+	for i := range calls {
+		h := hostTensor(device.Float32, count)
+		for e := range count {
+			backendtest.Put(h, e, float64(10*i+m.rank))
+		}
+		x, err := m.upload(h)
+		if err != nil {
+			return err
+		}
+		calls[i] = &backend.Call{Kind: backend.AllReduce, Dst: x, Src: x}
+	}
+	if err := m.call(calls[0]); err != nil {
+		return err
+	}
+	if m.rank == 0 {
+		runtime.LockOSThread() // a signal of the process's may reach it by another thread, a moment later
+		unix.Tgkill(os.Getpid(), unix.Gettid(), syscall.SIGSTOP)
+		runtime.UnlockOSThread()
+	} else {
+		calls[1].Timeout = patience
+	}
+	if err := m.call(calls[1]); err != nil {
+		return err
+	}
+	got, err := m.download(calls[1].Dst)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("the call that rank 1 gave up ended well, and the last sum is %v, where 21 were right", backendtest.Get(got, count-1))
+}
+
+// suspend has rank 0 go on when rank 1 has given up, or some milliseconds later.
+func suspend(t *testing.T, kind, scenario string, groups int) {
+	w := launch(t, kind, 2, fmt.Sprint(scenario, "-", groups))
+	for i := range groups {
+		w.wait(t, 1, "broke")
+		if err := stopped(w.cmds[0].Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i%5) * time.Millisecond)
+		w.cmds[0].Process.Signal(syscall.SIGCONT)
+	}
+	for r := range 2 {
+		if how := w.wait(t, r, "ended: "); how != "done" {
+			t.Errorf("rank %d ended: %s", r, how)
+		}
+	}
+}
+
+// stopped waits until a process is.
+func stopped(pid int) error {
+	for deadline := time.Now().Add(soon); ; time.Sleep(time.Millisecond) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return err
+		}
+		if _, state, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(state, "T") {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the process does not stop: %s", stat)
+		}
+	}
+}
+
+// TestResumed has a rank go on that was suspended, when the other has given it up and
+// its abort hands on what is no data.
+func TestResumed(t *testing.T) {
+	control(t)
+	suspend(t, "standin", "resumed", 10)
+}
+
+// TestResumedCoordinator is TestResumed of a rank whose process hosts the coordinator: the
+// other one's report is unread there when it goes on.
+func TestResumedCoordinator(t *testing.T) {
+	control(t)
+	suspend(t, "standin", "hosted-resumed", 1)
+}
+
+// TestGPUResumed is TestResumed on two GPUs.
+func TestGPUResumed(t *testing.T) {
+	real(t, 2)
+	suspend(t, "real", "resumed", 50)
+}

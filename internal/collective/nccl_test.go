@@ -1,0 +1,51 @@
+//go:build cgo && linux
+
+package collective
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/fakegpu"
+)
+
+// standins are built once: libraries are opened once in a process.
+var standins = sync.OnceValue(func() error { return fakegpu.Libraries(scratch) })
+
+// The same on devices whose memory the host does not see, through NCCL's
+// interface.
+func TestNothingIsWrongOnDevices(t *testing.T) {
+	if err := standins(); err != nil {
+		t.Skip("no stand-ins: ", err)
+	}
+	t.Setenv("TMPDIR", t.TempDir()) // for the stand-ins' shared files
+	for _, name := range Names() {
+		devices := make([]device.Device, 3)
+		for i := range devices {
+			var err error
+			if devices[i], err = fakegpu.Open(i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg := quick(t, name)
+		cfg.Checks = 2
+		commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
+			err := Run(t.Context(), pg, cfg, func(r Row) error {
+				if pg.Backend() != "nccl" || r.Wrong != 0 {
+					t.Errorf("%s over %s: %+v", name, pg.Backend(), r)
+				}
+				return nil
+			})
+			return errors.Join(err, pg.Close()) // which ranks do together
+		})
+		for _, d := range devices {
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

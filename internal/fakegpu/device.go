@@ -1,0 +1,358 @@
+//go:build cgo && linux
+
+package fakegpu
+
+/*
+#include <stddef.h>
+#include <stdint.h>
+
+#define FUNCTIONS(X) \
+	X(cuCtxSetCurrent, int, (uintptr_t)) \
+	X(cuDevicePrimaryCtxRetain, int, (uintptr_t *, int)) \
+	X(cuDevicePrimaryCtxRelease_v2, int, (int)) \
+	X(cuStreamCreateWithPriority, int, (uintptr_t *, unsigned, int)) \
+	X(cuStreamDestroy_v2, int, (uintptr_t)) \
+	X(cuStreamWaitEvent, int, (uintptr_t, uintptr_t, unsigned)) \
+	X(cuEventCreate, int, (uintptr_t *, unsigned)) \
+	X(cuEventRecord, int, (uintptr_t, uintptr_t)) \
+	X(cuEventQuery, int, (uintptr_t)) \
+	X(standin_event_time, int64_t, (uintptr_t)) \
+	X(cuMemAlloc_v2, int, (uint64_t *, size_t)) \
+	X(cuMemFree_v2, int, (uint64_t)) \
+	X(cuMemcpyHtoDAsync_v2, int, (uint64_t, const void *, size_t, uintptr_t)) \
+	X(cuMemHostAlloc, int, (void **, size_t, unsigned)) \
+	X(cuMemFreeHost, int, (void *)) \
+	X(cuMemcpyDtoHAsync_v2, int, (void *, uint64_t, size_t, uintptr_t)) \
+	X(cuMemcpyDtoDAsync_v2, int, (uint64_t, uint64_t, size_t, uintptr_t)) \
+	X(cuModuleLoadData, int, (uintptr_t *, const void *)) \
+	X(cuModuleGetFunction, int, (uintptr_t *, uintptr_t, const char *))
+
+#define FIELD(name, result, args) result (*name) args;
+#define NAME(name, result, args) #name,
+typedef struct { FUNCTIONS(FIELD) } table;
+static const char *const symbols[] = { FUNCTIONS(NAME) };
+enum { symbol_count = sizeof symbols / sizeof *symbols };
+static const char *symbol(int i) { return symbols[i]; }
+static void set(table *t, int i, void *f) { ((void **)t)[i] = f; }
+
+#define WITHIN(call) t->cuCtxSetCurrent(ctx); return (call)
+static int retain(table *t, uintptr_t *ctx, int dev) { return t->cuDevicePrimaryCtxRetain(ctx, dev); }
+static int release(table *t, int dev) { return t->cuDevicePrimaryCtxRelease_v2(dev); }
+static int stream_create(table *t, uintptr_t ctx, uintptr_t *s) { WITHIN(t->cuStreamCreateWithPriority(s, 1, 0)); }
+static int stream_destroy(table *t, uintptr_t ctx, uintptr_t s) { WITHIN(t->cuStreamDestroy_v2(s)); }
+static int stream_wait(table *t, uintptr_t ctx, uintptr_t s, uintptr_t e) { WITHIN(t->cuStreamWaitEvent(s, e, 0)); }
+static int event_create(table *t, uintptr_t ctx, uintptr_t *e) { WITHIN(t->cuEventCreate(e, 0)); }
+static int event_record(table *t, uintptr_t ctx, uintptr_t *e, uintptr_t s) {
+	int r = event_create(t, ctx, e);
+	return r != 0 ? r : t->cuEventRecord(*e, s);
+}
+static int event_query(table *t, uintptr_t e) { return t->cuEventQuery(e); }
+static int64_t event_time(table *t, uintptr_t e) { return t->standin_event_time(e); }
+static int mem_alloc(table *t, uintptr_t ctx, uint64_t *p, size_t size) { WITHIN(t->cuMemAlloc_v2(p, size)); }
+static int mem_free(table *t, uintptr_t ctx, uint64_t p) { WITHIN(t->cuMemFree_v2(p)); }
+static int host_alloc(table *t, uintptr_t ctx, void **p, size_t size) { WITHIN(t->cuMemHostAlloc(p, size, 0)); }
+static int host_free(table *t, uintptr_t ctx, void *p) { WITHIN(t->cuMemFreeHost(p)); }
+static int copy_in(table *t, uintptr_t ctx, uint64_t dst, const void *src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyHtoDAsync_v2(dst, src, n, s)); }
+static int copy_out(table *t, uintptr_t ctx, void *dst, uint64_t src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyDtoHAsync_v2(dst, src, n, s)); }
+static int module_load(table *t, uintptr_t ctx, uintptr_t *m, const void *image) { WITHIN(t->cuModuleLoadData(m, image)); }
+static int module_function(table *t, uintptr_t ctx, uintptr_t *f, uintptr_t m, const char *name) { WITHIN(t->cuModuleGetFunction(f, m, name)); }
+static int copy_within(table *t, uintptr_t ctx, uint64_t dst, uint64_t src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyDtoDAsync_v2(dst, src, n, s)); }
+*/
+// #include <stdlib.h>
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/dl"
+)
+
+// Device implements device.Device on the stand-in libcuda, but for Kernels,
+// which it has none of.
+type Device struct {
+	ordinal int
+	lib     *dl.Library
+	fns     *C.table
+	ctx     C.uintptr_t
+	compute *Stream
+	values  device.Values
+
+	mu    sync.Mutex
+	inUse map[uintptr]int
+}
+
+var _ device.Device = (*Device)(nil)
+
+// Open makes a device of the stand-in GPU with an ordinal from 0 to 15, after
+// Libraries.
+func Open(ordinal int) (*Device, error) {
+	lib, err := dl.Open(dl.Search{Name: "the stand-in libcuda", Env: "GODDP_LIBCUDA"})
+	if err != nil {
+		return nil, err
+	}
+	d := &Device{ordinal: ordinal, lib: lib, fns: (*C.table)(C.calloc(1, C.sizeof_table)), inUse: map[uintptr]int{}}
+	for i := range C.int(C.symbol_count) {
+		f, err := lib.Lookup(C.GoString(C.symbol(i)))
+		if err != nil {
+			return nil, err
+		}
+		C.set(d.fns, i, f)
+	}
+	if code := C.retain(d.fns, &d.ctx, C.int(ordinal)); code != 0 {
+		return nil, fmt.Errorf("standin: retaining context %d: %d", ordinal, code)
+	}
+	s, err := d.NewStream(false)
+	if err != nil {
+		return nil, err
+	}
+	d.compute = s.(*Stream)
+	return d, nil
+}
+
+func (d *Device) check(call string, code C.int) error {
+	if code == 0 {
+		return nil
+	}
+	return fmt.Errorf("%v: %s: error %d", d, call, code)
+}
+
+func (d *Device) String() string { return fmt.Sprintf("standin:%d", d.ordinal) }
+
+// Context is the CUcontext.
+func (d *Device) Context() uintptr { return uintptr(d.ctx) }
+
+// Lookup finds a function of libcuda.
+func (d *Device) Lookup(symbol string) (unsafe.Pointer, error) { return d.lib.Lookup(symbol) }
+
+// Compile finds kernels that libcuda knows by name.
+func (d *Device) Compile(_ context.Context, name, text string, functions ...string) ([]uintptr, error) {
+	cname := C.CString(text)
+	defer C.free(unsafe.Pointer(cname))
+	var module C.uintptr_t
+	if err := d.check("cuModuleLoadData", C.module_load(d.fns, d.ctx, &module, unsafe.Pointer(cname))); err != nil {
+		return nil, err
+	}
+	out := make([]uintptr, len(functions))
+	for i, f := range functions {
+		cname := C.CString(f)
+		var h C.uintptr_t
+		err := d.check("cuModuleGetFunction of "+f+" in "+name, C.module_function(d.fns, d.ctx, &h, module, cname))
+		C.free(unsafe.Pointer(cname))
+		if err != nil {
+			return nil, err
+		}
+		out[i] = uintptr(h)
+	}
+	return out, nil
+}
+
+// Alloc returns memory of the device, which is never cached.
+func (d *Device) Alloc(size int) (device.Buffer, error) {
+	if size == 0 {
+		return device.Buffer{}, nil
+	}
+	var p C.uint64_t
+	if err := d.check("cuMemAlloc", C.mem_alloc(d.fns, d.ctx, &p, C.size_t(size))); err != nil {
+		return device.Buffer{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.inUse[uintptr(p)] = size
+	return device.DeviceBuffer(uintptr(p), size, nil), nil
+}
+
+// AllocHost returns memory of the host.
+func (d *Device) AllocHost(size int) (device.Buffer, error) {
+	if size == 0 {
+		return device.Buffer{}, nil
+	}
+	var p unsafe.Pointer
+	if err := d.check("cuMemHostAlloc", C.host_alloc(d.fns, d.ctx, &p, C.size_t(size))); err != nil {
+		return device.Buffer{}, err
+	}
+	return device.HostBuffer(unsafe.Slice((*byte)(p), size), nil), nil
+}
+
+// Free gives memory back when what Compute was given has run.
+func (d *Device) Free(b device.Buffer) {
+	if b.Len() == 0 {
+		return
+	}
+	d.compute.Sync(context.Background())
+	if b.Host() != nil {
+		C.host_free(d.fns, d.ctx, unsafe.Pointer(unsafe.SliceData(b.Host())))
+		return
+	}
+	d.mu.Lock()
+	if d.inUse[b.Addr()] != b.Len() {
+		panic(fmt.Errorf("%v: Free of %d bytes where %d were allocated", d, b.Len(), d.inUse[b.Addr()]))
+	}
+	delete(d.inUse, b.Addr())
+	d.mu.Unlock()
+	C.mem_free(d.fns, d.ctx, C.uint64_t(b.Addr()))
+}
+
+// Compute is the stream of a program's own work.
+func (d *Device) Compute() device.Stream { return d.compute }
+
+// NewStream makes a stream.
+func (d *Device) NewStream(bool) (device.Stream, error) {
+	s := &Stream{d: d}
+	return s, d.check("cuStreamCreate", C.stream_create(d.fns, d.ctx, &s.handle))
+}
+
+// Kernels panics: there are none.
+func (d *Device) Kernels() device.Kernels { panic("standin: a device without kernels") }
+
+// Copy enqueues a copy: memory of the device is the host's here.
+func (d *Device) Copy(s device.Stream, dst, src device.Buffer) error {
+	if dst.Len() != src.Len() {
+		panic(fmt.Errorf("%v: Copy of %d bytes to %d", d, src.Len(), dst.Len()))
+	}
+	return d.check("cuMemcpyDtoDAsync", C.copy_within(d.fns, d.ctx, C.uint64_t(dst.Addr()), C.uint64_t(src.Addr()), C.size_t(src.Len()), s.(*Stream).handle))
+}
+
+// CopyIn enqueues a copy.
+func (d *Device) CopyIn(s device.Stream, dst device.Buffer, src []byte) error {
+	if len(src) == 0 {
+		return nil
+	}
+	return d.check("cuMemcpyHtoDAsync", C.copy_in(d.fns, d.ctx, C.uint64_t(dst.Addr()), unsafe.Pointer(&src[0]), C.size_t(len(src)), s.(*Stream).handle))
+}
+
+// CopyOut copies behind what the stream was given. If ctx ends, the memory that
+// the copy goes to is left to it.
+func (d *Device) CopyOut(ctx context.Context, s device.Stream, dst []byte, src device.Buffer) error {
+	if len(dst) == 0 {
+		return nil
+	}
+	mem := C.malloc(C.size_t(len(dst)))
+	err := d.check("cuMemcpyDtoHAsync", C.copy_out(d.fns, d.ctx, mem, C.uint64_t(src.Addr()), C.size_t(len(dst)), s.(*Stream).handle))
+	if err == nil {
+		err = s.Sync(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	copy(dst, unsafe.Slice((*byte)(mem), len(dst)))
+	C.free(mem)
+	return nil
+}
+
+// Values keeps state of the layers above.
+func (d *Device) Values() *device.Values { return &d.values }
+
+// Memory tells what Alloc gave and Free did not take back.
+func (d *Device) Memory() device.MemoryStats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var st device.MemoryStats
+	for _, n := range d.inUse {
+		st.InUse += int64(n)
+	}
+	return st
+}
+
+// Close closes the compute stream. With the last device of the process what was not
+// freed is given up: there is room for as much again.
+func (d *Device) Close() error {
+	return errors.Join(d.compute.Close(), d.check("cuDevicePrimaryCtxRelease", C.release(d.fns, C.int(d.ordinal))))
+}
+
+// Stream implements device.Stream.
+type Stream struct {
+	d      *Device
+	handle C.uintptr_t
+	order  sync.Mutex // of events, as a real device's: whoever records one has it
+}
+
+// Handle is the CUstream.
+func (s *Stream) Handle() uintptr { return uintptr(s.handle) }
+
+// Record marks a point.
+func (s *Stream) Record() device.Event { return s.record(true) }
+
+// Mark marks a point without a time.
+func (s *Stream) Mark() device.Event { return s.record(false) }
+
+func (s *Stream) record(timed bool) *Event {
+	s.order.Lock()
+	defer s.order.Unlock()
+	e := &Event{d: s.d, timed: timed}
+	e.err = s.d.check("cuEventRecord", C.event_record(s.d.fns, s.d.ctx, &e.handle, s.handle))
+	return e
+}
+
+// Enqueue marks a point that f records behind what it enqueues.
+func (s *Stream) Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error) {
+	s.order.Lock()
+	defer s.order.Unlock()
+	e := &Event{d: s.d, timed: timed}
+	if err := s.d.check("cuEventCreate", C.event_create(s.d.fns, s.d.ctx, &e.handle)); err != nil {
+		return nil, err
+	}
+	return e, f(uintptr(s.handle), uintptr(e.handle))
+}
+
+// WaitFor makes later work run after e.
+func (s *Stream) WaitFor(ctx context.Context, e device.Event) error {
+	ev, ok := e.(*Event)
+	if !ok {
+		return e.Sync(ctx)
+	}
+	return s.d.check("cuStreamWaitEvent", C.stream_wait(s.d.fns, s.d.ctx, s.handle, ev.handle))
+}
+
+// Sync waits for all work.
+func (s *Stream) Sync(ctx context.Context) error { return s.Record().Sync(ctx) }
+
+// Close releases the stream.
+func (s *Stream) Close() error {
+	s.order.Lock()
+	defer s.order.Unlock()
+	return s.d.check("cuStreamDestroy", C.stream_destroy(s.d.fns, s.d.ctx, s.handle))
+}
+
+// Event implements device.Event.
+type Event struct {
+	d      *Device
+	handle C.uintptr_t
+	timed  bool
+	err    error
+}
+
+// Done tells whether the point was reached.
+func (e *Event) Done() (bool, error) {
+	if e.err != nil {
+		return false, e.err
+	}
+	return C.event_query(e.d.fns, e.handle) == 0, nil
+}
+
+// Sync waits for the point.
+func (e *Event) Sync(ctx context.Context) error {
+	for {
+		if done, err := e.Done(); done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(50 * time.Microsecond):
+		}
+	}
+}
+
+// Time is when the point was reached.
+func (e *Event) Time() time.Time {
+	if done, err := e.Done(); !done || err != nil || !e.timed {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(C.event_time(e.d.fns, e.handle)))
+}

@@ -1,0 +1,73 @@
+//go:build cgo && linux
+
+package fakegpu
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+//go:embed src
+var sources embed.FS
+
+// Variables are those that Libraries sets. A process without them opens the real libraries.
+var Variables = []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "GODDP_LIBCUBLASLT", "GODDP_LIBNVRTC", "STANDIN_CONTROL"}
+
+// Libraries builds libcuda, libnccl, libcublasLt and libnvrtc in dir and points
+// GODDP_LIBCUDA and so on of this process, and of those that it starts, to them, and
+// STANDIN_CONTROL to the file that Control writes. It needs gcc, and comes
+// before anything opens the libraries.
+func Libraries(dir string) error {
+	for _, file := range []string{"control.h", "cuda.h", "elements.h", "libcuda.c", "libnccl.c", "libcublaslt.c", "libnvrtc.c"} {
+		text, err := sources.ReadFile("src/" + file)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), text, 0o600); err != nil {
+			return err
+		}
+	}
+	for _, args := range [][]string{
+		{"libcuda.c", "-o", "libcuda.so", "-Wl,-soname," + filepath.Join(dir, "libcuda.so")}, // not that of another folder
+		{"libnccl.c", "-o", "libnccl.so", "-L.", "-l:libcuda.so"},
+		{"libcublaslt.c", "-o", "libcublaslt.so", "-L.", "-l:libcuda.so"},
+		{"libnvrtc.c", "-o", "libnvrtc.so"},
+	} {
+		cmd := exec.Command("gcc", append([]string{"-O1", "-g", "-shared", "-fPIC", "-pthread"}, args...)...)
+		cmd.Dir = dir
+		if said, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("gcc %s: %w\n%s", args[0], err, said)
+		}
+	}
+	for _, lib := range []string{"cuda", "nccl", "cublaslt", "nvrtc"} {
+		os.Setenv("GODDP_LIB"+strings.ToUpper(lib), filepath.Join(dir, "lib"+lib+".so"))
+	}
+	os.Setenv("STANDIN_CONTROL", filepath.Join(dir, "control"))
+	return nil
+}
+
+// Control makes the stand-ins behave as lines say from now on. The returned
+// function ends that, once: what hangs ends, and what begins later is sound.
+func Control(lines ...string) (release func(), err error) {
+	path := os.Getenv("STANDIN_CONTROL")
+	if err := os.Remove(path + ".release"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	text := strings.Join(lines, "\n") + "\n"
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return nil, err
+	}
+	return func() {
+		os.Remove(path)
+		os.WriteFile(path+".release", nil, 0o600)
+	}, nil
+}

@@ -1,0 +1,34 @@
+//go:build cgo && linux
+
+// Command libraries builds the stand-ins for CUDA's libraries in a folder that is
+// there, and prints the variables that have programs open them:
+//
+//	mkdir /tmp/gpu && eval $(go run ./internal/fakegpu/libraries /tmp/gpu)
+//	GODDP_DEVICE=cuda go run ./cmd/golaunch --nproc-per-node 1 ./examples/toy
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/goddp/goddp/internal/fakegpu"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: libraries DIR")
+		os.Exit(2)
+	}
+	dir, err := filepath.Abs(os.Args[1])
+	if err == nil {
+		err = fakegpu.Libraries(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	for _, name := range fakegpu.Variables {
+		fmt.Printf("export %s=%q\n", name, os.Getenv(name))
+	}
+}

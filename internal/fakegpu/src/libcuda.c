@@ -1,0 +1,520 @@
+// A stand-in for libcuda: the few dozen calls in use, on the host's memory. A
+// stream is a thread that runs what it is given in order. Work on a context that
+// is not current on the thread is refused: the driver would touch another
+// device. control.h says how it is controlled:
+//
+//	delay US    a stream sleeps a random time, up to that, before its work
+//	seed N      of those times
+//	hold        streams that are made run nothing until released
+//	memory N    bytes of all devices together
+//	query CODE  what cuStreamQuery returns
+//	record CODE what cuEventRecord returns
+//	ipc DEVICE  it maps memory of other devices of this process
+#define _GNU_SOURCE
+#include "control.h"
+#include "elements.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_READY = 600, NOT_SUPPORTED = 801 };
+enum { MAX_DEVICES = 16 };
+
+typedef struct { int ordinal; } context;
+
+typedef struct work {
+	void (*run)(void *);
+	void *arg;
+	struct work *next;
+} work;
+
+typedef struct {
+	context *ctx;
+	pthread_mutex_t mu;
+	pthread_cond_t changed;
+	work *head, *tail;
+	int pending, ended, held;
+	unsigned seed;
+} stream;
+
+// An event counts how often it was recorded and how often that was reached, so
+// that a wait is for the point of the call. Events are never freed: a wait may
+// still refer to one.
+typedef struct {
+	atomic_uint_fast64_t recorded, reached;
+	atomic_int_fast64_t at; // nanoseconds
+} event;
+
+static context contexts[MAX_DEVICES];
+static _Thread_local context *current;
+static pthread_mutex_t memory_mu = PTHREAD_MUTEX_INITIALIZER;
+static size_t memory_used;
+static int retained; // primary contexts; under memory_mu
+
+static atomic_int failed; // a kernel's error: every stream has it from then on
+
+static size_t memory_total(void) { return setting("memory", 1L << 30); }
+
+static int64_t now(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+int cuInit(unsigned flags) { return flags == 0 ? OK : INVALID_VALUE; }
+int cuDriverGetVersion(int *v) { *v = 13000; return OK; }
+int cuDeviceGetCount(int *n) { *n = MAX_DEVICES; return OK; }
+int cuDeviceGet(int *dev, int ordinal) {
+	*dev = ordinal;
+	return ordinal >= 0 && ordinal < MAX_DEVICES ? OK : INVALID_DEVICE;
+}
+int cuDeviceGetPCIBusId(char *id, int size, int dev) {
+	snprintf(id, size, "0000:%02X:00.0", dev);
+	return OK;
+}
+
+int cuDeviceGetName(char *name, int size, int dev) {
+	snprintf(name, size, "stand-in %d", dev);
+	return OK;
+}
+// Each attribute is its own number but for the compute capability, 8.0.
+int cuDeviceGetAttribute(int *v, int which, int dev) {
+	(void)dev;
+	*v = which == 75 ? 8 : which == 76 ? 0 : which;
+	return OK;
+}
+int cuGetErrorName(int code, const char **name) {
+	*name = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OF_THE_STAND_IN";
+	return OK;
+}
+int cuGetErrorString(int code, const char **text) {
+	(void)code;
+	*text = "the stand-in refuses";
+	return OK;
+}
+
+int cuDevicePrimaryCtxRetain(context **ctx, int dev) {
+	contexts[dev].ordinal = dev;
+	*ctx = &contexts[dev];
+	pthread_mutex_lock(&memory_mu);
+	retained++;
+	pthread_mutex_unlock(&memory_mu);
+	return OK;
+}
+
+// What was not freed ends with the last context: it is the process's loss, as others
+// may still write to it, and there is room for as much again.
+int cuDevicePrimaryCtxRelease_v2(int dev) {
+	(void)dev;
+	pthread_mutex_lock(&memory_mu);
+	if (--retained == 0) memory_used = 0;
+	pthread_mutex_unlock(&memory_mu);
+	return OK;
+}
+int cuCtxGetCurrent(context **ctx) { *ctx = current; return OK; }
+int cuCtxSetCurrent(context *ctx) { current = ctx; return OK; }
+int cuCtxGetDevice(int *dev) {
+	if (current == NULL) return INVALID_CONTEXT;
+	*dev = current->ordinal;
+	return OK;
+}
+int cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+	*least = 0;
+	*greatest = -5;
+	return current != NULL ? OK : INVALID_CONTEXT;
+}
+
+static void *serve(void *p) {
+	stream *s = p;
+	unsigned most = setting("delay", 0);
+	current = s->ctx;
+	for (;;) {
+		pthread_mutex_lock(&s->mu);
+		while (s->head == NULL && !s->ended) pthread_cond_wait(&s->changed, &s->mu);
+		work *w = s->head;
+		if (w == NULL) { // ended: nobody refers to the stream any more
+			pthread_mutex_unlock(&s->mu);
+			free(s);
+			return NULL;
+		}
+		s->head = w->next;
+		pthread_mutex_unlock(&s->mu);
+		while (s->held && !released()) usleep(500);
+		if (most > 0) usleep(rand_r(&s->seed) % (most + 1));
+		w->run(w->arg);
+		free(w);
+		pthread_mutex_lock(&s->mu);
+		s->pending--;
+		pthread_mutex_unlock(&s->mu);
+	}
+}
+
+int cuStreamCreateWithPriority(stream **out, unsigned flags, int priority) {
+	(void)flags, (void)priority;
+	static atomic_uint streams;
+	if (current == NULL) return INVALID_CONTEXT;
+	stream *s = calloc(1, sizeof *s);
+	s->ctx = current;
+	s->held = line("hold", 0, NULL, 0) != 0;
+	s->seed = setting("seed", 0) + 7919 * atomic_fetch_add(&streams, 1);
+	pthread_mutex_init(&s->mu, NULL);
+	pthread_cond_init(&s->changed, NULL);
+	pthread_t t;
+	pthread_create(&t, NULL, serve, s);
+	pthread_detach(t);
+	*out = s;
+	return OK;
+}
+
+int cuStreamDestroy_v2(stream *s) {
+	if (current != s->ctx) return INVALID_CONTEXT;
+	pthread_mutex_lock(&s->mu);
+	s->ended = 1;
+	pthread_cond_signal(&s->changed);
+	pthread_mutex_unlock(&s->mu);
+	return OK;
+}
+
+int cuStreamQuery(stream *s) {
+	pthread_mutex_lock(&s->mu);
+	int pending = s->pending;
+	pthread_mutex_unlock(&s->mu);
+	if (atomic_load(&failed)) return atomic_load(&failed);
+	return setting("query", pending == 0 ? OK : NOT_READY);
+}
+
+int cuLaunchHostFunc(stream *s, void (*run)(void *), void *arg) {
+	if (current != s->ctx) return INVALID_CONTEXT;
+	work *w = malloc(sizeof *w);
+	*w = (work){run, arg, NULL};
+	pthread_mutex_lock(&s->mu);
+	if (s->head == NULL) s->head = w;
+	else s->tail->next = w;
+	s->tail = w;
+	s->pending++;
+	pthread_cond_signal(&s->changed);
+	pthread_mutex_unlock(&s->mu);
+	return OK;
+}
+
+int cuStreamIsCapturing(stream *s, int *status) {
+	*status = 0;
+	return current == s->ctx ? OK : INVALID_CONTEXT;
+}
+
+// A module of the stand-in libnvrtc is a shared library, whose kernels run on the
+// host. Of others the functions do nothing when they are launched, but for those of
+// internal/backend/nccl's one-shot all-reduce.
+static void nothing(void *arg) { (void)arg; }
+
+// What a one-shot all-reduce takes, and what its lines are.
+enum { LINE_BYTES = 8 };
+
+typedef struct {
+	uint64_t slots[8], stop, stopped, src, dst, count;
+	double scale;
+	uint32_t rank, ranks, call, lines;
+} one_shot;
+
+typedef struct {
+	_Atomic uint32_t number;
+	char elements[LINE_BYTES];
+} line_of_elements;
+
+static line_of_elements *slot(const one_shot *a, int in, int of) {
+	_Static_assert(sizeof(line_of_elements) <= 16, "a line is longer than the kernel's");
+	return (line_of_elements *)(uintptr_t)(a->slots[in] + 16 * ((a->call % 2 * a->ranks + of) * (uint64_t)a->lines));
+}
+
+static void run_one_shot(const one_shot *a, int type) {
+	size_t each = LINE_BYTES / sizes[type];
+	_Atomic uint32_t *stop = (void *)(uintptr_t)a->stop, *stopped = (void *)(uintptr_t)a->stopped;
+	if (atomic_load(stopped)) return;
+	for (size_t i = 0; i * each < a->count; i++) {
+		size_t n = a->count - i * each < each ? a->count - i * each : each;
+		for (unsigned r = 0; r < a->ranks; r++) {
+			if (r == a->rank) continue;
+			line_of_elements *l = slot(a, r, a->rank) + i;
+			memcpy(l->elements, (char *)(uintptr_t)a->src + i * LINE_BYTES, n * sizes[type]);
+			atomic_store(&l->number, a->call);
+		}
+	}
+	for (size_t i = 0; i < a->count; i++) {
+		double sum = 0;
+		for (unsigned r = 0; r < a->ranks; r++) {
+			if (r == a->rank) {
+				sum += load_float(type, (char *)(uintptr_t)a->src + i * sizes[type]);
+				continue;
+			}
+			line_of_elements *l = slot(a, a->rank, r) + i / each;
+			while (atomic_load(&l->number) != a->call) {
+				if (atomic_load(stop) || released()) {
+					atomic_store(stopped, 1);
+					return;
+				}
+				usleep(20);
+			}
+			sum += load_float(type, l->elements + i % each * sizes[type]);
+		}
+		store_float(type, (char *)(uintptr_t)a->dst + i * sizes[type], sum * a->scale);
+	}
+}
+
+typedef struct { unsigned x, y, z; } dim3;
+
+typedef struct {
+	void *library; // NULL: not of the stand-in libnvrtc
+	int (*launch)(void *kernel, const char *name, dim3 grid, dim3 threads, const void *args, size_t size);
+} module;
+
+typedef struct {
+	char name[64];
+	int type;     // of a one-shot's elements, else -1
+	void *kernel; // of a module's library, or NULL
+	module *in;
+} function;
+
+typedef struct {
+	function *f;
+	dim3 grid, threads;
+	size_t size;
+	max_align_t args[];
+} launch;
+
+// Kernels share their library's threads and shared memory.
+static pthread_mutex_t kernel_mu = PTHREAD_MUTEX_INITIALIZER;
+static void run_launch(void *arg) {
+	launch *l = arg;
+	if (l->f->type >= 0) run_one_shot((one_shot *)l->args, l->f->type);
+	if (l->f->kernel != NULL) {
+		pthread_mutex_lock(&kernel_mu);
+		int code = l->f->in->launch(l->f->kernel, l->f->name, l->grid, l->threads, l->args, l->size);
+		pthread_mutex_unlock(&kernel_mu);
+		if (code != OK) atomic_store(&failed, code);
+	}
+	free(l);
+}
+
+int cuModuleLoadData(module **out, const void *image) {
+	static const char elf[] = "\177ELF";
+	if (current == NULL || image == NULL) return INVALID_VALUE;
+	module *m = *out = calloc(1, sizeof *m);
+	if (memcmp(image, elf, 4) != 0) return OK;
+	// The library ends with its table of sections, which its head tells of.
+	const char *head = image;
+	size_t size = *(uint64_t *)(head + 40) + (size_t)*(uint16_t *)(head + 58) * *(uint16_t *)(head + 60);
+	char path[] = "/tmp/standin-kernels-XXXXXX";
+	int fd = mkstemp(path);
+	if (fd < 0) return INVALID_VALUE;
+	int whole = write(fd, image, size) == (ssize_t)size;
+	close(fd);
+	if (whole) m->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	unlink(path);
+	if (m->library == NULL) {
+		fprintf(stderr, "stand-in: loading kernels: %s\n", whole ? dlerror() : "cannot write them");
+		return INVALID_VALUE;
+	}
+	m->launch = dlsym(m->library, "standin_launch");
+	return m->launch != NULL ? OK : INVALID_VALUE;
+}
+int cuModuleUnload(module *m) {
+	if (m->library != NULL) dlclose(m->library);
+	free(m);
+	return current != NULL ? OK : INVALID_CONTEXT;
+}
+int cuModuleGetFunction(function **out, module *m, const char *name) {
+	static const char *const one_shots[TYPES] = {
+		[FLOAT32] = "one_shot_float32", [FLOAT64] = "one_shot_float64", [FLOAT16] = "one_shot_float16", [BFLOAT16] = "one_shot_bfloat16",
+	};
+	enum { NOT_FOUND = 500 };
+	if (name == NULL || strlen(name) >= sizeof (*out)->name) return INVALID_VALUE;
+	function *f = *out = calloc(1, sizeof *f); // lasts as long as the process
+	strcpy(f->name, name);
+	f->in = m;
+	f->type = -1;
+	for (int t = 0; t < TYPES; t++)
+		if (one_shots[t] != NULL && strcmp(one_shots[t], name) == 0) f->type = t;
+	if (f->type < 0 && m->library != NULL) {
+		f->kernel = dlsym(m->library, name);
+		if (f->kernel == NULL) return NOT_FOUND;
+	}
+	return OK;
+}
+int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+		unsigned shared, stream *s, void **params, void **extra) {
+	(void)shared, (void)params;
+	if (f == NULL) return cuLaunchHostFunc(s, nothing, NULL);
+	if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535 || bx * by * bz > 1024) return INVALID_VALUE;
+	size_t size = *(size_t *)extra[3];
+	if (f->type >= 0 && size != sizeof(one_shot)) return INVALID_VALUE;
+	launch *l = malloc(sizeof *l + size);
+	*l = (launch){f, {gx, gy, gz}, {bx, by, bz}, size};
+	memcpy(l->args, extra[1], size);
+	return cuLaunchHostFunc(s, run_launch, l);
+}
+
+typedef struct {
+	event *e;
+	uint64_t count;
+} mark;
+
+static mark *new_mark(event *e, uint64_t count) {
+	mark *m = malloc(sizeof *m);
+	*m = (mark){e, count};
+	return m;
+}
+
+static void reach(void *p) {
+	mark *m = p;
+	atomic_store(&m->e->at, now());
+	atomic_store(&m->e->reached, m->count);
+	free(m);
+}
+
+static void await(void *p) {
+	mark *m = p;
+	while (atomic_load(&m->e->reached) < m->count) usleep(20);
+	free(m);
+}
+
+int cuEventCreate(event **e, unsigned flags) {
+	(void)flags;
+	if (current == NULL) return INVALID_CONTEXT;
+	*e = calloc(1, sizeof **e);
+	return OK;
+}
+int cuEventDestroy_v2(event *e) { (void)e; return OK; }
+int cuEventRecord(event *e, stream *s) {
+	long code = setting("record", OK);
+	if (code != OK) return code;
+	return cuLaunchHostFunc(s, reach, new_mark(e, atomic_fetch_add(&e->recorded, 1) + 1));
+}
+int cuEventQuery(event *e) { return atomic_load(&e->reached) >= atomic_load(&e->recorded) ? OK : NOT_READY; }
+int cuStreamWaitEvent(stream *s, event *e, unsigned flags) {
+	(void)flags;
+	return cuLaunchHostFunc(s, await, new_mark(e, atomic_load(&e->recorded)));
+}
+int cuEventElapsedTime(float *ms, event *from, event *to) {
+	*ms = (atomic_load(&to->at) - atomic_load(&from->at)) / 1e6f;
+	return OK;
+}
+// Not CUDA's: when an event was reached, in nanoseconds since 1970.
+int64_t standin_event_time(event *e) { return atomic_load(&e->at); }
+
+int cuMemGetInfo_v2(size_t *free, size_t *total) {
+	if (current == NULL) return INVALID_CONTEXT;
+	pthread_mutex_lock(&memory_mu);
+	*total = memory_total();
+	*free = memory_used < *total ? *total - memory_used : 0;
+	pthread_mutex_unlock(&memory_mu);
+	return OK;
+}
+
+// Memory begins with what is known of it, and is dirty, as a GPU's is: with words
+// that another program may have counted with.
+typedef struct {
+	size_t size;
+	atomic_int maps; // by other devices
+} memory;
+
+enum { HEAD = 256 };
+static memory *head(uint64_t p) { return (memory *)((char *)(uintptr_t)p - HEAD); }
+
+int cuMemAlloc_v2(uint64_t *p, size_t size) {
+	if (current == NULL) return INVALID_CONTEXT;
+	if (size == 0) return INVALID_VALUE;
+	pthread_mutex_lock(&memory_mu);
+	int fits = memory_used + size <= memory_total();
+	if (fits) memory_used += size;
+	pthread_mutex_unlock(&memory_mu);
+	if (!fits) return OUT_OF_MEMORY;
+	uint32_t *mem = aligned_alloc(HEAD, HEAD + (size + HEAD - 1) / HEAD * HEAD);
+	for (size_t i = 0; i < (HEAD + size) / sizeof *mem; i++) mem[i] = i / 4 % 3 + 1;
+	*p = (uintptr_t)mem + HEAD;
+	*head(*p) = (memory){.size = size};
+	return OK;
+}
+int cuMemFree_v2(uint64_t p) {
+	if (current == NULL) return INVALID_CONTEXT;
+	if (atomic_load(&head(p)->maps) != 0) return INVALID_VALUE;
+	pthread_mutex_lock(&memory_mu);
+	memory_used -= head(p)->size < memory_used ? head(p)->size : memory_used;
+	pthread_mutex_unlock(&memory_mu);
+	free(head(p));
+	return OK;
+}
+
+// A handle is the process and the address.
+typedef struct {
+	long pid;
+	uint64_t p;
+	char rest[48];
+} ipc_handle;
+
+int cuIpcGetMemHandle(ipc_handle *h, uint64_t p) {
+	*h = (ipc_handle){.pid = getpid(), .p = p};
+	return current != NULL ? OK : INVALID_CONTEXT;
+}
+int cuIpcOpenMemHandle_v2(uint64_t *p, ipc_handle h, unsigned flags) {
+	if (current == NULL || flags != 1) return INVALID_CONTEXT;
+	if (h.pid != getpid() || !line("ipc", 1, (const long[]){current->ordinal}, 0)) return NOT_SUPPORTED;
+	*p = h.p;
+	atomic_fetch_add(&head(h.p)->maps, 1);
+	return OK;
+}
+int cuIpcCloseMemHandle(uint64_t p) {
+	if (current == NULL) return INVALID_CONTEXT;
+	atomic_fetch_sub(&head(p)->maps, 1);
+	return OK;
+}
+
+int cuMemHostAlloc(void **p, size_t size, unsigned flags) {
+	(void)flags;
+	if (current == NULL) return INVALID_CONTEXT;
+	*p = aligned_alloc(4096, (size + 4095) & ~(size_t)4095);
+	return *p != NULL ? OK : OUT_OF_MEMORY;
+}
+int cuMemFreeHost(void *p) {
+	free(p);
+	return current != NULL ? OK : INVALID_CONTEXT;
+}
+
+typedef struct {
+	void *dst;
+	const void *src; // NULL: zero
+	size_t size;
+	int owned; // src was copied for the call
+} transfer;
+
+static void move(void *p) {
+	transfer *t = p;
+	if (t->src != NULL) memcpy(t->dst, t->src, t->size);
+	else memset(t->dst, 0, t->size);
+	if (t->owned) free((void *)t->src);
+	free(t);
+}
+
+static int enqueue_move(void *dst, const void *src, size_t size, int owned, stream *s) {
+	transfer *t = malloc(sizeof *t);
+	*t = (transfer){dst, src, size, owned};
+	return cuLaunchHostFunc(s, move, t);
+}
+
+// Pageable host memory is staged by the call, as CUDA does for small copies.
+// Page-locked memory is taken for pageable.
+int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, stream *s) {
+	void *copy = malloc(size + 1);
+	memcpy(copy, src, size);
+	return enqueue_move((void *)(uintptr_t)dst, copy, size, 1, s);
+}
+int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t size, stream *s) {
+	return enqueue_move(dst, (void *)(uintptr_t)src, size, 0, s);
+}
+int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t size, stream *s) {
+	return enqueue_move((void *)(uintptr_t)dst, (void *)(uintptr_t)src, size, 0, s);
+}
+int cuMemsetD8Async(uint64_t dst, unsigned char value, size_t size, stream *s) {
+	return value == 0 ? enqueue_move((void *)(uintptr_t)dst, NULL, size, 0, s) : INVALID_VALUE;
+}

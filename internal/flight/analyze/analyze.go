@@ -1,0 +1,313 @@
+package analyze
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/goddp/goddp/internal/flight"
+)
+
+// Analyze judges the records of a job's ranks, as [flight.ReadDir] returns
+// them: at least one.
+func Analyze(dumps []*flight.Dump) *Report {
+	report := &Report{Findings: []Finding{}, Notes: []string{}}
+	if len(dumps) == 0 {
+		report.notef("there are no records")
+		return report
+	}
+	j := newJob(dumps, report)
+	report.WorldSize, report.Records = j.size, len(j.ranks)
+	if j.refusals(report); len(report.Findings) > 0 {
+		return report
+	}
+	mismatched := j.mismatches(report)
+	missing := j.missing()
+	switch {
+	case len(report.Findings) > 0 || j.inTrouble():
+		j.blame(report, j.waits(mismatched))
+		if d := j.firstReason(); d != nil && !d.told() {
+			report.notef("the first failure that was recorded, by rank %d at %s: %s", d.Rank, clock(d.ReasonAt), d.Reason)
+		}
+		if len(missing) > 0 && !report.has(Missing) {
+			report.notef("%s left no record", rankList(missing))
+		}
+	case len(missing) > 0 && j.waitsToBegin():
+		report.add(Missing, missing, rankList(missing)+" left no record, and no other rank got beyond the start")
+	case len(missing) > 0:
+		report.notef("%s left no record", rankList(missing))
+	}
+	report.sort()
+	j.heed(report)
+	return report
+}
+
+// heed puts first what concerns the ranks that were waited for when the first
+// deadline passed: whoever was there then knew more than the calls tell.
+func (j *job) heed(report *Report) {
+	d := j.firstDeadline()
+	if d == nil || len(report.Findings) > 0 && report.Findings[0].Kind == Mismatch {
+		return
+	}
+	about := func(f Finding) bool {
+		return !slices.ContainsFunc(f.Ranks, func(r int) bool { return !slices.Contains(d.Awaited, r) })
+	}
+	if !slices.ContainsFunc(report.Findings, about) {
+		var details []string
+		for _, r := range d.Awaited {
+			if other := j.ranks[r]; other != nil {
+				details = append(details, lastCall(other.Dump))
+			}
+		}
+		report.Findings = slices.DeleteFunc(report.Findings, func(f Finding) bool { // what the others did meanwhile
+			return f.Kind == Behind || f.Kind == Late || f.Kind == Failed
+		})
+		report.Findings = slices.Insert(report.Findings, 0, Finding{
+			Kind: Awaited, Ranks: d.Awaited, Details: details,
+			Summary: fmt.Sprintf("%s waited for %s when the deadline of a call passed, at %s", rankList([]int{d.Rank}), rankList(d.Awaited), clock(d.ReasonAt)),
+		})
+		return
+	}
+	slices.SortStableFunc(report.Findings, func(a, b Finding) int {
+		switch {
+		case about(a) == about(b):
+			return 0
+		case about(a):
+			return -1
+		}
+		return 1
+	})
+}
+
+// firstDeadline is the rank that recorded first for whom it waited.
+func (j *job) firstDeadline() (first *rank) {
+	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
+		if d := j.ranks[n]; len(d.Awaited) > 0 && (first == nil || d.ReasonAt.Before(first.ReasonAt)) {
+			first = d
+		}
+	}
+	return first
+}
+
+// waitsToBegin tells whether no rank has made a call yet, or closed.
+func (j *job) waitsToBegin() bool {
+	for _, d := range j.ranks {
+		if len(d.Records) > 0 || !d.Closed.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// blame follows the waits to those who cause them.
+func (j *job) blame(report *Report, waits []wait) {
+	edges := map[int][]int{}
+	for _, w := range waits {
+		for _, h := range w.on {
+			edges[w.rank.Rank] = append(edges[w.rank.Rank], h.rank)
+		}
+	}
+	var missing []int
+	for _, rank := range j.causes(ends(edges)) {
+		if j.ranks[rank] == nil {
+			missing = append(missing, rank)
+			continue
+		}
+		j.blameEnd(report, rank, waits)
+	}
+	if len(missing) > 0 {
+		report.add(Missing, missing, rankList(missing)+" left no record, and others wait for it", few(waitsFor(missing, waits))...)
+	}
+	for _, circle := range circles(edges) {
+		j.blameCircle(report, circle, waits)
+	}
+	if len(report.Findings) == 0 {
+		j.blameSomebody(report, waits)
+	}
+}
+
+// ends is the ranks that are waited for and wait for nobody.
+func ends(edges map[int][]int) []int {
+	ends := map[int]bool{}
+	for _, on := range edges {
+		for _, rank := range on {
+			if len(edges[rank]) == 0 {
+				ends[rank] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(ends))
+}
+
+// causes is ranks without the echoes among them, unless all are: processes that ended
+// for a failure of another rank, which they have recorded.
+func (j *job) causes(ranks []int) []int {
+	echo := func(r int) bool {
+		d := j.ranks[r]
+		return d != nil && d.failed && d.Fate != "" && d.Fate != suspended
+	}
+	if causes := slices.DeleteFunc(slices.Clone(ranks), echo); len(causes) > 0 {
+		return causes
+	}
+	return ranks
+}
+
+// circles is the sets of ranks that wait for each other and from which no end
+// can be reached, each in the order of waiting.
+func circles(edges map[int][]int) (circles [][]int) {
+	reaches := map[int]bool{}
+	for range edges { // as many rounds as a path can be long
+		for from, on := range edges {
+			for _, to := range on {
+				if reaches[to] || len(edges[to]) == 0 {
+					reaches[from] = true
+				}
+			}
+		}
+	}
+	seen := map[int]bool{}
+	for _, start := range slices.Sorted(maps.Keys(edges)) {
+		var path []int
+		rank := start
+		for !seen[rank] && !reaches[rank] && len(edges[rank]) > 0 {
+			seen[rank] = true
+			path = append(path, rank)
+			rank = slices.Min(edges[rank])
+		}
+		if i := slices.Index(path, rank); i >= 0 {
+			circles = append(circles, path[i:])
+		}
+	}
+	return circles
+}
+
+// blameEnd says what is wrong with a rank at the end of a chain.
+func (j *job) blameEnd(report *Report, rank int, waits []wait) {
+	worst := holdsNot
+	for _, w := range waits {
+		worst = max(worst, w.onRank(rank))
+	}
+	ranks := []int{rank}
+	d := j.ranks[rank]
+	details := append([]string{lastCall(d.Dump)}, few(waitsFor(ranks, waits))...)
+	own := slices.IndexFunc(waits, func(w wait) bool { return w.rank == d })
+	switch {
+	case d.Fate == suspended:
+		report.add(d.ending(), ranks, fmt.Sprintf("the process of rank %d (pid %d on %s) is suspended", rank, d.PID, d.Host), details...)
+	case d.Fate != "" && (d.gone || !d.told()): // else it ended because it was told of this failure
+		report.add(d.ending(), ranks, fate(d.Dump), details...)
+	case !d.Closed.IsZero():
+		report.add(Left, ranks, fmt.Sprintf("rank %d closed its groups at %s, while others still called", rank, clock(d.Closed)), details...)
+	case worst == late:
+		report.add(Late, ranks, fmt.Sprintf("rank %d called late: the others were giving up, or had", rank), details...)
+	case worst == blocked:
+		report.add(Compute, ranks, fmt.Sprintf("the call of rank %d is queued behind its own compute", rank), details...)
+	case own >= 0:
+		report.add(Behind, ranks, fmt.Sprintf("rank %d is behind: it is still in %v", rank, waits[own].call), details...)
+	default:
+		report.add(Behind, ranks, fmt.Sprintf("rank %d is behind: it is busy, or stuck, outside communication", rank), details...)
+	}
+}
+
+// waitsFor is the waits for any of the ranks, in words.
+func waitsFor(ranks []int, waits []wait) (lines []string) {
+	for _, w := range waits {
+		if slices.ContainsFunc(ranks, func(r int) bool { return w.onRank(r) != holdsNot }) {
+			lines = append(lines, w.String())
+		}
+	}
+	return lines
+}
+
+// fate is what became of a process.
+func fate(d *flight.Dump) string {
+	s := fmt.Sprintf("rank %d (pid %d on %s) %s", d.Rank, d.PID, d.Host, d.Fate)
+	if !d.FateAt.IsZero() {
+		s += " at " + clock(d.FateAt)
+	}
+	return s
+}
+
+// few keeps a list from filling the screen.
+func few(lines []string) []string {
+	const most = 4
+	if len(lines) <= most {
+		return lines
+	}
+	return append(slices.Clone(lines[:most]), fmt.Sprintf("... and %d more", len(lines)-most))
+}
+
+func (j *job) blameCircle(report *Report, circle []int, waits []wait) {
+	var details []string
+	groups := map[string]bool{}
+	for i, rank := range circle {
+		next := circle[(i+1)%len(circle)]
+		for _, w := range waits {
+			if w.rank.Rank == rank && w.onRank(next) != holdsNot {
+				groups[w.call.Group] = true
+				details = append(details, fmt.Sprintf("%v; for rank %d", w, next))
+				break
+			}
+		}
+	}
+	ranks := slices.Sorted(slices.Values(circle))
+	summary := rankList(ranks) + " wait for each other"
+	if len(groups) > 1 {
+		summary += ": they use the groups " + strings.Join(slices.Sorted(maps.Keys(groups)), ", ") + " in different orders"
+	}
+	report.add(Circle, ranks, summary, details...)
+}
+
+// blameSomebody is for trouble that no rank's position explains.
+func (j *job) blameSomebody(report *Report, waits []wait) {
+	// The first process that ended by itself, and the first of those that ended well.
+	var dead, done *rank
+	hurt := false
+	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
+		d := j.ranks[n]
+		hurt = hurt || d.failed
+		earliest := &dead
+		if d.Fate == ended {
+			earliest = &done
+		}
+		if d.Fate != "" && d.gone && (*earliest == nil || d.FateAt.Before((*earliest).FateAt)) {
+			*earliest = d
+		}
+	}
+	if dead == nil && hurt { // a peer was in its last call still
+		dead = done
+	}
+	first := j.firstReason()
+	unknown := slices.IndexFunc(waits, func(w wait) bool { return w.unknown > 0 })
+	switch {
+	case dead != nil:
+		report.add(dead.ending(), []int{dead.Rank}, fate(dead.Dump), lastCall(dead.Dump))
+	case unknown >= 0:
+		w := waits[unknown]
+		others := j.without(w.call.Group)
+		report.add(Missing, others, fmt.Sprintf("group %s lacks %d of its members, among %s", w.call.Group, w.unknown, rankList(others)), w.String())
+	case first != nil:
+		report.add(Failed, []int{first.Rank}, fmt.Sprintf("rank %d was the first to record a failure, at %s", first.Rank, clock(first.ReasonAt)),
+			lastCall(first.Dump))
+	case len(waits) > 0:
+		j.blameTransport(report, waits)
+	}
+}
+
+// blameTransport is for calls that all have made and that do not end.
+func (j *job) blameTransport(report *Report, waits []wait) {
+	var ranks []int
+	var lines []string
+	kind, summary := Compute, "are in calls that are queued behind compute, on all of them"
+	for _, w := range waits {
+		ranks = append(ranks, w.rank.Rank)
+		lines = append(lines, w.String())
+		if !w.call.Running.IsZero() {
+			kind, summary = Transport, "made the same calls, which do not end: look at the network, or the devices"
+		}
+	}
+	slices.Sort(ranks)
+	ranks = slices.Compact(ranks)
+	report.add(kind, ranks, rankList(ranks)+" "+summary, few(lines)...)
+}

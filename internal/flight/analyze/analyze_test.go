@@ -1,0 +1,334 @@
+package analyze
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/flight"
+)
+
+// TestScenarios plays the scenarios under testdata. If one fails, run
+//
+//	go test ./internal/flight/analyze -run TestScenarios -rewrite
+//
+// and read the diff; keep it only if you understand and want it.
+//
+// The input of "analyze" is the records, taken 100 s after the clock's zero:
+//
+//	rank 0,1 of 4 [fate="was killed by SIGKILL@9"] [closed=9] [aborted=9] [reason="words@9"] [awaited=2,3] [taken=50] [job=b] [attempt=1]
+//	group default 4 [as=2]
+//	AllReduce 5 done [queued=3 running=4 ended=6] [count=100] [type=float32] [op=sum] [root=0] [name=bucket] [at=train.go:7]
+//
+// A line applies to the ranks, and the group, named last before it. A rank's
+// number in a group is its own unless as gives it. A call of the state running
+// has been queued and running since second 3, a done or failed one ended at 6.
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "analyze" {
+				d.Fatalf(t, "unknown command %q", d.Cmd)
+			}
+			var s scenario
+			for line := range strings.Lines(d.Input) {
+				if err := s.line(strings.TrimSpace(line)); err != nil {
+					d.Fatalf(t, "%q: %v", line, err)
+				}
+			}
+			report := Analyze(s.dumps)
+			checkReport(t, report)
+			return report.String()
+		})
+	})
+}
+
+// checkReport checks what holds of all reports.
+func checkReport(t *testing.T, r *Report) {
+	t.Helper()
+	for _, f := range r.Findings {
+		if !slices.Contains(order, f.Kind) || f.Summary == "" || len(f.Ranks) == 0 || !slices.IsSorted(f.Ranks) {
+			t.Errorf("finding %+v", f)
+		}
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := &Report{}
+	if err := json.Unmarshal(data, back); err != nil || back.String() != r.String() {
+		t.Errorf("as JSON the report is %s, %v", data, err)
+	}
+}
+
+// scenario is the records so far.
+type scenario struct {
+	dumps   []*flight.Dump
+	current []*flight.Dump // that the next lines apply to
+	group   string
+}
+
+func second(text string) (time.Time, error) {
+	s, err := strconv.ParseFloat(text, 64)
+	return time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(s * float64(time.Second))), err
+}
+
+// word is one of a line: bare, or name=value, or name="several words".
+var word = regexp.MustCompile(`(\w+)=(?:"([^"]*)"|(\S+))|(\S+)`)
+
+func (s *scenario) line(line string) error {
+	var plain []string
+	args := map[string]string{}
+	for _, m := range word.FindAllStringSubmatch(line, -1) {
+		if m[4] != "" {
+			plain = append(plain, m[4])
+		} else {
+			args[m[1]] = m[2] + m[3]
+		}
+	}
+	switch {
+	case len(plain) == 4 && plain[0] == "rank":
+		return s.rank(plain[1], plain[3], args)
+	case len(plain) == 3 && plain[0] == "group":
+		return s.member(plain[1], plain[2], args)
+	case len(plain) == 3:
+		return s.call(plain[0], plain[1], plain[2], args)
+	}
+	return fmt.Errorf("words %q", plain)
+}
+
+func (s *scenario) rank(ranks, size string, args map[string]string) error {
+	s.current = nil
+	for text := range strings.SplitSeq(ranks, ",") {
+		rank, err := strconv.Atoi(text)
+		if err != nil {
+			return err
+		}
+		d := &flight.Dump{Version: 1, Rank: rank, Host: "node0", PID: 1000 + rank, Job: args["job"]}
+		if d.WorldSize, err = strconv.Atoi(size); err != nil {
+			return err
+		}
+		at := func(name, fallback string) (text string, when time.Time) {
+			text, seconds, found := strings.Cut(args[name], "@")
+			if !found {
+				text, seconds = "", args[name]
+			}
+			if seconds == "" {
+				seconds = fallback
+			}
+			when, _ = second(seconds)
+			return text, when
+		}
+		_, d.Taken = at("taken", "100")
+		if args["closed"] != "" {
+			_, d.Closed = at("closed", "")
+		}
+		if args["aborted"] != "" {
+			_, d.Aborted = at("aborted", "")
+		}
+		for text := range strings.FieldsFuncSeq(args["awaited"], func(c rune) bool { return c == ',' }) {
+			r, err := strconv.Atoi(text)
+			if err != nil {
+				return err
+			}
+			d.Awaited = append(d.Awaited, r)
+		}
+		if args["fate"] != "" {
+			if d.Fate, d.FateAt = at("fate", ""); d.Fate == "" {
+				d.Fate, d.FateAt = args["fate"], time.Time{}
+			}
+		}
+		if args["reason"] != "" {
+			d.Reason, d.ReasonAt = at("reason", "")
+		}
+		if args["attempt"] != "" {
+			if d.Generation, err = strconv.Atoi(args["attempt"]); err != nil {
+				return err
+			}
+		}
+		s.dumps, s.current = append(s.dumps, d), append(s.current, d)
+	}
+	return nil
+}
+
+func (s *scenario) member(name, size string, args map[string]string) error {
+	s.group = name
+	n, err := strconv.Atoi(size)
+	if err != nil {
+		return err
+	}
+	for _, d := range s.current {
+		m := flight.Membership{Name: name, Rank: d.Rank, Size: n}
+		if as, ok := args["as"]; ok {
+			if m.Rank, err = strconv.Atoi(as); err != nil {
+				return err
+			}
+		}
+		if seq, ok := args["enqueued"]; ok { // calls that the ring has lost
+			if m.Enqueued, err = strconv.ParseUint(seq, 10, 64); err != nil {
+				return err
+			}
+			m.Started, m.Completed = m.Enqueued, m.Enqueued
+		}
+		d.Groups = append(d.Groups, m)
+	}
+	return nil
+}
+
+func (s *scenario) call(kind, seq, state string, args map[string]string) error {
+	get := func(name, fallback string) string {
+		if v, ok := args[name]; ok {
+			return v
+		}
+		return fallback
+	}
+	number := func(name, fallback string) int {
+		n, err := strconv.Atoi(get(name, fallback))
+		if err != nil {
+			panic(err)
+		}
+		return n
+	}
+	call := fmt.Sprintf(`{"seq": %s, "kind": %q, "count": %d, "dtype": %q, "op": %q, "root": %d}`,
+		seq, kind, number("count", "100"), get("type", "float32"), get("op", "sum"), number("root", "0"))
+	for _, d := range s.current {
+		r := flight.Record{Number: uint64(len(d.Records) + 1), Group: s.group, Name: args["name"]}
+		if err := r.Call.UnmarshalJSON([]byte(call)); err != nil {
+			return err
+		}
+		if r.Call.Kind == backend.Barrier {
+			r.Call.Count, r.Call.DType = 0, device.Invalid
+		}
+		if !r.Call.Kind.Reduces() {
+			r.Call.Op = 0
+		}
+		if !r.Call.Kind.Rooted() {
+			r.Call.Root = 0
+		}
+		if err := r.State.UnmarshalText([]byte(state)); err != nil {
+			return err
+		}
+		r.Queued, _ = second(get("queued", "3"))
+		if state != "queued" && get("running", "3") != "never" {
+			r.Running, _ = second(get("running", "3"))
+		}
+		if state == "done" || state == "failed" {
+			r.Ended, _ = second(get("ended", "6"))
+		}
+		if at, ok := args["at"]; ok {
+			file, line, _ := strings.Cut(at, ":")
+			n, err := strconv.Atoi(line)
+			if err != nil {
+				return err
+			}
+			d.Sites = append(d.Sites, []flight.Frame{
+				{Func: "github.com/goddp/goddp/ddp/reducer.launch", File: "launch.go", Line: 1}, {Func: "main.step", File: file, Line: n},
+			})
+			r.Site = len(d.Sites)
+		}
+		m := &d.Groups[slices.IndexFunc(d.Groups, func(m flight.Membership) bool { return m.Name == s.group })]
+		if r.Call.Kind != backend.Send && r.Call.Kind != backend.Recv {
+			m.Enqueued = max(m.Enqueued, r.Call.Seq)
+			if !r.Running.IsZero() {
+				m.Started = max(m.Started, r.Call.Seq)
+			}
+			if state == "done" {
+				m.Completed = max(m.Completed, r.Call.Seq)
+			}
+		}
+		d.Records = append(d.Records, r)
+	}
+	return nil
+}
+
+func TestNothing(t *testing.T) {
+	if r := Analyze(nil); len(r.Findings) != 0 || !strings.Contains(r.String(), "no records") {
+		t.Errorf("got %s", r)
+	}
+}
+
+func TestRankList(t *testing.T) {
+	for _, test := range []struct {
+		ranks []int
+		want  string
+	}{
+		{[]int{3}, "rank 3"}, {[]int{0, 1}, "ranks 0, 1"}, {[]int{0, 1, 2, 5, 7, 8, 9}, "ranks 0-2, 5, 7-9"},
+	} {
+		if got := rankList(test.ranks); got != test.want {
+			t.Errorf("%v: %q, want %q", test.ranks, got, test.want)
+		}
+	}
+}
+
+// TestRealRecords is for what a scenario's records might have and real ones
+// have not.
+func TestRealRecords(t *testing.T) {
+	dir := t.TempDir()
+	for rank := range 3 {
+		r, err := flight.New(nil, flight.Identity{Rank: rank, WorldSize: 3}, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := r.Group("default", rank, 3)
+		for seq := uint64(1); seq <= 10; seq++ {
+			if rank == 1 && seq == 9 {
+				break
+			}
+			now := time.Now()
+			e := g.Begin(&backend.Call{Seq: seq, Kind: backend.Barrier}, now.UnixNano())
+			e.Running(now)
+			if seq < 9 || rank == 1 {
+				e.Ended(now, false)
+			}
+		}
+		r.Reason("timed out")
+		if _, err := r.Dump().Write(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dumps, err := flight.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := Analyze(dumps)
+	if len(report.Findings) != 1 || report.Findings[0].Kind != Behind || !reflect.DeepEqual(report.Findings[0].Ranks, []int{1}) {
+		t.Fatalf("got %s", report)
+	}
+	for _, want := range []string{"last call of rank 1: Barrier #8 in group default", "rank 2 waits in Barrier #9", filepath.Base("analyze_test.go")} {
+		if !strings.Contains(report.String(), want) {
+			t.Errorf("the report lacks %q:\n%s", want, report)
+		}
+	}
+}
+
+// FuzzAnalyze judges files that no recorder wrote.
+func FuzzAnalyze(f *testing.F) {
+	f.Add([]byte(`{"version": 2, "rank": 1, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "fate": "is suspended",
+		"groups": [{"name": "default", "rank": 1, "size": 2, "enqueued": 5}],
+		"records": [{"number": 1, "group": "default", "state": "failed", "call": {"kind": "Recv", "seq": 2, "root": 9, "dtype": "int32"}}]}`),
+		[]byte(`{"version": 2, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "reason": "why",
+		"groups": [{"name": "default", "size": 2, "enqueued": 7}, {"name": "other", "size": 1}],
+		"records": [{"number": 7, "group": "default", "state": "running", "queued": "2030-01-01T00:00:00Z", "call": {"kind": "AllReduce", "seq": 7}}]}`))
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		dir := t.TempDir()
+		for i, data := range [][]byte{a, b} {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("rank_%d.json", i)), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if dumps, _ := flight.ReadDir(dir); len(dumps) > 0 && dumps[0].WorldSize < 1000 {
+			checkReport(t, Analyze(dumps))
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package analyze
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/goddp/goddp/internal/flight"
+)
+
+// rankList is "rank 2", or "ranks 0-2, 5". The ranks ascend.
+func rankList(ranks []int) string {
+	var parts []string
+	for i := 0; i < len(ranks); {
+		j := i
+		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
+			j++
+		}
+		switch j - i {
+		case 0:
+			parts = append(parts, fmt.Sprint(ranks[i]))
+		case 1:
+			parts = append(parts, fmt.Sprint(ranks[i]), fmt.Sprint(ranks[j]))
+		default:
+			parts = append(parts, fmt.Sprintf("%d-%d", ranks[i], ranks[j]))
+		}
+		i = j + 1
+	}
+	if len(ranks) == 1 {
+		return "rank " + parts[0]
+	}
+	return "ranks " + strings.Join(parts, ", ")
+}
+
+// call is a call with its group and call site.
+func call(d *flight.Dump, r flight.Record) string {
+	s := fmt.Sprintf("%v in group %s", r, r.Group)
+	if at := site(d, r); at != "" {
+		s += ", called at " + at
+	}
+	return s
+}
+
+// site is where the user's program made a call: the innermost frame that is
+// not this library's, or else the innermost.
+func site(d *flight.Dump, r flight.Record) string {
+	frames := d.Frames(r)
+	for _, f := range frames {
+		if !f.FromLibrary() {
+			return describe(f)
+		}
+	}
+	if len(frames) > 0 {
+		return describe(frames[0])
+	}
+	return ""
+}
+
+func describe(f flight.Frame) string { return fmt.Sprintf("%s (%s)", f.Site(), f.Func) }
+
+// progress is how a call went, seen from when the record was taken.
+func progress(d *flight.Dump, r flight.Record) string {
+	ago := func(t time.Time) string { return d.Taken.Sub(t).Round(time.Millisecond).String() }
+	switch {
+	case r.InFlight() && r.Running.IsZero():
+		return "queued for " + ago(r.Queued)
+	case r.InFlight():
+		return "running for " + ago(r.Running)
+	default:
+		return fmt.Sprintf("%v %s before its record was taken", r.State, ago(r.Ended))
+	}
+}
+
+func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000Z") }
+
+// lastCall says what a rank did last.
+func lastCall(d *flight.Dump) string {
+	if len(d.Records) == 0 {
+		return fmt.Sprintf("rank %d made no call", d.Rank)
+	}
+	r := d.Records[len(d.Records)-1]
+	return fmt.Sprintf("last call of rank %d: %s, %s", d.Rank, call(d, r), progress(d, r))
+}

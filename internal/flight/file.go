@@ -1,0 +1,84 @@
+package flight
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/goddp/goddp/internal/atomicfile"
+)
+
+// maxFile bounds what is read of a dump's file, in bytes. The default ring takes 1 MiB.
+const maxFile = 64 << 20
+
+// File is the name of a rank's dump.
+func File(rank int) string { return fmt.Sprintf("rank_%d.json", rank) }
+
+// Write writes the dump into a folder, which it makes if need be, and returns
+// the file's path. It refuses a folder that others can write into and that is not
+// this user's. The file, which its owner alone may read, appears whole or
+// not at all, in place of an earlier one of the same rank.
+func (d *Dump) Write(dir string) (path string, err error) {
+	data, err := json.MarshalIndent(d, "", " ")
+	if err != nil {
+		return "", fmt.Errorf("flight: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("flight: %w", err)
+	}
+	path = filepath.Join(dir, File(d.Rank))
+	if err := atomicfile.WriteBytes(path, 0o600, append(data, '\n')); err != nil {
+		return "", fmt.Errorf("flight: %w", err)
+	}
+	return path, nil
+}
+
+// ReadFile reads one dump.
+func ReadFile(path string) (*Dump, error) {
+	data, err := atomicfile.Read(path, maxFile)
+	if err != nil {
+		return nil, fmt.Errorf("flight: %w", err)
+	}
+	d, err := decodeDump(data)
+	if err != nil {
+		return nil, fmt.Errorf("flight: %s: %w", path, err)
+	}
+	return d, nil
+}
+
+// ErrNoDumps is in the error of [ReadDir] for a folder that holds no dumps, or that
+// cannot be read.
+var ErrNoDumps = errors.New("no dumps, named rank_*.json")
+
+// ReadDir reads the dumps, named rank_*.json, of a folder, in order of rank.
+// A file that cannot be read does not hide the others: they are returned along
+// with the error, which names each such file.
+func ReadDir(dir string) ([]*Dump, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("flight: %w: %w", ErrNoDumps, err)
+	}
+	var dumps []*Dump
+	var errs []error
+	files := 0
+	for _, e := range entries {
+		if ok, _ := filepath.Match("rank_*.json", e.Name()); !ok {
+			continue
+		}
+		files++
+		d, err := ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		dumps = append(dumps, d)
+	}
+	if files == 0 {
+		return nil, fmt.Errorf("flight: %w, in %s", ErrNoDumps, dir)
+	}
+	slices.SortStableFunc(dumps, func(a, b *Dump) int { return a.Rank - b.Rank })
+	return dumps, errors.Join(errs...)
+}

@@ -1,0 +1,153 @@
+package flight
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/backend"
+)
+
+// ErrEmpty: no recorder was ever started in the memory.
+var ErrEmpty = errors.New("flight: nothing was recorded")
+
+// Read reads the memory of a recorder: one of another process, alive or dead,
+// that may be writing while it is read, or anything else. What is half written
+// is left out.
+func Read(mem []byte) (*Dump, error) {
+	l, err := overlay(mem)
+	if err != nil {
+		return nil, fmt.Errorf("flight: %w", err)
+	}
+	capacity := l.capacity // read once: whoever writes the memory may change it meanwhile
+	switch m := atomic.LoadUint64(&l.magic); {
+	case m == 0:
+		return nil, ErrEmpty
+	case m != magic:
+		return nil, fmt.Errorf("flight: no record: it begins with %#x, not %#x", m, uint64(magic))
+	case l.version != version:
+		return nil, fmt.Errorf("flight: a record of version %d; this program reads version %d", l.version, version)
+	case int64(capacity) > int64(len(l.slots)) || capacity == 0:
+		return nil, fmt.Errorf("flight: a ring of %d entries in %d bytes, which hold at most %d", capacity, len(mem), len(l.slots))
+	}
+	l.slots = l.slots[:capacity]
+	d := decode(l)
+	if err := d.check(); err != nil {
+		return nil, fmt.Errorf("flight: %w", err)
+	}
+	return d, nil
+}
+
+func decode(l layout) *Dump {
+	d := &Dump{
+		Version: int(l.version), Rank: int(l.rank), WorldSize: int(l.worldSize), LocalRank: int(l.localRank),
+		Generation: int(l.generation), PID: int(l.pid), Host: text(l.host[:]), Job: text(l.job[:]), Run: text(l.run[:]),
+		Started: moment(l.started), Taken: time.Now().Round(0), Closed: moment(l.closed), Aborted: moment(l.aborted),
+		Capacity:   len(l.slots),
+		LostGroups: l.lostGroups, LostSites: l.lostSites,
+		Groups: []Membership{}, Sites: [][]Frame{}, Records: []Record{},
+	}
+	if d.ReasonAt = moment(l.reasonAt); !d.ReasonAt.IsZero() {
+		d.Reason = text(l.reason[:])
+		for _, rank := range l.awaited[:min(l.awaitedCount, maxAwaited)] {
+			d.Awaited = append(d.Awaited, int(rank))
+		}
+	}
+	for i := range l.groups[:min(l.groupCount, maxGroups)] {
+		g := &l.groups[i]
+		d.Groups = append(d.Groups, Membership{
+			Name: text(g.name[:]), Rank: int(g.rank), Size: int(g.size),
+			Enqueued: g.enqueued, Started: g.started, Completed: g.completed,
+		})
+	}
+	for i := range l.slots {
+		if r, ok := l.slots[i].decode(d.Groups); ok && (r.Number-1)%uint64(len(l.slots)) == uint64(i) {
+			d.Records = append(d.Records, r)
+		}
+	}
+	slices.SortFunc(d.Records, func(a, b Record) int { return cmp.Compare(a.Number, b.Number) })
+	if n := len(d.Records); n > 0 {
+		d.Recorded = d.Records[n-1].Number
+	}
+	// After the records: what they refer to is there.
+	for i := range l.sites[:min(l.siteCount, maxSites)] {
+		d.Sites = append(d.Sites, parseFrames(text(l.sites[i].text[:])))
+	}
+	return d
+}
+
+func (s *slot) decode(groups []Membership) (Record, bool) {
+	e, running, ended, ok := s.read()
+	if !ok || int(e.group) >= len(groups) {
+		return Record{}, false
+	}
+	r := Record{
+		Number: e.number, Group: groups[e.group].Name, Name: text(e.name[:]),
+		Call: Call{backend.Fingerprint{
+			Seq: e.seq, Kind: backend.Kind(e.kind), Op: backend.ReduceOp(e.op), DType: device.DType(e.dtype),
+			Count: int(e.count), Root: int(e.root),
+		}},
+		Queued: moment(e.queued), Running: moment(running), Ended: moment(ended),
+		Timeout: time.Duration(e.timeout), Site: int(e.site),
+	}
+	r.Bytes = r.Call.Count * r.Call.DType.Size()
+	switch {
+	case ended < 0:
+		r.State.State, r.Ended = backend.Failed, moment(-ended)
+	case ended > 0:
+		r.State.State = backend.Done
+	case running != 0:
+		r.State.State = backend.Running
+	}
+	return r, true
+}
+
+// moment is a time of the record; 0 is the zero Time.
+func moment(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns).UTC()
+}
+
+// text is what stands before the first zero.
+func text(b []byte) string {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return strings.ToValidUTF8(string(b), "")
+}
+
+// maxWorld bounds what is believed of a job's size.
+const maxWorld = 1 << 20
+
+// check finds what no recorder writes.
+func (d *Dump) check() error {
+	if d.WorldSize < 1 || d.WorldSize > maxWorld || d.Rank < 0 || d.Rank >= d.WorldSize {
+		return fmt.Errorf("a record of rank %d of %d", d.Rank, d.WorldSize)
+	}
+	for _, r := range d.Awaited {
+		if r < 0 || r >= d.WorldSize {
+			return fmt.Errorf("rank %d of %d: it awaited rank %d", d.Rank, d.WorldSize, r)
+		}
+	}
+	names := map[string]bool{}
+	for _, g := range d.Groups {
+		if g.Size < 1 || g.Size > d.WorldSize || g.Rank < 0 || g.Rank >= g.Size {
+			return fmt.Errorf("rank %d of %d: group %q of size %d, with rank %d in it", d.Rank, d.WorldSize, g.Name, g.Size, g.Rank)
+		}
+		names[g.Name] = true
+	}
+	for _, r := range d.Records {
+		if !names[r.Group] {
+			return fmt.Errorf("rank %d of %d: call %d is of group %q, which is not listed", d.Rank, d.WorldSize, r.Number, r.Group)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+// Package testport finds ports for the processes that tests start.
+package testport
+
+import (
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// New is a free TCP port of 127.0.0.1, and its address. Until the test ends it is
+// kept: a socket is bound to it, which does not listen, so that the kernel gives it to
+// nobody else, and a listener that reuses addresses, as Go's and PyTorch's do, gets it.
+func New(t testing.TB) (port int, addr string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	s, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(s)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		t.Fatal(os.NewSyscallError("socket", err))
+	}
+	t.Cleanup(func() { syscall.Close(s) })
+	if err := syscall.SetsockoptInt(s, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		t.Fatal(os.NewSyscallError("setsockopt", err))
+	}
+	if err := syscall.Bind(s, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(os.NewSyscallError("bind", err))
+	}
+	at, err := syscall.Getsockname(s)
+	if err != nil {
+		t.Fatal(os.NewSyscallError("getsockname", err))
+	}
+	port = at.(*syscall.SockaddrInet4).Port
+	return port, net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+}

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Training on several ranks against a single process, in every way there is
+# (test/matrix). Arguments: numbers of ranks (default 2). BIN is where golaunch and
+# matrix are; without it they are built into build/. Exits with 1 if a limit is missed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+if [ -z "${BIN:-}" ]; then
+	BIN=build
+	go build -o build/ ./cmd/golaunch ./test/matrix || exit
+fi
+failed=0
+for ranks in "${@:-2}"; do
+	"$BIN/golaunch" --nproc-per-node "$ranks" "$BIN/matrix" | sed 's/^\[default0\]: //' || failed=1
+done
+exit $failed

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/commhook"
+	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/ddp/zero"
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestOnProcesses runs the tests of this package on real processes.
+func TestOnProcesses(t *testing.T) { commtest.Processes(t, 2, "GODDP_DEVICE=cpu") }
+
+// All ways, in fewer steps than the command makes.
+func TestMatrix(t *testing.T) {
+	for _, ranks := range commtest.Sizes(t, 2) {
+		commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+			all, j, lines := trials(pg.Device()), newJob(pg), 0
+			for _, c := range all {
+				c.steps = 16
+				verdicts, err := c.run(t.Context(), j, regexp.MustCompile(""))
+				if err != nil {
+					return err
+				}
+				if pg.Rank() == 0 && len(verdicts) != len(c.ways) {
+					return fmt.Errorf("%d verdicts on %d ways", len(verdicts), len(c.ways))
+				}
+				for _, v := range verdicts {
+					if lines++; !v.ok() {
+						t.Error(v)
+					}
+				}
+			}
+			if pg.Rank() == 0 && lines < 50 {
+				return fmt.Errorf("%d ways, want at least 50", lines)
+			}
+			return nil
+		})
+	}
+}
+
+// What is a little wrong is noticed.
+func TestMutants(t *testing.T) {
+	exact := recipe{params: device.Float64, steps: 20, optimizer: sgd}
+	uneven, branches := exact, exact
+	uneven.uneven = true
+	branches.branches, branches.branch = 3, func(rank, step int) int { return (rank + step) % 3 }
+	single, bf16, fp16 := exact, exact, exact
+	single.params = device.Float32
+	bf16.params, bf16.compute = device.BFloat16, device.Float32
+	fp16.params, fp16.compute, fp16.scaled = device.Float16, device.Float32, true
+	wide, long := bf16, single
+	wide.wide, long.steps = true, 60
+
+	// by changes the options of SGD on the ranks.
+	by := func(change func(o *optim.SGDOptions)) func(r *recipe, rank int) {
+		return func(r *recipe, rank int) {
+			r.optimizer = func(params []*nn.Parameter) zero.Local {
+				o := optim.SGDOptions{LR: 0.02, Momentum: 0.9, WeightDecay: 1e-3, MasterWeights: true}
+				change(&o)
+				return optim.NewSGD(params, o)
+			}
+		}
+	}
+	scaledBy := func(x float64) settings {
+		return hook(func() reducer.Hook {
+			return commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
+				dev := b.Group.Device()
+				if err := dev.Kernels().Axpby(dev.Compute(), b.Flat, device.Accum{Alpha: x}, b.Flat); err != nil {
+					panic(err)
+				}
+				return b.Flat, b.Group.AllReduce(b.Flat, b.Op)
+			})
+		})
+	}
+	for _, c := range []struct {
+		way    way // its name is what is wrong
+		recipe recipe
+		mutate func(r *recipe, rank int) // on the ranks
+		differ bool
+	}{
+		{way: way{name: "nothing"}, recipe: exact},
+		{way: way{name: "gradients are summed", options: scaledBy(2)}, recipe: exact},
+		{way: way{name: "gradients are off by 1e-6", options: scaledBy(1 + 1e-6)}, recipe: exact},
+		{way: way{name: "a learning rate off by 1e-6"}, recipe: exact, mutate: by(func(o *optim.SGDOptions) { o.LR *= 1 + 1e-6 })},
+		{way: way{name: "a learning rate off by 1e-5, in float32"}, recipe: long, mutate: by(func(o *optim.SGDOptions) { o.LR *= 1 + 1e-5 })},
+		{way: way{name: "no weight decay"}, recipe: exact, mutate: by(func(o *optim.SGDOptions) { o.WeightDecay = 0 })},
+		{way: way{name: "shards with another momentum on a rank", divided: true}, recipe: exact, mutate: func(r *recipe, rank int) {
+			if rank == 1 {
+				by(func(o *optim.SGDOptions) { o.Momentum = 0.8 })(r, rank)
+			}
+		}},
+		{way: way{name: "weights are not sent", options: with(ddp.Options{SkipInitSync: true})}, recipe: exact, differ: true},
+		{way: way{name: "nothing is reduced", options: hook(func() reducer.Hook { return commhook.Noop{} })}, recipe: exact, differ: true},
+		{way: way{name: "float16 in between, of float32", options: hook(func() reducer.Hook { return commhook.FP16(nil) })}, recipe: single},
+		{way: way{name: "replicas that part", options: hook(func() reducer.Hook {
+			return commhook.PostLocalSGD(&commhook.PostLocalSGDOptions{StartAfter: 10})
+		})}, recipe: exact, differ: true},
+		{way: way{name: "another branch", options: with(ddp.Options{FindUnusedParameters: true})}, recipe: branches, mutate: func(r *recipe, _ int) {
+			r.branch = func(rank, step int) int { return (rank + step + step/19) % 3 }
+		}},
+		{way: way{name: "divided by the active ranks"}, recipe: uneven, mutate: func(r *recipe, _ int) { r.byActive = true }},
+		{way: way{name: "shards divided by the active ranks", divided: true}, recipe: uneven, mutate: func(r *recipe, _ int) { r.byActive = true }},
+		{way: way{name: "no masters"}, recipe: bf16, mutate: by(func(o *optim.SGDOptions) { o.MasterWeights = false })},
+		{way: way{name: "reduced in bfloat16"}, recipe: wide},
+		{way: way{name: "no loss scale"}, recipe: fp16, mutate: func(r *recipe, _ int) { r.scaled = false }},
+		{way: way{name: "a hook that loses, of sums", options: scaledBy(1.05), lossy: 0.001}, recipe: long},
+	} {
+		t.Run(c.way.name, func(t *testing.T) {
+			commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
+				j := newJob(pg)
+				want, err := c.recipe.alone(t.Context(), j)
+				if err != nil {
+					return err
+				}
+				mutated := c.recipe
+				if c.mutate != nil {
+					c.mutate(&mutated, pg.Rank())
+				}
+				got, err := c.way.train(t.Context(), j, mutated)
+				if err != nil {
+					return err
+				}
+				ranks, err := comm.GatherObject(t.Context(), pg, got.shared, 0)
+				if err != nil || pg.Rank() != 0 {
+					return err
+				}
+				v := c.recipe.judge(c.way, want, got, ranks)
+				t.Log(v)
+				if right := c.way.name == "nothing"; v.ok() != right || (v.differ > 0) != c.differ {
+					t.Errorf("ok: %v, %d ranks differ", v.ok(), v.differ)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+func TestWhatIsNotANumberMisses(t *testing.T) {
+	nan := math.NaN()
+	for _, v := range []verdict{
+		{losses: nan, lossLimit: 1}, {lossLimit: nan}, {parameters: nan, parameterLimit: math.Inf(1)}, {parameterLimit: nan},
+	} {
+		if v.ok() {
+			t.Error(v)
+		}
+	}
+	if x := farthest(map[int]float64{0: 1, 1: 1}, map[int]float64{0: nan, 1: 1}); !math.IsNaN(x) {
+		t.Errorf("losses with a NaN are %v away", x)
+	}
+	if x := farthest(map[int]float64{0: 1}, map[int]float64{}); !math.IsNaN(x) {
+		t.Errorf("losses that no rank has are %v away", x)
+	}
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/goddp/goddp/test/internal/compare"
+)
+
+// check is a quantity that was measured, and its limit.
+type check struct {
+	name     string // of the case
+	buckets  int
+	quantity string
+	measured float64
+	limit    limit
+}
+
+// row lays out a line of the table: case, buckets, quantity, measured, limit,
+// verdict, what the limit was taken from.
+func row(columns ...any) string {
+	return strings.TrimRight(fmt.Sprintf("%-18s %7v  %-18s %9v %9v  %-6s %s", columns...), " ")
+}
+
+func (c check) ok() bool { return c.measured <= c.limit.value } // a NaN is not
+
+func (c check) String() string {
+	verdict, basis := "ok", ""
+	if !c.ok() {
+		verdict = "MISSED"
+	}
+	if c.limit.gap > 0 {
+		basis = fmt.Sprintf("3 x %.2g", c.limit.gap)
+	}
+	number := func(x float64) string { return fmt.Sprintf("%.2g", x) }
+	return row(c.name, c.buckets, c.quantity, number(c.measured), number(c.limit.value), verdict, basis)
+}
+
+// limit is what a quantity may be at most. gap is what it was taken from: the
+// difference that the order of a batch's samples makes in PyTorch; 0 where the
+// limit is a fixed one.
+type limit struct{ value, gap float64 }
+
+func fixed(x float64) limit        { return limit{value: x} }
+func threeTimes(gap float64) limit { return limit{value: 3 * gap, gap: gap} }
+
+// limits are those of the first step's gradients, of all losses, and of the
+// final parameters.
+func (t *training) limits() (gradients, losses, parameters limit) {
+	switch {
+	case t.DType == "float64": // rounding is out of sight: it is the semantics that are compared
+		return fixed(1e-9), fixed(1e-9), fixed(1e-9)
+	case t.TF32: // operands are rounded to 11 bits: no fixed limit would be a close one
+		return threeTimes(t.Gap.Gradient), threeTimes(t.Gap.Loss), threeTimes(t.Gap.Parameter)
+	default:
+		return fixed(1e-5), threeTimes(t.Gap.Loss), threeTimes(t.Gap.Parameter)
+	}
+}
+
+// judge compares what rank 0 got, and what it knows of all ranks, with what
+// PyTorch got.
+func judge[T float32 | float64](rec *recording, got *outcome, ranks []shared) ([]check, error) {
+	gradients, err := readAll[T](rec, "gradient", got.names)
+	if err != nil {
+		return nil, err
+	}
+	final, err := readAll[T](rec, "final", got.names)
+	if err != nil {
+		return nil, err
+	}
+	losses, err := read[float64](rec, "loss")
+	if err != nil {
+		return nil, err
+	}
+	var digests []string
+	for _, r := range ranks {
+		digests = append(digests, r.Digest)
+	}
+	ofGradients, ofLosses, ofParameters := rec.limits()
+	return []check{
+		{rec.Name, got.buckets, "first gradients", compare.Worst(gradients, got.gradients), ofGradients},
+		{rec.Name, got.buckets, "losses", farthest(losses, ranks), ofLosses},
+		{rec.Name, got.buckets, "final parameters", compare.Worst(final, got.final), ofParameters},
+		{rec.Name, got.buckets, "ranks that differ", float64(compare.Differing(digests)), fixed(0)},
+	}, nil
+}
+
+// farthest is the greatest difference of a step's loss from the mean of the
+// ranks' losses.
+func farthest(want []float64, ranks []shared) float64 {
+	greatest := 0.0
+	for step, w := range want {
+		mean := 0.0
+		for _, r := range ranks {
+			mean += r.Losses[step] / float64(len(ranks))
+		}
+		greatest = max(greatest, math.Abs(mean-w))
+	}
+	return greatest
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/testpython"
+	"github.com/goddp/goddp/launcher"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const ranks = 2
+
+// record lets PyTorch train all small cases, and returns their files.
+func record(t *testing.T) []string {
+	t.Helper()
+	python := testpython.Require(t, "import torch.distributed as d; d.TCPStore")
+	dir := t.TempDir()
+	var out bytes.Buffer
+	_, err := launcher.Run(t.Context(), &launcher.Config{
+		Args: []string{python, "torch_parity.py", "--out", dir}, Workers: ranks, Stdout: &out, Stderr: &out,
+	})
+	if err != nil {
+		t.Fatalf("torch_parity.py: %v\n%s", err, &out)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("torch_parity.py wrote no files: %v\n%s", err, &out)
+	}
+	return files
+}
+
+// runAll runs a case on all ranks and returns rank 0's checks, by quantity.
+func runAll(t *testing.T, path string) map[string]check {
+	t.Helper()
+	checks := map[string]check{}
+	commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+		list, err := run(t.Context(), pg, path)
+		for _, c := range list {
+			checks[c.quantity] = c
+		}
+		return err
+	})
+	return checks
+}
+
+// goddp trains as PyTorch does; and a recording that is a little off in one
+// place is noticed, by the quantity that it belongs to.
+func TestParityWithPyTorch(t *testing.T) {
+	files := record(t)
+	for _, path := range files {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			checks := runAll(t, path)
+			if len(checks) != 4 {
+				t.Errorf("%d checks, want 4", len(checks))
+			}
+			for _, c := range checks {
+				t.Log(c)
+				if !c.ok() {
+					t.Error("the limit is missed")
+				}
+				if c.buckets < 3 {
+					t.Errorf("%d buckets, want one for each layer", c.buckets)
+				}
+			}
+		})
+	}
+	for tensor, quantity := range map[string]string{"gradient/2.bias": "first gradients", "loss": "losses", "final/4.weight": "final parameters"} {
+		for _, path := range files {
+			t.Run(fmt.Sprintf("%s/%s is off", filepath.Base(path), tensor), func(t *testing.T) {
+				for _, c := range runAll(t, spoil(t, path, tensor)) {
+					if c.ok() == (c.quantity == quantity) {
+						t.Error(c)
+					}
+				}
+			})
+		}
+	}
+}
+
+// spoil copies a recording with one element of a tensor off by 1e-4.
+func spoil(t *testing.T, path, tensor string) string {
+	t.Helper()
+	r, err := openRecording(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := r.tensors[tensor]
+	switch at := data[r.data+e.Offsets[0]:]; e.DType {
+	case "F32":
+		x := math.Float32frombits(binary.LittleEndian.Uint32(at))
+		binary.LittleEndian.PutUint32(at, math.Float32bits(x+1e-4))
+	case "F64":
+		x := math.Float64frombits(binary.LittleEndian.Uint64(at))
+		binary.LittleEndian.PutUint64(at, math.Float64bits(x+1e-4))
+	default:
+		t.Fatalf("tensor %q is of %q", tensor, e.DType)
+	}
+	spoilt := filepath.Join(t.TempDir(), "spoilt.safetensors")
+	if err := os.WriteFile(spoilt, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return spoilt
+}
+
+func TestLimits(t *testing.T) {
+	var gap training
+	gap.Gap.Gradient, gap.Gap.Loss, gap.Gap.Parameter = 1, 2, 3
+	float64s, float32s, tf32 := gap, gap, gap
+	float64s.DType, float32s.DType, tf32.DType = "float64", "float32", "float32"
+	tf32.TF32 = true
+	for want, c := range map[[3]float64]training{{1e-9, 1e-9, 1e-9}: float64s, {1e-5, 6, 9}: float32s, {3, 6, 9}: tf32} {
+		g, l, p := c.limits()
+		if got := [3]float64{g.value, l.value, p.value}; got != want {
+			t.Errorf("%s, TF32 %v: limits %v, want %v", c.DType, c.TF32, got, want)
+		}
+	}
+}
+
+func TestWhatIsNotANumberMisses(t *testing.T) {
+	nan := math.NaN()
+	if c := (check{measured: nan, limit: fixed(1)}); c.ok() {
+		t.Errorf("%v is within %v", c.measured, c.limit.value)
+	}
+	if x := farthest([]float64{1, 1}, []shared{{Losses: []float64{nan, 1}}}); !math.IsNaN(x) {
+		t.Errorf("losses with a NaN are %v away", x)
+	}
+}
+
+// A file that is no recording is an error.
+func TestSpoiltFiles(t *testing.T) {
+	for name, data := range map[string]string{
+		"empty":          "",
+		"short":          "\x40\x00\x00\x00\x00\x00\x00\x00{}",
+		"no JSON":        "\x04\x00\x00\x00\x00\x00\x00\x00????",
+		"no case":        "\x02\x00\x00\x00\x00\x00\x00\x00{}",
+		"endless header": "\xff\xff\xff\xff\xff\xff\xff\x7f{",
+	} {
+		path := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := openRecording(path); err == nil {
+			r.Close()
+			t.Errorf("%s: opened", name)
+		}
+	}
+}
