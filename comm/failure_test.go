@@ -97,6 +97,37 @@ func TestTheMeaningIsSaidOnce(t *testing.T) {
 	})
 }
 
+// A deadline that a request to stop brought forward is diagnosed as any other: the error and
+// the log name the rank that is behind, though no call has been in flight for long.
+func TestDeadlineOfAStopRequestNamesTheRankBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		groups, log := local(t, 3, &comm.Options{ErrorMode: comm.BlockingWait, Timeout: 10 * time.Minute})
+		var wg sync.WaitGroup
+		for r, pg := range groups {
+			if r == 1 {
+				continue
+			}
+			w := pg.Barrier()
+			wg.Go(func() {
+				if err := w.Sync(t.Context()); !errors.Is(err, comm.ErrTimeout) || !strings.Contains(fmt.Sprint(err), "rank 1 is behind") {
+					t.Errorf("rank %d: %v, want a timeout, and that rank 1 is behind", r, err)
+				}
+			})
+		}
+		time.Sleep(3 * time.Second) // on the bubble's clock
+		for _, pg := range groups {
+			comm.ExpireDeadlines(pg)
+		}
+		wg.Wait()
+		for _, pg := range groups {
+			pg.Close()
+		}
+		if n := strings.Count(log.String(), "Most probable: rank 1 is behind"); n != 1 {
+			t.Errorf("said %d times:\n%s", n, log)
+		}
+	})
+}
+
 // The record tells a program that aborts its group from one that does so for a failure.
 func TestAbortIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -90,6 +90,7 @@ func (d *watch) found() *finding {
 func (d *watch) diagnose(w *Work, late *backend.TimeoutError, answers map[int][]byte) string {
 	var dumps []*flight.Dump
 	if own := d.dump(); own != nil {
+		own.DeadlinePassed = true
 		dumps = append(dumps, own)
 	}
 	waits := map[int][]int{}

@@ -33,6 +33,10 @@ type Dump struct {
 	// Awaited is the ranks of the job, the first of them, that were waited for
 	// when a deadline passed, if that is the reason.
 	Awaited []int `json:"awaited,omitempty"`
+	// DeadlinePassed is whether the deadline of a call in flight has passed. It is set by a
+	// rank that asks the others why. The deadline may be earlier than the call's timeout: a
+	// request to stop leaves the calls in flight less time.
+	DeadlinePassed bool `json:"deadline_passed,omitzero"`
 
 	Capacity int    `json:"capacity"` // of the ring
 	Recorded uint64 `json:"recorded"` // calls so far; the ring holds the latest

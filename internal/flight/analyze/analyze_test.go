@@ -28,7 +28,7 @@ import (
 //
 // The input of "analyze" is the records, taken 100 s after the clock's zero:
 //
-//	rank 0,1 of 4 [fate="was killed by SIGKILL@9"] [closed=9] [aborted=9] [reason="words@9"] [awaited=2,3] [taken=50] [job=b] [attempt=1]
+//	rank 0,1 of 4 [fate="was killed by SIGKILL@9"] [closed=9] [aborted=9] [reason="words@9"] [awaited=2,3] [deadline=passed] [taken=50] [job=b] [attempt=1]
 //	group default 4 [as=2]
 //	AllReduce 5 done [queued=3 running=4 ended=6] [count=100] [type=float32] [op=sum] [root=0] [name=bucket] [at=train.go:7]
 //
@@ -131,6 +131,7 @@ func (s *scenario) rank(ranks, size string, args map[string]string) error {
 			return text, when
 		}
 		_, d.Taken = at("taken", "100")
+		d.DeadlinePassed = args["deadline"] == "passed"
 		if args["closed"] != "" {
 			_, d.Closed = at("closed", "")
 		}

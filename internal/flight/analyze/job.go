@@ -105,7 +105,7 @@ func newJob(dumps []*flight.Dump, report *Report) *job {
 	groups := map[string]*group{}
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
 		d := j.ranks[n]
-		j.broken = j.broken || d.Fate != "" || d.failed || slices.ContainsFunc(d.Records, d.overdue)
+		j.broken = j.broken || d.Fate != "" || d.failed || d.DeadlinePassed || slices.ContainsFunc(d.Records, d.overdue)
 		if d.LostGroups > 0 {
 			report.notef("rank %d has %d more groups than its record holds", n, d.LostGroups)
 		}
