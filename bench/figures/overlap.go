@@ -1,8 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"image/color"
