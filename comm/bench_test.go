@@ -31,9 +31,9 @@ func BenchmarkWatched(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d := newWatch(w, recorder, o)
+	d := newWatchdogLoop(w, recorder, o)
 	defer d.stop()
-	g := &group{name: "default", size: 1, watch: d, control: client.Root()}
+	g := &group{name: "default", size: 1, watchdog: d, control: client.Root()}
 	d.add(g)
 	work := &Work{call: backend.Call{Kind: backend.Barrier, Timeout: time.Minute}, group: g}
 	seen := (*observed)(work)

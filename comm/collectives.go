@@ -12,7 +12,7 @@ import (
 func (pg *ProcessGroup) start(call backend.Call) *Work {
 	w := &Work{call: call, group: pg.group}
 	c := &w.call
-	pg.check(c)
+	pg.validate(c)
 	c.Name, c.After, c.Timeout = pg.opts.Name, pg.opts.After, pg.opts.Timeout
 	if f := pg.factor(c); f != nil {
 		c.Factor = *f
@@ -29,18 +29,18 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 		c.After = pg.point()
 	}
 	c.Observer = (*observed)(w)
-	w.created = pg.watch.now()
+	w.created = pg.watchdog.now()
 	w.deadline = w.created + min(c.Timeout, far-w.created)
 	pg.startMu.Lock()
 	defer pg.startMu.Unlock()
 	pg.number(c)
-	w.entry = pg.record.Begin(c, pg.watch.epoch+int64(w.created))
-	pg.watch.started(w)
+	w.entry = pg.record.Begin(c, pg.watchdog.epoch+int64(w.created))
+	pg.watchdog.started(w)
 	task, err := pg.backend.Start(c)
 	if err != nil {
 		w.err = backend.OfCall(pg.control, c, err)
 		w.entry.Ended(time.Now(), true)
-		pg.watch.ended(w, w.err)
+		pg.watchdog.ended(w, w.err)
 		if pg.control.Failure() == nil && !pg.closing.Load() { // the other ranks do not know
 			pg.control.Fail(backend.Describe(w.err))
 		}
@@ -163,15 +163,15 @@ func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
 func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
 	b := &batch{factor: pg.opts.Factor}
 	f(&ProcessGroup{group: pg.group, batch: b})
-	b.over = true
+	b.isClosed = true
 	return pg.start(backend.Call{Kind: backend.Group, Calls: b.calls})
 }
 
 // batch is the calls of a Coalesce.
 type batch struct {
-	calls  []*backend.Call
-	factor *float64 // of the calls that have none of their own
-	over   bool     // what comes late must not reach a call in flight
+	calls    []*backend.Call
+	factor   *float64 // of the calls that have none of their own
+	isClosed bool     // what comes late must not reach a call in flight
 }
 
 // factor is the Factor that c is given: its own, or for a PreMulSum that of its

@@ -93,10 +93,10 @@ func onOff(b bool) string {
 	return "off"
 }
 
-// refuseRival joins as the second process that bears this rank, so that the coordinator ends
+// rejectRival joins as the second process that bears this rank, so that the coordinator ends
 // the other one's join, if it still joins: nobody knows which of them the job's other ranks
 // mean. It returns the error that names both.
-func refuseRival(ctx context.Context, kv *store.Client, w World, m *store.Member) error {
+func rejectRival(ctx context.Context, kv *store.Client, w World, m *store.Member) error {
 	rival := kv.Rival()
 	ctx, cancel := context.WithTimeout(ctx, announceTime)
 	defer cancel()

@@ -53,7 +53,7 @@ func (o *Options) settle() error {
 		o.heartbeat = time.Duration(n) * time.Second
 	}
 	info, detail := e.debugLevel()
-	o.lags = info
+	o.reportStragglers = info
 	o.CheckCalls = detail || o.CheckCalls
 	if mode := e.errorMode(); o.ErrorMode == DefaultErrorMode {
 		o.ErrorMode = mode

@@ -21,11 +21,11 @@ func Settled(mode ErrorMode) (ErrorMode, time.Duration, bool, error) {
 }
 
 // Recorded is a rank's flight record.
-func Recorded(pg *ProcessGroup) *flight.Dump { return pg.watch.recorder.Dump() }
+func Recorded(pg *ProcessGroup) *flight.Dump { return pg.watchdog.recorder.Dump() }
 
 // ExpireDeadlines lets the deadlines of a rank's calls in flight pass, as a request to stop
 // does that the ranks did not agree on in time.
-func ExpireDeadlines(pg *ProcessGroup) { pg.watch.expire() }
+func ExpireDeadlines(pg *ProcessGroup) { pg.watchdog.expire() }
 
-// EchoOf is the rank whose failure an error only is an echo of.
-func EchoOf(err error) *int { return echoOf(err) }
+// CausedBy is the rank whose failure an error only is an echo of.
+func CausedBy(err error) *int { return causedBy(err) }

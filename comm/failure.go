@@ -32,10 +32,10 @@ const (
 const DefaultShutdownTimeout = 10 * time.Second
 
 // handle does what the core says to an event.
-func (d *watch) handle(e event) {
+func (d *watchdogLoop) handle(e event) {
 	switch e.kind {
 	case watchdog.Overdue:
-		if d.isOver(e.call) { // in the last moment
+		if d.hasEnded(e.call) { // in the last moment
 			return
 		}
 	case watchdog.Broke:
@@ -59,7 +59,7 @@ func (d *watch) handle(e event) {
 
 // listen waits until the coordinator has decided what broke all groups. A call that fails by
 // that says more: the backend has a moment to end those in flight, and the program to make one.
-func (d *watch) listen(root *group) {
+func (d *watchdogLoop) listen(root *group) {
 	select {
 	case <-root.control.Failed():
 	case <-d.ctx.Done():
@@ -74,7 +74,7 @@ func (d *watch) listen(root *group) {
 }
 
 // reason is why a group broke: what ended a call of this rank, or what the coordinator told.
-func (d *watch) reason(g *group) error {
+func (d *watchdogLoop) reason(g *group) error {
 	if err := g.failure.Load(); err != nil {
 		return *err
 	}
@@ -89,7 +89,7 @@ func (d *watch) reason(g *group) error {
 
 // say logs what happened. The line about a deadline begins as PyTorch's does,
 // for those who search for it.
-func (d *watch) say(e event) {
+func (d *watchdogLoop) say(e event) {
 	rank := d.world.Rank
 	if w := e.call; w != nil {
 		d.logf(slog.LevelError, "[Rank %d] Watchdog caught collective operation timeout: %s ran for %d milliseconds before timing out. It is %s",
@@ -106,16 +106,16 @@ func (d *watch) say(e event) {
 
 // errorFile tells the launcher why the process is about to end. A rank that
 // was told of another's failure is only an echo of it.
-func (d *watch) errorFile() error {
+func (d *watchdogLoop) errorFile() error {
 	if d.mode != AsyncErrorHandling {
 		return nil
 	}
-	return writeErrorFile(d.failure.Error(), "", echoOf(&CallError{Rank: d.world.Rank, Err: d.failure}))
+	return writeErrorFile(d.failure.Error(), "", causedBy(&CallError{Rank: d.world.Rank, Err: d.failure}))
 }
 
 // awaited is the ranks of the job that this rank's overdue call waited for, if it is the
 // failure.
-func (d *watch) awaited() []int {
+func (d *watchdogLoop) awaited() []int {
 	var late *TimeoutError
 	if d.found() == nil || !errors.As(d.failure, &late) {
 		return nil
@@ -125,7 +125,7 @@ func (d *watch) awaited() []int {
 
 // bounded runs f, and gives up on it after limit: it may wait for a disk, or a
 // driver, that does not answer.
-func (d *watch) bounded(limit time.Duration, what string, f func() error) {
+func (d *watchdogLoop) bounded(limit time.Duration, what string, f func() error) {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
 	timer := time.NewTimer(limit)
@@ -143,7 +143,7 @@ func (d *watch) bounded(limit time.Duration, what string, f func() error) {
 
 // logf logs, unless whoever reads the log does not: that must not keep the
 // watchdog from acting.
-func (d *watch) logf(level slog.Level, format string, args ...any) {
+func (d *watchdogLoop) logf(level slog.Level, format string, args ...any) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -158,7 +158,7 @@ func (d *watch) logf(level slog.Level, format string, args ...any) {
 }
 
 // end ends the process, unless the program is about to.
-func (d *watch) end() {
+func (d *watchdogLoop) end() {
 	timer := time.NewTimer(leaveTime)
 	defer timer.Stop()
 	select {
@@ -192,7 +192,7 @@ func (d *watch) end() {
 }
 
 // stuck ends the process because the watchdog has made no progress for the heartbeat.
-func (d *watch) stuck() {
+func (d *watchdogLoop) stuck() {
 	text := fmt.Sprintf("the watchdog got stuck for %v without making progress", d.heartbeat)
 	d.logf(slog.LevelError, "[Rank %d] %s", d.world.Rank, text)
 	d.bounded(recordTime, "writing the flight record", func() error { return d.record(text) })
@@ -210,9 +210,9 @@ func (w *Work) pytorch() string {
 
 // since tells, for people, where a call is and since when.
 func (w *Work) since() string {
-	begun := time.Duration(w.running.Load())
-	if begun == 0 {
+	waited := time.Duration(w.running.Load())
+	if waited == 0 {
 		return "queued behind earlier calls or the computation of its data, and has not begun to run"
 	}
-	return fmt.Sprintf("running since %s, and was queued %v before", w.group.watch.begun.Add(w.created+begun).Format(time.TimeOnly+".000"), begun.Round(time.Microsecond))
+	return fmt.Sprintf("running since %s, and was queued %v before", w.group.watchdog.startTime.Add(w.created+waited).Format(time.TimeOnly+".000"), waited.Round(time.Microsecond))
 }

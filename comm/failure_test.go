@@ -194,10 +194,10 @@ func TestCloseTellsOnce(t *testing.T) {
 				w := sub[0].AllReduce(vec(1), comm.Sum)
 				groups[1].Close()
 				synctest.Wait() // the call has failed
-				heard := hears(groups[0], sub[0], w)
+				waitErr := hears(groups[0], sub[0], w)
 				err = groups[0].Close()
-				if !errors.Is(errors.Join(heard, err), comm.ErrPeerLost) || (heard == nil) == (err == nil) {
-					t.Errorf("first %v, and %v by Close: want one of them", heard, err)
+				if !errors.Is(errors.Join(waitErr, err), comm.ErrPeerLost) || (waitErr == nil) == (err == nil) {
+					t.Errorf("first %v, and %v by Close: want one of them", waitErr, err)
 				}
 			})
 		})
@@ -280,7 +280,7 @@ func TestEachCallHasItsOwnDeadline(t *testing.T) {
 // A process whose main goroutine hears nothing of a failure is ended: the rank
 // with the overdue call, and the one that does not come.
 func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
-	begun := time.Now()
+	start := time.Now()
 	for r, p := range startWorld(t, 2, "deaf") {
 		p.cmd.Wait()
 		if code := p.cmd.ProcessState.ExitCode(); code != 1 {
@@ -299,7 +299,7 @@ func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 			t.Errorf("rank %d: no hook ran: %s", r, &p.out)
 		}
 	}
-	if took := time.Since(begun); took > 10*time.Second {
+	if took := time.Since(start); took > 10*time.Second {
 		t.Errorf("took %v", took)
 	}
 }
@@ -365,11 +365,11 @@ func TestALogThatBlocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		begun := time.Now()
+		start := time.Now()
 		if err := groups[0].Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrTimeout) {
 			t.Error(err)
 		}
-		if took := time.Since(begun); took > time.Minute+2*time.Second {
+		if took := time.Since(start); took > time.Minute+2*time.Second {
 			t.Errorf("after %v", took)
 		}
 		for _, pg := range groups {
@@ -693,12 +693,12 @@ func init() {
 // A rank that ends before Init is named at once, though its exit code is 0.
 func TestARankThatEndsBeforeInit(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	begun := time.Now()
+	start := time.Now()
 	_, _, err := launch(t, 3, "early")
 	if err == nil || !strings.Contains(err.Error(), "rank 1 could not join: its process ended before") {
 		t.Errorf("got %v", err)
 	}
-	if took := time.Since(begun); took > 5*time.Second {
+	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("it took %v", took)
 	}
 }
@@ -725,7 +725,7 @@ func TestEchoes(t *testing.T) {
 		{errors.Join(errors.New("saving"), &comm.AbortedError{By: 0, Err: errors.New("no luck")}), "0"},
 	} {
 		got := "none"
-		if rank := comm.EchoOf(c.err); rank != nil {
+		if rank := comm.CausedBy(c.err); rank != nil {
 			got = fmt.Sprint(*rank)
 		}
 		if got != c.want {
@@ -785,7 +785,7 @@ func failInASubgroup(pg *comm.ProcessGroup) error {
 	if !errors.As(err, &usage) || usage.Rank != 3 || !strings.Contains(err.Error(), "rank 3: Broadcast: rank 2 of a group of 2") {
 		return fmt.Errorf("got %v, want what rank 3 of the job called", err)
 	}
-	if echo := comm.EchoOf(err); echo == nil || *echo != 3 {
+	if culprit := comm.CausedBy(err); culprit == nil || *culprit != 3 {
 		return fmt.Errorf("%v is no echo of rank 3 of the job", err)
 	}
 	var call *comm.CallError
@@ -811,7 +811,7 @@ func abortASubgroup(pg *comm.ProcessGroup) error {
 		err = sub.Barrier().Sync(ctx)
 	}
 	if pg.Rank() == 1 {
-		if echo := comm.EchoOf(err); echo == nil || *echo != 3 || !strings.Contains(err.Error(), "rank 1: group default/1/1: Barrier") {
+		if culprit := comm.CausedBy(err); culprit == nil || *culprit != 3 || !strings.Contains(err.Error(), "rank 1: group default/1/1: Barrier") {
 			return fmt.Errorf("got %v, want that rank 3 of the job aborted", err)
 		}
 	}
@@ -840,10 +840,10 @@ func failOutsideASubgroup(pg *comm.ProcessGroup) error {
 			err = pg.Barrier().Sync(ctx)
 		}
 	}
-	if told := "process group aborted: by rank 0: no luck"; err == nil || !strings.Contains(err.Error(), told) {
-		return fmt.Errorf("got %v, want %q", err, told)
+	if want := "process group aborted: by rank 0: no luck"; err == nil || !strings.Contains(err.Error(), want) {
+		return fmt.Errorf("got %v, want %q", err, want)
 	}
-	if echo := comm.EchoOf(err); echo == nil || *echo != 0 {
+	if culprit := comm.CausedBy(err); culprit == nil || *culprit != 0 {
 		return fmt.Errorf("%v is no echo of rank 0", err)
 	}
 	return nil

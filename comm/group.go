@@ -31,7 +31,7 @@ type ProcessGroup struct {
 type group struct {
 	name       string // equal on all its ranks
 	record     *flight.Group
-	lags       *lags // nil where nobody asks
+	stragglers *stragglers // nil where nobody asks
 	rank, size int
 	world      World
 	dev        device.Device
@@ -51,17 +51,17 @@ type group struct {
 	recvs   []uint64 // of the last Recv from each rank
 	splits  int
 
-	ctx      context.Context       // Init's: when it ends, the group is aborted
-	stop     *stopper              // the process's, or this rank's where ranks are goroutines
-	watch    *watch                // shared by all groups of one Init
-	closing  atomic.Bool           // the program closes the group: what fails now is its own doing
-	aborted  atomic.Bool           // the program aborted it
-	failure  atomic.Pointer[error] // of the first call that failed
-	heard    atomic.Bool           // the program was told of a failure
-	strays   sync.WaitGroup        // calls on staged memory whose callers went on
-	parent   *ProcessGroup         // that this one was split from, if any
-	childMu  sync.Mutex
-	children []*ProcessGroup // split from this one
+	ctx       context.Context       // Init's: when it ends, the group is aborted
+	stop      *stopper              // the process's, or this rank's where ranks are goroutines
+	watchdog  *watchdogLoop         // shared by all groups of one Init
+	closing   atomic.Bool           // the program closes the group: what fails now is its own doing
+	aborted   atomic.Bool           // the program aborted it
+	failure   atomic.Pointer[error] // of the first call that failed
+	reported  atomic.Bool           // the program was told of a failure
+	abandoned sync.WaitGroup        // calls on staged memory whose callers went on
+	parent    *ProcessGroup         // that this one was split from, if any
+	childMu   sync.Mutex
+	children  []*ProcessGroup // split from this one
 
 	closeOnce sync.Once
 	closeErr  error
@@ -115,7 +115,7 @@ func (g *group) Control() *coordinator.Group { return g.control }
 func (g *group) Timeout() time.Duration { return g.timeout }
 
 // ErrorMode is what happens when a call fails.
-func (g *group) ErrorMode() ErrorMode { return g.watch.mode }
+func (g *group) ErrorMode() ErrorMode { return g.watchdog.mode }
 
 // Log is where the group, and what is built on it, logs.
 func (g *group) Log() *slog.Logger { return g.log }
@@ -147,14 +147,14 @@ func (g *group) Failed() bool {
 // call, whose cause it is told; other modes than AsyncErrorHandling do not end
 // it. f must return by the time that ctx ends, and can rely on nothing that
 // another goroutine may be in the middle of.
-func (g *group) OnShutdown(f func(ctx context.Context, cause error)) { g.watch.onShutdown(f) }
+func (g *group) OnShutdown(f func(ctx context.Context, cause error)) { g.watchdog.onShutdown(f) }
 
 // Abort breaks the group, and those split from it, and no others: their pending and later
 // calls, on this rank, return an error that matches ErrAborted and wraps cause. Those of the
 // other ranks soon fail as well.
 func (g *group) Abort(cause error) {
 	if !g.Failed() {
-		g.watch.recorder.Abort()
+		g.watchdog.recorder.Abort()
 	}
 	g.aborted.Store(true)
 	for _, c := range g.split() {
@@ -194,10 +194,10 @@ func (g *group) Close() error {
 	g.closeOnce.Do(func() {
 		g.closing.Store(true)
 		if g.parent == nil {
-			g.watch.leave()
+			g.watchdog.leave()
 		} else {
 			g.parent.forget(g)
-			defer g.watch.remove(g)
+			defer g.watchdog.remove(g)
 		}
 		var errs []error
 		for _, c := range g.split() {
@@ -206,7 +206,7 @@ func (g *group) Close() error {
 		ctx, cancel := awake.WithTimeout(context.Background(), closeGrace)
 		defer cancel()
 		err := g.release.run(ctx)
-		if e := g.failure.Load(); e != nil && !g.heard.Load() && !g.aborted.Load() {
+		if e := g.failure.Load(); e != nil && !g.reported.Load() && !g.aborted.Load() {
 			err = errors.Join(err, fmt.Errorf("a call failed that nobody waited for: %w", *e))
 			g.log.Warn("a call failed that nobody waited for", "group", g.name, "rank", g.rank, "error", *e)
 		}

@@ -110,7 +110,7 @@ func TestCollectives(t *testing.T) {
 				if s, err := w.State(); s != comm.Done || err != nil {
 					return fmt.Errorf("state %v, %v after Wait", s, err)
 				}
-				if b, e := w.Begun().Time(), w.Ended().Time(); b.IsZero() || e.Before(b) {
+				if b, e := w.Started().Time(), w.Ended().Time(); b.IsZero() || e.Before(b) {
 					return fmt.Errorf("ran from %v to %v", b, e)
 				}
 				return expect(got, want...)
@@ -335,7 +335,7 @@ func TestTimeoutNamesTheRankThatDidNotCome(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		begun := time.Now()
+		start := time.Now()
 		var wg sync.WaitGroup
 		for _, pg := range groups[:2] {
 			wg.Go(func() {
@@ -346,7 +346,7 @@ func TestTimeoutNamesTheRankThatDidNotCome(t *testing.T) {
 				if !strings.Contains(err.Error(), "[2]") {
 					t.Errorf("rank %d: %q does not name rank 2", pg.Rank(), err)
 				}
-				if took := time.Since(begun); took < comm.DefaultTimeout || took > comm.DefaultTimeout+5*time.Second {
+				if took := time.Since(start); took < comm.DefaultTimeout || took > comm.DefaultTimeout+5*time.Second {
 					t.Errorf("rank %d: after %v, want %v", pg.Rank(), took, comm.DefaultTimeout)
 				}
 			})
@@ -515,9 +515,9 @@ func (b unwilling) Split(ctx context.Context, cfg backend.Config, members []int)
 // whether it is of that group or of the one that is split.
 func TestSplitNamesTheRankThatFailed(t *testing.T) {
 	for _, c := range []struct {
-		err  error
-		echo int
-		said string
+		err     error
+		culprit int
+		said    string
 	}{
 		{&comm.JoinError{Rank: 3, Err: errors.New("no luck")}, 3, "color 1, ranks [1 2 3]: rank 3 could not join: no luck"},
 		{&comm.PeerLostError{Peer: 3}, 3, "color 1, ranks [1 2 3]: rank 3 lost"},
@@ -542,8 +542,8 @@ func TestSplitNamesTheRankThatFailed(t *testing.T) {
 			pg.Close()
 		}
 		for _, err := range errs[1:3] {
-			if echo := comm.EchoOf(err); echo == nil || *echo != c.echo || !strings.Contains(err.Error(), c.said) {
-				t.Errorf("%v: want an echo of rank %d, and %q", err, c.echo, c.said)
+			if culprit := comm.CausedBy(err); culprit == nil || *culprit != c.culprit || !strings.Contains(err.Error(), c.said) {
+				t.Errorf("%v: want an echo of rank %d, and %q", err, c.culprit, c.said)
 			}
 		}
 	}
@@ -607,11 +607,11 @@ func TestACallsOwnTimeoutAndName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		begun := time.Now()
+		start := time.Now()
 		err = groups[0].With(comm.CallOptions{Timeout: 3 * time.Second, Name: "bucket 5"}).AllReduce(vec(1), comm.Sum).Wait(context.Background())
 		var timeout *comm.TimeoutError
-		if !errors.As(err, &timeout) || timeout.After != 3*time.Second || time.Since(begun) > 4*time.Second || !strings.Contains(err.Error(), "bucket 5") {
-			t.Errorf("after %v: %v", time.Since(begun), err)
+		if !errors.As(err, &timeout) || timeout.After != 3*time.Second || time.Since(start) > 4*time.Second || !strings.Contains(err.Error(), "bucket 5") {
+			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 		for _, pg := range groups {
 			pg.Close()

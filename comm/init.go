@@ -55,10 +55,10 @@ type Options struct {
 	heartbeat  time.Duration // for how long the watchdog may be stuck
 	monitoring bool          // whether the process ends when it is
 
-	lags   bool // whether to tell which ranks hold the others up
-	flight flight.Settings
-	dumps  func() (string, error) // the folder for flight records; nil: none are written
-	member store.Member           // this process in the job
+	reportStragglers bool // whether to tell which ranks hold the others up
+	flight           flight.Settings
+	dumps            func() (string, error) // the folder for flight records; nil: none are written
+	member           store.Member           // this process in the job
 
 	exit func(code int) // os.Exit, but for tests
 }
@@ -116,7 +116,7 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rank %d of %d: joining the process group: %w", o.World.Rank, o.World.Size, err)
 	}
-	own(ctx, pg)
+	closeOnReturn(ctx, pg)
 	if isGPU(pg.dev) {
 		runtime.LockOSThread()
 	}
@@ -133,7 +133,7 @@ func (o *Options) world() (World, error) {
 	if w.LocalSize == 0 {
 		w.LocalSize = w.Size
 	}
-	if err := w.check(); err != nil {
+	if err := w.validate(); err != nil {
 		return World{}, fmt.Errorf("comm: Options.World: %w", err)
 	}
 	return w, nil
@@ -200,7 +200,7 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d := newWatch(w, flight.Open(w.identity(), o.flight, o.Log), o)
+	d := newWatchdogLoop(w, flight.Open(w.identity(), o.flight, o.Log), o)
 	release.addClose(func() error { d.stop(); return nil })
 	pg := newGroup(ctx, "default", w, cfg, view, be, d, o.WrapBackend)
 	pg.release = append(release, pg.release...)
@@ -217,14 +217,14 @@ func groupView(kv store.Store, w World, n int64) store.Store {
 
 // newGroup is the group itself, over a backend that is connected and now its
 // own, under a watchdog.
-func newGroup(ctx context.Context, name string, w World, cfg backend.Config, view store.Store, be backend.Backend, d *watch, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
+func newGroup(ctx context.Context, name string, w World, cfg backend.Config, view store.Store, be backend.Backend, d *watchdogLoop, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
 	pg := &ProcessGroup{group: &group{
-		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrap: wrap, watch: d,
+		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrap: wrap, watchdog: d,
 		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), ctx: ctx, stop: stopperOf(ctx),
 	}}
 	d.add(pg.group)
 	stop := context.AfterFunc(ctx, func() { pg.Abort(context.Cause(ctx)) })
-	pg.release.addClose(func() error { pg.strays.Wait(); return nil }) // Close of the backend ends their calls
+	pg.release.addClose(func() error { pg.abandoned.Wait(); return nil }) // Close of the backend ends their calls
 	pg.release.add(pg.backend.Close)
 	pg.release.addClose(func() error { stop(); return nil })
 	return pg

@@ -25,7 +25,7 @@ const (
 // inquire asks all ranks what they do, as the deadline of a call has passed, and has the
 // coordinator decide that this broke the groups, by the fault of the ranks that it comes down to.
 // Where another failure is decided meanwhile, that one stays.
-func (d *watch) inquire(w *Work) {
+func (d *watchdogLoop) inquire(w *Work) {
 	g := w.group
 	late := &backend.TimeoutError{After: d.allowed(w), State: w.progress(), Waiting: d.waits(w)}
 	describe := func() *coordinator.Failure { return backend.Describe(backend.OfCall(g.control, &w.call, late)) }
@@ -73,7 +73,7 @@ type finding struct {
 }
 
 // found is what this rank's overdue call comes down to, if that is the failure.
-func (d *watch) found() *finding {
+func (d *watchdogLoop) found() *finding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.finding == nil {
@@ -87,11 +87,11 @@ func (d *watch) found() *finding {
 
 // diagnose finds out whom a call waits for: what the backend knows may be a neighbor that itself
 // waits. It returns what the ranks' records mean, for people.
-func (d *watch) diagnose(w *Work, late *backend.TimeoutError, answers map[int][]byte) string {
+func (d *watchdogLoop) diagnose(w *Work, late *backend.TimeoutError, answers map[int][]byte) string {
 	var dumps []*flight.Dump
-	if own := d.dump(); own != nil {
-		own.DeadlinePassed = true
-		dumps = append(dumps, own)
+	if mine := d.dump(); mine != nil {
+		mine.DeadlinePassed = true
+		dumps = append(dumps, mine)
 	}
 	waits := map[int][]int{}
 	for _, r := range slices.Sorted(maps.Keys(answers)) {
@@ -196,7 +196,7 @@ type account struct {
 }
 
 // answer is this rank's account.
-func (d *watch) answer(*coordinator.Failure) []byte {
+func (d *watchdogLoop) answer(*coordinator.Failure) []byte {
 	a := account{Waits: d.waits()}
 	if dump := d.dump(); dump != nil {
 		a.Dump = mustMarshal(dump)
@@ -205,7 +205,7 @@ func (d *watch) answer(*coordinator.Failure) []byte {
 }
 
 // dump is this rank's latest calls; nil: it keeps no record.
-func (d *watch) dump() *flight.Dump {
+func (d *watchdogLoop) dump() *flight.Dump {
 	dump := d.recorder.Dump()
 	if dump != nil {
 		n := min(latest, max(1, latestOfAll/d.world.Size))
@@ -251,7 +251,7 @@ func decodeAccount(value []byte, rank, size int) (a account, dump *flight.Dump, 
 
 // waits returns the ranks that the given calls wait for or, if none are given, all calls in
 // flight. The backend tells.
-func (d *watch) waits(works ...*Work) []int {
+func (d *watchdogLoop) waits(works ...*Work) []int {
 	if len(works) == 0 {
 		d.mu.Lock()
 		for w := d.oldest; w != nil; w = w.younger {

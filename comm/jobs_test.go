@@ -34,12 +34,12 @@ func init() {
 		if err := pg.Store().Set(ctx, fmt.Sprint("joined/", pg.Rank()), nil); err != nil {
 			return err
 		}
-		begun := time.Now()
+		start := time.Now()
 		for path := os.Getenv("GODDP_TEST_GO"); path != ""; time.Sleep(time.Millisecond) {
 			if _, err := os.Stat(path); err == nil {
 				break
 			}
-			if time.Since(begun) > 20*time.Second {
+			if time.Since(start) > 20*time.Second {
 				return errors.New("the file does not come")
 			}
 		}
@@ -148,10 +148,10 @@ func TestTwoJobsOnOnePort(t *testing.T) {
 			a0 := j.start(0, 2, number(1, c.a)...)
 			j.awaitKey("goddp/0/groups/0")
 			j.start(0, c.bSize, number(100, c.b)...).expectEnd(t, "B0", "has the port")
-			begun := time.Now()
+			start := time.Now()
 			j.start(1, c.bSize, number(100, c.b)...).expectEnd(t, "B1",
 				append(c.wants, "GODDP_JOB_ID", fmt.Sprintf("process %d on ", a0.cmd.Process.Pid))...)
-			if took := time.Since(begun); took > 10*time.Second {
+			if took := time.Since(start); took > 10*time.Second {
 				t.Errorf("B1 was refused after %v", took)
 			}
 			a1 := j.start(1, 2, number(2, c.a)...)
@@ -188,10 +188,10 @@ func TestALateBearerOfARank(t *testing.T) {
 	ranks := []*process{j.start(0, 2, vars...), j.start(1, 2, vars...)}
 	j.awaitKey("goddp/0/group/1/joined/0")
 	j.awaitKey("goddp/0/group/1/joined/1")
-	begun := time.Now()
+	start := time.Now()
 	j.start(1, 2, vars...).expectEnd(t, "the second rank 1", "two processes say that they are rank 1", "GODDP_JOB_ID",
 		fmt.Sprintf("process %d on ", ranks[1].cmd.Process.Pid))
-	if took := time.Since(begun); took > 10*time.Second {
+	if took := time.Since(start); took > 10*time.Second {
 		t.Errorf("it was refused after %v", took)
 	}
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -241,9 +241,9 @@ func TestExposedJob(t *testing.T) {
 	} {
 		j := newJobs(t)
 		for rank := range 2 {
-			begun := time.Now()
+			start := time.Now()
 			j.start(rank, 2, vars...).expectEnd(t, fmt.Sprintf("%s, rank %d", name, rank), "GODDP_TOKEN_FILE", "GODDP_INSECURE=1")
-			if took := time.Since(begun); took > 10*time.Second {
+			if took := time.Since(start); took > 10*time.Second {
 				t.Errorf("%s, rank %d: it took %v", name, rank, took)
 			}
 		}
@@ -278,9 +278,9 @@ func TestSecretOfSomeRanks(t *testing.T) {
 	}
 }
 
-// foreignStore is the address of a store that knows no handshake, as a launcher of
+// plainStore is the address of a store that knows no handshake, as a launcher of
 // PyTorch's hosts it: one of ours, behind a proxy that spoils the handshake's key.
-func foreignStore(t *testing.T) *net.TCPAddr {
+func plainStore(t *testing.T) *net.TCPAddr {
 	server, err := store.Listen("", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -328,8 +328,8 @@ func foreignStore(t *testing.T) *net.TCPAddr {
 
 // At a store that serves anybody a job works as it always did, and says so once, unless
 // it has a secret.
-func TestForeignStore(t *testing.T) {
-	at := foreignStore(t)
+func TestStoreWithoutHandshakeIsUsedWithOneWarning(t *testing.T) {
+	at := plainStore(t)
 	join := func() (string, error) {
 		var log lockedBuffer
 		var errs [2]error

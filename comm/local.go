@@ -69,7 +69,7 @@ func joinLocal(rank, size int, hub *host.Hub, kv store.Store, server *coordinato
 	var be backend.Backend
 	opts := &host.Options{Hub: hub}
 	if be, err = host.New(ctx, cfg, opts); err == nil && o.CheckCalls {
-		be = check(be, cfg)
+		be = newCallChecker(be, cfg)
 	}
 	if err != nil {
 		dev.Close()
@@ -84,7 +84,7 @@ func joinLocal(rank, size int, hub *host.Hub, kv store.Store, server *coordinato
 			return nil, err
 		}
 	}
-	d := newWatch(w, recorder, o)
+	d := newWatchdogLoop(w, recorder, o)
 	pg := newGroup(context.Background(), "default", w, cfg, view, be, d, o.WrapBackend)
 	var release releases
 	release.addClose(dev.Close)

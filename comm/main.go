@@ -65,7 +65,7 @@ func run(train func(context.Context) error) int {
 		return 128 + int(accepted)
 	}
 	fmt.Fprintf(os.Stderr, "error: %v\n", err)
-	report(err.Error(), "", echoOf(err))
+	report(err.Error(), "", causedBy(err))
 	var sig *SignalError
 	if errors.As(context.Cause(ctx), &sig) {
 		if n, ok := sig.Signal.(syscall.Signal); ok {
@@ -78,13 +78,13 @@ func run(train func(context.Context) error) int {
 // heedSignals acts on the process's signals until done is closed, or the program's
 // context has ended by cancel.
 func heedSignals(signals chan os.Signal, done <-chan struct{}, stop *stopper, left *unclosed, cancel context.CancelCauseFunc) {
-	begun := time.Now()
+	start := time.Now()
 	var sig os.Signal
 	var timer *awake.Timer
 	var fired chan struct{}
 	arm := func(d time.Duration) {
-		over := make(chan struct{})
-		fired, timer = over, awake.AfterFunc(d, func() { close(over) })
+		expired := make(chan struct{})
+		fired, timer = expired, awake.AfterFunc(d, func() { close(expired) })
 	}
 	defer func() {
 		if timer != nil {
@@ -98,7 +98,7 @@ func heedSignals(signals chan os.Signal, done <-chan struct{}, stop *stopper, le
 		select {
 		case sig = <-signals:
 			n, _ := sig.(syscall.Signal)
-			e = stopEvent{kind: stopSignal, signal: n, at: time.Since(begun), abort: stop.aborts()}
+			e = stopEvent{kind: stopSignal, signal: n, at: time.Since(start), abort: stop.aborts()}
 		case <-fired:
 			fired = nil
 		case <-done:
@@ -157,8 +157,8 @@ type unclosed struct {
 
 type unclosedKey struct{}
 
-// own has Main close the group, unless the program does, if ctx is Main's.
-func own(ctx context.Context, pg *ProcessGroup) {
+// closeOnReturn has Main close the group, unless the program does, if ctx is Main's.
+func closeOnReturn(ctx context.Context, pg *ProcessGroup) {
 	u, ok := ctx.Value(unclosedKey{}).(*unclosed)
 	if !ok {
 		return
@@ -190,7 +190,7 @@ func (u *unclosed) expire() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, pg := range u.groups {
-		pg.watch.expire()
+		pg.watchdog.expire()
 	}
 }
 
@@ -206,31 +206,31 @@ func (u *unclosed) next() *ProcessGroup {
 	return pg
 }
 
-// echoOf returns the rank whose failure caused err on this rank: it could not join, was lost,
+// causedBy returns the rank whose failure caused err on this rank: it could not join, was lost,
 // gave up, or its call failed first. nil: err began on this rank.
-func echoOf(err error) *int {
-	var missing *JoinError
+func causedBy(err error) *int {
+	var join *JoinError
 	var lost *PeerLostError
-	var told *AbortedError
-	var own, first *CallError
-	errors.As(err, &own)
-	for call := own; call != nil; {
-		if first = call; !errors.As(first.Err, &call) {
+	var aborted *AbortedError
+	var mine, innermost *CallError
+	errors.As(err, &mine)
+	for call := mine; call != nil; {
+		if innermost = call; !errors.As(innermost.Err, &call) {
 			call = nil
 		}
 	}
 	var origin *int
 	switch {
-	case errors.As(err, &missing): // whoever else was lost may be another that waited for it
-		origin = &missing.Rank
+	case errors.As(err, &join): // whoever else was lost may be another that waited for it
+		origin = &join.Rank
 	case errors.As(err, &lost):
 		origin = &lost.Peer
-	case errors.As(err, &told):
-		origin = &told.By
-	case first != nil:
-		origin = &first.Rank
+	case errors.As(err, &aborted):
+		origin = &aborted.By
+	case innermost != nil:
+		origin = &innermost.Rank
 	}
-	if origin != nil && own != nil && *origin == own.Rank {
+	if origin != nil && mine != nil && *origin == mine.Rank {
 		return nil
 	}
 	return origin
@@ -238,8 +238,8 @@ func echoOf(err error) *int {
 
 // report tells the launcher what went wrong, and whoever reads its output if
 // that fails.
-func report(message, stack string, echo *int) {
-	if err := writeErrorFile(message, stack, echo); err != nil {
+func report(message, stack string, culprit *int) {
+	if err := writeErrorFile(message, stack, culprit); err != nil {
 		fmt.Fprintf(os.Stderr, "writing the error file: %v\n", err)
 	}
 }
@@ -247,15 +247,15 @@ func report(message, stack string, echo *int) {
 // writeErrorFile tells the launcher what went wrong, in torchelastic's format,
 // if it asks. A rank that failed because another did, echo, says which: it is not
 // the cause.
-func writeErrorFile(message, stack string, echo *int) error {
+func writeErrorFile(message, stack string, culprit *int) error {
 	path := os.Getenv("TORCHELASTIC_ERROR_FILE")
 	if path == "" {
 		return nil
 	}
 	now := float64(time.Now().UnixMicro()) / 1e6
 	info := map[string]string{"py_callstack": stack, "timestamp": strconv.FormatFloat(now, 'f', 6, 64)}
-	if echo != nil {
-		info["echo_of"] = strconv.Itoa(*echo)
+	if culprit != nil {
+		info["echo_of"] = strconv.Itoa(*culprit)
 	}
 	content, err := json.Marshal(map[string]any{"message": map[string]any{"message": message, "extraInfo": info}})
 	if err != nil {

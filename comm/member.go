@@ -47,9 +47,9 @@ func checkExposure(ctx context.Context, w World, m *store.Member) error {
 	return fmt.Errorf("store %s: %w", w.masterAddr(), store.ErrExposed)
 }
 
-// warnForeign says once for the job that its store keeps nobody out, and its ranks have
+// warnOpenStore says once for the job that its store keeps nobody out, and its ranks have
 // no secret by which to know each other.
-func warnForeign(w World, client *store.Client, m *store.Member, log *slog.Logger) {
+func warnOpenStore(w World, client *store.Client, m *store.Member, log *slog.Logger) {
 	if w.Rank == 0 && client.Foreign() && m.Secret == nil && !m.Insecure {
 		log.Warn("the launcher's store serves anybody who reaches it, and what the ranks know each other by is in it: "+
 			"name a file with a secret in "+handshake.TokenFileVar+", the same for all ranks, or set "+handshake.InsecureVar+"=1 where the network is trusted",

@@ -33,9 +33,9 @@ func (e *BarrierError) Is(target error) bool { return target == ErrTimeout }
 func (pg *ProcessGroup) MonitoredBarrier(ctx context.Context) error {
 	timeout := cmp.Or(pg.opts.Timeout, pg.timeout)
 	key := fmt.Sprintf("barrier/%d", pg.control.Count("barrier"))
-	within, cancel := awake.WithTimeoutCause(ctx, timeout, errBarrier)
+	waitCtx, cancel := awake.WithTimeoutCause(ctx, timeout, errBarrier)
 	defer cancel()
-	_, err := pg.control.Gather(within, key, nil)
+	_, err := pg.control.Gather(waitCtx, key, nil)
 	if errors.Is(err, errBarrier) {
 		ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceTime)
 		defer cancel()

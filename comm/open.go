@@ -37,7 +37,7 @@ func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, c
 	if err != nil || !checks {
 		return be, err
 	}
-	return check(be, cfg), nil
+	return newCallChecker(be, cfg), nil
 }
 
 // isGPU tells whether a device is one that NCCL knows.
@@ -113,8 +113,8 @@ func openStore(ctx context.Context, w World, m *store.Member, log *slog.Logger, 
 	}
 	release.addClose(client.Close)
 	if client.Rival() != nil {
-		return nil, refuseRival(ctx, client, w, m)
+		return nil, rejectRival(ctx, client, w, m)
 	}
-	warnForeign(w, client, m, log)
+	warnOpenStore(w, client, m, log)
 	return client, nil
 }

@@ -39,9 +39,9 @@ func (pg *ProcessGroup) slot(e extent, c *backend.Call) extent {
 	return extent{e.lo + uintptr(at*size), e.lo + uintptr((at+c.Counts[pg.rank])*size)}
 }
 
-// checkOverlap refuses a call whose dst and src share memory, unless they do so in the
+// validateOverlap refuses a call whose dst and src share memory, unless they do so in the
 // one way that NCCL defines for the call's kind. Both are there, and their lengths fit.
-func (pg *ProcessGroup) checkOverlap(c *backend.Call) {
+func (pg *ProcessGroup) validateOverlap(c *backend.Call) {
 	if c.Kind == backend.AllReduce || c.Kind == backend.Broadcast { // of one tensor
 		return
 	}
@@ -52,18 +52,18 @@ func (pg *ProcessGroup) checkOverlap(c *backend.Call) {
 	switch c.Kind {
 	case backend.Reduce:
 		if src != dst {
-			pg.refuse(c, "dst %v overlaps src %v: in place, src is dst", dst, src)
+			pg.reject(c, "dst %v overlaps src %v: in place, src is dst", dst, src)
 		}
 	case backend.AllGather, backend.Gather:
-		if own := pg.slot(dst, c); src != own {
-			pg.refuse(c, "dst %v overlaps src %v: in place, src is rank %d's part of dst, %v", dst, src, pg.rank, own)
+		if mine := pg.slot(dst, c); src != mine {
+			pg.reject(c, "dst %v overlaps src %v: in place, src is rank %d's part of dst, %v", dst, src, pg.rank, mine)
 		}
 	case backend.ReduceScatter, backend.Scatter:
-		if own := pg.slot(src, c); dst != own {
-			pg.refuse(c, "dst %v overlaps src %v: in place, dst is rank %d's part of src, %v", dst, src, pg.rank, own)
+		if mine := pg.slot(src, c); dst != mine {
+			pg.reject(c, "dst %v overlaps src %v: in place, dst is rank %d's part of src, %v", dst, src, pg.rank, mine)
 		}
 	default:
-		pg.refuse(c, "dst %v overlaps src %v: there is no %v in place", dst, src, c.Kind)
+		pg.reject(c, "dst %v overlaps src %v: there is no %v in place", dst, src, c.Kind)
 	}
 }
 
@@ -75,10 +75,10 @@ type access struct {
 	call   *backend.Call
 }
 
-// checkCoalesced refuses calls started as one if what one of them writes overlaps what
+// validateCoalesced refuses calls started as one if what one of them writes overlaps what
 // another reads or writes: their order among each other is open. Each call by itself
-// has passed checkOverlap.
-func (pg *ProcessGroup) checkCoalesced(group *backend.Call) {
+// has passed validateOverlap.
+func (pg *ProcessGroup) validateCoalesced(group *backend.Call) {
 	all := make([]access, 0, 2*len(group.Calls))
 	add := func(e extent, writes bool, c *backend.Call) {
 		if e.lo < e.hi {
@@ -102,7 +102,7 @@ func (pg *ProcessGroup) checkCoalesced(group *backend.Call) {
 			before = reached
 		}
 		if before.hi > a.lo {
-			pg.refuse(group, "%v overlaps %v: what one call of a Coalesce writes, no other may use", before, a)
+			pg.reject(group, "%v overlaps %v: what one call of a Coalesce writes, no other may use", before, a)
 		}
 		if a.hi > reached.hi {
 			reached = a

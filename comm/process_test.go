@@ -389,7 +389,7 @@ func TestTheLauncherNamesWhoLeft(t *testing.T) {
 func TestADeadPeerIsNamed(t *testing.T) {
 	for _, victim := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", victim), func(t *testing.T) {
-			begun := time.Now()
+			start := time.Now()
 			for r, p := range startWorld(t, 3, "kill", fmt.Sprintf("GODDP_TEST_VICTIM=%d", victim)) {
 				err := p.cmd.Wait()
 				if r == victim {
@@ -402,7 +402,7 @@ func TestADeadPeerIsNamed(t *testing.T) {
 					t.Errorf("rank %d printed %q, want %q in it", r, &p.out, want)
 				}
 			}
-			if took := time.Since(begun); took > 20*time.Second {
+			if took := time.Since(start); took > 20*time.Second {
 				t.Errorf("took %v", took)
 			}
 		})

@@ -17,7 +17,7 @@ func (w World) identity() flight.Identity {
 
 // record writes this rank's flight record to a file, with the reason for it and
 // the ranks of the job that were waited for.
-func (d *watch) record(reason string, awaited ...int) error {
+func (d *watchdogLoop) record(reason string, awaited ...int) error {
 	d.recorder.Reason(reason, awaited...)
 	dump := d.recorder.Dump()
 	if dump == nil || d.dumps == nil {

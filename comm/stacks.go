@@ -15,7 +15,7 @@ func stacks() string {
 	all := string(buf[:runtime.Stack(buf, true)])
 	var program []string
 	for g := range strings.SplitSeq(strings.TrimSpace(all), "\n\n") {
-		if f := begun(g); !strings.HasPrefix(f, "github.com/goddp/goddp/") && !strings.HasPrefix(f, "os/signal.") && !strings.HasPrefix(f, "runtime.") {
+		if f := firstFunction(g); !strings.HasPrefix(f, "github.com/goddp/goddp/") && !strings.HasPrefix(f, "os/signal.") && !strings.HasPrefix(f, "runtime.") {
 			program = append(program, g)
 		}
 	}
@@ -23,7 +23,7 @@ func stacks() string {
 }
 
 // begun is the function that a goroutine began with, but for what starts goroutines.
-func begun(stack string) (f string) {
+func firstFunction(stack string) (f string) {
 	for line := range strings.Lines(stack) {
 		switch {
 		case strings.HasPrefix(line, "created by "):

@@ -30,19 +30,19 @@ func gather(ctx context.Context, pg *ProcessGroup, dt device.DType, mine []byte,
 	for _, n := range counts {
 		total += n
 	}
-	own, err := stage(pg.dev, dt, counts[pg.rank], mine)
+	part, err := stage(pg.dev, dt, counts[pg.rank], mine)
 	if err != nil {
 		return nil, err
 	}
 	all, err := stage(pg.dev, dt, total, nil)
 	if err != nil {
-		own.free()
+		part.free()
 		return nil, err
 	}
-	if err := pg.finish(ctx, pg.AllGatherUneven(all.t, own.t, counts), own, all); err != nil {
+	if err := pg.finish(ctx, pg.AllGatherUneven(all.t, part.t, counts), part, all); err != nil {
 		return nil, err
 	}
-	own.free()
+	part.free()
 	return all.take(ctx)
 }
 
@@ -62,7 +62,7 @@ func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) err
 		free()
 		return err
 	}
-	pg.strays.Go(func() { // ends with the call, which has a deadline; Close waits for it
+	pg.abandoned.Go(func() { // ends with the call, which has a deadline; Close waits for it
 		w.Sync(context.Background())
 		free()
 	})

@@ -72,11 +72,11 @@ func startSuspended(t *testing.T, wait string, timeout time.Duration) (ps []*pro
 	dir := t.TempDir()
 	ps = startWorld(t, 3, "suspended", "GODDP_TEST_DIR="+dir, "GODDP_TEST_WAIT="+wait, "GODDP_TEST_TIMEOUT="+timeout.String())
 	for r := range ps {
-		for begun := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
 			if _, err := os.Stat(filepath.Join(dir, fmt.Sprint("rank_", r))); err == nil {
 				break
 			}
-			if time.Since(begun) > 20*time.Second {
+			if time.Since(start) > 20*time.Second {
 				t.Fatalf("rank %d does not come", r)
 			}
 		}

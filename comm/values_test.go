@@ -19,14 +19,14 @@ func forgedRecord(rank, size int) []byte {
 		"records": [{"number": 1, "group": "default", "state": "running", "queued": "2020-01-01T00:00:00Z", "call": {"kind": "AllReduce", "seq": 7}}]}`, rank, size)
 }
 
-// told is the account of a rank with this record.
-func told(record []byte) []byte { return fmt.Appendf(nil, `{"Dump": %s, "Waits": [0]}`, record) }
+// accountWith is the account of a rank with this record.
+func accountWith(record []byte) []byte { return fmt.Appendf(nil, `{"Dump": %s, "Waits": [0]}`, record) }
 
 // A record of another rank, of another job, or of a size that no job has, is not
 // compared with the others: the comparison takes memory by that size.
 func TestForgedAccountsAreLeftOut(t *testing.T) {
 	for _, c := range []struct{ rank, size int }{{1, 2_000_000_000}, {1, 1 << 20}, {0, 2}, {1, 3}, {-1, 2}} {
-		if _, _, err := decodeAccount(told(forgedRecord(c.rank, c.size)), 1, 2); err == nil {
+		if _, _, err := decodeAccount(accountWith(forgedRecord(c.rank, c.size)), 1, 2); err == nil {
 			t.Errorf("a record of rank %d of %d is believed by rank 0 of 2", c.rank, c.size)
 		}
 	}
@@ -35,10 +35,10 @@ func TestForgedAccountsAreLeftOut(t *testing.T) {
 			t.Errorf("rank %d of 2 is believed to be waited for", r)
 		}
 	}
-	if _, _, err := decodeAccount(append(told(forgedRecord(1, 2)), bytes.Repeat([]byte(" "), maxAccount)...), 1, 2); err == nil {
+	if _, _, err := decodeAccount(append(accountWith(forgedRecord(1, 2)), bytes.Repeat([]byte(" "), maxAccount)...), 1, 2); err == nil {
 		t.Error("an account of more than 1 MiB is read")
 	}
-	a, d, err := decodeAccount(told(forgedRecord(1, 2)), 1, 2)
+	a, d, err := decodeAccount(accountWith(forgedRecord(1, 2)), 1, 2)
 	if err != nil || len(a.Waits) != 1 {
 		t.Fatal(a.Waits, err)
 	}
@@ -53,9 +53,9 @@ func TestForgedAccountsAreLeftOut(t *testing.T) {
 // FuzzAccounts reads what other ranks answer.
 func FuzzAccounts(f *testing.F) {
 	f.Add([]byte(`{"Waits":[2000000000]}`))
-	f.Add(told(forgedRecord(1, 2)))
-	f.Add(told(forgedRecord(1, 2_000_000_000)))
-	f.Add(told([]byte(`{"version": 2, "rank": 1, "world_size": 2, "records": [` + strings.Repeat("{},", 1000) + `{}]}`)))
+	f.Add(accountWith(forgedRecord(1, 2)))
+	f.Add(accountWith(forgedRecord(1, 2_000_000_000)))
+	f.Add(accountWith([]byte(`{"version": 2, "rank": 1, "world_size": 2, "records": [` + strings.Repeat("{},", 1000) + `{}]}`)))
 	f.Fuzz(func(t *testing.T, value []byte) {
 		const rank, size = 1, 2
 		var before, after runtime.MemStats

@@ -25,8 +25,8 @@ type Work struct {
 
 	// The watchdog's, under its lock: the call's place among those in flight.
 	older, younger *Work
-	late           bool
-	over           bool
+	isOverdue      bool
+	hasEnded       bool
 }
 
 // Wait makes what is computed from now on, on the device's compute stream,
@@ -35,20 +35,20 @@ type Work struct {
 // not block. Its error is the call's where that is known, or ctx's cause.
 func (w *Work) Wait(ctx context.Context) error {
 	if w.err != nil {
-		return w.hear(w.err)
+		return w.report(w.err)
 	}
-	if w.group.watch.mode == BlockingWait {
+	if w.group.watchdog.mode == BlockingWait {
 		if err := w.task.Sync(ctx); err != nil {
-			return w.hear(err)
+			return w.report(err)
 		}
 	}
-	return w.hear(w.task.Join(ctx, w.group.dev.Compute()))
+	return w.report(w.task.Join(ctx, w.group.dev.Compute()))
 }
 
 // hear notes that the program is told err, if that is a call's failure.
-func (w *Work) hear(err error) error {
+func (w *Work) report(err error) error {
 	if err != nil && errors.As(err, new(*CallError)) {
-		w.group.heard.Store(true)
+		w.group.reported.Store(true)
 	}
 	return err
 }
@@ -57,23 +57,23 @@ func (w *Work) hear(err error) error {
 // itself then goes on.
 func (w *Work) Sync(ctx context.Context) error {
 	if w.err != nil {
-		return w.hear(w.err)
+		return w.report(w.err)
 	}
-	return w.hear(w.task.Sync(ctx))
+	return w.report(w.task.Sync(ctx))
 }
 
 // State tells where the call is, and why it failed if it has.
 func (w *Work) State() (State, error) {
 	if w.err != nil {
-		return Failed, w.hear(w.err)
+		return Failed, w.report(w.err)
 	}
 	s, err := w.task.State()
-	return s, w.hear(err)
+	return s, w.report(err)
 }
 
-// Begun and Ended are moments for a trace: when the call began to run, and
+// Started and Ended are moments for a trace: when the call began to run, and
 // when it was done.
-func (w *Work) Begun() Moment { return Moment{w, false} }
+func (w *Work) Started() Moment { return Moment{w, false} }
 
 // Ended is the moment at which the call was done.
 func (w *Work) Ended() Moment { return Moment{w, true} }
@@ -112,7 +112,9 @@ func (w *Work) String() string {
 type observed Work
 
 // age is for how long the call has been there.
-func (o *observed) age(at time.Time) time.Duration { return at.Sub(o.group.watch.begun) - o.created }
+func (o *observed) age(at time.Time) time.Duration {
+	return at.Sub(o.group.watchdog.startTime) - o.created
+}
 
 func (o *observed) Running(at time.Time) {
 	o.running.Store(max(1, int64(o.age(at))))
@@ -121,10 +123,10 @@ func (o *observed) Running(at time.Time) {
 
 func (o *observed) Ended(at time.Time, err error) {
 	o.entry.Ended(at, err != nil)
-	if l := o.group.lags; l != nil && err == nil && o.call.Kind != backend.Send && o.call.Kind != backend.Recv {
+	if l := o.group.stragglers; l != nil && err == nil && o.call.Kind != backend.Send && o.call.Kind != backend.Recv {
 		l.note(o.call.Seq, o.age(at)-time.Duration(o.running.Load()))
 	}
-	o.group.watch.ended((*Work)(o), err)
+	o.group.watchdog.ended((*Work)(o), err)
 }
 
 // progress is the state of a call in flight as the backend told it last: nobody

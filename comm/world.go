@@ -47,7 +47,7 @@ func WorldFromEnv() (World, error) {
 		}
 		w.MasterPort = e.required("MASTER_PORT", 1)
 	}
-	if err := w.check(); len(e) == 0 && err != nil {
+	if err := w.validate(); len(e) == 0 && err != nil {
 		e.addf("%v", err)
 	}
 	if len(e) > 0 {
@@ -62,7 +62,7 @@ func WorldFromEnv() (World, error) {
 const maxRanks = 1 << 16
 
 // check finds numbers that contradict each other, or that no job has.
-func (w World) check() error {
+func (w World) validate() error {
 	switch {
 	case w.Size > maxRanks:
 		return fmt.Errorf("a world of size %d, at most %d", w.Size, maxRanks)

@@ -258,7 +258,7 @@ func (t *tail[O]) Complete() error {
 		works[i] = o.shards.pg.With(comm.CallOptions{Name: b.name + " of parameters", After: b.done}).AllGather(b.flat, b.own)
 		if trace.On() {
 			trace.Add(profile.Span{
-				Track: profile.Communication, Name: "AllGather " + b.name, Begin: works[i].Begun(), End: works[i].Ended(),
+				Track: profile.Communication, Name: "AllGather " + b.name, Begin: works[i].Started(), End: works[i].Ended(),
 				Args: []profile.Arg{{Name: "bucket", Value: i}, {Name: "bytes", Value: b.flat.Bytes()}},
 			})
 		}

@@ -20,7 +20,7 @@ type mutant struct {
 // change of the product that moves one of them is noticed.
 var mutants = []mutant{
 	{
-		name: "the watchdog is switched off", file: "comm/watch.go",
+		name: "the watchdog is switched off", file: "comm/watchdog.go",
 		old: "case w.deadline <= now:", new: "case w.deadline == 0:",
 		shows: func(s *scenario) bool { return s.Mode != none && (s.Fault == stop || s.Fault == delay) },
 	},
@@ -61,7 +61,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "Wait returns no error", file: "comm/work.go",
-		old: "return w.hear(err)\n\t\t}", new: "return nil\n\t\t}",
+		old: "return w.report(err)\n\t\t}", new: "return nil\n\t\t}",
 		shows: func(s *scenario) bool { return s.Mode == blocking && s.Fault == delay },
 	},
 	{
@@ -70,13 +70,13 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Fault == resize },
 	},
 	{
-		name: "operands that overlap are taken", file: "comm/check.go",
-		old: "\tpg.checkOverlap(c)\n", new: "",
+		name: "operands that overlap are taken", file: "comm/validate.go",
+		old: "\tpg.validateOverlap(c)\n", new: "",
 		shows: func(s *scenario) bool { return s.Fault == overlap && s.Pick%4 != 3 }, // that one is of several calls
 	},
 	{
-		name: "calls started as one that overlap are taken", file: "comm/check.go",
-		old: "\t\tpg.checkCoalesced(c)\n", new: "",
+		name: "calls started as one that overlap are taken", file: "comm/validate.go",
+		old: "\t\tpg.validateCoalesced(c)\n", new: "",
 		shows: func(s *scenario) bool { return s.Fault == overlap && s.Pick%4 == 3 },
 	},
 	{
@@ -130,7 +130,7 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Fault == stale },
 	},
 	{
-		name: "a suspension counts as waiting", file: "comm/watch.go",
+		name: "a suspension counts as waiting", file: "comm/watchdog.go",
 		old: "\t\t\td.extend(now, suspended)\n", new: "",
 		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == suspend },
 	},

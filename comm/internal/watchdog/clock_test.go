@@ -24,8 +24,8 @@ func TestSuspensions(t *testing.T) {
 		if d.HasArg("times") {
 			d.ScanArgs(t, "times", &times)
 		}
-		length := func(word string) time.Duration {
-			l, err := time.ParseDuration(word)
+		length := func(field string) time.Duration {
+			l, err := time.ParseDuration(field)
 			if err != nil {
 				d.Fatalf(t, "%v", err)
 			}

@@ -58,13 +58,13 @@ type state uint8
 const (
 	watching  state = iota
 	inquiring       // about a deadline
-	over            // acted
+	acted           // acted
 	left            // the program ended the group itself
 )
 
 // Over tells that the rank has acted on a failure, or left: nothing that comes
 // matters any more.
-func (c *Core) Over() bool { return c.state >= over }
+func (c *Core) Over() bool { return c.state >= acted }
 
 // Step takes an event and returns what to do, in order.
 func (c *Core) Step(e Event) []Action {
@@ -82,7 +82,7 @@ func (c *Core) Step(e Event) []Action {
 		c.state = inquiring
 		return []Action{Say, Inquire}
 	}
-	c.state = over
+	c.state = acted
 	actions := []Action{Say, Record, Report}
 	if c.Mode == Async {
 		actions = append(actions, End)

@@ -22,12 +22,12 @@ func TestFailures(t *testing.T) {
 		}
 		c := Core{Mode: modes[i]}
 		var out strings.Builder
-		for word := range strings.FieldsSeq(d.Input) {
-			i := slices.IndexFunc(events, func(e Event) bool { return e.String() == word })
+		for field := range strings.FieldsSeq(d.Input) {
+			i := slices.IndexFunc(events, func(e Event) bool { return e.String() == field })
 			if i < 0 {
-				d.Fatalf(t, "no event %s", word)
+				d.Fatalf(t, "no event %s", field)
 			}
-			fmt.Fprintf(&out, "%s:", word)
+			fmt.Fprintf(&out, "%s:", field)
 			for _, a := range c.Step(events[i]) {
 				fmt.Fprintf(&out, " %v", a)
 			}

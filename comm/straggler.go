@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// lagWindow is how many collectives are judged together.
-const lagWindow = 256
+// stragglerWindow is how many collectives are judged together.
+const stragglerWindow = 256
 
 // lags finds the rank that the others of a group wait for. All leave a
 // collective at about the same time, so who was in it for the shortest time was
 // the last to come. Every rank posts how long it was in each collective of
 // a window, and rank 0 compares them; no clock is compared with another host's.
-type lags struct {
+type stragglers struct {
 	group *group
-	took  [2 * lagWindow]atomic.Int64 // by number of the collective; the window before is being published
-	full  atomic.Uint64               // windows that ended
+	took  [2 * stragglerWindow]atomic.Int64 // by number of the collective; the window before is being published
+	full  atomic.Uint64                     // windows that ended
 
 	published uint64 // the watchdog's loop's: the last window that was published
 
@@ -32,30 +32,30 @@ type lags struct {
 }
 
 // note records how long a collective took on this rank, from when it ran.
-func (l *lags) note(seq uint64, took time.Duration) {
+func (l *stragglers) note(seq uint64, took time.Duration) {
 	l.took[(seq-1)%uint64(len(l.took))].Store(int64(took))
-	if seq%lagWindow == 0 {
-		l.full.Store(seq / lagWindow)
-		l.group.watch.poke()
+	if seq%stragglerWindow == 0 {
+		l.full.Store(seq / stragglerWindow)
+		l.group.watchdog.poke()
 	}
 }
 
 // publish posts the window that ended, if one did. Rank 0 judges the one before, which all have
 // posted by now.
-func (l *lags) publish(d *watch) {
+func (l *stragglers) publish(d *watchdogLoop) {
 	window := l.full.Load()
 	if window == l.published {
 		return
 	}
 	l.published = window
 	mine := binary.LittleEndian.AppendUint64(nil, window)
-	for i := range uint64(lagWindow) {
-		mine = binary.LittleEndian.AppendUint64(mine, uint64(l.took[((window-1)*lagWindow+i)%uint64(len(l.took))].Load()))
+	for i := range uint64(stragglerWindow) {
+		mine = binary.LittleEndian.AppendUint64(mine, uint64(l.took[((window-1)*stragglerWindow+i)%uint64(len(l.took))].Load()))
 	}
 	d.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(d.ctx, announceTime)
 		defer cancel()
-		if err := l.group.control.Post(ctx, lagKey(window), mine); err != nil {
+		if err := l.group.control.Post(ctx, stragglerKey(window), mine); err != nil {
 			d.logf(slog.LevelDebug, "[Rank %d] posting lags: %v", d.world.Rank, err)
 		}
 		if l.group.rank == 0 && window > 1 {
@@ -64,41 +64,41 @@ func (l *lags) publish(d *watch) {
 	})
 }
 
-// lagKey is where ranks post a window, in place of the one before the last.
-func lagKey(window uint64) string { return fmt.Sprintf("lag/%d", window%2) }
+// stragglerKey is where ranks post a window, in place of the one before the last.
+func stragglerKey(window uint64) string { return fmt.Sprintf("straggler/%d", window%2) }
 
 // judge compares the ranks' parts of a window, and logs who held the others up.
-func (l *lags) judge(d *watch, window uint64) {
+func (l *stragglers) judge(d *watchdogLoop, window uint64) {
 	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
 	defer cancel()
-	took, err := l.group.control.Posted(ctx, lagKey(window), l.group.control.Members)
+	took, err := l.group.control.Posted(ctx, stragglerKey(window), l.group.control.Members)
 	if err != nil {
 		d.logf(slog.LevelDebug, "[Rank %d] comparing lags: %v", d.world.Rank, err)
 		return
 	}
 	for r, t := range took {
-		if len(t) != 8+8*lagWindow || binary.LittleEndian.Uint64(t) != window {
+		if len(t) != 8+8*stragglerWindow || binary.LittleEndian.Uint64(t) != window {
 			d.logf(slog.LevelDebug, "[Rank %d] comparing lags: rank %d has not posted window %d", d.world.Rank, l.group.control.Members[r], window)
 			return
 		}
 		took[r] = t[8:]
 	}
-	lag, last := compareLags(took)
+	lag, last := compareStragglers(took)
 	slowest := slices.Index(lag, slices.Max(lag))
 	d.logf(slog.LevelInfo, "[Rank %d] group %s, collectives %d to %d: rank %d came last to %d of %d and held the others up for %.1f ms",
-		d.world.Rank, l.group.name, (window-1)*lagWindow+1, window*lagWindow, l.group.control.Members[slowest], last[slowest], lagWindow, lag[slowest].Seconds()*1e3)
+		d.world.Rank, l.group.name, (window-1)*stragglerWindow+1, window*stragglerWindow, l.group.control.Members[slowest], last[slowest], stragglerWindow, lag[slowest].Seconds()*1e3)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for r, t := range lag {
 		l.total[r] += t
 	}
-	l.judged += lagWindow
+	l.judged += stragglerWindow
 }
 
-// compareLags tells, for each rank, for how long it alone held the others up,
+// compareStragglers tells, for each rank, for how long it alone held the others up,
 // and how often it came last, given how long each rank was in each collective,
 // eight bytes each.
-func compareLags(took [][]byte) (lag []time.Duration, last []int) {
+func compareStragglers(took [][]byte) (lag []time.Duration, last []int) {
 	lag, last = make([]time.Duration, len(took)), make([]int, len(took))
 	for i := 0; i < len(took[0]); i += 8 {
 		latest, shortest, next := 0, int64(math.MaxInt64), int64(math.MaxInt64)
@@ -117,7 +117,7 @@ func compareLags(took [][]byte) (lag []time.Duration, last []int) {
 }
 
 // report logs what lags cost the group while it was open, when the watchdog's loop has ended.
-func (l *lags) report(d *watch) {
+func (l *stragglers) report(d *watchdogLoop) {
 	if l.published > 0 {
 		l.judge(d, l.published)
 	}
@@ -129,5 +129,5 @@ func (l *lags) report(d *watch) {
 	}
 	slowest := slices.Index(total, slices.Max(total))
 	d.logf(slog.LevelInfo, "[Rank %d] group %s, %d collectives in %v: rank %d was the slowest and held the others up for %.1f ms",
-		d.world.Rank, l.group.name, judged, time.Since(d.begun).Round(time.Millisecond), l.group.control.Members[slowest], total[slowest].Seconds()*1e3)
+		d.world.Rank, l.group.name, judged, time.Since(d.startTime).Round(time.Millisecond), l.group.control.Members[slowest], total[slowest].Seconds()*1e3)
 }

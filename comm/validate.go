@@ -41,70 +41,70 @@ var forms = [...]form{
 // are wrong whatever the other ranks do. A refused call gets no sequence number and
 // sends nothing, so the peers would wait for it until their deadline. The report tells
 // them the cause at once.
-func (pg *ProcessGroup) refuse(c *backend.Call, format string, args ...any) {
+func (pg *ProcessGroup) reject(c *backend.Call, format string, args ...any) {
 	err := &UsageError{Rank: pg.world.Rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)}
-	pg.heard.Store(true) // the panic tells the program
+	pg.reported.Store(true) // the panic tells the program
 	c.Name = pg.opts.Name
 	now := time.Now()
 	pg.record.Begin(c, now.UnixNano()).Ended(now, true)
-	pg.watch.failed(pg.group, err)
+	pg.watchdog.failed(pg.group, err)
 	pg.backend.Abort(err)
 	panic(err)
 }
 
 // check refuses a call that cannot be right whatever the other ranks do.
-func (pg *ProcessGroup) check(c *backend.Call) {
-	if pg.batch != nil && pg.batch.over {
-		pg.refuse(c, "after its Coalesce")
+func (pg *ProcessGroup) validate(c *backend.Call) {
+	if pg.batch != nil && pg.batch.isClosed {
+		pg.reject(c, "after its Coalesce")
 	}
 	if pg.batch != nil && pg.opts.Timeout != 0 {
-		pg.refuse(c, "with a timeout of its own within a Coalesce")
+		pg.reject(c, "with a timeout of its own within a Coalesce")
 	}
 	switch c.Kind {
 	case backend.Barrier:
 		return
 	case backend.Group: // each of its calls was checked when it was made
 		if pg.batch != nil {
-			pg.refuse(c, "within another Coalesce")
+			pg.reject(c, "within another Coalesce")
 		}
-		pg.checkCoalesced(c)
+		pg.validateCoalesced(c)
 		return
 	}
 	if c.Kind.Rooted() && (c.Root < 0 || c.Root >= pg.size) {
-		pg.refuse(c, "rank %d of a group of %d", c.Root, pg.size)
+		pg.reject(c, "rank %d of a group of %d", c.Root, pg.size)
 	}
 	if (c.Kind == backend.Send || c.Kind == backend.Recv) && c.Root == pg.rank {
-		pg.refuse(c, "to and from rank %d itself", pg.rank)
+		pg.reject(c, "to and from rank %d itself", pg.rank)
 	}
 	if c.Kind.Reduces() {
-		pg.checkOp(c)
+		pg.validateOp(c)
 	}
 	for _, t := range []device.Tensor{c.Dst, c.Src} {
 		if t.Bytes() > 0 && t.Buf.Host() == nil && pg.backend.Name() == "host" {
-			pg.refuse(c, "the host cannot address %v, and the group's backend is the host's", t)
+			pg.reject(c, "the host cannot address %v, and the group's backend is the host's", t)
 		}
 	}
 	f := forms[c.Kind]
 	here := func(n need) bool { return n == always || n == onRoot && pg.rank == c.Root }
 	switch {
 	case here(f.dst) && c.Dst.IsZero():
-		pg.refuse(c, "no dst")
+		pg.reject(c, "no dst")
 	case here(f.src) && c.Src.IsZero():
-		pg.refuse(c, "no src")
+		pg.reject(c, "no src")
 	case !here(f.dst) || !here(f.src):
 		return
 	case c.Dst.DType != c.Src.DType:
-		pg.refuse(c, "dst is %v, src is %v", c.Dst.DType, c.Src.DType)
+		pg.reject(c, "dst is %v, src is %v", c.Dst.DType, c.Src.DType)
 	case c.Counts != nil:
-		pg.checkCounts(c)
+		pg.validateCounts(c)
 	default:
-		pg.checkLengths(c, f)
+		pg.validateLengths(c, f)
 	}
-	pg.checkOverlap(c)
+	pg.validateOverlap(c)
 }
 
-// checkLengths checks that the lengths of dst and src fit each other.
-func (pg *ProcessGroup) checkLengths(c *backend.Call, f form) {
+// validateLengths checks that the lengths of dst and src fit each other.
+func (pg *ProcessGroup) validateLengths(c *backend.Call, f form) {
 	parts := func(p int) int {
 		if p == 0 {
 			return pg.size
@@ -112,44 +112,44 @@ func (pg *ProcessGroup) checkLengths(c *backend.Call, f form) {
 		return p
 	}
 	if d, s := parts(f.dstPart), parts(f.srcPart); c.Dst.Len()*s != c.Src.Len()*d {
-		pg.refuse(c, "dst has %d elements and src %d: they must be as %d to %d", c.Dst.Len(), c.Src.Len(), d, s)
+		pg.reject(c, "dst has %d elements and src %d: they must be as %d to %d", c.Dst.Len(), c.Src.Len(), d, s)
 	}
 	if c.Kind == backend.AllToAll && c.Src.Len()%pg.size != 0 {
-		pg.refuse(c, "%d elements among %d ranks", c.Src.Len(), pg.size)
+		pg.reject(c, "%d elements among %d ranks", c.Src.Len(), pg.size)
 	}
 }
 
-// checkOp checks what a call reduces with.
-func (pg *ProcessGroup) checkOp(c *backend.Call) {
+// validateOp checks what a call reduces with.
+func (pg *ProcessGroup) validateOp(c *backend.Call) {
 	given := pg.factor(c) != nil
 	switch {
 	case c.Op > PreMulSum:
-		pg.refuse(c, "unknown %v", c.Op)
+		pg.reject(c, "unknown %v", c.Op)
 	case c.Op == PreMulSum && !given:
-		pg.refuse(c, "%v without a Factor", c.Op)
+		pg.reject(c, "%v without a Factor", c.Op)
 	case c.Op != PreMulSum && given:
-		pg.refuse(c, "%v with a Factor: only %v takes one", c.Op, PreMulSum)
+		pg.reject(c, "%v with a Factor: only %v takes one", c.Op, PreMulSum)
 	case c.Op == PreMulSum && !c.DType().IsFloat() && c.DType().Valid():
-		pg.refuse(c, "%v of %v: it is for floating-point types", c.Op, c.DType())
+		pg.reject(c, "%v of %v: it is for floating-point types", c.Op, c.DType())
 	}
 }
 
-// checkCounts checks an AllGather of uneven sizes.
-func (pg *ProcessGroup) checkCounts(c *backend.Call) {
+// validateCounts checks an AllGather of uneven sizes.
+func (pg *ProcessGroup) validateCounts(c *backend.Call) {
 	if len(c.Counts) != pg.size {
-		pg.refuse(c, "%d counts for a group of %d", len(c.Counts), pg.size)
+		pg.reject(c, "%d counts for a group of %d", len(c.Counts), pg.size)
 	}
 	total := 0
 	for r, n := range c.Counts {
 		if n < 0 {
-			pg.refuse(c, "rank %d gives %d elements", r, n)
+			pg.reject(c, "rank %d gives %d elements", r, n)
 		}
 		total += n
 	}
 	switch {
 	case c.Src.Len() != c.Counts[pg.rank]:
-		pg.refuse(c, "src has %d elements, counts[%d] is %d", c.Src.Len(), pg.rank, c.Counts[pg.rank])
+		pg.reject(c, "src has %d elements, counts[%d] is %d", c.Src.Len(), pg.rank, c.Counts[pg.rank])
 	case c.Dst.Len() != total:
-		pg.refuse(c, "dst has %d elements, counts sum to %d", c.Dst.Len(), total)
+		pg.reject(c, "dst has %d elements, counts sum to %d", c.Dst.Len(), total)
 	}
 }

@@ -17,23 +17,23 @@ import (
 // them included: one goroutine, which knows the calls in flight and their
 // deadlines. What a call is doing it is told by the backend, and what to do
 // about a failure it asks its core. It never calls a driver, which may hang.
-type watch struct {
-	mode       ErrorMode
-	heartbeat  time.Duration
-	monitoring bool
-	lags       bool // whether to tell which ranks hold the others up
-	world      World
-	log        *slog.Logger
-	exit       func(code int)
-	recorder   *flight.Recorder
-	dumps      func() (string, error) // where dumps go; nil: nowhere
+type watchdogLoop struct {
+	mode             ErrorMode
+	heartbeat        time.Duration
+	monitoring       bool
+	reportStragglers bool // whether to tell which ranks hold the others up
+	world            World
+	log              *slog.Logger
+	exit             func(code int)
+	recorder         *flight.Recorder
+	dumps            func() (string, error) // where dumps go; nil: nowhere
 
 	core    watchdog.Core  // loop's
 	clock   watchdog.Clock // loop's
 	failure error          // loop's: what core acts on
 	turns   atomic.Int64   // odd while loop is at work: how often it began to be, and ceased
 
-	begun     time.Time     // of its clock
+	startTime time.Time     // of its clock
 	epoch     int64         // the same in Unix nanoseconds
 	wake      chan struct{} // of one: there are events, or an earlier deadline
 	leaving   chan struct{} // closed when the program closes the group
@@ -66,14 +66,14 @@ type event struct {
 // far is later than any deadline.
 const far = time.Duration(math.MaxInt64)
 
-// newWatch starts the watchdog of a rank's groups. stop ends it.
-func newWatch(w World, recorder *flight.Recorder, o Options) *watch {
-	d := &watch{
-		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, lags: o.lags, world: w, log: o.Log, exit: o.exit,
+// newWatchdogLoop starts the watchdog of a rank's groups. stop ends it.
+func newWatchdogLoop(w World, recorder *flight.Recorder, o Options) *watchdogLoop {
+	d := &watchdogLoop{
+		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, reportStragglers: o.reportStragglers, world: w, log: o.Log, exit: o.exit,
 		core: watchdog.Core{Mode: o.ErrorMode}, hookTimeout: o.ShutdownTimeout, recorder: recorder,
-		begun: time.Now(), wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), broken: make(chan struct{}), next: far,
+		startTime: time.Now(), wake: make(chan struct{}, 1), leaving: make(chan struct{}), done: make(chan struct{}), broken: make(chan struct{}), next: far,
 	}
-	d.epoch = d.begun.UnixNano()
+	d.epoch = d.startTime.UnixNano()
 	if o.flight.DumpOnFailure {
 		d.dumps = o.dumps
 	}
@@ -85,12 +85,12 @@ func newWatch(w World, recorder *flight.Recorder, o Options) *watch {
 
 // stop ends the watchdog once it has done what a failure asks for: the program
 // closes the group.
-func (d *watch) stop() {
+func (d *watchdogLoop) stop() {
 	d.tell(event{kind: watchdog.Leave})
 	<-d.done
 	for _, g := range d.all() {
-		if g.lags != nil && g.rank == 0 {
-			g.lags.report(d)
+		if g.stragglers != nil && g.rank == 0 {
+			g.stragglers.report(d)
 		}
 	}
 	d.cancel()
@@ -100,21 +100,21 @@ func (d *watch) stop() {
 
 // leave notes that the program is closing the group: nobody has to end the
 // process for it.
-func (d *watch) leave() { d.leaveOnce.Do(func() { close(d.leaving) }) }
+func (d *watchdogLoop) leave() { d.leaveOnce.Do(func() { close(d.leaving) }) }
 
 // now is the time on the watchdog's clock, which is the monotonic one: every call
 // needs it.
-func (d *watch) now() time.Duration { return time.Since(d.begun) }
+func (d *watchdogLoop) now() time.Duration { return time.Since(d.startTime) }
 
 // tell gives loop an event.
-func (d *watch) tell(e event) {
+func (d *watchdogLoop) tell(e event) {
 	d.mu.Lock()
 	d.events = append(d.events, e)
 	d.mu.Unlock()
 	d.poke()
 }
 
-func (d *watch) poke() {
+func (d *watchdogLoop) poke() {
 	select {
 	case d.wake <- struct{}{}:
 	default:
@@ -123,7 +123,7 @@ func (d *watch) poke() {
 
 // loop looks at the clock every tick, at deadlines when one passes, and acts on
 // failures.
-func (d *watch) loop() {
+func (d *watchdogLoop) loop() {
 	defer close(d.done)
 	timer := time.NewTimer(watchdog.Tick)
 	defer timer.Stop()
@@ -137,7 +137,7 @@ func (d *watch) loop() {
 		if suspended := d.clock.Look(now); suspended > 0 {
 			d.extend(now, suspended)
 		}
-		next, late := d.sweep(now)
+		next, late := d.findOverdue(now)
 		for _, w := range late {
 			d.tell(event{kind: watchdog.Overdue, call: w})
 		}
@@ -147,10 +147,10 @@ func (d *watch) loop() {
 				return
 			}
 		}
-		if d.lags {
+		if d.reportStragglers {
 			for _, g := range d.all() {
-				if g.lags != nil {
-					g.lags.publish(d)
+				if g.stragglers != nil {
+					g.stragglers.publish(d)
 				}
 			}
 		}
@@ -160,7 +160,7 @@ func (d *watch) loop() {
 }
 
 // take returns the events that came.
-func (d *watch) take() []event {
+func (d *watchdogLoop) take() []event {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	events := d.events
@@ -168,9 +168,9 @@ func (d *watch) take() []event {
 	return events
 }
 
-// sweep finds the calls whose deadlines passed since the last sweep, and when
-// to sweep again.
-func (d *watch) sweep(now time.Duration) (next time.Duration, late []*Work) {
+// findOverdue finds the calls whose deadlines passed since the last findOverdue, and when
+// to findOverdue again.
+func (d *watchdogLoop) findOverdue(now time.Duration) (next time.Duration, late []*Work) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if now < d.next {
@@ -179,9 +179,9 @@ func (d *watch) sweep(now time.Duration) (next time.Duration, late []*Work) {
 	d.next = far
 	for w := d.oldest; w != nil; w = w.younger {
 		switch {
-		case w.late:
+		case w.isOverdue:
 		case w.deadline <= now:
-			w.late = true
+			w.isOverdue = true
 			late = append(late, w)
 		case w.deadline < d.next:
 			d.next = w.deadline
@@ -193,7 +193,7 @@ func (d *watch) sweep(now time.Duration) (next time.Duration, late []*Work) {
 // extend gives the calls in flight the time in which this process was suspended,
 // as a look at the clock now tells: the ranks that they wait for may have been
 // suspended with it.
-func (d *watch) extend(now, suspended time.Duration) {
+func (d *watchdogLoop) extend(now, suspended time.Duration) {
 	d.mu.Lock()
 	inFlight := d.oldest != nil
 	for w := d.oldest; w != nil; w = w.younger {
@@ -207,7 +207,7 @@ func (d *watch) extend(now, suspended time.Duration) {
 }
 
 // expire lets the deadlines of the calls in flight pass now.
-func (d *watch) expire() {
+func (d *watchdogLoop) expire() {
 	now := d.now()
 	d.mu.Lock()
 	for w := d.oldest; w != nil; w = w.younger {
@@ -220,14 +220,14 @@ func (d *watch) expire() {
 
 // allowed is how long a call had until its deadline: its timeout, unless expire let the
 // deadline pass before.
-func (d *watch) allowed(w *Work) time.Duration {
+func (d *watchdogLoop) allowed(w *Work) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return min(w.call.Timeout, w.deadline-w.created).Round(time.Millisecond)
 }
 
 // started adds a call to those in flight.
-func (d *watch) started(w *Work) {
+func (d *watchdogLoop) started(w *Work) {
 	d.mu.Lock()
 	w.older = d.newest
 	if w.older != nil {
@@ -247,7 +247,7 @@ func (d *watch) started(w *Work) {
 }
 
 // ended removes a call from those in flight, and notes why it failed.
-func (d *watch) ended(w *Work, err error) {
+func (d *watchdogLoop) ended(w *Work, err error) {
 	d.mu.Lock()
 	if w.older != nil {
 		w.older.younger = w.younger
@@ -259,7 +259,7 @@ func (d *watch) ended(w *Work, err error) {
 	} else {
 		d.newest = w.older
 	}
-	w.older, w.younger, w.over = nil, nil, true
+	w.older, w.younger, w.hasEnded = nil, nil, true
 	d.mu.Unlock()
 	if err != nil {
 		d.failed(w.group, err)
@@ -267,21 +267,21 @@ func (d *watch) ended(w *Work, err error) {
 }
 
 // isOver tells whether a call has ended.
-func (d *watch) isOver(w *Work) bool {
+func (d *watchdogLoop) hasEnded(w *Work) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return w.over
+	return w.hasEnded
 }
 
 // failed notes the first failure of a group's calls.
-func (d *watch) failed(g *group, err error) {
+func (d *watchdogLoop) failed(g *group, err error) {
 	g.failure.CompareAndSwap(nil, &err)
 	d.broke(g)
 }
 
 // broke notes that a group broke. It is the program's own doing if it closed that group, or
 // its context ended.
-func (d *watch) broke(g *group) {
+func (d *watchdogLoop) broke(g *group) {
 	if !g.closing.Load() && g.ctx.Err() == nil {
 		d.breakOnce.Do(func() {
 			close(d.broken)
@@ -291,10 +291,10 @@ func (d *watch) broke(g *group) {
 }
 
 // add puts a group under the watchdog.
-func (d *watch) add(g *group) {
+func (d *watchdogLoop) add(g *group) {
 	g.record = d.recorder.Group(g.name, g.rank, g.size)
-	if d.lags && g.size > 1 {
-		g.lags = &lags{group: g, total: make([]time.Duration, g.size)}
+	if d.reportStragglers && g.size > 1 {
+		g.stragglers = &stragglers{group: g, total: make([]time.Duration, g.size)}
 	}
 	d.mu.Lock()
 	d.groups = append(d.groups, g)
@@ -306,21 +306,21 @@ func (d *watch) add(g *group) {
 }
 
 // remove takes a group away that the program closes.
-func (d *watch) remove(g *group) {
+func (d *watchdogLoop) remove(g *group) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.groups = slices.DeleteFunc(d.groups, func(h *group) bool { return h == g })
 }
 
 // all are the groups under the watchdog.
-func (d *watch) all() []*group {
+func (d *watchdogLoop) all() []*group {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.groups)
 }
 
 // onShutdown adds a function to run before the process is ended.
-func (d *watch) onShutdown(f func(context.Context, error)) {
+func (d *watchdogLoop) onShutdown(f func(context.Context, error)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.hooks = append(d.hooks, f)
@@ -329,7 +329,7 @@ func (d *watch) onShutdown(f func(context.Context, error)) {
 // monitor ends the process when the watchdog itself is stuck: when loop has been at
 // work without a pause for the heartbeat. It counts ticks, which a suspension of the
 // process does not multiply.
-func (d *watch) monitor() {
+func (d *watchdogLoop) monitor() {
 	const ticks = 4
 	ticker := time.NewTicker(d.heartbeat / ticks)
 	defer ticker.Stop()

@@ -12,7 +12,7 @@ import (
 // checked is a backend whose collectives run only when all ranks have called
 // the same: Start waits for all ranks and compares their calls, by way of the coordinator.
 // Send, Recv, and what a Group holds are not compared.
-type checked struct {
+type callChecker struct {
 	backend.Backend
 	control *coordinator.Group
 	ctx     context.Context // ends with Close
@@ -21,14 +21,14 @@ type checked struct {
 }
 
 // check puts a backend's ranks, which all call it, under comparison.
-func check(be backend.Backend, cfg backend.Config) backend.Backend {
-	c := &checked{Backend: be, control: cfg.Control}
+func newCallChecker(be backend.Backend, cfg backend.Config) backend.Backend {
+	c := &callChecker{Backend: be, control: cfg.Control}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c
 }
 
 // Start compares, and starts.
-func (c *checked) Start(call *backend.Call) (backend.Task, error) {
+func (c *callChecker) Start(call *backend.Call) (backend.Task, error) {
 	if call.Kind != backend.Send && call.Kind != backend.Recv {
 		if err := c.compare(call.Fingerprint().InJob(c.control.Members)); err != nil {
 			return nil, err
@@ -39,7 +39,7 @@ func (c *checked) Start(call *backend.Call) (backend.Task, error) {
 
 // compare returns a [*backend.MismatchError] on every rank when their calls
 // differ. It waits for all ranks, the group's failure, or Close.
-func (c *checked) compare(mine backend.Fingerprint) error {
+func (c *callChecker) compare(mine backend.Fingerprint) error {
 	c.seq++
 	if mine.Kind == backend.Group {
 		mine.Count = 0 // what ranks send and receive may differ
@@ -72,16 +72,16 @@ func (c *checked) compare(mine backend.Fingerprint) error {
 }
 
 // Close ends the group, and a comparison under way.
-func (c *checked) Close(ctx context.Context) error {
+func (c *callChecker) Close(ctx context.Context) error {
 	defer c.cancel(backend.ErrClosed)
 	return c.Backend.Close(ctx)
 }
 
 // Split makes a group whose calls are compared as well.
-func (c *checked) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
+func (c *callChecker) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	be, err := c.Backend.Split(ctx, cfg, members)
 	if err != nil {
 		return nil, err
 	}
-	return check(be, cfg), nil
+	return newCallChecker(be, cfg), nil
 }

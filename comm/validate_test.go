@@ -16,7 +16,7 @@ func checkedCall() (*ProcessGroup, *backend.Call) {
 // Every call is checked before it starts: that leaves nothing to the collector.
 func TestCheckAllocatesNothing(t *testing.T) {
 	pg, call := checkedCall()
-	if n := testing.AllocsPerRun(100, func() { pg.check(call) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { pg.validate(call) }); n != 0 {
 		t.Errorf("a check allocates %v times", n)
 	}
 }
@@ -25,6 +25,6 @@ func BenchmarkCheck(b *testing.B) {
 	pg, call := checkedCall()
 	b.ReportAllocs()
 	for b.Loop() {
-		pg.check(call)
+		pg.validate(call)
 	}
 }
