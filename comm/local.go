@@ -28,7 +28,7 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 		o.ErrorMode = CleanUpOnly
 	}
 	o.dumps = nil
-	hub, kv := host.NewHub(), store.NewLocal()
+	hub, kv := host.NewInProcess(), store.NewLocal()
 	server := coordinator.NewServer(n, coordinator.Options{Log: o.Log})
 	groups, errs := make([]*ProcessGroup, n), make([]error, n)
 	var wg sync.WaitGroup
@@ -48,7 +48,7 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	return groups, nil
 }
 
-func joinLocal(rank, size int, hub *host.Hub, kv store.Store, server *coordinator.Server, o Options) (*ProcessGroup, error) {
+func joinLocal(rank, size int, hub *host.InProcess, kv store.Store, server *coordinator.Server, o Options) (*ProcessGroup, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.Timeout)
 	defer cancel()
 	w := World{Rank: rank, Size: size, LocalRank: rank, LocalSize: size}
@@ -67,7 +67,7 @@ func joinLocal(rank, size int, hub *host.Hub, kv store.Store, server *coordinato
 	}
 	cfg := backend.Config{Rank: rank, Size: size, Control: client.Root(), Device: dev, Timeout: o.Timeout, Log: o.Log}
 	var be backend.Backend
-	opts := &host.Options{Hub: hub}
+	opts := &host.Options{InProcess: hub}
 	if be, err = host.New(ctx, cfg, opts); err == nil && o.CheckCalls {
 		be = newCallChecker(be, cfg)
 	}

@@ -23,7 +23,7 @@ func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, c
 	var err error
 	if isGPU(cfg.Device) {
 		var o nccl.Options
-		if o.NoOneShot, err = flag("GODDP_NO_ONE_SHOT"); err != nil {
+		if o.NoSmallAllReduce, err = flag("GODDP_NO_SMALL_ALLREDUCE"); err != nil {
 			return nil, backend.GiveUp(cfg.Control, err)
 		}
 		be, err = nccl.New(ctx, cfg, &o)

@@ -62,7 +62,7 @@ echo "== calls that nobody compares"
 campaign calls -faults kill,stop,delay,skip,resize
 if [ "$device" = cuda ]; then # the calls are so small that goddp's own kernel has had them
 	echo "== the same where NCCL has them"
-	GODDP_NO_ONE_SHOT=1 campaign nccl -faults kill,stop,delay,skip,resize
+	GODDP_NO_SMALL_ALLREDUCE=1 campaign nccl -faults kill,stop,delay,skip,resize
 fi
 echo "== what goddp analyze makes of the records, where a rank was killed under golaunch"
 "$bin/goddp" analyze "$kept/calls/000-kill-async" | tee "$kept/analyze.txt"

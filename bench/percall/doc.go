@@ -5,7 +5,7 @@
 //	build/gpu/golaunch --nproc-per-node 2 build/gpu/percall
 //
 // Up to some hundred kilobytes goddp may run an all-reduce of its own (package
-// internal/backend/nccl says when): with GODDP_NO_ONE_SHOT=1 it calls NCCL as C does.
+// internal/backend/nccl says when): with GODDP_NO_SMALL_ALLREDUCE=1 it calls NCCL as C does.
 //
 // A virtual machine's processor may take half as long again for as long as one program
 // runs as for the next, which is more than what goddp adds: who compares two programs,

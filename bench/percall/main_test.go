@@ -75,7 +75,7 @@ func launch(t *testing.T, control []string, args ...string) (lines []string, com
 func TestTable(t *testing.T) {
 	lines, complaints, err := launch(t, nil, "--max-bytes=16384", "--iters=3", "--turns=5", "--warmup=2")
 	t.Logf("%v\n%s\n%s", err, strings.Join(lines, "\n"), complaints)
-	if len(lines) != 5 || lines[0] != "2 ranks, rank 0 on standin:0, NCCL 2.28.3 from C: 5 turns of 3 calls each" || lines[1] != header {
+	if len(lines) != 5 || lines[0] != "2 ranks, rank 0 on fakegpu:0, NCCL 2.28.3 from C: 5 turns of 3 calls each" || lines[1] != header {
 		t.Fatal("no head and three rows")
 	}
 	missed := 0

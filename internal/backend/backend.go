@@ -9,84 +9,81 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// Config is what a backend needs to know of its group.
+// Config describes the group to make.
 type Config struct {
 	Rank, Size int
-	// Control is how the ranks tell each other all that is no tensor.
+	// Control is this rank's part of the group at the coordinator.
 	Control *coordinator.Group
-	// Device is where the tensors live.
+	// Device is the device whose memory holds the tensors.
 	Device device.Device
 	// Timeout bounds the making of the group.
 	Timeout time.Duration
 	Log     *slog.Logger
 }
 
-// Backend is one rank's end of one group. Its methods are safe for concurrent
-// use.
+// Backend is one rank's end of one group. Its methods are safe for concurrent use.
 type Backend interface {
-	// Name is the backend's name: "host", "nccl".
+	// Name returns the backend's name: "host" or "nccl".
 	Name() string
-	// Alloc returns size bytes, zeroed, of the memory that this backend
-	// moves fastest. The memory is freed when nothing refers to it any more.
+	// Alloc returns size zeroed bytes of the memory that this backend moves fastest. The memory is
+	// freed once nothing refers to the buffer.
 	Alloc(size int) (device.Buffer, error)
-	// Start enqueues a call and returns at once. The caller has validated
-	// the call; its tensors stay untouched by others until the task is done.
-	// The error is that of a group already broken or closed; any other one comm reports.
+	// Start enqueues a call and returns at once. The caller must have validated the call, and must
+	// not touch its tensors until the task is done. If the group is broken or closed, Start returns
+	// the cause. comm reports any other error of Start to the coordinator.
 	Start(c *Call) (Task, error)
-	// Split makes a backend for a subset of the group's ranks, all of which
-	// call it, cfg holding their new numbers; members[i] is the rank, in
-	// this group, of the new group's rank i. It ends when this group does.
+	// Split makes a backend for a subset of the group's ranks. Every member calls it. cfg holds the
+	// rank and size in the new group; members[i] is the rank, in this group, of the new group's
+	// rank i. The new group fails when this group breaks while it is being made.
 	Split(ctx context.Context, cfg Config, members []int) (Backend, error)
-	// Abort breaks the group: every pending call ends soon with cause, on the
-	// other ranks too. It returns when they know, and waits a short time at most for
-	// one that does not run. The first cause stays. A cause that is a [*CallError] of a pending call is that call's
-	// error, and the others say that it broke the group. A cause that matches
-	// [ErrAborted], which nil stands for, is the program's wish: it breaks this
-	// group alone. Any other one is a failure, and breaks all groups of the job.
+	// Abort breaks the group with cause and ends every pending call, on the other ranks too. It
+	// returns when the other ranks know the cause, but does not wait long for a suspended rank.
+	// Only the first cause counts. If cause is a [*CallError] of a pending call, that call ends
+	// with it, and the other calls end with errors that wrap it. If cause is nil or matches
+	// [ErrAborted], it breaks this group alone. Any other cause is a failure and breaks all groups
+	// of the job.
 	Abort(cause error)
-	// Close ends the group: it waits, while ctx lasts, for pending calls,
-	// tells the peers that this rank left in good order, and releases
-	// everything. No goroutine of the backend is left when it returns.
+	// Close ends the group. It waits for pending calls while ctx lasts, tells the other ranks that
+	// this rank left in good order, and releases all resources. When it returns, no goroutine of
+	// the backend is left.
 	Close(ctx context.Context) error
 }
 
 // Task is a started call.
 type Task interface {
-	// Join makes later work on s run after the call. On a stream that runs
-	// work inline it blocks until the call is done. The error is the call's,
-	// where it is known by then.
+	// Join makes later work on s wait for the call. If s runs its work inline, as the CPU's streams
+	// do, Join blocks until the call is done. Join returns the call's error if it is known by then.
 	Join(ctx context.Context, s device.Stream) error
-	// Sync blocks until the call is done or ctx ends. The error is the
-	// call's, or ctx's cause: the call itself then goes on.
+	// Sync blocks until the call is done, and returns its error. If ctx ends first, Sync returns
+	// ctx's cause and the call goes on.
 	Sync(ctx context.Context) error
-	// State tells where the call is; with Failed, why.
+	// State returns the call's state. If it is Failed, the error says why.
 	State() (State, error)
-	// Span is when the call began to run and when it was done, on the host's
-	// clock; zero Times for what has not happened.
+	// Span returns when the call began to run and when it was done, by the host's clock. A time
+	// that is not known yet is zero.
 	Span() (began, done time.Time)
-	// Waiting is the ranks of the job that a running call waits for, as far as
-	// the transport knows. It does not block.
+	// Waiting returns the ranks, numbered as in the job, that a running call waits for, as far as
+	// the transport knows them. It does not block.
 	Waiting() []int
 }
 
-// Observer is told how a call goes on, each step once: a call that fails may
-// never have run. Its methods return at once, and call nothing of the backend.
+// Observer is notified of a call's progress, at most once of each step. A call can fail without
+// having run. The methods must return at once and must not call the backend.
 type Observer interface {
-	// Running tells that the call's turn has come: it moves bytes, or waits
-	// for peers.
+	// Running is called when the call's turn comes: from then on it moves bytes or waits for peers.
 	Running(at time.Time)
-	// Ended tells that the call is done, or why it failed. Whoever waits for
-	// the call's end is woken after it.
+	// Ended is called when the call is done; err says why it failed. Goroutines that wait for the
+	// call are woken after Ended returns.
 	Ended(at time.Time, err error)
 }
 
-// State is where a started call is.
+// State is the state of a started call.
 type State uint8
 
-// The states of a call, in order.
+// The states of a call, in the order in which a call passes them.
 const (
-	Queued  State = iota // behind earlier calls, or its After event
-	Running              // moving bytes, or waiting for peers
+	Queued  State = iota // waits for earlier calls or for its After event
+	Running              // moves bytes or waits for peers
 	Done
 	Failed
 )

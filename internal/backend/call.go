@@ -8,45 +8,44 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Kind is the operation that a call asks for. The numbers are part of the
-// wire format.
+// Kind is the operation of a call. The numbers are part of the wire format.
 type Kind uint8
 
-// The operations. N is the size of the group; counts are elements.
+// The operations. N is the size of the group; counts in brackets are elements. A tensor that a rank
+// does not need is the zero Tensor.
 const (
-	// AllReduce combines Src [c] of all ranks into Dst [c] on all ranks,
-	// bitwise equal on each. Dst may be Src.
+	// AllReduce combines Src [c] of all ranks into Dst [c] on all ranks. The results are bitwise
+	// equal. Dst may be Src.
 	AllReduce Kind = iota + 1
-	// Broadcast copies Src [c] of Root to Dst [c] of all ranks. On Root, Dst
-	// may be Src; elsewhere Src is not there.
+	// Broadcast copies Src [c] of Root to Dst [c] of all ranks. On Root, Dst may be Src. The other
+	// ranks have no Src.
 	Broadcast
-	// Reduce combines Src [c] of all ranks into Dst [c] on Root, where Dst may be
-	// Src; elsewhere Dst is not there.
+	// Reduce combines Src [c] of all ranks into Dst [c] on Root, where Dst may be Src. The other
+	// ranks have no Dst.
 	Reduce
-	// AllGather concatenates Src of all ranks in Dst of all ranks: rank r
-	// gives Counts[r] elements, or as many as every other where Counts is nil. Src
-	// may be the rank's own part of Dst.
+	// AllGather concatenates Src of all ranks in Dst of all ranks. Rank r gives Counts[r] elements;
+	// if Counts is nil, all ranks give equally many. Src may be the rank's own part of Dst.
 	AllGather
-	// ReduceScatter combines Src [N·c] of all ranks and gives rank r the r-th
-	// c elements in Dst [c], which may be the rank's own part of Src.
+	// ReduceScatter combines Src [N·c] of all ranks and gives rank r the r-th c elements in Dst
+	// [c]. Dst may be the rank's own part of Src.
 	ReduceScatter
-	// Gather concatenates Src [c] of all ranks in Dst [N·c] on Root, where Src may be
-	// Root's part of Dst.
+	// Gather concatenates Src [c] of all ranks in Dst [N·c] on Root. On Root, Src may be its own
+	// part of Dst.
 	Gather
-	// Scatter gives rank r the r-th c elements of Src [N·c] of Root in Dst [c], which on
-	// Root may be its part of Src.
+	// Scatter gives rank r the r-th c elements of Root's Src [N·c] in Dst [c]. On Root, Dst may be
+	// its own part of Src.
 	Scatter
-	// AllToAll gives rank r's Dst [N·c], at its s-th c elements, the r-th c
-	// elements of rank s's Src [N·c]. Dst and Src share no memory.
+	// AllToAll copies the r-th c elements of rank s's Src [N·c] to the s-th c elements of rank r's
+	// Dst [N·c], for all r and s. Dst and Src must not share memory.
 	AllToAll
 	// Barrier ends when all ranks have started it.
 	Barrier
-	// Send sends Src to rank Root, which must Recv as many elements.
+	// Send sends Src to rank Root, which must receive equally many elements.
 	Send
 	// Recv receives Dst from rank Root.
 	Recv
-	// Group is several calls, Calls, started as one: their order among each
-	// other does not matter, and they end together.
+	// Group starts several calls, Calls, as one. They have no order among each other and end
+	// together.
 	Group
 )
 
@@ -62,7 +61,7 @@ func (k Kind) String() string {
 	return kinds[k]
 }
 
-// Rooted tells whether a call of this kind has a root rank, or a peer.
+// Rooted reports whether calls of this kind have a root rank or a peer.
 func (k Kind) Rooted() bool {
 	switch k {
 	case Broadcast, Reduce, Gather, Scatter, Send, Recv:
@@ -71,17 +70,15 @@ func (k Kind) Rooted() bool {
 	return false
 }
 
-// Reduces tells whether a call of this kind combines elements.
+// Reduces reports whether calls of this kind combine elements.
 func (k Kind) Reduces() bool { return k == AllReduce || k == Reduce || k == ReduceScatter }
 
-// ReduceOp is how elements of several ranks are combined. The numbers are
-// part of the wire format.
+// ReduceOp is a reduction. The numbers are part of the wire format.
 type ReduceOp uint8
 
-// The reductions. Avg is the sum, times 1/N at the end; on integers it is the
-// sum divided by N, towards zero. PreMulSum, of floating-point types alone, is
-// the sum of each rank's elements times its Call.Factor; factors and products are
-// rounded to the type.
+// The reductions. Avg is the sum times 1/N; for integers it is the sum divided by N, rounded
+// towards zero. PreMulSum is for floating-point types only: it sums each rank's elements times that
+// rank's Call.Factor. Factors and products are rounded to the element type.
 const (
 	Sum ReduceOp = iota
 	Avg
@@ -98,24 +95,24 @@ func (o ReduceOp) String() string {
 	return fmt.Sprintf("reduction(%d)", uint8(o))
 }
 
-// Call is one operation as one rank starts it. The Kind's comment says which
-// of Dst and Src are there and how long they are.
+// Call is one operation as one rank starts it. The comment of its Kind says which of Dst and Src
+// are present and how long they are.
 type Call struct {
-	Seq      uint64 // number of the call within its group; Send and Recv have a numbering of their own
+	Seq      uint64 // number of the call within its group; Send and Recv are numbered separately
 	Kind     Kind
 	Op       ReduceOp
-	Factor   float64 // of PreMulSum: this rank's own, so no part of the fingerprint
+	Factor   float64 // this rank's factor of PreMulSum; not part of the fingerprint
 	Dst, Src device.Tensor
-	Counts   []int // AllGather of uneven sizes: elements that each rank gives
+	Counts   []int // AllGather of uneven sizes: the number of elements of each rank
 	Root     int   // the root, or the peer of Send and Recv
 	Calls    []*Call
-	Name     string        // what the caller calls it, such as "bucket 3"; for people
-	Timeout  time.Duration // for whoever watches the call: a backend does not look at it
-	After    device.Event  // Src is ready, and Dst free, at this event; nil: now
-	Observer Observer      // nil: nobody
+	Name     string        // the caller's name for it, such as "bucket 3", for messages
+	Timeout  time.Duration // enforced by comm's watchdog; backends ignore it
+	After    device.Event  // the call must not touch Src and Dst before this event; nil: it may begin now
+	Observer Observer      // may be nil
 }
 
-// DType is the element type of the call's data, Invalid when it has none.
+// DType returns the element type of the call's data, or Invalid if the call has none.
 func (c *Call) DType() device.DType {
 	if c.Src.IsZero() {
 		return c.Dst.DType
@@ -123,8 +120,8 @@ func (c *Call) DType() device.DType {
 	return c.Src.DType
 }
 
-// Count is the number of elements by which the call's size is known on every
-// rank: the count c of the Kind's comment, or the sum of Counts.
+// Count returns the size of the call in elements, as all ranks know it: the count c in the comment
+// of its Kind, or the sum of Counts.
 func (c *Call) Count() int {
 	switch c.Kind {
 	case Broadcast, Recv, Scatter, ReduceScatter:
@@ -145,7 +142,7 @@ func (c *Call) Count() int {
 	return c.Src.Len()
 }
 
-// Fingerprint is what must be equal on all ranks that take part in a call.
+// Fingerprint is the part of a call that must be equal on all ranks that take part.
 type Fingerprint struct {
 	Seq   uint64
 	Kind  Kind
@@ -155,7 +152,7 @@ type Fingerprint struct {
 	Root  int
 }
 
-// Fingerprint is the call's own.
+// Fingerprint returns the call's fingerprint.
 func (c *Call) Fingerprint() Fingerprint {
 	f := Fingerprint{Seq: c.Seq, Kind: c.Kind, DType: c.DType(), Count: c.Count()}
 	if c.Kind.Reduces() {
@@ -167,7 +164,7 @@ func (c *Call) Fingerprint() Fingerprint {
 	return f
 }
 
-// InJob is f, of a group with these members, with the root as the job numbers it.
+// InJob returns f with its root numbered as in the job. members are the group's ranks in the job.
 func (f Fingerprint) InJob(members []int) Fingerprint {
 	if f.Kind.Rooted() && f.Root >= 0 && f.Root < len(members) {
 		f.Root = members[f.Root]
@@ -178,7 +175,7 @@ func (f Fingerprint) InJob(members []int) Fingerprint {
 func (f Fingerprint) String() string {
 	var b strings.Builder
 	b.WriteString(f.Kind.String())
-	if f.Seq > 0 { // else it was refused before it got a number
+	if f.Seq > 0 { // a call that comm rejected has no number
 		fmt.Fprintf(&b, " #%d", f.Seq)
 	}
 	if f.Kind == Barrier || f.Kind == Group {

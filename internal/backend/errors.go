@@ -16,23 +16,23 @@ var (
 	ErrTimeout = errors.New("timed out")
 	// ErrAborted: the group was aborted, on this rank or another one.
 	ErrAborted = errors.New("process group aborted")
-	// ErrPeerLost: another rank died, or the connection to it or to the coordinator did.
+	// ErrPeerLost: another rank died, or the connection to it or to the coordinator broke.
 	ErrPeerLost = errors.New("peer lost")
 	// ErrClosed: the group was closed on this rank.
 	ErrClosed = errors.New("process group closed")
 )
 
-// CallError is the failure of one call on one rank. It wraps its cause. Ranks are the job's,
-// also in a group from Split.
+// CallError is the failure of one call on one rank. It wraps its cause. Ranks are numbered as in
+// the job, in groups from Split too.
 type CallError struct {
 	Rank  int
-	Group string // from Split; empty: the group of all ranks
+	Group string // name of a group from Split; empty: the group of all ranks
 	Call  Fingerprint
-	Name  string // what the caller called it
+	Name  string // the caller's name for the call
 	Err   error
 }
 
-// OfCall is err as the error of a call of this rank's in a group.
+// OfCall returns err as the error of this rank's call c in the group of control.
 func OfCall(control *coordinator.Group, c *Call, err error) *CallError {
 	return &CallError{Rank: control.Rank(), Group: control.Name, Call: c.Fingerprint().InJob(control.Members), Name: c.Name, Err: err}
 }
@@ -58,15 +58,15 @@ func (e *CallError) Unwrap() error { return e.Err }
 // AbortedError says which other rank aborted the group. It matches ErrAborted.
 type AbortedError struct {
 	By  int
-	Err error // why, as that rank has it
+	Err error // the reason that rank By gave
 }
 
 func (e *AbortedError) Error() string {
 	return fmt.Sprintf("%v: by rank %d%s", ErrAborted, e.By, e.why())
 }
 
-// why is what follows the rank: the reason, which may itself begin with what
-// was said.
+// why returns the text that follows the rank. It leaves out what that text already says: that the
+// group was aborted, and by which rank.
 func (e *AbortedError) why() string {
 	why := e.Err.Error()
 	if why == ErrAborted.Error() {
@@ -81,8 +81,8 @@ func (e *AbortedError) Is(target error) bool { return target == ErrAborted }
 
 func (e *AbortedError) Unwrap() error { return e.Err }
 
-// AbsentError says which ranks had not come when the time to make a group in
-// was over. It matches ErrTimeout.
+// AbsentError says which ranks had not joined when the time for making the group was over. It
+// matches ErrTimeout.
 type AbsentError struct {
 	Ranks []int
 	Err   error // how the wait for them ended
@@ -96,7 +96,7 @@ func (e *AbsentError) Error() string {
 	return fmt.Sprintf("%v: %s have not come: they did not start, ended before, or cannot reach the store", e.Err, who)
 }
 
-// RankList names ranks for people: "rank 3", "ranks [1 3]", of many the first 16.
+// RankList names ranks in messages: "rank 3", "ranks [1 3]". It names at most 16.
 func RankList(ranks []int) string {
 	if len(ranks) == 1 {
 		return fmt.Sprintf("rank %d", ranks[0])
@@ -113,10 +113,10 @@ func (e *AbsentError) Is(target error) bool { return target == ErrTimeout }
 
 func (e *AbsentError) Unwrap() error { return e.Err }
 
-// JoinError says which other rank could not join the group that is being made.
+// JoinError says which other rank could not join the group.
 type JoinError struct {
 	Rank int
-	Err  error // why, as that rank has it
+	Err  error // the reason that this rank gave
 }
 
 func (e *JoinError) Error() string { return fmt.Sprintf("rank %d could not join: %v", e.Rank, e.Err) }
@@ -126,10 +126,10 @@ func (e *JoinError) Unwrap() error { return e.Err }
 // PeerLostError says which rank was lost. It matches ErrPeerLost.
 type PeerLostError struct {
 	Peer int
-	// Left tells a peer that closed the group in good order, while this rank
-	// still had calls for it, from one that died.
+	// Left is true if the peer closed the group in good order while this rank still had calls that
+	// need it. Otherwise the peer died or cannot be reached.
 	Left bool
-	Err  error // what the transport saw; may be nil
+	Err  error // the transport's error; may be nil
 }
 
 func (e *PeerLostError) Error() string {
@@ -147,13 +147,13 @@ func (e *PeerLostError) Is(target error) bool { return target == ErrPeerLost }
 
 func (e *PeerLostError) Unwrap() error { return e.Err }
 
-// MismatchError says that two ranks called different operations, or the same
-// with another size, type, reduction or root, as the same step of the group.
+// MismatchError says that two ranks called different operations as the same step of the group, or
+// the same operation with another size, type, reduction or root.
 type MismatchError struct {
 	Rank, Peer   int
 	Mine, Theirs Fingerprint
-	All          []Fingerprint // of all ranks of the group, where they were compared; else nil
-	Ranks        []int         // where All is there: the job's number of each of its ranks
+	All          []Fingerprint // the fingerprints of all ranks of the group; nil if they were not compared
+	Ranks        []int         // the job's number of each rank in All
 }
 
 func (e *MismatchError) Error() string {
@@ -163,7 +163,7 @@ func (e *MismatchError) Error() string {
 		sep := " "
 		for r, f := range e.All {
 			if slices.Index(e.All, f) < r {
-				continue // said
+				continue // an earlier rank has the same fingerprint
 			}
 			var same []int
 			for s, g := range e.All {
@@ -183,8 +183,8 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("ranks called different collectives: rank %d %v, rank %d %v", e.Rank, e.Mine, e.Peer, e.Theirs)
 }
 
-// UsageError says which rank made a call that cannot be right whatever the other ranks
-// do. No rank has counted or begun that call.
+// UsageError says which rank made a call that is wrong whatever the other ranks do. No rank
+// numbered or started that call.
 type UsageError struct {
 	Rank int
 	Call string
@@ -193,14 +193,14 @@ type UsageError struct {
 
 func (e *UsageError) Error() string { return fmt.Sprintf("rank %d: %s: %s", e.Rank, e.Call, e.Msg) }
 
-// TimeoutError says that a call's deadline passed and which ranks it waited
-// for. It matches ErrTimeout.
+// TimeoutError says that a call's deadline passed, and which ranks it waited for. It matches
+// ErrTimeout.
 type TimeoutError struct {
 	After   time.Duration // the timeout
-	State   State         // Queued or Running when it passed
-	Waiting []int         // ranks that had not done their part, where known
-	// Diagnosis is what the ranks' records say of it, in a sentence, if they
-	// were compared.
+	State   State         // Queued or Running when the deadline passed
+	Waiting []int         // ranks that had not done their part, as far as known
+	// Diagnosis is one sentence on what the ranks' flight records show. It is empty if they were
+	// not compared.
 	Diagnosis string
 }
 

@@ -8,9 +8,9 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// TestWhoAborted names who aborted and whose call it was: once where they are
-// the same, both where they differ.
-func TestWhoAborted(t *testing.T) {
+// An error names the aborting rank and the rank of the failed call: both if they differ, one if
+// they are the same.
+func TestErrorTextNamesWhoAborted(t *testing.T) {
 	call := func(rank int, err error) error {
 		return &backend.CallError{Rank: rank, Call: backend.Fingerprint{Kind: backend.Barrier, Seq: 3}, Name: "last", Err: err}
 	}
@@ -43,8 +43,8 @@ func TestWhoAborted(t *testing.T) {
 	}
 }
 
-// TestAbsent names the ranks that did not come, of very many some.
-func TestAbsent(t *testing.T) {
+// An AbsentError names at most 16 ranks.
+func TestAbsentErrorNamesTheRanks(t *testing.T) {
 	const one = "in vain: rank 3 has not come: it did not start, ended before, or cannot reach the store"
 	const many = "in vain: ranks [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]%s have not come: they did not start, ended before, or cannot reach the store"
 	ranks := make([]int, 1000)

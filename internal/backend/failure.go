@@ -8,29 +8,29 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// Describe is cause, why a group breaks on this rank, as the coordinator tells it to the other
-// ranks. [Cause] is what they make of it.
+// Describe encodes the cause of a failure for the coordinator, which passes it on to the other
+// ranks. They decode it with [Cause].
 func Describe(cause error) *coordinator.Failure {
-	d := detail{Text: cut(cause.Error())}
+	d := detail{Text: truncate(cause.Error())}
 	var call *CallError
 	if errors.As(cause, &call) {
-		d.Call = &callDetail{Rank: call.Rank, Group: call.Group, Call: call.Call, Name: cut(call.Name)}
-		d.Text = cut(call.Err.Error())
+		d.Call = &callDetail{Rank: call.Rank, Group: call.Group, Call: call.Call, Name: truncate(call.Name)}
+		d.Text = truncate(call.Err.Error())
 	}
 	var lost *PeerLostError
 	var aborted *AbortedError
 	switch {
 	case errors.As(cause, &aborted):
-		d.By, d.Text = &aborted.By, cut(aborted.Err.Error())
+		d.By, d.Text = &aborted.By, truncate(aborted.Err.Error())
 	case errors.As(cause, &lost):
 		d.Lost = &lostDetail{Peer: lost.Peer, Left: lost.Left}
 		if lost.Err != nil {
-			d.Lost.Text = cut(lost.Err.Error())
+			d.Lost.Text = truncate(lost.Err.Error())
 		}
 	case errors.As(cause, &d.Timeout):
-		late := *d.Timeout
-		late.Diagnosis = cut(late.Diagnosis)
-		d.Timeout = &late
+		timeout := *d.Timeout
+		timeout.Diagnosis = truncate(timeout.Diagnosis)
+		d.Timeout = &timeout
 	case errors.As(cause, &d.Mismatch), errors.As(cause, &d.Usage):
 	}
 	switch {
@@ -39,11 +39,11 @@ func Describe(cause error) *coordinator.Failure {
 	case errors.Is(cause, ErrTimeout):
 		d.Kind = "timeout"
 	}
-	return &coordinator.Failure{Text: cut(cause.Error()), Detail: d.marshal()}
+	return &coordinator.Failure{Text: truncate(cause.Error()), Detail: d.marshal()}
 }
 
-// Cause is why a group broke, for the ranks that did not report it themselves. It names ranks as
-// the job numbers them.
+// Cause decodes a failure that the coordinator passed on: it returns why the group broke, for ranks
+// that did not report the failure themselves. Ranks in it are numbered as in the job.
 func Cause(f *coordinator.Failure) error {
 	switch f.Kind {
 	case coordinator.Lost:
@@ -51,33 +51,33 @@ func Cause(f *coordinator.Failure) error {
 	case coordinator.Departed:
 		return &PeerLostError{Peer: f.Ranks[0], Left: true}
 	case coordinator.Unreachable:
-		return &told{f.Text, ErrPeerLost}
+		return &remoteError{f.Text, ErrPeerLost}
 	case coordinator.Reported:
 	default:
-		return &told{f.Error(), ErrAborted}
+		return &remoteError{f.Error(), ErrAborted}
 	}
 	var d detail
 	if err := json.Unmarshal(f.Detail, &d); err != nil {
-		return &AbortedError{By: f.Reporter, Err: &told{text: f.Text}}
+		return &AbortedError{By: f.Reporter, Err: &remoteError{text: f.Text}}
 	}
 	cause := d.err(f.Reporter)
 	if d.Call != nil {
-		return d.Call.of(cause)
+		return d.Call.wrap(cause)
 	}
 	return cause
 }
 
-// detail is what Describe puts into a failure. At most one of the pointers after Call is set;
-// Text says what none of them can.
+// detail is the JSON in a coordinator.Failure. Of the pointers after Call at most one is set. Text
+// is the message of an error that has no field of its own.
 type detail struct {
 	Call     *callDetail    `json:",omitempty"`
 	Timeout  *TimeoutError  `json:",omitempty"`
 	Mismatch *MismatchError `json:",omitempty"`
 	Lost     *lostDetail    `json:",omitempty"`
-	Usage    *UsageError    `json:",omitempty"` // the error, or one within it, that Text says
-	By       *int           `json:",omitempty"` // who aborted, if not the reporter
+	Usage    *UsageError    `json:",omitempty"` // set if the error is, or wraps, a UsageError; Text is the message
+	By       *int           `json:",omitempty"` // the rank that aborted, if it is not the reporter
 	Text     string
-	Kind     string `json:",omitempty"` // of sentinels, where Text stands for an error of that
+	Kind     string `json:",omitempty"` // key in sentinels: the sentinel that the error matches
 }
 
 type callDetail struct {
@@ -87,7 +87,7 @@ type callDetail struct {
 	Name  string `json:",omitempty"`
 }
 
-func (c *callDetail) of(cause error) error {
+func (c *callDetail) wrap(cause error) error {
 	return &CallError{Rank: c.Rank, Group: c.Group, Call: c.Call, Name: c.Name, Err: cause}
 }
 
@@ -97,7 +97,7 @@ type lostDetail struct {
 	Text string `json:",omitempty"`
 }
 
-// err is the error that d describes, of what a rank reported.
+// err returns the error that d describes. reporter is the rank that reported it.
 func (d *detail) err(reporter int) error {
 	switch {
 	case d.Lost != nil:
@@ -111,7 +111,7 @@ func (d *detail) err(reporter int) error {
 	case d.Mismatch != nil:
 		return d.Mismatch
 	}
-	why := &told{text: d.Text, kind: sentinels[d.Kind]}
+	why := &remoteError{text: d.Text, kind: sentinels[d.Kind]}
 	switch {
 	case d.Usage != nil:
 		why.kind = d.Usage
@@ -121,29 +121,29 @@ func (d *detail) err(reporter int) error {
 	return &AbortedError{By: reporter, Err: why}
 }
 
-// sentinels are what an error may match that is told on as a text.
+// sentinels are the errors that a remoteError can match, by detail.Kind.
 var sentinels = map[string]error{"timeout": ErrTimeout, "lost": ErrPeerLost}
 
-// told is an error of another process.
-type told struct {
+// remoteError is an error of another process: its text, and optionally an error that it matches.
+type remoteError struct {
 	text string
-	kind error // that it matches; may be nil
+	kind error // the error that it matches; may be nil
 }
 
-func (e *told) Error() string { return e.text }
+func (e *remoteError) Error() string { return e.text }
 
-func (e *told) Unwrap() error { return e.kind }
+func (e *remoteError) Unwrap() error { return e.kind }
 
-// maxDetail bounds a description, in bytes, and maxText each text in it. JSON takes up to six
-// bytes for one.
+// maxDetail bounds an encoded detail, in bytes, and maxText each text in it. JSON takes up to six
+// bytes to encode one byte of text.
 const (
 	maxDetail = 256 << 10
 	maxText   = maxDetail / 32
 )
 
-func cut(text string) string { return text[:min(len(text), maxText)] }
+func truncate(text string) string { return text[:min(len(text), maxText)] }
 
-// marshal leaves out what does not fit: the calls of all ranks.
+// marshal encodes d. If d does not fit into maxDetail, the calls of all ranks are left out.
 func (d detail) marshal() []byte {
 	b := mustMarshal(d)
 	if len(b) > maxDetail && d.Mismatch != nil {
@@ -158,7 +158,7 @@ func (d detail) marshal() []byte {
 func mustMarshal(d detail) []byte {
 	b, err := json.Marshal(d)
 	if err != nil {
-		panic(fmt.Errorf("backend: describing a failure: %w", err)) // plain data
+		panic(fmt.Errorf("backend: describing a failure: %w", err)) // cannot happen: detail is plain data
 	}
 	return b
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// told is what other ranks make of a cause that a rank reports.
-func told(reporter int, cause error) error {
+// received returns the error that other ranks get when rank reporter reports cause.
+func received(reporter int, cause error) error {
 	f := backend.Describe(cause)
 	f.Reporter = reporter
 	return backend.Cause(f)
 }
 
-// TestDescribe tells causes on and checks what arrives.
-func TestDescribe(t *testing.T) {
+// The error that other ranks get has the text of the reported one and matches the same sentinels.
+func TestCauseReachesOtherRanks(t *testing.T) {
 	fp := backend.Fingerprint{Seq: 3, Kind: backend.AllReduce, DType: device.Float32, Count: 5}
 	for _, cause := range []error{
 		&backend.CallError{Rank: 2, Call: fp, Name: "bucket 1", Err: &backend.TimeoutError{After: time.Second, State: backend.Running, Waiting: []int{1}}},
@@ -29,7 +29,7 @@ func TestDescribe(t *testing.T) {
 		&backend.PeerLostError{Peer: 4, Left: true},
 		&backend.PeerLostError{Peer: 4, Err: errors.New("connection reset")},
 	} {
-		got := told(2, cause)
+		got := received(2, cause)
 		if got.Error() != cause.Error() {
 			t.Errorf("got %v, want %v", got, cause)
 		}
@@ -45,34 +45,35 @@ func TestDescribe(t *testing.T) {
 		"rank 2: AllReduce #3(sum, float32, 5 elements): process group aborted: no sum":            &backend.CallError{Rank: 2, Call: fp, Err: errors.New("no sum")},
 		"rank 4: AllReduce #3(sum, float32, 5 elements): process group aborted: by rank 2: no sum": &backend.CallError{Rank: 4, Call: fp, Err: errors.New("no sum")},
 	} {
-		if err := told(2, cause); !errors.Is(err, backend.ErrAborted) || err.Error() != want {
+		if err := received(2, cause); !errors.Is(err, backend.ErrAborted) || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
 	for kind, text := range map[error]string{backend.ErrTimeout: "timed out: elsewhere", backend.ErrPeerLost: "peer lost: elsewhere"} {
 		err := fmt.Errorf("%w: elsewhere", kind)
-		for range 2 { // and told on
-			if err = told(2, err); !errors.Is(err, kind) || !errors.Is(err, backend.ErrAborted) || err.Error() != "process group aborted: by rank 2: "+text {
+		for range 2 { // the second time, a rank reports the error that it received
+			if err = received(2, err); !errors.Is(err, kind) || !errors.Is(err, backend.ErrAborted) || err.Error() != "process group aborted: by rank 2: "+text {
 				t.Errorf("got %v, want %v, told by rank 2", err, kind)
 			}
 		}
 	}
 }
 
-// A cause of any length is described within bounds, and stays of its kind.
-func TestDescriptionIsBounded(t *testing.T) {
-	const most = 256 << 10
-	long := strings.Repeat("\x00", most) // six bytes each in JSON
+// The description of a cause with very long texts stays within the bound. The decoded error still
+// matches the same sentinels.
+func TestDescribeBoundsItsSize(t *testing.T) {
+	const limit = 256 << 10
+	long := strings.Repeat("\x00", limit) // JSON encodes each byte as six
 	for _, cause := range []error{
 		errors.New(long),
 		&backend.CallError{Rank: 2, Name: long, Err: &backend.TimeoutError{Diagnosis: long}},
 		&backend.PeerLostError{Peer: 1, Err: errors.New(long)},
 		&backend.MismatchError{Rank: 2, Peer: 1, Mine: backend.Fingerprint{Seq: 7}, All: make([]backend.Fingerprint, 5000)},
 	} {
-		if f := backend.Describe(cause); len(f.Detail)+len(f.Text) > most {
-			t.Errorf("%.60v: described in %d and %d bytes, at most %d", cause, len(f.Text), len(f.Detail), most)
+		if f := backend.Describe(cause); len(f.Detail)+len(f.Text) > limit {
+			t.Errorf("%.60v: described in %d and %d bytes, at limit %d", cause, len(f.Text), len(f.Detail), limit)
 		}
-		got := told(2, cause)
+		got := received(2, cause)
 		for _, kind := range []error{backend.ErrTimeout, backend.ErrPeerLost} {
 			if errors.Is(got, kind) != errors.Is(cause, kind) {
 				t.Errorf("%.60v: being %v is %v", got, kind, errors.Is(got, kind))
@@ -85,8 +86,8 @@ func TestDescriptionIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzCause reads descriptions that may be anything: what becomes of one can be said, and
-// told on without a change.
+// Cause must decode arbitrary bytes without a panic. Encoding and decoding its result again must
+// not change the text.
 func FuzzCause(f *testing.F) {
 	for _, cause := range []error{
 		errors.New("enough"),
@@ -102,7 +103,7 @@ func FuzzCause(f *testing.F) {
 	f.Add([]byte(`{"Timeout":{"State":200}}`))
 	f.Fuzz(func(t *testing.T, detail []byte) {
 		cause := backend.Cause(&coordinator.Failure{Reporter: 1, Detail: detail})
-		again := told(1, cause)
+		again := received(1, cause)
 		if f := backend.Describe(cause); len(f.Text) < 4<<10 && again.Error() != cause.Error() {
 			t.Fatalf("told on: %v; came as %v", again, cause)
 		}

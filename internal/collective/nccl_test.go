@@ -13,13 +13,13 @@ import (
 	"github.com/goddp/goddp/internal/fakegpu"
 )
 
-// standins are built once: libraries are opened once in a process.
-var standins = sync.OnceValue(func() error { return fakegpu.Libraries(scratch) })
+// fakeLibraries are built once: libraries are opened once in a process.
+var fakeLibraries = sync.OnceValue(func() error { return fakegpu.Libraries(scratch) })
 
 // The same on devices whose memory the host does not see, through NCCL's
 // interface.
 func TestNothingIsWrongOnDevices(t *testing.T) {
-	if err := standins(); err != nil {
+	if err := fakeLibraries(); err != nil {
 		t.Skip("no stand-ins: ", err)
 	}
 	t.Setenv("TMPDIR", t.TempDir()) // for the stand-ins' shared files

@@ -16,7 +16,7 @@ package fakegpu
 	X(cuEventCreate, int, (uintptr_t *, unsigned)) \
 	X(cuEventRecord, int, (uintptr_t, uintptr_t)) \
 	X(cuEventQuery, int, (uintptr_t)) \
-	X(standin_event_time, int64_t, (uintptr_t)) \
+	X(fakegpu_event_time, int64_t, (uintptr_t)) \
 	X(cuMemAlloc_v2, int, (uint64_t *, size_t)) \
 	X(cuMemFree_v2, int, (uint64_t)) \
 	X(cuMemcpyHtoDAsync_v2, int, (uint64_t, const void *, size_t, uintptr_t)) \
@@ -47,7 +47,7 @@ static int event_record(table *t, uintptr_t ctx, uintptr_t *e, uintptr_t s) {
 	return r != 0 ? r : t->cuEventRecord(*e, s);
 }
 static int event_query(table *t, uintptr_t e) { return t->cuEventQuery(e); }
-static int64_t event_time(table *t, uintptr_t e) { return t->standin_event_time(e); }
+static int64_t event_time(table *t, uintptr_t e) { return t->fakegpu_event_time(e); }
 static int mem_alloc(table *t, uintptr_t ctx, uint64_t *p, size_t size) { WITHIN(t->cuMemAlloc_v2(p, size)); }
 static int mem_free(table *t, uintptr_t ctx, uint64_t p) { WITHIN(t->cuMemFree_v2(p)); }
 static int host_alloc(table *t, uintptr_t ctx, void **p, size_t size) { WITHIN(t->cuMemHostAlloc(p, size, 0)); }
@@ -105,7 +105,7 @@ func Open(ordinal int) (*Device, error) {
 		C.set(d.fns, i, f)
 	}
 	if code := C.retain(d.fns, &d.ctx, C.int(ordinal)); code != 0 {
-		return nil, fmt.Errorf("standin: retaining context %d: %d", ordinal, code)
+		return nil, fmt.Errorf("fakegpu: retaining context %d: %d", ordinal, code)
 	}
 	s, err := d.NewStream(false)
 	if err != nil {
@@ -122,7 +122,7 @@ func (d *Device) check(call string, code C.int) error {
 	return fmt.Errorf("%v: %s: error %d", d, call, code)
 }
 
-func (d *Device) String() string { return fmt.Sprintf("standin:%d", d.ordinal) }
+func (d *Device) String() string { return fmt.Sprintf("fakegpu:%d", d.ordinal) }
 
 // Context is the CUcontext.
 func (d *Device) Context() uintptr { return uintptr(d.ctx) }
@@ -208,7 +208,7 @@ func (d *Device) NewStream(bool) (device.Stream, error) {
 }
 
 // Kernels panics: there are none.
-func (d *Device) Kernels() device.Kernels { panic("standin: a device without kernels") }
+func (d *Device) Kernels() device.Kernels { panic("fakegpu: a device without kernels") }
 
 // Copy enqueues a copy: memory of the device is the host's here.
 func (d *Device) Copy(s device.Stream, dst, src device.Buffer) error {

@@ -192,10 +192,10 @@ func (j *job) rankEnv(rank, size int, addr, port, agent string) []string {
 
 // foreign is the variables that a job must not inherit, but for those of ours.
 // Others of NCCL, and GODDP_LIBNCCL and its like, say what the machine needs, and
-// GODDP_NO_ONE_SHOT what is tried.
+// GODDP_NO_SMALL_ALLREDUCE what is tried.
 var foreign = regexp.MustCompile(`^(GODDP|TORCH|NCCL_(ASYNC_ERROR|BLOCKING_WAIT|HEARTBEAT|ENABLE_MONITORING)|PET|RANK|LOCAL_|WORLD_|MASTER_|ROLE_|GROUP_)`)
 
-var ours = regexp.MustCompile(`^GODDP_(LIB|NO_ONE_SHOT=)`)
+var ours = regexp.MustCompile(`^GODDP_(LIB|NO_SMALL_ALLREDUCE=)`)
 
 // run starts one program and follows what it writes.
 func (j *job) run(name string, rank int, env []string, args ...string) error {

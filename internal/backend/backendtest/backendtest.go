@@ -1,4 +1,4 @@
-// Package backendtest has what the tests of backends share.
+// Package backendtest has helpers that the tests of all backends share.
 package backendtest
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/goddp/goddp/internal/half"
 )
 
-// Deadline breaks a backend when a call that rank started is not done by its timeout; a
-// call without a timeout may take for ever.
+// Deadline aborts b when call c is not done by its timeout. A call without a timeout has no
+// deadline.
 func Deadline(b backend.Backend, rank int, c *backend.Call, t backend.Task) {
 	if c.Timeout == 0 {
 		return
@@ -26,8 +26,9 @@ func Deadline(b backend.Backend, rank int, c *backend.Call, t backend.Task) {
 	})
 }
 
-// HoldBreaking is a log for a backend whose group breaks once: it closes broke when that says
-// so, and holds it up until release is closed.
+// HoldBreaking returns a logger that holds up a backend while its group breaks: when the backend
+// logs that the group broke, the logger closes broke and blocks until release is closed. The group
+// may break only once.
 func HoldBreaking(broke chan<- struct{}, release <-chan struct{}) *slog.Logger {
 	return slog.New(&held{slog.DiscardHandler, broke, release})
 }
@@ -48,7 +49,7 @@ func (h *held) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// Put sets element i of a tensor in host memory to a number.
+// Put sets element i of a tensor in host memory.
 func Put(t device.Tensor, i int, v float64) {
 	switch t.DType {
 	case device.Float32:
@@ -68,7 +69,7 @@ func Put(t device.Tensor, i int, v float64) {
 	}
 }
 
-// Get is element i of a tensor in host memory as a number.
+// Get returns element i of a tensor in host memory.
 func Get(t device.Tensor, i int) float64 {
 	switch t.DType {
 	case device.Float32:

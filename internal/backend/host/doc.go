@@ -6,7 +6,7 @@
 // [New] brings the ranks of a group together by way of the job's coordinator and
 // joins every two of them:
 //
-//   - goroutines of one process by a [Hub]: Go memory under Go's locks, which
+//   - goroutines of one process by a [InProcess]: Go memory under Go's locks, which
 //     the race detector sees through and testing/synctest's clock drives;
 //   - processes of one host by shared memory, beside unix sockets;
 //   - all others by TCP.

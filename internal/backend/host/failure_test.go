@@ -178,7 +178,7 @@ func TestTimeout(t *testing.T) {
 // nothing but Go.
 func TestFakeClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		groups := transports["hub"](t, 4)
+		groups := transports["inproc"](t, 4)
 		began := time.Now()
 		errs := make([]error, 4)
 		each(groups[:3], func(r int, g *host.Group) error {
@@ -216,7 +216,7 @@ func TestFakeClock(t *testing.T) {
 // TestQueuedTimeout times out behind an event that never comes.
 func TestQueuedTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		groups := transports["hub"](t, 2)
+		groups := transports["inproc"](t, 2)
 		errs := outcomes(t, groups, func(r int) *backend.Call {
 			c := reduceCall(1)
 			if r == 0 {
@@ -492,7 +492,7 @@ func dialSoon(t *testing.T, addr string) net.Conn {
 
 // TestDeviceMemory refuses a tensor that the host cannot address.
 func TestDeviceMemory(t *testing.T) {
-	groups := transports["hub"](t, 1)
+	groups := transports["inproc"](t, 1)
 	defer func() {
 		if e, ok := recover().(*host.MemoryError); !ok || e.Call.Kind != backend.AllReduce {
 			t.Errorf("panic with %v", e)

@@ -25,8 +25,8 @@ type Group struct {
 	net    network // reaches the peers
 	blocks blocks  // of the collectives' lane
 
-	ledger *callstate.Ledger // of started tasks that are not done
-	ctx    context.Context   // the ledger's
+	state *callstate.State // of started tasks that are not done
+	ctx   context.Context  // the state's
 
 	mu     sync.Mutex    // held while a call is put in its lanes
 	stream *lane         // collectives
@@ -63,7 +63,7 @@ type network interface {
 }
 
 func newGroup(cfg backend.Config, opts *Options) *Group {
-	g := &Group{cfg: cfg, log: cfg.Log, ledger: callstate.New(cfg.Control), stream: newLane(), sends: map[int]*lane{}, recvs: map[int]*lane{}}
+	g := &Group{cfg: cfg, log: cfg.Log, state: callstate.New(cfg.Control), stream: newLane(), sends: map[int]*lane{}, recvs: map[int]*lane{}}
 	if opts != nil {
 		g.opts = *opts
 	}
@@ -73,7 +73,7 @@ func newGroup(cfg backend.Config, opts *Options) *Group {
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
-	g.ctx = g.ledger.Context()
+	g.ctx = g.state.Context()
 	return g
 }
 
@@ -116,7 +116,7 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 		}
 	}
 	if err := g.enqueue(t, parts); err != nil {
-		if g.ledger.Cause() != nil {
+		if g.state.Cause() != nil {
 			<-g.ctx.Done() // soon: the peers know by then, and the program may end for this error
 		}
 		return nil, err
@@ -131,7 +131,7 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 func (g *Group) enqueue(t *task, parts []*task) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.ledger.Admit(); err != nil {
+	if err := g.state.Admit(); err != nil {
 		return err
 	}
 	for _, part := range parts {
@@ -165,7 +165,7 @@ func (g *Group) launch(l *lane, run func(*task) error) {
 
 // execute runs a task whose turn has come.
 func (g *Group) execute(t *task, run func(*task) error) {
-	err := g.ledger.Cause()
+	err := g.state.Cause()
 	if err == nil {
 		err = g.await(t)
 	}
@@ -200,9 +200,9 @@ func (g *Group) await(t *task) error {
 // failed reports that t failed by err, and waits until the group has broken. It returns t's
 // error, which wraps what the coordinator decided.
 func (g *Group) failed(t *task, err error) error {
-	g.ledger.Report(g.ledger.Failure(t.call, err), asked(err)...)
+	g.state.Report(g.state.CallError(t.call, err), asked(err)...)
 	<-g.ctx.Done()
-	return g.ledger.Concerning(t.call)
+	return g.state.ErrorOf(t.call)
 }
 
 // awaitFailure breaks the group once the coordinator has decided why. No call ends for it
@@ -213,23 +213,23 @@ func (g *Group) awaitFailure() {
 	case <-g.ctx.Done(): // closed
 		return
 	}
-	cause := g.ledger.Decided()
-	if !g.ledger.Break(cause) {
+	cause := g.state.DecidedCause()
+	if !g.state.Break(cause) {
 		return
 	}
 	g.log.Debug("process group broke", "rank", g.cfg.Rank, "cause", cause)
 	g.net.breaks()
 	if !g.cfg.Control.Lost() {
-		g.ledger.AwaitSettled()
+		g.state.AwaitAcknowledged()
 	}
-	g.ledger.Stop(cause)
+	g.state.Stop(cause)
 	g.net.wake()
 }
 
 // Abort breaks the group with cause, or [backend.ErrAborted] if that is nil. When it
 // returns the peers know why the group broke, be it for another cause.
 func (g *Group) Abort(cause error) {
-	g.ledger.Abort(cause)
+	g.state.Abort(cause)
 	<-g.ctx.Done()
 }
 
@@ -248,14 +248,14 @@ func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (b
 // that are then still pending end with ErrClosed. The error is that the calls
 // did not end by themselves.
 func (g *Group) Close(ctx context.Context) error {
-	if !g.ledger.Close() {
+	if !g.state.Close() {
 		return nil
 	}
-	err := g.ledger.Drain(ctx)
+	err := g.state.Drain(ctx)
 	if err != nil {
-		g.ledger.Abort(err)
+		g.state.Abort(err)
 		<-g.ctx.Done()
-		err = g.ledger.Cause()
+		err = g.state.Cause()
 	}
 	g.mu.Lock()
 	lanes := []*lane{g.stream}
@@ -270,10 +270,10 @@ func (g *Group) Close(ctx context.Context) error {
 		l.end()
 	}
 	g.wg.Wait()
-	orderly := g.ledger.Settle() == nil
+	orderly := g.state.Finalize() == nil
 	if orderly {
 		g.cfg.Control.Depart() // who misses this rank asks the coordinator
-		g.ledger.Stop(backend.ErrClosed)
+		g.state.Stop(backend.ErrClosed)
 	}
 	g.heed.Wait()
 	g.net.close(orderly)

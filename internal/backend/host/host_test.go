@@ -49,9 +49,9 @@ func world(t testing.TB, n int, opts func(rank int) *host.Options) []*host.Group
 
 // transports are the ways in which ranks of one process can be joined.
 var transports = map[string]func(t testing.TB, n int) []*host.Group{
-	"hub": func(t testing.TB, n int) []*host.Group {
-		hub := host.NewHub()
-		return world(t, n, func(int) *host.Options { return &host.Options{Hub: hub} })
+	"inproc": func(t testing.TB, n int) []*host.Group {
+		hub := host.NewInProcess()
+		return world(t, n, func(int) *host.Options { return &host.Options{InProcess: hub} })
 	},
 	"shm": func(t testing.TB, n int) []*host.Group {
 		return world(t, n, func(int) *host.Options { return nil })
@@ -352,7 +352,7 @@ func TestBitwiseEqual(t *testing.T) {
 
 // TestNaN checks that min and max propagate NaN from any rank.
 func TestNaN(t *testing.T) {
-	groups := transports["hub"](t, 3)
+	groups := transports["inproc"](t, 3)
 	for seq, op := range []backend.ReduceOp{backend.Min, backend.Max, backend.Sum} {
 		for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
 			err := each(groups, func(r int, g *host.Group) error {

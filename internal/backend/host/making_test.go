@@ -21,8 +21,8 @@ import (
 func TestAbsent(t *testing.T) {
 	const size, short, long = 4, 100 * time.Millisecond, time.Minute
 	for name, o := range map[string]func() *host.Options{
-		"hub":   func() *host.Options { return &host.Options{Hub: host.NewHub()} },
-		"links": func() *host.Options { return nil },
+		"inproc": func() *host.Options { return &host.Options{InProcess: host.NewInProcess()} },
+		"links":  func() *host.Options { return nil },
 	} {
 		for _, absent := range [][]int{{0}, {3}, {1, 2}, {0, 1, 2}} {
 			t.Run(fmt.Sprint(name, absent), func(t *testing.T) {

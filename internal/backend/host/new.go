@@ -12,8 +12,8 @@ import (
 // Options says how ranks reach each other. The zero value is for ranks that
 // are processes of one host.
 type Options struct {
-	// Hub, if not nil, joins ranks that are goroutines of this process.
-	Hub *Hub
+	// InProcess, if not nil, joins ranks that are goroutines of this process.
+	InProcess *InProcess
 	// HostID names this rank's host: ranks with equal names try to share
 	// memory. "" is the kernel's boot id and network namespace.
 	HostID string
@@ -39,14 +39,14 @@ func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error)
 	defer release()
 	join := joinLinks
 	switch {
-	case g.opts.Hub != nil:
-		join = g.opts.Hub.join
+	case g.opts.InProcess != nil:
+		join = g.opts.InProcess.join
 	case cfg.Size == 1:
-		join = NewHub().join
+		join = NewInProcess().join
 	}
 	if err := join(ctx, g); err != nil {
 		err = backend.GiveUp(g.cfg.Control, err)
-		g.ledger.Stop(err)
+		g.state.Stop(err)
 		return nil, fmt.Errorf("host: rank %d of %d finding its peers: %w", cfg.Rank, cfg.Size, err)
 	}
 	g.open()

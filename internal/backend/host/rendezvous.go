@@ -70,7 +70,7 @@ func joinLinks(ctx context.Context, g *Group) (err error) {
 	for _, l := range m.links {
 		if l != nil && l.desk != nil {
 			go l.listen(func(err error) { // until the network is closed, which waits for it
-				g.ledger.Report(fmt.Errorf("rank %d cannot take memory that rank %d shares with it: %w", g.inJob(g.cfg.Rank), g.inJob(l.peer), err))
+				g.state.Report(fmt.Errorf("rank %d cannot take memory that rank %d shares with it: %w", g.inJob(g.cfg.Rank), g.inJob(l.peer), err))
 			})
 		}
 	}

@@ -88,7 +88,7 @@ func TestAllocOutlives(t *testing.T) {
 // TestAllocTooMuch asks for more than any host has: all of a host's memory must not be
 // gone before that is noticed.
 func TestAllocTooMuch(t *testing.T) {
-	for _, transport := range []string{"shm", "tcp", "hub"} {
+	for _, transport := range []string{"shm", "tcp", "inproc"} {
 		_, err := transports[transport](t, 2)[0].Alloc(1 << 50)
 		var oom *device.OutOfMemoryError
 		if !errors.As(err, &oom) || oom.Asked != 1<<50 || oom.Free <= 0 {

@@ -122,7 +122,7 @@ func (t *task) finish(err error) {
 		t.parent.finish(err)
 		return
 	}
-	t.group.ledger.End()
+	t.group.state.End()
 }
 
 // event is the end of a task.

@@ -49,7 +49,7 @@
 // Each rank has 4 MiB for that, in each group. The others hear of them from the
 // coordinator before they make the communicator, and map them after that. If anything
 // hinders one rank, NCCL has everything on all of them, and a line at debug level
-// says why: be it Options.NoOneShot, or a variable of NCCL's that turns P2P off.
+// says why: be it Options.NoSmallAllReduce, or a variable of NCCL's that turns P2P off.
 // A rank unmaps the others' memory before it leaves the group, and gives its own back
 // when all leave together. If the group broke, did not come about, or they leave one by
 // one, it stays as long as the device, since a peer may still write to it.

@@ -448,7 +448,7 @@ func TestAbortAfterDone(t *testing.T) {
 // TestPeerDies kills a process while its peers wait for it in a collective.
 func TestPeerDies(t *testing.T) {
 	control(t)
-	w := launch(t, "standin", 3, "forever")
+	w := launch(t, "fakegpu", 3, "forever")
 	for r := range 3 {
 		w.wait(t, r, "round")
 	}
@@ -776,7 +776,7 @@ func TestMemoryOfAnAbortedOneShot(t *testing.T) {
 // stand-in's ncclCommDestroy waits for all ranks: nobody must call it.
 func TestLeaveAlone(t *testing.T) {
 	control(t)
-	w := launch(t, "standin", 3, "leave")
+	w := launch(t, "fakegpu", 3, "leave")
 	for r := range 3 {
 		if how := w.wait(t, r, "ended: "); how != "done" {
 			t.Errorf("rank %d ended: %s", r, how)

@@ -27,14 +27,14 @@ type Group struct {
 	main   *lane    // of everything but Send and Recv
 	shot   *oneShot // of main; nil: the ranks are too many or too far from each other
 
-	ledger   *callstate.Ledger // of started calls that are not done
-	ctx      context.Context   // the ledger's
-	wake     chan struct{}     // of one: a call was started while watch slept
-	asleep   atomic.Bool       // watch does not look at calls
-	wg       sync.WaitGroup    // what runs until the group ends, or a bounded time more
-	timed    atomic.Bool       // somebody asked for a time: calls are timed
-	stuck    atomic.Bool       // a thread was left in C, which may still use what the group has
-	reported atomic.Bool       // this rank has said why the group is to break
+	state    *callstate.State // of started calls that are not done
+	ctx      context.Context  // the state's
+	wake     chan struct{}    // of one: a call was started while watch slept
+	asleep   atomic.Bool      // watch does not look at calls
+	wg       sync.WaitGroup   // what runs until the group ends, or a bounded time more
+	timed    atomic.Bool      // somebody asked for a time: calls are timed
+	stuck    atomic.Bool      // a thread was left in C, which may still use what the group has
+	reported atomic.Bool      // this rank has said why the group is to break
 
 	// begun is when the group's clock began, the monotonic one: reading that alone
 	// takes half as long. Dates miss what the wall clock was set by since.
@@ -57,10 +57,10 @@ var _ backend.Backend = (*Group)(nil)
 
 func newGroup(cfg backend.Config, o Options, dev cudaDevice) *Group {
 	g := &Group{
-		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), ledger: callstate.New(cfg.Control), wake: make(chan struct{}, 1),
+		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), state: callstate.New(cfg.Control), wake: make(chan struct{}, 1),
 		begun: time.Now(), sends: map[int]*lane{}, recvs: map[int]*lane{}, gone: map[int]progress{},
 	}
-	g.ctx = g.ledger.Context()
+	g.ctx = g.state.Context()
 	return g
 }
 
@@ -82,7 +82,7 @@ func (g *Group) communicator(ctx context.Context, id []byte, rank, size int, sho
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.comms = append(g.comms, c)
-	if g.ledger.Cause() != nil { // too late for those that are being aborted
+	if g.state.Cause() != nil { // too late for those that are being aborted
 		g.wg.Go(func() { g.end((*communicator).abort, c) })
 	}
 	return c, nil
@@ -93,7 +93,7 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 	t := &task{group: g, call: c}
 	l, err := g.admit(t)
 	if err != nil {
-		if g.ledger.Cause() != nil {
+		if g.state.Cause() != nil {
 			<-g.ctx.Done() // soon: the others have been told then, and the program may end for this error
 		}
 		return nil, err
@@ -110,12 +110,12 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 func (g *Group) admit(t *task) (*lane, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.ledger.Admit(); err != nil {
+	if err := g.state.Admit(); err != nil {
 		return nil, err
 	}
 	l, err := g.lane(t.call)
 	if err != nil {
-		g.ledger.End()
+		g.state.End()
 		return nil, err
 	}
 	l.pending = append(l.pending, t)
@@ -162,7 +162,7 @@ func (g *Group) finish(t *task, err error) {
 		g.letGo()
 	}
 	g.memory.busy.Add(-1)
-	g.ledger.End()
+	g.state.End()
 }
 
 // fail reports why the group is to break, and returns when it has. What was done before counts.
@@ -174,7 +174,7 @@ func (g *Group) fail(cause error) {
 		if errors.As(cause, &lost) {
 			asked = []int{lost.Peer}
 		}
-		g.ledger.Report(cause, asked...)
+		g.state.Report(cause, asked...)
 	}
 	<-g.ctx.Done()
 }
@@ -188,28 +188,28 @@ func (g *Group) heed() {
 	case <-g.ctx.Done(): // closed
 		return
 	}
-	cause := g.ledger.Decided()
+	cause := g.state.DecidedCause()
 	g.cfg.Log.Debug("nccl: process group broke", "rank", control.Rank(), "cause", cause)
 	g.mu.Lock()
-	broke := g.ledger.Break(cause)
+	broke := g.state.Break(cause)
 	g.mu.Unlock()
 	if !broke {
 		return
 	}
-	g.ledger.AwaitSettled()
+	g.state.AwaitAcknowledged()
 	g.memory.busy.Add(1)
 	g.mu.Lock()
 	for _, l := range g.lanes {
 		for _, t := range l.pending {
 			if t.state < backend.Done {
-				g.finish(t, g.ledger.Concerning(t.call))
+				g.finish(t, g.state.ErrorOf(t.call))
 			}
 		}
 		l.pending = nil
 	}
 	comms := g.comms
 	g.mu.Unlock()
-	g.ledger.Stop(cause)
+	g.state.Stop(cause)
 	g.end((*communicator).abort, comms...)
 	g.mu.Lock()
 	for _, l := range g.lanes {
@@ -313,11 +313,11 @@ func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (b
 // close, or to let this one go, and ends the group. If ctx ends first, the group
 // breaks and the error says what was waited for.
 func (g *Group) Close(ctx context.Context) error {
-	if !g.ledger.Close() {
+	if !g.state.Close() {
 		return nil
 	}
 	var alone bool
-	err := g.ledger.Drain(ctx)
+	err := g.state.Drain(ctx)
 	if err == nil {
 		alone, err = g.leave(ctx)
 	}
@@ -329,9 +329,9 @@ func (g *Group) Close(ctx context.Context) error {
 		}
 	}
 	g.mu.Lock()
-	cause := g.ledger.Settle()
+	cause := g.state.Finalize()
 	g.mu.Unlock()
-	g.ledger.Stop(backend.ErrClosed)
+	g.state.Stop(backend.ErrClosed)
 	g.wg.Wait()
 	switch {
 	case cause != nil:

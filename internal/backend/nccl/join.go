@@ -62,7 +62,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 	defer release()
 	defer func() {
 		if err != nil {
-			g.ledger.Stop(err)
+			g.state.Stop(err)
 			g.end((*communicator).abort, g.comms...)
 			g.release()
 		}

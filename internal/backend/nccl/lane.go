@@ -152,7 +152,7 @@ func (l *lane) connect(first *task) bool {
 		comm, err = g.communicator(g.ctx, id, rank, l.layout.size, nil)
 	}
 	if err != nil {
-		g.fail(g.ledger.Failure(first.call, err))
+		g.fail(g.state.CallError(first.call, err))
 		return false
 	}
 	l.mu.Lock()
@@ -164,7 +164,7 @@ func (l *lane) connect(first *task) bool {
 // enqueue puts a call on the stream, or breaks the group.
 func (l *lane) enqueue(t *task, how enqueue) {
 	if err := l.put(t, how); err != nil {
-		l.group.fail(l.group.ledger.Failure(t.call, err))
+		l.group.fail(l.group.state.CallError(t.call, err))
 	}
 }
 
@@ -197,7 +197,7 @@ func (l *lane) put(t *task, how enqueue) error {
 	defer g.mu.Unlock()
 	t.enqueued, t.before, t.end = at, l.last, end
 	l.last = end
-	if g.ledger.Cause() != nil { // meanwhile: fail may not have seen it
+	if g.state.Cause() != nil { // meanwhile: fail may not have seen it
 		g.memory.behind(end)
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 // has come as far, and not before. What it calls then is in vain if they have not called it.
 func TestLeaving(t *testing.T) {
 	control := &coordinator.Group{Members: []int{7, 5, 3}}
-	g := &Group{cfg: backend.Config{Rank: 1, Size: 3, Control: control}, ledger: callstate.New(control), memory: &memory{}, gone: map[int]progress{}}
+	g := &Group{cfg: backend.Config{Rank: 1, Size: 3, Control: control}, state: callstate.New(control), memory: &memory{}, gone: map[int]progress{}}
 	newLane := func() *lane { return &lane{group: g} }
 	g.main, g.recvs, g.sends = newLane(), map[int]*lane{0: newLane()}, map[int]*lane{2: newLane()}
 	let := 0
@@ -29,7 +29,7 @@ func TestLeaving(t *testing.T) {
 	leaves([]int{7}, progress{Collectives: 1, Sends: map[int]int{1: 2}})
 	leaves([]int{3}, progress{Collectives: 1, Recvs: map[int]int{0: 5, 1: 1}})
 	start := func(l *lane, c *backend.Call) *task {
-		if err := g.ledger.Admit(); err != nil {
+		if err := g.state.Admit(); err != nil {
 			t.Fatal(err)
 		}
 		l.started++

@@ -35,8 +35,8 @@ const soon = 20 * time.Second
 var (
 	gpus  int
 	noGPU error
-	// noStandin says why the stand-ins could not be built.
-	noStandin error
+	// fakeErr says why the stand-ins could not be built.
+	fakeErr error
 )
 
 // TestMain is also the main of the worker processes that tests start.
@@ -46,12 +46,12 @@ func TestMain(m *testing.M) {
 		return
 	}
 	gpus, noGPU = cuda.Count()
-	dir, err := os.MkdirTemp("", "standin")
+	dir, err := os.MkdirTemp("", "fakegpu")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	noStandin = fakegpu.Libraries(dir)
+	fakeErr = fakegpu.Libraries(dir)
 	os.Setenv("TMPDIR", dir) // the stand-in's shared files go with the rest
 	code := m.Run()
 	if err := goleak.Find(); err != nil && code == 0 {
@@ -75,8 +75,8 @@ type member struct {
 // hung has ended.
 func control(t testing.TB, lines ...string) (release func()) {
 	t.Helper()
-	if noStandin != nil {
-		t.Skip("no stand-ins: ", noStandin)
+	if fakeErr != nil {
+		t.Skip("no stand-ins: ", fakeErr)
 	}
 	release, err := fakegpu.Control(lines...)
 	if err != nil {
@@ -218,7 +218,7 @@ func (m *member) onesOf(count int) (*backend.Call, error) {
 }
 
 // worker is rank args[1] of args[2] in a process of its own, at the store
-// args[3], on a GPU that is "real" or a "standin", as args[0] says. It runs the
+// args[3], on a GPU that is "real" or a "fakegpu", as args[0] says. It runs the
 // scenario args[4] and prints how that ended.
 func worker(args []string) {
 	rank, _ := strconv.Atoi(args[1])

@@ -60,7 +60,7 @@ func memoryOf(dev cudaDevice) *memory {
 // and is given back some time after nothing refers to it any more, by a later
 // Alloc or Close of a group of the device.
 func (g *Group) Alloc(size int) (device.Buffer, error) {
-	if err := g.ledger.Err(); err != nil || size == 0 {
+	if err := g.state.Err(); err != nil || size == 0 {
 		return device.Buffer{}, err
 	}
 	g.memory.collect()

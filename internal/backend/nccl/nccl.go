@@ -9,8 +9,8 @@ import (
 
 // Options are the choices of [New]; the zero value is the good default.
 type Options struct {
-	// NoOneShot leaves all-reduces of few bytes to NCCL. One rank's is enough.
-	NoOneShot bool
+	// NoSmallAllReduce leaves all-reduces of few bytes to NCCL. One rank's is enough.
+	NoSmallAllReduce bool
 }
 
 // New makes this rank's end of a group, whose tensors are in the memory of

@@ -155,7 +155,7 @@ func (g *Group) offerOneShot(ctx context.Context, ids []identity) (offer, error)
 // other.
 func (s *oneShot) prepare(ctx context.Context, near bool) (_ offer, err error) {
 	g, l := s.group, s.group.lib
-	if g.opts.NoOneShot {
+	if g.opts.NoSmallAllReduce {
 		return offer{}, errTurnedOff
 	}
 	// Who turns off P2P may do so because it does not work.

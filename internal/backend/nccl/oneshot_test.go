@@ -100,7 +100,7 @@ func TestNoOneShot(t *testing.T) {
 		why     string
 	}{
 		"one cannot map":     {mapping: "ipc 0", why: "cuIpcOpenMemHandle"},
-		"one turned off":     {mapping, func(_ *backend.Config, o *nccl.Options) { o.NoOneShot = true }, "turned off"},
+		"one turned off":     {mapping, func(_ *backend.Config, o *nccl.Options) { o.NoSmallAllReduce = true }, "turned off"},
 		"one cannot compile": {mapping, func(cfg *backend.Config, _ *nccl.Options) { cfg.Device = noCompiler{cfg.Device.(gpu)} }, "compiles no kernels"},
 	} {
 		t.Run(name, func(t *testing.T) {

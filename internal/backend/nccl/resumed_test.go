@@ -34,7 +34,7 @@ func resumed(m *member, groups int) error {
 			return err
 		}
 		cfg := backend.Config{Rank: m.rank, Size: m.size, Control: control, Device: m.dev, Timeout: time.Minute}
-		b, err := nccl.New(context.Background(), cfg, &nccl.Options{NoOneShot: true})
+		b, err := nccl.New(context.Background(), cfg, &nccl.Options{NoSmallAllReduce: true})
 		if err != nil {
 			return err
 		}
@@ -124,14 +124,14 @@ func stopped(pid int) error {
 // its abort hands on what is no data.
 func TestResumed(t *testing.T) {
 	control(t)
-	suspend(t, "standin", "resumed", 10)
+	suspend(t, "fakegpu", "resumed", 10)
 }
 
 // TestResumedCoordinator is TestResumed of a rank whose process hosts the coordinator: the
 // other one's report is unread there when it goes on.
 func TestResumedCoordinator(t *testing.T) {
 	control(t)
-	suspend(t, "standin", "hosted-resumed", 1)
+	suspend(t, "fakegpu", "hosted-resumed", 1)
 }
 
 // TestGPUResumed is TestResumed on two GPUs.

@@ -48,7 +48,7 @@ func (t *task) reached() (bool, error) {
 	g := t.group
 	g.mu.Lock()
 	state, end := t.state, t.end
-	settled := state >= backend.Done || end == nil || g.ledger.Cause() != nil
+	settled := state >= backend.Done || end == nil || g.state.Cause() != nil
 	g.mu.Unlock()
 	if settled {
 		return false, nil
@@ -73,7 +73,7 @@ func (t *task) settle(done bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case t.state >= backend.Done || g.ledger.Cause() != nil:
+	case t.state >= backend.Done || g.state.Cause() != nil:
 	case done:
 		g.finish(t, nil)
 	case t.state == backend.Queued:
@@ -116,7 +116,7 @@ func events(c *backend.Call, yield func(device.Event) bool) bool {
 func (t *task) State() (backend.State, error) {
 	g := t.group
 	if err := t.look(); err != nil {
-		g.fail(g.ledger.Failure(t.call, err))
+		g.fail(g.state.CallError(t.call, err))
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -43,7 +43,7 @@ func (g *Group) watch() {
 		if !busy {
 			ticker.Stop()
 			g.asleep.Store(true)
-			if g.ledger.Pending() > 0 && g.asleep.CompareAndSwap(true, false) { // it was started meanwhile
+			if g.state.Pending() > 0 && g.asleep.CompareAndSwap(true, false) { // it was started meanwhile
 				ticker.Reset(tick)
 			}
 		}
@@ -56,16 +56,16 @@ func (g *Group) sweep() (busy bool, err error) {
 	for _, l := range g.allLanes() {
 		t, err := l.advance()
 		if err != nil {
-			return true, g.ledger.Failure(t.call, err)
+			return true, g.state.CallError(t.call, err)
 		}
 		if t == nil {
 			continue
 		}
 		if rank, ok := g.deserted(t); ok {
-			return true, g.ledger.Failure(t.call, &backend.PeerLostError{Peer: g.inJob(rank), Left: true})
+			return true, g.state.CallError(t.call, &backend.PeerLostError{Peer: g.inJob(rank), Left: true})
 		}
 	}
-	return g.ledger.Pending() > 0, nil
+	return g.state.Pending() > 0, nil
 }
 
 // advance looks at a lane's calls, which end in order, and returns the first
@@ -163,7 +163,7 @@ func (g *Group) asyncError() error {
 	for _, c := range comms {
 		if err := c.asyncError(); err != nil {
 			if first != nil {
-				return g.ledger.Failure(first.call, err)
+				return g.state.CallError(first.call, err)
 			}
 			return err
 		}

@@ -151,9 +151,9 @@ static void *scheduler;
 
 // swap saves where it is in *from and goes on at to. What a call preserves is on
 // the stack.
-extern "C" void standin_swap(void **from, void *to);
+extern "C" void fakegpu_swap(void **from, void *to);
 #if defined __x86_64__
-asm(".text\n.local standin_swap\nstandin_swap:\n"
+asm(".text\n.local fakegpu_swap\nfakegpu_swap:\n"
 	"push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
 	"mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
 	"pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
@@ -164,7 +164,7 @@ static void *prepare(char *top, void (*entry)()) {
 	return sp - 6;
 }
 #elif defined __aarch64__
-asm(".text\n.local standin_swap\nstandin_swap:\n"
+asm(".text\n.local fakegpu_swap\nfakegpu_swap:\n"
 	"sub sp, sp, #160\nstp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\nstp x25, x26, [sp, #48]\n"
 	"stp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\nstp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\n"
 	"stp d12, d13, [sp, #128]\nstp d14, d15, [sp, #144]\nmov x2, sp\nstr x2, [x0]\nmov sp, x1\n"
@@ -178,7 +178,7 @@ static void *prepare(char *top, void (*entry)()) {
 }
 #endif
 
-inline void yield() { standin_swap(&threads[current].context, scheduler); }
+inline void yield() { fakegpu_swap(&threads[current].context, scheduler); }
 
 // arrive counts a thread at a barrier, and returns when as many as wanted arrived.
 inline void arrive(unsigned &arrived, unsigned &phase, unsigned wanted) {
@@ -253,7 +253,7 @@ static bool run() {
 			t.awaited = nullptr;
 			threadIdx = t.index;
 			went = true;
-			standin_swap(&scheduler, t.context);
+			fakegpu_swap(&scheduler, t.context);
 		}
 		if (!went) return false;
 	}
@@ -261,8 +261,8 @@ static bool run() {
 }
 }
 
-// standin_launch runs a grid, and returns a CUresult.
-extern "C" int standin_launch(void (*f)(), const char *name, dim3 grid, dim3 threads, const void *args, size_t size) {
+// fakegpu_launch runs a grid, and returns a CUresult.
+extern "C" int fakegpu_launch(void (*f)(), const char *name, dim3 grid, dim3 threads, const void *args, size_t size) {
 	const size_t n = (size_t)threads.x * threads.y * threads.z;
 	if (n == 0 || n > 1024 || size <= 16 || size > sizeof block::args) {
 		fprintf(stderr, "stand-in: %s: %zu threads a block, %zu bytes of arguments\n", name, n, size);

@@ -93,7 +93,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, operation *op, layout *a, layou
 	return OK;
 }
 
-int32_t standin_products; // asked for so far
+int32_t fakegpu_products; // asked for so far
 
 typedef struct {
 	operation op;
@@ -137,7 +137,7 @@ int cublasLtMatmul(void *handle, operation *op, const void *alpha, const void *A
 	(void)handle, (void)algo, (void)workspace, (void)size;
 	int r = check(op, a, b, d);
 	if (r != OK) return r;
-	standin_products++;
+	fakegpu_products++;
 	product *p = malloc(sizeof *p);
 	const int wide = op->scale == R_64F;
 	*p = (product){*op, *a, *b, *c, *d, wide ? *(const double *)alpha : *(const float *)alpha,

@@ -305,7 +305,7 @@ int cuModuleLoadData(module **out, const void *image) {
 	// The library ends with its table of sections, which its head tells of.
 	const char *head = image;
 	size_t size = *(uint64_t *)(head + 40) + (size_t)*(uint16_t *)(head + 58) * *(uint16_t *)(head + 60);
-	char path[] = "/tmp/standin-kernels-XXXXXX";
+	char path[] = "/tmp/fakegpu-kernels-XXXXXX";
 	int fd = mkstemp(path);
 	if (fd < 0) return INVALID_VALUE;
 	int whole = write(fd, image, size) == (ssize_t)size;
@@ -316,7 +316,7 @@ int cuModuleLoadData(module **out, const void *image) {
 		fprintf(stderr, "stand-in: loading kernels: %s\n", whole ? dlerror() : "cannot write them");
 		return INVALID_VALUE;
 	}
-	m->launch = dlsym(m->library, "standin_launch");
+	m->launch = dlsym(m->library, "fakegpu_launch");
 	return m->launch != NULL ? OK : INVALID_VALUE;
 }
 int cuModuleUnload(module *m) {
@@ -401,7 +401,7 @@ int cuEventElapsedTime(float *ms, event *from, event *to) {
 	return OK;
 }
 // Not CUDA's: when an event was reached, in nanoseconds since 1970.
-int64_t standin_event_time(event *e) { return atomic_load(&e->at); }
+int64_t fakegpu_event_time(event *e) { return atomic_load(&e->at); }
 
 int cuMemGetInfo_v2(size_t *free, size_t *total) {
 	if (current == NULL) return INVALID_CONTEXT;

@@ -108,7 +108,7 @@ static int fail(int code, const char *why) {
 
 int ncclGetUniqueId(unique_id *id) {
 	const char *dir = getenv("TMPDIR");
-	snprintf(id->path, sizeof id->path, "%s/standin-nccl-XXXXXX", dir != NULL ? dir : "/tmp");
+	snprintf(id->path, sizeof id->path, "%s/fakegpu-nccl-XXXXXX", dir != NULL ? dir : "/tmp");
 	int fd = mkstemp(id->path);
 	if (fd < 0 || ftruncate(fd, sizeof(shared)) != 0) return fail(SYSTEM_ERROR, "no temporary file");
 	close(fd);

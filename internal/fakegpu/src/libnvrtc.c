@@ -69,7 +69,7 @@ int nvrtcVersion(int *major, int *minor) {
 
 int nvrtcCompileProgram(program *p, int n, const char *const *options) {
 	(void)n, (void)options;
-	char dir[] = "/tmp/standin-nvrtc-XXXXXX", path[sizeof dir + 16], command[PATH_MAX + 256];
+	char dir[] = "/tmp/fakegpu-nvrtc-XXXXXX", path[sizeof dir + 16], command[PATH_MAX + 256];
 	if (mkdtemp(dir) == NULL) return OUT_OF_MEMORY;
 	snprintf(path, sizeof path, "%s/source.cc", dir);
 	FILE *f = fopen(path, "w");

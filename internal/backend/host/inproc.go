@@ -10,18 +10,18 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// Hub joins ranks that are goroutines of one process. They exchange Go memory
+// InProcess joins ranks that are goroutines of one process. They exchange Go memory
 // under Go's own locks, so the race detector sees every hand-over and the
-// fake clock of testing/synctest runs all that waits. A Hub serves any number
+// fake clock of testing/synctest runs all that waits. A InProcess serves any number
 // of groups, one after the other or at once.
-type Hub struct {
+type InProcess struct {
 	mu    sync.Mutex
 	next  int
 	rooms map[string]*room // made and not yet complete
 }
 
-// NewHub returns a Hub for the ranks of a process to share.
-func NewHub() *Hub { return &Hub{rooms: map[string]*room{}} }
+// NewInProcess returns a InProcess for the ranks of a process to share.
+func NewInProcess() *InProcess { return &InProcess{rooms: map[string]*room{}} }
 
 // room is what the ranks of one group share.
 type room struct {
@@ -55,7 +55,7 @@ var (
 
 // join makes the network of g, which finds the other ranks: rank 0 makes the
 // room and tells its name.
-func (h *Hub) join(ctx context.Context, g *Group) error {
+func (h *InProcess) join(ctx context.Context, g *Group) error {
 	var made []byte
 	if g.cfg.Rank == 0 {
 		made = []byte(h.open(g.cfg.Size))
@@ -95,7 +95,7 @@ func (h *Hub) join(ctx context.Context, g *Group) error {
 }
 
 // open makes a room and returns its name.
-func (h *Hub) open(size int) string {
+func (h *InProcess) open(size int) string {
 	r := &room{seats: make([]seat, size), boxes: map[[2]int]chan *parcel{}}
 	r.changed.L = &r.mu
 	for i := range r.seats {

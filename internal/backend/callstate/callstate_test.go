@@ -16,93 +16,93 @@ import (
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
-func TestBreak(t *testing.T) {
+func TestFirstCauseIsKept(t *testing.T) {
 	control := coordinatortest.Ranks(t, 2)[1]
-	l := callstate.New(control)
-	if err := errors.Join(l.Admit(), l.Admit()); err != nil {
+	state := callstate.New(control)
+	if err := errors.Join(state.Admit(), state.Admit()); err != nil {
 		t.Fatal(err)
 	}
 	mine, other := &backend.Call{Kind: backend.Barrier, Seq: 1}, &backend.Call{Kind: backend.Barrier, Seq: 2, Name: "other"}
 	reason := errors.New("a reason")
-	cause := l.Failure(mine, reason)
-	if !l.Break(cause) || l.Break(errors.New("a later one")) {
+	cause := state.CallError(mine, reason)
+	if !state.Break(cause) || state.Break(errors.New("a later one")) {
 		t.Error("the first cause does not stay")
 	}
-	if err := l.Admit(); err != cause || l.Pending() != 2 {
-		t.Errorf("a call is admitted with %v, %d pending; want the cause, and 2", err, l.Pending())
+	if err := state.Admit(); err != cause || state.Pending() != 2 {
+		t.Errorf("a call is admitted with %v, %d pending; want the cause, and 2", err, state.Pending())
 	}
-	if l.Context().Err() != nil {
+	if state.Context().Err() != nil {
 		t.Error("the context ended before the peers were told")
 	}
-	l.Stop(cause)
-	if context.Cause(l.Context()) != cause {
-		t.Errorf("the context ended with %v", context.Cause(l.Context()))
+	state.Stop(cause)
+	if context.Cause(state.Context()) != cause {
+		t.Errorf("the context ended with %v", context.Cause(state.Context()))
 	}
-	if err := l.Concerning(mine); err != cause {
+	if err := state.ErrorOf(mine); err != cause {
 		t.Errorf("%v, want the cause as it is", err)
 	}
 	var call *backend.CallError
-	if err := l.Concerning(other); !errors.As(err, &call) || call.Name != "other" || call.Rank != 1 || !errors.Is(err, reason) {
+	if err := state.ErrorOf(other); !errors.As(err, &call) || call.Name != "other" || call.Rank != 1 || !errors.Is(err, reason) {
 		t.Errorf("%v, want the other call's error, with the cause in it", err)
 	}
-	// The same call of another rank, whose failure broke this rank's group.
+	// A call of rank 0 with the same fingerprint failed: on rank 1 it is another call.
 	far := callstate.New(control)
 	far.Break(&backend.CallError{Rank: 0, Call: mine.Fingerprint(), Err: reason})
-	if err := far.Concerning(mine); !errors.As(err, &call) || call.Rank != 1 || !strings.Contains(err.Error(), "rank 0: ") {
+	if err := far.ErrorOf(mine); !errors.As(err, &call) || call.Rank != 1 || !strings.Contains(err.Error(), "rank 0: ") {
 		t.Errorf("%v, want this rank's error for rank 0's", err)
 	}
 }
 
-func TestClose(t *testing.T) {
+func TestDrainWaitsForPendingCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := callstate.New(coordinatortest.Ranks(t, 1)[0])
-		l.Admit()
-		l.Admit()
-		if !l.Close() || l.Close() {
+		state := callstate.New(coordinatortest.Ranks(t, 1)[0])
+		state.Admit()
+		state.Admit()
+		if !state.Close() || state.Close() {
 			t.Error("not closed once")
 		}
-		if err := l.Admit(); err != backend.ErrClosed {
+		if err := state.Admit(); err != backend.ErrClosed {
 			t.Errorf("%v, want that the group is closed", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := l.Drain(ctx); !errors.Is(err, backend.ErrClosed) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 calls") {
+		if err := state.Drain(ctx); !errors.Is(err, backend.ErrClosed) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 calls") {
 			t.Errorf("%v, want that it took too long, with 2 calls", err)
 		}
 		drained := make(chan error)
-		go func() { drained <- l.Drain(t.Context()) }()
-		l.End()
+		go func() { drained <- state.Drain(t.Context()) }()
+		state.End()
 		synctest.Wait()
 		select {
 		case err := <-drained:
 			t.Fatalf("drained with a call pending: %v", err)
 		default:
 		}
-		l.End()
+		state.End()
 		if err := <-drained; err != nil {
 			t.Error(err)
 		}
-		if err := l.Drain(t.Context()); err != nil {
-			t.Errorf("idle: %v", err)
+		if err := state.Drain(t.Context()); err != nil {
+			t.Errorf("drained: %v", err)
 		}
-		if cause := l.Settle(); cause != nil || l.Break(errors.New("too late")) || l.Cause() != nil {
-			t.Errorf("settled with %v, then broke with %v", cause, l.Cause())
+		if cause := state.Finalize(); cause != nil || state.Break(errors.New("too late")) || state.Cause() != nil {
+			t.Errorf("settled with %v, then broke with %v", cause, state.Cause())
 		}
 	})
 }
 
-// A rank's report comes back to it as its own error, and to the others in words. What the program
-// wishes breaks its own group alone.
-func TestReport(t *testing.T) {
+// The reporting rank gets its own error value back, the other rank an error with the same text. A
+// cause that comes from the program does not break the group of all ranks.
+func TestReportReachesAllRanks(t *testing.T) {
 	for _, c := range []struct {
-		cause    error
-		told     string
-		confined bool
+		cause       error
+		wantOnRank1 string
+		confined    bool
 	}{
 		{&backend.TimeoutError{After: time.Second}, "timed out after 1s while queued", false},
 		{fmt.Errorf("%w: enough", backend.ErrAborted), "process group aborted: by rank 0: enough", true},
 	} {
-		var part, all [2]*callstate.Ledger
+		var part, all [2]*callstate.State
 		var groups [2]*coordinator.Group
 		ranks := coordinatortest.Ranks(t, 2)
 		var wg sync.WaitGroup
@@ -120,19 +120,19 @@ func TestReport(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if part[0].Decided() != nil {
+		if part[0].DecidedCause() != nil {
 			t.Error("something is decided before anything was reported")
 		}
 		part[0].Report(c.cause)
 		part[0].Report(errors.New("a second cause"))
 		for r, g := range groups {
 			<-g.Failed()
-			part[r].AwaitSettled()
-			err := part[r].Decided()
-			if r == 0 && err != c.cause || r == 1 && (err == nil || err.Error() != c.told) {
-				t.Errorf("rank %d: %v, want %q", r, err, c.told)
+			part[r].AwaitAcknowledged()
+			err := part[r].DecidedCause()
+			if r == 0 && err != c.cause || r == 1 && (err == nil || err.Error() != c.wantOnRank1) {
+				t.Errorf("rank %d: %v, want %q", r, err, c.wantOnRank1)
 			}
-			if broke := all[r].Decided() != nil; broke == c.confined {
+			if broke := all[r].DecidedCause() != nil; broke == c.confined {
 				t.Errorf("%v: the group of all ranks broke on rank %d: %v", c.cause, r, broke)
 			}
 		}
