@@ -65,8 +65,8 @@ var mutants = []mutant{
 		shows: func(s *scenario) bool { return s.Mode == blocking && s.Fault == delay },
 	},
 	{
-		name: "ranks do not compare their calls", file: "internal/backend/host/card.go",
-		old: "if mine == theirs && c.counts == counts {", new: "if c.counts == counts {",
+		name: "ranks do not compare their calls", file: "internal/backend/host/header.go",
+		old: "if mine == theirs && c.countsHash == counts {", new: "if c.countsHash == counts {",
 		shows: func(s *scenario) bool { return s.Fault == resize },
 	},
 	{

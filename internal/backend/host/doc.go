@@ -1,73 +1,68 @@
-// Package host is the [backend.Backend] for tensors in host memory: ranks of
-// one process, of one host, or of many.
+// Package host is the [backend.Backend] for tensors in host memory. Its ranks may be goroutines of
+// one process, processes of one host, or processes of many hosts.
 //
-// # How ranks are joined
+// # How ranks are connected
 //
-// [New] brings the ranks of a group together by way of the job's coordinator and
-// joins every two of them:
+// [New] lets the ranks of a group find each other through the job's coordinator, and connects every
+// two of them:
 //
-//   - goroutines of one process by a [InProcess]: Go memory under Go's locks, which
-//     the race detector sees through and testing/synctest's clock drives;
-//   - processes of one host by shared memory, beside unix sockets;
-//   - all others by TCP.
+//   - goroutines of one process through an [InProcess]: Go memory under Go's locks, which works
+//     with the race detector and with testing/synctest's clock;
+//   - processes of one host through shared memory and unix sockets;
+//   - all others through TCP.
 //
-// Two processes try to share memory when their hosts have the same name
-// ([Options].HostID, else the kernel's boot id and the network namespace).
-// They do share it if one reaches the other's abstract unix socket and each
-// can map a descriptor that the other passes. Shared memory is anonymous,
-// reserved when it is made and sealed against shrinking: it leaves nothing
-// behind, cannot run out under a writer, and does not depend on /dev/shm.
+// Two processes try to share memory if their hosts have the same name ([Options].HostID, by default
+// the kernel's boot id and the network namespace). They share memory if one can connect to the
+// other's abstract unix socket and each can map a file descriptor that the other sends. Shared
+// memory is anonymous, reserved when it is made, and sealed against shrinking. So it leaves nothing
+// behind, a write to it cannot fail for lack of memory, and it does not need /dev/shm.
 //
-// Nobody joins without the group's key, which those have who have joined the coordinator. Both
-// ends of every connection prove that they have it (internal/handshake), which
-// does not send it. A descriptor passes after that alone. Without a secret,
-// whoever can read the job's store has the key, but for the processes of other users
-// on this host, which are refused. The listeners close when the group is
-// complete. The data are neither encrypted nor authenticated: who can change
-// packets on the network between the hosts can change them.
+// A connection is accepted only if it proves to have the group's key, which every rank gets when it
+// joins the coordinator. Both ends prove it (internal/handshake) without sending the key. File
+// descriptors are sent only after that. If the job has no secret, everybody who can read the job's
+// store can get the key, except that processes of other users on this host are refused. The
+// listeners close when the group is complete. The data are neither encrypted nor authenticated:
+// whoever can change packets on the network between the hosts can change the data.
 //
 // # How a collective runs
 //
-// It begins with every rank showing every other one a card: its fingerprint,
-// where its memory is, and, up to 16 KiB, the data itself. So ranks that mean
-// different calls all learn it before a byte moves, and a small collective of
-// any kind is done in one step. What is larger then moves,
+// Every collective begins with an exchange of headers. A rank's header holds the fingerprint of its
+// call, where its memory is, and, up to 16 KiB, the data itself. So if ranks call different
+// collectives, all ranks find out before any memory is written, and a small collective of any kind
+// takes one step. Larger data then move in one of these ways:
 //
-//   - among ranks that all share memory, where it lies: each rank reads the
-//     others' memory itself. That needs tensors in memory of Alloc's, and for
-//     AllReduce and Reduce Dst too; if any rank's is not, all go through
-//     scratch memory piece by piece;
-//   - over connections, by a ring (AllReduce), a chain (Broadcast), or
-//     exchanges between all pairs.
+//   - If all ranks share memory, each rank reads the other ranks' tensors directly. The tensors must
+//     come from Alloc, for AllReduce and Reduce also Dst. If a tensor of any rank does not, the data
+//     of all ranks go through scratch memory piece by piece.
+//   - Over connections, AllReduce uses a ring, Broadcast a chain, and the other kinds exchange data
+//     between all pairs of ranks.
 //
-// Each algorithm's comment gives its steps and bytes. The result of a
-// reduction is bitwise equal on all ranks: each element is combined in one
-// order, mostly the ranks', on the ring a rotation of it. The 16-bit floats
-// are combined in float32 and rounded once, but on the ring at every step.
-// Min and Max are NaN where any operand is; integers wrap around. PreMulSum is
-// Sum of what each rank multiplied before, in a pass of its own.
+// The comment of each algorithm states its steps and bytes. The result of a reduction is bitwise
+// equal on all ranks, because each element is combined in one order: the order of the ranks, which
+// the ring rotates for each chunk. The 16-bit floats are combined in float32 and rounded once, but
+// on the ring at every step. Min and Max are NaN if any operand is NaN. Integers wrap around. For a
+// PreMulSum each rank multiplies its tensor first, in a separate pass.
 //
-// Collectives run one after the other; each direction between two ranks has a
-// queue of its own for Send and Recv. A rank that waits looks for some tens of
-// microseconds, giving way to whoever wants the processor, and then sleeps.
+// Collectives run one after the other. Send and Recv have a queue for each direction between two
+// ranks. A rank that waits spins for some tens of microseconds, yielding the processor to others,
+// and then sleeps.
 //
 // # Failure
 //
-// A group is made when all ranks have come. One that waits in vain tells the coordinator,
-// which knows who did not come, and tells all: nobody waits any longer.
+// A group is made once all ranks have joined. If a rank times out, it reports that to the
+// coordinator, which knows the absent ranks and tells all others, so that none waits any longer.
 //
-// All that ranks have to know of each other's ends goes by way of the coordinator, and links
-// carry data alone. It notices within milliseconds that a process died, and after 20 seconds
-// of silence that a host vanished. A rank that meets a failure reports it, a connection that
-// broke with its peer, who is asked first: all ranks end with the same cause, not with the one
-// that fell next. No call of a broken group ends before all ranks know why, if they answer. A rank
-// that closes its group says so before its connections end. Ranks whose memory others
-// read where it lies show it there when their group has broken: what was read of them then
-// counts for nothing.
+// The coordinator tells the ranks when another rank ends; the connections between ranks carry data
+// alone. It notices within milliseconds that a process died, and after 20 seconds without an answer
+// that a host is gone. A rank that meets a failure reports it to the coordinator. If its connection
+// to a peer broke, the coordinator first asks that peer for an earlier cause. So all ranks end with
+// the cause that came first. A call of a broken group ends only when all ranks know the cause, as
+// far as they answer. A rank that closes its group tells the coordinator before its connections
+// close. If ranks read each other's memory directly, a rank marks its memory when its group breaks,
+// and peers discard what they read from it.
 //
-// What else keeps a call from ending, it waits out, or an Abort ends it.
+// Anything else that blocks a call is waited for, until the call is done or the group is aborted.
 //
-// Memory that a peer still reads stays valid when its owner has closed the
-// group, or died. A call that failed, though, promises nothing of its tensors:
-// a peer may be writing there for a moment yet.
+// Memory from Alloc that a peer still reads stays valid after its owner has closed the group or
+// died. After a failed call, however, a peer may still write to the call's tensors for a moment.
 package host

@@ -20,10 +20,11 @@ import (
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
-// soon bounds what must happen at once, on a machine that is busy.
+// soon bounds waits for what should happen at once, on a busy machine.
 const soon = 20 * time.Second
 
-// outcomes starts a call of each rank's, if it has one, and returns the errors.
+// outcomes starts one call on every rank for which calls returns one, and returns the ranks'
+// errors.
 func outcomes(t *testing.T, groups []*host.Group, calls func(r int) *backend.Call) []error {
 	t.Helper()
 	errs := make([]error, len(groups))
@@ -50,9 +51,9 @@ func reduceCall(n int) *backend.Call {
 	return &backend.Call{Seq: 1, Kind: backend.AllReduce, Dst: x, Src: x, Timeout: soon, Name: "bucket 3"}
 }
 
-// TestMismatch lets rank 1 call something else. Ranks 0 and 1 must be told so
-// in detail, rank 2 at least that it is over, and nobody may call again.
-func TestMismatch(t *testing.T) {
+// Rank 1 calls something else than ranks 0 and 2. All ranks get a MismatchError, and no later call
+// is started.
+func TestMismatchedCallsFailOnAllRanks(t *testing.T) {
 	f32 := func(n int) device.Tensor { return device.HostTensor(make([]float32, n), device.Invalid) }
 	for _, n := range []int{10, 100_000} {
 		for what, other := range map[string]*backend.Call{
@@ -90,9 +91,8 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// TestMismatchedCounts lets ranks disagree on the lengths of blocks whose sum
-// is the same.
-func TestMismatchedCounts(t *testing.T) {
+// The ranks disagree on the lengths of blocks whose total is the same.
+func TestMismatchedCountsFailOnAllRanks(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 3)
@@ -115,8 +115,8 @@ func TestMismatchedCounts(t *testing.T) {
 	}
 }
 
-// TestMismatchedMessage receives another number of elements than was sent.
-func TestMismatchedMessage(t *testing.T) {
+// The receiver expects another number of elements than was sent.
+func TestMismatchedMessageFails(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 2)
@@ -134,9 +134,9 @@ func TestMismatchedMessage(t *testing.T) {
 	}
 }
 
-// TestTimeout has rank 1 stay away. The others must name it, in both a small
-// and a large call, and a call behind the one that timed out fails with it.
-func TestTimeout(t *testing.T) {
+// Rank 1 does not call. The other ranks' timeouts name it, for small and large calls, and later
+// calls fail with the same cause.
+func TestTimeoutNamesTheAbsentRank(t *testing.T) {
 	for name, open := range transports {
 		for _, n := range []int{1, 1 << 20} {
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestTimeout(t *testing.T) {
 					}
 				}
 				if _, err := groups[1].Start(reduceCall(n)); behind[1] == nil && !errors.Is(err, backend.ErrTimeout) {
-					// Rank 1 hears of it, at the latest by its next call.
+					// Rank 1 may not know yet: then its next call fails.
 					if err == nil {
 						err = outcomes(t, groups[1:2], func(int) *backend.Call { return reduceCall(n) })[0]
 					}
@@ -174,9 +174,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestFakeClock lets a ten-minute timeout pass in no time: the hub waits for
-// nothing but Go.
-func TestFakeClock(t *testing.T) {
+// Ranks of one process wait only in ways that testing/synctest can fast-forward.
+func TestTimeoutOnAFakeClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := transports["inproc"](t, 4)
 		began := time.Now()
@@ -195,8 +194,8 @@ func TestFakeClock(t *testing.T) {
 			backendtest.Deadline(g, r, first, a)
 			backendtest.Deadline(g, r, second, b)
 			errs[r] = a.Sync(context.Background())
-			var own *backend.CallError
-			if err := b.Sync(context.Background()); !errors.Is(err, backend.ErrTimeout) || !errors.As(err, &own) || own.Call.Seq != 2 {
+			var callErr *backend.CallError
+			if err := b.Sync(context.Background()); !errors.Is(err, backend.ErrTimeout) || !errors.As(err, &callErr) || callErr.Call.Seq != 2 {
 				t.Errorf("rank %d: the call behind: %v", r, err)
 			}
 			return nil
@@ -213,8 +212,8 @@ func TestFakeClock(t *testing.T) {
 	})
 }
 
-// TestQueuedTimeout times out behind an event that never comes.
-func TestQueuedTimeout(t *testing.T) {
+// The call waits for an event that is never reached.
+func TestTimeoutWhileQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := transports["inproc"](t, 2)
 		errs := outcomes(t, groups, func(r int) *backend.Call {
@@ -234,7 +233,7 @@ func TestQueuedTimeout(t *testing.T) {
 	})
 }
 
-// never is an event that does not come.
+// never is an event that is never reached.
 type never struct{}
 
 func (never) Done() (bool, error) { return false, nil }
@@ -244,8 +243,8 @@ func (never) Sync(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// TestAbort aborts on rank 0: its calls end with the cause, the others' soon.
-func TestAbort(t *testing.T) {
+// Rank 0 aborts. The calls of all ranks end with its cause.
+func TestAbortEndsCallsOnAllRanks(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 3)
@@ -270,9 +269,9 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestLeave closes rank 1 right behind its last call, which the others must
-// still complete; their next one, and a message, tell that it left.
-func TestLeave(t *testing.T) {
+// Rank 1 closes its group right after its last call. The other ranks complete that call; their next
+// collective or receive fails because rank 1 left.
+func TestCallAfterAPeerLeftFails(t *testing.T) {
 	for name, open := range transports {
 		for _, n := range []int{100, 200_000} {
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
@@ -309,8 +308,8 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestCloseInTime closes with a call that never ends.
-func TestCloseInTime(t *testing.T) {
+// A call is pending that never ends.
+func TestCloseEndsPendingCalls(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 2)
@@ -330,8 +329,8 @@ func TestCloseInTime(t *testing.T) {
 	}
 }
 
-// TestSplit makes two groups out of one, and uses all three.
-func TestSplit(t *testing.T) {
+// A group is split into two, and all three are used.
+func TestSplitGroupsWorkSideBySide(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 4)
@@ -350,7 +349,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// splitOff makes a group of some ranks of all, by their new numbers.
+// splitOff makes a group of the given ranks. members[i] becomes rank i.
 func splitOff(t *testing.T, all []*host.Group, members ...int) []*host.Group {
 	t.Helper()
 	groups := make([]*host.Group, len(members))
@@ -378,10 +377,9 @@ func splitOff(t *testing.T, all []*host.Group, members ...int) []*host.Group {
 	return groups
 }
 
-// TestFailureInASubgroup has ranks 3 and 1 fail, as ranks 0 and 1 of a group of their own: the
-// errors name them as the job does. A failure breaks the group of all ranks too, what the
-// program wishes does not.
-func TestFailureInASubgroup(t *testing.T) {
+// Ranks 3 and 1 fail as ranks 0 and 1 of a subgroup. The errors name them as ranks 3 and 1. A
+// failure also breaks the group of all ranks; a Close or an Abort by the program does not.
+func TestFailureInASubgroupNamesRanksOfTheJob(t *testing.T) {
 	for name, open := range transports {
 		for what, c := range map[string]struct {
 			fail     func(rank1 *host.Group)
@@ -418,10 +416,10 @@ func TestFailureInASubgroup(t *testing.T) {
 				wg.Go(func() { c.fail(part[1]) })
 				err := call(part[0], reduceCall(100_000))
 				wg.Wait()
-				var own *backend.CallError
+				var callErr *backend.CallError
 				if !c.cause(err) {
 					t.Errorf("rank 3: %v", err)
-				} else if _, late := part[0].Start(reduceCall(1)); late != err && (!errors.As(err, &own) || own.Rank != 3 || own.Group != part[0].Control().Name) {
+				} else if _, late := part[0].Start(reduceCall(1)); late != err && (!errors.As(err, &callErr) || callErr.Rank != 3 || callErr.Group != part[0].Control().Name) {
 					t.Errorf("%v does not name rank 3, and the group", err)
 				}
 				if c.confined {
@@ -437,9 +435,9 @@ func TestFailureInASubgroup(t *testing.T) {
 	}
 }
 
-// TestStrangers lets connections that do not know the token come to a group
-// that is being made. It must take no notice.
-func TestStrangers(t *testing.T) {
+// Clients that do not prove to have the group's key connect while the group is being made. They do
+// not disturb it.
+func TestConnectionsOfStrangersAreIgnored(t *testing.T) {
 	ranks := coordinatortest.Ranks(t, 2)
 	addrs := [2]string{freeAddr(t), ""}
 	groups := make([]*host.Group, 2)
@@ -464,7 +462,7 @@ func TestStrangers(t *testing.T) {
 	each(groups, func(_ int, g *host.Group) error { return g.Close(t.Context()) })
 }
 
-// freeAddr is an address that nobody listens on.
+// freeAddr returns an address on which nobody listens.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -475,23 +473,23 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// dialSoon connects to who is about to listen.
+// dialSoon dials addr until somebody listens there.
 func dialSoon(t *testing.T, addr string) net.Conn {
 	t.Helper()
-	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			t.Cleanup(func() { c.Close() })
 			return c
 		}
-		if time.Since(begun) > soon {
+		if time.Since(start) > soon {
 			t.Fatal(err)
 		}
 	}
 }
 
-// TestDeviceMemory refuses a tensor that the host cannot address.
-func TestDeviceMemory(t *testing.T) {
+// The host cannot address memory of a device.
+func TestStartRefusesDeviceMemory(t *testing.T) {
 	groups := transports["inproc"](t, 1)
 	defer func() {
 		if e, ok := recover().(*host.MemoryError); !ok || e.Call.Kind != backend.AllReduce {
@@ -502,9 +500,9 @@ func TestDeviceMemory(t *testing.T) {
 	groups[0].Start(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x})
 }
 
-// TestAbortTwice aborts a group that somebody else is about to break: Abort returns when
-// the peers have been told.
-func TestAbortTwice(t *testing.T) {
+// Abort of a group that is already breaking for another cause returns only when the peers know that
+// cause.
+func TestAbortReturnsWhenPeersKnow(t *testing.T) {
 	ranks := coordinatortest.Ranks(t, 2)
 	broke, release := make(chan struct{}), make(chan struct{})
 	groups := make([]*host.Group, 2)
@@ -533,7 +531,7 @@ func TestAbortTwice(t *testing.T) {
 			t.Error("the second Abort returned before the first one's failure was told")
 		}
 	})
-	time.Sleep(20 * time.Millisecond) // long enough for one that does not wait
+	time.Sleep(20 * time.Millisecond) // long enough for an Abort that does not wait to return
 	close(release)
 	wg.Wait()
 	for _, g := range groups {
@@ -541,9 +539,9 @@ func TestAbortTwice(t *testing.T) {
 	}
 }
 
-// TestSplitOfABrokenGroup waits for a rank that does not come to the new group, until the
-// old one breaks.
-func TestSplitOfABrokenGroup(t *testing.T) {
+// A rank waits in Split for another one that does not call it. The wait ends when the parent group
+// breaks.
+func TestSplitEndsWhenTheParentBreaks(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 2)
@@ -576,14 +574,14 @@ func TestSplitOfABrokenGroup(t *testing.T) {
 	}
 }
 
-// A peer that lives and does not read for longer than a host may be silent is not lost:
-// what it was sent waits for it.
-func TestPeerThatDoesNotReadIsNotLost(t *testing.T) {
+// A peer that does not read for longer than a dead host would be tolerated is not lost: the data
+// waits for it.
+func TestPeerThatReadsLateIsNotLost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes longer than a host may be silent")
 	}
 	t.Parallel()
-	const elements = 8 << 20 // more than the kernel takes on the way
+	const elements = 8 << 20 // more than the kernel buffers
 	groups := transports["tcp"](t, 2)
 	err := each(groups, func(r int, g *host.Group) error {
 		x := private(g, device.Float32, elements)

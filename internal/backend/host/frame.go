@@ -6,14 +6,14 @@ import (
 	"io"
 )
 
-// A link's connection for shared memory carries frames: a length of 4 bytes, a kind of one
-// byte, and the body. It is silent while all memory is known.
+// Frames announce shared memory to a peer, on a connection of their own. A frame is a length of 4
+// bytes, a kind of one byte, and the body. No frames are sent while the peers know all memory.
 const (
-	frameSegment = iota + 1 // a descriptor comes along: id and size of a segment, 8 bytes each
-	frameRetire             // no call will refer to a segment any more: its id
+	frameSegment = iota + 1 // a new segment: its id and size, 8 bytes each; the file descriptor comes along
+	frameRetire             // no later call refers to a segment; the body is the segment's id
 )
 
-// maxFrame bounds a frame's body.
+// maxFrame bounds a frame's body, in bytes.
 const maxFrame = 16
 
 func frame(kind byte, body []byte) []byte {

@@ -12,58 +12,57 @@ import (
 	"github.com/goddp/goddp/internal/backend/callstate"
 )
 
-// defaultTimeout bounds the making of a group that nothing else bounds.
+// defaultTimeout bounds the making of a group if Config.Timeout is 0.
 const defaultTimeout = 10 * time.Minute
 
-// Group is one rank's end of a group of ranks whose tensors are in host
-// memory. It implements [backend.Backend].
+// Group is one rank's end of a group of ranks whose tensors are in host memory. It implements
+// [backend.Backend].
 type Group struct {
 	cfg  backend.Config
 	opts Options
 	log  *slog.Logger
 
-	net    network // reaches the peers
-	blocks blocks  // of the collectives' lane
+	net     network       // the connections to the peers
+	scratch reduceScratch // used by the collectives queue alone
 
-	state *callstate.State // of started tasks that are not done
-	ctx   context.Context  // the state's
+	state *callstate.State // counts pending calls and knows why the group broke
+	ctx   context.Context  // state.Context()
 
-	mu     sync.Mutex    // held while a call is put in its lanes
-	stream *lane         // collectives
-	sends  map[int]*lane // by peer, made when first used
-	recvs  map[int]*lane
+	mu     sync.Mutex         // held while a call is put into its queues
+	stream *taskQueue         // runs the collectives
+	sends  map[int]*taskQueue // by peer; a queue is made when it is first used
+	recvs  map[int]*taskQueue
 
-	wg   sync.WaitGroup // the lanes
-	heed sync.WaitGroup // awaitFailure
+	wg          sync.WaitGroup // counts the goroutines that run queues
+	failureWait sync.WaitGroup // counts the goroutine that runs awaitFailure
 }
 
 var _ backend.Backend = (*Group)(nil)
 
-// network is how the ranks of a group reach each other: in one process, or
-// over connections and shared memory. The methods that take a plan or data
-// block until they are done or the group's context has ended; run, send and
-// recv of one direction and peer are each called by one goroutine at a time.
+// network is the way in which the ranks of a group reach each other: in one process, or over
+// connections and shared memory. run, send and recv block until they are done or the group's
+// context ends. run is called by one goroutine at a time; so are send and recv for each peer.
 type network interface {
-	// run does a collective.
+	// run executes a collective.
 	run(p *plan) error
 	send(c *backend.Call, data []byte) error
 	recv(c *backend.Call, data []byte) error
-	// missing is the ranks that a collective under way waits for.
-	missing() []int
-	// alloc returns zeroed memory that the peers can reach, if there is such.
+	// waitingFor returns the ranks that the running collective waits for.
+	waitingFor() []int
+	// alloc returns zeroed memory. The peers can access it directly if the ranks share memory.
 	alloc(size int) (device.Buffer, error)
-	// breaks tells the peers that read this rank's memory that it may change from
-	// now on.
-	breaks()
-	// wake makes blocked calls return, the group's context having ended.
+	// markBroken tells peers that access this rank's memory that its contents may change from now
+	// on.
+	markBroken()
+	// wake makes blocked calls return. It is called after the group's context has ended.
 	wake()
-	// close releases everything. Nothing else runs any more. If orderly, the peers
-	// find that this rank left; the coordinator has been told.
+	// close releases all resources. No other method may be running. If orderly is true, peers find
+	// out that this rank left in good order; the caller has notified the coordinator.
 	close(orderly bool)
 }
 
 func newGroup(cfg backend.Config, opts *Options) *Group {
-	g := &Group{cfg: cfg, log: cfg.Log, state: callstate.New(cfg.Control), stream: newLane(), sends: map[int]*lane{}, recvs: map[int]*lane{}}
+	g := &Group{cfg: cfg, log: cfg.Log, state: callstate.New(cfg.Control), stream: newTaskQueue(), sends: map[int]*taskQueue{}, recvs: map[int]*taskQueue{}}
 	if opts != nil {
 		g.opts = *opts
 	}
@@ -77,25 +76,23 @@ func newGroup(cfg backend.Config, opts *Options) *Group {
 	return g
 }
 
-// open starts the group's goroutines: the network is there.
+// open starts the group's goroutines. The network must be complete.
 func (g *Group) open() {
 	g.launch(g.stream, func(t *task) error {
 		t.plan.premultiply()
 		return g.net.run(t.plan)
 	})
-	g.heed.Go(g.awaitFailure)
+	g.failureWait.Go(g.awaitFailure)
 }
 
-// Name is "host".
+// Name returns "host".
 func (g *Group) Name() string { return "host" }
 
-// Alloc returns zeroed memory that the ranks on this host reduce where it
-// lies, without a copy. It fails with a [*device.OutOfMemoryError] when the host has
-// not got as much.
+// Alloc returns zeroed memory that the ranks on this host can reduce in place, without a copy. If
+// the host does not have enough memory, the error is a [*device.OutOfMemoryError].
 func (g *Group) Alloc(size int) (device.Buffer, error) { return g.net.alloc(size) }
 
-// Start enqueues a call. It panics with a [*MemoryError] when a tensor is not
-// in host memory.
+// Start enqueues a call. It panics with a [*MemoryError] if a tensor is not in host memory.
 func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 	t := &task{group: g, call: c, done: make(chan struct{})}
 	parts := []*task{t}
@@ -112,22 +109,23 @@ func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 		case backend.Recv:
 			part.data = hostBytes(part.call, part.call.Dst)
 		default:
-			part.plan = newPlan(part.call, g.cfg.Rank, g.cfg.Control.Members, &g.blocks)
+			part.plan = newPlan(part.call, g.cfg.Rank, g.cfg.Control.Members, &g.scratch)
 		}
 	}
 	if err := g.enqueue(t, parts); err != nil {
 		if g.state.Cause() != nil {
-			<-g.ctx.Done() // soon: the peers know by then, and the program may end for this error
+			<-g.ctx.Done() // returns soon; the program may exit on this error, so the peers must know the cause first
 		}
 		return nil, err
 	}
-	if len(parts) == 0 { // a Group of nothing
+	if len(parts) == 0 { // an empty Group
 		t.finish(nil)
 	}
 	return t, nil
 }
 
-// enqueue puts the parts of t, or t itself, in their lanes, all or none.
+// enqueue puts the parts of t into their queues, either all of them or none. A call that is not a
+// Group has one part, t itself.
 func (g *Group) enqueue(t *task, parts []*task) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -135,32 +133,32 @@ func (g *Group) enqueue(t *task, parts []*task) error {
 		return err
 	}
 	for _, part := range parts {
-		g.lane(part.call).put(part)
+		g.queueFor(part.call).put(part)
 	}
 	return nil
 }
 
-// lane is where calls such as c wait for their turn. The caller holds g.mu.
-func (g *Group) lane(c *backend.Call) *lane {
-	lanes, run := g.recvs, func(t *task) error { return g.net.recv(t.call, t.data) }
+// queueFor returns the queue that runs calls like c. The caller must hold g.mu.
+func (g *Group) queueFor(c *backend.Call) *taskQueue {
+	queues, run := g.recvs, func(t *task) error { return g.net.recv(t.call, t.data) }
 	switch c.Kind {
 	case backend.Send:
-		lanes, run = g.sends, func(t *task) error { return g.net.send(t.call, t.data) }
+		queues, run = g.sends, func(t *task) error { return g.net.send(t.call, t.data) }
 	case backend.Recv:
 	default:
 		return g.stream
 	}
-	l := lanes[c.Root]
-	if l == nil {
-		l = newLane()
-		lanes[c.Root] = l
-		g.launch(l, run)
+	q := queues[c.Root]
+	if q == nil {
+		q = newTaskQueue()
+		queues[c.Root] = q
+		g.launch(q, run)
 	}
-	return l
+	return q
 }
 
-func (g *Group) launch(l *lane, run func(*task) error) {
-	g.wg.Go(func() { l.loop(func(t *task) { g.execute(t, run) }) })
+func (g *Group) launch(q *taskQueue, run func(*task) error) {
+	g.wg.Go(func() { q.loop(func(t *task) { g.execute(t, run) }) })
 }
 
 // execute runs a task whose turn has come.
@@ -179,7 +177,7 @@ func (g *Group) execute(t *task, run func(*task) error) {
 	t.finish(err)
 }
 
-// await waits for the event that t's call comes after, and its Group's.
+// await waits for the After event of t's call and of the Group that contains it.
 func (g *Group) await(t *task) error {
 	for ; t != nil; t = t.parent {
 		if e := t.call.After; e != nil {
@@ -197,20 +195,20 @@ func (g *Group) await(t *task) error {
 	return nil
 }
 
-// failed reports that t failed by err, and waits until the group has broken. It returns t's
-// error, which wraps what the coordinator decided.
+// failed reports that t failed with err, and waits until the group has broken. It returns t's
+// error, which wraps the cause that the coordinator decided on.
 func (g *Group) failed(t *task, err error) error {
-	g.state.Report(g.state.CallError(t.call, err), asked(err)...)
+	g.state.Report(g.state.CallError(t.call, err), ranksToAsk(err)...)
 	<-g.ctx.Done()
 	return g.state.ErrorOf(t.call)
 }
 
-// awaitFailure breaks the group once the coordinator has decided why. No call ends for it
-// before the peers know: they hear the cause even if this process ends with its call.
+// awaitFailure breaks the group when the coordinator has decided why. It ends pending calls only
+// after the peers know the cause, because the process may exit as soon as a call fails.
 func (g *Group) awaitFailure() {
 	select {
 	case <-g.cfg.Control.Failed():
-	case <-g.ctx.Done(): // closed
+	case <-g.ctx.Done(): // the group was closed
 		return
 	}
 	cause := g.state.DecidedCause()
@@ -218,7 +216,7 @@ func (g *Group) awaitFailure() {
 		return
 	}
 	g.log.Debug("process group broke", "rank", g.cfg.Rank, "cause", cause)
-	g.net.breaks()
+	g.net.markBroken()
 	if !g.cfg.Control.Lost() {
 		g.state.AwaitAcknowledged()
 	}
@@ -226,15 +224,15 @@ func (g *Group) awaitFailure() {
 	g.net.wake()
 }
 
-// Abort breaks the group with cause, or [backend.ErrAborted] if that is nil. When it
-// returns the peers know why the group broke, be it for another cause.
+// Abort breaks the group with cause, or with [backend.ErrAborted] if cause is nil. When it returns,
+// the peers know why the group broke, which may be an earlier cause.
 func (g *Group) Abort(cause error) {
 	g.state.Abort(cause)
 	<-g.ctx.Done()
 }
 
-// Split makes a group of some of this group's ranks; it finds them through
-// cfg.Control. When this group breaks nobody is waited for any more.
+// Split makes a group of some of this group's ranks, which find each other through cfg.Control. If
+// this group breaks meanwhile, Split fails with the cause.
 func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
 		panic(fmt.Errorf("host: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))
@@ -244,9 +242,8 @@ func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (b
 	return New(ctx, cfg, &g.opts)
 }
 
-// Close waits, while ctx lasts, for pending calls, and ends the group. Calls
-// that are then still pending end with ErrClosed. The error is that the calls
-// did not end by themselves.
+// Close waits for pending calls while ctx lasts, and ends the group. If calls are pending when ctx
+// ends, they fail with ErrClosed and Close returns an error.
 func (g *Group) Close(ctx context.Context) error {
 	if !g.state.Close() {
 		return nil
@@ -258,24 +255,24 @@ func (g *Group) Close(ctx context.Context) error {
 		err = g.state.Cause()
 	}
 	g.mu.Lock()
-	lanes := []*lane{g.stream}
-	for _, l := range g.sends {
-		lanes = append(lanes, l)
+	queues := []*taskQueue{g.stream}
+	for _, q := range g.sends {
+		queues = append(queues, q)
 	}
-	for _, l := range g.recvs {
-		lanes = append(lanes, l)
+	for _, q := range g.recvs {
+		queues = append(queues, q)
 	}
 	g.mu.Unlock()
-	for _, l := range lanes {
-		l.end()
+	for _, q := range queues {
+		q.end()
 	}
 	g.wg.Wait()
 	orderly := g.state.Finalize() == nil
 	if orderly {
-		g.cfg.Control.Depart() // who misses this rank asks the coordinator
+		g.cfg.Control.Depart() // a peer that still needs this rank learns from the coordinator that it left
 		g.state.Stop(backend.ErrClosed)
 	}
-	g.heed.Wait()
+	g.failureWait.Wait()
 	g.net.close(orderly)
 	return err
 }

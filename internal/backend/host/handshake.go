@@ -13,37 +13,37 @@ import (
 	"github.com/goddp/goddp/internal/peeruid"
 )
 
-// A connection between two ranks is opened by a handshake, in which each proves to the
-// other that it belongs to the group. Then, on the connection of a link that is about
-// shared memory, the dialler sends the descriptor of its desk, and the listener answers
-// with that of its own, each of which the other side has mapped before it answers. The
-// dialler ends with accepted, behind which the connection is both ends'.
-const accepted = 0x06
+// A connection between two ranks begins with the handshake of package handshake, in which each rank
+// proves that it belongs to the group. Ranks that share memory then exchange the file descriptors
+// of their shared regions, on the connection for frames: first the dialler's, then the listener's.
+// Each side maps the region before it answers. At the end of every handshake the dialler sends
+// ackByte.
+const ackByte = 0x06
 
-// handshakeTimeout bounds a handshake; strangers bounds how many unfinished
-// ones are served at a time.
+// handshakeTimeout bounds one handshake. maxHandshakes bounds the handshakes that are served at a
+// time.
 const (
 	handshakeTimeout = 10 * time.Second
-	strangers        = 256
+	maxHandshakes    = 256
 )
 
-// accept serves a listener until the meeting is over. Whoever does not have the group's
-// key is refused.
-func (m *meeting) accept(l net.Listener, unix bool) {
+// accept serves a listener until the bootstrap ends. It drops connections that do not prove to have
+// the group's key.
+func (m *bootstrap) accept(l net.Listener, unix bool) {
 	m.wg.Go(func() {
 		<-m.done
 		l.Close()
 	})
 	m.wg.Go(func() {
-		slots := make(chan struct{}, strangers)
-		joining := make(chan arrived)
-		m.wg.Go(func() { m.assemble(joining, lanesOver(unix)) })
+		slots := make(chan struct{}, maxHandshakes)
+		joining := make(chan acceptedConn)
+		m.wg.Go(func() { m.assemblePeers(joining, connCount(unix)) })
 		for {
 			c, err := l.Accept()
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err != nil { // out of descriptors, say: there may be some soon
+			if err != nil { // temporary, such as too many open files
 				select {
 				case <-time.After(10 * time.Millisecond):
 					continue
@@ -54,7 +54,7 @@ func (m *meeting) accept(l net.Listener, unix bool) {
 			slots <- struct{}{}
 			m.wg.Go(func() {
 				defer func() { <-slots }()
-				a, err := m.welcome(c, unix)
+				a, err := m.acceptConn(c, unix)
 				if err != nil {
 					m.group.log.Debug("dropped a connection", "rank", m.group.cfg.Rank, "from", c.RemoteAddr(), "error", err)
 					if a.conn != nil {
@@ -73,51 +73,51 @@ func (m *meeting) accept(l net.Listener, unix bool) {
 	})
 }
 
-// arrived is a connection whose handshake is done.
-type arrived struct {
-	conn       net.Conn
-	peer, lane int
-	desk       *mapping
+// acceptedConn is a connection whose handshake is complete.
+type acceptedConn struct {
+	conn        net.Conn
+	peer, index int
+	region      *mapping
 }
 
-// lanesOver is how many connections a link has, over unix sockets or over TCP.
-func lanesOver(unix bool) int {
+// connCount returns the number of connections to a peer: over unix sockets one more than over TCP.
+func connCount(unix bool) int {
 	if unix {
-		return lanes
+		return numConns
 	}
-	return dataLanes
+	return numDataConns
 }
 
-// assemble makes links of the connections to one listener, n each. A dialler that
-// could not complete a link begins anew: the latest connection counts.
-func (m *meeting) assemble(joining <-chan arrived, n int) {
-	links := map[int]*link{}
+// assemblePeers collects the n connections of each peer that dials a listener. If a dialler fails
+// and dials again, the latest connections count.
+func (m *bootstrap) assemblePeers(joining <-chan acceptedConn, n int) {
+	peers := map[int]*peerConn{}
 	defer func() {
-		for _, l := range links {
+		for _, l := range peers {
 			l.close()
 		}
 	}()
 	for {
 		select {
 		case a := <-joining:
-			l := links[a.peer]
+			l := peers[a.peer]
 			if l == nil {
-				l = newLink(a.peer)
-				links[a.peer] = l
+				l = newPeerConn(a.peer)
+				peers[a.peer] = l
 			}
-			if old := l.conns[a.lane]; old != nil {
+			if old := l.conns[a.index]; old != nil {
 				old.Close()
 			}
-			l.conns[a.lane] = a.conn
-			if a.lane == laneShared {
-				l.desk = a.desk
+			l.conns[a.index] = a.conn
+			if a.index == shmConn {
+				l.region = a.region
 			}
 			if slices.Contains(l.conns[:n], nil) {
 				continue
 			}
 			select {
-			case m.joined <- l:
-				delete(links, a.peer)
+			case m.incoming <- l:
+				delete(peers, a.peer)
 			case <-m.done:
 				return
 			}
@@ -127,18 +127,18 @@ func (m *meeting) assemble(joining <-chan arrived, n int) {
 	}
 }
 
-// party is this rank as it introduces itself on a connection.
-func (m *meeting) party(role handshake.Role, lane int) handshake.Party {
+// party describes this rank for the handshake of one connection.
+func (m *bootstrap) party(role handshake.Role, index int) handshake.Party {
 	g := m.group
 	by := &g.opts.Member
 	return handshake.Party{
-		Role: role, Job: by.Job, HasSecret: by.Secret != nil, Rank: g.cfg.Rank, Lane: lane, Process: handshake.ThisProcess(),
+		Role: role, Job: by.Job, HasSecret: by.Secret != nil, Rank: g.cfg.Rank, Lane: index, Process: handshake.ThisProcess(),
 	}
 }
 
-// checkUser returns an error if the other end of c is known to be another user's, and
-// the job has no secret to tell by.
-func (m *meeting) checkUser(c net.Conn) error {
+// checkUser returns an error if c's other end is a process of another user and the job has no
+// secret by which the ranks could recognise each other.
+func (m *bootstrap) checkUser(c net.Conn) error {
 	if by := &m.group.opts.Member; by.Secret != nil || by.Insecure {
 		return nil
 	}
@@ -148,10 +148,10 @@ func (m *meeting) checkUser(c net.Conn) error {
 	return nil
 }
 
-// welcome is the listener's side of the opening of a connection. The connection that it
-// returns stands for c, with an error too if it is not nil.
-func (m *meeting) welcome(c net.Conn, unix bool) (a arrived, err error) {
-	stop := m.bound(c)
+// acceptConn is the listener's side of a handshake. The returned acceptedConn may hold a connection
+// that wraps c, even if there is an error; the caller must close that one.
+func (m *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error) {
+	stop := m.limitHandshake(c)
 	defer stop()
 	if err := m.checkUser(c); err != nil {
 		return a, err
@@ -164,50 +164,51 @@ func (m *meeting) welcome(c net.Conn, unix bool) (a arrived, err error) {
 	if err != nil {
 		return a, err
 	}
-	a.peer, a.lane = p.Rank, p.Lane
-	if a.peer <= m.group.cfg.Rank || a.peer >= m.group.cfg.Size || a.lane >= lanesOver(unix) {
-		return a, fmt.Errorf("rank %d, lane %d", a.peer, a.lane)
+	a.peer, a.index = p.Rank, p.Lane
+	if a.peer <= m.group.cfg.Rank || a.peer >= m.group.cfg.Size || a.index >= connCount(unix) {
+		return a, fmt.Errorf("unexpected rank %d, connection %d", a.peer, a.index)
 	}
-	if unix && a.lane == laneShared {
-		if err := readAccepted(c); err != nil {
+	if unix && a.index == shmConn {
+		if err := readAck(c); err != nil {
 			return a, err
 		}
-		if a.desk, err = m.mapDesk(c); err != nil {
+		if a.region, err = m.mapRegion(c); err != nil {
 			return a, err
 		}
 		fd, _ := m.shm.descriptor()
-		if err := writeFD(c, []byte{accepted}, fd); err != nil {
+		if err := writeFD(c, []byte{ackByte}, fd); err != nil {
 			return a, err
 		}
 	}
-	if err := readAccepted(c); err != nil {
+	if err := readAck(c); err != nil {
 		return a, err
 	}
-	return a, tune(c)
+	return a, setTCPOptions(c)
 }
 
-// bound limits the handshake on c in time, until stop is called.
-func (m *meeting) bound(c net.Conn) (stop func()) {
+// limitHandshake bounds the time of the handshake on c, until the returned function is called. The
+// handshake also fails when the bootstrap ends.
+func (m *bootstrap) limitHandshake(c net.Conn) (stop func()) {
 	c.SetDeadline(time.Now().Add(handshakeTimeout))
-	over := make(chan struct{})
+	stopped := make(chan struct{})
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
 		select {
 		case <-m.done:
 			c.SetDeadline(time.Unix(1, 0))
-		case <-over:
+		case <-stopped:
 			c.SetDeadline(time.Time{})
 		}
 	}()
 	return func() {
-		close(over)
+		close(stopped)
 		<-finished
 	}
 }
 
-// mapDesk maps the desk whose descriptor came with what was last read.
-func (m *meeting) mapDesk(c net.Conn) (*mapping, error) {
+// mapRegion maps the shared region whose file descriptor came with the bytes read last.
+func (m *bootstrap) mapRegion(c net.Conn) (*mapping, error) {
 	fd, ok := takeFD(c)
 	if !ok {
 		return nil, errors.New("no descriptor came along")
@@ -216,23 +217,23 @@ func (m *meeting) mapDesk(c net.Conn) (*mapping, error) {
 	return mapFD(fd, size)
 }
 
-func readAccepted(c net.Conn) error {
+func readAck(c net.Conn) error {
 	var b [1]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil {
 		return err
 	}
-	if b[0] != accepted {
+	if b[0] != ackByte {
 		return fmt.Errorf("handshake answered with %#x", b[0])
 	}
 	return nil
 }
 
-// dial makes the link to a lower rank: through shared memory if both are on
-// the same host and it works, else through TCP.
-func (m *meeting) dial(ctx context.Context, peer int, own, at address) (*link, error) {
+// dialPeer connects to a lower rank. It uses unix sockets and shared memory if both ranks are on
+// one host and that works, else TCP.
+func (m *bootstrap) dialPeer(ctx context.Context, peer int, self, at address) (*peerConn, error) {
 	var errs []error
-	if m.shm != nil && own.Host == at.Host && at.Unix != "" {
-		l, err := m.dialAll(ctx, peer, "unix", at.Unix)
+	if m.shm != nil && self.Host == at.Host && at.Unix != "" {
+		l, err := m.dialConns(ctx, peer, "unix", at.Unix)
 		if err == nil {
 			return l, nil
 		}
@@ -240,7 +241,7 @@ func (m *meeting) dial(ctx context.Context, peer int, own, at address) (*link, e
 		errs = append(errs, err)
 	}
 	for _, a := range at.TCP {
-		l, err := m.dialAll(ctx, peer, "tcp", a)
+		l, err := m.dialConns(ctx, peer, "tcp", a)
 		if err == nil {
 			return l, nil
 		}
@@ -249,10 +250,10 @@ func (m *meeting) dial(ctx context.Context, peer int, own, at address) (*link, e
 	return nil, fmt.Errorf("rank %d at %v: %w", peer, at.TCP, errors.Join(errs...))
 }
 
-func (m *meeting) dialAll(ctx context.Context, peer int, network, at string) (*link, error) {
-	l := newLink(peer)
-	for lane := range lanesOver(network == "unix") {
-		err := m.dialLane(ctx, l, lane, network, at)
+func (m *bootstrap) dialConns(ctx context.Context, peer int, network, at string) (*peerConn, error) {
+	l := newPeerConn(peer)
+	for index := range connCount(network == "unix") {
+		err := m.dialConn(ctx, l, index, network, at)
 		if err != nil {
 			l.close()
 			return nil, err
@@ -261,8 +262,8 @@ func (m *meeting) dialAll(ctx context.Context, peer int, network, at string) (*l
 	return l, nil
 }
 
-// dialLane is the dialler's side of the opening of a connection.
-func (m *meeting) dialLane(ctx context.Context, l *link, lane int, network, at string) error {
+// dialConn is the dialler's side of a handshake.
+func (m *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, network, at string) error {
 	d := net.Dialer{Timeout: handshakeTimeout}
 	c, err := d.DialContext(ctx, network, at)
 	if err != nil {
@@ -272,40 +273,40 @@ func (m *meeting) dialLane(ctx context.Context, l *link, lane int, network, at s
 	if network == "unix" {
 		c = wrapUnix(c)
 	}
-	l.conns[lane] = c
+	l.conns[index] = c
 	if user != nil {
 		return user
 	}
-	stop := m.bound(c)
+	stop := m.limitHandshake(c)
 	defer stop()
-	p, err := handshake.Dial(c, m.party(handshake.PeerDialler, lane), m.key)
+	p, err := handshake.Dial(c, m.party(handshake.PeerDialler, index), m.key)
 	if err != nil {
 		return err
 	}
 	if p.Rank != l.peer {
 		return fmt.Errorf("rank %d is there", p.Rank)
 	}
-	if network == "unix" && lane == laneShared {
+	if network == "unix" && index == shmConn {
 		fd, _ := m.shm.descriptor()
-		if err := writeFD(c, []byte{accepted}, fd); err != nil {
+		if err := writeFD(c, []byte{ackByte}, fd); err != nil {
 			return err
 		}
-		if err := readAccepted(c); err != nil {
+		if err := readAck(c); err != nil {
 			return err
 		}
-		if l.desk, err = m.mapDesk(c); err != nil {
+		if l.region, err = m.mapRegion(c); err != nil {
 			return err
 		}
 	}
-	if _, err := c.Write([]byte{accepted}); err != nil {
+	if _, err := c.Write([]byte{ackByte}); err != nil {
 		return err
 	}
-	return tune(c)
+	return setTCPOptions(c)
 }
 
-// tune makes the kernel notice when a peer's host is gone, and not hold back
-// small messages.
-func tune(c net.Conn) error {
+// setTCPOptions makes the kernel detect that a peer's host is gone, and send small messages at
+// once.
+func setTCPOptions(c net.Conn) error {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
 		return nil

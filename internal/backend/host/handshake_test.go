@@ -19,7 +19,7 @@ import (
 
 var theSecret = []byte("the secret of these tests")
 
-// joinAs makes a group of two, in which the ranks are members of a job, over transport.
+// joinAs makes a group of two processes of the given jobs over a transport.
 func joinAs(t *testing.T, transport string, members [2]store.Member) (errs [2]error) {
 	t.Helper()
 	ranks := coordinatortest.Ranks(t, 2)
@@ -44,13 +44,13 @@ func joinAs(t *testing.T, transport string, members [2]store.Member) (errs [2]er
 	return errs
 }
 
-// Ranks join if they are of one job and have one secret. What differs is the error of
-// both, at once.
-func TestRanksCompareTheirJobs(t *testing.T) {
+// Ranks join if they have the same job and secret. Otherwise both return at once with an error that
+// says what differs.
+func TestRanksOfDifferentJobsDoNotJoin(t *testing.T) {
 	job := store.Job{ID: "job", World: 2}
 	for name, c := range map[string]struct {
 		members [2]store.Member
-		want    string // in the dialler's error, which is rank 1's
+		want    string // part of the error of rank 1, which dials; empty: no error
 	}{
 		"one job":      {[2]store.Member{{Job: job, Secret: theSecret}, {Job: job, Secret: theSecret}}, ""},
 		"no secret":    {[2]store.Member{{Job: job}, {Job: job}}, ""},
@@ -60,7 +60,7 @@ func TestRanksCompareTheirJobs(t *testing.T) {
 	} {
 		for _, transport := range []string{"shared", "tcp"} {
 			t.Run(name+" "+transport, func(t *testing.T) {
-				begun := time.Now()
+				start := time.Now()
 				errs := joinAs(t, transport, c.members)
 				if c.want == "" {
 					if err := errors.Join(errs[:]...); err != nil {
@@ -68,8 +68,8 @@ func TestRanksCompareTheirJobs(t *testing.T) {
 					}
 					return
 				}
-				var told *backend.JoinError
-				if !strings.Contains(fmt.Sprint(errs[1]), c.want) || !errors.As(errs[0], &told) || told.Rank != 1 || !strings.Contains(told.Error(), c.want) {
+				var joinErr *backend.JoinError
+				if !strings.Contains(fmt.Sprint(errs[1]), c.want) || !errors.As(errs[0], &joinErr) || joinErr.Rank != 1 || !strings.Contains(joinErr.Error(), c.want) {
 					t.Errorf("rank 1: %v; rank 0: %v; want %q", errs[1], errs[0], c.want)
 				}
 				for _, err := range errs {
@@ -77,7 +77,7 @@ func TestRanksCompareTheirJobs(t *testing.T) {
 						t.Errorf("a secret is told: %v", err)
 					}
 				}
-				if took := time.Since(begun); took > soon/2 {
+				if took := time.Since(start); took > soon/2 {
 					t.Errorf("it took %v", took)
 				}
 			})
@@ -85,8 +85,8 @@ func TestRanksCompareTheirJobs(t *testing.T) {
 	}
 }
 
-// Who has not got the group's key is refused, and the group is made without it.
-func TestTheKeyIsAskedFor(t *testing.T) {
+// A connection with a wrong key is refused. The ranks join all the same.
+func TestConnectionWithoutTheKeyIsRefused(t *testing.T) {
 	ranks := coordinatortest.Ranks(t, 2)
 	addrs := [2]string{freeAddr(t), ""}
 	errs := make(chan error, 2)
@@ -103,8 +103,8 @@ func TestTheKeyIsAskedFor(t *testing.T) {
 	for _, key := range [][]byte{nil, []byte("guessed, and wrong")} {
 		c := dialSoon(t, addrs[0])
 		c.SetDeadline(time.Now().Add(soon))
-		own := handshake.Party{Role: handshake.PeerDialler, HasSecret: true, Rank: 1, Process: handshake.ThisProcess()}
-		if _, err := handshake.Dial(c, own, key); !errors.As(err, new(*handshake.SecretError)) {
+		dialler := handshake.Party{Role: handshake.PeerDialler, HasSecret: true, Rank: 1, Process: handshake.ThisProcess()}
+		if _, err := handshake.Dial(c, dialler, key); !errors.As(err, new(*handshake.SecretError)) {
 			t.Errorf("key %q: %v", key, err)
 		}
 	}

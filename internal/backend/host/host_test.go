@@ -50,8 +50,8 @@ func world(t testing.TB, n int, opts func(rank int) *host.Options) []*host.Group
 // transports are the ways in which ranks of one process can be joined.
 var transports = map[string]func(t testing.TB, n int) []*host.Group{
 	"inproc": func(t testing.TB, n int) []*host.Group {
-		hub := host.NewInProcess()
-		return world(t, n, func(int) *host.Options { return &host.Options{InProcess: hub} })
+		ranks := host.NewInProcess()
+		return world(t, n, func(int) *host.Options { return &host.Options{InProcess: ranks} })
 	},
 	"shm": func(t testing.TB, n int) []*host.Group {
 		return world(t, n, func(int) *host.Options { return nil })
@@ -84,11 +84,11 @@ func call(g *host.Group, c *backend.Call) error {
 	return task.Sync(context.Background())
 }
 
-// element is the i-th number that rank r gives: so small that any sum and
-// product of five is exact in every type.
+// element returns element i of rank r. The values are small, so that any sum and product of five is
+// exact in every type.
 func element(r, i int) float64 { return float64(1 + (r*7+i*3+i/5)%3) }
 
-// alloc is where a test's tensors live: memory of the backend's, or Go's.
+// alloc allocates a tensor: in memory of the backend, or of Go.
 type alloc func(g *host.Group, dt device.DType, n int) device.Tensor
 
 func shared(g *host.Group, dt device.DType, n int) device.Tensor {
@@ -103,7 +103,7 @@ func private(_ *host.Group, dt device.DType, n int) device.Tensor {
 	return device.NewTensor(device.HostBuffer(make([]byte, n*dt.Size()), nil), dt, n)
 }
 
-// filled is n elements of rank r, from the off-th on.
+// filled returns a tensor of n elements of rank r, from element off on.
 func filled(a alloc, g *host.Group, dt device.DType, r, off, n int) device.Tensor {
 	t := a(g, dt, n)
 	for i := range n {
@@ -112,7 +112,7 @@ func filled(a alloc, g *host.Group, dt device.DType, r, off, n int) device.Tenso
 	return t
 }
 
-// expect compares t with want, exactly.
+// expect returns an error unless the elements of t are exactly want.
 func expect(what string, t device.Tensor, want func(i int) float64) error {
 	for i := range t.Len() {
 		if got := backendtest.Get(t, i); got != want(i) {
@@ -122,10 +122,10 @@ func expect(what string, t device.Tensor, want func(i int) float64) error {
 	return nil
 }
 
-// factor is what rank r multiplies by in a PreMulSum.
+// factor returns the factor of rank r in a PreMulSum.
 func factor(r int) float64 { return []float64{0.5, -2, 0, 4}[r%4] }
 
-// combined is op over v(0) ... v(n-1) as type dt has it.
+// combined returns the reduction of v(0) ... v(n-1), rounded as in type dt.
 func combined(dt device.DType, op backend.ReduceOp, n int, v func(r int) float64) float64 {
 	if op == backend.PreMulSum {
 		return combined(dt, backend.Sum, n, func(r int) float64 { return factor(r) * v(r) })
@@ -159,8 +159,8 @@ func combined(dt device.DType, op backend.ReduceOp, n int, v func(r int) float64
 	return acc
 }
 
-// exercise runs one call of a kind on all ranks and checks every result. c is
-// the count of the Kind's comment.
+// exercise runs one call on all ranks and checks the results. c is the count in the comment of the
+// Kind.
 func exercise(groups []*host.Group, a alloc, seq uint64, k backend.Kind, op backend.ReduceOp, dt device.DType, c, root int, inPlace bool) error {
 	n := len(groups)
 	return each(groups, func(r int, g *host.Group) error {
@@ -228,7 +228,7 @@ var (
 	dtypes      = []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16, device.Int32, device.Int64, device.Uint8}
 )
 
-// ops are the reductions of a type.
+// ops returns the reductions of a type.
 func ops(dt device.DType) []backend.ReduceOp {
 	all := []backend.ReduceOp{backend.Sum, backend.Avg, backend.Min, backend.Max, backend.Product}
 	if dt.IsFloat() {
@@ -237,8 +237,7 @@ func ops(dt device.DType) []backend.ReduceOp {
 	return all
 }
 
-// TestCollectives runs every kind over every way of joining ranks, with sizes
-// around every change of algorithm.
+// The sizes are around every size at which the algorithm changes.
 func TestCollectives(t *testing.T) {
 	for name, open := range transports {
 		for n := 1; n <= 5; n++ {
@@ -262,8 +261,8 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-// TestLarge runs the kinds that work piece by piece over several pieces.
-func TestLarge(t *testing.T) {
+// The tensors take several pieces.
+func TestLargeTensorsMoveInPieces(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 3)
@@ -278,19 +277,18 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// inlineMax is the largest Src, in bytes, that travels on a card.
-const inlineMax = 16 << 10
+// maxInline is the largest Src, in bytes, that is sent in the header.
+const maxInline = 16 << 10
 
-// TestReductions runs every reduction on every type, on the cards, directly
-// and staged.
-func TestReductions(t *testing.T) {
+// The reductions run inline, on memory that all ranks can access, and staged.
+func TestEveryReductionOfEveryType(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			groups := open(t, 3)
 			seq := uint64(0)
 			for _, dt := range dtypes {
 				for _, op := range ops(dt) {
-					for _, c := range []int{257, inlineMax/dt.Size() + 100} {
+					for _, c := range []int{257, maxInline/dt.Size() + 100} {
 						for _, a := range []alloc{private, shared} {
 							for _, k := range []backend.Kind{backend.AllReduce, backend.Reduce, backend.ReduceScatter} {
 								seq++
@@ -306,9 +304,8 @@ func TestReductions(t *testing.T) {
 	}
 }
 
-// TestBitwiseEqual sums numbers whose sum depends on the order: every rank
-// must have the same bits, close to the true sum.
-func TestBitwiseEqual(t *testing.T) {
+// The sum of these numbers depends on the order of addition. All ranks must have the same bits.
+func TestResultsAreBitwiseEqual(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			const n = 4
@@ -350,8 +347,8 @@ func TestBitwiseEqual(t *testing.T) {
 	}
 }
 
-// TestNaN checks that min and max propagate NaN from any rank.
-func TestNaN(t *testing.T) {
+// Min and Max are NaN if an element of any rank is NaN.
+func TestMinAndMaxPropagateNaN(t *testing.T) {
 	groups := transports["inproc"](t, 3)
 	for seq, op := range []backend.ReduceOp{backend.Min, backend.Max, backend.Sum} {
 		for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
@@ -378,8 +375,8 @@ func TestNaN(t *testing.T) {
 	}
 }
 
-// TestUneven gathers blocks of different lengths, some of them empty.
-func TestUneven(t *testing.T) {
+// Some blocks are empty.
+func TestUnevenAllGather(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			const n = 4
@@ -413,15 +410,15 @@ func TestUneven(t *testing.T) {
 	}
 }
 
-// TestInFlight starts a random sequence of collectives and messages without
-// waiting, the same on all ranks, and checks all results at the end.
-func TestInFlight(t *testing.T) {
+// All ranks start the same random sequence of collectives and messages without waiting, and check
+// the results at the end.
+func TestManyCallsInFlight(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			const n, calls = 3, 100
 			groups := open(t, n)
 			err := each(groups, func(r int, g *host.Group) error {
-				rng := rand.New(rand.NewPCG(7, 11)) // the same on all ranks
+				rng := rand.New(rand.NewPCG(7, 11)) // the same sequence on all ranks
 				var checks []func() error
 				for seq := range uint64(calls) {
 					c := int(math.Exp(rng.Float64() * 11))
@@ -431,7 +428,7 @@ func TestInFlight(t *testing.T) {
 						return combined(device.Float32, backend.Sum, n, func(s int) float64 { return element(s, int(seq)+i) })
 					}
 					switch rng.IntN(4) {
-					case 0: // a ring of messages, sends first
+					case 0: // all ranks send first, and then receive
 						next, prev := (r+1)%n, (r+n-1)%n
 						task, err := g.Start(&backend.Call{Seq: seq, Kind: backend.Send, Root: next, Src: filled(a, g, device.Float32, r, int(seq), c)})
 						if err != nil {
@@ -476,8 +473,8 @@ func TestInFlight(t *testing.T) {
 	}
 }
 
-// TestGroup exchanges messages between all ranks, and reduces, as one call.
-func TestGroup(t *testing.T) {
+// A Group holds a reduction and messages between all ranks.
+func TestGroupOfCalls(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			const n, c = 3, 100_000

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// hostKey names what processes must have in common to share memory: the boot
-// of the kernel, and the network namespace, in which abstract sockets live.
+// hostKey returns the name of this host: the kernel's boot id and the network namespace. Processes
+// can share memory only if both are equal, since abstract sockets live in a network namespace.
 func hostKey() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

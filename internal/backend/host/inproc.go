@@ -10,83 +10,81 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// InProcess joins ranks that are goroutines of one process. They exchange Go memory
-// under Go's own locks, so the race detector sees every hand-over and the
-// fake clock of testing/synctest runs all that waits. A InProcess serves any number
-// of groups, one after the other or at once.
+// InProcess joins ranks that are goroutines of one process. They exchange Go memory under Go's
+// locks, so the race detector sees every access, and all waits run on the fake clock of
+// testing/synctest. An InProcess can serve several groups, also at once.
 type InProcess struct {
-	mu    sync.Mutex
-	next  int
-	rooms map[string]*room // made and not yet complete
+	mu     sync.Mutex
+	next   int
+	groups map[string]*inprocGroup // groups that some ranks have not joined yet, by name
 }
 
-// NewInProcess returns a InProcess for the ranks of a process to share.
-func NewInProcess() *InProcess { return &InProcess{rooms: map[string]*room{}} }
+// NewInProcess returns an InProcess for the ranks of a process to share.
+func NewInProcess() *InProcess { return &InProcess{groups: map[string]*inprocGroup{}} }
 
-// room is what the ranks of one group share.
-type room struct {
-	mu      sync.Mutex
-	changed sync.Cond // of mu: a rank joined, arrived, left, or broke its group
-	seats   []seat
-	joined  int
-	boxes   map[[2]int]chan *parcel // by sender and receiver
+// inprocGroup is the state that the ranks of one group share.
+type inprocGroup struct {
+	mu        sync.Mutex
+	changed   sync.Cond // on mu: a rank joined, arrived at a barrier, left, or broke its group
+	members   []member
+	joined    int
+	mailboxes map[[2]int]chan *message // by sender and receiver
 }
 
-// seat is one rank's part of a room, written by that rank alone.
-type seat struct {
-	ticks uint64        // gates arrived at
-	broke bool          // its group broke: what it shares may change at any time
-	posts int           // cards posted
-	cards [2]card       // of the last collectives, with payloads of their own
-	gone  chan struct{} // closed when the rank closed its group
+// member is one rank's part of an inprocGroup. Only that rank writes it.
+type member struct {
+	count   uint64        // barriers at which the rank arrived
+	broke   bool          // the rank's group broke: its memory may change at any time
+	posts   int           // headers posted
+	headers [2]callHeader // the latest two headers, with copies of their payloads
+	closed  chan struct{} // closed when the rank has closed its group
 }
 
-// hubNet is the network of a rank in a room.
-type hubNet struct {
-	*room
-	table
+// inprocNet is the network of one rank of an inprocGroup.
+type inprocNet struct {
+	*inprocGroup
+	memCollectives
 	group *Group
 }
 
 var (
-	_ network = (*hubNet)(nil)
-	_ board   = (*hubNet)(nil)
+	_ network     = (*inprocNet)(nil)
+	_ memoryGroup = (*inprocNet)(nil)
 )
 
-// join makes the network of g, which finds the other ranks: rank 0 makes the
-// room and tells its name.
-func (h *InProcess) join(ctx context.Context, g *Group) error {
-	var made []byte
+// join makes the network of g. Rank 0 makes the inprocGroup and sends its name to the other ranks.
+func (p *InProcess) join(ctx context.Context, g *Group) error {
+	var ownName []byte
 	if g.cfg.Rank == 0 {
-		made = []byte(h.open(g.cfg.Size))
+		ownName = []byte(p.open(g.cfg.Size))
 	}
-	rooms, err := g.cfg.Control.Gather(ctx, "host/room", made)
+	names, err := g.cfg.Control.Gather(ctx, "host/inproc", ownName)
 	if err != nil {
 		return err
 	}
-	name := rooms[0]
-	h.mu.Lock()
-	r := h.rooms[string(name)]
-	h.mu.Unlock()
-	if r == nil || len(r.seats) != g.cfg.Size {
-		return fmt.Errorf("host: no room %q for %d ranks at this hub", name, g.cfg.Size)
+	name := names[0]
+	p.mu.Lock()
+	r := p.groups[string(name)]
+	p.mu.Unlock()
+	if r == nil || len(r.members) != g.cfg.Size {
+		return fmt.Errorf("host: no group %q of %d ranks in this process", name, g.cfg.Size)
 	}
-	n := &hubNet{room: r, group: g}
-	n.table = table{board: n, rank: g.cfg.Rank, size: g.cfg.Size}
+	n := &inprocNet{inprocGroup: r, group: g}
+	n.memCollectives = memCollectives{memoryGroup: n, rank: g.cfg.Rank, size: g.cfg.Size}
 
 	defer context.AfterFunc(ctx, n.wake)()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g.net = n
 	if r.joined++; r.joined == g.cfg.Size {
-		h.mu.Lock()
-		delete(h.rooms, string(name))
-		h.mu.Unlock()
+		p.mu.Lock()
+		delete(p.groups, string(name))
+		p.mu.Unlock()
 		r.changed.Broadcast()
 	}
 	for r.joined < g.cfg.Size {
 		if ctx.Err() != nil {
-			r.joined-- // or the last to come would find nobody
+			r.joined-- // else the last rank would join a group that is not complete
 			return context.Cause(ctx)
 		}
 		r.changed.Wait()
@@ -94,70 +92,70 @@ func (h *InProcess) join(ctx context.Context, g *Group) error {
 	return nil
 }
 
-// open makes a room and returns its name.
-func (h *InProcess) open(size int) string {
-	r := &room{seats: make([]seat, size), boxes: map[[2]int]chan *parcel{}}
+// open makes an inprocGroup and returns its name.
+func (p *InProcess) open(size int) string {
+	r := &inprocGroup{members: make([]member, size), mailboxes: map[[2]int]chan *message{}}
 	r.changed.L = &r.mu
-	for i := range r.seats {
-		r.seats[i].gone = make(chan struct{})
+	for i := range r.members {
+		r.members[i].closed = make(chan struct{})
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.next++
-	name := strconv.Itoa(h.next)
-	h.rooms[name] = r
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next++
+	name := strconv.Itoa(p.next)
+	p.groups[name] = r
 	return name
 }
 
-func (n *hubNet) run(p *plan) error { return n.table.run(p) }
+func (n *inprocNet) run(p *plan) error { return n.memCollectives.run(p) }
 
-func (n *hubNet) post(c card) {
+func (n *inprocNet) postHeader(c callHeader) {
 	n.mu.Lock()
-	s := &n.seats[n.rank]
+	s := &n.members[n.rank]
 	s.posts++
-	mine := &s.cards[s.posts%2]
+	mine := &s.headers[s.posts%2]
 	c.payload = append(mine.payload[:0], c.payload...)
 	*mine = c
 	n.mu.Unlock()
 	n.arrive()
 }
 
-func (n *hubNet) arrive() {
+func (n *inprocNet) arrive() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.seats[n.rank].ticks++
+	n.members[n.rank].count++
 	n.changed.Broadcast()
 }
 
-func (n *hubNet) await() error {
+func (n *inprocNet) await() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for s := range n.seats {
-		for n.seats[s].ticks < n.seats[n.rank].ticks {
+	for s := range n.members {
+		for n.members[s].count < n.members[n.rank].count {
 			if n.group.ctx.Err() != nil {
 				return context.Cause(n.group.ctx)
 			}
-			if closed(n.seats[s].gone) {
-				return n.group.left(s)
+			if isClosed(n.members[s].closed) {
+				return n.group.peerLeft(s)
 			}
 			n.changed.Wait()
 		}
 	}
-	return n.sound()
+	return n.checkPeers()
 }
 
-// sound is the error of what this rank read of the others, whose memory may have
-// changed. n.mu is held.
-func (n *hubNet) sound() error {
-	for s := range n.seats {
-		if s != n.rank && n.seats[s].broke {
-			return n.group.lost(n.group.ctx, s, errBroke)
+// checkPeers returns an error if a peer's group broke, since this rank may have read memory of that
+// peer. n.mu must be held.
+func (n *inprocNet) checkPeers() error {
+	for s := range n.members {
+		if s != n.rank && n.members[s].broke {
+			return n.group.peerLost(n.group.ctx, s, errBroke)
 		}
 	}
 	return context.Cause(n.group.ctx)
 }
 
-func closed(c chan struct{}) bool {
+func isClosed(c chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -166,55 +164,55 @@ func closed(c chan struct{}) bool {
 	}
 }
 
-func (n *hubNet) card(rank int) (card, error) {
+func (n *inprocNet) header(rank int) (callHeader, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.seats[rank].cards[n.seats[n.rank].posts%2], nil
+	return n.members[rank].headers[n.members[n.rank].posts%2], nil
 }
 
-// reach has nothing to do: all ranks address all memory alike.
-func (n *hubNet) reach(int, *ref, int) error { return nil }
+// resolve does nothing: all ranks are in one address space.
+func (n *inprocNet) resolve(int, *memRef, int) error { return nil }
 
-// scratch is not needed: every rank reaches all memory.
-func (n *hubNet) scratch(int) []byte { return nil }
+// scratch is not used: every rank can access all memory.
+func (n *inprocNet) scratch(int) []byte { return nil }
 
-func (n *hubNet) missing() []int {
+func (n *inprocNet) waitingFor() []int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var ranks []int
-	for s := range n.seats {
-		if n.seats[s].ticks < n.seats[n.rank].ticks {
+	for s := range n.members {
+		if n.members[s].count < n.members[n.rank].count {
 			ranks = append(ranks, s)
 		}
 	}
 	return ranks
 }
 
-// parcel is what a Send hands to the Recv: the sender's memory.
-type parcel struct {
-	print backend.Fingerprint
-	data  []byte
-	taken chan struct{}
+// message is a Send that waits for its Recv. data is the sender's memory.
+type message struct {
+	fingerprint backend.Fingerprint
+	data        []byte
+	taken       chan struct{}
 }
 
-// box is where parcels from one rank to another are handed over.
-func (n *hubNet) box(from, to int) chan *parcel {
+// mailbox returns the channel for messages from one rank to another.
+func (n *inprocNet) mailbox(from, to int) chan *message {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	pair := [2]int{from, to}
-	if n.boxes[pair] == nil {
-		n.boxes[pair] = make(chan *parcel)
+	if n.mailboxes[pair] == nil {
+		n.mailboxes[pair] = make(chan *message)
 	}
-	return n.boxes[pair]
+	return n.mailboxes[pair]
 }
 
-func (n *hubNet) send(c *backend.Call, data []byte) error {
-	p := &parcel{print: c.Fingerprint(), data: data, taken: make(chan struct{})}
-	gone := n.seats[c.Root].gone
+func (n *inprocNet) send(c *backend.Call, data []byte) error {
+	p := &message{fingerprint: c.Fingerprint(), data: data, taken: make(chan struct{})}
+	closed := n.members[c.Root].closed
 	select {
-	case n.box(n.rank, c.Root) <- p:
-	case <-gone:
-		return n.group.left(c.Root)
+	case n.mailbox(n.rank, c.Root) <- p:
+	case <-closed:
+		return n.group.peerLeft(c.Root)
 	case <-n.group.ctx.Done():
 		return context.Cause(n.group.ctx)
 	}
@@ -226,41 +224,41 @@ func (n *hubNet) send(c *backend.Call, data []byte) error {
 	}
 }
 
-func (n *hubNet) recv(c *backend.Call, data []byte) error {
+func (n *inprocNet) recv(c *backend.Call, data []byte) error {
 	select {
-	case p := <-n.box(c.Root, n.rank):
-		if err := n.group.matchSend(c, p.print); err != nil {
+	case p := <-n.mailbox(c.Root, n.rank):
+		if err := n.group.matchSend(c, p.fingerprint); err != nil {
 			return err
 		}
 		copy(data, p.data)
 		close(p.taken)
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return n.sound()
-	case <-n.seats[c.Root].gone:
-		return n.group.left(c.Root)
+		return n.checkPeers()
+	case <-n.members[c.Root].closed:
+		return n.group.peerLeft(c.Root)
 	case <-n.group.ctx.Done():
 		return context.Cause(n.group.ctx)
 	}
 }
 
-func (n *hubNet) alloc(size int) (device.Buffer, error) { return allocGo(size) }
+func (n *inprocNet) alloc(size int) (device.Buffer, error) { return allocGo(size) }
 
-func (n *hubNet) breaks() {
+func (n *inprocNet) markBroken() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.seats[n.rank].broke = true
+	n.members[n.rank].broke = true
 }
 
-func (n *hubNet) wake() {
+func (n *inprocNet) wake() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.changed.Broadcast()
 }
 
-func (n *hubNet) close(bool) {
+func (n *inprocNet) close(bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	close(n.seats[n.rank].gone)
+	close(n.members[n.rank].closed)
 	n.changed.Broadcast()
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/internal/memcheck"
 )
 
-// allocGo is a goBuffer, if the host has room for it.
+// allocGo returns a goBuffer, or an error if the host does not have enough memory.
 func allocGo(size int) (device.Buffer, error) {
 	if err := memcheck.Check(size); err != nil {
 		return device.Buffer{}, err
@@ -15,7 +15,7 @@ func allocGo(size int) (device.Buffer, error) {
 	return goBuffer(size), nil
 }
 
-// goBuffer is zeroed memory of Go's heap, aligned as devices align theirs.
+// goBuffer returns zeroed memory of Go's heap, aligned like memory of devices.
 func goBuffer(size int) device.Buffer {
 	mem := make([]byte, size+device.Align)
 	at := int(-uintptr(unsafe.Pointer(unsafe.SliceData(mem))) & (device.Align - 1))

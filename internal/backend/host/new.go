@@ -9,35 +9,34 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// Options says how ranks reach each other. The zero value is for ranks that
-// are processes of one host.
+// Options says how the ranks reach each other. The zero value is for ranks that are processes of
+// one host.
 type Options struct {
-	// InProcess, if not nil, joins ranks that are goroutines of this process.
+	// InProcess joins ranks that are goroutines of this process. nil: the ranks are processes.
 	InProcess *InProcess
-	// HostID names this rank's host: ranks with equal names try to share
-	// memory. "" is the kernel's boot id and network namespace.
+	// HostID names this rank's host. Ranks with equal names try to share memory. "" stands for the
+	// kernel's boot id and network namespace.
 	HostID string
-	// Listen is the address, host:port, at which ranks on other hosts reach
-	// this one; a port of 0 is any free one, a host of "" every interface.
-	// "" is 127.0.0.1:0. It is open while the group is being made.
+	// Listen is the address, host:port, at which ranks on other hosts reach this one. Port 0 is any
+	// free port, an empty host every interface, and "" stands for 127.0.0.1:0. The listener is open
+	// only while the group is being made.
 	Listen string
-	// Member is this process in its job, whose secret and whose id the ranks compare
-	// on every connection. Its Rank is not used. The zero value is of no job, without
-	// a secret.
+	// Member identifies this process in its job. The ranks compare its job id and secret on every
+	// connection; its Rank is not used. The zero value belongs to no job and has no secret.
 	Member store.Member
 }
 
-// New makes this rank's end of a group: it returns when every rank has come
-// and reaches every other one. The ranks find each other through cfg.Control,
-// whose key no connection is accepted without. The
-// error is a [*backend.AbsentError] where some did not come in time.
+// New makes this rank's end of a group. It returns when every rank has joined and all ranks are
+// connected with each other. The ranks find each other through cfg.Control, and accept only
+// connections that prove to have the key of cfg.Control. If some ranks do not join in time, the
+// error is a [*backend.AbsentError].
 func New(ctx context.Context, cfg backend.Config, opts *Options) (*Group, error) {
 	g := newGroup(cfg, opts)
 	ctx, cancel := awake.WithTimeoutCause(ctx, g.cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, g.cfg.Timeout))
 	defer cancel()
 	ctx, release := g.cfg.Control.Bound(ctx)
 	defer release()
-	join := joinLinks
+	join := joinProcesses
 	switch {
 	case g.opts.InProcess != nil:
 		join = g.opts.InProcess.join

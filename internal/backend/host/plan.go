@@ -7,77 +7,77 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// pattern says who gives what to whom in a collective. Every kind but Barrier
-// is one of these; what is left to an algorithm is how the bytes travel.
+// pattern describes which ranks send data to which in a collective. It covers every kind but
+// Barrier. The algorithms decide only how the bytes travel.
 type pattern struct {
-	rootGives bool // Root alone gives, else every rank does
-	rootTakes bool // Root alone takes, else every rank does
-	scatters  bool // a giver's Src is N blocks, the r-th for rank r; else one block for all
-	gathers   bool // a taker's Dst is N blocks, the s-th from rank s; else one block
-	reduces   bool // a taker combines the givers' blocks into one
+	onlyRootGives bool // only Root has a Src; otherwise every rank has one
+	onlyRootTakes bool // only Root has a Dst; otherwise every rank has one
+	scatters      bool // Src has N blocks, the r-th for rank r; otherwise one block for all ranks
+	gathers       bool // Dst has N blocks, the s-th from rank s; otherwise one block
+	reduces       bool // Dst is the reduction of the blocks of all ranks
 }
 
 var patterns = [...]pattern{
 	backend.AllReduce:     {reduces: true},
-	backend.Broadcast:     {rootGives: true},
-	backend.Reduce:        {rootTakes: true, reduces: true},
+	backend.Broadcast:     {onlyRootGives: true},
+	backend.Reduce:        {onlyRootTakes: true, reduces: true},
 	backend.AllGather:     {gathers: true},
 	backend.ReduceScatter: {scatters: true, reduces: true},
-	backend.Gather:        {rootTakes: true, gathers: true},
-	backend.Scatter:       {rootGives: true, scatters: true},
+	backend.Gather:        {onlyRootTakes: true, gathers: true},
+	backend.Scatter:       {onlyRootGives: true, scatters: true},
 	backend.AllToAll:      {scatters: true, gathers: true},
 	backend.Barrier:       {},
 }
 
-// plan is a collective as one rank sees it: its pattern, and where the blocks
-// lie. Offsets and lengths are bytes unless said otherwise.
+// plan is a collective as one rank executes it: its pattern and the positions of its blocks.
+// Offsets and lengths are in bytes unless said otherwise.
 type plan struct {
 	pattern
-	call       *backend.Call
-	blocks     *blocks
-	print      backend.Fingerprint
-	rank, size int
-	members    []int // the job's numbers of the ranks
-	dtype      device.DType
-	src, dst   []byte
-	block      int   // length of a block, of the longest where they are uneven
-	offsets    []int // where block s of Dst begins, and the end of the last, where they are uneven
+	call        *backend.Call
+	scratch     *reduceScratch
+	fingerprint backend.Fingerprint
+	rank, size  int
+	members     []int // each rank's number in the job
+	dtype       device.DType
+	src, dst    []byte
+	maxBlock    int   // length of a block; if lengths differ, of the longest
+	offsets     []int // if lengths differ: start of each block of Dst, and the end of the last
 }
 
-func newPlan(c *backend.Call, rank int, members []int, b *blocks) *plan {
+func newPlan(c *backend.Call, rank int, members []int, b *reduceScratch) *plan {
 	size := len(members)
 	p := &plan{
-		pattern: patterns[c.Kind], call: c, blocks: b, print: c.Fingerprint(), rank: rank, size: size, members: members, dtype: c.DType(),
+		pattern: patterns[c.Kind], call: c, scratch: b, fingerprint: c.Fingerprint(), rank: rank, size: size, members: members, dtype: c.DType(),
 		src: hostBytes(c, c.Src), dst: hostBytes(c, c.Dst),
 	}
-	p.block = p.print.Count * p.dtype.Size()
+	p.maxBlock = p.fingerprint.Count * p.dtype.Size()
 	switch {
 	case c.Kind == backend.AllToAll:
-		p.block /= size
+		p.maxBlock /= size
 	case c.Counts != nil:
-		p.block, p.offsets = 0, make([]int, size+1)
+		p.maxBlock, p.offsets = 0, make([]int, size+1)
 		for s, n := range c.Counts {
 			n *= p.dtype.Size()
 			p.offsets[s+1] = p.offsets[s] + n
-			p.block = max(p.block, n)
+			p.maxBlock = max(p.maxBlock, n)
 		}
 	}
 	return p
 }
 
-// premultiply does what comes before the sum of a PreMulSum: this rank
-// multiplies what it gives, into Dst where that is as long, else into memory of
-// its own. It costs a pass over Src, and the others need not know the factor.
+// premultiply multiplies this rank's Src by the factor of a PreMulSum. The collective can then run
+// as a Sum, and the other ranks need not know the factor. The products are stored in Dst if it is
+// as long as Src, else in new memory.
 func (p *plan) premultiply() {
 	if p.call.Op != backend.PreMulSum || !p.reduces || len(p.src) == 0 {
 		return
 	}
 	scaled := p.call.Dst
-	if p.scatters || p.rootTakes {
+	if p.scatters || p.onlyRootTakes {
 		scaled = device.NewTensor(goBuffer(len(p.src)), p.dtype, p.call.Src.Len())
 	}
 	into := hostBytes(p.call, scaled)
-	p.blocks.multiply(into, p.src, p.dtype, p.call.Factor)
+	p.scratch.multiply(into, p.src, p.dtype, p.call.Factor)
 	c := *p.call
 	c.Src = scaled
 	p.call, p.src = &c, into
@@ -93,7 +93,8 @@ func (e *MemoryError) Error() string {
 	return fmt.Sprintf("%v: the host cannot address its %v", e.Call, e.Tensor)
 }
 
-// hostBytes is the memory of t, nil for an operand that is not there.
+// hostBytes returns the memory of t, or nil if t has no elements. It panics if t is not in host
+// memory.
 func hostBytes(c *backend.Call, t device.Tensor) []byte {
 	n := t.Bytes()
 	if n == 0 {
@@ -105,60 +106,60 @@ func hostBytes(c *backend.Call, t device.Tensor) []byte {
 	return t.Buf.Host()[:n]
 }
 
-func (p *plan) gives(rank int) bool {
-	return p.block > 0 && (!p.rootGives || rank == p.call.Root)
+func (p *plan) hasSrc(rank int) bool {
+	return p.maxBlock > 0 && (!p.onlyRootGives || rank == p.call.Root)
 }
 
-func (p *plan) takes(rank int) bool {
-	return p.block > 0 && (!p.rootTakes || rank == p.call.Root)
+func (p *plan) hasDst(rank int) bool {
+	return p.maxBlock > 0 && (!p.onlyRootTakes || rank == p.call.Root)
 }
 
-// given is how many blocks there are in a giver's Src.
-func (p *plan) given() int {
+// blocksPerSrc returns the number of blocks in a Src.
+func (p *plan) blocksPerSrc() int {
 	if p.scatters {
 		return p.size
 	}
 	return 1
 }
 
-// payload is the size of a giver's Src, of the longest where they are uneven.
-func (p *plan) payload() int { return p.block * p.given() }
+// srcBytes returns the length of a rank's Src; if lengths differ, of the longest.
+func (p *plan) srcBytes() int { return p.maxBlock * p.blocksPerSrc() }
 
-// width is the length of the blocks that rank s gives.
-func (p *plan) width(s int) int {
+// blockLen returns the length of the blocks in rank s's Src.
+func (p *plan) blockLen(s int) int {
 	if p.offsets != nil {
 		return p.offsets[s+1] - p.offsets[s]
 	}
-	return p.block
+	return p.maxBlock
 }
 
-// source is the range of s's Src that holds bytes [lo, hi) of the block for
-// rank r, cut off where that block ends.
-func (p *plan) source(s, r, lo, hi int) (from, to int) {
-	at, w := 0, p.width(s)
+// srcRange returns the range of rank s's Src that holds bytes [lo, hi) of the block for rank r. The
+// range ends where the block ends.
+func (p *plan) srcRange(s, r, lo, hi int) (from, to int) {
+	at, w := 0, p.blockLen(s)
 	if p.scatters {
-		at = r * p.block
+		at = r * p.maxBlock
 	}
 	return at + min(lo, w), at + min(hi, w)
 }
 
-// place is the range of Dst for bytes [lo, hi) of the block that s gives.
-func (p *plan) place(s, lo, hi int) []byte {
-	at, w := 0, p.width(s)
+// dstRange returns the part of Dst for bytes [lo, hi) of the block from rank s.
+func (p *plan) dstRange(s, lo, hi int) []byte {
+	at, w := 0, p.blockLen(s)
 	switch {
 	case p.gathers && p.offsets != nil:
 		at = p.offsets[s]
 	case p.gathers:
-		at = s * p.block
+		at = s * p.maxBlock
 	}
 	return p.dst[at+min(lo, w) : at+min(hi, w)]
 }
 
-// take makes bytes [lo, hi) of every block of this rank's Dst, where from(s)
-// is that range of the block that rank s gives to this rank. A reduction is
-// done in rank order.
-func (p *plan) take(lo, hi int, from func(s int) []byte) {
-	if !p.takes(p.rank) {
+// fillDst computes bytes [lo, hi) of every block of this rank's Dst. from(s) returns bytes [lo, hi)
+// of the block that rank s sends to this rank. Reductions combine the blocks in the order of the
+// ranks.
+func (p *plan) fillDst(lo, hi int, from func(s int) []byte) {
+	if !p.hasDst(p.rank) {
 		return
 	}
 	if p.reduces {
@@ -166,30 +167,31 @@ func (p *plan) take(lo, hi int, from func(s int) []byte) {
 		for s := range srcs {
 			srcs[s] = from(s)
 		}
-		p.reduce([][]byte{p.place(p.rank, lo, hi)}, srcs, p.call.Op)
+		p.reduce([][]byte{p.dstRange(p.rank, lo, hi)}, srcs, p.call.Op)
 		return
 	}
 	for s := range p.size {
-		if p.gives(s) {
-			move(p.place(s, lo, hi), from(s))
+		if p.hasSrc(s) {
+			move(p.dstRange(s, lo, hi), from(s))
 		}
 	}
 }
 
-// reduce combines srcs, in their order, in every one of dsts.
+// reduce combines srcs in their order and stores the result in each of dsts.
 func (p *plan) reduce(dsts, srcs [][]byte, op backend.ReduceOp) {
-	p.blocks.reduce(dsts, srcs, p.dtype, op, p.size)
+	p.scratch.reduce(dsts, srcs, p.dtype, op, p.size)
 }
 
-// move copies, unless both are the same memory: a peer may be reading it.
+// move copies src to dst. If both are the same memory it does nothing, because a peer may be
+// reading that memory.
 func move(dst, src []byte) {
 	if len(src) > 0 && &dst[0] != &src[0] {
 		copy(dst, src)
 	}
 }
 
-// split is part i of n of [0, length), in bytes, cut between elements of the
-// given size; the parts differ by at most one element.
+// split cuts [0, length) into n parts and returns part i. The cuts are between elements of elem
+// bytes. The parts differ by at most one element.
 func split(length, i, n, elem int) (lo, hi int) {
 	count := length / max(elem, 1)
 	return count * i / n * elem, count * (i + 1) / n * elem

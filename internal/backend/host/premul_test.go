@@ -12,9 +12,9 @@ import (
 	"github.com/goddp/goddp/internal/backend/host"
 )
 
-// TestPreMulSum compares it, bit by bit, with the Sum of what each rank
-// multiplied before, where factors, products and sums are all rounded.
-func TestPreMulSum(t *testing.T) {
+// A PreMulSum is bitwise equal to the Sum of products that each rank computed before. Factors,
+// products and sums are rounded in the same way.
+func TestPreMulSumEqualsSumOfProducts(t *testing.T) {
 	for name, open := range transports {
 		t.Run(name, func(t *testing.T) {
 			const n = 3
@@ -35,7 +35,7 @@ func TestPreMulSum(t *testing.T) {
 	}
 }
 
-// premultiplied makes both calls on one rank.
+// premultiplied runs both calls on one rank and compares the results.
 func premultiplied(g *host.Group, dt device.DType, c int, k backend.Kind, seq uint64, r, n int) error {
 	given := c
 	if k == backend.ReduceScatter {
@@ -49,8 +49,7 @@ func premultiplied(g *host.Group, dt device.DType, c int, k backend.Kind, seq ui
 	src, scaled := shared(g, dt, given), shared(g, dt, given)
 	for i := range given {
 		backendtest.Put(src, i, rng.NormFloat64())
-		// Of two float32s the product in float64 is exact, of two float64s it is
-		// rounded here.
+		// A product of two float32s is exact in float64. A product of two float64s is rounded here.
 		backendtest.Put(scaled, i, backendtest.Get(src, i)*rounded)
 	}
 	before := bytes.Clone(src.Buf.Host())

@@ -24,7 +24,7 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// TestMain is also the main of the worker processes that tests start.
+// TestMain is also the main function of the worker processes that tests start.
 func TestMain(m *testing.M) {
 	if spec := os.Getenv("HOST_TEST_WORKER"); spec != "" {
 		worker(strings.Fields(spec))
@@ -33,10 +33,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// worker is rank args[0] of args[1] at the store args[2], on hosts of its own
-// when args[3] is "tcp": it reduces args[4] elements over and over, says
-// "round" now and then, and prints how it ended, which it does after args[5]
-// rounds.
+// worker is rank args[0] of args[1] at the store args[2]. If args[3] is "tcp", each rank is on a
+// host of its own. The worker reduces args[4] elements args[5] times, prints "round" from time to
+// time, and prints how it ended.
 func worker(args []string) {
 	rank, _ := strconv.Atoi(args[0])
 	size, _ := strconv.Atoi(args[1])
@@ -94,10 +93,10 @@ func worker(args []string) {
 	}
 }
 
-// workers starts a job of real processes and waits until all have worked.
+// workers are the processes of a job.
 type workers struct {
 	cmds []*exec.Cmd
-	ends []chan string // how each ended
+	ends []chan string // the last line that each worker printed
 }
 
 func startWorkers(t *testing.T, n int, transport string, count, rounds int) *workers {
@@ -165,10 +164,10 @@ func (w *workers) end(t *testing.T, rank int) string {
 
 const forever = 1 << 30
 
-// TestKill kills one rank in the middle: all others must name it. With few elements
-// they are often between two calls, and end for the refusal of the next: so often
-// that each has many chances to be taken for the one that was lost.
-func TestKill(t *testing.T) {
+// One rank is killed while it works. All others name it. With few elements the others are often
+// between two calls and fail at the next Start; the test runs many times so that a wrong rank would
+// be named.
+func TestKilledRankIsNamed(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		for count, times := range map[int]int{10: 20, 1 << 20: 1} {
 			t.Run(fmt.Sprintf("%s/%d", transport, count), func(t *testing.T) {
@@ -188,8 +187,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestStop stops one rank: it is not dead, so the others time out.
-func TestStop(t *testing.T) {
+// A stopped rank is not dead, so the other ranks time out.
+func TestStoppedRankTimesOut(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
 			t.Parallel()
@@ -204,8 +203,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestFinish lets all ranks end in good order, each as soon as it can.
-func TestFinish(t *testing.T) {
+// All ranks close as soon as they are done.
+func TestRanksCloseInGoodOrder(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
 			w := startWorkers(t, 3, transport, 1000, 500)

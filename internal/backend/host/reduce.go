@@ -10,26 +10,24 @@ import (
 	"github.com/goddp/goddp/internal/half"
 )
 
-// blockBytes is how much of every source is combined at a time: the partial
-// result and one block of each operand stay in the first-level cache, so that
-// main memory is read once and written once whatever the number of ranks.
-const blockBytes = 8 << 10
+// cacheBlock is the number of bytes of each source that are combined at a time. The partial result
+// and one block of an operand fit into the first-level cache, so main memory is read once and
+// written once whatever the number of ranks.
+const cacheBlock = 8 << 10
 
-// blocks is the memory that reductions work in, kept with the group, whose
-// collectives run one after the other. It is aligned for every type.
-type blocks struct {
-	acc     [blockBytes / 8]int64
-	operand [blockBytes / 8]int64 // of 16-bit floats, as float32s
+// reduceScratch is the working memory of reductions. A group needs only one, because its
+// collectives run one after the other. It is aligned for every element type.
+type reduceScratch struct {
+	acc     [cacheBlock / 8]int64
+	operand [cacheBlock / 8]int64 // 16-bit floats, widened to float32
 }
 
-// reduce combines srcs element by element, in their order, and stores the
-// result in every one of dsts; n is what Avg divides by. All are of the same
-// length; a dst may be a src.
+// reduce combines srcs element by element, in their order, and stores the result in each of dsts.
+// All have the same length, and a dst may be a src. Avg divides by n.
 //
-// Integers wrap around, and their average is rounded towards zero. Min and Max
-// of floats are NaN where any operand is. The 16-bit floats are combined in
-// float32 and rounded once, to nearest even.
-func (b *blocks) reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceOp, n int) {
+// Integers wrap around; their average is rounded towards zero. Min and Max of floats are NaN if any
+// operand is NaN. The 16-bit floats are combined in float32 and rounded once, to nearest even.
+func (b *reduceScratch) reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceOp, n int) {
 	switch dt {
 	case device.Float32:
 		reduceNative(b, dsts, srcs, op, n, combineFloat32, scale[float32])
@@ -48,8 +46,8 @@ func (b *blocks) reduce(dsts, srcs [][]byte, dt device.DType, op backend.ReduceO
 	}
 }
 
-// partial is op without what was done before, and what is left to do at the
-// end.
+// partial returns the reduction that combines two operands of op: Sum for Avg, which divides at the
+// end, and for PreMulSum, whose operands are already multiplied.
 func partial(op backend.ReduceOp) backend.ReduceOp {
 	if op == backend.Avg || op == backend.PreMulSum {
 		return backend.Sum
@@ -61,22 +59,22 @@ type native interface {
 	float32 | float64 | int32 | int64 | uint8
 }
 
-// view reads memory as elements. It must be aligned for T.
+// view returns memory as elements of type T. The memory must be aligned for T.
 func view[T native | uint16](b []byte) []T {
 	var t T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(t)))
 }
 
-// floats reads a block as float32s.
-func floats(block *[blockBytes / 8]int64) []float32 {
-	return unsafe.Slice((*float32)(unsafe.Pointer(block)), blockBytes/4)
+// floats returns a block as float32s.
+func floats(block *[cacheBlock / 8]int64) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(block)), cacheBlock/4)
 }
 
 // reduceNative reduces elements that are combined in their own type.
-func reduceNative[T native](b *blocks, dsts, srcs [][]byte, op backend.ReduceOp, n int, combine func(op backend.ReduceOp, acc, x []T), average func(acc []T, n int)) {
-	block := unsafe.Slice((*byte)(unsafe.Pointer(&b.acc)), blockBytes)
-	for lo := 0; lo < len(srcs[0]); lo += blockBytes {
-		hi := min(lo+blockBytes, len(srcs[0]))
+func reduceNative[T native](b *reduceScratch, dsts, srcs [][]byte, op backend.ReduceOp, n int, combine func(op backend.ReduceOp, acc, x []T), average func(acc []T, n int)) {
+	block := unsafe.Slice((*byte)(unsafe.Pointer(&b.acc)), cacheBlock)
+	for lo := 0; lo < len(srcs[0]); lo += cacheBlock {
+		hi := min(lo+cacheBlock, len(srcs[0]))
 		acc := block[:hi-lo]
 		copy(acc, srcs[0][lo:hi])
 		for _, src := range srcs[1:] {
@@ -114,7 +112,7 @@ func combine[T native](op backend.ReduceOp, acc, x []T) {
 	}
 }
 
-// combineFloat32 is combine with the sum, which gradients want, vectorised.
+// combineFloat32 is combine with a vectorised Sum, the reduction that gradients use.
 func combineFloat32(op backend.ReduceOp, acc, x []float32) {
 	if op == backend.Sum {
 		gonum.Implementation{}.Saxpy(len(acc), 1, x, 1, acc, 1)
@@ -123,7 +121,7 @@ func combineFloat32(op backend.ReduceOp, acc, x []float32) {
 	combine(op, acc, x)
 }
 
-// combineFloat64 is combine with the sum vectorised.
+// combineFloat64 is combine with a vectorised Sum.
 func combineFloat64(op backend.ReduceOp, acc, x []float64) {
 	if op == backend.Sum {
 		gonum.Implementation{}.Daxpy(len(acc), 1, x, 1, acc, 1)
@@ -148,9 +146,9 @@ func quotient[T int32 | int64 | uint8](acc []T, n int) {
 	}
 }
 
-// multiply stores src times f in dst, which may be src. Both f and the products
-// are rounded to the type, to nearest even: as if f were an element.
-func (b *blocks) multiply(dst, src []byte, dt device.DType, f float64) {
+// multiply stores src times f in dst, which may be src. f and the products are rounded to the
+// element type, to nearest even.
+func (b *reduceScratch) multiply(dst, src []byte, dt device.DType, f float64) {
 	switch dt {
 	case device.Float32:
 		multiply(view[float32](dst), view[float32](src), float32(f))
@@ -163,10 +161,10 @@ func (b *blocks) multiply(dst, src []byte, dt device.DType, f float64) {
 	}
 }
 
-// multiplyHalf multiplies 16-bit floats. A float32 holds their product exactly.
-func (b *blocks) multiplyHalf(dst, src []byte, f float32, widen func(dst []float32, src []byte), narrow func(dst []byte, src []float32)) {
-	for lo := 0; lo < len(src); lo += blockBytes / 2 {
-		hi := min(lo+blockBytes/2, len(src))
+// multiplyHalf multiplies 16-bit floats. The product of two of them is exact in float32.
+func (b *reduceScratch) multiplyHalf(dst, src []byte, f float32, widen func(dst []float32, src []byte), narrow func(dst []byte, src []float32)) {
+	for lo := 0; lo < len(src); lo += cacheBlock / 2 {
+		hi := min(lo+cacheBlock/2, len(src))
 		x := floats(&b.operand)[:(hi-lo)/2]
 		widen(x, src[lo:hi])
 		multiply(x, x, f)
@@ -175,9 +173,9 @@ func (b *blocks) multiplyHalf(dst, src []byte, f float32, widen func(dst []float
 }
 
 // reduceHalf reduces 16-bit floats in float32.
-func (b *blocks) reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n int, widen func(dst []float32, src []byte), narrow func(dst []byte, src []float32)) {
-	for lo := 0; lo < len(srcs[0]); lo += blockBytes / 2 {
-		hi := min(lo+blockBytes/2, len(srcs[0]))
+func (b *reduceScratch) reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n int, widen func(dst []float32, src []byte), narrow func(dst []byte, src []float32)) {
+	for lo := 0; lo < len(srcs[0]); lo += cacheBlock / 2 {
+		hi := min(lo+cacheBlock/2, len(srcs[0]))
 		acc, x := floats(&b.acc)[:(hi-lo)/2], floats(&b.operand)[:(hi-lo)/2]
 		widen(acc, srcs[0][lo:hi])
 		for _, src := range srcs[1:] {
@@ -194,8 +192,7 @@ func (b *blocks) reduceHalf(dsts, srcs [][]byte, op backend.ReduceOp, n int, wid
 	}
 }
 
-// The conversions are loops of their own, so that the compiler can inline
-// what they call.
+// Each conversion has a loop of its own, so that the compiler can inline the function in it.
 
 func widenBF16(dst []float32, src []byte) {
 	for i, b := range view[uint16](src)[:len(dst)] {

@@ -8,9 +8,9 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// TestReduceAllocates nothing: a step reduces many times.
-func TestReduceAllocates(t *testing.T) {
-	mem, work := [][]byte{make([]byte, 2*blockBytes), make([]byte, 2*blockBytes)}, new(blocks)
+// Each training step runs many reductions.
+func TestReduceAllocatesNothing(t *testing.T) {
+	mem, work := [][]byte{make([]byte, 2*cacheBlock), make([]byte, 2*cacheBlock)}, new(reduceScratch)
 	for dt := device.Float32; dt.Size() > 0; dt++ {
 		for op := backend.Sum; op <= backend.PreMulSum; op++ {
 			n := testing.AllocsPerRun(10, func() {
@@ -24,10 +24,10 @@ func TestReduceAllocates(t *testing.T) {
 	}
 }
 
-// BenchmarkReduce measures the loops against a copy: the rate counts the bytes
-// of all operands, read and written in place.
+// BenchmarkReduce compares the reduction loops with copies. The rate counts the bytes of all
+// operands.
 func BenchmarkReduce(b *testing.B) {
-	var work blocks
+	var work reduceScratch
 	for _, size := range []int{256 << 10, 64 << 20} {
 		for _, n := range []int{2, 4} {
 			mem := make([][]byte, n)

@@ -12,30 +12,29 @@ import (
 	"github.com/goddp/goddp/internal/memcheck"
 )
 
-// mapping is shared memory as this process sees it. It is unmapped when
-// nothing refers to it any more, never before.
+// mapping is shared memory mapped into this process. It is unmapped when nothing refers to it.
 type mapping struct{ mem []byte }
 
-// segment is shared memory that this process made. Peers get its descriptor
-// by way of a socket: it has no name that could outlive the processes.
+// segment is shared memory that this process made. Peers receive its file descriptor over a socket.
+// It has no name, so nothing is left when the processes end.
 type segment struct {
 	mapping
-	id       uint64 // a random number
-	fd       int
-	audience *audience
+	id    uint64 // random
+	fd    int
+	peers *audience
 }
 
-// audience is who must hear that a segment is gone.
+// audience holds the groups that must be notified when a segment is freed.
 type audience struct {
 	mu     sync.Mutex
-	boards []weak.Pointer[deskBoard]
+	groups []weak.Pointer[shmGroup]
 }
 
-// reserveStep is how much memory is reserved between two looks at what is left.
+// reserveStep is the number of bytes that are reserved between two checks of the free memory.
 const reserveStep = 64 << 20
 
-// newSegment makes a segment of zeros. Its memory is reserved here and now:
-// it cannot run out under a writer later.
+// newSegment makes a zeroed segment. It reserves the memory at once, so that a later write cannot
+// fail for lack of memory.
 func newSegment(id uint64, size int) (*segment, error) {
 	fd, err := unix.MemfdCreate("goddp", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -55,25 +54,25 @@ func newSegment(id uint64, size int) (*segment, error) {
 		unix.Close(fd)
 		return nil, err
 	}
-	s := &segment{mapping: mapping{mem}, id: id, fd: fd, audience: &audience{}}
-	a := s.audience
+	s := &segment{mapping: mapping{mem}, id: id, fd: fd, peers: &audience{}}
+	a := s.peers
 	runtime.AddCleanup(s, func(mem []byte) {
 		unix.Munmap(mem)
 		unix.Close(fd)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		for _, w := range a.boards {
-			if b := w.Value(); b != nil {
-				b.retire(id)
+		for _, w := range a.groups {
+			if g := w.Value(); g != nil {
+				g.retire(id)
 			}
 		}
 	}, mem)
 	return s, nil
 }
 
-// reserve gives the file its memory. It looks at what the host has left as it goes
-// on, because other ranks reserve at the same time, and the kernel would rather kill a
-// process than refuse.
+// reserve allocates the memory of the file. It checks the host's free memory at every step, because
+// other ranks reserve memory at the same time and the kernel may kill a process rather than return
+// an error.
 func reserve(fd, size int) error {
 	for at := 0; at < size; at += reserveStep {
 		if err := memcheck.Check(size - at); err != nil {
@@ -94,8 +93,8 @@ func mmap(fd, size int) ([]byte, error) {
 	return mem, nil
 }
 
-// mapFD maps a peer's segment and closes the descriptor. The peer must not be
-// able to take the memory away again.
+// mapFD maps a peer's segment and closes fd. It returns an error if the peer could still shrink the
+// segment.
 func mapFD(fd, size int) (*mapping, error) {
 	defer unix.Close(fd)
 	var st unix.Stat_t
@@ -118,7 +117,7 @@ func mapFD(fd, size int) (*mapping, error) {
 	return m, nil
 }
 
-// offset is where in the segment mem begins.
+// offset returns the offset of mem in the segment.
 func (s *segment) offset(mem []byte) int {
 	return int(uintptr(unsafe.Pointer(unsafe.SliceData(mem))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/goddp/goddp/internal/backend/host"
 )
 
-// mappings is how often this process has mapped each segment, desks included, by the
-// segment's inode.
+// mappings returns how many times this process has mapped each segment, by inode. Shared regions
+// count too.
 func mappings(t *testing.T) map[string]int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -32,9 +32,9 @@ func mappings(t *testing.T) map[string]int {
 	return mapped
 }
 
-// TestAllocFreed uses memory of Alloc's that nobody keeps. It must be unmapped
-// on its owner and on the peers that reached it, while the group goes on.
-func TestAllocFreed(t *testing.T) {
+// Memory from Alloc that nothing refers to is unmapped by its owner and by the peers that accessed
+// it, while the group is in use.
+func TestUnusedMemoryIsUnmappedOnAllRanks(t *testing.T) {
 	groups := transports["shm"](t, 2)
 	seq := uint64(0)
 	reduceOnce := func() {
@@ -44,7 +44,7 @@ func TestAllocFreed(t *testing.T) {
 		}
 	}
 	reduceOnce()
-	base := mappings(t) // of this test and of those before it, to be freed at any time
+	base := mappings(t) // segments of this test and earlier ones, which may be freed at any time
 	mapped := func() (n int) {
 		for inode, times := range mappings(t) {
 			if base[inode] == 0 {
@@ -60,20 +60,19 @@ func TestAllocFreed(t *testing.T) {
 	}
 	debug.SetGCPercent(gc)
 	all := mapped()
-	if all < 2*rounds { // each rank's own
+	if all < 2*rounds { // one for each rank and round
 		t.Fatalf("%d segments are mapped after %d rounds: nothing to free", all, rounds)
 	}
-	for deadline := time.Now().Add(soon); mapped() > rounds; { // the last rounds' are not free yet
+	for deadline := time.Now().Add(soon); mapped() > rounds; { // the latest rounds' segments may still be in use
 		if time.Now().After(deadline) {
 			t.Fatalf("%d segments are mapped, %d before they were to be freed", mapped(), all)
 		}
 		runtime.GC()
-		reduceOnce() // tells the peers what was freed
+		reduceOnce() // tells the peers which segments were freed
 	}
 }
 
-// TestAllocOutlives reads memory of Alloc's after its group was closed.
-func TestAllocOutlives(t *testing.T) {
+func TestMemoryStaysValidAfterClose(t *testing.T) {
 	groups := transports["shm"](t, 2)
 	x := filled(shared, groups[0], device.Int32, 0, 0, 10_000)
 	if err := each(groups, func(_ int, g *host.Group) error { return g.Close(t.Context()) }); err != nil {
@@ -85,9 +84,8 @@ func TestAllocOutlives(t *testing.T) {
 	}
 }
 
-// TestAllocTooMuch asks for more than any host has: all of a host's memory must not be
-// gone before that is noticed.
-func TestAllocTooMuch(t *testing.T) {
+// Alloc must fail before it has used up the host's memory.
+func TestAllocOfTooMuchFails(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp", "inproc"} {
 		_, err := transports[transport](t, 2)[0].Alloc(1 << 50)
 		var oom *device.OutOfMemoryError
@@ -97,8 +95,8 @@ func TestAllocTooMuch(t *testing.T) {
 	}
 }
 
-// TestAllocLarge writes to the end of memory that was reserved in several steps.
-func TestAllocLarge(t *testing.T) {
+// The last byte is in the last reserved part.
+func TestAllocOfSeveralReservations(t *testing.T) {
 	const size = 64<<20 + 1
 	b, err := transports["shm"](t, 2)[0].Alloc(size)
 	if err != nil {
@@ -110,8 +108,8 @@ func TestAllocLarge(t *testing.T) {
 	}
 }
 
-// TestAllocSmall makes many small buffers, which share descriptors and no bytes.
-func TestAllocSmall(t *testing.T) {
+// Small buffers share file descriptors and do not overlap.
+func TestSmallBuffersShareASegment(t *testing.T) {
 	open := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -149,7 +147,7 @@ func TestAllocSmall(t *testing.T) {
 			t.Errorf("buffer %d holds %d and %d", i, mem[0], mem[size-1])
 		}
 	}
-	// What is cut from one segment is reduced where it lies.
+	// Buffers of one segment are reduced in place.
 	err := each(groups, func(r int, g *host.Group) error {
 		for i := range 3 {
 			x := filled(shared, g, device.Float32, r, 0, 10_000)

@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// Ranks share memory on Linux alone; elsewhere they are joined by TCP.
+// Ranks share memory on Linux only. On other systems they use TCP.
 
 type mapping struct{ mem []byte }
 
@@ -21,5 +21,5 @@ func writeFD(net.Conn, []byte, int) error { return errors.ErrUnsupported }
 
 func takeFD(net.Conn) (fd int, ok bool) { return -1, false }
 
-// hostKey is unknown.
+// hostKey returns an error, so ranks never try to share memory.
 func hostKey() (string, error) { return "", errors.ErrUnsupported }

@@ -9,18 +9,18 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// task is a call that was started. A Group's task runs nothing itself: it is
-// done when those of its calls are.
+// task is a started call. A Group's task runs nothing itself: it is done when the tasks of its
+// calls are done.
 type task struct {
 	group  *Group
 	call   *backend.Call
-	plan   *plan  // of a collective
-	data   []byte // of a Send or Recv
-	parent *task  // the Group's, of a call within one
+	plan   *plan  // nil for Send and Recv
+	data   []byte // Send and Recv: the memory of the tensor
+	parent *task  // the task of the Group that contains this call; nil if none does
 	done   chan struct{}
 
 	mu           sync.Mutex
-	parts        int // of a Group: calls that are not done
+	parts        int // a Group's task: number of its calls that are not done
 	state        backend.State
 	err          error
 	began, ended time.Time
@@ -56,7 +56,8 @@ func (t *task) State() (backend.State, error) {
 	return t.state, t.err
 }
 
-// Waiting is the ranks of the job that have not shown their part of a running call yet.
+// Waiting returns the ranks, numbered as in the job, that have not done their part of a running
+// call.
 func (t *task) Waiting() []int {
 	var ranks []int
 	switch state, _ := t.State(); {
@@ -65,10 +66,10 @@ func (t *task) Waiting() []int {
 	case t.call.Kind == backend.Send || t.call.Kind == backend.Recv:
 		ranks = []int{t.call.Root}
 	default:
-		ranks = t.group.net.missing()
+		ranks = t.group.net.waitingFor()
 	}
 	for i, r := range ranks {
-		ranks[i] = t.group.inJob(r)
+		ranks[i] = t.group.jobRank(r)
 	}
 	return ranks
 }
@@ -79,7 +80,7 @@ func (t *task) Span() (began, done time.Time) {
 	return t.began, t.ended
 }
 
-// begin marks the task, and its Group's, as running.
+// begin marks the task as running, and the Group that contains it.
 func (t *task) begin() {
 	for ; t != nil; t = t.parent {
 		t.mu.Lock()
@@ -94,8 +95,8 @@ func (t *task) begin() {
 	}
 }
 
-// finish ends the task, and its Group's with its last part; the first error
-// of the parts is the Group's.
+// finish marks the task as done. The last task of a Group also finishes the Group's task, whose
+// error is the first error of its tasks.
 func (t *task) finish(err error) {
 	t.mu.Lock()
 	if t.err == nil {
@@ -125,7 +126,7 @@ func (t *task) finish(err error) {
 	t.group.state.End()
 }
 
-// event is the end of a task.
+// event is the end of a task, as a device.Event.
 type event struct{ t *task }
 
 func (e event) Done() (bool, error) {
@@ -140,55 +141,55 @@ func (e event) Time() time.Time {
 	return done
 }
 
-// lane runs tasks one after the other, in the order in which they were put in.
-type lane struct {
+// taskQueue runs tasks one after the other, in the order of put.
+type taskQueue struct {
 	mu    sync.Mutex
 	queue []*task
 	ended bool
-	wake  chan struct{} // of one: something changed
+	wake  chan struct{} // capacity 1: put or end was called
 }
 
-func newLane() *lane { return &lane{wake: make(chan struct{}, 1)} }
+func newTaskQueue() *taskQueue { return &taskQueue{wake: make(chan struct{}, 1)} }
 
-func (l *lane) put(t *task) {
-	l.mu.Lock()
-	l.queue = append(l.queue, t)
-	l.mu.Unlock()
-	l.signal()
+func (q *taskQueue) put(t *task) {
+	q.mu.Lock()
+	q.queue = append(q.queue, t)
+	q.mu.Unlock()
+	q.signal()
 }
 
 // end makes loop return once the queue is empty.
-func (l *lane) end() {
-	l.mu.Lock()
-	l.ended = true
-	l.mu.Unlock()
-	l.signal()
+func (q *taskQueue) end() {
+	q.mu.Lock()
+	q.ended = true
+	q.mu.Unlock()
+	q.signal()
 }
 
-func (l *lane) signal() {
+func (q *taskQueue) signal() {
 	select {
-	case l.wake <- struct{}{}:
+	case q.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (l *lane) loop(run func(*task)) {
+func (q *taskQueue) loop(run func(*task)) {
 	for {
-		l.mu.Lock()
+		q.mu.Lock()
 		var t *task
-		if len(l.queue) > 0 {
-			t, l.queue[0] = l.queue[0], nil
-			l.queue = l.queue[1:]
+		if len(q.queue) > 0 {
+			t, q.queue[0] = q.queue[0], nil
+			q.queue = q.queue[1:]
 		}
-		ended := l.ended
-		l.mu.Unlock()
+		ended := q.ended
+		q.mu.Unlock()
 		switch {
 		case t != nil:
 			run(t)
 		case ended:
 			return
 		default:
-			<-l.wake
+			<-q.wake
 		}
 	}
 }

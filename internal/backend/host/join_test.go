@@ -15,19 +15,18 @@ import (
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
-// TestAbsent makes groups to which some ranks do not come: every other one
-// learns which, whether its own time is over first or another's, and those that
-// come later that they are late.
-func TestAbsent(t *testing.T) {
+// Some ranks do not join. All others name them, also a rank whose own time is not over. Ranks that
+// join later get the first failure.
+func TestAbsentRanksAreNamed(t *testing.T) {
 	const size, short, long = 4, 100 * time.Millisecond, time.Minute
-	for name, o := range map[string]func() *host.Options{
-		"inproc": func() *host.Options { return &host.Options{InProcess: host.NewInProcess()} },
-		"links":  func() *host.Options { return nil },
+	for name, newOptions := range map[string]func() *host.Options{
+		"inproc":    func() *host.Options { return &host.Options{InProcess: host.NewInProcess()} },
+		"processes": func() *host.Options { return nil },
 	} {
 		for _, absent := range [][]int{{0}, {3}, {1, 2}, {0, 1, 2}} {
 			t.Run(fmt.Sprint(name, absent), func(t *testing.T) {
-				ranks, opts := coordinatortest.Ranks(t, size), o()
-				patient := 3 // has a long time; where it is absent, all have a short one
+				ranks, opts := coordinatortest.Ranks(t, size), newOptions()
+				patient := 3 // has a long timeout; if it is absent, all ranks have a short one
 				var wg sync.WaitGroup
 				for r := range size {
 					if slices.Contains(absent, r) {
@@ -60,16 +59,15 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestJoinFailure has a rank that cannot join, and not for want of others, who learn
-// why.
-func TestJoinFailure(t *testing.T) {
+// Rank 0 cannot listen. All other ranks get its reason.
+func TestJoinFailureReachesAllRanks(t *testing.T) {
 	ranks := coordinatortest.Ranks(t, 3)
 	for r, o := range []*host.Options{{Listen: "256.0.0.1:0"}, nil, nil} {
 		_, err := host.New(t.Context(), backend.Config{Rank: r, Size: 3, Control: ranks[r], Timeout: time.Minute}, o)
 		if err == nil || !strings.Contains(err.Error(), "256.0.0.1") {
 			t.Errorf("rank %d: %v, want rank 0's reason", r, err)
-		} else if told := ": rank 0 could not join: "; strings.Contains(err.Error(), told) != (r > 0) || strings.Count(err.Error(), "could not join") != min(r, 1) {
-			t.Errorf("rank %d: %v, want once %q if it was told", r, err, told)
+		} else if prefix := ": rank 0 could not join: "; strings.Contains(err.Error(), prefix) != (r > 0) || strings.Count(err.Error(), "could not join") != min(r, 1) {
+			t.Errorf("rank %d: %v, want %q once on the other ranks alone", r, err, prefix)
 		}
 		if e := (*backend.JoinError)(nil); errors.As(err, &e) != (r > 0) || r > 0 && e.Rank != 0 {
 			t.Errorf("rank %d: %v does not tell rank 0's failure from its own", r, err)

@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rightsConn is a unix socket that keeps the descriptors which come along.
-// Read is called by one goroutine at a time.
-type rightsConn struct {
+// fdConn is a unix socket that keeps the file descriptors it receives. Only one goroutine at a time
+// may call Read.
+type fdConn struct {
 	*net.UnixConn
 	mu  sync.Mutex
 	fds []int // received and not taken
 }
 
-func (c *rightsConn) Read(p []byte) (int, error) {
+func (c *fdConn) Read(p []byte) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := c.ReadMsgUnix(p, oob)
 	if oobn > 0 {
@@ -30,8 +30,8 @@ func (c *rightsConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the descriptors that nobody took, too.
-func (c *rightsConn) Close() error {
+// Close also closes the descriptors that were not taken.
+func (c *fdConn) Close() error {
 	err := c.UnixConn.Close()
 	for {
 		fd, ok := takeFD(c)
@@ -42,18 +42,18 @@ func (c *rightsConn) Close() error {
 	}
 }
 
-// wrapUnix makes c able to carry descriptors.
-func wrapUnix(c net.Conn) net.Conn { return &rightsConn{UnixConn: c.(*net.UnixConn)} }
+// wrapUnix returns a connection over c that can carry file descriptors.
+func wrapUnix(c net.Conn) net.Conn { return &fdConn{UnixConn: c.(*net.UnixConn)} }
 
-// writeFD writes p with a descriptor.
+// writeFD writes p together with a file descriptor.
 func writeFD(c net.Conn, p []byte, fd int) error {
-	_, _, err := c.(*rightsConn).WriteMsgUnix(p, unix.UnixRights(fd), nil)
+	_, _, err := c.(*fdConn).WriteMsgUnix(p, unix.UnixRights(fd), nil)
 	return err
 }
 
-// takeFD is the oldest descriptor that was received and not taken.
+// takeFD returns the oldest descriptor that was received and not taken.
 func takeFD(c net.Conn) (fd int, ok bool) {
-	r, ok := c.(*rightsConn)
+	r, ok := c.(*fdConn)
 	if !ok {
 		return -1, false
 	}

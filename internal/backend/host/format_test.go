@@ -12,32 +12,31 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// TestCard encodes a card and reads it back.
-func TestCard(t *testing.T) {
-	want := card{
-		print: backend.Fingerprint{Seq: 1 << 40, Kind: backend.Reduce, Op: backend.Max, DType: device.BFloat16, Count: 1 << 33, Root: 513},
-		given: 77, counts: 1 << 63, src: ref{segment: 5, offset: 6}, dst: ref{segment: 7, offset: 8}, payload: make([]byte, 9),
+func TestHeaderEncodesAndDecodes(t *testing.T) {
+	want := callHeader{
+		fingerprint: backend.Fingerprint{Seq: 1 << 40, Kind: backend.Reduce, Op: backend.Max, DType: device.BFloat16, Count: 1 << 33, Root: 513},
+		srcBytes:    77, countsHash: 1 << 63, src: memRef{segment: 5, offset: 6}, dst: memRef{segment: 7, offset: 8}, payload: make([]byte, 9),
 	}
-	b := make([]byte, cardSize)
+	b := make([]byte, headerSize)
 	want.encode(b)
-	got, payload := decodeCard(b)
-	if got.print != want.print || got.given != want.given || got.counts != want.counts || payload != 9 ||
+	got, payload := decodeHeader(b)
+	if got.fingerprint != want.fingerprint || got.srcBytes != want.srcBytes || got.countsHash != want.countsHash || payload != 9 ||
 		got.src.segment != 5 || got.src.offset != 6 || got.dst.segment != 7 || got.dst.offset != 8 {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
-// FuzzControl reads frames of a peer's that may be anything: an error at worst, no
-// more memory than a frame may have, and a frame that is handled encodes to itself.
-func FuzzControl(f *testing.F) {
+// Reading and handling arbitrary frames must not panic or allocate much. A frame that was read
+// encodes to the same bytes.
+func FuzzFrames(f *testing.F) {
 	f.Add(frame(frameSegment, make([]byte, 16)))
 	f.Add(frame(frameRetire, make([]byte, 8)))
 	f.Add(frame(frameRetire, nil))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 2})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bytes.NewReader(b)
-		l := newLink(1)
-		l.conns[laneShared] = discarded{}
+		l := newPeerConn(1)
+		l.conns[shmConn] = discarded{}
 		for rest := b; ; {
 			var kind byte
 			var body []byte
@@ -65,10 +64,10 @@ func FuzzControl(f *testing.F) {
 	})
 }
 
-// discarded is a connection that no descriptor comes with.
+// discarded is a connection that carries no file descriptors.
 type discarded struct{ net.Conn }
 
-// allocated is the memory that f takes, in bytes.
+// allocated returns the number of bytes that f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -77,10 +76,9 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// FuzzCard decodes arbitrary bytes as a peer's card. If the card passes the plan's check,
-// its payload has every byte that the plan reads. Encoding any decoded card gives the
-// original bytes.
-func FuzzCard(f *testing.F) {
+// FuzzHeader decodes arbitrary bytes as a peer's header. If the header passes the plan's check, its
+// payload has every byte that the plan reads. Encoding a decoded header gives the original bytes.
+func FuzzHeader(f *testing.F) {
 	const rank, size, count = 0, 2, 6
 	members := []int{0, 1}
 	calls := func() []*backend.Call {
@@ -94,59 +92,58 @@ func FuzzCard(f *testing.F) {
 		return all
 	}
 	for i, c := range calls() {
-		own := newPlan(c, rank, members, &blocks{}).card()
-		for _, payload := range []int{len(own.payload), 0, 1 << 10} {
-			b := make([]byte, cardSize)
-			own.encode(b)
+		self := newPlan(c, rank, members, &reduceScratch{}).header()
+		for _, payload := range []int{len(self.payload), 0, 1 << 10} {
+			b := make([]byte, headerSize)
+			self.encode(b)
 			binary.LittleEndian.PutUint64(b[64:], uint64(payload))
 			f.Add(append(b, make([]byte, payload)...), byte(i))
 		}
 	}
 	f.Add(bytes.Repeat([]byte{0xff}, 200), byte(0))
 	f.Fuzz(func(t *testing.T, b []byte, which byte) {
-		if len(b) < cardSize {
+		if len(b) < headerSize {
 			return
 		}
-		c, payload := decodeCard(b[:cardSize])
-		again := make([]byte, cardSize)
+		c, payload := decodeHeader(b[:headerSize])
+		again := make([]byte, headerSize)
 		full := c
-		full.payload = make([]byte, min(max(payload, 0), inlineMax))
+		full.payload = make([]byte, min(max(payload, 0), maxInline))
 		full.encode(again)
-		again[11] = b[11] // not used
-		if payload == len(full.payload) && !bytes.Equal(again, b[:cardSize]) {
-			t.Fatalf("%x encodes to %x", b[:cardSize], again)
+		again[11] = b[11] // an unused byte
+		if payload == len(full.payload) && !bytes.Equal(again, b[:headerSize]) {
+			t.Fatalf("%x encodes to %x", b[:headerSize], again)
 		}
-		if payload < 0 || payload > inlineMax || payload > len(b)-cardSize {
-			return // as the boards and the wire do
+		if payload < 0 || payload > maxInline || payload > len(b)-headerSize {
+			return // the networks reject it too
 		}
-		c.payload = b[cardSize:][:payload:payload]
+		c.payload = b[headerSize:][:payload:payload]
 		all := calls()
-		p := newPlan(all[int(which)%len(all)], rank, members, &blocks{})
-		cards := []card{p.card(), c}
-		if err := p.check(cards); err != nil {
+		p := newPlan(all[int(which)%len(all)], rank, members, &reduceScratch{})
+		headers := []callHeader{p.header(), c}
+		if err := p.checkHeaders(headers); err != nil {
 			_ = err.Error()
 			return
 		}
-		if p.inlines() {
-			p.take(0, p.block, func(s int) []byte {
-				if !p.gives(s) {
+		if p.isInline() {
+			p.fillDst(0, p.maxBlock, func(s int) []byte {
+				if !p.hasSrc(s) {
 					return nil
 				}
-				from, to := p.source(s, rank, 0, p.block)
-				return cards[s].payload[from:to]
+				from, to := p.srcRange(s, rank, 0, p.maxBlock)
+				return headers[s].payload[from:to]
 			})
 		}
 	})
 }
 
-// TestTurns runs tasks of a lane in their order and ends it.
-func TestTurns(t *testing.T) {
-	l := newLane()
+func TestTaskQueueKeepsOrderAndEnds(t *testing.T) {
+	l := newTaskQueue()
 	tasks := []*task{{}, {}, {}}
 	ran := make(chan *task, len(tasks))
-	over := make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
-		defer close(over)
+		defer close(ended)
 		l.loop(func(t *task) { ran <- t })
 	}()
 	for _, k := range tasks {
@@ -154,9 +151,9 @@ func TestTurns(t *testing.T) {
 	}
 	l.end()
 	select {
-	case <-over:
+	case <-ended:
 	case <-time.After(10 * time.Second):
-		t.Fatal("the lane does not end")
+		t.Fatal("the queue does not end")
 	}
 	for i, k := range tasks {
 		if got := <-ran; got != k {

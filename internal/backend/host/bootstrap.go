@@ -1,0 +1,208 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/goddp/goddp/internal/coordinator"
+)
+
+// silence is the time without an answer after which a peer's host counts as lost.
+const silence = 20 * time.Second
+
+// address says how to reach a rank while the group is being made.
+type address struct {
+	Host string   // ranks with equal names may share memory; "": never
+	Unix string   // abstract unix socket
+	TCP  []string // dialled in this order
+}
+
+// bootstrap makes a group of processes.
+type bootstrap struct {
+	group    *Group
+	key      []byte       // the group's key, which every connection must prove to have
+	shm      sharedMemory // nil: this rank cannot share memory
+	peers    []*peerConn
+	incoming chan *peerConn // peers that dialled this rank
+	done     chan struct{}  // closed when no more connections are accepted
+	wg       sync.WaitGroup
+}
+
+// joinProcesses makes the network of g. Every pair of ranks connects; the higher rank dials. If all
+// ranks can share memory, collectives use it.
+func joinProcesses(ctx context.Context, g *Group) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m := &bootstrap{group: g, peers: make([]*peerConn, g.cfg.Size), incoming: make(chan *peerConn), done: make(chan struct{})}
+	defer func() {
+		close(m.done)
+		cancel()
+		m.wg.Wait()
+		if err != nil {
+			m.release()
+		}
+	}()
+	m.key = g.cfg.Control.Key()
+	addrs, err := m.exchangeAddresses(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.connectPeers(ctx, addrs); err != nil {
+		return err
+	}
+	n := &processNet{group: g, peers: m.peers, shm: m.shm}
+	n.overConns = connCollectives{group: g, rank: g.cfg.Rank, size: g.cfg.Size, peers: m.peers, ctx: g.ctx}
+	shared, err := m.allShareMemory(ctx)
+	if err != nil {
+		return err
+	}
+	if shared {
+		n.isShared = true
+		n.shm.setConns(m.peers)
+		n.inMemory = memCollectives{memoryGroup: n.shm, rank: g.cfg.Rank, size: g.cfg.Size}
+	}
+	g.net = n
+	for _, l := range m.peers {
+		if l != nil && l.region != nil {
+			go l.listen(func(err error) { // ends when processNet.close closes the connection
+				g.state.Report(fmt.Errorf("rank %d cannot take memory that rank %d shares with it: %w", g.jobRank(g.cfg.Rank), g.jobRank(l.peer), err))
+			})
+		}
+	}
+	return nil
+}
+
+// release closes the connections that were made.
+func (m *bootstrap) release() {
+	for _, l := range m.peers {
+		if l != nil {
+			l.close()
+		}
+	}
+}
+
+// cause returns ctx's cause if ctx has ended, else err.
+func cause(ctx context.Context, err error) error {
+	if c := context.Cause(ctx); err != nil && c != nil {
+		return c
+	}
+	return err
+}
+
+// exchangeAddresses opens this rank's listeners and exchanges addresses with the other ranks. The
+// listeners close when the bootstrap ends.
+func (m *bootstrap) exchangeAddresses(ctx context.Context) ([]address, error) {
+	g := m.group
+	var self address
+	if key, err := hostKey(); err == nil {
+		if g.opts.HostID != "" {
+			key = g.opts.HostID
+		}
+		if m.shm, err = newSharedMemory(g); err == nil {
+			l, err := net.Listen("unix", "@goddp-"+rand.Text())
+			if err != nil {
+				return nil, err
+			}
+			self.Host, self.Unix = key, l.Addr().String()
+			m.accept(l, true)
+		} else {
+			g.log.Warn("no shared memory: using TCP between the ranks of this host", "rank", g.cfg.Rank, "error", err)
+		}
+	}
+	listen := g.opts.Listen
+	if listen == "" {
+		listen = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return nil, err
+	}
+	m.accept(l, false)
+	if self.TCP, err = coordinator.Reachable(l.Addr().(*net.TCPAddr)); err != nil {
+		return nil, err
+	}
+	value, err := json.Marshal(self)
+	if err != nil {
+		return nil, err
+	}
+	values, err := g.cfg.Control.Gather(ctx, "host/address", value)
+	if err != nil {
+		return nil, err
+	}
+	addrs := make([]address, g.cfg.Size)
+	for r, v := range values {
+		if err := json.Unmarshal(v, &addrs[r]); err != nil {
+			return nil, fmt.Errorf("address of rank %d: %w", r, err)
+		}
+	}
+	return addrs, nil
+}
+
+// connectPeers dials the lower ranks and waits until the higher ranks have dialled.
+func (m *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
+	rank := m.group.cfg.Rank
+	type dialled struct {
+		peer *peerConn
+		err  error
+	}
+	results := make(chan dialled)
+	for peer := range rank {
+		m.wg.Go(func() {
+			l, err := m.dialPeer(ctx, peer, addrs[rank], addrs[peer])
+			select {
+			case results <- dialled{l, err}:
+			case <-m.done:
+				if l != nil {
+					l.close()
+				}
+			}
+		})
+	}
+	for range len(addrs) - 1 {
+		select {
+		case d := <-results:
+			if d.err != nil {
+				return cause(ctx, d.err)
+			}
+			m.peers[d.peer.peer] = d.peer
+		case l := <-m.incoming:
+			m.peers[l.peer] = l
+		case <-ctx.Done():
+			var missing []int
+			for peer, l := range m.peers {
+				if l == nil && peer != rank {
+					missing = append(missing, peer)
+				}
+			}
+			return fmt.Errorf("no connection with ranks %v: %w", missing, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// allShareMemory reports whether every two ranks share memory. When it returns, all ranks are
+// connected.
+func (m *bootstrap) allShareMemory(ctx context.Context) (bool, error) {
+	g := m.group
+	self := "shared"
+	for _, l := range m.peers {
+		if l != nil && l.region == nil {
+			self = "tcp"
+		}
+	}
+	values, err := g.cfg.Control.Gather(ctx, "host/transport", []byte(self))
+	if err != nil {
+		return false, err
+	}
+	for _, v := range values {
+		if string(v) != "shared" {
+			return false, nil
+		}
+	}
+	return true, nil
+}
