@@ -16,7 +16,7 @@ import (
 // that both share. It allocates nothing.
 func BenchmarkWatched(b *testing.B) {
 	o := (&Options{Log: slog.New(slog.DiscardHandler)}).orDefaults()
-	if err := o.settle(); err != nil {
+	if err := o.readEnv(); err != nil {
 		b.Fatal(err)
 	}
 	o.dumps = nil

@@ -40,8 +40,8 @@ const (
 // DefaultHeartbeat bounds how long the watchdog may be stuck.
 const DefaultHeartbeat = 600 * time.Second
 
-// settle lets the environment decide what the options leave open.
-func (o *Options) settle() error {
+// readEnv sets the options that the caller left to the environment.
+func (o *Options) readEnv() error {
 	var e env
 	o.monitoring = e.flag("ENABLE_MONITORING", true)
 	o.heartbeat = DefaultHeartbeat

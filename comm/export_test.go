@@ -13,10 +13,11 @@ func OnExit(o *Options, f func(code int)) *Options {
 	return o
 }
 
-// Settled is what the environment makes of an error mode.
+// Settled returns the error mode, the heartbeat and whether the watchdog is monitored, as
+// the environment and the given error mode determine them.
 func Settled(mode ErrorMode) (ErrorMode, time.Duration, bool, error) {
 	o := Options{ErrorMode: mode}
-	err := o.settle()
+	err := o.readEnv()
 	return o.ErrorMode, o.heartbeat, o.monitoring, err
 }
 

@@ -18,71 +18,71 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// ProcessGroup is one rank's end of a group of ranks. Its methods are safe
-// for concurrent use, but the order of collectives is a contract between
-// ranks: goroutines that start them side by side must agree on it.
+// ProcessGroup is one rank's handle on a group of ranks. Its methods are safe for
+// concurrent use. All ranks must start the same collectives in the same order, so
+// goroutines of one rank that start collectives concurrently must agree on an order.
 type ProcessGroup struct {
 	*group
-	opts  CallOptions // what With has set
-	batch *batch      // of the Coalesce that this view belongs to
+	opts  CallOptions // set by With
+	batch *batch      // the Coalesce that this view collects calls for; nil outside Coalesce
 }
 
-// group is what all views of one process group share.
+// group is the state that all views of one process group share.
 type group struct {
-	name       string // equal on all its ranks
-	record     *flight.Group
-	stragglers *stragglers // nil where nobody asks
-	rank, size int
-	world      World
-	dev        device.Device
-	store      store.Store // this group's own view
-	control    *coordinator.Group
-	backend    backend.Backend
-	wrap       func(backend.Backend) backend.Backend
-	timeout    time.Duration
-	log        *slog.Logger
-	timed      atomic.Bool // somebody asked when a call began or was done
+	name        string // equal on all its ranks
+	record      *flight.Group
+	stragglers  *stragglers // nil if stragglers are not reported
+	rank, size  int
+	world       World
+	dev         device.Device
+	store       store.Store // the part of the job's store that belongs to this group
+	control     *coordinator.Group
+	backend     backend.Backend
+	wrapBackend func(backend.Backend) backend.Backend
+	timeout     time.Duration
+	log         *slog.Logger
+	timed       atomic.Bool // the program has asked when a call started or ended
 
-	// startMu makes the numbers of calls and the order in which the backend
-	// sees them the same.
+	// startMu is held while a call is numbered and given to the backend, so that the
+	// backend sees the calls in the order of their numbers.
 	startMu sync.Mutex
-	seq     uint64   // of the last collective
-	sends   []uint64 // of the last Send to each rank
-	recvs   []uint64 // of the last Recv from each rank
-	splits  int
+	seq     uint64   // number of the latest collective
+	sends   []uint64 // number of the latest Send to each rank
+	recvs   []uint64 // number of the latest Recv from each rank
+	splits  int      // how often Split was called
 
-	ctx       context.Context       // Init's: when it ends, the group is aborted
-	stop      *stopper              // the process's, or this rank's where ranks are goroutines
-	watchdog  *watchdogLoop         // shared by all groups of one Init
-	closing   atomic.Bool           // the program closes the group: what fails now is its own doing
-	aborted   atomic.Bool           // the program aborted it
-	failure   atomic.Pointer[error] // of the first call that failed
-	reported  atomic.Bool           // the program was told of a failure
-	abandoned sync.WaitGroup        // calls on staged memory whose callers went on
-	parent    *ProcessGroup         // that this one was split from, if any
+	main      *mainRun // the run of Main that the group was made in; nil outside Main
+	stop      *stopper // one per process; one per rank if the ranks are goroutines
+	watchdog  *watchdogLoop
+	closing   atomic.Bool           // Close was called: later failures are the program's own doing
+	aborted   atomic.Bool           // Abort was called
+	failure   atomic.Pointer[error] // the first failure of a call
+	reported  atomic.Bool           // some method has returned a failure to the program
+	abandoned sync.WaitGroup        // calls on staged memory whose callers no longer wait
+	parent    *ProcessGroup         // the group that this one was split from; nil for the group of Init
 	childMu   sync.Mutex
-	children  []*ProcessGroup // split from this one
+	children  []*ProcessGroup // the groups split from this one that are open
 
 	closeOnce sync.Once
 	closeErr  error
 	release   releases
 }
 
-// ErrNoGroup is the error of what runs on a process group and was given nil.
+// ErrNoGroup is the error of functions that need a process group and are given nil.
 var ErrNoGroup = errors.New("no process group: comm.Init makes one, also where there is one process")
 
-// CallOptions are what one call may be given; see [ProcessGroup.With].
+// CallOptions are options of a single call; see [ProcessGroup.With].
 type CallOptions struct {
-	// Name is what the call is called in errors and traces: "bucket 3".
+	// Name is the call's name in errors and traces, such as "bucket 3".
 	Name string
-	// Timeout bounds the call, from the moment it is started; 0: the group's.
+	// Timeout bounds the call, counted from its start. 0 means the group's timeout.
 	Timeout time.Duration
-	// Factor is what PreMulSum multiplies this rank's elements by. Ranks may
-	// have different ones, such as their shares of a batch; 0 takes a rank's
-	// elements out of the sum, where they are finite.
+	// Factor is the number that PreMulSum multiplies this rank's elements by. Ranks may
+	// give different factors, such as their shares of a batch. A factor of 0 removes a
+	// rank's elements from the sum, provided that they are finite.
 	Factor *float64
-	// After orders the call behind an event: its data is ready then. nil: what
-	// the device's compute stream was given so far.
+	// After is the event at which the call's data is ready. nil means: when the device's
+	// compute stream has finished the work enqueued so far.
 	After device.Event
 }
 
@@ -91,126 +91,125 @@ func (pg *ProcessGroup) With(o CallOptions) *ProcessGroup {
 	return &ProcessGroup{group: pg.group, opts: o, batch: pg.batch}
 }
 
-// Rank is this process's number within the group, from 0.
-func (g *group) Rank() int { return g.rank }
+// Rank returns this process's number within the group, counted from 0.
+func (pg *ProcessGroup) Rank() int { return pg.rank }
 
-// Size is the number of ranks of the group.
-func (g *group) Size() int { return g.size }
+// Size returns the number of ranks in the group.
+func (pg *ProcessGroup) Size() int { return pg.size }
 
-// World is this process's place in the job.
-func (g *group) World() World { return g.world }
+// World returns this process's place in the job.
+func (pg *ProcessGroup) World() World { return pg.world }
 
-// Device is where the group's tensors live.
-func (g *group) Device() device.Device { return g.dev }
+// Device returns the device that the group's tensors live on.
+func (pg *ProcessGroup) Device() device.Device { return pg.dev }
 
-// Store is the group's view of the job's key-value store, shared by its ranks
-// and no others.
-func (g *group) Store() store.Store { return g.store }
+// Store returns the group's part of the job's key-value store. Only the ranks of this
+// group use that part.
+func (pg *ProcessGroup) Store() store.Store { return pg.store }
 
-// Control is how the group's ranks tell each other what is no tensor. It is for the packages of
-// this module.
-func (g *group) Control() *coordinator.Group { return g.control }
+// Timeout returns the timeout of calls that have none of their own.
+func (pg *ProcessGroup) Timeout() time.Duration { return pg.timeout }
 
-// Timeout bounds each call that has no timeout of its own.
-func (g *group) Timeout() time.Duration { return g.timeout }
+// ErrorMode returns how the group handles a failed call.
+func (pg *ProcessGroup) ErrorMode() ErrorMode { return pg.watchdog.mode }
 
-// ErrorMode is what happens when a call fails.
-func (g *group) ErrorMode() ErrorMode { return g.watchdog.mode }
+// Log returns the logger of the group and of the packages built on it.
+func (pg *ProcessGroup) Log() *slog.Logger { return pg.log }
 
-// Log is where the group, and what is built on it, logs.
-func (g *group) Log() *slog.Logger { return g.log }
+// Backend returns the name of the group's backend: "host" or "nccl".
+func (pg *ProcessGroup) Backend() string { return pg.backend.Name() }
 
-// Backend is the name of the backend that moves the group's bytes: "host".
-func (g *group) Backend() string { return g.backend.Name() }
-
-// Alloc returns size bytes, zeroed, of the memory that the group's backend
-// moves fastest. It is freed when nothing refers to it any more. Alloc panics with a
+// Alloc returns size zeroed bytes of the memory that the group's backend transfers
+// fastest. The memory is freed when nothing refers to it any more. Alloc panics with a
 // [*UsageError] if size is negative.
-func (g *group) Alloc(size int) (device.Buffer, error) {
+func (pg *ProcessGroup) Alloc(size int) (device.Buffer, error) {
 	if size < 0 {
-		panic(&UsageError{Rank: g.world.Rank, Call: "Alloc", Msg: fmt.Sprintf("%d bytes", size)})
+		panic(&UsageError{Rank: pg.world.Rank, Call: "Alloc", Msg: fmt.Sprintf("%d bytes", size)})
 	}
-	b, err := g.backend.Alloc(size)
+	b, err := pg.backend.Alloc(size)
 	if err != nil {
-		return b, fmt.Errorf("rank %d: allocating %d bytes of communication memory: %w", g.rank, size, err)
+		return b, fmt.Errorf("rank %d: allocating %d bytes of communication memory: %w", pg.rank, size, err)
 	}
 	return b, nil
 }
 
-// Failed tells whether the group is broken, as far as this rank knows: a call failed, or
-// the program aborted it.
-func (g *group) Failed() bool {
-	return g.aborted.Load() || g.failure.Load() != nil || g.control.Failure() != nil
+// Failed reports whether this rank knows that the group is broken: a call failed, or the
+// program called Abort.
+func (pg *ProcessGroup) Failed() bool {
+	return pg.aborted.Load() || pg.failure.Load() != nil || pg.control.Failure() != nil
 }
 
-// OnShutdown has f run before the watchdog ends the process for a failure of a
-// call, whose cause it is told; other modes than AsyncErrorHandling do not end
-// it. f must return by the time that ctx ends, and can rely on nothing that
-// another goroutine may be in the middle of.
-func (g *group) OnShutdown(f func(ctx context.Context, cause error)) { g.watchdog.onShutdown(f) }
+// OnShutdown registers f, which the watchdog calls before it ends the process because a
+// call failed. The watchdog ends processes in the mode AsyncErrorHandling alone. cause is
+// the failure. f must return before ctx ends. Other goroutines still run, so f must not
+// rely on state that one of them may be changing.
+func (pg *ProcessGroup) OnShutdown(f func(ctx context.Context, cause error)) {
+	pg.watchdog.onShutdown(f)
+}
 
-// Abort breaks the group, and those split from it, and no others: their pending and later
-// calls, on this rank, return an error that matches ErrAborted and wraps cause. Those of the
-// other ranks soon fail as well.
-func (g *group) Abort(cause error) {
-	if !g.Failed() {
-		g.watchdog.recorder.Abort()
+// Abort breaks this group and the groups split from it, but no other group. On this rank,
+// pending and later calls return an error that matches ErrAborted and wraps cause. The
+// calls of the other ranks fail soon afterwards.
+func (pg *ProcessGroup) Abort(cause error) {
+	if !pg.Failed() {
+		pg.watchdog.recorder.Abort()
 	}
-	g.aborted.Store(true)
-	for _, c := range g.split() {
+	pg.aborted.Store(true)
+	for _, c := range pg.openChildren() {
 		c.Abort(cause)
 	}
 	err := ErrAborted
 	if cause != nil {
 		err = fmt.Errorf("%w: %w", ErrAborted, cause)
 	}
-	g.backend.Abort(err)
+	pg.backend.Abort(err)
 }
 
-// split returns the groups split from this one.
-func (g *group) split() []*ProcessGroup {
+// openChildren returns the groups that were split from this one and are not closed.
+func (g *group) openChildren() []*ProcessGroup {
 	g.childMu.Lock()
 	defer g.childMu.Unlock()
 	return slices.Clone(g.children)
 }
 
-// forget notes that a group split from this one is closed on its own.
-func (g *group) forget(child *group) {
+// removeChild removes a group that was split from this one and is now closed.
+func (g *group) removeChild(child *group) {
 	g.childMu.Lock()
 	defer g.childMu.Unlock()
 	g.children = slices.DeleteFunc(g.children, func(c *ProcessGroup) bool { return c.group == child })
 }
 
-// closeGrace bounds how long Close waits for calls in flight and for peers.
+// closeGrace bounds how long Close waits for calls in flight and for the other ranks.
 const closeGrace = 10 * time.Second
 
-// Close leaves the group, and those split from it, in good order: it waits a
-// bounded time for pending calls and releases what the group owns. Calls made
-// after it return ErrClosed. Closing again does nothing. Its error is that calls did
-// not end, or that one failed while the program was told of no failure in the group,
-// since it did not wait; that is logged as well. A Recv that no Send came for is such a
-// call.
-func (g *group) Close() error {
-	g.closeOnce.Do(func() {
-		g.closing.Store(true)
-		if g.parent == nil {
-			g.watchdog.leave()
+// Close waits a bounded time for pending calls, closes the groups split from this one, and
+// releases the group's resources. Calls made after Close return ErrClosed. A second Close
+// does nothing and returns the same error.
+//
+// Close returns an error if calls did not end in time, or if a call failed and no method
+// ever returned a failure of this group to the program. Such a failure is also logged. An
+// example is a Recv that no Send matches and the program does not wait for.
+func (pg *ProcessGroup) Close() error {
+	pg.closeOnce.Do(func() {
+		pg.closing.Store(true)
+		if pg.parent == nil {
+			pg.watchdog.leave()
 		} else {
-			g.parent.forget(g)
-			defer g.watchdog.remove(g)
+			pg.parent.removeChild(pg.group)
+			defer pg.watchdog.remove(pg.group)
 		}
 		var errs []error
-		for _, c := range g.split() {
+		for _, c := range pg.openChildren() {
 			errs = append(errs, c.Close())
 		}
 		ctx, cancel := awake.WithTimeout(context.Background(), closeGrace)
 		defer cancel()
-		err := g.release.run(ctx)
-		if e := g.failure.Load(); e != nil && !g.reported.Load() && !g.aborted.Load() {
+		err := pg.release.run(ctx)
+		if e := pg.failure.Load(); e != nil && !pg.reported.Load() && !pg.aborted.Load() {
 			err = errors.Join(err, fmt.Errorf("a call failed that nobody waited for: %w", *e))
-			g.log.Warn("a call failed that nobody waited for", "group", g.name, "rank", g.rank, "error", *e)
+			pg.log.Warn("a call failed that nobody waited for", "group", pg.name, "rank", pg.rank, "error", *e)
 		}
-		g.closeErr = errors.Join(append(errs, err)...)
+		pg.closeErr = errors.Join(append(errs, err)...)
 	})
-	return g.closeErr
+	return pg.closeErr
 }

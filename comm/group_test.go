@@ -431,7 +431,7 @@ func TestAWaitThatIsGivenUpLeavesTheCall(t *testing.T) {
 // Subgroups get the parent's wrapper, and end with the parent.
 func TestSubgroupsBelongToTheirParent(t *testing.T) {
 	var wrapped atomic.Int32
-	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { wrapped.Add(1); return b }}
+	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { wrapped.Add(1); return b })
 	groups, err := comm.Local(2, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -474,7 +474,7 @@ func (b truant) Split(ctx context.Context, cfg backend.Config, members []int) (b
 
 // A Split names who does not come by the ranks of the group that is split.
 func TestSplitNamesTheRankThatDidNotCome(t *testing.T) {
-	groups, err := comm.Local(3, &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return truant{b} }})
+	groups, err := comm.Local(3, commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return truant{b} }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -525,7 +525,7 @@ func TestSplitNamesTheRankThatFailed(t *testing.T) {
 	} {
 		var arrived, wg sync.WaitGroup
 		arrived.Add(4)
-		groups, err := comm.Local(4, &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return unwilling{b, c.err, &arrived} }})
+		groups, err := comm.Local(4, commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return unwilling{b, c.err, &arrived} }))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -549,10 +549,11 @@ func TestSplitNamesTheRankThatFailed(t *testing.T) {
 	}
 }
 
-// The end of Init's context ends the waits of its group and of subgroups.
-func TestInitsContextBoundsTheGroups(t *testing.T) {
+// The end of Init's context does nothing to the groups that were made with it. Abort ends
+// the waits of a group and of the groups split from it.
+func TestContextBoundsInitAlone(t *testing.T) {
 	kv := store.NewLocal()
-	ctx, cancel := context.WithCancelCause(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	groups, subs := make([]*comm.ProcessGroup, 2), make([]*comm.ProcessGroup, 2)
 	errs := make([]error, 2)
 	var wg sync.WaitGroup
@@ -567,9 +568,15 @@ func TestInitsContextBoundsTheGroups(t *testing.T) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
+	cancel()
+	for _, w := range []*comm.Work{groups[0].Barrier(), subs[0].Barrier(), groups[1].Barrier(), subs[1].Barrier()} {
+		if err := w.Wait(t.Context()); err != nil {
+			t.Errorf("after the end of Init's context: %v", err)
+		}
+	}
 	cause := errors.New("the scheduler wants the machine")
 	works := []*comm.Work{groups[0].Barrier(), subs[0].Barrier()}
-	cancel(cause)
+	groups[0].Abort(cause)
 	for _, w := range works {
 		// Whichever rank was the first to abort: the cause is the same.
 		if err := w.Wait(t.Context()); !errors.Is(err, comm.ErrAborted) || !strings.Contains(err.Error(), cause.Error()) {

@@ -17,50 +17,52 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// DefaultTimeout bounds a call where nothing else does.
+// DefaultTimeout is the timeout of a call if neither the call nor [Options].Timeout gives one.
 const DefaultTimeout = 10 * time.Minute
 
-// Options are how a group is made. The zero value is the good default.
+// Options are the options of a group. The zero value is the default.
 type Options struct {
-	// World is this process's place in the job; nil: WorldFromEnv. A LocalSize
-	// of 0 is Size.
+	// World is this process's place in the job. nil means the result of WorldFromEnv. A
+	// LocalSize of 0 means Size.
 	World *World
-	// Store is the job's store; nil: the one at the world's master address,
-	// which rank 0 hosts unless the launcher does.
+	// Store is the job's store. nil means the store at the world's master address, which
+	// the launcher or else rank 0 hosts.
 	Store store.Store
-	// Device is where the group's tensors live; nil: the one that suits the
-	// local rank, or that GODDP_DEVICE names.
+	// Device is the device that the group's tensors live on. nil means the device that
+	// GODDP_DEVICE names or, if it is not set, the GPU of the local rank's number or, on a
+	// host without GPUs, the CPU.
 	Device device.Device
-	// Timeout bounds the making of the group, and each call that has no
-	// timeout of its own; 0: DefaultTimeout.
+	// Timeout bounds the making of the group, and every call that has no timeout of its
+	// own. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// ErrorMode is what a failed call leads to; DefaultErrorMode: what the
-	// environment says.
+	// ErrorMode says what happens when a call fails. DefaultErrorMode means that the
+	// environment decides.
 	ErrorMode ErrorMode
-	// CheckCalls has every collective wait for all ranks and compare their
-	// calls before it runs, which costs some time; a mismatch is then an error
-	// that holds the calls of all ranks. GODDP_DEBUG=DETAIL, or
-	// TORCH_DISTRIBUTED_DEBUG=DETAIL, switches it on too.
+	// CheckCalls makes every collective wait for all ranks and compare their calls before
+	// it runs. If the calls differ, the error holds the calls of all ranks. The comparison
+	// takes one round trip to the coordinator per call. GODDP_DEBUG=DETAIL and
+	// TORCH_DISTRIBUTED_DEBUG=DETAIL switch it on as well.
 	CheckCalls bool
-	// ShutdownTimeout bounds the functions given to OnShutdown; 0:
+	// NoLockOSThread keeps Init from locking the calling goroutine to its thread. By
+	// default Init locks it if the group's device is a GPU; see [Init].
+	NoLockOSThread bool
+	// ShutdownTimeout bounds the functions given to OnShutdown. 0 means
 	// DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
-	// Log receives what the group has to say; nil: slog.Default.
+	// Log is the logger of the group. nil means slog.Default.
 	Log *slog.Logger
-	// WrapBackend, if not nil, is put around the backend of the group, and of
-	// the groups split from it: to watch, delay or fail its calls.
-	WrapBackend func(backend.Backend) backend.Backend
 
-	// What the environment says, by settle.
-	heartbeat  time.Duration // for how long the watchdog may be stuck
-	monitoring bool          // whether the process ends when it is
+	wrapBackend func(backend.Backend) backend.Backend // put around the group's backend; nil: nothing is
 
-	reportStragglers bool // whether to tell which ranks hold the others up
+	// The fields that readEnv sets.
+	heartbeat        time.Duration // how long the watchdog may be stuck
+	monitoring       bool          // whether the process ends if the watchdog is stuck
+	reportStragglers bool          // whether to log which ranks hold the others up
 	flight           flight.Settings
-	dumps            func() (string, error) // the folder for flight records; nil: none are written
-	member           store.Member           // this process in the job
+	dumps            func() (string, error) // returns the folder of flight records; nil: none are written
 
-	exit func(code int) // os.Exit, but for tests
+	member store.Member   // this process's identity in the job
+	exit   func(code int) // os.Exit, except in tests
 }
 
 func (o *Options) orDefaults() Options {
@@ -80,28 +82,31 @@ func (o *Options) orDefaults() Options {
 	if d.Log == nil {
 		d.Log = slog.Default()
 	}
-	if d.WrapBackend == nil {
-		d.WrapBackend = func(b backend.Backend) backend.Backend { return b }
+	if d.wrapBackend == nil {
+		d.wrapBackend = func(b backend.Backend) backend.Backend { return b }
 	}
 	return d
 }
 
-// Init joins the job's process group and returns when all its ranks have. The
-// error is an [*AbsentError] where some did not come in time.
-// ctx bounds the group's life, not only Init: when it ends, the group is
-// aborted with ctx's cause.
+// Init joins the job's process group. It returns when all ranks have joined. The error is
+// an [*AbsentError] if some ranks did not join in time.
 //
-// On a GPU the calling goroutine is locked to its thread for good, as by
-// [runtime.LockOSThread]; Close does not unlock it. Otherwise Go may move it to
-// another thread with every wait, where what the driver needs for the next call
-// is in no cache. A channel that it waits at costs a switch of threads more. To
-// keep a goroutine free, have another one call Init.
+// ctx bounds Init alone, as with [net.Dialer]. After Init has returned, the end of ctx does
+// nothing to the group; [ProcessGroup.Abort] ends a group early. A group that Init makes
+// within [Main], with the context of Main or one derived from it, is aborted when the
+// context of Main ends, by a signal for example.
 //
-// A process may Init again after Close, as often as all the others do; after
-// an Init that failed, only when it failed on all of them.
+// If the group's device is a GPU, Init locks the calling goroutine to its thread, as by
+// [runtime.LockOSThread]. Close does not unlock it. On the thread that made the previous
+// call, the driver's data for the next call is still in the caches. In return every wait on
+// a channel takes an extra switch of threads. Set Options.NoLockOSThread, or call Init from
+// another goroutine, to keep the goroutine unlocked. On the CPU Init never locks it.
+//
+// A process may call Init again after Close, if all ranks do so equally often. After an
+// Init that failed, it may do so only if Init failed on all ranks.
 func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	o := opts.orDefaults()
-	if err := o.settle(); err != nil {
+	if err := o.readEnv(); err != nil {
 		return nil, err
 	}
 	w, err := o.world()
@@ -112,19 +117,20 @@ func Init(ctx context.Context, opts *Options) (*ProcessGroup, error) {
 	if o.member, err = w.member(); err != nil {
 		return nil, err
 	}
-	pg, err := meet(ctx, o)
+	pg, err := joinWithRetry(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d of %d: joining the process group: %w", o.World.Rank, o.World.Size, err)
 	}
-	closeOnReturn(ctx, pg)
-	if isGPU(pg.dev) {
+	if m := mainRunOf(ctx); m != nil {
+		m.add(pg)
+	}
+	if isGPU(pg.dev) && !o.NoLockOSThread {
 		runtime.LockOSThread()
 	}
 	return pg, nil
 }
 
-// world is this process's place in the job, as the options or the environment
-// have it.
+// world returns this process's place in the job, from the options or the environment.
 func (o *Options) world() (World, error) {
 	if o.World == nil {
 		return WorldFromEnv()
@@ -139,37 +145,38 @@ func (o *Options) world() (World, error) {
 	return w, nil
 }
 
-// remeet is the pause before the job's store is looked for again.
-const remeet = 20 * time.Millisecond
+// retryPause is the pause before joinWithRetry connects to the job's store again.
+const retryPause = 20 * time.Millisecond
 
-// meet joins within the timeout. A store that rank 0 hosts may still be that
-// of an earlier group, about to end: when it does, the ranks meet at the next.
-func meet(ctx context.Context, o Options) (*ProcessGroup, error) {
-	making, cancel := awake.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("%w after %v", ErrTimeout, o.Timeout))
+// joinWithRetry joins within the timeout. A store that rank 0 hosts may still be the one of
+// an earlier group that is being closed. If the connection to it is lost, joinWithRetry
+// tries again, until the store of the new group is there.
+func joinWithRetry(ctx context.Context, o Options) (*ProcessGroup, error) {
+	ctx, cancel := awake.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("%w after %v", ErrTimeout, o.Timeout))
 	defer cancel()
 	for {
-		pg, err := join(ctx, making, o)
+		pg, err := join(ctx, o)
 		if err == nil || o.Store != nil || o.World.AgentStore || !errors.Is(err, store.ErrServerLost) {
 			return pg, err
 		}
 		select {
-		case <-time.After(remeet):
-		case <-making.Done():
+		case <-time.After(retryPause):
+		case <-ctx.Done():
 			return nil, err
 		}
 	}
 }
 
-// join makes a group that lives as long as ctx, while making lasts. What it
-// made is released if it fails.
-func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
+// join makes the group of all ranks, bounded by ctx. If it fails, it releases everything
+// that it has made.
+func join(ctx context.Context, o Options) (_ *ProcessGroup, err error) {
 	w := *o.World
 	var release releases
 	defer func() {
 		if err != nil {
-			// Also when time is up: the others have to hear why from the coordinator,
-			// which may be here.
-			release.run(context.WithoutCancel(making))
+			// Release without ctx, which may have ended: the coordinator, which this rank
+			// may host, must still tell the other ranks the cause.
+			release.run(context.WithoutCancel(ctx))
 		}
 	}()
 
@@ -180,57 +187,60 @@ func join(ctx, making context.Context, o Options) (_ *ProcessGroup, err error) {
 		release.addClose(o.Device.Close)
 	}
 	if o.Store == nil {
-		if o.Store, err = openStore(making, w, &o.member, o.Log, &release); err != nil {
+		if o.Store, err = openStore(ctx, w, &o.member, o.Log, &release); err != nil {
 			return nil, err
 		}
 	}
-	// The n-th group that this process makes meets the n-th of the others:
-	// keys of an earlier one, or of an earlier life of this rank, stay apart.
-	n, err := o.Store.Add(making, groupsKey(w), 1)
+	// The n-th group of this process joins the n-th groups of the other processes. The
+	// number keeps its keys apart from those of earlier groups, and of an earlier process
+	// that had this rank.
+	n, err := o.Store.Add(ctx, groupsKey(w), 1)
 	if err != nil {
 		return nil, err
 	}
 	view := groupView(o.Store, w, n)
-	control, err := openControl(making, &o, n, &release)
+	control, err := openControl(ctx, &o, n, &release)
 	if err != nil {
 		return nil, err
 	}
 	cfg := backend.Config{Rank: w.Rank, Size: w.Size, Control: control, Device: o.Device, Timeout: o.Timeout, Log: o.Log}
-	be, err := connect(making, w, cfg, o.member, o.CheckCalls)
+	be, err := connect(ctx, w, cfg, o.member, o.CheckCalls)
 	if err != nil {
 		return nil, err
 	}
 	d := newWatchdogLoop(w, flight.Open(w.identity(), o.flight, o.Log), o)
 	release.addClose(func() error { d.stop(); return nil })
-	pg := newGroup(ctx, "default", w, cfg, view, be, d, o.WrapBackend)
+	pg := newGroup(mainRunOf(ctx), "default", w, cfg, view, be, d, o.wrapBackend)
 	pg.release = append(release, pg.release...)
 	return pg, nil
 }
 
-// groupsKey counts the groups that a rank has begun to join.
+// groupsKey is the store's key of the counter of the groups that a rank has begun to join.
 func groupsKey(w World) string { return fmt.Sprintf("goddp/%d/groups/%d", w.Generation, w.Rank) }
 
-// groupView is the part of the job's store that is the n-th group's.
+// groupView returns the part of the job's store that belongs to the n-th group.
 func groupView(kv store.Store, w World, n int64) store.Store {
 	return store.Prefix(kv, fmt.Sprintf("goddp/%d/group/%d", w.Generation, n))
 }
 
-// newGroup is the group itself, over a backend that is connected and now its
-// own, under a watchdog.
-func newGroup(ctx context.Context, name string, w World, cfg backend.Config, view store.Store, be backend.Backend, d *watchdogLoop, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
+// newGroup makes a group from a connected backend and adds it to the watchdog. The group
+// takes ownership of the backend. m is the run of Main that the group is made in, or nil.
+func newGroup(m *mainRun, name string, w World, cfg backend.Config, view store.Store, be backend.Backend, d *watchdogLoop, wrap func(backend.Backend) backend.Backend) *ProcessGroup {
 	pg := &ProcessGroup{group: &group{
-		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrap: wrap, watchdog: d,
-		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), ctx: ctx, stop: stopperOf(ctx),
+		name: name, rank: cfg.Rank, size: cfg.Size, world: w, dev: cfg.Device, store: view, backend: wrap(be), wrapBackend: wrap, watchdog: d,
+		timeout: cfg.Timeout, log: cfg.Log, control: cfg.Control, sends: make([]uint64, cfg.Size), recvs: make([]uint64, cfg.Size), main: m, stop: m.stopper(),
 	}}
 	d.add(pg.group)
-	stop := context.AfterFunc(ctx, func() { pg.Abort(context.Cause(ctx)) })
-	pg.release.addClose(func() error { pg.abandoned.Wait(); return nil }) // Close of the backend ends their calls
+	pg.release.addClose(func() error { pg.abandoned.Wait(); return nil }) // runs after the backend's Close, which ends those calls
 	pg.release.add(pg.backend.Close)
-	pg.release.addClose(func() error { stop(); return nil })
+	if m != nil {
+		stop := context.AfterFunc(m.ctx, func() { pg.Abort(context.Cause(m.ctx)) })
+		pg.release.addClose(func() error { stop(); return nil })
+	}
 	return pg
 }
 
-// releases are what has to be undone, run last to first.
+// releases are functions that release what a group owns. They run last to first.
 type releases []func(context.Context) error
 
 func (r *releases) add(f func(context.Context) error) { *r = append(*r, f) }
@@ -239,7 +249,7 @@ func (r *releases) addClose(f func() error) {
 	r.add(func(context.Context) error { return f() })
 }
 
-// run undoes everything, last to first, and joins what went wrong.
+// run calls all functions, last to first, and joins their errors.
 func (r releases) run(ctx context.Context) error {
 	var errs []error
 	for _, f := range slices.Backward(r) {

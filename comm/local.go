@@ -12,16 +12,17 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// Local makes the n process groups of a job whose ranks are goroutines of
-// this process: group r belongs to the goroutine that is rank r. Each has a
-// device of its own. The ranks exchange Go memory through channels, so that
-// the race detector sees across ranks and a testing/synctest bubble's clock
-// drives the deadlines. Of opts, World, Store and Device are ignored, and
-// AsyncErrorHandling is CleanUpOnly: no rank ends the process, and none writes
-// its flight record to a file. Close every group.
+// Local makes the n process groups of a job whose ranks are goroutines of this process. The
+// goroutine that is rank r uses group r. Each group has a device of its own. The ranks
+// exchange Go memory through channels, so the race detector sees accesses of all ranks, and
+// the clock of a testing/synctest bubble drives the deadlines.
+//
+// Local ignores World, Store and Device of opts, and treats AsyncErrorHandling as
+// CleanUpOnly: no rank ends the process or writes its flight record to a file. The caller
+// must close every group.
 func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	o := opts.orDefaults()
-	if err := o.settle(); err != nil {
+	if err := o.readEnv(); err != nil {
 		return nil, err
 	}
 	if o.ErrorMode == AsyncErrorHandling {
@@ -48,6 +49,7 @@ func Local(n int, opts *Options) ([]*ProcessGroup, error) {
 	return groups, nil
 }
 
+// joinLocal makes the group of one rank of Local.
 func joinLocal(rank, size int, hub *host.InProcess, kv store.Store, server *coordinator.Server, o Options) (*ProcessGroup, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.Timeout)
 	defer cancel()
@@ -76,7 +78,7 @@ func joinLocal(rank, size int, hub *host.InProcess, kv store.Store, server *coor
 		return nil, err
 	}
 	view := store.Prefix(kv, "group")
-	var recorder *flight.Recorder // each rank its own
+	var recorder *flight.Recorder
 	if o.flight.Entries > 0 {
 		if recorder, err = flight.New(nil, w.identity(), o.flight.Entries); err != nil {
 			be.Close(ctx)
@@ -85,7 +87,7 @@ func joinLocal(rank, size int, hub *host.InProcess, kv store.Store, server *coor
 		}
 	}
 	d := newWatchdogLoop(w, recorder, o)
-	pg := newGroup(context.Background(), "default", w, cfg, view, be, d, o.WrapBackend)
+	pg := newGroup(nil, "default", w, cfg, view, be, d, o.wrapBackend)
 	var release releases
 	release.addClose(dev.Close)
 	release.add(func(ctx context.Context) error {

@@ -20,48 +20,47 @@ import (
 	"github.com/goddp/goddp/internal/stopfile"
 )
 
-// Main is a worker's main: it runs train and ends the process. SIGINT and
-// SIGTERM end train's context; a second one ends the process as it would
-// without Main. In a program that asks for stop requests
+// Main is the main function of a worker: it runs train and ends the process. SIGINT and
+// SIGTERM end train's context, and with it the groups that train has made. A second signal
+// ends the process as it would without Main. In a program that asks for stop requests
 // ([ProcessGroup.StopRequested], [github.com/goddp/goddp/ddp.Model.Stopping]) the first
-// signal is a request, and only the next one, or half of the launcher's shutdown
-// timeout, ends the context.
+// signal is a request. The context then ends at the next signal, or when half of the
+// launcher's shutdown timeout has passed.
 //
-// When train returns nil, the groups that it made with this context
-// and did not close are closed: the other ranks may still be in the last call. An
-// error of that counts as train's. The exit code is 0 when train returns nil, 1 when
-// it returns an error, and 128 plus the signal's number when it returns an error after a
-// signal ended its context, or nil after its ranks agreed to stop. An error, or a panic on
-// train's goroutine, is also written to the file that TORCHELASTIC_ERROR_FILE names, for
-// the launcher's report.
+// If train returns nil, Main closes the groups that train made with this context and left
+// open: the other ranks may still be in their last call. An error of that counts as train's.
+//
+// The exit code is 0 if train returns nil and 1 if it returns an error. It is 128 plus the
+// signal's number if train returns an error after a signal ended its context, or nil after
+// the ranks agreed to stop. An error, or a panic on train's goroutine, is also written to
+// the file that TORCHELASTIC_ERROR_FILE names, for the launcher's report.
 func Main(train func(context.Context) error) { os.Exit(run(train)) }
 
 func run(train func(context.Context) error) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	var left unclosed
-	stop := &stopper{file: os.Getenv(stopfile.Var)}
+	m := &mainRun{ctx: ctx, stop: &stopper{file: os.Getenv(stopfile.Var)}}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done := make(chan struct{})
 	defer close(done)
-	go heedSignals(signals, done, stop, &left, cancel)
+	go m.handleSignals(signals, done, cancel)
 	defer func() {
 		if p := recover(); p != nil {
 			report(fmt.Sprintf("panic: %v", p), panicked(string(debug.Stack())), nil)
 			panic(p)
 		}
 	}()
-	err := train(context.WithValue(context.WithValue(ctx, unclosedKey{}, &left), stopperKey{}, stop))
+	err := train(context.WithValue(ctx, mainRunKey{}, m))
 	if err == nil {
-		err = left.close()
+		err = m.closeGroups()
 	}
 	if err == nil {
-		accepted := stop.acceptedSignal()
+		accepted := m.stop.acceptedSignal()
 		if accepted == 0 {
 			return 0
 		}
-		stop.tell(stopfile.Done)
+		m.stop.writeState(stopfile.Done)
 		return 128 + int(accepted)
 	}
 	fmt.Fprintf(os.Stderr, "error: %v\n", err)
@@ -75,9 +74,38 @@ func run(train func(context.Context) error) int {
 	return 1
 }
 
-// heedSignals acts on the process's signals until done is closed, or the program's
-// context has ended by cancel.
-func heedSignals(signals chan os.Signal, done <-chan struct{}, stop *stopper, left *unclosed, cancel context.CancelCauseFunc) {
+// mainRun is one run of Main: its context, its stop requests and its groups.
+type mainRun struct {
+	ctx  context.Context // ends by a signal, and when train has returned
+	stop *stopper
+
+	mu     sync.Mutex
+	groups []*ProcessGroup // made with Main's context and not closed, oldest first
+}
+
+type mainRunKey struct{}
+
+// mainRunOf returns the run of Main whose context ctx is, or is derived from; nil outside Main.
+func mainRunOf(ctx context.Context) *mainRun {
+	m, _ := ctx.Value(mainRunKey{}).(*mainRun)
+	return m
+}
+
+// stopper returns the stop requests of the run or, outside Main, new ones that no signal
+// reaches.
+func (m *mainRun) stopper() *stopper {
+	if m == nil {
+		return &stopper{}
+	}
+	return m.stop
+}
+
+// hasEnded reports whether Main's context has ended.
+func (m *mainRun) hasEnded() bool { return m != nil && m.ctx.Err() != nil }
+
+// handleSignals acts on the process's signals. It returns when done is closed, or when it
+// has ended Main's context by cancel.
+func (m *mainRun) handleSignals(signals chan os.Signal, done <-chan struct{}, cancel context.CancelCauseFunc) {
 	start := time.Now()
 	var sig os.Signal
 	var timer *awake.Timer
@@ -92,44 +120,44 @@ func heedSignals(signals chan os.Signal, done <-chan struct{}, stop *stopper, le
 		}
 	}()
 	limit := stopfile.Timeout() / 2
-	var late time.Duration // how long the ranks had, if they did not agree
+	var late time.Duration // the time that the ranks had to agree, if they did not agree in it
 	for {
 		e := stopEvent{kind: stopLate}
 		select {
 		case sig = <-signals:
 			n, _ := sig.(syscall.Signal)
-			e = stopEvent{kind: stopSignal, signal: n, at: time.Since(start), abort: stop.aborts()}
+			e = stopEvent{kind: stopSignal, signal: n, at: time.Since(start), abort: m.stop.aborts()}
 		case <-fired:
 			fired = nil
 		case <-done:
 			return
 		}
-		switch stop.step(e) {
+		switch m.stop.step(e) {
 		case stopWait:
-			if stop.file == "" { // else the launcher says so
+			if m.stop.file == "" { // with a launcher, the launcher prints this
 				fmt.Fprintf(os.Stderr, "%v: waiting up to %v for all ranks to finish the step; again to abort\n", sig, limit)
 			}
 			arm(limit)
 		case stopExpire:
-			// The watchdogs of the ranks that wait find out for which one. A rank that
-			// waits for none is left to end by itself.
+			// The deadlines pass, so that the watchdogs of the waiting ranks find out which
+			// rank they wait for. A rank that waits for none may end by itself meanwhile.
 			late = limit
-			left.expire()
+			m.expireDeadlines()
 			arm(reasonTime)
 		case stopEnd:
-			signal.Stop(signals) // one more has its default effect
+			signal.Stop(signals) // the next signal has its default effect
 			cancel(&SignalError{Signal: sig, After: late})
 			return
 		}
 	}
 }
 
-// panicked is the part of a stack, as debug.Stack has it, that led to the panic, and to
-// those that it came of.
+// panicked returns the part of a stack, in the format of debug.Stack, that is below the
+// latest call of panic.
 func panicked(stack string) string {
 	head, rest, _ := strings.Cut(stack, "\n")
 	if i := strings.Index(rest, "\npanic("); i >= 0 {
-		lines := strings.SplitAfterN(rest[i+1:], "\n", 3) // the call of panic, and its place
+		lines := strings.SplitAfterN(rest[i+1:], "\n", 3) // the call of panic, and its file and line
 		rest = lines[len(lines)-1]
 	}
 	return head + "\n" + rest
@@ -138,7 +166,9 @@ func panicked(stack string) string {
 // SignalError is the cause of a context that a signal ended.
 type SignalError struct {
 	Signal os.Signal
-	After  time.Duration // the signal was a stop request, and this rank did not finish its step within this time
+	// After is not 0 if the signal was a stop request and this rank did not finish its step
+	// within that time.
+	After time.Duration
 }
 
 func (e *SignalError) Error() string {
@@ -149,35 +179,24 @@ func (e *SignalError) Error() string {
 	return text
 }
 
-// unclosed are the groups that were made with Main's context.
-type unclosed struct {
-	mu     sync.Mutex
-	groups []*ProcessGroup
-}
-
-type unclosedKey struct{}
-
-// closeOnReturn has Main close the group, unless the program does, if ctx is Main's.
-func closeOnReturn(ctx context.Context, pg *ProcessGroup) {
-	u, ok := ctx.Value(unclosedKey{}).(*unclosed)
-	if !ok {
-		return
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.groups = append(u.groups, pg)
+// add has Main close pg after train has returned, unless the program closes it before.
+func (m *mainRun) add(pg *ProcessGroup) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.groups = append(m.groups, pg)
 	pg.release.addClose(func() error {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		u.groups = slices.DeleteFunc(u.groups, func(g *ProcessGroup) bool { return g == pg })
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.groups = slices.DeleteFunc(m.groups, func(g *ProcessGroup) bool { return g == pg })
 		return nil
 	})
 }
 
-// close closes what is left, the oldest first, which closes those split from it.
-func (u *unclosed) close() error {
+// closeGroups closes the open groups, oldest first. Close of a group also closes the groups
+// split from it.
+func (m *mainRun) closeGroups() error {
 	var errs []error
-	for pg := u.next(); pg != nil; pg = u.next() {
+	for pg := m.takeOldest(); pg != nil; pg = m.takeOldest() {
 		if err := pg.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("closing the process group: %w", err))
 		}
@@ -185,29 +204,31 @@ func (u *unclosed) close() error {
 	return errors.Join(errs...)
 }
 
-// expire lets the deadlines of all calls in flight pass.
-func (u *unclosed) expire() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, pg := range u.groups {
+// expireDeadlines makes the deadlines of all calls in flight pass now.
+func (m *mainRun) expireDeadlines() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, pg := range m.groups {
 		pg.watchdog.expire()
 	}
 }
 
-// next takes the oldest group that is not closed, or nil.
-func (u *unclosed) next() *ProcessGroup {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if len(u.groups) == 0 {
+// takeOldest removes the oldest open group from the list and returns it, or nil if there is
+// none.
+func (m *mainRun) takeOldest() *ProcessGroup {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.groups) == 0 {
 		return nil
 	}
-	pg := u.groups[0]
-	u.groups = u.groups[1:]
+	pg := m.groups[0]
+	m.groups = m.groups[1:]
 	return pg
 }
 
-// causedBy returns the rank whose failure caused err on this rank: it could not join, was lost,
-// gave up, or its call failed first. nil: err began on this rank.
+// causedBy returns the rank whose failure caused err on this rank: the rank that could not
+// join, was lost or aborted the group, or whose call failed first. It returns nil if err
+// originated on this rank.
 func causedBy(err error) *int {
 	var join *JoinError
 	var lost *PeerLostError
@@ -221,7 +242,7 @@ func causedBy(err error) *int {
 	}
 	var origin *int
 	switch {
-	case errors.As(err, &join): // whoever else was lost may be another that waited for it
+	case errors.As(err, &join): // before the others: a rank lost since may have waited for the one that could not join
 		origin = &join.Rank
 	case errors.As(err, &lost):
 		origin = &lost.Peer
@@ -236,17 +257,16 @@ func causedBy(err error) *int {
 	return origin
 }
 
-// report tells the launcher what went wrong, and whoever reads its output if
-// that fails.
+// report writes the error file. If that fails, it prints why to the standard error.
 func report(message, stack string, culprit *int) {
 	if err := writeErrorFile(message, stack, culprit); err != nil {
 		fmt.Fprintf(os.Stderr, "writing the error file: %v\n", err)
 	}
 }
 
-// writeErrorFile tells the launcher what went wrong, in torchelastic's format,
-// if it asks. A rank that failed because another did, echo, says which: it is not
-// the cause.
+// writeErrorFile writes a failure to the file that the launcher named, in torchelastic's
+// format. It writes nothing if the launcher named none. culprit is the rank whose failure
+// caused this one, or nil if the failure originated on this rank.
 func writeErrorFile(message, stack string, culprit *int) error {
 	path := os.Getenv("TORCHELASTIC_ERROR_FILE")
 	if path == "" {
@@ -261,5 +281,7 @@ func writeErrorFile(message, stack string, culprit *int) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.WriteBytes(path, 0o644, content) // by Main and by the watchdog, of which one may end the process meanwhile
+	// Written atomically: Main and the watchdog may both write the file, and one of them
+	// may end the process while the other writes.
+	return atomicfile.WriteBytes(path, 0o644, content)
 }

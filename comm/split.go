@@ -48,7 +48,7 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: splitting the process group: color %d, ranks %v: %w", pg.world.Rank, color, ranks, err)
 	}
-	sub := newGroup(pg.ctx, name, pg.world, cfg, view, be, pg.watchdog, pg.wrap)
+	sub := newGroup(pg.main, name, pg.world, cfg, view, be, pg.watchdog, pg.wrapBackend)
 	sub.parent, sub.stop = pg, pg.stop
 	pg.childMu.Lock()
 	pg.children = append(pg.children, sub)

@@ -9,12 +9,13 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestStopCore plays the scenarios of testdata/stop: one process each, which "new" begins.
-// heed says that the program asks for stop requests; SIGINT and SIGTERM, with the time at
-// which they come, are signals, with "abort" behind it where the launcher does not ask; request is the program's own; accept NAME, that the ranks
-// agreed; late, that the armed timer fired. The answer is what is to be done, and what
-// the program is asked to stop for.
-func TestStopCore(t *testing.T) {
+// TestStopScenarios runs the scenarios of testdata/stop. "new" starts a process. Then each
+// command is an event: "poll" is a call of StopRequested; "SIGINT" and "SIGTERM" are signals,
+// followed by the time at which they come and by "abort" if the launcher ends the program
+// rather than asks it to stop; "request" is a call of RequestStop; "accept NAME" is a call of
+// AcceptStop; "late" is the armed timer. The output is the action, and the signal that the
+// program is asked to stop for.
+func TestStopScenarios(t *testing.T) {
 	actions := [...]string{"nothing", "tell the launcher", "wait", "expire calls", "end the context"}
 	signals := map[string]syscall.Signal{"SIGINT": syscall.SIGINT, "SIGTERM": syscall.SIGTERM}
 	var core stopCore
@@ -25,8 +26,8 @@ func TestStopCore(t *testing.T) {
 		}
 		var e stopEvent
 		switch d.Cmd {
-		case "heed":
-			e.kind = stopHeed
+		case "poll":
+			e.kind = stopPoll
 		case "request":
 			e.kind = stopRequest
 		case "late":

@@ -282,7 +282,7 @@ func (d *watchdogLoop) failed(g *group, err error) {
 // broke notes that a group broke. It is the program's own doing if it closed that group, or
 // its context ended.
 func (d *watchdogLoop) broke(g *group) {
-	if !g.closing.Load() && g.ctx.Err() == nil {
+	if !g.closing.Load() && !g.main.hasEnded() {
 		d.breakOnce.Do(func() {
 			close(d.broken)
 			d.tell(event{kind: watchdog.Broke, group: g})

@@ -92,10 +92,10 @@ func delayedOnGPU(ctx context.Context) error {
 	const layers, width, rows, warm, rounds = 4, 8192, 8192, 3, 9
 	os.Setenv("GODDP_ALLOW_TF32", "1")
 	var slow *delayed
-	pg, err := comm.Init(ctx, &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend {
+	pg, err := comm.Init(ctx, commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend {
 		slow = &delayed{Backend: b}
 		return slow
-	}})
+	}))
 	if err != nil {
 		return err
 	}

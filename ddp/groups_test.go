@@ -96,7 +96,7 @@ func (m halved) Forward(x *autograd.Variable) *autograd.Variable {
 func TestGroupsShareOneLaunchOrder(t *testing.T) {
 	const rows, cols = 2, 2
 	all := &launches{order: map[string][]string{}}
-	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return &grouped{Backend: b, all: all} }}
+	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return &grouped{Backend: b, all: all} })
 	commtest.OnGoroutines(t, rows*cols, opts, func(pg *comm.ProcessGroup) error {
 		i, j := pg.Rank()/cols, pg.Rank()%cols
 		row, err := pg.Split(t.Context(), i, 0)

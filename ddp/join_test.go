@@ -202,7 +202,7 @@ func TestJoinCostsNoCalls(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2, 4) {
 		calls := func(passes int, join bool) int64 {
 			var n atomic.Int64 // over all ranks of this process
-			opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return counting{b, &n} }}
+			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return counting{b, &n} })
 			commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 				m := newLedger(pg.Device(), 3)
 				model, err := New(m, pg, &Options{BucketCapMB: 1e-6})

@@ -87,7 +87,7 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 	const buckets, each, delay, ranks = 8, 100 * time.Millisecond, 90 * time.Millisecond, 2
 	step := func(t *testing.T, delay time.Duration) (took []time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
-			opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return slow{b, delay} }}
+			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return slow{b, delay} })
 			commtest.OnGoroutines(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 				m := layers{each: each}
 				for i := range buckets {
@@ -186,7 +186,7 @@ func TestWhatUpdatesWaitForIsNotHidden(t *testing.T) {
 	for r := range events {
 		devices = append(devices, counted{devicetest.Lagging(cpu.New(nil)), &events[r]})
 	}
-	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return sought{b, "bucket 1"} }}
+	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return sought{b, "bucket 1"} })
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
 		model, err := New(nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), pg, &Options{BucketCapMB: 1})
 		if err != nil {

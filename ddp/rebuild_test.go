@@ -210,7 +210,7 @@ func (s small) Alloc(size int) (device.Buffer, error) {
 func TestBucketsThatCannotBeRebuilt(t *testing.T) {
 	var full atomic.Bool // for one of the ranks, whichever asks first
 	log := &kept{}
-	opts := &comm.Options{Log: slog.New(log), WrapBackend: func(b backend.Backend) backend.Backend { return small{b, &full} }}
+	opts := commtest.WrapBackend(&comm.Options{Log: slog.New(log)}, func(b backend.Backend) backend.Backend { return small{b, &full} })
 	commtest.OnGoroutines(t, 2, opts, func(pg *comm.ProcessGroup) error {
 		m := newSwitches(pg.Device(), 3)
 		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})

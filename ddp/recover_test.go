@@ -301,7 +301,7 @@ func (r refusing) Start(c *backend.Call) (backend.Task, error) {
 func TestARecoveryThatFails(t *testing.T) {
 	all := survivors(t, 2, false)
 	all[1].opt.Restored(7)
-	together(t, all, comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return refusing{b} }},
+	together(t, all, *commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return refusing{b} }),
 		func(pg *comm.ProcessGroup, s *survivor) error {
 			if _, err := Recover(s.net, pg, s.opt); pg.Rank() == 0 && !errors.Is(err, errInjected) {
 				return fmt.Errorf("got %v", err)

@@ -84,7 +84,7 @@ func TestOnlyItsUpdatesWaitForTheLastReduction(t *testing.T) {
 	const wide = 1100 // 4.8 MB of gradients for each layer
 	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(cpu.New(nil))}
 	release := make(chan struct{})
-	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return held{b, "bucket 1", release} }}
+	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return held{b, "bucket 1", release} })
 	over := sync.OnceFunc(func() { close(release) }) // no rank gets here that waits for it
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
 		mark := nn.NewBuffer("mark", autograd.FromSlice(pg.Device(), []float32{0}))

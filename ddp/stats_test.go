@@ -48,7 +48,7 @@ func (t lastingTask) Span() (began, done time.Time) {
 func TestStats(t *testing.T) {
 	const buckets, each, comms, passes = 4, 100 * time.Millisecond, 80 * time.Millisecond, 3
 	synctest.Test(t, func(t *testing.T) {
-		opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return lasting{b, comms} }}
+		opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return lasting{b, comms} })
 		commtest.OnGoroutines(t, 2, opts, func(pg *comm.ProcessGroup) error {
 			m := layers{each: each}
 			for i := range buckets {

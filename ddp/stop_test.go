@@ -175,7 +175,7 @@ func TestStoppingCostsNoCalls(t *testing.T) {
 		for _, how := range unevenly {
 			sent := func(heed, stop bool) (calls, bytes int64) {
 				var c traffic // of all ranks of this process
-				opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return measured{b, &c} }}
+				opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return measured{b, &c} })
 				commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 					m := newSwitches(pg.Device(), 5)
 					model, err := New(m, pg, &how.opts)

@@ -175,7 +175,7 @@ func TestReductionsOverlapCheckpoints(t *testing.T) {
 	const parts, each, delay, ranks = 3, 100 * time.Millisecond, 90 * time.Millisecond, 2
 	step := func(delay time.Duration) (took time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
-			opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return slow{b, delay} }}
+			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return slow{b, delay} })
 			commtest.OnGoroutines(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 				var mods []nn.Module
 				for range parts {
@@ -403,7 +403,7 @@ func TestEvaluationWithoutCommunication(t *testing.T) {
 func evaluation(t *testing.T, ranks int) {
 	const evaluated = "evaluated"
 	var calls atomic.Int64
-	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return counting{b, &calls} }}
+	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return counting{b, &calls} })
 	commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 2))
 		model, err := New(times{w}, pg, &Options{CheckReplicas: 1})

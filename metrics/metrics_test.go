@@ -46,7 +46,7 @@ func TestReduce(t *testing.T) {
 		{nan, ranks}, {nan, ranks}, {nan, ranks}, {big + 2, big + 2}, {nan, 100},
 	}
 	var calls atomic.Int64
-	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return counted{b, &calls} }}
+	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return counted{b, &calls} })
 	commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 		got, err := metrics.Reduce(t.Context(), pg, each[pg.Rank()]...)
 		if err != nil {

@@ -364,9 +364,7 @@ func (unjoinedTask) Join(context.Context, device.Stream) error { return nil }
 // A reduction that fails after Finish is in the outcome, and nothing is skipped
 // for certain.
 func TestAReductionThatFailsLater(t *testing.T) {
-	opts := &comm.Options{
-		ErrorMode: comm.CleanUpOnly, WrapBackend: func(b backend.Backend) backend.Backend { return unjoined{b} },
-	}
+	opts := commtest.WrapBackend(&comm.Options{ErrorMode: comm.CleanUpOnly}, func(b backend.Backend) backend.Backend { return unjoined{b} })
 	cause := errors.New("enough")
 	finished := make(chan struct{})
 	commtest.OnDevices(t, lagging(2), opts, func(pg *comm.ProcessGroup) error {
@@ -461,7 +459,7 @@ func TestADeviceThatIsStuck(t *testing.T) {
 func TestAFailingRankDoesNotGetAhead(t *testing.T) {
 	var fails bool // rank 1's
 	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(faulty{cpu.New(nil), &fails})}
-	opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return unjoined{b} }}
+	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return unjoined{b} })
 	finished := make(chan struct{})
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), nil)

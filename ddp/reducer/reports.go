@@ -10,6 +10,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/commaccess"
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
@@ -40,7 +41,8 @@ const reportTimeout = 10 * time.Second
 
 // newReports numbers this reducer. The ranks make theirs in the same order.
 func newReports(pg *comm.ProcessGroup) reports {
-	return reports{control: pg.Control(), number: pg.Control().Count("reducer")}
+	control := commaccess.Control(pg)
+	return reports{control: control, number: control.Count("reducer")}
 }
 
 // key is where ranks post their reports of the pass, in place of those of two passes ago: all

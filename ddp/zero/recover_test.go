@@ -88,7 +88,8 @@ func together(t *testing.T, all []*survivor, wrap func(backend.Backend) backend.
 	t.Helper()
 	t.Setenv(flight.OnFailureVar, "0")
 	opts := quiet()
-	opts.ErrorMode, opts.WrapBackend = comm.BlockingWait, wrap
+	opts.ErrorMode = comm.BlockingWait
+	opts = commtest.WrapBackend(opts, wrap)
 	var devices []device.Device
 	for _, s := range all {
 		devices = append(devices, s)
@@ -358,8 +359,7 @@ func (f failsLate) Start(c *backend.Call) (backend.Task, error) {
 // A gather that fails after Step has returned leaves no step that counts as whole,
 // and no further one.
 func TestAGatherThatFailsLate(t *testing.T) {
-	o := quiet()
-	o.WrapBackend = func(b backend.Backend) backend.Backend { return failsLate{b} }
+	o := commtest.WrapBackend(quiet(), func(b backend.Backend) backend.Backend { return failsLate{b} })
 	commtest.OnDevices(t, devices(t, 2, true), o, func(pg *comm.ProcessGroup) error {
 		w, err := divided(mlp(double), pg, sgd, small)
 		if err == nil {

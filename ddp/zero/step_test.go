@@ -405,7 +405,7 @@ func onCounting(t *testing.T, f func(pg *comm.ProcessGroup, d *counting) error) 
 	for i := range all {
 		next <- i
 	}
-	o.WrapBackend = func(b backend.Backend) backend.Backend { return noting{b, &behind[<-next]} }
+	o = commtest.WrapBackend(o, func(b backend.Backend) backend.Backend { return noting{b, &behind[<-next]} })
 	commtest.OnDevices(t, all, o, func(pg *comm.ProcessGroup) error { return f(pg, pg.Device().(*counting)) })
 	return behind
 }

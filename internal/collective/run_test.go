@@ -147,12 +147,12 @@ func TestTime(t *testing.T) {
 		}
 		ranks := 0
 		var mu sync.Mutex
-		opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend {
+		opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend {
 			mu.Lock()
 			defer mu.Unlock()
 			ranks++
 			return late{b, backend.AllReduce, &take[ranks-1], new(time.Time)}
-		}}
+		})
 		cfg := quick(t, "all_reduce")
 		cfg.MinBytes, cfg.Iters, cfg.Warmup, cfg.Repeat = cfg.MaxBytes, 2, 1, 3
 		got := rows(t, 2, opts, cfg)[0]
@@ -230,7 +230,7 @@ func (s spoiled) Join(ctx context.Context, stream device.Stream) error {
 func TestAWrongElementIsCounted(t *testing.T) {
 	for _, name := range Names() {
 		var done atomic.Bool
-		opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return spoiling{b, kinds[name], &done} }}
+		opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return spoiling{b, kinds[name], &done} })
 		cfg := quick(t, name)
 		cfg.MinBytes, cfg.Checks = cfg.MaxBytes, 3
 		if got := rows(t, 3, opts, cfg); len(got) != 1 || got[0].Wrong != 1 {
@@ -259,7 +259,7 @@ func (i *idle) Start(c *backend.Call) (backend.Task, error) {
 func TestWhatIsNotMovedIsWrong(t *testing.T) {
 	for _, name := range Names() {
 		for busy := range 2 {
-			opts := &comm.Options{WrapBackend: func(b backend.Backend) backend.Backend { return &idle{b, kinds[name], busy} }}
+			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return &idle{b, kinds[name], busy} })
 			cfg := quick(t, name)
 			cfg.MinBytes, cfg.Iters, cfg.Warmup, cfg.Repeat = cfg.MaxBytes, 1, 0, 1
 			if got := rows(t, 3, opts, cfg)[0]; got.Wrong < got.Count/2 {

@@ -1,0 +1,19 @@
+package commtest
+
+import (
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/commaccess"
+)
+
+// WrapBackend returns a copy of opts, which may be nil, with which wrap is put around the
+// group's backend, and around the backends of the groups split from it. A test can thereby
+// observe, delay or fail calls.
+func WrapBackend(opts *comm.Options, wrap func(backend.Backend) backend.Backend) *comm.Options {
+	var o comm.Options
+	if opts != nil {
+		o = *opts
+	}
+	commaccess.WrapBackend(&o, wrap)
+	return &o
+}
