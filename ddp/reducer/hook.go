@@ -86,10 +86,10 @@ func (b GradBucket) Ready(bytes int) device.Event { return headStart(b.Group, by
 func Times(r Reduction) (begun, ended profile.Moment) {
 	switch r := r.(type) {
 	case interface {
-		Begun() comm.Moment
+		Started() comm.Moment
 		Ended() comm.Moment
 	}:
-		return r.Begun(), r.Ended()
+		return r.Started(), r.Ended()
 	case interface {
 		Times() (begun, ended profile.Moment)
 	}:
