@@ -11,17 +11,17 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// overflowError says that a gradient is not finite.
+// overflowError is the error of a gradient that is not finite.
 type overflowError struct{}
 
 var errOverflow error = overflowError{}
 
 func (overflowError) Error() string { return "amp: NaN or Inf in a gradient: the step is skipped" }
 
-// Is makes errors.Is(err, device.ErrSkipped) hold: the device knows as well.
+// Is makes errors.Is(err, device.ErrSkipped) true, because the updates on the device skip themselves.
 func (overflowError) Is(target error) bool { return target == device.ErrSkipped }
 
-// phase is how far an optimizer is between two Updates.
+// phase says which call an optimizer has had since the last Update.
 type phase uint8
 
 const (
@@ -32,24 +32,24 @@ const (
 
 func (p phase) String() string { return [...]string{"nothing", "Unscale", "Step"}[p] }
 
-// check looks whether one optimizer's gradients are finite.
+// check checks whether the gradients of one optimizer are finite.
 type check struct {
-	found *autograd.Variable // a byte on the device; nil before the first scan
-	seen  device.Buffer      // where the host sees it: it goes with the device
+	found     *autograd.Variable // one byte on the device, not 0 after an overflow; nil before the first scan
+	hostFound device.Buffer      // a copy of found for the host; freed with the device
 
 	phase    phase
-	agreed   *comm.Work   // makes found all ranks'; nil without a group
-	scanned  device.Event // seen holds found then
-	overflow bool         // of the step
+	agreed   *comm.Work   // the all-reduce of found; nil without a group
+	scanned  device.Event // from then on hostFound is valid
+	overflow bool         // the result for the current step
 }
 
-// scan enqueues what finds out whether a gradient, on any rank of the group, is
-// not finite, and shows it to the host. It does not wait on a GPU. It begins with the
-// last parameters, whose gradients are there first.
+// scan enqueues a check of all gradients, of all ranks of the group, and a copy of the result to the
+// host. It does not wait on a GPU. It begins with the last parameters, whose gradients are reduced
+// first.
 func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 	dev := params[0].Var().Device()
 	if err := c.allocate(dev); err != nil {
-		if group != nil { // the others wait for a byte that this rank does not have
+		if group != nil { // the other ranks would wait for this rank's byte
 			group.Abort(err)
 		}
 		return err
@@ -61,12 +61,12 @@ func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 			err = errors.Join(err, k.NonFinite(s, found, g.Tensor()))
 		}
 	}
-	if group != nil { // whatever failed here, the others wait for it
+	if group != nil { // even after an error: the other ranks wait for this rank
 		c.agreed = group.With(comm.CallOptions{Name: "overflow"}).AllReduce(found, comm.Max)
-		err = errors.Join(err, c.agreed.Wait(context.Background())) // it has a deadline of its own
+		err = errors.Join(err, c.agreed.Wait(context.Background())) // bounded by the group's timeout
 	}
 	if err == nil {
-		err = dev.Copy(s, c.seen, found.Buf)
+		err = dev.Copy(s, c.hostFound, found.Buf)
 	}
 	c.scanned = s.Mark()
 	return err
@@ -80,14 +80,14 @@ func (c *check) allocate(dev device.Device) (err error) {
 	if err := found.Err(); err != nil {
 		return err
 	}
-	if c.seen, err = dev.AllocHost(1); err == nil {
+	if c.hostFound, err = dev.AllocHost(1); err == nil {
 		c.found = found
 	}
 	return err
 }
 
-// err is errOverflow if the last scan found something. It waits for the scan,
-// which is behind work that has deadlines of its own.
+// err returns errOverflow if the last scan found a gradient that is not finite. It waits for the
+// scan; the work before it has deadlines of its own.
 func (c *check) err() error {
 	ctx := context.Background()
 	if c.agreed != nil {
@@ -98,14 +98,14 @@ func (c *check) err() error {
 	if err := c.scanned.Sync(ctx); err != nil {
 		return err
 	}
-	if c.seen.Host()[0] != 0 {
+	if c.hostFound.Host()[0] != 0 {
 		return errOverflow
 	}
 	return nil
 }
 
-// settle makes the outcome of a step, or of the scan alone, what Update looks at. An
-// error other than of the overflow is none.
+// settle stores the outcome of a step, or of an Unscale alone, for Update. It returns err unless that
+// is errOverflow.
 func (c *check) settle(err error) error {
 	c.overflow = errors.Is(err, errOverflow)
 	if err != nil && !c.overflow {
@@ -115,7 +115,7 @@ func (c *check) settle(err error) error {
 	return nil
 }
 
-// divide divides the gradients, that of a variable under several names once.
+// divide divides all gradients. A variable with several names is divided once.
 func (c *check) divide(params []*nn.Parameter, by float64) error {
 	done := map[*autograd.Variable]bool{}
 	for _, p := range params {

@@ -1,15 +1,14 @@
 // Package amp scales losses, for training in Float16.
 //
-// The smallest number of Float16 is 6e-8, and gradients are often smaller. Those
-// of a loss that is multiplied by some large number are as much larger, and the
-// optimizer divides by it again, in Float32. How large it may be shows when a
-// gradient becomes infinite: that step is skipped, and the number halved. A
-// [Scaler] does this as torch.cuda.amp.GradScaler does:
+// Gradients are often smaller than 6e-8, the smallest number of Float16. If the loss is multiplied by a
+// large number, the scale, all gradients are larger by the same factor, and the optimizer divides by it
+// again in Float32. If the scale is too large, a gradient becomes infinite: the step is skipped and the
+// scale halved. A [Scaler] does this in the same way as torch.cuda.amp.GradScaler:
 //
 //	err := nn.Cast(net, device.Float16)
 //	model, err := ddp.New(net, pg, nil)
-//	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1, MasterWeights: true})
-//	scaler := amp.NewScaler(nil)
+//	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1, MasterWeights: true})
+//	scaler, err := amp.NewScaler(nil)
 //	for range steps {
 //		loss := nn.CrossEntropyLoss(model.Forward(x), labels)
 //		if err := scaler.Scale(loss).Backward(); err != nil {
@@ -22,55 +21,51 @@
 //		opt.ZeroGrad()
 //	}
 //
-// BFloat16 reaches as far as Float32 and needs none of this. The CPU computes in
-// neither of the two.
+// BFloat16 has the range of Float32 and needs no scaling. The CPU computes in neither of the two
+// 16-bit types.
 //
-// # The rule
+// # When the scale changes
 //
-// [Scaler.Update] looks at the steps since the last one, and at gradients that were
-// unscaled for a step that the program then left out. If the gradients of any
-// held a NaN or an infinity, the scale is multiplied by BackoffFactor. After
-// GrowthInterval Updates in a row without, it is multiplied by GrowthFactor. The
-// scale is a number of Float32, and never becomes infinite or zero.
+// [Scaler.Update] evaluates all Steps and Unscales since the previous Update. If one of them found a
+// NaN or an infinity in a gradient, Update multiplies the scale by BackoffFactor. After GrowthInterval
+// consecutive Updates without one, it multiplies the scale by GrowthFactor. The scale is always a
+// finite Float32 number above zero.
 //
-// A step that is skipped is no error: Step returns nil, parameters and the
-// optimizer's state are as they were, and its committed steps do not count it.
-// Every optimizer has its own gradients looked at and is skipped by these alone;
-// all share the scale.
+// A skipped step is not an error: Step returns nil, the parameters and the state of the optimizer are
+// unchanged, and the optimizer does not count the step. The Scaler checks each optimizer's gradients
+// separately and skips only the steps of optimizers whose gradients overflowed. All optimizers share
+// one scale.
 //
 // # Several ranks
 //
-// The ranks must agree on what they skip, and on the scale. Where all of an
-// optimizer's gradients come from a ddp.Model they do, with nothing to send:
-// gradients are looked at after they were reduced, when they are equal on all
-// ranks, bit for bit, and what is infinite on one has become infinite or NaN on
-// all. So has a sum that overflowed in the reduction.
+// All ranks must skip the same steps and use the same scale. If all gradients come from a ddp.Model,
+// this needs no communication: the Scaler checks the gradients after their reduction, when they are
+// equal on all ranks, bit for bit. An infinity on one rank, or a sum that overflows in the reduction,
+// makes the reduced gradient infinite or NaN on all ranks.
 //
-// Where ranks hold gradients of their own (parameters that ddp does not reduce,
-// parts of a sharded model) give Options.Group; an optimizer that is [Divided] among
-// ranks (package ddp/zero) brings it along. Each Step then makes one
-// all-reduce of one byte, behind the gradients and before the updates, whether
-// there was an overflow or not; all ranks of the group have to take the same steps.
-// A rank without the memory for that byte breaks the group.
+// If ranks hold different gradients (parameters that ddp does not reduce, a sharded model), set
+// Options.Group. An optimizer that has a method Group() *comm.ProcessGroup, such as that of package
+// ddp/zero, supplies the group itself. Each Step then makes one all-reduce of one byte, after the
+// gradients and before the updates, even if nothing overflowed. All ranks of the group have to make
+// the same steps. If a rank has no memory for that byte, it aborts the group.
 //
-// After a failure, or where a rank has joined anew, [Scaler.Agree] makes the
-// scales equal again, as ddp.Recover does parameters and the optimizer's state.
+// After a failure, or if a process has joined anew, [Scaler.Agree] makes the scales equal again, as
+// ddp.Recover does for the parameters and the optimizer's state.
 //
-// ddp.Options.CheckNonFinite and its environment variables make errors of what
-// is a Scaler's daily business: leave them off.
+// Do not combine a Scaler with ddp.Options.CheckNonFinite or the environment variables for it: that
+// check returns an error for the infinite gradients that a Scaler expects.
 //
 // # What it costs
 //
-// A step reads every gradient once more, and the update does the division: there
-// is no pass of its own for that. Whether to skip is decided on the device, where
-// the updates read it. The host enqueues everything, and waits at the end of Step
-// as it does for the outcome of a reduction; without ddp, this is the one wait
-// of a step on a GPU, until the gradients were looked at.
+// A step reads every gradient one more time. The division by the scale is part of the update. The device
+// decides whether to skip: the updates read the flag there. The host enqueues everything and
+// waits at the end of Step, as it also does for the outcome of a reduction. Without ddp this is the only
+// wait of a step on a GPU.
 //
 // # Clipping
 //
-// Gradients are still scaled after Backward. [Scaler.Unscale] divides them, in a
-// pass of its own, for code that looks at their size before the step:
+// After Backward the gradients are still scaled. [Scaler.Unscale] divides them in a separate pass, for
+// code that uses their magnitude before the step:
 //
 //	if err := scaler.Unscale(opt); err != nil {
 //		return err
@@ -80,6 +75,6 @@
 //	}
 //	err := scaler.Step(opt)
 //
-// Gradients in Float16 must stay scaled, or lose what the scale was for: Unscale
-// panics, and the bound is to be multiplied by GetScale instead.
+// Float16 gradients must stay scaled, because small ones would become zero: Unscale returns an error.
+// Multiply the bound of the norm by GetScale instead.
 package amp

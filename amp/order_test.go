@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -66,8 +67,8 @@ func TestTheHostWaitsLast(t *testing.T) {
 	dev := &traced{Device: newDevice(t)}
 	a, _ := scalar(dev, 1, 0)
 	b, _ := scalar(dev, 1, 0)
-	opt := optim.NewSGD([]*nn.Parameter{a, b}, optim.SGDOptions{LR: 1})
-	s := amp.NewScaler(nil)
+	opt := must.New(optim.NewSGD([]*nn.Parameter{a, b}, &optim.SGDOptions{LR: 1}))
+	s := must.New(amp.NewScaler(nil))
 	for _, g := range []float32{1, inf} {
 		for _, unscale := range []bool{false, true} {
 			backward(t, s, a, g)
@@ -94,11 +95,11 @@ func TestTheScanBeginsWithTheLastGradient(t *testing.T) {
 	dev := &traced{Device: newDevice(t)}
 	a, _ := scalar(dev, 1, 0)
 	b, _ := scalar(dev, 1, 0)
-	s := amp.NewScaler(nil)
+	s := must.New(amp.NewScaler(nil))
 	backward(t, s, a, 1)
 	backward(t, s, b, 1)
 	want := []uintptr{b.Grad().Tensor().Buf.Addr(), a.Grad().Tensor().Buf.Addr()}
-	step(t, s, optim.NewSGD([]*nn.Parameter{a, b}, optim.SGDOptions{LR: 1}))
+	step(t, s, must.New(optim.NewSGD([]*nn.Parameter{a, b}, &optim.SGDOptions{LR: 1})))
 	if !slices.Equal(dev.scanned, want) {
 		t.Errorf("looked at gradients in %v, want b's and a's, in %v", dev.scanned, want)
 	}

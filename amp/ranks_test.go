@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -62,8 +63,8 @@ func TestFloat16OnTwoRanks(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.05, Momentum: 0.9, MasterWeights: true})
-				scaler := amp.NewScaler(&amp.Options{InitScale: 0x1p30, GrowthInterval: 1000})
+				opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9, MasterWeights: true}))
+				scaler := must.New(amp.NewScaler(&amp.Options{InitScale: 0x1p30, GrowthInterval: 1000}))
 				var first, last float64
 				for i := range steps {
 					x, y := batch(dev, uint64(ranks*(i%4)+rank), 32)
@@ -125,7 +126,7 @@ func TestRankLocalOverflow(t *testing.T) {
 			if agree {
 				o.Group = pg
 			}
-			scaler := amp.NewScaler(&o)
+			scaler := must.New(amp.NewScaler(&o))
 			for i := range 4 {
 				g := float32(1)
 				if i == 1 && pg.Rank() == 1 {
@@ -160,7 +161,7 @@ func TestRankLocalOverflow(t *testing.T) {
 func TestAgreementFails(t *testing.T) {
 	commtest.OnRanks(t, 2, &comm.Options{Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) error {
 		p, opt := scalar(pg.Device(), 1, 0.5)
-		scaler := amp.NewScaler(&amp.Options{Group: pg})
+		scaler := must.New(amp.NewScaler(&amp.Options{Group: pg}))
 		if pg.Rank() == 1 {
 			pg.Abort(errors.New("rank 1 gives up"))
 			return nil
@@ -194,7 +195,7 @@ func TestAgreementWithoutMemory(t *testing.T) {
 	devices := []device.Device{&poor{Device: newDevice(t)}, newDevice(t)}
 	commtest.OnDevices(t, devices, &comm.Options{Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) error {
 		p, opt := scalar(pg.Device(), 1, 0.5)
-		scaler := amp.NewScaler(&amp.Options{Group: pg})
+		scaler := must.New(amp.NewScaler(&amp.Options{Group: pg}))
 		backward(t, scaler, p, 1)
 		err := scaler.Step(opt)
 		if err == nil || !strings.Contains(err.Error(), errPoor.Error()) || p.Item() != 1 {
@@ -206,17 +207,17 @@ func TestAgreementWithoutMemory(t *testing.T) {
 
 func TestAgree(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
-		scaler := amp.NewScaler(nil) // as one that has just begun
+		scaler := must.New(amp.NewScaler(nil)) // as one that has just begun
 		switch pg.Rank() {
 		case 0:
-			scaler.Restore(amp.State{Scale: 512, GrowthTracker: 9})
+			restore(t, scaler, state{Scale: 512, GrowthTracker: 9})
 		case 1:
-			scaler.Restore(amp.State{Scale: 512, GrowthTracker: 8})
+			restore(t, scaler, state{Scale: 512, GrowthTracker: 8})
 		}
 		if err := scaler.Agree(context.Background(), pg); err != nil {
 			return err
 		}
-		if got := scaler.State(); got != (amp.State{Scale: 512, GrowthTracker: 8}) {
+		if got := stateOf(t, scaler); got != (state{Scale: 512, GrowthTracker: 8}) {
 			return fmt.Errorf("rank %d: %+v", pg.Rank(), got)
 		}
 		return nil
@@ -231,7 +232,7 @@ func train(t *testing.T, net nn.Module, opts optim.SGDOptions, scaler *amp.Scale
 	if err := nn.Place(net, dev, 3); err != nil {
 		t.Fatal(err)
 	}
-	opt := optim.NewSGD(net.Parameters(), opts)
+	opt := must.New(optim.NewSGD(net.Parameters(), &opts))
 	sum := 0.0
 	for i := range steps {
 		opt.ZeroGrad()
@@ -254,14 +255,14 @@ func train(t *testing.T, net nn.Module, opts optim.SGDOptions, scaler *amp.Scale
 func TestMastersTrainAsFloat32(t *testing.T) {
 	opts := optim.SGDOptions{LR: 0.02}
 	off := &amp.Options{Disabled: true}
-	full := train(t, perceptron(device.Float32), opts, amp.NewScaler(off))
-	bare := train(t, perceptron(device.BFloat16), opts, amp.NewScaler(off))
+	full := train(t, perceptron(device.Float32), opts, must.New(amp.NewScaler(off)))
+	bare := train(t, perceptron(device.BFloat16), opts, must.New(amp.NewScaler(off)))
 	opts.MasterWeights = true
 	for _, c := range []struct {
 		dt   device.DType
 		opts *amp.Options
 	}{{device.BFloat16, off}, {device.Float16, nil}} {
-		got := train(t, perceptron(c.dt), opts, amp.NewScaler(c.opts))
+		got := train(t, perceptron(c.dt), opts, must.New(amp.NewScaler(c.opts)))
 		t.Logf("%v with masters: %v; float32: %v; bfloat16 without masters: %v", c.dt, got, full, bare)
 		if math.Abs(got/full-1) > 0.005 {
 			t.Errorf("%v with masters comes to the loss %v, float32 to %v", c.dt, got, full)

@@ -7,102 +7,83 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
 
-// Optimizer is what a [Scaler] needs to know of one, such as [optim.SGD]. It is
-// comparable.
-type Optimizer interface {
-	// Parameters are those that are optimized, at least one, on one device.
-	Parameters() []*nn.Parameter
-	// StepScaled makes a step with gradients of a scaled loss, or returns
-	// s.Err's error and leaves everything as it was.
-	StepScaled(s optim.Scaled) error
-}
-
-// Options are the choices of [NewScaler]; the zero value is the good default, and
-// PyTorch's.
+// Options are the options of [NewScaler]. The zero value is the default, which is PyTorch's.
 type Options struct {
-	// InitScale is what the loss is multiplied by at first; 0: 65536.
+	// InitScale is the first scale; 0: 65536.
 	InitScale float64
-	// GrowthFactor is what the scale is multiplied by after GrowthInterval
-	// Updates without overflow, more than 1; 0: 2.
+	// GrowthFactor is the factor by which the scale grows after GrowthInterval Updates without
+	// overflow, more than 1; 0: 2.
 	GrowthFactor float64
-	// BackoffFactor is what it is multiplied by after an overflow, less than 1;
+	// BackoffFactor is the factor by which the scale shrinks after an overflow, less than 1;
 	// 0: 0.5.
 	BackoffFactor float64
-	// GrowthInterval is the number of Updates; 0: 2000.
+	// GrowthInterval is a number of Updates; 0: 2000.
 	GrowthInterval int
-	// Disabled makes the Scaler one that does nothing but call the optimizer, so
-	// that a program can be written once for all types.
+	// Disabled makes a Scaler that only calls the optimizer, so that one program can train in all
+	// types.
 	Disabled bool
-	// Group is the ranks that have to agree on each step because their gradients
-	// differ; nil where they are equal, or where the optimizer knows them: see the
-	// package documentation.
+	// Group is the group whose ranks agree on each step because their gradients differ. It is nil
+	// if the gradients are equal, or if the optimizer supplies the group: see the package
+	// documentation.
 	Group *comm.ProcessGroup
 }
 
-// OptionError is the panic value of options that make no sense.
-type OptionError struct {
-	Option string
-	Value  float64
-	Want   string
-}
-
-func (e *OptionError) Error() string {
-	return fmt.Sprintf("amp: %s is %v, want %s", e.Option, e.Value, e.Want)
-}
-
-// OrderError is the panic value of calls in an order that makes no sense.
+// OrderError is the panic value of calls in a wrong order.
 type OrderError struct {
-	Call, After string // what was called, after what, for one optimizer and without an Update between
+	// Call was called after After, for the same optimizer and without an Update between them.
+	Call, After string
 }
 
 func (e *OrderError) Error() string {
 	return fmt.Sprintf("amp: %s after %s, of the same optimizer and without an Update between", e.Call, e.After)
 }
 
-// orDefaults are o with what is not set, checked.
-func (o Options) orDefaults() Options {
-	set := func(name string, v *float64, otherwise float64, want string, fits func(float64) bool) {
+// withDefaults returns o with the defaults filled in, or an error if an option cannot be used.
+func (o Options) withDefaults() (Options, error) {
+	var err error
+	set := func(name string, v *float64, defaultValue float64, want string, fits func(float64) bool) {
 		if *v == 0 {
-			*v = otherwise
+			*v = defaultValue
 		}
-		if !fits(*v) {
-			panic(&OptionError{name, *v, want})
+		if !fits(*v) && err == nil {
+			err = fmt.Errorf("amp: %s is %v, want %s", name, *v, want)
 		}
 	}
-	set("InitScale", &o.InitScale, 1<<16, "a number of float32 above 0", func(v float64) bool { return v > 0 && usable(v) })
+	set("InitScale", &o.InitScale, 1<<16, wantScale, func(v float64) bool { return v > 0 && isScale(v) })
 	set("GrowthFactor", &o.GrowthFactor, 2, "more than 1", func(v float64) bool { return v > 1 })
 	set("BackoffFactor", &o.BackoffFactor, 0.5, "between 0 and 1", func(v float64) bool { return v > 0 && v < 1 })
 	interval := float64(o.GrowthInterval)
 	set("GrowthInterval", &interval, 2000, "1 or more", func(v float64) bool { return v >= 1 })
 	o.GrowthInterval = int(interval)
-	return o
+	return o, err
 }
 
-// Scaler scales a loss and steps optimizers by its gradients. It is driven by
-// one goroutine.
+// Scaler scales a loss and makes the steps of optimizers with its gradients. One goroutine drives it.
 type Scaler struct {
 	opts   Options
-	state  State
-	checks map[Optimizer]*check
-	spare  []*check // of no optimizer
+	state  state
+	checks map[optim.Optimizer]*check
+	free   []*check // checks of no optimizer, whose memory can be used again
 }
 
-// NewScaler makes a Scaler; nil options are all defaults. It panics with an
-// [*OptionError] when opts make no sense.
-func NewScaler(opts *Options) *Scaler {
+// NewScaler makes a Scaler. It returns an error if an option cannot be used.
+func NewScaler(opts *Options) (*Scaler, error) {
 	var o Options
 	if opts != nil {
 		o = *opts
 	}
-	o = o.orDefaults()
-	return &Scaler{opts: o, state: State{Scale: float64(float32(o.InitScale))}, checks: map[Optimizer]*check{}}
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Scaler{opts: o, state: state{Scale: float64(float32(o.InitScale))}, checks: map[optim.Optimizer]*check{}}, nil
 }
 
-// Scale is loss times the scale, of Float32 at least: what to call Backward of.
+// Scale returns the loss times the scale, in Float32 or Float64. The program calls Backward of the
+// result.
 func (s *Scaler) Scale(loss *autograd.Variable) *autograd.Variable {
 	if s.opts.Disabled {
 		return loss
@@ -113,7 +94,7 @@ func (s *Scaler) Scale(loss *autograd.Variable) *autograd.Variable {
 	return autograd.MulScalar(loss, s.state.Scale)
 }
 
-// GetScale is what the loss is multiplied by; 1 when disabled.
+// GetScale returns the scale; 1 if the Scaler is disabled.
 func (s *Scaler) GetScale() float64 {
 	if s.opts.Disabled {
 		return 1
@@ -121,20 +102,20 @@ func (s *Scaler) GetScale() float64 {
 	return s.state.Scale
 }
 
-// Unscale divides opt's gradients by the scale, in place: they are then those of
-// the loss, and Step does not divide again. The error is that of the device or
-// of the group. It panics with a [*device.DTypeError] where a gradient is of
-// Float16, in which it could be lost, or of a type that the device does not
-// compute in, and with an [*OrderError] after another Unscale or a Step of opt
-// since the last Update.
-func (s *Scaler) Unscale(opt Optimizer) error {
+// Unscale divides the gradients of opt by the scale, in place. They are then those of the loss, and
+// Step does not divide them again. Unscale returns a [*device.DTypeError] and changes nothing if a
+// gradient is Float16, in which it could become zero. It returns the error of the device or of the
+// group if one of them fails. It panics with an [*OrderError] after another Unscale or Step of opt
+// since the last Update, and with a [*device.DTypeError] if the device does not compute in a
+// gradient's type.
+func (s *Scaler) Unscale(opt optim.Optimizer) error {
 	if s.opts.Disabled {
 		return nil
 	}
 	c := s.check(opt, "Unscale")
 	for _, p := range opt.Parameters() {
 		if g := p.Grad(); g != nil && g.DType() == device.Float16 {
-			panic(&device.DTypeError{Op: "Unscale of " + g.Name(), Got: device.Float16, Want: device.Float32})
+			return fmt.Errorf("amp: unscaling: %w", &device.DTypeError{Op: "Unscale of " + g.Name(), Got: device.Float16, Want: device.Float32})
 		}
 	}
 	err := c.scan(opt.Parameters(), s.group(opt))
@@ -149,72 +130,68 @@ func (s *Scaler) Unscale(opt Optimizer) error {
 	return nil
 }
 
-// Step calls opt's StepScaled, which changes nothing if a gradient holds a NaN or
-// an infinity. That is no error; any other of the optimizer's is returned, and
-// opt then counts as neither unscaled nor stepped. Step panics with an
-// [*OrderError] after another Step of opt since the last Update.
-func (s *Scaler) Step(opt Optimizer) error {
+// Step calls StepScaled of opt, which has to be an [optim.ScaledStepper]. If a gradient holds a NaN or an
+// infinity, that changes nothing, and Step returns nil. Step returns all other errors of the
+// optimizer; opt then counts as neither unscaled nor stepped. Step panics with an [*OrderError] after
+// another Step of opt since the last Update.
+func (s *Scaler) Step(opt optim.Optimizer) error {
+	stepper, ok := opt.(optim.ScaledStepper)
+	if !ok {
+		return fmt.Errorf("amp: %T has no method StepScaled", opt)
+	}
 	if s.opts.Disabled {
-		return opt.StepScaled(optim.Scaled{})
+		return stepper.StepScaled(optim.Scaled{})
 	}
 	c := s.check(opt, "Step")
-	by := 1.0
+	scale := 1.0
 	if c.phase == idle {
-		by = s.state.Scale
+		scale = s.state.Scale
 		if err := c.scan(opt.Parameters(), s.group(opt)); err != nil {
-			return fmt.Errorf("amp: looking at the gradients: %w", err)
+			return fmt.Errorf("amp: checking the gradients: %w", err)
 		}
 	}
 	c.phase = idle
-	err := opt.StepScaled(optim.Scaled{By: by, Overflow: c.found.Tensor(), Err: c.err})
+	err := stepper.StepScaled(optim.Scaled{LossScale: scale, Overflow: c.found.Tensor(), Err: c.err})
 	if err == nil {
-		err = c.err() // which nobody has asked for where there was nothing to update
+		err = c.err() // an optimizer without gradients has not called it
 	}
 	return c.settle(err)
 }
 
-// Update changes the scale by what the Unscales and Steps since the last Update found;
-// it does nothing if there was none. It is called once, after the Steps of all
-// optimizers. It waits for what an Unscale found that no Step came after; if the
-// device or the group has failed meanwhile, that counts for nothing, and their next
-// call tells.
+// Update changes the scale according to all Unscales and Steps since the last Update. Without any it
+// does nothing. The program calls it once, after the Steps of all optimizers. After an Unscale without a
+// Step, Update waits for the check of the gradients. If the device or the group has failed, Update
+// ignores that check, and their next call returns the error.
 func (s *Scaler) Update() {
-	looked, overflow := false, false
+	hasChecked, overflow := false, false
 	for opt, c := range s.checks {
-		if c.phase == idle { // since the last Update: its optimizer may be gone
+		if c.phase == idle { // not used since the last Update: the program may have dropped the optimizer
 			s.forget(opt)
 			continue
 		}
-		if c.phase == stepped || c.settle(c.err()) == nil { // or unscaled alone
-			looked, overflow = true, overflow || c.overflow
+		if c.phase == stepped || c.settle(c.err()) == nil { // in phase unscaled the result is not known yet
+			hasChecked, overflow = true, overflow || c.overflow
 		}
 		c.phase = idle
 	}
-	if looked {
+	if hasChecked {
 		s.state = s.state.next(overflow, s.opts)
 	}
 }
 
-// Divided is an [Optimizer] whose ranks each look at gradients of their own, such
-// as [github.com/goddp/goddp/ddp/zero.Optimizer].
-type Divided interface {
-	// Group is these ranks.
-	Group() *comm.ProcessGroup
-}
-
-// group is the ranks that have to agree on opt's steps, nil for none.
-func (s *Scaler) group(opt Optimizer) *comm.ProcessGroup {
-	if d, ok := opt.(Divided); ok && s.opts.Group == nil {
+// group returns the group whose ranks have to agree on opt's steps, or nil.
+func (s *Scaler) group(opt optim.Optimizer) *comm.ProcessGroup {
+	if d, ok := opt.(interface{ Group() *comm.ProcessGroup }); ok && s.opts.Group == nil {
 		return d.Group()
 	}
 	return s.opts.Group
 }
 
-// check is what the Scaler has of opt, for a call that comes now.
-func (s *Scaler) check(opt Optimizer, call string) *check {
+// check returns the check of opt. It panics if call is out of order.
+func (s *Scaler) check(opt optim.Optimizer, call string) *check {
 	c := s.checks[opt]
 	if c == nil {
-		c = s.unused(opt.Parameters()[0].Var().Device())
+		c = s.takeFree(opt.Parameters()[0].Var().Device())
 		s.checks[opt] = c
 	}
 	if c.phase == stepped || c.phase == unscaled && call == "Unscale" {
@@ -223,20 +200,19 @@ func (s *Scaler) check(opt Optimizer, call string) *check {
 	return c
 }
 
-// forget drops what the Scaler has of opt, which it would keep alive. Its memory is for
-// another one.
-func (s *Scaler) forget(opt Optimizer) {
+// forget deletes the check of opt, which would keep opt alive, and keeps its memory for another.
+func (s *Scaler) forget(opt optim.Optimizer) {
 	if c := s.checks[opt]; c.found != nil {
-		s.spare = append(s.spare, &check{found: c.found, seen: c.seen})
+		s.free = append(s.free, &check{found: c.found, hostFound: c.hostFound})
 	}
 	delete(s.checks, opt)
 }
 
-// unused is a check of no optimizer, with memory on dev where there is some.
-func (s *Scaler) unused(dev device.Device) *check {
-	for i, c := range s.spare {
+// takeFree returns a check of no optimizer, if possible one that has memory on dev.
+func (s *Scaler) takeFree(dev device.Device) *check {
+	for i, c := range s.free {
 		if c.found.Device() == dev {
-			s.spare = slices.Delete(s.spare, i, i+1)
+			s.free = slices.Delete(s.free, i, i+1)
 			return c
 		}
 	}

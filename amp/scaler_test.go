@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -32,7 +33,7 @@ func newDevice(t *testing.T) device.Device {
 // scalar is a parameter of one element, and its optimizer.
 func scalar(dev device.Device, v float32, lr float64) (*nn.Parameter, *optim.SGD) {
 	p := nn.NewParameter("p", autograd.FromSlice(dev, []float32{v}))
-	return p, optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: lr})
+	return p, must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: lr}))
 }
 
 // backward makes g, times the scale, the gradient of p.
@@ -45,10 +46,39 @@ func backward(t *testing.T, s *amp.Scaler, p *nn.Parameter, g float32) {
 	}
 }
 
-func step(t *testing.T, s *amp.Scaler, opt amp.Optimizer) {
+func step(t *testing.T, s *amp.Scaler, opt optim.Optimizer) {
 	t.Helper()
 	if err := s.Step(opt); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// state is the JSON form of a Scaler.
+type state struct {
+	Scale         float64
+	GrowthTracker int
+}
+
+func stateOf(t *testing.T, s *amp.Scaler) (got state) {
+	t.Helper()
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = json.Unmarshal(text, &got)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return got
+}
+
+func restore(t *testing.T, s *amp.Scaler, to state) {
+	t.Helper()
+	text, err := json.Marshal(to)
+	if err == nil {
+		err = json.Unmarshal(text, s)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 
@@ -85,7 +115,7 @@ func TestRule(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, opt := scalar(newDevice(t), 1, 0)
-			s := amp.NewScaler(c.opts)
+			s := must.New(amp.NewScaler(c.opts))
 			for i, u := range c.updates {
 				g := float32(0)
 				if u.overflow {
@@ -94,13 +124,13 @@ func TestRule(t *testing.T) {
 				backward(t, s, p, g)
 				step(t, s, opt)
 				s.Update()
-				if got, want := s.State(), (amp.State{Scale: u.scale, GrowthTracker: u.tracker}); got != want || s.GetScale() != u.scale {
+				if got, want := stateOf(t, s), (state{Scale: u.scale, GrowthTracker: u.tracker}); got != want || s.GetScale() != u.scale {
 					t.Errorf("update %d: %+v, want %+v", i, got, want)
 				}
 			}
-			before := s.State()
+			before := stateOf(t, s)
 			s.Update()
-			if s.State() != before {
+			if stateOf(t, s) != before {
 				t.Error("an Update without a step changed the scale")
 			}
 		})
@@ -112,7 +142,7 @@ func TestStep(t *testing.T) {
 	for name, dev := range map[string]device.Device{"at once": newDevice(t), "later": devicetest.Lagging(newDevice(t))} {
 		t.Run(name, func(t *testing.T) {
 			p, opt := scalar(dev, 1, 0.5)
-			s := amp.NewScaler(nil)
+			s := must.New(amp.NewScaler(nil))
 			for i, c := range []struct {
 				g, want float32
 				steps   int
@@ -136,8 +166,8 @@ func TestSmallGradientsAreKept(t *testing.T) {
 	for _, disabled := range []bool{false, true} {
 		dev := newDevice(t)
 		p := nn.NewParameter("p", autograd.Zeros(dev, device.Float16, 1))
-		opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 0x1p26, MasterWeights: true})
-		s := amp.NewScaler(&amp.Options{Disabled: disabled})
+		opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 0x1p26, MasterWeights: true}))
+		s := must.New(amp.NewScaler(&amp.Options{Disabled: disabled}))
 		loss := autograd.Mul(autograd.Sum(autograd.Cast(p.Var(), device.Float32)), autograd.Scalar(dev, 0x1p-27))
 		if err := s.Scale(loss).Backward(); err != nil {
 			t.Fatal(err)
@@ -157,7 +187,7 @@ func TestSmallGradientsAreKept(t *testing.T) {
 func TestUnscale(t *testing.T) {
 	dev := newDevice(t)
 	p, opt := scalar(dev, 1, 0.5)
-	s := amp.NewScaler(nil)
+	s := must.New(amp.NewScaler(nil))
 	backward(t, s, p, 6)
 	if err := s.Unscale(opt); err != nil {
 		t.Fatal(err)
@@ -187,7 +217,9 @@ func TestUnscale(t *testing.T) {
 	if err := s.Scale(autograd.Cast(half.Var(), device.Float32)).Backward(); err != nil {
 		t.Fatal(err)
 	}
-	panics[*device.DTypeError](t, "Unscale of Float16", func() { s.Unscale(optim.NewSGD([]*nn.Parameter{half}, optim.SGDOptions{})) })
+	if err := s.Unscale(must.New(optim.NewSGD([]*nn.Parameter{half}, nil))); !errors.As(err, new(*device.DTypeError)) {
+		t.Errorf("Unscale of Float16: %v, want a DTypeError", err)
+	}
 }
 
 // A program that leaves out the Step where it sees that the gradients are not finite
@@ -196,11 +228,11 @@ func TestUpdateAfterUnscaleAlone(t *testing.T) {
 	devices := []device.Device{newDevice(t), devicetest.Lagging(newDevice(t))}
 	commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
 		p, opt := scalar(pg.Device(), 1, 1)
-		s := amp.NewScaler(&amp.Options{GrowthInterval: 2, Group: pg})
+		s := must.New(amp.NewScaler(&amp.Options{GrowthInterval: 2, Group: pg}))
 		for i, c := range []struct {
 			g    float32 // of rank 0
-			want amp.State
-		}{{inf, amp.State{Scale: 32768}}, {1, amp.State{Scale: 32768, GrowthTracker: 1}}, {1, amp.State{Scale: 65536}}} {
+			want state
+		}{{inf, state{Scale: 32768}}, {1, state{Scale: 32768, GrowthTracker: 1}}, {1, state{Scale: 65536}}} {
 			g := c.g
 			if pg.Rank() == 1 {
 				g = 1
@@ -209,8 +241,8 @@ func TestUpdateAfterUnscaleAlone(t *testing.T) {
 			if err := s.Unscale(opt); err != nil {
 				return err
 			}
-			if s.Update(); s.State() != c.want {
-				t.Errorf("rank %d, update %d: %+v, want %+v", pg.Rank(), i, s.State(), c.want)
+			if s.Update(); stateOf(t, s) != c.want {
+				t.Errorf("rank %d, update %d: %+v, want %+v", pg.Rank(), i, stateOf(t, s), c.want)
 			}
 		}
 		return nil
@@ -221,15 +253,15 @@ func TestUpdateAfterUnscaleAlone(t *testing.T) {
 func TestUpdateOnABrokenDevice(t *testing.T) {
 	dev := &traced{Device: newDevice(t)}
 	p, opt := scalar(dev, 1, 1)
-	s := amp.NewScaler(nil)
+	s := must.New(amp.NewScaler(nil))
 	backward(t, s, p, inf)
 	if err := s.Unscale(opt); err != nil {
 		t.Fatal(err)
 	}
 	dev.broken = errors.New("the device is lost")
-	before := s.State()
-	if s.Update(); s.State() != before {
-		t.Errorf("the state became %+v, from %+v", s.State(), before)
+	before := stateOf(t, s)
+	if s.Update(); stateOf(t, s) != before {
+		t.Errorf("the state became %+v, from %+v", stateOf(t, s), before)
 	}
 }
 
@@ -244,7 +276,7 @@ func (o twice) Parameters() []*nn.Parameter { return append(o.SGD.Parameters(), 
 // The gradient of tied weights is divided once.
 func TestUnscaleOfTiedWeights(t *testing.T) {
 	p, opt := scalar(newDevice(t), 1, 0)
-	s := amp.NewScaler(nil)
+	s := must.New(amp.NewScaler(nil))
 	backward(t, s, p, 6)
 	if err := s.Unscale(twice{opt, nn.NewParameter("again", p.Var())}); err != nil {
 		t.Fatal(err)
@@ -259,7 +291,7 @@ func TestTwoOptimizers(t *testing.T) {
 	dev := newDevice(t)
 	a, optA := scalar(dev, 1, 1)
 	b, optB := scalar(dev, 1, 1)
-	s := amp.NewScaler(&amp.Options{GrowthInterval: 2})
+	s := must.New(amp.NewScaler(&amp.Options{GrowthInterval: 2}))
 	for range 2 {
 		backward(t, s, a, inf)
 		backward(t, s, b, 0.25)
@@ -278,9 +310,9 @@ func TestTwoOptimizers(t *testing.T) {
 // A step that fails leaves the Scaler as it was; the next may be made.
 func TestStepFails(t *testing.T) {
 	p, opt := scalar(newDevice(t), 1, 1)
-	s := amp.NewScaler(nil)
+	s := must.New(amp.NewScaler(nil))
 	backward(t, s, p, inf)
-	opt.Restoring()
+	opt.BeginLoad()
 	if err := s.Step(opt); err == nil || errors.Is(err, device.ErrSkipped) {
 		t.Fatalf("got %v", err)
 	}
@@ -288,18 +320,18 @@ func TestStepFails(t *testing.T) {
 	if s.GetScale() != 65536 {
 		t.Errorf("the scale became %v by a step that was none", s.GetScale())
 	}
-	opt.Restored(0)
+	opt.EndLoad(0)
 	backward(t, s, p, 1)
 	step(t, s, opt)
 	s.Update()
-	if p.Item() != 0 || s.State().GrowthTracker != 1 {
-		t.Errorf("afterwards the parameter is %v, the state %+v", p.Item(), s.State())
+	if p.Item() != 0 || stateOf(t, s).GrowthTracker != 1 {
+		t.Errorf("afterwards the parameter is %v, the state %+v", p.Item(), stateOf(t, s))
 	}
 }
 
 func TestDisabled(t *testing.T) {
 	p, opt := scalar(newDevice(t), 1, 1)
-	s := amp.NewScaler(&amp.Options{Disabled: true})
+	s := must.New(amp.NewScaler(&amp.Options{Disabled: true}))
 	backward(t, s, p, 3)
 	if err := s.Unscale(opt); err != nil {
 		t.Fatal(err)
@@ -313,22 +345,20 @@ func TestDisabled(t *testing.T) {
 
 func TestStateIsRestored(t *testing.T) {
 	p, opt := scalar(newDevice(t), 1, 0)
-	s := amp.NewScaler(&amp.Options{GrowthInterval: 3})
+	s := must.New(amp.NewScaler(&amp.Options{GrowthInterval: 3}))
 	for range 2 {
 		backward(t, s, p, 1)
 		step(t, s, opt)
 		s.Update()
 	}
-	saved, err := json.Marshal(s.State())
+	saved, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var state amp.State
-	if err := json.Unmarshal(saved, &state); err != nil {
+	again := must.New(amp.NewScaler(&amp.Options{GrowthInterval: 3, InitScale: 4}))
+	if err := json.Unmarshal(saved, again); err != nil {
 		t.Fatal(err)
 	}
-	again := amp.NewScaler(&amp.Options{GrowthInterval: 3, InitScale: 4})
-	again.Restore(state)
 	backward(t, again, p, 1)
 	step(t, again, opt)
 	again.Update()
@@ -341,14 +371,14 @@ func TestStateIsRestored(t *testing.T) {
 // scale that it was made with: the next Unscale or Step is as the first.
 func TestRestoreForgetsTheInterruptedStep(t *testing.T) {
 	for name, restore := range map[string]func(s *amp.Scaler, pg *comm.ProcessGroup) error{
-		"Restore": func(s *amp.Scaler, _ *comm.ProcessGroup) error { s.Restore(s.State()); return nil },
-		"Agree":   func(s *amp.Scaler, pg *comm.ProcessGroup) error { return s.Agree(t.Context(), pg) },
+		"UnmarshalJSON": func(s *amp.Scaler, _ *comm.ProcessGroup) error { restore(t, s, stateOf(t, s)); return nil },
+		"Agree":         func(s *amp.Scaler, pg *comm.ProcessGroup) error { return s.Agree(t.Context(), pg) },
 	} {
 		for _, stepped := range []bool{false, true} {
 			for _, unscale := range []bool{false, true} {
 				commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 					p, opt := scalar(pg.Device(), 1, 1)
-					s := amp.NewScaler(nil)
+					s := must.New(amp.NewScaler(nil))
 					interrupted, want := s.Unscale, 0.0
 					if stepped {
 						interrupted, want = s.Step, -1
@@ -389,7 +419,7 @@ func (d *counting) AllocHost(size int) (device.Buffer, error) {
 // An optimizer that the program has dropped is not kept by the Scaler, and what this
 // has of it serves the next, be its device there or closed.
 func TestOptimizersAreNotKept(t *testing.T) {
-	s := amp.NewScaler(nil)
+	s := must.New(amp.NewScaler(nil))
 	gone := make(chan int, 9)
 	for i := range 3 {
 		dev := &counting{Device: newDevice(t)}
@@ -419,7 +449,7 @@ func TestOptimizersAreNotKept(t *testing.T) {
 
 func TestProgrammingErrors(t *testing.T) {
 	p, opt := scalar(newDevice(t), 1, 0)
-	s := amp.NewScaler(nil)
+	s := must.New(amp.NewScaler(nil))
 	backward(t, s, p, 1)
 	if err := s.Unscale(opt); err != nil {
 		t.Fatal(err)
@@ -431,9 +461,15 @@ func TestProgrammingErrors(t *testing.T) {
 	for _, o := range []amp.Options{
 		{InitScale: -1}, {InitScale: math.NaN()}, {InitScale: 1e39}, {GrowthFactor: 1}, {BackoffFactor: 1}, {BackoffFactor: -1}, {GrowthInterval: -1},
 	} {
-		panics[*amp.OptionError](t, "options", func() { amp.NewScaler(&o) })
+		if s, err := amp.NewScaler(&o); err == nil || s != nil {
+			t.Errorf("%+v: no error", o)
+		}
 	}
-	panics[*amp.OptionError](t, "no scale", func() { s.Restore(amp.State{}) })
+	for _, text := range []string{`{}`, `{"Scale": 1, "GrowthTracker": -1}`} {
+		if err := json.Unmarshal([]byte(text), s); err == nil {
+			t.Errorf("%s: no error", text)
+		}
+	}
 }
 
 func panics[E error](t *testing.T, what string, f func()) {

@@ -11,16 +11,15 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// State is what a [Scaler] carries from step to step: a few numbers, for a
-// program to save with its own.
-type State struct {
-	Scale         float64 // what the loss is multiplied by
-	GrowthTracker int     // Updates without overflow since the scale last changed
+// state is the part of a [Scaler] that changes from step to step. It is what MarshalJSON encodes.
+type state struct {
+	Scale         float64
+	GrowthTracker int // consecutive Updates without overflow since the scale last changed
 }
 
-// next is the state after an Update.
-func (s State) next(overflow bool, o Options) State {
-	to := State{Scale: s.Scale, GrowthTracker: s.GrowthTracker + 1}
+// next returns the state after an Update.
+func (s state) next(overflow bool, o Options) state {
+	to := state{Scale: s.Scale, GrowthTracker: s.GrowthTracker + 1}
 	scale := s.Scale
 	switch {
 	case overflow:
@@ -28,78 +27,60 @@ func (s State) next(overflow bool, o Options) State {
 	case to.GrowthTracker >= o.GrowthInterval:
 		scale, to.GrowthTracker = scale*o.GrowthFactor, 0
 	}
-	if usable(scale) {
+	if isScale(scale) {
 		to.Scale = float64(float32(scale))
 	}
 	return to
 }
 
-// usable tells whether a scale can be divided by in float32 arithmetic, and the
-// loss be multiplied by it.
-func usable(scale float64) bool {
-	const least = 0x1p-126 // below it numbers have fewer digits
-	return float32(scale) >= least && scale <= math.MaxFloat32
+const wantScale = "a normal positive float32"
+
+// isScale reports whether float32 arithmetic can multiply by a scale and divide by it.
+func isScale(scale float64) bool {
+	const smallest = 0x1p-126 // smaller float32 numbers have fewer digits
+	return float32(scale) >= smallest && scale <= math.MaxFloat32
 }
 
-// State is the state, for saving it.
-func (s *Scaler) State() State { return s.state }
-
-// MarshalJSON encodes the state.
+// MarshalJSON encodes the state of the Scaler, which is two numbers.
 func (s *Scaler) MarshalJSON() ([]byte, error) { return json.Marshal(s.state) }
 
-// UnmarshalJSON is [Scaler.Restore] of a state that MarshalJSON encoded. What Restore panics
-// at is an error.
+// UnmarshalJSON sets the state to one that MarshalJSON encoded. It discards all Unscales and Steps since
+// the last Update, because their gradients had another scale.
 func (s *Scaler) UnmarshalJSON(data []byte) error {
-	var state State
-	if err := json.Unmarshal(data, &state); err != nil {
+	var to state
+	if err := json.Unmarshal(data, &to); err != nil {
 		return err
 	}
-	if err := state.check(); err != nil {
-		return err
+	if !isScale(to.Scale) {
+		return fmt.Errorf("amp: Scale is %v, want %s", to.Scale, wantScale)
 	}
-	s.restore(state)
+	if to.GrowthTracker < 0 {
+		return fmt.Errorf("amp: GrowthTracker is %d, want 0 or more", to.GrowthTracker)
+	}
+	s.restore(to)
 	return nil
 }
 
-// Restore makes the state one that was saved, and forgets the Unscales and Steps since
-// the last Update: their gradients were scaled otherwise. It panics with an
-// [*OptionError] when that is none.
-func (s *Scaler) Restore(state State) {
-	if err := state.check(); err != nil {
-		panic(err)
-	}
-	s.restore(state)
-}
-
-// check returns an [*OptionError] for a state that no Scaler has.
-func (s State) check() error {
-	if !usable(s.Scale) {
-		return &OptionError{"Scale", s.Scale, "a number of float32 above 0"}
-	}
-	if s.GrowthTracker < 0 {
-		return &OptionError{"GrowthTracker", float64(s.GrowthTracker), "0 or more"}
-	}
-	return nil
-}
-
-func (s *Scaler) restore(state State) {
-	s.state = state
+func (s *Scaler) restore(to state) {
+	s.state = to
 	for opt := range s.checks {
 		s.forget(opt)
 	}
 }
 
-// Agree gives all ranks of a group the smallest of their scales, after a failure
-// that may have left each at another step: the scale that has proved safe for
-// every one. As [Scaler.Restore] it forgets the Unscales and Steps since the last
-// Update. All ranks call it, in the same order as their other collectives;
-// it is bounded by the group's timeout.
+// Agree sets the scales of all ranks of a group to the smallest of them, which overflowed on no rank.
+// The program calls it after a failure, when the ranks may have made different numbers of steps. Agree
+// discards all Unscales and Steps since the last Update. All ranks call it, in the same order as
+// their other collectives. The group's timeout applies.
 func (s *Scaler) Agree(ctx context.Context, pg *comm.ProcessGroup) error {
+	if pg == nil {
+		return fmt.Errorf("amp: agreeing on the scale: %w", comm.ErrNoGroup)
+	}
 	states, err := comm.AllGatherObject(ctx, pg, s.state)
 	if err != nil {
 		return fmt.Errorf("amp: agreeing on the scale: %w", err)
 	}
-	s.restore(slices.MinFunc(states, func(a, b State) int {
+	s.restore(slices.MinFunc(states, func(a, b state) int {
 		return cmp.Or(cmp.Compare(a.Scale, b.Scale), cmp.Compare(a.GrowthTracker, b.GrowthTracker))
 	}))
 	return nil

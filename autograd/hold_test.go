@@ -8,6 +8,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -47,7 +48,7 @@ func TestWritesWaitForReaders(t *testing.T) {
 			if err := nn.Place(net, dev, 1); err != nil {
 				t.Fatal(err)
 			}
-			opt := optim.NewSGD(net.Parameters(), optim.SGDOptions{LR: 0.1})
+			opt := must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.1}))
 			beside, err := dev.NewStream(false)
 			if err != nil {
 				t.Fatal(err)

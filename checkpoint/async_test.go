@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,6 +21,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -80,7 +82,7 @@ func saveBesideSteps(t *testing.T, pg *comm.ProcessGroup, kind string) error {
 		return err
 	}
 	slow := slowDisk{open: make(chan struct{})}
-	m, err := Open(pg, dir, Options{Async: true})
+	m, err := Open(pg, dir, &Options{Async: true})
 	if err != nil {
 		return err
 	}
@@ -131,7 +133,7 @@ func TestAsyncErrors(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		m, err := Open(pg, dir, Options{Async: true})
+		m, err := Open(pg, dir, &Options{Async: true})
 		if err != nil {
 			return err
 		}
@@ -166,12 +168,12 @@ func TestAsyncErrors(t *testing.T) {
 		}
 		expect(4, m.Wait(t.Context()))
 		m.fs = disk{}
-		torn := r.state()
-		torn.RankValues = map[string]any{"rank": pg.Rank()}
+		inconsistent := r.state()
+		inconsistent.RankValues = map[string]any{"rank": pg.Rank()}
 		if pg.Rank() == 1 { // its snapshot fails
-			torn.RankValues["rank"] = func() {}
+			inconsistent.RankValues["rank"] = func() {}
 		}
-		if err := m.Save(t.Context(), 5, torn); err != nil {
+		if err := m.Save(t.Context(), 5, inconsistent); err != nil {
 			return err
 		}
 		if err := m.Close(); err == nil || !strings.Contains(err.Error(), `rank 1: value "rank": json: unsupported type`) {
@@ -190,7 +192,7 @@ func TestAsyncErrors(t *testing.T) {
 
 // resumedAt resumes a state, and returns the step.
 func resumedAt(ctx context.Context, pg *comm.ProcessGroup, dir string, s State) (int, error) {
-	m, err := Open(pg, dir, Options{})
+	m, err := Open(pg, dir, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -211,7 +213,7 @@ func TestASecondSave(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			m, err := Open(pg, dir, Options{Async: true, SkipBusy: skip})
+			m, err := Open(pg, dir, &Options{Async: true, SkipBusy: skip})
 			if err != nil {
 				return err
 			}
@@ -270,7 +272,7 @@ func TestADeadRank(t *testing.T) {
 						opened.Done()
 						return
 					}
-					m, err := Open(pg, dir, Options{Async: true, Timeout: time.Minute})
+					m, err := Open(pg, dir, &Options{Async: true, Timeout: time.Minute})
 					opened.Done()
 					if err != nil {
 						t.Error(err)
@@ -313,7 +315,7 @@ func TestCloseKeepsMemoryThatIsCopiedTo(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		m, err := Open(pg, t.TempDir(), Options{Async: true, Timeout: time.Millisecond})
+		m, err := Open(pg, t.TempDir(), &Options{Async: true, Timeout: time.Millisecond})
 		if err != nil {
 			return err
 		}
@@ -362,17 +364,17 @@ func TestRanksHaveTheirOwn(t *testing.T) {
 			if err := nn.Place(net, pg.Device(), 1); err != nil {
 				return err
 			}
-			scaler := amp.NewScaler(nil)
+			scaler := must.New(amp.NewScaler(nil))
 			own, h := 100+pg.Rank(), &hook{map[string]device.Tensor{"unsent": tensor(float32(100 + pg.Rank()))}}
 			s := State{Model: net, Hook: h, Values: map[string]any{"scaler": scaler}, RankValues: map[string]any{"own": &own}}
-			m, err := Open(pg, dir, Options{})
+			m, err := Open(pg, dir, nil)
 			if err != nil {
 				return err
 			}
 			if first {
 				own, h.state = pg.Rank(), map[string]device.Tensor{"unsent": tensor(float32(pg.Rank()))}
-				scaler.Restore(amp.State{Scale: 512, GrowthTracker: 3})
-				return errors.Join(m.Save(t.Context(), 1, s), m.Close())
+				err := json.Unmarshal([]byte(`{"Scale": 512, "GrowthTracker": 3}`), scaler)
+				return errors.Join(err, m.Save(t.Context(), 1, s), m.Close())
 			}
 			if _, err := m.Resume(t.Context(), s); err != nil {
 				return err
@@ -384,8 +386,8 @@ func TestRanksHaveTheirOwn(t *testing.T) {
 			if own != want || !bytes.Equal(h.state["unsent"].Buf.Host(), tensor(float32(want)).Buf.Host()) {
 				t.Errorf("rank %d of %d has %d and %v, want %d", pg.Rank(), ranks, own, h.state, want)
 			}
-			if got := scaler.State(); got != (amp.State{Scale: 512, GrowthTracker: 3}) {
-				t.Errorf("the scaler has %+v", got)
+			if got, err := json.Marshal(scaler); string(got) != `{"Scale":512,"GrowthTracker":3}` {
+				t.Errorf("the scaler is %s, %v", got, err)
 			}
 			return m.Close()
 		})
@@ -402,7 +404,7 @@ func TestTypesAreConverted(t *testing.T) {
 			if err := nn.Place(net, pg.Device(), uint64(dt)); err != nil {
 				return err
 			}
-			m, err := Open(pg, dir, Options{})
+			m, err := Open(pg, dir, nil)
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -23,7 +24,7 @@ type run struct {
 	pg    *comm.ProcessGroup
 	net   nn.Module
 	model nn.Model
-	opt   Optimizer
+	opt   optim.Optimizer
 	step  func(n int) (loss float64, err error) // the n-th
 	ema   *optim.EMA
 	seen  int // a value of the program's
@@ -53,14 +54,14 @@ func newRun(pg *comm.ProcessGroup, kind string, seed uint64) (*run, error) {
 		if err != nil {
 			return nil, err
 		}
-		opt := optim.NewAdamW(model.Parameters(), o)
-		r.model, r.ema, step, zeroGrad, forward = model, optim.NewEMA(model, opt, nil), opt.Step, opt.ZeroGrad, model.Forward
+		opt := must.New(optim.NewAdamW(model.Parameters(), &o))
+		r.model, r.ema, step, zeroGrad, forward = model, must.New(optim.NewEMA(model, opt, nil)), opt.Step, opt.ZeroGrad, model.Forward
 	case zeros:
-		model, opt, err := zero.New(net, pg, func(params []*nn.Parameter) *optim.AdamW { return optim.NewAdamW(params, o) }, nil)
+		model, opt, err := zero.New(net, pg, func(params []*nn.Parameter) (*optim.AdamW, error) { return optim.NewAdamW(params, &o) }, nil)
 		if err != nil {
 			return nil, err
 		}
-		r.model, r.ema, step, zeroGrad, forward = model, optim.NewEMA(model, opt, nil), opt.Step, opt.ZeroGrad, model.Forward
+		r.model, r.ema, step, zeroGrad, forward = model, must.New(optim.NewEMA(model, opt, nil)), opt.Step, opt.ZeroGrad, model.Forward
 	}
 	r.opt = r.ema
 	r.step = func(n int) (float64, error) {
@@ -95,7 +96,7 @@ func newRun(pg *comm.ProcessGroup, kind string, seed uint64) (*run, error) {
 
 // state is what the checkpoints of a run hold.
 func (r *run) state() State {
-	return State{Model: r.model, Optimizers: []Optimizer{r.opt}, Values: map[string]any{"seen": &r.seen}}
+	return State{Model: r.model, Optimizers: []optim.Optimizer{r.opt}, Values: map[string]any{"seen": &r.seen}}
 }
 
 // train makes steps from to to and returns their losses, of this rank.
@@ -120,7 +121,7 @@ func saved(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, steps i
 	if _, err := r.train(0, steps); err != nil {
 		return nil, err
 	}
-	m, err := Open(pg, dir, o)
+	m, err := Open(pg, dir, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +134,7 @@ func resumed(ctx context.Context, pg *comm.ProcessGroup, dir, kind string, want 
 	if err != nil {
 		return nil, err
 	}
-	m, err := Open(pg, dir, Options{})
+	m, err := Open(pg, dir, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +219,7 @@ func TestKeepLast(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		m, err := Open(pg, dir, Options{Keep: 2, Async: true})
+		m, err := Open(pg, dir, &Options{Keep: 2, Async: true})
 		if err != nil {
 			return err
 		}

@@ -1,14 +1,14 @@
 // Package checkpoint saves and loads the state of a training run so that no crash loses the
 // last complete checkpoint.
 //
-//	ck, err := checkpoint.Open(pg, "run1", checkpoint.Options{Keep: 3, Async: true})
+//	ck, err := checkpoint.Open(pg, "run1", &checkpoint.Options{Keep: 3, Async: true})
 //	if err != nil {
 //		return err
 //	}
 //	defer func() { err = errors.Join(err, ck.Close()) }()
 //	var position data.Position
 //	state := checkpoint.State{
-//		Model: model, Optimizers: []checkpoint.Optimizer{opt},
+//		Model: model, Optimizers: []optim.Optimizer{opt},
 //		Values: map[string]any{"position": &position, "scaler": scaler},
 //	}
 //	step, err := ck.Resume(ctx, state) // 0: there is no checkpoint

@@ -21,7 +21,7 @@ func failing(t *testing.T, dir, want string, before func(m *Manager) error, afte
 		if err != nil {
 			return err
 		}
-		m, err := Open(pg, dir, Options{Keep: 1})
+		m, err := Open(pg, dir, &Options{Keep: 1})
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func TestARankWithoutTheFolderIsNamed(t *testing.T) {
 		if pg.Rank() == 1 {
 			dir = other
 		}
-		_, err := Open(pg, dir, Options{})
+		_, err := Open(pg, dir, nil)
 		if err == nil || !strings.Contains(err.Error(), "rank 1: the folder on ") || !strings.Contains(err.Error(), "is not rank 0's") {
 			t.Errorf("rank %d: %v", pg.Rank(), err)
 		}
@@ -107,7 +107,7 @@ func TestWhatDoesNotFit(t *testing.T) {
 				return err
 			}
 			before := bits(r)
-			m, err := Open(pg, dir, Options{})
+			m, err := Open(pg, dir, nil)
 			if err != nil {
 				return err
 			}

@@ -192,7 +192,7 @@ func TestEveryFault(t *testing.T) {
 			if _, err := r.train(0, 3); err != nil {
 				return err
 			}
-			m, err := Open(pg, dir, Options{Keep: 1})
+			m, err := Open(pg, dir, &Options{Keep: 1})
 			if err != nil {
 				return err
 			}
@@ -239,7 +239,7 @@ func resumesAt(ctx context.Context, pg *comm.ProcessGroup, dir string, complete 
 	if err != nil {
 		return err
 	}
-	m, err := Open(pg, dir, Options{Keep: 1})
+	m, err := Open(pg, dir, &Options{Keep: 1})
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func TestPyTorch(t *testing.T) {
 				return y
 			}
 			ours := outputs()
-			m, err := Open(pg, filepath.Join(dir, "run"), Options{})
+			m, err := Open(pg, filepath.Join(dir, "run"), nil)
 			if err != nil {
 				return err
 			}

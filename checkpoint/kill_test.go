@@ -118,7 +118,7 @@ func child(dir string) error {
 	if err != nil {
 		return gone(err)
 	}
-	m, err := Open(pg, filepath.Join(dir, "run"), Options{Keep: 2, Async: true, phase: phase})
+	m, err := Open(pg, filepath.Join(dir, "run"), &Options{Keep: 2, Async: true, phase: phase})
 	if err != nil {
 		return gone(err)
 	}

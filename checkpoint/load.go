@@ -202,7 +202,7 @@ func (r *reader) targets(state State, rank, size int) ([]target, error) {
 // set sets the state to the checkpoint's.
 func (m *Manager) set(ctx context.Context, r *reader, state State, targets []target) error {
 	for _, opt := range state.Optimizers {
-		opt.Restoring()
+		opt.BeginLoad()
 	}
 	for _, t := range targets {
 		data, err := r.elements(t.from, t.Lo, t.Hi)
@@ -214,7 +214,7 @@ func (m *Manager) set(ctx context.Context, r *reader, state State, targets []tar
 		}
 	}
 	for i, opt := range state.Optimizers {
-		opt.Restored(r.manifest.Optimizers[i])
+		opt.EndLoad(r.manifest.Optimizers[i])
 	}
 	if err := decodeValues(state.Values, r.manifest.Values); err != nil {
 		return err

@@ -64,12 +64,15 @@ var ErrClosed = errors.New("checkpoint: the manager is closed")
 // All ranks call it. The error, the same on all ranks, names the ranks that do not see
 // rank 0's folder, or cannot write to it. Open deletes what incomplete saves have left, so only one
 // job at a time may use a folder.
-func Open(pg *comm.ProcessGroup, dir string, opts Options) (*Manager, error) {
+func Open(pg *comm.ProcessGroup, dir string, opts *Options) (*Manager, error) {
 	if pg == nil {
 		return nil, fmt.Errorf("checkpoint: opening %s: %w", dir, comm.ErrNoGroup)
 	}
-	m := &Manager{pg: pg, dir: filepath.Clean(dir), o: opts, fs: opts.fs}
-	if m.fs == nil {
+	m := &Manager{pg: pg, dir: filepath.Clean(dir)}
+	if opts != nil {
+		m.o = *opts
+	}
+	if m.fs = m.o.fs; m.fs == nil {
 		m.fs = disk{}
 	}
 	if m.o.Timeout == 0 {

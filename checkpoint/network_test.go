@@ -136,7 +136,7 @@ func TestNetworkFolder(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			m, err := Open(pg, dir, Options{Keep: 1, Async: true, fs: hosts[pg.Rank()]})
+			m, err := Open(pg, dir, &Options{Keep: 1, Async: true, fs: hosts[pg.Rank()]})
 			if err != nil {
 				return err
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -47,7 +48,7 @@ func (s survivor) train(ctx context.Context, pg *comm.ProcessGroup, m *Manager, 
 	return nil
 }
 
-func (s survivor) state() State { return State{Model: s.net, Optimizers: []Optimizer{s.opt}} }
+func (s survivor) state() State { return State{Model: s.net, Optimizers: []optim.Optimizer{s.opt}} }
 
 func (s survivor) bits() (all []byte, err error) {
 	kept, err := s.opt.State()
@@ -76,12 +77,12 @@ func TestRecoverFromACheckpoint(t *testing.T) {
 				devices = append(devices, dev)
 				for _, all := range []*[]survivor{&failed, &unbroken} {
 					net := nn.Sequential(nn.Linear(3, 5), nn.GELU(), nn.Linear(5, 2))
-					*all = append(*all, survivor{net, optim.NewAdamW(net.Parameters(), optim.AdamWOptions{LR: 0.1})})
+					*all = append(*all, survivor{net, must.New(optim.NewAdamW(net.Parameters(), &optim.AdamWOptions{LR: 0.1}))})
 				}
 			}
 			inGroup := func(f func(pg *comm.ProcessGroup, m *Manager) error) {
 				commtest.OnDevices(t, devices, &comm.Options{ErrorMode: comm.BlockingWait}, func(pg *comm.ProcessGroup) error {
-					m, err := Open(pg, dir, Options{Keep: 2, Async: true})
+					m, err := Open(pg, dir, &Options{Keep: 2, Async: true})
 					if err != nil {
 						return err
 					}
@@ -92,7 +93,7 @@ func TestRecoverFromACheckpoint(t *testing.T) {
 				s := failed[pg.Rank()]
 				err := s.train(ctx, pg, m, 0, failing)
 				if pg.Rank() < inconsistent { // as an update that fails between two parameters
-					s.opt.Restoring()
+					s.opt.BeginLoad()
 					device.Elements[float32](s.net.Parameters()[0].Var().Tensor())[0] = 100
 				}
 				return err

@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
 )
 
 // A State names what a checkpoint holds. Save reads it and Load writes it. All ranks give
@@ -22,7 +23,7 @@ type State struct {
 	Model nn.Model
 	// Optimizers are those of the program, such as [*optim.AdamW], [*optim.EMA] around one
 	// or [*zero.Optimizer], always in the same order.
-	Optimizers []Optimizer
+	Optimizers []optim.Optimizer
 	// Hook is the communication hook, nil for none. Each rank's state is its own, and
 	// is restored only at the number of ranks that it was saved at.
 	Hook Hook
@@ -33,14 +34,6 @@ type State struct {
 	// RankValues are values that each rank has of its own. They are restored only at
 	// the number of ranks that they were saved at, and are otherwise left as they are.
 	RankValues map[string]any
-}
-
-// Optimizer is what a checkpoint needs to know of one: see [optim.SGD] for the methods.
-type Optimizer interface {
-	Committed() (steps int, whole bool)
-	State() ([]*nn.Buffer, error)
-	Restoring()
-	Restored(steps int)
 }
 
 // Hook is what a checkpoint needs to know of a communication hook with a state, such as

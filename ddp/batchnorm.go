@@ -15,7 +15,7 @@ import (
 // convert_sync_batchnorm, but changes the layers where they are. A nil pg ends it.
 //
 // Each of these layers communicates in its forward and its backward pass, so that all ranks
-// make the same passes: [Together] ends their loops, and not [Model.Join]. pg may be the
+// make the same passes: [Lockstep] ends their loops, and not [Model.Join]. pg may be the
 // group that [New] is given.
 func SyncBatchNorm(m nn.Model, pg *comm.ProcessGroup) (layers int) {
 	var peers autograd.BatchPeers

@@ -21,6 +21,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -103,7 +104,7 @@ func TestTrainsAsOneProcess(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.05, Momentum: 0.9, WeightDecay: 1e-3})
+			opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9, WeightDecay: 1e-3}))
 			for step := range steps {
 				x := samples(dev, uint64(2*step), rows, width, pg.Rank(), ranks)
 				y := samples(dev, uint64(2*step+1), rows, width, pg.Rank(), ranks)
@@ -305,7 +306,7 @@ func TestMissingGradient(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		// At step s, parameter values are 1-k and 2-k after k good steps.
 		good := 0
 		for step := range 5 {
@@ -356,7 +357,7 @@ func TestAFailedPassIsToldToAll(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+				opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 				fail := &failing{fails: pg.Rank() == 1}
 				var y *autograd.Variable
 				if behind {
@@ -568,7 +569,7 @@ func TestAPeerThatLeaves(t *testing.T) {
 		if !errors.Is(err, comm.ErrPeerLost) || !strings.Contains(err.Error(), fmt.Sprint("rank ", leaves)) || !strings.Contains(err.Error(), "bucket 0") {
 			return fmt.Errorf("got %v", err)
 		}
-		if opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1}); !errors.Is(opt.Step(), comm.ErrPeerLost) {
+		if opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1})); !errors.Is(opt.Step(), comm.ErrPeerLost) {
 			return errors.New("the optimizer stepped on it")
 		}
 		return nil

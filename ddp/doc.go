@@ -7,7 +7,7 @@
 // the same step:
 //
 //	model, err := ddp.New(net, pg, nil)
-//	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.001})
+//	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.001})
 //	for step := range steps {
 //		loss := nn.MSELoss(model.Forward(x), y)
 //		if err := loss.Backward(); err != nil {
@@ -102,7 +102,7 @@
 // An error of one rank's loop is a [*reducer.LeftError] on the others, in their next
 // step, in place of a timeout.
 //
-// A model that communicates in Forward needs all ranks in each step: [Together] ends
+// A model that communicates in Forward needs all ranks in each step: [Lockstep] ends
 // the loops of all where the first rank has no input.
 //
 // # Stopping on request

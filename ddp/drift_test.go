@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -113,7 +114,7 @@ func TestReplicaDrift(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+				opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 				x := samples(pg.Device(), 1, 2*ranks, 4, pg.Rank(), ranks)
 				backward := func() error {
 					y := autograd.Zeros(pg.Device(), device.Float64, 2, 4)

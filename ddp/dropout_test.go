@@ -7,6 +7,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -24,7 +25,7 @@ func TestDropoutOfAnyNumberOfRanks(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			opt := optim.NewSGD(m.Parameters(), optim.SGDOptions{LR: 0.1})
+			opt := must.New(optim.NewSGD(m.Parameters(), &optim.SGDOptions{LR: 0.1}))
 			for step := range steps {
 				x := samples(pg.Device(), uint64(step), rows, width, pg.Rank(), ranks)
 				y := samples(pg.Device(), uint64(100+step), rows, width, pg.Rank(), ranks)

@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -68,7 +69,7 @@ func TestAPassThatFails(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+			opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 			works := func() error { return nil }
 			for step := range 4 {
 				fails := works

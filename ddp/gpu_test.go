@@ -21,6 +21,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/cudatest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/launcher"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -120,7 +121,7 @@ func delayedOnGPU(ctx context.Context) error {
 	if n := len(model.Buckets()); n < layers {
 		return fmt.Errorf("%d buckets, want one for each of %d layers at least", n, layers)
 	}
-	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1e-6})
+	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1e-6}))
 	x := autograd.Zeros(dev, device.Float32, rows, width)
 	step := func(delay time.Duration) (time.Duration, error) {
 		slow.delay = delay
@@ -209,7 +210,7 @@ func missingOnGPU(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1, Momentum: 0.5})
+	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1, Momentum: 0.5}))
 	x := autograd.Scalar(pg.Device(), 1)
 	for step, want := range []float64{1, 0, 0, -1.5} { // the first parameter, behind each step
 		fails := step%2 == 0

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/optim"
 )
 
 // JoinOptions are how [Model.Join] goes. The zero value is the good default. They
@@ -29,7 +30,7 @@ type JoinOptions struct {
 	StopEarly bool
 	// Optimizer, if not nil, ends up with the state, such as momentum, and the
 	// number of steps that it has on the rank whose parameters all take over.
-	Optimizer Optimizer
+	Optimizer optim.Optimizer
 	// With takes part beside the model, in this order.
 	With []Joinable
 }
@@ -72,7 +73,7 @@ type Joinable interface {
 // All ranks call it, in the same order as their other collectives. Within f they
 // share nothing else: a collective of f's own, over a group that a rank without
 // inputs is in, leaves the others waiting, unless StopEarly ends f before it. One
-// in a forward pass comes too early for that: see [Together].
+// in a forward pass comes too early for that: see [Lockstep].
 //
 // An error of f is Join's, and ends the training of all: the other ranks get, from
 // their next backward pass that reduces or its Step, a [*reducer.LeftError] that
@@ -184,7 +185,7 @@ func (m *Model) settle(ctx context.Context, o *JoinOptions, from int) error {
 		return broadcast(m.pg, name, state, from).Wait(ctx)
 	}
 	_, err := equalize(ctx, m.pg, name, state, o.Optimizer, func(ranks []Progress) (step, _ int, err error) {
-		if step = ranks[from].Steps; !ranks[from].Whole {
+		if step = ranks[from].Steps; !ranks[from].Consistent {
 			err = &LostStateError{Step: step, Ranks: ranks}
 		}
 		return step, from, err

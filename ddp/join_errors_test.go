@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/optim"
 )
 
@@ -23,7 +24,7 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		few := pg.Size() / 2 // ranks, the last ones, which have 3 inputs and not 5
 		steps := 0
 		train := func(inputs int) error {
@@ -72,7 +73,7 @@ func TestAfterTheEndOfUnevenInputs(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		failed := 0
 		err = model.Join(&JoinOptions{StopEarly: true}, func() error {
 			for range 2 + 3*pg.Rank() {
@@ -102,7 +103,7 @@ func TestUnevenInputsError(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		bad := pg.Size() - 1
 		err = model.Join(nil, func() error {
 			if pg.Rank() == 0 && pg.Size() > 2 {
@@ -147,7 +148,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		last := pg.Size() - 1
 		err = model.Join(&JoinOptions{Optimizer: opt}, func() error {
 			for i := range 2 + 3*pg.Rank() {
@@ -212,7 +213,7 @@ func TestDriftAmongUnevenInputs(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		err = model.Join(nil, func() error {
 			if pg.Rank() == 0 {
 				return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -90,7 +91,7 @@ func TestUnevenInputs(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: rate, Momentum: how.momentum})
+					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: rate, Momentum: how.momentum}))
 					join := how.join
 					if how.momentum != 0 {
 						join.Optimizer = opt
@@ -173,7 +174,7 @@ func TestUnevenInputsOfTheOnlyUser(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: rate, Momentum: momentum, WeightDecay: decay})
+					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: rate, Momentum: momentum, WeightDecay: decay}))
 					use, passes := []int{0}, steps
 					if pg.Rank() == user {
 						use, passes = []int{0, 1}, theirs
@@ -358,8 +359,8 @@ func TestJoinModelEquivalence(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: rate, Momentum: 0.9})
-		one := optim.NewSGD(alone.Parameters(), optim.SGDOptions{LR: rate, Momentum: 0.9})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: rate, Momentum: 0.9}))
+		one := must.New(optim.NewSGD(alone.Parameters(), &optim.SGDOptions{LR: rate, Momentum: 0.9}))
 		for epoch := range 3 {
 			err := model.Join(&JoinOptions{Optimizer: opt}, func() error {
 				for step := range inputs(pg.Rank()) {

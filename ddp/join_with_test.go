@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -106,7 +107,7 @@ func TestAJoinableThatFails(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		err = model.Join(&JoinOptions{With: []Joinable{awkward{}}}, func() error {
 			for i := 0; pg.Rank() > 0; i++ {
 				if i == 2 {

@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -18,7 +19,7 @@ func (s *survivor) halve() {
 	s.restart()
 	o := nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}
 	s.net = noted{nn.Sequential(nn.Linear(8, 8, o), nn.ReLU(), nn.Linear(8, 8, o)), s.note}
-	s.opt = optim.NewSGD(s.net.Parameters(), optim.SGDOptions{LR: 0.001, Momentum: 0.9, MasterWeights: true})
+	s.opt = must.New(optim.NewSGD(s.net.Parameters(), &optim.SGDOptions{LR: 0.001, Momentum: 0.9, MasterWeights: true}))
 }
 
 // trainHalf makes the steps from up to to.
@@ -42,7 +43,7 @@ func (s *survivor) trainHalf(pg *comm.ProcessGroup, from, to int) error {
 }
 
 // Masters are part of what Recover carries over: ranks that lost them, or that
-// are torn, train on to exactly where they would have come, though the
+// are inconsistent, train on to exactly where they would have come, though the
 // parameters alone, rounded, do not tell where that is.
 func TestRecoverMasters(t *testing.T) {
 	const ranks, steps, failing = 3, 12, 5
@@ -68,10 +69,10 @@ func TestRecoverMasters(t *testing.T) {
 		switch pg.Rank() {
 		case 0: // a process that begins anew
 			s.halve()
-		case 1: // torn
+		case 1: // inconsistent
 			s.updates = 1
-			if err := s.trainAlone(); !errors.As(err, new(*optim.TornError)) {
-				return fmt.Errorf("got %v, want a torn step", err)
+			if err := s.trainAlone(); !errors.As(err, new(*optim.InconsistentError)) {
+				return fmt.Errorf("got %v, want a inconsistent step", err)
 			}
 			s.updates = -1
 		}

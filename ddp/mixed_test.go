@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -44,8 +45,8 @@ func mixed(pg *comm.ProcessGroup, within float64, others ...precision) error {
 		if err != nil {
 			return 0, err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.5, Momentum: 0.9, MasterWeights: true})
-		scaler := amp.NewScaler(&amp.Options{InitScale: 0x1p30, Disabled: dt != device.Float16})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.5, Momentum: 0.9, MasterWeights: true}))
+		scaler := must.New(amp.NewScaler(&amp.Options{InitScale: 0x1p30, Disabled: dt != device.Float16}))
 		made, skipped := 0, 0
 		for made < steps && skipped < 64 {
 			x := normal(1, uint64(2+made*pg.Size()+pg.Rank()), rows, width)

@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -38,7 +39,7 @@ func TestAStepBeforeBackward(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 		for step := 0; err == nil; step++ {
 			loss := model.Forward(autograd.FromSlice(pg.Device(), []float64{1}))
 			if step == 1 && pg.Rank() == 1 {
@@ -133,7 +134,7 @@ func TestVersionsAcrossRanks(t *testing.T) {
 				if err := counted("New, the buffer", mean, true, wrap); err != nil {
 					return err
 				}
-				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+				opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 				forward := func() *autograd.Variable {
 					return model.Forward(autograd.FromSlice(pg.Device(), []float64{1}))
 				}

@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -47,7 +48,7 @@ func TestNonFiniteGradient(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+				opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 				backward := func(poison bool) error {
 					v = 1
 					if poison && pg.Rank() == bad {
@@ -113,7 +114,7 @@ func TestNaNLayerBehindReLU(t *testing.T) {
 		}
 		x := autograd.FromSlice(dev, []float32{1, 2}, 1, 2)
 		loss := nn.MSELoss(model.Forward(x), autograd.FromSlice(dev, []float32{1, 1, 1}, 1, 3))
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		err = loss.Backward()
 		errs, early := told(pg, lags, bad, err, opt.Step())
 		if early != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/profile"
@@ -192,7 +193,7 @@ func TestWhatUpdatesWaitForIsNotHidden(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 		step := func() error {
 			if err := autograd.Sum(model.Forward(autograd.Zeros(pg.Device(), device.Float32, 1, wide))).Backward(); err != nil {
 				return err

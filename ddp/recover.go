@@ -10,28 +10,13 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
 )
-
-// Optimizer is what [Recover] needs to know of one, such as
-// [github.com/goddp/goddp/optim.SGD].
-type Optimizer interface {
-	// Committed is how many steps were committed, and whether the parameters
-	// and the state are what these made of them.
-	Committed() (steps int, whole bool)
-	// State is what the optimizer keeps from step to step, alike on all ranks.
-	State() ([]*nn.Buffer, error)
-	// Restoring says that parameters and state are about to be overwritten;
-	// they are not whole until Restored.
-	Restoring()
-	// Restored says that parameters and state are whole again, and as after so
-	// many steps.
-	Restored(steps int)
-}
 
 // Progress is how far a rank's optimizer is.
 type Progress struct {
-	Steps int  // committed
-	Whole bool // nothing has touched parameters and state since
+	Steps      int  // committed
+	Consistent bool // nothing has touched parameters and state since
 }
 
 // LostStateError says that no rank holds the state after the last step that was
@@ -45,13 +30,13 @@ type LostStateError struct {
 func (e *LostStateError) Error() string {
 	var ranks []string
 	for r, p := range e.Ranks {
-		torn := ""
-		if !p.Whole {
-			torn = ", torn"
+		state := ""
+		if !p.Consistent {
+			state = ", inconsistent"
 		}
-		ranks = append(ranks, fmt.Sprintf("rank %d: %d%s", r, p.Steps, torn))
+		ranks = append(ranks, fmt.Sprintf("rank %d: %d%s", r, p.Steps, state))
 	}
-	return fmt.Sprintf("no rank is whole at step %d, the last that was committed (%s): restore a checkpoint on every rank",
+	return fmt.Sprintf("no rank has a consistent state of step %d, the last that was committed (%s): restore a checkpoint on every rank",
 		e.Step, strings.Join(ranks, "; "))
 }
 
@@ -70,7 +55,7 @@ func (e *LostStateError) Error() string {
 // program's own, given as comm.Options.Device, for Close closes what Init opened.
 // Options such as the learning rate are the program's to set, and so is what
 // Options.Ignore will name: Recover sets all parameters and buffers.
-func Recover(module nn.Model, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
+func Recover(module nn.Model, pg *comm.ProcessGroup, opt optim.Optimizer) (step int, err error) {
 	if pg == nil {
 		return 0, fmt.Errorf("ddp: recovering: %w", comm.ErrNoGroup)
 	}
@@ -81,7 +66,7 @@ func Recover(module nn.Model, pg *comm.ProcessGroup, opt Optimizer) (step int, e
 	return step, nil
 }
 
-func restore(ctx context.Context, module nn.Model, pg *comm.ProcessGroup, opt Optimizer) (step int, err error) {
+func restore(ctx context.Context, module nn.Model, pg *comm.ProcessGroup, opt optim.Optimizer) (step int, err error) {
 	if err := comm.Agree(ctx, pg, nn.Place(module, pg.Device(), 0)); err != nil {
 		return 0, err
 	}
@@ -101,7 +86,7 @@ func restore(ctx context.Context, module nn.Model, pg *comm.ProcessGroup, opt Op
 
 // equalize sets state, and the optimizer's own, to that of the rank that source
 // chooses, by the name of what it sends, and returns the step that this is at.
-func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*autograd.Variable, opt Optimizer, source func([]Progress) (step, from int, err error)) (step int, err error) {
+func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*autograd.Variable, opt optim.Optimizer, source func([]Progress) (step, from int, err error)) (step int, err error) {
 	kept, err := opt.State()
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return 0, err
@@ -110,7 +95,7 @@ func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*
 		return 0, err
 	}
 	var mine Progress
-	mine.Steps, mine.Whole = opt.Committed()
+	mine.Steps, mine.Consistent = opt.Committed()
 	ranks, err := comm.AllGatherObject(ctx, pg, mine)
 	if err != nil {
 		return 0, err
@@ -120,13 +105,13 @@ func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*
 		return 0, err
 	}
 	if pg.Rank() != from {
-		opt.Restoring()
+		opt.BeginLoad()
 	}
 	// To the end: what did not arrive must not be taken for whole.
 	if err := broadcast(pg, name, append(state, variables(kept)...), from).Sync(ctx); err != nil {
 		return 0, err
 	}
-	opt.Restored(step)
+	opt.EndLoad(step)
 	return step, nil
 }
 

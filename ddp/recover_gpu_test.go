@@ -14,6 +14,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -63,7 +64,7 @@ func recoverOnGPU(ctx context.Context) error {
 // and returns its parameters, and why the group broke.
 func lateTraining(ctx context.Context, dev device.Device, before func(step int)) (params []byte, broken, err error) {
 	net := mlp(64, device.Float32)
-	opt := optim.NewSGD(net.Parameters(), optim.SGDOptions{LR: 0.05, Momentum: 0.9})
+	opt := must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9}))
 	group := func(want int) error {
 		pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: lateTimeout, ErrorMode: comm.BlockingWait})
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -54,7 +55,7 @@ func (b brittle) SGD(stream device.Stream, step device.SGDStep) error {
 func (s *survivor) restart() {
 	s.note = nn.NewUnplacedBuffer("note", nn.Constant(-1), device.Float64, 1)
 	s.net = noted{mlp(8, device.Float64), s.note}
-	s.opt = optim.NewSGD(s.net.Parameters(), optim.SGDOptions{LR: 0.05, Momentum: 0.9})
+	s.opt = must.New(optim.NewSGD(s.net.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9}))
 }
 
 // noted is a module with a buffer.
@@ -143,7 +144,7 @@ func TestRecover(t *testing.T) {
 		after func(rank int, s *survivor)
 		from  int
 	}{
-		{"torn between two updates", func(rank int, s *survivor) error {
+		{"inconsistent between two updates", func(rank int, s *survivor) error {
 			if rank == 0 {
 				s.updates = 2
 			}
@@ -155,7 +156,7 @@ func TestRecover(t *testing.T) {
 			}
 			return s.opt.Step()
 		}, nil, 0},
-		{"two torn, and one without a memory", func(rank int, s *survivor) error {
+		{"two inconsistent, and one without a memory", func(rank int, s *survivor) error {
 			if rank != 2 {
 				s.updates = rank + 1
 			}
@@ -236,8 +237,8 @@ func TestRecoverWithoutAWholeRank(t *testing.T) {
 			}
 			return s.opt.Step()
 		})
-		var torn *optim.TornError
-		if !errors.As(err, &torn) {
+		var inconsistent *optim.InconsistentError
+		if !errors.As(err, &inconsistent) {
 			return fmt.Errorf("got %v", err)
 		}
 		return nil
@@ -248,15 +249,15 @@ func TestRecoverWithoutAWholeRank(t *testing.T) {
 		if !errors.As(err, &lost) || lost.Step != 2 || !slices.Equal(lost.Ranks, []Progress{{2, false}, {2, false}}) {
 			return fmt.Errorf("got %v", err)
 		}
-		if want := "step 2, the last that was committed (rank 0: 2, torn; rank 1: 2, torn): restore a checkpoint"; !strings.Contains(err.Error(), want) {
+		if want := "step 2, the last that was committed (rank 0: 2, inconsistent; rank 1: 2, inconsistent): restore a checkpoint"; !strings.Contains(err.Error(), want) {
 			return fmt.Errorf("%q lacks %q", err, want)
 		}
-		s.opt.Restoring()
+		s.opt.BeginLoad()
 		rest := saved[pg.Rank()]
 		for _, p := range s.net.Parameters() {
 			rest = rest[copy(p.Var().Tensor().Buf.Host(), rest):]
 		}
-		s.opt.Restored(2)
+		s.opt.EndLoad(2)
 		if step, err := Recover(s.net, pg, s.opt); err != nil || step != 2 {
 			return fmt.Errorf("with a checkpoint: %d, %v", step, err)
 		}
@@ -300,7 +301,7 @@ func (r refusing) Start(c *backend.Call) (backend.Task, error) {
 // A recovery that fails under way leaves no rank that takes a half for a whole.
 func TestARecoveryThatFails(t *testing.T) {
 	all := survivors(t, 2, false)
-	all[1].opt.Restored(7)
+	all[1].opt.EndLoad(7)
 	together(t, all, *commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return refusing{b} }),
 		func(pg *comm.ProcessGroup, s *survivor) error {
 			if _, err := Recover(s.net, pg, s.opt); pg.Rank() == 0 && !errors.Is(err, errInjected) {
@@ -324,10 +325,10 @@ func TestRecoverOfModelsThatDiffer(t *testing.T) {
 	for want, change := range map[string]func(*survivor){
 		`parameter 0 is "0.weight" float64[4 4] on rank 1`: func(s *survivor) {
 			s.net = noted{mlp(4, device.Float64), s.note}
-			s.opt = optim.NewSGD(s.net.Parameters(), optim.SGDOptions{Momentum: 0.9})
+			s.opt = must.New(optim.NewSGD(s.net.Parameters(), &optim.SGDOptions{Momentum: 0.9}))
 		},
 		"0 buffers on rank 1, 1 on rank 0":          func(s *survivor) { s.net = s.net.(noted).Module },
-		"0 optimizer states on rank 1, 6 on rank 0": func(s *survivor) { s.opt = optim.NewSGD(s.net.Parameters(), optim.SGDOptions{}) },
+		"0 optimizer states on rank 1, 6 on rank 0": func(s *survivor) { s.opt = must.New(optim.NewSGD(s.net.Parameters(), nil)) },
 	} {
 		all := survivors(t, 2, false)
 		change(all[1])
@@ -379,7 +380,7 @@ func TestAModuleWrappedAgain(t *testing.T) {
 			if generation < 2 {
 				return pass(model, pg) // leaves a gradient
 			}
-			if _, err := Recover(model.Unwrap(), pg, optim.NewSGD(model.Parameters(), optim.SGDOptions{})); err != nil {
+			if _, err := Recover(model.Unwrap(), pg, must.New(optim.NewSGD(model.Parameters(), nil))); err != nil {
 				return err
 			}
 			return mustBeReplaced(func() { pass(model, pg) })

@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -65,7 +66,7 @@ func TestReduceDType(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1, MasterWeights: true})
+				opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1, MasterWeights: true}))
 				// 256 from one rank and 1 from the other, three times: BFloat16 has
 				// no 385.5, their average.
 				x := autograd.Scalar(dev, float32(1+255*pg.Rank()))
@@ -119,7 +120,7 @@ func TestReduceDTypeTrains(t *testing.T) {
 					return 0, fmt.Errorf("the gradient of %s is in %v", p.Name(), model.reducer.Grad(0).DType)
 				}
 			}
-			opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.5, MasterWeights: true})
+			opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.5, MasterWeights: true}))
 			for step := range steps {
 				x := autograd.Zeros(dev, device.Float32, rows, width)
 				if err := dev.Kernels().Normal(dev.Compute(), x.Tensor(), 0, 1, uint64(step%4), uint64(pg.Rank()*rows*width)); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -31,7 +32,7 @@ func steady(pg *comm.ProcessGroup, ranksHere int) error {
 	if n := len(model.Buckets()); n != layers {
 		return fmt.Errorf("%d buckets, want %d", n, layers)
 	}
-	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.01, Momentum: 0.9})
+	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.01, Momentum: 0.9}))
 	x := autograd.Zeros(dev, device.Float32, rows, width)
 	step := func() error {
 		if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {

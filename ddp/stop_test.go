@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/optim"
 )
 
@@ -33,7 +34,7 @@ func TestAllRanksStopBehindTheSameStep(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.125, Momentum: how.momentum})
+					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.125, Momentum: how.momentum}))
 					use := how.use(pg.Rank())
 					if how.opts.unused() == reducer.UnusedMissing {
 						use = append(use, 4)
@@ -90,7 +91,7 @@ func TestStopOfUnevenInputs(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.125})
+					opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.125}))
 					use := how.use(pg.Rank())
 					if how.opts.unused() == reducer.UnusedMissing {
 						use = append(use, 4)
@@ -123,7 +124,7 @@ func TestStopOfUnevenInputs(t *testing.T) {
 					if model, err = New(m, pg, &how.opts); err != nil {
 						return err
 					}
-					opt = optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.125})
+					opt = must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.125}))
 					err = model.Join(&join, func() error { return nil })
 					if err != nil || model.Stopping() {
 						return fmt.Errorf("rank %d: stopping before it asked, or %v", pg.Rank(), err)
@@ -159,7 +160,7 @@ func TestStopBehindAStepThatIsSkipped(t *testing.T) {
 			return fmt.Errorf("rank %d does not stop", pg.Rank())
 		}
 		if err == nil { // not yet known then
-			err = optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1}).Step()
+			err = must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1})).Step()
 		}
 		if !errors.As(err, new(*reducer.MissingGradientError)) {
 			return fmt.Errorf("rank %d: %v, want a MissingGradientError", pg.Rank(), err)

@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -199,7 +200,7 @@ func controlFlow(pg *comm.ProcessGroup, opts *Options) error {
 	if err != nil {
 		return err
 	}
-	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: rate})
+	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: rate}))
 	draw := rand.New(rand.NewPCG(1, 2)) // the same everywhere
 	want, grad := slices.Repeat([]float64{1}, params), slices.Repeat([]float64{none}, params)
 	for step := range steps {
@@ -374,7 +375,7 @@ func TestStaticGraph(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.5})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.5}))
 		mine := [][]int{{0, 1}, {2, 1}}[pg.Rank()%2]
 		// One that fails fixes nothing.
 		*m.use = []int{3}

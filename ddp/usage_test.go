@@ -19,6 +19,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -77,7 +78,7 @@ func checkpointsChangeNothing(pg *comm.ProcessGroup, opts *Options) error {
 		if err != nil {
 			return nil, err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.5, Momentum: 0.9})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.5, Momentum: 0.9}))
 		pass := func(seed uint64) error {
 			x := samples(pg.Device(), 2*seed, rows*pg.Size(), width, pg.Rank(), pg.Size())
 			y := samples(pg.Device(), 2*seed+1, rows*pg.Size(), width, pg.Rank(), pg.Size())
@@ -128,7 +129,7 @@ func TestAFailedRecomputationIsToldToAll(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		for step := range 3 {
 			fail.run, fail.at = 0, 0
 			if step == 1 && pg.Rank() == 1 {
@@ -222,7 +223,7 @@ func TestFreezeBeforeNew(t *testing.T) {
 		}
 		wrap := func() (*Model, *optim.SGD, error) {
 			model, err := New(net, pg, nil)
-			return model, optim.NewSGD(net.Parameters(), optim.SGDOptions{LR: 0.1, WeightDecay: 0.1}), err
+			return model, must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.1, WeightDecay: 0.1})), err
 		}
 		model, opt, err := wrap()
 		if err != nil {
@@ -326,7 +327,7 @@ func TestFreezeAfterNew(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		step := func() error {
 			defer opt.ZeroGrad()
 			return errors.Join(model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(), opt.Step())
@@ -471,7 +472,7 @@ func TestStateOfAWrappedModel(t *testing.T) {
 			return fmt.Errorf("the plain module's state in the wrapped one: %w", err)
 		}
 		x := samples(pg.Device(), 1, 4*pg.Size(), 4, pg.Rank(), pg.Size())
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 		if err := errors.Join(nn.MSELoss(model.Forward(x), x).Backward(), opt.Step()); err != nil || same() {
 			return fmt.Errorf("it does not train on: %w", err)
 		}
@@ -492,8 +493,8 @@ func TestAveragesFollowCommittedSteps(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
-		averages := optim.NewEMA(model, opt, &optim.EMAOptions{Decay: 0.5})
+		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
+		averages := must.New(optim.NewEMA(model, opt, &optim.EMAOptions{Decay: 0.5}))
 		for step := range 4 {
 			skip = step == 1 && pg.Rank() == 1
 			err := errors.Join(model.Forward(autograd.Scalar(pg.Device(), 1)).Backward(), opt.Step())
@@ -522,8 +523,8 @@ func TestAveragesFollowCommittedSteps(t *testing.T) {
 func TestRecoverAverages(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
-		opt := optim.NewSGD([]*nn.Parameter{w}, optim.SGDOptions{LR: 1})
-		averages := optim.NewEMA(times{w}, opt, &optim.EMAOptions{Decay: 0.5})
+		opt := must.New(optim.NewSGD([]*nn.Parameter{w}, &optim.SGDOptions{LR: 1}))
+		averages := must.New(optim.NewEMA(times{w}, opt, &optim.EMAOptions{Decay: 0.5}))
 		if pg.Rank() == 1 { // two steps ahead: a new process joins it
 			for range 2 {
 				opt.ZeroGrad()
@@ -555,7 +556,7 @@ func TestRecoverFrozenParameters(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
 		net := mlp(4, device.Float64)
 		net.Parameters()[0].Freeze()
-		opt := optim.NewSGD(net.Parameters(), optim.SGDOptions{LR: 0.1})
+		opt := must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.1}))
 		if _, err := Recover(net, pg, opt); err != nil {
 			return err
 		}

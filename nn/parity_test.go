@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -57,7 +58,7 @@ func TestParityWithPyTorch(t *testing.T) {
 			}
 			copy(device.Elements[float64](p.Var().Tensor()), from.Data)
 		}
-		opt := optim.NewSGD(net.Parameters(), optim.SGDOptions{LR: want.LR, Momentum: want.Momentum, WeightDecay: want.WeightDecay})
+		opt := must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: want.LR, Momentum: want.Momentum, WeightDecay: want.WeightDecay}))
 		for step, loss64 := range want64.Losses {
 			opt.ZeroGrad()
 			l := loss(net.Forward(x))

@@ -15,6 +15,7 @@ import (
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/internal/testpython"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
@@ -190,7 +191,7 @@ func (want resNetTraining) compare(t *testing.T, pg *comm.ProcessGroup) error {
 	}
 	x := autograd.FromSlice(dev, part(input), each, 3, want.Size, want.Size)
 	labels := autograd.FromLabels(dev, want.Labels[pg.Rank()*each:][:each])
-	opt := optim.NewAdamW(model.Parameters(), optim.AdamWOptions{LR: 1e-4})
+	opt := must.New(optim.NewAdamW(model.Parameters(), &optim.AdamWOptions{LR: 1e-4}))
 	var logitsOff, gradOff, lossOff float64
 	for step, w := range want.Losses {
 		y := model.Forward(x)

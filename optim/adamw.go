@@ -3,50 +3,53 @@ package optim
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
 
-// AdamWOptions are the choices of [NewAdamW]: see [device.AdamWStep] for the
-// rule, which is that of torch.optim.AdamW.
+// AdamWOptions are the options of [NewAdamW]. [device.AdamWStep] describes the update rule, which is
+// that of torch.optim.AdamW.
 type AdamWOptions struct {
-	// LR is the learning rate, not negative.
+	// LR is the learning rate, 0 or more. With 0 the parameters do not change.
 	LR float64
-	// Betas are the parts of the means of gradients and of their squares that a
-	// step keeps, below 1; both 0: 0.9 and 0.999, but for NoDefaults.
+	// Betas are the fractions of the mean gradient and of the mean squared gradient that a step
+	// keeps, below 1. If both are 0 and NoDefaults is not set, they are 0.9 and 0.999.
 	Betas [2]float64
-	// Eps is added to the root of the mean square, so that it is not divided by
-	// zero; 0: 1e-8, but for NoDefaults.
+	// Eps is added to the root of the mean squared gradient, so that the step never divides by zero.
+	// If it is 0 and NoDefaults is not set, it is 1e-8.
 	Eps float64
-	// NoDefaults takes Betas and Eps as they are, also where they are 0. With an Eps
-	// of 0 an element becomes NaN in a step whose mean square is 0.
+	// NoDefaults takes Betas and Eps literally, even if they are 0. With an Eps of 0 an element
+	// becomes NaN in a step in which its mean squared gradient is 0.
 	NoDefaults bool
-	// WeightDecay times LR is the part of a parameter that a step takes away.
+	// WeightDecay times LR is the fraction of a parameter that a step subtracts.
 	// PyTorch's default is 0.01.
 	WeightDecay float64
-	// Coupled adds WeightDecay times the parameter to its gradient instead, which
-	// is torch.optim.Adam: see [NewAdam].
+	// Coupled adds WeightDecay times the parameter to the gradient instead. This is
+	// torch.optim.Adam: see [NewAdam].
 	Coupled bool
-	// AMSGrad divides by the root of the largest mean square so far, not of the present
-	// one. It is chosen when the optimizer is made.
+	// AMSGrad divides by the root of the largest mean squared gradient so far instead of the current
+	// one. It cannot change after the optimizer was made.
 	AMSGrad bool
-	// MasterWeights is as in [SGDOptions]: the means are Float32 too, without
-	// which those of the squares of small 16-bit gradients are zero.
+	// MasterWeights is as in [SGDOptions]. The means are Float32 too; in 16 bits the mean squares of
+	// small gradients would be zero.
 	MasterWeights bool
 }
 
-func (o *AdamWOptions) check() {
-	checkPositive([]string{"LR", "Betas[0]", "Betas[1]", "Eps", "WeightDecay"}, o.LR, o.Betas[0], o.Betas[1], o.Eps, o.WeightDecay)
+func (o *AdamWOptions) setLR(lr float64) { o.LR = lr }
+
+func (o *AdamWOptions) check() error {
 	for i, beta := range o.Betas {
 		if !(beta < 1) {
-			panic(&OptionError{fmt.Sprintf("Betas[%d]", i), beta, "less than 1"})
+			return &OptionError{fmt.Sprintf("Betas[%d]", i), beta, "less than 1"}
 		}
 	}
+	return checkNotNegative([]string{"LR", "Betas[0]", "Betas[1]", "Eps", "WeightDecay"}, o.LR, o.Betas[0], o.Betas[1], o.Eps, o.WeightDecay)
 }
 
-// rates are Betas and Eps, or the defaults in their place.
+// rates returns Betas and Eps, with the defaults filled in.
 func (o *AdamWOptions) rates() (betas [2]float64, eps float64) {
 	betas, eps = o.Betas, o.Eps
 	if betas == [2]float64{} && !o.NoDefaults {
@@ -58,92 +61,93 @@ func (o *AdamWOptions) rates() (betas [2]float64, eps float64) {
 	return betas, eps
 }
 
-// AdamWGroup is parameters that share options. The options may be changed
-// between steps, the parameters may not.
+// AdamWGroup is a group of parameters that share options. The caller may change the options between
+// steps, but not the parameters.
 type AdamWGroup struct {
 	Params []*nn.Parameter
 	AdamWOptions
-	made, madeAMSGrad bool // MasterWeights and AMSGrad, as they were chosen
+	hasMaster, hasAMSGrad bool // MasterWeights and AMSGrad when the optimizer was made
 }
 
-// AdamW follows means of the gradients, divided by the root of those of their
-// squares. Its State has both, as "NAME.mean" and "NAME.variance", and the number
-// of updates that they hold, as "NAME.updates"; with AMSGrad also the largest mean square,
-// as "NAME.max_variance". It is driven by one goroutine;
-// others may ask for what it has [AdamW.Committed].
+// AdamW divides the mean of the gradients by the root of the mean of their squares. Its State has the
+// means, named "NAME.mean" and "NAME.variance", and the number of updates that they include, named
+// "NAME.updates"; with AMSGrad also the largest mean square, named "NAME.max_variance". One
+// goroutine drives it. Other goroutines may call Committed.
 type AdamW struct {
 	optimizer
 	elementwise
-	groups []*AdamWGroup
+	groups[*AdamWGroup]
 }
 
-// NewAdamW optimizes params. It panics with an [*OptionError] when opts make no
-// sense.
-func NewAdamW(params []*nn.Parameter, opts AdamWOptions) *AdamW {
-	return NewAdamWGroups(AdamWGroup{Params: params, AdamWOptions: opts})
-}
-
-// NewAdam optimizes params by the rule of torch.optim.Adam: it is NewAdamW with Coupled.
-func NewAdam(params []*nn.Parameter, opts AdamWOptions) *AdamW {
-	opts.Coupled = true
-	return NewAdamW(params, opts)
-}
-
-// NewAdamWGroups optimizes several groups of parameters, each by its own options,
-// such as none of the biases with weight decay. It takes tied weights once, and
-// panics with an [*OptionError], as [NewSGDGroups] does.
-func NewAdamWGroups(groups ...AdamWGroup) *AdamW {
+// NewAdamW makes an optimizer for params, with the options of opts, and for more groups with
+// options of their own, such as the biases without weight decay. It handles tied weights and returns
+// errors as [NewSGD] does.
+func NewAdamW(params []*nn.Parameter, opts *AdamWOptions, more ...AdamWGroup) (*AdamW, error) {
+	first := AdamWGroup{Params: params}
+	if opts != nil {
+		first.AdamWOptions = *opts
+	}
 	o := &AdamW{}
-	for i := range groups {
-		g := &groups[i]
-		o.groups = append(o.groups, g)
-		o.addAdamW(g)
+	for _, group := range append([]AdamWGroup{first}, more...) {
+		if err := o.addAdamW(&group); err != nil {
+			return nil, err
+		}
+		o.all = append(o.all, &group)
 	}
-	return o
+	return o, nil
 }
 
-// addAdamW puts a group's parameters under the rule of AdamW.
-func (o *optimizer) addAdamW(g *AdamWGroup) {
-	g.made, g.madeAMSGrad = g.MasterWeights, g.AMSGrad
-	g.check()
-	o.add(g.Params, func() rule { return &adamRule{group: g} })
-}
-
-// Groups are the groups of parameters, for changing their options.
-func (o *AdamW) Groups() []*AdamWGroup { return o.groups }
-
-// SetLR sets the learning rate of all groups.
-func (o *AdamW) SetLR(lr float64) {
-	for _, g := range o.groups {
-		g.LR = lr
+// NewAdam makes an optimizer with the update rule of torch.optim.Adam: it is NewAdamW with Coupled set
+// in opts and in more.
+func NewAdam(params []*nn.Parameter, opts *AdamWOptions, more ...AdamWGroup) (*AdamW, error) {
+	var o AdamWOptions
+	if opts != nil {
+		o = *opts
 	}
+	o.Coupled = true
+	more = slices.Clone(more)
+	for i := range more {
+		more[i].Coupled = true
+	}
+	return NewAdamW(params, &o, more...)
 }
 
-// adamRule is AdamW's of one parameter. How many updates the moments hold is
-// counted by the host, which knows when one was skipped. In the state it is a
-// number on the device, which is set when somebody asks and read when it may
-// have been written.
+// addAdamW adds the parameters of a group with the rule of AdamW.
+func (o *optimizer) addAdamW(g *AdamWGroup) error {
+	g.hasMaster, g.hasAMSGrad = g.MasterWeights, g.AMSGrad
+	if err := g.check(); err != nil {
+		return err
+	}
+	return o.add(g.Params, func() rule { return &adamRule{group: g} })
+}
+
+// adamRule is the rule of AdamW for one parameter. The host counts the updates that the means
+// include, because it knows which step was skipped. In the state the count is a variable on the device.
+// The host writes it when the caller asks for the state, and reads it when the caller may have loaded
+// another.
 type adamRule struct {
 	group          *AdamWGroup
 	mean, variance *autograd.Variable // nil before the first step
-	most           *autograd.Variable // nil without AMSGrad as well
-	updates        int
+	maxVariance    *autograd.Variable // nil before the first step, and without AMSGrad
+	updates        int                // the number of updates that the means include
 
-	count *autograd.Variable // nil before the first step
-	shown bool               // count is updates, or what the program has written since
-	read  bool               // updates is to be read from count
-	err   error              // why count could not be set
+	count      *autograd.Variable // updates, on the device; nil before the first step
+	isWritten  bool               // count holds updates, or a value that the caller loaded
+	isLoaded   bool               // the next allocate must read updates from count
+	writeError error              // why count could not be written
 }
 
-func (r *adamRule) check() {
-	r.group.check()
-	checkMasters(r.group.MasterWeights, r.group.made)
-	if now, made := r.group.AMSGrad, r.group.madeAMSGrad; now != made {
-		panic(&OptionError{"AMSGrad", now, fmt.Sprintf("%v, which the optimizer was made with", made)})
+func (r *adamRule) check() error {
+	if err := checkUnchanged("MasterWeights", r.group.MasterWeights, r.group.hasMaster); err != nil {
+		return err
 	}
+	if err := checkUnchanged("AMSGrad", r.group.AMSGrad, r.group.hasAMSGrad); err != nil {
+		return err
+	}
+	return r.group.check()
 }
 
-func (r *adamRule) masters() bool { return r.group.made }
+func (r *adamRule) hasMaster() bool { return r.group.hasMaster }
 
 func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
 	for _, m := range []struct {
@@ -153,26 +157,26 @@ func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
 		shape device.Shape
 	}{
 		{&r.mean, "mean", dt, s.Var().Shape()}, {&r.variance, "variance", dt, s.Var().Shape()},
-		{&r.most, "max_variance", dt, s.Var().Shape()}, {&r.count, "updates", device.Int64, nil},
+		{&r.maxVariance, "max_variance", dt, s.Var().Shape()}, {&r.count, "updates", device.Int64, nil},
 	} {
-		if *m.v == nil && (m.v != &r.most || r.group.AMSGrad) {
+		if *m.v == nil && (m.v != &r.maxVariance || r.group.AMSGrad) {
 			if *m.v, err = s.zeros(m.what, m.dt, m.shape...); err != nil {
 				*m.v = nil
 				return err
 			}
 		}
 	}
-	if !r.read {
+	if !r.isLoaded {
 		return nil
 	}
-	if r.err != nil {
-		return r.err
+	if r.writeError != nil {
+		return r.writeError
 	}
-	n, err := r.count.TryItem(context.Background()) // behind what the device was given, which ends
+	n, err := r.count.TryItem(context.Background()) // waits only for work that was enqueued before
 	if err != nil {
 		return fmt.Errorf("updates of %s: %w", s.Name(), err)
 	}
-	r.updates, r.read = int(n), false
+	r.updates, r.isLoaded = int(n), false
 	return nil
 }
 
@@ -181,37 +185,37 @@ func (r *adamRule) update(s *slot, scaled Scaled) error {
 	betas, eps := o.rates()
 	step := device.AdamWStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(), Mean: r.mean.Tensor(), Variance: r.variance.Tensor(),
-		Skip: v.GradSkip(), LossScale: scaled.By, Overflow: scaled.Overflow,
+		Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 		LR: o.LR, Beta1: betas[0], Beta2: betas[1], Eps: eps, WeightDecay: o.WeightDecay, Coupled: o.Coupled,
 		Step: r.updates + 1,
 	}
-	if r.most != nil {
-		step.MaxVariance = r.most.Tensor()
+	if r.maxVariance != nil {
+		step.MaxVariance = r.maxVariance.Tensor()
 	}
 	return v.Device().Kernels().AdamW(v.Device().Compute(), step)
 }
 
 func (r *adamRule) updated() {
 	r.updates++
-	r.shown = false
+	r.isWritten = false
 	r.mean.BumpVersion()
 	r.variance.BumpVersion()
-	if r.most != nil {
-		r.most.BumpVersion()
+	if r.maxVariance != nil {
+		r.maxVariance.BumpVersion()
 	}
 }
 
 func (r *adamRule) state() ([]*autograd.Variable, error) {
 	kept := []*autograd.Variable{r.mean, r.variance}
-	if r.most != nil {
-		kept = append(kept, r.most)
+	if r.maxVariance != nil {
+		kept = append(kept, r.maxVariance)
 	}
-	return append(kept, r.count), r.show()
+	return append(kept, r.count), r.writeCount()
 }
 
-// show sets count.
-func (r *adamRule) show() error {
-	if r.count == nil || r.shown {
+// writeCount enqueues a copy of updates to count.
+func (r *adamRule) writeCount() error {
+	if r.count == nil || r.isWritten {
 		return nil
 	}
 	dev := r.count.Device()
@@ -219,18 +223,18 @@ func (r *adamRule) show() error {
 	if err := dev.Kernels().Fill(dev.Compute(), r.count.Tensor(), float64(r.updates)); err != nil {
 		return fmt.Errorf("setting %s: %w", r.count.Name(), err)
 	}
-	r.shown = true
+	r.isWritten = true
 	return nil
 }
 
-func (r *adamRule) restoring() {
+func (r *adamRule) beginLoad() {
 	if r.count != nil {
-		r.err, r.shown = r.show(), true
+		r.writeError, r.isWritten = r.writeCount(), true
 	}
 }
 
-func (r *adamRule) restored(steps int) {
-	if r.read = r.shown && steps > 0; steps == 0 {
-		r.updates, r.shown = 0, false
+func (r *adamRule) endLoad(steps int) {
+	if r.isLoaded = r.isWritten && steps > 0; steps == 0 {
+		r.updates, r.isWritten = 0, false
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -40,7 +41,7 @@ func restore(t *testing.T, to, from *optim.AdamW) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to.Restoring()
+	to.BeginLoad()
 	for i, b := range saved {
 		if into[i].Name() != b.Name() {
 			t.Fatalf("state %s of %s", into[i].Name(), b.Name())
@@ -50,7 +51,7 @@ func restore(t *testing.T, to, from *optim.AdamW) {
 			t.Fatal(err)
 		}
 	}
-	to.Restored(steps)
+	to.EndLoad(steps)
 }
 
 // In every variant the parameters go where torch.optim.AdamW and Adam take them,
@@ -79,10 +80,10 @@ func TestAdamWParityWithPyTorch(t *testing.T) {
 				for k, shape := range g.Shapes {
 					params = append(params, parameter(dev, fmt.Sprint(k), g.Initial[k], shape...))
 				}
-				opt := optim.NewAdamW(params, opts)
+				opt := must.New(optim.NewAdamW(params, &opts))
 				for step, grads := range g.Grads {
 					if step == restart {
-						again := optim.NewAdamW(params, opts)
+						again := must.New(optim.NewAdamW(params, &opts))
 						restore(t, again, opt)
 						opt = again
 					}
@@ -109,7 +110,7 @@ func TestAdamWParityWithPyTorch(t *testing.T) {
 func TestAdamWState(t *testing.T) {
 	dev := newDevice(t)
 	p, q := parameter(dev, "p", []float64{1, 2}), parameter(dev, "q", []float64{3})
-	opt := optim.NewAdamW([]*nn.Parameter{p, q}, optim.AdamWOptions{LR: 0.1})
+	opt := must.New(optim.NewAdamW([]*nn.Parameter{p, q}, &optim.AdamWOptions{LR: 0.1}))
 	state := func(want ...float64) {
 		t.Helper()
 		bufs, err := opt.State()
@@ -142,15 +143,15 @@ func TestAdamWState(t *testing.T) {
 		}
 		opt.ZeroGrad()
 	}
-	opt.Restoring() // as averages do that take the parameters' place, without a look at the state
-	opt.Restored(3)
+	opt.BeginLoad() // as averages do that take the parameters' place, without a look at the state
+	opt.EndLoad(3)
 	give(t, p, []float64{1, 1})
 	if err := opt.Step(); err != nil {
 		t.Fatal(err)
 	}
 	state(4, 1)
-	opt.Restoring()
-	opt.Restored(0)
+	opt.BeginLoad()
+	opt.EndLoad(0)
 	state(0, 0)
 }
 
@@ -161,9 +162,9 @@ func TestAdamWMasters(t *testing.T) {
 		half, halfGrad := typed(t, dev, "half", dt, dt, 1, -2, 3)
 		full, fullGrad := typed(t, dev, "full", device.Float32, device.Float32, 1, -2, 3)
 		opts := optim.AdamWOptions{LR: 1e-5, WeightDecay: 0.1}
-		ref := optim.NewAdamW([]*nn.Parameter{full}, opts)
+		ref := must.New(optim.NewAdamW([]*nn.Parameter{full}, &opts))
 		opts.MasterWeights = true
-		opt := optim.NewAdamW([]*nn.Parameter{half}, opts)
+		opt := must.New(optim.NewAdamW([]*nn.Parameter{half}, &opts))
 		for step := range 20 {
 			g := math.Ldexp(1, -step)
 			put(t, dev, halfGrad.t, g, -g, 2*g)
@@ -194,10 +195,12 @@ func TestAdamWOptions(t *testing.T) {
 	for _, o := range []optim.AdamWOptions{
 		{LR: -1}, {LR: math.NaN()}, {Eps: -1}, {WeightDecay: -1}, {Betas: [2]float64{1, 0.9}}, {Betas: [2]float64{0.9, -0.1}},
 	} {
-		mustPanic(t, fmt.Sprintf("%+v", o), func() { optim.NewAdamW([]*nn.Parameter{p}, o) })
+		_, err := optim.NewAdamW([]*nn.Parameter{p}, &o)
+		refused(t, fmt.Sprintf("%+v", o), err)
 	}
-	mustPanic(t, "a parameter twice", func() { optim.NewAdamW([]*nn.Parameter{p, p}, optim.AdamWOptions{}) })
-	opt := optim.NewAdamW([]*nn.Parameter{p}, optim.AdamWOptions{LR: 1})
+	_, err := optim.NewAdamW([]*nn.Parameter{p, p}, nil)
+	refused(t, "a parameter twice", err)
+	opt := must.New(optim.NewAdamW([]*nn.Parameter{p}, &optim.AdamWOptions{LR: 1}))
 	opt.Groups()[0].MasterWeights = true
-	mustPanic(t, "masters that come later", func() { opt.Step() })
+	refused(t, "masters that come later", opt.Step())
 }

@@ -10,42 +10,44 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// ClipGradNorm scales the gradients of params, which are at least one and on one
-// device, so that the norm of all of them together, as one vector, is at most max: by
-// max/(norm + 1e-6) where that is below 1. It returns the norm before that, a scalar of
-// Float32, or of Float64 if a parameter is. A parameter without a gradient counts for
-// nothing. The sum over all gradients is made in Float64.
+// ClipGradNorm scales all gradients of params by one factor so that their common norm, as one vector,
+// is at most max. The factor is max/(norm + 1e-6) if that is below 1. It returns the norm
+// before clipping, a scalar of type Float32, or Float64 if a parameter is. params must not be empty, and
+// all must be on one device. A parameter without a gradient is ignored. The sum over all gradients is
+// computed in Float64.
 //
-// It is torch.nn.utils.clip_grad_norm_, called between Backward and Step. It is
-// enqueued on the device, and waits for nothing; to read the norm waits. Replicas of
-// package ddp have equal gradients, and come to equal ones. What is divided among
-// ranks needs [ClipGradPNormOver]. Gradients of a scaled loss are to be unscaled
-// first, see package amp. As in PyTorch, a norm of NaN makes all gradients NaN, and an
-// infinite one makes them 0, but NaN where they are infinite themselves: so does one
-// finite gradient whose squares add up to more than the norm's type holds.
+// It is torch.nn.utils.clip_grad_norm_. The program calls it between Backward and Step. It only
+// enqueues work on the device; reading the norm waits for the device. Replicas of package ddp have
+// equal gradients, so they compute equal norms. If parameters are divided among ranks, use
+// [ClipGradPNormOver]. Gradients of a scaled loss must be unscaled first: see package amp. As in
+// PyTorch, a norm of NaN makes all gradients NaN. An infinite norm makes finite gradients 0 and
+// infinite ones NaN; a norm is also infinite if the sum of squares overflows the norm's type.
 //
-// It panics with an [*OptionError] where max is not above 0.
+// It returns an [*OptionError] unless max is above 0.
 func ClipGradNorm(params []*nn.Parameter, max float64) (norm *autograd.Variable, err error) {
 	return ClipGradPNorm(params, 2, max)
 }
 
-// ClipGradPNorm is ClipGradNorm by the p-norm, (Σ|g|^p)^(1/p): with p = 1 the sum of the
-// magnitudes, with an infinite p the largest of them. It panics with an [*OptionError]
-// where p is not above 0.
+// ClipGradPNorm is ClipGradNorm for the p-norm, (Σ|g|^p)^(1/p). With p = 1 this is the sum of the
+// magnitudes, with an infinite p the largest magnitude. It returns an [*OptionError] unless p is
+// above 0.
 func ClipGradPNorm(params []*nn.Parameter, p, max float64) (norm *autograd.Variable, err error) {
 	return ClipGradPNormOver(params, p, max, func(device.Tensor) error { return nil })
 }
 
-// ClipGradPNormOver is ClipGradPNorm for parameters of which other ranks have others, or
-// other parts. total makes of Σ|g|^p over this rank's gradients, one element of Float64 on
-// the device's compute stream, the sum of all ranks'. With an infinite p it makes of the
-// largest magnitude the largest of all ranks'.
+// ClipGradPNormOver is ClipGradPNorm for parameters that are divided among ranks. total gets
+// Σ|g|^p over this rank's gradients, one Float64 element on the device's compute stream, and must
+// replace it by the sum over all ranks. With an infinite p it gets the largest magnitude, and must
+// replace it by the largest over all ranks.
 func ClipGradPNormOver(params []*nn.Parameter, p, max float64, total func(sum device.Tensor) error) (norm *autograd.Variable, err error) {
 	if !(p > 0) {
-		panic(&OptionError{"p", p, "above 0"})
+		return nil, &OptionError{"p", p, "above 0"}
 	}
 	if !(max > 0) {
-		panic(&OptionError{"max", max, "above 0"})
+		return nil, &OptionError{"max", max, "above 0"}
+	}
+	if len(params) == 0 {
+		return nil, &OptionError{"params", "empty", "at least one parameter"}
 	}
 	c, err := newClipping(params, p)
 	if err == nil {
@@ -58,15 +60,17 @@ func ClipGradPNormOver(params []*nn.Parameter, p, max float64, total func(sum de
 	return c.norm, nil
 }
 
-// ClipGradValue brings each element of the gradients of params within -bound to bound, as
-// torch.nn.utils.clip_grad_value_ does. A NaN stays one. Otherwise it is as
-// ClipGradNorm. It panics with an [*OptionError] where bound is not 0 or more.
+// ClipGradValue limits each element of the gradients of params to the range -bound to bound, as
+// torch.nn.utils.clip_grad_value_ does. A NaN stays NaN. It returns an [*OptionError] unless bound is 0
+// or more.
 func ClipGradValue(params []*nn.Parameter, bound float64) error {
-	checkPositive([]string{"bound"}, bound)
+	if err := checkNotNegative([]string{"bound"}, bound); err != nil {
+		return err
+	}
 	seen := map[*autograd.Variable]bool{}
-	for _, p := range slices.Backward(params) { // those of the last are there first
+	for _, p := range slices.Backward(params) { // the gradients of the last parameters are reduced first
 		g := p.Grad()
-		if g == nil || seen[g] { // or under another name
+		if g == nil || seen[g] { // tied weights have one gradient
 			continue
 		}
 		seen[g] = true
@@ -78,34 +82,34 @@ func ClipGradValue(params []*nn.Parameter, bound float64) error {
 	return nil
 }
 
-// clipping is one ClipGradPNormOver.
+// clipping is one call of ClipGradPNormOver.
 type clipping struct {
 	dev     device.Device
 	p       float64
 	grads   []device.Tensor
 	norm    *autograd.Variable
 	mem     device.Buffer
-	powers  device.Tensor // in mem: what reduce makes of the p-th powers of parts of gradients, of the norm's type
-	total   device.Tensor // in mem: the sum of all, then the norm; Float64, as the next two
-	factor  device.Tensor // in mem: what the gradients are multiplied by
-	one     device.Tensor // in mem
-	scratch device.Buffer // of mem: for the powers of clipPart elements, then for the sums in Float64
+	powers  device.Tensor // in mem: for each part of a gradient, the sum of its p-th powers; of the norm's type
+	total   device.Tensor // in mem: the sum over all parts, later the norm; Float64
+	factor  device.Tensor // in mem: the factor of the gradients; Float64
+	one     device.Tensor // in mem: the number 1; Float64
+	scratch device.Buffer // in mem: the p-th powers of one part, later the sums of all parts in Float64
 
-	factors map[device.DType]device.Tensor // in mem: factor in the gradients' types
+	factors map[device.DType]device.Tensor // in mem: factor, converted to each type of the gradients
 }
 
-// clipPart is how many elements are raised to their power at a time: what that takes of memory is
-// little beside gradients.
+// clipPart is the number of elements that are processed at a time, so that the scratch memory is
+// small compared with the gradients.
 const clipPart = 1 << 22
 
-// maximumBlocks is how many blocks look for the largest magnitude of a part.
+// maximumBlocks is the number of GPU blocks that search a part for its largest magnitude.
 const maximumBlocks = 64
 
-// clipEpsilon is added to the norm, so that gradients of 0 are not divided by it. It is
-// that of torch.nn.utils.clip_grad_norm_.
+// clipEpsilon is added to the norm, so that a norm of 0 does not divide by zero. It is the value of
+// torch.nn.utils.clip_grad_norm_.
 const clipEpsilon = 1e-6
 
-// newClipping makes what a clipping needs.
+// newClipping collects the gradients and allocates the memory.
 func newClipping(params []*nn.Parameter, p float64) (*clipping, error) {
 	c := &clipping{p: p, dev: params[0].Var().Device(), factors: map[device.DType]device.Tensor{}}
 	dt, longest, parts := device.Float32, 0, 0
@@ -115,7 +119,7 @@ func newClipping(params []*nn.Parameter, p float64) (*clipping, error) {
 			dt = device.Float64
 		}
 		g := p.Grad()
-		if g == nil || seen[g] { // or under another name
+		if g == nil || seen[g] { // tied weights have one gradient
 			continue
 		}
 		seen[g] = true
@@ -159,7 +163,7 @@ func newClipping(params []*nn.Parameter, p float64) (*clipping, error) {
 	return c, nil
 }
 
-// clip enqueues everything.
+// clip enqueues all kernels.
 func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 	k, s := c.dev.Kernels(), c.dev.Compute()
 	var err error
@@ -172,7 +176,7 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 	if math.IsInf(c.p, 1) {
 		each = maximumBlocks
 	}
-	for _, g := range slices.Backward(c.grads) { // those of the last are there first
+	for _, g := range slices.Backward(c.grads) { // the gradients of the last parameters are reduced first
 		for lo := 0; lo < g.Len(); lo += clipPart {
 			part, dt := g.Range(lo, min(lo+clipPart, g.Len())), c.powers.DType
 			x := device.NewTensor(c.scratch.Slice(0, part.Len()*dt.Size()), dt, part.Len())
@@ -188,7 +192,7 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 			at += each
 		}
 	}
-	// In Float64: the roundings of a sum of Float32 grow with the number of parameters.
+	// The sum is in Float64: the rounding errors of a Float32 sum grow with the number of parameters.
 	wide := device.NewTensor(c.scratch.Slice(0, at*device.Float64.Size()), device.Float64, at)
 	do(func() error { return k.Copy(s, wide, c.powers) })
 	do(func() error { return c.reduce(c.total, wide) })
@@ -201,16 +205,16 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 		do(func() error { return k.Unary(s, device.Pow(1/c.p), c.total, c.total) })
 	}
 	do(func() error { return k.Copy(s, c.norm.Tensor(), c.total) })
-	// The factor is 1/(1 + ReLU((norm+clipEpsilon)/max - 1)), which is 1 to the bit where
-	// nothing is to be clipped.
+	// The factor is 1/(1 + ReLU((norm+clipEpsilon)/max - 1)), which is exactly 1 if no clipping is
+	// needed.
 	do(func() error { return k.Fill(s, c.one, 1) })
 	do(func() error { return k.Fill(s, c.factor, clipEpsilon/max-1) })
 	do(func() error { return k.Axpby(s, c.factor, device.Accum{Alpha: 1 / max, Beta: 1}, c.total) })
 	do(func() error { return k.Unary(s, device.ReLU, c.factor, c.factor) })
 	do(func() error { return k.Binary(s, device.Add, c.factor, c.factor, c.one) })
 	do(func() error { return k.Binary(s, device.Div, c.factor, c.one, c.factor) })
-	for _, own := range c.factors {
-		do(func() error { return k.Copy(s, own, c.factor) })
+	for _, converted := range c.factors {
+		do(func() error { return k.Copy(s, converted, c.factor) })
 	}
 	for _, g := range c.grads {
 		do(func() error { return k.Binary(s, device.Mul, g, g, c.factors[g.DType]) })
@@ -218,7 +222,7 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 	return err
 }
 
-// power writes |x|^p to dst, which may be x.
+// power writes |x|^p to dst. dst may be x.
 func (c *clipping) power(dst, x device.Tensor) error {
 	k, s := c.dev.Kernels(), c.dev.Compute()
 	if c.p == 2 {
@@ -231,8 +235,8 @@ func (c *clipping) power(dst, x device.Tensor) error {
 	return err
 }
 
-// reduce writes the sum of x to dst, or for an infinite p to one of dst's elements the
-// largest magnitude.
+// reduce writes the sum of x to dst. With an infinite p it writes the largest magnitude of x to one
+// element of dst, and 0 or more to the others.
 func (c *clipping) reduce(dst, x device.Tensor) error {
 	k, s := c.dev.Kernels(), c.dev.Compute()
 	if math.IsInf(c.p, 1) {

@@ -1,7 +1,10 @@
-// Package optim changes parameters by their gradients: by [SGD], [AdamW] (and [NewAdam]),
+// Package optim updates parameters from their gradients, with [SGD], [AdamW] (and [NewAdam]),
 // [RMSProp] or [Muon].
 //
-//	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1, Momentum: 0.9})
+//	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1, Momentum: 0.9})
+//	if err != nil {
+//		return err
+//	}
 //	for range steps {
 //		... Backward ...
 //		if err := opt.Step(); err != nil {
@@ -10,66 +13,70 @@
 //		opt.ZeroGrad()
 //	}
 //
-// Each takes groups of parameters with options of their own, as PyTorch's optimizers do
-// ([NewAdamWGroups]), which the program may change between steps. Package optim/schedule has
-// learning rates that change.
+// Options are one struct whose zero value is the default; nil is the zero value. A constructor
+// returns an [*OptionError] for options that it cannot use. Each optimizer also takes groups of
+// parameters with options of their own, as PyTorch's optimizers do. The program may change the
+// options of a group between steps. Package optim/schedule has learning rate schedules.
 //
-// [ClipGradNorm] bounds the norm of all gradients, between Backward and Step, [ClipGradPNorm]
-// another norm, and [ClipGradValue] each element.
+// [ClipGradNorm] bounds the norm of all gradients. The program calls it between Backward and Step.
+// [ClipGradPNorm] bounds another norm, and [ClipGradValue] bounds each element.
 //
-// A Step writes the parameters in place. A graph that was recorded before, and whose
-// backward reads them, is stale then: its Backward panics with an
-// [*autograd.ModifiedError]. A Step that is skipped, or refused, leaves graphs as they are.
+// Step writes the parameters in place. If a graph was recorded before the step and its backward
+// pass reads a parameter, that Backward panics with an [*autograd.ModifiedError]. A step that is
+// skipped, or that returns an error before it writes anything, does not invalidate graphs.
 //
-// # Parameters of 16 bits
+// # An optimizer of your own
 //
-// A step is often smaller than the distance of a 16-bit parameter to the next
-// number, 1/128 of it or less in BFloat16, 1/1024 in Float16. Rounding then
-// undoes it, this time and every time. With the option MasterWeights an
-// optimizer keeps what the parameter would be in Float32, makes the steps on that
-// and rounds it into the parameter: one pass, that with SGD reads and writes 6
-// bytes more an element (10 with momentum) and keeps 4 more (6). The masters are part of
-// the State. They begin as the parameters are at the first step; a program that
-// writes parameters later has to restore the masters with them.
+// Packages ddp, ddp/zero, amp, train and checkpoint take any [Optimizer]. Some of them need more:
+// amp needs a [ScaledStepper], [EMA.With] needs a [ParameterSwapper], and package ddp/zero
+// describes its own requirements (zero.Local).
 //
-// It is off unless asked for, so that a step is that of PyTorch's optimizer, in
-// memory and in numbers. PyTorch's own mixed precision keeps Float32 parameters, and
-// converts them in each forward pass: nn.LinearOptions.Compute does the same.
-// [SGD.StepScaled] is for losses that are scaled for Float16: see package amp.
+// # 16-bit parameters
 //
-// # Commitment
+// The update of a 16-bit parameter is often smaller than the distance to the next number that the
+// type has: 1/128 of the parameter in BFloat16, 1/1024 in Float16. Rounding then discards the
+// update, in every step. With the option MasterWeights an optimizer keeps a Float32 copy of each
+// 16-bit parameter, updates the copy, and rounds it into the parameter. This is done in one pass. With
+// SGD it reads and writes 6 more bytes per element (10 with momentum) and stores 4 more (6 with
+// momentum). The copies are part of the State. They are initialised from the parameters at the first
+// step. A program that writes parameters later must restore the copies too.
 //
-// A step changes all parameters or none, as far as that can be had. Before it
-// writes anything, Step asks for every gradient whether it may be used, and
-// allocates what it needs: an error up to there leaves everything as it was.
+// MasterWeights is off by default, so that a step equals that of PyTorch's optimizer in memory and in
+// numbers. PyTorch's own mixed precision keeps Float32 parameters and converts them in each forward
+// pass; nn.LinearOptions.Compute does the same. [SGD.StepScaled] is for losses that are scaled for
+// Float16: see package amp.
 //
-// On a GPU the answer may not be there yet, because other ranks are still to
-// say whether they have theirs. If one set of flags tells of all gradients
-// ([autograd.Variable.GradSkip]), Step does not wait to enqueue the updates, from
-// the last parameters, whose gradients are there first, to the first: they read
-// that answer on the device, and skip themselves. While they run Step waits for
-// the answer, and returns the error of that very step, with everything as it was.
+// # Which steps are committed
 //
-// A device, or a process group, that fails after updates were enqueued leaves a
-// torn step, in which some parameters may be updated and others not: Step then
-// returns a [*TornError], now and on every further call, until the program has
-// restored a whole state and says so. The optimizer counts the steps that it
-// committed, which is what ranks agree on when they recover (ddp.Recover).
+// A step normally changes all parameters or none. Before it writes anything, Step asks for every
+// gradient whether it may be used, and allocates the memory that it needs. If one of these fails,
+// nothing has changed.
 //
-// Other goroutines may ask how far it is, and whether the state is whole, such
-// as a function that saves it before a process ends for a failure:
+// On a GPU the answer may not be known yet, because other ranks have not reported whether they have
+// their gradients. If one set of flags covers all gradients ([autograd.Variable.GradSkip]), Step
+// enqueues the updates without waiting. It begins with the last parameters, whose gradients are
+// reduced first. The updates read the flags on the device and write nothing if one is raised. While
+// they run, Step waits for the flags, and returns the error of that same step. All parameters are then
+// unchanged.
+//
+// If a device or a process group fails after updates were enqueued, some parameters may be updated
+// and others not. Step then returns an [*InconsistentError], and every later call returns it too,
+// until the program has loaded a consistent state and has called EndLoad. The optimizer counts the
+// steps that it committed. Ranks agree on this number when they recover (ddp.Recover).
+//
+// Other goroutines may call Committed, for example a function that saves the state before the
+// process ends because of a failure:
 //
 //	pg.OnShutdown(func(ctx context.Context, cause error) {
-//		steps, whole := opt.Committed()
-//		log.Printf("%v after %d steps; worth saving: %t", cause, steps, whole)
+//		steps, consistent := opt.Committed()
+//		log.Printf("%v after %d steps; worth saving: %t", cause, steps, consistent)
 //	})
 //
 // # Saving
 //
-// [State] is what an optimizer keeps, by name, and [LoadState] takes it, with the
-// number of steps that it was saved after; nn.State and nn.LoadState are their peers
-// for the parameters. A variable's Bytes, with its type and shape, are what a file has
-// to hold:
+// [State] returns the state of an optimizer by name. [LoadState] loads such a state, with the number
+// of steps after which it was saved. nn.State and nn.LoadState do the same for the parameters.
+// A file has to hold the bytes, the type and the shape of each variable:
 //
 //	type tensor struct {
 //		DType device.DType
@@ -77,38 +84,41 @@
 //		Data  []byte
 //	}
 //
-//	// saving, for name, v in nn.State(net) and in that of optim.State(opt)
+//	// Saving: for each name and v in nn.State(net) and in optim.State(opt).
 //	data, err := v.Bytes(ctx)
 //	file[name] = tensor{v.DType(), v.Shape(), data}
 //
-//	// loading: into params and kept, from the two
+//	// Loading: fill params and state from the file.
 //	params[name] = autograd.FromBytes(dev, t.DType, t.Shape, t.Data)
 //	...
-//	err := errors.Join(nn.LoadState(ctx, net, params), optim.LoadState(ctx, opt, steps, kept))
+//	err := errors.Join(nn.LoadState(ctx, net, params), optim.LoadState(ctx, opt, steps, state))
+//
+// Package checkpoint saves all of this, for any number of ranks.
 //
 // # Parts of parameters
 //
-// The rules, but for Muon's, are elementwise: what becomes of an element depends on its own
-// gradient and state alone. So an optimizer may be given parts of parameters as
-// its parameters ([nn.NewPart]), which is how package ddp/zero divides the state among
-// ranks; a [Tail] is what its steps do behind the updates. What an optimizer keeps of a
-// part has the shape of the part's Var.
+// All update rules but Muon's are elementwise: the new value of an element depends only on that
+// element, its gradient and its state. Such an optimizer also works on parts of parameters
+// ([nn.NewPart]). Package ddp/zero uses this to divide the state among ranks. A [StepHook] is called
+// within Step, after the updates. The state of a part has the shape of the part's variable.
 //
 // # Averages
 //
-// An [EMA] keeps moving averages of the parameters, which often evaluate better
-// than these. It follows the steps that the optimizer commits, so that a step that
-// was skipped does not count, and on equal replicas it is equal:
+// An [EMA] keeps moving averages of the parameters, which often evaluate better than the parameters.
+// It counts the steps that the optimizer commits, so a skipped step does not change the averages. If
+// the replicas are equal, their averages are equal too:
 //
-//	averages := optim.NewEMA(model, opt, nil)
+//	averages, err := optim.NewEMA(model, opt, nil)
+//	...
 //	for range steps {
-//		... Backward, Step ...
-//		if err := averages.Update(); err != nil {
+//		... Backward ...
+//		if err := averages.Step(); err != nil {
 //			return err
 //		}
+//		averages.ZeroGrad()
 //	}
-//	err := averages.With(func() error { return evaluate(model) })
+//	err = averages.With(func() error { return evaluate(model) })
 //
-// What goes on after a failure is averages in opt's place: ddp.Recover(net, pg,
-// averages).
+// An EMA is itself an [Optimizer]. Pass it to ddp.Recover and to checkpoint.State in place of
+// opt.
 package optim

@@ -10,84 +10,82 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// Optimizer is what an [EMA] follows, such as [SGD]: see there for the methods.
-type Optimizer interface {
-	Committed() (steps int, whole bool)
-	State() ([]*nn.Buffer, error)
-	Restoring()
-	Restored(steps int)
-	Lend() (back func())
-}
-
-// EMAOptions are the choices of [NewEMA].
+// EMAOptions are the options of [NewEMA].
 type EMAOptions struct {
-	// Decay is the part of an average that an update keeps, below 1; 0: 0.999.
+	// Decay is the fraction of an average that an update keeps, above 0 and below 1; 0: 0.999.
 	Decay float64
 }
 
-// EMA is exponential moving averages of a module's parameters:
+// EMA keeps exponential moving averages of a module's parameters:
 //
 //	average = Decay·average + (1-Decay)·parameter
 //
-// after each step that the optimizer committed. They begin as the parameters are
-// after the first. Averages of 16-bit floats are kept in Float32, where a small
-// 1-Decay is not lost. Frozen parameters and buffers are not averaged but copied.
+// after each step that the optimizer commits. After the first step the averages equal the
+// parameters. Averages of 16-bit floats are kept in Float32, in which a small 1-Decay is not lost.
+// Frozen parameters and buffers are copied, not averaged.
 //
-// It is itself an [Optimizer] in what it keeps: its State has the optimizer's
-// and the averages, for saving both and for ddp.Recover. Like the optimizer it is
-// driven by one goroutine, and any may ask for what is Committed.
+// An EMA is an [Optimizer]: it wraps the one that updates the parameters, and its State has the
+// state of that optimizer and the averages, for saving and for ddp.Recover. One goroutine drives it.
+// Other goroutines may call Committed.
 type EMA struct {
-	opt      Optimizer
-	module   nn.Model
-	decay    float64
-	averages []*average   // nil before they are made
-	begun    bool         // they are of steps; else the parameters are what counts
-	steps    atomic.Int64 // committed, that the averages have taken in; -1 when they are torn
-	err      error        // what Update and With return: the state is not whole
+	Optimizer // the optimizer of the parameters
+	module    nn.Model
+	decay     float64
+	averages  []*average   // nil before they are allocated
+	isStarted bool         // the averages include a step
+	steps     atomic.Int64 // the committed steps that the averages include; -1 if the averages are inconsistent
+	err       error        // the error that Update and With return until a state is loaded; nil: none
 }
 
-// average is one variable and its average.
+// average is one parameter or buffer and its average.
 type average struct {
-	name  string
-	v     *autograd.Variable
-	param bool
-	mean  *autograd.Variable
+	name    string
+	v       *autograd.Variable
+	isParam bool
+	mean    *autograd.Variable
 }
 
-// NewEMA averages the parameters of m, which opt optimizes. It panics with an
-// [*OptionError] when the options make no sense.
-func NewEMA(m nn.Model, opt Optimizer, opts *EMAOptions) *EMA {
-	e := &EMA{opt: opt, module: m, decay: 0.999}
+// NewEMA makes averages of the parameters of m, which opt updates. It returns an [*OptionError]
+// if Decay is out of range.
+func NewEMA(m nn.Model, opt Optimizer, opts *EMAOptions) (*EMA, error) {
+	e := &EMA{Optimizer: opt, module: m, decay: 0.999}
 	if opts != nil && opts.Decay != 0 {
 		e.decay = opts.Decay
 	}
 	if !(e.decay > 0 && e.decay < 1) {
-		panic(&OptionError{"Decay", e.decay, "above 0 and below 1"})
+		return nil, &OptionError{"Decay", e.decay, "above 0 and below 1"}
 	}
 	steps, _ := opt.Committed()
 	e.steps.Store(int64(steps))
-	return e
+	return e, nil
 }
 
-// Update takes the parameters into the averages, if the optimizer has committed
-// a step since the last Update: it is called after each Step, and a step that
-// was skipped does not count. It is enqueued on the device, and waits for
-// nothing. An error that there is no memory changes nothing; after another one
-// the averages are torn, and every further Update returns it until the program
-// has restored a whole state.
+// Step makes a step of the optimizer, then calls Update.
+func (e *EMA) Step() error {
+	if err := e.Optimizer.Step(); err != nil {
+		return err
+	}
+	return e.Update()
+}
+
+// Update includes the current parameters in the averages, if the optimizer has committed a step
+// since the last Update. A program that steps the optimizer itself, for example by a loss scaler,
+// calls Update after each step. Update enqueues work on the device and waits for nothing. If there is
+// no memory, Update changes nothing. After any other error the averages are inconsistent, and Update
+// returns the same error until the program has loaded a state.
 func (e *EMA) Update() error {
 	if e.err != nil {
 		return e.err
 	}
-	steps, _ := e.opt.Committed()
+	steps, _ := e.Optimizer.Committed()
 	if int64(steps) == e.steps.Load() {
 		return nil
 	}
-	if !e.begun {
-		if err := e.begin(); err != nil {
+	if !e.isStarted {
+		if err := e.start(); err != nil {
 			return err
 		}
-		e.begun = true
+		e.isStarted = true
 		e.steps.Store(int64(steps))
 		return nil
 	}
@@ -99,7 +97,7 @@ func (e *EMA) Update() error {
 	for _, a := range e.averages {
 		if err := a.update(e.decay, scratch); err != nil {
 			e.steps.Store(-1)
-			e.err = fmt.Errorf("optim: averages of step %d are torn: %w", steps, err)
+			e.err = fmt.Errorf("optim: the averages of step %d are inconsistent: %w", steps, err)
 			return e.err
 		}
 	}
@@ -107,8 +105,8 @@ func (e *EMA) Update() error {
 	return nil
 }
 
-// begin sets the averages to what the parameters and buffers are now.
-func (e *EMA) begin() error {
+// start sets the averages to the current parameters and buffers.
+func (e *EMA) start() error {
 	if e.averages == nil {
 		if err := e.allocate(); err != nil {
 			return err
@@ -123,7 +121,7 @@ func (e *EMA) begin() error {
 	return nil
 }
 
-// allocate makes the averages.
+// allocate allocates the averages.
 func (e *EMA) allocate() error {
 	var all []*average
 	seen := map[*autograd.Variable]bool{}
@@ -157,7 +155,8 @@ func (e *EMA) allocate() error {
 	return nil
 }
 
-// scratch is memory for the largest parameter that has to be converted.
+// scratch allocates memory for the largest parameter that has to be converted. The caller calls
+// free.
 func (e *EMA) scratch() (buf device.Buffer, free func(), err error) {
 	size := 0
 	for _, a := range e.averages {
@@ -175,10 +174,10 @@ func (e *EMA) scratch() (buf device.Buffer, free func(), err error) {
 	return buf, func() { dev.Free(buf) }, nil
 }
 
-// update enqueues what takes the variable into its average.
+// update enqueues the update of one average.
 func (a *average) update(decay float64, scratch device.Buffer) error {
 	a.mean.BumpVersion()
-	if !a.param || !a.v.RequiresGrad() {
+	if !a.isParam || !a.v.RequiresGrad() {
 		return a.copy(a.mean.Tensor(), a.v.Tensor())
 	}
 	dev, x, mean := a.v.Device(), a.v.Tensor(), a.mean.Tensor()
@@ -193,7 +192,7 @@ func (a *average) update(decay float64, scratch device.Buffer) error {
 	return k.Axpby(s, mean, device.Accum{Alpha: 1 - decay, Beta: decay}, x)
 }
 
-// copy enqueues a copy of what belongs to the variable, with conversion.
+// copy enqueues a copy from src to dst, with conversion.
 func (a *average) copy(dst, src device.Tensor) error {
 	dev := a.v.Device()
 	if err := dev.Kernels().Copy(dev.Compute(), dst, src); err != nil {
@@ -202,41 +201,47 @@ func (a *average) copy(dst, src device.Tensor) error {
 	return nil
 }
 
-// With runs f with the averages in place of the parameters and buffers, for an
-// evaluation or to save them, and puts those back. Both are in-place writes: a
-// graph recorded before With, or within f, is stale afterwards. Before the first Update
-// the parameters stay. Within f the optimizer's Step is an error, and what
-// is Committed is not whole. With returns the error of f; that there is no memory
-// for a copy of the parameters, or that a step is torn, before it calls f; or
-// that they could not be put back, after which the state has to be restored.
+// With calls f while the averages are in place of the parameters and buffers, for an evaluation or to
+// save them. Afterwards it puts the originals back. Both count as in-place writes: a graph that was
+// recorded before With, or within f, cannot run backward afterwards. Before the first Update f sees
+// the parameters themselves. Within f, Step returns an error and Committed returns false.
+//
+// With returns the error of f. It returns an error without calling f if there is no memory for
+// a copy of the parameters, if the parameters are not consistent, or if the optimizer is no
+// [ParameterSwapper]. If the originals could not be put back, With returns an error and the program
+// has to load a state.
 func (e *EMA) With(f func() error) (err error) {
 	if e.err != nil {
 		return e.err
 	}
-	steps, whole := e.opt.Committed()
-	if !whole {
-		return fmt.Errorf("optim: the averages cannot take the place of parameters that are not whole, after step %d", steps)
+	steps, consistent := e.Optimizer.Committed()
+	if !consistent {
+		return fmt.Errorf("optim: the averages cannot replace the parameters: they are inconsistent after step %d", steps)
 	}
-	saved, free, err := e.spare()
+	swapper, ok := e.Optimizer.(ParameterSwapper)
+	if !ok {
+		return fmt.Errorf("optim: the averages cannot replace the parameters: %T has no method SwapParameters", e.Optimizer)
+	}
+	saved, free, err := e.allocateCopies()
 	if err != nil {
 		return err
 	}
 	defer free()
-	back := e.Lend()
-	put := 0
+	restored := e.swap(swapper)
+	replaced := 0
 	defer func() {
-		if failed := e.putBack(saved[:put]); failed != nil {
+		if failed := e.putBack(saved[:replaced]); failed != nil {
 			err = errors.Join(err, failed)
 			return
 		}
-		back()
+		restored()
 	}()
 	for i := range saved {
 		a := e.averages[i]
 		if err := a.copy(saved[i], a.v.Tensor()); err != nil {
 			return err
 		}
-		put++
+		replaced++
 		a.v.BumpVersion()
 		if err := a.copy(a.v.Tensor(), a.mean.Tensor()); err != nil {
 			return err
@@ -245,14 +250,15 @@ func (e *EMA) With(f func() error) (err error) {
 	return f()
 }
 
-// spare is memory for a copy of each variable that With replaces.
-func (e *EMA) spare() (saved []device.Tensor, free func(), err error) {
+// allocateCopies allocates memory for a copy of each variable that With replaces. The caller calls
+// free.
+func (e *EMA) allocateCopies() (saved []device.Tensor, free func(), err error) {
 	free = func() {
 		for i, t := range saved {
 			e.averages[i].v.Device().Free(t.Buf)
 		}
 	}
-	if !e.begun {
+	if !e.isStarted {
 		return nil, free, nil
 	}
 	for _, a := range e.averages {
@@ -267,7 +273,7 @@ func (e *EMA) spare() (saved []device.Tensor, free func(), err error) {
 	return saved, free, nil
 }
 
-// putBack sets the first variables to what was saved of them.
+// putBack copies the saved values back to the first len(saved) variables.
 func (e *EMA) putBack(saved []device.Tensor) error {
 	for i, t := range saved {
 		a := e.averages[i]
@@ -279,22 +285,22 @@ func (e *EMA) putBack(saved []device.Tensor) error {
 	return nil
 }
 
-// Committed is the optimizer's, and not whole before Update has taken the last
-// step into the averages.
-func (e *EMA) Committed() (steps int, whole bool) {
-	steps, whole = e.opt.Committed()
-	return steps, whole && e.steps.Load() == int64(steps)
+// Committed returns the committed steps of the optimizer. It is consistent if the optimizer is, and if
+// the averages include the last step.
+func (e *EMA) Committed() (steps int, consistent bool) {
+	steps, consistent = e.Optimizer.Committed()
+	return steps, consistent && e.steps.Load() == int64(steps)
 }
 
-// State is the optimizer's and the averages, as "NAME.average". Before the first
-// Update these are what the parameters and buffers are now, each time.
+// State returns the state of the optimizer, and the averages, named "NAME.average". Before the first
+// Update each call sets the averages to the current parameters and buffers.
 func (e *EMA) State() ([]*nn.Buffer, error) {
-	state, err := e.opt.State()
+	state, err := e.Optimizer.State()
 	if err != nil {
 		return nil, err
 	}
-	if !e.begun {
-		if err := e.begin(); err != nil {
+	if !e.isStarted {
+		if err := e.start(); err != nil {
 			return nil, err
 		}
 	}
@@ -304,31 +310,32 @@ func (e *EMA) State() ([]*nn.Buffer, error) {
 	return state, nil
 }
 
-// Restoring says that the program is about to write the parameters, or what
-// State returned: see [SGD.Restoring].
-func (e *EMA) Restoring() {
-	e.err = errors.New("optim: the averages are being restored, or that failed")
-	e.opt.Restoring()
+// BeginLoad announces that the caller is going to write the parameters, or the variables that State
+// returned: see [Optimizer].
+func (e *EMA) BeginLoad() {
+	e.err = errors.New("optim: averages are being loaded, or loading them failed")
+	e.Optimizer.BeginLoad()
 }
 
-// Restored says that these are whole again: see [SGD.Restored]. After no step, the
-// averages begin anew; after one or more they count as begun.
-func (e *EMA) Restored(steps int) {
-	e.opt.Restored(steps)
+// EndLoad announces that parameters, state and averages are those after the given number of steps:
+// see [Optimizer]. With 0 steps the averages start anew.
+func (e *EMA) EndLoad(steps int) {
+	e.Optimizer.EndLoad(steps)
 	e.err = nil
-	e.begun = steps > 0 && e.averages != nil
+	e.isStarted = steps > 0 && e.averages != nil
 	e.steps.Store(int64(steps))
 }
 
-// Lend says that other numbers take the place of the parameters: see [SGD.Lend].
-func (e *EMA) Lend() (back func()) {
-	opt := e.opt.Lend()
-	before, lent := e.err, errors.New("optim: other numbers are in the place of the parameters, or these could not be put back")
-	e.err = lent
+// swap announces to the optimizer that the parameters are replaced. Until the caller calls restored,
+// Update and With return an error too.
+func (e *EMA) swap(swapper ParameterSwapper) (restored func()) {
+	optRestored := swapper.SwapParameters()
+	before, swapped := e.err, errors.New("optim: the parameters hold other values, or the original values could not be put back")
+	e.err = swapped
 	return func() {
-		if e.err == lent { // else they were torn, or restored, since
+		if e.err == swapped { // otherwise a state was loaded meanwhile
 			e.err = before
 		}
-		opt()
+		optRestored()
 	}
 }

@@ -2,12 +2,14 @@ package optim_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -45,8 +47,8 @@ func TestEMA(t *testing.T) {
 	frozen.Freeze()
 	count := nn.NewBuffer("count", autograd.FromLabels(dev, []int64{0}))
 	m := holder{[]*nn.Parameter{w, again, frozen}, []*nn.Buffer{count}}
-	opt := optim.NewSGD([]*nn.Parameter{w}, optim.SGDOptions{LR: lr})
-	e := optim.NewEMA(m, opt, &optim.EMAOptions{Decay: decay})
+	opt := must.New(optim.NewSGD([]*nn.Parameter{w}, &optim.SGDOptions{LR: lr}))
+	e := must.New(optim.NewEMA(m, opt, &optim.EMAOptions{Decay: decay}))
 	owned := &owner{t: device.HostTensor([]float64{1, -1}, device.Invalid)}
 	shared.SetGradSink(owned)
 	near(t, "without an update", averaged(t, e, shared), []float64{1, -2})
@@ -114,8 +116,8 @@ func TestEMA(t *testing.T) {
 func TestEMAWith(t *testing.T) {
 	dev := newDevice(t)
 	p := parameter(dev, "p", []float64{1})
-	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 1, Momentum: 0.5})
-	e := optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, &optim.EMAOptions{Decay: 0.5})
+	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 1, Momentum: 0.5}))
+	e := must.New(optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, &optim.EMAOptions{Decay: 0.5}))
 	step := func() {
 		t.Helper()
 		opt.ZeroGrad()
@@ -168,8 +170,8 @@ func TestEMAWithBeforeAFirstGradient(t *testing.T) {
 		a, _ := typed(t, dev, "a", device.BFloat16, device.BFloat16, 0)
 		b, late := typed(t, dev, "b", device.BFloat16, device.BFloat16, 0)
 		b.Var().SetGradSink(nil)
-		opt := optim.NewSGD([]*nn.Parameter{a, b}, optim.SGDOptions{LR: 1, Momentum: 0.5, Dampening: 0.5, MasterWeights: true})
-		e := optim.NewEMA(holder{params: []*nn.Parameter{a, b}}, opt, nil)
+		opt := must.New(optim.NewSGD([]*nn.Parameter{a, b}, &optim.SGDOptions{LR: 1, Momentum: 0.5, Dampening: 0.5, MasterWeights: true}))
+		e := must.New(optim.NewEMA(holder{params: []*nn.Parameter{a, b}}, opt, nil))
 		if err := errors.Join(opt.Step(), e.Update()); err != nil {
 			t.Fatal(err)
 		}
@@ -195,13 +197,13 @@ func TestEMAWithBeforeAFirstGradient(t *testing.T) {
 func TestEMABeginsWithTheFirstStep(t *testing.T) {
 	dev := newDevice(t)
 	p := parameter(dev, "p", []float64{100})
-	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 1})
-	e := optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, nil)
+	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 1}))
+	e := must.New(optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, nil))
 	for _, pretrained := range []float64{1, 2} {
 		if state, err := e.State(); err != nil || state[0].Var().Item() != p.Item() {
 			t.Fatalf("the state is %v, %v, want the average to be %v", state, err, p.Item())
 		}
-		e.Restored(0)
+		e.EndLoad(0)
 		put(t, dev, p.Var().Tensor(), pretrained)
 		near(t, "averages before the first", averaged(t, e, p.Var()), []float64{pretrained})
 		if state, err := e.State(); err != nil || state[0].Var().Item() != pretrained {
@@ -223,8 +225,8 @@ func TestEMARestart(t *testing.T) {
 		dev := newDevice(t)
 		p := parameter(dev, "p", []float64{1, 2})
 		start := func() (*optim.SGD, *optim.EMA) {
-			opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 0.1, Momentum: 0.9})
-			return opt, optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, &optim.EMAOptions{Decay: 0.9})
+			opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 0.1, Momentum: 0.9}))
+			return opt, must.New(optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, &optim.EMAOptions{Decay: 0.9}))
 		}
 		opt, e := start()
 		for step := range 6 {
@@ -238,14 +240,14 @@ func TestEMARestart(t *testing.T) {
 				if err != nil || len(to) != 2 {
 					t.Fatalf("a state of %d, %v", len(to), err)
 				}
-				e.Restoring()
+				e.BeginLoad()
 				if _, whole := e.Committed(); whole || e.Update() == nil || opt.Step() == nil {
 					t.Error("while it is restored it goes on")
 				}
 				for i := range from {
 					copy(device.Elements[float64](to[i].Var().Tensor()), read(t, from[i].Var()))
 				}
-				e.Restored(step)
+				e.EndLoad(step)
 				if n, whole := e.Committed(); n != step || !whole {
 					t.Errorf("restored at %d, it is at %d, whole: %v", step, n, whole)
 				}
@@ -278,10 +280,10 @@ func TestEMAOfHalves(t *testing.T) {
 	}
 	set(1)
 	p := nn.NewParameter("p", autograd.FromTensor(dev, x))
-	opt := optim.NewSGD(nil, optim.SGDOptions{})
-	e := optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, nil)
+	opt := must.New(optim.NewSGD(nil, nil))
+	e := must.New(optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, nil))
 	for step := range 1001 {
-		opt.Restored(step + 1) // as if it had committed one
+		opt.EndLoad(step + 1) // as if it had committed one
 		if err := e.Update(); err != nil {
 			t.Fatal(err)
 		}
@@ -347,9 +349,9 @@ func TestEMAFailures(t *testing.T) {
 	setup := func() (*broken, []*nn.Parameter, *optim.SGD, *optim.EMA) {
 		dev := &broken{Device: newDevice(t)}
 		ps := []*nn.Parameter{parameter(dev, "a", []float64{1}), parameter(dev, "b", []float64{2})}
-		opt := optim.NewSGD(nil, optim.SGDOptions{})
-		e := optim.NewEMA(holder{params: ps}, opt, &optim.EMAOptions{Decay: 0.5})
-		opt.Restored(1)
+		opt := must.New(optim.NewSGD(nil, nil))
+		e := must.New(optim.NewEMA(holder{params: ps}, opt, &optim.EMAOptions{Decay: 0.5}))
+		opt.EndLoad(1)
 		return dev, ps, opt, e
 	}
 	dev, ps, opt, e := setup()
@@ -386,58 +388,52 @@ func TestEMAFailures(t *testing.T) {
 	if err := e.Update(); err != nil {
 		t.Fatal(err)
 	}
-	opt.Restored(2)
+	opt.EndLoad(2)
 	dev.kernel = 2
 	if err := e.Update(); !errors.Is(err, errBroken) {
-		t.Errorf("torn averages: %v", err)
+		t.Errorf("inconsistent averages: %v", err)
 	}
-	opt.Restored(1) // the optimizer's word alone
+	opt.EndLoad(1) // the optimizer's word alone
 	if _, whole := e.Committed(); whole || e.Update() == nil || e.With(func() error { return nil }) == nil {
-		t.Error("with torn averages it goes on")
+		t.Error("with inconsistent averages it goes on")
 	}
-	if e.Restored(2); e.Update() != nil {
+	if e.EndLoad(2); e.Update() != nil {
 		t.Error("restored, it does not go on")
 	}
 }
 
 func TestEMAOptions(t *testing.T) {
 	for _, d := range []float64{1, -0.5, math.NaN()} {
-		func() {
-			defer func() {
-				if _, ok := recover().(*optim.OptionError); !ok {
-					t.Errorf("decay %v: no OptionError", d)
-				}
-			}()
-			optim.NewEMA(holder{}, optim.NewSGD(nil, optim.SGDOptions{}), &optim.EMAOptions{Decay: d})
-		}()
+		_, err := optim.NewEMA(holder{}, must.New(optim.NewSGD(nil, nil)), &optim.EMAOptions{Decay: d})
+		refused(t, fmt.Sprint("decay ", d), err)
 	}
 }
 
 // What is lent is whole when it is back, if it was before and nothing else happened to it.
-func TestLend(t *testing.T) {
+func TestSwapParameters(t *testing.T) {
 	dev := newDevice(t)
-	opt := optim.NewSGD([]*nn.Parameter{parameter(dev, "p", []float64{1})}, optim.SGDOptions{LR: 1})
+	opt := must.New(optim.NewSGD([]*nn.Parameter{parameter(dev, "p", []float64{1})}, &optim.SGDOptions{LR: 1}))
 	whole := func() bool {
 		_, whole := opt.Committed()
 		return whole && opt.Step() == nil
 	}
-	outer := opt.Lend()
-	inner := opt.Lend()
+	outer := opt.SwapParameters()
+	inner := opt.SwapParameters()
 	if inner(); whole() {
 		t.Error("whole while other numbers are there still")
 	}
 	if outer(); !whole() {
 		t.Error("not whole when all is back")
 	}
-	back := opt.Lend()
-	opt.Restoring()
+	back := opt.SwapParameters()
+	opt.BeginLoad()
 	if back(); whole() {
 		t.Error("whole while the state is being restored")
 	}
-	if opt.Lend()(); whole() {
+	if opt.SwapParameters()(); whole() {
 		t.Error("a state whose restoring failed is whole since it was lent")
 	}
-	opt.Restored(0)
+	opt.EndLoad(0)
 	if !whole() {
 		t.Error("not whole when it is restored")
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -32,15 +33,17 @@ func TestLoadState(t *testing.T) {
 		ZeroGrad()
 	}
 	for name, newOptimizer := range map[string]func([]*nn.Parameter) stepper{
-		"SGD":   func(ps []*nn.Parameter) stepper { return optim.NewSGD(ps, optim.SGDOptions{LR: 0.1, Momentum: 0.9}) },
-		"AdamW": func(ps []*nn.Parameter) stepper { return optim.NewAdamW(ps, optim.AdamWOptions{LR: 0.1}) },
+		"SGD": func(ps []*nn.Parameter) stepper {
+			return must.New(optim.NewSGD(ps, &optim.SGDOptions{LR: 0.1, Momentum: 0.9}))
+		},
+		"AdamW": func(ps []*nn.Parameter) stepper { return must.New(optim.NewAdamW(ps, &optim.AdamWOptions{LR: 0.1})) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dev := newDevice(t)
 			make := func() (holder, stepper, *optim.EMA) {
 				m := holder{params: []*nn.Parameter{parameter(dev, "a", []float64{1, 2}), parameter(dev, "b", []float64{3})}}
 				opt := newOptimizer(m.params)
-				return m, opt, optim.NewEMA(m, opt, nil)
+				return m, opt, must.New(optim.NewEMA(m, opt, nil))
 			}
 			train := func(m holder, opt stepper, ema *optim.EMA, from, to int) {
 				for step := from; step < to; step++ {
@@ -85,7 +88,7 @@ func TestLoadState(t *testing.T) {
 func TestLoadOfWhatDoesNotFit(t *testing.T) {
 	dev := newDevice(t)
 	p := parameter(dev, "p", []float64{1, 2})
-	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 0.1, Momentum: 0.5})
+	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 0.1, Momentum: 0.5}))
 	give(t, p, []float64{1, 1})
 	if err := opt.Step(); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -40,7 +41,7 @@ func TestSmallStepsAreKeptByMasters(t *testing.T) {
 			dev := newDevice(t)
 			p, g := typed(t, dev, "p", dt, dt, 1)
 			put(t, dev, g.t, 1)
-			opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 0.5 / 4096, MasterWeights: masters})
+			opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 0.5 / 4096, MasterWeights: masters}))
 			for range 1000 {
 				if err := opt.Step(); err != nil {
 					t.Fatal(err)
@@ -74,17 +75,17 @@ func TestMastersAreFloat32Training(t *testing.T) {
 					opts := optim.SGDOptions{LR: 0.01, Momentum: 0.9, WeightDecay: 0.01, Nesterov: true}
 					half, halfGrad := typed(t, dev, "half", dt, grad, data...)
 					full, fullGrad := typed(t, dev, "full", device.Float32, device.Float32, read(t, half.Var())...)
-					ref := optim.NewSGD([]*nn.Parameter{full}, opts)
+					ref := must.New(optim.NewSGD([]*nn.Parameter{full}, &opts))
 					opts.MasterWeights = true
-					opt := optim.NewSGD([]*nn.Parameter{half}, opts)
+					opt := must.New(optim.NewSGD([]*nn.Parameter{half}, &opts))
 					for step := range steps {
 						if step == restart {
-							again := optim.NewSGD([]*nn.Parameter{half}, opts)
+							again := must.New(optim.NewSGD([]*nn.Parameter{half}, &opts))
 							to := stateOf(t, again)
 							for i, b := range stateOf(t, opt) {
 								put(t, dev, to[i].Var().Tensor(), read(t, b.Var())...)
 							}
-							again.Restored(step)
+							again.EndLoad(step)
 							opt = again
 						}
 						for i := range data {
@@ -135,7 +136,7 @@ func TestParametersCountBeforeTheFirstStep(t *testing.T) {
 	dev := newDevice(t)
 	p, g := typed(t, dev, "p", device.BFloat16, device.BFloat16, 3)
 	q := parameter(dev, "q", []float64{1}) // of 64 bits: without a master
-	opt := optim.NewSGD([]*nn.Parameter{p, q}, optim.SGDOptions{LR: 1, MasterWeights: true})
+	opt := must.New(optim.NewSGD([]*nn.Parameter{p, q}, &optim.SGDOptions{LR: 1, MasterWeights: true}))
 	state := stateOf(t, opt)
 	if len(state) != 1 || state[0].Var().Item() != 3 {
 		t.Fatalf("the state is %v, want the master of p, 3", state)
@@ -153,9 +154,9 @@ func TestParametersCountBeforeTheFirstStep(t *testing.T) {
 
 func TestMasterWeightsAreChosenOnce(t *testing.T) {
 	p, _ := typed(t, newDevice(t), "p", device.BFloat16, device.BFloat16, 3)
-	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 1})
+	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 1}))
 	opt.Groups()[0].MasterWeights = true
-	mustPanic(t, "masters that come later", func() { opt.Step() })
+	refused(t, "masters that come later", opt.Step())
 }
 
 // A step by gradients that overflowed is none: nothing has changed, the velocity
@@ -165,9 +166,9 @@ func TestStepScaled(t *testing.T) {
 	for _, dt := range []device.DType{device.Float16, device.Float32} {
 		dev := newDevice(t)
 		p, g := typed(t, dev, "p", dt, dt, 1)
-		opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 0.5, Momentum: 0.5, Dampening: 0.5, MasterWeights: true})
+		opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 0.5, Momentum: 0.5, Dampening: 0.5, MasterWeights: true}))
 		overflow := []byte{0}
-		scaled := optim.Scaled{By: 1024, Overflow: device.HostTensor(overflow, device.Invalid), Err: func() error {
+		scaled := optim.Scaled{LossScale: 1024, Overflow: device.HostTensor(overflow, device.Invalid), Err: func() error {
 			if overflow[0] != 0 {
 				return skipped{}
 			}

@@ -9,12 +9,12 @@ import (
 //go:embed maximum.cu
 var maximumSource string
 
-// largestMagnitude makes the largest magnitude of x that of most's elements which is largest.
-// On a GPU most has an element for each block.
+// largestMagnitude is a kernel: the largest element of most becomes the largest magnitude in x. On a
+// GPU most has one element for each block.
 var largestMagnitude = device.NewModule("maximum.cu", maximumSource).
 	Kernel("largest_magnitude", "most[blocks] x[n]", largestMagnitudeOnCPU[float32], largestMagnitudeOnCPU[float64])
 
-// maximumThreads is how many threads a block of largestMagnitude has.
+// maximumThreads is the number of threads in a block of largestMagnitude.
 const maximumThreads = 256
 
 // maximum enqueues largestMagnitude.
@@ -30,7 +30,7 @@ func largestMagnitudeOnCPU[T float32 | float64](most, x []T, n int) {
 		if v < 0 {
 			v = -v
 		}
-		if v > m || v != v { // a NaN stays: nothing is above it
+		if v > m || v != v { // once m is NaN, no v is above it
 			m = v
 		}
 	}

@@ -11,45 +11,45 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// MuonOptions are the choices of [NewMuon]. The rule for a matrix W with the gradient G
-// is that of torch.optim.Muon:
+// MuonOptions are the options of [NewMuon]. The rule for a matrix W with the gradient G is that of
+// torch.optim.Muon:
 //
 //	V = Momentum·V + (1-Momentum)·G
-//	U = V, or by Nesterov (1-Momentum)·G + Momentum·V
+//	U = (1-Momentum)·G + Momentum·V    (with NoNesterov: U = V)
 //	W = (1 - LR·WeightDecay)·W - LR·scale·O
 //
-// O is U with its singular values brought near 1, by five Newton–Schulz steps (Jordan et
-// al., "Muon: An optimizer for hidden layers in neural networks", 2024): from
-// X = U/max(‖U‖, 1e-7) on,
+// O is U with all singular values moved close to 1, by five Newton–Schulz iterations (Jordan et al.,
+// "Muon: An optimizer for hidden layers in neural networks", 2024). They start with
+// X = U/max(‖U‖, 1e-7):
 //
 //	A = X·Xᵀ,  X = 3.4445·X + (-4.7750·A + 2.0315·A²)·X
 //
-// A parameter of more than two axes, such as the kernel of a convolution, counts as a
-// matrix with a row for each element of its first axis. The steps are made in Float32, or
-// in Float64 for such parameters, where PyTorch makes them in BFloat16.
+// A parameter with more than two axes, such as the kernel of a convolution, is treated as a
+// matrix with one row for each element of its first axis. The iterations run in Float32, or in Float64
+// for Float64 parameters; PyTorch runs them in BFloat16.
 type MuonOptions struct {
-	// LR is the learning rate, not negative. PyTorch's default is 0.001.
+	// LR is the learning rate, 0 or more. With 0 the matrices do not change. PyTorch's default is
+	// 0.001.
 	LR float64
-	// Momentum is the part of the velocity that a step keeps, below 1; 0: 0.95, but for
-	// NoDefaults.
+	// Momentum is the fraction of the velocity that a step keeps, below 1. If it is 0 and NoDefaults
+	// is not set, it is 0.95.
 	Momentum float64
-	// NoDefaults takes Momentum as it is, also where it is 0.
+	// NoDefaults takes Momentum literally, even if it is 0.
 	NoDefaults bool
-	// NoNesterov steps along the velocity, without looking ahead.
+	// NoNesterov uses the velocity itself, without Nesterov momentum.
 	NoNesterov bool
-	// WeightDecay times LR is the part of a parameter that a step takes away.
+	// WeightDecay times LR is the fraction of a parameter that a step subtracts.
 	// PyTorch's default is 0.1.
 	WeightDecay float64
-	// MatchRMS makes scale 0.2·√max(rows, columns), with which steps are about as large as
-	// AdamW's, so that LR and WeightDecay may be AdamW's. Without, scale is
-	// √max(1, rows/columns).
+	// MatchRMS sets scale to 0.2·√max(rows, columns). Steps are then about as large as AdamW's, so
+	// that LR and WeightDecay may be those of AdamW. Without it scale is √max(1, rows/columns).
 	MatchRMS bool
 	// MasterWeights is as in [SGDOptions].
 	MasterWeights bool
 }
 
-// The coefficients of a Newton–Schulz step, how many are made, and the least norm that a
-// matrix is divided by.
+// The coefficients of a Newton–Schulz iteration, the number of iterations, and the smallest norm by
+// which a matrix is divided.
 const (
 	newtonSchulzX   = 3.4445
 	newtonSchulzA   = -4.7750
@@ -58,14 +58,16 @@ const (
 	newtonSchulzEps = 1e-7
 )
 
-func (o *MuonOptions) check() {
-	checkPositive([]string{"LR", "Momentum", "WeightDecay"}, o.LR, o.Momentum, o.WeightDecay)
+func (o *MuonOptions) setLR(lr float64) { o.LR = lr }
+
+func (o *MuonOptions) check() error {
 	if !(o.Momentum < 1) {
-		panic(&OptionError{"Momentum", o.Momentum, "less than 1"})
+		return &OptionError{"Momentum", o.Momentum, "less than 1"}
 	}
+	return checkNotNegative([]string{"LR", "Momentum", "WeightDecay"}, o.LR, o.Momentum, o.WeightDecay)
 }
 
-// momentum is Momentum, or the default in its place.
+// momentum returns Momentum, with the default filled in.
 func (o *MuonOptions) momentum() float64 {
 	if o.Momentum == 0 && !o.NoDefaults {
 		return 0.95
@@ -73,7 +75,7 @@ func (o *MuonOptions) momentum() float64 {
 	return o.Momentum
 }
 
-// scale is what a step of a matrix is multiplied by, beside LR.
+// scale returns the factor, beside LR, of the step of a matrix.
 func (o *MuonOptions) scale(rows, columns int) float64 {
 	if o.MatchRMS {
 		return 0.2 * math.Sqrt(float64(max(rows, columns)))
@@ -81,75 +83,74 @@ func (o *MuonOptions) scale(rows, columns int) float64 {
 	return math.Sqrt(max(1, float64(rows)/float64(columns)))
 }
 
-// MuonGroup is matrices that share options. The options may be changed between steps,
-// the parameters may not.
+// MuonGroup is a group of matrices that share options. The caller may change the options between
+// steps, but not the parameters.
 type MuonGroup struct {
 	Params []*nn.Parameter
 	MuonOptions
-	made bool // MasterWeights, as it was chosen
+	hasMaster bool // MasterWeights when the optimizer was made
 }
 
-// Muon makes steps of equal size in all directions of a matrix: each step is
-// orthogonalised. It is meant for the weights of hidden layers. Other parameters, which are
-// vectors, embeddings and the last layer, are in groups of their own and follow the rule of
-// [AdamW]. Its State has the velocities of matrices, as "NAME.velocity", and for the
-// others what AdamW's has. It is driven by one goroutine; others may ask for what it has
-// [Muon.Committed].
+// Muon orthogonalizes each step, so that a step is equally large in all directions of a matrix. It is
+// for the weights of hidden layers. Other parameters (vectors, embeddings and the last layer) are in
+// groups of their own, which follow the rule of [AdamW]. Its State has the velocities of the
+// matrices, named "NAME.velocity", and the state of AdamW for the other parameters. One goroutine
+// drives it. Other goroutines may call Committed.
 //
-// The rule looks at whole matrices: package ddp/zero, which hands out parts of
-// parameters, does not take it. [Muon.Divide] divides the work among ranks.
+// The rule needs whole matrices, so package ddp/zero, which passes parts of parameters, does not
+// accept it. [Muon.Divide] divides the work among ranks.
 type Muon struct {
 	optimizer
-	groups  []*MuonGroup
-	rest    []*AdamWGroup
-	scratch map[device.DType]*autograd.Variable // for one matrix at a time
-	share   *share                              // nil: this process orthogonalises all matrices
+	groups[*MuonGroup]
+	rest     []*AdamWGroup
+	scratch  map[device.DType]*autograd.Variable // memory for one matrix at a time, by type
+	division *division                           // nil: this process orthogonalizes all matrices
 }
 
-// NewMuon optimizes matrices, and the parameters of rest by the rule of AdamW. It
-// panics with an [*OptionError] when options make no sense, or where a matrix has less than
-// two axes.
-func NewMuon(matrices []*nn.Parameter, opts MuonOptions, rest ...AdamWGroup) *Muon {
-	return NewMuonGroups([]MuonGroup{{Params: matrices, MuonOptions: opts}}, rest...)
+// NewMuon makes an optimizer for matrices, with the options of opts, and for the parameters of rest,
+// which follow the rule of AdamW. It handles tied weights and returns errors as [NewSGD] does, and
+// returns an [*OptionError] if a matrix has fewer than two axes.
+func NewMuon(matrices []*nn.Parameter, opts *MuonOptions, rest ...AdamWGroup) (*Muon, error) {
+	group := MuonGroup{Params: matrices}
+	if opts != nil {
+		group.MuonOptions = *opts
+	}
+	return NewMuonGroups([]MuonGroup{group}, rest...)
 }
 
-// NewMuonGroups optimizes several groups of matrices, each by its own options, and the
-// parameters of rest as NewMuon does.
-func NewMuonGroups(matrices []MuonGroup, rest ...AdamWGroup) *Muon {
+// NewMuonGroups is NewMuon for several groups of matrices with options of their own.
+func NewMuonGroups(matrices []MuonGroup, rest ...AdamWGroup) (*Muon, error) {
 	o := &Muon{scratch: map[device.DType]*autograd.Variable{}}
-	for i := range matrices {
-		g := &matrices[i]
-		g.made = g.MasterWeights
-		g.check()
+	for _, group := range matrices {
+		g := &group
+		g.hasMaster = g.MasterWeights
+		if err := g.check(); err != nil {
+			return nil, err
+		}
 		for _, p := range g.Params {
 			if len(p.Shape()) < 2 {
-				panic(&OptionError{"Params", p, "matrices, of two axes or more"})
+				return nil, &OptionError{"Params", p, "matrices, of two axes or more"}
 			}
 		}
-		o.groups = append(o.groups, g)
-		o.add(g.Params, func() rule { return &muonRule{muon: o, group: g} })
+		if err := o.add(g.Params, func() rule { return &muonRule{muon: o, group: g} }); err != nil {
+			return nil, err
+		}
+		o.all = append(o.all, g)
 	}
-	for i := range rest {
-		o.rest = append(o.rest, &rest[i])
-		o.addAdamW(&rest[i])
+	for _, group := range rest {
+		if err := o.addAdamW(&group); err != nil {
+			return nil, err
+		}
+		o.rest = append(o.rest, &group)
 	}
-	return o
+	return o, nil
 }
 
-// Groups are the groups of matrices, for changing their options.
-func (o *Muon) Groups() []*MuonGroup { return o.groups }
-
-// Rest are the groups of the other parameters, for changing their options.
+// Rest returns the groups of the other parameters. The caller may change their options between
+// steps. SetLR does not change their learning rates.
 func (o *Muon) Rest() []*AdamWGroup { return o.rest }
 
-// SetLR sets the learning rate of all groups of matrices, and of no others.
-func (o *Muon) SetLR(lr float64) {
-	for _, g := range o.groups {
-		g.LR = lr
-	}
-}
-
-// wideType is the type that matrices of dt are orthogonalised in.
+// wideType returns the type in which matrices of type dt are orthogonalized.
 func wideType(dt device.DType) device.DType {
 	if dt == device.Float64 {
 		return dt
@@ -157,20 +158,20 @@ func wideType(dt device.DType) device.DType {
 	return device.Float32
 }
 
-// matrix is a parameter's shape as that of a matrix.
+// matrix returns the rows and columns of a parameter of this shape.
 func matrix(shape device.Shape) (rows, columns int) { return shape[0], shape[1:].Len() }
 
-// workspace is the scratch memory for one matrix: u and next of its shape, gram and
-// update square, of its shorter side, norm a number.
+// workspace is the scratch memory for one matrix. u and next have its shape; gram and update are square
+// matrices of its shorter side; norm is a scalar.
 type workspace struct{ u, next, gram, update, norm device.Tensor }
 
-// workspaceLen is how many elements a matrix's workspace takes.
+// workspaceLen returns the number of elements in the workspace of a matrix.
 func workspaceLen(rows, columns int) int {
 	side := min(rows, columns)
 	return 2*rows*columns + 2*side*side + 1
 }
 
-// workspace cuts the scratch memory for a matrix, which allocate has made.
+// workspace returns the workspace of a matrix: views of the scratch memory that allocate made.
 func (o *Muon) workspace(dt device.DType, rows, columns int) workspace {
 	flat, at := o.scratch[dt].Tensor(), 0
 	cut := func(shape ...int) device.Tensor {
@@ -182,20 +183,22 @@ func (o *Muon) workspace(dt device.DType, rows, columns int) workspace {
 	return workspace{cut(rows, columns), cut(rows, columns), cut(side, side), cut(side, side), cut()}
 }
 
-// muonRule is Muon's of one matrix. The velocity begins as zeros, so that the first step
-// is no special one.
+// muonRule is the rule of Muon for one matrix. The velocity begins as zeros, so that the first step
+// needs no special case.
 type muonRule struct {
 	muon     *Muon
 	group    *MuonGroup
 	velocity *autograd.Variable // Float32 or Float64; nil before the first step
 }
 
-func (r *muonRule) check() {
-	r.group.check()
-	checkMasters(r.group.MasterWeights, r.group.made)
+func (r *muonRule) check() error {
+	if err := checkUnchanged("MasterWeights", r.group.MasterWeights, r.group.hasMaster); err != nil {
+		return err
+	}
+	return r.group.check()
 }
 
-func (r *muonRule) masters() bool { return r.group.made }
+func (r *muonRule) hasMaster() bool { return r.group.hasMaster }
 
 func (r *muonRule) allocate(s *slot, dt device.DType) (err error) {
 	dt = wideType(dt)
@@ -231,41 +234,41 @@ func (r *muonRule) update(s *slot, scaled Scaled) error {
 		}
 		g = w.next
 	}
-	// SGD's rule on u makes the velocity, unless the step is skipped, and puts it into u.
+	// SGD's kernel with LR -1 on u = 0 updates the velocity, unless the step is skipped, and copies it to u.
 	err := k.Fill(stream, w.u, 0)
 	if err == nil {
 		err = k.SGD(stream, device.SGDStep{
 			Param: w.u, Grad: g, Velocity: r.velocity.Tensor().Reshape(rows, columns),
-			Skip: v.GradSkip(), LossScale: scaled.By, Overflow: scaled.Overflow,
+			Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 			LR: -1, Momentum: beta, Dampening: beta,
 		})
 	}
-	share := r.muon.share
-	if err != nil || share != nil && !share.owns(s) {
+	division := r.muon.division
+	if err != nil || division != nil && !division.isMine(s) {
 		return err
 	}
 	if !r.group.NoNesterov && beta != 0 {
 		acc := device.Accum{Alpha: 1 - beta, Beta: beta}
-		if scaled.By != 0 {
-			acc.Alpha /= scaled.By
+		if scaled.LossScale != 0 {
+			acc.Alpha /= scaled.LossScale
 		}
 		if err := k.Axpby(stream, w.u, acc, g); err != nil {
 			return err
 		}
 	}
-	o, spare, err := w.orthogonalize(k, stream)
+	o, scratch, err := w.orthogonalize(k, stream)
 	switch {
 	case err != nil:
 		return err
-	case share != nil:
-		return k.Copy(stream, share.result(s), o)
+	case division != nil:
+		return k.Copy(stream, division.result(s), o)
 	}
-	return r.apply(s, o, spare, v.GradSkip(), scaled.Overflow)
+	return r.apply(s, o, scratch, v.GradSkip(), scaled.Overflow)
 }
 
-// orthogonalize makes the singular values of u near 1. The result o is u or next; the other
-// is spare.
-func (w *workspace) orthogonalize(k device.Kernels, s device.Stream) (o, spare device.Tensor, err error) {
+// orthogonalize moves the singular values of u close to 1. The result is in u or in next; scratch is
+// the other of the two.
+func (w *workspace) orthogonalize(k device.Kernels, s device.Stream) (result, scratch device.Tensor, err error) {
 	do := func(f func() error) {
 		if err == nil {
 			err = f()
@@ -277,7 +280,7 @@ func (w *workspace) orthogonalize(k device.Kernels, s device.Stream) (o, spare d
 	do(func() error { return k.Unary(s, device.Sqrt, w.norm, w.norm) })
 	do(func() error { return k.Unary(s, device.Clamp(newtonSchulzEps, math.Inf(1)), w.norm, w.norm) })
 	do(func() error { return k.Binary(s, device.Div, x, x, w.norm) })
-	tall := x.Shape[0] > x.Shape[1] // then XᵀX is the smaller product, and multiplies from the right
+	tall := x.Shape[0] > x.Shape[1] // then XᵀX is smaller than XXᵀ, and is multiplied from the right
 	for range newtonSchulzes {
 		do(func() error { return k.MatMul(s, w.gram, device.Store, x, tall, x, !tall) })
 		do(func() error { return k.Copy(s, w.update, w.gram) })
@@ -296,12 +299,12 @@ func (w *workspace) orthogonalize(k device.Kernels, s device.Stream) (o, spare d
 	return x, y, err
 }
 
-// apply makes the step along o. spare is memory of o's size.
-func (r *muonRule) apply(s *slot, o, spare, skip, overflow device.Tensor) error {
+// apply updates the parameter by the orthogonalized matrix o. scratch is memory of o's size.
+func (r *muonRule) apply(s *slot, o, scratch, skip, overflow device.Tensor) error {
 	v := s.Var()
 	k, stream := v.Device().Kernels(), v.Device().Compute()
 	if s.master == nil && v.DType() != o.DType {
-		narrow := device.NewTensor(spare.Buf, v.DType(), o.Shape...)
+		narrow := device.NewTensor(scratch.Buf, v.DType(), o.Shape...)
 		if err := k.Copy(stream, narrow, o); err != nil {
 			return err
 		}
@@ -320,62 +323,62 @@ func (r *muonRule) state() ([]*autograd.Variable, error) {
 	return []*autograd.Variable{r.velocity}, nil
 }
 
-func (r *muonRule) restoring() {}
+func (r *muonRule) beginLoad() {}
 
-func (r *muonRule) restored(int) {}
+func (r *muonRule) endLoad(int) {}
 
-// share is how the matrices are divided among ranks: which rank orthogonalises a matrix,
-// and where all ranks then find the result. It is the tail of the optimizer's steps.
-type share struct {
-	muon   *Muon
-	rank   int
-	gather func(all, own device.Tensor) error
-	places map[*slot]place
-	flats  []flat
+// division says which rank orthogonalizes which matrix, and where all ranks find the result. It is
+// the hook of the optimizer's steps.
+type division struct {
+	muon    *Muon
+	rank    int
+	gather  func(all, mine device.Tensor) error
+	places  map[*slot]place
+	results []results
 }
 
-// place is where the result for a matrix lies.
+// place is the rank that orthogonalizes a matrix, and the memory for the result.
 type place struct {
 	rank int
 	t    device.Tensor
 }
 
-// flat is the results of one type: those of rank r are the r-th of equal parts.
-type flat struct {
-	all *autograd.Variable
-	own device.Tensor // this rank's part
+// results is the memory for all results of one type. It consists of equal parts, one for each rank.
+type results struct {
+	all  *autograd.Variable
+	mine device.Tensor // the part of this rank
 }
 
-// Divide divides the matrices among size ranks: from now on each orthogonalises its share
-// of them, and gather brings the results together. The velocities, which take little time,
-// are made by all, so that all ranks have the same state. Parameters and gradients are equal
-// on all ranks, as with package ddp, and all ranks make the same steps. gather is called
-// within Step, when the step is known not to be skipped. It gives every rank the parts of
-// all: own is the rank's part of all. What is enqueued on the compute stream afterwards finds
-// them:
+// Divide divides the matrices among size ranks: in the following steps each rank orthogonalizes only
+// its share, and calls gather to exchange the results. All ranks update all velocities, which is
+// cheap, so all ranks keep the same state. Parameters and gradients must be equal on all ranks, as
+// with package ddp, and all ranks must make the same steps. gather is called within Step, once it is
+// known that the step is not skipped. mine is the part of all that belongs to this rank. gather must
+// send it to all ranks, and must receive the other parts of all before anything that is enqueued on the
+// compute stream after gather:
 //
-//	err := opt.Divide(pg.Rank(), pg.Size(), func(all, own device.Tensor) error {
-//		return pg.AllGather(all, own).Wait(ctx)
+//	err := opt.Divide(pg.Rank(), pg.Size(), func(all, mine device.Tensor) error {
+//		return pg.AllGather(all, mine).Wait(ctx)
 //	})
 //
-// An error of gather tears the step. The results take as much memory as the matrices do
-// in Float32. The error is that there is none.
-func (o *Muon) Divide(rank, size int, gather func(all, own device.Tensor) error) error {
-	sh := &share{muon: o, rank: rank, gather: gather, places: map[*slot]place{}}
+// If gather returns an error, Step returns an [*InconsistentError]. The results take as much memory
+// as the matrices in Float32. Divide returns an error if there is no memory for them.
+func (o *Muon) Divide(rank, size int, gather func(all, mine device.Tensor) error) error {
+	d := &division{muon: o, rank: rank, gather: gather, places: map[*slot]place{}}
 	for _, dt := range []device.DType{device.Float32, device.Float64} {
-		if err := sh.divide(dt, size); err != nil {
+		if err := d.divide(dt, size); err != nil {
 			return fmt.Errorf("optim: dividing matrices among %d ranks: %w", size, err)
 		}
 	}
-	o.share, o.tail = sh, sh
+	o.division, o.hook = d, d
 	return nil
 }
 
-// divide gives each matrix of a type to the rank that has the least to do, beginning with
-// those that take longest, and makes memory for the results.
-func (sh *share) divide(dt device.DType, size int) error {
+// divide assigns the matrices of one type, the largest first, each to the rank with the least work so
+// far, and allocates memory for the results.
+func (d *division) divide(dt device.DType, size int) error {
 	var slots []*slot
-	for _, s := range sh.muon.slots {
+	for _, s := range d.muon.slots {
 		if _, ok := s.rule.(*muonRule); ok && wideType(s.DType()) == dt {
 			slots = append(slots, s)
 		}
@@ -388,19 +391,19 @@ func (sh *share) divide(dt device.DType, size int) error {
 		return rows * columns * min(rows, columns)
 	}
 	slices.SortStableFunc(slots, func(a, b *slot) int { return cmp.Compare(work(b), work(a)) })
-	busy, lens := make([]int, size), make([]int, size)
+	load, lens := make([]int, size), make([]int, size)
 	starts, ranks := make([]int, len(slots)), make([]int, len(slots))
-	const grain = device.Align / 4 // elements between which a result may begin
+	const alignment = device.Align / 4 // a result begins at a multiple of this number of elements
 	for i, s := range slots {
 		r := 0
-		for other := range busy {
-			if busy[other] < busy[r] {
+		for other := range load {
+			if load[other] < load[r] {
 				r = other
 			}
 		}
 		ranks[i], starts[i] = r, lens[r]
-		busy[r] += work(s)
-		lens[r] += (s.Shape().Len() + grain - 1) / grain * grain
+		load[r] += work(s)
+		lens[r] += (s.Shape().Len() + alignment - 1) / alignment * alignment
 	}
 	part := slices.Max(lens)
 	all := autograd.Zeros(slots[0].Var().Device(), dt, size*part)
@@ -411,36 +414,36 @@ func (sh *share) divide(dt device.DType, size int) error {
 	for i, s := range slots {
 		at := ranks[i]*part + starts[i]
 		rows, columns := matrix(s.Shape())
-		sh.places[s] = place{ranks[i], t.Range(at, at+rows*columns).Reshape(rows, columns)}
+		d.places[s] = place{ranks[i], t.Range(at, at+rows*columns).Reshape(rows, columns)}
 	}
-	sh.flats = append(sh.flats, flat{all, t.Range(sh.rank*part, (sh.rank+1)*part)})
+	d.results = append(d.results, results{all, t.Range(d.rank*part, (d.rank+1)*part)})
 	return nil
 }
 
-// owns tells whether this rank orthogonalises a matrix.
-func (sh *share) owns(s *slot) bool { return sh.places[s].rank == sh.rank }
+// isMine reports whether this rank orthogonalizes the matrix.
+func (d *division) isMine(s *slot) bool { return d.places[s].rank == d.rank }
 
-// result is where the result for a matrix goes.
-func (sh *share) result(s *slot) device.Tensor { return sh.places[s].t }
+// result returns the memory for the result of a matrix.
+func (d *division) result(s *slot) device.Tensor { return d.places[s].t }
 
-// Updated has nothing to do.
-func (sh *share) Updated(*nn.Parameter) {}
+// Updated does nothing.
+func (d *division) Updated(*nn.Parameter) {}
 
-// Complete gathers the results and makes the matrices' steps.
-func (sh *share) Complete() error {
-	for _, f := range sh.flats {
-		if err := sh.gather(f.all.Tensor(), f.own); err != nil {
+// Complete exchanges the results and updates the matrices.
+func (d *division) Complete() error {
+	for _, r := range d.results {
+		if err := d.gather(r.all.Tensor(), r.mine); err != nil {
 			return fmt.Errorf("gathering orthogonalised matrices: %w", err)
 		}
 	}
-	for _, s := range sh.muon.ready {
+	for _, s := range d.muon.ready {
 		r, ok := s.rule.(*muonRule)
 		if !ok || s.Shape().Len() == 0 {
 			continue
 		}
 		rows, columns := matrix(s.Shape())
-		spare := sh.muon.workspace(r.velocity.DType(), rows, columns).u
-		if err := r.apply(s, sh.result(s), spare, device.Tensor{}, device.Tensor{}); err != nil {
+		scratch := d.muon.workspace(r.velocity.DType(), rows, columns).u
+		if err := r.apply(s, d.result(s), scratch, device.Tensor{}, device.Tensor{}); err != nil {
 			return fmt.Errorf("update of %s: %w", s.Name(), err)
 		}
 	}

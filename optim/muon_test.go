@@ -13,6 +13,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -53,8 +54,8 @@ func muonSteps(t *testing.T, opt *optim.Muon, from, to int) {
 }
 
 func newMuon(matrices, rest []*nn.Parameter) *optim.Muon {
-	return optim.NewMuon(matrices, optim.MuonOptions{LR: 0.02, WeightDecay: 0.1},
-		optim.AdamWGroup{Params: rest, AdamWOptions: optim.AdamWOptions{LR: 0.01}})
+	return must.New(optim.NewMuon(matrices, &optim.MuonOptions{LR: 0.02, WeightDecay: 0.1},
+		optim.AdamWGroup{Params: rest, AdamWOptions: optim.AdamWOptions{LR: 0.01}}))
 }
 
 // numbersOf are those of all parameters and of the state.
@@ -80,7 +81,7 @@ func TestMuonStepsAreNearlyOrthogonal(t *testing.T) {
 	dev := newDevice(t)
 	for _, shape := range [][2]int{{4, 7}, {7, 4}, {5, 5}} {
 		p := parameter(dev, "p", make([]float64, shape[0]*shape[1]), shape[0], shape[1])
-		opt := optim.NewMuon([]*nn.Parameter{p}, optim.MuonOptions{LR: 1, NoDefaults: true})
+		opt := must.New(optim.NewMuon([]*nn.Parameter{p}, &optim.MuonOptions{LR: 1, NoDefaults: true}))
 		g := make([]float64, shape[0]*shape[1])
 		for i := range g {
 			g[i] = 1e-3 * math.Sin(float64(i*i+1))
@@ -175,7 +176,7 @@ func TestMuonSkipsAndTears(t *testing.T) {
 		}
 		raised := autograd.Zeros(dev, device.Uint8, 1)
 		device.Elements[uint8](raised.Tensor())[0] = 1
-		err := opt.StepScaled(optim.Scaled{By: 2, Overflow: raised.Tensor(), Err: func() error { return device.ErrSkipped }})
+		err := opt.StepScaled(optim.Scaled{LossScale: 2, Overflow: raised.Tensor(), Err: func() error { return device.ErrSkipped }})
 		if !errors.Is(err, device.ErrSkipped) || gathers != 0 {
 			t.Errorf("divided %v: the step's error is %v, %d gathers", divided, err, gathers)
 		}
@@ -185,9 +186,9 @@ func TestMuonSkipsAndTears(t *testing.T) {
 			}
 		}
 	}
-	var torn *optim.TornError
-	if err := opt.Step(); !errors.Is(err, lost) || !errors.As(err, &torn) {
-		t.Errorf("the error is %v, want a TornError of %v", err, lost)
+	var inconsistent *optim.InconsistentError
+	if err := opt.Step(); !errors.Is(err, lost) || !errors.As(err, &inconsistent) {
+		t.Errorf("the error is %v, want a InconsistentError of %v", err, lost)
 	}
 }
 
@@ -203,8 +204,8 @@ func TestMuonOfScaledAndOf16BitGradients(t *testing.T) {
 		}
 		put(t, dev, grad.t, scaled...)
 		opts.LR, opts.WeightDecay = 0.25, 0.5
-		opt := optim.NewMuon([]*nn.Parameter{p}, opts)
-		if err := opt.StepScaled(optim.Scaled{By: by}); err != nil {
+		opt := must.New(optim.NewMuon([]*nn.Parameter{p}, &opts))
+		if err := opt.StepScaled(optim.Scaled{LossScale: by}); err != nil {
 			t.Fatal(err)
 		}
 		return read(t, p.Var())
@@ -236,10 +237,11 @@ func TestMuonOptions(t *testing.T) {
 	dev := newDevice(t)
 	p, v := parameter(dev, "p", []float64{1}, 1, 1), parameter(dev, "v", []float64{1})
 	for _, o := range []optim.MuonOptions{{LR: -1}, {Momentum: 1}, {Momentum: -0.1}, {WeightDecay: math.NaN()}} {
-		mustPanic(t, fmt.Sprintf("%+v", o), func() { optim.NewMuon([]*nn.Parameter{p}, o) })
+		_, err := optim.NewMuon([]*nn.Parameter{p}, &o)
+		refused(t, fmt.Sprintf("%+v", o), err)
 	}
-	mustPanic(t, "a vector", func() { optim.NewMuon([]*nn.Parameter{v}, optim.MuonOptions{}) })
-	mustPanic(t, "a parameter in two groups", func() {
-		optim.NewMuon([]*nn.Parameter{p}, optim.MuonOptions{}, optim.AdamWGroup{Params: []*nn.Parameter{p}})
-	})
+	_, err := optim.NewMuon([]*nn.Parameter{v}, nil)
+	refused(t, "a vector", err)
+	_, err = optim.NewMuon([]*nn.Parameter{p}, nil, optim.AdamWGroup{Params: []*nn.Parameter{p}})
+	refused(t, "a parameter in two groups", err)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// OptionError is the panic value of options that make no sense.
+// OptionError is the error of an option that an optimizer cannot use.
 type OptionError struct {
 	Option string
 	Value  any
@@ -22,112 +22,174 @@ func (e *OptionError) Error() string {
 	return fmt.Sprintf("optim: %s is %v, want %s", e.Option, e.Value, e.Want)
 }
 
-// checkPositive panics unless values, in the order of their names, are 0 or
-// more.
-func checkPositive(names []string, values ...float64) {
+// checkNotNegative returns an error unless all values are 0 or more. names are the options' names,
+// in the same order.
+func checkNotNegative(names []string, values ...float64) error {
 	for i, v := range values {
 		if !(v >= 0) {
-			panic(&OptionError{names[i], v, "0 or more"})
+			return &OptionError{names[i], v, "0 or more"}
 		}
 	}
+	return nil
 }
 
-// checkMasters panics where MasterWeights is not what the optimizer was made
-// with.
-func checkMasters(now, made bool) {
-	if now != made {
-		panic(&OptionError{"MasterWeights", now, fmt.Sprintf("%v, which the optimizer was made with", made)})
+// checkUnchanged returns an error if an option was changed that cannot change after the optimizer
+// was made.
+func checkUnchanged(option string, now, initial bool) error {
+	if now != initial {
+		return &OptionError{option, now, fmt.Sprintf("%v, as when the optimizer was made", initial)}
 	}
+	return nil
 }
 
-// optimizer is what all optimizers have in common: how a step is committed, and
-// what is kept from one to the next. It is driven by one goroutine; others may
-// ask for what is Committed.
+// Optimizer is the interface that packages ddp, ddp/zero, amp, train and checkpoint have to an
+// optimizer. All optimizers of this package implement it, and so do [EMA] and zero.Optimizer. All
+// methods but Committed are called by the one goroutine that trains.
+type Optimizer interface {
+	// Parameters returns the parameters that the optimizer updates, at least one, each once,
+	// all on one device.
+	Parameters() []*nn.Parameter
+	// Step updates the parameters from their gradients and commits the step. If it returns an error
+	// that matches [device.ErrSkipped], nothing has changed.
+	Step() error
+	// ZeroGrad discards the gradients of all parameters.
+	ZeroGrad()
+	// Committed returns the number of committed steps, and whether the parameters and the state are
+	// those after that many steps. Any goroutine may call it.
+	Committed() (steps int, consistent bool)
+	// State returns what the optimizer keeps from step to step, with the same names and shapes on all
+	// ranks. A variable that does not exist yet is created.
+	State() ([]*nn.Buffer, error)
+	// BeginLoad announces that the caller is going to write the parameters or the variables that State
+	// returned. Until EndLoad they are not consistent.
+	BeginLoad()
+	// EndLoad announces that parameters and state are those after the given number of steps.
+	EndLoad(steps int)
+}
+
+// ScaledStepper is an [Optimizer] that can step with the gradients of a scaled loss. Package amp
+// needs one.
+type ScaledStepper interface {
+	// StepScaled is Step for gradients of a scaled loss. If a gradient overflowed, it changes
+	// nothing and returns the error of s.Err.
+	StepScaled(s Scaled) error
+}
+
+// LRSetter is an [Optimizer] whose learning rate can be set. Package train needs one if its
+// Config has a schedule.
+type LRSetter interface {
+	SetLR(lr float64)
+}
+
+// ParameterSwapper is an [Optimizer] that allows other values in place of the parameters for a
+// while. [EMA.With] needs one.
+type ParameterSwapper interface {
+	// SwapParameters announces that the caller is going to replace the values of the parameters.
+	// Until the caller calls restored, which announces that the original values are back,
+	// the parameters are not consistent and Step returns an error.
+	SwapParameters() (restored func())
+}
+
+// optimizer is the part that all optimizers share: it commits steps and keeps the state. One
+// goroutine drives it. Other goroutines may call Committed.
 type optimizer struct {
-	slots []*slot
-	known map[any]int // by the identity of a parameter: its slot
-	ready []*slot     // of the step: those with a gradient
-	tail  Tail        // nil for none
-	torn  error       // what Step returns until the state is restored
+	slots        []*slot
+	slotOf       map[any]int // index in slots, by the identity of a parameter
+	ready        []*slot     // the slots that have a gradient in the current step
+	hook         StepHook    // nil: none
+	inconsistent error       // the error that Step returns until a state is loaded; nil: none
 	progress
 }
 
-// slot is one parameter and what the optimizer knows of it.
+// slot is one parameter and its state.
 type slot struct {
 	*nn.Parameter
 	rule   rule
-	found  *autograd.Variable // of the step: the gradient
-	grad   device.Tensor      // the same, once the update is enqueued
-	master *autograd.Variable // nil before the first step, and where there is to be none
-	unused bool               // no step was made on the master: the parameter is what counts
+	found  *autograd.Variable // the gradient in the current step
+	grad   device.Tensor      // the memory of found, once the update is enqueued
+	master *autograd.Variable // the Float32 copy; nil before the first step and if there is none
+	unused bool               // no step has updated the master yet: each step begins by copying the parameter into it
 }
 
-// rule is how one parameter is updated, and what is kept for that.
+// rule updates one parameter and keeps the state for it.
 type rule interface {
-	// check panics with an [*OptionError] when options make no sense.
-	check()
-	// masters tells whether a parameter of 16 bits has a master.
-	masters() bool
-	// allocate makes what an update needs and is not there yet, as zeros of
-	// type dt.
+	// check returns an [*OptionError] if an option cannot be used.
+	check() error
+	// hasMaster reports whether a 16-bit parameter has a master.
+	hasMaster() bool
+	// allocate creates the state variables that an update needs and that do not exist yet, as zeros
+	// of type dt.
 	allocate(s *slot, dt device.DType) error
 	// update enqueues the update.
 	update(s *slot, scaled Scaled) error
-	// updated says that the update was made, and was not skipped.
+	// updated is called after an update that was not skipped.
 	updated()
-	// state is what was allocated, with its present numbers.
+	// state returns the variables that allocate created, with their current values.
 	state() ([]*autograd.Variable, error)
-	// restoring says that state is about to be written.
-	restoring()
-	// restored says that state holds what it held after so many steps.
-	restored(steps int)
+	// beginLoad is called before the caller writes the state.
+	beginLoad()
+	// endLoad is called when the state is that after the given number of steps.
+	endLoad(steps int)
 }
 
-// Tail is what a step has to do behind its updates to be one, such as to give
-// each rank what others have updated: see package ddp/zero. Its methods are
-// called within Step.
-type Tail interface {
-	// Updated says that the update of p is enqueued. It is called in the order of
-	// Parameters, for those that have a gradient.
+// StepHook is called within Step, after the updates. Package ddp/zero uses one to send each rank the
+// parameters that other ranks have updated.
+type StepHook interface {
+	// Updated is called when the update of p is enqueued, in the order of Parameters, for each
+	// parameter that has a gradient.
 	Updated(p *nn.Parameter)
-	// Complete says that all updates are enqueued, and that none of them was
-	// skipped: what the optimizer keeps is that of the step from now on. An error
-	// tears the step.
+	// Complete is called when all updates are enqueued and it is known that none is skipped. The
+	// optimizer's state is then that of the new step. If Complete returns an error, the step
+	// is not committed and Step returns an [*InconsistentError].
 	Complete() error
 }
 
-// SetTail gives the steps from now on a tail, nil for none.
-func (o *optimizer) SetTail(t Tail) { o.tail = t }
+// SetStepHook sets the hook for all following steps; nil removes it.
+func (o *optimizer) SetStepHook(h StepHook) { o.hook = h }
 
-// elementwise is embedded by optimizers with such a rule.
+// elementwise is embedded by optimizers whose rule is elementwise.
 type elementwise struct{}
 
-// Elementwise tells those who hand out parts of parameters as parameters (package
-// ddp/zero) that the rule changes each element by its own gradient and state
-// alone.
+// Elementwise marks an optimizer that changes each element only by that element's gradient and
+// state. Package ddp/zero requires this of an optimizer, because it passes parts of parameters.
 func (elementwise) Elementwise() {}
 
-// add puts parameters under rules, tied ones once. It panics with an [*OptionError]
-// when one is there already, in another group or by the same name.
-func (o *optimizer) add(params []*nn.Parameter, newRule func() rule) {
-	if o.known == nil {
-		o.known = map[any]int{}
-	}
-	group := len(o.slots)
-	for _, p := range params {
-		if i, known := o.known[p.Identity()]; known {
-			there := o.slots[i].Parameter
-			if i >= group && there.Name() != p.Name() {
-				continue
-			}
-			panic(&OptionError{"Params", fmt.Sprintf("%s, there already as %s", p.Name(), there.Name()), "each parameter once"})
-		}
-		o.known[p.Identity()] = len(o.slots)
-		o.slots = append(o.slots, &slot{Parameter: p, rule: newRule()})
+// groups are the parameter groups of an optimizer. G is a pointer to the type of a group.
+type groups[G interface{ setLR(lr float64) }] struct{ all []G }
+
+// Groups returns the groups of parameters. The caller may change their options between steps.
+func (g *groups[G]) Groups() []G { return g.all }
+
+// SetLR sets the learning rate of all groups that Groups returns.
+func (g *groups[G]) SetLR(lr float64) {
+	for _, group := range g.all {
+		group.setLR(lr)
 	}
 }
 
-// Parameters are those that are optimized, group by group, each once.
+// add adds parameters, each with a rule of its own. If one variable has several names in params
+// (tied weights), the first name counts. add returns an [*OptionError] if a parameter was added
+// before, or twice by the same name.
+func (o *optimizer) add(params []*nn.Parameter, newRule func() rule) error {
+	if o.slotOf == nil {
+		o.slotOf = map[any]int{}
+	}
+	group := len(o.slots)
+	for _, p := range params {
+		if i, known := o.slotOf[p.Identity()]; known {
+			first := o.slots[i].Parameter
+			if i >= group && first.Name() != p.Name() {
+				continue
+			}
+			return &OptionError{"Params", fmt.Sprintf("%s, already added as %s", p.Name(), first.Name()), "each parameter once"}
+		}
+		o.slotOf[p.Identity()] = len(o.slots)
+		o.slots = append(o.slots, &slot{Parameter: p, rule: newRule()})
+	}
+	return nil
+}
+
+// Parameters returns the parameters of all groups, each once.
 func (o *optimizer) Parameters() []*nn.Parameter {
 	var params []*nn.Parameter
 	for _, s := range o.slots {
@@ -136,39 +198,38 @@ func (o *optimizer) Parameters() []*nn.Parameter {
 	return params
 }
 
-// ZeroGrad forgets the gradients of all parameters: see
-// [autograd.Variable.ZeroGrad].
+// ZeroGrad discards the gradients of all parameters: see [autograd.Variable.ZeroGrad].
 func (o *optimizer) ZeroGrad() {
 	for _, s := range o.slots {
 		s.Var().ZeroGrad()
 	}
 }
 
-// Step changes the parameters by their gradients, in place; those without a
-// gradient stay as they are. It returns, having changed nothing, the error of
-// a gradient that must not be used, or that there is no memory for what the
-// optimizer keeps. It returns a [*TornError] when the device, or what was to make
-// a gradient, failed on the way.
+// Step updates the parameters from their gradients, in place. A parameter without a gradient is
+// unchanged. If a gradient must not be used, an option is invalid or there is no memory for the
+// state, Step returns an error and has changed nothing. If the device, or a reduction that makes a
+// gradient, fails after updates were enqueued, Step returns an [*InconsistentError].
 func (o *optimizer) Step() error { return o.StepScaled(Scaled{}) }
 
-// Scaled is what is special about the gradients of a loss that was multiplied by
-// a number, so that small gradients are not lost in Float16: see package amp.
+// Scaled describes the gradients of a loss that was multiplied by a number, so that small
+// gradients are not lost in Float16: see package amp. The zero value describes gradients of a loss
+// that was not scaled.
 type Scaled struct {
-	// By is that number, which the update divides the gradients by; 0: none.
-	By float64
-	// Overflow is a byte on the device. If it is not zero when the updates run,
-	// they change nothing.
+	// LossScale is the factor of the loss. The update divides the gradients by it. 0 means 1.
+	LossScale float64
+	// Overflow is one byte on the device. If it is not zero when the updates run, they change
+	// nothing.
 	Overflow device.Tensor
-	// Err is nil if the byte is zero, and else an error that matches
+	// Err returns nil if the byte is zero, and otherwise an error that matches
 	// [device.ErrSkipped]. It may wait for the device.
 	Err func() error
 }
 
-// StepScaled is Step with gradients of a scaled loss. Those that overflowed are
-// no step: the error is s.Err's, with everything as it was.
+// StepScaled is Step for the gradients of a scaled loss. If a gradient overflowed, StepScaled
+// changes nothing and returns the error of s.Err.
 func (o *optimizer) StepScaled(s Scaled) error {
-	if o.torn != nil {
-		return o.torn
+	if o.inconsistent != nil {
+		return o.inconsistent
 	}
 	if err := o.prepare(); err != nil {
 		return fmt.Errorf("optim: step %d: %w", o.steps+1, err)
@@ -182,12 +243,12 @@ func (o *optimizer) StepScaled(s Scaled) error {
 		updated, err = 0, outcome(o.ready, s)
 	}
 	if err == nil {
-		for _, s := range o.ready { // what is kept is that of the step now, whatever becomes of the tail
+		for _, s := range o.ready { // the state is that of this step now, even if the hook fails
 			s.rule.updated()
 			s.unused = false
 		}
-		if o.tail != nil {
-			updated, err = len(o.ready), o.tail.Complete()
+		if o.hook != nil {
+			updated, err = len(o.ready), o.hook.Complete()
 		}
 	}
 	if errors.Is(err, device.ErrSkipped) {
@@ -198,14 +259,14 @@ func (o *optimizer) StepScaled(s Scaled) error {
 		s.written()
 	}
 	if err != nil {
-		o.torn = &TornError{Step: o.steps + 1, Updated: updated, Params: len(o.ready), Err: err}
-		return o.torn
+		o.inconsistent = &InconsistentError{Step: o.steps + 1, Updated: updated, Params: len(o.ready), Err: err}
+		return o.inconsistent
 	}
 	o.set(o.steps+1, false)
 	return nil
 }
 
-// written tells autograd that an update wrote the parameter, and what is kept for it.
+// written tells autograd that an update wrote the parameter and its master.
 func (s *slot) written() {
 	s.Var().BumpVersion()
 	if s.master != nil {
@@ -213,22 +274,24 @@ func (s *slot) written() {
 	}
 }
 
-// prepare does all of a step that can fail for a reason other than a broken
-// device, and finds the parameters that have a gradient. What is not known yet
-// of gradients that the same flags tell of is left to outcome.
+// prepare does everything in a step that can fail although the device works, and collects the slots
+// that have a gradient in o.ready. If one set of flags covers all gradients, prepare does not wait
+// for a gradient that is still pending; outcome does.
 func (o *optimizer) prepare() error {
 	o.ready = o.ready[:0]
 	for _, s := range o.slots {
-		s.rule.check()
+		if err := s.rule.check(); err != nil {
+			return err
+		}
 	}
 	for _, s := range o.slots {
 		if s.found = s.Var().Grad(); s.found != nil {
 			o.ready = append(o.ready, s)
 		}
 	}
-	ahead := together(o.ready)
+	oneFlag := skipTogether(o.ready)
 	for _, s := range o.slots {
-		if v := s.Var(); !ahead || !v.GradPending() {
+		if v := s.Var(); !oneFlag || !v.GradPending() {
 			if err := v.GradErr(); err != nil {
 				return fmt.Errorf("gradient of %s: %w", s.Name(), err)
 			}
@@ -237,7 +300,7 @@ func (o *optimizer) prepare() error {
 	if len(o.ready) == 0 {
 		return nil
 	}
-	// Other streams may read what allocate and update write.
+	// Other streams may still read the memory that allocate and update write.
 	if err := autograd.AwaitReaders(o.ready[0].Var().Device()); err != nil {
 		return err
 	}
@@ -249,9 +312,8 @@ func (o *optimizer) prepare() error {
 	return nil
 }
 
-// together tells whether one set of flags has the device skip all updates or
-// none.
-func together(ready []*slot) bool {
+// skipTogether reports whether the device skips all updates or none, by one set of flags.
+func skipTogether(ready []*slot) bool {
 	for _, s := range ready {
 		skip := s.Var().GradSkip()
 		if skip.IsZero() || skip.Buf.Addr() != ready[0].Var().GradSkip().Buf.Addr() {
@@ -261,12 +323,12 @@ func together(ready []*slot) bool {
 	return len(ready) > 0
 }
 
-// allocate makes the master, and what else is needed and not there yet. A master
-// that no step was made on is set to the parameter, which the program may have
-// written since.
+// allocate creates the master and the state variables that do not exist yet. If no step has
+// updated the master, allocate copies the parameter into it, because the program may have written
+// the parameter.
 func (s *slot) allocate() error {
 	dev, dt := s.Var().Device(), s.DType()
-	if s.rule.masters() && dt.Size() == 2 {
+	if s.rule.hasMaster() && dt.Size() == 2 {
 		dt = device.Float32
 		if s.master == nil {
 			m, err := s.zeros("master", dt, s.Var().Shape()...)
@@ -284,7 +346,7 @@ func (s *slot) allocate() error {
 	return s.rule.allocate(s, dt)
 }
 
-// zeros makes what is kept for the parameter.
+// zeros creates a state variable of the parameter, named NAME.what.
 func (s *slot) zeros(what string, dt device.DType, shape ...int) (*autograd.Variable, error) {
 	v := autograd.Zeros(s.Var().Device(), dt, shape...)
 	if err := v.Err(); err != nil {
@@ -293,7 +355,7 @@ func (s *slot) zeros(what string, dt device.DType, shape ...int) (*autograd.Vari
 	return v.SetName(s.Name() + "." + what), nil
 }
 
-// masterTensor is the master's; the zero Tensor where there is none.
+// masterTensor returns the master's tensor, or the zero Tensor if there is no master.
 func (s *slot) masterTensor() device.Tensor {
 	if s.master == nil {
 		return device.Tensor{}
@@ -301,12 +363,12 @@ func (s *slot) masterTensor() device.Tensor {
 	return s.master.Tensor()
 }
 
-// update enqueues the updates, and returns how many of them before an error. They
-// begin with the last parameters, whose gradients are there first; a tail is told of
-// them in the order of Parameters.
+// update enqueues the updates. If one fails, it returns the number of those before it. It
+// begins with the last parameters, whose gradients are reduced first. If there is a hook, it follows
+// the order of Parameters.
 func (o *optimizer) update(scaled Scaled) (int, error) {
 	defer record(o.ready[0].Var().Device())()
-	if o.tail == nil {
+	if o.hook == nil {
 		slices.Reverse(o.ready)
 	}
 	for i, s := range o.ready {
@@ -314,15 +376,15 @@ func (o *optimizer) update(scaled Scaled) (int, error) {
 		if err := s.rule.update(s, scaled); err != nil {
 			return i, fmt.Errorf("update of %s: %w", s.Name(), err)
 		}
-		if o.tail != nil {
-			o.tail.Updated(s.Parameter)
+		if o.hook != nil {
+			o.hook.Updated(s.Parameter)
 		}
 	}
 	return len(o.ready), nil
 }
 
-// outcome is the error of a gradient that was pending when its update was
-// enqueued. Waiting for it takes the time of the updates before, not more.
+// outcome returns the error of a gradient that was pending when its update was enqueued. It waits
+// for the gradients while the updates run.
 func outcome(ready []*slot, scaled Scaled) error {
 	for _, s := range ready {
 		if err := s.Var().GradErr(); err != nil {
@@ -335,14 +397,14 @@ func outcome(ready []*slot, scaled Scaled) error {
 	return nil
 }
 
-// record begins a span of the device's trace; what it returns ends it.
+// record begins a span in the device's trace. The caller calls end where the span ends.
 func record(dev device.Device) (end func()) {
 	trace := profile.Of(dev.Values())
 	if !trace.On() {
 		return func() {}
 	}
-	begun := dev.Compute().Record()
+	start := dev.Compute().Record()
 	return func() {
-		trace.Add(profile.Span{Track: profile.Compute, Name: "optimizer", Begin: begun, End: dev.Compute().Record()})
+		trace.Add(profile.Span{Track: profile.Compute, Name: "optimizer", Begin: start, End: dev.Compute().Record()})
 	}
 }

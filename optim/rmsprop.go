@@ -6,23 +6,24 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// RMSPropOptions are the choices of [NewRMSProp]: see [device.RMSPropStep] for the
-// rule, which is that of torch.optim.RMSprop.
+// RMSPropOptions are the options of [NewRMSProp]. [device.RMSPropStep] describes the update rule,
+// which is that of torch.optim.RMSprop.
 type RMSPropOptions struct {
-	// LR is the learning rate, not negative. PyTorch's default is 0.01.
+	// LR is the learning rate, 0 or more. With 0 the parameters do not change. PyTorch's default
+	// is 0.01.
 	LR float64
-	// Alpha is the part of the mean of the gradients' squares that a step keeps, at most
-	// 1; 0: 0.99, but for NoDefaults.
+	// Alpha is the fraction of the mean squared gradient that a step keeps, at most 1. If it is 0
+	// and NoDefaults is not set, it is 0.99.
 	Alpha float64
-	// Eps is added to the root of the mean square, so that it is not divided by
-	// zero; 0: 1e-8, but for NoDefaults.
+	// Eps is added to the root of the mean squared gradient, so that the step never divides by zero.
+	// If it is 0 and NoDefaults is not set, it is 1e-8.
 	Eps float64
-	// NoDefaults takes Alpha and Eps as they are, also where they are 0. With an Eps of 0
-	// an element becomes NaN in a step whose mean square is 0.
+	// NoDefaults takes Alpha and Eps literally, even if they are 0. With an Eps of 0 an element
+	// becomes NaN in a step in which its mean squared gradient is 0.
 	NoDefaults bool
-	// Momentum is the part of the velocity that a step keeps; 0: no velocity.
+	// Momentum is the fraction of the velocity that a step keeps; 0: there is no velocity.
 	Momentum float64
-	// Centered divides by the root of the gradients' variance, not of their mean square.
+	// Centered divides by the root of the gradients' variance instead of their mean square.
 	Centered bool
 	// WeightDecay times the parameter is added to its gradient.
 	WeightDecay float64
@@ -30,14 +31,16 @@ type RMSPropOptions struct {
 	MasterWeights bool
 }
 
-func (o *RMSPropOptions) check() {
-	checkPositive([]string{"LR", "Alpha", "Eps", "Momentum", "WeightDecay"}, o.LR, o.Alpha, o.Eps, o.Momentum, o.WeightDecay)
+func (o *RMSPropOptions) setLR(lr float64) { o.LR = lr }
+
+func (o *RMSPropOptions) check() error {
 	if !(o.Alpha <= 1) {
-		panic(&OptionError{"Alpha", o.Alpha, "at most 1"})
+		return &OptionError{"Alpha", o.Alpha, "at most 1"}
 	}
+	return checkNotNegative([]string{"LR", "Alpha", "Eps", "Momentum", "WeightDecay"}, o.LR, o.Alpha, o.Eps, o.Momentum, o.WeightDecay)
 }
 
-// rates are Alpha and Eps, or the defaults in their place.
+// rates returns Alpha and Eps, with the defaults filled in.
 func (o *RMSPropOptions) rates() (alpha, eps float64) {
 	alpha, eps = o.Alpha, o.Eps
 	if alpha == 0 && !o.NoDefaults {
@@ -49,69 +52,62 @@ func (o *RMSPropOptions) rates() (alpha, eps float64) {
 	return alpha, eps
 }
 
-// RMSPropGroup is parameters that share options. The options may be changed
-// between steps, the parameters may not.
+// RMSPropGroup is a group of parameters that share options. The caller may change the options between
+// steps, but not the parameters.
 type RMSPropGroup struct {
 	Params []*nn.Parameter
 	RMSPropOptions
-	made bool // MasterWeights, as it was chosen
+	hasMaster bool // MasterWeights when the optimizer was made
 }
 
-// RMSProp divides gradients by the root of the mean of their squares. Its State has
-// that mean, as "NAME.square", and, where the options ask for them, the mean of the
-// gradients, as "NAME.mean", and the velocity, as "NAME.velocity". It is driven by one
-// goroutine; others may ask for what it has [RMSProp.Committed].
+// RMSProp divides gradients by the root of the mean of their squares. Its State has that mean, named
+// "NAME.square"; with Centered the mean of the gradients, named "NAME.mean"; and with Momentum the
+// velocity, named "NAME.velocity". One goroutine drives it. Other goroutines may call Committed.
 type RMSProp struct {
 	optimizer
 	elementwise
-	groups []*RMSPropGroup
+	groups[*RMSPropGroup]
 }
 
-// NewRMSProp optimizes params. It panics with an [*OptionError] when opts make no
-// sense.
-func NewRMSProp(params []*nn.Parameter, opts RMSPropOptions) *RMSProp {
-	return NewRMSPropGroups(RMSPropGroup{Params: params, RMSPropOptions: opts})
-}
-
-// NewRMSPropGroups optimizes several groups of parameters, each by its own options. It
-// takes tied weights once, and panics with an [*OptionError], as [NewSGDGroups] does.
-func NewRMSPropGroups(groups ...RMSPropGroup) *RMSProp {
+// NewRMSProp makes an optimizer for params, with the options of opts, and for more groups with
+// options of their own. It handles tied weights and returns errors as [NewSGD] does.
+func NewRMSProp(params []*nn.Parameter, opts *RMSPropOptions, more ...RMSPropGroup) (*RMSProp, error) {
+	first := RMSPropGroup{Params: params}
+	if opts != nil {
+		first.RMSPropOptions = *opts
+	}
 	o := &RMSProp{}
-	for i := range groups {
-		g := &groups[i]
-		g.made = g.MasterWeights
-		g.check()
-		o.groups = append(o.groups, g)
-		o.add(g.Params, func() rule { return &rmsPropRule{group: g} })
+	for _, group := range append([]RMSPropGroup{first}, more...) {
+		g := &group
+		g.hasMaster = g.MasterWeights
+		if err := g.check(); err != nil {
+			return nil, err
+		}
+		if err := o.add(g.Params, func() rule { return &rmsPropRule{group: g} }); err != nil {
+			return nil, err
+		}
+		o.all = append(o.all, g)
 	}
-	return o
+	return o, nil
 }
 
-// Groups are the groups of parameters, for changing their options.
-func (o *RMSProp) Groups() []*RMSPropGroup { return o.groups }
-
-// SetLR sets the learning rate of all groups.
-func (o *RMSProp) SetLR(lr float64) {
-	for _, g := range o.groups {
-		g.LR = lr
-	}
-}
-
-// rmsPropRule is RMSProp's of one parameter. What it keeps begins as zeros, so that
-// the first step is no special one.
+// rmsPropRule is the rule of RMSProp for one parameter. Its state begins as zeros, so that the first
+// step needs no special case.
 type rmsPropRule struct {
 	group                  *RMSPropGroup
 	square, mean, velocity *autograd.Variable // nil before the first step that needs it
 }
 
-func (r *rmsPropRule) check() {
-	r.group.check()
-	checkMasters(r.group.MasterWeights, r.group.made)
+func (r *rmsPropRule) check() error {
+	if err := checkUnchanged("MasterWeights", r.group.MasterWeights, r.group.hasMaster); err != nil {
+		return err
+	}
+	return r.group.check()
 }
 
-func (r *rmsPropRule) masters() bool { return r.group.made }
+func (r *rmsPropRule) hasMaster() bool { return r.group.hasMaster }
 
-// kept are the variables that the options ask for.
+// kept returns the state variables that the options need, and their names.
 func (r *rmsPropRule) kept() (kept []**autograd.Variable, names []string) {
 	kept, names = append(kept, &r.square), append(names, "square")
 	if r.group.Centered {
@@ -143,7 +139,7 @@ func (r *rmsPropRule) update(s *slot, scaled Scaled) error {
 	alpha, eps := o.rates()
 	step := device.RMSPropStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(), Square: r.square.Tensor(),
-		Skip: v.GradSkip(), LossScale: scaled.By, Overflow: scaled.Overflow,
+		Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 		LR: o.LR, Alpha: alpha, Eps: eps, Momentum: o.Momentum, Centered: o.Centered, WeightDecay: o.WeightDecay,
 	}
 	if o.Centered {
@@ -171,6 +167,6 @@ func (r *rmsPropRule) state() ([]*autograd.Variable, error) {
 	return state, nil
 }
 
-func (r *rmsPropRule) restoring() {}
+func (r *rmsPropRule) beginLoad() {}
 
-func (r *rmsPropRule) restored(int) {}
+func (r *rmsPropRule) endLoad(int) {}

@@ -8,97 +8,90 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// SGDOptions are the choices of [NewSGD]: see [device.SGDStep] for the rule,
-// which is that of torch.optim.SGD.
+// SGDOptions are the options of [NewSGD]. [device.SGDStep] describes the update rule, which is that of
+// torch.optim.SGD.
 type SGDOptions struct {
-	// LR is the learning rate, not negative.
+	// LR is the learning rate, 0 or more. With 0 the parameters do not change.
 	LR float64
-	// Momentum is the part of the velocity that a step keeps; 0: no velocity.
+	// Momentum is the fraction of the velocity that a step keeps; 0: there is no velocity.
 	Momentum float64
-	// Dampening is the part of the gradient that does not enter the velocity.
+	// Dampening is the fraction of the gradient that is not added to the velocity.
 	Dampening float64
 	// WeightDecay times the parameter is added to its gradient.
 	WeightDecay float64
-	// Nesterov looks ahead along the velocity; it needs momentum, and no
-	// dampening.
+	// Nesterov selects Nesterov momentum. It needs Momentum, and no Dampening.
 	Nesterov bool
-	// MasterWeights keeps a Float32 copy of every parameter of a 16-bit type,
-	// which the steps are made on, with a Float32 velocity; the parameter is what
-	// rounds it. Without, a step of less than 1/512 of a BFloat16 parameter is
-	// lost, as it is in PyTorch. It is chosen when the optimizer is made.
+	// MasterWeights keeps a Float32 copy of every 16-bit parameter, and a Float32 velocity. Steps
+	// update the copy and round it into the parameter. Without it an update of less than 1/512 of a
+	// BFloat16 parameter is lost, as in PyTorch. It cannot change after the optimizer was made.
 	MasterWeights bool
 }
 
-func (o *SGDOptions) check() {
-	checkPositive([]string{"LR", "Momentum", "WeightDecay"}, o.LR, o.Momentum, o.WeightDecay)
+func (o *SGDOptions) setLR(lr float64) { o.LR = lr }
+
+func (o *SGDOptions) check() error {
 	if o.Nesterov && (o.Momentum == 0 || o.Dampening != 0) {
-		panic(&OptionError{"Nesterov", o.Nesterov,
-			fmt.Sprintf("it with momentum and no dampening, not with %v and %v", o.Momentum, o.Dampening)})
+		return &OptionError{"Nesterov", o.Nesterov,
+			fmt.Sprintf("it with momentum and no dampening, not with %v and %v", o.Momentum, o.Dampening)}
 	}
+	return checkNotNegative([]string{"LR", "Momentum", "WeightDecay"}, o.LR, o.Momentum, o.WeightDecay)
 }
 
-// SGDGroup is parameters that share options. The options may be changed
-// between steps, the parameters may not.
+// SGDGroup is a group of parameters that share options. The caller may change the options between
+// steps, but not the parameters.
 type SGDGroup struct {
 	Params []*nn.Parameter
 	SGDOptions
-	made bool // MasterWeights, as it was chosen
+	hasMaster bool // MasterWeights when the optimizer was made
 }
 
-// SGD is stochastic gradient descent. It is driven by one goroutine; others may
-// ask for what it has [SGD.Committed].
+// SGD is stochastic gradient descent. One goroutine drives it. Other goroutines may call
+// Committed.
 type SGD struct {
 	optimizer
 	elementwise
-	groups []*SGDGroup
+	groups[*SGDGroup]
 }
 
-// NewSGD optimizes params. It panics with an [*OptionError] when opts make no
-// sense.
-func NewSGD(params []*nn.Parameter, opts SGDOptions) *SGD {
-	return NewSGDGroups(SGDGroup{Params: params, SGDOptions: opts})
-}
-
-// NewSGDGroups optimizes several groups of parameters, each by its own
-// options. A variable that a group has under several names, as tied weights, is
-// updated once, by the first. It panics with an [*OptionError] when options make no
-// sense, or when a parameter is there twice, by one name or in two groups: also where
-// these got it from different modules.
-func NewSGDGroups(groups ...SGDGroup) *SGD {
+// NewSGD makes an optimizer for params, with the options of opts, and for more groups with options
+// of their own. A variable that one group has under several names (tied weights) is updated
+// once, under the first. NewSGD returns an [*OptionError] if an option cannot be used, or if a
+// parameter is in two groups or twice in one by the same name.
+func NewSGD(params []*nn.Parameter, opts *SGDOptions, more ...SGDGroup) (*SGD, error) {
+	first := SGDGroup{Params: params}
+	if opts != nil {
+		first.SGDOptions = *opts
+	}
 	o := &SGD{}
-	for i := range groups {
-		g := &groups[i]
-		g.made = g.MasterWeights
-		g.check()
-		o.groups = append(o.groups, g)
-		o.add(g.Params, func() rule { return &sgdRule{group: g} })
+	for _, group := range append([]SGDGroup{first}, more...) {
+		g := &group
+		g.hasMaster = g.MasterWeights
+		if err := g.check(); err != nil {
+			return nil, err
+		}
+		if err := o.add(g.Params, func() rule { return &sgdRule{group: g} }); err != nil {
+			return nil, err
+		}
+		o.all = append(o.all, g)
 	}
-	return o
+	return o, nil
 }
 
-// Groups are the groups of parameters, for changing their options.
-func (o *SGD) Groups() []*SGDGroup { return o.groups }
-
-// SetLR sets the learning rate of all groups.
-func (o *SGD) SetLR(lr float64) {
-	for _, g := range o.groups {
-		g.LR = lr
-	}
-}
-
-// sgdRule is SGD's of one parameter.
+// sgdRule is the rule of SGD for one parameter.
 type sgdRule struct {
 	group    *SGDGroup
 	velocity *autograd.Variable // nil before the first step with momentum
-	first    bool               // the velocity holds nothing yet
+	first    bool               // no step has written the velocity yet
 }
 
-func (r *sgdRule) check() {
-	r.group.check()
-	checkMasters(r.group.MasterWeights, r.group.made)
+func (r *sgdRule) check() error {
+	if err := checkUnchanged("MasterWeights", r.group.MasterWeights, r.group.hasMaster); err != nil {
+		return err
+	}
+	return r.group.check()
 }
 
-func (r *sgdRule) masters() bool { return r.group.made }
+func (r *sgdRule) hasMaster() bool { return r.group.hasMaster }
 
 func (r *sgdRule) allocate(s *slot, dt device.DType) (err error) {
 	if r.velocity != nil || r.group.Momentum == 0 {
@@ -114,7 +107,7 @@ func (r *sgdRule) update(s *slot, scaled Scaled) error {
 	v, o := s.Var(), &r.group.SGDOptions
 	step := device.SGDStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(),
-		Skip: v.GradSkip(), LossScale: scaled.By, Overflow: scaled.Overflow,
+		Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 		LR: o.LR, Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov,
 	}
 	if o.Momentum != 0 {
@@ -137,6 +130,6 @@ func (r *sgdRule) state() ([]*autograd.Variable, error) {
 	return []*autograd.Variable{r.velocity}, nil
 }
 
-func (r *sgdRule) restoring() {}
+func (r *sgdRule) beginLoad() {}
 
-func (r *sgdRule) restored(steps int) { r.first = steps == 0 }
+func (r *sgdRule) endLoad(steps int) { r.first = steps == 0 }

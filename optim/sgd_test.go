@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -100,7 +101,7 @@ func TestParityWithPyTorch(t *testing.T) {
 				for k, shape := range g.Shapes {
 					params = append(params, parameter(dev, fmt.Sprint(k), g.Initial[k], shape...))
 				}
-				opt := optim.NewSGD(params, opts)
+				opt := must.New(optim.NewSGD(params, &opts))
 				for step, grads := range g.Grads {
 					if step == restart {
 						opt = restarted(t, opt, params, opts)
@@ -129,7 +130,7 @@ func TestParityWithPyTorch(t *testing.T) {
 // restarted is a new optimizer with opt's state.
 func restarted(t *testing.T, opt *optim.SGD, params []*nn.Parameter, opts optim.SGDOptions) *optim.SGD {
 	t.Helper()
-	again := optim.NewSGD(params, opts)
+	again := must.New(optim.NewSGD(params, &opts))
 	from, err := opt.State()
 	if err != nil {
 		t.Fatal(err)
@@ -144,17 +145,15 @@ func restarted(t *testing.T, opt *optim.SGD, params []*nn.Parameter, opts optim.
 		}
 		copy(device.Elements[float64](to[i].Var().Tensor()), read(t, b.Var()))
 	}
-	again.Restored(steps(opt))
+	again.EndLoad(steps(opt))
 	return again
 }
 
 func TestGroups(t *testing.T) {
 	dev := newDevice(t)
 	a, b := parameter(dev, "a", []float64{1}), parameter(dev, "b", []float64{1})
-	opt := optim.NewSGDGroups(
-		optim.SGDGroup{Params: []*nn.Parameter{a}, SGDOptions: optim.SGDOptions{LR: 0.5}},
-		optim.SGDGroup{Params: []*nn.Parameter{b}, SGDOptions: optim.SGDOptions{LR: 0.25, WeightDecay: 1}},
-	)
+	opt := must.New(optim.NewSGD([]*nn.Parameter{a}, &optim.SGDOptions{LR: 0.5},
+		optim.SGDGroup{Params: []*nn.Parameter{b}, SGDOptions: optim.SGDOptions{LR: 0.25, WeightDecay: 1}}))
 	step := func(wantA, wantB float64) {
 		t.Helper()
 		opt.ZeroGrad()
@@ -182,8 +181,8 @@ func TestParametersUnderSeveralNames(t *testing.T) {
 		Parameters() []*nn.Parameter
 		Step() error
 	}{
-		"SGD":   optim.NewSGD([]*nn.Parameter{embed, head}, optim.SGDOptions{LR: 0.5}),
-		"AdamW": optim.NewAdamW([]*nn.Parameter{embed, head}, optim.AdamWOptions{LR: 0.5, Eps: 1e-20}),
+		"SGD":   must.New(optim.NewSGD([]*nn.Parameter{embed, head}, &optim.SGDOptions{LR: 0.5})),
+		"AdamW": must.New(optim.NewAdamW([]*nn.Parameter{embed, head}, &optim.AdamWOptions{LR: 0.5, Eps: 1e-20})),
 	} {
 		if ps := opt.Parameters(); !slices.Equal(ps, []*nn.Parameter{embed}) {
 			t.Errorf("%s: tied weights are %v, want them once", name, ps)
@@ -205,9 +204,8 @@ func TestParametersUnderSeveralNames(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		mustPanic(t, fmt.Sprintf("two groups with a layer, placed: %v", place), func() {
-			optim.NewSGDGroups(optim.SGDGroup{Params: model.Parameters()}, optim.SGDGroup{Params: layer.Parameters()})
-		})
+		_, err := optim.NewSGD(model.Parameters(), nil, optim.SGDGroup{Params: layer.Parameters()})
+		refused(t, fmt.Sprintf("two groups with a layer, placed: %v", place), err)
 	}
 }
 
@@ -246,7 +244,7 @@ func (o *owner) Skip() device.Tensor { return o.skip }
 func TestGradientsThatMustNotBeUsed(t *testing.T) {
 	dev := newDevice(t)
 	a, b := parameter(dev, "a", []float64{1}), parameter(dev, "b", []float64{1})
-	opt := optim.NewSGD([]*nn.Parameter{a, b}, optim.SGDOptions{LR: 1, Momentum: 0.9})
+	opt := must.New(optim.NewSGD([]*nn.Parameter{a, b}, &optim.SGDOptions{LR: 1, Momentum: 0.9}))
 	flag := []byte{0}
 	o := &owner{
 		t:    device.HostTensor([]float64{0}, device.Invalid),
@@ -270,7 +268,7 @@ func TestGradientsThatMustNotBeUsed(t *testing.T) {
 	if a.Item() != 0 || b.Item() != 1 {
 		t.Errorf("a %v, b %v; want the flag to keep b alone", a.Item(), b.Item())
 	}
-	if p := optim.NewSGD([]*nn.Parameter{parameter(dev, "c", []float64{1})}, optim.SGDOptions{LR: 1}); p.Step() != nil || steps(p) != 0 {
+	if p := must.New(optim.NewSGD([]*nn.Parameter{parameter(dev, "c", []float64{1})}, &optim.SGDOptions{LR: 1})); p.Step() != nil || steps(p) != 0 {
 		t.Error("a step without any gradient is committed")
 	}
 }
@@ -284,20 +282,20 @@ func (skipped) Is(target error) bool { return target == device.ErrSkipped }
 // An outcome that is pending when Step is called is asked for behind the
 // updates, where one set of flags has the device skip them all, and before them
 // where it does not. With an error, everything is as if Step had not been
-// called, or torn.
+// called, or inconsistent.
 func TestPendingOutcomes(t *testing.T) {
 	lost := errors.New("rank 3 is lost")
 	for _, c := range []struct {
-		what string
-		flag byte  // that the device sees
-		err  error // the outcome
-		own  bool  // the second gradient has flags of its own, which are not raised
-		none bool  // there are no flags
-		torn bool
+		what         string
+		flag         byte  // that the device sees
+		err          error // the outcome
+		own          bool  // the second gradient has flags of its own, which are not raised
+		none         bool  // there are no flags
+		inconsistent bool
 	}{
 		{what: "good"},
 		{what: "skipped", flag: 1, err: skipped{}},
-		{what: "lost", err: lost, torn: true},
+		{what: "lost", err: lost, inconsistent: true},
 		{what: "flags of their own", flag: 1, err: skipped{}, own: true},
 		{what: "flags of their own, lost", err: lost, own: true},
 		{what: "no flags, lost", err: lost, none: true},
@@ -319,7 +317,7 @@ func TestPendingOutcomes(t *testing.T) {
 				p.Var().SetGradSink(o)
 				params, owners = append(params, p), append(owners, o)
 			}
-			opt := optim.NewSGD(params, optim.SGDOptions{LR: 1, Momentum: 0.5})
+			opt := must.New(optim.NewSGD(params, &optim.SGDOptions{LR: 1, Momentum: 0.5}))
 			// The value of the parameters after 0, 1 and 2 good steps.
 			values := []float64{1, 0, -1.5}
 			good := 0
@@ -333,13 +331,13 @@ func TestPendingOutcomes(t *testing.T) {
 					}
 				}
 				err := opt.Step()
-				var torn *optim.TornError
+				var inconsistent *optim.InconsistentError
 				switch {
-				case !errors.Is(err, owners[0].err) || errors.As(err, &torn) != (bad && c.torn):
-					t.Fatalf("step %d: got %v, want %v, torn: %v", step, err, owners[0].err, c.torn)
-				case bad && c.torn:
+				case !errors.Is(err, owners[0].err) || errors.As(err, &inconsistent) != (bad && c.inconsistent):
+					t.Fatalf("step %d: got %v, want %v, inconsistent: %v", step, err, owners[0].err, c.inconsistent)
+				case bad && c.inconsistent:
 					if again := opt.Step(); again != err || steps(opt) != 0 {
-						t.Errorf("after a torn step: %v, %d steps", again, steps(opt))
+						t.Errorf("after a inconsistent step: %v, %d steps", again, steps(opt))
 					}
 					return
 				case !bad:
@@ -371,7 +369,7 @@ func TestUpdatesBeginWithTheLastParameter(t *testing.T) {
 			}
 		}})
 	}
-	if err := optim.NewSGD([]*nn.Parameter{p, q}, optim.SGDOptions{LR: 1}).Step(); err != nil {
+	if err := must.New(optim.NewSGD([]*nn.Parameter{p, q}, &optim.SGDOptions{LR: 1})).Step(); err != nil {
 		t.Fatal(err)
 	}
 	if late != 0 || p.Item() != 0 {
@@ -384,7 +382,7 @@ func TestAPendingOutcomeWithoutAGradient(t *testing.T) {
 	p := parameter(newDevice(t), "p", []float64{1})
 	o := &owner{pending: true, err: errors.New("rank 3 is lost")}
 	p.Var().SetGradSink(o)
-	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 1})
+	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 1}))
 	for range 2 {
 		if err := opt.Step(); !errors.Is(err, o.err) {
 			t.Errorf("got %v, want %v", err, o.err)
@@ -414,10 +412,10 @@ func (k failingKernels) SGD(s device.Stream, step device.SGDStep) error {
 	return k.Kernels.SGD(s, step)
 }
 
-func TestTornStep(t *testing.T) {
+func TestFailedStepIsInconsistent(t *testing.T) {
 	dev := &failing{Device: newDevice(t), left: 3}
 	params := []*nn.Parameter{parameter(dev, "a", []float64{1}), parameter(dev, "b", []float64{1})}
-	opt := optim.NewSGD(params, optim.SGDOptions{LR: 1})
+	opt := must.New(optim.NewSGD(params, &optim.SGDOptions{LR: 1}))
 	for _, p := range params {
 		give(t, p, []float64{1})
 	}
@@ -425,9 +423,9 @@ func TestTornStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		var torn *optim.TornError
-		if err := opt.Step(); !errors.As(err, &torn) || torn.Step != 2 || torn.Updated != 1 || torn.Params != 2 {
-			t.Errorf("%v, want step 2 torn at 1 of 2", err)
+		var inconsistent *optim.InconsistentError
+		if err := opt.Step(); !errors.As(err, &inconsistent) || inconsistent.Step != 2 || inconsistent.Updated != 1 || inconsistent.Params != 2 {
+			t.Errorf("%v, want step 2 inconsistent at 1 of 2", err)
 		}
 		dev.left = 2 // the device may have come back; the parameters have not
 	}
@@ -438,19 +436,19 @@ func TestTornStep(t *testing.T) {
 		}
 	}
 	committed(1, false)
-	opt.Restored(1)
+	opt.EndLoad(1)
 	committed(1, true)
 	if err := opt.Step(); err != nil {
 		t.Errorf("after restoring: %v", err)
 	}
 	committed(2, true)
-	opt.Restoring()
+	opt.BeginLoad()
 	committed(2, false)
-	var torn *optim.TornError
-	if err := opt.Step(); err == nil || errors.As(err, &torn) {
+	var inconsistent *optim.InconsistentError
+	if err := opt.Step(); err == nil || errors.As(err, &inconsistent) {
 		t.Errorf("while the state is being restored, Step returned %v", err)
 	}
-	opt.Restored(5)
+	opt.EndLoad(5)
 	committed(5, true)
 }
 
@@ -462,7 +460,7 @@ func TestCommittedIsAskedDuringAStep(t *testing.T) {
 	p := parameter(dev, "p", []float64{1})
 	o := &owner{t: device.HostTensor([]float64{1}, device.Invalid), skip: device.HostTensor(flags, device.Invalid)}
 	p.Var().SetGradSink(o)
-	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 1})
+	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 1}))
 	for i, c := range []struct {
 		err   error
 		steps int
@@ -495,24 +493,23 @@ func TestOptions(t *testing.T) {
 		{LR: -1}, {LR: math.NaN()}, {Momentum: -0.1}, {WeightDecay: -1},
 		{LR: 1, Nesterov: true}, {LR: 1, Momentum: 0.9, Dampening: 0.1, Nesterov: true},
 	} {
-		mustPanic(t, fmt.Sprintf("%+v", o), func() { optim.NewSGD([]*nn.Parameter{p}, o) })
+		_, err := optim.NewSGD([]*nn.Parameter{p}, &o)
+		refused(t, fmt.Sprintf("%+v", o), err)
 	}
-	mustPanic(t, "a parameter twice", func() { optim.NewSGD([]*nn.Parameter{p, p}, optim.SGDOptions{}) })
-	opt := optim.NewSGD([]*nn.Parameter{p}, optim.SGDOptions{LR: 1})
+	_, err := optim.NewSGD([]*nn.Parameter{p, p}, nil)
+	refused(t, "a parameter twice", err)
+	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 1}))
 	opt.SetLR(-1)
-	mustPanic(t, "a negative rate set later", func() { opt.Step() })
+	refused(t, "a negative rate set later", opt.Step())
 	if got := read(t, p.Var()); !slices.Equal(got, []float64{1}) {
 		t.Errorf("the parameter became %v", got)
 	}
 }
 
-func mustPanic(t *testing.T, what string, f func()) {
+// refused fails the test unless err is an [*optim.OptionError].
+func refused(t *testing.T, what string, err error) {
 	t.Helper()
-	defer func() {
-		t.Helper()
-		if e, ok := recover().(*optim.OptionError); !ok {
-			t.Errorf("%s: panic with %v, want an OptionError", what, e)
-		}
-	}()
-	f()
+	if !errors.As(err, new(*optim.OptionError)) {
+		t.Errorf("%s: %v, want an OptionError", what, err)
+	}
 }

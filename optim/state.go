@@ -9,52 +9,53 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// TornError says that a device failed in the middle of a step, or what was to
-// make the gradients behind updates that were enqueued already: some parameters
-// may be updated and others not. It wraps the error.
-type TornError struct {
-	Step    int // the step that was not committed, from 1
-	Updated int // parameters that were updated, for certain
-	Params  int // parameters that were to be updated
+// InconsistentError is the error of a step that failed after updates were enqueued, because the device
+// or the reduction of a gradient failed. Some parameters may be updated and others not. It wraps
+// the cause.
+type InconsistentError struct {
+	Step    int // the step that was not committed, counted from 1
+	Updated int // the number of parameters that were certainly updated
+	Params  int // the number of parameters that the step had to update
 	Err     error
 }
 
-func (e *TornError) Error() string {
-	return fmt.Sprintf("optim: step %d is torn, %d of %d parameters updated: %v", e.Step, e.Updated, e.Params, e.Err)
+func (e *InconsistentError) Error() string {
+	return fmt.Sprintf("optim: step %d failed, the parameters are inconsistent, %d of %d are updated: %v", e.Step, e.Updated, e.Params, e.Err)
 }
 
-func (e *TornError) Unwrap() error { return e.Err }
+func (e *InconsistentError) Unwrap() error { return e.Err }
 
-// progress is how far an optimizer is. The goroutine that drives it writes it,
-// under mu, for others to read.
+// progress is the number of committed steps. The goroutine that drives the optimizer writes it,
+// any goroutine may read it.
 type progress struct {
 	mu       sync.Mutex
-	steps    int  // committed
-	changing bool // the parameters are not what they were after so many steps, or may not be
+	steps    int  // committed steps
+	changing bool // the parameters or the state may differ from those after steps steps
 }
 
+// set replaces the number of committed steps.
 func (p *progress) set(steps int, changing bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.steps, p.changing = steps, changing
 }
 
-// Committed is how many steps were committed, and whether the parameters and
-// the state are whole: what these steps made of them, and neither torn, nor
-// being changed or restored right now. Any goroutine may ask at any time. One
-// that saves them while another may begin a step asks again afterwards: with
-// the same answer, what it saved is whole.
-func (p *progress) Committed() (steps int, whole bool) {
+// Committed returns the number of committed steps. consistent reports whether parameters and state
+// are exactly those after that many steps: no step has failed halfway, and none of them is being updated
+// or loaded. Any goroutine may call Committed at any time. A goroutine that copies the state while
+// another may begin a step calls Committed before and after; if both answers are equal, the copy is
+// consistent.
+func (p *progress) Committed() (steps int, consistent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.steps, !p.changing
 }
 
-// State is what the optimizer keeps from step to step beside their number: the
-// masters of 16-bit parameters, as "NAME.master", and what its rule keeps, such
-// as the velocities of [SGD], as "NAME.velocity". What is not there yet is made,
-// masters of the parameters and the rest of zeros, so that a saved state can be
-// read into it; the error is that there is no memory for it.
+// State returns the state that the optimizer keeps from step to step: the masters of 16-bit
+// parameters, named "NAME.master", and the state of its rule, such as the velocities of [SGD], named
+// "NAME.velocity". State creates a variable that does not exist yet, so that a saved state can be
+// loaded into it: a master as a copy of the parameter, others as zeros. It returns an error if there
+// is no memory for that.
 func (o *optimizer) State() ([]*nn.Buffer, error) {
 	var state []*nn.Buffer
 	for _, s := range o.slots {
@@ -76,84 +77,81 @@ func (o *optimizer) State() ([]*nn.Buffer, error) {
 	return state, nil
 }
 
-// Restoring says that the program is about to write the parameters, or what
-// State returned. Until Restored they are not whole, and Step returns an error.
-func (o *optimizer) Restoring() {
+// BeginLoad announces that the caller is going to write the parameters, or the variables that State
+// returned. Until EndLoad the optimizer is not consistent, and Step returns an error.
+func (o *optimizer) BeginLoad() {
 	o.set(o.steps, true)
-	o.torn = fmt.Errorf("optim: step %d: the state is being restored, or that failed", o.steps+1)
+	o.inconsistent = fmt.Errorf("optim: step %d: a state is being loaded, or loading it failed", o.steps+1)
 	for _, s := range o.slots {
-		s.rule.restoring()
+		s.rule.beginLoad()
 	}
 }
 
-// Restored says that the parameters, and what State returned, hold what they
-// held when the given number of steps was committed. The optimizer goes on from
-// there, whole again if a step was torn.
+// EndLoad announces that the parameters, and the variables that State returned, hold the values
+// after the given number of steps. The optimizer continues from there. It is consistent again.
 //
-// The velocities and the masters in State do not tell which parameters had a gradient
-// in these steps. After one step or more each counts as one that had: the next
-// gradient is damped ([SGDOptions]), and a master is as it was restored, whatever the
-// program writes to the parameter afterwards.
-func (o *optimizer) Restored(steps int) {
-	o.torn = nil
+// A state does not tell which parameters had a gradient in the earlier steps. If steps is 1 or more,
+// EndLoad assumes that each had one: the next gradient is dampened ([SGDOptions]), and a master keeps
+// its loaded value even if the program writes the parameter.
+func (o *optimizer) EndLoad(steps int) {
+	o.inconsistent = nil
 	for _, s := range o.slots {
-		s.rule.restored(steps)
+		s.rule.endLoad(steps)
 		s.unused = steps == 0
 	}
 	o.set(steps, false)
 }
 
-// Lend says that the program is about to put other numbers in the place of the
-// parameters, for a while. Until back says that these are there again, they are not
-// whole, and Step returns an error. What State returned stays as it is.
-func (o *optimizer) Lend() (back func()) {
-	_, whole := o.Committed()
-	before, lent := o.torn, fmt.Errorf("optim: step %d: other numbers are in the place of the parameters, or these could not be put back", o.steps+1)
+// SwapParameters announces that the caller is going to replace the values of the parameters for a
+// while. Until the caller has put the original values back and calls restored, the optimizer is not
+// consistent and Step returns an error. The caller must not change the variables that State returned.
+func (o *optimizer) SwapParameters() (restored func()) {
+	_, consistent := o.Committed()
+	before := o.inconsistent
+	swapped := fmt.Errorf("optim: step %d: the parameters hold other values, or the original values could not be put back", o.steps+1)
 	o.set(o.steps, true)
-	o.torn = lent
+	o.inconsistent = swapped
 	return func() {
-		if o.torn == lent { // else it was torn, or restored, since
-			o.torn = before
-			o.set(o.steps, !whole)
+		if o.inconsistent == swapped { // otherwise a state was loaded meanwhile
+			o.inconsistent = before
+			o.set(o.steps, !consistent)
 		}
 	}
 }
 
-// State is what opt keeps from step to step, by name: what its State returns, as
-// [nn.State] is that of a module.
+// State returns the state of an optimizer by name, as [nn.State] does for a module.
 func State(opt Optimizer) (map[string]*autograd.Variable, error) {
 	kept, err := opt.State()
 	if err != nil {
 		return nil, err
 	}
-	return nn.State(keeper(kept)), nil
+	return nn.State(stateModule(kept)), nil
 }
 
-// LoadState sets what opt keeps to a state that [State] returned, which may be on
-// another device, and has it go on from the number of steps that it was saved after,
-// as [SGD.Restored] does. The parameters are to be those of that step: [nn.LoadState]
-// sets them, before or after. A state that does not fit in every name and shape is an
-// [*nn.StateError], and changes nothing; after another error, a device's, the state is
-// torn.
+// LoadState sets the state of opt to one that [State] returned, which may be on another device. opt
+// continues from the number of steps after which the state was saved, as [SGD.EndLoad] describes. The
+// caller sets the parameters to those of the same step by [nn.LoadState], before or after. If the state
+// does not have the names and shapes of opt's, LoadState returns an [*nn.StateError] and changes
+// nothing. After any other error the optimizer is inconsistent.
 func LoadState(ctx context.Context, opt Optimizer, steps int, state map[string]*autograd.Variable) error {
 	kept, err := opt.State()
 	if err != nil {
 		return err
 	}
-	if err := nn.CheckState(keeper(kept), state); err != nil {
+	if err := nn.CheckState(stateModule(kept), state); err != nil {
 		return fmt.Errorf("optim: %w", err)
 	}
-	opt.Restoring()
-	if err := nn.LoadState(ctx, keeper(kept), state); err != nil {
+	opt.BeginLoad()
+	if err := nn.LoadState(ctx, stateModule(kept), state); err != nil {
 		return fmt.Errorf("optim: %w", err)
 	}
-	opt.Restored(steps)
+	opt.EndLoad(steps)
 	return nil
 }
 
-// keeper is a module that has an optimizer's state for its buffers.
-type keeper []*nn.Buffer
+// stateModule is a module whose buffers are the state of an optimizer.
+type stateModule []*nn.Buffer
 
-func (k keeper) Buffers() []*nn.Buffer                           { return k }
-func (k keeper) Parameters() []*nn.Parameter                     { return nil }
-func (k keeper) Forward(x *autograd.Variable) *autograd.Variable { return x }
+func (m stateModule) Buffers() []*nn.Buffer                           { return m }
+func (m stateModule) Parameters() []*nn.Parameter                     { return nil }
+func (m stateModule) Forward(x *autograd.Variable) *autograd.Variable { return x }

@@ -10,6 +10,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/internal/torchtest"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -75,7 +76,7 @@ func torchRuns() map[string]*torchRun {
 				{[]int{0, 1, 4}, nil}, {[]int{2, 3}, options{"lr": 0.003, "weight_decay": 0.2, "betas": []float64{0.8, 0.95}}},
 			}}},
 			open: func(p []*nn.Parameter) (stepper, func(float64)) {
-				opt := optim.NewAdamWGroups(optim.AdamWGroup{Params: pick(p, 0, 1, 4), AdamWOptions: of}, optim.AdamWGroup{Params: pick(p, 2, 3), AdamWOptions: second})
+				opt := must.New(optim.NewAdamW(pick(p, 0, 1, 4), &of, optim.AdamWGroup{Params: pick(p, 2, 3), AdamWOptions: second}))
 				return opt, func(rate float64) { opt.Groups()[0].LR, opt.Groups()[1].LR = of.LR*rate, second.LR*rate }
 			},
 		}
@@ -88,7 +89,7 @@ func torchRuns() map[string]*torchRun {
 				{[]int{0, 1, 4}, nil}, {[]int{2, 3}, options{"lr": 0.003, "weight_decay": 0.2, "alpha": 0.9}},
 			}}},
 			open: func(p []*nn.Parameter) (stepper, func(float64)) {
-				opt := optim.NewRMSPropGroups(optim.RMSPropGroup{Params: pick(p, 0, 1, 4), RMSPropOptions: of}, optim.RMSPropGroup{Params: pick(p, 2, 3), RMSPropOptions: second})
+				opt := must.New(optim.NewRMSProp(pick(p, 0, 1, 4), &of, optim.RMSPropGroup{Params: pick(p, 2, 3), RMSPropOptions: second}))
 				return opt, func(rate float64) { opt.Groups()[0].LR, opt.Groups()[1].LR = of.LR*rate, second.LR*rate }
 			},
 		}
@@ -99,7 +100,7 @@ func torchRuns() map[string]*torchRun {
 		return &torchRun{
 			Optimizers: []torchOptimizer{{"SGD", opts, []torchGroup{{[]int{0, 1, 4}, nil}, {[]int{2, 3}, options{"lr": 0.003, "weight_decay": 0.2}}}}},
 			open: func(p []*nn.Parameter) (stepper, func(float64)) {
-				opt := optim.NewSGDGroups(optim.SGDGroup{Params: pick(p, 0, 1, 4), SGDOptions: of}, optim.SGDGroup{Params: pick(p, 2, 3), SGDOptions: second})
+				opt := must.New(optim.NewSGD(pick(p, 0, 1, 4), &of, optim.SGDGroup{Params: pick(p, 2, 3), SGDOptions: second}))
 				return opt, func(rate float64) { opt.Groups()[0].LR, opt.Groups()[1].LR = of.LR*rate, second.LR*rate }
 			},
 		}
@@ -114,8 +115,8 @@ func torchRuns() map[string]*torchRun {
 				{"AdamW", options{"lr": 0.01, "weight_decay": 0.01}, []torchGroup{{[]int{1}, nil}}},
 			},
 			open: func(p []*nn.Parameter) (stepper, func(float64)) {
-				opt := optim.NewMuonGroups([]optim.MuonGroup{{Params: pick(p, 0, 4), MuonOptions: of}, {Params: pick(p, 2, 3), MuonOptions: second}},
-					optim.AdamWGroup{Params: pick(p, 1), AdamWOptions: rest})
+				opt := must.New(optim.NewMuonGroups([]optim.MuonGroup{{Params: pick(p, 0, 4), MuonOptions: of}, {Params: pick(p, 2, 3), MuonOptions: second}},
+					optim.AdamWGroup{Params: pick(p, 1), AdamWOptions: rest}))
 				return opt, func(rate float64) {
 					opt.Groups()[0].LR, opt.Groups()[1].LR, opt.Rest()[0].LR = of.LR*rate, second.LR*rate, rest.LR*rate
 				}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -36,16 +37,16 @@ func TestWritesAreCounted(t *testing.T) {
 	for _, dt := range []device.DType{device.Float64, device.BFloat16} {
 		for name, newOptimizer := range map[string]func(ps []*nn.Parameter) optim.Optimizer{
 			"SGD": func(ps []*nn.Parameter) optim.Optimizer {
-				return optim.NewSGD(ps, optim.SGDOptions{LR: 1, Momentum: 0.5, MasterWeights: true})
+				return must.New(optim.NewSGD(ps, &optim.SGDOptions{LR: 1, Momentum: 0.5, MasterWeights: true}))
 			},
 			"AdamW": func(ps []*nn.Parameter) optim.Optimizer {
-				return optim.NewAdamW(ps, optim.AdamWOptions{LR: 1, MasterWeights: true})
+				return must.New(optim.NewAdamW(ps, &optim.AdamWOptions{LR: 1, MasterWeights: true}))
 			},
 		} {
 			w, idle := nn.NewParameter("w", autograd.Zeros(dev, dt, 2)), nn.NewParameter("idle", autograd.Zeros(dev, dt, 2))
 			m := holder{params: []*nn.Parameter{w, idle}}
 			opt := newOptimizer(m.params)
-			e := optim.NewEMA(m, opt, nil)
+			e := must.New(optim.NewEMA(m, opt, nil))
 			kept, err := opt.State()
 			if err != nil {
 				t.Fatal(err)
@@ -124,8 +125,8 @@ func TestAdversaries(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	optG := optim.NewSGD(generator.Parameters(), optim.SGDOptions{LR: 0.05})
-	optD := optim.NewSGD(discriminator.Parameters(), optim.SGDOptions{LR: 0.5})
+	optG := must.New(optim.NewSGD(generator.Parameters(), &optim.SGDOptions{LR: 0.05}))
+	optD := must.New(optim.NewSGD(discriminator.Parameters(), &optim.SGDOptions{LR: 0.5}))
 	noise := autograd.FromSlice(dev, []float64{0.5, -1, 2, 0.1, -0.3, 0.7, 1, 1}, 4, 2)
 	real := autograd.FromSlice(dev, []float64{1, 2, 3, 1, 2, 2, 2, 2, 3, 1, 1, 3}, 4, 3)
 	target := func(y float64) *autograd.Variable {
@@ -134,7 +135,7 @@ func TestAdversaries(t *testing.T) {
 	judged := func(x *autograd.Variable, y float64) *autograd.Variable {
 		return nn.MSELoss(discriminator.Forward(x), target(y))
 	}
-	must := func(errs ...error) {
+	noErrors := func(errs ...error) {
 		t.Helper()
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
@@ -143,14 +144,14 @@ func TestAdversaries(t *testing.T) {
 	stepD := func(fake *autograd.Variable) {
 		t.Helper()
 		optD.ZeroGrad()
-		must(autograd.Add(judged(real, 1), judged(fake.Detach(), 0)).Backward(), optD.Step())
+		noErrors(autograd.Add(judged(real, 1), judged(fake.Detach(), 0)).Backward(), optD.Step())
 	}
 
 	for range 3 {
 		fake := generator.Forward(noise)
 		stepD(fake)
 		optG.ZeroGrad()
-		must(judged(fake, 1).Backward())
+		noErrors(judged(fake, 1).Backward())
 		i := 0
 		const h = 1e-5
 		for _, p := range generator.Parameters() {
@@ -168,7 +169,7 @@ func TestAdversaries(t *testing.T) {
 				i++
 			}
 		}
-		must(optG.Step())
+		noErrors(optG.Step())
 	}
 
 	fake := generator.Forward(noise)
@@ -181,13 +182,13 @@ func TestAdversaries(t *testing.T) {
 		t.Errorf("got %v, want %v", err, &want)
 	}
 	// The step is what is wrong, not the loss: in the right order it passes.
-	must(judged(fake, 1).Backward())
+	noErrors(judged(fake, 1).Backward())
 
 	// With plain numbers: the derivative of 2·u·w for u is 2·10, and would be 2·2 with
 	// the w that the step makes.
 	u, v := nn.NewParameter("u", autograd.Scalar(dev, 1)), nn.NewParameter("w", autograd.Scalar(dev, 10))
 	product := autograd.Mul(autograd.MulScalar(u.Var(), 2), v.Var())
-	must(v.Var().Backward(), optim.NewSGD([]*nn.Parameter{v}, optim.SGDOptions{LR: 8}).Step())
+	noErrors(v.Var().Backward(), must.New(optim.NewSGD([]*nn.Parameter{v}, &optim.SGDOptions{LR: 8})).Step())
 	err = panics(t, func() { product.Backward() })
 	if got, want := err.Error(), `autograd: the backward of Mul needs variable "w" float32[] as it was at version 0, and an in-place write, such as an optimizer's Step, has made it version 1: call Backward before the write, or run the forward pass again`; got != want {
 		t.Errorf("got %q, want %q", got, want)

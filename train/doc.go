@@ -1,6 +1,6 @@
-// Package train has the loop that most training programs write: epochs or steps of batches,
-// gradients, steps, a learning rate that follows a schedule, a progress line, an
-// evaluation after each epoch, checkpoints to go on from, and a stop when one is asked for.
+// Package train has the loop that most training programs need: epochs or steps of batches,
+// gradient accumulation, a learning rate schedule, a progress line, an evaluation after each
+// epoch, checkpoints, and a clean stop on request.
 //
 //	err := train.Run(ctx, pg, train.Config{
 //		Model: model, Optimizer: opt, Data: loader, Epochs: 10,
@@ -9,18 +9,18 @@
 //		},
 //	})
 //
-// A program whose loop is another one writes it: [Run] is a page long, uses exported
-// functions alone, and is meant to be copied.
+// If a program needs another loop, copy [Run]: it is a page long and uses only exported functions.
 //
 // # Steps
 //
-// A step is the gradients of Config.Accumulate batches on every rank, their reduction,
-// and an update. Steps are counted from 0, over all epochs, as the optimizer commits
-// them: a run that goes on from a checkpoint goes on counting.
+// In one step each rank computes the gradients of Config.Accumulate batches, all ranks reduce
+// them, and the optimizer updates the parameters. Steps are counted from 0 over all epochs. A run
+// that resumes from a checkpoint continues the count.
 //
 // # Stopping
 //
-// Run asks the model after each step whether all ranks are to stop
-// ([github.com/goddp/goddp/ddp.Model.Stopping]). It then saves a checkpoint, if it saves
-// any, and returns nil; comm.Main ends the process with the signal's exit code.
+// After each step Run asks the model whether all ranks stop
+// ([github.com/goddp/goddp/ddp.Model.Stopping]). If so, it saves a checkpoint, if the Config has a
+// folder for checkpoints, and returns nil. comm.Main then ends the process with the signal's exit
+// code.
 package train

@@ -10,8 +10,8 @@ import (
 	"github.com/goddp/goddp/progress"
 )
 
-// Accuracy is a Config.Evaluate that logs as "accuracy" what fraction of a loader's samples
-// model classifies rightly: see [metrics.Accuracy].
+// Accuracy returns a function for Config.Evaluate. It returns, as "accuracy", the fraction of a
+// loader's samples that model classifies correctly: see [metrics.Accuracy].
 func Accuracy(pg *comm.ProcessGroup, model nn.Module, loader *data.Loader) func(context.Context) ([]progress.Value, error) {
 	return func(ctx context.Context) ([]progress.Value, error) {
 		accuracy, err := metrics.Accuracy(ctx, pg, model, loader)

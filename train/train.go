@@ -16,63 +16,56 @@ import (
 	"github.com/goddp/goddp/progress"
 )
 
-// Model is what Run needs of one: [*ddp.Model] and [*zero.Model] have it.
+// Model is what Run needs of a model. [*ddp.Model] and [*zero.Model] implement it.
 type Model interface {
 	nn.Model
 	NoSync(f func() error) error
 	Stopping() bool
 }
 
-// Optimizer is what Run needs of one: those of package optim have it.
-type Optimizer interface {
-	checkpoint.Optimizer
-	SetLR(lr float64)
-	Step() error
-	ZeroGrad()
-}
-
-// Config says what is trained, and how. All ranks give the same, but for Log, which is
-// rank 0's. What is not there (nil, 0, "") is not done, unless said otherwise.
+// Config describes a training run. It is the same on all ranks, except that only rank 0 uses
+// Log. A field that is nil, 0 or "" switches its feature off, unless its comment gives a default.
 type Config struct {
-	Model     Model
-	Optimizer Optimizer
+	Model Model
+	// Optimizer is an [optim.LRSetter] if LR is set.
+	Optimizer optim.Optimizer
 	Data      *data.Loader
-	// Epochs and MaxSteps bound the run: it ends after so many epochs, or after so many
-	// steps, whichever comes first. At least one of them is not 0.
+	// The run ends after Epochs epochs or after MaxSteps steps, whichever comes first. At least one
+	// of them is not 0.
 	Epochs, MaxSteps int
 	// Loss computes the loss of a batch, a scalar.
 	Loss func(b *data.Batch) *autograd.Variable
 
-	// LR is the learning rate of a step; nil leaves the optimizer's.
+	// LR returns the learning rate of each step. If it is nil, Run does not set the learning rate.
 	LR schedule.Schedule
-	// Accumulate is how many batches make a step; 0: 1.
+	// Accumulate is the number of batches in a step; 0: 1.
 	Accumulate int
-	// ClipNorm is what the gradients' norm is clipped to.
+	// ClipNorm is the largest norm of all gradients together. Larger gradients are scaled down.
 	ClipNorm float64
 
-	// Evaluate is called on all ranks after each epoch, and at the end of the run. What it
-	// returns on rank 0 is logged.
+	// Evaluate is called on all ranks after each epoch and at the end of the run. Rank 0 logs the
+	// values that it returns.
 	Evaluate func(ctx context.Context) ([]progress.Value, error)
-	// Log is the file that JSON lines are appended to: see package progress.
+	// Log is a file to which rank 0 appends JSON lines: see package progress.
 	Log string
-	// LogEvery is the number of steps from one line to the next; 0: 100.
+	// LogEvery is the number of steps between two lines; 0: 100.
 	LogEvery int
 
-	// Checkpoints is the folder to go on from, if there is a checkpoint in it, and to
-	// save to. All ranks see it.
+	// Checkpoints is a folder that all ranks see. Run resumes from the latest checkpoint in it, if
+	// there is one, and saves checkpoints to it.
 	Checkpoints string
-	// SaveEvery is the number of steps from one checkpoint to the next. Run also saves
-	// after each epoch, where it is asked to stop, and at its end.
+	// SaveEvery is the number of steps between two checkpoints. Run also saves one after each
+	// epoch, when it is asked to stop, and at its end.
 	SaveEvery int
-	// Keep is how many checkpoints stay; 0: 3.
+	// Keep is the number of checkpoints that are kept; 0: 3.
 	Keep int
-	// Values are the program's own to save and load beside what Run knows of, which is the
-	// model, the optimizer, the place in the data and the device's random generator: see
+	// Values are values of the program that Run saves and loads too. Run itself saves the model,
+	// the optimizer, the position in the data and the device's random generator: see
 	// [checkpoint.State].
 	Values map[string]any
 }
 
-// Steps is how many steps the run has.
+// Steps returns the number of steps of the run.
 func (c *Config) Steps() int {
 	steps := c.Epochs * c.Data.Steps() / max(c.Accumulate, 1)
 	if c.Epochs == 0 || c.MaxSteps > 0 && c.MaxSteps < steps {
@@ -81,8 +74,8 @@ func (c *Config) Steps() int {
 	return steps
 }
 
-// Run trains from the beginning, or from the latest checkpoint, until the last step or
-// until all ranks are asked to stop. All ranks call it.
+// Run trains from the beginning, or from the latest checkpoint, until the last step, or until all
+// ranks stop on request. All ranks call it.
 func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	if pg == nil {
 		return fmt.Errorf("train: %w", comm.ErrNoGroup)
@@ -90,6 +83,9 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 	if c.Epochs < 0 || c.MaxSteps < 0 || c.Epochs == 0 && c.MaxSteps == 0 || c.Accumulate < 0 || c.ClipNorm < 0 || c.SaveEvery < 0 || c.LogEvery < 0 {
 		return fmt.Errorf("train: Epochs %d, MaxSteps %d, Accumulate %d, ClipNorm %v, SaveEvery %d and LogEvery %d, want at least 1 epoch or step and nothing below 0",
 			c.Epochs, c.MaxSteps, c.Accumulate, c.ClipNorm, c.SaveEvery, c.LogEvery)
+	}
+	if _, ok := c.Optimizer.(optim.LRSetter); !ok && c.LR != nil {
+		return fmt.Errorf("train: LR is set, but %T has no method SetLR", c.Optimizer)
 	}
 	r := run{Config: c, pg: pg, total: c.Steps()}
 	if r.total == 0 {
@@ -113,33 +109,33 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, c Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.meter.Close()) }()
-	if r.step >= r.total && r.at.Sample == 0 {
+	if r.step >= r.total && r.position.Sample == 0 {
 		return nil
 	}
-	// A checkpoint of the last step within an epoch may have been saved before the evaluation.
-	for epoch := r.at.Epoch; ; epoch++ {
+	// If the checkpoint is of the last step within an epoch, the evaluation may be missing: Run goes on.
+	for epoch := r.position.Epoch; ; epoch++ {
 		if stopped, err := r.epoch(ctx, epoch); stopped || err != nil || r.step >= r.total {
 			return err
 		}
 	}
 }
 
-// run is a run under way.
+// run is the state of one Run.
 type run struct {
 	Config
-	pg    *comm.ProcessGroup
-	meter *progress.Meter
-	saver *checkpoint.Manager // nil: no checkpoints
-	state checkpoint.State
-	at    data.Position // behind the last step
-	step  int           // steps that are over
-	total int           // steps of the run
-	saved int           // the step of the last checkpoint
+	pg       *comm.ProcessGroup
+	meter    *progress.Meter
+	saver    *checkpoint.Manager // nil: there are no checkpoints
+	state    checkpoint.State
+	position data.Position // after the batches of the last step
+	step     int           // the number of steps made
+	total    int           // the number of steps of the run
+	saved    int           // the step of the last checkpoint
 
-	gathered int // batches whose gradients are there, of the step that is not over
+	gathered int // the number of batches whose gradients are accumulated for the next step
 }
 
-// resume opens the folder of the checkpoints and loads the latest, if there are any.
+// resume opens the folder of the checkpoints and loads the latest one, if there is any.
 func (r *run) resume(ctx context.Context) (err error) {
 	if r.Checkpoints == "" {
 		return nil
@@ -148,18 +144,18 @@ func (r *run) resume(ctx context.Context) (err error) {
 	if keep == 0 {
 		keep = 3
 	}
-	if r.saver, err = checkpoint.Open(r.pg, r.Checkpoints, checkpoint.Options{Keep: keep, Async: true}); err != nil {
+	if r.saver, err = checkpoint.Open(r.pg, r.Checkpoints, &checkpoint.Options{Keep: keep, Async: true}); err != nil {
 		return err
 	}
-	values := map[string]any{"position": &r.at, "generator": autograd.Generator(r.pg.Device())}
+	values := map[string]any{"position": &r.position, "generator": autograd.Generator(r.pg.Device())}
 	for name, v := range r.Values {
 		values[name] = v
 	}
-	r.state = checkpoint.State{Model: r.Model, Optimizers: []checkpoint.Optimizer{r.Optimizer}, Values: values}
+	r.state = checkpoint.State{Model: r.Model, Optimizers: []optim.Optimizer{r.Optimizer}, Values: values}
 	r.step, err = r.saver.Resume(ctx, r.state)
 	if err == nil {
 		r.saved = r.step
-		err = r.Data.Resume(r.at)
+		err = r.Data.Resume(r.position)
 	}
 	if err != nil {
 		err = errors.Join(err, r.saver.Close())
@@ -167,16 +163,16 @@ func (r *run) resume(ctx context.Context) (err error) {
 	return err
 }
 
-// epoch trains on the rest of one epoch, and evaluates. It ends earlier at the run's last step.
-// It returns true if all ranks are asked to stop.
-func (r *run) epoch(ctx context.Context, epoch int) (stopped bool, err error) {
-	behind := data.Position{Epoch: epoch + 1}
+// epoch trains on the rest of one epoch, up to the last step of the run, and evaluates. It returns
+// true if all ranks stop on request.
+func (r *run) epoch(ctx context.Context, epoch int) (isStopped bool, err error) {
+	end := data.Position{Epoch: epoch + 1}
 	for b, err := range r.Data.Epoch(ctx, epoch) {
 		if err != nil {
 			return false, err
 		}
-		if r.step >= r.total { // in the middle of the epoch
-			behind = r.at
+		if r.step >= r.total { // the run ends in the middle of the epoch
+			end = r.position
 			break
 		}
 		r.gathered++
@@ -187,7 +183,7 @@ func (r *run) epoch(ctx context.Context, epoch int) (stopped bool, err error) {
 		if r.gathered < r.Accumulate {
 			continue
 		}
-		r.gathered, r.at = 0, b.After
+		r.gathered, r.position = 0, b.After
 		if err := r.update(); err != nil {
 			return false, err
 		}
@@ -212,15 +208,15 @@ func (r *run) epoch(ctx context.Context, epoch int) (stopped bool, err error) {
 		}
 		r.meter.Note(append([]progress.Value{progress.V("epoch", float64(epoch+1))}, values...)...)
 	}
-	if r.gathered > 0 { // the next epoch's first batches complete the step
+	if r.gathered > 0 { // the first batches of the next epoch complete the step
 		return false, nil
 	}
-	r.at = behind
+	r.position = end
 	return false, r.save(ctx)
 }
 
-// backward computes the gradients of a batch, which are reduced unless more batches
-// follow within the step.
+// backward computes the gradients of a batch. If more batches of the step follow, they are only
+// accumulated; otherwise they are reduced.
 func (r *run) backward(b *data.Batch, more bool) (loss *autograd.Variable, err error) {
 	pass := func() error {
 		loss = r.Loss(b)
@@ -236,10 +232,10 @@ func (r *run) backward(b *data.Batch, more bool) (loss *autograd.Variable, err e
 	return loss, err
 }
 
-// update makes a step of the gradients.
+// update updates the parameters.
 func (r *run) update() error {
 	if r.LR != nil {
-		r.Optimizer.SetLR(r.LR(r.step))
+		r.Optimizer.(optim.LRSetter).SetLR(r.LR(r.step))
 	}
 	if r.ClipNorm > 0 {
 		if _, err := r.clip(); err != nil {
@@ -254,8 +250,8 @@ func (r *run) update() error {
 	return nil
 }
 
-// clip clips the gradients' norm. An optimizer whose ranks have parts of the gradients
-// has a method of its own for it.
+// clip clips the norm of the gradients. An optimizer whose ranks hold parts of the gradients
+// has its own method for that.
 func (r *run) clip() (*autograd.Variable, error) {
 	if o, ok := r.Optimizer.(interface {
 		ClipGradNorm(max float64) (*autograd.Variable, error)
@@ -265,7 +261,7 @@ func (r *run) clip() (*autograd.Variable, error) {
 	return optim.ClipGradNorm(r.Model.Parameters(), r.ClipNorm)
 }
 
-// log shows the mean loss of all ranks' last batches.
+// log logs the mean of the loss over the last batches of all ranks.
 func (r *run) log(ctx context.Context, loss *autograd.Variable, samples int) error {
 	value, err := loss.TryItem(ctx)
 	if err != nil {
@@ -283,7 +279,7 @@ func (r *run) log(ctx context.Context, loss *autograd.Variable, samples int) err
 	return nil
 }
 
-// save saves a checkpoint, unless there is one of this step.
+// save saves a checkpoint, unless one of this step was saved.
 func (r *run) save(ctx context.Context) error {
 	if r.saver == nil || r.saved == r.step {
 		return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/optim/schedule"
@@ -54,8 +55,8 @@ func trained(ctx context.Context, pg *comm.ProcessGroup, sharded bool, batch int
 	}
 	c := train.Config{Epochs: 3, LR: schedule.Linear(0.1, 0.02, 18), ClipNorm: 1}
 	if sharded {
-		m, opt, err := zero.New(net, pg, func(params []*nn.Parameter) *optim.SGD {
-			return optim.NewSGD(params, optim.SGDOptions{LR: 1, Momentum: 0.9})
+		m, opt, err := zero.New(net, pg, func(params []*nn.Parameter) (*optim.SGD, error) {
+			return optim.NewSGD(params, &optim.SGDOptions{LR: 1, Momentum: 0.9})
 		}, nil)
 		if err != nil {
 			return nil, err
@@ -66,7 +67,7 @@ func trained(ctx context.Context, pg *comm.ProcessGroup, sharded bool, batch int
 		if err != nil {
 			return nil, err
 		}
-		model, c.Optimizer = m, optim.NewSGD(m.Parameters(), optim.SGDOptions{LR: 1, Momentum: 0.9})
+		model, c.Optimizer = m, must.New(optim.NewSGD(m.Parameters(), &optim.SGDOptions{LR: 1, Momentum: 0.9}))
 	}
 	loader, err := data.NewLoader(points(60), pg, data.LoaderOptions{Batch: batch, Shuffle: true, Tail: data.Drop})
 	if err != nil {

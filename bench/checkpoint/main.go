@@ -75,20 +75,23 @@ func newJob(pg *comm.ProcessGroup) (*job, error) {
 	var forget func()
 	j := &job{pg: pg}
 	if *divide {
-		model, opt, err := zero.New(net, pg, func(p []*nn.Parameter) *optim.AdamW { return optim.NewAdamW(p, optim.AdamWOptions{}) }, nil)
+		model, opt, err := zero.New(net, pg, func(p []*nn.Parameter) (*optim.AdamW, error) { return optim.NewAdamW(p, nil) }, nil)
 		if err != nil {
 			return nil, err
 		}
 		forward, update, forget = model.Forward, opt.Step, opt.ZeroGrad
-		j.state = checkpoint.State{Model: model, Optimizers: []checkpoint.Optimizer{opt}}
+		j.state = checkpoint.State{Model: model, Optimizers: []optim.Optimizer{opt}}
 	} else {
 		model, err := ddp.New(net, pg, nil)
 		if err != nil {
 			return nil, err
 		}
-		opt := optim.NewAdamW(model.Parameters(), optim.AdamWOptions{})
+		opt, err := optim.NewAdamW(model.Parameters(), nil)
+		if err != nil {
+			return nil, err
+		}
 		forward, update, forget = model.Forward, opt.Step, opt.ZeroGrad
-		j.state = checkpoint.State{Model: model, Optimizers: []checkpoint.Optimizer{opt}}
+		j.state = checkpoint.State{Model: model, Optimizers: []optim.Optimizer{opt}}
 	}
 	x := autograd.Zeros(pg.Device(), net.Parameters()[0].DType(), *batch, *width)
 	y := autograd.Zeros(pg.Device(), net.Parameters()[0].DType(), *batch, *width)
@@ -126,7 +129,7 @@ func measure(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	m, err := checkpoint.Open(pg, *dir, checkpoint.Options{Keep: 1, Async: true})
+	m, err := checkpoint.Open(pg, *dir, &checkpoint.Options{Keep: 1, Async: true})
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,11 @@ func newSide(ctx context.Context, dev device.Device, o comm.Options) (*side, err
 	if err != nil {
 		return nil, errors.Join(err, pg.Close())
 	}
-	return &side{pg, model, optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.001})}, nil
+	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.001})
+	if err != nil {
+		return nil, errors.Join(err, pg.Close())
+	}
+	return &side{pg, model, opt}, nil
 }
 
 // turn is the median time of a turn's steps.

@@ -20,6 +20,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -143,7 +144,7 @@ func (r run) train(pg *comm.ProcessGroup) (loss float64, params []byte, err erro
 		return v
 	}
 	teacher := normal(0.3, 2, width, width)
-	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 1})
+	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 	for step := range r.steps {
 		x := normal(1, uint64(100+step*pg.Size()+pg.Rank()), rows, width)
 		l := nn.MSELoss(model.Forward(x), autograd.Tanh(autograd.MatMul(x, teacher)))

@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -281,7 +282,7 @@ func TestUnevenInputs(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: 0.1})
+			opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.1}))
 			err = model.Join(nil, func() error {
 				for range 2 + 3*pg.Rank() {
 					x := autograd.Zeros(dev, device.Float32, rows, width)

@@ -16,6 +16,7 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/profile"
 )
@@ -127,7 +128,7 @@ func TestOptimizers(t *testing.T) {
 				}
 			}
 			solver := G.NewVanillaSolver(G.WithLearnRate(0.1))
-			opt := optim.NewSGD(m.Parameters(), optim.SGDOptions{LR: 0.1})
+			opt := must.New(optim.NewSGD(m.Parameters(), &optim.SGDOptions{LR: 0.1}))
 			for step := range 4 {
 				err := errors.Join(theirs.let(step, pg.Rank(), 2), vm1.RunAll(), solver.Step(G.NodesToValueGrads(theirs.learnables)))
 				vm1.Reset()

@@ -3,8 +3,8 @@
 // Training Trillion Parameter Models", 2020). It is package ddp with another
 // optimizer; losses and parameters are the same.
 //
-//	model, opt, err := zero.New(net, pg, func(params []*nn.Parameter) *optim.AdamW {
-//		return optim.NewAdamW(params, optim.AdamWOptions{LR: 0.001, WeightDecay: 0.01})
+//	model, opt, err := zero.New(net, pg, func(params []*nn.Parameter) (*optim.AdamW, error) {
+//		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.001, WeightDecay: 0.01})
 //	}, nil)
 //	for range steps {
 //		if err := nn.MSELoss(model.Forward(x), y).Backward(); err != nil {

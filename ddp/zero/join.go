@@ -57,7 +57,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	}
 	s.join = joining{on: true, own: o.Step != nil}
 	defer func() { s.join = joining{} }()
-	return m.model.Join(&ddp.JoinOptions{
+	return m.Model.Join(&ddp.JoinOptions{
 		DivideByActive: o.DivideByActive, StopEarly: o.StopEarly, With: append([]ddp.Joinable{step}, o.With...),
 	}, func() error {
 		err := f()

@@ -14,6 +14,7 @@ import (
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -187,7 +188,7 @@ func made(pg *comm.ProcessGroup, net nn.Module, w wrapped, steps int) error {
 
 // scaling makes w's steps by a loss scale or without one.
 func (w wrapped) scaling(scaled bool) (scaler *amp.Scaler, step func() error) {
-	scaler = amp.NewScaler(&amp.Options{Disabled: !scaled})
+	scaler = must.New(amp.NewScaler(&amp.Options{Disabled: !scaled}))
 	return scaler, func() error {
 		if err := scaler.Step(w.opt); err != nil {
 			return err
@@ -365,8 +366,8 @@ func TestUnevenInputsScaled(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			scaler := amp.NewScaler(&amp.Options{InitScale: 0x1p26, BackoffFactor: 1. / 16})
-			average := optim.NewEMA(net, w.opt, &optim.EMAOptions{Decay: 0.5})
+			scaler := must.New(amp.NewScaler(&amp.Options{InitScale: 0x1p26, BackoffFactor: 1. / 16}))
+			average := must.New(optim.NewEMA(net, w.opt, &optim.EMAOptions{Decay: 0.5}))
 			step := func() error {
 				if err := scaler.Step(w.opt); err != nil {
 					return err
@@ -434,7 +435,7 @@ func TestJoinMisuse(t *testing.T) {
 			if err := w.join(JoinOptions{}, never); err == nil || !strings.Contains(err.Error(), "within Join already") {
 				return fmt.Errorf("within Join: %v", err)
 			}
-			scaler := amp.NewScaler(nil)
+			scaler := must.New(amp.NewScaler(nil))
 			if err := scaler.Scale(w.loss(pg, device.Float64, 0)).Backward(); err != nil {
 				return err
 			}

@@ -32,7 +32,7 @@ type Optimizer[O Local] struct {
 	updated int          // the steps whose updates this rank has enqueued, all of them
 }
 
-func newOptimizer[O Local](s *shards, local O) *Optimizer[O] {
+func newOptimizer[O Local](s *shards, local O) (*Optimizer[O], error) {
 	o := &Optimizer[O]{shards: s, local: local, last: map[*nn.Parameter]*bucket{}}
 	parts := map[*nn.Parameter]*part{}
 	for _, p := range s.parts {
@@ -42,7 +42,7 @@ func newOptimizer[O Local](s *shards, local O) *Optimizer[O] {
 	for _, p := range local.Parameters() {
 		part := parts[p]
 		if part == nil {
-			panic(&ForeignError{p.Name()})
+			return nil, fmt.Errorf("the optimizer of the shards has parameter %q, which newLocal was not given", p.Name())
 		}
 		ends[part.bucket] = p
 		o.whole = append(o.whole, part.Var())
@@ -54,8 +54,8 @@ func newOptimizer[O Local](s *shards, local O) *Optimizer[O] {
 			o.last[p] = &s.buckets[i]
 		}
 	}
-	local.SetTail((*tail[O])(o))
-	return o
+	local.SetStepHook((*stepHook[O])(o))
+	return o, nil
 }
 
 // Local is the optimizer of this rank's shards, for changing its options, which
@@ -87,9 +87,9 @@ func (o *Optimizer[O]) ZeroGrad() {
 	}
 }
 
-// SetLR sets the learning rate of the local optimizer, on this rank. It panics if that
-// has no method SetLR.
-func (o *Optimizer[O]) SetLR(lr float64) { any(o.local).(interface{ SetLR(float64) }).SetLR(lr) }
+// SetLR sets the learning rate of the local optimizer on this rank. It panics if that is no
+// [optim.LRSetter].
+func (o *Optimizer[O]) SetLR(lr float64) { any(o.local).(optim.LRSetter).SetLR(lr) }
 
 // ClipGradNorm is [optim.ClipGradNorm] for the gradients of the whole model, of which
 // each rank has parts: all ranks call it, behind the same backward passes, within
@@ -124,7 +124,7 @@ func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, e
 
 // Step changes the parameters by their gradients, on all ranks: see the package
 // documentation, and [optim.SGD.Step] for errors. All ranks call it behind the
-// same backward passes. A gather that fails is an [*optim.TornError], from this
+// same backward passes. A gather that fails is an [*optim.InconsistentError], from this
 // Step or, where that does not wait for it, from the next. A torn step breaks the
 // group: the others lack this rank's shards.
 func (o *Optimizer[O]) Step() error { return o.StepScaled(optim.Scaled{}) }
@@ -139,13 +139,13 @@ func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 	}
 	if err := o.failed(); err != nil {
 		n := len(o.shards.parts)
-		return &optim.TornError{Step: o.updated, Updated: n, Params: n, Err: err}
+		return &optim.InconsistentError{Step: o.updated, Updated: n, Params: n, Err: err}
 	}
 	for i := range o.shards.buckets {
 		o.shards.buckets[i].done = nil // of a step that was skipped
 	}
 	err := o.local.StepScaled(s)
-	if errors.As(err, new(*optim.TornError)) {
+	if errors.As(err, new(*optim.InconsistentError)) {
 		o.shards.pg.Abort(err) // the others may be waiting
 	}
 	return err
@@ -190,22 +190,22 @@ func (o *Optimizer[O]) State() ([]*nn.Buffer, error) {
 	return all, nil
 }
 
-// Restoring says that the program is about to write the parameters, or what
-// State returned: see [optim.SGD.Restoring].
-func (o *Optimizer[O]) Restoring() {
-	o.local.Restoring()
+// BeginLoad says that the program is about to write the parameters, or what
+// State returned: see [optim.SGD.BeginLoad].
+func (o *Optimizer[O]) BeginLoad() {
+	o.local.BeginLoad()
 	o.reset(-1)
 }
 
-// Restored says that these are whole again, as after so many steps.
-func (o *Optimizer[O]) Restored(steps int) {
+// EndLoad says that these are whole again, as after so many steps.
+func (o *Optimizer[O]) EndLoad(steps int) {
 	o.reset(steps)
-	o.local.Restored(steps)
+	o.local.EndLoad(steps)
 }
 
-// Lend says that other numbers take the place of the parameters until back: see
-// [optim.SGD.Lend].
-func (o *Optimizer[O]) Lend() (back func()) { return o.local.Lend() }
+// SwapParameters says that other numbers take the place of the parameters until back: see
+// [optim.SGD.SwapParameters].
+func (o *Optimizer[O]) SwapParameters() (restored func()) { return o.local.SwapParameters() }
 
 func (o *Optimizer[O]) reset(steps int) {
 	o.mu.Lock()
@@ -227,11 +227,11 @@ func (o *Optimizer[O]) updates() (steps int, whole bool) {
 	return steps, false
 }
 
-// tail is the optimizer as the local one tells it of its steps.
-type tail[O Local] Optimizer[O]
+// stepHook is the optimizer as the local one tells it of its steps.
+type stepHook[O Local] Optimizer[O]
 
 // Updated marks the end of a bucket's updates.
-func (t *tail[O]) Updated(p *nn.Parameter) {
+func (t *stepHook[O]) Updated(p *nn.Parameter) {
 	b := t.last[p]
 	if b == nil {
 		return
@@ -245,7 +245,7 @@ func (t *tail[O]) Updated(p *nn.Parameter) {
 }
 
 // Complete gathers the buckets, each behind its updates.
-func (t *tail[O]) Complete() error {
+func (t *stepHook[O]) Complete() error {
 	o := (*Optimizer[O])(t)
 	steps, _ := o.local.Committed()
 	o.mu.Lock()

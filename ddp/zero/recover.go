@@ -18,9 +18,9 @@ import (
 
 // Shard is what a rank has after a failure.
 type Shard struct {
-	Rank, Of int  // the shards of all buckets: those of rank Rank of so many; Of is 0 for none
-	Steps    int  // updates that they hold
-	Whole    bool // they are what these updates made of them
+	Rank, Of   int  // the shards of all buckets: those of rank Rank of so many; Of is 0 for none
+	Steps      int  // updates that they hold
+	Consistent bool // they are what these updates made of them
 }
 
 // LostShardError says that the ranks do not have, all together, the state after
@@ -38,8 +38,8 @@ func (e *LostShardError) Error() string {
 		if s.Of > 0 {
 			text = fmt.Sprintf("rank %d: shard %d of %d at step %d", r, s.Rank, s.Of, s.Steps)
 		}
-		if !s.Whole {
-			text += ", torn"
+		if !s.Consistent {
+			text += ", inconsistent"
 		}
 		ranks = append(ranks, text)
 	}
@@ -59,7 +59,7 @@ func (e *LostShardError) Error() string {
 // All ranks call it, in the same order as their other collectives. If it fails it
 // may be called again on the next group, with the same old. See [ddp.Recover] for
 // the device, and for what is the program's to set.
-func Recover[O Local](module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
+func Recover[O Local](module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func(params []*nn.Parameter) (O, error), opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	if pg == nil {
 		return nil, nil, fmt.Errorf("zero: recovering: %w", comm.ErrNoGroup)
 	}
@@ -70,11 +70,11 @@ func Recover[O Local](module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O],
 	return m, o, nil
 }
 
-func restore[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func([]*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
-	mine := Shard{Whole: true}
+func restore[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func([]*nn.Parameter) (O, error), opts *ddp.Options) (*Model, *Optimizer[O], error) {
+	mine := Shard{Consistent: true}
 	if old != nil {
 		mine.Rank, mine.Of = old.shards.pg.Rank(), old.shards.pg.Size()
-		mine.Steps, mine.Whole = old.updates()
+		mine.Steps, mine.Consistent = old.updates()
 	}
 	ranks, err := comm.AllGatherObject(ctx, pg, mine)
 	if err != nil {
@@ -101,7 +101,7 @@ func restore[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGrou
 	if err != nil || len(from) == 0 {
 		return m, o, err
 	}
-	o.Restoring()
+	o.BeginLoad()
 	takers, err := o.takers(module, with.Ignore)
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
@@ -122,7 +122,7 @@ func restore[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGrou
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
 	}
-	o.Restored(step)
+	o.EndLoad(step)
 	return m, o, nil
 }
 
@@ -132,12 +132,12 @@ func sources(ranks []Shard) (step int, from []int, err error) {
 	for _, s := range ranks {
 		step = max(step, s.Steps)
 	}
-	if step == 0 && ranks[0].Whole {
+	if step == 0 && ranks[0].Consistent {
 		return 0, nil, nil
 	}
 	by := map[int]map[int]int{} // the ranks, by number of shards and shard
 	for r, s := range ranks {
-		if s.Steps != step || !s.Whole || s.Of == 0 {
+		if s.Steps != step || !s.Consistent || s.Of == 0 {
 			continue
 		}
 		if by[s.Of] == nil {

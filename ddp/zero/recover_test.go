@@ -159,11 +159,11 @@ func TestRecover(t *testing.T) {
 	together(t, plain, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
 	want := allBits(plain[0].net)
 
-	torn := func(s *survivor, pg *comm.ProcessGroup, to int) error {
-		var e *optim.TornError
+	inconsistent := func(s *survivor, pg *comm.ProcessGroup, to int) error {
+		var e *optim.InconsistentError
 		err := s.train(pg, to)
 		if _, whole := s.opt.Committed(); !errors.As(err, &e) || e.Step != to || whole {
-			return fmt.Errorf("got %v, whole: %v; want step %d torn", err, whole, to)
+			return fmt.Errorf("got %v, whole: %v; want step %d inconsistent", err, whole, to)
 		}
 		return nil
 	}
@@ -179,7 +179,7 @@ func TestRecover(t *testing.T) {
 		{name: "a gather fails", step: failing,
 			// Three buckets a step: the second of the failing one, on every rank at most.
 			wrap: failAt(3*(failing-1) + 1),
-			at:   func(pg *comm.ProcessGroup, s *survivor) error { return torn(s, pg, failing) }},
+			at:   func(pg *comm.ProcessGroup, s *survivor) error { return inconsistent(s, pg, failing) }},
 		{name: "a gather fails on one rank", step: failing,
 			wrap: func() func(backend.Backend) backend.Backend {
 				var first atomic.Bool
@@ -190,25 +190,25 @@ func TestRecover(t *testing.T) {
 					return b
 				}
 			},
-			at: func(pg *comm.ProcessGroup, s *survivor) error { return torn(s, pg, failing) }},
+			at: func(pg *comm.ProcessGroup, s *survivor) error { return inconsistent(s, pg, failing) }},
 		{name: "the first gather of all fails", step: 1,
 			wrap: failAt(0),
-			at:   func(pg *comm.ProcessGroup, s *survivor) error { return torn(s, pg, 1) }},
+			at:   func(pg *comm.ProcessGroup, s *survivor) error { return inconsistent(s, pg, 1) }},
 		{name: "a rank joins", step: failing,
 			wrap:  failAt(3 * (failing - 1)),
-			at:    func(pg *comm.ProcessGroup, s *survivor) error { return torn(s, pg, failing) },
+			at:    func(pg *comm.ProcessGroup, s *survivor) error { return inconsistent(s, pg, failing) },
 			after: func(all []*survivor) []*survivor { return append(survivors(t, 1, false), all...) }},
 		{name: "between two updates", step: -1,
 			at: func(pg *comm.ProcessGroup, s *survivor) error {
 				if pg.Rank() == 0 {
 					s.updates = 6*(failing-1) + 4
 				}
-				return torn(s, pg, failing)
+				return inconsistent(s, pg, failing)
 			}},
 		{name: "a rank is one step behind", step: -1,
 			at: func(pg *comm.ProcessGroup, s *survivor) error {
 				if pg.Rank() == 1 {
-					return torn(s, pg, failing)
+					return inconsistent(s, pg, failing)
 				}
 				s.left = failing
 				if err := s.train(pg, failing); !errors.Is(err, errInjected) {
@@ -377,12 +377,12 @@ func TestAGatherThatFailsLate(t *testing.T) {
 		if err := w.loss(pg, device.Float64, 1).Backward(); err != nil {
 			return err
 		}
-		var torn *optim.TornError
-		if err := w.opt.Step(); !errors.As(err, &torn) || torn.Step != 1 || !errors.Is(err, errInjected) {
+		var inconsistent *optim.InconsistentError
+		if err := w.opt.Step(); !errors.As(err, &inconsistent) || inconsistent.Step != 1 || !errors.Is(err, errInjected) {
 			return fmt.Errorf("the next step: %v", err)
 		}
-		w.opt.Restoring()
-		w.opt.Restored(1)
+		w.opt.BeginLoad()
+		w.opt.EndLoad(1)
 		if n, whole := w.opt.Committed(); n != 1 || !whole {
 			return fmt.Errorf("restored: %d steps committed, whole: %v", n, whole)
 		}
@@ -439,9 +439,9 @@ func TestRecoverIgnores(t *testing.T) {
 }
 
 func TestTheSourcesOfARecovery(t *testing.T) {
-	none := Shard{Whole: true}
+	none := Shard{Consistent: true}
 	at := func(rank, of, steps int) Shard { return Shard{rank, of, steps, true} }
-	torn := func(s Shard) Shard { s.Whole = false; return s }
+	inconsistent := func(s Shard) Shard { s.Consistent = false; return s }
 	for _, c := range []struct {
 		ranks []Shard
 		step  int
@@ -454,9 +454,9 @@ func TestTheSourcesOfARecovery(t *testing.T) {
 		{ranks: []Shard{none, at(1, 2, 4), at(0, 2, 4)}, step: 4, from: []int{2, 1}},
 		{ranks: []Shard{at(0, 1, 3), at(1, 2, 4), at(0, 2, 4)}, step: 4, from: []int{2, 1}},
 		{ranks: []Shard{at(0, 2, 4), at(1, 2, 3)}, step: 4, lost: true},
-		{ranks: []Shard{at(0, 2, 4), torn(at(1, 2, 4))}, step: 4, lost: true},
+		{ranks: []Shard{at(0, 2, 4), inconsistent(at(1, 2, 4))}, step: 4, lost: true},
 		{ranks: []Shard{at(0, 2, 4), at(1, 3, 4), none}, step: 4, lost: true},
-		{ranks: []Shard{torn(at(0, 2, 0)), at(1, 2, 0)}, lost: true},
+		{ranks: []Shard{inconsistent(at(0, 2, 0)), at(1, 2, 0)}, lost: true},
 	} {
 		step, from, err := sources(c.ranks)
 		var lost *LostShardError
@@ -467,8 +467,8 @@ func TestTheSourcesOfARecovery(t *testing.T) {
 			t.Errorf("%v: step %d from %v, %v; want %d from %v", c.ranks, step, from, err, c.step, c.from)
 		}
 	}
-	text := (&LostShardError{4, []Shard{at(0, 2, 4), torn(at(1, 2, 3)), none}}).Error()
-	if want := "step 4, the last that any was updated in, are not all there (rank 0: shard 0 of 2 at step 4; rank 1: shard 1 of 2 at step 3, torn; rank 2: none)"; !strings.Contains(text, want) {
+	text := (&LostShardError{4, []Shard{at(0, 2, 4), inconsistent(at(1, 2, 3)), none}}).Error()
+	if want := "step 4, the last that any was updated in, are not all there (rank 0: shard 0 of 2 at step 4; rank 1: shard 1 of 2 at step 3, inconsistent; rank 2: none)"; !strings.Contains(text, want) {
 		t.Errorf("%q lacks %q", text, want)
 	}
 }

@@ -127,11 +127,11 @@ func load(opt Local, steps int, state map[string]*autograd.Variable) error {
 	if err != nil {
 		return err
 	}
-	opt.Restoring()
+	opt.BeginLoad()
 	for _, b := range mine {
 		copy(b.Var().Tensor().Buf.Host(), bits(state[b.Name()]))
 	}
-	opt.Restored(steps)
+	opt.EndLoad(steps)
 	return nil
 }
 

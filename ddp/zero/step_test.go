@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -97,7 +98,7 @@ func TestParametersThatAreNotOptimized(t *testing.T) {
 		var bits [2][]byte
 		for i, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
 			net := mlp(double)
-			w, err := wrap(net, pg, func(ps []*nn.Parameter) Local {
+			w, err := wrap(net, pg, func(ps []*nn.Parameter) (Local, error) {
 				return adamW(slices.DeleteFunc(slices.Clone(ps), func(p *nn.Parameter) bool { return strings.HasPrefix(p.Name(), "2.bias") }))
 			}, small)
 			if err != nil {
@@ -285,7 +286,7 @@ func TestLossScaling(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			scaler := amp.NewScaler(&amp.Options{InitScale: 0x1p22})
+			scaler := must.New(amp.NewScaler(&amp.Options{InitScale: 0x1p22}))
 			for step := range tries {
 				if err := scaler.Scale(w.loss(pg, device.Float32, step)).Backward(); err != nil {
 					return err
@@ -318,7 +319,7 @@ func TestAverages(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			ema := optim.NewEMA(net, w.opt, &optim.EMAOptions{Decay: 0.5})
+			ema := must.New(optim.NewEMA(net, w.opt, &optim.EMAOptions{Decay: 0.5}))
 			for step := range 4 {
 				if _, err := w.train(pg, device.Float64, step, step+1); err != nil {
 					return err
@@ -494,10 +495,13 @@ func TestMisuse(t *testing.T) {
 		if _, err := divided(mlp(double), pg, kind, nil); !errors.As(err, &m) || m.What != "optimizer state" && m.Index >= 0 {
 			return fmt.Errorf("with two kinds of optimizers: %v", err)
 		}
-		var e *ForeignError
-		foreign := func([]*nn.Parameter) Local { return sgd([]*nn.Parameter{w}) }
-		if err := panicking(func() { divided(mlp(double), pg, foreign, nil) }); !errors.As(err, &e) || e.Param != "w" {
-			return fmt.Errorf("with a foreign parameter: %v", err)
+		otherParameter := func([]*nn.Parameter) (Local, error) { return sgd([]*nn.Parameter{w}) }
+		if _, err := divided(mlp(double), pg, otherParameter, nil); err == nil || !strings.Contains(err.Error(), `has parameter "w", which newLocal was not given`) {
+			return fmt.Errorf("with another parameter: %v", err)
+		}
+		invalid := func(params []*nn.Parameter) (Local, error) { return optim.NewSGD(params, &optim.SGDOptions{LR: -1}) }
+		if _, err := divided(mlp(double), pg, invalid, nil); !errors.As(err, new(*optim.OptionError)) {
+			return fmt.Errorf("with a negative learning rate: %v", err)
 		}
 		return nil
 	})

@@ -18,7 +18,7 @@ func TestGathersAreCounted(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		for _, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
 			net := mlp(double)
-			w, err := wrap(net, pg, func(ps []*nn.Parameter) Local {
+			w, err := wrap(net, pg, func(ps []*nn.Parameter) (Local, error) {
 				return adamW(slices.DeleteFunc(slices.Clone(ps), func(p *nn.Parameter) bool { return strings.HasPrefix(p.Name(), "2.bias") }))
 			}, small)
 			if err != nil {

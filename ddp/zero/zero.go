@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/ddp/reducer"
@@ -12,22 +11,17 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// Local is the optimizer of one rank's shards, such as [*optim.SGD] and
-// [*optim.AdamW]: see there for the methods. Its parameters are parts ([nn.NewPart]):
-// what it keeps of one, but for a single number, has the shape of the part's Var, and is
-// called by the parameter's name, a dot and a word.
+// Local is the optimizer of one rank's shards, such as [*optim.SGD] or [*optim.AdamW]. Its
+// parameters are parts ([nn.NewPart]). Its state of a part is named by the parameter's name, a dot and
+// a word, and has the shape of the part's variable, unless it is a single number.
 type Local interface {
-	Parameters() []*nn.Parameter
-	StepScaled(s optim.Scaled) error
-	ZeroGrad()
-	SetTail(t optim.Tail)
-	Committed() (steps int, whole bool)
-	State() ([]*nn.Buffer, error)
-	Restoring()
-	Restored(steps int)
-	Lend() (back func())
-	// Elementwise marks a rule that changes each element by its own gradient and
-	// state alone.
+	optim.Optimizer
+	optim.ScaledStepper
+	optim.ParameterSwapper
+	// SetStepHook sets the hook of the following steps. New calls it once.
+	SetStepHook(h optim.StepHook)
+	// Elementwise marks an update rule that changes each element only by that element's gradient and
+	// state.
 	Elementwise()
 }
 
@@ -35,9 +29,9 @@ type Local interface {
 // rank's shard on that rank: see [ddp.Model], whose methods it has where nothing
 // else is said. It is driven by one goroutine.
 type Model struct {
-	model  *ddp.Model
+	*ddp.Model
 	shards *shards
-	step   func() error // the optimizer's
+	step   func() error // Step of the optimizer
 }
 
 // New wraps a module as [ddp.New] does, and makes the optimizer of this rank's
@@ -45,7 +39,7 @@ type Model struct {
 // gradient, by the names and in the shapes of the whole: it makes groups of them as of
 // whole parameters. Those that it leaves out stay as they are. The state is allocated. All
 // ranks call it, in the same order as their other collectives.
-func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
+func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) (O, error), opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	if pg == nil {
 		return nil, nil, fmt.Errorf("zero: %w", comm.ErrNoGroup)
 	}
@@ -56,7 +50,7 @@ func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params [
 	return m, o, nil
 }
 
-func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, newLocal func([]*nn.Parameter) O, opts *ddp.Options) (*Model, *Optimizer[O], error) {
+func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, newLocal func([]*nn.Parameter) (O, error), opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	var with ddp.Options
 	if opts != nil {
 		with = *opts
@@ -74,8 +68,15 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	if err != nil {
 		return nil, nil, err
 	}
-	o := newOptimizer(s, newLocal(s.locals()))
-	state, err := o.kept() // made now: no rank alone can lack the memory in a step
+	var o *Optimizer[O]
+	var state []kept
+	local, err := newLocal(s.locals())
+	if err == nil {
+		o, err = newOptimizer(s, local)
+	}
+	if err == nil {
+		state, err = o.kept() // allocated now: later one rank alone could lack the memory
+	}
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
 	}
@@ -84,44 +85,6 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	}
 	return &Model{model, s, o.Step}, o, nil
 }
-
-// Forward applies the module. A backward pass through the result averages the
-// gradients.
-func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
-	return m.model.Forward(x)
-}
-
-// Run runs forward, which applies the module: see [ddp.Model.Run].
-func (m *Model) Run(forward func() *autograd.Variable) *autograd.Variable {
-	return m.model.Run(forward)
-}
-
-// SetTraining sets the module's mode: see [nn.Train].
-func (m *Model) SetTraining(on bool) { m.model.SetTraining(on) }
-
-// Output makes y a result of the model's as well: see [ddp.Model.Output].
-func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
-	return m.model.Output(y)
-}
-
-// NoSync runs f, within which backward passes accumulate gradients and reduce
-// nothing. The first pass after it reduces the sum.
-func (m *Model) NoSync(f func() error) error { return m.model.NoSync(f) }
-
-// Stopping reports whether all ranks stop here: see [ddp.Model.Stopping].
-func (m *Model) Stopping() bool { return m.model.Stopping() }
-
-// Parameters are the module's, whole, under their own names.
-func (m *Model) Parameters() []*nn.Parameter { return m.model.Parameters() }
-
-// Buffers are the module's.
-func (m *Model) Buffers() []*nn.Buffer { return m.model.Buffers() }
-
-// Unwrap is the module that New was given.
-func (m *Model) Unwrap() nn.Model { return m.model.Unwrap() }
-
-// Stats tell what the model did so far: see [ddp.Model.Stats].
-func (m *Model) Stats() ddp.Stats { return m.model.Stats() }
 
 // AccumulationError is the panic value of a backward pass that would add to a
 // gradient that the last one has reduced to shards.
@@ -133,12 +96,4 @@ type AccumulationError struct {
 func (e *AccumulationError) Error() string {
 	return fmt.Sprintf("zero: rank %d: the gradient of %q is in shards already: ZeroGrad belongs between two backward passes that reduce, and NoSync around all but the last of those that accumulate",
 		e.Rank, e.Param)
-}
-
-// ForeignError is the panic value of a local optimizer with a parameter that it
-// was not given.
-type ForeignError struct{ Param string }
-
-func (e *ForeignError) Error() string {
-	return fmt.Sprintf("zero: the optimizer of the shards has %q, which is none of the parameters that it was given", e.Param)
 }

@@ -12,7 +12,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
@@ -35,26 +34,23 @@ var small = &ddp.Options{BucketCapMB: 0.00015}
 
 // stepper is an optimizer, with shards or without.
 type stepper interface {
-	Step() error
-	ZeroGrad()
-	Committed() (steps int, whole bool)
-	amp.Optimizer
 	optim.Optimizer
+	optim.ScaledStepper
 }
 
 // maker makes an optimizer of some kind.
-type maker func(params []*nn.Parameter) Local
+type maker func(params []*nn.Parameter) (Local, error)
 
-func sgd(params []*nn.Parameter) Local {
-	return optim.NewSGD(params, optim.SGDOptions{LR: 0.05, Momentum: 0.9, WeightDecay: 0.01, Nesterov: true, MasterWeights: true})
+func sgd(params []*nn.Parameter) (Local, error) {
+	return optim.NewSGD(params, &optim.SGDOptions{LR: 0.05, Momentum: 0.9, WeightDecay: 0.01, Nesterov: true, MasterWeights: true})
 }
 
-func adamW(params []*nn.Parameter) Local {
-	return optim.NewAdamW(params, optim.AdamWOptions{LR: 0.01, WeightDecay: 0.1, MasterWeights: true})
+func adamW(params []*nn.Parameter) (Local, error) {
+	return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.01, WeightDecay: 0.1, MasterWeights: true})
 }
 
 // grouped has no weight decay of biases.
-func grouped(params []*nn.Parameter) Local {
+func grouped(params []*nn.Parameter) (Local, error) {
 	var groups [2]optim.AdamWGroup
 	groups[0].AdamWOptions = optim.AdamWOptions{LR: 0.01, WeightDecay: 0.1}
 	groups[1].AdamWOptions = optim.AdamWOptions{LR: 0.02}
@@ -65,11 +61,11 @@ func grouped(params []*nn.Parameter) Local {
 		}
 		groups[i].Params = append(groups[i].Params, p)
 	}
-	return optim.NewAdamWGroups(groups[1], groups[0])
+	return optim.NewAdamW(groups[1].Params, &groups[1].AdamWOptions, groups[0])
 }
 
 // shaped has no weight decay of what is no matrix.
-func shaped(params []*nn.Parameter) Local {
+func shaped(params []*nn.Parameter) (Local, error) {
 	groups := [2]optim.SGDGroup{{SGDOptions: optim.SGDOptions{LR: 0.1, Momentum: 0.9}}, {SGDOptions: optim.SGDOptions{LR: 0.1, Momentum: 0.9, WeightDecay: 5}}}
 	for _, p := range params {
 		i := 0
@@ -78,7 +74,7 @@ func shaped(params []*nn.Parameter) Local {
 		}
 		groups[i].Params = append(groups[i].Params, p)
 	}
-	return optim.NewSGDGroups(groups[:]...)
+	return optim.NewSGD(groups[0].Params, &groups[0].SGDOptions, groups[1])
 }
 
 // wrapped is a model, with shards or without, and its optimizer.
@@ -107,7 +103,10 @@ func whole(net nn.Module, pg *comm.ProcessGroup, make maker, opts *ddp.Options) 
 	if err != nil {
 		return w, err
 	}
-	opt := make(model.Parameters())
+	opt, err := make(model.Parameters())
+	if err != nil {
+		return w, err
+	}
 	return wrapped{model, opt.(stepper), nil, opt}, nil
 }
 
@@ -253,7 +252,7 @@ func TestPartsHaveNameAndShapeOfTheWhole(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		net := mlp(double)
 		elements := make(map[string]int64)
-		w, err := divided(net, pg, func(params []*nn.Parameter) Local {
+		w, err := divided(net, pg, func(params []*nn.Parameter) (Local, error) {
 			for _, p := range params {
 				elements[p.String()] = int64(p.Var().Tensor().Len())
 			}

@@ -56,9 +56,12 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	opt, err := optim.NewAdamW(model.Parameters(), &optim.AdamWOptions{LR: 0.01})
+	if err != nil {
+		return err
+	}
 	return train.Run(ctx, pg, train.Config{
-		Model: model, Optimizer: optim.NewAdamW(model.Parameters(), optim.AdamWOptions{LR: 0.01}),
-		Data: loader, MaxSteps: *steps, Log: *log, LogEvery: 50,
+		Model: model, Optimizer: opt, Data: loader, MaxSteps: *steps, Log: *log, LogEvery: 50,
 		Loss: func(b *data.Batch) *autograd.Variable {
 			return nn.CrossEntropyLoss(model.Forward(b.Vars[0]), b.Vars[1])
 		},

@@ -75,7 +75,10 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opt := optim.NewAdamW(model.Parameters(), optim.AdamWOptions{WeightDecay: 0.01})
+	opt, err := optim.NewAdamW(model.Parameters(), &optim.AdamWOptions{WeightDecay: 0.01})
+	if err != nil {
+		return err
+	}
 	return train.Run(ctx, pg, train.Config{
 		Model: model, Optimizer: opt, Data: loader, Epochs: *epochs,
 		Log: *log, Checkpoints: *resume, SaveEvery: *every,

@@ -153,8 +153,12 @@ func run(ctx context.Context) error {
 	}
 	rate := schedule.Sequence(schedule.Phase{Steps: *warmup, Schedule: schedule.Linear(*lr/float64(*warmup), *lr, *warmup)},
 		schedule.Phase{Schedule: schedule.Cosine(*lr, *lr/10, *steps-*warmup)})
+	opt, err := newOptimizer(net, *decay, *dtype != "f32")
+	if err != nil {
+		return err
+	}
 	err = train.Run(ctx, pg, train.Config{
-		Model: model, Optimizer: newOptimizer(net, *decay, *dtype != "f32"), Data: loader, MaxSteps: *steps,
+		Model: model, Optimizer: opt, Data: loader, MaxSteps: *steps,
 		Loss: func(b *data.Batch) *autograd.Variable {
 			return model.Run(func() *autograd.Variable { return net.loss(b.Vars[0], b.Vars[1]) })
 		},
@@ -171,19 +175,20 @@ func run(ctx context.Context) error {
 	return generate(ctx, net, pg.Device(), c)
 }
 
-// newOptimizer decays matrices alone: neither biases nor what scales norms.
-func newOptimizer(net nn.Model, decay float64, masters bool) *optim.AdamW {
-	matrices := optim.AdamWGroup{AdamWOptions: optim.AdamWOptions{Betas: [2]float64{0.9, 0.95}, WeightDecay: decay, MasterWeights: masters}}
-	rest := matrices
-	rest.WeightDecay = 0
+// newOptimizer makes an optimizer that decays only matrices, not biases and the scales of norms.
+func newOptimizer(net nn.Model, decay float64, masters bool) (*optim.AdamW, error) {
+	o := optim.AdamWOptions{Betas: [2]float64{0.9, 0.95}, MasterWeights: masters}
+	decayed := optim.AdamWGroup{AdamWOptions: o}
+	decayed.WeightDecay = decay
+	var rest []*nn.Parameter
 	for _, p := range net.Parameters() {
 		if len(p.Shape()) > 1 {
-			matrices.Params = append(matrices.Params, p)
+			decayed.Params = append(decayed.Params, p)
 		} else {
-			rest.Params = append(rest.Params, p)
+			rest = append(rest, p)
 		}
 	}
-	return optim.NewAdamWGroups(matrices, rest)
+	return optim.NewAdamW(rest, &o, decayed)
 }
 
 // endOfText is the token that a text begins behind in shards of GPT-2's tokens.

@@ -16,6 +16,7 @@ import (
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/internal/testpython"
 	"github.com/goddp/goddp/metrics"
 	"github.com/goddp/goddp/nn"
@@ -124,7 +125,7 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 	if err != nil {
 		return err
 	}
-	opt := newOptimizer(net, 0.1, false)
+	opt := must.New(newOptimizer(net, 0.1, false))
 	opt.SetLR(1e-3)
 	losses, err := numbers(p.variable(dev, "losses"))
 	if err != nil {

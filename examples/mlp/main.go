@@ -93,7 +93,10 @@ func train(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opt := optim.NewSGD(model.Parameters(), optim.SGDOptions{LR: *lr})
+	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: *lr})
+	if err != nil {
+		return err
+	}
 	data, err := newData(pg)
 	if err != nil {
 		return err

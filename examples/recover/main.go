@@ -50,7 +50,10 @@ func train(ctx context.Context) error {
 	}
 	defer dev.Close()
 	net := nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-	opt := optim.NewSGD(net.Parameters(), optim.SGDOptions{LR: 0.1, Momentum: 0.9})
+	opt, err := optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.1, Momentum: 0.9})
+	if err != nil {
+		return err
+	}
 	stalled := false
 	for group := 1; ; group++ {
 		pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: *timeout, ErrorMode: comm.BlockingWait})
@@ -140,7 +143,7 @@ func restore(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *opt
 	if err != nil && !errors.As(err, &lost) || *resume == "" {
 		return nil, step, err
 	}
-	saver, err = checkpoint.Open(pg, *resume, checkpoint.Options{Keep: 3, Async: true})
+	saver, err = checkpoint.Open(pg, *resume, &checkpoint.Options{Keep: 3, Async: true})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -158,7 +161,7 @@ func restore(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *opt
 
 // state is what checkpoints hold.
 func state(net nn.Module, opt *optim.SGD) checkpoint.State {
-	return checkpoint.State{Model: net, Optimizers: []checkpoint.Optimizer{opt}}
+	return checkpoint.State{Model: net, Optimizers: []optim.Optimizer{opt}}
 }
 
 const (

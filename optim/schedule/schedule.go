@@ -1,9 +1,8 @@
-// Package schedule has learning rates that change as training goes on.
+// Package schedule has learning rate schedules.
 //
-// A [Schedule] is a function of the number of steps that the optimizer has
-// committed, and of nothing else: there is no state to save, a run that is
-// resumed goes on with the right rate, and a step that was skipped does not
-// count.
+// A [Schedule] is a function of the number of steps that the optimizer has committed. It has no other
+// state: nothing has to be saved, a resumed run continues with the right rate, and a skipped
+// step does not count.
 //
 //	rate := schedule.Sequence(
 //		schedule.Phase{Steps: 700, Schedule: schedule.Linear(0, 6e-4, 700)},
@@ -15,8 +14,9 @@
 //		... Forward, Backward, Step ...
 //	}
 //
-// A group of parameters with a rate of its own is set in the same way:
-// opt.Groups()[1].LR = 0.1 * rate(steps).
+// A group of parameters can have another rate: opt.Groups()[1].LR = 0.1 * rate(steps).
+//
+// The functions of this package panic if an argument, such as a number of steps, is out of range.
 package schedule
 
 import (
@@ -24,17 +24,17 @@ import (
 	"math"
 )
 
-// A Schedule is the learning rate of the step that follows so many committed
-// ones. The first step has the rate at 0.
+// A Schedule returns the learning rate of the step that follows after the given number of committed
+// steps. The rate of the first step is that for 0.
 type Schedule func(committed int) float64
 
-// Constant is always rate.
+// Constant always returns rate.
 func Constant(rate float64) Schedule {
 	return func(int) float64 { return rate }
 }
 
-// Linear goes from one rate to another in so many steps, and stays there. From
-// 0 upwards it is the usual warm-up.
+// Linear changes the rate linearly from one value to another within steps steps. Then the rate stays
+// constant. With from = 0 it is the usual warm-up.
 func Linear(from, to float64, steps int) Schedule {
 	positive("Linear", steps)
 	return func(committed int) float64 {
@@ -42,9 +42,9 @@ func Linear(from, to float64, steps int) Schedule {
 	}
 }
 
-// Cosine goes from one rate to another on half a cosine wave in so many steps,
-// and stays there (Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent
-// with Warm Restarts", 2017, without the restarts).
+// Cosine changes the rate from one value to another along half a cosine wave within steps steps. Then
+// the rate stays constant (Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm
+// Restarts", 2017, without the restarts).
 func Cosine(from, to float64, steps int) Schedule {
 	positive("Cosine", steps)
 	return func(committed int) float64 {
@@ -52,7 +52,7 @@ func Cosine(from, to float64, steps int) Schedule {
 	}
 }
 
-// Step is rate, multiplied by factor after every so many steps.
+// Step starts with rate and multiplies it by factor after every every steps.
 func Step(rate, factor float64, every int) Schedule {
 	positive("Step", every)
 	return func(committed int) float64 {
@@ -60,9 +60,9 @@ func Step(rate, factor float64, every int) Schedule {
 	}
 }
 
-// OneCycle rises from peak/25 to peak on a cosine in the first 30% of the steps
-// and falls to peak/250000 in the others (Smith and Topin, "Super-Convergence",
-// 2018). It is torch.optim.lr_scheduler.OneCycleLR with its defaults.
+// OneCycle raises the rate from peak/25 to peak along a cosine in the first 30% of the steps, and
+// lowers it to peak/250000 in the remaining steps (Smith and Topin, "Super-Convergence", 2018). It is
+// torch.optim.lr_scheduler.OneCycleLR with its defaults.
 func OneCycle(peak float64, steps int) Schedule {
 	positive("OneCycle", steps)
 	const start, end, rising = 25, 25e4, 0.3
@@ -77,9 +77,9 @@ func OneCycle(peak float64, steps int) Schedule {
 	}
 }
 
-// WSD warms up linearly from 0 to peak, is stable, and decays linearly to 0 in
-// the last steps (Hu et al., "MiniCPM", 2024). It panics if the parts are longer
-// than the whole.
+// WSD (warm-up, stable, decay) raises the rate linearly from 0 to peak in the first warmUp steps,
+// keeps it, and lowers it linearly to 0 in the last decay steps (Hu et al., "MiniCPM", 2024). It panics
+// if warmUp and decay together exceed steps.
 func WSD(peak float64, steps, warmUp, decay int) Schedule {
 	if warmUp < 0 || decay < 0 || steps < warmUp+decay {
 		panic(fmt.Sprintf("schedule: WSD of %d steps, %d of them to warm up and %d to decay", steps, warmUp, decay))
@@ -95,13 +95,13 @@ func WSD(peak float64, steps, warmUp, decay int) Schedule {
 	return Sequence(phases...)
 }
 
-// A Phase is a part of a sequence. Its schedule counts from the phase's start.
+// A Phase is one part of a Sequence. Its schedule counts steps from the beginning of the phase.
 type Phase struct {
-	Steps    int // of the phase; the last phase has no end
+	Steps    int // the length of the phase; ignored in the last phase, which does not end
 	Schedule Schedule
 }
 
-// Sequence follows one phase after the other. It panics without a phase.
+// Sequence runs one phase after the other. It panics if there is no phase.
 func Sequence(phases ...Phase) Schedule {
 	if len(phases) == 0 {
 		panic("schedule: Sequence of no phases")
@@ -123,12 +123,13 @@ func progress(committed, steps int) float64 {
 	return min(1, float64(committed)/float64(steps))
 }
 
-// between interpolates from one rate to another along half a cosine wave, for progress
-// from 0 to 1.
+// between interpolates from one rate to another along half a cosine wave. progress is between 0 and
+// 1.
 func between(from, to, progress float64) float64 {
 	return to + (from-to)*(1+math.Cos(math.Pi*progress))/2
 }
 
+// positive panics unless steps is at least 1.
 func positive(name string, steps int) {
 	if steps < 1 {
 		panic(fmt.Sprintf("schedule: %s in %d steps, want at least 1", name, steps))

@@ -60,8 +60,14 @@ func (r *recipe) single(ctx context.Context, j *job, one *comm.ProcessGroup, shu
 	if err != nil {
 		return nil, err
 	}
-	t := r.trainer(net)
-	t.model, t.opt = bare{net}, r.optimizer(net.Parameters())
+	t, err := r.trainer(net)
+	if err != nil {
+		return nil, err
+	}
+	t.model = bare{net}
+	if t.opt, err = r.optimizer(net.Parameters()); err != nil {
+		return nil, err
+	}
 	if one != nil {
 		if t.model, err = ddp.New(net, one, &ddp.Options{ReduceDType: device.Float32}); err != nil {
 			return nil, err

@@ -68,10 +68,10 @@ func TestMutants(t *testing.T) {
 	// by changes the options of SGD on the ranks.
 	by := func(change func(o *optim.SGDOptions)) func(r *recipe, rank int) {
 		return func(r *recipe, rank int) {
-			r.optimizer = func(params []*nn.Parameter) zero.Local {
+			r.optimizer = func(params []*nn.Parameter) (zero.Local, error) {
 				o := optim.SGDOptions{LR: 0.02, Momentum: 0.9, WeightDecay: 1e-3, MasterWeights: true}
 				change(&o)
-				return optim.NewSGD(params, o)
+				return optim.NewSGD(params, &o)
 			}
 		}
 	}

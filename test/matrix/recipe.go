@@ -14,7 +14,7 @@ const epochs = 2
 type recipe struct {
 	params, compute device.DType // of parameters, and of products; Invalid: theirs
 	steps           int
-	optimizer       func(params []*nn.Parameter) zero.Local
+	optimizer       func(params []*nn.Parameter) (zero.Local, error)
 	// branches is how many middles the network has; branch is the one that a rank
 	// uses in a step. 0: a single one.
 	branches int
@@ -53,12 +53,12 @@ func (r *recipe) has(rank, ranks, step int) bool {
 }
 
 // sgd makes an optimizer. Masters are kept of 16-bit parameters alone.
-func sgd(params []*nn.Parameter) zero.Local {
-	return optim.NewSGD(params, optim.SGDOptions{LR: 0.02, Momentum: 0.9, WeightDecay: 1e-3, MasterWeights: true})
+func sgd(params []*nn.Parameter) (zero.Local, error) {
+	return optim.NewSGD(params, &optim.SGDOptions{LR: 0.02, Momentum: 0.9, WeightDecay: 1e-3, MasterWeights: true})
 }
 
 // adamW has an Eps that gradients of the size of their own roundings move nothing by:
 // AdamW makes steps of one size of all that are larger.
-func adamW(params []*nn.Parameter) zero.Local {
-	return optim.NewAdamW(params, optim.AdamWOptions{LR: 1e-3, Eps: 1e-5, WeightDecay: 0.01, MasterWeights: true})
+func adamW(params []*nn.Parameter) (zero.Local, error) {
+	return optim.NewAdamW(params, &optim.AdamWOptions{LR: 1e-3, Eps: 1e-5, WeightDecay: 0.01, MasterWeights: true})
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/test/internal/compare"
 )
 
@@ -31,9 +32,8 @@ type model interface {
 
 // optimizer is what drives a step.
 type optimizer interface {
-	amp.Optimizer
-	ZeroGrad()
-	Committed() (steps int, whole bool)
+	optim.Optimizer
+	optim.ScaledStepper
 }
 
 var _ optimizer = (*zero.Optimizer[zero.Local])(nil)
@@ -48,9 +48,9 @@ type trainer struct {
 }
 
 // trainer is one that lacks its model and its optimizer.
-func (r *recipe) trainer(net *network) *trainer {
-	scaler := amp.NewScaler(&amp.Options{Disabled: !r.scaled, InitScale: 0x1p40, BackoffFactor: 0x1p-28})
-	return &trainer{net: net, scaler: scaler, got: outcome{shared: shared{Losses: map[int]float64{}}}}
+func (r *recipe) trainer(net *network) (*trainer, error) {
+	scaler, err := amp.NewScaler(&amp.Options{Disabled: !r.scaled, InitScale: 0x1p40, BackoffFactor: 0x1p-28})
+	return &trainer{net: net, scaler: scaler, got: outcome{shared: shared{Losses: map[int]float64{}}}}, err
 }
 
 // pass is one through a part of a step's samples.

@@ -38,7 +38,10 @@ func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := r.trainer(net)
+	t, err := r.trainer(net)
+	if err != nil {
+		return nil, err
+	}
 	var join func(f func() error) error
 	if w.divided {
 		m, opt, err := zero.New(net, j.ProcessGroup, r.optimizer, o)
@@ -54,7 +57,10 @@ func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 		if err != nil {
 			return nil, err
 		}
-		opt := r.optimizer(m.Parameters())
+		opt, err := r.optimizer(m.Parameters())
+		if err != nil {
+			return nil, err
+		}
 		t.model, t.opt = m, opt
 		join = func(f func() error) error {
 			return m.Join(&ddp.JoinOptions{Disabled: !r.uneven, DivideByActive: r.byActive, Optimizer: opt}, f)

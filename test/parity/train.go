@@ -45,7 +45,10 @@ func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec 
 		return nil, err
 	}
 	params := model.Parameters()
-	opt := optim.NewSGD(params, optim.SGDOptions{LR: rec.LR, Momentum: rec.Momentum, WeightDecay: rec.WeightDecay})
+	opt, err := optim.NewSGD(params, &optim.SGDOptions{LR: rec.LR, Momentum: rec.Momentum, WeightDecay: rec.WeightDecay})
+	if err != nil {
+		return nil, err
+	}
 	got := &outcome{buckets: len(model.Buckets())}
 	for step := range rec.Steps {
 		mean, err := pass(ctx, model, loss, samples[step%rec.Batches])

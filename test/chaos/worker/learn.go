@@ -26,8 +26,8 @@ func newLearner(pg *comm.ProcessGroup) (*learner, error) {
 	if l.model, err = ddp.New(l, pg, nil); err != nil {
 		return nil, err
 	}
-	l.opt = optim.NewSGD(l.model.Parameters(), optim.SGDOptions{LR: 0.01})
-	return l, nil
+	l.opt, err = optim.NewSGD(l.model.Parameters(), &optim.SGDOptions{LR: 0.01})
+	return l, err
 }
 
 // Forward is w·x·w.

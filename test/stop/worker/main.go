@@ -50,8 +50,8 @@ type optimizer interface {
 	Committed() (steps int, whole bool)
 }
 
-func adamW(params []*nn.Parameter) *optim.AdamW {
-	return optim.NewAdamW(params, optim.AdamWOptions{LR: 0.001})
+func adamW(params []*nn.Parameter) (*optim.AdamW, error) {
+	return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.001})
 }
 
 func train(ctx context.Context) error {
@@ -75,7 +75,10 @@ func train(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		o := adamW(d.Parameters())
+		o, err := adamW(d.Parameters())
+		if err != nil {
+			return err
+		}
 		m, opt = d, o
 		uneven = func(f func() error) error { return d.Join(&ddp.JoinOptions{Optimizer: o}, f) }
 	}

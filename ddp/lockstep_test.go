@@ -45,7 +45,7 @@ func TestUnevenInputsOfAModelThatCommunicates(t *testing.T) {
 		}
 		few := pg.Size() - 1
 		train := func(inputs int) (steps int, err error) {
-			for x, err := range Together(pg, numbers(inputs)) {
+			for x, err := range Lockstep(pg, numbers(inputs)) {
 				if err != nil {
 					return steps, err
 				}
@@ -74,7 +74,7 @@ func TestUnevenInputsOfAModelThatCommunicates(t *testing.T) {
 			return fmt.Errorf("with as many on all ranks %d steps, %v", steps, err)
 		}
 		// A loop that ends early is an error of the others.
-		for x, err := range Together(pg, numbers(3)) {
+		for x, err := range Lockstep(pg, numbers(3)) {
 			if err != nil {
 				if pg.Rank() == 0 || !errors.As(err, &left) || len(left.Left) != 1 || left.Left[0].Rank != 0 || left.Left[0].Cause == "" {
 					return fmt.Errorf("got %v", err)

@@ -16,10 +16,10 @@ const (
 	brokeOff // its loop ended before its inputs
 )
 
-// Together yields a rank's inputs as long as all ranks have one, so that all make
+// Lockstep yields a rank's inputs as long as all ranks have one, so that all make
 // the same steps:
 //
-//	for x, err := range ddp.Together(pg, batches) {
+//	for x, err := range ddp.Lockstep(pg, batches) {
 //		if err != nil {
 //			return err
 //		}
@@ -31,7 +31,7 @@ const (
 // rank's loop ends early. It is for models that communicate in Forward, which
 // [Model.Join] does not go with, and costs a collective before each step, which the
 // host waits for. All ranks call it, on the same group.
-func Together[T any](pg *comm.ProcessGroup, inputs iter.Seq[T]) iter.Seq2[T, error] {
+func Lockstep[T any](pg *comm.ProcessGroup, inputs iter.Seq[T]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
 		for x := range inputs {
