@@ -9,25 +9,25 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// checked is a backend whose collectives run only when all ranks have called
-// the same: Start waits for all ranks and compares their calls, by way of the coordinator.
-// Send, Recv, and what a Group holds are not compared.
+// callChecker wraps a backend. Its Start waits until all ranks have started a call and
+// compares the calls through the coordinator. Only if they are equal does the call run. It
+// does not compare Send, Recv, or the calls within a Coalesce.
 type callChecker struct {
 	backend.Backend
 	control *coordinator.Group
 	ctx     context.Context // ends with Close
 	cancel  context.CancelCauseFunc
-	seq     uint64 // of the last comparison; Start is called by one goroutine at a time
+	seq     uint64 // number of the latest comparison; callers serialize the calls of Start
 }
 
-// check puts a backend's ranks, which all call it, under comparison.
+// newCallChecker wraps a backend. All ranks of the group must wrap theirs.
 func newCallChecker(be backend.Backend, cfg backend.Config) backend.Backend {
 	c := &callChecker{Backend: be, control: cfg.Control}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c
 }
 
-// Start compares, and starts.
+// Start compares the calls of all ranks, then starts this one.
 func (c *callChecker) Start(call *backend.Call) (backend.Task, error) {
 	if call.Kind != backend.Send && call.Kind != backend.Recv {
 		if err := c.compare(call.Fingerprint().InJob(c.control.Members)); err != nil {
@@ -37,19 +37,19 @@ func (c *callChecker) Start(call *backend.Call) (backend.Task, error) {
 	return c.Backend.Start(call)
 }
 
-// compare returns a [*backend.MismatchError] on every rank when their calls
-// differ. It waits for all ranks, the group's failure, or Close.
+// compare returns a [*backend.MismatchError] on every rank if the ranks' calls differ. It
+// returns when all ranks have called it, the group has failed, or Close was called.
 func (c *callChecker) compare(mine backend.Fingerprint) error {
 	c.seq++
 	if mine.Kind == backend.Group {
-		mine.Count = 0 // what ranks send and receive may differ
+		mine.Count = 0 // ranks may send and receive different numbers of elements
 	}
 	value, err := json.Marshal(mine)
 	if err != nil {
 		return err
 	}
 	values, err := c.control.Gather(c.ctx, fmt.Sprintf("call/%d", c.seq), value)
-	if f := c.control.Failure(); err != nil && f != nil { // also where this takes too long, by the watchdog
+	if f := c.control.Failure(); err != nil && f != nil { // such as a deadline that passed, which the watchdog reports
 		return backend.Cause(f)
 	}
 	if err != nil {
@@ -71,13 +71,13 @@ func (c *callChecker) compare(mine backend.Fingerprint) error {
 	return differ
 }
 
-// Close ends the group, and a comparison under way.
+// Close closes the backend and ends a comparison in progress.
 func (c *callChecker) Close(ctx context.Context) error {
 	defer c.cancel(backend.ErrClosed)
 	return c.Backend.Close(ctx)
 }
 
-// Split makes a group whose calls are compared as well.
+// Split makes the backend of a subgroup, whose calls are compared as well.
 func (c *callChecker) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	be, err := c.Backend.Split(ctx, cfg, members)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// start numbers a checked call and hands it to the backend.
+// start validates a call, numbers it and gives it to the backend. Within a Coalesce it only
+// adds the call to the batch.
 func (pg *ProcessGroup) start(call backend.Call) *Work {
 	w := &Work{call: call, group: pg.group}
 	c := &w.call
@@ -41,7 +42,7 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 		w.err = backend.OfCall(pg.control, c, err)
 		w.entry.Ended(time.Now(), true)
 		pg.watchdog.ended(w, w.err)
-		if pg.control.Failure() == nil && !pg.closing.Load() { // the other ranks do not know
+		if pg.control.Failure() == nil && !pg.closing.Load() { // the other ranks do not know of it yet
 			pg.control.Fail(backend.Describe(w.err))
 		}
 		return w
@@ -50,8 +51,9 @@ func (pg *ProcessGroup) start(call backend.Call) *Work {
 	return w
 }
 
-// point is what the compute stream was given so far. Where nobody asks when
-// calls began it has no time, which would cost that stream some microseconds.
+// point returns an event for the work enqueued on the compute stream so far. The event
+// records a time only if the program asks for the times of calls: a time costs the stream
+// some microseconds.
 func (g *group) point() device.Event {
 	if g.timed.Load() {
 		return g.dev.Compute().Record()
@@ -59,7 +61,7 @@ func (g *group) point() device.Event {
 	return g.dev.Compute().Mark()
 }
 
-// number gives a call its place in the order of its kind. pg.startMu is held.
+// number sets a call's sequence number. The caller must hold pg.startMu.
 func (pg *ProcessGroup) number(c *backend.Call) {
 	switch c.Kind {
 	case backend.Send:
@@ -77,8 +79,7 @@ func (pg *ProcessGroup) number(c *backend.Call) {
 	}
 }
 
-// AllReduce combines t of all ranks, in place: every rank ends with the same
-// bits.
+// AllReduce reduces t over all ranks, in place. All ranks get bitwise equal results.
 func (pg *ProcessGroup) AllReduce(t device.Tensor, op ReduceOp) *Work {
 	return pg.start(backend.Call{Kind: backend.AllReduce, Op: op, Dst: t, Src: t})
 }
@@ -92,20 +93,20 @@ func (pg *ProcessGroup) Broadcast(t device.Tensor, root int) *Work {
 	return pg.start(c)
 }
 
-// Reduce combines src of all ranks into dst of rank root. Elsewhere dst is
-// ignored; on root it may be src.
+// Reduce reduces src over all ranks into dst of rank root, where dst may be src. The other
+// ranks ignore dst.
 func (pg *ProcessGroup) Reduce(dst, src device.Tensor, op ReduceOp, root int) *Work {
 	return pg.start(backend.Call{Kind: backend.Reduce, Op: op, Dst: pg.only(root, dst), Src: src, Root: root})
 }
 
-// AllGather concatenates src [c] of all ranks, in order of rank, in dst
-// [Size·c] of all ranks. src may be this rank's part of dst.
+// AllGather concatenates the ranks' src, of c elements each, in order of rank. Every rank
+// gets the result in dst, of Size·c elements. src may be this rank's part of dst.
 func (pg *ProcessGroup) AllGather(dst, src device.Tensor) *Work {
 	return pg.start(backend.Call{Kind: backend.AllGather, Dst: dst, Src: src})
 }
 
-// AllGatherUneven is AllGather where rank r gives counts[r] elements. counts
-// is the same on every rank. src may be this rank's part of dst.
+// AllGatherUneven is an AllGather to which rank r contributes counts[r] elements. counts must
+// be the same on every rank. src may be this rank's part of dst.
 func (pg *ProcessGroup) AllGatherUneven(dst, src device.Tensor, counts []int) *Work {
 	if counts == nil {
 		counts = []int{}
@@ -113,53 +114,55 @@ func (pg *ProcessGroup) AllGatherUneven(dst, src device.Tensor, counts []int) *W
 	return pg.start(backend.Call{Kind: backend.AllGather, Dst: dst, Src: src, Counts: counts})
 }
 
-// ReduceScatter combines src [Size·c] of all ranks and gives rank r the r-th c
-// elements in dst [c], which may be this rank's part of src.
+// ReduceScatter reduces src, of Size·c elements, over all ranks. Rank r gets the r-th c
+// elements of the result in dst, which may be this rank's part of src.
 func (pg *ProcessGroup) ReduceScatter(dst, src device.Tensor, op ReduceOp) *Work {
 	return pg.start(backend.Call{Kind: backend.ReduceScatter, Op: op, Dst: dst, Src: src})
 }
 
-// Gather concatenates src [c] of all ranks in dst [Size·c] of rank root,
-// where src may be root's part of dst. Elsewhere dst is ignored.
+// Gather concatenates the ranks' src, of c elements each, in dst of rank root, of Size·c
+// elements. On root, src may be root's part of dst. The other ranks ignore dst.
 func (pg *ProcessGroup) Gather(dst, src device.Tensor, root int) *Work {
 	return pg.start(backend.Call{Kind: backend.Gather, Dst: pg.only(root, dst), Src: src, Root: root})
 }
 
-// Scatter gives rank r, in dst [c], the r-th c elements of src [Size·c] of
-// rank root, where dst may be root's part of src. Elsewhere src is ignored.
+// Scatter divides src of rank root, of Size·c elements: rank r gets the r-th c elements in
+// dst. On root, dst may be root's part of src. The other ranks ignore src.
 func (pg *ProcessGroup) Scatter(dst, src device.Tensor, root int) *Work {
 	return pg.start(backend.Call{Kind: backend.Scatter, Dst: dst, Src: pg.only(root, src), Root: root})
 }
 
-// AllToAll gives rank r, at the s-th c elements of dst [Size·c], the r-th c
-// elements of rank s's src [Size·c]. dst and src share no memory.
+// AllToAll exchanges parts between all pairs of ranks: the r-th c elements of rank s's src
+// become the s-th c elements of rank r's dst. dst and src have Size·c elements each and must
+// not share memory.
 func (pg *ProcessGroup) AllToAll(dst, src device.Tensor) *Work {
 	return pg.start(backend.Call{Kind: backend.AllToAll, Dst: dst, Src: src})
 }
 
-// Barrier ends when all ranks have started it.
+// Barrier is done when all ranks have started it.
 func (pg *ProcessGroup) Barrier() *Work {
 	return pg.start(backend.Call{Kind: backend.Barrier})
 }
 
-// Send sends src to rank peer, which calls Recv for as many elements. It is
-// done when src may be changed again.
+// Send sends src to rank peer, which must call Recv for as many elements. It is done when
+// the program may change src again.
 func (pg *ProcessGroup) Send(src device.Tensor, peer int) *Work {
 	return pg.start(backend.Call{Kind: backend.Send, Src: src, Root: peer})
 }
 
-// Recv receives dst from rank peer.
+// Recv receives elements that rank peer sends, into dst.
 func (pg *ProcessGroup) Recv(dst device.Tensor, peer int) *Work {
 	return pg.start(backend.Call{Kind: backend.Recv, Dst: dst, Root: peer})
 }
 
-// Coalesce starts the calls that f makes on the view of the group it is given
-// as one: their order among each other does not matter, and they end together. What
-// one of them writes no other may read or write.
-// What those calls return is of no use: wait for what Coalesce returns. They
-// may have names and events of their own, but no timeout. A PreMulSum among
-// them without a Factor of its own has the one that Coalesce was called with.
-// The view is of no use after f.
+// Coalesce calls f with a view of the group, and starts all calls that f makes on that view
+// as one. The calls run in any order and end together. If one of them writes a tensor, no
+// other may read or write the same memory.
+//
+// The program waits for the Work that Coalesce returns; waiting for the Work of a single call
+// is an error. The calls may have names and events of their own, but no timeouts. A PreMulSum
+// without a Factor of its own takes the Factor of the group that Coalesce was called on. The
+// view must not be used after f has returned.
 func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
 	b := &batch{factor: pg.opts.Factor}
 	f(&ProcessGroup{group: pg.group, batch: b})
@@ -167,15 +170,15 @@ func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
 	return pg.start(backend.Call{Kind: backend.Group, Calls: b.calls})
 }
 
-// batch is the calls of a Coalesce.
+// batch collects the calls of a Coalesce.
 type batch struct {
 	calls    []*backend.Call
 	factor   *float64 // of the calls that have none of their own
-	isClosed bool     // what comes late must not reach a call in flight
+	isClosed bool     // f has returned: a later call would change a call in flight
 }
 
-// factor is the Factor that c is given: its own, or for a PreMulSum that of its
-// Coalesce; nil for none.
+// factor returns the Factor for c: its own or, for a PreMulSum, that of its Coalesce. It
+// returns nil if there is none.
 func (pg *ProcessGroup) factor(c *backend.Call) *float64 {
 	if pg.opts.Factor == nil && pg.batch != nil && c.Kind.Reduces() && c.Op == PreMulSum {
 		return pg.batch.factor
@@ -183,10 +186,10 @@ func (pg *ProcessGroup) factor(c *backend.Call) *float64 {
 	return pg.opts.Factor
 }
 
-// errCoalesced is what waiting for one call of a batch returns.
+// errCoalesced is the error of waiting for a single call of a batch.
 var errCoalesced = errors.New("comm: a coalesced call has no end of its own: wait for the Work of Coalesce")
 
-// only is t on rank root, and no tensor elsewhere.
+// only returns t on rank root, and no tensor on the other ranks.
 func (pg *ProcessGroup) only(root int, t device.Tensor) device.Tensor {
 	if pg.rank == root {
 		return t

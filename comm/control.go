@@ -14,9 +14,9 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// openControl joins the coordinator's session, which is the n-th group that this rank makes,
-// and returns the group of all ranks there. The launcher hosts the coordinator or, where it is
-// none of ours, rank 0.
+// openControl connects to the coordinator and joins the session of the n-th group that this
+// rank makes. It returns the coordinator's group of all ranks. golaunch hosts the
+// coordinator; under other launchers rank 0 does.
 func openControl(ctx context.Context, o *Options, n int64, release *releases) (*coordinator.Group, error) {
 	w := o.World
 	var client *coordinator.Client
@@ -24,7 +24,7 @@ func openControl(ctx context.Context, o *Options, n int64, release *releases) (*
 	co := coordinator.ClientOptions{Options: coordinator.Options{Log: o.Log}, Size: w.Size, Host: "rank 0", HostRank: 0}
 	at, launched := coordinatorStore(o.Store, *w, n)
 	switch {
-	case !launched && w.Size == 1: // nobody else is to reach it
+	case !launched && w.Size == 1: // no other process has to reach it
 		server := coordinator.NewServer(1, co.Options)
 		release.addClose(server.Close)
 		client, err = server.Local(0, co)
@@ -60,12 +60,13 @@ func openControl(ctx context.Context, o *Options, n int64, release *releases) (*
 	return client.Root(), nil
 }
 
-// leaveGrace bounds how long the rank that hosts the store and the coordinator outstays the
-// others: one that died never leaves.
+// leaveGrace bounds how long the rank that hosts the store and the coordinator waits for the
+// other ranks to leave. A rank that died never leaves.
 const leaveGrace = 2 * time.Second
 
-// coordinatorStore is the part of the job's store that says where the coordinator of a rank's
-// n-th group is, and whether the launcher hosts it.
+// coordinatorStore returns the part of the job's store in which the address of the
+// coordinator of a rank's n-th group is published, and whether the launcher hosts the
+// coordinator.
 func coordinatorStore(kv store.Store, w World, n int64) (at store.Store, launched bool) {
 	if w.AgentStore && !w.anyStore() {
 		return store.Prefix(kv, coordinator.LauncherPrefix), true
@@ -73,7 +74,8 @@ func coordinatorStore(kv store.Store, w World, n int64) (at store.Store, launche
 	return groupView(kv, w, n), false
 }
 
-// joinSession joins, and compares what all ranks must have alike.
+// joinSession joins a session. The coordinator compares the settings that must be equal on
+// all ranks.
 func joinSession(ctx context.Context, client *coordinator.Client, o *Options, n int64) error {
 	options := []coordinator.Option{
 		{Name: "WORLD_SIZE", Value: strconv.Itoa(o.World.Size)},
@@ -93,9 +95,10 @@ func onOff(b bool) string {
 	return "off"
 }
 
-// rejectRival joins as the second process that bears this rank, so that the coordinator ends
-// the other one's join, if it still joins: nobody knows which of them the job's other ranks
-// mean. It returns the error that names both.
+// rejectRival is called if another process has this process's rank. It joins the session, so
+// that the coordinator notices the second process of that rank and fails the first one, if
+// the first one is still joining: the other ranks cannot know which of the two they should
+// work with. rejectRival returns the error that names both processes.
 func rejectRival(ctx context.Context, kv *store.Client, w World, m *store.Member) error {
 	rival := kv.Rival()
 	ctx, cancel := context.WithTimeout(ctx, announceTime)
@@ -110,6 +113,6 @@ func rejectRival(ctx context.Context, kv *store.Client, w World, m *store.Member
 		return rival
 	}
 	defer client.Close()
-	client.Join(ctx, int(n), nil, false, nil) // it fails, as it is to
+	client.Join(ctx, int(n), nil, false, nil) // must fail: the rank has joined before
 	return rival
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/goddp/goddp/device/cuda"
 )
 
-// OpenDevice opens the device that Init with the same options would open and
-// own, for a program whose device is to outlive its groups: give it to Init in
-// Options.Device, and close it in the end.
+// OpenDevice opens the device that Init would open with the same options. It is for programs
+// that use one device for several groups: the program gives it to Init in Options.Device, and
+// closes it after the last group.
 func OpenDevice(opts *Options) (device.Device, error) {
 	o := opts.orDefaults()
 	w, err := o.world()
@@ -25,9 +25,9 @@ func OpenDevice(opts *Options) (device.Device, error) {
 	return openDevice(w, o.Log)
 }
 
-// openDevice opens the device for a local rank: the one that GODDP_DEVICE
-// names ("cpu", "cuda", "cuda:1"), or the GPU of the local rank's number, or,
-// on a host without GPUs, the CPU.
+// openDevice opens the device for a local rank: the device that GODDP_DEVICE names ("cpu",
+// "cuda", "cuda:1"). If GODDP_DEVICE is not set, it opens the GPU of the local rank's number
+// or, on a host without GPUs, the CPU.
 func openDevice(w World, log *slog.Logger) (device.Device, error) {
 	name := os.Getenv("GODDP_DEVICE")
 	kind, number, chosen := strings.Cut(name, ":")
@@ -65,7 +65,7 @@ func openDevice(w World, log *slog.Logger) (device.Device, error) {
 	return cuda.Open(ordinal, &cuda.Options{AllowTF32: tf32, TuneMatMul: tune, Log: log})
 }
 
-// flag reads a variable that is 0 or 1, or not set for 0.
+// flag reads an environment variable that must be 0, 1 or not set, which means 0.
 func flag(name string) (bool, error) {
 	switch v := os.Getenv(name); v {
 	case "", "0":
@@ -85,8 +85,8 @@ func openCPU(w World, log *slog.Logger) (device.Device, error) {
 	return cpu.New(&cpu.Options{Threads: threads, Log: log}), nil
 }
 
-// threadsPerRank is OMP_NUM_THREADS, as everywhere in this field, or this
-// rank's share of the host's cores.
+// threadsPerRank returns OMP_NUM_THREADS or, if it is not set, this rank's share of the
+// host's cores.
 func threadsPerRank(w World) (int, error) {
 	s := os.Getenv("OMP_NUM_THREADS")
 	if s == "" {

@@ -11,33 +11,32 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// ErrorMode is what a failed call leads to: one whose deadline passed, whose
-// peer died, or that another rank failed.
+// ErrorMode says what happens when a call fails: when its deadline passes, a peer dies, or
+// another rank reports a failure.
 type ErrorMode = watchdog.Mode
 
-// The error modes. In each but NoErrorHandling the rank's flight record is
-// written, the other ranks are told, and the group breaks: its pending and
-// later calls return the cause.
+// The error modes. In all modes but NoErrorHandling, a failed call breaks the group on all
+// ranks: pending and later calls return the cause. Each rank writes its flight record.
 const (
-	// DefaultErrorMode is what GODDP_BLOCKING_WAIT and
-	// GODDP_ASYNC_ERROR_HANDLING say, or PyTorch's names for them with
-	// TORCH_NCCL_ in front; else AsyncErrorHandling.
+	// DefaultErrorMode takes the mode from GODDP_BLOCKING_WAIT and
+	// GODDP_ASYNC_ERROR_HANDLING, or from PyTorch's variables, which begin with TORCH_NCCL_.
+	// If none is set, the mode is AsyncErrorHandling.
 	DefaultErrorMode = watchdog.Default
-	// AsyncErrorHandling (1 or 3 in the environment) ends the process if it
-	// does not close the group by itself in a moment. Functions given to
-	// OnShutdown run before.
+	// AsyncErrorHandling (1 or 3 in the environment) ends the process, unless the program
+	// closes the group within half a second. The functions given to OnShutdown run before.
 	AsyncErrorHandling = watchdog.Async
-	// CleanUpOnly (2) lets the process live.
+	// CleanUpOnly (2 in the environment) does not end the process.
 	CleanUpOnly = watchdog.CleanUp
-	// NoErrorHandling (0) only logs a deadline that passes: the call goes on.
+	// NoErrorHandling (0 in the environment) only logs that a deadline has passed. The call
+	// goes on.
 	NoErrorHandling = watchdog.None
-	// BlockingWait makes Wait block, on a GPU too, until the call is done or
-	// has failed, and lets the process live: it can close the group, and Init
-	// another.
+	// BlockingWait makes Wait block until the call is done or has failed, also on a GPU. It
+	// does not end the process, which can close the group and call Init again.
 	BlockingWait = watchdog.Blocking
 )
 
-// DefaultHeartbeat bounds how long the watchdog may be stuck.
+// DefaultHeartbeat is how long the watchdog may be stuck, unless the environment says
+// otherwise.
 const DefaultHeartbeat = 600 * time.Second
 
 // readEnv sets the options that the caller left to the environment.
@@ -69,8 +68,8 @@ func (o *Options) readEnv() error {
 	return nil
 }
 
-// debugLevel tells what the environment wants to know: INFO, which ranks hold
-// the others up; DETAIL, calls compared as well.
+// debugLevel reads GODDP_DEBUG, or TORCH_DISTRIBUTED_DEBUG. At INFO the group logs which
+// ranks hold the others up. At DETAIL it also compares the ranks' calls.
 func (e *env) debugLevel() (info, detail bool) {
 	name, level, ok := setting("DEBUG", "GODDP_", "TORCH_DISTRIBUTED_")
 	switch strings.ToUpper(level) {
@@ -87,7 +86,7 @@ func (e *env) debugLevel() (info, detail bool) {
 	return false, false
 }
 
-// errorMode is the environment's.
+// errorMode returns the error mode that the environment asks for.
 func (e *env) errorMode() ErrorMode {
 	blocking := e.flag("BLOCKING_WAIT", false)
 	name, v, ok := setting("ASYNC_ERROR_HANDLING", ncclNames...)
@@ -110,11 +109,12 @@ func (e *env) errorMode() ErrorMode {
 	return mode
 }
 
-// ncclNames are the prefixes of the variables of PyTorch's NCCL backend, ours
-// first.
+// ncclNames are the prefixes of the variables that PyTorch's NCCL backend also reads, in
+// order of precedence.
 var ncclNames = []string{"GODDP_", "TORCH_NCCL_", "NCCL_"}
 
-// setting looks a variable up that has several prefixes; the first counts.
+// setting reads an environment variable whose name may have several prefixes. The first
+// prefix for which the variable is set counts.
 func setting(suffix string, prefixes ...string) (name, value string, ok bool) {
 	for _, prefix := range prefixes {
 		if value, ok = os.LookupEnv(prefix + suffix); ok {
@@ -124,7 +124,7 @@ func setting(suffix string, prefixes ...string) (name, value string, ok bool) {
 	return "", "", false
 }
 
-// flag reads a setting that is on or off.
+// flag reads a setting that is on or off. It returns fallback if the setting is missing.
 func (e *env) flag(suffix string, fallback bool) bool {
 	name, v, ok := setting(suffix, ncclNames...)
 	if !ok {

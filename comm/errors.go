@@ -2,44 +2,64 @@ package comm
 
 import "github.com/goddp/goddp/internal/backend"
 
-// Why a call or a group failed; match with errors.Is. They are the backend
-// package's own.
+// The kinds of failures. Match them with errors.Is.
 var (
-	ErrTimeout  = backend.ErrTimeout
-	ErrAborted  = backend.ErrAborted
+	// ErrTimeout says that the deadline of a call, or of making a group, passed.
+	ErrTimeout = backend.ErrTimeout
+	// ErrAborted says that this rank or another one aborted the group.
+	ErrAborted = backend.ErrAborted
+	// ErrPeerLost says that another rank died, or that its connection or the coordinator's
+	// broke.
 	ErrPeerLost = backend.ErrPeerLost
-	ErrClosed   = backend.ErrClosed
+	// ErrClosed says that this rank has closed the group.
+	ErrClosed = backend.ErrClosed
 )
 
-// The types behind them; match with errors.As.
+// The types of errors. Match them with errors.As. They identify ranks by their numbers in the
+// job.
 type (
-	// CallError is the failure of one call: which rank, which call, why. Ranks in it, and in
-	// all other errors, are the job's.
+	// CallError is the failure of one call. Rank is the rank that reports it. Group is the
+	// name of the group, empty for the group of all ranks. Call and Name identify the call,
+	// and Err is the cause, which CallError wraps.
 	CallError = backend.CallError
-	// AbortedError says which other rank aborted the group, and why.
+	// AbortedError says that rank By aborted the group, and why (Err). It matches ErrAborted.
 	AbortedError = backend.AbortedError
-	// AbsentError says which ranks did not come to Init, or to Split.
+	// AbsentError names the Ranks that did not join Init or Split in time. It matches
+	// ErrTimeout.
 	AbsentError = backend.AbsentError
-	// JoinError says which other rank could not come to Init, or to Split, and why.
+	// JoinError says that another rank, Rank, could not join Init or Split, and why (Err).
 	JoinError = backend.JoinError
-	// PeerLostError says which rank was lost.
+	// PeerLostError says that rank Peer is gone. If Left is set, Peer closed the group while
+	// this rank still had calls for it; else its process or its connection ended. It matches
+	// ErrPeerLost.
 	PeerLostError = backend.PeerLostError
-	// MismatchError says which two ranks called what.
+	// MismatchError says that ranks started different calls. Mine is the call of Rank,
+	// Theirs that of Peer. All holds the calls of all ranks if they were compared.
 	MismatchError = backend.MismatchError
-	// TimeoutError says which ranks a call waited for.
+	// TimeoutError says that a call did not end within After. Waiting are the ranks that it
+	// waited for, and Diagnosis is a sentence that says why, if known. It matches ErrTimeout.
 	TimeoutError = backend.TimeoutError
-	// UsageError is the panic value of a call that cannot be right whatever the
-	// other ranks do, and the cause that the other ranks' calls fail with.
+	// UsageError is the panic value of a call that is wrong whatever the other ranks do. It
+	// is also the cause with which the calls of the other ranks fail. Rank made the call
+	// named Call; Msg says what is wrong.
 	UsageError = backend.UsageError
 )
 
-// ReduceOp is how elements of several ranks are combined.
+// Fingerprint describes a call: its number Seq within the group, its Kind, its reduction Op,
+// its element type DType, its number of elements Count and its Root. It must be equal on all
+// ranks that take part in the call.
+type Fingerprint = backend.Fingerprint
+
+// Kind is the operation of a call, such as AllReduce. Its String method returns the name of
+// the ProcessGroup's method.
+type Kind = backend.Kind
+
+// ReduceOp is an operation that combines the elements of several ranks.
 type ReduceOp = backend.ReduceOp
 
-// The reductions. Avg of integers rounds towards zero. PreMulSum, for
-// floating-point types, has each rank multiply its elements by a factor of its
-// own, [CallOptions].Factor, before they are summed, as NCCL does, and PyTorch
-// with what _make_nccl_premul_sum returns.
+// The reductions. Avg of integers rounds towards zero. PreMulSum is for floating-point types:
+// each rank's elements are multiplied by the rank's [CallOptions].Factor before they are
+// summed, as with PyTorch's _make_nccl_premul_sum.
 const (
 	Sum     = backend.Sum
 	Avg     = backend.Avg
@@ -50,10 +70,11 @@ const (
 	PreMulSum = backend.PreMulSum
 )
 
-// State is where a call is: queued, running, done or failed.
+// State is the state of a call.
 type State = backend.State
 
-// The states of a call.
+// The states of a call. A Queued call waits for earlier calls or for its data. A Running one
+// transfers data or waits for peers.
 const (
 	Queued  = backend.Queued
 	Running = backend.Running

@@ -13,29 +13,30 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// How long the steps of acting on a failure may take: together less than two
-// seconds from a deadline to the end, but for the shutdown hooks, where the coordinator
-// answers.
+// The time limits of the steps of handling a failure. If the coordinator answers, they add up
+// to less than two seconds from a deadline to the end of the process, not counting the
+// shutdown hooks.
 const (
-	announceTime = 300 * time.Millisecond // a question to the coordinator
-	gatherTime   = 700 * time.Millisecond // until the other ranks have said what they do
-	decideTime   = 200 * time.Millisecond // until the coordinator has decided
-	reasonTime   = 3 * time.Second        // from a deadline until all know the reason, at most
-	breakTime    = 200 * time.Millisecond // until a call has failed by what was decided
-	recordTime   = 300 * time.Millisecond // writing files, on a disk that may be slow
-	askTime      = 100 * time.Millisecond // the backend, whose driver may hang
-	logTime      = 100 * time.Millisecond // a line, through a pipe that may be full
+	announceTime = 300 * time.Millisecond // for a question to the coordinator
+	gatherTime   = 700 * time.Millisecond // for the other ranks to say what they are doing
+	decideTime   = 200 * time.Millisecond // for the coordinator to decide
+	reasonTime   = 3 * time.Second        // from a deadline until all ranks know the cause
+	breakTime    = 200 * time.Millisecond // for a call to fail with the decided cause
+	recordTime   = 300 * time.Millisecond // for writing a file, on a disk that may be slow
+	askTime      = 100 * time.Millisecond // for a question to the backend, whose driver may hang
+	logTime      = 100 * time.Millisecond // for a log line, through a pipe that may be full
 	leaveTime    = 500 * time.Millisecond // for the program to close the group by itself
 )
 
-// DefaultShutdownTimeout bounds the functions given to OnShutdown.
+// DefaultShutdownTimeout bounds the functions given to OnShutdown, unless Options say
+// otherwise.
 const DefaultShutdownTimeout = 10 * time.Second
 
-// handle does what the core says to an event.
+// handle gives an event to the core and carries out the core's actions.
 func (d *watchdogLoop) handle(e event) {
 	switch e.kind {
 	case watchdog.Overdue:
-		if d.hasEnded(e.call) { // in the last moment
+		if d.hasEnded(e.call) { // the call ended just after its deadline
 			return
 		}
 	case watchdog.Broke:
@@ -43,8 +44,8 @@ func (d *watchdogLoop) handle(e event) {
 	}
 	for _, a := range d.core.Step(e.kind) {
 		switch a {
-		case watchdog.Say:
-			d.say(e)
+		case watchdog.Log:
+			d.logEvent(e)
 		case watchdog.Inquire:
 			d.wg.Go(func() { d.inquire(e.call) })
 		case watchdog.Record:
@@ -57,8 +58,9 @@ func (d *watchdogLoop) handle(e event) {
 	}
 }
 
-// listen waits until the coordinator has decided what broke all groups. A call that fails by
-// that says more: the backend has a moment to end those in flight, and the program to make one.
+// listen waits until the coordinator has decided what broke all groups, and then notifies
+// loop. Before it does, it waits a moment for a call of this rank to fail with that cause,
+// because the error of a call says more.
 func (d *watchdogLoop) listen(root *group) {
 	select {
 	case <-root.control.Failed():
@@ -73,7 +75,8 @@ func (d *watchdogLoop) listen(root *group) {
 	d.broke(root)
 }
 
-// reason is why a group broke: what ended a call of this rank, or what the coordinator told.
+// reason returns why a group broke: the error of a failed call of this rank, else the failure
+// that the coordinator decided.
 func (d *watchdogLoop) reason(g *group) error {
 	if err := g.failure.Load(); err != nil {
 		return *err
@@ -87,9 +90,9 @@ func (d *watchdogLoop) reason(g *group) error {
 	return backend.Cause(decided)
 }
 
-// say logs what happened. The line about a deadline begins as PyTorch's does,
-// for those who search for it.
-func (d *watchdogLoop) say(e event) {
+// logEvent logs an overdue call or a failure. The line about an overdue call begins as PyTorch's
+// line does, so that people who search for PyTorch's find it.
+func (d *watchdogLoop) logEvent(e event) {
 	rank := d.world.Rank
 	if w := e.call; w != nil {
 		d.logf(slog.LevelError, "[Rank %d] Watchdog caught collective operation timeout: %s ran for %d milliseconds before timing out. It is %s",
@@ -97,15 +100,15 @@ func (d *watchdogLoop) say(e event) {
 		return
 	}
 	d.logf(slog.LevelError, "[Rank %d] Watchdog: a collective failed: %v", rank, d.failure)
-	if found := d.found(); found != nil {
+	if found := d.reportedFinding(); found != nil {
 		for line := range strings.Lines(found.text) {
 			d.logf(slog.LevelError, "[Rank %d]   %s", rank, strings.TrimSuffix(line, "\n"))
 		}
 	}
 }
 
-// errorFile tells the launcher why the process is about to end. A rank that
-// was told of another's failure is only an echo of it.
+// errorFile writes the error file, which tells the launcher why the process is about to end.
+// If another rank's failure is the cause, the file names that rank.
 func (d *watchdogLoop) errorFile() error {
 	if d.mode != AsyncErrorHandling {
 		return nil
@@ -113,18 +116,18 @@ func (d *watchdogLoop) errorFile() error {
 	return writeErrorFile(d.failure.Error(), "", causedBy(&CallError{Rank: d.world.Rank, Err: d.failure}))
 }
 
-// awaited is the ranks of the job that this rank's overdue call waited for, if it is the
-// failure.
+// awaited returns the ranks of the job that this rank's overdue call waited for, if that call
+// is the failure that was decided.
 func (d *watchdogLoop) awaited() []int {
 	var late *TimeoutError
-	if d.found() == nil || !errors.As(d.failure, &late) {
+	if d.reportedFinding() == nil || !errors.As(d.failure, &late) {
 		return nil
 	}
 	return late.Waiting
 }
 
-// bounded runs f, and gives up on it after limit: it may wait for a disk, or a
-// driver, that does not answer.
+// bounded runs f in a goroutine and waits for it, but no longer than limit: f may wait for a
+// disk or a driver that does not answer. It logs the error of f, or that f is not done.
 func (d *watchdogLoop) bounded(limit time.Duration, what string, f func() error) {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
@@ -141,8 +144,8 @@ func (d *watchdogLoop) bounded(limit time.Duration, what string, f func() error)
 	}
 }
 
-// logf logs, unless whoever reads the log does not: that must not keep the
-// watchdog from acting.
+// logf logs a line and waits for at most logTime, because the log may be a pipe that nobody
+// reads. A blocked log must not keep the watchdog from acting.
 func (d *watchdogLoop) logf(level slog.Level, format string, args ...any) {
 	ended := make(chan struct{})
 	go func() {
@@ -157,7 +160,8 @@ func (d *watchdogLoop) logf(level slog.Level, format string, args ...any) {
 	}
 }
 
-// end ends the process, unless the program is about to.
+// end runs the shutdown hooks and ends the process. It does neither if the program closes the
+// group within leaveTime.
 func (d *watchdogLoop) end() {
 	timer := time.NewTimer(leaveTime)
 	defer timer.Stop()
@@ -191,7 +195,8 @@ func (d *watchdogLoop) end() {
 	}
 }
 
-// stuck ends the process because the watchdog has made no progress for the heartbeat.
+// stuck handles a watchdog that has made no progress for the heartbeat: it writes the flight
+// record and ends the process.
 func (d *watchdogLoop) stuck() {
 	text := fmt.Sprintf("the watchdog got stuck for %v without making progress", d.heartbeat)
 	d.logf(slog.LevelError, "[Rank %d] %s", d.world.Rank, text)
@@ -201,14 +206,14 @@ func (d *watchdogLoop) stuck() {
 	}
 }
 
-// pytorch is a call in the words of PyTorch's log line.
+// pytorch describes a call as PyTorch's log lines do.
 func (w *Work) pytorch() string {
 	c := &w.call
 	return fmt.Sprintf("Work(SeqNum=%d, OpType=%s, NumelIn=%d, NumelOut=%d, Timeout(ms)=%d)",
 		c.Seq, strings.ToUpper(c.Kind.String()), c.Src.Len(), c.Dst.Len(), c.Timeout.Milliseconds())
 }
 
-// since tells, for people, where a call is and since when.
+// since says in words whether a call runs, and since when.
 func (w *Work) since() string {
 	waited := time.Duration(w.running.Load())
 	if waited == 0 {

@@ -15,16 +15,17 @@ import (
 	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
-// latest is how many of its latest calls a rank answers with, and latestOfAll how many all
-// ranks together.
+// A rank answers an inquiry with at most latest of its calls. All ranks together answer with
+// about latestOfAll calls.
 const (
 	latest      = 64
 	latestOfAll = 1 << 14
 )
 
-// inquire asks all ranks what they do, as the deadline of a call has passed, and has the
-// coordinator decide that this broke the groups, by the fault of the ranks that it comes down to.
-// Where another failure is decided meanwhile, that one stays.
+// inquire is called when the deadline of a call has passed. It asks all ranks what they are
+// doing and finds the ranks that caused the delay. Then it has the coordinator decide that
+// the timeout is the failure. If the coordinator decides another failure meanwhile, that one
+// counts.
 func (d *watchdogLoop) inquire(w *Work) {
 	g := w.group
 	late := &backend.TimeoutError{After: d.allowed(w), State: w.progress(), Waiting: d.waits(w)}
@@ -48,7 +49,7 @@ func (d *watchdogLoop) inquire(w *Work) {
 	d.mu.Lock()
 	d.finding = found
 	d.mu.Unlock()
-	for range 2 { // another rank that asks may be suspended: who says it twice takes its place
+	for range 2 { // another rank may have asked first and be suspended since: the second Decide replaces its report
 		g.control.Decide(describe())
 		select {
 		case <-g.control.Failed():
@@ -66,14 +67,15 @@ func (d *watchdogLoop) inquire(w *Work) {
 	g.control.Abandon(describe())
 }
 
-// finding is what an overdue call of this rank comes down to, for people.
+// finding is the result of this rank's inquiry, in words.
 type finding struct {
 	group *group
 	text  string
 }
 
-// found is what this rank's overdue call comes down to, if that is the failure.
-func (d *watchdogLoop) found() *finding {
+// reportedFinding returns the finding of this rank, if the failure that was decided is the one
+// that this rank reported; else nil.
+func (d *watchdogLoop) reportedFinding() *finding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.finding == nil {
@@ -85,8 +87,9 @@ func (d *watchdogLoop) found() *finding {
 	return d.finding
 }
 
-// diagnose finds out whom a call waits for: what the backend knows may be a neighbor that itself
-// waits. It returns what the ranks' records mean, for people.
+// diagnose finds the ranks that a call really waits for and sets late.Waiting and
+// late.Diagnosis. The rank that the backend waits for may be a neighbor that itself waits for
+// another rank. diagnose returns a report of the ranks' flight records, in words.
 func (d *watchdogLoop) diagnose(w *Work, late *backend.TimeoutError, answers map[int][]byte) string {
 	var dumps []*flight.Dump
 	if mine := d.dump(); mine != nil {
@@ -122,7 +125,7 @@ func (d *watchdogLoop) diagnose(w *Work, late *backend.TimeoutError, answers map
 	return report.String()
 }
 
-// culprits returns the ranks of the job that the others wait for, by the ranks' records.
+// culprits returns the ranks of the job that the others wait for, as the flight records show.
 func culprits(report *analyze.Report) (ranks []int) {
 	for _, f := range report.Findings {
 		switch f.Kind {
@@ -134,9 +137,10 @@ func culprits(report *analyze.Report) (ranks []int) {
 	return slices.Compact(ranks)
 }
 
-// follow follows waits, the ranks that this rank waits for, to those which they wait for, and so
-// on. It returns the ranks that have not answered; if all on the way have, those that wait for
-// nobody; if there is none of these either, waits itself.
+// follow starts at the ranks in waits, which this rank waits for, and goes on to the ranks that
+// those wait for, and so on. It returns the reached ranks that have not answered. If all have
+// answered, it returns those that wait for nobody; if there are none of these, it returns
+// waits. answers maps each rank that answered to the ranks that it waits for.
 func follow(rank int, waits []int, answers map[int][]int) []int {
 	var silent, idle []int
 	seen := map[int]bool{rank: true}
@@ -166,8 +170,8 @@ func follow(rank int, waits []int, answers map[int][]int) []int {
 	return waits
 }
 
-// absent is the ranks of the job that have not called a collective of their group, as far
-// as the dumps tell: those that say so, and those that say nothing.
+// absent returns the members of a call's group, as numbered in the job, that have not started
+// the call, according to the dumps. A member without a dump counts as one of them.
 func absent(w *Work, dumps []*flight.Dump) (ranks []int) {
 	if len(dumps) == 0 || w.call.Seq == 0 {
 		return nil
@@ -188,14 +192,14 @@ func absent(w *Work, dumps []*flight.Dump) (ranks []int) {
 	return ranks
 }
 
-// account is what a rank tells another one, whose call is overdue: its latest calls, and whom
-// those that run wait for.
+// account is a rank's answer to an inquiry: its flight record with its latest calls, and the
+// ranks that its running calls wait for.
 type account struct {
 	Dump  json.RawMessage `json:",omitempty"`
 	Waits []int           `json:",omitempty"`
 }
 
-// answer is this rank's account.
+// answer returns this rank's account, encoded.
 func (d *watchdogLoop) answer(*coordinator.Failure) []byte {
 	a := account{Waits: d.waits()}
 	if dump := d.dump(); dump != nil {
@@ -204,7 +208,7 @@ func (d *watchdogLoop) answer(*coordinator.Failure) []byte {
 	return mustMarshal(a)
 }
 
-// dump is this rank's latest calls; nil: it keeps no record.
+// dump returns the flight record with this rank's latest calls; nil if the rank keeps none.
 func (d *watchdogLoop) dump() *flight.Dump {
 	dump := d.recorder.Dump()
 	if dump != nil {
@@ -222,11 +226,11 @@ func mustMarshal(v any) []byte {
 	return b
 }
 
-// maxAccount bounds an account, in bytes: the latest calls, and all groups and call sites.
+// maxAccount is the largest size of an encoded account, in bytes.
 const maxAccount = 1 << 20
 
-// decodeAccount reads what a rank of a job of this size answered. One that leaves answers
-// nothing.
+// decodeAccount decodes the answer of a rank in a job of this size. The answer of a rank that
+// has left is empty.
 func decodeAccount(value []byte, rank, size int) (a account, dump *flight.Dump, err error) {
 	if len(value) == 0 {
 		return a, nil, nil
@@ -249,8 +253,8 @@ func decodeAccount(value []byte, rank, size int) (a account, dump *flight.Dump, 
 	return a, dump, err
 }
 
-// waits returns the ranks that the given calls wait for or, if none are given, all calls in
-// flight. The backend tells.
+// waits asks the backend which ranks the given calls wait for. Without an argument it asks
+// about all calls in flight.
 func (d *watchdogLoop) waits(works ...*Work) []int {
 	if len(works) == 0 {
 		d.mu.Lock()
@@ -279,7 +283,8 @@ func (d *watchdogLoop) waits(works ...*Work) []int {
 	}
 }
 
-// hasTask tells whether the backend has the call: one that is being compared has no task yet.
+// hasTask reports whether the backend has been given the call. While the ranks' calls are
+// compared, the call has no task yet.
 func (w *Work) hasTask() bool {
 	if !w.group.startMu.TryLock() {
 		return false
@@ -288,7 +293,7 @@ func (w *Work) hasTask() bool {
 	return w.task != nil
 }
 
-// awaitsAll tells whether a call waits until all ranks of its group have called it.
+// awaitsAll reports whether a call waits for all ranks of its group to start it.
 func (w *Work) awaitsAll() bool {
 	k := w.call.Kind
 	return k != backend.Send && k != backend.Recv && (!w.hasTask() || w.progress() == Running)

@@ -11,7 +11,8 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// member is this process as it introduces itself to the job's store and to its peers.
+// member returns the identity by which this process introduces itself to the job's store and
+// to its peers.
 func (w World) member() (m store.Member, err error) {
 	m = store.Member{Job: handshake.JobFromEnv(w.Size), Rank: w.Rank}
 	if m.Insecure, err = handshake.ReadInsecure(os.Getenv); err != nil {
@@ -23,21 +24,22 @@ func (w World) member() (m store.Member, err error) {
 	return m, nil
 }
 
-// anyStore tells whether a store will do that is not goddp's: that of a launcher such as
-// torchrun.
+// anyStore reports whether the store may be one without goddp's handshake, such as the store
+// that torchrun hosts.
 func (w World) anyStore() bool {
 	return w.AgentStore && os.Getenv(handshake.StoreVar) != w.masterAddr()
 }
 
-// checkExposure returns the error with which rank 0 refuses to host the store, on the
-// ranks that would wait for it.
+// checkExposure returns an error if rank 0 will refuse to host the store, because other hosts
+// can reach it and it has no secret. The other ranks call it rather than wait for the store
+// in vain.
 func checkExposure(ctx context.Context, w World, m *store.Member) error {
 	if m.Secret != nil || m.Insecure {
 		return nil
 	}
 	hosts, err := net.DefaultResolver.LookupIPAddr(ctx, w.MasterAddr)
 	if err != nil {
-		return nil // dialling says it
+		return nil // connecting to the store returns the error
 	}
 	for _, h := range hosts {
 		if h.IP.IsLoopback() && (w.oneHost() || namesLoopback(w.MasterAddr)) {
@@ -47,11 +49,11 @@ func checkExposure(ctx context.Context, w World, m *store.Member) error {
 	return fmt.Errorf("store %s: %w", w.masterAddr(), store.ErrExposed)
 }
 
-// warnOpenStore says once for the job that its store keeps nobody out, and its ranks have
-// no secret by which to know each other.
+// warnOpenStore logs, once a job, that its store serves everybody and that its ranks have no
+// secret by which to recognise each other.
 func warnOpenStore(w World, client *store.Client, m *store.Member, log *slog.Logger) {
 	if w.Rank == 0 && client.Foreign() && m.Secret == nil && !m.Insecure {
-		log.Warn("the launcher's store serves anybody who reaches it, and what the ranks know each other by is in it: "+
+		log.Warn("the launcher's store serves anybody who reaches it, and the key by which the ranks recognise each other is in it: "+
 			"name a file with a secret in "+handshake.TokenFileVar+", the same for all ranks, or set "+handshake.InsecureVar+"=1 where the network is trusted",
 			"store", w.masterAddr())
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 )
 
-// BarrierError says which ranks did not come to a MonitoredBarrier in time. Ranks are the
-// job's. It matches ErrTimeout.
+// BarrierError names the ranks that did not call a MonitoredBarrier in time. It numbers ranks
+// as the job does. It matches ErrTimeout.
 type BarrierError struct {
-	Rank    int // whose error it is
-	After   time.Duration
-	Missing []int
+	Rank    int           // the rank that returns the error
+	After   time.Duration // the timeout
+	Missing []int         // the ranks that did not call MonitoredBarrier
 }
 
 func (e *BarrierError) Error() string {
@@ -25,11 +25,13 @@ func (e *BarrierError) Error() string {
 // Is makes errors.Is(err, ErrTimeout) hold.
 func (e *BarrierError) Is(target error) bool { return target == ErrTimeout }
 
-// MonitoredBarrier returns when all ranks of the group have called it, or with
-// a [*BarrierError] that names those that have not by the group's timeout. It
-// does not go through the backend: it can be called before a
-// collective that hangs to find out why, breaks nothing, and says nothing of
-// what the device is doing. After an error ranks may be out of step in it.
+// MonitoredBarrier returns when all ranks of the group have called it. If some have not when
+// the timeout has passed, it returns a [*BarrierError] that names them.
+//
+// The barrier uses the coordinator rather than the backend. A program can call it before a
+// collective that hangs, to find the missing rank. A timeout does not break the group, and the
+// barrier does not wait for the device. After an error, the ranks may have called
+// MonitoredBarrier a different number of times, so that the next calls do not match.
 func (pg *ProcessGroup) MonitoredBarrier(ctx context.Context) error {
 	timeout := cmp.Or(pg.opts.Timeout, pg.timeout)
 	key := fmt.Sprintf("barrier/%d", pg.control.Count("barrier"))
@@ -40,7 +42,7 @@ func (pg *ProcessGroup) MonitoredBarrier(ctx context.Context) error {
 		ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceTime)
 		defer cancel()
 		var missing []int
-		if missing, err = pg.control.Missing(ask, key); len(missing) > 0 { // else they came in the last moment
+		if missing, err = pg.control.Missing(ask, key); len(missing) > 0 { // else the last rank called just after the timeout
 			return &BarrierError{Rank: pg.control.Rank(), After: timeout, Missing: missing}
 		}
 	}
@@ -50,5 +52,6 @@ func (pg *ProcessGroup) MonitoredBarrier(ctx context.Context) error {
 	return nil
 }
 
-// errBarrier tells the barrier's deadline from its caller's.
+// errBarrier is the cause of the barrier's own deadline, as opposed to the end of the caller's
+// context.
 var errBarrier = errors.New("the barrier's time is over")

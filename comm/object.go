@@ -12,9 +12,9 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// BroadcastObject sets *v of all ranks to that of rank root: any small value
-// that encoding/gob can carry, such as a configuration. A value that cannot be
-// carried, or takes more than 1 GiB, is an error on every rank.
+// BroadcastObject sets *v of all ranks to *v of rank root. The value may be of any type that
+// encoding/gob can encode, such as a configuration. A value that cannot be encoded, or takes
+// more than 1 GiB, is an error on every rank.
 func BroadcastObject[T any](ctx context.Context, pg *ProcessGroup, v *T, root int) error {
 	var data []byte
 	var unfit error
@@ -35,7 +35,7 @@ func BroadcastObject[T any](ctx context.Context, pg *ProcessGroup, v *T, root in
 	if data, err = st.take(ctx); err != nil || pg.rank == root {
 		return err
 	}
-	var got T // gob adds to what it decodes into
+	var got T // not *v: gob leaves fields unchanged that are zero in its input
 	if err := decode(data, &got); err != nil {
 		return fmt.Errorf("rank %d: BroadcastObject from rank %d: %w", pg.rank, root, err)
 	}
@@ -43,8 +43,8 @@ func BroadcastObject[T any](ctx context.Context, pg *ProcessGroup, v *T, root in
 	return nil
 }
 
-// AllGatherObject gives every rank the values of all, by rank. A value that
-// cannot be carried, or takes more than 1 GiB, is an error on every rank.
+// AllGatherObject returns the values of all ranks, by rank, on every rank. A value that cannot
+// be encoded, or takes more than 1 GiB, is an error on every rank.
 func AllGatherObject[T any](ctx context.Context, pg *ProcessGroup, v T) ([]T, error) {
 	data, unfit := encode(&v)
 	counts, err := objectSizes(ctx, pg, data, unfit)
@@ -65,8 +65,9 @@ func AllGatherObject[T any](ctx context.Context, pg *ProcessGroup, v T) ([]T, er
 	return vs, nil
 }
 
-// AllGatherInts gives every rank the integers of all, by rank: at least one, and
-// as many from each. It is AllGatherObject with a single collective.
+// AllGatherInts returns the integers of all ranks, by rank, on every rank. All ranks must give
+// the same number of integers, at least one. It takes a single collective, AllGatherObject
+// two.
 func AllGatherInts(ctx context.Context, pg *ProcessGroup, v []int64) ([][]int64, error) {
 	all, err := pg.exchange(ctx, v)
 	if err != nil {
@@ -75,8 +76,8 @@ func AllGatherInts(ctx context.Context, pg *ProcessGroup, v []int64) ([][]int64,
 	return all, nil
 }
 
-// GatherObject gives rank root the values of all, by rank; the others get
-// nil. Objects are small: it costs what AllGatherObject does.
+// GatherObject returns the values of all ranks, by rank, on rank root, and nil on the other
+// ranks. It costs as much as AllGatherObject.
 func GatherObject[T any](ctx context.Context, pg *ProcessGroup, v T, root int) ([]T, error) {
 	vs, err := AllGatherObject(ctx, pg, v)
 	if err != nil || pg.rank != root {
@@ -85,9 +86,10 @@ func GatherObject[T any](ctx context.Context, pg *ProcessGroup, v T, root int) (
 	return vs, nil
 }
 
-// Agree lets the ranks fail together: all call it, each with the error that it
-// met on its own, or nil. It returns nil on every rank, or on every rank an
-// error that says which ranks met what; on those that met one it wraps it.
+// Agree makes all ranks succeed or fail together. All ranks must call it, each with its own
+// error or nil. If all errors are nil, Agree returns nil on every rank. Else it returns, on
+// every rank, an error that names each rank with an error, and that error's text. The returned
+// error wraps met if met is not nil.
 func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	var text string
 	var mine int64
@@ -99,7 +101,7 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 		return errors.Join(met, err)
 	}
 	if !slices.ContainsFunc(failed, func(f []int64) bool { return f[0] != 0 }) {
-		return nil // as a rule: one collective
+		return nil // the usual case takes one collective
 	}
 	texts, err := AllGatherObject(ctx, pg, text)
 	if err != nil {
@@ -120,8 +122,9 @@ func Agree(ctx context.Context, pg *ProcessGroup, met error) error {
 	return fmt.Errorf("rank %d: %w; %s", pg.rank, met, strings.Join(others, "; "))
 }
 
-// objectSizes gives every rank the sizes in bytes of all ranks' encoded
-// objects, or an error on every rank when one could not be encoded.
+// objectSizes returns the sizes in bytes of all ranks' encoded objects, on every rank. unfit is
+// the error of encoding this rank's object. If any rank has such an error, objectSizes returns
+// an error on every rank.
 func objectSizes(ctx context.Context, pg *ProcessGroup, data []byte, unfit error) ([]int, error) {
 	mine := int64(len(data))
 	if unfit != nil {
@@ -147,7 +150,8 @@ func objectSizes(ctx context.Context, pg *ProcessGroup, data []byte, unfit error
 	return sizes, nil
 }
 
-// maxObject bounds an encoded object, in bytes, before memory is taken for it.
+// maxObject is the largest size of an encoded object, in bytes. It is checked before memory is
+// allocated.
 const maxObject = 1 << 30
 
 func encode(v any) ([]byte, error) {

@@ -16,8 +16,8 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// connect makes the backend for the group's device: NCCL between GPUs, else
-// the host backend.
+// connect makes the backend for the group's device: NCCL for a GPU, else the host backend. If
+// checks is set, it wraps the backend in a callChecker.
 func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, checks bool) (backend.Backend, error) {
 	var be backend.Backend
 	var err error
@@ -40,20 +40,21 @@ func connect(ctx context.Context, w World, cfg backend.Config, m store.Member, c
 	return newCallChecker(be, cfg), nil
 }
 
-// isGPU tells whether a device is one that NCCL knows.
+// isGPU reports whether a device is a GPU, which NCCL supports.
 func isGPU(dev device.Device) bool {
 	_, ok := dev.(interface{ Context() uintptr })
 	return ok
 }
 
-// hostOptions are the host backend's. In a job of several hosts, ranks of
-// other hosts reach this one at the address from which it reaches the master.
+// hostOptions returns the options of the host backend. In a job of several hosts, this rank
+// listens on the local address from which it reaches the master, so that the ranks of other
+// hosts can reach it.
 func hostOptions(w World, m store.Member) (*host.Options, error) {
 	o := &host.Options{HostID: os.Getenv("GODDP_HOST_ID"), Member: m}
 	if w.oneHost() {
 		return o, nil
 	}
-	// Connecting a datagram socket sends nothing: it asks the routing table.
+	// Connecting a datagram socket sends no packet. It only looks up the route.
 	c, err := net.Dial("udp", w.masterAddr())
 	if err != nil {
 		return nil, fmt.Errorf("finding the way to the master at %s: %w", w.masterAddr(), err)
@@ -67,15 +68,15 @@ func hostOptions(w World, m store.Member) (*host.Options, error) {
 	return o, nil
 }
 
-// namesLoopback tells whether an address says by itself that all is on one
-// machine.
+// namesLoopback reports whether an address is "localhost" or a loopback address, which says
+// that the whole job is on one machine.
 func namesLoopback(addr string) bool {
 	ip := net.ParseIP(addr)
 	return addr == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// openStore connects to the world's store, and hosts it where that falls to
-// this rank. A host stays until all ranks have left, within bounds.
+// openStore connects to the job's store. If the launcher does not host the store, rank 0 does.
+// It appends the functions that release what it opened to release.
 func openStore(ctx context.Context, w World, m *store.Member, log *slog.Logger, release *releases) (store.Store, error) {
 	if w.Size == 1 && !w.AgentStore {
 		s := store.NewLocal()
@@ -87,7 +88,8 @@ func openStore(ctx context.Context, w World, m *store.Member, log *slog.Logger, 
 	case hosts:
 		addr := w.masterAddr()
 		if !w.oneHost() && !namesLoopback(w.MasterAddr) {
-			// The name may stand for the loopback here, and for this host elsewhere.
+			// Listen on all interfaces: on this host the name may resolve to the loopback
+			// address, and on other hosts to an address of the network.
 			addr = net.JoinHostPort("", strconv.Itoa(w.MasterPort))
 		}
 		server, err := store.Listen(addr, &store.ServerOptions{Logger: log, Member: *m})
@@ -103,7 +105,7 @@ func openStore(ctx context.Context, w World, m *store.Member, log *slog.Logger, 
 	client, err := store.Dial(ctx, w.masterAddr(), &store.ClientOptions{Member: m, AnyStore: w.anyStore()})
 	if err != nil {
 		switch {
-		case errors.As(err, new(*store.HandshakeError)): // it says who is there
+		case errors.As(err, new(*store.HandshakeError)): // the error says which program answered
 		case w.AgentStore:
 			err = fmt.Errorf("the launcher, which hosts the job's store, cannot be reached: %w", err)
 		case !hosts:

@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// extent is the addresses that an operand occupies: from lo up to hi. Addresses of
-// the host and of GPUs never coincide, so one comparison serves all devices.
+// extent is the range of addresses that an operand occupies: [lo, hi). Host and GPU addresses
+// never coincide, so one comparison serves all devices.
 type extent struct{ lo, hi uintptr }
 
 func extentOf(t *device.Tensor) extent {
@@ -18,14 +18,13 @@ func extentOf(t *device.Tensor) extent {
 	return extent{lo, lo + uintptr(t.Bytes())}
 }
 
-// overlaps reports whether e and o have a byte in common. An empty extent overlaps
-// nothing.
+// overlaps reports whether e and o have a byte in common.
 func (e extent) overlaps(o extent) bool { return max(e.lo, o.lo) < min(e.hi, o.hi) }
 
 func (e extent) String() string { return fmt.Sprintf("[%#x, %#x)", e.lo, e.hi) }
 
-// slot returns this rank's part of e, where e is the longer operand of c: the one that
-// has a part for each rank.
+// slot returns this rank's part of e. e must be the operand of c that has a part for each
+// rank.
 func (pg *ProcessGroup) slot(e extent, c *backend.Call) extent {
 	if c.Counts == nil {
 		part := (e.hi - e.lo) / uintptr(pg.size)
@@ -39,10 +38,11 @@ func (pg *ProcessGroup) slot(e extent, c *backend.Call) extent {
 	return extent{e.lo + uintptr(at*size), e.lo + uintptr((at+c.Counts[pg.rank])*size)}
 }
 
-// validateOverlap refuses a call whose dst and src share memory, unless they do so in the
-// one way that NCCL defines for the call's kind. Both are there, and their lengths fit.
+// validateOverlap rejects a call whose dst and src share memory, except in the way that NCCL
+// defines for the call's kind. The caller must have validated that both tensors are given and
+// that their lengths match.
 func (pg *ProcessGroup) validateOverlap(c *backend.Call) {
-	if c.Kind == backend.AllReduce || c.Kind == backend.Broadcast { // of one tensor
+	if c.Kind == backend.AllReduce || c.Kind == backend.Broadcast { // dst and src are one tensor
 		return
 	}
 	dst, src := extentOf(&c.Dst), extentOf(&c.Src)
@@ -67,17 +67,17 @@ func (pg *ProcessGroup) validateOverlap(c *backend.Call) {
 	}
 }
 
-// access is memory that one call of a Coalesce reads or writes. Those of one call
-// share no byte.
+// access is memory that one call of a Coalesce reads or writes. Two accesses of the same call
+// have no byte in common.
 type access struct {
 	extent
 	writes bool
 	call   *backend.Call
 }
 
-// validateCoalesced refuses calls started as one if what one of them writes overlaps what
-// another reads or writes: their order among each other is open. Each call by itself
-// has passed validateOverlap.
+// validateCoalesced rejects a Coalesce if one of its calls writes memory that another one
+// reads or writes, because the calls run in any order. Each single call must have passed
+// validateOverlap.
 func (pg *ProcessGroup) validateCoalesced(group *backend.Call) {
 	all := make([]access, 0, 2*len(group.Calls))
 	add := func(e extent, writes bool, c *backend.Call) {
@@ -88,14 +88,14 @@ func (pg *ProcessGroup) validateCoalesced(group *backend.Call) {
 	for _, c := range group.Calls {
 		dst, src := extentOf(&c.Dst), extentOf(&c.Src)
 		add(dst, true, c)
-		if dst.overlaps(src) { // in place: what of src is not dst is only read
+		if dst.overlaps(src) { // in place: the parts of src outside dst are only read
 			add(extent{src.lo, dst.lo}, false, c)
 			src.lo = dst.hi
 		}
 		add(src, false, c)
 	}
 	slices.SortFunc(all, func(a, b access) int { return cmp.Compare(a.lo, b.lo) })
-	var reached, written access // of those before: which end last, of all and of those that write
+	var reached, written access // of the accesses so far: the one that ends last, and the write that ends last
 	for _, a := range all {
 		before := written
 		if a.writes {
@@ -121,7 +121,7 @@ func (a access) String() string {
 	return fmt.Sprintf("%s %v of %v", operand, a.extent, label(a.call))
 }
 
-// label is a call that has no number yet, for people.
+// label names a call that has no number yet, for error messages.
 func label(c *backend.Call) string {
 	if c.Name == "" {
 		return c.Kind.String()

@@ -12,11 +12,13 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// Split divides the group: all ranks call it, and those that give the same
-// color make a new group, numbered by key, then by rank. A rank that gives a
-// negative color gets none, nil. The new group shares the device and the
-// store. It may be closed before this one, and is closed with it. Where ranks
-// did not come in time the error is an [*AbsentError].
+// Split divides the group into subgroups. All ranks must call it. The ranks that give the
+// same color form a new group, in which they are ordered by key, then by their rank in this
+// group. A rank that gives a negative color joins no group and gets nil.
+//
+// The new group uses the device and the store of this one. Closing this group closes it,
+// unless the program closes it before. The error is an [*AbsentError] if some ranks did not
+// call Split in time.
 func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGroup, error) {
 	pg.startMu.Lock()
 	pg.splits++
@@ -56,7 +58,8 @@ func (pg *ProcessGroup) Split(ctx context.Context, color, key int) (*ProcessGrou
 	return sub, nil
 }
 
-// makeSplit makes the backend of a group of these ranks of the job.
+// makeSplit makes the backend of a subgroup. ranks are its members' numbers in the job,
+// members their numbers in this group.
 func (pg *ProcessGroup) makeSplit(ctx context.Context, name string, ranks []int, cfg *backend.Config, members []int) (backend.Backend, error) {
 	making, cancel := awake.WithTimeoutCause(ctx, pg.timeout, fmt.Errorf("%w after %v", ErrTimeout, pg.timeout))
 	defer cancel()

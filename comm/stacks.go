@@ -5,11 +5,12 @@ import (
 	"strings"
 )
 
-// maxStacks bounds what stacks writes, in bytes.
+// maxStacks is the largest stack dump that stacks takes, in bytes.
 const maxStacks = 1 << 20
 
-// stacks tells where the program's goroutines are, without those that are this
-// library's or the runtime's: what a rank does that the others wait for.
+// stacks returns the stacks of the program's goroutines. It omits the goroutines that this
+// library and the runtime have started. The stacks show what a rank is doing while the other
+// ranks wait for it.
 func stacks() string {
 	buf := make([]byte, maxStacks)
 	all := string(buf[:runtime.Stack(buf, true)])
@@ -22,7 +23,8 @@ func stacks() string {
 	return strings.Join(program, "\n\n") + "\n"
 }
 
-// begun is the function that a goroutine began with, but for what starts goroutines.
+// firstFunction returns the line of a goroutine's stack that names its first function. It
+// skips the functions of package sync, which WaitGroup.Go adds.
 func firstFunction(stack string) (f string) {
 	for line := range strings.Lines(stack) {
 		switch {

@@ -7,7 +7,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// exchange gives every rank the numbers of all, by rank.
+// exchange gathers every rank's integers on all ranks. Element r of the result holds those of
+// rank r.
 func (pg *ProcessGroup) exchange(ctx context.Context, mine []int64) ([][]int64, error) {
 	counts := make([]int, pg.size)
 	for r := range counts {
@@ -23,8 +24,8 @@ func (pg *ProcessGroup) exchange(ctx context.Context, mine []int64) ([][]int64, 
 	return slices.Collect(slices.Chunk(flat, len(mine))), nil
 }
 
-// gather concatenates mine, host memory, of all ranks: rank r gives counts[r]
-// elements of type dt.
+// gather concatenates the ranks' host data on all ranks. Rank r contributes counts[r] elements
+// of type dt.
 func gather(ctx context.Context, pg *ProcessGroup, dt device.DType, mine []byte, counts []int) ([]byte, error) {
 	total := 0
 	for _, n := range counts {
@@ -46,8 +47,8 @@ func gather(ctx context.Context, pg *ProcessGroup, dt device.DType, mine []byte,
 	return all.take(ctx)
 }
 
-// finish waits for a call on staged memory, which it frees if there is no
-// result: at once, or when a call that was given up has ended.
+// finish waits for a call on staged memory. If the call fails, finish frees the memory. If ctx
+// ends before the call, a goroutine frees the memory when the call has ended.
 func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) error {
 	err := w.Sync(ctx)
 	if err == nil {
@@ -62,20 +63,20 @@ func (pg *ProcessGroup) finish(ctx context.Context, w *Work, used ...staged) err
 		free()
 		return err
 	}
-	pg.abandoned.Go(func() { // ends with the call, which has a deadline; Close waits for it
+	pg.abandoned.Go(func() { // ends with the call, which has a deadline; Close waits for this goroutine
 		w.Sync(context.Background())
 		free()
 	})
 	return err
 }
 
-// staged is device memory that small values of the host go through.
+// staged is device memory through which small host values are sent and received.
 type staged struct {
 	dev device.Device
 	t   device.Tensor
 }
 
-// stage allocates n elements, and copies data to them if there is any.
+// stage allocates n elements of type dt. If data is not nil, stage copies it to them.
 func stage(dev device.Device, dt device.DType, n int, data []byte) (staged, error) {
 	buf, err := dev.Alloc(n * dt.Size())
 	if err != nil {

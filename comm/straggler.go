@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// stragglerWindow is how many collectives are judged together.
+// stragglerWindow is the number of collectives that are evaluated together.
 const stragglerWindow = 256
 
-// lags finds the rank that the others of a group wait for. All leave a
-// collective at about the same time, so who was in it for the shortest time was
-// the last to come. Every rank posts how long it was in each collective of
-// a window, and rank 0 compares them; no clock is compared with another host's.
+// stragglers finds the rank that the other ranks of a group wait for. All ranks leave a
+// collective at about the same time, so the rank with the shortest time in it joined last.
+// Every rank posts its times in the collectives of a window to the coordinator, and rank 0
+// compares them. Durations are compared rather than clock times, because the clocks of hosts
+// differ.
 type stragglers struct {
 	group *group
-	took  [2 * stragglerWindow]atomic.Int64 // by number of the collective; the window before is being published
-	full  atomic.Uint64                     // windows that ended
+	took  [2 * stragglerWindow]atomic.Int64 // times in the latest collectives: one window is filled while the one before is published
+	full  atomic.Uint64                     // number of windows that are complete
 
-	published uint64 // the watchdog's loop's: the last window that was published
+	published uint64 // the latest window that was published; used by the watchdog's loop alone
 
-	// Rank 0's, under the watchdog's lock: for how long each rank held the
-	// others up, in how many collectives.
-	total  []time.Duration
-	judged int
+	// Only rank 0 uses these. The watchdog's mu guards them.
+	total  []time.Duration // by rank: how long it held the others up
+	judged int             // in how many collectives
 }
 
-// note records how long a collective took on this rank, from when it ran.
+// note records how long a collective ran on this rank.
 func (l *stragglers) note(seq uint64, took time.Duration) {
 	l.took[(seq-1)%uint64(len(l.took))].Store(int64(took))
 	if seq%stragglerWindow == 0 {
@@ -40,8 +40,8 @@ func (l *stragglers) note(seq uint64, took time.Duration) {
 	}
 }
 
-// publish posts the window that ended, if one did. Rank 0 judges the one before, which all have
-// posted by now.
+// publish posts the latest complete window to the coordinator, unless it was posted before. On
+// rank 0 it then evaluates the window before, which all ranks have posted by now.
 func (l *stragglers) publish(d *watchdogLoop) {
 	window := l.full.Load()
 	if window == l.published {
@@ -56,7 +56,7 @@ func (l *stragglers) publish(d *watchdogLoop) {
 		ctx, cancel := context.WithTimeout(d.ctx, announceTime)
 		defer cancel()
 		if err := l.group.control.Post(ctx, stragglerKey(window), mine); err != nil {
-			d.logf(slog.LevelDebug, "[Rank %d] posting lags: %v", d.world.Rank, err)
+			d.logf(slog.LevelDebug, "[Rank %d] posting the times of collectives: %v", d.world.Rank, err)
 		}
 		if l.group.rank == 0 && window > 1 {
 			l.judge(d, window-1)
@@ -64,42 +64,43 @@ func (l *stragglers) publish(d *watchdogLoop) {
 	})
 }
 
-// stragglerKey is where ranks post a window, in place of the one before the last.
+// stragglerKey returns the coordinator's key of a window. There are two keys, so a window
+// replaces the last but one.
 func stragglerKey(window uint64) string { return fmt.Sprintf("straggler/%d", window%2) }
 
-// judge compares the ranks' parts of a window, and logs who held the others up.
+// judge compares the ranks' times in a window and logs the rank that held the others up.
 func (l *stragglers) judge(d *watchdogLoop, window uint64) {
 	ctx, cancel := context.WithTimeout(d.ctx, announceTime)
 	defer cancel()
 	took, err := l.group.control.Posted(ctx, stragglerKey(window), l.group.control.Members)
 	if err != nil {
-		d.logf(slog.LevelDebug, "[Rank %d] comparing lags: %v", d.world.Rank, err)
+		d.logf(slog.LevelDebug, "[Rank %d] comparing the times of collectives: %v", d.world.Rank, err)
 		return
 	}
 	for r, t := range took {
 		if len(t) != 8+8*stragglerWindow || binary.LittleEndian.Uint64(t) != window {
-			d.logf(slog.LevelDebug, "[Rank %d] comparing lags: rank %d has not posted window %d", d.world.Rank, l.group.control.Members[r], window)
+			d.logf(slog.LevelDebug, "[Rank %d] comparing the times of collectives: rank %d has not posted window %d", d.world.Rank, l.group.control.Members[r], window)
 			return
 		}
 		took[r] = t[8:]
 	}
-	lag, last := compareStragglers(took)
-	slowest := slices.Index(lag, slices.Max(lag))
+	held, last := compareStragglers(took)
+	slowest := slices.Index(held, slices.Max(held))
 	d.logf(slog.LevelInfo, "[Rank %d] group %s, collectives %d to %d: rank %d came last to %d of %d and held the others up for %.1f ms",
-		d.world.Rank, l.group.name, (window-1)*stragglerWindow+1, window*stragglerWindow, l.group.control.Members[slowest], last[slowest], stragglerWindow, lag[slowest].Seconds()*1e3)
+		d.world.Rank, l.group.name, (window-1)*stragglerWindow+1, window*stragglerWindow, l.group.control.Members[slowest], last[slowest], stragglerWindow, held[slowest].Seconds()*1e3)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for r, t := range lag {
+	for r, t := range held {
 		l.total[r] += t
 	}
 	l.judged += stragglerWindow
 }
 
-// compareStragglers tells, for each rank, for how long it alone held the others up,
-// and how often it came last, given how long each rank was in each collective,
-// eight bytes each.
-func compareStragglers(took [][]byte) (lag []time.Duration, last []int) {
-	lag, last = make([]time.Duration, len(took)), make([]int, len(took))
+// compareStragglers returns, for each rank, how long it alone held the others up, and how often
+// it joined last. took holds, for each rank, its times in the collectives of a window, in eight
+// bytes each.
+func compareStragglers(took [][]byte) (held []time.Duration, last []int) {
+	held, last = make([]time.Duration, len(took)), make([]int, len(took))
 	for i := 0; i < len(took[0]); i += 8 {
 		latest, shortest, next := 0, int64(math.MaxInt64), int64(math.MaxInt64)
 		for r, t := range took {
@@ -110,13 +111,14 @@ func compareStragglers(took [][]byte) (lag []time.Duration, last []int) {
 				next = n
 			}
 		}
-		lag[latest] += time.Duration(next - shortest)
+		held[latest] += time.Duration(next - shortest)
 		last[latest]++
 	}
-	return lag, last
+	return held, last
 }
 
-// report logs what lags cost the group while it was open, when the watchdog's loop has ended.
+// report logs the slowest rank of the whole life of the group. It is called when the watchdog's
+// loop has ended.
 func (l *stragglers) report(d *watchdogLoop) {
 	if l.published > 0 {
 		l.judge(d, l.published)

@@ -8,14 +8,14 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// form says what a call of one kind needs: which tensors, and their lengths
-// as multiples of one count.
+// form says which tensors a call of one kind needs, and how their lengths are related: dst
+// has dstPart times as many elements as src has srcPart times, for a common count.
 type form struct {
 	dst, src         need
-	dstPart, srcPart int // 1, or 0 for the size of the group
+	dstPart, srcPart int // multiples of the common count; 0 means the size of the group
 }
 
-// need says on which ranks a tensor must be there.
+// need says on which ranks a call must be given a tensor.
 type need uint8
 
 const (
@@ -37,13 +37,13 @@ var forms = [...]form{
 	backend.Recv:          {always, never, 1, 1},
 }
 
-// refuse reports a failure of the group and then panics with a [*UsageError]. It is for calls that
-// are wrong whatever the other ranks do. A refused call gets no sequence number and
-// sends nothing, so the peers would wait for it until their deadline. The report tells
-// them the cause at once.
+// reject breaks the group and panics with a [*UsageError]. It is for calls that are wrong
+// whatever the other ranks do. A rejected call gets no sequence number and sends nothing, so
+// the peers would wait for it until their deadline. Breaking the group tells them the cause
+// at once.
 func (pg *ProcessGroup) reject(c *backend.Call, format string, args ...any) {
 	err := &UsageError{Rank: pg.world.Rank, Call: c.Kind.String(), Msg: fmt.Sprintf(format, args...)}
-	pg.reported.Store(true) // the panic tells the program
+	pg.reported.Store(true) // the panic reports the failure to the program
 	c.Name = pg.opts.Name
 	now := time.Now()
 	pg.record.Begin(c, now.UnixNano()).Ended(now, true)
@@ -52,7 +52,7 @@ func (pg *ProcessGroup) reject(c *backend.Call, format string, args ...any) {
 	panic(err)
 }
 
-// check refuses a call that cannot be right whatever the other ranks do.
+// validate rejects a call that is wrong whatever the other ranks do.
 func (pg *ProcessGroup) validate(c *backend.Call) {
 	if pg.batch != nil && pg.batch.isClosed {
 		pg.reject(c, "after its Coalesce")
@@ -63,7 +63,7 @@ func (pg *ProcessGroup) validate(c *backend.Call) {
 	switch c.Kind {
 	case backend.Barrier:
 		return
-	case backend.Group: // each of its calls was checked when it was made
+	case backend.Group: // each of its calls was validated when it was made
 		if pg.batch != nil {
 			pg.reject(c, "within another Coalesce")
 		}
@@ -103,7 +103,7 @@ func (pg *ProcessGroup) validate(c *backend.Call) {
 	pg.validateOverlap(c)
 }
 
-// validateLengths checks that the lengths of dst and src fit each other.
+// validateLengths rejects a call whose dst and src do not have matching lengths.
 func (pg *ProcessGroup) validateLengths(c *backend.Call, f form) {
 	parts := func(p int) int {
 		if p == 0 {
@@ -119,7 +119,8 @@ func (pg *ProcessGroup) validateLengths(c *backend.Call, f form) {
 	}
 }
 
-// validateOp checks what a call reduces with.
+// validateOp rejects a call with an unknown reduction, or with a Factor that its reduction
+// does not take.
 func (pg *ProcessGroup) validateOp(c *backend.Call) {
 	given := pg.factor(c) != nil
 	switch {
@@ -134,7 +135,7 @@ func (pg *ProcessGroup) validateOp(c *backend.Call) {
 	}
 }
 
-// validateCounts checks an AllGather of uneven sizes.
+// validateCounts rejects an AllGatherUneven whose counts do not fit its tensors.
 func (pg *ProcessGroup) validateCounts(c *backend.Call) {
 	if len(c.Counts) != pg.size {
 		pg.reject(c, "%d counts for a group of %d", len(c.Counts), pg.size)

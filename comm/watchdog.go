@@ -13,60 +13,61 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// watch is the watchdog of the groups of one Init or Local, those split from
-// them included: one goroutine, which knows the calls in flight and their
-// deadlines. What a call is doing it is told by the backend, and what to do
-// about a failure it asks its core. It never calls a driver, which may hang.
+// watchdogLoop is the watchdog of the groups of one Init, or of one rank of Local, including
+// the groups split from them. Its goroutine runs loop. It keeps a list of the calls in flight
+// and their deadlines. The backend notifies it of the progress of calls, and its core decides
+// what to do about a failure. It never calls a driver, which may hang.
 type watchdogLoop struct {
 	mode             ErrorMode
 	heartbeat        time.Duration
 	monitoring       bool
-	reportStragglers bool // whether to tell which ranks hold the others up
+	reportStragglers bool // whether to log which ranks hold the others up
 	world            World
 	log              *slog.Logger
 	exit             func(code int)
 	recorder         *flight.Recorder
-	dumps            func() (string, error) // where dumps go; nil: nowhere
+	dumps            func() (string, error) // returns the folder of flight records; nil: none are written
 
-	core    watchdog.Core  // loop's
-	clock   watchdog.Clock // loop's
-	failure error          // loop's: what core acts on
-	turns   atomic.Int64   // odd while loop is at work: how often it began to be, and ceased
+	core    watchdog.Core  // used by loop alone
+	clock   watchdog.Clock // used by loop alone
+	failure error          // used by loop alone: the failure that core acts on
+	turns   atomic.Int64   // incremented when loop begins to work and when it begins to wait: odd while it works
 
-	startTime time.Time     // of its clock
-	epoch     int64         // the same in Unix nanoseconds
-	wake      chan struct{} // of one: there are events, or an earlier deadline
+	startTime time.Time     // the zero of the watchdog's clock
+	epoch     int64         // startTime in Unix nanoseconds
+	wake      chan struct{} // capacity 1: wakes loop, for events or an earlier deadline
 	leaving   chan struct{} // closed when the program closes the group
 	done      chan struct{} // closed when loop has ended
-	broken    chan struct{} // closed when it is told that a group broke
+	broken    chan struct{} // closed when a group has broken
 	leaveOnce sync.Once
 	ctx       context.Context
 	cancel    context.CancelFunc
-	wg        sync.WaitGroup // what asks and listens; ends with ctx
+	wg        sync.WaitGroup // the other goroutines, which end when ctx ends
 	breakOnce sync.Once
 
+	// mu guards the fields below.
 	mu          sync.Mutex
 	events      []event
-	finding     *finding // what this rank's overdue call comes down to
-	oldest      *Work    // calls in flight, in the order of their start
+	finding     *finding // the result of this rank's inquiry about an overdue call
+	oldest      *Work    // the list of calls in flight, in the order of their start
 	newest      *Work
-	next        time.Duration // when loop checks deadlines; no call in flight has an earlier one
+	next        time.Duration // when loop must check deadlines: no call in flight has an earlier one
 	groups      []*group
 	hooks       []func(context.Context, error)
 	hookTimeout time.Duration
 }
 
-// event is what loop is told.
+// event is an input of loop.
 type event struct {
 	kind  watchdog.Event
-	call  *Work  // Overdue
-	group *group // Broke
+	call  *Work  // of Overdue
+	group *group // of Broke
 }
 
-// far is later than any deadline.
+// far is a time later than any deadline.
 const far = time.Duration(math.MaxInt64)
 
-// newWatchdogLoop starts the watchdog of a rank's groups. stop ends it.
+// newWatchdogLoop starts the watchdog of a rank's groups. The caller must call stop.
 func newWatchdogLoop(w World, recorder *flight.Recorder, o Options) *watchdogLoop {
 	d := &watchdogLoop{
 		mode: o.ErrorMode, heartbeat: o.heartbeat, monitoring: o.monitoring, reportStragglers: o.reportStragglers, world: w, log: o.Log, exit: o.exit,
@@ -83,10 +84,10 @@ func newWatchdogLoop(w World, recorder *flight.Recorder, o Options) *watchdogLoo
 	return d
 }
 
-// stop ends the watchdog once it has done what a failure asks for: the program
-// closes the group.
+// stop ends the watchdog. If it is handling a failure, stop waits until it is done. The
+// program's Close calls stop.
 func (d *watchdogLoop) stop() {
-	d.tell(event{kind: watchdog.Leave})
+	d.notify(event{kind: watchdog.Leave})
 	<-d.done
 	for _, g := range d.all() {
 		if g.stragglers != nil && g.rank == 0 {
@@ -98,22 +99,21 @@ func (d *watchdogLoop) stop() {
 	d.recorder.Close()
 }
 
-// leave notes that the program is closing the group: nobody has to end the
-// process for it.
+// leave notes that the program closes the group, so that the watchdog need not end the process.
 func (d *watchdogLoop) leave() { d.leaveOnce.Do(func() { close(d.leaving) }) }
 
-// now is the time on the watchdog's clock, which is the monotonic one: every call
-// needs it.
+// now returns the time on the watchdog's clock, which is monotonic.
 func (d *watchdogLoop) now() time.Duration { return time.Since(d.startTime) }
 
-// tell gives loop an event.
-func (d *watchdogLoop) tell(e event) {
+// notify gives loop an event.
+func (d *watchdogLoop) notify(e event) {
 	d.mu.Lock()
 	d.events = append(d.events, e)
 	d.mu.Unlock()
 	d.poke()
 }
 
+// poke wakes loop.
 func (d *watchdogLoop) poke() {
 	select {
 	case d.wake <- struct{}{}:
@@ -121,8 +121,7 @@ func (d *watchdogLoop) poke() {
 	}
 }
 
-// loop looks at the clock every tick, at deadlines when one passes, and acts on
-// failures.
+// loop polls the clock every tick, detects overdue calls and handles failures.
 func (d *watchdogLoop) loop() {
 	defer close(d.done)
 	timer := time.NewTimer(watchdog.Tick)
@@ -134,12 +133,12 @@ func (d *watchdogLoop) loop() {
 		}
 		d.turns.Add(1)
 		now := d.now()
-		if suspended := d.clock.Look(now); suspended > 0 {
+		if suspended := d.clock.Poll(now); suspended > 0 {
 			d.extend(now, suspended)
 		}
 		next, late := d.findOverdue(now)
 		for _, w := range late {
-			d.tell(event{kind: watchdog.Overdue, call: w})
+			d.notify(event{kind: watchdog.Overdue, call: w})
 		}
 		for _, e := range d.take() {
 			d.handle(e)
@@ -159,7 +158,7 @@ func (d *watchdogLoop) loop() {
 	}
 }
 
-// take returns the events that came.
+// take returns the pending events and removes them.
 func (d *watchdogLoop) take() []event {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,8 +167,8 @@ func (d *watchdogLoop) take() []event {
 	return events
 }
 
-// findOverdue finds the calls whose deadlines passed since the last findOverdue, and when
-// to findOverdue again.
+// findOverdue returns the calls whose deadlines passed since it was last called, and the next
+// deadline.
 func (d *watchdogLoop) findOverdue(now time.Duration) (next time.Duration, late []*Work) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -190,9 +189,9 @@ func (d *watchdogLoop) findOverdue(now time.Duration) (next time.Duration, late 
 	return d.next, late
 }
 
-// extend gives the calls in flight the time in which this process was suspended,
-// as a look at the clock now tells: the ranks that they wait for may have been
-// suspended with it.
+// extend extends the deadlines of the calls in flight because this process was suspended: the
+// ranks that they wait for may have been suspended with it. suspended is the length of the
+// suspension, which the clock has reported at time now.
 func (d *watchdogLoop) extend(now, suspended time.Duration) {
 	d.mu.Lock()
 	inFlight := d.oldest != nil
@@ -200,13 +199,13 @@ func (d *watchdogLoop) extend(now, suspended time.Duration) {
 		w.deadline = watchdog.Extend(w.deadline, w.created, now, suspended)
 	}
 	d.mu.Unlock()
-	if inFlight && !d.core.Over() {
+	if inFlight && !d.core.Ended() {
 		d.logf(slog.LevelInfo, "[Rank %d] this process did not run for %v: it was suspended, or had no processor. The deadlines of its calls are extended by as much",
 			d.world.Rank, suspended.Round(time.Millisecond))
 	}
 }
 
-// expire lets the deadlines of the calls in flight pass now.
+// expire sets the deadlines of the calls in flight to now, unless they are earlier.
 func (d *watchdogLoop) expire() {
 	now := d.now()
 	d.mu.Lock()
@@ -218,15 +217,15 @@ func (d *watchdogLoop) expire() {
 	d.poke()
 }
 
-// allowed is how long a call had until its deadline: its timeout, unless expire let the
-// deadline pass before.
+// allowed returns how long a call had until its deadline: its timeout, or less if expire
+// changed the deadline.
 func (d *watchdogLoop) allowed(w *Work) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return min(w.call.Timeout, w.deadline-w.created).Round(time.Millisecond)
 }
 
-// started adds a call to those in flight.
+// started adds a call to the list of calls in flight.
 func (d *watchdogLoop) started(w *Work) {
 	d.mu.Lock()
 	w.older = d.newest
@@ -246,7 +245,7 @@ func (d *watchdogLoop) started(w *Work) {
 	}
 }
 
-// ended removes a call from those in flight, and notes why it failed.
+// ended removes a call from the list of calls in flight. err is not nil if the call failed.
 func (d *watchdogLoop) ended(w *Work, err error) {
 	d.mu.Lock()
 	if w.older != nil {
@@ -266,26 +265,26 @@ func (d *watchdogLoop) ended(w *Work, err error) {
 	}
 }
 
-// isOver tells whether a call has ended.
+// hasEnded reports whether a call has ended.
 func (d *watchdogLoop) hasEnded(w *Work) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return w.hasEnded
 }
 
-// failed notes the first failure of a group's calls.
+// failed notes the failure of a call. The first failure of a group counts.
 func (d *watchdogLoop) failed(g *group, err error) {
 	g.failure.CompareAndSwap(nil, &err)
 	d.broke(g)
 }
 
-// broke notes that a group broke. It is the program's own doing if it closed that group, or
-// its context ended.
+// broke notifies loop that a group broke, once. It does nothing if the program closed the
+// group, or if Main's context has ended: then the program itself ends the group.
 func (d *watchdogLoop) broke(g *group) {
 	if !g.closing.Load() && !g.main.hasEnded() {
 		d.breakOnce.Do(func() {
 			close(d.broken)
-			d.tell(event{kind: watchdog.Broke, group: g})
+			d.notify(event{kind: watchdog.Broke, group: g})
 		})
 	}
 }
@@ -305,36 +304,36 @@ func (d *watchdogLoop) add(g *group) {
 	}
 }
 
-// remove takes a group away that the program closes.
+// remove removes a group that the program closes.
 func (d *watchdogLoop) remove(g *group) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.groups = slices.DeleteFunc(d.groups, func(h *group) bool { return h == g })
 }
 
-// all are the groups under the watchdog.
+// all returns the groups under the watchdog.
 func (d *watchdogLoop) all() []*group {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.groups)
 }
 
-// onShutdown adds a function to run before the process is ended.
+// onShutdown adds a function that runs before the watchdog ends the process.
 func (d *watchdogLoop) onShutdown(f func(context.Context, error)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.hooks = append(d.hooks, f)
 }
 
-// monitor ends the process when the watchdog itself is stuck: when loop has been at
-// work without a pause for the heartbeat. It counts ticks, which a suspension of the
-// process does not multiply.
+// monitor ends the process if the watchdog itself is stuck: if loop has worked for the
+// heartbeat without a pause. It counts ticks rather than time, because a suspension of the
+// process produces a single tick.
 func (d *watchdogLoop) monitor() {
 	const ticks = 4
 	ticker := time.NewTicker(d.heartbeat / ticks)
 	defer ticker.Stop()
 	var turn int64
-	seen := 0 // ticks in a row at which loop was at work in this turn
+	seen := 0 // number of consecutive ticks at which loop was working in this turn
 	for {
 		select {
 		case <-ticker.C:

@@ -11,28 +11,29 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// Work is a call in flight, or done.
+// Work is a call that was started. It may be pending, done or failed.
 type Work struct {
 	call  backend.Call
 	group *group
 	task  backend.Task
-	err   error // of a call that could not be started
+	err   error // why the call could not be started
 
 	entry    flight.Entry
 	created  time.Duration // on the watchdog's clock, as deadline is
 	deadline time.Duration
-	running  atomic.Int64 // since when, in nanoseconds after created; 0: not yet
+	running  atomic.Int64 // when the call started to run, in nanoseconds after created; 0: it does not run yet
 
-	// The watchdog's, under its lock: the call's place among those in flight.
+	// The watchdog's mu guards the fields below. older and younger are the neighbors in the
+	// list of calls in flight.
 	older, younger *Work
 	isOverdue      bool
 	hasEnded       bool
 }
 
-// Wait makes what is computed from now on, on the device's compute stream,
-// see the call's result. On the CPU, whose stream runs inline, and in
-// BlockingWait mode, it blocks until the call is done; else, on a GPU, it does
-// not block. Its error is the call's where that is known, or ctx's cause.
+// Wait makes the work that is enqueued on the device's compute stream from now on run after
+// the call. On the CPU, whose stream runs inline, and in the mode BlockingWait, Wait blocks
+// until the call is done. Otherwise, on a GPU, it does not block. It returns the call's error
+// if that is known by then, or the cause of ctx.
 func (w *Work) Wait(ctx context.Context) error {
 	if w.err != nil {
 		return w.report(w.err)
@@ -45,7 +46,8 @@ func (w *Work) Wait(ctx context.Context) error {
 	return w.report(w.task.Join(ctx, w.group.dev.Compute()))
 }
 
-// hear notes that the program is told err, if that is a call's failure.
+// report notes that a method returns err to the program, if err is the failure of a call, and
+// returns err.
 func (w *Work) report(err error) error {
 	if err != nil && errors.As(err, new(*CallError)) {
 		w.group.reported.Store(true)
@@ -53,8 +55,8 @@ func (w *Work) report(err error) error {
 	return err
 }
 
-// Sync blocks until the call is done, has failed, or ctx ends: the call
-// itself then goes on.
+// Sync blocks until the call is done or has failed, or until ctx ends. The end of ctx does
+// not end the call.
 func (w *Work) Sync(ctx context.Context) error {
 	if w.err != nil {
 		return w.report(w.err)
@@ -62,7 +64,7 @@ func (w *Work) Sync(ctx context.Context) error {
 	return w.report(w.task.Sync(ctx))
 }
 
-// State tells where the call is, and why it failed if it has.
+// State returns the call's state and, if the call has failed, why.
 func (w *Work) State() (State, error) {
 	if w.err != nil {
 		return Failed, w.report(w.err)
@@ -71,22 +73,22 @@ func (w *Work) State() (State, error) {
 	return s, w.report(err)
 }
 
-// Started and Ended are moments for a trace: when the call began to run, and
-// when it was done.
+// Started returns the moment at which the call started to run, for a trace.
 func (w *Work) Started() Moment { return Moment{w, false} }
 
-// Ended is the moment at which the call was done.
+// Ended returns the moment at which the call was done, for a trace.
 func (w *Work) Ended() Moment { return Moment{w, true} }
 
-// Moment is one end of a call's run, which may not have come yet.
+// Moment is the start or the end of a call, which may still lie in the future.
 type Moment struct {
 	w   *Work
 	end bool
 }
 
-// Time is when the moment was, on the host's clock; zero before it has come.
-// On a GPU, the calls of a group are timed from when it is first asked: those
-// before have the times at which somebody noticed, a few milliseconds late.
+// Time returns the host's time of the moment. It returns the zero Time if the moment has not
+// come. On a GPU the first call of Time switches on the timing of the group's calls. For calls
+// that were started before, it returns the time at which the host noticed, a few milliseconds
+// late.
 func (m Moment) Time() time.Time {
 	if m.w.err != nil {
 		return time.Time{}
@@ -107,11 +109,10 @@ func (w *Work) String() string {
 	return fmt.Sprintf("%v: %v", &w.call, s)
 }
 
-// observed is a Work as the backend sees it, which tells it how the call goes
-// on.
+// observed is a Work as an Observer: the backend notifies it when the call runs and ends.
 type observed Work
 
-// age is for how long the call has been there.
+// age returns the time from the call's creation to at.
 func (o *observed) age(at time.Time) time.Duration {
 	return at.Sub(o.group.watchdog.startTime) - o.created
 }
@@ -129,8 +130,8 @@ func (o *observed) Ended(at time.Time, err error) {
 	o.group.watchdog.ended((*Work)(o), err)
 }
 
-// progress is the state of a call in flight as the backend told it last: nobody
-// asks a driver.
+// progress returns the latest state of a pending call that the backend has notified. It does
+// not ask the driver, which may hang.
 func (w *Work) progress() State {
 	if w.running.Load() > 0 {
 		return Running

@@ -11,21 +11,20 @@ import (
 // World is a process's place in its job.
 type World struct {
 	Rank, Size           int // among all processes
-	LocalRank, LocalSize int // among those of this host
-	// MasterAddr and MasterPort are where the job's store is.
+	LocalRank, LocalSize int // among the processes of this host
+	// MasterAddr and MasterPort are the address of the job's store.
 	MasterAddr string
 	MasterPort int
-	// AgentStore tells that the launcher hosts the store; else rank 0 does.
+	// AgentStore says that the launcher hosts the store. Otherwise rank 0 does.
 	AgentStore bool
-	// Generation counts the launcher's restarts of the job.
+	// Generation is how often the launcher has restarted the job.
 	Generation int
 }
 
-// WorldFromEnv reads the variables that golaunch, torchrun and most
-// schedulers set. With neither RANK nor WORLD_SIZE set it is a world of one;
-// without LOCAL_RANK and LOCAL_WORLD_SIZE all ranks are taken to be on one
-// host. Its error names every variable that is missing or makes no sense, and
-// says what to do.
+// WorldFromEnv reads the environment variables that golaunch, torchrun and most schedulers
+// set. If neither RANK nor WORLD_SIZE is set, it returns a world of one. If LOCAL_RANK and
+// LOCAL_WORLD_SIZE are not set, it assumes that all ranks are on one host. The error names
+// every variable that is missing or invalid, and says what to do.
 func WorldFromEnv() (World, error) {
 	_, rank := os.LookupEnv("RANK")
 	_, size := os.LookupEnv("WORLD_SIZE")
@@ -57,11 +56,11 @@ func WorldFromEnv() (World, error) {
 	return w, nil
 }
 
-// maxRanks bounds a world: what a rank keeps for each other one must not take all
-// memory where a number in the environment is wrong.
+// maxRanks is the largest world size. Each rank allocates memory for every other rank, so a
+// wrong number in the environment could take all memory.
 const maxRanks = 1 << 16
 
-// check finds numbers that contradict each other, or that no job has.
+// validate returns an error if the numbers contradict each other or exceed maxRanks.
 func (w World) validate() error {
 	switch {
 	case w.Size > maxRanks:
@@ -76,19 +75,18 @@ func (w World) validate() error {
 	return nil
 }
 
-// oneHost tells whether all ranks are on this host.
+// oneHost reports whether all ranks are on this host.
 func (w World) oneHost() bool { return w.LocalSize == w.Size }
 
-// masterAddr is the store's address, host:port.
+// masterAddr returns the store's address as host:port.
 func (w World) masterAddr() string { return net.JoinHostPort(w.MasterAddr, strconv.Itoa(w.MasterPort)) }
 
-// env collects what is wrong with the environment.
+// env collects the errors of environment variables.
 type env []string
 
 func (e *env) addf(format string, args ...any) { *e = append(*e, fmt.Sprintf(format, args...)) }
 
-// required reads a variable that is a number of at least least, and has to be
-// set.
+// required reads a variable that must be set, to a number of at least least.
 func (e *env) required(name string, least int) int {
 	if _, ok := os.LookupEnv(name); !ok {
 		e.addf("%s is not set", name)
@@ -96,8 +94,8 @@ func (e *env) required(name string, least int) int {
 	return e.number(name, least, 0)
 }
 
-// number reads a variable that is a number of at least least, or fallback
-// where it is not set.
+// number reads a variable that must be a number of at least least. It returns fallback if the
+// variable is not set.
 func (e *env) number(name string, least, fallback int) int {
 	s, ok := os.LookupEnv(name)
 	if !ok {

@@ -9,11 +9,11 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestSuspensions runs the scenarios of testdata/suspensions. Each is a call that hangs,
-// with a timeout, in a process that runs, is stopped and goes on: "run 1s stop 5s", each
-// pair repeated as often as times says. The watchdog looks every Tick while the process
-// runs, and as soon as it goes on. The answer is where the deadline is after each step,
-// and when it passed.
+// TestSuspensions runs the scenarios of testdata/suspensions. Each scenario is a call with a
+// timeout that hangs, in a process that runs and is stopped: "run 1s stop 5s", repeated as
+// often as the argument times says. The watchdog polls its clock every Tick while the process
+// runs, and as soon as the process continues. The output is the deadline after each step, and
+// the time at which the call became overdue.
 func TestSuspensions(t *testing.T) {
 	datadriven.RunTest(t, "testdata/suspensions", func(t *testing.T, d *datadriven.TestData) string {
 		timeout, created, times := "", "0s", 1
@@ -36,7 +36,7 @@ func TestSuspensions(t *testing.T) {
 		began := length(created)
 		deadline := began + length(timeout)
 		overdue := func() bool {
-			if suspended := c.Look(now); suspended > 0 && began < now {
+			if suspended := c.Poll(now); suspended > 0 && began < now {
 				deadline = Extend(deadline, began, now, suspended)
 			}
 			return deadline <= now
@@ -47,7 +47,7 @@ func TestSuspensions(t *testing.T) {
 			for i := 0; i < len(words); i += 2 {
 				end := now + length(words[i+1])
 				switch words[i] {
-				case "stop": // the next look is that of a process that runs again
+				case "stop": // the next poll is after the stop
 					now = end
 				case "run":
 					for {

@@ -1,53 +1,53 @@
 package watchdog
 
-// Mode is what a failure leads to.
+// Mode says what happens after a failure.
 type Mode uint8
 
 // The modes.
 const (
-	Default  Mode = iota // what the environment says, else Async
+	Default  Mode = iota // the environment decides; without it, Async
 	Async                // the process ends
-	CleanUp              // the groups break, the process lives
-	None                 // a log line
-	Blocking             // as CleanUp, and Wait blocks until then
+	CleanUp              // the groups break, but the process lives
+	None                 // the failure is only logged
+	Blocking             // as CleanUp, and Wait blocks until the call is done or has failed
 )
 
 func (m Mode) String() string {
 	return [...]string{"default", "async", "clean-up", "none", "blocking"}[m]
 }
 
-// Event is something that happened.
+// Event is an input of Core.
 type Event uint8
 
 // The events.
 const (
 	Overdue Event = iota // a call's deadline passed
 	Broke                // a group broke, as the coordinator decided
-	Leave                // the program itself closes the group
+	Leave                // the program closes the group
 )
 
 func (e Event) String() string {
 	return [...]string{"overdue", "broke", "leave"}[e]
 }
 
-// Action is something to do.
+// Action is something that the caller of Step must do.
 type Action uint8
 
 // The actions.
 const (
-	Say     Action = iota // log what happened
-	Inquire               // ask the other ranks what they do, and have it decided; Broke follows
-	Record                // write down this rank's flight record
+	Log     Action = iota // log what happened
+	Inquire               // ask the other ranks what they are doing, then have the coordinator decide the failure; the event Broke follows
+	Record                // write this rank's flight record
 	Report                // write the error file, for the launcher
 	End                   // run the shutdown hooks, then end the process
 )
 
 func (a Action) String() string {
-	return [...]string{"say", "inquire", "record", "report", "end"}[a]
+	return [...]string{"log", "inquire", "record", "report", "end"}[a]
 }
 
-// Core is the state of one rank. Its zero value, but for Mode, is a rank that
-// watches.
+// Core is the watchdog's state of one rank. Apart from Mode, the zero value is the initial
+// state.
 type Core struct {
 	Mode  Mode // not Default
 	state state
@@ -56,34 +56,33 @@ type Core struct {
 type state uint8
 
 const (
-	watching  state = iota
-	inquiring       // about a deadline
-	acted           // acted
-	left            // the program ended the group itself
+	watching  state = iota // no call is overdue, and no group has broken
+	inquiring              // a call is overdue, and the other ranks are asked
+	acted                  // the rank has acted on a failure
+	left                   // the program has closed the group
 )
 
-// Over tells that the rank has acted on a failure, or left: nothing that comes
-// matters any more.
-func (c *Core) Over() bool { return c.state >= acted }
+// Ended reports whether the rank has acted on a failure or left. Step then ignores all events.
+func (c *Core) Ended() bool { return c.state >= acted }
 
-// Step takes an event and returns what to do, in order.
+// Step takes an event and returns the actions to carry out, in order.
 func (c *Core) Step(e Event) []Action {
 	switch {
-	case c.Over():
+	case c.Ended():
 		return nil
 	case e == Leave:
 		c.state = left
 		return nil
 	case c.Mode == None:
-		return []Action{Say}
-	case e == Overdue && c.state == inquiring: // of the same failure
+		return []Action{Log}
+	case e == Overdue && c.state == inquiring: // one inquiry covers all overdue calls
 		return nil
 	case e == Overdue:
 		c.state = inquiring
-		return []Action{Say, Inquire}
+		return []Action{Log, Inquire}
 	}
 	c.state = acted
-	actions := []Action{Say, Record, Report}
+	actions := []Action{Log, Record, Report}
 	if c.Mode == Async {
 		actions = append(actions, End)
 	}

@@ -11,8 +11,8 @@ import (
 
 var events = []Event{Overdue, Broke, Leave}
 
-// TestFailures runs the scenarios of testdata/failures: the events of one rank in a
-// mode, and what each makes it do.
+// TestFailures runs the scenarios of testdata/failures. The input is a mode and the events of
+// one rank; the output is the actions after each event.
 func TestFailures(t *testing.T) {
 	modes := []Mode{Async, CleanUp, None, Blocking}
 	datadriven.RunTest(t, "testdata/failures", func(t *testing.T, d *datadriven.TestData) string {
@@ -37,9 +37,8 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestEveryFailureEnds tries all sequences of events: whatever comes, a rank
-// that is not in mode none acts at most once, when a group broke, and asks the others at most once
-// before.
+// TestEveryFailureEnds tries all sequences of five events. In every mode but None, a rank acts
+// on a failure at most once, after the event Broke, and inquires at most once before.
 func TestEveryFailureEnds(t *testing.T) {
 	var try func(c Core, trail []Event, did []Action)
 	try = func(c Core, trail []Event, did []Action) {
