@@ -1,12 +1,10 @@
-// libnccl, opened at run time: its types and functions as its documentation
-// states them for the oldest release served, in a table that library.go fills.
-// Handles are integers of pointer size, so that Go's collector has no interest
-// in them.
+// Types and functions of libnccl, which is opened at run time: as documented for the oldest
+// supported release, in a table that library.go fills. Handles are integers of pointer size, so
+// that Go's garbage collector ignores them.
 //
-// NCCL works on the device whose context is current on the calling thread, and
-// a goroutine moves between threads: every wrapper takes the context and makes
-// it current where it is not. A batch of operations is one call, since NCCL
-// keeps an open group per thread.
+// NCCL uses the device whose context is current on the calling thread, and goroutines move between
+// threads. So every wrapper takes the context and makes it current if it is not. A batch of
+// operations is one C call, because NCCL keeps an open group per thread.
 #ifndef GODDP_NCCL_ABI_H
 #define GODDP_NCCL_ABI_H
 
@@ -21,9 +19,8 @@ typedef struct {
 	char bytes[unique_id_size];
 } unique_id;
 
-// The configuration of a communicator as release 2.18.1 knew it. Later ones
-// only append: they read as many bytes as size says, and take version as the
-// release whose fields are meant.
+// The configuration of a communicator in release 2.18.1. Later releases only append fields: they
+// read size bytes and use version to find out which fields are set.
 typedef struct {
 	size_t size;
 	unsigned magic, version;
@@ -55,14 +52,14 @@ typedef struct {
 	X(ncclGroupStart, int, (void)) \
 	X(ncclGroupEnd, int, (void))
 
-// What another process maps memory by.
+// By this handle another process maps memory.
 enum { ipc_handle_size = 64 };
 
 typedef struct {
 	char bytes[ipc_handle_size];
 } ipc_handle;
 
-// What the wrappers need of libcuda.
+// The functions of libcuda that the wrappers call.
 #define DRIVER_FUNCTIONS(X) \
 	X(cuCtxGetCurrent, int, (uintptr_t *)) \
 	X(cuEventRecord, int, (uintptr_t, uintptr_t)) \
@@ -105,7 +102,7 @@ static inline int nccl_version(nccl *n, int *v) { return n->ncclGetVersion(v); }
 static inline const char *nccl_error_string(nccl *n, int code) { return n->ncclGetErrorString(code); }
 static inline const char *nccl_last_error(nccl *n) { return n->ncclGetLastError(0); }
 
-// A code of libcuda is returned negative, to tell it from NCCL's.
+// Wrappers return error codes of libcuda negated, to distinguish them from NCCL's.
 
 static inline int enter(driver *d, uintptr_t ctx) {
 	uintptr_t current = 0;
@@ -113,10 +110,10 @@ static inline int enter(driver *d, uintptr_t ctx) {
 	return -d->cuCtxSetCurrent(ctx);
 }
 
-#define WITHIN(call) int r = enter(d, ctx); return r != 0 ? r : (call)
+#define IN_CONTEXT(call) int r = enter(d, ctx); return r != 0 ? r : (call)
 
 static inline int nccl_unique_id(nccl *n, driver *d, uintptr_t ctx, unique_id *id) {
-	WITHIN(n->ncclGetUniqueId(id));
+	IN_CONTEXT(n->ncclGetUniqueId(id));
 }
 
 // The communicator is a blocking one.
@@ -125,47 +122,47 @@ static inline int nccl_init(nccl *n, driver *d, uintptr_t ctx, uintptr_t *comm, 
 		.size = sizeof c, .magic = 0xcafebeef, .version = 21801, .blocking = 1, .cga_cluster_size = INT_MIN,
 		.min_ctas = INT_MIN, .max_ctas = INT_MIN, .net_name = NULL, .split_share = INT_MIN,
 	};
-	WITHIN(n->ncclCommInitRankConfig(comm, ranks, *id, rank, &c));
+	IN_CONTEXT(n->ncclCommInitRankConfig(comm, ranks, *id, rank, &c));
 }
 
-static inline int nccl_destroy(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm) { WITHIN(n->ncclCommDestroy(comm)); }
-static inline int nccl_abort(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm) { WITHIN(n->ncclCommAbort(comm)); }
+static inline int nccl_destroy(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm) { IN_CONTEXT(n->ncclCommDestroy(comm)); }
+static inline int nccl_abort(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm) { IN_CONTEXT(n->ncclCommAbort(comm)); }
 
 static inline int nccl_async_error(nccl *n, uintptr_t comm, int *code) { return n->ncclCommGetAsyncError(comm, code); }
 
-static inline int nccl_alloc(nccl *n, driver *d, uintptr_t ctx, uintptr_t *p, size_t size) { WITHIN(n->ncclMemAlloc(p, size)); }
-static inline int nccl_free(nccl *n, driver *d, uintptr_t ctx, uintptr_t p) { WITHIN(n->ncclMemFree(p)); }
+static inline int nccl_alloc(nccl *n, driver *d, uintptr_t ctx, uintptr_t *p, size_t size) { IN_CONTEXT(n->ncclMemAlloc(p, size)); }
+static inline int nccl_free(nccl *n, driver *d, uintptr_t ctx, uintptr_t p) { IN_CONTEXT(n->ncclMemFree(p)); }
 
 static inline int drv_bus_id(driver *d, uintptr_t ctx, char *id, int size) {
 	int device = 0, r = enter(d, ctx);
 	if (r == 0) r = -d->cuCtxGetDevice(&device);
 	return r != 0 ? r : -d->cuDeviceGetPCIBusId(id, size, device);
 }
-static inline int drv_mem_info(driver *d, uintptr_t ctx, size_t *free, size_t *total) { WITHIN(-d->cuMemGetInfo_v2(free, total)); }
+static inline int drv_mem_info(driver *d, uintptr_t ctx, size_t *free, size_t *total) { IN_CONTEXT(-d->cuMemGetInfo_v2(free, total)); }
 static inline int drv_zero(driver *d, uintptr_t ctx, uintptr_t p, size_t size, uintptr_t stream) {
-	WITHIN(-d->cuMemsetD8Async(p, 0, size, stream));
+	IN_CONTEXT(-d->cuMemsetD8Async(p, 0, size, stream));
 }
 
-static inline int drv_alloc(driver *d, uintptr_t ctx, uint64_t *p, size_t size) { WITHIN(-d->cuMemAlloc_v2(p, size)); }
-static inline int drv_free(driver *d, uintptr_t ctx, uint64_t p) { WITHIN(-d->cuMemFree_v2(p)); }
-static inline int drv_export(driver *d, uintptr_t ctx, ipc_handle *h, uint64_t p) { WITHIN(-d->cuIpcGetMemHandle(h, p)); }
+static inline int drv_alloc(driver *d, uintptr_t ctx, uint64_t *p, size_t size) { IN_CONTEXT(-d->cuMemAlloc_v2(p, size)); }
+static inline int drv_free(driver *d, uintptr_t ctx, uint64_t p) { IN_CONTEXT(-d->cuMemFree_v2(p)); }
+static inline int drv_export(driver *d, uintptr_t ctx, ipc_handle *h, uint64_t p) { IN_CONTEXT(-d->cuIpcGetMemHandle(h, p)); }
 static inline int drv_map(driver *d, uintptr_t ctx, uint64_t *p, const ipc_handle *h) {
-	WITHIN(-d->cuIpcOpenMemHandle_v2(p, *h, 1 /* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS */));
+	IN_CONTEXT(-d->cuIpcOpenMemHandle_v2(p, *h, 1 /* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS */));
 }
-static inline int drv_unmap(driver *d, uintptr_t ctx, uint64_t p) { WITHIN(-d->cuIpcCloseMemHandle(p)); }
+static inline int drv_unmap(driver *d, uintptr_t ctx, uint64_t p) { IN_CONTEXT(-d->cuIpcCloseMemHandle(p)); }
 
-// An operation of NCCL's. Which fields matter depends on the kind.
+// An operation of NCCL. The kind determines which fields are used.
 enum { op_all_reduce, op_broadcast, op_reduce, op_all_gather, op_reduce_scatter, op_send, op_recv };
 
 typedef struct {
 	int kind;
-	int type;   // ncclDataType_t
+	int type; // ncclDataType_t
 	int reduce; // ncclRedOp_t, or pre_mul_sum
-	int peer;   // or the root
-	int alone;  // an all-reduce that is no part of a Group
+	int peer; // the peer or the root
+	int alone; // 1: an all-reduce that is not part of a Group
 	uintptr_t src, dst;
 	size_t count;
-	uint64_t factor; // of pre_mul_sum: an element
+	uint64_t factor; // factor of pre_mul_sum, in the element type
 } op;
 
 enum { pre_mul_sum = -1 };
@@ -182,9 +179,9 @@ static inline int nccl_call(nccl *n, uintptr_t comm, uintptr_t stream, const op 
 	}
 }
 
-// nccl_run enqueues an operation. What a PreMulSum reduces with is made for that
-// alone, since factors may change with every call: it costs the host little, and
-// NCCL needs it no longer than the function that is given it takes.
+// nccl_run enqueues an operation. For a PreMulSum it makes a reduction and destroys it at once:
+// factors may change with every call, making one is cheap, and NCCL needs it only while the
+// operation is enqueued.
 static inline int nccl_run(nccl *n, uintptr_t comm, uintptr_t stream, const op *o) {
 	if (o->reduce != pre_mul_sum) return nccl_call(n, comm, stream, o, o->reduce);
 	enum { scalar_host_immediate = 1 };
@@ -196,8 +193,8 @@ static inline int nccl_run(nccl *n, uintptr_t comm, uintptr_t stream, const op *
 	return r != 0 ? r : end;
 }
 
-// nccl_run_all enqueues operations, several as one group. After an error the group
-// is ended all the same: the thread must not keep it open.
+// nccl_run_all enqueues operations, several as one group. It ends the group even after an error,
+// because a group must not stay open on the thread.
 static inline int nccl_run_all(nccl *n, uintptr_t comm, uintptr_t stream, const op *ops, int count) {
 	if (count == 0) return 0;
 	if (count == 1) return nccl_run(n, comm, stream, ops);
@@ -208,25 +205,25 @@ static inline int nccl_run_all(nccl *n, uintptr_t comm, uintptr_t stream, const 
 	return r != 0 ? r : end;
 }
 
-// nccl_enqueue enqueues operations, and records an event behind them.
+// nccl_enqueue enqueues operations and records an event behind them.
 static inline int nccl_enqueue(nccl *n, driver *d, uintptr_t ctx, uintptr_t comm, uintptr_t stream, uintptr_t event, const op *ops, int count) {
 	int r = enter(d, ctx);
 	if (r == 0) r = nccl_run_all(n, comm, stream, ops, count);
 	return r != 0 ? r : -d->cuEventRecord(event, stream);
 }
 
-// What a kernel of oneshot.cu takes.
-enum { one_shot_ranks = 8 };
+// The arguments of a kernel in small_allreduce.cu.
+enum { max_small_ranks = 8 };
 
 typedef struct {
-	uint64_t slots[one_shot_ranks], stop, stopped, src, dst, count;
+	uint64_t slots[max_small_ranks], stop, stopped, src, dst, count;
 	double scale;
 	uint32_t rank, ranks, call, lines;
-} one_shot;
+} small_all_reduce;
 
-// one_shot_enqueue launches a kernel, and records an event behind it.
-static inline int one_shot_enqueue(driver *d, uintptr_t ctx, uintptr_t kernel, uintptr_t stream, uintptr_t event,
-		unsigned blocks, unsigned threads, const one_shot *args) {
+// small_enqueue launches a kernel and records an event behind it.
+static inline int small_enqueue(driver *d, uintptr_t ctx, uintptr_t kernel, uintptr_t stream, uintptr_t event,
+		unsigned blocks, unsigned threads, const small_all_reduce *args) {
 	enum { END, POINTER, SIZE };
 	size_t size = sizeof *args;
 	void *extra[] = {(void *)POINTER, (void *)args, (void *)SIZE, &size, (void *)END};

@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// BenchmarkStart is what a call costs the host on stand-ins, and the Go heap.
+// BenchmarkStart measures the host's time and Go's allocations for one call, on a fake GPU.
 func BenchmarkStart(b *testing.B) {
 	control(b)
 	m := world(b, 1)[0]

@@ -21,8 +21,8 @@ func hostTensor(dt device.DType, n int) device.Tensor {
 	return device.NewTensor(device.HostBuffer(make([]byte, n*dt.Size()), nil), dt, n)
 }
 
-// element is the i-th number that rank r gives: so small that sums and
-// products of a few are exact in every type. Signed types get negative ones.
+// element returns element i of rank r. The values are small, so that sums and products of a few are
+// exact in every type. Signed types also have negative elements.
 func element(dt device.DType, r, i int) float64 {
 	v := float64(1 + (r*7+i*3+i/5)%3)
 	if dt != device.Uint8 && i%4 == 1 {
@@ -31,10 +31,10 @@ func element(dt device.DType, r, i int) float64 {
 	return v
 }
 
-// factor is what rank r multiplies by in a PreMulSum.
+// factor returns the factor of rank r in a PreMulSum.
 func factor(r int) float64 { return []float64{0.5, -2, 0, 4}[r%4] }
 
-// combined is op over the elements i of n ranks.
+// combined returns the reduction of element i of n ranks.
 func combined(dt device.DType, op backend.ReduceOp, n, i int) float64 {
 	if op == backend.PreMulSum {
 		acc := 0.0
@@ -66,8 +66,7 @@ func combined(dt device.DType, op backend.ReduceOp, n, i int) float64 {
 	return acc
 }
 
-// tolerance is how far an average may be off: 1/n is rounded to the type
-// before the sum.
+// tolerance returns the allowed error of an average: NCCL rounds 1/n to the type before it sums.
 func tolerance(dt device.DType, op backend.ReduceOp, n int) float64 {
 	if op != backend.Avg || n&(n-1) == 0 {
 		return 0
@@ -92,9 +91,9 @@ func (x trial) String() string {
 func (x trial) run(m *member) error {
 	n, r := m.size, m.rank
 	call := &backend.Call{Kind: x.kind, Op: x.op, Factor: factor(r), Root: x.root}
-	src, dst := 0, 0 // elements of each; 0 also for what is not there
+	src, dst := 0, 0 // number of elements; 0 if the tensor is absent
 	var want func(i int) float64
-	own := func(rank int) func(int) float64 { return func(i int) float64 { return element(x.dt, rank, i) } }
+	self := func(rank int) func(int) float64 { return func(i int) float64 { return element(x.dt, rank, i) } }
 	onRoot := func(v int) int {
 		if r == x.root {
 			return v
@@ -105,7 +104,7 @@ func (x trial) run(m *member) error {
 	case backend.AllReduce:
 		src, dst, want = x.c, x.c, func(i int) float64 { return combined(x.dt, x.op, n, i) }
 	case backend.Broadcast:
-		src, dst, want = onRoot(x.c), x.c, own(x.root)
+		src, dst, want = onRoot(x.c), x.c, self(x.root)
 	case backend.Reduce:
 		src, dst, want = x.c, onRoot(x.c), func(i int) float64 { return combined(x.dt, x.op, n, i) }
 	case backend.AllGather:
@@ -137,13 +136,13 @@ func (x trial) run(m *member) error {
 		switch {
 		case x.inPlace && src == dst:
 			call.Dst = call.Src
-		case x.inPlace && dst == n*src: // this rank's part of dst
-			h, own := hostTensor(x.dt, dst), r*src
-			copy(h.Range(own, own+src).Buf.Host(), fill(src).Buf.Host())
+		case x.inPlace && dst == n*src: // Src is this rank's part of Dst
+			h, self := hostTensor(x.dt, dst), r*src
+			copy(h.Range(self, self+src).Buf.Host(), fill(src).Buf.Host())
 			if call.Dst, err = m.upload(h); err != nil {
 				return err
 			}
-			call.Src = call.Dst.Range(own, own+src)
+			call.Src = call.Dst.Range(self, self+src)
 		case x.inPlace && src == n*dst:
 			call.Dst = call.Src.Range(r*dst, (r+1)*dst)
 		default:
@@ -174,7 +173,7 @@ func (x trial) run(m *member) error {
 	return task.Sync(context.Background())
 }
 
-// trials are all kinds, types, reductions, and sizes around what matters.
+// trials returns trials of all kinds, types and reductions, and of several sizes.
 func trials(n int) []trial {
 	var out []trial
 	for _, k := range []backend.Kind{backend.AllReduce, backend.Broadcast, backend.Reduce, backend.AllGather, backend.ReduceScatter,
@@ -200,8 +199,8 @@ func trials(n int) []trial {
 	return out
 }
 
-// collectives runs every trial, AllGather of uneven sizes, several factors at
-// once, and Barrier.
+// collectives runs every trial, an uneven AllGather, reductions with different factors, and a
+// Barrier.
 func collectives(m *member) error {
 	for _, x := range trials(m.size) {
 		if err := x.run(m); err != nil {
@@ -214,7 +213,7 @@ func collectives(m *member) error {
 	return m.call(&backend.Call{Kind: backend.Barrier})
 }
 
-// uneven gathers r² elements of rank r, so none of rank 0.
+// uneven gathers r² elements of each rank r; rank 0 has none.
 func uneven(m *member) error {
 	counts, total := make([]int, m.size), 0
 	for r := range counts {
@@ -252,7 +251,7 @@ func uneven(m *member) error {
 	return nil
 }
 
-// factors reduces as one call with factors that differ by tensor and by rank.
+// factors runs a Group of reductions whose factors differ by tensor and by rank.
 func factors(m *member) error {
 	const count = 1000
 	group := &backend.Call{Kind: backend.Group}
@@ -290,9 +289,9 @@ func factors(m *member) error {
 	return nil
 }
 
-// exchange sends to every peer first and receives then, too much for any
-// buffer between; swapped does the same within Groups.
-func exchange(m *member, within bool) error {
+// exchange sends to every peer and then receives from every peer, more than fits into any buffer.
+// If inGroup is true, the calls are a Group.
+func exchange(m *member, inGroup bool) error {
 	const count = 1 << 20
 	var tasks []backend.Task
 	results := map[int]device.Tensor{}
@@ -317,7 +316,7 @@ func exchange(m *member, within bool) error {
 				c.Src, c.Dst = device.Tensor{}, t
 				results[peer] = t
 			}
-			if within {
+			if inGroup {
 				group.Calls = append(group.Calls, c)
 				continue
 			}
@@ -328,7 +327,7 @@ func exchange(m *member, within bool) error {
 			tasks = append(tasks, task)
 		}
 	}
-	if within {
+	if inGroup {
 		task, err := m.start(group)
 		if err != nil {
 			return err
@@ -354,7 +353,7 @@ func exchange(m *member, within bool) error {
 	return nil
 }
 
-// split divides the world in even and odd ranks, the latter in reverse.
+// split splits the group into even and odd ranks, the odd ones in reverse order.
 func split(m *member, control *coordinator.Group) error {
 	color := m.rank % 2
 	var members []int
@@ -398,10 +397,10 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-func TestSendThenRecv(t *testing.T) {
+func TestSendThenRecvDoesNotDeadlock(t *testing.T) {
 	control(t)
 	members := world(t, 3)
-	for range 2 { // the second finds its communicators
+	for range 2 { // the second time, the communicators exist
 		if err := each(members, func(m *member) error { return exchange(m, false) }); err != nil {
 			t.Fatal(err)
 		}

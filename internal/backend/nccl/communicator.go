@@ -16,45 +16,43 @@ import (
 	"unsafe"
 )
 
-// Bounds of ending a communicator. lookTime is for the driver to say what is
-// done already. A call that is inside NCCL gets drainTime to come out before
-// the communicator is aborted under it: then the abort is what makes it come
-// out.
+// Time limits. abortTimeout bounds the ending of a communicator, and pollTimeout the driver's
+// answers about finished calls before an abort. A call that is inside NCCL gets drainTimeout to
+// return before the communicator is aborted, which makes it return.
 const (
-	abortTime = 2 * time.Second
-	lookTime  = 50 * time.Millisecond
-	drainTime = 200 * time.Millisecond
+	abortTimeout = 2 * time.Second
+	pollTimeout  = 50 * time.Millisecond
+	drainTimeout = 200 * time.Millisecond
 )
 
-// errGone is what calls on a communicator that was ended return; the group
-// broke, or was closed, before.
-var errGone = errors.New("the communicator was aborted")
+// errCommEnded is the error of calls on a communicator that was ended. The group was broken or
+// closed before.
+var errCommEnded = errors.New("the communicator was aborted")
 
-// errInside says that the abort did not make a call come out of NCCL: what that
-// call uses must stay.
-var errInside = errors.New("a call is still inside NCCL after the abort")
+// errCallStuck says that a call did not return from NCCL although its communicator was aborted. The
+// memory and streams that the call uses must not be freed.
+var errCallStuck = errors.New("a call is still inside NCCL after the abort")
 
-// communicator is one ncclComm_t, a blocking one.
+// communicator is one blocking ncclComm_t.
 type communicator struct {
 	lib    *library
-	handle atomic.Uintptr // 0 once ended
-	shot   *oneShot       // for all-reduces of few bytes; nil: NCCL has those too
+	handle atomic.Uintptr  // 0 once the communicator was ended
+	small  *smallAllReduce // nil: NCCL runs small all-reduces too
 
-	// inside is held, shared, by calls inside NCCL, and by the call that ends
-	// the communicator.
+	// inside is held for reading by calls inside NCCL, and for writing by the call that ends the
+	// communicator.
 	inside sync.RWMutex
 }
 
-// detach runs f, which may block in C for ever, on a thread of its own, and
-// waits for it while ctx lasts. If ctx ends first its cause is returned, that
-// thread is left to itself, and late is called with what f returns if it ever
-// does.
+// detach runs f, which may block in C forever, on a thread of its own, and waits for it until ctx
+// ends. If ctx ends first, detach returns ctx's cause and leaves the thread behind. If f returns
+// later without an error, late is called with its result.
 func detach[T any](ctx context.Context, f func() (T, error), late func(T)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
-	done := make(chan result) // a result is either taken or late
+	done := make(chan result) // every result is received here or passed to late
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -76,9 +74,9 @@ func detach[T any](ctx context.Context, f func() (T, error), late func(T)) (T, e
 	}
 }
 
-// connect makes a communicator of size ranks under the name id, while ctx
-// lasts. All ranks call it, with or without a shot.
-func (l *library) connect(ctx context.Context, id []byte, rank, size int, shot *oneShot) (*communicator, error) {
+// connect makes a communicator of size ranks with the ncclUniqueId id. All ranks must call it. It
+// returns when ctx ends at the latest.
+func (l *library) connect(ctx context.Context, id []byte, rank, size int, small *smallAllReduce) (*communicator, error) {
 	if len(id) != C.unique_id_size {
 		return nil, fmt.Errorf("a communicator's name of %d bytes, want %d", len(id), C.unique_id_size)
 	}
@@ -88,28 +86,28 @@ func (l *library) connect(ctx context.Context, id []byte, rank, size int, shot *
 		if err := l.check("ncclCommInitRankConfig", code); err != nil {
 			return nil, err
 		}
-		c := &communicator{lib: l, shot: shot}
+		c := &communicator{lib: l, small: small}
 		c.handle.Store(uintptr(handle))
 		return c, nil
 	}, func(c *communicator) { c.abort() })
 }
 
-// within calls f with the communicator's handle, or returns errGone.
-func (c *communicator) within(f func(C.uintptr_t) error) error {
+// withHandle calls f with the ncclComm_t, or returns errCommEnded.
+func (c *communicator) withHandle(f func(C.uintptr_t) error) error {
 	c.inside.RLock()
 	defer c.inside.RUnlock()
 	h := c.handle.Load()
 	if h == 0 {
-		return errGone
+		return errCommEnded
 	}
 	return f(C.uintptr_t(h))
 }
 
-// enqueue enqueues operations on a stream, as one group, and an event behind them.
+// enqueue enqueues operations on a stream as one NCCL group, and records event behind them.
 func (c *communicator) enqueue(stream, event uintptr, ops []op) error {
-	return c.within(func(h C.uintptr_t) error {
-		if c.shot.takes(ops) {
-			return c.shot.enqueue(stream, event, &ops[0])
+	return c.withHandle(func(h C.uintptr_t) error {
+		if c.small.handles(ops) {
+			return c.small.enqueue(stream, event, &ops[0])
 		}
 		l := c.lib
 		code := C.nccl_enqueue(l.nccl, l.driver, l.ctx, h, C.uintptr_t(stream), C.uintptr_t(event), unsafe.SliceData(ops), C.int(len(ops)))
@@ -123,9 +121,9 @@ func (c *communicator) enqueue(stream, event uintptr, ops []op) error {
 	})
 }
 
-// asyncError is a failure that NCCL noticed after a call returned.
+// asyncError returns a failure that NCCL detected after a call had returned.
 func (c *communicator) asyncError() error {
-	if !c.inside.TryRLock() { // it is being ended
+	if !c.inside.TryRLock() { // the communicator is being ended
 		return nil
 	}
 	defer c.inside.RUnlock()
@@ -140,33 +138,33 @@ func (c *communicator) asyncError() error {
 	return c.lib.check("asynchronous error", code)
 }
 
-// abort ends the communicator: its kernels stop. It may block. The error is
-// errInside if a call stays in NCCL all the same.
+// abort ends the communicator and stops its kernels. It may block. The error is errCallStuck if a
+// call did not return from NCCL.
 func (c *communicator) abort() error {
-	locked := c.lock(drainTime)
+	locked := c.lock(drainTimeout)
 	defer func() {
 		if locked {
 			c.inside.Unlock()
 		}
 	}()
-	c.shot.halt() // not while a call is waited for: NCCL's kernels behind it would begin
+	c.small.halt() // only now: NCCL kernels that follow on the stream would start
 	var err error
 	if h := c.handle.Swap(0); h != 0 {
 		err = c.lib.check("ncclCommAbort", C.nccl_abort(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h)))
 	}
 	if !locked {
-		if locked = c.lock(drainTime); !locked {
-			err = errors.Join(err, errInside)
+		if locked = c.lock(drainTimeout); !locked {
+			err = errors.Join(err, errCallStuck)
 		}
 	}
 	return err
 }
 
-// unmap gives up what there is of a shot on other ranks. It may block.
-func (c *communicator) unmap() error { return c.shot.unmap() }
+// unmap unmaps the memory of other ranks that small all-reduces use. It may block.
+func (c *communicator) unmap() error { return c.small.unmap() }
 
-// destroy ends the communicator in good order: all ranks call it, with nothing in
-// flight. It may block.
+// destroy ends the communicator in good order. All ranks must call it, with no call pending. It may
+// block.
 func (c *communicator) destroy() error {
 	c.inside.Lock()
 	defer c.inside.Unlock()
@@ -177,7 +175,7 @@ func (c *communicator) destroy() error {
 	return c.lib.check("ncclCommDestroy", C.nccl_destroy(c.lib.nccl, c.lib.driver, c.lib.ctx, C.uintptr_t(h)))
 }
 
-// lock waits until no call is inside NCCL, for a bounded time.
+// lock waits until no call is inside NCCL, at most for the time bound.
 func (c *communicator) lock(bound time.Duration) bool {
 	for deadline := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
 		if c.inside.TryLock() {

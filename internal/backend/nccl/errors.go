@@ -6,17 +6,17 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// Version is a release of NCCL, as its library states it: 22803 is 2.28.3.
+// Version is a release of NCCL in its own encoding: 22803 is 2.28.3.
 type Version int
 
 func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100) }
 
-// Error is a call that NCCL refused, or a failure that it noticed later.
+// Error is a call that NCCL refused, or a failure that it reported later.
 type Error struct {
-	Call    string // NCCL's function, or which call of the driver's beside it
-	Code    int    // its ncclResult_t; negative: what libcuda returned, negated
-	Name    string // what NCCL calls the code: "unhandled system error"
-	Detail  string // NCCL's last words on it; may be empty
+	Call    string // function of NCCL, or the driver's call beside it
+	Code    int    // ncclResult_t; if negative, the negated CUresult of libcuda
+	Name    string // NCCL's name of the code: "unhandled system error"
+	Detail  string // NCCL's last error message; may be empty
 	Version Version
 }
 
@@ -28,9 +28,9 @@ func (e *Error) Error() string {
 	return s
 }
 
-// VersionError says that the library found is older than what is asked of it.
+// VersionError says that the library is too old.
 type VersionError struct {
-	Feature    string // what needs the newer one
+	Feature    string // what needs the newer release
 	Have, Need Version
 	Path       string // of the library
 }
@@ -39,8 +39,8 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("%s needs NCCL %v or newer, and %s is NCCL %v", e.Feature, e.Need, e.Path, e.Have)
 }
 
-// VersionMismatchError says that two ranks loaded different releases, which do
-// not understand each other.
+// VersionMismatchError says that two ranks loaded different releases of NCCL, which cannot work
+// together.
 type VersionMismatchError struct {
 	Ranks    [2]int
 	Versions [2]Version
@@ -52,11 +52,10 @@ func (e *VersionMismatchError) Error() string {
 		e.Ranks[0], e.Versions[0], e.Paths[0], e.Ranks[1], e.Versions[1], e.Paths[1])
 }
 
-// SharedGPUError says that two ranks were given the same GPU, which NCCL does
-// not serve.
+// SharedGPUError says that two ranks use the same GPU, which NCCL does not support.
 type SharedGPUError struct {
 	Ranks [2]int
-	GPU   string // its PCI bus id
+	GPU   string // PCI bus id
 }
 
 func (e *SharedGPUError) Error() string {
@@ -64,12 +63,12 @@ func (e *SharedGPUError) Error() string {
 		e.Ranks[0], e.Ranks[1], e.GPU)
 }
 
-// LateError says which ranks kept the others from making a group in time, and what
-// they had not done by then. It matches [backend.ErrTimeout].
+// LateError says which ranks were too late for the group to be made, and what they had not done. It
+// matches [backend.ErrTimeout].
 type LateError struct {
 	Ranks []int
 	Size  int    // of the group
-	Step  string // such as "made its device ready"
+	Step  string // what the ranks had not done, such as "made its device ready"
 	Err   error  // how the wait for them ended
 }
 

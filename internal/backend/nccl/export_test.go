@@ -9,24 +9,24 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// OneShotMost is how many bytes a one-shot all-reduce takes at most.
-func OneShotMost(ranks int) int { return oneShotLines(ranks) * lineBytes }
+// MaxSmallBytes returns the largest size of a small all-reduce, in bytes.
+func MaxSmallBytes(ranks int) int { return linesPerSlot(ranks) * lineBytes }
 
-// WithoutOneShot is why a group has no one-shot all-reduces, nil if it has.
-func WithoutOneShot(b backend.Backend) error {
-	if s := b.(*Group).shot; s != nil {
-		return s.without
+// SmallAllReduceDisabled returns why a group uses NCCL for small all-reduces, or nil.
+func SmallAllReduceDisabled(b backend.Backend) error {
+	if s := b.(*Group).small; s != nil {
+		return s.disabled
 	}
 	return errors.New("the ranks are too many, or too far from each other")
 }
 
-// UseUp leaves one number for one-shot all-reduces.
-func UseUp(b backend.Backend) { b.(*Group).shot.args.call = math.MaxUint32 - 1 }
+// UseUpCallNumbers leaves one call number for small all-reduces.
+func UseUpCallNumbers(b backend.Backend) { b.(*Group).small.args.call = math.MaxUint32 - 1 }
 
-// Buried is how much memory of a group's device awaits being given back.
-func Buried(b backend.Backend) int {
+// DeferredFrees returns the number of allocations of a group's device that are to be freed.
+func DeferredFrees(b backend.Backend) int {
 	m := b.(*Group).memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.dead)
+	return len(m.deferred)
 }

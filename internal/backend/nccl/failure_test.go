@@ -27,7 +27,8 @@ import (
 // lateness is how long after its deadline a call may return.
 const lateness = 2 * time.Second
 
-// second calls AllReduce twice, the first time with success.
+// second calls AllReduce twice. The first call must succeed; second returns the error of the
+// second.
 func second(m *member, timeout time.Duration) error {
 	for i := range 2 {
 		c, err := m.ones()
@@ -52,7 +53,7 @@ func second(m *member, timeout time.Duration) error {
 	return nil
 }
 
-// outcomes runs f on all ranks, and returns its errors and how long it took.
+// outcomes runs f on all ranks, and returns their errors and the time it took.
 func outcomes(members []*member, f func(m *member) error) ([]error, time.Duration) {
 	errs := make([]error, len(members))
 	at := time.Now()
@@ -63,7 +64,7 @@ func outcomes(members []*member, f func(m *member) error) ([]error, time.Duratio
 	return errs, time.Since(at)
 }
 
-func TestHungCollective(t *testing.T) {
+func TestHungCollectiveTimesOut(t *testing.T) {
 	control(t, "hang 1 2")
 	members := world(t, 3)
 	const timeout = 500 * time.Millisecond
@@ -80,7 +81,7 @@ func TestHungCollective(t *testing.T) {
 		if _, err := members[r].Start(&backend.Call{Kind: backend.Barrier}); !errors.Is(err, backend.ErrTimeout) {
 			t.Errorf("rank %d: a later call: %v, want the first cause", r, err)
 		}
-		// The abort ends the call on its stream, which compute waits for.
+		// The abort must end the call on its stream, since the compute stream waits for it.
 		ctx, cancel := context.WithTimeout(t.Context(), soon)
 		if err := members[r].dev.Compute().Sync(ctx); err != nil {
 			t.Errorf("rank %d: the compute stream is still held up: %v", r, err)
@@ -89,8 +90,8 @@ func TestHungCollective(t *testing.T) {
 	}
 }
 
-// TestQueued has a call that cannot begin behind one that hangs.
-func TestQueued(t *testing.T) {
+// A call times out behind one that hangs.
+func TestTimeoutWhileQueued(t *testing.T) {
 	control(t, "hang 0 1")
 	m := world(t, 1)[0]
 	c, err := m.ones()
@@ -125,9 +126,8 @@ func TestQueued(t *testing.T) {
 	}
 }
 
-// TestBusy starts calls without a pause behind one of which NCCL notices that
-// it cannot end: that must not be missed over them.
-func TestBusy(t *testing.T) {
+// NCCL reports an asynchronous error while calls are started without a pause. The group must break.
+func TestAsyncErrorIsFoundWhileCallsStart(t *testing.T) {
 	control(t, "async 0 1")
 	m := world(t, 1)[0]
 	c, err := m.ones()
@@ -140,7 +140,7 @@ func TestBusy(t *testing.T) {
 	}
 	for err == nil && time.Since(at) < soon {
 		_, err = m.Start(&backend.Call{Kind: backend.Group})
-		time.Sleep(100 * time.Microsecond) // little beside what watch sleeps
+		time.Sleep(100 * time.Microsecond) // short compared with watch's interval
 	}
 	var e *nccl.Error
 	if !errors.As(err, &e) || time.Since(at) > lateness {
@@ -148,9 +148,9 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-func TestAsyncError(t *testing.T) {
+func TestAsyncErrorFailsOnAllRanks(t *testing.T) {
 	control(t, "async 2 2")
-	var others sync.WaitGroup // have started the call: afterwards they would hear of no own call
+	var others sync.WaitGroup // rank 2 fails only after the others have started the call, so that they fail with an error of it
 	others.Add(2)
 	errs, took := outcomes(world(t, 3), func(m *member) error {
 		if err := oneReduction(m); err != nil {
@@ -180,14 +180,14 @@ func TestAsyncError(t *testing.T) {
 		t.Errorf("rank 2: %v, want NCCL's remote error, its words and its version", errs[2])
 	}
 	for r, err := range errs[:2] {
-		var own *backend.CallError
-		if !errors.As(err, &own) || own.Rank != r || !strings.Contains(err.Error(), "rank 2: ") || !strings.Contains(err.Error(), e.Error()) {
+		var callErr *backend.CallError
+		if !errors.As(err, &callErr) || callErr.Rank != r || !strings.Contains(err.Error(), "rank 2: ") || !strings.Contains(err.Error(), e.Error()) {
 			t.Errorf("rank %d: %v, want its own call's error for rank 2's", r, err)
 		}
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestRefusedCallFailsOnAllRanks(t *testing.T) {
 	control(t, "refuse 0 2")
 	errs, _ := outcomes(world(t, 2), func(m *member) error { return second(m, time.Minute) })
 	var e *nccl.Error
@@ -199,15 +199,15 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestStuckInside has a call that NCCL keeps on the caller's own thread, even when
-// it is aborted: the group closes all the same, without what that call uses.
-func TestStuckInside(t *testing.T) {
+// A call stays inside NCCL, on the caller's thread, even when it is aborted. Close must return,
+// without freeing what the call uses.
+func TestCloseReturnsWhileACallIsStuck(t *testing.T) {
 	for name, more := range map[string][]string{"aborted": nil, "aborted with an error": {"unwell 0"}} {
-		t.Run(name, func(t *testing.T) { stuckInside(t, more...) })
+		t.Run(name, func(t *testing.T) { closeWhileStuck(t, more...) })
 	}
 }
 
-func stuckInside(t *testing.T, more ...string) {
+func closeWhileStuck(t *testing.T, more ...string) {
 	control(t, append(more, "stay 0 2")...)
 	members := world(t, 2)
 	if errs, _ := outcomes(members, func(m *member) error {
@@ -226,7 +226,7 @@ func stuckInside(t *testing.T, more ...string) {
 	}
 	entered := make(chan struct{})
 	c.After = &reached{m.dev.Compute().Mark(), entered}
-	go m.start(c) // until it is released, at the test's end
+	go m.start(c) // returns when the fake NCCL releases it, at the end of the test
 	<-entered
 	ended := make(chan error, 1)
 	go func() { ended <- closeAll([]*member{m}, 300*time.Millisecond) }()
@@ -240,8 +240,8 @@ func stuckInside(t *testing.T, more ...string) {
 	}
 }
 
-// reached is an event that tells when the stream of a call comes to wait for it,
-// which is just before NCCL is called.
+// reached is an event that closes entered when the call's stream comes to wait for it. NCCL is
+// called right after that.
 type reached struct {
 	device.Event
 	entered chan<- struct{}
@@ -252,15 +252,15 @@ func (r *reached) Sync(ctx context.Context) error {
 	return r.Event.Sync(ctx)
 }
 
-// TestStuckConnecting never gets out of the first Send, which connects.
-func TestStuckConnecting(t *testing.T) {
+// NCCL never returns from the first Send, which makes the connection.
+func TestHungConnectTimesOut(t *testing.T) {
 	control(t, "connect 0 1")
 	m := world(t, 2)[0]
 	c, err := m.ones()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A Group's Send goes over the group's own communicator.
+	// a Send in a Group uses the group's own communicator
 	send := &backend.Call{Kind: backend.Send, Src: c.Src, Root: 1}
 	task, err := m.start(&backend.Call{Kind: backend.Group, Calls: []*backend.Call{send}, Timeout: 300 * time.Millisecond})
 	if err != nil {
@@ -275,8 +275,8 @@ func TestStuckConnecting(t *testing.T) {
 	}
 }
 
-// TestSendAlone sends to a rank that does not receive.
-func TestSendAlone(t *testing.T) {
+// The receiving rank never calls Recv.
+func TestSendWithoutRecvTimesOut(t *testing.T) {
 	control(t)
 	members := world(t, 2)
 	c, err := members[0].ones()
@@ -298,7 +298,7 @@ func TestSendAlone(t *testing.T) {
 	}
 }
 
-// poll calls f until it fails, for a bounded time.
+// poll calls f until it fails, at most for soon.
 func poll(f func() error) (err error) {
 	for deadline := time.Now().Add(soon); err == nil && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		err = f()
@@ -306,7 +306,7 @@ func poll(f func() error) (err error) {
 	return err
 }
 
-func TestInitHangs(t *testing.T) {
+func TestHungInitTimesOut(t *testing.T) {
 	release := control(t, "init 1")
 	const timeout = 500 * time.Millisecond
 	at := time.Now()
@@ -319,10 +319,10 @@ func TestInitHangs(t *testing.T) {
 			t.Errorf("rank %d: %v, want a timeout, or the abort of a peer that had one", r, err)
 		}
 	}
-	release() // control sees that the threads that were given up on end
+	release() // control checks that the threads left behind have ended
 }
 
-func TestAbort(t *testing.T) {
+func TestAbortEndsCallsOnAllRanks(t *testing.T) {
 	for _, name := range []string{"abort", "abort that hangs"} {
 		t.Run(name, func(t *testing.T) {
 			lines := []string{"hang 0 1"}
@@ -367,16 +367,15 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestHandedOn has calls end on rank 0 by what rank 1's hand on when they are aborted,
-// while rank 0 has been told of that and has not broken its group yet: a call of NCCL's, and a
-// one-shot, whose peer sends what became of such a call before it sees that it is to
-// stop.
-func TestHandedOn(t *testing.T) {
+// Rank 1 aborts while rank 0 knows of the failure but has not broken its group. The abort makes
+// rank 0's calls end on the GPU, with invalid data. Those calls, one of NCCL and a small all-reduce
+// of its result, must fail.
+func TestDataOfAbortedCallsIsNoResult(t *testing.T) {
 	control(t, mapping)
-	told, release := make(chan struct{}), make(chan struct{})
+	notified, release := make(chan struct{}), make(chan struct{})
 	members, errs := attempt(t, 2, func(r int, cfg *backend.Config, _ *nccl.Options) {
 		if r == 0 {
-			cfg.Log = backendtest.HoldBreaking(told, release)
+			cfg.Log = backendtest.HoldBreaking(notified, release)
 		}
 	})
 	if err := errors.Join(errs...); err != nil {
@@ -386,7 +385,7 @@ func TestHandedOn(t *testing.T) {
 	if err := each(members, oneReduction); err != nil {
 		t.Fatal(err)
 	}
-	// begin starts both calls, the second on a part of the first's result.
+	// begin starts both calls. The second reduces a part of the first's result.
 	begin := func(m *member) (tasks [2]backend.Task) {
 		c, err := m.onesOf(large)
 		if err != nil {
@@ -403,7 +402,7 @@ func TestHandedOn(t *testing.T) {
 	}
 	begin(members[1])
 	members[1].Abort(errors.New("no more"))
-	<-told
+	<-notified
 	tasks := begin(members[0])
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
@@ -424,8 +423,8 @@ func TestHandedOn(t *testing.T) {
 	}
 }
 
-// TestAbortAfterDone aborts when a call is done that nobody has looked at.
-func TestAbortAfterDone(t *testing.T) {
+// The group is aborted after a call has ended, before anything has checked its state.
+func TestAbortKeepsDoneCallsDone(t *testing.T) {
 	control(t)
 	m := world(t, 1)[0]
 	c, err := m.ones()
@@ -445,8 +444,8 @@ func TestAbortAfterDone(t *testing.T) {
 	}
 }
 
-// TestPeerDies kills a process while its peers wait for it in a collective.
-func TestPeerDies(t *testing.T) {
+// A process is killed while its peers wait for it in a collective.
+func TestKilledRankIsNamed(t *testing.T) {
 	control(t)
 	w := launch(t, "fakegpu", 3, "forever")
 	for r := range 3 {
@@ -464,8 +463,8 @@ func TestPeerDies(t *testing.T) {
 	}
 }
 
-// TestPeerLeft has a rank that goes on after another closed the group.
-func TestPeerLeft(t *testing.T) {
+// Rank 1 closes its group, and rank 0 calls a collective.
+func TestCallAfterAPeerLeftFails(t *testing.T) {
 	control(t)
 	members := world(t, 2)
 	errs, _ := outcomes(members, func(m *member) error {
@@ -484,8 +483,8 @@ func TestPeerLeft(t *testing.T) {
 	}
 }
 
-// TestClose closes with calls in flight, which end, and alone, which fails.
-func TestClose(t *testing.T) {
+// Close waits for pending calls. Then it waits for the other ranks, until ctx ends.
+func TestCloseWaitsForCallsAndRanks(t *testing.T) {
 	control(t, "delay 2000", "seed 1")
 	members := world(t, 2)
 	err := each(members, func(m *member) error {
@@ -517,7 +516,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-func TestSharedGPU(t *testing.T) {
+func TestTwoRanksOnOneGPUAreRefused(t *testing.T) {
 	control(t)
 	_, errs := attempt(t, 3, func(r int, cfg *backend.Config, _ *nccl.Options) {
 		if r == 2 {
@@ -537,8 +536,8 @@ func TestSharedGPU(t *testing.T) {
 	}
 }
 
-// TestRanksOfTheJob has a group of ranks 2 and 0 name them as the job does.
-func TestRanksOfTheJob(t *testing.T) {
+// Errors in a group of ranks 2 and 0 number the ranks as the job does.
+func TestErrorsNameRanksOfTheJob(t *testing.T) {
 	control(t, "hang 1 1")
 	ranks := coordinatortest.Ranks(t, 3)
 	part := func(name string, change func(cfg *backend.Config)) ([]*member, []error) {
@@ -598,7 +597,7 @@ func TestRanksOfTheJob(t *testing.T) {
 	}
 }
 
-func TestTooOld(t *testing.T) {
+func TestOldLibraryIsRefused(t *testing.T) {
 	control(t, "version 21805")
 	_, errs := attempt(t, 1, nil)
 	var old *nccl.VersionError
@@ -607,15 +606,14 @@ func TestTooOld(t *testing.T) {
 	}
 }
 
-// TestMissingLibrary wants every rank to say where it looked, or that a peer
-// did.
-func TestMissingLibrary(t *testing.T) {
+// Every rank says where it looked for the library, or that a peer did.
+func TestMissingLibraryNamesThePlaces(t *testing.T) {
 	control(t)
 	t.Setenv("GODDP_LIBNCCL", "/nonexistent/libnccl.so")
 	_, errs := attempt(t, 2, nil)
 	for r, err := range errs {
 		var missing *dl.NotFoundError
-		if !errors.As(err, &missing) && !errors.As(err, new(*backend.JoinError)) { // of the rank that told first
+		if !errors.As(err, &missing) && !errors.As(err, new(*backend.JoinError)) { // the error of the rank that failed first
 			t.Errorf("rank %d: %v, want the places tried", r, err)
 		}
 		if !strings.Contains(err.Error(), "/nonexistent/libnccl.so") {
@@ -624,7 +622,7 @@ func TestMissingLibrary(t *testing.T) {
 	}
 }
 
-func TestNotAGPU(t *testing.T) {
+func TestDeviceMustBeAGPU(t *testing.T) {
 	dev := cpu.New(nil)
 	defer dev.Close()
 	_, err := nccl.New(t.Context(), backend.Config{Size: 1, Control: coordinatortest.Ranks(t, 1)[0], Device: dev}, nil)
@@ -633,8 +631,8 @@ func TestNotAGPU(t *testing.T) {
 	}
 }
 
-// churn allocates more than there is, one piece after the other: each is
-// zeroed, and what is not referred to comes back.
+// churn allocates more memory than the device has, one buffer after the other. Each must be zeroed,
+// and memory that nothing refers to must be freed.
 func churn(m *member) error {
 	const size = 64 << 20
 	for i := range 20 {
@@ -667,17 +665,17 @@ func churn(m *member) error {
 	return nil
 }
 
-// TestMemory churns a stand-in GPU, which has a GiB.
-func TestMemory(t *testing.T) {
+// A fake GPU has one gibibyte of memory.
+func TestUnusedMemoryIsReused(t *testing.T) {
 	control(t)
 	if err := each(world(t, 1), churn); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestMemoryThatIsBeingCleared has an Alloc fail before the memory is zero: it is not
-// given back while the GPU may still write to it.
-func TestMemoryThatIsBeingCleared(t *testing.T) {
+// An Alloc fails while the GPU still clears the memory. The memory must not be freed before the GPU
+// is done.
+func TestMemoryIsKeptWhileTheGPUClearsIt(t *testing.T) {
 	release := control(t)
 	members, errs := attempt(t, 1, func(_ int, cfg *backend.Config, _ *nccl.Options) { cfg.Timeout = time.Second })
 	if errs[0] != nil {
@@ -695,36 +693,35 @@ func TestMemoryThatIsBeingCleared(t *testing.T) {
 	if err := alloc("hold"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("%v from a stream that runs nothing", err)
 	}
-	if err := alloc(); err != nil || nccl.Buried(m.Backend) != 1 {
-		t.Fatalf("%v, and of one block %d are kept that the GPU may write to", err, nccl.Buried(m.Backend))
+	if err := alloc(); err != nil || nccl.DeferredFrees(m.Backend) != 1 {
+		t.Fatalf("%v, and of one block %d are kept that the GPU may write to", err, nccl.DeferredFrees(m.Backend))
 	}
 	release()
-	for deadline := time.Now().Add(soon); nccl.Buried(m.Backend) > 0; runtime.Gosched() {
+	for deadline := time.Now().Add(soon); nccl.DeferredFrees(m.Backend) > 0; runtime.Gosched() {
 		if _, err := m.Alloc(1000); err != nil || time.Now().After(deadline) {
-			t.Fatalf("%v, and %d blocks are kept", err, nccl.Buried(m.Backend))
+			t.Fatalf("%v, and %d blocks are kept", err, nccl.DeferredFrees(m.Backend))
 		}
 	}
 }
 
-// TestMemoryThatNobodyKnowsOf has an Alloc fail since no event can be recorded: that
-// costs its own memory, and no other's.
-func TestMemoryThatNobodyKnowsOf(t *testing.T) {
+// An Alloc fails because no event can be recorded. Its memory is never freed; all other memory is.
+func TestFailedEventLeaksOneAllocation(t *testing.T) {
 	release := control(t, "record 2")
 	m := world(t, 1)[0]
 	if _, err := m.Alloc(1000); err == nil {
 		t.Fatal("memory, though nobody knows when it is zero")
 	}
 	release()
-	for deadline := time.Now().Add(soon); nccl.Buried(m.Backend) > 0; runtime.Gosched() {
+	for deadline := time.Now().Add(soon); nccl.DeferredFrees(m.Backend) > 0; runtime.Gosched() {
 		if _, err := m.Alloc(1000); err != nil || time.Now().After(deadline) {
-			t.Fatalf("%v, and %d blocks are kept", err, nccl.Buried(m.Backend))
+			t.Fatalf("%v, and %d blocks are kept", err, nccl.DeferredFrees(m.Backend))
 		}
 	}
 }
 
-// TestMemoryOfAnAbortedOneShot aborts a group whose kernel has not begun, which NCCL
-// knows nothing of: its memory is kept.
-func TestMemoryOfAnAbortedOneShot(t *testing.T) {
+// A group is aborted before the kernel of a small all-reduce has begun. NCCL does not know of that
+// kernel, so the memory it uses must not be freed.
+func TestMemoryOfAnAbortedKernelIsKept(t *testing.T) {
 	control(t, mapping)
 	members := world(t, 2)
 	if _, err := fakegpu.Control(mapping, "hold"); err != nil {
@@ -758,7 +755,7 @@ func TestMemoryOfAnAbortedOneShot(t *testing.T) {
 		m.Abort(errors.New("enough"))
 	}
 	for _, m := range members {
-		for deadline := time.Now().Add(soon); nccl.Buried(m.Backend) == 0; runtime.GC() {
+		for deadline := time.Now().Add(soon); nccl.DeferredFrees(m.Backend) == 0; runtime.GC() {
 			if time.Now().After(deadline) {
 				t.Fatal("nobody has the call any more, and its memory is not dead")
 			}
@@ -766,15 +763,15 @@ func TestMemoryOfAnAbortedOneShot(t *testing.T) {
 	}
 	closeAll(members, soon)
 	for _, m := range members {
-		if nccl.Buried(m.Backend) != 1 {
+		if nccl.DeferredFrees(m.Backend) != 1 {
 			t.Errorf("rank %d gave memory back that its kernel has not used yet", m.rank)
 		}
 	}
 }
 
-// TestLeaveAlone has a rank leave that the others do not wait for. The
-// stand-in's ncclCommDestroy waits for all ranks: nobody must call it.
-func TestLeaveAlone(t *testing.T) {
+// One rank leaves while the others neither call nor close. The fake ncclCommDestroy waits for all
+// ranks, so no rank may call it.
+func TestRankLeavesAlone(t *testing.T) {
 	control(t)
 	w := launch(t, "fakegpu", 3, "leave")
 	for r := range 3 {

@@ -16,7 +16,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// real skips a test where there are not n GPUs.
+// real skips a test unless the host has n GPUs.
 func real(t *testing.T, n int) {
 	t.Helper()
 	switch {
@@ -27,10 +27,10 @@ func real(t *testing.T, n int) {
 	}
 }
 
-// TestGPU runs scenarios on all the GPUs there are, one process for each.
+// TestGPU runs scenarios on all GPUs, with one process for each.
 func TestGPU(t *testing.T) {
 	real(t, 2)
-	for _, scenario := range []string{"collectives", "one-shot", "exchange", "group", "buckets", "memory"} {
+	for _, scenario := range []string{"collectives", "small", "exchange", "group", "buckets", "memory"} {
 		t.Run(scenario, func(t *testing.T) {
 			w := launch(t, "real", gpus, scenario)
 			for r := range gpus {
@@ -42,16 +42,16 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-// TestGPUOneShotAmong has up to four ranks on one GPU, all of one process.
-func TestGPUOneShotAmong(t *testing.T) {
+// Up to four ranks of one process share one GPU.
+func TestGPUSmallAllReduceOnOneGPU(t *testing.T) {
 	real(t, 1)
-	if how := launch(t, "real", 1, "among").wait(t, 0, "ended: "); how != "done" {
+	if how := launch(t, "real", 1, "one-gpu").wait(t, 0, "ended: "); how != "done" {
 		t.Error("it ended: ", how)
 	}
 }
 
-// TestGPUAbort has rank 0 reduce while the others do not.
-func TestGPUAbort(t *testing.T) {
+// Rank 0 reduces and the other ranks do not.
+func TestGPUTimeoutAborts(t *testing.T) {
 	real(t, 2)
 	for _, scenario := range []string{"lonely", "lonely-big"} {
 		t.Run(scenario, func(t *testing.T) { gpuAbort(t, scenario) })
@@ -79,8 +79,8 @@ func gpuAbort(t *testing.T, scenario string) {
 	}
 }
 
-// TestGPUPeerDies kills a process while its peers reduce with it.
-func TestGPUPeerDies(t *testing.T) {
+// A process is killed while its peers reduce with it.
+func TestGPUKilledRankIsNamed(t *testing.T) {
 	real(t, 2)
 	for _, scenario := range []string{"forever", "forever-big"} {
 		t.Run(scenario, func(t *testing.T) { gpuPeerDies(t, scenario) })
@@ -105,8 +105,8 @@ func gpuPeerDies(t *testing.T, scenario string) {
 	t.Log("the others ended after ", time.Since(at))
 }
 
-// TestGPULeave has rank 1 leave that the others do not wait for.
-func TestGPULeave(t *testing.T) {
+// Rank 1 leaves while the others neither call nor close.
+func TestGPURankLeavesAlone(t *testing.T) {
 	real(t, 2)
 	w := launch(t, "real", gpus, "leave")
 	t.Log("rank 1 closed after ", w.wait(t, 1, "closed: "))
@@ -117,8 +117,8 @@ func TestGPULeave(t *testing.T) {
 	}
 }
 
-// TestGPULatency logs what a call of AllReduce takes.
-func TestGPULatency(t *testing.T) {
+// TestGPULatencyIsLogged logs the time of an AllReduce.
+func TestGPULatencyIsLogged(t *testing.T) {
 	real(t, 2)
 	w := launch(t, "real", gpus, "latency")
 	for {
@@ -130,10 +130,9 @@ func TestGPULatency(t *testing.T) {
 	}
 }
 
-// latency reduces float32s of many sizes in place, many times each, and prints
-// the median time of a call: as a stream has it that waits for the first and
-// the last, and what starting one costs the host; first behind events of the
-// compute stream, as a program's calls are, then behind none.
+// latency reduces float32s of many sizes in place and prints the median time of a call, on the
+// stream and, in parentheses, on the host. The first pair of numbers is for calls that wait for an
+// event of the compute stream, as a program's calls do; the second for calls that wait for none.
 func latency(m *member) error {
 	const rounds = 7
 	ctx := context.Background()
@@ -156,7 +155,7 @@ func latency(m *member) error {
 			}
 			var onStream, onHost []time.Duration
 			for range rounds {
-				runtime.GC() // events come back with it
+				runtime.GC() // recycles the events of earlier rounds
 				task, err := start(&backend.Call{Kind: backend.Barrier})
 				if err != nil {
 					return err
@@ -190,7 +189,7 @@ func latency(m *member) error {
 	return m.pieces()
 }
 
-// pieces prints what the parts of a call cost the host.
+// pieces prints the host's time for each part of a call.
 func (m *member) pieces() error {
 	stream, err := m.dev.NewStream(true)
 	if err != nil {
@@ -200,7 +199,7 @@ func (m *member) pieces() error {
 	const times = 1000
 	for range 3 {
 		runtime.GC()
-		time.Sleep(10 * time.Millisecond) // for clean-ups
+		time.Sleep(10 * time.Millisecond) // for cleanups to run
 		at := time.Now()
 		var e device.Event
 		for range times {

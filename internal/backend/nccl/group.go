@@ -16,41 +16,41 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// Group is one rank's end of a group of GPUs. It implements
-// [backend.Backend].
+// Group is one rank's end of a group of GPUs. It implements [backend.Backend].
 type Group struct {
 	cfg    backend.Config
 	opts   Options
 	dev    cudaDevice
 	lib    *library
 	memory *memory
-	main   *lane    // of everything but Send and Recv
-	shot   *oneShot // of main; nil: the ranks are too many or too far from each other
+	main   *commStream     // runs everything but Send and Recv outside a Group
+	small  *smallAllReduce // on main; nil: too many ranks, or not all on one host
 
-	state    *callstate.State // of started calls that are not done
-	ctx      context.Context  // the state's
-	wake     chan struct{}    // of one: a call was started while watch slept
-	asleep   atomic.Bool      // watch does not look at calls
-	wg       sync.WaitGroup   // what runs until the group ends, or a bounded time more
-	timed    atomic.Bool      // somebody asked for a time: calls are timed
-	stuck    atomic.Bool      // a thread was left in C, which may still use what the group has
-	reported atomic.Bool      // this rank has said why the group is to break
+	state         *callstate.State // counts pending calls and knows why the group broke
+	ctx           context.Context  // state.Context()
+	wake          chan struct{}    // capacity 1: a call was started while watch slept
+	isWatchAsleep atomic.Bool      // watch sleeps until a call is started
+	wg            sync.WaitGroup   // goroutines that end with the group, or a bounded time later
+	timesCalls    atomic.Bool      // Span was called: events are recorded with times
+	isStuck       atomic.Bool      // a thread was left in C: what it may use must not be freed
+	wasReported   atomic.Bool      // this rank has reported a failure
 
-	// begun is when the group's clock began, the monotonic one: reading that alone
-	// takes half as long. Dates miss what the wall clock was set by since.
-	begun time.Time
+	// epoch is the start of the group's clock. Times are durations since then, because reading the
+	// monotonic clock alone takes half as long. Later changes of the wall clock do not show in
+	// dates.
+	epoch time.Time
 
-	// mu is held where the group breaks and settles: whether it is broken does
-	// not change under it.
-	mu    sync.Mutex
-	lanes []*lane
-	sends map[int]*lane // by peer, made when first used
-	recvs map[int]*lane
-	comms []*communicator
-	word  device.Buffer // for Barrier
+	// mu is held while the group breaks and while it is finalized, so whoever holds it can rely on
+	// whether the group is broken.
+	mu         sync.Mutex
+	streams    []*commStream
+	sends      map[int]*commStream // by peer; a stream is made when it is first used
+	recvs      map[int]*commStream
+	comms      []*communicator
+	barrierMem device.Buffer // memory for Barrier's all-reduce
 
-	gone       map[int]progress // ranks that left alone
-	departures []departure      // those of them that this rank has not let go
+	left       map[int]progress // ranks that left before the others, and what they have done
+	departures []departure      // ranks that wait for this rank to release them
 }
 
 var _ backend.Backend = (*Group)(nil)
@@ -58,31 +58,31 @@ var _ backend.Backend = (*Group)(nil)
 func newGroup(cfg backend.Config, o Options, dev cudaDevice) *Group {
 	g := &Group{
 		cfg: cfg, opts: o, dev: dev, memory: memoryOf(dev), state: callstate.New(cfg.Control), wake: make(chan struct{}, 1),
-		begun: time.Now(), sends: map[int]*lane{}, recvs: map[int]*lane{}, gone: map[int]progress{},
+		epoch: time.Now(), sends: map[int]*commStream{}, recvs: map[int]*commStream{}, left: map[int]progress{},
 	}
 	g.ctx = g.state.Context()
 	return g
 }
 
-// inJob is a rank of the group as the job numbers it.
-func (g *Group) inJob(rank int) int { return g.cfg.Control.Members[rank] }
+// jobRank returns the job's number of a rank of the group.
+func (g *Group) jobRank(rank int) int { return g.cfg.Control.Members[rank] }
 
-// now is the time on the group's clock, never 0.
-func (g *Group) now() time.Duration { return max(1, time.Since(g.begun)) }
+// now returns the time since epoch. It is never 0.
+func (g *Group) now() time.Duration { return max(1, time.Since(g.epoch)) }
 
-// Name is "nccl".
+// Name returns "nccl".
 func (g *Group) Name() string { return "nccl" }
 
-// communicator makes one that ends with the group, with or without a shot.
-func (g *Group) communicator(ctx context.Context, id []byte, rank, size int, shot *oneShot) (*communicator, error) {
-	c, err := g.lib.connect(ctx, id, rank, size, shot)
+// communicator makes a communicator that ends with the group.
+func (g *Group) communicator(ctx context.Context, id []byte, rank, size int, small *smallAllReduce) (*communicator, error) {
+	c, err := g.lib.connect(ctx, id, rank, size, small)
 	if err != nil {
 		return nil, err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.comms = append(g.comms, c)
-	if g.state.Cause() != nil { // too late for those that are being aborted
+	if g.state.Cause() != nil { // the group broke meanwhile: awaitFailure did not see c
 		g.wg.Go(func() { g.end((*communicator).abort, c) })
 	}
 	return c, nil
@@ -91,84 +91,85 @@ func (g *Group) communicator(ctx context.Context, id []byte, rank, size int, sho
 // Start enqueues a call.
 func (g *Group) Start(c *backend.Call) (backend.Task, error) {
 	t := &task{group: g, call: c}
-	l, err := g.admit(t)
+	cs, err := g.admit(t)
 	if err != nil {
 		if g.state.Cause() != nil {
-			<-g.ctx.Done() // soon: the others have been told then, and the program may end for this error
+			<-g.ctx.Done() // returns soon; the program may exit on this error, so the other ranks must know the cause first
 		}
 		return nil, err
 	}
-	l.submit(t)
-	if g.asleep.Load() && g.asleep.CompareAndSwap(true, false) { // waking it costs a good part of what NCCL takes
+	cs.submit(t)
+	if g.isWatchAsleep.Load() && g.isWatchAsleep.CompareAndSwap(true, false) { // the flag avoids the cost of a channel send, which is a good part of NCCL's own
 		g.wake <- struct{}{}
 	}
 	return t, nil
 }
 
-// admit counts a call as pending, unless the group has ended, and tells where
-// it runs.
-func (g *Group) admit(t *task) (*lane, error) {
+// admit counts a call as pending and returns the stream for it. It returns an error if the group is
+// broken or closed.
+func (g *Group) admit(t *task) (*commStream, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.state.Admit(); err != nil {
 		return nil, err
 	}
-	l, err := g.lane(t.call)
+	cs, err := g.streamFor(t.call)
 	if err != nil {
 		g.state.End()
 		return nil, err
 	}
-	l.pending = append(l.pending, t)
-	l.started++
-	t.lane, t.number = l, l.started
+	cs.pending = append(cs.pending, t)
+	cs.started++
+	t.stream, t.number = cs, cs.started
 	g.memory.busy.Add(1)
-	return l, nil
+	return cs, nil
 }
 
-// lane is where a call runs: Send and Recv with a peer on lanes of their own,
-// made when first used. mu is held.
-func (g *Group) lane(c *backend.Call) (*lane, error) {
-	lanes, p, rank := g.recvs, pair{from: c.Root, to: g.cfg.Rank}, 1
+// streamFor returns the stream for a call. Send and Recv have one for each peer and direction, made
+// when it is first used. mu must be held.
+func (g *Group) streamFor(c *backend.Call) (*commStream, error) {
+	streams, p, rank := g.recvs, pair{from: c.Root, to: g.cfg.Rank}, 1
 	switch c.Kind {
 	case backend.Send:
-		lanes, p, rank = g.sends, pair{from: g.cfg.Rank, to: c.Root}, 0
+		streams, p, rank = g.sends, pair{from: g.cfg.Rank, to: c.Root}, 0
 	case backend.Recv:
 	default:
 		return g.main, nil
 	}
-	if l := lanes[c.Root]; l != nil {
-		return l, nil
+	if cs := streams[c.Root]; cs != nil {
+		return cs, nil
 	}
-	l, err := g.newLane()
+	cs, err := g.newCommStream()
 	if err != nil {
 		return nil, err
 	}
-	l.pair, l.layout = &p, layout{rank: rank, size: 2, pair: true}
-	lanes[c.Root] = l
-	return l, nil
+	cs.pair, cs.builder = &p, opBuilder{rank: rank, size: 2, pair: true}
+	streams[c.Root] = cs
+	return cs, nil
 }
 
-// finish ends a pending call. mu is held.
+// finish ends a pending call. mu must be held.
 func (g *Group) finish(t *task, err error) {
-	t.state, t.err, t.ended = backend.Done, err, g.now()
+	t.state, t.err, t.endedAt = backend.Done, err, g.now()
 	if err != nil {
 		t.state = backend.Failed
 	}
 	if o := t.call.Observer; o != nil {
-		o.Ended(g.begun.Add(t.ended), err)
+		o.Ended(g.epoch.Add(t.endedAt), err)
 	}
-	t.lane.ended++
+	t.stream.ended++
 	if len(g.departures) > 0 {
-		g.letGo()
+		g.releaseLeavers()
 	}
 	g.memory.busy.Add(-1)
 	g.state.End()
 }
 
-// fail reports why the group is to break, and returns when it has. What was done before counts.
+// fail reports why the group has to break, and returns when it has broken. Calls that finished
+// before count as done.
 func (g *Group) fail(cause error) {
-	if g.cfg.Control.Failure() == nil && !g.reported.Swap(true) {
-		g.lookAgain()
+	if g.cfg.Control.Failure() == nil && !g.wasReported.Swap(true) {
+		g.pollAll()
 		var asked []int
 		var lost *backend.PeerLostError
 		if errors.As(cause, &lost) {
@@ -179,13 +180,14 @@ func (g *Group) fail(cause error) {
 	<-g.ctx.Done()
 }
 
-// heed breaks the group when it has failed. The other ranks know before any call ends with
-// the cause, since the program may end for that, and before the communicators are aborted.
-func (g *Group) heed() {
+// awaitFailure breaks the group when it has failed. It waits until the other ranks know the cause
+// before it ends calls, because the program may exit on the error, and before it aborts
+// communicators.
+func (g *Group) awaitFailure() {
 	control := g.cfg.Control
 	select {
 	case <-control.Failed():
-	case <-g.ctx.Done(): // closed
+	case <-g.ctx.Done(): // the group was closed
 		return
 	}
 	cause := g.state.DecidedCause()
@@ -199,47 +201,47 @@ func (g *Group) heed() {
 	g.state.AwaitAcknowledged()
 	g.memory.busy.Add(1)
 	g.mu.Lock()
-	for _, l := range g.lanes {
-		for _, t := range l.pending {
+	for _, cs := range g.streams {
+		for _, t := range cs.pending {
 			if t.state < backend.Done {
 				g.finish(t, g.state.ErrorOf(t.call))
 			}
 		}
-		l.pending = nil
+		cs.pending = nil
 	}
 	comms := g.comms
 	g.mu.Unlock()
 	g.state.Stop(cause)
 	g.end((*communicator).abort, comms...)
 	g.mu.Lock()
-	for _, l := range g.lanes {
-		if l.last != nil { // a one-shot's kernel may run still
-			g.memory.behind(l.last)
+	for _, cs := range g.streams {
+		if cs.last != nil { // a kernel of a small all-reduce may still run
+			g.memory.keepUntil(cs.last)
 		}
 	}
 	g.mu.Unlock()
 	g.memory.busy.Add(-1)
 }
 
-// lookAgain brings the states of all calls up to date, if the driver lets it.
-func (g *Group) lookAgain() {
-	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+// pollAll updates the states of all calls, unless the driver hangs.
+func (g *Group) pollAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), pollTimeout)
 	defer cancel()
 	_, err := detach(ctx, func() (struct{}, error) {
-		for _, l := range g.allLanes() {
-			l.advance() // an error leaves its call to fail
+		for _, cs := range g.commStreams() {
+			cs.advance() // an error is found again when its call fails
 		}
 		return struct{}{}, nil
 	}, nil)
 	if err != nil {
-		g.abandon()
+		g.markStuck()
 	}
 }
 
-// end aborts, or destroys, communicators, each on a thread of its own, which
-// is given up on after a bounded time.
+// end aborts or destroys communicators, each on a thread of its own. It returns after abortTimeout
+// at the latest and leaves threads behind that are not done.
 func (g *Group) end(how func(*communicator) error, comms ...*communicator) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), abortTime, fmt.Errorf("a communicator did not end within %v", abortTime))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), abortTimeout, fmt.Errorf("a communicator did not end within %v", abortTimeout))
 	defer cancel()
 	errs := make([]error, len(comms))
 	var wg sync.WaitGroup
@@ -250,11 +252,11 @@ func (g *Group) end(how func(*communicator) error, comms ...*communicator) error
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		g.abandon()
+		g.markStuck()
 	}
 	err := errors.Join(errs...)
-	if errors.Is(err, errInside) {
-		g.abandon()
+	if errors.Is(err, errCallStuck) {
+		g.markStuck()
 	}
 	if err != nil {
 		g.cfg.Log.Warn("nccl: ending a communicator", "rank", g.cfg.Control.Rank(), "error", err)
@@ -262,19 +264,19 @@ func (g *Group) end(how func(*communicator) error, comms ...*communicator) error
 	return err
 }
 
-// abandon notes that a thread was left in C.
-func (g *Group) abandon() {
-	g.stuck.Store(true)
-	g.memory.stuck.Store(true)
+// markStuck notes that a thread was left in C.
+func (g *Group) markStuck() {
+	g.isStuck.Store(true)
+	g.memory.isStuck.Store(true)
 }
 
-// lingering is a context that outlasts the group by the time that an abort may
-// take.
-func (g *Group) lingering() (context.Context, func()) {
+// contextWithGrace returns a context that ends abortTimeout after the group's. The caller must call
+// the returned function.
+func (g *Group) contextWithGrace() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := context.AfterFunc(g.ctx, func() {
 		select {
-		case <-time.After(abortTime):
+		case <-time.After(abortTimeout):
 			cancel(context.Cause(g.ctx))
 		case <-ctx.Done():
 		}
@@ -285,8 +287,8 @@ func (g *Group) lingering() (context.Context, func()) {
 	}
 }
 
-// Abort breaks the group with cause, or [backend.ErrAborted] if that is nil. When it
-// returns the peers know why the group broke, be it for another cause.
+// Abort breaks the group with cause, or with [backend.ErrAborted] if cause is nil. When it returns,
+// the peers know why the group broke, which may be an earlier cause.
 func (g *Group) Abort(cause error) {
 	if cause == nil {
 		cause = backend.ErrAborted
@@ -294,8 +296,8 @@ func (g *Group) Abort(cause error) {
 	g.fail(cause)
 }
 
-// Split makes a group of some of this group's ranks. When this group breaks nobody is
-// waited for any more.
+// Split makes a group of some of this group's ranks. If this group breaks meanwhile, Split fails
+// with the cause.
 func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
 	if cfg.Size != len(members) || members[cfg.Rank] != g.cfg.Rank {
 		panic(fmt.Errorf("nccl: rank %d of %d cannot be rank %d of the %d members %v", g.cfg.Rank, g.cfg.Size, cfg.Rank, cfg.Size, members))
@@ -309,9 +311,9 @@ func (g *Group) Split(ctx context.Context, cfg backend.Config, members []int) (b
 	return sub, nil
 }
 
-// Close waits, while ctx lasts, for pending calls and for the other ranks to
-// close, or to let this one go, and ends the group. If ctx ends first, the group
-// breaks and the error says what was waited for.
+// Close waits, while ctx lasts, for pending calls, and then for the other ranks to close their
+// groups or to release this one. If ctx ends first, the group breaks and the error says what Close
+// waited for.
 func (g *Group) Close(ctx context.Context) error {
 	if !g.state.Close() {
 		return nil
@@ -322,9 +324,9 @@ func (g *Group) Close(ctx context.Context) error {
 		alone, err = g.leave(ctx)
 	}
 	if err != nil {
-		told := errors.As(err, new(*coordinator.Failure)) // which no call of this rank's is left to end with
+		byCoordinator := errors.As(err, new(*coordinator.Failure)) // not an error of Close: no call of this rank is pending
 		g.fail(err)
-		if told {
+		if byCoordinator {
 			err = nil
 		}
 	}
@@ -336,10 +338,10 @@ func (g *Group) Close(ctx context.Context) error {
 	switch {
 	case cause != nil:
 	case alone:
-		g.end((*communicator).abort, g.comms...) // what remains is the process's to lose
+		g.end((*communicator).abort, g.comms...) // errors are ignored: the memory is freed with the process
 	default:
 		if err = g.end((*communicator).destroy, g.comms...); err == nil {
-			g.shot.free()
+			g.small.free()
 		}
 	}
 	g.memory.collect()
@@ -347,18 +349,18 @@ func (g *Group) Close(ctx context.Context) error {
 	return err
 }
 
-// release gives back what the group has. Nothing of it runs any more, but for
-// threads that stay in C and kernels that were given up: what they may use stays.
+// release frees the group's resources. The caller must have ended everything that uses them. If a
+// thread stays in C, or kernels may still run, the resources that they may use are not freed.
 func (g *Group) release() {
-	if g.stuck.Load() {
+	if g.isStuck.Load() {
 		return
 	}
-	for _, l := range g.lanes {
-		if err := l.stream.Close(); err != nil {
+	for _, cs := range g.streams {
+		if err := cs.stream.Close(); err != nil {
 			g.cfg.Log.Debug("nccl: closing a stream", "rank", g.cfg.Control.Rank(), "error", err)
 		}
 	}
-	if g.word.Len() > 0 && g.memory.settled() {
-		g.dev.Free(g.word)
+	if g.barrierMem.Len() > 0 && g.memory.isUnused() {
+		g.dev.Free(g.barrierMem)
 	}
 }

@@ -18,24 +18,25 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// defaultTimeout bounds the making of a group that nothing else bounds.
+// defaultTimeout bounds the making of a group if Config.Timeout is 0.
 const defaultTimeout = 10 * time.Minute
 
-// cudaDevice is what this package needs of a GPU beside device.Device.
+// cudaDevice is a GPU, as this package uses it.
 type cudaDevice interface {
 	device.Device
-	// Context is the CUcontext.
+	// Context returns the CUcontext.
 	Context() uintptr
-	// Lookup finds a function of libcuda.
+	// Lookup returns a function of libcuda.
 	Lookup(symbol string) (unsafe.Pointer, error)
 }
 
-// cudaStream is what it needs of the GPU's streams.
+// cudaStream is a stream of a GPU, as this package uses it.
 type cudaStream interface {
 	device.Stream
-	// Handle is the CUstream.
+	// Handle returns the CUstream.
 	Handle() uintptr
-	// Enqueue has f enqueue on the CUstream, and record the CUevent behind that.
+	// Enqueue calls f, which enqueues work on the CUstream and records the CUevent behind it. If
+	// timed is true, the event has a time.
 	Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error)
 }
 
@@ -43,8 +44,8 @@ func open(ctx context.Context, cfg backend.Config, o Options) (backend.Backend, 
 	return join(ctx, cfg, o, true)
 }
 
-// join makes a group. whole tells that it is not split from another.
-func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Group, err error) {
+// join makes a group. isRoot is false for a group from Split.
+func join(ctx context.Context, cfg backend.Config, o Options, isRoot bool) (_ *Group, err error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = defaultTimeout
 	}
@@ -67,19 +68,19 @@ func join(ctx context.Context, cfg backend.Config, o Options, whole bool) (_ *Gr
 			g.release()
 		}
 	}()
-	if err := g.connect(ctx, whole); err != nil {
+	if err := g.connect(ctx, isRoot); err != nil {
 		if errors.As(err, new(*SharedGPUError)) || errors.As(err, new(*VersionMismatchError)) {
-			return nil, err // as on all ranks
+			return nil, err // every rank returns the same error
 		}
-		return nil, g.nameLate(causeOf(ctx, err))
+		return nil, g.joinError(causeOf(ctx, err))
 	}
-	cfg.Control.OnLeaving(g.leaving)
+	cfg.Control.OnLeaving(g.onLeaving)
 	g.wg.Go(g.watch)
-	g.wg.Go(g.heed)
+	g.wg.Go(g.awaitFailure)
 	return g, nil
 }
 
-// causeOf is the reason why ctx ended rather than what that made fail.
+// causeOf returns ctx's cause if ctx has ended, else err.
 func causeOf(ctx context.Context, err error) error {
 	if c := context.Cause(ctx); c != nil {
 		return c
@@ -87,8 +88,8 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// connect makes what calls need, up to a communicator.
-func (g *Group) connect(ctx context.Context, whole bool) error {
+// connect makes all that calls need, the communicator last.
+func (g *Group) connect(ctx context.Context, isRoot bool) error {
 	setDefault("NCCL_RUNTIME_CONNECT", "0")
 	g.cfg.Control.Expect(keyOpened)
 	var err error
@@ -96,61 +97,61 @@ func (g *Group) connect(ctx context.Context, whole bool) error {
 		return err
 	}
 	g.cfg.Log.Debug("nccl: library opened", "rank", g.cfg.Control.Rank(), "version", g.lib.version, "path", g.lib.path)
-	ids, err := g.meet(ctx)
+	ids, err := g.exchangeIdentities(ctx)
 	if err != nil {
 		return err
 	}
-	if err := g.verify(ids); err != nil {
+	if err := g.checkIdentities(ids); err != nil {
 		return err
 	}
 	g.cfg.Control.Expect(keyReady)
-	if whole && oneHost(ids) {
+	if isRoot && oneHost(ids) {
 		setDefault("NCCL_SOCKET_IFNAME", "lo")
 	}
-	if g.word, err = g.dev.Alloc(device.Align); err != nil {
+	if g.barrierMem, err = g.dev.Alloc(device.Align); err != nil {
 		return err
 	}
 	g.mu.Lock()
-	g.main, err = g.newLane()
+	g.main, err = g.newCommStream()
 	g.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	g.main.layout = layout{rank: g.cfg.Rank, size: g.cfg.Size, word: device.NewTensor(g.word, device.Float32, 1)}
-	var own readiness
+	g.main.builder = opBuilder{rank: g.cfg.Rank, size: g.cfg.Size, barrierMem: device.NewTensor(g.barrierMem, device.Float32, 1)}
+	var mine readiness
 	if g.cfg.Rank == 0 {
-		if own.Name, err = g.lib.uniqueID(); err != nil {
+		if mine.Name, err = g.lib.uniqueID(); err != nil {
 			return err
 		}
 	}
 	if g.cfg.Size > 1 {
-		if own.Offer, err = g.offerOneShot(ctx, ids); err != nil {
+		if mine.Offer, err = g.offerSlots(ctx, ids); err != nil {
 			return err
 		}
 	}
-	all, err := g.getReady(ctx, own)
+	all, err := g.exchangeReadiness(ctx, mine)
 	if err != nil {
 		return err
 	}
 	g.cfg.Control.Expect(keyConnected)
-	if g.main.comm, err = g.communicator(ctx, all[0].Name, g.cfg.Rank, g.cfg.Size, g.shot); err != nil {
+	if g.main.comm, err = g.communicator(ctx, all[0].Name, g.cfg.Rank, g.cfg.Size, g.small); err != nil {
 		return err
 	}
-	if _, err := g.gather(ctx, keyConnected, nil); err != nil || g.shot == nil {
+	if _, err := g.gather(ctx, keyConnected, nil); err != nil || g.small == nil {
 		return err
 	}
-	return g.shot.connect(ctx, all)
+	return g.small.connect(ctx, all)
 }
 
-// readiness is what a rank tells the others that can make the communicator.
+// readiness is what a rank sends to the others once it can make the communicator.
 type readiness struct {
-	Name  []byte // of the communicator, by rank 0
-	Offer offer  // of memory for all-reduces of few bytes
+	Name  []byte // ncclUniqueId of the communicator; from rank 0
+	Offer offer  // memory for small all-reduces
 }
 
-// getReady waits until all ranks can make the communicator.
-func (g *Group) getReady(ctx context.Context, own readiness) ([]readiness, error) {
-	value, err := json.Marshal(own)
+// exchangeReadiness waits until all ranks can make the communicator.
+func (g *Group) exchangeReadiness(ctx context.Context, mine readiness) ([]readiness, error) {
+	value, err := json.Marshal(mine)
 	if err != nil {
 		return nil, err
 	}
@@ -161,13 +162,13 @@ func (g *Group) getReady(ctx context.Context, own readiness) ([]readiness, error
 	all := make([]readiness, len(values))
 	for r, v := range values {
 		if err := json.Unmarshal(v, &all[r]); err != nil {
-			return nil, fmt.Errorf("readiness of rank %d: %w", g.inJob(r), err)
+			return nil, fmt.Errorf("readiness of rank %d: %w", g.jobRank(r), err)
 		}
 	}
 	return all, nil
 }
 
-// pairName is the name of a communicator of two ranks, which the first of them makes.
+// pairName returns the ncclUniqueId of a communicator of two ranks. The sender makes it.
 func (g *Group) pairName(ctx context.Context, p pair) (name []byte, err error) {
 	if g.cfg.Rank == p.from {
 		if name, err = g.lib.uniqueID(); err != nil {
@@ -183,33 +184,34 @@ func (g *Group) pairName(ctx context.Context, p pair) (name []byte, err error) {
 	return names[0], nil
 }
 
-// setDefault sets a variable of NCCL's that the user did not.
+// setDefault sets an environment variable unless the user has set it.
 func setDefault(name, value string) {
 	if _, ok := os.LookupEnv(name); !ok {
 		os.Setenv(name, value)
 	}
 }
 
-// identity is what a rank tells the others of itself.
+// identity is what a rank tells the others about itself.
 type identity struct {
-	Host    string // one boot of one kernel
-	GPU     string // its PCI bus id
+	Host    string // the kernel's boot id
+	GPU     string // PCI bus id
 	Version Version
 	Path    string // of the library
 }
 
-// meet exchanges identities.
-func (g *Group) meet(ctx context.Context) ([]identity, error) {
-	own := identity{Version: g.lib.version, Path: g.lib.path}
+// exchangeIdentities sends this rank's identity to the other ranks and returns the identities of
+// all.
+func (g *Group) exchangeIdentities(ctx context.Context) ([]identity, error) {
+	mine := identity{Version: g.lib.version, Path: g.lib.path}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return nil, err
 	}
-	own.Host = strings.TrimSpace(string(boot))
-	if own.GPU, err = g.lib.busID(); err != nil {
+	mine.Host = strings.TrimSpace(string(boot))
+	if mine.GPU, err = g.lib.busID(); err != nil {
 		return nil, err
 	}
-	value, err := json.Marshal(own)
+	value, err := json.Marshal(mine)
 	if err != nil {
 		return nil, err
 	}
@@ -220,25 +222,26 @@ func (g *Group) meet(ctx context.Context) ([]identity, error) {
 	ids := make([]identity, len(values))
 	for r, v := range values {
 		if err := json.Unmarshal(v, &ids[r]); err != nil {
-			return nil, fmt.Errorf("identity of rank %d: %w", g.inJob(r), err)
+			return nil, fmt.Errorf("identity of rank %d: %w", g.jobRank(r), err)
 		}
 	}
 	return ids, nil
 }
 
-// verify refuses what NCCL would hang on. Every rank comes to the same error.
-func (g *Group) verify(ids []identity) error {
+// checkIdentities returns an error if NCCL would hang with these ranks. All ranks get the same
+// error.
+func (g *Group) checkIdentities(ids []identity) error {
 	type place struct{ host, gpu string }
 	on := map[place]int{}
 	for r, id := range ids {
 		if id.Version != ids[0].Version {
 			return &VersionMismatchError{
-				Ranks: [2]int{g.inJob(0), g.inJob(r)}, Versions: [2]Version{ids[0].Version, id.Version}, Paths: [2]string{ids[0].Path, id.Path},
+				Ranks: [2]int{g.jobRank(0), g.jobRank(r)}, Versions: [2]Version{ids[0].Version, id.Version}, Paths: [2]string{ids[0].Path, id.Path},
 			}
 		}
 		at := place{id.Host, id.GPU}
 		if other, ok := on[at]; ok {
-			return &SharedGPUError{Ranks: [2]int{g.inJob(other), g.inJob(r)}, GPU: id.GPU}
+			return &SharedGPUError{Ranks: [2]int{g.jobRank(other), g.jobRank(r)}, GPU: id.GPU}
 		}
 		on[at] = r
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
-// TestAbsent makes a group to which one rank does not come.
-func TestAbsent(t *testing.T) {
+// One of three ranks does not join.
+func TestAbsentRankIsNamed(t *testing.T) {
 	control(t)
 	ranks := coordinatortest.Ranks(t, 3)
 	_, errs := attempt(t, 2, func(r int, cfg *backend.Config, _ *nccl.Options) {
@@ -32,13 +32,12 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestLate makes a group that one rank keeps the others from, or NCCL all of them:
-// every rank says who, and what it waited for.
-func TestLate(t *testing.T) {
+// One rank, or NCCL on all ranks, is too slow. Every rank names the late ranks and the step.
+func TestLateRanksAreNamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault   string
-		device  func(d gpu, release <-chan struct{}) device.Device // rank 1's
-		timeout time.Duration                                      // rank 1's, if not 0
+		device  func(d gpu, release <-chan struct{}) device.Device // of rank 1
+		timeout time.Duration                                      // of rank 1, if not 0
 		ranks   []int
 		said    string
 	}{
@@ -66,11 +65,11 @@ func TestLate(t *testing.T) {
 			})
 			for r, err := range errs {
 				var late *nccl.LateError
-				var told *backend.AbortedError
-				if !errors.As(err, &told) && (!errors.As(err, &late) || !slices.Equal(late.Ranks, c.ranks)) {
+				var aborted *backend.AbortedError
+				if !errors.As(err, &aborted) && (!errors.As(err, &late) || !slices.Equal(late.Ranks, c.ranks)) {
 					t.Errorf("rank %d: %v, want that ranks %v are late", r, err, c.ranks)
 				}
-				if err == nil || !errors.Is(err, backend.ErrTimeout) && told == nil || strings.Count(err.Error(), c.said) != 1 {
+				if err == nil || !errors.Is(err, backend.ErrTimeout) && aborted == nil || strings.Count(err.Error(), c.said) != 1 {
 					t.Errorf("rank %d: %v, want once: %s", r, err, c.said)
 				}
 			}
@@ -78,7 +77,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// slowCompiler is a GPU whose compiler takes until it is told to stop.
+// slowCompiler is a GPU whose compiler does not return before release is closed.
 type slowCompiler struct {
 	gpu
 	release <-chan struct{}

@@ -13,39 +13,38 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// progress is what a rank has done with the others: the calls that are done, those of Send and
-// Recv by peer.
+// progress counts the calls that a rank has done: collectives, and Sends and Recvs by peer.
 type progress struct {
 	Collectives  int
 	Sends, Recvs map[int]int
 }
 
-// departure is ranks that leave alone. done lets them go.
+// departure is a set of ranks that leave before the others. done releases them.
 type departure struct {
 	ranks []int
 	done  func()
 }
 
-// stayGrace is how long a rank that leaves waits for the others to leave with it.
-const stayGrace = 2 * time.Second
+// leaveGrace is how long a leaving rank waits for the others to leave too.
+const leaveGrace = 2 * time.Second
 
-// leave leaves the group, whose calls are done, with the other ranks or, if not all of them
-// leave, alone.
+// leave leaves the group. The group's calls must be done. alone is true if not all ranks left
+// within leaveGrace.
 func (g *Group) leave(ctx context.Context) (alone bool, err error) {
-	grace := stayGrace
+	grace := leaveGrace
 	if g.end((*communicator).unmap, g.main.comm) != nil {
-		grace = 0 // the others must not free what this rank still has
+		grace = 0 // this rank still maps memory of the others: they must not free it
 	}
 	g.mu.Lock()
-	own := progress{Collectives: g.main.ended, Sends: map[int]int{}, Recvs: map[int]int{}}
-	for peer, l := range g.sends {
-		own.Sends[peer] = l.ended
+	mine := progress{Collectives: g.main.ended, Sends: map[int]int{}, Recvs: map[int]int{}}
+	for peer, cs := range g.sends {
+		mine.Sends[peer] = cs.ended
 	}
-	for peer, l := range g.recvs {
-		own.Recvs[peer] = l.ended
+	for peer, cs := range g.recvs {
+		mine.Recvs[peer] = cs.ended
 	}
 	g.mu.Unlock()
-	value, err := json.Marshal(own)
+	value, err := json.Marshal(mine)
 	if err != nil {
 		return false, err
 	}
@@ -57,8 +56,8 @@ func (g *Group) leave(ctx context.Context) (alone bool, err error) {
 	return alone, err
 }
 
-// leaving notes that ranks of the job leave alone, and how far they have come.
-func (g *Group) leaving(ranks []int, values [][]byte, done func()) {
+// onLeaving notes that ranks of the job leave before the others, and how many calls they have done.
+func (g *Group) onLeaving(ranks []int, values [][]byte, done func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d := departure{done: done}
@@ -68,19 +67,19 @@ func (g *Group) leaving(ranks []int, values [][]byte, done func()) {
 			g.cfg.Log.Warn("nccl: a rank that leaves", "rank", r, "error", err)
 		}
 		rank := slices.Index(g.cfg.Control.Members, r)
-		g.gone[rank] = p
+		g.left[rank] = p
 		d.ranks = append(d.ranks, rank)
 	}
 	g.departures = append(g.departures, d)
-	g.letGo()
+	g.releaseLeavers()
 }
 
-// letGo lets ranks go that leave alone, once this one has done all that they did with it: the
-// end of their communicators may take data along that are on their way here, and memory that a
-// call here uses. mu is held.
-func (g *Group) letGo() {
+// releaseLeavers releases leaving ranks once this rank has done all calls that it shares with them.
+// If a rank ended its communicators earlier, data on the way to this rank would be lost and memory
+// that its calls use would be freed. mu must be held.
+func (g *Group) releaseLeavers() {
 	behind := func(rank int) bool {
-		p := g.gone[rank]
+		p := g.left[rank]
 		return g.main.done() < p.Collectives || g.recvs[rank].done() < p.Sends[g.cfg.Rank] || g.sends[rank].done() < p.Recvs[g.cfg.Rank]
 	}
 	g.departures = slices.DeleteFunc(g.departures, func(d departure) bool {
@@ -92,30 +91,30 @@ func (g *Group) letGo() {
 	})
 }
 
-// done is how many calls are.
-func (l *lane) done() int {
-	if l == nil {
+// done returns the number of calls that ended.
+func (cs *commStream) done() int {
+	if cs == nil {
 		return 0
 	}
-	return l.ended
+	return cs.ended
 }
 
-// deserted tells whether a call waits in vain, since a rank left that had not come as far.
-func (g *Group) deserted(t *task) (rank int, ok bool) {
+// waitsForLeaver reports whether a call can never end, because a rank left that has not made it.
+func (g *Group) waitsForLeaver(t *task) (rank int, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for rank, p := range g.gone {
-		came := p.Collectives
+	for rank, p := range g.left {
+		done := p.Collectives
 		switch k := t.call.Kind; {
 		case k != backend.Send && k != backend.Recv:
 		case rank != t.call.Root:
 			continue
 		case k == backend.Send:
-			came = p.Recvs[g.cfg.Rank]
+			done = p.Recvs[g.cfg.Rank]
 		default:
-			came = p.Sends[g.cfg.Rank]
+			done = p.Sends[g.cfg.Rank]
 		}
-		if t.number > came {
+		if t.number > done {
 			return rank, true
 		}
 	}

@@ -11,37 +11,37 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// TestLeaving has ranks leave that have done more than this one, which lets them go when it
-// has come as far, and not before. What it calls then is in vain if they have not called it.
-func TestLeaving(t *testing.T) {
+// Ranks leave that have done more calls than this rank. This rank releases them once it has done as
+// many calls, and not before. A call that a leaver has not made waits in vain.
+func TestLeaversAreReleasedOnceCallsAreDone(t *testing.T) {
 	control := &coordinator.Group{Members: []int{7, 5, 3}}
-	g := &Group{cfg: backend.Config{Rank: 1, Size: 3, Control: control}, state: callstate.New(control), memory: &memory{}, gone: map[int]progress{}}
-	newLane := func() *lane { return &lane{group: g} }
-	g.main, g.recvs, g.sends = newLane(), map[int]*lane{0: newLane()}, map[int]*lane{2: newLane()}
+	g := &Group{cfg: backend.Config{Rank: 1, Size: 3, Control: control}, state: callstate.New(control), memory: &memory{}, left: map[int]progress{}}
+	newCommStream := func() *commStream { return &commStream{group: g} }
+	g.main, g.recvs, g.sends = newCommStream(), map[int]*commStream{0: newCommStream()}, map[int]*commStream{2: newCommStream()}
 	let := 0
 	leaves := func(ranks []int, ps ...progress) {
 		values := make([][]byte, len(ps))
 		for i, p := range ps {
 			values[i], _ = json.Marshal(p)
 		}
-		g.leaving(ranks, values, func() { let++ })
+		g.onLeaving(ranks, values, func() { let++ })
 	}
 	leaves([]int{7}, progress{Collectives: 1, Sends: map[int]int{1: 2}})
 	leaves([]int{3}, progress{Collectives: 1, Recvs: map[int]int{0: 5, 1: 1}})
-	start := func(l *lane, c *backend.Call) *task {
+	start := func(cs *commStream, c *backend.Call) *task {
 		if err := g.state.Admit(); err != nil {
 			t.Fatal(err)
 		}
-		l.started++
-		return &task{group: g, call: c, lane: l, number: l.started}
+		cs.started++
+		return &task{group: g, call: c, stream: cs, number: cs.started}
 	}
 	barrier := &backend.Call{Kind: backend.Barrier}
 	recv, send := &backend.Call{Kind: backend.Recv, Root: 0}, &backend.Call{Kind: backend.Send, Root: 2}
 	for i, c := range []struct {
-		lane     *lane
-		call     *backend.Call
-		let      int
-		deserted int // -1: not
+		stream *commStream
+		call   *backend.Call
+		let    int
+		leaver int // -1: no rank left before it made this call
 	}{
 		{g.main, barrier, 0, -1},
 		{g.recvs[0], recv, 0, -1},
@@ -50,9 +50,9 @@ func TestLeaving(t *testing.T) {
 		{g.recvs[0], recv, 2, 0},
 		{g.sends[2], send, 2, 2},
 	} {
-		task := start(c.lane, c.call)
-		if rank, ok := g.deserted(task); ok != (c.deserted >= 0) || ok && rank != c.deserted {
-			t.Errorf("call %d: in vain is %v, because of rank %d; want rank %d", i, ok, rank, c.deserted)
+		task := start(c.stream, c.call)
+		if rank, ok := g.waitsForLeaver(task); ok != (c.leaver >= 0) || ok && rank != c.leaver {
+			t.Errorf("call %d: in vain is %v, because of rank %d; want rank %d", i, ok, rank, c.leaver)
 		}
 		g.mu.Lock()
 		g.finish(task, nil)
@@ -61,7 +61,7 @@ func TestLeaving(t *testing.T) {
 			t.Errorf("behind call %d %d ranks may leave, want %d", i, let, c.let)
 		}
 	}
-	if _, ok := g.deserted(start(g.main, barrier)); !ok {
+	if _, ok := g.waitsForLeaver(start(g.main, barrier)); !ok {
 		t.Error("a collective that those that left have not called is not in vain")
 	}
 }

@@ -14,22 +14,21 @@ import (
 	"github.com/goddp/goddp/internal/nvidia"
 )
 
-// oldest is the first release that has everything this package uses: memory
-// of NCCL's own came last.
+// oldest is the first release that has every function used here. ncclMemAlloc was added last.
 const oldest Version = 21901
 
-// library is libnccl and a device to use it on.
+// library is libnccl, for use on one device.
 type library struct {
 	path    string
 	version Version
-	nccl    *C.nccl   // the tables are in C's memory: they are passed to every call
-	driver  *C.driver // the device's libcuda
+	nccl    *C.nccl   // function table in C memory, because every C call takes it
+	driver  *C.driver // function table of the device's libcuda
 	ctx     C.uintptr_t
 	dev     cudaDevice
 }
 
-// openLibrary loads libnccl for use on dev. The tables stay allocated as the
-// library stays loaded: a thread that was given up on may come back to them.
+// openLibrary opens libnccl for use on dev. The function tables are never freed, because a thread
+// that was left in C may still use them.
 func openLibrary(dev cudaDevice) (*library, error) {
 	found, err := dl.Open(nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"))
 	if err != nil {
@@ -42,7 +41,7 @@ func openLibrary(dev cudaDevice) (*library, error) {
 	for i := range C.int(C.nccl_count) {
 		symbol := C.GoString(C.nccl_symbol(i))
 		f, err := found.Lookup(symbol)
-		if err != nil && l.version != 0 { // the first symbol tells the version
+		if err != nil && l.version != 0 { // the first symbol is ncclGetVersion
 			return nil, fmt.Errorf("%w (%w)", &VersionError{Feature: symbol, Have: l.version, Need: oldest, Path: l.path}, err)
 		}
 		if err != nil {
@@ -77,8 +76,8 @@ func (l *library) readVersion() error {
 	return nil
 }
 
-// check turns what a call returned into an error. NCCL's last words are those
-// of any thread, so they are a hint.
+// check returns nil if code is 0, else an [Error] for call. Its Detail is NCCL's last error
+// message, which may come from another thread.
 func (l *library) check(call string, code C.int) error {
 	if code == 0 {
 		return nil
@@ -92,8 +91,7 @@ func (l *library) check(call string, code C.int) error {
 	return e
 }
 
-// busID is where the device is on its host's PCI buses: what NCCL tells GPUs
-// apart by.
+// busID returns the device's PCI bus id, by which NCCL distinguishes the GPUs of a host.
 func (l *library) busID() (string, error) {
 	var id [32]C.char
 	if err := l.check("cuDeviceGetPCIBusId", C.drv_bus_id(l.driver, l.ctx, &id[0], C.int(len(id)))); err != nil {
@@ -102,7 +100,7 @@ func (l *library) busID() (string, error) {
 	return C.GoString(&id[0]), nil
 }
 
-// uniqueID makes a new communicator's name.
+// uniqueID returns the ncclUniqueId of a new communicator.
 func (l *library) uniqueID() ([]byte, error) {
 	var id C.unique_id
 	if err := l.check("ncclGetUniqueId", C.nccl_unique_id(l.nccl, l.driver, l.ctx, &id)); err != nil {

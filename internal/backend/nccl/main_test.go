@@ -28,18 +28,18 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// soon is a generous bound of what happens at once.
+// soon bounds waits for what should happen at once, on a busy machine.
 const soon = 20 * time.Second
 
-// gpus is how many real GPUs there are, and noGPU why there is none.
+// gpus is the number of real GPUs; noGPU says why there is none.
 var (
 	gpus  int
 	noGPU error
-	// fakeErr says why the stand-ins could not be built.
+	// fakeErr says why the fake libraries could not be built.
 	fakeErr error
 )
 
-// TestMain is also the main of the worker processes that tests start.
+// TestMain is also the main function of the worker processes that tests start.
 func TestMain(m *testing.M) {
 	if spec := os.Getenv("NCCL_TEST_WORKER"); spec != "" {
 		worker(strings.Fields(spec))
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	fakeErr = fakegpu.Libraries(dir)
-	os.Setenv("TMPDIR", dir) // the stand-in's shared files go with the rest
+	os.Setenv("TMPDIR", dir) // the fake libraries make files in TMPDIR
 	code := m.Run()
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
@@ -62,17 +62,17 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// member is one rank of a test's world.
+// member is one rank of a test's group.
 type member struct {
 	backend.Backend
 	rank, size int
 	dev        device.Device
 	seq        *uint64
-	control    *coordinator.Group // of a process's
+	control    *coordinator.Group // of a worker process
 }
 
-// control makes the stand-ins behave, and waits at the test's end until what
-// hung has ended.
+// control sets the faults of the fake libraries. At the end of the test it waits until hung calls
+// have returned.
 func control(t testing.TB, lines ...string) (release func()) {
 	t.Helper()
 	if fakeErr != nil {
@@ -98,7 +98,7 @@ func control(t testing.TB, lines ...string) (release func()) {
 	return release
 }
 
-// attempt makes the groups of n ranks in this process, on stand-in GPUs.
+// attempt tries to make a group of n ranks in this process, on fake GPUs.
 func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *nccl.Options)) ([]*member, []error) {
 	t.Helper()
 	ranks := coordinatortest.Ranks(t, n)
@@ -126,7 +126,7 @@ func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *
 	return members, errs
 }
 
-// world is a world that has to come about. It is closed at the test's end.
+// world makes a group of n ranks and closes it at the end of the test.
 func world(t testing.TB, n int) []*member {
 	t.Helper()
 	members, errs := attempt(t, n, nil)
@@ -137,9 +137,9 @@ func world(t testing.TB, n int) []*member {
 	return members
 }
 
-func closeAll(members []*member, within time.Duration) error {
+func closeAll(members []*member, timeout time.Duration) error {
 	return each(members, func(m *member) error {
-		ctx, cancel := context.WithTimeout(context.Background(), within)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		return m.Close(ctx)
 	})
@@ -160,7 +160,7 @@ func each(members []*member, f func(m *member) error) error {
 	return errors.Join(errs...)
 }
 
-// start starts a call behind what the compute stream was given.
+// start starts a call that waits for the work on the compute stream.
 func (m *member) start(c *backend.Call) (backend.Task, error) {
 	*m.seq++
 	c.Seq = *m.seq
@@ -174,7 +174,7 @@ func (m *member) start(c *backend.Call) (backend.Task, error) {
 	return task, err
 }
 
-// call runs a call to its end.
+// call runs one call to its end.
 func (m *member) call(c *backend.Call) error {
 	task, err := m.start(c)
 	if err != nil {
@@ -183,7 +183,7 @@ func (m *member) call(c *backend.Call) error {
 	return task.Sync(context.Background())
 }
 
-// upload is a tensor on the device with the content of one on the host.
+// upload copies a host tensor to new device memory.
 func (m *member) upload(h device.Tensor) (device.Tensor, error) {
 	buf, err := m.Alloc(h.Bytes())
 	if err != nil {
@@ -193,7 +193,7 @@ func (m *member) upload(h device.Tensor) (device.Tensor, error) {
 	return t, m.dev.CopyIn(m.dev.Compute(), t.Buf, h.Buf.Host())
 }
 
-// download is a tensor's content, behind what the compute stream was given.
+// download copies a tensor to the host, after the work on the compute stream.
 func (m *member) download(t device.Tensor) (device.Tensor, error) {
 	h := hostTensor(t.DType, t.Len())
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
@@ -201,13 +201,13 @@ func (m *member) download(t device.Tensor) (device.Tensor, error) {
 	return h, m.dev.CopyOut(ctx, m.dev.Compute(), h.Buf.Host(), t.Buf)
 }
 
-// ones is an AllReduce of a thousand ones.
+// ones returns an AllReduce of a thousand ones.
 func (m *member) ones() (*backend.Call, error) { return m.onesOf(1000) }
 
-// large is more elements than a one-shot all-reduce takes.
+// large is more elements than a small all-reduce takes.
 const large = 1 << 20
 
-// onesOf is an AllReduce of ones.
+// onesOf returns an AllReduce of count ones.
 func (m *member) onesOf(count int) (*backend.Call, error) {
 	h := hostTensor(device.Float32, count)
 	for i := range h.Len() {
@@ -217,9 +217,8 @@ func (m *member) onesOf(count int) (*backend.Call, error) {
 	return &backend.Call{Kind: backend.AllReduce, Dst: t, Src: t, Name: "ones"}, err
 }
 
-// worker is rank args[1] of args[2] in a process of its own, at the store
-// args[3], on a GPU that is "real" or a "fakegpu", as args[0] says. It runs the
-// scenario args[4] and prints how that ended.
+// worker is rank args[1] of args[2], at the store args[3], on a GPU of the kind args[0]: "real" or
+// "fakegpu". It runs the scenario args[4] and prints how that ended.
 func worker(args []string) {
 	rank, _ := strconv.Atoi(args[1])
 	size, _ := strconv.Atoi(args[2])
@@ -255,7 +254,8 @@ func worker(args []string) {
 	}()))
 }
 
-// launched is coordinatortest.OfProcess where launch hosts the coordinator.
+// launched joins the coordinator that launch hosts. The tests use coordinatortest.OfProcess if rank
+// 0 hosts it.
 func launched(ctx context.Context, kv store.Store, rank, size int) (g *coordinator.Group, release func(), err error) {
 	client, err := coordinator.Find(ctx, kv, store.Member{Rank: rank}, coordinator.ClientOptions{Size: size})
 	if err != nil {
@@ -272,7 +272,7 @@ func open(kind string, rank int) (device.Device, error) {
 	return fakegpu.Open(rank)
 }
 
-// describe is how a scenario ended, in few words.
+// describe returns a short text of how a scenario ended.
 func describe(err error) string {
 	var lost *backend.PeerLostError
 	switch {
@@ -284,13 +284,13 @@ func describe(err error) string {
 	return strings.ReplaceAll(err.Error(), "\n", "; ")
 }
 
-// workers are a world of processes.
+// workers are the processes of a group.
 type workers struct {
 	cmds []*exec.Cmd
-	said []chan string // the lines of each
+	said []chan string // the lines that each worker printed
 }
 
-// launch starts a scenario in n processes on GPUs of a kind, and hosts their coordinator.
+// launch starts a scenario in n processes on GPUs of the given kind, and hosts their coordinator.
 func launch(t *testing.T, kind string, n int, scenario string) *workers {
 	t.Helper()
 	server, err := store.Listen("127.0.0.1:0", nil)
@@ -303,7 +303,7 @@ func launch(t *testing.T, kind string, n int, scenario string) *workers {
 		t.Fatal(err)
 	}
 	defer kv.Close()
-	if !strings.HasPrefix(scenario, "hosted-") { // by rank 0
+	if !strings.HasPrefix(scenario, "hosted-") { // otherwise rank 0 hosts the coordinator
 		c, err := coordinator.Publish(t.Context(), kv, store.Member{}, "", n, coordinator.ClientOptions{Host: "the test", HostRank: -1})
 		if err != nil {
 			t.Fatal(err)
@@ -340,7 +340,7 @@ func launch(t *testing.T, kind string, n int, scenario string) *workers {
 	return w
 }
 
-// lineWriter passes whole lines on.
+// lineWriter sends each complete line to a channel.
 type lineWriter struct {
 	to   chan<- string
 	rest string
@@ -355,7 +355,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// wait is the rest of a rank's next line that begins with prefix.
+// wait returns the rest of a rank's next line that begins with prefix.
 func (w *workers) wait(t *testing.T, rank int, prefix string) string {
 	t.Helper()
 	deadline := time.After(2 * time.Minute)

@@ -17,35 +17,35 @@ import (
 	"github.com/goddp/goddp/internal/awake"
 )
 
-// memory is what the groups of one device allocated and nobody refers to any
-// more. It is kept with the device, since memory may outlive its group.
+// memory keeps track of allocations of one device that are to be freed. It belongs to the device,
+// since memory can outlive its group.
 //
-// Giving memory back may wait, inside the driver, for kernels in flight: so it
-// happens only within Alloc and Close, and while no collective is pending that
-// may hang. A clean-up only queues.
+// A free may block in the driver until running kernels end. So memory is freed only in Alloc and
+// Close, and only while no collective is pending, which could hang. The cleanup of a buffer just
+// queues it.
 type memory struct {
-	dev   cudaDevice
-	busy  atomic.Int64 // pending calls of all groups
-	stuck atomic.Bool  // some group's communicators did not end: nothing is freed any more
+	dev     cudaDevice
+	busy    atomic.Int64 // pending calls of all groups
+	isStuck atomic.Bool  // a communicator did not end: no memory is freed any more
 
-	collecting sync.Mutex // for one at a time
+	collecting sync.Mutex // held by the goroutine that frees memory
 
-	mu     sync.Mutex
-	dead   []*block
-	events []device.Event // behind what was given up on, and may still use memory
+	mu       sync.Mutex
+	deferred []*allocation
+	events   []device.Event // recorded behind aborted work that may still use memory
 }
 
-// block is one allocation.
-type block struct {
-	lib      *library
-	addr     C.uintptr_t
-	size     int
-	exported bool // by cuIpcGetMemHandle, which wants libcuda's memory rather than NCCL's
-	lost     bool // nobody can tell whether the GPU is through with it: it stays
+// allocation is one allocation of device memory.
+type allocation struct {
+	lib        *library
+	addr       C.uintptr_t
+	size       int
+	isExported bool // shared by cuIpcGetMemHandle: allocated by cuMemAlloc instead of ncclMemAlloc
+	isLeaked   bool // the GPU may still use it, and nobody can find out: never freed
 }
 
-// blockRef is what buffers refer to: the last of them takes it along.
-type blockRef struct{ *block }
+// allocationRef is the owner of buffers in an allocation. Its cleanup queues the allocation.
+type allocationRef struct{ *allocation }
 
 type memoryKey struct{}
 
@@ -53,33 +53,32 @@ func memoryOf(dev cudaDevice) *memory {
 	return dev.Values().Get(memoryKey{}, func() any { return &memory{dev: dev} }).(*memory)
 }
 
-// Alloc returns zeroed memory of NCCL's own, which peers can map. It is not
-// registered with the communicator: between GPUs of one host without multicast
-// that made nothing faster, and with it ncclCommDestroy crashed in NCCL 2.28.3
-// after a group of Sends and Recvs of four ranks. It takes whole pages of 2 MiB,
-// and is given back some time after nothing refers to it any more, by a later
-// Alloc or Close of a group of the device.
+// Alloc returns zeroed memory from ncclMemAlloc, which peers can map. It is not registered with the
+// communicator: that was not faster between GPUs of one host without multicast, and with multicast
+// ncclCommDestroy of NCCL 2.28.3 crashed after a group of Sends and Recvs of four ranks. An
+// allocation takes whole pages of 2 MiB. It is freed, once nothing refers to it, by a later Alloc
+// or Close of a group of the device.
 func (g *Group) Alloc(size int) (device.Buffer, error) {
 	if err := g.state.Err(); err != nil || size == 0 {
 		return device.Buffer{}, err
 	}
 	g.memory.collect()
-	b, err := g.newBlock(size)
+	b, err := g.newAllocation(size)
 	if err != nil {
 		return device.Buffer{}, err
 	}
 	if err := g.zero(b); err != nil {
-		g.memory.bury(b)
+		g.memory.deferFree(b)
 		return device.Buffer{}, err
 	}
-	owner := &blockRef{b}
-	runtime.AddCleanup(owner, g.memory.bury, b)
+	owner := &allocationRef{b}
+	runtime.AddCleanup(owner, g.memory.deferFree, b)
 	return device.DeviceBuffer(uintptr(b.addr), size, owner), nil
 }
 
-func (g *Group) newBlock(size int) (*block, error) {
+func (g *Group) newAllocation(size int) (*allocation, error) {
 	l := g.lib
-	b := &block{lib: l, size: size}
+	b := &allocation{lib: l, size: size}
 	if code := C.nccl_alloc(l.nccl, l.driver, l.ctx, &b.addr, C.size_t(size)); code != 0 {
 		err := l.check("ncclMemAlloc", code)
 		var free, total C.size_t
@@ -92,9 +91,8 @@ func (g *Group) newBlock(size int) (*block, error) {
 	return b, nil
 }
 
-// zero clears a block on a stream of its own, since those in use may be held
-// up by a peer.
-func (g *Group) zero(b *block) error {
+// zero clears an allocation on a new stream, because peers may block the streams in use.
+func (g *Group) zero(b *allocation) error {
 	s, err := g.dev.NewStream(false)
 	if err != nil {
 		return err
@@ -110,60 +108,60 @@ func (g *Group) zero(b *block) error {
 	end := s.Mark()
 	if err = end.Sync(ctx); err != nil {
 		if _, unknown := end.Done(); unknown != nil {
-			b.lost = true
+			b.isLeaked = true
 		} else {
-			g.memory.behind(end)
+			g.memory.keepUntil(end)
 		}
 	}
 	return err
 }
 
-// bury queues a block that nothing refers to. It runs on the collector's
-// goroutine.
-func (m *memory) bury(b *block) {
+// deferFree queues an allocation that nothing refers to. It runs on the cleanup goroutine of Go's
+// runtime.
+func (m *memory) deferFree(b *allocation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.dead = append(m.dead, b)
+	m.deferred = append(m.deferred, b)
 }
 
-// behind keeps all memory until e is reached.
-func (m *memory) behind(e device.Event) {
+// keepUntil keeps all memory until e is reached.
+func (m *memory) keepUntil(e device.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.events = append(m.events, e)
 }
 
-// collect gives dead blocks back, unless something may still use them. What may use a
-// block is known of before it is dead, so it is asked about afterwards.
+// collect frees the queued allocations, unless something may still use them. Users of an allocation
+// are known before it is queued, so collect takes the queue first and checks for users then.
 func (m *memory) collect() {
 	if !m.collecting.TryLock() {
 		return
 	}
 	defer m.collecting.Unlock()
 	m.mu.Lock()
-	dead := m.dead
-	m.dead = nil
+	deferred := m.deferred
+	m.deferred = nil
 	m.mu.Unlock()
-	if len(dead) == 0 {
+	if len(deferred) == 0 {
 		return
 	}
-	idle := m.busy.Load() == 0 && !m.stuck.Load() && m.settled()
+	idle := m.busy.Load() == 0 && !m.isStuck.Load() && m.isUnused()
 	if idle {
-		ctx, cancel := context.WithTimeout(context.Background(), abortTime)
+		ctx, cancel := context.WithTimeout(context.Background(), abortTimeout)
 		defer cancel()
 		idle = m.dev.Compute().Sync(ctx) == nil
 	}
-	for _, b := range dead {
+	for _, b := range deferred {
 		if idle {
 			b.free()
 		} else {
-			m.bury(b)
+			m.deferFree(b)
 		}
 	}
 }
 
-// settled tells whether what was given up on is known to use memory no more.
-func (m *memory) settled() bool {
+// isUnused reports whether all work that may use memory has ended.
+func (m *memory) isUnused() bool {
 	m.mu.Lock()
 	events := slices.Clone(m.events)
 	m.mu.Unlock()
@@ -175,14 +173,14 @@ func (m *memory) settled() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.events = slices.DeleteFunc(m.events, func(e device.Event) bool { return slices.Contains(events, e) })
-	return len(m.events) == 0 // there may be more by now
+	return len(m.events) == 0 // more events may have been added
 }
 
-// free gives a block back. What fails is the process's to lose.
-func (b *block) free() {
+// free frees an allocation. It ignores errors: the memory is freed with the process.
+func (b *allocation) free() {
 	switch {
-	case b.lost:
-	case b.exported:
+	case b.isLeaked:
+	case b.isExported:
 		C.drv_free(b.lib.driver, b.lib.ctx, C.uint64_t(b.addr))
 	default:
 		C.nccl_free(b.lib.nccl, b.lib.driver, b.lib.ctx, b.addr)

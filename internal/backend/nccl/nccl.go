@@ -7,19 +7,20 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// Options are the choices of [New]; the zero value is the good default.
+// Options are the choices of [New]. The zero value is the default.
 type Options struct {
-	// NoSmallAllReduce leaves all-reduces of few bytes to NCCL. One rank's is enough.
+	// NoSmallAllReduce makes NCCL run small all-reduces too. If it is set on one rank, it holds for
+	// all.
 	NoSmallAllReduce bool
 }
 
-// New makes this rank's end of a group, whose tensors are in the memory of
-// cfg.Device, a GPU. It returns when every rank has come, within cfg.Timeout.
+// New makes this rank's end of a group whose tensors are in the memory of cfg.Device, a GPU. It
+// returns when every rank has joined, or when cfg.Timeout has passed.
 //
-// The error is a *dl.NotFoundError where there is no library, a
-// [*VersionError], [*VersionMismatchError] or [*SharedGPUError] where NCCL
-// cannot serve the group, a [*LateError] where the time was over first, an [*Error]
-// for a call of NCCL's that failed, and the peer's where another rank's part failed.
+// The error is a *dl.NotFoundError if NCCL's library is missing. It is a [*VersionError],
+// [*VersionMismatchError] or [*SharedGPUError] if NCCL cannot serve the group, a [*LateError] if
+// some ranks were too late, and an [*Error] if a call of NCCL failed. If another rank failed, it is
+// the error of that rank.
 func New(ctx context.Context, cfg backend.Config, opts *Options) (backend.Backend, error) {
 	var o Options
 	if opts != nil {

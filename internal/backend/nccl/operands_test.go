@@ -12,9 +12,9 @@ import (
 	"github.com/goddp/goddp/internal/fakegpu"
 )
 
-// Which operands may share memory is the same where the host cannot address it. Package
-// commtest has the test on GPUs.
-func TestOperands(t *testing.T) {
+// The rules for operands that share memory also hold for memory that the host cannot address.
+// Package commtest has this test for real GPUs.
+func TestOperandsThatShareMemory(t *testing.T) {
 	control(t)
 	devices := make([]device.Device, 2)
 	for i := range devices {
@@ -27,6 +27,6 @@ func TestOperands(t *testing.T) {
 	}
 	commtest.Operands(t, len(devices), func(t testing.TB, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
 		commtest.OnDevices(t, devices, opts, f)
-		runtime.GC() // the stand-ins have little memory
+		runtime.GC() // fake GPUs have little memory
 	})
 }

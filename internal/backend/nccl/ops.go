@@ -14,8 +14,7 @@ import (
 	"github.com/goddp/goddp/internal/half"
 )
 
-// op is one operation of NCCL's. A call is made of one or several, enqueued as
-// a group.
+// op is one operation of NCCL. A call consists of one or more, enqueued as a group.
 type op = C.op
 
 // types are NCCL's numbers of the element types.
@@ -24,13 +23,12 @@ var types = [...]C.int{
 	device.Int32: 2, device.Int64: 4, device.Uint8: 1,
 }
 
-// reductions are NCCL's numbers of the reductions. PreMulSum gets one with its
-// factor.
+// reductions are NCCL's numbers of the reductions. For each PreMulSum NCCL makes a new one.
 var reductions = [...]C.int{
 	backend.Sum: 0, backend.Product: 1, backend.Max: 2, backend.Min: 3, backend.Avg: 4, backend.PreMulSum: C.pre_mul_sum,
 }
 
-// element is a number's bits as an element, rounded to the type.
+// element returns the bits of v as an element of type dt.
 func element(dt device.DType, v float64) C.uint64_t {
 	switch dt {
 	case device.Float32:
@@ -48,7 +46,7 @@ var functions = [...]string{
 	C.op_reduce_scatter: "ncclReduceScatter", C.op_send: "ncclSend", C.op_recv: "ncclRecv",
 }
 
-// callName is what errors call operations enqueued together.
+// callName returns the name of operations in errors.
 func callName(ops []op) string {
 	if len(ops) == 1 {
 		return functions[ops[0].kind]
@@ -56,17 +54,17 @@ func callName(ops []op) string {
 	return fmt.Sprintf("ncclGroup of %d", len(ops))
 }
 
-// layout is what calls become operations with.
-type layout struct {
+// opBuilder turns calls into operations of NCCL.
+type opBuilder struct {
 	rank, size int
-	pair       bool          // the communicator is that of Send or Recv with one peer: the other of two ranks
-	word       device.Tensor // memory for Barrier to reduce: what a one-shot takes
+	pair       bool          // the communicator has two ranks, for Send or Recv with one peer
+	barrierMem device.Tensor // memory for Barrier's all-reduce
 	ops        []op
 }
 
-// add appends the operations of a call. Operations without elements are left
-// out: NCCL would skip them.
-func (l *layout) add(c *backend.Call) {
+// add appends the operations of a call. It leaves out operations without elements, which NCCL would
+// skip.
+func (l *opBuilder) add(c *backend.Call) {
 	part := func(t device.Tensor, i, of int) device.Tensor {
 		n := t.Len() / of
 		return t.Range(i*n, (i+1)*n)
@@ -87,8 +85,8 @@ func (l *layout) add(c *backend.Call) {
 			l.put(op{kind: C.op_all_gather}, c.Src, c.Dst, c.Src)
 			return
 		}
-		// A broadcast of each rank's part: they need no connections but those
-		// that every communicator has.
+		// One broadcast for each rank's part: broadcasts need only connections that every
+		// communicator has.
 		at := 0
 		for r, n := range c.Counts {
 			dst := c.Dst.Range(at, at+n)
@@ -117,7 +115,7 @@ func (l *layout) add(c *backend.Call) {
 			l.recv(part(c.Dst, r, l.size), r)
 		}
 	case backend.Barrier:
-		l.put(op{kind: C.op_all_reduce, reduce: reductions[backend.Sum], alone: 1}, l.word, l.word, l.word)
+		l.put(op{kind: C.op_all_reduce, reduce: reductions[backend.Sum], alone: 1}, l.barrierMem, l.barrierMem, l.barrierMem)
 	case backend.Send:
 		l.send(c.Src, c.Root)
 	case backend.Recv:
@@ -134,7 +132,7 @@ func (l *layout) add(c *backend.Call) {
 	}
 }
 
-// reducing is an operation of some kind with the reduction of c.
+// reducing returns an operation of the given kind with the reduction of c.
 func reducing(kind C.int, c *backend.Call) op {
 	o := op{kind: kind, reduce: reductions[c.Op]}
 	if c.Op == backend.PreMulSum {
@@ -143,25 +141,25 @@ func reducing(kind C.int, c *backend.Call) op {
 	return o
 }
 
-func (l *layout) send(src device.Tensor, to int) {
+func (l *opBuilder) send(src device.Tensor, to int) {
 	l.put(op{kind: C.op_send, peer: l.peer(to)}, src, device.Tensor{}, src)
 }
 
-func (l *layout) recv(dst device.Tensor, from int) {
+func (l *opBuilder) recv(dst device.Tensor, from int) {
 	l.put(op{kind: C.op_recv, peer: l.peer(from)}, device.Tensor{}, dst, dst)
 }
 
-// peer is the number that a rank of the group has in the communicator.
-func (l *layout) peer(rank int) C.int {
+// peer returns the number of a rank in the communicator.
+func (l *opBuilder) peer(rank int) C.int {
 	if l.pair {
 		return C.int(1 - l.rank)
 	}
 	return C.int(rank)
 }
 
-// put appends an operation on as many elements as counted has. Where one of
-// the tensors is not there, NCCL wants nothing of it.
-func (l *layout) put(o op, src, dst, counted device.Tensor) {
+// put appends an operation on as many elements as counted has. src or dst may be absent if NCCL
+// does not use it.
+func (l *opBuilder) put(o op, src, dst, counted device.Tensor) {
 	if counted.Len() == 0 {
 		return
 	}

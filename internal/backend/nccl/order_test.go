@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
-// scenarios are what worker processes can be told to run.
+// scenarios are the functions that worker processes can run, by name.
 var scenarios = map[string]func(m *member) error{
 	"collectives":      collectives,
 	"exchange":         func(m *member) error { return exchange(m, false) },
@@ -26,8 +26,8 @@ var scenarios = map[string]func(m *member) error{
 	"forever-big":      func(m *member) error { return forever(m, large) },
 	"lonely":           func(m *member) error { return lonely(m, 1000) },
 	"lonely-big":       func(m *member) error { return lonely(m, large) },
-	"one-shot":         oneShots,
-	"among":            amongFew,
+	"small":            smallAllReduces,
+	"one-gpu":          fewRanksOnOneGPU,
 	"buckets":          buckets,
 	"memory":           churn,
 	"latency":          latency,
@@ -37,13 +37,12 @@ var scenarios = map[string]func(m *member) error{
 	"resumed-50":       func(m *member) error { return resumed(m, 50) },
 }
 
-// amongFew has ranks on one GPU, which runs the kernels of a few streams at once, and
-// needs no P2P.
-func amongFew(m *member) error {
+// fewRanksOnOneGPU runs several ranks on one GPU. They need no P2P.
+func fewRanksOnOneGPU(m *member) error {
 	if err := errors.Join(os.Unsetenv("NCCL_P2P_DISABLE"), os.Unsetenv("NCCL_P2P_LEVEL")); err != nil {
 		return err
 	}
-	return among(m.dev, 4)
+	return ranksOnOneGPU(m.dev, 4)
 }
 
 // forever reduces over and over.
@@ -64,14 +63,14 @@ func forever(m *member, count int) error {
 	}
 }
 
-// lonely has rank 0 reduce alone, with a timeout; it says how that ended and
-// how long after the deadline.
+// lonely lets rank 0 reduce alone, with a timeout. It prints the error and how long after the
+// deadline it came.
 func lonely(m *member, count int) error {
 	c, err := m.onesOf(count)
 	if err != nil {
 		return err
 	}
-	if err := m.call(c); err != nil { // all connected
+	if err := m.call(c); err != nil { // makes all connections
 		return err
 	}
 	if m.rank > 0 {
@@ -93,8 +92,8 @@ func lonely(m *member, count int) error {
 	return nil
 }
 
-// leave has rank 1 close while the others neither call nor close: it gets away,
-// and they go on without it, and close in their turn.
+// leave lets rank 1 close while the others neither call nor close. The others then go on without
+// it, and close.
 func leave(m *member) error {
 	c, err := m.ones()
 	if err != nil {
@@ -108,8 +107,8 @@ func leave(m *member) error {
 		at := time.Now()
 		err := closeAll([]*member{m}, soon)
 		fmt.Printf("closed: %v: %v\n", time.Since(at), err)
-		_, told := m.control.Gather(ctx, "left", nil)
-		return errors.Join(err, told)
+		_, gatherErr := m.control.Gather(ctx, "left", nil)
+		return errors.Join(err, gatherErr)
 	}
 	if _, err := m.control.Gather(ctx, "left", nil); err != nil {
 		return err
@@ -124,20 +123,20 @@ func leave(m *member) error {
 	return errors.Join(err, closeAll([]*member{m}, soon))
 }
 
-// TestOrder lets streams run at random paces: a call must read what compute
-// wrote before its After, compute what the call wrote before its Join, and
-// calls must not overtake each other.
-func TestOrder(t *testing.T) {
+// The streams run with random delays. A call must read what the compute stream wrote before its
+// After event, the compute stream must read what the call wrote before its Join, and calls must not
+// overtake each other.
+func TestStreamsKeepOrder(t *testing.T) {
 	for seed := range 10 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			lines, oneShot := []string{"delay 300", fmt.Sprint("seed ", seed)}, seed%2 == 1
-			if oneShot {
+			lines, isSmall := []string{"delay 300", fmt.Sprint("seed ", seed)}, seed%2 == 1
+			if isSmall {
 				lines = append(lines, mapping)
 			}
 			control(t, lines...)
 			members := world(t, 2)
-			if why := nccl.WithoutOneShot(members[0].Backend); oneShot != (why == nil) {
-				t.Errorf("one-shot all-reduces: want %v: %v", oneShot, why)
+			if why := nccl.SmallAllReduceDisabled(members[0].Backend); isSmall != (why == nil) {
+				t.Errorf("small all-reduces: want %v: %v", isSmall, why)
 			}
 			if err := each(members, buckets); err != nil {
 				t.Error(err)
@@ -146,8 +145,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// buckets fills and reduces several buckets, each again as soon as it was
-// read, as steps of a training do. NCCL has the last.
+// buckets fills and reduces several buckets, each again as soon as it was read, like the steps of a
+// training. NCCL reduces the last one.
 func buckets(m *member) error {
 	const count, steps = 1000, 5
 	dtypes := []device.DType{device.Float32, device.Float64, device.Float32, device.Int32}
@@ -162,7 +161,7 @@ func buckets(m *member) error {
 	if err != nil {
 		return err
 	}
-	first.Span() // from now on calls are timed
+	first.Span() // later calls are recorded with times
 	for step := range steps {
 		tasks := make([]backend.Task, len(tensors))
 		for i, b := range tensors {
@@ -203,7 +202,7 @@ func buckets(m *member) error {
 	return nil
 }
 
-func TestSplit(t *testing.T) {
+func TestSplitGroupsWork(t *testing.T) {
 	control(t)
 	ranks := coordinatortest.Ranks(t, 3)
 	err := each(world(t, 3), func(m *member) error { return split(m, ranks[m.rank]) })

@@ -10,40 +10,39 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// task is a call that was started.
+// task is a started call.
 type task struct {
 	group  *Group
 	call   *backend.Call
-	lane   *lane
-	number int // of the call on its lane, from 1
+	stream *commStream
+	number int // number of the call on its stream, from 1
 
-	// Under group.mu. What follows is not there before the call is enqueued: end
-	// is behind it on its lane's stream, before behind the call before.
-	enqueued    time.Duration // times are on the group's clock
-	before, end device.Event  // before may be nil
-	ran, ended  time.Duration // as noticed, for events without a time; 0 before that
-	state       backend.State
-	err         error
+	// group.mu guards the following fields. They are set when the call is enqueued. end is the
+	// event behind the call on its stream, before the event behind the previous call.
+	enqueuedAt         time.Duration // by the group's clock
+	before, end        device.Event  // before is nil for the first call
+	startedAt, endedAt time.Duration // when this rank noticed; 0 until then
+	state              backend.State
+	err                error
 }
 
 var _ backend.Task = (*task)(nil)
 
-// look brings the state up to date with the events. The error is the device's.
+// poll updates the state from the events. The error is the device's.
 //
-// A call is done when its event is reached and the coordinator is quiet after that: an
-// abort on another rank reaches the event too, and what NCCL then hands on is no data,
-// here or as another call's operand there, but this rank has been told before.
-// Once the group has a cause no state changes by itself.
-func (t *task) look() error {
+// A call is done if its event was reached and the coordinator has sent no notice of a failure. An
+// abort on another rank also makes the event be reached, but with invalid data. The notice of that
+// failure always arrives before the abort. After the group has broken, poll changes no state.
+func (t *task) poll() error {
 	reached, err := t.reached()
 	if reached {
-		t.settle(t.group.cfg.Control.Quiet())
+		t.setProgress(t.group.cfg.Control.Quiet())
 	}
 	return err
 }
 
-// reached tells whether the event behind the call is reached, of one that may be
-// done by that. group.mu is not held while the driver is asked, which may hang.
+// reached reports whether the event behind the call was reached. It returns false for calls that
+// have ended. group.mu must not be held, because the driver may hang.
 func (t *task) reached() (bool, error) {
 	g := t.group
 	g.mu.Lock()
@@ -62,13 +61,13 @@ func (t *task) reached() (bool, error) {
 				return false, err
 			}
 		}
-		t.settle(false)
+		t.setProgress(false)
 	}
 	return false, nil
 }
 
-// settle notes that the call is done, or at least runs.
-func (t *task) settle(done bool) {
+// setProgress marks the call as done, or else as running.
+func (t *task) setProgress(done bool) {
 	g := t.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -77,9 +76,9 @@ func (t *task) settle(done bool) {
 	case done:
 		g.finish(t, nil)
 	case t.state == backend.Queued:
-		t.state, t.ran = backend.Running, g.now()
+		t.state, t.startedAt = backend.Running, g.now()
 		if o := t.call.Observer; o != nil {
-			o.Running(g.begun.Add(t.ran))
+			o.Running(g.epoch.Add(t.startedAt))
 		}
 	}
 }
@@ -90,16 +89,15 @@ func (t *task) done() bool {
 	return t.state >= backend.Done
 }
 
-// starts iterates over the events at which the call begins to run, the last of
-// them to be reached. An event of its own would cost the stream a few
-// microseconds.
+// starts iterates over the events after which the call begins to run. The call has no event of its
+// own for that, since one would cost the stream a few microseconds.
 func (t *task) starts(yield func(device.Event) bool) {
 	if t.before == nil || yield(t.before) {
 		events(t.call, yield)
 	}
 }
 
-// events iterates over what a call comes after.
+// events iterates over the After events of a call and of the calls in it.
 func events(c *backend.Call, yield func(device.Event) bool) bool {
 	if c.After != nil && !yield(c.After) {
 		return false
@@ -112,10 +110,10 @@ func events(c *backend.Call, yield func(device.Event) bool) bool {
 	return true
 }
 
-// State tells where the call is.
+// State returns the call's state, and why it failed.
 func (t *task) State() (backend.State, error) {
 	g := t.group
-	if err := t.look(); err != nil {
+	if err := t.poll(); err != nil {
 		g.fail(g.state.CallError(t.call, err))
 	}
 	g.mu.Lock()
@@ -123,8 +121,7 @@ func (t *task) State() (backend.State, error) {
 	return t.state, t.err
 }
 
-// Join makes later work on s run after the call. It blocks while the call
-// waits to be enqueued.
+// Join makes later work on s wait for the call. It blocks until the call is enqueued.
 func (t *task) Join(ctx context.Context, s device.Stream) error {
 	var state backend.State
 	var end device.Event
@@ -161,27 +158,26 @@ func (t *task) Sync(ctx context.Context) error {
 	return why
 }
 
-// Span is when the call began to run and when it was done. The first Span
-// makes the group time its calls from then on; earlier ones have the times at
-// which somebody noticed, a few milliseconds late.
+// Span returns when the call began to run and when it was done. The first call of Span makes the
+// group record times. Times of earlier calls are when this rank noticed, a few milliseconds late.
 func (t *task) Span() (began, done time.Time) {
 	g := t.group
-	g.timed.Store(true)
-	t.State() // notices what happened
+	g.timesCalls.Store(true)
+	t.State() // updates the state
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if t.ended > 0 {
-		done = g.begun.Add(t.ended)
+	if t.endedAt > 0 {
+		done = g.epoch.Add(t.endedAt)
 	}
 	switch {
-	case t.ran > 0:
-		began = g.begun.Add(t.ran)
+	case t.startedAt > 0:
+		began = g.epoch.Add(t.startedAt)
 	case t.state == backend.Done:
-		began = g.begun.Add(t.enqueued)
+		began = g.epoch.Add(t.enqueuedAt)
 	default:
 		return began, done
 	}
-	exact := g.begun.Add(t.enqueued)
+	exact := g.epoch.Add(t.enqueuedAt)
 	for e := range t.starts {
 		at := e.Time()
 		if at.IsZero() {
@@ -196,20 +192,20 @@ func (t *task) Span() (began, done time.Time) {
 		if at := t.end.Time(); !at.IsZero() {
 			done = at
 		}
-		if exact.After(done) { // the GPU's clock and the host's agree to within microseconds
+		if exact.After(done) { // the clocks of GPU and host agree only to microseconds
 			exact = done
 		}
 	}
 	return exact, done
 }
 
-// Waiting is the peer of a running Send or Recv: NCCL does not tell whom a
-// collective waits for.
+// Waiting returns the peer of a running Send or Recv. For collectives it returns nil, because NCCL
+// does not tell which ranks they wait for.
 func (t *task) Waiting() []int {
 	t.group.mu.Lock()
 	defer t.group.mu.Unlock()
 	if k := t.call.Kind; t.state == backend.Running && (k == backend.Send || k == backend.Recv) {
-		return []int{t.group.inJob(t.call.Root)}
+		return []int{t.group.jobRank(t.call.Root)}
 	}
 	return nil
 }

@@ -10,29 +10,29 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// What watch looks at, and how often: events, and errors that NCCL noticed.
+// How often watch polls the events of calls, and NCCL's asynchronous errors.
 const (
-	tick      = 2 * time.Millisecond
-	asyncTick = 50 * time.Millisecond
+	pollInterval       = 2 * time.Millisecond
+	asyncErrorInterval = 50 * time.Millisecond
 )
 
-// watch reports when a pending call cannot end well. It sleeps while none is
+// watch polls pending calls and breaks the group if one cannot end. It sleeps while no call is
 // pending.
 func (g *Group) watch() {
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	var asked time.Time
 	for {
 		select {
 		case <-g.wake:
-			ticker.Reset(tick)
+			ticker.Reset(pollInterval)
 			continue
 		case <-ticker.C:
 		case <-g.ctx.Done():
 			return
 		}
-		busy, err := g.sweep()
-		if now := time.Now(); err == nil && now.Sub(asked) >= asyncTick {
+		busy, err := g.pollCalls()
+		if now := time.Now(); err == nil && now.Sub(asked) >= asyncErrorInterval {
 			asked = now
 			err = g.asyncError()
 		}
@@ -42,42 +42,42 @@ func (g *Group) watch() {
 		}
 		if !busy {
 			ticker.Stop()
-			g.asleep.Store(true)
-			if g.state.Pending() > 0 && g.asleep.CompareAndSwap(true, false) { // it was started meanwhile
-				ticker.Reset(tick)
+			g.isWatchAsleep.Store(true)
+			if g.state.Pending() > 0 && g.isWatchAsleep.CompareAndSwap(true, false) { // a call was started meanwhile
+				ticker.Reset(pollInterval)
 			}
 		}
 	}
 }
 
-// sweep lets go of the calls that are done, and finds one that cannot be. It
-// tells whether any is pending.
-func (g *Group) sweep() (busy bool, err error) {
-	for _, l := range g.allLanes() {
-		t, err := l.advance()
+// pollCalls removes calls that are done from the pending ones. It returns an error if a call cannot
+// end, and reports whether calls are pending.
+func (g *Group) pollCalls() (busy bool, err error) {
+	for _, cs := range g.commStreams() {
+		t, err := cs.advance()
 		if err != nil {
 			return true, g.state.CallError(t.call, err)
 		}
 		if t == nil {
 			continue
 		}
-		if rank, ok := g.deserted(t); ok {
-			return true, g.state.CallError(t.call, &backend.PeerLostError{Peer: g.inJob(rank), Left: true})
+		if rank, ok := g.waitsForLeaver(t); ok {
+			return true, g.state.CallError(t.call, &backend.PeerLostError{Peer: g.jobRank(rank), Left: true})
 		}
 	}
 	return g.state.Pending() > 0, nil
 }
 
-// advance looks at a lane's calls, which end in order, and returns the first
-// that is not done. It lets go of those before.
-func (l *lane) advance() (*task, error) {
-	l.seek()
+// advance updates the states of a stream's calls, which end in order. It removes those that are
+// done and returns the first that is not.
+func (cs *commStream) advance() (*task, error) {
+	cs.seek()
 	var some [32]*task
 	reached := some[:0]
 	var next *task
 	var err error
 	for {
-		if next = l.at(len(reached)); next == nil {
+		if next = cs.at(len(reached)); next == nil {
 			break
 		}
 		ok, failed := next.reached()
@@ -87,33 +87,33 @@ func (l *lane) advance() (*task, error) {
 		}
 		reached = append(reached, next)
 	}
-	quiet := len(reached) > 0 && l.group.cfg.Control.Quiet() // once for all of them
+	quiet := len(reached) > 0 && cs.group.cfg.Control.Quiet() // one answer is enough for all of them
 	for i, t := range reached {
-		t.settle(quiet)
+		t.setProgress(quiet)
 		if !t.done() {
-			l.drop(i)
+			cs.drop(i)
 			return t, nil
 		}
 	}
-	l.drop(len(reached))
+	cs.drop(len(reached))
 	return next, err
 }
 
-// seek asks the driver how far the stream is: of many calls it asks for few, and
-// the stream's events then know of all those before. Whoever starts calls
-// meanwhile has to share the driver with it.
-func (l *lane) seek() {
-	l.group.mu.Lock()
-	n := len(l.pending)
-	l.group.mu.Unlock()
+// seek asks the driver for the last reached event, by binary search. The stream then knows that all
+// earlier events were reached, so the driver gets few queries; it would otherwise delay the
+// goroutines that start calls.
+func (cs *commStream) seek() {
+	cs.group.mu.Lock()
+	n := len(cs.pending)
+	cs.group.mu.Unlock()
 	sort.Search(n, func(i int) bool {
-		t := l.at(i)
+		t := cs.at(i)
 		if t == nil {
 			return true
 		}
-		l.group.mu.Lock()
+		cs.group.mu.Lock()
 		end := t.end
-		l.group.mu.Unlock()
+		cs.group.mu.Unlock()
 		if end == nil {
 			return true
 		}
@@ -122,41 +122,41 @@ func (l *lane) seek() {
 	})
 }
 
-// at is the i-th of the lane's pending calls, or nil.
-func (l *lane) at(i int) *task {
-	l.group.mu.Lock()
-	defer l.group.mu.Unlock()
-	if i >= len(l.pending) {
+// at returns the stream's i-th pending call, or nil.
+func (cs *commStream) at(i int) *task {
+	cs.group.mu.Lock()
+	defer cs.group.mu.Unlock()
+	if i >= len(cs.pending) {
 		return nil
 	}
-	return l.pending[i]
+	return cs.pending[i]
 }
 
-// drop lets go of the first n pending calls but for those that are not done.
-func (l *lane) drop(n int) {
-	l.group.mu.Lock()
-	defer l.group.mu.Unlock()
-	n = min(n, len(l.pending))
-	if i := slices.IndexFunc(l.pending[:n], func(t *task) bool { return t.state < backend.Done }); i >= 0 {
+// drop removes the first n pending calls, but stops at a call that is not done.
+func (cs *commStream) drop(n int) {
+	cs.group.mu.Lock()
+	defer cs.group.mu.Unlock()
+	n = min(n, len(cs.pending))
+	if i := slices.IndexFunc(cs.pending[:n], func(t *task) bool { return t.state < backend.Done }); i >= 0 {
 		n = i
 	}
-	l.pending = slices.Delete(l.pending, 0, n)
+	cs.pending = slices.Delete(cs.pending, 0, n)
 }
 
-func (g *Group) allLanes() []*lane {
+func (g *Group) commStreams() []*commStream {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Clone(g.lanes)
+	return slices.Clone(g.streams)
 }
 
-// asyncError is what NCCL noticed on any of the communicators.
+// asyncError returns an error that NCCL detected on one of the communicators.
 func (g *Group) asyncError() error {
 	g.mu.Lock()
 	comms := g.comms
 	var first *task
-	for _, l := range g.lanes {
-		if len(l.pending) > 0 && first == nil {
-			first = l.pending[0]
+	for _, cs := range g.streams {
+		if len(cs.pending) > 0 && first == nil {
+			first = cs.pending[0]
 		}
 	}
 	g.mu.Unlock()

@@ -206,29 +206,29 @@ int cuStreamIsCapturing(stream *s, int *status) {
 
 // A module of the stand-in libnvrtc is a shared library, whose kernels run on the
 // host. Of others the functions do nothing when they are launched, but for those of
-// internal/backend/nccl's one-shot all-reduce.
+// internal/backend/nccl's small all-reduce.
 static void nothing(void *arg) { (void)arg; }
 
-// What a one-shot all-reduce takes, and what its lines are.
+// What a small all-reduce takes, and what its lines are.
 enum { LINE_BYTES = 8 };
 
 typedef struct {
 	uint64_t slots[8], stop, stopped, src, dst, count;
 	double scale;
 	uint32_t rank, ranks, call, lines;
-} one_shot;
+} small_all_reduce;
 
 typedef struct {
 	_Atomic uint32_t number;
 	char elements[LINE_BYTES];
 } line_of_elements;
 
-static line_of_elements *slot(const one_shot *a, int in, int of) {
+static line_of_elements *slot(const small_all_reduce *a, int in, int of) {
 	_Static_assert(sizeof(line_of_elements) <= 16, "a line is longer than the kernel's");
 	return (line_of_elements *)(uintptr_t)(a->slots[in] + 16 * ((a->call % 2 * a->ranks + of) * (uint64_t)a->lines));
 }
 
-static void run_one_shot(const one_shot *a, int type) {
+static void run_one_shot(const small_all_reduce *a, int type) {
 	size_t each = LINE_BYTES / sizes[type];
 	_Atomic uint32_t *stop = (void *)(uintptr_t)a->stop, *stopped = (void *)(uintptr_t)a->stopped;
 	if (atomic_load(stopped)) return;
@@ -271,7 +271,7 @@ typedef struct {
 
 typedef struct {
 	char name[64];
-	int type;     // of a one-shot's elements, else -1
+	int type;     // of a small's elements, else -1
 	void *kernel; // of a module's library, or NULL
 	module *in;
 } function;
@@ -287,7 +287,7 @@ typedef struct {
 static pthread_mutex_t kernel_mu = PTHREAD_MUTEX_INITIALIZER;
 static void run_launch(void *arg) {
 	launch *l = arg;
-	if (l->f->type >= 0) run_one_shot((one_shot *)l->args, l->f->type);
+	if (l->f->type >= 0) run_one_shot((small_all_reduce *)l->args, l->f->type);
 	if (l->f->kernel != NULL) {
 		pthread_mutex_lock(&kernel_mu);
 		int code = l->f->in->launch(l->f->kernel, l->f->name, l->grid, l->threads, l->args, l->size);
@@ -326,7 +326,7 @@ int cuModuleUnload(module *m) {
 }
 int cuModuleGetFunction(function **out, module *m, const char *name) {
 	static const char *const one_shots[TYPES] = {
-		[FLOAT32] = "one_shot_float32", [FLOAT64] = "one_shot_float64", [FLOAT16] = "one_shot_float16", [BFLOAT16] = "one_shot_bfloat16",
+		[FLOAT32] = "small_all_reduce_float32", [FLOAT64] = "small_all_reduce_float64", [FLOAT16] = "small_all_reduce_float16", [BFLOAT16] = "small_all_reduce_bfloat16",
 	};
 	enum { NOT_FOUND = 500 };
 	if (name == NULL || strlen(name) >= sizeof (*out)->name) return INVALID_VALUE;
@@ -348,7 +348,7 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 	if (f == NULL) return cuLaunchHostFunc(s, nothing, NULL);
 	if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535 || bx * by * bz > 1024) return INVALID_VALUE;
 	size_t size = *(size_t *)extra[3];
-	if (f->type >= 0 && size != sizeof(one_shot)) return INVALID_VALUE;
+	if (f->type >= 0 && size != sizeof(small_all_reduce)) return INVALID_VALUE;
 	launch *l = malloc(sizeof *l + size);
 	*l = (launch){f, {gx, gy, gz}, {bx, by, bz}, size};
 	memcpy(l->args, extra[1], size);

@@ -21,12 +21,11 @@ import (
 	"github.com/goddp/goddp/internal/fakegpu"
 )
 
-// mapping lets the stand-in GPUs map each other's memory.
+// mapping lets the fake GPUs map each other's memory.
 const mapping = "ipc 0\nipc 1\nipc 2\nipc 3"
 
-// TestOneShot runs what need not be NCCL's, which refuses everything, on two to
-// four ranks.
-func TestOneShot(t *testing.T) {
+// Small all-reduces and barriers of two to four ranks work although NCCL refuses every call.
+func TestSmallAllReduce(t *testing.T) {
 	for n := 2; n <= 4; n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			lines := []string{mapping}
@@ -39,7 +38,7 @@ func TestOneShot(t *testing.T) {
 				for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
 					for _, x := range []trial{
 						{backend.AllReduce, backend.Sum, dt, 1, 0, false}, {backend.AllReduce, backend.Avg, dt, 22222, 0, false},
-						{backend.AllReduce, backend.Avg, dt, 2, 0, true}, {backend.AllReduce, backend.Sum, dt, nccl.OneShotMost(n) / dt.Size(), 0, true},
+						{backend.AllReduce, backend.Avg, dt, 2, 0, true}, {backend.AllReduce, backend.Sum, dt, nccl.MaxSmallBytes(n) / dt.Size(), 0, true},
 					} {
 						if err := x.run(m); err != nil {
 							return fmt.Errorf("%v: %w", x, err)
@@ -57,46 +56,46 @@ func TestOneShot(t *testing.T) {
 	}
 }
 
-// TestOneShotAmong has up to eight ranks on one stand-in GPU.
-func TestOneShotAmong(t *testing.T) {
+// Up to eight ranks share one fake GPU.
+func TestSmallAllReduceOnOneGPU(t *testing.T) {
 	control(t)
 	dev, err := fakegpu.Open(0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	if err := among(dev, 8); err != nil {
+	if err := ranksOnOneGPU(dev, 8); err != nil {
 		t.Error(err)
 	}
 }
 
-// among has two ranks on one GPU, and more, up to most.
-func among(dev device.Device, most int) error {
+// ranksOnOneGPU runs groups of 2 to most ranks on one GPU.
+func ranksOnOneGPU(dev device.Device, most int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for ranks := 2; ranks <= most; ranks++ {
-		if err := nccl.OneShotAmong(ctx, dev, ranks); err != nil {
+		if err := nccl.SmallAllReduceOnOneGPU(ctx, dev, ranks); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// TestOneShotTurns has it take turns with NCCL, on one stream.
-func TestOneShotTurns(t *testing.T) {
+// Small all-reduces and calls of NCCL alternate on one stream.
+func TestSmallAllReduceAlternatesWithNCCL(t *testing.T) {
 	control(t, mapping)
 	members := world(t, 3)
-	if err := errors.Join(nccl.WithoutOneShot(members[0].Backend), each(members, collectives)); err != nil {
+	if err := errors.Join(nccl.SmallAllReduceDisabled(members[0].Backend), each(members, collectives)); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestNoOneShot has one rank that cannot take part, or is told not to: then NCCL,
-// which refuses its first call, has everything on all.
-func TestNoOneShot(t *testing.T) {
+// One rank cannot run small all-reduces, or turns them off. Then NCCL runs them on all ranks, which
+// the test sees because NCCL refuses its first call.
+func TestNCCLServesAllIfOneRankCannot(t *testing.T) {
 	for name, c := range map[string]struct {
 		mapping string
-		change  func(cfg *backend.Config, o *nccl.Options) // rank 1's
+		change  func(cfg *backend.Config, o *nccl.Options) // of rank 1
 		why     string
 	}{
 		"one cannot map":     {mapping: "ipc 0", why: "cuIpcOpenMemHandle"},
@@ -121,14 +120,14 @@ func TestNoOneShot(t *testing.T) {
 				closeAll(members, soon)
 				return errs
 			})
-			if n := strings.Count(said.String(), "all-reduces of few bytes are NCCL's"); n != 2 || strings.Count(said.String(), c.why) < 2 {
-				t.Errorf("%d ranks say that NCCL has everything, want 2 that say %q:\n%s", n, c.why, &said)
+			if n := strings.Count(said.String(), "small all-reduces use NCCL"); n != 2 || strings.Count(said.String(), c.why) < 2 {
+				t.Errorf("%d ranks say that small all-reduces use NCCL, want 2 that say %q:\n%s", n, c.why, &said)
 			}
 		})
 	}
 }
 
-// gpu is what a group needs of a device, and noCompiler one that has no more.
+// gpu is the part of a device that a group needs. noCompiler hides the rest.
 type gpu interface {
 	device.Device
 	Context() uintptr
@@ -137,14 +136,14 @@ type gpu interface {
 
 type noCompiler struct{ gpu }
 
-// TestOneShotTurnedOff turns it off by NCCL's variables, on all ranks.
-func TestOneShotTurnedOff(t *testing.T) {
+// NCCL's variables turn small all-reduces off.
+func TestNCCLVariablesTurnSmallAllReduceOff(t *testing.T) {
 	for name, value := range map[string]string{"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "LOC"} {
 		t.Run(name, func(t *testing.T) {
 			control(t, mapping)
 			t.Setenv(name, value)
 			for _, m := range world(t, 2) {
-				if why := nccl.WithoutOneShot(m.Backend); why == nil || !strings.Contains(why.Error(), name) {
+				if why := nccl.SmallAllReduceDisabled(m.Backend); why == nil || !strings.Contains(why.Error(), name) {
 					t.Errorf("rank %d: %v, want that %s turns it off", m.rank, why, name)
 				}
 			}
@@ -152,8 +151,8 @@ func TestOneShotTurnedOff(t *testing.T) {
 	}
 }
 
-// TestNotOneShot makes calls that it does not take, which NCCL refuses.
-func TestNotOneShot(t *testing.T) {
+// NCCL, which refuses its first call, runs all calls that are not small all-reduces.
+func TestOtherCallsUseNCCL(t *testing.T) {
 	for name, change := range map[string]func(c *backend.Call) *backend.Call{
 		"a maximum": func(c *backend.Call) *backend.Call { c.Op = backend.Max; return c },
 		"integers":  func(c *backend.Call) *backend.Call { c.Src.DType = device.Int32; c.Dst = c.Src; return c },
@@ -166,7 +165,7 @@ func TestNotOneShot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			count := 1000
 			if name == "too many of it" {
-				count = nccl.OneShotMost(2)/device.Float32.Size() + 1
+				count = nccl.MaxSmallBytes(2)/device.Float32.Size() + 1
 			}
 			wantRefused(t, mapping, func(t *testing.T) []error {
 				errs, _ := outcomes(world(t, 2), func(m *member) error {
@@ -182,9 +181,9 @@ func TestNotOneShot(t *testing.T) {
 	}
 }
 
-// TestUnequalGroups has ranks whose Groups hold, beside an AllReduce, different
-// Sends and Recvs, or none: they are all NCCL's.
-func TestUnequalGroups(t *testing.T) {
+// The ranks' Groups contain, next to an AllReduce, different Sends and Recvs or none. NCCL runs all
+// of them.
+func TestGroupsOfDifferentCallsUseNCCL(t *testing.T) {
 	control(t, mapping)
 	if err := each(world(t, 3), func(m *member) error {
 		c, err := m.ones()
@@ -208,7 +207,7 @@ func TestUnequalGroups(t *testing.T) {
 	}
 }
 
-// oneReduction runs an AllReduce that a one-shot takes.
+// oneReduction runs one small all-reduce.
 func oneReduction(m *member) error {
 	c, err := m.ones()
 	if err != nil {
@@ -217,8 +216,8 @@ func oneReduction(m *member) error {
 	return m.call(c)
 }
 
-// wantRefused has NCCL refuse its first call on one rank after the other, and wants that of
-// what calls returns: NCCL had the call there.
+// wantRefused lets NCCL refuse its first call, on one rank after the other. It fails the test
+// unless that rank's error in what calls returns is NCCL's.
 func wantRefused(t *testing.T, mapping string, calls func(t *testing.T) []error) {
 	for r := range 2 {
 		t.Run(fmt.Sprint("rank ", r), func(t *testing.T) {
@@ -231,12 +230,12 @@ func wantRefused(t *testing.T, mapping string, calls func(t *testing.T) []error)
 	}
 }
 
-// TestOneShotUsedUp leaves one number: the call after it is NCCL's.
-func TestOneShotUsedUp(t *testing.T) {
+// One call number is left. NCCL runs the call after that one.
+func TestNCCLServesAfterTheLastCallNumber(t *testing.T) {
 	wantRefused(t, mapping, func(t *testing.T) []error {
 		members := world(t, 2)
 		for _, m := range members {
-			nccl.UseUp(m.Backend)
+			nccl.UseUpCallNumbers(m.Backend)
 		}
 		if err := each(members, oneReduction); err != nil {
 			t.Error(err)
@@ -246,9 +245,9 @@ func TestOneShotUsedUp(t *testing.T) {
 	})
 }
 
-// TestHungOneShot has a rank that does not call: the others time out, and their
-// kernels end, as Compute tells, which waits for them.
-func TestHungOneShot(t *testing.T) {
+// Rank 1 does not call. The others time out, and their kernels end: the compute stream waits for
+// them.
+func TestSmallAllReduceTimesOut(t *testing.T) {
 	control(t, mapping)
 	members := world(t, 3)
 	if err := each(members, oneReduction); err != nil {
@@ -288,11 +287,11 @@ func TestHungOneShot(t *testing.T) {
 	}
 }
 
-// TestOneShotMemory makes groups and ends them in good order: the slots are given
-// back, and not before the peers have unmapped them.
-func TestOneShotMemory(t *testing.T) {
+// Groups are made and closed in good order. The slots must be freed, after the peers have unmapped
+// them.
+func TestSmallAllReduceMemoryIsFreed(t *testing.T) {
 	control(t, mapping, "refuse 0 1", "refuse 1 1")
-	for i := range 130 { // each takes 8 MiB of the GiB that all stand-ins have
+	for i := range 130 { // each group needs 8 MiB, and all fake GPUs together have one gibibyte
 		members := world(t, 2)
 		if err := errors.Join(each(members, oneReduction), closeAll(members, soon)); err != nil {
 			t.Fatal("group ", i, ": ", err)
@@ -300,11 +299,11 @@ func TestOneShotMemory(t *testing.T) {
 	}
 }
 
-// oneShots starts many calls of all sizes at once, at any alignment, and wants of
-// each the bits of the sum in the order of the ranks, and nothing beside it touched.
-// GPUs that cannot map each other's memory, or shall not, need not do that.
-func oneShots(m *member) error {
-	if why := nccl.WithoutOneShot(m.Backend); why != nil {
+// smallAllReduces starts many calls of different sizes and alignments at once. The results must be
+// bitwise equal to the sum in the order of the ranks, and memory next to them must not change. It
+// does nothing on GPUs that cannot, or must not, map each other's memory.
+func smallAllReduces(m *member) error {
+	if why := nccl.SmallAllReduceDisabled(m.Backend); why != nil {
 		if said := why.Error(); strings.Contains(said, "cuIpcOpenMemHandle") || strings.Contains(said, "turned off") {
 			fmt.Println("left out:", why)
 			return nil
@@ -312,11 +311,11 @@ func oneShots(m *member) error {
 		return why
 	}
 	const rounds, calls = 20, 40
-	sizes := rand.New(rand.NewPCG(1, 2)) // the same on all ranks
+	sizes := rand.New(rand.NewPCG(1, 2)) // the same sequence on all ranks
 	type started struct {
 		task     backend.Task
 		whole    device.Tensor
-		from, to int // what is reduced
+		from, to int // elements that are reduced
 		op       backend.ReduceOp
 	}
 	for round := range rounds {
@@ -325,7 +324,7 @@ func oneShots(m *member) error {
 			s := started{from: sizes.IntN(3), op: []backend.ReduceOp{backend.Sum, backend.Avg}[call%2]}
 			n := 1 + sizes.IntN(64)
 			if call%4 == 0 {
-				n = 1 + sizes.IntN(nccl.OneShotMost(m.size)/4)
+				n = 1 + sizes.IntN(nccl.MaxSmallBytes(m.size)/4)
 			}
 			s.to = s.from + n
 			h := hostTensor([]device.DType{device.Float32, device.BFloat16}[call%3/2], s.to+sizes.IntN(3))
@@ -374,7 +373,7 @@ func oneShots(m *member) error {
 	return nil
 }
 
-// noise is a number of a rank's from -1 to 1 that all ranks know.
+// noise returns a number from -1 to 1, which all ranks can compute.
 func noise(rank, round, call, i int) float64 {
 	h := uint64(rank+1)*0x9E3779B97F4A7C15 ^ uint64(round*64+call)*0xBF58476D1CE4E5B9 ^ uint64(i+1)*0x94D049BB133111EB
 	h ^= h >> 31

@@ -14,31 +14,31 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// rankOfOne is one of several ranks on one device, with a stream of its own: what
-// takes no communicator.
+// rankOfOne is one of several ranks on one device. It has a stream but no communicator.
 type rankOfOne struct {
-	*oneShot
-	layout layout
-	stream cudaStream
-	x      device.Tensor
+	*smallAllReduce
+	builder opBuilder
+	stream  cudaStream
+	x       device.Tensor
 }
 
 // reduce enqueues an all-reduce of the first n elements.
 func (r *rankOfOne) reduce(n int) error {
-	r.layout.ops = r.layout.ops[:0]
+	r.builder.ops = r.builder.ops[:0]
 	x := r.x.Range(0, n)
-	r.layout.add(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x})
-	if !r.takes(r.layout.ops) {
-		return fmt.Errorf("%d elements are not for a one-shot", n)
+	r.builder.add(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x})
+	if !r.handles(r.builder.ops) {
+		return fmt.Errorf("%d elements are too many for a small all-reduce", n)
 	}
-	_, err := r.stream.Enqueue(false, func(stream, event uintptr) error { return r.enqueue(stream, event, &r.layout.ops[0]) })
+	_, err := r.stream.Enqueue(false, func(stream, event uintptr) error { return r.enqueue(stream, event, &r.builder.ops[0]) })
 	return err
 }
 
-// sent tells whether a rank has something of another's last call but so many.
+// sent reports whether rank r has received data of a call of rank of: its last call, or an earlier
+// one if before is not 0.
 func (r *rankOfOne) sent(ctx context.Context, of *rankOfOne, before uint32) (bool, error) {
 	call := uint32(of.args.call) - before
-	line := (call%turns*uint32(r.args.ranks) + uint32(of.args.rank)) * uint32(r.args.lines)
+	line := (call%slotCopies*uint32(r.args.ranks) + uint32(of.args.rank)) * uint32(r.args.lines)
 	got := make([]byte, lineSize)
 	at := device.DeviceBuffer(uintptr(r.slots.addr)+uintptr(line)*lineSize, lineSize, nil)
 	if err := r.group.dev.CopyOut(ctx, r.group.dev.Compute(), got, at); err != nil {
@@ -52,26 +52,26 @@ func (r *rankOfOne) sent(ctx context.Context, of *rankOfOne, before uint32) (boo
 	return false, nil
 }
 
-// OneShotAmong has ranks that are all on one device reduce float32s, up to as many as
-// a slot takes, and stops one of them then: the call that ends by that has sent
-// what it had, and none sends anything after it.
-func OneShotAmong(ctx context.Context, dev device.Device, ranks int) (err error) {
+// SmallAllReduceOnOneGPU lets ranks on one device reduce float32s, up to as many as a slot holds.
+// Then it stops the last rank: the call that is stopped has already sent its data, and no later
+// call sends any.
+func SmallAllReduceOnOneGPU(ctx context.Context, dev device.Device, ranks int) (err error) {
 	gpu := dev.(cudaDevice)
 	lib, err := openLibrary(gpu)
 	if err != nil {
 		return err
 	}
 	all := make([]*rankOfOne, ranks)
-	most := oneShotLines(ranks) * lineBytes / device.Float32.Size()
+	most := linesPerSlot(ranks) * lineBytes / device.Float32.Size()
 	for i := range all {
 		g := newGroup(backend.Config{Rank: i, Size: ranks, Timeout: defaultTimeout, Log: slog.New(slog.DiscardHandler)}, Options{}, gpu)
 		g.lib = lib
-		r := &rankOfOne{oneShot: &oneShot{group: g}, layout: layout{rank: i, size: ranks}}
+		r := &rankOfOne{smallAllReduce: &smallAllReduce{group: g}, builder: opBuilder{rank: i, size: ranks}}
 		if _, err := r.prepare(ctx, true); err != nil {
 			return err
 		}
 		defer r.free()
-		defer r.halt() // what waits for the others ends by that, should one fail
+		defer r.halt() // ends the kernels of the other ranks if one fails
 		s, err := dev.NewStream(true)
 		if err != nil {
 			return err
@@ -97,7 +97,7 @@ func OneShotAmong(ctx context.Context, dev device.Device, ranks int) (err error)
 	for call, n := range []int{1, 1001, most, 7, most, most - 1} {
 		for _, r := range all {
 			for i := range host {
-				host[i] = value(r.layout.rank, call, i)
+				host[i] = value(r.builder.rank, call, i)
 			}
 			if err := errors.Join(dev.CopyIn(dev.Compute(), r.x.Buf, bytes), dev.Compute().Sync(ctx)); err != nil {
 				return err
@@ -113,14 +113,14 @@ func OneShotAmong(ctx context.Context, dev device.Device, ranks int) (err error)
 				return err
 			}
 			for i, got := range host {
-				want := value(r.layout.rank, call, i)
+				want := value(r.builder.rank, call, i)
 				for p := 0; p < ranks && i < n; p++ {
-					if p != r.layout.rank {
+					if p != r.builder.rank {
 						want += value(p, call, i)
 					}
 				}
 				if got != want {
-					return fmt.Errorf("rank %d of %d, call %d of %d elements: element %d is %v, want %v", r.layout.rank, ranks, call, n, i, got, want)
+					return fmt.Errorf("rank %d of %d, call %d of %d elements: element %d is %v, want %v", r.builder.rank, ranks, call, n, i, got, want)
 				}
 			}
 		}

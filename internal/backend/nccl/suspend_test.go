@@ -21,11 +21,11 @@ import (
 	"github.com/goddp/goddp/internal/backend/nccl"
 )
 
-// patience is what rank 1 waits for rank 0 in the scenario "resumed".
+// patience is how long rank 1 waits for rank 0 in the scenario "resumed".
 const patience = 200 * time.Millisecond
 
-// resumed makes groups, one after the other. In each the ranks reduce twice, and rank
-// 0 is suspended in front of the second time.
+// resumed makes groups, one after the other. In each, the ranks reduce twice, and rank 0 is
+// suspended before the second time.
 func resumed(m *member, groups int) error {
 	var wrong []error
 	for i := range groups {
@@ -52,7 +52,7 @@ func resumed(m *member, groups int) error {
 	return errors.Join(wrong...)
 }
 
-// suspended returns why the second call failed.
+// suspended returns the error of the second call.
 func (m *member) suspended(count int) error {
 	var calls [2]*backend.Call
 	for i := range calls {
@@ -70,7 +70,7 @@ func (m *member) suspended(count int) error {
 		return err
 	}
 	if m.rank == 0 {
-		runtime.LockOSThread() // a signal of the process's may reach it by another thread, a moment later
+		runtime.LockOSThread() // Tgkill stops this thread at once; a signal to the process might stop it a moment later
 		unix.Tgkill(os.Getpid(), unix.Gettid(), syscall.SIGSTOP)
 		runtime.UnlockOSThread()
 	} else {
@@ -86,7 +86,7 @@ func (m *member) suspended(count int) error {
 	return fmt.Errorf("the call that rank 1 gave up ended well, and the last sum is %v, where 21 were right", backendtest.Get(got, count-1))
 }
 
-// suspend has rank 0 go on when rank 1 has given up, or some milliseconds later.
+// suspend resumes rank 0 when rank 1 has timed out, or some milliseconds later.
 func suspend(t *testing.T, kind, scenario string, groups int) {
 	w := launch(t, kind, 2, fmt.Sprint(scenario, "-", groups))
 	for i := range groups {
@@ -104,7 +104,7 @@ func suspend(t *testing.T, kind, scenario string, groups int) {
 	}
 }
 
-// stopped waits until a process is.
+// stopped waits until a process is stopped.
 func stopped(pid int) error {
 	for deadline := time.Now().Add(soon); ; time.Sleep(time.Millisecond) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -120,22 +120,21 @@ func stopped(pid int) error {
 	}
 }
 
-// TestResumed has a rank go on that was suspended, when the other has given it up and
-// its abort hands on what is no data.
-func TestResumed(t *testing.T) {
+// Rank 1 times out while rank 0 is suspended. When rank 0 resumes, rank 1's abort has put invalid
+// data into rank 0's call, which must fail.
+func TestSuspendedRankFailsWhenItResumes(t *testing.T) {
 	control(t)
 	suspend(t, "fakegpu", "resumed", 10)
 }
 
-// TestResumedCoordinator is TestResumed of a rank whose process hosts the coordinator: the
-// other one's report is unread there when it goes on.
-func TestResumedCoordinator(t *testing.T) {
+// The suspended rank hosts the coordinator, which has not read the other rank's report when it
+// resumes.
+func TestSuspendedCoordinatorFailsWhenItResumes(t *testing.T) {
 	control(t)
 	suspend(t, "fakegpu", "hosted-resumed", 1)
 }
 
-// TestGPUResumed is TestResumed on two GPUs.
-func TestGPUResumed(t *testing.T) {
+func TestGPUSuspendedRankFailsWhenItResumes(t *testing.T) {
 	real(t, 2)
 	suspend(t, "real", "resumed", 50)
 }

@@ -1,25 +1,25 @@
-// The all-reduce of few bytes in one step: every rank writes its elements into the
-// memory of all, and adds up what it finds in its own.
+// The small all-reduce takes one step: every rank writes its elements into the memory of all ranks,
+// and sums the elements that it finds in its own memory.
 //
-// What is written are lines of 16 bytes: 4 bytes of elements, the call's number, 4
-// bytes, the number. An aligned half of a line arrives as one, so a half that
-// holds the number holds the elements as well, and nobody waits for anything but
-// that. NCCL's protocol LL is the source of this.
+// Elements are sent in lines of 16 bytes: 4 bytes of elements, the 4-byte call number, 4 bytes of
+// elements, the call number again. The GPU writes each aligned half of a line at once, so a half
+// with the right call number also has its elements. No other synchronisation is needed. NCCL's
+// protocol LL works in the same way.
 
-// OneShot is the structure one_shot in abi.h.
-struct OneShot {
-	u64 slots[8]; // each rank's memory, as this one addresses it
-	u64 stop;     // a word of the host's: not 0 once nobody is waited for any more
-	u64 stopped;  // a word of the GPU's: not 0 once a call ended by that
+// SmallAllReduce is the structure small_all_reduce in abi.h.
+struct SmallAllReduce {
+	u64 slots[8]; // each rank's memory, as mapped by this rank
+	u64 stop; // a word in host memory; not 0: stop waiting
+	u64 stopped; // a word in GPU memory; not 0: a call was stopped
 	u64 src, dst, n;
-	double scale; // of the sum
-	u32 rank, ranks, call, lines; // lines: of a slot
+	double scale; // factor of the sum
+	u32 rank, ranks, call, lines; // lines: lines in a slot
 };
 
-// slot is where, in a rank's memory, the lines of some rank begin. It is written
-// again two calls later: its reader is past it then, since the writer has got
-// something of the call between, which the reader sent when it was.
-__device__ inline uint4 *slot(const OneShot &a, u32 in, u32 of) {
+// slot returns the first line of rank of's slot in rank in's memory. A slot is written again two
+// calls later. By then its reader has read it: the writer has received the reader's lines of the
+// call in between, which the reader sends only after it has finished the earlier call.
+__device__ inline uint4 *slot(const SmallAllReduce &a, u32 in, u32 of) {
 	return (uint4 *)a.slots[in] + ((u64)(a.call & 1) * a.ranks + of) * a.lines;
 }
 
@@ -27,13 +27,13 @@ __device__ inline void send(uint4 *line, uint2 v, u32 call) {
 	asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(line), "r"(v.x), "r"(call), "r"(v.y) : "memory");
 }
 
-// receive waits for a line, and is false if it was told to stop.
+// receive waits for a line. It returns false if it was stopped.
 __device__ inline bool receive(const uint4 *line, uint2 &v, u32 call, u64 stop) {
 	for (u32 spins = 1;; spins++) {
 		u32 first, second;
 		asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(first), "=r"(v.y), "=r"(second) : "l"(line) : "memory");
 		if (first == call && second == call) return true;
-		// The word is the host's, behind a bus that all threads share.
+		// Poll rarely: the word is in host memory, behind a bus that all threads share.
 		if (spins % 16384 == 0 && *(volatile u32 *)stop) return false;
 	}
 }
@@ -51,23 +51,23 @@ template <class T> struct Line {
 	}
 };
 
-// one_shot sums in the order of the ranks, so that all get the same bits. Once a
-// call was stopped nothing is sent any more: the elements of later ones may come of
-// what that call left behind.
-template <class T> __device__ inline void one_shot(const OneShot &a) {
+// small_all_reduce sums in the order of the ranks, so that all ranks get the same bits. After a
+// call was stopped, later calls send nothing, because their elements may depend on its invalid
+// result.
+template <class T> __device__ inline void small_all_reduce(const SmallAllReduce &a) {
 	typedef typename Arith<T>::type A;
 	const int N = Line<T>::N;
 	const T *src = (const T *)a.src;
 	const u64 lines = (a.n + N - 1) / N;
 	const u32 stopped = *(const volatile u32 *)a.stopped;
 	for (u64 i = global_thread(); i < lines; i += global_threads()) {
-		Line<T> own;
-		own.raw = make_uint2(0, 0);
-		own.load(src, i, a.n);
+		Line<T> self;
+		self.raw = make_uint2(0, 0);
+		self.load(src, i, a.n);
 		if (stopped) return;
 		for (u32 k = 1; k < a.ranks; k++) {
 			u32 to = a.rank + k < a.ranks ? a.rank + k : a.rank + k - a.ranks;
-			send(slot(a, to, a.rank) + i, own.raw, a.call);
+			send(slot(a, to, a.rank) + i, self.raw, a.call);
 		}
 	}
 	for (u64 i = global_thread(); i < lines; i += global_threads()) {
@@ -89,5 +89,5 @@ template <class T> __device__ inline void one_shot(const OneShot &a) {
 }
 
 #define KERNEL(name, T) \
-	extern "C" __global__ void __launch_bounds__(512) one_shot_##name(const OneShot a) { one_shot<T>(a); }
+	extern "C" __global__ void __launch_bounds__(512) small_all_reduce_##name(const SmallAllReduce a) { small_all_reduce<T>(a); }
 EACH_FLOAT(KERNEL)
