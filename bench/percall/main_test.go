@@ -57,7 +57,7 @@ func launch(t *testing.T, control []string, args ...string) (lines []string, com
 	}
 	t.Setenv("TMPDIR", dir)
 	if err := fakegpu.Libraries(dir); err != nil {
-		t.Skip("no stand-ins: ", err)
+		t.Skip("no fake GPU libraries: ", err)
 	}
 	release, err := fakegpu.Control(control...)
 	if err != nil {
@@ -71,7 +71,7 @@ func launch(t *testing.T, control []string, args ...string) (lines []string, com
 	return strings.Split(strings.TrimSpace(strings.ReplaceAll(out.String(), "[default0]: ", "")), "\n"), errs.String(), err
 }
 
-// How fast the stand-ins are is nobody's business: the limits may hold or not.
+// The speed of the fake libraries does not matter: the limits may hold or not.
 func TestTable(t *testing.T) {
 	lines, complaints, err := launch(t, nil, "--max-bytes=16384", "--iters=3", "--turns=5", "--warmup=2")
 	t.Logf("%v\n%s\n%s", err, strings.Join(lines, "\n"), complaints)

@@ -20,9 +20,9 @@ var fakeLibraries = sync.OnceValue(func() error { return fakegpu.Libraries(scrat
 // interface.
 func TestNothingIsWrongOnDevices(t *testing.T) {
 	if err := fakeLibraries(); err != nil {
-		t.Skip("no stand-ins: ", err)
+		t.Skip("no fake GPU libraries: ", err)
 	}
-	t.Setenv("TMPDIR", t.TempDir()) // for the stand-ins' shared files
+	t.Setenv("TMPDIR", t.TempDir()) // for the fake libraries' shared files
 	for _, name := range Names() {
 		devices := make([]device.Device, 3)
 		for i := range devices {

@@ -35,28 +35,28 @@ enum { symbol_count = sizeof symbols / sizeof *symbols };
 static const char *symbol(int i) { return symbols[i]; }
 static void set(table *t, int i, void *f) { ((void **)t)[i] = f; }
 
-#define WITHIN(call) t->cuCtxSetCurrent(ctx); return (call)
+#define IN_CONTEXT(call) t->cuCtxSetCurrent(ctx); return (call)
 static int retain(table *t, uintptr_t *ctx, int dev) { return t->cuDevicePrimaryCtxRetain(ctx, dev); }
 static int release(table *t, int dev) { return t->cuDevicePrimaryCtxRelease_v2(dev); }
-static int stream_create(table *t, uintptr_t ctx, uintptr_t *s) { WITHIN(t->cuStreamCreateWithPriority(s, 1, 0)); }
-static int stream_destroy(table *t, uintptr_t ctx, uintptr_t s) { WITHIN(t->cuStreamDestroy_v2(s)); }
-static int stream_wait(table *t, uintptr_t ctx, uintptr_t s, uintptr_t e) { WITHIN(t->cuStreamWaitEvent(s, e, 0)); }
-static int event_create(table *t, uintptr_t ctx, uintptr_t *e) { WITHIN(t->cuEventCreate(e, 0)); }
+static int stream_create(table *t, uintptr_t ctx, uintptr_t *s) { IN_CONTEXT(t->cuStreamCreateWithPriority(s, 1, 0)); }
+static int stream_destroy(table *t, uintptr_t ctx, uintptr_t s) { IN_CONTEXT(t->cuStreamDestroy_v2(s)); }
+static int stream_wait(table *t, uintptr_t ctx, uintptr_t s, uintptr_t e) { IN_CONTEXT(t->cuStreamWaitEvent(s, e, 0)); }
+static int event_create(table *t, uintptr_t ctx, uintptr_t *e) { IN_CONTEXT(t->cuEventCreate(e, 0)); }
 static int event_record(table *t, uintptr_t ctx, uintptr_t *e, uintptr_t s) {
 	int r = event_create(t, ctx, e);
 	return r != 0 ? r : t->cuEventRecord(*e, s);
 }
 static int event_query(table *t, uintptr_t e) { return t->cuEventQuery(e); }
 static int64_t event_time(table *t, uintptr_t e) { return t->fakegpu_event_time(e); }
-static int mem_alloc(table *t, uintptr_t ctx, uint64_t *p, size_t size) { WITHIN(t->cuMemAlloc_v2(p, size)); }
-static int mem_free(table *t, uintptr_t ctx, uint64_t p) { WITHIN(t->cuMemFree_v2(p)); }
-static int host_alloc(table *t, uintptr_t ctx, void **p, size_t size) { WITHIN(t->cuMemHostAlloc(p, size, 0)); }
-static int host_free(table *t, uintptr_t ctx, void *p) { WITHIN(t->cuMemFreeHost(p)); }
-static int copy_in(table *t, uintptr_t ctx, uint64_t dst, const void *src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyHtoDAsync_v2(dst, src, n, s)); }
-static int copy_out(table *t, uintptr_t ctx, void *dst, uint64_t src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyDtoHAsync_v2(dst, src, n, s)); }
-static int module_load(table *t, uintptr_t ctx, uintptr_t *m, const void *image) { WITHIN(t->cuModuleLoadData(m, image)); }
-static int module_function(table *t, uintptr_t ctx, uintptr_t *f, uintptr_t m, const char *name) { WITHIN(t->cuModuleGetFunction(f, m, name)); }
-static int copy_within(table *t, uintptr_t ctx, uint64_t dst, uint64_t src, size_t n, uintptr_t s) { WITHIN(t->cuMemcpyDtoDAsync_v2(dst, src, n, s)); }
+static int mem_alloc(table *t, uintptr_t ctx, uint64_t *p, size_t size) { IN_CONTEXT(t->cuMemAlloc_v2(p, size)); }
+static int mem_free(table *t, uintptr_t ctx, uint64_t p) { IN_CONTEXT(t->cuMemFree_v2(p)); }
+static int host_alloc(table *t, uintptr_t ctx, void **p, size_t size) { IN_CONTEXT(t->cuMemHostAlloc(p, size, 0)); }
+static int host_free(table *t, uintptr_t ctx, void *p) { IN_CONTEXT(t->cuMemFreeHost(p)); }
+static int copy_in(table *t, uintptr_t ctx, uint64_t dst, const void *src, size_t n, uintptr_t s) { IN_CONTEXT(t->cuMemcpyHtoDAsync_v2(dst, src, n, s)); }
+static int copy_out(table *t, uintptr_t ctx, void *dst, uint64_t src, size_t n, uintptr_t s) { IN_CONTEXT(t->cuMemcpyDtoHAsync_v2(dst, src, n, s)); }
+static int module_load(table *t, uintptr_t ctx, uintptr_t *m, const void *image) { IN_CONTEXT(t->cuModuleLoadData(m, image)); }
+static int module_function(table *t, uintptr_t ctx, uintptr_t *f, uintptr_t m, const char *name) { IN_CONTEXT(t->cuModuleGetFunction(f, m, name)); }
+static int copy_within(table *t, uintptr_t ctx, uint64_t dst, uint64_t src, size_t n, uintptr_t s) { IN_CONTEXT(t->cuMemcpyDtoDAsync_v2(dst, src, n, s)); }
 */
 // #include <stdlib.h>
 import "C"
@@ -73,8 +73,7 @@ import (
 	"github.com/goddp/goddp/internal/dl"
 )
 
-// Device implements device.Device on the stand-in libcuda, but for Kernels,
-// which it has none of.
+// Device implements device.Device on the fake libcuda, except for Kernels.
 type Device struct {
 	ordinal int
 	lib     *dl.Library
@@ -89,10 +88,9 @@ type Device struct {
 
 var _ device.Device = (*Device)(nil)
 
-// Open makes a device of the stand-in GPU with an ordinal from 0 to 15, after
-// Libraries.
+// Open opens a device on a fake GPU. The ordinal is 0 to 15. Libraries must have been called.
 func Open(ordinal int) (*Device, error) {
-	lib, err := dl.Open(dl.Search{Name: "the stand-in libcuda", Env: "GODDP_LIBCUDA"})
+	lib, err := dl.Open(dl.Search{Name: "the fake libcuda", Env: "GODDP_LIBCUDA"})
 	if err != nil {
 		return nil, err
 	}
@@ -124,13 +122,13 @@ func (d *Device) check(call string, code C.int) error {
 
 func (d *Device) String() string { return fmt.Sprintf("fakegpu:%d", d.ordinal) }
 
-// Context is the CUcontext.
+// Context returns the CUcontext.
 func (d *Device) Context() uintptr { return uintptr(d.ctx) }
 
-// Lookup finds a function of libcuda.
+// Lookup returns a function of libcuda.
 func (d *Device) Lookup(symbol string) (unsafe.Pointer, error) { return d.lib.Lookup(symbol) }
 
-// Compile finds kernels that libcuda knows by name.
+// Compile returns kernels by name. The fake libcuda implements those of internal/backend/nccl.
 func (d *Device) Compile(_ context.Context, name, text string, functions ...string) ([]uintptr, error) {
 	cname := C.CString(text)
 	defer C.free(unsafe.Pointer(cname))
@@ -152,7 +150,7 @@ func (d *Device) Compile(_ context.Context, name, text string, functions ...stri
 	return out, nil
 }
 
-// Alloc returns memory of the device, which is never cached.
+// Alloc allocates device memory. Nothing is cached.
 func (d *Device) Alloc(size int) (device.Buffer, error) {
 	if size == 0 {
 		return device.Buffer{}, nil
@@ -167,7 +165,7 @@ func (d *Device) Alloc(size int) (device.Buffer, error) {
 	return device.DeviceBuffer(uintptr(p), size, nil), nil
 }
 
-// AllocHost returns memory of the host.
+// AllocHost allocates host memory.
 func (d *Device) AllocHost(size int) (device.Buffer, error) {
 	if size == 0 {
 		return device.Buffer{}, nil
@@ -179,7 +177,7 @@ func (d *Device) AllocHost(size int) (device.Buffer, error) {
 	return device.HostBuffer(unsafe.Slice((*byte)(p), size), nil), nil
 }
 
-// Free gives memory back when what Compute was given has run.
+// Free frees memory after the work on the compute stream has run.
 func (d *Device) Free(b device.Buffer) {
 	if b.Len() == 0 {
 		return
@@ -198,7 +196,7 @@ func (d *Device) Free(b device.Buffer) {
 	C.mem_free(d.fns, d.ctx, C.uint64_t(b.Addr()))
 }
 
-// Compute is the stream of a program's own work.
+// Compute returns the compute stream.
 func (d *Device) Compute() device.Stream { return d.compute }
 
 // NewStream makes a stream.
@@ -207,10 +205,10 @@ func (d *Device) NewStream(bool) (device.Stream, error) {
 	return s, d.check("cuStreamCreate", C.stream_create(d.fns, d.ctx, &s.handle))
 }
 
-// Kernels panics: there are none.
+// Kernels panics: the device has none.
 func (d *Device) Kernels() device.Kernels { panic("fakegpu: a device without kernels") }
 
-// Copy enqueues a copy: memory of the device is the host's here.
+// Copy enqueues a copy between buffers of the device.
 func (d *Device) Copy(s device.Stream, dst, src device.Buffer) error {
 	if dst.Len() != src.Len() {
 		panic(fmt.Errorf("%v: Copy of %d bytes to %d", d, src.Len(), dst.Len()))
@@ -218,7 +216,7 @@ func (d *Device) Copy(s device.Stream, dst, src device.Buffer) error {
 	return d.check("cuMemcpyDtoDAsync", C.copy_within(d.fns, d.ctx, C.uint64_t(dst.Addr()), C.uint64_t(src.Addr()), C.size_t(src.Len()), s.(*Stream).handle))
 }
 
-// CopyIn enqueues a copy.
+// CopyIn enqueues a copy from the host to the device.
 func (d *Device) CopyIn(s device.Stream, dst device.Buffer, src []byte) error {
 	if len(src) == 0 {
 		return nil
@@ -226,8 +224,8 @@ func (d *Device) CopyIn(s device.Stream, dst device.Buffer, src []byte) error {
 	return d.check("cuMemcpyHtoDAsync", C.copy_in(d.fns, d.ctx, C.uint64_t(dst.Addr()), unsafe.Pointer(&src[0]), C.size_t(len(src)), s.(*Stream).handle))
 }
 
-// CopyOut copies behind what the stream was given. If ctx ends, the memory that
-// the copy goes to is left to it.
+// CopyOut copies from the device to the host, after the work on the stream. If ctx ends, the copy
+// may still run, so its intermediate memory is not freed.
 func (d *Device) CopyOut(ctx context.Context, s device.Stream, dst []byte, src device.Buffer) error {
 	if len(dst) == 0 {
 		return nil
@@ -245,10 +243,10 @@ func (d *Device) CopyOut(ctx context.Context, s device.Stream, dst []byte, src d
 	return nil
 }
 
-// Values keeps state of the layers above.
+// Values returns the values that other packages keep with the device.
 func (d *Device) Values() *device.Values { return &d.values }
 
-// Memory tells what Alloc gave and Free did not take back.
+// Memory returns how much memory is allocated.
 func (d *Device) Memory() device.MemoryStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -259,8 +257,8 @@ func (d *Device) Memory() device.MemoryStats {
 	return st
 }
 
-// Close closes the compute stream. With the last device of the process what was not
-// freed is given up: there is room for as much again.
+// Close closes the compute stream. When the last device of the process is closed, memory that was
+// not freed no longer counts as used.
 func (d *Device) Close() error {
 	return errors.Join(d.compute.Close(), d.check("cuDevicePrimaryCtxRelease", C.release(d.fns, C.int(d.ordinal))))
 }
@@ -269,16 +267,16 @@ func (d *Device) Close() error {
 type Stream struct {
 	d      *Device
 	handle C.uintptr_t
-	order  sync.Mutex // of events, as a real device's: whoever records one has it
+	order  sync.Mutex // held while an event is recorded, as on a real device
 }
 
-// Handle is the CUstream.
+// Handle returns the CUstream.
 func (s *Stream) Handle() uintptr { return uintptr(s.handle) }
 
-// Record marks a point.
+// Record records an event with a time.
 func (s *Stream) Record() device.Event { return s.record(true) }
 
-// Mark marks a point without a time.
+// Mark records an event without a time.
 func (s *Stream) Mark() device.Event { return s.record(false) }
 
 func (s *Stream) record(timed bool) *Event {
@@ -289,7 +287,7 @@ func (s *Stream) record(timed bool) *Event {
 	return e
 }
 
-// Enqueue marks a point that f records behind what it enqueues.
+// Enqueue returns an event that f records behind the work it enqueues.
 func (s *Stream) Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error) {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -300,7 +298,7 @@ func (s *Stream) Enqueue(timed bool, f func(stream, event uintptr) error) (devic
 	return e, f(uintptr(s.handle), uintptr(e.handle))
 }
 
-// WaitFor makes later work run after e.
+// WaitFor makes later work on the stream wait for e.
 func (s *Stream) WaitFor(ctx context.Context, e device.Event) error {
 	ev, ok := e.(*Event)
 	if !ok {
@@ -309,10 +307,10 @@ func (s *Stream) WaitFor(ctx context.Context, e device.Event) error {
 	return s.d.check("cuStreamWaitEvent", C.stream_wait(s.d.fns, s.d.ctx, s.handle, ev.handle))
 }
 
-// Sync waits for all work.
+// Sync waits for all work on the stream.
 func (s *Stream) Sync(ctx context.Context) error { return s.Record().Sync(ctx) }
 
-// Close releases the stream.
+// Close destroys the stream.
 func (s *Stream) Close() error {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -327,7 +325,7 @@ type Event struct {
 	err    error
 }
 
-// Done tells whether the point was reached.
+// Done reports whether the event was reached.
 func (e *Event) Done() (bool, error) {
 	if e.err != nil {
 		return false, e.err
@@ -335,7 +333,7 @@ func (e *Event) Done() (bool, error) {
 	return C.event_query(e.d.fns, e.handle) == 0, nil
 }
 
-// Sync waits for the point.
+// Sync waits until the event is reached.
 func (e *Event) Sync(ctx context.Context) error {
 	for {
 		if done, err := e.Done(); done || err != nil {
@@ -349,7 +347,7 @@ func (e *Event) Sync(ctx context.Context) error {
 	}
 }
 
-// Time is when the point was reached.
+// Time returns when the event was reached. It is zero for events without a time.
 func (e *Event) Time() time.Time {
 	if done, err := e.Done(); !done || err != nil || !e.timed {
 		return time.Time{}

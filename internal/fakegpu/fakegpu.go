@@ -16,13 +16,14 @@ import (
 //go:embed src
 var sources embed.FS
 
-// Variables are those that Libraries sets. A process without them opens the real libraries.
-var Variables = []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "GODDP_LIBCUBLASLT", "GODDP_LIBNVRTC", "STANDIN_CONTROL"}
+// Variables are the environment variables that Libraries sets. A process without them opens the
+// real libraries.
+var Variables = []string{"GODDP_LIBCUDA", "GODDP_LIBNCCL", "GODDP_LIBCUBLASLT", "GODDP_LIBNVRTC", "FAKEGPU_CONTROL"}
 
-// Libraries builds libcuda, libnccl, libcublasLt and libnvrtc in dir and points
-// GODDP_LIBCUDA and so on of this process, and of those that it starts, to them, and
-// STANDIN_CONTROL to the file that Control writes. It needs gcc, and comes
-// before anything opens the libraries.
+// Libraries builds libcuda, libnccl, libcublasLt and libnvrtc in dir. It sets environment
+// variables, such as GODDP_LIBCUDA, so that this process and its children open them, and
+// FAKEGPU_CONTROL to the file that Control writes. It needs gcc, and must be called before the
+// process opens any of the libraries.
 func Libraries(dir string) error {
 	for _, file := range []string{"control.h", "cuda.h", "elements.h", "libcuda.c", "libnccl.c", "libcublaslt.c", "libnvrtc.c"} {
 		text, err := sources.ReadFile("src/" + file)
@@ -34,7 +35,7 @@ func Libraries(dir string) error {
 		}
 	}
 	for _, args := range [][]string{
-		{"libcuda.c", "-o", "libcuda.so", "-Wl,-soname," + filepath.Join(dir, "libcuda.so")}, // not that of another folder
+		{"libcuda.c", "-o", "libcuda.so", "-Wl,-soname," + filepath.Join(dir, "libcuda.so")}, // so that a library of another folder is not used
 		{"libnccl.c", "-o", "libnccl.so", "-L.", "-l:libcuda.so"},
 		{"libcublaslt.c", "-o", "libcublaslt.so", "-L.", "-l:libcuda.so"},
 		{"libnvrtc.c", "-o", "libnvrtc.so"},
@@ -48,14 +49,14 @@ func Libraries(dir string) error {
 	for _, lib := range []string{"cuda", "nccl", "cublaslt", "nvrtc"} {
 		os.Setenv("GODDP_LIB"+strings.ToUpper(lib), filepath.Join(dir, "lib"+lib+".so"))
 	}
-	os.Setenv("STANDIN_CONTROL", filepath.Join(dir, "control"))
+	os.Setenv("FAKEGPU_CONTROL", filepath.Join(dir, "control"))
 	return nil
 }
 
-// Control makes the stand-ins behave as lines say from now on. The returned
-// function ends that, once: what hangs ends, and what begins later is sound.
+// Control sets the faults of the fake libraries, one in each line. The returned function removes
+// the faults and makes calls that hang return.
 func Control(lines ...string) (release func(), err error) {
-	path := os.Getenv("STANDIN_CONTROL")
+	path := os.Getenv("FAKEGPU_CONTROL")
 	if err := os.Remove(path + ".release"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

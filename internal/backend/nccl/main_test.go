@@ -76,7 +76,7 @@ type member struct {
 func control(t testing.TB, lines ...string) (release func()) {
 	t.Helper()
 	if fakeErr != nil {
-		t.Skip("no stand-ins: ", fakeErr)
+		t.Skip("no fake GPU libraries: ", fakeErr)
 	}
 	release, err := fakegpu.Control(lines...)
 	if err != nil {

@@ -1,7 +1,7 @@
 //go:build cgo && linux
 
-// Command libraries builds the stand-ins for CUDA's libraries in a folder that is
-// there, and prints the variables that have programs open them:
+// Command libraries builds fake versions of CUDA's libraries in an existing folder. It prints the
+// variables by which programs open them:
 //
 //	mkdir /tmp/gpu && eval $(go run ./internal/fakegpu/libraries /tmp/gpu)
 //	GODDP_DEVICE=cuda go run ./cmd/golaunch --nproc-per-node 1 ./examples/toy

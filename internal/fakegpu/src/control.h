@@ -1,7 +1,6 @@
-// How tests control the stand-ins: the file that STANDIN_CONTROL names holds
-// lines of a word and numbers, and is read whenever something depends on it. The
-// variable itself is read once, when the library is loaded: the environment is
-// not safe to read beside a program that writes it.
+// Tests control the fake libraries through the file that FAKEGPU_CONTROL names. Each of its lines
+// is a word and numbers. The file is read each time a fault could apply. The variable is read once,
+// when the library is loaded, because a program may change its environment at the same time.
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +10,14 @@
 static char control_path[PATH_MAX], release_path[PATH_MAX + 16];
 
 __attribute__((constructor)) static void find_control(void) {
-	const char *s = getenv("STANDIN_CONTROL");
+	const char *s = getenv("FAKEGPU_CONTROL");
 	if (s == NULL) return;
 	snprintf(control_path, sizeof control_path, "%s", s);
 	snprintf(release_path, sizeof release_path, "%s.release", s);
 }
 
-// line finds the first line of a word and as many numbers as are given, and
-// returns the number behind them; otherwise if there is no such line.
+// line finds the first line that begins with word and count numbers. It returns the next number of
+// that line, 1 if there is none, or otherwise if there is no such line.
 static inline long line(const char *word, int count, const long *numbers, long otherwise) {
 	FILE *f = fopen(control_path, "r");
 	if (f == NULL) return otherwise;
@@ -38,5 +37,5 @@ static inline long line(const char *word, int count, const long *numbers, long o
 
 static inline long setting(const char *word, long otherwise) { return line(word, 0, NULL, otherwise); }
 
-// released tells whether everything that hangs is to end.
+// released reports whether everything that hangs must return.
 static inline int released(void) { return access(release_path, F_OK) == 0; }

@@ -1,11 +1,11 @@
-// What a CUDA source takes for granted, on the host. A kernel's threads are
-// coroutines of one thread, which runs block after block: each goes on until it ends
-// or waits for others, at a barrier or in an exchange of its warp. Memory is the
-// host's, so an access out of bounds is not seen, and races between threads are not
-// either: an order is right here that another one may spoil.
+// CUDA's built-in functions and variables, for kernels that run on the host. Each thread of a
+// kernel is a coroutine. One host thread runs the blocks one after the other. A coroutine runs
+// until it ends or waits for others, at a barrier or in an exchange within its warp. Memory is the
+// host's, so accesses out of bounds are not detected. Races between threads are not detected
+// either, because the threads run in one fixed order.
 //
-// A kernel takes one structure of more than 16 bytes by value: those travel on the
-// stack, so that a call needs to know their size alone.
+// A kernel must take one structure of more than 16 bytes by value. The ABI passes such a structure
+// on the stack, so a call needs to know only its size.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -67,7 +67,7 @@ inline float __int_as_float(int v) { return bits_of<float>(v); }
 inline double __longlong_as_double(long long v) { return bits_of<double>(v); }
 inline long long __double_as_longlong(double v) { return bits_of<long long>(v); }
 
-// toward is v in float, rounded towards zero.
+// toward_zero returns v as a float, rounded towards zero.
 inline float toward_zero(double v) {
 	float f = (float)v;
 	return std::fabs((double)f) > std::fabs(v) ? std::nextafterf(f, 0) : f;
@@ -111,7 +111,7 @@ inline int __ffs(int v) { return __builtin_ffs(v); }
 inline int __clz(int v) { return v == 0 ? 32 : __builtin_clz(v); }
 template <class T> inline T __ldg(const T *p) { return *p; }
 
-// The bits of a Float16, to nearest, ties to even. The payload of a NaN goes.
+// Conversions of 16-bit floats, rounded to nearest, ties to even. NaNs lose their payload.
 inline float half_to_float(uint16_t h) {
 	unsigned sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
 	if (exponent == 31) return __uint_as_float(sign | 0x7f800000 | fraction << 13);
@@ -123,7 +123,7 @@ inline uint16_t float_to_half(float v) {
 	float a = fabsf(v);
 	if (a != a) return 0x7fff;
 	if (a >= 65520) return sign | 0x7c00;
-	if (a < 6.103515625e-5f) return sign | (uint16_t)rintf(ldexpf(a, 24)); // a carry makes the least normal number
+	if (a < 6.103515625e-5f) return sign | (uint16_t)rintf(ldexpf(a, 24)); // rounding up may give the smallest normal number
 	int e;
 	uint16_t f = rintf(ldexpf(frexpf(a, &e), 11)); // 1024 to 2048
 	return sign | (((e + 14) << 10) + (f - 1024));
@@ -133,13 +133,13 @@ inline uint16_t float_to_bfloat(float v) {
 	return v != v ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
 
-// A block, as it runs.
+// The block that is running.
 namespace block {
-struct warp { unsigned arrived, phase; uint64_t slots[2][32]; }; // a lane is at most one exchange ahead of another
+struct warp { unsigned arrived, phase; uint64_t slots[2][32]; }; // threads are at most one exchange apart, so two copies of slots are enough
 struct thread {
 	void *stack, *context;
 	dim3 index;
-	const unsigned *awaited; // a phase that has to change before the thread goes on, or null
+	const unsigned *awaited; // the thread waits until *awaited differs from from; null: it is not waiting
 	unsigned from;
 	bool ended;
 };
@@ -149,8 +149,8 @@ static std::vector<warp> warps;
 static unsigned current, alive, arrived, phase;
 static void *scheduler;
 
-// swap saves where it is in *from and goes on at to. What a call preserves is on
-// the stack.
+// fakegpu_swap saves the current context in *from and continues with the context to. It saves the
+// registers that a function must preserve on the stack.
 extern "C" void fakegpu_swap(void **from, void *to);
 #if defined __x86_64__
 asm(".text\n.local fakegpu_swap\nfakegpu_swap:\n"
@@ -159,7 +159,7 @@ asm(".text\n.local fakegpu_swap\nfakegpu_swap:\n"
 	"pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
 static void *prepare(char *top, void (*entry)()) {
 	void **sp = (void **)((uintptr_t)top & ~(uintptr_t)15);
-	*--sp = nullptr; // where entry would return to
+	*--sp = nullptr; // return address of entry, which never returns
 	*--sp = (void *)entry;
 	return sp - 6;
 }
@@ -180,7 +180,7 @@ static void *prepare(char *top, void (*entry)()) {
 
 inline void yield() { fakegpu_swap(&threads[current].context, scheduler); }
 
-// arrive counts a thread at a barrier, and returns when as many as wanted arrived.
+// arrive counts a thread at a barrier, and returns when wanted threads have arrived.
 inline void arrive(unsigned &arrived, unsigned &phase, unsigned wanted) {
 	if (++arrived >= wanted) {
 		arrived = 0;
@@ -197,7 +197,7 @@ inline void wait_warp(unsigned mask) {
 	for (unsigned l = 0; l < 32 && first + l < threads.size(); l++) wanted += (mask >> l & 1) && !threads[first + l].ended;
 	arrive(warps[current / 32].arrived, warps[current / 32].phase, wanted);
 }
-// share gives every lane of a warp the values of all.
+// share gives every thread of a warp the values of all its threads.
 template <class T> inline const uint64_t *share(unsigned mask, T v) {
 	static_assert(sizeof(T) <= 8);
 	warp &w = warps[current / 32];
@@ -234,8 +234,7 @@ static void body() {
 	abort();
 }
 
-// run runs one block, and tells whether its threads all ended: no barrier may be
-// waited for in vain.
+// run runs one block. It returns false if threads wait at a barrier that the others never reach.
 static bool run() {
 	alive = threads.size();
 	arrived = 0;
@@ -261,11 +260,11 @@ static bool run() {
 }
 }
 
-// fakegpu_launch runs a grid, and returns a CUresult.
+// fakegpu_launch runs a grid and returns a CUresult.
 extern "C" int fakegpu_launch(void (*f)(), const char *name, dim3 grid, dim3 threads, const void *args, size_t size) {
 	const size_t n = (size_t)threads.x * threads.y * threads.z;
 	if (n == 0 || n > 1024 || size <= 16 || size > sizeof block::args) {
-		fprintf(stderr, "stand-in: %s: %zu threads a block, %zu bytes of arguments\n", name, n, size);
+		fprintf(stderr, "fakegpu: %s: %zu threads a block, %zu bytes of arguments\n", name, n, size);
 		return 1;
 	}
 	block::function = f;
@@ -287,7 +286,7 @@ extern "C" int fakegpu_launch(void (*f)(), const char *name, dim3 grid, dim3 thr
 			for (unsigned x = 0; x < grid.x; x++) {
 				blockIdx = {x, y, z};
 				if (block::run()) continue;
-				fprintf(stderr, "stand-in: %s: threads of block %u, %u, %u wait for others that do not come\n", name, x, y, z);
+				fprintf(stderr, "fakegpu: %s: threads of block %u, %u, %u wait for others that do not arrive\n", name, x, y, z);
 				return 719;
 			}
 	return 0;
@@ -299,7 +298,7 @@ inline int __syncthreads_or(int v) {
 	if (v) any = 1;
 	block::wait();
 	int r = any;
-	block::wait(); // everybody has read it
+	block::wait(); // all threads have read any
 	any = 0;
 	block::wait();
 	return r;
@@ -309,21 +308,21 @@ inline void __syncwarp(unsigned mask = 0xffffffffu) { block::wait_warp(mask); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline int lane_from(int lane, int width) {
-	int own = block::current % 32;
-	return own / width * width + lane % width;
+	int self = block::current % 32;
+	return self / width * width + lane % width;
 }
 template <class T> inline T __shfl_sync(unsigned mask, T v, int lane, int width = 32) { return block::exchange(mask, v, lane_from(lane, width)); }
 template <class T> inline T __shfl_xor_sync(unsigned mask, T v, int by, int width = 32) {
-	int own = block::current % 32, from = own ^ by;
-	return block::exchange(mask, v, from / width > own / width ? own : from);
+	int self = block::current % 32, from = self ^ by;
+	return block::exchange(mask, v, from / width > self / width ? self : from);
 }
 template <class T> inline T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32) {
-	int own = block::current % 32, from = own + by;
-	return block::exchange(mask, v, from / width == own / width ? from : own);
+	int self = block::current % 32, from = self + by;
+	return block::exchange(mask, v, from / width == self / width ? from : self);
 }
 template <class T> inline T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32) {
-	int own = block::current % 32, from = own - (int)by;
-	return block::exchange(mask, v, from >= own / width * width ? from : own);
+	int self = block::current % 32, from = self - (int)by;
+	return block::exchange(mask, v, from >= self / width * width ? from : self);
 }
 inline unsigned __ballot_sync(unsigned mask, int v) {
 	const uint64_t *votes = block::share(mask, (uint64_t)(v != 0));

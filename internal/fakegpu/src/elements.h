@@ -1,5 +1,4 @@
-// Elements by NCCL's numbers of their types, read as double or int64, which every
-// value of the tests fits in.
+// Elements of NCCL's types, read as double or int64. Both hold all values of the tests exactly.
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-// A stand-in for libcublasLt that computes products on the host, as cuBLAS's
-// documentation defines them: column-major, D = alpha·op(A)·op(B) + beta·C, with an
-// epilogue. Sums are kept in double, and the product runs on its stream.
+// A fake libcublasLt that computes products on the host as cuBLAS's documentation defines them:
+// column-major, D = alpha·op(A)·op(B) + beta·C, with an epilogue. It sums in double. The products
+// run on their stream.
 #include "elements.h"
 #include <stdlib.h>
 
@@ -71,7 +71,7 @@ int cublasLtMatmulPreferenceSetAttribute(void *p, int which, const void *v, size
 	return OK;
 }
 
-// Whether the shapes fit, and cuBLAS has a kernel.
+// check returns an error if the shapes do not fit or cuBLAS has no kernel.
 static int check(const operation *op, const layout *a, const layout *b, const layout *d) {
 	const uint64_t m = op->ta ? a->cols : a->rows, k = op->ta ? a->rows : a->cols;
 	const uint64_t kb = op->tb ? b->cols : b->rows, n = op->tb ? b->rows : b->cols;
@@ -93,7 +93,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, operation *op, layout *a, layou
 	return OK;
 }
 
-int32_t fakegpu_products; // asked for so far
+int32_t fakegpu_products; // number of products so far
 
 typedef struct {
 	operation op;

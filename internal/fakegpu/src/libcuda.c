@@ -1,15 +1,14 @@
-// A stand-in for libcuda: the few dozen calls in use, on the host's memory. A
-// stream is a thread that runs what it is given in order. Work on a context that
-// is not current on the thread is refused: the driver would touch another
-// device. control.h says how it is controlled:
+// A fake libcuda with the functions that this project uses, on host memory. A stream is a thread
+// that runs its work in order. If a stream's context is not current on the calling thread, calls
+// fail, because the real driver would use another device. Faults (see control.h):
 //
-//	delay US    a stream sleeps a random time, up to that, before its work
-//	seed N      of those times
-//	hold        streams that are made run nothing until released
+//	delay US    a stream sleeps a random time, at most US microseconds, before each work
+//	seed N      seed of those times
+//	hold        new streams run nothing until released
 //	memory N    bytes of all devices together
-//	query CODE  what cuStreamQuery returns
-//	record CODE what cuEventRecord returns
-//	ipc DEVICE  it maps memory of other devices of this process
+//	query CODE  result of cuStreamQuery
+//	record CODE result of cuEventRecord
+//	ipc DEVICE  the device can map memory of other devices of this process
 #define _GNU_SOURCE
 #include "control.h"
 #include "elements.h"
@@ -39,21 +38,20 @@ typedef struct {
 	unsigned seed;
 } stream;
 
-// An event counts how often it was recorded and how often that was reached, so
-// that a wait is for the point of the call. Events are never freed: a wait may
-// still refer to one.
+// An event counts how often it was recorded and how often it was reached, so that a wait refers to
+// one recording. Events are never freed, since a wait may still refer to them.
 typedef struct {
 	atomic_uint_fast64_t recorded, reached;
-	atomic_int_fast64_t at; // nanoseconds
+	atomic_int_fast64_t at; // time in nanoseconds
 } event;
 
 static context contexts[MAX_DEVICES];
 static _Thread_local context *current;
 static pthread_mutex_t memory_mu = PTHREAD_MUTEX_INITIALIZER;
 static size_t memory_used;
-static int retained; // primary contexts; under memory_mu
+static int retained; // number of primary contexts; guarded by memory_mu
 
-static atomic_int failed; // a kernel's error: every stream has it from then on
+static atomic_int failed; // error of a kernel, which all streams return from then on
 
 static size_t memory_total(void) { return setting("memory", 1L << 30); }
 
@@ -76,22 +74,22 @@ int cuDeviceGetPCIBusId(char *id, int size, int dev) {
 }
 
 int cuDeviceGetName(char *name, int size, int dev) {
-	snprintf(name, size, "stand-in %d", dev);
+	snprintf(name, size, "fakegpu %d", dev);
 	return OK;
 }
-// Each attribute is its own number but for the compute capability, 8.0.
+// Each attribute has its number as value, except for the compute capability, which is 8.0.
 int cuDeviceGetAttribute(int *v, int which, int dev) {
 	(void)dev;
 	*v = which == 75 ? 8 : which == 76 ? 0 : which;
 	return OK;
 }
 int cuGetErrorName(int code, const char **name) {
-	*name = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OF_THE_STAND_IN";
+	*name = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OF_FAKEGPU";
 	return OK;
 }
 int cuGetErrorString(int code, const char **text) {
 	(void)code;
-	*text = "the stand-in refuses";
+	*text = "fakegpu refuses";
 	return OK;
 }
 
@@ -104,8 +102,8 @@ int cuDevicePrimaryCtxRetain(context **ctx, int dev) {
 	return OK;
 }
 
-// What was not freed ends with the last context: it is the process's loss, as others
-// may still write to it, and there is room for as much again.
+// When the last context is released, memory that was not freed no longer counts as used. It stays
+// allocated, since other threads may still write to it.
 int cuDevicePrimaryCtxRelease_v2(int dev) {
 	(void)dev;
 	pthread_mutex_lock(&memory_mu);
@@ -134,7 +132,7 @@ static void *serve(void *p) {
 		pthread_mutex_lock(&s->mu);
 		while (s->head == NULL && !s->ended) pthread_cond_wait(&s->changed, &s->mu);
 		work *w = s->head;
-		if (w == NULL) { // ended: nobody refers to the stream any more
+		if (w == NULL) { // ended: nothing refers to the stream any more
 			pthread_mutex_unlock(&s->mu);
 			free(s);
 			return NULL;
@@ -204,12 +202,11 @@ int cuStreamIsCapturing(stream *s, int *status) {
 	return current == s->ctx ? OK : INVALID_CONTEXT;
 }
 
-// A module of the stand-in libnvrtc is a shared library, whose kernels run on the
-// host. Of others the functions do nothing when they are launched, but for those of
-// internal/backend/nccl's small all-reduce.
+// A module from the fake libnvrtc is a shared library, whose kernels run on the host. Functions of
+// other modules do nothing, except for those of internal/backend/nccl's small all-reduce.
 static void nothing(void *arg) { (void)arg; }
 
-// What a small all-reduce takes, and what its lines are.
+// Arguments and lines of the small all-reduce.
 enum { LINE_BYTES = 8 };
 
 typedef struct {
@@ -228,7 +225,7 @@ static line_of_elements *slot(const small_all_reduce *a, int in, int of) {
 	return (line_of_elements *)(uintptr_t)(a->slots[in] + 16 * ((a->call % 2 * a->ranks + of) * (uint64_t)a->lines));
 }
 
-static void run_one_shot(const small_all_reduce *a, int type) {
+static void run_small_all_reduce(const small_all_reduce *a, int type) {
 	size_t each = LINE_BYTES / sizes[type];
 	_Atomic uint32_t *stop = (void *)(uintptr_t)a->stop, *stopped = (void *)(uintptr_t)a->stopped;
 	if (atomic_load(stopped)) return;
@@ -265,14 +262,14 @@ static void run_one_shot(const small_all_reduce *a, int type) {
 typedef struct { unsigned x, y, z; } dim3;
 
 typedef struct {
-	void *library; // NULL: not of the stand-in libnvrtc
+	void *library; // NULL: not from the fake libnvrtc
 	int (*launch)(void *kernel, const char *name, dim3 grid, dim3 threads, const void *args, size_t size);
 } module;
 
 typedef struct {
 	char name[64];
-	int type;     // of a small's elements, else -1
-	void *kernel; // of a module's library, or NULL
+	int type; // element type of a small all-reduce, else -1
+	void *kernel; // function of the module's library, or NULL
 	module *in;
 } function;
 
@@ -283,11 +280,11 @@ typedef struct {
 	max_align_t args[];
 } launch;
 
-// Kernels share their library's threads and shared memory.
+// Kernels of a library share its variables, so one runs at a time.
 static pthread_mutex_t kernel_mu = PTHREAD_MUTEX_INITIALIZER;
 static void run_launch(void *arg) {
 	launch *l = arg;
-	if (l->f->type >= 0) run_one_shot((small_all_reduce *)l->args, l->f->type);
+	if (l->f->type >= 0) run_small_all_reduce((small_all_reduce *)l->args, l->f->type);
 	if (l->f->kernel != NULL) {
 		pthread_mutex_lock(&kernel_mu);
 		int code = l->f->in->launch(l->f->kernel, l->f->name, l->grid, l->threads, l->args, l->size);
@@ -302,7 +299,7 @@ int cuModuleLoadData(module **out, const void *image) {
 	if (current == NULL || image == NULL) return INVALID_VALUE;
 	module *m = *out = calloc(1, sizeof *m);
 	if (memcmp(image, elf, 4) != 0) return OK;
-	// The library ends with its table of sections, which its head tells of.
+	// The ELF header says where the section table is, with which the file ends.
 	const char *head = image;
 	size_t size = *(uint64_t *)(head + 40) + (size_t)*(uint16_t *)(head + 58) * *(uint16_t *)(head + 60);
 	char path[] = "/tmp/fakegpu-kernels-XXXXXX";
@@ -313,7 +310,7 @@ int cuModuleLoadData(module **out, const void *image) {
 	if (whole) m->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	unlink(path);
 	if (m->library == NULL) {
-		fprintf(stderr, "stand-in: loading kernels: %s\n", whole ? dlerror() : "cannot write them");
+		fprintf(stderr, "fakegpu: loading kernels: %s\n", whole ? dlerror() : "cannot write them");
 		return INVALID_VALUE;
 	}
 	m->launch = dlsym(m->library, "fakegpu_launch");
@@ -325,17 +322,17 @@ int cuModuleUnload(module *m) {
 	return current != NULL ? OK : INVALID_CONTEXT;
 }
 int cuModuleGetFunction(function **out, module *m, const char *name) {
-	static const char *const one_shots[TYPES] = {
+	static const char *const small_all_reduces[TYPES] = {
 		[FLOAT32] = "small_all_reduce_float32", [FLOAT64] = "small_all_reduce_float64", [FLOAT16] = "small_all_reduce_float16", [BFLOAT16] = "small_all_reduce_bfloat16",
 	};
 	enum { NOT_FOUND = 500 };
 	if (name == NULL || strlen(name) >= sizeof (*out)->name) return INVALID_VALUE;
-	function *f = *out = calloc(1, sizeof *f); // lasts as long as the process
+	function *f = *out = calloc(1, sizeof *f); // never freed
 	strcpy(f->name, name);
 	f->in = m;
 	f->type = -1;
 	for (int t = 0; t < TYPES; t++)
-		if (one_shots[t] != NULL && strcmp(one_shots[t], name) == 0) f->type = t;
+		if (small_all_reduces[t] != NULL && strcmp(small_all_reduces[t], name) == 0) f->type = t;
 	if (f->type < 0 && m->library != NULL) {
 		f->kernel = dlsym(m->library, name);
 		if (f->kernel == NULL) return NOT_FOUND;
@@ -400,7 +397,7 @@ int cuEventElapsedTime(float *ms, event *from, event *to) {
 	*ms = (atomic_load(&to->at) - atomic_load(&from->at)) / 1e6f;
 	return OK;
 }
-// Not CUDA's: when an event was reached, in nanoseconds since 1970.
+// Not part of CUDA: when an event was reached, in nanoseconds since 1970.
 int64_t fakegpu_event_time(event *e) { return atomic_load(&e->at); }
 
 int cuMemGetInfo_v2(size_t *free, size_t *total) {
@@ -412,11 +409,11 @@ int cuMemGetInfo_v2(size_t *free, size_t *total) {
 	return OK;
 }
 
-// Memory begins with what is known of it, and is dirty, as a GPU's is: with words
-// that another program may have counted with.
+// An allocation begins with this header. Its contents are set to values that look like counters,
+// because a GPU's memory is not zeroed either.
 typedef struct {
 	size_t size;
-	atomic_int maps; // by other devices
+	atomic_int maps; // mappings by other devices
 } memory;
 
 enum { HEAD = 256 };
@@ -446,7 +443,7 @@ int cuMemFree_v2(uint64_t p) {
 	return OK;
 }
 
-// A handle is the process and the address.
+// A handle holds the process and the address.
 typedef struct {
 	long pid;
 	uint64_t p;
@@ -483,9 +480,9 @@ int cuMemFreeHost(void *p) {
 
 typedef struct {
 	void *dst;
-	const void *src; // NULL: zero
+	const void *src; // NULL: set to zero
 	size_t size;
-	int owned; // src was copied for the call
+	int owned; // src is a copy that was made for the call
 } transfer;
 
 static void move(void *p) {
@@ -502,8 +499,8 @@ static int enqueue_move(void *dst, const void *src, size_t size, int owned, stre
 	return cuLaunchHostFunc(s, move, t);
 }
 
-// Pageable host memory is staged by the call, as CUDA does for small copies.
-// Page-locked memory is taken for pageable.
+// Host memory is copied before the call returns, as CUDA does for small copies of pageable memory.
+// Page-locked memory is treated in the same way.
 int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, stream *s) {
 	void *copy = malloc(size + 1);
 	memcpy(copy, src, size);

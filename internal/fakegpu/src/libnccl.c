@@ -1,24 +1,24 @@
-// A stand-in for libnccl with its ABI, on the stand-in libcuda: ranks are
-// processes or threads that map one file, and a collective is a piece of work
-// on a stream that meets the other ranks' there. It is slow and simple.
+// A fake libnccl with the real one's ABI, on the fake libcuda. Ranks are processes or threads that
+// map one file. A collective is work on a stream that synchronises with the other ranks' work
+// there. It is simple and slow.
 //
-// control.h says how it is controlled. RANK is the rank within a communicator, N
-// counts that rank's calls on it from 1:
+// Faults (see control.h). RANK is the rank in a communicator; N numbers that rank's calls on it
+// from 1:
 //
-//	version V         what ncclGetVersion says
-//	hang RANK N       the call never meets the others
+//	version V         result of ncclGetVersion
+//	hang RANK N       the call never synchronises with the other ranks
 //	refuse RANK N     the call returns ncclInternalError
-//	async RANK N      the call never meets the others, and the communicator
-//	                  reports ncclRemoteError from then on
+//	async RANK N      the call never synchronises with the other ranks, and the
+//	                  communicator reports ncclRemoteError from then on
 //	connect RANK N    the call does not return
-//	stay RANK N       neither does this one, not even when it is aborted
-//	init RANK         making the communicator does not return
-//	abort RANK        aborting it does not return
-//	unwell RANK       aborting it works, and returns ncclInternalError
+//	stay RANK N       the call does not return, not even when it is aborted
+//	init RANK         ncclCommInitRankConfig does not return
+//	abort RANK        ncclCommAbort does not return
+//	unwell RANK       ncclCommAbort works but returns ncclInternalError
 //
-// What does not return does when released; connect also by an abort. A collective
-// that is aborted hands on what its slot holds, as NCCL's does: the peers' calls
-// end, with success and rubbish.
+// Calls that do not return do so when released; with connect, an abort also makes them return. An
+// aborted collective sends what its slot holds, like the real NCCL: the peers' calls succeed with
+// invalid data.
 #define _GNU_SOURCE
 #include "control.h"
 #include "elements.h"
@@ -36,7 +36,7 @@ extern int cuMemFree_v2(uint64_t);
 
 enum { SUCCESS = 0, CUDA_ERROR = 1, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
 enum { MAX_RANKS = 8, CHUNK = 64 << 10 };
-enum { SUM, PROD, MAX, MIN, AVG, USER }; // from USER on: reductions that the user made
+enum { SUM, PROD, MAX, MIN, AVG, USER }; // from USER on: reductions made by ncclRedOpCreatePreMulSum
 enum { MAX_USER = 4 };
 
 typedef struct {
@@ -47,16 +47,16 @@ typedef struct {
 	size_t size;
 	unsigned magic, version;
 	int blocking;
-} config; // the start of it
+} config; // its first fields
 
-// What the ranks of a communicator share.
+// Memory that the ranks of a communicator share.
 typedef struct {
 	atomic_int joined, left;
-	atomic_uint_fast64_t arrived[MAX_RANKS]; // barriers
+	atomic_uint_fast64_t arrived[MAX_RANKS]; // number of barriers
 	struct {
-		atomic_uint_fast64_t wrote, read; // chunks
+		atomic_uint_fast64_t wrote, read; // number of chunks
 		char data[CHUNK];
-	} mail[MAX_RANKS][MAX_RANKS]; // from, to
+	} mail[MAX_RANKS][MAX_RANKS]; // by sender and receiver
 	char slot[MAX_RANKS][CHUNK];
 } shared;
 
@@ -64,19 +64,19 @@ typedef struct comm {
 	shared *sh;
 	context *ctx;
 	int rank, ranks;
-	uint64_t barriers; // of the stream's thread
+	uint64_t barriers; // used by the stream's thread alone
 	int calls;
-	atomic_int aborted, async, busy; // busy: pieces of work enqueued and not done
+	atomic_int aborted, async, busy; // busy: number of works that were enqueued and are not done
 	struct {
-		int type; // 0: free; else the type, plus 1
+		int type; // 0: unused; else the type plus 1
 		double factor;
 	} user[MAX_USER];
 } comm;
 
 static char last_error[256];
 
-// fault tells whether a call of a rank is to fail in some way; n is 0 for what
-// is not counted.
+// fault reports whether a rank's call has a fault. n is 0 for functions whose calls are not
+// numbered.
 static int fault(const comm *c, const char *what, int n) {
 	return line(what, n > 0 ? 2 : 1, (const long[]){c->rank, n}, 0) != 0;
 }
@@ -145,8 +145,8 @@ int ncclCommInitRankConfig(comm **out, int ranks, unique_id id, int rank, config
 	return ncclCommInitRank(out, ranks, id, rank);
 }
 
-// Work in flight refers to the communicator: what ends it waits. The mapping
-// stays, as a peer's last read may be under way.
+// Enqueued work refers to the communicator, so drain waits for it before it frees the communicator.
+// The shared memory exists until the last rank unmaps it.
 static void drain(comm *c) {
 	while (atomic_load(&c->busy) > 0) usleep(100);
 	munmap(c->sh, sizeof(shared));
@@ -215,10 +215,10 @@ typedef struct {
 	const char *src;
 	char *dst;
 	size_t count;
-	int scaled; // by factor, before the sum
+	int scaled; // multiply by factor before the sum
 	double factor;
-	size_t at;     // bytes moved, of Send and Recv
-	uint64_t last; // chunk, of Send
+	size_t at; // bytes moved so far, of Send and Recv
+	uint64_t last; // number of the last chunk, of Send
 } operation;
 
 enum { MAX_OPS = 64 };
@@ -229,7 +229,7 @@ typedef struct {
 	operation ops[MAX_OPS];
 } batch;
 
-// barrier waits for all ranks; nonzero when the communicator was aborted.
+// barrier waits for all ranks. It returns nonzero if the communicator was aborted.
 static int barrier(comm *c) {
 	uint64_t n = ++c->barriers;
 	atomic_store(&c->sh->arrived[c->rank], n);
@@ -241,7 +241,7 @@ static int barrier(comm *c) {
 	return atomic_load(&c->aborted);
 }
 
-// give fills the rank's slot.
+// give copies n elements to the rank's slot.
 static void give(comm *c, const operation *o, size_t from, size_t n) {
 	size_t size = sizes[o->type];
 	memcpy(c->sh->slot[c->rank], o->src + from * size, n * size);
@@ -251,8 +251,7 @@ static void give(comm *c, const operation *o, size_t from, size_t n) {
 	}
 }
 
-// collective runs piece by piece: every rank fills its slot, and all take from
-// all.
+// collective runs piece by piece: every rank fills its slot, and then reads the slots of all ranks.
 static int collective(comm *c, operation *o) {
 	size_t size = sizes[o->type], most = CHUNK / size;
 	size_t total = o->kind == REDUCE_SCATTER ? o->count * c->ranks : o->count;
@@ -279,8 +278,8 @@ static int collective(comm *c, operation *o) {
 	return 0;
 }
 
-// step moves a Send or Recv on by at most a chunk; it tells whether it is done.
-// A Send is done when it was received.
+// step moves at most one chunk of a Send or Recv. It returns nonzero when the operation is done. A
+// Send is done when it was received.
 static int step(comm *c, operation *o) {
 	size_t total = o->count * sizes[o->type], n = total - o->at < CHUNK ? total - o->at : CHUNK;
 	int from = o->kind == SEND ? c->rank : o->peer, to = o->kind == SEND ? o->peer : c->rank;
@@ -306,7 +305,7 @@ static void run(void *p) {
 		if (b->ops[i].kind < SEND) stopped = collective(c, &b->ops[i]);
 	for (int busy = 1; busy && !stopped; stopped = atomic_load(&c->aborted) || released()) {
 		busy = 0;
-		// Of several between the same ranks the first goes first.
+		// of several operations between the same ranks, the first one runs first
 		char taken[2][MAX_RANKS] = {{0}};
 		for (int i = 0; i < b->n; i++) {
 			operation *o = &b->ops[i];
@@ -321,8 +320,8 @@ static void run(void *p) {
 	free(b);
 }
 
-// A group is the thread's. Operations of one communicator and stream are one
-// batch; there is one of those here.
+// A group belongs to the thread. Its operations run as one batch, so they must have the same
+// communicator and stream.
 static _Thread_local int depth, group_error;
 static _Thread_local batch *open_batch;
 static _Thread_local stream *open_stream;
@@ -338,7 +337,7 @@ static int launch(void) {
 		return group_error != SUCCESS ? group_error : fail(INTERNAL_ERROR, "refused on request");
 	}
 	if (fault(c, "connect", n)) {
-		atomic_fetch_add(&c->busy, 1); // the abort that ends it must not take c away meanwhile
+		atomic_fetch_add(&c->busy, 1); // the abort that makes hang return must not free c
 		hang(c, 1);
 		atomic_fetch_sub(&c->busy, 1);
 		free(b);

@@ -1,7 +1,6 @@
-// A stand-in for libnvrtc: the host's C++ compiler makes a shared library of a
-// CUDA source, behind cuda.h, which has the GPU's own functions and runs a grid of
-// blocks one after the other. The stand-in libcuda loads it. What the compiler says
-// is in its own words, with the source's lines.
+// A fake libnvrtc. The host's C++ compiler makes a shared library from a CUDA source and cuda.h,
+// which the fake libcuda loads. The log is the compiler's output, with the line numbers of the
+// source.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>
@@ -42,7 +41,7 @@ static char *read_file(const char *path, size_t *size) {
 	return text;
 }
 
-// folder is where this library is.
+// folder returns the folder of this library.
 static const char *folder(void) {
 	static char path[PATH_MAX];
 	Dl_info self;
@@ -52,8 +51,8 @@ static const char *folder(void) {
 	return path;
 }
 
-// The version is none of CUDA's, and another one for every cuda.h, as machine code
-// that is kept is known by it.
+// The version is no version of CUDA and differs for every cuda.h, because device/cuda caches
+// machine code by version.
 int nvrtcVersion(int *major, int *minor) {
 	char path[PATH_MAX + 16];
 	snprintf(path, sizeof path, "%s/cuda.h", folder());
