@@ -9,15 +9,15 @@ import (
 
 // Collective is an operation that can be measured.
 type Collective struct {
-	Name    string // as nccl-tests' programs are called: "all_reduce"
-	Reduces bool   // it takes a reduction
-	Rooted  bool   // it takes a root
-	apart   bool   // it takes two ranks or more
+	Name       string // the name of nccl-tests' program: "all_reduce"
+	Reduces    bool   // it has a reduction
+	Rooted     bool   // it has a root
+	needsPeers bool   // it needs at least two ranks
 
 	src, dst  extent
 	busFactor func(ranks float64) float64
 	start     func(c *call) *comm.Work
-	// want is what this rank's dst holds after the call.
+	// want returns the expected contents of this rank's dst after the call.
 	want func(c *call, p *pattern) []piece
 }
 
@@ -26,11 +26,11 @@ type extent uint8
 
 const (
 	one   extent = iota
-	all          // one for each rank
-	inSrc        // no tensor of its own: dst is src
+	all          // one count for each rank
+	inSrc        // no memory of its own: dst is src
 )
 
-// elements is the length of a tensor, in elements.
+// elements returns the length of a tensor in elements.
 func (e extent) elements(count, ranks int) int {
 	if e == all {
 		return count * ranks
@@ -38,8 +38,8 @@ func (e extent) elements(count, ranks int) int {
 	return count
 }
 
-func ofAll(n float64) float64    { return 1 }
-func ofOthers(n float64) float64 { return (n - 1) / n }
+func factorOne(n float64) float64    { return 1 }
+func factorOthers(n float64) float64 { return (n - 1) / n }
 
 var collectives = []Collective{
 	{
@@ -49,40 +49,40 @@ var collectives = []Collective{
 		want:      func(c *call, p *pattern) []piece { return []piece{{p.reduced, 0, c.count}} },
 	},
 	{
-		Name: "all_gather", src: one, dst: all, busFactor: ofOthers,
+		Name: "all_gather", src: one, dst: all, busFactor: factorOthers,
 		start: func(c *call) *comm.Work { return c.pg.AllGather(c.dst, c.src) },
 		want:  func(c *call, p *pattern) []piece { return fromEach(c, p, 0) },
 	},
 	{
-		Name: "reduce_scatter", Reduces: true, src: all, dst: one, busFactor: ofOthers,
+		Name: "reduce_scatter", Reduces: true, src: all, dst: one, busFactor: factorOthers,
 		start: func(c *call) *comm.Work { return c.pg.ReduceScatter(c.dst, c.src, c.Op) },
 		want: func(c *call, p *pattern) []piece {
 			return []piece{{p.reduced, c.pg.Rank() * c.count, c.count}}
 		},
 	},
 	{
-		Name: "broadcast", Rooted: true, src: one, dst: inSrc, busFactor: ofAll,
+		Name: "broadcast", Rooted: true, src: one, dst: inSrc, busFactor: factorOne,
 		start: func(c *call) *comm.Work { return c.pg.Broadcast(c.dst, c.Root) },
 		want:  func(c *call, p *pattern) []piece { return []piece{{p.given[c.Root], 0, c.count}} },
 	},
 	{
-		Name: "reduce", Reduces: true, Rooted: true, src: one, dst: inSrc, busFactor: ofAll,
+		Name: "reduce", Reduces: true, Rooted: true, src: one, dst: inSrc, busFactor: factorOne,
 		start: func(c *call) *comm.Work { return c.pg.Reduce(c.dst, c.src, c.Op, c.Root) },
 		want: func(c *call, p *pattern) []piece {
 			if c.pg.Rank() != c.Root {
-				return nil // what is there is nobody's business
+				return nil // the result is undefined on other ranks
 			}
 			return []piece{{p.reduced, 0, c.count}}
 		},
 	},
 	{
-		Name: "all_to_all", src: all, dst: all, busFactor: ofOthers,
+		Name: "all_to_all", src: all, dst: all, busFactor: factorOthers,
 		start: func(c *call) *comm.Work { return c.pg.AllToAll(c.dst, c.src) },
 		want:  func(c *call, p *pattern) []piece { return fromEach(c, p, c.pg.Rank()*c.count) },
 	},
 	{
-		// A ring: each rank sends to the next one.
-		Name: "sendrecv", apart: true, src: one, dst: one, busFactor: ofAll,
+		// An exchange around a ring: each rank sends to the next one.
+		Name: "sendrecv", needsPeers: true, src: one, dst: one, busFactor: factorOne,
 		start: func(c *call) *comm.Work {
 			me, n := c.pg.Rank(), c.pg.Size()
 			return c.pg.Coalesce(func(pg *comm.ProcessGroup) {
@@ -97,7 +97,7 @@ var collectives = []Collective{
 	},
 }
 
-// fromEach is a count of elements from each rank's source, from its first one.
+// fromEach returns c.count elements from each rank's source, each from element first on.
 func fromEach(c *call, p *pattern, first int) []piece {
 	var pieces []piece
 	for _, given := range p.given {
@@ -106,10 +106,10 @@ func fromEach(c *call, p *pattern, first int) []piece {
 	return pieces
 }
 
-// scattered tells whether the size is that of one part for each rank.
+// scattered reports whether the size is divided by the number of ranks.
 func (c *Collective) scattered() bool { return c.src == all || c.dst == all }
 
-// Names are the names of the collectives that can be measured.
+// Names returns the names of the collectives that can be measured.
 func Names() []string {
 	var names []string
 	for _, c := range collectives {
@@ -118,8 +118,8 @@ func Names() []string {
 	return names
 }
 
-// Find returns the collective of a name: nccl-tests' ("all_reduce",
-// "alltoall_perf"), or this module's ("AllReduce").
+// Find returns the collective with a name: nccl-tests' ("all_reduce", "alltoall_perf") or this
+// module's ("AllReduce").
 func Find(name string) (*Collective, error) {
 	plain := strings.NewReplacer("_", "", "-", "")
 	spelling := strings.TrimSuffix(plain.Replace(strings.ToLower(name)), "perf")

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-var scratch string // a folder that lives as long as the process
+var scratch string // a folder that is removed when the process ends
 
 func TestMain(m *testing.M) {
 	var err error
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// collective is one that exists.
+// collective returns the collective with a name, which must exist.
 func collective(t *testing.T, name string) *Collective {
 	t.Helper()
 	c, err := Find(name)
@@ -37,7 +37,7 @@ func collective(t *testing.T, name string) *Collective {
 	return c
 }
 
-func TestSpellings(t *testing.T) {
+func TestFindAcceptsSeveralSpellings(t *testing.T) {
 	for name, want := range map[string]string{
 		"all_reduce": "all_reduce", "allreduce": "all_reduce", "AllReduce": "all_reduce", "all_reduce_perf": "all_reduce", "all-gather": "all_gather",
 		"alltoall_perf": "all_to_all", "AllToAll": "all_to_all", "ReduceScatter": "reduce_scatter", "sendrecv": "sendrecv", "SendRecv": "sendrecv",
@@ -67,7 +67,7 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// The factors of nccl-tests' doc/PERFORMANCE.md.
+// The factors are those of nccl-tests' doc/PERFORMANCE.md.
 func TestBusFactors(t *testing.T) {
 	for name, want := range map[string]map[float64]float64{
 		"all_reduce":     {1: 0, 2: 1, 4: 1.5, 8: 1.75},
@@ -86,7 +86,7 @@ func TestBusFactors(t *testing.T) {
 	}
 }
 
-func TestCounts(t *testing.T) {
+func TestCountsOfSizes(t *testing.T) {
 	for _, c := range []struct {
 		collective     string
 		min, max, step int
@@ -95,7 +95,7 @@ func TestCounts(t *testing.T) {
 		{"all_reduce", 1 << 10, 16 << 10, 4, []int{256, 1024, 4096}},
 		{"all_reduce", 1 << 10, 20 << 10, 4, []int{256, 1024, 4096}},
 		{"all_reduce", 1, 16, 2, []int{1, 2, 4}},
-		{"all_gather", 8, 64, 2, []int{1, 2, 5}}, // 3 ranks: 12 bytes an element
+		{"all_gather", 8, 64, 2, []int{1, 2, 5}}, // 3 ranks: 12 bytes for each count
 		{"sendrecv", 8, 8, 2, []int{2}},
 		{"broadcast", 1 << 40, math.MaxInt, 1 << 20, []int{1 << 38, 1 << 58}},
 	} {

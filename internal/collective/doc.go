@@ -1,25 +1,22 @@
-// Package collective measures the collectives of a process group as nccl-tests
-// does, and checks their results in the same run: the package behind
-// "goddp bench".
+// Package collective measures the collectives of a process group as nccl-tests does, and checks
+// their results in the same run. It implements "goddp bench".
 //
 // # Time
 //
-// A time is what one call takes among many: the host's clock around so many
-// calls started back to back and the wait for the last, divided by their
-// number; the largest over the ranks. Calls that the device runs are thus
-// hidden behind each other's start, as those of a backward pass are. With
-// Config.Repeat that is done several times, and a rank's time is its median.
+// A time is that of one call among many: the host starts the calls back to back and waits for the
+// last, and the time of that is divided by the number of calls. The largest time of all ranks
+// counts. So a call that runs on the device hides the start of the next one, as in a backward pass.
+// With Config.Repeat, this is done several times, and a rank's time is the median.
 //
-// Garbage is collected when Go thinks it is time, as in the program that the calls
-// are measured for, and the heap is first filled. A collection asked for before each
-// round would have the runtime give memory back, which the calls then fault in.
+// The garbage collector runs as in the program that the measurement is for, and the heap is first
+// grown to its usual size. A collection before each round would make the runtime return memory to
+// the kernel, and the calls would then cause page faults.
 //
 // # Bandwidth
 //
-// A row's size is that of the larger of a rank's two tensors, in bytes. algbw
-// is size over time. busbw is algbw times a factor for the bytes that n ranks
-// have to move at least, which makes it comparable with the speed of the
-// hardware, whatever n is:
+// The size in a row is that of the larger of a rank's two tensors, in bytes. algbw is the size
+// divided by the time. busbw is algbw times a factor for the bytes that n ranks have to move at
+// least. busbw can be compared with the speed of the hardware for any n:
 //
 //	all_reduce                              2(n-1)/n
 //	all_gather, reduce_scatter, all_to_all   (n-1)/n
@@ -29,14 +26,13 @@
 //
 // # Memory
 //
-// AllReduce, Broadcast and Reduce are called in place, the others out of
-// place, as the API has it. Memory comes from ProcessGroup.Alloc.
+// AllReduce, Broadcast and Reduce are called in place, the others out of place, as their API
+// requires. Memory comes from ProcessGroup.Alloc.
 //
 // # Check
 //
-// Every rank fills its source with numbers that all ranks can draw, and
-// compares each element that it receives with what it must be. The numbers are
-// small integers whose reduction every element type holds exactly. Only an
-// average of floats over a number of ranks that is no power of two is given the
-// rounding errors that it may have.
+// Every rank fills its source with random numbers that all ranks can compute, and compares each
+// element of its result with the expected one. The numbers are small integers, so every element
+// type holds their reductions exactly. Rounding errors are accepted only for the average of floats
+// over a number of ranks that is not a power of two.
 package collective

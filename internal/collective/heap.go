@@ -2,9 +2,8 @@ package collective
 
 import "runtime"
 
-// FillHeap has Go's heap grow to what it is in a program that has run for a while:
-// one that is small is collected some three times. Until then what a call allocates
-// may be memory that the kernel has yet to map.
+// FillHeap grows Go's heap to its size in a program that has run for a while, by allocating enough
+// for about three garbage collections. Before that, allocations of a call may cause page faults.
 func FillHeap() {
 	var garbage []byte
 	for range 16 << 10 {

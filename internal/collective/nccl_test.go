@@ -13,16 +13,15 @@ import (
 	"github.com/goddp/goddp/internal/fakegpu"
 )
 
-// fakeLibraries are built once: libraries are opened once in a process.
+// fakeLibraries builds the libraries once, because a process opens libraries only once.
 var fakeLibraries = sync.OnceValue(func() error { return fakegpu.Libraries(scratch) })
 
-// The same on devices whose memory the host does not see, through NCCL's
-// interface.
-func TestNothingIsWrongOnDevices(t *testing.T) {
+// The collectives also work on devices whose memory the host cannot address, over the fake NCCL.
+func TestEveryCollectiveIsRightOnDevices(t *testing.T) {
 	if err := fakeLibraries(); err != nil {
 		t.Skip("no fake GPU libraries: ", err)
 	}
-	t.Setenv("TMPDIR", t.TempDir()) // for the fake libraries' shared files
+	t.Setenv("TMPDIR", t.TempDir()) // the fake libraries make files in TMPDIR
 	for _, name := range Names() {
 		devices := make([]device.Device, 3)
 		for i := range devices {
@@ -40,7 +39,7 @@ func TestNothingIsWrongOnDevices(t *testing.T) {
 				}
 				return nil
 			})
-			return errors.Join(err, pg.Close()) // which ranks do together
+			return errors.Join(err, pg.Close()) // all ranks close at the same time
 		})
 		for _, d := range devices {
 			if err := d.Close(); err != nil {

@@ -10,29 +10,29 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// period is after how many elements a pattern repeats itself. It is prime, so
-// that an element that was moved by a round number of others is noticed.
+// period is the number of elements after which a pattern repeats. It is prime, so that the check
+// detects elements that are off by a round number.
 const period = 65521
 
-// pattern is what the ranks' sources hold in one round, element i being that
-// of tables' element i modulo their length, and what is to come of it.
+// pattern is the contents of the ranks' sources in one round, and the expected results. Element i
+// of a source is element i modulo the table's length of the rank's table.
 type pattern struct {
-	dt      device.DType
-	given   [][]byte // by rank
-	reduced []byte   // all ranks', combined
-	slack   float64  // by how much a reduction may be wrong, relative to it
-	host    device.Device
+	dt        device.DType
+	given     [][]byte // tables of the sources, by rank
+	reduced   []byte   // table of the reduction of all sources
+	tolerance float64  // allowed error of a reduction, relative to its value
+	host      device.Device
 }
 
-// piece is a run of a rank's dst: n elements of a table, from element first.
+// piece is a range of a rank's dst: n elements of a table, from element first on.
 type piece struct {
 	table    []byte
 	first, n int
 }
 
-// newPattern draws the pattern of a round for sources of so many elements.
-// Rounds differ, so that what an earlier one left behind is noticed. host is a
-// device whose memory is the host's.
+// newPattern returns the pattern of a round, for sources with the given number of elements. Rounds
+// have different patterns, so that the check detects results of an earlier round. host is a device
+// whose memory is host memory.
 func newPattern(host device.Device, round uint64, cfg *Config, ranks, elements int) *pattern {
 	p := &pattern{dt: cfg.DType, host: host}
 	n := min(elements, period)
@@ -55,23 +55,22 @@ func newPattern(host device.Device, round uint64, cfg *Config, ranks, elements i
 		}
 		reduced[i] = v
 	}
-	p.reduced = p.encode(reduced) // an average of integers goes towards zero, as the group's does
+	p.reduced = p.encode(reduced) // rounds averages of integers towards zero, like the group
 	if cfg.Op == comm.Avg && bits.OnesCount(uint(ranks)) > 1 {
 		// 1/ranks, each product with it, and each sum are rounded.
-		p.slack = float64(ranks+2) * roundoff[cfg.DType]
+		p.tolerance = float64(ranks+2) * roundoff[cfg.DType]
 	}
 	return p
 }
 
-// roundoff is by how much rounding changes a number at most, relative to it.
+// roundoff is the largest relative error of rounding to a type.
 var roundoff = map[device.DType]float64{device.Float64: 0x1p-53, device.Float32: 0x1p-24, device.Float16: 0x1p-11, device.BFloat16: 0x1p-8}
 
-// draw is n elements of a rank's source. They are small enough for the sum or
-// product over any number of ranks to be at most 255, which every type holds,
-// and every part of the sum as well.
+// draw returns n elements of a rank's source. They are so small that the sum and the product over
+// all ranks, and all partial results, are at most 255, which every type holds.
 func draw(round uint64, cfg *Config, rank, ranks, n int) []float64 {
-	base, spread := 0, 256 // numbers from base on, and how many of them
-	share := 1             // one rank in so many has other numbers than base at an element
+	base, spread := 0, 256 // values from base to base+spread-1
+	share := 1             // at each element only one rank in share has a value other than base
 	if cfg.Collective.Reduces {
 		switch cfg.Op {
 		case comm.Sum, comm.Avg:
@@ -106,7 +105,7 @@ func combine(op comm.ReduceOp, a, b float64) float64 {
 	return a + b
 }
 
-// encode is numbers as elements of the pattern's type.
+// encode returns a table of the pattern's type.
 func (p *pattern) encode(values []float64) []byte {
 	table := make([]byte, len(values)*p.dt.Size())
 	p.convert(device.NewTensor(device.HostBuffer(table, nil), p.dt, len(values)), device.HostTensor(values, device.Float64))
@@ -121,11 +120,11 @@ func (p *pattern) decode(table []byte) []float64 {
 
 func (p *pattern) convert(dst, src device.Tensor) {
 	if err := p.host.Kernels().Copy(p.host.Compute(), dst, src); err != nil {
-		panic(err) // between tensors of one length, in host memory
+		panic(err) // cannot happen: the tensors have equal lengths and are in host memory
 	}
 }
 
-// fill enqueues a rank's source.
+// fill enqueues the copy of a rank's table to its source.
 func (p *pattern) fill(dev device.Device, src device.Tensor, rank int) error {
 	table := p.given[rank]
 	for at := 0; at < src.Bytes(); at += len(table) {
@@ -137,8 +136,7 @@ func (p *pattern) fill(dev device.Device, src device.Tensor, rank int) error {
 	return nil
 }
 
-// wrong counts the elements of dst that are not what pieces, one behind the
-// other, say.
+// wrong returns the number of elements of dst that differ from pieces, which follow each other.
 func (p *pattern) wrong(ctx context.Context, dev device.Device, dst device.Tensor, pieces []piece) (int, error) {
 	wrong, at, size := 0, 0, p.dt.Size()
 	got := make([]byte, period*size)
@@ -158,15 +156,14 @@ func (p *pattern) wrong(ctx context.Context, dev device.Device, dst device.Tenso
 	return wrong, nil
 }
 
-// differing counts the elements of got that are not those of want, give or
-// take the slack.
+// differing returns the number of elements of got that differ from want by more than the tolerance.
 func (p *pattern) differing(got, want []byte) int {
 	if bytes.Equal(got, want) {
 		return 0
 	}
 	differing, w := 0, p.decode(want)
 	for i, g := range p.decode(got) {
-		if off := max(g-w[i], w[i]-g); !(off <= p.slack*w[i]) { // so that NaN differs
+		if off := max(g-w[i], w[i]-g); !(off <= p.tolerance*w[i]) { // true for NaN
 			differing++
 		}
 	}

@@ -10,8 +10,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 )
 
-// Whatever the number of ranks, sums and products fit into a byte, and every
-// rank has a part in them.
+// For any number of ranks, sums and products fit into a byte, and every rank contributes to them.
 func TestReductionsAreExactInEveryType(t *testing.T) {
 	const n = 2000
 	for _, op := range []comm.ReduceOp{comm.Sum, comm.Product} {
@@ -38,15 +37,15 @@ func TestReductionsAreExactInEveryType(t *testing.T) {
 	}
 }
 
-func TestDiffering(t *testing.T) {
+func TestDifferingCountsElements(t *testing.T) {
 	host := cpu.New(&cpu.Options{BLAS: cpu.Gonum})
 	defer host.Close()
 	p := &pattern{host: host, dt: device.Float32}
 	want := []float64{0, 1, 100, 255}
 	for _, c := range []struct {
-		slack  float64
-		got    []float64
-		differ int
+		tolerance float64
+		got       []float64
+		differ    int
 	}{
 		{0, want, 0},
 		{0, []float64{0, 1, 101, 255}, 1},
@@ -55,9 +54,9 @@ func TestDiffering(t *testing.T) {
 		{0.01, []float64{0, 1.005, 99.5, 257}, 0},
 		{0.01, []float64{1e-9, 1.02, 98, math.NaN()}, 4},
 	} {
-		p.slack = c.slack
+		p.tolerance = c.tolerance
 		if got := p.differing(p.encode(c.got), p.encode(want)); got != c.differ {
-			t.Errorf("%v and %v differ in %d with a slack of %v, want %d", c.got, want, got, c.slack, c.differ)
+			t.Errorf("%v and %v differ in %d with a tolerance of %v, want %d", c.got, want, got, c.tolerance, c.differ)
 		}
 	}
 }

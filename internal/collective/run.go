@@ -11,56 +11,55 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 )
 
-// Config is what to measure: the same on every rank.
+// Config says what to measure. It must be the same on every rank.
 type Config struct {
 	Collective *Collective
-	// Sizes go from MinBytes to MaxBytes, each StepFactor times the one before.
-	// They are rounded down to whole elements, and whole parts for each rank
-	// where the collective divides them, but not below one.
+	// The sizes go from MinBytes to MaxBytes, each StepFactor times the previous one. They are
+	// rounded down to whole elements or, if the collective divides its data among the ranks, to
+	// whole parts, but to at least one.
 	MinBytes, MaxBytes, StepFactor int
 
 	DType device.DType
-	Op    comm.ReduceOp // of a collective that reduces
-	Root  int           // of a collective that has one
+	Op    comm.ReduceOp // used if the collective reduces
+	Root  int           // used if the collective has a root
 
 	Iters  int // calls that are timed together
-	Warmup int // calls before them, at each size
-	Repeat int // how often they are timed
-	Checks int // further calls, whose results are checked
+	Warmup int // calls before the first measurement of each size
+	Repeat int // number of measurements
+	Checks int // calls after that, whose results are checked
 
-	// Private takes memory from the device, as a program's own tensors do, and
-	// not from ProcessGroup.Alloc.
+	// Private allocates memory from the device, as for a program's own tensors, instead of
+	// ProcessGroup.Alloc.
 	Private bool
 }
 
-// Row is what was measured at one size.
+// Row is the measurement of one size.
 type Row struct {
 	Size  int     `json:"size"`    // bytes of the larger of a rank's tensors
-	Count int     `json:"count"`   // elements that the call is given
+	Count int     `json:"count"`   // the count that the call is given, in elements
 	Type  string  `json:"type"`    // nccl-tests' name of the element type
-	Op    string  `json:"redop"`   // of the reduction; "none"
-	Root  int     `json:"root"`    // -1: none
-	Time  float64 `json:"time_us"` // of a call, in microseconds
+	Op    string  `json:"redop"`   // the reduction; "none" if there is none
+	Root  int     `json:"root"`    // -1: no root
+	Time  float64 `json:"time_us"` // time of a call in microseconds
 	AlgBW float64 `json:"algbw"`   // GB/s
 	BusBW float64 `json:"busbw"`   // GB/s
-	Wrong int     `json:"wrong"`   // elements of all ranks and checks that were wrong; -1: not checked
+	Wrong int     `json:"wrong"`   // number of wrong elements on all ranks in all checks; -1: not checked
 }
 
-// CheckRanks says whether so many ranks can run it: they must have the root, and a
-// sendrecv takes two.
+// CheckRanks returns an error if n ranks cannot run the collective: the root must exist, and
+// sendrecv needs at least two ranks.
 func (cfg *Config) CheckRanks(n int) error {
 	switch {
 	case cfg.Collective.Rooted && (cfg.Root < 0 || cfg.Root >= n):
 		return fmt.Errorf("root %d: there are %d ranks", cfg.Root, n)
-	case cfg.Collective.apart && n == 1:
+	case cfg.Collective.needsPeers && n == 1:
 		return fmt.Errorf("%s takes 2 ranks or more, here is 1", cfg.Collective.Name)
 	}
 	return nil
 }
 
-// Run measures a collective at each size. All ranks call it, and report is
-// called with the same rows on each. The error of [Config.CheckRanks] comes before
-// anything is sent.
+// Run measures a collective at each size. All ranks must call it. It calls report with the same
+// rows on all ranks. If CheckRanks fails, Run returns its error before it communicates.
 func Run(ctx context.Context, pg *comm.ProcessGroup, cfg Config, report func(Row) error) error {
 	n := pg.Size()
 	if err := cfg.CheckRanks(n); err != nil {
@@ -87,7 +86,7 @@ func Run(ctx context.Context, pg *comm.ProcessGroup, cfg Config, report func(Row
 	return nil
 }
 
-// counts are the counts of the sizes, without those that rounding made equal.
+// counts returns the count of each size, without duplicates from rounding.
 func (cfg *Config) counts(ranks int) []int {
 	unit := cfg.DType.Size()
 	if cfg.Collective.scattered() {
@@ -107,11 +106,11 @@ type bench struct {
 	Config
 	pg       *comm.ProcessGroup
 	host     device.Device // converts numbers
-	src, dst device.Buffer // for the largest size
-	round    uint64        // of the last pattern
+	src, dst device.Buffer // memory for the largest size
+	round    uint64        // number of the latest pattern
 }
 
-// alloc allocates the memory of the largest count.
+// alloc allocates memory for the largest count.
 func (b *bench) alloc(count int) (err error) {
 	alloc := b.pg.Alloc
 	if b.Private {
@@ -125,7 +124,7 @@ func (b *bench) alloc(count int) (err error) {
 	return err
 }
 
-// free gives back what is not freed by itself.
+// free frees the memory that does not free itself.
 func (b *bench) free() {
 	if b.Private {
 		b.pg.Device().Free(b.src)
@@ -150,7 +149,7 @@ func (b *bench) call(count int) *call {
 	return c
 }
 
-// measure times the call, checks it, and puts together what the ranks found.
+// measure times and checks the call, and combines the results of all ranks.
 func (c *call) measure(ctx context.Context) (Row, error) {
 	mine, err := c.time(ctx)
 	if err != nil {
@@ -180,7 +179,7 @@ func (c *call) measure(ctx context.Context) (Row, error) {
 	return c.row(total.Time, total.Wrong), nil
 }
 
-// row is the row of a time and a number of wrong elements.
+// row returns the row for a time and a number of wrong elements.
 func (c *call) row(took time.Duration, wrong int) Row {
 	r := Row{
 		Size: max(c.src.Bytes(), c.dst.Bytes()), Count: c.count, Type: nameOf(types, c.DType),
@@ -195,13 +194,12 @@ func (c *call) row(took time.Duration, wrong int) Row {
 	if c.Checks == 0 {
 		r.Wrong = -1
 	}
-	r.AlgBW = float64(r.Size) / max(1, float64(took)) // bytes in a nanosecond
+	r.AlgBW = float64(r.Size) / max(1, float64(took)) // bytes per nanosecond
 	r.BusBW = r.AlgBW * c.Collective.busFactor(float64(c.pg.Size()))
 	return r
 }
 
-// time is what a call takes this rank among Iters of them: the median of
-// Repeat such times.
+// time returns the time of one call among Iters on this rank: the median of Repeat measurements.
 func (c *call) time(ctx context.Context) (time.Duration, error) {
 	if err := c.pattern().fill(c.pg.Device(), c.src, c.pg.Rank()); err != nil {
 		return 0, err
@@ -211,7 +209,7 @@ func (c *call) time(ctx context.Context) (time.Duration, error) {
 	}
 	times := make([]time.Duration, c.Repeat)
 	for i := range times {
-		for range 2 { // a long wait ends late on some rank, a short one does not
+		for range 2 { // after the second barrier the ranks return at nearly the same time
 			if err := c.pg.Barrier().Sync(ctx); err != nil {
 				return 0, err
 			}
@@ -226,11 +224,10 @@ func (c *call) time(ctx context.Context) (time.Duration, error) {
 	return times[len(times)/2], nil
 }
 
-// calls makes n calls back to back and waits for the last one, behind all the
-// others.
+// calls starts n calls back to back and waits for the last one, which ends after all others.
 func (c *call) calls(ctx context.Context, n int) (time.Duration, error) {
 	var last *comm.Work
-	begun := time.Now()
+	start := time.Now()
 	for range n {
 		last = c.Collective.start(c)
 	}
@@ -239,10 +236,10 @@ func (c *call) calls(ctx context.Context, n int) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	return time.Since(begun), nil
+	return time.Since(start), nil
 }
 
-// check makes one call on fresh numbers and counts what is wrong in its result.
+// check runs one call on a new pattern and returns the number of wrong elements.
 func (c *call) check(ctx context.Context) (int, error) {
 	p, dev := c.pattern(), c.pg.Device()
 	if err := p.fill(dev, c.src, c.pg.Rank()); err != nil {
@@ -254,7 +251,7 @@ func (c *call) check(ctx context.Context) (int, error) {
 	return p.wrong(ctx, dev, c.dst, c.Collective.want(c, p))
 }
 
-// pattern is that of the next round.
+// pattern returns the pattern of the next round.
 func (c *call) pattern() *pattern {
 	c.round++
 	return newPattern(c.host, c.round, &c.Config, c.pg.Size(), c.src.Len())

@@ -16,7 +16,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// quick is a short run of a collective.
+// quick returns the configuration of a short run.
 func quick(t *testing.T, name string) Config {
 	t.Helper()
 	return Config{
@@ -25,7 +25,7 @@ func quick(t *testing.T, name string) Config {
 	}
 }
 
-// rows runs a configuration on n ranks and returns the rows, the same on each.
+// rows runs a configuration on n ranks and returns the rows, which must be equal on all ranks.
 func rows(t *testing.T, n int, opts *comm.Options, cfg Config) []Row {
 	t.Helper()
 	byRank := make([][]Row, n)
@@ -43,9 +43,9 @@ func rows(t *testing.T, n int, opts *comm.Options, cfg Config) []Row {
 	return byRank[0]
 }
 
-// Nothing is wrong with any collective, in any type, by any reduction, on a
-// number of ranks that does not divide what it is given.
-func TestNothingIsWrong(t *testing.T) {
+// Every collective gives the right result with every type and reduction, on numbers of ranks that
+// do not divide the count.
+func TestEveryCollectiveIsRight(t *testing.T) {
 	for _, name := range Names() {
 		cfg := quick(t, name)
 		cfg.MinBytes, cfg.Repeat = cfg.MaxBytes, 1
@@ -68,8 +68,8 @@ func TestNothingIsWrong(t *testing.T) {
 	}
 }
 
-// A size beyond the pattern's period, in memory of the device's own.
-func TestLargeAndPrivate(t *testing.T) {
+// The size exceeds the pattern's period, and the memory comes from the device.
+func TestLargeSizesInPrivateMemory(t *testing.T) {
 	for _, name := range Names() {
 		cfg := quick(t, name)
 		cfg.MinBytes, cfg.MaxBytes, cfg.Private = 1<<20, 1<<20, true
@@ -79,7 +79,7 @@ func TestLargeAndPrivate(t *testing.T) {
 	}
 }
 
-func TestRows(t *testing.T) {
+func TestRowsDescribeTheCall(t *testing.T) {
 	for name, want := range map[string]Row{
 		"all_reduce":     {Size: 1 << 10, Count: 256, Op: "sum", Root: -1},
 		"all_gather":     {Size: 1020, Count: 85, Op: "none", Root: -1},
@@ -103,16 +103,16 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// late is a backend on which the calls of a kind take a while, one after the
-// other: the first one the first of these durations, and so on.
-type late struct {
+// slowBackend is a backend whose calls of one kind run one after the other and take the given
+// durations.
+type slowBackend struct {
 	backend.Backend
 	kind backend.Kind
 	take *[]time.Duration
-	end  *time.Time // of the last call
+	end  *time.Time // end of the last call
 }
 
-func (l late) Start(c *backend.Call) (backend.Task, error) {
+func (l slowBackend) Start(c *backend.Call) (backend.Task, error) {
 	task, err := l.Backend.Start(c)
 	if err != nil || c.Kind != l.kind {
 		return task, err
@@ -122,23 +122,22 @@ func (l late) Start(c *backend.Call) (backend.Task, error) {
 	}
 	*l.end = l.end.Add((*l.take)[0])
 	*l.take = (*l.take)[1:]
-	return lateTask{task, *l.end}, nil
+	return slowTask{task, *l.end}, nil
 }
 
-type lateTask struct {
+type slowTask struct {
 	backend.Task
 	end time.Time
 }
 
-func (l lateTask) Sync(ctx context.Context) error {
+func (l slowTask) Sync(ctx context.Context) error {
 	time.Sleep(time.Until(l.end))
 	return l.Task.Sync(ctx)
 }
 
-// A time is the mean over the calls of a measurement, the median over the
-// measurements, and the largest over the ranks; warm-up and checks are no part
-// of it.
-func TestTime(t *testing.T) {
+// A time is the mean over the calls of a measurement, then the median over the measurements, then
+// the largest over the ranks. Warm-up calls and checks do not count.
+func TestTimeIsTheLargestMedianOfMeans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ms = time.Millisecond
 		take := [][]time.Duration{
@@ -151,7 +150,7 @@ func TestTime(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			ranks++
-			return late{b, backend.AllReduce, &take[ranks-1], new(time.Time)}
+			return slowBackend{b, backend.AllReduce, &take[ranks-1], new(time.Time)}
 		})
 		cfg := quick(t, "all_reduce")
 		cfg.MinBytes, cfg.Iters, cfg.Warmup, cfg.Repeat = cfg.MaxBytes, 2, 1, 3
@@ -162,7 +161,7 @@ func TestTime(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeRun(t *testing.T) {
+func TestRunRefusesWhatRanksCannotRun(t *testing.T) {
 	run := func(n int, cfg Config) error {
 		var mu sync.Mutex
 		var first error
@@ -191,15 +190,14 @@ var kinds = map[string]backend.Kind{
 	"reduce": backend.Reduce, "all_to_all": backend.AllToAll, "sendrecv": backend.Group,
 }
 
-// spoiling is a backend that changes one element of what a call gives, once:
-// that of the first call of a kind that somebody computes with.
-type spoiling struct {
+// corruptingBackend changes one element of the result of the first call of a kind that is joined.
+type corruptingBackend struct {
 	backend.Backend
 	kind backend.Kind
-	done *atomic.Bool // by all ranks together
+	done *atomic.Bool // shared by all ranks
 }
 
-func (s spoiling) Start(c *backend.Call) (backend.Task, error) {
+func (s corruptingBackend) Start(c *backend.Call) (backend.Task, error) {
 	task, err := s.Backend.Start(c)
 	dst := c.Dst
 	for _, m := range c.Calls {
@@ -210,16 +208,16 @@ func (s spoiling) Start(c *backend.Call) (backend.Task, error) {
 	if err != nil || c.Kind != s.kind || dst.IsZero() {
 		return task, err
 	}
-	return spoiled{task, dst, s.done}, nil
+	return corruptingTask{task, dst, s.done}, nil
 }
 
-type spoiled struct {
+type corruptingTask struct {
 	backend.Task
 	dst  device.Tensor
 	done *atomic.Bool
 }
 
-func (s spoiled) Join(ctx context.Context, stream device.Stream) error {
+func (s corruptingTask) Join(ctx context.Context, stream device.Stream) error {
 	err := s.Task.Join(ctx, stream)
 	if err == nil && s.done.CompareAndSwap(false, true) {
 		device.Elements[float32](s.dst)[s.dst.Len()-1]++
@@ -227,10 +225,10 @@ func (s spoiled) Join(ctx context.Context, stream device.Stream) error {
 	return err
 }
 
-func TestAWrongElementIsCounted(t *testing.T) {
+func TestWrongElementIsCounted(t *testing.T) {
 	for _, name := range Names() {
 		var done atomic.Bool
-		opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return spoiling{b, kinds[name], &done} })
+		opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return corruptingBackend{b, kinds[name], &done} })
 		cfg := quick(t, name)
 		cfg.MinBytes, cfg.Checks = cfg.MaxBytes, 3
 		if got := rows(t, 3, opts, cfg); len(got) != 1 || got[0].Wrong != 1 {
@@ -239,15 +237,15 @@ func TestAWrongElementIsCounted(t *testing.T) {
 	}
 }
 
-// idle is a backend whose calls of a kind move nothing, but for the first few.
-type idle struct {
+// idleBackend is a backend whose calls of one kind move no data, except for the first busy ones.
+type idleBackend struct {
 	backend.Backend
 	kind backend.Kind
 	busy int
 }
 
-func (i *idle) Start(c *backend.Call) (backend.Task, error) {
-	if c.Kind == i.kind && (c.DType() == device.Float32 || c.Kind == backend.Group) { // and not what ranks tell each other
+func (i *idleBackend) Start(c *backend.Call) (backend.Task, error) {
+	if c.Kind == i.kind && (c.DType() == device.Float32 || c.Kind == backend.Group) { // but not the objects that ranks exchange
 		if i.busy--; i.busy < 0 {
 			c = &backend.Call{Seq: c.Seq, Kind: backend.Barrier, After: c.After, Observer: c.Observer}
 		}
@@ -255,11 +253,11 @@ func (i *idle) Start(c *backend.Call) (backend.Task, error) {
 	return i.Backend.Start(c)
 }
 
-// What no call moved, or only an earlier one, is wrong.
-func TestWhatIsNotMovedIsWrong(t *testing.T) {
+// Elements that no call, or only an earlier call, has moved are counted as wrong.
+func TestElementsThatAreNotMovedAreWrong(t *testing.T) {
 	for _, name := range Names() {
 		for busy := range 2 {
-			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return &idle{b, kinds[name], busy} })
+			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return &idleBackend{b, kinds[name], busy} })
 			cfg := quick(t, name)
 			cfg.MinBytes, cfg.Iters, cfg.Warmup, cfg.Repeat = cfg.MaxBytes, 1, 0, 1
 			if got := rows(t, 3, opts, cfg)[0]; got.Wrong < got.Count/2 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestEveryValueSurvivesARoundTrip(t *testing.T) {
+func TestConversionsRoundTrip(t *testing.T) {
 	for i := range 1 << 16 {
 		b := uint16(i)
 		if f := FromF16(b); f == f && F16(f) != b {
@@ -17,16 +17,16 @@ func TestEveryValueSurvivesARoundTrip(t *testing.T) {
 	}
 }
 
-func TestRounding(t *testing.T) {
+func TestRoundsToNearestEven(t *testing.T) {
 	for _, c := range []struct {
 		in        float32
 		f16, bf16 float32
 	}{
 		{1 + 0x1p-8, 1 + 0x1p-8, 1},              // bfloat16: a tie, to even
-		{1 + 3*0x1p-8, 1 + 3*0x1p-8, 1 + 0x1p-6}, // a tie, to even, upwards
+		{1 + 3*0x1p-8, 1 + 3*0x1p-8, 1 + 0x1p-6}, // bfloat16: a tie, to even, upwards
 		{1 + 0x1p-11, 1, 1},                      // binary16: a tie, to even
 		{1 + 3*0x1p-11, 1 + 0x1p-9, 1},
-		{65520, float32(math.Inf(1)), 65536}, // binary16: beyond the largest
+		{65520, float32(math.Inf(1)), 65536}, // binary16: larger than the largest number
 		{float32(math.Inf(-1)), float32(math.Inf(-1)), float32(math.Inf(-1))},
 		{math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(1))},
 	} {
@@ -39,8 +39,8 @@ func TestRounding(t *testing.T) {
 	}
 }
 
-// A NaN stays one whatever its sign and payload: the low bits of the payload have no
-// place in 16 bits.
+// A NaN stays a NaN whatever its sign and payload, although 16 bits cannot hold the payload's low
+// bits.
 func TestNaNStaysNaN(t *testing.T) {
 	for bit := range 23 {
 		for _, sign := range []uint32{0, 1 << 31} {

@@ -9,15 +9,14 @@ import (
 	"github.com/goddp/goddp/internal/dl"
 )
 
-// Search says where a library may be: the file that the variable env names,
-// and then nothing else; the loader's path; the CUDA home; the folders of
-// NVIDIA's packages in a Python environment. files are the library's names,
-// the best first.
+// Search returns the places of a library. If the environment variable env is set, it names the only
+// place. Otherwise they are the loader's path, the CUDA home, and the folders of NVIDIA's packages
+// in a Python environment, in this order. files are the library's names, the preferred one first.
 func Search(name, env string, files ...string) dl.Search {
 	return dl.Search{Name: name, Env: env, Files: files, Dirs: append(homes(), wheels()...)}
 }
 
-// homes lists the folders of a CUDA toolkit.
+// homes returns the library folders of a CUDA toolkit.
 func homes() []string {
 	var dirs []string
 	for _, home := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda"} {
@@ -28,9 +27,8 @@ func homes() []string {
 	return dirs
 }
 
-// wheels lists, as patterns, the folders that NVIDIA's Python packages put
-// their libraries in: those of the environment that is active, then of the
-// Python that is found first, then of the system's.
+// wheels returns patterns of the library folders of NVIDIA's Python packages: in the active
+// environment, then in that of the first python3 in PATH, then in the system's.
 func wheels() []string {
 	var roots []string
 	for _, env := range []string{os.Getenv("VIRTUAL_ENV"), os.Getenv("CONDA_PREFIX")} {

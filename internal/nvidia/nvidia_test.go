@@ -10,9 +10,9 @@ import (
 	"github.com/goddp/goddp/internal/dl"
 )
 
-// TestSearch checks where a library is looked for, and in which order: the
-// files are there, and the loader refuses them.
-func TestSearch(t *testing.T) {
+// Libraries are searched for in the right places and order. The test's files exist but cannot be
+// loaded.
+func TestSearchOrder(t *testing.T) {
 	root := t.TempDir()
 	place := func(dir string) string {
 		file := filepath.Join(root, dir, "libnothing.so.1")
