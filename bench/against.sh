@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# What the work tree costs against an earlier commit, on the CPU: the start and
-# end of a whole job (golaunch and two ranks of examples/toy, as a process), and
-# an all-reduce of 1 KiB between two ranks. Both builds run in alternating
-# pairs; a figure is the median of the pairs' ratios, new over old, with its 95%
-# interval by order statistics, which assumes nothing about the distribution.
-# Arguments: the commit (default HEAD~1). PAIRS (default 30) is their number.
+# Compares the work tree with an earlier commit, on the CPU: the time of a whole job (golaunch and
+# two ranks of examples/toy), and of an all-reduce of 1 KiB between two ranks. Both builds run in
+# alternating pairs. A result is the median of the pairs' ratios, new over old, with its 95%
+# interval by order statistics, which needs no assumption about the distribution. Argument: the
+# commit (default HEAD~1). PAIRS is the number of pairs (default 30).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 commit=${1:-HEAD~1} pairs=${PAIRS:-30}
@@ -17,20 +16,20 @@ for side in old new; do
 done
 export GODDP_DEVICE=cpu
 
-# start SIDE: milliseconds of a whole job.
+# start SIDE: prints the time of a whole job in milliseconds.
 start() {
-	local begun=$EPOCHREALTIME
+	local began=$EPOCHREALTIME
 	"$work/$1/golaunch" --nproc-per-node 2 "$work/$1/toy" >"$work/out" 2>&1
-	awk -v a="$begun" -v b="$EPOCHREALTIME" 'BEGIN {print 1000 * (b - a)}'
+	awk -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN {print 1000 * (b - a)}'
 }
 
-# reduce SIDE: microseconds of an all-reduce.
+# reduce SIDE: prints the time of an all-reduce in microseconds.
 reduce() {
 	"$work/$1/golaunch" --nproc-per-node 2 "$work/$1/goddp" bench all_reduce -b 1K -e 1K -n 20000 --repeat 3 --json 2>"$work/out" |
 		sed -nE 's/.*"time_us":([0-9.]+).*/\1/p'
 }
 
-# compare NAME FUNCTION: pairs in turn, which side goes first in turn as well.
+# compare NAME FUNCTION: runs the pairs and prints the result. The side that runs first alternates.
 compare() {
 	for side in old new; do "$2" $side >/dev/null; done
 	for ((i = 0; i < pairs; i++)); do
@@ -38,7 +37,7 @@ compare() {
 		echo "$a $b $(awk -v a="$a" -v b="$b" 'BEGIN {print b / a}')"
 	done >"$work/pairs"
 	for column in 1 2 3; do cut -d' ' -f$column "$work/pairs" | sort -g >"$work/sorted.$column"; done
-	# The median lies between the order statistics n/2 -+ 0.98 sqrt(n) with 95%.
+	# With 95% probability the median lies between the order statistics n/2 -+ 0.98 sqrt(n).
 	paste -d' ' "$work"/sorted.{1,2,3} | awk -v name="$1" '
 		{old[NR] = $1; new[NR] = $2; ratio[NR] = $3}
 		function at(x) {return x < 1 ? 1 : x > NR ? NR : x}

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# What saving the state of a training costs, in goddp (bench/checkpoint) and in PyTorch
-# (bench/torch_checkpoint.py): torch.save by rank 0, DCP's async_save, and async_save with the
-# staging memory kept and page-locked. All are started by golaunch, in turn, ROUNDS times
-# (default 3). A figure is the median of the rounds, in milliseconds: a step without a save, the
-# step that begins one and its ratio to that, a step while a save runs and its ratio, and the
-# time from the call until the checkpoint is durable. The last line is a plain write and fsync
-# of as many bytes.
+# Measures what saving the state of a training costs, in goddp (bench/checkpoint) and in PyTorch
+# (bench/torch_checkpoint.py): torch.save by rank 0, DCP's async_save, and async_save with
+# page-locked staging memory that is kept. golaunch starts all of them in turn, ROUNDS times
+# (default 3). The results are medians over the rounds, in milliseconds: a step without a save,
+# the step that begins a save and its ratio to the former, a step while a save runs and its ratio,
+# and the time from the call until the checkpoint is durable. The last line is the time to write
+# and fsync equally many bytes.
 #
 #	DIR=/data/ckpt bench/checkpoint.sh
 #
-# DIR is a folder on the disk to be measured, RANKS the number of ranks (default 2), MODEL the flags
-# that all programs get (default: 1.5 GB of state, GPT-2's smallest). BIN holds golaunch and
-# checkpoint where there is no Go, PYTHON_EXEC is a Python with PyTorch.
+# DIR is a folder on the disk to measure. RANKS is the number of ranks (default 2). MODEL holds
+# flags for all programs (default: 1.5 GB of state, as of the smallest GPT-2). BIN is the folder of
+# golaunch and checkpoint on a machine without Go. PYTHON_EXEC is a Python with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${DIR:?names a folder on the disk to be measured}"
@@ -25,18 +25,18 @@ read -ra flags <<<"${MODEL:-}"
 work=$(mktemp -d) data=$(mktemp -d -p "$DIR")
 trap 'rm -rf "$work" "$data"' EXIT
 
-# measure NAME COMMAND...: adds the JSON line of the program to the file of that name.
+# measure NAME COMMAND...: appends the program's line of JSON to the file NAME.
 measure() {
 	local name=$1
 	shift
 	"$BIN/golaunch" --nproc-per-node "${RANKS:-2}" "$@" --dir "$data/$name" ${flags[@]+"${flags[@]}"} >"$work/out" 2>"$work/err" ||
 		{ cat "$work/err" >&2; return 1; }
-	sed 's/^\[[^]]*\]: //' "$work/out" | sed "s/^/$name: /" >&2 # each as it comes: a round takes minutes
+	sed 's/^\[[^]]*\]: //' "$work/out" | sed "s/^/$name: /" >&2 # print each result at once: a round takes minutes
 	grep step_ms "$work/out" >>"$work/$name" || sed 's/^\[[^]]*\]: //' "$work/out" >"$work/$name.skipped"
 	rm -rf "${data:?}/$name"
 }
 
-# of NAME FIELD: the median of the rounds.
+# of NAME FIELD: prints the median over the rounds.
 of() {
 	sed -nE "s/.*\"$2\": ?([0-9.]+).*/\1/p" "$work/$1" | sort -g |
 		awk '{a[NR] = $1} END {print NR % 2 ? a[(NR + 1) / 2] : (a[NR / 2] + a[NR / 2 + 1]) / 2}'

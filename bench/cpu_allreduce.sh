@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# All-reduce on one machine without GPUs, float32 sum in place: goddp, PyTorch
-# over Gloo and OpenMPI, one process per rank, in turn: microseconds. "alloc" is
-# memory from ProcessGroup.Alloc, as gradient buckets are, "private" any other,
-# "tcp" what ranks on different hosts use. A time is that of one among many
-# calls, the median of REPEAT (default 7) such times, the largest of the ranks'.
-# Arguments: numbers of ranks (default 2 4). Needs python3-torch (PYTHON_EXEC
-# names another interpreter) and, for its column, openmpi-bin and libopenmpi-dev.
+# Compares all-reduces on one machine without GPUs, float32 sum in place: goddp, PyTorch over Gloo,
+# and OpenMPI, with one process per rank, in turn. Times are in microseconds. "alloc" is memory from
+# ProcessGroup.Alloc, as for gradient buckets, "private" is other memory, and "tcp" is the transport
+# between hosts. A time is that of one call among many: the median of REPEAT (default 7)
+# measurements, the largest of all ranks. Arguments: numbers of ranks (default 2 4). Needs
+# python3-torch (PYTHON_EXEC names another interpreter). The OpenMPI column needs openmpi-bin and
+# libopenmpi-dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -15,10 +15,10 @@ if command -v mpicc >/dev/null; then mpicc -O2 -o "$work/mpi" bench/mpi_allreduc
 export GODDP_DEVICE=cpu CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 PYTHON_EXEC=${PYTHON_EXEC:-/usr/bin/python3}
 repeat=${REPEAT:-7} warmup=5
 
-# on RANKS PROGRAM...: what rank 0 prints.
+# on RANKS PROGRAM...: runs the program and prints the output of rank 0.
 on() { "$work/golaunch" --nproc-per-node "$@" | sed 's/^\[default0\]: //'; }
 
-# times: "bytes microseconds" of goddp's JSON lines.
+# times: converts goddp's lines of JSON to "bytes microseconds".
 times() { sed -nE 's/.*"size":([0-9]+).*"time_us":([0-9.]+).*/\1 \2/p'; }
 
 [ $# -gt 0 ] || set -- 2 4

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Step time of examples/mlp against PyTorch over Gloo, two ranks of one thread,
-# both started by golaunch, in turn, several rounds: prints the medians in
-# milliseconds and their ratio. Needs python3-torch (PYTHON_EXEC names another
-# interpreter) and libopenblas0-pthread.
+# Compares the step time of examples/mlp with PyTorch over Gloo, on two ranks with one thread each.
+# golaunch starts both in turn, for several rounds. Prints the medians in milliseconds and their
+# ratio. Needs python3-torch (PYTHON_EXEC names another interpreter) and libopenblas0-pthread.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go build -o build/ ./cmd/golaunch ./examples/mlp

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# An epoch of examples/fashion, evaluation included, against PyTorch DDP with its
-# DataLoader: two ranks of one thread each (on a machine with GPUs: of one GPU each),
-# both started by golaunch, in turn, several rounds. Prints the median seconds of the
-# epochs after the first, and their ratio. Needs python3-torch (PYTHON_EXEC names
-# another interpreter), libopenblas0-pthread and dataset-fashion-mnist (DATA names
-# another folder). BIN holds golaunch and fashion where there is no Go.
+# Compares an epoch of examples/fashion, with its evaluation, with PyTorch DDP and its DataLoader,
+# on two ranks with one thread each (with one GPU each if there are GPUs). golaunch starts both in
+# turn, for several rounds. Prints the median seconds of the epochs after the first, and their
+# ratio. Needs python3-torch (PYTHON_EXEC names another interpreter), libopenblas0-pthread and
+# dataset-fashion-mnist (DATA names another folder). BIN is the folder of golaunch and fashion on a
+# machine without Go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=${BIN:-}

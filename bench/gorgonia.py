@@ -1,10 +1,10 @@
-"""What bench/gorgonia.sh reads out of the outputs of examples/gorgonia.
+"""Evaluates the outputs of examples/gorgonia for bench/gorgonia.sh.
 
-losses ONE SEVERAL   the largest difference of losses, relative to ONE's, and whether
-                     all ranks of SEVERAL ended with the same parameters
-overlap TRACE...     where in a step, which is its forward and backward pass, the forward
-                     pass ends, the first bucket is complete, and its reduction begins:
-                     medians over the steps of all traces, and one step's spans in order
+losses ONE SEVERAL   prints the largest difference of losses, relative to those of ONE, and
+                     whether all ranks of SEVERAL ended with the same parameters
+overlap TRACE...     prints at which percentage of a step (forward and backward pass) the forward
+                     pass ends, the first bucket is complete, and its reduction begins, as
+                     medians over the steps of all traces; and the spans of one step in order
 """
 import json
 import re
@@ -23,7 +23,7 @@ def losses(one, several):
 
 
 def step(spans, begin, end):
-    """What of a step's spans there is to tell."""
+    """Returns the figures of one step."""
     within = sorted((s for s in spans if begin <= s["ts"] <= end), key=lambda s: s["ts"])
     gradients = [s for s in within if s["name"].startswith("gradient of")]
     reductions = [s for s in within if s.get("cat") == "communication"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gorgonia graphs on several ranks (examples/gorgonia): losses against the program of
-# one process, what of the reductions lies within the backward pass, and what the
+# Measures Gorgonia graphs on several ranks (examples/gorgonia): the losses compared with the
+# program of one process, how much of the reductions overlaps the backward pass, and what the
 # wrapper costs one rank. Needs python3 and libopenblas0-pthread.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,7 +18,7 @@ for flag in --float32=false --float32; do
 		python3 bench/gorgonia.py losses "$out/single" "$out/$n"
 	done
 done
-# overlap RANKS FLAGS...: three rounds.
+# overlap RANKS FLAGS...: prints the overlap of three rounds.
 overlap() {
 	printf '%d ranks: %s\n' "$1" "${*:2}"
 	for round in 1 2 3; do
@@ -26,9 +26,9 @@ overlap() {
 	done
 	python3 bench/gorgonia.py overlap "$out"/trace?.json
 }
-for first in 0 0.03; do # as --bucket-cap-mb says; the last layer alone
+for first in 0 0.03; do # 0: as --bucket-cap-mb says; 0.03: the last layer alone
 	overlap 2 --first-bucket-cap-mb $first
 	overlap 4 --first-bucket-cap-mb $first
-	overlap 1 --first-bucket-cap-mb $first --batch 128 --samples 500 # what each of two has, with a core to spare
+	overlap 1 --first-bucket-cap-mb $first --batch 128 --samples 500 # the load of each of two ranks, with an idle core
 done
 build/bench-gorgonia --size 1000 --batch 64 --layers 3

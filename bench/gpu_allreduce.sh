@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
-# All-reduce on GPUs, float32 sum in place, 1 KiB to 1 GiB: NCCL called from C,
-# goddp and PyTorch, one process per rank, in turn: microseconds, and the limits
-# that goddp is held to. A time is that of one among many calls, the median of
-# REPEAT (default 7) such times, the largest of the ranks'. Up to 256 KiB it is the
-# host that counts, and a virtual machine's processor may take half as long again
-# for as long as a program runs: up to 1 MiB each is started ROUNDS times (default
-# 5), in turn, and the median counts. Arguments: numbers of ranks (default 2). BIN is
-# where golaunch and goddp are (default build/gpu; make test-gpu), PYTHON_EXEC a
-# Python with PyTorch. Needs nvcc and NCCL's header. Exits with 1 if a limit is
-# missed.
+# Compares all-reduces on GPUs, float32 sum in place, 1 KiB to 1 GiB: NCCL called from C, goddp and
+# PyTorch, with one process per rank, in turn. Prints microseconds, and whether goddp keeps its
+# limits. A time is that of one call among many: the median of REPEAT (default 7) measurements, the
+# largest of all ranks. Up to 256 KiB the host's time dominates, and on a virtual machine it can
+# differ by half from one process to the next. So up to 1 MiB each program runs ROUNDS times
+# (default 5), in turn, and the median counts. Arguments: numbers of ranks (default 2). BIN is the
+# folder of golaunch and goddp (default build/gpu; make test-gpu), PYTHON_EXEC a Python with
+# PyTorch. Needs nvcc and NCCL's header. Exits with 1 if a limit is missed.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/.."
@@ -20,10 +18,10 @@ trap 'rm -rf "$work"' EXIT
 nvcc -O2 -o "$work/nccl_allreduce" bench/nccl_allreduce.c -lnccl
 missed=0
 
-# on RANKS PROGRAM...: what rank 0 prints.
+# on RANKS PROGRAM...: runs the program and prints the output of rank 0.
 on() { "$bin/golaunch" --nproc-per-node "$@" | sed 's/^\[default0\]: //'; }
 
-# measure RANKS LEAST MOST: adds "bytes us" lines to each program's file.
+# measure RANKS LEAST MOST: appends lines of "bytes us" to each program's file.
 measure() {
 	rm -f "$work/id"
 	on "$1" "$work/nccl_allreduce" "$work/id" "$2" "$3" 4 $iters $warmup "$repeat" >>"$work/c.txt"
@@ -33,7 +31,7 @@ measure() {
 	on "$1" bench/torch_allreduce.py "${flags[@]}" >>"$work/torch.txt"
 }
 
-# medians FILE: of the times of each size, and how many they are.
+# medians FILE: prints the median time of each size, and the number of times.
 medians() {
 	sed '/^#/d' "$1" | sort -k1,1n -k2,2n |
 		awk '$1 != size && n {print size, t[int((n + 1) / 2)], n; n = 0} {size = $1; t[++n] = $2} END {print size, t[int((n + 1) / 2)], n}'

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds interop/cucomm against this machine's CUDA headers and runs its test and
-# its example on two GPUs. Prints what each rank checked; everything goes to
-# OUT/cu.log (default build/gpu/out). Exits with 1 if something is wrong.
+# Builds interop/cucomm with this machine's CUDA headers, and runs its test and its example on two
+# GPUs. Prints what each rank checked, and writes everything to OUT/cu.log (default
+# build/gpu/out). Exits with 1 if something is wrong.
 #
 #   bench/gpu_cu.sh             on a machine with CUDA, gcc, and Go or a package
-#   bench/gpu_cu.sh pack FILE   on one with Go: packs Go and all that the module
-#                               needs: about 25 MB as a .tar.xz
+#   bench/gpu_cu.sh pack FILE   on a machine with Go: packs Go and all that the module needs,
+#                               about 25 MB as a .tar.xz
 #   PACK=FILE bench/gpu_cu.sh   with that package
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -41,7 +41,8 @@ if [ -n "${PACK:-}" ]; then
 fi
 export CGO_ENABLED=1 GOCACHE=${GOCACHE:-$work/cache}
 export CGO_CFLAGS="-O2 -I$PWD/$module/compat -I$cuda/include"
-# The stub that the toolkit has for machines without a driver, or the driver's.
+# The linker needs the toolkit's stub, which exists on machines without a driver, or the driver's
+# library.
 mkdir "$work/lib"
 for lib in "$cuda/lib64/stubs/libcuda.so" /usr/lib/x86_64-linux-gnu/libcuda.so.1 /usr/lib/libcuda.so.1; do
 	[ -e "$lib" ] && ln -sf "$lib" "$work/lib/libcuda.so" && break
@@ -50,7 +51,7 @@ export CGO_LDFLAGS=-L$work/lib
 (cd $module && go test -c -o "$work/test" . && go build -o "$work/example" ./example) 2>&1 | tee "$out/cu.log"
 echo "built with $(go version)"
 
-# Each as the ranks' own launcher: this takes no other program.
+# The loop sets the variables that a launcher sets for each rank.
 timeout 120 "$work/test" -test.v 2>&1 | tee -a "$out/cu.log"
 port=$((20000 + RANDOM % 12000))
 pids=()

@@ -1,12 +1,10 @@
 #!/usr/bin/env bash
-# Step time of examples/mlp on GPUs against PyTorch DDP, as users write it and
-# tuned, started by golaunch in turn: medians in milliseconds and goddp's ratio
-# to PyTorch's best; and the most device memory in use at once, of goddp and of
-# PyTorch tuned, without what CUDA and NCCL take for themselves. Arguments:
-# numbers of ranks (default 1). MODEL is what both train, as flags (default: the
-# lecture's 3 x Linear(4000,4000), batch 1000), TYPES in what, BIN is where
-# golaunch and mlp are built (default build/; make build), PYTHON_EXEC a Python
-# with PyTorch.
+# Compares the step time of examples/mlp on GPUs with PyTorch DDP, as users write it and tuned.
+# golaunch starts all in turn. Prints medians in milliseconds, the ratio of goddp to PyTorch's best,
+# and the peak of device memory in use by goddp and by tuned PyTorch, without what CUDA and NCCL
+# use. Arguments: numbers of ranks (default 1). MODEL holds the model's flags (default 3 x
+# Linear(4000,4000), batch 1000), TYPES the element types. BIN is the folder of golaunch and mlp
+# (default build/; make build), PYTHON_EXEC a Python with PyTorch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-build}

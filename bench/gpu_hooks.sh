@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What a communication hook does to the step of examples/mlp at the lecture's size
-# on GPUs: median milliseconds of a step, as a ratio to the all-reduce's, and the
-# last loss. Arguments: numbers of ranks (default 2). BIN is where golaunch and mlp
-# are built (default build/; make build), TYPES as in gpu_ddp.sh.
+# Measures how communication hooks change the step time of examples/mlp at its default size on GPUs.
+# Prints the median step in milliseconds, its ratio to that of the plain all-reduce, and the last
+# loss. Arguments: numbers of ranks (default 2). BIN is the folder of golaunch and mlp (default
+# build/; make build), TYPES as in gpu_ddp.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-build}

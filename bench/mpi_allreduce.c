@@ -1,7 +1,6 @@
-// All-reduce through MPI, float32 sum, in place: "bytes microseconds" lines on
-// rank 0. A peer of bench/cpu_allreduce.sh. The arguments, MIN MAX FACTOR ITERS
-// WARMUP REPEAT, are as in "goddp bench", and so is the time: that of ITERS
-// calls; the median of REPEAT times, the largest of the ranks'.
+// All-reduce through MPI, float32 sum in place, for bench/cpu_allreduce.sh. Rank 0 prints lines of
+// "bytes microseconds". The arguments, MIN MAX FACTOR ITERS WARMUP REPEAT, are as in "goddp bench",
+// and so are the times: the median of REPEAT measurements of ITERS calls, the largest of all ranks.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +25,11 @@ int main(int argc, char **argv) {
 	for (int bytes = least; bytes <= most; bytes *= factor) {
 		int count = bytes / sizeof *data;
 		for (int i = 0; i < count; i++) data[i] = 0.75;
-		for (int r = -1; r < repeat; r++) { // the first is for warm-up
+		for (int r = -1; r < repeat; r++) { // the first measurement is the warm-up
 			MPI_Barrier(MPI_COMM_WORLD);
-			double begun = MPI_Wtime();
+			double start = MPI_Wtime();
 			for (int i = 0; i < (r < 0 ? warmup : iters); i++) MPI_Allreduce(MPI_IN_PLACE, data, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-			if (r >= 0) times[r] = (MPI_Wtime() - begun) / iters;
+			if (r >= 0) times[r] = (MPI_Wtime() - start) / iters;
 		}
 		qsort(times, repeat, sizeof *times, ascending);
 		double slowest;

@@ -1,14 +1,12 @@
-// All-reduce through NCCL called from C, float32 sum, in place in plain device
-// memory, one process per rank: "bytes microseconds" lines on rank 0. A peer of
-// bench/gpu_allreduce.sh:
+// All-reduce through NCCL called from C, float32 sum in place, in plain device memory, with one
+// process per rank, for bench/gpu_allreduce.sh. Rank 0 prints lines of "bytes microseconds".
 //
 //	nvcc -O2 -o nccl_allreduce nccl_allreduce.c -lnccl
 //	golaunch --nproc-per-node 2 ./nccl_allreduce ID_FILE MIN MAX FACTOR ITERS WARMUP REPEAT
 //
-// ID_FILE, which must not exist, is where rank 0 leaves NCCL's id for the
-// others. The rest is as in "goddp bench", and so is the time: the host's, of
-// ITERS calls on a stream and the wait for it; the median of REPEAT times, the
-// largest of the ranks'.
+// ID_FILE must not exist: rank 0 writes NCCL's id to it for the other ranks. The other arguments are
+// as in "goddp bench", and so are the times: the host's time for ITERS calls on a stream and the wait
+// for it, the median of REPEAT measurements, the largest of all ranks.
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <stdio.h>
@@ -50,8 +48,7 @@ static int number(const char *variable) {
 	return atoi(text);
 }
 
-// share gives all ranks the id that rank 0 makes. The file appears whole, by a
-// rename.
+// share gives all ranks the id of rank 0. Rank 0 renames the file to its path when it is complete.
 static ncclUniqueId share(int rank, const char *path) {
 	ncclUniqueId id;
 	char draft[4096];
@@ -90,21 +87,21 @@ int main(int argc, char **argv) {
 	cudaStream_t stream;
 	CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 	void *data;
-	double *slowest; // of all ranks
+	double *slowest; // the largest time of all ranks
 	CUDA(cudaMalloc(&data, most));
 	CUDA(cudaMalloc((void **)&slowest, sizeof *slowest));
 	double *times = malloc(repeat * sizeof *times);
 	for (size_t bytes = least; bytes <= most; bytes *= factor) {
 		CUDA(cudaMemset(data, 0x3f, bytes)); // floats of about 0.75
 		CUDA(cudaDeviceSynchronize());
-		for (int r = -1; r < repeat; r++) { // the first is for warm-up
+		for (int r = -1; r < repeat; r++) { // the first measurement is the warm-up
 			NCCL(ncclAllReduce(slowest, slowest, 1, ncclDouble, ncclMax, comm, stream)); // a barrier
 			CUDA(cudaStreamSynchronize(stream));
-			double begun = seconds();
+			double start = seconds();
 			for (int i = 0; i < (r < 0 ? warmup : iters); i++)
 				NCCL(ncclAllReduce(data, data, bytes / sizeof(float), ncclFloat, ncclSum, comm, stream));
 			CUDA(cudaStreamSynchronize(stream));
-			if (r >= 0) times[r] = (seconds() - begun) / iters;
+			if (r >= 0) times[r] = (seconds() - start) / iters;
 		}
 		qsort(times, repeat, sizeof *times, ascending);
 		double time = times[repeat / 2];

@@ -1,6 +1,6 @@
-// What it costs a stream, and the host, to follow the progress of short calls:
-// by an event behind each, or by words in pinned memory that the stream writes
-// around each (cuStreamWriteValue32). Prints medians in microseconds.
+// Measures what it costs a stream, and the host, to follow the progress of short calls: by an event
+// behind each call, or by words in pinned memory that the stream writes before and after each call
+// (cuStreamWriteValue32). Prints medians in microseconds.
 //
 //	nvcc -O2 -o progress_words bench/progress_words.cu -lcuda && ./progress_words
 #include <cuda.h>
@@ -21,7 +21,7 @@
 		}                                                                       \
 	} while (0)
 
-// spin keeps one block busy for about as long as a small all-reduce does.
+// spin keeps one block busy for about as long as a small all-reduce.
 __global__ void spin(long long cycles) {
 	long long begin = clock64();
 	while (clock64() - begin < cycles) {
@@ -61,14 +61,14 @@ int main() {
 		for (int r = 0; r < rounds; r++) {
 			CHECK(cudaStreamSynchronize(stream));
 			CHECK(cudaEventRecord(first, stream));
-			double begun = now();
+			double start = now();
 			for (int i = 0; i < calls; i++) {
 				if (way == WORDS_AROUND) CHECK(cuStreamWriteValue32(stream, at, 2 * i + 1, 0));
 				spin<<<1, 32, 0, stream>>>(9000);
 				if (way == EVENT) CHECK(cudaEventRecord(events[i], stream));
 				if (way == WORD_BEHIND || way == WORDS_AROUND) CHECK(cuStreamWriteValue32(stream, at + 64, 2 * i + 2, 0));
 			}
-			host.push_back((now() - begun) / calls);
+			host.push_back((now() - start) / calls);
 			CHECK(cudaEventRecord(last, stream));
 			CHECK(cudaStreamSynchronize(stream));
 			float ms;
@@ -79,12 +79,12 @@ int main() {
 	}
 
 	const int asks = 100000;
-	double begun = now();
+	double start = now();
 	for (int i = 0; i < asks; i++) cudaEventQuery(events[i % calls]);
-	double query = (now() - begun) / asks;
+	double query = (now() - start) / asks;
 	volatile uint32_t *word = words;
 	uint32_t sum = 0;
-	begun = now();
+	start = now();
 	for (int i = 0; i < asks; i++) sum += *word;
-	printf("asking: event %.3f, word %.3f (%u)\n", query, (now() - begun) / asks, sum != 0);
+	printf("asking: event %.3f, word %.3f (%u)\n", query, (now() - start) / asks, sum != 0);
 }

@@ -1,9 +1,9 @@
-"""All-reduce in PyTorch, float32 sum, in place: "bytes microseconds" lines on rank 0. The peer of bench/cpu_allreduce.sh and bench/gpu_allreduce.sh.
+"""All-reduce in PyTorch, float32 sum in place, for bench/cpu_allreduce.sh and bench/gpu_allreduce.sh.
 
-One process per rank: over NCCL with a GPU each where there are GPUs, else over
-Gloo. The flags are those of "goddp bench", and so is the time: the host's, of so
-many calls and the wait for the last one; the median over the repetitions, the
-largest of the ranks'."""
+Each rank is a process. The ranks use NCCL and one GPU each if there are GPUs, else Gloo. Rank 0
+prints lines of "bytes microseconds". The flags are as in "goddp bench", and so are the times: the
+host's time for the calls and the wait for the last one, the median over the repetitions, the
+largest of all ranks."""
 import argparse
 import os
 import statistics
@@ -28,7 +28,7 @@ else:
     device = torch.device("cpu")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     dist.init_process_group("gloo")
-    wait = lambda: None  # all_reduce has waited
+    wait = lambda: None  # all_reduce has already waited
     peer = "Gloo"
 rank = dist.get_rank()
 if rank == 0:
@@ -38,11 +38,11 @@ if rank == 0:
 def measure(tensor, calls):
     dist.barrier()
     wait()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(calls):
         dist.all_reduce(tensor)
     wait()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 size = args.minbytes

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-# PyTorch's causal attention at the shapes of BenchmarkAttention in device/cuda: TFLOP/s by the
-# device's clock, where only products on and before the diagonal count, two of the forward pass and
-# five of the backward pass.
+# Measures PyTorch's causal attention with the shapes of BenchmarkAttention in device/cuda, in
+# TFLOP/s by the device's clock. Only products on and below the diagonal count: two in the forward
+# pass and five in the backward pass.
 import torch
 import torch.nn.functional as F
 

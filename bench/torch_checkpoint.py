@@ -3,10 +3,10 @@ async_save (async), or async_save that keeps page-locked memory from one save to
 
     torchrun --nproc-per-node 2 bench/torch_checkpoint.py --dir /data/ckpt --mode async
 
-Prints the same JSON object, as far as PyTorch tells. In mode save the step that begins a save
-waits for all of it. In the other modes durable_ms is until rank 0's future is done, and
-step_while_a_save_runs_ms is the median of the steps that begin before. Where PyTorch has no
-async_save the program says so and measures nothing."""
+Prints the same JSON object, as far as PyTorch has the figures. In mode save, the step that begins a
+save waits until the save is complete. In the other modes, durable_ms is the time until rank 0's
+future is done, and step_while_a_save_runs_ms is the median of the steps that begin before that. If
+PyTorch has no async_save, the program says so and measures nothing."""
 import argparse
 import json
 import os
@@ -62,11 +62,11 @@ def step():
 
 
 def timed(f):
-    begun = time.perf_counter()
+    start = time.perf_counter()
     f()
     if gpu:
         torch.cuda.synchronize()
-    return (time.perf_counter() - begun) * 1e3
+    return (time.perf_counter() - start) * 1e3
 
 
 for _ in range(3):
@@ -76,7 +76,7 @@ writer = FileSystemWriter(args.dir, cache_staged_state_dict=True) if args.mode =
 
 
 def save(n):
-    """The future of a save that runs on, None for one that is over; and the list its end is put in."""
+    """Returns the future of a running save, or None if it is complete, and the list that gets its end time."""
     if args.mode == "save":
         if rank == 0:
             path = os.path.join(args.dir, "torch.pt")
@@ -95,13 +95,13 @@ def save(n):
 
 alone = [timed(step) for _ in range(args.steps)]
 beginning, during, call, durable = [], [], [], []
-for n in range(-1, args.saves):  # save -1 takes the memory, and is not measured
-    begun = time.perf_counter()
+for n in range(-1, args.saves):  # save -1 allocates memory and is not measured
+    start = time.perf_counter()
 
     def begin():
         global future, ended, called
         future, ended = save(n)
-        called = (time.perf_counter() - begun) * 1e3
+        called = (time.perf_counter() - start) * 1e3
         step()
 
     first = timed(begin)
@@ -109,10 +109,10 @@ for n in range(-1, args.saves):  # save -1 takes the memory, and is not measured
     for _ in range(args.steps):
         at = time.perf_counter()
         steps.append((at, timed(step)))
-    end = begun + called / 1e3
+    end = start + called / 1e3
     if future is not None:
         future.result()
-        end = ended[0] if ended else time.perf_counter()  # the callback may still be about to run
+        end = ended[0] if ended else time.perf_counter()  # the callback may not have run yet
         dist.barrier()
         if rank == 0:
             shutil.rmtree(os.path.join(args.dir, f"dcp-{n}"))
@@ -120,7 +120,7 @@ for n in range(-1, args.saves):  # save -1 takes the memory, and is not measured
         continue
     beginning.append(first)
     call.append(called)
-    durable.append((end - begun) * 1e3)
+    durable.append((end - start) * 1e3)
     during += [t for at, t in steps if at < end]
 if rank == 0:
     middle = lambda v: statistics.median(v) if v else 0.0

@@ -1,8 +1,7 @@
-"""examples/fashion in PyTorch DDP, as its tutorials write it: the peer of bench/fashion.sh.
+"""examples/fashion in PyTorch DDP, as in PyTorch's tutorials, for bench/fashion.sh.
 
-One process per rank, over NCCL with a GPU each where there are GPUs, else over Gloo.
-Rank 0 prints a line for each epoch: its seconds, evaluation included, and the test
-set's accuracy."""
+Each rank is a process. The ranks use NCCL and one GPU each if there are GPUs, else Gloo. Rank 0
+prints a line for each epoch: its seconds, with the evaluation, and the test set's accuracy."""
 import argparse
 import gzip
 import os
@@ -64,7 +63,7 @@ schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, args.epochs *
 loss_of = nn.CrossEntropyLoss()
 
 for epoch in range(args.epochs):
-    begun = time.perf_counter()
+    start = time.perf_counter()
     sampler.set_epoch(epoch)
     model.train()
     for x, y in loader:
@@ -81,5 +80,5 @@ for epoch in range(args.epochs):
             counts[1] += len(y)
     dist.all_reduce(counts)
     if dist.get_rank() == 0:
-        print(f"epoch {epoch + 1} seconds {time.perf_counter() - begun:.3f} accuracy {counts[0] / counts[1]:.4f}", flush=True)
+        print(f"epoch {epoch + 1} seconds {time.perf_counter() - start:.3f} accuracy {counts[0] / counts[1]:.4f}", flush=True)
 dist.destroy_process_group()

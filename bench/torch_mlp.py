@@ -1,8 +1,8 @@
-"""The step of examples/mlp in PyTorch DDP: the peer of bench/cpu_ddp.sh and bench/gpu_ddp.sh.
+"""The step of examples/mlp in PyTorch DDP, for bench/cpu_ddp.sh and bench/gpu_ddp.sh.
 
-One process per rank: over NCCL with a GPU each where there are GPUs, else over
-Gloo. Prints rank 0's median milliseconds for forward, backward and optimizer, and on a
-GPU the most memory that PyTorch had in use at once."""
+Each rank is a process. The ranks use NCCL and one GPU each if there are GPUs, else Gloo. Prints
+rank 0's median milliseconds for forward, backward and optimizer, and on a GPU the peak of memory
+in use by PyTorch."""
 import argparse
 import os
 import statistics
@@ -48,13 +48,13 @@ for _ in range(args.steps):
     dist.barrier()
     if gpu:
         torch.cuda.synchronize()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
     optimizer.zero_grad()
     if gpu:
         torch.cuda.synchronize()
-    times.append(time.perf_counter() - begun)
+    times.append(time.perf_counter() - start)
 if dist.get_rank() == 0:
     peak = torch.cuda.max_memory_allocated() / 2**20 if gpu else 0
     print(f"peak MiB {peak:.0f}\nmedian {statistics.median(times[5:]) * 1e3:.3f}")

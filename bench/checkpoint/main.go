@@ -1,13 +1,13 @@
-// Command checkpoint measures what asynchronous saves cost a training, and how fast they are
-// durable.
+// Command checkpoint measures how much asynchronous saves slow down a training, and how soon they
+// are durable.
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./bench/checkpoint --dir /data/ckpt
 //
-// The model is a stack of linear layers with as many parameters as GPT-2's smallest, under
-// AdamW: 1.5 GB of state in float32. It prints one JSON object: the median step without saves,
-// the median of the steps in whose course a save runs, of those that begin one, the time from
-// the call of Save to its end on all ranks, and the time in which the ranks write and sync
-// as many bytes without any format.
+// The model is a stack of linear layers with as many parameters as the smallest GPT-2, trained by
+// AdamW: 1.5 GB of state in float32. The command prints one JSON object of medians: a step without
+// saves, a step while a save runs, a step that begins a save, the time from the call of Save until
+// the checkpoint is durable on all ranks, and the time in which the ranks write and sync equally
+// many bytes without a format.
 package main
 
 import (
@@ -31,16 +31,16 @@ import (
 )
 
 var (
-	dir    = flag.String("dir", "", "`folder` to save in, which is emptied of what is written")
-	width  = flag.Int("width", 768, "inputs of a pair of layers, which has four times as many in the middle")
+	dir    = flag.String("dir", "", "`folder` for the checkpoints, which are removed at the end")
+	width  = flag.Int("width", 768, "inputs and outputs of a pair of layers; the first layer has four times as many outputs")
 	pairs  = flag.Int("pairs", 26, "pairs of layers")
-	batch  = flag.Int("batch", 8192, "rows of the input, on each rank")
-	steps  = flag.Int("steps", 40, "steps without saves, after which as many are measured for each save")
+	batch  = flag.Int("batch", 8192, "rows of the input on each rank")
+	steps  = flag.Int("steps", 40, "steps that are measured without saves, and again for each save")
 	saves  = flag.Int("saves", 5, "saves")
 	divide = flag.Bool("zero", false, "divide the optimizer's state among the ranks")
 )
 
-// result is what is printed. Times are medians in milliseconds.
+// result is printed as JSON. Times are medians in milliseconds.
 type result struct {
 	Ranks     int     `json:"ranks"`
 	Bytes     int64   `json:"bytes"`
@@ -54,7 +54,7 @@ type result struct {
 	Slowdown  float64 `json:"slowdown_by_saves"` // During / Step
 }
 
-// job is what the measurement trains.
+// job is the training that is measured.
 type job struct {
 	pg    *comm.ProcessGroup
 	state checkpoint.State
@@ -106,14 +106,14 @@ func newJob(pg *comm.ProcessGroup) (*job, error) {
 	return j, nil
 }
 
-// timed is how long f takes, in milliseconds, with what it gave the device.
+// timed returns how long f and the work that it enqueues on the device take, in milliseconds.
 func (j *job) timed(ctx context.Context, f func() error) (float64, error) {
-	begun := time.Now()
+	start := time.Now()
 	err := f()
 	if err == nil {
 		err = j.pg.Device().Compute().Sync(ctx)
 	}
-	return since(begun), err
+	return since(start), err
 }
 
 func measure(ctx context.Context) (err error) {
@@ -139,7 +139,7 @@ func measure(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := errors.Join(m.Save(ctx, 0, j.state), m.Wait(ctx)); err != nil { // the first takes the memory
+	if err := errors.Join(m.Save(ctx, 0, j.state), m.Wait(ctx)); err != nil { // the first save allocates memory and is not measured
 		return err
 	}
 	var r runs
@@ -178,17 +178,17 @@ func measure(ctx context.Context) (err error) {
 	return json.NewEncoder(os.Stdout).Encode(out)
 }
 
-// runs are times in milliseconds.
+// runs holds measured times in milliseconds.
 type runs struct{ alone, beginning, during, call, durable, raw []float64 }
 
-// save saves, and makes as many steps as all ranks do.
+// save starts a save and runs training steps, the same number on all ranks, while it runs.
 func (j *job) save(ctx context.Context, m *checkpoint.Manager, step int, r *runs) error {
-	begun := time.Now()
+	start := time.Now()
 	t, err := j.timed(ctx, func() error {
 		if err := m.Save(ctx, step, j.state); err != nil {
 			return err
 		}
-		r.call = append(r.call, since(begun))
+		r.call = append(r.call, since(start))
 		return j.step()
 	})
 	if err != nil {
@@ -197,7 +197,7 @@ func (j *job) save(ctx context.Context, m *checkpoint.Manager, step int, r *runs
 	r.beginning = append(r.beginning, t)
 	var begins, times []float64
 	for range *steps {
-		begins = append(begins, since(begun))
+		begins = append(begins, since(start))
 		t, err := j.timed(ctx, j.step)
 		if err != nil {
 			return err
@@ -217,7 +217,8 @@ func (j *job) save(ctx context.Context, m *checkpoint.Manager, step int, r *runs
 	return nil
 }
 
-// rawWrite is how long the ranks take, side by side, to write n bytes each and to sync them.
+// rawWrite returns how long the ranks take to write n bytes each, at the same time, and to sync
+// them.
 func rawWrite(ctx context.Context, pg *comm.ProcessGroup, n int64) (float64, error) {
 	path := filepath.Join(*dir, fmt.Sprint("raw-", pg.Rank()))
 	defer os.Remove(path)
@@ -228,7 +229,7 @@ func rawWrite(ctx context.Context, pg *comm.ProcessGroup, n int64) (float64, err
 	if err := pg.Barrier().Sync(ctx); err != nil {
 		return 0, err
 	}
-	begun := time.Now()
+	start := time.Now()
 	f, err := os.Create(path)
 	if err != nil {
 		return 0, err
@@ -238,10 +239,10 @@ func rawWrite(ctx context.Context, pg *comm.ProcessGroup, n int64) (float64, err
 		_, err = f.Write(chunk[:min(left, int64(len(chunk)))])
 	}
 	err = errors.Join(err, f.Sync())
-	if err := comm.Agree(ctx, pg, err); err != nil { // all have synced
+	if err := comm.Agree(ctx, pg, err); err != nil { // waits until all ranks have synced
 		return 0, err
 	}
-	return since(begun), nil
+	return since(start), nil
 }
 
 func since(t time.Time) float64 { return float64(time.Since(t)) / 1e6 }

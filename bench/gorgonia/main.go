@@ -1,15 +1,15 @@
-// Command gorgonia measures what package ddp/ddpgorgonia costs one rank: the
-// step of a stack of linear layers with biases and ReLU, in four machines that
-// take turns, block by block, in one process with one BLAS:
+// Command gorgonia measures what package ddp/ddpgorgonia costs one rank. It trains a stack of
+// linear layers with biases and ReLU in four machines, which take turns in one process and use the
+// same BLAS:
 //
 //	wrapped  a machine of Model.NewTapeMachine
-//	bound    Gorgonia's own with BindDualValues, as programs have it, which copies
-//	         each gradient and adds it up
-//	plain    Gorgonia's own without
-//	pruned   plain, of CompileFunction, which leaves the input's gradient out
+//	bound    a machine of Gorgonia with BindDualValues, as most programs use it, which
+//	         copies each gradient and accumulates it
+//	plain    a machine of Gorgonia without BindDualValues
+//	pruned   plain, with a program of CompileFunction that leaves out the input's gradient
 //
-// It prints median milliseconds of RunAll with Reset, and of the step: that and
-// a solver's, plain gradient descent.
+// It prints the median time of RunAll with Reset, and of a step, which is that and a solver's plain
+// gradient descent, in milliseconds.
 //
 //	go run ./bench/gorgonia --size 1000 --batch 64 --layers 3
 package main
@@ -39,7 +39,7 @@ var (
 	steps  = flag.Int("steps", 10, "steps in a block")
 )
 
-// contender is a machine and what it trains.
+// contender is a machine and the parameters that it trains.
 type contender struct {
 	name       string
 	vm         G.VM
@@ -48,8 +48,8 @@ type contender struct {
 	runs, all  []time.Duration
 }
 
-// network is a stack of layers: its learnables, and what makes a cost of what use
-// makes of them.
+// network makes a stack of layers. It returns the learnables, and a function that builds the cost
+// from use(w) for every learnable w.
 func network() (learnables G.Nodes, build func(use func(*G.Node) *G.Node) *G.Node) {
 	g, dt := G.NewGraph(), tensor.Float32
 	x := G.NewMatrix(g, dt, G.WithName("x"), G.WithShape(*batch, *size), G.WithInit(G.Gaussian(0, 1)))
@@ -71,8 +71,8 @@ func network() (learnables G.Nodes, build func(use func(*G.Node) *G.Node) *G.Nod
 	}
 }
 
-// own makes a machine of Gorgonia's own.
-func own(name string, bind, prune bool) (*contender, error) {
+// newGorgonia makes a machine of Gorgonia.
+func newGorgonia(name string, bind, prune bool) (*contender, error) {
 	learnables, build := network()
 	cost := build(func(w *G.Node) *G.Node { return w })
 	grads, err := G.Grad(cost, learnables...)
@@ -93,8 +93,8 @@ func own(name string, bind, prune bool) (*contender, error) {
 	return &contender{name: name, vm: G.NewTapeMachine(cost.Graph(), opts...), learnables: learnables}, nil
 }
 
-// wrapped makes one of a model's.
-func wrapped(pg *comm.ProcessGroup) (*contender, error) {
+// newWrapped makes a machine of ddpgorgonia.
+func newWrapped(pg *comm.ProcessGroup) (*contender, error) {
 	learnables, build := network()
 	m, err := ddpgorgonia.New(pg, learnables, nil)
 	if err != nil {
@@ -105,7 +105,7 @@ func wrapped(pg *comm.ProcessGroup) (*contender, error) {
 }
 
 func (c *contender) step() error {
-	begun := time.Now()
+	start := time.Now()
 	if err := c.vm.RunAll(); err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (c *contender) step() error {
 	if err := c.solver.Step(G.NodesToValueGrads(c.learnables)); err != nil {
 		return err
 	}
-	c.runs, c.all = append(c.runs, ran.Sub(begun)), append(c.all, time.Since(begun))
+	c.runs, c.all = append(c.runs, ran.Sub(start)), append(c.all, time.Since(start))
 	return nil
 }
 
@@ -127,19 +127,19 @@ func run(ctx context.Context) error {
 	if err := ddpgorgonia.UseBLAS(pg.Device()); err != nil {
 		return err
 	}
-	w, err := wrapped(pg)
+	w, err := newWrapped(pg)
 	if err != nil {
 		return err
 	}
-	bound, err := own("bound", true, false)
+	bound, err := newGorgonia("bound", true, false)
 	if err != nil {
 		return err
 	}
-	plain, err := own("plain", false, false)
+	plain, err := newGorgonia("plain", false, false)
 	if err != nil {
 		return err
 	}
-	pruned, err := own("pruned", false, true)
+	pruned, err := newGorgonia("pruned", false, true)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func run(ctx context.Context) error {
 					return err
 				}
 			}
-			if block == 0 { // to warm up
+			if block == 0 { // the first block warms up
 				c.runs, c.all = nil, nil
 			}
 		}
@@ -170,7 +170,7 @@ func run(ctx context.Context) error {
 	return table.Flush()
 }
 
-// ms is the median in milliseconds.
+// ms returns the median in milliseconds.
 func ms(times []time.Duration) float64 {
 	sorted := slices.Sorted(slices.Values(times))
 	return float64(sorted[len(sorted)/2].Microseconds()) / 1e3

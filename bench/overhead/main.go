@@ -1,15 +1,14 @@
-// Command overhead measures what the watchdog and the flight recorder cost a
-// training step of examples/mlp.
+// Command overhead measures what the watchdog and the flight recorder cost a training step of
+// examples/mlp.
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./bench/overhead
 //
-// Every process trains two models alternately, some steps each time: one in a
-// group as it is by default, one in a group that records nothing
-// (GODDP_FLIGHT_ENTRIES=0) and acts on no failure (comm.NoErrorHandling). What
-// remains there is that calls in flight are counted. The processes, the memory
-// and the temperature are those of both. The cost is the median, over all turns,
-// of the difference between the medians of a turn's steps; the exit code is 1 if
-// it is above the limit.
+// Every process trains two models in turn, some steps each time. One uses a default group. The
+// other uses a group that records nothing (GODDP_FLIGHT_ENTRIES=0) and does not handle failures
+// (comm.NoErrorHandling); it still counts the calls in flight. Both run in the same processes, so
+// they have the same memory and processor temperature. The cost of a turn is the difference between
+// the medians of the two models' steps. The command prints the median cost of all turns, and exits
+// with 1 if it is above the limit.
 package main
 
 import (
@@ -34,14 +33,14 @@ var (
 	size  = flag.Int("size", 4000, "width of every layer")
 	batch = flag.Int("batch", 1000, "samples per rank and step")
 	dtype = flag.String("dtype", "float32", "type of parameters and data: float32, or bfloat16 on a GPU")
-	turns = flag.Int("turns", 20, "how often each group has its turn")
+	turns = flag.Int("turns", 20, "turns of each group")
 	steps = flag.Int("steps", 20, "training steps in a turn")
-	limit = flag.Float64("limit", 1, "the cost that is too much, in percent")
+	limit = flag.Float64("limit", 1, "largest allowed cost, in percent")
 )
 
 var types = map[string]device.DType{"float32": device.Float32, "bfloat16": device.BFloat16}
 
-// side is one of the two that are compared.
+// side is one of the two models that are compared.
 type side struct {
 	pg    *comm.ProcessGroup
 	model *ddp.Model
@@ -76,14 +75,14 @@ func newSide(ctx context.Context, dev device.Device, o comm.Options) (*side, err
 	return &side{pg, model, opt}, nil
 }
 
-// turn is the median time of a turn's steps.
+// turn returns the median time of a turn's steps.
 func (s *side) turn(ctx context.Context, x, y *autograd.Variable) (time.Duration, error) {
 	took := make([]time.Duration, *steps)
 	for i := range took {
-		if err := s.pg.Barrier().Sync(ctx); err != nil { // so that a step's time is no other rank's
+		if err := s.pg.Barrier().Sync(ctx); err != nil { // so that a step does not wait for another rank's previous step
 			return 0, err
 		}
-		begun := time.Now()
+		start := time.Now()
 		if err := nn.MSELoss(s.model.Forward(x), y).Backward(); err != nil {
 			return 0, err
 		}
@@ -94,7 +93,7 @@ func (s *side) turn(ctx context.Context, x, y *autograd.Variable) (time.Duration
 		if err := s.pg.Device().Compute().Sync(ctx); err != nil {
 			return 0, err
 		}
-		took[i] = time.Since(begun)
+		took[i] = time.Since(start)
 	}
 	return median(took), nil
 }
@@ -126,9 +125,9 @@ func measure(ctx context.Context) error {
 	}
 	sides := []*side{watched, bare}
 	var times [2][]time.Duration
-	for turn := -1; turn < *turns; turn++ { // the first does not count
+	for turn := -1; turn < *turns; turn++ { // the first turn does not count
 		for i := range sides {
-			i ^= turn & 1 // neither always has the other's warm caches
+			i ^= turn & 1 // alternate the order, so that neither side always has warm caches
 			took, err := sides[i].turn(ctx, x, y)
 			if err != nil {
 				return err
@@ -154,7 +153,7 @@ func measure(ctx context.Context) error {
 	return nil
 }
 
-// normal is a batch of random numbers.
+// normal returns a batch of random numbers.
 func normal(dev device.Device, seed uint64) (*autograd.Variable, error) {
 	dt := types[*dtype]
 	buf, err := dev.Alloc(*batch * *size * dt.Size())
@@ -165,7 +164,7 @@ func normal(dev device.Device, seed uint64) (*autograd.Variable, error) {
 	return autograd.FromTensor(dev, t), dev.Kernels().Normal(dev.Compute(), t, 0, 1, seed, 0)
 }
 
-// median sorts v, and returns its middle.
+// median sorts v and returns its median.
 func median[T time.Duration | float64](v []T) T {
 	slices.Sort(v)
 	return v[len(v)/2]

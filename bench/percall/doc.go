@@ -1,40 +1,37 @@
-// Command percall measures what an all-reduce of goddp's takes beside one of NCCL's,
-// float32 sum in place:
+// Command percall compares the time of an all-reduce of goddp with that of NCCL, float32 sum in
+// place:
 //
 //	make test-gpu
 //	build/gpu/golaunch --nproc-per-node 2 build/gpu/percall
 //
-// Up to some hundred kilobytes goddp may run an all-reduce of its own (package
-// internal/backend/nccl says when): with GODDP_NO_SMALL_ALLREDUCE=1 it calls NCCL as C does.
+// For sizes up to some hundred kilobytes goddp may use a kernel of its own (see
+// internal/backend/nccl). With GODDP_NO_SMALL_ALLREDUCE=1 it calls NCCL, as C does.
 //
-// A virtual machine's processor may take half as long again for as long as one program
-// runs as for the next, which is more than what goddp adds: who compares two programs,
-// as bench/gpu_allreduce.sh does, compares processors too. Here all sides are one
-// process per rank, and one thread of it, as comm.Init locks a GPU's goroutine to its
-// own. They take turns on the same memory:
+// On a virtual machine, the same code can take 1.5 times as long in one process as in the next, which
+// is more than goddp's overhead. A comparison of two programs, like bench/gpu_allreduce.sh, therefore
+// also compares processors. Here all sides run in one process per rank and on one thread of it,
+// because comm.Init locks a GPU's goroutine to its thread. They take turns on the same memory:
 //
-//	C          one call of a C function, which makes --iters calls of ncclAllReduce on
-//	           a communicator and a stream of its own, and asks cuStreamQuery until the
-//	           stream is done; the time is taken in there
-//	C, events  the same with an event behind each call, which it takes to notice that
-//	           a call hangs, and which one
+//	C          one C function makes --iters calls of ncclAllReduce on a communicator and a
+//	           stream of its own, calls cuStreamQuery until the stream is done, and takes
+//	           the time
+//	C, events  the same with an event behind each call, which is needed to detect calls
+//	           that hang
 //	goddp      --iters calls of ProcessGroup.AllReduce, and Sync of the last
 //
-// A turn begins with two all-reduces of one element, each waited for, by its own
-// side: no rank is far ahead of another then, and each side finds what it needs in the
-// caches. Which side goes first changes with every turn. Garbage is collected as in
-// "goddp bench", when Go thinks it is time. Before the turns of a size each side adds
-// up ones, and the sums are checked.
+// Each turn begins with two all-reduces of one element on the turn's side, so that the ranks start
+// at nearly the same time and the side's code is in the caches. The order of the sides changes with
+// every turn. The garbage collector runs as in "goddp bench". Before the turns of a size, each side
+// sums ones, and the sums are checked.
 //
-// There is a line for each size:
+// The output has one line for each size:
 //
 //	bytes      C us  C, events  goddp us  added us   middle half  limit
 //	 1024      9.12       9.50     10.05      0.91  0.83 ..  1.04  C + 2 us ok
 //
-// The times are those of a call, the medians over the turns. What goddp adds to C
-// without events is the median of the differences within a turn, and between which
-// bounds the middle half of these lie is beside it. Of the ranks each column shows the
-// largest. Up to 1 MiB goddp may add 2 microseconds, and beyond, where what moves the
-// bytes counts, 5 percent of C's time. The exit code is 1 if a limit is missed, and 2
-// for a command line that makes no sense, or without a GPU.
+// The times are those of one call, the median over the turns. "added us" is the median difference
+// within a turn between goddp and C without events; the middle half of these differences is next to
+// it. Each column shows the largest value of all ranks. goddp may add 2 microseconds up to 1 MiB,
+// and 5 percent of C's time above. The exit code is 1 if a limit is missed, and 2 if the command
+// line is wrong or there is no GPU.
 package main

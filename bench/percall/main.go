@@ -16,26 +16,25 @@ import (
 	"github.com/goddp/goddp/internal/collective"
 )
 
-// options are the command line.
+// options are the values of the command line's flags.
 type options struct {
 	minBytes, maxBytes, stepFactor int
 	iters, turns, warmup           int
 	timeout                        time.Duration
 }
 
-// parse reads the command line. Where that asks for help it is shown, and the error
-// is pflag.ErrHelp.
+// parse parses the command line. If it asks for help, parse prints it and returns pflag.ErrHelp.
 func parse(args []string) (options, error) {
 	var o options
 	fs := pflag.NewFlagSet("percall", pflag.ContinueOnError)
 	fs.SortFlags = false
 	fs.IntVar(&o.minBytes, "min-bytes", 1<<10, "size to start with")
 	fs.IntVar(&o.maxBytes, "max-bytes", 1<<20, "size to end at")
-	fs.IntVar(&o.stepFactor, "step-factor", 4, "each size is so many times the one before")
+	fs.IntVar(&o.stepFactor, "step-factor", 4, "factor from each size to the next")
 	fs.IntVar(&o.iters, "iters", 100, "calls in a turn")
-	fs.IntVar(&o.turns, "turns", 41, "how often each side has its turn")
+	fs.IntVar(&o.turns, "turns", 41, "turns of each side")
 	fs.IntVar(&o.warmup, "warmup", 20, "calls of each side before the first turn, at each size")
-	fs.DurationVar(&o.timeout, "timeout", time.Minute, "bound of every wait")
+	fs.DurationVar(&o.timeout, "timeout", time.Minute, "time limit of every wait")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -56,7 +55,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// gpu is a device that NCCL knows.
+// gpu is a device that NCCL can use.
 type gpu interface {
 	device.Device
 	Context() uintptr
@@ -71,13 +70,13 @@ func openGPU() (gpu, error) {
 	}
 	g, ok := dev.(gpu)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("NCCL takes a GPU for each rank, and this one has %v", dev), dev.Close())
+		return nil, errors.Join(fmt.Errorf("NCCL needs a GPU for each rank, and this rank has %v", dev), dev.Close())
 	}
 	return g, nil
 }
 
-// run is one rank's part, on a device that the caller closes. Rank 0 writes the table,
-// and fails where a limit was missed.
+// run is one rank's part. The caller closes dev. Rank 0 writes the table, and returns an error if a
+// limit was missed.
 func run(ctx context.Context, dev gpu, o options, out io.Writer) (err error) {
 	pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: o.timeout})
 	if err != nil {
@@ -98,14 +97,14 @@ func run(ctx context.Context, dev gpu, o options, out io.Writer) (err error) {
 		fmt.Fprintf(out, "%d ranks, rank 0 on %v, %s: %d turns of %d calls each\n%s\n", pg.Size(), dev, plain.name, o.turns, o.iters, header)
 	}
 	collective.FillHeap()
-	var rows []row // rank 0's
+	var rows []row // used by rank 0
 	for bytes := o.minBytes; bytes <= o.maxBytes; bytes *= o.stepFactor {
 		t := device.NewTensor(buf, device.Float32, bytes/device.Float32.Size())
 		mine, err := b.measure(ctx, t)
 		if err != nil {
 			return fmt.Errorf("rank %d, %d bytes: %w", pg.Rank(), t.Bytes(), err)
 		}
-		ranks, err := comm.AllGatherObject(ctx, pg, mine) // of all: none leaves while another is in a call
+		ranks, err := comm.AllGatherObject(ctx, pg, mine) // all ranks must call it, so none leaves while another is in a call
 		if err != nil {
 			return err
 		}

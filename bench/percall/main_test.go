@@ -20,7 +20,7 @@ import (
 	"github.com/goddp/goddp/launcher"
 )
 
-// workerMode makes the test binary one rank of the program, on a stand-in GPU.
+// workerMode is the environment variable that makes the test binary run the program on a fake GPU.
 const workerMode = "PERCALL_TEST_WORKER"
 
 func TestMain(m *testing.M) {
@@ -47,13 +47,13 @@ func worker(ctx context.Context) error {
 	return run(ctx, dev, o, os.Stdout)
 }
 
-// launch runs two ranks of the program over stand-ins that behave as control says, and
-// returns rank 0's lines and what all of them complained of.
+// launch runs two ranks of the program on fake GPUs with the given faults. It returns rank 0's
+// lines and the ranks' error output.
 func launch(t *testing.T, control []string, args ...string) (lines []string, complaints string, err error) {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range fakegpu.Variables {
-		t.Setenv(name, "") // undone at the test's end
+		t.Setenv(name, "") // restored at the end of the test
 	}
 	t.Setenv("TMPDIR", dir)
 	if err := fakegpu.Libraries(dir); err != nil {
@@ -76,7 +76,7 @@ func TestTable(t *testing.T) {
 	lines, complaints, err := launch(t, nil, "--max-bytes=16384", "--iters=3", "--turns=5", "--warmup=2")
 	t.Logf("%v\n%s\n%s", err, strings.Join(lines, "\n"), complaints)
 	if len(lines) != 5 || lines[0] != "2 ranks, rank 0 on fakegpu:0, NCCL 2.28.3 from C: 5 turns of 3 calls each" || lines[1] != header {
-		t.Fatal("no head and three rows")
+		t.Fatal("want a header and three rows")
 	}
 	missed := 0
 	for i, line := range lines[2:] {
@@ -96,8 +96,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// The stand-in counts a rank's calls by communicator. goddp's side begins, with a call
-// that is checked and then the warm-up; C's two make as many each, on one communicator.
+// The fake NCCL numbers a rank's calls for each communicator. goddp's communicator has a checked
+// call and the warm-up; C's has as many for each of its two sides.
 func TestFailures(t *testing.T) {
 	for _, c := range []struct{ name, control, want string }{
 		{"C's side is refused a call", "refuse 1 60", "rank 1, 1024 bytes: NCCL 2.28.3 from C: ncclAllReduce: internal error (3)"},

@@ -20,16 +20,16 @@ import (
 	"github.com/goddp/goddp/internal/nvidia"
 )
 
-// raw is C's side: a communicator and a stream that goddp knows nothing of.
+// raw is C's communicator and stream, which are independent of goddp.
 type raw struct {
 	c       C.raw
 	version nccl.Version
 	timeout time.Duration
 }
 
-// openRaw makes the communicator of a group's ranks, which all call it, on the group's
-// device: the side without events, that with them, and a function that ends it. timeout
-// bounds that, and each wait of its calls. After an error the process has to end.
+// openRaw makes C's communicator on the group's device. All ranks of the group must call it. It
+// returns the side without events, the side with events, and a function that ends the communicator.
+// timeout bounds that function and the waits of the calls. After an error the process must exit.
 func openRaw(ctx context.Context, pg *comm.ProcessGroup, dev gpu, timeout time.Duration) (plain, evented side, leave func() error, err error) {
 	lib, err := dl.Open(nvidia.Search("NCCL", "GODDP_LIBNCCL", "libnccl.so.2", "libnccl.so"))
 	if err != nil {
@@ -57,7 +57,7 @@ func openRaw(ctx context.Context, pg *comm.ProcessGroup, dev gpu, timeout time.D
 	return side{name, r.calls(false)}, side{name + " with events", r.calls(true)}, r.leave, r.join(ctx, pg)
 }
 
-// join meets the group's other ranks.
+// join makes the communicator, with the other ranks of the group.
 func (r *raw) join(ctx context.Context, pg *comm.ProcessGroup) error {
 	var id [C.unique_id_size]byte
 	if pg.Rank() == 0 {
@@ -68,12 +68,12 @@ func (r *raw) join(ctx context.Context, pg *comm.ProcessGroup) error {
 	if err := comm.BroadcastObject(ctx, pg, &id, 0); err != nil {
 		return err
 	}
-	return r.within("ncclCommInitRank", func() C.int {
+	return r.withTimeout("ncclCommInitRank", func() C.int {
 		return C.raw_join(&r.c, C.int(pg.Size()), (*C.unique_id)(unsafe.Pointer(&id)), C.int(pg.Rank()))
 	})
 }
 
-// calls makes n all-reduces of t and waits for them, in one call of C's.
+// calls returns a function that makes n all-reduces of t in one call of C, and waits for them.
 func (r *raw) calls(events bool) func(context.Context, device.Tensor, int) (time.Duration, error) {
 	record := C.int(0)
 	if events {
@@ -90,15 +90,15 @@ func (r *raw) calls(events bool) func(context.Context, device.Tensor, int) (time
 	}
 }
 
-// leave ends the communicator with whatever hangs in it, before that makes the device
-// hang when it frees memory.
+// leave aborts the communicator with all calls that hang. Otherwise the device would hang when it
+// frees memory.
 func (r *raw) leave() error {
-	return r.within("ncclCommAbort", func() C.int { return C.raw_leave(&r.c) })
+	return r.withTimeout("ncclCommAbort", func() C.int { return C.raw_leave(&r.c) })
 }
 
-// within waits for a call that may block in C. Past its bound the call is left to
-// itself, on its thread, and the program ends.
-func (r *raw) within(name string, call func() C.int) error {
+// withTimeout runs call, which may block in C. If that takes too long, it leaves the call behind on
+// its thread; the program then exits.
+func (r *raw) withTimeout(name string, call func() C.int) error {
 	done := make(chan C.int, 1)
 	go func() { done <- call() }()
 	select {

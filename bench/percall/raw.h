@@ -1,7 +1,6 @@
-// NCCL called from C: what C's side needs of libnccl and libcuda, both opened at run
-// time, in a table that raw.go fills. The communicator and the stream are those of
-// bench/nccl_allreduce.c: nothing is configured, and the stream does not wait for the
-// null stream.
+// NCCL called from C. The functions of libnccl and libcuda are opened at run time, in a table that
+// raw.go fills. The communicator and the stream are made as in bench/nccl_allreduce.c: with no
+// configuration, and a stream that does not wait for the null stream.
 #ifndef PERCALL_RAW_H
 #define PERCALL_RAW_H
 
@@ -50,8 +49,8 @@ static inline void raw_set(raw *r, int i, void *f) { ((void **)r)[i] = f; }
 static inline int raw_version(raw *r, int *v) { return r->ncclGetVersion(v); }
 static inline const char *raw_error_string(raw *r, int code) { return r->ncclGetErrorString(code); }
 
-// A code of libcuda is returned negative, to tell it from NCCL's. Every function makes
-// the context current on its thread.
+// Every function makes the context current on its thread. Error codes of libcuda are returned
+// negated, to distinguish them from NCCL's.
 
 static inline int raw_unique_id(raw *r, unique_id *id) {
 	int code = -r->cuCtxSetCurrent(r->ctx);
@@ -66,7 +65,7 @@ static inline int raw_join(raw *r, int ranks, const unique_id *id, int rank) {
 	return code != 0 ? code : r->ncclCommInitRank(&r->comm, ranks, *id, rank);
 }
 
-// raw_leave stops what is in flight, and waits for no other rank.
+// raw_leave aborts the calls in flight. It does not wait for other ranks.
 static inline int raw_leave(raw *r) {
 	int code = -r->cuCtxSetCurrent(r->ctx);
 	if (code == 0) code = r->ncclCommAbort(r->comm);
@@ -82,22 +81,21 @@ static inline double raw_seconds(void) {
 
 enum { raw_late = INT_MIN };
 
-// raw_calls makes n all-reduces in place of count floats at p, and waits for them: as
-// cuStreamSynchronize does, which asks without a pause, but not beyond a deadline, past
-// which it returns raw_late. All that takes *took seconds. With record, there is an
-// event behind each.
+// raw_calls makes n all-reduces, in place, of count floats at p and waits for them. It polls
+// without a pause, as cuStreamSynchronize does, and returns raw_late after timeout seconds. *took
+// becomes the time in seconds. If record is set, it records an event behind each call.
 static inline int raw_calls(raw *r, uintptr_t p, size_t count, int n, int record, double timeout, double *took) {
 	enum { float32 = 7, sum = 0, not_ready = 600 };
 	int code = -r->cuCtxSetCurrent(r->ctx);
-	double begun = raw_seconds();
+	double start = raw_seconds();
 	for (int i = 0; i < n && code == 0; i++) {
 		code = r->ncclAllReduce(p, p, count, float32, sum, r->comm, r->stream);
 		if (record && code == 0) code = -r->cuEventRecord(r->event[i % events], r->stream);
 	}
 	if (code != 0) return code;
 	while ((code = r->cuStreamQuery(r->stream)) == not_ready)
-		if (raw_seconds() - begun > timeout) return raw_late;
-	*took = raw_seconds() - begun;
+		if (raw_seconds() - start > timeout) return raw_late;
+	*took = raw_seconds() - start;
 	return -code;
 }
 

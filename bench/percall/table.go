@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// The sides, in the order of the table.
+// The sides, in the order of the table's columns.
 const (
 	plainC = iota
 	eventedC
@@ -13,20 +13,19 @@ const (
 	sides
 )
 
-// samples are the microseconds that a call took a rank, by side and turn.
+// samples are the times of a call on one rank, in microseconds, by side and turn.
 type samples [sides][]float64
 
-// row is a line of the table, in microseconds; of each number the largest of the
-// ranks'.
+// row is a line of the table. Times are in microseconds, each the largest of all ranks.
 type row struct {
 	bytes int
 	times [sides]float64
-	added [3]float64 // the quartiles of what goddp takes more than C without events
+	added [3]float64 // quartiles of the difference between goddp and C without events
 }
 
 var header = fmt.Sprintf("%10s %9s %11s %9s %9s  %15s  %s", "bytes", "C us", "C, events", "goddp us", "added us", "middle half", "limit")
 
-// newRow is the row of what all ranks measured, in as many turns each.
+// newRow returns the row for the samples of all ranks, which have the same number of turns.
 func newRow(bytes int, ranks []samples) row {
 	r := row{bytes: bytes}
 	for i, s := range ranks {
@@ -48,14 +47,14 @@ func newRow(bytes int, ranks []samples) row {
 	return r
 }
 
-// quartiles are those of v.
+// quartiles returns the quartiles of v.
 func quartiles(v []float64) [3]float64 {
 	v = slices.Sorted(slices.Values(v))
 	n := len(v)
 	return [3]float64{v[n/4], v[n/2], v[n*3/4]}
 }
 
-// limit says what goddp may take at this size, and whether it keeps to that.
+// limit returns the name of the limit at this size, and whether it is kept.
 func (r row) limit() (name string, held bool) {
 	if r.bytes <= 1<<20 {
 		return "C + 2 us", r.added[1] <= 2
@@ -73,7 +72,7 @@ func (r row) String() string {
 		r.bytes, r.times[plainC], r.times[eventedC], r.times[ofGoddp], r.added[1], r.added[0], r.added[2], name, verdict)
 }
 
-// verdict is an error if one of the rows missed its limit.
+// verdict returns an error if a row missed its limit.
 func verdict(rows []row) error {
 	missed := 0
 	for _, r := range rows {

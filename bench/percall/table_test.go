@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// turns are as many turns of the same.
+// turns returns n equal times.
 func turns(v float64, n int) []float64 { return slices.Repeat([]float64{v}, n) }
 
 func TestRow(t *testing.T) {
@@ -14,7 +14,7 @@ func TestRow(t *testing.T) {
 		name  string
 		bytes int
 		ranks []samples
-		want  string // without the blanks that line it up
+		want  string // with runs of blanks replaced by one
 	}{
 		{
 			"within", 1024, []samples{{turns(9, 5), turns(9, 5), turns(10.5, 5)}},

@@ -12,23 +12,23 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// side is one of those that are compared. calls makes n all-reduces of t back to
-// back, waits for the last, and says how long all of that took.
+// side is one of the implementations that are compared. calls makes n all-reduces of t back to
+// back, waits for the last one, and returns how long that took.
 type side struct {
 	name  string
 	calls func(ctx context.Context, t device.Tensor, n int) (time.Duration, error)
 }
 
-// goddp is a group's side.
+// goddp returns the side of a process group.
 func goddp(pg *comm.ProcessGroup) side {
 	return side{"goddp", func(ctx context.Context, t device.Tensor, n int) (time.Duration, error) {
 		var last *comm.Work
-		begun := time.Now()
+		start := time.Now()
 		for range n {
 			last = pg.AllReduce(t, comm.Sum)
 		}
-		err := last.Sync(ctx) // an earlier call that failed has broken the group
-		return time.Since(begun), err
+		err := last.Sync(ctx) // if an earlier call failed, the group is broken and this fails too
+		return time.Since(start), err
 	}}
 }
 
@@ -39,7 +39,7 @@ type bench struct {
 	sides [sides]side
 }
 
-// measure takes the time of a call in every turn of all sides, at a size.
+// measure returns the times of a call at one size, for all turns of all sides.
 func (b *bench) measure(ctx context.Context, t device.Tensor) (times samples, err error) {
 	for _, s := range slices.Backward(b.sides[:]) {
 		if err := b.check(ctx, s, t); err != nil {
@@ -62,9 +62,9 @@ func (b *bench) measure(ctx context.Context, t device.Tensor) (times samples, er
 	return times, nil
 }
 
-// turn is how long a side takes for its calls.
+// turn returns how long a side takes for its calls.
 func (b *bench) turn(ctx context.Context, s side, t device.Tensor) (time.Duration, error) {
-	for range 2 { // a long wait ends late on some rank, a short one does not
+	for range 2 { // after the second one the ranks continue at nearly the same time
 		if _, err := s.calls(ctx, t.Range(0, 1), 1); err != nil {
 			return 0, err
 		}
@@ -72,7 +72,7 @@ func (b *bench) turn(ctx context.Context, s side, t device.Tensor) (time.Duratio
 	return s.calls(ctx, t, b.iters)
 }
 
-// check has a side add up a one of each rank.
+// check lets a side sum ones and checks the result.
 func (b *bench) check(ctx context.Context, s side, t device.Tensor) error {
 	dev, data := b.pg.Device(), make([]byte, 0, t.Bytes())
 	for range t.Len() {
@@ -81,7 +81,7 @@ func (b *bench) check(ctx context.Context, s side, t device.Tensor) error {
 	if err := dev.CopyIn(dev.Compute(), t.Buf, data); err != nil {
 		return err
 	}
-	if err := dev.Compute().Sync(ctx); err != nil { // C's stream knows nothing of this one
+	if err := dev.Compute().Sync(ctx); err != nil { // C's stream does not wait for the compute stream
 		return err
 	}
 	if _, err := s.calls(ctx, t, 1); err != nil {

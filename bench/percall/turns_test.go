@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// A side that adds up nothing is found out.
+// The check detects a side that sums nothing.
 func TestSumsAreChecked(t *testing.T) {
 	idle := side{"idle", func(context.Context, device.Tensor, int) (time.Duration, error) { return 1, nil }}
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
