@@ -41,7 +41,7 @@ func TestCauseReachesOtherRanks(t *testing.T) {
 	}
 	for want, cause := range map[string]error{
 		"process group aborted: by rank 2: enough":                                                 errors.New("enough"),
-		"process group aborted: by rank 4: too much":                                               &backend.AbortedError{By: 4, Err: errors.New("too much")}, // told on
+		"process group aborted: by rank 4: too much":                                               &backend.AbortedError{By: 4, Err: errors.New("too much")}, // reported again
 		"rank 2: AllReduce #3(sum, float32, 5 elements): process group aborted: no sum":            &backend.CallError{Rank: 2, Call: fp, Err: errors.New("no sum")},
 		"rank 4: AllReduce #3(sum, float32, 5 elements): process group aborted: by rank 2: no sum": &backend.CallError{Rank: 4, Call: fp, Err: errors.New("no sum")},
 	} {
@@ -53,7 +53,7 @@ func TestCauseReachesOtherRanks(t *testing.T) {
 		err := fmt.Errorf("%w: elsewhere", kind)
 		for range 2 { // the second time, a rank reports the error that it received
 			if err = received(2, err); !errors.Is(err, kind) || !errors.Is(err, backend.ErrAborted) || err.Error() != "process group aborted: by rank 2: "+text {
-				t.Errorf("got %v, want %v, told by rank 2", err, kind)
+				t.Errorf("got %v, want %v, reported by rank 2", err, kind)
 			}
 		}
 	}
@@ -105,7 +105,7 @@ func FuzzCause(f *testing.F) {
 		cause := backend.Cause(&coordinator.Failure{Reporter: 1, Detail: detail})
 		again := received(1, cause)
 		if f := backend.Describe(cause); len(f.Text) < 4<<10 && again.Error() != cause.Error() {
-			t.Fatalf("told on: %v; came as %v", again, cause)
+			t.Fatalf("reported again: %v; received as %v", again, cause)
 		}
 	})
 }

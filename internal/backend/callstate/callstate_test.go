@@ -32,7 +32,7 @@ func TestFirstCauseIsKept(t *testing.T) {
 		t.Errorf("a call is admitted with %v, %d pending; want the cause, and 2", err, state.Pending())
 	}
 	if state.Context().Err() != nil {
-		t.Error("the context ended before the peers were told")
+		t.Error("the context ended before the peers knew")
 	}
 	state.Stop(cause)
 	if context.Cause(state.Context()) != cause {

@@ -528,7 +528,7 @@ func TestAbortReturnsWhenPeersKnow(t *testing.T) {
 		select {
 		case <-release:
 		default:
-			t.Error("the second Abort returned before the first one's failure was told")
+			t.Error("the second Abort returned before the peers knew the first cause")
 		}
 	})
 	time.Sleep(20 * time.Millisecond) // long enough for an Abort that does not wait to return

@@ -74,7 +74,7 @@ func TestRanksOfDifferentJobsDoNotJoin(t *testing.T) {
 				}
 				for _, err := range errs {
 					if strings.Contains(fmt.Sprint(err), string(theSecret)) || strings.Contains(fmt.Sprint(err), "not that secret") {
-						t.Errorf("a secret is told: %v", err)
+						t.Errorf("the error contains a secret: %v", err)
 					}
 				}
 				if took := time.Since(start); took > soon/2 {

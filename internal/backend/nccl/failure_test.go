@@ -709,7 +709,7 @@ func TestFailedEventLeaksOneAllocation(t *testing.T) {
 	release := control(t, "record 2")
 	m := world(t, 1)[0]
 	if _, err := m.Alloc(1000); err == nil {
-		t.Fatal("memory, though nobody knows when it is zero")
+		t.Fatal("Alloc succeeded although no event tells when the memory is zero")
 	}
 	release()
 	for deadline := time.Now().Add(soon); nccl.DeferredFrees(m.Backend) > 0; runtime.Gosched() {
@@ -757,7 +757,7 @@ func TestMemoryOfAnAbortedKernelIsKept(t *testing.T) {
 	for _, m := range members {
 		for deadline := time.Now().Add(soon); nccl.DeferredFrees(m.Backend) == 0; runtime.GC() {
 			if time.Now().After(deadline) {
-				t.Fatal("nobody has the call any more, and its memory is not dead")
+				t.Fatal("the memory of a call that nothing refers to is not queued for freeing")
 			}
 		}
 	}

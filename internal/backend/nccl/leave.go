@@ -48,9 +48,9 @@ func (g *Group) leave(ctx context.Context) (alone bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	together, cancel := awake.WithTimeout(ctx, grace)
+	graceCtx, cancel := awake.WithTimeout(ctx, grace)
 	defer cancel()
-	if alone, err = g.cfg.Control.Leave(together, ctx, value); err != nil {
+	if alone, err = g.cfg.Control.Leave(graceCtx, ctx, value); err != nil {
 		err = fmt.Errorf("%w without the other ranks: %w", backend.ErrClosed, err)
 	}
 	return alone, err

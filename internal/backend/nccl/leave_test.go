@@ -12,7 +12,7 @@ import (
 )
 
 // Ranks leave that have done more calls than this rank. This rank releases them once it has done as
-// many calls, and not before. A call that a leaver has not made waits in vain.
+// many calls, and not before. A call that a leaver has not made can never end.
 func TestLeaversAreReleasedOnceCallsAreDone(t *testing.T) {
 	control := &coordinator.Group{Members: []int{7, 5, 3}}
 	g := &Group{cfg: backend.Config{Rank: 1, Size: 3, Control: control}, state: callstate.New(control), memory: &memory{}, left: map[int]progress{}}
@@ -52,7 +52,7 @@ func TestLeaversAreReleasedOnceCallsAreDone(t *testing.T) {
 	} {
 		task := start(c.stream, c.call)
 		if rank, ok := g.waitsForLeaver(task); ok != (c.leaver >= 0) || ok && rank != c.leaver {
-			t.Errorf("call %d: in vain is %v, because of rank %d; want rank %d", i, ok, rank, c.leaver)
+			t.Errorf("call %d: waits for a leaver: %v, rank %d; want rank %d", i, ok, rank, c.leaver)
 		}
 		g.mu.Lock()
 		g.finish(task, nil)
@@ -62,6 +62,6 @@ func TestLeaversAreReleasedOnceCallsAreDone(t *testing.T) {
 		}
 	}
 	if _, ok := g.waitsForLeaver(start(g.main, barrier)); !ok {
-		t.Error("a collective that those that left have not called is not in vain")
+		t.Error("a collective that the leavers have not called does not wait for them")
 	}
 }
