@@ -1,4 +1,5 @@
-// Package backendtest has helpers that the tests of all backends share.
+// Package backendtest has helpers for the tests of backends, and the scenarios that hold for every
+// backend.
 package backendtest
 
 import (

@@ -9,22 +9,21 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/backend/backendtest"
-	"github.com/goddp/goddp/internal/backend/host"
 )
 
 // A PreMulSum is bitwise equal to the Sum of products that each rank computed before. Factors,
 // products and sums are rounded in the same way.
 func TestPreMulSumEqualsSumOfProducts(t *testing.T) {
-	for name, open := range transports {
+	for name := range transports {
 		t.Run(name, func(t *testing.T) {
 			const n = 3
-			groups := open(t, n)
+			groups := open(t, name, n)
 			seq := uint64(0)
 			for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
 				for _, c := range []int{300, 10_000} {
 					for _, k := range []backend.Kind{backend.AllReduce, backend.Reduce, backend.ReduceScatter} {
 						seq += 2
-						err := each(groups, func(r int, g *host.Group) error { return premultiplied(g, dt, c, k, seq, r, n) })
+						err := each(groups, func(r int, g *backendtest.Rank) error { return premultiplied(g, dt, c, k, seq, r, n) })
 						if err != nil {
 							t.Fatalf("%v of %d %v: %v", k, c, dt, err)
 						}
@@ -36,7 +35,7 @@ func TestPreMulSumEqualsSumOfProducts(t *testing.T) {
 }
 
 // premultiplied runs both calls on one rank and compares the results.
-func premultiplied(g *host.Group, dt device.DType, c int, k backend.Kind, seq uint64, r, n int) error {
+func premultiplied(g *backendtest.Rank, dt device.DType, c int, k backend.Kind, seq uint64, r, n int) error {
 	given := c
 	if k == backend.ReduceScatter {
 		given *= n

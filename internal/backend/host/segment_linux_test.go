@@ -12,7 +12,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
-	"github.com/goddp/goddp/internal/backend/host"
+	"github.com/goddp/goddp/internal/backend/backendtest"
 )
 
 // mappings returns how many times this process has mapped each segment, by inode. Shared regions
@@ -35,11 +35,10 @@ func mappings(t *testing.T) map[string]int {
 // Memory from Alloc that nothing refers to is unmapped by its owner and by the peers that accessed
 // it, while the group is in use.
 func TestUnusedMemoryIsUnmappedOnAllRanks(t *testing.T) {
-	groups := transports["shm"](t, 2)
-	seq := uint64(0)
+	groups := open(t, "shm", 2)
 	reduceOnce := func() {
-		seq++
-		if err := exercise(groups, shared, seq, backend.AllReduce, backend.Sum, device.Float32, 20_000, 0, true); err != nil {
+		x := backendtest.Trial{Kind: backend.AllReduce, DType: device.Float32, Count: 20_000, InPlace: true}
+		if err := backendtest.Each(groups, x.Run); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -73,13 +72,13 @@ func TestUnusedMemoryIsUnmappedOnAllRanks(t *testing.T) {
 }
 
 func TestMemoryStaysValidAfterClose(t *testing.T) {
-	groups := transports["shm"](t, 2)
+	groups := open(t, "shm", 2)
 	x := filled(shared, groups[0], device.Int32, 0, 0, 10_000)
-	if err := each(groups, func(_ int, g *host.Group) error { return g.Close(t.Context()) }); err != nil {
+	if err := each(groups, func(_ int, g *backendtest.Rank) error { return g.Close(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 	runtime.GC()
-	if err := expect("after Close", x, func(i int) float64 { return element(0, i) }); err != nil {
+	if err := expect("after Close", x, func(i int) float64 { return backendtest.Element(device.Int32, 0, i) }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -87,7 +86,7 @@ func TestMemoryStaysValidAfterClose(t *testing.T) {
 // Alloc must fail before it has used up the host's memory.
 func TestAllocOfTooMuchFails(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp", "inproc"} {
-		_, err := transports[transport](t, 2)[0].Alloc(1 << 50)
+		_, err := open(t, transport, 2)[0].Alloc(1 << 50)
 		var oom *device.OutOfMemoryError
 		if !errors.As(err, &oom) || oom.Asked != 1<<50 || oom.Free <= 0 {
 			t.Errorf("%s: error %v, want that there is less than a pebibyte", transport, err)
@@ -98,7 +97,7 @@ func TestAllocOfTooMuchFails(t *testing.T) {
 // The last byte is in the last reserved part.
 func TestAllocOfSeveralReservations(t *testing.T) {
 	const size = 64<<20 + 1
-	b, err := transports["shm"](t, 2)[0].Alloc(size)
+	b, err := open(t, "shm", 2)[0].Alloc(size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,15 +109,15 @@ func TestAllocOfSeveralReservations(t *testing.T) {
 
 // Small buffers share file descriptors and do not overlap.
 func TestSmallBuffersShareASegment(t *testing.T) {
-	open := func() int {
+	openFiles := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(entries)
 	}
-	groups := transports["shm"](t, 2)
-	before := open()
+	groups := open(t, "shm", 2)
+	before := openFiles()
 	const buffers, size = 1000, 1001
 	made := make([][]byte, buffers)
 	for i := range made {
@@ -139,7 +138,7 @@ func TestSmallBuffersShareASegment(t *testing.T) {
 			made[i][j] = byte(i)
 		}
 	}
-	if more := open() - before; more > 2 {
+	if more := openFiles() - before; more > 2 {
 		t.Errorf("%d buffers of %d bytes hold %d descriptors", buffers, size, more)
 	}
 	for i, mem := range made {
@@ -148,13 +147,13 @@ func TestSmallBuffersShareASegment(t *testing.T) {
 		}
 	}
 	// Buffers of one segment are reduced in place.
-	err := each(groups, func(r int, g *host.Group) error {
+	err := each(groups, func(r int, g *backendtest.Rank) error {
 		for i := range 3 {
 			x := filled(shared, g, device.Float32, r, 0, 10_000)
 			if err := call(g, &backend.Call{Kind: backend.AllReduce, Op: backend.Sum, Src: x, Dst: x, Seq: uint64(i + 1), Timeout: soon}); err != nil {
 				return err
 			}
-			if err := expect("sum", x, func(i int) float64 { return element(0, i) + element(1, i) }); err != nil {
+			if err := expect("sum", x, func(i int) float64 { return backendtest.Reduced(device.Float32, backend.Sum, 2, i) }); err != nil {
 				return err
 			}
 		}

@@ -8,13 +8,14 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/backendtest"
 )
 
 // BenchmarkStart measures the host's time and Go's allocations for one call, on a fake GPU.
 func BenchmarkStart(b *testing.B) {
 	control(b)
 	m := world(b, 1)[0]
-	x, err := m.upload(hostTensor(device.Float32, 1))
+	x, err := m.Upload(backendtest.HostTensor(device.Float32, 1))
 	if err != nil {
 		b.Fatal(err)
 	}

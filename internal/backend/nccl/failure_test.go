@@ -29,16 +29,16 @@ const lateness = 2 * time.Second
 
 // second calls AllReduce twice. The first call must succeed; second returns the error of the
 // second.
-func second(m *member, timeout time.Duration) error {
+func second(m *backendtest.Rank, timeout time.Duration) error {
 	for i := range 2 {
-		c, err := m.ones()
+		c, err := m.Ones(1000)
 		if err != nil {
 			return err
 		}
 		c.Timeout = timeout
-		task, err := m.start(c)
+		task, err := m.Enqueue(c)
 		if err == nil {
-			if err := task.Join(context.Background(), m.dev.Compute()); err != nil {
+			if err := task.Join(context.Background(), m.Device.Compute()); err != nil {
 				return err
 			}
 			err = task.Sync(context.Background())
@@ -53,22 +53,11 @@ func second(m *member, timeout time.Duration) error {
 	return nil
 }
 
-// outcomes runs f on all ranks, and returns their errors and the time it took.
-func outcomes(members []*member, f func(m *member) error) ([]error, time.Duration) {
-	errs := make([]error, len(members))
-	at := time.Now()
-	each(members, func(m *member) error {
-		errs[m.rank] = f(m)
-		return nil
-	})
-	return errs, time.Since(at)
-}
-
 func TestHungCollectiveTimesOut(t *testing.T) {
 	control(t, "hang 1 2")
 	members := world(t, 3)
 	const timeout = 500 * time.Millisecond
-	errs, took := outcomes(members, func(m *member) error { return second(m, timeout) })
+	errs, took := backendtest.Outcomes(members, func(m *backendtest.Rank) error { return second(m, timeout) })
 	if took > timeout+lateness {
 		t.Errorf("took %v with a timeout of %v", took, timeout)
 	}
@@ -83,46 +72,10 @@ func TestHungCollectiveTimesOut(t *testing.T) {
 		}
 		// The abort must end the call on its stream, since the compute stream waits for it.
 		ctx, cancel := context.WithTimeout(t.Context(), soon)
-		if err := members[r].dev.Compute().Sync(ctx); err != nil {
+		if err := members[r].Device.Compute().Sync(ctx); err != nil {
 			t.Errorf("rank %d: the compute stream is still held up: %v", r, err)
 		}
 		cancel()
-	}
-}
-
-// A call times out behind one that hangs.
-func TestTimeoutWhileQueued(t *testing.T) {
-	control(t, "hang 0 1")
-	m := world(t, 1)[0]
-	c, err := m.ones()
-	if err != nil {
-		t.Fatal(err)
-	}
-	running, err := m.start(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	queued, err := m.start(&backend.Call{Kind: backend.Barrier, Timeout: 300 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for state := backend.Queued; state != backend.Running; runtime.Gosched() {
-		if state, err = running.State(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if state, err := queued.State(); state != backend.Queued {
-		t.Errorf("%v, %v behind a call that runs", state, err)
-	}
-	if began, done := running.Span(); began.IsZero() || !done.IsZero() {
-		t.Errorf("a running call's span is %v to %v", began, done)
-	}
-	var late *backend.TimeoutError
-	if err := queued.Sync(t.Context()); !errors.As(err, &late) || late.State != backend.Queued {
-		t.Errorf("%v, want a timeout while queued", err)
-	}
-	if err := running.Sync(t.Context()); !errors.Is(err, backend.ErrTimeout) {
-		t.Errorf("%v, want the same cause", err)
 	}
 }
 
@@ -130,12 +83,12 @@ func TestTimeoutWhileQueued(t *testing.T) {
 func TestAsyncErrorIsFoundWhileCallsStart(t *testing.T) {
 	control(t, "async 0 1")
 	m := world(t, 1)[0]
-	c, err := m.ones()
+	c, err := m.Ones(1000)
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := time.Now()
-	if _, err := m.start(c); err != nil {
+	if _, err := m.Enqueue(c); err != nil {
 		t.Fatal(err)
 	}
 	for err == nil && time.Since(at) < soon {
@@ -152,19 +105,19 @@ func TestAsyncErrorFailsOnAllRanks(t *testing.T) {
 	control(t, "async 2 2")
 	var others sync.WaitGroup // rank 2 fails only after the others have started the call, so that they fail with an error of it
 	others.Add(2)
-	errs, took := outcomes(world(t, 3), func(m *member) error {
+	errs, took := backendtest.Outcomes(world(t, 3), func(m *backendtest.Rank) error {
 		if err := oneReduction(m); err != nil {
 			return err
 		}
-		c, err := m.ones()
+		c, err := m.Ones(1000)
 		if err != nil {
 			return err
 		}
-		if m.rank == 2 {
+		if m.Rank == 2 {
 			others.Wait()
 		}
-		task, err := m.start(c)
-		if m.rank != 2 {
+		task, err := m.Enqueue(c)
+		if m.Rank != 2 {
 			others.Done()
 		}
 		if err != nil {
@@ -189,7 +142,7 @@ func TestAsyncErrorFailsOnAllRanks(t *testing.T) {
 
 func TestRefusedCallFailsOnAllRanks(t *testing.T) {
 	control(t, "refuse 0 2")
-	errs, _ := outcomes(world(t, 2), func(m *member) error { return second(m, time.Minute) })
+	errs, _ := backendtest.Outcomes(world(t, 2), func(m *backendtest.Rank) error { return second(m, time.Minute) })
 	var e *nccl.Error
 	if !errors.As(errs[0], &e) || e.Call != "ncclAllReduce" || e.Detail != "refused on request" {
 		t.Errorf("rank 0: %v, want what NCCL said", errs[0])
@@ -210,26 +163,26 @@ func TestCloseReturnsWhileACallIsStuck(t *testing.T) {
 func closeWhileStuck(t *testing.T, more ...string) {
 	control(t, append(more, "stay 0 2")...)
 	members := world(t, 2)
-	if errs, _ := outcomes(members, func(m *member) error {
-		c, err := m.ones()
+	if errs, _ := backendtest.Outcomes(members, func(m *backendtest.Rank) error {
+		c, err := m.Ones(1000)
 		if err != nil {
 			return err
 		}
-		return m.call(c)
+		return m.Run(c)
 	}); errors.Join(errs...) != nil {
 		t.Fatal(errs)
 	}
 	m := members[0]
-	c, err := m.ones()
+	c, err := m.Ones(1000)
 	if err != nil {
 		t.Fatal(err)
 	}
 	entered := make(chan struct{})
-	c.After = &reached{m.dev.Compute().Mark(), entered}
-	go m.start(c) // returns when the fake NCCL releases it, at the end of the test
+	c.After = &reached{m.Device.Compute().Mark(), entered}
+	go m.Enqueue(c) // returns when the fake NCCL releases it, at the end of the test
 	<-entered
 	ended := make(chan error, 1)
-	go func() { ended <- closeAll([]*member{m}, 300*time.Millisecond) }()
+	go func() { ended <- backendtest.CloseAll([]*backendtest.Rank{m}, 300*time.Millisecond) }()
 	select {
 	case err := <-ended:
 		if err == nil || !strings.Contains(err.Error(), "with 1 calls pending") {
@@ -256,13 +209,13 @@ func (r *reached) Sync(ctx context.Context) error {
 func TestHungConnectTimesOut(t *testing.T) {
 	control(t, "connect 0 1")
 	m := world(t, 2)[0]
-	c, err := m.ones()
+	c, err := m.Ones(1000)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// a Send in a Group uses the group's own communicator
 	send := &backend.Call{Kind: backend.Send, Src: c.Src, Root: 1}
-	task, err := m.start(&backend.Call{Kind: backend.Group, Calls: []*backend.Call{send}, Timeout: 300 * time.Millisecond})
+	task, err := m.Enqueue(&backend.Call{Kind: backend.Group, Calls: []*backend.Call{send}, Timeout: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +223,7 @@ func TestHungConnectTimesOut(t *testing.T) {
 		t.Errorf("%v, %v when Start returned: it waited", state, err)
 	}
 	at := time.Now()
-	if err := task.Join(t.Context(), m.dev.Compute()); !errors.Is(err, backend.ErrTimeout) || time.Since(at) > 300*time.Millisecond+lateness {
+	if err := task.Join(t.Context(), m.Device.Compute()); !errors.Is(err, backend.ErrTimeout) || time.Since(at) > 300*time.Millisecond+lateness {
 		t.Errorf("%v after %v, want a timeout", err, time.Since(at))
 	}
 }
@@ -279,31 +232,23 @@ func TestHungConnectTimesOut(t *testing.T) {
 func TestSendWithoutRecvTimesOut(t *testing.T) {
 	control(t)
 	members := world(t, 2)
-	c, err := members[0].ones()
+	c, err := members[0].Ones(1000)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const timeout = 300 * time.Millisecond
 	at := time.Now()
-	err = members[0].call(&backend.Call{Kind: backend.Send, Src: c.Src, Root: 1, Timeout: timeout})
+	err = members[0].Run(&backend.Call{Kind: backend.Send, Src: c.Src, Root: 1, Timeout: timeout})
 	if !errors.Is(err, backend.ErrTimeout) || time.Since(at) > timeout+lateness {
 		t.Errorf("%v after %v, want a timeout", err, time.Since(at))
 	}
-	err = poll(func() error {
+	err = backendtest.Poll(func() error {
 		_, err := members[1].Start(&backend.Call{Kind: backend.Barrier})
 		return err
 	})
 	if !errors.Is(err, backend.ErrTimeout) {
 		t.Errorf("rank 1: %v, want rank 0's cause", err)
 	}
-}
-
-// poll calls f until it fails, at most for soon.
-func poll(f func() error) (err error) {
-	for deadline := time.Now().Add(soon); err == nil && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		err = f()
-	}
-	return err
 }
 
 func TestHungInitTimesOut(t *testing.T) {
@@ -322,51 +267,6 @@ func TestHungInitTimesOut(t *testing.T) {
 	release() // control checks that the threads left behind have ended
 }
 
-func TestAbortEndsCallsOnAllRanks(t *testing.T) {
-	for _, name := range []string{"abort", "abort that hangs"} {
-		t.Run(name, func(t *testing.T) {
-			lines := []string{"hang 0 1"}
-			if name != "abort" {
-				lines = append(lines, "abort 0")
-			}
-			control(t, lines...)
-			members := world(t, 2)
-			reason := errors.New("no more")
-			at := time.Now()
-			errs, _ := outcomes(members, func(m *member) error {
-				c, err := m.ones()
-				if err != nil {
-					return err
-				}
-				task, err := m.start(c)
-				if err != nil {
-					return err
-				}
-				if m.rank == 0 {
-					m.Abort(fmt.Errorf("%w: %w", backend.ErrAborted, reason))
-					m.Abort(errors.New("a second cause"))
-				}
-				return task.Sync(context.Background())
-			})
-			if !errors.Is(errs[0], reason) || !errors.Is(errs[0], backend.ErrAborted) {
-				t.Errorf("rank 0: %v, want its reason", errs[0])
-			}
-			if !errors.Is(errs[1], backend.ErrAborted) || !strings.Contains(errs[1].Error(), "no more") {
-				t.Errorf("rank 1: %v, want rank 0's reason", errs[1])
-			}
-			if _, err := members[0].Start(&backend.Call{Kind: backend.Barrier}); !errors.Is(err, reason) {
-				t.Errorf("rank 0: a later call: %v, want the first cause", err)
-			}
-			if err := closeAll(members, soon); err != nil {
-				t.Error(err)
-			}
-			if took := time.Since(at); took > lateness+3*time.Second {
-				t.Errorf("aborting and closing took %v", took)
-			}
-		})
-	}
-}
-
 // Rank 1 aborts while rank 0 knows of the failure but has not broken its group. The abort makes
 // rank 0's calls end on the GPU, with invalid data. Those calls, one of NCCL and a small all-reduce
 // of its result, must fail.
@@ -381,20 +281,20 @@ func TestDataOfAbortedCallsIsNoResult(t *testing.T) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { closeAll(members, soon) })
-	if err := each(members, oneReduction); err != nil {
+	t.Cleanup(func() { backendtest.CloseAll(members, soon) })
+	if err := backendtest.Each(members, oneReduction); err != nil {
 		t.Fatal(err)
 	}
 	// begin starts both calls. The second reduces a part of the first's result.
-	begin := func(m *member) (tasks [2]backend.Task) {
-		c, err := m.onesOf(large)
+	begin := func(m *backendtest.Rank) (tasks [2]backend.Task) {
+		c, err := m.Ones(large)
 		if err != nil {
 			t.Fatal(err)
 		}
 		part := c.Dst.Range(large-1000, large)
 		for i, c := range []*backend.Call{c, {Kind: backend.AllReduce, Dst: part, Src: part}} {
 			c.Timeout = soon
-			if tasks[i], err = m.start(c); err != nil {
+			if tasks[i], err = m.Enqueue(c); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -406,7 +306,7 @@ func TestDataOfAbortedCallsIsNoResult(t *testing.T) {
 	tasks := begin(members[0])
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	compute := members[0].dev.Compute()
+	compute := members[0].Device.Compute()
 	if err := errors.Join(tasks[0].Join(ctx, compute), tasks[1].Join(ctx, compute), compute.Sync(ctx)); err != nil { // the calls have ended on the GPU
 		t.Fatal(err)
 	}
@@ -427,15 +327,15 @@ func TestDataOfAbortedCallsIsNoResult(t *testing.T) {
 func TestAbortKeepsDoneCallsDone(t *testing.T) {
 	control(t)
 	m := world(t, 1)[0]
-	c, err := m.ones()
+	c, err := m.Ones(1000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	task, err := m.start(c)
+	task, err := m.Enqueue(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(task.Join(t.Context(), m.dev.Compute()), m.dev.Compute().Sync(t.Context())); err != nil {
+	if err := errors.Join(task.Join(t.Context(), m.Device.Compute()), m.Device.Compute().Sync(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	m.Abort(errors.New("too late for that call"))
@@ -463,40 +363,20 @@ func TestKilledRankIsNamed(t *testing.T) {
 	}
 }
 
-// Rank 1 closes its group, and rank 0 calls a collective.
-func TestCallAfterAPeerLeftFails(t *testing.T) {
-	control(t)
-	members := world(t, 2)
-	errs, _ := outcomes(members, func(m *member) error {
-		if m.rank == 1 {
-			return closeAll([]*member{m}, soon)
-		}
-		c, err := m.ones()
-		if err != nil {
-			return err
-		}
-		return m.call(c)
-	})
-	var lost *backend.PeerLostError
-	if !errors.As(errs[0], &lost) || lost.Peer != 1 || !lost.Left {
-		t.Errorf("rank 0: %v, want rank 1 to have left", errs[0])
-	}
-}
-
 // Close waits for pending calls. Then it waits for the other ranks, until ctx ends.
 func TestCloseWaitsForCallsAndRanks(t *testing.T) {
 	control(t, "delay 2000", "seed 1")
 	members := world(t, 2)
-	err := each(members, func(m *member) error {
-		c, err := m.ones()
+	err := backendtest.Each(members, func(m *backendtest.Rank) error {
+		c, err := m.Ones(1000)
 		if err != nil {
 			return err
 		}
-		task, err := m.start(c)
+		task, err := m.Enqueue(c)
 		if err != nil {
 			return err
 		}
-		if err := closeAll([]*member{m}, soon); err != nil {
+		if err := backendtest.CloseAll([]*backendtest.Rank{m}, soon); err != nil {
 			return err
 		}
 		if state, err := task.State(); state != backend.Done {
@@ -511,7 +391,7 @@ func TestCloseWaitsForCallsAndRanks(t *testing.T) {
 		t.Error(err)
 	}
 	alone := world(t, 2)[0]
-	if err := closeAll([]*member{alone}, 200*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+	if err := backendtest.CloseAll([]*backendtest.Rank{alone}, 200*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("closing alone: %v, want that it took too long", err)
 	}
 }
@@ -540,7 +420,7 @@ func TestTwoRanksOnOneGPUAreRefused(t *testing.T) {
 func TestErrorsNameRanksOfTheJob(t *testing.T) {
 	control(t, "hang 1 1")
 	ranks := coordinatortest.Ranks(t, 3)
-	part := func(name string, change func(cfg *backend.Config)) ([]*member, []error) {
+	part := func(name string, change func(cfg *backend.Config)) ([]*backendtest.Rank, []error) {
 		return attempt(t, 2, func(r int, cfg *backend.Config, _ *nccl.Options) {
 			of := []int{2, 0}
 			var err error
@@ -568,20 +448,20 @@ func TestErrorsNameRanksOfTheJob(t *testing.T) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { closeAll(members, soon) })
-	c, err := members[0].ones()
+	t.Cleanup(func() { backendtest.CloseAll(members, soon) })
+	c, err := members[0].Ones(1000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := members[1].ones()
+	d, err := members[1].Ones(1000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	task, err := members[0].start(&backend.Call{Kind: backend.Send, Src: c.Src, Root: 1})
+	task, err := members[0].Enqueue(&backend.Call{Kind: backend.Send, Src: c.Src, Root: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := members[1].start(&backend.Call{Kind: backend.Recv, Dst: d.Dst, Root: 0}); err != nil {
+	if _, err := members[1].Enqueue(&backend.Call{Kind: backend.Recv, Dst: d.Dst, Root: 0}); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(soon); len(task.Waiting()) == 0 && time.Now().Before(deadline); runtime.Gosched() {
@@ -633,7 +513,7 @@ func TestDeviceMustBeAGPU(t *testing.T) {
 
 // churn allocates more memory than the device has, one buffer after the other. Each must be zeroed,
 // and memory that nothing refers to must be freed.
-func churn(m *member) error {
+func churn(m *backendtest.Rank) error {
 	const size = 64 << 20
 	for i := range 20 {
 		var buf device.Buffer
@@ -645,7 +525,7 @@ func churn(m *member) error {
 			return fmt.Errorf("allocation %d: %w", i, err)
 		}
 		x := device.NewTensor(buf, device.Uint8, size)
-		got, err := m.download(x)
+		got, err := m.Download(x)
 		if err != nil {
 			return err
 		}
@@ -653,7 +533,7 @@ func churn(m *member) error {
 			return fmt.Errorf("allocation %d: %d of %d bytes are zero", i, n, size)
 		}
 		part := x.Range(0, 1000)
-		if err := m.call(&backend.Call{Kind: backend.AllReduce, Src: part, Dst: part}); err != nil {
+		if err := m.Run(&backend.Call{Kind: backend.AllReduce, Src: part, Dst: part}); err != nil {
 			return err
 		}
 	}
@@ -668,7 +548,7 @@ func churn(m *member) error {
 // A fake GPU has one gibibyte of memory.
 func TestUnusedMemoryIsReused(t *testing.T) {
 	control(t)
-	if err := each(world(t, 1), churn); err != nil {
+	if err := backendtest.Each(world(t, 1), churn); err != nil {
 		t.Error(err)
 	}
 }
@@ -682,7 +562,7 @@ func TestMemoryIsKeptWhileTheGPUClearsIt(t *testing.T) {
 		t.Fatal(errs[0])
 	}
 	m := members[0]
-	t.Cleanup(func() { closeAll(members, soon) })
+	t.Cleanup(func() { backendtest.CloseAll(members, soon) })
 	alloc := func(lines ...string) error {
 		if _, err := fakegpu.Control(lines...); err != nil {
 			t.Fatal(err)
@@ -728,10 +608,10 @@ func TestMemoryOfAnAbortedKernelIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	held := make([]device.Event, len(members))
-	if err := each(members, func(m *member) error {
-		s, err := m.dev.NewStream(false)
+	if err := backendtest.Each(members, func(m *backendtest.Rank) error {
+		s, err := m.Device.NewStream(false)
 		if err == nil {
-			held[m.rank] = s.Record()
+			held[m.Rank] = s.Record()
 		}
 		return err
 	}); err != nil {
@@ -740,13 +620,13 @@ func TestMemoryOfAnAbortedKernelIsKept(t *testing.T) {
 	if _, err := fakegpu.Control(mapping); err != nil {
 		t.Fatal(err)
 	}
-	if err := each(members, func(m *member) error {
-		c, err := m.ones()
+	if err := backendtest.Each(members, func(m *backendtest.Rank) error {
+		c, err := m.Ones(1000)
 		if err != nil {
 			return err
 		}
-		c.After = held[m.rank]
-		_, err = m.start(c)
+		c.After = held[m.Rank]
+		_, err = m.Enqueue(c)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -761,10 +641,10 @@ func TestMemoryOfAnAbortedKernelIsKept(t *testing.T) {
 			}
 		}
 	}
-	closeAll(members, soon)
+	backendtest.CloseAll(members, soon)
 	for _, m := range members {
 		if nccl.DeferredFrees(m.Backend) != 1 {
-			t.Errorf("rank %d gave memory back that its kernel has not used yet", m.rank)
+			t.Errorf("rank %d gave memory back that its kernel has not used yet", m.Rank)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/backend/backendtest"
 )
 
 // real skips a test unless the host has n GPUs.
@@ -133,10 +134,10 @@ func TestGPULatencyIsLogged(t *testing.T) {
 // latency reduces float32s of many sizes in place and prints the median time of a call, on the
 // stream and, in parentheses, on the host. The first pair of numbers is for calls that wait for an
 // event of the compute stream, as a program's calls do; the second for calls that wait for none.
-func latency(m *member) error {
+func latency(m *backendtest.Rank) error {
 	const rounds = 7
 	ctx := context.Background()
-	watch, err := m.dev.NewStream(false)
+	watch, err := m.Device.NewStream(false)
 	if err != nil {
 		return err
 	}
@@ -148,7 +149,7 @@ func latency(m *member) error {
 		}
 		x := device.NewTensor(buf, device.Float32, bytes/4)
 		line := fmt.Sprint(bytes, " bytes:")
-		for _, start := range []func(*backend.Call) (backend.Task, error){m.start, m.Start} {
+		for _, start := range []func(*backend.Call) (backend.Task, error){m.Enqueue, m.Start} {
 			calls := 200
 			if bytes >= 1<<24 {
 				calls = 20
@@ -186,12 +187,12 @@ func latency(m *member) error {
 		}
 		fmt.Println(line)
 	}
-	return m.pieces()
+	return pieces(m)
 }
 
 // pieces prints the host's time for each part of a call.
-func (m *member) pieces() error {
-	stream, err := m.dev.NewStream(true)
+func pieces(m *backendtest.Rank) error {
+	stream, err := m.Device.NewStream(true)
 	if err != nil {
 		return err
 	}
@@ -203,7 +204,7 @@ func (m *member) pieces() error {
 		at := time.Now()
 		var e device.Event
 		for range times {
-			e = m.dev.Compute().Record()
+			e = m.Device.Compute().Record()
 		}
 		record := time.Since(at) / times
 		at = time.Now()

@@ -28,8 +28,14 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// soon bounds waits for what should happen at once, on a busy machine.
-const soon = 20 * time.Second
+const soon = backendtest.Soon
+
+// avgTolerance is three times the error of NCCL's averages, which round 1/n to the type before the sum.
+var avgTolerance = map[device.DType]float64{device.Float32: 3e-6, device.Float64: 3e-15, device.Float16: 12e-3, device.BFloat16: 9e-2}
+
+func newRank(b backend.Backend, cfg backend.Config) *backendtest.Rank {
+	return &backendtest.Rank{Backend: b, Rank: cfg.Rank, Size: cfg.Size, Device: cfg.Device, Control: cfg.Control, AvgTolerance: avgTolerance}
+}
 
 // gpus is the number of real GPUs; noGPU says why there is none.
 var (
@@ -62,15 +68,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// member is one rank of a test's group.
-type member struct {
-	backend.Backend
-	rank, size int
-	dev        device.Device
-	seq        *uint64
-	control    *coordinator.Group // of a worker process
-}
-
 // control sets the faults of the fake libraries. At the end of the test it waits until hung calls
 // have returned.
 func control(t testing.TB, lines ...string) (release func()) {
@@ -99,10 +96,10 @@ func control(t testing.TB, lines ...string) (release func()) {
 }
 
 // attempt tries to make a group of n ranks in this process, on fake GPUs.
-func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *nccl.Options)) ([]*member, []error) {
+func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *nccl.Options)) ([]*backendtest.Rank, []error) {
 	t.Helper()
 	ranks := coordinatortest.Ranks(t, n)
-	members, errs := make([]*member, n), make([]error, n)
+	members, errs := make([]*backendtest.Rank, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
 		wg.Go(func() {
@@ -119,7 +116,7 @@ func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *
 			}
 			var b backend.Backend
 			b, errs[r] = nccl.New(t.Context(), cfg, &o)
-			members[r] = &member{Backend: b, rank: r, size: n, dev: cfg.Device, seq: new(uint64)}
+			members[r] = newRank(b, cfg)
 		})
 	}
 	wg.Wait()
@@ -127,95 +124,24 @@ func attempt(t testing.TB, n int, change func(rank int, cfg *backend.Config, o *
 }
 
 // world makes a group of n ranks and closes it at the end of the test.
-func world(t testing.TB, n int) []*member {
+func world(t testing.TB, n int) []*backendtest.Rank { return worldOf(t, n, nil) }
+
+func worldOf(t testing.TB, n int, change func(rank int, cfg *backend.Config)) []*backendtest.Rank {
 	t.Helper()
-	members, errs := attempt(t, n, nil)
+	members, errs := attempt(t, n, func(rank int, cfg *backend.Config, _ *nccl.Options) {
+		if change != nil {
+			change(rank, cfg)
+		}
+	})
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { closeAll(members, 5*time.Second) })
+	t.Cleanup(func() { backendtest.CloseAll(members, 5*time.Second) })
 	return members
 }
 
-func closeAll(members []*member, timeout time.Duration) error {
-	return each(members, func(m *member) error {
-		ctx, cancel := context.WithTimeout(context.Background(), timeout)
-		defer cancel()
-		return m.Close(ctx)
-	})
-}
-
-// each runs f for every rank at once and joins the errors.
-func each(members []*member, f func(m *member) error) error {
-	errs := make([]error, len(members))
-	var wg sync.WaitGroup
-	for i, m := range members {
-		wg.Go(func() {
-			if err := f(m); err != nil {
-				errs[i] = fmt.Errorf("rank %d: %w", m.rank, err)
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
-// start starts a call that waits for the work on the compute stream.
-func (m *member) start(c *backend.Call) (backend.Task, error) {
-	*m.seq++
-	c.Seq = *m.seq
-	if c.After == nil {
-		c.After = m.dev.Compute().Record()
-	}
-	task, err := m.Start(c)
-	if err == nil {
-		backendtest.Deadline(m, m.rank, c, task)
-	}
-	return task, err
-}
-
-// call runs one call to its end.
-func (m *member) call(c *backend.Call) error {
-	task, err := m.start(c)
-	if err != nil {
-		return err
-	}
-	return task.Sync(context.Background())
-}
-
-// upload copies a host tensor to new device memory.
-func (m *member) upload(h device.Tensor) (device.Tensor, error) {
-	buf, err := m.Alloc(h.Bytes())
-	if err != nil {
-		return device.Tensor{}, err
-	}
-	t := device.NewTensor(buf, h.DType, h.Len())
-	return t, m.dev.CopyIn(m.dev.Compute(), t.Buf, h.Buf.Host())
-}
-
-// download copies a tensor to the host, after the work on the compute stream.
-func (m *member) download(t device.Tensor) (device.Tensor, error) {
-	h := hostTensor(t.DType, t.Len())
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
-	defer cancel()
-	return h, m.dev.CopyOut(ctx, m.dev.Compute(), h.Buf.Host(), t.Buf)
-}
-
-// ones returns an AllReduce of a thousand ones.
-func (m *member) ones() (*backend.Call, error) { return m.onesOf(1000) }
-
 // large is more elements than a small all-reduce takes.
 const large = 1 << 20
-
-// onesOf returns an AllReduce of count ones.
-func (m *member) onesOf(count int) (*backend.Call, error) {
-	h := hostTensor(device.Float32, count)
-	for i := range h.Len() {
-		backendtest.Put(h, i, 1)
-	}
-	t, err := m.upload(h)
-	return &backend.Call{Kind: backend.AllReduce, Dst: t, Src: t, Name: "ones"}, err
-}
 
 // worker is rank args[1] of args[2], at the store args[3], on a GPU of the kind args[0]: "real" or
 // "fakegpu". It runs the scenario args[4] and prints how that ended.
@@ -248,8 +174,8 @@ func worker(args []string) {
 		if err != nil {
 			return err
 		}
-		m := &member{Backend: b, rank: rank, size: size, dev: dev, seq: new(uint64), control: control}
-		defer closeAll([]*member{m}, 10*time.Second)
+		m := newRank(b, cfg)
+		defer backendtest.CloseAll([]*backendtest.Rank{m}, 10*time.Second)
 		return scenarios[args[4]](m)
 	}()))
 }

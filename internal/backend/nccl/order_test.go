@@ -14,47 +14,46 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/backend/backendtest"
 	"github.com/goddp/goddp/internal/backend/nccl"
-	"github.com/goddp/goddp/internal/coordinator/coordinatortest"
 )
 
 // scenarios are the functions that worker processes can run, by name.
-var scenarios = map[string]func(m *member) error{
-	"collectives":      collectives,
-	"exchange":         func(m *member) error { return exchange(m, false) },
-	"group":            func(m *member) error { return exchange(m, true) },
-	"forever":          func(m *member) error { return forever(m, 1000) },
-	"forever-big":      func(m *member) error { return forever(m, large) },
-	"lonely":           func(m *member) error { return lonely(m, 1000) },
-	"lonely-big":       func(m *member) error { return lonely(m, large) },
+var scenarios = map[string]func(m *backendtest.Rank) error{
+	"collectives":      backendtest.Collectives,
+	"exchange":         func(m *backendtest.Rank) error { return backendtest.Exchange(m, false) },
+	"group":            func(m *backendtest.Rank) error { return backendtest.Exchange(m, true) },
+	"forever":          func(m *backendtest.Rank) error { return forever(m, 1000) },
+	"forever-big":      func(m *backendtest.Rank) error { return forever(m, large) },
+	"lonely":           func(m *backendtest.Rank) error { return lonely(m, 1000) },
+	"lonely-big":       func(m *backendtest.Rank) error { return lonely(m, large) },
 	"small":            smallAllReduces,
 	"one-gpu":          fewRanksOnOneGPU,
 	"buckets":          buckets,
 	"memory":           churn,
 	"latency":          latency,
 	"leave":            leave,
-	"hosted-resumed-1": func(m *member) error { return resumed(m, 1) },
-	"resumed-10":       func(m *member) error { return resumed(m, 10) },
-	"resumed-50":       func(m *member) error { return resumed(m, 50) },
+	"hosted-resumed-1": func(m *backendtest.Rank) error { return resumed(m, 1) },
+	"resumed-10":       func(m *backendtest.Rank) error { return resumed(m, 10) },
+	"resumed-50":       func(m *backendtest.Rank) error { return resumed(m, 50) },
 }
 
 // fewRanksOnOneGPU runs several ranks on one GPU. They need no P2P.
-func fewRanksOnOneGPU(m *member) error {
+func fewRanksOnOneGPU(m *backendtest.Rank) error {
 	if err := errors.Join(os.Unsetenv("NCCL_P2P_DISABLE"), os.Unsetenv("NCCL_P2P_LEVEL")); err != nil {
 		return err
 	}
-	return ranksOnOneGPU(m.dev, 4)
+	return ranksOnOneGPU(m.Device, 4)
 }
 
 // forever reduces over and over.
-func forever(m *member, count int) error {
-	c, err := m.onesOf(count)
+func forever(m *backendtest.Rank, count int) error {
+	c, err := m.Ones(count)
 	if err != nil {
 		return err
 	}
 	for i := 0; ; i++ {
 		again := *c
 		again.Timeout = time.Minute
-		if err := m.call(&again); err != nil {
+		if err := m.Run(&again); err != nil {
 			return err
 		}
 		if i%100 == 0 {
@@ -65,16 +64,16 @@ func forever(m *member, count int) error {
 
 // lonely lets rank 0 reduce alone, with a timeout. It prints the error and how long after the
 // deadline it came.
-func lonely(m *member, count int) error {
-	c, err := m.onesOf(count)
+func lonely(m *backendtest.Rank, count int) error {
+	c, err := m.Ones(count)
 	if err != nil {
 		return err
 	}
-	if err := m.call(c); err != nil { // makes all connections
+	if err := m.Run(c); err != nil { // makes all connections
 		return err
 	}
-	if m.rank > 0 {
-		task, err := m.start(&backend.Call{Kind: backend.Recv, Dst: c.Dst, Root: 0, Timeout: time.Minute})
+	if m.Rank > 0 {
+		task, err := m.Enqueue(&backend.Call{Kind: backend.Recv, Dst: c.Dst, Root: 0, Timeout: time.Minute})
 		if err != nil {
 			return err
 		}
@@ -84,43 +83,43 @@ func lonely(m *member, count int) error {
 	again := *c
 	again.Timeout = 2 * time.Second
 	at := time.Now()
-	err = m.call(&again)
+	err = m.Run(&again)
 	fmt.Printf("late: %v: %v\n", time.Since(at)-again.Timeout, err)
 	at = time.Now()
-	err = closeAll([]*member{m}, 10*time.Second)
+	err = backendtest.CloseAll([]*backendtest.Rank{m}, 10*time.Second)
 	fmt.Printf("closed: %v: %v\n", time.Since(at), err)
 	return nil
 }
 
 // leave lets rank 1 close while the others neither call nor close. The others then go on without
 // it, and close.
-func leave(m *member) error {
-	c, err := m.ones()
+func leave(m *backendtest.Rank) error {
+	c, err := m.Ones(1000)
 	if err != nil {
 		return err
 	}
-	if err := m.call(c); err != nil {
+	if err := m.Run(c); err != nil {
 		return err
 	}
-	ctx, last := context.Background(), m.size-1
-	if m.rank == 1 {
+	ctx, last := context.Background(), m.Size-1
+	if m.Rank == 1 {
 		at := time.Now()
-		err := closeAll([]*member{m}, soon)
+		err := backendtest.CloseAll([]*backendtest.Rank{m}, soon)
 		fmt.Printf("closed: %v: %v\n", time.Since(at), err)
-		_, gatherErr := m.control.Gather(ctx, "left", nil)
+		_, gatherErr := m.Control.Gather(ctx, "left", nil)
 		return errors.Join(err, gatherErr)
 	}
-	if _, err := m.control.Gather(ctx, "left", nil); err != nil {
+	if _, err := m.Control.Gather(ctx, "left", nil); err != nil {
 		return err
 	}
 	switch {
-	case m.size == 2:
-	case m.rank == 0:
-		err = m.call(&backend.Call{Kind: backend.Send, Src: c.Src, Root: last})
-	case m.rank == last:
-		err = m.call(&backend.Call{Kind: backend.Recv, Dst: c.Dst, Root: 0})
+	case m.Size == 2:
+	case m.Rank == 0:
+		err = m.Run(&backend.Call{Kind: backend.Send, Src: c.Src, Root: last})
+	case m.Rank == last:
+		err = m.Run(&backend.Call{Kind: backend.Recv, Dst: c.Dst, Root: 0})
 	}
-	return errors.Join(err, closeAll([]*member{m}, soon))
+	return errors.Join(err, backendtest.CloseAll([]*backendtest.Rank{m}, soon))
 }
 
 // The streams run with random delays. A call must read what the compute stream wrote before its
@@ -138,7 +137,7 @@ func TestStreamsKeepOrder(t *testing.T) {
 			if why := nccl.SmallAllReduceDisabled(members[0].Backend); isSmall != (why == nil) {
 				t.Errorf("small all-reduces: want %v: %v", isSmall, why)
 			}
-			if err := each(members, buckets); err != nil {
+			if err := backendtest.Each(members, buckets); err != nil {
 				t.Error(err)
 			}
 		})
@@ -147,17 +146,17 @@ func TestStreamsKeepOrder(t *testing.T) {
 
 // buckets fills and reduces several buckets, each again as soon as it was read, like the steps of a
 // training. NCCL reduces the last one.
-func buckets(m *member) error {
+func buckets(m *backendtest.Rank) error {
 	const count, steps = 1000, 5
 	dtypes := []device.DType{device.Float32, device.Float64, device.Float32, device.Int32}
 	tensors := make([]device.Tensor, len(dtypes))
 	for i, dt := range dtypes {
 		var err error
-		if tensors[i], err = m.upload(hostTensor(dt, count)); err != nil {
+		if tensors[i], err = m.Upload(backendtest.HostTensor(dt, count)); err != nil {
 			return err
 		}
 	}
-	first, err := m.start(&backend.Call{Kind: backend.Barrier})
+	first, err := m.Enqueue(&backend.Call{Kind: backend.Barrier})
 	if err != nil {
 		return err
 	}
@@ -165,28 +164,28 @@ func buckets(m *member) error {
 	for step := range steps {
 		tasks := make([]backend.Task, len(tensors))
 		for i, b := range tensors {
-			h := hostTensor(b.DType, count)
+			h := backendtest.HostTensor(b.DType, count)
 			for j := range count {
-				backendtest.Put(h, j, float64(step*100+i*10+m.rank))
+				backendtest.Put(h, j, float64(step*100+i*10+m.Rank))
 			}
-			if err := m.dev.CopyIn(m.dev.Compute(), b.Buf, h.Buf.Host()); err != nil {
+			if err := m.Device.CopyIn(m.Device.Compute(), b.Buf, h.Buf.Host()); err != nil {
 				return err
 			}
 			var err error
-			if tasks[i], err = m.start(&backend.Call{Kind: backend.AllReduce, Dst: b, Src: b}); err != nil {
+			if tasks[i], err = m.Enqueue(&backend.Call{Kind: backend.AllReduce, Dst: b, Src: b}); err != nil {
 				return err
 			}
 		}
 		var before time.Time
 		for i, b := range tensors {
-			if err := tasks[i].Join(context.Background(), m.dev.Compute()); err != nil {
+			if err := tasks[i].Join(context.Background(), m.Device.Compute()); err != nil {
 				return err
 			}
-			got, err := m.download(b)
+			got, err := m.Download(b)
 			if err != nil {
 				return err
 			}
-			want := float64(m.size*(step*100+i*10) + m.size*(m.size-1)/2)
+			want := float64(m.Size*(step*100+i*10) + m.Size*(m.Size-1)/2)
 			for j := range count {
 				if v := backendtest.Get(got, j); v != want {
 					return fmt.Errorf("step %d, bucket %d, element %d is %v, want %v", step, i, j, v, want)
@@ -200,13 +199,4 @@ func buckets(m *member) error {
 		}
 	}
 	return nil
-}
-
-func TestSplitGroupsWork(t *testing.T) {
-	control(t)
-	ranks := coordinatortest.Ranks(t, 3)
-	err := each(world(t, 3), func(m *member) error { return split(m, ranks[m.rank]) })
-	if err != nil {
-		t.Error(err)
-	}
 }

@@ -34,22 +34,22 @@ func TestSmallAllReduce(t *testing.T) {
 			}
 			control(t, lines...)
 			members := world(t, n)
-			if err := each(members, func(m *member) error {
+			if err := backendtest.Each(members, func(m *backendtest.Rank) error {
 				for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
-					for _, x := range []trial{
-						{backend.AllReduce, backend.Sum, dt, 1, 0, false}, {backend.AllReduce, backend.Avg, dt, 22222, 0, false},
-						{backend.AllReduce, backend.Avg, dt, 2, 0, true}, {backend.AllReduce, backend.Sum, dt, nccl.MaxSmallBytes(n) / dt.Size(), 0, true},
+					for _, x := range []backendtest.Trial{
+						{Kind: backend.AllReduce, Op: backend.Sum, DType: dt, Count: 1}, {Kind: backend.AllReduce, Op: backend.Avg, DType: dt, Count: 22222},
+						{Kind: backend.AllReduce, Op: backend.Avg, DType: dt, Count: 2, InPlace: true}, {Kind: backend.AllReduce, Op: backend.Sum, DType: dt, Count: nccl.MaxSmallBytes(n) / dt.Size(), InPlace: true},
 					} {
-						if err := x.run(m); err != nil {
+						if err := x.Run(m); err != nil {
 							return fmt.Errorf("%v: %w", x, err)
 						}
 					}
 				}
-				return m.call(&backend.Call{Kind: backend.Barrier})
+				return m.Run(&backend.Call{Kind: backend.Barrier})
 			}); err != nil {
 				t.Error(err)
 			}
-			if err := closeAll(members, soon); err != nil {
+			if err := backendtest.CloseAll(members, soon); err != nil {
 				t.Error(err)
 			}
 		})
@@ -85,7 +85,7 @@ func ranksOnOneGPU(dev device.Device, most int) error {
 func TestSmallAllReduceAlternatesWithNCCL(t *testing.T) {
 	control(t, mapping)
 	members := world(t, 3)
-	if err := errors.Join(nccl.SmallAllReduceDisabled(members[0].Backend), each(members, collectives)); err != nil {
+	if err := errors.Join(nccl.SmallAllReduceDisabled(members[0].Backend), backendtest.Each(members, backendtest.Collectives)); err != nil {
 		t.Error(err)
 	}
 }
@@ -116,8 +116,8 @@ func TestNCCLServesAllIfOneRankCannot(t *testing.T) {
 				if err := errors.Join(errs...); err != nil {
 					t.Fatal(err)
 				}
-				errs, _ = outcomes(members, oneReduction)
-				closeAll(members, soon)
+				errs, _ = backendtest.Outcomes(members, oneReduction)
+				backendtest.CloseAll(members, soon)
 				return errs
 			})
 			if n := strings.Count(said.String(), "small all-reduces use NCCL"); n != 2 || strings.Count(said.String(), c.why) < 2 {
@@ -144,7 +144,7 @@ func TestNCCLVariablesTurnSmallAllReduceOff(t *testing.T) {
 			t.Setenv(name, value)
 			for _, m := range world(t, 2) {
 				if why := nccl.SmallAllReduceDisabled(m.Backend); why == nil || !strings.Contains(why.Error(), name) {
-					t.Errorf("rank %d: %v, want that %s turns it off", m.rank, why, name)
+					t.Errorf("rank %d: %v, want that %s turns it off", m.Rank, why, name)
 				}
 			}
 		})
@@ -168,12 +168,12 @@ func TestOtherCallsUseNCCL(t *testing.T) {
 				count = nccl.MaxSmallBytes(2)/device.Float32.Size() + 1
 			}
 			wantRefused(t, mapping, func(t *testing.T) []error {
-				errs, _ := outcomes(world(t, 2), func(m *member) error {
-					c, err := m.onesOf(count)
+				errs, _ := backendtest.Outcomes(world(t, 2), func(m *backendtest.Rank) error {
+					c, err := m.Ones(count)
 					if err != nil {
 						return err
 					}
-					return m.call(change(c))
+					return m.Run(change(c))
 				})
 				return errs
 			})
@@ -185,35 +185,35 @@ func TestOtherCallsUseNCCL(t *testing.T) {
 // of them.
 func TestGroupsOfDifferentCallsUseNCCL(t *testing.T) {
 	control(t, mapping)
-	if err := each(world(t, 3), func(m *member) error {
-		c, err := m.ones()
+	if err := backendtest.Each(world(t, 3), func(m *backendtest.Rank) error {
+		c, err := m.Ones(1000)
 		if err != nil {
 			return err
 		}
-		x, err := m.upload(hostTensor(device.Int32, 10))
+		x, err := m.Upload(backendtest.HostTensor(device.Int32, 10))
 		if err != nil {
 			return err
 		}
 		g := &backend.Call{Kind: backend.Group, Calls: []*backend.Call{c}, Timeout: soon}
-		switch m.rank {
+		switch m.Rank {
 		case 0:
 			g.Calls = append(g.Calls, &backend.Call{Kind: backend.Send, Src: x, Root: 1})
 		case 1:
 			g.Calls = append(g.Calls, &backend.Call{Kind: backend.Recv, Dst: x, Root: 0})
 		}
-		return m.call(g)
+		return m.Run(g)
 	}); err != nil {
 		t.Error(err)
 	}
 }
 
 // oneReduction runs one small all-reduce.
-func oneReduction(m *member) error {
-	c, err := m.ones()
+func oneReduction(m *backendtest.Rank) error {
+	c, err := m.Ones(1000)
 	if err != nil {
 		return err
 	}
-	return m.call(c)
+	return m.Run(c)
 }
 
 // wantRefused lets NCCL refuse its first call, on one rank after the other. It fails the test
@@ -237,54 +237,12 @@ func TestNCCLServesAfterTheLastCallNumber(t *testing.T) {
 		for _, m := range members {
 			nccl.UseUpCallNumbers(m.Backend)
 		}
-		if err := each(members, oneReduction); err != nil {
+		if err := backendtest.Each(members, oneReduction); err != nil {
 			t.Error(err)
 		}
-		errs, _ := outcomes(members, oneReduction)
+		errs, _ := backendtest.Outcomes(members, oneReduction)
 		return errs
 	})
-}
-
-// Rank 1 does not call. The others time out, and their kernels end: the compute stream waits for
-// them.
-func TestSmallAllReduceTimesOut(t *testing.T) {
-	control(t, mapping)
-	members := world(t, 3)
-	if err := each(members, oneReduction); err != nil {
-		t.Fatal(err)
-	}
-	const timeout = 300 * time.Millisecond
-	errs, took := outcomes(members, func(m *member) error {
-		if m.rank == 1 {
-			return nil
-		}
-		c, err := m.ones()
-		if err != nil {
-			return err
-		}
-		c.Timeout = timeout
-		task, err := m.start(c)
-		if err != nil {
-			return err
-		}
-		return errors.Join(task.Join(context.Background(), m.dev.Compute()), task.Sync(context.Background()))
-	})
-	if took > timeout+lateness {
-		t.Errorf("took %v with a timeout of %v", took, timeout)
-	}
-	for r, err := range errs {
-		if late := new(backend.TimeoutError); r != 1 && (!errors.As(err, &late) || late.State != backend.Running) {
-			t.Errorf("rank %d: %v, want a timeout while running", r, err)
-		}
-	}
-	closeAll(members, soon)
-	for _, m := range members {
-		ctx, cancel := context.WithTimeout(context.Background(), soon)
-		defer cancel()
-		if err := m.dev.Compute().Sync(ctx); err != nil {
-			t.Errorf("rank %d: %v", m.rank, err)
-		}
-	}
 }
 
 // Groups are made and closed in good order. The slots must be freed, after the peers have unmapped
@@ -293,7 +251,7 @@ func TestSmallAllReduceMemoryIsFreed(t *testing.T) {
 	control(t, mapping, "refuse 0 1", "refuse 1 1")
 	for i := range 130 { // each group needs 8 MiB, and all fake GPUs together have one gibibyte
 		members := world(t, 2)
-		if err := errors.Join(each(members, oneReduction), closeAll(members, soon)); err != nil {
+		if err := errors.Join(backendtest.Each(members, oneReduction), backendtest.CloseAll(members, soon)); err != nil {
 			t.Fatal("group ", i, ": ", err)
 		}
 	}
@@ -302,7 +260,7 @@ func TestSmallAllReduceMemoryIsFreed(t *testing.T) {
 // smallAllReduces starts many calls of different sizes and alignments at once. The results must be
 // bitwise equal to the sum in the order of the ranks, and memory next to them must not change. It
 // does nothing on GPUs that cannot, or must not, map each other's memory.
-func smallAllReduces(m *member) error {
+func smallAllReduces(m *backendtest.Rank) error {
 	if why := nccl.SmallAllReduceDisabled(m.Backend); why != nil {
 		if said := why.Error(); strings.Contains(said, "cuIpcOpenMemHandle") || strings.Contains(said, "turned off") {
 			fmt.Println("left out:", why)
@@ -324,42 +282,42 @@ func smallAllReduces(m *member) error {
 			s := started{from: sizes.IntN(3), op: []backend.ReduceOp{backend.Sum, backend.Avg}[call%2]}
 			n := 1 + sizes.IntN(64)
 			if call%4 == 0 {
-				n = 1 + sizes.IntN(nccl.MaxSmallBytes(m.size)/4)
+				n = 1 + sizes.IntN(nccl.MaxSmallBytes(m.Size)/4)
 			}
 			s.to = s.from + n
-			h := hostTensor([]device.DType{device.Float32, device.BFloat16}[call%3/2], s.to+sizes.IntN(3))
+			h := backendtest.HostTensor([]device.DType{device.Float32, device.BFloat16}[call%3/2], s.to+sizes.IntN(3))
 			for i := range h.Len() {
-				backendtest.Put(h, i, noise(m.rank, round, call, i))
+				backendtest.Put(h, i, noise(m.Rank, round, call, i))
 			}
 			var err error
-			if s.whole, err = m.upload(h); err != nil {
+			if s.whole, err = m.Upload(h); err != nil {
 				return err
 			}
 			x := s.whole.Range(s.from, s.to)
-			if s.task, err = m.start(&backend.Call{Kind: backend.AllReduce, Op: s.op, Src: x, Dst: x}); err != nil {
+			if s.task, err = m.Enqueue(&backend.Call{Kind: backend.AllReduce, Op: s.op, Src: x, Dst: x}); err != nil {
 				return err
 			}
 			all = append(all, s)
 		}
 		for call, s := range all {
-			if err := s.task.Join(context.Background(), m.dev.Compute()); err != nil {
+			if err := s.task.Join(context.Background(), m.Device.Compute()); err != nil {
 				return err
 			}
-			got, err := m.download(s.whole)
+			got, err := m.Download(s.whole)
 			if err != nil {
 				return err
 			}
-			want := hostTensor(got.DType, 1)
+			want := backendtest.HostTensor(got.DType, 1)
 			for i := range got.Len() {
-				backendtest.Put(want, 0, noise(m.rank, round, call, i))
+				backendtest.Put(want, 0, noise(m.Rank, round, call, i))
 				if i >= s.from && i < s.to {
 					var sum float32
-					for r := range m.size {
+					for r := range m.Size {
 						backendtest.Put(want, 0, noise(r, round, call, i))
 						sum += float32(backendtest.Get(want, 0))
 					}
 					if s.op == backend.Avg {
-						sum *= float32(1 / float64(m.size))
+						sum *= float32(1 / float64(m.Size))
 					}
 					backendtest.Put(want, 0, float64(sum))
 				}

@@ -26,26 +26,26 @@ const patience = 200 * time.Millisecond
 
 // resumed makes groups, one after the other. In each, the ranks reduce twice, and rank 0 is
 // suspended before the second time.
-func resumed(m *member, groups int) error {
+func resumed(m *backendtest.Rank, groups int) error {
 	var wrong []error
 	for i := range groups {
-		control, _, err := m.control.Make(context.Background(), fmt.Sprint("again ", i), m.control.Members, nil)
+		control, _, err := m.Control.Make(context.Background(), fmt.Sprint("again ", i), m.Control.Members, nil)
 		if err != nil {
 			return err
 		}
-		cfg := backend.Config{Rank: m.rank, Size: m.size, Control: control, Device: m.dev, Timeout: time.Minute}
+		cfg := backend.Config{Rank: m.Rank, Size: m.Size, Control: control, Device: m.Device, Timeout: time.Minute}
 		b, err := nccl.New(context.Background(), cfg, &nccl.Options{NoSmallAllReduce: true})
 		if err != nil {
 			return err
 		}
-		again := &member{Backend: b, rank: m.rank, size: m.size, dev: m.dev, seq: new(uint64)}
-		if err = again.suspended([]int{60_000, large}[i%2]); !errors.Is(err, backend.ErrTimeout) {
+		again := newRank(b, cfg)
+		if err = suspended(again, []int{60_000, large}[i%2]); !errors.Is(err, backend.ErrTimeout) {
 			wrong = append(wrong, fmt.Errorf("group %d: %w", i, err))
 		}
-		if m.rank == 1 {
+		if m.Rank == 1 {
 			fmt.Println("broke")
 		}
-		if err := closeAll([]*member{again}, 10*time.Second); err != nil {
+		if err := backendtest.CloseAll([]*backendtest.Rank{again}, 10*time.Second); err != nil {
 			return err
 		}
 	}
@@ -53,33 +53,33 @@ func resumed(m *member, groups int) error {
 }
 
 // suspended returns the error of the second call.
-func (m *member) suspended(count int) error {
+func suspended(m *backendtest.Rank, count int) error {
 	var calls [2]*backend.Call
 	for i := range calls {
-		h := hostTensor(device.Float32, count)
+		h := backendtest.HostTensor(device.Float32, count)
 		for e := range count {
-			backendtest.Put(h, e, float64(10*i+m.rank))
+			backendtest.Put(h, e, float64(10*i+m.Rank))
 		}
-		x, err := m.upload(h)
+		x, err := m.Upload(h)
 		if err != nil {
 			return err
 		}
 		calls[i] = &backend.Call{Kind: backend.AllReduce, Dst: x, Src: x}
 	}
-	if err := m.call(calls[0]); err != nil {
+	if err := m.Run(calls[0]); err != nil {
 		return err
 	}
-	if m.rank == 0 {
+	if m.Rank == 0 {
 		runtime.LockOSThread() // Tgkill stops this thread at once; a signal to the process might stop it a moment later
 		unix.Tgkill(os.Getpid(), unix.Gettid(), syscall.SIGSTOP)
 		runtime.UnlockOSThread()
 	} else {
 		calls[1].Timeout = patience
 	}
-	if err := m.call(calls[1]); err != nil {
+	if err := m.Run(calls[1]); err != nil {
 		return err
 	}
-	got, err := m.download(calls[1].Dst)
+	got, err := m.Download(calls[1].Dst)
 	if err != nil {
 		return err
 	}
