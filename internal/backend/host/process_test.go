@@ -3,12 +3,9 @@
 package host_test
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,14 +31,13 @@ func TestMain(m *testing.M) {
 }
 
 // worker is rank args[0] of args[1] at the store args[2]. If args[3] is "tcp", each rank is on a
-// host of its own. The worker reduces args[4] elements args[5] times, prints "round" from time to
-// time, and prints how it ended.
+// host of its own. The worker reduces args[4] elements args[5] times and prints how it ended.
 func worker(args []string) {
 	rank, _ := strconv.Atoi(args[0])
 	size, _ := strconv.Atoi(args[1])
 	count, _ := strconv.Atoi(args[4])
 	rounds, _ := strconv.Atoi(args[5])
-	err := func() error {
+	fmt.Println("ended:", backendtest.Describe(func() error {
 		ctx := context.Background()
 		kv, err := store.Dial(ctx, args[2], nil)
 		if err != nil {
@@ -62,104 +58,23 @@ func worker(args []string) {
 			return err
 		}
 		defer g.Close(ctx)
-		for i := range rounds {
-			c := reduceCall(count)
-			c.Seq, c.Timeout = uint64(i), 3*time.Second
-			task, err := g.Start(c)
-			if err != nil {
-				return err
-			}
-			backendtest.Deadline(g, rank, c, task)
-			if err := task.Sync(ctx); err != nil {
-				return err
-			}
-			if i%100 == 0 {
-				fmt.Println("round")
-			}
-		}
-		return nil
-	}()
-	var lost *backend.PeerLostError
-	var timeout *backend.TimeoutError
-	switch {
-	case err == nil:
-		fmt.Println("ended: done")
-	case errors.As(err, &lost):
-		fmt.Println("ended: lost", lost.Peer, lost.Left)
-	case errors.As(err, &timeout):
-		fmt.Println("ended: timeout", timeout.Waiting)
-	default:
-		fmt.Println("ended:", err)
-	}
+		return backendtest.ReduceRounds(newRank(g, control), count, rounds, 3*time.Second)
+	}()))
 }
 
-// workers are the processes of a job.
-type workers struct {
-	cmds []*exec.Cmd
-	ends []chan string // the last line that each worker printed
-}
-
-func startWorkers(t *testing.T, n int, transport string, count, rounds int) *workers {
+// startWorkers starts n workers and waits until all of them work.
+func startWorkers(t *testing.T, n int, transport string, count, rounds int) *backendtest.Workers {
 	t.Helper()
 	server, err := store.Listen("127.0.0.1:0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &workers{}
-	started := make(chan struct{}, n)
-	for r := range n {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), fmt.Sprintf("HOST_TEST_WORKER=%d %d %s %s %d %d", r, n, server.Addr(), transport, count, rounds))
-		cmd.Stderr = os.Stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		end := make(chan string, 1)
-		w.cmds, w.ends = append(w.cmds, cmd), append(w.ends, end)
-		read := make(chan struct{})
-		go func() {
-			defer close(read)
-			defer close(end)
-			first := true
-			for s := bufio.NewScanner(out); s.Scan(); {
-				if how, ok := strings.CutPrefix(s.Text(), "ended: "); ok {
-					end <- how
-				} else if first {
-					started <- struct{}{}
-					first = false
-				}
-			}
-		}()
-		t.Cleanup(func() {
-			cmd.Process.Kill()
-			<-read
-			cmd.Wait()
-		})
-	}
 	t.Cleanup(func() { server.Close() })
-	for range n {
-		select {
-		case <-started:
-		case <-time.After(soon):
-			t.Fatal("the workers do not work")
-		}
-	}
+	w := backendtest.StartWorkers(t, n, func(rank int) []string {
+		return append(os.Environ(), fmt.Sprintf("HOST_TEST_WORKER=%d %d %s %s %d %d", rank, n, server.Addr(), transport, count, rounds))
+	})
+	w.WaitForRounds(t)
 	return w
-}
-
-func (w *workers) end(t *testing.T, rank int) string {
-	t.Helper()
-	select {
-	case how := <-w.ends[rank]:
-		return how
-	case <-time.After(soon):
-		t.Fatalf("rank %d does not end", rank)
-		return ""
-	}
 }
 
 const forever = 1 << 30
@@ -174,9 +89,9 @@ func TestKilledRankIsNamed(t *testing.T) {
 				for range times {
 					w := startWorkers(t, 4, transport, count, forever)
 					at := time.Now()
-					w.cmds[2].Process.Kill()
+					w.Cmds[2].Process.Kill()
 					for _, r := range []int{0, 1, 3} {
-						if how := w.end(t, r); how != "lost 2 false" {
+						if how := w.Wait(t, r, "ended: "); how != "lost 2 false" {
 							t.Errorf("rank %d ended: %s", r, how)
 						}
 					}
@@ -193,9 +108,9 @@ func TestStoppedRankTimesOut(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			t.Parallel()
 			w := startWorkers(t, 3, transport, 1<<16, forever)
-			w.cmds[1].Process.Signal(syscall.SIGSTOP)
+			w.Cmds[1].Process.Signal(syscall.SIGSTOP)
 			for _, r := range []int{0, 2} {
-				if how := w.end(t, r); !strings.HasPrefix(how, "timeout") {
+				if how := w.Wait(t, r, "ended: "); !strings.HasPrefix(how, "timeout") {
 					t.Errorf("rank %d ended: %s", r, how)
 				}
 			}
@@ -208,8 +123,8 @@ func TestRanksCloseInGoodOrder(t *testing.T) {
 	for _, transport := range []string{"shm", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
 			w := startWorkers(t, 3, transport, 1000, 500)
-			for r := range w.cmds {
-				if how := w.end(t, r); how != "done" {
+			for r := range w.Cmds {
+				if how := w.Wait(t, r, "ended: "); how != "done" {
 					t.Errorf("rank %d ended: %s", r, how)
 				}
 			}

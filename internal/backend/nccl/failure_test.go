@@ -348,13 +348,11 @@ func TestAbortKeepsDoneCallsDone(t *testing.T) {
 func TestKilledRankIsNamed(t *testing.T) {
 	control(t)
 	w := launch(t, "fakegpu", 3, "forever")
-	for r := range 3 {
-		w.wait(t, r, "round")
-	}
-	w.cmds[1].Process.Kill()
+	w.WaitForRounds(t)
+	w.Cmds[1].Process.Kill()
 	at := time.Now()
 	for _, r := range []int{0, 2} {
-		if how := w.wait(t, r, "ended: "); how != "lost 1 false" {
+		if how := w.Wait(t, r, "ended: "); how != "lost 1 false" {
 			t.Errorf("rank %d ended: %s", r, how)
 		}
 	}
@@ -655,7 +653,7 @@ func TestRankLeavesAlone(t *testing.T) {
 	control(t)
 	w := launch(t, "fakegpu", 3, "leave")
 	for r := range 3 {
-		if how := w.wait(t, r, "ended: "); how != "done" {
+		if how := w.Wait(t, r, "ended: "); how != "done" {
 			t.Errorf("rank %d ended: %s", r, how)
 		}
 	}

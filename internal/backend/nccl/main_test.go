@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -148,7 +147,7 @@ const large = 1 << 20
 func worker(args []string) {
 	rank, _ := strconv.Atoi(args[1])
 	size, _ := strconv.Atoi(args[2])
-	fmt.Println("ended:", describe(func() error {
+	fmt.Println("ended:", backendtest.Describe(func() error {
 		ctx := context.Background()
 		kv, err := store.Dial(ctx, args[3], nil)
 		if err != nil {
@@ -198,26 +197,8 @@ func open(kind string, rank int) (device.Device, error) {
 	return fakegpu.Open(rank)
 }
 
-// describe returns a short text of how a scenario ended.
-func describe(err error) string {
-	var lost *backend.PeerLostError
-	switch {
-	case err == nil:
-		return "done"
-	case errors.As(err, &lost):
-		return fmt.Sprint("lost ", lost.Peer, " ", lost.Left)
-	}
-	return strings.ReplaceAll(err.Error(), "\n", "; ")
-}
-
-// workers are the processes of a group.
-type workers struct {
-	cmds []*exec.Cmd
-	said []chan string // the lines that each worker printed
-}
-
 // launch starts a scenario in n processes on GPUs of the given kind, and hosts their coordinator.
-func launch(t *testing.T, kind string, n int, scenario string) *workers {
+func launch(t *testing.T, kind string, n int, scenario string) *backendtest.Workers {
 	t.Helper()
 	server, err := store.Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -236,67 +217,13 @@ func launch(t *testing.T, kind string, n int, scenario string) *workers {
 		}
 		t.Cleanup(func() { c.Close() })
 	}
-	w := &workers{}
-	for r := range n {
-		cmd := exec.Command(os.Args[0])
-		for _, v := range os.Environ() {
-			if name, _, _ := strings.Cut(v, "="); kind == "real" && slices.Contains(fakegpu.Variables, name) {
-				continue
-			}
-			cmd.Env = append(cmd.Env, v)
-		}
-		cmd.Env = append(cmd.Env, fmt.Sprintf("NCCL_TEST_WORKER=%s %d %d %s %s", kind, r, n, server.Addr(), scenario))
-		lines := make(chan string, 1000)
-		cmd.Stdout, cmd.Stderr = &lineWriter{to: lines}, os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		w.cmds, w.said = append(w.cmds, cmd), append(w.said, lines)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			cmd.Wait()
-			close(lines)
-		}()
-		t.Cleanup(func() {
-			cmd.Process.Kill()
-			<-ended
-		})
-	}
-	return w
-}
-
-// lineWriter sends each complete line to a channel.
-type lineWriter struct {
-	to   chan<- string
-	rest string
-}
-
-func (w *lineWriter) Write(p []byte) (int, error) {
-	lines := strings.Split(w.rest+string(p), "\n")
-	w.rest = lines[len(lines)-1]
-	for _, l := range lines[:len(lines)-1] {
-		w.to <- l
-	}
-	return len(p), nil
-}
-
-// wait returns the rest of a rank's next line that begins with prefix.
-func (w *workers) wait(t *testing.T, rank int, prefix string) string {
-	t.Helper()
-	deadline := time.After(2 * time.Minute)
-	for {
-		select {
-		case line, ok := <-w.said[rank]:
-			if !ok {
-				t.Fatalf("rank %d ended without saying %q", rank, prefix)
-			}
-			if rest, ok := strings.CutPrefix(line, prefix); ok {
-				return rest
-			}
-			t.Logf("rank %d: %s", rank, line)
-		case <-deadline:
-			t.Fatalf("rank %d does not say %q", rank, prefix)
+	var env []string
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); kind == "fakegpu" || !slices.Contains(fakegpu.Variables, name) {
+			env = append(env, v)
 		}
 	}
+	return backendtest.StartWorkers(t, n, func(rank int) []string {
+		return append(slices.Clone(env), fmt.Sprintf("NCCL_TEST_WORKER=%s %d %d %s %s", kind, rank, n, server.Addr(), scenario))
+	})
 }

@@ -16,13 +16,15 @@ import (
 	"github.com/goddp/goddp/internal/backend/nccl"
 )
 
+const forever = 1 << 30
+
 // scenarios are the functions that worker processes can run, by name.
 var scenarios = map[string]func(m *backendtest.Rank) error{
 	"collectives":      backendtest.Collectives,
 	"exchange":         func(m *backendtest.Rank) error { return backendtest.Exchange(m, false) },
 	"group":            func(m *backendtest.Rank) error { return backendtest.Exchange(m, true) },
-	"forever":          func(m *backendtest.Rank) error { return forever(m, 1000) },
-	"forever-big":      func(m *backendtest.Rank) error { return forever(m, large) },
+	"forever":          func(m *backendtest.Rank) error { return backendtest.ReduceRounds(m, 1000, forever, time.Minute) },
+	"forever-big":      func(m *backendtest.Rank) error { return backendtest.ReduceRounds(m, large, forever, time.Minute) },
 	"lonely":           func(m *backendtest.Rank) error { return lonely(m, 1000) },
 	"lonely-big":       func(m *backendtest.Rank) error { return lonely(m, large) },
 	"small":            smallAllReduces,
@@ -42,24 +44,6 @@ func fewRanksOnOneGPU(m *backendtest.Rank) error {
 		return err
 	}
 	return ranksOnOneGPU(m.Device, 4)
-}
-
-// forever reduces over and over.
-func forever(m *backendtest.Rank, count int) error {
-	c, err := m.Ones(count)
-	if err != nil {
-		return err
-	}
-	for i := 0; ; i++ {
-		again := *c
-		again.Timeout = time.Minute
-		if err := m.Run(&again); err != nil {
-			return err
-		}
-		if i%100 == 0 {
-			fmt.Println("round")
-		}
-	}
 }
 
 // lonely lets rank 0 reduce alone, with a timeout. It prints the error and how long after the

@@ -90,15 +90,15 @@ func suspended(m *backendtest.Rank, count int) error {
 func suspend(t *testing.T, kind, scenario string, groups int) {
 	w := launch(t, kind, 2, fmt.Sprint(scenario, "-", groups))
 	for i := range groups {
-		w.wait(t, 1, "broke")
-		if err := stopped(w.cmds[0].Process.Pid); err != nil {
+		w.Wait(t, 1, "broke")
+		if err := stopped(w.Cmds[0].Process.Pid); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Duration(i%5) * time.Millisecond)
-		w.cmds[0].Process.Signal(syscall.SIGCONT)
+		w.Cmds[0].Process.Signal(syscall.SIGCONT)
 	}
 	for r := range 2 {
-		if how := w.wait(t, r, "ended: "); how != "done" {
+		if how := w.Wait(t, r, "ended: "); how != "done" {
 			t.Errorf("rank %d ended: %s", r, how)
 		}
 	}
