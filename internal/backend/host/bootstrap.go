@@ -38,36 +38,36 @@ type bootstrap struct {
 func joinProcesses(ctx context.Context, g *Group) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	m := &bootstrap{group: g, peers: make([]*peerConn, g.cfg.Size), incoming: make(chan *peerConn), done: make(chan struct{})}
+	b := &bootstrap{group: g, peers: make([]*peerConn, g.cfg.Size), incoming: make(chan *peerConn), done: make(chan struct{})}
 	defer func() {
-		close(m.done)
+		close(b.done)
 		cancel()
-		m.wg.Wait()
+		b.wg.Wait()
 		if err != nil {
-			m.release()
+			b.release()
 		}
 	}()
-	m.key = g.cfg.Control.Key()
-	addrs, err := m.exchangeAddresses(ctx)
+	b.key = g.cfg.Control.Key()
+	addrs, err := b.exchangeAddresses(ctx)
 	if err != nil {
 		return err
 	}
-	if err := m.connectPeers(ctx, addrs); err != nil {
+	if err := b.connectPeers(ctx, addrs); err != nil {
 		return err
 	}
-	n := &processNet{group: g, peers: m.peers, shm: m.shm}
-	n.overConns = connCollectives{group: g, rank: g.cfg.Rank, size: g.cfg.Size, peers: m.peers, ctx: g.ctx}
-	shared, err := m.allShareMemory(ctx)
+	n := &processNet{group: g, peers: b.peers, shm: b.shm}
+	n.overConns = connCollectives{group: g, rank: g.cfg.Rank, size: g.cfg.Size, peers: b.peers, ctx: g.ctx}
+	shared, err := b.allShareMemory(ctx)
 	if err != nil {
 		return err
 	}
 	if shared {
 		n.isShared = true
-		n.shm.setConns(m.peers)
+		n.shm.setConns(b.peers)
 		n.inMemory = memCollectives{memoryGroup: n.shm, rank: g.cfg.Rank, size: g.cfg.Size}
 	}
 	g.net = n
-	for _, l := range m.peers {
+	for _, l := range b.peers {
 		if l != nil && l.region != nil {
 			go l.listen(func(err error) { // ends when processNet.close closes the connection
 				g.state.Report(fmt.Errorf("rank %d cannot take memory that rank %d shares with it: %w", g.jobRank(g.cfg.Rank), g.jobRank(l.peer), err))
@@ -78,8 +78,8 @@ func joinProcesses(ctx context.Context, g *Group) (err error) {
 }
 
 // release closes the connections that were made.
-func (m *bootstrap) release() {
-	for _, l := range m.peers {
+func (b *bootstrap) release() {
+	for _, l := range b.peers {
 		if l != nil {
 			l.close()
 		}
@@ -96,20 +96,20 @@ func cause(ctx context.Context, err error) error {
 
 // exchangeAddresses opens this rank's listeners and exchanges addresses with the other ranks. The
 // listeners close when the bootstrap ends.
-func (m *bootstrap) exchangeAddresses(ctx context.Context) ([]address, error) {
-	g := m.group
+func (b *bootstrap) exchangeAddresses(ctx context.Context) ([]address, error) {
+	g := b.group
 	var self address
 	if key, err := hostKey(); err == nil {
 		if g.opts.HostID != "" {
 			key = g.opts.HostID
 		}
-		if m.shm, err = newSharedMemory(g); err == nil {
+		if b.shm, err = newSharedMemory(g); err == nil {
 			l, err := net.Listen("unix", "@goddp-"+rand.Text())
 			if err != nil {
 				return nil, err
 			}
 			self.Host, self.Unix = key, l.Addr().String()
-			m.accept(l, true)
+			b.accept(l, true)
 		} else {
 			g.log.Warn("no shared memory: using TCP between the ranks of this host", "rank", g.cfg.Rank, "error", err)
 		}
@@ -122,7 +122,7 @@ func (m *bootstrap) exchangeAddresses(ctx context.Context) ([]address, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.accept(l, false)
+	b.accept(l, false)
 	if self.TCP, err = coordinator.Reachable(l.Addr().(*net.TCPAddr)); err != nil {
 		return nil, err
 	}
@@ -144,19 +144,19 @@ func (m *bootstrap) exchangeAddresses(ctx context.Context) ([]address, error) {
 }
 
 // connectPeers dials the lower ranks and waits until the higher ranks have dialled.
-func (m *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
-	rank := m.group.cfg.Rank
+func (b *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
+	rank := b.group.cfg.Rank
 	type dialled struct {
 		peer *peerConn
 		err  error
 	}
 	results := make(chan dialled)
 	for peer := range rank {
-		m.wg.Go(func() {
-			l, err := m.dialPeer(ctx, peer, addrs[rank], addrs[peer])
+		b.wg.Go(func() {
+			l, err := b.dialPeer(ctx, peer, addrs[rank], addrs[peer])
 			select {
 			case results <- dialled{l, err}:
-			case <-m.done:
+			case <-b.done:
 				if l != nil {
 					l.close()
 				}
@@ -169,12 +169,12 @@ func (m *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
 			if d.err != nil {
 				return cause(ctx, d.err)
 			}
-			m.peers[d.peer.peer] = d.peer
-		case l := <-m.incoming:
-			m.peers[l.peer] = l
+			b.peers[d.peer.peer] = d.peer
+		case l := <-b.incoming:
+			b.peers[l.peer] = l
 		case <-ctx.Done():
 			var missing []int
-			for peer, l := range m.peers {
+			for peer, l := range b.peers {
 				if l == nil && peer != rank {
 					missing = append(missing, peer)
 				}
@@ -187,10 +187,10 @@ func (m *bootstrap) connectPeers(ctx context.Context, addrs []address) error {
 
 // allShareMemory reports whether every two ranks share memory. When it returns, all ranks are
 // connected.
-func (m *bootstrap) allShareMemory(ctx context.Context) (bool, error) {
-	g := m.group
+func (b *bootstrap) allShareMemory(ctx context.Context) (bool, error) {
+	g := b.group
 	self := "shared"
-	for _, l := range m.peers {
+	for _, l := range b.peers {
 		if l != nil && l.region == nil {
 			self = "tcp"
 		}

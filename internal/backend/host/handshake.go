@@ -29,15 +29,15 @@ const (
 
 // accept serves a listener until the bootstrap ends. It drops connections that do not prove to have
 // the group's key.
-func (m *bootstrap) accept(l net.Listener, unix bool) {
-	m.wg.Go(func() {
-		<-m.done
+func (b *bootstrap) accept(l net.Listener, unix bool) {
+	b.wg.Go(func() {
+		<-b.done
 		l.Close()
 	})
-	m.wg.Go(func() {
+	b.wg.Go(func() {
 		slots := make(chan struct{}, maxHandshakes)
 		joining := make(chan acceptedConn)
-		m.wg.Go(func() { m.assemblePeers(joining, connCount(unix)) })
+		b.wg.Go(func() { b.assemblePeers(joining, connCount(unix)) })
 		for {
 			c, err := l.Accept()
 			if errors.Is(err, net.ErrClosed) {
@@ -47,16 +47,16 @@ func (m *bootstrap) accept(l net.Listener, unix bool) {
 				select {
 				case <-time.After(10 * time.Millisecond):
 					continue
-				case <-m.done:
+				case <-b.done:
 					return
 				}
 			}
 			slots <- struct{}{}
-			m.wg.Go(func() {
+			b.wg.Go(func() {
 				defer func() { <-slots }()
-				a, err := m.acceptConn(c, unix)
+				a, err := b.acceptConn(c, unix)
 				if err != nil {
-					m.group.log.Debug("dropped a connection", "rank", m.group.cfg.Rank, "from", c.RemoteAddr(), "error", err)
+					b.group.log.Debug("dropped a connection", "rank", b.group.cfg.Rank, "from", c.RemoteAddr(), "error", err)
 					if a.conn != nil {
 						c = a.conn
 					}
@@ -65,7 +65,7 @@ func (m *bootstrap) accept(l net.Listener, unix bool) {
 				}
 				select {
 				case joining <- a:
-				case <-m.done:
+				case <-b.done:
 					c.Close()
 				}
 			})
@@ -90,7 +90,7 @@ func connCount(unix bool) int {
 
 // assemblePeers collects the n connections of each peer that dials a listener. If a dialler fails
 // and dials again, the latest connections count.
-func (m *bootstrap) assemblePeers(joining <-chan acceptedConn, n int) {
+func (b *bootstrap) assemblePeers(joining <-chan acceptedConn, n int) {
 	peers := map[int]*peerConn{}
 	defer func() {
 		for _, l := range peers {
@@ -116,20 +116,20 @@ func (m *bootstrap) assemblePeers(joining <-chan acceptedConn, n int) {
 				continue
 			}
 			select {
-			case m.incoming <- l:
+			case b.incoming <- l:
 				delete(peers, a.peer)
-			case <-m.done:
+			case <-b.done:
 				return
 			}
-		case <-m.done:
+		case <-b.done:
 			return
 		}
 	}
 }
 
 // party describes this rank for the handshake of one connection.
-func (m *bootstrap) party(role handshake.Role, index int) handshake.Party {
-	g := m.group
+func (b *bootstrap) party(role handshake.Role, index int) handshake.Party {
+	g := b.group
 	by := &g.opts.Member
 	return handshake.Party{
 		Role: role, Job: by.Job, HasSecret: by.Secret != nil, Rank: g.cfg.Rank, Lane: index, Process: handshake.ThisProcess(),
@@ -138,8 +138,8 @@ func (m *bootstrap) party(role handshake.Role, index int) handshake.Party {
 
 // checkUser returns an error if c's other end is a process of another user and the job has no
 // secret by which the ranks could recognise each other.
-func (m *bootstrap) checkUser(c net.Conn) error {
-	if by := &m.group.opts.Member; by.Secret != nil || by.Insecure {
+func (b *bootstrap) checkUser(c net.Conn) error {
+	if by := &b.group.opts.Member; by.Secret != nil || by.Insecure {
 		return nil
 	}
 	if err := peeruid.SameUser(c); errors.As(err, new(*peeruid.OtherUserError)) {
@@ -150,32 +150,32 @@ func (m *bootstrap) checkUser(c net.Conn) error {
 
 // acceptConn is the listener's side of a handshake. The returned acceptedConn may hold a connection
 // that wraps c, even if there is an error; the caller must close that one.
-func (m *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error) {
-	stop := m.limitHandshake(c)
+func (b *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error) {
+	stop := b.limitHandshake(c)
 	defer stop()
-	if err := m.checkUser(c); err != nil {
+	if err := b.checkUser(c); err != nil {
 		return a, err
 	}
 	if unix {
 		c = wrapUnix(c)
 	}
 	a.conn = c
-	p, err := handshake.Accept(c, m.party(handshake.PeerListener, 0), m.key, nil)
+	p, err := handshake.Accept(c, b.party(handshake.PeerListener, 0), b.key, nil)
 	if err != nil {
 		return a, err
 	}
 	a.peer, a.index = p.Rank, p.Lane
-	if a.peer <= m.group.cfg.Rank || a.peer >= m.group.cfg.Size || a.index >= connCount(unix) {
+	if a.peer <= b.group.cfg.Rank || a.peer >= b.group.cfg.Size || a.index >= connCount(unix) {
 		return a, fmt.Errorf("unexpected rank %d, connection %d", a.peer, a.index)
 	}
 	if unix && a.index == shmConn {
 		if err := readAck(c); err != nil {
 			return a, err
 		}
-		if a.region, err = m.mapRegion(c); err != nil {
+		if a.region, err = b.mapRegion(c); err != nil {
 			return a, err
 		}
-		fd, _ := m.shm.descriptor()
+		fd, _ := b.shm.descriptor()
 		if err := writeFD(c, []byte{ackByte}, fd); err != nil {
 			return a, err
 		}
@@ -188,14 +188,14 @@ func (m *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error
 
 // limitHandshake bounds the time of the handshake on c, until the returned function is called. The
 // handshake also fails when the bootstrap ends.
-func (m *bootstrap) limitHandshake(c net.Conn) (stop func()) {
+func (b *bootstrap) limitHandshake(c net.Conn) (stop func()) {
 	c.SetDeadline(time.Now().Add(handshakeTimeout))
 	stopped := make(chan struct{})
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
 		select {
-		case <-m.done:
+		case <-b.done:
 			c.SetDeadline(time.Unix(1, 0))
 		case <-stopped:
 			c.SetDeadline(time.Time{})
@@ -208,12 +208,12 @@ func (m *bootstrap) limitHandshake(c net.Conn) (stop func()) {
 }
 
 // mapRegion maps the shared region whose file descriptor came with the bytes read last.
-func (m *bootstrap) mapRegion(c net.Conn) (*mapping, error) {
+func (b *bootstrap) mapRegion(c net.Conn) (*mapping, error) {
 	fd, ok := takeFD(c)
 	if !ok {
 		return nil, errors.New("no descriptor came along")
 	}
-	_, size := m.shm.descriptor()
+	_, size := b.shm.descriptor()
 	return mapFD(fd, size)
 }
 
@@ -230,18 +230,18 @@ func readAck(c net.Conn) error {
 
 // dialPeer connects to a lower rank. It uses unix sockets and shared memory if both ranks are on
 // one host and that works, else TCP.
-func (m *bootstrap) dialPeer(ctx context.Context, peer int, self, at address) (*peerConn, error) {
+func (b *bootstrap) dialPeer(ctx context.Context, peer int, self, at address) (*peerConn, error) {
 	var errs []error
-	if m.shm != nil && self.Host == at.Host && at.Unix != "" {
-		l, err := m.dialConns(ctx, peer, "unix", at.Unix)
+	if b.shm != nil && self.Host == at.Host && at.Unix != "" {
+		l, err := b.dialConns(ctx, peer, "unix", at.Unix)
 		if err == nil {
 			return l, nil
 		}
-		m.group.log.Warn("no shared memory with a rank of this host: using TCP", "rank", m.group.cfg.Rank, "peer", peer, "error", err)
+		b.group.log.Warn("no shared memory with a rank of this host: using TCP", "rank", b.group.cfg.Rank, "peer", peer, "error", err)
 		errs = append(errs, err)
 	}
 	for _, a := range at.TCP {
-		l, err := m.dialConns(ctx, peer, "tcp", a)
+		l, err := b.dialConns(ctx, peer, "tcp", a)
 		if err == nil {
 			return l, nil
 		}
@@ -250,10 +250,10 @@ func (m *bootstrap) dialPeer(ctx context.Context, peer int, self, at address) (*
 	return nil, fmt.Errorf("rank %d at %v: %w", peer, at.TCP, errors.Join(errs...))
 }
 
-func (m *bootstrap) dialConns(ctx context.Context, peer int, network, at string) (*peerConn, error) {
+func (b *bootstrap) dialConns(ctx context.Context, peer int, network, at string) (*peerConn, error) {
 	l := newPeerConn(peer)
 	for index := range connCount(network == "unix") {
-		err := m.dialConn(ctx, l, index, network, at)
+		err := b.dialConn(ctx, l, index, network, at)
 		if err != nil {
 			l.close()
 			return nil, err
@@ -263,13 +263,13 @@ func (m *bootstrap) dialConns(ctx context.Context, peer int, network, at string)
 }
 
 // dialConn is the dialler's side of a handshake.
-func (m *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, network, at string) error {
+func (b *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, network, at string) error {
 	d := net.Dialer{Timeout: handshakeTimeout}
 	c, err := d.DialContext(ctx, network, at)
 	if err != nil {
 		return err
 	}
-	user := m.checkUser(c)
+	user := b.checkUser(c)
 	if network == "unix" {
 		c = wrapUnix(c)
 	}
@@ -277,9 +277,9 @@ func (m *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, networ
 	if user != nil {
 		return user
 	}
-	stop := m.limitHandshake(c)
+	stop := b.limitHandshake(c)
 	defer stop()
-	p, err := handshake.Dial(c, m.party(handshake.PeerDialler, index), m.key)
+	p, err := handshake.Dial(c, b.party(handshake.PeerDialler, index), b.key)
 	if err != nil {
 		return err
 	}
@@ -287,14 +287,14 @@ func (m *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, networ
 		return fmt.Errorf("rank %d is there", p.Rank)
 	}
 	if network == "unix" && index == shmConn {
-		fd, _ := m.shm.descriptor()
+		fd, _ := b.shm.descriptor()
 		if err := writeFD(c, []byte{ackByte}, fd); err != nil {
 			return err
 		}
 		if err := readAck(c); err != nil {
 			return err
 		}
-		if l.region, err = m.mapRegion(c); err != nil {
+		if l.region, err = b.mapRegion(c); err != nil {
 			return err
 		}
 	}

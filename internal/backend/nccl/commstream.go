@@ -29,7 +29,7 @@ type commStream struct {
 	builder  opBuilder
 	awaited  device.Event      // the event that the stream waited for last
 	conns    map[peerConn]bool // connections that NCCL has made
-	inline   enqueue           // enqueues the operations that ops returned last; mu must be held
+	inline   enqueue           // enqueues the operations that buildOps returned last; mu must be held
 	queue    []*task           // calls behind one that is being enqueued in the background
 	draining bool
 
@@ -75,7 +75,7 @@ func (cs *commStream) submit(t *task) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if !cs.draining {
-		if cs.comm != nil && cs.hasConns(cs.ops(t.call)) {
+		if cs.comm != nil && cs.hasConns(cs.buildOps(t.call)) {
 			cs.enqueue(t, cs.inline)
 			return
 		}
@@ -85,8 +85,8 @@ func (cs *commStream) submit(t *task) {
 	cs.queue = append(cs.queue, t)
 }
 
-// ops returns a call's operations. They are valid until the next call of ops. mu must be held.
-func (cs *commStream) ops(c *backend.Call) []op {
+// buildOps returns a call's operations. They are valid until the next call of buildOps. mu must be held.
+func (cs *commStream) buildOps(c *backend.Call) []op {
 	cs.builder.ops = cs.builder.ops[:0]
 	cs.builder.add(c)
 	return cs.builder.ops
@@ -114,7 +114,7 @@ func (cs *commStream) drain() {
 		}
 		t := cs.queue[0]
 		cs.queue = slices.Delete(cs.queue, 0, 1)
-		ops := slices.Clone(cs.ops(t.call))
+		ops := slices.Clone(cs.buildOps(t.call))
 		cs.mu.Unlock()
 		if !cs.connect(t) {
 			return // draining stays set: the group is broken and no call is enqueued any more
@@ -148,7 +148,7 @@ func (cs *commStream) connect(first *task) bool {
 	var comm *communicator
 	id, err := g.pairName(g.ctx, *cs.pair)
 	if err == nil {
-		comm, err = g.communicator(g.ctx, id, rank, cs.builder.size, nil)
+		comm, err = g.newCommunicator(g.ctx, id, rank, cs.builder.size, nil)
 	}
 	if err != nil {
 		g.fail(g.state.CallError(first.call, err))

@@ -73,8 +73,8 @@ func (g *Group) now() time.Duration { return max(1, time.Since(g.epoch)) }
 // Name returns "nccl".
 func (g *Group) Name() string { return "nccl" }
 
-// communicator makes a communicator that ends with the group.
-func (g *Group) communicator(ctx context.Context, id []byte, rank, size int, small *smallAllReduce) (*communicator, error) {
+// newCommunicator makes a communicator that ends with the group.
+func (g *Group) newCommunicator(ctx context.Context, id []byte, rank, size int, small *smallAllReduce) (*communicator, error) {
 	c, err := g.lib.connect(ctx, id, rank, size, small)
 	if err != nil {
 		return nil, err

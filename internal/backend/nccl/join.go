@@ -134,7 +134,7 @@ func (g *Group) connect(ctx context.Context, isRoot bool) error {
 		return err
 	}
 	g.cfg.Control.Expect(keyConnected)
-	if g.main.comm, err = g.communicator(ctx, all[0].Name, g.cfg.Rank, g.cfg.Size, g.small); err != nil {
+	if g.main.comm, err = g.newCommunicator(ctx, all[0].Name, g.cfg.Rank, g.cfg.Size, g.small); err != nil {
 		return err
 	}
 	if _, err := g.gather(ctx, keyConnected, nil); err != nil || g.small == nil {
