@@ -11,5 +11,5 @@ import (
 )
 
 func openRaw(context.Context, *comm.ProcessGroup, gpu, time.Duration) (plain, evented side, leave func() error, err error) {
-	return side{}, side{}, nil, errors.New("this program was built without NCCL, which takes Linux and cgo")
+	return side{}, side{}, nil, errors.New("this program was built without NCCL, which needs Linux and cgo")
 }

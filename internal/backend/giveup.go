@@ -40,7 +40,7 @@ func GiveUp(control *coordinator.Group, err error) error {
 		why = &JoinError{Rank: f.Ranks[0], Err: fmt.Errorf("its process ended before: %w", why)}
 	}
 	if isOwnFailure { // also report what failed on this rank
-		return fmt.Errorf("%w; here: %w", why, err)
+		return fmt.Errorf("%w; on this rank: %w", why, err)
 	}
 	return why
 }

@@ -194,8 +194,8 @@ func (x Trial) run(m *Rank) error {
 	return task.Sync(context.Background())
 }
 
-// Collectives runs trials of all kinds, types and reductions, an uneven AllGather, a Group of reductions
-// with different factors, and a Barrier.
+// Collectives runs trials of all kinds, types and reductions, an uneven AllGather, a Group of
+// reductions with different factors, and a Barrier.
 func Collectives(m *Rank) error {
 	run := func(x Trial) error { return x.Run(m) }
 	for _, k := range Kinds {
@@ -307,8 +307,8 @@ func Factors(m *Rank) error {
 	return nil
 }
 
-// Exchange sends to every peer and then receives from every peer, more than fits into any buffer. If
-// inGroup is true, the calls are a Group.
+// Exchange sends to every peer and then receives from every peer, more than fits into any buffer.
+// If inGroup is true, the calls are a Group.
 func Exchange(m *Rank, inGroup bool) error {
 	const count = 1 << 20
 	var tasks []backend.Task

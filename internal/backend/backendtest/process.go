@@ -18,8 +18,8 @@ type Workers struct {
 	lines []chan string // the lines that each worker printed
 }
 
-// StartWorkers starts n workers. env returns the environment by which TestMain runs a rank. The workers
-// are killed at the end of the test.
+// StartWorkers starts n workers. env returns the environment by which TestMain runs a rank. The
+// workers are killed at the end of the test.
 func StartWorkers(t *testing.T, n int, env func(rank int) []string) *Workers {
 	t.Helper()
 	w := &Workers{}
@@ -93,7 +93,8 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 
 const roundLine = "round"
 
-// ReduceRounds runs an AllReduce of count ones, again and again. It prints a line after every hundredth.
+// ReduceRounds runs an AllReduce of count ones, again and again. It prints a line after every
+// hundredth.
 func ReduceRounds(m *Rank, count, rounds int, timeout time.Duration) error {
 	c, err := m.Ones(count)
 	if err != nil {

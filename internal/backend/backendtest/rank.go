@@ -21,8 +21,8 @@ type Rank struct {
 	Rank, Size int
 	Device     device.Device
 	Control    *coordinator.Group
-	// AvgTolerance is the allowed error of an average of each type, for numbers of ranks that are not
-	// a power of two. nil: averages are exact, as package host documents them.
+	// AvgTolerance is the allowed error of an average of each type, for numbers of ranks that are
+	// not a power of two. nil: averages are exact, as package host documents them.
 	AvgTolerance map[device.DType]float64
 
 	seq uint64 // number of the latest collective
@@ -63,8 +63,8 @@ func CloseAll(ranks []*Rank, timeout time.Duration) error {
 	})
 }
 
-// Enqueue numbers a call and starts it behind the work on the compute stream. The call is aborted when
-// its timeout passes.
+// Enqueue numbers a call and starts it behind the work on the compute stream. The call is aborted
+// when its timeout passes.
 func (m *Rank) Enqueue(c *backend.Call) (backend.Task, error) {
 	if c.Kind != backend.Send && c.Kind != backend.Recv {
 		m.seq++

@@ -44,8 +44,8 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("failure in a subgroup", s.failureInSubgroup)
 }
 
-// reduce runs an AllReduce of ones. If it fails, the compute stream, which waits for it, must not be
-// blocked.
+// reduce runs an AllReduce of ones. If it fails, the compute stream, which waits for it, must not
+// be blocked.
 func (m *Rank) reduce(count int, timeout time.Duration) error {
 	c, err := m.Ones(count)
 	if err != nil {
@@ -163,8 +163,8 @@ func (s Suite) timeoutWhileQueued(t *testing.T) {
 	}
 }
 
-// Abort tests that an Abort on rank 0 ends the calls of all ranks. Rank 1 does not call. A second Abort
-// changes nothing, and the group can be closed.
+// Abort tests that an Abort on rank 0 ends the calls of all ranks. Rank 1 does not call. A second
+// Abort changes nothing, and the group can be closed.
 func (s Suite) Abort(t *testing.T) {
 	ranks := s.Open(t, 3, nil)
 	reason := errors.New("enough")
@@ -225,7 +225,8 @@ func (s Suite) secondAbort(t *testing.T) {
 	wg.Wait()
 }
 
-// Rank 1 closes its group after a call of all ranks. A later call that needs it fails because it left.
+// Rank 1 closes its group after a call of all ranks. A later call that needs it fails because it
+// left.
 func (s Suite) leave(t *testing.T) {
 	for _, count := range []int{1000, 200_000} {
 		ranks := s.Open(t, 3, nil)
@@ -329,7 +330,8 @@ func (s Suite) split(t *testing.T) {
 	}
 }
 
-// Rank 1 waits in Split for rank 0, which does not call it. The wait ends when the parent group breaks.
+// Rank 1 waits in Split for rank 0, which does not call it. The wait ends when the parent group
+// breaks.
 func (s Suite) splitOfBreakingGroup(t *testing.T) {
 	ranks := s.Open(t, 2, nil)
 	failed := make(chan error, 1)
@@ -357,8 +359,8 @@ func (s Suite) splitOfBreakingGroup(t *testing.T) {
 	}
 }
 
-// Rank 1 fails as rank 1 of a subgroup of ranks 3 and 1. The errors number the ranks as the job does. A
-// failure also breaks the group of all ranks; an Abort by the program does not.
+// Rank 1 fails as rank 1 of a subgroup of ranks 3 and 1. The errors number the ranks as the job
+// does. A failure also breaks the group of all ranks; an Abort by the program does not.
 func (s Suite) failureInSubgroup(t *testing.T) {
 	for name, c := range map[string]struct {
 		fail          func(m *Rank)

@@ -211,7 +211,7 @@ func (b *bootstrap) limitHandshake(c net.Conn) (stop func()) {
 func (b *bootstrap) mapRegion(c net.Conn) (*mapping, error) {
 	fd, ok := takeFD(c)
 	if !ok {
-		return nil, errors.New("no descriptor came along")
+		return nil, errors.New("no file descriptor was received")
 	}
 	_, size := b.shm.descriptor()
 	return mapFD(fd, size)
@@ -284,7 +284,7 @@ func (b *bootstrap) dialConn(ctx context.Context, l *peerConn, index int, networ
 		return err
 	}
 	if p.Rank != l.peer {
-		return fmt.Errorf("rank %d is there", p.Rank)
+		return fmt.Errorf("rank %d answered, want rank %d", p.Rank, l.peer)
 	}
 	if network == "unix" && index == shmConn {
 		fd, _ := b.shm.descriptor()

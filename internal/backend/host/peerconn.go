@@ -53,7 +53,7 @@ func (pc *peerConn) sendFrame(kind byte, body []byte, fd int) error {
 }
 
 // errNoDescriptor is the error when the kernel dropped a file descriptor that a peer sent.
-var errNoDescriptor = errors.New("the descriptor did not come through: this process has no more file descriptors, raise its limit (ulimit -n)")
+var errNoDescriptor = errors.New("a file descriptor was not received: this process has no more file descriptors, raise its limit (ulimit -n)")
 
 // listen reads frames until the connection ends; the coordinator reports why it ended. listen calls
 // fail if this rank cannot handle a frame.

@@ -77,7 +77,7 @@ func (e *LateError) Error() string {
 	case 1:
 		return fmt.Sprintf("%v: %s has not %s", e.Err, backend.RankList(e.Ranks), e.Step)
 	case e.Size:
-		return fmt.Sprintf("%v: none of %d ranks has %s; where NCCL is at work, NCCL_DEBUG=INFO tells what it does", e.Err, n, e.Step)
+		return fmt.Sprintf("%v: none of %d ranks has %s; NCCL_DEBUG=INFO shows what NCCL does", e.Err, n, e.Step)
 	}
 	return fmt.Sprintf("%v: %s have not %s", e.Err, backend.RankList(e.Ranks), e.Step)
 }

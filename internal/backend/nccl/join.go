@@ -54,7 +54,7 @@ func join(ctx context.Context, cfg backend.Config, o Options, isRoot bool) (_ *G
 	}
 	dev, ok := cfg.Device.(cudaDevice)
 	if !ok {
-		return nil, fmt.Errorf("NCCL moves the memory of NVIDIA GPUs, and the device is %v", cfg.Device)
+		return nil, fmt.Errorf("NCCL needs an NVIDIA GPU, and the device is %v", cfg.Device)
 	}
 	ctx, cancel := awake.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w after %v", backend.ErrTimeout, cfg.Timeout))
 	defer cancel()

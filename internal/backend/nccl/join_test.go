@@ -50,7 +50,7 @@ func TestLateRanksAreNamed(t *testing.T) {
 			timeout: time.Second,
 			ranks:   []int{1}, said: "rank 1 has not made its device ready",
 		},
-		"NCCL": {fault: "init 1", ranks: []int{0, 1, 2}, said: "none of 3 ranks has come out of ncclCommInitRankConfig; where NCCL is at work, NCCL_DEBUG=INFO"},
+		"NCCL": {fault: "init 1", ranks: []int{0, 1, 2}, said: "none of 3 ranks has come out of ncclCommInitRankConfig; NCCL_DEBUG=INFO"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			control(t, c.fault)

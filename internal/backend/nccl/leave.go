@@ -64,7 +64,7 @@ func (g *Group) onLeaving(ranks []int, values [][]byte, done func()) {
 	for i, r := range ranks {
 		var p progress
 		if err := json.Unmarshal(values[i], &p); err != nil {
-			g.cfg.Log.Warn("nccl: a rank that leaves", "rank", r, "error", err)
+			g.cfg.Log.Warn("nccl: reading the progress of a leaving rank", "rank", r, "error", err)
 		}
 		rank := slices.Index(g.cfg.Control.Members, r)
 		g.left[rank] = p

@@ -10,5 +10,5 @@ import (
 )
 
 func open(context.Context, backend.Config, Options) (backend.Backend, error) {
-	return nil, errors.New("this program was built without NCCL, which takes Linux and cgo")
+	return nil, errors.New("this program was built without NCCL, which needs Linux and cgo")
 }
