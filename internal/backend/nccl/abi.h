@@ -156,10 +156,10 @@ enum { op_all_reduce, op_broadcast, op_reduce, op_all_gather, op_reduce_scatter,
 
 typedef struct {
 	int kind;
-	int type; // ncclDataType_t
+	int type;   // ncclDataType_t
 	int reduce; // ncclRedOp_t, or pre_mul_sum
-	int peer; // the peer or the root
-	int alone; // 1: an all-reduce that is not part of a Group
+	int peer;   // the peer or the root
+	int alone;  // 1: an all-reduce that is not part of a Group
 	uintptr_t src, dst;
 	size_t count;
 	uint64_t factor; // factor of pre_mul_sum, in the element type

@@ -9,8 +9,8 @@
 // SmallAllReduce is the structure small_all_reduce in abi.h.
 struct SmallAllReduce {
 	u64 slots[8]; // each rank's memory, as mapped by this rank
-	u64 stop; // a word in host memory; not 0: stop waiting
-	u64 stopped; // a word in GPU memory; not 0: a call was stopped
+	u64 stop;     // a word in host memory; not 0: stop waiting
+	u64 stopped;  // a word in GPU memory; not 0: a call was stopped
 	u64 src, dst, n;
 	double scale; // factor of the sum
 	u32 rank, ranks, call, lines; // lines: lines in a slot

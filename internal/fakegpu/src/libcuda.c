@@ -268,7 +268,7 @@ typedef struct {
 
 typedef struct {
 	char name[64];
-	int type; // element type of a small all-reduce, else -1
+	int type;     // element type of a small all-reduce, else -1
 	void *kernel; // function of the module's library, or NULL
 	module *in;
 } function;

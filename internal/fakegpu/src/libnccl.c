@@ -217,7 +217,7 @@ typedef struct {
 	size_t count;
 	int scaled; // multiply by factor before the sum
 	double factor;
-	size_t at; // bytes moved so far, of Send and Recv
+	size_t at;     // bytes moved so far, of Send and Recv
 	uint64_t last; // number of the last chunk, of Send
 } operation;
 
