@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -278,7 +279,8 @@ func TestEachCallHasItsOwnDeadline(t *testing.T) {
 }
 
 // A process whose main goroutine hears nothing of a failure is ended: the rank
-// with the overdue call, and the one that does not come.
+// with the overdue call, and the one that does not come. A rank that is slow to answer rank 0's
+// question has left no record.
 func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 	start := time.Now()
 	for r, p := range startWorld(t, 2, "deaf") {
@@ -286,12 +288,12 @@ func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 		if code := p.cmd.ProcessState.ExitCode(); code != 1 {
 			t.Errorf("rank %d: exit code %d", r, code)
 		}
-		want := []string{"timed out after 500ms while running, waiting for ranks [1]: rank 1 is behind", "ending it, as error mode async has it"}
+		want := []string{"timed out after 500ms while running, waiting for ranks \\[1]: rank 1 (is behind|left no record)", "ending it, as error mode async has it"}
 		if r == 0 {
-			want = append(want, "[Rank 0] Watchdog caught collective operation timeout: Work(SeqNum=1, OpType=BARRIER")
+			want = append(want, "\\[Rank 0] Watchdog caught collective operation timeout: Work\\(SeqNum=1, OpType=BARRIER")
 		}
 		for _, w := range want {
-			if !strings.Contains(p.err.String(), w) {
+			if !regexp.MustCompile(w).MatchString(p.err.String()) {
 				t.Errorf("rank %d does not say %q:\n%s", r, w, &p.err)
 			}
 		}
@@ -299,7 +301,7 @@ func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 			t.Errorf("rank %d: no hook ran: %s", r, &p.out)
 		}
 	}
-	if took := time.Since(start); took > 10*time.Second {
+	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("took %v", took)
 	}
 }
@@ -630,18 +632,23 @@ func TestAStuckWatchdog(t *testing.T) {
 			for !strings.Contains(log.String(), "the watchdog got stuck") {
 				time.Sleep(10 * time.Millisecond)
 			}
+			want := map[string]int{"1": 2, "0": 1}[monitoring]
 			ended := 0
 			for more := true; more; {
+				patience := time.Minute
+				if ended >= want {
+					patience = time.Second // for one too many
+				}
 				select {
 				case code := <-ends:
 					if ended++; code != 1 {
 						t.Errorf("exit code %d", code)
 					}
-				case <-time.After(time.Second):
+				case <-time.After(patience):
 					more = false
 				}
 			}
-			if want := map[string]int{"1": 2, "0": 1}[monitoring]; ended != want {
+			if ended != want {
 				t.Errorf("the process was ended %d times, want %d", ended, want)
 			}
 			close(until)
@@ -659,7 +666,8 @@ func TestTheLauncherReportsADeadline(t *testing.T) {
 	if !errors.As(err, &failure) {
 		t.Fatalf("got %v", err)
 	}
-	if failure.Root.Rank != 0 || !strings.Contains(err.Error(), "rank 1 is behind") {
+	// A rank that is slow to answer rank 0's question has left no record.
+	if failure.Root.Rank != 0 || !regexp.MustCompile(`rank 1 is behind|ranks? .*left no record`).MatchString(err.Error()) {
 		t.Errorf("blamed rank %d: %v\n%s", failure.Root.Rank, err, errs)
 	}
 	report := failure.Report()
@@ -698,7 +706,7 @@ func TestARankThatEndsBeforeInit(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "rank 1 could not join: its process ended before") {
 		t.Errorf("got %v", err)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("it took %v", took)
 	}
 }

@@ -177,7 +177,7 @@ var workers = map[string]func(context.Context) error{
 		if rank == victim {
 			return nil
 		}
-		timeout := 2 * time.Second
+		timeout := 5 * time.Second
 		if rank != "0" && victim != "0" {
 			timeout = time.Hour
 		}
@@ -402,7 +402,7 @@ func TestADeadPeerIsNamed(t *testing.T) {
 					t.Errorf("rank %d printed %q, want %q in it", r, &p.out, want)
 				}
 			}
-			if took := time.Since(start); took > 20*time.Second {
+			if took := time.Since(start); took > time.Minute {
 				t.Errorf("took %v", took)
 			}
 		})

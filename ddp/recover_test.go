@@ -352,7 +352,7 @@ func TestAModuleWrappedAgain(t *testing.T) {
 		return m.Forward(autograd.Scalar(pg.Device(), float32(1+pg.Rank()))).Backward()
 	}
 	for generation := range 3 {
-		opts := &comm.Options{Timeout: 10 * time.Second, ErrorMode: comm.BlockingWait}
+		opts := &comm.Options{Timeout: time.Minute, ErrorMode: comm.BlockingWait}
 		commtest.OnDevices(t, dev, opts, func(pg *comm.ProcessGroup) error {
 			r := pg.Rank()
 			if generation == 0 {

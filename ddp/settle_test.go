@@ -55,7 +55,7 @@ func (e heldEvent) Sync(ctx context.Context) error {
 	select {
 	case <-e.release:
 		return e.Event.Sync(ctx)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		return errors.New("somebody waits for it too early")
 	}
 }

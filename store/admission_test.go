@@ -19,7 +19,7 @@ import (
 
 // quickly is a context for what must not be tried until it ends.
 func quickly(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds what must happen soon; a test that needs it has failed.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func withPatience(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

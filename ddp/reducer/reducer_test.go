@@ -429,7 +429,7 @@ func (never) Sync(ctx context.Context) error {
 func TestADeviceThatIsStuck(t *testing.T) {
 	dev := cpu.New(nil)
 	stream := &stuckStream{dev.Compute(), math.MaxInt}
-	opts := &comm.Options{ErrorMode: comm.CleanUpOnly, Timeout: 500 * time.Millisecond}
+	opts := &comm.Options{ErrorMode: comm.CleanUpOnly, Timeout: 2 * time.Second}
 	commtest.OnDevices(t, []device.Device{stuck{dev, stream}}, opts, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), nil)
 		if err != nil {

@@ -78,7 +78,7 @@ func TestMonitoredBarrier(t *testing.T) {
 			for _, g := range []*comm.ProcessGroup{pg, part} {
 				missing := g.Size() - 1
 				if g.Rank() != missing || missing == 0 {
-					err := g.With(comm.CallOptions{Timeout: 200 * time.Millisecond}).MonitoredBarrier(t.Context())
+					err := g.With(comm.CallOptions{Timeout: time.Second}).MonitoredBarrier(t.Context())
 					var late *comm.BarrierError
 					if told := errors.As(err, &late); told != (missing > 0) || !told && err != nil {
 						return fmt.Errorf("got %v", err)

@@ -40,7 +40,7 @@ func world(t testing.TB, n int, opts func(rank int) *host.Options, change func(r
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { backendtest.CloseAll(ranks, 10*time.Second) })
+	t.Cleanup(func() { backendtest.CloseAll(ranks, soon) })
 	return ranks
 }
 

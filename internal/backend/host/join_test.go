@@ -18,7 +18,7 @@ import (
 // Some ranks do not join. All others name them, also a rank whose own time is not over. Ranks that
 // join later get the first failure.
 func TestAbsentRanksAreNamed(t *testing.T) {
-	const size, short, long = 4, 100 * time.Millisecond, time.Minute
+	const size, short, long = 4, 500 * time.Millisecond, time.Minute
 	for name, newOptions := range map[string]func() *host.Options{
 		"inproc":    func() *host.Options { return &host.Options{InProcess: host.NewInProcess()} },
 		"processes": func() *host.Options { return nil },
@@ -44,7 +44,7 @@ func TestAbsentRanksAreNamed(t *testing.T) {
 						if !errors.As(err, &e) || !slices.Equal(e.Ranks, absent) || !errors.Is(err, backend.ErrTimeout) {
 							t.Errorf("rank %d: %v, want a timeout that names ranks %v", r, err, absent)
 						}
-						if err != nil && (strings.Count(err.Error(), "not come") != 1 || !strings.Contains(err.Error(), ": timed out after 100ms: rank")) {
+						if err != nil && (strings.Count(err.Error(), "not come") != 1 || !strings.Contains(err.Error(), fmt.Sprintf(": timed out after %v: rank", short))) {
 							t.Errorf("rank %d: %q does not say once who has not come, and for how long it was waited", r, err)
 						}
 					})

@@ -24,18 +24,22 @@ import (
 	"github.com/goddp/goddp/internal/fakegpu"
 )
 
-// lateness is how long after its deadline a call may return.
-const lateness = 2 * time.Second
+// lateness is how long after its deadline a call may return on a machine that is busy. A call
+// whose deadline nobody watches takes until its test's own deadline.
+const lateness = 15 * time.Second
 
 // second calls AllReduce twice. The first call must succeed; second returns the error of the
-// second.
+// second, whose timeout is given.
 func second(m *backendtest.Rank, timeout time.Duration) error {
 	for i := range 2 {
 		c, err := m.Ones(1000)
 		if err != nil {
 			return err
 		}
-		c.Timeout = timeout
+		c.Timeout = soon
+		if i == 1 {
+			c.Timeout = timeout
+		}
 		task, err := m.Enqueue(c)
 		if err == nil {
 			if err := task.Join(context.Background(), m.Device.Compute()); err != nil {
@@ -356,7 +360,7 @@ func TestKilledRankIsNamed(t *testing.T) {
 			t.Errorf("rank %d ended: %s", r, how)
 		}
 	}
-	if took := time.Since(at); took > 5*time.Second {
+	if took := time.Since(at); took > lateness {
 		t.Errorf("noticed after %v", took)
 	}
 }
@@ -555,7 +559,7 @@ func TestUnusedMemoryIsReused(t *testing.T) {
 // is done.
 func TestMemoryIsKeptWhileTheGPUClearsIt(t *testing.T) {
 	release := control(t)
-	members, errs := attempt(t, 1, func(_ int, cfg *backend.Config, _ *nccl.Options) { cfg.Timeout = time.Second })
+	members, errs := attempt(t, 1, func(_ int, cfg *backend.Config, _ *nccl.Options) { cfg.Timeout = 3 * time.Second })
 	if errs[0] != nil {
 		t.Fatal(errs[0])
 	}
