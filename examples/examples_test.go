@@ -31,6 +31,11 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(bin)
+		temporary := filepath.Join(bin, "tmp") // golaunch keeps the records of jobs that fail there
+		if err := errors.Join(os.Mkdir(temporary, 0o700), os.Setenv("TMPDIR", temporary)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		build := exec.Command("go", "build", "-o", bin, "../cmd/golaunch", "./toy", "./mlp", "./fashion", "./custom", "./gpt", "./recover", "./gorgonia", "./gorgonia/single")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%v: %v\n%s", build, err, out)
@@ -58,7 +63,7 @@ func TestSources(t *testing.T) {
 // printed.
 func run(t *testing.T, dir, program string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, program), args...)
 	cmd.Dir = dir

@@ -68,6 +68,7 @@ func onGoroutines(t testing.TB, n int, opts *comm.Options, f func(pg *comm.Proce
 func OnDevices(t testing.TB, devices []device.Device, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
 	OutsideJobs(t)
+	t.Setenv("GODDP_FLIGHT_DIR", t.TempDir()) // a failed rank writes its record there
 	o := surviving(opts)
 	kv := store.NewLocal()
 	defer kv.Close()
