@@ -552,6 +552,7 @@ func TestSplitNamesTheRankThatFailed(t *testing.T) {
 // The end of Init's context does nothing to the groups that were made with it. Abort ends
 // the waits of a group and of the groups split from it.
 func TestContextBoundsInitAlone(t *testing.T) {
+	t.Setenv("GODDP_FLIGHT_DIR", t.TempDir()) // Abort writes records
 	kv := store.NewLocal()
 	ctx, cancel := context.WithCancel(t.Context())
 	groups, subs := make([]*comm.ProcessGroup, 2), make([]*comm.ProcessGroup, 2)

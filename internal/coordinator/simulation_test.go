@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goddp/goddp/internal/race"
 )
 
 // The simulation runs the core with simulated ranks in virtual time. Ranks join, take
@@ -578,7 +580,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	small, thousand, tenThousand := 30_000, 100, 10
-	if testing.Short() {
+	if testing.Short() || race.Enabled { // it is one goroutine
 		small, thousand, tenThousand = 3000, 3, 0
 	}
 	for seed := range small {
