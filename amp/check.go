@@ -8,6 +8,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -54,7 +55,7 @@ func (c *check) scan(params []*nn.Parameter, group *comm.ProcessGroup) error {
 		}
 		return err
 	}
-	k, s, found := dev.Kernels(), dev.Compute(), c.found.Tensor()
+	k, s, found := kernels.Of(dev), dev.Compute(), c.found.Tensor()
 	err := k.Fill(s, found, 0)
 	for _, p := range slices.Backward(params) {
 		if g := p.Grad(); g != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/amp"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -16,22 +17,22 @@ import (
 // host waits for it, which fails where it is broken.
 type traced struct {
 	device.Device
-	values  device.Values
+	values  kernels.Values
 	log     []string
 	scanned []uintptr // where the gradients are
 	broken  error
 }
 
-func (d *traced) Values() *device.Values  { return &d.values }
-func (d *traced) Kernels() device.Kernels { return tracedKernels{d.Device.Kernels(), d} }
+func (d *traced) Values() *kernels.Values { return &d.values }
+func (d *traced) Kernels() device.Kernels { return tracedKernels{kernels.Of(d.Device), d} }
 func (d *traced) Compute() device.Stream  { return tracedStream{d.Device.Compute(), d} }
 
 type tracedKernels struct {
-	device.Kernels
+	kernels.Kernels
 	d *traced
 }
 
-func (k tracedKernels) SGD(s device.Stream, p device.SGDStep) error {
+func (k tracedKernels) SGD(s device.Stream, p kernels.SGDStep) error {
 	k.d.log = append(k.d.log, "update")
 	return k.Kernels.SGD(s, p)
 }

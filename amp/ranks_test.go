@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -31,7 +32,7 @@ func perceptron(dt device.DType) nn.Module {
 // batch is rows of inputs, and what a network should make of them.
 func batch(dev device.Device, seed uint64, rows int) (x, y *autograd.Variable) {
 	in := autograd.Zeros(dev, device.Float32, rows, 6)
-	if err := dev.Kernels().Normal(dev.Compute(), in.Tensor(), 0, 1, seed, 0); err != nil {
+	if err := kernels.Of(dev).Normal(dev.Compute(), in.Tensor(), 0, 1, seed, 0); err != nil {
 		panic(err)
 	}
 	data := device.Elements[float32](in.Tensor())
@@ -101,7 +102,7 @@ func TestFloat16OnTwoRanks(t *testing.T) {
 				}
 				for _, p := range model.Parameters() {
 					sum := autograd.Zeros(dev, device.Int64, 1)
-					if err := dev.Kernels().Hash(dev.Compute(), sum.Tensor(), p.Var().Tensor()); err != nil {
+					if err := kernels.Of(dev).Hash(dev.Compute(), sum.Tensor(), p.Var().Tensor()); err != nil {
 						return err
 					}
 					hashes[rank] += device.Elements[int64](sum.Tensor())[0]
@@ -177,12 +178,12 @@ func TestAgreementFails(t *testing.T) {
 // poor is a device that has not one byte for the host.
 type poor struct {
 	device.Device
-	values device.Values
+	values kernels.Values
 }
 
 var errPoor = errors.New("no memory")
 
-func (d *poor) Values() *device.Values { return &d.values }
+func (d *poor) Values() *kernels.Values { return &d.values }
 func (d *poor) AllocHost(size int) (device.Buffer, error) {
 	if size == 1 {
 		return device.Buffer{}, errPoor

@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -406,11 +407,11 @@ func TestRestoreForgetsTheInterruptedStep(t *testing.T) {
 // counting is a device that counts what it was asked for of the host's memory.
 type counting struct {
 	device.Device
-	values device.Values
+	values kernels.Values
 	asked  int
 }
 
-func (d *counting) Values() *device.Values { return &d.values }
+func (d *counting) Values() *kernels.Values { return &d.values }
 func (d *counting) AllocHost(size int) (device.Buffer, error) {
 	d.asked++
 	return d.Device.AllocHost(size)

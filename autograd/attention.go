@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // AttentionOptions are the choices of [ScaledDotProductAttention]; the zero value is
@@ -24,7 +25,7 @@ type AttentionOptions struct {
 
 // ScaledDotProductAttention is softmax(Scale·q·kᵀ + Mask)·v: q [B H T D], k and v
 // [B Hkv S D], the result as q. Hkv divides H: a head of k and v serves H/Hkv neighbouring
-// heads of q. D is at most [device.MaxHeadSize]. For the backward pass, the result is kept
+// heads of q. D is at most [kernels.MaxHeadSize]. For the backward pass, the result is kept
 // and a number for each query, and nothing of size T·S. The result of a query that is kept
 // from all keys is 0, as is the gradient that it gives. opts is nothing, or one.
 func ScaledDotProductAttention(q, k, v *Variable, opts ...AttentionOptions) *Variable {
@@ -88,30 +89,30 @@ func (f *attention) Shape(in []device.Shape) device.Shape {
 func (*attention) Saves(i, j int) bool { return i != 2 || j != 2 && j != Output }
 
 // of is t, one of q, k and v or an array like them, as its heads.
-func (f *attention) of(t device.Tensor) device.Heads {
+func (f *attention) of(t device.Tensor) kernels.Heads {
 	if f.RowsFirst {
-		return device.RowsFirst(t, 0, t.Shape[2])
+		return kernels.RowsFirst(t, 0, t.Shape[2])
 	}
-	return device.HeadsFirst(t)
+	return kernels.HeadsFirst(t)
 }
 
 // result is t, the result or an array like it, as its heads.
-func (f *attention) result(t device.Tensor) device.Heads {
+func (f *attention) result(t device.Tensor) kernels.Heads {
 	if f.isPacked() {
-		return device.RowsFirst(t.Reshape(t.Shape[0], t.Shape[1], f.heads, t.Shape[2]/f.heads), 0, f.heads)
+		return kernels.RowsFirst(t.Reshape(t.Shape[0], t.Shape[1], f.heads, t.Shape[2]/f.heads), 0, f.heads)
 	}
 	return f.of(t)
 }
 
 // parts are the heads of a packed t.
-func (f *attention) parts(t device.Tensor) (q, k, v device.Heads) {
+func (f *attention) parts(t device.Tensor) (q, k, v kernels.Heads) {
 	all := f.heads + 2*f.keyHeads
 	t = t.Reshape(t.Shape[0], t.Shape[1], all, t.Shape[2]/all)
-	return device.RowsFirst(t, 0, f.heads), device.RowsFirst(t, f.heads, f.keyHeads), device.RowsFirst(t, f.heads+f.keyHeads, f.keyHeads)
+	return kernels.RowsFirst(t, 0, f.heads), kernels.RowsFirst(t, f.heads, f.keyHeads), kernels.RowsFirst(t, f.heads+f.keyHeads, f.keyHeads)
 }
 
-func (f *attention) attend(c *Call) device.Attend {
-	a := device.Attend{Causal: f.Causal, Scale: f.Scale}
+func (f *attention) attend(c *Call) kernels.Attend {
+	a := kernels.Attend{Causal: f.Causal, Scale: f.Scale}
 	if f.isPacked() {
 		a.Q, a.K, a.V = f.parts(c.In[0])
 	} else {
@@ -139,26 +140,26 @@ func (f *attention) Forward(c *Call) (err error) {
 	if f.lse, err = f.perRow(c); err != nil {
 		return err
 	}
-	return c.Kernels.Attention(c.Stream, f.result(c.Out), f.lse, f.attend(c))
+	return c.kernels.Attention(c.Stream, f.result(c.Out), f.lse, f.attend(c))
 }
 
 func (f *attention) Prepare(c *Call, g device.Tensor) (err error) {
 	if f.delta, err = f.perRow(c); err != nil {
 		return err
 	}
-	return c.Kernels.AttentionDelta(c.Stream, f.delta, f.result(g), f.result(c.Out))
+	return c.kernels.AttentionDelta(c.Stream, f.delta, f.result(g), f.result(c.Out))
 }
 
 func (f *attention) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	switch {
 	case f.isPacked():
 		dq, dk, dv := f.parts(dst)
-		if err := c.Kernels.AttentionQueryGrad(c.Stream, dq, acc, f.result(g), f.lse, f.delta, f.attend(c)); err != nil {
+		if err := c.kernels.AttentionQueryGrad(c.Stream, dq, acc, f.result(g), f.lse, f.delta, f.attend(c)); err != nil {
 			return err
 		}
 		return f.keyValueGrad(c, dk, acc, dv, acc, g)
 	case i == 0:
-		return c.Kernels.AttentionQueryGrad(c.Stream, f.of(dst), acc, f.result(g), f.lse, f.delta, f.attend(c))
+		return c.kernels.AttentionQueryGrad(c.Stream, f.of(dst), acc, f.result(g), f.lse, f.delta, f.attend(c))
 	}
 	unused, err := c.New(dst.DType, dst.Shape...)
 	if err != nil {
@@ -174,6 +175,6 @@ func (f *attention) backwardJoint(c *Call, dst [2]device.Tensor, acc [2]device.A
 	return f.keyValueGrad(c, f.of(dst[0]), acc[0], f.of(dst[1]), acc[1], g)
 }
 
-func (f *attention) keyValueGrad(c *Call, dk device.Heads, accK device.Accum, dv device.Heads, accV device.Accum, g device.Tensor) error {
-	return c.Kernels.AttentionKeyValueGrad(c.Stream, dk, accK, dv, accV, f.result(g), f.lse, f.delta, f.attend(c))
+func (f *attention) keyValueGrad(c *Call, dk kernels.Heads, accK device.Accum, dv kernels.Heads, accV device.Accum, g device.Tensor) error {
+	return c.kernels.AttentionKeyValueGrad(c.Stream, dk, accK, dv, accV, f.result(g), f.lse, f.delta, f.attend(c))
 }

@@ -134,7 +134,7 @@ func TestGradientsAddUpUntilZeroed(t *testing.T) {
 func TestOnlyNeededGradients(t *testing.T) {
 	dev := newFaulty(t, nil)
 	x, w := autograd.Zeros(dev, device.Float32, 2, 3), autograd.Zeros(dev, device.Float32, 4, 3).RequireGrad()
-	loss := autograd.Sum(autograd.Linear(x, w, nil, device.NoActivation))
+	loss := autograd.Sum(autograd.Linear(x, w, nil))
 	dev.kernels = 0
 	mustBackward(t, loss)
 	// Fill and copy of the seed; three of Sum; one product.
@@ -170,7 +170,7 @@ func TestBackwardWith(t *testing.T) {
 	dev := newDevice(t)
 	w := autograd.FromSlice(dev, []float64{1, 2, 3}).RequireGrad()
 	g := autograd.FromSlice(dev, []float64{1, 10, 100})
-	y := autograd.Linear(autograd.Mul(w, w), autograd.FromSlice(dev, []float64{1, 0, 0, 0, 1, 0, 0, 0, 1}, 3, 3), nil, device.ActReLU)
+	y := autograd.LinearReLU(autograd.Mul(w, w), autograd.FromSlice(dev, []float64{1, 0, 0, 0, 1, 0, 0, 0, 1}, 3, 3), nil)
 	if err := y.BackwardWith(g); err != nil {
 		t.Fatal(err)
 	}
@@ -409,7 +409,7 @@ func TestGradSinkOfAnotherType(t *testing.T) {
 	// A weight and a bias whose gradients are computed together, and a leaf that
 	// is used twice.
 	pass := func() {
-		mustBackward(t, autograd.Sum(autograd.Mul(autograd.Mul(autograd.Linear(x, w, b, device.NoActivation), other), other)))
+		mustBackward(t, autograd.Sum(autograd.Mul(autograd.Mul(autograd.Linear(x, w, b), other), other)))
 	}
 	leaves := []*autograd.Variable{w, b, other}
 	pass()

@@ -28,12 +28,12 @@ func (f cast) dtype() device.DType { return device.DType(f) }
 
 func (cast) Saves(_, _ int) bool { return false }
 
-func (cast) Forward(c *Call) error { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
+func (cast) Forward(c *Call) error { return c.kernels.Copy(c.Stream, c.Out, c.In[0]) }
 
 // Backward rounds once, what is to be in dst: it meets what is there already, and
 // any factor, in float32, or in float64 where one of the types is that.
 func (cast) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	k, s := c.Kernels, c.Stream
+	k, s := c.kernels, c.Stream
 	if acc == device.Store {
 		return k.Copy(s, dst, g)
 	}
@@ -72,5 +72,5 @@ func (c *Call) in(dt device.DType, t device.Tensor) (device.Tensor, error) {
 	if err != nil {
 		return out, err
 	}
-	return out, c.Kernels.Copy(c.Stream, out, t)
+	return out, c.kernels.Copy(c.Stream, out, t)
 }

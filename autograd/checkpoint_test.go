@@ -51,12 +51,12 @@ func TestCheckpointIsExact(t *testing.T) {
 			return autograd.Apply(tick{name, &log}, x)
 		}
 
-		early := autograd.Linear(x, shared, nil, device.NoActivation)
+		early := autograd.Linear(x, shared, nil)
 		h := apply(func(x *autograd.Variable) *autograd.Variable {
-			h := autograd.Linear(x, w, b, device.ActReLU)
+			h := autograd.LinearReLU(x, w, b)
 			autograd.NoGrad(dev, func() { autograd.Exp(h) })
 			h = autograd.Add(autograd.Tanh(autograd.Exp(h)), h) // around a longer way
-			return tap("first", autograd.Linear(h, shared, nil, device.NoActivation))
+			return tap("first", autograd.Linear(h, shared, nil))
 		}, early)
 		if deeper {
 			h = apply(func(x *autograd.Variable) *autograd.Variable {
@@ -65,9 +65,9 @@ func TestCheckpointIsExact(t *testing.T) {
 		}
 		h = tap("between", h)
 		h = apply(func(x *autograd.Variable) *autograd.Variable {
-			h := autograd.Mul(tap("second", autograd.Linear(x, shared, b, device.NoActivation)), early)
-			h = autograd.Linear(h, shared, nil, device.NoActivation)
-			return autograd.Add(autograd.Linear(h, last, nil, device.NoActivation), data)
+			h := autograd.Mul(tap("second", autograd.Linear(x, shared, b)), early)
+			h = autograd.Linear(h, shared, nil)
+			return autograd.Add(autograd.Linear(h, last, nil), data)
 		}, h)
 		loss := autograd.Mean(autograd.Mul(h, h))
 		var o outcome
@@ -154,7 +154,7 @@ func TestCheckpointFailures(t *testing.T) {
 	seen := &watcher{leaves: []*autograd.Variable{w}}
 	forward := func() *autograd.Variable {
 		return autograd.Mean(nested(func(x *autograd.Variable) *autograd.Variable {
-			h := autograd.Linear(x, w, nil, device.ActReLU)
+			h := autograd.LinearReLU(x, w, nil)
 			return autograd.Observe(autograd.Div(autograd.Mul(h, h), autograd.Exp(h)), seen)
 		}, x))
 	}

@@ -1,22 +1,44 @@
 package autograd
 
-import "github.com/goddp/goddp/device"
+import (
+	"cmp"
 
-// Conv2d is the convolution of x [n c h w] by weight [o c/p.Groups kh kw], plus bias [o],
-// which may be nil: [n o oh ow].
-func Conv2d(x, weight, bias *Variable, p device.Conv) *Variable {
-	if bias == nil {
-		return Apply(conv2d(p), x, weight)
-	}
-	return Apply(conv2d(p), x, weight, bias)
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+// Conv2dOptions are the choices of [Conv2d]: along the first axis of an image, and along
+// the second. A stride, a dilation and a number of groups of 0 count as 1.
+type Conv2dOptions struct {
+	Stride, Padding, Dilation [2]int
+	// Groups is the number of groups that the channels are cut into. An output channel
+	// depends on the input channels of its group alone.
+	Groups int
 }
 
-type conv2d device.Conv
+// Conv2d computes the convolution of x [n c h w] with weight [o c/Groups kh kw], plus bias
+// [o], which may be nil. The result is [n o oh ow]. A nil opts is the zero value.
+func Conv2d(x, weight, bias *Variable, opts *Conv2dOptions) *Variable {
+	var o Conv2dOptions
+	if opts != nil {
+		o = *opts
+	}
+	p := conv2d{Stride: orOne(o.Stride), Padding: o.Padding, Dilation: orOne(o.Dilation), Groups: cmp.Or(o.Groups, 1)}
+	if bias == nil {
+		return Apply(p, x, weight)
+	}
+	return Apply(p, x, weight, bias)
+}
+
+// orOne returns v with 1 in place of 0.
+func orOne(v [2]int) [2]int { return [2]int{cmp.Or(v[0], 1), cmp.Or(v[1], 1)} }
+
+type conv2d kernels.Conv
 
 func (conv2d) Name() string { return "Conv2d" }
 
 func (f conv2d) Shape(in []device.Shape) device.Shape {
-	out := device.Conv(f).Shape(in[0], in[1])
+	out := kernels.Conv(f).Shape(in[0], in[1])
 	if len(in) == 3 && !in[2].Equal(in[1][:1]) {
 		panic(&device.ShapeError{Op: "Conv2d", A: in[2], B: in[1][:1]})
 	}
@@ -30,15 +52,15 @@ func (f conv2d) Forward(c *Call) error {
 	if len(c.In) == 3 {
 		bias = c.In[2]
 	}
-	return c.Kernels.Conv2d(c.Stream, c.Out, c.In[0], c.In[1], bias, device.Conv(f))
+	return c.kernels.Conv2d(c.Stream, c.Out, c.In[0], c.In[1], bias, kernels.Conv(f))
 }
 
 func (f conv2d) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	switch i {
 	case 0:
-		return c.Kernels.Conv2dGradInput(c.Stream, dst, acc, g, c.In[1], device.Conv(f))
+		return c.kernels.Conv2dGradInput(c.Stream, dst, acc, g, c.In[1], kernels.Conv(f))
 	case 1:
-		return c.Kernels.Conv2dGradWeight(c.Stream, dst, acc, g, c.In[0], device.Conv(f))
+		return c.kernels.Conv2dGradWeight(c.Stream, dst, acc, g, c.In[0], kernels.Conv(f))
 	}
-	return c.Kernels.Sum(c.Stream, dst.Reshape(dst.Len(), 1, 1), acc, g)
+	return c.kernels.Sum(c.Stream, dst.Reshape(dst.Len(), 1, 1), acc, g)
 }

@@ -17,7 +17,7 @@ func convolutionCases() (cases []gradCase) {
 	add := func(name string, f func(in variables) *autograd.Variable, shapes ...device.Shape) {
 		cases = append(cases, gradCase{fmt.Sprintf("%s%v", name, shapes), shapes, -2, 2, f})
 	}
-	conv := func(p device.Conv) func(in variables) *autograd.Variable {
+	conv := func(p *autograd.Conv2dOptions) func(in variables) *autograd.Variable {
 		return func(in variables) *autograd.Variable {
 			if len(in) == 2 {
 				return autograd.Conv2d(in[0], in[1], nil, p)
@@ -25,15 +25,14 @@ func convolutionCases() (cases []gradCase) {
 			return autograd.Conv2d(in[0], in[1], in[2], p)
 		}
 	}
-	plain := device.Conv{Stride: twice(1), Dilation: twice(1), Groups: 1}
-	add("Conv2d", conv(plain), device.Shape{2, 2, 4, 3}, device.Shape{3, 2, 2, 2}, device.Shape{3})
-	add("Conv2d", conv(plain), device.Shape{2, 2, 2, 2}, device.Shape{3, 2, 1, 1})
-	add("Conv2d in groups", conv(device.Conv{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Dilation: [2]int{1, 2}, Groups: 2}),
+	add("Conv2d", conv(nil), device.Shape{2, 2, 4, 3}, device.Shape{3, 2, 2, 2}, device.Shape{3})
+	add("Conv2d", conv(nil), device.Shape{2, 2, 2, 2}, device.Shape{3, 2, 1, 1})
+	add("Conv2d in groups", conv(&autograd.Conv2dOptions{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Dilation: [2]int{1, 2}, Groups: 2}),
 		device.Shape{2, 4, 5, 5}, device.Shape{2, 2, 3, 2}, device.Shape{2})
-	window := device.Window{Kernel: twice(2), Stride: twice(1), Padding: twice(1), Dilation: twice(1)}
-	add("MaxPool2d", func(in variables) *autograd.Variable { return autograd.MaxPool2d(in[0], window) }, device.Shape{2, 2, 3, 4})
+	window := autograd.Pool2dOptions{Stride: twice(1), Padding: twice(1), ExcludePadding: true}
+	add("MaxPool2d", func(in variables) *autograd.Variable { return autograd.MaxPool2d(in[0], twice(2), &window) }, device.Shape{2, 2, 3, 4})
 	add("AvgPool2d", func(in variables) *autograd.Variable {
-		return autograd.AvgPool2d(in[0], device.AvgPool{Window: window, ExcludePadding: true})
+		return autograd.AvgPool2d(in[0], twice(2), &window)
 	}, device.Shape{2, 2, 3, 4})
 	add("AdaptiveAvgPool2d", func(in variables) *autograd.Variable { return autograd.AdaptiveAvgPool2d(in[0], 2, 3) }, device.Shape{2, 2, 3, 4})
 	return cases
@@ -57,7 +56,7 @@ func TestConvolutionParityWithPyTorch(t *testing.T) {
 		return map[device.DType]float64{device.Float32: 1e-4, device.Float64: 1e-10}[dt]
 	}
 	for n := range randomShapes {
-		p := device.Conv{Stride: two(1, 3), Padding: two(0, 2), Dilation: two(1, 2), Groups: 1 + rng.IntN(3)}
+		p := &autograd.Conv2dOptions{Stride: two(1, 3), Padding: two(0, 2), Dilation: two(1, 2), Groups: 1 + rng.IntN(3)}
 		kernel := two(1, 4)
 		if n%4 == 0 {
 			p.Stride, p.Padding, kernel = twice(1), twice(0), twice(1)
@@ -82,14 +81,15 @@ func TestConvolutionParityWithPyTorch(t *testing.T) {
 		cases = append(cases, c)
 	}
 	for n := range 3 * randomShapes {
-		w := device.Window{Kernel: two(1, 4), Stride: two(1, 3), Dilation: twice(1), Ceil: rng.IntN(2) == 0}
+		kernel := two(1, 4)
+		w := &autograd.Pool2dOptions{Stride: two(1, 3), Dilation: twice(1), Ceil: rng.IntN(2) == 0}
 		if n%3 == 0 {
 			w.Dilation = two(1, 2)
 		}
 		size := [2]int{}
 		for i := range size {
-			w.Padding[i] = rng.IntN(w.Kernel[i]/2 + 1)
-			size[i] = max(w.Dilation[i]*(w.Kernel[i]-1)+1-2*w.Padding[i], 1) + rng.IntN(7)
+			w.Padding[i] = rng.IntN(kernel[i]/2 + 1)
+			size[i] = max(w.Dilation[i]*(kernel[i]-1)+1-2*w.Padding[i], 1) + rng.IntN(7)
 			if w.Dilation[i] > 1 { // PyTorch reads past the end where no element of a window is within the image
 				size[i] += 2 * w.Padding[i]
 			}
@@ -100,13 +100,13 @@ func TestConvolutionParityWithPyTorch(t *testing.T) {
 		switch n % 3 {
 		case 0:
 			c.Name = "MaxPool2d"
-			c.Expr = fmt.Sprintf("F.max_pool2d(x[0], %s, %s, %s, %s, %s)", list(w.Kernel), list(w.Stride), list(w.Padding), list(w.Dilation), ceil[w.Ceil])
-			c.Go = func(v []*autograd.Variable) *autograd.Variable { return autograd.MaxPool2d(v[0], w) }
+			c.Expr = fmt.Sprintf("F.max_pool2d(x[0], %s, %s, %s, %s, %s)", list(kernel), list(w.Stride), list(w.Padding), list(w.Dilation), ceil[w.Ceil])
+			c.Go = func(v []*autograd.Variable) *autograd.Variable { return autograd.MaxPool2d(v[0], kernel, w) }
 		case 1:
-			p := device.AvgPool{Window: w, ExcludePadding: rng.IntN(2) == 0}
+			w.ExcludePadding = rng.IntN(2) == 0
 			c.Name = "AvgPool2d"
-			c.Expr = fmt.Sprintf("F.avg_pool2d(x[0], %s, %s, %s, %s, %s)", list(w.Kernel), list(w.Stride), list(w.Padding), ceil[w.Ceil], ceil[!p.ExcludePadding])
-			c.Go = func(v []*autograd.Variable) *autograd.Variable { return autograd.AvgPool2d(v[0], p) }
+			c.Expr = fmt.Sprintf("F.avg_pool2d(x[0], %s, %s, %s, %s, %s)", list(kernel), list(w.Stride), list(w.Padding), ceil[w.Ceil], ceil[!w.ExcludePadding])
+			c.Go = func(v []*autograd.Variable) *autograd.Variable { return autograd.AvgPool2d(v[0], kernel, w) }
 		case 2:
 			out := two(1, 9)
 			c.Name = "AdaptiveAvgPool2d"
@@ -124,17 +124,18 @@ func TestConvolutionParityWithPyTorch(t *testing.T) {
 func TestConvolutionMisfits(t *testing.T) {
 	dev := newDevice(t)
 	zeros := func(shape ...int) *autograd.Variable { return autograd.Zeros(dev, device.Float32, shape...) }
-	plain := device.Conv{Stride: twice(1), Dilation: twice(1), Groups: 1}
-	wide := device.Window{Kernel: twice(2), Stride: twice(1), Padding: twice(2), Dilation: twice(1)}
+	wide := &autograd.Pool2dOptions{Padding: twice(2)}
 	for name, f := range map[string]func(){
-		"other channels":         func() { autograd.Conv2d(zeros(1, 3, 4, 4), zeros(2, 2, 1, 1), nil, plain) },
-		"a kernel too large":     func() { autograd.Conv2d(zeros(1, 2, 4, 2), zeros(2, 2, 3, 3), nil, plain) },
-		"another bias":           func() { autograd.Conv2d(zeros(1, 2, 4, 4), zeros(2, 2, 1, 1), zeros(3), plain) },
-		"no stride":              func() { autograd.Conv2d(zeros(1, 2, 4, 4), zeros(2, 2, 1, 1), nil, device.Conv{Groups: 1}) },
-		"an image of three axes": func() { autograd.Conv2d(zeros(2, 4, 4), zeros(2, 2, 1, 1), nil, plain) },
-		"too much padding":       func() { autograd.MaxPool2d(zeros(1, 1, 4, 4), wide) },
+		"other channels":     func() { autograd.Conv2d(zeros(1, 3, 4, 4), zeros(2, 2, 1, 1), nil, nil) },
+		"a kernel too large": func() { autograd.Conv2d(zeros(1, 2, 4, 2), zeros(2, 2, 3, 3), nil, nil) },
+		"another bias":       func() { autograd.Conv2d(zeros(1, 2, 4, 4), zeros(2, 2, 1, 1), zeros(3), nil) },
+		"a negative stride": func() {
+			autograd.Conv2d(zeros(1, 2, 4, 4), zeros(2, 2, 1, 1), nil, &autograd.Conv2dOptions{Stride: [2]int{-1, 1}})
+		},
+		"an image of three axes": func() { autograd.Conv2d(zeros(2, 4, 4), zeros(2, 2, 1, 1), nil, nil) },
+		"too much padding":       func() { autograd.MaxPool2d(zeros(1, 1, 4, 4), twice(2), wide) },
 		"a window too large": func() {
-			autograd.AvgPool2d(zeros(1, 1, 1, 4), device.AvgPool{Window: device.Window{Kernel: twice(2), Stride: twice(1), Dilation: twice(1)}})
+			autograd.AvgPool2d(zeros(1, 1, 1, 4), twice(2), nil)
 		},
 		"regions of nothing": func() { autograd.AdaptiveAvgPool2d(zeros(1, 1, 0, 4), 2, 2) },
 	} {

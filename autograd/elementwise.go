@@ -4,117 +4,120 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Add is x + y, with both broadcast to one shape.
-func Add(x, y *Variable) *Variable { return Apply(binary(device.Add), x, y) }
+func Add(x, y *Variable) *Variable { return Apply(binary(kernels.Add), x, y) }
 
 // Sub is x - y, with both broadcast to one shape.
-func Sub(x, y *Variable) *Variable { return Apply(binary(device.Sub), x, y) }
+func Sub(x, y *Variable) *Variable { return Apply(binary(kernels.Sub), x, y) }
 
 // Mul is x · y, element by element, with both broadcast to one shape.
-func Mul(x, y *Variable) *Variable { return Apply(binary(device.Mul), x, y) }
+func Mul(x, y *Variable) *Variable { return Apply(binary(kernels.Mul), x, y) }
 
 // Div is x / y, with both broadcast to one shape.
-func Div(x, y *Variable) *Variable { return Apply(binary(device.Div), x, y) }
+func Div(x, y *Variable) *Variable { return Apply(binary(kernels.Div), x, y) }
 
 // MulScalar is x times a constant.
 func MulScalar(x *Variable, by float64) *Variable { return Apply(scale(by), x) }
 
 // Neg is -x.
-func Neg(x *Variable) *Variable { return Apply(unary(device.Neg), x) }
+func Neg(x *Variable) *Variable { return Apply(unary(kernels.Neg), x) }
 
 // Exp is e to the power of x.
-func Exp(x *Variable) *Variable { return Apply(unary(device.Exp), x) }
+func Exp(x *Variable) *Variable { return Apply(unary(kernels.Exp), x) }
 
 // Log is the natural logarithm of x.
-func Log(x *Variable) *Variable { return Apply(unary(device.Log), x) }
+func Log(x *Variable) *Variable { return Apply(unary(kernels.Log), x) }
 
 // Sqrt is the square root of x.
-func Sqrt(x *Variable) *Variable { return Apply(unary(device.Sqrt), x) }
+func Sqrt(x *Variable) *Variable { return Apply(unary(kernels.Sqrt), x) }
 
 // Tanh is the hyperbolic tangent of x.
-func Tanh(x *Variable) *Variable { return Apply(unary(device.Tanh), x) }
+func Tanh(x *Variable) *Variable { return Apply(unary(kernels.Tanh), x) }
 
 // Sigmoid is 1/(1+e^-x).
-func Sigmoid(x *Variable) *Variable { return Apply(unary(device.Sigmoid), x) }
+func Sigmoid(x *Variable) *Variable { return Apply(unary(kernels.Sigmoid), x) }
 
 // ReLU is max(x, 0). Its derivative at 0 is 0.
-func ReLU(x *Variable) *Variable { return Apply(unary(device.ReLU), x) }
+func ReLU(x *Variable) *Variable { return Apply(unary(kernels.ReLU), x) }
 
 // GELU is x·Φ(x), where Φ is the normal distribution function: the Gaussian
 // error linear unit.
-func GELU(x *Variable) *Variable { return Apply(unary(device.GELU), x) }
+func GELU(x *Variable) *Variable { return Apply(unary(kernels.GELU), x) }
 
 // GELUTanh approximates [GELU] by x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2,
 // which is off by at most 0.0005. It is for models that were trained with it.
-func GELUTanh(x *Variable) *Variable { return Apply(unary(device.GELUTanh), x) }
+func GELUTanh(x *Variable) *Variable { return Apply(unary(kernels.GELUTanh), x) }
 
 // Abs is the magnitude of x. Its derivative at 0 is 0.
-func Abs(x *Variable) *Variable { return Apply(unary(device.Abs), x) }
+func Abs(x *Variable) *Variable { return Apply(unary(kernels.Abs), x) }
 
 // Rsqrt is 1/√x.
-func Rsqrt(x *Variable) *Variable { return Apply(unary(device.Rsqrt), x) }
+func Rsqrt(x *Variable) *Variable { return Apply(unary(kernels.Rsqrt), x) }
 
 // Sin is the sine of x.
-func Sin(x *Variable) *Variable { return Apply(unary(device.Sin), x) }
+func Sin(x *Variable) *Variable { return Apply(unary(kernels.Sin), x) }
 
 // Cos is the cosine of x.
-func Cos(x *Variable) *Variable { return Apply(unary(device.Cos), x) }
+func Cos(x *Variable) *Variable { return Apply(unary(kernels.Cos), x) }
 
 // SiLU is x·Sigmoid(x), also known as swish.
-func SiLU(x *Variable) *Variable { return Apply(unary(device.SiLU), x) }
+func SiLU(x *Variable) *Variable { return Apply(unary(kernels.SiLU), x) }
 
 // AddScalar is x plus a constant.
-func AddScalar(x *Variable, a float64) *Variable { return Apply(unary(device.AddScalar(a)), x) }
+func AddScalar(x *Variable, a float64) *Variable { return Apply(unary(kernels.AddScalar(a)), x) }
 
 // Pow is x to the power of a constant. Its derivative is exponent·x^(exponent-1), and 0
 // for the exponent 0.
-func Pow(x *Variable, exponent float64) *Variable { return Apply(unary(device.Pow(exponent)), x) }
+func Pow(x *Variable, exponent float64) *Variable { return Apply(unary(kernels.Pow(exponent)), x) }
 
 // Clamp is x within lo to hi, where an infinite bound is none. Its derivative is 1
 // within and at the bounds, and 0 outside. Where lo is above hi it is hi.
-func Clamp(x *Variable, lo, hi float64) *Variable { return Apply(unary(device.Clamp(lo, hi)), x) }
+func Clamp(x *Variable, lo, hi float64) *Variable { return Apply(unary(kernels.Clamp(lo, hi)), x) }
 
 // LeakyReLU is x above 0, and slope·x elsewhere.
-func LeakyReLU(x *Variable, slope float64) *Variable { return Apply(unary(device.LeakyReLU(slope)), x) }
+func LeakyReLU(x *Variable, slope float64) *Variable {
+	return Apply(unary(kernels.LeakyReLU(slope)), x)
+}
 
 // ELU is x above 0, and alpha·(e^x - 1) elsewhere.
-func ELU(x *Variable, alpha float64) *Variable { return Apply(unary(device.ELU(alpha)), x) }
+func ELU(x *Variable, alpha float64) *Variable { return Apply(unary(kernels.ELU(alpha)), x) }
 
 // Softplus is log(1 + e^(beta·x))/beta, and x where beta·x is above threshold, which
 // may be infinite. PyTorch's defaults are 1 and 20.
 func Softplus(x *Variable, beta, threshold float64) *Variable {
-	return Apply(unary(device.Softplus(beta, threshold)), x)
+	return Apply(unary(kernels.Softplus(beta, threshold)), x)
 }
 
 // LogSigmoid is log(Sigmoid(x)).
 func LogSigmoid(x *Variable) *Variable { return Neg(Softplus(Neg(x), 1, math.Inf(1))) }
 
 // unary is an elementwise function of one input.
-type unary device.UnaryOp
+type unary kernels.UnaryOp
 
-func (f unary) Name() string { return device.UnaryOp(f).String() }
+func (f unary) Name() string { return kernels.UnaryOp(f).String() }
 
 func (unary) Shape(in []device.Shape) device.Shape { return in[0] }
 
-// Saves follows [device.UnaryOp].Given.
+// Saves follows [kernels.UnaryOp].Given.
 func (f unary) Saves(_, j int) bool {
-	switch device.UnaryOp(f).Given() {
-	case device.GivenX:
+	switch kernels.UnaryOp(f).Given() {
+	case kernels.GivenX:
 		return j == 0
-	case device.GivenY:
+	case kernels.GivenY:
 		return j == Output
 	}
 	return false
 }
 
 func (f unary) Forward(c *Call) error {
-	return c.Kernels.Unary(c.Stream, device.UnaryOp(f), c.Out, c.In[0])
+	return c.kernels.Unary(c.Stream, kernels.UnaryOp(f), c.Out, c.In[0])
 }
 
 func (f unary) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.Kernels.UnaryGrad(c.Stream, device.UnaryOp(f), dst, acc, g, c.In[0], c.Out)
+	return c.kernels.UnaryGrad(c.Stream, kernels.UnaryOp(f), dst, acc, g, c.In[0], c.Out)
 }
 
 // scale is multiplication by a constant.
@@ -127,60 +130,60 @@ func (scale) Shape(in []device.Shape) device.Shape { return in[0] }
 func (scale) Saves(_, _ int) bool { return false }
 
 func (f scale) Forward(c *Call) error {
-	return c.Kernels.Axpby(c.Stream, c.Out, device.Accum{Alpha: float64(f)}, c.In[0])
+	return c.kernels.Axpby(c.Stream, c.Out, device.Accum{Alpha: float64(f)}, c.In[0])
 }
 
 func (f scale) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	acc.Alpha *= float64(f)
-	return c.Kernels.Axpby(c.Stream, dst, acc, g)
+	return c.kernels.Axpby(c.Stream, dst, acc, g)
 }
 
 // binary is an elementwise function of two inputs.
-type binary device.BinaryOp
+type binary kernels.BinaryOp
 
-func (f binary) Name() string { return device.BinaryOp(f).String() }
+func (f binary) Name() string { return kernels.BinaryOp(f).String() }
 
 func (f binary) Shape(in []device.Shape) device.Shape {
-	return device.Broadcast(f.Name(), in[0], in[1])
+	return kernels.Broadcast(f.Name(), in[0], in[1])
 }
 
 func (f binary) Saves(i, j int) bool {
-	switch device.BinaryOp(f) {
-	case device.Mul:
+	switch kernels.BinaryOp(f) {
+	case kernels.Mul:
 		return j == 1-i
-	case device.Div:
+	case kernels.Div:
 		return j == 1 || i == 1 && j == Output
 	}
 	return false
 }
 
 func (f binary) Forward(c *Call) error {
-	return c.Kernels.Binary(c.Stream, device.BinaryOp(f), c.Out, c.In[0], c.In[1])
+	return c.kernels.Binary(c.Stream, kernels.BinaryOp(f), c.Out, c.In[0], c.In[1])
 }
 
 func (f binary) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	k, s := c.Kernels, c.Stream
+	k, s := c.kernels, c.Stream
 	other := c.In[1-i]
-	if i == 1 && (device.BinaryOp(f) == device.Sub || device.BinaryOp(f) == device.Div) {
+	if i == 1 && (kernels.BinaryOp(f) == kernels.Sub || kernels.BinaryOp(f) == kernels.Div) {
 		acc.Alpha = -acc.Alpha
 	}
 	switch {
-	case device.BinaryOp(f) == device.Add || device.BinaryOp(f) == device.Sub:
+	case kernels.BinaryOp(f) == kernels.Add || kernels.BinaryOp(f) == kernels.Sub:
 		return c.accumulate(dst, acc, g)
-	case device.BinaryOp(f) == device.Mul:
+	case kernels.BinaryOp(f) == kernels.Mul:
 		return c.accumulateOf(dst, acc, g.Shape, func(t device.Tensor) error {
-			return k.Binary(s, device.Mul, t, g, other)
+			return k.Binary(s, kernels.Mul, t, g, other)
 		})
 	case i == 0: // d(x/y)/dx = 1/y
 		return c.accumulateOf(dst, acc, g.Shape, func(t device.Tensor) error {
-			return k.Binary(s, device.Div, t, g, other)
+			return k.Binary(s, kernels.Div, t, g, other)
 		})
 	default: // d(x/y)/dy = -(x/y)/y
 		return c.accumulateOf(dst, acc, g.Shape, func(t device.Tensor) error {
-			if err := k.Binary(s, device.Mul, t, g, c.Out); err != nil {
+			if err := k.Binary(s, kernels.Mul, t, g, c.Out); err != nil {
 				return err
 			}
-			return k.Binary(s, device.Div, t, t, c.In[1])
+			return k.Binary(s, kernels.Div, t, t, c.In[1])
 		})
 	}
 }
@@ -189,9 +192,9 @@ func (f binary) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g 
 // operand was broadcast.
 func (c *Call) accumulate(dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	if dst.Shape.Equal(g.Shape) {
-		return c.Kernels.Axpby(c.Stream, dst, acc, g)
+		return c.kernels.Axpby(c.Stream, dst, acc, g)
 	}
-	return c.Kernels.Sum(c.Stream, dst, acc, g)
+	return c.kernels.Sum(c.Stream, dst, acc, g)
 }
 
 // accumulateOf is accumulate for what f, whose kernels can only overwrite,

@@ -22,7 +22,7 @@ func TestFailures(t *testing.T) {
 	b := autograd.FromSlice(dev, []float64{0.1, 0.2}).RequireGrad()
 	seen := &watcher{}
 	forward := func() *autograd.Variable {
-		h := autograd.Linear(x, w, b, device.ActReLU)
+		h := autograd.LinearReLU(x, w, b)
 		return autograd.Observe(autograd.Mean(autograd.Div(autograd.Mul(h, h), autograd.Exp(h))), seen)
 	}
 	clean := func() (grads []float64, use int64) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Function is a differentiable operation of one result. The operations of
@@ -58,7 +59,8 @@ type joint interface {
 // until the method that it was given to returns.
 type Call struct {
 	Kernels device.Kernels
-	Stream  device.Stream // what all work is enqueued on
+	kernels kernels.Kernels // Kernels with the operations that this package calls
+	Stream  device.Stream   // what all work is enqueued on
 	In      []device.Tensor
 	Out     device.Tensor
 
@@ -81,7 +83,8 @@ func (s *state) call(out *Variable) *Call {
 	if n := len(s.calls); n > 0 {
 		c, s.calls = s.calls[n-1], s.calls[:n-1]
 	}
-	c.Kernels, c.Stream, c.Out = s.dev.Kernels(), s.dev.Compute(), out.t
+	c.kernels, c.Stream, c.Out = kernels.Of(s.dev), s.dev.Compute(), out.t
+	c.Kernels = c.kernels
 	return c
 }
 
@@ -152,12 +155,10 @@ func nameLayer(in []*Variable) {
 	if r == nil {
 		return
 	}
-	if e, ok := r.(interface{ InLayer(name string) }); ok {
-		for _, v := range in {
-			if i := strings.LastIndexByte(v.name, '.'); i > 0 && !v.grad {
-				e.InLayer(v.name[:i])
-				break
-			}
+	for _, v := range in {
+		if i := strings.LastIndexByte(v.name, '.'); i > 0 && !v.grad {
+			kernels.NameLayer(r, v.name[:i], v.name)
+			break
 		}
 	}
 	panic(r)

@@ -181,7 +181,7 @@ func (v *Variable) GradErr() error {
 }
 
 // GradSkip is bytes which, when one is not zero on the device, forbid the
-// update of v with its gradient: see [device.SGDStep]. It is the zero Tensor
+// update of v with its gradient: see [kernels.SGDStep]. It is the zero Tensor
 // for none.
 func (v *Variable) GradSkip() device.Tensor {
 	if l := v.leaf(); l != nil && l.sink != nil {

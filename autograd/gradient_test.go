@@ -61,14 +61,13 @@ func gradCases() (cases []gradCase) {
 			add("MatMul", -1, 1, func(in variables) *autograd.Variable { return autograd.MatMulT(in[0], tx, in[1], ty) }, a, b)
 		}
 	}
-	for _, act := range []device.Activation{device.NoActivation, device.ActReLU} {
+	for name, layer := range map[string]func(x, w, bias *autograd.Variable) *autograd.Variable{"Linear": autograd.Linear, "LinearReLU": autograd.LinearReLU} {
 		linear := func(in variables) *autograd.Variable {
 			if len(in) == 2 {
-				return autograd.Linear(in[0], in[1], nil, act)
+				return layer(in[0], in[1], nil)
 			}
-			return autograd.Linear(in[0], in[1], in[2], act)
+			return layer(in[0], in[1], in[2])
 		}
-		name := fmt.Sprintf("Linear%d", act)
 		add(name, -1, 1, linear, device.Shape{5, 3}, device.Shape{4, 3})
 		add(name, -1, 1, linear, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name, -1, 1, linear, device.Shape{2, 2, 3}, device.Shape{4, 3}, device.Shape{4})
@@ -76,17 +75,17 @@ func gradCases() (cases []gradCase) {
 		// Weight and bias get their gradients at once only where both need one,
 		// and are both leaves or both results.
 		add(name+" of a result", -1, 1, func(in variables) *autograd.Variable {
-			return autograd.Linear(in[0], autograd.Neg(in[1]), in[2], act)
+			return layer(in[0], autograd.Neg(in[1]), in[2])
 		}, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name+" of results", -1, 1, func(in variables) *autograd.Variable {
-			return autograd.Linear(in[0], autograd.Neg(in[1]), autograd.Exp(in[2]), act)
+			return layer(in[0], autograd.Neg(in[1]), autograd.Exp(in[2]))
 		}, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name+" and its bias", -1, 1, func(in variables) *autograd.Variable { // whose gradient is not the first, as the weight's is
-			return autograd.Add(autograd.Linear(in[0], in[1], in[2], act), in[2])
+			return autograd.Add(layer(in[0], in[1], in[2]), in[2])
 		}, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name+" of a constant", -1, 1, func(in variables) *autograd.Variable {
 			w := autograd.FromSlice(in[0].Device(), []float64{1, -2, 3, 0.5, 0.25, -1}, 2, 3)
-			return autograd.Linear(in[0], w, in[1], act)
+			return layer(in[0], w, in[1])
 		}, device.Shape{5, 3}, device.Shape{2})
 	}
 	add("MSELoss", -1, 1, func(in variables) *autograd.Variable { return autograd.MSELoss(in[0], in[1]) }, device.Shape{2, 3}, device.Shape{2, 3})
@@ -228,8 +227,8 @@ func TestProgrammingErrors(t *testing.T) {
 		"Add":              func() { autograd.Add(x, y) },
 		"MatMul":           func() { autograd.MatMul(x, y) },
 		"MatMulT":          func() { autograd.MatMulT(x, true, y, false) },
-		"Linear":           func() { autograd.Linear(x, y, nil, device.NoActivation) },
-		"Linear bias":      func() { autograd.Linear(x, x, autograd.Zeros(dev, device.Float32, 3), device.NoActivation) },
+		"Linear":           func() { autograd.Linear(x, y, nil) },
+		"Linear bias":      func() { autograd.Linear(x, x, autograd.Zeros(dev, device.Float32, 3)) },
 		"Sum":              func() { autograd.Sum(x, 2) },
 		"Mean":             func() { autograd.Mean(x, 4, 2, 3) },
 		"Reshape":          func() { autograd.Reshape(x, 4) },

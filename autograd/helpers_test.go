@@ -9,6 +9,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func newDevice(t *testing.T) device.Device {
@@ -20,7 +21,7 @@ func newDevice(t *testing.T) device.Device {
 // faulty is a device whose n-th allocation, or kernel, from now fails.
 type faulty struct {
 	device.Device
-	values   device.Values
+	values   kernels.Values
 	alloc    int // 0: none
 	kernel   int
 	err      error
@@ -30,9 +31,9 @@ type faulty struct {
 
 func newFaulty(t *testing.T, err error) *faulty { return &faulty{Device: newDevice(t), err: err} }
 
-func (f *faulty) Values() *device.Values { return &f.values }
+func (f *faulty) Values() *kernels.Values { return &f.values }
 
-func (f *faulty) Kernels() device.Kernels { return &faultyKernels{f.Device.Kernels(), f} }
+func (f *faulty) Kernels() device.Kernels { return &faultyKernels{kernels.Of(f.Device), f} }
 
 func (f *faulty) Alloc(size int) (device.Buffer, error) {
 	if err := f.count(&f.alloc); err != nil {
@@ -53,7 +54,7 @@ func (f *faulty) count(n *int) error {
 
 // faultyKernels counts the kernels that the tests' graphs are made of.
 type faultyKernels struct {
-	device.Kernels
+	kernels.Kernels
 	f *faulty
 }
 
@@ -76,7 +77,7 @@ func (k *faultyKernels) Axpby(s device.Stream, dst device.Tensor, acc device.Acc
 	return k.Kernels.Axpby(s, dst, acc, x)
 }
 
-func (k *faultyKernels) Binary(s device.Stream, op device.BinaryOp, dst, x, y device.Tensor) error {
+func (k *faultyKernels) Binary(s device.Stream, op kernels.BinaryOp, dst, x, y device.Tensor) error {
 	if err := k.next(); err != nil {
 		return err
 	}
@@ -97,7 +98,7 @@ func (k *faultyKernels) MatMul(s device.Stream, dst device.Tensor, acc device.Ac
 	return k.Kernels.MatMul(s, dst, acc, x, tx, y, ty)
 }
 
-func (k *faultyKernels) Linear(s device.Stream, dst, x, w, bias device.Tensor, act device.Activation) error {
+func (k *faultyKernels) Linear(s device.Stream, dst, x, w, bias device.Tensor, act kernels.Activation) error {
 	if err := k.next(); err != nil {
 		return err
 	}

@@ -60,12 +60,12 @@ func (f indexSelect) planes(in device.Shape, x, y, index device.Tensor) (x3, y3 
 
 func (f indexSelect) Forward(c *Call) error {
 	src, dst := f.planes(c.In[0].Shape, c.In[0], c.Out, c.In[1])
-	return c.Kernels.Gather(c.Stream, dst, src, c.In[1].Flat())
+	return c.kernels.Gather(c.Stream, dst, src, c.In[1].Flat())
 }
 
 func (f indexSelect) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	to, terms := f.planes(c.In[0].Shape, dst, g, c.In[1])
-	return c.Kernels.ScatterAdd(c.Stream, to, acc, terms, c.In[1].Flat(), f.skip)
+	return c.kernels.ScatterAdd(c.Stream, to, acc, terms, c.In[1].Flat(), f.skip)
 }
 
 // Gather takes, along an axis, which may be negative, counted from the end, the element of
@@ -110,10 +110,10 @@ func (f gather) planes(in device.Shape, x, y, index device.Tensor) (x3, y3, inde
 
 func (f gather) Forward(c *Call) error {
 	src, dst, index := f.planes(c.In[0].Shape, c.In[0], c.Out, c.In[1])
-	return c.Kernels.Gather(c.Stream, dst, src, index)
+	return c.kernels.Gather(c.Stream, dst, src, index)
 }
 
 func (f gather) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	to, terms, index := f.planes(c.In[0].Shape, dst, g, c.In[1])
-	return c.Kernels.ScatterAdd(c.Stream, to, acc, terms, index, -1)
+	return c.kernels.ScatterAdd(c.Stream, to, acc, terms, index, -1)
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Reshape is x with another shape of as many elements: a view of x's memory. One size may
@@ -64,7 +65,7 @@ func (reshape) Saves(_, _ int) bool { return false }
 func (reshape) Forward(*Call) error { return nil }
 
 func (reshape) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.Kernels.Axpby(c.Stream, dst.Flat(), acc, g.Flat())
+	return c.kernels.Axpby(c.Stream, dst.Flat(), acc, g.Flat())
 }
 
 // Permute is x with its axes in another order: axis i of the result is axis axes[i] of x.
@@ -117,22 +118,22 @@ func (f permutation) Shape(in []device.Shape) device.Shape {
 func (permutation) Saves(_, _ int) bool { return false }
 
 // layout is that of the result's elements in the input, which has this shape.
-func (f permutation) layout(in device.Shape) device.Layout {
-	l := device.Dense(in)
+func (f permutation) layout(in device.Shape) kernels.Layout {
+	l := kernels.Dense(in)
 	strides := make([]int, len(f.order))
 	for i, axis := range f.order {
 		strides[i] = l.Strides[axis]
 	}
-	return device.Layout{Strides: strides}
+	return kernels.Layout{Strides: strides}
 }
 
 func (f permutation) Forward(c *Call) error {
-	return c.Kernels.CopyStrided(c.Stream, c.Out.Shape, c.Out, device.Dense(c.Out.Shape), device.Store, c.In[0], f.layout(c.In[0].Shape))
+	return c.kernels.CopyStrided(c.Stream, c.Out.Shape, c.Out, kernels.Dense(c.Out.Shape), device.Store, c.In[0], f.layout(c.In[0].Shape))
 }
 
 // Backward copies in the inverse order.
 func (f permutation) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.Kernels.CopyStrided(c.Stream, g.Shape, dst, f.layout(dst.Shape), acc, g, device.Dense(g.Shape))
+	return c.kernels.CopyStrided(c.Stream, g.Shape, dst, f.layout(dst.Shape), acc, g, kernels.Dense(g.Shape))
 }
 
 // Slice is the elements of x from from to to, without to, along an axis: PyTorch's
@@ -184,15 +185,15 @@ func (f slice) Shape(in []device.Shape) device.Shape {
 func (slice) Saves(_, _ int) bool { return false }
 
 // layout is that of the slice in the input, which has this shape.
-func (f slice) layout(in device.Shape) device.Layout {
-	l := device.Dense(in)
+func (f slice) layout(in device.Shape) kernels.Layout {
+	l := kernels.Dense(in)
 	l.Offset = f.from * l.Strides[f.axis]
 	l.Strides[f.axis] *= f.step
 	return l
 }
 
 func (f slice) Forward(c *Call) error {
-	return c.Kernels.CopyStrided(c.Stream, c.Out.Shape, c.Out, device.Dense(c.Out.Shape), device.Store, c.In[0], f.layout(c.In[0].Shape))
+	return c.kernels.CopyStrided(c.Stream, c.Out.Shape, c.Out, kernels.Dense(c.Out.Shape), device.Store, c.In[0], f.layout(c.In[0].Shape))
 }
 
 // Backward gives what was not taken a gradient of zero.
@@ -205,7 +206,7 @@ func (f slice) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g d
 			acc.Beta = 1
 		}
 	}
-	return c.Kernels.CopyStrided(c.Stream, g.Shape, dst, f.layout(dst.Shape), acc, g, device.Dense(g.Shape))
+	return c.kernels.CopyStrided(c.Stream, g.Shape, dst, f.layout(dst.Shape), acc, g, kernels.Dense(g.Shape))
 }
 
 // Concat puts tensors, of which there is at least one, behind each other along an axis,
@@ -258,8 +259,8 @@ func (f concatenation) Shape(in []device.Shape) device.Shape {
 func (concatenation) Saves(_, _ int) bool { return false }
 
 // layout is that of input i in the result.
-func (f concatenation) layout(c *Call, i int) device.Layout {
-	l, at := device.Dense(c.Out.Shape), 0
+func (f concatenation) layout(c *Call, i int) kernels.Layout {
+	l, at := kernels.Dense(c.Out.Shape), 0
 	for _, x := range c.In[:i] {
 		at += x.Shape[f.axis]
 	}
@@ -272,7 +273,7 @@ func (f concatenation) Forward(c *Call) error {
 		if x.DType != c.Out.DType {
 			panic(&device.DTypeError{Op: f.name, Got: x.DType, Want: c.Out.DType})
 		}
-		if err := c.Kernels.CopyStrided(c.Stream, x.Shape, c.Out, f.layout(c, i), device.Store, x, device.Dense(x.Shape)); err != nil {
+		if err := c.kernels.CopyStrided(c.Stream, x.Shape, c.Out, f.layout(c, i), device.Store, x, kernels.Dense(x.Shape)); err != nil {
 			return err
 		}
 	}
@@ -280,7 +281,7 @@ func (f concatenation) Forward(c *Call) error {
 }
 
 func (f concatenation) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.Kernels.CopyStrided(c.Stream, dst.Shape, dst, device.Dense(dst.Shape), acc, g, f.layout(c, i))
+	return c.kernels.CopyStrided(c.Stream, dst.Shape, dst, kernels.Dense(dst.Shape), acc, g, f.layout(c, i))
 }
 
 // Expand is x broadcast to a shape, as the operands of an [Add] are. It copies. It panics
@@ -292,7 +293,7 @@ type expansion device.Shape
 func (expansion) Name() string { return "Expand" }
 
 func (f expansion) Shape(in []device.Shape) device.Shape {
-	if !device.Broadcast("Expand", in[0], device.Shape(f)).Equal(device.Shape(f)) {
+	if !kernels.Broadcast("Expand", in[0], device.Shape(f)).Equal(device.Shape(f)) {
 		panic(&device.ShapeError{Op: "Expand", A: in[0], B: device.Shape(f)})
 	}
 	return device.Shape(f)
@@ -308,12 +309,12 @@ func (expansion) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g
 
 // broadcast writes x to dst, whose shape it is broadcast to.
 func (c *Call) broadcast(dst, x device.Tensor) error {
-	from := device.Dense(x.Shape)
+	from := kernels.Dense(x.Shape)
 	for i, n := range x.Shape {
 		if n == 1 {
 			from.Strides[i] = 0
 		}
 	}
 	from.Strides = append(make([]int, len(dst.Shape)-len(x.Shape)), from.Strides...)
-	return c.Kernels.CopyStrided(c.Stream, dst.Shape, dst, device.Dense(dst.Shape), device.Store, x, from)
+	return c.kernels.CopyStrided(c.Stream, dst.Shape, dst, kernels.Dense(dst.Shape), device.Store, x, from)
 }

@@ -19,14 +19,14 @@ func (mse) Shape(in []device.Shape) device.Shape {
 func (mse) Saves(_, j int) bool { return j != Output }
 
 func (mse) Forward(c *Call) error {
-	return c.Kernels.MSE(c.Stream, c.Out, c.In[0], c.In[1])
+	return c.kernels.MSE(c.Stream, c.Out, c.In[0], c.In[1])
 }
 
 func (mse) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	if i == 1 {
 		acc.Alpha = -acc.Alpha
 	}
-	return c.Kernels.MSEGrad(c.Stream, dst, acc, g, c.In[0], c.In[1])
+	return c.kernels.MSEGrad(c.Stream, dst, acc, g, c.In[0], c.In[1])
 }
 
 // CrossEntropyLoss is the mean over rows of -log(softmax(logits)[label]):
@@ -56,9 +56,9 @@ func (f *crossEntropy) Forward(c *Call) (err error) {
 	if f.probs, err = c.New(c.Out.DType, c.In[0].Shape...); err != nil {
 		return err
 	}
-	return c.Kernels.CrossEntropy(c.Stream, c.Out, f.probs, c.In[0], c.In[1])
+	return c.kernels.CrossEntropy(c.Stream, c.Out, f.probs, c.In[0], c.In[1])
 }
 
 func (f *crossEntropy) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.Kernels.CrossEntropyGrad(c.Stream, dst, acc, g, f.probs, c.In[1])
+	return c.kernels.CrossEntropyGrad(c.Stream, dst, acc, g, f.probs, c.In[1])
 }

@@ -1,6 +1,9 @@
 package autograd
 
-import "github.com/goddp/goddp/device"
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
+)
 
 // MatMul is the product of the matrices x [... m k] and y [... k n]: [... m n]. Leading
 // axes are broadcast to one shape.
@@ -26,7 +29,7 @@ func (f matMul) Shape(in []device.Shape) device.Shape {
 	if kx != ky {
 		panic(&device.ShapeError{Op: "MatMul", A: x, B: y})
 	}
-	return append(device.Broadcast("MatMul", x[:len(x)-2], y[:len(y)-2]), m, n)
+	return append(kernels.Broadcast("MatMul", x[:len(x)-2], y[:len(y)-2]), m, n)
 }
 
 // transposed is the size of the matrices of a shape, or of their transposes.
@@ -51,7 +54,7 @@ func (f matMul) joined(x, y, result device.Tensor) (_, _ device.Tensor) {
 
 func (f matMul) Forward(c *Call) error {
 	x, out := f.joined(c.In[0], c.In[1], c.Out)
-	return c.Kernels.MatMul(c.Stream, out, device.Store, x, f.tx, c.In[1], f.ty)
+	return c.kernels.MatMul(c.Stream, out, device.Store, x, f.tx, c.In[1], f.ty)
 }
 
 // Backward: for P = X·Y, dX = G·Yᵀ and dY = Xᵀ·G, where X and Y are the
@@ -59,7 +62,7 @@ func (f matMul) Forward(c *Call) error {
 // transposed is the transpose, which swaps the factors. That of an operand that was
 // broadcast is summed.
 func (f matMul) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	k, s, y := c.Kernels, c.Stream, c.In[1]
+	k, s, y := c.kernels, c.Stream, c.In[1]
 	x, g := f.joined(c.In[0], y, g)
 	multiply := func(dst device.Tensor, acc device.Accum) error {
 		switch {
@@ -92,16 +95,20 @@ func (f matMul) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g 
 	return k.Sum(s, dst, acc, t)
 }
 
-// Linear is act(x·wᵀ + bias), as one operation: x [... k], w [n k], bias [n]
-// or nil, the result [... n].
-func Linear(x, w, bias *Variable, act device.Activation) *Variable {
+// Linear computes x·wᵀ + bias: x [... k], w [n k], bias [n] or nil, the result [... n].
+func Linear(x, w, bias *Variable) *Variable { return linearOf(x, w, bias, kernels.NoActivation) }
+
+// LinearReLU computes ReLU(x·wᵀ + bias) as one operation. The operands are those of Linear.
+func LinearReLU(x, w, bias *Variable) *Variable { return linearOf(x, w, bias, kernels.ActReLU) }
+
+func linearOf(x, w, bias *Variable, act kernels.Activation) *Variable {
 	if bias == nil {
 		return Apply(linear(act), x, w)
 	}
 	return Apply(linear(act), x, w, bias)
 }
 
-type linear device.Activation
+type linear kernels.Activation
 
 func (linear) Name() string { return "Linear" }
 
@@ -126,7 +133,7 @@ func rows(t device.Tensor) device.Tensor {
 
 func (f linear) Saves(i, j int) bool {
 	if j == Output {
-		return device.Activation(f) != device.NoActivation
+		return kernels.Activation(f) != kernels.NoActivation
 	}
 	return i < 2 && j == 1-i
 }
@@ -136,8 +143,8 @@ func (f linear) Forward(c *Call) error {
 	if len(c.In) == 3 {
 		bias = c.In[2]
 	}
-	k, s, y, x, w := c.Kernels, c.Stream, rows(c.Out), rows(c.In[0]), c.In[1]
-	if err := k.Linear(s, y, x, w, bias, device.Activation(f)); err != nil || !c.Recorded {
+	k, s, y, x, w := c.kernels, c.Stream, rows(c.Out), rows(c.In[0]), c.In[1]
+	if err := k.Linear(s, y, x, w, bias, kernels.Activation(f)); err != nil || !c.Recorded {
 		return err
 	}
 	return k.PrepareLinearGrad(s, y, x, w, bias)
@@ -145,14 +152,14 @@ func (f linear) Forward(c *Call) error {
 
 // Prepare takes the gradient back through the activation, in place.
 func (f linear) Prepare(c *Call, g device.Tensor) error {
-	if device.Activation(f) == device.NoActivation {
+	if kernels.Activation(f) == kernels.NoActivation {
 		return nil
 	}
-	return c.Kernels.UnaryGrad(c.Stream, device.ReLU, g, device.Store, g, device.Tensor{}, c.Out)
+	return c.kernels.UnaryGrad(c.Stream, kernels.ReLU, g, device.Store, g, device.Tensor{}, c.Out)
 }
 
 func (linear) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	k, s := c.Kernels, c.Stream
+	k, s := c.kernels, c.Stream
 	g = rows(g)
 	switch i {
 	case 0:
@@ -165,5 +172,5 @@ func (linear) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g de
 }
 
 func (linear) backwardJoint(c *Call, dst [2]device.Tensor, acc [2]device.Accum, g device.Tensor) error {
-	return c.Kernels.LinearGrad(c.Stream, dst[0], acc[0], dst[1], acc[1], rows(g), rows(c.In[0]))
+	return c.kernels.LinearGrad(c.Stream, dst[0], acc[0], dst[1], acc[1], rows(g), rows(c.In[0]))
 }

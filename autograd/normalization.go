@@ -4,25 +4,26 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // LayerNorm normalises x over its last axes, which are of the given shape: to a mean of 0
 // and a variance of 1, times weight plus bias, both of that shape or nil. eps is added to
 // the variance.
 func LayerNorm(x *Variable, shape []int, weight, bias *Variable, eps float64) *Variable {
-	return normalise(&groupNorm{name: "LayerNorm", over: shape, p: device.Norm{Groups: 1, Eps: eps}}, x, weight, bias)
+	return normalise(&groupNorm{name: "LayerNorm", over: shape, p: kernels.Norm{Groups: 1, Eps: eps}}, x, weight, bias)
 }
 
 // RMSNorm divides x by the root of the mean of its squares over its last axes, which are of
 // the given shape, times weight, of that shape or nil. eps is added to the mean.
 func RMSNorm(x *Variable, shape []int, weight *Variable, eps float64) *Variable {
-	return normalise(&groupNorm{name: "RMSNorm", over: shape, p: device.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, weight, nil)
+	return normalise(&groupNorm{name: "RMSNorm", over: shape, p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, weight, nil)
 }
 
 // GroupNorm normalises x [n c ...] over each of so many groups of channels of each sample,
 // times weight [c] plus bias [c], both of which may be nil.
 func GroupNorm(x *Variable, groups int, weight, bias *Variable, eps float64) *Variable {
-	return normalise(&groupNorm{name: "GroupNorm", p: device.Norm{Groups: groups, Eps: eps}}, x, weight, bias)
+	return normalise(&groupNorm{name: "GroupNorm", p: kernels.Norm{Groups: groups, Eps: eps}}, x, weight, bias)
 }
 
 // normalise applies f, of a weight and a bias if there are any.
@@ -89,7 +90,7 @@ func (p *parameters) grad(c *Call, i int, dst device.Tensor, acc device.Accum, s
 	if err != nil {
 		return err
 	}
-	return c.Kernels.Axpby(c.Stream, dst.Flat(), acc, sum)
+	return c.kernels.Axpby(c.Stream, dst.Flat(), acc, sum)
 }
 
 // groupNorm is a normalisation of groups within a sample. LayerNorm's and RMSNorm's samples
@@ -98,7 +99,7 @@ type groupNorm struct {
 	parameters
 	name string
 	over device.Shape // the last axes; nil: GroupNorm's
-	p    device.Norm
+	p    kernels.Norm
 
 	mean, variance, sums device.Tensor
 }
@@ -139,15 +140,15 @@ func (f *groupNorm) Forward(c *Call) (err error) {
 	x := f.view(c.In[0])
 	n := x.Shape[0] * f.p.Groups
 	if !f.p.Uncentered {
-		if f.mean, err = c.New(device.StatType(x.DType), n); err != nil {
+		if f.mean, err = c.New(kernels.StatType(x.DType), n); err != nil {
 			return err
 		}
 	}
-	if f.variance, err = c.New(device.StatType(x.DType), n); err != nil {
+	if f.variance, err = c.New(kernels.StatType(x.DType), n); err != nil {
 		return err
 	}
 	weight, bias := f.of(c)
-	return c.Kernels.GroupNorm(c.Stream, f.view(c.Out), f.mean, f.variance, x, weight, bias, f.p)
+	return c.kernels.GroupNorm(c.Stream, f.view(c.Out), f.mean, f.variance, x, weight, bias, f.p)
 }
 
 // Prepare computes the gradients for weight and bias, which are found together.
@@ -156,10 +157,10 @@ func (f *groupNorm) Prepare(c *Call, g device.Tensor) (err error) {
 		return nil
 	}
 	x := f.view(c.In[0])
-	if f.sums, err = c.New(device.StatType(x.DType), 2, x.Shape[1]); err != nil {
+	if f.sums, err = c.New(kernels.StatType(x.DType), 2, x.Shape[1]); err != nil {
 		return err
 	}
-	return c.Kernels.NormGradSums(c.Stream, f.sums, f.view(g), x, f.mean, f.variance, f.p)
+	return c.kernels.NormGradSums(c.Stream, f.sums, f.view(g), x, f.mean, f.variance, f.p)
 }
 
 func (f *groupNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
@@ -167,7 +168,7 @@ func (f *groupNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum
 		return f.grad(c, i, dst, acc, f.sums)
 	}
 	weight, _ := f.of(c)
-	return c.Kernels.GroupNormGrad(c.Stream, f.view(dst), acc, f.view(g), f.view(c.In[0]), f.mean, f.variance, weight, f.p)
+	return c.kernels.GroupNormGrad(c.Stream, f.view(dst), acc, f.view(g), f.view(c.In[0]), f.mean, f.variance, weight, f.p)
 }
 
 // BatchNormOptions are the choices of [BatchNorm].
@@ -244,12 +245,12 @@ func (f *batchNorm) Forward(c *Call) error {
 		return err
 	}
 	weight, bias := f.of(c)
-	return c.Kernels.BatchNorm(c.Stream, byChannel(c.Out), x, f.mean, f.variance, weight, bias, f.o.Eps)
+	return c.kernels.BatchNorm(c.Stream, byChannel(c.Out), x, f.mean, f.variance, weight, bias, f.o.Eps)
 }
 
 // moments finds mean and variance, and moves the running ones.
 func (f *batchNorm) moments(c *Call, x device.Tensor) (err error) {
-	k, s, dt, channels := c.Kernels, c.Stream, device.StatType(x.DType), x.Shape[1]
+	k, s, dt, channels := c.kernels, c.Stream, kernels.StatType(x.DType), x.Shape[1]
 	if !f.byBatch() {
 		for _, v := range []struct{ to, from *device.Tensor }{{&f.mean, &f.o.Mean.t}, {&f.variance, &f.o.Variance.t}} {
 			if *v.to, err = c.New(dt, channels); err != nil { // a copy: the next batch moves them
@@ -299,7 +300,7 @@ func (f *batchNorm) merge(c *Call, own device.Tensor, channels int) error {
 		return err
 	}
 	f.mean, f.variance, f.count = all.Range(0, channels), all.Range(channels, 2*channels), all.Range(2*channels, 2*channels+1)
-	return c.Kernels.MergeMoments(c.Stream, f.mean, f.variance, f.count, parts)
+	return c.kernels.MergeMoments(c.Stream, f.mean, f.variance, f.count, parts)
 }
 
 // track moves the running moments, which may be of another type.
@@ -315,17 +316,17 @@ func (f *batchNorm) track(c *Call) error {
 	for _, v := range []*Variable{f.o.Mean, f.o.Variance, f.o.Batches} {
 		v.BumpVersion()
 	}
-	return c.Kernels.TrackMoments(c.Stream, to[0], to[1], f.o.Batches.t, from[0], from[1], from[2], f.o.Momentum)
+	return c.kernels.TrackMoments(c.Stream, to[0], to[1], f.o.Batches.t, from[0], from[1], from[2], f.o.Momentum)
 }
 
 // Prepare computes the gradients for weight and bias: those of this rank's samples. What the
 // gradient for x needs of them is of all ranks.
 func (f *batchNorm) Prepare(c *Call, g device.Tensor) (err error) {
 	x := byChannel(c.In[0])
-	if f.sums, err = c.New(device.StatType(x.DType), 2, x.Shape[1]); err != nil {
+	if f.sums, err = c.New(kernels.StatType(x.DType), 2, x.Shape[1]); err != nil {
 		return err
 	}
-	return c.Kernels.NormGradSums(c.Stream, f.sums, byChannel(g), x, f.mean, f.variance, device.Norm{Eps: f.o.Eps})
+	return c.kernels.NormGradSums(c.Stream, f.sums, byChannel(g), x, f.mean, f.variance, kernels.Norm{Eps: f.o.Eps})
 }
 
 func (f *batchNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
@@ -340,7 +341,7 @@ func (f *batchNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum
 			if sums, err = c.New(f.sums.DType, f.sums.Shape...); err != nil {
 				return err
 			}
-			if err := c.Kernels.Copy(c.Stream, sums, f.sums); err != nil {
+			if err := c.kernels.Copy(c.Stream, sums, f.sums); err != nil {
 				return err
 			}
 			if err := f.o.Peers.Sum(sums); err != nil {
@@ -349,5 +350,5 @@ func (f *batchNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum
 		}
 	}
 	weight, _ := f.of(c)
-	return c.Kernels.BatchNormGrad(c.Stream, byChannel(dst), acc, byChannel(g), byChannel(c.In[0]), f.mean, f.variance, weight, sums, f.count, f.o.Eps)
+	return c.kernels.BatchNormGrad(c.Stream, byChannel(dst), acc, byChannel(g), byChannel(c.In[0]), f.mean, f.variance, weight, sums, f.count, f.o.Eps)
 }

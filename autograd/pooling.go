@@ -1,14 +1,44 @@
 package autograd
 
-import "github.com/goddp/goddp/device"
+import (
+	"cmp"
 
-// MaxPool2d is the largest element of x [n c h w] in each window, the first of several. It
-// panics with a [*device.ShapeError] where the window does not fit, or its padding is more
-// than half of it.
-func MaxPool2d(x *Variable, w device.Window) *Variable { return Apply(&maxPool{w: w}, x) }
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
+)
+
+// Pool2dOptions are the choices of [MaxPool2d] and [AvgPool2d]: along the first axis of an
+// image, and along the second.
+type Pool2dOptions struct {
+	Stride   [2]int // 0: the size of the window
+	Padding  [2]int // at most half the size of the window
+	Dilation [2]int // the distance between the elements of a window of MaxPool2d; 0: 1
+	// Ceil adds a last window that reaches beyond the padding: PyTorch's ceil_mode.
+	Ceil bool
+	// ExcludePadding makes AvgPool2d leave padding out of its means: PyTorch's
+	// count_include_pad=False.
+	ExcludePadding bool
+}
+
+// window returns the window of the given size. A nil o is the zero value.
+func (o *Pool2dOptions) window(size [2]int) kernels.AvgPool {
+	if o == nil {
+		o = &Pool2dOptions{}
+	}
+	stride := [2]int{cmp.Or(o.Stride[0], size[0]), cmp.Or(o.Stride[1], size[1])}
+	w := kernels.Window{Kernel: size, Stride: stride, Padding: o.Padding, Dilation: orOne(o.Dilation), Ceil: o.Ceil}
+	return kernels.AvgPool{Window: w, ExcludePadding: o.ExcludePadding}
+}
+
+// MaxPool2d computes the largest element of x [n c h w] in each window of the given size;
+// the gradient goes to the first of several largest elements. MaxPool2d panics with a
+// [*device.ShapeError] if the window does not fit or its padding is more than half of its size.
+func MaxPool2d(x *Variable, size [2]int, opts *Pool2dOptions) *Variable {
+	return Apply(&maxPool{w: opts.window(size).Window}, x)
+}
 
 type maxPool struct {
-	w     device.Window
+	w     kernels.Window
 	index device.Tensor // where the largest elements are
 }
 
@@ -17,7 +47,7 @@ func (*maxPool) Name() string { return "MaxPool2d" }
 func (f *maxPool) Shape(in []device.Shape) device.Shape { return pooled("MaxPool2d", in[0], f.w) }
 
 // pooled is the shape of what a window gives over x.
-func pooled(op string, x device.Shape, w device.Window) device.Shape {
+func pooled(op string, x device.Shape, w kernels.Window) device.Shape {
 	fits := len(x) == 4 && w.Valid()
 	var out device.Shape
 	if fits {
@@ -36,23 +66,28 @@ func (f *maxPool) Forward(c *Call) (err error) {
 	if f.index, err = c.New(device.Int32, c.Out.Shape...); err != nil {
 		return err
 	}
-	return c.Kernels.MaxPool2d(c.Stream, c.Out, f.index, c.In[0], f.w)
+	return c.kernels.MaxPool2d(c.Stream, c.Out, f.index, c.In[0], f.w)
 }
 
 func (f *maxPool) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.Kernels.MaxPool2dGrad(c.Stream, dst, acc, g, f.index, f.w)
+	return c.kernels.MaxPool2dGrad(c.Stream, dst, acc, g, f.index, f.w)
 }
 
-// AvgPool2d is the mean of x [n c h w] in each window. It panics as MaxPool2d does.
-func AvgPool2d(x *Variable, p device.AvgPool) *Variable { return Apply(&avgPool{p: p}, x) }
+// AvgPool2d computes the mean of x [n c h w] in each window of the given size. It panics as
+// MaxPool2d does.
+func AvgPool2d(x *Variable, size [2]int, opts *Pool2dOptions) *Variable {
+	p := opts.window(size)
+	p.Dilation = [2]int{1, 1}
+	return Apply(&avgPool{p: p}, x)
+}
 
 // AdaptiveAvgPool2d is the mean of x [n c h w] in each of h × w regions: [n c h w].
 func AdaptiveAvgPool2d(x *Variable, h, w int) *Variable {
-	return Apply(&avgPool{p: device.AvgPool{Adaptive: true}, h: h, w: w}, x)
+	return Apply(&avgPool{p: kernels.AvgPool{Adaptive: true}, h: h, w: w}, x)
 }
 
 type avgPool struct {
-	p    device.AvgPool
+	p    kernels.AvgPool
 	h, w int // of Adaptive
 }
 
@@ -77,9 +112,9 @@ func (f *avgPool) Shape(in []device.Shape) device.Shape {
 func (*avgPool) Saves(_, _ int) bool { return false }
 
 func (f *avgPool) Forward(c *Call) error {
-	return c.Kernels.AvgPool2d(c.Stream, c.Out, c.In[0], f.p)
+	return c.kernels.AvgPool2d(c.Stream, c.Out, c.In[0], f.p)
 }
 
 func (f *avgPool) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.Kernels.AvgPool2dGrad(c.Stream, dst, acc, g, f.p)
+	return c.kernels.AvgPool2dGrad(c.Stream, dst, acc, g, f.p)
 }

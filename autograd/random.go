@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // RandomGenerator is where the operations of a device draw random numbers from, in one
@@ -70,7 +71,7 @@ func (g *RandomGenerator) draw(n int) GeneratorState {
 // divided by 1-p. What is dropped is drawn from the device's [Generator]. It panics unless
 // p is within 0 to 1.
 func Dropout(x *Variable, p float64) *Variable {
-	device.DropoutThreshold(p)
+	kernels.DropoutThreshold(p)
 	if p == 0 {
 		return x
 	}
@@ -90,9 +91,9 @@ func (dropout) Shape(in []device.Shape) device.Shape { return in[0] }
 func (dropout) Saves(_, _ int) bool { return false }
 
 func (f dropout) Forward(c *Call) error {
-	return c.Kernels.Dropout(c.Stream, c.Out, device.Store, c.In[0], f.p, f.at.Seed, f.at.Offset)
+	return c.kernels.Dropout(c.Stream, c.Out, device.Store, c.In[0], f.p, f.at.Seed, f.at.Offset)
 }
 
 func (f dropout) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.Kernels.Dropout(c.Stream, dst, acc, g, f.p, f.at.Seed, f.at.Offset)
+	return c.kernels.Dropout(c.Stream, dst, acc, g, f.p, f.at.Seed, f.at.Offset)
 }

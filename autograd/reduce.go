@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Sum sums x to the given shape, which broadcasts to x's: over the axes that
@@ -29,7 +30,7 @@ type reduction struct {
 func (f *reduction) Name() string { return f.name }
 
 func (f *reduction) Shape(in []device.Shape) device.Shape {
-	if !device.Broadcast(f.name, in[0], f.shape).Equal(in[0]) {
+	if !kernels.Broadcast(f.name, in[0], f.shape).Equal(in[0]) {
 		panic(&device.ShapeError{Op: f.name, A: in[0], B: f.shape})
 	}
 	return f.shape
@@ -38,12 +39,12 @@ func (f *reduction) Shape(in []device.Shape) device.Shape {
 func (*reduction) Saves(_, _ int) bool { return false }
 
 func (f *reduction) Forward(c *Call) error {
-	return c.Kernels.Sum(c.Stream, c.Out, device.Accum{Alpha: f.factor}, c.In[0])
+	return c.kernels.Sum(c.Stream, c.Out, device.Accum{Alpha: f.factor}, c.In[0])
 }
 
 // Backward broadcasts the gradient, scaled while it is still small.
 func (f *reduction) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	k, s := c.Kernels, c.Stream
+	k, s := c.kernels, c.Stream
 	scaled, err := c.New(g.DType, g.Shape...)
 	if err != nil {
 		return err
@@ -54,7 +55,7 @@ func (f *reduction) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum
 	if err := c.scale(dst, acc.Beta); err != nil {
 		return err
 	}
-	return k.Binary(s, device.Add, dst, dst, scaled)
+	return k.Binary(s, kernels.Add, dst, dst, scaled)
 }
 
 // scale multiplies dst by beta, before terms are added to some of its elements. With
@@ -62,9 +63,9 @@ func (f *reduction) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum
 func (c *Call) scale(dst device.Tensor, beta float64) error {
 	switch beta {
 	case 0:
-		return c.Kernels.Fill(c.Stream, dst, 0)
+		return c.kernels.Fill(c.Stream, dst, 0)
 	case 1:
 		return nil
 	}
-	return c.Kernels.Axpby(c.Stream, dst, device.Accum{Alpha: beta}, dst)
+	return c.kernels.Axpby(c.Stream, dst, device.Accum{Alpha: beta}, dst)
 }

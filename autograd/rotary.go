@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // RotaryOptions are the choices of [Rotary].
@@ -68,8 +69,8 @@ func (f *rotary) Shape(in []device.Shape) device.Shape {
 
 func (*rotary) Saves(_, _ int) bool { return false }
 
-func (f *rotary) rotation(heads int) device.Rotation {
-	r := device.Rotation{Cos: f.cos, Sin: f.sin, Heads: f.Heads, Interleaved: f.Interleaved}
+func (f *rotary) rotation(heads int) kernels.Rotation {
+	r := kernels.Rotation{Cos: f.cos, Sin: f.sin, Heads: f.Heads, Interleaved: f.Interleaved}
 	if r.Heads == 0 {
 		r.Heads = heads
 	}
@@ -77,12 +78,12 @@ func (f *rotary) rotation(heads int) device.Rotation {
 }
 
 func (f *rotary) Forward(c *Call) error {
-	return c.Kernels.Rotate(c.Stream, c.Out, device.Store, c.In[0], f.rotation(c.Out.Shape[2]))
+	return c.kernels.Rotate(c.Stream, c.Out, device.Store, c.In[0], f.rotation(c.Out.Shape[2]))
 }
 
 // Backward turns the gradient back.
 func (f *rotary) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	r := f.rotation(g.Shape[2])
 	r.Inverse = true
-	return c.Kernels.Rotate(c.Stream, dst, acc, g, r)
+	return c.kernels.Rotate(c.Stream, dst, acc, g, r)
 }

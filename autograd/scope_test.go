@@ -120,7 +120,7 @@ func TestSteadyState(t *testing.T) {
 	b := autograd.Zeros(dev, device.Float32, 10).RequireGrad()
 	var use, peak int64
 	for step := range 100 {
-		loss := autograd.CrossEntropyLoss(autograd.Linear(x, w, b, device.ActReLU), labels)
+		loss := autograd.CrossEntropyLoss(autograd.LinearReLU(x, w, b), labels)
 		mustBackward(t, loss)
 		if m := dev.Memory(); step == 1 {
 			use, peak = m.InUse, m.Peak

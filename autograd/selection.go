@@ -4,43 +4,44 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Equal is where x = y, both of one type and broadcast to one shape: a mask of uint8, 1
 // where it holds and else 0, that has no gradient. The other comparisons are alike.
-func Equal(x, y *Variable) *Variable { return compared(device.Equal, x, y) }
+func Equal(x, y *Variable) *Variable { return compared(kernels.Equal, x, y) }
 
 // NotEqual is where x ≠ y.
-func NotEqual(x, y *Variable) *Variable { return compared(device.NotEqual, x, y) }
+func NotEqual(x, y *Variable) *Variable { return compared(kernels.NotEqual, x, y) }
 
 // Less is where x < y.
-func Less(x, y *Variable) *Variable { return compared(device.Less, x, y) }
+func Less(x, y *Variable) *Variable { return compared(kernels.Less, x, y) }
 
 // LessEqual is where x ≤ y.
-func LessEqual(x, y *Variable) *Variable { return compared(device.LessEqual, x, y) }
+func LessEqual(x, y *Variable) *Variable { return compared(kernels.LessEqual, x, y) }
 
 // Greater is where x > y.
-func Greater(x, y *Variable) *Variable { return compared(device.Greater, x, y) }
+func Greater(x, y *Variable) *Variable { return compared(kernels.Greater, x, y) }
 
 // GreaterEqual is where x ≥ y.
-func GreaterEqual(x, y *Variable) *Variable { return compared(device.GreaterEqual, x, y) }
+func GreaterEqual(x, y *Variable) *Variable { return compared(kernels.GreaterEqual, x, y) }
 
-func compared(c device.Comparison, x, y *Variable) *Variable {
+func compared(c kernels.Comparison, x, y *Variable) *Variable {
 	return Apply(comparison(c), x.Detach(), y.Detach())
 }
 
-type comparison device.Comparison
+type comparison kernels.Comparison
 
-func (f comparison) Name() string { return device.Comparison(f).String() }
+func (f comparison) Name() string { return kernels.Comparison(f).String() }
 
 func (f comparison) Shape(in []device.Shape) device.Shape {
-	return device.Broadcast(f.Name(), in[0], in[1])
+	return kernels.Broadcast(f.Name(), in[0], in[1])
 }
 
 func (comparison) dtype() device.DType { return device.Uint8 }
 
 func (f comparison) Forward(c *Call) error {
-	return c.Kernels.Compare(c.Stream, device.Comparison(f), c.Out, c.In[0], c.In[1])
+	return c.kernels.Compare(c.Stream, kernels.Comparison(f), c.Out, c.In[0], c.In[1])
 }
 
 // Backward is never called: the inputs are detached.
@@ -71,7 +72,7 @@ type where struct{}
 func (where) Name() string { return "Where" }
 
 func (where) Shape(in []device.Shape) device.Shape {
-	return device.Broadcast("Where", device.Broadcast("Where", in[0], in[1]), in[2])
+	return kernels.Broadcast("Where", kernels.Broadcast("Where", in[0], in[1]), in[2])
 }
 
 func (where) Saves(_, j int) bool { return j == 2 }
@@ -80,7 +81,7 @@ func (where) Forward(c *Call) error {
 	if err := c.broadcast(c.Out, c.In[1]); err != nil {
 		return err
 	}
-	return c.Kernels.MaskedCopy(c.Stream, c.Out, c.In[2], c.In[0])
+	return c.kernels.MaskedCopy(c.Stream, c.Out, c.In[2], c.In[0])
 }
 
 func (where) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
@@ -88,10 +89,10 @@ func (where) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g dev
 		return c.unmasked(dst, acc, g, c.In[2])
 	}
 	return c.accumulateOf(dst, acc, g.Shape, func(t device.Tensor) error {
-		if err := c.Kernels.Fill(c.Stream, t, 0); err != nil {
+		if err := c.kernels.Fill(c.Stream, t, 0); err != nil {
 			return err
 		}
-		return c.Kernels.MaskedCopy(c.Stream, t, c.In[2], g)
+		return c.kernels.MaskedCopy(c.Stream, t, c.In[2], g)
 	})
 }
 
@@ -101,14 +102,14 @@ func (c *Call) unmasked(dst device.Tensor, acc device.Accum, g, mask device.Tens
 	if err != nil {
 		return err
 	}
-	if err := c.Kernels.Fill(c.Stream, zero, 0); err != nil {
+	if err := c.kernels.Fill(c.Stream, zero, 0); err != nil {
 		return err
 	}
 	return c.accumulateOf(dst, acc, g.Shape, func(t device.Tensor) error {
-		if err := c.Kernels.Copy(c.Stream, t, g); err != nil {
+		if err := c.kernels.Copy(c.Stream, t, g); err != nil {
 			return err
 		}
-		return c.Kernels.MaskedCopy(c.Stream, t, mask, zero)
+		return c.kernels.MaskedCopy(c.Stream, t, mask, zero)
 	})
 }
 
@@ -124,7 +125,7 @@ type maskedFill float64
 func (maskedFill) Name() string { return "MaskedFill" }
 
 func (maskedFill) Shape(in []device.Shape) device.Shape {
-	if !device.Broadcast("MaskedFill", in[0], in[1]).Equal(in[0]) {
+	if !kernels.Broadcast("MaskedFill", in[0], in[1]).Equal(in[0]) {
 		panic(&device.ShapeError{Op: "MaskedFill", A: in[0], B: in[1]})
 	}
 	return in[0]
@@ -137,13 +138,13 @@ func (f maskedFill) Forward(c *Call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Kernels.Fill(c.Stream, value, float64(f)); err != nil {
+	if err := c.kernels.Fill(c.Stream, value, float64(f)); err != nil {
 		return err
 	}
-	if err := c.Kernels.Copy(c.Stream, c.Out, c.In[0]); err != nil {
+	if err := c.kernels.Copy(c.Stream, c.Out, c.In[0]); err != nil {
 		return err
 	}
-	return c.Kernels.MaskedCopy(c.Stream, c.Out, c.In[1], value)
+	return c.kernels.MaskedCopy(c.Stream, c.Out, c.In[1], value)
 }
 
 func (maskedFill) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
@@ -156,24 +157,24 @@ func (maskedFill) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, 
 // those of PyTorch's amax do. Max panics with a [*device.ShapeError] when there is nothing
 // to be the largest of.
 func Max(x *Variable, shape ...int) *Variable {
-	return Apply(&extremes{"Max", device.Largest, slices.Clone(shape)}, x)
+	return Apply(&extremes{"Max", kernels.Largest, slices.Clone(shape)}, x)
 }
 
 // Min is [Max] of the smallest elements.
 func Min(x *Variable, shape ...int) *Variable {
-	return Apply(&extremes{"Min", device.Smallest, slices.Clone(shape)}, x)
+	return Apply(&extremes{"Min", kernels.Smallest, slices.Clone(shape)}, x)
 }
 
 type extremes struct {
 	name  string
-	which device.Extreme
+	which kernels.Extreme
 	shape device.Shape
 }
 
 func (f *extremes) Name() string { return f.name }
 
 func (f *extremes) Shape(in []device.Shape) device.Shape {
-	if !device.Broadcast(f.name, in[0], f.shape).Equal(in[0]) || in[0].Len() == 0 && f.shape.Len() > 0 {
+	if !kernels.Broadcast(f.name, in[0], f.shape).Equal(in[0]) || in[0].Len() == 0 && f.shape.Len() > 0 {
 		panic(&device.ShapeError{Op: f.name, A: in[0], B: f.shape})
 	}
 	return f.shape
@@ -198,7 +199,7 @@ func (f *extremes) Forward(c *Call) error {
 		if err != nil {
 			return err
 		}
-		if err := c.Kernels.FindExtreme(c.Stream, f.which, y, device.Tensor{}, x.Reshape(outer, n, inner)); err != nil {
+		if err := c.kernels.FindExtreme(c.Stream, f.which, y, device.Tensor{}, x.Reshape(outer, n, inner)); err != nil {
 			return err
 		}
 		for i := lo; i < hi; i++ {
@@ -206,18 +207,18 @@ func (f *extremes) Forward(c *Call) error {
 		}
 		x, hi = y, lo+1
 	}
-	return c.Kernels.Copy(c.Stream, c.Out, x)
+	return c.kernels.Copy(c.Stream, c.Out, x)
 }
 
 // Backward divides the gradient among the elements that equal the extreme. Where that is
 // NaN none does, and the gradient is NaN.
 func (f *extremes) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	k, s, x := c.Kernels, c.Stream, c.In[0]
+	k, s, x := c.kernels, c.Stream, c.In[0]
 	mask, err := c.New(device.Uint8, x.Shape...)
 	if err != nil {
 		return err
 	}
-	if err := k.Compare(s, device.Equal, mask, x, c.Out); err != nil {
+	if err := k.Compare(s, kernels.Equal, mask, x, c.Out); err != nil {
 		return err
 	}
 	share, err := c.New(x.DType, g.Shape...)
@@ -231,10 +232,10 @@ func (f *extremes) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum,
 		if err := k.Sum(s, share, device.Store, t); err != nil {
 			return err
 		}
-		if err := k.Binary(s, device.Div, share, g, share); err != nil {
+		if err := k.Binary(s, kernels.Div, share, g, share); err != nil {
 			return err
 		}
-		return k.Binary(s, device.Mul, t, t, share)
+		return k.Binary(s, kernels.Mul, t, t, share)
 	})
 }
 
@@ -242,17 +243,17 @@ func (f *extremes) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum,
 // which may be negative, counted from the end. Of several equal ones it is the first; NaN
 // is larger than any number. It has no gradient.
 func ArgMax(x *Variable, axis int) *Variable {
-	return Apply(argExtreme{"ArgMax", device.Largest, axisOf("ArgMax", axis, x.t.Shape)}, x.Detach())
+	return Apply(argExtreme{"ArgMax", kernels.Largest, axisOf("ArgMax", axis, x.t.Shape)}, x.Detach())
 }
 
 // ArgMin is [ArgMax] of the smallest elements.
 func ArgMin(x *Variable, axis int) *Variable {
-	return Apply(argExtreme{"ArgMin", device.Smallest, axisOf("ArgMin", axis, x.t.Shape)}, x.Detach())
+	return Apply(argExtreme{"ArgMin", kernels.Smallest, axisOf("ArgMin", axis, x.t.Shape)}, x.Detach())
 }
 
 type argExtreme struct {
 	name  string
-	which device.Extreme
+	which kernels.Extreme
 	axis  int
 }
 
@@ -267,7 +268,7 @@ func (argExtreme) dtype() device.DType { return device.Int64 }
 func (f argExtreme) Forward(c *Call) error {
 	shape := c.In[0].Shape
 	outer, n, inner := shape[:f.axis].Len(), shape[f.axis], shape[f.axis+1:].Len()
-	return c.Kernels.FindExtreme(c.Stream, f.which, device.Tensor{}, c.Out.Reshape(outer, inner), c.In[0].Reshape(outer, n, inner))
+	return c.kernels.FindExtreme(c.Stream, f.which, device.Tensor{}, c.Out.Reshape(outer, inner), c.In[0].Reshape(outer, n, inner))
 }
 
 // Backward is never called: the input is detached.

@@ -29,9 +29,9 @@ func (softmax) Shape(in []device.Shape) device.Shape { return in[0] }
 func (softmax) Saves(_, j int) bool { return j == Output }
 
 func (f softmax) Forward(c *Call) error {
-	return c.Kernels.Softmax(c.Stream, c.Out, c.In[0], f.axis, f.log)
+	return c.kernels.Softmax(c.Stream, c.Out, c.In[0], f.axis, f.log)
 }
 
 func (f softmax) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
-	return c.Kernels.SoftmaxGrad(c.Stream, dst, acc, g, c.Out, f.axis, f.log)
+	return c.kernels.SoftmaxGrad(c.Stream, dst, acc, g, c.Out, f.axis, f.log)
 }

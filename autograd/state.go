@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // state is what autograd keeps per device. Only the goroutine that drives the
@@ -38,7 +39,7 @@ type state struct {
 type stateKey struct{}
 
 func stateOf(dev device.Device) *state {
-	return dev.Values().Get(stateKey{}, func() any {
+	return kernels.Of(dev).Values().Get(stateKey{}, func() any {
 		step := &scope{}
 		return &state{dev: dev, step: step, scope: step, number: 1}
 	}).(*state)

@@ -10,15 +10,16 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // overwrite writes other numbers over v's, unknown to autograd.
 func overwrite(t *testing.T, v *autograd.Variable) {
 	t.Helper()
 	dev, m := v.Device(), v.Tensor()
-	k, s := dev.Kernels(), dev.Compute()
+	k, s := kernels.Of(dev), dev.Compute()
 	offset := autograd.Zeros(dev, m.DType).Tensor()
-	if err := errors.Join(k.Fill(s, offset, -0.3), k.Axpby(s, m, device.Accum{Alpha: -1.7}, m), k.Binary(s, device.Add, m, m, offset)); err != nil {
+	if err := errors.Join(k.Fill(s, offset, -0.3), k.Axpby(s, m, device.Accum{Alpha: -1.7}, m), k.Binary(s, kernels.Add, m, m, offset)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -93,7 +94,7 @@ func TestVersionsGuardWhatBackwardReads(t *testing.T) {
 // step writes w as an optimizer does.
 func step(w *autograd.Variable, by float64) {
 	dev, m := w.Device(), w.Tensor()
-	if err := dev.Kernels().SGD(dev.Compute(), device.SGDStep{Param: m, Grad: w.Grad().Tensor(), LR: by}); err != nil {
+	if err := kernels.Of(dev).SGD(dev.Compute(), kernels.SGDStep{Param: m, Grad: w.Grad().Tensor(), LR: by}); err != nil {
 		panic(err)
 	}
 	w.BumpVersion()
@@ -144,7 +145,7 @@ func TestHonestStepsPass(t *testing.T) {
 	}
 	w, other := newWeight(), newWeight()
 	forward := func(w *autograd.Variable) *autograd.Variable {
-		return autograd.Sum(autograd.Linear(autograd.Linear(x, w, nil, device.ActReLU), w, nil, device.NoActivation))
+		return autograd.Sum(autograd.Linear(autograd.LinearReLU(x, w, nil), w, nil))
 	}
 	mean := autograd.Zeros(dev, device.Float64, 1, 2)
 	for name, f := range map[string]func(){
@@ -176,19 +177,19 @@ func TestHonestStepsPass(t *testing.T) {
 		},
 		"a bias": func() {
 			bias := autograd.FromSlice(dev, []float64{1, 1}).RequireGrad()
-			a := autograd.Sum(autograd.Add(autograd.Linear(x, w, bias, device.NoActivation), bias))
+			a := autograd.Sum(autograd.Add(autograd.Linear(x, w, bias), bias))
 			mustBackward(t, autograd.Sum(bias))
 			step(bias, 0.1)
 			mustBackward(t, a)
 		},
 		"a weight under a constant": func() { // x needs no gradient, so that w is not read
-			a := autograd.Sum(autograd.Linear(x, w, nil, device.NoActivation))
+			a := autograd.Sum(autograd.Linear(x, w, nil))
 			w.BumpVersion()
 			mustBackward(t, a)
 		},
 		"a weight that was frozen": func() {
 			x := autograd.FromSlice(dev, []float64{1, 2}, 1, 2).RequireGrad()
-			a := autograd.Sum(autograd.Linear(x, w, nil, device.NoActivation))
+			a := autograd.Sum(autograd.Linear(x, w, nil))
 			w.Freeze()
 			x.BumpVersion() // only w's gradient would read it
 			mustBackward(t, a)
@@ -202,7 +203,7 @@ func TestHonestStepsPass(t *testing.T) {
 				autograd.Checkpoint,
 			} {
 				mustBackward(t, autograd.Sum(apply(func(x *autograd.Variable) *autograd.Variable {
-					y := autograd.Linear(x, w, nil, device.NoActivation)
+					y := autograd.Linear(x, w, nil)
 					next := autograd.Add(autograd.MulScalar(mean, 0.9), autograd.MulScalar(y.Detach(), 0.1))
 					if err := dev.Copy(dev.Compute(), mean.Tensor().Buf, next.Tensor().Buf); err != nil {
 						t.Fatal(err)
@@ -362,7 +363,7 @@ type negation struct{}
 func (negation) Name() string                         { return "negation" }
 func (negation) Shape(in []device.Shape) device.Shape { return in[0] }
 func (negation) Forward(c *autograd.Call) error {
-	return c.Kernels.Unary(c.Stream, device.Neg, c.Out, c.In[0])
+	return c.Kernels.(kernels.Kernels).Unary(c.Stream, kernels.Neg, c.Out, c.In[0])
 }
 func (negation) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	acc.Alpha = -acc.Alpha

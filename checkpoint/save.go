@@ -16,6 +16,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/arena"
 )
 
 // saving is one Save of one rank, from its snapshot to its end.
@@ -178,7 +179,7 @@ func (m *Manager) snapshot(ctx context.Context, s *saving, state State) error {
 func (m *Manager) copy(s *saving) error {
 	total := 0
 	for _, p := range s.pieces {
-		total += device.AlignUp(p.t.Bytes())
+		total += arena.AlignUp(p.t.Bytes())
 	}
 	dev := m.pg.Device()
 	if m.pinned.Len() < total {
@@ -192,7 +193,7 @@ func (m *Manager) copy(s *saving) error {
 	at, copies := 0, make([]device.Buffer, len(s.pieces))
 	for i, p := range s.pieces {
 		copies[i] = m.pinned.Slice(at, p.t.Bytes())
-		at += device.AlignUp(p.t.Bytes())
+		at += arena.AlignUp(p.t.Bytes())
 	}
 	var held []*autograd.Variable
 	enqueue := func(on device.Stream, buffers bool) error {

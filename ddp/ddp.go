@@ -49,7 +49,7 @@ func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) 
 	if opts != nil {
 		o = *opts
 	}
-	m := &Model{module: module, pg: pg, hook: o.Hook, trace: profile.Of(pg.Device().Values())}
+	m := &Model{module: module, pg: pg, hook: o.Hook, trace: profile.Of(pg.Device())}
 	if err := m.init(context.Background(), o); err != nil { // its calls have deadlines of their own
 		return nil, reducer.OfRank("ddp", pg.Rank(), err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -46,7 +47,7 @@ func samples(dev device.Device, seed uint64, rows, cols, rank, ranks int) *autog
 		panic(err)
 	}
 	t := device.NewTensor(buf, device.Float64, rows/ranks, cols)
-	if err := dev.Kernels().Normal(dev.Compute(), t, 0, 1, seed, uint64(rank*rows/ranks*cols)); err != nil {
+	if err := kernels.Of(dev).Normal(dev.Compute(), t, 0, 1, seed, uint64(rank*rows/ranks*cols)); err != nil {
 		panic(err)
 	}
 	return autograd.FromTensor(dev, t)

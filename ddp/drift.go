@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -143,7 +144,7 @@ func (r *replicas) begin() {
 		return
 	}
 	d := r.pg.Device()
-	k, s := d.Kernels(), d.Compute()
+	k, s := kernels.Of(d), d.Compute()
 	r.failed = k.Fill(s, r.mine, 0)
 	for i, v := range r.params {
 		r.failed = errors.Join(r.failed, k.Hash(s, r.mine.Range(i, i+1), v.Tensor()))

@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -29,7 +30,7 @@ func mixed(pg *comm.ProcessGroup, within float64, others ...precision) error {
 	dev := pg.Device()
 	normal := func(std float64, seed uint64, shape ...int) *autograd.Variable {
 		v := autograd.Zeros(dev, device.Float32, shape...)
-		if err := dev.Kernels().Normal(dev.Compute(), v.Tensor(), 0, std, seed, 0); err != nil {
+		if err := kernels.Of(dev).Normal(dev.Compute(), v.Tensor(), 0, std, seed, 0); err != nil {
 			panic(err)
 		}
 		return v

@@ -101,7 +101,7 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 				if n := len(model.Buckets()); n != buckets {
 					return fmt.Errorf("%d buckets, want %d", n, buckets)
 				}
-				trace := profile.Of(pg.Device().Values())
+				trace := profile.Of(pg.Device())
 				trace.Start()
 				x := autograd.Scalar(pg.Device(), 1)
 				for range 3 {
@@ -209,7 +209,7 @@ func TestWhatUpdatesWaitForIsNotHidden(t *testing.T) {
 		if n := events[pg.Rank()]; n != 1 {
 			return fmt.Errorf("%d events with a time in a step without a trace, want the first bucket's head start alone", n)
 		}
-		trace := profile.Of(pg.Device().Values())
+		trace := profile.Of(pg.Device())
 		trace.Start()
 		if err := step(); err != nil {
 			return err

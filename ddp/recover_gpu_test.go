@@ -14,6 +14,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -85,7 +86,7 @@ func lateTraining(ctx context.Context, dev device.Device, before func(step int))
 		x := autograd.Zeros(dev, device.Float32, 8, 64)
 		for ; step < lateSteps; step++ {
 			before(step)
-			if err := dev.Kernels().Normal(dev.Compute(), x.Tensor(), 0, 1, uint64(step), uint64(pg.Rank())<<32); err != nil {
+			if err := kernels.Of(dev).Normal(dev.Compute(), x.Tensor(), 0, 1, uint64(step), uint64(pg.Rank())<<32); err != nil {
 				return err
 			}
 			if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {

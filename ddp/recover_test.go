@@ -20,6 +20,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -36,14 +37,14 @@ type survivor struct {
 	opt     *optim.SGD
 }
 
-func (s *survivor) Kernels() device.Kernels { return brittle{s.Device.Kernels(), s} }
+func (s *survivor) Kernels() device.Kernels { return brittle{kernels.Of(s.Device), s} }
 
 type brittle struct {
-	device.Kernels
+	kernels.Kernels
 	s *survivor
 }
 
-func (b brittle) SGD(stream device.Stream, step device.SGDStep) error {
+func (b brittle) SGD(stream device.Stream, step kernels.SGDStep) error {
 	if b.s.updates == 0 {
 		return errInjected
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -123,7 +124,7 @@ func TestReduceDTypeTrains(t *testing.T) {
 			opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.5, MasterWeights: true}))
 			for step := range steps {
 				x := autograd.Zeros(dev, device.Float32, rows, width)
-				if err := dev.Kernels().Normal(dev.Compute(), x.Tensor(), 0, 1, uint64(step%4), uint64(pg.Rank()*rows*width)); err != nil {
+				if err := kernels.Of(dev).Normal(dev.Compute(), x.Tensor(), 0, 1, uint64(step%4), uint64(pg.Rank()*rows*width)); err != nil {
 					return 0, err
 				}
 				loss := nn.MSELoss(model.Forward(x), x)

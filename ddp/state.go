@@ -5,6 +5,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -54,7 +55,7 @@ func broadcast(pg *comm.ProcessGroup, name string, state []*autograd.Variable, f
 		written = append(written, v.Tensor())
 	}
 	return pg.With(comm.CallOptions{Name: name}).Coalesce(func(g *comm.ProcessGroup) {
-		for _, t := range device.Distinct(written) {
+		for _, t := range kernels.Distinct(written) {
 			g.Broadcast(t, from)
 		}
 	})

@@ -82,7 +82,7 @@ func TestStats(t *testing.T) {
 			if s.Backward != backward || s.Forward != 0 || s.Comm != buckets*comms || s.Hidden != (buckets-1)*comms || s.Percent() != 75 {
 				return fmt.Errorf("measured %v, want %v of backward passes and 3/4 of %v hidden", s, backward, buckets*comms)
 			}
-			if trace := profile.Of(pg.Device().Values()); trace.On() || len(trace.Spans()) > 0 {
+			if trace := profile.Of(pg.Device()); trace.On() || len(trace.Spans()) > 0 {
 				return errors.New("the device's recorder was used")
 			}
 			return nil
@@ -128,7 +128,7 @@ func TestTraceOfPasses(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		trace := profile.Of(pg.Device().Values())
+		trace := profile.Of(pg.Device())
 		trace.Start()
 		pass := func() error { return m.step(model, 1, 2, 1) }
 		if err := errors.Join(pass(), model.NoSync(pass), pass()); err != nil {

@@ -9,9 +9,6 @@ import (
 // every gradient view within a bucket: what vectorised kernels and DMA want.
 const Align = 256
 
-// AlignUp rounds n up to a multiple of Align.
-func AlignUp(n int) int { return (n + Align - 1) &^ (Align - 1) }
-
 // Buffer is a range of memory: a value that owns nothing. The zero Buffer is
 // empty.
 type Buffer struct {
@@ -114,24 +111,6 @@ func (t Tensor) Range(lo, hi int) Tensor {
 }
 
 func (t Tensor) String() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
-
-// Distinct is the tensors without those whose memory is that of an earlier one, as that
-// of parameters is which layers share.
-func Distinct(tensors []Tensor) []Tensor {
-	type memory struct {
-		addr uintptr
-		size int
-	}
-	var out []Tensor
-	seen := map[memory]bool{}
-	for _, t := range tensors {
-		if m := (memory{t.Buf.Addr(), t.Bytes()}); !seen[m] {
-			seen[m] = true
-			out = append(out, t)
-		}
-	}
-	return out
-}
 
 // Elements reads a tensor in host memory as a slice of T, without a copy; nil
 // for an operand that is not there. It panics when T is not the tensor's type

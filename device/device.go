@@ -2,7 +2,6 @@ package device
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -30,7 +29,7 @@ type Device interface {
 	// where the hardware can. Its owner closes it.
 	NewStream(urgent bool) (Stream, error)
 
-	// Kernels is the device's implementation of the operations.
+	// Kernels returns the operations that a program outside this module calls.
 	Kernels() Kernels
 
 	// Copy enqueues a copy of src to dst, of the same length: from Alloc's
@@ -43,8 +42,6 @@ type Device interface {
 	// until it has.
 	CopyOut(ctx context.Context, s Stream, dst []byte, src Buffer) error
 
-	// Values keeps per-device state of the layers above.
-	Values() *Values
 	// Memory tells what Alloc's arena holds.
 	Memory() MemoryStats
 	// Close frees everything. No work may be in flight.
@@ -90,26 +87,3 @@ type MemoryStats struct {
 
 // Held is how many bytes of the device's memory the arena holds.
 func (m MemoryStats) Held() int64 { return m.InUse + m.Cached }
-
-// Values keeps per-device state of the layers above (autograd's scopes, for
-// one), so that they need no package-level state. A layer uses a key of an
-// unexported type, as with context.Context. The zero Values is ready to use.
-type Values struct {
-	mu sync.Mutex
-	m  map[any]any
-}
-
-// Get returns the value kept under key, made by init if there is none yet.
-func (v *Values) Get(key any, init func() any) any {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if x, ok := v.m[key]; ok {
-		return x
-	}
-	if v.m == nil {
-		v.m = map[any]any{}
-	}
-	x := init()
-	v.m[key] = x
-	return x
-}

@@ -40,3 +40,65 @@ func sizeText(bytes int64) string {
 
 // Is makes errors.Is(err, ErrOutOfMemory) hold.
 func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
+
+// ShapeError is the panic value of an operation whose operands do not fit.
+type ShapeError struct {
+	Op        string
+	A, B      Shape
+	Layer     string // the layer's name within its model ("layer4.0.conv1"), if known
+	Parameter string // the name of the parameter among the operands ("layer4.0.conv1.weight"), if known
+}
+
+func (e *ShapeError) Error() string {
+	text := layerPrefix(e.Layer) + fmt.Sprintf("%s: shapes %v and %v do not fit", e.Op, e.A, e.B)
+	if e.Parameter != "" {
+		text += " (parameter " + e.Parameter + ")"
+	}
+	return text
+}
+
+// layerPrefix begins the message of an error in a layer. A sequence names its layers by
+// numbers, so "layer" precedes a number.
+func layerPrefix(layer string) string {
+	switch {
+	case layer == "":
+		return ""
+	case layer[0] >= '0' && layer[0] <= '9':
+		return "layer " + layer + ": "
+	}
+	return layer + ": "
+}
+
+// DTypeError is the panic value of an operation whose operands' element types
+// do not fit, or that the device has no implementation of for these types.
+type DTypeError struct {
+	Op        string
+	Got, Want DType
+	Computes  []DType // all types that the device computes in, if Got is none of them
+	Layer     string  // as in [ShapeError]
+	Parameter string  // as in [ShapeError]
+}
+
+func (e *DTypeError) Error() string {
+	text := layerPrefix(e.Layer) + fmt.Sprintf("%s: got %v, want %v", e.Op, e.Got, e.Want)
+	if len(e.Computes) > 0 {
+		text = layerPrefix(e.Layer) + fmt.Sprintf("%s: got %v, and the device computes in %v alone", e.Op, e.Got, e.Computes)
+	}
+	if e.Parameter != "" {
+		text += " (parameter " + e.Parameter + ")"
+	}
+	return text
+}
+
+// IndexError is the panic value of an index, or of a label, that is out of range.
+type IndexError struct {
+	Op    string
+	At    int // the position of Index among the indices
+	Index int64
+	Limit int    // an index is at least 0 and less than Limit
+	Layer string // as in [ShapeError]
+}
+
+func (e *IndexError) Error() string {
+	return layerPrefix(e.Layer) + fmt.Sprintf("%s: index %d at position %d is not within 0 to %d", e.Op, e.Index, e.At, e.Limit-1)
+}

@@ -81,7 +81,7 @@ func TestFashionMistakes(t *testing.T) {
 			}
 			return nil
 		},
-		"panic: layer 1: Linear: shapes [10 1024] and [256 784] do not fit": func(dir string) error {
+		"panic: layer 1: Linear: shapes [10 1024] and [256 784] do not fit (parameter 1.weight)": func(dir string) error {
 			images := []byte{0, 0, 8, 3, 0, 0, 0, 40, 0, 0, 0, 32, 0, 0, 0, 32}
 			return os.WriteFile(filepath.Join(dir, "train-images-idx3-ubyte"), append(images, make([]byte, 40*32*32)...), 0o600)
 		},

@@ -130,7 +130,7 @@ func (l *MultiheadAttentionLayer) project(x *autograd.Variable, from, to int) *a
 	if l.InBias != nil {
 		bias = part(l.InBias)
 	}
-	return autograd.Linear(autograd.Cast(x, l.InWeight.DType()), part(l.InWeight), bias, device.NoActivation)
+	return autograd.Linear(autograd.Cast(x, l.InWeight.DType()), part(l.InWeight), bias)
 }
 
 // rotate turns the first heads of x [B T N D]. The angles are kept for the next time.

@@ -176,9 +176,9 @@ func TestMisfitNamesTheLayer(t *testing.T) {
 	}
 	x := autograd.Zeros(dev, device.Float32, 2, 3)
 	for want, f := range map[string]func(){
-		"h.0.0: Linear: shapes [2 5] and [4 4] do not fit":   func() { m.Forward(x, x) },
-		"nested.1.1: Add: shapes [2 3] and [7] do not fit":   func() { nested.Forward(x) },
-		"layer 2: Linear: shapes [2 3] and [1 4] do not fit": func() { unnamed(dev).Forward(x) },
+		"h.0.0: Linear: shapes [2 5] and [4 4] do not fit (parameter h.0.0.weight)": func() { m.Forward(x, x) },
+		"nested.1.1: Add: shapes [2 3] and [7] do not fit":                          func() { nested.Forward(x) },
+		"layer 2: Linear: shapes [2 3] and [1 4] do not fit":                        func() { unnamed(dev).Forward(x) },
 	} {
 		err := panicOf(f)
 		var misfit *device.ShapeError

@@ -33,7 +33,7 @@ type ConvLayer struct {
 	Weight *Parameter // [out in/groups kh kw]
 	Bias   *Parameter // [out], or nil
 
-	conv    device.Conv
+	conv    autograd.Conv2dOptions
 	compute device.DType // Invalid: the weight's type
 }
 
@@ -65,7 +65,7 @@ func Conv2d(in, out, kernel int, opts ...ConvOptions) *ConvLayer {
 	}
 	l := &ConvLayer{
 		Weight: NewUnplacedParameter("weight", init, o.DType, out, in/groups, height.Kernel, width.Kernel),
-		conv: device.Conv{
+		conv: autograd.Conv2dOptions{
 			Stride: [2]int{height.Stride, width.Stride}, Padding: [2]int{height.Padding, width.Padding},
 			Dilation: [2]int{height.Dilation, width.Dilation}, Groups: groups,
 		},
@@ -87,7 +87,7 @@ func (l *ConvLayer) Forward(x *autograd.Variable) *autograd.Variable {
 	if l.Bias != nil {
 		bias = autograd.Cast(l.Bias.Var(), dt)
 	}
-	return autograd.Conv2d(autograd.Cast(x, dt), autograd.Cast(l.Weight.Var(), dt), bias, l.conv)
+	return autograd.Conv2d(autograd.Cast(x, dt), autograd.Cast(l.Weight.Var(), dt), bias, &l.conv)
 }
 
 // Parameters are "weight" and, unless there is none, "bias".

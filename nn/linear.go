@@ -54,10 +54,11 @@ func Linear(in, out int, opts ...LinearOptions) *LinearLayer {
 
 // Forward applies the layer to x [... in].
 func (l *LinearLayer) Forward(x *autograd.Variable) *autograd.Variable {
-	return l.forward(x, device.NoActivation)
+	return l.forward(x, autograd.Linear)
 }
 
-func (l *LinearLayer) forward(x *autograd.Variable, act device.Activation) *autograd.Variable {
+// forward applies compute, which is autograd.Linear or autograd.LinearReLU.
+func (l *LinearLayer) forward(x *autograd.Variable, compute func(x, w, bias *autograd.Variable) *autograd.Variable) *autograd.Variable {
 	dt := l.compute
 	if dt == device.Invalid {
 		dt = l.Weight.DType()
@@ -66,7 +67,7 @@ func (l *LinearLayer) forward(x *autograd.Variable, act device.Activation) *auto
 	if l.Bias != nil {
 		bias = autograd.Cast(l.Bias.Var(), dt)
 	}
-	return autograd.Linear(autograd.Cast(x, dt), autograd.Cast(l.Weight.Var(), dt), bias, act)
+	return compute(autograd.Cast(x, dt), autograd.Cast(l.Weight.Var(), dt), bias)
 }
 
 // Parameters are "weight" and, unless there is none, "bias".

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // NormOptions are the choices of the normalising layers; the zero value is the good default.
@@ -167,7 +168,7 @@ func newBatchNorm(channels int, rank2 bool, opts []NormOptions) *BatchNormLayer 
 	}
 	l := &BatchNormLayer{scaling: newScaling(o, channels), rank2: rank2, channels: channels, o: o}
 	if !o.NoRunning {
-		dt := device.StatType(o.DType)
+		dt := kernels.StatType(o.DType)
 		l.RunningMean = NewUnplacedBuffer("running_mean", Constant(0), dt, channels)
 		l.RunningVar = NewUnplacedBuffer("running_var", Constant(1), dt, channels)
 		l.NumBatchesTracked = NewUnplacedBuffer("num_batches_tracked", Constant(0), device.Int64)

@@ -2,7 +2,6 @@ package nn
 
 import (
 	"github.com/goddp/goddp/autograd"
-	"github.com/goddp/goddp/device"
 )
 
 // PoolOptions are the choices of [MaxPool2d] and [AvgPool2d]; the zero value is the good
@@ -18,13 +17,14 @@ type PoolOptions struct {
 	ExcludePadding bool
 }
 
-func (o PoolOptions) window(kernel int) device.Window {
-	twice := func(n int) [2]int { return [2]int{n, n} }
-	if o.Stride == 0 {
-		o.Stride = kernel
+func (o PoolOptions) both() *autograd.Pool2dOptions {
+	return &autograd.Pool2dOptions{
+		Stride: twice(o.Stride), Padding: twice(o.Padding), Dilation: twice(o.Dilation),
+		Ceil: o.CeilMode, ExcludePadding: o.ExcludePadding,
 	}
-	return device.Window{Kernel: twice(kernel), Stride: twice(o.Stride), Padding: twice(o.Padding), Dilation: twice(max(o.Dilation, 1)), Ceil: o.CeilMode}
 }
+
+func twice(n int) [2]int { return [2]int{n, n} }
 
 func poolOptions(opts []PoolOptions) (o PoolOptions) {
 	if len(opts) > 0 {
@@ -42,17 +42,15 @@ func (pool) Parameters() []*Parameter                          { return nil }
 // MaxPool2d is a layer with the largest element of x [n c h w] in each window of kernel ×
 // kernel. opts is nothing, or one.
 func MaxPool2d(kernel int, opts ...PoolOptions) Module {
-	w := poolOptions(opts).window(kernel)
-	return pool(func(x *autograd.Variable) *autograd.Variable { return autograd.MaxPool2d(x, w) })
+	o := poolOptions(opts).both()
+	return pool(func(x *autograd.Variable) *autograd.Variable { return autograd.MaxPool2d(x, twice(kernel), o) })
 }
 
 // AvgPool2d is a layer with the mean of x [n c h w] in each window of kernel × kernel. opts
 // is nothing, or one.
 func AvgPool2d(kernel int, opts ...PoolOptions) Module {
-	o := poolOptions(opts)
-	o.Dilation = 1
-	p := device.AvgPool{Window: o.window(kernel), ExcludePadding: o.ExcludePadding}
-	return pool(func(x *autograd.Variable) *autograd.Variable { return autograd.AvgPool2d(x, p) })
+	o := poolOptions(opts).both()
+	return pool(func(x *autograd.Variable) *autograd.Variable { return autograd.AvgPool2d(x, twice(kernel), o) })
 }
 
 // AdaptiveAvgPool2d is a layer with the mean of x [n c ...] in each of h × w regions:

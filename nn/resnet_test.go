@@ -272,7 +272,7 @@ func TestMisfitWithinResNet(t *testing.T) {
 	}
 	defer func() {
 		e, ok := recover().(*device.ShapeError)
-		if want := "layer5.0.conv2: Conv2d: shapes [1 64 4 4] and [64 63 3 3] do not fit"; !ok || e.Error() != want {
+		if want := "layer5.0.conv2: Conv2d: shapes [1 64 4 4] and [64 63 3 3] do not fit (parameter layer5.0.conv2.weight)"; !ok || e.Error() != want {
 			t.Errorf("%v, want %s", e, want)
 		}
 	}()

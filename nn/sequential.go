@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/goddp/goddp/autograd"
-	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Sequence applies modules one after the other: see [Sequential].
@@ -62,9 +62,7 @@ func (s *Sequence) Forward(x *autograd.Variable) *autograd.Variable {
 func (s *Sequence) apply(m step, x *autograd.Variable) *autograd.Variable {
 	defer func() {
 		if r := recover(); r != nil {
-			if e, ok := r.(interface{ InLayer(name string) }); ok {
-				e.InLayer(s.path(m.name))
-			}
+			kernels.NameLayer(r, s.path(m.name), "")
 			panic(r)
 		}
 	}()
@@ -75,5 +73,5 @@ func (s *Sequence) apply(m step, x *autograd.Variable) *autograd.Variable {
 type linearReLU struct{ *LinearLayer }
 
 func (l linearReLU) Forward(x *autograd.Variable) *autograd.Variable {
-	return l.forward(x, device.ActReLU)
+	return l.forward(x, autograd.LinearReLU)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Parameter is a variable that training changes, by its name within a module.
@@ -142,14 +143,14 @@ type Init func(dev device.Device, dst device.Tensor, seed, offset uint64) error
 // Uniform draws values from [lo, hi).
 func Uniform(lo, hi float64) Init {
 	return func(dev device.Device, dst device.Tensor, seed, offset uint64) error {
-		return dev.Kernels().Uniform(dev.Compute(), dst, lo, hi, seed, offset)
+		return kernels.Of(dev).Uniform(dev.Compute(), dst, lo, hi, seed, offset)
 	}
 }
 
 // Normal draws values of the normal distribution.
 func Normal(mean, std float64) Init {
 	return func(dev device.Device, dst device.Tensor, seed, offset uint64) error {
-		return dev.Kernels().Normal(dev.Compute(), dst, mean, std, seed, offset)
+		return kernels.Of(dev).Normal(dev.Compute(), dst, mean, std, seed, offset)
 	}
 }
 

@@ -7,10 +7,11 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 )
 
-// AdamWOptions are the options of [NewAdamW]. [device.AdamWStep] describes the update rule, which is
+// AdamWOptions are the options of [NewAdamW]. [kernels.AdamWStep] describes the update rule, which is
 // that of torch.optim.AdamW.
 type AdamWOptions struct {
 	// LR is the learning rate, 0 or more. With 0 the parameters do not change.
@@ -183,7 +184,7 @@ func (r *adamRule) allocate(s *slot, dt device.DType) (err error) {
 func (r *adamRule) update(s *slot, scaled Scaled) error {
 	v, o := s.Var(), &r.group.AdamWOptions
 	betas, eps := o.rates()
-	step := device.AdamWStep{
+	step := kernels.AdamWStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(), Mean: r.mean.Tensor(), Variance: r.variance.Tensor(),
 		Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 		LR: o.LR, Beta1: betas[0], Beta2: betas[1], Eps: eps, WeightDecay: o.WeightDecay, Coupled: o.Coupled,
@@ -192,7 +193,7 @@ func (r *adamRule) update(s *slot, scaled Scaled) error {
 	if r.maxVariance != nil {
 		step.MaxVariance = r.maxVariance.Tensor()
 	}
-	return v.Device().Kernels().AdamW(v.Device().Compute(), step)
+	return kernels.Of(v.Device()).AdamW(v.Device().Compute(), step)
 }
 
 func (r *adamRule) updated() {

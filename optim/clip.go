@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -75,7 +76,7 @@ func ClipGradValue(params []*nn.Parameter, bound float64) error {
 		}
 		seen[g] = true
 		dev, t := p.Var().Device(), g.Tensor()
-		if err := dev.Kernels().Unary(dev.Compute(), device.Clamp(-bound, bound), t, t); err != nil {
+		if err := kernels.Of(dev).Unary(dev.Compute(), kernels.Clamp(-bound, bound), t, t); err != nil {
 			return fmt.Errorf("optim: clipping the gradient of %s: %w", p.Name(), err)
 		}
 	}
@@ -165,7 +166,7 @@ func newClipping(params []*nn.Parameter, p float64) (*clipping, error) {
 
 // clip enqueues all kernels.
 func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
-	k, s := c.dev.Kernels(), c.dev.Compute()
+	k, s := kernels.Of(c.dev), c.dev.Compute()
 	var err error
 	do := func(f func() error) {
 		if err == nil {
@@ -200,9 +201,9 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 	switch c.p {
 	case 1, math.Inf(1):
 	case 2:
-		do(func() error { return k.Unary(s, device.Sqrt, c.total, c.total) })
+		do(func() error { return k.Unary(s, kernels.Sqrt, c.total, c.total) })
 	default:
-		do(func() error { return k.Unary(s, device.Pow(1/c.p), c.total, c.total) })
+		do(func() error { return k.Unary(s, kernels.Pow(1/c.p), c.total, c.total) })
 	}
 	do(func() error { return k.Copy(s, c.norm.Tensor(), c.total) })
 	// The factor is 1/(1 + ReLU((norm+clipEpsilon)/max - 1)), which is exactly 1 if no clipping is
@@ -210,27 +211,27 @@ func (c *clipping) clip(max float64, total func(device.Tensor) error) error {
 	do(func() error { return k.Fill(s, c.one, 1) })
 	do(func() error { return k.Fill(s, c.factor, clipEpsilon/max-1) })
 	do(func() error { return k.Axpby(s, c.factor, device.Accum{Alpha: 1 / max, Beta: 1}, c.total) })
-	do(func() error { return k.Unary(s, device.ReLU, c.factor, c.factor) })
-	do(func() error { return k.Binary(s, device.Add, c.factor, c.factor, c.one) })
-	do(func() error { return k.Binary(s, device.Div, c.factor, c.one, c.factor) })
+	do(func() error { return k.Unary(s, kernels.ReLU, c.factor, c.factor) })
+	do(func() error { return k.Binary(s, kernels.Add, c.factor, c.factor, c.one) })
+	do(func() error { return k.Binary(s, kernels.Div, c.factor, c.one, c.factor) })
 	for _, converted := range c.factors {
 		do(func() error { return k.Copy(s, converted, c.factor) })
 	}
 	for _, g := range c.grads {
-		do(func() error { return k.Binary(s, device.Mul, g, g, c.factors[g.DType]) })
+		do(func() error { return k.Binary(s, kernels.Mul, g, g, c.factors[g.DType]) })
 	}
 	return err
 }
 
 // power writes |x|^p to dst. dst may be x.
 func (c *clipping) power(dst, x device.Tensor) error {
-	k, s := c.dev.Kernels(), c.dev.Compute()
+	k, s := kernels.Of(c.dev), c.dev.Compute()
 	if c.p == 2 {
-		return k.Binary(s, device.Mul, dst, x, x)
+		return k.Binary(s, kernels.Mul, dst, x, x)
 	}
-	err := k.Unary(s, device.Abs, dst, x)
+	err := k.Unary(s, kernels.Abs, dst, x)
 	if err == nil && c.p != 1 {
-		err = k.Unary(s, device.Pow(c.p), dst, dst)
+		err = k.Unary(s, kernels.Pow(c.p), dst, dst)
 	}
 	return err
 }
@@ -238,7 +239,7 @@ func (c *clipping) power(dst, x device.Tensor) error {
 // reduce writes the sum of x to dst. With an infinite p it writes the largest magnitude of x to one
 // element of dst, and 0 or more to the others.
 func (c *clipping) reduce(dst, x device.Tensor) error {
-	k, s := c.dev.Kernels(), c.dev.Compute()
+	k, s := kernels.Of(c.dev), c.dev.Compute()
 	if math.IsInf(c.p, 1) {
 		return maximum(k, s, dst, x)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -301,14 +302,14 @@ func TestEMAOfHalves(t *testing.T) {
 // broken is a device whose n-th kernel, or allocation, from now fails.
 type broken struct {
 	device.Device
-	values         device.Values
+	values         kernels.Values
 	kernel, memory int // 0: none
 }
 
 var errBroken = errors.New("broken")
 
-func (b *broken) Values() *device.Values  { return &b.values }
-func (b *broken) Kernels() device.Kernels { return brokenKernels{b.Device.Kernels(), b} }
+func (b *broken) Values() *kernels.Values { return &b.values }
+func (b *broken) Kernels() device.Kernels { return brokenKernels{kernels.Of(b.Device), b} }
 func (b *broken) Alloc(n int) (device.Buffer, error) {
 	if err := count(&b.memory); err != nil {
 		return device.Buffer{}, err
@@ -326,7 +327,7 @@ func count(n *int) error {
 }
 
 type brokenKernels struct {
-	device.Kernels
+	kernels.Kernels
 	b *broken
 }
 

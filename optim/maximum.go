@@ -4,6 +4,7 @@ import (
 	_ "embed"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 //go:embed maximum.cu
@@ -18,7 +19,7 @@ var largestMagnitude = device.NewModule("maximum.cu", maximumSource).
 const maximumThreads = 256
 
 // maximum enqueues largestMagnitude.
-func maximum(k device.Kernels, s device.Stream, most, x device.Tensor) error {
+func maximum(k kernels.Kernels, s device.Stream, most, x device.Tensor) error {
 	g := device.Grid{Blocks: [3]int{most.Len()}, Threads: [3]int{maximumThreads}}
 	return k.Launch(s, largestMagnitude, g, most.Flat(), x.Flat(), x.Len())
 }

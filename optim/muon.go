@@ -8,6 +8,7 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 )
 
@@ -224,7 +225,7 @@ func (r *muonRule) update(s *slot, scaled Scaled) error {
 	if v.Shape().Len() == 0 {
 		return nil
 	}
-	k, stream, beta := v.Device().Kernels(), v.Device().Compute(), r.group.momentum()
+	k, stream, beta := kernels.Of(v.Device()), v.Device().Compute(), r.group.momentum()
 	rows, columns := matrix(v.Shape())
 	w := r.muon.workspace(r.velocity.DType(), rows, columns)
 	g := s.grad.Reshape(rows, columns)
@@ -237,7 +238,7 @@ func (r *muonRule) update(s *slot, scaled Scaled) error {
 	// SGD's kernel with LR -1 on u = 0 updates the velocity, unless the step is skipped, and copies it to u.
 	err := k.Fill(stream, w.u, 0)
 	if err == nil {
-		err = k.SGD(stream, device.SGDStep{
+		err = k.SGD(stream, kernels.SGDStep{
 			Param: w.u, Grad: g, Velocity: r.velocity.Tensor().Reshape(rows, columns),
 			Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 			LR: -1, Momentum: beta, Dampening: beta,
@@ -268,18 +269,18 @@ func (r *muonRule) update(s *slot, scaled Scaled) error {
 
 // orthogonalize moves the singular values of u close to 1. The result is in u or in next; scratch is
 // the other of the two.
-func (w *workspace) orthogonalize(k device.Kernels, s device.Stream) (result, scratch device.Tensor, err error) {
+func (w *workspace) orthogonalize(k kernels.Kernels, s device.Stream) (result, scratch device.Tensor, err error) {
 	do := func(f func() error) {
 		if err == nil {
 			err = f()
 		}
 	}
 	x, y := w.u, w.next
-	do(func() error { return k.Binary(s, device.Mul, y, x, x) })
+	do(func() error { return k.Binary(s, kernels.Mul, y, x, x) })
 	do(func() error { return k.Sum(s, w.norm, device.Store, y) })
-	do(func() error { return k.Unary(s, device.Sqrt, w.norm, w.norm) })
-	do(func() error { return k.Unary(s, device.Clamp(newtonSchulzEps, math.Inf(1)), w.norm, w.norm) })
-	do(func() error { return k.Binary(s, device.Div, x, x, w.norm) })
+	do(func() error { return k.Unary(s, kernels.Sqrt, w.norm, w.norm) })
+	do(func() error { return k.Unary(s, kernels.Clamp(newtonSchulzEps, math.Inf(1)), w.norm, w.norm) })
+	do(func() error { return k.Binary(s, kernels.Div, x, x, w.norm) })
 	tall := x.Shape[0] > x.Shape[1] // then XᵀX is smaller than XXᵀ, and is multiplied from the right
 	for range newtonSchulzes {
 		do(func() error { return k.MatMul(s, w.gram, device.Store, x, tall, x, !tall) })
@@ -302,7 +303,7 @@ func (w *workspace) orthogonalize(k device.Kernels, s device.Stream) (result, sc
 // apply updates the parameter by the orthogonalized matrix o. scratch is memory of o's size.
 func (r *muonRule) apply(s *slot, o, scratch, skip, overflow device.Tensor) error {
 	v := s.Var()
-	k, stream := v.Device().Kernels(), v.Device().Compute()
+	k, stream := kernels.Of(v.Device()), v.Device().Compute()
 	if s.master == nil && v.DType() != o.DType {
 		narrow := device.NewTensor(scratch.Buf, v.DType(), o.Shape...)
 		if err := k.Copy(stream, narrow, o); err != nil {
@@ -311,7 +312,7 @@ func (r *muonRule) apply(s *slot, o, scratch, skip, overflow device.Tensor) erro
 		o = narrow
 	}
 	scale := r.group.scale(matrix(v.Shape()))
-	return k.SGD(stream, device.SGDStep{
+	return k.SGD(stream, kernels.SGDStep{
 		Param: v.Tensor(), Grad: o.Reshape(v.Shape()...), Master: s.masterTensor(), Skip: skip, Overflow: overflow,
 		LR: r.group.LR * scale, WeightDecay: r.group.WeightDecay / scale,
 	})

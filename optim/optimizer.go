@@ -399,7 +399,7 @@ func outcome(ready []*slot, scaled Scaled) error {
 
 // record begins a span in the device's trace. The caller calls end where the span ends.
 func record(dev device.Device) (end func()) {
-	trace := profile.Of(dev.Values())
+	trace := profile.Of(dev)
 	if !trace.On() {
 		return func() {}
 	}

@@ -3,10 +3,11 @@ package optim
 import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 )
 
-// RMSPropOptions are the options of [NewRMSProp]. [device.RMSPropStep] describes the update rule,
+// RMSPropOptions are the options of [NewRMSProp]. [kernels.RMSPropStep] describes the update rule,
 // which is that of torch.optim.RMSprop.
 type RMSPropOptions struct {
 	// LR is the learning rate, 0 or more. With 0 the parameters do not change. PyTorch's default
@@ -137,7 +138,7 @@ func (r *rmsPropRule) allocate(s *slot, dt device.DType) error {
 func (r *rmsPropRule) update(s *slot, scaled Scaled) error {
 	v, o := s.Var(), &r.group.RMSPropOptions
 	alpha, eps := o.rates()
-	step := device.RMSPropStep{
+	step := kernels.RMSPropStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(), Square: r.square.Tensor(),
 		Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 		LR: o.LR, Alpha: alpha, Eps: eps, Momentum: o.Momentum, Centered: o.Centered, WeightDecay: o.WeightDecay,
@@ -148,7 +149,7 @@ func (r *rmsPropRule) update(s *slot, scaled Scaled) error {
 	if o.Momentum != 0 {
 		step.Velocity = r.velocity.Tensor()
 	}
-	return v.Device().Kernels().RMSProp(v.Device().Compute(), step)
+	return kernels.Of(v.Device()).RMSProp(v.Device().Compute(), step)
 }
 
 func (r *rmsPropRule) updated() {

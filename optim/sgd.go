@@ -5,10 +5,11 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 )
 
-// SGDOptions are the options of [NewSGD]. [device.SGDStep] describes the update rule, which is that of
+// SGDOptions are the options of [NewSGD]. [kernels.SGDStep] describes the update rule, which is that of
 // torch.optim.SGD.
 type SGDOptions struct {
 	// LR is the learning rate, 0 or more. With 0 the parameters do not change.
@@ -105,7 +106,7 @@ func (r *sgdRule) allocate(s *slot, dt device.DType) (err error) {
 
 func (r *sgdRule) update(s *slot, scaled Scaled) error {
 	v, o := s.Var(), &r.group.SGDOptions
-	step := device.SGDStep{
+	step := kernels.SGDStep{
 		Param: v.Tensor(), Grad: s.grad, Master: s.masterTensor(),
 		Skip: v.GradSkip(), LossScale: scaled.LossScale, Overflow: scaled.Overflow,
 		LR: o.LR, Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov,
@@ -113,7 +114,7 @@ func (r *sgdRule) update(s *slot, scaled Scaled) error {
 	if o.Momentum != 0 {
 		step.Velocity, step.First = r.velocity.Tensor(), r.first
 	}
-	return v.Device().Kernels().SGD(v.Device().Compute(), step)
+	return kernels.Of(v.Device()).SGD(v.Device().Compute(), step)
 }
 
 func (r *sgdRule) updated() {

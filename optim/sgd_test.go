@@ -12,6 +12,7 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -393,19 +394,19 @@ func TestAPendingOutcomeWithoutAGradient(t *testing.T) {
 // failing is a device whose SGD kernel fails when left is 0.
 type failing struct {
 	device.Device
-	values device.Values
+	values kernels.Values
 	left   int
 }
 
-func (f *failing) Values() *device.Values  { return &f.values }
-func (f *failing) Kernels() device.Kernels { return failingKernels{f.Device.Kernels(), f} }
+func (f *failing) Values() *kernels.Values { return &f.values }
+func (f *failing) Kernels() device.Kernels { return failingKernels{kernels.Of(f.Device), f} }
 
 type failingKernels struct {
-	device.Kernels
+	kernels.Kernels
 	f *failing
 }
 
-func (k failingKernels) SGD(s device.Stream, step device.SGDStep) error {
+func (k failingKernels) SGD(s device.Stream, step kernels.SGDStep) error {
 	if k.f.left--; k.f.left < 0 {
 		return errors.New("device lost")
 	}

@@ -6,7 +6,7 @@
 // the compute stream's waits for them and the optimizer's steps. It is off until
 // Start, and costs one atomic load while off:
 //
-//	trace := profile.Of(pg.Device().Values())
+//	trace := profile.Of(pg.Device())
 //	trace.Start()
 //	... train ...
 //	trace.WriteFile("trace.json", pg.Rank()) // opens in ui.perfetto.dev or chrome://tracing

@@ -12,7 +12,7 @@ import (
 func ExampleRecorder_Overlap() {
 	dev := cpu.New(nil)
 	defer dev.Close()
-	trace := profile.Of(dev.Values())
+	trace := profile.Of(dev)
 	trace.Start()
 	at := func(ms int) profile.Moment { return profile.At(time.UnixMilli(int64(ms))) }
 	trace.Add(profile.Span{Track: profile.Compute, Name: "backward", Begin: at(0), End: at(10)})

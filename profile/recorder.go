@@ -4,6 +4,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Track names the row of the trace that a span is drawn on: one per stream.
@@ -51,12 +54,9 @@ type Recorder struct {
 
 type valuesKey struct{}
 
-// Of returns the recorder kept with a device: values is the device's
-// [github.com/goddp/goddp/device.Values].
-func Of(values interface {
-	Get(key any, init func() any) any
-}) *Recorder {
-	return values.Get(valuesKey{}, func() any { return new(Recorder) }).(*Recorder)
+// Of returns the recorder of a device.
+func Of(dev device.Device) *Recorder {
+	return kernels.Of(dev).Values().Get(valuesKey{}, func() any { return new(Recorder) }).(*Recorder)
 }
 
 // Start begins to record, after what was recorded before.

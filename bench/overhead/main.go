@@ -25,6 +25,7 @@ import (
 	"github.com/goddp/goddp/ddp"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -161,7 +162,7 @@ func normal(dev device.Device, seed uint64) (*autograd.Variable, error) {
 		return nil, err
 	}
 	t := device.NewTensor(buf, dt, *batch, *size)
-	return autograd.FromTensor(dev, t), dev.Kernels().Normal(dev.Compute(), t, 0, 1, seed, 0)
+	return autograd.FromTensor(dev, t), kernels.Of(dev).Normal(dev.Compute(), t, 0, 1, seed, 0)
 }
 
 // median sorts v and returns its median.

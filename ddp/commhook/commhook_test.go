@@ -20,6 +20,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -138,7 +139,7 @@ func (r run) train(pg *comm.ProcessGroup) (loss float64, params []byte, err erro
 	}
 	normal := func(std float64, seed uint64, shape ...int) *autograd.Variable {
 		v := autograd.Zeros(dev, device.Float32, shape...)
-		if err := dev.Kernels().Normal(dev.Compute(), v.Tensor(), 0, std, seed, 0); err != nil {
+		if err := kernels.Of(dev).Normal(dev.Compute(), v.Tensor(), 0, std, seed, 0); err != nil {
 			panic(err)
 		}
 		return v

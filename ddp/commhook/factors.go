@@ -5,6 +5,7 @@ import (
 
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // factors are a bucket as PowerSGD sends it. The two that it sends have no After,
@@ -30,9 +31,9 @@ type matrix struct {
 // pair is a gradient and what stands for it.
 type pair struct{ grad, work device.Tensor }
 
-func (f *factors) device() (device.Kernels, device.Stream) {
+func (f *factors) device() (kernels.Kernels, device.Stream) {
 	d := f.first.Group.Device()
-	return d.Kernels(), d.Compute()
+	return kernels.Of(d), d.Compute()
 }
 
 // compressed is the shape of a gradient as a matrix, and the rank of its factors; 0

@@ -15,6 +15,7 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -72,7 +73,7 @@ func TestDefaultDDPCommHooks(t *testing.T) {
 						if err != nil {
 							return err
 						}
-						trace := profile.Of(pg.Device().Values())
+						trace := profile.Of(pg.Device())
 						trace.Start()
 						const passes = 4
 						for pass := range passes {
@@ -197,7 +198,7 @@ func TestInt8Bound(t *testing.T) {
 			grads := func(rank int) [][]float64 {
 				g := random(e.params, rank, 0)
 				for j := range g[0] {
-					g[0][j] *= math.Exp2(float64(j / device.QuantBlock)) // each block has a scale of its own
+					g[0][j] *= math.Exp2(float64(j / kernels.QuantBlock)) // each block has a scale of its own
 				}
 				return g
 			}
@@ -206,8 +207,8 @@ func TestInt8Bound(t *testing.T) {
 				return err
 			}
 			want := mean(e.params, ranks, grads)
-			for lo := 0; lo < n; lo += device.QuantBlock {
-				hi := min(lo+device.QuantBlock, n)
+			for lo := 0; lo < n; lo += kernels.QuantBlock {
+				hi := min(lo+kernels.QuantBlock, n)
 				largest := func(v []float64) (m float64) {
 					for _, x := range v[lo:hi] {
 						m = max(m, math.Abs(x))

@@ -7,10 +7,11 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Int8 sends gradients as numbers of 8 bits, with a scale for each block of
-// [device.QuantBlock]: a little more than 1 byte for each parameter. They are summed
+// [kernels.QuantBlock]: a little more than 1 byte for each parameter. They are summed
 // in Float32: what comes from a rank is off by at most 1/254 of the largest gradient
 // in its block. Gradients that are not finite become NaN.
 //
@@ -30,7 +31,7 @@ type quantized struct {
 	relay relay
 }
 
-func (*quantized) String() string { return fmt.Sprintf("8 bits in blocks of %d", device.QuantBlock) }
+func (*quantized) String() string { return fmt.Sprintf("8 bits in blocks of %d", kernels.QuantBlock) }
 
 // numbers are a bucket as it is sent. Those of rank r are the r-th part of what is
 // parted.
@@ -65,7 +66,7 @@ func (q *quantized) Reduce(b reducer.GradBucket) reducer.Reduction {
 }
 
 func newNumbers(b reducer.GradBucket) (*numbers, error) {
-	ranks, count := b.Group.Size(), device.QuantBlocks(b.Flat.Len())
+	ranks, count := b.Group.Size(), kernels.QuantBlocks(b.Flat.Len())
 	each := count // blocks of a part
 	if ranks > 2 {
 		each = (count + ranks - 1) / ranks
@@ -83,7 +84,7 @@ func newNumbers(b reducer.GradBucket) (*numbers, error) {
 	n.mine, n.got = array(device.Uint8, each*device.Align), array(device.Uint8, ranks*each*device.Align)
 	n.whole, n.sum = n.mine, n.flat
 	if ranks > 2 {
-		n.whole, n.sum = array(device.Uint8, ranks*each*device.Align), array(device.Float32, each*device.QuantBlock)
+		n.whole, n.sum = array(device.Uint8, ranks*each*device.Align), array(device.Float32, each*kernels.QuantBlock)
 	}
 	return n, errors.Join(errs...)
 }
@@ -96,7 +97,7 @@ func (n *numbers) quantize() error {
 			return err
 		}
 	}
-	return k.Quantize(s, n.whole.Range(0, device.QuantizedLen(n.flat.Len())), n.flat)
+	return k.Quantize(s, n.whole.Range(0, kernels.QuantizedLen(n.flat.Len())), n.flat)
 }
 
 // add makes the sum of what the ranks sent: in their order, so that all who add
@@ -131,7 +132,7 @@ func (n *numbers) requantize() error {
 // dequantize makes the bucket of the parts that the ranks have summed.
 func (n *numbers) dequantize() error {
 	k, s := n.device()
-	if err := k.Dequantize(s, n.flat, device.Store, n.whole.Range(0, device.QuantizedLen(n.flat.Len()))); err != nil {
+	if err := k.Dequantize(s, n.flat, device.Store, n.whole.Range(0, kernels.QuantizedLen(n.flat.Len()))); err != nil {
 		return err
 	}
 	return n.back()
@@ -146,7 +147,7 @@ func (n *numbers) back() error {
 	return k.Copy(s, n.b.Flat, n.flat)
 }
 
-func (n *numbers) device() (device.Kernels, device.Stream) {
+func (n *numbers) device() (kernels.Kernels, device.Stream) {
 	d := n.b.Group.Device()
-	return d.Kernels(), d.Compute()
+	return kernels.Of(d), d.Compute()
 }

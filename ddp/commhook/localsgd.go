@@ -8,6 +8,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // PostLocalSGDOptions are the choices of [PostLocalSGD]; the zero value is PyTorch's
@@ -131,7 +132,7 @@ func (a *Averager) Step(ctx context.Context, params []*autograd.Variable) error 
 		written = append(written, p.Tensor())
 	}
 	return a.pg.With(comm.CallOptions{Name: "average of replicas"}).Coalesce(func(g *comm.ProcessGroup) {
-		for _, t := range device.Distinct(written) {
+		for _, t := range kernels.Distinct(written) {
 			g.AllReduce(t, comm.Avg)
 		}
 	}).Wait(ctx)

@@ -6,6 +6,7 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/arena"
 )
 
 // memory is what a hook keeps for each bucket. It is made when the bucket is first
@@ -47,7 +48,7 @@ func (k *kept[T]) is(b reducer.GradBucket) bool {
 
 // alloc is an array of zeros in the group's memory.
 func alloc(b reducer.GradBucket, dt device.DType, n int) (device.Tensor, error) {
-	buf, err := b.Group.Alloc(device.AlignUp(n * dt.Size()))
+	buf, err := b.Group.Alloc(arena.AlignUp(n * dt.Size()))
 	if err != nil {
 		return device.Tensor{}, err
 	}

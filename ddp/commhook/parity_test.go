@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -244,7 +245,7 @@ func accumulate(pg *comm.ProcessGroup, hook reducer.Hook) ([]float64, error) {
 	}
 	pass := func(k uint64) error {
 		x := autograd.Zeros(dev, device.Float32, rows, width)
-		if err := dev.Kernels().Normal(dev.Compute(), x.Tensor(), 0, 1, k, uint64(pg.Rank()*rows*width)); err != nil {
+		if err := kernels.Of(dev).Normal(dev.Compute(), x.Tensor(), 0, 1, k, uint64(pg.Rank()*rows*width)); err != nil {
 			return err
 		}
 		return nn.MSELoss(model.Forward(x), x).Backward()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // PowerSGDOptions are the choices of [NewPowerSGD]; the zero value is PyTorch's
@@ -231,7 +232,7 @@ func (f *factors) keep() error {
 		}
 	}
 	for _, m := range f.matrices {
-		if err := k.SGD(s, device.SGDStep{Param: m.unsent, Grad: m.grad, LR: -1, WeightDecay: -1, Skip: f.spoilt}); err != nil {
+		if err := k.SGD(s, kernels.SGDStep{Param: m.unsent, Grad: m.grad, LR: -1, WeightDecay: -1, Skip: f.spoilt}); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // UseBLAS has Gorgonia, and its tensors, compute matrix products as a device of
@@ -56,7 +57,7 @@ func gemm[T float32 | float64](dev device.Device, ta, tb blas.Transpose, m, n, k
 	if !ok || !ok2 || !ok3 {
 		return false
 	}
-	return dev.Kernels().MatMul(dev.Compute(), z, device.Accum{Alpha: alpha, Beta: beta}, x, ta != blas.NoTrans, y, tb != blas.NoTrans) == nil
+	return kernels.Of(dev).MatMul(dev.Compute(), z, device.Accum{Alpha: alpha, Beta: beta}, x, ta != blas.NoTrans, y, tb != blas.NoTrans) == nil
 }
 
 // matrix is data as it is stored, of which an operand of rows × cols is made; not

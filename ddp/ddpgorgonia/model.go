@@ -63,7 +63,7 @@ func New(pg *comm.ProcessGroup, learnables G.Nodes, opts *Options) (*Model, erro
 	if opts != nil {
 		o = *opts
 	}
-	m := &Model{pg: pg, trace: profile.Of(pg.Device().Values())}
+	m := &Model{pg: pg, trace: profile.Of(pg.Device())}
 	if err := m.init(context.Background(), learnables, o); err != nil { // its calls have deadlines of their own
 		return nil, reducer.OfRank("ddpgorgonia", pg.Rank(), err)
 	}

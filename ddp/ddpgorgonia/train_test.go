@@ -248,7 +248,7 @@ func spans(r *profile.Recorder, prefix string) (found []profile.Span) {
 // live in the buckets, which follow rank 0's order from the second pass on.
 func TestReducesWhileTheTapeRuns(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
-		trace := profile.Of(pg.Device().Values())
+		trace := profile.Of(pg.Device())
 		hook := &started{pg: pg, trace: trace}
 		n, m, vm, err := distributed(pg, tensor.Float64, 4, &Options{BucketCapMB: 1e-6, Hook: hook})
 		if err != nil {

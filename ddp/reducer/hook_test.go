@@ -62,7 +62,7 @@ func TestCommHookFuturePassing(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					trace := profile.Of(pg.Device().Values())
+					trace := profile.Of(pg.Device())
 					trace.Start()
 					e, reductions, skipped := engine{pg, r}, 0, -1
 					if unused != UnusedMissing {

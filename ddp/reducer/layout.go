@@ -5,6 +5,7 @@ import (
 
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/arena"
 )
 
 // layout is the buckets' memory, and what lives where in it.
@@ -73,7 +74,7 @@ func (r *Reducer) lay(plan []Assignment) (l layout, err error) {
 	}
 	if l.apart {
 		n := r.status.len()
-		buf, err := r.pg.Alloc(device.AlignUp(n * device.Float32.Size()))
+		buf, err := r.pg.Alloc(arena.AlignUp(n * device.Float32.Size()))
 		if err != nil {
 			return l, fmt.Errorf("reducer: status of %d words: %w", n, err)
 		}
@@ -91,7 +92,7 @@ func (r *Reducer) layBucket(l *layout, name string, a Assignment, words int) (bu
 	for k, p := range a.Params {
 		offsets[k] = end
 		b.bytes += r.params[p].bytes()
-		end += device.AlignUp(r.params[p].bytes())
+		end += arena.AlignUp(r.params[p].bytes())
 	}
 	unit := r.pg.Size() * device.Align
 	size := (end + words*dt.Size() + unit - 1) / unit * unit

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // NonFiniteError says which gradients held a NaN or an infinity before they
@@ -73,7 +74,7 @@ func (s *scan) begin() error { return s.dev.Kernels().Fill(s.dev.Compute(), s.fl
 
 // look raises flag i if the gradient is not finite.
 func (s *scan) look(i int, grad device.Tensor) error {
-	return s.dev.Kernels().NonFinite(s.dev.Compute(), s.flags.Range(i, i+1), grad)
+	return kernels.Of(s.dev).NonFinite(s.dev.Compute(), s.flags.Range(i, i+1), grad)
 }
 
 // show enqueues what shows the flags to the host; they are in seen behind the

@@ -89,7 +89,7 @@ func New(ctx context.Context, pg *comm.ProcessGroup, params []Param, opts *Optio
 	r := &Reducer{
 		pg: pg, params: params, caps: caps, op: comm.Avg, hook: o.Hook, ahead: o.BeforeLast, unused: o.Unused, scale: 1,
 		fresh: make([]bool, len(params)), spoilt: make([]error, len(params)), absent: make([]bool, len(params)), reached: make([]bool, len(params)),
-		trace: profile.Of(pg.Device().Values()),
+		trace: profile.Of(pg.Device()),
 	}
 	if o.Prescaled {
 		r.op = comm.Sum

@@ -19,6 +19,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -214,10 +215,10 @@ type faulty struct {
 	fails *bool
 }
 
-func (d faulty) Kernels() device.Kernels { return faultyKernels{d.Device.Kernels(), d.fails} }
+func (d faulty) Kernels() device.Kernels { return faultyKernels{kernels.Of(d.Device), d.fails} }
 
 type faultyKernels struct {
-	device.Kernels
+	kernels.Kernels
 	fails *bool
 }
 

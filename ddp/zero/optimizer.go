@@ -237,7 +237,7 @@ func (t *stepHook[O]) Updated(p *nn.Parameter) {
 		return
 	}
 	dev := t.shards.pg.Device()
-	if profile.Of(dev.Values()).On() {
+	if profile.Of(dev).On() {
 		b.done = dev.Compute().Record() // the same point, with a time
 	} else {
 		b.done = dev.Compute().Mark()
@@ -251,7 +251,7 @@ func (t *stepHook[O]) Complete() error {
 	o.mu.Lock()
 	o.updated, o.gathers = steps+1, o.gathers[:0]
 	o.mu.Unlock()
-	trace := profile.Of(o.shards.pg.Device().Values())
+	trace := profile.Of(o.shards.pg.Device())
 	works := make([]*comm.Work, len(o.shards.buckets))
 	for i := range o.shards.buckets {
 		b := &o.shards.buckets[i]

@@ -19,6 +19,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/flight"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -51,14 +52,14 @@ func (n noted) Parameters() []*nn.Parameter {
 	return append(own, n.frozen, again)
 }
 
-func (s *survivor) Kernels() device.Kernels { return brittle{s.Device.Kernels(), s} }
+func (s *survivor) Kernels() device.Kernels { return brittle{kernels.Of(s.Device), s} }
 
 type brittle struct {
-	device.Kernels
+	kernels.Kernels
 	s *survivor
 }
 
-func (b brittle) AdamW(stream device.Stream, step device.AdamWStep) error {
+func (b brittle) AdamW(stream device.Stream, step kernels.AdamWStep) error {
 	if b.s.updates == 0 {
 		return errInjected
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -365,14 +366,14 @@ type countingStream struct {
 }
 
 type countingKernels struct {
-	device.Kernels
+	kernels.Kernels
 	d *counting
 }
 
 func (d *counting) Compute() device.Stream  { return countingStream{d.Device.Compute(), d} }
-func (d *counting) Kernels() device.Kernels { return countingKernels{d.Device.Kernels(), d} }
+func (d *counting) Kernels() device.Kernels { return countingKernels{kernels.Of(d.Device), d} }
 func (s countingStream) Mark() device.Event { return count{s.Stream.Mark(), s.d.updates} }
-func (k countingKernels) SGD(s device.Stream, p device.SGDStep) error {
+func (k countingKernels) SGD(s device.Stream, p kernels.SGDStep) error {
 	k.d.updates++
 	if k.d.pending() {
 		k.d.ahead++

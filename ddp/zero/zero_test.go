@@ -19,6 +19,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
@@ -123,7 +124,7 @@ func samples(pg *comm.ProcessGroup, dt device.DType, seed int) *autograd.Variabl
 	n := rows / pg.Size()
 	v := autograd.Zeros(pg.Device(), dt, n, width)
 	dev := pg.Device()
-	if err := dev.Kernels().Normal(dev.Compute(), v.Tensor(), 0, 1, uint64(seed), uint64(pg.Rank()*n*width)); err != nil {
+	if err := kernels.Of(dev).Normal(dev.Compute(), v.Tensor(), 0, 1, uint64(seed), uint64(pg.Rank()*n*width)); err != nil {
 		panic(err)
 	}
 	return v

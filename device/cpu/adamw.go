@@ -5,9 +5,10 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) AdamW(_ device.Stream, p device.AdamWStep) error {
+func (k *kernelSet) AdamW(_ device.Stream, p kernels.AdamWStep) error {
 	operand.AdamW(p)
 	switch {
 	case raised(p.Skip) || raised(p.Overflow):
@@ -21,17 +22,17 @@ func (k *kernels) AdamW(_ device.Stream, p device.AdamWStep) error {
 	return nil
 }
 
-// adamRule is the rule of device.AdamWStep, small enough for a closure to hold.
+// adamRule is the rule of kernels.AdamWStep, small enough for a closure to hold.
 type adamRule[T float] struct {
 	beta1, fresh1, beta2, fresh2 T // fresh: 1 - beta
-	rate, root, eps              T // see device.AdamWStep.Rates
+	rate, root, eps              T // see kernels.AdamWStep.Rates
 	coupled                      T // of the parameter added to its gradient
 	kept                         T // of the parameter
 	unscale                      T
 	first                        bool
 }
 
-func newAdamRule[T float](p *device.AdamWStep) adamRule[T] {
+func newAdamRule[T float](p *kernels.AdamWStep) adamRule[T] {
 	rate, root := p.Rates()
 	r := adamRule[T]{
 		beta1: T(p.Beta1), fresh1: T(1 - p.Beta1), beta2: T(p.Beta2), fresh2: T(1 - p.Beta2),
@@ -69,7 +70,7 @@ func (r adamRule[T]) step(w, g, m, v, most []T) {
 	}
 }
 
-func adamW[T float](k *kernels, r adamRule[T], p device.AdamWStep) {
+func adamW[T float](k *kernelSet, r adamRule[T], p kernels.AdamWStep) {
 	w, g := device.Elements[T](p.Param), device.Elements[T](p.Grad)
 	m, v := device.Elements[T](p.Mean), device.Elements[T](p.Variance)
 	most := device.Elements[T](p.MaxVariance)
@@ -77,7 +78,7 @@ func adamW[T float](k *kernels, r adamRule[T], p device.AdamWStep) {
 }
 
 // adamWHalf takes what is in 16 bits through float32, a tile at a time.
-func adamWHalf(k *kernels, r adamRule[float32], p device.AdamWStep) {
+func adamWHalf(k *kernelSet, r adamRule[float32], p kernels.AdamWStep) {
 	w, g, s := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(p.Master)
 	m, v, most := newOperand32(p.Mean), newOperand32(p.Variance), newOperand32(p.MaxVariance)
 	if p.Master.IsZero() {

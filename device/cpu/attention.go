@@ -5,9 +5,10 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) Attention(_ device.Stream, o device.Heads, lse device.Tensor, a device.Attend) error {
+func (k *kernelSet) Attention(_ device.Stream, o kernels.Heads, lse device.Tensor, a kernels.Attend) error {
 	operands.Attention(o, lse, a)
 	if lse.DType == device.Float32 {
 		newAttention[float32](k, a).forward(o, lse)
@@ -17,7 +18,7 @@ func (k *kernels) Attention(_ device.Stream, o device.Heads, lse device.Tensor, 
 	return nil
 }
 
-func (k *kernels) AttentionDelta(_ device.Stream, delta device.Tensor, g, o device.Heads) error {
+func (k *kernelSet) AttentionDelta(_ device.Stream, delta device.Tensor, g, o kernels.Heads) error {
 	operands.AttentionDelta(delta, g, o)
 	if delta.DType == device.Float32 {
 		attentionDelta[float32](k, delta, g, o)
@@ -27,7 +28,7 @@ func (k *kernels) AttentionDelta(_ device.Stream, delta device.Tensor, g, o devi
 	return nil
 }
 
-func (k *kernels) AttentionQueryGrad(_ device.Stream, dq device.Heads, acc device.Accum, g device.Heads, lse, delta device.Tensor, a device.Attend) error {
+func (k *kernelSet) AttentionQueryGrad(_ device.Stream, dq kernels.Heads, acc device.Accum, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) error {
 	operands.AttentionQueryGrad(dq, g, lse, delta, a)
 	if lse.DType == device.Float32 {
 		newAttention[float32](k, a).queryGrad(dq, acc, g, lse, delta)
@@ -37,7 +38,7 @@ func (k *kernels) AttentionQueryGrad(_ device.Stream, dq device.Heads, acc devic
 	return nil
 }
 
-func (k *kernels) AttentionKeyValueGrad(_ device.Stream, dk device.Heads, accK device.Accum, dv device.Heads, accV device.Accum, g device.Heads, lse, delta device.Tensor, a device.Attend) error {
+func (k *kernelSet) AttentionKeyValueGrad(_ device.Stream, dk kernels.Heads, accK device.Accum, dv kernels.Heads, accV device.Accum, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) error {
 	operands.AttentionKeyValueGrad(dk, dv, g, lse, delta, a)
 	if lse.DType == device.Float32 {
 		newAttention[float32](k, a).keyValueGrad(dk, accK, dv, accV, g, lse, delta)
@@ -47,13 +48,13 @@ func (k *kernels) AttentionKeyValueGrad(_ device.Stream, dk device.Heads, accK d
 	return nil
 }
 
-// heads is a device.Heads in host memory.
+// heads is a kernels.Heads in host memory.
 type heads[T float] struct {
-	device.Heads
+	kernels.Heads
 	v []T
 }
 
-func newHeads[T float](h device.Heads) heads[T] { return heads[T]{h, device.Elements[T](h.Data)} }
+func newHeads[T float](h kernels.Heads) heads[T] { return heads[T]{h, device.Elements[T](h.Data)} }
 
 // row is a row's elements.
 func (h heads[T]) row(b, head, i int) []T {
@@ -69,7 +70,7 @@ func (h heads[T]) rows(b, head, i, to int) []T {
 
 // attention is what the kernels of attention share.
 type attention[T float] struct {
-	kernels *kernels
+	kernels *kernelSet
 	q, k, v heads[T]
 	allowed []uint8 // the mask is this, or the next, or there is none
 	added   []T
@@ -80,7 +81,7 @@ type attention[T float] struct {
 	tile    int // rows and columns of a tile
 }
 
-func newAttention[T float](k *kernels, a device.Attend) *attention[T] {
+func newAttention[T float](k *kernelSet, a kernels.Attend) *attention[T] {
 	at := &attention[T]{
 		kernels: k, q: newHeads[T](a.Q), k: newHeads[T](a.K), v: newHeads[T](a.V),
 		causal: a.Causal, scale: T(a.Scale), group: a.Q.H / max(a.K.H, 1), tile: 64,
@@ -182,7 +183,7 @@ func (a *attention[T]) eachTile(h heads[T], columns, work int, f func(w []T, b, 
 // forward keeps, for each query of a tile, the largest score so far, the sum of the
 // exponentials of scores less that, and the sum of values by these (Dao, "FlashAttention-2",
 // 2023): they are made smaller when a larger score comes.
-func (a *attention[T]) forward(out device.Heads, lse device.Tensor) {
+func (a *attention[T]) forward(out kernels.Heads, lse device.Tensor) {
 	o, l, size := newHeads[T](out), device.Elements[T](lse), a.tile*a.tile
 	a.eachTile(a.q, a.k.T, size+a.tile*(a.q.D+2), func(w []T, b, head, i, to int) {
 		s, sum, w := w[:size], w[size:size+a.tile*a.q.D], w[size+a.tile*a.q.D:]
@@ -296,7 +297,7 @@ func exps32(dst, x []float32, shift float32) (sum float32) {
 	return sum
 }
 
-func attentionDelta[T float](k *kernels, delta device.Tensor, gs, os device.Heads) {
+func attentionDelta[T float](k *kernelSet, delta device.Tensor, gs, os kernels.Heads) {
 	g, o, d := newHeads[T](gs), newHeads[T](os), device.Elements[T](delta)
 	k.each(len(d), g.D, func(lo, hi int) {
 		for ; lo < hi; lo++ {
@@ -328,7 +329,7 @@ func (a *attention[T]) derive(p, ds []T, t block, g heads[T], lse, delta []T) {
 }
 
 // queryGrad goes over the keys for each tile of queries.
-func (a *attention[T]) queryGrad(to device.Heads, acc device.Accum, gs device.Heads, lse, delta device.Tensor) {
+func (a *attention[T]) queryGrad(to kernels.Heads, acc device.Accum, gs kernels.Heads, lse, delta device.Tensor) {
 	dq, g, l, dl, size := newHeads[T](to), newHeads[T](gs), device.Elements[T](lse), device.Elements[T](delta), a.tile*a.tile
 	a.eachTile(a.q, 2*a.k.T, 2*size+a.tile*a.q.D, func(w []T, b, head, i, to int) {
 		p, ds, sum := w[:size], w[size:2*size], w[2*size:]
@@ -347,7 +348,7 @@ func (a *attention[T]) queryGrad(to device.Heads, acc device.Accum, gs device.He
 
 // keyValueGrad goes over the queries for each tile of keys, and over the heads that the
 // keys serve.
-func (a *attention[T]) keyValueGrad(toK device.Heads, accK device.Accum, toV device.Heads, accV device.Accum, gs device.Heads, lse, delta device.Tensor) {
+func (a *attention[T]) keyValueGrad(toK kernels.Heads, accK device.Accum, toV kernels.Heads, accV device.Accum, gs kernels.Heads, lse, delta device.Tensor) {
 	dk, dv, g, l, dl, size := newHeads[T](toK), newHeads[T](toV), newHeads[T](gs), device.Elements[T](lse), device.Elements[T](delta), a.tile*a.tile
 	a.eachTile(a.k, 2*a.q.T*a.group, 2*(size+a.tile*a.q.D), func(w []T, b, keyHead, j, to int) {
 		p, ds, sums := w[:size], w[size:2*size], w[2*size:]

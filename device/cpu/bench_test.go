@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // BenchmarkMatMul reports GFLOP/s; a product [n n]·[n n] is 2n³ operations.
@@ -19,7 +20,7 @@ func BenchmarkMatMul(b *testing.B) {
 					d := New(&Options{BLAS: lib, Threads: threads})
 					x, y, dst := host(random(n*n), n, n), host(random(n*n), n, n), host(make([]float32, n*n), n, n)
 					for b.Loop() {
-						if err := d.Kernels().MatMul(d.Compute(), dst, device.Store, x, false, y, true); err != nil {
+						if err := kernels.Of(d).MatMul(d.Compute(), dst, device.Store, x, false, y, true); err != nil {
 							b.Fatal(err)
 						}
 					}
@@ -38,28 +39,28 @@ func BenchmarkKernels(b *testing.B) {
 	mean, variance := host(make([]float32, m*n), m, n), host(make([]float32, m*n), m, n)
 	flag, hash := device.HostTensor(make([]uint8, 1), device.Uint8), device.HostTensor(make([]int64, 1), device.Int64)
 	bits := device.HostTensor(make([]uint16, m*n), device.BFloat16, m, n)
-	blocks := device.HostTensor(make([]uint8, device.QuantizedLen(m*n)), device.Uint8)
+	blocks := device.HostTensor(make([]uint8, kernels.QuantizedLen(m*n)), device.Uint8)
 	for _, threads := range []int{1, 2} {
 		d := New(&Options{Threads: threads})
-		k, s := d.Kernels(), d.Compute()
+		k, s := kernels.Of(d), d.Compute()
 		for _, c := range []struct {
 			name   string
 			passes int64 // over a matrix
 			run    func() error
 		}{
 			{"Axpby", 3, func() error { return k.Axpby(s, dst, device.Accum{Alpha: 0.5, Beta: 0.5}, x) }},
-			{"Add", 3, func() error { return k.Binary(s, device.Add, dst, x, y) }},
-			{"AddRow", 2, func() error { return k.Binary(s, device.Add, dst, x, row) }},
-			{"ReLU", 2, func() error { return k.Unary(s, device.ReLU, dst, x) }},
-			{"ReLUGrad", 3, func() error { return k.UnaryGrad(s, device.ReLU, dst, device.Store, x, x, y) }},
-			{"Tanh", 2, func() error { return k.Unary(s, device.Tanh, dst, x) }},
+			{"Add", 3, func() error { return k.Binary(s, kernels.Add, dst, x, y) }},
+			{"AddRow", 2, func() error { return k.Binary(s, kernels.Add, dst, x, row) }},
+			{"ReLU", 2, func() error { return k.Unary(s, kernels.ReLU, dst, x) }},
+			{"ReLUGrad", 3, func() error { return k.UnaryGrad(s, kernels.ReLU, dst, device.Store, x, x, y) }},
+			{"Tanh", 2, func() error { return k.Unary(s, kernels.Tanh, dst, x) }},
 			{"SumRows", 1, func() error { return k.Sum(s, row, device.Store, x) }},
 			{"SumAll", 1, func() error { return k.Sum(s, one, device.Store, x) }},
 			{"MSE", 2, func() error { return k.MSE(s, one, x, y) }},
 			{"MSEGrad", 3, func() error { return k.MSEGrad(s, dst, device.Store, one, x, y) }},
-			{"SGD", 3, func() error { return k.SGD(s, device.SGDStep{Param: dst, Grad: x, LR: 1e-9}) }},
+			{"SGD", 3, func() error { return k.SGD(s, kernels.SGDStep{Param: dst, Grad: x, LR: 1e-9}) }},
 			{"AdamW", 7, func() error {
-				return k.AdamW(s, device.AdamWStep{Param: dst, Grad: x, Mean: mean, Variance: variance, LR: 1e-9, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 10})
+				return k.AdamW(s, kernels.AdamWStep{Param: dst, Grad: x, Mean: mean, Variance: variance, LR: 1e-9, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 10})
 			}},
 			{"Normal", 1, func() error { return k.Normal(s, dst, 0, 1, 1, 0) }},
 			{"NonFinite", 1, func() error { return k.NonFinite(s, flag, x) }},

@@ -3,9 +3,10 @@ package cpu
 import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) Binary(_ device.Stream, op device.BinaryOp, dst, x, y device.Tensor) error {
+func (k *kernelSet) Binary(_ device.Stream, op kernels.BinaryOp, dst, x, y device.Tensor) error {
 	operands.Binary(op, dst, x, y)
 	if dst.DType == device.Float32 {
 		binary[float32](k, op, dst, x, y)
@@ -15,7 +16,7 @@ func (k *kernels) Binary(_ device.Stream, op device.BinaryOp, dst, x, y device.T
 	return nil
 }
 
-func binary[T float](k *kernels, op device.BinaryOp, dst, x, y device.Tensor) {
+func binary[T float](k *kernelSet, op kernels.BinaryOp, dst, x, y device.Tensor) {
 	d, xs, ys := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](y)
 	space := operand.Space(dst.Shape, x.Shape, y.Shape)
 	row, rows := space[0], space[1:]
@@ -31,7 +32,7 @@ func binary[T float](k *kernels, op device.BinaryOp, dst, x, y device.Tensor) {
 }
 
 // binaryRow computes dst = x op y. An operand with stride 0 is one number.
-func binaryRow[T float](op device.BinaryOp, dst, x []T, sx int, y []T, sy int) {
+func binaryRow[T float](op kernels.BinaryOp, dst, x []T, sx int, y []T, sy int) {
 	if sx == 1 && sy == 1 {
 		combine(op, dst, x, y)
 		return
@@ -56,22 +57,22 @@ func binaryRow[T float](op device.BinaryOp, dst, x []T, sx int, y []T, sy int) {
 }
 
 // combine computes dst = x op y elementwise.
-func combine[T float](op device.BinaryOp, dst, x, y []T) {
+func combine[T float](op kernels.BinaryOp, dst, x, y []T) {
 	x, y = x[:len(dst)], y[:len(dst)]
 	switch op {
-	case device.Add:
+	case kernels.Add:
 		for i := range dst {
 			dst[i] = x[i] + y[i]
 		}
-	case device.Sub:
+	case kernels.Sub:
 		for i := range dst {
 			dst[i] = x[i] - y[i]
 		}
-	case device.Mul:
+	case kernels.Mul:
 		for i := range dst {
 			dst[i] = x[i] * y[i]
 		}
-	case device.Div:
+	case kernels.Div:
 		for i := range dst {
 			dst[i] = x[i] / y[i]
 		}

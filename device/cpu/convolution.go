@@ -5,9 +5,10 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) Conv2d(_ device.Stream, dst, x, w, bias device.Tensor, p device.Conv) error {
+func (k *kernelSet) Conv2d(_ device.Stream, dst, x, w, bias device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2d", dst, x, w, bias, p)
 	if dst.DType == device.Float32 {
 		conv2d[float32](k, z, dst, x, w, bias)
@@ -17,7 +18,7 @@ func (k *kernels) Conv2d(_ device.Stream, dst, x, w, bias device.Tensor, p devic
 	return nil
 }
 
-func (k *kernels) Conv2dGradInput(_ device.Stream, dst device.Tensor, acc device.Accum, g, w device.Tensor, p device.Conv) error {
+func (k *kernelSet) Conv2dGradInput(_ device.Stream, dst device.Tensor, acc device.Accum, g, w device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2dGradInput", g, dst, w, device.Tensor{}, p)
 	if dst.DType == device.Float32 {
 		convGradInput[float32](k, z, dst, acc, g, w)
@@ -27,7 +28,7 @@ func (k *kernels) Conv2dGradInput(_ device.Stream, dst device.Tensor, acc device
 	return nil
 }
 
-func (k *kernels) Conv2dGradWeight(_ device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p device.Conv) error {
+func (k *kernelSet) Conv2dGradWeight(_ device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2dGradWeight", g, x, dst, device.Tensor{}, p)
 	if dst.DType == device.Float32 {
 		convGradWeight[float32](k, z, dst, acc, g, x)
@@ -59,7 +60,7 @@ func withColumns[T float](n int, f func(cols []T)) {
 }
 
 // gemmOf is the product p of slices, of sizes that may be 0.
-func gemmOf[T float](k *kernels, p product, alpha T, x, y []T, beta T, dst []T) {
+func gemmOf[T float](k *kernelSet, p product, alpha T, x, y []T, beta T, dst []T) {
 	if p.m == 0 || p.n == 0 {
 		return
 	}
@@ -155,7 +156,7 @@ func col2im[T float](z *operand.ConvSizes, x, cols []T) {
 // work is how many elements' worth an image is to k.each.
 func work(z *operand.ConvSizes) int { return z.Positions() * (z.C + z.O) * z.Kernel[0] * z.Kernel[1] }
 
-func conv2d[T float](k *kernels, z operand.ConvSizes, dst, x, w, bias device.Tensor) {
+func conv2d[T float](k *kernelSet, z operand.ConvSizes, dst, x, w, bias device.Tensor) {
 	d, xs, ws, b := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](w), device.Elements[T](bias)
 	taps, l, beta := z.Taps(), z.Positions(), T(0)
 	if b != nil {
@@ -184,7 +185,7 @@ func conv2d[T float](k *kernels, z operand.ConvSizes, dst, x, w, bias device.Ten
 	})
 }
 
-func convGradInput[T float](k *kernels, z operand.ConvSizes, dst device.Tensor, acc device.Accum, g, w device.Tensor) {
+func convGradInput[T float](k *kernelSet, z operand.ConvSizes, dst device.Tensor, acc device.Accum, g, w device.Tensor) {
 	d, gs, ws := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](w)
 	taps, l := z.Taps(), z.Positions()
 	p := product{tx: true, m: taps, n: l, k: z.PerOut, ldx: taps, ldy: l}
@@ -216,7 +217,7 @@ func convGradInput[T float](k *kernels, z operand.ConvSizes, dst device.Tensor, 
 
 // convGradWeight takes one image after the other, so that sums do not depend on the number
 // of threads.
-func convGradWeight[T float](k *kernels, z operand.ConvSizes, dst device.Tensor, acc device.Accum, g, x device.Tensor) {
+func convGradWeight[T float](k *kernelSet, z operand.ConvSizes, dst device.Tensor, acc device.Accum, g, x device.Tensor) {
 	d, gs, xs := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](x)
 	taps, l := z.Taps(), z.Positions()
 	if z.N == 0 {

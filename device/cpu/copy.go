@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/internal/half"
 )
 
-func (k *kernels) Fill(_ device.Stream, dst device.Tensor, v float64) error {
+func (k *kernelSet) Fill(_ device.Stream, dst device.Tensor, v float64) error {
 	operand.Fill(dst)
 	k.each(dst.Len(), 1, func(lo, hi int) {
 		var buf [tile]float64
@@ -25,7 +25,7 @@ func (k *kernels) Fill(_ device.Stream, dst device.Tensor, v float64) error {
 // from integers through int64; between float32 and the half types, which are
 // converted most, there is nothing between. A float outside an integer type's range
 // becomes the nearest number in it, and a NaN becomes 0; integers wrap.
-func (k *kernels) Copy(_ device.Stream, dst, src device.Tensor) error {
+func (k *kernelSet) Copy(_ device.Stream, dst, src device.Tensor) error {
 	operand.Copy(dst, src)
 	n := dst.Len()
 	if dst.DType == src.DType {

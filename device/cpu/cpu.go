@@ -9,6 +9,8 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/arena"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/internal/memcheck"
 )
 
@@ -39,25 +41,28 @@ func New(opts *Options) device.Device {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	d := &cpu{kernels: kernels{threads: o.Threads, blas: o.BLAS.open(o.Threads, o.Log)}}
-	d.arena = device.NewArena(d.raw(o.MemoryLimit))
+	d := &cpu{kernels: kernelSet{threads: o.Threads, blas: o.BLAS.open(o.Threads, o.Log)}}
+	d.arena = arena.New(d.raw(o.MemoryLimit))
 	return d
 }
 
 // cpu implements device.Device.
 type cpu struct {
-	kernels kernels
+	kernels kernelSet
 	compute stream
-	arena   *device.Arena
-	values  device.Values
+	arena   *arena.Arena
 }
 
-// kernels implements device.Kernels. A kernel checks its operands and hands
-// over to a generic function for their type.
-type kernels struct {
+// kernelSet implements kernels.Kernels. A kernel checks its operands and calls a generic
+// function for their type.
+type kernelSet struct {
 	threads int
 	blas    blas
+	values  kernels.Values
 }
+
+// Values returns the per-device state of the packages above.
+func (k *kernelSet) Values() *kernels.Values { return &k.values }
 
 // raw is where the arena gets memory from and gives it back to: Go's heap, so
 // that a buffer outlives its device as long as anything refers to it.
@@ -75,7 +80,7 @@ func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release 
 		held += int64(size)
 		mem := make([]byte, size+device.Align-1)
 		addr := int(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
-		off := device.AlignUp(addr) - addr
+		off := arena.AlignUp(addr) - addr
 		return device.HostBuffer(mem[off:off+size:off+size], nil), nil
 	}
 	release = func(b device.Buffer) { held -= int64(b.Len()) }
@@ -89,7 +94,6 @@ func (d *cpu) Free(b device.Buffer)                   { d.arena.Free(b) }
 func (d *cpu) Compute() device.Stream                 { return &d.compute }
 func (d *cpu) NewStream(bool) (device.Stream, error)  { return &stream{}, nil }
 func (d *cpu) Kernels() device.Kernels                { return &d.kernels }
-func (d *cpu) Values() *device.Values                 { return &d.values }
 func (d *cpu) Memory() device.MemoryStats             { return d.arena.Stats() }
 
 // Copy copies src to dst, of the same length, before it returns.

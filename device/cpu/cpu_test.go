@@ -13,6 +13,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -55,7 +56,7 @@ func needOpenBLAS(t testing.TB) {
 // mutant is a device whose kernels do one thing wrong.
 type mutant struct {
 	device.Device
-	kernels device.Kernels
+	kernels kernels.Kernels
 }
 
 func (m mutant) Kernels() device.Kernels { return m.kernels }
@@ -66,29 +67,29 @@ func TestSuiteCatches(t *testing.T) {
 	t.Parallel()
 	for _, m := range []struct {
 		name  string
-		wrap  func(device.Kernels) device.Kernels
+		wrap  func(kernels.Kernels) kernels.Kernels
 		fails []string
 	}{
-		{"nothing", func(k device.Kernels) device.Kernels { return k }, nil},
-		{"ignores beta", func(k device.Kernels) device.Kernels { return ignoresBeta{k} }, []string{"MatMul"}},
-		{"reads dst at beta 0", func(k device.Kernels) device.Kernels { return readsDst{k} }, []string{"Sum"}},
-		{"broadcasts the wrong axis", func(k device.Kernels) device.Kernels { return wrongAxis{k} }, []string{"Binary"}},
-		{"confuses two gradients", func(k device.Kernels) device.Kernels { return confuses{k} }, []string{"LinearGrad"}},
-		{"sums naively", func(k device.Kernels) device.Kernels { return naiveSum{k} }, []string{"Sum"}},
-		{"writes behind dst", func(k device.Kernels) device.Kernels { return overruns{k} }, []string{"Axpby"}},
-		{"is not repeatable", func(k device.Kernels) device.Kernels { return &drifts{Kernels: k} }, []string{"MSEGrad"}},
-		{"applies skipped steps", func(k device.Kernels) device.Kernels { return neverSkips{k} }, []string{"SGD"}},
-		{"applies overflows", func(k device.Kernels) device.Kernels { return neverOverflows{k} }, []string{"SGD"}},
-		{"forgets the loss's scale", func(k device.Kernels) device.Kernels { return forgetsScale{k} }, []string{"SGD"}},
-		{"does without a master", func(k device.Kernels) device.Kernels { return masterless{k} }, []string{"SGD"}},
-		{"forgets that Adam begins with zeros", func(k device.Kernels) device.Kernels { return uncorrected{k} }, []string{"AdamW"}},
-		{"decays as Adam, not as AdamW", func(k device.Kernels) device.Kernels { return coupled{k} }, []string{"AdamW"}},
-		{"drops a NaN in ReLU", func(k device.Kernels) device.Kernels { return dropsNaN{k} }, []string{"Unary"}},
-		{"drops a NaN in ReLU's derivative", func(k device.Kernels) device.Kernels { return dropsNaNGrad{k} }, []string{"NaN"}},
-		{"rounds twice", func(k device.Kernels) device.Kernels { return roundsTwice{k} }, []string{"Copy"}},
-		{"swaps the operands' strides", func(k device.Kernels) device.Kernels { return swapsStrides{k} }, []string{"CopyStrided", "AccumulateStrided"}},
-		{"adds what is to be skipped", func(k device.Kernels) device.Kernels { return neverLeavesOut{k} }, []string{"ScatterAdd"}},
-		{"draws by the call", func(k device.Kernels) device.Kernels { return ignoresOffset{k} }, []string{"Uniform"}},
+		{"nothing", func(k kernels.Kernels) kernels.Kernels { return k }, nil},
+		{"ignores beta", func(k kernels.Kernels) kernels.Kernels { return ignoresBeta{k} }, []string{"MatMul"}},
+		{"reads dst at beta 0", func(k kernels.Kernels) kernels.Kernels { return readsDst{k} }, []string{"Sum"}},
+		{"broadcasts the wrong axis", func(k kernels.Kernels) kernels.Kernels { return wrongAxis{k} }, []string{"Binary"}},
+		{"confuses two gradients", func(k kernels.Kernels) kernels.Kernels { return confuses{k} }, []string{"LinearGrad"}},
+		{"sums naively", func(k kernels.Kernels) kernels.Kernels { return naiveSum{k} }, []string{"Sum"}},
+		{"writes behind dst", func(k kernels.Kernels) kernels.Kernels { return overruns{k} }, []string{"Axpby"}},
+		{"is not repeatable", func(k kernels.Kernels) kernels.Kernels { return &drifts{Kernels: k} }, []string{"MSEGrad"}},
+		{"applies skipped steps", func(k kernels.Kernels) kernels.Kernels { return neverSkips{k} }, []string{"SGD"}},
+		{"applies overflows", func(k kernels.Kernels) kernels.Kernels { return neverOverflows{k} }, []string{"SGD"}},
+		{"forgets the loss's scale", func(k kernels.Kernels) kernels.Kernels { return forgetsScale{k} }, []string{"SGD"}},
+		{"does without a master", func(k kernels.Kernels) kernels.Kernels { return masterless{k} }, []string{"SGD"}},
+		{"forgets that Adam begins with zeros", func(k kernels.Kernels) kernels.Kernels { return uncorrected{k} }, []string{"AdamW"}},
+		{"decays as Adam, not as AdamW", func(k kernels.Kernels) kernels.Kernels { return coupled{k} }, []string{"AdamW"}},
+		{"drops a NaN in ReLU", func(k kernels.Kernels) kernels.Kernels { return dropsNaN{k} }, []string{"Unary"}},
+		{"drops a NaN in ReLU's derivative", func(k kernels.Kernels) kernels.Kernels { return dropsNaNGrad{k} }, []string{"NaN"}},
+		{"rounds twice", func(k kernels.Kernels) kernels.Kernels { return roundsTwice{k} }, []string{"Copy"}},
+		{"swaps the operands' strides", func(k kernels.Kernels) kernels.Kernels { return swapsStrides{k} }, []string{"CopyStrided", "AccumulateStrided"}},
+		{"adds what is to be skipped", func(k kernels.Kernels) kernels.Kernels { return neverLeavesOut{k} }, []string{"ScatterAdd"}},
+		{"draws by the call", func(k kernels.Kernels) kernels.Kernels { return ignoresOffset{k} }, []string{"Uniform"}},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			d := open(t)
@@ -98,7 +99,7 @@ func TestSuiteCatches(t *testing.T) {
 				if typed && dt == "float64" || !concerns(m.fails, kernel) {
 					continue
 				}
-				if err := c.Check(t.Context(), mutant{d, m.wrap(d.Kernels())}); err != nil {
+				if err := c.Check(t.Context(), mutant{d, m.wrap(kernels.Of(d))}); err != nil {
 					t.Logf("caught: %v", err)
 					failed = append(failed, kernel)
 				}
@@ -116,28 +117,28 @@ func concerns(fails []string, kernel string) bool {
 	return slices.Contains(fails, kernel) || slices.Contains([]string{"Memory", "CrossEntropy"}, kernel)
 }
 
-type ignoresBeta struct{ device.Kernels }
+type ignoresBeta struct{ kernels.Kernels }
 
 func (m ignoresBeta) MatMul(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
 	return m.Kernels.MatMul(s, dst, device.Accum{Alpha: acc.Alpha}, x, tx, y, ty)
 }
 
-type swapsStrides struct{ device.Kernels }
+type swapsStrides struct{ kernels.Kernels }
 
-func (m swapsStrides) CopyStrided(s device.Stream, shape device.Shape, dst device.Tensor, to device.Layout, acc device.Accum, src device.Tensor, from device.Layout) error {
+func (m swapsStrides) CopyStrided(s device.Stream, shape device.Shape, dst device.Tensor, to kernels.Layout, acc device.Accum, src device.Tensor, from kernels.Layout) error {
 	if dst.Len() == src.Len() {
 		to, from = from, to
 	}
 	return m.Kernels.CopyStrided(s, shape, dst, to, acc, src, from)
 }
 
-type neverLeavesOut struct{ device.Kernels }
+type neverLeavesOut struct{ kernels.Kernels }
 
 func (m neverLeavesOut) ScatterAdd(s device.Stream, dst device.Tensor, acc device.Accum, src, index device.Tensor, _ int) error {
 	return m.Kernels.ScatterAdd(s, dst, acc, src, index, -1)
 }
 
-type readsDst struct{ device.Kernels }
+type readsDst struct{ kernels.Kernels }
 
 func (m readsDst) Sum(s device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
 	if err := m.Axpby(s, dst, device.Accum{Alpha: acc.Beta}, dst); err != nil {
@@ -146,22 +147,22 @@ func (m readsDst) Sum(s device.Stream, dst device.Tensor, acc device.Accum, src 
 	return m.Kernels.Sum(s, dst, device.Accum{Alpha: acc.Alpha, Beta: 1}, src)
 }
 
-type wrongAxis struct{ device.Kernels }
+type wrongAxis struct{ kernels.Kernels }
 
-func (m wrongAxis) Binary(s device.Stream, op device.BinaryOp, dst, x, y device.Tensor) error {
+func (m wrongAxis) Binary(s device.Stream, op kernels.BinaryOp, dst, x, y device.Tensor) error {
 	if n := len(dst.Shape); n == 2 && dst.Shape[0] == dst.Shape[1] && len(y.Shape) == 1 {
 		y = y.Reshape(y.Len(), 1)
 	}
 	return m.Kernels.Binary(s, op, dst, x, y)
 }
 
-type confuses struct{ device.Kernels }
+type confuses struct{ kernels.Kernels }
 
 func (m confuses) LinearGrad(s device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
 	return m.Kernels.LinearGrad(s, dw, accB, db, accW, g, x)
 }
 
-type naiveSum struct{ device.Kernels }
+type naiveSum struct{ kernels.Kernels }
 
 func (m naiveSum) Sum(s device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
 	if dst.DType != device.Float32 || dst.Len() != 1 || acc != device.Store {
@@ -175,7 +176,7 @@ func (m naiveSum) Sum(s device.Stream, dst device.Tensor, acc device.Accum, src 
 	return nil
 }
 
-type overruns struct{ device.Kernels }
+type overruns struct{ kernels.Kernels }
 
 func (m overruns) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
 	if n := dst.Bytes(); n > 0 && cap(dst.Buf.Host()) == n {
@@ -186,7 +187,7 @@ func (m overruns) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, x 
 }
 
 type drifts struct {
-	device.Kernels
+	kernels.Kernels
 	calls float64
 }
 
@@ -196,56 +197,56 @@ func (m *drifts) MSEGrad(s device.Stream, dst device.Tensor, acc device.Accum, g
 	return m.Kernels.MSEGrad(s, dst, acc, g, x, y)
 }
 
-type neverSkips struct{ device.Kernels }
+type neverSkips struct{ kernels.Kernels }
 
-func (m neverSkips) SGD(s device.Stream, p device.SGDStep) error {
+func (m neverSkips) SGD(s device.Stream, p kernels.SGDStep) error {
 	p.Skip = device.Tensor{}
 	return m.Kernels.SGD(s, p)
 }
 
-type neverOverflows struct{ device.Kernels }
+type neverOverflows struct{ kernels.Kernels }
 
-func (m neverOverflows) SGD(s device.Stream, p device.SGDStep) error {
+func (m neverOverflows) SGD(s device.Stream, p kernels.SGDStep) error {
 	p.Overflow = device.Tensor{}
 	return m.Kernels.SGD(s, p)
 }
 
-type forgetsScale struct{ device.Kernels }
+type forgetsScale struct{ kernels.Kernels }
 
-func (m forgetsScale) SGD(s device.Stream, p device.SGDStep) error {
+func (m forgetsScale) SGD(s device.Stream, p kernels.SGDStep) error {
 	p.LossScale = 0
 	return m.Kernels.SGD(s, p)
 }
 
 // masterless makes the step from the parameter, and keeps its rounded result.
-type masterless struct{ device.Kernels }
+type masterless struct{ kernels.Kernels }
 
-func (m masterless) SGD(s device.Stream, p device.SGDStep) error {
+func (m masterless) SGD(s device.Stream, p kernels.SGDStep) error {
 	if p.Master.IsZero() {
 		return m.Kernels.SGD(s, p)
 	}
 	return errors.Join(m.Copy(s, p.Master, p.Param), m.Kernels.SGD(s, p), m.Copy(s, p.Master, p.Param))
 }
 
-type uncorrected struct{ device.Kernels }
+type uncorrected struct{ kernels.Kernels }
 
-func (m uncorrected) AdamW(s device.Stream, p device.AdamWStep) error {
+func (m uncorrected) AdamW(s device.Stream, p kernels.AdamWStep) error {
 	p.Step = max(p.Step, 2)
 	return m.Kernels.AdamW(s, p)
 }
 
-type coupled struct{ device.Kernels }
+type coupled struct{ kernels.Kernels }
 
-func (m coupled) AdamW(s device.Stream, p device.AdamWStep) error {
+func (m coupled) AdamW(s device.Stream, p kernels.AdamWStep) error {
 	p.Coupled = true
 	return m.Kernels.AdamW(s, p)
 }
 
-type dropsNaN struct{ device.Kernels }
+type dropsNaN struct{ kernels.Kernels }
 
-func (m dropsNaN) Unary(s device.Stream, op device.UnaryOp, dst, x device.Tensor) error {
+func (m dropsNaN) Unary(s device.Stream, op kernels.UnaryOp, dst, x device.Tensor) error {
 	err := m.Kernels.Unary(s, op, dst, x)
-	if op == device.ReLU && dst.DType == device.Float32 {
+	if op == kernels.ReLU && dst.DType == device.Float32 {
 		d := device.Elements[float32](dst)
 		for i, v := range d {
 			if v != v {
@@ -257,10 +258,10 @@ func (m dropsNaN) Unary(s device.Stream, op device.UnaryOp, dst, x device.Tensor
 }
 
 // dropsNaNGrad has a derivative of 0 where ReLU's result is NaN.
-type dropsNaNGrad struct{ device.Kernels }
+type dropsNaNGrad struct{ kernels.Kernels }
 
-func (m dropsNaNGrad) UnaryGrad(s device.Stream, op device.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
-	if op == device.ReLU && dst.DType == device.Float32 {
+func (m dropsNaNGrad) UnaryGrad(s device.Stream, op kernels.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
+	if op == kernels.ReLU && dst.DType == device.Float32 {
 		y = device.HostTensor(slices.Clone(device.Elements[float32](y)), device.Invalid).Reshape(y.Shape...)
 		for i, v := range device.Elements[float32](y) {
 			if v != v {
@@ -271,7 +272,7 @@ func (m dropsNaNGrad) UnaryGrad(s device.Stream, op device.UnaryOp, dst device.T
 	return m.Kernels.UnaryGrad(s, op, dst, acc, g, x, y)
 }
 
-type roundsTwice struct{ device.Kernels }
+type roundsTwice struct{ kernels.Kernels }
 
 func (m roundsTwice) Copy(s device.Stream, dst, src device.Tensor) error {
 	if dst.DType != device.Float16 || src.DType != device.Float64 {
@@ -284,7 +285,7 @@ func (m roundsTwice) Copy(s device.Stream, dst, src device.Tensor) error {
 	return m.Kernels.Copy(s, dst, between)
 }
 
-type ignoresOffset struct{ device.Kernels }
+type ignoresOffset struct{ kernels.Kernels }
 
 func (m ignoresOffset) Uniform(s device.Stream, dst device.Tensor, lo, hi float64, seed, offset uint64) error {
 	return m.Kernels.Uniform(s, dst, lo, hi, seed, 0)

@@ -1,8 +1,11 @@
 package cpu
 
-import "github.com/goddp/goddp/device"
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
+)
 
-func (k *kernels) Dropout(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) error {
+func (k *kernelSet) Dropout(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) error {
 	operands.Same("Dropout", dst, x)
 	if dst.DType == device.Float32 {
 		dropout[float32](k, dst, acc, x, p, seed, offset)
@@ -12,8 +15,8 @@ func (k *kernels) Dropout(_ device.Stream, dst device.Tensor, acc device.Accum, 
 	return nil
 }
 
-func dropout[T float](k *kernels, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) {
-	threshold, factor := device.DropoutThreshold(p)
+func dropout[T float](k *kernelSet, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) {
+	threshold, factor := kernels.DropoutThreshold(p)
 	xs := device.Elements[T](x)
 	tiled(k, device.Elements[T](dst), acc, func(t []T, lo int) {
 		var words [4]uint32

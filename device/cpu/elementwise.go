@@ -6,9 +6,10 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) Axpby(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
+func (k *kernelSet) Axpby(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
 	operand.Axpby(dst, x)
 	switch dst.DType {
 	case device.Float32:
@@ -21,7 +22,7 @@ func (k *kernels) Axpby(_ device.Stream, dst device.Tensor, acc device.Accum, x 
 	return nil
 }
 
-func (k *kernels) Unary(_ device.Stream, op device.UnaryOp, dst, x device.Tensor) error {
+func (k *kernelSet) Unary(_ device.Stream, op kernels.UnaryOp, dst, x device.Tensor) error {
 	operands.Same(op.String(), dst, x)
 	if dst.DType == device.Float32 {
 		unary[float32](k, op, dst, x)
@@ -31,7 +32,7 @@ func (k *kernels) Unary(_ device.Stream, op device.UnaryOp, dst, x device.Tensor
 	return nil
 }
 
-func (k *kernels) UnaryGrad(_ device.Stream, op device.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
+func (k *kernelSet) UnaryGrad(_ device.Stream, op kernels.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
 	known := operands.UnaryGrad(op, dst, g, x, y)
 	if dst.DType == device.Float32 {
 		unaryGrad[float32](k, op, dst, acc, g, known)
@@ -41,13 +42,13 @@ func (k *kernels) UnaryGrad(_ device.Stream, op device.UnaryOp, dst device.Tenso
 	return nil
 }
 
-func axpby[T float](k *kernels, dst device.Tensor, acc device.Accum, x device.Tensor) {
+func axpby[T float](k *kernelSet, dst device.Tensor, acc device.Accum, x device.Tensor) {
 	d, v := device.Elements[T](dst), device.Elements[T](x)
 	k.each(len(d), 1, func(lo, hi int) { accumulate(d[lo:hi], acc, v[lo:hi]) })
 }
 
 // axpbyHalf takes what is in 16 bits through float32, a tile at a time.
-func axpbyHalf(k *kernels, dst device.Tensor, acc device.Accum, x device.Tensor) {
+func axpbyHalf(k *kernelSet, dst device.Tensor, acc device.Accum, x device.Tensor) {
 	d, v := newOperand32(dst), newOperand32(x)
 	k.each(dst.Len(), 4, func(lo, hi int) {
 		var bd, bv [tile]float32
@@ -88,7 +89,7 @@ func accumulate[T float](dst []T, acc device.Accum, x []T) {
 
 // tiled accumulates into dst what value writes: elements lo to lo+len(tile)
 // of a result. value may read dst's own elements when Beta is 0.
-func tiled[T float](k *kernels, dst []T, acc device.Accum, value func(tile []T, lo int)) {
+func tiled[T float](k *kernelSet, dst []T, acc device.Accum, value func(tile []T, lo int)) {
 	k.each(len(dst), 1, func(lo, hi int) {
 		if acc == device.Store {
 			value(dst[lo:hi], lo)
@@ -103,44 +104,44 @@ func tiled[T float](k *kernels, dst []T, acc device.Accum, value func(tile []T, 
 	})
 }
 
-func unary[T float](k *kernels, op device.UnaryOp, dst, x device.Tensor) {
+func unary[T float](k *kernelSet, op kernels.UnaryOp, dst, x device.Tensor) {
 	d, v := device.Elements[T](dst), device.Elements[T](x)
 	k.each(len(d), cost(op), func(lo, hi int) { apply(op, d[lo:hi], v[lo:hi]) })
 }
 
 // cost is how many simple elements one of op's is worth.
-func cost(op device.UnaryOp) int {
+func cost(op kernels.UnaryOp) int {
 	switch op.Func {
-	case device.FuncNeg, device.FuncReLU, device.FuncAbs, device.FuncAddScalar, device.FuncClamp, device.FuncLeakyReLU:
+	case kernels.FuncNeg, kernels.FuncReLU, kernels.FuncAbs, kernels.FuncAddScalar, kernels.FuncClamp, kernels.FuncLeakyReLU:
 		return 1
 	}
 	return 8
 }
 
 // apply computes dst = op(x).
-func apply[T float](op device.UnaryOp, dst, x []T) {
+func apply[T float](op kernels.UnaryOp, dst, x []T) {
 	x = x[:len(dst)]
 	a, b := T(op.A), T(op.B)
 	switch op.Func {
-	case device.FuncNeg:
+	case kernels.FuncNeg:
 		for i, v := range x {
 			dst[i] = -v
 		}
-	case device.FuncReLU:
+	case kernels.FuncReLU:
 		relu(dst, x)
-	case device.FuncAbs:
+	case kernels.FuncAbs:
 		for i, v := range x {
 			dst[i] = T(math.Abs(float64(v)))
 		}
-	case device.FuncAddScalar:
+	case kernels.FuncAddScalar:
 		for i, v := range x {
 			dst[i] = v + a
 		}
-	case device.FuncClamp:
+	case kernels.FuncClamp:
 		for i, v := range x {
 			dst[i] = min(max(v, a), b)
 		}
-	case device.FuncLeakyReLU:
+	case kernels.FuncLeakyReLU:
 		for i, v := range x {
 			if !(v > 0) {
 				v *= a
@@ -156,40 +157,40 @@ func apply[T float](op device.UnaryOp, dst, x []T) {
 }
 
 // function is op of one number, for the functions that take much longer than a call.
-func function(op device.UnaryOp) func(x float64) float64 {
+func function(op kernels.UnaryOp) func(x float64) float64 {
 	switch op.Func {
-	case device.FuncExp:
+	case kernels.FuncExp:
 		return math.Exp
-	case device.FuncLog:
+	case kernels.FuncLog:
 		return math.Log
-	case device.FuncSqrt:
+	case kernels.FuncSqrt:
 		return func(x float64) float64 { return math.Sqrt(x) }
-	case device.FuncTanh:
+	case kernels.FuncTanh:
 		return math.Tanh
-	case device.FuncSigmoid:
+	case kernels.FuncSigmoid:
 		return sigmoid
-	case device.FuncGELU:
+	case kernels.FuncGELU:
 		return func(x float64) float64 { return x * normalCDF(x) }
-	case device.FuncGELUTanh:
+	case kernels.FuncGELUTanh:
 		return func(x float64) float64 { return x * (1 + geluTanh(x)) / 2 }
-	case device.FuncRsqrt:
+	case kernels.FuncRsqrt:
 		return func(x float64) float64 { return 1 / math.Sqrt(x) }
-	case device.FuncSin:
+	case kernels.FuncSin:
 		return math.Sin
-	case device.FuncCos:
+	case kernels.FuncCos:
 		return math.Cos
-	case device.FuncSiLU:
+	case kernels.FuncSiLU:
 		return func(x float64) float64 { return x * sigmoid(x) }
-	case device.FuncPow:
+	case kernels.FuncPow:
 		return power(op.A)
-	case device.FuncELU:
+	case kernels.FuncELU:
 		return func(x float64) float64 {
 			if x > 0 {
 				return x
 			}
 			return op.A * math.Expm1(x)
 		}
-	case device.FuncSoftplus:
+	case kernels.FuncSoftplus:
 		return func(x float64) float64 {
 			z := op.A * x
 			if z > op.B {
@@ -234,49 +235,49 @@ func relu[T float](dst, x []T) {
 }
 
 // unaryGrad accumulates g·op'(x) into dst, given what op's derivative is written in.
-func unaryGrad[T float](k *kernels, op device.UnaryOp, dst device.Tensor, acc device.Accum, g, known device.Tensor) {
+func unaryGrad[T float](k *kernelSet, op kernels.UnaryOp, dst device.Tensor, acc device.Accum, g, known device.Tensor) {
 	d, gs, ks := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](known)
 	tiled(k, d, acc, func(t []T, lo int) { derive(op, t, gs[lo:], ks[lo:]) })
 }
 
 // derive computes dst = g·op'(x); v is x or y = op(x), as op.Given says.
-func derive[T float](op device.UnaryOp, dst, g, v []T) {
+func derive[T float](op kernels.UnaryOp, dst, g, v []T) {
 	g, v = g[:len(dst)], v[:len(dst)]
 	a, b := T(op.A), T(op.B)
 	switch op.Func {
-	case device.FuncNeg:
+	case kernels.FuncNeg:
 		for i := range dst {
 			dst[i] = -g[i]
 		}
-	case device.FuncAddScalar:
+	case kernels.FuncAddScalar:
 		copy(dst, g)
-	case device.FuncExp:
+	case kernels.FuncExp:
 		for i := range dst {
 			dst[i] = g[i] * v[i]
 		}
-	case device.FuncLog:
+	case kernels.FuncLog:
 		for i := range dst {
 			dst[i] = g[i] / v[i]
 		}
-	case device.FuncSqrt:
+	case kernels.FuncSqrt:
 		for i := range dst {
 			dst[i] = g[i] / (2 * v[i])
 		}
-	case device.FuncRsqrt:
+	case kernels.FuncRsqrt:
 		for i := range dst {
 			dst[i] = g[i] * v[i] * v[i] * v[i] / -2
 		}
-	case device.FuncTanh:
+	case kernels.FuncTanh:
 		for i := range dst {
 			dst[i] = g[i] * (1 - v[i]*v[i])
 		}
-	case device.FuncSigmoid:
+	case kernels.FuncSigmoid:
 		for i := range dst {
 			dst[i] = g[i] * v[i] * (1 - v[i])
 		}
-	case device.FuncReLU:
+	case kernels.FuncReLU:
 		reluGrad(dst, g, v)
-	case device.FuncAbs:
+	case kernels.FuncAbs:
 		for i, x := range v {
 			switch {
 			case x > 0:
@@ -287,7 +288,7 @@ func derive[T float](op device.UnaryOp, dst, g, v []T) {
 				dst[i] = x
 			}
 		}
-	case device.FuncClamp:
+	case kernels.FuncClamp:
 		for i, x := range v {
 			switch {
 			case x >= a && x <= b:
@@ -298,7 +299,7 @@ func derive[T float](op device.UnaryOp, dst, g, v []T) {
 				dst[i] = 0
 			}
 		}
-	case device.FuncLeakyReLU:
+	case kernels.FuncLeakyReLU:
 		for i, x := range v {
 			switch {
 			case x > 0:
@@ -318,41 +319,41 @@ func derive[T float](op device.UnaryOp, dst, g, v []T) {
 }
 
 // derivative is op' at x, for the functions that take much longer than a call.
-func derivative(op device.UnaryOp) func(x float64) float64 {
+func derivative(op kernels.UnaryOp) func(x float64) float64 {
 	switch op.Func {
-	case device.FuncGELU:
+	case kernels.FuncGELU:
 		return func(x float64) float64 {
 			density := math.Exp(-x*x/2) / math.Sqrt(2*math.Pi)
 			return normalCDF(x) + x*density
 		}
-	case device.FuncGELUTanh:
+	case kernels.FuncGELUTanh:
 		return func(x float64) float64 {
 			t := geluTanh(x)
 			return (1 + t + x*(1-t*t)*geluC*(1+3*geluK*x*x)) / 2
 		}
-	case device.FuncSin:
+	case kernels.FuncSin:
 		return math.Cos
-	case device.FuncCos:
+	case kernels.FuncCos:
 		return func(x float64) float64 { return -math.Sin(x) }
-	case device.FuncSiLU:
+	case kernels.FuncSiLU:
 		return func(x float64) float64 {
 			s := sigmoid(x)
 			return s * (1 + x*(1-s))
 		}
-	case device.FuncPow:
+	case kernels.FuncPow:
 		if op.A == 0 {
 			return func(float64) float64 { return 0 }
 		}
 		f := power(op.A - 1)
 		return func(x float64) float64 { return op.A * f(x) }
-	case device.FuncELU:
+	case kernels.FuncELU:
 		return func(x float64) float64 {
 			if x > 0 {
 				return 1
 			}
 			return op.A * math.Exp(x)
 		}
-	case device.FuncSoftplus:
+	case kernels.FuncSoftplus:
 		return func(x float64) float64 {
 			z := op.A * x
 			if z > op.B {

@@ -5,7 +5,7 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-func (k *kernels) Gather(_ device.Stream, dst, src, index device.Tensor) error {
+func (k *kernelSet) Gather(_ device.Stream, dst, src, index device.Tensor) error {
 	sizes := operands.Gather(dst, src, index)
 	at := device.Elements[int64](index)
 	checkIndices("Gather", at, sizes.N)
@@ -17,7 +17,7 @@ func (k *kernels) Gather(_ device.Stream, dst, src, index device.Tensor) error {
 	return nil
 }
 
-func (k *kernels) ScatterAdd(_ device.Stream, dst device.Tensor, acc device.Accum, src, index device.Tensor, skip int) error {
+func (k *kernelSet) ScatterAdd(_ device.Stream, dst device.Tensor, acc device.Accum, src, index device.Tensor, skip int) error {
 	sizes := operands.ScatterAdd(dst, src, index)
 	at := device.Elements[int64](index)
 	checkIndices("ScatterAdd", at, sizes.N)
@@ -37,7 +37,7 @@ func checkIndices(op string, index []int64, limit int) {
 	}
 }
 
-func gather[T float](k *kernels, s operand.Indexed, dst, src []T, index []int64) {
+func gather[T float](k *kernelSet, s operand.Indexed, dst, src []T, index []int64) {
 	if len(dst) == 0 {
 		return
 	}
@@ -57,7 +57,7 @@ func gather[T float](k *kernels, s operand.Indexed, dst, src []T, index []int64)
 }
 
 // scatterAdd divides the columns among threads: each adds the rows in order.
-func scatterAdd[T float](k *kernels, s operand.Indexed, dst []T, acc device.Accum, src []T, index []int64, skip int64) {
+func scatterAdd[T float](k *kernelSet, s operand.Indexed, dst []T, acc device.Accum, src []T, index []int64, skip int64) {
 	alpha, beta := T(acc.Alpha), T(acc.Beta)
 	k.each(len(dst), 1, func(lo, hi int) {
 		switch beta {

@@ -43,7 +43,7 @@ var signs = [...]uint64{
 	device.BFloat16: 0x8000_8000_8000_8000,
 }
 
-func (k *kernels) NonFinite(_ device.Stream, flag, x device.Tensor) error {
+func (k *kernelSet) NonFinite(_ device.Stream, flag, x device.Tensor) error {
 	operand.NonFinite(flag, x)
 	mem, exponent, sign := x.Buf.Host()[:x.Bytes()], exponents[x.DType], signs[x.DType]
 	var found atomic.Bool
@@ -76,7 +76,7 @@ func nonFinite(mem []byte, exponent, sign uint64) bool {
 
 // The hash is that which package device defines: see its documentation.
 
-func (k *kernels) Hash(_ device.Stream, dst, x device.Tensor) error {
+func (k *kernelSet) Hash(_ device.Stream, dst, x device.Tensor) error {
 	operand.Hash(dst, x)
 	mem := x.Buf.Host()[:x.Bytes()]
 	var sum atomic.Uint64

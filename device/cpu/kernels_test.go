@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func host[T device.Element](v []T, shape ...int) device.Tensor {
@@ -36,7 +37,7 @@ func TestThreads(t *testing.T) {
 	x, y := both[:m*n], both[m*n:]
 	run := func(threads int) []float32 {
 		d := New(&Options{Threads: threads, BLAS: Gonum})
-		k, s := d.Kernels(), d.Compute()
+		k, s := kernels.Of(d), d.Compute()
 		out := make([]float32, 3*m*n+4*n+3)
 		all, at := host(out), 0
 		take := func(shape ...int) device.Tensor {
@@ -51,7 +52,7 @@ func TestThreads(t *testing.T) {
 			k.MSE(s, take(), src, host(y, m, n)),
 			k.CrossEntropy(s, take(), take(m, n), src, host(labels)),
 			k.Normal(s, take(m, n), 0, 1, 3, 5),
-			k.Unary(s, device.Tanh, take(m, n), src),
+			k.Unary(s, kernels.Tanh, take(m, n), src),
 			k.ScatterAdd(s, take(1, 3, n), device.Store, src.Reshape(1, m, n), host(labels), -1),
 		)
 		if err != nil {
@@ -67,17 +68,17 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-func TestLabelError(t *testing.T) {
+func TestLabelOutOfRange(t *testing.T) {
 	d := open(t)
 	for _, label := range []int64{-1, 3} {
 		func() {
 			defer func() {
-				want := device.LabelError{Row: 1, Label: label, Classes: 3}
-				if got, ok := recover().(*device.LabelError); !ok || *got != want {
+				want := device.IndexError{Op: "CrossEntropy", At: 1, Index: label, Limit: 3}
+				if got, ok := recover().(*device.IndexError); !ok || *got != want {
 					t.Errorf("label %d: panic with %v, want %v", label, got, want)
 				}
 			}()
-			d.Kernels().CrossEntropy(d.Compute(), host(make([]float32, 1)), host(make([]float32, 6), 2, 3),
+			kernels.Of(d).CrossEntropy(d.Compute(), host(make([]float32, 1)), host(make([]float32, 6), 2, 3),
 				host(make([]float32, 6), 2, 3), host([]int64{0, label}))
 		}()
 	}
@@ -87,7 +88,7 @@ func TestLabelError(t *testing.T) {
 // is written.
 func TestNoRows(t *testing.T) {
 	d := open(t)
-	k, s := d.Kernels(), d.Compute()
+	k, s := kernels.Of(d), d.Compute()
 	for _, classes := range []int{0, 3} {
 		loss, none, labels := []float32{0}, host([]float32{}, 0, classes), host([]int64{}, 0)
 		if err := k.CrossEntropy(s, host(loss, 1), none, none, labels); err != nil || loss[0] == loss[0] {
@@ -122,7 +123,7 @@ func TestProductsFromManyGoroutines(t *testing.T) {
 	x, y := random(n*n), random(n*n)
 	product := func(d device.Device) []float32 {
 		dst := make([]float32, n*n)
-		if err := d.Kernels().MatMul(d.Compute(), host(dst, n, n), device.Store, host(x, n, n), false, host(y, n, n), true); err != nil {
+		if err := kernels.Of(d).MatMul(d.Compute(), host(dst, n, n), device.Store, host(x, n, n), false, host(y, n, n), true); err != nil {
 			t.Error(err)
 		}
 		return dst

@@ -6,9 +6,10 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) CopyStrided(_ device.Stream, shape device.Shape, dst device.Tensor, to device.Layout, acc device.Accum, src device.Tensor, from device.Layout) error {
+func (k *kernelSet) CopyStrided(_ device.Stream, shape device.Shape, dst device.Tensor, to kernels.Layout, acc device.Accum, src device.Tensor, from kernels.Layout) error {
 	axes := operands.CopyStrided(shape, dst, to, acc, src, from)
 	if axes == nil {
 		return nil
@@ -50,7 +51,7 @@ const edge = 32
 // copyStrided covers the plane of the first axis and the one that is nearest in src with
 // squares, so that a transpose uses whole cache lines of both. Where both operands lie
 // in runs along the first axis, a square is as wide as the run.
-func copyStrided[T any](k *kernels, axes []operand.Axis, dst []T, x0 int, src []T, y0 int, take line[T]) {
+func copyStrided[T any](k *kernelSet, axes []operand.Axis, dst []T, x0 int, src []T, y0 int, take line[T]) {
 	cols, rows := axes[0], operand.Axis{N: 1}
 	rest := slices.Clone(axes[1:])
 	if second := operand.Second(axes); second > 0 {

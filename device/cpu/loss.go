@@ -2,7 +2,7 @@ package cpu
 
 import "github.com/goddp/goddp/device"
 
-func (k *kernels) MSE(_ device.Stream, dst, x, y device.Tensor) error {
+func (k *kernelSet) MSE(_ device.Stream, dst, x, y device.Tensor) error {
 	operands.MSE(dst, x, y)
 	if dst.DType == device.Float32 {
 		mse[float32](k, dst, x, y)
@@ -12,7 +12,7 @@ func (k *kernels) MSE(_ device.Stream, dst, x, y device.Tensor) error {
 	return nil
 }
 
-func (k *kernels) MSEGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
+func (k *kernelSet) MSEGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
 	operands.MSEGrad(dst, g, x, y)
 	if dst.DType == device.Float32 {
 		mseGrad[float32](k, dst, acc, g, x, y)
@@ -22,7 +22,7 @@ func (k *kernels) MSEGrad(_ device.Stream, dst device.Tensor, acc device.Accum, 
 	return nil
 }
 
-func (k *kernels) CrossEntropy(_ device.Stream, loss, probs, logits, labels device.Tensor) error {
+func (k *kernelSet) CrossEntropy(_ device.Stream, loss, probs, logits, labels device.Tensor) error {
 	_, n := operands.CrossEntropy(loss, probs, logits, labels)
 	checkLabels(device.Elements[int64](labels), n)
 	if loss.DType == device.Float32 {
@@ -33,7 +33,7 @@ func (k *kernels) CrossEntropy(_ device.Stream, loss, probs, logits, labels devi
 	return nil
 }
 
-func (k *kernels) CrossEntropyGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) error {
+func (k *kernelSet) CrossEntropyGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) error {
 	_, n := operands.CrossEntropyGrad(dst, g, probs, labels)
 	checkLabels(device.Elements[int64](labels), n)
 	if dst.DType == device.Float32 {
@@ -44,7 +44,7 @@ func (k *kernels) CrossEntropyGrad(_ device.Stream, dst device.Tensor, acc devic
 	return nil
 }
 
-func mse[T float](k *kernels, dst, x, y device.Tensor) {
+func mse[T float](k *kernelSet, dst, x, y device.Tensor) {
 	xs, ys := device.Elements[T](x), device.Elements[T](y)
 	s := k.total(len(xs), chunk, 1, func(lo, hi int) (s float64) {
 		b := ys[lo:hi]
@@ -57,7 +57,7 @@ func mse[T float](k *kernels, dst, x, y device.Tensor) {
 	device.Elements[T](dst)[0] = T(s / float64(len(xs)))
 }
 
-func mseGrad[T float](k *kernels, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) {
+func mseGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) {
 	xs, ys := device.Elements[T](x), device.Elements[T](y)
 	scale := T(2 * float64(device.Elements[T](g)[0]) / float64(len(xs)))
 	tiled(k, device.Elements[T](dst), acc, func(t []T, lo int) {
@@ -68,7 +68,7 @@ func mseGrad[T float](k *kernels, dst device.Tensor, acc device.Accum, g, x, y d
 	})
 }
 
-func crossEntropy[T float](k *kernels, loss, probs, logits, labels device.Tensor) {
+func crossEntropy[T float](k *kernelSet, loss, probs, logits, labels device.Tensor) {
 	p, x, l := device.Elements[T](probs), device.Elements[T](logits), device.Elements[int64](labels)
 	m, n := logits.Shape[0], logits.Shape[1]
 	rows := max(chunk/max(n, 1), 1)
@@ -82,7 +82,7 @@ func crossEntropy[T float](k *kernels, loss, probs, logits, labels device.Tensor
 	device.Elements[T](loss)[0] = T(s / float64(m))
 }
 
-func crossEntropyGrad[T float](k *kernels, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) {
+func crossEntropyGrad[T float](k *kernelSet, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) {
 	d, p, l := device.Elements[T](dst), device.Elements[T](probs), device.Elements[int64](labels)
 	m, n := dst.Shape[0], dst.Shape[1]
 	scale := T(float64(device.Elements[T](g)[0]) / float64(m))

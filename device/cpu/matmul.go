@@ -3,14 +3,15 @@ package cpu
 import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) MatMul(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
+func (k *kernelSet) MatMul(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
 	k.gemm(dst, acc, x, tx, y, ty, operands.MatMul(dst, x, tx, y, ty))
 	return nil
 }
 
-func (k *kernels) Linear(_ device.Stream, dst, x, w, bias device.Tensor, act device.Activation) error {
+func (k *kernelSet) Linear(_ device.Stream, dst, x, w, bias device.Tensor, act kernels.Activation) error {
 	m, n, kk := operands.Linear(dst, x, w, bias)
 	k.gemm(dst, device.Store, x, false, w, true, operand.Product{M: m, N: n, K: kk, Batch: []operand.Axis{{N: 1}}})
 	if dst.DType == device.Float32 {
@@ -21,7 +22,7 @@ func (k *kernels) Linear(_ device.Stream, dst, x, w, bias device.Tensor, act dev
 	return nil
 }
 
-func (k *kernels) LinearGrad(s device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
+func (k *kernelSet) LinearGrad(s device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
 	operands.LinearGrad(dw, db, g, x)
 	if err := k.MatMul(s, dw, accW, g, true, x, false); err != nil {
 		return err
@@ -30,14 +31,14 @@ func (k *kernels) LinearGrad(s device.Stream, dw device.Tensor, accW device.Accu
 }
 
 // PrepareLinearGrad does nothing: everything is loaded.
-func (k *kernels) PrepareLinearGrad(_ device.Stream, y, x, w, bias device.Tensor) error {
+func (k *kernelSet) PrepareLinearGrad(_ device.Stream, y, x, w, bias device.Tensor) error {
 	operands.Linear(y, x, w, bias)
 	return nil
 }
 
 // gemm accumulates products of matrices into dst. Those that OpenBLAS computes by one
 // thread are divided among the threads; the threads share each of the others.
-func (k *kernels) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool, f operand.Product) {
+func (k *kernelSet) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool, f operand.Product) {
 	p := product{tx: tx, ty: ty, m: f.M, n: f.N, k: f.K, ldx: max(x.Shape[len(x.Shape)-1], 1), ldy: max(y.Shape[len(y.Shape)-1], 1)}
 	if dst.DType == device.Float32 {
 		gemms[float32](k, p, acc, dst, x, y, f.Batch)
@@ -46,7 +47,7 @@ func (k *kernels) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, tx 
 	}
 }
 
-func gemms[T float](k *kernels, p product, acc device.Accum, dst, x, y device.Tensor, batch []operand.Axis) {
+func gemms[T float](k *kernelSet, p product, acc device.Accum, dst, x, y device.Tensor, batch []operand.Axis) {
 	ds, xs, ys := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](y)
 	switch {
 	case len(ds) == 0:
@@ -74,8 +75,8 @@ func gemms[T float](k *kernels, p product, acc device.Accum, dst, x, y device.Te
 }
 
 // finish adds the bias to every row of dst and applies act, in one pass.
-func finish[T float](k *kernels, dst, bias device.Tensor, act device.Activation) {
-	if bias.IsZero() && act == device.NoActivation {
+func finish[T float](k *kernelSet, dst, bias device.Tensor, act kernels.Activation) {
+	if bias.IsZero() && act == kernels.NoActivation {
 		return
 	}
 	d, b := device.Elements[T](dst), device.Elements[T](bias)
@@ -86,7 +87,7 @@ func finish[T float](k *kernels, dst, bias device.Tensor, act device.Activation)
 			switch {
 			case b == nil:
 				relu(row, row)
-			case act == device.ActReLU:
+			case act == kernels.ActReLU:
 				for i, v := range b {
 					row[i] = max(row[i]+v, 0)
 				}

@@ -5,9 +5,10 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) GroupNorm(_ device.Stream, dst, mean, variance, x, weight, bias device.Tensor, p device.Norm) error {
+func (k *kernelSet) GroupNorm(_ device.Stream, dst, mean, variance, x, weight, bias device.Tensor, p kernels.Norm) error {
 	z := operands.GroupNorm(dst, mean, variance, x, weight, bias, p)
 	if x.DType == device.Float32 {
 		groupNorm[float32](k, z, dst, mean, variance, x, weight, bias, p)
@@ -17,7 +18,7 @@ func (k *kernels) GroupNorm(_ device.Stream, dst, mean, variance, x, weight, bia
 	return nil
 }
 
-func (k *kernels) GroupNormGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p device.Norm) error {
+func (k *kernelSet) GroupNormGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p kernels.Norm) error {
 	z := operands.GroupNormGrad(dst, g, x, mean, variance, weight, p)
 	if x.DType == device.Float32 {
 		groupNormGrad[float32](k, z, dst, acc, g, x, mean, variance, weight, p)
@@ -27,7 +28,7 @@ func (k *kernels) GroupNormGrad(_ device.Stream, dst device.Tensor, acc device.A
 	return nil
 }
 
-func (k *kernels) Moments(_ device.Stream, mean, variance, x device.Tensor) error {
+func (k *kernelSet) Moments(_ device.Stream, mean, variance, x device.Tensor) error {
 	z := operands.Moments(mean, variance, x)
 	if x.DType == device.Float32 {
 		moments[float32](k, z, mean, variance, x)
@@ -37,7 +38,7 @@ func (k *kernels) Moments(_ device.Stream, mean, variance, x device.Tensor) erro
 	return nil
 }
 
-func (k *kernels) MergeMoments(_ device.Stream, mean, variance, count, parts device.Tensor) error {
+func (k *kernelSet) MergeMoments(_ device.Stream, mean, variance, count, parts device.Tensor) error {
 	r, c := operand.MergeMoments(mean, variance, count, parts)
 	if mean.DType == device.Float32 {
 		mergeMoments[float32](mean, variance, count, parts, r, c)
@@ -47,7 +48,7 @@ func (k *kernels) MergeMoments(_ device.Stream, mean, variance, count, parts dev
 	return nil
 }
 
-func (k *kernels) TrackMoments(_ device.Stream, runningMean, runningVariance, batches, mean, variance, count device.Tensor, momentum float64) error {
+func (k *kernelSet) TrackMoments(_ device.Stream, runningMean, runningVariance, batches, mean, variance, count device.Tensor, momentum float64) error {
 	operand.TrackMoments(runningMean, runningVariance, batches, mean, variance, count)
 	device.Elements[int64](batches)[0]++
 	if mean.DType == device.Float32 {
@@ -58,7 +59,7 @@ func (k *kernels) TrackMoments(_ device.Stream, runningMean, runningVariance, ba
 	return nil
 }
 
-func (k *kernels) BatchNorm(_ device.Stream, dst, x, mean, variance, weight, bias device.Tensor, eps float64) error {
+func (k *kernelSet) BatchNorm(_ device.Stream, dst, x, mean, variance, weight, bias device.Tensor, eps float64) error {
 	z := operands.BatchNorm(dst, x, mean, variance, weight, bias)
 	if x.DType == device.Float32 {
 		batchNorm[float32](k, z, dst, x, mean, variance, weight, bias, eps)
@@ -68,7 +69,7 @@ func (k *kernels) BatchNorm(_ device.Stream, dst, x, mean, variance, weight, bia
 	return nil
 }
 
-func (k *kernels) BatchNormGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) error {
+func (k *kernelSet) BatchNormGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) error {
 	z := operands.BatchNormGrad(dst, g, x, mean, variance, weight, sums, count)
 	if x.DType == device.Float32 {
 		batchNormGrad[float32](k, z, dst, acc, g, x, mean, variance, weight, sums, count, eps)
@@ -78,7 +79,7 @@ func (k *kernels) BatchNormGrad(_ device.Stream, dst device.Tensor, acc device.A
 	return nil
 }
 
-func (k *kernels) NormGradSums(_ device.Stream, sums, g, x, mean, variance device.Tensor, p device.Norm) error {
+func (k *kernelSet) NormGradSums(_ device.Stream, sums, g, x, mean, variance device.Tensor, p kernels.Norm) error {
 	z := operands.NormGradSums(sums, g, x, mean, variance, p)
 	if x.DType == device.Float32 {
 		normGradSums[float32](k, z, sums, g, x, mean, variance, p)
@@ -126,7 +127,7 @@ func affine[T float](dst, x []T, mean, scale, shift T) {
 
 // groupNorm takes two passes over a group for its moments: the mean first, so that the
 // variance does not suffer where it is small beside the mean.
-func groupNorm[T float](k *kernels, z operand.NormSizes, dst, mean, variance, x, weight, bias device.Tensor, p device.Norm) {
+func groupNorm[T float](k *kernelSet, z operand.NormSizes, dst, mean, variance, x, weight, bias device.Tensor, p kernels.Norm) {
 	d, xs, w, b := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](weight), device.Elements[T](bias)
 	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
 	rows, cols := z.Rows(p)
@@ -156,7 +157,7 @@ func groupNorm[T float](k *kernels, z operand.NormSizes, dst, mean, variance, x,
 
 // groupNormGrad: with h = g·weight and y the normalised x, the gradient for x is
 // (h - mean(h) - y·mean(h·y))/√(variance + eps), without mean(h) where x is not centered.
-func groupNormGrad[T float](k *kernels, z operand.NormSizes, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p device.Norm) {
+func groupNormGrad[T float](k *kernelSet, z operand.NormSizes, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p kernels.Norm) {
 	d, gs, xs, w := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](x), device.Elements[T](weight)
 	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
 	rows, cols := z.Rows(p)
@@ -198,7 +199,7 @@ func groupNormGrad[T float](k *kernels, z operand.NormSizes, dst device.Tensor, 
 	})
 }
 
-func moments[T float](k *kernels, z operand.NormSizes, mean, variance, x device.Tensor) {
+func moments[T float](k *kernelSet, z operand.NormSizes, mean, variance, x device.Tensor) {
 	xs, ms, vs := device.Elements[T](x), device.Elements[T](mean), device.Elements[T](variance)
 	count := float64(z.N * z.L)
 	k.each(z.C, 2*z.N*z.L, func(lo, hi int) {
@@ -258,7 +259,7 @@ func trackMoments[T float](runningMean, runningVariance, mean, variance, count d
 	}
 }
 
-func batchNorm[T float](k *kernels, z operand.NormSizes, dst, x, mean, variance, weight, bias device.Tensor, eps float64) {
+func batchNorm[T float](k *kernelSet, z operand.NormSizes, dst, x, mean, variance, weight, bias device.Tensor, eps float64) {
 	d, xs, w, b := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](weight), device.Elements[T](bias)
 	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
 	scale := make([]T, z.C)
@@ -273,7 +274,7 @@ func batchNorm[T float](k *kernels, z operand.NormSizes, dst, x, mean, variance,
 	})
 }
 
-func batchNormGrad[T float](k *kernels, z operand.NormSizes, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) {
+func batchNormGrad[T float](k *kernelSet, z operand.NormSizes, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) {
 	d, gs, xs, w := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](x), device.Elements[T](weight)
 	ms, vs, ss := device.Elements[T](mean), device.Elements[T](variance), device.Elements[T](sums)
 	alpha, beta := T(acc.Alpha), T(acc.Beta)
@@ -301,7 +302,7 @@ func batchNormGrad[T float](k *kernels, z operand.NormSizes, dst device.Tensor, 
 
 // normGradSums adds up the samples of one chunk after the other: the chunks do not depend
 // on the number of threads.
-func normGradSums[T float](k *kernels, z operand.NormSizes, sums, g, x, mean, variance device.Tensor, p device.Norm) {
+func normGradSums[T float](k *kernelSet, z operand.NormSizes, sums, g, x, mean, variance device.Tensor, p kernels.Norm) {
 	gs, xs := device.Elements[T](g), device.Elements[T](x)
 	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
 	const most = 64 // chunks, which bounds their memory

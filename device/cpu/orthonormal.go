@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-func (k *kernels) Orthonormalize(_ device.Stream, x, spare device.Tensor) error {
+func (k *kernelSet) Orthonormalize(_ device.Stream, x, spare device.Tensor) error {
 	rows, n := operand.Orthonormalize(x, spare)
 	if x.DType == device.Float32 {
 		orthonormalize[float32](k, x, spare, rows, n)
@@ -17,7 +17,7 @@ func (k *kernels) Orthonormalize(_ device.Stream, x, spare device.Tensor) error 
 	return nil
 }
 
-func orthonormalize[T float](k *kernels, x, spare device.Tensor, rows, n int) {
+func orthonormalize[T float](k *kernelSet, x, spare device.Tensor, rows, n int) {
 	all, others := device.Elements[T](x), device.Elements[T](spare)
 	for i := range rows {
 		row := all[i*n : (i+1)*n]
@@ -36,7 +36,7 @@ const least = 0x1p-28
 
 // independent takes from row what the rows before it span, and makes its norm
 // 1, if enough is left of it.
-func independent[T float](k *kernels, row, before []T) bool {
+func independent[T float](k *kernelSet, row, before []T) bool {
 	whole := dot(k, row, row)
 	for range 2 {
 		for b := before; len(b) > 0; b = b[len(row):] {
@@ -54,7 +54,7 @@ func independent[T float](k *kernels, row, before []T) bool {
 	return true
 }
 
-func dot[T float](k *kernels, a, b []T) float64 {
+func dot[T float](k *kernelSet, a, b []T) float64 {
 	return k.total(len(a), chunk, 1, func(lo, hi int) (s float64) {
 		for i, v := range a[lo:hi] {
 			s += float64(v) * float64(b[lo+i])

@@ -15,7 +15,7 @@ const (
 
 // each covers 0 to n with calls of f, on several threads when n items of cost
 // elements each are worth it. The calls must be independent of each other.
-func (k *kernels) each(n, cost int, f func(lo, hi int)) {
+func (k *kernelSet) each(n, cost int, f func(lo, hi int)) {
 	if n == 0 {
 		return
 	}
@@ -34,7 +34,7 @@ func (k *kernels) each(n, cost int, f func(lo, hi int)) {
 
 // total is the sum of f over 0 to n in chunks of size items of cost elements
 // each, added in order.
-func (k *kernels) total(n, size, cost int, f func(lo, hi int) float64) float64 {
+func (k *kernelSet) total(n, size, cost int, f func(lo, hi int) float64) float64 {
 	parts := make([]float64, (n+size-1)/size)
 	k.each(len(parts), size*cost, func(lo, hi int) {
 		for i := lo; i < hi; i++ {

@@ -5,9 +5,10 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) MaxPool2d(_ device.Stream, dst, index, x device.Tensor, w device.Window) error {
+func (k *kernelSet) MaxPool2d(_ device.Stream, dst, index, x device.Tensor, w kernels.Window) error {
 	z := operands.MaxPool2d("MaxPool2d", dst, index, x, w)
 	if x.DType == device.Float32 {
 		maxPool[float32](k, z, dst, index, x, w)
@@ -17,7 +18,7 @@ func (k *kernels) MaxPool2d(_ device.Stream, dst, index, x device.Tensor, w devi
 	return nil
 }
 
-func (k *kernels) MaxPool2dGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, index device.Tensor, w device.Window) error {
+func (k *kernelSet) MaxPool2dGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, index device.Tensor, w kernels.Window) error {
 	z := operands.MaxPool2d("MaxPool2dGrad", g, index, dst, w)
 	if dst.DType == device.Float32 {
 		maxPoolGrad[float32](k, z, dst, acc, g, index)
@@ -27,7 +28,7 @@ func (k *kernels) MaxPool2dGrad(_ device.Stream, dst device.Tensor, acc device.A
 	return nil
 }
 
-func (k *kernels) AvgPool2d(_ device.Stream, dst, x device.Tensor, p device.AvgPool) error {
+func (k *kernelSet) AvgPool2d(_ device.Stream, dst, x device.Tensor, p kernels.AvgPool) error {
 	z := operands.AvgPool2d("AvgPool2d", dst, x, p)
 	if x.DType == device.Float32 {
 		avgPool[float32](k, z, dst, x, p)
@@ -37,7 +38,7 @@ func (k *kernels) AvgPool2d(_ device.Stream, dst, x device.Tensor, p device.AvgP
 	return nil
 }
 
-func (k *kernels) AvgPool2dGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g device.Tensor, p device.AvgPool) error {
+func (k *kernelSet) AvgPool2dGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g device.Tensor, p kernels.AvgPool) error {
 	z := operands.AvgPool2d("AvgPool2dGrad", g, dst, p)
 	if dst.DType == device.Float32 {
 		avgPoolGrad[float32](k, z, dst, acc, g, p)
@@ -49,7 +50,7 @@ func (k *kernels) AvgPool2dGrad(_ device.Stream, dst device.Tensor, acc device.A
 
 // taps are the elements of an axis of n that a window at a position holds: from, and behind
 // the last, in steps of its dilation.
-func taps(w *device.Window, axis, position, n int) (from, to int) {
+func taps(w *kernels.Window, axis, position, n int) (from, to int) {
 	from = position*w.Stride[axis] - w.Padding[axis]
 	to = min(from+w.Dilation[axis]*(w.Kernel[axis]-1)+1, n)
 	for from < 0 {
@@ -58,7 +59,7 @@ func taps(w *device.Window, axis, position, n int) (from, to int) {
 	return from, to
 }
 
-func maxPool[T float](k *kernels, z operand.PoolSizes, dst, index, x device.Tensor, w device.Window) {
+func maxPool[T float](k *kernelSet, z operand.PoolSizes, dst, index, x device.Tensor, w kernels.Window) {
 	d, at, xs := device.Elements[T](dst), device.Elements[int32](index), device.Elements[T](x)
 	k.each(z.Planes, z.OH*z.OW*w.Kernel[0]*w.Kernel[1], func(lo, hi int) {
 		for ; lo < hi; lo++ {
@@ -89,7 +90,7 @@ func maxPool[T float](k *kernels, z operand.PoolSizes, dst, index, x device.Tens
 }
 
 // scatter calls add for each image of dst, of n elements, once what it holds has met Beta.
-func scatter[T float](k *kernels, planes, n int, d []T, acc device.Accum, add func(i int, plane []T)) {
+func scatter[T float](k *kernelSet, planes, n int, d []T, acc device.Accum, add func(i int, plane []T)) {
 	k.each(planes, n, func(lo, hi int) {
 		for ; lo < hi; lo++ {
 			plane := d[lo*n : (lo+1)*n]
@@ -105,7 +106,7 @@ func scatter[T float](k *kernels, planes, n int, d []T, acc device.Accum, add fu
 	})
 }
 
-func maxPoolGrad[T float](k *kernels, z operand.PoolSizes, dst device.Tensor, acc device.Accum, g, index device.Tensor) {
+func maxPoolGrad[T float](k *kernelSet, z operand.PoolSizes, dst device.Tensor, acc device.Accum, g, index device.Tensor) {
 	gs, at, alpha, l := device.Elements[T](g), device.Elements[int32](index), T(acc.Alpha), z.OH*z.OW
 	scatter(k, z.Planes, z.H*z.W, device.Elements[T](dst), acc, func(i int, plane []T) {
 		where := at[i*l : (i+1)*l]
@@ -117,7 +118,7 @@ func maxPoolGrad[T float](k *kernels, z operand.PoolSizes, dst device.Tensor, ac
 	})
 }
 
-func avgPool[T float](k *kernels, z operand.PoolSizes, dst, x device.Tensor, p device.AvgPool) {
+func avgPool[T float](k *kernelSet, z operand.PoolSizes, dst, x device.Tensor, p kernels.AvgPool) {
 	d, xs := device.Elements[T](dst), device.Elements[T](x)
 	k.each(z.Planes, z.H*z.W, func(lo, hi int) {
 		for ; lo < hi; lo++ {
@@ -140,7 +141,7 @@ func avgPool[T float](k *kernels, z operand.PoolSizes, dst, x device.Tensor, p d
 	})
 }
 
-func avgPoolGrad[T float](k *kernels, z operand.PoolSizes, dst device.Tensor, acc device.Accum, g device.Tensor, p device.AvgPool) {
+func avgPoolGrad[T float](k *kernelSet, z operand.PoolSizes, dst device.Tensor, acc device.Accum, g device.Tensor, p kernels.AvgPool) {
 	gs := device.Elements[T](g)
 	scatter(k, z.Planes, z.H*z.W, device.Elements[T](dst), acc, func(n int, plane []T) {
 		for r := range z.OH {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Quantised numbers are those which package device defines: see its
@@ -15,16 +16,16 @@ const (
 	leastTop   = 0x1p-100   // blocks with nothing larger are zeros
 	infinity   = 0x7F800000 // the bits of
 	magnitude  = 0x7FFFFFFF // the bits of a float32 but for its sign
-	quantCost  = 2 * device.QuantBlock
-	scaleBytes = device.Align - device.QuantBlock
+	quantCost  = 2 * kernels.QuantBlock
+	scaleBytes = device.Align - kernels.QuantBlock
 )
 
-func (k *kernels) Quantize(_ device.Stream, dst, x device.Tensor) error {
+func (k *kernelSet) Quantize(_ device.Stream, dst, x device.Tensor) error {
 	operand.Quantize("Quantize", x, dst)
 	v, blocks := device.Elements[float32](x), device.Elements[uint8](dst)
-	k.each(device.QuantBlocks(len(v)), quantCost, func(lo, hi int) {
+	k.each(kernels.QuantBlocks(len(v)), quantCost, func(lo, hi int) {
 		for b := lo; b < hi; b++ {
-			quantize(blocks[b*device.Align:(b+1)*device.Align], v[b*device.QuantBlock:min((b+1)*device.QuantBlock, len(v))])
+			quantize(blocks[b*device.Align:(b+1)*device.Align], v[b*kernels.QuantBlock:min((b+1)*kernels.QuantBlock, len(v))])
 		}
 	})
 	return nil
@@ -55,13 +56,13 @@ func quantize(block []uint8, x []float32) {
 	clear(q[len(x):])
 }
 
-func (k *kernels) Dequantize(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
+func (k *kernelSet) Dequantize(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
 	operand.Quantize("Dequantize", dst, x)
 	d, blocks := device.Elements[float32](dst), device.Elements[uint8](x)
-	k.each(device.QuantBlocks(len(d)), quantCost, func(lo, hi int) {
-		var buf [device.QuantBlock]float32
+	k.each(kernels.QuantBlocks(len(d)), quantCost, func(lo, hi int) {
+		var buf [kernels.QuantBlock]float32
 		for b := lo; b < hi; b++ {
-			to := d[b*device.QuantBlock : min((b+1)*device.QuantBlock, len(d))]
+			to := d[b*kernels.QuantBlock : min((b+1)*kernels.QuantBlock, len(d))]
 			dequantize(buf[:len(to)], blocks[b*device.Align:])
 			accumulate(to, acc, buf[:])
 		}

@@ -16,7 +16,7 @@ const (
 	dropoutStream = 2
 )
 
-func (k *kernels) Uniform(_ device.Stream, dst device.Tensor, lo, hi float64, seed, offset uint64) error {
+func (k *kernelSet) Uniform(_ device.Stream, dst device.Tensor, lo, hi float64, seed, offset uint64) error {
 	operands.Float("Uniform", dst)
 	width := hi - lo
 	if dst.DType == device.Float32 {
@@ -43,7 +43,7 @@ func (k *kernels) Uniform(_ device.Stream, dst device.Tensor, lo, hi float64, se
 	return nil
 }
 
-func (k *kernels) Normal(_ device.Stream, dst device.Tensor, mean, std float64, seed, offset uint64) error {
+func (k *kernelSet) Normal(_ device.Stream, dst device.Tensor, mean, std float64, seed, offset uint64) error {
 	operands.Float("Normal", dst)
 	if dst.DType == device.Float32 {
 		draw(k, device.Elements[float32](dst), offset, 4, func(e uint64) [4]float32 {
@@ -67,7 +67,7 @@ func (k *kernels) Normal(_ device.Stream, dst device.Tensor, mean, std float64, 
 
 // draw fills dst with elements offset and on of a sequence that is made in
 // blocks: block(e) holds the per elements around e.
-func draw[T float](k *kernels, dst []T, offset, per uint64, block func(e uint64) [4]T) {
+func draw[T float](k *kernelSet, dst []T, offset, per uint64, block func(e uint64) [4]T) {
 	k.each(len(dst), 8, func(lo, hi int) {
 		for lo < hi {
 			e := offset + uint64(lo)

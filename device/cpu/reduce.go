@@ -5,7 +5,7 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-func (k *kernels) Sum(_ device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
+func (k *kernelSet) Sum(_ device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
 	operands.Sum(dst, src)
 	if dst.DType == device.Float32 {
 		sum[float32](k, dst, acc, src)
@@ -18,7 +18,7 @@ func (k *kernels) Sum(_ device.Stream, dst device.Tensor, acc device.Accum, src 
 // sum works in float64, in tasks that each add one chunk of the terms of one
 // tile of outputs. What chunks gave is added in order, so that the result
 // does not depend on who ran them, and rounded once.
-func sum[T float](k *kernels, dst device.Tensor, acc device.Accum, src device.Tensor) {
+func sum[T float](k *kernelSet, dst device.Tensor, acc device.Accum, src device.Tensor) {
 	d, s := device.Elements[T](dst), device.Elements[T](src)
 	if len(s) == 0 {
 		fold(k, d, acc, nil)
@@ -49,7 +49,7 @@ func sum[T float](k *kernels, dst device.Tensor, acc device.Accum, src device.Te
 }
 
 // fold accumulates into dst the sum of parts, each as long as dst.
-func fold[T float](k *kernels, dst []T, acc device.Accum, parts []float64) {
+func fold[T float](k *kernelSet, dst []T, acc device.Accum, parts []float64) {
 	tiled(k, dst, acc, func(t []T, lo int) {
 		for i := range t {
 			var v float64

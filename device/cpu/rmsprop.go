@@ -5,9 +5,10 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) RMSProp(_ device.Stream, p device.RMSPropStep) error {
+func (k *kernelSet) RMSProp(_ device.Stream, p kernels.RMSPropStep) error {
 	operand.RMSProp(p)
 	if !p.Centered {
 		p.Mean = device.Tensor{}
@@ -27,12 +28,12 @@ func (k *kernels) RMSProp(_ device.Stream, p device.RMSPropStep) error {
 	return nil
 }
 
-// rmsPropRule is the rule of device.RMSPropStep, small enough for a closure to hold.
+// rmsPropRule is the rule of kernels.RMSPropStep, small enough for a closure to hold.
 type rmsPropRule[T float] struct {
 	lr, alpha, fresh, eps, momentum, decay, unscale T // fresh: 1 - alpha
 }
 
-func newRMSPropRule[T float](p *device.RMSPropStep) rmsPropRule[T] {
+func newRMSPropRule[T float](p *kernels.RMSPropStep) rmsPropRule[T] {
 	return rmsPropRule[T]{
 		lr: T(p.LR), alpha: T(p.Alpha), fresh: T(1 - p.Alpha), eps: T(p.Eps), momentum: T(p.Momentum),
 		decay: T(p.WeightDecay), unscale: T(p.Unscale()),
@@ -63,14 +64,14 @@ func (r rmsPropRule[T]) step(w, g, sq, m, v []T) {
 	}
 }
 
-func rmsProp[T float](k *kernels, r rmsPropRule[T], p device.RMSPropStep) {
+func rmsProp[T float](k *kernelSet, r rmsPropRule[T], p kernels.RMSPropStep) {
 	w, g, sq := device.Elements[T](p.Param), device.Elements[T](p.Grad), device.Elements[T](p.Square)
 	m, v := device.Elements[T](p.Mean), device.Elements[T](p.Velocity)
 	k.each(len(w), 2, func(lo, hi int) { r.step(w[lo:hi], g[lo:hi], sq[lo:hi], window(m, lo, hi), window(v, lo, hi)) })
 }
 
 // rmsPropHalf takes what is in 16 bits through float32, a tile at a time.
-func rmsPropHalf(k *kernels, r rmsPropRule[float32], p device.RMSPropStep) {
+func rmsPropHalf(k *kernelSet, r rmsPropRule[float32], p kernels.RMSPropStep) {
 	w, g, s := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(p.Master)
 	sq, m, v := newOperand32(p.Square), newOperand32(p.Mean), newOperand32(p.Velocity)
 	if p.Master.IsZero() {

@@ -1,8 +1,11 @@
 package cpu
 
-import "github.com/goddp/goddp/device"
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
+)
 
-func (k *kernels) Rotate(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, r device.Rotation) error {
+func (k *kernelSet) Rotate(_ device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, r kernels.Rotation) error {
 	operands.Rotate(dst, x, r)
 	if dst.DType == device.Float32 {
 		rotate[float32](k, dst, acc, x, r)
@@ -12,7 +15,7 @@ func (k *kernels) Rotate(_ device.Stream, dst device.Tensor, acc device.Accum, x
 	return nil
 }
 
-func rotate[T float](k *kernels, dst device.Tensor, acc device.Accum, x device.Tensor, r device.Rotation) {
+func rotate[T float](k *kernelSet, dst device.Tensor, acc device.Accum, x device.Tensor, r kernels.Rotation) {
 	d, v, cos, sin := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](r.Cos), device.Elements[T](r.Sin)
 	rows, heads, size, pairs := x.Shape[1], x.Shape[2], x.Shape[3], r.Cos.Shape[1]
 	step, apart := 1, pairs // between pairs, and within one

@@ -3,9 +3,10 @@ package cpu
 import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) Compare(_ device.Stream, c device.Comparison, dst, x, y device.Tensor) error {
+func (k *kernelSet) Compare(_ device.Stream, c kernels.Comparison, dst, x, y device.Tensor) error {
 	operands.Compare(c, dst, x, y)
 	switch x.DType {
 	case device.Float32:
@@ -22,7 +23,7 @@ func (k *kernels) Compare(_ device.Stream, c device.Comparison, dst, x, y device
 	return nil
 }
 
-func (k *kernels) MaskedCopy(_ device.Stream, dst, mask, x device.Tensor) error {
+func (k *kernelSet) MaskedCopy(_ device.Stream, dst, mask, x device.Tensor) error {
 	operand.MaskedCopy(dst, mask, x)
 	if dst.Len() == 0 {
 		return nil
@@ -40,7 +41,7 @@ func (k *kernels) MaskedCopy(_ device.Stream, dst, mask, x device.Tensor) error 
 	return nil
 }
 
-func (k *kernels) FindExtreme(_ device.Stream, e device.Extreme, values, indices, src device.Tensor) error {
+func (k *kernelSet) FindExtreme(_ device.Stream, e kernels.Extreme, values, indices, src device.Tensor) error {
 	_, n, inner := operands.FindExtreme(e, values, indices, src)
 	if src.DType == device.Float32 {
 		findExtreme[float32](k, e, values, indices, src, n, inner)
@@ -52,7 +53,7 @@ func (k *kernels) FindExtreme(_ device.Stream, e device.Extreme, values, indices
 
 // eachRow calls row for runs of dst's elements, from first on, with where they begin in x
 // and in y, and how far apart they are there: 0 or 1.
-func (k *kernels) eachRow(dst, x, y device.Tensor, row func(first, n, x, dx, y, dy int)) {
+func (k *kernelSet) eachRow(dst, x, y device.Tensor, row func(first, n, x, dx, y, dy int)) {
 	space := operand.Space(dst.Shape, x.Shape, y.Shape)
 	cols, rows := space[0], space[1:]
 	k.each(dst.Len(), 1, func(lo, hi int) {
@@ -66,15 +67,15 @@ func (k *kernels) eachRow(dst, x, y device.Tensor, row func(first, n, x, dx, y, 
 	})
 }
 
-func compare[T float | int32 | int64 | uint8](k *kernels, c device.Comparison, dst, x, y device.Tensor) {
+func compare[T float | int32 | int64 | uint8](k *kernelSet, c kernels.Comparison, dst, x, y device.Tensor) {
 	d, xs, ys := device.Elements[uint8](dst), device.Elements[T](x), device.Elements[T](y)
-	holds := map[device.Comparison]func(a, b T) bool{
-		device.Equal:        func(a, b T) bool { return a == b },
-		device.NotEqual:     func(a, b T) bool { return a != b },
-		device.Less:         func(a, b T) bool { return a < b },
-		device.LessEqual:    func(a, b T) bool { return a <= b },
-		device.Greater:      func(a, b T) bool { return a > b },
-		device.GreaterEqual: func(a, b T) bool { return a >= b },
+	holds := map[kernels.Comparison]func(a, b T) bool{
+		kernels.Equal:        func(a, b T) bool { return a == b },
+		kernels.NotEqual:     func(a, b T) bool { return a != b },
+		kernels.Less:         func(a, b T) bool { return a < b },
+		kernels.LessEqual:    func(a, b T) bool { return a <= b },
+		kernels.Greater:      func(a, b T) bool { return a > b },
+		kernels.GreaterEqual: func(a, b T) bool { return a >= b },
 	}[c]
 	k.eachRow(dst, x, y, func(first, n, x, dx, y, dy int) {
 		for i := range d[first : first+n] {
@@ -87,7 +88,7 @@ func compare[T float | int32 | int64 | uint8](k *kernels, c device.Comparison, d
 	})
 }
 
-func maskedCopy[T uint8 | uint16 | uint32 | uint64](k *kernels, dst, mask, x device.Tensor) {
+func maskedCopy[T uint8 | uint16 | uint32 | uint64](k *kernelSet, dst, mask, x device.Tensor) {
 	d, ms, xs := rawElements[T](dst), rawElements[uint8](mask), rawElements[T](x)
 	k.eachRow(dst, mask, x, func(first, n, m, dm, x, dx int) {
 		for i := range n {
@@ -98,7 +99,7 @@ func maskedCopy[T uint8 | uint16 | uint32 | uint64](k *kernels, dst, mask, x dev
 	})
 }
 
-func findExtreme[T float](k *kernels, e device.Extreme, values, indices, src device.Tensor, n, inner int) {
+func findExtreme[T float](k *kernelSet, e kernels.Extreme, values, indices, src device.Tensor, n, inner int) {
 	s, vs, is := device.Elements[T](src), device.Elements[T](values), device.Elements[int64](indices)
 	results := src.Shape[0] * inner
 	k.each(results, n, func(lo, hi int) {
@@ -106,7 +107,7 @@ func findExtreme[T float](k *kernels, e device.Extreme, values, indices, src dev
 			at := lo/inner*n*inner + lo%inner
 			best, where := s[at], 0
 			for i := 1; i < n && best == best; i++ { // nothing is more extreme than a NaN
-				if v := s[at+i*inner]; e == device.Largest && v > best || e == device.Smallest && v < best || v != v {
+				if v := s[at+i*inner]; e == kernels.Largest && v > best || e == kernels.Smallest && v < best || v != v {
 					best, where = v, i
 				}
 			}

@@ -6,9 +6,10 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
 	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) SGD(_ device.Stream, p device.SGDStep) error {
+func (k *kernelSet) SGD(_ device.Stream, p kernels.SGDStep) error {
 	operand.SGD(p)
 	switch {
 	case raised(p.Skip) || raised(p.Overflow):
@@ -27,14 +28,14 @@ func raised(flags device.Tensor) bool {
 	return slices.ContainsFunc(device.Elements[uint8](flags), func(flag uint8) bool { return flag != 0 })
 }
 
-// rule is that of device.SGDStep. It is small enough for a closure to hold,
+// rule is that of kernels.SGDStep. It is small enough for a closure to hold,
 // which must not take all of a step to the heap.
 type rule[T float] struct {
 	lr, momentum, fresh, decay, unscale T
 	moving, nesterov, first             bool
 }
 
-func newRule[T float](p *device.SGDStep) rule[T] {
+func newRule[T float](p *kernels.SGDStep) rule[T] {
 	return rule[T]{
 		lr: T(p.LR), momentum: T(p.Momentum), fresh: T(1 - p.Dampening), decay: T(p.WeightDecay), unscale: T(p.Unscale()),
 		moving: p.Momentum != 0, nesterov: p.Nesterov, first: p.First,
@@ -74,13 +75,13 @@ func (r *rule[T]) gradient(g, w T) T {
 	return g
 }
 
-func sgd[T float](k *kernels, r rule[T], p device.SGDStep) {
+func sgd[T float](k *kernelSet, r rule[T], p kernels.SGDStep) {
 	w, g, v := device.Elements[T](p.Param), device.Elements[T](p.Grad), device.Elements[T](velocity(p))
 	k.each(len(w), 1, func(lo, hi int) { r.step(w[lo:hi], g[lo:hi], window(v, lo, hi)) })
 }
 
 // sgdHalf takes what is in 16 bits through float32, a tile at a time.
-func sgdHalf(k *kernels, r rule[float32], p device.SGDStep) {
+func sgdHalf(k *kernelSet, r rule[float32], p kernels.SGDStep) {
 	w, g, v, m := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(velocity(p)), newOperand32(p.Master)
 	k.each(p.Param.Len(), 4, func(lo, hi int) {
 		var bw, bg, bv [tile]float32
@@ -99,7 +100,7 @@ func sgdHalf(k *kernels, r rule[float32], p device.SGDStep) {
 }
 
 // velocity is p's, if it is used.
-func velocity(p device.SGDStep) device.Tensor {
+func velocity(p kernels.SGDStep) device.Tensor {
 	if p.Momentum == 0 {
 		return device.Tensor{}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-func (k *kernels) Softmax(_ device.Stream, dst, x device.Tensor, axis int, log bool) error {
+func (k *kernelSet) Softmax(_ device.Stream, dst, x device.Tensor, axis int, log bool) error {
 	l := operands.Softmax(dst, x, axis)
 	if dst.DType == device.Float32 {
 		softmaxLines[float32](k, l, dst, x, log)
@@ -17,7 +17,7 @@ func (k *kernels) Softmax(_ device.Stream, dst, x device.Tensor, axis int, log b
 	return nil
 }
 
-func (k *kernels) SoftmaxGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, y device.Tensor, axis int, log bool) error {
+func (k *kernelSet) SoftmaxGrad(_ device.Stream, dst device.Tensor, acc device.Accum, g, y device.Tensor, axis int, log bool) error {
 	l := operands.SoftmaxGrad(dst, g, y, axis)
 	if dst.DType == device.Float32 {
 		softmaxLinesGrad[float32](k, l, dst, acc, g, y, log)
@@ -29,7 +29,7 @@ func (k *kernels) SoftmaxGrad(_ device.Stream, dst device.Tensor, acc device.Acc
 
 // eachLines calls f for neighbouring lines, up to a tile of them: their first elements lie
 // side by side from at on, width of them.
-func (k *kernels) eachLines(l operand.Lines, cost int, f func(at, width int)) {
+func (k *kernelSet) eachLines(l operand.Lines, cost int, f func(at, width int)) {
 	tiles := (l.Inner + tile - 1) / tile
 	k.each(l.Outer*tiles, l.N*min(l.Inner, tile)*cost, func(lo, hi int) {
 		for ; lo < hi; lo++ {
@@ -39,7 +39,7 @@ func (k *kernels) eachLines(l operand.Lines, cost int, f func(at, width int)) {
 	})
 }
 
-func softmaxLines[T float](k *kernels, l operand.Lines, dst, x device.Tensor, log bool) {
+func softmaxLines[T float](k *kernelSet, l operand.Lines, dst, x device.Tensor, log bool) {
 	d, v := device.Elements[T](dst), device.Elements[T](x)
 	if len(d) == 0 {
 		return
@@ -129,7 +129,7 @@ func largest[T float](x []T) float64 {
 
 // softmaxLinesGrad: with d the sum of g·y along the line, the gradient is y·(g - d); that
 // of the logarithm, with d the sum of g, is g - e^y·d.
-func softmaxLinesGrad[T float](k *kernels, l operand.Lines, dst device.Tensor, acc device.Accum, g, y device.Tensor, log bool) {
+func softmaxLinesGrad[T float](k *kernelSet, l operand.Lines, dst device.Tensor, acc device.Accum, g, y device.Tensor, log bool) {
 	d, gs, ys := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](y)
 	if len(d) == 0 {
 		return

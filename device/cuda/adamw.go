@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // adamWArgs is AdamW in kernels/adamw.cu.
@@ -20,7 +21,7 @@ type adamWArgs struct {
 	first, wide                  int32
 }
 
-func (k *kernels) AdamW(st device.Stream, p device.AdamWStep) error {
+func (k *kernelSet) AdamW(st device.Stream, p kernels.AdamWStep) error {
 	operand.AdamW(p)
 	n := p.Param.Len()
 	if n == 0 {

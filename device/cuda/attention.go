@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // headsArgs is Heads in kernels/attention.cu.
@@ -51,7 +52,7 @@ var attentionNames = [...]string{"attention", "attention_query_grad", "attention
 
 // The head sizes that there are kernels for: another takes the next larger.
 var (
-	plainSizes = [...]int{64, device.MaxHeadSize}
+	plainSizes = [...]int{64, kernels.MaxHeadSize}
 	mmaSizes   = [...]int{32, 64, 128}
 )
 
@@ -84,14 +85,14 @@ func (a *attentionKernels) mmaFunctions() map[string]*C.uintptr_t {
 	return out
 }
 
-func (k *kernels) Attention(s device.Stream, o device.Heads, lse device.Tensor, a device.Attend) error {
+func (k *kernelSet) Attention(s device.Stream, o kernels.Heads, lse device.Tensor, a kernels.Attend) error {
 	operands.Attention(o, lse, a)
 	args := k.attend(a, o)
 	args.lse = k.addr(lse)
 	return k.launchAttention(s, attentionForward, a, args, o)
 }
 
-func (k *kernels) AttentionDelta(s device.Stream, delta device.Tensor, g, o device.Heads) error {
+func (k *kernelSet) AttentionDelta(s device.Stream, delta device.Tensor, g, o kernels.Heads) error {
 	operands.AttentionDelta(delta, g, o)
 	if delta.Len() == 0 {
 		return nil
@@ -103,14 +104,14 @@ func (k *kernels) AttentionDelta(s device.Stream, delta device.Tensor, g, o devi
 	return k.launch(k.d.stream(s), k.attention.delta[g.Data.DType], k.flat(8*delta.Len()), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-func (k *kernels) AttentionQueryGrad(s device.Stream, dq device.Heads, acc device.Accum, g device.Heads, lse, delta device.Tensor, a device.Attend) error {
+func (k *kernelSet) AttentionQueryGrad(s device.Stream, dq kernels.Heads, acc device.Accum, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) error {
 	operands.AttentionQueryGrad(dq, g, lse, delta, a)
 	args := k.attend(a, g)
 	args.lse, args.delta, args.dst, args.acc = k.addr(lse), k.addr(delta), k.heads(dq), acc
 	return k.launchAttention(s, attentionQueryGrad, a, args, g, dq)
 }
 
-func (k *kernels) AttentionKeyValueGrad(s device.Stream, dk device.Heads, accK device.Accum, dv device.Heads, accV device.Accum, g device.Heads, lse, delta device.Tensor, a device.Attend) error {
+func (k *kernelSet) AttentionKeyValueGrad(s device.Stream, dk kernels.Heads, accK device.Accum, dv kernels.Heads, accV device.Accum, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) error {
 	operands.AttentionKeyValueGrad(dk, dv, g, lse, delta, a)
 	args := k.attend(a, g)
 	args.lse, args.delta = k.addr(lse), k.addr(delta)
@@ -119,7 +120,7 @@ func (k *kernels) AttentionKeyValueGrad(s device.Stream, dk device.Heads, accK d
 }
 
 // attend is what all kernels take; o is the result, or the gradient for it.
-func (k *kernels) attend(a device.Attend, o device.Heads) attendArgs {
+func (k *kernelSet) attend(a kernels.Attend, o kernels.Heads) attendArgs {
 	args := attendArgs{
 		q: k.heads(a.Q), k: k.heads(a.K), v: k.heads(a.V), o: k.heads(o),
 		heads: int64(a.Q.H), keyHeads: int64(a.K.H), t: int64(a.Q.T), s: int64(a.K.T), d: int64(a.Q.D),
@@ -137,13 +138,13 @@ func (k *kernels) attend(a device.Attend, o device.Heads) attendArgs {
 	return args
 }
 
-func (k *kernels) heads(h device.Heads) headsArgs {
+func (k *kernelSet) heads(h kernels.Heads) headsArgs {
 	return headsArgs{k.addr(h.Data), int64(h.BatchStride), int64(h.HeadStride), int64(h.RowStride)}
 }
 
 // launchAttention launches a kernel that has a block for some rows of queries, or of
 // keys. others are its operands beside q, k and v.
-func (k *kernels) launchAttention(s device.Stream, which attentionKernel, a device.Attend, args attendArgs, others ...device.Heads) error {
+func (k *kernelSet) launchAttention(s device.Stream, which attentionKernel, a kernels.Attend, args attendArgs, others ...kernels.Heads) error {
 	batches, heads, rows := a.Q.B, a.Q.H, a.Q.T
 	if which == attentionKeyValueGrad {
 		heads, rows = a.K.H, a.K.T
@@ -178,7 +179,7 @@ func sizeFor(sizes []int, d int) int {
 }
 
 // inPacks tells whether the rows of 16-bit heads are whole packs at aligned addresses.
-func inPacks(heads ...device.Heads) bool {
+func inPacks(heads ...kernels.Heads) bool {
 	const each = packBytes / 2
 	for _, h := range heads {
 		if h.Data.Buf.Addr()%packBytes != 0 || (h.D|h.BatchStride|h.HeadStride|h.RowStride)%each != 0 {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // measure runs f b.N times on the compute stream and reports what one run
@@ -34,7 +35,7 @@ func measure(b *testing.B, d *Device, amount float64, unit string, f func() erro
 }
 
 func uniform(b *testing.B, d *Device, x device.Tensor) device.Tensor {
-	ok(b, d.Kernels().Uniform(d.Compute(), x, -1, 1, 1, 0))
+	ok(b, kernels.Of(d).Uniform(d.Compute(), x, -1, 1, 1, 0))
 	return x
 }
 
@@ -53,7 +54,7 @@ func BenchmarkMatMul(b *testing.B) {
 	} {
 		c.opts.Log = quiet()
 		d := gpu(b, &c.opts)
-		k, s := d.Kernels(), d.Compute()
+		k, s := kernels.Of(d), d.Compute()
 		x, w, y := uniform(b, d, tensor(b, d, c.dt, 1000, 4000)), uniform(b, d, tensor(b, d, c.dt, 4000, 4000)), tensor(b, d, c.dt, 1000, 4000)
 		bias := uniform(b, d, tensor(b, d, c.dt, 4000))
 		const flops = 2 * 1000 * 4000 * 4000 / 1e12
@@ -61,7 +62,7 @@ func BenchmarkMatMul(b *testing.B) {
 			measure(b, d, flops, "TFLOP/s", func() error { return k.MatMul(s, y, device.Store, x, false, w, true) })
 		})
 		b.Run(c.name+"/linear+relu", func(b *testing.B) {
-			measure(b, d, flops, "TFLOP/s", func() error { return k.Linear(s, y, x, w, bias, device.ActReLU) })
+			measure(b, d, flops, "TFLOP/s", func() error { return k.Linear(s, y, x, w, bias, kernels.ActReLU) })
 		})
 		b.Run(c.name+"/weight", func(b *testing.B) {
 			measure(b, d, flops, "TFLOP/s", func() error { return k.MatMul(s, w, device.Accum{Alpha: 1e-9, Beta: 1}, y, true, x, false) })
@@ -92,7 +93,7 @@ func BenchmarkMatMul(b *testing.B) {
 // arrays several times as large as the cache.
 func BenchmarkBandwidth(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
-	k, s := d.Kernels(), d.Compute()
+	k, s := kernels.Of(d), d.Compute()
 	for _, dt := range []device.DType{device.Float32, device.BFloat16} {
 		const rows, cols = 16000, 4000
 		x, y, z := uniform(b, d, tensor(b, d, dt, rows, cols)), uniform(b, d, tensor(b, d, dt, rows, cols)), tensor(b, d, dt, rows, cols)
@@ -113,14 +114,14 @@ func BenchmarkBandwidth(b *testing.B) {
 			{"Copy", 2, func() error { return k.Copy(s, z, x) }},
 			{"Copy to float64", 1 + 8/float64(dt.Size()), func() error { return k.Copy(s, other, x) }},
 			{"Axpby", 3, func() error { return k.Axpby(s, z, device.Accum{Alpha: 0.5, Beta: 0.5}, x) }},
-			{"Unary ReLU", 2, func() error { return k.Unary(s, device.ReLU, z, x) }},
-			{"Unary GELU", 2, func() error { return k.Unary(s, device.GELU, z, x) }},
-			{"UnaryGrad GELU", 3, func() error { return k.UnaryGrad(s, device.GELU, z, device.Store, x, y, y) }},
-			{"Unary Tanh", 2, func() error { return k.Unary(s, device.Tanh, z, x) }},
-			{"UnaryGrad ReLU", 3, func() error { return k.UnaryGrad(s, device.ReLU, z, device.Store, x, y, y) }},
-			{"Binary", 3, func() error { return k.Binary(s, device.Add, z, x, y) }},
-			{"Binary row", 2, func() error { return k.Binary(s, device.Add, z, x, row) }},
-			{"Binary column", 2, func() error { return k.Binary(s, device.Mul, z, x, column) }},
+			{"Unary ReLU", 2, func() error { return k.Unary(s, kernels.ReLU, z, x) }},
+			{"Unary GELU", 2, func() error { return k.Unary(s, kernels.GELU, z, x) }},
+			{"UnaryGrad GELU", 3, func() error { return k.UnaryGrad(s, kernels.GELU, z, device.Store, x, y, y) }},
+			{"Unary Tanh", 2, func() error { return k.Unary(s, kernels.Tanh, z, x) }},
+			{"UnaryGrad ReLU", 3, func() error { return k.UnaryGrad(s, kernels.ReLU, z, device.Store, x, y, y) }},
+			{"Binary", 3, func() error { return k.Binary(s, kernels.Add, z, x, y) }},
+			{"Binary row", 2, func() error { return k.Binary(s, kernels.Add, z, x, row) }},
+			{"Binary column", 2, func() error { return k.Binary(s, kernels.Mul, z, x, column) }},
 			{"Sum rows", 1, func() error { return k.Sum(s, row, device.Store, x) }},
 			{"Sum columns", 1, func() error { return k.Sum(s, column, device.Store, x) }},
 			{"Sum all", 1, func() error { return k.Sum(s, g, device.Store, x) }},
@@ -128,12 +129,12 @@ func BenchmarkBandwidth(b *testing.B) {
 			{"MSEGrad", 3, func() error { return k.MSEGrad(s, z, device.Store, g, x, y) }},
 			{"CrossEntropy", 2, func() error { return k.CrossEntropy(s, g, z, x, labels) }},
 			{"CrossEntropyGrad", 2, func() error { return k.CrossEntropyGrad(s, z, device.Store, g, x, labels) }},
-			{"SGD", 3, func() error { return k.SGD(s, device.SGDStep{Param: z, Grad: x, LR: 1e-9}) }},
+			{"SGD", 3, func() error { return k.SGD(s, kernels.SGDStep{Param: z, Grad: x, LR: 1e-9}) }},
 			{"SGD momentum", 5, func() error {
-				return k.SGD(s, device.SGDStep{Param: z, Grad: x, Velocity: y, LR: 1e-9, Momentum: 0.9})
+				return k.SGD(s, kernels.SGDStep{Param: z, Grad: x, Velocity: y, LR: 1e-9, Momentum: 0.9})
 			}},
 			{"AdamW", 7, func() error {
-				return k.AdamW(s, device.AdamWStep{Param: z, Grad: x, Mean: y, Variance: variance, LR: 1e-9, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 10})
+				return k.AdamW(s, kernels.AdamWStep{Param: z, Grad: x, Mean: y, Variance: variance, LR: 1e-9, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 10})
 			}},
 			{"Uniform", 1, func() error { return k.Uniform(s, z, -1, 1, 1, 0) }},
 			{"NonFinite", 1, func() error { return k.NonFinite(s, raised, x) }},
@@ -152,9 +153,9 @@ func BenchmarkBandwidth(b *testing.B) {
 func BenchmarkCompression(b *testing.B) {
 	const m, n, rank = 4096, 16384, 4
 	d := gpu(b, &Options{Log: quiet()})
-	k, s := d.Kernels(), d.Compute()
+	k, s := kernels.Of(d), d.Compute()
 	x, half := uniform(b, d, tensor(b, d, device.Float32, m*n)), tensor(b, d, device.BFloat16, m*n)
-	blocks := tensor(b, d, device.Uint8, device.QuantizedLen(m*n))
+	blocks := tensor(b, d, device.Uint8, kernels.QuantizedLen(m*n))
 	p, q := tensor(b, d, device.Float32, rank, m), uniform(b, d, tensor(b, d, device.Float32, rank, n))
 	ok(b, k.Quantize(s, blocks, x))
 	matrix, pass := x.Reshape(m, n), float64(x.Bytes())/1e9
@@ -185,7 +186,7 @@ func BenchmarkMasters(b *testing.B) {
 	w, g := tensor(b, d, device.BFloat16, n), uniform(b, d, tensor(b, d, device.BFloat16, n))
 	m, v := uniform(b, d, tensor(b, d, device.Float32, n)), uniform(b, d, tensor(b, d, device.Float32, n))
 	measure(b, d, 20*n/1e9, "GB/s", func() error {
-		return d.Kernels().SGD(d.Compute(), device.SGDStep{Param: w, Grad: g, Master: m, Velocity: v, LR: 1e-9, Momentum: 0.9, LossScale: 65536})
+		return kernels.Of(d).SGD(d.Compute(), kernels.SGDStep{Param: w, Grad: g, Master: m, Velocity: v, LR: 1e-9, Momentum: 0.9, LossScale: 65536})
 	})
 }
 
@@ -193,7 +194,7 @@ func BenchmarkMasters(b *testing.B) {
 func BenchmarkSumBias(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
 	x, row := uniform(b, d, tensor(b, d, device.Float32, 1000, 4000)), tensor(b, d, device.Float32, 4000)
-	measure(b, d, float64(x.Bytes())/1e9, "GB/s", func() error { return d.Kernels().Sum(d.Compute(), row, device.Store, x) })
+	measure(b, d, float64(x.Bytes())/1e9, "GB/s", func() error { return kernels.Of(d).Sum(d.Compute(), row, device.Store, x) })
 }
 
 // BenchmarkHostCopy is CopyIn and CopyOut of 64 MiB.
@@ -212,17 +213,17 @@ func BenchmarkHostCopy(b *testing.B) {
 // BenchmarkLaunch is the host's time to enqueue a small kernel.
 func BenchmarkLaunch(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
-	k, s := d.Kernels(), d.Compute()
+	k, s := kernels.Of(d), d.Compute()
 	x, y, row := uniform(b, d, tensor(b, d, device.Float32, 64, 64)), tensor(b, d, device.Float32, 64, 64), tensor(b, d, device.Float32, 64)
 	for _, c := range []struct {
 		name string
 		f    func() error
 	}{
 		{"Axpby", func() error { return k.Axpby(s, y, device.Store, x) }},
-		{"Binary", func() error { return k.Binary(s, device.Add, y, x, x) }},
+		{"Binary", func() error { return k.Binary(s, kernels.Add, y, x, x) }},
 		{"Sum", func() error { return k.Sum(s, row, device.Store, x) }},
 		{"MatMul", func() error { return k.MatMul(s, y, device.Store, x, false, x, true) }},
-		{"Linear", func() error { return k.Linear(s, y, x, x, row, device.ActReLU) }},
+		{"Linear", func() error { return k.Linear(s, y, x, x, row, kernels.ActReLU) }},
 		{"Record", func() error { s.Record(); return nil }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
@@ -245,7 +246,7 @@ func BenchmarkLaunch(b *testing.B) {
 // prints PyTorch's figures.
 func BenchmarkAttention(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
-	k, s := d.Kernels(), d.Compute()
+	k, s := kernels.Of(d), d.Compute()
 	const rows = 1024
 	for _, c := range []struct {
 		dt                   device.DType
@@ -257,9 +258,9 @@ func BenchmarkAttention(b *testing.B) {
 		qkv, o := uniform(b, d, tensor(b, d, c.dt, c.batches, rows, 3*c.heads, c.size)), tensor(b, d, c.dt, c.batches, rows, c.heads, c.size)
 		dqkv, g := tensor(b, d, c.dt, c.batches, rows, 3*c.heads, c.size), uniform(b, d, tensor(b, d, c.dt, c.batches, rows, c.heads, c.size))
 		lse, delta := tensor(b, d, device.Float32, c.batches, c.heads, rows), tensor(b, d, device.Float32, c.batches, c.heads, rows)
-		part := func(t device.Tensor, i int) device.Heads { return device.RowsFirst(t, i*c.heads, c.heads) }
-		a := device.Attend{Q: part(qkv, 0), K: part(qkv, 1), V: part(qkv, 2), Causal: true, Scale: 1 / math.Sqrt(float64(c.size))}
-		result, gradient := device.RowsFirst(o, 0, c.heads), device.RowsFirst(g, 0, c.heads)
+		part := func(t device.Tensor, i int) kernels.Heads { return kernels.RowsFirst(t, i*c.heads, c.heads) }
+		a := kernels.Attend{Q: part(qkv, 0), K: part(qkv, 1), V: part(qkv, 2), Causal: true, Scale: 1 / math.Sqrt(float64(c.size))}
+		result, gradient := kernels.RowsFirst(o, 0, c.heads), kernels.RowsFirst(g, 0, c.heads)
 		product := 2 * float64(c.batches*c.heads) * rows * rows / 2 * float64(c.size) / 1e12
 		forward := func() error { return k.Attention(s, result, lse, a) }
 		deltas := func() error { return k.AttentionDelta(s, delta, gradient, result) }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // maxAxes is how many axes a kernel's iteration space may have, once those
@@ -24,7 +25,7 @@ type binaryArgs struct {
 	n, xstride, ystride [maxAxes]uint64
 }
 
-func (k *kernels) Binary(st device.Stream, op device.BinaryOp, dst, x, y device.Tensor) error {
+func (k *kernelSet) Binary(st device.Stream, op kernels.BinaryOp, dst, x, y device.Tensor) error {
 	operands.Binary(op, dst, x, y)
 	n := dst.Len()
 	if n == 0 {
@@ -52,7 +53,7 @@ func (k *kernels) Binary(st device.Stream, op device.BinaryOp, dst, x, y device.
 
 // plane is a grid for rows × cols threads: as many threads along a row as it
 // has use for.
-func (k *kernels) plane(rows, cols int) grid {
+func (k *kernelSet) plane(rows, cols int) grid {
 	g := grid{z: 1, threadsX: 1, threadsY: threads}
 	for g.threadsX < threads && g.threadsX < cols {
 		g.threadsX *= 2

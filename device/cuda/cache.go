@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/poll"
 )
 
 // cache keeps compiled kernels between runs, in a folder that only its user
@@ -156,7 +156,7 @@ func (c cache) lock(ctx context.Context) (unlock func(), err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
-	err = device.Poll(ctx, func() (bool, error) {
+	err = poll.Until(ctx, func() (bool, error) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return false, nil

@@ -19,7 +19,7 @@ type copyArgs struct {
 	wide        uint64
 }
 
-func (k *kernels) Fill(st device.Stream, dst device.Tensor, v float64) error {
+func (k *kernelSet) Fill(st device.Stream, dst device.Tensor, v float64) error {
 	operand.Fill(dst)
 	if dst.Len() == 0 {
 		return nil
@@ -32,7 +32,7 @@ func (k *kernels) Fill(st device.Stream, dst device.Tensor, v float64) error {
 // Copy treats what a type cannot hold as the CPU does: a float outside an
 // integer type's range becomes the nearest number in it, and a NaN becomes 0;
 // integers wrap.
-func (k *kernels) Copy(st device.Stream, dst, src device.Tensor) error {
+func (k *kernelSet) Copy(st device.Stream, dst, src device.Tensor) error {
 	operand.Copy(dst, src)
 	if dst.Len() == 0 {
 		return nil

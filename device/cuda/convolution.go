@@ -9,6 +9,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // convArgs is Conv in kernels/convolution.cu.
@@ -27,7 +28,7 @@ const columnBytes = 256 << 20
 // convolution is one call of a convolution's kernel, which goes through the batch by chunks
 // of images. The columns of all groups lie one behind the other.
 type convolution struct {
-	k       *kernels
+	k       *kernelSet
 	s       *Stream
 	dt      device.DType
 	z       operand.ConvSizes
@@ -38,7 +39,7 @@ type convolution struct {
 }
 
 // convolve calls step for each chunk of images: from first on, so many.
-func (k *kernels) convolve(st device.Stream, dt device.DType, z operand.ConvSizes, step func(c *convolution, first int) error) (err error) {
+func (k *kernelSet) convolve(st device.Stream, dt device.DType, z operand.ConvSizes, step func(c *convolution, first int) error) (err error) {
 	if err := k.d.Err(); err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func (c *convolution) groups(weight device.Tensor, f func(columns, results, weig
 	return nil
 }
 
-func (k *kernels) Conv2d(st device.Stream, dst, x, w, bias device.Tensor, p device.Conv) error {
+func (k *kernelSet) Conv2d(st device.Stream, dst, x, w, bias device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2d", dst, x, w, bias, p)
 	err := k.convolve(st, dst.DType, z, func(c *convolution, first int) error {
 		if err := c.move(&k.im2col, c.columns, x, device.Tensor{}, first, z.C, c.columns.Len(), device.Store); err != nil {
@@ -116,7 +117,7 @@ func (k *kernels) Conv2d(st device.Stream, dst, x, w, bias device.Tensor, p devi
 	return nil
 }
 
-func (k *kernels) Conv2dGradInput(st device.Stream, dst device.Tensor, acc device.Accum, g, w device.Tensor, p device.Conv) error {
+func (k *kernelSet) Conv2dGradInput(st device.Stream, dst device.Tensor, acc device.Accum, g, w device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2dGradInput", g, dst, w, device.Tensor{}, p)
 	err := k.convolve(st, dst.DType, z, func(c *convolution, first int) error {
 		if err := c.move(&k.toColumns, c.results, g, device.Tensor{}, first, z.O, c.results.Len(), device.Store); err != nil {
@@ -137,7 +138,7 @@ func (k *kernels) Conv2dGradInput(st device.Stream, dst device.Tensor, acc devic
 }
 
 // Conv2dGradWeight adds up the chunks in order.
-func (k *kernels) Conv2dGradWeight(st device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p device.Conv) error {
+func (k *kernelSet) Conv2dGradWeight(st device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p kernels.Conv) error {
 	z := operands.Conv2d("Conv2dGradWeight", g, x, dst, device.Tensor{}, p)
 	if z.N == 0 {
 		return k.scale(st, dst, acc.Beta)

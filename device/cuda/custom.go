@@ -19,43 +19,39 @@ type customKey struct {
 	dt     device.DType
 }
 
-// customModule is what became of one: its functions, or why there are none.
+// customModule is a loaded module of a program's own: its functions by name, or the error
+// that kept it from being loaded.
 type customModule struct {
-	functions map[*device.Kernel]C.uintptr_t
+	functions map[string]C.uintptr_t
 	err       error
 }
 
-func (k *kernels) Launch(st device.Stream, kernel *device.Kernel, g device.Grid, args ...any) error {
-	dt := kernel.Check(g, args)
-	m, ok := k.custom[customKey{kernel.Module(), dt}]
+func (k *kernelSet) Launch(st device.Stream, kernel *device.Kernel, g device.Grid, args ...any) error {
+	l := kernel.Launch(g, args, k.addr)
+	key := customKey{l.Module, l.DType}
+	m, ok := k.custom[key]
 	if !ok {
-		m = k.compileCustom(kernel.Module(), dt)
-		k.custom[customKey{kernel.Module(), dt}] = m
+		m = k.compileCustom(l.Module.Program(l.DType))
+		k.custom[key] = m
 	}
-	if m.err != nil || g.Blocks[0] == 0 {
+	if m.err != nil || l.Grid.Blocks[0] == 0 {
 		return m.err
 	}
-	words := kernel.Words(args, k.addr)
-	g = g.Whole()
-	return k.launchDeep(k.d.stream(st), m.functions[kernel],
-		grid{g.Blocks[0], g.Blocks[1], g.Blocks[2], g.Threads[0], g.Threads[1]}, g.Threads[2],
-		unsafe.Pointer(unsafe.SliceData(words)), uintptr(len(words))*unsafe.Sizeof(words[0]))
+	b, t := l.Grid.Blocks, l.Grid.Threads
+	return k.launchDeep(k.d.stream(st), m.functions[l.Function], grid{b[0], b[1], b[2], t[0], t[1]}, t[2],
+		unsafe.Pointer(unsafe.SliceData(l.Arguments)), uintptr(len(l.Arguments))*unsafe.Sizeof(l.Arguments[0]))
 }
 
 // compileCustom compiles and loads a program's module.
-func (k *kernels) compileCustom(module *device.Module, dt device.DType) customModule {
-	names := make([]string, len(module.Kernels()))
-	for i, kernel := range module.Kernels() {
-		names[i] = kernel.Entry()
-	}
-	handles, err := k.d.Compile(context.Background(), module.File(), module.Program(dt), names...)
+func (k *kernelSet) compileCustom(p device.Program) customModule {
+	handles, err := k.d.Compile(context.Background(), p.File, p.Text, p.Functions...)
 	var failed *compileError
 	if errors.As(err, &failed) {
-		err = &device.CompileError{File: module.File(), Log: failed.log}
+		err = &device.CompileError{File: p.File, Log: failed.log}
 	}
-	m := customModule{functions: map[*device.Kernel]C.uintptr_t{}, err: err}
+	m := customModule{functions: map[string]C.uintptr_t{}, err: err}
 	for i, h := range handles {
-		m.functions[module.Kernels()[i]] = C.uintptr_t(h)
+		m.functions[p.Functions[i]] = C.uintptr_t(h)
 	}
 	return m
 }

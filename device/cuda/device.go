@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/arena"
+	"github.com/goddp/goddp/internal/poll"
 )
 
 // Device implements device.Device on one GPU.
@@ -30,14 +32,13 @@ type Device struct {
 	ended   atomic.Pointer[error] // a LostError, or ErrClosed: no call reaches CUDA any more
 
 	compute *Stream
-	kernels *kernels
+	kernels *kernelSet
 	events  eventPool // with a time
 	marks   eventPool // without
 	clock   clock
-	memory  *device.Arena
-	pinned  *device.Arena // page-locked memory of the host
+	memory  *arena.Arena
+	pinned  *arena.Arena // page-locked memory of the host
 	staging *staging
-	values  device.Values
 
 	limit     int64           // of held; 0 is none
 	held      atomic.Int64    // bytes that the arena got from the driver
@@ -90,8 +91,8 @@ func openBare(ordinal int, o Options) (_ *Device, err error) {
 		}
 	}()
 	d.events.d, d.events.timed, d.marks.d = d, true, d
-	d.memory = device.NewArena(d.allocRaw, d.releaseRaw)
-	d.pinned = device.NewArena(d.pin, d.unpin)
+	d.memory = arena.New(d.allocRaw, d.releaseRaw)
+	d.pinned = arena.New(d.pin, d.unpin)
 	d.staging = &staging{d: d}
 	if d.compute, err = d.newStream(false); err != nil {
 		return nil, err
@@ -233,7 +234,7 @@ func (d *Device) drain(ctx context.Context) error {
 	}
 	d.mu.Unlock()
 	for _, s := range streams {
-		if err := device.Poll(ctx, s.idle); err != nil {
+		if err := poll.Until(ctx, s.idle); err != nil {
 			return fmt.Errorf("%s: waiting for work in flight: %w", d.name, err)
 		}
 	}
@@ -245,9 +246,6 @@ func (d *Device) Compute() device.Stream { return d.compute }
 
 // Kernels is the device's implementation of the operations.
 func (d *Device) Kernels() device.Kernels { return d.kernels }
-
-// Values keeps per-device state of the layers above.
-func (d *Device) Values() *device.Values { return &d.values }
 
 // Memory tells what the arena holds.
 func (d *Device) Memory() device.MemoryStats { return d.memory.Stats() }

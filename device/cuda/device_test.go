@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // busy enqueues matrix products that take some tenths of a second.
@@ -21,7 +22,7 @@ func busy(t testing.TB, d *Device, s device.Stream) {
 	ok(t, d.Kernels().Fill(s, x, 0.5))
 	ok(t, d.Kernels().Fill(s, y, 0.25))
 	for range 100 {
-		ok(t, d.Kernels().MatMul(s, z, device.Store, x, false, y, false))
+		ok(t, kernels.Of(d).MatMul(s, z, device.Store, x, false, y, false))
 	}
 }
 

@@ -39,7 +39,7 @@
 //
 // # Memory
 //
-// Alloc and Free go to a device.Arena over the driver's memory. A freed block
+// Alloc and Free go to a arena.Arena over the driver's memory. A freed block
 // may be handed out again at once, since its next user is behind its last one
 // on the compute stream: whoever used it on another stream makes the compute
 // stream wait for that first. AllocHost's memory is page-locked, which Copy moves

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // mapArgs is Map in kernels/elementwise.cu.
@@ -22,7 +23,7 @@ type mapArgs struct {
 
 // each runs a kernel over the elements of dst, given x and y; a.y may be
 // left 0.
-func (k *kernels) each(st device.Stream, versions *perFloat, dst device.Tensor, a mapArgs) error {
+func (k *kernelSet) each(st device.Stream, versions *perFloat, dst device.Tensor, a mapArgs) error {
 	n := dst.Len()
 	if n == 0 {
 		return nil
@@ -39,28 +40,28 @@ func (k *kernels) each(st device.Stream, versions *perFloat, dst device.Tensor, 
 	return k.launch(k.d.stream(st), versions[dst.DType], k.flat(items), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-func (k *kernels) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
+func (k *kernelSet) Axpby(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
 	operands.Same("Axpby", dst, x)
 	return k.each(s, &k.axpby, dst, mapArgs{x: k.addr(x), acc: acc})
 }
 
-func (k *kernels) Unary(s device.Stream, op device.UnaryOp, dst, x device.Tensor) error {
+func (k *kernelSet) Unary(s device.Stream, op kernels.UnaryOp, dst, x device.Tensor) error {
 	operands.Same(op.String(), dst, x)
 	return k.each(s, &k.unary, dst, mapArgs{x: k.addr(x), acc: device.Store, op: int32(op.Func), a: op.A, b: op.B})
 }
 
-func (k *kernels) UnaryGrad(s device.Stream, op device.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
+func (k *kernelSet) UnaryGrad(s device.Stream, op kernels.UnaryOp, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
 	known := operands.UnaryGrad(op, dst, g, x, y)
 	return k.each(s, &k.unaryGrad, dst, mapArgs{x: k.addr(g), y: k.addr(known), acc: acc, op: int32(op.Func), a: op.A, b: op.B})
 }
 
-func (k *kernels) MSEGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
+func (k *kernelSet) MSEGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, y device.Tensor) error {
 	operands.MSEGrad(dst, g, x, y)
 	return k.each(s, &k.mseGrad, dst, mapArgs{x: k.addr(x), y: k.addr(y), g: k.addr(g), acc: acc})
 }
 
 // scale computes dst = beta·dst, which with beta 0 does not read dst.
-func (k *kernels) scale(st device.Stream, dst device.Tensor, beta float64) error {
+func (k *kernelSet) scale(st device.Stream, dst device.Tensor, beta float64) error {
 	if dst.Len() == 0 {
 		return nil
 	}

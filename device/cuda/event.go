@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/poll"
 )
 
 // Event implements device.Event: one of its stream's, which reaches them in
@@ -74,7 +75,7 @@ func (e *Event) Done() (bool, error) {
 }
 
 // Sync blocks the caller until the point is reached.
-func (e *Event) Sync(ctx context.Context) error { return device.Poll(ctx, e.Done) }
+func (e *Event) Sync(ctx context.Context) error { return poll.Until(ctx, e.Done) }
 
 // Time is when the point was reached, on the host's clock, to within about
 // ten microseconds; the zero Time before that.

@@ -37,6 +37,7 @@ func bare(t testing.TB, lines ...string) *Device {
 	ok(t, err)
 	d, err := openBare(0, Options{Log: quiet()})
 	ok(t, err)
+	d.kernels = &kernelSet{d: d}
 	t.Cleanup(func() {
 		release()
 		if err := d.Close(); err != nil {
@@ -309,7 +310,7 @@ func BenchmarkHost(b *testing.B) {
 	s := d.compute
 	last := s.Mark()
 	var args [64]byte
-	k := &kernels{d: d}
+	k := &kernelSet{d: d}
 	for _, c := range []struct {
 		name string
 		f    func() error

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // TestLostDevice checks, in a process of its own, that an error that CUDA does
@@ -38,7 +39,7 @@ func fault() int {
 		fmt.Println(err)
 		return 1
 	}
-	s, k, ctx := d.Compute(), d.Kernels(), context.Background()
+	s, k, ctx := d.Compute(), kernels.Of(d), context.Background()
 	x, err := d.Alloc(4096)
 	if err != nil {
 		fmt.Println(err)

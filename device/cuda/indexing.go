@@ -21,7 +21,7 @@ type gatherArgs struct {
 	each, wide        int32
 }
 
-func (k *kernels) Gather(st device.Stream, dst, src, index device.Tensor) error {
+func (k *kernelSet) Gather(st device.Stream, dst, src, index device.Tensor) error {
 	sizes := operands.Gather(dst, src, index)
 	if dst.Len() == 0 {
 		return nil
@@ -60,7 +60,7 @@ const (
 	chunkItems = 32
 )
 
-func (k *kernels) ScatterAdd(st device.Stream, dst device.Tensor, acc device.Accum, src, index device.Tensor, skip int) (err error) {
+func (k *kernelSet) ScatterAdd(st device.Stream, dst device.Tensor, acc device.Accum, src, index device.Tensor, skip int) (err error) {
 	sizes := operands.ScatterAdd(dst, src, index)
 	if dst.Len() == 0 {
 		return nil

@@ -31,21 +31,21 @@ var patterns = [...]struct{ exponent, sign uint64 }{
 	device.BFloat16: {0x7F80_7F80_7F80_7F80, 0x8000_8000_8000_8000},
 }
 
-func (k *kernels) NonFinite(st device.Stream, flag, x device.Tensor) error {
+func (k *kernelSet) NonFinite(st device.Stream, flag, x device.Tensor) error {
 	operand.NonFinite(flag, x)
 	p := patterns[x.DType]
 	return k.inspect(st, k.nonFinite, inspectArgs{dst: k.addr(flag), exponent: p.exponent, sign: p.sign}, x)
 }
 
 // Hash adds integers atomically: their sum does not depend on the order.
-func (k *kernels) Hash(st device.Stream, dst, x device.Tensor) error {
+func (k *kernelSet) Hash(st device.Stream, dst, x device.Tensor) error {
 	operand.Hash(dst, x)
 	return k.inspect(st, k.hash, inspectArgs{dst: k.addr(dst)}, x)
 }
 
 // inspect launches one of inspect.cu's kernels over x. There are as many threads
 // as the GPU runs at a time, because each ends with an access to dst.
-func (k *kernels) inspect(st device.Stream, f C.uintptr_t, a inspectArgs, x device.Tensor) error {
+func (k *kernelSet) inspect(st device.Stream, f C.uintptr_t, a inspectArgs, x device.Tensor) error {
 	if x.Len() == 0 {
 		return nil
 	}

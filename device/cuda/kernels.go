@@ -21,6 +21,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 //go:embed kernels/*.cu
@@ -35,8 +36,9 @@ type perFloat [device.BFloat16 + 1]C.uintptr_t
 // perType are a kernel's versions by element type.
 type perType [device.Uint8 + 1]C.uintptr_t
 
-// kernels implements device.Kernels.
-type kernels struct {
+// kernelSet implements kernels.Kernels.
+type kernelSet struct {
+	values   kernels.Values
 	d        *Device
 	blas     *blasLt
 	compiler string // what compiled the kernels, for people
@@ -79,8 +81,11 @@ type kernels struct {
 
 // newKernels compiles and loads every kernel. None is left to be loaded later:
 // that can wait for the whole device, and a collective may be running then.
-func newKernels(d *Device, o Options) (_ *kernels, err error) {
-	k := &kernels{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[layer]bool{}, custom: map[customKey]customModule{}}
+// Values returns the per-device state of the packages above.
+func (k *kernelSet) Values() *kernels.Values { return &k.values }
+
+func newKernels(d *Device, o Options) (_ *kernelSet, err error) {
+	k := &kernelSet{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[layer]bool{}, custom: map[customKey]customModule{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, k.close())
@@ -122,7 +127,7 @@ func source(name string) string {
 }
 
 // files lists the functions of every source, and where their handles go.
-func (k *kernels) files() map[string]map[string]*C.uintptr_t {
+func (k *kernelSet) files() map[string]map[string]*C.uintptr_t {
 	floats := func(kernels map[string]*perFloat) map[string]*C.uintptr_t {
 		out := map[string]*C.uintptr_t{}
 		for name, versions := range kernels {
@@ -213,7 +218,7 @@ func (k *kernels) files() map[string]map[string]*C.uintptr_t {
 }
 
 // close ends the libraries of an idle device.
-func (k *kernels) close() error {
+func (k *kernelSet) close() error {
 	if k == nil || k.blas == nil {
 		return nil
 	}
@@ -228,7 +233,7 @@ type grid struct{ x, y, z, threadsX, threadsY int }
 
 // flat is a grid for n independent threads: enough blocks to fill the GPU
 // several times over, which then loop.
-func (k *kernels) flat(n int) grid {
+func (k *kernelSet) flat(n int) grid {
 	blocks := min(ceil(n, threads), k.d.card.sms*64)
 	return grid{blocks, 1, 1, threads, 1}
 }
@@ -236,12 +241,12 @@ func (k *kernels) flat(n int) grid {
 func ceil(n, by int) int { return (n + by - 1) / by }
 
 // launch enqueues a kernel whose parameter is the structure at args.
-func (k *kernels) launch(s *Stream, f C.uintptr_t, g grid, args unsafe.Pointer, size uintptr) error {
+func (k *kernelSet) launch(s *Stream, f C.uintptr_t, g grid, args unsafe.Pointer, size uintptr) error {
 	return k.launchDeep(s, f, g, 1, args, size)
 }
 
 // launchDeep is launch with so many threads of a block along z.
-func (k *kernels) launchDeep(s *Stream, f C.uintptr_t, g grid, threadsZ int, args unsafe.Pointer, size uintptr) error {
+func (k *kernelSet) launchDeep(s *Stream, f C.uintptr_t, g grid, threadsZ int, args unsafe.Pointer, size uintptr) error {
 	d := k.d
 	if err := d.Err(); err != nil {
 		return err
@@ -252,7 +257,7 @@ func (k *kernels) launchDeep(s *Stream, f C.uintptr_t, g grid, threadsZ int, arg
 
 // flags is where the bytes are that forbid an update, and how many; none of no
 // tensor.
-func (k *kernels) flags(t device.Tensor) (addr, n uint64) {
+func (k *kernelSet) flags(t device.Tensor) (addr, n uint64) {
 	if t.IsZero() {
 		return 0, 0
 	}
@@ -261,7 +266,7 @@ func (k *kernels) flags(t device.Tensor) (addr, n uint64) {
 
 // addr is where an operand is. One in host memory is a programming error,
 // which would cost the device if the kernel met it.
-func (k *kernels) addr(t device.Tensor) uint64 {
+func (k *kernelSet) addr(t device.Tensor) uint64 {
 	if t.Buf.Host() != nil {
 		panic(fmt.Errorf("%s: an operand is in the host's memory: %v", k.d.name, t))
 	}

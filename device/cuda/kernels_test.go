@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/devicetest"
 	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func TestConformance(t *testing.T) {
@@ -70,7 +71,7 @@ func TestLinearKeepsNaN(t *testing.T) {
 			return to
 		}
 		dst, got := tensor(t, d, dt, m, n), tensor(t, d, device.Float32, m, n)
-		ok(t, d.Kernels().Linear(d.Compute(), dst, as(x), as(w), as(bias), device.ActReLU))
+		ok(t, kernels.Of(d).Linear(d.Compute(), dst, as(x), as(w), as(bias), kernels.ActReLU))
 		ok(t, d.Kernels().Copy(d.Compute(), got, dst))
 		for i, y := range download(t, d, got) {
 			if isNaN := y != y; isNaN != (i/n == 5) || !isNaN && y != 0 {
@@ -91,7 +92,7 @@ func TestTF32(t *testing.T) {
 	worst := func(allow bool) (off float64) {
 		d := gpu(t, &Options{AllowTF32: allow})
 		x, dst := upload(t, d, v, n, n), tensor(t, d, device.Float32, n, n)
-		ok(t, d.Kernels().MatMul(d.Compute(), dst, device.Store, x, false, x, true))
+		ok(t, kernels.Of(d).MatMul(d.Compute(), dst, device.Store, x, false, x, true))
 		got := download(t, d, dst)
 		for i := range n {
 			var want float64
@@ -129,23 +130,23 @@ func TestMisuse(t *testing.T) {
 // TestLaunchAllocations checks that launches leave nothing to the collector.
 func TestLaunchAllocations(t *testing.T) {
 	d := gpu(t, nil)
-	k, s := d.Kernels(), d.Compute()
+	k, s := kernels.Of(d), d.Compute()
 	x, row := tensor(t, d, device.Float32, 64, 64), tensor(t, d, device.Float32, 64)
 	raised, hash := tensor(t, d, device.Uint8), tensor(t, d, device.Int64)
-	blocks := tensor(t, d, device.Uint8, device.QuantizedLen(x.Len()))
+	blocks := tensor(t, d, device.Uint8, kernels.QuantizedLen(x.Len()))
 	few, spare := tensor(t, d, device.Float32, 4, 64), tensor(t, d, device.Float32, 4, 64)
 	ok(t, k.Fill(s, x, 1))
 	ok(t, k.Fill(s, row, 1))
 	ok(t, k.Fill(s, few, 1))
 	for name, f := range map[string]func() error{
 		"Axpby":  func() error { return k.Axpby(s, x, device.Store, x) },
-		"Binary": func() error { return k.Binary(s, device.Add, x, x, row) },
+		"Binary": func() error { return k.Binary(s, kernels.Add, x, x, row) },
 		"Sum":    func() error { return k.Sum(s, row, device.Store, x) },
 		"MatMul": func() error { return k.MatMul(s, x, device.Store, x, false, x, true) },
-		"SGD":    func() error { return k.SGD(s, device.SGDStep{Param: x, Grad: x, LR: 0}) },
+		"SGD":    func() error { return k.SGD(s, kernels.SGDStep{Param: x, Grad: x, LR: 0}) },
 
 		"AdamW": func() error {
-			return k.AdamW(s, device.AdamWStep{Param: x, Grad: x, Mean: x, Variance: x, Step: 1})
+			return k.AdamW(s, kernels.AdamWStep{Param: x, Grad: x, Mean: x, Variance: x, Step: 1})
 		},
 		"NonFinite": func() error { return k.NonFinite(s, raised, x) },
 		"Hash":      func() error { return k.Hash(s, hash, x) },

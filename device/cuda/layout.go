@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // perSize are a kernel's versions by the size of an element in bytes, for what moves
@@ -33,7 +34,7 @@ type stridedArgs struct {
 // transposing by way of shared memory.
 const transposeAxis = 8
 
-func (k *kernels) CopyStrided(st device.Stream, shape device.Shape, dst device.Tensor, to device.Layout, acc device.Accum, src device.Tensor, from device.Layout) error {
+func (k *kernelSet) CopyStrided(st device.Stream, shape device.Shape, dst device.Tensor, to kernels.Layout, acc device.Accum, src device.Tensor, from kernels.Layout) error {
 	axes := operands.CopyStrided(shape, dst, to, acc, src, from)
 	if axes == nil {
 		return nil

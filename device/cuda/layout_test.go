@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // TestIndexOutOfRange checks that an index that is out of range gives NaN, and that its
@@ -16,7 +17,7 @@ func TestIndexOutOfRange(t *testing.T) {
 	standIn(t)
 	d := openGPU(t, &Options{Log: quiet()})
 	defer func() { ok(t, d.Close()) }()
-	k, s := d.Kernels(), d.Compute()
+	k, s := kernels.Of(d), d.Compute()
 	at := []int64{1, -1, 2, 0}
 	index := tensor(t, d, device.Int64, len(at))
 	ok(t, d.CopyIn(s, index.Buf, unsafe.Slice((*byte)(unsafe.Pointer(&at[0])), 8*len(at))))
@@ -42,7 +43,7 @@ func TestIndexOutOfRange(t *testing.T) {
 // and written.
 func BenchmarkLayout(b *testing.B) {
 	d := gpu(b, &Options{Log: quiet()})
-	k, s := d.Kernels(), d.Compute()
+	k, s := kernels.Of(d), d.Compute()
 	for _, dt := range []device.DType{device.Float32, device.BFloat16} {
 		const batch, length, heads, width, vocabulary = 64, 1024, 12, 64, 50257
 		const features = heads * width
@@ -56,11 +57,11 @@ func BenchmarkLayout(b *testing.B) {
 		ok(b, k.Fill(s, same, 7))
 		rows := x.Reshape(1, batch*length, features)
 		permute := func(shape device.Shape, order ...int) error {
-			in, out, from := device.Dense(shape), make(device.Shape, len(shape)), device.Layout{Strides: make([]int, len(shape))}
+			in, out, from := kernels.Dense(shape), make(device.Shape, len(shape)), kernels.Layout{Strides: make([]int, len(shape))}
 			for i, axis := range order {
 				out[i], from.Strides[i] = shape[axis], in.Strides[axis]
 			}
-			return k.CopyStrided(s, out, y, device.Dense(out), device.Store, x, from)
+			return k.CopyStrided(s, out, y, kernels.Dense(out), device.Store, x, from)
 		}
 		moved := 2 * x.Bytes()
 		for _, c := range []struct {
@@ -73,7 +74,7 @@ func BenchmarkLayout(b *testing.B) {
 			{"matrix", moved, func() error { return permute(device.Shape{batch * length, features}, 1, 0) }},
 			{"a third of columns", moved / 3, func() error {
 				part := device.Shape{batch * length, features / 3}
-				return k.CopyStrided(s, part, y, device.Dense(part), device.Store, x, device.Layout{Strides: []int{features, 1}})
+				return k.CopyStrided(s, part, y, kernels.Dense(part), device.Store, x, kernels.Layout{Strides: []int{features, 1}})
 			}},
 			{"embedding", moved, func() error { return k.Gather(s, y.Reshape(1, batch*length, features), weight, ids) }},
 			{"embedding's gradient", weight.Bytes() + x.Bytes(), func() error { return k.ScatterAdd(s, weight, device.Store, rows, ids, -1) }},

@@ -7,17 +7,18 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Linear is one kernel, the bias with it, where cuBLAS has one; else a pass over
 // dst follows the product. cuBLAS's kernel for float64 is not used: on an H200 it
 // takes twice the time of the product. Its ReLU is not used either: in 16-bit
 // types some of its kernels make 0 of a NaN (cuBLASLt 13.1 on an H200).
-func (k *kernels) Linear(st device.Stream, dst, x, w, bias device.Tensor, act device.Activation) error {
+func (k *kernelSet) Linear(st device.Stream, dst, x, w, bias device.Tensor, act kernels.Activation) error {
 	m, n, inner := operands.Linear(dst, x, w, bias)
 	p := product{rows: n, cols: m, inner: inner, ta: true, epilogue: epilogue(bias), batch: 1}
 	err := errUnsupported
-	if inner > 0 && dst.DType != device.Float64 && act == device.NoActivation {
+	if inner > 0 && dst.DType != device.Float64 && act == kernels.NoActivation {
 		err = k.multiply(st, p, dst, device.Store, x, w, bias)
 	}
 	if errors.Is(err, errUnsupported) {
@@ -33,20 +34,20 @@ func (k *kernels) Linear(st device.Stream, dst, x, w, bias device.Tensor, act de
 }
 
 // finish adds the bias to every row of dst and applies act.
-func (k *kernels) finish(st device.Stream, dst, bias device.Tensor, act device.Activation) error {
+func (k *kernelSet) finish(st device.Stream, dst, bias device.Tensor, act kernels.Activation) error {
 	switch {
 	case !bias.IsZero():
-		a := mapArgs{x: k.addr(dst), g: k.addr(bias), cols: uint64(bias.Len()), acc: device.Store, op: flag(act == device.ActReLU)}
+		a := mapArgs{x: k.addr(dst), g: k.addr(bias), cols: uint64(bias.Len()), acc: device.Store, op: flag(act == kernels.ActReLU)}
 		return k.each(st, &k.biasAct, dst, a)
-	case act == device.ActReLU:
-		return k.Unary(st, device.ReLU, dst, dst)
+	case act == kernels.ActReLU:
+		return k.Unary(st, kernels.ReLU, dst, dst)
 	}
 	return nil
 }
 
 // LinearGrad is one kernel where that was found to be faster, else a product
 // and a sum.
-func (k *kernels) LinearGrad(st device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
+func (k *kernelSet) LinearGrad(st device.Stream, dw device.Tensor, accW device.Accum, db device.Tensor, accB device.Accum, g, x device.Tensor) error {
 	operands.LinearGrad(dw, db, g, x)
 	a := linearGrad{dw, accW, db, accB, g, x}
 	fuse, err := k.fuses(st, a)
@@ -78,7 +79,7 @@ func (a linearGrad) product() product {
 	return product{rows: a.x.Shape[1], cols: a.g.Shape[1], inner: a.g.Shape[0], tb: true, epilogue: epilogueBiasGrad, batch: 1}
 }
 
-func (k *kernels) gradsApart(st device.Stream, a linearGrad) error {
+func (k *kernelSet) gradsApart(st device.Stream, a linearGrad) error {
 	if err := k.MatMul(st, a.dw, a.accW, a.g, true, a.x, false); err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (k *kernels) gradsApart(st device.Stream, a linearGrad) error {
 
 // gradsFused needs an accB without Beta: cuBLAS overwrites db, with sums that
 // are not scaled.
-func (k *kernels) gradsFused(st device.Stream, a linearGrad) error {
+func (k *kernelSet) gradsFused(st device.Stream, a linearGrad) error {
 	err := k.multiply(st, a.product(), a.dw, a.accW, a.g, a.x, a.db)
 	if err != nil || a.accB.Alpha == 1 {
 		return err
@@ -98,7 +99,7 @@ func (k *kernels) gradsFused(st device.Stream, a linearGrad) error {
 // fuses tells whether to compute a by gradsFused: only a race tells that it
 // pays, once per product, since what cuBLAS has for it may be much slower than
 // its best product. It has nothing for a single row before 12.3.4.
-func (k *kernels) fuses(st device.Stream, a linearGrad) (bool, error) {
+func (k *kernelSet) fuses(st device.Stream, a linearGrad) (bool, error) {
 	p := a.product()
 	if !k.tune || a.accB.Beta != 0 || p.inner < 2 || a.dw.Len() == 0 {
 		return false, nil
@@ -135,7 +136,7 @@ func (k *kernels) fuses(st device.Stream, a linearGrad) (bool, error) {
 
 // scratch replaces the memory of tensors by one new buffer's, of undefined
 // content.
-func (k *kernels) scratch(ts ...*device.Tensor) (device.Buffer, error) {
+func (k *kernelSet) scratch(ts ...*device.Tensor) (device.Buffer, error) {
 	size := 0
 	for _, t := range ts {
 		size += ceil(t.Bytes(), device.Align) * device.Align
@@ -165,7 +166,7 @@ type layer struct {
 // can wait for all work in flight while it holds the context's lock, and no
 // collective could then even be aborted. Where there is no memory for it, or
 // work is being captured, the first gradients load.
-func (k *kernels) PrepareLinearGrad(st device.Stream, y, x, w, bias device.Tensor) error {
+func (k *kernelSet) PrepareLinearGrad(st device.Stream, y, x, w, bias device.Tensor) error {
 	m, n, inner := operands.Linear(y, x, w, bias)
 	l := layer{y.DType, m, n, inner, !bias.IsZero()}
 	s := k.d.stream(st)

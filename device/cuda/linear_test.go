@@ -11,6 +11,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/devicetest"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // fusing is a device whose LinearGrad is one kernel wherever it can be, fast
@@ -23,7 +24,7 @@ type fusing struct {
 func (f *fusing) Kernels() device.Kernels { return fusingKernels{f.kernels, f} }
 
 type fusingKernels struct {
-	*kernels
+	*kernelSet
 	f *fusing
 }
 
@@ -38,7 +39,7 @@ func (k fusingKernels) LinearGrad(s device.Stream, dw device.Tensor, accW device
 			return err
 		}
 	}
-	return k.kernels.LinearGrad(s, dw, accW, db, accB, g, x)
+	return k.kernelSet.LinearGrad(s, dw, accW, db, accB, g, x)
 }
 
 // TestFusedBiasGradient runs the suite on cuBLAS's own sums, which a race may
@@ -69,7 +70,7 @@ func multiplying(t *testing.T, tune bool) *Device {
 	d := bare(t)
 	b, err := openBlasLt(d)
 	ok(t, err)
-	d.kernels = &kernels{d: d, blas: b, tune: tune, fused: map[product]bool{}, prepared: map[layer]bool{}}
+	d.kernels = &kernelSet{d: d, blas: b, tune: tune, fused: map[product]bool{}, prepared: map[layer]bool{}}
 	return d
 }
 
@@ -127,9 +128,9 @@ func TestOperandOrder(t *testing.T) {
 	}
 	bias := numbers(1, n, 3)
 	dst := put(before, m, n)
-	ok(t, k.Linear(s, dst, px[0], py[1], put(bias, n), device.NoActivation))
+	ok(t, k.Linear(s, dst, px[0], py[1], put(bias, n), kernels.NoActivation))
 	same("Linear", dst, func(i, j int) float32 { return dot(x, y, i, j) + bias[j] })
-	ok(t, k.Linear(s, dst, px[0], py[1], put(bias, n), device.ActReLU))
+	ok(t, k.Linear(s, dst, px[0], py[1], put(bias, n), kernels.ActReLU))
 	same("the product before a ReLU", dst, func(i, j int) float32 { return dot(x, y, i, j) }) // no kernel follows here
 
 	// The weight's gradient gᵀ·x [m n] of g [inner m] and x [inner n].
@@ -152,7 +153,7 @@ func TestOperandOrder(t *testing.T) {
 // nothing that was not there before.
 func TestPreparedGradients(t *testing.T) {
 	check := func(t *testing.T, d *Device) {
-		k, s := d.Kernels(), d.Compute()
+		k, s := kernels.Of(d), d.Compute()
 		const m, n, inner = 64, 96, 128
 		for _, withBias := range []bool{false, true} {
 			x, w, y := tensor(t, d, device.Float32, m, inner), tensor(t, d, device.Float32, n, inner), tensor(t, d, device.Float32, m, n)

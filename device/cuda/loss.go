@@ -22,7 +22,7 @@ const lossBlocks = 1024
 
 // meanOf runs a kernel of so many blocks that writes partial sums, and then
 // their mean over rows to dst.
-func (k *kernels) meanOf(st device.Stream, versions *perFloat, blocks, threadsX int, dst device.Tensor, a lossArgs) error {
+func (k *kernelSet) meanOf(st device.Stream, versions *perFloat, blocks, threadsX int, dst device.Tensor, a lossArgs) error {
 	s := k.d.stream(st)
 	work, err := s.workspace()
 	if err != nil {
@@ -37,7 +37,7 @@ func (k *kernels) meanOf(st device.Stream, versions *perFloat, blocks, threadsX 
 	return k.launch(s, k.mean[dst.DType], grid{1, 1, 1, threads, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-func (k *kernels) MSE(s device.Stream, dst, x, y device.Tensor) error {
+func (k *kernelSet) MSE(s device.Stream, dst, x, y device.Tensor) error {
 	operands.MSE(dst, x, y)
 	a := lossArgs{x: k.addr(x), y: k.addr(y), rows: uint64(x.Len()), cols: 1}
 	a.setWide(x.DType, x.Len())
@@ -46,7 +46,7 @@ func (k *kernels) MSE(s device.Stream, dst, x, y device.Tensor) error {
 
 // CrossEntropy takes labels that are checked nowhere: the loss of one that
 // names no class is NaN.
-func (k *kernels) CrossEntropy(s device.Stream, loss, probs, logits, labels device.Tensor) error {
+func (k *kernelSet) CrossEntropy(s device.Stream, loss, probs, logits, labels device.Tensor) error {
 	m, n := operands.CrossEntropy(loss, probs, logits, labels)
 	a := lossArgs{x: k.addr(logits), y: k.addr(probs), labels: k.addr(labels), rows: uint64(m), cols: uint64(n)}
 	a.setWide(logits.DType, n)
@@ -56,7 +56,7 @@ func (k *kernels) CrossEntropy(s device.Stream, loss, probs, logits, labels devi
 	return k.meanOf(s, &k.crossEntropy, min(m, 8*lossBlocks), rowThreads(n), loss, a)
 }
 
-func (k *kernels) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) error {
+func (k *kernelSet) CrossEntropyGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, probs, labels device.Tensor) error {
 	m, n := operands.CrossEntropyGrad(dst, g, probs, labels)
 	if dst.Len() == 0 {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-func (k *kernels) MatMul(st device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
+func (k *kernelSet) MatMul(st device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, tx bool, y device.Tensor, ty bool) error {
 	f := operands.MatMul(dst, x, tx, y, ty)
 	p := product{rows: f.N, cols: f.M, inner: f.K, ta: ty, tb: tx, epilogue: epilogueNone, batch: 1}
 	// cuBLAS takes the matrices along one axis at once.
@@ -35,7 +35,7 @@ func (k *kernels) MatMul(st device.Stream, dst device.Tensor, acc device.Accum, 
 
 // multiply computes dst = acc.Alpha·x·y + acc.Beta·dst as p says, p's types
 // and alignments excepted. bias is the epilogue's operand, if it has one.
-func (k *kernels) multiply(st device.Stream, p product, dst device.Tensor, acc device.Accum, x, y, bias device.Tensor) error {
+func (k *kernelSet) multiply(st device.Stream, p product, dst device.Tensor, acc device.Accum, x, y, bias device.Tensor) error {
 	switch {
 	case k.d.Err() != nil:
 		return k.d.Err()
@@ -59,7 +59,7 @@ func (k *kernels) multiply(st device.Stream, p product, dst device.Tensor, acc d
 }
 
 // complete adds to p what depends on the operands, which it returns.
-func (k *kernels) complete(p *product, dst device.Tensor, acc device.Accum, x, y, bias device.Tensor) arguments {
+func (k *kernelSet) complete(p *product, dst device.Tensor, acc device.Accum, x, y, bias device.Tensor) arguments {
 	a := arguments{alpha: acc.Alpha, beta: acc.Beta, a: k.addr(y), b: k.addr(x), c: k.addr(dst), d: k.addr(dst), bias: k.addr(bias)}
 	p.dt, p.tf32 = dst.DType, k.tf32 && dst.DType == device.Float32
 	// Every matrix of a batch is aligned so: a stride of 0 has the largest alignment.

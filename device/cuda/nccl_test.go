@@ -25,6 +25,7 @@ func TestNCCLOnItsStreams(t *testing.T) {
 	first := bare(t, "delay 50")
 	second, err := openBare(1, Options{Log: quiet()})
 	ok(t, err)
+	second.kernels = &kernelSet{d: second}
 	t.Cleanup(func() {
 		if err := second.Close(); err != nil {
 			t.Errorf("Close: %v", err)

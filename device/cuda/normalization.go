@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // normArgs is Norm in kernels/normalization.cu.
@@ -41,18 +42,18 @@ type trackArgs struct {
 	mean, variance uint64
 }
 
-func newNormArgs(z operand.NormSizes, p device.Norm) normArgs {
+func newNormArgs(z operand.NormSizes, p kernels.Norm) normArgs {
 	return normArgs{
 		n: uint64(z.N), c: uint64(z.C), l: uint64(z.L), groups: uint64(p.Groups), centered: uint64(flag(!p.Uncentered)),
 		eps: p.Eps, factor: 1, acc: device.Store,
 	}
 }
 
-func (k *kernels) norm(st device.Stream, f *perFloat, dt device.DType, g grid, a normArgs) error {
+func (k *kernelSet) norm(st device.Stream, f *perFloat, dt device.DType, g grid, a normArgs) error {
 	return k.launch(k.d.stream(st), f[dt], g, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-func (k *kernels) GroupNorm(s device.Stream, dst, mean, variance, x, weight, bias device.Tensor, p device.Norm) error {
+func (k *kernelSet) GroupNorm(s device.Stream, dst, mean, variance, x, weight, bias device.Tensor, p kernels.Norm) error {
 	z := operands.GroupNorm(dst, mean, variance, x, weight, bias, p)
 	rows, cols := z.Rows(p)
 	if rows == 0 {
@@ -63,7 +64,7 @@ func (k *kernels) GroupNorm(s device.Stream, dst, mean, variance, x, weight, bia
 	return k.norm(s, &k.groupNorm, x.DType, grid{min(rows, 1<<20), 1, 1, rowThreads(cols), 1}, a)
 }
 
-func (k *kernels) GroupNormGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p device.Norm) error {
+func (k *kernelSet) GroupNormGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p kernels.Norm) error {
 	z := operands.GroupNormGrad(dst, g, x, mean, variance, weight, p)
 	if dst.Len() == 0 {
 		return nil
@@ -74,9 +75,9 @@ func (k *kernels) GroupNormGrad(s device.Stream, dst device.Tensor, acc device.A
 	return k.norm(s, &k.groupNormGrad, x.DType, grid{min(rows, 1<<20), 1, 1, rowThreads(cols), 1}, a)
 }
 
-func (k *kernels) Moments(s device.Stream, mean, variance, x device.Tensor) error {
+func (k *kernelSet) Moments(s device.Stream, mean, variance, x device.Tensor) error {
 	z := operands.Moments(mean, variance, x)
-	a := newNormArgs(z, device.Norm{})
+	a := newNormArgs(z, kernels.Norm{})
 	a.x, a.mean, a.factor = k.addr(x), k.addr(mean), 1/float64(z.N*z.L)
 	for mode, dst := range []device.Tensor{sumX: mean, sumSquares: variance} {
 		a.mode, a.dst = uint64(mode), k.addr(dst)
@@ -87,7 +88,7 @@ func (k *kernels) Moments(s device.Stream, mean, variance, x device.Tensor) erro
 	return nil
 }
 
-func (k *kernels) NormGradSums(s device.Stream, sums, g, x, mean, variance device.Tensor, p device.Norm) error {
+func (k *kernelSet) NormGradSums(s device.Stream, sums, g, x, mean, variance device.Tensor, p kernels.Norm) error {
 	z := operands.NormGradSums(sums, g, x, mean, variance, p)
 	a := newNormArgs(z, p)
 	a.dst, a.g, a.x, a.mean, a.variance, a.mode = k.addr(sums), k.addr(g), k.addr(x), k.addr(mean), k.addr(variance), sumGrads
@@ -95,7 +96,7 @@ func (k *kernels) NormGradSums(s device.Stream, sums, g, x, mean, variance devic
 }
 
 // normSums computes the sums of a's mode for each channel, chunk by chunk.
-func (k *kernels) normSums(st device.Stream, dt device.DType, a normArgs) error {
+func (k *kernelSet) normSums(st device.Stream, dt device.DType, a normArgs) error {
 	if a.c == 0 {
 		return nil
 	}
@@ -119,34 +120,34 @@ func (k *kernels) normSums(st device.Stream, dt device.DType, a normArgs) error 
 	return k.norm(st, &k.normFold, dt, k.flat(2*c), a)
 }
 
-func (k *kernels) BatchNorm(s device.Stream, dst, x, mean, variance, weight, bias device.Tensor, eps float64) error {
+func (k *kernelSet) BatchNorm(s device.Stream, dst, x, mean, variance, weight, bias device.Tensor, eps float64) error {
 	z := operands.BatchNorm(dst, x, mean, variance, weight, bias)
 	if dst.Len() == 0 {
 		return nil
 	}
-	a := newNormArgs(z, device.Norm{Eps: eps})
+	a := newNormArgs(z, kernels.Norm{Eps: eps})
 	a.dst, a.x, a.mean, a.variance, a.weight, a.bias = k.addr(dst), k.addr(x), k.addr(mean), k.addr(variance), k.addr(weight), k.addr(bias)
 	return k.norm(s, &k.batchNorm, x.DType, k.flat(dst.Len()), a)
 }
 
-func (k *kernels) BatchNormGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) error {
+func (k *kernelSet) BatchNormGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight, sums, count device.Tensor, eps float64) error {
 	z := operands.BatchNormGrad(dst, g, x, mean, variance, weight, sums, count)
 	if dst.Len() == 0 {
 		return nil
 	}
-	a := newNormArgs(z, device.Norm{Eps: eps})
+	a := newNormArgs(z, kernels.Norm{Eps: eps})
 	a.dst, a.g, a.x, a.mean, a.variance, a.weight, a.acc = k.addr(dst), k.addr(g), k.addr(x), k.addr(mean), k.addr(variance), k.addr(weight), acc
 	a.sums, a.count = k.addr(sums), k.addr(count)
 	return k.norm(s, &k.batchNormGrad, x.DType, k.flat(dst.Len()), a)
 }
 
-func (k *kernels) MergeMoments(s device.Stream, mean, variance, count, parts device.Tensor) error {
+func (k *kernelSet) MergeMoments(s device.Stream, mean, variance, count, parts device.Tensor) error {
 	ranks, c := operand.MergeMoments(mean, variance, count, parts)
 	a := mergeArgs{mean: k.addr(mean), variance: k.addr(variance), count: k.addr(count), parts: k.addr(parts), ranks: uint64(ranks), c: uint64(c)}
 	return k.launch(k.d.stream(s), k.mergeMoments[mean.DType], k.flat(max(c, 1)), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-func (k *kernels) TrackMoments(s device.Stream, runningMean, runningVariance, batches, mean, variance, count device.Tensor, momentum float64) error {
+func (k *kernelSet) TrackMoments(s device.Stream, runningMean, runningVariance, batches, mean, variance, count device.Tensor, momentum float64) error {
 	c := operand.TrackMoments(runningMean, runningVariance, batches, mean, variance, count)
 	a := trackArgs{
 		to:   mergeArgs{mean: k.addr(runningMean), variance: k.addr(runningVariance), count: k.addr(count), batches: k.addr(batches), c: uint64(c), momentum: momentum},

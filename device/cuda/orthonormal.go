@@ -16,7 +16,7 @@ type orthonormalArgs struct {
 
 // Orthonormalize is the work of one block of threads: the rows are few, and each
 // needs those before it.
-func (k *kernels) Orthonormalize(st device.Stream, x, spare device.Tensor) error {
+func (k *kernelSet) Orthonormalize(st device.Stream, x, spare device.Tensor) error {
 	rows, n := operand.Orthonormalize(x, spare)
 	if rows == 0 {
 		return nil

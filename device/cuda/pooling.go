@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // poolArgs is Pool in kernels/pooling.cu.
@@ -19,7 +20,7 @@ type poolArgs struct {
 }
 
 // pool runs a kernel with a thread for each element of to.
-func (k *kernels) pool(st device.Stream, f *perFloat, to, from, index device.Tensor, z operand.PoolSizes, p device.AvgPool, acc device.Accum) error {
+func (k *kernelSet) pool(st device.Stream, f *perFloat, to, from, index device.Tensor, z operand.PoolSizes, p kernels.AvgPool, acc device.Accum) error {
 	if to.Len() == 0 {
 		return nil
 	}
@@ -34,22 +35,22 @@ func (k *kernels) pool(st device.Stream, f *perFloat, to, from, index device.Ten
 	return k.launch(k.d.stream(st), f[to.DType], k.flat(to.Len()), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }
 
-func (k *kernels) MaxPool2d(s device.Stream, dst, index, x device.Tensor, w device.Window) error {
+func (k *kernelSet) MaxPool2d(s device.Stream, dst, index, x device.Tensor, w kernels.Window) error {
 	z := operands.MaxPool2d("MaxPool2d", dst, index, x, w)
-	return k.pool(s, &k.maxPool, dst, x, index, z, device.AvgPool{Window: w}, device.Store)
+	return k.pool(s, &k.maxPool, dst, x, index, z, kernels.AvgPool{Window: w}, device.Store)
 }
 
-func (k *kernels) MaxPool2dGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, index device.Tensor, w device.Window) error {
+func (k *kernelSet) MaxPool2dGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, index device.Tensor, w kernels.Window) error {
 	z := operands.MaxPool2d("MaxPool2dGrad", g, index, dst, w)
-	return k.pool(s, &k.maxPoolGrad, dst, g, index, z, device.AvgPool{Window: w}, acc)
+	return k.pool(s, &k.maxPoolGrad, dst, g, index, z, kernels.AvgPool{Window: w}, acc)
 }
 
-func (k *kernels) AvgPool2d(s device.Stream, dst, x device.Tensor, p device.AvgPool) error {
+func (k *kernelSet) AvgPool2d(s device.Stream, dst, x device.Tensor, p kernels.AvgPool) error {
 	z := operands.AvgPool2d("AvgPool2d", dst, x, p)
 	return k.pool(s, &k.avgPool, dst, x, device.Tensor{}, z, p, device.Store)
 }
 
-func (k *kernels) AvgPool2dGrad(s device.Stream, dst device.Tensor, acc device.Accum, g device.Tensor, p device.AvgPool) error {
+func (k *kernelSet) AvgPool2dGrad(s device.Stream, dst device.Tensor, acc device.Accum, g device.Tensor, p kernels.AvgPool) error {
 	z := operands.AvgPool2d("AvgPool2dGrad", g, dst, p)
 	return k.pool(s, &k.avgPoolGrad, dst, g, device.Tensor{}, z, p, acc)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // quantArgs is Quant in kernels/quantized.cu.
@@ -22,22 +23,22 @@ type quantArgs struct {
 // quantThreads is how many threads a block of numbers takes to write: a warp.
 const quantThreads = 32
 
-func (k *kernels) Quantize(st device.Stream, dst, x device.Tensor) error {
+func (k *kernelSet) Quantize(st device.Stream, dst, x device.Tensor) error {
 	operand.Quantize("Quantize", x, dst)
 	return k.quant(st, k.quantize, quantArgs{numbers: k.addr(x), blocks: k.addr(dst), n: uint64(x.Len())}, quantThreads)
 }
 
-func (k *kernels) Dequantize(st device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
+func (k *kernelSet) Dequantize(st device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor) error {
 	operand.Quantize("Dequantize", dst, x)
 	return k.quant(st, k.dequantize, quantArgs{numbers: k.addr(dst), blocks: k.addr(x), n: uint64(dst.Len()), acc: acc}, device.Align/4)
 }
 
 // quant launches one of quantized.cu's kernels, with so many threads for each
 // block of numbers.
-func (k *kernels) quant(st device.Stream, f C.uintptr_t, a quantArgs, each int) error {
+func (k *kernelSet) quant(st device.Stream, f C.uintptr_t, a quantArgs, each int) error {
 	if a.n == 0 {
 		return nil
 	}
 	a.wide = uint64(flag(packed(a.numbers)))
-	return k.launch(k.d.stream(st), f, k.flat(device.QuantBlocks(int(a.n))*each), unsafe.Pointer(&a), unsafe.Sizeof(a))
+	return k.launch(k.d.stream(st), f, k.flat(kernels.QuantBlocks(int(a.n))*each), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }

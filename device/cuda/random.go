@@ -8,6 +8,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/half"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // randomArgs is Random in kernels/random.cu.
@@ -17,18 +18,18 @@ type randomArgs struct {
 	a, b, top    float64
 }
 
-func (k *kernels) Uniform(s device.Stream, dst device.Tensor, lo, hi float64, seed, offset uint64) error {
+func (k *kernelSet) Uniform(s device.Stream, dst device.Tensor, lo, hi float64, seed, offset uint64) error {
 	operands.Float("Uniform", dst)
 	top := max(below(dst.DType, hi), nearest(dst.DType, lo))
 	return k.draw(s, &k.uniform, dst, randomArgs{seed: seed, offset: offset, a: lo, b: hi - lo, top: top})
 }
 
-func (k *kernels) Normal(s device.Stream, dst device.Tensor, mean, std float64, seed, offset uint64) error {
+func (k *kernelSet) Normal(s device.Stream, dst device.Tensor, mean, std float64, seed, offset uint64) error {
 	operands.Float("Normal", dst)
 	return k.draw(s, &k.normal, dst, randomArgs{seed: seed, offset: offset, a: mean, b: std})
 }
 
-func (k *kernels) draw(s device.Stream, versions *perFloat, dst device.Tensor, a randomArgs) error {
+func (k *kernelSet) draw(s device.Stream, versions *perFloat, dst device.Tensor, a randomArgs) error {
 	if dst.Len() == 0 {
 		return nil
 	}
@@ -44,9 +45,9 @@ type dropoutArgs struct {
 	acc                     device.Accum
 }
 
-func (k *kernels) Dropout(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) error {
+func (k *kernelSet) Dropout(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) error {
 	operands.Same("Dropout", dst, x)
-	threshold, factor := device.DropoutThreshold(p)
+	threshold, factor := kernels.DropoutThreshold(p)
 	if dst.Len() == 0 {
 		return nil
 	}

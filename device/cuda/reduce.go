@@ -45,7 +45,7 @@ const (
 	warp        = 32
 )
 
-func (k *kernels) Sum(st device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
+func (k *kernelSet) Sum(st device.Stream, dst device.Tensor, acc device.Accum, src device.Tensor) error {
 	operands.Sum(dst, src)
 	switch {
 	case dst.Len() == 0:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // rmsPropArgs is RMSProp in kernels/rmsprop.cu.
@@ -19,7 +20,7 @@ type rmsPropArgs struct {
 	wide, _pad               int32
 }
 
-func (k *kernels) RMSProp(st device.Stream, p device.RMSPropStep) error {
+func (k *kernelSet) RMSProp(st device.Stream, p kernels.RMSPropStep) error {
 	operand.RMSProp(p)
 	n := p.Param.Len()
 	if n == 0 {

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // rotateArgs is Rotate in kernels/rotary.cu.
@@ -16,7 +17,7 @@ type rotateArgs struct {
 	interleaved, inverse             int32
 }
 
-func (k *kernels) Rotate(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, r device.Rotation) error {
+func (k *kernelSet) Rotate(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, r kernels.Rotation) error {
 	operands.Rotate(dst, x, r)
 	if x.Len() == 0 {
 		return nil

@@ -12,20 +12,21 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
-func (k *kernels) Compare(st device.Stream, c device.Comparison, dst, x, y device.Tensor) error {
+func (k *kernelSet) Compare(st device.Stream, c kernels.Comparison, dst, x, y device.Tensor) error {
 	operands.Compare(c, dst, x, y)
 	return k.pairs(st, c.String(), k.compare[x.DType], int32(c), dst, x, y)
 }
 
-func (k *kernels) MaskedCopy(st device.Stream, dst, mask, x device.Tensor) error {
+func (k *kernelSet) MaskedCopy(st device.Stream, dst, mask, x device.Tensor) error {
 	operand.MaskedCopy(dst, mask, x)
 	return k.pairs(st, "MaskedCopy", k.maskedCopy[dst.DType.Size()], 0, dst, mask, x)
 }
 
 // pairs runs a kernel over the elements of dst, with x and y broadcast to its shape.
-func (k *kernels) pairs(st device.Stream, name string, f C.uintptr_t, op int32, dst, x, y device.Tensor) error {
+func (k *kernelSet) pairs(st device.Stream, name string, f C.uintptr_t, op int32, dst, x, y device.Tensor) error {
 	n := dst.Len()
 	if n == 0 {
 		return nil
@@ -56,7 +57,7 @@ type findArgs struct {
 const findChunk = 16
 
 // FindExtreme reduces chunks to their extremes until there is one of each.
-func (k *kernels) FindExtreme(st device.Stream, e device.Extreme, values, indices, src device.Tensor) (err error) {
+func (k *kernelSet) FindExtreme(st device.Stream, e kernels.Extreme, values, indices, src device.Tensor) (err error) {
 	outer, n, inner := operands.FindExtreme(e, values, indices, src)
 	if outer*inner == 0 {
 		return nil
@@ -90,6 +91,6 @@ func (k *kernels) FindExtreme(st device.Stream, e device.Extreme, values, indice
 	return k.find(s, src.DType, a)
 }
 
-func (k *kernels) find(s *Stream, dt device.DType, a findArgs) error {
+func (k *kernelSet) find(s *Stream, dt device.DType, a findArgs) error {
 	return k.launch(s, k.findExtreme[dt], k.flat(int(a.outer*a.chunks*a.inner)), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }

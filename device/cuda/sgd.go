@@ -7,6 +7,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/internal/operand"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // sgdArgs is SGD in kernels/sgd.cu.
@@ -18,7 +19,7 @@ type sgdArgs struct {
 	nesterov, first, wide, _pad         int32
 }
 
-func (k *kernels) SGD(st device.Stream, p device.SGDStep) error {
+func (k *kernelSet) SGD(st device.Stream, p kernels.SGDStep) error {
 	operand.SGD(p)
 	n := p.Param.Len()
 	if n == 0 {

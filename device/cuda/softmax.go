@@ -17,17 +17,17 @@ type softmaxArgs struct {
 	log, wide      int32
 }
 
-func (k *kernels) Softmax(s device.Stream, dst, x device.Tensor, axis int, log bool) error {
+func (k *kernelSet) Softmax(s device.Stream, dst, x device.Tensor, axis int, log bool) error {
 	l := operands.Softmax(dst, x, axis)
 	return k.softmaxLines(s, &k.softmax, l, dst, softmaxArgs{x: k.addr(x), y: k.addr(x), log: flag(log)})
 }
 
-func (k *kernels) SoftmaxGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, y device.Tensor, axis int, log bool) error {
+func (k *kernelSet) SoftmaxGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, y device.Tensor, axis int, log bool) error {
 	l := operands.SoftmaxGrad(dst, g, y, axis)
 	return k.softmaxLines(s, &k.softmaxGrad, l, dst, softmaxArgs{x: k.addr(g), y: k.addr(y), acc: acc, log: flag(log)})
 }
 
-func (k *kernels) softmaxLines(s device.Stream, versions *perFloat, l operand.Lines, dst device.Tensor, a softmaxArgs) error {
+func (k *kernelSet) softmaxLines(s device.Stream, versions *perFloat, l operand.Lines, dst device.Tensor, a softmaxArgs) error {
 	if dst.Len() == 0 {
 		return nil
 	}

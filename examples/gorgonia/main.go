@@ -105,7 +105,7 @@ func train(ctx context.Context) error {
 		return err
 	}
 	defer vm.Close()
-	recorder := profile.Of(pg.Device().Values())
+	recorder := profile.Of(pg.Device())
 	if *trace != "" {
 		recorder.Start()
 	}

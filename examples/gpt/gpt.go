@@ -63,7 +63,7 @@ func (g *gpt) Forward(ids *autograd.Variable) *autograd.Variable {
 	for _, b := range g.blocks {
 		x = b.Forward(x)
 	}
-	return autograd.Linear(g.norm.Forward(x), g.tokens.Weight.Var(), nil, device.NoActivation)
+	return autograd.Linear(g.norm.Forward(x), g.tokens.Weight.Var(), nil)
 }
 
 // loss is the mean cross-entropy of the tokens that follow ids, int64 [b t].

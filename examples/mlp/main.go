@@ -25,6 +25,7 @@ import (
 	"github.com/goddp/goddp/ddp/commhook"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 	"github.com/goddp/goddp/profile"
@@ -101,7 +102,7 @@ func train(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	recorder := profile.Of(dev.Values())
+	recorder := profile.Of(dev)
 	if *trace != "" {
 		recorder.Start()
 	}
@@ -209,7 +210,7 @@ func (d *data) load(ctx context.Context, step int) error {
 	for i, v := range []*autograd.Variable{d.x, d.y} {
 		sequence := *seed + uint64(i+1)<<32
 		v.BumpVersion()
-		if err := d.dev.Kernels().Normal(d.dev.Compute(), v.Tensor(), 0, 1, sequence, at); err != nil {
+		if err := kernels.Of(d.dev).Normal(d.dev.Compute(), v.Tensor(), 0, 1, sequence, at); err != nil {
 			return err
 		}
 	}

@@ -38,7 +38,7 @@ func train(ctx context.Context) error {
 		return err
 	}
 
-	trace := profile.Of(pg.Device().Values())
+	trace := profile.Of(pg.Device())
 	trace.Start()
 	x := autograd.Scalar(pg.Device(), float32(rank))
 	y := model.Forward(x)

@@ -6,10 +6,11 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // adamRules are settings of AdamW, with and without each of its terms.
-var adamRules = []device.AdamWStep{
+var adamRules = []kernels.AdamWStep{
 	{LR: 0.1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8},
 	{LR: 0.1, Beta1: 0.9, Beta2: 0.99, Eps: 0.01, WeightDecay: 0.1},
 	{LR: 0.1, Beta1: 0.5, Beta2: 0.9, Eps: 0.01, WeightDecay: 0.01, Coupled: true, LossScale: 8},
@@ -76,7 +77,7 @@ func (k adamKind) place(r *rig, shape device.Shape, mean, variance array) (o ada
 }
 
 // step is the rule's n-th step with the operands.
-func (o adamOperands) step(k adamKind, rule device.AdamWStep, n int) device.AdamWStep {
+func (o adamOperands) step(k adamKind, rule kernels.AdamWStep, n int) kernels.AdamWStep {
 	rule.Param, rule.Grad, rule.Mean, rule.Variance = o.param.Tensor, o.grad.Tensor, o.velocity.Tensor, o.variance.Tensor
 	if k.master {
 		rule.Master = o.state.Tensor
@@ -92,7 +93,7 @@ func (o adamOperands) step(k adamKind, rule device.AdamWStep, n int) device.Adam
 // after each. Each step starts from what the device has, so that errors do not
 // add up; the first finds NaN in the moments. By AMSGrad the second finds variances above
 // all that come.
-func (r *rig) adamW(kind adamKind, rule device.AdamWStep, shape device.Shape) {
+func (r *rig) adamW(kind adamKind, rule kernels.AdamWStep, shape device.Shape) {
 	o, g := kind.place(r, shape, nan(shape), nan(shape))
 	for n := 1; n <= 3; n++ {
 		s := o.step(kind, rule, n)

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // attending is one attention to check.
@@ -168,7 +169,7 @@ func checkAttention(r *rig) {
 	each(r, attendings, func(c attending) {
 		label := c.String()
 		q, k, v, g, mask := r.attentionOperands(c)
-		a := device.Attend{Causal: c.causal, Scale: 0.3}
+		a := kernels.Attend{Causal: c.causal, Scale: 0.3}
 		want := attend(c, q, k, v, g, mask, a.Scale)
 		switch {
 		case c.mask == nil:
@@ -178,14 +179,14 @@ func checkAttention(r *rig) {
 			a.Mask = r.place(device.Uint8, c.mask, encode(device.Uint8, mask.v)).Tensor
 		}
 		all := c.h + 2*c.hkv
-		parts := func(t device.Tensor) (q, k, v device.Heads) {
-			return device.RowsFirst(t, 0, c.h), device.RowsFirst(t, c.h, c.hkv), device.RowsFirst(t, c.h+c.hkv, c.hkv)
+		parts := func(t device.Tensor) (q, k, v kernels.Heads) {
+			return kernels.RowsFirst(t, 0, c.h), kernels.RowsFirst(t, c.h, c.hkv), kernels.RowsFirst(t, c.h+c.hkv, c.hkv)
 		}
 		shape := device.Shape{c.b, c.t, all, c.d}
 		if c.packed {
 			a.Q, a.K, a.V = parts(r.put(array{shape, rowsFirst(c, q.v, k.v, v.v)}).Tensor)
 		} else {
-			a.Q, a.K, a.V = device.HeadsFirst(r.put(q).Tensor), device.HeadsFirst(r.put(k).Tensor), device.HeadsFirst(r.put(v).Tensor)
+			a.Q, a.K, a.V = kernels.HeadsFirst(r.put(q).Tensor), kernels.HeadsFirst(r.put(k).Tensor), kernels.HeadsFirst(r.put(v).Tensor)
 		}
 		perRow := func() operand {
 			return r.place(rows, device.Shape{c.b, c.h, c.t}, encode(rows, nan(device.Shape{c.b, c.h, c.t}).v))
@@ -194,16 +195,16 @@ func checkAttention(r *rig) {
 		var o device.Tensor
 		r.result(label, want.o, func(dst device.Tensor) error {
 			o = dst
-			return r.k.Attention(r.s, device.HeadsFirst(dst), lse.Tensor, a)
+			return r.k.Attention(r.s, kernels.HeadsFirst(dst), lse.Tensor, a)
 		})
 		r.same(label+", lse", lse, want.lse)
-		pg := device.HeadsFirst(r.put(g).Tensor)
-		r.ok(label, r.k.AttentionDelta(r.s, delta.Tensor, pg, device.HeadsFirst(o)))
+		pg := kernels.HeadsFirst(r.put(g).Tensor)
+		r.ok(label, r.k.AttentionDelta(r.s, delta.Tensor, pg, kernels.HeadsFirst(o)))
 
-		queryGrad := func(dst device.Heads, acc device.Accum) error {
+		queryGrad := func(dst kernels.Heads, acc device.Accum) error {
 			return r.k.AttentionQueryGrad(r.s, dst, acc, pg, lse.Tensor, delta.Tensor, a)
 		}
-		keyValueGrad := func(dk device.Heads, accK device.Accum, dv device.Heads, accV device.Accum) error {
+		keyValueGrad := func(dk kernels.Heads, accK device.Accum, dv kernels.Heads, accV device.Accum) error {
 			return r.k.AttentionKeyValueGrad(r.s, dk, accK, dv, accV, pg, lse.Tensor, delta.Tensor, a)
 		}
 		if c.packed {
@@ -223,12 +224,12 @@ func checkAttention(r *rig) {
 			return
 		}
 		third := device.Accum{Alpha: 1. / 3, Beta: 0}
-		r.result(label+", gradient of q", want.dq, func(dst device.Tensor) error { return queryGrad(device.HeadsFirst(dst), device.Store) })
+		r.result(label+", gradient of q", want.dq, func(dst device.Tensor) error { return queryGrad(kernels.HeadsFirst(dst), device.Store) })
 		r.result(label+", gradient of k", want.dk, func(dst device.Tensor) error {
-			return keyValueGrad(device.HeadsFirst(dst), device.Store, device.HeadsFirst(r.put(v).Tensor), third)
+			return keyValueGrad(kernels.HeadsFirst(dst), device.Store, kernels.HeadsFirst(r.put(v).Tensor), third)
 		})
 		r.result(label+", gradient of v", want.dv, func(dst device.Tensor) error {
-			return keyValueGrad(device.HeadsFirst(r.put(k).Tensor), third, device.HeadsFirst(dst), device.Store)
+			return keyValueGrad(kernels.HeadsFirst(r.put(k).Tensor), third, kernels.HeadsFirst(dst), device.Store)
 		})
 	})
 }
@@ -252,7 +253,7 @@ func checkNaNAttention(r *rig) {
 			g.v[second(t)] = math.NaN()
 		}
 		want := attend(c, q, k, v, g, array{}, 0.2)
-		a := device.Attend{Q: device.HeadsFirst(r.put(q).Tensor), K: device.HeadsFirst(r.put(k).Tensor), V: device.HeadsFirst(r.put(v).Tensor), Scale: 0.2}
+		a := kernels.Attend{Q: kernels.HeadsFirst(r.put(q).Tensor), K: kernels.HeadsFirst(r.put(k).Tensor), V: kernels.HeadsFirst(r.put(v).Tensor), Scale: 0.2}
 		rows := device.Float32
 		if r.dt == device.Float64 {
 			rows = device.Float64
@@ -260,13 +261,13 @@ func checkNaNAttention(r *rig) {
 		perRow := func() device.Tensor {
 			return r.place(rows, device.Shape{1, 2, t}, make([]byte, 2*t*rows.Size())).Tensor
 		}
-		o, dq, dk, dv, pg := r.put(q), r.put(q), r.put(k), r.put(v), device.HeadsFirst(r.put(g).Tensor)
+		o, dq, dk, dv, pg := r.put(q), r.put(q), r.put(k), r.put(v), kernels.HeadsFirst(r.put(g).Tensor)
 		lse, delta := perRow(), perRow()
 		label := "attention with NaN in " + where
-		r.ok(label, r.k.Attention(r.s, device.HeadsFirst(o.Tensor), lse, a))
-		r.ok(label, r.k.AttentionDelta(r.s, delta, pg, device.HeadsFirst(o.Tensor)))
-		r.ok(label, r.k.AttentionQueryGrad(r.s, device.HeadsFirst(dq.Tensor), device.Store, pg, lse, delta, a))
-		r.ok(label, r.k.AttentionKeyValueGrad(r.s, device.HeadsFirst(dk.Tensor), device.Store, device.HeadsFirst(dv.Tensor), device.Store, pg, lse, delta, a))
+		r.ok(label, r.k.Attention(r.s, kernels.HeadsFirst(o.Tensor), lse, a))
+		r.ok(label, r.k.AttentionDelta(r.s, delta, pg, kernels.HeadsFirst(o.Tensor)))
+		r.ok(label, r.k.AttentionQueryGrad(r.s, kernels.HeadsFirst(dq.Tensor), device.Store, pg, lse, delta, a))
+		r.ok(label, r.k.AttentionKeyValueGrad(r.s, kernels.HeadsFirst(dk.Tensor), device.Store, kernels.HeadsFirst(dv.Tensor), device.Store, pg, lse, delta, a))
 		for what, got := range map[string]struct {
 			operand
 			want value
@@ -283,23 +284,23 @@ func checkNaNAttention(r *rig) {
 
 // checkAttentionMisfits checks that operands that do not fit panic.
 func checkAttentionMisfits(r *rig) {
-	heads := func(shape ...int) device.Heads { return device.HeadsFirst(r.put(newArray(shape...)).Tensor) }
+	heads := func(shape ...int) kernels.Heads { return kernels.HeadsFirst(r.put(newArray(shape...)).Tensor) }
 	t := func(shape ...int) device.Tensor { return r.put(newArray(shape...)).Tensor }
 	q, k := heads(2, 4, 5, 8), heads(2, 2, 6, 8)
 	rows := t(2, 4, 5)
-	good := device.Attend{Q: q, K: k, V: k, Scale: 1}
-	with := func(change func(*device.Attend)) device.Attend {
+	good := kernels.Attend{Q: q, K: k, V: k, Scale: 1}
+	with := func(change func(*kernels.Attend)) kernels.Attend {
 		a := good
 		change(&a)
 		return a
 	}
-	for name, a := range map[string]device.Attend{
-		"other batches":          with(func(a *device.Attend) { a.Q = heads(3, 4, 5, 8) }),
-		"other sizes of heads":   with(func(a *device.Attend) { a.Q = heads(2, 4, 5, 7) }),
-		"other values than keys": with(func(a *device.Attend) { a.V = heads(2, 2, 5, 8) }),
-		"heads that do not fit":  with(func(a *device.Attend) { a.K, a.V = heads(2, 3, 6, 8), heads(2, 3, 6, 8) }),
-		"heads too large":        {Q: heads(1, 1, 2, device.MaxHeadSize+1), K: heads(1, 1, 2, device.MaxHeadSize+1), V: heads(1, 1, 2, device.MaxHeadSize+1)},
-		"a mask of other keys":   with(func(a *device.Attend) { a.Mask = t(5, 5) }),
+	for name, a := range map[string]kernels.Attend{
+		"other batches":          with(func(a *kernels.Attend) { a.Q = heads(3, 4, 5, 8) }),
+		"other sizes of heads":   with(func(a *kernels.Attend) { a.Q = heads(2, 4, 5, 7) }),
+		"other values than keys": with(func(a *kernels.Attend) { a.V = heads(2, 2, 5, 8) }),
+		"heads that do not fit":  with(func(a *kernels.Attend) { a.K, a.V = heads(2, 3, 6, 8), heads(2, 3, 6, 8) }),
+		"heads too large":        {Q: heads(1, 1, 2, kernels.MaxHeadSize+1), K: heads(1, 1, 2, kernels.MaxHeadSize+1), V: heads(1, 1, 2, kernels.MaxHeadSize+1)},
+		"a mask of other keys":   with(func(a *kernels.Attend) { a.Mask = t(5, 5) }),
 	} {
 		misfit[*device.ShapeError](r, "Attention of "+name, func() error { return r.k.Attention(r.s, a.Q, rows, a) })
 	}
@@ -314,10 +315,10 @@ func checkAttentionMisfits(r *rig) {
 	})
 	double := r.place(device.Float64, device.Shape{2, 4, 5}, make([]byte, 8*40)).Tensor
 	misfit[*device.DTypeError](r, "Attention with a mask of doubles", func() error {
-		return r.k.Attention(r.s, q, rows, with(func(a *device.Attend) { a.Mask = double.Range(0, 30).Reshape(5, 6) }))
+		return r.k.Attention(r.s, q, rows, with(func(a *kernels.Attend) { a.Mask = double.Range(0, 30).Reshape(5, 6) }))
 	})
 	misfit[*device.DTypeError](r, "Attention with doubles for rows", func() error { return r.k.Attention(r.s, q, double, good) })
 	short := q
 	short.RowStride++
-	misfit[error](r, "Attention beyond its memory", func() error { return r.k.Attention(r.s, q, rows, with(func(a *device.Attend) { a.Q = short })) })
+	misfit[error](r, "Attention beyond its memory", func() error { return r.k.Attention(r.s, q, rows, with(func(a *kernels.Attend) { a.Q = short })) })
 }

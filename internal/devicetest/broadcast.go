@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // broadcast is a shape, and shapes that can be broadcast to it.
@@ -43,11 +44,11 @@ func source(big, small device.Shape, i int) int {
 	return at
 }
 
-var binaries = map[device.BinaryOp]func(x, y float64) float64{
-	device.Add: func(x, y float64) float64 { return x + y },
-	device.Sub: func(x, y float64) float64 { return x - y },
-	device.Mul: func(x, y float64) float64 { return x * y },
-	device.Div: func(x, y float64) float64 { return x / y },
+var binaries = map[kernels.BinaryOp]func(x, y float64) float64{
+	kernels.Add: func(x, y float64) float64 { return x + y },
+	kernels.Sub: func(x, y float64) float64 { return x - y },
+	kernels.Mul: func(x, y float64) float64 { return x * y },
+	kernels.Div: func(x, y float64) float64 { return x / y },
 }
 
 func checkBinary(r *rig) {
@@ -56,7 +57,7 @@ func checkBinary(r *rig) {
 			for _, ys := range b.small {
 				x, y := r.random(-2, 2, xs...), r.random(0.5, 2, ys...)
 				px, py := r.put(x), r.put(y)
-				for op := device.Add; op <= device.Div; op++ {
+				for op := kernels.Add; op <= kernels.Div; op++ {
 					want := value{array: newArray(b.big...), scale: make([]float64, b.big.Len()), c: 8}
 					for i := range want.v {
 						vx, vy := x.v[source(b.big, xs, i)], y.v[source(b.big, ys, i)]
@@ -78,7 +79,7 @@ func checkBinary(r *rig) {
 		square := r.random(-2, 2, b.big...)
 		want := value{array: mapped(func(v ...float64) float64 { return v[0] * v[0] }, square), c: 8}
 		r.from("Mul with itself in place", square, want, func(dst device.Tensor) error {
-			return r.k.Binary(r.s, device.Mul, dst, dst, dst)
+			return r.k.Binary(r.s, kernels.Mul, dst, dst, dst)
 		})
 	})
 }

@@ -5,30 +5,31 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // convCase is a convolution of x [n c h w] to o channels.
 type convCase struct {
 	n, c, h, w, o int
 	kernel        [2]int
-	p             device.Conv
+	p             kernels.Conv
 }
 
 func pair(a, b int) [2]int { return [2]int{a, b} }
 
 func convCases() []convCase {
 	one := pair(1, 1)
-	plain := device.Conv{Stride: one, Dilation: one, Groups: 1}
+	plain := kernels.Conv{Stride: one, Dilation: one, Groups: 1}
 	return []convCase{
-		{2, 3, 5, 6, 4, pair(3, 3), device.Conv{Stride: one, Padding: one, Dilation: one, Groups: 1}},
+		{2, 3, 5, 6, 4, pair(3, 3), kernels.Conv{Stride: one, Padding: one, Dilation: one, Groups: 1}},
 		{1, 1, 1, 1, 1, one, plain}, {3, 4, 3, 5, 7, one, plain}, {0, 2, 4, 4, 3, pair(3, 3), plain},
 		{2, 0, 4, 4, 3, one, plain}, {2, 3, 4, 4, 0, one, plain},
-		{2, 4, 9, 8, 6, pair(3, 2), device.Conv{Stride: pair(2, 1), Padding: pair(1, 2), Dilation: pair(2, 3), Groups: 2}},
-		{2, 4, 6, 6, 8, pair(3, 3), device.Conv{Stride: pair(1, 2), Padding: one, Dilation: one, Groups: 4}},
-		{1, 2, 7, 5, 3, pair(2, 4), device.Conv{Stride: pair(3, 3), Padding: pair(0, 3), Dilation: one, Groups: 1}},
-		{2, 3, 2, 2, 2, pair(2, 2), device.Conv{Stride: pair(4, 4), Padding: pair(3, 3), Dilation: one, Groups: 1}}, // windows of padding alone
-		{1, 2, 1, 2, 2, pair(1, 3), device.Conv{Stride: pair(3, 1), Padding: pair(2, 2), Dilation: pair(2, 2), Groups: 1}},
-		{5, 3, 17, 19, 33, pair(5, 5), device.Conv{Stride: one, Padding: pair(2, 2), Dilation: one, Groups: 1}},
+		{2, 4, 9, 8, 6, pair(3, 2), kernels.Conv{Stride: pair(2, 1), Padding: pair(1, 2), Dilation: pair(2, 3), Groups: 2}},
+		{2, 4, 6, 6, 8, pair(3, 3), kernels.Conv{Stride: pair(1, 2), Padding: one, Dilation: one, Groups: 4}},
+		{1, 2, 7, 5, 3, pair(2, 4), kernels.Conv{Stride: pair(3, 3), Padding: pair(0, 3), Dilation: one, Groups: 1}},
+		{2, 3, 2, 2, 2, pair(2, 2), kernels.Conv{Stride: pair(4, 4), Padding: pair(3, 3), Dilation: one, Groups: 1}}, // windows of padding alone
+		{1, 2, 1, 2, 2, pair(1, 3), kernels.Conv{Stride: pair(3, 1), Padding: pair(2, 2), Dilation: pair(2, 2), Groups: 1}},
+		{5, 3, 17, 19, 33, pair(5, 5), kernels.Conv{Stride: one, Padding: pair(2, 2), Dilation: one, Groups: 1}},
 	}
 }
 
@@ -99,7 +100,7 @@ func checkConv2d(r *rig) {
 // checkConvNaN checks that a NaN in an image, a weight or a gradient comes through to what
 // depends on it, and an image's to nothing else.
 func checkConvNaN(r *rig) {
-	c := convCase{2, 2, 5, 5, 3, pair(3, 3), device.Conv{Stride: pair(1, 1), Dilation: pair(1, 1), Groups: 1}}
+	c := convCase{2, 2, 5, 5, 3, pair(3, 3), kernels.Conv{Stride: pair(1, 1), Dilation: pair(1, 1), Groups: 1}}
 	x, w := r.random(-2, 2, c.n, c.c, c.h, c.w), r.random(1, 2, c.o, c.c, 3, 3)
 	out := c.p.Shape(x.shape, w.shape)
 	g := r.random(-2, 2, out...)

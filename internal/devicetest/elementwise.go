@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // shapes are sizes at and around what vector units and thread blocks divide.
@@ -45,7 +46,7 @@ func checkAxpby(r *rig) {
 // unary is the reference of a UnaryOp: the function, and its derivative given
 // what the kernel is given.
 type unary struct {
-	op     device.UnaryOp
+	op     kernels.UnaryOp
 	lo, hi float64 // where x is drawn from
 	f      func(x float64) float64
 	df     func(x, y float64) float64
@@ -56,36 +57,36 @@ type unary struct {
 func (u unary) String() string { return fmt.Sprintf("%v(%v, %v)", u.op, u.op.A, u.op.B) }
 
 var unaries = append([]unary{
-	{op: device.Neg, lo: -4, hi: 4, f: func(x float64) float64 { return -x }, df: func(x, y float64) float64 { return -1 }},
-	{op: device.Exp, lo: -6, hi: 6, f: math.Exp, df: func(x, y float64) float64 { return y }},
-	{op: device.Log, lo: 0.01, hi: 8, f: math.Log, df: func(x, y float64) float64 { return 1 / x }},
-	{op: device.Sqrt, lo: 0.01, hi: 8, f: math.Sqrt, df: func(x, y float64) float64 { return 0.5 / y }},
-	{op: device.Rsqrt, lo: 0.01, hi: 8, f: func(x float64) float64 { return 1 / math.Sqrt(x) }, df: func(x, y float64) float64 { return -y * y * y / 2 }},
-	{op: device.Tanh, lo: -6, hi: 6, f: math.Tanh, df: func(x, y float64) float64 { return 1 - y*y }},
-	{op: device.Sigmoid, lo: -9, hi: 9, f: logistic, df: func(x, y float64) float64 { return y * (1 - y) }},
-	{op: device.ReLU, lo: -4, hi: 4, f: func(x float64) float64 { return max(x, 0) }, df: func(x, y float64) float64 { return choose(y, 0, 0, 1) }},
-	{op: device.GELU, lo: -6, hi: 6, f: func(x float64) float64 { return x / 2 * (1 + math.Erf(x/math.Sqrt2)) }, df: func(x, y float64) float64 {
+	{op: kernels.Neg, lo: -4, hi: 4, f: func(x float64) float64 { return -x }, df: func(x, y float64) float64 { return -1 }},
+	{op: kernels.Exp, lo: -6, hi: 6, f: math.Exp, df: func(x, y float64) float64 { return y }},
+	{op: kernels.Log, lo: 0.01, hi: 8, f: math.Log, df: func(x, y float64) float64 { return 1 / x }},
+	{op: kernels.Sqrt, lo: 0.01, hi: 8, f: math.Sqrt, df: func(x, y float64) float64 { return 0.5 / y }},
+	{op: kernels.Rsqrt, lo: 0.01, hi: 8, f: func(x float64) float64 { return 1 / math.Sqrt(x) }, df: func(x, y float64) float64 { return -y * y * y / 2 }},
+	{op: kernels.Tanh, lo: -6, hi: 6, f: math.Tanh, df: func(x, y float64) float64 { return 1 - y*y }},
+	{op: kernels.Sigmoid, lo: -9, hi: 9, f: logistic, df: func(x, y float64) float64 { return y * (1 - y) }},
+	{op: kernels.ReLU, lo: -4, hi: 4, f: func(x float64) float64 { return max(x, 0) }, df: func(x, y float64) float64 { return choose(y, 0, 0, 1) }},
+	{op: kernels.GELU, lo: -6, hi: 6, f: func(x float64) float64 { return x / 2 * (1 + math.Erf(x/math.Sqrt2)) }, df: func(x, y float64) float64 {
 		return (1+math.Erf(x/math.Sqrt2))/2 + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
 	}, scale: math.Abs}, // far below 0 it is small beside x, and steep in it
-	{op: device.GELUTanh, lo: -6, hi: 6, f: func(x float64) float64 { return x / 2 * (1 + math.Tanh(tanhOf(x))) }, df: func(x, y float64) float64 {
+	{op: kernels.GELUTanh, lo: -6, hi: 6, f: func(x float64) float64 { return x / 2 * (1 + math.Tanh(tanhOf(x))) }, df: func(x, y float64) float64 {
 		t := math.Tanh(tanhOf(x))
 		return (1+t)/2 + x/2*(1-t*t)*math.Sqrt(2/math.Pi)*(1+3*0.044715*x*x)
 	}, scale: math.Abs},
-	{op: device.Abs, lo: -4, hi: 4, f: math.Abs, df: func(x, y float64) float64 { return choose(x, 0, -1, 1) + 0*x }},
-	{op: device.Sin, lo: -4, hi: 4, f: math.Sin, df: func(x, y float64) float64 { return math.Cos(x) }, scale: one},
-	{op: device.Cos, lo: -4, hi: 4, f: math.Cos, df: func(x, y float64) float64 { return -math.Sin(x) }, scale: one},
-	{op: device.SiLU, lo: -6, hi: 6, f: func(x float64) float64 { return x * logistic(x) }, df: func(x, y float64) float64 {
+	{op: kernels.Abs, lo: -4, hi: 4, f: math.Abs, df: func(x, y float64) float64 { return choose(x, 0, -1, 1) + 0*x }},
+	{op: kernels.Sin, lo: -4, hi: 4, f: math.Sin, df: func(x, y float64) float64 { return math.Cos(x) }, scale: one},
+	{op: kernels.Cos, lo: -4, hi: 4, f: math.Cos, df: func(x, y float64) float64 { return -math.Sin(x) }, scale: one},
+	{op: kernels.SiLU, lo: -6, hi: 6, f: func(x float64) float64 { return x * logistic(x) }, df: func(x, y float64) float64 {
 		return logistic(x) * (1 + x*(1-logistic(x)))
 	}, scale: math.Abs},
-	{op: device.AddScalar(0.75), lo: -4, hi: 4, f: func(x float64) float64 { return x + 0.75 }, df: func(x, y float64) float64 { return 1 },
+	{op: kernels.AddScalar(0.75), lo: -4, hi: 4, f: func(x float64) float64 { return x + 0.75 }, df: func(x, y float64) float64 { return 1 },
 		scale: func(x float64) float64 { return math.Abs(x) + 1 }},
-	{op: device.Clamp(-1, 0.5), lo: -2, hi: 2, f: func(x float64) float64 { return min(max(x, -1), 0.5) }, df: clampSlope(-1, 0.5)},
-	{op: device.Clamp(math.Inf(-1), 0.5), lo: -2, hi: 2, f: func(x float64) float64 { return min(x, 0.5) }, df: clampSlope(math.Inf(-1), 0.5)},
-	{op: device.Clamp(1, -0.5), lo: -2, hi: 2, f: func(x float64) float64 { return min(max(x, 1), -0.5) }, df: func(x, y float64) float64 { return 0 * x }},
-	{op: device.LeakyReLU(0.01), lo: -4, hi: 4, f: func(x float64) float64 { return max(x, 0.01*x) }, df: func(x, y float64) float64 {
+	{op: kernels.Clamp(-1, 0.5), lo: -2, hi: 2, f: func(x float64) float64 { return min(max(x, -1), 0.5) }, df: clampSlope(-1, 0.5)},
+	{op: kernels.Clamp(math.Inf(-1), 0.5), lo: -2, hi: 2, f: func(x float64) float64 { return min(x, 0.5) }, df: clampSlope(math.Inf(-1), 0.5)},
+	{op: kernels.Clamp(1, -0.5), lo: -2, hi: 2, f: func(x float64) float64 { return min(max(x, 1), -0.5) }, df: func(x, y float64) float64 { return 0 * x }},
+	{op: kernels.LeakyReLU(0.01), lo: -4, hi: 4, f: func(x float64) float64 { return max(x, 0.01*x) }, df: func(x, y float64) float64 {
 		return choose(x, 0.01, 0.01, 1)
 	}},
-	{op: device.ELU(0.7), lo: -4, hi: 4, f: func(x float64) float64 { return max(x, 0) + 0.7*math.Expm1(min(x, 0)) }, df: func(x, y float64) float64 {
+	{op: kernels.ELU(0.7), lo: -4, hi: 4, f: func(x float64) float64 { return max(x, 0) + 0.7*math.Expm1(min(x, 0)) }, df: func(x, y float64) float64 {
 		return choose(x, 0.7, 0.7*math.Exp(x), 1)
 	}},
 	softplus(2, 4), softplus(1, math.Inf(1)),
@@ -122,7 +123,7 @@ func clampSlope(lo, hi float64) func(x, y float64) float64 {
 }
 
 func softplus(beta, threshold float64) unary {
-	return unary{op: device.Softplus(beta, threshold), lo: -4, hi: 4, f: func(x float64) float64 {
+	return unary{op: kernels.Softplus(beta, threshold), lo: -4, hi: 4, f: func(x float64) float64 {
 		if beta*x > threshold {
 			return x
 		}
@@ -137,7 +138,7 @@ func softplus(beta, threshold float64) unary {
 
 func powers(exponents ...float64) (out []unary) {
 	for _, a := range exponents {
-		u := unary{op: device.Pow(a), lo: 0.1, hi: 4, f: func(x float64) float64 { return math.Pow(x, a) }, df: func(x, y float64) float64 {
+		u := unary{op: kernels.Pow(a), lo: 0.1, hi: 4, f: func(x float64) float64 { return math.Pow(x, a) }, df: func(x, y float64) float64 {
 			if a == 0 {
 				return 0
 			}
@@ -186,15 +187,15 @@ func checkUnaryGrad(r *rig) {
 			y := mapped(func(v ...float64) float64 { return round(r.dt, u.f(v[0])) }, x)
 			var tx, ty device.Tensor
 			switch u.op.Given() {
-			case device.GivenX:
+			case kernels.GivenX:
 				tx = r.put(x).Tensor
-			case device.GivenY:
+			case kernels.GivenY:
 				ty = r.put(y).Tensor
 			}
 			pg := r.put(g)
 			want := value{array: mapped(func(v ...float64) float64 { return v[0] * u.df(v[1], v[2]) }, g, x, y), c: 8}
 			switch u.op.Func {
-			case device.FuncGELUTanh, device.FuncSiLU, device.FuncSoftplus, device.FuncELU, device.FuncPow:
+			case kernels.FuncGELUTanh, kernels.FuncSiLU, kernels.FuncSoftplus, kernels.FuncELU, kernels.FuncPow:
 				want.c = 16 // several operations, one of them an exponential of a rounded number
 			}
 			// 1-y² and 1-y cancel near 1.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // box is a CopyStrided: a box within tensors of dst and src elements.
@@ -13,24 +14,26 @@ type box struct {
 	name     string
 	shape    device.Shape
 	dst, src int
-	to, from device.Layout
+	to, from kernels.Layout
 }
 
 // permuted is the box that takes a tensor of this shape to one with its axes in another
 // order.
 func permuted(shape device.Shape, order ...int) box {
-	from, out := device.Dense(shape), make(device.Shape, len(shape))
-	l := device.Layout{Strides: make([]int, len(shape))}
+	from, out := kernels.Dense(shape), make(device.Shape, len(shape))
+	l := kernels.Layout{Strides: make([]int, len(shape))}
 	for i, axis := range order {
 		out[i], l.Strides[i] = shape[axis], from.Strides[axis]
 	}
-	return box{fmt.Sprintf("%v in the order %v", shape, order), out, out.Len(), shape.Len(), device.Dense(out), l}
+	return box{fmt.Sprintf("%v in the order %v", shape, order), out, out.Len(), shape.Len(), kernels.Dense(out), l}
 }
 
 // boxes are transposes small, large and of axes between others, parts of rows and of
 // columns in either operand, steps, broadcasts, reversed rows, and boxes of nothing.
 func boxes() []box {
-	at := func(offset int, strides ...int) device.Layout { return device.Layout{Offset: offset, Strides: strides} }
+	at := func(offset int, strides ...int) kernels.Layout {
+		return kernels.Layout{Offset: offset, Strides: strides}
+	}
 	return []box{
 		{"a number", device.Shape{}, 3, 4, at(2), at(1)},
 		{"nothing", device.Shape{2, 0, 3}, 0, 0, at(0, 3, 3, 1), at(0, 0, 0, 0)},

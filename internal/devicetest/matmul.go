@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // products lists m, k and n.
@@ -110,14 +111,14 @@ func checkLinear(r *rig) {
 		x, w, b := r.stored(m, k, false), r.stored(k, n, true), r.random(-3, 3, n)
 		px, pw, pb := r.put(x), r.put(w), r.put(b)
 		for _, bias := range []device.Tensor{{}, pb.Tensor} {
-			for _, act := range []device.Activation{device.NoActivation, device.ActReLU} {
+			for _, act := range []kernels.Activation{kernels.NoActivation, kernels.ActReLU} {
 				want := product(x, false, w, true, m, k, n)
 				for i := range want.v {
 					if !bias.IsZero() {
 						want.v[i] += b.v[i%n]
 						want.scale[i] += math.Abs(b.v[i%n])
 					}
-					if act == device.ActReLU {
+					if act == kernels.ActReLU {
 						want.v[i] = max(want.v[i], 0)
 					}
 				}
@@ -131,7 +132,7 @@ func checkLinear(r *rig) {
 	x := r.put(array{device.Shape{1, 1}, []float64{math.NaN()}})
 	one := r.put(array{device.Shape{1, 1}, []float64{1}})
 	r.result("Linear with ReLU of NaN", value{array: nan(device.Shape{1, 1})}, func(dst device.Tensor) error {
-		return r.k.Linear(r.s, dst, x.Tensor, one.Tensor, device.Tensor{}, device.ActReLU)
+		return r.k.Linear(r.s, dst, x.Tensor, one.Tensor, device.Tensor{}, kernels.ActReLU)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // checkMemory checks that buffers are aligned, do not overlap, are counted,
@@ -199,7 +200,7 @@ func checkValues(r *rig) {
 	type key struct{}
 	made := 0
 	for range 2 {
-		v := r.dev.Values().Get(key{}, func() any { made++; return &made })
+		v := kernels.Of(r.dev).Values().Get(key{}, func() any { made++; return &made })
 		if v != &made {
 			r.fail("Values gave %v, not what was made", v)
 		}

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // nanAt are positions within an array of nanLen elements: the first and the last,
@@ -45,9 +46,9 @@ func nanUnary(r *rig) {
 		y = mapped(func(v ...float64) float64 { return round(r.dt, v[0]) }, y)
 		g := r.random(-2, 2, nanLen)
 		switch u.op.Given() {
-		case device.GivenX:
+		case kernels.GivenX:
 			tx = px.Tensor
-		case device.GivenY:
+		case kernels.GivenY:
 			ty = r.put(y).Tensor
 		default: // the derivative depends on nothing
 			g = withNaN(g)
@@ -62,7 +63,7 @@ func nanUnary(r *rig) {
 				return r.k.UnaryGrad(r.s, u.op, dst, acc, pg.Tensor, tx, ty)
 			})
 		}
-		if u.op.Given() == device.GivenY {
+		if u.op.Given() == kernels.GivenY {
 			r.from(fmt.Sprintf("gradient of %v at NaN, over g", u), g, want, func(dst device.Tensor) error {
 				return r.k.UnaryGrad(r.s, u.op, dst, device.Store, dst, tx, ty)
 			})
@@ -124,7 +125,7 @@ func nanLinear(r *rig) {
 				b.v[col] = math.NaN()
 			}
 			px, pw, pb := r.put(x), r.put(w), r.put(b)
-			for _, act := range []device.Activation{device.NoActivation, device.ActReLU} {
+			for _, act := range []kernels.Activation{kernels.NoActivation, kernels.ActReLU} {
 				biases := map[string]device.Tensor{"": {}, " and bias": pb.Tensor}
 				if operand == "bias" {
 					delete(biases, "")
@@ -281,17 +282,17 @@ func checkNaNUpdates(r *rig) {
 			var err error
 			switch label {
 			case "AdamW":
-				err = r.k.AdamW(r.s, device.AdamWStep{
+				err = r.k.AdamW(r.s, kernels.AdamWStep{
 					Param: param.Tensor, Grad: grad.Tensor, Mean: mean.Tensor, Variance: variance.Tensor, Master: master,
 					LR: 0.1, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: 1,
 				})
 			case "RMSProp":
-				err = r.k.RMSProp(r.s, device.RMSPropStep{
+				err = r.k.RMSProp(r.s, kernels.RMSPropStep{
 					Param: param.Tensor, Grad: grad.Tensor, Square: mean.Tensor, Velocity: variance.Tensor, Master: master,
 					LR: 0.1, Alpha: 0.99, Eps: 1e-8, Momentum: 0.9,
 				})
 			default:
-				err = r.k.SGD(r.s, device.SGDStep{Param: param.Tensor, Grad: grad.Tensor, Velocity: mean.Tensor, Master: master, LR: 0.1, Momentum: 0.9, First: true})
+				err = r.k.SGD(r.s, kernels.SGDStep{Param: param.Tensor, Grad: grad.Tensor, Velocity: mean.Tensor, Master: master, LR: 0.1, Momentum: 0.9, First: true})
 			}
 			label = fmt.Sprintf("%s of %v by gradients of NaN in %v", label, r.dt, kind.grad)
 			r.ok(label, err)

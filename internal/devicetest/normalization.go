@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // normCase is a normalisation of x [n c l]: by groups, or, with 0 of them, by channel.
@@ -21,8 +22,8 @@ var normCases = []normCase{
 
 const normEps = 1e-3
 
-func (c normCase) norm() device.Norm {
-	return device.Norm{Groups: c.groups, Uncentered: c.uncentered, Eps: normEps}
+func (c normCase) norm() kernels.Norm {
+	return kernels.Norm{Groups: c.groups, Uncentered: c.uncentered, Eps: normEps}
 }
 
 // stats is the number of means.
@@ -85,7 +86,7 @@ func (c normCase) reference(x []float64) normalised {
 
 // stat places means or variances, which are of a type of their own.
 func (r *rig) stat(v []float64, shape ...int) operand {
-	dt := device.StatType(r.dt)
+	dt := kernels.StatType(r.dt)
 	return r.place(dt, shape, encode(dt, v))
 }
 

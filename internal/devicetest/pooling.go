@@ -5,25 +5,26 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // poolCase is a pooling of x [n c h w].
 type poolCase struct {
 	n, c, h, w int
-	window     device.Window
+	window     kernels.Window
 }
 
 func poolCases() []poolCase {
 	one := pair(1, 1)
 	return []poolCase{
-		{2, 3, 6, 8, device.Window{Kernel: pair(2, 2), Stride: pair(2, 2), Dilation: one}},
-		{1, 1, 1, 1, device.Window{Kernel: one, Stride: one, Dilation: one}},
-		{2, 0, 4, 4, device.Window{Kernel: one, Stride: one, Dilation: one}},
-		{1, 2, 7, 7, device.Window{Kernel: pair(3, 3), Stride: pair(2, 2), Padding: one, Dilation: one}},
-		{2, 2, 7, 10, device.Window{Kernel: pair(3, 2), Stride: pair(1, 3), Padding: one, Dilation: one, Ceil: true}},
-		{1, 3, 9, 9, device.Window{Kernel: pair(3, 3), Stride: one, Padding: one, Dilation: pair(2, 3)}},
-		{1, 2, 1, 3, device.Window{Kernel: pair(2, 2), Stride: one, Padding: one, Dilation: pair(2, 2)}}, // windows without elements
-		{3, 40, 14, 14, device.Window{Kernel: pair(3, 3), Stride: pair(2, 2), Padding: one, Dilation: one, Ceil: true}},
+		{2, 3, 6, 8, kernels.Window{Kernel: pair(2, 2), Stride: pair(2, 2), Dilation: one}},
+		{1, 1, 1, 1, kernels.Window{Kernel: one, Stride: one, Dilation: one}},
+		{2, 0, 4, 4, kernels.Window{Kernel: one, Stride: one, Dilation: one}},
+		{1, 2, 7, 7, kernels.Window{Kernel: pair(3, 3), Stride: pair(2, 2), Padding: one, Dilation: one}},
+		{2, 2, 7, 10, kernels.Window{Kernel: pair(3, 2), Stride: pair(1, 3), Padding: one, Dilation: one, Ceil: true}},
+		{1, 3, 9, 9, kernels.Window{Kernel: pair(3, 3), Stride: one, Padding: one, Dilation: pair(2, 3)}},
+		{1, 2, 1, 3, kernels.Window{Kernel: pair(2, 2), Stride: one, Padding: one, Dilation: pair(2, 2)}}, // windows without elements
+		{3, 40, 14, 14, kernels.Window{Kernel: pair(3, 3), Stride: pair(2, 2), Padding: one, Dilation: one, Ceil: true}},
 	}
 }
 
@@ -87,7 +88,7 @@ func checkMaxPool(r *rig) {
 }
 
 func checkAvgPool(r *rig) {
-	check := func(c poolCase, p device.AvgPool, out device.Shape) {
+	check := func(c poolCase, p kernels.AvgPool, out device.Shape) {
 		x, g := r.random(-2, 2, c.n, c.c, c.h, c.w), r.random(-2, 2, out...)
 		y := value{newArray(out...), make([]float64, out.Len()), 8}
 		dx := value{newArray(x.shape...), make([]float64, len(x.v)), 8 + float64(out[2]*out[3])/8}
@@ -114,12 +115,12 @@ func checkAvgPool(r *rig) {
 	}
 	each(r, poolCases(), func(c poolCase) {
 		for _, out := range []device.Shape{{c.n, c.c, 1, 1}, {c.n, c.c, 3, 2}, {c.n, c.c, 10, 11}, {c.n, c.c, 0, 4}} {
-			check(c, device.AvgPool{Adaptive: true}, out)
+			check(c, kernels.AvgPool{Adaptive: true}, out)
 			r.clean()
 		}
 		if c.window.Dilation == pair(1, 1) {
 			for _, exclude := range []bool{false, true} {
-				check(c, device.AvgPool{Window: c.window, ExcludePadding: exclude}, c.out())
+				check(c, kernels.AvgPool{Window: c.window, ExcludePadding: exclude}, c.out())
 				r.clean()
 			}
 		}

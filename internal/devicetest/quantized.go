@@ -8,10 +8,11 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // quantLengths are of whole blocks and packs, and not.
-var quantLengths = []int{0, 1, 3, 4, 251, device.QuantBlock, device.QuantBlock + 1, 2 * device.QuantBlock, 1001, large}
+var quantLengths = []int{0, 1, 3, 4, 251, kernels.QuantBlock, kernels.QuantBlock + 1, 2 * kernels.QuantBlock, 1001, large}
 
 // quantInputs are numbers to be quantised, n of each kind.
 func (r *rig) quantInputs(n int) map[string][]float64 {
@@ -59,9 +60,9 @@ func checkDequantize(r *rig) {
 			r.inWords(func() { x = r.place(device.Uint8, device.Shape{len(mem)}, mem) })
 			want := value{newArray(n), make([]float64, n), 8}
 			for i := range v {
-				block := mem[i/device.QuantBlock*device.Align:]
+				block := mem[i/kernels.QuantBlock*device.Align:]
 				scale := decode(device.Float32, block[:4])[0]
-				q := int8(block[4+i%device.QuantBlock])
+				q := int8(block[4+i%kernels.QuantBlock])
 				want.v[i] = scale * float64(q)
 				if q == -128 {
 					want.v[i] = math.NaN()
@@ -94,7 +95,7 @@ func quantized(v []float64) []byte {
 	f := func(v float64) float64 { return round(device.Float32, v) }
 	var out []byte
 	for len(v) > 0 {
-		block := v[:min(device.QuantBlock, len(v))]
+		block := v[:min(kernels.QuantBlock, len(v))]
 		v = v[len(block):]
 		most, scale, inverse := 0., 0., 0.
 		for _, x := range block {
@@ -113,7 +114,7 @@ func quantized(v []float64) []byte {
 			}
 			out = append(out, byte(q))
 		}
-		out = append(out, make([]byte, device.QuantBlock-len(block))...)
+		out = append(out, make([]byte, kernels.QuantBlock-len(block))...)
 	}
 	return out
 }

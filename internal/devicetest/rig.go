@@ -10,13 +10,14 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // rig holds a device under test and the type its kernels are checked in.
 type rig struct {
 	ctx context.Context
 	dev device.Device
-	k   device.Kernels
+	k   kernels.Kernels
 	s   device.Stream
 	dt  device.DType
 	rnd *rand.Rand

@@ -6,10 +6,11 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // rmsPropRules are settings of RMSProp, with and without each of its terms.
-var rmsPropRules = []device.RMSPropStep{
+var rmsPropRules = []kernels.RMSPropStep{
 	{LR: 0.1, Alpha: 0.99, Eps: 0.01},
 	{LR: 0.1, Alpha: 0.9, Eps: 0.1, WeightDecay: 0.1, LossScale: 8},
 	{LR: 0.1, Alpha: 0.9, Eps: 0.1, Momentum: 0.9, LossScale: 3},
@@ -52,7 +53,7 @@ func (r *rig) placeRMSProp(k sgdKind, shape device.Shape) (o rmsPropOperands, g 
 }
 
 // step is the rule's step with the operands.
-func (o rmsPropOperands) step(k sgdKind, rule device.RMSPropStep) device.RMSPropStep {
+func (o rmsPropOperands) step(k sgdKind, rule kernels.RMSPropStep) kernels.RMSPropStep {
 	rule.Param, rule.Grad, rule.Square = o.param.Tensor, o.grad.Tensor, o.square.Tensor
 	if k.master {
 		rule.Master = o.state.Tensor
@@ -68,7 +69,7 @@ func (o rmsPropOperands) step(k sgdKind, rule device.RMSPropStep) device.RMSProp
 
 // rmsProp makes three steps and checks the parameter, its master and the state after
 // each. Each step starts from what the device has, so that errors do not add up.
-func (r *rig) rmsProp(kind sgdKind, rule device.RMSPropStep, shape device.Shape) {
+func (r *rig) rmsProp(kind sgdKind, rule kernels.RMSPropStep, shape device.Shape) {
 	o, g := r.placeRMSProp(kind, shape)
 	for n := 1; n <= 3; n++ {
 		s := o.step(kind, rule)

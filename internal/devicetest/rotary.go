@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 func checkRotate(r *rig) {
@@ -59,7 +60,7 @@ func checkRotate(r *rig) {
 		}
 		px := r.put(x)
 		r.accumulates(fmt.Sprintf("Rotate %+v", c), want, func(dst device.Tensor, acc device.Accum) error {
-			return r.k.Rotate(r.s, dst, acc, px.Tensor, device.Rotation{Cos: pc.Tensor, Sin: ps.Tensor, Heads: c.heads, Interleaved: c.apart, Inverse: c.beside})
+			return r.k.Rotate(r.s, dst, acc, px.Tensor, kernels.Rotation{Cos: pc.Tensor, Sin: ps.Tensor, Heads: c.heads, Interleaved: c.apart, Inverse: c.beside})
 		})
 	})
 	t := func(shape ...int) device.Tensor {
@@ -70,13 +71,13 @@ func checkRotate(r *rig) {
 	}
 	for name, call := range map[string]func() error{
 		"few rows of angles": func() error {
-			return r.k.Rotate(r.s, t(1, 3, 1, 4), device.Store, t(1, 3, 1, 4), device.Rotation{Cos: t(2, 2), Sin: t(2, 2), Heads: 1})
+			return r.k.Rotate(r.s, t(1, 3, 1, 4), device.Store, t(1, 3, 1, 4), kernels.Rotation{Cos: t(2, 2), Sin: t(2, 2), Heads: 1})
 		},
 		"too many pairs": func() error {
-			return r.k.Rotate(r.s, t(1, 3, 1, 4), device.Store, t(1, 3, 1, 4), device.Rotation{Cos: t(3, 3), Sin: t(3, 3), Heads: 1})
+			return r.k.Rotate(r.s, t(1, 3, 1, 4), device.Store, t(1, 3, 1, 4), kernels.Rotation{Cos: t(3, 3), Sin: t(3, 3), Heads: 1})
 		},
 		"too many heads": func() error {
-			return r.k.Rotate(r.s, t(1, 3, 1, 4), device.Store, t(1, 3, 1, 4), device.Rotation{Cos: t(3, 2), Sin: t(3, 2), Heads: 2})
+			return r.k.Rotate(r.s, t(1, 3, 1, 4), device.Store, t(1, 3, 1, 4), kernels.Rotation{Cos: t(3, 2), Sin: t(3, 2), Heads: 2})
 		},
 	} {
 		misfit[*device.ShapeError](r, "Rotate with "+name, call)

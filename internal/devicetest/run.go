@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Case is one named check of the suite.
@@ -94,7 +95,7 @@ func Cases(half ...device.DType) []Case {
 func check(name string, dt device.DType, run func(*rig)) Case {
 	return Case{name, func(ctx context.Context, d device.Device) (err error) {
 		r := &rig{
-			ctx: ctx, dev: d, k: d.Kernels(), s: d.Compute(),
+			ctx: ctx, dev: d, k: kernels.Of(d), s: d.Compute(),
 			dt: dt, rnd: rand.New(rand.NewPCG(1, uint64(dt))),
 		}
 		held := d.Memory().InUse

@@ -6,15 +6,16 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 var comparisons = []func(x, y float64) bool{
-	device.Equal:        func(x, y float64) bool { return x == y },
-	device.NotEqual:     func(x, y float64) bool { return x != y },
-	device.Less:         func(x, y float64) bool { return x < y },
-	device.LessEqual:    func(x, y float64) bool { return x <= y },
-	device.Greater:      func(x, y float64) bool { return x > y },
-	device.GreaterEqual: func(x, y float64) bool { return x >= y },
+	kernels.Equal:        func(x, y float64) bool { return x == y },
+	kernels.NotEqual:     func(x, y float64) bool { return x != y },
+	kernels.Less:         func(x, y float64) bool { return x < y },
+	kernels.LessEqual:    func(x, y float64) bool { return x <= y },
+	kernels.Greater:      func(x, y float64) bool { return x > y },
+	kernels.GreaterEqual: func(x, y float64) bool { return x >= y },
 }
 
 // few is an array of few different numbers, in floats with NaN and an infinity among them.
@@ -47,9 +48,9 @@ func checkCompare(r *rig) {
 							want.v[i] = 1
 						}
 					}
-					label := fmt.Sprintf("%v of %v%v and %v", device.Comparison(c), dt, small, b.big)
+					label := fmt.Sprintf("%v of %v%v and %v", kernels.Comparison(c), dt, small, b.big)
 					dst := r.place(device.Uint8, b.big, make([]byte, b.big.Len()))
-					r.ok(label, r.k.Compare(r.s, device.Comparison(c), dst.Tensor, px.Tensor, py.Tensor))
+					r.ok(label, r.k.Compare(r.s, kernels.Comparison(c), dst.Tensor, px.Tensor, py.Tensor))
 					r.same(label, dst, value{array: want})
 				}
 				r.clean()
@@ -94,7 +95,7 @@ func checkFindExtreme(r *rig) {
 				x = r.few(r.dt, shape...)
 			}
 			px := r.put(x)
-			for _, e := range []device.Extreme{device.Largest, device.Smallest} {
+			for _, e := range []kernels.Extreme{kernels.Largest, kernels.Smallest} {
 				n, inner := shape[1], shape[2]
 				want, where := newArray(shape[0], inner), newArray(shape[0], inner)
 				for o := range want.v {
@@ -102,7 +103,7 @@ func checkFindExtreme(r *rig) {
 					want.v[o] = x.v[at]
 					for i := 1; i < n; i++ {
 						v, best := x.v[at+i*inner], want.v[o]
-						if best == best && (v != v || e == device.Largest && v > best || e == device.Smallest && v < best) {
+						if best == best && (v != v || e == kernels.Largest && v > best || e == kernels.Smallest && v < best) {
 							want.v[o], where.v[o] = v, float64(i)
 						}
 					}

@@ -6,10 +6,11 @@ import (
 	"math"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // rules are settings of SGD, with and without each of its terms.
-var rules = []device.SGDStep{
+var rules = []kernels.SGDStep{
 	{LR: 0.1},
 	{LR: 0.1, WeightDecay: 0.01},
 	{LR: 0.1, Momentum: 0.9},
@@ -74,7 +75,7 @@ func (k sgdKind) place(r *rig, shape device.Shape, velocity array) (o sgdOperand
 }
 
 // step is the rule's step with the operands.
-func (o sgdOperands) step(k sgdKind, rule device.SGDStep) device.SGDStep {
+func (o sgdOperands) step(k sgdKind, rule kernels.SGDStep) kernels.SGDStep {
 	rule.Param, rule.Grad = o.param.Tensor, o.grad.Tensor
 	if k.master {
 		rule.Master = o.state.Tensor
@@ -88,7 +89,7 @@ func (o sgdOperands) step(k sgdKind, rule device.SGDStep) device.SGDStep {
 // sgd makes three steps and checks the parameter, its master and the velocity
 // after each. Each step starts from what the device has, so that errors do not
 // add up.
-func (r *rig) sgd(kind sgdKind, rule device.SGDStep, shape device.Shape) {
+func (r *rig) sgd(kind sgdKind, rule kernels.SGDStep, shape device.Shape) {
 	o, g := kind.place(r, shape, nan(shape))
 	for step := range 3 {
 		s := o.step(kind, rule)
@@ -146,7 +147,7 @@ func (r *rig) sgdSkips(kind sgdKind) {
 			raised := r.place(device.Uint8, device.Shape{len(flags)}, flags)
 			lowered := r.place(device.Uint8, device.Shape{2}, make([]byte, 2))
 			label := fmt.Sprintf("%v with %d flags, of an overflow: %v", kind, len(flags), overflow)
-			s := o.step(kind, device.SGDStep{LR: 0.1, Momentum: 0.9})
+			s := o.step(kind, kernels.SGDStep{LR: 0.1, Momentum: 0.9})
 			s.Skip, s.Overflow = raised.Tensor, lowered.Tensor
 			if overflow {
 				s.Skip, s.Overflow = s.Overflow, s.Skip

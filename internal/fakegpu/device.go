@@ -71,6 +71,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/dl"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Device implements device.Device on the fake libcuda, except for Kernels.
@@ -80,7 +81,7 @@ type Device struct {
 	fns     *C.table
 	ctx     C.uintptr_t
 	compute *Stream
-	values  device.Values
+	values  kernels.Values
 
 	mu    sync.Mutex
 	inUse map[uintptr]int
@@ -205,8 +206,16 @@ func (d *Device) NewStream(bool) (device.Stream, error) {
 	return s, d.check("cuStreamCreate", C.stream_create(d.fns, d.ctx, &s.handle))
 }
 
-// Kernels panics: the device has none.
-func (d *Device) Kernels() device.Kernels { panic("fakegpu: a device without kernels") }
+// Kernels returns an implementation that keeps values and has no operations.
+func (d *Device) Kernels() device.Kernels { return noKernels{values: &d.values} }
+
+// noKernels panics if an operation is called.
+type noKernels struct {
+	kernels.Kernels // nil
+	values          *kernels.Values
+}
+
+func (k noKernels) Values() *kernels.Values { return k.values }
 
 // Copy enqueues a copy between buffers of the device.
 func (d *Device) Copy(s device.Stream, dst, src device.Buffer) error {
@@ -242,9 +251,6 @@ func (d *Device) CopyOut(ctx context.Context, s device.Stream, dst []byte, src d
 	C.free(mem)
 	return nil
 }
-
-// Values returns the values that other packages keep with the device.
-func (d *Device) Values() *device.Values { return &d.values }
 
 // Memory returns how much memory is allocated.
 func (d *Device) Memory() device.MemoryStats {

@@ -4,10 +4,11 @@ import (
 	"fmt"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Attention checks the operands of an Attention.
-func (ts Types) Attention(o device.Heads, lse device.Tensor, a device.Attend) {
+func (ts Types) Attention(o kernels.Heads, lse device.Tensor, a kernels.Attend) {
 	const op = "Attention"
 	ts.attend(op, a)
 	checkHeads(op, o, a.Q.Data.DType, a.Q.Shape())
@@ -15,7 +16,7 @@ func (ts Types) Attention(o device.Heads, lse device.Tensor, a device.Attend) {
 }
 
 // AttentionDelta checks the operands of an AttentionDelta.
-func (ts Types) AttentionDelta(delta device.Tensor, g, o device.Heads) {
+func (ts Types) AttentionDelta(delta device.Tensor, g, o kernels.Heads) {
 	const op = "AttentionDelta"
 	ts.Float(op, g.Data)
 	checkHeads(op, g, g.Data.DType, g.Shape())
@@ -24,35 +25,35 @@ func (ts Types) AttentionDelta(delta device.Tensor, g, o device.Heads) {
 }
 
 // AttentionQueryGrad checks the operands of an AttentionQueryGrad.
-func (ts Types) AttentionQueryGrad(dq, g device.Heads, lse, delta device.Tensor, a device.Attend) {
+func (ts Types) AttentionQueryGrad(dq, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) {
 	const op = "AttentionQueryGrad"
 	ts.attendGrad(op, g, lse, delta, a)
 	checkHeads(op, dq, a.Q.Data.DType, a.Q.Shape())
 }
 
 // AttentionKeyValueGrad checks the operands of an AttentionKeyValueGrad.
-func (ts Types) AttentionKeyValueGrad(dk, dv, g device.Heads, lse, delta device.Tensor, a device.Attend) {
+func (ts Types) AttentionKeyValueGrad(dk, dv, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) {
 	const op = "AttentionKeyValueGrad"
 	ts.attendGrad(op, g, lse, delta, a)
 	checkHeads(op, dk, a.Q.Data.DType, a.K.Shape())
 	checkHeads(op, dv, a.Q.Data.DType, a.K.Shape())
 }
 
-func (ts Types) attendGrad(op string, g device.Heads, lse, delta device.Tensor, a device.Attend) {
+func (ts Types) attendGrad(op string, g kernels.Heads, lse, delta device.Tensor, a kernels.Attend) {
 	ts.attend(op, a)
 	checkHeads(op, g, a.Q.Data.DType, a.Q.Shape())
 	checkRows(op, lse, a.Q)
 	checkRows(op, delta, a.Q)
 }
 
-func (ts Types) attend(op string, a device.Attend) {
+func (ts Types) attend(op string, a kernels.Attend) {
 	q, k := a.Q, a.K
 	ts.Float(op, q.Data)
 	dt := q.Data.DType
 	checkHeads(op, q, dt, q.Shape())
 	checkHeads(op, k, dt, k.Shape())
 	checkHeads(op, a.V, dt, k.Shape())
-	if q.B != k.B || q.D != k.D || q.D > device.MaxHeadSize || q.H > 0 && (k.H == 0 || q.H%k.H != 0) || q.H == 0 && k.H > 0 {
+	if q.B != k.B || q.D != k.D || q.D > kernels.MaxHeadSize || q.H > 0 && (k.H == 0 || q.H%k.H != 0) || q.H == 0 && k.H > 0 {
 		panic(&device.ShapeError{Op: op, A: q.Shape(), B: k.Shape()})
 	}
 	if !a.Mask.IsZero() {
@@ -65,7 +66,7 @@ func (ts Types) attend(op string, a device.Attend) {
 
 // checkHeads checks that h is of a type and a shape, and that its elements are within
 // its memory.
-func checkHeads(op string, h device.Heads, dt device.DType, want device.Shape) {
+func checkHeads(op string, h kernels.Heads, dt device.DType, want device.Shape) {
 	checkType(op, h.Data, dt)
 	if got := h.Shape(); !got.Equal(want) {
 		panic(&device.ShapeError{Op: op, A: got, B: want})
@@ -82,7 +83,7 @@ func checkHeads(op string, h device.Heads, dt device.DType, want device.Shape) {
 
 // checkRows checks an array with one number for each row of h: of Float64 for operands
 // of Float64, else of Float32.
-func checkRows(op string, t device.Tensor, h device.Heads) {
+func checkRows(op string, t device.Tensor, h kernels.Heads) {
 	want := device.Float32
 	if h.Data.DType == device.Float64 {
 		want = device.Float64

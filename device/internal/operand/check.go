@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Types are the element types that a device computes in. Its methods check
@@ -43,12 +44,12 @@ func (ts Types) Same(op string, dst device.Tensor, others ...device.Tensor) {
 
 // UnaryGrad checks the operands of a UnaryGrad and returns the one that op's
 // derivative is computed from, g where it is constant.
-func (ts Types) UnaryGrad(op device.UnaryOp, dst, g, x, y device.Tensor) (known device.Tensor) {
+func (ts Types) UnaryGrad(op kernels.UnaryOp, dst, g, x, y device.Tensor) (known device.Tensor) {
 	known = g
 	switch op.Given() {
-	case device.GivenX:
+	case kernels.GivenX:
 		known = x
-	case device.GivenY:
+	case kernels.GivenY:
 		known = y
 	}
 	ts.Same(op.String(), dst, g, known)
@@ -56,7 +57,7 @@ func (ts Types) UnaryGrad(op device.UnaryOp, dst, g, x, y device.Tensor) (known 
 }
 
 // Binary checks the operands of a Binary.
-func (ts Types) Binary(op device.BinaryOp, dst, x, y device.Tensor) {
+func (ts Types) Binary(op kernels.BinaryOp, dst, x, y device.Tensor) {
 	ts.Float(op.String(), dst, x, y)
 	checkBroadcast(op.String(), x.Shape, dst.Shape)
 	checkBroadcast(op.String(), y.Shape, dst.Shape)
@@ -174,7 +175,7 @@ func (ts Types) CrossEntropyGrad(dst, g, probs, labels device.Tensor) (m, n int)
 
 // SGD checks the operands of an SGD, which is there for every floating-point
 // type.
-func SGD(p device.SGDStep) {
+func SGD(p kernels.SGDStep) {
 	state := update("SGD", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
 	if p.Momentum != 0 {
 		checkType("SGD", p.Velocity, state)
@@ -184,7 +185,7 @@ func SGD(p device.SGDStep) {
 
 // AdamW checks the operands of an AdamW, which is there for every floating-point
 // type.
-func AdamW(p device.AdamWStep) {
+func AdamW(p kernels.AdamWStep) {
 	state := update("AdamW", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
 	moments("AdamW", p.Param.Shape, state, p.Mean, p.Variance)
 	if !p.MaxVariance.IsZero() {
@@ -194,7 +195,7 @@ func AdamW(p device.AdamWStep) {
 
 // RMSProp checks the operands of an RMSProp, which is there for every floating-point
 // type.
-func RMSProp(p device.RMSPropStep) {
+func RMSProp(p kernels.RMSPropStep) {
 	state := update("RMSProp", p.Param, p.Grad, p.Master, p.Skip, p.Overflow)
 	moments("RMSProp", p.Param.Shape, state, p.Square)
 	if p.Centered {
@@ -286,7 +287,7 @@ func Hash(dst, x device.Tensor) {
 func Quantize(op string, numbers, blocks device.Tensor) {
 	checkType(op, numbers, device.Float32)
 	checkType(op, blocks, device.Uint8)
-	if n := device.QuantizedLen(numbers.Len()); blocks.Len() != n {
+	if n := kernels.QuantizedLen(numbers.Len()); blocks.Len() != n {
 		panic(&device.ShapeError{Op: op, A: blocks.Shape, B: device.Shape{n}})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // TestChecksAllocate wants checks that pass to leave nothing to the collector: every
@@ -15,11 +16,11 @@ func TestChecksAllocate(t *testing.T) {
 	for name, check := range map[string]func(){
 		"Axpby":          func() { Axpby(x, x) },
 		"Same":           func() { floats.Same("Unary", x, x) },
-		"Binary":         func() { floats.Binary(device.Add, x, x, x) },
+		"Binary":         func() { floats.Binary(kernels.Add, x, x, x) },
 		"Sum":            func() { floats.Sum(number, x) },
 		"MSE":            func() { floats.MSE(number, x, x) },
-		"SGD":            func() { SGD(device.SGDStep{Param: x, Grad: x}) },
-		"AdamW":          func() { AdamW(device.AdamWStep{Param: x, Grad: x, Mean: x, Variance: x}) },
+		"SGD":            func() { SGD(kernels.SGDStep{Param: x, Grad: x}) },
+		"AdamW":          func() { AdamW(kernels.AdamWStep{Param: x, Grad: x, Mean: x, Variance: x}) },
 		"Orthonormalize": func() { Orthonormalize(x, x) },
 	} {
 		if n := testing.AllocsPerRun(100, check); n > 0 {

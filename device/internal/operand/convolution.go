@@ -1,10 +1,13 @@
 package operand
 
-import "github.com/goddp/goddp/device"
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
+)
 
 // ConvSizes are the sizes of a convolution.
 type ConvSizes struct {
-	device.Window
+	kernels.Window
 	N, C, H, W      int // of the images
 	O, OH, OW       int // of the results
 	Groups          int
@@ -26,7 +29,7 @@ func (z ConvSizes) Pointwise() bool {
 
 // Conv2d checks the operands of a Conv2d or of one of its gradients, in which dst and g
 // stand for what they are the gradients of.
-func (ts Types) Conv2d(op string, dst, x, w, bias device.Tensor, p device.Conv) ConvSizes {
+func (ts Types) Conv2d(op string, dst, x, w, bias device.Tensor, p kernels.Conv) ConvSizes {
 	ts.Float(op, dst, x, w)
 	checkShape(op, p.Shape(x.Shape, w.Shape), dst)
 	if !bias.IsZero() {
@@ -50,14 +53,14 @@ func poolSizes(op string, small, large device.Tensor) PoolSizes {
 	return PoolSizes{l[0] * l[1], l[2], l[3], s[2], s[3]}
 }
 
-func checkWindow(op string, w device.Window, small, large device.Tensor) {
+func checkWindow(op string, w kernels.Window, small, large device.Tensor) {
 	if !w.Valid() || w.Out(0, large.Shape[2]) != small.Shape[2] || w.Out(1, large.Shape[3]) != small.Shape[3] {
 		panic(&device.ShapeError{Op: op, A: large.Shape, B: small.Shape})
 	}
 }
 
 // MaxPool2d checks the operands of a MaxPool2d, or of its gradient, for which small is g.
-func (ts Types) MaxPool2d(op string, small, index, large device.Tensor, w device.Window) PoolSizes {
+func (ts Types) MaxPool2d(op string, small, index, large device.Tensor, w kernels.Window) PoolSizes {
 	ts.Float(op, small, large)
 	checkType(op, index, device.Int32)
 	checkShape(op, small.Shape, index)
@@ -67,7 +70,7 @@ func (ts Types) MaxPool2d(op string, small, index, large device.Tensor, w device
 }
 
 // AvgPool2d checks the operands of an AvgPool2d, or of its gradient, for which small is g.
-func (ts Types) AvgPool2d(op string, small, large device.Tensor, p device.AvgPool) PoolSizes {
+func (ts Types) AvgPool2d(op string, small, large device.Tensor, p kernels.AvgPool) PoolSizes {
 	ts.Float(op, small, large)
 	z := poolSizes(op, small, large)
 	if !p.Adaptive {

@@ -5,13 +5,14 @@ import (
 	"slices"
 
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // CopyStrided checks the operands of a CopyStrided. The result is the axes of the box,
 // the one with the smallest step in dst first, X the step in dst and Y that in src: those
 // that both operands cross evenly are joined, those of size 1 left out. There is always
 // one axis; a box without elements has none.
-func (ts Types) CopyStrided(shape device.Shape, dst device.Tensor, to device.Layout, acc device.Accum, src device.Tensor, from device.Layout) []Axis {
+func (ts Types) CopyStrided(shape device.Shape, dst device.Tensor, to kernels.Layout, acc device.Accum, src device.Tensor, from kernels.Layout) []Axis {
 	const op = "CopyStrided"
 	switch {
 	case !dst.DType.Valid():
@@ -21,7 +22,7 @@ func (ts Types) CopyStrided(shape device.Shape, dst device.Tensor, to device.Lay
 	default:
 		ts.Float(op, dst, src)
 	}
-	for _, l := range []device.Layout{to, from} {
+	for _, l := range []kernels.Layout{to, from} {
 		if len(l.Strides) != len(shape) {
 			panic(&device.ShapeError{Op: op + ", strides", A: shape, B: l.Strides})
 		}
@@ -54,7 +55,7 @@ func (ts Types) CopyStrided(shape device.Shape, dst device.Tensor, to device.Lay
 }
 
 // checkWithin checks that a box lies within t.
-func checkWithin(op string, shape device.Shape, t device.Tensor, l device.Layout) {
+func checkWithin(op string, shape device.Shape, t device.Tensor, l kernels.Layout) {
 	lo, hi := l.Offset, l.Offset
 	for i, n := range shape {
 		if reach := (n - 1) * l.Strides[i]; reach < 0 {

@@ -1,12 +1,15 @@
 package operand
 
-import "github.com/goddp/goddp/device"
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
+)
 
 // NormSizes are the sizes of a normalisation: samples, channels, positions.
 type NormSizes struct{ N, C, L int }
 
 // Rows is the number of groups of a GroupNorm and of elements in each.
-func (z NormSizes) Rows(p device.Norm) (rows, cols int) {
+func (z NormSizes) Rows(p kernels.Norm) (rows, cols int) {
 	return z.N * p.Groups, z.C / max(p.Groups, 1) * z.L
 }
 
@@ -22,7 +25,7 @@ func normSizes(op string, x device.Tensor) NormSizes {
 func checkStats(op string, x device.Tensor, n int, ts ...device.Tensor) {
 	for _, t := range ts {
 		if !t.IsZero() {
-			checkType(op, t, device.StatType(x.DType))
+			checkType(op, t, kernels.StatType(x.DType))
 			checkShape(op, device.Shape{n}, t)
 		}
 	}
@@ -38,7 +41,7 @@ func checkAffine(op string, x device.Tensor, c int, ts ...device.Tensor) {
 	}
 }
 
-func (ts Types) group(op string, dst, mean, variance, x device.Tensor, p device.Norm) NormSizes {
+func (ts Types) group(op string, dst, mean, variance, x device.Tensor, p kernels.Norm) NormSizes {
 	ts.Same(op, dst, x)
 	z := normSizes(op, x)
 	if p.Groups <= 0 || z.C%p.Groups != 0 {
@@ -46,20 +49,20 @@ func (ts Types) group(op string, dst, mean, variance, x device.Tensor, p device.
 	}
 	checkStats(op, x, z.N*p.Groups, mean, variance)
 	if p.Uncentered != mean.IsZero() || variance.IsZero() {
-		panic(&device.DTypeError{Op: op, Got: mean.DType, Want: device.StatType(x.DType)})
+		panic(&device.DTypeError{Op: op, Got: mean.DType, Want: kernels.StatType(x.DType)})
 	}
 	return z
 }
 
 // GroupNorm checks the operands of a GroupNorm.
-func (ts Types) GroupNorm(dst, mean, variance, x, weight, bias device.Tensor, p device.Norm) NormSizes {
+func (ts Types) GroupNorm(dst, mean, variance, x, weight, bias device.Tensor, p kernels.Norm) NormSizes {
 	z := ts.group("GroupNorm", dst, mean, variance, x, p)
 	checkAffine("GroupNorm", x, z.C, weight, bias)
 	return z
 }
 
 // GroupNormGrad checks the operands of a GroupNormGrad.
-func (ts Types) GroupNormGrad(dst, g, x, mean, variance, weight device.Tensor, p device.Norm) NormSizes {
+func (ts Types) GroupNormGrad(dst, g, x, mean, variance, weight device.Tensor, p kernels.Norm) NormSizes {
 	ts.Same("GroupNormGrad", dst, g)
 	z := ts.group("GroupNormGrad", dst, mean, variance, x, p)
 	checkAffine("GroupNormGrad", x, z.C, weight)
@@ -77,7 +80,7 @@ func (ts Types) Moments(mean, variance, x device.Tensor) NormSizes {
 // checkChannels checks that tensors are there, one number of dt's StatType for each channel.
 func checkChannels(op string, dt device.DType, c int, ts ...device.Tensor) {
 	for _, t := range ts {
-		checkType(op, t, device.StatType(dt))
+		checkType(op, t, kernels.StatType(dt))
 		checkShape(op, device.Shape{c}, t)
 	}
 }
@@ -125,16 +128,16 @@ func (ts Types) BatchNormGrad(dst, g, x, mean, variance, weight, sums, count dev
 	checkChannels(op, x.DType, z.C, mean, variance)
 	checkAffine(op, x, z.C, weight)
 	if !sums.IsZero() {
-		checkType(op, sums, device.StatType(x.DType))
+		checkType(op, sums, kernels.StatType(x.DType))
 		checkShape(op, device.Shape{2, z.C}, sums)
-		checkType(op, count, device.StatType(x.DType))
+		checkType(op, count, kernels.StatType(x.DType))
 		checkScalar(op, count)
 	}
 	return z
 }
 
 // NormGradSums checks the operands of a NormGradSums.
-func (ts Types) NormGradSums(sums, g, x, mean, variance device.Tensor, p device.Norm) NormSizes {
+func (ts Types) NormGradSums(sums, g, x, mean, variance device.Tensor, p kernels.Norm) NormSizes {
 	const op = "NormGradSums"
 	var z NormSizes
 	if p.Groups == 0 {
@@ -144,7 +147,7 @@ func (ts Types) NormGradSums(sums, g, x, mean, variance device.Tensor, p device.
 	} else {
 		z = ts.group(op, g, mean, variance, x, p)
 	}
-	checkType(op, sums, device.StatType(x.DType))
+	checkType(op, sums, kernels.StatType(x.DType))
 	checkShape(op, device.Shape{2, z.C}, sums)
 	return z
 }

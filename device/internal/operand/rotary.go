@@ -1,9 +1,12 @@
 package operand
 
-import "github.com/goddp/goddp/device"
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
+)
 
 // Rotate checks the operands of a Rotate, x [B T N D].
-func (ts Types) Rotate(dst, x device.Tensor, r device.Rotation) {
+func (ts Types) Rotate(dst, x device.Tensor, r kernels.Rotation) {
 	const op = "Rotate"
 	ts.Same(op, dst, x)
 	want := device.Float32

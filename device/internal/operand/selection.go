@@ -1,9 +1,12 @@
 package operand
 
-import "github.com/goddp/goddp/device"
+import (
+	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/kernels"
+)
 
 // Compare checks the operands of a Compare.
-func (ts Types) Compare(c device.Comparison, dst, x, y device.Tensor) {
+func (ts Types) Compare(c kernels.Comparison, dst, x, y device.Tensor) {
 	op := c.String()
 	checkType(op, dst, device.Uint8)
 	if x.DType.IsFloat() || !x.DType.Valid() {
@@ -27,7 +30,7 @@ func MaskedCopy(dst, mask, x device.Tensor) {
 }
 
 // FindExtreme checks the operands of a FindExtreme.
-func (ts Types) FindExtreme(e device.Extreme, values, indices, src device.Tensor) (outer, n, inner int) {
+func (ts Types) FindExtreme(e kernels.Extreme, values, indices, src device.Tensor) (outer, n, inner int) {
 	op := e.String()
 	ts.Float(op, src)
 	if len(src.Shape) != 3 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // memory keeps track of allocations of one device that are to be freed. It belongs to the device,
@@ -50,7 +51,7 @@ type allocationRef struct{ *allocation }
 type memoryKey struct{}
 
 func memoryOf(dev cudaDevice) *memory {
-	return dev.Values().Get(memoryKey{}, func() any { return &memory{dev: dev} }).(*memory)
+	return kernels.Of(dev).Values().Get(memoryKey{}, func() any { return &memory{dev: dev} }).(*memory)
 }
 
 // Alloc returns zeroed memory from ncclMemAlloc, which peers can map. It is not registered with the

@@ -19,6 +19,7 @@ import (
 
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/backend"
+	"github.com/goddp/goddp/internal/kernels"
 )
 
 // Layout of the memory of small_allreduce.cu. In each rank's memory every rank has slotCopies
@@ -77,7 +78,7 @@ func loadKernels(ctx context.Context, dev cudaDevice) (smallAllReduceKernels, er
 	if !ok {
 		return smallAllReduceKernels{}, fmt.Errorf("%v compiles no kernels", dev)
 	}
-	k := dev.Values().Get(kernelsKey{}, func() any { return &loadedKernels{} }).(*loadedKernels)
+	k := kernels.Of(dev).Values().Get(kernelsKey{}, func() any { return &loadedKernels{} }).(*loadedKernels)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.loaded {

@@ -1,4 +1,6 @@
-package device
+package kernels
+
+import "github.com/goddp/goddp/device"
 
 // MaxHeadSize is the largest size of a head that attention takes.
 const MaxHeadSize = 256
@@ -7,20 +9,20 @@ const MaxHeadSize = 256
 // rows and the elements of a row. The elements of a row lie side by side, so that
 // queries, keys and values can be parts of one buffer.
 type Heads struct {
-	Data                               Tensor // the memory, from the first element on
+	Data                               device.Tensor // the memory, from the first element on
 	B, H, T, D                         int
 	BatchStride, HeadStride, RowStride int // in elements
 }
 
 // HeadsFirst is a dense t [B H T D].
-func HeadsFirst(t Tensor) Heads {
+func HeadsFirst(t device.Tensor) Heads {
 	b, h, n, d := t.Shape[0], t.Shape[1], t.Shape[2], t.Shape[3]
 	return Heads{Data: t.Flat(), B: b, H: h, T: n, D: d, BatchStride: h * n * d, HeadStride: n * d, RowStride: d}
 }
 
 // RowsFirst is the heads from to from+h-1 of t [B T N D], which holds the N heads of a
 // row side by side.
-func RowsFirst(t Tensor, from, h int) Heads {
+func RowsFirst(t device.Tensor, from, h int) Heads {
 	b, n, all, d := t.Shape[0], t.Shape[1], t.Shape[2], t.Shape[3]
 	data := t.Flat()
 	if t.Len() > 0 {
@@ -30,7 +32,7 @@ func RowsFirst(t Tensor, from, h int) Heads {
 }
 
 // Shape is [B H T D].
-func (h Heads) Shape() Shape { return Shape{h.B, h.H, h.T, h.D} }
+func (h Heads) Shape() device.Shape { return device.Shape{h.B, h.H, h.T, h.D} }
 
 // Attend is what an attention is computed from.
 type Attend struct {
@@ -40,7 +42,7 @@ type Attend struct {
 	K, V Heads
 	// Mask is not there, or broadcasts to [B H T S]: of Uint8, in which 0 keeps a query
 	// from a key, or of the type of Q, which is added to the products.
-	Mask Tensor
+	Mask device.Tensor
 	// Causal keeps query i from the keys behind i.
 	Causal bool
 	Scale  float64 // what the products of queries and keys are multiplied by
@@ -58,12 +60,12 @@ type Attention interface {
 	// Attention computes o [B H T D], and lse [B H T], the logarithm of each row's sum of
 	// exponentials: of Float64 for operands of Float64, else of Float32. That of a query
 	// without keys is +Inf.
-	Attention(s Stream, o Heads, lse Tensor, a Attend) error
+	Attention(s device.Stream, o Heads, lse device.Tensor, a Attend) error
 	// AttentionDelta computes delta, of the shape and type of lse, = the sums of the rows
 	// of g·o, which the gradients are computed from. g is the gradient for o.
-	AttentionDelta(s Stream, delta Tensor, g, o Heads) error
+	AttentionDelta(s device.Stream, delta device.Tensor, g, o Heads) error
 	// AttentionQueryGrad accumulates the gradient for a.Q into dq.
-	AttentionQueryGrad(s Stream, dq Heads, acc Accum, g Heads, lse, delta Tensor, a Attend) error
+	AttentionQueryGrad(s device.Stream, dq Heads, acc device.Accum, g Heads, lse, delta device.Tensor, a Attend) error
 	// AttentionKeyValueGrad accumulates the gradients for a.K into dk and for a.V into dv.
-	AttentionKeyValueGrad(s Stream, dk Heads, accK Accum, dv Heads, accV Accum, g Heads, lse, delta Tensor, a Attend) error
+	AttentionKeyValueGrad(s device.Stream, dk Heads, accK device.Accum, dv Heads, accV device.Accum, g Heads, lse, delta device.Tensor, a Attend) error
 }

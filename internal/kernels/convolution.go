@@ -1,4 +1,6 @@
-package device
+package kernels
+
+import "github.com/goddp/goddp/device"
 
 // Window is what slides over images [h w]: sizes along the first axis, and along the second.
 type Window struct {
@@ -41,14 +43,14 @@ type Conv struct {
 }
 
 // Window is the window of a convolution by a weight of shape w.
-func (p Conv) Window(w Shape) Window {
+func (p Conv) Window(w device.Shape) Window {
 	return Window{Kernel: [2]int{w[2], w[3]}, Stride: p.Stride, Padding: p.Padding, Dilation: p.Dilation}
 }
 
 // Shape is that of the convolution of x [n c h w] by w [o c/Groups kh kw]. It panics with a
-// [*ShapeError] where they do not fit.
-func (p Conv) Shape(x, w Shape) Shape {
-	misfit := &ShapeError{Op: "Conv2d", A: x, B: w}
+// [*device.ShapeError] where they do not fit.
+func (p Conv) Shape(x, w device.Shape) device.Shape {
+	misfit := &device.ShapeError{Op: "Conv2d", A: x, B: w}
 	if len(x) != 4 || len(w) != 4 || p.Groups < 1 || w[0]%p.Groups != 0 || x[1] != w[1]*p.Groups {
 		panic(misfit)
 	}
@@ -56,7 +58,7 @@ func (p Conv) Shape(x, w Shape) Shape {
 	if !window.Valid() {
 		panic(misfit)
 	}
-	out := Shape{x[0], w[0], window.Out(0, x[2]), window.Out(1, x[3])}
+	out := device.Shape{x[0], w[0], window.Out(0, x[2]), window.Out(1, x[3])}
 	if out[2] < 1 || out[3] < 1 {
 		panic(misfit)
 	}
@@ -68,10 +70,10 @@ func (p Conv) Shape(x, w Shape) Shape {
 // edges of x is zeros, which are multiplied as numbers are.
 type Convolution interface {
 	// Conv2d computes dst = the convolution of x by w, plus bias.
-	Conv2d(s Stream, dst, x, w, bias Tensor, p Conv) error
+	Conv2d(s device.Stream, dst, x, w, bias device.Tensor, p Conv) error
 	// Conv2dGradInput accumulates into dst the gradient for x of a Conv2d, given g, that for
 	// its result.
-	Conv2dGradInput(s Stream, dst Tensor, acc Accum, g, w Tensor, p Conv) error
+	Conv2dGradInput(s device.Stream, dst device.Tensor, acc device.Accum, g, w device.Tensor, p Conv) error
 	// Conv2dGradWeight accumulates into dst the gradient for w of a Conv2d, given g.
-	Conv2dGradWeight(s Stream, dst Tensor, acc Accum, g, x Tensor, p Conv) error
+	Conv2dGradWeight(s device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p Conv) error
 }

@@ -1,4 +1,4 @@
-package device
+package arena
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/goddp/goddp/device"
 )
 
 // Sizes of an [Arena]'s blocks, in bytes.
@@ -26,7 +28,7 @@ const (
 // a GPU, and a training step asks for the same sizes over and over.
 //
 // A size is rounded up to a quarter of the power of two below it, at least
-// [Align] and at most 2 MiB, and served by the smallest cached block that is
+// [device.Align] and at most 2 MiB, and served by the smallest cached block that is
 // at most half as large again. Blocks are neither split nor merged: memory
 // is lost to rounding, but never to fragmentation.
 //
@@ -38,18 +40,18 @@ const (
 // work on one stream, so whoever gets the block next runs after its last user.
 // All methods are safe for concurrent use.
 type Arena struct {
-	raw     func(size int) (Buffer, error)
-	release func(Buffer)
+	raw     func(size int) (device.Buffer, error)
+	release func(device.Buffer)
 
 	mu      sync.Mutex
 	live    map[uintptr]block // by address
 	classes []class           // by size, ascending; an emptied class stays
-	stats   MemoryStats
+	stats   device.MemoryStats
 }
 
 // block is memory handed out: the whole of it, and how much was asked for.
 type block struct {
-	whole Buffer
+	whole device.Buffer
 	asked int
 }
 
@@ -57,24 +59,24 @@ type block struct {
 // so most likely still in a cache) last.
 type class struct {
 	size int
-	free []Buffer
+	free []device.Buffer
 }
 
-// NewArena makes an arena over raw, which gets memory aligned to Align from
-// the device or fails with an [*OutOfMemoryError], and release, which gives it
+// New makes an arena over raw, which gets memory aligned to Align from
+// the device or fails with an [*device.OutOfMemoryError], and release, which gives it
 // back. The arena calls them one at a time.
-func NewArena(raw func(size int) (Buffer, error), release func(Buffer)) *Arena {
+func New(raw func(size int) (device.Buffer, error), release func(device.Buffer)) *Arena {
 	return &Arena{raw: raw, release: release, live: map[uintptr]block{}}
 }
 
 // Alloc returns size bytes, their content undefined. No bytes are an empty
 // Buffer, which need not be freed. The error is raw's.
-func (a *Arena) Alloc(size int) (Buffer, error) {
+func (a *Arena) Alloc(size int) (device.Buffer, error) {
 	if size < 0 {
 		panic(fmt.Errorf("device: Alloc of %d bytes", size))
 	}
 	if size == 0 {
-		return Buffer{}, nil
+		return device.Buffer{}, nil
 	}
 	b, err := a.alloc(size)
 	if err == nil {
@@ -91,7 +93,7 @@ func (a *Arena) Alloc(size int) (Buffer, error) {
 
 // alloc serves size from the cache, else from the device, if need be after
 // giving it back the cache.
-func (a *Arena) alloc(size int) (Buffer, error) {
+func (a *Arena) alloc(size int) (device.Buffer, error) {
 	want := blockSize(size)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -102,7 +104,7 @@ func (a *Arena) alloc(size int) (Buffer, error) {
 			b, err = a.raw(want)
 		}
 		if err != nil {
-			return Buffer{}, err
+			return device.Buffer{}, err
 		}
 		a.stats.Allocs++
 	}
@@ -113,7 +115,7 @@ func (a *Arena) alloc(size int) (Buffer, error) {
 }
 
 // cached takes the best-fitting block out of the cache.
-func (a *Arena) cached(want int) (Buffer, bool) {
+func (a *Arena) cached(want int) (device.Buffer, bool) {
 	i, _ := a.find(want)
 	for ; i < len(a.classes) && a.classes[i].size <= want+want/2; i++ {
 		free := a.classes[i].free
@@ -121,12 +123,12 @@ func (a *Arena) cached(want int) (Buffer, bool) {
 			continue
 		}
 		b := free[len(free)-1]
-		free[len(free)-1] = Buffer{} // the cache must not keep it alive
+		free[len(free)-1] = device.Buffer{} // the cache must not keep it alive
 		a.classes[i].free = free[:len(free)-1]
 		a.stats.Cached -= int64(b.Len())
 		return b, true
 	}
-	return Buffer{}, false
+	return device.Buffer{}, false
 }
 
 // find is the place of a size in classes, and whether it is there.
@@ -136,7 +138,7 @@ func (a *Arena) find(size int) (int, bool) {
 
 // Free takes back a Buffer that Alloc returned. Anything else, a slice of one
 // or one freed before included, is a programming error and panics.
-func (a *Arena) Free(b Buffer) {
+func (a *Arena) Free(b device.Buffer) {
 	if b.Len() == 0 {
 		return
 	}
@@ -161,7 +163,7 @@ func (a *Arena) Free(b Buffer) {
 }
 
 // notLive says what is wrong with freeing b.
-func (a *Arena) notLive(b Buffer) error {
+func (a *Arena) notLive(b device.Buffer) error {
 	for _, c := range a.classes {
 		for _, f := range c.free {
 			if f.Addr() == b.Addr() {
@@ -204,7 +206,7 @@ func (a *Arena) Close() {
 }
 
 // Stats tells what the arena holds, counted in whole blocks.
-func (a *Arena) Stats() MemoryStats {
+func (a *Arena) Stats() device.MemoryStats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.stats
@@ -213,7 +215,7 @@ func (a *Arena) Stats() MemoryStats {
 // blockSize rounds a size up to that of its class.
 func blockSize(size int) int {
 	step := 1 << max(bits.Len(uint(size))-3, 0) // a quarter of the power of two below
-	step = min(max(step, Align), maxStep)
+	step = min(max(step, device.Align), maxStep)
 	return (size + step - 1) / step * step
 }
 
@@ -228,3 +230,6 @@ func collect() {
 	case <-time.After(reclaimWait):
 	}
 }
+
+// AlignUp rounds n up to a multiple of [device.Align].
+func AlignUp(n int) int { return (n + device.Align - 1) &^ (device.Align - 1) }

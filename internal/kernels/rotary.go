@@ -1,11 +1,13 @@
-package device
+package kernels
+
+import "github.com/goddp/goddp/device"
 
 // Rotation is what a [Rotary] embedding turns heads by: element pair i of a row t by the
 // angle whose cosine is Cos[t][i] (Su et al., "RoFormer", 2021).
 type Rotation struct {
 	// Cos and Sin are [rows W], of at least as many rows as there are, W at most D/2: of
 	// Float64 for operands of Float64, else of Float32. Elements behind 2·W stay as they are.
-	Cos, Sin Tensor
+	Cos, Sin device.Tensor
 	// Heads is how many of a row's first heads are turned. The others are copied.
 	Heads int
 	// Interleaved pairs the elements 2·i and 2·i+1, as the paper does. Else i and W+i are a
@@ -19,5 +21,5 @@ type Rotation struct {
 type Rotary interface {
 	// Rotate accumulates x [B T N D], with pairs of its elements turned, into dst of its
 	// shape.
-	Rotate(s Stream, dst Tensor, acc Accum, x Tensor, r Rotation) error
+	Rotate(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, r Rotation) error
 }

@@ -1,4 +1,4 @@
-package device
+package poll
 
 import (
 	"context"
@@ -18,11 +18,11 @@ const (
 	maxPause = 200 * time.Microsecond
 )
 
-// Poll asks done until it says so, fails, or ctx ends: how a host waits for
+// Until asks done until it says so, fails, or ctx ends: how a host waits for
 // what a device does. Nothing waits inside a driver, where neither a deadline
 // nor an abort could reach it. It asks without a pause at first, letting other
 // goroutines run now and then, and then ever more rarely.
-func Poll(ctx context.Context, done func() (bool, error)) error {
+func Until(ctx context.Context, done func() (bool, error)) error {
 	start, next := time.Now(), yield
 	for {
 		if ok, err := done(); ok || err != nil {

@@ -1,4 +1,4 @@
-package device
+package arena
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/goddp/goddp/device"
 )
 
 // pool is a device's memory of a fixed size, for an arena to draw on.
@@ -16,19 +18,19 @@ type pool struct {
 }
 
 func (p *pool) arena() *Arena {
-	return NewArena(func(size int) (Buffer, error) {
+	return New(func(size int) (device.Buffer, error) {
 		if p.used+int64(size) > p.size {
-			return Buffer{}, &OutOfMemoryError{Device: "pool", Asked: int64(size), InUse: p.used, Free: p.size - p.used}
+			return device.Buffer{}, &device.OutOfMemoryError{Device: "pool", Asked: int64(size), InUse: p.used, Free: p.size - p.used}
 		}
 		p.used += int64(size)
-		return HostBuffer(make([]byte, size), nil), nil
-	}, func(b Buffer) {
+		return device.HostBuffer(make([]byte, size), nil), nil
+	}, func(b device.Buffer) {
 		p.used -= int64(b.Len())
 		p.released++
 	})
 }
 
-func alloc(t *testing.T, a *Arena, size int) Buffer {
+func alloc(t *testing.T, a *Arena, size int) device.Buffer {
 	t.Helper()
 	b, err := a.Alloc(size)
 	if err != nil {
@@ -47,7 +49,7 @@ func TestBlockSize(t *testing.T) {
 		}
 	}
 	for size := 1; size < 20<<20; size += 1 + size/37 {
-		if got := blockSize(size); got < size || got%Align != 0 || got-size > max(size/4, Align) || blockSize(got) != got {
+		if got := blockSize(size); got < size || got%device.Align != 0 || got-size > max(size/4, device.Align) || blockSize(got) != got {
 			t.Fatalf("blockSize(%d) = %d", size, got)
 		}
 	}
@@ -70,7 +72,7 @@ func TestArenaReuse(t *testing.T) {
 	if b := alloc(t, a, 256); b.Addr() == tooBig.Addr() {
 		t.Error("a block of 10240 bytes was spent on 256")
 	}
-	want := MemoryStats{InUse: 1024 + 1536 + 256, Peak: 1024 + 1536 + 10240, Cached: 10240, Allocs: 4}
+	want := device.MemoryStats{InUse: 1024 + 1536 + 256, Peak: 1024 + 1536 + 10240, Cached: 10240, Allocs: 4}
 	if got := a.Stats(); got != want {
 		t.Errorf("stats %+v, want %+v", got, want)
 	}
@@ -87,7 +89,7 @@ func TestArenaReuse(t *testing.T) {
 // allocations, and no calls to the device, for its memory.
 func TestArenaSteadyState(t *testing.T) {
 	a := (&pool{size: 1 << 30}).arena()
-	var held [10]Buffer
+	var held [10]device.Buffer
 	step := func() {
 		for i := range held {
 			held[i] = alloc(t, a, 100<<i)
@@ -118,11 +120,11 @@ func TestArenaReclaims(t *testing.T) {
 	}
 
 	_, err := a.Alloc(8 << 10)
-	var oom *OutOfMemoryError
-	if !errors.As(err, &oom) || !errors.Is(err, ErrOutOfMemory) {
-		t.Fatalf("error %v, want an OutOfMemoryError", err)
+	var oom *device.OutOfMemoryError
+	if !errors.As(err, &oom) || !errors.Is(err, device.ErrOutOfMemory) {
+		t.Fatalf("error %v, want a device.OutOfMemoryError", err)
 	}
-	if want := (OutOfMemoryError{"pool", 8 << 10, 4 << 10, 6 << 10}); *oom != want {
+	if want := (device.OutOfMemoryError{Device: "pool", Asked: 8 << 10, InUse: 4 << 10, Free: 6 << 10}); *oom != want {
 		t.Errorf("error %+v, want %+v", *oom, want)
 	}
 
@@ -135,7 +137,7 @@ func TestArenaReclaims(t *testing.T) {
 // abandon leaves b to an owner that is unreachable at once.
 //
 //go:noinline
-func abandon(a *Arena, b Buffer) {
+func abandon(a *Arena, b device.Buffer) {
 	owner := new([64]byte)
 	runtime.AddCleanup(owner, a.Free, b)
 }
@@ -147,12 +149,12 @@ func TestArenaMisuse(t *testing.T) {
 	a.Free(freed)
 	for _, c := range []struct {
 		what string
-		b    Buffer
+		b    device.Buffer
 		want []string
 	}{
 		{"a part", b.Slice(0, 100), []string{"Free of 100 bytes", "300 were allocated"}},
 		{"a middle", b.Slice(256, 44), []string{"Free of 44 bytes", "none of the 2 buffers in use"}},
-		{"foreign memory", HostBuffer(make([]byte, 300), nil), []string{"Free of 300 bytes", "none of the 2"}},
+		{"foreign memory", device.HostBuffer(make([]byte, 300), nil), []string{"Free of 300 bytes", "none of the 2"}},
 		{"what is free", freed, []string{"second Free of 300 bytes", "a block of 512"}},
 	} {
 		func() {

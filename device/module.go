@@ -11,17 +11,6 @@ import (
 	"strings"
 )
 
-// Custom runs kernels that a program wrote itself: see [Module].
-type Custom interface {
-	// Launch runs a kernel of the program's own: on the CPU its Go function, on a GPU
-	// its CUDA function over the grid. args are a [Tensor] for each slice of the Go
-	// function, and for each other parameter a value of its very type. Launch panics
-	// with a [*LaunchError] where grid or arguments do not fit. Where the device has no
-	// version of the kernel for the tensors' floating-point type, it panics with a
-	// [*DTypeError]. The error is a [*CompileError] where the source does not compile.
-	Launch(s Stream, k *Kernel, g Grid, args ...any) error
-}
-
 // Module is a source of CUDA C++ with kernels of the program's own. A GPU compiles it
 // at the first launch of one of its kernels, for the floating-point type of that
 // launch, keeps the machine code between runs, and loads all of its kernels. So the
@@ -232,8 +221,8 @@ var (
 	mostThreads = [3]int{1024, 1024, 64}
 )
 
-// Whole is g with each 0 along y and z as the 1 that it counts as.
-func (g Grid) Whole() Grid {
+// full returns g with 1 in place of each 0 along y and z.
+func (g Grid) full() Grid {
 	for i := 1; i < 3; i++ {
 		g.Blocks[i], g.Threads[i] = cmp.Or(g.Blocks[i], 1), cmp.Or(g.Threads[i], 1)
 	}
@@ -242,7 +231,7 @@ func (g Grid) Whole() Grid {
 
 // check panics unless every GPU launches g.
 func (g Grid) check(kernel string) {
-	g = g.Whole()
+	g = g.full()
 	for i, along := range []string{"x", "y", "z"} {
 		if n := g.Blocks[i]; n < 0 || n > mostBlocks[i] {
 			panic(&LaunchError{kernel, "the number of blocks along " + along, strconv.Itoa(n), fmt.Sprintf("at most %d", mostBlocks[i])})
@@ -256,7 +245,7 @@ func (g Grid) check(kernel string) {
 	}
 }
 
-// LaunchError is the panic value of a [Custom] launch whose grid or arguments do not
+// LaunchError is the panic value of a [Kernels] launch whose grid or arguments do not
 // fit the kernel.
 type LaunchError struct {
 	Kernel    string
@@ -287,29 +276,9 @@ func (e *CompileError) Error() string {
 	return fmt.Sprintf("%s does not compile: %s", e.File, strings.TrimSpace(first))
 }
 
-// Accumulate writes one element of dst as a kernel that takes an [Accum] does.
-func Accumulate[T float32 | float64](dst *T, acc Accum, v T) {
-	v *= T(acc.Alpha)
-	if acc.Beta != 0 {
-		v += T(acc.Beta) * *dst
-	}
-	*dst = v
-}
-
-// What follows is for implementations of [Custom].
-
-// Module is the kernel's own.
-func (k *Kernel) Module() *Module { return k.module }
-
-// Kernels are the module's.
-func (m *Module) Kernels() []*Kernel { return m.kernels }
-
-// File is what compilers call the source.
-func (m *Module) File() string { return m.file }
-
-// Check panics as [Custom] says where grid or arguments do not fit, and returns the
-// launch's floating-point type, Float32 where no tensor has one.
-func (k *Kernel) Check(g Grid, args []any) DType {
+// check panics with a [*LaunchError] if grid or arguments do not fit the kernel. It
+// returns the launch's floating-point type, Float32 if no tensor has one.
+func (k *Kernel) check(g Grid, args []any) DType {
 	g.check(k.name)
 	if len(args) != len(k.params) {
 		panic(&LaunchError{k.name, "the number of arguments", strconv.Itoa(len(args)), strconv.Itoa(len(k.params))})
@@ -403,9 +372,14 @@ func (s *sizes) String() string {
 	return " with " + strings.Join(known, ", ")
 }
 
-// Run runs the Go function on tensors in the host's memory, which Check was given. It
-// panics with a [*DTypeError] where there is no version of it for dt.
-func (k *Kernel) Run(dt DType, args []any) {
+// Run launches the kernel as [Kernels] says, by its Go function: the tensors are in the
+// host's memory. A device of the host's cores calls it. Run panics with a [*DTypeError] if
+// the Go function has no version for the floating-point type of the tensors.
+func (k *Kernel) Run(g Grid, args []any) {
+	dt := k.check(g, args)
+	if g.Blocks[0] == 0 {
+		return
+	}
 	var f reflect.Value
 	if int(dt) < len(k.cpu) {
 		f = k.cpu[dt]
@@ -445,10 +419,35 @@ var cudaTypes = [...]string{
 	Float32: "float", Float64: "double", Float16: "f16", BFloat16: "bf16", Int32: "i32", Int64: "i64", Uint8: "u8",
 }
 
-// Program is the module in CUDA C++ with its kernels for a floating-point type: behind
-// the source stands for each kernel a __global__ function, called Entry, that takes one
-// structure of what [Kernel.Words] makes.
-func (m *Module) Program(dt DType) string {
+// Launch is what a GPU runs for one launch of a kernel: the function Function of the
+// module's program for a floating-point type ([Module.Program]), over the grid, on one
+// structure of 64-bit Arguments.
+type Launch struct {
+	Module    *Module
+	DType     DType
+	Function  string
+	Grid      Grid // no block along x, or at least one block and one thread along each axis
+	Arguments []uint64
+}
+
+// Launch returns what a GPU runs to launch the kernel as [Kernels] says. addr returns the
+// address of a tensor.
+func (k *Kernel) Launch(g Grid, args []any, addr func(Tensor) uint64) Launch {
+	dt := k.check(g, args)
+	return Launch{Module: k.module, DType: dt, Function: k.entry(), Grid: g.full(), Arguments: arguments(args, addr)}
+}
+
+// Program is a module in CUDA C++ for one floating-point type.
+type Program struct {
+	File      string // the name of the source in a compiler's messages
+	Text      string
+	Functions []string // the __global__ functions, one for each kernel
+}
+
+// Program returns the module's program for a floating-point type: the source, and behind
+// it for each kernel a __global__ function that takes the arguments of a [Launch].
+func (m *Module) Program(dt DType) Program {
+	p := Program{File: m.file}
 	var b strings.Builder
 	fmt.Fprintf(&b, "#line 1 %q\n%s\n", m.file, m.source)
 	for _, k := range m.kernels {
@@ -480,9 +479,11 @@ func (m *Module) Program(dt DType) string {
 			fields = append(fields, fmt.Sprintf("u64 rest[%d];", leastWords-words))
 		}
 		fmt.Fprintf(&b, "struct %[1]s_args { %[2]s }; extern \"C\" __global__ void %[1]s(const %[1]s_args a) { %[3]s(%[4]s); }\n",
-			k.Entry(), strings.Join(fields, " "), k.name, strings.Join(args, ", "))
+			k.entry(), strings.Join(fields, " "), k.name, strings.Join(args, ", "))
+		p.Functions = append(p.Functions, k.entry())
 	}
-	return b.String()
+	p.Text = b.String()
+	return p
 }
 
 // leastWords is the minimum size of the argument structure, in words of 8 bytes. A larger
@@ -490,12 +491,12 @@ func (m *Module) Program(dt DType) string {
 // is how the emulation of a GPU passes it.
 const leastWords = 3
 
-// Entry is the name of the kernel's __global__ function.
-func (k *Kernel) Entry() string { return "goddp_launch_" + k.name }
+// entry returns the name of the kernel's __global__ function.
+func (k *Kernel) entry() string { return "goddp_launch_" + k.name }
 
-// Words are the arguments, which Check was given, as the __global__ function takes them. addr
-// is where a tensor is.
-func (k *Kernel) Words(args []any, addr func(Tensor) uint64) []uint64 {
+// arguments returns args, which check accepted, as the fields of the structure that the
+// __global__ function takes.
+func arguments(args []any, addr func(Tensor) uint64) []uint64 {
 	words := make([]uint64, 0, max(len(args)+2, leastWords))
 	for _, a := range args {
 		switch a := a.(type) {

@@ -1,4 +1,6 @@
-package device
+package kernels
+
+import "github.com/goddp/goddp/device"
 
 // Comparison is a relation of two numbers.
 type Comparison uint8
@@ -32,13 +34,13 @@ func (e Extreme) String() string { return [...]string{"Largest", "Smallest"}[e] 
 type Selection interface {
 	// Compare computes dst, of Uint8: 1 where x c y holds, else 0. x and y are of one type,
 	// integers or one that the device computes in, and broadcast to dst's shape.
-	Compare(s Stream, c Comparison, dst, x, y Tensor) error
+	Compare(s device.Stream, c Comparison, dst, x, y device.Tensor) error
 	// MaskedCopy sets those elements of dst, of any type, to x's where mask, of Uint8, is
 	// not 0. mask and x, of dst's type, are broadcast to dst's shape.
-	MaskedCopy(s Stream, dst, mask, x Tensor) error
+	MaskedCopy(s device.Stream, dst, mask, x device.Tensor) error
 	// FindExtreme finds the largest, or the smallest, elements of src [outer n inner]
 	// along the middle axis, and where they are, of Int64: values and indices [outer
 	// inner], of which either may not be there. NaN is more extreme than any number. Of
 	// several equal elements it is the first. n is at least 1 where there are results.
-	FindExtreme(s Stream, e Extreme, values, indices, src Tensor) error
+	FindExtreme(s device.Stream, e Extreme, values, indices, src device.Tensor) error
 }

@@ -1,4 +1,4 @@
-package device_test
+package poll_test
 
 import (
 	"context"
@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/poll"
 )
 
 func TestPoll(t *testing.T) {
 	bad := errors.New("bad")
 	asked := 0
-	err := device.Poll(t.Context(), func() (bool, error) {
+	err := poll.Until(t.Context(), func() (bool, error) {
 		if asked++; asked == 3 {
 			return false, bad
 		}
@@ -24,17 +24,17 @@ func TestPoll(t *testing.T) {
 
 	// It goes on asking when it no longer does so without a pause.
 	begun := time.Now()
-	if err := device.Poll(t.Context(), func() (bool, error) { return time.Since(begun) > 50*time.Millisecond, nil }); err != nil {
+	if err := poll.Until(t.Context(), func() (bool, error) { return time.Since(begun) > 50*time.Millisecond, nil }); err != nil {
 		t.Error(err)
 	}
 
 	why := errors.New("why")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
-	if err := device.Poll(ctx, func() (bool, error) { return true, nil }); err != nil {
+	if err := poll.Until(ctx, func() (bool, error) { return true, nil }); err != nil {
 		t.Errorf("what is done is done, whatever the context: %v", err)
 	}
-	if err := device.Poll(ctx, func() (bool, error) { return false, nil }); err != why {
+	if err := poll.Until(ctx, func() (bool, error) { return false, nil }); err != why {
 		t.Errorf("Poll returned %v, want the context's cause %v", err, why)
 	}
 }

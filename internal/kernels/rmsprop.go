@@ -1,10 +1,12 @@
-package device
+package kernels
+
+import "github.com/goddp/goddp/device"
 
 // RMSProp is the update rule of that name.
 type RMSProp interface {
 	// RMSProp makes one step of RMSProp in place, by the rule of PyTorch's optimizer:
 	// see [RMSPropStep].
-	RMSProp(s Stream, p RMSPropStep) error
+	RMSProp(s device.Stream, p RMSPropStep) error
 }
 
 // RMSPropStep is one step of RMSProp on one parameter (Tieleman and Hinton, "Lecture
@@ -26,14 +28,14 @@ type RMSProp interface {
 // Master, Skip and Overflow are what they are in [SGDStep]: with a Master, Square, Mean
 // and Velocity are Float32, and Grad is of Param's type or Float32.
 type RMSPropStep struct {
-	Param, Grad, Square      Tensor
-	Mean, Velocity           Tensor // not there unless Centered, and without momentum
-	Master                   Tensor // Float32, or not there
+	Param, Grad, Square      device.Tensor
+	Mean, Velocity           device.Tensor // not there unless Centered, and without momentum
+	Master                   device.Tensor // Float32, or not there
 	LR, Alpha, Eps, Momentum float64
 	WeightDecay              float64
 	LossScale                float64 // what the loss was multiplied by; 0: nothing
 	Centered                 bool
-	Skip, Overflow           Tensor // bytes, Uint8, or not there
+	Skip, Overflow           device.Tensor // bytes, Uint8, or not there
 }
 
 // Unscale is what LossScale has Grad multiplied by.

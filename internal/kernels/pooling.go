@@ -1,4 +1,6 @@
-package device
+package kernels
+
+import "github.com/goddp/goddp/device"
 
 // AvgPool says what AvgPool2d takes the mean over.
 type AvgPool struct {
@@ -32,13 +34,13 @@ type Pooling interface {
 	// MaxPool2d computes the largest element in each window, the first of several, and NaN
 	// where there is one. index, of Int32, becomes where it is: row·w + column. Padding is
 	// smaller than any element: a window without one gives -Inf, and index -1.
-	MaxPool2d(s Stream, dst, index, x Tensor, w Window) error
+	MaxPool2d(s device.Stream, dst, index, x device.Tensor, w Window) error
 	// MaxPool2dGrad accumulates into dst [n c h w] the gradient for x of a MaxPool2d, given
 	// g, that for its result.
-	MaxPool2dGrad(s Stream, dst Tensor, acc Accum, g, index Tensor, w Window) error
+	MaxPool2dGrad(s device.Stream, dst device.Tensor, acc device.Accum, g, index device.Tensor, w Window) error
 	// AvgPool2d computes means; that of a region without an element is 0.
-	AvgPool2d(s Stream, dst, x Tensor, p AvgPool) error
+	AvgPool2d(s device.Stream, dst, x device.Tensor, p AvgPool) error
 	// AvgPool2dGrad accumulates into dst [n c h w] the gradient for x of an AvgPool2d, given
 	// g, that for its result.
-	AvgPool2dGrad(s Stream, dst Tensor, acc Accum, g Tensor, p AvgPool) error
+	AvgPool2dGrad(s device.Stream, dst device.Tensor, acc device.Accum, g device.Tensor, p AvgPool) error
 }

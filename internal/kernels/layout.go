@@ -1,4 +1,6 @@
-package device
+package kernels
+
+import "github.com/goddp/goddp/device"
 
 // Layout says where the elements of a box lie in a tensor's memory: the first is element
 // Offset, and one step along axis i of the box is Strides[i] elements, which may be
@@ -9,7 +11,7 @@ type Layout struct {
 }
 
 // Dense is the layout of a box that is a whole tensor of this shape.
-func Dense(shape Shape) Layout {
+func Dense(shape device.Shape) Layout {
 	l := Layout{Strides: make([]int, len(shape))}
 	step := 1
 	for i := len(shape) - 1; i >= 0; i-- {
@@ -24,8 +26,8 @@ func Dense(shape Shape) Layout {
 type Rearranging interface {
 	// CopyStrided accumulates into the box of dst that to describes the box of src that
 	// from describes, both of this shape. dst and src are of one type: of any with
-	// [Store], else of one that the device computes in. The elements of dst's box are
+	// [device.Store], else of one that the device computes in. The elements of dst's box are
 	// distinct; those of src's need not be, so that a stride of 0 broadcasts. dst
 	// outside of the box stays as it is.
-	CopyStrided(s Stream, shape Shape, dst Tensor, to Layout, acc Accum, src Tensor, from Layout) error
+	CopyStrided(s device.Stream, shape device.Shape, dst device.Tensor, to Layout, acc device.Accum, src device.Tensor, from Layout) error
 }

@@ -1,8 +1,10 @@
-package device
+package kernels
 
 import (
 	"fmt"
 	"math"
+
+	"github.com/goddp/goddp/device"
 )
 
 // Dropout has the random masks of dropout.
@@ -11,7 +13,7 @@ type Dropout interface {
 	// element, and x·0 where it drops one. Element i is dropped by a function of (seed,
 	// offset+i) alone: the package documentation defines it. It is its own derivative:
 	// of the result's gradient it makes that of x. dst may be x when acc.Beta is 0.
-	Dropout(s Stream, dst Tensor, acc Accum, x Tensor, p float64, seed, offset uint64) error
+	Dropout(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) error
 }
 
 // DropoutThreshold is the random word below which an element is dropped with the

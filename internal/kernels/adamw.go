@@ -1,6 +1,10 @@
-package device
+package kernels
 
-import "math"
+import (
+	"math"
+
+	"github.com/goddp/goddp/device"
+)
 
 // AdamWStep is one step of Adam on one parameter, by default with its weight
 // decay decoupled from the gradient (Kingma and Ba, "Adam: A Method for
@@ -26,15 +30,15 @@ import "math"
 // Master, Skip and Overflow are what they are in [SGDStep]: with a Master, Mean
 // and the variances are Float32, and Grad is of Param's type or Float32.
 type AdamWStep struct {
-	Param, Grad, Mean, Variance Tensor
-	MaxVariance                 Tensor // or not there
-	Master                      Tensor // Float32, or not there
+	Param, Grad, Mean, Variance device.Tensor
+	MaxVariance                 device.Tensor // or not there
+	Master                      device.Tensor // Float32, or not there
 	LR, Beta1, Beta2, Eps       float64
 	WeightDecay                 float64
 	Coupled                     bool
-	Step                        int     // number of this step on this parameter, from 1
-	LossScale                   float64 // what the loss was multiplied by; 0: nothing
-	Skip, Overflow              Tensor  // bytes, Uint8, or not there
+	Step                        int           // number of this step on this parameter, from 1
+	LossScale                   float64       // what the loss was multiplied by; 0: nothing
+	Skip, Overflow              device.Tensor // bytes, Uint8, or not there
 }
 
 // Unscale is what LossScale has Grad multiplied by.

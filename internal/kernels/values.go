@@ -1,0 +1,26 @@
+package kernels
+
+import "sync"
+
+// Values keeps per-device state of the packages above device, such as autograd's scopes,
+// so that these packages need no package-level state. A package uses a key of an
+// unexported type, as with context.Context. The zero Values is ready to use.
+type Values struct {
+	mu sync.Mutex
+	m  map[any]any
+}
+
+// Get returns the value under key. If there is none yet, Get makes it with init.
+func (v *Values) Get(key any, init func() any) any {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if x, ok := v.m[key]; ok {
+		return x
+	}
+	if v.m == nil {
+		v.m = map[any]any{}
+	}
+	x := init()
+	v.m[key] = x
+	return x
+}
