@@ -17,7 +17,6 @@ import (
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cuda"
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/cudatest"
@@ -101,7 +100,7 @@ func delayedOnGPU(ctx context.Context) error {
 		return err
 	}
 	defer pg.Close()
-	dev := pg.Device().(*cuda.Device)
+	dev := pg.Device()
 	if slow.wait, err = cudatest.Delay(dev); err != nil {
 		return err
 	}

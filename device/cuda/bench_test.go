@@ -14,7 +14,7 @@ import (
 
 // measure runs f b.N times on the compute stream and reports what one run
 // moves (GB/s) or computes (TFLOP/s) per second of the device's time.
-func measure(b *testing.B, d *Device, amount float64, unit string, f func() error) {
+func measure(b *testing.B, d *gpuDevice, amount float64, unit string, f func() error) {
 	for range 3 { // loads, tunes, warms up
 		ok(b, f())
 	}
@@ -34,7 +34,7 @@ func measure(b *testing.B, d *Device, amount float64, unit string, f func() erro
 	b.ReportMetric(amount*float64(b.N)/took.Seconds(), unit)
 }
 
-func uniform(b *testing.B, d *Device, x device.Tensor) device.Tensor {
+func uniform(b *testing.B, d *gpuDevice, x device.Tensor) device.Tensor {
 	ok(b, kernels.Of(d).Uniform(d.Compute(), x, -1, 1, 1, 0))
 	return x
 }

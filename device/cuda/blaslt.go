@@ -18,7 +18,7 @@ import (
 
 // blasLt is libcublasLt, and the products it was asked for.
 type blasLt struct {
-	d     *Device
+	d     *gpuDevice
 	lib   *dl.Library
 	fns   *C.blaslt // in C's memory
 	plans map[product]*plan
@@ -68,7 +68,7 @@ type plan struct {
 var errUnsupported = errors.New("cuBLAS has no kernel for it")
 
 // openBlasLt loads libcublasLt for a device.
-func openBlasLt(d *Device) (*blasLt, error) {
+func openBlasLt(d *gpuDevice) (*blasLt, error) {
 	lib, err := dl.Open(nvidia.Search("libcublasLt, CUDA's matrix products,", "GODDP_LIBCUBLASLT",
 		"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"))
 	if err != nil {
@@ -172,7 +172,7 @@ type arguments struct {
 }
 
 // run enqueues a product by a plan's candidate i.
-func (b *blasLt) run(s *Stream, p *plan, i C.int, a arguments) error {
+func (b *blasLt) run(s *gpuStream, p *plan, i C.int, a arguments) error {
 	work, err := s.workspace()
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ func (b *blasLt) run(s *Stream, p *plan, i C.int, a arguments) error {
 
 // tune times a plan's candidates on operands as they are, into scratch memory,
 // and keeps the fastest. What stops it leaves cuBLAS's own choice.
-func (b *blasLt) tune(s *Stream, p *plan, a arguments, size int) error {
+func (b *blasLt) tune(s *gpuStream, p *plan, a arguments, size int) error {
 	captured, err := s.capturing()
 	if err != nil || captured {
 		return err

@@ -15,8 +15,8 @@ import (
 // and CUDA's measure of the time between two events. That is a float32 of
 // milliseconds and the two clocks drift, so the anchor is renewed.
 type clock struct {
-	d      *Device
-	stream *Stream // idle but for anchors, so that they are reached at once
+	d      *gpuDevice
+	stream *gpuStream // idle but for anchors, so that they are reached at once
 
 	mu     sync.Mutex
 	anchor C.uintptr_t // a CUevent with a time; 0 before the first
@@ -31,7 +31,7 @@ const (
 	anchorError = 20 * time.Microsecond // what a renewal must be known to, else the old anchor stays
 )
 
-func (c *clock) start(d *Device) (err error) {
+func (c *clock) start(d *gpuDevice) (err error) {
 	c.d = d
 	if c.stream, err = d.newStream(true); err != nil {
 		return err

@@ -25,7 +25,7 @@ type program struct {
 // compiled behind kernels/prelude.cu. As the package's own they are kept between
 // runs, and loaded when it returns, which may wait for work in flight; they last
 // until the device is closed. The name is for people.
-func (d *Device) Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error) {
+func (d *gpuDevice) Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error) {
 	c, err := openCompiler()
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (d *Device) Compile(ctx context.Context, name, text string, functions ...st
 }
 
 // build compiles programs that are not in the cache, and loads all.
-func (d *Device) build(ctx context.Context, c *compiler, programs []program) error {
+func (d *gpuDevice) build(ctx context.Context, c *compiler, programs []program) error {
 	images, err := openCache(d.cache, d.log).get(ctx, c.entries(programs, d.card.arch()))
 	if err != nil {
 		return fmt.Errorf("%s: compiling kernels: %w", d.name, err)
@@ -74,7 +74,7 @@ func (c *compiler) entries(programs []program, arch string) []entry {
 }
 
 // load loads a module and finds its functions.
-func (d *Device) load(image []byte, functions map[string]*C.uintptr_t) error {
+func (d *gpuDevice) load(image []byte, functions map[string]*C.uintptr_t) error {
 	p := C.CBytes(image)
 	defer C.free(p)
 	var m C.uintptr_t
@@ -98,7 +98,7 @@ func (d *Device) load(image []byte, functions map[string]*C.uintptr_t) error {
 }
 
 // unload unloads all that was loaded on an idle device.
-func (d *Device) unload() error {
+func (d *gpuDevice) unload() error {
 	var errs []error
 	for _, m := range d.modules {
 		errs = append(errs, d.check("cuModuleUnload", C.drv_module_unload(d.drv.fns, d.ctx, m)))

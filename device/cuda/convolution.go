@@ -29,7 +29,7 @@ const columnBytes = 256 << 20
 // of images. The columns of all groups lie one behind the other.
 type convolution struct {
 	k       *kernelSet
-	s       *Stream
+	s       *gpuStream
 	dt      device.DType
 	z       operand.ConvSizes
 	images  int           // of a chunk

@@ -26,7 +26,7 @@ const (
 
 // Copy enqueues a copy of src to dst, of the same length, at least one of them
 // in the device's memory: the driver would wait to copy within the host's.
-func (d *Device) Copy(st device.Stream, dst, src device.Buffer) error {
+func (d *gpuDevice) Copy(st device.Stream, dst, src device.Buffer) error {
 	operand.Bytes("Copy", dst.Len(), src.Len())
 	s := d.stream(st)
 	if err := d.Err(); err != nil || dst.Len() == 0 {
@@ -46,7 +46,7 @@ func (d *Device) Copy(st device.Stream, dst, src device.Buffer) error {
 
 // CopyIn enqueues a copy of src to dst, of the same length. It returns once
 // src is staged, which may be before the copy has run.
-func (d *Device) CopyIn(st device.Stream, dst device.Buffer, src []byte) error {
+func (d *gpuDevice) CopyIn(st device.Stream, dst device.Buffer, src []byte) error {
 	operand.Bytes("CopyIn", dst.Len(), len(src))
 	s := d.stream(st)
 	for off := 0; off < len(src); off += pieceSize {
@@ -68,7 +68,7 @@ func (d *Device) CopyIn(st device.Stream, dst device.Buffer, src []byte) error {
 
 // CopyOut copies src to dst, of the same length, after everything enqueued on
 // the stream. If ctx ends first, dst holds a part.
-func (d *Device) CopyOut(ctx context.Context, st device.Stream, dst []byte, src device.Buffer) error {
+func (d *gpuDevice) CopyOut(ctx context.Context, st device.Stream, dst []byte, src device.Buffer) error {
 	operand.Bytes("CopyOut", len(dst), src.Len())
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: CopyOut of %d bytes: %w", d.name, len(dst), context.Cause(ctx))
@@ -92,14 +92,14 @@ func (d *Device) CopyOut(ctx context.Context, st device.Stream, dst []byte, src 
 
 // flight is a piece on its way to the host; the zero flight is none.
 type flight struct {
-	d     *Device
+	d     *gpuDevice
 	dst   []byte
 	piece device.Buffer
 	done  device.Event
 }
 
 // fetch enqueues a copy to the host of as many bytes as dst holds, from off.
-func (d *Device) fetch(s *Stream, dst []byte, src device.Buffer, off int) (flight, error) {
+func (d *gpuDevice) fetch(s *gpuStream, dst []byte, src device.Buffer, off int) (flight, error) {
 	p, err := d.staging.get(len(dst))
 	if err != nil {
 		return flight{}, err
@@ -131,7 +131,7 @@ func (f flight) drop() {
 
 // staging is page-locked memory that copies in flight use.
 type staging struct {
-	d *Device
+	d *gpuDevice
 
 	mu   sync.Mutex
 	busy []piece // in the order that they were put
@@ -185,7 +185,7 @@ func (st *staging) sweep() {
 }
 
 // pin is where the arena of page-locked memory gets it from.
-func (d *Device) pin(size int) (device.Buffer, error) {
+func (d *gpuDevice) pin(size int) (device.Buffer, error) {
 	var p unsafe.Pointer
 	if err := d.check("cuMemHostAlloc", C.drv_host_alloc(d.drv.fns, d.ctx, &p, C.size_t(size))); err != nil {
 		return device.Buffer{}, err
@@ -193,7 +193,7 @@ func (d *Device) pin(size int) (device.Buffer, error) {
 	return device.HostBuffer(unsafe.Slice((*byte)(p), size), nil), nil
 }
 
-func (d *Device) unpin(b device.Buffer) {
+func (d *gpuDevice) unpin(b device.Buffer) {
 	// What fails here would fail again in Close's own calls.
 	C.drv_host_free(d.drv.fns, d.ctx, unsafe.Pointer(unsafe.SliceData(b.Host())))
 }

@@ -48,7 +48,7 @@ func needGPU(t testing.TB) {
 }
 
 // openGPU opens the first GPU for a test.
-func openGPU(t testing.TB, opts *Options) *Device {
+func openGPU(t testing.TB, opts *Options) *gpuDevice {
 	t.Helper()
 	needGPU(t)
 	if opts == nil {
@@ -61,11 +61,11 @@ func openGPU(t testing.TB, opts *Options) *Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.(*Device)
+	return d.(*gpuDevice)
 }
 
 // gpu opens the first GPU, and closes it at the test's end.
-func gpu(t testing.TB, opts *Options) *Device {
+func gpu(t testing.TB, opts *Options) *gpuDevice {
 	t.Helper()
 	d := openGPU(t, opts)
 	t.Cleanup(func() {
@@ -84,21 +84,21 @@ func ok(t testing.TB, err error) {
 }
 
 // tensor allocates a tensor that lives until the device is closed.
-func tensor(t testing.TB, d *Device, dt device.DType, shape ...int) device.Tensor {
+func tensor(t testing.TB, d *gpuDevice, dt device.DType, shape ...int) device.Tensor {
 	t.Helper()
 	b, err := d.Alloc(device.Shape(shape).Len() * dt.Size())
 	ok(t, err)
 	return device.NewTensor(b, dt, shape...)
 }
 
-func upload(t testing.TB, d *Device, v []float32, shape ...int) device.Tensor {
+func upload(t testing.TB, d *gpuDevice, v []float32, shape ...int) device.Tensor {
 	t.Helper()
 	x := tensor(t, d, device.Float32, shape...)
 	ok(t, d.CopyIn(d.Compute(), x.Buf, unsafe.Slice((*byte)(unsafe.Pointer(&v[0])), 4*len(v))))
 	return x
 }
 
-func download(t testing.TB, d *Device, x device.Tensor) []float32 {
+func download(t testing.TB, d *gpuDevice, x device.Tensor) []float32 {
 	t.Helper()
 	v := make([]float32, x.Len())
 	ok(t, d.CopyOut(t.Context(), d.Compute(), unsafe.Slice((*byte)(unsafe.Pointer(&v[0])), 4*len(v)), x.Buf))

@@ -20,8 +20,8 @@ import (
 	"github.com/goddp/goddp/internal/poll"
 )
 
-// Device implements device.Device on one GPU.
-type Device struct {
+// gpuDevice implements device.gpuDevice on one GPU.
+type gpuDevice struct {
 	ordinal int
 	name    string // "cuda:0"
 	card    *card
@@ -31,7 +31,7 @@ type Device struct {
 	cache   string                // Options.CacheDir
 	ended   atomic.Pointer[error] // a LostError, or ErrClosed: no call reaches CUDA any more
 
-	compute *Stream
+	compute *gpuStream
 	kernels *kernelSet
 	events  eventPool // with a time
 	marks   eventPool // without
@@ -45,7 +45,7 @@ type Device struct {
 	condemned []device.Buffer // of the arena, given up while in use; the arena calls one at a time
 
 	mu      sync.Mutex
-	streams map[*Stream]struct{}
+	streams map[*gpuStream]struct{}
 	spare   []workspace // of closed streams
 	modules []C.uintptr_t
 }
@@ -67,7 +67,7 @@ func open(ordinal int, o Options) (_ device.Device, err error) {
 }
 
 // openBare opens a device without kernels: all that takes libcuda alone.
-func openBare(ordinal int, o Options) (_ *Device, err error) {
+func openBare(ordinal int, o Options) (_ *gpuDevice, err error) {
 	drv, err := openDriver()
 	if err != nil {
 		return nil, err
@@ -77,9 +77,9 @@ func openBare(ordinal int, o Options) (_ *Device, err error) {
 		drv.free()
 		return nil, err
 	}
-	d := &Device{
+	d := &gpuDevice{
 		ordinal: ordinal, name: fmt.Sprintf("cuda:%d", ordinal), card: card, drv: drv, log: o.Log, cache: o.CacheDir,
-		limit: o.MemoryLimit, streams: map[*Stream]struct{}{},
+		limit: o.MemoryLimit, streams: map[*gpuStream]struct{}{},
 	}
 	if err := d.check("cuDevicePrimaryCtxRetain", C.drv_retain(drv.fns, &d.ctx, card.handle)); err != nil {
 		drv.free()
@@ -104,22 +104,22 @@ func openBare(ordinal int, o Options) (_ *Device, err error) {
 }
 
 // String is the device's name: "cuda:1".
-func (d *Device) String() string { return d.name }
+func (d *gpuDevice) String() string { return d.name }
 
 // Ordinal is the number that the device was opened by.
-func (d *Device) Ordinal() int { return d.ordinal }
+func (d *gpuDevice) Ordinal() int { return d.ordinal }
 
 // Context is the CUcontext that everything of the device belongs to: its
 // primary one. Like all raw handles it is for libraries beside this package;
 // a C call that uses one makes the context current first, on its own thread.
-func (d *Device) Context() uintptr { return uintptr(d.ctx) }
+func (d *gpuDevice) Context() uintptr { return uintptr(d.ctx) }
 
 // Lookup finds a function of the driver, cuCtxSetCurrent for one.
-func (d *Device) Lookup(symbol string) (unsafe.Pointer, error) { return d.drv.lib.Lookup(symbol) }
+func (d *gpuDevice) Lookup(symbol string) (unsafe.Pointer, error) { return d.drv.lib.Lookup(symbol) }
 
 // Err is nil while the device works: then the [*LostError] that ended it, or
 // [ErrClosed].
-func (d *Device) Err() error {
+func (d *gpuDevice) Err() error {
 	if e := d.ended.Load(); e != nil {
 		return *e
 	}
@@ -128,7 +128,7 @@ func (d *Device) Err() error {
 
 // check turns what a call of the driver returned into an error. One that
 // lasts ends the device.
-func (d *Device) check(call string, code C.int) error {
+func (d *gpuDevice) check(call string, code C.int) error {
 	if code == 0 {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (d *Device) check(call string, code C.int) error {
 }
 
 // failed ends the device if err lasts; the first to do so is everyone's error.
-func (d *Device) failed(err error) error {
+func (d *gpuDevice) failed(err error) error {
 	var e *Error
 	if !errors.As(err, &e) || !lasting(e.Code) {
 		return err
@@ -149,7 +149,7 @@ func (d *Device) failed(err error) error {
 }
 
 // Alloc returns size bytes of the device's memory.
-func (d *Device) Alloc(size int) (device.Buffer, error) {
+func (d *gpuDevice) Alloc(size int) (device.Buffer, error) {
 	if err := d.Err(); err != nil {
 		return device.Buffer{}, err
 	}
@@ -157,7 +157,7 @@ func (d *Device) Alloc(size int) (device.Buffer, error) {
 }
 
 // AllocHost returns size bytes of page-locked host memory.
-func (d *Device) AllocHost(size int) (device.Buffer, error) {
+func (d *gpuDevice) AllocHost(size int) (device.Buffer, error) {
 	if err := d.Err(); err != nil {
 		return device.Buffer{}, err
 	}
@@ -165,7 +165,7 @@ func (d *Device) AllocHost(size int) (device.Buffer, error) {
 }
 
 // Free gives a Buffer that Alloc or AllocHost returned back.
-func (d *Device) Free(b device.Buffer) {
+func (d *gpuDevice) Free(b device.Buffer) {
 	if b.Host() != nil {
 		d.pinned.Free(b)
 	} else {
@@ -174,7 +174,7 @@ func (d *Device) Free(b device.Buffer) {
 }
 
 // allocRaw is where the arena gets memory from.
-func (d *Device) allocRaw(size int) (device.Buffer, error) {
+func (d *gpuDevice) allocRaw(size int) (device.Buffer, error) {
 	if held := d.held.Load(); d.limit > 0 && held+int64(size) > d.limit {
 		return device.Buffer{}, &device.OutOfMemoryError{Device: d.name, Asked: int64(size), InUse: held, Free: d.limit - held}
 	}
@@ -186,7 +186,7 @@ func (d *Device) allocRaw(size int) (device.Buffer, error) {
 }
 
 // allocDriver asks the driver for memory.
-func (d *Device) allocDriver(size int) (device.Buffer, error) {
+func (d *gpuDevice) allocDriver(size int) (device.Buffer, error) {
 	var addr C.uint64_t
 	code := C.drv_alloc(d.drv.fns, d.ctx, &addr, C.size_t(size))
 	if code == codeOutOfMemory {
@@ -207,7 +207,7 @@ func (d *Device) allocDriver(size int) (device.Buffer, error) {
 // until all work in flight is done, and a collective whose peer is gone never
 // is: so the wait happens here, bounded, and memory that is still in use past
 // it stays held until Close.
-func (d *Device) releaseRaw(b device.Buffer) {
+func (d *gpuDevice) releaseRaw(b device.Buffer) {
 	ctx, cancel := context.WithTimeout(context.Background(), drainWait)
 	defer cancel()
 	if err := d.drain(ctx); err != nil {
@@ -218,7 +218,7 @@ func (d *Device) releaseRaw(b device.Buffer) {
 	d.held.Add(-int64(b.Len()))
 }
 
-func (d *Device) freeDriver(b device.Buffer) error {
+func (d *gpuDevice) freeDriver(b device.Buffer) error {
 	if d.Err() != nil {
 		return nil // gone with the context
 	}
@@ -226,9 +226,9 @@ func (d *Device) freeDriver(b device.Buffer) error {
 }
 
 // drain waits until every stream is idle.
-func (d *Device) drain(ctx context.Context) error {
+func (d *gpuDevice) drain(ctx context.Context) error {
 	d.mu.Lock()
-	streams := make([]*Stream, 0, len(d.streams))
+	streams := make([]*gpuStream, 0, len(d.streams))
 	for s := range d.streams {
 		streams = append(streams, s)
 	}
@@ -242,18 +242,18 @@ func (d *Device) drain(ctx context.Context) error {
 }
 
 // Compute is the stream that a program's own kernels run on.
-func (d *Device) Compute() device.Stream { return d.compute }
+func (d *gpuDevice) Compute() device.Stream { return d.compute }
 
 // Kernels is the device's implementation of the operations.
-func (d *Device) Kernels() device.Kernels { return d.kernels }
+func (d *gpuDevice) Kernels() device.Kernels { return d.kernels }
 
 // Memory tells what the arena holds.
-func (d *Device) Memory() device.MemoryStats { return d.memory.Stats() }
+func (d *gpuDevice) Memory() device.MemoryStats { return d.memory.Stats() }
 
 // Close frees everything. It waits, within bounds, for work in flight; if that
 // does not end, or the device is lost, the memory is left to the process's
 // end and the error says so.
-func (d *Device) Close() error {
+func (d *gpuDevice) Close() error {
 	if errors.Is(d.Err(), ErrClosed) {
 		return nil
 	}
@@ -272,7 +272,7 @@ func (d *Device) Close() error {
 }
 
 // release gives everything back to an idle device.
-func (d *Device) release() error {
+func (d *gpuDevice) release() error {
 	errs := []error{d.kernels.close(), d.unload()}
 	d.memory.Close()
 	for _, b := range d.condemned {

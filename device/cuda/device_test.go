@@ -16,7 +16,7 @@ import (
 )
 
 // busy enqueues matrix products that take some tenths of a second.
-func busy(t testing.TB, d *Device, s device.Stream) {
+func busy(t testing.TB, d *gpuDevice, s device.Stream) {
 	const n = 4096
 	x, y, z := tensor(t, d, device.Float32, n, n), tensor(t, d, device.Float32, n, n), tensor(t, d, device.Float32, n, n)
 	ok(t, d.Kernels().Fill(s, x, 0.5))
@@ -150,20 +150,20 @@ func TestTwoDevices(t *testing.T) {
 	var wg sync.WaitGroup
 	for i, d := range devices {
 		wg.Go(func() {
-			x := tensor(t, d.(*Device), device.Float32, 1000)
+			x := tensor(t, d.(*gpuDevice), device.Float32, 1000)
 			for round := range 200 {
 				if err := d.Kernels().Fill(d.Compute(), x, float64(1000*i+round)); err != nil {
 					t.Error(err)
 				}
 				runtime.Gosched()
-				if got := download(t, d.(*Device), x); got[999] != float32(1000*i+round) {
+				if got := download(t, d.(*gpuDevice), x); got[999] != float32(1000*i+round) {
 					t.Errorf("%v: round %d gave %v", d, round, got[999])
 				}
 			}
 		})
 	}
 	wg.Wait()
-	first, second := devices[0].(*Device), devices[1].(*Device)
+	first, second := devices[0].(*gpuDevice), devices[1].(*gpuDevice)
 	busy(t, first, first.Compute())
 	e := first.Compute().Record()
 	ok(t, second.Compute().WaitFor(t.Context(), e))

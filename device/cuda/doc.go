@@ -21,8 +21,8 @@
 // more often finds the driver's data in its processor's caches: comm.Init locks
 // its caller. Several devices may be open at once, and driven by a goroutine
 // each. What NCCL and its like need of a device are its raw handles:
-// [Device.Context], [Stream.Handle], those that [Stream.Enqueue] lends, and those
-// of kernels that [Device.Compile] makes.
+// [gpuDevice.Context], [gpuStream.Handle], those that [gpuStream.Enqueue] lends, and those
+// of kernels that [gpuDevice.Compile] makes.
 //
 // # Waiting
 //
@@ -30,7 +30,7 @@
 // events, ever more rarely, until a context ends. That includes giving memory
 // back to the driver, which would wait for all work in flight.
 //
-// An [Event] made by Record tells when it was reached on the host's clock; one
+// An [gpuEvent] made by Record tells when it was reached on the host's clock; one
 // made by Mark, which costs the stream nothing, does not. A stream reaches its
 // events in order: once it is known to be past one, the CUevent behind it, and
 // those behind the ones before, mark new points, whether or not anybody still

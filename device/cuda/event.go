@@ -17,10 +17,10 @@ import (
 	"github.com/goddp/goddp/internal/poll"
 )
 
-// Event implements device.Event: one of its stream's, which reaches them in
+// gpuEvent implements device.gpuEvent: one of its stream's, which reaches them in
 // order. Once the stream is known to be past it, its CUevent marks a later one.
-type Event struct {
-	s      *Stream
+type gpuEvent struct {
+	s      *gpuStream
 	number uint64 // among the stream's, from 1
 	timed  bool
 	err    error // recording failed
@@ -33,7 +33,7 @@ type Event struct {
 
 // use takes the CUevent for a call of the driver, which drop ends. There is none
 // to be had, nor needed, where the stream is known to be past the event.
-func (e *Event) use() (_ C.uintptr_t, ok bool) {
+func (e *gpuEvent) use() (_ C.uintptr_t, ok bool) {
 	if e.number <= e.s.reached.Load() {
 		return 0, false
 	}
@@ -47,7 +47,7 @@ func (e *Event) use() (_ C.uintptr_t, ok bool) {
 }
 
 // drop ends a call of the driver, which may have told that the event was reached.
-func (e *Event) drop(reached bool) {
+func (e *gpuEvent) drop(reached bool) {
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
 	e.users--
@@ -58,7 +58,7 @@ func (e *Event) drop(reached bool) {
 
 // Done tells, without blocking, whether the point was reached. The error is
 // the device's, if it failed on the way.
-func (e *Event) Done() (bool, error) {
+func (e *gpuEvent) Done() (bool, error) {
 	if e.err != nil {
 		return false, e.err
 	}
@@ -75,11 +75,11 @@ func (e *Event) Done() (bool, error) {
 }
 
 // Sync blocks the caller until the point is reached.
-func (e *Event) Sync(ctx context.Context) error { return poll.Until(ctx, e.Done) }
+func (e *gpuEvent) Sync(ctx context.Context) error { return poll.Until(ctx, e.Done) }
 
 // Time is when the point was reached, on the host's clock, to within about
 // ten microseconds; the zero Time before that.
-func (e *Event) Time() time.Time {
+func (e *gpuEvent) Time() time.Time {
 	if done, err := e.Done(); !done || err != nil {
 		return time.Time{}
 	}
@@ -103,7 +103,7 @@ func (e *Event) Time() time.Time {
 
 // record marks the point behind everything that the stream was given. A mark
 // with nothing enqueued since is the last one again.
-func (s *Stream) record(timed bool) *Event {
+func (s *gpuStream) record(timed bool) *gpuEvent {
 	s.order.Lock()
 	defer s.order.Unlock()
 	if changed := s.changed.Swap(false) || s.shared.Load(); !changed && !timed && s.last != nil && !s.last.timed && s.d.Err() == nil {
@@ -111,7 +111,7 @@ func (s *Stream) record(timed bool) *Event {
 	}
 	e, err := s.append(timed, nil)
 	if err != nil {
-		return &Event{s: s, timed: timed, err: err}
+		return &gpuEvent{s: s, timed: timed, err: err}
 	}
 	return e
 }
@@ -121,7 +121,7 @@ func (s *Stream) record(timed bool) *Event {
 // CUstream and the CUevent, so that it takes one call of C, where Handle and Mark
 // take two. Whoever marks or closes the stream meanwhile waits for f, which must
 // not do so itself. If the device turns out to be lost, f's error wraps that too.
-func (s *Stream) Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error) {
+func (s *gpuStream) Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error) {
 	s.order.Lock()
 	defer s.order.Unlock()
 	s.changed.Store(false)
@@ -137,7 +137,7 @@ func (s *Stream) Enqueue(timed bool, f func(stream, event uintptr) error) (devic
 }
 
 // append makes an event, which f records if there is one. s.order is held.
-func (s *Stream) append(timed bool, f func(stream, event uintptr) error) (*Event, error) {
+func (s *gpuStream) append(timed bool, f func(stream, event uintptr) error) (*gpuEvent, error) {
 	s.last = nil
 	if err := s.d.Err(); err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func (s *Stream) append(timed bool, f func(stream, event uintptr) error) (*Event
 	}
 	s.number++
 	if len(s.unused) == 0 {
-		s.unused = make([]Event, 32)
+		s.unused = make([]gpuEvent, 32)
 	}
 	e := &s.unused[0]
 	s.unused = s.unused[1:]
@@ -170,7 +170,7 @@ func (s *Stream) append(timed bool, f func(stream, event uintptr) error) (*Event
 
 // take returns a CUevent that nothing uses, one of the stream's own if it can.
 // s.order is held.
-func (s *Stream) take(timed bool) (C.uintptr_t, error) {
+func (s *gpuStream) take(timed bool) (C.uintptr_t, error) {
 	free := s.free(timed)
 	if len(*free) == 0 {
 		s.recycle()
@@ -182,7 +182,7 @@ func (s *Stream) take(timed bool) (C.uintptr_t, error) {
 }
 
 // free are the stream's CUevents that nothing uses, with or without a time.
-func (s *Stream) free(timed bool) *handles {
+func (s *gpuStream) free(timed bool) *handles {
 	if timed {
 		return &s.freeEvents
 	}
@@ -192,7 +192,7 @@ func (s *Stream) free(timed bool) *handles {
 // recycle frees the CUevents of the older half of the pending events, if the
 // stream is past them: a stream gets along with about twice as many as it ever
 // lags behind, and asks for them once in as many events. s.order is held.
-func (s *Stream) recycle() {
+func (s *gpuStream) recycle() {
 	half := (len(s.pending) + 1) / 2
 	if half == 0 {
 		return
@@ -208,7 +208,7 @@ func (s *Stream) recycle() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pending = slices.DeleteFunc(s.pending, func(e *Event) bool {
+	s.pending = slices.DeleteFunc(s.pending, func(e *gpuEvent) bool {
 		unused := e.number <= last && e.users == 0
 		if unused {
 			free := s.free(e.timed)
@@ -223,14 +223,14 @@ func (s *Stream) recycle() {
 // those that nothing uses, no stream either. One that is recorded again stands
 // for its new point; a stream that was told to wait for it waits for the old one.
 type eventPool struct {
-	d     *Device
+	d     *gpuDevice
 	timed bool
 	mu    sync.Mutex
 	free  handles
 	all   []C.uintptr_t
 }
 
-func (d *Device) pool(timed bool) *eventPool {
+func (d *gpuDevice) pool(timed bool) *eventPool {
 	if timed {
 		return &d.events
 	}
@@ -252,7 +252,7 @@ func (p *eventPool) record(stream C.uintptr_t) (C.uintptr_t, error) {
 }
 
 // mark records a CUevent at the end of a stream.
-func (d *Device) mark(h, stream C.uintptr_t) error {
+func (d *gpuDevice) mark(h, stream C.uintptr_t) error {
 	return d.check("cuEventRecord", C.drv_event_record(d.drv.fns, d.ctx, h, stream))
 }
 
@@ -310,7 +310,7 @@ func (p *eventPool) close() error {
 }
 
 // query tells whether a CUevent was reached.
-func (d *Device) query(h C.uintptr_t) (bool, error) {
+func (d *gpuDevice) query(h C.uintptr_t) (bool, error) {
 	code := C.drv_event_query(d.drv.fns, d.ctx, h)
 	if code == codeNotReady {
 		return false, nil
@@ -319,7 +319,7 @@ func (d *Device) query(h C.uintptr_t) (bool, error) {
 }
 
 // elapsed is the time between two CUevents that were reached.
-func (d *Device) elapsed(from, to C.uintptr_t) (time.Duration, error) {
+func (d *gpuDevice) elapsed(from, to C.uintptr_t) (time.Duration, error) {
 	var ms C.float
 	err := d.check("cuEventElapsedTime", C.drv_event_elapsed(d.drv.fns, d.ctx, &ms, from, to))
 	return time.Duration(float64(ms) * float64(time.Millisecond)), err

@@ -30,7 +30,7 @@ func standIn(t testing.TB) {
 }
 
 // bare opens a device without kernels on the stand-in for libcuda.
-func bare(t testing.TB, lines ...string) *Device {
+func bare(t testing.TB, lines ...string) *gpuDevice {
 	t.Helper()
 	standIn(t)
 	release, err := fakegpu.Control(lines...)
@@ -48,7 +48,7 @@ func bare(t testing.TB, lines ...string) *Device {
 }
 
 // eachDevice runs a test on the stand-in, and on a GPU where there is one.
-func eachDevice(t *testing.T, f func(t *testing.T, d *Device)) {
+func eachDevice(t *testing.T, f func(t *testing.T, d *gpuDevice)) {
 	t.Run("stand-in", func(t *testing.T) { f(t, bare(t)) })
 	t.Run("GPU", func(t *testing.T) { f(t, gpu(t, nil)) })
 }
@@ -57,7 +57,7 @@ func eachDevice(t *testing.T, f func(t *testing.T, d *Device)) {
 // of CUevents, though somebody holds all events, and that these go on telling
 // the truth: in order, with their times.
 func TestEventsAreRecycled(t *testing.T) {
-	eachDevice(t, func(t *testing.T, d *Device) {
+	eachDevice(t, func(t *testing.T, d *gpuDevice) {
 		var events []device.Event
 		for range 20 {
 			for range 100 {
@@ -86,7 +86,7 @@ func TestEventsAreRecycled(t *testing.T) {
 // TestMarksOfAnUnchangedStream checks that they are one event, and that whatever
 // may change the stream makes another.
 func TestMarksOfAnUnchangedStream(t *testing.T) {
-	eachDevice(t, func(t *testing.T, d *Device) {
+	eachDevice(t, func(t *testing.T, d *gpuDevice) {
 		s := d.compute
 		other, err := d.newStream(false)
 		ok(t, err)
@@ -118,7 +118,7 @@ func TestMarksOfAnUnchangedStream(t *testing.T) {
 // TestEnqueue checks the event behind what a library enqueues by itself, and that
 // one which fails makes no event, and loses no CUevent.
 func TestEnqueue(t *testing.T) {
-	eachDevice(t, func(t *testing.T, d *Device) {
+	eachDevice(t, func(t *testing.T, d *gpuDevice) {
 		s := d.compute
 		for _, timed := range []bool{false, true} {
 			calls := 0
@@ -209,11 +209,11 @@ func as[T ~uint64](_ T, v uintptr) T { return T(v) }
 // TestAClosedStreamsEvents checks that they still tell the truth, and that
 // their CUevents come back when nobody holds them.
 func TestAClosedStreamsEvents(t *testing.T) {
-	eachDevice(t, func(t *testing.T, d *Device) {
+	eachDevice(t, func(t *testing.T, d *gpuDevice) {
 		for range 200 {
 			s, err := d.newStream(false)
 			ok(t, err)
-			var events []*Event
+			var events []*gpuEvent
 			for range 10 {
 				events = append(events, s.record(false))
 				s.enqueued(nil)
@@ -246,7 +246,7 @@ func TestEventsAreAskedFromEverywhere(t *testing.T) {
 					t.Error(err)
 				}
 				done, err := e.Done()
-				if at := e.Time(); !done || err != nil || e.(*Event).timed == at.IsZero() {
+				if at := e.Time(); !done || err != nil || e.(*gpuEvent).timed == at.IsZero() {
 					t.Errorf("a synchronised event is done: %v, %v, at %v", done, err, at)
 				}
 			}

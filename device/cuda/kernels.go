@@ -39,7 +39,7 @@ type perType [device.Uint8 + 1]C.uintptr_t
 // kernelSet implements kernels.Kernels.
 type kernelSet struct {
 	values   kernels.Values
-	d        *Device
+	d        *gpuDevice
 	blas     *blasLt
 	compiler string // what compiled the kernels, for people
 	tf32     bool
@@ -84,7 +84,7 @@ type kernelSet struct {
 // Values returns the per-device state of the packages above.
 func (k *kernelSet) Values() *kernels.Values { return &k.values }
 
-func newKernels(d *Device, o Options) (_ *kernelSet, err error) {
+func newKernels(d *gpuDevice, o Options) (_ *kernelSet, err error) {
 	k := &kernelSet{d: d, tf32: o.AllowTF32, tune: o.TuneMatMul, fused: map[product]bool{}, prepared: map[layer]bool{}, custom: map[customKey]customModule{}}
 	defer func() {
 		if err != nil {
@@ -241,12 +241,12 @@ func (k *kernelSet) flat(n int) grid {
 func ceil(n, by int) int { return (n + by - 1) / by }
 
 // launch enqueues a kernel whose parameter is the structure at args.
-func (k *kernelSet) launch(s *Stream, f C.uintptr_t, g grid, args unsafe.Pointer, size uintptr) error {
+func (k *kernelSet) launch(s *gpuStream, f C.uintptr_t, g grid, args unsafe.Pointer, size uintptr) error {
 	return k.launchDeep(s, f, g, 1, args, size)
 }
 
 // launchDeep is launch with so many threads of a block along z.
-func (k *kernelSet) launchDeep(s *Stream, f C.uintptr_t, g grid, threadsZ int, args unsafe.Pointer, size uintptr) error {
+func (k *kernelSet) launchDeep(s *gpuStream, f C.uintptr_t, g grid, threadsZ int, args unsafe.Pointer, size uintptr) error {
 	d := k.d
 	if err := d.Err(); err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 // fusing is a device whose LinearGrad is one kernel wherever it can be, fast
 // or not.
 type fusing struct {
-	*Device
+	*gpuDevice
 	fused, all int
 }
 
@@ -50,7 +50,7 @@ func TestFusedBiasGradient(t *testing.T) {
 	fused := 0
 	for _, c := range devicetest.Cases(device.Float16, device.BFloat16) {
 		if strings.HasPrefix(c.Name, "LinearGrad") {
-			f := &fusing{Device: d}
+			f := &fusing{gpuDevice: d}
 			if err := c.Check(t.Context(), f); err != nil {
 				t.Error(err)
 			}
@@ -65,7 +65,7 @@ func TestFusedBiasGradient(t *testing.T) {
 
 // multiplying opens a device on the stand-ins for libcuda and libcublasLt:
 // products are computed there, other kernels do nothing.
-func multiplying(t *testing.T, tune bool) *Device {
+func multiplying(t *testing.T, tune bool) *gpuDevice {
 	t.Helper()
 	d := bare(t)
 	b, err := openBlasLt(d)
@@ -152,7 +152,7 @@ func TestOperandOrder(t *testing.T) {
 // TestPreparedGradients checks that the gradients of a prepared Linear need
 // nothing that was not there before.
 func TestPreparedGradients(t *testing.T) {
-	check := func(t *testing.T, d *Device) {
+	check := func(t *testing.T, d *gpuDevice) {
 		k, s := kernels.Of(d), d.Compute()
 		const m, n, inner = 64, 96, 128
 		for _, withBias := range []bool{false, true} {

@@ -34,7 +34,7 @@ func TestNCCLOnItsStreams(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ranks := coordinatortest.Ranks(t, 2)
-	devices, errs := []*Device{first, second}, make([]error, 2)
+	devices, errs := []*gpuDevice{first, second}, make([]error, 2)
 	var wg sync.WaitGroup
 	for rank, d := range devices {
 		wg.Go(func() {
@@ -54,7 +54,7 @@ func TestNCCLOnItsStreams(t *testing.T) {
 }
 
 // sums reduces a number of the round's and the rank's own, and reads the sum.
-func sums(ctx context.Context, g backend.Backend, d *Device, rank int) error {
+func sums(ctx context.Context, g backend.Backend, d *gpuDevice, rank int) error {
 	mem, err := g.Alloc(4)
 	if err != nil {
 		return err

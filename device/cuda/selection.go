@@ -91,6 +91,6 @@ func (k *kernelSet) FindExtreme(st device.Stream, e kernels.Extreme, values, ind
 	return k.find(s, src.DType, a)
 }
 
-func (k *kernelSet) find(s *Stream, dt device.DType, a findArgs) error {
+func (k *kernelSet) find(s *gpuStream, dt device.DType, a findArgs) error {
 	return k.launch(s, k.findExtreme[dt], k.flat(int(a.outer*a.chunks*a.inner)), unsafe.Pointer(&a), unsafe.Sizeof(a))
 }

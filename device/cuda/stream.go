@@ -19,9 +19,9 @@ import (
 // recommends for this generation of GPUs.
 const workspaceSize = 32 << 20
 
-// Stream implements device.Stream.
-type Stream struct {
-	d      *Device
+// gpuStream implements device.gpuStream.
+type gpuStream struct {
+	d      *gpuDevice
 	handle C.uintptr_t
 	work   device.Buffer // scratch of the kernels enqueued here; none before the first that needs it
 
@@ -31,9 +31,9 @@ type Stream struct {
 	// takes no more work, and nor must another stream.
 	order   sync.Mutex
 	number  uint64   // of the last event
-	last    *Event   // the last event, if it was recorded
-	pending []*Event // those whose CUevents are in use, in order
-	unused  []Event  // to be made events of: a block at a time is faster than one
+	last    *gpuEvent   // the last event, if it was recorded
+	pending []*gpuEvent // those whose CUevents are in use, in order
+	unused  []gpuEvent  // to be made events of: a block at a time is faster than one
 	// CUevents that the stream is past, to be used again.
 	freeEvents, freeMarks handles
 
@@ -52,7 +52,7 @@ type workspace struct {
 
 // NewStream makes a stream beside Compute. The hardware starts waiting blocks
 // of an urgent one first.
-func (d *Device) NewStream(urgent bool) (device.Stream, error) {
+func (d *gpuDevice) NewStream(urgent bool) (device.Stream, error) {
 	s, err := d.newStream(urgent)
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (d *Device) NewStream(urgent bool) (device.Stream, error) {
 	return s, nil
 }
 
-func (d *Device) newStream(urgent bool) (*Stream, error) {
+func (d *gpuDevice) newStream(urgent bool) (*gpuStream, error) {
 	if err := d.Err(); err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (d *Device) newStream(urgent bool) (*Stream, error) {
 	if urgent {
 		priority = greatest
 	}
-	s := &Stream{d: d}
+	s := &gpuStream{d: d}
 	if err := d.check("cuStreamCreateWithPriority", C.drv_stream_create(d.drv.fns, d.ctx, &s.handle, priority)); err != nil {
 		return nil, err
 	}
@@ -83,10 +83,10 @@ func (d *Device) newStream(urgent bool) (*Stream, error) {
 }
 
 // Device is the stream's own.
-func (s *Stream) Device() *Device { return s.d }
+func (s *gpuStream) Device() *gpuDevice { return s.d }
 
 // Handle is the CUstream.
-func (s *Stream) Handle() uintptr {
+func (s *gpuStream) Handle() uintptr {
 	s.shared.Store(true)
 	return uintptr(s.handle)
 }
@@ -94,24 +94,24 @@ func (s *Stream) Handle() uintptr {
 // enqueued notes that something was, or may have been: err is what became of it,
 // and is passed on. It comes behind the driver's call, so that an event that
 // another goroutine records meanwhile is not taken for one behind it.
-func (s *Stream) enqueued(err error) error {
+func (s *gpuStream) enqueued(err error) error {
 	s.changed.Store(true)
 	return err
 }
 
 // Record marks the point behind everything enqueued so far.
-func (s *Stream) Record() device.Event { return s.record(true) }
+func (s *gpuStream) Record() device.Event { return s.record(true) }
 
 // Mark is Record for an event without a time: its Time is the zero Time. A
 // time costs the stream about three microseconds between two kernels, where a
 // mark costs nothing.
-func (s *Stream) Mark() device.Event { return s.record(false) }
+func (s *gpuStream) Mark() device.Event { return s.record(false) }
 
 // WaitFor makes what is enqueued from now on run after e. For an event of a
 // GPU, any of this process's, that costs the host nothing; for another it
 // blocks the caller.
-func (s *Stream) WaitFor(ctx context.Context, e device.Event) error {
-	ev, ok := e.(*Event)
+func (s *gpuStream) WaitFor(ctx context.Context, e device.Event) error {
+	ev, ok := e.(*gpuEvent)
 	if !ok {
 		return e.Sync(ctx)
 	}
@@ -129,10 +129,10 @@ func (s *Stream) WaitFor(ctx context.Context, e device.Event) error {
 }
 
 // Sync blocks the caller until everything enqueued has run.
-func (s *Stream) Sync(ctx context.Context) error { return s.Mark().Sync(ctx) }
+func (s *gpuStream) Sync(ctx context.Context) error { return s.Mark().Sync(ctx) }
 
 // Close releases the stream; work in flight still completes.
-func (s *Stream) Close() error {
+func (s *gpuStream) Close() error {
 	if err := s.d.Err(); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (s *Stream) Close() error {
 
 // leave lets the collector give back what events of the stream still use: no
 // later event will.
-func (s *Stream) leave() {
+func (s *gpuStream) leave() {
 	s.order.Lock()
 	defer s.order.Unlock()
 	for _, e := range s.pending {
@@ -170,7 +170,7 @@ func (s *Stream) leave() {
 }
 
 // destroy gives back what the stream has.
-func (s *Stream) destroy() error {
+func (s *gpuStream) destroy() error {
 	if s.work.Len() > 0 {
 		if err := s.d.freeDriver(s.work); err != nil {
 			return err
@@ -180,7 +180,7 @@ func (s *Stream) destroy() error {
 }
 
 // idle tells whether everything enqueued has run.
-func (s *Stream) idle() (bool, error) {
+func (s *gpuStream) idle() (bool, error) {
 	if err := s.d.Err(); err != nil {
 		return false, err
 	}
@@ -194,7 +194,7 @@ func (s *Stream) idle() (bool, error) {
 // workspace is the scratch memory that kernels enqueued on the stream share:
 // they run one after the other. A closed stream's is taken over behind its
 // last use.
-func (s *Stream) workspace() (device.Buffer, error) {
+func (s *gpuStream) workspace() (device.Buffer, error) {
 	if s.work.Len() > 0 {
 		return s.work, nil
 	}
@@ -219,7 +219,7 @@ func (s *Stream) workspace() (device.Buffer, error) {
 
 // capturing tells whether the stream's work is being captured in a graph
 // rather than run.
-func (s *Stream) capturing() (bool, error) {
+func (s *gpuStream) capturing() (bool, error) {
 	var status C.int
 	err := s.d.check("cuStreamIsCapturing", C.drv_stream_capturing(s.d.drv.fns, s.d.ctx, s.handle, &status))
 	return status != 0, err
@@ -227,8 +227,8 @@ func (s *Stream) capturing() (bool, error) {
 
 // stream is the device's own stream behind s; another's is a programming
 // error.
-func (d *Device) stream(s device.Stream) *Stream {
-	own, ok := s.(*Stream)
+func (d *gpuDevice) stream(s device.Stream) *gpuStream {
+	own, ok := s.(*gpuStream)
 	if !ok || own.d != d {
 		panic(fmt.Errorf("%s: a stream of another device, %T", d.name, s))
 	}

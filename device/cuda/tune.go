@@ -27,7 +27,7 @@ const (
 //
 // It waits for the stream, on the host and within bounds: no collective should
 // be running that the stream waits for.
-func (d *Device) race(s *Stream, ways int, run func(way int) error) (best int, err error) {
+func (d *gpuDevice) race(s *gpuStream, ways int, run func(way int) error) (best int, err error) {
 	var stamps []C.uintptr_t // around each way's runs, in order
 	defer func() { d.events.put(stamps...) }()
 	stamp := func() error {

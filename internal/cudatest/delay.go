@@ -38,7 +38,6 @@ import (
 	"unsafe"
 
 	"github.com/goddp/goddp/device"
-	"github.com/goddp/goddp/device/cuda"
 )
 
 // delay is the kernel, in PTX, which the driver itself compiles: one thread
@@ -62,10 +61,19 @@ again:
 }
 `
 
-// Delay makes a function that enqueues, on a stream of dev, a kernel of one
-// thread that runs for a time. It loads a module, for which a device with work
-// in flight may have to wait.
-func Delay(dev *cuda.Device) (func(s device.Stream, d time.Duration) error, error) {
+// gpu is the part of a device of package cuda that Delay calls.
+type gpu interface {
+	Context() uintptr
+	Lookup(symbol string) (unsafe.Pointer, error)
+}
+
+// Delay returns a function that enqueues, on a stream of dev, a kernel of one thread that
+// runs for a given time. Delay loads a module, and may wait for work in flight.
+func Delay(on device.Device) (func(s device.Stream, d time.Duration) error, error) {
+	dev, ok := on.(gpu)
+	if !ok {
+		return nil, fmt.Errorf("cudatest: %v is no GPU", on)
+	}
 	symbols := map[string]unsafe.Pointer{"cuCtxSetCurrent": nil, "cuModuleLoadData": nil, "cuModuleGetFunction": nil, "cuLaunchKernel": nil}
 	for name := range symbols {
 		f, err := dev.Lookup(name)
@@ -80,12 +88,12 @@ func Delay(dev *cuda.Device) (func(s device.Stream, d time.Duration) error, erro
 	ctx, set := C.uintptr_t(dev.Context()), symbols["cuCtxSetCurrent"]
 	var kernel C.uintptr_t
 	if code := C.load(set, symbols["cuModuleLoadData"], symbols["cuModuleGetFunction"], ctx, image, name, &kernel); code != 0 {
-		return nil, fmt.Errorf("cudatest: %v: loading the kernel: error %d", dev, code)
+		return nil, fmt.Errorf("cudatest: %v: loading the kernel: error %d", on, code)
 	}
 	return func(s device.Stream, d time.Duration) error {
-		stream := C.uintptr_t(s.(*cuda.Stream).Handle())
+		stream := C.uintptr_t(s.(interface{ Handle() uintptr }).Handle())
 		if code := C.launch(set, symbols["cuLaunchKernel"], ctx, kernel, stream, C.uint64_t(d.Nanoseconds())); code != 0 {
-			return fmt.Errorf("cudatest: %v: launching a delay of %v: error %d", dev, d, code)
+			return fmt.Errorf("cudatest: %v: launching a delay of %v: error %d", on, d, code)
 		}
 		return nil
 	}, nil
