@@ -30,7 +30,7 @@ type gpuStream struct {
 	// mu, or the device's: what an event is asked must not wait for a stream that
 	// takes no more work, and nor must another stream.
 	order   sync.Mutex
-	number  uint64   // of the last event
+	number  uint64      // of the last event
 	last    *gpuEvent   // the last event, if it was recorded
 	pending []*gpuEvent // those whose CUevents are in use, in order
 	unused  []gpuEvent  // to be made events of: a block at a time is faster than one
