@@ -49,13 +49,13 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 	}
 	p := v.s.walk(v)
 	defer func() {
-		if !p.over {
+		if !p.isOver {
 			p.panicked(recover())
 		}
 	}()
 	for _, o := range p.observers {
 		o.BeginBackward(func(leaf *Variable) bool { return leaf.node != nil && leaf.node.pass == p.id })
-		p.begun = append(p.begun, o)
+		p.notified = append(p.notified, o)
 	}
 	for _, n := range p.nodes { // with the observers begun, so that they hear of a panic
 		n.checkVersions()
@@ -69,9 +69,9 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 		err = p.run(v, grad)
 	}
 	p.end(err, slices.Contains(opts, RetainGraph))
-	for len(p.begun) > 0 {
-		o := p.begun[0]
-		p.begun = p.begun[1:]
+	for len(p.notified) > 0 {
+		o := p.notified[0]
+		p.notified = p.notified[1:]
 		switch e := o.EndBackward(err); {
 		case e == nil:
 		case err == nil || errors.Is(e, err):
@@ -80,7 +80,7 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 			err = errors.Join(err, e)
 		}
 	}
-	p.over = true
+	p.isOver = true
 	return err
 }
 
@@ -91,7 +91,7 @@ func (p *pass) panicked(thrown any) {
 	if p.running {
 		p.end(err, false)
 	}
-	for _, o := range p.begun {
+	for _, o := range p.notified {
 		o.EndBackward(err) // what it says is lost: the panic goes on
 	}
 	if thrown != nil {
@@ -118,9 +118,9 @@ type pass struct {
 	nodes     []*node // of results, the last applied first
 	leaves    []*node
 	observers []Observer
-	begun     []Observer // those that were told of it, and not yet that it is over
+	notified  []Observer // those that were told of it, and not yet that it is over
 	running   bool       // gradients are written, until end
-	over      bool
+	isOver    bool
 }
 
 // walk finds the part of the graph that a pass from root reaches, counts the

@@ -202,14 +202,14 @@ func TestInteriorGradientsAreFreed(t *testing.T) {
 // watcher is an Observer that writes down what it is told.
 type watcher struct {
 	leaves  []*autograd.Variable
-	begun   int
+	started int
 	reached []bool
 	ended   []error
 	fail    error
 }
 
 func (w *watcher) BeginBackward(reached func(*autograd.Variable) bool) {
-	w.begun++
+	w.started++
 	w.reached = nil
 	for _, l := range w.leaves {
 		w.reached = append(w.reached, reached(l))
@@ -231,16 +231,16 @@ func TestObservers(t *testing.T) {
 	elsewhere := autograd.Observe(autograd.MulScalar(b, 7), other)
 
 	mustBackward(t, elsewhere, autograd.RetainGraph)
-	if w.begun != 0 || other.begun != 1 {
-		t.Errorf("a pass elsewhere told the watcher %d times and its own %d times, want 0 and 1", w.begun, other.begun)
+	if w.started != 0 || other.started != 1 {
+		t.Errorf("a pass elsewhere told the watcher %d times and its own %d times, want 0 and 1", w.started, other.started)
 	}
 	mustBackward(t, out1, autograd.RetainGraph)
-	if w.begun != 1 || !slices.Equal(w.reached, []bool{true, false, false}) {
-		t.Errorf("told %d times of leaves %v, want once of the first", w.begun, w.reached)
+	if w.started != 1 || !slices.Equal(w.reached, []bool{true, false, false}) {
+		t.Errorf("told %d times of leaves %v, want once of the first", w.started, w.reached)
 	}
 	mustBackward(t, autograd.Add(out1, out2), autograd.RetainGraph)
-	if w.begun != 2 || !slices.Equal(w.reached, []bool{true, true, false}) {
-		t.Errorf("told %d times in all, of leaves %v, want twice and the first two", w.begun, w.reached)
+	if w.started != 2 || !slices.Equal(w.reached, []bool{true, true, false}) {
+		t.Errorf("told %d times in all, of leaves %v, want twice and the first two", w.started, w.reached)
 	}
 	if !slices.Equal(w.ended, []error{nil, nil}) {
 		t.Errorf("passes ended with %v, want two without an error", w.ended)
@@ -260,8 +260,8 @@ func TestObservers(t *testing.T) {
 	both := autograd.Observe(autograd.Observe(autograd.Neg(a), w), other)
 	w.fail = nil
 	mustBackward(t, both)
-	if w.begun != 4 || other.begun != 2 {
-		t.Errorf("observers told %d and %d times, want 4 and 2", w.begun, other.begun)
+	if w.started != 4 || other.started != 2 {
+		t.Errorf("observers told %d and %d times, want 4 and 2", w.started, other.started)
 	}
 }
 

@@ -44,7 +44,7 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 	s := x.s
 	opens := s.opens(in)
 	outer := s.scope
-	s.within("when its Checkpoint returned", func() {
+	s.inScope("when its Checkpoint returned", func() {
 		s.scope.opens = opens // what f captures may be of the step that is running
 		from, random := s.nodes, s.random
 		y = f(x)
@@ -94,7 +94,7 @@ func (*checkpoint) Name() string { return "Checkpoint" }
 // what is outside as if they were a part of the graph: the pass has counted them.
 func (p *pass) again(n *node, c *checkpoint) (err error) {
 	s := p.s
-	s.within("when its Checkpoint was passed through", func() {
+	s.inScope("when its Checkpoint was passed through", func() {
 		var y *Variable
 		var part *section
 		from := s.nodes

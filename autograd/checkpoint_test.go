@@ -165,10 +165,10 @@ func TestCheckpointFailures(t *testing.T) {
 		return read(t, w.Grad()), dev.Memory().InUse
 	}
 	clean()
-	seen.begun = 0
+	seen.started = 0
 	want, use := clean()
-	if seen.begun != 1 || !slices.Equal(seen.reached, []bool{true}) {
-		t.Errorf("the observer inside was told %d times, of leaves %v; want once, of one that is reached", seen.begun, seen.reached)
+	if seen.started != 1 || !slices.Equal(seen.reached, []bool{true}) {
+		t.Errorf("the observer inside was told %d times, of leaves %v; want once, of one that is reached", seen.started, seen.reached)
 	}
 
 	for what, n := range map[string]*int{"allocation": &dev.alloc, "kernel": &dev.kernel} {
@@ -397,7 +397,7 @@ func TestCheckpointOfFreedInput(t *testing.T) {
 	out := autograd.Observe(y, seen)
 	x.Free()
 	panics[*autograd.FreedError](t, func() { out.Backward() })
-	if seen.begun != 0 {
+	if seen.started != 0 {
 		t.Error("the pass had begun")
 	}
 }

@@ -240,7 +240,7 @@ func (l *leaf) begin() (dst device.Tensor, fresh bool, err error) {
 			return l.t, false, err
 		}
 		l.mem = &block{buf: l.t.Buf, made: l.v.s.number}
-		l.v.s.own(l.mem)
+		l.v.s.addToScope(l.mem)
 	}
 	fresh = !l.there
 	l.there = true

@@ -11,13 +11,13 @@ import (
 // and a variance of 1, times weight plus bias, both of that shape or nil. eps is added to
 // the variance.
 func LayerNorm(x *Variable, shape []int, weight, bias *Variable, eps float64) *Variable {
-	return normalise(&groupNorm{name: "LayerNorm", over: shape, p: kernels.Norm{Groups: 1, Eps: eps}}, x, weight, bias)
+	return normalise(&groupNorm{name: "LayerNorm", axes: shape, p: kernels.Norm{Groups: 1, Eps: eps}}, x, weight, bias)
 }
 
 // RMSNorm divides x by the root of the mean of its squares over its last axes, which are of
 // the given shape, times weight, of that shape or nil. eps is added to the mean.
 func RMSNorm(x *Variable, shape []int, weight *Variable, eps float64) *Variable {
-	return normalise(&groupNorm{name: "RMSNorm", over: shape, p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, weight, nil)
+	return normalise(&groupNorm{name: "RMSNorm", axes: shape, p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, weight, nil)
 }
 
 // GroupNorm normalises x [n c ...] over each of so many groups of channels of each sample,
@@ -98,7 +98,7 @@ func (p *parameters) grad(c *Call, i int, dst device.Tensor, acc device.Accum, s
 type groupNorm struct {
 	parameters
 	name string
-	over device.Shape // the last axes; nil: GroupNorm's
+	axes device.Shape // the last axes; nil: GroupNorm's
 	p    kernels.Norm
 
 	mean, variance, sums device.Tensor
@@ -108,11 +108,11 @@ func (f *groupNorm) Name() string { return f.name }
 
 func (f *groupNorm) Shape(in []device.Shape) device.Shape {
 	x := in[0]
-	if f.over != nil {
-		if len(f.over) == 0 || len(x) < len(f.over) || !x[len(x)-len(f.over):].Equal(f.over) {
-			panic(&device.ShapeError{Op: f.name, A: x, B: f.over})
+	if f.axes != nil {
+		if len(f.axes) == 0 || len(x) < len(f.axes) || !x[len(x)-len(f.axes):].Equal(f.axes) {
+			panic(&device.ShapeError{Op: f.name, A: x, B: f.axes})
 		}
-		f.check(f.name, in, f.over)
+		f.check(f.name, in, f.axes)
 		return x
 	}
 	if len(x) < 2 || f.p.Groups <= 0 || x[1]%f.p.Groups != 0 {
@@ -124,9 +124,9 @@ func (f *groupNorm) Shape(in []device.Shape) device.Shape {
 
 // view is t as [samples channels positions].
 func (f *groupNorm) view(t device.Tensor) device.Tensor {
-	if f.over != nil {
-		n := len(t.Shape) - len(f.over)
-		return t.Reshape(t.Shape[:n].Len(), f.over.Len(), 1)
+	if f.axes != nil {
+		n := len(t.Shape) - len(f.axes)
+		return t.Reshape(t.Shape[:n].Len(), f.axes.Len(), 1)
 	}
 	return byChannel(t)
 }
@@ -264,11 +264,11 @@ func (f *batchNorm) moments(c *Call, x device.Tensor) (err error) {
 	}
 	// This rank's means, variances and count are one row [2c+1] of what MergeMoments takes,
 	// in this order.
-	own, err := c.New(dt, 2*channels+1)
+	parts, err := c.New(dt, 2*channels+1)
 	if err != nil {
 		return err
 	}
-	f.mean, f.variance, f.count = own.Range(0, channels), own.Range(channels, 2*channels), own.Range(2*channels, 2*channels+1)
+	f.mean, f.variance, f.count = parts.Range(0, channels), parts.Range(channels, 2*channels), parts.Range(2*channels, 2*channels+1)
 	if err := k.Moments(s, f.mean, f.variance, x); err != nil {
 		return err
 	}
@@ -276,7 +276,7 @@ func (f *batchNorm) moments(c *Call, x device.Tensor) (err error) {
 		return err
 	}
 	if f.o.Peers != nil {
-		if err := f.merge(c, own, channels); err != nil {
+		if err := f.merge(c, parts, channels); err != nil {
 			return err
 		}
 	}
@@ -287,15 +287,15 @@ func (f *batchNorm) moments(c *Call, x device.Tensor) (err error) {
 }
 
 // merge has the moments, and the count, be those of all ranks.
-func (f *batchNorm) merge(c *Call, own device.Tensor, channels int) error {
-	parts, err := c.New(own.DType, f.o.Peers.Size(), own.Len())
+func (f *batchNorm) merge(c *Call, ownParts device.Tensor, channels int) error {
+	parts, err := c.New(ownParts.DType, f.o.Peers.Size(), ownParts.Len())
 	if err != nil {
 		return err
 	}
-	if err := f.o.Peers.Gather(parts, own); err != nil {
+	if err := f.o.Peers.Gather(parts, ownParts); err != nil {
 		return err
 	}
-	all, err := c.New(own.DType, 2*channels+1)
+	all, err := c.New(ownParts.DType, 2*channels+1)
 	if err != nil {
 		return err
 	}

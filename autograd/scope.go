@@ -89,11 +89,11 @@ func (s *state) opens(in []*Variable) bool {
 
 // Scope calls f and frees, when f returns or panics, what operations on dev
 // made in it and f did not retain.
-func Scope(dev device.Device, f func()) { stateOf(dev).within("when its scope ended", f) }
+func Scope(dev device.Device, f func()) { stateOf(dev).inScope("when its scope ended", f) }
 
-// within runs f in a scope of its own, whose end is why what was made in it is
+// inScope runs f in a scope of its own, whose end is why what was made in it is
 // gone.
-func (s *state) within(why string, f func()) {
+func (s *state) inScope(why string, f func()) {
 	outer := s.scope
 	s.scope = &scope{}
 	defer func() {
@@ -141,7 +141,7 @@ func (s *state) recording(f func()) {
 func (v *Variable) Retain() *Variable {
 	v.alive()
 	if v.mem.scope != nil {
-		v.s.own(v.mem)
+		v.s.addToScope(v.mem)
 	}
 	return v
 }

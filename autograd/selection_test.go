@@ -89,15 +89,15 @@ func TestSelectionParityWithPyTorch(t *testing.T) {
 		at := signed(rng, axis, axes)
 		add(fmt.Sprintf("x[0].argmax(%d)", at), func(x []*autograd.Variable) *autograd.Variable { return autograd.ArgMax(x[0], at) }, few(shape...))
 		add(fmt.Sprintf("x[0].argmin(%d)", at), func(x []*autograd.Variable) *autograd.Variable { return autograd.ArgMin(x[0], at) }, few(shape...))
-		to, over := append([]int{}, shape...), []int{}
+		to, reduced := append([]int{}, shape...), []int{}
 		for j := range to {
 			if rng.IntN(2) == 0 || j == axis {
 				to[j] = 1
-				over = append(over, j)
+				reduced = append(reduced, j)
 			}
 		}
-		add(fmt.Sprintf("x[0].amax(%s, keepdim=True)", list(over)), func(x []*autograd.Variable) *autograd.Variable { return autograd.Max(x[0], to...) }, few(shape...))
-		add(fmt.Sprintf("x[0].amin(%s, keepdim=True)", list(over)), func(x []*autograd.Variable) *autograd.Variable { return autograd.Min(x[0], to...) }, few(shape...))
+		add(fmt.Sprintf("x[0].amax(%s, keepdim=True)", list(reduced)), func(x []*autograd.Variable) *autograd.Variable { return autograd.Max(x[0], to...) }, few(shape...))
+		add(fmt.Sprintf("x[0].amin(%s, keepdim=True)", list(reduced)), func(x []*autograd.Variable) *autograd.Variable { return autograd.Min(x[0], to...) }, few(shape...))
 		add("x[0].amax()", func(x []*autograd.Variable) *autograd.Variable { return autograd.Max(x[0]) }, few(shape...))
 	}
 	torchtest.Check(t, cases)

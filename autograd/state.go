@@ -87,12 +87,12 @@ const (
 	collectShare    = 50
 )
 
-// own makes b memory of the program: freed by the collector. Go's collector does not
+// addToScope makes b memory of the program: freed by the collector. Go's collector does not
 // see how much device memory a few small handles hold. It is asked to run when the
 // memory that is not freed has doubled since it last was, as it does by itself for its
-// own heap: what the program has dropped takes no more than what it holds, such as its
+// addToScope heap: what the program has dropped takes no more than what it holds, such as its
 // parameters, or than the bounds above.
-func (s *state) own(b *block) {
+func (s *state) addToScope(b *block) {
 	b.cleanup = runtime.AddCleanup(b, s.enqueue, b.buf)
 	b.scope = nil
 	s.owned += int64(b.buf.Len())

@@ -99,7 +99,7 @@ func newLeaf(dev device.Device, dt device.DType, shape []int, fill func(device.T
 	t, err := s.alloc(dt, slices.Clone(shape))
 	v := &Variable{s: s, t: t, mem: &block{buf: t.Buf, err: err, made: s.number}}
 	if err == nil {
-		s.own(v.mem)
+		s.addToScope(v.mem)
 		v.mem.err = fill(t)
 	}
 	return v

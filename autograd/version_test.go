@@ -115,8 +115,8 @@ func TestModifiedError(t *testing.T) {
 	if want := (autograd.ModifiedError{Op: "Mul", Variable: "Reshape float64[1]", Saved: 0, Now: 1}); *err != want {
 		t.Errorf("got %+v, want %+v", *err, want)
 	}
-	var heard *autograd.PanicError
-	if len(seen.ended) != 1 || !errors.As(seen.ended[0], &heard) || heard.Value != any(err) {
+	var reported *autograd.PanicError
+	if len(seen.ended) != 1 || !errors.As(seen.ended[0], &reported) || reported.Value != any(err) {
 		t.Errorf("the observer was told %v", seen.ended)
 	}
 	if got := read(t, w.Grad()); got[0] != 2 || w.GradErr() != nil {

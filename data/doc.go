@@ -41,7 +41,7 @@
 // knows nothing of ranks: a run that is resumed at another number of ranks goes
 // on with the first sample that was not yet trained on.
 //
-// [Tail] says what happens where the samples do not fill the last global batch.
+// [LastBatch] says what happens where the samples do not fill the last global batch.
 //
 // # Loading
 //

@@ -62,8 +62,8 @@ func sample(t *testing.T, set Dataset, i int) []device.Tensor {
 // wantError reports whether err has all words.
 func wantError(t *testing.T, name string, err error, words ...string) {
 	t.Helper()
-	for _, word := range words {
-		if err == nil || !strings.Contains(err.Error(), word) {
+	for _, part := range words {
+		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%s: %v, want an error with %q", name, err, words)
 			return
 		}

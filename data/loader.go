@@ -21,12 +21,12 @@ type Group interface {
 
 // LoaderOptions configure a [Loader].
 type LoaderOptions struct {
-	Batch   int // samples for each rank in a step
-	Shuffle bool
-	Seed    uint64 // of the order, if Shuffle
-	Tail    Tail
-	Workers int // goroutines that read samples; default 2
-	Ahead   int // batches that are read ahead; default 2
+	Batch     int // samples for each rank in a step
+	Shuffle   bool
+	Seed      uint64 // of the order, if Shuffle
+	LastBatch LastBatch
+	Workers   int // goroutines that read samples; default 2
+	Ahead     int // batches that are read ahead; default 2
 }
 
 // A Loader gives one rank's batches, on its device. A Loader is used by the
@@ -58,7 +58,7 @@ func NewLoader(set Dataset, group Group, opts LoaderOptions) (*Loader, error) {
 		dev: group.Device(),
 		sampler: Sampler{
 			Len: set.Len(), Rank: group.Rank(), Size: group.Size(),
-			Batch: opts.Batch, Shuffle: opts.Shuffle, Seed: opts.Seed, Tail: opts.Tail,
+			Batch: opts.Batch, Shuffle: opts.Shuffle, Seed: opts.Seed, LastBatch: opts.LastBatch,
 		},
 		workers: opts.Workers,
 		ahead:   opts.Ahead,

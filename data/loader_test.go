@@ -56,9 +56,9 @@ func (o opaque) Alloc(size int) (device.Buffer, error) {
 func (o opaque) AllocHost(size int) (device.Buffer, error) { return o.Device.AllocHost(size) }
 
 func (o opaque) Free(buf device.Buffer) {
-	if own, ok := o.mem[buf.Addr()]; ok {
+	if buffer, ok := o.mem[buf.Addr()]; ok {
 		delete(o.mem, buf.Addr())
-		buf = own
+		buf = buffer
 	}
 	o.Device.Free(buf)
 }

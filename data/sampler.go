@@ -7,15 +7,15 @@ import (
 	"math/rand/v2"
 )
 
-// Tail says what happens to the samples that do not fill an epoch's last global
+// LastBatch says what happens to the samples that do not fill an epoch's last global
 // batch.
-type Tail uint8
+type LastBatch uint8
 
 const (
 	// Pad divides them equally. Where they do not divide, the first samples of
 	// the epoch are given again, fewer than there are ranks. Every rank makes
 	// the same number of steps. This is PyTorch's DistributedSampler.
-	Pad Tail = iota
+	Pad LastBatch = iota
 	// Drop leaves them out.
 	Drop
 	// Uneven gives each sample once. The last batches of two ranks may differ
@@ -39,7 +39,7 @@ type Sampler struct {
 	Batch      int // samples for each rank in a step
 	Shuffle    bool
 	Seed       uint64 // of the order, if Shuffle
-	Tail       Tail
+	LastBatch  LastBatch
 }
 
 // A Share is one rank's part of a global batch.
@@ -61,7 +61,7 @@ func (s Sampler) Check() error {
 		return fmt.Errorf("data: rank %d of %d", s.Rank, s.Size)
 	case s.Len < s.Size:
 		return fmt.Errorf("data: fewer samples (%d) than ranks (%d)", s.Len, s.Size)
-	case s.Tail == Drop && s.Len/s.Batch < s.Size:
+	case s.LastBatch == Drop && s.Len/s.Batch < s.Size:
 		return fmt.Errorf("data: %d samples do not fill one batch of %d for each of %d ranks, and the rest is dropped", s.Len, s.Batch, s.Size)
 	}
 	return nil
@@ -71,7 +71,7 @@ func (s Sampler) Check() error {
 // no samples for some ranks.
 func (s Sampler) Steps() int {
 	global := s.Batch * s.Size
-	if s.Tail == Drop {
+	if s.LastBatch == Drop {
 		return s.Len / global
 	}
 	return (s.Len + global - 1) / global
@@ -103,7 +103,7 @@ func (s Sampler) Shares(from Position) iter.Seq[Share] {
 		order := s.Order(from.Epoch)
 		for at := from.Sample; at < s.Len; {
 			global := min(s.Len-at, s.Batch*s.Size)
-			if global < s.Batch*s.Size && s.Tail == Drop {
+			if global < s.Batch*s.Size && s.LastBatch == Drop {
 				return
 			}
 			share := s.share(order, at, global)
@@ -119,7 +119,7 @@ func (s Sampler) Shares(from Position) iter.Seq[Share] {
 // share is this rank's part of the global samples of order from at on.
 func (s Sampler) share(order []int, at, global int) Share {
 	each, more := global/s.Size, global%s.Size
-	if s.Tail == Uneven {
+	if s.LastBatch == Uneven {
 		// The first ranks take one sample more.
 		first := s.Rank*each + min(s.Rank, more)
 		if s.Rank < more {

@@ -21,9 +21,9 @@ func TestSamplerGivesEverySampleOnce(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 8, 9, 64, 100, 101} {
 		for _, size := range []int{1, 2, 3, 4} {
 			for _, batch := range []int{1, 2, 5, 200} {
-				for _, tail := range []Tail{Pad, Drop, Uneven} {
+				for _, tail := range []LastBatch{Pad, Drop, Uneven} {
 					for _, shuffle := range []bool{false, true} {
-						s := Sampler{Len: n, Size: size, Batch: batch, Shuffle: shuffle, Seed: 3, Tail: tail}
+						s := Sampler{Len: n, Size: size, Batch: batch, Shuffle: shuffle, Seed: 3, LastBatch: tail}
 						if s.Check() != nil {
 							continue
 						}
@@ -53,7 +53,7 @@ func checkEpoch(t *testing.T, s Sampler) {
 		steps[len(shares)] = true
 	}
 	want := s.Len
-	if s.Tail == Drop {
+	if s.LastBatch == Drop {
 		want -= s.Len % (s.Batch * s.Size)
 	}
 	if len(seen) != want {
@@ -64,10 +64,10 @@ func checkEpoch(t *testing.T, s Sampler) {
 			t.Errorf("sample %d was given %d times", i, times)
 		}
 	}
-	if s.Tail != Pad && repeats != 0 || repeats >= s.Size {
-		t.Errorf("%d repeats with tail %d and %d ranks", repeats, s.Tail, s.Size)
+	if s.LastBatch != Pad && repeats != 0 || repeats >= s.Size {
+		t.Errorf("%d repeats with tail %d and %d ranks", repeats, s.LastBatch, s.Size)
 	}
-	if s.Tail != Uneven && len(steps) != 1 {
+	if s.LastBatch != Uneven && len(steps) != 1 {
 		t.Errorf("ranks make different numbers of steps: %v", steps)
 	}
 }
@@ -79,13 +79,13 @@ func TestSamplerRanksShareOneOrder(t *testing.T) {
 	four := Sampler{Len: 103, Size: 4, Batch: 3, Shuffle: true, Seed: 9}
 	alone, ranks := epoch(one, Position{Epoch: 5})[0], epoch(four, Position{Epoch: 5})
 	for step, whole := range alone {
-		var together []int
+		var samples []int
 		for _, shares := range ranks {
 			share := shares[step]
-			together = append(together, share.Indices[:len(share.Indices)-share.Repeats]...)
+			samples = append(samples, share.Indices[:len(share.Indices)-share.Repeats]...)
 		}
-		if !slices.Equal(together, whole.Indices) {
-			t.Errorf("step %d: four ranks have %v, one has %v", step, together, whole.Indices)
+		if !slices.Equal(samples, whole.Indices) {
+			t.Errorf("step %d: four ranks have %v, one has %v", step, samples, whole.Indices)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func TestSamplerRanksShareOneOrder(t *testing.T) {
 // TestSamplerResumesAtAnotherNumberOfRanks: from any position, at any number of
 // ranks, the rest of the epoch is given once and the part before it not again.
 func TestSamplerResumesAtAnotherNumberOfRanks(t *testing.T) {
-	first := Sampler{Len: 97, Size: 3, Batch: 4, Shuffle: true, Seed: 1, Tail: Uneven}
+	first := Sampler{Len: 97, Size: 3, Batch: 4, Shuffle: true, Seed: 1, LastBatch: Uneven}
 	for stop := range 8 {
 		seen := map[int]int{}
 		at := Position{Epoch: 1}
@@ -153,7 +153,7 @@ func TestSamplerCheck(t *testing.T) {
 		"data: batches of 0 samples, want at least 1": {Len: 5, Size: 1},
 		"data: rank 2 of 2":                           {Len: 5, Size: 2, Rank: 2, Batch: 1},
 		"data: fewer samples (3) than ranks (4)":      {Len: 3, Size: 4, Batch: 1},
-		"data: 100 samples do not fill one batch of 64 for each of 2 ranks, and the rest is dropped": {Len: 100, Size: 2, Batch: 64, Tail: Drop},
+		"data: 100 samples do not fill one batch of 64 for each of 2 ranks, and the rest is dropped": {Len: 100, Size: 2, Batch: 64, LastBatch: Drop},
 	} {
 		if err := s.Check(); err == nil || err.Error() != want {
 			t.Errorf("%+v: %v, want %s", s, err, want)

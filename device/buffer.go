@@ -5,42 +5,42 @@ import (
 	"unsafe"
 )
 
-// Align is the alignment, in bytes, of everything a device allocates and of
-// every gradient view within a bucket: what vectorised kernels and DMA want.
+// Align is the alignment, in bytes, of all memory that a device allocates, and of every gradient
+// within a bucket. Vectorised kernels and DMA need it.
 const Align = 256
 
-// Buffer is a range of memory: a value that owns nothing. The zero Buffer is
-// empty.
+// Buffer is a range of memory. It is a value that owns nothing. The zero Buffer is empty.
 type Buffer struct {
-	host  []byte  // the memory, where the host can address it; else nil
-	addr  uintptr // the address on the device, where the host cannot
+	host  []byte  // the memory if the host can address it, else nil
+	addr  uintptr // the address on the device if host is nil
 	size  int
-	owner any // keeps a mapping that Go's collector does not know alive
+	owner any // keeps a mapping alive that Go's garbage collector does not know
 }
 
-// HostBuffer is memory that the host can address. owner, if not nil, is kept
-// reachable as long as any slice of the buffer is: memory outside Go's heap
-// is unmapped by a clean-up of its owner, never under a reader.
+// HostBuffer returns a Buffer over memory that the host can address. If mem lies outside Go's
+// heap, a clean-up of owner unmaps it: every slice of the Buffer keeps owner reachable, so mem is
+// never unmapped while a slice is in use. owner may be nil.
 func HostBuffer(mem []byte, owner any) Buffer {
 	return Buffer{host: mem, size: len(mem), owner: owner}
 }
 
-// DeviceBuffer is memory that only its device can address.
+// DeviceBuffer returns a Buffer over memory that only its device can address. owner is as in
+// [HostBuffer].
 func DeviceBuffer(addr uintptr, size int, owner any) Buffer {
 	return Buffer{addr: addr, size: size, owner: owner}
 }
 
-// Len is the size in bytes.
+// Len returns the size in bytes.
 func (b Buffer) Len() int { return b.size }
 
-// Host is the memory itself, nil where the host cannot address it. It is
-// valid while b is reachable.
+// Host returns the memory, nil if the host cannot address it. The result is valid while b is
+// reachable.
 func (b Buffer) Host() []byte { return b.host }
 
-// Owner is what the buffer's maker gave to keep its memory alive.
+// Owner returns the owner that [HostBuffer] or [DeviceBuffer] was given.
 func (b Buffer) Owner() any { return b.owner }
 
-// Addr is the address of the first byte, 0 for an empty buffer.
+// Addr returns the address of the first byte, 0 for an empty Buffer.
 func (b Buffer) Addr() uintptr {
 	if b.host != nil {
 		return uintptr(unsafe.Pointer(unsafe.SliceData(b.host)))
@@ -48,7 +48,7 @@ func (b Buffer) Addr() uintptr {
 	return b.addr
 }
 
-// Slice is the n bytes from off. It panics when they are not within b.
+// Slice returns the n bytes from off. It panics if they are not within b.
 func (b Buffer) Slice(off, n int) Buffer {
 	if off < 0 || n < 0 || off+n > b.size {
 		panic(fmt.Errorf("device: bytes %d to %d of a buffer of %d", off, off+n, b.size))
@@ -62,23 +62,21 @@ func (b Buffer) Slice(off, n int) Buffer {
 	return s
 }
 
-// Tensor is a dense, row-major array in a device's memory: what kernels and
-// collectives take. It is a value that owns nothing. The zero Tensor stands
-// for an operand that is not there.
+// Tensor is a dense, row-major array in a device's memory. It is a value that owns nothing. The
+// zero Tensor stands for an operand that is absent.
 type Tensor struct {
 	Buf   Buffer
 	DType DType
 	Shape Shape
 }
 
-// NewTensor is an array over the first bytes of buf. It panics when buf is
-// too small.
+// NewTensor returns an array over the first bytes of buf. It panics if buf is too small.
 func NewTensor(buf Buffer, dt DType, shape ...int) Tensor {
 	s := Shape(shape)
 	return Tensor{Buf: buf.Slice(0, s.Len()*dt.Size()), DType: dt, Shape: s}
 }
 
-// Len is the number of elements; 0 for the zero Tensor.
+// Len returns the number of elements, 0 for the zero Tensor.
 func (t Tensor) Len() int {
 	if t.DType == Invalid {
 		return 0
@@ -86,13 +84,14 @@ func (t Tensor) Len() int {
 	return t.Shape.Len()
 }
 
-// Bytes is the size in bytes.
+// Bytes returns the size in bytes.
 func (t Tensor) Bytes() int { return t.Len() * t.DType.Size() }
 
-// IsZero tells whether t is the zero Tensor: an operand that is not there.
+// IsZero reports whether t is the zero Tensor, which stands for an absent operand.
 func (t Tensor) IsZero() bool { return t.DType == Invalid }
 
-// Reshape is the same memory with another shape of as many elements.
+// Reshape returns the same memory with another shape of as many elements. It panics with a
+// [*ShapeError] if the number of elements differs.
 func (t Tensor) Reshape(shape ...int) Tensor {
 	s := Shape(shape)
 	if s.Len() != t.Len() {
@@ -101,10 +100,10 @@ func (t Tensor) Reshape(shape ...int) Tensor {
 	return Tensor{Buf: t.Buf, DType: t.DType, Shape: s}
 }
 
-// Flat is t as one axis.
+// Flat returns t with a single axis.
 func (t Tensor) Flat() Tensor { return t.Reshape(t.Len()) }
 
-// Range is elements lo to hi of t, as one axis.
+// Range returns the elements lo to hi of t, without hi, with a single axis.
 func (t Tensor) Range(lo, hi int) Tensor {
 	sz := t.DType.Size()
 	return Tensor{Buf: t.Buf.Slice(lo*sz, (hi-lo)*sz), DType: t.DType, Shape: Shape{hi - lo}}
@@ -112,9 +111,8 @@ func (t Tensor) Range(lo, hi int) Tensor {
 
 func (t Tensor) String() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
-// Elements reads a tensor in host memory as a slice of T, without a copy; nil
-// for an operand that is not there. It panics when T is not the tensor's type
-// or the host cannot address it.
+// Elements returns t's memory as a slice, nil for the zero Tensor. It panics if the host cannot
+// address the memory, or if t's elements are not read as T.
 func Elements[T Element](t Tensor) []T {
 	if t.IsZero() {
 		return nil
@@ -131,8 +129,9 @@ func Elements[T Element](t Tensor) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Buf.host))), t.Len())
 }
 
-// HostTensor is an array over a Go slice, without a copy. dt is needed for
-// uint16, which may be either half type; else Invalid stands for T's own.
+// HostTensor returns an array over a Go slice, without a copy. dt may be Invalid, which selects
+// the type of T; for uint16 it must be Float16 or BFloat16. Without a shape, the array has one
+// axis.
 func HostTensor[T Element](data []T, dt DType, shape ...int) Tensor {
 	if dt == Invalid {
 		for d := Float32; d <= Uint8; d++ {

@@ -5,7 +5,7 @@ import "fmt"
 // DType is the type of a tensor's elements.
 type DType uint8
 
-// The element types. Their numbers are part of the wire format of collectives.
+// The element types. Collectives send their numbers to other ranks, so the numbers must not change.
 const (
 	Invalid DType = iota
 	Float32
@@ -25,7 +25,7 @@ var dtypes = [...]struct {
 	BFloat16: {"bfloat16", 2}, Int32: {"int32", 4}, Int64: {"int64", 8}, Uint8: {"uint8", 1},
 }
 
-// Size is the size of one element in bytes; 0 for Invalid.
+// Size returns the size of one element in bytes, 0 for Invalid.
 func (d DType) Size() int {
 	if int(d) >= len(dtypes) {
 		return 0
@@ -33,10 +33,10 @@ func (d DType) Size() int {
 	return dtypes[d].size
 }
 
-// Valid tells whether d is one of the named types other than Invalid.
+// Valid reports whether d is one of the named types other than Invalid.
 func (d DType) Valid() bool { return d.Size() > 0 }
 
-// IsFloat tells whether d is a floating-point type.
+// IsFloat reports whether d is a floating-point type.
 func (d DType) IsFloat() bool { return d >= Float32 && d <= BFloat16 }
 
 func (d DType) String() string {
@@ -46,13 +46,13 @@ func (d DType) String() string {
 	return dtypes[d].name
 }
 
-// Element is a Go type that a tensor's memory can be read as. Float16 and
-// BFloat16 are read as their bits, uint16.
+// Element is a Go type that a tensor's memory can be read as. Elements of Float16 and BFloat16 are
+// read as their bits, uint16.
 type Element interface {
 	float32 | float64 | int32 | int64 | uint8 | uint16
 }
 
-// holds tells whether T is how elements of type d are read.
+// holds reports whether elements of type d are read as T.
 func holds[T Element](d DType) bool {
 	switch any(*new(T)).(type) {
 	case float32:

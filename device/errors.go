@@ -8,12 +8,12 @@ import (
 // ErrOutOfMemory matches every [*OutOfMemoryError].
 var ErrOutOfMemory = errors.New("out of device memory")
 
-// ErrSkipped matches the error behind flags that were raised on the device:
-// the updates that read them (see [SGDStep]) have written nothing.
+// ErrSkipped matches the error of a step that the device skipped: a flag in the device's memory
+// was set, so the update wrote nothing.
 var ErrSkipped = errors.New("skipped on the device")
 
-// OutOfMemoryError says that an allocation did not fit. Sizes are in bytes;
-// Free is -1 where the device does not tell.
+// OutOfMemoryError reports an allocation that did not fit. Sizes are in bytes. Free is -1 if the
+// device does not report it.
 type OutOfMemoryError struct {
 	Device             string
 	Asked, InUse, Free int64
@@ -27,7 +27,7 @@ func (e *OutOfMemoryError) Error() string {
 	return text + ", " + sizeText(e.Free) + " free"
 }
 
-// sizeText is a number of bytes for people.
+// sizeText formats a number of bytes for people.
 func sizeText(bytes int64) string {
 	switch {
 	case bytes < 1<<20:
@@ -38,10 +38,10 @@ func sizeText(bytes int64) string {
 	return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30))
 }
 
-// Is makes errors.Is(err, ErrOutOfMemory) hold.
+// Is makes errors.Is(err, ErrOutOfMemory) true.
 func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
-// ShapeError is the panic value of an operation whose operands do not fit.
+// ShapeError is the panic value of an operation whose operands' shapes do not fit.
 type ShapeError struct {
 	Op        string
 	A, B      Shape
@@ -69,12 +69,12 @@ func layerPrefix(layer string) string {
 	return layer + ": "
 }
 
-// DTypeError is the panic value of an operation whose operands' element types
-// do not fit, or that the device has no implementation of for these types.
+// DTypeError is the panic value of an operation whose operands' element types do not fit, or are
+// types that the device does not compute in.
 type DTypeError struct {
 	Op        string
 	Got, Want DType
-	Computes  []DType // all types that the device computes in, if Got is none of them
+	Computes  []DType // the types that the device computes in, if Got is none of them
 	Layer     string  // as in [ShapeError]
 	Parameter string  // as in [ShapeError]
 }

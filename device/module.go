@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// Module is a source of CUDA C++ with kernels of the program's own. A GPU compiles it
-// at the first launch of one of its kernels, for the floating-point type of that
-// launch, keeps the machine code between runs, and loads all of its kernels. So the
-// kernel of a backward pass is ready when that of the forward pass has run.
+// Module is a source of CUDA C++ with kernels of the program's own. A GPU compiles the source at the
+// first launch of one of its kernels, for the floating-point type of that launch. It loads all
+// kernels of the module at once, so launching a forward kernel also makes the backward kernel
+// ready. It keeps the machine code for later runs.
 //
 //	//go:embed swiglu.cu
 //	var source string
@@ -25,13 +25,14 @@ import (
 //		backward = module.Kernel("swiglu_grad", "dx[... 2n] g[... n] x[... 2n]", swigluGrad[float32], swigluGrad[float64])
 //	)
 //
-// A kernel is a function of two languages, with the same parameters in the same order:
+// A kernel is written twice, in Go and in CUDA C++, with the same parameters in the same order:
 //
 //	func swiglu[T float32 | float64](y, x []T, n int)
 //
 //	template <class T> __device__ void swiglu(T *y, const T *x, i64 n)
 //
-// The CUDA function runs once in each thread of the grid. Go's types stand for these:
+// The CUDA function runs once in each thread of the grid. The Go function is called once, with
+// whole tensors and no grid. The parameter types correspond as follows:
 //
 //	[]float32, []float64        T *, the floating-point type of the launch
 //	[]int32, []int64, []uint8   i32 *, i64 *, u8 *
@@ -39,18 +40,17 @@ import (
 //	uint64, float32, float64    u64, float, double
 //	Accum                       Accum
 //
-// In front of the source stands the file device/cuda/kernels/prelude.cu: the types
-// i32, i64, u8 and u64; f16 and bf16, which up reads as a float and down<T> rounds one
-// to; accumulate, which writes by an Accum; global_thread and global_threads, the number
-// of a thread and of all threads; block_sum. The Go function is given the whole tensors
-// and no grid; [Accumulate] writes by an Accum.
+// The file device/cuda/kernels/prelude.cu is compiled in front of the source. It defines the types
+// i32, i64, u8, u64, f16 and bf16; up, which converts to float, and down<T>, which rounds to a 16-bit
+// type; accumulate, which writes by an Accum, as [Accumulate] does in Go; global_thread and
+// global_threads, the number of the thread and the count of threads in the grid; and block_sum.
 type Module struct {
 	file, source string
 	kernels      []*Kernel
 }
 
-// NewModule makes a module of a source. file is what a compiler's messages call it, whose
-// lines count from the source's first.
+// NewModule returns a module of the given source. Compiler messages name the source by file and
+// count its lines from 1.
 func NewModule(file, source string) *Module { return &Module{file: file, source: source} }
 
 // Kernel is a kernel of a [Module].
@@ -58,32 +58,32 @@ type Kernel struct {
 	module *Module
 	name   string
 	params []parameter
-	cpu    [Float64 + 1]reflect.Value // by the launch's floating-point type
+	cpu    [Float64 + 1]reflect.Value // the Go functions, by floating-point type
 }
 
-// parameter is one of a kernel's. A tensor's dt is Invalid where it is of the launch's
-// floating-point type.
+// parameter is a parameter of a kernel. dt is the element type of a tensor, Invalid if that is the
+// launch's floating-point type.
 type parameter struct {
-	t     reflect.Type // of the Go function's
+	t     reflect.Type // in the Go function
 	dt    DType
-	name  string // of a tensor, as are the next two
-	lead  bool   // the axes begin with "..."
+	name  string // name, lead, axes and shape are of a tensor
+	lead  bool   // whether the shape begins with "..."
 	axes  []axis
-	shape string // as the program wrote it
+	shape string // the text that the program declared
 }
 
-// axis is by times the size that name stands for; 0 stands for no name.
+// axis is a declared size: by times the size that name stands for, or by alone if name is empty.
 type axis struct {
 	by   int
 	name string
 }
 
-// Kernel adds a kernel to the module. name is the CUDA function's. shapes name the
-// tensors among the parameters, in their order, with their shapes: a size is a
-// number, a name, which is the same size wherever it stands, or a number times a name;
-// "..." at the beginning of a shape is any number of axes, the same ones wherever it
-// stands. cpu are versions of the Go function, by floating-point type. A program adds
-// all kernels before it launches one. Kernel panics where the parts do not fit together.
+// Kernel adds a kernel to the module. name is the CUDA function. shapes declares the tensors among
+// the parameters, in their order, with their shapes. A size in a shape is a number, a name, or a
+// number times a name; a name stands for the same size wherever it occurs. A leading "..." stands
+// for any number of axes, the same axes wherever it occurs. cpu holds the Go function in one or two
+// floating-point types. A program adds all kernels of a module before it launches one. Kernel
+// panics if the parts contradict each other.
 func (m *Module) Kernel(name, shapes string, cpu ...any) *Kernel {
 	k := &Kernel{module: m, name: name}
 	if len(cpu) == 0 {
@@ -108,7 +108,7 @@ func (m *Module) Kernel(name, shapes string, cpu ...any) *Kernel {
 	return k
 }
 
-// scalars are the types of parameters that are no tensors, as CUDA knows them.
+// scalars maps the types of parameters that are not tensors to their names in CUDA.
 var scalars = map[reflect.Type]string{
 	reflect.TypeFor[int]():     "i64",
 	reflect.TypeFor[int64]():   "i64",
@@ -119,7 +119,7 @@ var scalars = map[reflect.Type]string{
 	reflect.TypeFor[Accum]():   "Accum",
 }
 
-// integers are the element types that a slice stands for by itself.
+// integers are the slices whose element type is fixed.
 var integers = map[reflect.Type]DType{
 	reflect.TypeFor[[]int32](): Int32,
 	reflect.TypeFor[[]int64](): Int64,
@@ -128,29 +128,29 @@ var integers = map[reflect.Type]DType{
 
 func (p parameter) tensor() bool { return p.t.Kind() == reflect.Slice }
 
-// declared is the parameters of a Go function, and the floating-point type of its
-// slices, Float32 where it has none.
+// declared returns the parameters of a Go function, and the floating-point type of its slices,
+// Float32 if it has none.
 func (k *Kernel) declared(f reflect.Type) (params []parameter, dt DType) {
 	if f.Kind() != reflect.Func || f.NumOut() > 0 || f.IsVariadic() {
 		panic(fmt.Errorf("device: kernel %s: %v is no function without a result", k.name, f))
 	}
 	for i := range f.NumIn() {
 		p := parameter{t: f.In(i), dt: integers[f.In(i)]}
-		own := Invalid
+		float := Invalid
 		switch p.t {
 		case reflect.TypeFor[[]float32]():
-			own = Float32
+			float = Float32
 		case reflect.TypeFor[[]float64]():
-			own = Float64
+			float = Float64
 		default:
 			if p.dt == Invalid && scalars[p.t] == "" {
 				panic(fmt.Errorf("device: kernel %s: parameter %d is a %v, which stands for nothing in CUDA", k.name, i, p.t))
 			}
 		}
-		if own != Invalid && dt != Invalid && own != dt {
+		if float != Invalid && dt != Invalid && float != dt {
 			panic(fmt.Errorf("device: kernel %s: parameter %d is a %v beside slices of %v", k.name, i, p.t, dt))
 		}
-		dt = max(dt, own)
+		dt = max(dt, float)
 		params = append(params, p)
 	}
 	return params, max(dt, Float32)
@@ -161,7 +161,7 @@ var (
 	axisSyntax  = regexp.MustCompile(`^(\d*)([A-Za-z_]\w*)?$`)
 )
 
-// declareShapes reads the shapes of the tensors.
+// declareShapes parses the shapes of the tensors.
 func (k *Kernel) declareShapes(shapes string) {
 	rest := shapes
 	for i := range k.params {
@@ -175,14 +175,14 @@ func (k *Kernel) declareShapes(shapes string) {
 		}
 		rest = rest[len(found[0]):]
 		p.name, p.shape = found[1], found[2]
-		for j, word := range strings.Fields(p.shape) {
-			if word == "..." && j == 0 {
+		for j, size := range strings.Fields(p.shape) {
+			if size == "..." && j == 0 {
 				p.lead = true
 				continue
 			}
-			parts := axisSyntax.FindStringSubmatch(word)
+			parts := axisSyntax.FindStringSubmatch(size)
 			if parts == nil {
-				panic(fmt.Errorf("device: kernel %s: %q in the shape of %s is no size", k.name, word, p.name))
+				panic(fmt.Errorf("device: kernel %s: %q in the shape of %s is no size", k.name, size, p.name))
 			}
 			a := axis{by: 1, name: parts[2]}
 			if parts[1] != "" {
@@ -196,26 +196,25 @@ func (k *Kernel) declareShapes(shapes string) {
 	}
 }
 
-// Grid is how many blocks a kernel has, and how many threads each block, along x, y
-// and z. Along y and z, 0 counts as 1. A launch of no blocks along x does nothing, on the
-// CPU either.
+// Grid is the number of blocks of a launch, and of threads in each block, along x, y and z. Along y
+// and z, 0 counts as 1. A launch with 0 blocks along x does nothing, on the CPU as well.
 type Grid struct{ Blocks, Threads [3]int }
 
-// flatThreads is the threads of a block of a flat grid, flatBlocks the most blocks that it
-// has: enough to fill any GPU.
+// flatThreads is the number of threads in a block of a flat grid. flatBlocks is the maximum number
+// of its blocks, which is enough to fill any GPU.
 const (
 	flatThreads = 256
 	flatBlocks  = 1 << 14
 )
 
-// Flat is a grid along x for n independent items. A kernel goes through them from
-// global_thread() on, in steps of global_threads(): for many items these are fewer.
+// Flat returns a grid along x for n independent items. A kernel starts at item global_thread() and
+// advances by global_threads(), because for many items the grid has fewer threads than items.
 func Flat(n int) Grid {
 	blocks := min((n+flatThreads-1)/flatThreads, flatBlocks)
 	return Grid{Blocks: [3]int{blocks}, Threads: [3]int{flatThreads}}
 }
 
-// What every GPU launches.
+// Every GPU can launch as many blocks, and threads in a block, along x, y and z.
 var (
 	mostBlocks  = [3]int{1<<31 - 1, 1<<16 - 1, 1<<16 - 1}
 	mostThreads = [3]int{1024, 1024, 64}
@@ -229,7 +228,7 @@ func (g Grid) full() Grid {
 	return g
 }
 
-// check panics unless every GPU launches g.
+// check panics with a [*LaunchError] unless every GPU can launch g.
 func (g Grid) check(kernel string) {
 	g = g.full()
 	for i, along := range []string{"x", "y", "z"} {
@@ -245,11 +244,10 @@ func (g Grid) check(kernel string) {
 	}
 }
 
-// LaunchError is the panic value of a [Kernels] launch whose grid or arguments do not
-// fit the kernel.
+// LaunchError is the panic value of a launch whose grid or arguments do not fit the kernel.
 type LaunchError struct {
 	Kernel    string
-	What      string // what does not fit: a tensor by its name, "argument 2"
+	What      string // the part that does not fit: a tensor's name, "argument 2"
 	Got, Want string
 }
 
@@ -257,14 +255,14 @@ func (e *LaunchError) Error() string {
 	return fmt.Sprintf("kernel %s: %s is %s, want %s", e.Kernel, e.What, e.Got, e.Want)
 }
 
-// CompileError says that a program's own source does not compile. Its lines are those of
+// CompileError reports that a program's own source does not compile. Its line numbers are those of
 // the source.
 type CompileError struct {
 	File string
-	Log  string // all that the compiler said
+	Log  string // the compiler's whole output
 }
 
-// Error is the first error among the compiler's messages.
+// Error returns the first error in the compiler's output.
 func (e *CompileError) Error() string {
 	first := e.Log
 	for line := range strings.Lines(e.Log) {
@@ -317,14 +315,15 @@ func (k *Kernel) check(g Grid, args []any) DType {
 	return max(dt, Float32)
 }
 
-// sizes are what the names in the shapes of one launch stand for.
+// sizes holds the sizes that the names in the shapes of one launch stand for.
 type sizes struct {
 	lead  Shape // nil before the first "..."
 	named map[string]int
 	names []string // in the order of their first use
 }
 
-// fit tells whether a tensor's shape is what was declared, and learns from it.
+// fit reports whether shape matches p's declaration. It records the sizes of names that occur for
+// the first time.
 func (s *sizes) fit(p parameter, shape Shape) bool {
 	lead := len(shape) - len(p.axes)
 	if lead < 0 || lead > 0 && !p.lead {
@@ -414,7 +413,7 @@ func (k *Kernel) Run(g Grid, args []any) {
 	f.Call(in)
 }
 
-// cudaTypes are the names of element types in kernels/prelude.cu.
+// cudaTypes are the names of the element types in kernels/prelude.cu.
 var cudaTypes = [...]string{
 	Float32: "float", Float64: "double", Float16: "f16", BFloat16: "bf16", Int32: "i32", Int64: "i64", Uint8: "u8",
 }
@@ -486,9 +485,9 @@ func (m *Module) Program(dt DType) Program {
 	return p
 }
 
-// leastWords is the minimum size of the argument structure, in words of 8 bytes. A larger
-// structure than two words is passed in memory by the host's calling conventions, which
-// is how the emulation of a GPU passes it.
+// leastWords is the minimum size of the argument structure, in 64-bit words. Calling conventions of
+// the host pass a structure of more than two words in memory, and the emulation of a GPU relies on
+// that.
 const leastWords = 3
 
 // entry returns the name of the kernel's __global__ function.

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Shape holds a tensor's sizes, outermost first. The empty shape is a scalar.
+// Shape holds a tensor's sizes, outermost first. The empty Shape is that of a scalar.
 type Shape []int
 
-// Len is the number of elements, 1 for a scalar.
+// Len returns the number of elements, 1 for a scalar.
 func (s Shape) Len() int {
 	n := 1
 	for _, d := range s {
@@ -18,7 +18,7 @@ func (s Shape) Len() int {
 	return n
 }
 
-// Equal tells whether both shapes have the same sizes.
+// Equal reports whether both shapes have the same sizes.
 func (s Shape) Equal(o Shape) bool { return slices.Equal(s, o) }
 
 func (s Shape) String() string {

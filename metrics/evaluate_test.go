@@ -38,7 +38,7 @@ func TestAccuracy(t *testing.T) {
 		return nil
 	})
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
-		loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: 1, Tail: data.Uneven})
+		loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: 1, LastBatch: data.Uneven})
 		if err != nil {
 			return err
 		}

@@ -35,7 +35,7 @@ func (k kind) String() string {
 // Mean is a mean over count samples of this rank. It is reduced to the mean over
 // all ranks' samples, NaN when there are none. A mean of no samples is ignored,
 // whatever it is. It panics with a [*CountError] when count is negative.
-func Mean(x float64, count int) Metric { return Metric{mean, x, checked(count)} }
+func Mean(x float64, count int) Metric { return Metric{mean, x, validCount(count)} }
 
 // Sum is reduced to the sum over the ranks.
 func Sum(x float64) Metric { return Metric{sum, x, 1} }
@@ -48,9 +48,9 @@ func Max(x float64) Metric { return Metric{highest, x, 1} }
 
 // Count is reduced to the sum over the ranks, exactly. It panics with a
 // [*CountError] when n is negative.
-func Count(n int) Metric { return Metric{counted, 0, checked(n)} }
+func Count(n int) Metric { return Metric{counted, 0, validCount(n)} }
 
-func checked(count int) int64 {
+func validCount(count int) int64 {
 	if count < 0 {
 		panic(&CountError{count})
 	}

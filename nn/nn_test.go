@@ -181,9 +181,9 @@ func TestFusion(t *testing.T) {
 		defer l.Weight.Var().ZeroGrad()
 		return slices.Concat(read(t, y), read(t, l.Weight.Grad()))
 	}
-	fused, apart := gradient(net.Forward(x)), gradient(autograd.ReLU(l.Forward(x)))
-	if !slices.Equal(fused, apart) {
-		t.Errorf("fused %v, apart %v", fused, apart)
+	fused, separate := gradient(net.Forward(x)), gradient(autograd.ReLU(l.Forward(x)))
+	if !slices.Equal(fused, separate) {
+		t.Errorf("fused %v, apart %v", fused, separate)
 	}
 	if !slices.Contains(fused[:10], 0) || slices.Max(fused[:10]) == 0 {
 		t.Errorf("outputs %v are no test of ReLU", fused[:10])

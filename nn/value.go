@@ -212,11 +212,11 @@ func (v *value) place(dev device.Device, name string, seed, offset uint64) error
 		}
 		return v.v.Err()
 	}
-	begun := v.dtype
-	if begun.Size() == 2 {
-		begun = device.Float32 // as it would begin if it were cast later
+	initial := v.dtype
+	if initial.Size() == 2 {
+		initial = device.Float32 // as it would begin if it were cast later
 	}
-	first := autograd.Zeros(dev, begun, v.shape...)
+	first := autograd.Zeros(dev, initial, v.shape...)
 	if err := first.Err(); err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func (c *clock) Time() time.Time {
 	return c.at
 }
 
-func TestMomentsAreLetGo(t *testing.T) {
+func TestMomentsAreReleased(t *testing.T) {
 	var r Recorder
 	r.Start()
 	end := &clock{t: t}
@@ -162,8 +162,8 @@ func TestChromeTrace(t *testing.T) {
 	if spans["wait"] < spans["of which it is a part"] {
 		t.Error("a part comes before the whole: a viewer does not draw it within")
 	}
-	if own := trace.TraceEvents[spans["own"]]; threads[own.TID] != "mine" {
-		t.Errorf("a track of the program's own is called %q", threads[own.TID])
+	if span := trace.TraceEvents[spans["own"]]; threads[span.TID] != "mine" {
+		t.Errorf("a track of the program's own is called %q", threads[span.TID])
 	}
 	b := trace.TraceEvents[spans["bucket 1"]]
 	if threads[b.TID] != "communication" || b.Dur != 10_000 || b.Args["bytes"] != 3.0*(1<<20) || b.Args["bucket"] != 1.0 {

@@ -85,7 +85,7 @@ type Meter struct {
 	file    *os.File
 	err     error // the first that the file had
 
-	begun   time.Time
+	start   time.Time
 	steps   int // that are over
 	logged  time.Time
 	samples int // since logged
@@ -103,8 +103,8 @@ func New(rank int, opts Options) (*Meter, error) {
 	if opts.now == nil {
 		opts.now = time.Now
 	}
-	m := &Meter{opts: opts, writes: rank == 0, steps: opts.First, begun: opts.now()}
-	m.logged = m.begun
+	m := &Meter{opts: opts, writes: rank == 0, steps: opts.First, start: opts.now()}
+	m.logged = m.start
 	if !m.writes {
 		return m, nil
 	}
@@ -145,7 +145,7 @@ func (m *Meter) Log(values ...Value) {
 	}
 	line += fmt.Sprintf("  %.0f samples/s", rate)
 	if left := m.opts.Steps - m.steps; left > 0 && m.steps > m.opts.First {
-		each := now.Sub(m.begun) / time.Duration(m.steps-m.opts.First)
+		each := now.Sub(m.start) / time.Duration(m.steps-m.opts.First)
 		line += fmt.Sprintf("  %v left", (each * time.Duration(left)).Round(time.Second))
 	}
 	m.show(line, false)
@@ -201,11 +201,11 @@ func (m *Meter) position() string {
 }
 
 // show writes a line, on a terminal over the one that stands there.
-func (m *Meter) show(line string, stays bool) {
+func (m *Meter) show(line string, remaining bool) {
 	switch {
 	case !m.inPlace:
 		fmt.Fprintln(m.opts.Out, line)
-	case stays:
+	case remaining:
 		fmt.Fprintf(m.opts.Out, "\r%-*s\n", m.width, line)
 		m.width = 0
 	default:
@@ -221,7 +221,7 @@ func (m *Meter) record(now time.Time, values []Value) {
 		return
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, `{"time":%.3f,"step":%d`, now.Sub(m.begun).Seconds(), m.steps)
+	fmt.Fprintf(&b, `{"time":%.3f,"step":%d`, now.Sub(m.start).Seconds(), m.steps)
 	for _, v := range values {
 		name, _ := json.Marshal(v.Name) // a string always has a form
 		fmt.Fprintf(&b, ",%s:%s", name, number(v.Number))

@@ -69,7 +69,7 @@ func trained(ctx context.Context, pg *comm.ProcessGroup, sharded bool, batch int
 		}
 		model, c.Optimizer = m, must.New(optim.NewSGD(m.Parameters(), &optim.SGDOptions{LR: 1, Momentum: 0.9}))
 	}
-	loader, err := data.NewLoader(points(60), pg, data.LoaderOptions{Batch: batch, Shuffle: true, Tail: data.Drop})
+	loader, err := data.NewLoader(points(60), pg, data.LoaderOptions{Batch: batch, Shuffle: true, LastBatch: data.Drop})
 	if err != nil {
 		return nil, err
 	}

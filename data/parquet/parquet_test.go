@@ -113,9 +113,9 @@ func TestOpenRefuses(t *testing.T) {
 		"missing":    {path, parquet.Field{Columns: []string{"some"}}, []string{`"some"`, "row 5 has no value"}},
 	} {
 		_, err := parquet.Open(c.path, c.field)
-		for _, word := range append(c.words, filepath.Base(c.path)) {
-			if err == nil || !strings.Contains(err.Error(), word) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("%s: the error is %v, want one line with %q", name, err, word)
+		for _, part := range append(c.words, filepath.Base(c.path)) {
+			if err == nil || !strings.Contains(err.Error(), part) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: the error is %v, want one line with %q", name, err, part)
 			}
 		}
 	}

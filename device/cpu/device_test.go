@@ -37,9 +37,9 @@ func (s signal) Sync(ctx context.Context) error {
 
 func (s signal) Time() time.Time { return time.Time{} }
 
-// TestForeignEvents checks that a stream waits for another's event before it
+// TestEventsOfOtherDevices checks that a stream waits for another's event before it
 // runs anything else, as long as its context lasts.
-func TestForeignEvents(t *testing.T) {
+func TestEventsOfOtherDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(&Options{BLAS: Gonum})
 		s, e := d.Compute(), make(signal)

@@ -15,8 +15,8 @@ const wordBytes = 8
 // words is how many words hold n bytes.
 func words(n int) int { return (n + wordBytes - 1) / wordBytes }
 
-// word is the first word of mem.
-func word(mem []byte) uint64 { return endian.LittleEndian.Uint64(mem) }
+// littleEndian is the first littleEndian of mem.
+func littleEndian(mem []byte) uint64 { return endian.LittleEndian.Uint64(mem) }
 
 // tail is the last word of mem, if it is not whole.
 func tail(mem []byte) (w uint64) {
@@ -64,12 +64,12 @@ func nonFinite(mem []byte, exponent, sign uint64) bool {
 	one := sign - exponent // the exponents' lowest bits
 	carried := tail(mem)&exponent + one
 	for ; len(mem) >= 4*wordBytes; mem = mem[4*wordBytes:] {
-		a, b := word(mem), word(mem[8:])
-		c, d := word(mem[16:]), word(mem[24:])
+		a, b := littleEndian(mem), littleEndian(mem[8:])
+		c, d := littleEndian(mem[16:]), littleEndian(mem[24:])
 		carried |= (a&exponent + one) | (b&exponent + one) | (c&exponent + one) | (d&exponent + one)
 	}
 	for ; len(mem) >= wordBytes; mem = mem[wordBytes:] {
-		carried |= word(mem)&exponent + one
+		carried |= littleEndian(mem)&exponent + one
 	}
 	return carried&sign != 0
 }
@@ -94,7 +94,7 @@ func hash(mem []byte, i uint64) (sum uint64) {
 	rest := tail(mem)
 	for ; len(mem) >= wordBytes; mem = mem[wordBytes:] {
 		at += golden
-		sum += mix(word(mem) + at)
+		sum += mix(littleEndian(mem) + at)
 	}
 	if len(mem) > 0 {
 		sum += mix(rest + at + golden)

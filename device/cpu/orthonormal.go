@@ -7,18 +7,18 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-func (k *kernelSet) Orthonormalize(_ device.Stream, x, spare device.Tensor) error {
-	rows, n := operand.Orthonormalize(x, spare)
+func (k *kernelSet) Orthonormalize(_ device.Stream, x, substitute device.Tensor) error {
+	rows, n := operand.Orthonormalize(x, substitute)
 	if x.DType == device.Float32 {
-		orthonormalize[float32](k, x, spare, rows, n)
+		orthonormalize[float32](k, x, substitute, rows, n)
 	} else {
-		orthonormalize[float64](k, x, spare, rows, n)
+		orthonormalize[float64](k, x, substitute, rows, n)
 	}
 	return nil
 }
 
-func orthonormalize[T float](k *kernelSet, x, spare device.Tensor, rows, n int) {
-	all, others := device.Elements[T](x), device.Elements[T](spare)
+func orthonormalize[T float](k *kernelSet, x, substitute device.Tensor, rows, n int) {
+	all, others := device.Elements[T](x), device.Elements[T](substitute)
 	for i := range rows {
 		row := all[i*n : (i+1)*n]
 		if independent(k, row, all[:i*n]) {

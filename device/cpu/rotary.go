@@ -18,9 +18,9 @@ func (k *kernelSet) Rotate(_ device.Stream, dst device.Tensor, acc device.Accum,
 func rotate[T float](k *kernelSet, dst device.Tensor, acc device.Accum, x device.Tensor, r kernels.Rotation) {
 	d, v, cos, sin := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](r.Cos), device.Elements[T](r.Sin)
 	rows, heads, size, pairs := x.Shape[1], x.Shape[2], x.Shape[3], r.Cos.Shape[1]
-	step, apart := 1, pairs // between pairs, and within one
+	step, distance := 1, pairs // between pairs, and within one
 	if r.Interleaved {
-		step, apart = 2, 1
+		step, distance = 2, 1
 	}
 	sign := T(1)
 	if r.Inverse {
@@ -34,8 +34,8 @@ func rotate[T float](k *kernelSet, dst device.Tensor, acc device.Accum, x device
 			if lo%heads < r.Heads {
 				t := lo / heads % rows * pairs
 				for i := range pairs {
-					a, b, c, s := from[i*step], from[i*step+apart], cos[t+i], sign*sin[t+i]
-					turned[i*step], turned[i*step+apart] = a*c-b*s, b*c+a*s
+					a, b, c, s := from[i*step], from[i*step+distance], cos[t+i], sign*sin[t+i]
+					turned[i*step], turned[i*step+distance] = a*c-b*s, b*c+a*s
 				}
 			}
 			accumulate(d[lo*size:(lo+1)*size], acc, turned)

@@ -59,7 +59,7 @@ func (k *kernelSet) plane(rows, cols int) grid {
 		g.threadsX *= 2
 		g.threadsY /= 2
 	}
-	most := k.d.card.sms * 64
+	most := k.d.props.sms * 64
 	g.x = min(ceil(cols, g.threadsX), most)
 	g.y = min(ceil(rows, g.threadsY), max(most/g.x, 1), 1<<16-1)
 	return g

@@ -52,16 +52,16 @@ func TestCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, spoilt := range [][]byte{
+	for i, damaged := range [][]byte{
 		nil, whole[:10], whole[:len(whole)-1], append(bytes.Clone(whole), 0), append([]byte{whole[0] ^ 1}, whole[1:]...),
 		append(bytes.Clone(whole[:len(whole)-1]), whole[len(whole)-1]^1),
 	} {
-		if err := os.WriteFile(file, spoilt, 0o600); err != nil {
+		if err := os.WriteFile(file, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		get()
 		if made != i+2 {
-			t.Errorf("a spoilt entry (%d bytes of %d) was taken for whole", len(spoilt), len(whole))
+			t.Errorf("a spoilt entry (%d bytes of %d) was taken for whole", len(damaged), len(whole))
 		}
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, ".*.*")); len(left) > 0 {
@@ -99,11 +99,11 @@ func TestCacheIsPrivate(t *testing.T) {
 			t.Errorf("mode %o: made %d times, %d files", mode, made, len(files))
 		}
 	}
-	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(privateDir(t), link); err != nil {
+	symlink := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(privateDir(t), symlink); err != nil {
 		t.Fatal(err)
 	}
-	if c := openCache(link, quiet()); c.dir != "" {
+	if c := openCache(symlink, quiet()); c.dir != "" {
 		t.Error("a symbolic link was taken for a folder")
 	}
 }
@@ -172,9 +172,9 @@ func TestLockDeadline(t *testing.T) {
 	}
 }
 
-// TestSpoiltKernels checks that a device opens, and works, on a cache whose
+// TestDamagedKernelsAreCompiledAgain checks that a device opens, and works, on a cache whose
 // entries are spoilt.
-func TestSpoiltKernels(t *testing.T) {
+func TestDamagedKernelsAreCompiledAgain(t *testing.T) {
 	dir := privateDir(t)
 	ok(t, openGPU(t, &Options{CacheDir: dir}).Close())
 	files, err := filepath.Glob(filepath.Join(dir, "*.cubin"))

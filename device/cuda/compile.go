@@ -47,7 +47,7 @@ func (d *gpuDevice) Compile(ctx context.Context, name, text string, functions ..
 
 // build compiles programs that are not in the cache, and loads all.
 func (d *gpuDevice) build(ctx context.Context, c *compiler, programs []program) error {
-	images, err := openCache(d.cache, d.log).get(ctx, c.entries(programs, d.card.arch()))
+	images, err := openCache(d.cache, d.log).get(ctx, c.entries(programs, d.props.arch()))
 	if err != nil {
 		return fmt.Errorf("%s: compiling kernels: %w", d.name, err)
 	}

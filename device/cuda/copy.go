@@ -157,9 +157,9 @@ func (st *staging) get(n int) (device.Buffer, error) {
 		if err != nil {
 			return device.Buffer{}, fmt.Errorf("%s: waiting for the first of %d bytes of copies in flight: %w", st.d.name, st.size, err)
 		}
-		st.sweep()
+		st.reclaim()
 	}
-	st.sweep()
+	st.reclaim()
 	return st.d.pinned.Alloc(n)
 }
 
@@ -171,8 +171,8 @@ func (st *staging) put(mem device.Buffer, idle device.Event) {
 	st.size += mem.Len()
 }
 
-// sweep frees the pieces at the head that are idle.
-func (st *staging) sweep() {
+// reclaim frees the pieces at the head that are idle.
+func (st *staging) reclaim() {
 	for len(st.busy) > 0 {
 		p := st.busy[0]
 		if done, err := p.idle.Done(); !done || err != nil {

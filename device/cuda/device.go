@@ -24,7 +24,7 @@ import (
 type gpuDevice struct {
 	ordinal int
 	name    string // "cuda:0"
-	card    *card
+	props   *properties
 	drv     *driver
 	ctx     C.uintptr_t // the primary context, which this process's libraries share
 	log     *slog.Logger
@@ -44,10 +44,10 @@ type gpuDevice struct {
 	held      atomic.Int64    // bytes that the arena got from the driver
 	condemned []device.Buffer // of the arena, given up while in use; the arena calls one at a time
 
-	mu      sync.Mutex
-	streams map[*gpuStream]struct{}
-	spare   []workspace // of closed streams
-	modules []C.uintptr_t
+	mu             sync.Mutex
+	streams        map[*gpuStream]struct{}
+	freeWorkspaces []workspace // of closed streams
+	modules        []C.uintptr_t
 }
 
 // drainWait bounds how long a release of memory waits for work in flight.
@@ -61,8 +61,8 @@ func open(ordinal int, o Options) (_ device.Device, err error) {
 	if d.kernels, err = newKernels(d, o); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	d.log.Debug("cuda: device opened", "device", d.name, "gpu", d.card.name, "arch", d.card.arch(), "multiprocessors", d.card.sms,
-		"driver", d.card.driver, "libcuda", d.drv.lib, "libcublasLt", d.kernels.blas, "libnvrtc", d.kernels.compiler)
+	d.log.Debug("cuda: device opened", "device", d.name, "gpu", d.props.name, "arch", d.props.arch(), "multiprocessors", d.props.sms,
+		"driver", d.props.driver, "libcuda", d.drv.lib, "libcublasLt", d.kernels.blas, "libnvrtc", d.kernels.compiler)
 	return d, nil
 }
 
@@ -72,13 +72,13 @@ func openBare(ordinal int, o Options) (_ *gpuDevice, err error) {
 	if err != nil {
 		return nil, err
 	}
-	card, err := drv.card(ordinal)
+	card, err := drv.properties(ordinal)
 	if err != nil {
 		drv.free()
 		return nil, err
 	}
 	d := &gpuDevice{
-		ordinal: ordinal, name: fmt.Sprintf("cuda:%d", ordinal), card: card, drv: drv, log: o.Log, cache: o.CacheDir,
+		ordinal: ordinal, name: fmt.Sprintf("cuda:%d", ordinal), props: card, drv: drv, log: o.Log, cache: o.CacheDir,
 		limit: o.MemoryLimit, streams: map[*gpuStream]struct{}{},
 	}
 	if err := d.check("cuDevicePrimaryCtxRetain", C.drv_retain(drv.fns, &d.ctx, card.handle)); err != nil {
@@ -282,14 +282,14 @@ func (d *gpuDevice) release() error {
 	for s := range d.streams {
 		errs = append(errs, s.destroy())
 	}
-	for _, w := range d.spare {
+	for _, w := range d.freeWorkspaces {
 		errs = append(errs, d.freeDriver(w.mem))
 	}
 	errs = append(errs, d.events.close(), d.marks.close())
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	err := d.check("cuDevicePrimaryCtxRelease", C.drv_release(d.drv.fns, d.card.handle))
+	err := d.check("cuDevicePrimaryCtxRelease", C.drv_release(d.drv.fns, d.props.handle))
 	d.drv.free()
 	return err
 }

@@ -100,8 +100,8 @@ func count() (int, error) {
 	return d.count()
 }
 
-// card is a GPU as the driver describes it.
-type card struct {
+// properties is a GPU as the driver describes it.
+type properties struct {
 	handle       C.int
 	name         string
 	major, minor int // its compute capability
@@ -113,8 +113,8 @@ type card struct {
 // conversions: Ampere.
 const oldest = 8
 
-// card finds a GPU by its ordinal.
-func (d *driver) card(ordinal int) (*card, error) {
+// properties finds a GPU by its ordinal.
+func (d *driver) properties(ordinal int) (*properties, error) {
 	n, err := d.count()
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (d *driver) card(ordinal int) (*card, error) {
 	if ordinal < 0 || ordinal >= n {
 		return nil, fmt.Errorf("cuda: there is no device %d: the driver has %d", ordinal, n)
 	}
-	c := &card{}
+	c := &properties{}
 	name := fmt.Sprintf("cuda:%d", ordinal)
 	if err := d.check(name, "cuDeviceGet", C.drv_device(d.fns, &c.handle, C.int(ordinal))); err != nil {
 		return nil, err
@@ -154,4 +154,4 @@ func (d *driver) card(ordinal int) (*card, error) {
 }
 
 // arch is the card's name for compilers.
-func (c *card) arch() string { return fmt.Sprintf("sm_%d%d", c.major, c.minor) }
+func (c *properties) arch() string { return fmt.Sprintf("sm_%d%d", c.major, c.minor) }

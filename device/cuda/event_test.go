@@ -193,8 +193,8 @@ func TestAStreamThatIsHeldUp(t *testing.T) {
 		_, open := d.streams[s]
 		return !open
 	}
-	for begun := time.Now(); !closing(); runtime.Gosched() {
-		if time.Since(begun) > time.Minute {
+	for start := time.Now(); !closing(); runtime.Gosched() {
+		if time.Since(start) > time.Minute {
 			t.Error("who closes the stream holds up the device")
 			break
 		}

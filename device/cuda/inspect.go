@@ -51,6 +51,6 @@ func (k *kernelSet) inspect(st device.Stream, f C.uintptr_t, a inspectArgs, x de
 	}
 	a.src, a.bytes = k.addr(x), uint64(x.Bytes())
 	a.wide = uint64(flag(packed(a.src)))
-	g := grid{min(ceil(ceil(x.Bytes(), wordBytes), threads), k.d.card.sms*8), 1, 1, threads, 1}
+	g := grid{min(ceil(ceil(x.Bytes(), wordBytes), threads), k.d.props.sms*8), 1, 1, threads, 1}
 	return k.launch(k.d.stream(st), f, g, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }

@@ -234,7 +234,7 @@ type grid struct{ x, y, z, threadsX, threadsY int }
 // flat is a grid for n independent threads: enough blocks to fill the GPU
 // several times over, which then loop.
 func (k *kernelSet) flat(n int) grid {
-	blocks := min(ceil(n, threads), k.d.card.sms*64)
+	blocks := min(ceil(n, threads), k.d.props.sms*64)
 	return grid{blocks, 1, 1, threads, 1}
 }
 

@@ -134,7 +134,7 @@ func TestLaunchAllocations(t *testing.T) {
 	x, row := tensor(t, d, device.Float32, 64, 64), tensor(t, d, device.Float32, 64)
 	raised, hash := tensor(t, d, device.Uint8), tensor(t, d, device.Int64)
 	blocks := tensor(t, d, device.Uint8, kernels.QuantizedLen(x.Len()))
-	few, spare := tensor(t, d, device.Float32, 4, 64), tensor(t, d, device.Float32, 4, 64)
+	few, substitute := tensor(t, d, device.Float32, 4, 64), tensor(t, d, device.Float32, 4, 64)
 	ok(t, k.Fill(s, x, 1))
 	ok(t, k.Fill(s, row, 1))
 	ok(t, k.Fill(s, few, 1))
@@ -153,7 +153,7 @@ func TestLaunchAllocations(t *testing.T) {
 
 		"Quantize":       func() error { return k.Quantize(s, blocks, x) },
 		"Dequantize":     func() error { return k.Dequantize(s, x, device.Store, blocks) },
-		"Orthonormalize": func() error { return k.Orthonormalize(s, few, spare) },
+		"Orthonormalize": func() error { return k.Orthonormalize(s, few, substitute) },
 	} {
 		most := map[string]float64{"Binary": 1, "Sum": 3}[name] // the iteration space
 		if n := testing.AllocsPerRun(100, func() { ok(t, f()) }); n > most {

@@ -65,7 +65,7 @@ func (k *kernelSet) CopyStrided(st device.Stream, shape device.Shape, dst device
 	s := k.d.stream(st)
 	if cols.X == 1 && cols.Y != 1 && second > 0 && outer[0].Y == 1 && min(cols.N, outer[0].N) >= transposeAxis {
 		blocks := ceil(cols.N, warp) * ceil(outer[0].N, warp) * (int(a.rows) / outer[0].N)
-		g := grid{min(blocks, k.d.card.sms*64), 1, 1, warp, threads / warp}
+		g := grid{min(blocks, k.d.props.sms*64), 1, 1, warp, threads / warp}
 		return k.launch(s, squares, g, unsafe.Pointer(&a), unsafe.Sizeof(a))
 	}
 	width := cols.N

@@ -11,16 +11,16 @@ import (
 
 // orthonormalArgs is Orthonormal in kernels/orthonormal.cu.
 type orthonormalArgs struct {
-	x, spare, rows, n uint64
+	x, substitute, rows, n uint64
 }
 
 // Orthonormalize is the work of one block of threads: the rows are few, and each
 // needs those before it.
-func (k *kernelSet) Orthonormalize(st device.Stream, x, spare device.Tensor) error {
-	rows, n := operand.Orthonormalize(x, spare)
+func (k *kernelSet) Orthonormalize(st device.Stream, x, substitute device.Tensor) error {
+	rows, n := operand.Orthonormalize(x, substitute)
 	if rows == 0 {
 		return nil
 	}
-	a := orthonormalArgs{k.addr(x), k.addr(spare), uint64(rows), uint64(n)}
+	a := orthonormalArgs{k.addr(x), k.addr(substitute), uint64(rows), uint64(n)}
 	return k.launch(k.d.stream(st), k.orthonormalize[x.DType], grid{1, 1, 1, 1024, 1}, unsafe.Pointer(&a), unsafe.Sizeof(a))
 }

@@ -145,10 +145,10 @@ func (s *gpuStream) Close() error {
 		return nil
 	}
 	if s.work.Len() > 0 {
-		spare := workspace{s.work, s.Mark()}
+		free := workspace{s.work, s.Mark()}
 		s.work = device.Buffer{}
 		d.mu.Lock()
-		d.spare = append(d.spare, spare)
+		d.freeWorkspaces = append(d.freeWorkspaces, free)
 		d.mu.Unlock()
 	}
 	s.leave()
@@ -200,14 +200,14 @@ func (s *gpuStream) workspace() (device.Buffer, error) {
 	}
 	d := s.d
 	d.mu.Lock()
-	var spare workspace
-	if n := len(d.spare); n > 0 {
-		spare, d.spare = d.spare[n-1], d.spare[:n-1]
+	var free workspace
+	if n := len(d.freeWorkspaces); n > 0 {
+		free, d.freeWorkspaces = d.freeWorkspaces[n-1], d.freeWorkspaces[:n-1]
 	}
 	d.mu.Unlock()
 	var err error
-	if spare.mem.Len() > 0 {
-		s.work, err = spare.mem, s.WaitFor(context.Background(), spare.idle)
+	if free.mem.Len() > 0 {
+		s.work, err = free.mem, s.WaitFor(context.Background(), free.idle)
 	} else {
 		s.work, err = d.allocDriver(workspaceSize)
 	}
@@ -228,9 +228,9 @@ func (s *gpuStream) capturing() (bool, error) {
 // stream is the device's own stream behind s; another's is a programming
 // error.
 func (d *gpuDevice) stream(s device.Stream) *gpuStream {
-	own, ok := s.(*gpuStream)
-	if !ok || own.d != d {
+	gs, ok := s.(*gpuStream)
+	if !ok || gs.d != d {
 		panic(fmt.Errorf("%s: a stream of another device, %T", d.name, s))
 	}
-	return own
+	return gs
 }

@@ -62,12 +62,12 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	shuffled := data.LoaderOptions{Batch: *batch, Shuffle: true, Seed: *seed, Tail: data.Drop}
+	shuffled := data.LoaderOptions{Batch: *batch, Shuffle: true, Seed: *seed, LastBatch: data.Drop}
 	loader, err := data.NewLoader(images, pg, shuffled)
 	if err != nil {
 		return err
 	}
-	tests, err := data.NewLoader(unseen, pg, data.LoaderOptions{Batch: 500, Tail: data.Uneven})
+	tests, err := data.NewLoader(unseen, pg, data.LoaderOptions{Batch: 500, LastBatch: data.Uneven})
 	if err != nil {
 		return err
 	}

@@ -130,7 +130,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer pg.Close()
-	loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: *batch, Shuffle: true, Seed: *seed, Tail: data.Drop})
+	loader, err := data.NewLoader(set, pg, data.LoaderOptions{Batch: *batch, Shuffle: true, Seed: *seed, LastBatch: data.Drop})
 	if err != nil {
 		return err
 	}

@@ -63,8 +63,8 @@ func integers() []int64 {
 	}
 }
 
-// within tells whether v can be held by an integer type once it is truncated.
-func within(dt device.DType, v float64) bool {
+// inRange tells whether v can be held by an integer type once it is truncated.
+func inRange(dt device.DType, v float64) bool {
 	switch dt {
 	case device.Int32:
 		return v > -1<<31-1 && v < 1<<31
@@ -102,7 +102,7 @@ func checkCopy(r *rig) {
 func (r *rig) copyFloats(to, from device.DType, n int) {
 	var v []float64
 	for _, x := range floats() {
-		if x = round(from, x); within(to, x) {
+		if x = round(from, x); inRange(to, x) {
 			v = append(v, x)
 		}
 	}

@@ -98,7 +98,7 @@ func (r *rig) customMisfits(k customKernels) {
 	if r.dt == other {
 		other = device.Float32
 	}
-	over := func(blocks, threads [3]int) func() error {
+	launchOver := func(blocks, threads [3]int) func() error {
 		return func() error { return r.k.Launch(r.s, k.number, device.Grid{Blocks: blocks, Threads: threads}, t(8)) }
 	}
 	for text, call := range map[string]func() error{
@@ -113,11 +113,11 @@ func (r *rig) customMisfits(k customKernels) {
 		"kernel number: y is int, want a tensor":                                     func() error { return r.k.Launch(r.s, k.number, flat, 3) },
 		"kernel number: y is [7], want [... 8] with ... = []":                        func() error { return r.k.Launch(r.s, k.number, flat, t(7)) },
 		"kernel twice: y is [4], want [3]":                                           func() error { return r.k.Launch(r.s, k.twice, flat, w) },
-		"kernel number: the number of blocks along y is 65536, want at most 65535":   over([3]int{1, 1 << 16}, [3]int{8}),
-		"kernel number: the number of blocks along x is -1, want at most 2147483647": over([3]int{-1}, [3]int{8}),
-		"kernel number: the number of threads along x is 0, want 1 to 1024":          over([3]int{1}, [3]int{}),
-		"kernel number: the number of threads along z is 65, want 1 to 64":           over([3]int{1}, [3]int{1, 1, 65}),
-		"kernel number: the number of threads of a block is 2048, want at most 1024": over([3]int{1}, [3]int{64, 32}),
+		"kernel number: the number of blocks along y is 65536, want at most 65535":   launchOver([3]int{1, 1 << 16}, [3]int{8}),
+		"kernel number: the number of blocks along x is -1, want at most 2147483647": launchOver([3]int{-1}, [3]int{8}),
+		"kernel number: the number of threads along x is 0, want 1 to 1024":          launchOver([3]int{1}, [3]int{}),
+		"kernel number: the number of threads along z is 65, want 1 to 64":           launchOver([3]int{1}, [3]int{1, 1, 65}),
+		"kernel number: the number of threads of a block is 2048, want at most 1024": launchOver([3]int{1}, [3]int{64, 32}),
 	} {
 		misfit[*device.LaunchError](r, text, call)
 		func() {

@@ -40,11 +40,11 @@ func checkOrthonormalize(r *rig) {
 // orthonormal checks an Orthonormalize in which so many rows become zeros: the
 // products of the rows, and the rows themselves, of which a reference that is
 // ill-conditioned allows less than of the products.
-func (r *rig) orthonormal(label string, x, spare array, zeros int) {
+func (r *rig) orthonormal(label string, x, substitute array, zeros int) {
 	label = "Orthonormalize, " + label
 	rows, n := x.shape[0], x.shape[1]
-	want := value{array{x.shape, gramSchmidt(x, spare)}, slices.Repeat([]float64{1}, len(x.v)), 1024}
-	ps := r.put(spare)
+	want := value{array{x.shape, gramSchmidt(x, substitute)}, slices.Repeat([]float64{1}, len(x.v)), 1024}
+	ps := r.put(substitute)
 	r.from(label, x, want, func(dst device.Tensor) error { return r.k.Orthonormalize(r.s, dst, ps.Tensor) })
 	dst := r.put(x)
 	r.ok(label, r.k.Orthonormalize(r.s, dst.Tensor, ps.Tensor))
@@ -70,12 +70,12 @@ func (r *rig) orthonormal(label string, x, spare array, zeros int) {
 }
 
 // gramSchmidt is what package device says that Orthonormalize does.
-func gramSchmidt(x, spare array) []float64 {
+func gramSchmidt(x, substitute array) []float64 {
 	rows, n := x.shape[0], x.shape[1]
 	var basis [][]float64
 	for i := range rows {
 		var got []float64
-		for _, from := range [][]float64{x.v, spare.v} {
+		for _, from := range [][]float64{x.v, substitute.v} {
 			row := slices.Clone(from[i*n : (i+1)*n])
 			whole := inner(row, row)
 			for range 2 {

@@ -103,16 +103,16 @@ func (r *rig) read(label string, o operand) []byte {
 	r.ok(label, r.dev.CopyOut(r.ctx, r.s, image, o.all))
 	at := guard + r.skew*o.DType.Size()
 	end := at + o.Bytes()
-	if i := slices.IndexFunc(image[:at], spoilt); i >= 0 {
+	if i := slices.IndexFunc(image[:at], isOverwritten); i >= 0 {
 		r.fail("%s: wrote byte %d, before its result at %d to %d", label, i, at, end)
 	}
-	if i := slices.IndexFunc(image[end:], spoilt); i >= 0 {
+	if i := slices.IndexFunc(image[end:], isOverwritten); i >= 0 {
 		r.fail("%s: wrote byte %d, behind its result at %d to %d", label, end+i, at, end)
 	}
 	return image[at:end]
 }
 
-func spoilt(b byte) bool { return b != mark }
+func isOverwritten(b byte) bool { return b != mark }
 
 // put places an array as a tensor of the type under test.
 func (r *rig) put(a array) operand { return r.place(r.dt, a.shape, encode(r.dt, a.v)) }

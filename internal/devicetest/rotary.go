@@ -10,19 +10,19 @@ import (
 
 func checkRotate(r *rig) {
 	type turning struct {
-		shape         device.Shape
-		rows, pairs   int // of the angles
-		heads         int
-		apart, beside bool // pairs of neighbours; the other way
+		shape               device.Shape
+		rows, pairs         int // of the angles
+		heads               int
+		interleaved, beside bool // pairs of neighbours; the other way
 	}
 	each(r, []turning{
 		{shape: device.Shape{0, 2, 1, 4}, rows: 2, pairs: 2, heads: 1},
 		{shape: device.Shape{2, 0, 1, 4}, rows: 0, pairs: 2, heads: 1},
 		{shape: device.Shape{1, 1, 1, 2}, rows: 1, pairs: 1, heads: 1},
 		{shape: device.Shape{2, 3, 2, 5}, rows: 4, pairs: 2, heads: 2},
-		{shape: device.Shape{2, 3, 4, 8}, rows: 3, pairs: 4, heads: 3, apart: true},
+		{shape: device.Shape{2, 3, 4, 8}, rows: 3, pairs: 4, heads: 3, interleaved: true},
 		{shape: device.Shape{1, 7, 3, 64}, rows: 9, pairs: 16, heads: 2, beside: true},
-		{shape: device.Shape{3, 5, 2, 6}, rows: 5, pairs: 3, heads: 2, apart: true, beside: true},
+		{shape: device.Shape{3, 5, 2, 6}, rows: 5, pairs: 3, heads: 2, interleaved: true, beside: true},
 	}, func(c turning) {
 		x, angles := r.random(-2, 2, c.shape...), r.random(-3, 3, c.rows, c.pairs)
 		dt := device.Float32
@@ -45,7 +45,7 @@ func checkRotate(r *rig) {
 				continue
 			}
 			pair, second, other := d%c.pairs, d >= c.pairs, i+c.pairs
-			if c.apart {
+			if c.interleaved {
 				pair, second, other = d/2, d%2 == 1, i+1
 			}
 			s := -sin[row*c.pairs+pair]
@@ -60,7 +60,7 @@ func checkRotate(r *rig) {
 		}
 		px := r.put(x)
 		r.accumulates(fmt.Sprintf("Rotate %+v", c), want, func(dst device.Tensor, acc device.Accum) error {
-			return r.k.Rotate(r.s, dst, acc, px.Tensor, kernels.Rotation{Cos: pc.Tensor, Sin: ps.Tensor, Heads: c.heads, Interleaved: c.apart, Inverse: c.beside})
+			return r.k.Rotate(r.s, dst, acc, px.Tensor, kernels.Rotation{Cos: pc.Tensor, Sin: ps.Tensor, Heads: c.heads, Interleaved: c.interleaved, Inverse: c.beside})
 		})
 	})
 	t := func(shape ...int) device.Tensor {

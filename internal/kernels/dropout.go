@@ -18,7 +18,7 @@ type Dropout interface {
 
 // DropoutThreshold is the random word below which an element is dropped with the
 // probability p, and the factor of the others. It panics unless p is within 0 to 1.
-func DropoutThreshold(p float64) (word uint64, factor float64) {
+func DropoutThreshold(p float64) (threshold uint64, factor float64) {
 	if !(p >= 0 && p <= 1) {
 		panic(fmt.Errorf("Dropout: the probability is %v, want 0 to 1", p))
 	}

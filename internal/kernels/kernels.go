@@ -132,5 +132,5 @@ type Kernels interface {
 	// divides what is left by its norm. A row of which less than 2^-14 is left,
 	// or that is not finite, gives way to the same row of spare [r n], and where
 	// that is no better to zeros.
-	Orthonormalize(s device.Stream, x, spare device.Tensor) error
+	Orthonormalize(s device.Stream, x, substitute device.Tensor) error
 }

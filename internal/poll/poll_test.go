@@ -23,8 +23,8 @@ func TestPoll(t *testing.T) {
 	}
 
 	// It goes on asking when it no longer does so without a pause.
-	begun := time.Now()
-	if err := poll.Until(t.Context(), func() (bool, error) { return time.Since(begun) > 50*time.Millisecond, nil }); err != nil {
+	start := time.Now()
+	if err := poll.Until(t.Context(), func() (bool, error) { return time.Since(start) > 50*time.Millisecond, nil }); err != nil {
 		t.Error(err)
 	}
 

@@ -293,9 +293,9 @@ func Quantize(op string, numbers, blocks device.Tensor) {
 }
 
 // Orthonormalize checks the operands of an Orthonormalize, x [r n].
-func Orthonormalize(x, spare device.Tensor) (r, n int) {
+func Orthonormalize(x, substitute device.Tensor) (r, n int) {
 	const op = "Orthonormalize"
-	wide.Same(op, x, spare)
+	wide.Same(op, x, substitute)
 	r, n = matrix(op, x, false)
 	if r > n {
 		panic(&device.ShapeError{Op: op, A: x.Shape, B: device.Shape{n, n}})
