@@ -8,35 +8,33 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// AttentionOptions are the choices of [ScaledDotProductAttention]; the zero value is
-// attention of every query to every key.
+// AttentionOptions are the choices of [ScaledDotProductAttention]. With the zero value every query
+// attends to every key.
 type AttentionOptions struct {
-	// Causal keeps query i from the keys behind i.
+	// Causal masks the keys after position i for query i.
 	Causal bool
-	// Mask, if not nil, broadcasts to [B H T S]. Of Uint8, 0 keeps a query from a key; of
-	// the type of q it is added to the scaled products. It gets no gradient.
+	// Mask, if not nil, broadcasts to [B H T S]. In a mask of Uint8, 0 masks a key for a query. A
+	// mask of the type of q is added to the scaled products. The mask gets no gradient.
 	Mask *Variable
-	// Scale is what the products of queries and keys are multiplied by; 0 is 1/√D.
+	// Scale multiplies the products of queries and keys; 0 means 1/√D.
 	Scale float64
-	// RowsFirst says that q, k, v and the result are [B T H D]: the heads of a row lie
-	// side by side, as a projection gives them.
+	// RowsFirst declares q, k, v and the result as [B T H D], the layout of a projection's
+	// result.
 	RowsFirst bool
 }
 
-// ScaledDotProductAttention is softmax(Scale·q·kᵀ + Mask)·v: q [B H T D], k and v
-// [B Hkv S D], the result as q. Hkv divides H: a head of k and v serves H/Hkv neighbouring
-// heads of q. D is at most [kernels.MaxHeadSize]. For the backward pass, the result is kept
-// and a number for each query, and nothing of size T·S. The result of a query that is kept
-// from all keys is 0, as is the gradient that it gives. opts is nothing, or one.
+// ScaledDotProductAttention computes softmax(Scale·q·kᵀ + Mask)·v for q [B H T D] and k and v
+// [B Hkv S D]. The result has the shape of q. Hkv divides H: each head of k and v serves H/Hkv
+// neighbouring heads of q. D is at most 256. For the backward pass it keeps the result and one number
+// for each query, but nothing of size T·S. If all keys are masked for a query, its result and its
+// gradients are 0. opts holds at most one value.
 func ScaledDotProductAttention(q, k, v *Variable, opts ...AttentionOptions) *Variable {
 	return attend(&attention{}, opts, q, k, v)
 }
 
-// PackedAttention is the attention of rows to each other, where one projection gives
-// queries, keys and values: qkv [B T (heads+2·keyHeads)·D] holds, for each row, the heads
-// of its query, then those of its key and those of its value; the result is
-// [B T heads·D]. Nothing is copied. RowsFirst has no meaning. Otherwise it is
-// [ScaledDotProductAttention].
+// PackedAttention is self-attention ([ScaledDotProductAttention]) on the result of one projection: qkv
+// [B T (heads+2·keyHeads)·D] holds for each row the heads of its query, then of its key, then of its
+// value. The result is [B T heads·D]. PackedAttention copies nothing. RowsFirst has no effect.
 func PackedAttention(qkv *Variable, heads, keyHeads int, opts ...AttentionOptions) *Variable {
 	return attend(&attention{heads: heads, keyHeads: keyHeads}, opts, qkv)
 }
@@ -54,8 +52,8 @@ func attend(f *attention, opts []AttentionOptions, in ...*Variable) *Variable {
 
 type attention struct {
 	AttentionOptions
-	masked          bool // the last input is a mask
-	heads, keyHeads int  // of a packed input; else 0
+	masked          bool // whether the last input is a mask
+	heads, keyHeads int  // the heads of a packed input, otherwise 0
 	lse, delta      device.Tensor
 }
 
@@ -85,10 +83,10 @@ func (f *attention) Shape(in []device.Shape) device.Shape {
 	return q
 }
 
-// Saves knows that the gradient for v depends on neither v nor the result.
+// Saves reports that the gradient of v reads neither v nor the result.
 func (*attention) Saves(i, j int) bool { return i != 2 || j != 2 && j != Output }
 
-// of is t, one of q, k and v or an array like them, as its heads.
+// of returns t, one of q, k and v or a tensor of such a shape, as its heads.
 func (f *attention) of(t device.Tensor) kernels.Heads {
 	if f.RowsFirst {
 		return kernels.RowsFirst(t, 0, t.Shape[2])
@@ -96,7 +94,7 @@ func (f *attention) of(t device.Tensor) kernels.Heads {
 	return kernels.HeadsFirst(t)
 }
 
-// result is t, the result or an array like it, as its heads.
+// result returns t, the result or a tensor of its shape, as its heads.
 func (f *attention) result(t device.Tensor) kernels.Heads {
 	if f.isPacked() {
 		return kernels.RowsFirst(t.Reshape(t.Shape[0], t.Shape[1], f.heads, t.Shape[2]/f.heads), 0, f.heads)
@@ -104,7 +102,7 @@ func (f *attention) result(t device.Tensor) kernels.Heads {
 	return f.of(t)
 }
 
-// parts are the heads of a packed t.
+// parts returns the heads of q, k and v in a packed t.
 func (f *attention) parts(t device.Tensor) (q, k, v kernels.Heads) {
 	all := f.heads + 2*f.keyHeads
 	t = t.Reshape(t.Shape[0], t.Shape[1], all, t.Shape[2]/all)
@@ -127,7 +125,7 @@ func (f *attention) attend(c *Call) kernels.Attend {
 	return a
 }
 
-// perRow allocates a number for each query.
+// perRow allocates one number for each query.
 func (f *attention) perRow(c *Call) (device.Tensor, error) {
 	o, dt := f.result(c.Out), device.Float32
 	if c.Out.DType == device.Float64 {

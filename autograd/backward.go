@@ -14,17 +14,15 @@ type BackwardOption uint8
 // RetainGraph keeps the graph for another backward pass through it.
 const RetainGraph BackwardOption = 1
 
-// Backward adds to the gradients of all leaves that v, a scalar, depends on
-// its derivatives for them, and releases the graph.
+// Backward computes the derivatives of v, a scalar, with respect to all leaves that it depends on, adds
+// them to the leaves' gradients, and releases the graph.
 //
-// The error is the first of the operations, the kernels or the observers of
-// the gradients. The gradients that the pass should have given are then
-// undefined until they are zeroed: see [Variable.GradErr].
+// The error is the first error of an operation, a kernel or an [Observer]. The gradients of this pass
+// are then undefined until they are zeroed: see [Variable.GradErr].
 //
-// Backward panics with a [*GraphError] when v is no scalar or requires no
-// gradient, or its graph was released, with a [*FreedError] when a value that
-// it needs was freed, and with a [*ModifiedError] when one was written in place since
-// the graph was recorded.
+// Backward panics with a [*GraphError] if v is not a scalar, requires no gradient, or its graph was
+// released; with a [*FreedError] if a value that the pass reads was freed; and with a
+// [*ModifiedError] if such a value was written in place since the graph was recorded.
 func (v *Variable) Backward(opts ...BackwardOption) error {
 	if v.t.Len() != 1 {
 		panic(&GraphError{Call: "Backward", Variable: v.String(), Reason: "it is no scalar, such as a loss: reduce it, or give BackwardWith its gradient"})
@@ -32,8 +30,7 @@ func (v *Variable) Backward(opts ...BackwardOption) error {
 	return v.backward(nil, opts)
 }
 
-// BackwardWith is [Variable.Backward] for a v of any shape, given the gradient
-// for v itself.
+// BackwardWith is [Variable.Backward] for a v of any shape. grad is the gradient of v, of v's shape.
 func (v *Variable) BackwardWith(grad *Variable, opts ...BackwardOption) error {
 	if !v.t.Shape.Equal(grad.t.Shape) {
 		panic(&device.ShapeError{Op: "BackwardWith", A: v.t.Shape, B: grad.t.Shape})
@@ -57,7 +54,7 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 		o.BeginBackward(func(leaf *Variable) bool { return leaf.node != nil && leaf.node.pass == p.id })
 		p.notified = append(p.notified, o)
 	}
-	for _, n := range p.nodes { // with the observers begun, so that they hear of a panic
+	for _, n := range p.nodes { // after BeginBackward, so that EndBackward reports a panic to the observers
 		n.checkVersions()
 	}
 	p.running = true
@@ -84,24 +81,24 @@ func (v *Variable) backward(grad *Variable, opts []BackwardOption) error {
 	return err
 }
 
-// panicked ends a pass that panics, or whose goroutine ends where thrown is nil, and
-// lets that go on.
+// panicked ends a pass that panics with thrown, then panics again. A nil thrown means that the
+// goroutine ends without a panic.
 func (p *pass) panicked(thrown any) {
 	err := &PanicError{Value: thrown}
 	if p.running {
 		p.end(err, false)
 	}
 	for _, o := range p.notified {
-		o.EndBackward(err) // what it says is lost: the panic goes on
+		o.EndBackward(err) // its error is lost, because the panic continues
 	}
 	if thrown != nil {
 		panic(thrown)
 	}
 }
 
-// PanicError is what an [Observer], and a [GradSink], is told of a pass that panics.
+// PanicError is the error that an [Observer] and a [GradSink] receive for a pass that panics.
 type PanicError struct {
-	Value any // of the panic; nil: the goroutine ended
+	Value any // the panic's value; nil if the goroutine ended without a panic
 }
 
 func (e *PanicError) Error() string {
@@ -115,16 +112,16 @@ func (e *PanicError) Error() string {
 type pass struct {
 	s         *state
 	id        uint64
-	nodes     []*node // of results, the last applied first
+	nodes     []*node // nodes of results, the last applied first
 	leaves    []*node
 	observers []Observer
-	notified  []Observer // those that were told of it, and not yet that it is over
-	running   bool       // gradients are written, until end
+	notified  []Observer // observers between BeginBackward and EndBackward
+	running   bool       // gradients are being written
 	isOver    bool
 }
 
-// walk finds the part of the graph that a pass from root reaches, counts the
-// gradients that will arrive at each node, and checks that all is there.
+// walk finds the part of the graph that a pass from root reaches. It counts the gradients that will
+// arrive at each node, and panics if a part of the graph or a saved value is gone.
 func (s *state) walk(root *Variable) *pass {
 	s.passes++
 	p := &pass{s: s, id: s.passes}
@@ -151,7 +148,7 @@ func (s *state) walk(root *Variable) *pass {
 	return p
 }
 
-// meet notes that a gradient will arrive at v.
+// meet counts one more gradient that will arrive at v.
 func (p *pass) meet(v *Variable) {
 	for _, o := range v.observers {
 		if !slices.Contains(p.observers, o) {
@@ -170,7 +167,7 @@ func (p *pass) meet(v *Variable) {
 	n.pending++
 }
 
-// run computes all gradients, beginning with grad, or ones, for root.
+// run computes all gradients. The gradient of root is grad, or ones if grad is nil.
 func (p *pass) run(root, grad *Variable) error {
 	dev := p.s.dev
 	dst, acc, err := p.destination(root)
@@ -201,8 +198,7 @@ func (p *pass) run(root, grad *Variable) error {
 	return p.throughAll(p.nodes)
 }
 
-// throughAll passes the gradients that have arrived, or will, at nodes on, from
-// one to the next.
+// throughAll passes gradients through nodes, in their order.
 func (p *pass) throughAll(nodes []*node) error {
 	for _, n := range nodes {
 		if err := p.through(n); err != nil {
@@ -212,7 +208,7 @@ func (p *pass) throughAll(nodes []*node) error {
 	return nil
 }
 
-// through passes the gradient that has arrived at n on to n's inputs.
+// through passes n's gradient on to the inputs of n.
 func (p *pass) through(n *node) error {
 	if f, ok := n.fn.(*checkpoint); ok {
 		return p.again(n, f)
@@ -239,9 +235,9 @@ func (p *pass) through(n *node) error {
 			return err
 		}
 	}
-	// Leaves first: their gradients may be on their way to other ranks while
-	// those of results are computed. Later parameters of an operation come
-	// before earlier ones, as later layers do before earlier ones.
+	// Leaves come first: the reducer can send their gradients to other ranks while
+	// the gradients of results are computed. Later inputs come before earlier inputs, just
+	// as a pass reaches later layers before earlier layers.
 	for _, leaves := range []bool{true, false} {
 		needed := func(i int) bool { v := n.in[i]; return v.node != nil && (v.node.leaf != nil) == leaves }
 		for i := len(n.in) - 1; i >= 0; i-- {
@@ -261,18 +257,17 @@ func (p *pass) through(n *node) error {
 	return nil
 }
 
-// into computes the gradients of n's inputs from first to last, which are one
-// or two, where they belong.
+// into computes the gradients of n's inputs first to last, one or two inputs, into their destinations.
 func (p *pass) into(c *Call, n *node, first, last int) (err error) {
 	var dst, home [2]device.Tensor
 	var acc, howHome [2]device.Accum
 	in := n.in[first : last+1]
-	_, casts := n.fn.(cast) // to the type that its input's gradient has
+	_, casts := n.fn.(cast) // a cast writes a gradient of any type itself
 	for i, v := range in {
 		if dst[i], acc[i], err = p.destination(v.Variable); err != nil {
 			return err
 		}
-		if dst[i].DType != v.t.DType && !casts { // the owner's choice: see GradSink
+		if dst[i].DType != v.t.DType && !casts { // a GradSink chose another type
 			home[i], howHome[i], acc[i] = dst[i], acc[i], device.Store
 			if dst[i], err = c.New(v.t.DType, v.t.Shape...); err != nil {
 				return err
@@ -298,7 +293,7 @@ func (p *pass) into(c *Call, n *node, first, last int) (err error) {
 	return nil
 }
 
-// destination is where the next gradient for v goes, and how.
+// destination returns the tensor and the Accum for the next gradient of v.
 func (p *pass) destination(v *Variable) (device.Tensor, device.Accum, error) {
 	n, acc := v.node, device.Accum{Alpha: 1, Beta: 1}
 	if n.grad.IsZero() {
@@ -319,8 +314,8 @@ func (p *pass) destination(v *Variable) (device.Tensor, device.Accum, error) {
 	return n.grad, acc, nil
 }
 
-// begin makes the place for this pass's gradient for v, and tells whether its
-// first write overwrites.
+// begin returns the tensor for v's gradient in this pass. fresh reports whether the first write
+// overwrites it.
 func (p *pass) begin(v *Variable) (dst device.Tensor, fresh bool, err error) {
 	if v.node.leaf != nil {
 		return v.node.leaf.begin()
@@ -329,7 +324,7 @@ func (p *pass) begin(v *Variable) (dst device.Tensor, fresh bool, err error) {
 	return dst, true, err
 }
 
-// arrived notes that a gradient for n was written.
+// arrived notes that one gradient for n was written. After the last one it notifies the GradSink.
 func (p *pass) arrived(n *node) {
 	n.pending--
 	if n.pending == 0 && n.leaf != nil && n.leaf.sink != nil {
@@ -337,7 +332,7 @@ func (p *pass) arrived(n *node) {
 	}
 }
 
-// drop frees the gradient that had arrived at the result n.
+// drop frees the gradient of the result n.
 func (p *pass) drop(n *node) {
 	if !n.grad.IsZero() {
 		p.s.dev.Free(n.grad.Buf)
@@ -345,7 +340,7 @@ func (p *pass) drop(n *node) {
 	}
 }
 
-// end leaves the graph as it is between passes. err is how this one ended.
+// end restores the graph's state between passes. err is the pass's error.
 func (p *pass) end(err error, retain bool) {
 	p.running = false
 	for _, n := range p.nodes {

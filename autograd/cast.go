@@ -2,10 +2,9 @@ package autograd
 
 import "github.com/goddp/goddp/device"
 
-// Cast is x in another floating-point type, each element rounded to nearest; x
-// itself where it is of that type already. The result has x's name. The gradient for
-// x is of x's type. Cast panics with a [*device.DTypeError] where one of the types is
-// not floating-point.
+// Cast converts x to another floating-point type; each element is rounded to nearest. It returns x
+// itself if x has that type. The result has x's name. The gradient of x has x's type. Cast panics with
+// a [*device.DTypeError] if one of the types is not a floating-point type.
 func Cast(x *Variable, dt device.DType) *Variable {
 	for _, t := range []device.DType{x.t.DType, dt} {
 		if !t.IsFloat() {
@@ -30,8 +29,8 @@ func (cast) Saves(_, _ int) bool { return false }
 
 func (cast) Forward(c *Call) error { return c.kernels.Copy(c.Stream, c.Out, c.In[0]) }
 
-// Backward rounds once, what is to be in dst: it meets what is there already, and
-// any factor, in float32, or in float64 where one of the types is that.
+// Backward rounds once, at the end. It adds to the content of dst and applies factors in float32, or in
+// float64 if one of the types is float64.
 func (cast) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	k, s := c.kernels, c.Stream
 	if acc == device.Store {
@@ -63,7 +62,7 @@ func (cast) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g devi
 	return k.Copy(s, dst, sum)
 }
 
-// in is t in another type: t itself where it is of that.
+// in returns t converted to the type dt, or t itself if it has that type.
 func (c *Call) in(dt device.DType, t device.Tensor) (device.Tensor, error) {
 	if t.DType == dt {
 		return t, nil

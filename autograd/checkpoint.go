@@ -8,36 +8,35 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Checkpoint is f(x), which keeps nothing of what f computes on the way: a
-// backward pass runs f again when it comes there. It trades a second forward
-// pass through f for the memory of its intermediates; results and gradients are
-// the same bits. A long model is cut into several parts:
+// Checkpoint computes f(x) without keeping the intermediate results of f. The backward pass runs f
+// again. This trades a second forward pass for memory; results and gradients are the same bits. Divide
+// a long model into several parts:
 //
 //	for _, block := range blocks {
 //		x = autograd.Checkpoint(block.Forward, x)
 //	}
 //
-// What f uses beside x, parameters and results of other operations, it may
-// capture: gradients reach that as they would without Checkpoint. It must be
-// there, unchanged, at the backward pass: Backward panics with a
-// [*ModifiedError] where an operand of f's operations was written in place since. An
-// operand that is a gradient panics with a [*GraphError], because the pass may write it
-// before f runs again. f has to compute the same again: its
-// operations and the variables that need a gradient are compared, and those
-// that differ fail the pass with a [*RecomputeError], as an operation that fails
-// in the second run does. A leaf that is frozen in between gets no gradient, as
-// without Checkpoint; one that begins to need a gradient in between fails the pass.
-// The second run draws the random numbers of the first from the device's [Generator]. An
-// f that draws others, or changes a state of its own, has to make up for being run twice;
-// [BatchNorm] does. What f
-// makes, but for its result, is freed when f returns, and used no more unless it
-// is retained. After a Backward, f's first operation begins the next step, unless
-// that or Checkpoint is given something made in the step that is running.
+// f may capture other variables, such as parameters and results of earlier operations. They get the
+// same gradients as without Checkpoint. They must still exist, unchanged, at the backward pass:
+// Backward panics with a [*ModifiedError] if an operand of f's operations was written in place since.
+// A gradient must not be an operand, because the pass may write it before f runs again: Checkpoint
+// panics with a [*GraphError].
 //
-// The first run finds out which leaves f will give gradients to, and how often,
-// so that a [GradSink] hears that a gradient is final at the same point of the
-// pass as it would without Checkpoint, and once, wherever else the leaf is used.
-// Checkpoints may be nested: each level runs what it holds once more.
+// The second run must compute the same as the first. Checkpoint compares the operations of both runs
+// and the variables that need a gradient. If they differ, the pass fails with a [*RecomputeError]. If
+// an operation fails in the second run, the pass fails with its error. A leaf that is frozen between
+// the runs gets no gradient; a leaf that starts to require a gradient between the runs fails the pass.
+//
+// The second run draws the same random numbers from the device's [Generator]. If f draws random numbers
+// elsewhere, or changes state, f must account for running twice, as [BatchNorm] does.
+//
+// Everything that f makes except its result is freed when f returns, unless it is retained. After a
+// Backward, the first operation of f starts the next step, unless this operation or Checkpoint uses
+// something made in the current step.
+//
+// The first run counts the gradients that f will give to each leaf. So a [GradSink] is notified once,
+// at the same point of the pass as without Checkpoint. Checkpoints may be nested; each level runs its
+// function once more.
 func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 	in := []*Variable{x}
 	operands("Checkpoint", in)
@@ -45,7 +44,7 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 	opens := s.opens(in)
 	outer := s.scope
 	s.inScope("when its Checkpoint returned", func() {
-		s.scope.opens = opens // what f captures may be of the step that is running
+		s.scope.opens = opens // f may capture results of the current step
 		from, random := s.nodes, s.random
 		y = f(x)
 		if y.s != s {
@@ -58,7 +57,7 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 		}
 		uses := part.outside
 		if x.node == nil {
-			uses = append(uses[:len(uses):len(uses)], x) // for the pass to see that it is there
+			uses = append(uses[:len(uses):len(uses)], x) // so that the pass checks that x is not freed
 		}
 		c := &checkpoint{f: f, x: x, random: random, first: part.outline(), reads: part.reads(s.scope)}
 		y = y.alias()
@@ -68,20 +67,20 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 	return y
 }
 
-// checkpoint is what Checkpoint leaves in the graph. Its inputs are those of
-// the operations inside, once for each use. A pass goes through these operations
-// in its place, so that of a Function it has the name alone.
+// checkpoint is the Function of a Checkpoint in the graph. Its inputs are the outside inputs of the
+// operations in f, once for each use. A pass goes through those operations instead, so the embedded
+// Function is nil and only Name is called.
 type checkpoint struct {
 	Function
 	f     func(*Variable) *Variable
 	x     *Variable
 	first outline
 	reads []read
-	// random is the generator as the first run found it: the second draws the same.
+	// random is the state of the generator at the first run; the second run starts from it.
 	random RandomGenerator
 }
 
-// read is an operand of an operation inside that was made outside.
+// read is an operand of an operation in f that was made outside of f.
 type read struct {
 	input
 	op string
@@ -89,16 +88,16 @@ type read struct {
 
 func (*checkpoint) Name() string { return "Checkpoint" }
 
-// again passes the gradient that has arrived at n, a Checkpoint, on through the
-// operations inside, which it computes once more. They write the gradients of
-// what is outside as if they were a part of the graph: the pass has counted them.
+// again computes f of the Checkpoint n once more, and passes n's gradient through the operations of f.
+// They write the gradients of outside variables as if they were part of the graph, because the pass
+// has counted these gradients.
 func (p *pass) again(n *node, c *checkpoint) (err error) {
 	s := p.s
 	s.inScope("when its Checkpoint was passed through", func() {
 		var y *Variable
 		var part *section
 		from := s.nodes
-		c.checkVersions() // the pass itself runs functions that may write what this one reads
+		c.checkVersions() // functions that this pass has run may have written operands
 		random := s.random
 		s.random = c.random
 		defer func() { s.random = random }()
@@ -124,9 +123,8 @@ func (p *pass) again(n *node, c *checkpoint) (err error) {
 	return err
 }
 
-// thawed runs f with those leaves of the first run that were frozen since as they
-// were then, so that f records the same. The pass finds them frozen again, as it
-// does the leaves of any graph.
+// thawed runs f with leaves of the first run that were frozen since temporarily unfrozen, so that f
+// records the same graph. The pass then finds them frozen again, as in any graph.
 func (c *checkpoint) thawed(in []input, f func()) {
 	for _, v := range in {
 		if idle := v.idle; c.first.uses[idle].times > 0 {
@@ -137,16 +135,15 @@ func (c *checkpoint) thawed(in []input, f func()) {
 	f()
 }
 
-// section is the part of a graph that leads to one result and was recorded from
-// some point on.
+// section is the part of a graph that leads to one result and was recorded after some point.
 type section struct {
-	nodes     []*node     // of results, the last applied first
-	outside   []*Variable // inputs from before, and leaves, that need a gradient: once for each use
-	observers []Observer  // of results
+	nodes     []*node     // nodes of results, the last applied first
+	outside   []*Variable // earlier results and leaves that need a gradient, once for each use
+	observers []Observer  // the observers of results
 }
 
-// reads are the operands of the operations in p that were not made in sc, the scope
-// that they were recorded in, each once for a version of it. It panics with a [*GraphError] where one is a gradient.
+// reads returns the operands of the operations in p that were made outside of sc, the scope that
+// recorded them, once for each version. It panics with a [*GraphError] if an operand is a gradient.
 func (p *section) reads(sc *scope) (reads []read) {
 	type key struct {
 		mem     *block
@@ -178,8 +175,8 @@ func (p *section) reads(sc *scope) (reads []read) {
 	return reads
 }
 
-// sectionOf is what leads to root and was recorded after node number from. It
-// leaves alone what a running pass has noted in the graph.
+// sectionOf returns the section that leads to root and was recorded after node number from. It does not
+// change the notes of a running pass in the graph.
 func sectionOf(root *Variable, from uint64) *section {
 	p := &section{}
 	seen := map[*node]bool{}
@@ -206,25 +203,24 @@ func sectionOf(root *Variable, from uint64) *section {
 	return p
 }
 
-// latestFirst orders nodes as a pass goes through them. An operation is applied
-// after its inputs were made, so the order is topological, and the same on
-// every run.
+// latestFirst orders nodes as a pass visits them. An operation is applied after its inputs were made, so
+// the order is topological, and the same in every run.
 func latestFirst(a, b *node) int { return cmp.Compare(b.number, a.number) }
 
-// outline is what has to be the same when a section is computed again.
+// outline describes a section so that two runs can be compared.
 type outline struct {
-	ops  []operation // in the order of nodes
+	ops  []operation // in the order of section.nodes
 	uses map[*node]use
 }
 
 type operation struct {
 	name string
-	out  device.Tensor // its type and shape
+	out  device.Tensor // the result's type and shape, without memory
 }
 
 func (o operation) String() string { return fmt.Sprintf("%s %v", o.name, o.out) }
 
-// use is how often something outside is used.
+// use counts the uses of a variable that was made outside.
 type use struct {
 	what  *Variable
 	times int
@@ -241,14 +237,13 @@ func (p *section) outline() outline {
 	return o
 }
 
-// compare returns a [*RecomputeError] when the second outline is not as the
-// first.
+// compare returns a [*RecomputeError] if the outline of the second run differs.
 func (o outline) compare(again outline) error {
 	n, m := len(o.ops), len(again.ops)
 	if n != m {
 		return &RecomputeError{What: "the number of operations", First: fmt.Sprint(n), Again: fmt.Sprint(m)}
 	}
-	for i := range slices.Backward(o.ops) { // in the order of their application
+	for i := range slices.Backward(o.ops) { // in the order of application
 		if a, b := o.ops[i], again.ops[i]; a.name != b.name || a.out.DType != b.out.DType || !a.out.Shape.Equal(b.out.Shape) {
 			return &RecomputeError{What: fmt.Sprintf("operation %d of %d", n-i, n), First: a.String(), Again: b.String()}
 		}
@@ -263,11 +258,11 @@ func (o outline) compare(again outline) error {
 	return nil
 }
 
-// RecomputeError says that a function given to [Checkpoint] did not compute the
-// same when it was run again. It fails the backward pass.
+// RecomputeError reports that a function given to [Checkpoint] computed something else in its second
+// run. It fails the backward pass.
 type RecomputeError struct {
 	What         string // "operation 2 of 5"
-	First, Again string // what it was in the first run and in the second
+	First, Again string // in the first run and in the second run
 }
 
 func (e *RecomputeError) Error() string {

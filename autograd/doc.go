@@ -1,27 +1,25 @@
-// Package autograd computes gradients by recording, as a program runs, which
-// operation made which value (a graph without any compilation), and walking
-// that record backwards. All arithmetic is done by a device's kernels.
+// Package autograd computes gradients. It records which operation computed which value while a
+// program runs, and a backward pass walks that record in reverse. There is no compilation. A
+// device's kernels do all arithmetic.
 //
-// A [Variable] is a handle to a tensor on a [device.Device]. The program makes
-// leaves ([Scalar], [FromSlice], [Zeros], ...); operations ([Add], [Linear],
-// [MSELoss], ..., and a program's own by [Apply]) make results. A leaf that
-// [Variable.RequireGrad] was called on gets gradients:
+// A [Variable] is a handle to a tensor on a [device.Device]. The program makes leaves ([Scalar],
+// [FromSlice], [Zeros], ...). Operations ([Add], [Linear], [MSELoss], ..., and a program's own with
+// [Apply]) make results. A leaf gets a gradient if the program called [Variable.RequireGrad]:
 //
 //	w := autograd.Scalar(dev, 5).RequireGrad()
 //	y := autograd.Mul(w, autograd.Scalar(dev, 3))
 //	err := y.Backward()
 //	fmt.Println(w.Grad().Item()) // 3
 //
-// A device, and all variables on it, are used by one goroutine at a time.
-// There is no package-level state: what autograd remembers hangs on the
-// device, so that several devices can be driven by as many goroutines.
+// One goroutine at a time uses a device and the variables on it. Autograd keeps its state with the
+// device, not in package variables, so several goroutines can each use a device of their own.
 //
 // # Operations of a program's own
 //
-// A [Function] is an operation: the shape of its result, what computes it, and what
-// computes the gradient of each input. [Apply] calls it as the operations of this
-// package are called. It enqueues kernels of [device.Kernels], or kernels that the program
-// wrote itself, in Go for the CPU and in CUDA C++ for GPUs ([device.Module]):
+// A [Function] is an operation. It states the shape of its result, computes the result, and computes
+// the gradient of each input. [Apply] calls it as it calls the operations of this package. A Function
+// enqueues operations of [device.Kernels], or kernels that the program wrote in Go for the CPU and in
+// CUDA C++ for GPUs ([device.Module]):
 //
 //	func (SwiGLU) Forward(c *autograd.Call) error {
 //		n, elements := c.Out.Shape[1], c.Out.Len()
@@ -32,42 +30,39 @@
 //
 // # Gradients
 //
-// An operation computes the gradient of each of its inputs into a place that
-// it is given. For a leaf that is where the leaf's gradient lives: the first
-// write after [Variable.ZeroGrad] overwrites what is there, later ones add to
-// it, and no pass of its own zeroes, copies or scales a gradient. By default
-// autograd owns that place; a [GradSink] (a distributed reducer, whose buckets
-// gradients are views of) takes it over, is told in the middle of the backward
-// pass when its gradient is final, and can have a factor folded into the last
-// write. The gradient of a result is temporary memory, freed as soon as it was
-// passed on.
+// The backward pass tells an operation where to write the gradient of each input. For a leaf this is
+// the leaf's gradient itself: the first write after [Variable.ZeroGrad] overwrites it and later
+// writes add to it, so nothing else has to zero, copy or scale a gradient. By default autograd owns
+// the memory of a leaf's gradient. A [GradSink] replaces autograd as the owner. A distributed reducer
+// is a GradSink: gradients are views of its buckets. The backward pass notifies a GradSink as soon as
+// the gradient is final, and multiplies the last write by a factor that the GradSink chooses. The
+// gradient of a result is temporary memory, which the pass frees as soon as it has used it.
 //
-// A backward pass visits results in the reverse order of their making, so it
-// is the same on every run. It releases the graph; [RetainGraph] keeps it.
+// A backward pass visits results in the reverse order of their creation, so the order is the same in
+// every run. The pass releases the graph unless [RetainGraph] is given.
 //
 // # Views
 //
-// Tensors are dense and row-major. [Reshape], [Flatten] and a [Slice] of leading rows
-// share the memory of what they are of; [Permute], [Transpose], other slices, [Concat],
-// [Stack] and [Expand] copy. An axis that is negative is counted from the end, as in
-// PyTorch.
+// Tensors are dense and row-major. [Reshape], [Flatten] and a [Slice] of leading rows return views:
+// they share the memory of their input. [Permute], [Transpose], other slices, [Concat], [Stack] and
+// [Expand] copy. A negative axis counts from the end, as in PyTorch.
 //
 // # Indices and masks
 //
-// Indices ([IndexSelect], [Gather], [Embedding]) are int64, and masks ([Where],
-// [MaskedFill]) uint8, as comparisons make them. Neither has a gradient. An index out of
-// range is a panic with a [*device.IndexError] on the CPU; a GPU, which cannot tell the
-// host, makes the elements NaN.
+// Indices ([IndexSelect], [Gather], [Embedding]) are int64. Masks ([Where], [MaskedFill]) are uint8,
+// the type that comparisons return. Neither has a gradient. An index out of range panics with a
+// [*device.IndexError] on the CPU. On a GPU, where the host does not see indices, it makes the
+// elements NaN.
 //
 // # Lifetimes
 //
-// Leaves belong to the program: their memory is freed when the collector finds
-// that nothing refers to them, or by [Variable.Free]. The collector is asked to look
-// before leaves that were dropped take more memory than those in use, or than some MiB:
-// 4 where that costs less than a fiftieth of the time, 64 in any case.
-// What operations make
-// belongs to the step that they are part of, because a training loop makes the
-// same things over and over and a device's memory cannot wait for a collector:
+// Leaves belong to the program. Their memory is freed by [Variable.Free], or after the garbage
+// collector finds that nothing refers to them. The garbage collector does not see device memory, so
+// autograd runs it when unreachable leaves could occupy more memory than the reachable ones, and more
+// than a minimum: 4 MiB if collections take less than a fiftieth of the time, otherwise 64 MiB.
+//
+// Results belong to the step in which they were made. A training loop makes the same results over and
+// over, and waiting for the garbage collector would exhaust the device's memory:
 //
 //	for step := range steps {
 //		loss := nn.MSELoss(model.Forward(x), y)
@@ -81,52 +76,48 @@
 //		fmt.Println(step, loss.Item())
 //	}
 //
-// A step ends by one rule: after a Backward, the first operation that uses
-// nothing made in that step, be it a result or a gradient, begins the next one
-// and frees what the last one made. In the loop that is the first layer of the
-// next model.Forward: until then loss is there to be read. What is to live longer is retained
-// ([Variable.Retain]), or read. Using a freed variable panics with a
-// [*FreedError] that says where it was freed.
+// A step ends after a Backward, at the first operation that uses no result and no gradient of that
+// step. This operation starts the next step and frees the results of the previous one. In the loop it
+// is the first layer of the next model.Forward, so the program can read loss until then. A result that
+// must live longer has to be retained ([Variable.Retain]) or read. Using a freed variable panics with
+// a [*FreedError], which names the place that freed it.
 //
-// Code without a Backward, such as an evaluation, ends no step: it belongs in
-// [NoGrad], which also records nothing, or in [Scope]. Both free what was made
-// inside, and not retained, when they return.
+// Code without a Backward, such as an evaluation, ends no step. Run it in [NoGrad], which also
+// records nothing, or in [Scope]. When these return, they free all results made inside that were not
+// retained.
 //
-// Within a step, what the operations of a model make is kept for the backward
-// pass. [Checkpoint] keeps the ends of a part of the model only, and computes
-// the rest of it again when the pass comes there.
+// Within a step, the results of a model's operations are kept for the backward pass. [Checkpoint]
+// keeps only the input and the output of a part of the model; the backward pass computes the rest
+// again.
 //
 // # In-place writes
 //
-// The backward of an operation reads the operation's operands where they are, and an
-// optimizer's Step writes parameters in place. So each variable's memory has a version
-// ([Variable.Version]), which counts the writes. A recorded operation notes the versions
-// of its operands. If its backward would read an operand that was written since,
-// [Variable.Backward] panics with a [*ModifiedError] and changes no gradient. With two
-// optimizers the order of steps matters: the discriminator's Step comes before the
-// forward pass that the generator's loss is computed from.
+// The backward of an operation reads the operation's operands, and an optimizer's Step writes
+// parameters in place. So each variable's memory has a version ([Variable.Version]), which counts the
+// writes. A recorded operation notes the versions of its operands. If its backward would read an
+// operand that was written since, [Variable.Backward] panics with a [*ModifiedError] and changes no
+// gradient. With two optimizers the order of steps matters: the discriminator's Step comes before the
+// forward pass that computes the generator's loss.
 //
 //	fake := generator.Forward(noise)
 //	... Backward and Step of the discriminator's loss, of fake.Detach()
 //	loss := score(discriminator.Forward(fake))
 //	err := loss.Backward()
 //
-// Only what a backward reads counts. The terms of a sum may be written, and a factor if
-// the other one needs no gradient. [Saver] says so of a program's own operation. Of a
-// function given to [Checkpoint] all operands count. Optimizers, ddp and nn.LoadState
-// count their writes. A program that writes a variable's memory by a kernel, a copy or a
-// collective of its own calls [Variable.BumpVersion] first.
+// Only operands that the backward reads count. The terms of a sum may be written, and so may a factor
+// if the other factor needs no gradient. [Saver] declares this for a program's own operation. For a
+// function given to [Checkpoint], all operands count. Optimizers, ddp and nn.LoadState count their
+// writes. A program that writes a variable's memory by a kernel, a copy or a collective of its own
+// calls [Variable.BumpVersion] first.
 //
-// Gradients are written by backward passes. An operation whose backward would read a
-// gradient keeps a copy of it.
+// Backward passes write gradients. An operation whose backward would read a gradient keeps a copy of
+// it.
 //
 // # Errors
 //
-// Operands that do not fit are programming errors and panic, with a
-// [*device.ShapeError], [*device.DTypeError], [*DeviceError] or [*GraphError].
-// When a correct operation fails, because the device is out of memory or
-// broken, its result holds the error instead of a value ([Variable.Err]), and
-// so does all that is computed from it, until [Variable.Backward],
-// [Variable.Read] or [Variable.TryItem] returns it: a forward pass needs no
-// error handling of its own.
+// Operands that do not fit are programming errors. They panic with a [*device.ShapeError], a
+// [*device.DTypeError], a [*DeviceError] or a [*GraphError]. If a correct operation fails, because the
+// device is out of memory or broken, its result holds the error ([Variable.Err]), and so do all
+// results computed from it. [Variable.Backward], [Variable.Read] and [Variable.TryItem] return that
+// error, so a forward pass needs no error handling.
 package autograd

@@ -7,91 +7,90 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Add is x + y, with both broadcast to one shape.
+// Add returns x + y. Both are broadcast to one shape.
 func Add(x, y *Variable) *Variable { return Apply(binary(kernels.Add), x, y) }
 
-// Sub is x - y, with both broadcast to one shape.
+// Sub returns x - y. Both are broadcast to one shape.
 func Sub(x, y *Variable) *Variable { return Apply(binary(kernels.Sub), x, y) }
 
-// Mul is x · y, element by element, with both broadcast to one shape.
+// Mul returns x · y, element by element. Both are broadcast to one shape.
 func Mul(x, y *Variable) *Variable { return Apply(binary(kernels.Mul), x, y) }
 
-// Div is x / y, with both broadcast to one shape.
+// Div returns x / y. Both are broadcast to one shape.
 func Div(x, y *Variable) *Variable { return Apply(binary(kernels.Div), x, y) }
 
-// MulScalar is x times a constant.
+// MulScalar returns x times a constant.
 func MulScalar(x *Variable, by float64) *Variable { return Apply(scale(by), x) }
 
-// Neg is -x.
+// Neg returns -x.
 func Neg(x *Variable) *Variable { return Apply(unary(kernels.Neg), x) }
 
-// Exp is e to the power of x.
+// Exp returns e to the power of x.
 func Exp(x *Variable) *Variable { return Apply(unary(kernels.Exp), x) }
 
-// Log is the natural logarithm of x.
+// Log returns the natural logarithm of x.
 func Log(x *Variable) *Variable { return Apply(unary(kernels.Log), x) }
 
-// Sqrt is the square root of x.
+// Sqrt returns the square root of x.
 func Sqrt(x *Variable) *Variable { return Apply(unary(kernels.Sqrt), x) }
 
-// Tanh is the hyperbolic tangent of x.
+// Tanh returns the hyperbolic tangent of x.
 func Tanh(x *Variable) *Variable { return Apply(unary(kernels.Tanh), x) }
 
-// Sigmoid is 1/(1+e^-x).
+// Sigmoid returns 1/(1+e^-x).
 func Sigmoid(x *Variable) *Variable { return Apply(unary(kernels.Sigmoid), x) }
 
-// ReLU is max(x, 0). Its derivative at 0 is 0.
+// ReLU returns max(x, 0). Its derivative at 0 is 0.
 func ReLU(x *Variable) *Variable { return Apply(unary(kernels.ReLU), x) }
 
-// GELU is x·Φ(x), where Φ is the normal distribution function: the Gaussian
-// error linear unit.
+// GELU returns the Gaussian error linear unit x·Φ(x), where Φ is the normal distribution function.
 func GELU(x *Variable) *Variable { return Apply(unary(kernels.GELU), x) }
 
-// GELUTanh approximates [GELU] by x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2,
-// which is off by at most 0.0005. It is for models that were trained with it.
+// GELUTanh approximates [GELU] by x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2, with an error of at most
+// 0.0005. Use it for models that were trained with it.
 func GELUTanh(x *Variable) *Variable { return Apply(unary(kernels.GELUTanh), x) }
 
-// Abs is the magnitude of x. Its derivative at 0 is 0.
+// Abs returns the magnitude of x. Its derivative at 0 is 0.
 func Abs(x *Variable) *Variable { return Apply(unary(kernels.Abs), x) }
 
-// Rsqrt is 1/√x.
+// Rsqrt returns 1/√x.
 func Rsqrt(x *Variable) *Variable { return Apply(unary(kernels.Rsqrt), x) }
 
-// Sin is the sine of x.
+// Sin returns the sine of x.
 func Sin(x *Variable) *Variable { return Apply(unary(kernels.Sin), x) }
 
-// Cos is the cosine of x.
+// Cos returns the cosine of x.
 func Cos(x *Variable) *Variable { return Apply(unary(kernels.Cos), x) }
 
-// SiLU is x·Sigmoid(x), also known as swish.
+// SiLU returns x·Sigmoid(x), also known as swish.
 func SiLU(x *Variable) *Variable { return Apply(unary(kernels.SiLU), x) }
 
-// AddScalar is x plus a constant.
+// AddScalar returns x plus a constant.
 func AddScalar(x *Variable, a float64) *Variable { return Apply(unary(kernels.AddScalar(a)), x) }
 
-// Pow is x to the power of a constant. Its derivative is exponent·x^(exponent-1), and 0
-// for the exponent 0.
+// Pow returns x to the power of a constant. Its derivative is exponent·x^(exponent-1), and 0 for the
+// exponent 0.
 func Pow(x *Variable, exponent float64) *Variable { return Apply(unary(kernels.Pow(exponent)), x) }
 
-// Clamp is x within lo to hi, where an infinite bound is none. Its derivative is 1
-// within and at the bounds, and 0 outside. Where lo is above hi it is hi.
+// Clamp limits x to the range lo to hi; a bound may be infinite. Its derivative is 1 within the range,
+// including the bounds, and 0 outside. If lo > hi, the result is hi.
 func Clamp(x *Variable, lo, hi float64) *Variable { return Apply(unary(kernels.Clamp(lo, hi)), x) }
 
-// LeakyReLU is x above 0, and slope·x elsewhere.
+// LeakyReLU returns x where x > 0, and slope·x elsewhere.
 func LeakyReLU(x *Variable, slope float64) *Variable {
 	return Apply(unary(kernels.LeakyReLU(slope)), x)
 }
 
-// ELU is x above 0, and alpha·(e^x - 1) elsewhere.
+// ELU returns x where x > 0, and alpha·(e^x - 1) elsewhere.
 func ELU(x *Variable, alpha float64) *Variable { return Apply(unary(kernels.ELU(alpha)), x) }
 
-// Softplus is log(1 + e^(beta·x))/beta, and x where beta·x is above threshold, which
-// may be infinite. PyTorch's defaults are 1 and 20.
+// Softplus returns log(1 + e^(beta·x))/beta, and x where beta·x > threshold, which may be infinite.
+// PyTorch's defaults are 1 and 20.
 func Softplus(x *Variable, beta, threshold float64) *Variable {
 	return Apply(unary(kernels.Softplus(beta, threshold)), x)
 }
 
-// LogSigmoid is log(Sigmoid(x)).
+// LogSigmoid returns log(Sigmoid(x)).
 func LogSigmoid(x *Variable) *Variable { return Neg(Softplus(Neg(x), 1, math.Inf(1))) }
 
 // unary is an elementwise function of one input.
@@ -188,8 +187,7 @@ func (f binary) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g 
 	}
 }
 
-// accumulate accumulates g into dst, summed over the axes along which dst's
-// operand was broadcast.
+// accumulate accumulates g into dst. It sums over the axes along which dst's operand was broadcast.
 func (c *Call) accumulate(dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	if dst.Shape.Equal(g.Shape) {
 		return c.kernels.Axpby(c.Stream, dst, acc, g)
@@ -197,8 +195,8 @@ func (c *Call) accumulate(dst device.Tensor, acc device.Accum, g device.Tensor) 
 	return c.kernels.Sum(c.Stream, dst, acc, g)
 }
 
-// accumulateOf is accumulate for what f, whose kernels can only overwrite,
-// computes in the given shape: in place where that will do, else beside it.
+// accumulateOf is accumulate for the result of f, which has the given shape and can only overwrite a
+// tensor. It lets f write dst itself if that is correct, and otherwise a temporary tensor.
 func (c *Call) accumulateOf(dst device.Tensor, acc device.Accum, shape device.Shape, f func(device.Tensor) error) error {
 	if acc == device.Store && dst.Shape.Equal(shape) {
 		return f(dst)

@@ -7,12 +7,12 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// FreedError is the panic value of using a variable whose memory was freed.
+// FreedError is the panic value of the use of a variable whose memory was freed.
 type FreedError struct {
-	Op    string // the operation that made it; empty for a leaf
-	Name  string // its name, if it was given one
-	Step  int    // the step that it was made in
-	Freed string // what freed it: "when step 4 began at Linear"
+	Op    string // the operation that computed the variable; empty for a leaf
+	Name  string // the variable's name, if it has one
+	Step  int    // the step in which the variable was made
+	Freed string // the cause: "when step 4 began at Linear"
 }
 
 func (e *FreedError) Error() string {
@@ -29,11 +29,10 @@ func (e *DeviceError) Error() string {
 	return fmt.Sprintf("autograd: %s: operands on %s and on %s", e.Op, e.A, e.B)
 }
 
-// GraphError is the panic value of a call that does not fit the graph that its
-// variable is part of.
+// GraphError is the panic value of a call that is invalid for the variable's place in its graph.
 type GraphError struct {
 	Call     string // "Backward"
-	Variable string // the variable, or the operation, that it does not fit
+	Variable string // the variable or the operation
 	Reason   string
 }
 
@@ -41,7 +40,7 @@ func (e *GraphError) Error() string {
 	return fmt.Sprintf("autograd: %s of %s: %s", e.Call, e.Variable, e.Reason)
 }
 
-// AxisError is the panic value of naming an axis that a variable does not have.
+// AxisError is the panic value of an axis that the variable does not have.
 type AxisError struct {
 	Op    string
 	Axis  int
@@ -52,7 +51,7 @@ func (e *AxisError) Error() string {
 	return fmt.Sprintf("autograd: %s: axis %d of shape %v, which has axes %d to %d", e.Op, e.Axis, e.Shape, -len(e.Shape), len(e.Shape)-1)
 }
 
-// axisOf is the index of an axis that may be counted from the end: -1 is the last.
+// axisOf returns the index of an axis, which is negative if it counts from the end.
 func axisOf(op string, axis int, shape device.Shape) int {
 	if axis < -len(shape) || axis >= len(shape) {
 		panic(&AxisError{Op: op, Axis: axis, Shape: slices.Clone(shape)})
@@ -63,7 +62,7 @@ func axisOf(op string, axis int, shape device.Shape) int {
 	return axis
 }
 
-// label is how messages call a variable that op made and the program named.
+// label returns the name of a variable in messages.
 func label(op, name string) string {
 	if op == "" {
 		op = "variable"

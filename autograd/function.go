@@ -10,74 +10,73 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Function is a differentiable operation of one result. The operations of
-// this package are Functions, and a program can add its own: see [Apply].
+// Function is a differentiable operation with one result. The operations of this package are
+// Functions, and a program can add its own: see [Apply].
 //
-// One value of a Function stands for one application: it may keep what its
-// Forward found out for its Backward. The operands of an application may not be
-// written in place before its Backward, but for those that a [Saver] does not save.
+// A Function value stands for one application: Forward may keep data in it for Backward. After
+// Forward and before Backward, the program must not write the operands in place, except those that a
+// [Saver] does not save.
 type Function interface {
-	// Name is what messages call the operation.
+	// Name returns the operation's name in messages.
 	Name() string
-	// Shape is the shape of the result for inputs of these shapes. It panics
-	// with a [*device.ShapeError] where they do not fit. The result's type is
-	// the first input's.
+	// Shape returns the shape of the result for inputs of these shapes. It panics with a
+	// [*device.ShapeError] if they do not fit. The result has the type of the first input.
 	Shape(in []device.Shape) device.Shape
-	// Forward enqueues what computes c.Out, whose content is undefined, from
-	// c.In.
+	// Forward enqueues the computation of c.Out from c.In. The content of c.Out is undefined
+	// before.
 	Forward(c *Call) error
-	// Backward enqueues what accumulates into dst, by acc, the gradient of
-	// c.In[i], given g, that of c.Out. It must write every element of dst,
-	// and with acc.Beta 0 read none. Backward is called at most once per
-	// pass for each input that needs a gradient, in no particular order.
+	// Backward enqueues the computation of the gradient of c.In[i], given g, the gradient of
+	// c.Out. It accumulates that gradient into dst by acc. It must write every element of dst,
+	// and with acc.Beta 0 it must read none. A pass calls Backward at most once for each input
+	// that needs a gradient, in no particular order.
 	Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error
 }
 
 // Preparer is a [Function] with work that the gradients of its inputs share.
 type Preparer interface {
 	Function
-	// Prepare is called once per pass, before Backward, and may overwrite g:
-	// Backward gets what it leaves there.
+	// Prepare is called once in each pass, before Backward. It may overwrite g: Backward then gets
+	// the overwritten g.
 	Prepare(c *Call, g device.Tensor) error
 }
 
-// converter is a [Function] whose result is of a type of its own.
+// converter is a [Function] that chooses the type of its result.
 type converter interface {
 	Function
 	dtype() device.DType
 }
 
-// joint is a [Function] of at least three inputs that computes the gradients of the
-// second and the third with one kernel, where both need one.
+// joint is a [Function] of at least three inputs. It computes the gradients of the second and the
+// third input with one kernel if both need one.
 type joint interface {
 	Function
 	// backwardJoint is Backward for the inputs 1 and 2.
 	backwardJoint(c *Call, dst [2]device.Tensor, acc [2]device.Accum, g device.Tensor) error
 }
 
-// Call is one application of a [Function], as its methods see it. It is valid
-// until the method that it was given to returns.
+// Call is one application of a [Function], as the Function's methods see it. It is valid until the
+// method returns that received it.
 type Call struct {
 	Kernels device.Kernels
 	kernels kernels.Kernels // Kernels with the operations that this package calls
-	Stream  device.Stream   // what all work is enqueued on
+	Stream  device.Stream   // the stream for all work
 	In      []device.Tensor
 	Out     device.Tensor
 
-	// Recorded tells whether a gradient may come back through this
-	// application, so that Forward can make ready what Backward will need.
+	// Recorded reports whether a backward pass may come through this application. Only then
+	// does Forward have to prepare for Backward.
 	Recorded bool
-	// Repeated tells whether this application repeats one, within [Checkpoint]: what it
-	// changes beside its result, such as running means, it has changed already.
+	// Repeated reports whether [Checkpoint] computes this application again. State beside the
+	// result, such as running means, was then already updated by the first computation.
 	Repeated bool
 
-	// New allocates memory, its content undefined. What Forward allocates
-	// lives as long as the result, for Backward to read; what Prepare and
-	// Backward allocate lives until the pass is done with this Function.
+	// New allocates memory with undefined content. Memory that Forward allocates lives as long
+	// as the result, so that Backward can read it. Memory that Prepare and Backward allocate
+	// lives until the pass has finished this Function.
 	New func(dt device.DType, shape ...int) (device.Tensor, error)
 }
 
-// call takes a Call, without inputs, which called gives back.
+// call returns a Call without inputs. The caller returns it with called.
 func (s *state) call(out *Variable) *Call {
 	c := &Call{}
 	if n := len(s.calls); n > 0 {
@@ -88,18 +87,18 @@ func (s *state) call(out *Variable) *Call {
 	return c
 }
 
+// called returns a Call for reuse.
 func (s *state) called(c *Call) {
 	clear(c.In)
 	*c = Call{In: c.In[:0]}
 	s.calls = append(s.calls, c)
 }
 
-// Apply computes fn of its inputs, of which there is at least one, and records
-// it where one of them needs a gradient. The inputs live on one device, and
-// those of a floating-point type are all of the same type: else Apply panics
-// with a [*DeviceError] or a [*device.DTypeError]. When an input could not be
-// computed, or now fn cannot be, the result's Err says so. A panic because of a shape or
-// a type names the layer, where an input is a parameter of one.
+// Apply computes fn of its inputs and records it if one of them needs a gradient. There is at least
+// one input. All inputs are on one device, and all floating-point inputs have the same type; else
+// Apply panics with a [*DeviceError] or a [*device.DTypeError]. If an input could not be computed, or
+// fn fails, the result's Err returns the error. If an input is a parameter of a layer, a panic about
+// shapes, types or indices names the layer and the parameter.
 func Apply(fn Function, in ...*Variable) *Variable {
 	defer nameLayer(in)
 	s, name := in[0].s, fn.Name()
@@ -148,8 +147,8 @@ func Apply(fn Function, in ...*Variable) *Variable {
 	return out
 }
 
-// nameLayer adds to a panic that can name a layer the one whose parameter is among in,
-// by the parameter's name without its last part.
+// nameLayer adds to a panic the name of the parameter among in, and the layer's name, which is the
+// parameter's name without its last part.
 func nameLayer(in []*Variable) {
 	r := recover()
 	if r == nil {
@@ -164,8 +163,8 @@ func nameLayer(in []*Variable) {
 	panic(r)
 }
 
-// operands checks what every operation needs of its inputs, and returns their
-// shapes and the first error that kept one of them from being computed.
+// operands checks the inputs of an operation. It returns their shapes, and the error of the first
+// input that could not be computed.
 func operands(op string, in []*Variable) (shapes []device.Shape, err error) {
 	first := in[0]
 	for _, v := range in {
@@ -184,26 +183,24 @@ func operands(op string, in []*Variable) (shapes []device.Shape, err error) {
 	return shapes, err
 }
 
-// node is a variable's place in the graph of gradients: where a gradient that
-// arrives for the variable goes. That of a leaf adds it up; that of a result
-// passes it on to the inputs that need one.
+// node is a variable's place in the graph of gradients. The node of a leaf accumulates the gradients
+// that arrive for the variable. The node of a result passes them on to the inputs that need one.
 type node struct {
-	leaf *leaf // not nil for a leaf, which has none of the next five
+	leaf *leaf // nil for a result; a leaf has no fn, in, out, saved and number
 
 	fn       Function
 	in       []input
 	out      *Variable
-	saved    []*block // what Forward allocated
-	number   uint64   // in the order of application
-	released bool     // a pass came through: the four above it are gone
+	saved    []*block // the memory that Forward allocated
+	number   uint64   // counts applications
+	released bool     // a pass has released fn, in, out and saved
 
-	pass    uint64 // the last pass that reached the node; what follows is its
-	pending int    // gradients that are still to arrive
+	pass    uint64 // the last pass that reached the node; pending and grad belong to it
+	pending int    // the number of gradients that have not arrived yet
 	grad    device.Tensor
 }
 
-// record puts an application into the graph. It returns nil when no gradient
-// will ever come through.
+// record adds an application to the graph. It returns nil if no pass will ever reach it.
 func (s *state) record(fn Function, in []*Variable, out *Variable) *node {
 	needed := func(v *Variable) bool { return v.node != nil }
 	if s.noGrad > 0 || !slices.ContainsFunc(in, needed) {
@@ -218,7 +215,7 @@ func (s *state) record(fn Function, in []*Variable, out *Variable) *node {
 	return out.node
 }
 
-// release lets go of what only a backward pass reads.
+// release drops everything that only a backward pass reads.
 func (n *node) release() {
 	n.fn, n.in, n.out, n.saved, n.released = nil, nil, nil, nil, true
 }

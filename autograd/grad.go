@@ -2,69 +2,65 @@ package autograd
 
 import "github.com/goddp/goddp/device"
 
-// GradSink owns the gradient of a leaf in autograd's place: where it lives
-// and when it is final. A backward pass calls its methods on the goroutine
-// that runs Backward, for a leaf that it reaches in this order: Fresh once,
-// then Grad, before the first write; Scale before the last; Ready after it.
+// GradSink owns the memory of a leaf's gradient in place of autograd. A backward pass calls it on
+// Backward's goroutine for each leaf that the pass reaches, in this order: Fresh once; Grad, before the
+// first write; Scale, before the last write; Ready, after the last write. A pass that fails may stop
+// after any of these calls; it then calls Fail.
 //
-// A pass may reach the leaf without coming through any [Observer] of the
-// sink's: then too the gradient is written, and the sink is asked for Scale and
-// told Ready, to make of it what it will. A pass that fails may end after any
-// of these calls, and with Fail.
+// A pass may reach the leaf without coming through an [Observer] that belongs to the sink. It calls
+// the same methods then.
 type GradSink interface {
-	// Fresh tells whether the next write is the first since the gradient
-	// was last used or zeroed: then it overwrites. By this call the gradient
-	// is there, and no longer fresh.
+	// Fresh reports whether the next write overwrites the gradient: it is the first write since
+	// the gradient was last used or zeroed. After this call the gradient exists and is no
+	// longer fresh.
 	Fresh() bool
-	// Grad is where the gradient lives, of the leaf's shape; the zero Tensor
-	// while there is none. Its type is the leaf's, or another floating-point
-	// one, which gradients are converted to and added up in.
+	// Grad returns the tensor of the gradient, of the leaf's shape, or the zero Tensor if there
+	// is no gradient. It may have another floating-point type than the leaf; the pass converts
+	// gradients to that type and adds them up in it.
 	Grad() device.Tensor
-	// Settle has what the compute stream is given from now on see the gradient
-	// as the last pass left it. It is called before each use of a Variable that
-	// Grad returned.
+	// Settle is called before each use of a Variable that Grad returned. It makes work that is
+	// enqueued on the compute stream from now on see the gradient as the last pass left it.
 	Settle()
-	// Scale is folded into the last write of this pass: it multiplies the
-	// whole gradient, with what earlier passes left there. 1 for none.
+	// Scale returns a factor for the last write of this pass. It multiplies the whole gradient,
+	// including the part that earlier passes wrote. 1 changes nothing.
 	Scale() float64
-	// Ready says that at e, on the compute stream, this pass's last write is
-	// done.
+	// Ready is called after this pass's last write was enqueued. The write is done at event e of
+	// the compute stream.
 	Ready(e device.Event)
-	// Fail says that a pass that was to give the leaf a gradient ended with err,
-	// before any Observer is told: the gradient is undefined until it is
-	// overwritten. Until then, or Zero, the sink's Err has to say so.
+	// Fail is called if a pass that reaches the leaf fails, before any Observer is notified. The
+	// gradient is then undefined until it is overwritten, and Err must return an error until
+	// then or until Zero.
 	Fail(err error)
 
-	// Zero says that the program has done with the gradient.
+	// Zero is called when the program zeroes the gradient.
 	Zero()
-	// Pending tells whether it is not known yet whether an optimizer may use
-	// the gradient: Err may have to wait.
+	// Pending reports whether it is still unknown whether an optimizer may use the gradient.
+	// Err then may wait.
 	Pending() bool
-	// Err is nil if an optimizer may use the gradient. What it waits for has a
-	// deadline. An error that matches [device.ErrSkipped] is one that Skip's
-	// flags tell the device of.
+	// Err returns nil if an optimizer may use the gradient. A wait within Err has a deadline. An
+	// error that matches [device.ErrSkipped] is one that the flags of Skip also report on the
+	// device.
 	Err() error
-	// Skip is bytes which, when one is not zero on the device, forbid the
-	// update with this gradient; the zero Tensor for none.
+	// Skip returns bytes in device memory. If one of them is not zero, the device skips the update
+	// with this gradient. The zero Tensor stands for no bytes.
 	Skip() device.Tensor
 }
 
-// Observer is told of the backward passes through the outputs that it watches
-// (see [Observe]). It is comparable.
+// Observer is notified of the backward passes through the variables that it observes (see [Observe]).
+// It is comparable.
 type Observer interface {
-	// BeginBackward is called before any gradient is written; reached tells
-	// whether this pass will give leaf a gradient.
+	// BeginBackward is called before any gradient is written. reached reports whether this pass
+	// will give leaf a gradient.
 	BeginBackward(reached func(leaf *Variable) bool)
-	// EndBackward is called after the last gradient was written, or when the
-	// pass failed, with its error. Backward returns the error of EndBackward
-	// along with, or wrapped around, that of the pass.
+	// EndBackward is called after the last gradient was written, or with the pass's error if the
+	// pass failed. Backward returns the error of EndBackward, joined with the pass's error
+	// unless it wraps it.
 	EndBackward(err error) error
 }
 
-// Observe is another handle to out: a backward pass that begins there, or
-// comes through there, tells o. A pass that meets one observer several times
-// tells it once. A variable without a graph cannot be passed through: it is
-// returned as it is.
+// Observe returns another handle to out. A backward pass that starts at this handle, or comes through
+// it, notifies o, once even if the pass meets o several times. If out has no graph, Observe returns
+// out itself, because no pass can come through it.
 func Observe(out *Variable, o Observer) *Variable {
 	out.alive()
 	if out.node == nil {
@@ -76,9 +72,8 @@ func Observe(out *Variable, o Observer) *Variable {
 	return v
 }
 
-// RequireGrad makes a leaf one that gets gradients. It returns v. It panics
-// with a [*GraphError] when v is part of a graph, and with a
-// [*device.DTypeError] when v holds no floating-point numbers.
+// RequireGrad makes v, a leaf, get gradients. It returns v. It panics with a [*GraphError] if v is the
+// result of an operation, and with a [*device.DTypeError] if v is not of a floating-point type.
 func (v *Variable) RequireGrad() *Variable {
 	switch {
 	case v.idle != nil:
@@ -94,11 +89,10 @@ func (v *Variable) RequireGrad() *Variable {
 	return v
 }
 
-// Freeze makes v, a leaf, one that gets no gradients until RequireGrad is called
-// again, also in graphs that it is a part of already. The gradient so far is
-// forgotten, as by ZeroGrad; a [GradSink] stays. Freeze does nothing to a leaf
-// that gets none, and panics with a [*GraphError] when v is a result. It returns
-// v.
+// Freeze stops v, a leaf, from getting gradients until RequireGrad is called again, also in graphs
+// that already use v. It zeroes the gradient as ZeroGrad does; a [GradSink] stays. Freeze does nothing
+// if v gets no gradients, and panics with a [*GraphError] if v is the result of an operation. It
+// returns v.
 func (v *Variable) Freeze() *Variable {
 	if v.node == nil {
 		return v
@@ -111,12 +105,12 @@ func (v *Variable) Freeze() *Variable {
 	return v
 }
 
-// RequiresGrad tells whether a backward pass can reach v.
+// RequiresGrad reports whether a backward pass can reach v.
 func (v *Variable) RequiresGrad() bool { return v.node != nil }
 
-// SetGradSink makes s the owner of v's gradient, or autograd again when s is
-// nil; the gradient so far is dropped. It panics with a [*GraphError] when s is
-// to own what v, no leaf that ever required a gradient, has not.
+// SetGradSink makes s the owner of v's gradient, or autograd if s is nil. It drops the present
+// gradient. If s is not nil, it panics with a [*GraphError] unless v is a leaf that requires a
+// gradient, or did before it was frozen.
 func (v *Variable) SetGradSink(s GradSink) {
 	l := v.leaf()
 	if l == nil && s == nil {
@@ -131,9 +125,8 @@ func (v *Variable) SetGradSink(s GradSink) {
 	*l = leaf{v: l.v, sink: s}
 }
 
-// Grad is v's gradient: a view of where it lives, which later passes write
-// to. It is nil when there is none: v is no leaf that requires a gradient, no
-// pass has reached it, or it was zeroed since.
+// Grad returns v's gradient, a view of memory that later passes write to. It returns nil if there is
+// no gradient: v is not a leaf that requires one, no pass has reached v, or it was zeroed since.
 func (v *Variable) Grad() *Variable {
 	l := v.leaf()
 	if l == nil {
@@ -157,18 +150,16 @@ func (v *Variable) Grad() *Variable {
 	return l.handle
 }
 
-// GradPending tells whether the backward pass that made v's gradient may still
-// turn out to have failed elsewhere, on another process or a device: GradErr
-// then waits. An update that respects [Variable.GradSkip] may be enqueued
-// before.
+// GradPending reports whether the backward pass that computed v's gradient may still turn out to have
+// failed, in another process or on a device. GradErr then waits. A program may enqueue an update that
+// respects [Variable.GradSkip] before that.
 func (v *Variable) GradPending() bool {
 	l := v.leaf()
 	return l != nil && l.sink != nil && l.sink.Pending()
 }
 
-// GradErr is nil if an optimizer may use v's gradient, else the error of the
-// backward pass that should have made it. It waits where that is not known yet:
-// see [Variable.GradPending].
+// GradErr returns nil if an optimizer may use v's gradient, else the error of the backward pass that
+// should have computed it. If the outcome is not known yet, GradErr waits: see [Variable.GradPending].
 func (v *Variable) GradErr() error {
 	l := v.leaf()
 	switch {
@@ -180,9 +171,8 @@ func (v *Variable) GradErr() error {
 	return l.err
 }
 
-// GradSkip is bytes which, when one is not zero on the device, forbid the
-// update of v with its gradient: see [kernels.SGDStep]. It is the zero Tensor
-// for none.
+// GradSkip returns bytes in device memory. If one of them is not zero, the device must not update v
+// with its gradient. GradSkip returns the zero Tensor if there are none.
 func (v *Variable) GradSkip() device.Tensor {
 	if l := v.leaf(); l != nil && l.sink != nil {
 		return l.sink.Skip()
@@ -190,8 +180,8 @@ func (v *Variable) GradSkip() device.Tensor {
 	return device.Tensor{}
 }
 
-// ZeroGrad forgets v's gradient: Grad is nil until the next backward pass,
-// whose first write overwrites the memory. Nothing is written now.
+// ZeroGrad drops v's gradient: Grad returns nil until the next backward pass, whose first write
+// overwrites the memory. ZeroGrad writes nothing itself.
 func (v *Variable) ZeroGrad() {
 	l := v.leaf()
 	if l == nil {
@@ -203,8 +193,8 @@ func (v *Variable) ZeroGrad() {
 	}
 }
 
-// leaf is nil when v is no leaf that requires a gradient, or did until it was
-// frozen.
+// leaf returns the leaf of v, also if v is frozen. It returns nil if v is a result or never required a
+// gradient.
 func (v *Variable) leaf() *leaf {
 	switch {
 	case v.node != nil:
@@ -215,21 +205,21 @@ func (v *Variable) leaf() *leaf {
 	return nil
 }
 
-// leaf is what the node of a leaf has: its gradient, or who owns that.
+// leaf is the gradient of a leaf, or the owner of that gradient.
 type leaf struct {
 	v      *Variable
-	sink   GradSink  // nil where autograd owns the gradient
-	handle *Variable // what Grad returned last, and returns again while it is as good as new
+	sink   GradSink  // nil if autograd owns the gradient
+	handle *Variable // the last result of Grad, which returns it again while it is valid
 
-	// The gradient that autograd owns.
+	// The gradient, if autograd owns it.
 	t     device.Tensor
 	mem   *block // nil before the first pass
-	there bool   // a pass wrote it since it was last zeroed
-	err   error  // of a pass that may have written a part of it
+	there bool   // whether a pass wrote it since it was last zeroed
+	err   error  // the error of a pass that may have written a part of it
 }
 
-// begin prepares for the first write of a pass: where it goes, and whether it
-// overwrites.
+// begin prepares for the first write of a pass. It returns the tensor to write, and whether the write
+// overwrites it.
 func (l *leaf) begin() (dst device.Tensor, fresh bool, err error) {
 	if l.sink != nil {
 		fresh = l.sink.Fresh()
@@ -240,14 +230,14 @@ func (l *leaf) begin() (dst device.Tensor, fresh bool, err error) {
 			return l.t, false, err
 		}
 		l.mem = &block{buf: l.t.Buf, made: l.v.s.number}
-		l.v.s.addToScope(l.mem)
+		l.v.s.addToProgram(l.mem)
 	}
 	fresh = !l.there
 	l.there = true
 	return l.t, fresh, nil
 }
 
-// failed notes the error, if any, of a pass that reached l.
+// failed records the error of a pass that reached l; err may be nil.
 func (l *leaf) failed(err error) {
 	switch {
 	case err == nil:

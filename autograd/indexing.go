@@ -6,19 +6,19 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// IndexSelect is the elements of x at index [m] along an axis, which may be negative,
-// counted from the end: PyTorch's index_select. The gradient is a sum in an order that
-// depends on the index alone.
+// IndexSelect returns the elements of x at the indices [m] along an axis, as PyTorch's index_select. A
+// negative axis counts from the end. The gradient is summed in an order that depends on the indices
+// alone.
 func IndexSelect(x *Variable, axis int, index *Variable) *Variable {
 	const op = "IndexSelect"
 	checkIndex(op, index)
 	return Apply(indexSelect{op, axisOf(op, axis, x.t.Shape), -1}, x, index)
 }
 
-// Embedding is the rows of weight [n d] at ids [...]: [... d].
+// Embedding returns the rows of weight [n d] that ids [...] select. The result is [... d].
 func Embedding(weight, ids *Variable) *Variable { return EmbeddingWithPadding(weight, ids, -1) }
 
-// EmbeddingWithPadding is [Embedding] that passes no gradient to the row at padding.
+// EmbeddingWithPadding is [Embedding] without a gradient for the row number padding.
 func EmbeddingWithPadding(weight, ids *Variable, padding int) *Variable {
 	const op = "Embedding"
 	checkIndex(op, ids)
@@ -34,11 +34,11 @@ func checkIndex(op string, index *Variable) {
 	}
 }
 
-// indexSelect puts the index's shape in the place of an axis.
+// indexSelect replaces an axis by the axes of the index.
 type indexSelect struct {
 	name string
 	axis int
-	skip int // an index that gets no gradient; -1 for none
+	skip int // the index whose row gets no gradient; -1 for none
 }
 
 func (f indexSelect) Name() string { return f.name }
@@ -52,7 +52,7 @@ func (f indexSelect) Shape(in []device.Shape) device.Shape {
 
 func (indexSelect) Saves(_, j int) bool { return j == 1 }
 
-// planes sees x, of the input's shape in, and y, of the result's, with three axes.
+// planes returns x, reshaped from the input's shape in, and y, of the result's shape, with three axes.
 func (f indexSelect) planes(in device.Shape, x, y, index device.Tensor) (x3, y3 device.Tensor) {
 	outer, inner := in[:f.axis].Len(), in[f.axis+1:].Len()
 	return x.Reshape(outer, in[f.axis], inner), y.Reshape(outer, index.Len(), inner)
@@ -68,9 +68,9 @@ func (f indexSelect) Backward(c *Call, _ int, dst device.Tensor, acc device.Accu
 	return c.kernels.ScatterAdd(c.Stream, to, acc, terms, c.In[1].Flat(), f.skip)
 }
 
-// Gather takes, along an axis, which may be negative, counted from the end, the element of
-// x that index has for each place of the result: PyTorch's gather. The result is of the
-// index's shape, which along the other axes may be smaller than x's.
+// Gather selects elements of x along an axis by an index for each element of the result, as PyTorch's
+// gather. A negative axis counts from the end. The result has the index's shape, which along the
+// other axes may be smaller than x's.
 func Gather(x *Variable, axis int, index *Variable) *Variable {
 	const op = "Gather"
 	checkIndex(op, index)
@@ -100,7 +100,7 @@ func (gather) Shape(in []device.Shape) device.Shape { return in[1] }
 
 func (gather) Saves(_, j int) bool { return j == 1 }
 
-// planes sees x, of the input's shape in, y, of the result's, and the index with three
+// planes returns x, reshaped from the input's shape in, y, of the result's shape, and index with three
 // axes.
 func (f gather) planes(in device.Shape, x, y, index device.Tensor) (x3, y3, index3 device.Tensor) {
 	outer, inner := in[:f.axis].Len(), in[f.axis+1:].Len()

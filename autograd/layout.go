@@ -7,9 +7,9 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Reshape is x with another shape of as many elements: a view of x's memory. One size may
-// be -1, which stands for what the others leave. Reshape panics with a
-// [*device.ShapeError] when the shapes do not fit.
+// Reshape returns a view of x with another shape of as many elements. One size may be -1: Reshape
+// computes it from the others. Reshape panics with a [*device.ShapeError] if the number of elements
+// differs.
 func Reshape(x *Variable, shape ...int) *Variable {
 	const op = "Reshape"
 	s := slices.Clone(shape)
@@ -18,7 +18,7 @@ func Reshape(x *Variable, shape ...int) *Variable {
 		if n := device.Shape(s).Len(); n > 0 {
 			s[i] = x.t.Len() / n
 		} else {
-			s[i] = -1 // any size would do
+			s[i] = -1 // every size fits
 		}
 	}
 	if device.Shape(s).Len() != x.t.Len() || slices.ContainsFunc(s, func(n int) bool { return n < 0 }) {
@@ -27,20 +27,20 @@ func Reshape(x *Variable, shape ...int) *Variable {
 	return view(reshape{op}, x, x.t.Reshape(s...))
 }
 
-// Flatten is x with its axes from start on made one: a view of x's memory.
-// Flatten(x, 1) makes rows of a batch. start may be negative, counted from the end.
+// Flatten returns a view of x with the axes from start on merged into one. Flatten(x, 1) makes a row of
+// each sample of a batch. A negative start counts from the end.
 func Flatten(x *Variable, start int) *Variable {
 	const op = "Flatten"
 	shape := x.t.Shape
 	if len(shape) == 0 {
-		shape = device.Shape{1} // a scalar becomes a row of one element
+		shape = device.Shape{1} // a scalar becomes one axis of one element
 	}
 	start = axisOf(op, start, shape)
 	flat := append(slices.Clone(shape[:start]), shape[start:].Len())
 	return view(reshape{op}, x, x.t.Reshape(flat...))
 }
 
-// view is another handle to a part of x's memory, made by fn, whose Forward is not
+// view returns another handle to a part of x's memory. Its operation is fn, whose Forward is not
 // called.
 func view(fn Function, x *Variable, t device.Tensor) *Variable {
 	defer nameLayer([]*Variable{x})
@@ -53,7 +53,7 @@ func view(fn Function, x *Variable, t device.Tensor) *Variable {
 	return out
 }
 
-// reshape is what a Reshape, or a Flatten, leaves in the graph.
+// reshape is the operation of Reshape and of Flatten.
 type reshape struct{ name string }
 
 func (f reshape) Name() string { return f.name }
@@ -68,9 +68,9 @@ func (reshape) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g d
 	return c.kernels.Axpby(c.Stream, dst.Flat(), acc, g.Flat())
 }
 
-// Permute is x with its axes in another order: axis i of the result is axis axes[i] of x.
-// It copies. Axes may be negative, counted from the end. Permute panics with a
-// [*device.ShapeError] unless axes names each axis once.
+// Permute copies x with its axes in another order: axis i of the result is axis axes[i] of x. A
+// negative axis counts from the end. Permute panics with a [*device.ShapeError] unless axes names each
+// axis once.
 func Permute(x *Variable, axes ...int) *Variable {
 	const op = "Permute"
 	order, seen := make([]int, len(axes)), make([]bool, len(x.t.Shape))
@@ -87,8 +87,8 @@ func Permute(x *Variable, axes ...int) *Variable {
 	return Apply(permutation{op, order}, x)
 }
 
-// Transpose is x with two axes exchanged. It copies. Axes may be negative, counted from
-// the end: Transpose(x, -2, -1) transposes matrices.
+// Transpose copies x with two axes exchanged. Transpose(x, -2, -1) transposes matrices. A negative
+// axis counts from the end.
 func Transpose(x *Variable, a, b int) *Variable {
 	const op = "Transpose"
 	order := make([]int, len(x.t.Shape))
@@ -117,7 +117,7 @@ func (f permutation) Shape(in []device.Shape) device.Shape {
 
 func (permutation) Saves(_, _ int) bool { return false }
 
-// layout is that of the result's elements in the input, which has this shape.
+// layout returns the layout of the result's elements in an input of shape in.
 func (f permutation) layout(in device.Shape) kernels.Layout {
 	l := kernels.Dense(in)
 	strides := make([]int, len(f.order))
@@ -136,15 +136,14 @@ func (f permutation) Backward(c *Call, _ int, dst device.Tensor, acc device.Accu
 	return c.kernels.CopyStrided(c.Stream, g.Shape, dst, f.layout(dst.Shape), acc, g, kernels.Dense(g.Shape))
 }
 
-// Slice is the elements of x from from to to, without to, along an axis: PyTorch's
-// x[:, from:to]. The bounds, and the axis, may be negative, counted from the end; bounds
-// beyond the ends are the ends, so that math.MaxInt as to is all that follows. Where the
-// elements lie side by side, as those of leading rows do, the result is a view of x's
-// memory; else it is a copy.
+// Slice returns the elements from to to-1 of x along an axis, as PyTorch's x[:, from:to]. A negative
+// bound or axis counts from the end. A bound beyond the end counts as the end, so math.MaxInt as to
+// takes all elements after from. If the elements are contiguous, as leading rows are, the result is a
+// view of x; otherwise it is a copy.
 func Slice(x *Variable, axis, from, to int) *Variable { return SliceStep(x, axis, from, to, 1) }
 
-// SliceStep is [Slice] of every step-th element, beginning with from: PyTorch's
-// x[:, from:to:step]. It panics with a [*device.ShapeError] unless step is positive.
+// SliceStep is [Slice] with every step-th element, starting at from: PyTorch's x[:, from:to:step]. It
+// panics with a [*device.ShapeError] unless step is positive.
 func SliceStep(x *Variable, axis, from, to, step int) *Variable {
 	const op = "Slice"
 	axis = axisOf(op, axis, x.t.Shape)
@@ -171,7 +170,7 @@ func SliceStep(x *Variable, axis, from, to, step int) *Variable {
 	return Apply(f, x)
 }
 
-// slice takes n elements along an axis, step apart.
+// slice takes n elements along an axis, at a distance of step.
 type slice struct{ axis, from, n, step int }
 
 func (slice) Name() string { return "Slice" }
@@ -184,7 +183,7 @@ func (f slice) Shape(in []device.Shape) device.Shape {
 
 func (slice) Saves(_, _ int) bool { return false }
 
-// layout is that of the slice in the input, which has this shape.
+// layout returns the layout of the slice in an input of shape in.
 func (f slice) layout(in device.Shape) kernels.Layout {
 	l := kernels.Dense(in)
 	l.Offset = f.from * l.Strides[f.axis]
@@ -196,7 +195,7 @@ func (f slice) Forward(c *Call) error {
 	return c.kernels.CopyStrided(c.Stream, c.Out.Shape, c.Out, kernels.Dense(c.Out.Shape), device.Store, c.In[0], f.layout(c.In[0].Shape))
 }
 
-// Backward gives what was not taken a gradient of zero.
+// Backward writes zeros as the gradient of elements outside the slice.
 func (f slice) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	if g.Len() != dst.Len() {
 		if err := c.scale(dst, acc.Beta); err != nil {
@@ -209,15 +208,15 @@ func (f slice) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g d
 	return c.kernels.CopyStrided(c.Stream, g.Shape, dst, f.layout(dst.Shape), acc, g, kernels.Dense(g.Shape))
 }
 
-// Concat puts tensors, of which there is at least one, behind each other along an axis,
-// in which alone their shapes may differ. The axis may be negative, counted from the end.
+// Concat joins one or more tensors along an axis. Their shapes may differ along that axis alone. A
+// negative axis counts from the end.
 func Concat(axis int, xs ...*Variable) *Variable {
 	const op = "Concat"
 	return Apply(concatenation{op, axisOf(op, axis, xs[0].t.Shape)}, xs...)
 }
 
-// Stack puts tensors of one shape, of which there is at least one, side by side along a
-// new axis, which may be negative, counted from the end of the result's axes.
+// Stack joins one or more tensors of the same shape along a new axis. A negative axis counts from the
+// end of the result's axes.
 func Stack(axis int, xs ...*Variable) *Variable {
 	const op = "Stack"
 	shape := xs[0].t.Shape
@@ -258,7 +257,7 @@ func (f concatenation) Shape(in []device.Shape) device.Shape {
 
 func (concatenation) Saves(_, _ int) bool { return false }
 
-// layout is that of input i in the result.
+// layout returns the layout of input i in the result.
 func (f concatenation) layout(c *Call, i int) kernels.Layout {
 	l, at := kernels.Dense(c.Out.Shape), 0
 	for _, x := range c.In[:i] {
@@ -284,8 +283,8 @@ func (f concatenation) Backward(c *Call, i int, dst device.Tensor, acc device.Ac
 	return c.kernels.CopyStrided(c.Stream, dst.Shape, dst, kernels.Dense(dst.Shape), acc, g, f.layout(c, i))
 }
 
-// Expand is x broadcast to a shape, as the operands of an [Add] are. It copies. It panics
-// with a [*device.ShapeError] when x cannot be broadcast to shape.
+// Expand copies x broadcast to a shape, as [Add] broadcasts its operands. It panics with a
+// [*device.ShapeError] if x does not broadcast to shape.
 func Expand(x *Variable, shape ...int) *Variable { return Apply(expansion(slices.Clone(shape)), x) }
 
 type expansion device.Shape
@@ -307,7 +306,7 @@ func (expansion) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g
 	return c.accumulate(dst, acc, g)
 }
 
-// broadcast writes x to dst, whose shape it is broadcast to.
+// broadcast writes x, broadcast to the shape of dst, to dst.
 func (c *Call) broadcast(dst, x device.Tensor) error {
 	from := kernels.Dense(x.Shape)
 	for i, n := range x.Shape {

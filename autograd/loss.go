@@ -2,7 +2,7 @@ package autograd
 
 import "github.com/goddp/goddp/device"
 
-// MSELoss is the mean of the squares of pred - target, of one shape: a scalar.
+// MSELoss returns the mean of the squares of pred - target, which have the same shape, as a scalar.
 func MSELoss(pred, target *Variable) *Variable { return Apply(mse{}, pred, target) }
 
 type mse struct{}
@@ -29,9 +29,8 @@ func (mse) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g devic
 	return c.kernels.MSEGrad(c.Stream, dst, acc, g, c.In[0], c.In[1])
 }
 
-// CrossEntropyLoss is the mean over rows of -log(softmax(logits)[label]):
-// logits [m n], labels int64 [m] (see [FromLabels]) within 0 to n-1, the
-// result a scalar.
+// CrossEntropyLoss returns the mean over rows of -log(softmax(logits)[label]) as a scalar. logits is
+// [m n]; labels is int64 [m] (see [FromLabels]), with labels 0 to n-1.
 func CrossEntropyLoss(logits, labels *Variable) *Variable {
 	if dt := labels.t.DType; dt != device.Int64 {
 		panic(&device.DTypeError{Op: "CrossEntropyLoss", Got: dt, Want: device.Int64})

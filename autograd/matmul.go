@@ -5,12 +5,12 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// MatMul is the product of the matrices x [... m k] and y [... k n]: [... m n]. Leading
-// axes are broadcast to one shape.
+// MatMul multiplies the matrices x [... m k] and y [... k n]. The result is [... m n]; leading axes are
+// broadcast to one shape.
 func MatMul(x, y *Variable) *Variable { return MatMulT(x, false, y, false) }
 
-// MatMulT is MatMul of x, with its matrices transposed if tx, and y, transposed if ty.
-// Nothing is copied for that.
+// MatMulT is MatMul with the matrices of x transposed if tx, and those of y transposed if ty. It copies
+// nothing to transpose.
 func MatMulT(x *Variable, tx bool, y *Variable, ty bool) *Variable {
 	return Apply(matMul{tx, ty}, x, y)
 }
@@ -32,7 +32,7 @@ func (f matMul) Shape(in []device.Shape) device.Shape {
 	return append(kernels.Broadcast("MatMul", x[:len(x)-2], y[:len(y)-2]), m, n)
 }
 
-// transposed is the size of the matrices of a shape, or of their transposes.
+// transposed returns the size of the matrices of a shape, or of their transposes.
 func transposed(s device.Shape, t bool) (rows, cols int) {
 	s = s[len(s)-2:]
 	if t {
@@ -43,8 +43,8 @@ func transposed(s device.Shape, t bool) (rows, cols int) {
 
 func (matMul) Saves(i, j int) bool { return j == 1-i }
 
-// joined are x and what has the rows of its matrices, the result or its gradient, as one
-// matrix each where the same y multiplies all of them: that is one product.
+// joined returns x and t as one matrix each if the same y multiplies all matrices of x: one product is
+// then enough. t has the rows of x's matrices: it is the result or its gradient.
 func (f matMul) joined(x, y, result device.Tensor) (_, _ device.Tensor) {
 	if len(x.Shape) > 2 && len(y.Shape) == 2 && !f.tx {
 		return rows(x), rows(result)
@@ -57,10 +57,9 @@ func (f matMul) Forward(c *Call) error {
 	return c.kernels.MatMul(c.Stream, out, device.Store, x, f.tx, c.In[1], f.ty)
 }
 
-// Backward: for P = X·Y, dX = G·Yᵀ and dY = Xᵀ·G, where X and Y are the
-// operands after their transposition; the gradient of an operand that was
-// transposed is the transpose, which swaps the factors. That of an operand that was
-// broadcast is summed.
+// Backward computes dX = G·Yᵀ and dY = Xᵀ·G for the product X·Y of the operands after their
+// transposition. The gradient of a transposed operand is the transpose of that, which exchanges the
+// factors. The gradient of an operand that was broadcast is a sum.
 func (f matMul) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	k, s, y := c.kernels, c.Stream, c.In[1]
 	x, g := f.joined(c.In[0], y, g)
@@ -125,7 +124,7 @@ func (linear) Shape(in []device.Shape) device.Shape {
 	return out
 }
 
-// rows is t as a matrix of the rows along its last axis.
+// rows returns t as a matrix, whose rows lie along t's last axis.
 func rows(t device.Tensor) device.Tensor {
 	n := t.Shape[len(t.Shape)-1]
 	return t.Reshape(device.Shape(t.Shape[:len(t.Shape)-1]).Len(), n)

@@ -2,13 +2,12 @@ package autograd
 
 import "github.com/goddp/goddp/device"
 
-// MoveTo makes v, a leaf, live in t, memory of the caller's of v's type and
-// number of elements that stays as it is while v is in use. What v holds is
-// copied there, on the compute stream, and v's own memory is freed: other handles
-// to it ([Variable.Detach]), and graphs that it is a part of, are of no use any
-// more. v's gradient, and who owns it, stay. The error is the device's, and leaves
-// v where it is. MoveTo panics with a [*GraphError] when v is a result, and with a
-// [*device.DTypeError] or [*device.ShapeError] when t does not fit.
+// MoveTo moves v, a leaf, to the memory t. The caller owns t and must keep it while v is in use. t has
+// v's type and as many elements. MoveTo copies v's content on the compute stream and frees v's old
+// memory. Other handles to that memory ([Variable.Detach]), and graphs that use v, become invalid. v
+// keeps its gradient and the owner of its gradient. On an error, which is the device's, v stays where
+// it is. MoveTo panics with a [*GraphError] if v is a result, and with a [*device.DTypeError] or a
+// [*device.ShapeError] if t does not fit.
 func (v *Variable) MoveTo(t device.Tensor) error {
 	src := v.Tensor()
 	switch {

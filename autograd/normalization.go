@@ -7,26 +7,25 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// LayerNorm normalises x over its last axes, which are of the given shape: to a mean of 0
-// and a variance of 1, times weight plus bias, both of that shape or nil. eps is added to
-// the variance.
+// LayerNorm normalises x over its last axes, which have the given shape, to mean 0 and variance 1. It
+// multiplies by weight and adds bias; both have that shape or are nil. eps is added to the variance.
 func LayerNorm(x *Variable, shape []int, weight, bias *Variable, eps float64) *Variable {
 	return normalise(&groupNorm{name: "LayerNorm", axes: shape, p: kernels.Norm{Groups: 1, Eps: eps}}, x, weight, bias)
 }
 
-// RMSNorm divides x by the root of the mean of its squares over its last axes, which are of
-// the given shape, times weight, of that shape or nil. eps is added to the mean.
+// RMSNorm divides x by the root of the mean of its squares over its last axes, which have the given
+// shape. It multiplies by weight, which has that shape or is nil. eps is added to the mean.
 func RMSNorm(x *Variable, shape []int, weight *Variable, eps float64) *Variable {
 	return normalise(&groupNorm{name: "RMSNorm", axes: shape, p: kernels.Norm{Groups: 1, Uncentered: true, Eps: eps}}, x, weight, nil)
 }
 
-// GroupNorm normalises x [n c ...] over each of so many groups of channels of each sample,
-// times weight [c] plus bias [c], both of which may be nil.
+// GroupNorm divides the channels of x [n c ...] into groups, and normalises each group of each sample
+// to mean 0 and variance 1. It multiplies by weight [c] and adds bias [c]; both may be nil.
 func GroupNorm(x *Variable, groups int, weight, bias *Variable, eps float64) *Variable {
 	return normalise(&groupNorm{name: "GroupNorm", p: kernels.Norm{Groups: groups, Eps: eps}}, x, weight, bias)
 }
 
-// normalise applies f, of a weight and a bias if there are any.
+// normalise applies f to x, and to weight and bias unless they are nil.
 func normalise(f interface {
 	Function
 	has(weight, bias bool)
@@ -41,8 +40,8 @@ func normalise(f interface {
 	return Apply(f, in...)
 }
 
-// parameters says which operands of a normalisation are its weight and its bias.
-type parameters struct{ weight, bias int } // 0: not there
+// parameters holds the input numbers of a normalisation's weight and bias; 0 means that there is none.
+type parameters struct{ weight, bias int }
 
 func (p *parameters) has(weight, bias bool) {
 	*p = parameters{}
@@ -54,7 +53,7 @@ func (p *parameters) has(weight, bias bool) {
 	}
 }
 
-// of are the weight and the bias of an application, as far as they are there, by channel.
+// of returns the weight and the bias of an application with one axis, the zero Tensor if there is none.
 func (p *parameters) of(c *Call) (weight, bias device.Tensor) {
 	if p.weight > 0 {
 		weight = c.In[p.weight].Flat()
@@ -65,7 +64,7 @@ func (p *parameters) of(c *Call) (weight, bias device.Tensor) {
 	return weight, bias
 }
 
-// check panics unless weight and bias are of the given shape.
+// check panics with a [*device.ShapeError] unless weight and bias have the given shape.
 func (p *parameters) check(name string, in []device.Shape, want device.Shape) {
 	for _, s := range in[1:] {
 		if !s.Equal(want) {
@@ -74,12 +73,12 @@ func (p *parameters) check(name string, in []device.Shape, want device.Shape) {
 	}
 }
 
-// Saves: the gradient for the bias depends on no operand, that for the weight on x.
+// Saves reports what the gradients read: that of the bias reads no operand, that of the weight reads x.
 func (p *parameters) Saves(i, j int) bool {
 	return j == 0 && (i == 0 || i == p.weight) || i == 0 && j > 0 && j == p.weight
 }
 
-// grad accumulates the gradient of the weight, or of the bias, that sums [2 c] has.
+// grad accumulates into dst the gradient of the weight or the bias. sums [2 c] holds both.
 func (p *parameters) grad(c *Call, i int, dst device.Tensor, acc device.Accum, sums device.Tensor) error {
 	n := dst.Len()
 	sum := sums.Flat().Range(0, n)
@@ -93,12 +92,12 @@ func (p *parameters) grad(c *Call, i int, dst device.Tensor, acc device.Accum, s
 	return c.kernels.Axpby(c.Stream, dst.Flat(), acc, sum)
 }
 
-// groupNorm is a normalisation of groups within a sample. LayerNorm's and RMSNorm's samples
-// have one group, of channels of one element.
+// groupNorm normalises groups within a sample. A sample of LayerNorm and RMSNorm is one group, with
+// channels of one element.
 type groupNorm struct {
 	parameters
 	name string
-	axes device.Shape // the last axes; nil: GroupNorm's
+	axes device.Shape // the last axes, over which LayerNorm normalises; nil for GroupNorm
 	p    kernels.Norm
 
 	mean, variance, sums device.Tensor
@@ -122,7 +121,7 @@ func (f *groupNorm) Shape(in []device.Shape) device.Shape {
 	return x
 }
 
-// view is t as [samples channels positions].
+// view returns t as [samples channels positions].
 func (f *groupNorm) view(t device.Tensor) device.Tensor {
 	if f.axes != nil {
 		n := len(t.Shape) - len(f.axes)
@@ -131,7 +130,7 @@ func (f *groupNorm) view(t device.Tensor) device.Tensor {
 	return byChannel(t)
 }
 
-// byChannel is t [n c ...] as [samples channels positions].
+// byChannel returns t [n c ...] as [samples channels positions].
 func byChannel(t device.Tensor) device.Tensor {
 	return t.Reshape(t.Shape[0], t.Shape[1], t.Shape[2:].Len())
 }
@@ -151,7 +150,7 @@ func (f *groupNorm) Forward(c *Call) (err error) {
 	return c.kernels.GroupNorm(c.Stream, f.view(c.Out), f.mean, f.variance, x, weight, bias, f.p)
 }
 
-// Prepare computes the gradients for weight and bias, which are found together.
+// Prepare computes the gradients of weight and bias, which one kernel computes together.
 func (f *groupNorm) Prepare(c *Call, g device.Tensor) (err error) {
 	if len(c.In) == 1 {
 		return nil
@@ -174,32 +173,32 @@ func (f *groupNorm) Backward(c *Call, i int, dst device.Tensor, acc device.Accum
 // BatchNormOptions are the choices of [BatchNorm].
 type BatchNormOptions struct {
 	Eps float64 // added to the variance
-	// Mean and Variance [c] are running moments: in training moved towards those of the
-	// batch, by Momentum, and else what x is normalised by. Batches, a scalar of Int64,
-	// counts the former. They are there all three, or none of them.
+	// Mean and Variance [c] are running moments. In training, BatchNorm moves them towards the
+	// moments of the batch by Momentum, and adds 1 to Batches, a scalar of Int64. Otherwise it
+	// normalises x by them. Either all three are set or none.
 	Mean, Variance, Batches *Variable
 	Momentum                float64
-	// Evaluate has x normalised by Mean and Variance. Without them it is by the batch.
+	// Evaluate normalises x by Mean and Variance if they are set.
 	Evaluate bool
-	// Peers are the ranks whose samples are one batch, nil for this one alone.
+	// Peers are the ranks whose samples form one batch; nil means this rank alone.
 	Peers BatchPeers
 }
 
-// BatchPeers are the ranks that compute one [BatchNorm] together. Their calls are enqueued
-// in one order on all ranks, in the forward and in the backward pass.
+// BatchPeers are the ranks that compute one [BatchNorm] together. All ranks enqueue the same calls in
+// the same order, in the forward and in the backward pass.
 type BatchPeers interface {
-	// Size is the number of ranks.
+	// Size returns the number of ranks.
 	Size() int
-	// Gather sets dst [size n] to what the ranks have in src [n].
+	// Gather sets dst [size n] to the src [n] of all ranks.
 	Gather(dst, src device.Tensor) error
-	// Sum adds t up over the ranks.
+	// Sum replaces t by its sum over all ranks.
 	Sum(t device.Tensor) error
 }
 
-// BatchNorm normalises each channel of x [n c ...] over all samples and positions, times
-// weight [c] plus bias [c], both of which may be nil. It panics with a [*device.ShapeError]
-// where a batch is to be normalised by itself that has one element a channel. A [Checkpoint]
-// moves the running moments once.
+// BatchNorm normalises each channel of x [n c ...] over all samples and positions. It multiplies by
+// weight [c] and adds bias [c]; both may be nil. It panics with a [*device.ShapeError] if it would
+// normalise one element per channel by its own moments. A [Checkpoint] updates the running moments
+// once.
 func BatchNorm(x, weight, bias *Variable, o BatchNormOptions) *Variable {
 	return normalise(&batchNorm{o: o}, x, weight, bias)
 }
@@ -208,7 +207,7 @@ type batchNorm struct {
 	parameters
 	o BatchNormOptions
 
-	mean, variance, count, sums device.Tensor // count is not there where the moments are constants
+	mean, variance, count, sums device.Tensor // count is absent if the moments are constants
 }
 
 func (*batchNorm) Name() string { return "BatchNorm" }
@@ -228,10 +227,10 @@ func (f *batchNorm) Shape(in []device.Shape) device.Shape {
 	return x
 }
 
-// byBatch tells whether the moments are the batch's.
+// byBatch reports whether x is normalised by the moments of the batch.
 func (f *batchNorm) byBatch() bool { return !f.o.Evaluate || f.o.Mean == nil }
 
-// Saves: the gradient for x does not depend on x where the moments are constants.
+// Saves reports that the gradient of x does not read x if the moments are constants.
 func (f *batchNorm) Saves(i, j int) bool {
 	if i == 0 && j == 0 {
 		return f.byBatch()
@@ -248,12 +247,12 @@ func (f *batchNorm) Forward(c *Call) error {
 	return c.kernels.BatchNorm(c.Stream, byChannel(c.Out), x, f.mean, f.variance, weight, bias, f.o.Eps)
 }
 
-// moments finds mean and variance, and moves the running ones.
+// moments computes mean and variance, and updates the running moments.
 func (f *batchNorm) moments(c *Call, x device.Tensor) (err error) {
 	k, s, dt, channels := c.kernels, c.Stream, kernels.StatType(x.DType), x.Shape[1]
 	if !f.byBatch() {
 		for _, v := range []struct{ to, from *device.Tensor }{{&f.mean, &f.o.Mean.t}, {&f.variance, &f.o.Variance.t}} {
-			if *v.to, err = c.New(dt, channels); err != nil { // a copy: the next batch moves them
+			if *v.to, err = c.New(dt, channels); err != nil { // a copy, because the next batch changes them
 				return err
 			}
 			if err := k.Copy(s, *v.to, *v.from); err != nil {
@@ -262,8 +261,8 @@ func (f *batchNorm) moments(c *Call, x device.Tensor) (err error) {
 		}
 		return nil
 	}
-	// This rank's means, variances and count are one row [2c+1] of what MergeMoments takes,
-	// in this order.
+	// This rank's means, variances and count, in this order, are one row [2c+1] of the operand
+	// of MergeMoments.
 	parts, err := c.New(dt, 2*channels+1)
 	if err != nil {
 		return err
@@ -286,7 +285,7 @@ func (f *batchNorm) moments(c *Call, x device.Tensor) (err error) {
 	return f.track(c)
 }
 
-// merge has the moments, and the count, be those of all ranks.
+// merge replaces the moments and the count of this rank by those of all ranks.
 func (f *batchNorm) merge(c *Call, ownParts device.Tensor, channels int) error {
 	parts, err := c.New(ownParts.DType, f.o.Peers.Size(), ownParts.Len())
 	if err != nil {
@@ -303,7 +302,7 @@ func (f *batchNorm) merge(c *Call, ownParts device.Tensor, channels int) error {
 	return c.kernels.MergeMoments(c.Stream, f.mean, f.variance, f.count, parts)
 }
 
-// track moves the running moments, which may be of another type.
+// track updates the running moments, which may have another type.
 func (f *batchNorm) track(c *Call) error {
 	to := [2]device.Tensor{f.o.Mean.t, f.o.Variance.t}
 	var from [3]device.Tensor
@@ -319,8 +318,8 @@ func (f *batchNorm) track(c *Call) error {
 	return c.kernels.TrackMoments(c.Stream, to[0], to[1], f.o.Batches.t, from[0], from[1], from[2], f.o.Momentum)
 }
 
-// Prepare computes the gradients for weight and bias: those of this rank's samples. What the
-// gradient for x needs of them is of all ranks.
+// Prepare computes the gradients of weight and bias over this rank's samples. The gradient of x needs
+// the sums over all ranks.
 func (f *batchNorm) Prepare(c *Call, g device.Tensor) (err error) {
 	x := byChannel(c.In[0])
 	if f.sums, err = c.New(kernels.StatType(x.DType), 2, x.Shape[1]); err != nil {

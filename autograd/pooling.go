@@ -39,14 +39,14 @@ func MaxPool2d(x *Variable, size [2]int, opts *Pool2dOptions) *Variable {
 
 type maxPool struct {
 	w     kernels.Window
-	index device.Tensor // where the largest elements are
+	index device.Tensor // the positions of the largest elements
 }
 
 func (*maxPool) Name() string { return "MaxPool2d" }
 
 func (f *maxPool) Shape(in []device.Shape) device.Shape { return pooled("MaxPool2d", in[0], f.w) }
 
-// pooled is the shape of what a window gives over x.
+// pooled returns the shape of the result of a window over x.
 func pooled(op string, x device.Shape, w kernels.Window) device.Shape {
 	fits := len(x) == 4 && w.Valid()
 	var out device.Shape
@@ -81,14 +81,14 @@ func AvgPool2d(x *Variable, size [2]int, opts *Pool2dOptions) *Variable {
 	return Apply(&avgPool{p: p}, x)
 }
 
-// AdaptiveAvgPool2d is the mean of x [n c h w] in each of h × w regions: [n c h w].
+// AdaptiveAvgPool2d computes the mean of x [n c ...] in each of h × w regions. The result is [n c h w].
 func AdaptiveAvgPool2d(x *Variable, h, w int) *Variable {
 	return Apply(&avgPool{p: kernels.AvgPool{Adaptive: true}, h: h, w: w}, x)
 }
 
 type avgPool struct {
 	p    kernels.AvgPool
-	h, w int // of Adaptive
+	h, w int // the result's size, if p.Adaptive
 }
 
 func (f *avgPool) Name() string {

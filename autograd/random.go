@@ -8,36 +8,36 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// RandomGenerator is where the operations of a device draw random numbers from, in one
-// sequence that the seed selects: see [Generator].
+// RandomGenerator gives the operations of a device their random numbers, from one sequence that the
+// seed selects: see [Generator].
 type RandomGenerator struct {
 	state       GeneratorState
 	rank, ranks uint64
 }
 
-// GeneratorState is what a checkpoint keeps of a generator: with it the same numbers
-// are drawn again, by any number of ranks.
+// GeneratorState is a generator's position in its sequence. A checkpoint stores it, and any number of
+// ranks can continue from it.
 type GeneratorState struct {
 	Seed   uint64 `json:"seed"`
 	Offset uint64 `json:"offset"`
 }
 
-// Generator is the device's generator, with seed 0 at first.
+// Generator returns the device's generator. Its initial seed is 0.
 func Generator(dev device.Device) *RandomGenerator { return &stateOf(dev).random }
 
-// Seed begins the sequence of a seed.
+// Seed starts the sequence of a seed.
 func (g *RandomGenerator) Seed(seed uint64) { g.state = GeneratorState{Seed: seed} }
 
-// State is where in its sequence the generator is.
+// State returns the generator's position in its sequence.
 func (g *RandomGenerator) State() GeneratorState { return g.state }
 
-// SetState continues where a generator was.
+// SetState continues at a position that State returned.
 func (g *RandomGenerator) SetState(s GeneratorState) { g.state = s }
 
-// MarshalJSON is the state, for a checkpoint.
+// MarshalJSON encodes the state, for a checkpoint.
 func (g *RandomGenerator) MarshalJSON() ([]byte, error) { return json.Marshal(g.state) }
 
-// UnmarshalJSON continues at a state that MarshalJSON returned.
+// UnmarshalJSON continues at a state that MarshalJSON encoded.
 func (g *RandomGenerator) UnmarshalJSON(data []byte) error {
 	var s GeneratorState
 	if err := json.Unmarshal(data, &s); err != nil {
@@ -47,11 +47,11 @@ func (g *RandomGenerator) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// SetShard makes the generator one of ranks that share a sequence, as those of a data
-// parallel job, whose batches are parts of one: each draw of n numbers is rank's n of
-// the ranks·n that all of them draw. With ranks of equally large batches, in order, any
-// number of ranks draws the same for one global batch. ddp.New calls SetShard with the
-// rank in its group. It panics unless rank is below ranks.
+// SetShard makes the generator one of several ranks that share a sequence, because their batches are
+// parts of one global batch. If all ranks draw n numbers, this rank draws the numbers rank·n to
+// (rank+1)·n-1 of the ranks·n numbers. So if the ranks' batches have equal sizes and follow each other
+// in rank order, the numbers for a global batch do not depend on the number of ranks. ddp.New calls
+// SetShard with the rank in its group. SetShard panics unless 0 ≤ rank < ranks.
 func (g *RandomGenerator) SetShard(rank, ranks int) {
 	if rank < 0 || rank >= ranks {
 		panic(fmt.Errorf("autograd: SetShard: rank %d of %d", rank, ranks))
@@ -59,7 +59,7 @@ func (g *RandomGenerator) SetShard(rank, ranks int) {
 	g.rank, g.ranks = uint64(rank), uint64(ranks)
 }
 
-// draw is where in the sequence the next n numbers of this rank are.
+// draw returns the position of this rank's next n numbers.
 func (g *RandomGenerator) draw(n int) GeneratorState {
 	at := g.state
 	at.Offset += g.rank * uint64(n)
@@ -67,9 +67,8 @@ func (g *RandomGenerator) draw(n int) GeneratorState {
 	return at
 }
 
-// Dropout is x with each element dropped, made 0, with the probability p, and the others
-// divided by 1-p. What is dropped is drawn from the device's [Generator]. It panics unless
-// p is within 0 to 1.
+// Dropout sets each element of x to 0 with probability p, and divides the other elements by 1-p. The
+// device's [Generator] draws the mask. Dropout panics unless 0 ≤ p ≤ 1.
 func Dropout(x *Variable, p float64) *Variable {
 	kernels.DropoutThreshold(p)
 	if p == 0 {
@@ -78,7 +77,8 @@ func Dropout(x *Variable, p float64) *Variable {
 	return Apply(dropout{p, x.s.random.draw(x.t.Len())}, x)
 }
 
-// dropout keeps where its mask is drawn from, and draws it again for the gradient.
+// dropout keeps the position of its mask in the random sequence, and draws the mask again for the
+// gradient.
 type dropout struct {
 	p  float64
 	at GeneratorState

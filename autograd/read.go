@@ -8,9 +8,9 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Item is the one element of v, NaN when it could not be computed or read:
-// [Variable.TryItem] tells why. It waits for the device, and panics with a
-// [*device.ShapeError] when v has more elements.
+// Item returns the one element of v. It waits for the device. If v could not be computed or read, Item
+// returns NaN, and [Variable.TryItem] returns the error. Item panics with a [*device.ShapeError] if v
+// has more than one element.
 func (v *Variable) Item() float64 {
 	x, err := v.TryItem(context.Background())
 	if err != nil {
@@ -19,7 +19,7 @@ func (v *Variable) Item() float64 {
 	return x
 }
 
-// TryItem is [Variable.Item] with the error.
+// TryItem is [Variable.Item] with an error.
 func (v *Variable) TryItem(ctx context.Context) (float64, error) {
 	if v.t.Len() != 1 {
 		panic(&device.ShapeError{Op: "Item", A: v.t.Shape, B: device.Shape{}})
@@ -31,8 +31,8 @@ func (v *Variable) TryItem(ctx context.Context) (float64, error) {
 	return x[0], nil
 }
 
-// Read copies v's elements, of any type, to the host, row by row. It waits for
-// the device as long as ctx lasts.
+// Read copies v's elements, of any type, to the host, in row-major order. It waits for the device until
+// ctx ends.
 func (v *Variable) Read(ctx context.Context) ([]float64, error) {
 	src := v.Tensor()
 	if err := v.Err(); err != nil {
@@ -55,9 +55,8 @@ func (v *Variable) Read(ctx context.Context) ([]float64, error) {
 	return data, dev.CopyOut(ctx, s, device.HostTensor(data, device.Float64).Buf.Host(), wide.Buf)
 }
 
-// Bytes copies v's elements, of any type, to the host as the device holds them, row by
-// row: what [FromBytes] makes a variable of again. It waits for the device as long as
-// ctx lasts.
+// Bytes copies the memory of v to the host. [FromBytes] makes a variable of it again. Bytes waits for
+// the device until ctx ends.
 func (v *Variable) Bytes(ctx context.Context) ([]byte, error) {
 	src := v.Tensor()
 	if err := v.Err(); err != nil {

@@ -7,14 +7,14 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Sum sums x to the given shape, which broadcasts to x's: over the axes that
-// it lacks, aligned at the last one, or has with size 1. Without a shape it
-// sums all elements to a scalar.
+// Sum sums x to the given shape, which must broadcast to x's shape. It sums over the axes that shape
+// lacks, aligned at the last axis, or has with size 1. Without a shape it sums all elements to a
+// scalar.
 func Sum(x *Variable, shape ...int) *Variable {
 	return Apply(&reduction{name: "Sum", shape: slices.Clone(shape), factor: 1}, x)
 }
 
-// Mean is [Sum] divided by the number of elements that each sum is of.
+// Mean is [Sum] divided by the number of elements in each sum.
 func Mean(x *Variable, shape ...int) *Variable {
 	n := float64(x.t.Len()) / float64(device.Shape(shape).Len())
 	return Apply(&reduction{name: "Mean", shape: slices.Clone(shape), factor: 1 / n}, x)
@@ -42,7 +42,7 @@ func (f *reduction) Forward(c *Call) error {
 	return c.kernels.Sum(c.Stream, c.Out, device.Accum{Alpha: f.factor}, c.In[0])
 }
 
-// Backward broadcasts the gradient, scaled while it is still small.
+// Backward broadcasts the gradient. It multiplies by the factor before, while there are few elements.
 func (f *reduction) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	k, s := c.kernels, c.Stream
 	scaled, err := c.New(g.DType, g.Shape...)
@@ -58,8 +58,8 @@ func (f *reduction) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum
 	return k.Binary(s, kernels.Add, dst, dst, scaled)
 }
 
-// scale multiplies dst by beta, before terms are added to some of its elements. With
-// beta 0 it does not read dst.
+// scale multiplies dst by beta, before a kernel adds to some of its elements. With beta 0 it does not
+// read dst.
 func (c *Call) scale(dst device.Tensor, beta float64) error {
 	switch beta {
 	case 0:

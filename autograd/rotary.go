@@ -9,16 +9,17 @@ import (
 
 // RotaryOptions are the choices of [Rotary].
 type RotaryOptions struct {
-	// Heads is how many of a row's first heads are turned, the others being copied; 0 is
-	// all. With it the queries and keys of a packed projection are turned at once.
+	// Heads is the number of first heads in a row that are rotated; the other heads are copied.
+	// 0 means all heads. With Heads, one call rotates the queries and keys of a packed
+	// projection.
 	Heads int
-	// Interleaved pairs neighbouring elements, as the paper does. Else element i of the first
-	// half is paired with element i of the second, as in Llama and GPT-NeoX.
+	// Interleaved pairs neighbouring elements, as the RoFormer paper does. Otherwise element i
+	// of the first half is paired with element i of the second half, as in Llama and GPT-NeoX.
 	Interleaved bool
 }
 
-// RotaryAngles are the cosines and sines [rows size/2] that [Rotary] turns heads of
-// elements of dt by: row t, pair i by the angle t·base^(-2i/size).
+// RotaryAngles returns the cosines and sines [rows size/2] for [Rotary] with heads of size elements of
+// type dt. Row t rotates pair i by the angle t·base^(-2i/size).
 func RotaryAngles(dev device.Device, dt device.DType, rows, size int, base float64) (cos, sin *Variable) {
 	pairs := size / 2
 	var c, s []float64
@@ -39,10 +40,10 @@ func RotaryAngles(dev device.Device, dt device.DType, rows, size int, base float
 	return narrow(c), narrow(s)
 }
 
-// Rotary is the rotary position embedding of x [B T N D]: pairs of a head's first
-// elements, as many as cos [T or more, W] and sin have columns, are turned by the angles of
-// their row, 0 to T-1. The angles are of Float64 for x of Float64, else of Float32; they
-// get no gradient. opts is nothing, or one.
+// Rotary applies a rotary position embedding to x [B T N D]. In row t it rotates pairs of the first
+// elements of each head by the angles of row t. The number of pairs is the number of columns of cos and
+// sin [T or more, W], which [RotaryAngles] returns. cos and sin are of Float64 if x is of Float64, else
+// of Float32; they get no gradient. opts holds at most one value.
 func Rotary(x, cos, sin *Variable, opts ...RotaryOptions) *Variable {
 	f := &rotary{cos: cos.Tensor(), sin: sin.Tensor(), angles: [2]*Variable{cos, sin}}
 	if len(opts) > 0 {
@@ -54,7 +55,7 @@ func Rotary(x, cos, sin *Variable, opts ...RotaryOptions) *Variable {
 type rotary struct {
 	RotaryOptions
 	cos, sin device.Tensor
-	angles   [2]*Variable // keep the memory of the two
+	angles   [2]*Variable // keeps the memory of cos and sin reachable
 }
 
 func (*rotary) Name() string { return "Rotary" }
@@ -81,7 +82,7 @@ func (f *rotary) Forward(c *Call) error {
 	return c.kernels.Rotate(c.Stream, c.Out, device.Store, c.In[0], f.rotation(c.Out.Shape[2]))
 }
 
-// Backward turns the gradient back.
+// Backward rotates the gradient in the inverse direction.
 func (f *rotary) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	r := f.rotation(g.Shape[2])
 	r.Inverse = true

@@ -8,32 +8,32 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// block is memory that one or more variables look at.
+// block is memory that one or more variables share.
 type block struct {
-	buf     device.Buffer // empty where somebody else owns the memory, and where err is set
-	err     error         // why what should be here could not be computed
-	version uint64        // in-place writes to it so far: see BumpVersion
-	held    bool          // another stream than Compute may read it: see HoldWrites
-	made    int           // the step it was made in
-	scope   *scope        // frees it when it ends; nil for memory of the program
-	freed   string        // what freed it; empty while it lives
+	buf     device.Buffer // empty if the program owns the memory (FromTensor), and if err is set
+	err     error         // the error that prevented the computation of the content
+	version uint64        // the number of in-place writes: see BumpVersion
+	held    bool          // whether a stream other than Compute may read it: see HoldWrites
+	made    int           // the step in which it was made
+	scope   *scope        // the scope whose end frees it; nil if it belongs to the program
+	freed   string        // the cause of its release; empty while it is not freed
 	cleanup runtime.Cleanup
 }
 
-// scope is a stretch of the program that owns what operations make in it.
+// scope is a section of the program's run. It owns the results of the operations within it.
 type scope struct {
 	blocks []*block
-	opens  bool // a Checkpoint's, until an operation is applied: that one may begin the next step
+	opens  bool // whether the next operation may start the next step: true for a Checkpoint's scope until its first operation
 }
 
-// made puts memory, or the error that there is none, under the current scope.
+// made returns a block of the current scope for new memory, or for the error of its allocation.
 func (s *state) made(buf device.Buffer, err error) *block {
 	b := &block{buf: buf, err: err, made: s.number, scope: s.scope}
 	s.scope.blocks = append(s.scope.blocks, b)
 	return b
 }
 
-// end frees what was made in sc and not retained.
+// end frees the blocks of sc that were not retained.
 func (s *state) end(sc *scope, why string) {
 	for _, b := range sc.blocks {
 		if b.scope == sc {
@@ -44,7 +44,7 @@ func (s *state) end(sc *scope, why string) {
 	sc.blocks = sc.blocks[:0]
 }
 
-// free gives b's memory back to the device, unless that was done before.
+// free returns b's memory to the device, unless it was freed before.
 func (s *state) free(b *block, why string) {
 	if b.freed != "" {
 		return
@@ -55,7 +55,7 @@ func (s *state) free(b *block, why string) {
 		s.owned -= int64(b.buf.Len())
 	}
 	if b.held {
-		s.awaitReaders() // Free lets work on Compute write the memory
+		s.awaitReaders() // after Free, work on Compute may write the memory
 	}
 	if b.buf.Len() > 0 {
 		s.dev.Free(b.buf)
@@ -63,9 +63,8 @@ func (s *state) free(b *block, why string) {
 	b.buf = device.Buffer{}
 }
 
-// advance begins the next step if op, about to be applied to in, is the first
-// operation after a Backward that uses nothing made in the step of that
-// Backward, gradients included.
+// advance starts the next step if op is the first operation after a Backward that uses no result and no
+// gradient of that Backward's step. It is called before op is applied to in.
 func (s *state) advance(op string, in []*Variable) {
 	if !s.opens(in) {
 		return
@@ -75,9 +74,8 @@ func (s *state) advance(op string, in []*Variable) {
 	s.end(s.step, fmt.Sprintf("when step %d began at %s", s.number, op))
 }
 
-// opens tells whether an operation that is about to be applied to in begins the next
-// step: see advance. Of those in the first run of a Checkpoint only the first may, which
-// tells of all of them whether they are part of the step.
+// opens reports whether an operation on in starts the next step: see advance. Among the operations in
+// the first run of a Checkpoint only the first can start it; that one decides for all of them.
 func (s *state) opens(in []*Variable) bool {
 	first := s.scope == s.step || s.scope.opens
 	s.scope.opens = false
@@ -87,12 +85,11 @@ func (s *state) opens(in []*Variable) bool {
 	return !slices.ContainsFunc(in, func(v *Variable) bool { return v.mem.scope == s.step || v.grad })
 }
 
-// Scope calls f and frees, when f returns or panics, what operations on dev
-// made in it and f did not retain.
+// Scope calls f. When f returns or panics, Scope frees the results of operations on dev that f made and
+// did not retain.
 func Scope(dev device.Device, f func()) { stateOf(dev).inScope("when its scope ended", f) }
 
-// inScope runs f in a scope of its own, whose end is why what was made in it is
-// gone.
+// inScope runs f in a new scope. why is the cause that a [FreedError] reports for results of the scope.
 func (s *state) inScope(why string, f func()) {
 	outer := s.scope
 	s.scope = &scope{}
@@ -103,7 +100,7 @@ func (s *state) inScope(why string, f func()) {
 	f()
 }
 
-// adopt makes sc the owner of b, if that is from's.
+// adopt moves b from the scope from to sc, if b belongs to from.
 func (sc *scope) adopt(b *block, from *scope) {
 	if b.scope == from {
 		b.scope = sc
@@ -111,8 +108,8 @@ func (sc *scope) adopt(b *block, from *scope) {
 	}
 }
 
-// NoGrad is [Scope] for code that needs no gradients, such as an evaluation:
-// operations on dev are not recorded while f runs.
+// NoGrad is [Scope] for code that needs no gradients, such as an evaluation: operations on dev are not
+// recorded while f runs.
 func NoGrad(dev device.Device, f func()) {
 	s := stateOf(dev)
 	s.noGrad++
@@ -120,14 +117,14 @@ func NoGrad(dev device.Device, f func()) {
 	Scope(dev, f)
 }
 
-// repeating runs f, which ran before: its operations change no state of a layer again.
+// repeating runs f for the second time: its operations do not update a layer's state again.
 func (s *state) repeating(f func()) {
 	s.repeats++
 	defer func() { s.repeats-- }()
 	f()
 }
 
-// recording runs f with its operations recorded, whatever NoGrad is around it.
+// recording runs f and records its operations, even within NoGrad.
 func (s *state) recording(f func()) {
 	depth := s.noGrad
 	s.noGrad = 0
@@ -135,24 +132,22 @@ func (s *state) recording(f func()) {
 	f()
 }
 
-// Retain makes v outlive the scope, or the step, that it was made in: from now
-// on it is the program's, freed by the collector or by [Variable.Free]. Its
-// graph is not retained. Retain returns v.
+// Retain makes v outlive its scope or step. From now on v belongs to the program and is freed by the
+// garbage collector or by [Variable.Free]. The graph of v is not retained. Retain returns v.
 func (v *Variable) Retain() *Variable {
 	v.alive()
 	if v.mem.scope != nil {
-		v.s.addToScope(v.mem)
+		v.s.addToProgram(v.mem)
 	}
 	return v
 }
 
-// Free gives v's memory back to the device at once. v, and whatever shares its
-// memory, must not be used again. Free does nothing when v was freed before;
-// memory that [FromTensor] was given stays its owner's.
+// Free returns v's memory to the device at once. The program must not use v, or a variable that shares
+// its memory, again. Free does nothing if v was freed before, or if v is over memory that
+// [FromTensor] was given.
 func (v *Variable) Free() { v.s.free(v.mem, "by Free") }
 
-// alive comes before each use of v. It panics with a [*FreedError] when v was
-// freed.
+// alive precedes each use of v. It panics with a [*FreedError] if v was freed.
 func (v *Variable) alive() {
 	if v.mem.freed != "" {
 		panic(&FreedError{Op: v.op, Name: v.name, Step: v.mem.made, Freed: v.mem.freed})

@@ -7,23 +7,23 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Equal is where x = y, both of one type and broadcast to one shape: a mask of uint8, 1
-// where it holds and else 0, that has no gradient. The other comparisons are alike.
+// Equal compares x and y, which have the same type and are broadcast to one shape. The result is a mask
+// of uint8, 1 where x = y and 0 elsewhere. It has no gradient. The other comparisons work alike.
 func Equal(x, y *Variable) *Variable { return compared(kernels.Equal, x, y) }
 
-// NotEqual is where x ≠ y.
+// NotEqual returns the mask of x ≠ y: see [Equal].
 func NotEqual(x, y *Variable) *Variable { return compared(kernels.NotEqual, x, y) }
 
-// Less is where x < y.
+// Less returns the mask of x < y: see [Equal].
 func Less(x, y *Variable) *Variable { return compared(kernels.Less, x, y) }
 
-// LessEqual is where x ≤ y.
+// LessEqual returns the mask of x ≤ y: see [Equal].
 func LessEqual(x, y *Variable) *Variable { return compared(kernels.LessEqual, x, y) }
 
-// Greater is where x > y.
+// Greater returns the mask of x > y: see [Equal].
 func Greater(x, y *Variable) *Variable { return compared(kernels.Greater, x, y) }
 
-// GreaterEqual is where x ≥ y.
+// GreaterEqual returns the mask of x ≥ y: see [Equal].
 func GreaterEqual(x, y *Variable) *Variable { return compared(kernels.GreaterEqual, x, y) }
 
 func compared(c kernels.Comparison, x, y *Variable) *Variable {
@@ -49,7 +49,7 @@ func (f comparison) Backward(*Call, int, device.Tensor, device.Accum, device.Ten
 	return nil
 }
 
-// Where is x where cond, a mask of uint8, is not 0, and y elsewhere. All are broadcast to
+// Where returns x where cond, a mask of uint8, is not 0, and y elsewhere. All three are broadcast to
 // one shape.
 func Where(cond, x, y *Variable) *Variable {
 	const op = "Where"
@@ -66,7 +66,7 @@ func checkMask(op string, mask *Variable) {
 	}
 }
 
-// where has the condition as its last input: the result is of the first one's type.
+// where takes the condition as its last input, because the result has the type of the first input.
 type where struct{}
 
 func (where) Name() string { return "Where" }
@@ -96,7 +96,7 @@ func (where) Backward(c *Call, i int, dst device.Tensor, acc device.Accum, g dev
 	})
 }
 
-// unmasked accumulates g into dst, but for what mask covers.
+// unmasked accumulates g into dst, with 0 in place of g where mask is set.
 func (c *Call) unmasked(dst device.Tensor, acc device.Accum, g, mask device.Tensor) error {
 	zero, err := c.New(g.DType)
 	if err != nil {
@@ -113,8 +113,8 @@ func (c *Call) unmasked(dst device.Tensor, acc device.Accum, g, mask device.Tens
 	})
 }
 
-// MaskedFill is x with value where mask, of uint8 and broadcast to x's shape, is not 0:
-// PyTorch's masked_fill.
+// MaskedFill returns x with value where mask is not 0, as PyTorch's masked_fill. mask is of uint8 and
+// is broadcast to x's shape.
 func MaskedFill(x, mask *Variable, value float64) *Variable {
 	checkMask("MaskedFill", mask)
 	return Apply(maskedFill(value), x, mask)
@@ -151,16 +151,16 @@ func (maskedFill) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, 
 	return c.unmasked(dst, acc, g, c.In[1])
 }
 
-// Max is the largest elements of x in the given shape, which broadcasts to x's: over the
-// axes that it lacks, aligned at the last one, or has with size 1. Without a shape it is
-// the largest of all. NaN is larger than any number. Equal elements share the gradient, as
-// those of PyTorch's amax do. Max panics with a [*device.ShapeError] when there is nothing
-// to be the largest of.
+// Max returns the largest elements of x in the given shape, which must broadcast to x's shape. It
+// reduces the axes that shape lacks, aligned at the last axis, or has with size 1. Without a shape it
+// returns the largest of all elements. NaN counts as larger than any number. Equal largest elements
+// share the gradient, as in PyTorch's amax. Max panics with a [*device.ShapeError] if a result would
+// be the maximum of no elements.
 func Max(x *Variable, shape ...int) *Variable {
 	return Apply(&extremes{"Max", kernels.Largest, slices.Clone(shape)}, x)
 }
 
-// Min is [Max] of the smallest elements.
+// Min is [Max] for the smallest elements.
 func Min(x *Variable, shape ...int) *Variable {
 	return Apply(&extremes{"Min", kernels.Smallest, slices.Clone(shape)}, x)
 }
@@ -182,10 +182,10 @@ func (f *extremes) Shape(in []device.Shape) device.Shape {
 
 func (*extremes) Saves(_, j int) bool { return j == 0 || j == Output }
 
-// Forward reduces neighbouring axes together, the last ones first.
+// Forward reduces neighbouring axes together, the last axes first.
 func (f *extremes) Forward(c *Call) error {
 	x, to := c.In[0], append(slices.Repeat([]int{1}, len(c.In[0].Shape)-len(f.shape)), f.shape...)
-	shape := slices.Clone(x.Shape) // as reduced so far
+	shape := slices.Clone(x.Shape) // the shape reduced so far
 	for hi := len(shape); hi > 0; hi-- {
 		lo := hi
 		for lo > 0 && to[lo-1] == 1 && shape[lo-1] != 1 {
@@ -210,8 +210,8 @@ func (f *extremes) Forward(c *Call) error {
 	return c.kernels.Copy(c.Stream, c.Out, x)
 }
 
-// Backward divides the gradient among the elements that equal the extreme. Where that is
-// NaN none does, and the gradient is NaN.
+// Backward divides the gradient among the elements that equal the extreme. If the extreme is NaN, no
+// element equals it, and the gradient is NaN.
 func (f *extremes) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	k, s, x := c.kernels, c.Stream, c.In[0]
 	mask, err := c.New(device.Uint8, x.Shape...)
@@ -239,14 +239,14 @@ func (f *extremes) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum,
 	})
 }
 
-// ArgMax is where along an axis the largest elements of x are: int64, without the axis,
-// which may be negative, counted from the end. Of several equal ones it is the first; NaN
-// is larger than any number. It has no gradient.
+// ArgMax returns the int64 indices of the largest elements of x along an axis, without that axis. A
+// negative axis counts from the end. Among equal elements the first counts; NaN counts as larger than
+// any number. The result has no gradient.
 func ArgMax(x *Variable, axis int) *Variable {
 	return Apply(argExtreme{"ArgMax", kernels.Largest, axisOf("ArgMax", axis, x.t.Shape)}, x.Detach())
 }
 
-// ArgMin is [ArgMax] of the smallest elements.
+// ArgMin is [ArgMax] for the smallest elements.
 func ArgMin(x *Variable, axis int) *Variable {
 	return Apply(argExtreme{"ArgMin", kernels.Smallest, axisOf("ArgMin", axis, x.t.Shape)}, x.Detach())
 }

@@ -2,16 +2,16 @@ package autograd
 
 import "github.com/goddp/goddp/device"
 
-// Softmax is e^x divided by its sum along an axis; a negative one is counted from the end.
+// Softmax computes e^x divided by its sum along an axis. A negative axis counts from the end.
 func Softmax(x *Variable, axis int) *Variable { return softmaxAlong("Softmax", x, axis, false) }
 
-// LogSoftmax is the logarithm of [Softmax], exact where that is near 0.
+// LogSoftmax computes the logarithm of [Softmax]. It is accurate where Softmax is near 0.
 func LogSoftmax(x *Variable, axis int) *Variable { return softmaxAlong("LogSoftmax", x, axis, true) }
 
 func softmaxAlong(name string, x *Variable, axis int, log bool) *Variable {
 	shape := x.t.Shape
 	if len(shape) == 0 {
-		shape = device.Shape{1} // a scalar is a line of one
+		shape = device.Shape{1} // a scalar has one element along one axis
 	}
 	return Apply(softmax{name, axisOf(name, axis, shape), log}, x)
 }

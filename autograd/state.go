@@ -10,30 +10,30 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// state is what autograd keeps per device. Only the goroutine that drives the
-// device touches it, but for the queue.
+// state is autograd's state for a device. Only the goroutine that uses the device accesses it, except
+// for queue.
 type state struct {
 	dev     device.Device
-	scope   *scope  // where the result of the next operation belongs
-	step    *scope  // the implicit one, of the step that is running
-	number  int     // of that step, from 1
-	ended   bool    // a Backward ended in that step
-	noGrad  int     // depth of NoGrad calls
-	repeats int     // depth of second runs of checkpointed functions
-	nodes   uint64  // nodes made so far
-	passes  uint64  // backward passes begun so far
-	calls   []*Call // that are not in use
+	scope   *scope  // the scope of the next operation's result
+	step    *scope  // the scope of the current step
+	number  int     // the number of the current step, from 1
+	ended   bool    // whether a Backward has ended in the current step
+	noGrad  int     // the depth of NoGrad calls
+	repeats int     // the depth of second runs of checkpointed functions
+	nodes   uint64  // the number of nodes made so far
+	passes  uint64  // the number of backward passes started so far
+	calls   []*Call // free Calls
 	random  RandomGenerator
-	holds   []hold // reads that Compute does not wait for yet
+	holds   []hold // reads that Compute has not waited for yet
 
-	// Memory that belongs to the program and is freed by the collector.
-	owned int64         // bytes of it that were not freed yet
-	live  int64         // the least of owned since the collector was last asked to run
-	began time.Time     // of that collection
-	took  time.Duration // that collection
+	// Memory that belongs to the program and that the garbage collector frees.
+	owned int64         // bytes that are not freed yet
+	live  int64         // the minimum of owned since collect last ran
+	began time.Time     // the start of that collection
+	took  time.Duration // the duration of that collection
 
 	mu    sync.Mutex
-	queue []device.Buffer // freed by the collector, not yet given back to the device
+	queue []device.Buffer // found unreachable by the garbage collector, not yet freed on the device
 }
 
 type stateKey struct{}
@@ -45,15 +45,14 @@ func stateOf(dev device.Device) *state {
 	}).(*state)
 }
 
-// alloc allocates a tensor, its content undefined. Where the device is out of
-// memory, the collector may know of some. With an error, the tensor has the
-// type and shape but no memory.
+// alloc allocates a tensor with undefined content. If the device is out of memory, alloc runs the
+// garbage collector and tries again. With an error, the tensor has the type and shape but no memory.
 func (s *state) alloc(dt device.DType, shape device.Shape) (device.Tensor, error) {
 	s.drain()
 	size := shape.Len() * dt.Size()
 	buf, err := s.dev.Alloc(size)
 	if errors.Is(err, device.ErrOutOfMemory) {
-		s.awaitReaders() // what HoldWrites keeps may be collected
+		s.awaitReaders() // releases variables that HoldWrites keeps reachable
 		s.collect()
 		buf, err = s.dev.Alloc(size)
 	}
@@ -63,7 +62,7 @@ func (s *state) alloc(dt device.DType, shape device.Shape) (device.Tensor, error
 	return device.NewTensor(buf, dt, shape...), nil
 }
 
-// drain gives back to the device what the collector freed.
+// drain frees the memory that the garbage collector found unreachable.
 func (s *state) drain() {
 	s.mu.Lock()
 	queue := s.queue
@@ -76,23 +75,21 @@ func (s *state) drain() {
 	s.live = min(s.live, s.owned)
 }
 
-// When the collector is asked to look for what the program dropped: at a growth of its
-// memory of collectAfter if the last collection took less than 1/collectShare of the
-// time since it began, and of collectAtLatest in any case. The first is the least at
-// which Go's collector runs for its own heap. A collection costs about a millisecond,
-// which is a step of a small model.
+// Bounds on the growth of the program's device memory before autograd runs the garbage collector:
+// collectAfter if the last collection took less than 1/collectShare of the time since it started,
+// otherwise collectAtLatest. collectAfter is the minimum heap size of Go's collector. A collection
+// takes about a millisecond, as long as a step of a small model.
 const (
 	collectAfter    = 4 << 20
 	collectAtLatest = 64 << 20
 	collectShare    = 50
 )
 
-// addToScope makes b memory of the program: freed by the collector. Go's collector does not
-// see how much device memory a few small handles hold. It is asked to run when the
-// memory that is not freed has doubled since it last was, as it does by itself for its
-// addToScope heap: what the program has dropped takes no more than what it holds, such as its
-// parameters, or than the bounds above.
-func (s *state) addToScope(b *block) {
+// addToProgram makes b belong to the program: the garbage collector frees it. The collector does not
+// see how much device memory a small handle keeps. So addToProgram runs the collector when the memory
+// that is not freed has doubled since the last run, as Go does for its heap. Unreachable memory is
+// then at most as large as reachable memory, or as the bounds above.
+func (s *state) addToProgram(b *block) {
 	b.cleanup = runtime.AddCleanup(b, s.enqueue, b.buf)
 	b.scope = nil
 	s.owned += int64(b.buf.Len())
@@ -102,15 +99,15 @@ func (s *state) addToScope(b *block) {
 	}
 }
 
-// enqueue runs on the collector's goroutine, where no device may be called.
+// enqueue runs on a goroutine of the garbage collector, which must not call the device.
 func (s *state) enqueue(b device.Buffer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue = append(s.queue, b)
 }
 
-// collect runs the collector and gives back what it found. Clean-ups run some
-// time after a collection: a sentinel's tells when they do.
+// collect runs the garbage collector and frees the memory that it finds. Clean-ups run some time after
+// a collection; the clean-up of a sentinel tells collect when they do.
 func (s *state) collect() {
 	s.began = time.Now()
 	ran := make(chan struct{})

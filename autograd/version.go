@@ -4,40 +4,37 @@ import (
 	"fmt"
 )
 
-// Version counts the in-place writes to v's memory that autograd was told of. All
-// handles to one memory ([Variable.Detach], [Reshape]) have one version.
+// Version returns the number of in-place writes to v's memory that autograd knows of. All handles to
+// the same memory ([Variable.Detach], [Reshape]) have the same version.
 func (v *Variable) Version() uint64 { return v.mem.version }
 
-// BumpVersion says that v's memory is about to be written in place. The caller enqueues the
-// write on the compute stream, or behind it, after BumpVersion returns. The write then runs
-// behind the reads that [HoldWrites] was told of. A [Variable.Backward] through an operation
-// that read v before the write, and computes a gradient from what it read, panics with a
-// [*ModifiedError].
+// BumpVersion announces an in-place write to v's memory. The caller enqueues the write on the compute
+// stream, or ordered after it, when BumpVersion has returned. The write then runs after the reads that
+// [HoldWrites] announced. If an operation read v before the write, and its backward computes a
+// gradient from v, [Variable.Backward] panics with a [*ModifiedError].
 //
-// The optimizers, nn.LoadState, ddp and what else of this module writes variables call
-// it. A program calls it before it writes the memory itself: by a kernel, a copy or a
-// collective on [Variable.Tensor], or through memory that the variable shares
-// ([FromTensor]). Variables that FromTensor made over one memory have a version each.
-// Gradients need no call: operations copy those that they save.
+// The optimizers, nn.LoadState and ddp call BumpVersion themselves. A program calls it before it
+// writes the memory with a kernel, a copy or a collective on [Variable.Tensor], or through memory that
+// it shares with the variable ([FromTensor]). Variables that FromTensor made over the same memory have
+// separate versions. Gradients need no call, because operations copy the gradients that they save.
 func (v *Variable) BumpVersion() {
 	v.mem.version++
 	if v.mem.held {
-		v.s.awaitReaders() // an error is the device's: the write fails with it too
+		v.s.awaitReaders() // the device's error also fails the write
 	}
 }
 
-// ModifiedError is the panic value of a backward pass through an operation of which
-// an operand, or the result, was written in place after the operation was applied, and
-// whose backward computes a gradient from it. The usual cause is an optimizer's Step
-// between a forward pass and its Backward: with two optimizers, such as a generator's
-// and a discriminator's, each Backward has to come before the Step that changes what
-// its graph reads, or the forward pass has to be run again.
+// ModifiedError is the panic value of a backward pass that would read an operand or a result that was
+// written in place after the operation was applied. The usual cause is an optimizer's Step between a
+// forward pass and its Backward. With two optimizers, such as those of a generator and a
+// discriminator, call each Backward before the Step that changes values its graph reads, or run the
+// forward pass again.
 //
-// Backward panics before it changes any gradient, and keeps the graph. Only where a
-// function given to [Checkpoint] finds it as it runs again, the pass fails.
+// Backward panics before it changes any gradient, and keeps the graph. If a function given to
+// [Checkpoint] detects the write in its second run, the pass fails instead.
 type ModifiedError struct {
 	Op       string // the operation, as in "MatMul"
-	Variable string // what was written, by its name if it was given one: `variable "0.weight" float32[2 3]`
+	Variable string // the variable that was written, with its name if it has one: `variable "0.weight" float32[2 3]`
 	Saved    uint64 // its version when the operation was applied
 	Now      uint64 // its version at the backward pass
 }
@@ -47,34 +44,34 @@ func (e *ModifiedError) Error() string {
 		e.Op, e.Variable, e.Saved, e.Now)
 }
 
-// Saver is a [Function] that says which operands its backward reads, so that those
-// that it does not read may be written in place after the operation was applied. The
-// backward of a Function that is no Saver reads all of them.
+// Saver is a [Function] that states which operands its backward reads. Other operands may be written in
+// place after the operation was applied. The backward of a Function that is not a Saver counts as
+// reading all of them.
 type Saver interface {
 	Function
-	// Saves tells whether Prepare, or Backward for input i, reads c.In[j], or, for
-	// j = [Output], c.Out.
+	// Saves reports whether Prepare, or Backward for input i, reads c.In[j]. For j = [Output] it
+	// reports whether they read c.Out.
 	Saves(i, j int) bool
 }
 
 // Output stands for the result of an operation: see [Saver].
 const Output = -1
 
-// input is an operand of an operation that was recorded.
+// input is an operand of a recorded operation.
 type input struct {
 	*Variable
-	version uint64 // of its memory when the operation was applied
+	version uint64 // the memory's version when the operation was applied
 }
 
-// check panics with a [*ModifiedError] unless x is as it was when op was applied.
+// check panics with a [*ModifiedError] if x was written since op was applied.
 func (x input) check(op string) {
 	if now := x.mem.version; now != x.version {
 		panic(&ModifiedError{Op: op, Variable: x.String(), Saved: x.version, Now: now})
 	}
 }
 
-// saves tells whether the backward of n, as far as it is needed, reads input j, or for
-// j = Output the result.
+// saves reports whether the backward of n reads input j, or the result for j = Output, in order to
+// compute a gradient that is needed.
 func (n *node) saves(j int) bool {
 	f, ok := n.fn.(Saver)
 	for i, x := range n.in {
@@ -85,8 +82,8 @@ func (n *node) saves(j int) bool {
 	return false
 }
 
-// checkVersions panics with a [*ModifiedError] if what the backward of n reads was
-// written since n was recorded.
+// checkVersions panics with a [*ModifiedError] if an operand that the backward of n reads was written
+// since n was recorded.
 func (n *node) checkVersions() {
 	if c, ok := n.fn.(*checkpoint); ok {
 		c.checkVersions()
@@ -97,22 +94,22 @@ func (n *node) checkVersions() {
 			x.check(n.fn.Name())
 		}
 	}
-	// The version of a result is 0 when its operation was applied.
+	// A result has version 0 when its operation has been applied.
 	if n.out.mem.version != 0 && n.saves(Output) {
 		input{Variable: n.out}.check(n.fn.Name())
 	}
 }
 
-// checkVersions panics with a [*ModifiedError] if what the function reads was written
-// since its first run: the operations in it would compute something else.
+// checkVersions panics with a [*ModifiedError] if an operand that the function reads was written since
+// its first run: the second run would compute something else.
 func (c *checkpoint) checkVersions() {
 	for _, r := range c.reads {
 		r.check(r.op + " within Checkpoint")
 	}
 }
 
-// saveGradients replaces the inputs of n that are gradients, and that its backward
-// reads, by copies: the pass may write a gradient before it comes to n.
+// saveGradients replaces inputs of n that are gradients, and that n's backward reads, by copies. The
+// pass may write a gradient before it reaches n.
 func (s *state) saveGradients(n *node) error {
 	for j, x := range n.in {
 		if !x.grad || !n.saves(j) {
