@@ -47,7 +47,16 @@ type part struct {
 //
 //	head.Weight = embedding.Weight
 func Add[M Model](c *Container, name string, m M) M {
+	known := map[*value]bool{}
+	for _, p := range c.Parameters() {
+		known[p.value] = true
+	}
 	c.add(part{name, name + ".", m})
+	for _, p := range m.Parameters() {
+		if !known[p.value] {
+			p.rename(name + "." + p.name)
+		}
+	}
 	if inner := containerOf(m); inner != nil && inner.parent == nil {
 		inner.parent, inner.name = c, name
 	}

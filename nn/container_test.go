@@ -178,7 +178,7 @@ func TestMisfitNamesTheLayer(t *testing.T) {
 	for want, f := range map[string]func(){
 		"h.0.0: Linear: shapes [2 5] and [4 4] do not fit (parameter h.0.0.weight)": func() { m.Forward(x, x) },
 		"nested.1.1: Add: shapes [2 3] and [7] do not fit":                          func() { nested.Forward(x) },
-		"layer 2: Linear: shapes [2 3] and [1 4] do not fit":                        func() { unnamed(dev).Forward(x) },
+		"layer 2: Linear: shapes [2 3] and [1 4] do not fit (parameter 2.weight)":   func() { unnamed(dev).Forward(x) },
 	} {
 		err := panicOf(f)
 		var misfit *device.ShapeError
@@ -194,6 +194,38 @@ func TestMisfitNamesTheLayer(t *testing.T) {
 	if e := (*device.DTypeError)(nil); !errors.As(err, &e) || !strings.HasPrefix(err.Error(), "layer 1: Linear: got bfloat16") {
 		t.Errorf("%v", err)
 	}
+}
+
+// An error names a parameter by its path in the outermost model, even if the model was never placed as
+// a whole.
+func TestErrorsNameTheParameterWithoutPlacingTheModel(t *testing.T) {
+	dev := cpu.New(nil)
+	defer dev.Close()
+	early, late := nn.Linear(5, 4), nn.Linear(4, 2)
+	if err := nn.Place(early, dev, 1); err != nil {
+		t.Fatal(err)
+	}
+	net := nn.Sequential(nn.ReLU(), nn.Sequential(early), late)
+	zeros := func(shape ...int) *autograd.Variable { return autograd.Zeros(dev, device.Float32, shape...) }
+	panicOf := func(f func()) (v any) {
+		defer func() { v = recover() }()
+		f()
+		return nil
+	}
+	misfit := func(layer, parameter string, f func()) {
+		t.Helper()
+		if e, ok := panicOf(f).(*device.ShapeError); !ok || e.Layer != layer || e.Parameter != parameter {
+			t.Errorf("%v, want a ShapeError of layer %s, parameter %s", e, layer, parameter)
+		}
+	}
+	misfit("1.0", "1.0.weight", func() { net.Forward(zeros(2, 3)) })
+	if e, ok := panicOf(func() { net.Forward(zeros(2, 5)) }).(*nn.UnplacedError); !ok || e.Name != "2.weight" {
+		t.Errorf("%v, want an UnplacedError of 2.weight", e)
+	}
+	if err := nn.Place(late, dev, 1); err != nil {
+		t.Fatal(err)
+	}
+	misfit("2", "2.weight", func() { late.Forward(zeros(2, 3)) })
 }
 
 // unnamed is a sequence whose last layer has a parameter without the layer's name.

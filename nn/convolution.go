@@ -83,11 +83,12 @@ func (l *ConvLayer) Forward(x *autograd.Variable) *autograd.Variable {
 	if dt == device.Invalid {
 		dt = l.Weight.DType()
 	}
+	weight := autograd.Cast(l.Weight.Var(), dt)
 	var bias *autograd.Variable
 	if l.Bias != nil {
 		bias = autograd.Cast(l.Bias.Var(), dt)
 	}
-	return autograd.Conv2d(autograd.Cast(x, dt), autograd.Cast(l.Weight.Var(), dt), bias, &l.conv)
+	return autograd.Conv2d(autograd.Cast(x, dt), weight, bias, &l.conv)
 }
 
 // Parameters are "weight" and, unless there is none, "bias".

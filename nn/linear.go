@@ -63,11 +63,12 @@ func (l *LinearLayer) forward(x *autograd.Variable, compute func(x, w, bias *aut
 	if dt == device.Invalid {
 		dt = l.Weight.DType()
 	}
+	weight := autograd.Cast(l.Weight.Var(), dt)
 	var bias *autograd.Variable
 	if l.Bias != nil {
 		bias = autograd.Cast(l.Bias.Var(), dt)
 	}
-	return compute(autograd.Cast(x, dt), autograd.Cast(l.Weight.Var(), dt), bias)
+	return compute(autograd.Cast(x, dt), weight, bias)
 }
 
 // Parameters are "weight" and, unless there is none, "bias".

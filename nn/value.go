@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/goddp/goddp/autograd"
@@ -175,6 +176,7 @@ type value struct {
 	dtype device.DType
 	init  Init
 	v     *autograd.Variable // nil before it has a place
+	path  string             // its name in the outermost model, for messages; empty before Add
 
 	frozen bool // of a parameter without a place: it gets no gradient when it has one
 }
@@ -195,9 +197,16 @@ func (v *value) Placed() bool { return v.v != nil }
 
 func (v *value) variable(name string) *autograd.Variable {
 	if v.v == nil {
-		panic(&UnplacedError{name})
+		panic(&UnplacedError{cmp.Or(v.path, name)})
 	}
 	return v.v
+}
+
+// rename sets the name for messages.
+func (v *value) rename(path string) {
+	if v.path = path; v.v != nil {
+		v.v.SetName(path)
+	}
 }
 
 func (v *value) describe(name string) string {
@@ -230,7 +239,7 @@ func (v *value) place(dev device.Device, name string, seed, offset uint64) error
 	if made != first {
 		first.Free()
 	}
-	v.v = made.SetName(name)
+	v.v = made.SetName(cmp.Or(v.path, name))
 	return nil
 }
 
