@@ -16,30 +16,29 @@ import (
 //go:embed testdata/attention_error.py
 var attentionErrorScript string
 
-// halfAttention is one attention of a 16-bit type, as attention_error.py reads it.
+// halfAttention is one case of attention in a 16-bit type, in the format that attention_error.py reads.
 type halfAttention struct {
 	DType    string    `json:"dtype"`
-	Shape    [4]int    `json:"shape"` // of every array: [B H T D]
+	Shape    [4]int    `json:"shape"` // [B H T D] of every array
 	Causal   bool      `json:"causal"`
 	In       [3][]byte `json:"in"` // q, k, v
 	Upstream []byte    `json:"upstream"`
-	Out      [4][]byte `json:"out"` // the result, and the gradients for q, k and v
+	Out      [4][]byte `json:"out"` // the result, and the gradients of q, k and v
 }
 
-// deviation is how far an array is from the one in float64: the largest error of an element, and the
-// root of the mean of the errors' squares.
+// deviation is the difference of an array from its float64 reference: the maximum error of an element,
+// and the root mean square error.
 type deviation struct{ Max, RMS float64 }
 
-// float32Error bounds the errors that sums of a few hundred products of normal numbers have in float32.
+// float32Error bounds the float32 error of a sum of a few hundred products of normal numbers.
 const float32Error = 1e-5
 
-// TestHalfAttentionIsAsExactAsPyTorchs compares attention of 16-bit types with attention in float64 of
-// the same inputs, which are standard normal. The largest error of an element and the root mean square
-// error are at most twice those of PyTorch's attention of the same type on the same GPU. Errors below
-// float32Error pass: where the exact gradient is 0, as that of a softmax of one score, both have only
-// errors of this size.
+// TestHalfAttentionIsAsExactAsPyTorchs compares attention in 16-bit types with float64 attention on the
+// same standard normal inputs. The maximum error and the root mean square error are at most twice those
+// of PyTorch's attention in the same type on the same GPU. Errors below float32Error always pass: where
+// the exact gradient is 0, such as that of a softmax of one score, both libraries have only such errors.
 //
-// With -short there are few rows, so that an emulated GPU is fast enough, and PyTorch may be without a GPU.
+// With -short there are few rows, so that an emulated GPU is fast enough, and PyTorch may run on the CPU.
 func TestHalfAttentionIsAsExactAsPyTorchs(t *testing.T) {
 	dev, err := comm.OpenDevice(nil)
 	if err != nil {
@@ -66,7 +65,7 @@ func TestHalfAttentionIsAsExactAsPyTorchs(t *testing.T) {
 	}
 	var info struct {
 		Version, Device string
-		Cases           [][4]struct{ Ours, Theirs deviation } // of the result, and of the gradients for q, k and v
+		Cases           [][4]struct{ Ours, Theirs deviation } // for the result, and for the gradients of q, k and v
 	}
 	torchtest.Run(t, attentionErrorScript, map[string]any{"cases": cases}, &info)
 	if info.Device == "cpu" && !testing.Short() {
@@ -93,7 +92,7 @@ func TestHalfAttentionIsAsExactAsPyTorchs(t *testing.T) {
 	t.Logf("errors against float64, and their ratios to those of PyTorch %s on %s:\n%s", info.Version, info.Device, &table)
 }
 
-// ratio returns a/b, and 0 for errors that are as small as float32's.
+// ratio returns a/b, or 0 if a is below float32Error.
 func ratio(a, b float64) float64 {
 	if max(a, b) < float32Error {
 		return 0
@@ -101,7 +100,7 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
-// attendInHalf makes inputs and computes their attention and its gradients on dev.
+// attendInHalf draws inputs, and computes their attention and its gradients on dev.
 func attendInHalf(t *testing.T, dev device.Device, rng *rand.Rand, dt device.DType, causal bool, shape [4]int) halfAttention {
 	c := halfAttention{DType: dt.String(), Shape: shape, Causal: causal}
 	read := func(v *autograd.Variable) []byte {

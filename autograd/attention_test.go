@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/internal/torchtest"
 )
 
-// attentionCases are gradient cases of attention.
+// attentionCases returns the gradient tests of attention.
 func attentionCases() (cases []gradCase) {
 	add := func(name string, f func(variables) *autograd.Variable, shapes ...device.Shape) {
 		cases = append(cases, gradCase{"ScaledDotProductAttention " + name, shapes, -1, 1, f})
@@ -52,7 +52,8 @@ func attentionCases() (cases []gradCase) {
 	return cases
 }
 
-// PackedAttention is attention of the parts, and rows first is heads first in another order.
+// PackedAttention computes the same as attention of the separate parts, and RowsFirst the same as heads
+// first with permuted axes.
 func TestPackedAttention(t *testing.T) {
 	const b, n, h, d = 2, 5, 3, 4
 	dev := newDevice(t)
@@ -79,8 +80,8 @@ func TestPackedAttention(t *testing.T) {
 	}
 }
 
-// A query that a mask keeps from all keys has zeros for a result.
-func TestAttentionToNothing(t *testing.T) {
+// A query for which all keys are masked has a result of zeros.
+func TestFullyMaskedQueryGivesZeros(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.FromSlice(dev, []float32{1, 2, 3, 4}, 1, 1, 2, 2)
 	mask := autograd.FromBytes(dev, device.Uint8, device.Shape{2, 2}, []byte{0, 0, 1, 0})
@@ -110,7 +111,7 @@ func TestAttentionIsPyTorchs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	var cases []torchtest.Case
 	for n := range randomShapes {
-		size := func(most int) int { return rng.IntN(most) + min(1, rng.IntN(15)) } // sometimes 0
+		size := func(most int) int { return rng.IntN(most) + min(1, rng.IntN(15)) } // rarely 0
 		b, keyHeads, group, rows, keys, d := size(3), 1+rng.IntN(3), 1+rng.IntN(2), size(90), size(90), 1+rng.IntN(40)
 		opts := autograd.AttentionOptions{Causal: n%3 == 0, Scale: []float64{0, 0.3}[rng.IntN(2)]}
 		q := randomInput(rng, -1, 1, b, keyHeads*group, rows, d)
@@ -128,7 +129,7 @@ func TestAttentionIsPyTorchs(t *testing.T) {
 			scores = fmt.Sprintf("(%s).masked_fill(torch.ones(%d, %d, dtype=torch.bool, device=x[0].device).triu(1), float('-inf'))", scores, rows, keys)
 		case 1:
 			scores += " + x[3]"
-		case 2: // each query sees a key at least
+		case 2: // at least one key is unmasked for each query
 			scores = fmt.Sprintf("(%s).masked_fill(x[3] <= 0, float('-inf'))", scores)
 			for i, m := range mask.Numbers {
 				if i%keys == i/keys%keys {

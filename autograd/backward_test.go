@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// tick is the identity; its Backward writes a line to a log.
+// tick is the identity; its Backward appends its name to a log.
 type tick struct {
 	name string
 	log  *[]string
@@ -35,9 +35,8 @@ func mustBackward(t *testing.T, v *autograd.Variable, opts ...autograd.BackwardO
 	}
 }
 
-// A leaf's sink hears that its gradient is ready once, after the last of the
-// leaf's uses and while earlier layers are still to come.
-func TestReadyInTheMiddle(t *testing.T) {
+// The pass calls a sink's Ready once, after the last use of the leaf and before it reaches earlier layers.
+func TestReadyFollowsTheLastUse(t *testing.T) {
 	dev := newDevice(t)
 	var log []string
 	leaf := func(name string) *autograd.Variable {
@@ -56,7 +55,7 @@ func TestReadyInTheMiddle(t *testing.T) {
 	mustBackward(t, autograd.Mul(h, shared))
 
 	want := []string{
-		"shared fresh", // first of its three uses, seen from the end
+		"shared fresh", // the first write of three
 		"layer 3", "last fresh", "last scale", "last ready",
 		"layer 2",
 		"layer 1", "shared scale", "shared ready", "first fresh", "first scale", "first ready",
@@ -70,8 +69,7 @@ func TestReadyInTheMiddle(t *testing.T) {
 	}
 }
 
-// total is the sum of its inputs; its Backward writes down the order in which
-// it is asked for their gradients.
+// total sums its inputs; its Backward records the order in which the pass asks for gradients.
 type total struct{ order *[]int }
 
 func (total) Name() string                         { return "total" }
@@ -94,9 +92,9 @@ func (f total) Backward(c *autograd.Call, i int, dst device.Tensor, acc device.A
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
 }
 
-// Leaves come first, as their gradients have a way to go, and later inputs
-// before earlier ones; those that need no gradient do not come.
-func TestOrderOfInputs(t *testing.T) {
+// The pass computes gradients of leaves first, because the reducer can then start early, and gradients of
+// later inputs before those of earlier inputs. It skips inputs that need no gradient.
+func TestLeavesGetGradientsFirst(t *testing.T) {
 	dev := newDevice(t)
 	leaf := func() *autograd.Variable { return autograd.Scalar(dev, 1).RequireGrad() }
 	result := func() *autograd.Variable { return autograd.Neg(leaf()) }
@@ -124,20 +122,20 @@ func TestGradientsAddUpUntilZeroed(t *testing.T) {
 	if w.Grad() != nil {
 		t.Error("a gradient after ZeroGrad")
 	}
-	mustBackward(t, w) // a leaf is its own root
+	mustBackward(t, w) // a pass may start at a leaf
 	if got := w.Grad().Item(); got != 1 {
 		t.Errorf("gradient for itself is %v, want 1", got)
 	}
 }
 
-// Inputs that need no gradient cost nothing: no kernel runs for them.
+// The pass runs no kernel for inputs that need no gradient.
 func TestOnlyNeededGradients(t *testing.T) {
 	dev := newFaulty(t, nil)
 	x, w := autograd.Zeros(dev, device.Float32, 2, 3), autograd.Zeros(dev, device.Float32, 4, 3).RequireGrad()
 	loss := autograd.Sum(autograd.Linear(x, w, nil))
 	dev.kernels = 0
 	mustBackward(t, loss)
-	// Fill and copy of the seed; three of Sum; one product.
+	// Two kernels fill and copy the initial gradient, three belong to Sum, one to the product.
 	if dev.kernels != 6 {
 		t.Errorf("%d kernels ran, want 6", dev.kernels)
 	}
@@ -178,8 +176,8 @@ func TestBackwardWith(t *testing.T) {
 	near(t, "the gradient given", read(t, g), []float64{1, 10, 100}, 0)
 }
 
-// A result's gradient is freed as soon as it was passed on, so a backward pass
-// needs memory for two of them however long the chain.
+// The pass frees the gradient of a result as soon as it has used it, so it needs memory for two such
+// gradients however long the chain is.
 func TestInteriorGradientsAreFreed(t *testing.T) {
 	const n, length = 1 << 20, 16
 	dev := newDevice(t)
@@ -199,7 +197,7 @@ func TestInteriorGradientsAreFreed(t *testing.T) {
 	}
 }
 
-// watcher is an Observer that writes down what it is told.
+// watcher is an Observer that records its calls.
 type watcher struct {
 	leaves  []*autograd.Variable
 	started int
@@ -256,7 +254,7 @@ func TestObservers(t *testing.T) {
 	if leaf := autograd.Scalar(dev, 1); autograd.Observe(leaf, w) != leaf {
 		t.Error("a variable without a graph is observed")
 	}
-	// Two observers of one output, the inner kept by the outer's handle.
+	// Two observers of one output: the handle of the second also has the first.
 	both := autograd.Observe(autograd.Observe(autograd.Neg(a), w), other)
 	w.fail = nil
 	mustBackward(t, both)
@@ -265,7 +263,7 @@ func TestObservers(t *testing.T) {
 	}
 }
 
-// throwing is the identity; thrown is called in its backward.
+// throwing is the identity; its Backward calls thrown.
 type throwing struct{ thrown func() }
 
 func (throwing) Name() string                         { return "throwing" }
@@ -276,8 +274,8 @@ func (f throwing) Backward(*autograd.Call, int, device.Tensor, device.Accum, dev
 	return nil
 }
 
-// A pass that panics, or whose goroutine ends, is over for who was told that it began,
-// keeps no memory, and leaves the model fit for another one.
+// If a pass panics, or its goroutine ends, every observer that received BeginBackward receives
+// EndBackward, no memory leaks, and the next pass works.
 func TestPanicInABackwardPass(t *testing.T) {
 	dev := newDevice(t)
 	a, b := autograd.Scalar(dev, 2).RequireGrad(), autograd.Scalar(dev, 3).RequireGrad()
@@ -326,8 +324,8 @@ func TestPanicInABackwardPass(t *testing.T) {
 	}
 }
 
-// An observer that refuses a pass leaves gradients and graph as they are.
-func TestAPassThatDoesNotBegin(t *testing.T) {
+// If an observer panics in BeginBackward, gradients and graph stay unchanged.
+func TestPanicInBeginBackwardChangesNothing(t *testing.T) {
 	dev := newDevice(t)
 	a := autograd.Scalar(dev, 2).RequireGrad()
 	first, second := &watcher{}, &watcher{leaves: []*autograd.Variable{nil}}
@@ -344,7 +342,7 @@ func TestAPassThatDoesNotBegin(t *testing.T) {
 	mustBackward(t, y)
 }
 
-// The sink's owner decides what an optimizer may do with the gradient.
+// The owner of a sink decides whether an optimizer may use the gradient.
 func TestGradSink(t *testing.T) {
 	dev := newDevice(t)
 	v := autograd.Scalar(dev, 2).RequireGrad().SetName("w")
@@ -391,8 +389,8 @@ func TestGradSink(t *testing.T) {
 	}
 }
 
-// A sink may keep the gradient in another type than the leaf's: operations compute
-// theirs in the leaf's, and it is added up, and scaled, in the sink's.
+// A sink may hold the gradient in another type than the leaf: operations compute gradients in the leaf's
+// type, and the pass adds and scales them in the sink's type.
 func TestGradSinkOfAnotherType(t *testing.T) {
 	dev := newDevice(t)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -406,8 +404,7 @@ func TestGradSinkOfAnotherType(t *testing.T) {
 	}
 	x := leaf(4, 3).Detach()
 	w, b, other := leaf(5, 3), leaf(5), leaf(5)
-	// A weight and a bias whose gradients are computed together, and a leaf that
-	// is used twice.
+	// One kernel computes the gradients of a weight and its bias; another leaf is used twice.
 	pass := func() {
 		mustBackward(t, autograd.Sum(autograd.Mul(autograd.Mul(autograd.Linear(x, w, b), other), other)))
 	}
@@ -444,7 +441,7 @@ func TestGradSinkOfAnotherType(t *testing.T) {
 	if use := dev.Memory().InUse; use > held+1<<12 {
 		t.Errorf("%d bytes in use, %d before", use, held)
 	}
-	// The leaf itself is what a pass begins with.
+	// The pass starts at the leaf itself.
 	seed := leaf(5).Detach()
 	b.ZeroGrad()
 	if err := b.BackwardWith(seed); err != nil {
@@ -457,7 +454,7 @@ func TestGradSinkOfAnotherType(t *testing.T) {
 	}
 }
 
-// Devices share nothing: each has a goroutine of its own.
+// Two goroutines can each use a device: devices share no state.
 func TestTwoDevices(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
@@ -475,8 +472,7 @@ func TestTwoDevices(t *testing.T) {
 	wg.Wait()
 }
 
-// A frozen leaf is left out, of graphs recorded before as well, and comes back
-// with its sink.
+// A frozen leaf gets no gradient, even in graphs recorded before. Unfrozen, it has its sink again.
 func TestFreeze(t *testing.T) {
 	dev := newDevice(t)
 	a, b := autograd.Scalar(dev, 2).RequireGrad(), autograd.Scalar(dev, 3).RequireGrad()
@@ -518,7 +514,7 @@ func TestFreeze(t *testing.T) {
 	panics[*autograd.GraphError](t, func() { autograd.Exp(a).Freeze() })
 }
 
-// A gradient's handle is made once, and anew where it was spoilt.
+// Grad returns the same handle again, and a new one if the old handle became invalid.
 func TestGradHandles(t *testing.T) {
 	v := autograd.Scalar(newDevice(t), 2).RequireGrad().SetName("w")
 	newSink(v, "w", nil)

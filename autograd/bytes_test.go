@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// What Bytes reads is of every type and shape what FromBytes makes again.
+// FromBytes restores what Bytes read, for every type and shape.
 func TestBytes(t *testing.T) {
 	dev := newDevice(t)
 	for _, v := range []*autograd.Variable{

@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// typed is a leaf of a type, with numbers rounded to it.
+// typed returns a leaf of type dt with data rounded to it.
 func typed(t *testing.T, dev device.Device, dt device.DType, data ...float64) *autograd.Variable {
 	t.Helper()
 	v := autograd.Zeros(dev, dt, len(data))
@@ -18,7 +18,7 @@ func typed(t *testing.T, dev device.Device, dt device.DType, data ...float64) *a
 	return v
 }
 
-// Values are rounded on the way there, and gradients on the way back.
+// Cast rounds values in the forward pass and gradients in the backward pass.
 func TestCast(t *testing.T) {
 	dev := newDevice(t)
 	fine := []float64{1 + 0x1p-8 + 0x1p-20, -3.14159}
@@ -39,7 +39,7 @@ func TestCast(t *testing.T) {
 			t.Errorf("%v to %v: %v, want %v", c.from, c.to, read(t, y), c.y)
 		}
 		g := autograd.FromSlice(dev, []float64{1 + 0x1p-8 + 0x1p-20, 0x1p-24})
-		// The gradient for y is g rounded to its type.
+		// The gradient of y is g rounded to y's type.
 		mustBackwardWith(t, autograd.Cast(y, device.Float64), g)
 		if got := x.Grad(); got.DType() != c.from || !slices.Equal(read(t, got), c.grad) {
 			t.Errorf("%v to %v: the gradient is %v %v, want %v", c.from, c.to, got.DType(), read(t, got), c.grad)
@@ -53,14 +53,13 @@ func TestCast(t *testing.T) {
 	panics[*device.DTypeError](t, func() { autograd.Cast(autograd.FromLabels(dev, []int64{1}), device.Float32) })
 }
 
-// Where gradients add up, in a 16-bit leaf, each sum is rounded once; so is the
-// factor that a sink folds into the last.
+// A 16-bit leaf rounds each sum of gradients once, and the factor of a sink along with the last sum.
 func TestCastAccumulates(t *testing.T) {
 	dev := newDevice(t)
 	x := typed(t, dev, device.BFloat16, 1).RequireGrad()
 	third := autograd.FromSlice(dev, []float32{0x1.8p-9})
 	wide := autograd.Cast(x, device.Float32)
-	// 1·0x1.8p-9 arrives after 1: the sum, 1.0029, is nearer to 1 than to 1 + 1/128.
+	// 1·0x1.8p-9 is added to 1: the sum, 1.0029, is nearer to 1 than to 1 + 1/128.
 	again := autograd.Cast(x, device.Float32)
 	if err := autograd.Sum(autograd.Add(autograd.Mul(wide, third), again)).Backward(); err != nil {
 		t.Fatal(err)
@@ -73,7 +72,7 @@ func TestCastAccumulates(t *testing.T) {
 		x := typed(t, dev, device.BFloat16, 1).RequireGrad()
 		s := newSink(x, "x", nil)
 		s.scale = 1. / 3
-		for pass := range 2 { // the second adds to what the first left
+		for pass := range 2 { // the second pass adds to the gradient of the first
 			if err := autograd.Sum(autograd.Cast(autograd.Cast(x, to), device.Float32)).Backward(); err != nil {
 				t.Fatal(err)
 			}
@@ -84,7 +83,7 @@ func TestCastAccumulates(t *testing.T) {
 		}
 	}
 
-	// A factor on the way to a float32 leaf.
+	// A sink with a factor, of a float32 leaf.
 	y := typed(t, dev, device.Float32, 1).RequireGrad()
 	newSink(y, "y", nil).scale = 1. / 3
 	if err := autograd.Sum(autograd.Cast(autograd.Cast(y, device.BFloat16), device.Float32)).Backward(); err != nil {

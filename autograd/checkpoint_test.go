@@ -13,24 +13,23 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// part applies a part of a model, or a Checkpoint of it.
+// part applies a part of a model, directly or through Checkpoint.
 type part func(f func(*autograd.Variable) *autograd.Variable, x *autograd.Variable) *autograd.Variable
 
 func plain(f func(*autograd.Variable) *autograd.Variable, x *autograd.Variable) *autograd.Variable {
 	return f(x)
 }
 
-// nested checkpoints a part within a checkpoint.
+// nested applies a Checkpoint within a Checkpoint.
 func nested(f func(*autograd.Variable) *autograd.Variable, x *autograd.Variable) *autograd.Variable {
 	return autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable {
 		return autograd.Tanh(autograd.Checkpoint(f, autograd.Exp(x)))
 	}, x)
 }
 
-// A model that is cut into checkpoints gives the same bits as without, in the
-// loss and in all gradients, and its leaves' sinks hear the same at the same
-// places: shared is used in two parts, twice in one, and outside; the second part
-// captures a result of an operation before it.
+// A model with checkpoints computes the same bits of the loss and of all gradients as without, and calls
+// the leaves' sinks in the same order. The leaf shared is used in two parts, twice in one part, and
+// outside; the second part captures the result of an operation before it.
 func TestCheckpointIsExact(t *testing.T) {
 	type outcome struct {
 		grads [][]float64
@@ -55,7 +54,7 @@ func TestCheckpointIsExact(t *testing.T) {
 		h := apply(func(x *autograd.Variable) *autograd.Variable {
 			h := autograd.LinearReLU(x, w, b)
 			autograd.NoGrad(dev, func() { autograd.Exp(h) })
-			h = autograd.Add(autograd.Tanh(autograd.Exp(h)), h) // around a longer way
+			h = autograd.Add(autograd.Tanh(autograd.Exp(h)), h) // a second path from h
 			return tap("first", autograd.Linear(h, shared, nil))
 		}, early)
 		if deeper {
@@ -105,8 +104,8 @@ func TestCheckpointIsExact(t *testing.T) {
 	}
 }
 
-// Checkpoints keep nothing of what is computed inside: of many layers only the
-// ends of the parts, and those of one part at a time.
+// Checkpoints keep no intermediate results: of many layers, memory holds the inputs and outputs of the
+// parts, and the intermediate results of one part at a time.
 func TestCheckpointSavesMemory(t *testing.T) {
 	const n, parts, layers = 1 << 16, 8, 8
 	peak := func(apply part) (most, kept int64) {
@@ -134,7 +133,7 @@ func TestCheckpointSavesMemory(t *testing.T) {
 	if limit := int64(parts*n + n/2); kept > limit {
 		t.Errorf("the forward pass keeps %d bytes, want the ends of %d parts, at most %d", kept, parts, limit)
 	}
-	// One part's results, the leaf's gradient, and two in passing.
+	// The results of one part, the leaf's gradient, and two temporary gradients.
 	if limit := int64((parts+layers+4)*n + n/2); most > limit {
 		t.Errorf("the peak is %d bytes, want at most %d; without checkpoints %d", most, limit, all)
 	}
@@ -144,8 +143,7 @@ func TestCheckpointSavesMemory(t *testing.T) {
 	}
 }
 
-// Whatever fails in the second run fails the pass, leaks nothing, and the next
-// step is right.
+// Any failure in the second run fails the pass, leaks nothing, and the next step is correct.
 func TestCheckpointFailures(t *testing.T) {
 	boom := errors.New("boom")
 	dev := newFaulty(t, boom)
@@ -200,8 +198,8 @@ func TestCheckpointFailures(t *testing.T) {
 	}
 }
 
-// A function that does not compute the same again fails the pass.
-func TestCheckpointThatComputesOtherwise(t *testing.T) {
+// A function that computes something else in its second run fails the pass.
+func TestCheckpointThatDiffersFails(t *testing.T) {
 	dev := newDevice(t)
 	w, v := autograd.Scalar(dev, 3).RequireGrad().SetName("w"), autograd.Scalar(dev, 5).RequireGrad().SetName("v")
 	for _, c := range []struct {
@@ -239,14 +237,14 @@ func TestCheckpointThatComputesOtherwise(t *testing.T) {
 	}
 }
 
-// A leaf that is frozen after the forward pass gets no gradient, the others get
-// theirs, and a later pass finds each as it is then.
+// A leaf that is frozen after the forward pass gets no gradient, and the other leaves get theirs. A later
+// pass sees each leaf in its state at that time.
 func TestCheckpointOfFrozenLeaves(t *testing.T) {
 	for name, apply := range map[string]part{"plain": plain, "checkpoint": autograd.Checkpoint, "nested": nested} {
 		dev := newDevice(t)
 		x, w := autograd.Scalar(dev, 0.5).RequireGrad(), autograd.Scalar(dev, 0.3).RequireGrad()
 		y := apply(func(x *autograd.Variable) *autograd.Variable {
-			return autograd.Mul(autograd.Mul(x, w), autograd.Exp(w)) // Exp comes from w alone
+			return autograd.Mul(autograd.Mul(x, w), autograd.Exp(w)) // Exp depends on w alone
 		}, x)
 		var all [2]float64
 		for _, frozen := range [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}, {false, false}} {
@@ -275,7 +273,7 @@ func TestCheckpointOfFrozenLeaves(t *testing.T) {
 	}
 }
 
-// A leaf that begins to need a gradient after the forward pass fails the pass.
+// A leaf that starts to require a gradient after the forward pass fails the pass.
 func TestCheckpointOfUnfrozenLeaf(t *testing.T) {
 	dev := newDevice(t)
 	x, w := autograd.Scalar(dev, 2).RequireGrad(), autograd.Scalar(dev, 3).RequireGrad().Freeze()
@@ -286,9 +284,9 @@ func TestCheckpointOfUnfrozenLeaf(t *testing.T) {
 	}
 }
 
-// What needs no gradient, or is not computed by the function, is as without a
-// Checkpoint.
-func TestCheckpointOfLittle(t *testing.T) {
+// A Checkpoint changes nothing for values that need no gradient, and for values that its function only
+// returns.
+func TestCheckpointWithoutOperations(t *testing.T) {
 	dev := newDevice(t)
 	w := autograd.Scalar(dev, 3).RequireGrad()
 	x := autograd.Scalar(dev, 2)
@@ -316,7 +314,7 @@ func TestCheckpointOfLittle(t *testing.T) {
 		t.Errorf("retained, it is %v, want 6", y.Item())
 	}
 
-	// A pass that runs within NoGrad, over a graph that was recorded before.
+	// A pass within NoGrad, through a graph that was recorded before.
 	runs = 0
 	y = autograd.Checkpoint(double, w)
 	autograd.NoGrad(dev, func() { mustBackward(t, y) })
@@ -324,7 +322,7 @@ func TestCheckpointOfLittle(t *testing.T) {
 		t.Errorf("within NoGrad the gradient is %v after %d runs, want 2 after 2", got, runs)
 	}
 
-	// The first operation of a step may be a Checkpoint.
+	// A Checkpoint may be the first operation of a step.
 	y = autograd.Exp(w)
 	mustBackward(t, y)
 	next := autograd.Checkpoint(double, w)
@@ -336,7 +334,7 @@ func TestCheckpointOfLittle(t *testing.T) {
 		t.Errorf("the next step computes %v, want 6", next.Item())
 	}
 
-	// What is made inside is gone, unless it is retained.
+	// Results made inside are freed unless they are retained.
 	var inside, kept *autograd.Variable
 	autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable {
 		inside, kept = autograd.Exp(x), autograd.Exp(x).Detach().Retain()
@@ -355,8 +353,8 @@ func TestCheckpointOfLittle(t *testing.T) {
 	})
 }
 
-// A step ends at a Checkpoint as it does at the first operation inside: not where
-// that uses what f captures of the step.
+// A Checkpoint starts a new step exactly if the first operation of its function would: not if that
+// operation uses a captured result of the current step.
 func TestCheckpointThatCapturesTheStep(t *testing.T) {
 	twice := func(f func(*autograd.Variable) *autograd.Variable, x *autograd.Variable) *autograd.Variable {
 		return autograd.Checkpoint(func(x *autograd.Variable) *autograd.Variable { return autograd.Checkpoint(f, x) }, x)
@@ -388,7 +386,7 @@ func TestCheckpointThatCapturesTheStep(t *testing.T) {
 	}
 }
 
-// An input that is freed before the pass is told before anything is written.
+// A pass panics before it writes anything if the input of a Checkpoint was freed.
 func TestCheckpointOfFreedInput(t *testing.T) {
 	dev := newDevice(t)
 	w, x := autograd.Scalar(dev, 3).RequireGrad(), autograd.Scalar(dev, 2)

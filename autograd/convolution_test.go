@@ -38,7 +38,7 @@ func convolutionCases() (cases []gradCase) {
 	return cases
 }
 
-// Convolutions, pooling and their gradients are PyTorch's, for random shapes.
+// Convolutions, pooling and their gradients equal PyTorch's for random shapes.
 func TestConvolutionParityWithPyTorch(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	var cases []torchtest.Case
@@ -90,7 +90,7 @@ func TestConvolutionParityWithPyTorch(t *testing.T) {
 		for i := range size {
 			w.Padding[i] = rng.IntN(kernel[i]/2 + 1)
 			size[i] = max(w.Dilation[i]*(kernel[i]-1)+1-2*w.Padding[i], 1) + rng.IntN(7)
-			if w.Dilation[i] > 1 { // PyTorch reads past the end where no element of a window is within the image
+			if w.Dilation[i] > 1 { // PyTorch reads out of bounds if a window contains no element of the image
 				size[i] += 2 * w.Padding[i]
 			}
 		}

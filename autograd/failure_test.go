@@ -11,10 +11,9 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Whichever allocation or kernel of a step fails, Backward returns the error,
-// the observer hears of it, nothing leaks, the gradients say that they must
-// not be used, and the next step is right.
-func TestFailures(t *testing.T) {
+// Whichever allocation or kernel of a step fails, Backward and the observer get the error, nothing leaks,
+// GradErr returns an error, and the next step is correct.
+func TestBackwardReturnsAnyFailure(t *testing.T) {
 	boom := errors.New("boom")
 	dev := newFaulty(t, boom)
 	x := autograd.FromSlice(dev, []float64{1, -2, 3, 0.5, 1, 1}, 2, 3)
@@ -32,7 +31,7 @@ func TestFailures(t *testing.T) {
 		mustBackward(t, forward())
 		return slices.Concat(read(t, w.Grad()), read(t, b.Grad())), dev.Memory().InUse
 	}
-	clean() // the leaves' gradients are there from now on
+	clean() // allocates the leaves' gradients
 	want, use := clean()
 
 	for what, n := range map[string]*int{"allocation": &dev.alloc, "kernel": &dev.kernel} {
@@ -71,9 +70,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A value that could not be computed is known by its shape, and passes its
-// error on to all that is computed from it.
-func TestFailedValues(t *testing.T) {
+// A value that could not be computed has a shape, and all values computed from it have its error.
+func TestErrorsPropagateToResults(t *testing.T) {
 	boom := errors.New("boom")
 	dev := newFaulty(t, boom)
 	dev.alloc = 1

@@ -14,8 +14,8 @@ type variables = []*autograd.Variable
 
 type gradCase struct {
 	name   string
-	shapes []device.Shape // of the inputs
-	lo, hi float64        // range of the inputs' elements
+	shapes []device.Shape // the shapes of the inputs
+	lo, hi float64        // the range of the inputs' elements
 	f      func(variables) *autograd.Variable
 }
 
@@ -72,15 +72,15 @@ func gradCases() (cases []gradCase) {
 		add(name, -1, 1, linear, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name, -1, 1, linear, device.Shape{2, 2, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name, -1, 1, linear, device.Shape{3}, device.Shape{4, 3}, device.Shape{4})
-		// Weight and bias get their gradients at once only where both need one,
-		// and are both leaves or both results.
+		// One kernel computes the gradients of weight and bias only if both need one, and both
+		// are leaves or both are results.
 		add(name+" of a result", -1, 1, func(in variables) *autograd.Variable {
 			return layer(in[0], autograd.Neg(in[1]), in[2])
 		}, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name+" of results", -1, 1, func(in variables) *autograd.Variable {
 			return layer(in[0], autograd.Neg(in[1]), autograd.Exp(in[2]))
 		}, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
-		add(name+" and its bias", -1, 1, func(in variables) *autograd.Variable { // whose gradient is not the first, as the weight's is
+		add(name+" and its bias", -1, 1, func(in variables) *autograd.Variable { // the bias already has a gradient when the weight gets its first
 			return autograd.Add(layer(in[0], in[1], in[2]), in[2])
 		}, device.Shape{5, 3}, device.Shape{4, 3}, device.Shape{4})
 		add(name+" of a constant", -1, 1, func(in variables) *autograd.Variable {
@@ -92,7 +92,7 @@ func gradCases() (cases []gradCase) {
 	add("CrossEntropyLoss", -2, 2, func(in variables) *autograd.Variable {
 		return autograd.CrossEntropyLoss(in[0], autograd.FromLabels(in[0].Device(), []int64{2, 0, 2, 3}))
 	}, device.Shape{4, 5})
-	// One leaf several times, and one result used by two operations.
+	// A leaf that is used several times, and a result that two operations use.
 	add("Shared", 0.5, 2, func(in variables) *autograd.Variable {
 		h := autograd.Mul(in[0], in[1])
 		return autograd.Add(autograd.Mul(h, autograd.Exp(autograd.Neg(h))), autograd.Mul(in[0], in[0]))
@@ -104,9 +104,8 @@ func gradCases() (cases []gradCase) {
 	return cases
 }
 
-// Every operation's gradients, in float64, agree with central differences; and
-// they arrive in place whatever the place holds: overwriting NaN, adding to an
-// earlier pass, and scaled by the last write.
+// The gradients of every operation, in float64, agree with central differences. They are right when they
+// overwrite NaN, add to the gradient of an earlier pass, and are scaled by the last write.
 func TestGradients(t *testing.T) { checkGradients(t, gradCases()) }
 
 func checkGradients(t *testing.T, cases []gradCase) {
@@ -171,7 +170,7 @@ func times(f float64, x []float64) []float64 {
 	return y
 }
 
-// numeric differentiates loss for input i by central differences.
+// numeric computes the gradient of loss for input i by central differences.
 func numeric(dev device.Device, data [][]float64, shapes []device.Shape, i int, loss func(variables) *autograd.Variable) []float64 {
 	const h = 1e-5
 	at := func(j int, x float64) (y float64) {
@@ -195,7 +194,7 @@ func numeric(dev device.Device, data [][]float64, shapes []device.Shape, i int, 
 	return grad
 }
 
-// The operations compute what they say, where the gradient does not tell.
+// The operations compute the documented values where a gradient would not show an error.
 func TestForward(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.FromSlice(dev, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
@@ -255,7 +254,7 @@ func TestProgrammingErrors(t *testing.T) {
 	panics[*autograd.GraphError](t, func() { autograd.Sum(h.Detach()).Backward() })
 }
 
-// The shape that a variable is given is its own: the caller may use the slice again.
+// A variable copies its shape: the caller may reuse the slice.
 func TestShapeIsCopied(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.FromSlice(dev, []float64{1, 2, 3, 4}, 2, 2)

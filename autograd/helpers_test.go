@@ -18,14 +18,14 @@ func newDevice(t *testing.T) device.Device {
 	return dev
 }
 
-// faulty is a device whose n-th allocation, or kernel, from now fails.
+// faulty is a device whose n-th allocation or kernel from now fails.
 type faulty struct {
 	device.Device
 	values   kernels.Values
-	alloc    int // 0: none
+	alloc    int // 0 means none
 	kernel   int
 	err      error
-	kernels  int // run so far
+	kernels  int // the number of kernels run so far
 	failures int
 }
 
@@ -52,7 +52,7 @@ func (f *faulty) count(n *int) error {
 	return nil
 }
 
-// faultyKernels counts the kernels that the tests' graphs are made of.
+// faultyKernels counts the kernels that the tests' graphs use.
 type faultyKernels struct {
 	kernels.Kernels
 	f *faulty
@@ -112,7 +112,7 @@ func (k *faultyKernels) LinearGrad(s device.Stream, dw device.Tensor, accW devic
 	return k.Kernels.LinearGrad(s, dw, accW, db, accB, g, x)
 }
 
-// sink is a GradSink that writes down what it is asked.
+// sink is a GradSink that records its calls.
 type sink struct {
 	t     device.Tensor
 	fresh bool
@@ -121,10 +121,10 @@ type sink struct {
 	name  string
 	err   error
 
-	settled int // calls of Settle
+	settled int // the number of calls of Settle
 }
 
-// newSink puts a sink over memory full of NaN under v's gradient.
+// newSink installs a sink for v's gradient, over memory full of NaN.
 func newSink(v *autograd.Variable, name string, log *[]string) *sink {
 	t := v.Tensor()
 	s := &sink{fresh: true, scale: 1, name: name, log: log}
@@ -179,12 +179,12 @@ func (s *sink) Pending() bool       { return false }
 func (s *sink) Err() error          { return s.err }
 func (s *sink) Skip() device.Tensor { return device.Tensor{} }
 
-// values are n numbers, different and not small, within [lo, hi).
+// values returns n different numbers in [lo, hi) that are not near 0.
 func values(rng *rand.Rand, n int, lo, hi float64) []float64 {
 	x := make([]float64, n)
 	for i := range x {
 		x[i] = lo + (hi-lo)*rng.Float64()
-		if math.Abs(x[i]) < 0.1 { // away from the kinks
+		if math.Abs(x[i]) < 0.1 { // ReLU and others have no derivative at 0
 			x[i] += 0.2
 		}
 	}
@@ -200,7 +200,7 @@ func read(t *testing.T, v *autograd.Variable) []float64 {
 	return x
 }
 
-// near fails unless got and want agree to tol, relative to numbers above 1.
+// near fails the test unless got and want agree to tol, relative to the magnitude of numbers above 1.
 func near(t *testing.T, what string, got, want []float64, tol float64) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -213,7 +213,7 @@ func near(t *testing.T, what string, got, want []float64, tol float64) {
 	}
 }
 
-// panics returns what f panics with, which must be a T.
+// panics returns the value that f panics with, which must be a T.
 func panics[T error](t *testing.T, f func()) (err T) {
 	t.Helper()
 	defer func() {

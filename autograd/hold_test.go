@@ -13,8 +13,8 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// An in-place write to memory that another stream reads waits for that read, and so does Free.
-// A read of that memory does not wait, and neither does a write to other memory.
+// An in-place write to memory that another stream reads waits for that read, and so does Free. Reads of
+// that memory and writes to other memory do not wait.
 func TestWritesWaitForReaders(t *testing.T) {
 	for name, c := range map[string]struct {
 		waits bool

@@ -33,7 +33,7 @@ func TestIndexingGradients(t *testing.T) {
 	})
 }
 
-// indices are an index of a parity case, below n.
+// indices returns random indices below n, as an input of a parity case.
 func indices(rng *rand.Rand, n int, shape ...int) torchtest.Input {
 	at := make([]int64, device.Shape(shape).Len())
 	for i := range at {

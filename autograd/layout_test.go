@@ -34,12 +34,13 @@ func TestLayoutGradients(t *testing.T) {
 	})
 }
 
-// numbers are an input of a parity case, drawn at random.
+// numbers returns random numbers, as an input of a parity case.
 func numbers(rng *rand.Rand, shape ...int) torchtest.Input {
 	return torchtest.Input{Shape: shape, Numbers: values(rng, device.Shape(shape).Len(), -2, 2)}
 }
 
-// anyShape is a shape of so many axes, whose sizes are mostly small and sometimes 0.
+// anyShape returns a random shape with the given number of axes. The sizes are mostly small and
+// sometimes 0.
 func anyShape(rng *rand.Rand, axes int) []int {
 	shape := make([]int, axes)
 	for i := range shape {
@@ -50,10 +51,10 @@ func anyShape(rng *rand.Rand, axes int) []int {
 	return shape
 }
 
-// list is a list in Python.
+// list formats a list for Python.
 func list(v []int) string { return strings.ReplaceAll(device.Shape(v).String(), " ", ", ") }
 
-// signed is an axis as it is, or counted from the end.
+// signed returns the axis unchanged, or counted from the end.
 func signed(rng *rand.Rand, axis, axes int) int {
 	if rng.IntN(2) == 0 {
 		return axis - axes
@@ -134,14 +135,14 @@ func TestLayoutParityWithPyTorch(t *testing.T) {
 	torchtest.Check(t, cases)
 }
 
-// A slice of leading rows, and a reshape, share x's memory; other slices do not.
+// A slice of leading rows and a Reshape share x's memory; other slices do not.
 func TestViewsShareMemory(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.FromSlice(dev, []float32{0, 1, 2, 3, 4, 5}, 3, 2)
 	memory := device.Elements[float32](x.Tensor())
 	for name, c := range map[string]struct {
 		y      *autograd.Variable
-		at     int // the place in x of y's first element
+		at     int // the index in x of y's first element
 		shared bool
 	}{
 		"Reshape":       {autograd.Reshape(x, 2, -1), 0, true},
@@ -158,7 +159,7 @@ func TestViewsShareMemory(t *testing.T) {
 	}
 }
 
-// What moves elements moves integers too.
+// Operations that move elements also move integers.
 func TestLayoutOfIntegers(t *testing.T) {
 	dev := newDevice(t)
 	ids := autograd.FromSlice(dev, []int64{1, 2, 3, 4, 5, 6}, 2, 3)

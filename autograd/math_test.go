@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// elementwise are operations of one input with parameters, and what PyTorch calls them.
+// elementwise are operations of one input with parameters, and their expressions in PyTorch.
 var elementwise = []struct {
 	name, torch string
 	lo, hi      float64
@@ -35,7 +35,7 @@ var elementwise = []struct {
 	{"LogSigmoid", "F.logsigmoid(x[0])", -40, 40, autograd.LogSigmoid},
 }
 
-// mathCases are gradient cases of this file's subject.
+// mathCases returns the gradient tests of elementwise operations.
 func mathCases() (cases []gradCase) {
 	for _, e := range elementwise {
 		f := func(in variables) *autograd.Variable { return e.f(in[0]) }
@@ -68,7 +68,7 @@ func mathCases() (cases []gradCase) {
 	return cases
 }
 
-// Values and gradients where a function is not smooth, or not finite, are PyTorch's.
+// Values and gradients equal PyTorch's where a function is not smooth or not finite.
 func TestElementwiseAtKinks(t *testing.T) {
 	dev := newDevice(t)
 	inf := math.Inf(1)

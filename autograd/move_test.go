@@ -8,8 +8,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// A leaf that moved holds what it held, gets its gradients as before, is written
-// where it is now, and leaves no memory behind.
+// A moved leaf keeps its content and gets its gradients as before, later writes go to the new memory, and
+// the old memory is freed.
 func TestMoveTo(t *testing.T) {
 	dev := newDevice(t)
 	w := autograd.FromSlice(dev, []float64{1, 2, 3, 4}, 2, 2).SetName("w").RequireGrad()

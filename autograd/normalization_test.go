@@ -16,14 +16,14 @@ func normalizationCases() (cases []gradCase) {
 	add := func(name string, f func(in variables) *autograd.Variable, shapes ...device.Shape) {
 		cases = append(cases, gradCase{fmt.Sprintf("%s%v", name, shapes), shapes, 0.5, 2, f})
 	}
-	// opt is input i, nil where there are fewer.
+	// opt returns input i, nil if there are fewer inputs.
 	opt := func(in variables, i int) *autograd.Variable {
 		if i < len(in) {
 			return in[i]
 		}
 		return nil
 	}
-	for n := 1; n <= 3; n++ { // with a weight, and with a bias too
+	for n := 1; n <= 3; n++ { // without parameters, with a weight, with weight and bias
 		affine := func(x, w device.Shape) []device.Shape { return []device.Shape{x, w, w}[:n] }
 		add("LayerNorm", func(in variables) *autograd.Variable {
 			return autograd.LayerNorm(in[0], []int{5}, opt(in, 1), opt(in, 2), 1e-2)
@@ -59,7 +59,7 @@ func normalizationCases() (cases []gradCase) {
 	return cases
 }
 
-// Normalisations and their gradients are PyTorch's, for random shapes.
+// Normalisations and their gradients equal PyTorch's for random shapes.
 func TestNormalizationParityWithPyTorch(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var cases []torchtest.Case
@@ -69,8 +69,8 @@ func TestNormalizationParityWithPyTorch(t *testing.T) {
 		}
 		return 1 + rng.IntN(7)
 	}
-	// 200 random shapes of each operation. params is how many parameters it may have, which
-	// Python's expression takes as W and B.
+	// 200 random shapes for each operation. params is the maximum number of its parameters, which
+	// the Python expression takes as W and B.
 	each := func(name, expr string, params int, shapes func() (x, w []int, args []any), f func(args []any, x, w, b *autograd.Variable) *autograd.Variable) {
 		for n := range randomShapes {
 			x, w, args := shapes()
@@ -109,7 +109,7 @@ func TestNormalizationParityWithPyTorch(t *testing.T) {
 		}
 		return autograd.LayerNorm(x, shape, w, b, 1e-3)
 	})
-	// Without a weight, the shape is known to the case alone.
+	// Without a weight, the case has to state the shape.
 	for i := range cases {
 		c := &cases[i]
 		if len(c.In) == 1 {
@@ -135,7 +135,7 @@ func TestNormalizationParityWithPyTorch(t *testing.T) {
 	}
 	each("GroupNorm", "F.group_norm(x[0], %[3]d, %[1]s, %[2]s, 1e-3)", 2, func() (x, w []int, args []any) {
 		x = channels(0)
-		if device.Shape(x).Len()/max(x[1], 1) == 1 { // which PyTorch refuses
+		if device.Shape(x).Len()/max(x[1], 1) == 1 { // PyTorch rejects such a batch
 			x[0] = 2
 		}
 		groups := 1 + rng.IntN(x[1])
@@ -155,7 +155,7 @@ func TestNormalizationParityWithPyTorch(t *testing.T) {
 	torchtest.Check(t, cases)
 }
 
-// A batch that has no variance is refused; so are parameters of another shape.
+// BatchNorm panics for a batch that has no variance, and for parameters of a wrong shape.
 func TestNormalizationMisfits(t *testing.T) {
 	dev := newDevice(t)
 	x := func(shape ...int) *autograd.Variable { return autograd.Zeros(dev, device.Float32, shape...) }
@@ -179,7 +179,7 @@ func TestNormalizationMisfits(t *testing.T) {
 	}
 }
 
-// A checkpointed BatchNorm moves its running moments once.
+// A checkpointed BatchNorm updates its running moments once.
 func TestCheckpointedBatchNormTracksOnce(t *testing.T) {
 	dev := newDevice(t)
 	o := autograd.BatchNormOptions{

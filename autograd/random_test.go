@@ -9,13 +9,13 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// ones is a leaf of n ones.
+// ones returns a leaf of n ones.
 func ones(dev device.Device, n int) *autograd.Variable {
 	return autograd.FromSlice(dev, slices.Repeat([]float64{1}, n))
 }
 
-// Dropout drops as many elements as its probability says, others at each draw, and the
-// gradient by the mask of the result.
+// Dropout drops the expected fraction of elements, other elements at each call, and drops the same
+// elements of the gradient as of the result.
 func TestDropout(t *testing.T) {
 	dev := newDevice(t)
 	const n, p = 10000, 0.3
@@ -52,7 +52,7 @@ func TestDropout(t *testing.T) {
 	panics[error](t, func() { autograd.Generator(dev).SetShard(2, 2) })
 }
 
-// A generator goes on where a saved state says, and ranks draw their parts of one mask.
+// A generator continues from a saved state, and ranks draw parts of one mask.
 func TestGenerator(t *testing.T) {
 	dev := newDevice(t)
 	g := autograd.Generator(dev)
@@ -80,8 +80,8 @@ func TestGenerator(t *testing.T) {
 	}
 }
 
-// A Checkpoint drops in its second run what it dropped in the first, and what is drawn
-// after the pass is as without it.
+// The second run of a Checkpoint drops the same elements as the first, and numbers drawn after the pass
+// are the same as without Checkpoint.
 func TestCheckpointDropsTheSame(t *testing.T) {
 	dev := newDevice(t)
 	g := autograd.Generator(dev)

@@ -10,8 +10,8 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 )
 
-// A step ends where the first operation after its Backward uses nothing made
-// in it, and not before.
+// A step ends at the first operation after a Backward that uses nothing made in the step, and not
+// earlier.
 func TestStepEnds(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.Scalar(dev, 3)
@@ -20,16 +20,16 @@ func TestStepEnds(t *testing.T) {
 	for range 2 {
 		y := autograd.Mul(w, x)
 		loss := autograd.Mul(y, y).SetName("loss")
-		before := autograd.Mul(x, x) // no Backward yet: uses nothing of the step, and ends nothing
+		before := autograd.Mul(x, x) // uses nothing of the step, but there was no Backward yet
 		mustBackward(t, loss)
 		after := autograd.Sub(y, x) // uses y: part of the step
 		if loss.Item() != 36 || y.Item() != 6 || after.Item() != 3 || before.Item() != 9 {
 			t.Fatalf("after Backward: loss %v, y %v, y-x %v, x² %v, want 36, 6, 3, 9", loss.Item(), y.Item(), after.Item(), before.Item())
 		}
-		autograd.Mul(w.Grad(), w.Grad())                    // a norm of gradients, too
-		autograd.Neg(autograd.Reshape(w.Grad(), 1))         // by a view of them
-		autograd.Neg(w.Grad().Detach())                     // or another handle
-		autograd.NoGrad(dev, func() { autograd.Mul(x, x) }) // has a scope of its own
+		autograd.Mul(w.Grad(), w.Grad())                    // uses gradients of the step
+		autograd.Neg(autograd.Reshape(w.Grad(), 1))         // uses a view of them
+		autograd.Neg(w.Grad().Detach())                     // uses another handle to them
+		autograd.NoGrad(dev, func() { autograd.Mul(x, x) }) // belongs to the scope of NoGrad
 		if loss.Item() != 36 {
 			t.Fatal("an evaluation ended the step")
 		}
@@ -47,7 +47,7 @@ func TestStepEnds(t *testing.T) {
 			t.Errorf("what was retained reads %v, and through the other handle %v, want 3", kept.Item(), after.Item())
 		}
 	}
-	// What was retained is not of any step any more.
+	// A retained result does not belong to a step.
 	mustBackward(t, autograd.Mul(w, x))
 	y := autograd.Mul(w, kept)
 	mustBackward(t, y)
@@ -58,7 +58,7 @@ func TestStepEnds(t *testing.T) {
 func TestScopes(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.Scalar(dev, 3).RequireGrad()
-	mustBackward(t, x) // the gradient has its memory
+	mustBackward(t, x) // allocates the gradient
 	outside := autograd.Neg(x)
 	var inside, kept *autograd.Variable
 	use := dev.Memory().InUse
@@ -76,14 +76,14 @@ func TestScopes(t *testing.T) {
 		}
 		mustBackward(t, graph)
 	})
-	autograd.Neg(x).Free() // the Backward was in a scope of its own: this begins no step
+	autograd.Neg(x).Free() // starts no step, because the Backward ran in a Scope
 	if err := panics[*autograd.FreedError](t, func() { inside.Tensor() }); !strings.Contains(err.Error(), "when its scope ended") {
 		t.Errorf("%v does not say where", err)
 	}
 	if outside.Item() != -3 || kept.Item() != -18 {
 		t.Errorf("outside %v, kept %v, want -3 and -18", outside.Item(), kept.Item())
 	}
-	// The value was retained, its graph was not.
+	// Retain keeps the value but not its graph.
 	panics[*autograd.FreedError](t, func() { kept.Backward() })
 	kept.Free()
 	kept.Free()
@@ -95,7 +95,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// A panic in a scope ends it, and NoGrad with it.
+// A panic ends a Scope, and NoGrad as well.
 func TestScopeEndsByPanic(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.Scalar(dev, 3).RequireGrad()
@@ -111,7 +111,7 @@ func TestScopeEndsByPanic(t *testing.T) {
 	}
 }
 
-// A training loop's memory does not grow.
+// The memory of a training loop does not grow.
 func TestSteadyState(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.FromSlice(dev, make([]float32, 64*32), 64, 32)
@@ -132,8 +132,8 @@ func TestSteadyState(t *testing.T) {
 	}
 }
 
-// Leaves that the program dropped are freed: when the device has no memory left, and
-// otherwise before they are many more than those in use.
+// Unreachable leaves are freed if the device is out of memory, and otherwise before they occupy much more
+// memory than reachable leaves.
 func TestDroppedLeavesAreFreed(t *testing.T) {
 	const size = 4 << 20
 	data := make([]float32, size/4)
@@ -155,8 +155,8 @@ func TestDroppedLeavesAreFreed(t *testing.T) {
 	}
 }
 
-// A program that frees its leaves itself, and holds as much as before, has the
-// collector run for none of them.
+// A program that frees its leaves itself, and does not hold more memory than before, never runs the
+// garbage collector for them.
 func TestFreedLeavesNeedNoCollector(t *testing.T) {
 	dev := newDevice(t)
 	data := make([]float32, 1<<18)
@@ -171,14 +171,14 @@ func TestFreedLeavesNeedNoCollector(t *testing.T) {
 	}
 }
 
-// A leaf is not freed under an operation that is its last use.
+// A leaf is not freed while an operation uses it for the last time.
 func TestLeafLivesThroughItsLastUse(t *testing.T) {
 	dev := newDevice(t)
 	w := autograd.FromSlice(dev, []float64{1, 2}).RequireGrad()
 	for range 20 {
 		y := autograd.Mul(w, autograd.FromSlice(dev, []float64{3, 4}))
 		runtime.GC()
-		autograd.FromSlice(dev, []float64{-1, -1}) // would take a freed leaf's memory
+		autograd.FromSlice(dev, []float64{-1, -1}) // would reuse a freed leaf's memory
 		mustBackward(t, autograd.Sum(y))
 		near(t, "gradient", read(t, w.Grad()), []float64{3, 4}, 0)
 		w.ZeroGrad()

@@ -42,7 +42,7 @@ func TestSelectionParityWithPyTorch(t *testing.T) {
 		dt := []device.DType{device.Float64, device.Float32}[len(cases)%2]
 		cases = append(cases, torchtest.Case{Name: fmt.Sprint(expr, " of ", in[0].Shape), Expr: expr, In: in, DType: dt, Go: f})
 	}
-	// few are numbers of which some are equal, and seldom one is NaN.
+	// few returns numbers of which some are equal and rarely one is NaN.
 	few := func(shape ...int) torchtest.Input {
 		in := numbers(rng, shape...)
 		for i := range in.Numbers {
@@ -103,13 +103,13 @@ func TestSelectionParityWithPyTorch(t *testing.T) {
 	torchtest.Check(t, cases)
 }
 
-// constant is an input that gets no gradient.
+// constant returns the input without a gradient.
 func constant(in torchtest.Input) torchtest.Input {
 	in.Constant = true
 	return in
 }
 
-// Integers are compared and selected as they are.
+// Comparisons and selections work on integers without conversion.
 func TestSelectionOfIntegers(t *testing.T) {
 	dev := newDevice(t)
 	ids := autograd.FromSlice(dev, []int64{1, 1 << 60, 1<<60 + 1, -3})

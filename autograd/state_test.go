@@ -8,20 +8,20 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 )
 
-// In a program whose collections cost little of its time, leaves that it dropped take no
-// more memory than those that it holds, or than some MiB; in one that does nothing else
-// but drop leaves they take more, and collections a part of the time.
+// If collections take little of a program's time, unreachable leaves take no more memory than reachable
+// leaves, or than some MiB. If a program does nothing but drop leaves, they take more memory, and
+// collections take a bounded part of the time.
 func TestDroppedLeavesTakeNoMoreThanTheModel(t *testing.T) {
 	const mib = 1 << 20
 	for _, c := range []struct {
 		leaf, held  int
-		slow        bool // the steps of the program take long
+		slow        bool // whether the program's steps take long
 		most        int64
 		collections uint32
 	}{
-		// A collection frees what was dropped since the one before, somewhat over 4 MiB.
-		// The collector's clean-ups may be late for one, and for the next on a busy
-		// machine: 16 MiB hold three such lots.
+		// Each collection frees the leaves dropped since the previous one, a little over 4 MiB.
+		// The clean-ups of one collection may be late, on a busy machine those of two, so three
+		// times that amount, less than 16 MiB, may be in use.
 		{leaf: 4 << 10, slow: true, most: 16 * mib, collections: 128 / 4},
 		{leaf: mib / 4, slow: true, most: 16 * mib, collections: 128 / 4},
 		{leaf: mib / 4, held: 16 * mib, slow: true, most: (2*16 + 8) * mib, collections: 128 / 8},

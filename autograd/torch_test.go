@@ -10,10 +10,10 @@ import (
 	"github.com/goddp/goddp/internal/torchtest"
 )
 
-// randomShapes is how many random shapes each operation is compared with PyTorch's for.
+// randomShapes is the number of random shapes for which each operation is compared with PyTorch's.
 const randomShapes = 200
 
-// randomShape has up to four axes of sizes from 0 to 6, often 1.
+// randomShape returns a shape of up to four axes with sizes from 0 to 6, often 1.
 func randomShape(rng *rand.Rand) []int {
 	shape := make([]int, rng.IntN(5))
 	for i := range shape {
@@ -25,7 +25,7 @@ func randomShape(rng *rand.Rand) []int {
 	return shape
 }
 
-// randomType is that of the n-th case.
+// randomType returns the type of the n-th case.
 func randomType(n int) device.DType {
 	if n%4 == 3 {
 		return device.Float32
@@ -33,7 +33,7 @@ func randomType(n int) device.DType {
 	return device.Float64
 }
 
-// randomInput is numbers from [lo, hi), none near 0, that Float32 holds.
+// randomInput returns numbers from [lo, hi) that are not near 0 and that Float32 represents exactly.
 func randomInput(rng *rand.Rand, lo, hi float64, shape ...int) torchtest.Input {
 	v := values(rng, device.Shape(shape).Len(), lo, hi)
 	for i := range v {

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// overwrite writes other numbers over v's, unknown to autograd.
+// overwrite writes other numbers to v's memory without BumpVersion.
 func overwrite(t *testing.T, v *autograd.Variable) {
 	t.Helper()
 	dev, m := v.Device(), v.Tensor()
@@ -24,8 +24,8 @@ func overwrite(t *testing.T, v *autograd.Variable) {
 	}
 }
 
-// A backward pass is refused where an operand, or the result, of an operation was
-// written, and only where that would have made the gradients others.
+// Backward panics if an operand or the result of an operation was written, and only if the write would
+// have changed the gradients.
 func TestVersionsGuardWhatBackwardReads(t *testing.T) {
 	dev := newDevice(t)
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -35,8 +35,8 @@ func TestVersionsGuardWhatBackwardReads(t *testing.T) {
 		for i, shape := range c.shapes {
 			data[i] = values(rng, shape.Len(), c.lo, c.hi)
 		}
-		// run is the gradients where the inputs that wanted selects need one, and write
-		// gets the inputs and the result between the forward pass and the backward one.
+		// run returns the gradients of the inputs that wanted selects. It calls write with the
+		// inputs and the result between the forward pass and the backward pass.
 		run := func(wanted func(i int) bool, write func(variables)) (grads [][]float64, err *autograd.ModifiedError) {
 			in := make(variables, len(data))
 			for i := range in {
@@ -91,7 +91,7 @@ func TestVersionsGuardWhatBackwardReads(t *testing.T) {
 	panics[*autograd.ModifiedError](t, func() { loss.Backward() })
 }
 
-// step writes w as an optimizer does.
+// step writes w in place as an optimizer does.
 func step(w *autograd.Variable, by float64) {
 	dev, m := w.Device(), w.Tensor()
 	if err := kernels.Of(dev).SGD(dev.Compute(), kernels.SGDStep{Param: m, Grad: w.Grad().Tensor(), LR: by}); err != nil {
@@ -100,16 +100,16 @@ func step(w *autograd.Variable, by float64) {
 	w.BumpVersion()
 }
 
-// The error names the variable, the operation and both versions; the observers hear of
-// it, no gradient is changed, and the graph is there for a program that puts the
-// numbers back. Two handles to one memory have one version.
+// The error names the variable, the operation and both versions. Observers get it, and no gradient
+// changes. The graph stays, so the program can restore the numbers and call Backward again. Two handles
+// to the same memory have the same version.
 func TestModifiedError(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.FromSlice(dev, []float64{2})
 	w := autograd.FromSlice(dev, []float64{3}).RequireGrad().SetName("w")
 	mustBackward(t, autograd.Sum(autograd.Mul(w, x))) // 2
 	seen := &watcher{}
-	loss := autograd.Observe(autograd.Sum(autograd.Mul(autograd.Reshape(w.Detach(), 1), autograd.Mul(w, x))), seen) // its gradient is 3·2, and 1·2 with w stepped
+	loss := autograd.Observe(autograd.Sum(autograd.Mul(autograd.Reshape(w.Detach(), 1), autograd.Mul(w, x))), seen) // the gradient is 3·2, and 1·2 after the step of w
 	step(w, 1)
 	err := panics[*autograd.ModifiedError](t, func() { loss.Backward() })
 	if want := (autograd.ModifiedError{Op: "Mul", Variable: "Reshape float64[1]", Saved: 0, Now: 1}); *err != want {
@@ -136,8 +136,8 @@ func TestModifiedError(t *testing.T) {
 	}
 }
 
-// What training loops do between a forward pass and its backward, and may.
-func TestHonestStepsPass(t *testing.T) {
+// Training loops may do all this between a forward pass and its backward pass.
+func TestValidLoopsPass(t *testing.T) {
 	dev := newDevice(t)
 	x := autograd.FromSlice(dev, []float64{1, 2}, 1, 2)
 	newWeight := func() *autograd.Variable {
@@ -182,7 +182,7 @@ func TestHonestStepsPass(t *testing.T) {
 			step(bias, 0.1)
 			mustBackward(t, a)
 		},
-		"a weight under a constant": func() { // x needs no gradient, so that w is not read
+		"a weight under a constant": func() { // x needs no gradient, so the backward does not read w
 			a := autograd.Sum(autograd.Linear(x, w, nil))
 			w.BumpVersion()
 			mustBackward(t, a)
@@ -191,7 +191,7 @@ func TestHonestStepsPass(t *testing.T) {
 			x := autograd.FromSlice(dev, []float64{1, 2}, 1, 2).RequireGrad()
 			a := autograd.Sum(autograd.Linear(x, w, nil))
 			w.Freeze()
-			x.BumpVersion() // only w's gradient would read it
+			x.BumpVersion() // only the gradient of w would read it
 			mustBackward(t, a)
 			w.RequireGrad()
 		},
@@ -236,8 +236,8 @@ func TestHonestStepsPass(t *testing.T) {
 	}
 }
 
-// A write to anything that a checkpointed function reads is found before the function
-// runs again: what it captured, what it was given, and within another Checkpoint.
+// A write to any variable that a checkpointed function reads is detected before the function runs again:
+// variables that it captured, its input, and variables that a nested Checkpoint reads.
 func TestCheckpointGuardsWhatItReads(t *testing.T) {
 	dev := newDevice(t)
 	constant := autograd.FromSlice(dev, []float64{5}).SetName("constant")
@@ -265,7 +265,7 @@ func TestCheckpointGuardsWhatItReads(t *testing.T) {
 		}
 	}
 	mustBackward(t, autograd.Sum(autograd.Checkpoint(f, autograd.FromSlice(dev, []float64{2}))))
-	if got := read(t, w.Grad()); got[0] != 12 { // of 2w²+5
+	if got := read(t, w.Grad()); got[0] != 12 { // the derivative of 2w²+5
 		t.Errorf("the gradient is %v, want 12", got)
 	}
 	g := w.Grad()
@@ -277,8 +277,8 @@ func TestCheckpointGuardsWhatItReads(t *testing.T) {
 	}
 }
 
-// A write within the pass itself, by a function that runs again, to what another
-// Checkpoint of the pass reads, fails the pass in the middle.
+// If a function that runs again writes a variable that another Checkpoint of the pass reads, the pass
+// fails.
 func TestCheckpointGuardsWithinThePass(t *testing.T) {
 	dev := newDevice(t)
 	w := autograd.FromSlice(dev, []float64{3}).RequireGrad().SetName("w")
@@ -302,8 +302,8 @@ func TestCheckpointGuardsWithinThePass(t *testing.T) {
 	}
 }
 
-// A gradient that is an operand counts as it was then, whatever the pass writes to it:
-// at the first write, which overwrites or adds, and in place that a sink has.
+// A gradient that is an operand keeps its value of that time, whatever the pass writes to it: overwriting
+// or adding, in autograd's memory or in a sink's.
 func TestGradientsAsOperands(t *testing.T) {
 	for _, sinks := range []bool{false, true} {
 		for _, zeroed := range []bool{false, true} {
@@ -339,8 +339,7 @@ func TestGradientsAsOperands(t *testing.T) {
 	}
 }
 
-// An operation that there is no memory for to copy a gradient to holds the
-// error.
+// If an operation has no memory to copy a gradient, its result has the error.
 func TestAGradientThatCannotBeCopied(t *testing.T) {
 	boom := errors.New("boom")
 	dev := newFaulty(t, boom)
@@ -357,7 +356,7 @@ func TestAGradientThatCannotBeCopied(t *testing.T) {
 	}
 }
 
-// negation is a Function that does not say what it saves.
+// negation is a Function that is not a Saver.
 type negation struct{}
 
 func (negation) Name() string                         { return "negation" }
@@ -370,12 +369,12 @@ func (negation) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
 }
 
-// saver is one that does.
+// saver is a Saver.
 type saver struct{ negation }
 
 func (saver) Saves(_, _ int) bool { return false }
 
-// Of a program's own operation all operands are guarded, unless it says otherwise.
+// All operands of a program's own operation are guarded, unless it is a Saver.
 func TestSaver(t *testing.T) {
 	dev := newDevice(t)
 	w := autograd.Scalar(dev, 1).RequireGrad()

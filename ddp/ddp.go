@@ -130,7 +130,7 @@ func (m *Model) Run(forward func() *autograd.Variable) *autograd.Variable {
 
 // SetTraining sets the module's mode: see [nn.Train].
 func (m *Model) SetTraining(on bool) {
-	if s, ok := m.module.(nn.ModeSetter); ok {
+	if s, ok := m.module.(interface{ SetTraining(on bool) }); ok {
 		s.SetTraining(on)
 	}
 }

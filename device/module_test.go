@@ -38,7 +38,7 @@ func TestKernelDeclarationsThatDoNotFit(t *testing.T) {
 	}
 }
 
-// The first error stands in the text of a CompileError, whichever compiler it is of.
+// The text of a CompileError contains the first error, whichever compiler reported it.
 func TestCompileErrorIsOneLine(t *testing.T) {
 	err := &device.CompileError{File: "a.cu", Log: "a.cu(2): warning #1: unused\n  int i;\na.cu(3): error: identifier \"x\" is undefined\n  x;\n  ^\n\n1 error detected"}
 	if want := `a.cu does not compile: a.cu(3): error: identifier "x" is undefined`; err.Error() != want {

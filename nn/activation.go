@@ -2,8 +2,7 @@ package nn
 
 import "github.com/goddp/goddp/autograd"
 
-// activation is a layer without parameters that is a function of each element, or of
-// each line of elements.
+// activation is a layer without parameters. It computes a function of its input.
 type activation func(x *autograd.Variable) *autograd.Variable
 
 func (f activation) Forward(x *autograd.Variable) *autograd.Variable { return f(x) }
@@ -12,18 +11,18 @@ func (activation) Parameters() []*Parameter                          { return ni
 // ReLU is a layer that computes max(x, 0).
 func ReLU() Module { return relu{} }
 
-// relu is a type of its own, so that a [Sequence] knows it behind a Linear.
+// relu has its own type so that [Sequential] recognises a ReLU after a Linear.
 type relu struct{}
 
 func (relu) Forward(x *autograd.Variable) *autograd.Variable { return autograd.ReLU(x) }
 func (relu) Parameters() []*Parameter                        { return nil }
 
-// GELU is a layer that computes x·Φ(x), where Φ is the normal distribution
-// function, as PyTorch's does by default.
+// GELU is a layer that computes x·Φ(x), where Φ is the normal distribution function, as PyTorch's
+// default does.
 func GELU() Module { return activation(autograd.GELU) }
 
-// GELUTanh is GELU approximated by a tanh, for models that were trained with
-// it: PyTorch's with approximate="tanh". See [autograd.GELUTanh].
+// GELUTanh is a layer that approximates GELU by tanh, as PyTorch's with approximate="tanh". Use it for
+// models that were trained with it. See [autograd.GELUTanh].
 func GELUTanh() Module { return activation(autograd.GELUTanh) }
 
 // Tanh is a layer that computes the hyperbolic tangent.
@@ -38,26 +37,24 @@ func LogSigmoid() Module { return activation(autograd.LogSigmoid) }
 // SiLU is a layer that computes x/(1+e^-x).
 func SiLU() Module { return activation(autograd.SiLU) }
 
-// LeakyReLU is a layer that computes x above 0, and slope·x below. PyTorch's slope is
-// 0.01 by default.
+// LeakyReLU is a layer that computes x for x > 0, and slope·x otherwise. PyTorch's default slope is 0.01.
 func LeakyReLU(slope float64) Module {
 	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.LeakyReLU(x, slope) })
 }
 
-// ELU is a layer that computes x above 0, and alpha·(e^x - 1) below. PyTorch's alpha is
-// 1 by default.
+// ELU is a layer that computes x for x > 0, and alpha·(e^x - 1) otherwise. PyTorch's default alpha is 1.
 func ELU(alpha float64) Module {
 	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.ELU(x, alpha) })
 }
 
-// Softplus is a layer that computes log(1 + e^(beta·x))/beta, and x where beta·x is above
-// 20. PyTorch's beta is 1 by default.
+// Softplus is a layer that computes log(1 + e^(beta·x))/beta, and x where beta·x > 20. PyTorch's default
+// beta is 1.
 func Softplus(beta float64) Module {
 	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.Softplus(x, beta, 20) })
 }
 
-// Softmax is a layer that computes e^x divided by its sum along an axis; a negative one
-// is counted from the end.
+// Softmax is a layer that computes e^x divided by its sum along an axis. A negative axis counts from the
+// end.
 func Softmax(axis int) Module {
 	return activation(func(x *autograd.Variable) *autograd.Variable { return autograd.Softmax(x, axis) })
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// Activations with PyTorch's default parameters are its modules.
+// Activations with PyTorch's default parameters equal PyTorch's modules.
 func TestActivationsArePyTorchs(t *testing.T) {
 	x := torchtest.Input{Shape: []int{3, 4}, Numbers: []float64{-30, -3, -1, -0.5, 0, 0.25, 0.5, 1, 2, 4, 19, 40}}
 	var cases []torchtest.Case
@@ -28,7 +28,7 @@ func TestActivationsArePyTorchs(t *testing.T) {
 	torchtest.Check(t, cases)
 }
 
-// Dropout drops in training, and nowhere else.
+// Dropout drops elements in training only.
 func TestDropoutModes(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	net := nn.Sequential(nn.Dropout(0.5))

@@ -8,29 +8,29 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// MultiheadAttentionOptions are the choices of [MultiheadAttention]; the zero value is
-// PyTorch's default, but for the order of the axes.
+// MultiheadAttentionOptions are the choices of [MultiheadAttention]. The zero value is PyTorch's default
+// with batch_first=True.
 type MultiheadAttentionOptions struct {
-	// NoBias leaves the biases out.
+	// NoBias omits the biases.
 	NoBias bool
-	// Causal keeps each row from the rows behind it.
+	// Causal masks the rows after each row.
 	Causal bool
-	// KeyHeads is how many heads keys and values have: it divides the heads, and neighbours
-	// share one. 0 is as many as heads.
+	// KeyHeads is the number of heads of keys and values. It divides the number of heads:
+	// neighbouring heads share one. 0 means as many as heads.
 	KeyHeads int
-	// Rotary turns queries and keys by their rows, before they are multiplied: see
-	// [autograd.Rotary].
+	// Rotary applies a rotary position embedding to queries and keys: see [autograd.Rotary].
 	Rotary bool
-	// RotaryBase is the base of the angles; 0 is 10000.
+	// RotaryBase is the base of the angles; 0 means 10000.
 	RotaryBase float64
 	// RotaryInterleaved is as in [autograd.RotaryOptions].
 	RotaryInterleaved bool
-	// DType is the parameters' type, and that which the layer computes in; Invalid is Float32.
+	// DType is the type of the parameters, and the type that the layer computes in; Invalid means
+	// Float32.
 	DType device.DType
 }
 
-// MultiheadAttentionLayer projects queries, keys and values, and what their attention
-// gives: see [MultiheadAttention].
+// MultiheadAttentionLayer projects queries, keys and values, attends, and projects the result: see
+// [MultiheadAttention].
 type MultiheadAttentionLayer struct {
 	InWeight *Parameter // [embed+2·KeyHeads·D embed]: the projections of queries, keys and values
 	InBias   *Parameter // or nil
@@ -38,14 +38,14 @@ type MultiheadAttentionLayer struct {
 
 	opts         MultiheadAttentionOptions
 	embed, heads int
-	cos, sin     *autograd.Variable // the angles that were made last
+	cos, sin     *autograd.Variable // cached angles of angleRows rows
 	angleRows    int
 }
 
-// MultiheadAttention is a layer of heads that each attend with embed/heads elements, D.
-// What comes in is [B T embed], as that of PyTorch's layer with batch_first=True is. Its
-// parameters have the names and the first values of PyTorch's. There is no dropout of
-// probabilities. opts is nothing, or one.
+// MultiheadAttention is a layer of attention with heads of D = embed/heads elements each. Its input is
+// [B T embed], as for PyTorch's layer with batch_first=True. Its parameters have PyTorch's names and
+// initial distributions. It has no dropout. It panics unless heads divides embed and KeyHeads divides
+// heads. opts holds at most one value.
 func MultiheadAttention(embed, heads int, opts ...MultiheadAttentionOptions) *MultiheadAttentionLayer {
 	var o MultiheadAttentionOptions
 	if len(opts) > 0 {
@@ -77,14 +77,13 @@ func MultiheadAttention(embed, heads int, opts ...MultiheadAttentionOptions) *Mu
 	return l
 }
 
-// Forward is the attention of the rows of x [B T embed] to each other.
+// Forward computes self-attention of x [B T embed].
 func (l *MultiheadAttentionLayer) Forward(x *autograd.Variable) *autograd.Variable {
 	return l.Attend(x, x, x, nil)
 }
 
-// Attend is the attention of query [B T embed] to key and value [B S embed]. mask, if not
-// nil, is as in [autograd.AttentionOptions]: PyTorch's layer takes the opposite of a mask
-// of bytes.
+// Attend computes attention of query [B T embed] to key and value [B S embed]. mask may be nil; it is as
+// in [autograd.AttentionOptions]. Note that PyTorch's layer inverts boolean masks.
 func (l *MultiheadAttentionLayer) Attend(query, key, value, mask *autograd.Variable) *autograd.Variable {
 	opts := autograd.AttentionOptions{Causal: l.opts.Causal, Mask: mask}
 	heads, keyHeads, d := l.heads, l.opts.KeyHeads, l.embed/l.heads
@@ -115,7 +114,7 @@ func (l *MultiheadAttentionLayer) Attend(query, key, value, mask *autograd.Varia
 	return l.Out.Forward(y)
 }
 
-// project applies the rows from to to-1 of the first projection to x [B T embed].
+// project applies the rows from to to-1 of the input projection to x [B T embed].
 func (l *MultiheadAttentionLayer) project(x *autograd.Variable, from, to int) *autograd.Variable {
 	if len(x.Shape()) != 3 {
 		panic(&device.ShapeError{Op: "MultiheadAttention", A: x.Shape(), B: device.Shape{0, 0, l.embed}})
@@ -133,7 +132,7 @@ func (l *MultiheadAttentionLayer) project(x *autograd.Variable, from, to int) *a
 	return autograd.Linear(autograd.Cast(x, l.InWeight.DType()), part(l.InWeight), bias)
 }
 
-// rotate turns the first heads of x [B T N D]. The angles are kept for the next time.
+// rotate rotates the first heads of x [B T N D]. It caches the angles.
 func (l *MultiheadAttentionLayer) rotate(x *autograd.Variable, heads int) *autograd.Variable {
 	if rows := x.Shape()[1]; l.cos == nil || l.angleRows < rows || l.cos.Device() != x.Device() {
 		l.angleRows = rows
@@ -142,8 +141,8 @@ func (l *MultiheadAttentionLayer) rotate(x *autograd.Variable, heads int) *autog
 	return autograd.Rotary(x, l.cos, l.sin, autograd.RotaryOptions{Heads: heads, Interleaved: l.opts.RotaryInterleaved})
 }
 
-// Parameters are "in_proj_weight", "in_proj_bias", "out_proj.weight" and "out_proj.bias",
-// the biases unless there are none.
+// Parameters returns "in_proj_weight", "in_proj_bias", "out_proj.weight" and "out_proj.bias", without
+// the biases if there are none.
 func (l *MultiheadAttentionLayer) Parameters() []*Parameter {
 	params := []*Parameter{l.InWeight}
 	if l.InBias != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// The parameters of MultiheadAttention have PyTorch's names, shapes and first values.
+// The parameters of MultiheadAttention have PyTorch's names, shapes and initial distributions.
 func TestMultiheadAttentionParameters(t *testing.T) {
 	l := nn.MultiheadAttention(12, 3)
 	if err := nn.Place(l, newDevice(t, cpu.Options{}), 1); err != nil {
@@ -71,7 +71,7 @@ func TestMultiheadAttentionIsPyTorchs(t *testing.T) {
 		}
 		dt, tolerance := device.Float64, 1e-10
 		if n/4%2 == 1 {
-			dt, tolerance = device.Float32, 3e-5 // gradients are sums behind five products
+			dt, tolerance = device.Float32, 3e-5 // a gradient passes through five products
 		}
 		cases = append(cases, torchtest.Case{
 			Name: fmt.Sprintf("MultiheadAttention(%d, %d) of %d rows and %d keys, self %t, causal %t, added mask %t", embed, heads, rows, keys, self, causal, added),
@@ -95,8 +95,8 @@ func TestMultiheadAttentionIsPyTorchs(t *testing.T) {
 	torchtest.Check(t, cases)
 }
 
-// Turned queries and keys see how far apart they are, not where: rows that are moved on
-// together give the same. Both ways of projecting turn alike, and so do groups of heads.
+// With a rotary embedding, attention depends on the distance of rows, not on their positions: moving all
+// rows by the same number changes nothing. Both projection paths, and groups of heads, agree.
 func TestRotaryAttention(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	rng := rand.New(rand.NewPCG(9, 10))
@@ -118,7 +118,7 @@ func TestRotaryAttention(t *testing.T) {
 				t.Fatalf("interleaved %t: element %d is %v of one projection, %v of three", interleaved, i, packed[i], parts[i])
 			}
 		}
-		// The last row sees rows 3 to 5 alone, behind any three others.
+		// The last row attends to rows 3 to 5 only, so the three rows before them do not matter.
 		mask := autograd.FromBytes(dev, device.Uint8, device.Shape{6}, []byte{0, 0, 0, 1, 1, 1})
 		moved, first := read(t, l.Attend(x, x, x, mask)), read(t, l.Forward(autograd.FromSlice(dev, data[3*16:], 1, 3, 16)))
 		for i := range 16 {

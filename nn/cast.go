@@ -6,16 +6,15 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Cast makes m's parameters ones of another floating-point type, but for those of
-// the modules to keep as they are, such as one whose sums need Float32. Buffers
-// stay what they are. A parameter without a place yet begins as its numbers
-// would have been, rounded; one that has a place gets another variable, with its
-// numbers rounded, so that Cast comes before ddp.New and the optimizer. The error
-// is that of the device; the parameters before the one it names are cast.
+// Cast converts m's parameters to another floating-point type, except those of the modules in keep,
+// such as a module whose sums need Float32. Buffers keep their type. A parameter that is not placed
+// starts later with the values that it would have had, rounded. A placed parameter gets a new variable
+// with its values rounded, so Cast must precede ddp.New and the optimizer. The error is the device's; it
+// names a parameter, and the parameters before that one are converted.
 //
-// Layers of this package convert what comes in to the type that they compute in,
-// and losses take 16 bits to Float32: see [Linear]. Cast panics with a
-// [*device.DTypeError] when dt is not floating-point.
+// Layers of this package convert their input to the type that they compute in, and losses convert 16-bit
+// values to Float32: see [Linear]. Cast panics with a [*device.DTypeError] if dt is not a
+// floating-point type.
 func Cast(m Model, dt device.DType, keep ...Model) error {
 	if !dt.IsFloat() {
 		panic(&device.DTypeError{Op: "Cast", Got: dt, Want: device.Float32})

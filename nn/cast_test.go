@@ -13,15 +13,14 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// rounded is numbers as a type holds them.
+// rounded returns numbers rounded to a type.
 func rounded(t *testing.T, dev device.Device, dt device.DType, data []float64) []float64 {
 	t.Helper()
 	return read(t, autograd.Cast(autograd.FromSlice(dev, data), dt))
 }
 
-// A model that is cast begins as the float32 one does, rounded, be it cast before
-// or after it is placed. What is to be kept is, and so are buffers, names and
-// whether a parameter is trained.
+// A cast model starts with the values of the float32 model, rounded, whether Cast comes before or after
+// Place. Excluded parameters, buffers, names and frozen parameters stay as they are.
 func TestCast(t *testing.T) {
 	type model struct {
 		*nn.Sequence
@@ -75,7 +74,7 @@ func TestCast(t *testing.T) {
 	nn.Cast(plain, device.Int32)
 }
 
-// A device that does not compute in 16 bits says so, and what it computes in.
+// A device that does not compute in 16 bits panics with the types that it computes in.
 func TestCastOnTheCPU(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	net := nn.Linear(2, 2)
@@ -91,8 +90,7 @@ func TestCastOnTheCPU(t *testing.T) {
 	net.Forward(autograd.Zeros(dev, device.Float32, 1, 2))
 }
 
-// A Linear converts what comes in and its parameters to the type that it computes
-// in, and gradients back.
+// A Linear converts its input and its parameters to its compute type, and the gradients back.
 func TestLinearComputesInItsType(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	x := []float64{1, -2, 3, 0.5, 0.25, -4}
@@ -121,8 +119,8 @@ func TestLinearComputesInItsType(t *testing.T) {
 	}
 }
 
-// Losses of 16-bit values are those of the same numbers in Float32, and gradients
-// too but for one rounding: that of an answer which is nearly certain is not lost.
+// A loss of 16-bit values equals the loss of the same numbers in Float32, and its gradient does too,
+// except for one rounding: even the gradient of a nearly certain prediction is not lost.
 func TestLossesOfHalfTypes(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	labels := autograd.FromLabels(dev, []int64{0, 1})

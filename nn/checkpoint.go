@@ -2,11 +2,10 @@ package nn
 
 import "github.com/goddp/goddp/autograd"
 
-// Checkpoint is m, which keeps none of its intermediates for the backward pass
-// but computes them again there: see [autograd.Checkpoint]. Its parameters and
-// buffers are m's, by m's names, so that a state fits with it and without. A module of
-// a program's own that changes a buffer as it is applied is applied twice; those of
-// this package change it once.
+// Checkpoint is m without its intermediate results: the backward pass computes them again. See
+// [autograd.Checkpoint]. It has m's parameters and buffers by m's names, so a state fits with and without
+// Checkpoint. A program's own module that updates a buffer in Forward updates it twice; the modules of
+// this package update buffers once.
 func Checkpoint(m Module) Module { return checkpoint{wrapper{m}} }
 
 type checkpoint struct{ wrapper }

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// Container holds the parts of a model. A program's own model embeds one and registers
-// its parts with [Add]: it then has the methods that placing, saving, casting and
-// training need.
+// Container holds the parts of a model. A program's own model embeds a Container and registers its
+// parts with [Add]. The model then has the methods that placing, saving, casting and training need.
 //
 //	type Block struct {
 //		nn.Container
@@ -21,29 +20,29 @@ import (
 //		return b
 //	}
 //
-// The zero Container is empty and in training mode. It must not be copied.
+// The zero Container is empty and in training mode. A Container must not be copied.
 type Container struct {
 	mode
 	parts   []part
-	params  []*Parameter // what Parameters returned last
-	buffers []*Buffer    // what Buffers returned last
+	params  []*Parameter // the last result of Parameters
+	buffers []*Buffer    // the last result of Buffers
 
-	parent *Container // the first that this one is a part of, or nil
-	name   string     // its name there
+	parent *Container // the first container that this one was added to, or nil
+	name   string     // its name in parent
 }
 
-// part is a model in a container. The names of its parameters begin with prefix.
+// part is a model in a container. The names of its parameters start with prefix.
 type part struct {
 	name, prefix string
 	model        Model
 }
 
-// Add registers m as a part of c and returns it. A parameter's name is the part's name,
-// a dot, and the name that it has in m. Names may have dots themselves ("h.0"). Add
-// panics with a [*DuplicateNameError] for a name that c has already.
+// Add registers m as a part of c and returns m. The name of a parameter in c is the part's name, a dot,
+// and the parameter's name in m. A part's name may contain dots ("h.0"). Add panics with a
+// [*DuplicateNameError] if c already has a part of that name.
 //
-// A parameter that several parts have is there once, by its first name. Such tied
-// weights are made by an assignment, before or after Add:
+// If several parts share a parameter, c has it once, by its first name. Weights are tied by assignment,
+// before or after Add:
 //
 //	head.Weight = embedding.Weight
 func Add[M Model](c *Container, name string, m M) M {
@@ -63,13 +62,13 @@ func Add[M Model](c *Container, name string, m M) M {
 	return m
 }
 
-// AddParameter registers a parameter of c's own, by its own name, and returns it.
+// AddParameter registers a parameter that belongs to c itself, by the parameter's name, and returns it.
 func (c *Container) AddParameter(p *Parameter) *Parameter {
 	c.add(part{p.name, "", ownParameter{p}})
 	return p
 }
 
-// AddBuffer registers a buffer of c's own, by its own name, and returns it.
+// AddBuffer registers a buffer that belongs to c itself, by the buffer's name, and returns it.
 func (c *Container) AddBuffer(b *Buffer) *Buffer {
 	c.add(part{b.name, "", ownBuffer{b}})
 	return b
@@ -82,7 +81,7 @@ func (c *Container) add(p part) {
 	c.parts = append(c.parts, p)
 }
 
-// Parameters are those of the parts, each once, in the order of registration.
+// Parameters returns the parameters of all parts, each once, in the order of registration.
 func (c *Container) Parameters() []*Parameter {
 	var all []*Parameter
 	seen := map[*value]bool{}
@@ -103,7 +102,7 @@ func (c *Container) Parameters() []*Parameter {
 	return slices.Clone(all)
 }
 
-// Buffers are those of the parts, each once, in the order of registration.
+// Buffers returns the buffers of all parts, each once, in the order of registration.
 func (c *Container) Buffers() []*Buffer {
 	var all []*Buffer
 	seen := map[*value]bool{}
@@ -124,7 +123,7 @@ func (c *Container) Buffers() []*Buffer {
 	return slices.Clone(all)
 }
 
-// SetTraining sets the mode of c and of all parts.
+// SetTraining sets the mode of c and of all parts: see [Train] and [Eval].
 func (c *Container) SetTraining(on bool) {
 	c.mode.SetTraining(on)
 	for _, p := range c.parts {
@@ -134,8 +133,8 @@ func (c *Container) SetTraining(on bool) {
 
 func (c *Container) container() *Container { return c }
 
-// Parts yields m and all models that it holds, however deep: those of containers, of
-// Sequential, and what is within Residual and Checkpoint.
+// Parts yields m and all models within it, at any depth: the parts of containers and of Sequentials, and
+// the modules within Residual and Checkpoint.
 func Parts(m Model) iter.Seq[Model] {
 	return func(yield func(Model) bool) { parts(m, yield) }
 }
@@ -157,7 +156,7 @@ func parts(m Model, yield func(Model) bool) bool {
 	return true
 }
 
-// containerOf is the container that m embeds, nil if there is none.
+// containerOf returns the container that m embeds, nil if it embeds none.
 func containerOf(m Model) *Container {
 	if h, ok := m.(interface{ container() *Container }); ok {
 		return h.container()
@@ -165,7 +164,7 @@ func containerOf(m Model) *Container {
 	return nil
 }
 
-// path is the name of a part of c within the whole model.
+// path returns the name of a part of c in the outermost model.
 func (c *Container) path(part string) string {
 	if c.parent == nil {
 		return part
@@ -173,12 +172,12 @@ func (c *Container) path(part string) string {
 	return c.parent.path(c.name + "." + part)
 }
 
-// ownParameter is a parameter as a part of a container.
+// ownParameter makes a parameter a part of a container.
 type ownParameter struct{ p *Parameter }
 
 func (o ownParameter) Parameters() []*Parameter { return []*Parameter{o.p} }
 
-// ownBuffer is a buffer as a part of a container.
+// ownBuffer makes a buffer a part of a container.
 type ownBuffer struct{ b *Buffer }
 
 func (o ownBuffer) Parameters() []*Parameter { return nil }

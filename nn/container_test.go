@@ -12,8 +12,7 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// tied is a model of two inputs and two results, whose last layer has the weight of
-// the first.
+// tied is a model of two inputs and two results. Its last layer shares the weight of its first layer.
 type tied struct {
 	nn.Container
 	in, out *nn.LinearLayer
@@ -69,7 +68,7 @@ func TestContainer(t *testing.T) {
 		t.Error("the tied weight was not loaded")
 	}
 
-	// A weight that is tied later counts once too.
+	// A weight that is tied later occurs once as well.
 	late := newTied(4)
 	late.Parameters()
 	late.body = nn.Sequential(late.out)
@@ -86,7 +85,7 @@ func TestContainer(t *testing.T) {
 	nn.Add(&late.Container, "in", nn.ReLU())
 }
 
-// The gradient of a tied weight is the sum of both uses.
+// The gradient of a tied weight is the sum of the gradients of both uses.
 func TestTiedWeights(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	net := &struct {
@@ -120,7 +119,7 @@ func (m *moded) Forward(x *autograd.Variable) *autograd.Variable {
 	return x
 }
 
-// Every model that holds others passes the mode on.
+// Every model that contains other models passes its mode on to them.
 func TestModes(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	outer := &moded{}
@@ -139,7 +138,7 @@ func TestModes(t *testing.T) {
 	check("Eval", 1)
 	nn.Train(outer)
 	check("Train", 2)
-	nn.Eval(nn.Linear(1, 1)) // which has no mode
+	nn.Eval(nn.Linear(1, 1)) // Linear has no mode
 }
 
 func TestResidual(t *testing.T) {
@@ -158,8 +157,7 @@ func TestResidual(t *testing.T) {
 	}
 }
 
-// What does not fit is told with the layer's name within the whole model, by a panic of
-// its own type.
+// Panics about shapes and types name the layer by its path in the whole model.
 func TestMisfitNamesTheLayer(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	panicOf := func(f func()) (err error) {
@@ -168,7 +166,7 @@ func TestMisfitNamesTheLayer(t *testing.T) {
 		return nil
 	}
 	m := newTied(4)
-	m.in = nn.Add(&m.Container, "first", nn.Linear(3, 5)) // in place of the one that fits
+	m.in = nn.Add(&m.Container, "first", nn.Linear(3, 5)) // its result does not fit the next layer
 	nested := nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU(), nn.Residual(broadcastTo{7})))
 	nn.Add(&m.Container, "nested", nested)
 	if err := errors.Join(nn.Place(m, dev, 1)); err != nil {
@@ -228,13 +226,13 @@ func TestErrorsNameTheParameterWithoutPlacingTheModel(t *testing.T) {
 	misfit("2", "2.weight", func() { late.Forward(zeros(2, 3)) })
 }
 
-// unnamed is a sequence whose last layer has a parameter without the layer's name.
+// unnamed returns a Sequence whose last layer has a parameter that was made without Linear.
 func unnamed(dev device.Device) nn.Module {
 	l := &nn.LinearLayer{Weight: nn.NewParameter("weight", autograd.Zeros(dev, device.Float32, 1, 4))}
 	return nn.Sequential(nn.ReLU(), nn.ReLU(), l)
 }
 
-// broadcastTo adds zeros [n].
+// broadcastTo adds zeros of shape [n].
 type broadcastTo struct{ n int }
 
 func (b broadcastTo) Forward(x *autograd.Variable) *autograd.Variable {

@@ -7,25 +7,25 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// ConvOptions are the choices of [Conv2d]; the zero value is the good default.
+// ConvOptions are the choices of [Conv2d].
 type ConvOptions struct {
-	Stride, Padding, Dilation int // 0: 1, 0 and 1
-	// Groups is how many groups the channels are cut into: an output depends on the inputs
-	// of its group alone. 0: 1.
+	Stride, Padding, Dilation int // a stride and a dilation of 0 mean 1
+	// Groups is the number of groups that the channels are cut into. An output channel depends on
+	// the input channels of its group alone. 0 means 1.
 	Groups int
-	// Height overrides the kernel's size, stride, padding and dilation along the first axis
-	// of images, where they differ from those along the second.
+	// Height sets the kernel's size, stride, padding and dilation along the first axis of images
+	// if they differ from those along the second axis.
 	Height *ConvHeight
-	// NoBias leaves the bias out.
+	// NoBias omits the bias.
 	NoBias bool
-	// DType is the parameters' type; Invalid is Float32.
+	// DType is the type of the parameters; Invalid means Float32.
 	DType device.DType
-	// Compute is the type that products are computed in, and the result's, as
-	// LinearOptions.Compute is. Invalid is the parameters' type.
+	// Compute is the type of the products and of the result: see [LinearOptions]. Invalid means
+	// the parameters' type.
 	Compute device.DType
 }
 
-// ConvHeight is what a [Conv2d] has along the first axis of images.
+// ConvHeight holds the choices of a [Conv2d] along the first axis of images.
 type ConvHeight struct{ Kernel, Stride, Padding, Dilation int }
 
 // ConvLayer is a convolution: see [Conv2d].
@@ -34,12 +34,12 @@ type ConvLayer struct {
 	Bias   *Parameter // [out], or nil
 
 	conv    autograd.Conv2dOptions
-	compute device.DType // Invalid: the weight's type
+	compute device.DType // Invalid means the weight's type
 }
 
-// Conv2d is a layer with x [n in h w] to [n out oh ow], by a kernel of kernel × kernel.
-// Weight and bias begin uniformly within ±1/√(in/groups·kernel²), as PyTorch's do. opts is
-// nothing, or one.
+// Conv2d is a layer from x [n in h w] to [n out oh ow] with kernels of size kernel × kernel. Weight and
+// bias start uniformly distributed in ±1/√(in/groups·kernel²), as in PyTorch. opts holds at most one
+// value.
 func Conv2d(in, out, kernel int, opts ...ConvOptions) *ConvLayer {
 	var o ConvOptions
 	if len(opts) > 0 {
@@ -91,7 +91,7 @@ func (l *ConvLayer) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.Conv2d(autograd.Cast(x, dt), weight, bias, &l.conv)
 }
 
-// Parameters are "weight" and, unless there is none, "bias".
+// Parameters returns "weight" and, if there is one, "bias".
 func (l *ConvLayer) Parameters() []*Parameter {
 	if l.Bias == nil {
 		return []*Parameter{l.Weight}

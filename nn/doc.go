@@ -1,11 +1,11 @@
 // Package nn has layers, losses and named parameters.
 //
-// A [Model] has parameters; a [Module] also maps a variable to a variable. Layers are put
-// together without a device: a parameter knows its shape and how it begins,
-// and [Place] gives it memory, with numbers that are a function of the seed and
-// the parameter's place in the model alone, so that they are the same on every
-// rank and kind of device. Wrapping a model for distributed training places
-// it; a program that does not, or that wants a seed, calls Place:
+// A [Model] has parameters. A [Module] also maps a variable to a variable. A program builds layers
+// without a device: a parameter has a shape and a rule for its first values. [Place] allocates the
+// parameters on a device and writes their first values. These depend only on the seed and on the
+// parameter's position in the model, so they are the same on every rank and every kind of device.
+// Wrapping a model for distributed training places it. Other programs, and programs that choose a
+// seed, call Place:
 //
 //	net := nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
 //	if err := nn.Place(net, dev, 1); err != nil {
@@ -13,13 +13,11 @@
 //	}
 //	loss := nn.CrossEntropyLoss(net.Forward(x), labels)
 //
-// Parameters are named as PyTorch names them ("0.weight", "2.bias"), and begin
-// by the same rules.
+// Parameters have PyTorch's names ("0.weight", "2.bias") and PyTorch's initial distributions.
 //
-// [State] is a module's parameters and buffers by these names, and [LoadState]
-// sets them. [Parameter.Freeze] takes a parameter out of training;
-// [Checkpoint] trades a second forward pass through a module for the memory of
-// what it computes on the way:
+// [State] returns a module's parameters and buffers by these names, and [LoadState] sets them.
+// [Parameter.Freeze] excludes a parameter from training. [Checkpoint] saves the memory of a module's
+// intermediate results at the cost of a second forward pass:
 //
 //	for _, p := range backbone.Parameters() {
 //		p.Freeze()
@@ -28,23 +26,22 @@
 //
 // # 16-bit types
 //
-// [Cast] makes a model's parameters BFloat16 or Float16, as far as wanted: a layer
-// converts what comes in to the type that it computes in, which is that of its
-// parameters, and a loss of 16-bit values is computed in Float32. Gradients, and
-// their reduction, are then of 16 bits too, and the optimizer should keep
-// masters (optim.SGDOptions.MasterWeights):
+// [Cast] converts a model's parameters to BFloat16 or Float16, except those of modules that the caller
+// excludes. A layer converts its input to the type of its parameters and computes in that type. Losses
+// of 16-bit values are computed in Float32. Gradients, and the reduction of gradients, then have 16
+// bits too, and the optimizer should keep master weights (optim.SGDOptions.MasterWeights):
 //
 //	err := nn.Cast(net, device.BFloat16, net.Norm)
 //
-// LinearOptions.Compute is the other way, which costs memory and time: Float32
-// parameters, with Float32 gradients and reductions, that are converted in each
-// forward pass, as PyTorch's autocast does. Package amp scales losses for Float16. All that is
-// for GPUs: the CPU computes in Float32 and Float64 alone.
+// LinearOptions.Compute works like PyTorch's autocast, at a cost in memory and time: parameters,
+// gradients and reductions stay in Float32, and each forward pass converts the parameters. Package amp
+// scales losses for Float16. The 16-bit types are for GPUs: the CPU computes in Float32 and Float64
+// only.
 //
 // # Modes
 //
-// Some layers compute otherwise in training than in evaluation. Models begin in training
-// mode; [Eval] and [Train] set the mode of a whole model:
+// Some layers compute differently in training and in evaluation. Models start in training mode. [Eval]
+// and [Train] set the mode of a whole model:
 //
 //	nn.Eval(net)
 //	autograd.NoGrad(dev, func() { logits = net.Forward(x) })
@@ -52,8 +49,8 @@
 //
 // # Models of a program's own
 //
-// A program's own model is a struct that embeds a [Container] and registers its parts by
-// name, as PyTorch's modules do by assignment:
+// A program's own model is a struct that embeds a [Container] and registers its parts by name, as
+// PyTorch's modules do by assignment:
 //
 //	type Head struct {
 //		nn.Container
@@ -72,11 +69,11 @@
 //		return logits, autograd.Mean(logits)
 //	}
 //
-// Its Forward may take and return what it likes: [Place], [State], [Cast], optimizers and
-// ddp need the parameters alone (ddp.Model.Run applies such a model). One that maps one
-// variable to one is a [Module] too, and goes into [Sequential]. A type with the two
-// methods of Module, and nothing of this package in it, is one as well.
+// Its Forward may have any parameters and results, because [Place], [State], [Cast], optimizers and
+// ddp need only the parameters (ddp.Model.Run applies such a model). A model that maps one variable to
+// one variable is also a [Module] and can be part of a [Sequential]. Any type with the two methods of
+// Module is a Module.
 //
-// Where a shape or a type does not fit, the panic names the layer: by its parameter that
-// the operation used, or by its place in a Sequential.
+// If shapes or types do not fit, the panic names the layer, by its position in a Sequential or by its
+// parameter, and the parameter ("2.weight").
 package nn

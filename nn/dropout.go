@@ -2,15 +2,15 @@ package nn
 
 import "github.com/goddp/goddp/autograd"
 
-// DropoutLayer drops elements in training: see [Dropout].
+// DropoutLayer sets elements to 0 in training: see [Dropout].
 type DropoutLayer struct {
 	mode
 	P float64 // the probability
 }
 
-// Dropout is a layer that in training makes elements 0 with the probability p, and
-// divides the others by 1-p; in evaluation (see [Eval]) it changes nothing. What is
-// dropped is drawn from the device's [autograd.Generator].
+// Dropout is a layer that in training sets elements to 0 with probability p, and divides the other
+// elements by 1-p. In evaluation (see [Eval]) it returns its input. The device's [autograd.Generator]
+// draws the mask.
 func Dropout(p float64) *DropoutLayer { return &DropoutLayer{P: p} }
 
 // Forward applies the layer.
@@ -21,5 +21,5 @@ func (l *DropoutLayer) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.Dropout(x, l.P)
 }
 
-// Parameters are none.
+// Parameters returns nil: the layer has none.
 func (*DropoutLayer) Parameters() []*Parameter { return nil }

@@ -5,25 +5,25 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// EmbeddingOptions are the choices of [Embedding]; the zero value is the good default.
+// EmbeddingOptions are the choices of [Embedding].
 type EmbeddingOptions struct {
-	// Padding is an id whose row begins at zero and gets no gradient; nil is none. It is
-	// PyTorch's padding_idx.
+	// Padding is an id whose row starts at zero and gets no gradient: PyTorch's padding_idx. nil
+	// means that there is none.
 	Padding *int
-	// DType is the weight's type; Invalid is Float32.
+	// DType is the type of the weight; Invalid means Float32.
 	DType device.DType
 }
 
-// EmbeddingLayer looks rows up: see [Embedding].
+// EmbeddingLayer selects rows of its weight: see [Embedding].
 type EmbeddingLayer struct {
 	Weight *Parameter // [n d]
 
-	padding int // -1: none
+	padding int // -1 means none
 }
 
-// Embedding is a layer with ids [...], int64 within 0 to n-1, to rows [... d] of its
-// weight, which begins with numbers of mean 0 and deviation 1, as PyTorch's does. opts is
-// nothing, or one.
+// Embedding is a layer from ids [...], int64 within 0 to n-1, to the rows [... d] of its weight. The
+// weight starts normally distributed with mean 0 and standard deviation 1, as in PyTorch. opts holds
+// at most one value.
 func Embedding(n, d int, opts ...EmbeddingOptions) *EmbeddingLayer {
 	var o EmbeddingOptions
 	if len(opts) > 0 {
@@ -45,7 +45,7 @@ func Embedding(n, d int, opts ...EmbeddingOptions) *EmbeddingLayer {
 	return l
 }
 
-// zeroRow is init with a row of width elements that is zero.
+// zeroRow returns an Init that sets one row, of width elements, to zero after init.
 func zeroRow(init Init, row, width int) Init {
 	return func(dev device.Device, dst device.Tensor, seed, offset uint64) error {
 		if err := init(dev, dst, seed, offset); err != nil {
@@ -55,15 +55,15 @@ func zeroRow(init Init, row, width int) Init {
 	}
 }
 
-// Forward is the rows at ids.
+// Forward returns the rows that ids select.
 func (l *EmbeddingLayer) Forward(ids *autograd.Variable) *autograd.Variable {
 	return autograd.EmbeddingWithPadding(l.Weight.Var(), ids, l.padding)
 }
 
-// Parameters are "weight".
+// Parameters returns "weight".
 func (l *EmbeddingLayer) Parameters() []*Parameter { return []*Parameter{l.Weight} }
 
-// Flatten is a layer that makes the axes of x [b ...] but the first one: [b n].
+// Flatten is a layer that merges all axes of x [b ...] except the first: [b n].
 func Flatten() Module { return flatten{} }
 
 type flatten struct{}

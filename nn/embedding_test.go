@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// A model begins with an embedding, whose rows of padding begin at zero and stay there.
+// A model can start with an embedding. Its padding row starts at zero and stays there.
 func TestEmbedding(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	layer := nn.Embedding(4, 3, nn.EmbeddingOptions{Padding: new(2), DType: device.Float64})
@@ -42,8 +42,8 @@ func TestEmbedding(t *testing.T) {
 	}
 }
 
-// An embedding begins with numbers of mean 0 and deviation 1.
-func TestEmbeddingBegins(t *testing.T) {
+// The weight of an embedding starts with mean 0 and standard deviation 1.
+func TestEmbeddingInitialDistribution(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	const n, d = 100, 100
 	layer := nn.Embedding(n, d)

@@ -7,16 +7,14 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// LinearOptions are the choices of [Linear]; the zero value is the good
-// default.
+// LinearOptions are the choices of [Linear].
 type LinearOptions struct {
-	// NoBias leaves the bias out.
+	// NoBias omits the bias.
 	NoBias bool
-	// DType is the parameters' type; Invalid is Float32.
+	// DType is the type of the parameters; Invalid means Float32.
 	DType device.DType
-	// Compute is the type that products are computed in, and the result's: the
-	// parameters are converted to it in every forward pass, and their gradients
-	// back. Invalid is the parameters' type.
+	// Compute is the type of the products and of the result. Every forward pass converts the
+	// parameters to it, and their gradients back. Invalid means the parameters' type.
 	Compute device.DType
 }
 
@@ -25,13 +23,12 @@ type LinearLayer struct {
 	Weight *Parameter // [out in]
 	Bias   *Parameter // [out], or nil
 
-	compute device.DType // Invalid: the weight's type
+	compute device.DType // Invalid means the weight's type
 }
 
-// Linear is a layer with x [... in], of any floating-point type, to [... out], of
-// the type that it computes in. Weight and bias begin
-// uniformly within ±1/√in, as PyTorch's do; without an input the bias begins at
-// zero. opts is nothing, or one.
+// Linear is a layer from x [... in], of any floating-point type, to [... out]. Weight and bias start
+// uniformly distributed in ±1/√in, as in PyTorch; with in = 0 the bias starts at zero. opts holds at
+// most one value.
 func Linear(in, out int, opts ...LinearOptions) *LinearLayer {
 	var o LinearOptions
 	if len(opts) > 0 {
@@ -71,7 +68,7 @@ func (l *LinearLayer) forward(x *autograd.Variable, compute func(x, w, bias *aut
 	return compute(autograd.Cast(x, dt), weight, bias)
 }
 
-// Parameters are "weight" and, unless there is none, "bias".
+// Parameters returns "weight" and, if there is one, "bias".
 func (l *LinearLayer) Parameters() []*Parameter {
 	if l.Bias == nil {
 		return []*Parameter{l.Weight}

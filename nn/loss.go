@@ -8,17 +8,16 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Reduction is what a loss makes of the losses of its elements.
+// Reduction states how a loss combines the losses of its elements.
 type Reduction uint8
 
 // The reductions.
 const (
-	ReduceMean Reduction = iota // their mean, a scalar
-	ReduceSum                   // their sum, a scalar
-	ReduceNone                  // nothing: the loss of every element
+	ReduceMean Reduction = iota // the mean, a scalar
+	ReduceSum                   // the sum, a scalar
+	ReduceNone                  // no reduction: the result holds the loss of every element
 )
 
-// reduce reduces x.
 func (r Reduction) reduce(x *autograd.Variable) *autograd.Variable {
 	switch r {
 	case ReduceMean:
@@ -31,14 +30,14 @@ func (r Reduction) reduce(x *autograd.Variable) *autograd.Variable {
 	panic(fmt.Errorf("nn: there is no reduction %d", r))
 }
 
-// LossOptions are the choices of a loss; the zero value is PyTorch's default. The losses
-// take 16-bit values to Float32 first.
+// LossOptions are the choices of a loss. The zero value is PyTorch's default. All losses convert 16-bit
+// values to Float32 first.
 type LossOptions struct {
 	Reduction Reduction
 }
 
-// MSELoss is the mean of the squares of pred - target, of one shape: a scalar, unless opts,
-// which are nothing or one, choose another reduction.
+// MSELoss returns the mean of the squares of pred - target, which have the same shape. The result is a
+// scalar unless opts chooses another reduction. opts holds at most one value.
 func MSELoss(pred, target *autograd.Variable, opts ...LossOptions) *autograd.Variable {
 	o := option(opts)
 	if o.Reduction == ReduceMean {
@@ -47,7 +46,7 @@ func MSELoss(pred, target *autograd.Variable, opts ...LossOptions) *autograd.Var
 	return o.Reduction.reduce(autograd.Pow(difference("MSELoss", pred, target), 2))
 }
 
-// L1Loss is the mean of |pred - target|, of one shape.
+// L1Loss returns the mean of |pred - target|, which have the same shape.
 func L1Loss(pred, target *autograd.Variable, opts ...LossOptions) *autograd.Variable {
 	return option(opts).Reduction.reduce(autograd.Abs(difference("L1Loss", pred, target)))
 }
@@ -55,18 +54,18 @@ func L1Loss(pred, target *autograd.Variable, opts ...LossOptions) *autograd.Vari
 // HuberOptions are the choices of [HuberLoss] and [SmoothL1Loss].
 type HuberOptions struct {
 	Reduction Reduction
-	// Threshold is where the square ends: PyTorch's delta, or beta. 0 is 1.
+	// Threshold is the largest difference that is squared: PyTorch's delta or beta. 0 means 1.
 	Threshold float64
 }
 
-// HuberLoss is the mean of d²/2 where d = |pred - target| is below the threshold t, and of
-// t·(d - t/2) above.
+// HuberLoss returns the mean of d²/2 where d = |pred - target| is below the threshold t, and of
+// t·(d - t/2) elsewhere.
 func HuberLoss(pred, target *autograd.Variable, opts ...HuberOptions) *autograd.Variable {
 	o := option(opts)
 	return o.Reduction.reduce(huber(difference("HuberLoss", pred, target), o.threshold()))
 }
 
-// SmoothL1Loss is [HuberLoss] divided by the threshold.
+// SmoothL1Loss returns [HuberLoss] divided by the threshold.
 func SmoothL1Loss(pred, target *autograd.Variable, opts ...HuberOptions) *autograd.Variable {
 	o := option(opts)
 	t := o.threshold()
@@ -80,7 +79,7 @@ func (o HuberOptions) threshold() float64 {
 	return o.Threshold
 }
 
-// huber is c·(d - c/2) for d = |x| and c, which is d up to t.
+// huber returns c·(d - c/2) with d = |x| and c = min(d, t).
 func huber(x *autograd.Variable, t float64) *autograd.Variable {
 	d := autograd.Abs(x)
 	c := autograd.Clamp(d, math.Inf(-1), t)
@@ -90,16 +89,16 @@ func huber(x *autograd.Variable, t float64) *autograd.Variable {
 // KLDivOptions are the choices of [KLDivLoss].
 type KLDivOptions struct {
 	Reduction Reduction
-	// BatchMean divides the sum by the size of the first axis, which is the divergence of
-	// distributions that are rows; Reduction is then not looked at.
+	// BatchMean divides the sum by the size of the first axis. If the rows are distributions, this
+	// is the mean divergence. Reduction then has no effect.
 	BatchMean bool
-	// LogTarget says that target is logarithms of probabilities.
+	// LogTarget declares that target holds logarithms of probabilities.
 	LogTarget bool
 }
 
-// KLDivLoss is the mean of target·(log(target) - logPred), of one shape: the
-// Kullback-Leibler divergence of a distribution whose logarithm is logPred from target.
-// Where target is 0 the loss is 0.
+// KLDivLoss returns the mean of target·(log(target) - logPred), which have the same shape. It is the
+// Kullback-Leibler divergence of the distribution target from the distribution whose logarithm is
+// logPred. Where target is 0 the loss is 0.
 func KLDivLoss(logPred, target *autograd.Variable, opts ...KLDivOptions) *autograd.Variable {
 	o := option(opts)
 	sameShape("KLDivLoss", logPred, target)
@@ -120,13 +119,14 @@ func KLDivLoss(logPred, target *autograd.Variable, opts ...KLDivOptions) *autogr
 // BCEOptions are the choices of [BCEWithLogitsLoss].
 type BCEOptions struct {
 	Reduction Reduction
-	// Weight multiplies the losses of the elements, and PosWeight those of targets that
-	// are 1; both are broadcast. nil is 1.
+	// Weight multiplies the losses of the elements, and PosWeight the losses of targets that are
+	// 1. Both are broadcast. nil means 1.
 	Weight, PosWeight *autograd.Variable
 }
 
-// BCEWithLogitsLoss is the mean of -(target·log σ(logits) + (1-target)·log(1 - σ(logits))),
-// of one shape, where σ is Sigmoid: the binary cross-entropy.
+// BCEWithLogitsLoss returns the binary cross-entropy: the mean of
+// -(target·log σ(logits) + (1-target)·log(1 - σ(logits))), where σ is Sigmoid. logits and target have
+// the same shape.
 func BCEWithLogitsLoss(logits, target *autograd.Variable, opts ...BCEOptions) *autograd.Variable {
 	o := option(opts)
 	sameShape("BCEWithLogitsLoss", logits, target)
@@ -147,21 +147,21 @@ func BCEWithLogitsLoss(logits, target *autograd.Variable, opts ...BCEOptions) *a
 // CrossEntropyOptions are the choices of [CrossEntropyLoss].
 type CrossEntropyOptions struct {
 	Reduction Reduction
-	// IgnoreIndex is a label whose rows count nothing; nil is none.
+	// IgnoreIndex is a label whose rows do not count; nil means none.
 	IgnoreIndex *int64
-	// Weight, [C], multiplies the losses of a class; nil is 1. The mean is then divided by
-	// the weights of the labels.
+	// Weight, [C], multiplies the losses of each class; nil means 1. The mean is then divided by
+	// the sum of the labels' weights.
 	Weight *autograd.Variable
-	// LabelSmoothing is how much of a label goes to all classes alike.
+	// LabelSmoothing is the part of each label that is spread over all classes equally.
 	LabelSmoothing float64
 }
 
-// CrossEntropyLoss is the mean over rows of -log(softmax(logits)[label]): logits [N C], or
-// [N C d1 ...] with softmax along axis 1, and labels int64 [N], or [N d1 ...] (see
-// [autograd.FromLabels]); the result is a scalar, unless opts, which are nothing or one,
-// choose another reduction. The mean of nothing, and of rows that are all ignored, is NaN.
-// Of 16-bit logits it is computed in Float32: a probability near 1 has no rest in 16 bits,
-// and with it no gradient.
+// CrossEntropyLoss returns the mean over rows of -log(softmax(logits)[label]). logits are [N C] with
+// labels int64 [N], or [N C d1 ...] with labels [N d1 ...] and softmax along axis 1 (see
+// [autograd.FromLabels]). The result is a scalar unless opts chooses another reduction. The mean of no
+// rows, or of rows that are all ignored, is NaN. For 16-bit logits the loss is computed in Float32: in
+// 16 bits, 1 minus a probability near 1 would be 0, and so would the gradient. opts holds at most one
+// value.
 func CrossEntropyLoss(logits, labels *autograd.Variable, opts ...CrossEntropyOptions) *autograd.Variable {
 	o, x := option(opts), wide(logits)
 	if o == (CrossEntropyOptions{}) && len(x.Shape()) == 2 {
@@ -171,22 +171,22 @@ func CrossEntropyLoss(logits, labels *autograd.Variable, opts ...CrossEntropyOpt
 	return likelihood(autograd.LogSoftmax(x, 1), labels, o)
 }
 
-// NLLOptions are the choices of [NLLLoss], which are alike in [CrossEntropyOptions].
+// NLLOptions are the choices of [NLLLoss]. The fields are as in [CrossEntropyOptions].
 type NLLOptions struct {
 	Reduction   Reduction
 	IgnoreIndex *int64
 	Weight      *autograd.Variable
 }
 
-// NLLLoss is [CrossEntropyLoss] of logarithms of probabilities, such as LogSoftmax along
-// axis 1 gives.
+// NLLLoss is [CrossEntropyLoss] for logarithms of probabilities, such as the result of LogSoftmax along
+// axis 1.
 func NLLLoss(logProbs, labels *autograd.Variable, opts ...NLLOptions) *autograd.Variable {
 	o := option(opts)
 	checkLabels("NLLLoss", logProbs, labels)
 	return likelihood(wide(logProbs), labels, CrossEntropyOptions{Reduction: o.Reduction, IgnoreIndex: o.IgnoreIndex, Weight: o.Weight})
 }
 
-// checkLabels panics unless the labels are of x's shape without axis 1.
+// checkLabels panics unless the labels are int64 and have x's shape without axis 1.
 func checkLabels(op string, x, labels *autograd.Variable) {
 	shape := x.Shape()
 	if len(shape) < 2 || !withoutClasses(shape).Equal(labels.Shape()) {
@@ -201,7 +201,7 @@ func withoutClasses(s device.Shape) device.Shape {
 	return append(append(device.Shape{}, s[0]), s[2:]...)
 }
 
-// likelihood is the loss of x, logarithms of probabilities.
+// likelihood returns the loss of x, which holds logarithms of probabilities.
 func likelihood(x, labels *autograd.Variable, o CrossEntropyOptions) *autograd.Variable {
 	shape := labels.Shape()
 	var ignored *autograd.Variable
@@ -209,14 +209,14 @@ func likelihood(x, labels *autograd.Variable, o CrossEntropyOptions) *autograd.V
 		ignored = autograd.Equal(labels, autograd.FromLabels(labels.Device(), []int64{*o.IgnoreIndex}))
 		labels = autograd.MaskedFill(labels, ignored, 0)
 	}
-	// counted is v, but 0 where the label is ignored.
+	// counted returns v with 0 where the label is ignored.
 	counted := func(v *autograd.Variable) *autograd.Variable {
 		if ignored == nil {
 			return v
 		}
 		return autograd.MaskedFill(v, ignored, 0)
 	}
-	column := append(device.Shape{shape[0], 1}, shape[1:]...) // a label as a class axis of one
+	column := append(device.Shape{shape[0], 1}, shape[1:]...) // the labels' shape with a class axis of size 1
 	loss := autograd.Neg(autograd.Reshape(autograd.Gather(x, 1, autograd.Reshape(labels, column...)), shape...))
 	weights := autograd.MaskedFill(loss.Detach(), autograd.Equal(labels, labels), 1) // ones
 	if o.Weight != nil {
@@ -244,7 +244,7 @@ func likelihood(x, labels *autograd.Variable, o CrossEntropyOptions) *autograd.V
 	return o.Reduction.reduce(loss)
 }
 
-// option is the one of opts, or the zero value.
+// option returns the value in opts, or the zero value if there is none.
 func option[T any](opts []T) (o T) {
 	if len(opts) > 0 {
 		o = opts[0]
@@ -252,20 +252,20 @@ func option[T any](opts []T) (o T) {
 	return o
 }
 
-// difference is x - y, of one shape.
+// difference returns x - y. It panics unless they have the same shape.
 func difference(op string, x, y *autograd.Variable) *autograd.Variable {
 	sameShape(op, x, y)
 	return autograd.Sub(wide(x), wide(y))
 }
 
-// sameShape panics unless x and y are of one shape.
+// sameShape panics unless x and y have the same shape.
 func sameShape(op string, x, y *autograd.Variable) {
 	if !x.Shape().Equal(y.Shape()) {
 		panic(&device.ShapeError{Op: op, A: x.Shape(), B: y.Shape()})
 	}
 }
 
-// wide is x, in Float32 where it has 16 bits.
+// wide returns x, converted to Float32 if it has 16 bits.
 func wide(x *autograd.Variable) *autograd.Variable {
 	if x.DType().Size() == 2 {
 		return autograd.Cast(x, device.Float32)

@@ -14,7 +14,7 @@ import (
 
 var reductions = map[nn.Reduction]string{nn.ReduceMean: "mean", nn.ReduceSum: "sum", nn.ReduceNone: "none"}
 
-// input is numbers from [lo, hi).
+// input returns random numbers from [lo, hi).
 func input(rng *rand.Rand, lo, hi float64, shape ...int) torchtest.Input {
 	v := make([]float64, device.Shape(shape).Len())
 	for i := range v {
@@ -112,7 +112,7 @@ func TestClassLossesArePyTorchs(t *testing.T) {
 	torchtest.Check(t, cases)
 }
 
-// A loss of operands that do not fit names both shapes.
+// The panic of a loss whose operands do not fit names both shapes.
 func TestLossMisfits(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	x, y := autograd.Zeros(dev, device.Float32, 2, 3), autograd.Zeros(dev, device.Float32, 3)

@@ -7,45 +7,38 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Model is what has parameters: a part of a network, or the whole. Its Forward may
-// take and return any number of variables, and is no part of the interface: placing,
-// saving, casting and training need the parameters alone.
+// Model is a part of a network, or a whole network, with parameters. Its Forward is not part of the
+// interface and may have any parameters and results: placing, saving, casting and training a model
+// need only its parameters.
+//
+// A model with buffers also has a method Buffers() []*Buffer, which returns each buffer once, the same
+// ones on every call. A model that computes differently in training and in evaluation, or that holds
+// such a model, also has a method SetTraining(on bool). A [Container] has both.
 type Model interface {
-	// Parameters are the model's, each once, in the order of registration:
-	// that in which Forward uses them, as far as there is one. It returns the
-	// same parameters on every call.
+	// Parameters returns each parameter once, in the order of registration, which should be the
+	// order in which Forward uses them. Every call returns the same parameters.
 	Parameters() []*Parameter
 }
 
-// Module is a [Model] that maps one variable to one variable, as [Sequential] takes it.
+// Module is a [Model] that maps one variable to one variable, such as a part of a [Sequential].
 type Module interface {
 	Model
 	// Forward applies the module.
 	Forward(x *autograd.Variable) *autograd.Variable
 }
 
-// Buffered is a [Model] with state that is no parameter, such as running
-// means. Wrapping a model for distributed training keeps it equal on all
-// ranks.
-type Buffered interface {
-	Model
-	// Buffers are the model's, each once; the same on every call.
-	Buffers() []*Buffer
-}
-
-// Buffers are m's, if it has any.
+// Buffers returns the buffers of m, nil if m has no method Buffers.
 func Buffers(m Model) []*Buffer {
-	if b, ok := m.(Buffered); ok {
+	if b, ok := m.(interface{ Buffers() []*Buffer }); ok {
 		return b.Buffers()
 	}
 	return nil
 }
 
-// Place gives m's parameters and buffers memory on dev and their first values,
-// drawn from the sequence of random numbers that seed selects. What has its
-// place there already keeps it and its values, so Place may be called again;
-// it panics with an [*autograd.DeviceError] for what has one on another
-// device. The error is that of the device.
+// Place allocates m's parameters and buffers on dev and writes their first values, drawn from the
+// random sequence that seed selects. Parameters and buffers that are placed already keep their memory
+// and their values, so Place may be called again. Place panics with an [*autograd.DeviceError] if one
+// of them is on another device. The error is the device's.
 func Place(m Model, dev device.Device, seed uint64) error {
 	var offset uint64
 	place := func(kind, name string, v *value) error {

@@ -50,7 +50,7 @@ func TestNames(t *testing.T) {
 	net := nn.Sequential(
 		nn.Linear(3, 4), nn.ReLU(),
 		inner,
-		shared, // known as inner's
+		shared, // by its name in inner
 		normed{nn.Linear(4, 2), nn.NewUnplacedBuffer("mean", nn.Constant(7), device.Float64, 2)},
 	)
 	want := []string{
@@ -89,8 +89,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A model begins the same wherever it is placed, by PyTorch's rule, and differs
-// by seed. Placing it again changes nothing.
+// The first values of a model follow PyTorch's distribution, do not depend on the device, and depend on
+// the seed. Placing the model again changes nothing.
 func TestPlace(t *testing.T) {
 	model := func() *nn.Sequence { return nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10)) }
 	place := func(m nn.Module, seed uint64) (values [][]float64) {
@@ -113,7 +113,7 @@ func TestPlace(t *testing.T) {
 		for _, x := range one[i] {
 			sum += x * x
 		}
-		// Uniform numbers within ±b have the variance b²/3.
+		// The variance of uniform numbers in ±b is b²/3.
 		deviation := math.Sqrt(sum / float64(len(one[i])))
 		if slices.Max(one[i]) >= bound || slices.Min(one[i]) < -bound || math.Abs(deviation/bound*math.Sqrt(3)-1) > 0.4 {
 			t.Errorf("%v within %v and %v, deviation %v, want uniform within ±%v",
@@ -137,8 +137,8 @@ func TestPlace(t *testing.T) {
 	nn.Place(m, newDevice(t, cpu.Options{}), 1)
 }
 
-// A layer without an input begins with a bias of zeros, as PyTorch's does.
-func TestLinearOfNothing(t *testing.T) {
+// The bias of a Linear with no inputs starts at zero, as PyTorch's does.
+func TestLinearWithoutInputs(t *testing.T) {
 	l := nn.Linear(0, 3)
 	if err := nn.Place(l, newDevice(t, cpu.Options{}), 1); err != nil {
 		t.Fatal(err)
@@ -165,8 +165,8 @@ func TestPlaceWithoutMemory(t *testing.T) {
 	net.Parameters()[2].Var()
 }
 
-// A Linear with its ReLU runs as one operation, and means the same.
-func TestFusion(t *testing.T) {
+// A Linear followed by a ReLU runs as one operation and computes the same.
+func TestLinearReLUIsFused(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	l := nn.Linear(6, 5, nn.LinearOptions{DType: device.Float64})
 	net := nn.Sequential(l, nn.ReLU(), nn.ReLU())
@@ -197,7 +197,7 @@ func TestFusion(t *testing.T) {
 	})
 }
 
-// toy is the smallest module of a program's own.
+// toy is a minimal module of a program's own.
 type toy struct{ w *nn.Parameter }
 
 func (t toy) Forward(x *autograd.Variable) *autograd.Variable {

@@ -9,21 +9,22 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// NormOptions are the choices of the normalising layers; the zero value is the good default.
+// NormOptions are the choices of the normalising layers.
 type NormOptions struct {
-	// Eps is added to variances. 0 is PyTorch's default: 1e-5, and for RMSNorm the distance
-	// from 1 to the next number of the type that it computes in.
+	// Eps is added to variances. 0 means PyTorch's default: 1e-5, and for RMSNorm the distance
+	// from 1 to the next number of the type that the layer computes in.
 	Eps float64
-	// NoAffine leaves weight and bias out.
+	// NoAffine omits weight and bias.
 	NoAffine bool
-	// NoBias leaves the bias out.
+	// NoBias omits the bias.
 	NoBias bool
-	// DType is the parameters' type, which the layer computes in; Invalid is Float32.
+	// DType is the type of the parameters, and the type that the layer computes in; Invalid means
+	// Float32.
 	DType device.DType
-	// Momentum is how far a batch moves the running moments of a BatchNorm; 0 is 0.1.
+	// Momentum is the weight of a batch in the running moments of a BatchNorm; 0 means 0.1.
 	Momentum float64
-	// NoRunning leaves a BatchNorm's running moments out: it normalises by the batch in
-	// evaluation too.
+	// NoRunning omits the running moments of a BatchNorm, which then uses the moments of the
+	// batch in evaluation too.
 	NoRunning bool
 }
 
@@ -37,7 +38,7 @@ func normOptions(opts []NormOptions) (o NormOptions) {
 	return o
 }
 
-// eps is o.Eps, or 1e-5.
+// eps returns o.Eps, or 1e-5 if that is 0.
 func (o NormOptions) eps() float64 {
 	if o.Eps == 0 {
 		return 1e-5
@@ -45,7 +46,7 @@ func (o NormOptions) eps() float64 {
 	return o.Eps
 }
 
-// scaling are the parameters of a normalising layer.
+// scaling holds the parameters of a normalising layer.
 type scaling struct {
 	Weight *Parameter // or nil
 	Bias   *Parameter // or nil
@@ -61,7 +62,7 @@ func newScaling(o NormOptions, shape ...int) (s scaling) {
 	return s
 }
 
-// Parameters are "weight" and "bias", as far as they are there.
+// Parameters returns "weight" and "bias", those that exist.
 func (s *scaling) Parameters() []*Parameter {
 	var all []*Parameter
 	for _, p := range []*Parameter{s.Weight, s.Bias} {
@@ -72,7 +73,7 @@ func (s *scaling) Parameters() []*Parameter {
 	return all
 }
 
-// of are x, in the type of the parameters, and these.
+// of returns x, converted to the type of the parameters, and the parameters' variables.
 func (s *scaling) of(x *autograd.Variable) (in, weight, bias *autograd.Variable) {
 	if s.Weight != nil {
 		weight = s.Weight.Var()
@@ -84,7 +85,7 @@ func (s *scaling) of(x *autograd.Variable) (in, weight, bias *autograd.Variable)
 	return x, weight, bias
 }
 
-// NormLayer is a [LayerNorm], an [RMSNorm] or a [GroupNorm].
+// NormLayer is the layer of [LayerNorm], [RMSNorm] or [GroupNorm].
 type NormLayer struct {
 	scaling
 	apply func(x, weight, bias *autograd.Variable) *autograd.Variable
@@ -93,10 +94,10 @@ type NormLayer struct {
 // Forward applies the layer.
 func (l *NormLayer) Forward(x *autograd.Variable) *autograd.Variable { return l.apply(l.of(x)) }
 
-// LayerNorm normalises x [... d] over its last axis. opts is nothing, or one.
+// LayerNorm is a layer that normalises x [... d] over its last axis. opts holds at most one value.
 func LayerNorm(d int, opts ...NormOptions) *NormLayer { return LayerNormOver([]int{d}, opts...) }
 
-// LayerNormOver is LayerNorm over the last axes, which are of the given shape.
+// LayerNormOver is [LayerNorm] over the last axes, which have the given shape.
 func LayerNormOver(shape []int, opts ...NormOptions) *NormLayer {
 	o := normOptions(opts)
 	shape = slices.Clone(shape)
@@ -105,8 +106,8 @@ func LayerNormOver(shape []int, opts ...NormOptions) *NormLayer {
 	}}
 }
 
-// RMSNorm divides x [... d] by the root of the mean of its squares over its last axis. It
-// has no bias. opts is nothing, or one.
+// RMSNorm is a layer that divides x [... d] by the root of the mean of its squares over the last axis.
+// It has no bias. opts holds at most one value.
 func RMSNorm(d int, opts ...NormOptions) *NormLayer {
 	o := normOptions(opts)
 	o.NoBias = true
@@ -119,13 +120,13 @@ func RMSNorm(d int, opts ...NormOptions) *NormLayer {
 	}}
 }
 
-// epsilon is the distance from 1 to the next number of a floating-point type.
+// epsilon returns the distance from 1 to the next number of a floating-point type.
 func epsilon(dt device.DType) float64 {
 	return math.Ldexp(1, map[device.DType]int{device.Float32: -23, device.Float64: -52, device.Float16: -10, device.BFloat16: -7}[dt])
 }
 
-// GroupNorm normalises x [n channels ...] over each of so many groups of channels of each
-// sample. opts is nothing, or one.
+// GroupNorm is a layer that divides the channels of x [n channels ...] into groups, and normalises each
+// group of each sample. opts holds at most one value.
 func GroupNorm(groups, channels int, opts ...NormOptions) *NormLayer {
 	o := normOptions(opts)
 	return &NormLayer{newScaling(o, channels), func(x, weight, bias *autograd.Variable) *autograd.Variable {
@@ -139,24 +140,24 @@ type BatchNormLayer struct {
 	scaling
 	RunningMean, RunningVar, NumBatchesTracked *Buffer // nil with NoRunning
 
-	// Peers are the ranks whose samples are normalised as one batch; nil: this rank alone.
+	// Peers are the ranks whose samples are normalised as one batch; nil means this rank alone.
 	// Package ddp sets it.
 	Peers autograd.BatchPeers
 
-	rank2    bool // takes [n c h w]; else [n c] or [n c l]
+	rank2    bool // whether the input is [n c h w]; otherwise [n c] or [n c l]
 	channels int
 	o        NormOptions
 }
 
-// BatchNorm1d is BatchNorm2d for x [n channels] or [n channels l].
+// BatchNorm1d is [BatchNorm2d] for x [n channels] or [n channels l].
 func BatchNorm1d(channels int, opts ...NormOptions) *BatchNormLayer {
 	return newBatchNorm(channels, false, opts)
 }
 
-// BatchNorm2d normalises each channel of x [n channels h w]: in training by the mean and the
-// variance of the batch, towards which it moves the running ones, and in evaluation by
-// these. As in PyTorch, the running variance is that of a sample, and "num_batches_tracked"
-// counts batches. opts is nothing, or one.
+// BatchNorm2d is a layer that normalises each channel of x [n channels h w]. In training it uses the
+// mean and the variance of the batch, and moves the running mean and variance towards them. In
+// evaluation it uses the running mean and variance. As in PyTorch, the running variance is the unbiased
+// one, and "num_batches_tracked" counts batches. opts holds at most one value.
 func BatchNorm2d(channels int, opts ...NormOptions) *BatchNormLayer {
 	return newBatchNorm(channels, true, opts)
 }
@@ -193,7 +194,7 @@ func (l *BatchNormLayer) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.BatchNorm(x, weight, bias, o)
 }
 
-// Buffers are "running_mean", "running_var" and "num_batches_tracked", if they are there.
+// Buffers returns "running_mean", "running_var" and "num_batches_tracked", nil if there are none.
 func (l *BatchNormLayer) Buffers() []*Buffer {
 	if l.RunningMean == nil {
 		return nil

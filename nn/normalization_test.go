@@ -12,8 +12,7 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// A BatchNorm has PyTorch's state, moves its running moments by batches in training, and
-// goes by them in evaluation.
+// A BatchNorm has PyTorch's state, updates its running moments in training, and uses them in evaluation.
 func TestBatchNorm(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	l := nn.BatchNorm1d(1, nn.NormOptions{Momentum: 0.5})
@@ -35,7 +34,7 @@ func TestBatchNorm(t *testing.T) {
 	state := func() [3]float64 {
 		return [3]float64{l.RunningMean.Var().Item(), l.RunningVar.Var().Item(), l.NumBatchesTracked.Var().Item()}
 	}
-	if got, want := state(), [3]float64{1.5, 2.5, 1}; got != want { // the variance of a sample is 4
+	if got, want := state(), [3]float64{1.5, 2.5, 1}; got != want { // the unbiased variance is 4
 		t.Errorf("running moments and batches are %v, want %v", got, want)
 	}
 	nn.Eval(net)
@@ -51,7 +50,7 @@ func TestBatchNorm(t *testing.T) {
 	}
 }
 
-// Layers that are cast, or made of another type, compute in that type.
+// Layers that are cast, or made with another type, compute in that type.
 func TestNormalizationTypes(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	for _, made := range []device.DType{device.Float32, device.Float64} {
@@ -75,7 +74,7 @@ func TestNormalizationTypes(t *testing.T) {
 	}
 }
 
-// Without running moments, evaluation goes by the batch too.
+// Without running moments, evaluation uses the moments of the batch.
 func TestBatchNormWithoutRunningMoments(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	l := nn.BatchNorm2d(1, nn.NormOptions{NoRunning: true})

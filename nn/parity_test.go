@@ -14,13 +14,13 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// training is what PyTorch got in testdata/mlp.py.
+// training is PyTorch's training, recorded by testdata/mlp.py.
 type training struct {
 	Losses     []float64
 	FirstGrads [][]float64
 }
 
-// A network trained from fixed weights has PyTorch's losses and gradients.
+// A network trained from the same weights has PyTorch's losses and gradients.
 func TestParityWithPyTorch(t *testing.T) {
 	file, err := os.ReadFile("testdata/mlp.json")
 	if err != nil {

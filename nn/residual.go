@@ -2,7 +2,7 @@ package nn
 
 import "github.com/goddp/goddp/autograd"
 
-// Residual computes x + m(x). Its parameters and buffers are m's, by m's names.
+// Residual is a module that computes x + m(x). It has m's parameters and buffers by m's names.
 func Residual(m Module) Module { return residual{wrapper{m}} }
 
 type residual struct{ wrapper }
@@ -11,7 +11,7 @@ func (r residual) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.Add(x, r.Module.Forward(x))
 }
 
-// wrapper is a module around another one, with that one's parameters, buffers and mode.
+// wrapper is a module around another module, whose parameters, buffers and mode it has.
 type wrapper struct{ Module }
 
 func (w wrapper) Buffers() []*Buffer    { return Buffers(w.Module) }

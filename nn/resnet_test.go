@@ -27,7 +27,7 @@ type basicBlock struct {
 	nn.Container
 	conv1, conv2 *nn.ConvLayer
 	bn1, bn2     *nn.BatchNormLayer
-	downsample   *nn.Sequence // or nil
+	downsample   *nn.Sequence // may be nil
 }
 
 func newBasicBlock(in, out, stride int) *basicBlock {
@@ -83,20 +83,21 @@ func (m *resNet18) Forward(x *autograd.Variable) *autograd.Variable {
 	return m.fc.Forward(autograd.Reshape(y, y.Shape()[0], 512))
 }
 
-// resNetTraining is what testdata/resnet.py wrote to dir: sizes, and files of float32 numbers.
+// resNetTraining is PyTorch's training, which testdata/resnet.py wrote to dir: sizes, and files of
+// float32 numbers.
 type resNetTraining struct {
 	dir                  string
 	Version              string
 	Batch, Size, Classes int
-	Names                []string // of the parameters, in the order of the files
+	Names                []string // the parameters' names, in the order of the files
 	Labels               []int64
 	Losses               []float64
 }
 
-// resNetVar names that directory, for the processes that the test starts.
+// resNetVar is the environment variable that names dir in the processes that the test starts.
 const resNetVar = "GODDP_TEST_RESNET_PYTORCH"
 
-// trainResNet runs the script; the test is skipped where Python has no torch.
+// trainResNet runs the script. It skips the test if Python has no torch.
 func trainResNet(t *testing.T) (r resNetTraining) {
 	t.Helper()
 	if r.dir = os.Getenv(resNetVar); r.dir == "" {
@@ -113,7 +114,7 @@ func trainResNet(t *testing.T) (r resNetTraining) {
 	return r
 }
 
-// floats are the numbers of a file.
+// floats returns the numbers in a file.
 func (r resNetTraining) floats(name string) ([]float32, error) {
 	file, err := os.ReadFile(filepath.Join(r.dir, name))
 	v := make([]float32, len(file)/4)
@@ -123,7 +124,7 @@ func (r resNetTraining) floats(name string) ([]float32, error) {
 	return v, err
 }
 
-// distance is |a-b| / |b|.
+// distance returns |a-b| / |b|.
 func distance(a []float64, b []float32) float64 {
 	var d, n float64
 	for i, v := range b {
@@ -133,9 +134,9 @@ func distance(a []float64, b []float32) float64 {
 	return math.Sqrt(d / n)
 }
 
-// A ResNet-18 with PyTorch's weights has its logits, its gradients, and its losses over 20
-// steps of AdamW: on one rank, and on several with a part of the batch each, whose BatchNorms
-// are synchronised. On GPUs alone it is
+// A ResNet-18 with PyTorch's weights has PyTorch's logits, gradients, and losses over 20 steps of AdamW:
+// on one rank, and on several ranks with a part of the batch each and synchronised BatchNorms. To run it
+// on GPUs only:
 //
 //	GODDP_DEVICE=cuda go test ./nn -run TestResNetParityWithPyTorch
 func TestResNetParityWithPyTorch(t *testing.T) {
@@ -148,7 +149,7 @@ func TestResNetParityWithPyTorch(t *testing.T) {
 	})
 }
 
-// compare trains as PyTorch did.
+// compare trains as PyTorch did and compares the results.
 func (want resNetTraining) compare(t *testing.T, pg *comm.ProcessGroup) error {
 	dev, ctx := pg.Device(), t.Context()
 	net := newResNet18(want.Classes)
@@ -185,7 +186,7 @@ func (want resNetTraining) compare(t *testing.T, pg *comm.ProcessGroup) error {
 		return err
 	}
 	each := want.Batch / pg.Size()
-	part := func(v []float32) []float32 { // this rank's
+	part := func(v []float32) []float32 { // returns this rank's part
 		n := len(v) / pg.Size()
 		return v[pg.Rank()*n:][:n]
 	}
@@ -234,7 +235,7 @@ func (want resNetTraining) compare(t *testing.T, pg *comm.ProcessGroup) error {
 	return nil
 }
 
-// compareGradients returns how far the gradients are from PyTorch's, of the worst parameter.
+// compareGradients returns the largest distance of a parameter's gradient from PyTorch's.
 func (want resNetTraining) compareGradients(ctx context.Context, net nn.Model) (worst float64, err error) {
 	grads, err := want.floats("grads")
 	if err != nil {
@@ -254,7 +255,7 @@ func (want resNetTraining) compareGradients(ctx context.Context, net nn.Model) (
 	return worst, nil
 }
 
-// A shape that does not fit within a nested model names the layer.
+// A shape that does not fit within a nested model names the layer and the parameter.
 func TestMisfitWithinResNet(t *testing.T) {
 	dev, err := comm.OpenDevice(nil)
 	if err != nil {

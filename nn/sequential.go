@@ -7,24 +7,23 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Sequence applies modules one after the other: see [Sequential].
+// Sequence applies modules one after another: see [Sequential].
 type Sequence struct {
 	Container
-	steps []step // what Forward applies
+	steps []step // the modules that Forward applies
 }
 
-// step is a module, or several that run as one, by the first one's name.
+// step is a module, or two modules that run as one operation, with the first one's name.
 type step struct {
 	name string
 	Module
 }
 
-// Sequential applies mods one after the other. A parameter's name is the
-// module's index and the name that it has there: "0.weight". A module that is
-// there twice is one module applied twice: its parameters are there once, by
-// the first index. A Linear with a ReLU right behind it runs as one operation.
+// Sequential applies mods one after another. The name of a parameter is the module's index, a dot, and
+// the parameter's name in the module: "0.weight". A module that occurs twice in mods is applied twice,
+// but its parameters occur once, by the first index. A Linear followed by a ReLU runs as one operation.
 //
-// Where a module panics because a shape or a type does not fit, the panic names it: see
+// If a module panics because shapes or types do not fit, the panic names the module: see
 // [device.ShapeError].
 func Sequential(mods ...Module) *Sequence {
 	s := &Sequence{}
@@ -41,7 +40,7 @@ func Sequential(mods ...Module) *Sequence {
 	return s
 }
 
-// linearBefore is the Linear right before the i-th module.
+// linearBefore returns the Linear directly before the i-th module, if there is one.
 func linearBefore(mods []Module, i int) (*LinearLayer, bool) {
 	if i == 0 {
 		return nil, false
@@ -58,7 +57,7 @@ func (s *Sequence) Forward(x *autograd.Variable) *autograd.Variable {
 	return x
 }
 
-// apply applies one module. A panic that can name a layer, and does not yet, names m.
+// apply applies one module. It adds the module's name to a panic that names no layer yet.
 func (s *Sequence) apply(m step, x *autograd.Variable) *autograd.Variable {
 	defer func() {
 		if r := recover(); r != nil {
@@ -69,7 +68,7 @@ func (s *Sequence) apply(m step, x *autograd.Variable) *autograd.Variable {
 	return m.Forward(x)
 }
 
-// linearReLU is a Linear and a ReLU in one operation.
+// linearReLU is a Linear and a ReLU as one operation.
 type linearReLU struct{ *LinearLayer }
 
 func (l linearReLU) Forward(x *autograd.Variable) *autograd.Variable {

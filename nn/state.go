@@ -12,10 +12,10 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// State is m's parameters and buffers by name: its state dict. They are the
-// variables themselves. A model that is wrapped for distributed training has the
-// names of the module in it, without a prefix, so that a state of the one fits
-// the other. It panics with a [*DuplicateNameError] when two are called alike.
+// State returns m's parameters and buffers by name: its state dict. The values are the variables
+// themselves, not copies. A model that is wrapped for distributed training has the names of the module
+// in it, without a prefix, so a state fits both. State panics with a [*DuplicateNameError] if two
+// variables have the same name.
 func State(m Model) map[string]*autograd.Variable {
 	state := map[string]*autograd.Variable{}
 	add := func(name string, v *autograd.Variable) {
@@ -33,11 +33,9 @@ func State(m Model) map[string]*autograd.Variable {
 	return state
 }
 
-// LoadState sets m's parameters and buffers, which have their places, to those
-// of state, which may be on another device. Floating-point numbers are converted
-// to the type that they have in m. A state that does not fit in every name and
-// shape is a [*StateError], and changes nothing; another error is a device's,
-// and leaves m partly loaded.
+// LoadState sets m's parameters and buffers, which are placed, to the values in state, which may be on
+// another device. It converts floating-point numbers to the types in m. If names or shapes differ, it
+// returns a [*StateError] and changes nothing. Another error is a device's, and m is then partly loaded.
 func LoadState(ctx context.Context, m Model, state map[string]*autograd.Variable) error {
 	if err := CheckState(m, state); err != nil {
 		return err
@@ -50,8 +48,7 @@ func LoadState(ctx context.Context, m Model, state map[string]*autograd.Variable
 	return nil
 }
 
-// CheckState returns a [*StateError] unless state fits m: what LoadState looks at
-// first.
+// CheckState returns a [*StateError] unless state fits m. LoadState calls it first.
 func CheckState(m Model, state map[string]*autograd.Variable) error {
 	mine, e := State(m), &StateError{}
 	for _, name := range slices.Sorted(maps.Keys(mine)) {
@@ -78,7 +75,7 @@ func CheckState(m Model, state map[string]*autograd.Variable) error {
 
 func describe(v *autograd.Variable) string { return fmt.Sprintf("%v%v", v.DType(), v.Shape()) }
 
-// load sets dst to src.
+// load copies src to dst.
 func load(ctx context.Context, dst, src *autograd.Variable) error {
 	if err := src.Err(); err != nil || dst == src {
 		return err
@@ -104,17 +101,17 @@ func load(ctx context.Context, dst, src *autograd.Variable) error {
 	return dev.Kernels().Copy(dev.Compute(), dst.Tensor(), t)
 }
 
-// StateError says all that keeps a state from being loaded into a module.
+// StateError lists all differences that keep a state from being loaded into a module.
 type StateError struct {
 	Missing    []string // names that the module has and the state lacks
 	Unexpected []string // names that the state has and the module does not
 	Mismatched []StateMismatch
 }
 
-// StateMismatch is a value that differs in shape, or in its kind of numbers.
+// StateMismatch is a variable whose shape or kind of numbers differs.
 type StateMismatch struct {
 	Name          string
-	State, Module string // as it is in the one and in the other: "float32[4 3]"
+	State, Module string // its type and shape in the state and in the module: "float32[4 3]"
 }
 
 func (e *StateError) Error() string {
@@ -131,8 +128,7 @@ func (e *StateError) Error() string {
 	return "nn: the state does not fit the module: " + strings.Join(parts, "; ")
 }
 
-// DuplicateNameError is the panic value of asking for the state of a module that
-// calls two of its parameters or buffers alike.
+// DuplicateNameError is the panic value of a module with two parameters or buffers of the same name.
 type DuplicateNameError struct{ Name string }
 
 func (e *DuplicateNameError) Error() string {

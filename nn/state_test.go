@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// placedNet is a small net with a buffer, placed.
+// placedNet returns a small placed net with a buffer.
 func placedNet(t *testing.T, dev device.Device, seed uint64, dt device.DType) nn.Module {
 	t.Helper()
 	net := nn.Sequential(
@@ -27,8 +27,7 @@ func placedNet(t *testing.T, dev device.Device, seed uint64, dt device.DType) nn
 	return net
 }
 
-// A state that was loaded is the one that was had: across devices, types of
-// floats, and a wrapper of checkpoints.
+// LoadState restores a state: across devices, floating-point types, and Checkpoint.
 func TestState(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	from := placedNet(t, dev, 1, device.Float32)
@@ -61,7 +60,7 @@ func TestState(t *testing.T) {
 	}
 }
 
-// One error lists all that does not fit, and nothing is changed.
+// One error lists all differences, and nothing is changed.
 func TestStateThatDoesNotFit(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	net := placedNet(t, dev, 1, device.Float32)
@@ -113,7 +112,7 @@ func TestStateOfEqualNames(t *testing.T) {
 	nn.State(m)
 }
 
-// A parameter may be frozen before it has a place, and after.
+// A parameter may be frozen before it is placed, and after.
 func TestFreeze(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	l := nn.Linear(2, 2)
@@ -131,7 +130,7 @@ func TestFreeze(t *testing.T) {
 		t.Errorf("gradients %v and %v, %v", l.Weight.Grad(), l.Bias.Grad(), err)
 	}
 	l.Weight.Unfreeze()
-	l.Bias.Var().Freeze() // which is the same
+	l.Bias.Var().Freeze() // does the same
 	if err := nn.Place(l, dev, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +142,7 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// A checkpointed module is the module, by its names.
+// A checkpointed module has the module's parameters and buffers, by the same names.
 func TestCheckpoint(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	net := placedNet(t, dev, 1, device.Float32)

@@ -9,48 +9,45 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Parameter is a variable that training changes, by its name within a module.
-// A module that holds others gives their parameters longer names, as further
-// Parameters over the same variables.
+// Parameter is a variable that training changes, with its name in a module. A module that contains other
+// modules returns their parameters with longer names, as new Parameters of the same variables.
 type Parameter struct {
 	name string
 	*value
 }
 
-// NewParameter makes a parameter of v, a leaf, which from now on requires a
-// gradient.
+// NewParameter returns a parameter of v, a leaf. v requires a gradient from now on.
 func NewParameter(name string, v *autograd.Variable) *Parameter {
 	return &Parameter{name, placed(name, v.RequireGrad())}
 }
 
-// NewPart is a parameter over v, a leaf that holds some elements of whole, as an
-// optimizer is given it where elements are divided among ranks. It has the name and the
-// shape of whole; its Var, and its Grad, are of v's shape. v requires a gradient from
-// now on.
+// NewPart returns a parameter of v, a leaf that holds some of the elements of whole. An optimizer gets
+// such a parameter if the elements are divided among ranks. Its name and its shape are those of whole;
+// its Var and its Grad have v's shape. v requires a gradient from now on.
 func NewPart(whole *Parameter, v *autograd.Variable) *Parameter {
 	p := NewParameter(whole.name, v)
 	p.shape = whole.shape
 	return p
 }
 
-// NewUnplacedParameter is a parameter that [Place] makes the variable of, with
-// first values by init.
+// NewUnplacedParameter returns a parameter without a variable. [Place] makes the variable, and init
+// writes its first values.
 func NewUnplacedParameter(name string, init Init, dt device.DType, shape ...int) *Parameter {
 	return &Parameter{name, &value{init: init, dtype: dt, shape: shape}}
 }
 
-// Name is the parameter's name within the module that it was got from.
+// Name returns the parameter's name in the module that returned the parameter.
 func (p *Parameter) Name() string { return p.name }
 
-// Grad is the gradient, nil while there is none: see [autograd.Variable.Grad].
+// Grad returns the gradient, nil if there is none: see [autograd.Variable.Grad].
 func (p *Parameter) Grad() *autograd.Variable { return p.variable(p.name).Grad() }
 
-// Var is the variable. It panics with an [*UnplacedError] before there is one.
+// Var returns the variable. It panics with an [*UnplacedError] if the parameter is not placed.
 func (p *Parameter) Var() *autograd.Variable { return p.variable(p.name) }
 
-// Identity is equal for all Parameters over one variable, and for no others: what
-// changes each variable once goes by it. It is that of the variable, or before there
-// is one, of what [Place] will make.
+// Identity returns a value that is equal for all Parameters of the same variable, and different for
+// others. Code that changes each variable once compares identities. Placing a parameter changes its
+// identity.
 func (p *Parameter) Identity() any {
 	if p.v != nil {
 		return p.v
@@ -58,27 +55,26 @@ func (p *Parameter) Identity() any {
 	return p.value
 }
 
-// Item is the one element: see [autograd.Variable.Item].
+// Item returns the only element: see [autograd.Variable.Item].
 func (p *Parameter) Item() float64 { return p.variable(p.name).Item() }
 
-// Freeze makes the parameter one that gets no gradient and that no optimizer
-// changes, until Unfreeze. It may have its place already, or stays frozen when
-// its module is placed. See package ddp for when a distributed model may be
-// frozen.
+// Freeze excludes the parameter from training until Unfreeze: it gets no gradient, and no optimizer
+// changes it. It may be called before or after the parameter is placed. Package ddp documents when the
+// parameters of a distributed model may be frozen.
 func (p *Parameter) Freeze() {
 	if p.frozen = true; p.v != nil {
 		p.v.Freeze()
 	}
 }
 
-// Unfreeze has the parameter trained again.
+// Unfreeze includes the parameter in training again.
 func (p *Parameter) Unfreeze() {
 	if p.frozen = false; p.v != nil {
 		p.v.RequireGrad()
 	}
 }
 
-// Frozen tells whether the parameter gets no gradient.
+// Frozen reports whether the parameter gets no gradient.
 func (p *Parameter) Frozen() bool {
 	if p.v != nil {
 		return !p.v.RequiresGrad()
@@ -88,33 +84,31 @@ func (p *Parameter) Frozen() bool {
 
 func (p *Parameter) String() string { return p.describe(p.name) }
 
-// Buffer is a variable that is part of a module's state and no parameter, by
-// its name within a module.
+// Buffer is a variable of a module's state that is not a parameter, with its name in the module.
 type Buffer struct {
 	name string
 	*value
-	span *Span // nil: the variable is whole
+	span *Span // nil if the variable holds all elements
 }
 
-// A Span says which elements of a tensor of shape Whole a variable holds: Lo to Hi, in
+// Span states which elements of a tensor of shape Whole a variable holds: the elements Lo to Hi-1, in
 // row-major order.
 type Span struct {
 	Whole  device.Shape
 	Lo, Hi int
 }
 
-// NewBuffer makes a buffer of v, a leaf.
+// NewBuffer returns a buffer of v, a leaf.
 func NewBuffer(name string, v *autograd.Variable) *Buffer {
 	return &Buffer{name: name, value: placed(name, v)}
 }
 
-// Divided is the same buffer, marked as the elements s of a tensor that is divided among
-// ranks.
+// Divided returns the same buffer, marked as the elements s of a tensor that is divided among ranks.
 func (b *Buffer) Divided(s Span) *Buffer {
 	return &Buffer{b.name, b.value, &s}
 }
 
-// Span says which elements of a tensor the buffer holds: all, unless it is Divided.
+// Span returns the elements of a tensor that the buffer holds. divided is false if it holds all of them.
 func (b *Buffer) Span() (s Span, divided bool) {
 	if b.span != nil {
 		return *b.span, true
@@ -122,23 +116,22 @@ func (b *Buffer) Span() (s Span, divided bool) {
 	return Span{Whole: b.shape, Hi: b.shape.Len()}, false
 }
 
-// NewUnplacedBuffer is a buffer that [Place] makes the variable of, with first
-// values by init.
+// NewUnplacedBuffer returns a buffer without a variable. [Place] makes the variable, and init writes its
+// first values.
 func NewUnplacedBuffer(name string, init Init, dt device.DType, shape ...int) *Buffer {
 	return &Buffer{name: name, value: &value{init: init, dtype: dt, shape: shape}}
 }
 
-// Name is the buffer's name within the module that it was got from.
+// Name returns the buffer's name in the module that returned the buffer.
 func (b *Buffer) Name() string { return b.name }
 
-// Var is the variable. It panics with an [*UnplacedError] before there is one.
+// Var returns the variable. It panics with an [*UnplacedError] if the buffer is not placed.
 func (b *Buffer) Var() *autograd.Variable { return b.variable(b.name) }
 
 func (b *Buffer) String() string { return b.describe(b.name) }
 
-// Init enqueues, on dev's compute stream, what writes a new variable's first
-// values: random ones are numbers offset and following of the sequence that
-// seed selects.
+// Init enqueues a kernel on dev's compute stream that writes the first values of a new variable. Random
+// values are the numbers from offset on in the sequence that seed selects.
 type Init func(dev device.Device, dst device.Tensor, seed, offset uint64) error
 
 // Uniform draws values from [lo, hi).
@@ -148,51 +141,49 @@ func Uniform(lo, hi float64) Init {
 	}
 }
 
-// Normal draws values of the normal distribution.
+// Normal draws values from the normal distribution.
 func Normal(mean, std float64) Init {
 	return func(dev device.Device, dst device.Tensor, seed, offset uint64) error {
 		return kernels.Of(dev).Normal(dev.Compute(), dst, mean, std, seed, offset)
 	}
 }
 
-// Constant makes all values x.
+// Constant sets all values to x.
 func Constant(x float64) Init {
 	return func(dev device.Device, dst device.Tensor, _, _ uint64) error {
 		return dev.Kernels().Fill(dev.Compute(), dst, x)
 	}
 }
 
-// UnplacedError is the panic value of using a parameter or a buffer that has
-// no place on any device yet.
+// UnplacedError is the panic value of the use of a parameter or buffer that [Place] has not placed.
 type UnplacedError struct{ Name string }
 
 func (e *UnplacedError) Error() string {
 	return fmt.Sprintf("nn: %s is on no device yet: Place its module", e.Name)
 }
 
-// value is what a parameter or a buffer is, under whatever names.
+// value is the content of a parameter or a buffer, shared by all its names.
 type value struct {
 	shape device.Shape
 	dtype device.DType
 	init  Init
-	v     *autograd.Variable // nil before it has a place
+	v     *autograd.Variable // nil before Place
 	path  string             // its name in the outermost model, for messages; empty before Add
 
-	frozen bool // of a parameter without a place: it gets no gradient when it has one
+	frozen bool // whether Place leaves the parameter without a gradient
 }
 
 func placed(name string, v *autograd.Variable) *value {
 	return &value{shape: v.Shape(), dtype: v.DType(), v: v.SetName(name)}
 }
 
-// Shape is the shape, of a part that of the whole ([NewPart]); the caller must not
-// change it.
+// Shape returns the shape; for a part ([NewPart]) that of the whole. The caller must not change it.
 func (v *value) Shape() device.Shape { return v.shape }
 
-// DType is the type of the elements.
+// DType returns the type of the elements.
 func (v *value) DType() device.DType { return v.dtype }
 
-// Placed tells whether there is a variable yet.
+// Placed reports whether there is a variable.
 func (v *value) Placed() bool { return v.v != nil }
 
 func (v *value) variable(name string) *autograd.Variable {
@@ -213,7 +204,7 @@ func (v *value) describe(name string) string {
 	return fmt.Sprintf("%s %v%v", name, v.dtype, v.shape)
 }
 
-// place makes the variable, if there is none yet.
+// place makes the variable if there is none.
 func (v *value) place(dev device.Device, name string, seed, offset uint64) error {
 	if v.v != nil {
 		if on := v.v.Device(); on != dev {
@@ -223,7 +214,7 @@ func (v *value) place(dev device.Device, name string, seed, offset uint64) error
 	}
 	initial := v.dtype
 	if initial.Size() == 2 {
-		initial = device.Float32 // as it would begin if it were cast later
+		initial = device.Float32 // the same numbers as if Cast converted it later
 	}
 	first := autograd.Zeros(dev, initial, v.shape...)
 	if err := first.Err(); err != nil {
@@ -243,7 +234,7 @@ func (v *value) place(dev device.Device, name string, seed, offset uint64) error
 	return nil
 }
 
-// cast changes the type, and the variable if there is one.
+// cast changes the type, and converts the variable if there is one.
 func (v *value) cast(dt device.DType) error {
 	if v.v != nil {
 		made, err := converted(v.v, dt)
@@ -259,8 +250,7 @@ func (v *value) cast(dt device.DType) error {
 	return nil
 }
 
-// converted is a leaf of a type with x's numbers: x itself, where it is of that
-// type.
+// converted returns x converted to the type dt, or x itself if it has that type.
 func converted(x *autograd.Variable, dt device.DType) (*autograd.Variable, error) {
 	if x.DType() == dt {
 		return x, nil
