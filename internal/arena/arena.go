@@ -1,3 +1,4 @@
+// Package arena has the caching allocator that all devices share.
 package arena
 
 import (
@@ -11,34 +12,31 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Sizes of an [Arena]'s blocks, in bytes.
+// Bounds.
 const (
-	// maxStep bounds the rounding of large blocks.
+	// maxStep bounds the rounding of large blocks, in bytes.
 	maxStep = 2 << 20
-	// reclaimWait bounds the wait for the clean-ups that a collection queued.
+	// reclaimWait bounds the wait for the clean-ups of a garbage collection.
 	reclaimWait = time.Second
-	// reclaimRest bounds the wait for those of them that the first to run has
-	// overtaken.
+	// reclaimRest bounds the wait for clean-ups that run concurrently with the first one.
 	reclaimRest = 20 * time.Millisecond
 )
 
-// Arena is the caching allocator that devices share. A freed block is kept
-// for the next allocation of about its size, because asking a device for
-// memory costs a page fault per 4 KiB on a host and a full synchronisation on
-// a GPU, and a training step asks for the same sizes over and over.
+// Arena is the caching allocator of a device's memory. It keeps a freed block for the next allocation of
+// about the same size. Asking a device for memory costs a page fault for each 4 KiB on a host and a full
+// synchronisation on a GPU, and a training step allocates the same sizes over and over.
 //
-// A size is rounded up to a quarter of the power of two below it, at least
-// [device.Align] and at most 2 MiB, and served by the smallest cached block that is
-// at most half as large again. Blocks are neither split nor merged: memory
-// is lost to rounding, but never to fragmentation.
+// A size is rounded up to a multiple of a quarter of the power of two below it; that quarter is at least
+// [device.Align] and at most 2 MiB. The smallest cached block that is at most 1.5 times as large serves
+// it. The arena neither splits nor merges blocks, so it loses memory to rounding but never to
+// fragmentation.
 //
-// When the device has no memory left, the arena first gives it back
-// everything cached, then lets Go's collector find buffers whose owners are
-// unreachable, and only then reports the device's error.
+// If the device has no memory left, the arena first returns all cached blocks to the device. Then it
+// runs Go's garbage collector, which frees buffers whose owners are unreachable. Only then it returns the
+// device's error.
 //
-// Free makes a block available at once: the users of an arena order their
-// work on one stream, so whoever gets the block next runs after its last user.
-// All methods are safe for concurrent use.
+// Free makes a block available at once. The users of an arena order their work on one stream, so the
+// next user of the block runs after the last one. All methods are safe for concurrent use.
 type Arena struct {
 	raw     func(size int) (device.Buffer, error)
 	release func(device.Buffer)
@@ -49,31 +47,30 @@ type Arena struct {
 	stats   device.MemoryStats
 }
 
-// block is memory handed out: the whole of it, and how much was asked for.
+// block is memory in use: the whole block, and the size that was asked for.
 type block struct {
 	whole device.Buffer
 	asked int
 }
 
-// class holds the cached blocks of one size, the most recently freed (and
-// so most likely still in a cache) last.
+// class holds the cached blocks of one size. The most recently freed block, which is most likely in a
+// processor's cache, is the last.
 type class struct {
 	size int
 	free []device.Buffer
 }
 
-// New makes an arena over raw, which gets memory aligned to Align from
-// the device or fails with an [*device.OutOfMemoryError], and release, which gives it
-// back. The arena calls them one at a time.
+// New returns an arena. raw gets memory aligned to device.Align from the device, or fails with a
+// [*device.OutOfMemoryError]. release returns memory to the device. The arena calls them one at a time.
 func New(raw func(size int) (device.Buffer, error), release func(device.Buffer)) *Arena {
 	return &Arena{raw: raw, release: release, live: map[uintptr]block{}}
 }
 
-// Alloc returns size bytes, their content undefined. No bytes are an empty
-// Buffer, which need not be freed. The error is raw's.
+// Alloc returns size bytes with undefined content. For 0 bytes it returns an empty Buffer, which need not
+// be freed. The error is raw's.
 func (a *Arena) Alloc(size int) (device.Buffer, error) {
 	if size < 0 {
-		panic(fmt.Errorf("device: Alloc of %d bytes", size))
+		panic(fmt.Errorf("arena: Alloc of %d bytes", size))
 	}
 	if size == 0 {
 		return device.Buffer{}, nil
@@ -83,7 +80,7 @@ func (a *Arena) Alloc(size int) (device.Buffer, error) {
 		return b, nil
 	}
 	collect()
-	// Clean-ups run side by side: some may still be on their way.
+	// Clean-ups run concurrently: some may not have run yet.
 	for wait := time.Microsecond; err != nil && wait < reclaimRest; wait *= 2 {
 		time.Sleep(wait)
 		b, err = a.alloc(size)
@@ -91,8 +88,8 @@ func (a *Arena) Alloc(size int) (device.Buffer, error) {
 	return b, err
 }
 
-// alloc serves size from the cache, else from the device, if need be after
-// giving it back the cache.
+// alloc serves size from the cache, else from the device. If the device has no memory left, alloc first
+// returns the cached blocks to it.
 func (a *Arena) alloc(size int) (device.Buffer, error) {
 	want := blockSize(size)
 	a.mu.Lock()
@@ -114,7 +111,7 @@ func (a *Arena) alloc(size int) (device.Buffer, error) {
 	return b.Slice(0, size), nil
 }
 
-// cached takes the best-fitting block out of the cache.
+// cached removes the best-fitting block from the cache.
 func (a *Arena) cached(want int) (device.Buffer, bool) {
 	i, _ := a.find(want)
 	for ; i < len(a.classes) && a.classes[i].size <= want+want/2; i++ {
@@ -131,13 +128,13 @@ func (a *Arena) cached(want int) (device.Buffer, bool) {
 	return device.Buffer{}, false
 }
 
-// find is the place of a size in classes, and whether it is there.
+// find returns the index of a size in classes, and whether classes contains it.
 func (a *Arena) find(size int) (int, bool) {
 	return slices.BinarySearchFunc(a.classes, size, func(c class, size int) int { return c.size - size })
 }
 
-// Free takes back a Buffer that Alloc returned. Anything else, a slice of one
-// or one freed before included, is a programming error and panics.
+// Free takes back a Buffer that Alloc returned. It panics for any other Buffer, such as a slice of one or
+// one that was freed before.
 func (a *Arena) Free(b device.Buffer) {
 	if b.Len() == 0 {
 		return
@@ -149,7 +146,7 @@ func (a *Arena) Free(b device.Buffer) {
 		panic(a.notLive(b))
 	}
 	if l.asked != b.Len() {
-		panic(fmt.Errorf("device: Free of %d bytes at %#x, where %d were allocated", b.Len(), b.Addr(), l.asked))
+		panic(fmt.Errorf("arena: Free of %d bytes at %#x, where %d were allocated", b.Len(), b.Addr(), l.asked))
 	}
 	delete(a.live, b.Addr())
 	n := l.whole.Len()
@@ -162,20 +159,19 @@ func (a *Arena) Free(b device.Buffer) {
 	a.stats.Cached += int64(n)
 }
 
-// notLive says what is wrong with freeing b.
+// notLive returns an error that explains why b cannot be freed.
 func (a *Arena) notLive(b device.Buffer) error {
 	for _, c := range a.classes {
 		for _, f := range c.free {
 			if f.Addr() == b.Addr() {
-				return fmt.Errorf("device: second Free of %d bytes at %#x, a block of %d freed before", b.Len(), b.Addr(), c.size)
+				return fmt.Errorf("arena: second Free of %d bytes at %#x, a block of %d freed before", b.Len(), b.Addr(), c.size)
 			}
 		}
 	}
-	return fmt.Errorf("device: Free of %d bytes at %#x, which is none of the %d buffers in use", b.Len(), b.Addr(), len(a.live))
+	return fmt.Errorf("arena: Free of %d bytes at %#x, which is none of the %d buffers in use", b.Len(), b.Addr(), len(a.live))
 }
 
-// Trim gives everything cached back to the device and returns how many bytes
-// that was.
+// Trim returns all cached blocks to the device. It returns their size in bytes.
 func (a *Arena) Trim() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -193,7 +189,7 @@ func (a *Arena) trim() int64 {
 	return n
 }
 
-// Close gives back everything, also what is in use.
+// Close returns all memory to the device, including memory in use.
 func (a *Arena) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -205,7 +201,7 @@ func (a *Arena) Close() {
 	a.stats.InUse = 0
 }
 
-// Stats tells what the arena holds, counted in whole blocks.
+// Stats returns statistics, counted in whole blocks.
 func (a *Arena) Stats() device.MemoryStats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -219,8 +215,8 @@ func blockSize(size int) int {
 	return (size + step - 1) / step * step
 }
 
-// collect runs Go's collector, and waits for the clean-ups it queued: those
-// of unreachable owners of buffers free them.
+// collect runs Go's garbage collector, and waits for its clean-ups, which free the buffers of
+// unreachable owners.
 func collect() {
 	done := make(chan struct{})
 	runtime.AddCleanup(new([32]byte), func(done chan struct{}) { close(done) }, done)

@@ -18,30 +18,28 @@ import (
 //	Variance = Beta2·Variance + (1-Beta2)·g²
 //	Param -= LR·(Mean/(1-Beta1^Step)) / (√(Variance/(1-Beta2^Step)) + Eps)
 //
-// With a MaxVariance that is the most that Variance has been, which takes its place in
-// the last line: AMSGrad (Reddi, Kale and Kumar, "On the Convergence of Adam and Beyond",
-// 2018).
+// MaxVariance, if present, holds the maximum of Variance so far and replaces Variance in the last
+// line: AMSGrad (Reddi, Kale and Kumar, "On the Convergence of Adam and Beyond", 2018).
 //
-// It is the update rule of torch.optim.AdamW, and with Coupled of
-// torch.optim.Adam. In the first step Mean, Variance and MaxVariance count as zeros,
-// and are not read. Every device makes it in all floating-point types; Param, Grad and
-// these are of one.
+// It is the update rule of torch.optim.AdamW, and with Coupled that of torch.optim.Adam. The first
+// step takes Mean, Variance and MaxVariance as zeros and does not read them. Every device computes
+// it in all floating-point types. All tensors have the same type.
 //
-// Master, Skip and Overflow are what they are in [SGDStep]: with a Master, Mean
-// and the variances are Float32, and Grad is of Param's type or Float32.
+// Master, Skip and Overflow are as in [SGDStep]. With a Master, Mean and the variances are Float32,
+// and Grad is of Param's type or Float32.
 type AdamWStep struct {
 	Param, Grad, Mean, Variance device.Tensor
-	MaxVariance                 device.Tensor // or not there
-	Master                      device.Tensor // Float32, or not there
+	MaxVariance                 device.Tensor // may be absent
+	Master                      device.Tensor // Float32, or absent
 	LR, Beta1, Beta2, Eps       float64
 	WeightDecay                 float64
 	Coupled                     bool
-	Step                        int           // number of this step on this parameter, from 1
-	LossScale                   float64       // what the loss was multiplied by; 0: nothing
-	Skip, Overflow              device.Tensor // bytes, Uint8, or not there
+	Step                        int           // the number of this step for this parameter, from 1
+	LossScale                   float64       // the factor of the loss; 0 means 1
+	Skip, Overflow              device.Tensor // Uint8, or absent
 }
 
-// Unscale is what LossScale has Grad multiplied by.
+// Unscale returns the factor that undoes LossScale.
 func (p *AdamWStep) Unscale() float64 {
 	if p.LossScale == 0 {
 		return 1
@@ -49,8 +47,7 @@ func (p *AdamWStep) Unscale() float64 {
 	return 1 / p.LossScale
 }
 
-// Rates are the rule's numbers with what corrects the moments for having begun
-// as zeros:
+// Rates returns the factors of the update with the correction for moments that start as zeros:
 //
 //	Param -= rate·Mean / (√Variance·root + Eps)
 func (p *AdamWStep) Rates() (rate, root float64) {

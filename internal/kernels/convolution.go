@@ -2,14 +2,14 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// Window is what slides over images [h w]: sizes along the first axis, and along the second.
+// Window slides over images [h w]. Its sizes are along the first axis and along the second.
 type Window struct {
 	Kernel, Stride, Padding, Dilation [2]int
-	Ceil                              bool // a last window that is partly beyond the padding counts
+	Ceil                              bool // whether a last window may reach beyond the padding
 }
 
-// Out is how many positions the window has along an axis of n elements; at most 0 where it
-// does not fit.
+// Out returns the number of positions of the window along an axis of n elements. It is at most 0 if the
+// window does not fit.
 func (w Window) Out(axis, n int) int {
 	stride, pad := w.Stride[axis], w.Padding[axis]
 	rest := n + 2*pad - w.Dilation[axis]*(w.Kernel[axis]-1) - 1
@@ -20,13 +20,13 @@ func (w Window) Out(axis, n int) int {
 		return 0
 	}
 	out := rest/stride + 1
-	if w.Ceil && (out-1)*stride >= n+pad { // it would begin in the padding behind
+	if w.Ceil && (out-1)*stride >= n+pad { // the last window would start in the padding at the end
 		out--
 	}
 	return out
 }
 
-// Valid tells whether all sizes make sense.
+// Valid reports whether kernel, stride and dilation are positive and the padding is not negative.
 func (w Window) Valid() bool {
 	for axis := range 2 {
 		if w.Kernel[axis] < 1 || w.Stride[axis] < 1 || w.Padding[axis] < 0 || w.Dilation[axis] < 1 {
@@ -36,19 +36,19 @@ func (w Window) Valid() bool {
 	return true
 }
 
-// Conv is how a convolution is made.
+// Conv are the parameters of a convolution.
 type Conv struct {
 	Stride, Padding, Dilation [2]int
-	Groups                    int // that channels are cut into; an output depends on those of one
+	Groups                    int // the groups of channels; an output channel depends on the inputs of its group
 }
 
-// Window is the window of a convolution by a weight of shape w.
+// Window returns the window of a convolution with a weight of shape w.
 func (p Conv) Window(w device.Shape) Window {
 	return Window{Kernel: [2]int{w[2], w[3]}, Stride: p.Stride, Padding: p.Padding, Dilation: p.Dilation}
 }
 
-// Shape is that of the convolution of x [n c h w] by w [o c/Groups kh kw]. It panics with a
-// [*device.ShapeError] where they do not fit.
+// Shape returns the shape of the convolution of x [n c h w] with w [o c/Groups kh kw]. It panics with a
+// [*device.ShapeError] if they do not fit.
 func (p Conv) Shape(x, w device.Shape) device.Shape {
 	misfit := &device.ShapeError{Op: "Conv2d", A: x, B: w}
 	if len(x) != 4 || len(w) != 4 || p.Groups < 1 || w[0]%p.Groups != 0 || x[1] != w[1]*p.Groups {
@@ -65,15 +65,14 @@ func (p Conv) Shape(x, w device.Shape) device.Shape {
 	return out
 }
 
-// Convolution are the kernels of convolutions. x is [n c h w], w [o c/p.Groups kh kw], bias
-// [o] or not there, g and the result [n o oh ow], as p.Shape has it. What is beyond the
-// edges of x is zeros, which are multiplied as numbers are.
+// Convolution has the kernels of convolutions. x is [n c h w], w is [o c/p.Groups kh kw], bias is [o] or
+// absent. g, the gradient of the result, and the result are [n o oh ow], as p.Shape returns. Padding is
+// zeros, which are multiplied like any number.
 type Convolution interface {
-	// Conv2d computes dst = the convolution of x by w, plus bias.
+	// Conv2d computes the convolution of x with w, plus bias, into dst.
 	Conv2d(s device.Stream, dst, x, w, bias device.Tensor, p Conv) error
-	// Conv2dGradInput accumulates into dst the gradient for x of a Conv2d, given g, that for
-	// its result.
+	// Conv2dGradInput accumulates the gradient of x into dst.
 	Conv2dGradInput(s device.Stream, dst device.Tensor, acc device.Accum, g, w device.Tensor, p Conv) error
-	// Conv2dGradWeight accumulates into dst the gradient for w of a Conv2d, given g.
+	// Conv2dGradWeight accumulates the gradient of w into dst.
 	Conv2dGradWeight(s device.Stream, dst device.Tensor, acc device.Accum, g, x device.Tensor, p Conv) error
 }

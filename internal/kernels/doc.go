@@ -1,14 +1,14 @@
-// Package kernels lists the operations that a device implements for the packages of this
-// module: autograd, optim, ddp and others. [Of] gives the operations of a device. Package
-// device publishes the few that programs outside this module call.
+// Package kernels lists the operations that a device implements for the packages of this module:
+// autograd, optim, ddp and others. [Of] returns the operations of a device. Package device publishes
+// the few operations that programs outside this module call.
 //
 // # Random numbers
 //
-// Random numbers are a function of the seed and an element's index
-// e = offset+i in its sequence, the same on every device. Philox4x32-10
-// (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011) with the
-// key (seed, seed>>32) and the counter (b, b>>32, stream, 0), where stream is 0
-// for Uniform, 1 for Normal and 2 for Dropout, gives four 32-bit words w0..w3 of block b. Then
+// A random number is a function of the seed and of an element's index e = offset+i in the random
+// sequence. It is the same on every device. Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As
+// Easy as 1, 2, 3", 2011) with the key (seed, seed>>32) and the counter (b, b>>32, stream, 0) gives the
+// four 32-bit words w0..w3 of block b. The stream is 0 for Uniform, 1 for Normal and 2 for Dropout.
+// Then
 //
 //	Uniform float32  b = e/4, u = (w[e%4] >> 8) · 2^-24
 //	Uniform float64  b = e/2, u = ((w[j]<<32 | w[j+1]) >> 11) · 2^-53 with j = 2·(e%2)
@@ -20,41 +20,38 @@
 //
 //	Dropout          b = e/4, dropped if w[e%4] < floor(p · 2^32), or p is 1
 //
-// in float64, each operation rounded by itself (never fused), and the element
-// rounded to its type once. A uniform number that rounds up to hi becomes the
-// largest number below it; where no number is in [lo, hi) it is lo. Uniform is
-// therefore the same bit for bit on every device; Normal up to the rounding of
-// log, cos and sin. A 16-bit type draws as float32 does and is rounded. Dropout's mask
-// is the same for all types.
+// The arithmetic is in float64. Each operation is rounded separately (never fused), and the element is
+// rounded to its type once. A uniform number that would round up to hi is the largest number below hi
+// instead; if no number is in [lo, hi), it is lo. So Uniform gives the same bits on every device, and
+// Normal differs by the rounding of log, cos and sin. A 16-bit type draws the numbers of float32 and
+// rounds them. The mask of Dropout is the same for all types.
 //
 // # Hashes
 //
-// The hash of n bytes is, modulo 2^64, n plus a sum over their words w0, w1, ...:
-// eight bytes each, little-endian, the last filled up with zeros. Word i
-// contributes output i, counted from 0, of the generator SplitMix64 (Steele, Lea
-// and Flood, "Fast Splittable Pseudorandom Number Generators", 2014) seeded with it:
+// The hash of n bytes is n plus a sum over their 64-bit words w0, w1, ..., modulo 2^64. A word is eight
+// bytes, little-endian; the last word is padded with zeros. Word i contributes output i, counted from 0,
+// of the generator SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
+// 2014) with the word as the seed:
 //
 //	z = wi + (i+1)·0x9E3779B97F4A7C15
 //	z = (z ^ z>>30) · 0xBF58476D1CE4E5B9
 //	z = (z ^ z>>27) · 0x94D049BB133111EB
 //	    z ^ z>>31
 //
-// A sum of integers does not depend on its order, so words can be hashed in
-// parallel; a word that changes always changes the hash, for the mapping is one
-// to one, and words that change places do but for a chance of 2^-64. It is no
-// protection against somebody who means to collide.
+// The order of a sum of integers does not matter, so words can be hashed in parallel. The mapping of a
+// word is one to one, so changing one word always changes the hash. Exchanging words changes it except
+// with probability 2^-64. The hash does not protect against deliberate collisions.
 //
 // # Quantised numbers
 //
-// Numbers of 8 bits with a scale for each [QuantBlock] of them take a quarter of
-// the memory of Float32, and 1/63 more. A block is [device.Align] bytes: the scale, a
-// Float32, little-endian, then a byte for each number, in two's complement. With m
-// the largest magnitude in the block among the finite numbers, each operation
-// rounded by itself in Float32,
+// 8-bit numbers with a scale for each [QuantBlock] of them take a quarter of the memory of Float32, plus
+// 1/63 of that. A block is [device.Align] bytes: the scale, a little-endian Float32, and then one byte
+// for each number, in two's complement. Let m be the largest magnitude of the finite numbers in the
+// block. Then, with each operation rounded separately in Float32,
 //
 //	scale = m/127, number q = round(x · (127/m)), ties to even
 //
-// stands for scale·q: x to within m/254. A block with m below 2^-100 is zeros. The
-// byte -128 stands for what is not finite, and is read as NaN. What a last block
-// lacks in numbers is zeros.
+// and scale·q approximates x to within m/254. A block with m below 2^-100 is all zeros. The byte -128
+// stands for a number that is not finite; it is read as NaN. A last block that is not full is padded
+// with zeros.
 package kernels

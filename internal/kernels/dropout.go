@@ -7,17 +7,17 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Dropout has the random masks of dropout.
+// Dropout has the kernel of dropout.
 type Dropout interface {
-	// Dropout accumulates into dst x/(1-p) where the mask of probability p keeps an
-	// element, and x·0 where it drops one. Element i is dropped by a function of (seed,
-	// offset+i) alone: the package documentation defines it. It is its own derivative:
-	// of the result's gradient it makes that of x. dst may be x when acc.Beta is 0.
+	// Dropout accumulates into dst x/(1-p) for kept elements and x·0 for dropped elements; p is
+	// the probability of dropping. Whether element i is dropped depends on (seed, offset+i) alone:
+	// see the package documentation. The same call computes the gradient of x from that of the
+	// result. dst may be x if acc.Beta is 0.
 	Dropout(s device.Stream, dst device.Tensor, acc device.Accum, x device.Tensor, p float64, seed, offset uint64) error
 }
 
-// DropoutThreshold is the random word below which an element is dropped with the
-// probability p, and the factor of the others. It panics unless p is within 0 to 1.
+// DropoutThreshold returns the threshold of the random word below which an element is dropped with
+// probability p, and the factor of the kept elements. It panics unless 0 ≤ p ≤ 1.
 func DropoutThreshold(p float64) (threshold uint64, factor float64) {
 	if !(p >= 0 && p <= 1) {
 		panic(fmt.Errorf("Dropout: the probability is %v, want 0 to 1", p))

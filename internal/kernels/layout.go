@@ -2,15 +2,15 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// Layout says where the elements of a box lie in a tensor's memory: the first is element
-// Offset, and one step along axis i of the box is Strides[i] elements, which may be
-// negative.
+// Layout states where the elements of a box lie in a tensor's memory. The first element of the box is
+// element Offset of the tensor. One step along axis i of the box is Strides[i] elements of the tensor,
+// which may be negative.
 type Layout struct {
 	Offset  int
 	Strides []int
 }
 
-// Dense is the layout of a box that is a whole tensor of this shape.
+// Dense returns the layout of a box that is a whole tensor of this shape.
 func Dense(shape device.Shape) Layout {
 	l := Layout{Strides: make([]int, len(shape))}
 	step := 1
@@ -21,13 +21,13 @@ func Dense(shape device.Shape) Layout {
 	return l
 }
 
-// Rearranging moves elements to other places: what transposes, slices and joins
+// Rearranging has the kernel that moves elements to other places: it transposes, slices and joins
 // tensors.
 type Rearranging interface {
-	// CopyStrided accumulates into the box of dst that to describes the box of src that
-	// from describes, both of this shape. dst and src are of one type: of any with
-	// [device.Store], else of one that the device computes in. The elements of dst's box are
-	// distinct; those of src's need not be, so that a stride of 0 broadcasts. dst
-	// outside of the box stays as it is.
+	// CopyStrided accumulates the box of src with layout from into the box of dst with layout to.
+	// Both boxes have the given shape. dst and src have the same type: any type with
+	// [device.Store], otherwise a type that the device computes in. The elements of dst's box must
+	// be distinct. Those of src's box need not be, so a stride of 0 broadcasts. The rest of dst is
+	// not written.
 	CopyStrided(s device.Stream, shape device.Shape, dst device.Tensor, to Layout, acc device.Accum, src device.Tensor, from Layout) error
 }

@@ -2,12 +2,12 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// QuantBlock is how many quantised numbers share a scale: with it they fill
-// Align bytes.
+// QuantBlock is the number of quantised numbers that share a scale. With the scale they fill
+// device.Align bytes.
 const QuantBlock = device.Align - 4
 
-// QuantBlocks is how many blocks n quantised numbers take.
+// QuantBlocks returns the number of blocks of n quantised numbers.
 func QuantBlocks(n int) int { return (n + QuantBlock - 1) / QuantBlock }
 
-// QuantizedLen is how many bytes n quantised numbers take.
+// QuantizedLen returns the number of bytes of n quantised numbers.
 func QuantizedLen(n int) int { return QuantBlocks(n) * device.Align }

@@ -2,10 +2,9 @@ package kernels
 
 import "github.com/goddp/goddp/device"
 
-// RMSProp is the update rule of that name.
+// RMSProp has the kernel of RMSProp.
 type RMSProp interface {
-	// RMSProp makes one step of RMSProp in place, by the rule of PyTorch's optimizer:
-	// see [RMSPropStep].
+	// RMSProp performs one step of RMSProp in place: see [RMSPropStep].
 	RMSProp(s device.Stream, p RMSPropStep) error
 }
 
@@ -21,24 +20,23 @@ type RMSProp interface {
 //	                Param -= LR·Velocity
 //	otherwise:      Param -= LR·d
 //
-// It is the update rule of torch.optim.RMSprop. Square, Mean and Velocity begin as
-// zeros. Every device makes it in all floating-point types; Param, Grad and these are of
-// one.
+// It is the update rule of torch.optim.RMSprop. Square, Mean and Velocity start as zeros. Every
+// device computes it in all floating-point types. All tensors have the same type.
 //
-// Master, Skip and Overflow are what they are in [SGDStep]: with a Master, Square, Mean
-// and Velocity are Float32, and Grad is of Param's type or Float32.
+// Master, Skip and Overflow are as in [SGDStep]. With a Master, Square, Mean and Velocity are
+// Float32, and Grad is of Param's type or Float32.
 type RMSPropStep struct {
 	Param, Grad, Square      device.Tensor
-	Mean, Velocity           device.Tensor // not there unless Centered, and without momentum
-	Master                   device.Tensor // Float32, or not there
+	Mean, Velocity           device.Tensor // absent unless Centered, and absent without momentum
+	Master                   device.Tensor // Float32, or absent
 	LR, Alpha, Eps, Momentum float64
 	WeightDecay              float64
-	LossScale                float64 // what the loss was multiplied by; 0: nothing
+	LossScale                float64 // the factor of the loss; 0 means 1
 	Centered                 bool
-	Skip, Overflow           device.Tensor // bytes, Uint8, or not there
+	Skip, Overflow           device.Tensor // Uint8, or absent
 }
 
-// Unscale is what LossScale has Grad multiplied by.
+// Unscale returns the factor that undoes LossScale.
 func (p *RMSPropStep) Unscale() float64 {
 	if p.LossScale == 0 {
 		return 1

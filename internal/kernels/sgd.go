@@ -9,28 +9,26 @@ import "github.com/goddp/goddp/device"
 //	                d = Nesterov ? d + Momentum·v : v
 //	Param -= LR·d
 //
-// It is the update rule of torch.optim.SGD. Every device makes it in all
-// floating-point types; Param, Grad and Velocity are of one.
+// It is the update rule of torch.optim.SGD. Every device computes it in all floating-point types. Param,
+// Grad and Velocity have the same type.
 //
-// A Master is what a Param of a 16-bit type is the rounding of: the rule is
-// applied to the Master, in Float32, and Param then becomes what rounds it. Small
-// steps add up there that each alone would be lost in Param. Velocity is Float32
-// then too, and Grad of Param's type or Float32.
+// A Param of a 16-bit type may have a Master in Float32. The rule then updates the Master, and Param
+// becomes the rounded Master. Steps that are too small to change Param add up in the Master. With a
+// Master, Velocity is Float32, and Grad is of Param's type or Float32.
 //
-// Where any byte of Skip or of Overflow is not zero nothing is written: a
-// gradient that some rank could not make, or that is not finite, must not be
-// applied, and the host need not wait to know.
+// If a byte of Skip or Overflow is not zero, the step writes nothing. So a gradient that some rank could
+// not compute, or that is not finite, is not applied, although the host does not wait to know.
 type SGDStep struct {
-	Param, Grad, Velocity   device.Tensor // Velocity is not there without momentum
-	Master                  device.Tensor // Float32, or not there
+	Param, Grad, Velocity   device.Tensor // Velocity is absent without momentum
+	Master                  device.Tensor // Float32, or absent
 	LR, Momentum, Dampening float64
 	WeightDecay             float64
-	LossScale               float64 // what the loss was multiplied by; 0: nothing
+	LossScale               float64 // the factor of the loss; 0 means 1
 	Nesterov, First         bool
-	Skip, Overflow          device.Tensor // bytes, Uint8, or not there
+	Skip, Overflow          device.Tensor // Uint8, or absent
 }
 
-// Unscale is what LossScale has Grad multiplied by.
+// Unscale returns the factor that undoes LossScale.
 func (p *SGDStep) Unscale() float64 {
 	if p.LossScale == 0 {
 		return 1

@@ -5,20 +5,19 @@ import (
 	"math"
 )
 
-// UnaryOp is an elementwise function of one operand. Those without parameters are
-// variables of this package, which a program must not set; Pow, Clamp and others make
-// those with parameters. UnaryOps are comparable.
+// UnaryOp is an elementwise function of one operand. Functions without parameters are variables of this
+// package, which nothing must change; Pow, Clamp and others return functions with parameters. UnaryOps
+// are comparable.
 type UnaryOp struct {
 	Func UnaryFunc
-	A, B float64 // the function's parameters, where it has some
+	A, B float64 // the function's parameters, if it has any
 }
 
-// UnaryFunc names a function of one operand.
+// UnaryFunc identifies a function of one operand.
 type UnaryFunc uint8
 
-// The functions of one operand, with what their derivatives are where they are not
-// smooth. All of them, and their derivatives, are NaN at NaN, but for x⁰, which is 1
-// with derivative 0 everywhere.
+// The functions of one operand, with their derivatives at points where they are not smooth. All
+// functions and their derivatives are NaN at NaN, except x⁰, which is 1 with derivative 0 everywhere.
 const (
 	FuncNeg UnaryFunc = iota
 	FuncExp
@@ -60,13 +59,13 @@ var (
 	SiLU     = UnaryOp{Func: FuncSiLU}
 )
 
-// AddScalar is x + a.
+// AddScalar returns the function x + a.
 func AddScalar(a float64) UnaryOp { return UnaryOp{Func: FuncAddScalar, A: a} }
 
-// Pow is x to the power of exponent.
+// Pow returns the function x to the power of exponent.
 func Pow(exponent float64) UnaryOp { return UnaryOp{Func: FuncPow, A: exponent} }
 
-// Clamp is x within lo to hi: see [FuncClamp]. An infinite bound is none.
+// Clamp returns the function that limits x to lo to hi: see [FuncClamp]. A bound may be infinite.
 func Clamp(lo, hi float64) UnaryOp {
 	if math.IsNaN(lo) || math.IsNaN(hi) {
 		panic(fmt.Errorf("Clamp: the bounds are %v and %v", lo, hi))
@@ -74,28 +73,28 @@ func Clamp(lo, hi float64) UnaryOp {
 	return UnaryOp{Func: FuncClamp, A: lo, B: hi}
 }
 
-// LeakyReLU is x above 0, and slope·x below.
+// LeakyReLU returns the function x for x > 0, slope·x otherwise.
 func LeakyReLU(slope float64) UnaryOp { return UnaryOp{Func: FuncLeakyReLU, A: slope} }
 
-// ELU is x above 0, and alpha·(e^x - 1) below.
+// ELU returns the function x for x > 0, alpha·(e^x - 1) otherwise.
 func ELU(alpha float64) UnaryOp { return UnaryOp{Func: FuncELU, A: alpha} }
 
-// Softplus is log(1 + e^(beta·x))/beta, and x where beta·x is above threshold.
+// Softplus returns the function log(1 + e^(beta·x))/beta, and x where beta·x > threshold.
 func Softplus(beta, threshold float64) UnaryOp {
 	return UnaryOp{Func: FuncSoftplus, A: beta, B: threshold}
 }
 
-// Operand names what a derivative is computed from.
+// Operand identifies the operand from which a derivative is computed.
 type Operand uint8
 
 // The operands of a derivative.
 const (
-	GivenNone Operand = iota // it is constant
-	GivenX                   // from x
-	GivenY                   // from y = op(x)
+	GivenNone Operand = iota // none: the derivative is constant
+	GivenX                   // x
+	GivenY                   // y = op(x)
 )
 
-// Given is what op's derivative is computed from.
+// Given returns the operand from which o's derivative is computed.
 func (o UnaryOp) Given() Operand {
 	switch o.Func {
 	case FuncNeg, FuncAddScalar:

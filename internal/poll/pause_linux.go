@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pause sleeps for about d. time.Sleep would take a millisecond wherever
-// nothing else runs: the runtime then waits in epoll, which counts in those.
+// pause sleeps for about d. time.Sleep takes at least a millisecond if no other goroutine
+// runs, because the runtime then waits in epoll, whose timeout counts milliseconds.
 func pause(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
-	unix.Nanosleep(&t, nil) // a signal ends it early: then the caller asks early
+	unix.Nanosleep(&t, nil) // a signal may end it early, which is harmless
 }

@@ -1,3 +1,4 @@
+// Package poll waits for a device by asking it.
 package poll
 
 import (
@@ -6,11 +7,10 @@ import (
 	"time"
 )
 
-// Bounds of Poll. A training step's end is waited for once in every step, so
-// what the wait adds to it counts: none as long as steps commonly are, and
-// then less than a hundredth, but for a few yields. To let another goroutine run
-// wakes a thread that looks for one, and this one may then go on elsewhere, with
-// cold caches: that is done after yield first, and then whenever the wait has
+// Bounds of Until. Each training step ends with a wait, so the wait must not add to the step's time:
+// for spin, longer than common steps, Until does not sleep at all, and afterwards it adds less than a
+// hundredth. Yielding to another goroutine wakes a thread, and this goroutine may then continue on
+// another core with cold caches, so Until first yields after yield, and then whenever the wait has
 // doubled.
 const (
 	spin     = 10 * time.Millisecond
@@ -18,10 +18,9 @@ const (
 	maxPause = 200 * time.Microsecond
 )
 
-// Until asks done until it says so, fails, or ctx ends: how a host waits for
-// what a device does. Nothing waits inside a driver, where neither a deadline
-// nor an abort could reach it. It asks without a pause at first, letting other
-// goroutines run now and then, and then ever more rarely.
+// Until calls done until it returns true or an error, or ctx ends. The host waits for a device this way
+// because a wait inside a driver could be interrupted neither by a deadline nor by an abort. Until first
+// calls done without a pause, yielding now and then, and later more and more rarely.
 func Until(ctx context.Context, done func() (bool, error)) error {
 	start, next := time.Now(), yield
 	for {

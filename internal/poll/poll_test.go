@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/poll"
 )
 
-func TestPoll(t *testing.T) {
+func TestUntilAsksUntilDone(t *testing.T) {
 	bad := errors.New("bad")
 	asked := 0
 	err := poll.Until(t.Context(), func() (bool, error) {
@@ -19,10 +19,10 @@ func TestPoll(t *testing.T) {
 		return false, nil
 	})
 	if err != bad || asked != 3 {
-		t.Errorf("Poll asked %d times and returned %v, want 3 and %v", asked, err, bad)
+		t.Errorf("Until asked %d times and returned %v, want 3 and %v", asked, err, bad)
 	}
 
-	// It goes on asking when it no longer does so without a pause.
+	// Until continues to call done after it has started to sleep.
 	start := time.Now()
 	if err := poll.Until(t.Context(), func() (bool, error) { return time.Since(start) > 50*time.Millisecond, nil }); err != nil {
 		t.Error(err)
@@ -35,6 +35,6 @@ func TestPoll(t *testing.T) {
 		t.Errorf("what is done is done, whatever the context: %v", err)
 	}
 	if err := poll.Until(ctx, func() (bool, error) { return false, nil }); err != why {
-		t.Errorf("Poll returned %v, want the context's cause %v", err, why)
+		t.Errorf("Until returned %v, want the context's cause %v", err, why)
 	}
 }
