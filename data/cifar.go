@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// CIFAR10 reads the binary version of CIFAR-10 (data_batch_1.bin to
-// data_batch_5.bin, test_batch.bin) from dir.
+// CIFAR10 reads the binary version of CIFAR-10 (data_batch_1.bin to data_batch_5.bin, test_batch.bin)
+// from dir.
 func CIFAR10(dir string, split Split, opts *ImageOptions) (*Images, error) {
 	files := map[Split][]string{
 		Train: {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
@@ -16,15 +16,15 @@ func CIFAR10(dir string, split Split, opts *ImageOptions) (*Images, error) {
 	return cifar(dir, files[split], split, 10, 1, opts)
 }
 
-// CIFAR100 reads the binary version of CIFAR-100 (train.bin, test.bin) from
-// dir. The labels are the 100 fine ones.
+// CIFAR100 reads the binary version of CIFAR-100 (train.bin, test.bin) from dir. The labels are the 100
+// fine labels.
 func CIFAR100(dir string, split Split, opts *ImageOptions) (*Images, error) {
 	files := map[Split][]string{Train: {"train.bin"}, Test: {"test.bin"}}
 	return cifar(dir, files[split], split, 100, 2, opts)
 }
 
-// cifar reads files of records: labelBytes, of which the last one is the label,
-// and 3 planes of 32 × 32 bytes.
+// cifar reads files of records. A record has labelBytes bytes, of which the last is the label, and 3
+// planes of 32 × 32 bytes.
 func cifar(dir string, files []string, split Split, classes, labelBytes int, opts *ImageOptions) (*Images, error) {
 	if files == nil {
 		return nil, fmt.Errorf("data: CIFAR has the splits %s and %s, not %q", Train, Test, split)

@@ -11,28 +11,27 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// CSVOptions say what the columns of a CSV file are.
+// CSVOptions describe the columns of a CSV file.
 type CSVOptions struct {
-	// Target is the column that is to be predicted.
+	// Target is the column to predict.
 	Target string
-	// Features are the columns to predict it from; nil: all others.
+	// Features are the columns to predict it from; nil means all others.
 	Features []string
-	// Classes, if not 0, says that Target is a class: a whole number from 0 to
-	// Classes-1.
+	// Classes, if not 0, declares Target as a class: a whole number from 0 to Classes-1.
 	Classes int
 }
 
-// A Table is a CSV file in memory. As a [Dataset] it has the fields "features",
-// Float32 [len(Columns)], and "target": Int64 for a class, else Float32 [1].
+// A Table is a CSV file in memory. As a [Dataset] it has the fields "features", Float32 [len(Columns)],
+// and "target", Int64 for a class, else Float32 [1].
 type Table struct {
-	Columns []string // of the features
+	Columns []string // the names of the features
 	Rows    [][]float32
 	Targets []float32
 	classes int
 }
 
-// OpenCSV reads a CSV file of numbers with a header line, as it is or as .gz.
-// The error names the line and the column of what is no number.
+// OpenCSV reads a CSV file of numbers with a header line; the file may be compressed with gzip. An error
+// about a value names its line and column.
 func OpenCSV(path string, opts CSVOptions) (*Table, error) {
 	f, err := open(path)
 	if err != nil {
@@ -50,7 +49,7 @@ func OpenCSV(path string, opts CSVOptions) (*Table, error) {
 	if t.Columns == nil {
 		t.Columns = slices.DeleteFunc(slices.Clone(header), func(c string) bool { return c == opts.Target })
 	}
-	var at []int // the features' columns, and then the target's
+	var at []int // the indices of the features' columns, then of the target's
 	for _, name := range append(slices.Clone(t.Columns), opts.Target) {
 		i := slices.Index(header, name)
 		if i < 0 {
@@ -85,10 +84,10 @@ func OpenCSV(path string, opts CSVOptions) (*Table, error) {
 	}
 }
 
-// Len is the number of rows.
+// Len returns the number of rows.
 func (t *Table) Len() int { return len(t.Rows) }
 
-// Fields are the features and the target.
+// Fields returns the features and the target.
 func (t *Table) Fields() []Field {
 	target := Field{Name: "target", DType: device.Float32, Shape: device.Shape{1}}
 	if t.classes > 0 {
@@ -97,7 +96,7 @@ func (t *Table) Fields() []Field {
 	return []Field{{Name: "features", DType: device.Float32, Shape: device.Shape{len(t.Columns)}}, target}
 }
 
-// Read writes rows and targets.
+// Read writes rows and targets to dst.
 func (t *Table) Read(indices []int, dst []device.Tensor) error {
 	out := device.Elements[float32](dst[0])
 	for row, i := range indices {

@@ -8,28 +8,26 @@ import (
 
 // A Dataset is a fixed number of samples that have the same fields.
 type Dataset interface {
-	// Len is the number of samples.
+	// Len returns the number of samples.
 	Len() int
-	// Fields are what a sample consists of.
+	// Fields returns the fields of a sample.
 	Fields() []Field
-	// Read writes samples into host memory: field f of sample indices[i] to
-	// element i of dst[f] along its first axis. dst[f] has the field's type and
-	// the shape [len(indices), Fields()[f].Shape...]. Several goroutines call
-	// Read at the same time.
+	// Read writes samples to host memory: field f of sample indices[i] to element i of dst[f]
+	// along its first axis. dst[f] has the field's type and the shape
+	// [len(indices), Fields()[f].Shape...]. Read must be safe for concurrent use.
 	Read(indices []int, dst []device.Tensor) error
 }
 
-// A Field is one tensor of a sample.
+// A Field describes one tensor of a sample.
 type Field struct {
 	Name  string
 	DType device.DType
-	Shape device.Shape // of one sample; empty for a number
+	Shape device.Shape // the shape in one sample; empty for a number
 }
 
-// Each is a data set of n samples, each written by read: field f of sample i to
-// dst[f], host memory of the field's type and shape. Several goroutines call
-// read at the same time. An error of read ends the epoch; it is returned with
-// the sample's number.
+// Each returns a data set of n samples. read writes field f of sample i to dst[f], host memory of the
+// field's type and shape; it must be safe for concurrent use. An error of read ends the epoch, which
+// returns it with the sample's number.
 func Each(n int, fields []Field, read func(i int, dst []device.Tensor) error) Dataset {
 	return each{n: n, fields: fields, read: read}
 }

@@ -1,5 +1,5 @@
-// Package data brings samples to a training loop: data sets, readers of common
-// files, and a loader that divides every batch among the ranks of a job.
+// Package data supplies a training loop with samples: data sets, readers of common file formats, and
+// a loader that divides every batch among the ranks of a job.
 //
 //	train, err := data.MNIST("/usr/share/datasets/fashion-mnist", data.Train, nil)
 //	if err != nil {
@@ -21,38 +21,35 @@
 //
 // # Data sets
 //
-// A [Dataset] is a fixed number of samples with the same fields: an image and
-// its label, say. [MNIST], [CIFAR10], [CIFAR100], [OpenCSV] and [OpenTokens]
-// read files, and package data/parquet columns of Parquet files; [Each] makes a data set of
-// a function that writes one sample.
+// A [Dataset] is a fixed number of samples with the same fields, such as an image and its label.
+// [MNIST], [CIFAR10], [CIFAR100], [OpenCSV] and [OpenTokens] read files, and package data/parquet
+// reads Parquet files. [Each] makes a data set from a function that writes one sample.
 //
-// Token shards are in llm.c's format. "goddp tokens FILES... -o DIR" makes them of text;
-// [WriteTokens] makes one of any tokens.
+// Token shards have llm.c's format. "goddp tokens FILES... -o DIR" makes them from text files;
+// [WriteTokens] writes any tokens.
 //
-// # Which rank gets what
+// # The samples of each rank
 //
-// A [Sampler] decides. In each epoch it puts the samples into an order, which
-// is a function of the seed and the epoch alone, and cuts the order into global
-// batches of Batch samples for each rank. Rank r takes the r-th part of every
-// global batch. So N ranks with batches of B see, step by step, what one
-// process with batches of N·B sees.
+// A [Sampler] divides the samples. In each epoch it orders them by the seed and the epoch alone, and
+// cuts the order into global batches, with Batch samples for each rank. Rank r takes the r-th part of
+// every global batch. So in each step N ranks with batches of B use the same samples as one process
+// with batches of N·B.
 //
-// A [Position] says how far an epoch has come in samples of that order. It
-// knows nothing of ranks: a run that is resumed at another number of ranks goes
-// on with the first sample that was not yet trained on.
+// A [Position] is the number of samples of that order that were used so far. It does not depend on
+// the number of ranks: a run that is resumed with another number of ranks continues with the first
+// unused sample.
 //
-// [LastBatch] says what happens where the samples do not fill the last global batch.
+// [LastBatch] chooses the treatment of samples that do not fill the last global batch.
 //
 // # Loading
 //
-// [Loader.Epoch] reads batches ahead, on goroutines of its own, into page-locked
-// memory, and copies them to the device on a stream of their own. The training
-// loop waits only if reading is slower than training. On the CPU batches are
-// read into the device's memory directly. All goroutines and all memory of an
-// epoch end with its loop, also when the loop ends early.
+// [Loader.Epoch] reads batches ahead on separate goroutines into page-locked memory, and copies them
+// to the device on a separate stream. The training loop waits only if reading is slower than
+// training. On the CPU, batches are read directly into the device's memory. When the loop over an
+// epoch ends, even early, its goroutines end and its memory is freed.
 //
 // # Errors
 //
-// Files are checked before they are believed: an error names the file, and the
-// offset or the sample. The first error ends an epoch.
+// Readers validate files. An error names the file, and the offset or the sample. The first error
+// ends an epoch.
 package data

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 )
 
-// find is the path of a file in dir, as it is or compressed.
+// find returns the path of a file in dir, which may be compressed.
 func find(dir, name string) (string, error) {
 	plain := filepath.Join(dir, name)
 	for _, path := range []string{plain, plain + ".gz"} {
@@ -25,12 +25,11 @@ func find(dir, name string) (string, error) {
 	return "", fmt.Errorf("data: neither %s nor %s.gz is in %s", name, name, dir)
 }
 
-// A file is read from its start to its end, decompressed if it is gzip, and
-// knows how far it was read.
+// A file is read from start to end and decompressed if it is gzip. It counts the bytes that were read.
 type file struct {
 	path   string
 	r      io.Reader
-	offset int64 // in the decompressed bytes
+	offset int64 // the decompressed bytes read so far
 	gzip   bool
 	closer io.Closer
 }
@@ -54,7 +53,7 @@ func open(path string) (*file, error) {
 
 func (f *file) close() { f.closer.Close() }
 
-// read reads n bytes. It takes memory as the bytes come, whatever n a header claims.
+// read reads n bytes. It allocates memory as the bytes arrive, so a wrong n in a header does no harm.
 func (f *file) read(n int) ([]byte, error) {
 	var b bytes.Buffer
 	got, err := io.CopyN(&b, f.r, int64(n))
@@ -68,7 +67,7 @@ func (f *file) read(n int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// end checks that nothing follows.
+// end returns an error unless the file has ended.
 func (f *file) end() error {
 	switch n, err := f.r.Read(make([]byte, 1)); {
 	case n > 0:
@@ -79,7 +78,7 @@ func (f *file) end() error {
 	return nil
 }
 
-// fail is err with the file's path and the offset.
+// fail adds the file's path and the offset to err.
 func (f *file) fail(err error) error {
 	if f.gzip {
 		return fmt.Errorf("data: %s: at byte %d of the decompressed file: %w", f.path, f.offset, err)

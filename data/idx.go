@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// MNIST reads images of the MNIST family (MNIST, Fashion-MNIST, KMNIST) from
-// the four files of their names in dir, each as it is or as .gz.
+// MNIST reads images of the MNIST family (MNIST, Fashion-MNIST, KMNIST) from four files in dir, which have
+// the usual names and may be compressed with gzip.
 func MNIST(dir string, split Split, opts *ImageOptions) (*Images, error) {
 	prefix, ok := map[Split]string{Train: "train", Test: "t10k"}[split]
 	if !ok {
@@ -23,9 +23,8 @@ func MNIST(dir string, split Split, opts *ImageOptions) (*Images, error) {
 	return OpenIDX(images, labels, 10, opts)
 }
 
-// OpenIDX reads images [n, height, width] and labels [n], below classes, from
-// two IDX files of bytes, each as it is or as .gz. The format is that of
-// yann.lecun.com/exdb/mnist.
+// OpenIDX reads images [n, height, width] and labels [n], which are less than classes, from two IDX files
+// of bytes, which may be compressed with gzip. yann.lecun.com/exdb/mnist defines the format.
 func OpenIDX(images, labels string, classes int, opts *ImageOptions) (*Images, error) {
 	shape, pixels, err := readIDX(images, 3)
 	if err != nil {
@@ -49,7 +48,7 @@ const idxBytes = 0x08
 // maxIDX bounds the bytes of a file.
 const maxIDX = 1 << 36
 
-// readIDX reads an IDX file of bytes with so many axes.
+// readIDX reads an IDX file of bytes with the given number of axes.
 func readIDX(path string, axes int) (shape []int, elements []byte, err error) {
 	f, err := open(path)
 	if err != nil {

@@ -9,31 +9,30 @@ import (
 // Split is a part of a published data set.
 type Split string
 
-// The parts that published data sets come in.
+// The parts of a published data set.
 const (
 	Train Split = "train"
 	Test  Split = "test"
 )
 
-// ImageOptions say what values images have. Channel c of a pixel v of 0 to 255
-// becomes (v/255 - Mean[c]) / Std[c].
+// ImageOptions scale pixels: channel c of a pixel v, 0 to 255, becomes (v/255 - Mean[c]) / Std[c].
 type ImageOptions struct {
-	Mean, Std []float32 // one for each channel; nil: 0 and 1
+	Mean, Std []float32 // one for each channel; nil means 0 and 1
 }
 
-// Images are images of one size in memory, a byte for each channel of a pixel,
-// with labels. As a [Dataset] they have the fields "image", Float32
-// [channels, height, width], and "label", Int64.
+// Images are images of the same size in memory, with one byte for each channel of a pixel, and their
+// labels. As a [Dataset] they have the fields "image", Float32 [channels, height, width], and "label",
+// Int64.
 type Images struct {
 	Channels, Height, Width int
-	Classes                 int     // labels are below it
-	Pixels                  []byte  // image after image, channel after channel, row after row
+	Classes                 int     // the number of classes; labels are less
+	Pixels                  []byte  // [image, channel, row, column]
 	Labels                  []uint8 // one for each image
 
-	values [][256]float32 // of a byte, for each channel
+	values [][256]float32 // the scaled value of each byte, for each channel
 }
 
-// newImages checks what was read from path.
+// newImages validates images and labels that were read from path.
 func newImages(path string, im Images, opts *ImageOptions) (*Images, error) {
 	for i, label := range im.Labels {
 		if int(label) >= im.Classes {
@@ -65,10 +64,10 @@ func newImages(path string, im Images, opts *ImageOptions) (*Images, error) {
 	return &im, nil
 }
 
-// Len is the number of images.
+// Len returns the number of images.
 func (im *Images) Len() int { return len(im.Labels) }
 
-// Fields are the image and its label.
+// Fields returns the image and its label.
 func (im *Images) Fields() []Field {
 	return []Field{
 		{Name: "image", DType: device.Float32, Shape: device.Shape{im.Channels, im.Height, im.Width}},
@@ -76,7 +75,7 @@ func (im *Images) Fields() []Field {
 	}
 }
 
-// Read writes images and labels.
+// Read writes images and labels to dst.
 func (im *Images) Read(indices []int, dst []device.Tensor) error {
 	plane := im.Height * im.Width
 	out, labels := device.Elements[float32](dst[0]), device.Elements[int64](dst[1])

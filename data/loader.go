@@ -12,7 +12,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// A Group is what a Loader asks of a job. *comm.ProcessGroup is one.
+// A Group is the part of a process group that a Loader uses. *comm.ProcessGroup is one.
 type Group interface {
 	Rank() int
 	Size() int
@@ -29,8 +29,8 @@ type LoaderOptions struct {
 	Ahead     int // batches that are read ahead; default 2
 }
 
-// A Loader gives one rank's batches, on its device. A Loader is used by the
-// goroutine that drives the device.
+// A Loader returns one rank's batches on its device. Only the goroutine that uses the device may use the
+// Loader.
 type Loader struct {
 	set     Dataset
 	dev     device.Device
@@ -40,18 +40,17 @@ type Loader struct {
 	resume  Position
 }
 
-// A Batch is one rank's part of a global batch. It is valid until the loop asks
-// for the next one. A backward pass that still reads it then panics with an
-// [*autograd.ModifiedError].
+// A Batch is one rank's part of a global batch. It is valid until the loop asks for the next one. A later
+// backward pass that would read it panics with an [*autograd.ModifiedError].
 type Batch struct {
-	// Vars are the fields of the samples on the device, in the data set's order,
-	// with the samples along the first axis.
+	// Vars are the fields of the samples on the device, in the data set's order. The first axis
+	// is that of the samples.
 	Vars []*autograd.Variable
 	Share
 }
 
-// NewLoader makes a loader for a rank of group. The error says why the data set
-// cannot be divided.
+// NewLoader returns a loader for the calling rank of group. It returns an error if the options are
+// invalid for the data set.
 func NewLoader(set Dataset, group Group, opts LoaderOptions) (*Loader, error) {
 	l := &Loader{
 		set: set,
@@ -79,11 +78,11 @@ func NewLoader(set Dataset, group Group, opts LoaderOptions) (*Loader, error) {
 	return l, l.sampler.Check()
 }
 
-// Steps is the number of global batches of an epoch.
+// Steps returns the number of global batches of an epoch.
 func (l *Loader) Steps() int { return l.sampler.Steps() }
 
-// Resume has the epoch of p begin at p: behind the last batch that was trained
-// on. Other epochs begin at their first sample.
+// Resume makes the epoch of p start at p, after the last batch that was used. Other epochs start at their
+// first sample.
 func (l *Loader) Resume(p Position) error {
 	if p.Epoch < 0 || p.Sample < 0 || p.Sample > l.set.Len() {
 		return fmt.Errorf("data: cannot resume at epoch %d, sample %d of %d", p.Epoch, p.Sample, l.set.Len())
@@ -92,8 +91,8 @@ func (l *Loader) Resume(p Position) error {
 	return nil
 }
 
-// Epoch gives the batches of an epoch. The last step is an error where reading
-// failed, the device failed or ctx ended, with a nil Batch.
+// Epoch yields the batches of an epoch. If reading fails, the device fails or ctx ends, it yields a nil
+// Batch and an error, and stops.
 func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		from := Position{Epoch: epoch}
@@ -111,34 +110,33 @@ func (l *Loader) Epoch(ctx context.Context, epoch int) iter.Seq2[*Batch, error] 
 	}
 }
 
-// errStopped says that the training loop left the epoch.
+// errStopped means that the training loop left the epoch.
 var errStopped = errors.New("the loop ended")
 
-// A pipeline is what one epoch needs: slots in a ring, filled in order by
-// workers and emptied in order by the training loop.
+// A pipeline reads one epoch. Its slots form a ring: workers fill them in order, and the training loop
+// empties them in order.
 type pipeline struct {
 	*Loader
 	shares func() (Share, bool)
-	stop   func() // of shares
+	stop   func() // ends the iteration over shares
 	slots  []*slot
 	jobs   chan *slot
 	wg     sync.WaitGroup
-	stream device.Stream // of copies; nil where the host fills the device's memory
+	stream device.Stream // the stream of copies; nil if the host writes the device's memory
 }
 
-// A slot is the memory of one batch. It belongs to the training loop but from
-// the sending to jobs until ready gets a value, when it belongs to a worker.
+// A slot is the memory of one batch. A worker owns it from the time it is sent to jobs until ready
+// receives a value; otherwise the training loop owns it.
 type slot struct {
-	host   []device.Buffer // a buffer for each field
-	device []device.Buffer // the same ones where the host can address the device's memory
-	copied device.Event    // behind the copy of the last batch; nil: there was none
-	used   device.Event    // behind the kernels that the loop enqueued for the last batch
+	host   []device.Buffer // one for each field
+	device []device.Buffer // equal to host if the host can address the device's memory
+	copied device.Event    // the end of the copy of the last batch; nil before the first
+	used   device.Event    // the end of the kernels that the loop enqueued for the last batch
 	share  Share
 	ready  chan error
 }
 
-// open makes the slots and starts the workers. The pipeline is to be closed
-// unless there is an error.
+// open makes the slots and starts the workers. The caller closes the pipeline unless there is an error.
 func (l *Loader) open(ctx context.Context, from Position) (_ *pipeline, err error) {
 	p := &pipeline{Loader: l, jobs: make(chan *slot, l.ahead+1)}
 	p.shares, p.stop = iter.Pull(l.sampler.Shares(from))
@@ -158,7 +156,7 @@ func (l *Loader) open(ctx context.Context, from Position) (_ *pipeline, err erro
 		if p.stream, err = l.dev.NewStream(false); err != nil {
 			return nil, err
 		}
-		// Work on Compute may still use what Alloc returned: the last step of the epoch before.
+		// The last step of the previous epoch may still use this memory on Compute.
 		if err := p.stream.WaitFor(ctx, l.dev.Compute().Mark()); err != nil {
 			return nil, err
 		}
@@ -187,7 +185,7 @@ func (p *pipeline) alloc(s *slot) error {
 	return nil
 }
 
-// work reads batches until there are no more jobs.
+// work reads batches until jobs is closed.
 func (p *pipeline) work() {
 	for s := range p.jobs {
 		s.ready <- p.set.Read(s.share.Indices, p.tensors(s.host, len(s.share.Indices)))
@@ -203,7 +201,7 @@ func (p *pipeline) tensors(buffers []device.Buffer, n int) []device.Tensor {
 	return out
 }
 
-// run gives batches to yield. Its error is errStopped when yield wants no more.
+// run yields the batches. It returns errStopped if yield returned false.
 func (p *pipeline) run(ctx context.Context, yield func(*Batch, error) bool) error {
 	for _, s := range p.slots[:p.ahead] {
 		if err := p.request(ctx, s); err != nil {
@@ -211,7 +209,7 @@ func (p *pipeline) run(ctx context.Context, yield func(*Batch, error) bool) erro
 		}
 	}
 	for i := 0; ; i++ {
-		// The slot that was emptied last is filled while this one is used.
+		// A worker fills the previous slot while the loop uses this one.
 		if err := p.request(ctx, p.slots[(i+p.ahead)%len(p.slots)]); err != nil {
 			return err
 		}
@@ -232,7 +230,7 @@ func (p *pipeline) run(ctx context.Context, yield func(*Batch, error) bool) erro
 			return err
 		}
 		more := yield(batch, nil)
-		for _, v := range batch.Vars { // the memory is that of another batch from now on
+		for _, v := range batch.Vars { // the memory will hold another batch
 			v.BumpVersion()
 		}
 		if !more {
@@ -242,22 +240,22 @@ func (p *pipeline) run(ctx context.Context, yield func(*Batch, error) bool) erro
 	}
 }
 
-// request has a worker fill s with the next share, if there is one.
+// request gives s to a worker to read the next share, if there is one.
 func (p *pipeline) request(ctx context.Context, s *slot) error {
 	s.share, _ = p.shares()
 	if len(s.share.Indices) == 0 {
 		return nil
 	}
-	if s.copied != nil { // the copy reads the host's memory
+	if s.copied != nil { // the copy must have read the host's memory
 		if err := s.copied.Sync(ctx); err != nil {
 			return err
 		}
 	}
-	p.jobs <- s // never blocks: there is room for every slot
+	p.jobs <- s // never blocks: jobs has capacity for every slot
 	return nil
 }
 
-// deliver is the batch in s, on the device.
+// deliver returns the batch in s, on the device.
 func (p *pipeline) deliver(ctx context.Context, s *slot) (*Batch, error) {
 	onDevice := p.tensors(s.device, len(s.share.Indices))
 	if p.stream != nil {
@@ -283,12 +281,10 @@ func (p *pipeline) deliver(ctx context.Context, s *slot) (*Batch, error) {
 	return b, nil
 }
 
-// closeTimeout bounds how long the end of an epoch waits for its copies, also
-// where ctx has ended.
+// closeTimeout bounds the wait for an epoch's copies at its end, even if ctx has ended.
 const closeTimeout = 10 * time.Second
 
-// close ends the workers, which may be in the middle of a batch, and gives all
-// memory back. Memory that a copy may still use is not given back.
+// close stops the workers and frees all memory, except memory that a copy may still use.
 func (p *pipeline) close(ctx context.Context) error {
 	p.stop()
 	close(p.jobs)

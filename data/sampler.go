@@ -7,35 +7,33 @@ import (
 	"math/rand/v2"
 )
 
-// LastBatch says what happens to the samples that do not fill an epoch's last global
-// batch.
+// LastBatch chooses the treatment of samples that do not fill an epoch's last global batch.
 type LastBatch uint8
 
 const (
-	// Pad divides them equally. Where they do not divide, the first samples of
-	// the epoch are given again, fewer than there are ranks. Every rank makes
-	// the same number of steps. This is PyTorch's DistributedSampler.
+	// Pad divides them equally among the ranks. If their number is not divisible, it repeats the
+	// first samples of the epoch, fewer than there are ranks. All ranks have the same number of
+	// steps, as with PyTorch's DistributedSampler.
 	Pad LastBatch = iota
-	// Drop leaves them out.
+	// Drop omits them.
 	Drop
-	// Uneven gives each sample once. The last batches of two ranks may differ
-	// by one sample, and the last ranks may have none and make one step less:
-	// for evaluations, and for training within ddp's Join.
+	// Uneven uses each sample once. The last batches of two ranks may differ by one sample, and
+	// the last ranks may have no samples and one step less. It is for evaluations, and for
+	// training within ddp's Join.
 	Uneven
 )
 
-// A Position is how far a run has come: Sample samples, of all ranks together,
-// of the order of an epoch. It can be saved as JSON.
+// A Position is a run's progress: all ranks together have used the first Sample samples of the order of
+// an epoch. It can be saved as JSON.
 type Position struct {
 	Epoch  int `json:"epoch"`
 	Sample int `json:"sample"`
 }
 
-// A Sampler divides the samples of a data set among ranks, epoch by epoch. It
-// holds no state.
+// A Sampler divides the samples of a data set among ranks, epoch by epoch. It has no state.
 type Sampler struct {
-	Len        int // samples of the data set
-	Rank, Size int // this rank, of how many
+	Len        int // the number of samples in the data set
+	Rank, Size int // this rank, and the number of ranks
 	Batch      int // samples for each rank in a step
 	Shuffle    bool
 	Seed       uint64 // of the order, if Shuffle
@@ -46,13 +44,13 @@ type Sampler struct {
 type Share struct {
 	// Indices are the numbers of the samples in the data set.
 	Indices []int
-	// Repeats is how many of them, the last ones, the epoch has given before.
+	// Repeats is the number of last samples in Indices that the epoch has used before.
 	Repeats int
-	// After is the position behind the global batch.
+	// After is the position after the global batch.
 	After Position
 }
 
-// Check returns why no epoch is possible, or nil.
+// Check returns an error if the sampler's fields allow no epoch.
 func (s Sampler) Check() error {
 	switch {
 	case s.Batch < 1:
@@ -67,8 +65,8 @@ func (s Sampler) Check() error {
 	return nil
 }
 
-// Steps is the number of global batches of an epoch. With Uneven, the last one may have
-// no samples for some ranks.
+// Steps returns the number of global batches of an epoch. With Uneven, some ranks may have no samples in
+// the last one.
 func (s Sampler) Steps() int {
 	global := s.Batch * s.Size
 	if s.LastBatch == Drop {
@@ -77,8 +75,8 @@ func (s Sampler) Steps() int {
 	return (s.Len + global - 1) / global
 }
 
-// Order is the order of an epoch's samples: their numbers, shuffled by
-// Fisher–Yates with the generator PCG, seeded with Seed and the epoch.
+// Order returns the order of an epoch's samples: their numbers, shuffled by Fisher–Yates with the
+// generator PCG, whose seed is Seed and the epoch.
 func (s Sampler) Order(epoch int) []int {
 	order := make([]int, s.Len)
 	for i := range order {
@@ -89,15 +87,15 @@ func (s Sampler) Order(epoch int) []int {
 	}
 	random := rand.NewPCG(s.Seed, uint64(epoch))
 	for i := s.Len - 1; i > 0; i-- {
-		// A random number below i+1; the bias is below 2^-32 for 2^32 samples.
+		// j is a random number below i+1. Its bias is below 2^-32 for 2^32 samples.
 		j, _ := bits.Mul64(random.Uint64(), uint64(i)+1)
 		order[i], order[j] = order[j], order[i]
 	}
 	return order
 }
 
-// Shares are this rank's parts of the global batches from a position to the end
-// of its epoch. The indices belong to the caller.
+// Shares yields this rank's parts of the global batches from a position to the end of its epoch. The
+// caller may keep the indices.
 func (s Sampler) Shares(from Position) iter.Seq[Share] {
 	return func(yield func(Share) bool) {
 		order := s.Order(from.Epoch)
@@ -116,11 +114,11 @@ func (s Sampler) Shares(from Position) iter.Seq[Share] {
 	}
 }
 
-// share is this rank's part of the global samples of order from at on.
+// share returns this rank's part of the global samples that start at position at of order.
 func (s Sampler) share(order []int, at, global int) Share {
 	each, more := global/s.Size, global%s.Size
 	if s.LastBatch == Uneven {
-		// The first ranks take one sample more.
+		// The first ranks get one more sample.
 		first := s.Rank*each + min(s.Rank, more)
 		if s.Rank < more {
 			each++

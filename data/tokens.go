@@ -23,10 +23,9 @@ const (
 	shardHeader  = 256 * 4
 )
 
-// Tokens are windows of tokens from shards, read from disk as they are needed.
+// Tokens are windows of tokens in shards, read from disk on demand.
 // As a [Dataset] they have the fields "tokens" and "next", both Int64 [Window]:
-// next[i] is the token behind tokens[i]. A window does not reach over the end of
-// its shard.
+// next[i] is the token after tokens[i]. A window lies within one shard.
 type Tokens struct {
 	window int
 	vocab  int
@@ -38,11 +37,11 @@ type shard struct {
 	path  string
 	file  *os.File
 	first int
-	count int // of windows
+	count int // the number of windows
 }
 
-// OpenTokens opens the shards that a pattern of [filepath.Glob] names, in the
-// order of their names, as windows of tokens below vocab. Close closes them.
+// OpenTokens opens the shards that match a pattern of [filepath.Glob], in the order of their names, as
+// windows of tokens less than vocab. The caller closes the Tokens.
 func OpenTokens(pattern string, window, vocab int) (*Tokens, error) {
 	if window < 1 || vocab < 1 || vocab > 1<<16 {
 		return nil, fmt.Errorf("data: windows of %d tokens of a vocabulary of %d, want at least 1, and 1 to 65536", window, vocab)
@@ -103,7 +102,7 @@ func openShard(path string, window int) (s shard, err error) {
 	return shard{path: path, file: f, count: count}, nil
 }
 
-// Len is the number of windows.
+// Len returns the number of windows.
 func (t *Tokens) Len() int {
 	if len(t.shards) == 0 {
 		return 0
@@ -112,14 +111,14 @@ func (t *Tokens) Len() int {
 	return last.first + last.count
 }
 
-// Fields are the tokens and those behind them.
+// Fields returns the tokens and the next tokens.
 func (t *Tokens) Fields() []Field {
 	shape := device.Shape{t.window}
 	return []Field{{Name: "tokens", DType: device.Int64, Shape: shape}, {Name: "next", DType: device.Int64, Shape: shape}}
 }
 
-// Read reads windows. The error names the shard and the offset of a token that
-// is not in the vocabulary.
+// Read writes windows to dst. If a token is not in the vocabulary, the error names the shard and the
+// offset.
 func (t *Tokens) Read(indices []int, dst []device.Tensor) error {
 	raw := make([]byte, 2*(t.window+1))
 	tokens, next := device.Elements[int64](dst[0]), device.Elements[int64](dst[1])
@@ -155,12 +154,11 @@ func (t *Tokens) Close() error {
 	return errors.Join(errs...)
 }
 
-// WriteTokens writes a shard of tokens and returns their number. w is at its
-// start; the header is written last, so that a shard that was not finished is
-// not taken for one.
+// WriteTokens writes a shard of tokens to w, which is at its start, and returns their number. It writes
+// the header last, so that no reader takes an incomplete shard for a complete one.
 func WriteTokens(w io.WriteSeeker, tokens iter.Seq[uint16]) (n int, err error) {
 	out := bufio.NewWriterSize(w, 1<<20)
-	out.Write(make([]byte, shardHeader)) // an error surfaces at Flush
+	out.Write(make([]byte, shardHeader)) // Flush returns the error
 	for token := range tokens {
 		if n++; n > 1<<31-1 {
 			return n, fmt.Errorf("data: a shard has at most %d tokens", 1<<31-1)

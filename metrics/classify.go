@@ -7,8 +7,8 @@ import (
 	"github.com/goddp/goddp/autograd"
 )
 
-// A Confusion is a confusion matrix: Confusion[label][predicted] is the number of
-// samples of class label that the model took for class predicted.
+// A Confusion is a confusion matrix: Confusion[label][predicted] is the number of samples of class label
+// for which the model predicted class predicted.
 type Confusion [][]int
 
 // NewConfusion returns a matrix of zeros for the given number of classes.
@@ -20,11 +20,10 @@ func NewConfusion(classes int) Confusion {
 	return c
 }
 
-// Add adds a batch: for each row of logits, a Variable of shape [n, classes], the
-// predicted class is the one with the greatest value, and labels, int64 of shape [n],
-// has the true class. A NaN is never the greatest value, and a row that begins with one
-// counts as class 0. Add waits for the device. It returns an error, having counted the
-// rows before it, for a label that is no class.
+// Add counts a batch. For each row of logits, a Variable of shape [n, classes], the predicted class is
+// the index of the greatest value. labels, int64 of shape [n], holds the true classes. A NaN is never the
+// greatest value, and a row that starts with NaN counts as class 0. Add waits for the device. For a label
+// that is not a class it returns an error; the rows before it are counted.
 func (c Confusion) Add(ctx context.Context, logits, labels *autograd.Variable) error {
 	if shape := logits.Shape(); len(shape) != 2 || shape[1] != len(c) {
 		return fmt.Errorf("metrics: logits %v for a confusion matrix of %d classes", shape, len(c))
@@ -68,10 +67,9 @@ func (c Confusion) Accuracy() float64 {
 	return float64(right) / float64(all)
 }
 
-// Correct returns the top-k count: the number of rows of logits, of shape [n, classes],
-// in which the value of the row's label, int64 of shape [n], is among the k greatest. Of
-// equal values the one with the lower index counts as the greater. A row with a NaN is
-// not correct. Correct waits for the device.
+// Correct returns the top-k count: the number of rows of logits, of shape [n, classes], in which the value
+// of the row's label, int64 of shape [n], is among the k greatest. Of equal values the one with the lower
+// index counts as greater. A row with a NaN is not correct. Correct waits for the device.
 func Correct(ctx context.Context, logits, labels *autograd.Variable, k int) (correct int, err error) {
 	err = rows(ctx, logits, labels, func(row []float64, label int) {
 		above := 0
@@ -113,7 +111,7 @@ func rows(ctx context.Context, logits, labels *autograd.Variable, f func(row []f
 	return nil
 }
 
-// argmax is the index of the first greatest value.
+// argmax returns the index of the first greatest value.
 func argmax(row []float64) int {
 	at := 0
 	for i, v := range row {

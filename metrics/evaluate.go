@@ -9,12 +9,11 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// Accuracy is the fraction of samples that model classifies rightly, over the batches of
-// one epoch of all ranks: model maps a batch's first field to logits [n classes], and the
-// second is the labels [n]. The model is in evaluation mode meanwhile, then in training
-// mode, and nothing is recorded for gradients. Each sample counts once if the loader
-// gives it once (data.Uneven). All ranks call Accuracy, and get the same number: NaN if
-// there are no samples.
+// Accuracy returns the fraction of samples that model classifies correctly, over the batches of one epoch
+// on all ranks. model maps the first field of a batch to logits [n classes]; the second field is the
+// labels [n]. The model is in evaluation mode during the call and in training mode afterwards. Nothing is
+// recorded for gradients. Each sample counts as often as the loader returns it, with data.Uneven once.
+// All ranks call Accuracy and get the same number, NaN if there are no samples.
 func Accuracy(ctx context.Context, pg *comm.ProcessGroup, model nn.Module, loader *data.Loader) (float64, error) {
 	nn.Eval(model)
 	defer nn.Train(model)

@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// Metric is one rank's part of a number that all ranks report.
+// Metric is one rank's contribution to a number that all ranks report.
 type Metric struct {
 	kind  kind
 	value float64
@@ -32,22 +32,22 @@ func (k kind) String() string {
 	return [...]string{"Mean", "Sum", "Min", "Max", "Count"}[k]
 }
 
-// Mean is a mean over count samples of this rank. It is reduced to the mean over
-// all ranks' samples, NaN when there are none. A mean of no samples is ignored,
-// whatever it is. It panics with a [*CountError] when count is negative.
+// Mean is a mean over count samples of this rank. Reduce returns the mean over the samples of all ranks,
+// NaN if there are none. It ignores the value of a mean over no samples. Mean panics with a [*CountError]
+// if count is negative.
 func Mean(x float64, count int) Metric { return Metric{mean, x, validCount(count)} }
 
-// Sum is reduced to the sum over the ranks.
+// Sum is a number that Reduce sums over the ranks.
 func Sum(x float64) Metric { return Metric{sum, x, 1} }
 
-// Min is reduced to the least of the ranks'.
+// Min is a number of which Reduce returns the minimum over the ranks.
 func Min(x float64) Metric { return Metric{lowest, x, 1} }
 
-// Max is reduced to the greatest of the ranks'.
+// Max is a number of which Reduce returns the maximum over the ranks.
 func Max(x float64) Metric { return Metric{highest, x, 1} }
 
-// Count is reduced to the sum over the ranks, exactly. It panics with a
-// [*CountError] when n is negative.
+// Count is an integer that Reduce sums over the ranks, exactly. Count panics with a [*CountError] if n is
+// negative.
 func Count(n int) Metric { return Metric{counted, 0, validCount(n)} }
 
 func validCount(count int) int64 {
@@ -57,7 +57,7 @@ func validCount(count int) int64 {
 	return int64(count)
 }
 
-// CountError is the panic value of a number of samples below 0.
+// CountError is the panic value of a negative number of samples.
 type CountError struct{ Count int }
 
 func (e *CountError) Error() string {
@@ -66,17 +66,17 @@ func (e *CountError) Error() string {
 
 // Result is a reduced Metric.
 type Result struct {
-	// Value is the reduced number; of a Count, the count.
+	// Value is the reduced number; for a Count, the count.
 	Value float64
-	// Count is how many it was made of: samples of a Mean, counts of a Count,
-	// else ranks.
+	// Count is the number of samples for a Mean, the sum for a Count, and otherwise the number of
+	// ranks.
 	Count int
 }
 
-// MismatchError says that a rank reports another metric than rank 0. Every rank
-// gets it, and the group stays usable.
+// MismatchError reports that a rank passed another metric to Reduce than rank 0. All ranks get it, and the
+// group stays usable.
 type MismatchError struct {
-	Index         int // of the metric
+	Index         int // the metric's index
 	Rank          int
 	Theirs, Rank0 string // "Mean", "Sum", ...
 }
@@ -85,13 +85,12 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("metrics: metric %d is a %s on rank %d, a %s on rank 0", e.Index, e.Theirs, e.Rank, e.Rank0)
 }
 
-// words is how many integers a Metric travels as.
+// words is the number of integers that encode a Metric.
 const words = 3
 
-// Reduce reduces ms over the ranks. All ranks call it with as many metrics, of
-// the same kinds, in the same order as their other collectives. Results are in
-// order of ms, and equal on all ranks. An error other than a [*MismatchError] is
-// that of the collective.
+// Reduce reduces ms over the ranks. All ranks call it with the same number and kinds of metrics, in the
+// same order as their other collectives. Results have the order of ms and are equal on all ranks. The
+// error is a [*MismatchError] or the error of the collective.
 func Reduce(ctx context.Context, pg *comm.ProcessGroup, ms ...Metric) ([]Result, error) {
 	if len(ms) == 0 {
 		return nil, nil
@@ -119,7 +118,7 @@ func Reduce(ctx context.Context, pg *comm.ProcessGroup, ms ...Metric) ([]Result,
 	return out, nil
 }
 
-// reduce combines one metric of all ranks, in order of rank.
+// reduce combines one metric of all ranks, in the order of ranks.
 func reduce(ranks []Metric) Result {
 	var count int64
 	for _, m := range ranks {
@@ -146,8 +145,8 @@ func reduce(ranks []Metric) Result {
 	return Result{x, int(count)}
 }
 
-// average weights each mean by its part of all samples, so that one rank that
-// has them all keeps its mean to the bit.
+// average weights each mean by its part of all samples. If one rank has all samples, its mean keeps its
+// bits.
 func average(ranks []Metric, count int64) float64 {
 	if count == 0 {
 		return math.NaN()

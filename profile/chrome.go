@@ -26,12 +26,11 @@ type chromeEvent struct {
 	Args map[string]any `json:"args,omitempty"`
 }
 
-// WriteChrome writes the spans as Chrome trace JSON: rank is the process, and
-// each track a thread of it. Times are Unix times, so that the traces of
-// several ranks of one host can be laid side by side.
+// WriteChrome writes the spans as Chrome trace JSON. A rank is a process in the trace, and each track is
+// a thread of it. Times are Unix times, so the traces of several ranks on a host can be merged.
 func (r *Recorder) WriteChrome(w io.Writer, rank int) error {
 	spans := r.Spans()
-	slices.SortStableFunc(spans, func(a, b Span) int { // a span before those within it
+	slices.SortStableFunc(spans, func(a, b Span) int { // an outer span precedes the spans within it
 		return cmp.Or(a.Begin.Time().Compare(b.Begin.Time()), b.End.Time().Compare(a.End.Time()))
 	})
 	tids := map[Track]int{Compute: 1, Communication: 2, Host: 3}
@@ -86,7 +85,7 @@ func sortedTracks(tids map[Track]int) []Track {
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// WriteFile writes the Chrome trace to a file, which is complete or not there.
+// WriteFile writes the Chrome trace to a file. The file is complete or does not exist.
 func (r *Recorder) WriteFile(path string, rank int) error {
 	if err := atomicfile.Write(path, 0o644, func(w io.Writer) error { return r.WriteChrome(w, rank) }); err != nil {
 		return fmt.Errorf("profile: %w", err)

@@ -1,10 +1,10 @@
-// Package profile records what ran when, shows it, and says how much of the
-// communication was hidden behind computation.
+// Package profile records the spans of a training run, writes them as a trace, and computes how much of
+// the communication was hidden behind computation.
 //
-// Every device carries one [Recorder], found by [Of]; ddp and optim record
-// into it the forward and backward passes, each bucket's reduction, the host's and
-// the compute stream's waits for them and the optimizer's steps. It is off until
-// Start, and costs one atomic load while off:
+// Every device has a [Recorder], which [Of] returns. Packages ddp and optim record the forward and
+// backward passes, the reduction of each bucket, the waits of the host and of the compute stream for
+// reductions, and the optimizer's steps. The recorder is off until Start, and costs one atomic load while
+// it is off:
 //
 //	trace := profile.Of(pg.Device())
 //	trace.Start()
@@ -12,7 +12,6 @@
 //	trace.WriteFile("trace.json", pg.Rank()) // opens in ui.perfetto.dev or chrome://tracing
 //	fmt.Println(trace.Overlap())
 //
-// A span begins and ends at two [Moment]s. A device's events are moments, so
-// that the times are those at which a stream reached them, on the host's
-// clock, and nothing waits for a device while the program runs.
+// A span starts and ends at a [Moment]. A device's event is a Moment: its time is when the stream reached
+// it, on the host's clock. Recording never waits for a device.
 package profile

@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// Overlap says how communication met computation.
+// Overlap states how much of the communication ran at the same time as computation.
 type Overlap struct {
 	Reductions int
-	Bytes      int64         // of all reductions
-	Comm       time.Duration // during which communication ran
-	Hidden     time.Duration // of Comm, during which computation ran as well
+	Bytes      int64         // the bytes of all reductions
+	Comm       time.Duration // the time during which communication ran
+	Hidden     time.Duration // the part of Comm during which computation ran
 }
 
-// Percent is the part of the communication that was hidden; 100 if there was
-// none.
+// Percent returns Hidden as a percentage of Comm, 100 if there was no communication.
 func (o Overlap) Percent() float64 {
 	if o.Comm == 0 {
 		return 100
@@ -28,9 +27,8 @@ func (o Overlap) String() string {
 		o.Reductions, float64(o.Bytes)/(1<<20), o.Comm.Round(time.Microsecond), o.Percent(), (o.Comm - o.Hidden).Round(time.Microsecond))
 }
 
-// Overlap computes how much of the Communication track's time lies within
-// spans of the Compute track, without those in which it waits. Bytes sums the
-// spans' arguments of that name.
+// Overlap computes how much of the Communication track's time lies within spans of the Compute track,
+// except spans in which the compute stream waits. Bytes is the sum of the spans' arguments of that name.
 func (r *Recorder) Overlap() Overlap {
 	var o Overlap
 	var comm, compute, waits []interval
@@ -60,7 +58,7 @@ func (r *Recorder) Overlap() Overlap {
 
 type interval struct{ begin, end time.Time }
 
-// union merges intervals that meet, in order of time.
+// union merges overlapping intervals and sorts them by time.
 func union(ivs []interval) []interval {
 	slices.SortFunc(ivs, func(a, b interval) int { return a.begin.Compare(b.begin) })
 	var out []interval
@@ -74,7 +72,7 @@ func union(ivs []interval) []interval {
 	return out
 }
 
-// both is the time that lies in a and in b, which are unions.
+// both returns the time that lies in a and in b, which are results of union.
 func both(a, b []interval) []interval {
 	var out []interval
 	for i, j := 0, 0; i < len(a) && j < len(b); {
@@ -91,7 +89,7 @@ func both(a, b []interval) []interval {
 	return out
 }
 
-// length is the time that a union takes.
+// length returns the total time of a union.
 func length(ivs []interval) time.Duration {
 	var d time.Duration
 	for _, iv := range ivs {

@@ -9,39 +9,39 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Track names the row of the trace that a span is drawn on: one per stream.
+// Track is the row of the trace on which a span is drawn; each stream has one.
 type Track string
 
-// The tracks that the project itself records on.
+// The tracks that this module records on.
 const (
 	Compute       Track = "compute"
 	Communication Track = "communication"
 	Host          Track = "host"
 )
 
-// Moment is a point in time that may not be known yet: a device's event is
-// one. Time returns the zero Time until the moment has come.
+// Moment is a point in time that may lie in the future, such as a device's event. Time returns the zero
+// Time until the moment has come.
 type Moment interface{ Time() time.Time }
 
-// At is a moment that is known.
+// At is a Moment at a known time.
 type At time.Time
 
 // Time returns the moment itself.
 func (a At) Time() time.Time { return time.Time(a) }
 
-// Arg is a named value shown with a span, such as a bucket's size in bytes.
+// Arg is a named value of a span, such as a bucket's size in bytes.
 type Arg struct {
 	Name  string
 	Value any // a number or a string
 }
 
-// Span is something that ran on a track.
+// Span is a period of activity on a track.
 type Span struct {
 	Track      Track
 	Name       string
 	Begin, End Moment
 	Args       []Arg
-	Waits      bool // its track's stream waited for another one: no computation
+	Waits      bool // whether the stream waited for another stream, so that no computation ran
 }
 
 // Recorder collects spans. Its methods are safe for concurrent use.
@@ -49,7 +49,7 @@ type Recorder struct {
 	on    atomic.Bool
 	mu    sync.Mutex
 	spans []Span
-	past  int // spans before it are over: their moments hold on to nothing
+	past  int // the spans before this index have ended; their Moments are plain times
 }
 
 type valuesKey struct{}
@@ -59,17 +59,16 @@ func Of(dev device.Device) *Recorder {
 	return kernels.Of(dev).Values().Get(valuesKey{}, func() any { return new(Recorder) }).(*Recorder)
 }
 
-// Start begins to record, after what was recorded before.
+// Start starts recording. Spans recorded before stay.
 func (r *Recorder) Start() { r.on.Store(true) }
 
-// Stop ends recording. What was recorded stays.
+// Stop stops recording. Recorded spans stay.
 func (r *Recorder) Stop() { r.on.Store(false) }
 
-// On tells whether spans are recorded: what would only be made to be recorded
-// need not be made otherwise.
+// On reports whether the recorder records, so that callers can skip work that serves only the recording.
 func (r *Recorder) On() bool { return r.on.Load() }
 
-// Add records a span, if recording is on.
+// Add records a span if the recorder is on.
 func (r *Recorder) Add(s Span) {
 	if !r.on.Load() {
 		return
@@ -82,8 +81,8 @@ func (r *Recorder) Add(s Span) {
 	}
 }
 
-// settle replaces both ends by their times, if they have come: a device's
-// event, or a collective's call, need not be kept for its time.
+// settle replaces Moments that have come by their times, so that a device's event or a collective's call
+// is not kept for its time alone.
 func (s *Span) settle() bool {
 	begin, end := s.Begin.Time(), s.End.Time()
 	if begin.IsZero() || end.IsZero() {
@@ -93,8 +92,7 @@ func (s *Span) settle() bool {
 	return true
 }
 
-// Spans returns the spans recorded so far whose both ends have come, in the
-// order in which they were added.
+// Spans returns the recorded spans that have ended, in the order in which they were added.
 func (r *Recorder) Spans() []Span {
 	r.mu.Lock()
 	defer r.mu.Unlock()

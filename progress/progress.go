@@ -1,4 +1,4 @@
-// Package progress tells a person, and a file, how a training goes on.
+// Package progress reports the progress of a training run to a person and to a file.
 //
 //	meter, err := progress.New(pg.Rank(), progress.Options{Steps: total, File: "run.jsonl"})
 //	if err != nil {
@@ -12,23 +12,20 @@
 //		}
 //	}
 //
-// Rank 0 alone writes; on the other ranks the calls do nothing. Step answers the
-// same on every rank, after every Every steps, so what it guards may be a
-// collective: the loss averaged over the ranks, say.
+// Only rank 0 writes; on other ranks the calls do nothing. Step returns true every Every steps, on all
+// ranks alike, so the code under it may call a collective, for example to average the loss over the
+// ranks.
 //
-// On a terminal the line moves in place. Elsewhere, and always behind golaunch,
-// every line is one of its own.
+// On a terminal the line is updated in place. Elsewhere each report is a new line.
 //
 // # The file
 //
-// Each line is a JSON object with the members "time" (seconds since New), "step"
-// (steps that are over), "samples_per_second" (since the line before), and what
-// Log or Note was given. A number that JSON does not have is the string "NaN",
-// "+Inf" or "-Inf". `goddp plot` draws the file.
+// Each line is a JSON object with the members "time" (seconds since New), "step" (the number of completed
+// steps), "samples_per_second" (since the previous line), and the values given to Log or Note. A number
+// that JSON cannot represent is the string "NaN", "+Inf" or "-Inf". `goddp plot` plots the file.
 //
-// The lines of Log also say what rank 0's process holds: see [Process], and
-// "device_bytes", where there is Options.DeviceBytes. A heap that grows from line to line
-// is a leak.
+// The lines of Log also report the memory of rank 0's process: see [Process], and "device_bytes" if
+// Options.DeviceBytes is set. A heap that grows from line to line indicates a leak.
 package progress
 
 import (
@@ -45,19 +42,19 @@ import (
 
 // Options configure a [Meter]. The zero value writes lines to stderr.
 type Options struct {
-	// Steps is how many steps the run has, and First how many of them are over
+	// Steps is the number of steps of the run, and First the number of steps that are completed
 	// already. With Steps 0 no remaining time is shown.
 	Steps, First int
-	// Every is after how many steps Step answers true; default 10.
+	// Every is the number of steps from one report to the next; default 10.
 	Every int
-	// Out is where lines go; default os.Stderr.
+	// Out receives the lines; default os.Stderr.
 	Out io.Writer
-	// File, if not empty, is appended to: see the package comment.
+	// File, if not empty, is the file to append to: see the package comment.
 	File string
-	// DeviceBytes, if not nil, returns how much of its device's memory the process holds.
+	// DeviceBytes, if not nil, returns how much device memory the process holds.
 	DeviceBytes func() int64
 
-	now func() time.Time // time.Now, but for tests
+	now func() time.Time // time.Now, except in tests
 }
 
 // A Value is a named number.
@@ -66,33 +63,33 @@ type Value struct {
 	Number float64
 }
 
-// V is a value.
+// V returns a Value.
 func V(name string, number float64) Value { return Value{name, number} }
 
-// Process returns what this process holds: "heap_bytes", the bytes of Go's heap that the last
-// garbage collection found in use, and "goroutines", the number of goroutines.
+// Process returns the size of this process: "heap_bytes", the bytes of Go's heap that the last garbage
+// collection found in use, and "goroutines", the number of goroutines.
 func Process() []Value {
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/sched/goroutines:goroutines"}}
 	metrics.Read(samples)
 	return []Value{V("heap_bytes", float64(samples[0].Value.Uint64())), V("goroutines", float64(samples[1].Value.Uint64()))}
 }
 
-// A Meter follows one run. It is used by one goroutine.
+// A Meter reports on one run. Only one goroutine may use it.
 type Meter struct {
 	opts    Options
-	writes  bool // this is rank 0
-	inPlace bool // Out is a terminal
+	writes  bool // whether this is rank 0
+	inPlace bool // whether Out is a terminal
 	file    *os.File
-	err     error // the first that the file had
+	err     error // the first error of writing the file
 
 	start   time.Time
-	steps   int // that are over
+	steps   int // completed steps
 	logged  time.Time
-	samples int // since logged
-	width   int // of the line that stands on the terminal
+	samples int // samples since logged
+	width   int // the width of the line on the terminal
 }
 
-// New begins a run. The error is that of opening the file.
+// New starts the report of a run. The error is that of opening the file.
 func New(rank int, opts Options) (*Meter, error) {
 	if opts.Every == 0 {
 		opts.Every = 10
@@ -122,15 +119,15 @@ func New(rank int, opts Options) (*Meter, error) {
 	return m, nil
 }
 
-// Step counts a step over so many samples of all ranks. It reports whether Log
-// is due, the same on every rank.
+// Step counts a step over the given number of samples of all ranks. It reports whether to call Log, on all
+// ranks alike.
 func (m *Meter) Step(samples int) (due bool) {
 	m.steps++
 	m.samples += samples
 	return m.steps%m.opts.Every == 0 || m.steps == m.opts.Steps
 }
 
-// Log writes a line about the steps since the line before.
+// Log writes a line about the steps since the previous line.
 func (m *Meter) Log(values ...Value) {
 	if !m.writes {
 		return
@@ -159,8 +156,8 @@ func (m *Meter) Log(values ...Value) {
 	m.record(now, append(append([]Value{V("samples_per_second", rate)}, values...), held...))
 }
 
-// Note writes a line that stays, such as the result of an evaluation. The time
-// since the line before does not count as training.
+// Note writes a line that later lines do not replace, such as the result of an evaluation. The time since
+// the previous line does not count as training.
 func (m *Meter) Note(values ...Value) {
 	if !m.writes {
 		return
@@ -175,8 +172,7 @@ func (m *Meter) Note(values ...Value) {
 	m.logged, m.samples = now, 0
 }
 
-// Close ends the line that stands on the terminal and closes the file. The error
-// is the first that writing the file had.
+// Close ends the line on the terminal and closes the file. It returns the first error of writing the file.
 func (m *Meter) Close() error {
 	if m.width > 0 {
 		fmt.Fprintln(m.opts.Out)
@@ -200,7 +196,7 @@ func (m *Meter) position() string {
 	return fmt.Sprintf("step %d", m.steps)
 }
 
-// show writes a line, on a terminal over the one that stands there.
+// show writes a line, on a terminal over the present one.
 func (m *Meter) show(line string, remaining bool) {
 	switch {
 	case !m.inPlace:
@@ -214,8 +210,8 @@ func (m *Meter) show(line string, remaining bool) {
 	}
 }
 
-// record appends a line to the file. After an error it writes no more: a
-// training does not end for its log.
+// record appends a line to the file. After an error it writes nothing more, because a training run must
+// not fail over its log.
 func (m *Meter) record(now time.Time, values []Value) {
 	if m.file == nil || m.err != nil {
 		return
@@ -223,14 +219,14 @@ func (m *Meter) record(now time.Time, values []Value) {
 	var b strings.Builder
 	fmt.Fprintf(&b, `{"time":%.3f,"step":%d`, now.Sub(m.start).Seconds(), m.steps)
 	for _, v := range values {
-		name, _ := json.Marshal(v.Name) // a string always has a form
+		name, _ := json.Marshal(v.Name) // encoding a string cannot fail
 		fmt.Fprintf(&b, ",%s:%s", name, number(v.Number))
 	}
 	b.WriteString("}\n")
 	_, m.err = m.file.WriteString(b.String())
 }
 
-// number is v in JSON.
+// number returns v in JSON.
 func number(v float64) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return fmt.Sprintf("%q", fmt.Sprintf("%+v", v))

@@ -1,12 +1,12 @@
-// Package parquet reads columns of numbers of Parquet files as a data set.
+// Package parquet reads numeric columns of Parquet files as a data set.
 //
 //	set, err := parquet.Open("train.parquet",
 //		parquet.Field{Name: "features", Columns: []string{"age", "income"}},
 //		parquet.Field{Name: "class", Columns: []string{"class"}, Integer: true},
 //	)
 //
-// It is a package of its own, so that only programs that import it link the libraries of the
-// format and of its compressions.
+// It is a separate package so that other programs do not link the libraries of the format and of its
+// compressions.
 package parquet
 
 import (
@@ -22,27 +22,27 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Field says which columns are a field of the data set.
+// Field declares a field of the data set.
 type Field struct {
 	Name string
-	// Columns are the columns' names, with dots between those of nested ones. Their
-	// values are of a type of numbers, or truth values, which are 0 and 1.
+	// Columns are the columns' names; dots separate the names of nested columns. Their values
+	// are numbers, or booleans, which count as 0 and 1.
 	Columns []string
-	// Integer makes the field Int64, of columns of integers, where it is else Float32.
+	// Integer makes the field Int64, from integer columns; otherwise it is Float32.
 	Integer bool
 }
 
-// Set is rows of columns in memory. As a [data.Dataset] it has the fields that Open was
-// given: of one column a number, of more [len(Columns)].
+// Set holds rows of columns in memory. As a [data.Dataset] it has the fields that Open was given, with a
+// number for one column and [len(Columns)] for several.
 type Set struct {
 	fields   []data.Field
-	floats   [][]float32 // by field, row by row; nil for a field of integers
+	floats   [][]float32 // for each field, row by row; nil for an integer field
 	integers [][]int64
 	rows     int
 }
 
-// Open reads columns of a Parquet file. The error names the file, and where it is about a
-// value the column and the row, counted from 0.
+// Open reads columns of a Parquet file. An error names the file; an error about a value also names the
+// column and the row, counted from 0.
 func Open(path string, fields ...Field) (*Set, error) {
 	s, err := open(path, fields)
 	if err != nil {
@@ -54,7 +54,7 @@ func Open(path string, fields ...Field) (*Set, error) {
 func open(path string, fields []Field) (*Set, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, errors.Unwrap(err) // the path stands in front already
+		return nil, errors.Unwrap(err) // the message contains the path already
 	}
 	defer file.Close()
 	info, err := file.Stat()
@@ -165,7 +165,7 @@ func values(f *parquet.File, column string, integers bool, visit func(row int, v
 	return nil
 }
 
-// integer is a truth value or an integer.
+// integer returns an integer or a boolean as int64.
 func integer(v parquet.Value) int64 {
 	switch v.Kind() {
 	case parquet.Boolean:
@@ -179,7 +179,7 @@ func integer(v parquet.Value) int64 {
 	return v.Int64()
 }
 
-// number is any number.
+// number returns any number as float32.
 func number(v parquet.Value) float64 {
 	switch v.Kind() {
 	case parquet.Float:
@@ -190,13 +190,13 @@ func number(v parquet.Value) float64 {
 	return float64(integer(v))
 }
 
-// Len is the number of rows.
+// Len returns the number of rows.
 func (s *Set) Len() int { return s.rows }
 
-// Fields are those that Open was given.
+// Fields returns the fields that Open was given.
 func (s *Set) Fields() []data.Field { return s.fields }
 
-// Read writes rows.
+// Read writes rows to dst.
 func (s *Set) Read(indices []int, dst []device.Tensor) error {
 	for f := range s.fields {
 		width := s.fields[f].Shape.Len()
