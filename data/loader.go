@@ -192,7 +192,7 @@ func (p *pipeline) work() {
 	}
 }
 
-// tensors are the first n samples of buffers.
+// tensors returns the first n samples of buffers.
 func (p *pipeline) tensors(buffers []device.Buffer, n int) []device.Tensor {
 	out := make([]device.Tensor, len(buffers))
 	for f, field := range p.set.Fields() {

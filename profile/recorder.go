@@ -26,7 +26,7 @@ type Moment interface{ Time() time.Time }
 // At is a Moment at a known time.
 type At time.Time
 
-// Time returns the moment itself.
+// Time returns the time.
 func (a At) Time() time.Time { return time.Time(a) }
 
 // Arg is a named value of a span, such as a bucket's size in bytes.
