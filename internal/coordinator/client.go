@@ -20,48 +20,50 @@ type Client struct {
 	session int // set by Join
 	opts    ClientOptions
 	send    func(*Message) error
-	quit    func() // ends the connection once all has been sent
+	quit    func() // ends the connection once everything is sent
 	wg      sync.WaitGroup
-	done    chan struct{} // closed when nothing comes any more
+	done    chan struct{} // closed when no more messages arrive
 
-	// reading is held while what has come is read and carried out: whoever has it shared,
-	// and finds nothing unread, knows all that the coordinator has said.
+	// listen holds reading while it reads and handles messages. A goroutine that holds it
+	// shared, and finds no unread input, knows that all messages received so far are handled.
 	reading sync.RWMutex
-	conn    *net.TCPConn              // nil in the coordinator's process
-	unheard func() bool               // there: whether something has not been carried out
-	others  func(ctx context.Context) // there: awaitOthers
+	conn    *net.TCPConn // nil in the coordinator's process
 
-	mu        sync.Mutex
-	know      func(*Failure) []byte
-	groups    map[string]*Group
-	waits     map[gatherKey]chan *Message
-	questions uint64 // Post and Watch: their answers have their numbers
-	leaving   bool
-	heard     bool // since the last tick
-	silence   silence
-	reported  *Failure // the latest one that this rank reported
-	undecided int      // ticks since
-	abandoned bool     // the groups broke without the coordinator
+	// Set in the coordinator's process alone.
+	hasPending  func() bool               // whether a received message has not been handled
+	awaitOthers func(ctx context.Context) // the server's awaitOthers
+
+	mu          sync.Mutex
+	answerer    func(*Failure) []byte
+	groups      map[string]*Group
+	waits       map[answerKey]chan *Message
+	questions   uint64 // number of the latest Post or Query, whose answer has the same number
+	leaving     bool
+	hasReceived bool // since the last tick
+	silence     silence
+	reported    *Failure // the latest failure that this rank reported
+	undecided   int      // number of ticks since that report
+	abandoned   bool     // the groups broke without a decision of the coordinator
 }
 
-// ClientOptions are a client's.
+// ClientOptions are the options of a client.
 type ClientOptions struct {
 	Options
 	Size int
-	// Host is whose process the coordinator is in, for people, and HostRank its rank; -1: it
-	// has none.
+	// Host describes the process that hosts the coordinator, for error messages. HostRank is
+	// the rank of that process, or -1 if it is no rank.
 	Host     string
 	HostRank int
 }
 
-// gatherKey names what a rank waits for.
-type gatherKey struct {
+// answerKey names what a rank waits for.
+type answerKey struct {
 	verb       Verb
 	group, key string
 	number     uint64
 }
 
-// Dial connects rank to the coordinator at addr, host:port. Join follows.
+// Dial connects a rank to the coordinator at addr, host:port. The caller must call Join next.
 func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client, error) {
 	o.Options = o.withDefaults()
 	var d net.Dialer
@@ -71,13 +73,13 @@ func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client,
 	}
 	conn := nc.(*net.TCPConn)
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	own := handshake.Party{Role: handshake.Rank, Job: o.Job, HasSecret: o.HasSecret, Rank: rank, Process: handshake.ThisProcess()}
-	_, err = handshake.Dial(conn, own, o.Key)
+	self := handshake.Party{Role: handshake.Rank, Job: o.Job, HasSecret: o.HasSecret, Rank: rank, Process: handshake.ThisProcess()}
+	_, err = handshake.Dial(conn, self, o.Key)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
 	if err == nil {
-		err = tune(conn)
+		err = detectDeadHost(conn)
 	}
 	if err != nil {
 		conn.Close()
@@ -103,7 +105,7 @@ func Dial(ctx context.Context, addr string, rank int, o ClientOptions) (*Client,
 }
 
 func newClient(rank int, o ClientOptions) *Client {
-	c := &Client{rank: rank, opts: o, done: make(chan struct{}), groups: map[string]*Group{}, waits: map[gatherKey]chan *Message{}}
+	c := &Client{rank: rank, opts: o, done: make(chan struct{}), groups: map[string]*Group{}, waits: map[answerKey]chan *Message{}}
 	all := make([]int, o.Size)
 	for r := range all {
 		all[r] = r
@@ -112,8 +114,8 @@ func newClient(rank int, o ClientOptions) *Client {
 	return c
 }
 
-// group is the group of a name, which a failure may name before this rank does. mu is held,
-// or the client not shared yet.
+// group returns the group with a name, and creates it if a message names it before this rank
+// does. The caller must hold mu, or the client must not be shared yet.
 func (c *Client) group(name string) *Group {
 	g := c.groups[name]
 	if g == nil {
@@ -129,52 +131,52 @@ func (c *Client) group(name string) *Group {
 	return g
 }
 
-// Root is the group of all ranks.
+// Root returns the group of all ranks.
 func (c *Client) Root() *Group {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.group("")
 }
 
-// Join joins a session, gives the others a value, and returns those of all, by rank, when all
-// have joined. Options must be the same on all ranks. apart tells that a failure in a group
-// breaks no other one.
-func (c *Client) Join(ctx context.Context, session int, options []Option, apart bool, value []byte) ([][]byte, error) {
+// Join joins a session and returns the values of all ranks, by rank, when all ranks have joined.
+// The options must be equal on all ranks. isolated says that a failure in one group does not
+// break the others.
+func (c *Client) Join(ctx context.Context, session int, options []Option, isolated bool, value []byte) ([][]byte, error) {
 	c.session = session
-	m := &Message{Verb: Join, Session: session, Process: handshake.ThisProcess().String(), Options: options, Apart: apart, Value: value}
-	return c.Root().exchange(ctx, m, gatherKey{verb: Gathered, key: JoinKey})
+	m := &Message{Verb: Join, Session: session, Process: handshake.ThisProcess().String(), Options: options, Isolated: isolated, Value: value}
+	return c.Root().exchange(ctx, m, answerKey{verb: Gathered, key: JoinKey})
 }
 
-// Depart leaves the session and ends the connection. In the coordinator's process it waits until
-// the others' connections have ended too, or ctx ends.
+// Depart leaves the session and ends the connection. On the rank that hosts the coordinator it
+// first waits until the connections of the other ranks have ended, or ctx ends.
 func (c *Client) Depart(ctx context.Context) {
 	c.send(&Message{Verb: Leave, Final: true})
 	if c.conn == nil && c.opts.HostRank == c.rank {
-		c.others(ctx)
+		c.awaitOthers(ctx)
 	}
 	c.Close()
 }
 
-// Close ends the connection. A rank that has not left is lost to the others.
+// Close ends the connection. If this rank has not left, the other ranks find that it is lost.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.leaving = true
 	c.mu.Unlock()
 	c.quit()
-	if c.conn != nil { // a coordinator that is suspended does not end it
+	if c.conn != nil { // a suspended coordinator does not end the connection
 		timer := time.AfterFunc(flushTime, func() { c.conn.Close() })
 		defer timer.Stop()
 	}
 	c.wg.Wait()
 }
 
-// listen carries out what the coordinator says.
+// listen reads and handles the coordinator's messages until the connection ends.
 func (c *Client) listen() {
 	defer close(c.done)
 	defer c.conn.Close()
 	in := bufio.NewReaderSize(c.conn, readSize)
 	for {
-		awaitInput(c.conn) // of an error the read tells
+		awaitInput(c.conn) // the read returns the same error
 		c.reading.Lock()
 		m, err := decode(in, maxMessage)
 		for ; err == nil; m, err = decode(in, maxMessage) {
@@ -184,65 +186,66 @@ func (c *Client) listen() {
 		}
 		c.reading.Unlock()
 		if err != nil {
-			c.lost(err)
+			c.coordinatorLost(err)
 			return
 		}
 	}
 }
 
-// receive carries out what the coordinator says.
+// receive handles one message of the coordinator.
 func (c *Client) receive(m *Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heard = true
+	c.hasReceived = true
 	switch m.Verb {
 	case Asked:
 		c.answer(m)
 	case Failed:
-		c.broken(m.Group, m.Failure)
-		if m.Number > 0 { // else it is this connection's alone
+		c.noteFailure(m.Group, m.Failure)
+		if m.Number > 0 { // else only this connection was refused
 			c.send(&Message{Verb: Ack, Number: m.Number})
 		}
 	case Settled:
 		if m.Alone {
-			c.hand(gatherKey{verb: Left, group: m.Group}, m)
+			c.deliverTo(answerKey{verb: Left, group: m.Group}, m)
 		} else {
 			c.settled(m.Group)
 		}
 	case Leaving:
 		done := sync.OnceFunc(func() { c.send(&Message{Verb: Ack, Number: m.Number}) })
-		if g := c.groups[m.Group]; g != nil && g.begin != nil {
-			go g.begin(m.Ranks, m.Values, done)
+		if g := c.groups[m.Group]; g != nil && g.onLeaving != nil {
+			go g.onLeaving(m.Ranks, m.Values, done)
 		} else {
 			done()
 		}
 	case Left, Answered:
-		c.hand(gatherKey{verb: m.Verb, group: m.Group}, m)
-	case Gathered, Watched, Posted:
-		c.hand(gatherKey{m.Verb, m.Group, m.Key, m.Number}, m)
+		c.deliverTo(answerKey{verb: m.Verb, group: m.Group}, m)
+	case Gathered, Queried, Posted:
+		c.deliverTo(answerKey{m.Verb, m.Group, m.Key, m.Number}, m)
 	}
 }
 
-// answer tells what this rank knows of a failure. mu is held.
+// answer answers the coordinator's question about a failure. The caller must hold mu.
 func (c *Client) answer(m *Message) {
-	know := c.know
-	if !m.WantAnswers || know == nil {
+	answerer := c.answerer
+	if !m.WantAnswers || answerer == nil {
 		c.send(&Message{Verb: Ack, Number: m.Number})
 		return
 	}
-	c.wg.Go(func() { c.send(&Message{Verb: Ack, Number: m.Number, Value: know(m.Failure)}) })
+	c.wg.Go(func() { c.send(&Message{Verb: Ack, Number: m.Number, Value: answerer(m.Failure)}) })
 }
 
-// hand gives a message to whoever waits for it. mu is held.
-func (c *Client) hand(key gatherKey, m *Message) {
+// deliverTo gives a message to the goroutine that waits for it, if any. The caller must hold mu.
+func (c *Client) deliverTo(key answerKey, m *Message) {
 	if answer := c.waits[key]; answer != nil {
 		delete(c.waits, key)
 		answer <- m
 	}
 }
 
-// broken notes the failure of a group, or of all. mu is held.
-func (c *Client) broken(name string, f *Failure) {
+// noteFailure notes the failure of a group, or of all groups if name is "". The caller must
+// hold mu.
+func (c *Client) noteFailure(name string, f *Failure) {
 	c.group(name).fail(f)
 	if name == "" {
 		for _, g := range c.groups {
@@ -251,7 +254,7 @@ func (c *Client) broken(name string, f *Failure) {
 	}
 }
 
-// settled notes that all ranks know of a failure. mu is held.
+// settled notes that all ranks know of a failure. The caller must hold mu.
 func (c *Client) settled(name string) {
 	for _, g := range c.groups {
 		if (name == "" || name == g.Name) && g.failure != nil && !closed(g.settled) {
@@ -269,18 +272,20 @@ func closed(c chan struct{}) bool {
 	}
 }
 
-// leaseTicks is after how many ticks of the coordinator's silence this rank takes nothing
-// for the result of a call: another one may have failed, and not be able to tell. A report
-// that is not decided for so long breaks the groups of its rank.
+// leaseTicks is a number of ticks. When the coordinator has been silent for so long, this rank
+// does not report any call as successful, because another rank may have failed and be unable to
+// say so. When a report of this rank has been undecided for so long, the rank asks for a decision
+// or breaks its groups.
 const leaseTicks = 5
 
-// lost notes that the coordinator is gone, or does not answer. The others find the same, or
-// are told that this rank is lost. Nothing settles that: when the lease is over, all know.
-func (c *Client) lost(why error) {
+// coordinatorLost breaks all groups because the coordinator has ended or does not answer. The
+// other ranks find the same, or the coordinator tells them that this rank is lost. No Settled
+// will arrive; instead, abandon settles the groups after the lease.
+func (c *Client) coordinatorLost(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.leaving || c.group("").failure != nil {
-		c.broken("", &Failure{Kind: Unreachable, Reporter: c.rank, Text: "the connection to the coordinator is closed"})
+		c.noteFailure("", &Failure{Kind: Unreachable, Reporter: c.rank, Text: "the connection to the coordinator is closed"})
 		c.settled("")
 		return
 	}
@@ -295,9 +300,10 @@ func (c *Client) lost(why error) {
 	c.abandon(f)
 }
 
-// abandon breaks all groups without the coordinator. mu is held.
+// abandon breaks all groups without the coordinator. It settles them when the lease has passed,
+// after which no rank reports a call as successful. The caller must hold mu.
 func (c *Client) abandon(f *Failure) {
-	c.broken("", f)
+	c.noteFailure("", f)
 	c.abandoned = true
 	time.AfterFunc((leaseTicks+1)*c.opts.Interval, func() {
 		c.mu.Lock()
@@ -306,7 +312,8 @@ func (c *Client) abandon(f *Failure) {
 	})
 }
 
-// reportedIn is the group that this rank's latest report is about; nil: there is none, or it has left.
+// reportedIn returns the group that this rank's latest report is about. It returns nil if there
+// is no report, or if this rank has left the group.
 func (c *Client) reportedIn() *Group {
 	if c.reported == nil {
 		return nil
@@ -314,7 +321,8 @@ func (c *Client) reportedIn() *Group {
 	return c.groups[c.reported.Group]
 }
 
-// tick tells the coordinator that this rank runs, and finds that it does not.
+// tick sends Alive every interval, detects that the coordinator is silent, and handles reports
+// that are not decided in time.
 func (c *Client) tick() {
 	ticker := time.NewTicker(c.opts.Interval)
 	defer ticker.Stop()
@@ -329,21 +337,21 @@ func (c *Client) tick() {
 		if g := c.reportedIn(); g != nil && g.failure == nil {
 			f := c.reported
 			if c.undecided++; c.silence > leaseTicks {
-				c.broken("", f)
-				c.settled("") // no rank takes a call for done any more
-			} else if c.undecided%leaseTicks == 0 { // a rank that is asked is suspended, or one that has reported
+				c.noteFailure("", f)
+				c.settled("") // the lease has passed: no rank reports a call as successful any more
+			} else if c.undecided%leaseTicks == 0 { // a rank that was asked, or the reporter of another failure, may be suspended
 				undecided = f
 			}
 		}
-		say := c.silence.tick(c.heard)
-		c.heard = c.conn == nil // it is in this process
-		over := c.silence > c.opts.silent()
+		say := c.silence.tick(c.hasReceived)
+		c.hasReceived = c.conn == nil // a coordinator in this process is never silent
+		isLost := c.silence > c.opts.silent()
 		c.mu.Unlock()
 		if undecided != nil {
 			c.send(&Message{Verb: Fail, Group: undecided.Group, Failure: undecided, Final: true})
 		}
-		if over {
-			c.lost(fmt.Errorf("it has not been heard of for %v", c.opts.Silence))
+		if isLost {
+			c.coordinatorLost(fmt.Errorf("it has not been heard of for %v", c.opts.Silence))
 			c.conn.Close()
 			return
 		}

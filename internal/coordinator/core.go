@@ -6,22 +6,22 @@ import (
 	"slices"
 )
 
-// Core decides what the coordinator of one session says. It has no goroutine, no clock
-// and no connection: it is told what ranks said and that they were lost, and answers with
-// what to send. It is not safe for concurrent use.
+// Core decides which messages the coordinator of one session sends. It is a pure state machine:
+// its inputs are the messages and deaths of ranks, its outputs messages. It has no goroutine, no
+// clock and no connection. It is not safe for concurrent use.
 type Core struct {
-	size   int
-	ranks  []rank
-	first  int  // the first that joined; -1: none has
-	apart  bool // a group's failure does not break the others
-	number uint64
-	groups map[string]*group
-	acks   map[uint64]*acknowledgement
-	out    []Outgoing // of the Step under way
+	size     int
+	ranks    []rank
+	first    int  // the first rank that joined; -1: none has joined
+	isolated bool // a group's failure does not break the others
+	number   uint64
+	groups   map[string]*group
+	acks     map[uint64]*acknowledgement
+	out      []Outgoing // the output of the current Step
 }
 
-// Sender stands in Outgoing.To for the connection on which the Step's message came, where
-// that is not the rank's.
+// Sender, as an element of Outgoing.To, is the connection on which the message of this Step
+// arrived. It is used if that connection is not the rank's, because the join was refused.
 const Sender = -1
 
 // Outgoing is a message for some ranks.
@@ -43,63 +43,64 @@ const (
 	absent  state = iota // it has not joined
 	present              // it is connected
 	left                 // it left the session in good order
-	lost                 // its connection ended without that
+	lost                 // its connection ended before it left
 )
 
-// group is some ranks, all or a part.
+// group is a group of ranks.
 type group struct {
-	name    string
+	name    string // "" for the group of all ranks
 	members []int
 	gathers map[string]*gather
 	posts   map[string]map[int][]byte // by key and rank
-	last    string                    // the key of the gather that was complete last
-	made    bool                      // all members are ready or, of the group of all, have joined
-	left    gather
-	alone   bool // one of those that left did not wait for the others
+	last    string                    // the key of the latest complete gather
+	made    bool                      // all members are ready or, in the group of all ranks, have joined
+	left    gather                    // the members that have left
+	alone   bool                      // a member left without waiting for the others
 	failure *inquiry
 
-	leaving   []int // those that leave alone, and have not been announced
-	values    [][]byte
-	announced bool // an announcement has not been acknowledged yet
+	leaving   []int    // the members that leave alone and have not been announced
+	values    [][]byte // their values
+	announced bool     // the latest announcement has not been acknowledged by all
 }
 
 // gather collects a value from each member.
 type gather struct {
 	values map[int][]byte
-	some   bool // any value has bytes
+	some   bool // at least one value is not empty
 }
 
-// Keys of what each member of a group does once.
+// The keys of gathers that each member of a group does once.
 const (
-	JoinKey  = "join"  // it joins the group
-	ReadyKey = "ready" // it can use the group
-	LeaveKey = "leave" // it leaves, by a Leave
+	JoinKey  = "join"  // the member joins the group
+	ReadyKey = "ready" // the member can use the group
+	LeaveKey = "leave" // the member leaves, by the message Leave
 )
 
-// inquiry is a failure that was reported, until it is decided, and from then on.
+// inquiry is a failure that was reported. It may be decided.
 type inquiry struct {
 	number   uint64
 	failure  Failure
-	wants    bool         // the reporter decides, by the answers
-	asked    []int        // who is to answer
-	owed     map[int]bool // those of them that have not
+	wants    bool         // the reporter wants the answers, and decides itself
+	asked    []int        // the ranks that were asked
+	owed     map[int]bool // the asked ranks that have not answered
 	answers  map[int][]byte
-	answered bool // the reporter has them
-	// impatient ranks wanted to decide, and have not reported this one. Who says so again
-	// does: the reporter may be suspended.
+	answered bool // the reporter has got the answers
+	// impatient are ranks that asked for a decision although another rank is the reporter. If
+	// one of them asks again, its own failure is decided: the reporter may be suspended.
 	impatient map[int]bool
 	decided   bool
 }
 
-// acknowledgement is a message that ranks have to acknowledge, so that others go on.
+// acknowledgement tracks a message that ranks must acknowledge before the coordinator notifies
+// others.
 type acknowledgement struct {
-	owed   map[int]bool
-	notify []int // who hears that all have
+	owed   map[int]bool // the ranks that have not acknowledged
+	notify []int        // the ranks that are notified when all have
 	group  *group
-	leave  bool // it is about these, who leave the group
+	leave  bool // the message says that the ranks in notify leave the group
 }
 
-// NewCore returns the coordinator of a session of this many ranks.
+// NewCore returns the core of a session of size ranks.
 func NewCore(size int) *Core {
 	c := &Core{size: size, first: -1, ranks: make([]rank, size), groups: map[string]*group{}, acks: map[uint64]*acknowledgement{}}
 	all := make([]int, size)
@@ -114,8 +115,8 @@ func newGroup(name string, members []int) *group {
 	return &group{name: name, members: members, gathers: map[string]*gather{}, posts: map[string]map[int][]byte{}}
 }
 
-// Step takes what a rank said and returns what to send. Its error says that the rank broke
-// the protocol: its connection must be closed.
+// Step handles a message of a rank and returns the messages to send. If it returns an error, the
+// rank has violated the protocol and its connection must be closed.
 func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 	c.out = nil
 	if m.Verb == Join {
@@ -138,7 +139,7 @@ func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 	case g == nil && m.Verb == Gather && m.Key == JoinKey:
 		g = newGroup(m.Group, m.Ranks)
 		c.groups[m.Group] = g
-	case g == nil && m.Verb == Fail && m.Failure != nil: // all have left it: that concerns this rank alone
+	case g == nil && m.Verb == Fail && m.Failure != nil: // all members have left the group: the failure concerns this rank alone
 		f := *m.Failure
 		f.Reporter, f.Group = from, m.Group
 		c.send(&Message{Verb: Failed, Group: m.Group, Failure: &f}, from)
@@ -157,43 +158,44 @@ func (c *Core) Step(from int, m *Message) ([]Outgoing, error) {
 		err = c.fail(g, from, m)
 	case Leave:
 		c.leave(g, from, m)
-	case Watch:
-		c.send(&Message{Verb: Watched, Number: m.Number, Group: m.Group, Key: m.Key, Ranks: g.missing(m.Key)}, from)
+	case Query:
+		c.send(&Message{Verb: Queried, Number: m.Number, Group: m.Group, Key: m.Key, Ranks: g.missing(m.Key)}, from)
 	case Post:
 		err = c.post(g, from, m)
 	case Alive:
 	default:
-		err = fmt.Errorf("rank %d said %v, which is the coordinator's to say", from, m.Verb)
+		err = fmt.Errorf("rank %d sent %v, which only the coordinator may send", from, m.Verb)
 	}
 	return c.out, err
 }
 
-// Lost notes that a rank's connection ended, and how. It is no failure if the rank had left.
+// Lost handles the end of a rank's connection. how describes it. The end is a failure unless the
+// rank had left.
 func (c *Core) Lost(r int, how string) []Outgoing {
 	c.out = nil
 	if c.ranks[r].state == present {
-		c.gone(r, lost, Failure{Kind: Lost, Reporter: nobody, Ranks: []int{r}, Text: how})
+		c.remove(r, lost, Failure{Kind: Lost, Reporter: nobody, Ranks: []int{r}, Text: how})
 	}
 	return c.out
 }
 
-// Exited notes that a rank's process ended, and how. Unless it had joined, the others wait
-// for it in vain.
+// Exited handles the end of a rank's process. how describes it. The end is a failure if the rank
+// had not joined, because the other ranks wait for it.
 func (c *Core) Exited(r int, how string) []Outgoing {
 	c.out = nil
 	if c.ranks[r].state == absent {
-		c.gone(r, lost, Failure{Kind: Exited, Reporter: nobody, Ranks: []int{r}, Text: how})
+		c.remove(r, lost, Failure{Kind: Exited, Reporter: nobody, Ranks: []int{r}, Text: how})
 	}
 	return c.out
 }
 
-// Over tells that no rank will say anything any more: all that joined left or were lost.
-func (c *Core) Over() bool {
+// Ended reports whether all ranks have left or were lost, so that no more messages can arrive.
+func (c *Core) Ended() bool {
 	return !slices.ContainsFunc(c.ranks, func(r rank) bool { return r.state == absent || r.state == present })
 }
 
-// join takes a rank in. Ranks that do not fit each other break the session, unless all are
-// there already: then the one that came is refused alone.
+// join lets a rank join. If the rank does not fit the others, it breaks the session or, if all
+// ranks have joined already, refuses the new connection alone.
 func (c *Core) join(from int, m *Message) {
 	root := c.groups[""]
 	refuse := func(f Failure) {
@@ -214,10 +216,10 @@ func (c *Core) join(from int, m *Message) {
 	}
 	*r = rank{state: present, process: m.Process, options: m.Options}
 	if c.first < 0 {
-		c.first, c.apart = from, m.Apart
+		c.first, c.isolated = from, m.Isolated
 	}
 	if root.failure != nil && root.failure.decided {
-		c.tellLate(root, from)
+		c.sendSettledFailure(root, from)
 		return
 	}
 	if text := differ(c.ranks[c.first].options, r.options, c.first, from); text != "" {
@@ -227,7 +229,8 @@ func (c *Core) join(from int, m *Message) {
 	c.collect(root, JoinKey, from, m.Value)
 }
 
-// differ says in what two ranks' options differ.
+// differ describes the first difference between the options of two ranks. It returns "" if there
+// is none.
 func differ(a, b []Option, rankA, rankB int) string {
 	value := func(options []Option, name string) string {
 		for _, o := range options {
@@ -245,6 +248,7 @@ func differ(a, b []Option, rankA, rankB int) string {
 	return ""
 }
 
+// gather handles the message Gather.
 func (c *Core) gather(g *group, from int, m *Message) error {
 	if m.Key == JoinKey && !slices.Equal(g.members, m.Ranks) {
 		return fmt.Errorf("rank %d joins group %q as one of %v, others as one of %v", from, g.name, m.Ranks, g.members)
@@ -254,13 +258,14 @@ func (c *Core) gather(g *group, from int, m *Message) error {
 			return fmt.Errorf("rank %d gives its value of %q twice", from, m.Key)
 		}
 	}
-	if g.failure == nil || !g.failure.decided { // else it has been told
+	if g.failure == nil || !g.failure.decided { // else the rank has been sent the failure
 		c.collect(g, m.Key, from, m.Value)
 	}
 	return nil
 }
 
-// collect adds a member's value, and gives all members the values once they are all there.
+// collect adds a member's value. When all members have given theirs, it sends the values to all
+// members.
 func (c *Core) collect(g *group, key string, from int, value []byte) {
 	a := g.gathers[key]
 	if a == nil {
@@ -280,7 +285,7 @@ func (c *Core) collect(g *group, key string, from int, value []byte) {
 		}
 	}
 	g.made = g.made || key == ReadyKey || key == JoinKey && g.name == ""
-	c.send(done, c.heard(g)...)
+	c.send(done, c.presentMembers(g)...)
 }
 
 func (a *gather) add(from int, value []byte) {
@@ -291,8 +296,8 @@ func (a *gather) add(from int, value []byte) {
 	a.some = a.some || len(value) > 0
 }
 
-// missing is the members that have not given their value of a key. Nobody misses in what
-// is complete.
+// missing returns the members that have not given their value of a key. It returns nil if the
+// gather is complete or has not begun.
 func (g *group) missing(key string) (ranks []int) {
 	a := g.gathers[key]
 	switch {
@@ -309,13 +314,14 @@ func (g *group) missing(key string) (ranks []int) {
 	return ranks
 }
 
-// maxPost bounds a value that a rank posts. postsAtOnce of them fit into a message.
+// maxPost is the largest size of a posted value in bytes. postsAtOnce posted values fit into
+// one message.
 const (
 	maxPost     = 1 << 20
 	postsAtOnce = maxMessage / 2 / maxPost
 )
 
-// post takes a rank's value, and answers with those of the ranks that it asks for.
+// post stores a rank's value and answers with the values of the ranks that it asks for.
 func (c *Core) post(g *group, from int, m *Message) error {
 	if len(m.Value) > maxPost || len(m.Ranks) > postsAtOnce {
 		return fmt.Errorf("rank %d posts %d bytes of %q and asks for %d values, at most %d and %d", from, len(m.Value), m.Key, len(m.Ranks), maxPost, postsAtOnce)
@@ -334,24 +340,24 @@ func (c *Core) post(g *group, from int, m *Message) error {
 	return nil
 }
 
-// scope is the group that breaks when g fails: all ranks', unless groups fail apart, g is only
-// being made, or the failure is confined to it.
+// scope returns the group that breaks when g fails: the group of all ranks, unless failures are
+// isolated, g is still being made, or the failure is confined to g.
 func (c *Core) scope(g *group, f *Failure) *group {
-	if c.apart || !g.made || f.Confined {
+	if c.isolated || !g.made || f.Confined {
 		return g
 	}
 	return c.groups[""]
 }
 
-// fail takes a report. What is decided stays. A report that is to be looked into gives way
-// to one that is more certain, and to one of a rank that it names: what that rank met may
-// be why the reporter met anything.
+// fail handles a report. If a failure is decided, the report is ignored. If another report waits
+// for answers, the new one replaces it in two cases: the new report is more certain, or the other
+// report asked the new reporter, whose failure may be the cause.
 func (c *Core) fail(g *group, from int, m *Message) error {
 	if m.Failure == nil {
 		return fmt.Errorf("rank %d reports a failure without saying which", from)
 	}
 	if g.failure != nil && g.failure.decided {
-		return nil // it has been told, and is why its reporter met anything in the group
+		return nil // the reporter has been sent the decided failure, which caused the reported one
 	}
 	g = c.scope(g, m.Failure)
 	f := *m.Failure
@@ -361,7 +367,7 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	case q != nil && q.decided:
 		return nil
 	case m.Final && q != nil && q.failure.Reporter != from && !q.impatient[from]:
-		q.impatient[from] = true // another failure has taken its place
+		q.impatient[from] = true // another failure has replaced the rank's own
 		return nil
 	case m.Final:
 		c.decide(g, f)
@@ -394,8 +400,8 @@ func (c *Core) fail(g *group, from int, m *Message) error {
 	return nil
 }
 
-// certainty orders inquiries: a deadline that passed says little, a connection that broke
-// more, and what the reporter knows by itself most.
+// certainty orders inquiries. A deadline that passed says little about the cause, a broken
+// connection says more, and a failure that the reporter detected in itself says most.
 func (q *inquiry) certainty() int {
 	switch {
 	case q.wants:
@@ -406,7 +412,7 @@ func (q *inquiry) certainty() int {
 	return 2
 }
 
-// conclude ends an inquiry that nobody owes an answer.
+// conclude ends an inquiry if all asked ranks have answered.
 func (c *Core) conclude(g *group) {
 	q := g.failure
 	if len(q.owed) > 0 {
@@ -414,7 +420,7 @@ func (c *Core) conclude(g *group) {
 	}
 	if !q.wants {
 		departed := slices.DeleteFunc(slices.Clone(q.asked), func(r int) bool { return !c.departed(q.failure.Group, r) })
-		if len(departed) > 0 { // the reporter needs one that left in good order
+		if len(departed) > 0 { // the reporter still needs a rank that left in good order
 			q.failure.Kind, q.failure.Ranks = Departed, departed
 		}
 		c.decide(g, q.failure)
@@ -423,7 +429,7 @@ func (c *Core) conclude(g *group) {
 	c.giveAnswers(q)
 }
 
-// giveAnswers gives the reporter the answers that there are, once.
+// giveAnswers sends the answers so far to the reporter, once.
 func (c *Core) giveAnswers(q *inquiry) {
 	if q.answered {
 		return
@@ -438,39 +444,40 @@ func (c *Core) giveAnswers(q *inquiry) {
 	c.send(m, q.failure.Reporter)
 }
 
-// decide makes f the failure of g and tells all members. It is called once for a group.
+// decide makes f the failure of g and sends it to all members. It is called once for a group.
 func (c *Core) decide(g *group, f Failure) {
 	if f.Key != "" {
 		if of := c.groups[f.Group]; of != nil {
 			f.Absent = of.missing(f.Key)
-			if of.gathers[f.Key] == nil && f.Key != of.last && f.Key != LeaveKey { // nobody has given any
+			if of.gathers[f.Key] == nil && f.Key != of.last && f.Key != LeaveKey { // no member has given a value
 				f.Absent = of.members
 			}
 		}
 	}
 	c.number++
 	g.failure = &inquiry{number: c.number, failure: f, decided: true}
-	heard := c.heard(g)
-	if len(heard) > 0 {
-		c.await(g, heard, heard, false)
+	members := c.presentMembers(g)
+	if len(members) > 0 {
+		c.await(g, members, members, false)
 	}
-	c.tell(g, heard...)
+	c.sendFailure(g, members...)
 }
 
-// tell sends the failure of a group that was decided.
-func (c *Core) tell(g *group, to ...int) {
+// sendFailure sends the decided failure of a group.
+func (c *Core) sendFailure(g *group, to ...int) {
 	q := g.failure
 	c.send(&Message{Verb: Failed, Number: q.number, Group: g.name, Failure: &q.failure}, to...)
 }
 
-// tellLate tells a rank that came when the others had been told. It has nothing to abort.
-func (c *Core) tellLate(g *group, to int) {
-	c.tell(g, to)
+// sendSettledFailure sends the decided failure to a rank that joined after the decision. The
+// failure is settled for that rank, which has nothing to abort.
+func (c *Core) sendSettledFailure(g *group, to int) {
+	c.sendFailure(g, to)
 	c.send(&Message{Verb: Settled, Number: g.failure.number, Group: g.name}, to)
 }
 
-// await has some ranks acknowledge what has the latest number, before others hear that
-// they did.
+// await makes the latest numbered message wait for the acknowledgements of some ranks. When all
+// have acknowledged, the ranks in notify are notified.
 func (c *Core) await(g *group, ranks, notify []int, leave bool) {
 	a := &acknowledgement{owed: map[int]bool{}, notify: notify, group: g, leave: leave}
 	for _, r := range ranks {
@@ -480,7 +487,7 @@ func (c *Core) await(g *group, ranks, notify []int, leave bool) {
 	c.settle(c.number)
 }
 
-// settle tells that all have acknowledged.
+// settle notifies ranks if all acknowledgements of a message have arrived.
 func (c *Core) settle(number uint64) {
 	a := c.acks[number]
 	if len(a.owed) > 0 {
@@ -494,7 +501,7 @@ func (c *Core) settle(number uint64) {
 	}
 }
 
-// answer takes a rank's acknowledgement, or its answer to an inquiry.
+// answer handles an acknowledgement, or an answer to an inquiry.
 func (c *Core) answer(from int, number uint64, value []byte) {
 	if a := c.acks[number]; a != nil {
 		delete(a.owed, from)
@@ -510,16 +517,16 @@ func (c *Core) answer(from int, number uint64, value []byte) {
 	}
 }
 
-// leave notes that a rank leaves a group or, with Final, the session.
+// leave handles the message Leave: a rank leaves a group or, with Final, the session.
 func (c *Core) leave(g *group, from int, m *Message) {
 	if m.Final {
-		c.gone(from, left, Failure{})
+		c.remove(from, left, Failure{})
 	}
 	if len(g.left.values) == len(g.members) {
-		return // all have left together, which it is about to hear
+		return // all members have left, and the message that says so is on its way
 	}
 	g.left.add(from, nil)
-	c.excuse(from, g)
+	c.waiveAcks(from, g)
 	if m.Alone {
 		g.alone = true
 		g.leaving, g.values = append(g.leaving, from), append(g.values, m.Value)
@@ -528,15 +535,15 @@ func (c *Core) leave(g *group, from int, m *Message) {
 		c.announce(g)
 		return
 	}
-	c.send(&Message{Verb: Left, Group: g.name, Alone: g.alone}, c.heard(g)...)
+	c.send(&Message{Verb: Left, Group: g.name, Alone: g.alone}, c.presentMembers(g)...)
 	if g.name != "" {
 		delete(c.groups, g.name)
 	}
 }
 
-// announce tells the other members who leaves alone. There is one announcement at a time:
-// of all that came meanwhile the next one tells, so that they do not cost a message to
-// each rank each.
+// announce tells the other members which members leave alone. Only one announcement is pending at
+// a time. The next one includes all members that asked meanwhile, so that each does not cost a
+// message to every rank.
 func (c *Core) announce(g *group) {
 	if g.announced || len(g.leaving) == 0 {
 		return
@@ -549,19 +556,19 @@ func (c *Core) announce(g *group) {
 	c.await(g, rest, notify, true)
 }
 
-// gone notes that a rank left or was lost. It owes nothing any more; why is the failure of
-// its groups if it was lost.
-func (c *Core) gone(r int, to state, why Failure) {
+// remove handles that a rank left or was lost. The rank owes no acknowledgement any more. If it
+// was lost, why is the failure of its groups.
+func (c *Core) remove(r int, to state, why Failure) {
 	c.ranks[r].state = to
-	c.excuse(r, nil)
+	c.waiveAcks(r, nil)
 	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
 		g := c.groups[name]
 		q := g.failure
 		switch {
 		case !g.has(r) || q != nil && q.decided:
 		case q != nil && q.failure.Reporter == r:
-			c.decide(g, q.failure) // it met that before
-		case to == lost && (g.name == "" || c.apart):
+			c.decide(g, q.failure) // the rank reported this failure before it left or was lost
+		case to == lost && (g.name == "" || c.isolated):
 			c.decide(g, why)
 		case q != nil && q.owed[r]:
 			delete(q.owed, r)
@@ -571,9 +578,9 @@ func (c *Core) gone(r int, to state, why Failure) {
 	}
 }
 
-// excuse has a rank acknowledge nothing any more or, with a group that it leaves, not who else
-// leaves that.
-func (c *Core) excuse(r int, leaves *group) {
+// waiveAcks removes the acknowledgements that a rank owes. If the rank only leaves a group, it
+// removes those about other members that leave the group.
+func (c *Core) waiveAcks(r int, leaves *group) {
 	for _, number := range slices.Sorted(maps.Keys(c.acks)) {
 		if a := c.acks[number]; a.owed[r] && (leaves == nil || a.leave && a.group == leaves) {
 			delete(a.owed, r)
@@ -582,7 +589,7 @@ func (c *Core) excuse(r int, leaves *group) {
 	}
 }
 
-// departed tells whether a rank has left a group in good order.
+// departed reports whether a rank has left a group in good order.
 func (c *Core) departed(group string, r int) bool {
 	if g := c.groups[group]; g != nil {
 		if _, departed := g.left.values[r]; departed {
@@ -592,11 +599,11 @@ func (c *Core) departed(group string, r int) bool {
 	return c.ranks[r].state == left
 }
 
-// has tells whether a rank is a member.
+// has reports whether a rank is a member.
 func (g *group) has(r int) bool { return g.name == "" || slices.Contains(g.members, r) }
 
-// heard is the members of a group that are there, and have not left the session.
-func (c *Core) heard(g *group) (ranks []int) {
+// presentMembers returns the members of a group that are connected and have not left the session.
+func (c *Core) presentMembers(g *group) (ranks []int) {
 	for _, r := range g.members {
 		if c.ranks[r].state == present {
 			ranks = append(ranks, r)

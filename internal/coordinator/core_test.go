@@ -13,21 +13,21 @@ import (
 //
 //	session size=3
 //
-// and goes on with "do", whose input is what happens, a line each:
+// and continues with commands "do", whose input has one event per line:
 //
 //	RANK join [NAME=VALUE]... [process=P] [value=V] [apart]
 //	RANK gather KEY [group=G] [members=R,R] [value=V]
 //	RANK fail TEXT [group=G] [ask=R,R] [answers] [final] [confined] [key=K]
 //	RANK ack NUMBER [value=V]
 //	RANK leave [group=G] [value=V] [alone] [final]
-//	RANK watch [KEY] [group=G]
+//	RANK query [KEY] [group=G]
 //	RANK post KEY [group=G] [value=V] [ask=R,R]
 //	RANK lost HOW
 //	RANK exited HOW
 //
-// A text has underscores for spaces. The output is what the core sends, of each line
-// behind the line itself. If one differs, run the test with -rewrite and inspect the
-// difference: commit it only if it is what you meant.
+// Underscores in a text stand for spaces. The output repeats each line of the input, followed by
+// the messages that the core sends. If the output of a scenario changes, run the test with
+// -rewrite, and commit the difference only if it is intended.
 func TestCore(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var c *Core
@@ -50,8 +50,8 @@ func TestCore(t *testing.T) {
 						fmt.Fprintf(&b, "error: %v\n", err)
 					}
 				}
-				if c.Over() {
-					fmt.Fprintln(&b, "over")
+				if c.Ended() {
+					fmt.Fprintln(&b, "ended")
 				}
 				return b.String()
 			}
@@ -61,11 +61,11 @@ func TestCore(t *testing.T) {
 	})
 }
 
-// play has one line of a scenario happen.
+// play gives the event of one line of a scenario to the core.
 func play(t *testing.T, c *Core, line string) ([]Outgoing, error) {
 	fields := strings.Fields(line)
 	from, verb, args := number(t, fields[0]), fields[1], fields[2:]
-	var words []string
+	var texts []string
 	m := &Message{}
 	f := &Failure{}
 	for _, a := range args {
@@ -77,12 +77,12 @@ func play(t *testing.T, c *Core, line string) ([]Outgoing, error) {
 			f.Confined = true
 		case a == "final":
 			m.Final = true
-		case a == "apart":
-			m.Apart = true
+		case a == "isolated":
+			m.Isolated = true
 		case a == "alone":
 			m.Alone = true
 		case !named:
-			words = append(words, strings.ReplaceAll(a, "_", " "))
+			texts = append(texts, strings.ReplaceAll(a, "_", " "))
 		case name == "group":
 			m.Group = value
 		case name == "members" || name == "ask":
@@ -99,26 +99,26 @@ func play(t *testing.T, c *Core, line string) ([]Outgoing, error) {
 			m.Options = append(m.Options, Option{name, value})
 		}
 	}
-	word := strings.Join(words, " ")
+	text := strings.Join(texts, " ")
 	switch verb {
 	case "lost":
-		return c.Lost(from, word), nil
+		return c.Lost(from, text), nil
 	case "exited":
-		return c.Exited(from, word), nil
+		return c.Exited(from, text), nil
 	case "join":
 		m.Verb = Join
 	case "gather":
-		m.Verb, m.Key = Gather, word
+		m.Verb, m.Key = Gather, text
 	case "fail":
-		m.Verb, m.Failure, f.Text = Fail, f, word
+		m.Verb, m.Failure, f.Text = Fail, f, text
 	case "ack":
-		m.Verb, m.Number = Ack, uint64(number(t, word))
+		m.Verb, m.Number = Ack, uint64(number(t, text))
 	case "leave":
 		m.Verb = Leave
-	case "watch":
-		m.Verb, m.Key = Watch, word
+	case "query":
+		m.Verb, m.Key = Query, text
 	case "post":
-		m.Verb, m.Key = Post, word
+		m.Verb, m.Key = Post, text
 	default:
 		t.Fatalf("unknown event %q", line)
 	}
@@ -133,7 +133,7 @@ func number(t *testing.T, s string) int {
 	return n
 }
 
-// describe is what the core sends in words.
+// describe returns a message of the core in words.
 func describe(o *Outgoing) string {
 	m := o.Message
 	var b strings.Builder

@@ -1,94 +1,102 @@
-// Package coordinator is how the ranks of a job tell each other everything that is no
-// tensor: that they are there, where they can be reached, what they must have alike, why a
-// group broke, and that they leave.
+// Package coordinator transfers everything but tensors between the ranks of a job: that they
+// have joined, their addresses, the settings that must be equal on all ranks, why a group
+// broke, and that they leave.
 //
-// Every rank has one connection to the coordinator for each Init. The coordinator is in the
-// process of golaunch or, where the launcher is another one, of rank 0. It decides what broke a
-// group first, and all ranks hear the same failure before any of them reports one. Groups
-// from Split, the checks of debug modes and the parts of a backend are names and keys on that
-// connection. They have no connections of their own. All ranks that a message names are
-// numbered as in the job.
+// Every rank has one connection to the coordinator for each Init. golaunch hosts the
+// coordinator; under other launchers, rank 0 does. The coordinator decides which failure was
+// the first, and sends that failure to all ranks. Groups from Split, the checks of debug modes
+// and the parts of a backend are names and keys on this one connection. Messages number ranks
+// as the job does.
 //
-// # What ranks say
+// # What ranks send
 //
-//	Join    I am there: my process, the options that all must have alike, a value
+//	Join    I join: my process, my settings, which must be equal on all ranks, and a value
 //	Gather  my value of this key, for the members of this group
-//	Fail    this broke, or this is late: ask these ranks before you decide
-//	Ack     I know, or this is what I know
-//	Leave   I close this group, or the session, in good order
-//	Watch   who has not given this key yet?
-//	Post    my latest value of this key, and: what are those of these ranks?
-//	Alive   nothing else, every second
+//	Fail    this failed, or is overdue; ask these ranks before you decide
+//	Ack     I know of the failure, or: this is my answer
+//	Leave   I close this group, or leave the session, in good order
+//	Query   which members have not given this key yet?
+//	Post    my latest value of this key; and: which values have these ranks posted?
+//	Alive   sent every second, without content
 //
-// # What the coordinator says
+// # What the coordinator sends
 //
-//	Gathered  the values of a key, when all members have given theirs
-//	Asked     another rank reports this: what do you know?
-//	Answered  what the ranks answered, to the one that reported
+//	Gathered  the values of a key, once all members have given theirs
+//	Asked     another rank reports this failure; what do you know of it?
+//	Answered  the answers of the ranks, sent to the rank that reported
 //	Failed    why the group broke
-//	Settled   all ranks know
-//	Leaving   these leave alone: tell when you do not need them any more
+//	Settled   all ranks know of the failure
+//	Leaving   these ranks leave alone; answer when you do not need them any more
 //	Left      all members have left
-//	Watched   who has not
-//	Posted    the value is there for whoever asks, and theirs are these
+//	Queried   the members that have not given the key
+//	Posted    your value is stored, and these are the values that you asked for
 //
 // # Which failure is the first
 //
-// The coordinator goes by what it hears first, with three rules, since what a rank meets is
-// often the effect of what another one met.
+// The failure of one rank often causes failures on other ranks. The coordinator takes the
+// failure that it receives first, with three exceptions:
 //
-//   - The end of a rank's connection, before it left the session, is that rank's death. It decides
-//     at once.
-//   - A report that names ranks, such as that the connection to rank 2 broke, is decided
-//     once these have answered. Where rank 2 died, its end comes in place of its answer. Where it
-//     failed itself, its own report was on its way before its answer, and takes the place of
-//     the first one. Where it left, that is the failure.
-//   - A deadline that passed tells little. Its reporter gets what all ranks are doing, and
-//     says who is late. Any other failure takes its place meanwhile.
+//   - If a rank's connection ends before the rank has left the session, the rank is dead. This
+//     failure is decided at once.
+//   - If a report names ranks, such as "the connection to rank 2 broke", the coordinator asks
+//     those ranks and decides when they have answered. If rank 2 died, the end of its connection
+//     arrives instead of the answer. If rank 2 has failed itself, its own report arrives before
+//     its answer and replaces the first report. If rank 2 has left, its leaving is the failure.
+//   - A deadline that passed does not say which rank is at fault. The rank that reports it gets
+//     the answers of all ranks, and then names the ranks that are late. Any other failure that
+//     arrives meanwhile replaces the report.
 //
-// A reporter that itself dies, or leaves, has its report decided. One that hangs is replaced by
-// the next rank that wants to decide and says so twice.
+// If the rank that reported a failure dies or leaves before the decision, its report is
+// decided. If it hangs, another rank takes over by asking for a decision twice.
 //
-// # What is decided
+// # What a decision does
 //
-// Failed goes to all ranks, and each acknowledges it once nothing that it reports can miss
-// it. When all have, or are lost, Settled goes to all. A rank aborts what its peers may be
-// reading from after that only: what they read then is taken by none for the result of a call.
+// The coordinator sends Failed to all ranks. A rank acknowledges it once none of its calls can
+// be reported as successful any more. When all ranks have acknowledged, or are lost, the
+// coordinator sends Settled. Only then may a rank abort transfers that its peers read from: a
+// peer that reads wrong data by then does not report the call as successful.
 //
-// A failure breaks all groups, unless the ranks joined with Apart. A group that is being made breaks
-// alone.
+// A failure breaks all groups, unless the ranks joined with Isolated. If a group is still being
+// made, its failure breaks this group alone.
 //
-// # Who is lost
+// # Which ranks are lost
 //
-// The end of a connection says that a process ended. The kernel says it of a host that has not
-// answered for 20 seconds. A process that is suspended loses its connection after Options.Silence,
-// which is long: others find it late before.
+// The end of a connection says that a process has ended. If a host has not answered for 20
+// seconds, the kernel at the other end closes the connection. A suspended process loses its connection
+// after Options.Silence, which is long; usually a deadline passes on its peers before.
 //
-// A coordinator that is lost, or that has been silent for so long, is the failure of every rank,
-// and names no rank. Ranks that cannot reach it can tell each other nothing. So a rank that has not
-// heard of it for five intervals takes no call for done ([Group.Quiet]), and one that breaks its
-// groups without the coordinator waits for six before it aborts ([Group.Settled]). A rank that has
-// reported a failure, and has not heard of the coordinator for six, breaks them because of that. A
-// report that is not decided within five, because a rank that it asks is suspended, is decided as it is.
+// If the coordinator is lost, or silent for Options.Silence, that is a failure on every rank. It
+// names no rank, unless a rank hosted the coordinator. Ranks without a coordinator cannot notify
+// each other, so they rely on time:
 //
-// What has reached the process of a rank counts as told, read or not: a rank that was suspended
-// takes no call for done that ended meanwhile because others aborted. In the coordinator's process
-// that is also what other ranks have reported.
+//   - A rank that has not heard from the coordinator for five intervals does not report any call
+//     as successful ([Group.Quiet]).
+//   - A rank that breaks its groups without the coordinator waits for six intervals before it
+//     aborts ([Group.Settled]).
+//   - A rank that has reported a failure, and has not heard from the coordinator for six
+//     intervals, breaks its groups because of that report.
+//   - If a report is not decided within five intervals, because a rank that is asked is
+//     suspended, the reporter asks the coordinator to decide it without the answer.
 //
-// Both ends count intervals in which they ran themselves. So a job that is suspended as a whole loses
-// nobody.
+// A message counts as received when it has reached the rank's host, even if the process has not
+// read it. So a rank that was suspended does not report a call as successful that ended
+// because other ranks aborted meanwhile. On the rank that hosts the coordinator, reports from
+// other ranks count as received in the same way.
+//
+// Both ends count the intervals in which they themselves ran. So a job that is suspended as a
+// whole loses no rank.
 //
 // # Costs
 //
-// A death costs each rank three messages, a deadline five. Nothing but gathers grows with the
-// square of the number of ranks: their values go from all members to all.
-// What a rank posts goes to those that ask for it. The coordinator keeps the last value of each rank
-// and key until all members have left the group.
+// A death costs each rank three messages, and an overdue call five. Only gathers grow with the
+// square of the number of ranks, because the values of all members go to all members. A posted
+// value goes only to the ranks that ask for it. The coordinator keeps the latest value of each
+// rank and key until all members have left the group.
 //
 // # Structure
 //
-// [Core] decides all that, for one session: a pure state machine whose behaviour is written down as
-// scenarios in testdata, and that a simulation runs through many schedules with faults. [Server]
-// is the coordinator's end of the connections, [Client] a rank's. [Server.Local] connects ranks of the
-// coordinator's process.
+// [Core] makes the decisions for one session. It is a pure state machine. The scenarios in
+// testdata describe its behaviour, and a simulation runs it through many schedules with faults.
+// [Server] is the coordinator's end of the connections, [Client] a rank's end. [Server.Local]
+// connects a rank of the coordinator's process.
 package coordinator

@@ -11,62 +11,63 @@ import (
 	"time"
 )
 
-// Group is this rank's part in some ranks, all or a part.
+// Group is this rank's handle on a group of ranks.
 type Group struct {
-	Name    string
-	Members []int // by their numbers in the job
+	Name    string // "" for the group of all ranks
+	Members []int  // the members' numbers in the job
 	client  *Client
 
 	failed  chan struct{} // closed when failure is decided
-	settled chan struct{} // closed when all ranks have acknowledged that
+	settled chan struct{} // closed when all ranks have acknowledged the failure
 
-	// Guarded by the client's mu.
-	failure *Failure
-	counts  map[string]int
-	awaited string // the key of the gather that it waits for, or waited for last
-	begin   func(ranks []int, values [][]byte, done func())
+	// The client's mu guards the fields below.
+	failure   *Failure
+	counts    map[string]int // by name: how often Count was called
+	awaited   string         // the key of the gather that this rank waits for, or waited for last
+	onLeaving func(ranks []int, values [][]byte, done func())
 }
 
-// Rank is this rank's number in the job.
+// Rank returns this rank's number in the job.
 func (g *Group) Rank() int { return g.client.rank }
 
-// Key is a key that all members of the group have, and nobody outside the job, for connections
-// of their own.
+// Key returns a key that all members of the group know and no process outside the job knows. The
+// members use it for connections of their own.
 func (g *Group) Key() []byte {
 	h := hmac.New(sha256.New, g.client.opts.Key)
 	fmt.Fprintf(h, "%d %s", g.client.session, g.Name)
 	return h.Sum(nil)
 }
 
-// Make makes a group of some ranks, all of which call it, as Join does the group of all.
+// Make makes a group of some ranks. All members must call it. It returns the values of the
+// members, in the order of members, when all have called it.
 func (g *Group) Make(ctx context.Context, name string, members []int, value []byte) (*Group, [][]byte, error) {
 	c := g.client
 	c.mu.Lock()
 	made := c.group(name)
 	made.Members = members
 	c.mu.Unlock()
-	values, err := made.exchange(ctx, &Message{Verb: Gather, Group: name, Key: JoinKey, Ranks: members, Value: value}, gatherKey{verb: Gathered, group: name, key: JoinKey})
+	values, err := made.exchange(ctx, &Message{Verb: Gather, Group: name, Key: JoinKey, Ranks: members, Value: value}, answerKey{verb: Gathered, group: name, key: JoinKey})
 	return made, values, err
 }
 
-// Gather gives the members a value, and returns those of all, by member, when all have given
-// theirs: nil where all are empty. A key is used once.
+// Gather returns the values that all members give, in the order of Members, when all have called
+// it with this key. It returns nil if all values are empty. A key can be used once.
 func (g *Group) Gather(ctx context.Context, key string, value []byte) ([][]byte, error) {
-	return g.exchange(ctx, &Message{Verb: Gather, Group: g.Name, Key: key, Value: value}, gatherKey{verb: Gathered, group: g.Name, key: key})
+	return g.exchange(ctx, &Message{Verb: Gather, Group: g.Name, Key: key, Value: value}, answerKey{verb: Gathered, group: g.Name, key: key})
 }
 
-// Missing returns the members that have not given their value of a key. With LeaveKey it is
-// those that have not left.
+// Missing returns the members that have not given their value of a key. With LeaveKey it returns
+// the members that have not left.
 func (g *Group) Missing(ctx context.Context, key string) ([]int, error) {
-	m, err := g.question(ctx, &Message{Verb: Watch, Key: key}, Watched)
+	m, err := g.question(ctx, &Message{Verb: Query, Key: key}, Queried)
 	if err != nil {
 		return nil, err
 	}
 	return m.Ranks, nil
 }
 
-// Post gives a value of a key, in place of the one that this rank gave before. It returns once
-// the value is there for all members that ask for it.
+// Post stores a value of a key for the other members, and replaces the value that this rank posted
+// before. When Post has returned, Posted returns the value on all members.
 func (g *Group) Post(ctx context.Context, key string, value []byte) error {
 	if len(value) > maxPost {
 		return fmt.Errorf("posting %d bytes, at most %d", len(value), maxPost)
@@ -75,7 +76,8 @@ func (g *Group) Post(ctx context.Context, key string, value []byte) error {
 	return err
 }
 
-// Posted returns the values of a key that ranks gave last; empty are those of ranks that gave none.
+// Posted returns the values of a key that the given ranks posted last. The value of a rank that
+// posted none is empty.
 func (g *Group) Posted(ctx context.Context, key string, ranks []int) (values [][]byte, err error) {
 	for some := range slices.Chunk(ranks, postsAtOnce) {
 		theirs, err := g.question(ctx, &Message{Verb: Post, Key: key, Ranks: some}, Posted)
@@ -87,8 +89,8 @@ func (g *Group) Posted(ctx context.Context, key string, ranks []int) (values [][
 	return values, nil
 }
 
-// Count counts the calls with a name on this rank, from 1: what all members do in the same order
-// has the same number on each.
+// Count returns how often this rank has called Count with this name, including this call. If all
+// members make the same calls in the same order, they get the same numbers.
 func (g *Group) Count(name string) int {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
@@ -96,7 +98,8 @@ func (g *Group) Count(name string) int {
 	return g.counts[name]
 }
 
-func (g *Group) exchange(ctx context.Context, m *Message, key gatherKey) ([][]byte, error) {
+// exchange sends a message and returns the values of the answer.
+func (g *Group) exchange(ctx context.Context, m *Message, key answerKey) ([][]byte, error) {
 	answer, err := g.ask(ctx, m, key)
 	if err != nil {
 		return nil, err
@@ -104,8 +107,9 @@ func (g *Group) exchange(ctx context.Context, m *Message, key gatherKey) ([][]by
 	return answer.Values, nil
 }
 
-// question asks what has an answer of its own: others may ask the same, and an answer may come
-// when nobody waits for it any more.
+// question sends a message with a number of its own, and waits for the answer with that number.
+// Several goroutines may ask the same question, and an answer may arrive after its goroutine has
+// stopped waiting.
 func (g *Group) question(ctx context.Context, m *Message, answer Verb) (*Message, error) {
 	c := g.client
 	c.mu.Lock()
@@ -113,18 +117,19 @@ func (g *Group) question(ctx context.Context, m *Message, answer Verb) (*Message
 	m.Number = c.questions
 	c.mu.Unlock()
 	m.Group = g.Name
-	return g.ask(ctx, m, gatherKey{answer, m.Group, m.Key, m.Number})
+	return g.ask(ctx, m, answerKey{answer, m.Group, m.Key, m.Number})
 }
 
-// ask says something and waits for the answer, the group's failure, or the end of ctx.
-func (g *Group) ask(ctx context.Context, m *Message, key gatherKey) (*Message, error) {
+// ask sends a message and waits for the answer, the group's failure, or the end of ctx.
+func (g *Group) ask(ctx context.Context, m *Message, key answerKey) (*Message, error) {
 	answer, forget := g.await(key)
 	defer forget()
 	return g.say(ctx, m, answer)
 }
 
-// await has the next message of a key come by a channel, until forget.
-func (g *Group) await(key gatherKey) (answer chan *Message, forget func()) {
+// await returns a channel that receives the next message with a key. The caller must call forget
+// when it no longer waits.
+func (g *Group) await(key answerKey) (answer chan *Message, forget func()) {
 	c := g.client
 	answer = make(chan *Message, 1)
 	c.mu.Lock()
@@ -140,7 +145,7 @@ func (g *Group) await(key gatherKey) (answer chan *Message, forget func()) {
 	}
 }
 
-// say is what ask does, of a key that is awaited.
+// say sends a message and waits for the answer on a channel that await returned.
 func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Message, error) {
 	if err := g.client.send(m); err != nil {
 		return nil, err
@@ -149,11 +154,11 @@ func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Mes
 	case a := <-answer:
 		return a, nil
 	case <-g.failed:
-	case <-g.client.done: // the group was left
+	case <-g.client.done: // the connection has ended
 	case <-ctx.Done():
 	}
 	select {
-	case a := <-answer: // it came before
+	case a := <-answer: // the answer arrived before the other event
 		return a, nil
 	default:
 	}
@@ -163,8 +168,8 @@ func (g *Group) say(ctx context.Context, m *Message, answer chan *Message) (*Mes
 	return nil, cmp.Or(context.Cause(ctx), errClosed)
 }
 
-// Bound is a context that ends with ctx or, with its Failure as the cause, when the group fails.
-// The function releases it.
+// Bound returns a context that ends with ctx or when the group fails. In the latter case its cause
+// is the Failure. The caller must call the returned function to release the context.
 func (g *Group) Bound(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -177,26 +182,28 @@ func (g *Group) Bound(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { cancel(nil) }
 }
 
-// Failed is closed once the group's failure is decided, or the coordinator is lost. Settled
-// is closed once all ranks know of it: what one of them does from then on is taken by none
-// for the result of a call.
+// Failed returns a channel that is closed when the group's failure is decided, or when the
+// coordinator is lost.
 func (g *Group) Failed() <-chan struct{} { return g.failed }
 
-// Settled is explained at Failed.
+// Settled returns a channel that is closed when all ranks know of the group's failure. From then
+// on this rank may abort transfers: no rank reports their results as those of a successful call.
 func (g *Group) Settled() <-chan struct{} { return g.settled }
 
-// Failure is why the group broke, on all ranks the same; nil before.
+// Failure returns why the group broke, which is the same on all ranks. It returns nil if the group
+// has not failed.
 func (g *Group) Failure() *Failure {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	return g.failure
 }
 
-// Fail reports a failure. It is decided once the ranks asked have answered or were lost. It
-// returns at once: Failed tells what was decided. Where a rank asked does not answer within some
-// intervals, or the coordinator does not, it is f.
+// Fail reports a failure. The coordinator decides it when the ranks in asked have answered or were
+// lost. Fail returns at once; Failed says when a failure is decided, and Failure which one. If an
+// asked rank or the coordinator does not answer within some intervals, the failure is f.
 func (g *Group) Fail(f *Failure, asked ...int) { g.report(*f, &Message{Ranks: asked}) }
 
+// report sends a failure in the message m.
 func (g *Group) report(f Failure, m *Message) {
 	c := g.client
 	f.Reporter, f.Group = c.rank, g.Name
@@ -204,19 +211,20 @@ func (g *Group) report(f Failure, m *Message) {
 	c.mu.Lock()
 	c.reported, c.undecided = &f, 0
 	c.mu.Unlock()
-	c.send(m) // the end of the connection is a failure
+	c.send(m) // no error check: if the connection has ended, that is a failure already
 }
 
-// Expect says which gather comes next: who is late is who has not come there.
+// Expect says that this rank waits for the gather with this key next. If the group times out, the
+// members that have not joined that gather are the missing ones.
 func (g *Group) Expect(key string) {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	g.awaited = key
 }
 
-// GiveUp reports that this rank does not go on making the group, because of err, and returns
-// why the group was not made, as all are told. Where that is this rank's report, it says who
-// was waited for in vain.
+// GiveUp reports that this rank stops making the group because of err. late says that its time is
+// over. GiveUp returns the failure that the coordinator decided, which is the same on all ranks. If
+// that is this rank's report, it names the ranks that this rank waited for.
 func (g *Group) GiveUp(err error, late bool) error {
 	if errors.As(err, new(*Failure)) {
 		return err
@@ -229,19 +237,21 @@ func (g *Group) GiveUp(err error, late bool) error {
 	return g.Failure()
 }
 
-// Decide ends what Fail, or Inquire, of this rank began.
+// Decide asks the coordinator to decide the failure f. It ends an inquiry that Fail or Inquire of
+// this rank has started.
 func (g *Group) Decide(f *Failure) { g.report(*f, &Message{Final: true}) }
 
-// Inquire reports a failure and asks ranks what they know of it. When ctx ends it returns the
-// answers so far. Those that left answer with nothing. Decide follows. Where another failure
-// is decided meanwhile, or another rank asks already, the error is that failure.
+// Inquire reports a failure and asks ranks what they know of it. It returns their answers, by rank,
+// when all have answered, or the answers so far when ctx ends. The answer of a rank that has left
+// is empty. The caller must call Decide next. If another failure is decided meanwhile, Inquire
+// returns that failure as its error.
 func (g *Group) Inquire(ctx context.Context, f *Failure, ranks []int) (answers map[int][]byte, err error) {
 	m := &Message{Verb: Fail, Group: g.Name, Failure: f, Ranks: ranks, WantAnswers: true}
-	answer, err := g.ask(ctx, m, gatherKey{verb: Answered, group: g.Name})
+	answer, err := g.ask(ctx, m, answerKey{verb: Answered, group: g.Name})
 	if err != nil && ctx.Err() != nil {
 		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime/2)
 		defer cancel()
-		answer, err = g.ask(again, m, gatherKey{verb: Answered, group: g.Name})
+		answer, err = g.ask(again, m, answerKey{verb: Answered, group: g.Name})
 	}
 	if err != nil {
 		return nil, err
@@ -253,19 +263,20 @@ func (g *Group) Inquire(ctx context.Context, f *Failure, ranks []int) (answers m
 	return answers, nil
 }
 
-// OnAsked has f tell what this rank knows of a failure that another one looks into. It is
-// called in a goroutine of its own, and returns soon.
+// OnAsked registers f, which answers the inquiries of other ranks. f is called in a goroutine of its
+// own and must return soon.
 func (g *Group) OnAsked(f func(*Failure) []byte) {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
-	g.client.know = f
+	g.client.answerer = f
 }
 
-// Host is whose process the coordinator is in, and its rank; -1: it has none.
+// Host returns a description of the process that hosts the coordinator, and its rank, or -1 if it
+// is no rank.
 func (g *Group) Host() (host string, rank int) { return g.client.opts.Host, g.client.opts.HostRank }
 
-// Abandon breaks all groups on this rank, without the coordinator, which does not decide: its
-// process may be suspended. The other ranks find the same by themselves.
+// Abandon breaks all groups on this rank with the failure f, without the coordinator, which does
+// not answer. Its process may be suspended. The other ranks find the same by themselves.
 func (g *Group) Abandon(f *Failure) {
 	f.Reporter, f.Group = g.client.rank, g.Name
 	g.client.mu.Lock()
@@ -273,11 +284,12 @@ func (g *Group) Abandon(f *Failure) {
 	g.client.abandon(f)
 }
 
-// Leave leaves the group in good order, at value. It returns when all members have left
-// together or, if ctx ends before, when the others have come as far as value and need this
-// rank no more: then alone is true. The rank stays in the session.
+// Leave leaves the group in good order. value says how far this rank has come. Leave returns when
+// all members have left. If ctx ends before, it returns as soon as the other members have come as
+// far as value and need this rank no more; alone is then true. life bounds that second wait. The
+// rank stays in the session.
 func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err error) {
-	answer, forget := g.await(gatherKey{verb: Left, group: g.Name})
+	answer, forget := g.await(answerKey{verb: Left, group: g.Name})
 	defer forget()
 	left, err := g.say(ctx, &Message{Verb: Leave, Group: g.Name, Value: value}, answer)
 	if err != nil && ctx.Err() != nil {
@@ -290,20 +302,22 @@ func (g *Group) Leave(ctx, life context.Context, value []byte) (alone bool, err 
 	return left.Alone || left.Verb == Settled, nil
 }
 
-// OnLeaving has f called, in a goroutine of its own, when members leave alone, at values. It
-// calls done once this rank has come as far. Without it, this rank needs nobody that leaves.
+// OnLeaving registers f, which is called in a goroutine of its own when members leave alone. values
+// say how far they have come. f must call done when this rank has come as far. If no f is
+// registered, this rank needs no member that leaves.
 func (g *Group) OnLeaving(f func(ranks []int, values [][]byte, done func())) {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
-	g.begin = f
+	g.onLeaving = f
 }
 
-// Quiet tells whether the group has not failed. What has reached this host, and has not been
-// read yet, counts as told. It is false wherever the operating system does not say what is
-// unread.
+// Quiet reports whether the group has not failed, as far as this host has been told. A message that
+// has reached this host, but has not been read, counts: Quiet then returns false. Quiet also
+// returns false if the operating system cannot say whether there is unread input, or if the
+// coordinator has been silent for leaseTicks.
 func (g *Group) Quiet() bool {
 	c := g.client
-	if c.unheard != nil && c.unheard() {
+	if c.hasPending != nil && c.hasPending() {
 		return false
 	}
 	if c.conn != nil {
@@ -320,20 +334,23 @@ func (g *Group) Quiet() bool {
 	return g.failure == nil && c.silence < leaseTicks
 }
 
-// Lost tells whether the groups broke without the coordinator: nobody knows when all ranks know.
+// Lost reports whether the groups broke without a decision of the coordinator, so that no Settled
+// will arrive.
 func (g *Group) Lost() bool {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
 	return g.client.abandoned
 }
 
-// Depart leaves the group in good order, and waits for nobody. The rank stays in the session.
+// Depart leaves the group in good order without waiting for the other members. The rank stays in
+// the session.
 func (g *Group) Depart() {
 	g.client.send(&Message{Verb: Leave, Group: g.Name})
 	g.forget()
 }
 
-// forget has what happens from now on be nothing to a group that this rank has left.
+// forget removes a group that this rank has left from the client, so that later messages do not
+// concern it.
 func (g *Group) forget() {
 	g.client.mu.Lock()
 	defer g.client.mu.Unlock()
@@ -342,7 +359,8 @@ func (g *Group) forget() {
 	}
 }
 
-// fail notes the failure of a group; the first stays. The client's mu is held.
+// fail notes the failure of a group. Only the first failure counts. The caller must hold the
+// client's mu.
 func (g *Group) fail(f *Failure) {
 	if g.failure == nil {
 		g.failure = f
@@ -350,5 +368,5 @@ func (g *Group) fail(f *Failure) {
 	}
 }
 
-// answerTime is how long the coordinator may take to say what answers it has.
+// answerTime bounds how long the coordinator may take to return the answers that it has.
 const answerTime = time.Second

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// errClosed is why a rank hears nothing any more that closed its connection.
+// errClosed is the error of a connection that this rank has closed.
 var errClosed = errors.New("closed")
 
 // Local connects a rank of this process, without a socket.
@@ -17,13 +17,13 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 	in := &inbox{wake: make(chan struct{}, 1)}
 	p := &peer{rank: rank, local: true, send: func(m *Message, _ func() []byte) bool { in.put(m); return true }, drop: in.close, cut: in.close}
 	c.send = func(m *Message) error {
-		if err := s.take(p, m); err != nil {
+		if err := s.handle(p, m); err != nil {
 			in.close()
 			return err
 		}
 		return nil
 	}
-	c.quit, c.unheard, c.others = in.close, func() bool { return s.unheard() || in.busy() }, s.awaitOthers
+	c.quit, c.hasPending, c.awaitOthers = in.close, func() bool { return s.hasPending() || in.busy() }, s.awaitOthers
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -35,18 +35,18 @@ func (s *Server) Local(rank int, o ClientOptions) (*Client, error) {
 		defer close(c.done)
 		for m := in.take(); m != nil; m = in.take() {
 			c.receive(m)
-			in.carriedOut()
+			in.handled()
 		}
-		s.lost(p, net.ErrClosed)
-		c.lost(errClosed)
+		s.peerLost(p, net.ErrClosed)
+		c.coordinatorLost(errClosed)
 	})
 	c.wg.Go(c.tick)
 	return c, nil
 }
 
-// unheard tells whether a rank has said something that has not been carried out: this process
-// may have been suspended.
-func (s *Server) unheard() bool {
+// hasPending reports whether a message of a rank has arrived and has not been handled. That can be
+// so for long if this process was suspended.
+func (s *Server) hasPending() bool {
 	if s.ln == nil {
 		return false
 	}
@@ -63,7 +63,7 @@ func (s *Server) unheard() bool {
 	return s.taken.Load() > 0
 }
 
-// awaitOthers waits until no more than one rank is connected, or ctx ends.
+// awaitOthers waits until at most one rank is connected, or ctx ends.
 func (s *Server) awaitOthers(ctx context.Context) {
 	for {
 		s.mu.Lock()
@@ -80,13 +80,13 @@ func (s *Server) awaitOthers(ctx context.Context) {
 	}
 }
 
-// inbox holds what a rank of this process is to hear.
+// inbox is the queue of messages for a rank of this process.
 type inbox struct {
 	mu     sync.Mutex
 	queue  []*Message
-	taken  bool // one has not been carried out
+	taken  bool // a message was taken and has not been handled
 	closed bool
-	wake   chan struct{} // of one
+	wake   chan struct{} // capacity 1: wakes take
 }
 
 func (in *inbox) put(m *Message) {
@@ -110,7 +110,7 @@ func (in *inbox) signal() {
 	}
 }
 
-// take waits for the next message; nil: the inbox is closed, and empty.
+// take waits for the next message and returns it. It returns nil if the inbox is closed and empty.
 func (in *inbox) take() *Message {
 	for {
 		in.mu.Lock()
@@ -127,13 +127,14 @@ func (in *inbox) take() *Message {
 	}
 }
 
-func (in *inbox) carriedOut() {
+// handled notes that the message that was taken last is handled.
+func (in *inbox) handled() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.taken = false
 }
 
-// busy tells whether a message has not been carried out.
+// busy reports whether there is a message that has not been handled.
 func (in *inbox) busy() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -6,72 +6,78 @@ import (
 	"github.com/goddp/goddp/internal/handshake"
 )
 
-// A Verb says what a message is.
+// A Verb is the type of a message.
 type Verb uint8
 
-// What a rank says.
+// The messages that ranks send.
 const (
-	// Join is a rank's first message: its Process, the Options that all ranks must have
-	// alike, and a Value for the others.
+	// Join is a rank's first message. It holds the rank's Process, the Options that must be
+	// equal on all ranks, and a Value for the other ranks.
 	Join Verb = iota + 1
-	// Gather gives a rank's Value of Key to the members of Group. The first one of a group
-	// from Split names its members in Ranks.
+	// Gather gives a rank's Value of Key to the members of Group. The first Gather of a group
+	// from Split names the members in Ranks.
 	Gather
-	// Fail reports a Failure. Ranks are to answer before it is decided; with WantAnswers,
-	// Answered brings their answers and the reporter decides by a Fail that is Final. A
-	// reporter that waits no longer says it again: Answered brings the answers so far. A
-	// rank whose report gave way to another one's decides by its second Fail that is Final.
+	// Fail reports a Failure. The coordinator decides it when Ranks have answered. With
+	// WantAnswers, the coordinator sends the answers to the reporter, by Answered, and the
+	// reporter decides by a Fail that is Final. If the reporter does not want to wait for all
+	// answers, it sends the Fail with WantAnswers again and gets the answers so far. If another
+	// rank's report has replaced the reporter's own, the second Fail that is Final decides.
 	Fail
-	// Ack answers Asked, Failed or Leaving, by its Number. Its Value is the answer.
+	// Ack acknowledges or answers the message Asked, Failed or Leaving with the same Number.
+	// Value is the answer.
 	Ack
-	// Leave says that the rank closes Group in good order: Value is how far it has come.
-	// With Alone it does not wait for the others any longer. Final, of the group of all, says
-	// that it leaves the session: the end of its connection is no failure any more.
+	// Leave says that the rank closes Group in good order. Value says how far the rank has
+	// come. With Alone the rank no longer waits for the others. Final, in the group of all
+	// ranks, says that the rank leaves the session, so that the end of its connection is no
+	// failure.
 	Leave
 	// Watch asks which members of Group have not given their value of Key. The answer has its Number.
-	Watch
-	// Post replaces what the rank has posted of Key in Group by its Value, if it has one, and
-	// asks what Ranks have posted. The answer has its Number.
+	Query
+	// Post stores Value as the rank's value of Key in Group, if Value is not empty, and asks
+	// for the values that Ranks have posted. The answer has the same Number.
 	Post
 )
 
-// What the coordinator says.
+// The messages that the coordinator sends.
 const (
-	// Gathered has the Values of Key, by member; none where no member gave any.
+	// Gathered holds the Values of Key, in the order of the members. It holds none if all are
+	// empty.
 	Gathered Verb = iota + 16
-	// Asked wants an Ack that says what the rank knows about Failure.
+	// Asked asks what the rank knows about Failure. The rank must answer by an Ack.
 	Asked
-	// Answered has the answers to a Fail with WantAnswers: Values of Ranks. That of a rank
-	// that left is empty.
+	// Answered holds the answers to a Fail with WantAnswers: Values are the answers of Ranks.
+	// The answer of a rank that has left is empty.
 	Answered
-	// Failed is a failure that was decided: Group breaks, and all groups if that is the
-	// one of all ranks. The rank must Ack it once nothing that it reports can miss it.
+	// Failed holds a failure that was decided. Group breaks; if Group is the group of all ranks,
+	// all groups break. The rank must send an Ack once it can no longer report a call of a
+	// broken group as successful.
 	Failed
-	// Settled says that all ranks have acknowledged what has Number: the failure of Group
-	// or, with Alone, that this rank leaves it.
+	// Settled says that all ranks have acknowledged the message with this Number: the failure
+	// of Group or, with Alone, that this rank leaves Group.
 	Settled
-	// Left says that all members have left Group; Alone, that one of them did not wait.
+	// Left says that all members have left Group. Alone says that one of them did not wait.
 	Left
-	// Leaving says that Ranks leave Group alone, at Values. The rank must Ack it once it
-	// has come as far.
+	// Leaving says that Ranks leave Group alone. Values say how far they have come. The rank
+	// must send an Ack once it has come as far.
 	Leaving
 	// Watched answers Watch: Ranks have not given their value.
-	Watched
-	// Posted answers Post: Values are those of its Ranks, empty where a rank posted none.
+	Queried
+	// Posted answers Post. Values are those of its Ranks; the value of a rank that posted none
+	// is empty.
 	Posted
-	// Alive says nothing but that the sender runs. It goes both ways.
+	// Alive says that the sender runs. Both ends send it.
 	Alive
 )
 
 var verbs = map[Verb]string{
-	Join: "join", Gather: "gather", Fail: "fail", Ack: "ack", Leave: "leave", Watch: "watch", Post: "post", Gathered: "gathered", Asked: "asked",
-	Answered: "answered", Failed: "failed", Settled: "settled", Left: "left", Leaving: "leaving", Watched: "watched", Posted: "posted", Alive: "alive",
+	Join: "join", Gather: "gather", Fail: "fail", Ack: "ack", Leave: "leave", Query: "query", Post: "post", Gathered: "gathered", Asked: "asked",
+	Answered: "answered", Failed: "failed", Settled: "settled", Left: "left", Leaving: "leaving", Queried: "queried", Posted: "posted", Alive: "alive",
 }
 
 func (v Verb) String() string { return verbs[v] }
 
-// A Message is what a rank and the coordinator say to each other. Which fields count, its
-// Verb says. Ranks are the job's.
+// A Message is a message between a rank and the coordinator. The Verb determines which fields
+// are used. Messages number ranks as the job does.
 type Message struct {
 	Verb   Verb
 	Number uint64   `json:",omitempty"`
@@ -81,10 +87,10 @@ type Message struct {
 	Value  []byte   `json:",omitempty"`
 	Values [][]byte `json:",omitempty"`
 
-	Session int      `json:",omitempty"` // Join: which of the job's sessions
-	Process string   `json:",omitempty"` // Join: the process, for people and to tell it from others
-	Options []Option `json:",omitempty"` // Join
-	Apart   bool     `json:",omitempty"` // Join: a group's failure does not break the others
+	Session  int      `json:",omitempty"` // Join: the number of the session
+	Process  string   `json:",omitempty"` // Join: a description of the process, which identifies it
+	Options  []Option `json:",omitempty"` // Join
+	Isolated bool     `json:",omitempty"` // Join: a group's failure does not break the others
 
 	Failure     *Failure `json:",omitempty"`
 	WantAnswers bool     `json:",omitempty"` // Fail, Asked
@@ -92,43 +98,43 @@ type Message struct {
 	Alone       bool     `json:",omitempty"` // Leave, Left
 }
 
-// An Option is something that all ranks must have alike.
+// An Option is a setting that must be equal on all ranks.
 type Option struct{ Name, Value string }
 
-// A Kind says what the coordinator itself found.
+// A Kind says how a failure was found.
 type Kind string
 
 // The kinds of failures.
 const (
-	Reported  Kind = ""          // by Reporter, in Detail
-	Lost      Kind = "lost"      // Ranks: their connections ended without a Leave
-	Departed  Kind = "departed"  // Ranks left, and Reporter needs them
-	Exited    Kind = "exited"    // Ranks: their processes ended before they joined
-	Duplicate Kind = "duplicate" // Ranks: two processes joined as this rank
-	Different Kind = "different" // Ranks: their options differ
-	// Unreachable is found by a rank: the coordinator is gone, or silent.
+	Reported  Kind = ""          // Reporter reported it; Detail describes it
+	Lost      Kind = "lost"      // the connections of Ranks ended without a Leave
+	Departed  Kind = "departed"  // Ranks left while Reporter needed them
+	Exited    Kind = "exited"    // the processes of Ranks ended before they joined
+	Duplicate Kind = "duplicate" // two processes joined as the rank in Ranks
+	Different Kind = "different" // the options of Ranks differ
+	// Unreachable is found by a rank: the coordinator has ended or is silent.
 	Unreachable Kind = "unreachable"
 )
 
-// A Failure is why a group broke.
+// A Failure says why a group broke.
 type Failure struct {
 	Kind     Kind   `json:",omitempty"`
 	Reporter int    // the rank that reported it; -1: the coordinator noticed it
 	Group    string `json:",omitempty"`
-	Ranks    []int  `json:",omitempty"` // whom it names
+	Ranks    []int  `json:",omitempty"` // the ranks at fault
 	Text     string `json:",omitempty"`
-	// Detail is the reporter's own description, which the coordinator does not look at.
+	// Detail is the reporter's own description. The coordinator does not interpret it.
 	Detail []byte `json:",omitempty"`
-	// Key is the gather that the reporter waited for, and Absent, which the coordinator
-	// fills in, the members that have not given their value.
+	// Key is the gather that the reporter waited for. The coordinator sets Absent to the
+	// members that have not given their value of Key.
 	Key    string `json:",omitempty"`
 	Absent []int  `json:",omitempty"`
-	Late   bool   `json:",omitempty"` // the reporter's time was over
-	// Confined has the failure break Group alone: the program of the reporter wants that.
+	Late   bool   `json:",omitempty"` // the reporter's timeout passed
+	// Confined says that the failure breaks Group alone, because the program aborted it.
 	Confined bool `json:",omitempty"`
 }
 
-// nobody is the Reporter of what the coordinator noticed.
+// nobody is the Reporter of a failure that the coordinator itself noticed.
 const nobody = -1
 
 func (e *Failure) Error() string {

@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ranksVar has this test's binary be the ranks of a job, "size address".
+// ranksVar is an environment variable that makes this test's binary run the ranks of a job. Its
+// value is "size address".
 const ranksVar = "GODDP_TEST_RANKS"
 
 func init() {
@@ -31,15 +32,16 @@ func init() {
 	}
 }
 
-// death is what a rank's death costs the others.
+// death is the cost of a rank's death.
 type death struct {
-	Told, Settled   time.Duration // until the last one hears of it, and that all have
-	Bytes, Messages float64       // of a rank, both ways
-	CPU             time.Duration // of the coordinator
-	Memory          float64       // of the coordinator, for a rank that is connected
+	Notified, Settled time.Duration // until the last rank has received Failed, and Settled
+	Bytes, Messages   float64       // per surviving rank, sent and received
+	CPU               time.Duration // processor time of the coordinator
+	Memory            float64       // the coordinator's memory per connected rank, in bytes
 }
 
-// ranks is the process of all ranks. It joins, and on a line of input one of them dies.
+// ranks runs all ranks of a job in this process. When it reads a line, one rank dies, and ranks
+// measures what that costs the others.
 func ranks(job string) error {
 	var size int
 	var addr string
@@ -76,16 +78,16 @@ func ranks(job string) error {
 	dies, others := clients[size/2], slices.Delete(slices.Clone(clients), size/2, size/2+1)
 	bytes, messages := traffic(others)
 	var d death
-	begun := time.Now()
+	start := time.Now()
 	dies.Close()
 	for _, c := range others {
 		<-c.Root().Failed()
 	}
-	d.Told = time.Since(begun)
+	d.Notified = time.Since(start)
 	for _, c := range others {
 		<-c.Root().Settled()
 	}
-	d.Settled = time.Since(begun)
+	d.Settled = time.Since(start)
 	b, m := traffic(others)
 	d.Bytes, d.Messages = float64(b-bytes)/float64(len(others)), float64(m-messages)/float64(len(others))
 	if err := json.NewEncoder(os.Stdout).Encode(d); err != nil {
@@ -95,10 +97,10 @@ func ranks(job string) error {
 	return nil
 }
 
-// scaleOptions have nobody say Alive meanwhile.
+// scaleOptions have an interval so long that no Alive is sent during the measurement.
 var scaleOptions = Options{Key: []byte("key"), HasSecret: true, Interval: time.Hour}
 
-// traffic is what has gone over connections, both ways, in bytes and in segments.
+// traffic returns the bytes and segments that were sent and received on the clients' connections.
 func traffic(clients []*Client) (bytes, segments uint64) {
 	for _, c := range clients {
 		raw, err := c.conn.SyscallConn()
@@ -117,8 +119,8 @@ func traffic(clients []*Client) (bytes, segments uint64) {
 	return bytes, segments
 }
 
-// BenchmarkDeath measures what one rank's death costs, over TCP between the coordinator's process
-// and one of all ranks: medians, of 100 ranks and of 1,000 in turn.
+// BenchmarkDeath measures the cost of one rank's death for 100 and 1,000 ranks, as medians. The
+// coordinator is in this process, all ranks are in another one, and they communicate over TCP.
 func BenchmarkDeath(b *testing.B) {
 	sizes := []int{100, 1000}
 	measured := map[int][]death{}
@@ -132,7 +134,7 @@ func BenchmarkDeath(b *testing.B) {
 		}
 	}
 	for name, value := range map[string]func(d death) float64{
-		"ms-told":     func(d death) float64 { return d.Told.Seconds() * 1e3 },
+		"ms-told":     func(d death) float64 { return d.Notified.Seconds() * 1e3 },
 		"ms-settled":  func(d death) float64 { return d.Settled.Seconds() * 1e3 },
 		"cpu-ms":      func(d death) float64 { return d.CPU.Seconds() * 1e3 },
 		"B/rank":      func(d death) float64 { return d.Bytes },
@@ -189,7 +191,7 @@ func measureDeath(size int) (d death, err error) {
 	return d, err
 }
 
-// memory is what this process uses of it.
+// memory returns the memory that this process uses, in bytes.
 func memory() float64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -18,23 +18,26 @@ import (
 	"github.com/goddp/goddp/internal/peeruid"
 )
 
-// Defaults of how the two ends of a connection know that the other one runs.
+// The defaults of Options.
 const (
-	DefaultInterval = time.Second      // between two messages Alive
-	DefaultSilence  = 10 * time.Minute // until an end that says nothing counts as lost
+	DefaultInterval = time.Second
+	DefaultSilence  = 10 * time.Minute
 )
 
-// Options are what both ends of a connection need to know.
+// Options are the options that both ends of a connection need.
 type Options struct {
-	// Job, HasSecret and Key are for the handshake. Whoever has Key belongs to the job.
+	// Job, HasSecret and Key are for the handshake. Every process that knows Key belongs to the
+	// job.
 	Job       handshake.Job
 	HasSecret bool
 	Key       []byte
-	Insecure  bool // without a secret, serve other users too
-	// Interval is the time between two messages Alive; 0: DefaultInterval. Silence is after
-	// what time without any message the other end counts as lost; 0: DefaultSilence.
-	Interval, Silence time.Duration
-	Log               *slog.Logger // nil: nobody
+	Insecure  bool // serve processes of other users even without a secret
+	// Interval is the time between two messages Alive. 0 means DefaultInterval.
+	Interval time.Duration
+	// Silence is the time without any message after which the other end counts as lost. 0
+	// means DefaultSilence.
+	Silence time.Duration
+	Log     *slog.Logger // nil means no log
 }
 
 func (o Options) withDefaults() Options {
@@ -46,29 +49,29 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// silent is for how many ticks of the interval the other end may say nothing. Ticks are
-// counted, and not time, since a process that is suspended has none.
+// silent returns the number of intervals for which the other end may be silent. Ticks are counted
+// rather than time, because a suspended process has no ticks.
 func (o *Options) silent() silence { return max(2, silence(o.Silence/o.Interval)) }
 
 // Server is the coordinator of a job: it serves the sessions of its ranks.
 type Server struct {
-	opts  Options
-	size  int
-	ln    net.Listener // nil: for ranks of this process alone
-	wg    sync.WaitGroup
-	done  chan struct{}
-	ended chan struct{} // of one: a rank's connection has ended
-	most  int           // connections that have introduced themselves
-	why   string        // so few may be open
-	taken atomic.Int32  // messages that are being read and carried out
+	opts        Options
+	size        int
+	ln          net.Listener // nil: for ranks of this process alone
+	wg          sync.WaitGroup
+	done        chan struct{}
+	ended       chan struct{} // capacity 1: receives when a rank's connection has ended
+	limit       int           // the largest number of connections that have passed the handshake
+	limitReason string        // says, in errors, why limit is so small
+	taken       atomic.Int32  // number of goroutines that are reading and handling messages
 
-	mu       sync.Mutex // of all that follows, and of every Core
+	mu       sync.Mutex // guards the fields below, and every Core
 	closed   bool
 	sessions map[int]*session
-	exited   []exit             // in the order in which they came
-	open     map[net.Conn]bool  // all connections, and whether the rank there has joined
-	admitted map[net.Conn]bool  // those that have introduced themselves
-	peers    map[*peer]struct{} // those that have joined a session
+	exited   []exit             // the processes that ended, in order
+	open     map[net.Conn]bool  // all connections; true if the rank has joined
+	admitted map[net.Conn]bool  // the connections that have passed the handshake
+	peers    map[*peer]struct{} // the connections of ranks that have joined a session
 }
 
 // exit is the end of a rank's process.
@@ -77,7 +80,7 @@ type exit struct {
 	how  string
 }
 
-// session is one Init of all ranks.
+// session is the coordinator's state for one Init of all ranks.
 type session struct {
 	core  *Core
 	peers map[int]*peer // by rank
@@ -85,38 +88,38 @@ type session struct {
 
 // peer is a rank's connection.
 type peer struct {
-	session *session
-	rank    int
-	conn    net.Conn // nil in this process
-	send    func(m *Message, encoded func() []byte) bool
-	drop    func() // ends the connection once all has been sent
-	cut     func() // ends it at once
-	heard   bool   // since the last tick
-	silence silence
-	local   bool // it is in this process, and lives
+	session     *session
+	rank        int
+	conn        net.Conn // nil if the rank is in this process
+	send        func(m *Message, encoded func() []byte) bool
+	drop        func() // ends the connection once everything is sent
+	cut         func() // ends the connection at once
+	hasReceived bool   // since the last tick
+	silence     silence
+	local       bool // the rank is in this process, so it cannot be silent
 }
 
-// silence counts the ticks in which the other end of a connection has said nothing.
+// silence is the number of ticks for which the other end of a connection has been silent.
 type silence int
 
-// tick counts one, and tells whether to say Alive: rarely where nobody listens, whose
-// unread messages would fill the connection.
-func (n *silence) tick(heard bool) (say bool) {
-	if *n++; heard {
+// tick counts a tick. hasReceived says whether a message arrived since the last tick. tick returns
+// whether to send Alive now. If the other end is silent, it is sent rarely, because unread messages
+// fill the connection.
+func (n *silence) tick(hasReceived bool) (say bool) {
+	if *n++; hasReceived {
 		*n = 0
 	}
 	return *n < 4 || *n%16 == 0
 }
 
-// The bounds of what strangers may take: how long a handshake may last, and how many may be
-// under way; and of how many ranks are served.
+// The bounds on the resources of unknown clients, and on the number of ranks.
 const (
-	introductionTime = 10 * time.Second
-	strangers        = 256
-	connections      = 16384
+	handshakeTime  = 10 * time.Second
+	maxHandshakes  = 256
+	maxConnections = 16384
 )
 
-// NewServer returns the coordinator of a job of this many ranks, for ranks of this process.
+// NewServer returns the coordinator of a job of size ranks, for ranks of this process.
 func NewServer(size int, o Options) *Server {
 	s := &Server{
 		opts: o.withDefaults(), size: size, done: make(chan struct{}), ended: make(chan struct{}, 1),
@@ -126,7 +129,7 @@ func NewServer(size int, o Options) *Server {
 	return s
 }
 
-// Listen returns a coordinator that serves a TCP address, host:port.
+// Listen returns a coordinator that serves ranks at a TCP address, host:port.
 func Listen(addr string, size int, o Options) (*Server, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -134,15 +137,15 @@ func Listen(addr string, size int, o Options) (*Server, error) {
 	}
 	s := NewServer(size, o)
 	s.ln = ln
-	s.most, s.why = descriptors.Share(connections, "the coordinator's process")
+	s.limit, s.limitReason = descriptors.Share(maxConnections, "the coordinator's process")
 	s.wg.Go(s.accept)
 	return s, nil
 }
 
-// Addr is the address that the server listens on.
+// Addr returns the address that the server listens on.
 func (s *Server) Addr() *net.TCPAddr { return s.ln.Addr().(*net.TCPAddr) }
 
-// Exited tells that a rank's process has ended, and how.
+// Exited notifies the server that a rank's process has ended. how describes how.
 func (s *Server) Exited(rank int, how string) {
 	if rank < 0 || rank >= s.size {
 		return
@@ -155,7 +158,7 @@ func (s *Server) Exited(rank int, how string) {
 	}
 }
 
-// CloseIdle is Close once nobody is connected any more, else nothing.
+// CloseIdle calls Close if no rank is connected, and does nothing otherwise.
 func (s *Server) CloseIdle() error {
 	s.mu.Lock()
 	idle := len(s.peers) == 0
@@ -166,11 +169,11 @@ func (s *Server) CloseIdle() error {
 	return nil
 }
 
-// flushTime is how long Close takes to say what has been decided.
+// flushTime bounds how long Close takes to send the pending messages.
 const flushTime = time.Second
 
-// Close ends all connections, once what is to be said is written, and returns once no
-// goroutine of the server is left.
+// Close sends the pending messages, ends all connections, and waits for the server's goroutines to
+// end.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	first := !s.closed
@@ -195,15 +198,15 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// accept serves the listener.
+// accept accepts connections until the server is closed.
 func (s *Server) accept() {
-	slots := make(chan struct{}, min(strangers, s.most))
+	slots := make(chan struct{}, min(maxHandshakes, s.limit))
 	for {
 		c, err := s.ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of descriptors, say: there may be some soon
+		if err != nil { // such as no free file descriptor, which may change soon
 			select {
 			case <-time.After(10 * time.Millisecond):
 				continue
@@ -229,7 +232,7 @@ func (s *Server) accept() {
 	}
 }
 
-// serve serves a connection. known is called once it has introduced itself, or failed to.
+// serve serves a connection. It calls known when the handshake is over.
 func (s *Server) serve(c net.Conn, known func()) {
 	known = sync.OnceFunc(known)
 	defer known()
@@ -240,15 +243,15 @@ func (s *Server) serve(c net.Conn, known func()) {
 		delete(s.admitted, c)
 		s.mu.Unlock()
 	}()
-	c.SetDeadline(time.Now().Add(introductionTime))
-	rank, err := s.introduce(c)
+	c.SetDeadline(time.Now().Add(handshakeTime))
+	rank, err := s.shakeHands(c)
 	if err != nil {
 		s.opts.Log.Debug("coordinator: dropped a connection", "from", c.RemoteAddr(), "error", err)
 		return
 	}
 	known()
 	c.SetDeadline(time.Time{})
-	if err := tune(c.(*net.TCPConn)); err != nil {
+	if err := detectDeadHost(c.(*net.TCPConn)); err != nil {
 		s.opts.Log.Debug("coordinator: connection of a rank", "rank", rank, "error", err)
 	}
 	box := newOutbox()
@@ -263,20 +266,21 @@ func (s *Server) serve(c net.Conn, known func()) {
 	defer box.close()
 	in := bufio.NewReaderSize(c, readSize)
 	for err == nil {
-		err = s.hear(p, c.(*net.TCPConn), in)
+		err = s.receive(p, c.(*net.TCPConn), in)
 	}
-	s.lost(p, err)
+	s.peerLost(p, err)
 }
 
-// hear takes what a rank has said next.
-func (s *Server) hear(p *peer, c *net.TCPConn, in *bufio.Reader) error {
-	awaitInput(c) // of an error the read tells
+// receive reads and handles the messages that a rank has sent. It returns when no input is
+// buffered, or with an error.
+func (s *Server) receive(p *peer, c *net.TCPConn, in *bufio.Reader) error {
+	awaitInput(c) // the read returns the same error
 	s.taken.Add(1)
 	defer s.taken.Add(-1)
 	for {
 		m, err := decode(in, maxMessage)
 		if err == nil {
-			err = s.take(p, m)
+			err = s.handle(p, m)
 		}
 		if err != nil || in.Buffered() == 0 {
 			return err
@@ -284,34 +288,34 @@ func (s *Server) hear(p *peer, c *net.TCPConn, in *bufio.Reader) error {
 	}
 }
 
-// introduce performs the handshake.
-func (s *Server) introduce(c net.Conn) (rank int, err error) {
+// shakeHands performs the handshake and returns the rank at the other end.
+func (s *Server) shakeHands(c net.Conn) (rank int, err error) {
 	if !s.opts.HasSecret && !s.opts.Insecure {
 		if err := peeruid.SameUser(c); errors.As(err, new(*peeruid.OtherUserError)) {
 			return 0, err
 		}
 	}
-	own := handshake.Party{Role: handshake.Coordinator, Job: s.opts.Job, HasSecret: s.opts.HasSecret, Rank: -1, Process: handshake.ThisProcess()}
-	party, err := handshake.Accept(c, own, s.opts.Key, func() error { return s.admit(c) })
+	self := handshake.Party{Role: handshake.Coordinator, Job: s.opts.Job, HasSecret: s.opts.HasSecret, Rank: -1, Process: handshake.ThisProcess()}
+	party, err := handshake.Accept(c, self, s.opts.Key, func() error { return s.admit(c) })
 	return party.Rank, err
 }
 
-// admit takes a connection of the job, if there may be another one.
+// admit counts a connection of the job. It returns an error if there are too many.
 func (s *Server) admit(c net.Conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.admitted) >= s.most {
-		return fmt.Errorf("%d connections with the coordinator, at most %d%s", s.most+1, s.most, s.why)
+	if len(s.admitted) >= s.limit {
+		return fmt.Errorf("%d connections with the coordinator, at most %d%s", s.limit+1, s.limit, s.limitReason)
 	}
 	s.admitted[c] = true
 	return nil
 }
 
-// take carries out what a rank said. Its first word but Alive is Join.
-func (s *Server) take(p *peer, m *Message) error {
+// handle handles a message of a rank. The first message other than Alive must be Join.
+func (s *Server) handle(p *peer, m *Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.heard = true
+	p.hasReceived = true
 	switch {
 	case s.closed:
 		return net.ErrClosed
@@ -320,19 +324,19 @@ func (s *Server) take(p *peer, m *Message) error {
 	case m.Verb == Join && p.session != nil:
 		return fmt.Errorf("rank %d joined twice", p.rank)
 	case m.Verb == Join:
-		s.enter(p, m.Session)
+		s.joinSession(p, m.Session)
 	case p.session == nil:
-		return fmt.Errorf("rank %d said %v before it joined", p.rank, m.Verb)
+		return fmt.Errorf("rank %d sent %v before it joined", p.rank, m.Verb)
 	case p.session.peers[p.rank] != p:
-		return fmt.Errorf("rank %d said %v, and was refused", p.rank, m.Verb)
+		return fmt.Errorf("rank %d sent %v after it was refused", p.rank, m.Verb)
 	}
 	out, err := p.session.core.Step(p.rank, m)
 	p.session.deliver(out, p)
 	return err
 }
 
-// enter gives a connection its session.
-func (s *Server) enter(p *peer, number int) {
+// joinSession assigns a connection to a session, and creates the session if it is new.
+func (s *Server) joinSession(p *peer, number int) {
 	n := s.sessions[number]
 	if n == nil {
 		n = &session{core: NewCore(s.size), peers: map[int]*peer{}}
@@ -346,12 +350,13 @@ func (s *Server) enter(p *peer, number int) {
 	if p.conn != nil {
 		s.open[p.conn] = true
 	}
-	if n.peers[p.rank] == nil && p.rank >= 0 && p.rank < s.size { // else it is about to be refused
+	if n.peers[p.rank] == nil && p.rank >= 0 && p.rank < s.size { // else the core refuses the rank
 		n.peers[p.rank] = p
 	}
 }
 
-// deliver sends what the core says. A message for many is encoded once.
+// deliver sends the messages that the core has returned. It encodes a message for many ranks once.
+// sender is the connection whose message the core has handled.
 func (n *session) deliver(out []Outgoing, sender *peer) {
 	for _, o := range out {
 		encoded := sync.OnceValue(func() []byte { return encode(o.Message) })
@@ -363,15 +368,15 @@ func (n *session) deliver(out []Outgoing, sender *peer) {
 			if p != nil && !p.send(o.Message, encoded) {
 				p.cut()
 			}
-			if p != nil && rank == Sender { // it is refused
+			if p != nil && rank == Sender { // the core has refused the connection
 				p.drop()
 			}
 		}
 	}
 }
 
-// lost notes that a rank's connection ended.
-func (s *Server) lost(p *peer, why error) {
+// peerLost handles the end of a rank's connection.
+func (s *Server) peerLost(p *peer, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.peers, p)
@@ -380,19 +385,19 @@ func (s *Server) lost(p *peer, why error) {
 	default:
 	}
 	n := p.session
-	if s.closed || n == nil || n.peers[p.rank] != p { // this end ended it
+	if s.closed || n == nil || n.peers[p.rank] != p { // the server ended the connection itself
 		return
 	}
 	delete(n.peers, p.rank)
 	how := "its process ended"
-	if !errors.Is(why, io.EOF) && !errors.Is(why, net.ErrClosed) && !errors.Is(why, syscall.ECONNRESET) {
-		how = why.Error()
+	if !errors.Is(cause, io.EOF) && !errors.Is(cause, net.ErrClosed) && !errors.Is(cause, syscall.ECONNRESET) {
+		how = cause.Error()
 	}
 	if p.silence > s.opts.silent() {
 		how = fmt.Sprintf("it has not been heard of for %v", s.opts.Silence)
 	}
 	n.deliver(n.core.Lost(p.rank, how), nil)
-	if len(n.peers) == 0 && n.core.Over() {
+	if len(n.peers) == 0 && n.core.Ended() {
 		for number, other := range s.sessions {
 			if other == n {
 				delete(s.sessions, number)
@@ -401,8 +406,8 @@ func (s *Server) lost(p *peer, why error) {
 	}
 }
 
-// tick tells the ranks that the coordinator runs, and ends the connections of those that
-// have been silent for too long.
+// tick sends Alive to the ranks every interval, and ends the connections of ranks that have been
+// silent for too long.
 func (s *Server) tick() {
 	alive := &Message{Verb: Alive}
 	encoded := sync.OnceValue(func() []byte { return encode(alive) })
@@ -419,8 +424,8 @@ func (s *Server) tick() {
 			if p.local {
 				continue
 			}
-			say := p.silence.tick(p.heard)
-			p.heard = false
+			say := p.silence.tick(p.hasReceived)
+			p.hasReceived = false
 			if p.silence > s.opts.silent() || say && !p.send(alive, encoded) {
 				p.cut()
 			}

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// job is a coordinator and the clients of its ranks, which have not joined.
+// job is a coordinator and the clients of its ranks. The ranks have not joined.
 type job struct {
 	*Server
 	clients []*Client
@@ -70,7 +70,7 @@ func (j *job) connect(ctx context.Context, rank int, o ClientOptions) (*Client, 
 	return Dial(ctx, j.Addr().String(), rank, o)
 }
 
-// each runs f on all ranks at once, and returns their errors.
+// each runs f for all ranks concurrently and returns their errors.
 func (j *job) each(f func(r int, c *Client) error) []error {
 	errs := make([]error, len(j.clients))
 	var wg sync.WaitGroup
@@ -81,7 +81,7 @@ func (j *job) each(f func(r int, c *Client) error) []error {
 	return errs
 }
 
-// join has all ranks join.
+// join makes all ranks join.
 func (j *job) join(t testing.TB) {
 	t.Helper()
 	if err := errors.Join(j.each(func(r int, c *Client) error {
@@ -98,7 +98,7 @@ func forTransports(t *testing.T, f func(t *testing.T, transport string)) {
 	}
 }
 
-// await returns a group's failure.
+// await waits until a group has failed, and returns the failure.
 func await(t testing.TB, g *Group) *Failure {
 	t.Helper()
 	select {
@@ -110,7 +110,7 @@ func await(t testing.TB, g *Group) *Failure {
 	}
 }
 
-// TestGather gives every member what all have given, in every group.
+// In every group, Join and Gather return the values of all members on every member.
 func TestGather(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 4, nil)
@@ -141,7 +141,7 @@ func TestGather(t *testing.T) {
 	})
 }
 
-// What a rank posts can be read once Post returns, also by a rank that asks for many values.
+// Once Post has returned, other ranks can read the value, also if they ask for many values.
 func TestPost(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 3, nil)
@@ -163,9 +163,9 @@ func TestPost(t *testing.T) {
 	})
 }
 
-// TestPostAtOnce has a rank post and ask at the same time, and give up on some: every answer goes to
-// whoever asked for it.
-func TestPostAtOnce(t *testing.T) {
+// Goroutines of one rank post and read concurrently, and some stop waiting early. Every answer
+// reaches the goroutine that asked.
+func TestConcurrentPosts(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 2, nil)
 		j.join(t)
@@ -195,8 +195,9 @@ func TestPostAtOnce(t *testing.T) {
 	})
 }
 
-// TestDeath tells all others of a rank whose connection ends, and then that all know.
-func TestDeath(t *testing.T) {
+// When a rank's connection ends, every other rank receives the failure, and then the message
+// that all ranks know of it.
+func TestDeathIsReportedToAll(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 5, nil)
 		j.join(t)
@@ -221,9 +222,9 @@ func TestDeath(t *testing.T) {
 	})
 }
 
-// TestInquire brings the answers of those that give any, and the failure that the reporter
-// makes of them to all.
-func TestInquire(t *testing.T) {
+// Inquire returns the answers of the ranks that answer in time. Decide sends the failure to all
+// ranks.
+func TestInquireAndDecide(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		hang := make(chan struct{})
 		j := open(t, transport, 4, nil)
@@ -255,8 +256,9 @@ func TestInquire(t *testing.T) {
 	})
 }
 
-// TestLeave lets ranks leave together, and one alone when the others need it no more.
-func TestLeave(t *testing.T) {
+// A rank that leaves alone waits until the other ranks have come as far. The ranks that leave
+// after it do not wait.
+func TestLeaveAlone(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 3, nil)
 		j.join(t)
@@ -309,8 +311,8 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestForget has groups that were left cost nothing.
-func TestForget(t *testing.T) {
+// Clients and the coordinator keep no state of groups that all members have left.
+func TestGroupsThatWereLeftAreForgotten(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		var waiting sync.WaitGroup
 		j := open(t, transport, 2, nil)
@@ -349,7 +351,7 @@ func TestForget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer waiting.Wait() // until their clients are closed
+		defer waiting.Wait() // the goroutines end when their clients are closed, below
 		defer func() {
 			for _, c := range j.clients {
 				c.Close()
@@ -369,11 +371,11 @@ func TestForget(t *testing.T) {
 	})
 }
 
-// TestLeaveAtAnyTime has ranks leave at random times: all leave together, or none does, and
-// nobody waits for one that stays.
+// Ranks leave at random times. Either all leave together or all leave alone, and no rank waits
+// for longer than its grace time.
 func TestLeaveAtAnyTime(t *testing.T) {
 	const seeds, n, grace = 100, 4, 2 * time.Second
-	together := 0
+	jointly := 0
 	for seed := range uint64(seeds) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
@@ -405,18 +407,18 @@ func TestLeaveAtAnyTime(t *testing.T) {
 				}
 			}
 			if !alone[0] {
-				together++
+				jointly++
 			} else if spread < grace {
 				t.Errorf("seed %d: ranks that leave within %v do not leave together", seed, spread)
 			}
 		})
 	}
-	if together == 0 || together == seeds {
-		t.Errorf("all ranks left together in %d of %d cases: the times are ill chosen", together, seeds)
+	if jointly == 0 || jointly == seeds {
+		t.Errorf("all ranks left together in %d of %d cases: the times are ill chosen", jointly, seeds)
 	}
 }
 
-// TestJoinFailures ends the wait of those that join, with the reason, on all of them.
+// If a rank cannot join, the Join of the other ranks fails with the reason.
 func TestJoinFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind Kind
@@ -445,7 +447,7 @@ func TestJoinFailures(t *testing.T) {
 						joined <- err
 					}()
 				}
-				for { // both have joined
+				for { // until both have joined
 					j.mu.Lock()
 					n := j.sessions[1]
 					both := n != nil && len(n.peers) == 2
@@ -456,9 +458,9 @@ func TestJoinFailures(t *testing.T) {
 					time.Sleep(time.Millisecond)
 				}
 				c.act(t, j)
-				told := 2
+				wantNotified := 2
 				if c.kind == Lost {
-					told = 1
+					wantNotified = 1
 				}
 				failures := 0
 				for range 2 {
@@ -470,16 +472,16 @@ func TestJoinFailures(t *testing.T) {
 						t.Errorf("join failed with %v, want %q", err, c.want)
 					}
 				}
-				if failures != told {
-					t.Errorf("%d ranks were told, want %d", failures, told)
+				if failures != wantNotified {
+					t.Errorf("%d ranks were told, want %d", failures, wantNotified)
 				}
 			})
 		})
 	}
 }
 
-// TestExitedBefore tells a rank that joins of the first of those that ended before.
-func TestExitedBefore(t *testing.T) {
+// If several processes ended before a rank joins, the Join of that rank names the first of them.
+func TestJoinNamesTheFirstProcessThatEnded(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		const n = 16
 		j := open(t, transport, n, nil)
@@ -494,9 +496,9 @@ func TestExitedBefore(t *testing.T) {
 	})
 }
 
-// TestRefused has ranks that were refused not speak for those that were not, and their ends
-// be no failure.
-func TestRefused(t *testing.T) {
+// A process that was refused as a second one of its rank cannot act for the first one, and the
+// end of its connection is no failure.
+func TestRefusedProcessDoesNotAffectItsRank(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 2, nil)
 		j.join(t)
@@ -507,7 +509,7 @@ func TestRefused(t *testing.T) {
 			}
 			joinAs(t, c, "OFF")
 			p := &peer{rank: rank, session: j.sessions[1]}
-			if err := j.take(p, &Message{Verb: Leave, Final: true}); err == nil {
+			if err := j.handle(p, &Message{Verb: Leave, Final: true}); err == nil {
 				t.Errorf("a second rank %d leaves for the first", rank)
 			}
 			c.Depart(t.Context())
@@ -527,8 +529,8 @@ func joinAs(t *testing.T, c *Client, debug string) {
 	}
 }
 
-// TestCoordinatorLost is a failure that does not blame a rank.
-func TestCoordinatorLost(t *testing.T) {
+// The loss of the coordinator is a failure on all ranks, and names no rank.
+func TestLossOfTheCoordinatorNamesNoRank(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 2, func(o *ClientOptions) { o.Interval = 5 * time.Millisecond })
 		j.join(t)
@@ -543,14 +545,14 @@ func TestCoordinatorLost(t *testing.T) {
 	})
 }
 
-// TestSilence ends connections on which nothing is said.
-func TestSilence(t *testing.T) {
+// Connections end when the other end has been silent for too long.
+func TestSilentEndIsLost(t *testing.T) {
 	quick := func(o *ClientOptions) { o.Interval, o.Silence = 5*time.Millisecond, 100*time.Millisecond }
 	t.Run("rank", func(t *testing.T) {
 		j := open(t, "tcp", 2, quick)
 		j.join(t)
 		stopped := j.clients[1]
-		stopped.mu.Lock() // it neither hears nor says anything
+		stopped.mu.Lock() // the client can neither receive nor send
 		f := await(t, j.clients[0].Root())
 		stopped.mu.Unlock()
 		if f.Kind != Lost || !slices.Equal(f.Ranks, []int{1}) || !strings.Contains(f.Text, "not been heard of") {
@@ -586,9 +588,9 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// TestUndecided has a report that is not decided, since the coordinator or a rank that is asked is
-// suspended. A coordinator that runs is told to decide; otherwise the rank's own groups break.
-func TestUndecided(t *testing.T) {
+// A report is not decided, because the coordinator or an asked rank is suspended. If the
+// coordinator runs, the reporter asks it to decide; otherwise the reporter's own groups break.
+func TestReportIsDecidedWhileOthersAreSuspended(t *testing.T) {
 	for _, c := range []struct {
 		suspended, transport string
 		of                   func(j *job) *sync.Mutex
@@ -610,10 +612,10 @@ func TestUndecided(t *testing.T) {
 			}
 			mu := c.of(j)
 			mu.Lock()
-			begun := time.Now()
+			start := time.Now()
 			g.Fail(&Failure{Text: "broken"}, 1)
 			f := await(t, j.clients[0].Root())
-			if took := time.Since(begun); took < (leaseTicks-1)*interval {
+			if took := time.Since(start); took < (leaseTicks-1)*interval {
 				t.Errorf("given up after %v", took)
 			}
 			if f.Text != "broken" || f.Reporter != 0 || f.Group != "alone" || g.Failure() != f {
@@ -625,7 +627,7 @@ func TestUndecided(t *testing.T) {
 				t.Errorf("rank 2 was told of %+v", f)
 			}
 			mu.Unlock()
-			for r, c := range j.clients { // and then it is decided
+			for r, c := range j.clients { // all ranks run again, and the report is decided
 				if f := await(t, c.Root()); f.Text != "broken" || f.Reporter != 0 {
 					t.Errorf("rank %d was told of %+v", r, f)
 				}
@@ -634,15 +636,15 @@ func TestUndecided(t *testing.T) {
 	}
 }
 
-// TestUndecidedForLong decides a rank's report although another one's came before, whose reporter
-// is suspended, as is the rank that is asked.
-func TestUndecidedForLong(t *testing.T) {
+// A rank's report is decided although another rank reported before and is suspended, and the
+// asked rank is suspended too.
+func TestReportReplacesThatOfASuspendedRank(t *testing.T) {
 	forTransports(t, func(t *testing.T, transport string) {
 		j := open(t, transport, 3, func(o *ClientOptions) { o.Interval = 20 * time.Millisecond })
 		j.join(t)
 		j.clients[1].mu.Lock()
 		root := j.clients[0].Root()
-		j.clients[0].send(&Message{Verb: Fail, Failure: &Failure{Text: "first"}, Ranks: []int{1}}) // and is suspended then
+		j.clients[0].send(&Message{Verb: Fail, Failure: &Failure{Text: "first"}, Ranks: []int{1}}) // rank 0 then does nothing, like a suspended rank
 		if _, err := root.Missing(t.Context(), JoinKey); err != nil {
 			t.Fatal(err)
 		}
@@ -655,8 +657,9 @@ func TestUndecidedForLong(t *testing.T) {
 	})
 }
 
-// TestLoad expels nobody, and has nobody wait, while all processors are busy.
-func TestLoad(t *testing.T) {
+// While all processors are busy, no rank counts the coordinator as silent, and reports are
+// decided.
+func TestBusyProcessorsLoseNoRank(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 10 seconds")
 	}
@@ -670,7 +673,7 @@ func TestLoad(t *testing.T) {
 			}
 		})
 	}
-	for begun := time.Now(); time.Since(begun) < 10*time.Second; time.Sleep(100 * time.Millisecond) {
+	for start := time.Now(); time.Since(start) < 10*time.Second; time.Sleep(100 * time.Millisecond) {
 		for r, c := range j.clients {
 			c.mu.Lock()
 			if c.silence >= leaseTicks {
@@ -689,8 +692,8 @@ func TestLoad(t *testing.T) {
 	busy.Wait()
 }
 
-// TestQuietInTheCoordinatorsProcess has a rank be told what has reached its process, and was not
-// carried out yet.
+// On the rank that hosts the coordinator, Quiet waits for reports that have reached the process
+// and have not been handled.
 func TestQuietInTheCoordinatorsProcess(t *testing.T) {
 	j := open(t, "tcp", 2, nil)
 	local, err := j.Local(0, j.clients[0].opts)
@@ -707,7 +710,7 @@ func TestQuietInTheCoordinatorsProcess(t *testing.T) {
 			t.Fatal("not quiet, though nothing was said")
 		}
 	}
-	j.mu.Lock() // it reads, and carries out nothing
+	j.mu.Lock() // the server reads messages but cannot handle them
 	j.clients[1].Root().Fail(&Failure{Text: "bad call"})
 	for j.taken.Load() == 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
@@ -727,8 +730,8 @@ func TestQuietInTheCoordinatorsProcess(t *testing.T) {
 	}
 }
 
-// TestStrangers are not served.
-func TestStrangers(t *testing.T) {
+// Clients with another key, and clients that do not know the protocol, are not served.
+func TestUnknownClientsAreNotServed(t *testing.T) {
 	j := open(t, "tcp", 2, nil)
 	o := j.clients[0].opts
 	o.Key = []byte("another")
@@ -751,11 +754,11 @@ func TestStrangers(t *testing.T) {
 	j.join(t)
 }
 
-// TestFull refuses a rank for which there is no connection, and tells it why.
-func TestFull(t *testing.T) {
+// If there are too many connections, a rank is refused with an error that says why.
+func TestTooManyConnectionsAreRefused(t *testing.T) {
 	j := open(t, "tcp", 2, nil)
 	j.mu.Lock()
-	j.most, j.why = 2, ": of a test"
+	j.limit, j.limitReason = 2, ": of a test"
 	j.mu.Unlock()
 	var refused *handshake.RefusedError
 	c, err := j.connect(t.Context(), 1, j.clients[0].opts)

@@ -12,14 +12,13 @@ import (
 	"github.com/goddp/goddp/internal/race"
 )
 
-// The simulation runs the core with simulated ranks in virtual time. Ranks join, take
-// steps in each of which every rank needs a token from the rank before it, and leave. What a
-// rank posts is there before its token is.
-// Meanwhile some of them die, hang, are suspended, lose connections, make mistakes, leave
-// early or never come. Every message takes a random time; those of one connection keep
-// their order.
+// The simulation runs the core with simulated ranks in virtual time. The ranks join, make some
+// steps and leave. In each step a rank posts a value, passes a token to the rank behind it, and
+// waits for the token of the rank before it. The value must be readable when the token arrives.
+// Meanwhile some ranks die, hang, are suspended, lose connections, make mistakes, leave early or
+// never join. Every message takes a random time; messages of one connection keep their order.
 
-// coordinator is the core, or a mutant of it.
+// coordinator is the core or a mutant of it.
 type coordinator interface {
 	Step(from int, m *Message) ([]Outgoing, error)
 	Lost(r int, how string) []Outgoing
@@ -31,11 +30,11 @@ const (
 	simSteps    = 3
 	simDelay    = 5 * time.Millisecond // of a message, at most
 	simCompute  = 20 * time.Millisecond
-	simJoin     = time.Minute      // until who joins gives up
-	simTimeout  = 10 * time.Second // of a step
-	simAnswers  = time.Second      // until who asks decides without all answers
-	simGrace    = 2 * time.Second  // until who leaves does so alone
-	simSilence  = 10 * time.Minute // until a rank that says nothing is lost
+	simJoin     = time.Minute      // the timeout of joining
+	simTimeout  = 10 * time.Second // the timeout of a step
+	simAnswers  = time.Second      // until a reporter decides without all answers
+	simGrace    = 2 * time.Second  // until a rank that leaves does so alone
+	simSilence  = 10 * time.Minute // until a silent rank is lost
 	simLateness = 100 * time.Millisecond
 )
 
@@ -44,16 +43,16 @@ type fault uint8
 
 const (
 	dies         fault = iota // its process ends
-	exitsEarly                // before it joins, which the launcher sees
-	neverComes                // it does not start
-	hangs                     // its program stands still; its client answers
-	stops                     // its process is suspended for good
+	exitsEarly                // its process ends before it joins, and the launcher reports that
+	neverComes                // its process does not start
+	hangs                     // its program hangs, but its client answers
+	stops                     // its process is suspended forever
 	losesData                 // its connection to the rank behind it breaks
 	losesControl              // its connection to the coordinator breaks
-	errs                      // a call of its own is wrong
+	errs                      // it makes a wrong call
 	leavesEarly               // it leaves after its first step
-	differs                   // its options are others
-	faults
+	differs                   // its options differ from those of the other ranks
+	faults                    // the number of faults
 )
 
 func (f fault) String() string {
@@ -99,17 +98,17 @@ type simRank struct {
 	sim *simulation
 	id  int
 
-	up, down, data time.Duration // when the latest message of the connection arrives
+	up, down, data time.Duration // arrival of the latest message to the coordinator, from the coordinator, to the rank behind
 
 	dead, stopped, hung, unconnected bool
 	joined                           bool
-	step                             int // that it takes, from 1
-	waits                            bool
-	tokens                           int  // steps that the rank before it has reached
-	cutBefore, cutBehind             bool // the connections of the data have ended
-	reported                         bool // it told the coordinator of a failure
+	step                             int  // number of the current step, from 1
+	waits                            bool // for the token
+	tokens                           int  // the step of the latest token
+	cutBefore, cutBehind             bool // the data connections to its neighbors have ended
+	reported                         bool // it has reported a failure
 	leaving, gone                    bool
-	leavingAcks                      map[uint64]int // that it owes, by step
+	leavingAcks                      map[uint64]int // the acknowledgements that it owes: number of the message, and the step it must reach
 	failure                          *Failure
 	settled                          bool
 	messages                         int
@@ -160,7 +159,7 @@ func (s *simulation) breakf(format string, args ...any) {
 	s.broken = append(s.broken, fmt.Sprintf(format, args...))
 }
 
-// run runs until nothing happens any more, and checks how it ended.
+// run runs the simulation until no event is left, then checks the invariants.
 func (s *simulation) run() {
 	for len(s.queue) > 0 {
 		e := heap.Pop(&s.queue).(simEvent)
@@ -170,14 +169,15 @@ func (s *simulation) run() {
 	s.check()
 }
 
-// arrives runs do when a message on a connection arrives, behind those before it.
+// arrives schedules do for the time at which a message arrives. last is the arrival of the
+// previous message on the same connection.
 func (s *simulation) arrives(last *time.Duration, do func()) {
 	at := max(s.now+s.some(simDelay), *last)
 	*last = at
 	s.after(at-s.now, do)
 }
 
-// deliver carries out what the core sends.
+// deliver schedules the arrival of the messages that the core sends.
 func (s *simulation) deliver(out []Outgoing) {
 	for _, o := range out {
 		for _, to := range o.To {
@@ -195,9 +195,9 @@ func (s *simulation) deliver(out []Outgoing) {
 	}
 }
 
-// count counts what a rank says and is told beside joining, asking, posting and leaving.
+// count counts a message of a rank, unless it is about joining, querying, posting or leaving.
 func (r *simRank) count(m *Message) {
-	if m.Verb != Join && m.Verb != Gathered && m.Verb != Watch && m.Verb != Watched && m.Verb != Post && m.Verb != Posted && m.Verb != Leave {
+	if m.Verb != Join && m.Verb != Gathered && m.Verb != Query && m.Verb != Queried && m.Verb != Post && m.Verb != Posted && m.Verb != Leave {
 		r.messages++
 	}
 }
@@ -222,7 +222,7 @@ func (r *simRank) say(m *Message) {
 	})
 }
 
-// cut ends the connection to the coordinator.
+// cut ends the connection to the coordinator after some time.
 func (r *simRank) cut(after time.Duration) {
 	s := r.sim
 	s.after(after, func() {
@@ -245,7 +245,7 @@ func (r *simRank) others() (ranks []int) {
 	return ranks
 }
 
-// cutData ends the connections of the data.
+// cutData ends the data connections to the neighbors.
 func (r *simRank) cutData() {
 	s, behind, before := r.sim, r.behind(), r.before()
 	s.arrives(&r.data, func() { behind.cutBefore = true; behind.look() })
@@ -290,7 +290,7 @@ func (r *simRank) fault(f fault) {
 	case losesControl:
 		r.unconnected = true
 		r.cut(0)
-		s.after(simLateness, func() { r.cutData() }) // it ends, as it cannot hear any more
+		s.after(simLateness, func() { r.cutData() }) // its process ends, because it lost the coordinator
 	case errs:
 		r.report(&Message{Failure: &Failure{Text: "bad call", Ranks: []int{r.id}}})
 	case leavesEarly:
@@ -300,7 +300,7 @@ func (r *simRank) fault(f fault) {
 	}
 }
 
-// report tells the coordinator of a failure, the first one of this rank.
+// report reports a failure to the coordinator. A rank reports only its first failure.
 func (r *simRank) report(m *Message) {
 	if r.gone || r.reported || r.failure != nil || r.step == 0 || r.leaving && !m.WantAnswers {
 		return
@@ -321,7 +321,7 @@ func (r *simRank) report(m *Message) {
 	}
 }
 
-// decide ends this rank's inquiry.
+// decide asks for a decision, and asks again as long as there is none.
 func (r *simRank) decide(f *Failure, culprits []int) {
 	if r.failure == nil && !r.gone && !r.dead && !r.stopped && !r.unconnected {
 		final := *f
@@ -333,7 +333,7 @@ func (r *simRank) decide(f *Failure, culprits []int) {
 	}
 }
 
-// next begins a step, or leaves behind the last one.
+// next begins the next step, or leaves after the last step.
 func (r *simRank) next() {
 	r.step++
 	step := r.step
@@ -350,7 +350,7 @@ func (r *simRank) next() {
 	})
 }
 
-// pass gives the step's token to the rank behind it, and waits for its own.
+// pass passes the step's token to the rank behind, and waits for the token of the rank before.
 func (r *simRank) pass() {
 	s, step, behind := r.sim, r.step, r.behind()
 	if r.hung || r.failure != nil || r.leaving {
@@ -369,7 +369,7 @@ func (r *simRank) pass() {
 	r.waits = true
 	s.after(simGrace, func() {
 		if r.step == step && r.waits && r.failure == nil {
-			r.say(&Message{Verb: Watch, Key: LeaveKey})
+			r.say(&Message{Verb: Query, Key: LeaveKey})
 		}
 	})
 	s.after(simTimeout, func() {
@@ -380,7 +380,8 @@ func (r *simRank) pass() {
 	r.look()
 }
 
-// look goes on when the step's token is there, or cannot come any more.
+// look continues with the next step if the token has arrived, and reports a failure if it cannot
+// arrive any more.
 func (r *simRank) look() {
 	switch {
 	case r.dead || r.stopped || r.hung || r.unconnected || r.failure != nil || !r.waits:
@@ -413,7 +414,7 @@ func (r *simRank) leave() {
 	})
 }
 
-// acknowledge lets those leave alone whom this rank does not need any more.
+// acknowledge acknowledges that ranks leave alone, once this rank has come as far.
 func (r *simRank) acknowledge() {
 	for number, step := range r.leavingAcks {
 		if r.step >= step || r.leaving {
@@ -423,7 +424,7 @@ func (r *simRank) acknowledge() {
 	}
 }
 
-// end ends the process, in good order.
+// end leaves the session and ends the process.
 func (r *simRank) end() {
 	if !r.gone {
 		r.say(&Message{Verb: Leave, Final: true})
@@ -461,7 +462,7 @@ func (r *simRank) receive(m *Message) {
 		if m.Number > 0 {
 			r.say(&Message{Verb: Ack, Number: m.Number})
 		}
-		if s.rng.IntN(3) == 0 { // its process ends for the error, before the others have acknowledged
+		if s.rng.IntN(3) == 0 { // its process ends because of the error, before the other ranks have acknowledged
 			r.settled = true
 			r.dead = true
 			r.cut(0)
@@ -475,7 +476,7 @@ func (r *simRank) receive(m *Message) {
 		r.end()
 	case Left:
 		r.end()
-	case Watched:
+	case Queried:
 		if before := r.before().id; r.waits && !slices.Contains(m.Ranks, before) {
 			r.report(&Message{Ranks: []int{before}, Failure: &Failure{Text: "left", Ranks: []int{before}}})
 		}
@@ -492,7 +493,7 @@ func (r *simRank) receive(m *Message) {
 	}
 }
 
-// faults is the ranks that something is wrong with.
+// faults returns the ranks that have a fault.
 func (s *simulation) faults() []int {
 	var ranks []int
 	for r := range s.faulty {
@@ -502,7 +503,8 @@ func (s *simulation) faults() []int {
 	return ranks
 }
 
-// check finds the invariants that do not hold.
+// check checks the invariants: all ranks have the same failure, hear that it is settled, do not
+// wait forever, and need few messages.
 func (s *simulation) check() {
 	var first *simRank
 	total := 0
@@ -531,7 +533,8 @@ func (s *simulation) check() {
 	}
 }
 
-// checkCause finds a cause that names nobody with whom something is wrong.
+// checkCause checks that a failure names a rank that has a fault. If only one rank has one, the
+// failure must be of the right kind and name that rank alone.
 func (s *simulation) checkCause(f *Failure) {
 	named := slices.Concat(f.Ranks, f.Absent)
 	guilty := func(r int) bool {
@@ -552,7 +555,7 @@ func (s *simulation) checkCause(f *Failure) {
 	for rank, what = range s.faulty {
 	}
 	want := map[fault]Kind{dies: Lost, exitsEarly: Exited, losesControl: Lost, leavesEarly: Departed, differs: Different}[what]
-	also := map[fault]Kind{stops: Lost, losesData: Departed}[what] // it may be lost, or leave, before it is asked
+	also := map[fault]Kind{stops: Lost, losesData: Departed}[what] // the rank may be lost, or leave, before it is asked
 	if f.Kind != want && (also == "" || f.Kind != also) {
 		s.breakf("rank %d %v, and the cause is %+v, want kind %q", rank, what, *f, want)
 	}
@@ -561,7 +564,7 @@ func (s *simulation) checkCause(f *Failure) {
 	}
 }
 
-// simulate runs a schedule, and says what did not hold.
+// simulate runs one schedule and returns the invariants that were violated.
 func simulate(core coordinator, size int, seed uint64) string {
 	faulty := 1 + int(seed%3)
 	s := newSimulation(core, size, seed, faulty)
@@ -569,7 +572,7 @@ func simulate(core coordinator, size int, seed uint64) string {
 	return strings.Join(s.broken, "\n")
 }
 
-// TestSimulation runs the core through schedules with faults.
+// The invariants hold in all schedules.
 func TestSimulation(t *testing.T) {
 	run := func(size int, seed uint64) {
 		if broken := simulate(NewCore(size), size, seed); broken != "" {
@@ -594,7 +597,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// hasty believes the first report, without asking those whom it names.
+// hasty decides the first report without asking the ranks that it names.
 type hasty struct{ *Core }
 
 func (c hasty) Step(from int, m *Message) ([]Outgoing, error) {
@@ -606,7 +609,8 @@ func (c hasty) Step(from int, m *Message) ([]Outgoing, error) {
 	return c.Core.Step(from, m)
 }
 
-// forgetful waits for the acknowledgements of ranks that are lost.
+// forgetful ignores that ranks are lost after a decision, and so waits for their
+// acknowledgements.
 type forgetful struct{ *Core }
 
 func (c forgetful) Lost(r int, how string) []Outgoing {
@@ -616,7 +620,7 @@ func (c forgetful) Lost(r int, how string) []Outgoing {
 	return c.Core.Lost(r, how)
 }
 
-// fickle decides again when another failure is reported.
+// fickle decides a second time when another failure is reported.
 type fickle struct{ *Core }
 
 func (c fickle) Step(from int, m *Message) ([]Outgoing, error) {
@@ -626,7 +630,7 @@ func (c fickle) Step(from int, m *Message) ([]Outgoing, error) {
 	return c.Core.Step(from, m)
 }
 
-// TestSimulationCatchesMutants has the simulation find what is wrong with other cores.
+// The simulation detects cores with a defect.
 func TestSimulationCatchesMutants(t *testing.T) {
 	for name, mutate := range map[string]func(*Core) coordinator{
 		"hasty":     func(c *Core) coordinator { return hasty{c} },

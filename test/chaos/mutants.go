@@ -36,7 +36,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "one rank alone is told of a failure", file: "internal/coordinator/core.go",
-		old: "\tc.tell(g, heard...)\n", new: "\tc.tell(g, heard[:min(1, len(heard))]...)\n",
+		old: "\tc.sendFailure(g, members...)\n", new: "\tc.sendFailure(g, members[:min(1, len(members))]...)\n",
 		shows: func(s *scenario) bool { return s.Mode == async && s.Setup == alone && s.Fault == delay },
 	},
 	{
@@ -81,7 +81,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a dead peer is not noticed", file: "internal/coordinator/core.go",
-		old: "\t\tc.gone(r, lost, Failure{Kind: Lost,", new: "\t\t_ = c.gone\n\t\t_ = (Failure{Kind: Lost,",
+		old: "\t\tc.remove(r, lost, Failure{Kind: Lost,", new: "\t\t_ = c.remove\n\t\t_ = (Failure{Kind: Lost,",
 		shows: func(s *scenario) bool { return s.Setup == alone && s.Fault == kill },
 	},
 	{

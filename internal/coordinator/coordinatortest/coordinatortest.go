@@ -1,4 +1,4 @@
-// Package coordinatortest gives ranks of one process a coordinator, for tests.
+// Package coordinatortest makes coordinators for tests.
 package coordinatortest
 
 import (
@@ -11,11 +11,12 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// leaveTime is how long rank 0 waits for the others to leave.
+// leaveTime bounds how long rank 0 waits for the other ranks to leave.
 const leaveTime = 10 * time.Second
 
-// OfProcess returns the group of all ranks, each of which is a process that calls it, by way of a
-// store. Rank 0 hosts the coordinator until release.
+// OfProcess returns the group of all ranks of a job. Each rank is a process that calls OfProcess.
+// The ranks find each other through the store. Rank 0 hosts the coordinator until it calls
+// release.
 func OfProcess(ctx context.Context, kv store.Store, rank, size int) (g *coordinator.Group, release func(), err error) {
 	o := coordinator.ClientOptions{Size: size, Host: "rank 0", HostRank: 0}
 	m := store.Member{Rank: rank}
@@ -43,7 +44,8 @@ func OfProcess(ctx context.Context, kv store.Store, rank, size int) (g *coordina
 	return client.Root(), release, err
 }
 
-// Ranks returns the group of all n ranks, as each of them has it. All have joined.
+// Ranks returns the handles of n ranks, all in this process, on the group of all ranks. All have
+// joined.
 func Ranks(t testing.TB, n int) []*coordinator.Group {
 	t.Helper()
 	server := coordinator.NewServer(n, coordinator.Options{})

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// giveUp makes the kernel end a connection when the other end's host has not acknowledged
-// data for this long.
-func giveUp(c *net.TCPConn, after time.Duration) error {
+// setUserTimeout makes the kernel end a connection if the host at the other end has not
+// acknowledged data for this long.
+func setUserTimeout(c *net.TCPConn, after time.Duration) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
@@ -23,7 +23,7 @@ func giveUp(c *net.TCPConn, after time.Duration) error {
 	return failed
 }
 
-// unread tells whether something has come that nobody has read, or the connection's end.
+// unread reports whether a connection has unread input, or has ended.
 func unread(c *net.TCPConn) (some bool, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -42,8 +42,7 @@ func readable(fd uintptr) bool {
 	}
 }
 
-// awaitInput waits until there is something to read, or the connection's end, and takes
-// nothing of it.
+// awaitInput waits until a connection has input or has ended. It reads nothing.
 func awaitInput(c *net.TCPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -14,25 +14,25 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// keyPlace is, in a job's store, where the coordinator is.
-const keyPlace = "coordinator"
+// addressKey is the key, in a job's store, of the coordinator's address.
+const addressKey = "coordinator"
 
-// LauncherPrefix is the part of a job's store in which a launcher says where the coordinator of
-// all its sessions is.
+// LauncherPrefix is the part of a job's store in which a launcher publishes the address of the
+// coordinator of all its sessions.
 const LauncherPrefix = "goddp"
 
-// place is where the coordinator of a job can be reached.
-type place struct {
+// address says where the coordinator of a job can be reached.
+type address struct {
 	Addrs    []string // tried in turn
-	Host     string   // whose process it is in
-	HostRank int      // its rank; -1: it has none
-	// Token is what the key of the connections is made of, beside the job's secret. Where
-	// there is none, whoever can read the store has the key.
+	Host     string   // describes the process that hosts the coordinator
+	HostRank int      // the rank of that process, or -1 if it is no rank
+	// Token and the job's secret determine the key of the connections. In a job without a
+	// secret, every process that can read the store knows the key.
 	Token []byte
 }
 
-// Publish starts a coordinator for a job of this many ranks, and says in the job's store where
-// it is. listen is host:port; o.Key is not used.
+// Publish starts a coordinator for a job of size ranks and publishes its address in the job's
+// store. listen is host:port. Publish sets o.Key itself.
 func Publish(ctx context.Context, kv store.Store, m store.Member, listen string, size int, o ClientOptions) (*Server, error) {
 	token := []byte(rand.Text())
 	if listen == "" {
@@ -45,8 +45,8 @@ func Publish(ctx context.Context, kv store.Store, m store.Member, listen string,
 	addrs, err := Reachable(s.Addr())
 	if err == nil {
 		var value []byte
-		if value, err = json.Marshal(place{Addrs: addrs, Host: o.Host, HostRank: o.HostRank, Token: token}); err == nil {
-			err = kv.Set(ctx, keyPlace, value)
+		if value, err = json.Marshal(address{Addrs: addrs, Host: o.Host, HostRank: o.HostRank, Token: token}); err == nil {
+			err = kv.Set(ctx, addressKey, value)
 		}
 	}
 	if err != nil {
@@ -56,13 +56,14 @@ func Publish(ctx context.Context, kv store.Store, m store.Member, listen string,
 	return s, nil
 }
 
-// Find connects to the coordinator that the job's store names, once it does.
+// Find connects to the coordinator whose address is in the job's store. It waits until the address
+// is there.
 func Find(ctx context.Context, kv store.Store, m store.Member, o ClientOptions) (*Client, error) {
-	value, err := kv.Get(ctx, keyPlace)
+	value, err := kv.Get(ctx, addressKey)
 	if err != nil {
 		return nil, err
 	}
-	var p place
+	var p address
 	if err := json.Unmarshal(value, &p); err != nil {
 		return nil, fmt.Errorf("where the coordinator is: %w", err)
 	}
@@ -78,7 +79,7 @@ func Find(ctx context.Context, kv store.Store, m store.Member, o ClientOptions) 
 	return nil, errors.Join(errs...)
 }
 
-// of adds what a member of a job knows.
+// of returns o with the job, the secret and the key of a member.
 func (o Options) of(m store.Member, token []byte) Options {
 	h := hmac.New(sha256.New, m.Secret)
 	h.Write(token)
@@ -86,8 +87,8 @@ func (o Options) of(m store.Member, token []byte) Options {
 	return o
 }
 
-// Reachable is the addresses at which others can try to reach a listener: its own, or those
-// of all interfaces where it listens on every one.
+// Reachable returns the addresses at which other hosts can try to reach a listener: its own
+// address or, if it listens on all interfaces, the addresses of all interfaces.
 func Reachable(a *net.TCPAddr) ([]string, error) {
 	if !a.IP.IsUnspecified() {
 		return []string{a.String()}, nil

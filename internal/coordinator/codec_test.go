@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// FuzzDecode reads what ranks might send, and has the coordinator of three ranks carry it out.
-// What is read is the same when it is sent on. Nothing makes the coordinator panic, or send to
-// ranks that there are not.
+// FuzzDecode decodes arbitrary bytes as messages and gives the messages to the core of three
+// ranks. Encoding a decoded message and decoding it again returns the same message. No message
+// makes the core panic, or send to a rank that does not exist.
 func FuzzDecode(f *testing.F) {
 	const size, most = 3, 1 << 12
 	add := func(messages ...Message) {
@@ -22,7 +22,7 @@ func FuzzDecode(f *testing.F) {
 	add(join, join, join, half, half, Message{Verb: Leave}, Message{Verb: Leave, Alone: true, Value: []byte("5")}, Message{Verb: Ack, Number: 1})
 	add(join, join, join, Message{Verb: Fail, Failure: &Failure{Text: "late", Key: "x", Late: true}, Ranks: []int{1, 2}, WantAnswers: true},
 		Message{Verb: Ack, Number: 1, Value: []byte("at 5")}, Message{Verb: Fail, Failure: &Failure{}, Final: true}, Message{Verb: Alive})
-	add(join, join, Message{Verb: Watch, Key: LeaveKey}, Message{Verb: Failed, Values: [][]byte{{}, nil}})
+	add(join, join, Message{Verb: Query, Key: LeaveKey}, Message{Verb: Failed, Values: [][]byte{{}, nil}})
 	odd := Message{Verb: Gather, Group: "odd", Key: JoinKey, Ranks: []int{0, 7}}
 	add(join, join, join, odd, Message{Verb: Alive}, Message{Verb: Alive}, Message{Verb: Fail, Group: "odd", Failure: &Failure{}})
 	f.Add([]byte{4, 0, 0, 0, 'n', 'u', 'l', 'l'})

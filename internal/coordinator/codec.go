@@ -11,15 +11,16 @@ import (
 	"time"
 )
 
-// On a connection a message is JSON, behind its length in four bytes.
+// A message is sent as its length, in four bytes, and its JSON encoding.
 
-// maxMessage bounds a message: that with the values of many ranks is the largest.
+// maxMessage is the largest size of a message in bytes. The largest messages hold the values of
+// many ranks.
 const maxMessage = 64 << 20
 
-// readSize is how much is read at a time: messages that are no gather's fit.
+// readSize is the size of the read buffer. All messages but the results of gathers fit into it.
 const readSize = 1 << 10
 
-// encode makes the bytes of a message.
+// encode returns the encoding of a message.
 func encode(m *Message) []byte {
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -49,22 +50,24 @@ func decode(r io.Reader, most int) (*Message, error) {
 	return m, json.Unmarshal(text, m)
 }
 
-// hostSilence is how long the other end's host may not answer before it counts as lost.
+// hostSilence is how long the host at the other end may fail to answer before the kernel ends the
+// connection.
 const hostSilence = 20 * time.Second
 
-// tune makes the kernel notice that the other end's host is gone.
-func tune(c *net.TCPConn) error {
+// detectDeadHost configures the kernel to end the connection when the host at the other end does
+// not answer.
+func detectDeadHost(c *net.TCPConn) error {
 	err := c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: hostSilence / 4, Interval: hostSilence / 4, Count: 3})
-	return errors.Join(err, giveUp(c, hostSilence))
+	return errors.Join(err, setUserTimeout(c, hostSilence))
 }
 
-// outbox holds what is to be written on a connection, so that whoever sends never waits.
+// outbox is the queue of messages that are to be written on a connection. Senders never block.
 type outbox struct {
 	mu     sync.Mutex
 	queue  net.Buffers
 	bytes  int
 	closed bool
-	wake   chan struct{} // of one
+	wake   chan struct{} // capacity 1: wakes run
 }
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
@@ -81,7 +84,7 @@ func (o *outbox) put(b []byte) bool {
 	return true
 }
 
-// close has run return once all is written.
+// close makes run return once all messages are written.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -96,7 +99,7 @@ func (o *outbox) signal() {
 	}
 }
 
-// run writes until close, or an error.
+// run writes messages until close is called or a write fails.
 func (o *outbox) run(c net.Conn) error {
 	for {
 		o.mu.Lock()
