@@ -8,8 +8,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// Call is what was called. In JSON its kind, reduction and element type have
-// their names.
+// Call identifies a call. In JSON, its kind, reduction and element type are written as names.
 type Call struct{ backend.Fingerprint }
 
 type callJSON struct {
@@ -18,10 +17,10 @@ type callJSON struct {
 	Op    string `json:"op,omitzero"`
 	DType string `json:"dtype,omitzero"`
 	Count int    `json:"count"`
-	Root  *int   `json:"root,omitempty"` // of kinds that have one; the peer of Send and Recv
+	Root  *int   `json:"root,omitempty"` // the root, or the peer of Send and Recv; only of kinds that have one
 }
 
-// MarshalJSON writes names for numbers.
+// MarshalJSON writes names instead of numbers.
 func (c Call) MarshalJSON() ([]byte, error) {
 	j := callJSON{Seq: c.Seq, Kind: c.Kind.String(), Count: c.Count}
 	if c.Kind.Reduces() {
@@ -36,7 +35,7 @@ func (c Call) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote.
+// UnmarshalJSON reads the output of MarshalJSON.
 func (c *Call) UnmarshalJSON(data []byte) (err error) {
 	var j callJSON
 	if err := json.Unmarshal(data, &j); err != nil {
@@ -62,13 +61,13 @@ func (c *Call) UnmarshalJSON(data []byte) (err error) {
 	return nil
 }
 
-// State is where a call was.
+// State is the state of a call.
 type State struct{ backend.State }
 
-// MarshalText is the state's name.
+// MarshalText returns the state's name.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads the state's name.
+// UnmarshalText sets the state from its name.
 func (s *State) UnmarshalText(text []byte) (err error) {
 	for s.State = backend.Queued; s.State <= backend.Failed; s.State++ {
 		if s.String() == string(text) {
@@ -78,7 +77,7 @@ func (s *State) UnmarshalText(text []byte) (err error) {
 	return fmt.Errorf("%q is no state of a call", text)
 }
 
-// named finds the number that has a name.
+// named returns the value of type T whose String method returns name.
 func named[T interface {
 	~uint8
 	fmt.Stringer

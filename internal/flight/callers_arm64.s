@@ -2,11 +2,10 @@
 
 // func callers(pcs *[maxFrames]uintptr) int
 //
-// The frame pointers of a goroutine form a list: R29 points to the caller's
-// R29, above which is the return address. The walk stays within the
-// goroutine's stack, whose bounds are the first two words of g, and goes
-// upwards only. NOSPLIT, and without a frame: nothing can move the stack
-// meanwhile.
+// The frame pointers of a goroutine form a list: R29 points to the caller's R29. The return
+// address is in the word above. The walk stays within the goroutine's stack, whose bounds are
+// the first two words of g, and goes upwards only. The function is NOSPLIT and has no frame, so
+// the runtime cannot move the stack during the walk.
 TEXT ·callers(SB), NOSPLIT, $0-16
 	MOVD 0(g), R1           // the stack's beginning
 	MOVD 8(g), R2           // its end

@@ -6,20 +6,20 @@ import (
 	"fmt"
 )
 
-// A record's JSON takes more than recordText bytes, so that a dump of n bytes has at
-// most n/recordText records. A few more are always read: people write such dumps.
+// The JSON of a record takes more than recordText bytes, so a dump of n bytes has at most
+// n/recordText records. fewRecords more are accepted, because people write short records by
+// hand.
 const (
 	recordText = 100
 	fewRecords = 16
 )
 
-// maxSiteFrames bounds the frames of a call site: a line in the recorder's memory has
-// at least five bytes.
+// maxSiteFrames is the largest number of frames of a call site: a line in the recorder's memory
+// has at least five bytes.
 const maxSiteFrames = len(siteRecord{}.text) / 5
 
-// Decode reads the JSON of a dump. It may be of another process, or of anybody's
-// making: Decode takes a few times the memory of data at most, and its error says
-// what no recorder writes.
+// Decode decodes the JSON of a dump, which may come from any source. It takes at most a few times
+// the memory of data. It returns an error for a dump that no recorder can have written.
 func Decode(data []byte) (*Dump, error) {
 	d, err := decodeDump(data)
 	if err != nil {
@@ -28,6 +28,7 @@ func Decode(data []byte) (*Dump, error) {
 	return d, nil
 }
 
+// decodeDump is Decode without the prefix of errors.
 func decodeDump(data []byte) (*Dump, error) {
 	d := &Dump{}
 	if err := json.Unmarshal(data, d); err != nil {
@@ -39,10 +40,11 @@ func decodeDump(data []byte) (*Dump, error) {
 	return d, d.check()
 }
 
-// UnmarshalJSON reads a dump, unless a list in it is longer than any recorder's.
+// UnmarshalJSON decodes a dump. It returns an error if a list in the dump is longer than a
+// recorder's.
 func (d *Dump) UnmarshalJSON(data []byte) (err error) {
 	type fields Dump
-	var lists struct { // in place of the fields of these names
+	var lists struct { // these fields replace those of the same names in Dump
 		*fields
 		Awaited json.RawMessage `json:"awaited"`
 		Groups  json.RawMessage `json:"groups"`
@@ -73,8 +75,8 @@ func (d *Dump) UnmarshalJSON(data []byte) (err error) {
 	return err
 }
 
-// decodeList reads a JSON array, an element at a time, of at most so many elements. It
-// returns nil for none.
+// decodeList decodes a JSON array, one element at a time, of at most so many elements. It returns
+// nil if there is no array.
 func decodeList[T any](what string, text json.RawMessage, most int) (list []T, err error) {
 	if len(text) == 0 {
 		return nil, nil

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Dump is what was recorded of one rank, up to the time at which it was taken.
+// Dump is the record of one rank, at the time Taken.
 type Dump struct {
 	Version    int       `json:"version"`
 	Rank       int       `json:"rank"`
@@ -17,41 +17,41 @@ type Dump struct {
 	Run        string    `json:"run,omitzero"`
 	Started    time.Time `json:"started"`
 	Taken      time.Time `json:"taken"`
-	// Closed is when the process left the job in good order; zero if it has not.
+	// Closed is when the process left the job in good order. It is zero before.
 	Closed time.Time `json:"closed,omitzero"`
-	// Aborted is when the program aborted a group though nothing had failed here;
-	// zero if it has not.
+	// Aborted is when the program aborted a group although no call had failed on this rank. It
+	// is zero if the program did not.
 	Aborted time.Time `json:"aborted,omitzero"`
-	// Fate says what became of the process, in the words of whoever watched
-	// it: "was killed by SIGKILL", at FateAt; or "is suspended". It is empty of
-	// one that ran, or that was ended because of another.
+	// Fate says how the process ended, at FateAt, as its launcher saw it: "was killed by
+	// SIGKILL". It is "is suspended" for a suspended process. It is empty for a process that
+	// still ran, or that the launcher ended because another one failed.
 	Fate   string    `json:"fate,omitzero"`
 	FateAt time.Time `json:"fate_at,omitzero"`
 	// Reason is why a group failed, at ReasonAt.
 	Reason   string    `json:"reason,omitzero"`
 	ReasonAt time.Time `json:"reason_at,omitzero"`
-	// Awaited is the ranks of the job, the first of them, that were waited for
-	// when a deadline passed, if that is the reason.
+	// Awaited is set if a deadline passed: the ranks of the job that the call waited for, or
+	// the first of them.
 	Awaited []int `json:"awaited,omitempty"`
-	// DeadlinePassed is whether the deadline of a call in flight has passed. It is set by a
-	// rank that asks the others why. The deadline may be earlier than the call's timeout: a
+	// DeadlinePassed says that the deadline of a call in flight has passed. A rank sets it when
+	// it asks the other ranks why. The deadline may be earlier than the call's timeout: a
 	// request to stop leaves the calls in flight less time.
 	DeadlinePassed bool `json:"deadline_passed,omitzero"`
 
-	Capacity int    `json:"capacity"` // of the ring
-	Recorded uint64 `json:"recorded"` // calls so far; the ring holds the latest
-	// LostGroups counts the groups that were not recorded, and LostSites the
-	// calls whose site was not, because there were too many.
+	Capacity int    `json:"capacity"` // number of entries of the ring
+	Recorded uint64 `json:"recorded"` // number of calls so far, of which the ring holds the latest
+	// LostGroups is the number of groups, and LostSites the number of calls whose site, did not
+	// fit into the record's tables.
 	LostGroups uint64 `json:"lost_groups,omitzero"`
 	LostSites  uint64 `json:"lost_sites,omitzero"`
 
 	Groups  []Membership `json:"groups"`
-	Sites   [][]Frame    `json:"sites"`   // where calls come from, innermost frame first
-	Records []Record     `json:"records"` // by number
+	Sites   [][]Frame    `json:"sites"`   // the call sites, innermost frame first
+	Records []Record     `json:"records"` // ordered by number
 }
 
-// Membership is a process group as its member sees it. The numbers are those
-// of its latest collectives; Send and Recv are not among them.
+// Membership is a process group as one of its members recorded it. Enqueued, Started and Completed
+// are the numbers of its latest collectives; Send and Recv do not count.
 type Membership struct {
 	Name      string `json:"name"` // equal on all its ranks
 	Rank      int    `json:"rank"` // within the group
@@ -63,11 +63,11 @@ type Membership struct {
 
 // Record is one call.
 type Record struct {
-	Number  uint64        `json:"number"` // in the order of this process, from 1
+	Number  uint64        `json:"number"` // of the call within this process, from 1
 	Group   string        `json:"group"`
 	Call    Call          `json:"call"`
-	Name    string        `json:"name,omitzero"` // what the caller calls it
-	Bytes   int           `json:"bytes"`         // Count elements; 0 where types are mixed
+	Name    string        `json:"name,omitzero"` // the caller's name of the call
+	Bytes   int           `json:"bytes"`         // size of Count elements; 0 if the call has several types
 	State   State         `json:"state"`
 	Queued  time.Time     `json:"queued"`
 	Running time.Time     `json:"running,omitzero"`
@@ -83,11 +83,11 @@ func (r Record) String() string {
 	return r.Call.String()
 }
 
-// InFlight tells whether the call had neither ended nor failed.
+// InFlight reports whether the call had neither ended nor failed.
 func (r Record) InFlight() bool { return r.Ended.IsZero() }
 
-// Frames is where a call comes from, innermost frame first; nil if that is not
-// known.
+// Frames returns the call site of a record, innermost frame first. It returns nil if the site is
+// not known.
 func (d *Dump) Frames(r Record) []Frame {
 	if r.Site < 1 || r.Site > len(d.Sites) {
 		return nil

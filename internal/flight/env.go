@@ -12,36 +12,36 @@ import (
 	"github.com/goddp/goddp/internal/atomicfile"
 )
 
-// The variables of this package. Where PyTorch has one for the same purpose,
-// it is read if this is not set.
+// The environment variables of this package. If PyTorch has a variable for the same purpose, it
+// counts if this one is not set.
 const (
 	// EntriesVar is the number of entries of the ring; 0 records nothing.
 	EntriesVar = "GODDP_FLIGHT_ENTRIES"
 	// DirVar is the folder that dumps are written into.
 	DirVar = "GODDP_FLIGHT_DIR"
-	// OnFailureVar, if 0, keeps a failure from being dumped.
+	// OnFailureVar is 0 if a failure is to write no dump.
 	OnFailureVar = "GODDP_DUMP_ON_FAILURE"
-	// FDVar is the descriptor of the memory that the launcher made.
+	// FDVar is the file descriptor of the memory that the launcher allocated.
 	FDVar = "GODDP_FLIGHT_FD"
 )
 
-// DefaultEntries is the size of the ring where nothing else is said.
+// DefaultEntries is the default size of the ring.
 const DefaultEntries = 2000
 
-// maxEntries bounds the ring: about 2 GB.
+// maxEntries is the largest size of the ring, which takes about 2 GB.
 const maxEntries = 1 << 24
 
-// Settings are what the environment says about recording.
+// Settings are the settings of the flight recorder, as the environment gives them.
 type Settings struct {
-	Entries       int  // of the ring; 0: record nothing
+	Entries       int  // size of the ring; 0: record nothing
 	DumpOnFailure bool // write dumps when a group fails
 
 	dir, prefix string
 	job, run    string // as in Identity
 }
 
-// ReadSettings reads the settings from an environment, such as [os.LookupEnv].
-// Its error names every variable that makes no sense.
+// ReadSettings reads the settings from an environment. lookup is a function such as [os.LookupEnv].
+// The error names every variable with an invalid value.
 func ReadSettings(lookup func(string) (string, bool)) (Settings, error) {
 	s := Settings{Entries: DefaultEntries, DumpOnFailure: true}
 	var errs []error
@@ -77,9 +77,9 @@ func ReadSettings(lookup func(string) (string, bool)) (Settings, error) {
 	return s, nil
 }
 
-// Chosen is the folder for dumps that the environment names, or "". PyTorch's
-// variables name a prefix of files; here it is that of the folder, so that the
-// dumps of both stay apart.
+// Chosen returns the folder for dumps that the environment names, or "". PyTorch's variables name a
+// prefix of file names. Here it is the folder's name, so that the dumps of both are in different
+// places.
 func (s Settings) Chosen() string {
 	if s.dir != "" {
 		return s.dir
@@ -87,9 +87,9 @@ func (s Settings) Chosen() string {
 	return strings.TrimRight(s.prefix, "_-./")
 }
 
-// Folder is where the dumps of a job go: Chosen, or else the system's temporary folder.
-// In a folder in which anybody can make files they go into one of this user's and the
-// job's.
+// Folder returns the folder for the dumps of a job: Chosen or, if that is empty, the system's
+// temporary folder. If all users can write into that folder, Folder returns a subfolder for this
+// user and job.
 func (s Settings) Folder(job string) string {
 	dir := s.Chosen()
 	if dir != "" && !atomicfile.IsShared(dir) {
@@ -98,10 +98,10 @@ func (s Settings) Folder(job string) string {
 	return filepath.Join(cmp.Or(dir, os.TempDir()), fmt.Sprintf("goddp_flight_%d_%s", os.Getuid(), job))
 }
 
-// Dir is the Folder of this process's job. It makes the folder, unless that is Chosen,
-// which [Dump.Write] makes.
+// Dir returns the Folder of this process's job. It creates the folder, unless the folder is Chosen,
+// which [Dump.Write] creates.
 func (s Settings) Dir() (string, error) {
-	// Without a launcher that names the job, the ranks have a parent in common.
+	// If the launcher does not name the job, the ranks use the id of their common parent process.
 	dir := s.Folder(cmp.Or(s.job, "of_"+strconv.Itoa(os.Getppid())))
 	if dir == s.Chosen() {
 		return dir, nil

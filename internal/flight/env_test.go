@@ -63,7 +63,7 @@ func TestDir(t *testing.T) {
 	if _, err := s.Dir(); err == nil {
 		t.Error("a folder that others can write into was accepted")
 	}
-	// In a folder that is chosen, and in which anybody can make files, it is the same.
+	// A chosen folder that all users can write to also gets a subfolder.
 	if err := os.Chmod(tmp, 0o777|os.ModeSticky); err != nil {
 		t.Fatal(err)
 	}

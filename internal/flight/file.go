@@ -11,16 +11,15 @@ import (
 	"github.com/goddp/goddp/internal/atomicfile"
 )
 
-// maxFile bounds what is read of a dump's file, in bytes. The default ring takes 1 MiB.
+// maxFile is the largest size of a dump's file that is read, in bytes. The default ring takes 1 MiB.
 const maxFile = 64 << 20
 
-// File is the name of a rank's dump.
+// File returns the file name of a rank's dump.
 func File(rank int) string { return fmt.Sprintf("rank_%d.json", rank) }
 
-// Write writes the dump into a folder, which it makes if need be, and returns
-// the file's path. It refuses a folder that others can write into and that is not
-// this user's. The file, which its owner alone may read, appears whole or
-// not at all, in place of an earlier one of the same rank.
+// Write writes the dump to a folder, which it creates if necessary, and returns the file's path. It
+// refuses a folder of another user, or one that others can write to. Only the owner may read the
+// file. Write replaces an earlier dump of the same rank atomically.
 func (d *Dump) Write(dir string) (path string, err error) {
 	data, err := json.MarshalIndent(d, "", " ")
 	if err != nil {
@@ -49,13 +48,11 @@ func ReadFile(path string) (*Dump, error) {
 	return d, nil
 }
 
-// ErrNoDumps is in the error of [ReadDir] for a folder that holds no dumps, or that
-// cannot be read.
+// ErrNoDumps is the error of [ReadDir] for a folder that contains no dumps or cannot be read.
 var ErrNoDumps = errors.New("no dumps, named rank_*.json")
 
-// ReadDir reads the dumps, named rank_*.json, of a folder, in order of rank.
-// A file that cannot be read does not hide the others: they are returned along
-// with the error, which names each such file.
+// ReadDir reads the dumps of a folder, which are named rank_*.json, in order of rank. If some files
+// cannot be read, it returns the other dumps and an error that names each such file.
 func ReadDir(dir string) ([]*Dump, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -7,17 +7,16 @@ import (
 	"unsafe"
 )
 
-// The recorder's memory is a header, the table of groups, the table of call
-// sites, and the ring of entries. It is read by processes of the same host
-// only, so its numbers are in the host's byte order.
+// The recorder's memory consists of a header, the table of groups, the table of call sites,
+// and the ring of entries. Numbers are in the host's byte order, because only processes of the
+// same host read the memory.
 //
-// A value that changes alone is one aligned word: it is there or it is not. An
-// entry, which has many, is published by its check, the hash of its words,
-// written last, and zero while they are being written. A reader takes the
-// check, the words, and the check again, and believes them if all three agree:
-// it never takes a half-written entry for a whole one, whenever the writer was
-// stopped. Within the process, reading and writing exclude each other by
-// Recorder.mu, so that only the check has to be atomic.
+// A value that changes on its own is one aligned word, which is written atomically. An entry has
+// many words. Its check is a hash of these words. The writer sets the check to zero, writes the
+// words, and then writes the check. A reader loads the check, the words, and the check again,
+// and accepts the entry if both checks equal the hash of the words. So it never accepts a
+// half-written entry, even if the writer was stopped at any point. Within the process,
+// Recorder.mu excludes readers and writers from each other, so only the check must be atomic.
 
 const (
 	magic   = 0x676f6464_70666c31 // "goddpfl1"
@@ -29,35 +28,35 @@ const (
 	maxAwaited = 64
 )
 
-// header is what there is once. What comes before closed is written by New.
+// header holds the values that exist once. New writes the fields before closed.
 type header struct {
 	magic      uint64 // written last
 	version    uint32
-	capacity   uint32 // of the ring, in entries
+	capacity   uint32 // number of entries of the ring
 	rank       int32
 	worldSize  int32
 	localRank  int32
 	generation int32
 	pid        int64
-	started    int64 // Unix time in ns, like all times here
+	started    int64 // in Unix nanoseconds, like all times in this memory
 	host       [64]byte
 	job        [64]byte
 	run        [64]byte
 
-	closed     int64 // when; 0 until Close
-	aborted    int64 // when; 0 until Abort
+	closed     int64 // time of Close; 0 before
+	aborted    int64 // time of Abort; 0 before
 	groupCount uint64
 	siteCount  uint64
-	lostGroups uint64 // groups that found the table full
-	lostSites  uint64 // calls from sites that did
-	reasonAt   int64  // when; 0 until the reason and who was awaited are whole
+	lostGroups uint64 // number of groups that did not fit into the table
+	lostSites  uint64 // number of calls whose site did not fit into the table
+	reasonAt   int64  // time of Reason; 0 until reason and awaited are complete
 
 	reason       [1024]byte
 	awaitedCount uint64
 	awaited      [maxAwaited]uint32
 }
 
-// groupRecord is one of this process's groups.
+// groupRecord is the record of one of this process's groups.
 type groupRecord struct {
 	name      [112]byte
 	rank      int32
@@ -67,26 +66,26 @@ type groupRecord struct {
 	completed uint64
 }
 
-// siteRecord is a place that calls come from: a line for each frame.
+// siteRecord is a call site: one line of text for each frame.
 type siteRecord struct{ text [1024]byte }
 
 // slot holds one entry.
 type slot struct {
-	check   uint64 // of the entry; atomic
-	running int64  // when; 0: it is queued
-	ended   int64  // when; negative if it failed; 0: it has not ended
+	check   uint64 // hash of the entry; accessed atomically
+	running int64  // when the call started to run; 0: it is queued
+	ended   int64  // when the call ended, negative if it failed; 0: it has not ended
 	entry
 }
 
 type entry struct {
-	number  uint64 // from 1; its slot is (number-1) mod capacity
+	number  uint64 // from 1; the entry is in slot (number-1) mod capacity
 	queued  int64
 	timeout int64 // ns
 	seq     uint64
 	count   int64
 	root    int32
 	group   uint16 // index into the table of groups
-	site    uint16 // 1 + index into the table of sites; 0: not known
+	site    uint16 // 1 + index into the table of call sites; 0: not known
 	kind    uint8
 	op      uint8
 	dtype   uint8
@@ -96,8 +95,8 @@ type entry struct {
 
 const entryWords = unsafe.Sizeof(entry{}) / 8
 
-// sum is the check of an entry, never 0. Its two halves are multiplied side by
-// side.
+// sum returns the check of an entry, which is never 0. It computes two independent halves, which a
+// processor multiplies in parallel.
 func (e *entry) sum() uint64 {
 	const factor = 0x9e3779b97f4a7c15
 	words := (*[entryWords]uint64)(unsafe.Pointer(e))
@@ -110,8 +109,7 @@ func (e *entry) sum() uint64 {
 	return a ^ bits.RotateLeft64(b, 32) | 1
 }
 
-// read returns a slot's entry, or false if there is none or it is being
-// written.
+// read returns the entry in a slot. ok is false if there is none or it is being written.
 func (s *slot) read() (e entry, running, ended int64, ok bool) {
 	check := atomic.LoadUint64(&s.check)
 	running, ended = atomic.LoadInt64(&s.running), atomic.LoadInt64(&s.ended)
@@ -123,13 +121,13 @@ func (s *slot) read() (e entry, running, ended int64, ok bool) {
 	return e, running, ended, check != 0 && check == e.sum() && check == atomic.LoadUint64(&s.check)
 }
 
-// Size is the memory that a recorder of so many entries needs, in bytes.
+// Size returns the number of bytes that a recorder with a ring of so many entries needs.
 func Size(entries int) int {
 	return int(unsafe.Sizeof(header{}) + maxGroups*unsafe.Sizeof(groupRecord{}) +
 		maxSites*unsafe.Sizeof(siteRecord{}) + uintptr(entries)*unsafe.Sizeof(slot{}))
 }
 
-// layout is a recorder's memory seen as its parts.
+// layout is the parts of a recorder's memory.
 type layout struct {
 	*header
 	groups []groupRecord
@@ -137,7 +135,7 @@ type layout struct {
 	slots  []slot
 }
 
-// overlay lays the parts over mem, with as many slots as it has room for.
+// overlay returns the parts of mem, with as many slots as fit.
 func overlay(mem []byte) (l layout, err error) {
 	if len(mem) < Size(1) {
 		return l, fmt.Errorf("a recorder needs at least %d bytes, not %d", Size(1), len(mem))

@@ -7,7 +7,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// roleVar makes this test's executable something else: what roles says.
+// roleVar is an environment variable that makes this test's executable run a function of roles
+// instead of the tests.
 const roleVar = "FLIGHT_TEST_ROLE"
 
 var roles = map[string]func(){}

@@ -6,9 +6,9 @@ import (
 	"runtime"
 )
 
-// Open starts the recorder of a process in the memory that its launcher made,
-// or without one, in memory of its own: then a rank that is killed leaves no
-// record. It returns nil if the settings say to record nothing.
+// Open starts the recorder of a process in the memory that the launcher allocated. If there is
+// none, it uses memory of its own, and a rank that is killed leaves no record. Open returns nil if
+// the settings say to record nothing.
 func Open(id Identity, s Settings, log *slog.Logger) *Recorder {
 	if s.Entries == 0 {
 		return nil

@@ -14,18 +14,17 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// ErrEmpty: no recorder was ever started in the memory.
+// ErrEmpty is the error of reading memory in which no recorder was ever started.
 var ErrEmpty = errors.New("flight: nothing was recorded")
 
-// Read reads the memory of a recorder: one of another process, alive or dead,
-// that may be writing while it is read, or anything else. What is half written
-// is left out.
+// Read reads the memory of a recorder. The process of the recorder may be dead, or may write while
+// Read reads. The memory may contain anything. Read omits entries that are half written.
 func Read(mem []byte) (*Dump, error) {
 	l, err := overlay(mem)
 	if err != nil {
 		return nil, fmt.Errorf("flight: %w", err)
 	}
-	capacity := l.capacity // read once: whoever writes the memory may change it meanwhile
+	capacity := l.capacity // read once: another process may change it
 	switch m := atomic.LoadUint64(&l.magic); {
 	case m == 0:
 		return nil, ErrEmpty
@@ -44,6 +43,7 @@ func Read(mem []byte) (*Dump, error) {
 	return d, nil
 }
 
+// decode returns the record in a recorder's memory.
 func decode(l layout) *Dump {
 	d := &Dump{
 		Version: int(l.version), Rank: int(l.rank), WorldSize: int(l.worldSize), LocalRank: int(l.localRank),
@@ -75,13 +75,14 @@ func decode(l layout) *Dump {
 	if n := len(d.Records); n > 0 {
 		d.Recorded = d.Records[n-1].Number
 	}
-	// After the records: what they refer to is there.
+	// Read after the records, so that all call sites that they refer to are complete.
 	for i := range l.sites[:min(l.siteCount, maxSites)] {
 		d.Sites = append(d.Sites, parseFrames(text(l.sites[i].text[:])))
 	}
 	return d
 }
 
+// decode returns the call in a slot. It returns false if there is none or it is being written.
 func (s *slot) decode(groups []Membership) (Record, bool) {
 	e, running, ended, ok := s.read()
 	if !ok || int(e.group) >= len(groups) {
@@ -108,7 +109,7 @@ func (s *slot) decode(groups []Membership) (Record, bool) {
 	return r, true
 }
 
-// moment is a time of the record; 0 is the zero Time.
+// moment returns a recorded time. 0 is the zero Time.
 func moment(ns int64) time.Time {
 	if ns == 0 {
 		return time.Time{}
@@ -116,7 +117,7 @@ func moment(ns int64) time.Time {
 	return time.Unix(0, ns).UTC()
 }
 
-// text is what stands before the first zero.
+// text returns the bytes before the first zero as a string.
 func text(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {
 		b = b[:i]
@@ -124,10 +125,10 @@ func text(b []byte) string {
 	return strings.ToValidUTF8(string(b), "")
 }
 
-// maxWorld bounds what is believed of a job's size.
+// maxWorld is the largest size of a job that is accepted in a record.
 const maxWorld = 1 << 20
 
-// check finds what no recorder writes.
+// check returns an error if the dump contains values that no recorder writes.
 func (d *Dump) check() error {
 	if d.WorldSize < 1 || d.WorldSize > maxWorld || d.Rank < 0 || d.Rank >= d.WorldSize {
 		return fmt.Errorf("a record of rank %d of %d", d.Rank, d.WorldSize)

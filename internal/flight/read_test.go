@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// recorded is the memory of a recorder with some calls in it.
+// recorded returns the memory of a recorder that has recorded some calls.
 func recorded(t testing.TB) []byte {
 	mem := heap(Size(4))
 	r, err := New(mem, Identity{Rank: 1, WorldSize: 4}, 4)
@@ -42,7 +42,7 @@ func TestRead(t *testing.T) {
 	slots := Size(0)
 	for name, test := range map[string]struct {
 		change func(mem []byte) []byte
-		want   string // of the error; "" for a record less than there were
+		want   string // part of the error; "" if Read succeeds and omits one record
 	}{
 		"empty":           {func(m []byte) []byte { clear(m); return m }, ErrEmpty.Error()},
 		"short":           {func(m []byte) []byte { return m[:100] }, "at least"},
@@ -69,9 +69,9 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// FuzzRead changes a record's memory at will, with entries whose check is right again
-// if sealed: whoever forges an entry forges that. What is read encodes to what decodes
-// to the same.
+// FuzzRead changes a recorder's memory at arbitrary places. If sealed is set, it also makes the
+// checks of the entries right, as an attacker would. Every dump that Read returns must survive
+// encoding and decoding.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte{0}, uint(0), uint(0), false)
 	f.Add([]byte{255, 255, 255, 255, 255, 255, 255, 255}, uint(12), uint(200), false)
@@ -103,7 +103,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// roundTrip fails the test unless d is what its JSON decodes to.
+// roundTrip fails the test unless encoding d and decoding it returns d.
 func roundTrip(t *testing.T, d *Dump) {
 	t.Helper()
 	text, err := json.Marshal(d)
@@ -119,8 +119,8 @@ func roundTrip(t *testing.T, d *Dump) {
 	}
 }
 
-// FuzzDecode reads dumps of anybody's making: an error at worst, and memory in
-// proportion to the text alone.
+// FuzzDecode decodes arbitrary dumps. Decode must not panic, and must take memory in proportion
+// to its input.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{
 		`{"version": 2, "rank": 1, "world_size": 2000000000}`,

@@ -12,50 +12,50 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// Identity is whose record it is.
+// Identity says which process of which job a record belongs to.
 type Identity struct {
 	Rank, WorldSize, LocalRank int
-	Generation                 int    // which of the job's attempts
+	Generation                 int    // how often the launcher has restarted the job
 	Job                        string // the launcher's random id of the job, or ""
-	Run                        string // what the job is called by its user, or ""
+	Run                        string // the user's name of the job, or ""
 }
 
-// ErrInUse: the memory belongs to a recorder of this process that was not
+// ErrInUse is the error of New if the memory belongs to a recorder of this process that is not
 // closed.
 var ErrInUse = errors.New("flight: the memory is another recorder's")
 
 // Recorder records the calls of one process. Its methods are safe for
 // concurrent use, and a nil Recorder records nothing.
 type Recorder struct {
-	// mu orders the goroutines of this process. Others read meanwhile.
-	mu    sync.Mutex
-	mem   layout
-	begun uint64 // number of the latest entry
-	next  int    // slot of the next one
-	seen  [16]seen
-	known map[stack]uint16 // call sites by stack
+	// mu excludes the goroutines of this process from each other. Other processes read the
+	// memory without it.
+	mu     sync.Mutex
+	mem    layout
+	latest uint64 // number of the latest entry
+	next   int    // slot of the next entry
+	seen   [16]seen
+	known  map[stack]uint16 // call sites by stack
 }
 
-// Group is the recorder's end of one process group. A nil Group records
-// nothing.
+// Group records the calls of one process group. A nil Group records nothing.
 type Group struct {
 	r      *Recorder
 	index  uint16
 	record *groupRecord
 }
 
-// Entry is a call that was recorded. The zero Entry stands for one that was
-// not. An update that comes after the ring has gone round does nothing.
+// Entry is a recorded call. The zero Entry is a call that is not recorded. If the ring has
+// overwritten the entry, updates do nothing.
 type Entry struct {
 	group  *Group
 	slot   *slot
-	number uint64 // as long as the slot has it too, the slot is this entry's
-	seq    uint64 // 0 of Send and Recv
+	number uint64 // the slot still holds this entry if it has the same number
+	seq    uint64 // number of the collective; 0 for Send and Recv
 }
 
-// New starts a record in mem, which is zero or holds the record of a life that
-// has ended, and stays the recorder's. nil means memory of this process. The
-// ring has as many entries, or fewer if mem has no room for them.
+// New starts a record in mem, which must be zero or hold the record of a process that has ended.
+// The recorder then owns mem. If mem is nil, New allocates memory. The ring has the given number
+// of entries, or fewer if mem is too small for them.
 func New(mem []byte, id Identity, entries int) (*Recorder, error) {
 	if entries < 1 {
 		return nil, fmt.Errorf("flight: a ring of %d entries: want at least 1", entries)
@@ -73,7 +73,7 @@ func New(mem []byte, id Identity, entries int) (*Recorder, error) {
 	}
 	clear(mem)
 	l.slots = l.slots[:min(len(l.slots), entries)]
-	host, _ := os.Hostname() // "" says as much as an error
+	host, _ := os.Hostname() // "" if the name is not known
 	l.version, l.capacity = version, uint32(len(l.slots))
 	l.rank, l.worldSize, l.localRank, l.generation = int32(id.Rank), int32(id.WorldSize), int32(id.LocalRank), int32(id.Generation)
 	l.pid, l.started = pid, time.Now().UnixNano()
@@ -90,8 +90,8 @@ func heap(size int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), size)
 }
 
-// Group starts the record of a group. name is equal on all its ranks, such as
-// "default", or "default/split/1/0"; rank and size are the group's own.
+// Group starts the record of a process group. name must be equal on all its ranks, such as
+// "default" or "default/1/0". rank is this process's rank in the group, and size the group's size.
 func (r *Recorder) Group(name string, rank, size int) *Group {
 	if r == nil {
 		return nil
@@ -110,9 +110,9 @@ func (r *Recorder) Group(name string, rank, size int) *Group {
 	return g
 }
 
-// Begin records a call that has its number, or 0 if it was refused before it got one:
-// it was queued at that time, in Unix nanoseconds. Where it comes from is read off the stack. It allocates nothing but
-// for a call site that is new.
+// Begin records a call as queued at a time in Unix nanoseconds. The call's number is 0 if the
+// call was rejected before it got one. Begin takes the call site from the goroutine's stack. It
+// allocates memory only for a new call site.
 func (g *Group) Begin(c *backend.Call, at int64) Entry {
 	if g == nil {
 		return Entry{}
@@ -124,22 +124,22 @@ func (g *Group) Begin(c *backend.Call, at int64) Entry {
 	r := g.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.begun++
+	r.latest++
 	s := &r.mem.slots[r.next]
 	if r.next++; r.next == len(r.mem.slots) {
 		r.next = 0
 	}
-	atomic.SwapUint64(&s.check, 0) // unlike a store, a barrier also for what follows
+	atomic.SwapUint64(&s.check, 0) // a swap is also a barrier for the writes that follow; a store is not
 	s.running, s.ended = 0, 0
 	s.entry = entry{
-		number: r.begun, queued: at, timeout: int64(c.Timeout), seq: print.Seq,
+		number: r.latest, queued: at, timeout: int64(c.Timeout), seq: print.Seq,
 		count: int64(print.Count), root: int32(print.Root),
 		group: g.index, site: r.site(&pcs),
 		kind: uint8(print.Kind), op: uint8(print.Op), dtype: uint8(print.DType),
 	}
 	copy(s.name[:], c.Name)
 	atomic.StoreUint64(&s.check, s.sum())
-	e := Entry{group: g, slot: s, number: r.begun}
+	e := Entry{group: g, slot: s, number: r.latest}
 	if collective(print.Kind) && print.Seq > 0 {
 		e.seq = print.Seq
 		g.record.enqueued = e.seq
@@ -147,11 +147,10 @@ func (g *Group) Begin(c *backend.Call, at int64) Entry {
 	return e
 }
 
-// collective tells whether a call of this kind is numbered among those that
-// all ranks make.
+// collective reports whether calls of this kind are numbered in the sequence that all ranks share.
 func collective(k backend.Kind) bool { return k != backend.Send && k != backend.Recv }
 
-// Running records that the call's turn has come.
+// Running records that the call has started to run.
 func (e Entry) Running(at time.Time) {
 	if e.group == nil {
 		return
@@ -165,7 +164,7 @@ func (e Entry) Running(at time.Time) {
 	e.group.record.started = max(e.group.record.started, e.seq)
 }
 
-// Ended records that the call is done, or failed.
+// Ended records that the call is done or has failed.
 func (e Entry) Ended(at time.Time, failed bool) {
 	if e.group == nil {
 		return
@@ -184,8 +183,8 @@ func (e Entry) Ended(at time.Time, failed bool) {
 	}
 }
 
-// Reason records why a group failed, and, where it was a deadline, which ranks
-// of the job were waited for. The first reason stays.
+// Reason records why a group failed and, if a deadline passed, the ranks of the job that the call
+// waited for. Only the first Reason is recorded.
 func (r *Recorder) Reason(text string, awaited ...int) {
 	if r == nil {
 		return
@@ -197,12 +196,13 @@ func (r *Recorder) Reason(text string, awaited ...int) {
 		for i, rank := range awaited[:min(len(awaited), maxAwaited)] {
 			r.mem.awaited[i], r.mem.awaitedCount = uint32(rank), uint64(i+1)
 		}
-		atomic.StoreInt64(&r.mem.reasonAt, time.Now().UnixNano()) // after the text
+		atomic.StoreInt64(&r.mem.reasonAt, time.Now().UnixNano()) // last: a reader uses the text only if the time is set
 	}
 }
 
-// Abort records that the program aborts a group, unless there is a Reason by now: what
-// fails then is its own doing, and the reason that others give. The first one stays.
+// Abort records that the program aborts a group, unless a Reason is recorded already. Later
+// failures, and the reasons that other ranks give, are then the program's own doing. Only the
+// first Abort is recorded.
 func (r *Recorder) Abort() {
 	if r == nil {
 		return
@@ -214,7 +214,7 @@ func (r *Recorder) Abort() {
 	}
 }
 
-// Dump is what is recorded now; nil of a nil Recorder.
+// Dump returns the current record. A nil Recorder returns nil.
 func (r *Recorder) Dump() *Dump {
 	if r == nil {
 		return nil
@@ -224,8 +224,8 @@ func (r *Recorder) Dump() *Dump {
 	return decode(r.mem)
 }
 
-// Close records that the process left its job in good order. The memory may
-// then be used for another record.
+// Close records that the process left its job in good order. The memory may then be used for
+// another recorder.
 func (r *Recorder) Close() {
 	if r == nil {
 		return

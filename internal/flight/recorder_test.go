@@ -74,7 +74,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// times are a record's times since the epoch.
+// times returns the times of a record, counted from the epoch.
 func times(r Record) (s []string) {
 	for _, at := range []time.Time{r.Queued, r.Running, r.Ended} {
 		if at.IsZero() {
@@ -93,7 +93,8 @@ func TestRingGoesRound(t *testing.T) {
 	for seq := uint64(2); seq <= 6; seq++ {
 		g.Begin(allReduce(seq), at(0).UnixNano())
 	}
-	// Its place has been taken: only the group's numbers may change.
+	// A later call has overwritten the first entry: updating it may only change the numbers of
+	// the group.
 	first.Running(at(1))
 	first.Ended(at(2), true)
 	d := r.Dump()
@@ -159,7 +160,7 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// TestConcurrent is for the race detector, and counts what came through.
+// Goroutines may record concurrently, and no call is lost.
 func TestConcurrent(t *testing.T) {
 	const goroutines, calls = 8, 200
 	r := newRecorder(t, 16)
@@ -218,7 +219,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestLayout pins what version 2 is: change it and the version together.
+// TestLayout pins the layout of version 2. A change of the layout needs a new version.
 func TestLayout(t *testing.T) {
 	for _, p := range []struct {
 		what      string

@@ -11,18 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memfdName is what /proc shows of a recorder's memory.
+// memfdName is the name of a recorder's memory in /proc.
 const memfdName = "goddp-flight"
 
-// Shared is memory for the recorder of another process, which this process can
-// read whatever becomes of that one.
+// Shared is memory for the recorder of another process. This process can read it even when the
+// other one has died.
 type Shared struct {
 	file *os.File
 	mem  []byte // read-only
 }
 
-// NewShared makes memory for a recorder of so many entries. Nobody can change
-// its size any more.
+// NewShared allocates memory for a recorder of so many entries. Its size cannot be changed.
 func NewShared(entries int) (*Shared, error) {
 	fd, err := unix.MemfdCreate(memfdName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -45,40 +44,41 @@ func NewShared(entries int) (*Shared, error) {
 	return s, nil
 }
 
-// seals keep memory from being taken away under those who have mapped it.
+// seals keep other processes from changing the size of the memory.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// File is what the other process is to inherit; [FDVar] tells it the number.
+// File returns the file that the other process must inherit. [FDVar] must hold its descriptor in
+// that process.
 func (s *Shared) File() *os.File { return s.file }
 
-// Read reads what the other process has recorded.
+// Read reads the record of the other process.
 func (s *Shared) Read() (*Dump, error) { return readOf(s.mem) }
 
-// readOf reads the record of another process of this host, and whether that is
+// readOf reads the record of another process of this host. It sets Fate if that process is
 // suspended.
 func readOf(mem []byte) (*Dump, error) {
 	d, err := Read(mem)
 	if err != nil {
 		return nil, err
 	}
-	// The state follows the name, which is in parentheses and may hold anything.
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.PID)) // empty of one that has ended
+	// The state follows the process's name, which is in parentheses and may contain any bytes.
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.PID)) // empty if the process has ended
 	if i := bytes.LastIndexByte(stat, ')'); i >= 0 && bytes.HasPrefix(stat[i+1:], []byte(" T ")) {
 		d.Fate = "is suspended"
 	}
 	return d, nil
 }
 
-// Close lets go of the memory.
+// Close releases the memory.
 func (s *Shared) Close() error {
 	unmap(s.mem)
 	return s.file.Close()
 }
 
-// Inherited maps the memory that the launcher made for this process, as FDVar
-// says; nil if that is not set. Programs that this process starts do not
-// inherit it. The error is that of a descriptor which is something else, or
-// which another process records into.
+// Inherited maps the memory that the launcher allocated for this process. FDVar holds its
+// descriptor; if FDVar is not set, Inherited returns nil. Programs that this process starts do not
+// inherit the memory. The error says that the descriptor is something else, or that another process
+// records into the memory.
 func Inherited() ([]byte, error) {
 	value := os.Getenv(FDVar)
 	if value == "" {
@@ -94,8 +94,8 @@ func Inherited() ([]byte, error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("flight: %s is %d: %w", FDVar, fd, err)
 	}
-	// The lock is this process's and ends with it. A worker may be a script
-	// that starts several.
+	// The lock belongs to this process and ends with it. It matters if the worker is a script
+	// that starts several processes.
 	lock := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &lock); err != nil {
 		return nil, fmt.Errorf("flight: %s is %d: another process records into it: %w", FDVar, fd, err)
@@ -103,8 +103,7 @@ func Inherited() ([]byte, error) {
 	return mapMemory(fd, unix.PROT_READ|unix.PROT_WRITE)
 }
 
-// checkSeals tells what is wrong with a descriptor that should be of memory
-// whose size is fixed.
+// checkSeals returns an error if a descriptor is not memory of a fixed size.
 func checkSeals(fd int) error {
 	has, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if errors.Is(err, unix.EINVAL) {
@@ -130,27 +129,26 @@ func mapMemory(fd, prot int) ([]byte, error) {
 
 func unmap(mem []byte) { _ = unix.Munmap(mem) } // it was mapped
 
-// Find reads the records of a job's processes on this host without asking
-// them: they may be stuck, or stopped. job is the process id of the launcher
-// or of one rank, the user's name of the job, or the launcher's id of it. Only
-// processes of the same user can be read. Those that have recorded nothing are
-// not among the dumps.
+// Find reads the records of a job's processes on this host. It does not need the processes'
+// cooperation, so they may be stuck or suspended. job is the process id of the launcher or of a
+// rank, the user's name of the job, or the launcher's id of it. Find can only read processes of the
+// same user. It omits processes that have recorded nothing.
 func Find(job string) ([]*Dump, error) {
 	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
 		return nil, err
 	}
 	var dumps []*Dump
-	seen := map[uint64]bool{} // by inode: launcher and rank both hold the memory
-	for _, link := range links {
-		if target, err := os.Readlink(link); err != nil || target != "/memfd:"+memfdName+" (deleted)" {
+	seen := map[uint64]bool{} // by inode, because both the launcher and the rank hold the memory
+	for _, fdLink := range links {
+		if target, err := os.Readlink(fdLink); err != nil || target != "/memfd:"+memfdName+" (deleted)" {
 			continue
 		}
-		inode, d, err := readLink(link)
+		inode, d, err := readDescriptor(fdLink)
 		if err != nil || seen[inode] {
 			continue
 		}
-		holder := filepath.Base(filepath.Dir(filepath.Dir(link)))
+		holder := filepath.Base(filepath.Dir(filepath.Dir(fdLink)))
 		if job == holder || job == d.Job || job == d.Run || job == strconv.Itoa(d.PID) {
 			seen[inode] = true
 			dumps = append(dumps, d)
@@ -159,9 +157,10 @@ func Find(job string) ([]*Dump, error) {
 	return dumps, nil
 }
 
-// readLink reads the record in a descriptor of another process.
-func readLink(link string) (inode uint64, d *Dump, err error) {
-	f, err := os.Open(link)
+// readDescriptor reads the record in a file descriptor of another process. fdLink is the
+// descriptor's path in /proc.
+func readDescriptor(fdLink string) (inode uint64, d *Dump, err error) {
+	f, err := os.Open(fdLink)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -20,7 +20,7 @@ func init() {
 	roles["alone"], roles["parent"], roles["child"] = recordForever, recordForever, recordForever
 }
 
-// recordForever is a worker that is in the middle of a call, and says so.
+// recordForever is a worker that records a call, prints a line, and then waits forever.
 func recordForever() {
 	r := Open(Identity{Rank: 2, WorldSize: 4}, must(ReadSettings(os.LookupEnv)), slog.Default())
 	g := r.Group("default", 2, 4)
@@ -29,7 +29,7 @@ func recordForever() {
 	done.Ended(at(2), false)
 	g.Begin(allReduce(2), at(3).UnixNano()).Running(at(4))
 	if os.Getenv(roleVar) == "parent" {
-		// A program that the worker starts finds its variable, and no memory.
+		// A program that the worker starts inherits the variable but not the memory.
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), roleVar+"=child")
 		cmd.Stderr = os.Stdout
@@ -51,8 +51,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// startWorker starts a worker with memory of its own and returns when it has
-// recorded, with what it said before.
+// startWorker starts a worker with new memory. It returns when the worker has recorded a call,
+// with the worker's output so far.
 func startWorker(t *testing.T, role string, entries int) (*Shared, *exec.Cmd, string) {
 	t.Helper()
 	s, err := NewShared(entries)
@@ -154,7 +154,7 @@ func TestChildDoesNotInherit(t *testing.T) {
 	checkDump(t, d, err, cmd.Process.Pid)
 }
 
-// TestSeveralProcesses: a worker may be a script that starts several.
+// If a worker is a script that starts several processes, only one of them records.
 func TestSeveralProcesses(t *testing.T) {
 	s, first, said := startWorker(t, "alone", 5)
 	if strings.Contains(said, "cannot be used") {
@@ -192,7 +192,7 @@ func TestInherited(t *testing.T) {
 	for value, want := range map[string]string{
 		"x": "not a descriptor", "1": "not a descriptor", "99999": "bad file descriptor",
 		open("loose", 0):                 "seals 0x0",
-		strconv.Itoa(int(file.Fd())):     "", // worded by the kernel's kind of file
+		strconv.Itoa(int(file.Fd())):     "", // the error's text depends on the kind of file
 		open("half", unix.F_SEAL_SHRINK): "seals",
 	} {
 		t.Setenv(FDVar, value)

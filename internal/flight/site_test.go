@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// walk calls itself depth times, through different kinds of frames, and then
-// f. Some of them are inlined.
+// walk calls itself depth times, through different kinds of frames, and then calls f. Some of the
+// frames are inlined.
 func walk(depth int, f func()) {
 	switch {
 	case depth == 0:
@@ -28,14 +28,14 @@ type shallow struct{}
 
 func (shallow) walk(depth int, f func()) { walk(depth, f) }
 
-// deep has its method by way of a wrapper that the compiler makes.
+// deep inherits its method, so the compiler generates a wrapper.
 type deep struct{ shallow }
 
 func functions(pcs []uintptr) (names []string) {
 	frames := runtime.CallersFrames(pcs)
 	for {
 		f, more := frames.Next()
-		if !hidden(f) {
+		if !isGenerated(f) {
 			names = append(names, f.Function)
 		}
 		if !more {
@@ -44,7 +44,7 @@ func functions(pcs []uintptr) (names []string) {
 	}
 }
 
-// TestCallers compares the walk along frame pointers with the runtime's own.
+// callers returns the same functions as runtime.Callers.
 func TestCallers(t *testing.T) {
 	for depth := range 12 {
 		var got, want []string
@@ -56,8 +56,7 @@ func TestCallers(t *testing.T) {
 			want = functions(pcs[:runtime.Callers(2, pcs[:])])
 		})
 		<-done
-		// The runtime counts inlined frames as well: where there are too many
-		// frames the walk sees further.
+		// runtime.Callers also counts inlined frames, so callers reaches further up the stack.
 		got = got[:min(len(got), len(want))]
 		if len(got) < min(depth, maxFrames/2) || !slices.Equal(got, want) {
 			t.Errorf("depth %d:\n got %q\nwant %q", depth, got, want)
@@ -65,7 +64,7 @@ func TestCallers(t *testing.T) {
 	}
 }
 
-// TestCallersOnMovedStacks walks while stacks grow and are copied.
+// callers works while the runtime grows and copies stacks.
 func TestCallersOnMovedStacks(t *testing.T) {
 	done := make(chan int)
 	for range 50 {
@@ -87,6 +86,23 @@ func TestCallersOnMovedStacks(t *testing.T) {
 	}
 }
 
+// BenchmarkCallers compares callers with runtime.Callers on a stack of more than 16 frames.
+func BenchmarkCallers(b *testing.B) {
+	for name, take := range map[string]func(pcs *[maxFrames]uintptr) int{
+		"frame-pointers":  callers,
+		"runtime.Callers": func(pcs *[maxFrames]uintptr) int { return runtime.Callers(3, pcs[:]) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			walk(maxFrames, func() {
+				var pcs [maxFrames]uintptr
+				for b.Loop() {
+					take(&pcs)
+				}
+			})
+		})
+	}
+}
+
 //go:noinline
 func twoFromHere(g *Group) {
 	g.Begin(allReduce(1), at(0).UnixNano())
@@ -99,7 +115,7 @@ func TestFrames(t *testing.T) {
 	twoFromHere(g)
 	twoFromHere(g)
 	d := r.Dump()
-	// Two places in twoFromHere, from each of two places here.
+	// Two places in twoFromHere, each called from two places here.
 	if len(d.Sites) != 4 {
 		t.Fatalf("%d call sites, want 4", len(d.Sites))
 	}
@@ -122,8 +138,8 @@ func TestWhoseFrames(t *testing.T) {
 	const library = "github.com/goddp/goddp/"
 	const comm = library + "comm"
 	for _, test := range []struct {
-		function, file string
-		hidden, own    bool
+		function, file   string
+		isGenerated, pkg bool
 	}{
 		{comm + ".(*ProcessGroup).start", "collectives.go", false, true},
 		{library + "internal/backend/host.(*Group).Start", "group.go", false, true},
@@ -135,14 +151,14 @@ func TestWhoseFrames(t *testing.T) {
 		{"runtime.main", "proc.go", true, false},
 	} {
 		f := runtime.Frame{Function: test.function, File: test.file}
-		if hidden(f) != test.hidden || isOwn(f) != test.own {
-			t.Errorf("%s in %s: hidden %v, own %v", f.Function, f.File, hidden(f), isOwn(f))
+		if isGenerated(f) != test.isGenerated || isRecorder(f) != test.pkg {
+			t.Errorf("%s in %s: hidden %v, own %v", f.Function, f.File, isGenerated(f), isRecorder(f))
 		}
 	}
 }
 
-// TestOwnFramesAreLeftOut: the innermost ones, not those further out.
-func TestOwnFramesAreLeftOut(t *testing.T) {
+// Frames of the recorder's packages are left out if they are innermost, but not further out.
+func TestInnermostRecorderFramesAreLeftOut(t *testing.T) {
 	in := func(f any) uintptr { return reflect.ValueOf(f).Pointer() + 1 }
 	var text [1024]byte
 	writeFrames(text[:], &stack{in(New), in(ReadDir), in(TestWhoseFrames), in(New)})
@@ -163,8 +179,9 @@ func TestParseFrames(t *testing.T) {
 	}
 }
 
-// Of a long way through the library the program's line is there, of a short one all.
-func TestChoice(t *testing.T) {
+// A call site that passes through many frames of the library still shows the program's frame. One
+// that passes through few shows all frames.
+func TestCallSiteShowsTheProgramsFrame(t *testing.T) {
 	const library = "github.com/goddp/goddp/"
 	frames := func(functions ...string) (out []runtime.Frame) {
 		for _, f := range functions {

@@ -1,6 +1,6 @@
 package analyze
 
-// Advice is what usually lies behind a finding, and what to do about it.
+// Advice returns the usual cause of a finding, and what to do about it.
 func (k Kind) Advice() string {
 	return advice[k]
 }

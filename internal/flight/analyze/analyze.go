@@ -9,8 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// Analyze judges the records of a job's ranks, as [flight.ReadDir] returns
-// them: at least one.
+// Analyze analyzes the records of a job's ranks, as [flight.ReadDir] returns them.
 func Analyze(dumps []*flight.Dump) *Report {
 	report := &Report{Findings: []Finding{}, Notes: []string{}}
 	if len(dumps) == 0 {
@@ -19,7 +18,7 @@ func Analyze(dumps []*flight.Dump) *Report {
 	}
 	j := newJob(dumps, report)
 	report.WorldSize, report.Records = j.size, len(j.ranks)
-	if j.refusals(report); len(report.Findings) > 0 {
+	if j.usageErrors(report); len(report.Findings) > 0 {
 		return report
 	}
 	mismatched := j.mismatches(report)
@@ -27,7 +26,7 @@ func Analyze(dumps []*flight.Dump) *Report {
 	switch {
 	case len(report.Findings) > 0 || j.inTrouble():
 		j.blame(report, j.waits(mismatched))
-		if d := j.firstReason(); d != nil && !d.told() {
+		if d := j.firstReason(); d != nil && !d.isSecondHand() {
 			report.notef("the first failure that was recorded, by rank %d at %s: %s", d.Rank, clock(d.ReasonAt), d.Reason)
 		}
 		if len(missing) > 0 && !report.has(Missing) {
@@ -39,13 +38,13 @@ func Analyze(dumps []*flight.Dump) *Report {
 		report.notef("%s left no record", rankList(missing))
 	}
 	report.sort()
-	j.heed(report)
+	j.prioritizeAwaited(report)
 	return report
 }
 
-// heed puts first what concerns the ranks that were waited for when the first
-// deadline passed: whoever was there then knew more than the calls tell.
-func (j *job) heed(report *Report) {
+// prioritizeAwaited moves the findings about the ranks that were waited for at the first deadline
+// to the front. The rank whose deadline passed knew at that time more than the records show.
+func (j *job) prioritizeAwaited(report *Report) {
 	d := j.firstDeadline()
 	if d == nil || len(report.Findings) > 0 && report.Findings[0].Kind == Mismatch {
 		return
@@ -60,7 +59,7 @@ func (j *job) heed(report *Report) {
 				details = append(details, lastCall(other.Dump))
 			}
 		}
-		report.Findings = slices.DeleteFunc(report.Findings, func(f Finding) bool { // what the others did meanwhile
+		report.Findings = slices.DeleteFunc(report.Findings, func(f Finding) bool { // findings about what the ranks did since
 			return f.Kind == Behind || f.Kind == Late || f.Kind == Failed
 		})
 		report.Findings = slices.Insert(report.Findings, 0, Finding{
@@ -80,7 +79,8 @@ func (j *job) heed(report *Report) {
 	})
 }
 
-// firstDeadline is the rank that recorded first for whom it waited.
+// firstDeadline returns the rank whose deadline passed first and that recorded the ranks it waited
+// for; nil if there is none.
 func (j *job) firstDeadline() (first *rank) {
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
 		if d := j.ranks[n]; len(d.Awaited) > 0 && (first == nil || d.ReasonAt.Before(first.ReasonAt)) {
@@ -90,7 +90,7 @@ func (j *job) firstDeadline() (first *rank) {
 	return first
 }
 
-// waitsToBegin tells whether no rank has made a call yet, or closed.
+// waitsToBegin reports whether no rank has made a call or closed its record.
 func (j *job) waitsToBegin() bool {
 	for _, d := range j.ranks {
 		if len(d.Records) > 0 || !d.Closed.IsZero() {
@@ -100,7 +100,7 @@ func (j *job) waitsToBegin() bool {
 	return true
 }
 
-// blame follows the waits to those who cause them.
+// blame follows the waits to the ranks that cause them, and adds findings about those ranks.
 func (j *job) blame(report *Report, waits []wait) {
 	edges := map[int][]int{}
 	for _, w := range waits {
@@ -127,7 +127,7 @@ func (j *job) blame(report *Report, waits []wait) {
 	}
 }
 
-// ends is the ranks that are waited for and wait for nobody.
+// ends returns the ranks that other ranks wait for and that wait for nobody.
 func ends(edges map[int][]int) []int {
 	ends := map[int]bool{}
 	for _, on := range edges {
@@ -140,24 +140,24 @@ func ends(edges map[int][]int) []int {
 	return slices.Sorted(maps.Keys(ends))
 }
 
-// causes is ranks without the echoes among them, unless all are: processes that ended
-// for a failure of another rank, which they have recorded.
+// causes returns ranks without the processes that recorded a failure of another rank before they
+// ended. If all did, it returns all.
 func (j *job) causes(ranks []int) []int {
-	echo := func(r int) bool {
+	isEffect := func(r int) bool {
 		d := j.ranks[r]
 		return d != nil && d.failed && d.Fate != "" && d.Fate != suspended
 	}
-	if causes := slices.DeleteFunc(slices.Clone(ranks), echo); len(causes) > 0 {
+	if causes := slices.DeleteFunc(slices.Clone(ranks), isEffect); len(causes) > 0 {
 		return causes
 	}
 	return ranks
 }
 
-// circles is the sets of ranks that wait for each other and from which no end
-// can be reached, each in the order of waiting.
+// circles returns the sets of ranks that wait for each other and from which no end of a chain can
+// be reached. Each set is in the order of waiting.
 func circles(edges map[int][]int) (circles [][]int) {
 	reaches := map[int]bool{}
-	for range edges { // as many rounds as a path can be long
+	for range edges { // a path is no longer than the number of edges
 		for from, on := range edges {
 			for _, to := range on {
 				if reaches[to] || len(edges[to]) == 0 {
@@ -182,45 +182,45 @@ func circles(edges map[int][]int) (circles [][]int) {
 	return circles
 }
 
-// blameEnd says what is wrong with a rank at the end of a chain.
+// blameEnd adds a finding about a rank at the end of a chain of waits.
 func (j *job) blameEnd(report *Report, rank int, waits []wait) {
-	worst := holdsNot
+	worst := holdsNothing
 	for _, w := range waits {
 		worst = max(worst, w.onRank(rank))
 	}
 	ranks := []int{rank}
 	d := j.ranks[rank]
 	details := append([]string{lastCall(d.Dump)}, few(waitsFor(ranks, waits))...)
-	own := slices.IndexFunc(waits, func(w wait) bool { return w.rank == d })
+	ownCall := slices.IndexFunc(waits, func(w wait) bool { return w.rank == d })
 	switch {
 	case d.Fate == suspended:
-		report.add(d.ending(), ranks, fmt.Sprintf("the process of rank %d (pid %d on %s) is suspended", rank, d.PID, d.Host), details...)
-	case d.Fate != "" && (d.gone || !d.told()): // else it ended because it was told of this failure
-		report.add(d.ending(), ranks, fate(d.Dump), details...)
+		report.add(d.kindOfEnd(), ranks, fmt.Sprintf("the process of rank %d (pid %d on %s) is suspended", rank, d.PID, d.Host), details...)
+	case d.Fate != "" && (d.gone || !d.isSecondHand()): // else the process ended because of another rank's failure
+		report.add(d.kindOfEnd(), ranks, fate(d.Dump), details...)
 	case !d.Closed.IsZero():
 		report.add(Left, ranks, fmt.Sprintf("rank %d closed its groups at %s, while others still called", rank, clock(d.Closed)), details...)
 	case worst == late:
-		report.add(Late, ranks, fmt.Sprintf("rank %d called late: the others were giving up, or had", rank), details...)
+		report.add(Late, ranks, fmt.Sprintf("rank %d called late: the calls of the others had timed out, or were about to", rank), details...)
 	case worst == blocked:
 		report.add(Compute, ranks, fmt.Sprintf("the call of rank %d is queued behind its own compute", rank), details...)
-	case own >= 0:
-		report.add(Behind, ranks, fmt.Sprintf("rank %d is behind: it is still in %v", rank, waits[own].call), details...)
+	case ownCall >= 0:
+		report.add(Behind, ranks, fmt.Sprintf("rank %d is behind: it is still in %v", rank, waits[ownCall].call), details...)
 	default:
 		report.add(Behind, ranks, fmt.Sprintf("rank %d is behind: it is busy, or stuck, outside communication", rank), details...)
 	}
 }
 
-// waitsFor is the waits for any of the ranks, in words.
+// waitsFor describes the waits for any of the ranks.
 func waitsFor(ranks []int, waits []wait) (lines []string) {
 	for _, w := range waits {
-		if slices.ContainsFunc(ranks, func(r int) bool { return w.onRank(r) != holdsNot }) {
+		if slices.ContainsFunc(ranks, func(r int) bool { return w.onRank(r) != holdsNothing }) {
 			lines = append(lines, w.String())
 		}
 	}
 	return lines
 }
 
-// fate is what became of a process.
+// fate describes how a process ended.
 func fate(d *flight.Dump) string {
 	s := fmt.Sprintf("rank %d (pid %d on %s) %s", d.Rank, d.PID, d.Host, d.Fate)
 	if !d.FateAt.IsZero() {
@@ -229,7 +229,7 @@ func fate(d *flight.Dump) string {
 	return s
 }
 
-// few keeps a list from filling the screen.
+// few shortens a long list.
 func few(lines []string) []string {
 	const most = 4
 	if len(lines) <= most {
@@ -238,13 +238,14 @@ func few(lines []string) []string {
 	return append(slices.Clone(lines[:most]), fmt.Sprintf("... and %d more", len(lines)-most))
 }
 
+// blameCircle adds a finding about ranks that wait for each other.
 func (j *job) blameCircle(report *Report, circle []int, waits []wait) {
 	var details []string
 	groups := map[string]bool{}
 	for i, rank := range circle {
 		next := circle[(i+1)%len(circle)]
 		for _, w := range waits {
-			if w.rank.Rank == rank && w.onRank(next) != holdsNot {
+			if w.rank.Rank == rank && w.onRank(next) != holdsNothing {
 				groups[w.call.Group] = true
 				details = append(details, fmt.Sprintf("%v; for rank %d", w, next))
 				break
@@ -259,9 +260,9 @@ func (j *job) blameCircle(report *Report, circle []int, waits []wait) {
 	report.add(Circle, ranks, summary, details...)
 }
 
-// blameSomebody is for trouble that no rank's position explains.
+// blameSomebody adds a finding if the job is in trouble and the waits do not lead to any rank.
 func (j *job) blameSomebody(report *Report, waits []wait) {
-	// The first process that ended by itself, and the first of those that ended well.
+	// dead is the first process that failed by itself, done the first that exited with code 0.
 	var dead, done *rank
 	hurt := false
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
@@ -275,17 +276,17 @@ func (j *job) blameSomebody(report *Report, waits []wait) {
 			*earliest = d
 		}
 	}
-	if dead == nil && hurt { // a peer was in its last call still
+	if dead == nil && hurt { // a process exited while a peer was still in its last call
 		dead = done
 	}
 	first := j.firstReason()
 	unknown := slices.IndexFunc(waits, func(w wait) bool { return w.unknown > 0 })
 	switch {
 	case dead != nil:
-		report.add(dead.ending(), []int{dead.Rank}, fate(dead.Dump), lastCall(dead.Dump))
+		report.add(dead.kindOfEnd(), []int{dead.Rank}, fate(dead.Dump), lastCall(dead.Dump))
 	case unknown >= 0:
 		w := waits[unknown]
-		others := j.without(w.call.Group)
+		others := j.ranksOutside(w.call.Group)
 		report.add(Missing, others, fmt.Sprintf("group %s lacks %d of its members, among %s", w.call.Group, w.unknown, rankList(others)), w.String())
 	case first != nil:
 		report.add(Failed, []int{first.Rank}, fmt.Sprintf("rank %d was the first to record a failure, at %s", first.Rank, clock(first.ReasonAt)),
@@ -295,7 +296,7 @@ func (j *job) blameSomebody(report *Report, waits []wait) {
 	}
 }
 
-// blameTransport is for calls that all have made and that do not end.
+// blameTransport adds a finding about a call that all ranks have started and that does not end.
 func (j *job) blameTransport(report *Report, waits []wait) {
 	var ranks []int
 	var lines []string

@@ -20,11 +20,11 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// TestScenarios plays the scenarios under testdata. If one fails, run
+// TestScenarios runs the scenarios in testdata. If one fails, run
 //
 //	go test ./internal/flight/analyze -run TestScenarios -rewrite
 //
-// and read the diff; keep it only if you understand and want it.
+// and inspect the diff. Commit it only if the change is intended.
 //
 // The input of "analyze" is the records, taken 100 s after the clock's zero:
 //
@@ -32,9 +32,9 @@ import (
 //	group default 4 [as=2]
 //	AllReduce 5 done [queued=3 running=4 ended=6] [count=100] [type=float32] [op=sum] [root=0] [name=bucket] [at=train.go:7]
 //
-// A line applies to the ranks, and the group, named last before it. A rank's
-// number in a group is its own unless as gives it. A call of the state running
-// has been queued and running since second 3, a done or failed one ended at 6.
+// A line applies to the ranks and the group that were named last before it. A rank's number in a
+// group is its number in the job, unless "as" gives it. By default a call in the state running was
+// queued, and started to run, at second 3. A call that is done or failed ended at second 6.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -54,7 +54,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// checkReport checks what holds of all reports.
+// checkReport checks properties of every report.
 func checkReport(t *testing.T, r *Report) {
 	t.Helper()
 	for _, f := range r.Findings {
@@ -72,10 +72,10 @@ func checkReport(t *testing.T, r *Report) {
 	}
 }
 
-// scenario is the records so far.
+// scenario is the records that the lines read so far describe.
 type scenario struct {
 	dumps   []*flight.Dump
-	current []*flight.Dump // that the next lines apply to
+	current []*flight.Dump // the records that the next lines apply to
 	group   string
 }
 
@@ -84,13 +84,13 @@ func second(text string) (time.Time, error) {
 	return time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(s * float64(time.Second))), err
 }
 
-// word is one of a line: bare, or name=value, or name="several words".
-var word = regexp.MustCompile(`(\w+)=(?:"([^"]*)"|(\S+))|(\S+)`)
+// argument matches one argument of a line: a bare word, name=value, or name="several words".
+var argument = regexp.MustCompile(`(\w+)=(?:"([^"]*)"|(\S+))|(\S+)`)
 
 func (s *scenario) line(line string) error {
 	var plain []string
 	args := map[string]string{}
-	for _, m := range word.FindAllStringSubmatch(line, -1) {
+	for _, m := range argument.FindAllStringSubmatch(line, -1) {
 		if m[4] != "" {
 			plain = append(plain, m[4])
 		} else {
@@ -176,7 +176,7 @@ func (s *scenario) member(name, size string, args map[string]string) error {
 				return err
 			}
 		}
-		if seq, ok := args["enqueued"]; ok { // calls that the ring has lost
+		if seq, ok := args["enqueued"]; ok { // later calls that the ring has overwritten
 			if m.Enqueued, err = strconv.ParseUint(seq, 10, 64); err != nil {
 				return err
 			}
@@ -272,8 +272,8 @@ func TestRankList(t *testing.T) {
 	}
 }
 
-// TestRealRecords is for what a scenario's records might have and real ones
-// have not.
+// Analyze also works on records that a recorder has written, which may differ from those of the
+// scenarios.
 func TestRealRecords(t *testing.T) {
 	dir := t.TempDir()
 	for rank := range 3 {
@@ -313,7 +313,7 @@ func TestRealRecords(t *testing.T) {
 	}
 }
 
-// FuzzAnalyze judges files that no recorder wrote.
+// FuzzAnalyze analyzes arbitrary dumps. Analyze must not panic.
 func FuzzAnalyze(f *testing.F) {
 	f.Add([]byte(`{"version": 2, "rank": 1, "world_size": 2, "taken": "2030-01-01T00:01:00Z", "fate": "is suspended",
 		"groups": [{"name": "default", "rank": 1, "size": 2, "enqueued": 5}],

@@ -1,37 +1,36 @@
-// Package analyze says in words what the flight records of a job's ranks mean:
-// which rank is the culprit, and how that shows.
+// Package analyze finds out from the flight records of a job's ranks which rank is at fault.
 //
 //	dumps, err := flight.ReadDir(dir)
 //	report := analyze.Analyze(dumps)
 //	fmt.Print(report)
 //
-// # How it judges
+// # How it decides
 //
-// Records of one run are looked at, the latest. A job is in trouble if a call
-// failed, a group gave a reason, a process ended or is suspended, or a call is
-// overdue, or has been in flight for longer than [Patience]; a call in flight
-// alone is no fault.
-// Then, most telling first:
+// Analyze uses the records of the latest run. A job is in trouble if a call failed, a group
+// recorded a reason, a process ended or is suspended, a call is overdue, or a call has been in
+// flight for longer than [Patience]. A shorter call in flight is no fault.
 //
-//   - Ranks that called different things under one number. What most of a
-//     group's ranks called is taken for right. It says also when the calls that
-//     follow look as if one had been left out, or made twice.
-//   - Ranks that others wait for, and that wait for nobody. A rank waits for
-//     those that have not called what it is in the middle of, for those that
-//     called it only after it had failed, whose compute has not come to it, or
-//     whose process is gone, and by Send and Recv for its peer. The chain of
-//     waiting ends at a rank without a record, one whose process ended or is
-//     suspended, one that left in good order, or one that is busy outside
+// Then it looks for these faults, in this order:
+//
+//   - Ranks that made different calls under one number. The call of most ranks counts as the
+//     right one. If the later calls suggest that a rank left out a call, or made one too many,
+//     the report says so.
+//   - Ranks that other ranks wait for and that wait for nobody. A rank waits for the ranks that
+//     have not started its current call, that started it only after it had failed, whose
+//     compute stream has not reached it, or whose process has ended. In Send and Recv it waits
+//     for its peer. The chain of waits ends at a rank without a record, at one whose process
+//     ended or is suspended, at one that left in good order, or at one that is busy outside
 //     communication.
-//   - Ranks that wait for each other in a circle: they use groups, or Send and
-//     Recv, in different orders.
-//   - If nobody is to blame so far: a process that ended by itself, the first
-//     reason recorded, or the transport.
+//   - Ranks that wait for each other in a circle, because they use groups, or Send and Recv, in
+//     different orders.
+//   - If no rank is found so far: a process that ended by itself, the first recorded reason, or
+//     the transport.
 //
-// What concerns the ranks that were waited for when the first deadline passed,
-// as the record of the rank whose call it was has it, comes before the rest: a
-// rank that was suspended in the middle of a call, and went on when the others
-// had given up, has called all that they did, and more.
+// When a deadline passes, a rank records the ranks that it waits for. Findings about the ranks
+// recorded at the first deadline come first. The other findings can be misleading: a rank that
+// was suspended during a call, and continued after the other ranks had timed out, has started
+// all calls that they did, and more.
 //
-// A process that ended after it had recorded a failure is an echo of another.
+// If a process recorded a failure before it ended, its end is the effect of another rank's
+// failure.
 package analyze

@@ -13,26 +13,26 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// Patience is how long a call may be in flight in a job that is not in trouble.
+// Patience is how long a call may be in flight if nothing else is wrong with the job.
 const Patience = 5 * time.Second
 
-// job is the records of one run, put in order.
+// job is the records of one run, by rank and by group.
 type job struct {
 	size   int
 	ranks  map[int]*rank
-	groups []*group // the job's own first
-	// broken: something ended that should not have, or did not in time.
+	groups []*group // the group of all ranks first
+	// broken says that a call failed or is overdue, or that a process ended.
 	broken bool
 }
 
 // rank is the record of one rank.
 type rank struct {
 	*flight.Dump
-	// failed: it recorded that something failed, which its program did not bring about
-	// itself.
+	// failed says that the rank recorded a failure, and that its program did not abort a group
+	// before.
 	failed bool
-	// gone: it can do nothing more, for a reason of its own. A process that
-	// recorded a failure before it ended is an echo of another.
+	// gone says that the rank is suspended or has ended, and that its end is not the effect of
+	// a failure that it recorded before.
 	gone bool
 }
 
@@ -44,15 +44,14 @@ func newRank(d *flight.Dump) *rank {
 	return r
 }
 
-// suspended is the fate of a process that could go on, and ended of one that came to
-// its end.
+// The fates of a suspended process, and of one that exited normally.
 const (
 	suspended = "is suspended"
 	ended     = "exited with code 0"
 )
 
-// ending is what a process's fate says about it.
-func (r *rank) ending() Kind {
+// kindOfEnd returns the kind of finding about how the process ended.
+func (r *rank) kindOfEnd() Kind {
 	switch r.Fate {
 	case suspended:
 		return Suspended
@@ -62,7 +61,7 @@ func (r *rank) ending() Kind {
 	return Dead
 }
 
-// group is a process group as its members see it.
+// group is a process group, as its members recorded it.
 type group struct {
 	name    string
 	size    int
@@ -77,14 +76,15 @@ type member struct {
 	pairs map[pairKey]flight.Record // Send and Recv
 }
 
+// pairKey identifies a Send or Recv within a member's calls.
 type pairKey struct {
 	kind backend.Kind
 	peer int // within the group
 	seq  uint64
 }
 
-// newJob takes the records of the latest run, one of each rank, and notes
-// those that it leaves out.
+// newJob takes the records of the latest run, one of each rank. It adds a note to the report for
+// each record that it leaves out.
 func newJob(dumps []*flight.Dump, report *Report) *job {
 	latest := slices.MaxFunc(dumps, func(a, b *flight.Dump) int { return a.Taken.Compare(b.Taken) })
 	j := &job{size: latest.WorldSize, ranks: map[int]*rank{}}
@@ -138,9 +138,9 @@ func newMember(d *rank, m flight.Membership) *member {
 	return mem
 }
 
-// refusals finds the ranks whose program made a call that comm refused. What the others
-// did then is of no interest.
-func (j *job) refusals(report *Report) {
+// usageErrors adds a finding for each rank whose program made a call that comm rejected. The other
+// findings are then left out, because they are effects.
+func (j *job) usageErrors(report *Report) {
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
 		d := j.ranks[n]
 		i := slices.IndexFunc(d.Records, func(r flight.Record) bool { return r.Call.Seq == 0 })
@@ -148,14 +148,14 @@ func (j *job) refusals(report *Report) {
 			continue
 		}
 		var details []string
-		if d.Reason != "" && !d.told() {
+		if d.Reason != "" && !d.isSecondHand() {
 			details = append(details, d.Reason)
 		}
 		report.add(Usage, []int{n}, fmt.Sprintf("rank %d made a call that was refused: %s", n, call(d.Dump, d.Records[i])), details...)
 	}
 }
 
-// missing is the ranks that left no record.
+// missing returns the ranks that left no record.
 func (j *job) missing() (ranks []int) {
 	for r := range j.size {
 		if j.ranks[r] == nil {
@@ -165,19 +165,19 @@ func (j *job) missing() (ranks []int) {
 	return ranks
 }
 
-// lasting tells whether a call that has not ended well says that something is
-// wrong: in a job of which nothing ended, it must have lasted for some time.
-func (j *job) lasting(d *rank, r flight.Record) bool {
+// isStuck reports whether a call that is not done is a sign of trouble. If nothing in the job has
+// failed, the call must have been in flight for Patience.
+func (j *job) isStuck(d *rank, r flight.Record) bool {
 	return j.broken || r.InFlight() && d.Taken.Sub(r.Queued) >= Patience
 }
 
-// overdue tells whether a call's deadline has passed.
+// overdue reports whether a call has been in flight for its timeout.
 func (d *rank) overdue(r flight.Record) bool {
 	return r.InFlight() && r.Timeout > 0 && d.Taken.Sub(r.Queued) >= r.Timeout
 }
 
-// without is the ranks that are not known to be in a group.
-func (j *job) without(group string) (ranks []int) {
+// ranksOutside returns the ranks that are not known to be in a group.
+func (j *job) ranksOutside(group string) (ranks []int) {
 	for r := range j.size {
 		d := j.ranks[r]
 		if d == nil || !slices.ContainsFunc(d.Groups, func(m flight.Membership) bool { return m.Name == group }) {
@@ -187,20 +187,20 @@ func (j *job) without(group string) (ranks []int) {
 	return ranks
 }
 
-// inTrouble tells whether something is wrong with the job at all.
+// inTrouble reports whether there is any sign that something is wrong with the job.
 func (j *job) inTrouble() bool {
 	if j.broken {
 		return true
 	}
 	for _, d := range j.ranks {
-		if slices.ContainsFunc(d.Records, func(r flight.Record) bool { return j.lasting(d, r) }) {
+		if slices.ContainsFunc(d.Records, func(r flight.Record) bool { return j.isStuck(d, r) }) {
 			return true
 		}
 	}
 	return false
 }
 
-// global is the rank in the job of a group's rank, -1 if that is not known.
+// global returns the number in the job of a group's rank, or -1 if it is not known.
 func (j *job) global(g *group, rank int) int {
 	if m := g.members[rank]; m != nil {
 		return m.rank.Rank
@@ -211,26 +211,27 @@ func (j *job) global(g *group, rank int) int {
 	return -1
 }
 
-// firstReason is the rank that was first to record why a group failed, of those
-// that found it themselves if there are any; nil if none did.
+// firstReason returns the rank that was the first to record why a group failed. Ranks that detected
+// the failure themselves come before those that repeat another rank's words. It returns nil if no
+// rank recorded a reason.
 func (j *job) firstReason() (first *rank) {
 	for _, n := range slices.Sorted(maps.Keys(j.ranks)) {
 		d := j.ranks[n]
 		switch {
 		case d.Reason == "":
-		case first == nil, !d.told() && first.told(), d.told() == first.told() && d.ReasonAt.Before(first.ReasonAt):
+		case first == nil, !d.isSecondHand() && first.isSecondHand(), d.isSecondHand() == first.isSecondHand() && d.ReasonAt.Before(first.ReasonAt):
 			first = d
 		}
 	}
 	return first
 }
 
-// spokesman finds the ranks whose words a reason has.
-var spokesman = regexp.MustCompile(`\brank (\d+)(?::|$)`)
+// quotedRank matches the number of a rank whose words a reason repeats.
+var quotedRank = regexp.MustCompile(`\brank (\d+)(?::|$)`)
 
-// told tells whether the reason is another rank's.
-func (d *rank) told() bool {
-	for _, m := range spokesman.FindAllStringSubmatch(d.Reason, -1) {
+// isSecondHand reports whether the recorded reason repeats another rank's words.
+func (d *rank) isSecondHand() bool {
+	for _, m := range quotedRank.FindAllStringSubmatch(d.Reason, -1) {
 		if m[1] != strconv.Itoa(d.Rank) {
 			return true
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// mismatches finds, in each group, the first number under which ranks called
-// different things, and returns that number by group.
+// mismatches finds, in each group, the first number under which ranks made different calls. It
+// returns that number by group.
 func (j *job) mismatches(report *Report) map[*group]uint64 {
 	found := map[*group]uint64{}
 	for _, g := range j.groups {
@@ -23,7 +23,7 @@ func (j *job) mismatches(report *Report) map[*group]uint64 {
 	return found
 }
 
-// variant is what some members called under one number.
+// variant is a call that some members made under a number.
 type variant struct {
 	call    backend.Fingerprint
 	members []*member // by rank
@@ -37,8 +37,8 @@ func (v variant) ranks() (ranks []int) {
 	return ranks
 }
 
-// mismatch is the first number with different calls, and these, the one that
-// most members made first.
+// mismatch returns the first number under which members made different calls, and those calls. The
+// call of most members comes first.
 func (g *group) mismatch() (seq uint64, variants []variant) {
 	numbers := map[uint64]bool{}
 	for _, m := range g.members {
@@ -54,6 +54,7 @@ func (g *group) mismatch() (seq uint64, variants []variant) {
 	return 0, nil
 }
 
+// variants returns the different calls that members made under a number, the most frequent first.
 func (g *group) variants(seq uint64) (variants []variant) {
 	for _, rank := range slices.Sorted(maps.Keys(g.members)) {
 		m := g.members[rank]
@@ -73,8 +74,8 @@ func (g *group) variants(seq uint64) (variants []variant) {
 	return variants
 }
 
-// fingerprint is what of a call must be equal on all ranks. Those of a
-// coalesced call are each rank's own.
+// fingerprint returns the part of a call that must be equal on all ranks. The calls within a
+// coalesced call may differ.
 func fingerprint(r flight.Record) backend.Fingerprint {
 	f := r.Call.Fingerprint
 	if f.Kind == backend.Group {
@@ -83,6 +84,7 @@ func fingerprint(r flight.Record) backend.Fingerprint {
 	return f
 }
 
+// report adds a finding about different calls under one number.
 func (g *group) report(report *Report, seq uint64, variants []variant) {
 	var ranks []int
 	var details []string
@@ -104,8 +106,8 @@ func (g *group) report(report *Report, seq uint64, variants []variant) {
 	report.add(Mismatch, ranks, rankList(ranks)+" "+summary, details...)
 }
 
-// shift says whether the calls of odd, from seq on, are those of usual but for
-// one.
+// shift reports, in words, whether the calls of odd from number seq on are those of usual with one
+// call left out or added.
 func shift(seq uint64, usual, odd *member) string {
 	same := func(a, b uint64) bool {
 		x, ok := usual.calls[a]
@@ -123,7 +125,7 @@ func shift(seq uint64, usual, odd *member) string {
 	return ""
 }
 
-// matchPairs compares each Send with the Recv that meets it.
+// matchPairs adds a finding if a Recv does not match its Send.
 func (g *group) matchPairs(report *Report) {
 	for _, rank := range slices.Sorted(maps.Keys(g.members)) {
 		from := g.members[rank]
@@ -147,8 +149,7 @@ func (g *group) matchPairs(report *Report) {
 	}
 }
 
-// sortedPairs is the keys of a member's Sends and Recvs, in the order of the
-// calls.
+// sortedPairs returns the keys of a member's Sends and Recvs, in the order of the calls.
 func sortedPairs(m *member) []pairKey {
 	return slices.SortedFunc(maps.Keys(m.pairs), func(a, b pairKey) int {
 		return int(m.pairs[a].Number) - int(m.pairs[b].Number)

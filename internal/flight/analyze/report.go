@@ -6,45 +6,45 @@ import (
 	"strings"
 )
 
-// Kind is what a finding is about.
+// Kind is the kind of a finding.
 type Kind string
 
-// The kinds of findings, most telling first.
+// The kinds of findings, the most conclusive first. "The rank" is the rank at fault.
 const (
-	Usage     Kind = "usage"     // its program made a call that was refused
-	Mismatch  Kind = "mismatch"  // different calls under one number
-	Awaited   Kind = "awaited"   // others waited for it, and their records say no more
-	Dead      Kind = "dead"      // its process ended
-	Suspended Kind = "suspended" // its process is
-	Missing   Kind = "missing"   // it left no record
-	Left      Kind = "left"      // it closed its groups, or its process ended well, while others still called
-	Behind    Kind = "behind"    // it is busy outside communication
-	Late      Kind = "late"      // it called when the others were giving up, or had
-	Compute   Kind = "compute"   // its call is queued behind its own compute
+	Usage     Kind = "usage"     // the rank's program made a call that was rejected
+	Mismatch  Kind = "mismatch"  // ranks made different calls under one number
+	Awaited   Kind = "awaited"   // other ranks waited for the rank, and the records do not say why
+	Dead      Kind = "dead"      // the rank's process ended
+	Suspended Kind = "suspended" // the rank's process is suspended
+	Missing   Kind = "missing"   // the rank left no record
+	Left      Kind = "left"      // the rank closed its groups, or exited normally, while others still made calls
+	Behind    Kind = "behind"    // the rank is busy outside communication
+	Late      Kind = "late"      // the rank started its call when those of the others had timed out, or were about to
+	Compute   Kind = "compute"   // the rank's call is queued behind its own compute
 	Circle    Kind = "circle"    // ranks wait for each other
-	Transport Kind = "transport" // all are in the same call, which does not end
-	Failed    Kind = "failed"    // it was the first to record a failure
+	Transport Kind = "transport" // all ranks are in the same call, which does not end
+	Failed    Kind = "failed"    // the rank was the first to record a failure
 )
 
 var order = []Kind{Usage, Mismatch, Awaited, Dead, Suspended, Missing, Left, Behind, Late, Compute, Circle, Transport, Failed}
 
-// Finding is a fault, and the ranks that it points at.
+// Finding is a fault and the ranks at fault.
 type Finding struct {
 	Kind    Kind     `json:"kind"`
 	Ranks   []int    `json:"ranks"`
 	Summary string   `json:"summary"` // one line
-	Details []string `json:"details"` // what shows it, line by line
+	Details []string `json:"details"` // the evidence, line by line
 }
 
-// Report is what is to be said about a job.
+// Report is the result of Analyze.
 type Report struct {
 	WorldSize int       `json:"world_size"`
-	Records   int       `json:"records"`  // ranks that left one
-	Findings  []Finding `json:"findings"` // most probable culprit first; none: nothing is wrong
-	Notes     []string  `json:"notes"`    // what limits the above
+	Records   int       `json:"records"`  // number of ranks that left a record
+	Findings  []Finding `json:"findings"` // the most probable first; empty if nothing is wrong
+	Notes     []string  `json:"notes"`    // reasons why the findings may be incomplete
 }
 
-// String is the report as a user reads it.
+// String returns the report as text for the user.
 func (r *Report) String() string {
 	var b strings.Builder
 	if len(r.Findings) == 0 {
@@ -81,7 +81,7 @@ func (r *Report) notef(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// sort puts the most telling findings first, and keeps the order of equals.
+// sort orders the findings, the most conclusive first. The sort is stable.
 func (r *Report) sort() {
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
 		return slices.Index(order, a.Kind) - slices.Index(order, b.Kind)

@@ -10,18 +10,17 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// wait is a call that a rank is in the middle of, or that failed, and those
-// that keep it from ending.
+// wait is a call of a rank that is not done, or that failed, and the ranks that it waits for.
 type wait struct {
 	rank *rank
 	call flight.Record
 	on   []hold
-	// unknown counts members of the group that nobody can name: they have not
-	// made it.
+	// unknown is the number of members of the group whose numbers in the job are not known,
+	// because they left no record of the group.
 	unknown int
 }
 
-// hold is a rank that keeps a call from ending, and how.
+// hold is a rank that a call waits for, and why.
 type hold struct {
 	rank int // in the job
 	how  how
@@ -30,21 +29,21 @@ type hold struct {
 type how int
 
 const (
-	holdsNot how = iota
-	behind       // it has not called it
-	vanished     // its process is gone, or suspended
-	late         // it called when the other's call had waited for most of its time, or had failed
-	blocked      // its call has not had its turn
+	holdsNothing how = iota
+	behind           // the rank has not started the call
+	gone             // the rank's process has ended or is suspended
+	late             // the rank started the call when the waiting call had failed, or had waited for half of its time
+	blocked          // the rank's call is queued and does not run yet
 )
 
-// onRank is how a rank keeps the call from ending.
+// onRank returns why the call waits for a rank.
 func (w wait) onRank(rank int) how {
 	for _, h := range w.on {
 		if h.rank == rank {
 			return h.how
 		}
 	}
-	return holdsNot
+	return holdsNothing
 }
 
 func (w wait) String() string {
@@ -55,8 +54,8 @@ func (w wait) String() string {
 	return fmt.Sprintf("rank %d %s in %s, %s", w.rank.Rank, waits, call(w.rank.Dump, w.call), progress(w.rank.Dump, w.call))
 }
 
-// waits finds what every rank waits for. In a group whose ranks called
-// different things, the numbers from there on say nothing.
+// waits returns the waits of all ranks. In a group whose ranks made different calls, it ignores the
+// numbers from the first difference on.
 func (j *job) waits(mismatched map[*group]uint64) (waits []wait) {
 	for _, g := range j.groups {
 		for _, n := range slices.Sorted(maps.Keys(g.members)) {
@@ -65,11 +64,11 @@ func (j *job) waits(mismatched map[*group]uint64) (waits []wait) {
 				continue
 			}
 			r, ok := m.unfinished()
-			if bad := mismatched[g]; ok && j.lasting(m.rank, r) && (bad == 0 || r.Call.Seq < bad) {
+			if bad := mismatched[g]; ok && j.isStuck(m.rank, r) && (bad == 0 || r.Call.Seq < bad) {
 				waits = append(waits, j.waitFor(g, m, r))
 			}
 			for _, key := range sortedPairs(m) {
-				if r := m.pairs[key]; !finished(r) && j.lasting(m.rank, r) {
+				if r := m.pairs[key]; !finished(r) && j.isStuck(m.rank, r) {
 					waits = append(waits, j.waitForPeer(g, m, r))
 				}
 			}
@@ -78,10 +77,10 @@ func (j *job) waits(mismatched map[*group]uint64) (waits []wait) {
 	return waits
 }
 
-// finished tells whether a call ended well.
+// finished reports whether a call is done.
 func finished(r flight.Record) bool { return r.State.State == backend.Done }
 
-// unfinished is the first collective that has not ended well.
+// unfinished returns the first collective that is not done.
 func (m *member) unfinished() (flight.Record, bool) {
 	for _, seq := range slices.Sorted(maps.Keys(m.calls)) {
 		if r := m.calls[seq]; !finished(r) {
@@ -91,7 +90,7 @@ func (m *member) unfinished() (flight.Record, bool) {
 	return flight.Record{}, false
 }
 
-// waitFor is a collective's.
+// waitFor returns the wait of a collective.
 func (j *job) waitFor(g *group, m *member, r flight.Record) wait {
 	w := wait{rank: m.rank, call: r}
 	for n := range g.size {
@@ -103,7 +102,7 @@ func (j *job) waitFor(g *group, m *member, r flight.Record) wait {
 		case peer == nil:
 			w.on = append(w.on, hold{global, behind})
 		default:
-			if how := peer.holds(r, w.until()); how != holdsNot {
+			if how := peer.holds(r, w.until()); how != holdsNothing {
 				w.on = append(w.on, hold{global, how})
 			}
 		}
@@ -111,7 +110,7 @@ func (j *job) waitFor(g *group, m *member, r flight.Record) wait {
 	return w
 }
 
-// until is when the wait was over, or the record taken.
+// until returns when the call ended or, if it is in flight, when the record was taken.
 func (w wait) until() time.Time {
 	if w.call.InFlight() {
 		return w.rank.Taken
@@ -119,37 +118,37 @@ func (w wait) until() time.Time {
 	return w.call.Ended
 }
 
-// holds is how a member keeps another's collective from ending.
+// holds returns why another member's collective r waits for this member.
 func (m *member) holds(r flight.Record, until time.Time) how {
 	if m.Enqueued < r.Call.Seq {
 		return behind
 	}
-	own, known := m.calls[r.Call.Seq]
+	mine, known := m.calls[r.Call.Seq]
 	if !known {
-		return holdsNot // what the ring has lost was done long ago
+		return holdsNothing // the ring has overwritten the call, so it was done long ago
 	}
-	return compare(own, r, until, m.rank)
+	return compare(mine, r, until, m.rank)
 }
 
-// compare is how a rank, with a call of its own that has not ended well, keeps
-// another's r, which waited until then, from ending.
-func compare(own, r flight.Record, until time.Time, of *rank) how {
+// compare returns why the call r of another rank, which waited until the given time, waits for this
+// rank. mine is this rank's own call.
+func compare(mine, r flight.Record, until time.Time, of *rank) how {
 	switch {
-	case finished(own):
-		return holdsNot
+	case finished(mine):
+		return holdsNothing
 	case of.gone:
-		return vanished
-	case r.State.State == backend.Failed && own.Queued.After(r.Ended):
+		return gone
+	case r.State.State == backend.Failed && mine.Queued.After(r.Ended):
 		return late
-	case own.Running.IsZero() && !r.Running.IsZero() && own.Queued.Sub(r.Queued) > until.Sub(r.Queued)/2:
-		return late // rather than blocked all that time
-	case own.Running.IsZero() && !r.Running.IsZero():
+	case mine.Running.IsZero() && !r.Running.IsZero() && mine.Queued.Sub(r.Queued) > until.Sub(r.Queued)/2:
+		return late // the rank started the call late; it was not blocked all that time
+	case mine.Running.IsZero() && !r.Running.IsZero():
 		return blocked
 	}
-	return holdsNot
+	return holdsNothing
 }
 
-// waitForPeer is a Send's or a Recv's.
+// waitForPeer returns the wait of a Send or a Recv.
 func (j *job) waitForPeer(g *group, m *member, r flight.Record) wait {
 	w := wait{rank: m.rank, call: r}
 	counterpart, how := backend.Send, behind
@@ -158,14 +157,14 @@ func (j *job) waitForPeer(g *group, m *member, r flight.Record) wait {
 	}
 	peer := g.members[r.Call.Root]
 	if peer != nil {
-		if own, called := peer.pairs[pairKey{counterpart, m.Rank, r.Call.Seq}]; called {
-			how = compare(own, r, w.until(), peer.rank)
+		if mine, called := peer.pairs[pairKey{counterpart, m.Rank, r.Call.Seq}]; called {
+			how = compare(mine, r, w.until(), peer.rank)
 		}
 	}
 	switch global := j.global(g, r.Call.Root); {
 	case global < 0:
 		w.unknown++
-	case how != holdsNot:
+	case how != holdsNothing:
 		w.on = append(w.on, hold{global, how})
 	}
 	return w

@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// rankList is "rank 2", or "ranks 0-2, 5". The ranks ascend.
+// rankList returns "rank 2", or "ranks 0-2, 5". The ranks must be in ascending order.
 func rankList(ranks []int) string {
 	var parts []string
 	for i := 0; i < len(ranks); {
@@ -32,7 +32,7 @@ func rankList(ranks []int) string {
 	return "ranks " + strings.Join(parts, ", ")
 }
 
-// call is a call with its group and call site.
+// call describes a call, its group and its call site.
 func call(d *flight.Dump, r flight.Record) string {
 	s := fmt.Sprintf("%v in group %s", r, r.Group)
 	if at := site(d, r); at != "" {
@@ -41,8 +41,8 @@ func call(d *flight.Dump, r flight.Record) string {
 	return s
 }
 
-// site is where the user's program made a call: the innermost frame that is
-// not this library's, or else the innermost.
+// site returns where the user's program made a call: the innermost frame that is not this
+// library's or, if there is none, the innermost frame.
 func site(d *flight.Dump, r flight.Record) string {
 	frames := d.Frames(r)
 	for _, f := range frames {
@@ -58,7 +58,7 @@ func site(d *flight.Dump, r flight.Record) string {
 
 func describe(f flight.Frame) string { return fmt.Sprintf("%s (%s)", f.Site(), f.Func) }
 
-// progress is how a call went, seen from when the record was taken.
+// progress describes the state of a call at the time when the record was taken.
 func progress(d *flight.Dump, r flight.Record) string {
 	ago := func(t time.Time) string { return d.Taken.Sub(t).Round(time.Millisecond).String() }
 	switch {
@@ -73,7 +73,7 @@ func progress(d *flight.Dump, r flight.Record) string {
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000Z") }
 
-// lastCall says what a rank did last.
+// lastCall describes the latest call of a rank.
 func lastCall(d *flight.Dump) string {
 	if len(d.Records) == 0 {
 		return fmt.Sprintf("rank %d made no call", d.Rank)
