@@ -77,7 +77,12 @@ func flag(name string) (bool, error) {
 	}
 }
 
+// openCPU opens the CPU. Only local rank 0 logs whether OpenBLAS was found, so that the log of a
+// host says so once.
 func openCPU(w World, log *slog.Logger) (device.Device, error) {
+	if w.LocalRank != 0 {
+		log = slog.New(slog.DiscardHandler)
+	}
 	threads, err := threadsPerRank(w)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,20 @@
+package cpu
+
+import "testing"
+
+// The command to install OpenBLAS is the one of the distribution, or of one it is derived from.
+func TestInstallCommand(t *testing.T) {
+	for release, want := range map[string]string{
+		"NAME=\"Debian GNU/Linux\"\nID=debian\n":                  "apt-get install libopenblas0",
+		"ID=ubuntu\nID_LIKE=debian\n":                             "apt-get install libopenblas0",
+		"ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n":               "apt-get install libopenblas0",
+		"ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n":          "dnf install openblas",
+		"ID=\"opensuse-tumbleweed\"\nID_LIKE=\"opensuse suse\"\n": "zypper install libopenblas_pthreads0",
+		"ID=alpine\n": "install OpenBLAS",
+		"":            "install OpenBLAS",
+	} {
+		if got := installCommand(release); got != want {
+			t.Errorf("%q: got %q, want %q", release, got, want)
+		}
+	}
+}
