@@ -1,10 +1,9 @@
 // Package commtest runs the ranks of a job within a test.
 //
-// [OnRanks] has them as goroutines of the test's process, where the race detector
-// sees across them. The same test then runs on real processes, without a change:
-// [Processes], called by a test of the package, starts the test binary once for each
-// rank, and within such a job every process runs its own rank's part of each OnRanks.
-// A package needs one such test:
+// [OnRanks] runs the ranks as goroutines of the test's process, so that the race detector sees
+// accesses of all ranks. The same tests also run on real processes, without a change: a package
+// has one test that calls [Processes], which starts the test binary once for each rank. In such a
+// job, every process runs its own rank's part of each OnRanks.
 //
 //	func TestOnProcesses(t *testing.T) {
 //		for _, n := range []int{2, 4} {
@@ -12,14 +11,12 @@
 //		}
 //	}
 //
-// A test that has to be one process, because its ranks share memory or a fake clock,
-// says so by [OnGoroutines], and jobs leave it out; so they do OnRanks for another
-// number of ranks than theirs, so that a test does best to run on those of [Sizes]. The
-// processes of a job must come to the same calls of OnRanks in the same order: no
-// subtests in the order of a map.
+// If the ranks of a test share memory or a fake clock, the test calls [OnGoroutines], which is
+// skipped in jobs. OnRanks is also skipped in a job with another number of ranks, so tests should
+// take their numbers of ranks from [Sizes]. All processes of a job must make the same calls of
+// OnRanks in the same order, so a test must not run subtests in the order of a map.
 //
-// A job may also be started by hand, on other devices, from a binary that was built
-// elsewhere:
+// A job can also be started by hand, for example on other devices:
 //
 //	GODDP_TEST_JOB=1 GODDP_DEVICE=cuda golaunch --nproc-per-node 2 ddp.test -test.run TestUnevenInputs
 package commtest
@@ -33,10 +30,10 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// OnRanks runs f on n ranks, goroutines of this process, or in a job of n processes
-// on its own rank alone, and closes their groups. An error of f fails the test and
-// aborts that rank's group, so that the others do not wait for it. In a job of
-// another size it skips the test, but for one rank, which any process can be.
+// OnRanks runs f on n ranks and closes their groups. The ranks are goroutines of this process; in a
+// job of n processes, OnRanks runs f on this process's rank alone. An error of f fails the test and
+// aborts that rank's group, so that the other ranks do not wait. In a job of another size OnRanks
+// skips the test, unless n is 1.
 func OnRanks(t testing.TB, n int, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
 	if InJob() && n > 1 {
@@ -46,8 +43,7 @@ func OnRanks(t testing.TB, n int, opts *comm.Options, f func(pg *comm.ProcessGro
 	onGoroutines(t, n, opts, f)
 }
 
-// OnGoroutines is OnRanks for an f that needs all ranks in one process. In a job it
-// skips the test.
+// OnGoroutines is OnRanks with all ranks in one process. In a job it skips the test.
 func OnGoroutines(t testing.TB, n int, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
 	OutsideJobs(t)
@@ -63,8 +59,8 @@ func onGoroutines(t testing.TB, n int, opts *comm.Options, f func(pg *comm.Proce
 	run(t, groups, f)
 }
 
-// OnDevices is OnGoroutines on devices of the test's own, one for each rank. A
-// failure never ends the test's process.
+// OnDevices is OnGoroutines on the given devices, one for each rank. A failure of a call does not
+// end the test's process.
 func OnDevices(t testing.TB, devices []device.Device, opts *comm.Options, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
 	OutsideJobs(t)
@@ -90,7 +86,7 @@ func OnDevices(t testing.TB, devices []device.Device, opts *comm.Options, f func
 	}
 }
 
-// surviving are options with which a failure does not end the process.
+// surviving returns opts with an error mode in which a failure does not end the process.
 func surviving(opts *comm.Options) (o comm.Options) {
 	if opts != nil {
 		o = *opts
@@ -101,6 +97,7 @@ func surviving(opts *comm.Options) (o comm.Options) {
 	return o
 }
 
+// run runs f on the groups concurrently and closes them.
 func run(t testing.TB, groups []*comm.ProcessGroup, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -113,7 +110,7 @@ func run(t testing.TB, groups []*comm.ProcessGroup, f func(pg *comm.ProcessGroup
 		})
 	}
 	wg.Wait()
-	for _, pg := range groups { // side by side: a rank may wait for the others
+	for _, pg := range groups { // concurrently, because Close may wait for the other ranks
 		wg.Go(func() {
 			if err := pg.Close(); err != nil {
 				t.Errorf("rank %d: Close: %v", pg.Rank(), err)

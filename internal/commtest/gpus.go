@@ -13,9 +13,9 @@ import (
 	"github.com/goddp/goddp/device/cuda"
 )
 
-// GPUs is the number of GPUs. Where there are fewer than least it skips the test, and
-// so it does within a job; GODDP_REQUIRE_CUDA makes none at all a failure, so that a
-// run on a GPU machine cannot skip unseen.
+// GPUs returns the number of GPUs. It skips the test if there are fewer than least, or in a job. If
+// GODDP_REQUIRE_CUDA is set and there is no GPU, it fails the test, so that a run on a machine with
+// GPUs cannot skip tests unnoticed.
 func GPUs(t testing.TB, least int) int {
 	t.Helper()
 	OutsideJobs(t)
@@ -31,8 +31,8 @@ func GPUs(t testing.TB, least int) int {
 	return gpus
 }
 
-// ProcessesOnGPUs is Processes with a GPU for each process, over NCCL, on as many of
-// the numbers of processes as there are GPUs for; it takes two at least.
+// ProcessesOnGPUs is Processes over NCCL with one GPU per process. It runs the sizes for which there
+// are enough GPUs, and skips the test if there are fewer than two.
 func ProcessesOnGPUs(t *testing.T, sizes ...int) {
 	t.Helper()
 	gpus := GPUs(t, 2)
@@ -43,11 +43,10 @@ func ProcessesOnGPUs(t *testing.T, sizes ...int) {
 	}
 }
 
-// OnDeviceOf runs f once for each number of ranks in sizes. By default the ranks are goroutines
-// and compute on the CPU. If GODDP_DEVICE is cuda, each rank has a GPU, and a number of ranks
-// for which there are too few GPUs is left out. A single rank then runs in this process. Several
-// ranks are processes that run this test again, with vars in their environment; t must
-// therefore be a top-level test.
+// OnDeviceOf runs f once for each number of ranks in sizes. By default the ranks are goroutines and
+// compute on the CPU. If GODDP_DEVICE is cuda, each rank has a GPU, and OnDeviceOf omits sizes for
+// which there are too few GPUs. A single rank then runs in this process. Several ranks are processes
+// that run this test again, with vars in their environment; t must therefore be a top-level test.
 func OnDeviceOf(t *testing.T, sizes []int, vars []string, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
 	if InJob() {

@@ -16,11 +16,11 @@ import (
 	"github.com/goddp/goddp/internal/backend/backendtest"
 )
 
-// Operands checks what memory the operands of a call may share. In the in-place forms
-// that NCCL defines every rank gets the result to the last bit, whatever the size, the
-// type and the kind of memory. Any other overlap on one rank is a [comm.UsageError]
-// there, with both address ranges, before the call has a number, and the cause that all
-// other ranks' calls fail with. run runs f on n ranks.
+// Operands checks which memory the operands of a call may share. If operands share memory in a way
+// that NCCL defines, every rank gets the exact result, for all sizes, types and kinds of memory. If
+// one rank's operands overlap in any other way, its call panics with a [comm.UsageError] that holds
+// both address ranges and gets no number, and the calls of the other ranks fail with that cause. run
+// runs f on n ranks.
 func Operands(t *testing.T, n int, run func(t testing.TB, opts *comm.Options, f func(pg *comm.ProcessGroup) error)) {
 	t.Run("in place", func(t *testing.T) {
 		run(t, nil, func(pg *comm.ProcessGroup) error {
@@ -38,11 +38,11 @@ func Operands(t *testing.T, n int, run func(t testing.TB, opts *comm.Options, f 
 			return nil
 		})
 	})
-	for _, p := range refused {
+	for _, p := range rejected {
 		t.Run(strings.ReplaceAll(fmt.Sprint(p.kind, " ", p.how), " ", "-"), func(t *testing.T) {
 			for i, size := range operandSizes(device.Float32, n) {
 				run(t, &comm.Options{Timeout: time.Hour, Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) error {
-					if err := p.refuse(t, pg, size, i%2 == 1); err != nil {
+					if err := p.checkRejected(t, pg, size, i%2 == 1); err != nil {
 						return fmt.Errorf("%d bytes: %w", size*device.Float32.Size(), err)
 					}
 					return nil
@@ -54,9 +54,9 @@ func Operands(t *testing.T, n int, run func(t testing.TB, opts *comm.Options, f 
 
 var operandTypes = []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16, device.Int32, device.Int64, device.Uint8}
 
-// operandSizes are numbers of elements of what a rank gives, below and above what the
-// host backend sends with the headers of a call, and of one type of several segments.
-// Each is divisible by n.
+// operandSizes returns numbers of elements that a rank gives. They are below and above the size that
+// the host backend sends along with a call's header, and one is so large that the host backend
+// divides it into segments. Each is divisible by n.
 func operandSizes(dt device.DType, n int) (sizes []int) {
 	for _, bytes := range []int{1 << 10, 16 << 10, 1 << 20} {
 		blocks := bytes / dt.Size() / n
@@ -70,7 +70,7 @@ func operandSizes(dt device.DType, n int) (sizes []int) {
 	return sizes
 }
 
-// memory is a kind of memory that operands may be in.
+// memory is a kind of memory for operands.
 type memory struct {
 	name  string
 	alloc func(size int) (device.Buffer, error)
@@ -79,68 +79,69 @@ type memory struct {
 
 func memories(pg *comm.ProcessGroup) []memory {
 	return []memory{
-		{"group", pg.Alloc, func(device.Buffer) {}}, // the collector frees it
+		{"group", pg.Alloc, func(device.Buffer) {}}, // the garbage collector frees the memory
 		{"device", pg.Device().Alloc, pg.Device().Free},
 	}
 }
 
-// placed is a call, and where one rank has its operands within one allocation.
+// placed is a call, and the places of its operands within one allocation.
 type placed struct {
 	kind   backend.Kind
 	how    string
 	uneven bool
-	// at is the first elements of dst and src.
+	// at returns the indices of the first elements of dst and src.
 	at func(o *operands) (dst, src int)
-	// start makes the call where kind is Group; overlap is how many elements two
-	// operands share.
+	// start makes the calls if kind is Group. overlap is how many elements two operands share.
 	start func(o *operands, g *comm.ProcessGroup, overlap int)
 }
 
-// apart has src right behind dst.
-func apart(o *operands) (dst, src int) { return 0, o.lengthOf(o.rank, true) }
+// sideBySide places src right behind dst.
+func sideBySide(o *operands) (dst, src int) { return 0, o.lengthOf(o.rank, true) }
 
 func atStart(*operands) (dst, src int) { return 0, 0 }
 
-// ownOfDst and ownOfSrc have one operand at this rank's part of the other.
-func ownOfDst(o *operands) (dst, src int) { return 0, o.part(o.rank) }
-func ownOfSrc(o *operands) (dst, src int) { return o.part(o.rank), 0 }
+// selfOfDst places src at this rank's part of dst, and selfOfSrc dst at this rank's part of src.
+func selfOfDst(o *operands) (dst, src int) { return 0, o.part(o.rank) }
+func selfOfSrc(o *operands) (dst, src int) { return o.part(o.rank), 0 }
 
-// nextOfDst and nextOfSrc have it at another rank's.
+// nextOfDst places src at the next rank's part of dst, and nextOfSrc dst at the next rank's part of
+// src.
 func nextOfDst(o *operands) (dst, src int) { return 0, o.part((o.rank + 1) % o.n) }
 func nextOfSrc(o *operands) (dst, src int) { return o.part((o.rank + 1) % o.n), 0 }
 
-// besideOfDst and besideOfSrc have it one element behind this rank's part.
+// besideOfDst places src one element behind this rank's part of dst, and besideOfSrc dst one element
+// behind this rank's part of src.
 func besideOfDst(o *operands) (dst, src int) { return 0, o.part(o.rank) + 1 }
 func besideOfSrc(o *operands) (dst, src int) { return o.part(o.rank) + 1, 0 }
 
-// dstLater and srcLater have one operand begin an element after the other.
+// dstLater places dst one element behind src, and srcLater src one element behind dst.
 func dstLater(*operands) (dst, src int) { return 1, 0 }
 func srcLater(*operands) (dst, src int) { return 0, 1 }
 
-// lastOfDst has src begin at the last element of dst.
+// lastOfDst places the start of src at the last element of dst.
 func lastOfDst(o *operands) (dst, src int) { return 0, o.lengthOf(o.rank, true) - 1 }
 
-// inPlace are the forms in which operands may share memory, or touch.
+// inPlace are the forms in which operands may share memory or be adjacent.
 var inPlace = []placed{
 	{kind: backend.AllReduce, how: "in place", at: atStart},
 	{kind: backend.Broadcast, how: "in place", at: atStart},
 	{kind: backend.Reduce, how: "in place", at: atStart},
-	{kind: backend.AllGather, how: "in place", at: ownOfDst},
-	{kind: backend.AllGather, how: "in place, uneven", uneven: true, at: ownOfDst},
-	{kind: backend.ReduceScatter, how: "in place", at: ownOfSrc},
-	{kind: backend.Gather, how: "in place", at: ownOfDst},
-	{kind: backend.Scatter, how: "in place", at: ownOfSrc},
-	{kind: backend.Reduce, how: "side by side", at: apart},
-	{kind: backend.AllGather, how: "side by side", at: apart},
-	{kind: backend.AllGather, how: "side by side, uneven", uneven: true, at: apart},
-	{kind: backend.ReduceScatter, how: "side by side", at: apart},
-	{kind: backend.Gather, how: "side by side", at: apart},
-	{kind: backend.Scatter, how: "side by side", at: apart},
-	{kind: backend.AllToAll, how: "side by side", at: apart},
+	{kind: backend.AllGather, how: "in place", at: selfOfDst},
+	{kind: backend.AllGather, how: "in place, uneven", uneven: true, at: selfOfDst},
+	{kind: backend.ReduceScatter, how: "in place", at: selfOfSrc},
+	{kind: backend.Gather, how: "in place", at: selfOfDst},
+	{kind: backend.Scatter, how: "in place", at: selfOfSrc},
+	{kind: backend.Reduce, how: "side by side", at: sideBySide},
+	{kind: backend.AllGather, how: "side by side", at: sideBySide},
+	{kind: backend.AllGather, how: "side by side, uneven", uneven: true, at: sideBySide},
+	{kind: backend.ReduceScatter, how: "side by side", at: sideBySide},
+	{kind: backend.Gather, how: "side by side", at: sideBySide},
+	{kind: backend.Scatter, how: "side by side", at: sideBySide},
+	{kind: backend.AllToAll, how: "side by side", at: sideBySide},
 }
 
-// refused are overlaps that one rank must not give.
-var refused = []placed{
+// rejected are forms of overlap that are errors.
+var rejected = []placed{
 	{kind: backend.AllToAll, how: "in place", at: atStart},
 	{kind: backend.AllToAll, how: "src one element later", at: srcLater},
 	{kind: backend.AllToAll, how: "dst one element later", at: dstLater},
@@ -181,7 +182,7 @@ var refused = []placed{
 	{kind: backend.Group, how: "two receives", start: func(o *operands, g *comm.ProcessGroup, overlap int) {
 		next, before := (o.rank+1)%o.n, (o.rank+o.n-1)%o.n
 		for i := range 2 {
-			g.Send(o.view(0, o.c), next) // the same memory twice: it is only read
+			g.Send(o.view(0, o.c), next) // both calls read the same memory, which is allowed
 			g.Recv(o.view((1+i)*o.c-i*overlap, o.c), before)
 		}
 	}},
@@ -195,16 +196,16 @@ type operands struct {
 	*placed
 	n, rank, c int // elements of a block
 	x          device.Tensor
-	want       device.Tensor // what x should hold, in host memory
+	want       device.Tensor // the expected contents of x, in host memory
 }
 
-// newOperands allocates the memory and fills it. size is the elements that a rank gives.
+// newOperands allocates and fills the memory. size is the number of elements that a rank gives.
 func (p *placed) newOperands(pg *comm.ProcessGroup, alloc func(int) (device.Buffer, error), dt device.DType, size int) (*operands, error) {
 	o := &operands{placed: p, n: pg.Size(), rank: pg.Rank(), c: size}
 	if p.kind == backend.ReduceScatter || p.kind == backend.Scatter || p.kind == backend.AllToAll {
 		o.c = size / o.n
 	}
-	length := o.lengthOf(o.n-1, true) + o.lengthOf(o.n-1, false) + 1 // of the highest rank, which gives most
+	length := o.lengthOf(o.n-1, true) + o.lengthOf(o.n-1, false) + 1 // enough for the highest rank, which gives most
 	if p.kind == backend.Group {
 		length = 2 * o.n * o.c
 	}
@@ -221,8 +222,8 @@ func hostTensor(dt device.DType, n int) device.Tensor {
 	return device.NewTensor(device.HostBuffer(make([]byte, n*dt.Size()), nil), dt, n)
 }
 
-// fill sets count elements, from one on, of a tensor in host memory to f(0), f(1) and so
-// on, which repeats after period elements.
+// fill sets count elements of a tensor in host memory, from index at on, to f(0), f(1) and so on. The
+// values repeat after period elements.
 func fill(t device.Tensor, at, count int, f func(i int) float64) {
 	for i := range min(count, period) {
 		backendtest.Put(t, at+i, f(i))
@@ -233,16 +234,16 @@ func fill(t device.Tensor, at, count int, f func(i int) float64) {
 	}
 }
 
-// given is element i of rank r's memory: so small that sums are exact in every type. It
-// repeats after period elements.
+// given returns element i of rank r's memory. The values are so small that sums are exact in every
+// type. They repeat after period elements.
 func given(r, i int) float64 {
 	i %= period
 	return float64(1 + (r*29+i*7+i/61)%60)
 }
 
-const period = 4093 // a prime: no part of an operand is like another
+const period = 4093 // a prime, so that no two parts of an operand are equal
 
-// count is how many elements rank r gives to an AllGather.
+// count returns how many elements rank r gives to an AllGather.
 func (o *operands) count(r int) int {
 	if o.uneven {
 		return o.c + r
@@ -250,7 +251,7 @@ func (o *operands) count(r int) int {
 	return o.c
 }
 
-// part is where the part of rank r begins in the longer operand.
+// part returns the index at which the part of rank r begins in the longer operand.
 func (o *operands) part(r int) int {
 	at := 0
 	for s := range r {
@@ -259,7 +260,7 @@ func (o *operands) part(r int) int {
 	return at
 }
 
-// lengthOf is the elements of dst, or of src, on rank r.
+// lengthOf returns the number of elements of dst, or of src, on rank r.
 func (o *operands) lengthOf(r int, dst bool) int {
 	switch o.kind {
 	case backend.AllGather, backend.Gather:
@@ -278,12 +279,12 @@ func (o *operands) lengthOf(r int, dst bool) int {
 	return o.c
 }
 
-// root is that of rooted calls: the rank that overlaps, since both operands are there.
+// root returns the root of rooted calls: the rank whose operands overlap, because root has both.
 func (o *operands) root() int { return o.n - 1 }
 
 func (o *operands) view(at, count int) device.Tensor { return o.x.Range(at, at+count) }
 
-// call makes the call, on this rank with its operands at these elements.
+// call makes the call, with dst and src at the given elements.
 func (o *operands) call(pg *comm.ProcessGroup, dstAt, srcAt int) *comm.Work {
 	dst, src := o.view(dstAt, o.lengthOf(o.rank, true)), o.view(srcAt, o.lengthOf(o.rank, false))
 	switch o.kind {
@@ -312,8 +313,8 @@ func (o *operands) call(pg *comm.ProcessGroup, dstAt, srcAt int) *comm.Work {
 	return pg.AllToAll(dst, src)
 }
 
-// value is what element i of this rank's dst should be, where srcAt has the first element
-// of every rank's src.
+// value returns the expected element i of this rank's dst. srcAt holds the index of the first element
+// of each rank's src.
 func (o *operands) value(i int, srcAt []int) float64 {
 	value := func(r, i int) float64 { return given(r, srcAt[r]+i) }
 	sum := func(i int) (total float64) {
@@ -341,14 +342,14 @@ func (o *operands) value(i int, srcAt []int) float64 {
 	return sum(i)
 }
 
-// wrong reads the memory after the call and counts the elements of dst that are wrong,
-// and those beside it that have changed. srcAt has the first element of every rank's src.
+// wrong reads the memory after the call. It counts the wrong elements of dst, and the elements outside
+// dst that have changed. srcAt holds the index of the first element of each rank's src.
 func (o *operands) wrong(t testing.TB, pg *comm.ProcessGroup, dstAt int, srcAt []int) (wrong, changed int, err error) {
 	length := o.lengthOf(o.rank, true)
 	if o.rank != o.root() && (o.kind == backend.Reduce || o.kind == backend.Gather) {
-		length = 0 // there is no dst
+		length = 0 // this rank has no dst
 	}
-	blocks := []int{0, length} // of which each repeats by itself
+	blocks := []int{0, length} // the bounds of the blocks, whose values repeat independently
 	if length > 0 && (o.kind == backend.AllGather || o.kind == backend.Gather || o.kind == backend.AllToAll) {
 		for r := 1; r < o.n; r++ {
 			blocks = slices.Insert(blocks, r, o.part(r))
@@ -377,14 +378,14 @@ func (o *operands) wrong(t testing.TB, pg *comm.ProcessGroup, dstAt int, srcAt [
 	return wrong, changed, nil
 }
 
-// on is the operands of rank r, but for their memory.
+// on returns the operands of rank r without their memory.
 func (o *operands) on(r int) *operands {
 	there := *o
 	there.rank = r
 	return &there
 }
 
-// check makes the call with all ranks' operands placed, and checks the result.
+// check makes the call on all ranks and checks the result.
 func (p *placed) check(t testing.TB, pg *comm.ProcessGroup, m memory, dt device.DType, size int) error {
 	o, err := p.newOperands(pg, m.alloc, dt, size)
 	if err != nil {
@@ -407,10 +408,10 @@ func (p *placed) check(t testing.TB, pg *comm.ProcessGroup, m memory, dt device.
 	return err
 }
 
-// refuse makes the call with the last rank's operands placed, and those of the others
-// apart, on the others before or after the last rank is refused. It checks what each is
-// told.
-func (p *placed) refuse(t testing.TB, pg *comm.ProcessGroup, size int, after bool) error {
+// checkRejected makes the call with overlapping operands on the last rank and with separate operands on
+// the other ranks. The other ranks call after the last rank if after is set, else before. It checks
+// the error on each rank.
+func (p *placed) checkRejected(t testing.TB, pg *comm.ProcessGroup, size int, after bool) error {
 	o, err := p.newOperands(pg, pg.Alloc, device.Float32, size)
 	if err != nil {
 		return err
@@ -426,7 +427,7 @@ func (p *placed) refuse(t testing.TB, pg *comm.ProcessGroup, size int, after boo
 			}
 			return pg.Coalesce(func(g *comm.ProcessGroup) { p.start(o, g, overlap) })
 		}
-		if dst, src = apart(o); overlaps {
+		if dst, src = sideBySide(o); overlaps {
 			dst, src = p.at(o)
 		}
 		return o.call(pg, dst, src)
@@ -460,7 +461,7 @@ func (p *placed) refuse(t testing.TB, pg *comm.ProcessGroup, size int, after boo
 			return fmt.Errorf("refused without an overlap: %w", usage)
 		}
 		err := work.Sync(t.Context())
-		if err == nil { // it was only sent
+		if err == nil { // the rank has only sent data, so the call succeeded
 			err = pg.Barrier().Sync(t.Context())
 		}
 		return isCause(err, victim)
@@ -472,7 +473,7 @@ func (p *placed) refuse(t testing.TB, pg *comm.ProcessGroup, size int, after boo
 		}
 		srcAt := make([]int, o.n)
 		for r := range victim {
-			_, srcAt[r] = apart(o.on(r))
+			_, srcAt[r] = sideBySide(o.on(r))
 		}
 		srcAt[victim] = src
 		wrong, changed, err := o.wrong(t, pg, dst, srcAt)
@@ -493,13 +494,13 @@ func (p *placed) refuse(t testing.TB, pg *comm.ProcessGroup, size int, after boo
 	return isCause(err, victim)
 }
 
-// addresses is a range of the memory as errors have it.
+// addresses returns a range of the memory as error messages print it.
 func (o *operands) addresses(at, count int) string {
 	b := o.view(at, count).Buf
 	return fmt.Sprintf("[%#x, %#x)", b.Addr(), b.Addr()+uintptr(b.Len()))
 }
 
-// attempt makes a call, or returns why it was refused.
+// attempt makes a call. If the call is rejected, attempt returns the error.
 func attempt(start func() *comm.Work) (w *comm.Work, usage *comm.UsageError) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -512,7 +513,7 @@ func attempt(start func() *comm.Work) (w *comm.Work, usage *comm.UsageError) {
 	return start(), nil
 }
 
-// isCause checks that a call failed because the victim made one that overlaps.
+// isCause returns an error unless err says that the overlap on rank victim is the cause.
 func isCause(err error, victim int) error {
 	var usage *comm.UsageError
 	if !errors.As(err, &usage) || usage.Rank != victim || !strings.Contains(err.Error(), "overlaps") {

@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// In a job the ranks share memory, or meet by TCP (see TestMain).
+// In a job the ranks communicate by shared memory or, if TestMain separates the hosts, by TCP.
 func TestOperands(t *testing.T) {
 	for _, n := range Sizes(t, 2, 3) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -17,14 +17,14 @@ func TestOperands(t *testing.T) {
 	}
 }
 
-// hostsVar makes every process of a job a host of its own.
+// hostsVar is an environment variable that gives every process of a job a host name of its own.
 const hostsVar = "GODDP_TEST_HOSTS"
 
 func TestOnProcessesOverTCP(t *testing.T) { Processes(t, 2, "GODDP_DEVICE=cpu", hostsVar+"=1") }
 
 func TestGPUOnProcesses(t *testing.T) { ProcessesOnGPUs(t, 2) }
 
-// separateHosts names this process's host after its rank, if hostsVar is set.
+// separateHosts names this process's host after its rank if hostsVar is set.
 func separateHosts() {
 	if os.Getenv(hostsVar) != "" {
 		os.Setenv("GODDP_HOST_ID", "host of rank "+os.Getenv("RANK"))

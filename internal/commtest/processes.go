@@ -13,25 +13,25 @@ import (
 	"github.com/goddp/goddp/launcher"
 )
 
-// JobVar makes a process one of a job's, whose environment says which.
+// JobVar is an environment variable that is set in the processes of a job.
 const JobVar = "GODDP_TEST_JOB"
 
 const (
 	// jobTimeout bounds all tests of a job.
 	jobTimeout = 10 * time.Minute
-	// callTimeout bounds a collective in a job where a test does not: processes
-	// that have come apart must not take the test's own time to say so.
+	// callTimeout is the timeout of collectives in a job if the test gives none. It is short, so
+	// that ranks that make different calls fail long before the test's own timeout.
 	callTimeout = time.Minute
 )
 
-// ran is what a rank says of a test that it took part in.
+// ran is what a rank prints when it has run its part of a test.
 const ran = "ran on a process of its own"
 
-// InJob tells whether this process is one of a job's.
+// InJob reports whether this process belongs to a job.
 func InJob() bool { return os.Getenv(JobVar) != "" }
 
-// Sizes are the numbers of ranks to run a test on that takes any: that of the job
-// within one, else those given.
+// Sizes returns the numbers of ranks on which a test should run: the given ones or, in a job, the
+// job's.
 func Sizes(t testing.TB, n ...int) []int {
 	t.Helper()
 	if !InJob() {
@@ -40,7 +40,7 @@ func Sizes(t testing.TB, n ...int) []int {
 	return []int{world(t).Size}
 }
 
-// Here is how many of n ranks are in this process.
+// Here returns how many of n ranks are in this process.
 func Here(n int) int {
 	if InJob() {
 		return 1
@@ -48,9 +48,9 @@ func Here(n int) int {
 	return n
 }
 
-// Processes runs the tests of this test's package in a job of n processes, with vars
-// in their environment: those that take part in it (see OnRanks), and of the others
-// nothing. It fails if one of them does, or if there are none.
+// Processes runs the tests of the calling package in a job of n processes, with vars in their
+// environment. Only the parts of tests within OnRanks run on the processes. Processes fails if a test
+// fails, or if no such part runs.
 func Processes(t *testing.T, n int, vars ...string) {
 	t.Helper()
 	OutsideJobs(t)
@@ -70,8 +70,8 @@ func runs(ctx context.Context, t *testing.T, n int, flags, vars []string) {
 	t.Logf("%d parts of tests, on %d processes\n%s", parts, n, out)
 }
 
-// job runs this binary's tests, or those that flags choose, on n processes. It returns how many of their parts ran
-// on each of them, and what they had to say.
+// job runs this binary's tests, or those that flags select, on n processes. It returns how many parts
+// of tests ran on each process, and their output.
 func job(ctx context.Context, n int, flags, vars []string) (parts int, said string, err error) {
 	var out bytes.Buffer
 	_, err = launcher.Run(ctx, &launcher.Config{
@@ -90,11 +90,11 @@ func job(ctx context.Context, n int, flags, vars []string) (parts int, said stri
 			err = fmt.Errorf("rank %d took part %d times, rank 0 %d times", rank, got, tests["rank 0"])
 		}
 	}
-	return tests["rank 0"], telling(out.String()), err
+	return tests["rank 0"], relevantLines(out.String()), err
 }
 
-// telling are the lines of a job's output that tell of more than what ran.
-func telling(out string) string {
+// relevantLines returns the lines of a job's output other than those that only list tests.
+func relevantLines(out string) string {
 	var b strings.Builder
 	for line := range strings.Lines(out) {
 		if !strings.Contains(line, "=== RUN") && !strings.Contains(line, "--- PASS") && !strings.Contains(line, "--- SKIP") && !strings.Contains(line, ran) {
@@ -104,8 +104,8 @@ func telling(out string) string {
 	return b.String()
 }
 
-// OutsideJobs skips a test in a job: one that starts processes itself, or whose
-// OnGoroutines are within something else that does not end when a test is skipped.
+// OutsideJobs skips a test in a job. It is for tests that start processes themselves, or that hold
+// resources that are not released when OnGoroutines skips the test.
 func OutsideJobs(t testing.TB) {
 	t.Helper()
 	if InJob() {

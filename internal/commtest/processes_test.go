@@ -25,10 +25,10 @@ func TestOnProcesses(t *testing.T) {
 	}
 }
 
-// failVar has rank 1 fail TestSum.
+// failVar is an environment variable that makes TestSum fail on rank 1.
 const failVar = "GODDP_TEST_FAIL"
 
-// Each rank runs its part once, in whichever process it is.
+// Each rank runs its part once, as a goroutine or as a process.
 func TestSum(t *testing.T) {
 	for _, n := range Sizes(t, 2, 4) {
 		parts := make(chan int, n)
@@ -52,7 +52,7 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// A job tells whose part failed, and why; one in which nothing runs is no success.
+// A job says which rank's part failed, and why. A job in which no part runs fails.
 func TestJobsThatFail(t *testing.T) {
 	OutsideJobs(t)
 	vars := []string{"GODDP_DEVICE=cpu", "GODDP_FLIGHT_DIR=" + t.TempDir()}
@@ -60,18 +60,18 @@ func TestJobsThatFail(t *testing.T) {
 	if err == nil || !strings.Contains(said, "rank 1: told to fail") || !strings.Contains(said, "FAIL: TestSum") {
 		t.Errorf("got %v\n%s", err, said)
 	}
-	// No test is for one process alone.
+	// No test runs on a single process.
 	if parts, _, err := job(t.Context(), 1, nil, vars); err == nil || parts != 0 {
 		t.Errorf("%d parts ran: %v", parts, err)
 	}
 }
 
-// Ranks that do not come to a barrier are named by those that do, in a group and in a
-// part of it, after which both are usable.
+// The error of a MonitoredBarrier names the ranks that did not call it, in a group and in a
+// subgroup. Both are usable afterwards.
 func TestMonitoredBarrier(t *testing.T) {
 	for _, n := range Sizes(t, 2, 4) {
 		OnRanks(t, n, nil, func(pg *comm.ProcessGroup) error {
-			part, err := pg.Split(t.Context(), min(pg.Rank()/(n-1), 1), 0) // all but the last
+			part, err := pg.Split(t.Context(), min(pg.Rank()/(n-1), 1), 0) // all ranks but the last
 			if err != nil {
 				return err
 			}
@@ -80,7 +80,7 @@ func TestMonitoredBarrier(t *testing.T) {
 				if g.Rank() != missing || missing == 0 {
 					err := g.With(comm.CallOptions{Timeout: time.Second}).MonitoredBarrier(t.Context())
 					var late *comm.BarrierError
-					if told := errors.As(err, &late); told != (missing > 0) || !told && err != nil {
+					if isLate := errors.As(err, &late); isLate != (missing > 0) || !isLate && err != nil {
 						return fmt.Errorf("got %v", err)
 					}
 					if late != nil && fmt.Sprint(late.Missing) != fmt.Sprintf("[%d]", missing) {

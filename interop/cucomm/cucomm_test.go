@@ -17,10 +17,10 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// ranks is the number of GPUs that the test takes.
+// ranks is the number of GPUs that the test needs.
 const ranks = 2
 
-// TestMain is also the main of the ranks that the test starts.
+// TestMain runs the tests or, in a process that the test has started, one rank.
 func TestMain(m *testing.M) {
 	if os.Getenv("RANK") != "" {
 		comm.Main(program)
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestProgram runs a cu program on two GPUs, which checks what it does itself.
+// TestProgram runs a cu program on two GPUs. The program checks its own results.
 func TestProgram(t *testing.T) {
 	if gpus, err := cu.NumDevices(); err != nil || gpus < ranks {
 		t.Skipf("%d GPUs are needed, and here are %d (%v)", ranks, gpus, err)

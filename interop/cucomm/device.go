@@ -14,14 +14,13 @@ import (
 	"github.com/goddp/goddp/device/cuda"
 )
 
-// Device is a GPU as comm takes it in Options.Device, for the memory and one
-// stream of a cu program.
+// Device is a GPU for Options.Device of comm. It supports the memory and one stream of a cu program.
 type Device struct {
 	gpu
 	stream *stream
 }
 
-// gpu is goddp's own device.
+// gpu is goddp's own device for a GPU.
 type gpu interface {
 	device.Device
 	Context() uintptr
@@ -29,15 +28,14 @@ type gpu interface {
 	Compile(ctx context.Context, name, text string, functions ...string) ([]uintptr, error)
 }
 
-// Open makes the device of a GPU, whose compute stream is s, which stays the
-// program's. cu.NoStream is the default stream of the thread's current context.
-// The error is a [*ForeignContextError] where s is not of the GPU's primary
-// context, else that of cuda.Open. Close does not end s or the context, which
-// the program has retained.
+// Open opens the device of a GPU for a program whose stream is s. The program keeps ownership of the
+// stream and of the context that it has retained; Close ends neither. cu.NoStream is the default
+// stream of the thread's current context. The error is an [*OtherContextError] if s does not belong
+// to the GPU's primary context.
 func Open(g cu.Device, s cu.Stream, opts *cuda.Options) (*Device, error) {
 	handle := C.CUstream(unsafe.Pointer(s.C()))
-	var of C.CUcontext
-	if err := check("cuStreamGetCtx", C.cuStreamGetCtx(handle, &of)); err != nil {
+	var owner C.CUcontext
+	if err := check("cuStreamGetCtx", C.cuStreamGetCtx(handle, &owner)); err != nil {
 		return nil, err
 	}
 	dev, err := cuda.Open(int(g), opts)
@@ -45,7 +43,7 @@ func Open(g cu.Device, s cu.Stream, opts *cuda.Options) (*Device, error) {
 		return nil, err
 	}
 	d := &Device{gpu: dev.(gpu)}
-	if err := d.own(fmt.Sprintf("stream %#x", uintptr(unsafe.Pointer(handle))), of); err != nil {
+	if err := d.checkContext(fmt.Sprintf("stream %#x", uintptr(unsafe.Pointer(handle))), owner); err != nil {
 		dev.Close()
 		return nil, err
 	}
@@ -56,25 +54,25 @@ func Open(g cu.Device, s cu.Stream, opts *cuda.Options) (*Device, error) {
 	return d, nil
 }
 
-// own is the error of what is not of the primary context.
-func (d *Device) own(what string, of C.CUcontext) error {
-	if got := uintptr(unsafe.Pointer(of)); got != d.Context() {
-		return &ForeignContextError{What: what, Device: d.String(), Context: got, Primary: d.Context()}
+// checkContext returns an error if owner, the context of what, is not the primary context.
+func (d *Device) checkContext(what string, owner C.CUcontext) error {
+	if got := uintptr(unsafe.Pointer(owner)); got != d.Context() {
+		return &OtherContextError{What: what, Device: d.String(), Context: got, Primary: d.Context()}
 	}
 	return nil
 }
 
-// Tensor is the program's memory from p on, as comm takes it: without a copy, and
-// owned by the program as before. It panics when the tensor reaches beyond the
-// allocation. The error is a [*ForeignContextError] where p is not of the GPU's
-// primary context, else the driver's word on an address that it does not know.
+// Tensor returns the program's memory that begins at p as a tensor. It copies nothing, and the
+// program keeps ownership of the memory. It panics if the tensor reaches beyond the allocation. The
+// error is an [*OtherContextError] if p does not belong to the GPU's primary context, or the
+// driver's error if p is not a valid address.
 func (d *Device) Tensor(p cu.DevicePtr, dt device.DType, shape ...int) (device.Tensor, error) {
-	var of C.CUcontext
-	code := C.cuPointerGetAttribute(unsafe.Pointer(&of), C.CU_POINTER_ATTRIBUTE_CONTEXT, C.CUdeviceptr(p))
+	var owner C.CUcontext
+	code := C.cuPointerGetAttribute(unsafe.Pointer(&owner), C.CU_POINTER_ATTRIBUTE_CONTEXT, C.CUdeviceptr(p))
 	if err := check("cuPointerGetAttribute", code); err != nil {
 		return device.Tensor{}, fmt.Errorf("memory at %v: %w", p, err)
 	}
-	if err := d.own(fmt.Sprintf("memory at %v", p), of); err != nil {
+	if err := d.checkContext(fmt.Sprintf("memory at %v", p), owner); err != nil {
 		return device.Tensor{}, err
 	}
 	size, base, err := p.AddressRange()
@@ -85,12 +83,12 @@ func (d *Device) Tensor(p cu.DevicePtr, dt device.DType, shape ...int) (device.T
 	return device.NewTensor(buf, dt, shape...), nil
 }
 
-// Compute is the program's stream.
+// Compute returns the program's stream.
 func (d *Device) Compute() device.Stream { return d.stream }
 
-// Free gives back what comm allocated, behind what the program's stream was given.
+// Free frees memory that comm allocated, after the work that is enqueued on the program's stream.
 func (d *Device) Free(b device.Buffer) {
-	d.stream.enter() // that failed: then the device does not run anything any more
+	d.stream.enter() // an error needs no handling: the device then runs nothing any more
 	d.gpu.Free(b)
 }
 
@@ -109,7 +107,7 @@ func (d *Device) CopyOut(ctx context.Context, s device.Stream, dst []byte, src d
 	return d.on(s, func(s device.Stream) error { return d.gpu.CopyOut(ctx, s, dst, src) })
 }
 
-// on has goddp's stream do what the program's would.
+// on calls do with goddp's stream in place of the program's, and orders the two streams.
 func (d *Device) on(s device.Stream, do func(device.Stream) error) error {
 	if s != d.stream {
 		return do(s)

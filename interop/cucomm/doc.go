@@ -1,6 +1,5 @@
-// Package cucomm lets a program of gorgonia.org/cu reduce its own memory, in the
-// order of its own stream, through internal/backend/nccl: nothing is copied, and nothing
-// waits on the host.
+// Package cucomm lets a program that uses gorgonia.org/cu reduce its own memory by NCCL, in the
+// order of its own stream. It copies nothing, and the host does not wait.
 //
 //	primary, err := gpu.RetainPrimaryCtx() // gpu is a cu.Device
 //	...
@@ -13,32 +12,32 @@
 //	t, err := dev.Tensor(mem, device.Float32, n)
 //	err = pg.AllReduce(t, comm.Sum).Wait(ctx)
 //
-// The reduction runs behind what the stream was given before, and what it is
-// given after Wait runs behind the reduction. example/main.go is a whole program.
+// The reduction runs after the work that was enqueued on the stream before, and work that is
+// enqueued after Wait runs after the reduction. example/main.go is a complete program.
 //
 // # Contexts
 //
-// Memory, streams and events belong to a context of CUDA's, and NCCL, like the
-// rest of goddp, uses the GPU's primary one. cu.NewContext and
-// cu.Device.MakeContext make another; what was made there is refused with a
-// [*ForeignContextError]. A program gets the primary one from
-// cu.Device.RetainPrimaryCtx, and a *cu.Ctx of it from cu.CtxFromCUContext. It
-// must not Close or Destroy that: ReleasePrimaryCtx is the counterpart.
+// Memory, streams and events belong to a CUDA context. NCCL, like the rest of goddp, uses the
+// GPU's primary context. cu.NewContext and cu.Device.MakeContext make other contexts; memory and
+// streams that were made there are refused with an [*OtherContextError]. A program gets the
+// primary context from cu.Device.RetainPrimaryCtx, and a *cu.Ctx for it from
+// cu.CtxFromCUContext. It must call ReleasePrimaryCtx in the end, rather than Close or Destroy the
+// context.
 //
 // # How streams are ordered
 //
-// comm orders its calls by the device's compute stream. A [Device] is goddp's
-// own device for the GPU, but its compute stream stands for the program's: a
-// point of it is one of a stream of goddp's that was made to wait for the
-// program's by an event, and where it has to wait for something, goddp's stream
-// does, and the program's for that, by another event.
+// comm orders its calls relative to the device's compute stream. A [Device] is goddp's own device
+// for the GPU with a different compute stream, which represents the program's stream. It uses a
+// stream of goddp's, the proxy. To record an event, the Device first makes the proxy wait for the
+// program's stream, and then records the event on the proxy. To wait for an event, the Device
+// makes the proxy wait for it, and then the program's stream for the proxy.
 //
-// The device has no other use than comm's. In particular its kernels, and so
-// autograd, do not take the program's stream.
+// The device is for comm alone. Its kernels, which autograd uses, do not run on the program's
+// stream.
 //
 // # Building
 //
-// This is a module of its own: importing gorgonia.org/cu links libcuda and takes
-// CUDA's headers, and ends a process that finds no driver. The README says how
-// it is built, and what is known of CUDA 11, 12 and 13.
+// This is a module of its own, because gorgonia.org/cu needs CUDA's headers to build, links
+// libcuda, and ends a process that finds no driver. The README says how to build it with CUDA
+// 11, 12 and 13.
 package cucomm

@@ -5,20 +5,19 @@ import "C"
 
 import "fmt"
 
-// ForeignContextError tells of memory or a stream of another context than the
-// GPU's primary one.
-type ForeignContextError struct {
+// OtherContextError says that memory or a stream does not belong to the GPU's primary context.
+type OtherContextError struct {
 	What             string // "memory at 0x7f0a2e000000", "stream 0x55d0c81b2a40"
 	Device           string // "cuda:0"
 	Context, Primary uintptr
 }
 
-func (e *ForeignContextError) Error() string {
+func (e *OtherContextError) Error() string {
 	return fmt.Sprintf("cucomm: %s is of context %#x, and NCCL works in the primary context of %s, %#x: make it there, with the context from cu.Device.RetainPrimaryCtx current (ctx.Lock, or a *cu.Ctx from cu.CtxFromCUContext) rather than one from NewContext or MakeContext",
 		e.What, e.Context, e.Device, e.Primary)
 }
 
-// Error is what a call of the driver returned.
+// Error is the error of a call of the CUDA driver.
 type Error struct {
 	Call string
 	Code int

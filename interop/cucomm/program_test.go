@@ -24,17 +24,17 @@ const (
 	timeout  = time.Minute
 )
 
-// rank is one rank's cu program. All its memory is made, filled and read by cu.
+// rank is the cu program of one rank. It allocates, fills and reads all its memory by cu.
 type rank struct {
 	pg      *comm.ProcessGroup
 	stream  cu.Stream
-	mem     cu.DevicePtr // to be summed
+	mem     cu.DevicePtr // the memory that is summed
 	copied  cu.DevicePtr
 	scratch cu.DevicePtr
-	fills   int // of scratch, that take the stream long
+	fills   int // how often dawdle fills scratch
 }
 
-// program runs all checks, and prints what they found.
+// program runs all checks and prints their results.
 func program(ctx context.Context) error {
 	local, err := strconv.Atoi(os.Getenv("LOCAL_RANK"))
 	if err != nil {
@@ -86,25 +86,25 @@ func program(ctx context.Context) error {
 	if err := r.control(ctx, local); err != nil {
 		return err
 	}
-	return foreign(gpu, primary, dev)
+	return otherContext(gpu, primary, dev)
 }
 
-// calibrate finds how often scratch has to be filled to take the GPU a while.
+// calibrate finds how often scratch must be filled to keep the GPU busy for a while.
 func (r *rank) calibrate() error {
 	const sample, while = 20, 50 * time.Millisecond
 	r.fills = sample
-	begun := time.Now()
+	start := time.Now()
 	if err := r.dawdle(); err != nil {
 		return err
 	}
 	if err := r.stream.Synchronize(); err != nil {
 		return err
 	}
-	r.fills = 1 + int(sample*while/time.Since(begun))
+	r.fills = 1 + int(sample*while/time.Since(start))
 	return nil
 }
 
-// dawdle keeps the stream busy.
+// dawdle keeps the stream busy for a while.
 func (r *rank) dawdle() error {
 	for range r.fills {
 		if err := r.fill(r.scratch, junk); err != nil {
@@ -114,12 +114,12 @@ func (r *rank) dawdle() error {
 	return nil
 }
 
-// fill enqueues the filling of memory.
+// fill enqueues work that fills memory with v.
 func (r *rank) fill(p cu.DevicePtr, v float32) error {
 	return cu.MemsetD32Async(p, uint(math.Float32bits(v)), elements, r.stream)
 }
 
-// read is what the memory holds once the stream is done.
+// read waits for the stream and returns the contents of the memory.
 func (r *rank) read(p cu.DevicePtr) ([]float32, error) {
 	if err := r.stream.Synchronize(); err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (r *rank) read(p cu.DevicePtr) ([]float32, error) {
 	return values, cu.MemcpyDtoH(unsafe.Pointer(&values[0]), p, 4*elements)
 }
 
-// total is the sum of each rank's own value, its number plus 1.
+// total returns the sum over all ranks of the rank's number plus 1.
 func (r *rank) total() float32 { return float32(r.pg.Size() * (r.pg.Size() + 1) / 2) }
 
 // sum checks the sums of different values.
@@ -140,7 +140,7 @@ func (r *rank) sum(ctx context.Context, t device.Tensor) error {
 	if err := cu.MemcpyHtoD(r.mem, unsafe.Pointer(&values[0]), 4*elements); err != nil {
 		return err
 	}
-	if err := cu.Synchronize(); err != nil { // the copy may be on its way yet, and not on the stream
+	if err := cu.Synchronize(); err != nil { // the copy is not on the stream and may still run
 		return err
 	}
 	if err := r.pg.AllReduce(t, comm.Sum).Wait(ctx); err != nil {
@@ -159,8 +159,8 @@ func (r *rank) sum(ctx context.Context, t device.Tensor) error {
 	return nil
 }
 
-// order sums what the stream has yet to write, and has it write again at once:
-// the host waits for nothing in between, while the last rank comes late.
+// order sums memory that the stream has yet to write, and enqueues the next write at once. The host
+// waits for nothing in between, and the last rank joins late.
 func (r *rank) order(ctx context.Context, t device.Tensor) error {
 	if err := r.fill(r.mem, junk); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (r *rank) order(ctx context.Context, t device.Tensor) error {
 		return err
 	}
 	if r.pg.Rank() == r.pg.Size()-1 {
-		time.Sleep(300 * time.Millisecond) // so that the others' calls pend
+		time.Sleep(300 * time.Millisecond) // so that the calls of the other ranks are pending
 	}
 	if err := r.dawdle(); err != nil {
 		return err
@@ -208,8 +208,7 @@ func (r *rank) order(ctx context.Context, t device.Tensor) error {
 	return nil
 }
 
-// control does the same as order in a group that does not know the stream, and
-// must find the sum wrong.
+// control does the same as order in a group that does not know the stream. Its sum must be wrong.
 func (r *rank) control(ctx context.Context, local int) error {
 	bare, err := cuda.Open(local, nil)
 	if err != nil {
@@ -251,13 +250,13 @@ func (r *rank) control(ctx context.Context, local int) error {
 	return pg.Barrier().Sync(ctx)
 }
 
-// foreign offers memory and a stream of a context of the program's own.
-func foreign(gpu cu.Device, primary cu.CUContext, dev *cucomm.Device) error {
-	own, err := gpu.MakeContext(cu.SchedAuto) // which makes it current
+// otherContext gives the device memory and a stream of another context, which it must refuse.
+func otherContext(gpu cu.Device, primary cu.CUContext, dev *cucomm.Device) error {
+	mine, err := gpu.MakeContext(cu.SchedAuto) // which makes it current
 	if err != nil {
 		return err
 	}
-	defer own.Destroy()
+	defer mine.Destroy()
 	defer cu.SetCurrentContext(primary)
 	mem, err := cu.MemAlloc(1 << 20)
 	if err != nil {
@@ -270,9 +269,9 @@ func foreign(gpu cu.Device, primary cu.CUContext, dev *cucomm.Device) error {
 	_, memErr := dev.Tensor(mem, device.Float32, 1)
 	_, streamErr := cucomm.Open(gpu, stream, nil)
 	for what, err := range map[string]error{"memory": memErr, "stream": streamErr} {
-		var e *cucomm.ForeignContextError
+		var e *cucomm.OtherContextError
 		if !errors.As(err, &e) || e.Context == e.Primary || e.Device != dev.String() {
-			return fmt.Errorf("foreign %s: %v, want a ForeignContextError", what, err)
+			return fmt.Errorf("foreign %s: %v, want an OtherContextError", what, err)
 		}
 		fmt.Printf("foreign %s: refused: %v\n", what, err)
 	}

@@ -3,8 +3,8 @@ package cucomm
 /*
 #include <cuda.h>
 
-// order makes a stream wait for what another was given so far. The thread's
-// current context stays as it is: a cu program relies on it.
+// order makes the stream after wait for the work enqueued so far on the stream before. It
+// restores the thread's current context, because a cu program relies on it.
 static CUresult order(CUcontext ctx, CUevent e, CUstream before, CUstream after) {
 	CUcontext had;
 	CUresult r = cuCtxPushCurrent(ctx);
@@ -35,9 +35,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// stream is the program's stream as device.Stream. Its points are those of
-// proxy, a stream of goddp's own, of whose kind everything below comm wants
-// events to be.
+// stream is the program's stream as a device.Stream. Its events are recorded on proxy, a stream of
+// goddp's own, because the packages below comm need events of goddp's own kind.
 type stream struct {
 	ctx    C.CUcontext
 	handle C.CUstream
@@ -45,7 +44,7 @@ type stream struct {
 	inner  C.CUstream // proxy's
 
 	mu    sync.Mutex
-	event C.CUevent // recorded anew for each order: a wait is for the latest point
+	event C.CUevent // recorded again for each call of order; a wait uses the latest recording
 }
 
 func newStream(d *Device, handle C.CUstream) (*stream, error) {
@@ -55,12 +54,13 @@ func newStream(d *Device, handle C.CUstream) (*stream, error) {
 	return s, check("cuEventCreate", C.event(s.ctx, &s.event))
 }
 
-// pointer is a handle of the driver's, which is no address of Go's.
+// pointer converts a driver's handle to an unsafe.Pointer. The handle is not an address of Go memory.
 func pointer(handle uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&handle)) }
 
-// enter makes proxy wait for the program's stream, and leave the reverse.
+// enter makes proxy wait for the program's stream.
 func (s *stream) enter() error { return s.order(s.handle, s.inner) }
 
+// leave makes the program's stream wait for proxy.
 func (s *stream) leave() error { return s.order(s.inner, s.handle) }
 
 func (s *stream) order(before, after C.CUstream) error {
@@ -69,16 +69,16 @@ func (s *stream) order(before, after C.CUstream) error {
 	return check("ordering streams", C.order(s.ctx, s.event, before, after))
 }
 
-// end gives the event back.
+// end destroys the event.
 func (s *stream) end() { C.cuEventDestroy(s.event) }
 
-// Handle is the CUstream.
+// Handle returns the CUstream.
 func (s *stream) Handle() uintptr { return uintptr(unsafe.Pointer(s.handle)) }
 
-// Record marks the point behind everything that the program's stream was given.
+// Record records an event with a time, after the work enqueued on the program's stream so far.
 func (s *stream) Record() device.Event { return s.point(s.proxy.Record) }
 
-// Mark marks a point without a time.
+// Mark records an event without a time.
 func (s *stream) Mark() device.Event { return s.point(s.proxy.Mark) }
 
 func (s *stream) point(record func() device.Event) device.Event {
@@ -88,7 +88,7 @@ func (s *stream) point(record func() device.Event) device.Event {
 	return record()
 }
 
-// WaitFor makes what the program's stream is given from now on run after e.
+// WaitFor makes the work that is enqueued on the program's stream from now on run after e.
 func (s *stream) WaitFor(ctx context.Context, e device.Event) error {
 	if err := s.proxy.WaitFor(ctx, e); err != nil {
 		return err
@@ -96,13 +96,13 @@ func (s *stream) WaitFor(ctx context.Context, e device.Event) error {
 	return s.leave()
 }
 
-// Sync waits for everything that the program's stream was given.
+// Sync waits for all work enqueued on the program's stream.
 func (s *stream) Sync(ctx context.Context) error { return s.Mark().Sync(ctx) }
 
-// Close does nothing: the stream is the program's.
+// Close does nothing, because the program owns the stream.
 func (s *stream) Close() error { return nil }
 
-// failed is a point that could not be marked.
+// failed is an event that could not be recorded.
 type failed struct{ err error }
 
 func (f failed) Done() (bool, error)        { return false, f.err }

@@ -1,5 +1,5 @@
-// Command example is a program of gorgonia.org/cu on every rank's GPU, that sums
-// its memory over the ranks:
+// Command example is a program that uses gorgonia.org/cu on every rank's GPU. It sums its memory
+// over the ranks:
 //
 //	golaunch --nproc-per-node 2 ./example
 package main
@@ -24,7 +24,7 @@ const n = 1 << 20
 func run(ctx context.Context) error {
 	local, _ := strconv.Atoi(os.Getenv("LOCAL_RANK")) // 0 without a launcher
 	gpu := cu.Device(local)
-	primary, err := gpu.RetainPrimaryCtx() // the one that NCCL works in
+	primary, err := gpu.RetainPrimaryCtx() // the context that NCCL uses
 	if err != nil {
 		return err
 	}
