@@ -11,9 +11,8 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// BenchmarkWatched is what the watchdog and the flight recorder add to a call:
-// all that is done about it but for the backend's own part, with the clock read
-// that both share. It allocates nothing.
+// BenchmarkWatched measures what the watchdog and the flight recorder add to a call, without the
+// backend's part. It includes the reading of the clock, which both share. It allocates nothing.
 func BenchmarkWatched(b *testing.B) {
 	o := (&Options{Log: slog.New(slog.DiscardHandler)}).orDefaults()
 	if err := o.readEnv(); err != nil {

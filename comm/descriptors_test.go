@@ -17,8 +17,7 @@ import (
 	"github.com/goddp/goddp/device/cpu"
 )
 
-// starved is a worker whose rank 1 has no file descriptor left when rank 0 shares memory
-// with it.
+// starved is a worker. Its rank 1 has no free file descriptor when rank 0 shares memory with it.
 func starved(ctx context.Context) error {
 	pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly})
 	if err != nil {
@@ -46,7 +45,7 @@ func starved(ctx context.Context) error {
 			taken = append(taken, f)
 		}
 	}
-	if err = pg.Barrier().Wait(ctx); err == nil { // rank 0 may have begun to share what follows
+	if err = pg.Barrier().Wait(ctx); err == nil { // rank 0 may already share the memory of the next call
 		err = pg.AllReduce(device.NewTensor(buf, device.Float32, elements), comm.Sum).Wait(ctx)
 	}
 	for _, f := range taken {
@@ -59,8 +58,8 @@ func starved(ctx context.Context) error {
 	return nil
 }
 
-// A rank that is out of descriptors is the culprit, and not lost; nor is the rank that
-// sent it one.
+// A rank without free descriptors is reported as the culprit. Neither that rank nor the rank that
+// sent it a descriptor is reported as lost.
 func TestRankOutOfDescriptorsIsNotLost(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("ranks share memory on Linux alone")

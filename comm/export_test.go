@@ -6,8 +6,7 @@ import (
 	"github.com/goddp/goddp/internal/flight"
 )
 
-// OnExit has the watchdog of a group with these options call f instead of
-// os.Exit.
+// OnExit sets the function that the watchdog of a group with these options calls instead of os.Exit.
 func OnExit(o *Options, f func(code int)) *Options {
 	o.exit = f
 	return o
@@ -21,12 +20,12 @@ func Settled(mode ErrorMode) (ErrorMode, time.Duration, bool, error) {
 	return o.ErrorMode, o.heartbeat, o.monitoring, err
 }
 
-// Recorded is a rank's flight record.
+// Recorded returns a rank's flight record.
 func Recorded(pg *ProcessGroup) *flight.Dump { return pg.watchdog.recorder.Dump() }
 
-// ExpireDeadlines lets the deadlines of a rank's calls in flight pass, as a request to stop
-// does that the ranks did not agree on in time.
+// ExpireDeadlines makes the deadlines of a rank's calls in flight pass, as a stop request does that
+// the ranks did not agree on in time.
 func ExpireDeadlines(pg *ProcessGroup) { pg.watchdog.expire() }
 
-// CausedBy is the rank whose failure an error only is an echo of.
+// CausedBy returns the rank whose failure caused an error, or nil.
 func CausedBy(err error) *int { return causedBy(err) }

@@ -40,7 +40,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// local is comm.Local with a log.
+// local calls comm.Local and returns the log.
 func local(t *testing.T, n int, o *comm.Options) ([]*comm.ProcessGroup, *lockedBuffer) {
 	t.Helper()
 	log := new(lockedBuffer)
@@ -52,8 +52,8 @@ func local(t *testing.T, n int, o *comm.Options) ([]*comm.ProcessGroup, *lockedB
 	return groups, log
 }
 
-// In mode none a deadline is a line in the log: the call goes on, and ends well
-// when the other rank comes after all.
+// In the mode NoErrorHandling a deadline that passes is only logged. The call goes on, and succeeds
+// when the other rank joins.
 func TestNoErrorHandlingOnlyLogs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 2, &comm.Options{ErrorMode: comm.NoErrorHandling, Timeout: time.Minute})
@@ -76,8 +76,8 @@ func TestNoErrorHandlingOnlyLogs(t *testing.T) {
 	})
 }
 
-// Many ranks whose deadlines pass at once find out what it means, and one of them says it.
-func TestTheMeaningIsSaidOnce(t *testing.T) {
+// If the deadlines of many ranks pass at once, one rank logs the diagnosis.
+func TestDiagnosisIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 6, &comm.Options{ErrorMode: comm.BlockingWait, Timeout: time.Minute})
 		var wg sync.WaitGroup
@@ -98,8 +98,8 @@ func TestTheMeaningIsSaidOnce(t *testing.T) {
 	})
 }
 
-// A deadline that a request to stop brought forward is diagnosed as any other: the error and
-// the log name the rank that is behind, though no call has been in flight for long.
+// A deadline that a stop request brought forward is diagnosed like any other. The error and the log
+// name the rank that is behind, although no call has been in flight for long.
 func TestDeadlineOfAStopRequestNamesTheRankBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 3, &comm.Options{ErrorMode: comm.BlockingWait, Timeout: 10 * time.Minute})
@@ -129,14 +129,14 @@ func TestDeadlineOfAStopRequestNamesTheRankBehind(t *testing.T) {
 	})
 }
 
-// The record tells a program that aborts its group from one that does so for a failure.
+// The flight record says whether the program aborted its group before or after a failure.
 func TestAbortIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, _ := local(t, 2, &comm.Options{ErrorMode: comm.BlockingWait})
 		w := groups[1].Barrier()
 		groups[0].Abort(errors.New("no luck"))
 		err := w.Sync(t.Context())
-		synctest.Wait() // the watchdog has seen it
+		synctest.Wait() // until the watchdog has handled the failure
 		groups[1].Abort(err)
 		for r, pg := range groups {
 			if at := comm.Recorded(pg).Aborted; at.IsZero() != (r == 1) {
@@ -147,9 +147,9 @@ func TestAbortIsRecorded(t *testing.T) {
 	})
 }
 
-// A call that nobody waits for fails while the group is closed: Close says so, unless
-// the program aborted the group.
-func TestCloseTellsWhatFailed(t *testing.T) {
+// If the program does not wait for a call, and the call fails while the group is closed, Close
+// returns the failure, unless the program aborted the group.
+func TestCloseReturnsUnreportedFailures(t *testing.T) {
 	for _, aborts := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			groups, log := local(t, 2, &comm.Options{})
@@ -163,7 +163,7 @@ func TestCloseTellsWhatFailed(t *testing.T) {
 			}
 			ended := make(chan error, 1)
 			go func() { ended <- groups[0].Close() }()
-			synctest.Wait() // it waits for the call
+			synctest.Wait() // until Close waits for the call
 			groups[1].Close()
 			err = <-ended
 			var call *comm.CallError
@@ -177,10 +177,10 @@ func TestCloseTellsWhatFailed(t *testing.T) {
 	}
 }
 
-// Whoever was told of a failure before is not told again by Close: by a call, or by a
-// group that was closed on its own.
-func TestCloseTellsOnce(t *testing.T) {
-	for name, hears := range map[string]func(pg, sub *comm.ProcessGroup, w *comm.Work) error{
+// If a call, or the Close of a subgroup, has returned a failure to the program, Close does not return
+// it again.
+func TestCloseReturnsAFailureOnce(t *testing.T) {
+	for name, learn := range map[string]func(pg, sub *comm.ProcessGroup, w *comm.Work) error{
 		"nobody waited":     func(*comm.ProcessGroup, *comm.ProcessGroup, *comm.Work) error { return nil },
 		"the call":          func(_, _ *comm.ProcessGroup, w *comm.Work) error { return w.Sync(context.Background()) },
 		"the group's Close": func(_, sub *comm.ProcessGroup, _ *comm.Work) error { return sub.Close() },
@@ -194,8 +194,8 @@ func TestCloseTellsOnce(t *testing.T) {
 				}
 				w := sub[0].AllReduce(vec(1), comm.Sum)
 				groups[1].Close()
-				synctest.Wait() // the call has failed
-				waitErr := hears(groups[0], sub[0], w)
+				synctest.Wait() // until the call has failed
+				waitErr := learn(groups[0], sub[0], w)
 				err = groups[0].Close()
 				if !errors.Is(errors.Join(waitErr, err), comm.ErrPeerLost) || (waitErr == nil) == (err == nil) {
 					t.Errorf("first %v, and %v by Close: want one of them", waitErr, err)
@@ -205,7 +205,7 @@ func TestCloseTellsOnce(t *testing.T) {
 	}
 }
 
-// split makes a group of all ranks out of each's own.
+// split makes a subgroup of all ranks, and returns the ranks' handles.
 func split(t *testing.T, groups []*comm.ProcessGroup) ([]*comm.ProcessGroup, error) {
 	subs, errs := make([]*comm.ProcessGroup, len(groups)), make([]error, len(groups))
 	var wg sync.WaitGroup
@@ -216,9 +216,8 @@ func split(t *testing.T, groups []*comm.ProcessGroup) ([]*comm.ProcessGroup, err
 	return subs, errors.Join(errs...)
 }
 
-// A rank that has no call in flight says whose call broke the group, and names
-// that rank once.
-func TestAFailureThatWasAnnounced(t *testing.T) {
+// A rank without a call in flight logs once which rank's call broke the group.
+func TestIdleRankLogsTheFailureOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 2, &comm.Options{Timeout: time.Minute})
 		if err := groups[0].Barrier().Wait(t.Context()); !errors.Is(err, comm.ErrTimeout) {
@@ -234,8 +233,7 @@ func TestAFailureThatWasAnnounced(t *testing.T) {
 	})
 }
 
-// Each call is looked at when its own deadline passes, whatever the order, and
-// one that ended in time is not.
+// Each call times out at its own deadline, in any order. A call that ended in time does not.
 func TestEachCallHasItsOwnDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 4, &comm.Options{ErrorMode: comm.NoErrorHandling})
@@ -247,7 +245,7 @@ func TestEachCallHasItsOwnDeadline(t *testing.T) {
 			}
 		}
 		for _, pg := range groups[1:] {
-			if err := pg.Recv(vec(0), 0).Wait(t.Context()); err != nil { // so the Sends end
+			if err := pg.Recv(vec(0), 0).Wait(t.Context()); err != nil { // the matching Send ends
 				t.Fatal(err)
 			}
 		}
@@ -278,9 +276,9 @@ func TestEachCallHasItsOwnDeadline(t *testing.T) {
 	})
 }
 
-// A process whose main goroutine hears nothing of a failure is ended: the rank
-// with the overdue call, and the one that does not come. A rank that is slow to answer rank 0's
-// question has left no record.
+// If the programs ignore a failure, the watchdogs end the processes: that of the rank with the
+// overdue call and that of the missing rank. If a rank is slow to answer rank 0's inquiry, the
+// diagnosis says that it left no record.
 func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 	start := time.Now()
 	for r, p := range startWorld(t, 2, "deaf") {
@@ -306,7 +304,7 @@ func TestAsyncErrorHandlingEndsTheProcess(t *testing.T) {
 	}
 }
 
-// deaf ignores every error, and never leaves.
+// deaf ignores every error and never leaves the group.
 func deaf(ctx context.Context) error {
 	pg, err := comm.Init(ctx, &comm.Options{Timeout: 20 * time.Second})
 	if err != nil {
@@ -319,9 +317,8 @@ func deaf(ctx context.Context) error {
 	select {}
 }
 
-// A rank that catches the error of a blocking wait makes a new group with the
-// others, in the same process.
-func TestBlockingWaitLetsTheProcessGoOn(t *testing.T) {
+// In the mode BlockingWait, processes can handle the error and make a new group.
+func TestBlockingWaitLetsTheProcessMakeANewGroup(t *testing.T) {
 	for r, p := range startWorld(t, 3, "again", "GODDP_BLOCKING_WAIT=1") {
 		if err := p.cmd.Wait(); err != nil {
 			t.Errorf("rank %d: %v\n%s", r, err, &p.err)
@@ -332,8 +329,7 @@ func TestBlockingWaitLetsTheProcessGoOn(t *testing.T) {
 	}
 }
 
-// again times out in its first group, where rank 2 does not come, and adds up
-// in its second.
+// again times out in its first group, because rank 2 is missing, and sums in its second group.
 func again(ctx context.Context) error {
 	pg, err := comm.Init(ctx, &comm.Options{Timeout: 20 * time.Second})
 	if err != nil {
@@ -341,7 +337,7 @@ func again(ctx context.Context) error {
 	}
 	if pg.Rank() != 2 {
 		err = pg.With(comm.CallOptions{Timeout: 300 * time.Millisecond}).AllReduce(vec(1), comm.Sum).Wait(ctx)
-	} else { // hears of it
+	} else { // rank 2 waits until it gets the failure
 		err = pg.Recv(vec(1), 0).Wait(ctx)
 	}
 	caught := errors.Is(err, comm.ErrTimeout)
@@ -358,9 +354,8 @@ func again(ctx context.Context) error {
 	return nil
 }
 
-// A log that nobody reads keeps the watchdog neither from acting nor from
-// ending.
-func TestALogThatBlocks(t *testing.T) {
+// A log that blocks does not keep the watchdog from acting or ending.
+func TestBlockedLogDoesNotBlockTheWatchdog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		groups, err := comm.Local(2, &comm.Options{Timeout: time.Minute, Log: slog.New(blocked{slog.DiscardHandler, release})})
@@ -381,7 +376,7 @@ func TestALogThatBlocks(t *testing.T) {
 	})
 }
 
-// blocked is a log that takes the watchdog's lines when it is released.
+// blocked is a log whose lines block until it is released.
 type blocked struct {
 	slog.Handler
 	until chan struct{}
@@ -443,9 +438,8 @@ func TestErrorModesOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// With calls compared, each rank's error holds what every rank called, before
-// any of it ran.
-func TestCheckedCalls(t *testing.T) {
+// With CheckCalls, each rank's error holds the calls of all ranks, and none of the calls has run.
+func TestCheckCallsComparesCallsBeforeTheyRun(t *testing.T) {
 	t.Setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
 	groups, _ := local(t, 3, &comm.Options{Timeout: time.Minute})
 	var wg sync.WaitGroup
@@ -485,8 +479,8 @@ func TestCheckedCalls(t *testing.T) {
 	wg.Wait()
 }
 
-// A rank that does not come is a timeout also while calls are compared.
-func TestCheckedCallsTimeOut(t *testing.T) {
+// With CheckCalls, a missing rank is a timeout as well.
+func TestCheckCallsTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, _ := local(t, 3, &comm.Options{Timeout: time.Minute, CheckCalls: true})
 		var wg sync.WaitGroup
@@ -505,7 +499,7 @@ func TestCheckedCallsTimeOut(t *testing.T) {
 	})
 }
 
-// A group that is closed while a call is compared ends the call, on whatever other ranks do.
+// Close ends a call that is being compared, whatever the other ranks do.
 func TestCloseEndsAComparison(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, _ := local(t, 2, &comm.Options{Timeout: time.Minute, CheckCalls: true})
@@ -551,15 +545,15 @@ func TestMonitoredBarrier(t *testing.T) {
 						t.Errorf("rank %d: %v", r, err)
 					}
 				}
-				if err := pg.Barrier().Wait(t.Context()); err != nil { // the group is whole
+				if err := pg.Barrier().Wait(t.Context()); err != nil { // the group still works
 					t.Errorf("rank %d: %v", r, err)
 				}
-				if r == 1 || r == 3 { // they come to the one that the others gave up
+				if r == 1 || r == 3 { // these ranks call the barrier in which the others timed out
 					if err := pg.MonitoredBarrier(t.Context()); err != nil {
 						t.Errorf("rank %d, late: %v", r, err)
 					}
 				}
-				if err := pg.MonitoredBarrier(t.Context()); err != nil { // all are in step again
+				if err := pg.MonitoredBarrier(t.Context()); err != nil { // all ranks have called it equally often again
 					t.Errorf("rank %d: %v", r, err)
 				}
 			})
@@ -568,8 +562,8 @@ func TestMonitoredBarrier(t *testing.T) {
 	})
 }
 
-// The rank that sleeps before every collective is found, and what it cost.
-func TestTheSlowestRankIsNamed(t *testing.T) {
+// The rank that sleeps before every collective is logged as the straggler, with the time that it cost.
+func TestStragglerIsLogged(t *testing.T) {
 	t.Setenv("GODDP_DEBUG", "INFO")
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 3, &comm.Options{})
@@ -604,9 +598,8 @@ func TestTheSlowestRankIsNamed(t *testing.T) {
 	})
 }
 
-// A watchdog that is stuck is seen by its monitor, which ends the process if it
-// may.
-func TestAStuckWatchdog(t *testing.T) {
+// The monitor detects a stuck watchdog, and ends the process if monitoring is on.
+func TestMonitorDetectsAStuckWatchdog(t *testing.T) {
 	for _, monitoring := range []string{"1", "0"} {
 		t.Run("monitoring "+monitoring, func(t *testing.T) {
 			t.Setenv("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "1")
@@ -627,7 +620,7 @@ func TestAStuckWatchdog(t *testing.T) {
 			}
 			func() {
 				defer func() { recover() }()
-				pg.Broadcast(vec(1), 1) // the watchdog is about to end the process, which does not end
+				pg.Broadcast(vec(1), 1) // the watchdog calls exit, which blocks
 			}()
 			for !strings.Contains(log.String(), "the watchdog got stuck") {
 				time.Sleep(10 * time.Millisecond)
@@ -657,8 +650,8 @@ func TestAStuckWatchdog(t *testing.T) {
 	}
 }
 
-// The launcher's report is about the rank whose call was overdue, not about one
-// that was told, and says first who was waited for. Those say where they were.
+// The launcher's report is about the rank whose call was overdue, not about ranks that got the failure
+// from it. It begins with the ranks that were waited for, whose output holds their stacks.
 func TestTheLauncherReportsADeadline(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	_, errs, err := launch(t, 3, "deaf", "GODDP_FLIGHT_DIR="+t.TempDir())
@@ -666,7 +659,7 @@ func TestTheLauncherReportsADeadline(t *testing.T) {
 	if !errors.As(err, &failure) {
 		t.Fatalf("got %v", err)
 	}
-	// A rank that is slow to answer rank 0's question has left no record.
+	// If a rank is slow to answer rank 0's inquiry, the diagnosis says that it left no record.
 	if failure.Root.Rank != 0 || !regexp.MustCompile(`rank 1 is behind|ranks? .*left no record`).MatchString(err.Error()) {
 		t.Errorf("blamed rank %d: %v\n%s", failure.Root.Rank, err, errs)
 	}
@@ -698,7 +691,7 @@ func init() {
 	}
 }
 
-// A rank that ends before Init is named at once, though its exit code is 0.
+// A rank that ends before Init is named at once, although its exit code is 0.
 func TestARankThatEndsBeforeInit(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	start := time.Now()
@@ -711,9 +704,9 @@ func TestARankThatEndsBeforeInit(t *testing.T) {
 	}
 }
 
-// A rank that lost another, or was told by it, is its echo: whatever else the
-// error holds.
-func TestEchoes(t *testing.T) {
+// An error is caused by the rank that was lost or that reported the failure, whatever else the error
+// holds.
+func TestErrorsNameTheRankThatCausedThem(t *testing.T) {
 	lost := &comm.PeerLostError{Peer: 2}
 	for _, c := range []struct {
 		err  error
@@ -737,13 +730,13 @@ func TestEchoes(t *testing.T) {
 			got = fmt.Sprint(*rank)
 		}
 		if got != c.want {
-			t.Errorf("%v: an echo of %s, want %s", c.err, got, c.want)
+			t.Errorf("%v: caused by %s, want %s", c.err, got, c.want)
 		}
 	}
 }
 
-// A timeout that is longer than time is none.
-func TestATimeoutWithoutEnd(t *testing.T) {
+// The largest timeout never passes.
+func TestLargestTimeoutNeverPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, log := local(t, 2, &comm.Options{Timeout: math.MaxInt64})
 		var wg sync.WaitGroup
@@ -763,16 +756,18 @@ func TestATimeoutWithoutEnd(t *testing.T) {
 	})
 }
 
-// A failure in a group that was split is one of the whole job: all ranks, and all groups, have
-// the same cause, by the numbers of the job.
-func TestFailureInASubgroup(t *testing.T) { commtest.OnRanks(t, 4, nil, failInASubgroup) }
+// A failure in a subgroup breaks all groups of all ranks, with the same cause, which numbers ranks as
+// the job does.
+func TestFailureInASubgroupBreaksAllGroups(t *testing.T) {
+	commtest.OnRanks(t, 4, nil, failInASubgroup)
+}
 
 func failInASubgroup(pg *comm.ProcessGroup) error {
 	ctx := context.Background()
-	defer pg.MonitoredBarrier(ctx) // nobody leaves before all have heard
+	defer pg.MonitoredBarrier(ctx) // no rank leaves before all know of the failure
 	sub, err := pg.Split(ctx, pg.Rank()%2, 0)
 	if err == nil && pg.Rank() == 3 {
-		err = sub.Barrier().Sync(ctx) // rank 1 has split
+		err = sub.Barrier().Sync(ctx) // until rank 1 has split as well
 		func() {
 			defer func() { recover() }()
 			sub.Broadcast(vec(1), 2)
@@ -794,7 +789,7 @@ func failInASubgroup(pg *comm.ProcessGroup) error {
 		return fmt.Errorf("got %v, want what rank 3 of the job called", err)
 	}
 	if culprit := comm.CausedBy(err); culprit == nil || *culprit != 3 {
-		return fmt.Errorf("%v is no echo of rank 3 of the job", err)
+		return fmt.Errorf("%v is not caused by rank 3 of the job", err)
 	}
 	var call *comm.CallError
 	if pg.Rank() == 1 && (!errors.As(err, &call) || call.Rank != 1 || call.Group != "default/1/1") {
@@ -803,8 +798,8 @@ func failInASubgroup(pg *comm.ProcessGroup) error {
 	return nil
 }
 
-// Who aborts a group that was split aborts that one alone, on all its ranks.
-func TestAbortOfASubgroup(t *testing.T) { commtest.OnRanks(t, 4, nil, abortASubgroup) }
+// Abort of a subgroup breaks that subgroup alone, on all its ranks.
+func TestAbortOfASubgroupBreaksItAlone(t *testing.T) { commtest.OnRanks(t, 4, nil, abortASubgroup) }
 
 func abortASubgroup(pg *comm.ProcessGroup) error {
 	ctx := context.Background()
@@ -826,22 +821,22 @@ func abortASubgroup(pg *comm.ProcessGroup) error {
 	return pg.Barrier().Sync(ctx)
 }
 
-// A failure of the whole group breaks those that were split from it.
-func TestFailureOutsideASubgroup(t *testing.T) { commtest.OnRanks(t, 4, nil, failOutsideASubgroup) }
+// A failure in the group of all ranks breaks its subgroups.
+func TestFailureBreaksSubgroups(t *testing.T) { commtest.OnRanks(t, 4, nil, failOutsideASubgroup) }
 
 func failOutsideASubgroup(pg *comm.ProcessGroup) error {
 	ctx := context.Background()
-	defer pg.MonitoredBarrier(ctx) // nobody leaves before all have heard
+	defer pg.MonitoredBarrier(ctx) // no rank leaves before all know of the failure
 	sub, err := pg.Split(ctx, pg.Rank()/2, 0)
 	if err != nil {
 		return err
 	}
-	err = pg.Barrier().Sync(ctx) // rank 0 is beyond it when all have split
+	err = pg.Barrier().Sync(ctx) // after it, all ranks have split
 	switch pg.Rank() {
 	case 0:
 		pg.Abort(errors.New("no luck"))
 		return err
-	case 2: // rank 3, which is 1 here, calls none
+	case 2: // waits for rank 3, number 1 of this subgroup, which makes no call
 		err = sub.Barrier().Sync(ctx)
 	default:
 		for err == nil {
@@ -852,14 +847,14 @@ func failOutsideASubgroup(pg *comm.ProcessGroup) error {
 		return fmt.Errorf("got %v, want %q", err, want)
 	}
 	if culprit := comm.CausedBy(err); culprit == nil || *culprit != 0 {
-		return fmt.Errorf("%v is no echo of rank 0", err)
+		return fmt.Errorf("%v is not caused by rank 0", err)
 	}
 	return nil
 }
 
-// Memory that the host cannot address is refused before the call has a number: the other
-// ranks, which wait for it, get that cause at once.
-func TestDeviceMemoryOnTheHost(t *testing.T) {
+// A call on memory that the host cannot address is rejected before it gets a number. The other ranks,
+// which wait for it, get that cause at once.
+func TestDeviceMemoryIsRejectedByTheHostBackend(t *testing.T) {
 	groups, _ := local(t, 2, &comm.Options{Timeout: time.Hour, ErrorMode: comm.CleanUpOnly})
 	defer func() {
 		for _, g := range groups {

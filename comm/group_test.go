@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// vec is a float32 tensor on the host.
+// vec returns a float32 tensor in host memory.
 func vec(vs ...float32) device.Tensor { return device.HostTensor(vs, device.Float32) }
 
 func vals(t device.Tensor) []float32 { return slices.Clone(device.Elements[float32](t)) }
@@ -43,7 +43,7 @@ func expect(got device.Tensor, want ...float32) error {
 }
 
 func TestCollectives(t *testing.T) {
-	// Each collective's own results, on 3 ranks whose data tells who sent it.
+	// The result of each collective on 3 ranks. The data says which rank sent it.
 	collectives := map[string]func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32){
 		"AllReduce": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			x := vec(r, 10)
@@ -148,7 +148,7 @@ func TestObjects(t *testing.T) {
 		Zero  int
 	}
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
-		// What the others hold must not shine through, nor be added to.
+		// The previous value on the other ranks must be replaced as a whole.
 		got := config{"another", []float64{5, 6, 7}, map[string]int{"mine": 1}, 9}
 		want := config{"model", []float64{0.1, 0.01}, map[string]int{"a": 1}, 0}
 		if pg.Rank() == 1 {
@@ -182,9 +182,8 @@ func TestObjects(t *testing.T) {
 	})
 }
 
-// A value that one rank cannot encode is an error on all, and the group goes
-// on.
-func TestObjectsThatCannotBeCarried(t *testing.T) {
+// A value that one rank cannot encode is an error on all ranks and does not break the group.
+func TestObjectsThatCannotBeEncoded(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		var v any = pg.Rank()
 		if pg.Rank() == 1 {
@@ -224,8 +223,8 @@ func TestAgree(t *testing.T) {
 	})
 }
 
-// An exchange that is given up frees its memory when the call has ended.
-func TestAGivenUpExchangeFreesItsMemory(t *testing.T) {
+// If the context of an exchange ends, its memory is freed when the call has ended.
+func TestCancelledExchangeFreesItsMemory(t *testing.T) {
 	groups, err := comm.Local(2, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -235,7 +234,7 @@ func TestAGivenUpExchangeFreesItsMemory(t *testing.T) {
 	if _, err := comm.AllGatherObject(ctx, groups[0], 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	for _, pg := range slices.Backward(groups) { // rank 1, which has not come, leaves first
+	for _, pg := range slices.Backward(groups) { // rank 1, which has not joined the exchange, closes first
 		pg.Close()
 	}
 	if m := groups[0].Device().Memory(); m.InUse != 0 {
@@ -276,7 +275,7 @@ func TestSplit(t *testing.T) {
 		if err := expect(x, map[int]float32{0: 2, 1: 4}[color]); err != nil {
 			return err
 		}
-		// The same again is another group: its keys and calls are its own.
+		// A second Split with the same colors makes another group, with its own keys and calls.
 		again, err := pg.Split(t.Context(), color, -key)
 		if err != nil {
 			return err
@@ -327,8 +326,8 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 	}
 }
 
-// A rank that does not come is a timeout on the others after ten minutes, in
-// no time: the bubble's clock drives the deadline.
+// A missing rank is a timeout on the other ranks after ten minutes, which the bubble's clock makes
+// short.
 func TestTimeoutNamesTheRankThatDidNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, err := comm.Local(3, nil)
@@ -401,11 +400,12 @@ func TestAbortTakesNoCause(t *testing.T) {
 	}
 }
 
-func TestAWaitThatIsGivenUpLeavesTheCall(t *testing.T) {
+// A Sync whose context ends does not end the call.
+func TestCancelledSyncLeavesTheCallRunning(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		x := vec(1)
 		if pg.Rank() == 1 {
-			// Rank 0 has given up its wait by the time it sends.
+			// When rank 0 sends, its Sync has returned.
 			if err := pg.Recv(vec(0), 0).Sync(t.Context()); err != nil {
 				return err
 			}
@@ -428,7 +428,8 @@ func TestAWaitThatIsGivenUpLeavesTheCall(t *testing.T) {
 	})
 }
 
-// Subgroups get the parent's wrapper, and end with the parent.
+// The backend of a subgroup is wrapped as that of its parent, and the subgroup is closed with its
+// parent.
 func TestSubgroupsBelongToTheirParent(t *testing.T) {
 	var wrapped atomic.Int32
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { wrapped.Add(1); return b })
@@ -454,14 +455,14 @@ func TestSubgroupsBelongToTheirParent(t *testing.T) {
 		t.Errorf("a call of the subgroup, after Abort of the parent: %v", err)
 	}
 	for _, pg := range groups {
-		pg.Close() // goleak finds what a subgroup leaves
+		pg.Close() // goleak detects goroutines that a subgroup leaves behind
 	}
 	if err := subs[1].Barrier().Wait(t.Context()); err == nil {
 		t.Error("a call of the subgroup succeeded after Close of the parent")
 	}
 }
 
-// truant is a backend whose rank 2 does not come to a Split.
+// truant is a backend whose rank 2 does not take part in Split.
 type truant struct{ backend.Backend }
 
 func (b truant) Split(ctx context.Context, cfg backend.Config, members []int) (backend.Backend, error) {
@@ -472,8 +473,8 @@ func (b truant) Split(ctx context.Context, cfg backend.Config, members []int) (b
 	return b.Backend.Split(ctx, cfg, members)
 }
 
-// A Split names who does not come by the ranks of the group that is split.
-func TestSplitNamesTheRankThatDidNotCome(t *testing.T) {
+// The error of Split names the missing rank by its number in the group that is split.
+func TestSplitNamesTheMissingRank(t *testing.T) {
 	groups, err := comm.Local(3, commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return truant{b} }))
 	if err != nil {
 		t.Fatal(err)
@@ -493,10 +494,10 @@ func TestSplitNamesTheRankThatDidNotCome(t *testing.T) {
 	}
 }
 
-// unwilling is a backend whose rank 3 does not come to a Split.
+// unwilling is a backend whose rank 3 fails in Split.
 type unwilling struct {
 	backend.Backend
-	err     error // of a Split on ranks 1 and 2; nil: what there is
+	err     error // the error of Split on ranks 1 and 2; nil: the backend's own
 	arrived *sync.WaitGroup
 }
 
@@ -511,8 +512,8 @@ func (b unwilling) Split(ctx context.Context, cfg backend.Config, members []int)
 	return b.Backend.Split(ctx, cfg, members)
 }
 
-// Whose failure keeps ranks from making a group is named by its number in the job,
-// whether it is of that group or of the one that is split.
+// If a rank fails during Split, the errors name it by its number in the job, whether it belongs to
+// the new group or only to the one that is split.
 func TestSplitNamesTheRankThatFailed(t *testing.T) {
 	for _, c := range []struct {
 		err     error
@@ -543,7 +544,7 @@ func TestSplitNamesTheRankThatFailed(t *testing.T) {
 		}
 		for _, err := range errs[1:3] {
 			if culprit := comm.CausedBy(err); culprit == nil || *culprit != c.culprit || !strings.Contains(err.Error(), c.said) {
-				t.Errorf("%v: want an echo of rank %d, and %q", err, c.culprit, c.said)
+				t.Errorf("%v: want it caused by rank %d, and %q", err, c.culprit, c.said)
 			}
 		}
 	}
@@ -579,7 +580,7 @@ func TestContextBoundsInitAlone(t *testing.T) {
 	works := []*comm.Work{groups[0].Barrier(), subs[0].Barrier()}
 	groups[0].Abort(cause)
 	for _, w := range works {
-		// Whichever rank was the first to abort: the cause is the same.
+		// The cause is the same on both ranks.
 		if err := w.Wait(t.Context()); !errors.Is(err, comm.ErrAborted) || !strings.Contains(err.Error(), cause.Error()) {
 			t.Errorf("%v: %v", w, err)
 		}
@@ -589,8 +590,8 @@ func TestContextBoundsInitAlone(t *testing.T) {
 	}
 }
 
-// Sends and receives have a numbering of their own: a rank that sends is not
-// ahead of those that do not.
+// Sends and receives are numbered separately from collectives, so that ranks may make different
+// numbers of them.
 func TestSendsAreNotCollectives(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		x := vec(1)
@@ -609,7 +610,8 @@ func TestSendsAreNotCollectives(t *testing.T) {
 	})
 }
 
-func TestACallsOwnTimeoutAndName(t *testing.T) {
+// A call may have a timeout and a name of its own.
+func TestTimeoutAndNameOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups, err := comm.Local(2, nil)
 		if err != nil {
@@ -627,7 +629,8 @@ func TestACallsOwnTimeoutAndName(t *testing.T) {
 	})
 }
 
-func TestOptionsThatMakeNoSense(t *testing.T) {
+// Init returns an error for contradictory options.
+func TestInvalidOptionsAreErrors(t *testing.T) {
 	for want, w := range map[string]comm.World{
 		"rank 2 in a world of size 2":                {Rank: 2, Size: 2},
 		"local rank 1 in a local world of size 1":    {Size: 2, LocalRank: 1, LocalSize: 1},
@@ -644,7 +647,7 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// A mean over ranks that have different shares, one of them none.
+// PreMulSum computes the mean over ranks with different shares, one of them 0.
 func TestPreMulSum(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		share := pg.With(comm.CallOptions{Factor: new([]float64{0.25, 0.75, 0}[pg.Rank()])})
@@ -662,8 +665,7 @@ func TestPreMulSum(t *testing.T) {
 	})
 }
 
-// The calls of a Coalesce have its factor, unless they have one of their own or are
-// no PreMulSum.
+// A PreMulSum within a Coalesce takes the factor of the Coalesce, unless it has a factor of its own.
 func TestCoalesceWithFactor(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		r := float32(pg.Rank())

@@ -22,8 +22,8 @@ import (
 )
 
 func init() {
-	// add adds up the numbers of GODDP_TEST_NUMBER once the file GODDP_TEST_GO, if any,
-	// is there.
+	// add sums the ranks' GODDP_TEST_NUMBER. If GODDP_TEST_GO names a file, it waits for that file
+	// first.
 	workers["add"] = func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, &comm.Options{Timeout: time.Minute})
 		if err != nil {
@@ -54,7 +54,7 @@ func init() {
 	}
 	// meddle tries to end a job through its store, at the address GODDP_TEST_STORE.
 	workers["meddle"] = func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, time.Second) // it tries again until then
+		ctx, cancel := context.WithTimeout(ctx, time.Second) // Dial retries until then
 		defer cancel()
 		kv, err := store.Dial(ctx, os.Getenv("GODDP_TEST_STORE"), nil)
 		if err != nil {
@@ -69,7 +69,7 @@ func init() {
 	}
 }
 
-// jobs starts the ranks of jobs that all have one address for their store.
+// jobs starts the ranks of several jobs whose store has the same address.
 type jobs struct {
 	t    *testing.T
 	port int
@@ -92,7 +92,7 @@ func (j *jobs) start(rank, size int, more ...string) *process {
 	return start(j.t, "add", j.vars(rank, size, more...)...)
 }
 
-// awaitKey waits until the store is there and has a key.
+// awaitKey waits until the store exists and has a key.
 func (j *jobs) awaitKey(key string) {
 	j.t.Helper()
 	ctx, cancel := context.WithTimeout(j.t.Context(), 30*time.Second)
@@ -107,7 +107,7 @@ func (j *jobs) awaitKey(key string) {
 	}
 }
 
-// expectEnd waits for the end of a rank, which must have failed and said all of wants.
+// expectEnd waits for the end of a rank, which must fail and print all of wants.
 func (p *process) expectEnd(t *testing.T, who string, wants ...string) {
 	t.Helper()
 	if err := p.cmd.Wait(); err == nil {
@@ -127,8 +127,8 @@ func (p *process) expectSum(t *testing.T, who, want string) {
 	}
 }
 
-// Two jobs that were given one address do not mix, whatever tells them apart: the second
-// is refused with what differs, and the first comes to its result.
+// Two jobs at one address do not mix. The second one is refused with an error that says how it
+// differs, and the first one succeeds.
 func TestTwoJobsOnOnePort(t *testing.T) {
 	for name, c := range map[string]struct {
 		a, b  []string
@@ -161,9 +161,9 @@ func TestTwoJobsOnOnePort(t *testing.T) {
 	}
 }
 
-// Of two processes that bear one rank, in jobs that nothing else tells apart, neither
-// joins, and all that join learn of both.
-func TestTwoBearersOfARank(t *testing.T) {
+// If two processes have the same rank, in jobs that are otherwise equal, neither joins, and the
+// errors of all ranks name both.
+func TestTwoProcessesOfOneRankBothFail(t *testing.T) {
 	j := newJobs(t)
 	a0 := j.start(0, 3)
 	j.awaitKey("goddp/0/groups/0")
@@ -180,8 +180,8 @@ func TestTwoBearersOfARank(t *testing.T) {
 	a0.expectEnd(t, "A0", both...)
 }
 
-// A second bearer that comes when the group is complete ends at once, alone.
-func TestALateBearerOfARank(t *testing.T) {
+// If the second process of a rank starts after the group is made, it alone fails, at once.
+func TestLateProcessOfARankFailsAlone(t *testing.T) {
 	j := newJobs(t)
 	file := filepath.Join(t.TempDir(), "go")
 	vars := []string{"GODDP_TEST_NUMBER=5", "GODDP_TEST_GO=" + file}
@@ -202,8 +202,8 @@ func TestALateBearerOfARank(t *testing.T) {
 	}
 }
 
-// A process of another user on this host neither joins a job nor ends it.
-func TestAStrangerStaysOut(t *testing.T) {
+// A process of another user on this host can neither join a job nor end it.
+func TestProcessOfAnotherUserIsKeptOut(t *testing.T) {
 	j := newJobs(t)
 	file := filepath.Join(t.TempDir(), "go")
 	vars := []string{"GODDP_TEST_NUMBER=1", "GODDP_TEST_GO=" + file}
@@ -232,9 +232,9 @@ func TestAStrangerStaysOut(t *testing.T) {
 	r1.expectSum(t, "rank 1", "2")
 }
 
-// Where other hosts can reach the job's store, a job without a secret says what it needs,
-// on every rank, at once.
-func TestExposedJob(t *testing.T) {
+// If other hosts can reach the job's store, a job without a secret fails at once on every rank, with
+// an error that says what to do.
+func TestExposedJobWithoutASecretFails(t *testing.T) {
 	for name, vars := range map[string][]string{
 		"several hosts": {"LOCAL_WORLD_SIZE=1", "LOCAL_RANK=0", "MASTER_ADDR=192.0.2.1"},
 		"every address": {"MASTER_ADDR=0.0.0.0"},
@@ -250,8 +250,8 @@ func TestExposedJob(t *testing.T) {
 	}
 }
 
-// A secret that not all ranks have keeps those out that have another, or none.
-func TestSecretOfSomeRanks(t *testing.T) {
+// Ranks with another secret, or without one, are kept out of a job with a secret.
+func TestRanksWithoutTheSecretAreKeptOut(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -278,8 +278,8 @@ func TestSecretOfSomeRanks(t *testing.T) {
 	}
 }
 
-// plainStore is the address of a store that knows no handshake, as a launcher of
-// PyTorch's hosts it: one of ours, behind a proxy that spoils the handshake's key.
+// plainStore returns the address of a store without goddp's handshake, such as PyTorch's. It is a store
+// of ours behind a proxy that corrupts the handshake's key.
 func plainStore(t *testing.T) *net.TCPAddr {
 	server, err := store.Listen("", nil)
 	if err != nil {
@@ -326,8 +326,7 @@ func plainStore(t *testing.T) *net.TCPAddr {
 	return ln.Addr().(*net.TCPAddr)
 }
 
-// At a store that serves anybody a job works as it always did, and says so once, unless
-// it has a secret.
+// A job works with a store without a handshake. It logs one warning, unless the job has a secret.
 func TestStoreWithoutHandshakeIsUsedWithOneWarning(t *testing.T) {
 	at := plainStore(t)
 	join := func() (string, error) {

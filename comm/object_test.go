@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// A rank that claims an object of any size takes no memory of the others: here rank 1
-// answers with a size where its object's belongs.
+// A wrong object size from one rank does not make the other ranks allocate memory. Here rank 1
+// sends an arbitrary number as its size.
 func TestObjectSizesAreBounded(t *testing.T) {
 	for _, size := range []int64{1<<30 + 1, 2e9, 1 << 60, -7} {
 		groups, err := comm.Local(2, nil)

@@ -12,19 +12,19 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// refused is why a call was refused, or nil.
-func refused(call func()) (usage *comm.UsageError) {
+// rejection returns the error with which a call was rejected, or nil.
+func rejection(call func()) (usage *comm.UsageError) {
 	defer func() { usage, _ = recover().(*comm.UsageError) }()
 	call()
 	return nil
 }
 
-// A call that is refused in a group from Split breaks all groups, and all name the rank by its
-// number in the job.
-func TestRefusedCallInASubgroup(t *testing.T) {
+// A call that is rejected in a subgroup breaks all groups. The errors of all ranks name the rank by
+// its number in the job.
+func TestRejectedCallInASubgroupBreaksAllGroups(t *testing.T) {
 	commtest.OnRanks(t, 4, &comm.Options{Timeout: time.Hour}, func(pg *comm.ProcessGroup) error {
 		ctx := context.Background()
-		defer pg.MonitoredBarrier(ctx) // by the store: nobody leaves before all have heard
+		defer pg.MonitoredBarrier(ctx) // no rank leaves before all know of the failure
 		sub, err := pg.Split(ctx, pg.Rank()/2, 0)
 		if err != nil {
 			return err
@@ -34,12 +34,12 @@ func TestRefusedCallInASubgroup(t *testing.T) {
 		}
 		x := vec(1, 2)
 		if pg.Rank() == 3 {
-			if usage := refused(func() { sub.AllToAll(x, x) }); usage == nil || usage.Rank != 3 {
+			if usage := rejection(func() { sub.AllToAll(x, x) }); usage == nil || usage.Rank != 3 {
 				return fmt.Errorf("refused with %v, want rank 3 of the job", usage)
 			}
 		}
 		for _, g := range []*comm.ProcessGroup{pg, sub} {
-			for err = nil; err == nil; { // until it has heard
+			for err = nil; err == nil; { // until this rank knows of the failure
 				err = g.Barrier().Sync(ctx)
 			}
 			var usage *comm.UsageError
@@ -51,9 +51,9 @@ func TestRefusedCallInASubgroup(t *testing.T) {
 	})
 }
 
-// Where nobody recovers from the panic of a refused call, the other processes are told
-// the cause all the same, and the launcher blames the rank that made the call.
-func TestRefusedCallThatEndsTheProcess(t *testing.T) {
+// If the program does not recover from the panic of a rejected call, the other processes still get
+// the cause, and the launcher blames the rank that made the call.
+func TestRejectedCallThatEndsTheProcessIsTheCause(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for r, p := range startWorld(t, 3, "overlap") {
 		err := p.cmd.Wait()

@@ -21,11 +21,11 @@ import (
 	"github.com/goddp/goddp/launcher"
 )
 
-// workerMode makes this test binary a worker that runs the named program.
+// workerMode is an environment variable that makes this test binary run the worker of that name.
 const workerMode = "GODDP_TEST_WORKER"
 
 var workers = map[string]func(context.Context) error{
-	// sum adds up the ranks, twice: a process may join again after Close.
+	// sum sums the ranks' numbers, twice: a process may call Init again after Close.
 	"sum": func(ctx context.Context) error {
 		for range 2 {
 			pg, err := comm.Init(ctx, nil)
@@ -43,15 +43,15 @@ var workers = map[string]func(context.Context) error{
 		}
 		return nil
 	},
-	// kill lets the rank that GODDP_TEST_VICTIM names kill itself; the others
-	// must learn who it was.
+	// kill makes the rank that GODDP_TEST_VICTIM names kill itself. The errors of the other ranks must
+	// name it.
 	"kill": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
 			return err
 		}
 		defer pg.Close()
-		// The victim may die before the others see that it came.
+		// The victim may die before the others have left this barrier.
 		err = pg.Barrier().Wait(ctx)
 		if strconv.Itoa(pg.Rank()) == os.Getenv("GODDP_TEST_VICTIM") {
 			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -65,8 +65,7 @@ var workers = map[string]func(context.Context) error{
 		fmt.Println(err)
 		return nil
 	},
-	// leave lets rank 1 leave with an error of its own while the others wait
-	// for it.
+	// leave makes rank 1 return an error while the others wait for it.
 	"leave": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -78,7 +77,7 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Wait(ctx)
 	},
-	// overlap lets rank 1 make a call that is refused while the others wait for it.
+	// overlap makes rank 1 make a call that is rejected while the others wait for it.
 	"overlap": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, &comm.Options{Timeout: time.Hour})
 		if err != nil {
@@ -90,8 +89,8 @@ var workers = map[string]func(context.Context) error{
 		}
 		return pg.Barrier().Sync(ctx)
 	},
-	// unclosed does not close its groups, the last calls of which other ranks may
-	// still be in when it returns.
+	// unclosed does not close its groups. When a rank returns, other ranks may still be in the last
+	// calls.
 	"unclosed": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -111,7 +110,7 @@ var workers = map[string]func(context.Context) error{
 		}
 		return nil
 	},
-	// gone lets rank 1 end well in the midst of the others' calls.
+	// gone makes rank 1 exit with code 0 while the other ranks still make calls.
 	"gone": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -126,8 +125,8 @@ var workers = map[string]func(context.Context) error{
 			}
 		}
 	},
-	// stop goes on until all ranks know that one of them, which GODDP_TEST_VICTIM names and
-	// which signals itself, was asked to stop. GODDP_TEST_FAIL names one that cannot save then.
+	// stop runs steps until all ranks agree to stop. The rank that GODDP_TEST_VICTIM names signals
+	// itself. The rank that GODDP_TEST_FAIL names then fails to save.
 	"stop": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -155,7 +154,8 @@ var workers = map[string]func(context.Context) error{
 			}
 		}
 	},
-	// unheard starts a call on rank 0 that nobody waits for, and rank 1 does not come to.
+	// unheard starts a call on rank 0 that the program does not wait for and that rank 1 does not
+	// join.
 	"unheard": func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, nil)
 		if err != nil {
@@ -169,9 +169,9 @@ var workers = map[string]func(context.Context) error{
 		}
 		return nil
 	},
-	// absent lets the rank that GODDP_TEST_VICTIM names end before it comes; the
-	// others print what Init says. Where rank 0 comes, only it has little time:
-	// the others have to hear it from the store before that goes with rank 0.
+	// absent makes the rank that GODDP_TEST_VICTIM names end before Init. The other ranks print the
+	// error of Init. If rank 0 is not the victim, it alone has a short timeout: the other ranks must
+	// get the error from the store before the store ends with rank 0.
 	"absent": func(ctx context.Context) error {
 		rank, victim := os.Getenv("RANK"), os.Getenv("GODDP_TEST_VICTIM")
 		if rank == victim {
@@ -208,7 +208,7 @@ var workers = map[string]func(context.Context) error{
 	},
 }
 
-// onGroup runs f on a group whose failure does not end the process.
+// onGroup runs f on a group in whose error mode a failure does not end the process.
 func onGroup(f func(*comm.ProcessGroup) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		pg, err := comm.Init(ctx, &comm.Options{ErrorMode: comm.CleanUpOnly})
@@ -223,14 +223,14 @@ func onGroup(f func(*comm.ProcessGroup) error) func(context.Context) error {
 //go:noinline
 func firstMistake() { panic("a mistake") }
 
-// process is a worker that was started.
+// process is a worker process.
 type process struct {
 	cmd      *exec.Cmd
 	out, err bytes.Buffer
 }
 
-// start starts this binary as a worker, with vars in its environment and the arguments
-// of GODDP_TEST_ARGS among them.
+// start starts this binary as a worker, with vars in its environment and with the arguments of
+// GODDP_TEST_ARGS.
 func start(t *testing.T, mode string, vars ...string) *process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -249,8 +249,7 @@ func start(t *testing.T, mode string, vars ...string) *process {
 	return p
 }
 
-// launch runs n workers under the launcher, with vars in their environment, and returns
-// what they wrote.
+// launch runs n workers under the launcher, with vars in their environment, and returns their output.
 func launch(t *testing.T, n int, mode string, vars ...string) (out, errs string, err error) {
 	t.Helper()
 	var o, e lockedBuffer
@@ -260,8 +259,7 @@ func launch(t *testing.T, n int, mode string, vars ...string) (out, errs string,
 	return o.String(), e.String(), err
 }
 
-// startWorld starts n workers as a scheduler does that knows no agent: rank 0
-// hosts the store.
+// startWorld starts n workers without a launcher, as a scheduler does. Rank 0 hosts the store.
 func startWorld(t *testing.T, n int, mode string, vars ...string) []*process {
 	t.Helper()
 	port, _ := testport.New(t)
@@ -295,7 +293,7 @@ func TestWorldUnderTheLauncher(t *testing.T) {
 	}
 }
 
-// What processes tell each other of a failure in another group is what goroutines do.
+// Failures in one group break other groups on processes as they do on goroutines.
 func TestFailuresOfOtherGroups(t *testing.T) {
 	for _, mode := range []string{"subgroup", "whole"} {
 		if _, errs, err := launch(t, 4, mode, "GODDP_FLIGHT_DIR="+t.TempDir()); err != nil {
@@ -304,9 +302,9 @@ func TestFailuresOfOtherGroups(t *testing.T) {
 	}
 }
 
-// Ranks that agree by a reduction of their own stop behind the same step, where the
-// launcher was not signalled, and that counts as asked for.
-func TestStopOfOneRank(t *testing.T) {
+// If one rank is signalled, the ranks agree by a reduction of their own and stop after the same step.
+// The launcher counts that as a requested stop.
+func TestRanksAgreeOnAStopRequestOfOneRank(t *testing.T) {
 	for range 4 {
 		out, errs, err := launch(t, 3, "stop", "GODDP_TEST_VICTIM=2")
 		var signal *launcher.SignalError
@@ -320,8 +318,8 @@ func TestStopOfOneRank(t *testing.T) {
 	}
 }
 
-// One that cannot save fails, whether it ends before or after those that could.
-func TestStopThatFailsIsAFailure(t *testing.T) {
+// A rank that fails to save during a stop is a failure, whether it ends before or after the others.
+func TestFailureDuringAStopIsAFailure(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for range 4 {
 		_, errs, err := launch(t, 3, "stop", "GODDP_TEST_VICTIM=2", "GODDP_TEST_FAIL=1")
@@ -332,7 +330,7 @@ func TestStopThatFailsIsAFailure(t *testing.T) {
 	}
 }
 
-// A program that does not close its group ends well on all ranks all the same.
+// A program that does not close its groups exits with code 0 on all ranks.
 func TestMainClosesGroups(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for range 8 {
@@ -343,8 +341,8 @@ func TestMainClosesGroups(t *testing.T) {
 	}
 }
 
-// A call that failed while Main closed the group was not a success.
-func TestMainTellsWhatFailed(t *testing.T) {
+// If a call fails while Main closes the groups, the process fails.
+func TestMainReportsFailedCalls(t *testing.T) {
 	ps := startWorld(t, 2, "unheard")
 	if err := ps[1].cmd.Wait(); err != nil {
 		t.Errorf("rank 1: %v\n%s", err, &ps[1].err)
@@ -354,7 +352,7 @@ func TestMainTellsWhatFailed(t *testing.T) {
 	}
 }
 
-// The rank that failed is the cause, not those that lost it.
+// The launcher blames the rank that failed, not the ranks that lost it.
 func TestTheLauncherBlamesTheCause(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for range 3 {
@@ -369,9 +367,9 @@ func TestTheLauncherBlamesTheCause(t *testing.T) {
 	}
 }
 
-// A rank that ended well too early is none of those that failed, and is what the report
-// begins with, wherever the others were.
-func TestTheLauncherNamesWhoLeft(t *testing.T) {
+// A rank that exited with code 0 too early does not count as failed, but the launcher's report begins
+// with it.
+func TestTheLauncherNamesTheRankThatLeft(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for range 8 {
 		_, _, err := launch(t, 3, "gone")
@@ -385,7 +383,7 @@ func TestTheLauncherNamesWhoLeft(t *testing.T) {
 	}
 }
 
-// Whoever dies, also the rank that hosts the store, every other one names it.
+// The errors of all ranks name a rank that died, also if that rank hosted the store.
 func TestADeadPeerIsNamed(t *testing.T) {
 	for _, victim := range []int{0, 2} {
 		t.Run(fmt.Sprint("rank ", victim), func(t *testing.T) {
@@ -409,8 +407,7 @@ func TestADeadPeerIsNamed(t *testing.T) {
 	}
 }
 
-// Whoever does not come, also the rank that hosts the store, every other one
-// names it.
+// The errors of all ranks name a rank that does not join, also if that rank hosts the store.
 func TestAnAbsentRankIsNamed(t *testing.T) {
 	for victim, want := range map[int]string{
 		0: "rank 0, which hosts the job's store, has not come, has ended or cannot be reached: store 127.0.0.1:",

@@ -12,22 +12,22 @@ import (
 	"github.com/goddp/goddp/store"
 )
 
-// stage is an address at which one server after the other is to be found.
-type stage struct {
+// proxy is an address that leads to one server after another.
+type proxy struct {
 	ln net.Listener
 	wg sync.WaitGroup
 
 	mu    sync.Mutex
-	to    string // the server's address; "": there will be none
+	to    string // the server's address; "" if there is none any more
 	conns []net.Conn
 }
 
-func newStage(t *testing.T, to string) *stage {
+func newStage(t *testing.T, to string) *proxy {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{ln: ln, to: to}
+	s := &proxy{ln: ln, to: to}
 	s.wg.Go(func() {
 		for {
 			in, err := ln.Accept()
@@ -61,8 +61,8 @@ func newStage(t *testing.T, to string) *stage {
 	return s
 }
 
-// follow ends all connections; later ones are with another server.
-func (s *stage) follow(to string) {
+// follow ends all connections. Later connections lead to another server.
+func (s *proxy) follow(to string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.to = to
@@ -72,10 +72,10 @@ func (s *stage) follow(to string) {
 	s.conns = nil
 }
 
-// A rank that comes early for its second group meets the first one's store, and
-// the next when that ends. What it still has to tell the first must not reach the
-// next, which would take it for one that has left, or wait for what nobody says.
-func TestAStoreThatAnotherFollows(t *testing.T) {
+// A rank that joins its second group early connects to the store of the first group. When that
+// store ends, it connects to the next one. Messages for the first store must not reach the next
+// one, which would count the rank as having left, or wait for messages that nobody sends.
+func TestJoinContinuesAtTheNextStore(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var servers []*store.Server
@@ -104,7 +104,7 @@ func TestAStoreThatAnotherFollows(t *testing.T) {
 	if err := servers[0].Local().Wait(ctx, joining); err != nil {
 		t.Fatal(err)
 	}
-	at.follow(servers[1].Addr()) // wherever in its joining the rank is
+	at.follow(servers[1].Addr()) // at any point of the rank's join
 	next := servers[1].Local()
 	if err := next.Wait(ctx, joining); err != nil {
 		t.Fatal(err)

@@ -16,9 +16,9 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// suspended is a worker whose rank 1 comes to each of its waits only when the file
-// go is there. The waits are those of GODDP_TEST_WAIT: join, sum or barrier, and
-// take GODDP_TEST_TIMEOUT at most. Each rank leaves a file when it is about to wait.
+// suspended is a worker whose ranks wait for rank 1. GODDP_TEST_WAIT says in what they wait: join,
+// sum or barrier. GODDP_TEST_TIMEOUT is the timeout. Rank 1 does its part only when the file "go"
+// exists. Each rank creates a file when it is about to wait.
 func suspended(ctx context.Context) error {
 	timeout, err := time.ParseDuration(os.Getenv("GODDP_TEST_TIMEOUT"))
 	if err != nil {
@@ -65,8 +65,8 @@ func suspended(ctx context.Context) error {
 	return nil
 }
 
-// startSuspended starts three such workers and returns when all are about to wait,
-// with a function that creates the file go.
+// startSuspended starts three such workers and returns when all are about to wait. The returned
+// function creates the file "go".
 func startSuspended(t *testing.T, wait string, timeout time.Duration) (ps []*process, let func()) {
 	t.Helper()
 	dir := t.TempDir()
@@ -81,7 +81,7 @@ func startSuspended(t *testing.T, wait string, timeout time.Duration) (ps []*pro
 			}
 		}
 	}
-	time.Sleep(200 * time.Millisecond) // of waiting for rank 1
+	time.Sleep(200 * time.Millisecond) // so that the ranks wait for rank 1
 	return ps, func() {
 		if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func startSuspended(t *testing.T, wait string, timeout time.Duration) (ps []*pro
 	}
 }
 
-// suspend stops all workers for a time, and lets them go on one after the other.
+// suspend stops all workers for some time, and then continues them one after the other.
 func suspend(t *testing.T, ps []*process, length time.Duration) {
 	t.Helper()
 	for _, p := range ps {
@@ -105,15 +105,15 @@ func suspend(t *testing.T, ps []*process, length time.Duration) {
 	}
 }
 
-// A job that is suspended as a whole for longer than its timeout goes on as if nothing
-// had been, whatever its ranks wait for.
-func TestSuspendedJobGoesOn(t *testing.T) {
+// A job that is suspended as a whole for longer than its timeout continues normally, whatever its
+// ranks wait for.
+func TestSuspendedJobContinues(t *testing.T) {
 	for _, wait := range []string{"join", "sum", "barrier"} {
 		t.Run(wait, func(t *testing.T) {
 			t.Parallel()
 			ps, let := startSuspended(t, wait, 4*time.Second)
 			suspend(t, ps, 5*time.Second)
-			time.Sleep(time.Second) // in which a rank that took the suspension for waiting would fail
+			time.Sleep(time.Second) // enough for a rank to time out if it counted the suspension
 			let()
 			for r, p := range ps {
 				if err := p.cmd.Wait(); err != nil || p.out.String() != "sum 6\n" {
@@ -124,11 +124,12 @@ func TestSuspendedJobGoesOn(t *testing.T) {
 	}
 }
 
-// However often a job is stopped and continued, a rank that does not come is named.
-func TestSuspensionsDoNotPostponeForEver(t *testing.T) {
+// Calls time out even if the job is stopped and continued again and again, and the error names the
+// rank that is missing.
+func TestSuspensionsDoNotPostponeTimeoutsForever(t *testing.T) {
 	for wait, want := range map[string]string{
 		"join":    "rank 1 has not come",
-		"sum":     "waiting for ranks [1", // and rank 2, if it is stopped when rank 0 asks it what it waits for
+		"sum":     "waiting for ranks [1", // also rank 2, if it is stopped when rank 0 asks it
 		"barrier": "ranks [1] have not come",
 	} {
 		t.Run(wait, func(t *testing.T) {
@@ -142,7 +143,7 @@ func TestSuspensionsDoNotPostponeForEver(t *testing.T) {
 			}()
 			ended := make(chan error, 1)
 			go func() { ended <- ps[0].cmd.Wait() }()
-			const cycles = 30 // of which each counts as a tenth of a second at least, and runs for more
+			const cycles = 30 // each counts as at least a tenth of a second
 			for range cycles {
 				suspend(t, ps, 800*time.Millisecond)
 				select {

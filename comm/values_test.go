@@ -12,18 +12,18 @@ import (
 	"github.com/goddp/goddp/internal/flight/analyze"
 )
 
-// forgedRecord is a record of a job of so many ranks that no recorder wrote.
+// forgedRecord returns a record that no recorder wrote, of a job of the given size.
 func forgedRecord(rank, size int) []byte {
 	return fmt.Appendf(nil, `{"version": 2, "rank": %d, "world_size": %d, "taken": "2030-01-01T00:01:00Z", "reason": "why",
 		"groups": [{"name": "default", "rank": %[1]d, "size": %[2]d, "enqueued": 7}],
 		"records": [{"number": 1, "group": "default", "state": "running", "queued": "2020-01-01T00:00:00Z", "call": {"kind": "AllReduce", "seq": 7}}]}`, rank, size)
 }
 
-// accountWith is the account of a rank with this record.
+// accountWith returns the account of a rank with this record.
 func accountWith(record []byte) []byte { return fmt.Appendf(nil, `{"Dump": %s, "Waits": [0]}`, record) }
 
-// A record of another rank, of another job, or of a size that no job has, is not
-// compared with the others: the comparison takes memory by that size.
+// A record of another rank, of another job, or of an impossible size is not compared with the
+// others, because the comparison takes memory in proportion to the size.
 func TestForgedAccountsAreLeftOut(t *testing.T) {
 	for _, c := range []struct{ rank, size int }{{1, 2_000_000_000}, {1, 1 << 20}, {0, 2}, {1, 3}, {-1, 2}} {
 		if _, _, err := decodeAccount(accountWith(forgedRecord(c.rank, c.size)), 1, 2); err == nil {
@@ -45,12 +45,12 @@ func TestForgedAccountsAreLeftOut(t *testing.T) {
 	if r := analyze.Analyze([]*flight.Dump{d}); r.WorldSize != 2 {
 		t.Errorf("judged as of %d ranks", r.WorldSize)
 	}
-	if _, d, err := decodeAccount(nil, 1, 2); d != nil || err != nil { // of one that left
+	if _, d, err := decodeAccount(nil, 1, 2); d != nil || err != nil { // the account of a rank that has left
 		t.Error(d, err)
 	}
 }
 
-// FuzzAccounts reads what other ranks answer.
+// FuzzAccounts decodes arbitrary bytes as the accounts of other ranks.
 func FuzzAccounts(f *testing.F) {
 	f.Add([]byte(`{"Waits":[2000000000]}`))
 	f.Add(accountWith(forgedRecord(1, 2)))

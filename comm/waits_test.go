@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestFollow follows chains of waits to their ends.
+// follow returns the ends of chains of waits.
 func TestFollow(t *testing.T) {
 	for _, c := range []struct {
 		what    string

@@ -8,11 +8,11 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// setEnv sets the world's variables to exactly vars.
+// setEnv sets the environment variables that describe the world to vars, and unsets the others.
 func setEnv(t *testing.T, vars map[string]string) {
 	for _, name := range []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
 		"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"} {
-		t.Setenv(name, "") // restores it
+		t.Setenv(name, "") // so that the variable is restored after the test
 		os.Unsetenv(name)
 	}
 	for name, value := range vars {
@@ -25,7 +25,7 @@ func TestWorldFromEnv(t *testing.T) {
 		name string
 		vars string
 		want comm.World
-		errs []string // what the error must hold
+		errs []string // parts of the error
 	}{
 		{name: "none set", want: comm.World{Size: 1, LocalSize: 1}},
 		{
