@@ -140,15 +140,15 @@ func Find(job string) ([]*Dump, error) {
 	}
 	var dumps []*Dump
 	seen := map[uint64]bool{} // by inode, because both the launcher and the rank hold the memory
-	for _, fdLink := range links {
-		if target, err := os.Readlink(fdLink); err != nil || target != "/memfd:"+memfdName+" (deleted)" {
+	for _, fdPath := range links {
+		if target, err := os.Readlink(fdPath); err != nil || target != "/memfd:"+memfdName+" (deleted)" {
 			continue
 		}
-		inode, d, err := readDescriptor(fdLink)
+		inode, d, err := readDescriptor(fdPath)
 		if err != nil || seen[inode] {
 			continue
 		}
-		holder := filepath.Base(filepath.Dir(filepath.Dir(fdLink)))
+		holder := filepath.Base(filepath.Dir(filepath.Dir(fdPath)))
 		if job == holder || job == d.Job || job == d.Run || job == strconv.Itoa(d.PID) {
 			seen[inode] = true
 			dumps = append(dumps, d)
@@ -157,10 +157,10 @@ func Find(job string) ([]*Dump, error) {
 	return dumps, nil
 }
 
-// readDescriptor reads the record in a file descriptor of another process. fdLink is the
+// readDescriptor reads the record in a file descriptor of another process. fdPath is the
 // descriptor's path in /proc.
-func readDescriptor(fdLink string) (inode uint64, d *Dump, err error) {
-	f, err := os.Open(fdLink)
+func readDescriptor(fdPath string) (inode uint64, d *Dump, err error) {
+	f, err := os.Open(fdPath)
 	if err != nil {
 		return 0, nil, err
 	}
