@@ -22,7 +22,7 @@ func (k *kernelSet) AdamW(_ device.Stream, p kernels.AdamWStep) error {
 	return nil
 }
 
-// adamRule is the rule of kernels.AdamWStep, small enough for a closure to hold.
+// adamRule holds the numbers of a kernels.AdamWStep. It is small enough to be captured by a closure.
 type adamRule[T float] struct {
 	beta1, fresh1, beta2, fresh2 T // fresh: 1 - beta
 	rate, root, eps              T // see kernels.AdamWStep.Rates
@@ -46,7 +46,7 @@ func newAdamRule[T float](p *kernels.AdamWStep) adamRule[T] {
 	return r
 }
 
-// step changes w, m and v by g, and most, which is nil without AMSGrad.
+// step updates w, m and v by g, and most, which is nil without AMSGrad.
 func (r adamRule[T]) step(w, g, m, v, most []T) {
 	g, m, v = g[:len(w)], m[:len(w)], v[:len(w)]
 	for i, x := range w {
@@ -77,7 +77,7 @@ func adamW[T float](k *kernelSet, r adamRule[T], p kernels.AdamWStep) {
 	k.each(len(w), 2, func(lo, hi int) { r.step(w[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi], window(most, lo, hi)) })
 }
 
-// adamWHalf takes what is in 16 bits through float32, a tile at a time.
+// adamWHalf converts 16-bit operands to float32, one tile at a time.
 func adamWHalf(k *kernelSet, r adamRule[float32], p kernels.AdamWStep) {
 	w, g, s := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(p.Master)
 	m, v, most := newOperand32(p.Mean), newOperand32(p.Variance), newOperand32(p.MaxVariance)

@@ -56,19 +56,19 @@ type heads[T float] struct {
 
 func newHeads[T float](h kernels.Heads) heads[T] { return heads[T]{h, device.Elements[T](h.Data)} }
 
-// row is a row's elements.
+// row returns the elements of a row.
 func (h heads[T]) row(b, head, i int) []T {
 	at := b*h.BatchStride + head*h.HeadStride + i*h.RowStride
 	return h.v[at : at+h.D]
 }
 
-// rows is the memory from row i on to row to-1, which begin RowStride apart.
+// rows returns the memory of the rows i to to-1, whose starts are RowStride elements apart.
 func (h heads[T]) rows(b, head, i, to int) []T {
 	at := b*h.BatchStride + head*h.HeadStride
 	return h.v[at+i*h.RowStride : at+(to-1)*h.RowStride+h.D]
 }
 
-// attention is what the kernels of attention share.
+// attention is the state that the kernels of attention share.
 type attention[T float] struct {
 	kernels *kernelSet
 	q, k, v heads[T]
@@ -100,8 +100,8 @@ func newAttention[T float](k *kernelSet, a kernels.Attend) *attention[T] {
 	return at
 }
 
-// oneThread is the largest product of sizes that OpenBLAS multiplies matrices of on the
-// caller's thread: tiles run side by side on threads of their own.
+// oneThread is the largest product of sizes for which OpenBLAS multiplies matrices on the caller's thread.
+// Tiles run concurrently on several threads, so OpenBLAS must not start its own.
 const oneThread = 1 << 18
 
 // gemm is gemm32 or gemm64.
@@ -120,7 +120,7 @@ type block struct{ b, head, i, iTo, j, jTo int }
 func (t block) queries() int { return t.iTo - t.i }
 func (t block) keys() int    { return t.jTo - t.j }
 
-// keysOf is how many keys the queries before iTo may see.
+// keysOf returns the number of keys that the queries before iTo may attend to.
 func (a *attention[T]) keysOf(iTo int) int {
 	if a.causal {
 		return min(iTo, a.k.T)
@@ -167,8 +167,8 @@ func (a *attention[T]) scores(dst []T, t block) {
 	}
 }
 
-// eachTile calls f for all tiles of rows of h, on several threads, each of which has so
-// many elements to work in.
+// eachTile calls f for all tiles of rows of h, on several threads. Each thread has its own memory for
+// elements.
 func (a *attention[T]) eachTile(h heads[T], columns, work int, f func(w []T, b, head, i, to int)) {
 	tiles := (h.T + a.tile - 1) / a.tile
 	a.kernels.each(h.B*h.H*tiles, a.tile*max(columns, 1)*max(h.D/8, 1), func(lo, hi int) {
@@ -180,9 +180,9 @@ func (a *attention[T]) eachTile(h heads[T], columns, work int, f func(w []T, b, 
 	})
 }
 
-// forward keeps, for each query of a tile, the largest score so far, the sum of the
-// exponentials of scores less that, and the sum of values by these (Dao, "FlashAttention-2",
-// 2023): they are made smaller when a larger score comes.
+// forward keeps, for each query of a tile, the largest score so far, the sum of the exponentials of the
+// scores minus that score, and the sum of values weighted by them (Dao, "FlashAttention-2", 2023). When a
+// larger score comes, it scales both sums down.
 func (a *attention[T]) forward(out kernels.Heads, lse device.Tensor) {
 	o, l, size := newHeads[T](out), device.Elements[T](lse), a.tile*a.tile
 	a.eachTile(a.q, a.k.T, size+a.tile*(a.q.D+2), func(w []T, b, head, i, to int) {
@@ -243,7 +243,7 @@ func (a *attention[T]) addRows(sum, numbers []T, transpose bool, t block, h head
 	gemm(a.kernels.blas, p, 1, numbers, h.rows(t.b, head, from, to), 1, sum)
 }
 
-// exps writes the exponentials of x less shift to dst, and returns their sum.
+// exps writes the exponentials of x minus shift to dst and returns their sum.
 func exps[T float](dst, x []T, shift T) (sum T) {
 	switch x := any(x).(type) {
 	case []float32:
@@ -259,10 +259,9 @@ func exps[T float](dst, x []T, shift T) (sum T) {
 	return sum
 }
 
-// exps32 is exps for float32. No element of x may be larger than shift. It splits
-// x·log2(e) into an integer n and a rest f, |f| at most 1/2, and computes 2ⁿ·e^(f·ln 2),
-// where a polynomial gives the second factor. The error is less than 2 units in the last
-// place. Results below 2^-126 are 0.
+// exps32 is exps for float32. No element of x may be larger than shift. It splits x·log2(e) into an
+// integer n and a remainder f with |f| ≤ 1/2, and computes 2ⁿ·e^(f·ln 2) with a polynomial for the second
+// factor. The error is less than 2 units in the last place. Results below 2^-126 are 0.
 func exps32(dst, x []float32, shift float32) (sum float32) {
 	const (
 		round    = 0x1.8p23 // adding this leaves the integer in the lowest bits
@@ -328,7 +327,7 @@ func (a *attention[T]) derive(p, ds []T, t block, g heads[T], lse, delta []T) {
 	}
 }
 
-// queryGrad goes over the keys for each tile of queries.
+// queryGrad visits all keys for each tile of queries.
 func (a *attention[T]) queryGrad(to kernels.Heads, acc device.Accum, gs kernels.Heads, lse, delta device.Tensor) {
 	dq, g, l, dl, size := newHeads[T](to), newHeads[T](gs), device.Elements[T](lse), device.Elements[T](delta), a.tile*a.tile
 	a.eachTile(a.q, 2*a.k.T, 2*size+a.tile*a.q.D, func(w []T, b, head, i, to int) {
@@ -346,8 +345,7 @@ func (a *attention[T]) queryGrad(to kernels.Heads, acc device.Accum, gs kernels.
 	})
 }
 
-// keyValueGrad goes over the queries for each tile of keys, and over the heads that the
-// keys serve.
+// keyValueGrad visits, for each tile of keys, all queries of the heads that use these keys.
 func (a *attention[T]) keyValueGrad(toK kernels.Heads, accK device.Accum, toV kernels.Heads, accV device.Accum, gs kernels.Heads, lse, delta device.Tensor) {
 	dk, dv, g, l, dl, size := newHeads[T](toK), newHeads[T](toV), newHeads[T](gs), device.Elements[T](lse), device.Elements[T](delta), a.tile*a.tile
 	a.eachTile(a.k, 2*a.q.T*a.group, 2*(size+a.tile*a.q.D), func(w []T, b, keyHead, j, to int) {

@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// BLAS names a library of matrix products.
+// BLAS selects a library of matrix products.
 type BLAS string
 
 // The libraries of matrix products.
@@ -20,22 +20,22 @@ const (
 	Gonum    BLAS = "gonum"    // pure Go
 )
 
-// blas accumulates matrix products: dst = alpha·op(x)·op(y) + beta·dst,
-// without reading dst when beta is 0. No size is 0.
+// blas accumulates matrix products: dst = alpha·op(x)·op(y) + beta·dst. It does not read dst if beta is 0.
+// All sizes are positive.
 type blas interface {
 	gemm32(p product, alpha float32, x, y []float32, beta float32, dst []float32)
 	gemm64(p product, alpha float64, x, y []float64, beta float64, dst []float64)
 }
 
-// product is the form of a matrix product: op(x) [m k], op(y) [k n], and the
-// row lengths of x and y as they are stored, row-major.
+// product describes a matrix product of op(x) [m k] and op(y) [k n], with the lengths of the rows of x and y
+// as they are stored, row-major.
 type product struct {
 	tx, ty   bool
 	m, n, k  int
 	ldx, ldy int
 }
 
-// open gets the library ready for a device of so many threads.
+// open prepares the library for a device with the given number of threads.
 func (b BLAS) open(threads int, log *slog.Logger) blas {
 	switch b {
 	case Gonum:
@@ -68,9 +68,9 @@ func (g pureGo) gemm64(p product, alpha float64, x, y []float64, beta float64, d
 	g.Dgemm(form(p.tx), form(p.ty), p.m, p.n, p.k, alpha, x, p.ldx, y, p.ldy, beta, dst, p.n)
 }
 
-// withoutSkips is a product as gonum computes it by IEEE 754. Gonum skips the zeros
-// of x, and with them what is not finite in y, in every form but x·yᵀ. A product
-// with such a y is brought into that form, by copies of what has to be transposed.
+// withoutSkips computes a product with gonum as IEEE 754 requires. Except for x·yᵀ, gonum skips zeros of x,
+// and so it ignores NaN and infinities of y. withoutSkips rewrites a product with such a y as x·yᵀ, on
+// transposed copies.
 func withoutSkips[T float](p product, x, y []T) (product, []T, []T) {
 	if !p.tx && p.ty || isFinite(y) {
 		return p, x, y
@@ -84,13 +84,13 @@ func withoutSkips[T float](p product, x, y []T) (product, []T, []T) {
 	return p, x, y
 }
 
-// isFinite tells whether v holds neither a NaN nor an infinity.
+// isFinite reports whether v contains neither NaN nor infinity.
 func isFinite[T float](v []T) bool {
 	t := device.HostTensor(v, device.Invalid)
 	return !nonFinite(t.Buf.Host(), exponents[t.DType], signs[t.DType])
 }
 
-// transposed is the transpose of a matrix, rows of which begin ld elements apart.
+// transposed returns the transpose of a matrix whose rows start ld elements apart.
 func transposed[T float](v []T, rows, cols, ld int) []T {
 	out := make([]T, rows*cols)
 	for i := range rows {
@@ -101,7 +101,7 @@ func transposed[T float](v []T, rows, cols, ld int) []T {
 	return out
 }
 
-// form is how gonum says whether an operand is transposed.
+// form returns gonum's constant for an operand that is transposed or not.
 func form(transposed bool) netlib.Transpose {
 	if transposed {
 		return netlib.Trans

@@ -31,7 +31,7 @@ func binary[T float](k *kernelSet, op kernels.BinaryOp, dst, x, y device.Tensor)
 	})
 }
 
-// binaryRow computes dst = x op y. An operand with stride 0 is one number.
+// binaryRow computes dst = x op y. An operand with stride 0 is a single number.
 func binaryRow[T float](op kernels.BinaryOp, dst, x []T, sx int, y []T, sy int) {
 	if sx == 1 && sy == 1 {
 		combine(op, dst, x, y)
@@ -56,7 +56,7 @@ func binaryRow[T float](op kernels.BinaryOp, dst, x []T, sx int, y []T, sy int) 
 	}
 }
 
-// combine computes dst = x op y elementwise.
+// combine computes dst = x op y element by element.
 func combine[T float](op kernels.BinaryOp, dst, x, y []T) {
 	x, y = x[:len(dst)], y[:len(dst)]
 	switch op {

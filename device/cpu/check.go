@@ -5,7 +5,7 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-// float is what kernels compute in.
+// float is a type that kernels compute in.
 type float interface{ float32 | float64 }
 
 // operands checks the operands of kernels.

@@ -38,14 +38,14 @@ func (k *kernelSet) Conv2dGradWeight(_ device.Stream, dst device.Tensor, acc dev
 	return nil
 }
 
-// A convolution is a product of matrices for each image and group: the weight [o taps] by
-// the image's columns [taps positions], which hold for each position of the result what the
-// weight is multiplied by there. The columns of one image at a time bound the memory.
+// A convolution is one matrix product for each image and group: the weight [o taps] times the image's
+// columns [taps positions]. A column holds the elements that the weight is multiplied by at one position
+// of the result. To bound memory, only the columns of one image exist at a time.
 
-// columns are the memory for one image's columns.
+// columns is a pool of memory for the columns of an image.
 var columns sync.Pool // of *[]byte
 
-// withColumns calls f with memory for n elements, of undefined content.
+// withColumns calls f with memory for n elements with undefined content.
 func withColumns[T float](n int, f func(cols []T)) {
 	var t T
 	size := device.HostTensor([]T{t}, device.Invalid).Bytes() * n
@@ -59,7 +59,7 @@ func withColumns[T float](n int, f func(cols []T)) {
 	f(device.Elements[T](device.NewTensor(device.HostBuffer(*mem, nil), dt, n)))
 }
 
-// gemmOf is the product p of slices, of sizes that may be 0.
+// gemmOf computes the product p of slices. Sizes may be 0.
 func gemmOf[T float](k *kernelSet, p product, alpha T, x, y []T, beta T, dst []T) {
 	if p.m == 0 || p.n == 0 {
 		return
@@ -77,7 +77,7 @@ func gemmOf[T float](k *kernelSet, p product, alpha T, x, y []T, beta T, dst []T
 	}
 }
 
-// span is which positions along an axis, of out, meet tap t within n elements: [from, to).
+// span returns the positions [from, to) along an axis, among out, at which tap t lies within n elements.
 func span(z *operand.ConvSizes, axis, t, n, out int) (from, to int) {
 	stride, first := z.Stride[axis], t*z.Dilation[axis]-z.Padding[axis] // where position 0 reads
 	from = max(0, (-first+stride-1)/stride)
@@ -90,8 +90,7 @@ func span(z *operand.ConvSizes, axis, t, n, out int) (from, to int) {
 	return min(from, to), to
 }
 
-// im2col writes the columns of channels lo to hi of a group, whose first channel x begins
-// with.
+// im2col writes the columns of the channels lo to hi-1 of a group. x starts with the group's first channel.
 func im2col[T float](z *operand.ConvSizes, cols, x []T, lo, hi int) {
 	kh, kw := z.Kernel[0], z.Kernel[1]
 	sh, sw := z.Stride[0], z.Stride[1]
@@ -123,7 +122,7 @@ func im2col[T float](z *operand.ConvSizes, cols, x []T, lo, hi int) {
 	}
 }
 
-// col2im adds to x what its columns hold for it: the adjoint of im2col.
+// col2im adds the columns to the elements of x from which im2col read them. It is the adjoint of im2col.
 func col2im[T float](z *operand.ConvSizes, x, cols []T) {
 	kh, kw := z.Kernel[0], z.Kernel[1]
 	sh, sw := z.Stride[0], z.Stride[1]
@@ -215,8 +214,7 @@ func convGradInput[T float](k *kernelSet, z operand.ConvSizes, dst device.Tensor
 	})
 }
 
-// convGradWeight takes one image after the other, so that sums do not depend on the number
-// of threads.
+// convGradWeight visits the images in order, so that sums do not depend on the number of threads.
 func convGradWeight[T float](k *kernelSet, z operand.ConvSizes, dst device.Tensor, acc device.Accum, g, x device.Tensor) {
 	d, gs, xs := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](x)
 	taps, l := z.Taps(), z.Positions()

@@ -21,10 +21,9 @@ func (k *kernelSet) Fill(_ device.Stream, dst device.Tensor, v float64) error {
 	return nil
 }
 
-// Copy takes conversions through float64, which holds every float exactly, or
-// from integers through int64; between float32 and the half types, which are
-// converted most, there is nothing between. A float outside an integer type's range
-// becomes the nearest number in it, and a NaN becomes 0; integers wrap.
+// Copy converts through float64, which represents every float exactly, or, from integers, through int64.
+// Between float32 and the 16-bit types, the most frequent conversions, it converts directly. A float outside
+// an integer type's range becomes the nearest number in it, and NaN becomes 0. Integers wrap.
 func (k *kernelSet) Copy(_ device.Stream, dst, src device.Tensor) error {
 	operand.Copy(dst, src)
 	n := dst.Len()
@@ -69,7 +68,7 @@ func fill[T device.Element](dst []T, v T) {
 	}
 }
 
-// convert computes dst = f(src) elementwise.
+// convert computes dst = f(src) element by element.
 func convert[D, S any](dst []D, src []S, f func(S) D) {
 	for i, v := range src {
 		dst[i] = f(v)
@@ -151,7 +150,7 @@ func narrowInts(dst device.Tensor, src []int64) {
 	}
 }
 
-// truncate is v rounded towards zero.
+// truncate rounds v towards zero.
 func truncate(v float64) int64 {
 	switch {
 	case v != v:
@@ -164,8 +163,8 @@ func truncate(v float64) int64 {
 	return int64(v)
 }
 
-// odd is v in float32, rounded to odd where it is inexact: rounding that once
-// more, to a type of at most 22 bits, is as rounding v itself.
+// odd converts v to float32 and rounds to odd if it is inexact. Rounding the result again, to a type of at
+// most 22 bits, is then the same as rounding v itself.
 func odd(v float64) float32 {
 	f := float32(v)
 	if float64(f) == v || f != f {
@@ -178,7 +177,7 @@ func odd(v float64) float32 {
 	return math.Float32frombits(bits | 1)
 }
 
-// sticky is v in float64, likewise rounded to odd.
+// sticky converts v to float64 and rounds to odd if it is inexact.
 func sticky(v int64) float64 {
 	const low = 1<<10 - 1 // 63 bits less the 53 of a float64
 	if v&low != 0 && (v >= 1<<53 || v <= -1<<53) {

@@ -14,22 +14,22 @@ import (
 	"github.com/goddp/goddp/internal/memcheck"
 )
 
-// Options are the choices of [New]; the zero value is the good default.
+// Options are the choices of [New].
 type Options struct {
-	// Threads is how many threads one kernel may use; 0 is GOMAXPROCS. Where
-	// several ranks share a host, the caller divides its cores among them.
+	// Threads is the number of threads that a kernel may use; 0 means GOMAXPROCS. If several
+	// ranks share a host, the caller divides its cores among them.
 	Threads int
-	// BLAS chooses the library of matrix products.
+	// BLAS selects the library of matrix products.
 	BLAS BLAS
-	// MemoryLimit bounds the device's memory, in bytes; 0 is no bound but what
-	// the host has available when memory is asked for.
+	// MemoryLimit bounds the device's memory, in bytes. 0 means the memory that is available on
+	// the host at the time of an allocation.
 	MemoryLimit int64
-	// Log is told which BLAS is used; nil is slog.Default().
+	// Log receives the name of the BLAS; nil means slog.Default().
 	Log *slog.Logger
 }
 
-// New makes a device of the host's cores. It panics when opts asks for
-// OpenBLAS and it cannot be loaded; the zero Options never fails.
+// New returns a device of the host's cores. It panics if opts selects OpenBLAS and the library cannot be
+// loaded. With the zero Options it never fails.
 func New(opts *Options) device.Device {
 	var o Options
 	if opts != nil {
@@ -64,10 +64,10 @@ type kernelSet struct {
 // Values returns the per-device state of the packages above.
 func (k *kernelSet) Values() *kernels.Values { return &k.values }
 
-// raw is where the arena gets memory from and gives it back to: Go's heap, so
-// that a buffer outlives its device as long as anything refers to it.
+// raw returns the functions by which the arena gets and returns memory. The memory is Go's heap, so a
+// buffer outlives the device while it is reachable.
 func (d *cpu) raw(limit int64) (alloc func(int) (device.Buffer, error), release func(device.Buffer)) {
-	var held int64 // the arena calls one at a time
+	var held int64 // needs no lock, because the arena calls one function at a time
 	alloc = func(size int) (device.Buffer, error) {
 		if limit > 0 && held+int64(size) > limit {
 			return device.Buffer{}, &device.OutOfMemoryError{
@@ -96,21 +96,21 @@ func (d *cpu) NewStream(bool) (device.Stream, error)  { return &stream{}, nil }
 func (d *cpu) Kernels() device.Kernels                { return &d.kernels }
 func (d *cpu) Memory() device.MemoryStats             { return d.arena.Stats() }
 
-// Copy copies src to dst, of the same length, before it returns.
+// Copy copies src to dst before it returns. Their lengths must be equal.
 func (d *cpu) Copy(_ device.Stream, dst, src device.Buffer) error {
 	operand.Bytes("Copy", dst.Len(), src.Len())
 	copy(dst.Host(), src.Host())
 	return nil
 }
 
-// CopyIn copies src to dst, of the same length, before it returns.
+// CopyIn copies src to dst before it returns. Their lengths must be equal.
 func (d *cpu) CopyIn(_ device.Stream, dst device.Buffer, src []byte) error {
 	operand.Bytes("CopyIn", dst.Len(), len(src))
 	copy(dst.Host(), src)
 	return nil
 }
 
-// CopyOut copies src to dst, of the same length.
+// CopyOut copies src to dst. Their lengths must be equal.
 func (d *cpu) CopyOut(ctx context.Context, _ device.Stream, dst []byte, src device.Buffer) error {
 	operand.Bytes("CopyOut", len(dst), src.Len())
 	if err := context.Cause(ctx); err != nil {
@@ -120,7 +120,7 @@ func (d *cpu) CopyOut(ctx context.Context, _ device.Stream, dst []byte, src devi
 	return nil
 }
 
-// Close drops the arena. Memory that is still referred to stays valid.
+// Close drops the arena. Memory that is still reachable stays valid.
 func (d *cpu) Close() error {
 	d.arena.Close()
 	return nil

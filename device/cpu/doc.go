@@ -1,32 +1,29 @@
-// Package cpu is the host's cores as a [device.Device]: Go memory, streams
-// that run their work inline, and kernels for float32 and float64.
+// Package cpu implements [device.Device] on the host's cores, with Go memory, streams that run work
+// inline, and kernels for float32 and float64.
 //
 // # Streams
 //
-// A kernel has run when its call returns. An event is complete when it is
-// made, and waiting for another device's event blocks the caller.
+// A kernel has run when its call returns. Events are complete from the start. Waiting for another
+// device's event blocks the caller.
 //
 // # Numbers
 //
-// Elementwise kernels compute in the operands' own type; exponentials and
-// their like in float64, rounded once. Sums, losses and softmax accumulate in
-// float64. Large operands are split over Options.Threads goroutines which end
-// before the call does, at bounds that depend on the shapes alone: results
-// depend neither on scheduling nor on the number of threads. (Matrix products
-// are the library's: for OpenBLAS they are repeatable at a fixed number of
-// threads.)
+// Elementwise kernels compute in the operands' type; exponentials and similar functions in float64,
+// rounded once. Sums, losses and softmax accumulate in float64. Large operands are divided among
+// Options.Threads goroutines, which end before the call returns. The division depends on the shapes
+// alone, so results depend neither on scheduling nor on the number of threads. Products by OpenBLAS are
+// an exception: they are repeatable for a fixed number of threads only.
 //
 // # Matrix products
 //
-// Matrix products run in OpenBLAS where it is found at run time, and in
-// gonum's pure Go kernels elsewhere, which reach about a tenth of the speed per core;
-// falling back is logged once per device. GODDP_OPENBLAS names the library to
-// load. OpenBLAS counts its threads per process: the last device made sets
-// them. gonum runs on all of GOMAXPROCS, and takes 0·NaN for 0 in a product.
+// OpenBLAS computes matrix products if it is found at run time. Otherwise gonum's pure Go kernels do, at
+// about a tenth of the speed per core, and each device logs that once. GODDP_OPENBLAS names the library to
+// load. OpenBLAS has one number of threads per process, which the device made last sets. gonum runs on
+// GOMAXPROCS threads, and takes 0·NaN as 0 in a product.
 //
-// # Half types
+// # 16-bit types
 //
-// Fill, Copy and Hash take every element type, NonFinite, Axpby and the optimizers'
-// steps every floating-point one, but for NonFinite by way of float32. Nothing else
-// computes in Float16 or BFloat16 here: a *device.DTypeError says so.
+// Fill, Copy and Hash work on every element type. NonFinite, Axpby and the optimizers' steps work on every
+// floating-point type; Axpby and the steps convert 16-bit numbers to float32. All other kernels panic with
+// a *device.DTypeError for Float16 and BFloat16.
 package cpu

@@ -47,7 +47,7 @@ func axpby[T float](k *kernelSet, dst device.Tensor, acc device.Accum, x device.
 	k.each(len(d), 1, func(lo, hi int) { accumulate(d[lo:hi], acc, v[lo:hi]) })
 }
 
-// axpbyHalf takes what is in 16 bits through float32, a tile at a time.
+// axpbyHalf converts 16-bit operands to float32, one tile at a time.
 func axpbyHalf(k *kernelSet, dst device.Tensor, acc device.Accum, x device.Tensor) {
 	d, v := newOperand32(dst), newOperand32(x)
 	k.each(dst.Len(), 4, func(lo, hi int) {
@@ -64,8 +64,7 @@ func axpbyHalf(k *kernelSet, dst device.Tensor, acc device.Accum, x device.Tenso
 	})
 }
 
-// accumulate computes dst = Alpha·x + Beta·dst, without reading dst when Beta
-// is 0; dst may be x.
+// accumulate computes dst = Alpha·x + Beta·dst. It does not read dst if Beta is 0. dst may be x.
 func accumulate[T float](dst []T, acc device.Accum, x []T) {
 	a, b := T(acc.Alpha), T(acc.Beta)
 	x = x[:len(dst)]
@@ -87,8 +86,8 @@ func accumulate[T float](dst []T, acc device.Accum, x []T) {
 	}
 }
 
-// tiled accumulates into dst what value writes: elements lo to lo+len(tile)
-// of a result. value may read dst's own elements when Beta is 0.
+// tiled accumulates the results of value into dst. value writes the elements lo to lo+len(tile)-1. It may
+// read the same elements of dst if Beta is 0.
 func tiled[T float](k *kernelSet, dst []T, acc device.Accum, value func(tile []T, lo int)) {
 	k.each(len(dst), 1, func(lo, hi int) {
 		if acc == device.Store {
@@ -109,7 +108,7 @@ func unary[T float](k *kernelSet, op kernels.UnaryOp, dst, x device.Tensor) {
 	k.each(len(d), cost(op), func(lo, hi int) { apply(op, d[lo:hi], v[lo:hi]) })
 }
 
-// cost is how many simple elements one of op's is worth.
+// cost returns the time for an element of op in units of a simple element.
 func cost(op kernels.UnaryOp) int {
 	switch op.Func {
 	case kernels.FuncNeg, kernels.FuncReLU, kernels.FuncAbs, kernels.FuncAddScalar, kernels.FuncClamp, kernels.FuncLeakyReLU:
@@ -156,7 +155,7 @@ func apply[T float](op kernels.UnaryOp, dst, x []T) {
 	}
 }
 
-// function is op of one number, for the functions that take much longer than a call.
+// function returns op of one number, for functions that take much longer than a call.
 func function(op kernels.UnaryOp) func(x float64) float64 {
 	switch op.Func {
 	case kernels.FuncExp:
@@ -204,7 +203,7 @@ func function(op kernels.UnaryOp) func(x float64) float64 {
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
-// power is x to the power of a.
+// power returns x to the power of a.
 func power(a float64) func(x float64) float64 {
 	switch a {
 	case 1:
@@ -215,11 +214,10 @@ func power(a float64) func(x float64) float64 {
 	return func(x float64) float64 { return math.Pow(x, a) }
 }
 
-// normalCDF is the normal distribution function: by erfc, which keeps its
-// digits where the result is small.
+// normalCDF returns the normal distribution function. It uses erfc, which stays accurate for small results.
 func normalCDF(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
 
-// GELUTanh takes the tanh of geluC·(x + geluK·x³).
+// GELUTanh computes the tanh of geluC·(x + geluK·x³).
 const (
 	geluC = math.Sqrt2 / math.SqrtPi
 	geluK = 0.044715
@@ -227,20 +225,20 @@ const (
 
 func geluTanh(x float64) float64 { return math.Tanh(geluC * (x + geluK*x*x*x)) }
 
-// relu computes dst = max(x, 0); a NaN stays one.
+// relu computes dst = max(x, 0). NaN stays NaN.
 func relu[T float](dst, x []T) {
 	for i, v := range x {
 		dst[i] = max(v, 0)
 	}
 }
 
-// unaryGrad accumulates g·op'(x) into dst, given what op's derivative is written in.
+// unaryGrad accumulates g·op'(x) into dst, given the operand that op.Given names.
 func unaryGrad[T float](k *kernelSet, op kernels.UnaryOp, dst device.Tensor, acc device.Accum, g, known device.Tensor) {
 	d, gs, ks := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](known)
 	tiled(k, d, acc, func(t []T, lo int) { derive(op, t, gs[lo:], ks[lo:]) })
 }
 
-// derive computes dst = g·op'(x); v is x or y = op(x), as op.Given says.
+// derive computes dst = g·op'(x). v is x or y = op(x), as op.Given states.
 func derive[T float](op kernels.UnaryOp, dst, g, v []T) {
 	g, v = g[:len(dst)], v[:len(dst)]
 	a, b := T(op.A), T(op.B)
@@ -318,7 +316,7 @@ func derive[T float](op kernels.UnaryOp, dst, g, v []T) {
 	}
 }
 
-// derivative is op' at x, for the functions that take much longer than a call.
+// derivative returns op' at x, for functions that take much longer than a call.
 func derivative(op kernels.UnaryOp) func(x float64) float64 {
 	switch op.Func {
 	case kernels.FuncGELU:
@@ -365,10 +363,9 @@ func derivative(op kernels.UnaryOp) func(x float64) float64 {
 	panic(fmt.Errorf("cpu: no derivative of function %d", op.Func))
 }
 
-// reluGrad computes dst = g where y > 0, else y, which is then 0 or NaN. It
-// selects among integers, which the compiler does without a branch: the signs of
-// activations are as good as random, and a branch on them costs several times
-// the memory's time.
+// reluGrad computes dst = g where y > 0, else y, which is then 0 or NaN. It selects among integers, because
+// the compiler does that without a branch. The signs of activations are close to random, and mispredicted
+// branches would take several times as long as the memory accesses.
 func reluGrad[T float](dst, g, y []T) {
 	switch dst := any(dst).(type) {
 	case []float32:

@@ -56,7 +56,7 @@ func gather[T float](k *kernelSet, s operand.Indexed, dst, src []T, index []int6
 	})
 }
 
-// scatterAdd divides the columns among threads: each adds the rows in order.
+// scatterAdd divides the columns among threads. Each thread adds the rows in order.
 func scatterAdd[T float](k *kernelSet, s operand.Indexed, dst []T, acc device.Accum, src []T, index []int64, skip int64) {
 	alpha, beta := T(acc.Alpha), T(acc.Beta)
 	k.each(len(dst), 1, func(lo, hi int) {

@@ -8,17 +8,16 @@ import (
 	"github.com/goddp/goddp/device/internal/operand"
 )
 
-// What follows reads an array's memory in words of eight bytes, the last one
-// filled up with zeros.
+// The functions below read an array's memory in words of eight bytes. The last word is padded with zeros.
 const wordBytes = 8
 
-// words is how many words hold n bytes.
+// words returns the number of words that hold n bytes.
 func words(n int) int { return (n + wordBytes - 1) / wordBytes }
 
-// littleEndian is the first littleEndian of mem.
+// littleEndian returns the first word of mem.
 func littleEndian(mem []byte) uint64 { return endian.LittleEndian.Uint64(mem) }
 
-// tail is the last word of mem, if it is not whole.
+// tail returns the last word of mem if it is incomplete.
 func tail(mem []byte) (w uint64) {
 	for i, b := range mem[len(mem)/wordBytes*wordBytes:] {
 		w |= uint64(b) << (8 * i)
@@ -58,8 +57,8 @@ func (k *kernelSet) NonFinite(_ device.Stream, flag, x device.Tensor) error {
 	return nil
 }
 
-// nonFinite tells whether an exponent in mem is all ones: adding one to it then
-// carries into the sign, and no further, as the sign is masked out.
+// nonFinite reports whether an exponent in mem is all ones. Adding one to such an exponent carries into the
+// sign bit, and no further, because the sign bits are masked out.
 func nonFinite(mem []byte, exponent, sign uint64) bool {
 	one := sign - exponent // the exponents' lowest bits
 	carried := tail(mem)&exponent + one
@@ -74,7 +73,7 @@ func nonFinite(mem []byte, exponent, sign uint64) bool {
 	return carried&sign != 0
 }
 
-// The hash is that which package device defines: see its documentation.
+// The documentation of package kernels defines the hash.
 
 func (k *kernelSet) Hash(_ device.Stream, dst, x device.Tensor) error {
 	operand.Hash(dst, x)
@@ -87,7 +86,7 @@ func (k *kernelSet) Hash(_ device.Stream, dst, x device.Tensor) error {
 	return nil
 }
 
-// hash is the sum over the words in mem, of which the first is word i.
+// hash returns the sum over the words in mem. The first of them is word i of the array.
 func hash(mem []byte, i uint64) (sum uint64) {
 	const golden = 0x9E3779B97F4A7C15
 	at := i * golden
@@ -102,7 +101,7 @@ func hash(mem []byte, i uint64) (sum uint64) {
 	return sum
 }
 
-// mix is SplitMix64's output for a state.
+// mix returns SplitMix64's output for a state.
 func mix(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
 	z = (z ^ z>>27) * 0x94D049BB133111EB

@@ -35,22 +35,21 @@ func (k *kernelSet) CopyStrided(_ device.Stream, shape device.Shape, dst device.
 	return nil
 }
 
-// rawElements is the memory of a tensor that is not empty, whatever its type, as elements of
-// their size.
+// rawElements returns the memory of a tensor that is not empty as elements of their size.
 func rawElements[T uint8 | uint16 | uint32 | uint64](t device.Tensor) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Buf.Host()))), t.Len())
 }
 
-// line takes n elements of src, dy apart from element y, to dst, dx apart from x.
+// line copies n elements of src, dy apart from element y, to dst, dx apart from element x.
 type line[T any] func(dst []T, x, dx int, src []T, y, dy, n int)
 
-// edge is the side of the squares that copyStrided covers a plane with: a square's rows
-// of both operands stay in the first-level cache.
+// edge is the side of the squares into which copyStrided divides a plane. The rows of a square, of both
+// operands, fit into the first-level cache.
 const edge = 32
 
-// copyStrided covers the plane of the first axis and the one that is nearest in src with
-// squares, so that a transpose uses whole cache lines of both. Where both operands lie
-// in runs along the first axis, a square is as wide as the run.
+// copyStrided divides the plane of the first axis and of the axis with the smallest stride in src into
+// squares, so that a transpose uses whole cache lines of both operands. If both operands are contiguous
+// along the first axis, a square is as wide as that axis.
 func copyStrided[T any](k *kernelSet, axes []operand.Axis, dst []T, x0 int, src []T, y0 int, take line[T]) {
 	cols, rows := axes[0], operand.Axis{N: 1}
 	rest := slices.Clone(axes[1:])

@@ -30,7 +30,7 @@ func (k *kernelSet) LinearGrad(s device.Stream, dw device.Tensor, accW device.Ac
 	return k.Sum(s, db, accB, g)
 }
 
-// PrepareLinearGrad does nothing: everything is loaded.
+// PrepareLinearGrad does nothing, because everything is loaded.
 func (k *kernelSet) PrepareLinearGrad(_ device.Stream, y, x, w, bias device.Tensor) error {
 	operands.Linear(y, x, w, bias)
 	return nil
@@ -47,6 +47,8 @@ func (k *kernelSet) gemm(dst device.Tensor, acc device.Accum, x device.Tensor, t
 	}
 }
 
+// gemms accumulates products of matrices into dst. Products that OpenBLAS computes on one thread are divided
+// among the threads; all threads share each larger product.
 func gemms[T float](k *kernelSet, p product, acc device.Accum, dst, x, y device.Tensor, batch []operand.Axis) {
 	ds, xs, ys := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](y)
 	switch {

@@ -97,10 +97,10 @@ func at[T float](v []T, i int, absent T) T {
 	return v[i]
 }
 
-// inverse is 1/√(variance + eps).
+// inverse returns 1/√(variance + eps).
 func inverse[T float](variance T, eps float64) T { return T(1 / math.Sqrt(float64(variance)+eps)) }
 
-// squares is the sum of (x - mean)², in four lanes as addRun.
+// squares returns the sum of (x - mean)², in four lanes as addRun does.
 func squares[T float](x []T, mean float64) float64 {
 	var a, b, c, d float64
 	for ; len(x) >= 4; x = x[4:] {
@@ -125,8 +125,8 @@ func affine[T float](dst, x []T, mean, scale, shift T) {
 	}
 }
 
-// groupNorm takes two passes over a group for its moments: the mean first, so that the
-// variance does not suffer where it is small beside the mean.
+// groupNorm visits a group twice to compute its moments. It computes the mean first, so that a variance that
+// is small compared with the mean stays accurate.
 func groupNorm[T float](k *kernelSet, z operand.NormSizes, dst, mean, variance, x, weight, bias device.Tensor, p kernels.Norm) {
 	d, xs, w, b := device.Elements[T](dst), device.Elements[T](x), device.Elements[T](weight), device.Elements[T](bias)
 	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
@@ -155,8 +155,8 @@ func groupNorm[T float](k *kernelSet, z operand.NormSizes, dst, mean, variance, 
 	})
 }
 
-// groupNormGrad: with h = g·weight and y the normalised x, the gradient for x is
-// (h - mean(h) - y·mean(h·y))/√(variance + eps), without mean(h) where x is not centered.
+// groupNormGrad computes the gradient of x. With h = g·weight and y the normalised x, it is
+// (h - mean(h) - y·mean(h·y))/√(variance + eps), without mean(h) if x is not centered.
 func groupNormGrad[T float](k *kernelSet, z operand.NormSizes, dst device.Tensor, acc device.Accum, g, x, mean, variance, weight device.Tensor, p kernels.Norm) {
 	d, gs, xs, w := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](x), device.Elements[T](weight)
 	ms, vs := device.Elements[T](mean), device.Elements[T](variance)
@@ -300,8 +300,7 @@ func batchNormGrad[T float](k *kernelSet, z operand.NormSizes, dst device.Tensor
 	})
 }
 
-// normGradSums adds up the samples of one chunk after the other: the chunks do not depend
-// on the number of threads.
+// normGradSums adds the samples chunk by chunk. The chunks do not depend on the number of threads.
 func normGradSums[T float](k *kernelSet, z operand.NormSizes, sums, g, x, mean, variance device.Tensor, p kernels.Norm) {
 	gs, xs := device.Elements[T](g), device.Elements[T](x)
 	ms, vs := device.Elements[T](mean), device.Elements[T](variance)

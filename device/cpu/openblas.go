@@ -32,9 +32,8 @@ import (
 	"github.com/goddp/goddp/internal/dl"
 )
 
-// openBLAS finds OpenBLAS and sets how many threads it uses in this process.
-// Other CBLAS libraries are not tried: the reference one is slower than gonum,
-// and each other has a way of its own to be told its threads.
+// openBLAS finds OpenBLAS and sets its number of threads in this process. It does not try other CBLAS
+// libraries: the reference library is slower than gonum, and each other library sets threads in its own way.
 func openBLAS(threads int) (blas, error) {
 	lib, err := dl.Open(dl.Search{
 		Name:  "OpenBLAS",
@@ -58,7 +57,7 @@ func openBLAS(threads int) (blas, error) {
 	return o, nil
 }
 
-// openblas calls the library. Its calls may run at the same time.
+// openblas calls the library. Its calls may run concurrently.
 type openblas struct {
 	lib          *dl.Library
 	sgemm, dgemm unsafe.Pointer
@@ -87,7 +86,7 @@ func (o *openblas) gemm64(p product, alpha float64, x, y []float64, beta float64
 // tooLarge tells whether a size does not fit into OpenBLAS's integers.
 func (p product) tooLarge() bool { return max(p.m, p.n, p.k, p.ldx, p.ldy) > math.MaxInt32 }
 
-// cblasForm is how CBLAS says whether an operand is transposed.
+// cblasForm returns CBLAS's constant for an operand that is transposed or not.
 func cblasForm(transposed bool) C.int {
 	if transposed {
 		return C.trans

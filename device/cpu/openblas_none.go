@@ -4,5 +4,5 @@ package cpu
 
 import "errors"
 
-// openBLAS fails: opening a shared library takes cgo.
+// openBLAS fails, because opening a shared library needs cgo.
 func openBLAS(int) (blas, error) { return nil, errors.New("built without cgo") }

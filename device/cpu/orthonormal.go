@@ -31,11 +31,11 @@ func orthonormalize[T float](k *kernelSet, x, substitute device.Tensor, rows, n 
 	}
 }
 
-// least is the part of a row's square that must be left of it.
+// least is the fraction of a row's squared norm that must be left.
 const least = 0x1p-28
 
-// independent takes from row what the rows before it span, and makes its norm
-// 1, if enough is left of it.
+// independent subtracts from row its projections on the rows before it, and scales it to norm 1. It returns
+// false if too little of the row is left.
 func independent[T float](k *kernelSet, row, before []T) bool {
 	whole := dot(k, row, row)
 	for range 2 {

@@ -3,18 +3,17 @@ package cpu
 import "sync"
 
 const (
-	// grain is the least number of elements that is worth a goroutine.
+	// grain is the minimum number of elements for a goroutine.
 	grain = 1 << 15
-	// chunk is the number of elements that a sum is cut at. It is fixed, so
-	// that sums do not depend on the number of threads.
+	// chunk is the number of elements of a partial sum. It is constant, so that sums do not depend
+	// on the number of threads.
 	chunk = 1 << 14
-	// tile is the number of elements of intermediate results: they stay in
-	// the first-level cache.
+	// tile is the number of elements of an intermediate result. It fits into the first-level cache.
 	tile = 256
 )
 
-// each covers 0 to n with calls of f, on several threads when n items of cost
-// elements each are worth it. The calls must be independent of each other.
+// each calls f for parts of 0 to n, on several threads if n items with a cost of so many elements each
+// justify it. The calls must be independent of each other.
 func (k *kernelSet) each(n, cost int, f func(lo, hi int)) {
 	if n == 0 {
 		return
@@ -32,8 +31,8 @@ func (k *kernelSet) each(n, cost int, f func(lo, hi int)) {
 	wg.Wait()
 }
 
-// total is the sum of f over 0 to n in chunks of size items of cost elements
-// each, added in order.
+// total returns the sum of f over 0 to n, in chunks of size items that cost so many elements each. It adds
+// the chunks in order.
 func (k *kernelSet) total(n, size, cost int, f func(lo, hi int) float64) float64 {
 	parts := make([]float64, (n+size-1)/size)
 	k.each(len(parts), size*cost, func(lo, hi int) {

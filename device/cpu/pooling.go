@@ -89,7 +89,7 @@ func maxPool[T float](k *kernelSet, z operand.PoolSizes, dst, index, x device.Te
 	})
 }
 
-// scatter calls add for each image of dst, of n elements, once what it holds has met Beta.
+// scatter calls add for each image of dst, which has n elements, after multiplying the image by Beta.
 func scatter[T float](k *kernelSet, planes, n int, d []T, acc device.Accum, add func(i int, plane []T)) {
 	k.each(planes, n, func(lo, hi int) {
 		for ; lo < hi; lo++ {

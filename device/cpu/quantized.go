@@ -9,8 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Quantised numbers are those which package device defines: see its
-// documentation.
+// The documentation of package kernels defines quantised numbers.
 const (
 	notFinite  = -128       // the number that stands for NaN
 	leastTop   = 0x1p-100   // blocks with nothing larger are zeros
@@ -50,7 +49,7 @@ func quantize(block []uint8, x []float32) {
 			q[i] = 0x100 + notFinite
 			continue
 		}
-		// Adding 1.5·2^23 rounds to an integer, which is then in the lowest bits.
+		// Adding 1.5·2^23 rounds to an integer and puts it into the lowest bits.
 		q[i] = uint8(math.Float32bits(float32(v*inverse) + 0x1.8p23))
 	}
 	clear(q[len(x):])

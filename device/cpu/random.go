@@ -7,9 +7,9 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// The numbers are those that package device defines: see its documentation.
+// The documentation of package kernels defines the random numbers.
 
-// The counter's third word keeps the distributions' sequences apart.
+// The counter's third word gives each distribution a separate sequence.
 const (
 	uniformStream = 0
 	normalStream  = 1
@@ -65,8 +65,8 @@ func (k *kernelSet) Normal(_ device.Stream, dst device.Tensor, mean, std float64
 	return nil
 }
 
-// draw fills dst with elements offset and on of a sequence that is made in
-// blocks: block(e) holds the per elements around e.
+// draw fills dst with the elements from offset on of a sequence. block(e) returns the block of per elements
+// that contains element e.
 func draw[T float](k *kernelSet, dst []T, offset, per uint64, block func(e uint64) [4]T) {
 	k.each(len(dst), 8, func(lo, hi int) {
 		for lo < hi {
@@ -77,12 +77,12 @@ func draw[T float](k *kernelSet, dst []T, offset, per uint64, block func(e uint6
 	})
 }
 
-// unit53 is a number from [0, 1) of 53 random bits.
+// unit53 returns a number from [0, 1) made of 53 random bits.
 func unit53(hi, lo uint32) float64 {
 	return float64((uint64(hi)<<32|uint64(lo))>>11) * 0x1p-53
 }
 
-// below32 is the largest float32 below v.
+// below32 returns the largest float32 below v.
 func below32(v float64) float32 {
 	f := float32(v)
 	if float64(f) >= v {
@@ -91,18 +91,16 @@ func below32(v float64) float32 {
 	return f
 }
 
-// boxMuller makes two independent normal numbers of u from (0, 1] and v from
-// [0, 1).
+// boxMuller returns two independent normal numbers for u in (0, 1] and v in [0, 1).
 func boxMuller(u, v float64) (float64, float64) {
 	r := math.Sqrt(-2 * math.Log(u))
 	sin, cos := math.Sincos(2 * math.Pi * v)
 	return r * cos, r * sin
 }
 
-// philox is the Philox4x32-10 generator of Salmon, Moraes, Dror and Shaw,
-// "Parallel random numbers: as easy as 1, 2, 3" (SC 2011): ten rounds of two
-// 32-bit products, keyed by the seed, over a counter. Any counter's block is
-// computed on its own, which is what lets ranks and threads share a sequence.
+// philox is the Philox4x32-10 generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
+// as 1, 2, 3" (SC 2011): ten rounds of two 32-bit products on a counter, with the seed as the key. Each
+// block is computed from its counter alone, so ranks and threads can share a sequence.
 func philox(seed, block uint64, stream uint32) [4]uint32 {
 	return philox4x32([4]uint32{uint32(block), uint32(block >> 32), stream, 0}, [2]uint32{uint32(seed), uint32(seed >> 32)})
 }

@@ -15,9 +15,8 @@ func (k *kernelSet) Sum(_ device.Stream, dst device.Tensor, acc device.Accum, sr
 	return nil
 }
 
-// sum works in float64, in tasks that each add one chunk of the terms of one
-// tile of outputs. What chunks gave is added in order, so that the result
-// does not depend on who ran them, and rounded once.
+// sum computes in float64. Each task adds one chunk of the terms of one tile of results. The chunks' sums are
+// added in order and rounded once, so the result does not depend on the schedule.
 func sum[T float](k *kernelSet, dst device.Tensor, acc device.Accum, src device.Tensor) {
 	d, s := device.Elements[T](dst), device.Elements[T](src)
 	if len(s) == 0 {
@@ -48,7 +47,7 @@ func sum[T float](k *kernelSet, dst device.Tensor, acc device.Accum, src device.
 	fold(k, d, acc, parts)
 }
 
-// fold accumulates into dst the sum of parts, each as long as dst.
+// fold accumulates into dst the sum of parts; each part has the length of dst.
 func fold[T float](k *kernelSet, dst []T, acc device.Accum, parts []float64) {
 	tiled(k, dst, acc, func(t []T, lo int) {
 		for i := range t {
@@ -61,8 +60,7 @@ func fold[T float](k *kernelSet, dst []T, acc device.Accum, parts []float64) {
 	})
 }
 
-// addRuns is the sum of terms from to to, which lie in runs where the
-// innermost axis is contiguous.
+// addRuns returns the sum of the terms from to to-1. They form runs if the innermost axis is contiguous.
 func addRuns[T float](s []T, terms []operand.Axis, from, to int) (v float64) {
 	if len(terms) == 0 {
 		return float64(s[0])
@@ -77,7 +75,7 @@ func addRuns[T float](s []T, terms []operand.Axis, from, to int) (v float64) {
 	return v
 }
 
-// addRun sums in four lanes, which a processor can add at the same time.
+// addRun sums in four lanes, which a processor can add concurrently.
 func addRun[T float](x []T) float64 {
 	var a, b, c, d float64
 	for ; len(x) >= 4; x = x[4:] {
@@ -92,7 +90,7 @@ func addRun[T float](x []T) float64 {
 	return (a + b) + (c + d)
 }
 
-// addRows adds rows from to to of s, each as wide as dst, to dst.
+// addRows adds the rows from to to-1 of s, which are as wide as dst, to dst.
 func addRows[T float](dst []float64, s []T, terms []operand.Axis, from, to int) {
 	for ; from < to; from++ {
 		at, _ := operand.Offset(terms, from)

@@ -28,7 +28,7 @@ func (k *kernelSet) RMSProp(_ device.Stream, p kernels.RMSPropStep) error {
 	return nil
 }
 
-// rmsPropRule is the rule of kernels.RMSPropStep, small enough for a closure to hold.
+// rmsPropRule holds the numbers of a kernels.RMSPropStep. It is small enough to be captured by a closure.
 type rmsPropRule[T float] struct {
 	lr, alpha, fresh, eps, momentum, decay, unscale T // fresh: 1 - alpha
 }
@@ -40,7 +40,7 @@ func newRMSPropRule[T float](p *kernels.RMSPropStep) rmsPropRule[T] {
 	}
 }
 
-// step changes w and sq by g, and, where they are there, m and v.
+// step updates w and sq by g, and m and v if they are present.
 func (r rmsPropRule[T]) step(w, g, sq, m, v []T) {
 	g, sq = g[:len(w)], sq[:len(w)]
 	for i, x := range w {
@@ -70,7 +70,7 @@ func rmsProp[T float](k *kernelSet, r rmsPropRule[T], p kernels.RMSPropStep) {
 	k.each(len(w), 2, func(lo, hi int) { r.step(w[lo:hi], g[lo:hi], sq[lo:hi], window(m, lo, hi), window(v, lo, hi)) })
 }
 
-// rmsPropHalf takes what is in 16 bits through float32, a tile at a time.
+// rmsPropHalf converts 16-bit operands to float32, one tile at a time.
 func rmsPropHalf(k *kernelSet, r rmsPropRule[float32], p kernels.RMSPropStep) {
 	w, g, s := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(p.Master)
 	sq, m, v := newOperand32(p.Square), newOperand32(p.Mean), newOperand32(p.Velocity)

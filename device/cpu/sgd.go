@@ -23,13 +23,13 @@ func (k *kernelSet) SGD(_ device.Stream, p kernels.SGDStep) error {
 	return nil
 }
 
-// raised tells whether one of the flags is.
+// raised reports whether one of the flags is set.
 func raised(flags device.Tensor) bool {
 	return slices.ContainsFunc(device.Elements[uint8](flags), func(flag uint8) bool { return flag != 0 })
 }
 
-// rule is that of kernels.SGDStep. It is small enough for a closure to hold,
-// which must not take all of a step to the heap.
+// rule holds the numbers of a kernels.SGDStep. It is small enough to be captured by a closure; a whole step
+// would move to the heap.
 type rule[T float] struct {
 	lr, momentum, fresh, decay, unscale T
 	moving, nesterov, first             bool
@@ -42,7 +42,7 @@ func newRule[T float](p *kernels.SGDStep) rule[T] {
 	}
 }
 
-// step changes w, and v where there is momentum, by g.
+// step updates w by g, and v if there is momentum.
 func (r rule[T]) step(w, g, v []T) {
 	g = g[:len(w)]
 	if !r.moving {
@@ -80,7 +80,7 @@ func sgd[T float](k *kernelSet, r rule[T], p kernels.SGDStep) {
 	k.each(len(w), 1, func(lo, hi int) { r.step(w[lo:hi], g[lo:hi], window(v, lo, hi)) })
 }
 
-// sgdHalf takes what is in 16 bits through float32, a tile at a time.
+// sgdHalf converts 16-bit operands to float32, one tile at a time.
 func sgdHalf(k *kernelSet, r rule[float32], p kernels.SGDStep) {
 	w, g, v, m := newOperand32(p.Param), newOperand32(p.Grad), newOperand32(velocity(p)), newOperand32(p.Master)
 	k.each(p.Param.Len(), 4, func(lo, hi int) {
@@ -99,7 +99,7 @@ func sgdHalf(k *kernelSet, r rule[float32], p kernels.SGDStep) {
 	})
 }
 
-// velocity is p's, if it is used.
+// velocity returns p's velocity if it is used.
 func velocity(p kernels.SGDStep) device.Tensor {
 	if p.Momentum == 0 {
 		return device.Tensor{}
@@ -107,7 +107,7 @@ func velocity(p kernels.SGDStep) device.Tensor {
 	return p.Velocity
 }
 
-// window is s from lo to hi; nil where there is no s.
+// window returns s[lo:hi], nil if s is nil.
 func window[T any](s []T, lo, hi int) []T {
 	if s == nil {
 		return nil
@@ -115,8 +115,7 @@ func window[T any](s []T, lo, hi int) []T {
 	return s[lo:hi]
 }
 
-// operand32 is an operand that is read as float32: it is that, or of 16 bits, or
-// not there.
+// operand32 reads an operand as float32. The operand is of float32 or of a 16-bit type, or absent.
 type operand32 struct {
 	dt   device.DType
 	bits []uint16

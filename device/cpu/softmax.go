@@ -109,7 +109,7 @@ func softmax[T float](p, x []T) float64 {
 	return top + math.Log(s)
 }
 
-// logSumExp is log Σ exp(x).
+// logSumExp returns log Σ exp(x).
 func logSumExp[T float](x []T) float64 {
 	top := largest(x)
 	var s float64
@@ -127,8 +127,8 @@ func largest[T float](x []T) float64 {
 	return float64(top)
 }
 
-// softmaxLinesGrad: with d the sum of g·y along the line, the gradient is y·(g - d); that
-// of the logarithm, with d the sum of g, is g - e^y·d.
+// softmaxLinesGrad computes the gradient y·(g - d), where d is the sum of g·y along the line. The gradient of
+// the logarithm is g - e^y·d, where d is the sum of g.
 func softmaxLinesGrad[T float](k *kernelSet, l operand.Lines, dst device.Tensor, acc device.Accum, g, y device.Tensor, log bool) {
 	d, gs, ys := device.Elements[T](dst), device.Elements[T](g), device.Elements[T](y)
 	if len(d) == 0 {

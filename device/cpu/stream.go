@@ -7,8 +7,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// stream runs its work inline: there is never anything to wait for. It is not
-// of size zero, so that two streams differ.
+// stream runs its work inline, so there is nothing to wait for. Its size is not zero, so that two streams
+// have different addresses.
 type stream struct{ _ byte }
 
 func (s *stream) Record() device.Event                              { return &event{time.Now()} }
@@ -17,7 +17,7 @@ func (s *stream) WaitFor(ctx context.Context, e device.Event) error { return e.S
 func (s *stream) Sync(context.Context) error                        { return nil }
 func (s *stream) Close() error                                      { return nil }
 
-// event is complete when it is made.
+// event is complete from the start.
 type event struct{ at time.Time }
 
 func (e *event) Done() (bool, error)        { return true, nil }

@@ -20,7 +20,7 @@ import (
 	"github.com/goddp/goddp/internal/poll"
 )
 
-// gpuDevice implements device.gpuDevice on one GPU.
+// gpuDevice implements device.Device on one GPU.
 type gpuDevice struct {
 	ordinal int
 	name    string // "cuda:0"

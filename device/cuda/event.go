@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/internal/poll"
 )
 
-// gpuEvent implements device.gpuEvent: one of its stream's, which reaches them in
+// gpuEvent implements device.Event: one of its stream's, which reaches them in
 // order. Once the stream is known to be past it, its CUevent marks a later one.
 type gpuEvent struct {
 	s      *gpuStream

@@ -19,7 +19,7 @@ import (
 // recommends for this generation of GPUs.
 const workspaceSize = 32 << 20
 
-// gpuStream implements device.gpuStream.
+// gpuStream implements device.Stream.
 type gpuStream struct {
 	d      *gpuDevice
 	handle C.uintptr_t
