@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -80,34 +79,3 @@ func buildAll(ctx context.Context, root, dir string) error {
 }
 
 func mutantFolder(dir string, i int) string { return filepath.Join(dir, fmt.Sprint("mutant", i)) }
-
-// overlay writes the mutated file, and the description of it that go build
-// takes, to dir.
-func (m *mutant) overlay(root, dir string) (string, error) {
-	source, err := m.apply(root)
-	if err != nil {
-		return "", err
-	}
-	mutated := filepath.Join(dir, "mutated.go")
-	if err := os.WriteFile(mutated, []byte(source), 0o644); err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, m.file): mutated}})
-	if err != nil {
-		return "", err
-	}
-	overlay := filepath.Join(dir, "overlay.json")
-	return overlay, os.WriteFile(overlay, text, 0o644)
-}
-
-// apply returns the mutated source of the mutant's file.
-func (m *mutant) apply(root string) (string, error) {
-	source, err := os.ReadFile(filepath.Join(root, m.file))
-	if err != nil {
-		return "", fmt.Errorf("mutant %q: %w", m.name, err)
-	}
-	if n := strings.Count(string(source), m.old); n != 1 {
-		return "", fmt.Errorf("mutant %q: %q is %d times in %s, not once", m.name, m.old, n, m.file)
-	}
-	return strings.Replace(string(source), m.old, m.new, 1), nil
-}

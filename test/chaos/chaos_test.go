@@ -85,24 +85,57 @@ func TestShortCampaign(t *testing.T) {
 	}
 }
 
-// A mutant's line must be in the product, once.
-func TestMutantsApply(t *testing.T) {
+// TestEachMutantCompiles applies each mutant, compiles the package that it changes, and finds a
+// scenario in which it shows.
+func TestEachMutantCompiles(t *testing.T) {
 	root, err := moduleRoot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range mutants {
 		m := &mutants[i]
-		if _, err := m.apply(root); err != nil {
-			t.Error(err)
-		}
-		shows := false
-		for k := range perCell * len(cells) {
-			s := draw(1, k, usual)
-			shows = shows || m.shows(&s)
-		}
-		if !shows {
-			t.Errorf("mutant %q shows in no scenario", m.name)
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			overlay, err := m.overlay(root, t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			compile := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "./"+filepath.Dir(m.file))
+			compile.Dir = root
+			if out, err := compile.CombinedOutput(); err != nil {
+				t.Errorf("%s of %s does not compile: %v\n%s", m.function, m.file, err, out)
+			}
+			shows := false
+			for k := range perCell * len(cells) {
+				s := draw(1, k, usual)
+				shows = shows || m.shows(&s)
+			}
+			if !shows {
+				t.Error("the mutant shows in no scenario")
+			}
+		})
+	}
+}
+
+func TestErrorOfMutantNamesFunction(t *testing.T) {
+	dir := t.TempDir()
+	source := "package p\n\ntype T struct{}\n\nfunc (*T) M() { f(); f(); g() }\n\nfunc M() { g() }\n"
+	if err := os.WriteFile(filepath.Join(dir, "p.go"), []byte(source), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ function, old, want string }{
+		{"T.M", "g()", ""},
+		{"T.M", "f()", `function T.M in p.go contains "f()" 2 times, want once`},
+		{"M", "f()", `function M in p.go contains "f()" 0 times, want once`},
+		{"T.N", "f()", "there is no function T.N in "},
+	} {
+		m := mutant{file: "p.go", function: test.function, old: test.old, new: "h()"}
+		got, err := m.apply(dir)
+		switch {
+		case test.want == "" && (err != nil || got != strings.Replace(source, test.old, "h()", 1)):
+			t.Errorf("%s of %s becomes %q, %v", test.old, test.function, got, err)
+		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+			t.Errorf("%s of %s: error %v, want %q", test.old, test.function, err, test.want)
 		}
 	}
 }

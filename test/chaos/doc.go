@@ -96,8 +96,8 @@
 //
 // # Mutants
 //
-// A check must be able to fail. The campaign builds the product again with one
-// line wrong, for each of a list of such lines (mutants.go), and runs scenarios
-// until one fails; that one must pass with the product as it is. A mutant that
-// survives fails the campaign, as does one whose line is not there any more.
+// A check must be able to fail. The campaign builds goddp again with one line wrong, for each
+// mutant of a list (mutants.go), and runs scenarios until one fails; that scenario must pass with
+// goddp as it is. A mutant that survives fails the campaign, as does one whose function or text
+// is not in the source any more.
 package main

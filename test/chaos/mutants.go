@@ -9,150 +9,153 @@ import (
 	"github.com/goddp/goddp/internal/daemon"
 )
 
-// mutant is the product with one thing wrong.
+// mutant is goddp with one line wrong. The campaign builds each mutant and must catch it.
 type mutant struct {
-	name, file, old, new string
-	// shows tells in which scenarios it does.
+	name string
+	// file and function say where the mutant differs: function is "F" or "Type.Method".
+	file, function string
+	// old occurs once in the function; new replaces it.
+	old, new string
+	// shows reports whether the mutant must fail a scenario.
 	shows func(s *scenario) bool
 }
 
-// mutants are what the campaign must catch. The strings are exact, so that a
-// change of the product that moves one of them is noticed.
+// mutants are what the campaign must catch. A function that is renamed, or loses its text, fails
+// TestEachMutantCompiles.
 var mutants = []mutant{
 	{
-		name: "the watchdog is switched off", file: "comm/watchdog.go",
-		old: "case w.deadline <= now:", new: "case w.deadline == 0:",
+		name: "the watchdog is switched off", file: "comm/watchdog.go", function: "watchdogLoop.findOverdue",
+		old: "w.deadline <= now", new: "w.deadline == 0",
 		shows: func(s *scenario) bool { return s.Mode != none && (s.Fault == stop || s.Fault == delay) },
 	},
 	{
-		name: "deadlines come early", file: "comm/collectives.go",
-		old: "min(c.Timeout, far-w.created)", new: "min(c.Timeout/10, far-w.created)",
+		name: "deadlines come early", file: "comm/collectives.go", function: "ProcessGroup.start",
+		old: "min(c.Timeout,", new: "min(c.Timeout/10,",
 		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == hiccup },
 	},
 	{
-		name: "a deadline leads to nothing", file: "comm/failure.go",
-		old: "\t\t\td.wg.Go(func() { d.inquire(e.call) })\n", new: "",
+		name: "a deadline leads to nothing", file: "comm/failure.go", function: "watchdogLoop.handle",
+		old: "d.inquire(e.call)", new: "",
 		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == delay },
 	},
 	{
-		name: "one rank alone is told of a failure", file: "internal/coordinator/core.go",
-		old: "\tc.sendFailure(g, members...)\n", new: "\tc.sendFailure(g, members[:min(1, len(members))]...)\n",
+		name: "one rank alone is notified of a failure", file: "internal/coordinator/core.go", function: "Core.decide",
+		old: "c.sendFailure(g, members...)", new: "c.sendFailure(g, members[:min(1, len(members))]...)",
 		shows: func(s *scenario) bool { return s.Mode == async && s.Setup == alone && s.Fault == delay },
 	},
 	{
-		name: "the culprit is the next rank", file: "comm/inquiry.go",
-		old: "late.Waiting = ranks\n", new: "late.Waiting = []int{(ranks[0] + 1) % d.world.Size}\n",
+		name: "the culprit is the next rank", file: "comm/inquiry.go", function: "watchdogLoop.diagnose",
+		old: "late.Waiting = ranks", new: "late.Waiting = []int{(ranks[0] + 1) % d.world.Size}",
 		shows: func(s *scenario) bool { return s.World > 2 && s.Mode != none && s.Fault == delay },
 	},
 	{
-		name: "a stuck process is not ended", file: "comm/failure.go",
-		old: "\t\t\td.end()\n", new: "",
+		name: "a stuck process is not ended", file: "comm/failure.go", function: "watchdogLoop.handle",
+		old: "d.end()", new: "",
 		shows: func(s *scenario) bool { return s.Deaf && s.Setup == alone && s.trouble() == kill },
 	},
 	{
-		name: "clean-up only ends the process", file: "comm/internal/watchdog/core.go",
-		old: "if c.Mode == Async {", new: "if c.Mode == Async || c.Mode == CleanUp {",
+		name: "clean-up only ends the process", file: "comm/internal/watchdog/core.go", function: "Core.Step",
+		old: "c.Mode == Async", new: "c.Mode == Async || c.Mode == CleanUp",
 		shows: func(s *scenario) bool { return s.Mode == cleanUp && s.Setup == alone && s.Fault == kill },
 	},
 	{
-		name: "mode none aborts", file: "comm/internal/watchdog/core.go",
-		old: "case c.Mode == None:", new: "case c.Mode == Default:",
+		name: "mode none aborts", file: "comm/internal/watchdog/core.go", function: "Core.Step",
+		old: "c.Mode == None", new: "c.Mode == Default",
 		shows: func(s *scenario) bool { return s.Mode == none && (s.Fault == stop || s.Fault == delay) },
 	},
 	{
-		name: "Wait returns no error", file: "comm/work.go",
-		old: "return w.report(err)\n\t\t}", new: "return nil\n\t\t}",
+		name: "Wait returns no error", file: "comm/work.go", function: "Work.Wait",
+		old: "w.report(err)", new: "nil",
 		shows: func(s *scenario) bool { return s.Mode == blocking && s.Fault == delay },
 	},
 	{
-		name: "ranks do not compare their calls", file: "internal/backend/host/header.go",
-		old: "if mine == theirs && c.countsHash == counts {", new: "if c.countsHash == counts {",
+		name: "ranks do not compare their calls", file: "internal/backend/host/header.go", function: "plan.checkHeaders",
+		old: "mine == theirs && c.countsHash", new: "c.countsHash",
 		shows: func(s *scenario) bool { return s.Fault == resize },
 	},
 	{
-		name: "operands that overlap are taken", file: "comm/validate.go",
-		old: "\tpg.validateOverlap(c)\n", new: "",
-		shows: func(s *scenario) bool { return s.Fault == overlap && s.Pick%4 != 3 }, // that one is of several calls
+		name: "operands that overlap are accepted", file: "comm/validate.go", function: "ProcessGroup.validate",
+		old: "pg.validateOverlap(c)", new: "",
+		shows: func(s *scenario) bool { return s.Fault == overlap && s.Pick%4 != 3 }, // 3 makes several calls
 	},
 	{
-		name: "calls started as one that overlap are taken", file: "comm/validate.go",
-		old: "\t\tpg.validateCoalesced(c)\n", new: "",
+		name: "calls started as one that overlap are accepted", file: "comm/validate.go", function: "ProcessGroup.validate",
+		old: "pg.validateCoalesced(c)", new: "",
 		shows: func(s *scenario) bool { return s.Fault == overlap && s.Pick%4 == 3 },
 	},
 	{
-		name: "a dead peer is not noticed", file: "internal/coordinator/core.go",
-		old: "\t\tc.remove(r, lost, Failure{Kind: Lost,", new: "\t\t_ = c.remove\n\t\t_ = (Failure{Kind: Lost,",
+		name: "a dead peer is not noticed", file: "internal/coordinator/core.go", function: "Core.Lost",
+		old: "c.ranks[r].state == present", new: "false",
 		shows: func(s *scenario) bool { return s.Setup == alone && s.Fault == kill },
 	},
 	{
-		name: "flight records are not written", file: "comm/record.go",
-		old: "if dump == nil || d.dumps == nil {", new: "if dump != nil {",
+		name: "flight records are not written", file: "comm/record.go", function: "watchdogLoop.record",
+		old: "dump == nil || d.dumps == nil", new: "dump != nil",
 		shows: func(s *scenario) bool { return s.Setup == alone && s.Mode != none && s.Fault == delay },
 	},
 	{
-		name: "a full disk ends the process", file: "comm/record.go",
-		old: "path, err := dump.Write(dir)\n\tif err != nil {\n", new: "path, err := dump.Write(dir)\n\tif err != nil {\n\t\td.exit(3)\n",
+		name: "a full disk ends the process", file: "comm/record.go", function: "watchdogLoop.record",
+		old: "path, err := dump.Write(dir)", new: "path, err := dump.Write(dir)\nif err != nil { d.exit(3) }",
 		shows: func(s *scenario) bool { return s.Fault == fullDisk && s.Setup == alone },
 	},
 	{
-		name: "the store falls over nonsense", file: "store/server.go",
-		old: "\t\ts.rejections.add(nc.RemoteAddr().String(), err)\n\t})\n", new: "\t\tgo s.Close()\n\t})\n",
+		name: "garbage closes the store", file: "store/server.go", function: "Server.serve",
+		old: "s.rejections.add(nc.RemoteAddr().String(), err)", new: "go s.Close()",
 		shows: func(s *scenario) bool { return s.Fault == garbage },
 	},
 	{
-		name: "the store serves another user", file: "store/admission.go",
-		old: "\tif s.opts.Member.Insecure {\n", new: "\tif true {\n",
+		name: "the store serves another user", file: "store/admission.go", function: "Server.known",
+		old: "s.opts.Member.Insecure", new: "true",
 		shows: func(s *scenario) bool { return s.Fault == stranger },
 	},
 	{
-		name: "jobs are not compared", file: "internal/handshake/job.go",
-		old: "\tif j == (Job{}) || other == (Job{}) {\n", new: "\tif true {\n",
+		name: "jobs are not compared", file: "internal/handshake/job.go", function: "Job.Compare",
+		old: "j == (Job{})", new: "true",
 		shows: func(s *scenario) bool { return s.Fault == twoJobs },
 	},
 	{
-		name: "golaunch does not look for orphans", file: "launcher/orphans.go",
-		old: "if found, err := find(ask); len(found) == 0 && err == nil {", new: "if _ = ask; true {",
+		name: "golaunch does not look for orphans", file: "launcher/orphans.go", function: "stopOrphans",
+		old: "found, err := find(ask); len(found) == 0 && err == nil", new: "_ = ask; true",
 		shows: func(s *scenario) bool { return s.Setup == golaunch && s.Fault == exit },
 	},
 	{
-		name: "golaunch exits with a code of its own", file: "launcher/failure.go",
-		old: "return failure.Root.ExitCode()", new: "return 1",
+		name: "golaunch exits with a code of its own", file: "launcher/failure.go", function: "ExitCode",
+		old: "failure.Root.ExitCode()", new: "1",
 		shows: func(s *scenario) bool { return s.Setup == golaunch && (s.Fault == kill || s.Fault == exit) },
 	},
 	{
-		name: "golaunch reports the next rank", file: "launcher/report.go",
-		old: `field("rank", "%d (local_rank: %d)", f.Rank, f.LocalRank)`, new: `field("rank", "%d (local_rank: %d)", f.Rank+1, f.LocalRank)`,
+		name: "golaunch reports the next rank", file: "launcher/report.go", function: "FailureError.writeRoot",
+		old: "f.Rank, f.LocalRank", new: "f.Rank+1, f.LocalRank",
 		shows: func(s *scenario) bool { return s.Setup == golaunch && (s.Fault == kill || s.Fault == exit) },
 	},
 	{
-		name: "a backward pass over other numbers passes", file: "autograd/version.go",
-		old: "if now := x.mem.version; now != x.version {", new: "if now := x.mem.version; now < x.version {",
+		name: "a backward pass over modified values passes", file: "autograd/version.go", function: "input.check",
+		old: "now != x.version", new: "now < x.version",
 		shows: func(s *scenario) bool { return s.Fault == stale },
 	},
 	{
-		name: "a suspension counts as waiting", file: "comm/watchdog.go",
-		old: "\t\t\td.extend(now, suspended)\n", new: "",
+		name: "a suspension counts as waiting", file: "comm/watchdog.go", function: "watchdogLoop.loop",
+		old: "d.extend(now, suspended)", new: "",
 		shows: func(s *scenario) bool { return s.Mode != none && s.Fault == suspend },
 	},
 	{
-		name: "the reaper of a killed golaunch does nothing", file: "launcher/reaper.go",
-		old: "\tr.killAll()\n\tfor ", new: "\tfor ",
+		name: "the reaper of a killed golaunch does nothing", file: "launcher/reaper.go", function: "ReaperMain",
+		old: "r.killAll()", new: "",
 		shows: func(s *scenario) bool { return s.Fault == launcher },
 	},
 	{
-		name: "golaunch does nothing without its reaper", file: "launcher/attempt.go",
-		old: "return killOrphans(descendants, a.cfg.PollInterval, orphanLimit)", new: "return orphanReport{}",
+		name: "golaunch does nothing without its reaper", file: "launcher/attempt.go", function: "agent.removeOrphans",
+		old: "killOrphans(descendants, a.cfg.PollInterval, orphanLimit)", new: "orphanReport{}",
 		shows: func(s *scenario) bool { return s.trouble() == reaper },
 	},
 	{
-		name: "orphans do not become the reaper's children", file: "launcher/reaper.go",
-		old: "newReaper(conn, setSubreaper(true) == nil)", new: "newReaper(conn, false)",
+		name: "orphans do not become the reaper's children", file: "launcher/reaper.go", function: "ReaperMain",
+		old: "setSubreaper(true) == nil", new: "false",
 		shows: func(s *scenario) bool { return s.Fault == daemons && s.trouble() != reaper },
 	},
 	{
-		name: "a process whose main thread has ended counts as dead", file: "launcher/orphans_linux.go",
-		old:   "\treturn n == pid || err == unix.ECHILD\n",
-		new:   "\tended, _ := threadExiting(\"/proc/\" + strconv.Itoa(pid))\n\treturn ended || n == pid || err == unix.ECHILD\n",
+		name: "a process whose main thread has ended counts as dead", file: "launcher/orphans_linux.go", function: "reap",
+		old: "return n == pid", new: "ended, _ := threadExiting(\"/proc/\" + strconv.Itoa(pid))\nreturn ended || n == pid",
 		shows: func(s *scenario) bool { return s.Daemon == daemon.Mainless },
 	},
 }
