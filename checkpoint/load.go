@@ -11,7 +11,6 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
@@ -32,7 +31,7 @@ func (m *Manager) Resume(ctx context.Context, state State) (step int, err error)
 		return 0, err
 	}
 	if step, err = m.resume(ctx, state); err != nil {
-		return 0, reducer.OfRank("checkpoint", m.pg.Rank(), fmt.Errorf("resuming from %s: %w", m.dir, err))
+		return 0, fmt.Errorf("checkpoint: resuming from %s: %w", m.dir, err)
 	}
 	return step, nil
 }
@@ -81,7 +80,7 @@ func (m *Manager) Load(ctx context.Context, step int, state State) error {
 		return err
 	}
 	if err := m.loadStep(ctx, step, state); err != nil {
-		return reducer.OfRank("checkpoint", m.pg.Rank(), fmt.Errorf("loading step %d from %s: %w", step, m.dir, err))
+		return fmt.Errorf("checkpoint: loading step %d from %s: %w", step, m.dir, err)
 	}
 	return nil
 }

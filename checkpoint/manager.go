@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 )
 
@@ -85,7 +84,7 @@ func Open(pg *comm.ProcessGroup, dir string, opts *Options) (*Manager, error) {
 		if m.copying != nil {
 			m.copying.Close()
 		}
-		return nil, reducer.OfRank("checkpoint", pg.Rank(), fmt.Errorf("opening %s: %w", m.dir, err))
+		return nil, fmt.Errorf("checkpoint: opening %s: %w", m.dir, err)
 	}
 	return m, nil
 }

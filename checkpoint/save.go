@@ -14,7 +14,6 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/checkpoint/safetensors"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/arena"
 )
@@ -96,7 +95,7 @@ func (m *Manager) saveError(step int, err error) error {
 	if err == nil {
 		return nil
 	}
-	return reducer.OfRank("checkpoint", m.pg.Rank(), fmt.Errorf("saving step %d in %s: %w", step, m.dir, err))
+	return fmt.Errorf("checkpoint: saving step %d in %s: %w", step, m.dir, err)
 }
 
 // Wait waits until the asynchronous save under way, if there is one, is complete, and

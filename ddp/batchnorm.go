@@ -9,14 +9,14 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// SyncBatchNorm has every BatchNorm of m, in training, normalise by the samples of all ranks
-// of pg: as one process would that has the whole batch, also where ranks have different
-// numbers of samples. It returns how many there are. It is PyTorch's
-// convert_sync_batchnorm, but changes the layers where they are. A nil pg ends it.
+// SyncBatchNorm makes every BatchNorm layer of m, in training, normalize by the samples of all ranks of
+// pg. The result is that of one process with the whole batch, even if ranks have different numbers of
+// samples. It returns the number of these layers. It corresponds to PyTorch's convert_sync_batchnorm,
+// but changes the layers in place. A nil pg makes the layers normalize by each rank's own samples again.
 //
-// Each of these layers communicates in its forward and its backward pass, so that all ranks
-// make the same passes: [Lockstep] ends their loops, and not [Model.Join]. pg may be the
-// group that [New] is given.
+// Each of these layers communicates in its forward and in its backward pass. All ranks must therefore
+// make the same passes: use [Lockstep] to end their loops together, not [Model.Join]. pg may be the
+// group that [New] was given.
 func SyncBatchNorm(m nn.Model, pg *comm.ProcessGroup) (layers int) {
 	var peers autograd.BatchPeers
 	if pg != nil {
@@ -31,13 +31,13 @@ func SyncBatchNorm(m nn.Model, pg *comm.ProcessGroup) (layers int) {
 	return layers
 }
 
-// batchPeers are the ranks of a group.
+// batchPeers implements autograd.BatchPeers over the ranks of a group.
 type batchPeers struct{ pg *comm.ProcessGroup }
 
 func (p *batchPeers) Size() int { return p.pg.Size() }
 
 func (p *batchPeers) Gather(dst, src device.Tensor) error {
-	return p.pg.With(comm.CallOptions{Name: "moments of a batch"}).AllGather(dst, src).Wait(context.Background()) // bounded by the call's own timeout
+	return p.pg.With(comm.CallOptions{Name: "moments of a batch"}).AllGather(dst, src).Wait(context.Background()) // bounded by the group's timeout
 }
 
 func (p *batchPeers) Sum(t device.Tensor) error {

@@ -13,31 +13,31 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// Model is a module whose gradients are averaged over a process group. It is
-// itself a module. It is driven by one goroutine.
+// Model is a module whose gradients are averaged over a process group. It is itself a module. One
+// goroutine drives it.
 type Model struct {
-	module   nn.Model
-	pg       *comm.ProcessGroup
-	params   []*nn.Parameter // those that require a gradient
-	buffers  []*nn.Buffer    // those that a pass sets to rank 0's
-	sent     *comm.Work      // of the pass: the buffers, on their way
-	reducer  *reducer.Reducer
-	hook     reducer.Hook // nil: none
-	replicas *replicas
-	noSync   bool
-	joining  bool // within Join
-	within   bool // a backward pass through the model's output
-	reduces  bool // the pass under way
-	passes   int  // that reduced
-	trace    *profile.Recorder
-	times    *timing      // nil where nobody asks for them
-	begun    device.Event // of the backward pass that is traced
+	module     nn.Model
+	pg         *comm.ProcessGroup
+	params     []*nn.Parameter // the parameters that require a gradient
+	buffers    []*nn.Buffer    // the buffers that each pass sets to those of rank 0
+	sent       *comm.Work      // the broadcast of the buffers in the current pass
+	reducer    *reducer.Reducer
+	hook       reducer.Hook // nil: none
+	replicas   *replicas
+	noSync     bool // within NoSync
+	joining    bool // within Join
+	inBackward bool // within a backward pass through the model's output
+	reduces    bool // the current pass reduces
+	passes     int  // the number of passes that reduced
+	trace      *profile.Recorder
+	times      *timing      // nil without Options.Stats
+	passStart  device.Event // the start of the current pass; nil if nothing records times
 }
 
-// New wraps a module, or any other model. Its parameters are placed on the group's device if they
-// have no place yet, checked to be alike on all ranks, and, with its buffers,
-// set to those of rank 0. All ranks call it, in the same order as their other
-// collectives; each of those that it makes is bounded by the group's timeout.
+// New wraps a module, or any other model. It places the parameters on the group's device if they have no
+// place yet, checks that they are equal in number, name, shape and type on all ranks, and sets them and
+// the buffers to the values of rank 0. All ranks call New, in the same order as their other collectives.
+// The group's timeout bounds each collective that New makes.
 func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) {
 	switch {
 	case pg == nil:
@@ -50,13 +50,14 @@ func New(module nn.Model, pg *comm.ProcessGroup, opts *Options) (*Model, error) 
 		o = *opts
 	}
 	m := &Model{module: module, pg: pg, hook: o.Hook, trace: profile.Of(pg.Device())}
-	if err := m.init(context.Background(), o); err != nil { // its calls have deadlines of their own
-		return nil, reducer.OfRank("ddp", pg.Rank(), err)
+	if err := m.init(context.Background(), o); err != nil { // bounded by the group's timeout
+		return nil, fmt.Errorf("ddp: %w", err)
 	}
 	autograd.Generator(pg.Device()).SetShard(pg.Rank(), pg.Size())
 	return m, nil
 }
 
+// init does the work of New that can fail.
 func (m *Model) init(ctx context.Context, o Options) error {
 	scan, err := nanCheck()
 	all, buffers, ignored := o.shared(m.module)
@@ -65,7 +66,7 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	}
 	seen := map[*autograd.Variable]bool{}
 	for _, p := range all {
-		if v := p.Var(); v.RequiresGrad() && !seen[v] { // one that is shared counts once
+		if v := p.Var(); v.RequiresGrad() && !seen[v] { // a variable with several names counts once
 			seen[v] = true
 			m.params = append(m.params, p)
 		}
@@ -101,9 +102,8 @@ func (m *Model) init(ctx context.Context, o Options) error {
 	return nil
 }
 
-// Forward applies the module. A backward pass through its result averages the
-// gradients. It panics where New was given a model that is no [nn.Module]: that is
-// applied within Run.
+// Forward applies the module. A backward pass through the result averages the gradients. Forward
+// panics if the model that New was given is no [nn.Module]; apply such a model within Run.
 func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
 	module, ok := m.module.(nn.Module)
 	if !ok {
@@ -112,9 +112,9 @@ func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
 	return m.Run(func() *autograd.Variable { return module.Forward(x) })
 }
 
-// Run runs forward, which applies the module to whatever its Forward takes, and makes
-// the result one of the model's: a backward pass through it averages the gradients.
-// Further results are made so by Output:
+// Run calls forward, which applies the module with any number of arguments, and returns its result. A
+// backward pass through the result averages the gradients. If the module has further results, pass them
+// to Output:
 //
 //	var logits *autograd.Variable
 //	loss := model.Run(func() (loss *autograd.Variable) {
@@ -122,33 +122,32 @@ func (m *Model) Forward(x *autograd.Variable) *autograd.Variable {
 //		return loss
 //	})
 func (m *Model) Run(forward func() *autograd.Variable) *autograd.Variable {
-	begun := m.mark()
+	start := m.mark()
 	y := forward()
-	m.span("forward", begun)
+	m.span("forward", start)
 	return m.Output(y)
 }
 
-// SetTraining sets the module's mode: see [nn.Train].
+// SetTraining sets the mode of the module: see [nn.Train].
 func (m *Model) SetTraining(on bool) {
 	if s, ok := m.module.(interface{ SetTraining(on bool) }); ok {
 		s.SetTraining(on)
 	}
 }
 
-// Output makes y, which the module's Forward computed beside its result, a
-// result of the model's as well: a backward pass through it averages the
-// gradients. One backward pass for each of several outputs averages several
-// times, and leaves the same sum as one for all of them does; where none of
-// them reaches all parameters, that takes Options.FindUnusedParameters.
+// Output registers y as a further result of the module: a backward pass through y averages the
+// gradients too. Use the variable that Output returns. If several outputs have a backward pass each,
+// each pass averages, and the gradients are the same as after one pass through all outputs. If no
+// single pass reaches all parameters, this needs Options.FindUnusedParameters.
 func (m *Model) Output(y *autograd.Variable) *autograd.Variable {
 	if o, ok := m.hook.(autograd.Observer); ok {
-		y = autograd.Observe(y, o) // it is told first: the model may reduce at once what a pass does not use
+		y = autograd.Observe(y, o) // the hook is notified first, because the model may start reductions at once
 	}
 	return autograd.Observe(y, (*observer)(m))
 }
 
-// NoSync runs f, within which backward passes accumulate gradients and reduce
-// nothing. The first pass after it reduces the sum.
+// NoSync calls f. Backward passes within f accumulate gradients and reduce nothing. The first pass after
+// f reduces the sum.
 func (m *Model) NoSync(f func() error) error {
 	was := m.noSync
 	m.noSync = true
@@ -156,61 +155,58 @@ func (m *Model) NoSync(f func() error) error {
 	return f()
 }
 
-// Parameters are the module's, under their own names.
+// Parameters returns the parameters of the module, with their own names.
 func (m *Model) Parameters() []*nn.Parameter { return m.module.Parameters() }
 
-// Buffers are the module's.
+// Buffers returns the buffers of the module.
 func (m *Model) Buffers() []*nn.Buffer { return nn.Buffers(m.module) }
 
-// Unwrap is the module that New was given.
+// Unwrap returns the module that New was given.
 func (m *Model) Unwrap() nn.Model { return m.module }
 
-// Buckets describes the buckets, in the order in which they are reduced.
-func (m *Model) Buckets() []reducer.Bucket { return m.reducer.Buckets() }
-
-// observer is the model as autograd tells it of backward passes.
+// observer implements autograd.Observer for a Model, without exporting the methods.
 type observer Model
 
 func (o *observer) BeginBackward(reached func(*autograd.Variable) bool) {
 	m := (*Model)(o)
 	m.begin(!m.noSync && m.reducer.Left() == nil)
-	m.within = true
+	m.inBackward = true
 	m.reducer.Begin(m.reduces, func(i int) bool { return reached(m.params[i].Var()) })
 }
 
 func (o *observer) EndBackward(err error) error {
 	m := (*Model)(o)
-	m.within = false
+	m.inBackward = false
 	if errors.As(err, new(*autograd.PanicError)) {
-		m.pg.Abort(reducer.OfRank("ddp", m.pg.Rank(), err)) // nobody waits: the panic may end the process
+		m.pg.Abort(fmt.Errorf("ddp: %w", err)) // nobody waits: the panic may end the process
 	}
 	return m.end("backward", err)
 }
 
-// begin is what comes before the reducer's begin of a pass.
+// begin prepares a pass, before the reducer begins it.
 func (m *Model) begin(reduces bool) {
 	m.checkOwner()
-	m.begun, m.reduces = m.mark(), reduces
+	m.passStart, m.reduces = m.mark(), reduces
 	if reduces {
 		m.passes++
-		m.replicas.begin() // before buckets that are complete without this rank's doing
+		m.replicas.begin() // before the reducer may start the reduction of buckets that this rank does not use
 	}
 }
 
-// end ends a pass, which err cut short unless it is nil.
+// end ends a pass. err is the error that cut it short, or nil.
 func (m *Model) end(name string, err error) error {
-	m.span(name, m.begun, m.passArgs()...)
-	ctx := context.Background() // bounded by the calls' own timeouts
+	m.span(name, m.passStart, m.passArgs()...)
+	ctx := context.Background() // the group's timeout bounds the calls
 	err = m.reducer.Finish(ctx, err)
 	if !m.reduces {
 		return err
 	}
-	var who reducer.Attendance // all ranks, but within Join
+	var who reducer.Attendance // outside of Join: all ranks made the pass
 	if m.joining && (m.replicas.checking() || len(m.buffers) > 0) {
 		who = m.reducer.Attendance()
 	}
 	var drift *ReplicaDriftError
-	if e := m.replicas.end(ctx, who.Away); e != nil && (err == nil || errors.As(e, &drift)) { // a group that is broken has said so
+	if e := m.replicas.end(ctx, who.Away); e != nil && (err == nil || errors.As(e, &drift)) { // if the group is broken, err says so
 		err = m.reducer.Reject(e)
 	}
 	if e := m.syncBuffers(ctx, who.First()); e != nil && err == nil {
@@ -221,18 +217,18 @@ func (m *Model) end(name string, err error) error {
 	return err
 }
 
-// sendBuffers starts to set the buffers to rank 0's, as its forward left them,
-// whatever becomes of the pass. It is behind all that the pass does with them, and
-// before the last bucket, so that what waits for them waits for no gradient. Within
-// Join rank 0 may not have made the pass: only the outcome tells who did.
+// sendBuffers starts the broadcast of rank 0's buffers, as its forward pass left them, even if the pass
+// fails. The reducer calls it after all operations of the pass and before the last bucket, so that
+// waiting for the buffers does not wait for gradients. Within Join rank 0 may not have made the pass
+// itself; syncBuffers then sends the buffers.
 func (m *Model) sendBuffers() {
 	if len(m.buffers) > 0 && !m.joining {
 		m.sent = broadcast(m.pg, "buffers", variables(m.buffers), 0)
 	}
 }
 
-// syncBuffers has the compute stream wait for the buffers, within Join those of the
-// first rank that made the pass.
+// syncBuffers makes the compute stream wait for the buffers. Within Join it first broadcasts those of
+// rank first, the lowest rank that made the pass itself; -1 means that no rank did.
 func (m *Model) syncBuffers(ctx context.Context, first int) error {
 	if m.joining && len(m.buffers) > 0 && first >= 0 {
 		m.sent = broadcast(m.pg, "buffers", variables(m.buffers), first)
@@ -245,19 +241,18 @@ func (m *Model) syncBuffers(ctx context.Context, first int) error {
 	return sent.Wait(ctx)
 }
 
-// ReplacedError is the panic value of a backward pass through a model that does
-// not have its parameters' gradients any more: its module was wrapped again, or
-// recovered.
+// ReplacedError is the panic value of a backward pass through a model that no longer owns the gradients
+// of its parameters, because the module was wrapped again or recovered.
 type ReplacedError struct {
 	Rank  int
 	Param string
 }
 
 func (e *ReplacedError) Error() string {
-	return fmt.Sprintf("ddp: rank %d: the gradient of %q is not this model's any more: use the one that New made last", e.Rank, e.Param)
+	return fmt.Sprintf("ddp: rank %d: this model no longer owns the gradient of %q: use the model that New returned last", e.Rank, e.Param)
 }
 
-// checkOwner panics where a parameter has another sink, whose flags are others.
+// checkOwner panics if another model owns the gradient of a parameter.
 func (m *Model) checkOwner() {
 	mine := m.reducer.Flags().Buf.Addr()
 	for _, p := range m.params {
@@ -267,7 +262,8 @@ func (m *Model) checkOwner() {
 	}
 }
 
-// mark is an event on the compute stream while somebody asks for times.
+// mark records an event on the compute stream if a trace or Options.Stats needs times, else it returns
+// nil.
 func (m *Model) mark() device.Event {
 	if !m.trace.On() && m.times == nil {
 		return nil
@@ -275,7 +271,7 @@ func (m *Model) mark() device.Event {
 	return m.pg.Device().Compute().Record()
 }
 
-// passArgs is what a trace shows with a backward pass.
+// passArgs returns what a trace shows for a backward pass.
 func (m *Model) passArgs() []profile.Arg {
 	if !m.trace.On() {
 		return nil
@@ -287,17 +283,17 @@ func (m *Model) passArgs() []profile.Arg {
 	}
 }
 
-// span records what began at an event of mark's.
-func (m *Model) span(name string, begun device.Event, args ...profile.Arg) {
-	if begun == nil {
+// span records a span from start, an event that mark returned, until now.
+func (m *Model) span(name string, start device.Event, args ...profile.Arg) {
+	if start == nil {
 		return
 	}
-	s := profile.Span{Track: profile.Compute, Name: name, Begin: begun, End: m.mark(), Args: args}
+	s := profile.Span{Track: profile.Compute, Name: name, Begin: start, End: m.mark(), Args: args}
 	m.trace.Add(s)
 	m.times.add(s)
 }
 
-// sink is where one parameter's gradient lives.
+// sink implements autograd.GradSink for the gradient of parameter i.
 type sink struct {
 	m *Model
 	r *reducer.Reducer
@@ -313,7 +309,7 @@ func (s *sink) Err() error          { return s.r.GradErr(s.i) }
 func (s *sink) Skip() device.Tensor { return s.r.Flags() }
 func (s *sink) Zero()               { s.r.Zero(s.i) }
 
-// Grad is the view of the bucket, once there is a gradient in it.
+// Grad returns the view of the bucket, or the zero Tensor if there is no gradient.
 func (s *sink) Grad() device.Tensor {
 	if s.r.Zeroed(s.i) {
 		return device.Tensor{}
@@ -321,9 +317,9 @@ func (s *sink) Grad() device.Tensor {
 	return s.r.Grad(s.i)
 }
 
-// Ready is nothing to the reducer in a pass that went past the model.
+// Ready notifies the reducer, unless the pass does not go through the model's output.
 func (s *sink) Ready(e device.Event) {
-	if s.m.within {
+	if s.m.inBackward {
 		s.r.Ready(s.i, e)
 	}
 }

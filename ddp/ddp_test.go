@@ -521,7 +521,7 @@ func TestGradientsLiveInTheBuckets(t *testing.T) {
 			return err
 		}
 		var got [][]string
-		for _, b := range model.Buckets() {
+		for _, b := range model.Stats().Buckets {
 			got = append(got, b.Params)
 			if unit := pg.Size() * device.Align; b.Padded%unit != 0 || b.Padded < b.Bytes {
 				return fmt.Errorf("a bucket of %d bytes reduces %d", b.Bytes, b.Padded)

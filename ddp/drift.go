@@ -9,39 +9,37 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/internal/awake"
 	"github.com/goddp/goddp/internal/kernels"
 	"github.com/goddp/goddp/nn"
 )
 
-// ReplicaDriftError says that the ranks' parameters are no longer equal. Every
-// rank gets it, the same one but for the rank that wraps it.
+// ReplicaDriftError says that the parameters differ between ranks. Every rank gets an equal one.
 type ReplicaDriftError struct {
-	Pass   uint64   // the backward pass, counted from 1 among those that reduce
-	Ranks  []int    // those that differ from a majority of the ranks, ascending; none where there is no majority
-	Away   []int    // those that had no inputs any more, within [Model.Join]: they are not compared
-	Param  string   // the first that differs, in order of registration
-	Hashes []uint64 // its hashes, by rank
-	Differ int      // how many parameters differ
-	Params int      // of how many
+	Pass   uint64   // the number of the backward pass, counted from 1 among those that reduce
+	Ranks  []int    // the ranks that differ from the majority, ascending; nil if there is no majority
+	Away   []int    // the ranks that had no inputs, within [Model.Join]: they are not compared
+	Param  string   // the first parameter that differs, in order of registration
+	Hashes []uint64 // the hashes of Param, by rank
+	Differ int      // the number of parameters that differ
+	Params int      // the number of parameters compared
 }
 
 func (e *ReplicaDriftError) Error() string {
-	who := "no majority tells which of them is wrong"
+	who := "there is no majority that shows which rank is wrong"
 	switch len(e.Ranks) {
 	case 0:
 	case 1:
-		who = fmt.Sprintf("rank %d is at odds with the majority", e.Ranks[0])
+		who = fmt.Sprintf("rank %d differs from the majority", e.Ranks[0])
 	default:
-		who = fmt.Sprintf("ranks %v are at odds with the majority", e.Ranks)
+		who = fmt.Sprintf("ranks %v differ from the majority", e.Ranks)
 	}
 	return fmt.Sprintf("the ranks' replicas differ at backward pass %d, in %d of %d parameters: %s: %q has the hash %s",
 		e.Pass, e.Differ, e.Params, who, e.Param, e.holders())
 }
 
-// holders says which hash is whose: the first few, in order of rank.
+// holders lists which ranks have which hash: the first few hashes, in order of rank.
 func (e *ReplicaDriftError) holders() string {
 	const most = 8
 	var hashes []uint64
@@ -73,36 +71,34 @@ func (e *ReplicaDriftError) holders() string {
 	return strings.Join(out, ", ")
 }
 
-// UnfrozenError is the panic value of a backward pass through a model one of
-// whose parameters was frozen when it was wrapped, and is no more: its gradient
-// would be each rank's own. The module has to be wrapped again.
+// UnfrozenError is the panic value of a backward pass through a model with a parameter that was frozen
+// when New wrapped the model and is not frozen any more. Its gradient has no place in the buckets, so it
+// would differ between ranks. Wrap the module again.
 type UnfrozenError struct {
 	Rank  int
 	Param string
 }
 
 func (e *UnfrozenError) Error() string {
-	return fmt.Sprintf("ddp: rank %d: %q was frozen when the model was wrapped, so that no bucket has its gradient: wrap the module again", e.Rank, e.Param)
+	return fmt.Sprintf("ddp: rank %d: %q was frozen when the model was wrapped and is not any more, so no bucket holds its gradient: wrap the module again", e.Rank, e.Param)
 }
 
-// replicas checks that the ranks' parameters are equal. A pass that is checked
-// hashes them where it begins, gathers the hashes beside the pass, and looks at
-// them where it ends.
+// replicas checks that the parameters are equal on all ranks. When a checked pass begins, it hashes the
+// parameters and starts to gather the hashes. When the pass ends, it compares them.
 type replicas struct {
 	pg     *comm.ProcessGroup
-	every  uint64
-	frozen []*nn.Parameter // when the model was wrapped: equal as long as they stay so
+	every  uint64          // check each pass whose number is a multiple of it; 0: none
+	frozen []*nn.Parameter // the parameters that were frozen when the model was wrapped
 	names  []string
-	params []*autograd.Variable // whose memory is asked for at each check: it may move
+	params []*autograd.Variable // checks ask for their memory each time, because it may move
 
-	mine, all device.Tensor // hashes: this rank's, and those of all, by rank
-	passes    uint64        // that reduce, so far
-	gather    *comm.Work    // of a pass that is checked
-	failed    error         // of the pass: what could not be hashed
+	mine, all device.Tensor // hashes: of this rank, and of all ranks by rank
+	passes    uint64        // the number of passes that reduced
+	gather    *comm.Work    // the gathering of the hashes in a checked pass
+	failed    error         // the errors of hashing in this pass
 }
 
-// newReplicas checks every so many passes; it has memory for that, so that a
-// check is one on every rank.
+// newReplicas allocates the memory for checks now, so that a check later cannot fail on one rank only.
 func newReplicas(pg *comm.ProcessGroup, every int, params []*nn.Parameter) (*replicas, error) {
 	r := &replicas{pg: pg, every: uint64(every)}
 	for _, p := range params {
@@ -131,8 +127,8 @@ func newReplicas(pg *comm.ProcessGroup, every int, params []*nn.Parameter) (*rep
 	return r, nil
 }
 
-// begin is the start of a pass that reduces: before its own reductions, so that
-// what differs is found although the pass may fail for it.
+// begin is called when a pass that reduces begins, before its reductions. Differences are thus found
+// even if they make the pass fail.
 func (r *replicas) begin() {
 	for _, p := range r.frozen {
 		if !p.Frozen() {
@@ -149,17 +145,16 @@ func (r *replicas) begin() {
 	for i, v := range r.params {
 		r.failed = errors.Join(r.failed, k.Hash(s, r.mine.Range(i, i+1), v.Tensor()))
 	}
-	// Whatever failed here, the others take part.
+	// Even after an error this rank takes part, because the other ranks wait for it.
 	r.gather = r.pg.With(comm.CallOptions{Name: "parameter hashes"}).AllGather(r.all, r.mine)
 }
 
-// checking tells whether the pass is checked.
+// checking reports whether the current pass is checked.
 func (r *replicas) checking() bool { return r.gather != nil }
 
-// end returns a [*ReplicaDriftError] if the pass was checked and the replicas
-// differ, or why that is not known; away are the ranks that did not make the pass,
-// if any. It waits for the hashes, on the device's compute stream and thus behind
-// the pass.
+// end returns a [*ReplicaDriftError] if the pass was checked and the replicas differ, or an error if the
+// comparison failed. away are the ranks that did not make the pass themselves, nil for none. It waits for
+// the hashes on the compute stream, and thus for the pass.
 func (r *replicas) end(ctx context.Context, away []bool) error {
 	if !r.checking() {
 		return nil
@@ -175,8 +170,8 @@ func (r *replicas) end(ctx context.Context, away []bool) error {
 	host := device.HostTensor(hashes, device.Int64)
 	d := r.pg.Device()
 	if err := d.CopyOut(ctx, d.Compute(), host.Buf.Host(), r.all.Buf); err != nil {
-		err = reducer.OfRank("ddp", r.pg.Rank(), fmt.Errorf("reading the hashes of pass %d: %w", r.passes, err))
-		r.pg.Abort(err) // the others may apply what this rank does not
+		err = fmt.Errorf("ddp: rank %d: reading the hashes of pass %d: %w", r.pg.Rank(), r.passes, err)
+		r.pg.Abort(err) // the other ranks may apply the step that this one does not
 		return errors.Join(failed, err)
 	}
 	if e := compare(hashes, r.names, away); e != nil {
@@ -186,10 +181,9 @@ func (r *replicas) end(ctx context.Context, away []bool) error {
 	return failed
 }
 
-// compare looks at the hashes of all ranks, rank by rank, of the parameters of
-// these names; nil when the ranks agree, but for those that are away. Each
-// parameter has a majority of its own, so that several ranks can each be found in
-// the wrong.
+// compare compares the hashes of all ranks, which are ordered by rank. names are the names of the
+// parameters. It returns nil if all ranks that are not away agree. The majority is determined for each
+// parameter separately.
 func compare(hashes []int64, names []string, away []bool) *ReplicaDriftError {
 	n := len(names)
 	ranks := len(hashes) / n
@@ -202,7 +196,7 @@ func compare(hashes []int64, names []string, away []bool) *ReplicaDriftError {
 			voters = append(voters, rank)
 		}
 	}
-	odd := make([]bool, ranks)
+	differs := make([]bool, ranks)
 	for i, name := range names {
 		votes := map[int64]int{}
 		for _, rank := range voters {
@@ -222,14 +216,14 @@ func compare(hashes []int64, names []string, away []bool) *ReplicaDriftError {
 				continue
 			}
 			for _, rank := range voters {
-				odd[rank] = odd[rank] || hashes[rank*n+i] != most
+				differs[rank] = differs[rank] || hashes[rank*n+i] != most
 			}
 		}
 	}
 	if e.Differ == 0 {
 		return nil
 	}
-	for rank, is := range odd {
+	for rank, is := range differs {
 		if is {
 			e.Ranks = append(e.Ranks, rank)
 		}

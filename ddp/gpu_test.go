@@ -117,7 +117,7 @@ func delayedOnGPU(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if n := len(model.Buckets()); n < layers {
+	if n := len(model.Stats().Buckets); n < layers {
 		return fmt.Errorf("%d buckets, want one for each of %d layers at least", n, layers)
 	}
 	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1e-6}))
@@ -174,9 +174,9 @@ func delayedOnGPU(ctx context.Context) error {
 	slices.Sort(with)
 	longer := with[rounds/2] - without[rounds/2]
 	fmt.Printf("a step of %d buckets takes %v; with every reduction delayed by %v it takes %v longer\n",
-		len(model.Buckets()), without[rounds/2], delay, longer)
+		len(model.Stats().Buckets), without[rounds/2], delay, longer)
 	if longer < delay/2 || longer >= delay*13/10 {
-		return fmt.Errorf("%d reductions, each delayed by %v, lengthen the step by %v", len(model.Buckets()), delay, longer)
+		return fmt.Errorf("%d reductions, each delayed by %v, lengthen the step by %v", len(model.Stats().Buckets), delay, longer)
 	}
 	return nil
 }

@@ -10,31 +10,30 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// JoinOptions are how [Model.Join] goes. The zero value is the good default. They
-// are the same on every rank.
+// JoinOptions are the options of [Model.Join]. The zero value is the default. They are the same on every
+// rank.
 type JoinOptions struct {
-	// Disabled runs the function and does nothing else: all ranks have as many
-	// inputs.
+	// Disabled makes Join only call the function, for programs in which all ranks have the same
+	// number of inputs.
 	Disabled bool
-	// DivideByActive divides a step's gradients by the number of ranks that have
-	// an input for it, in place of all. With few ranks left the one makes steps
-	// as large as before, the other gives every input the same weight. Backward
-	// then waits, on a GPU too, for the reductions, which tell that number. It does
-	// not go with a hook that averages over a part of the ranks.
+	// DivideByActive divides the gradients of a step by the number of ranks that have an input for it,
+	// instead of all ranks. With few ranks left, this keeps the size of the steps, whereas the default
+	// gives every input the same weight. Backward then waits for the reductions, on a GPU too. It cannot
+	// be combined with a hook that averages over a part of the ranks.
 	DivideByActive bool
-	// StopEarly ends the training of all ranks in the step for which the first
-	// of them has no input: none applies it, and Backward and Step, and Join,
-	// return a [*reducer.LeftError] that names the ranks without. It is for
-	// loops that communicate behind Step, where a rank without inputs would
+	// StopEarly ends the training of all ranks in the step for which the first rank has no input. No rank
+	// applies that step. Backward, Step and Join return a [*reducer.LeftError] that names the ranks
+	// without inputs. Use it for loops that communicate after Step, where a rank without inputs would
 	// leave the others waiting.
 	StopEarly bool
-	// Optimizer, if not nil, ends up with the state, such as momentum, and the
-	// number of steps that it has on the rank whose parameters all take over.
+	// Optimizer, if not nil, gets the state and the number of steps of the rank whose parameters all
+	// ranks take over.
 	Optimizer optim.Optimizer
-	// With takes part beside the model, in this order.
+	// With lists what takes part beside the model. Join calls the elements in this order.
 	With []Joinable
 }
 
+// described returns the options for the comparison between ranks.
 func (o *JoinOptions) described() reducer.List {
 	return reducer.List{What: "join option", Items: []string{
 		fmt.Sprint("DivideByActive ", o.DivideByActive), fmt.Sprint("StopEarly ", o.StopEarly),
@@ -42,21 +41,19 @@ func (o *JoinOptions) described() reducer.List {
 	}}
 }
 
-// Joinable takes part in [Model.Join] beside the model: what communicates in each
-// step, over ranks of which some have no inputs any more, such as an optimizer
-// whose state is divided over them.
+// Joinable takes part in [Model.Join] beside the model. It communicates in each step, even if some ranks
+// have no inputs any more. An example is an optimizer whose state is divided among the ranks.
 type Joinable interface {
-	// Shadow does, on a rank without inputs, what the other ranks do in a step:
-	// behind a backward pass that reduced and succeeded, before the next one.
-	// The gradients are those of the other ranks; they are zeroed behind it.
+	// Shadow is called on a rank without inputs, for each step of the other ranks: after a backward
+	// pass that reduced and succeeded, before the next one. It does what the other ranks do in the step.
+	// The gradients are those of the other ranks. They are zeroed afterwards.
 	Shadow() error
-	// Joined is called on all ranks when none has inputs any more, and the
-	// parameters are those of rank last again.
+	// Joined is called on all ranks when no rank has inputs any more and all ranks have the parameters
+	// of rank last.
 	Joined(last int) error
 }
 
-// Join runs f, a rank's training loop, where ranks may have different numbers of
-// inputs:
+// Join calls f, the training loop of this rank. Ranks may have different numbers of inputs:
 //
 //	err := model.Join(nil, func() error {
 //		for x, y := range batches {
@@ -65,24 +62,23 @@ type Joinable interface {
 //		return nil
 //	})
 //
-// A rank whose f has returned takes part in what the others do, adding nothing to
-// their gradients, until all have. Then the parameters, and the buffers unless
-// they are local, become on all ranks those of the lowest that was left last.
-// Gradients, with what accumulated and was not reduced, are forgotten.
+// When f has returned, this rank takes part in the steps of the other ranks without adding anything to
+// their gradients, until f has returned on all ranks. Then all ranks take over the parameters of the
+// lowest rank that made the last step, and its buffers unless they are local. All gradients are
+// discarded, including accumulated ones.
 //
-// All ranks call it, in the same order as their other collectives. Within f they
-// share nothing else: a collective of f's own, over a group that a rank without
-// inputs is in, leaves the others waiting, unless StopEarly ends f before it. One
-// in a forward pass comes too early for that: see [Lockstep].
+// All ranks call Join, in the same order as their other collectives. Within f only the model
+// communicates. If f makes a collective of its own, over a group that includes a rank without inputs,
+// the other ranks wait for that rank in vain, unless StopEarly ends f before. For a model that
+// communicates in its forward pass StopEarly is too late: see [Lockstep].
 //
-// An error of f is Join's, and ends the training of all: the other ranks get, from
-// their next backward pass that reduces or its Step, a [*reducer.LeftError] that
-// names the rank, and return it from f. So they do for an error of their last
-// step that f did not ask for.
+// If f returns an error, Join returns it, and the training of all ranks ends: the next backward pass that
+// reduces, or the Step after it, returns a [*reducer.LeftError] that names the rank. The same happens
+// if the last step of f failed and f did not ask for the error.
 //
-// It costs nothing in a step but where options or buffers say so: who has left is
-// told in the same words as what is missing. At the end there is one pass of zeros
-// more, which tells that no rank has inputs.
+// Unless options or buffers require it, Join adds no communication to a step: whether a rank has left
+// travels with the flags for missing gradients. At the end there is one more pass of zeros, which tells
+// all ranks that no rank has inputs.
 func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	var o JoinOptions
 	if opts != nil {
@@ -95,17 +91,17 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		if err == nil {
 			return nil
 		}
-		return reducer.OfRank("ddp", m.pg.Rank(), fmt.Errorf("join: %w", err))
+		return fmt.Errorf("ddp: join: %w", err)
 	}
 	if m.joining {
-		return wrap(errors.New("the model is within Join already"))
+		return wrap(errors.New("Join was called within Join"))
 	}
-	ctx := context.Background() // its calls have deadlines of their own
+	ctx := context.Background() // the group's timeout bounds the calls
 	if err := reducer.Verify(ctx, m.pg, o.described()); err != nil {
 		return wrap(err)
 	}
 	if o.DivideByActive && reducer.IsPartial(m.hook) {
-		return wrap(fmt.Errorf("DivideByActive counts the ranks of the whole group, and the hook %v averages over a part of them", m.hook))
+		return wrap(fmt.Errorf("DivideByActive counts the ranks of the whole group, but the hook %v averages over a part of them", m.hook))
 	}
 	m.reducer.Join(o.DivideByActive)
 	m.joining = true
@@ -114,9 +110,9 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		m.leave(err)
 		return err
 	}
-	// The first shadow begins with the outcome of f's last pass, if nobody asked.
+	// If the program has not asked for the outcome of f's last pass, the first shadow pass gets it.
 	last, uneven, err := m.shadow(&o)
-	// A forward pass that no step followed left each rank buffers of its own.
+	// A forward pass without a step may have left different buffers on the ranks.
 	if err == nil && (uneven || len(m.buffers) > 0) {
 		err = m.settle(ctx, &o, last)
 	}
@@ -128,18 +124,18 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	return wrap(err)
 }
 
-// leave tells the other ranks, if they do not know, that this one leaves for good.
+// leave tells the other ranks that this rank leaves for good, unless they know.
 func (m *Model) leave(cause error) {
 	if m.reducer.Left() == nil {
 		m.shadowPass(true, cause)
 	}
 }
 
-// shadow does what the other ranks do until none of them has inputs, and returns
-// the lowest of those that had the last ones, and whether others had less.
+// shadow makes shadow passes until no rank has inputs. It returns the lowest rank that made the last
+// step itself, and whether the ranks had different numbers of inputs.
 func (m *Model) shadow(o *JoinOptions) (last int, uneven bool, err error) {
 	for {
-		if err := m.reducer.Left(); err != nil { // they do nothing any more
+		if err := m.reducer.Left(); err != nil { // the other ranks make no more passes
 			return 0, false, err
 		}
 		err := m.shadowPass(o.StopEarly, nil)
@@ -149,7 +145,7 @@ func (m *Model) shadow(o *JoinOptions) (last int, uneven bool, err error) {
 		case errors.As(err, &left):
 			return 0, false, err
 		case errors.Is(err, device.ErrSkipped) || errors.As(err, &drift):
-			continue // the other ranks know, and do as they like
+			continue // the other ranks got the same error and go on if they like
 		case err != nil:
 			return 0, false, err
 		}
@@ -166,8 +162,8 @@ func (m *Model) shadow(o *JoinOptions) (last int, uneven bool, err error) {
 	}
 }
 
-// shadowPass makes the pass that the other ranks make, with nothing to add, and
-// returns its outcome. With leave, which may have a cause, it is the last of all.
+// shadowPass makes a shadow pass and returns its outcome. If leave is true or cause is not nil, it is the
+// last pass of all ranks.
 func (m *Model) shadowPass(leave bool, cause error) error {
 	m.begin(true)
 	m.reducer.Shadow(leave)
@@ -177,7 +173,7 @@ func (m *Model) shadowPass(leave bool, cause error) error {
 	return m.reducer.Err()
 }
 
-// settle makes all ranks equal to one.
+// settle sets the state of all ranks to that of rank from.
 func (m *Model) settle(ctx context.Context, o *JoinOptions, from int) error {
 	const name = "joined state"
 	state := append(variables(m.params), variables(m.buffers)...)

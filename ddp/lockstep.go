@@ -55,7 +55,7 @@ func Lockstep[T any](pg *comm.ProcessGroup, inputs iter.Seq[T]) iter.Seq2[T, err
 func tellInput(pg *comm.ProcessGroup, mine int64) error {
 	all, err := comm.AllGatherInts(context.Background(), pg, []int64{mine}) // bounded by the call's own timeout
 	if err != nil {
-		return reducer.OfRank("ddp", pg.Rank(), fmt.Errorf("asking the ranks for inputs: %w", err))
+		return fmt.Errorf("ddp: asking the ranks for inputs: %w", err)
 	}
 	var left reducer.LeftError
 	over := 0
@@ -71,5 +71,5 @@ func tellInput(pg *comm.ProcessGroup, mine int64) error {
 	if len(left.Left) == 0 || over == len(all) {
 		return nil
 	}
-	return reducer.OfRank("ddp", pg.Rank(), &left)
+	return fmt.Errorf("ddp: %w", &left)
 }

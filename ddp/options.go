@@ -10,65 +10,62 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// Options are how a Model is made. The zero value is the good default. They
-// are the same on every rank.
+// Options are the options of [New]. The zero value is the default. They are the same on every rank,
+// unless their comment says otherwise.
 type Options struct {
-	// Seed chooses the first values of the parameters that have no place yet: see
-	// [nn.Place]. Rank 0's counts.
+	// Seed determines the initial values of parameters that have no place yet: see [nn.Place]. Rank 0's
+	// seed counts.
 	Seed uint64
 
-	// BucketCapMB is the size of a bucket, in MiB of gradients; 0: 25, and 1
-	// for the first, so that communication starts early. As in PyTorch, a
-	// value that is set holds for the first bucket too.
+	// BucketCapMB is the size of a bucket, in MiB of gradients; 0: 25, and 1 for the first bucket, so
+	// that communication starts early. As in PyTorch, a value other than 0 holds for the first bucket
+	// too.
 	BucketCapMB float64
-	// FirstBucketCapMB is the first bucket's own; 0: as BucketCapMB says.
+	// FirstBucketCapMB is the size of the first bucket; 0: as BucketCapMB says.
 	FirstBucketCapMB float64
-	// BucketCapsMB are the sizes of the first buckets one by one, in place of
-	// the two above; the last holds for all further ones.
+	// BucketCapsMB are the sizes of the buckets one by one, in place of the two above. The last one holds
+	// for all further buckets.
 	BucketCapsMB []float64
 
-	// FindUnusedParameters allows parameters that a backward pass does not
-	// reach, other ones in each pass and on each rank.
+	// FindUnusedParameters allows parameters that a backward pass does not reach. They may differ
+	// between passes and between ranks.
 	FindUnusedParameters bool
-	// StaticGraph allows parameters that backward passes do not reach, the same
-	// ones in all passes of a rank. A pass that reaches others than the first
-	// one did is a [*reducer.GraphChangedError] on every rank. It goes before
-	// FindUnusedParameters.
+	// StaticGraph allows parameters that no backward pass of a rank reaches. A pass that reaches other
+	// parameters than the first one is a [*reducer.GraphChangedError] on every rank. It takes precedence
+	// over FindUnusedParameters.
 	StaticGraph bool
-	// Ignore names parameters and buffers that are each rank's own: they are
-	// not compared, set to rank 0's, or averaged.
+	// Ignore lists names of parameters and buffers that belong to each rank alone: New and backward
+	// passes do not compare, synchronize or average them.
 	Ignore []string
-	// SkipInitSync has New leave parameters and buffers as they are: the
-	// program has made them equal on all ranks.
+	// SkipInitSync makes New leave parameters and buffers unchanged. The program must have made them
+	// equal on all ranks.
 	SkipInitSync bool
-	// LocalBuffers has backward passes leave each rank its own buffers.
+	// LocalBuffers lets each rank keep its own buffers: backward passes do not synchronize them.
 	LocalBuffers bool
 	// Hook reduces the buckets in place of an all-reduce: see package
-	// [github.com/goddp/goddp/ddp/commhook]. One that is an [autograd.Observer] too
-	// is told of the backward passes through the model, before the model is.
+	// [github.com/goddp/goddp/ddp/commhook]. A hook that is also an [autograd.Observer] is notified of
+	// the backward passes through the model, before the model is.
 	Hook reducer.Hook
-	// ReduceDType is the type that gradients of 16-bit parameters are added up
-	// and reduced in: Float32, or 0 for their own. Float32 rounds none of the
-	// sums, takes twice the memory and the communication, and an optimizer with
-	// MasterWeights.
+	// ReduceDType is the type in which gradients of 16-bit parameters are accumulated and reduced:
+	// Float32, or 0 for their own type. Float32 does not round the sums. It doubles the memory of
+	// gradients and the communication, and needs an optimizer with MasterWeights.
 	ReduceDType device.DType
 
-	// CheckReplicas compares the ranks' parameters at every so many backward
-	// passes that reduce; 1: at each; 0: never. Those that differ are a
-	// [*ReplicaDriftError] from that pass's Backward, on every rank.
+	// CheckReplicas compares the parameters of all ranks in every CheckReplicas-th backward pass that
+	// reduces; 0: never. If they differ, Backward returns a [*ReplicaDriftError] on every rank.
 	CheckReplicas int
-	// CheckNonFinite looks for NaN and Inf in the gradients before they are
-	// reduced: a [*reducer.NonFiniteError] on every rank says whose they are.
-	// GODDP_NAN_CHECK=1, or TORCH_NCCL_NAN_CHECK=1, does so too. It need not
-	// be the same on every rank.
+	// CheckNonFinite looks for NaN and Inf in the gradients before they are reduced. A
+	// [*reducer.NonFiniteError] on every rank names the rank and the parameter.
+	// GODDP_NAN_CHECK=1 or TORCH_NCCL_NAN_CHECK=1 in the environment sets it too. It may differ between
+	// ranks.
 	CheckNonFinite bool
-	// Stats measures times for [Model.Stats]. It costs a GPU some microseconds
-	// for each bucket. It need not be the same on every rank.
+	// Stats measures the times in [Model.Stats]. On a GPU it costs some microseconds per bucket. It may
+	// differ between ranks.
 	Stats bool
 }
 
-// shared are the module's parameters and buffers but for those to be ignored. The
-// error is that of a name that is neither's.
+// shared returns the parameters and buffers that are not ignored. It returns an error if a name in Ignore
+// is neither a parameter nor a buffer.
 func (o Options) shared(module nn.Model) (params []*nn.Parameter, buffers []*nn.Buffer, err error) {
 	found := map[string]bool{}
 	keep := func(name string) bool {
@@ -88,13 +85,13 @@ func (o Options) shared(module nn.Model) (params []*nn.Parameter, buffers []*nn.
 	}
 	for _, name := range o.Ignore {
 		if !found[name] {
-			err = errors.Join(err, fmt.Errorf("%q, to be ignored, is no parameter's name and no buffer's", name))
+			err = errors.Join(err, fmt.Errorf("Ignore names %q, which is no parameter and no buffer", name))
 		}
 	}
 	return params, buffers, err
 }
 
-// gradients are the parameters' gradients as they are reduced.
+// gradients describes the parameters' gradients to the reducer.
 func (o Options) gradients(params []*nn.Parameter) []reducer.Param {
 	grads := listed(params)
 	for i := range grads {
@@ -105,7 +102,7 @@ func (o Options) gradients(params []*nn.Parameter) []reducer.Param {
 	return grads
 }
 
-// check returns what makes no sense on its own.
+// check returns an error if an option cannot be used.
 func (o Options) check() error {
 	if o.ReduceDType != device.Invalid && o.ReduceDType != device.Float32 {
 		return fmt.Errorf("ReduceDType is %v, want float32, or none", o.ReduceDType)
@@ -126,8 +123,8 @@ func (o Options) unused() reducer.Unused {
 	return reducer.UnusedMissing
 }
 
-// described are the options that must be the same on every rank, but for the
-// reducer's.
+// described returns the options for the comparison between ranks, except those that the reducer
+// compares.
 func (o Options) described() reducer.List {
 	return reducer.List{What: "option", Items: []string{
 		fmt.Sprint("CheckReplicas ", o.CheckReplicas), fmt.Sprint("SkipInitSync ", o.SkipInitSync), fmt.Sprint("LocalBuffers ", o.LocalBuffers),

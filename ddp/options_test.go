@@ -234,7 +234,7 @@ func TestBucketCaps(t *testing.T) {
 			return err
 		}
 		var sizes, caps []int
-		for _, b := range model.Buckets() {
+		for _, b := range model.Stats().Buckets {
 			sizes, caps = append(sizes, b.Bytes), append(caps, b.Cap)
 		}
 		if !slices.Equal(sizes, []int{8, 16, 24}) || !slices.Equal(caps, sizes) {

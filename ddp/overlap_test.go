@@ -98,7 +98,7 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if n := len(model.Buckets()); n != buckets {
+				if n := len(model.Stats().Buckets); n != buckets {
 					return fmt.Errorf("%d buckets, want %d", n, buckets)
 				}
 				trace := profile.Of(pg.Device())

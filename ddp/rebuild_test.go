@@ -19,7 +19,7 @@ import (
 
 // order is the parameters in the order of their buckets.
 func order(m *Model) (out []string) {
-	for _, b := range m.Buckets() {
+	for _, b := range m.Stats().Buckets {
 		out = append(out, b.Params...)
 	}
 	return out

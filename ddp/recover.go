@@ -61,7 +61,7 @@ func Recover(module nn.Model, pg *comm.ProcessGroup, opt optim.Optimizer) (step 
 	}
 	step, err = restore(context.Background(), module, pg, opt) // its calls have deadlines of their own
 	if err != nil {
-		return 0, reducer.OfRank("ddp", pg.Rank(), fmt.Errorf("recovering: %w", err))
+		return 0, fmt.Errorf("ddp: recovering: %w", err)
 	}
 	return step, nil
 }

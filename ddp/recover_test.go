@@ -112,7 +112,7 @@ func (s *survivor) train(pg *comm.ProcessGroup, from, to int, update func(step i
 	if err != nil {
 		return err
 	}
-	if n := len(model.Buckets()); n < 3 {
+	if n := len(model.Stats().Buckets); n < 3 {
 		return fmt.Errorf("%d buckets, want more", n)
 	}
 	for step := from; step < to; step++ {

@@ -17,7 +17,7 @@ type value interface {
 	Var() *autograd.Variable
 }
 
-// listed is values as ranks compare them.
+// listed describes values for the comparison between ranks.
 func listed[V value](values []V) []reducer.Param {
 	var out []reducer.Param
 	for _, v := range values {
@@ -26,8 +26,8 @@ func listed[V value](values []V) []reducer.Param {
 	return out
 }
 
-// trained describes parameters with whether they require a gradient, which ranks have
-// to agree on: the buckets have no place for what is frozen.
+// trained describes parameters and whether they are frozen. Ranks must agree on this, because the buckets
+// have no place for frozen parameters.
 func trained(params []*nn.Parameter) reducer.List {
 	list := reducer.Listed("parameter", listed(params))
 	for i, p := range params {
@@ -46,8 +46,8 @@ func variables[V value](values []V) []*autograd.Variable {
 	return out
 }
 
-// broadcast sets state of all ranks to that of rank from. It counts as a write on that
-// rank too, so that a graph that reads the state is refused on all ranks or on none.
+// broadcast sets state on all ranks to that of rank from. It counts as an in-place write on rank from too,
+// so that a graph that uses the state becomes invalid on all ranks or on none.
 func broadcast(pg *comm.ProcessGroup, name string, state []*autograd.Variable, from int) *comm.Work {
 	var written []device.Tensor
 	for _, v := range state {

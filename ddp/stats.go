@@ -10,26 +10,24 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// reportEvery is how many passes that reduce lie between two reports of a
-// model's statistics in the log.
+// reportEvery is the number of reducing passes between two reports of the statistics in the log.
 const reportEvery = 100
 
-// Stats are what a model did so far on this rank. The times are measured with
-// Options.Stats. They are the device's, averaged over the passes that reduced and
-// succeeded, each together with the forward passes, and those that only
-// accumulated, since the one before.
+// Stats are statistics of a model on this rank. The times are measured if Options.Stats is set. They are
+// the device's times per step: averages over the passes that reduced and succeeded. Each includes the
+// forward passes, and the passes that only accumulated, since the reducing pass before.
 type Stats struct {
 	reducer.Stats
 
-	Timed    int           // passes whose times are known
-	Forward  time.Duration // of the module's Forward
-	Backward time.Duration // of backward passes
-	Comm     time.Duration // during which some bucket was being reduced
-	Hidden   time.Duration // of Comm, during which Forward or a backward pass ran
+	Timed    int           // the number of steps in the averages
+	Forward  time.Duration // the time of the module's Forward
+	Backward time.Duration // the time of backward passes
+	Comm     time.Duration // the time in which at least one bucket was being reduced
+	Hidden   time.Duration // the part of Comm in which Forward or a backward pass ran too
 }
 
-// Percent is the part of the communication that was hidden behind computation;
-// 100 if there was none.
+// Percent returns the percentage of the communication that was hidden behind computation; 100 if there was
+// none.
 func (s Stats) Percent() float64 {
 	return profile.Overlap{Comm: s.Comm, Hidden: s.Hidden}.Percent()
 }
@@ -46,38 +44,38 @@ func (s Stats) String() string {
 	return text
 }
 
-// Stats tell what the model did so far.
+// Stats returns the statistics so far.
 func (m *Model) Stats() Stats {
 	s := Stats{Stats: m.reducer.Stats()}
 	m.times.average(&s)
 	return s
 }
 
-// report logs the statistics every so many passes.
+// report logs the statistics in every reportEvery-th pass.
 func (m *Model) report() {
 	if log := m.pg.Log(); m.passes%reportEvery == 0 && log.Enabled(context.Background(), slog.LevelDebug) {
 		log.Debug("distributed training", "stats", m.Stats())
 	}
 }
 
-// timing measures passes. Nothing waits for a time: those of a pass are taken
-// once they have all come. A nil timing measures nothing.
+// timing measures passes. It never waits for the times of events: it evaluates a pass when all its events
+// have times. A nil timing measures nothing.
 type timing struct {
-	now     *window   // of the next pass to end
-	pending []*window // of passes that have ended, the oldest first
+	now     *window   // the window of the next pass to end
+	pending []*window // the windows of passes that have ended, the oldest first
 
-	passes                          int
-	forward, backward, comm, hidden time.Duration // sums over the passes
+	passes                          int           // the number of evaluated passes
+	forward, backward, comm, hidden time.Duration // sums over these passes
 }
 
-// window is what ran for one pass that reduces.
+// window collects the spans that belong to one reducing pass.
 type window struct {
 	rec   profile.Recorder
-	added int
+	added int // the number of spans
 }
 
-// mostPending bounds the passes whose times have not come: those of the oldest
-// are given up, such as calls that were never timed.
+// mostPending is the largest number of windows that wait for times. Beyond it the oldest is discarded; it
+// may contain a call that never gets a time.
 const mostPending = 16
 
 func newTiming(r *reducer.Reducer) *timing {
@@ -87,11 +85,13 @@ func newTiming(r *reducer.Reducer) *timing {
 	return t
 }
 
+// open starts a new window.
 func (t *timing) open() {
 	t.now = &window{}
 	t.now.rec.Start()
 }
 
+// add adds a span to the current window.
 func (t *timing) add(s profile.Span) {
 	if t == nil {
 		return
@@ -100,7 +100,7 @@ func (t *timing) add(s profile.Span) {
 	t.now.added++
 }
 
-// end ends the window of a pass, which is not counted if it failed.
+// end ends the window of a pass. A pass that failed is not counted.
 func (t *timing) end(err error) {
 	if t == nil {
 		return
@@ -115,7 +115,7 @@ func (t *timing) end(err error) {
 	}
 }
 
-// settle takes the times that have come.
+// settle evaluates the pending windows that have all times.
 func (t *timing) settle() {
 	for len(t.pending) > 0 {
 		w := t.pending[0]
@@ -141,7 +141,7 @@ func (t *timing) settle() {
 	}
 }
 
-// average fills in the averages.
+// average sets the averages in s.
 func (t *timing) average(s *Stats) {
 	if t == nil {
 		return

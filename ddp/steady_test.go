@@ -29,7 +29,7 @@ func steady(pg *comm.ProcessGroup, ranksHere int) error {
 	if err != nil {
 		return err
 	}
-	if n := len(model.Buckets()); n != layers {
+	if n := len(model.Stats().Buckets); n != layers {
 		return fmt.Errorf("%d buckets, want %d", n, layers)
 	}
 	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.01, Momentum: 0.9}))

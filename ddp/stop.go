@@ -1,23 +1,21 @@
 package ddp
 
-// Stopping reports whether all ranks stop here, as somebody asked them to by SIGINT or
-// SIGTERM:
+// Stopping reports whether all ranks stop now, because a process was asked to by SIGINT or SIGTERM:
 //
 //	for step := 0; step < steps && !model.Stopping(); step++ {
-//		... // as ever
+//		... // train
 //	}
 //	... // save; comm.Main exits with 128 plus the signal's number
 //
-// From the first call on, a first signal to this process is a request: it no longer ends
-// the context that [comm.Main] gave the program. A rank that was asked tells the others in
-// the words that travel with the gradients of each pass that reduces, so that Stopping
-// turns true on all ranks behind the same pass, also on those that got no signal. It stays
-// true. A request that comes while the last pass is on its way waits for the next one.
+// From the first call of Stopping on, the first signal to this process is a request: it does not end the
+// context that [comm.Main] gave the program. A rank that received a signal tells the others in words that
+// travel with the gradients of each reducing pass. Stopping therefore becomes true on all ranks after the
+// same pass, also on ranks without a signal, and remains true. A request that comes during the last pass
+// is delivered by the next one.
 //
-// Stopping communicates nothing. It is called where no pass is under way, in a loop
-// behind the optimizer's Step; elsewhere it waits, on a GPU, for the outcome of the last
-// pass. Within [Model.Join] each rank's loop asks it, and when Join has returned it says
-// the same on all ranks.
+// Stopping does not communicate. Call it between passes, in a loop after the optimizer's Step; elsewhere it
+// waits, on a GPU, for the outcome of the last pass. Within [Model.Join] each rank's loop calls it. After
+// Join it returns the same on all ranks.
 func (m *Model) Stopping() bool {
 	sig := m.reducer.Stopping()
 	if sig == 0 {

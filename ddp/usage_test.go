@@ -249,7 +249,7 @@ func TestFreezeBeforeNew(t *testing.T) {
 			}
 			return which, nil
 		}
-		if got, want := fmt.Sprint(model.Buckets()[0].Params), "[4.bias 4.weight 0.bias 0.weight]"; got != want {
+		if got, want := fmt.Sprint(model.Stats().Buckets[0].Params), "[4.bias 4.weight 0.bias 0.weight]"; got != want {
 			return fmt.Errorf("the bucket has %v, want %v", got, want)
 		}
 		got, err := changed()

@@ -91,8 +91,8 @@ func TestDefaultDDPCommHooks(t *testing.T) {
 						if e.r.Stats().Rebuilt == nil {
 							return fmt.Errorf("the buckets were not rebuilt")
 						}
-						if n := trace.Overlap().Reductions; n != passes*len(e.r.Buckets()) {
-							return fmt.Errorf("%d reductions in the trace, want %d", n, passes*len(e.r.Buckets()))
+						if n := trace.Overlap().Reductions; n != passes*len(e.r.Stats().Buckets) {
+							return fmt.Errorf("%d reductions in the trace, want %d", n, passes*len(e.r.Stats().Buckets))
 						}
 						return nil
 					})
@@ -372,7 +372,7 @@ func TestReduceDoesNotWait(t *testing.T) {
 						e.r.Ready(i, pg.Device().Compute().Mark())
 					}
 					if pg.Rank() == 0 {
-						if len(e.r.Buckets()) < 2 {
+						if len(e.r.Stats().Buckets) < 2 {
 							err = errors.New("the only bucket is reduced where the pass ends")
 						}
 						close(through)

@@ -131,7 +131,7 @@ func TestPowerSGDOfWhatIsNotFinite(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if n := len(e.r.Buckets()); n != 1 {
+		if n := len(e.r.Stats().Buckets); n != 1 {
 			return fmt.Errorf("%d buckets, want one of both", n)
 		}
 		unsent := func(pass, bad int) ([]float32, error) {

@@ -8,7 +8,6 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/profile"
 )
 
@@ -47,7 +46,7 @@ func (m *Model) NewTapeMachine(cost *G.Node, opts ...G.VMOpt) (*Machine, error) 
 		return err
 	})
 	if err := comm.Agree(context.Background(), m.pg, err); err != nil {
-		return nil, reducer.OfRank("ddpgorgonia", m.pg.Rank(), err)
+		return nil, fmt.Errorf("ddpgorgonia: %w", err)
 	}
 	return t, nil
 }
@@ -153,7 +152,7 @@ func (t *Machine) RunAll() error {
 	m.pass = nil
 	if turned != nil && begun != nil {
 		m.trace.Add(profile.Span{Track: profile.Compute, Name: "forward", Begin: begun, End: turned})
-		m.span("backward", turned, profile.Arg{Name: "reduces", Value: !m.noSync}, profile.Arg{Name: "buckets", Value: len(m.reducer.Buckets())})
+		m.span("backward", turned, profile.Arg{Name: "reduces", Value: !m.noSync}, profile.Arg{Name: "buckets", Value: len(m.reducer.Stats().Buckets)})
 	}
 	if p.err != nil {
 		err = p.err // what the machine makes of it has no Unwrap

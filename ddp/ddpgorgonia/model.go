@@ -65,7 +65,7 @@ func New(pg *comm.ProcessGroup, learnables G.Nodes, opts *Options) (*Model, erro
 	}
 	m := &Model{pg: pg, trace: profile.Of(pg.Device())}
 	if err := m.init(context.Background(), learnables, o); err != nil { // its calls have deadlines of their own
-		return nil, reducer.OfRank("ddpgorgonia", pg.Rank(), err)
+		return nil, fmt.Errorf("ddpgorgonia: %w", err)
 	}
 	return m, nil
 }
@@ -172,8 +172,8 @@ func (m *Model) Parameters() []*nn.Parameter {
 	return params
 }
 
-// Buckets describes the buckets, in the order in which they are reduced.
-func (m *Model) Buckets() []reducer.Bucket { return m.reducer.Buckets() }
+// Stats returns what the reducer did so far on this rank, and its buckets.
+func (m *Model) Stats() reducer.Stats { return m.reducer.Stats() }
 
 // Stopping reports whether all ranks stop here, as somebody asked them to by SIGINT or
 // SIGTERM: see [github.com/goddp/goddp/ddp.Model.Stopping].

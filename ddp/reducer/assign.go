@@ -7,29 +7,27 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Assignment is one bucket as planned: which parameters, and the cap that
-// closed it.
-type Assignment struct {
-	Params []int
-	Cap    int // bytes
+// assignment is one planned bucket: its parameters, and the cap in bytes at which it was closed.
+type assignment struct {
+	params []int
+	cap    int
 }
 
-// Assign puts parameters into buckets by PyTorch's rule
-// (compute_bucket_assignment_by_size): in the given order, one bucket per
-// element type is open at a time; a parameter is added first, and when the
-// bucket's bytes have then reached its cap, it is closed and its type moves on
-// to the next cap, the last of which stays. So a bucket may exceed its cap by
-// less than one parameter, and a parameter is never split. The buckets come
-// in the order in which their last parameters do.
-func Assign(params []Param, order []int, caps []int) []Assignment {
+// assign puts parameters into buckets by PyTorch's rule (compute_bucket_assignment_by_size). It goes
+// through the parameters in the given order. For each element type one bucket is open at a time. assign
+// adds a parameter first; when the bucket's bytes then reach its cap, it closes the bucket, and the
+// type's next bucket has the next cap. The last cap is used repeatedly. So a bucket may exceed its cap
+// by less than one parameter, and a parameter is never split. Buckets are sorted by their last
+// parameter's place in order.
+func assign(params []Param, order []int, caps []int) []assignment {
 	type open struct {
-		Assignment
+		assignment
 		bytes int
-		caps  []int // this type's own cursor
+		caps  []int // the remaining caps of this type
 	}
 	byType := map[device.DType]*open{}
 	var types []device.DType
-	var closed []Assignment
+	var closed []assignment
 	for _, i := range order {
 		p := params[i]
 		b := byType[p.DType]
@@ -38,34 +36,34 @@ func Assign(params []Param, order []int, caps []int) []Assignment {
 			byType[p.DType] = b
 			types = append(types, p.DType)
 		}
-		b.Params = append(b.Params, i)
-		b.Cap = b.caps[0]
+		b.params = append(b.params, i)
+		b.cap = b.caps[0]
 		if b.bytes += p.bytes(); b.bytes < b.caps[0] {
 			continue
 		}
-		closed = append(closed, b.Assignment)
+		closed = append(closed, b.assignment)
 		if len(b.caps) > 1 {
 			b.caps = b.caps[1:]
 		}
-		b.Assignment, b.bytes = Assignment{}, 0
+		b.assignment, b.bytes = assignment{}, 0
 	}
 	for _, t := range types {
-		if b := byType[t]; len(b.Params) > 0 {
-			closed = append(closed, b.Assignment)
+		if b := byType[t]; len(b.params) > 0 {
+			closed = append(closed, b.assignment)
 		}
 	}
 	place := make([]int, len(params))
 	for at, i := range order {
 		place[i] = at
 	}
-	slices.SortFunc(closed, func(a, b Assignment) int {
-		return cmp.Compare(place[a.Params[len(a.Params)-1]], place[b.Params[len(b.Params)-1]])
+	slices.SortFunc(closed, func(a, b assignment) int {
+		return cmp.Compare(place[a.params[len(a.params)-1]], place[b.params[len(b.params)-1]])
 	})
 	return closed
 }
 
-// reversed is the order in which gradients are expected: the last registered
-// parameter first.
+// reversed returns the order in which the reducer expects gradients before it knows better: the
+// parameter that was registered last comes first.
 func reversed(n int) []int {
 	order := make([]int, n)
 	for i := range order {

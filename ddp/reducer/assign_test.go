@@ -43,9 +43,9 @@ func TestAssign(t *testing.T) {
 			}
 			var got [][]int
 			var limits []int
-			for _, a := range Assign(c.params, order, c.caps) {
-				got = append(got, a.Params)
-				limits = append(limits, a.Cap)
+			for _, a := range assign(c.params, order, c.caps) {
+				got = append(got, a.params)
+				limits = append(limits, a.cap)
 			}
 			if !reflect.DeepEqual(got, c.want) || !reflect.DeepEqual(limits, c.limits) {
 				t.Errorf("got %v with caps %v, want %v with %v", got, limits, c.want, c.limits)
@@ -60,8 +60,8 @@ func TestAssignFollowsTheOrder(t *testing.T) {
 		params[i] = Param{Shape: device.Shape{100}, DType: device.Float32}
 	}
 	var got [][]int
-	for _, a := range Assign(params, reversed(5), []int{400, 800}) {
-		got = append(got, a.Params)
+	for _, a := range assign(params, reversed(5), []int{400, 800}) {
+		got = append(got, a.params)
 	}
 	if want := [][]int{{4}, {3, 2}, {1, 0}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -2,50 +2,49 @@ package reducer
 
 import "fmt"
 
-// core decides what the reducer does. It holds no tensor and does no
-// communication: it is told events and answers with actions, which the
-// reducer carries out in order.
+// core makes the reducer's decisions. It holds no tensors and does not communicate. The reducer
+// passes it events, and carries out the actions that it returns, in order.
 //
-// Invariants: launched <= len(pending); every bucket before launched has been
-// launched in this pass; pending[b] counts the parameters of bucket b that are
-// not final in this pass. The last bucket is launched by finish alone: the flags
-// that go with it, or just before it, tell the other ranks of whatever went wrong
-// anywhere in the pass.
+// Invariants: launched <= len(pending). All buckets before launched were launched in this pass.
+// pending[b] is the number of parameters of bucket b that are not final in this pass. Only finish
+// launches the last bucket: the flags travel with that bucket, or just before it, and tell the other
+// ranks what went wrong anywhere in the pass.
 type core struct {
 	buckets [][]int // the parameters of each bucket
 	home    []int   // the bucket of each parameter
-	static  bool    // the first pass that succeeds says which parameters all passes reach
-	reorder bool    // rank 0's order is not known yet
+	static  bool    // the first successful pass determines which parameters all passes use
+	reorder bool    // rank 0 still has to send the order of its gradients
 
 	phase    phase
 	pending  []int
-	final    []bool // per parameter, in this pass: it was ready, or is unused
-	unused   []bool // per parameter: this pass does not reach it
-	launched int    // buckets launched in this pass
-	order    []int  // the parameters that were ready in this pass, in that order
-	usual    []bool // per parameter, of a static graph: passes reach it; nil before the first
-	changed  bool   // this pass reaches others
-	shadow   bool   // this pass is made for the other ranks' sake
+	final    []bool // per parameter, in this pass: it is ready, or unused
+	unused   []bool // per parameter: this pass does not use it
+	launched int    // the number of buckets launched in this pass
+	order    []int  // the parameters that became ready in this pass, in that order
+	usual    []bool // per parameter of a static graph: passes use it; nil before the first successful pass
+	changed  bool   // this pass of a static graph uses other parameters than usual
+	shadow   bool   // this rank makes this pass only because others make it
 	actions  []action
 }
 
+// phase says whether a pass is under way.
 type phase uint8
 
 const (
 	idle         phase = iota
 	accumulating       // within a pass that does not reduce
-	reducing           // within a pass that does
+	reducing           // within a pass that reduces
 )
 
 func (p phase) String() string { return [...]string{"idle", "accumulating", "reducing"}[p] }
 
-// event is something the engine tells, or the reducer about a pass.
+// event is what happens in a pass. The engine or the reducer reports it to the core.
 type event struct {
 	kind    eventKind
 	param   int    // of ready
-	sync    bool   // of begin
-	reached []bool // of begin: the parameters that the pass will make ready; nil: all
-	shadow  bool   // of begin: the pass has nothing to add, the other ranks' do
+	sync    bool   // of begin: the pass reduces
+	reached []bool // of begin: the parameters that the pass will use; nil: all
+	shadow  bool   // of begin: only other ranks compute gradients in this pass
 	failed  bool   // of finish: the pass was cut short
 	stop    bool   // of finish: this rank was asked to stop
 }
@@ -55,29 +54,29 @@ type eventKind uint8
 const (
 	begin   eventKind = iota // a backward pass starts
 	ready                    // a gradient is final
-	finish                   // the pass is over
-	succeed                  // the pass that was finished last, which every rank made and reduced, succeeded on all
+	finish                   // the backward pass has ended
+	succeed                  // the pass that was finished last was made by all ranks, and succeeded on all
 )
 
-// action is something the reducer has to do.
+// action is what the reducer has to do.
 type action struct {
 	kind   actionKind
 	bucket int // of launch
-	param  int // of spare, lack, appear and vanish
+	param  int // of skipUnused, noteMissing, noteNewlyUsed and noteNoLongerUsed
 }
 
 type actionKind uint8
 
 const (
-	launch actionKind = iota // start the bucket's reduction
-	spare                    // param is unused: its place in the bucket must add nothing of this pass
-	lack                     // gradient param is missing
-	appear                   // param is used, which a static graph did not
-	vanish                   // param is not used, which a static graph did
-	excuse                   // tell that this rank shadows the others
-	flag                     // raise this rank's flag
-	halt                     // ask all ranks to stop
-	tell                     // rank 0: tell the order to all
+	launch           actionKind = iota // start the bucket's reduction
+	skipUnused                         // param is unused: this pass must add nothing to its gradient
+	noteMissing                        // the gradient of param is missing
+	noteNewlyUsed                      // the pass uses param, and the static graph did not
+	noteNoLongerUsed                   // the pass does not use param, and the static graph did
+	setShadowFlag                      // tell the other ranks that this rank makes a shadow pass
+	raiseFlag                          // raise this rank's flag
+	askToStop                          // ask all ranks to stop
+	sendOrder                          // rank 0 sends its order of gradients to all ranks
 )
 
 func newCore(buckets [][]int, params int) *core {
@@ -86,7 +85,7 @@ func newCore(buckets [][]int, params int) *core {
 	return c
 }
 
-// rebuild puts the parameters into other buckets, between passes.
+// rebuild replaces the buckets. It is called between two passes.
 func (c *core) rebuild(buckets [][]int) {
 	c.buckets, c.pending = buckets, make([]int, len(buckets))
 	for b, ps := range buckets {
@@ -96,8 +95,8 @@ func (c *core) rebuild(buckets [][]int) {
 	}
 }
 
-// step takes an event. The actions are valid until the next step. An error is
-// an engine's mistake, and changes nothing.
+// step processes an event and returns the actions, which are valid until the next step. If the engine
+// made a mistake, step returns an error and changes nothing.
 func (c *core) step(e event) ([]action, error) {
 	c.actions = c.actions[:0]
 	switch e.kind {
@@ -121,12 +120,12 @@ func (c *core) step(e event) ([]action, error) {
 		c.launchComplete()
 	case finish:
 		if c.phase == idle {
-			return nil, fmt.Errorf("a backward pass is finished that has not begun")
+			return nil, fmt.Errorf("a backward pass is finished that has not started")
 		}
 		if c.phase == reducing {
 			c.launchRest(e.failed || c.changed, e.stop)
 			if c.reorder {
-				c.act(action{kind: tell})
+				c.act(action{kind: sendOrder})
 			}
 		}
 		c.phase = idle
@@ -162,13 +161,13 @@ func (c *core) begin(e event) {
 		if !reached {
 			c.unused[p], c.final[p] = true, true
 			c.pending[c.home[p]]--
-			c.act(action{kind: spare, param: p})
+			c.act(action{kind: skipUnused, param: p})
 		}
 		if c.usual != nil && !e.shadow && c.usual[p] != reached {
 			c.changed = true
-			kind := vanish
+			kind := noteNoLongerUsed
 			if reached {
-				kind = appear
+				kind = noteNewlyUsed
 			}
 			c.act(action{kind: kind, param: p})
 		}
@@ -176,8 +175,8 @@ func (c *core) begin(e event) {
 	c.launchComplete()
 }
 
-// launchComplete launches complete buckets, up to the first that is not, or to
-// the last.
+// launchComplete launches buckets in order of index until one is not complete. It never launches
+// the last bucket.
 func (c *core) launchComplete() {
 	for c.phase == reducing && c.launched < len(c.buckets)-1 && c.pending[c.launched] == 0 {
 		c.act(action{kind: launch, bucket: c.launched})
@@ -185,36 +184,36 @@ func (c *core) launchComplete() {
 	}
 }
 
-// launchRest launches what was not: before the last bucket the other ranks are
-// told that this one shadows them, or was asked to stop, and the flag is raised if
-// anything is missing or the pass failed.
+// launchRest launches the remaining buckets. Before the last one it sets the shadow flag, asks to
+// stop, and raises the flag, where that applies. The flag is raised if a gradient is missing or the pass
+// failed.
 func (c *core) launchRest(failed, stop bool) {
 	for ; c.launched < len(c.buckets); c.launched++ {
 		b := c.launched
 		for _, p := range c.buckets[b] {
 			if !c.final[p] {
-				c.act(action{kind: lack, param: p})
+				c.act(action{kind: noteMissing, param: p})
 				failed = true
 			}
 		}
 		last := b == len(c.buckets)-1
 		if last && c.shadow {
-			c.act(action{kind: excuse})
+			c.act(action{kind: setShadowFlag})
 		}
 		if last && stop {
-			c.act(action{kind: halt})
+			c.act(action{kind: askToStop})
 		}
 		if last && failed {
-			c.act(action{kind: flag})
+			c.act(action{kind: raiseFlag})
 		}
 		c.act(action{kind: launch, bucket: b})
 	}
 }
 
-// known is the order in which parameters became ready in the pass that was
-// finished last, with the unused ones behind in the order of the buckets; nil if
-// one was missing, or if the pass was a shadow.
-func (c *core) known() []int {
+// knownOrder returns the order in which the parameters became ready in the pass that was finished
+// last, followed by the unused ones. It returns nil if a gradient was missing, or if the pass was a
+// shadow.
+func (c *core) knownOrder() []int {
 	if c.shadow {
 		return nil
 	}

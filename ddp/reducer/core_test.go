@@ -54,7 +54,7 @@ func TestCore(t *testing.T) {
 			case "succeed":
 				return play(c, event{kind: succeed})
 			case "order":
-				return fmt.Sprintln(c.known())
+				return fmt.Sprintln(c.knownOrder())
 			case "ready":
 				var out strings.Builder
 				for _, a := range d.CmdArgs {
@@ -101,21 +101,21 @@ func play(c *core, e event) string {
 		switch a.kind {
 		case launch:
 			fmt.Fprintf(&out, "launch bucket %d\n", a.bucket)
-		case lack:
-			fmt.Fprintf(&out, "lack gradient %d\n", a.param)
-		case spare:
-			fmt.Fprintf(&out, "spare gradient %d\n", a.param)
-		case appear:
-			fmt.Fprintf(&out, "%d is used, and was not\n", a.param)
-		case vanish:
-			fmt.Fprintf(&out, "%d is unused, and was not\n", a.param)
-		case tell:
-			fmt.Fprintln(&out, "tell rank 0's order")
-		case excuse:
-			fmt.Fprintln(&out, "tell that this rank shadows the others")
-		case halt:
+		case noteMissing:
+			fmt.Fprintf(&out, "note that gradient %d is missing\n", a.param)
+		case skipUnused:
+			fmt.Fprintf(&out, "skip unused gradient %d\n", a.param)
+		case noteNewlyUsed:
+			fmt.Fprintf(&out, "note that %d is newly used\n", a.param)
+		case noteNoLongerUsed:
+			fmt.Fprintf(&out, "note that %d is no longer used\n", a.param)
+		case sendOrder:
+			fmt.Fprintln(&out, "send rank 0's order")
+		case setShadowFlag:
+			fmt.Fprintln(&out, "set the shadow flag")
+		case askToStop:
 			fmt.Fprintln(&out, "ask all ranks to stop")
-		case flag:
+		case raiseFlag:
 			fmt.Fprintln(&out, "raise the flag")
 		}
 	}

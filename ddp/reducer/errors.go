@@ -13,19 +13,25 @@ var (
 	errReadyUnused = errors.New("ready in a backward pass that was not to reach it")
 )
 
-// MissingGradientError says which parameters got no gradient in a pass that
-// was to be reduced, or that a rank's pass failed. Every rank gets it for that
-// pass; none applies the step, and the group stays usable. It matches
-// [device.ErrSkipped]: the flags are raised on every rank's device.
+// skipped is embedded by the errors of a pass that all ranks skip.
+type skipped struct{}
+
+// Is makes errors.Is(err, device.ErrSkipped) true: the flags are raised on every rank's device.
+func (skipped) Is(target error) bool { return target == device.ErrSkipped }
+
+// MissingGradientError lists the parameters that got no gradient in a pass, or the ranks whose pass
+// failed. Every rank gets it for that pass. No rank applies the step, and the group remains usable. It
+// matches [device.ErrSkipped].
 type MissingGradientError struct {
 	Missing []Missing // by rank
+	skipped
 }
 
-// Missing is what one rank lacked.
+// Missing describes the incomplete pass of one rank.
 type Missing struct {
 	Rank   int
-	Params []string // by name; none if the pass failed behind the last gradient
-	Cause  string   // what cut the pass short, if something did
+	Params []string // the parameters without a gradient; none if the pass failed after the last gradient
+	Cause  string   // the error that cut the pass short; "" if there was none
 }
 
 func (e *MissingGradientError) Error() string {
@@ -50,21 +56,19 @@ func (e *MissingGradientError) Error() string {
 	return b.String()
 }
 
-// Is makes errors.Is(err, device.ErrSkipped) hold.
-func (e *MissingGradientError) Is(target error) bool { return target == device.ErrSkipped }
-
-// GraphChangedError says that a pass of a static graph did not use the
-// parameters that its first one did. Every rank gets it for that pass; none
-// applies the step, and the group stays usable. It matches [device.ErrSkipped].
+// GraphChangedError says that a pass of a static graph used other parameters than the first pass.
+// Every rank gets it for that pass. No rank applies the step, and the group remains usable. It matches
+// [device.ErrSkipped].
 type GraphChangedError struct {
 	Changed []GraphChange // by rank
+	skipped
 }
 
-// GraphChange is how one rank's graph changed: the parameters, by name, that it
-// uses and did not, and those that it did and does not.
+// GraphChange is the change of one rank's graph.
 type GraphChange struct {
-	Rank           int
-	Appear, Vanish []string
+	Rank         int
+	NewlyUsed    []string // parameters that this pass uses and the first did not
+	NoLongerUsed []string // parameters that the first pass used and this one does not
 }
 
 func (e *GraphChangedError) Error() string {
@@ -75,11 +79,11 @@ func (e *GraphChangedError) Error() string {
 			b.WriteString("; ")
 		}
 		var how []string
-		if len(c.Appear) > 0 {
-			how = append(how, "now uses "+names(c.Appear))
+		if len(c.NewlyUsed) > 0 {
+			how = append(how, "now uses "+names(c.NewlyUsed))
 		}
-		if len(c.Vanish) > 0 {
-			how = append(how, "does not use "+names(c.Vanish))
+		if len(c.NoLongerUsed) > 0 {
+			how = append(how, "does not use "+names(c.NoLongerUsed))
 		}
 		fmt.Fprintf(&b, "rank %d %s", c.Rank, strings.Join(how, ", "))
 	}
@@ -87,14 +91,11 @@ func (e *GraphChangedError) Error() string {
 	return b.String()
 }
 
-// Is makes errors.Is(err, device.ErrSkipped) hold.
-func (e *GraphChangedError) Is(target error) bool { return target == device.ErrSkipped }
-
-// names lists the first few of many names.
+// names lists parameters for an error text: the first few, and how many more there are.
 func names(ps []string) string {
 	const most = 8
 	if len(ps) == 0 {
-		return "what comes before the model"
+		return "the parts before the model"
 	}
 	if len(ps) > most {
 		return fmt.Sprintf("parameters %q and %d more", ps[:most], len(ps)-most)
@@ -105,14 +106,14 @@ func names(ps []string) string {
 	return fmt.Sprintf("parameters %q", ps)
 }
 
-// ModelMismatchError says how a rank's model differs from rank 0's.
+// ModelMismatchError describes the first difference between a rank's model and that of rank 0.
 type ModelMismatchError struct {
-	What   string // "parameter", "buffer", ...
+	What   string // "parameter", "buffer" or the like
 	Rank   int
-	Index  int    // in order of registration; -1 when the number of them differs
-	Theirs string // as it is on Rank
-	Rank0  string // as it is on rank 0
-	Ranks  []int  // all ranks that differ from rank 0 in this, ascending; Rank is the first
+	Index  int    // the place in order of registration; -1 if the numbers of parameters differ
+	Theirs string // the value on Rank
+	Rank0  string // the value on rank 0
+	Ranks  []int  // all ranks that differ from rank 0 there, ascending; the first is Rank
 }
 
 func (e *ModelMismatchError) Error() string {

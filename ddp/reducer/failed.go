@@ -2,9 +2,9 @@ package reducer
 
 import "github.com/goddp/goddp/comm"
 
-// Failed is why a reduction of the running pass has failed, nil where none is known
-// to have. It does not wait: an engine may ask in the middle of a pass, and cut
-// short what is of no use any more. Finish returns the failure, too.
+// Failed returns the error of a reduction of the current pass that has failed, or nil if no failure is
+// known. It does not wait. An engine may call it during a pass, to end a pass early that is useless.
+// Finish returns the failure too.
 func (r *Reducer) Failed() error {
 	for _, w := range r.works {
 		if w, ok := w.(interface{ State() (comm.State, error) }); ok {

@@ -9,81 +9,78 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// Hook reduces buckets in place of an all-reduce: it may compress them, reduce
-// over other groups, or leave something out; package
-// [github.com/goddp/goddp/ddp/commhook] has some. All ranks have the same: New
-// compares what they are called, by a String method if they have one, else by
-// their types. A Hook is called on the goroutine that drives the Reducer, and may
-// keep what it needs for the next pass: it is one Reducer's alone.
+// Hook reduces buckets in place of an all-reduce. It may compress them, reduce them over other
+// groups, or omit some; package [github.com/goddp/goddp/ddp/commhook] has several. All ranks must have
+// the same hook: New compares their names, which are the results of their String method, or else their
+// types. The goroutine that drives the Reducer calls the hook. A hook may keep state from pass
+// to pass, so each Reducer needs its own.
 type Hook interface {
-	// Reduce starts to make b's gradients the averages over the ranks, and
-	// does not wait for anything: the backward pass goes on meanwhile. It is
-	// called once for each bucket in a pass that reduces, in order of index,
-	// on every rank, whatever that rank's pass lacks. What it cannot do is in
-	// the Reduction's error, and other ranks must not be left to wait for it.
+	// Reduce starts a reduction after which b's gradients are the averages over the ranks. It must
+	// not wait, because the backward pass continues meanwhile. In each pass that reduces it is called
+	// once per bucket, in order of index, on every rank, even if gradients of that rank are missing. If
+	// it fails, the Reduction returns the error, and the other ranks must not be left waiting.
 	Reduce(b GradBucket) Reduction
 }
 
-// Partial is a Hook that may average over fewer ranks than the group has, by itself or
-// by the one that it passes buckets on to.
+// Partial is a Hook that may average over only a part of the group's ranks, itself or through the hook
+// that it passes buckets on to.
 type Partial interface {
 	Hook
 	Partial() bool
 }
 
-// IsPartial tells whether h is one that does.
+// IsPartial reports whether h is a Partial that averages over a part of the ranks.
 func IsPartial(h Hook) bool {
 	p, ok := h.(Partial)
 	return ok && p.Partial()
 }
 
-// Reduction is a bucket's reduction in flight. A [*comm.Work] is one. Traces have
-// those whose [Times] are to be had.
+// Reduction is the reduction of a bucket that was started. A [*comm.Work] is one. Traces show the
+// reductions for which [Times] returns times.
 type Reduction interface {
-	// Wait makes what is enqueued on the compute stream from now on see the
-	// averages: it enqueues there what is left to do, such as to decompress
-	// them. It blocks as comm.Work.Wait does. It is called once, bucket by
-	// bucket, behind the pass, or not at all where that failed on this rank. An
-	// error breaks the group: the other ranks may use what they have.
+	// Wait makes everything that is enqueued on the compute stream afterwards see the averages. It
+	// enqueues what is left to do there, such as decompression. It blocks as comm.Work.Wait
+	// does. The reducer calls it once, bucket by bucket, after the pass; if the pass failed on this rank,
+	// it may not call it. An error breaks the group, because the other ranks may apply the averages.
 	Wait(ctx context.Context) error
-	// Sync blocks until the communication is over, or has failed. It may be
-	// called any number of times, before and after Wait, or without it: a
-	// Reduction holds on to nothing that only Wait would give back.
+	// Sync blocks until the communication has ended or failed. It may be called any number of times,
+	// before or after Wait or without it, so a Reduction must not hold resources that only Wait
+	// releases.
 	Sync(ctx context.Context) error
 }
 
-// GradBucket is a bucket that is to be reduced.
+// GradBucket is a bucket of gradients that a Hook has to reduce.
 type GradBucket struct {
 	Index int
 	Last  bool
-	// Rebuilt tells that buckets are not those of the first passes any more:
-	// what a hook kept by index is of others.
+	// Rebuilt says that the buckets were rebuilt after the first pass. State that a hook kept by Index
+	// before that belongs to other buckets.
 	Rebuilt bool
-	Name    string             // for calls: see [comm.CallOptions]
-	Rank    int                // this process's in the model's group, for errors: a hook may pass the bucket on with another Group
-	Group   *comm.ProcessGroup // over which to average
-	// Op is what averages: Sum where the gradients are divided by the number of
-	// ranks already, else Avg.
+	Name    string             // the name for calls: see [comm.CallOptions]
+	Rank    int                // this process's rank in the model's group, for errors; a hook may replace Group
+	Group   *comm.ProcessGroup // the group to average over
+	// Op computes the average: Sum if the gradients are already divided by the number of ranks, else
+	// Avg.
 	Op comm.ReduceOp
-	// After is when the gradients are final: behind what the compute stream was
-	// given so far, or nil, which means the same to comm.
+	// After is the event after which the gradients are final. nil means: after everything that the
+	// compute stream was given so far.
 	After device.Event
-	// Flat is the whole bucket: the gradients, each on [device.Align] bytes,
-	// and zeros between and behind them, which have to stay zeros.
+	// Flat is the whole bucket. The gradients start at multiples of [device.Align] bytes. The zeros
+	// between and after them must remain zeros.
 	Flat   device.Tensor
-	Params []Param         // whose gradients they are; the same in every pass, and not to be changed
+	Params []Param         // the parameters of the gradients; the same in every pass; read-only
 	Grads  []device.Tensor // views of Flat
 }
 
-// Ready is when memory is ready that a hook has enqueued something for, to be reduced
-// in the bucket's place: what After is for the bucket itself, with the head start that
-// large reductions have, which are reduced beside the backward pass.
+// Ready returns the event after which a hook's own buffer of the given size may be reduced. The hook
+// must have enqueued everything that writes the buffer. For a large buffer the event gives the
+// reduction a head start: see headStart. Otherwise it is nil, which comm treats as the present.
 func (b GradBucket) Ready(bytes int) device.Event { return headStart(b.Group, bytes, b.Last) }
 
-// Times are when a reduction began to run and when it was done: those of a
-// [*comm.Work], or of what embeds one, or what a method of this name, without a
-// parameter, returns. They are nil where nothing tells.
-func Times(r Reduction) (begun, ended profile.Moment) {
+// Times returns when a reduction started to run and when it ended. It knows the times of a [*comm.Work],
+// of a type that embeds one, and of a type that has a method Times without parameters. For all others
+// it returns nil.
+func Times(r Reduction) (started, ended profile.Moment) {
 	switch r := r.(type) {
 	case interface {
 		Started() comm.Moment
@@ -91,15 +88,15 @@ func Times(r Reduction) (begun, ended profile.Moment) {
 	}:
 		return r.Started(), r.Ended()
 	case interface {
-		Times() (begun, ended profile.Moment)
+		Times() (started, ended profile.Moment)
 	}:
 		return r.Times()
 	}
 	return nil, nil
 }
 
-// called is what a hook is compared by.
-func called(h Hook) string {
+// hookName returns the name by which ranks compare their hooks.
+func hookName(h Hook) string {
 	if s, ok := h.(fmt.Stringer); ok {
 		return s.String()
 	}
@@ -114,16 +111,16 @@ func (r *Reducer) start(i int, after device.Event) Reduction {
 	return r.hook.Reduce(r.offered(i, after))
 }
 
-// offered is bucket i as a hook gets it.
+// offered returns bucket i in the form in which a hook gets it.
 func (r *Reducer) offered(i int, after device.Event) GradBucket {
 	b := &r.buckets[i]
-	if b.params == nil {
-		for _, p := range b.Params {
-			b.params, b.grads = append(b.params, r.params[p]), append(b.grads, r.grads[p])
+	if b.hookParams == nil {
+		for _, p := range b.params {
+			b.hookParams, b.hookGrads = append(b.hookParams, r.params[p]), append(b.hookGrads, r.grads[p])
 		}
 	}
 	return GradBucket{
 		Index: i, Last: i == len(r.buckets)-1, Rebuilt: r.stats.Rebuilt != nil, Name: b.name, Rank: r.pg.Rank(), Group: r.pg, Op: r.op,
-		After: after, Flat: b.flat, Params: b.params, Grads: b.grads,
+		After: after, Flat: b.flat, Params: b.hookParams, Grads: b.hookGrads,
 	}
 }

@@ -92,7 +92,7 @@ func TestCommHookFuturePassing(t *testing.T) {
 								return fmt.Errorf("pass %d: gradient %d is %v, want %v; %v", pass, i, got, want, err)
 							}
 						}
-						n := len(r.Buckets())
+						n := len(r.describeBuckets())
 						if reductions += n; len(h.seen) != n {
 							return fmt.Errorf("pass %d: %d buckets were given to the hook, want %d", pass, len(h.seen), n)
 						}
@@ -128,9 +128,9 @@ func (noop) Sync(context.Context) error    { return nil }
 // A large bucket that others follow is reduced behind an event with a time, which
 // holds the compute stream of a GPU back; no other one is.
 func TestLargeBucketsGetAHeadStart(t *testing.T) {
-	half := device.Shape{large / 8}
+	half := device.Shape{largeBucket / 8}
 	sizes := []Param{
-		{"last", device.Shape{large / 4}, device.Float32}, {"half", half, device.Float32}, {"other half", half, device.Float32},
+		{"last", device.Shape{largeBucket / 4}, device.Float32}, {"half", half, device.Float32}, {"other half", half, device.Float32},
 		{"small", device.Shape{3}, device.Float64},
 	}
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {

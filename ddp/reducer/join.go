@@ -8,14 +8,14 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Attendance is which ranks had passes of their own to make since Join.
+// Attendance says which ranks made the passes since Join themselves.
 type Attendance struct {
-	Away   []bool // by rank: it only shadowed the others in the last pass; nil: none did
-	Last   int    // the lowest rank that had the latest pass that any had
-	Uneven bool   // there was a pass that some had and some had not
+	Away   []bool // by rank: it made only a shadow pass last time; nil: no rank did
+	Last   int    // the lowest rank that made the last pass that any rank made itself
+	Uneven bool   // some pass was made by some ranks and shadowed by others
 }
 
-// First is the lowest rank that had the last pass, -1 if none had.
+// First returns the lowest rank that made the last pass itself, -1 if none did.
 func (a Attendance) First() int {
 	if a.Away == nil {
 		return 0
@@ -23,68 +23,65 @@ func (a Attendance) First() int {
 	return slices.Index(a.Away, false)
 }
 
-// Join begins a time in which ranks need not have the same number of passes that
-// reduce: who has none any more makes shadows ([Reducer.Shadow]) until nobody has
-// one. All ranks call it, and Leave when that is over. With byActive, averages are
-// over the ranks that had the pass, in place of all: Finish then waits for the
-// outcome, which is what tells how many these are.
+// Join starts a period in which ranks may make different numbers of passes that reduce. A rank that has
+// no more passes makes shadow passes ([Reducer.Shadow]) until no rank has one. All ranks call Join,
+// and later Leave. With byActive, averages are over the ranks that made the pass themselves instead
+// of all; Finish then waits for the outcome, which tells how many these are.
 //
-// Within it the ranks of a static graph tell each other in each pass which gradients
-// they have, and wait for that where a gradient is asked for that this rank's pass did
-// not use: as with UnusedFound, what no rank with a pass of its own uses stays zeroed.
+// In this period the ranks of a static graph exchange in each pass which gradients they have, and wait
+// for that if this rank's pass did not use a gradient that is asked for. As with UnusedFound, a
+// gradient that no active rank uses remains zeroed.
 func (r *Reducer) Join(byActive bool) {
 	r.attendance, r.byActive, r.joining = Attendance{}, byActive, true
 }
 
-// Leave ends what Join began. The gradients are zeroed.
+// Leave ends the period that Join started. It zeroes the gradients.
 func (r *Reducer) Leave() {
 	r.byActive, r.joining, r.left = false, false, nil
-	r.status.stale = true // what was told
+	r.status.isStale = true // it holds the flags of the last pass
 	r.freshen()
 }
 
-// Shadow begins a pass in place of Begin, on a rank that has none to make while
-// others may: every reduction that they start is started here, with zeros, and
-// Finish ends it. What gradients were here is forgotten; those of the other ranks
-// are here behind it. With leave, or if Finish is given a cause, it is the last
-// pass of all ranks: their gradients must not be used, and each of them gets a
-// [*LeftError], unless all leave for no other reason than that they have no pass
-// to make.
+// Shadow starts a pass in place of Begin, on a rank that has no more passes while others may. It starts
+// the same reductions as they do, with zeros; Finish ends it. The gradients of this rank are discarded
+// and replaced by those of the other ranks. If leave is true, or if Finish gets a cause, it is the last
+// pass of all ranks: the gradients must not be used, and each rank gets a [*LeftError]. The exception
+// is that all ranks leave only because they have no more passes: then there is no error.
 func (r *Reducer) Shadow(leave bool) {
 	r.begin(event{kind: begin, sync: true, shadow: true}, nil)
-	r.leaving = leave
+	r.isLeaving = leave
 	r.stats.Shadowed++
 }
 
-// Left is the [*LeftError] that ended the passes of all ranks since Join, nil if
-// none did. It waits for the outcome of the last pass as Err does.
+// Left returns the [*LeftError] that ended the passes of all ranks since Join, or nil. It waits for the
+// outcome of the last pass as Err does.
 func (r *Reducer) Left() error {
-	if r.look(); r.left != nil {
+	if r.awaitOutcome(); r.left != nil {
 		return r.left
 	}
 	return nil
 }
 
-// Attendance is who has had passes since Join. It waits for the outcome of the last
-// pass as Err does.
+// Attendance returns which ranks made the passes since Join. It waits for the outcome of the last pass
+// as Err does.
 func (r *Reducer) Attendance() Attendance {
-	r.look()
+	r.awaitOutcome()
 	return r.attendance
 }
 
-// attend takes from the outcome of a pass who shadowed it.
+// attend updates the attendance after a pass. away are the ranks that shadowed the pass, nil for none.
 func (r *Reducer) attend(away []bool) {
 	a := &r.attendance
 	if a.Away = away; away != nil {
-		r.status.stale = true
+		r.status.isStale = true
 	}
 	if first := a.First(); first >= 0 {
 		a.Last, a.Uneven = first, a.Uneven || away != nil
 	}
 }
 
-// divide makes the averages of a pass those over the ranks that had it, where that
-// is asked for: the others added zeros.
+// divide changes averages over all ranks to averages over the ranks that made the pass themselves, if
+// Join was called with byActive. The other ranks contributed zeros.
 func (r *Reducer) divide() error {
 	away := 0
 	for _, is := range r.attendance.Away {
@@ -106,26 +103,26 @@ func (r *Reducer) divide() error {
 	return nil
 }
 
-// LeftError says that ranks have left the passes that all make together, so that
-// nobody can make any more: see [Reducer.Shadow]. Every rank gets it for the pass
-// in which they leave; none applies that step, and the group stays usable. It
-// matches [device.ErrSkipped].
+// LeftError says that some ranks have left the passes that all ranks make together, so that no rank can
+// make another: see [Reducer.Shadow]. Every rank gets it for the pass in which they leave. No rank
+// applies that step, and the group remains usable. It matches [device.ErrSkipped].
 type LeftError struct {
 	Left []Left // by rank
+	skipped
 }
 
-// Left is one rank that left.
+// Left is a rank that left.
 type Left struct {
 	Rank  int
 	Cause string // "": it ran out of inputs
 }
 
-// add notes that a rank leaves, by its report or the error of reading that.
+// add adds a rank that leaves. theirs is its report; err is the error of reading the report.
 func (e *LeftError) add(rank int, theirs *report, err error) {
 	l := Left{Rank: rank}
 	switch {
 	case err != nil:
-		l.Cause = fmt.Sprintf("its report is not to be had: %v", err)
+		l.Cause = fmt.Sprintf("its report cannot be read: %v", err)
 	case theirs == nil:
 		l.Cause = "it left no report"
 	default:
@@ -134,8 +131,8 @@ func (e *LeftError) add(rank int, theirs *report, err error) {
 	e.Left = append(e.Left, l)
 }
 
-// over tells whether all that left had come to the end of their inputs.
-func (e *LeftError) over() bool {
+// isEnd reports whether all ranks in e left because they ran out of inputs.
+func (e *LeftError) isEnd() bool {
 	return !slices.ContainsFunc(e.Left, func(l Left) bool { return l.Cause != "" })
 }
 
@@ -154,6 +151,3 @@ func (e *LeftError) Error() string {
 	b.WriteString(": training ends on every rank")
 	return b.String()
 }
-
-// Is makes errors.Is(err, device.ErrSkipped) hold.
-func (e *LeftError) Is(target error) bool { return target == device.ErrSkipped }

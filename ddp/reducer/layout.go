@@ -8,62 +8,62 @@ import (
 	"github.com/goddp/goddp/internal/arena"
 )
 
-// layout is the buckets' memory, and what lives where in it.
+// layout is the memory of the buckets, and the places of the gradients and the status in it.
 type layout struct {
-	buckets []bucket
-	grads   []device.Tensor // by parameter: views of the buckets
-	words   device.Tensor   // the status
-	apart   bool            // it is not in the last bucket
+	buckets  []bucket
+	grads    []device.Tensor // by parameter: views of the buckets
+	words    device.Tensor   // the status
+	separate bool            // the status has its own memory; otherwise it is in the last bucket
 }
 
-// bucket is a bucket as laid out.
+// bucket is a bucket with its memory.
 type bucket struct {
-	Assignment
+	assignment
 	name  string
-	flat  device.Tensor // the views, in the last bucket the status unless it is apart, the padding
-	bytes int           // of the gradients alone
+	flat  device.Tensor // the gradients, the status if this is the last bucket and it is not separate, and the padding
+	bytes int           // the size of the gradients
 
-	params []Param         // for a hook, once it was called
-	grads  []device.Tensor // likewise
+	hookParams []Param         // GradBucket.Params; nil before the hook is called for the first time
+	hookGrads  []device.Tensor // GradBucket.Grads; likewise
 }
 
-// large is from how many bytes of gradients on some microseconds more for a bucket
-// are little beside its reduction. With such a one at the end the status goes before
-// it, by itself, so that the updates of all other buckets can hide behind the last
-// reduction; and each one but the last gets a head start.
-const large = 4 << 20
+// largeBucket is the size in bytes of gradients from which a delay of some microseconds is negligible
+// compared with the reduction. If the last bucket is large, the status is reduced separately before
+// it, so that the updates of all other buckets run during the last reduction. Large buckets other than
+// the last get a head start.
+const largeBucket = 4 << 20
 
-// headStart is an event behind what the compute stream was given so far, for a
-// reduction of so many bytes; nil where it is not to have a head start.
+// headStart returns an event after everything that the compute stream was given so far, for a reduction
+// of the given size. It returns nil if the reduction gets no head start.
 //
-// The event's time holds the compute stream of a GPU back for about three
-// microseconds, in which a large reduction takes its multiprocessors. It would have to
-// race for them with the next kernel otherwise. A rank where it lost, to a product with
-// a block for every multiprocessor, would let the others' reductions spin for as long
-// as that takes, in the place of a part of their own product. Behind the last one
-// nothing is computed.
+// Recording an event with a time delays the compute stream of a GPU by about three microseconds. In
+// this time a large reduction occupies its multiprocessors. Without the delay it would compete for them
+// with the next kernel, such as a matrix product with a block for every multiprocessor. On a rank where
+// it loses, the reduction starts only after that kernel, and the reductions on all other ranks spin
+// until then, on multiprocessors that their own products need. After the last bucket nothing is
+// computed, so it needs no head start.
 func headStart(pg *comm.ProcessGroup, bytes int, last bool) device.Event {
-	if bytes < large || last || pg.Size() == 1 {
+	if bytes < largeBucket || last || pg.Size() == 1 {
 		return nil
 	}
 	return pg.Device().Compute().Record()
 }
 
-// sum is the bytes of the gradients of a bucket that is planned.
-func (r *Reducer) sum(a Assignment) (bytes int) {
-	for _, p := range a.Params {
+// sum returns the size in bytes of the gradients of a planned bucket.
+func (r *Reducer) sum(a assignment) (bytes int) {
+	for _, p := range a.params {
 		bytes += r.params[p].bytes()
 	}
 	return bytes
 }
 
-// lay allocates buckets as planned.
-func (r *Reducer) lay(plan []Assignment) (l layout, err error) {
+// lay allocates the planned buckets.
+func (r *Reducer) lay(plan []assignment) (l layout, err error) {
 	l.grads = make([]device.Tensor, len(r.params))
-	l.apart = r.hook != nil || len(plan) > 1 && r.sum(plan[len(plan)-1]) >= large
+	l.separate = r.hook != nil || len(plan) > 1 && r.sum(plan[len(plan)-1]) >= largeBucket
 	for i, a := range plan {
 		words := 0
-		if i == len(plan)-1 && !l.apart {
+		if i == len(plan)-1 && !l.separate {
 			words = r.status.len()
 		}
 		b, err := r.layBucket(&l, fmt.Sprintf("bucket %d", i), a, words)
@@ -72,7 +72,7 @@ func (r *Reducer) lay(plan []Assignment) (l layout, err error) {
 		}
 		l.buckets = append(l.buckets, b)
 	}
-	if l.apart {
+	if l.separate {
 		n := r.status.len()
 		buf, err := r.pg.Alloc(arena.AlignUp(n * device.Float32.Size()))
 		if err != nil {
@@ -83,13 +83,13 @@ func (r *Reducer) lay(plan []Assignment) (l layout, err error) {
 	return l, nil
 }
 
-// layBucket allocates one bucket, points its gradients into it, and so many
-// words of status if there are any.
-func (r *Reducer) layBucket(l *layout, name string, a Assignment, words int) (bucket, error) {
-	b := bucket{Assignment: a, name: name}
-	dt := r.params[a.Params[0]].DType
-	offsets, end := make([]int, len(a.Params)), 0
-	for k, p := range a.Params {
+// layBucket allocates one bucket and sets the views of its gradients in l, and that of the status if
+// words is not 0.
+func (r *Reducer) layBucket(l *layout, name string, a assignment, words int) (bucket, error) {
+	b := bucket{assignment: a, name: name}
+	dt := r.params[a.params[0]].DType
+	offsets, end := make([]int, len(a.params)), 0
+	for k, p := range a.params {
 		offsets[k] = end
 		b.bytes += r.params[p].bytes()
 		end += arena.AlignUp(r.params[p].bytes())
@@ -98,51 +98,51 @@ func (r *Reducer) layBucket(l *layout, name string, a Assignment, words int) (bu
 	size := (end + words*dt.Size() + unit - 1) / unit * unit
 	buf, err := r.pg.Alloc(size)
 	if err != nil {
-		return b, fmt.Errorf("reducer: %s of %d parameters: %w", b.name, len(a.Params), err)
+		return b, fmt.Errorf("reducer: %s of %d parameters: %w", b.name, len(a.params), err)
 	}
 	b.flat = device.NewTensor(buf, dt, size/dt.Size())
 	if words > 0 {
 		l.words = device.NewTensor(buf.Slice(end, words*dt.Size()), dt, words)
 	}
-	for k, p := range a.Params {
+	for k, p := range a.params {
 		l.grads[p] = device.NewTensor(buf.Slice(offsets[k], r.params[p].bytes()), dt, r.params[p].Shape...)
 	}
 	return b, nil
 }
 
-// use makes l the buckets in use.
+// use puts the buckets of l into use.
 func (r *Reducer) use(l layout) {
 	r.layout = l
-	r.status.words, r.status.stale = l.words, false
+	r.status.words, r.status.isStale = l.words, false
 }
 
-// members are the parameters of the buckets that are planned.
-func members(plan []Assignment) [][]int {
+// members returns the parameters of each planned bucket.
+func members(plan []assignment) [][]int {
 	out := make([][]int, len(plan))
 	for i, a := range plan {
-		out[i] = a.Params
+		out[i] = a.params
 	}
 	return out
 }
 
-// Bucket describes one bucket, in the order in which they are reduced.
+// Bucket describes one bucket.
 type Bucket struct {
-	Params []string
-	Bytes  int // of the gradients
-	Cap    int // in bytes
-	Padded int // bytes that are reduced
+	Params []string // the names of its parameters
+	Bytes  int      // the size of the gradients
+	Cap    int      // the size at which the bucket was closed, in bytes
+	Padded int      // the size that is reduced, in bytes
 }
 
-// Buckets describes the buckets.
-func (r *Reducer) Buckets() []Bucket {
+// describeBuckets describes the buckets in the order in which they are reduced.
+func (r *Reducer) describeBuckets() []Bucket {
 	out := make([]Bucket, len(r.buckets))
 	for i, b := range r.buckets {
-		out[i] = Bucket{Params: r.names(b.Params), Bytes: b.bytes, Cap: b.Cap, Padded: b.flat.Bytes()}
+		out[i] = Bucket{Params: r.names(b.params), Bytes: b.bytes, Cap: b.cap, Padded: b.flat.Bytes()}
 	}
 	return out
 }
 
-// names are the names of parameters.
+// names returns the names of parameters.
 func (r *Reducer) names(params []int) []string {
 	out := make([]string, len(params))
 	for i, p := range params {

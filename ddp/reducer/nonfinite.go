@@ -10,21 +10,21 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// NonFiniteError says which gradients held a NaN or an infinity before they
-// were reduced, in a pass of a Reducer that looks for such. Every rank gets it
-// for that pass; none applies the step, and the group stays usable. It matches
-// [device.ErrSkipped], as a [*MissingGradientError] does, and may come joined
-// with one.
+// NonFiniteError lists gradients that held a NaN or an infinity before they were reduced. Only a
+// Reducer with Options.CheckNonFinite looks for them. Every rank gets it for that pass. No rank applies
+// the step, and the group remains usable. It matches [device.ErrSkipped]. It may be joined with a
+// [*MissingGradientError].
 type NonFiniteError struct {
 	Found []NonFinite // by rank
+	skipped
 }
 
-// NonFinite is what one rank found in its own gradients.
+// NonFinite describes what one rank found in its own gradients.
 type NonFinite struct {
 	Rank   int
-	Bucket int    // the first, in the order in which they are reduced
-	Param  string // the first in that bucket, in order of registration
-	Params int    // how many parameters' gradients, in all buckets
+	Bucket int    // the first bucket with such a gradient, in the order of reduction
+	Param  string // the first such parameter in that bucket, in order of registration
+	Params int    // the number of parameters with such gradients, in all buckets
 }
 
 func (e *NonFiniteError) Error() string {
@@ -44,16 +44,12 @@ func (e *NonFiniteError) Error() string {
 	return b.String()
 }
 
-// Is makes errors.Is(err, device.ErrSkipped) hold.
-func (e *NonFiniteError) Is(target error) bool { return target == device.ErrSkipped }
-
-// scan looks for gradients that are not finite. It looks at each once it is
-// final, on the compute stream and before its reduction, which would spread
-// what it finds to all ranks.
+// scan looks for gradients that are not finite. It checks each gradient when it is final, on the
+// compute stream, before a reduction would spread the NaN or infinity to all ranks.
 type scan struct {
-	dev   device.Device
-	flags device.Tensor // a byte for each parameter, raised by the device
-	seen  device.Buffer // where the host sees them
+	dev       device.Device
+	flags     device.Tensor // one byte per parameter, raised by the device
+	hostFlags device.Buffer // a copy of flags for the host
 }
 
 func newScan(dev device.Device, params int) (*scan, error) {
@@ -61,43 +57,41 @@ func newScan(dev device.Device, params int) (*scan, error) {
 	if err != nil {
 		return nil, err
 	}
-	seen, err := dev.AllocHost(params)
+	hostFlags, err := dev.AllocHost(params)
 	if err != nil {
 		dev.Free(flags)
 		return nil, err
 	}
-	return &scan{dev: dev, flags: device.NewTensor(flags, device.Uint8, params), seen: seen}, nil
+	return &scan{dev: dev, flags: device.NewTensor(flags, device.Uint8, params), hostFlags: hostFlags}, nil
 }
 
-// begin lowers the flags for a pass.
+// begin lowers all flags at the start of a pass.
 func (s *scan) begin() error { return s.dev.Kernels().Fill(s.dev.Compute(), s.flags, 0) }
 
-// look raises flag i if the gradient is not finite.
-func (s *scan) look(i int, grad device.Tensor) error {
+// check raises flag i if the gradient is not finite.
+func (s *scan) check(i int, grad device.Tensor) error {
 	return kernels.Of(s.dev).NonFinite(s.dev.Compute(), s.flags.Range(i, i+1), grad)
 }
 
-// show enqueues what shows the flags to the host; they are in seen behind the
-// event.
-func (s *scan) show() (device.Event, error) {
-	err := s.dev.Copy(s.dev.Compute(), s.seen, s.flags.Buf)
+// copyToHost enqueues the copy of the flags to the host. hostFlags is valid after the event.
+func (s *scan) copyToHost() (device.Event, error) {
+	err := s.dev.Copy(s.dev.Compute(), s.hostFlags, s.flags.Buf)
 	return s.dev.Compute().Mark(), err
 }
 
-// nonFinite is what this rank's gradients of the pass hold, nil if they are
-// finite. It waits for the device to get through the pass: what is found has
-// to be told before the last bucket is reduced.
+// nonFinite returns what the check of this rank's gradients found in the current pass, nil if all are
+// finite. It waits for the device to finish the pass, because the result travels before the last bucket.
 func (r *Reducer) nonFinite(ctx context.Context) (*NonFinite, error) {
-	at, err := r.scan.show()
+	at, err := r.scan.copyToHost()
 	if err == nil {
 		err = reach(ctx, at, r.pg.Timeout())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reducer: rank %d: looking for gradients that are not finite: %w", r.pg.Rank(), err)
+		return nil, fmt.Errorf("reducer: rank %d: checking for gradients that are not finite: %w", r.pg.Rank(), err)
 	}
-	flags, found := r.scan.seen.Host(), NonFinite{Rank: r.pg.Rank()}
+	flags, found := r.scan.hostFlags.Host(), NonFinite{Rank: r.pg.Rank()}
 	for i, b := range r.buckets {
-		for _, p := range slices.Sorted(slices.Values(b.Params)) {
+		for _, p := range slices.Sorted(slices.Values(b.params)) {
 			if flags[p] == 0 {
 				continue
 			}

@@ -5,46 +5,44 @@ import (
 	"math"
 )
 
-// The caps of buckets in bytes where Options sets none: a small first one, so
-// that communication starts early.
+// The default caps of buckets in bytes. The first is small, so that communication starts early.
 const (
 	DefaultFirstBucketCap = 1 << 20
 	DefaultBucketCap      = 25 << 20
 )
 
-// Options are how a Reducer is made. The zero value is the good default. They
-// are the same on every rank.
+// Options are the options of [New]. The zero value is the default. They are the same on every rank,
+// except for CheckNonFinite.
 type Options struct {
-	// BucketCapMB is the size, in MiB, at which a bucket is closed; 0: 25, and
-	// 1 for the first.
+	// BucketCapMB is the size, in MiB, at which a bucket is closed; 0: 25, and 1 for the first bucket.
 	BucketCapMB float64
-	// FirstBucketCapMB is the first bucket's; 0: BucketCapMB, if that is set.
+	// FirstBucketCapMB is the size of the first bucket; 0: BucketCapMB, if that is set.
 	FirstBucketCapMB float64
-	// BucketCapsMB are the sizes of the first buckets, one by one, in place of
-	// the two above; the last holds for all further ones.
+	// BucketCapsMB are the sizes of the buckets one by one, in place of the two above. The last one
+	// holds for all further buckets.
 	BucketCapsMB []float64
 
-	// Prescaled tells that the engine multiplies every gradient by Scale in
-	// its last write of a pass, so that the average needs no pass of its own.
+	// Prescaled says that the engine multiplies each gradient by Scale in its last write of a pass,
+	// so that the division by the number of ranks needs no separate pass.
 	Prescaled bool
-	// Unused is what to make of parameters that a pass does not use.
+	// Unused selects the treatment of parameters that a pass does not use.
 	Unused Unused
-	// CheckNonFinite looks for NaN and Inf in the gradients before they are
-	// reduced: see [NonFiniteError]. It may differ between ranks.
+	// CheckNonFinite looks for NaN and Inf in the gradients before they are reduced: see
+	// [NonFiniteError]. It may differ between ranks.
 	CheckNonFinite bool
 	// Hook reduces the buckets in place of an all-reduce.
 	Hook Hook
-	// BeforeLast, if not nil, is called in each pass that reduces, behind all of its
-	// gradients and just before the last bucket's reduction is started: what it
-	// starts on the group has one place there on every rank, and is over before that
-	// reduction is, for which nobody has to wait who waits for this.
+	// BeforeLast, if not nil, is called in each pass that reduces: after all gradients are final and just
+	// before the reduction of the last bucket is started. A call that it starts on the group has the
+	// same place in the order of calls on every rank, and ends before the last reduction. Whoever waits
+	// for that call need not wait for the last reduction.
 	BeforeLast func()
-	// Alike is what else must be alike on all ranks. New compares it in the same
-	// collective as its own options and parameters, and before these.
+	// Alike are further lists that must be equal on all ranks. New compares them in the same
+	// collective as its own options and parameters, and reports differences in them first.
 	Alike []List
 }
 
-// caps are the buckets' caps in bytes, first to last.
+// caps returns the caps of the buckets in bytes, first to last.
 func (o Options) caps() ([]int, error) {
 	mbs := o.BucketCapsMB
 	if len(mbs) == 0 {
@@ -68,14 +66,14 @@ func (o Options) caps() ([]int, error) {
 	return caps, nil
 }
 
-// alike are the options that ranks compare.
-func (o Options) alike(caps []int) []List {
+// compared returns the options that ranks compare.
+func (o Options) compared(caps []int) []List {
 	var sizes []string
 	for _, c := range caps {
 		sizes = append(sizes, fmt.Sprint(c, " bytes"))
 	}
 	return []List{
 		{What: "bucket cap", Items: sizes},
-		{What: "option", Items: []string{fmt.Sprint("unused parameters ", o.Unused), "hook " + called(o.Hook)}},
+		{What: "option", Items: []string{fmt.Sprint("unused parameters ", o.Unused), "hook " + hookName(o.Hook)}},
 	}
 }

@@ -12,19 +12,18 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// Finish ends the pass: it starts the reductions that were not, makes the
-// compute stream wait for them as [comm.Work.Wait] does, or leaves that to
-// [Reducer.Settle], gradient by gradient, and returns why the gradients must not
-// be used, where that is known by then. It is known on a device that runs work
-// inline; and where this rank lacks a gradient, or found one that is not finite,
-// or cause is not nil, which is what cut the pass short: the other ranks are told.
-// Else Finish does not wait, and [Reducer.Err] has the outcome: a
-// [*MissingGradientError], a [*NonFiniteError], or the failure of a reduction,
-// after which the group is broken. A ctx that ends aborts the group: the buckets
-// are in use.
+// Finish ends the pass. It starts the remaining reductions and makes the compute stream wait for them
+// as [comm.Work.Wait] does, or leaves that to [Reducer.Settle] for each gradient. cause is the error that
+// cut the pass short, or nil; if it is not nil, the other ranks get it.
 //
-// With Options.CheckNonFinite it waits, before it starts the last bucket's
-// reduction, for the device to get through the pass.
+// Finish returns why the gradients must not be used, if that is known already: on a device that runs
+// work inline, and if this rank lacks a gradient, found one that is not finite, or was given a cause.
+// Otherwise Finish does not wait, and [Reducer.Err] returns the outcome: a [*MissingGradientError], a
+// [*NonFiniteError], or the error of a reduction, after which the group is broken. If ctx ends, Finish
+// aborts the group, because the buckets are in use.
+//
+// With Options.CheckNonFinite Finish waits for the device to complete the pass before it starts the
+// reduction of the last bucket.
 func (r *Reducer) Finish(ctx context.Context, cause error) error {
 	reduces := r.core.phase == reducing
 	mine := report{Missing: Missing{Rank: r.pg.Rank()}}
@@ -33,50 +32,50 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		mine.NonFinite, r.early = found, errors.Join(r.early, err)
 	}
 	if reduces {
-		r.early = errors.Join(r.early, r.tell())
-		if len(r.change.Appear)+len(r.change.Vanish) > 0 {
+		r.early = errors.Join(r.early, r.exchangeUse())
+		if len(r.change.NewlyUsed)+len(r.change.NoLongerUsed) > 0 {
 			mine.Graph = &r.change
 		}
 	}
-	// What the reducer itself could not do is as good a reason to tell the
-	// others: this rank will not apply the step.
+	// An error of the reducer itself is a reason to tell the other ranks too: this rank will not
+	// apply the step.
 	if cause = errors.Join(cause, r.early); cause != nil {
 		mine.Cause = cause.Error()
 	}
-	r.leaving = r.leaving || r.core.shadow && !mine.empty()
-	r.asked = r.askedToStop()
-	actions := r.step(event{kind: finish, failed: r.leaving || !mine.empty(), stop: r.asked != 0})
+	r.isLeaving = r.isLeaving || r.core.shadow && !mine.isEmpty()
+	r.requested = r.stopToRequest()
+	actions := r.step(event{kind: finish, failed: r.isLeaving || !mine.isEmpty(), stop: r.requested != 0})
 	r.scale = 1
 	for _, a := range actions {
-		if a.kind == lack {
+		if a.kind == noteMissing {
 			mine.Params = append(mine.Params, r.params[a.param].Name)
 		}
 	}
-	told := reduces && (r.leaving || !mine.empty())
-	if told {
-		// Before the flag can be seen, so that who sees it finds the report.
+	reports := reduces && (r.isLeaving || !mine.isEmpty())
+	if reports {
+		// The report is published before the flag is visible, so a rank that sees the flag finds the report.
 		if err := r.reports.publish(ctx, mine); err != nil {
 			r.early = errors.Join(r.early, err)
 		}
 	}
 	r.perform(actions, nil)
-	begun := time.Now()
+	start := time.Now()
 	switch {
 	case r.early != nil:
-		// Who fails may wait, and must not get ahead of those who read its reports.
+		// A rank that failed may wait here. Otherwise it could replace its report before others read it.
 		r.err, r.joined = r.wait(ctx, r.works, Reduction.Sync), len(r.works)
-	case reduces && r.apart && r.hook == nil && r.pg.ErrorMode() != comm.BlockingWait:
-		at := len(r.works) - 2 // the status
+	case reduces && r.separate && r.hook == nil && r.pg.ErrorMode() != comm.BlockingWait:
+		at := len(r.works) - 2 // the reduction of the status
 		r.err = r.hold(ctx, r.works[at:at+1])
 	default:
 		r.err = r.join(ctx, len(r.works))
 	}
 	if reduces && r.err == nil {
-		r.pending, r.err = r.status.show()
+		r.pending, r.err = r.status.copyToHost()
 	}
 	if r.err == nil && r.Pending() {
 		known, err := r.pending.Done()
-		if !known && err == nil && !told && r.early == nil && !r.byActive {
+		if !known && err == nil && !reports && r.early == nil && !r.byActive {
 			return nil
 		}
 		if r.err = r.join(ctx, len(r.works)); r.err == nil {
@@ -84,46 +83,45 @@ func (r *Reducer) Finish(ctx context.Context, cause error) error {
 		}
 	}
 	r.err = errors.Join(r.early, r.err)
-	r.conclude(begun)
+	r.conclude(start)
 	return r.err
 }
 
-// Pending tells whether Err may have to wait.
+// Pending reports whether Err may have to wait.
 func (r *Reducer) Pending() bool { return r.pending != nil }
 
-// Err is why the gradients of the last pass must not be used; nil when they
-// may be. It waits, where that is not known yet, for the reductions, which have
-// deadlines, and at most the group's timeout for the compute stream to get past
-// them.
+// Err returns why the gradients of the last pass must not be used, or nil if they may be used. If the
+// outcome is not known yet, Err waits for the reductions, which have deadlines, and then at most the
+// group's timeout for the compute stream.
 func (r *Reducer) Err() error {
-	r.untold = false
+	r.isUnread = false
 	if r.Pending() {
-		begun := time.Now()
+		start := time.Now()
 		r.err = r.outcome(context.Background())
-		r.conclude(begun)
+		r.conclude(start)
 	}
 	return r.err
 }
 
-// unasked is the outcome of the last pass where nobody has asked for it, as Err
-// has it, else nil.
-func (r *Reducer) unasked() error {
-	if r.Pending() || r.untold {
+// unreadError returns the outcome of the last pass as Err does if the program has not asked for it, and
+// otherwise nil.
+func (r *Reducer) unreadError() error {
+	if r.Pending() || r.isUnread {
 		return r.Err()
 	}
 	return nil
 }
 
-// look makes the outcome known, as Err does, and leaves it to be asked for.
-func (r *Reducer) look() {
+// awaitOutcome waits for the outcome as Err does, but the outcome still counts as not asked for.
+func (r *Reducer) awaitOutcome() {
 	if r.Pending() {
-		r.untold = r.Err() != nil
+		r.isUnread = r.Err() != nil
 	}
 }
 
-// Reject adds err to the outcome of the pass that was finished last: the
-// gradients must not be used although they were reduced, as every rank has found
-// by itself. It returns the outcome, which it waits for as Err does.
+// Reject adds err to the outcome of the pass that was finished last: although the gradients were
+// reduced, they must not be used. All ranks must call it for the same pass. It returns the outcome, for
+// which it waits as Err does.
 func (r *Reducer) Reject(err error) error {
 	if r.Err() == nil {
 		r.stats.Skipped++
@@ -133,16 +131,15 @@ func (r *Reducer) Reject(err error) error {
 	return r.err
 }
 
-// soon is how long a pass's outcome is waited for on the device alone, whose
-// wait is the finer one, before the reductions are asked what holds it up.
-const soon = time.Second
+// deviceWait is how long outcome waits for the device before it asks the reductions for errors. The wait
+// for the device has less latency.
+const deviceWait = time.Second
 
-// outcome waits until the outcome of the pass is known. Where it fails to, the
-// group is broken, and seen is left to the copy.
+// outcome waits until the outcome of the pass is known. If it fails, the group is broken.
 func (r *Reducer) outcome(ctx context.Context) error {
 	at := r.pending
 	r.pending = nil
-	reach(ctx, at, min(soon, r.pg.Timeout())) // what fails there fails below
+	reach(ctx, at, min(deviceWait, r.pg.Timeout())) // the calls below return the error
 	if err := r.wait(ctx, r.works, Reduction.Sync); err != nil {
 		return err
 	}
@@ -151,7 +148,7 @@ func (r *Reducer) outcome(ctx context.Context) error {
 		r.pg.Abort(err)
 		return err
 	}
-	away := r.status.excused()
+	away := r.status.shadows()
 	r.attend(away)
 	r.agreeToStop()
 	if raised := r.status.raised(); raised != nil {
@@ -159,11 +156,11 @@ func (r *Reducer) outcome(ctx context.Context) error {
 		errors.As(err, &r.left)
 		return err
 	}
-	r.learn()
+	r.learnUse()
 	return r.divide()
 }
 
-// reach waits until e is reached, but not for long.
+// reach waits until the event e is reached, but no longer than most.
 func reach(ctx context.Context, e device.Event, most time.Duration) error {
 	if done, err := e.Done(); done || err != nil {
 		return err
@@ -173,11 +170,11 @@ func reach(ctx context.Context, e device.Event, most time.Duration) error {
 	return e.Sync(ctx)
 }
 
-// conclude ends a pass whose outcome is known, after a wait that began then.
-func (r *Reducer) conclude(begun time.Time) {
+// conclude ends a pass whose outcome is known. start is when the wait for the outcome began.
+func (r *Reducer) conclude(start time.Time) {
 	reduced := len(r.works) > 0
 	if reduced && r.trace.On() {
-		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(begun), End: profile.At(time.Now())})
+		r.trace.Add(profile.Span{Track: profile.Host, Name: "wait for reductions", Begin: profile.At(start), End: profile.At(time.Now())})
 	}
 	clear(r.works)
 	r.works, r.joined = r.works[:0], 0
@@ -185,12 +182,12 @@ func (r *Reducer) conclude(begun time.Time) {
 		if reduced {
 			r.stats.Skipped++
 		}
-		r.status.stale = true
-		r.freshen() // the next pass must not add to this one's
+		r.status.isStale = true
+		r.freshen() // the next pass must not add to these gradients
 	}
 }
 
-// join makes the compute stream wait for the first n of the pass's reductions.
+// join makes the compute stream wait for the first n reductions of the pass.
 func (r *Reducer) join(ctx context.Context, n int) error {
 	if n <= r.joined {
 		return nil
@@ -200,30 +197,30 @@ func (r *Reducer) join(ctx context.Context, n int) error {
 	return r.hold(ctx, works)
 }
 
-// hold makes the compute stream wait for reductions, which a trace shows.
+// hold makes the compute stream wait for reductions, and records the wait in the trace.
 func (r *Reducer) hold(ctx context.Context, works []Reduction) error {
 	if !r.trace.On() {
 		return r.wait(ctx, works, Reduction.Wait)
 	}
 	compute := r.pg.Device().Compute()
-	begun := compute.Record()
+	start := compute.Record()
 	err := r.wait(ctx, works, Reduction.Wait)
-	r.trace.Add(profile.Span{Track: profile.Compute, Name: "wait for reductions", Begin: begun, End: compute.Record(), Waits: true})
+	r.trace.Add(profile.Span{Track: profile.Compute, Name: "wait for reductions", Begin: start, End: compute.Record(), Waits: true})
 	return err
 }
 
-// wait waits for reductions of the pass in one of a Reduction's ways. When it
-// returns an error, the group is broken, as the other ranks would apply what this
-// one does not, and none of the pass uses the buckets any more.
+// wait calls how, which is Wait or Sync, for each of the reductions. If one returns an error, wait aborts
+// the group, because the other ranks would apply the step, and then waits until no reduction of the
+// pass uses the buckets any more.
 func (r *Reducer) wait(ctx context.Context, works []Reduction, how func(Reduction, context.Context) error) error {
 	for _, w := range works {
 		err := how(w, ctx)
 		if err == nil {
 			continue
 		}
-		r.pg.Abort(err) // that may be ctx's, or a hook's on this rank alone
+		r.pg.Abort(err) // err may be of ctx, or of a hook on this rank only
 		for _, w := range r.works {
-			w.Sync(context.Background()) // soon: the group is broken, all have the same cause
+			w.Sync(context.Background()) // returns soon: the group is broken
 		}
 		return err
 	}

@@ -15,13 +15,12 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// order is rank 0's order on its way to all ranks: that in which its gradients
-// became final in a pass. Buckets that follow it can be reduced as early as may
-// be. It is sent behind the first pass that reduces, taken where the next one
-// begins, and there no more after that.
+// order sends the order in which rank 0's gradients became final to all ranks. Buckets in that order
+// can be reduced as early as possible. It is sent after the first pass that reduces and received when
+// the next one begins. It then is not needed any more.
 type order struct {
-	params device.Tensor // Int32: the order, or -1 where the pass lacked something
-	sent   *comm.Work    // nil when there is nothing to take
+	params device.Tensor // Int32: the parameters in order; -1 everywhere if a gradient was missing
+	sent   *comm.Work    // nil if there is nothing to receive
 }
 
 func newOrder(pg *comm.ProcessGroup, params int) (*order, error) {
@@ -33,9 +32,8 @@ func newOrder(pg *comm.ProcessGroup, params int) (*order, error) {
 	return &order{params: device.NewTensor(buf.Slice(0, size), device.Int32, params)}, nil
 }
 
-// send starts to tell rank 0's order, which is nil where its pass was incomplete,
-// to all ranks. What fails here leaves the gradients as they are: there is no order
-// then, and no reason to give up the pass.
+// send starts to send rank 0's order to all ranks. mine is nil if rank 0's pass was incomplete. If send
+// fails, the ranks receive no valid order and keep their buckets; the pass itself does not fail.
 func (o *order) send(pg *comm.ProcessGroup, mine []int) {
 	if pg.Rank() == 0 {
 		words := make([]byte, 0, o.params.Bytes())
@@ -47,14 +45,14 @@ func (o *order) send(pg *comm.ProcessGroup, mine []int) {
 			words = binary.NativeEndian.AppendUint32(words, uint32(int32(p)))
 		}
 		if err := pg.Device().CopyIn(pg.Device().Compute(), o.params.Buf, words); err != nil {
-			pg.Log().Warn("the order of gradients cannot be told", "error", err)
+			pg.Log().Warn("rank 0 cannot send the order of its gradients", "error", err)
 		}
 	}
 	o.sent = pg.With(comm.CallOptions{Name: "order of gradients"}).Broadcast(o.params, 0)
 }
 
-// take waits for what was sent, nil if that was no order.
-func (o *order) take(ctx context.Context, pg *comm.ProcessGroup) ([]int, error) {
+// receive waits for the order that rank 0 sent. It returns nil if that is no valid order.
+func (o *order) receive(ctx context.Context, pg *comm.ProcessGroup) ([]int, error) {
 	sent := o.sent
 	o.sent = nil
 	if err := sent.Wait(ctx); err != nil {
@@ -65,7 +63,7 @@ func (o *order) take(ctx context.Context, pg *comm.ProcessGroup) ([]int, error) 
 	words := make([]byte, o.params.Bytes())
 	if err := pg.Device().CopyOut(ctx, pg.Device().Compute(), words, o.params.Buf); err != nil {
 		err = fmt.Errorf("reducer: rank %d: reading the order of gradients: %w", pg.Rank(), err)
-		pg.Abort(err) // the others may rebuild their buckets
+		pg.Abort(err) // the other ranks may rebuild their buckets
 		return nil, err
 	}
 	params, seen := make([]int, o.params.Len()), make([]bool, o.params.Len())
@@ -79,24 +77,24 @@ func (o *order) take(ctx context.Context, pg *comm.ProcessGroup) ([]int, error) 
 	return params, nil
 }
 
-// rebuild puts the gradients into buckets by rank 0's order, once, if that makes
-// them others. All ranks do, or none: one that has no memory for it keeps all
-// from it. The gradients that are there move along.
+// rebuild assigns the parameters to buckets in rank 0's order. If the buckets differ from those in
+// use, it moves the gradients to them. Either all ranks do this or none: if one rank has no memory, all
+// keep their buckets.
 func (r *Reducer) rebuild(ctx context.Context) error {
-	begun := time.Now()
-	params, err := r.order.take(ctx, r.pg)
+	start := time.Now()
+	params, err := r.order.receive(ctx, r.pg)
 	if err != nil || params == nil {
 		return err
 	}
 	r.order, r.core.reorder = nil, false
-	plan := Assign(r.params, params, r.caps)
-	if slices.EqualFunc(plan, r.buckets, func(a Assignment, b bucket) bool { return sameSet(a.Params, b.Params) }) {
+	plan := assign(r.params, params, r.caps)
+	if slices.EqualFunc(plan, r.buckets, func(a assignment, b bucket) bool { return sameSet(a.params, b.params) }) {
 		return nil
 	}
 	l, err := r.lay(plan)
 	if err := comm.Agree(ctx, r.pg, err); err != nil {
-		r.pg.Log().Warn("the reducer's buckets stay as they are", "error", err)
-		return nil // a group that is broken will say so
+		r.pg.Log().Warn("the reducer's buckets were not rebuilt", "error", err)
+		return nil // if the group is broken, its next call returns the error
 	}
 	for i, fresh := range r.fresh {
 		if !fresh {
@@ -108,12 +106,13 @@ func (r *Reducer) rebuild(ctx context.Context) error {
 	r.stats.Rebuilt = r.names(params)
 	r.pg.Log().Debug("the reducer's buckets have been rebuilt in rank 0's order", "buckets", len(plan), "order", r.stats.Rebuilt)
 	r.record(profile.Span{
-		Track: profile.Host, Name: "rebuild buckets", Begin: profile.At(begun), End: profile.At(time.Now()),
+		Track: profile.Host, Name: "rebuild buckets", Begin: profile.At(start), End: profile.At(time.Now()),
 		Args: []profile.Arg{{Name: "buckets", Value: len(plan)}},
 	})
 	return err
 }
 
+// sameSet reports whether a and b have the same elements.
 func sameSet(a, b []int) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }

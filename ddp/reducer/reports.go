@@ -14,15 +14,15 @@ import (
 	"github.com/goddp/goddp/internal/coordinator"
 )
 
-// reports are how the ranks tell each other through the coordinator what went wrong in a
-// pass. The flags say which rank failed, its report says why.
+// reports exchanges through the coordinator what went wrong in a pass. A flag says that a rank failed;
+// the rank's report says why.
 type reports struct {
 	control *coordinator.Group
-	number  int    // of this reducer
-	pass    uint64 // number of the pass among those that reduce
+	number  int    // the number of this reducer among those of the group
+	pass    uint64 // the number of the pass among those that reduce
 }
 
-// report is what a rank says about a pass.
+// report is what a rank reports about a pass.
 type report struct {
 	Pass uint64
 	Missing
@@ -30,26 +30,26 @@ type report struct {
 	Graph     *GraphChange `json:",omitempty"`
 }
 
-// empty tells whether there is nothing to say.
-func (r *report) empty() bool { return !r.lacks() && r.NonFinite == nil && r.Graph == nil }
+// isEmpty reports whether there is nothing to report.
+func (r *report) isEmpty() bool { return !r.isIncomplete() && r.NonFinite == nil && r.Graph == nil }
 
-// lacks tells whether the rank's pass was incomplete.
-func (r *report) lacks() bool { return len(r.Params) > 0 || r.Cause != "" }
+// isIncomplete reports whether the rank's pass was incomplete.
+func (r *report) isIncomplete() bool { return len(r.Params) > 0 || r.Cause != "" }
 
-// reportTimeout bounds the dealings with the coordinator about one pass.
+// reportTimeout bounds the communication with the coordinator about one pass.
 const reportTimeout = 10 * time.Second
 
-// newReports numbers this reducer. The ranks make theirs in the same order.
+// newReports numbers this reducer. All ranks make their reducers in the same order.
 func newReports(pg *comm.ProcessGroup) reports {
 	control := commaccess.Control(pg)
 	return reports{control: control, number: control.Count("reducer")}
 }
 
-// key is where ranks post their reports of the pass, in place of those of two passes ago: all
-// ranks have taken part in the pass between, so they have read them.
+// key returns the key of the reports of this pass. It replaces the reports of two passes ago. All ranks
+// have taken part in the pass between, so they have read those.
 func (r *reports) key() string { return fmt.Sprintf("reducer/%d/%d", r.number, r.pass%2) }
 
-// publish says what went wrong on this rank in this pass.
+// publish publishes this rank's report of the current pass.
 func (r *reports) publish(ctx context.Context, mine report) error {
 	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -59,17 +59,16 @@ func (r *reports) publish(ctx context.Context, mine report) error {
 		return err
 	}
 	if err = r.control.Post(ctx, r.key(), text); errors.As(err, new(*coordinator.Failure)) {
-		return nil // the group is broken, and the reductions say why
+		return nil // the group is broken; the reductions return the cause
 	}
 	return err
 }
 
-// collect reads the reports of the ranks whose flags are raised. A report was
-// published before its flag could be seen, so one that is not there was not
-// made: the flag is another's, of a pass whose flags could not be cleared, or
-// its rank could not publish. away are the ranks that shadow the others: those
-// among them that raise their flags leave. If all have come to the end of their
-// passes, that is no error.
+// collect reads the reports of the ranks whose flags are raised, and returns the error that they
+// describe. A rank publishes its report before its flag is visible. If there is no report, the flag was
+// left from another pass or the rank could not publish. away are the ranks that made a shadow pass; if
+// such a rank raises its flag, it leaves. If all ranks leave because they have no more passes, collect
+// returns nil.
 func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	ctx, cancel := awake.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -95,13 +94,13 @@ func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 			left.add(rank, theirs, err)
 			continue
 		case err != nil:
-			missing = append(missing, Missing{Rank: rank, Cause: fmt.Sprintf("its report is not to be had: %v", err)})
+			missing = append(missing, Missing{Rank: rank, Cause: fmt.Sprintf("its report cannot be read: %v", err)})
 			continue
 		case theirs == nil:
 			silent = append(silent, Missing{Rank: rank, Cause: "it left no report"})
 			continue
 		}
-		if theirs.lacks() {
+		if theirs.isIncomplete() {
 			missing = append(missing, theirs.Missing)
 		}
 		if theirs.NonFinite != nil {
@@ -113,19 +112,19 @@ func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	}
 	var errs []error
 	if len(nonFinite) > 0 {
-		errs = append(errs, &NonFiniteError{nonFinite})
+		errs = append(errs, &NonFiniteError{Found: nonFinite})
 	}
 	if len(changed) > 0 {
-		errs = append(errs, &GraphChangedError{changed})
+		errs = append(errs, &GraphChangedError{Changed: changed})
 	}
-	if len(left.Left) > 0 && !(len(left.Left) == len(raised) && left.over()) {
+	if len(left.Left) > 0 && !(len(left.Left) == len(raised) && left.isEnd()) {
 		errs = append(errs, &left)
 	}
 	if len(errs) == 0 && len(missing) == 0 {
 		missing = silent
 	}
 	if len(missing) > 0 {
-		errs = slices.Insert(errs, 0, error(&MissingGradientError{missing}))
+		errs = slices.Insert(errs, 0, error(&MissingGradientError{Missing: missing}))
 	}
 	if len(errs) == 1 {
 		return errs[0]
@@ -133,7 +132,7 @@ func (r *reports) collect(ctx context.Context, raised, away []bool) error {
 	return errors.Join(errs...)
 }
 
-// decode reads what a rank posted last; nil: it has posted no report of this pass.
+// decode decodes what a rank posted last. It returns nil if that is no report of this pass.
 func (r *reports) decode(text []byte, rank int) (*report, error) {
 	if len(text) == 0 {
 		return nil, nil
@@ -145,13 +144,13 @@ func (r *reports) decode(text []byte, rank int) (*report, error) {
 	return theirs, nil
 }
 
-// decodeReport reads the report of a rank.
+// decodeReport decodes the report of a rank.
 func decodeReport(text []byte, rank int) (*report, error) {
 	theirs := &report{}
 	if err := json.Unmarshal(text, theirs); err != nil {
 		return nil, err
 	}
-	if theirs.lacks() && theirs.Rank != rank ||
+	if theirs.isIncomplete() && theirs.Rank != rank ||
 		theirs.NonFinite != nil && theirs.NonFinite.Rank != rank || theirs.Graph != nil && theirs.Graph.Rank != rank {
 		return nil, fmt.Errorf("it is of another rank than %d: %.200q", rank, text)
 	}

@@ -13,7 +13,7 @@ func FuzzReport(f *testing.F) {
 	f.Add([]byte(`{"Rank":1,"Params":["a","b"],"Cause":"why"}`))
 	f.Add([]byte(`{"Rank":2000000000,"Params":["a"]}`))
 	f.Add([]byte(`{"NonFinite":{"Rank":1,"Bucket":2000000000,"Param":"a","Params":-1}}`))
-	f.Add([]byte(`{"Graph":{"Rank":7,"Appear":["a"]}}`))
+	f.Add([]byte(`{"Graph":{"Rank":7,"NewlyUsed":["a"]}}`))
 	f.Add([]byte(`{"Rank":1,"Params":[` + strings.Repeat(`"",`, 1000) + `""]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		const rank = 1
@@ -27,10 +27,10 @@ func FuzzReport(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if r.lacks() && r.Rank != rank || r.NonFinite != nil && r.NonFinite.Rank != rank || r.Graph != nil && r.Graph.Rank != rank {
+		if r.isIncomplete() && r.Rank != rank || r.NonFinite != nil && r.NonFinite.Rank != rank || r.Graph != nil && r.Graph.Rank != rank {
 			t.Fatalf("%+v is believed of rank %d", r, rank)
 		}
-		_ = (&MissingGradientError{[]Missing{r.Missing}}).Error()
+		_ = (&MissingGradientError{Missing: []Missing{r.Missing}}).Error()
 		again, err := json.Marshal(r)
 		if err != nil {
 			t.Fatal(err)

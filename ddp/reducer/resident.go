@@ -1,16 +1,15 @@
 package reducer
 
-// Resident is a Hook that keeps memory of its own in the layout of the buckets,
-// such as the parameters that belong to the gradients (package ddp/zero). The
-// buckets are then those of the first pass for good: they are not rebuilt.
+// Resident is a Hook that keeps memory with the layout of the buckets, such as package ddp/zero, which
+// keeps the parameters there. The buckets are then never rebuilt.
 type Resident interface {
 	Hook
-	// Place is told the buckets, in order of index, where New makes them. Its
-	// error is New's, on every rank.
+	// Place is called once, by New, with all buckets in order of index. If it returns an error, New
+	// fails on every rank.
 	Place(buckets []GradBucket) error
 }
 
-// place tells a Resident the buckets, and whether there is one.
+// place calls Place if the hook is a Resident, and reports whether it is.
 func (r *Reducer) place() (bool, error) {
 	h, resident := r.hook.(Resident)
 	if !resident {

@@ -2,23 +2,23 @@ package reducer
 
 import "github.com/goddp/goddp/profile"
 
-// Stats are what a Reducer did so far on this rank.
+// Stats are counts of what a Reducer did on this rank.
 type Stats struct {
-	Passes      int // that reduced
-	Skipped     int // of these: whose gradients were not to be used
-	Shadowed    int // of these: that this rank made for the others' sake
-	Accumulated int // passes that reduced nothing
+	Passes      int // passes that reduced
+	Skipped     int // those of Passes whose gradients must not be used
+	Shadowed    int // those of Passes that were shadow passes of this rank
+	Accumulated int // passes that only accumulated
 
-	Buckets []Bucket // in use
-	Rebuilt []string // rank 0's order of parameters, which they were rebuilt by; nil where they were not
-	Ready   []string // the order in which gradients became final in the last pass, on this rank
-	Unused  []string // the parameters that the last pass did not use, on this rank, where these are found
+	Buckets []Bucket // the buckets in use, in the order in which they are reduced
+	Rebuilt []string // the parameters in rank 0's order; nil if the buckets were not rebuilt
+	Ready   []string // the parameters in the order in which this rank's last pass made them final
+	Unused  []string // the parameters that this rank's last pass did not use; only if the reducer looks for them
 }
 
-// Stats tell what the Reducer did so far.
+// Stats returns the counts so far.
 func (r *Reducer) Stats() Stats {
 	s := r.stats
-	s.Buckets, s.Ready = r.Buckets(), r.names(r.core.order)
+	s.Buckets, s.Ready = r.describeBuckets(), r.names(r.core.order)
 	for i, unused := range r.core.unused {
 		if unused && !r.core.shadow {
 			s.Unused = append(s.Unused, r.params[i].Name)
@@ -27,13 +27,13 @@ func (r *Reducer) Stats() Stats {
 	return s
 }
 
-// Trace has what the device's recorder is told of reductions told to f as well,
-// whether that recorder is on or not.
+// Trace makes the Reducer call f with each span of a reduction, even if the device's recorder is off.
 func (r *Reducer) Trace(f func(profile.Span)) { r.also = f }
 
-// timed tells whether anybody asks for times.
+// timed reports whether times of reductions are needed.
 func (r *Reducer) timed() bool { return r.trace.On() || r.also != nil }
 
+// record records a span in the device's trace and passes it to the function given to Trace.
 func (r *Reducer) record(s profile.Span) {
 	r.trace.Add(s)
 	if r.also != nil {

@@ -10,112 +10,111 @@ import (
 	"github.com/goddp/goddp/internal/half"
 )
 
-// status is what the ranks tell each other in every pass that reduces: words
-// that are summed. The first are flags, one for each rank, raised where no rank
-// may use the gradients. The next, as many, are excuses: their ranks have no pass
-// of their own, and shadow those of the others. Two words follow, by which any rank asks
-// all to stop. Where the Reducer looks for unused parameters there is one more for each parameter, which is not zero if some rank
-// has a gradient for it. Where the words are a layout says: in the last bucket,
-// behind the gradients, where they cost no reduction of their own, or apart.
+// status is a tensor of words that the ranks sum in every pass that reduces. First there is one flag per
+// rank; if any flag is raised, no rank may use the gradients. Then there is one shadow flag per rank;
+// it says that the rank makes a shadow pass. Two words follow by which any rank asks all to stop. If the
+// Reducer looks for unused parameters, one word per parameter follows, which is not zero if some rank
+// has a gradient for it. The layout decides where the words are: in the last bucket, after the
+// gradients, where they need no reduction of their own, or separately.
 type status struct {
-	dev   device.Device
-	ranks int
-	words device.Tensor
-	told  device.Buffer // for the host: the words of parameters, on their way to the device
-	seen  device.Buffer // for the host: all words, once they are summed
-	stale bool          // words may hold those of an earlier pass
+	dev      device.Device
+	ranks    int
+	words    device.Tensor
+	hostUsed device.Buffer // host memory: the words of parameters before they are copied to the device
+	hostSums device.Buffer // host memory: a copy of all words after they are summed
+	isStale  bool          // words may hold values of an earlier pass
 }
 
-// wordSize is the most that a word takes, whatever the last bucket's type.
+// wordSize is the largest size of a word in bytes. The last bucket's type determines the actual size.
 const wordSize = 8
 
-// stopSignals are the signals by which a rank may be asked to stop: each has a word. If
-// both words are set, the ranks agree on the first.
+// stopSignals are the signals by which a rank may be asked to stop. Each has a word. If both words
+// are set, the ranks agree on the first signal.
 var stopSignals = [stopWords]syscall.Signal{syscall.SIGTERM, syscall.SIGINT}
 
 const stopWords = 2
 
-// newStatus has memory on the host now: a driver may wait for the device before
-// it gives such, and later a reduction may hang there.
+// newStatus allocates the host memory now, because a driver may wait for the device when it allocates
+// host memory, and later a reduction may hang on the device.
 func newStatus(dev device.Device, ranks, params int) (s status, err error) {
 	s = status{dev: dev, ranks: ranks}
-	if s.seen, err = dev.AllocHost((2*ranks + stopWords + params) * wordSize); err == nil && params > 0 {
-		s.told, err = dev.AllocHost(params * wordSize)
+	if s.hostSums, err = dev.AllocHost((2*ranks + stopWords + params) * wordSize); err == nil && params > 0 {
+		s.hostUsed, err = dev.AllocHost(params * wordSize)
 	}
 	return s, err
 }
 
-// len is the number of words.
-func (s *status) len() int { return s.seen.Len() / wordSize }
+// len returns the number of words.
+func (s *status) len() int { return s.hostSums.Len() / wordSize }
 
-// flags are the words that forbid.
+// flags returns the words that forbid the use of the gradients.
 func (s *status) flags() device.Tensor { return s.words.Range(0, s.ranks) }
 
 // raise raises the flag of a rank.
-func (s *status) raise(rank int) error { return s.mark(rank) }
+func (s *status) raise(rank int) error { return s.setWord(rank) }
 
-// excuse tells that a rank shadows the others.
-func (s *status) excuse(rank int) error { return s.mark(s.ranks + rank) }
+// setShadow sets the shadow flag of a rank.
+func (s *status) setShadow(rank int) error { return s.setWord(s.ranks + rank) }
 
 // requestStop asks all ranks to stop because of sig.
 func (s *status) requestStop(sig syscall.Signal) error {
-	return s.mark(2*s.ranks + max(0, slices.Index(stopSignals[:], sig)))
+	return s.setWord(2*s.ranks + max(0, slices.Index(stopSignals[:], sig)))
 }
 
-func (s *status) mark(i int) error {
+// setWord sets word i to 1.
+func (s *status) setWord(i int) error {
 	return s.dev.Kernels().Fill(s.dev.Compute(), s.words.Range(i, i+1), 1)
 }
 
-// clean makes all words zero, if they may be something else.
-func (s *status) clean() error {
-	if !s.stale {
+// clear sets all words to zero if they may hold other values.
+func (s *status) clear() error {
+	if !s.isStale {
 		return nil
 	}
-	s.stale = false
+	s.isStale = false
 	return s.dev.Kernels().Fill(s.dev.Compute(), s.words, 0)
 }
 
-// tell sets the words of the parameters: absent are those that have no gradient
-// here. The outcome of the pass before is known, so that told is free.
-func (s *status) tell(absent []bool) error {
+// setUsed sets the words of the parameters. absent are those for which this rank has no gradient. The
+// outcome of the pass before must be known, so that hostUsed is free.
+func (s *status) setUsed(absent []bool) error {
 	word := one(s.words.DType)
-	told := s.told.Slice(0, len(absent)*len(word))
-	host := told.Host()
+	used := s.hostUsed.Slice(0, len(absent)*len(word))
+	host := used.Host()
 	clear(host)
 	for i, is := range absent {
 		if !is {
 			copy(host[i*len(word):], word)
 		}
 	}
-	used := s.words.Range(2*s.ranks+stopWords, s.len())
-	return s.dev.Copy(s.dev.Compute(), used.Buf, told)
+	words := s.words.Range(2*s.ranks+stopWords, s.len())
+	return s.dev.Copy(s.dev.Compute(), words.Buf, used)
 }
 
-// show enqueues what shows the words to the host: in seen, behind the event.
-func (s *status) show() (device.Event, error) {
-	if err := s.dev.Copy(s.dev.Compute(), s.seen.Slice(0, s.words.Bytes()), s.words.Buf); err != nil {
+// copyToHost enqueues a copy of the words to hostSums, which is valid after the event.
+func (s *status) copyToHost() (device.Event, error) {
+	if err := s.dev.Copy(s.dev.Compute(), s.hostSums.Slice(0, s.words.Bytes()), s.words.Buf); err != nil {
 		return nil, err
 	}
 	return s.dev.Compute().Mark(), nil
 }
 
-// set tells whether word i was seen to be other than zero.
-func (s *status) set(i int) bool {
+// isSet reports whether the sum of word i is not zero.
+func (s *status) isSet(i int) bool {
 	size := s.words.DType.Size()
-	return slices.ContainsFunc(s.seen.Host()[i*size:(i+1)*size], func(b byte) bool { return b != 0 })
+	return slices.ContainsFunc(s.hostSums.Host()[i*size:(i+1)*size], func(b byte) bool { return b != 0 })
 }
 
-// raised are the ranks whose flags were seen raised; nil if none was.
+// raised returns, by rank, whether its flag is raised; nil if none is.
 func (s *status) raised() []bool { return s.ranksSet(0) }
 
-// excused are the ranks that were seen to shadow the others; nil if none did.
-func (s *status) excused() []bool { return s.ranksSet(s.ranks) }
+// shadows returns, by rank, whether it made a shadow pass; nil if none did.
+func (s *status) shadows() []bool { return s.ranksSet(s.ranks) }
 
-// ranksSet are the ranks whose words, the first of which is from, were seen set;
-// nil for none.
+// ranksSet returns, by rank, whether word from + rank is set; nil if none is.
 func (s *status) ranksSet(from int) (ranks []bool) {
 	for r := range s.ranks {
-		if !s.set(from + r) {
+		if !s.isSet(from + r) {
 			continue
 		}
 		if ranks == nil {
@@ -126,21 +125,20 @@ func (s *status) ranksSet(from int) (ranks []bool) {
 	return ranks
 }
 
-// used tells whether some rank was seen to have a gradient for parameter i.
-func (s *status) used(i int) bool { return s.set(2*s.ranks + stopWords + i) }
+// isUsed reports whether some rank has a gradient for parameter i.
+func (s *status) isUsed(i int) bool { return s.isSet(2*s.ranks + stopWords + i) }
 
-// stopRequested is the signal because of which some rank was seen to ask all to stop; 0
-// if none did.
+// stopRequested returns the signal for which some rank asks all to stop; 0 if none does.
 func (s *status) stopRequested() syscall.Signal {
 	for i, sig := range stopSignals {
-		if s.set(2*s.ranks + i) {
+		if s.isSet(2*s.ranks + i) {
 			return sig
 		}
 	}
 	return 0
 }
 
-// one is the number 1 as the device holds it.
+// one returns the number 1 as bytes of type dt.
 func one(dt device.DType) []byte {
 	switch e := binary.NativeEndian; dt {
 	case device.Float64:

@@ -6,22 +6,22 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Unused is what a Reducer makes of parameters that a pass does not use.
+// Unused selects how a Reducer treats parameters that a pass does not use.
 type Unused uint8
 
 const (
-	// UnusedMissing: their gradients are missing, which is an error.
+	// UnusedMissing makes unused parameters an error: their gradients are missing.
 	UnusedMissing Unused = iota
-	// UnusedFound: each pass says which they are, on each rank others.
+	// UnusedFound lets each pass use other parameters, and each rank too.
 	UnusedFound
-	// UnusedFixed: the first pass that succeeds says which they are, on each
-	// rank others, and any other one is a [*GraphChangedError].
+	// UnusedFixed lets each rank use other parameters, but the same ones in each pass as in the first
+	// successful pass. A pass that uses others is a [*GraphChangedError].
 	UnusedFixed
 )
 
 func (u Unused) String() string { return [...]string{"missing", "found", "fixed"}[u] }
 
-// reach is which parameters a pass that begins will use; nil for all of them.
+// reach returns which parameters the pass that begins will use; nil: all.
 func (r *Reducer) reach(reached func(i int) bool) []bool {
 	if r.unused == UnusedMissing {
 		return nil
@@ -32,9 +32,9 @@ func (r *Reducer) reach(reached func(i int) bool) []bool {
 	return r.reached
 }
 
-// spare makes a gradient that the pass does not write one that adds nothing of
-// this pass to the sum over the ranks: what earlier passes left there stays.
-func (r *Reducer) spare(i int) error {
+// skipUnused prepares a gradient that the pass does not write, so that it adds nothing to the sum over
+// the ranks. What earlier passes accumulated there stays.
+func (r *Reducer) skipUnused(i int) error {
 	d := r.pg.Device()
 	g := r.grads[i]
 	if r.fresh[i] {
@@ -46,48 +46,48 @@ func (r *Reducer) spare(i int) error {
 		}
 	}
 	if r.scan != nil {
-		return r.scan.look(i, g)
+		return r.scan.check(i, g)
 	}
 	return nil
 }
 
-// tells tells whether the ranks tell each other, in each pass, which gradients they
-// have. Those of a static graph do until they know. Within Join they go on: a rank that
-// shadows the others uses nothing, and what it alone did no rank uses any more.
-func (r *Reducer) tells() bool {
+// exchangesUse reports whether the ranks exchange in each pass which gradients they have. With a static
+// graph they do until they know. Within Join they continue, because a rank that makes shadow passes
+// uses nothing, and a parameter that only this rank used is then used by no rank.
+func (r *Reducer) exchangesUse() bool {
 	return r.unused != UnusedMissing && (r.shared == nil || r.joining)
 }
 
-// tell tells the other ranks, in a pass that is about to end, which gradients
-// there are here; and what this rank knows of a static graph, itself.
-func (r *Reducer) tell() error {
+// exchangeUse publishes, in a pass that is about to end, which gradients this rank has. With a static
+// graph it applies what is already known.
+func (r *Reducer) exchangeUse() error {
 	for i, shared := range r.shared {
 		switch {
-		case !shared && !r.fresh[i] && !slices.Contains(r.change.Appear, r.params[i].Name):
-			// In a pass that reduced nothing, which nobody looked at.
-			r.change.Appear = append(r.change.Appear, r.params[i].Name)
-		case shared && r.core.unused[i] && !r.tells():
+		case !shared && !r.fresh[i] && !slices.Contains(r.change.NewlyUsed, r.params[i].Name):
+			// A pass that only accumulated used the parameter, which no event reported.
+			r.change.NewlyUsed = append(r.change.NewlyUsed, r.params[i].Name)
+		case shared && r.core.unused[i] && !r.exchangesUse():
 			r.fresh[i] = false
 		}
 	}
-	if !r.tells() {
+	if !r.exchangesUse() {
 		return nil
 	}
 	copy(r.absent, r.fresh)
-	return r.status.tell(r.absent)
+	return r.status.setUsed(r.absent)
 }
 
-// learn takes what all ranks told in a pass that succeeded: a gradient that one
-// has, all have.
-func (r *Reducer) learn() {
+// learnUse updates, after a successful pass, which gradients this rank has: if one rank has a gradient,
+// all have it now.
+func (r *Reducer) learnUse() {
 	if r.unused == UnusedMissing && r.core.shadow {
 		clear(r.fresh)
 	}
-	if !r.tells() {
+	if !r.exchangesUse() {
 		return
 	}
 	for i, absent := range r.absent {
-		if absent && r.status.used(i) {
+		if absent && r.status.isUsed(i) {
 			r.fresh[i] = false
 		}
 	}
@@ -96,8 +96,8 @@ func (r *Reducer) learn() {
 		r.step(event{kind: succeed})
 		r.shared = make([]bool, len(r.params))
 		for i := range r.shared {
-			r.shared[i] = r.status.used(i)
+			r.shared[i] = r.status.isUsed(i)
 		}
-		r.status.stale = true // but for Join nobody tells any more
+		r.status.isStale = true // outside of Join the words of parameters are not set any more
 	}
 }

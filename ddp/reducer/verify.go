@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Param is a parameter as it is registered.
+// Param is a parameter in the form in which ranks compare it.
 type Param struct {
 	Name  string
 	Shape device.Shape
@@ -24,13 +24,13 @@ func (p Param) bytes() int { return p.Shape.Len() * p.DType.Size() }
 
 func (p Param) String() string { return fmt.Sprintf("%q %v%v", p.Name, p.DType, p.Shape) }
 
-// List is what all ranks should have alike, in order.
+// List is a list that must be equal on all ranks.
 type List struct {
-	What  string // one of the items: "parameter", "buffer" or the like
+	What  string // the kind of an item, such as "parameter" or "buffer"
 	Items []string
 }
 
-// Listed lists values as they print: of a Param its name, shape and element type.
+// Listed makes a List of values in printed form. A Param prints as its name, element type and shape.
 func Listed[T any](what string, values []T) List {
 	l := List{What: what, Items: make([]string, len(values))}
 	for i, v := range values {
@@ -39,11 +39,11 @@ func Listed[T any](what string, values []T) List {
 	return l
 }
 
-// Verify returns a [*ModelMismatchError] on every rank when the ranks' lists differ in
-// the number of their items or in an item: it is of the first list that does. All ranks
-// call it, each with as many lists. Where nothing differs it costs one collective.
+// Verify compares lists between the ranks. If they differ in the number of items or in an item, every
+// rank gets a [*ModelMismatchError] that describes the first list that differs. All ranks call it with
+// the same number of lists. If nothing differs it costs one collective.
 func Verify(ctx context.Context, pg *comm.ProcessGroup, lists ...List) error {
-	// The digests are equal but for a mistake; only then are the lists sent.
+	// The ranks compare digests first. They send the lists only if the digests differ.
 	digests, err := comm.AllGatherInts(ctx, pg, digest(lists))
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func Verify(ctx context.Context, pg *comm.ProcessGroup, lists ...List) error {
 	return errors.New("reducer: the digests of the ranks' lists differ, the lists do not")
 }
 
-// digest is a hash of lists, in the words that a collective takes.
+// digest returns a hash of lists as integers, which a collective can gather.
 func digest(lists []List) []int64 {
 	hash := sha256.New()
 	for _, l := range lists {
@@ -86,8 +86,8 @@ func digest(lists []List) []int64 {
 	return words
 }
 
-// mismatch says where ranks' lists first differ from rank 0's, in number or else in
-// an element; nil where they do not.
+// mismatch describes the first difference between the ranks' lists and that of rank 0: in the number of
+// items, or else in an item. It returns nil if there is none.
 func mismatch(what string, lists [][]string) *ModelMismatchError {
 	e := &ModelMismatchError{What: what, Index: -1, Rank0: strconv.Itoa(len(lists[0]))}
 	differ := func(rank int, theirs string) {

@@ -49,7 +49,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 		err = reducer.Verify(ctx, s.pg, reducer.List{What: "join option", Items: []string{fmt.Sprint("Step ", o.Step != nil)}})
 	}
 	if err != nil {
-		return reducer.OfRank("zero", s.pg.Rank(), fmt.Errorf("join: %w", err))
+		return fmt.Errorf("zero: join: %w", err)
 	}
 	step := steps(o.Step)
 	if step == nil {

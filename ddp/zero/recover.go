@@ -11,7 +11,6 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
-	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 )
@@ -65,7 +64,7 @@ func Recover[O Local](module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O],
 	}
 	m, o, err := restore(context.Background(), module, pg, old, newLocal, opts) // its calls have deadlines of their own
 	if err != nil {
-		return nil, nil, reducer.OfRank("zero", pg.Rank(), fmt.Errorf("recovering: %w", err))
+		return nil, nil, fmt.Errorf("zero: recovering: %w", err)
 	}
 	return m, o, nil
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
-	"github.com/goddp/goddp/ddp/reducer"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
@@ -114,7 +113,7 @@ func (o *Optimizer[O]) Gather(ctx context.Context, visit func(name string, whole
 		return fmt.Errorf("zero: gathering the state: %w", err)
 	}
 	if err := assemble(ctx, o.shards.pg, mine, visit); err != nil {
-		return reducer.OfRank("zero", o.shards.pg.Rank(), fmt.Errorf("gathering the state: %w", err))
+		return fmt.Errorf("zero: gathering the state: %w", err)
 	}
 	return nil
 }

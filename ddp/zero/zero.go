@@ -45,7 +45,7 @@ func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params [
 	}
 	m, o, err := wrap(context.Background(), module, pg, newLocal, opts) // its calls have deadlines of their own
 	if err != nil {
-		return nil, nil, reducer.OfRank("zero", pg.Rank(), err)
+		return nil, nil, fmt.Errorf("zero: %w", err)
 	}
 	return m, o, nil
 }

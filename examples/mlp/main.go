@@ -155,7 +155,7 @@ func train(ctx context.Context) error {
 // the buckets, which the process group gives.
 func peak(dev device.Device, model *ddp.Model) float64 {
 	bytes := int(dev.Memory().Peak)
-	for _, b := range model.Buckets() {
+	for _, b := range model.Stats().Buckets {
 		bytes += b.Padded
 	}
 	return float64(bytes) / (1 << 20)

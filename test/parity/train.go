@@ -49,7 +49,7 @@ func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec 
 	if err != nil {
 		return nil, err
 	}
-	got := &outcome{buckets: len(model.Buckets())}
+	got := &outcome{buckets: len(model.Stats().Buckets)}
 	for step := range rec.Steps {
 		mean, err := pass(ctx, model, loss, samples[step%rec.Batches])
 		if err != nil {

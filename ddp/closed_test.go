@@ -1,0 +1,44 @@
+package ddp_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/goddp/goddp/autograd"
+	"github.com/goddp/goddp/comm"
+	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/internal/commtest"
+	"github.com/goddp/goddp/internal/must"
+	"github.com/goddp/goddp/nn"
+	"github.com/goddp/goddp/optim"
+)
+
+// After pg.Close, Backward, Step and New return an error that says so, in a group of one rank too.
+func TestUseAfterCloseReturnsErrClosed(t *testing.T) {
+	for _, ranks := range []int{1, 2} {
+		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
+			commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
+				net := nn.Linear(2, 2)
+				model, err := ddp.New(net, pg, nil)
+				if err != nil {
+					return err
+				}
+				opt := must.New(optim.NewSGD(model.Parameters(), nil))
+				if err := pg.Close(); err != nil {
+					return err
+				}
+				x := autograd.FromSlice(pg.Device(), []float32{1, 2}, 1, 2)
+				backward := autograd.Sum(model.Forward(x)).Backward()
+				step := opt.Step()
+				_, wrap := ddp.New(net, pg, nil)
+				for name, err := range map[string]error{"Backward": backward, "Step": step, "New": wrap} {
+					if !errors.Is(err, comm.ErrClosed) {
+						t.Errorf("%s returned %v, want ErrClosed", name, err)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
