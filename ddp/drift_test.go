@@ -35,22 +35,22 @@ func TestCompare(t *testing.T) {
 		{"two ranks", []int64{
 			1, 2, 3,
 			1, 9, 8,
-		}, drift(nil, "b", 2, 2, 9), "in 2 of 3 parameters: no majority tells which of them is wrong"},
+		}, drift(nil, "b", 2, 2, 9), "in 2 of 3 parameters: there is no majority that shows which rank is wrong"},
 		{"one of three", []int64{
 			1, 2, 3,
 			1, 2, 3,
 			1, 2, -1,
-		}, drift([]int{2}, "c", 1, 3, 3, 1<<64-1), `rank 2 is at odds with the majority: "c" has the hash 0x0000000000000003 on ranks [0 1], 0xffffffffffffffff on rank 2`},
+		}, drift([]int{2}, "c", 1, 3, 3, 1<<64-1), `rank 2 differs from the majority: "c" has the hash 0x0000000000000003 on ranks [0 1], 0xffffffffffffffff on rank 2`},
 		{"rank 0 of three", []int64{
 			5, 6, 7,
 			1, 2, 3,
 			1, 2, 3,
-		}, drift([]int{0}, "a", 3, 5, 1, 1), "rank 0 is at odds"},
+		}, drift([]int{0}, "a", 3, 5, 1, 1), "rank 0 differs"},
 		{"two of three, each elsewhere", []int64{
 			1, 2, 3,
 			1, 9, 3,
 			1, 2, 9,
-		}, drift([]int{1, 2}, "b", 2, 2, 9, 2), "ranks [1 2] are at odds"},
+		}, drift([]int{1, 2}, "b", 2, 2, 9, 2), "ranks [1 2] differ"},
 		{"all three", []int64{
 			1, 2, 3,
 			4, 2, 3,
@@ -66,7 +66,7 @@ func TestCompare(t *testing.T) {
 			1, 2, 3,
 			4, 2, 3,
 			5, 7, 3,
-		}, drift([]int{2}, "a", 2, 1, 4, 5), "rank 2 is at odds"},
+		}, drift([]int{2}, "a", 2, 1, 4, 5), "rank 2 differs"},
 	} {
 		got := compare(c.hashes, names, nil)
 		if !reflect.DeepEqual(got, c.want) {
@@ -84,7 +84,7 @@ func TestDriftOfManyRanks(t *testing.T) {
 		same = append(same, min(rank, 1))
 		all = append(all, rank)
 	}
-	if got := compare(same, []string{"w"}, nil).Error(); !strings.Contains(got, "rank 0 is at odds") || !strings.Contains(got, "on 63 ranks") {
+	if got := compare(same, []string{"w"}, nil).Error(); !strings.Contains(got, "rank 0 differs") || !strings.Contains(got, "on 63 ranks") {
 		t.Errorf("one of many: %s", got)
 	}
 	if got := compare(all, []string{"w"}, nil).Error(); !strings.HasSuffix(got, "on rank 7, 56 more") {
@@ -181,7 +181,7 @@ func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
 			flip(m.a.Var(), 0)
 		}
 		err = model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
-		for _, want := range []string{`"second" on rank 0`, "rank 2 is at odds with the majority"} {
+		for _, want := range []string{`"second" on rank 0`, "rank 2 differs from the majority"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				return fmt.Errorf("got %v, want %s", err, want)
 			}

@@ -260,7 +260,7 @@ func TestJoinOptionsThatDiffer(t *testing.T) {
 			return fmt.Errorf("got %v", err)
 		}
 		return model.Join(nil, func() error {
-			if err := model.Join(nil, never); err == nil || !strings.Contains(err.Error(), "within Join already") {
+			if err := model.Join(nil, never); err == nil || !strings.Contains(err.Error(), "Join was called within Join") {
 				return fmt.Errorf("got %v", err)
 			}
 			return nil

@@ -198,7 +198,7 @@ func TestIgnoreParams(t *testing.T) {
 			m.b.Var().ZeroGrad()
 		}
 		_, err = New(m, pg, &Options{Ignore: []string{"b", "e"}})
-		if err == nil || !strings.Contains(err.Error(), `"e", to be ignored, is no parameter's name`) {
+		if err == nil || !strings.Contains(err.Error(), `Ignore names "e", which is no parameter and no buffer`) {
 			return fmt.Errorf("got %v", err)
 		}
 		return nil

@@ -238,7 +238,7 @@ func TestBucketsThatCannotBeRebuilt(t *testing.T) {
 		}
 		return nil
 	})
-	if n := log.count("WARN the reducer's buckets stay as they are"); n != 2 {
+	if n := log.count("WARN the reducer's buckets were not rebuilt"); n != 2 {
 		t.Errorf("said %d times why, want once on each rank", n)
 	}
 }

@@ -43,7 +43,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	s := m.shards
 	var err error
 	if s.join.on {
-		err = errors.New("the model is within Join already")
+		err = errors.New("Join was called within Join")
 	} else {
 		ctx := context.Background() // its calls have deadlines of their own
 		err = reducer.Verify(ctx, s.pg, reducer.List{What: "join option", Items: []string{fmt.Sprint("Step ", o.Step != nil)}})

@@ -432,7 +432,7 @@ func TestJoinMisuse(t *testing.T) {
 			return fmt.Errorf("with Step on one rank: %v", err)
 		}
 		err = w.join(JoinOptions{}, func() error {
-			if err := w.join(JoinOptions{}, never); err == nil || !strings.Contains(err.Error(), "within Join already") {
+			if err := w.join(JoinOptions{}, never); err == nil || !strings.Contains(err.Error(), "Join was called within Join") {
 				return fmt.Errorf("within Join: %v", err)
 			}
 			scaler := must.New(amp.NewScaler(nil))
