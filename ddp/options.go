@@ -85,7 +85,7 @@ func (o Options) shared(module nn.Model) (params []*nn.Parameter, buffers []*nn.
 	}
 	for _, name := range o.Ignore {
 		if !found[name] {
-			err = errors.Join(err, fmt.Errorf("Ignore names %q, which is no parameter and no buffer", name))
+			err = errors.Join(err, fmt.Errorf("Options.Ignore names %q, which is no parameter and no buffer", name))
 		}
 	}
 	return params, buffers, err
