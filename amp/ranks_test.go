@@ -49,11 +49,11 @@ func batch(dev device.Device, seed uint64, rows int) (x, y *autograd.Variable) {
 // all ranks.
 func TestFloat16OnTwoRanks(t *testing.T) {
 	const ranks, steps, bad = 2, 120, 60
-	for _, lags := range []bool{false, true} {
-		t.Run(fmt.Sprintf("lags %v", lags), func(t *testing.T) {
+	for _, isLagging := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lagging: %v", isLagging), func(t *testing.T) {
 			devices := make([]device.Device, ranks)
 			for r := range devices {
-				if devices[r] = newDevice(t); lags {
+				if devices[r] = newDevice(t); isLagging {
 					devices[r] = devicetest.Lagging(devices[r])
 				}
 			}

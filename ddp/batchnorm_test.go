@@ -24,13 +24,13 @@ func TestSyncBatchNorm(t *testing.T) {
 			t.Run(fmt.Sprintf("%d ranks, from %d samples on", ranks, least), func(t *testing.T) {
 				commtest.OnRanks(t, ranks, &comm.Options{Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) error {
 					dev := pg.Device()
-					own := func(rank int) int { return least + rank + ranks%2*2 } // samples of a rank
+					samples := func(rank int) int { return least + rank + ranks%2*2 } // samples of a rank
 					first, all := 0, 0
 					for rank := range ranks {
 						if rank < pg.Rank() {
-							first += own(rank)
+							first += samples(rank)
 						}
-						all += own(rank)
+						all += samples(rank)
 					}
 					data, weights := make([]float64, all*channels*l), make([]float64, all*channels*l)
 					for i := range data {
@@ -62,7 +62,7 @@ func TestSyncBatchNorm(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					gotY, gotDX, err := pass(net, first, own(pg.Rank()))
+					gotY, gotDX, err := pass(net, first, samples(pg.Rank()))
 					if err != nil {
 						return err
 					}

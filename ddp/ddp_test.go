@@ -92,9 +92,9 @@ func values(ps []*nn.Parameter) (out []float64, err error) {
 // bit.
 func TestTrainsAsOneProcess(t *testing.T) {
 	const width, rows, steps = 16, 24, 20
-	train := func(t *testing.T, lags bool, ranks int, opts *Options) (losses []float64) {
+	train := func(t *testing.T, isLagging bool, ranks int, opts *Options) (losses []float64) {
 		losses = make([]float64, steps) // every rank's the same
-		onRanks(t, lags, ranks, func(pg *comm.ProcessGroup) error {
+		onRanks(t, isLagging, ranks, func(pg *comm.ProcessGroup) error {
 			dev := pg.Device()
 			net := mlp(width, device.Float64)
 			// Other seeds elsewhere: New makes the ranks alike.
@@ -137,15 +137,15 @@ func TestTrainsAsOneProcess(t *testing.T) {
 		t.Fatalf("one process does not learn: losses %v", want)
 	}
 	for _, c := range []struct {
-		ranks int
-		opts  *Options
-		lags  bool
+		ranks     int
+		opts      *Options
+		isLagging bool
 	}{
 		{2, nil, false}, {4, nil, false}, {3, &Options{BucketCapMB: 0.003}, false}, {3, &Options{BucketCapMB: 0.003}, true},
 		{4, &Options{FirstBucketCapMB: 0.0001, BucketCapMB: 0.001}, false},
 	} {
-		t.Run(fmt.Sprintf("%d ranks, %+v, lagging: %v", c.ranks, c.opts, c.lags), func(t *testing.T) {
-			got := train(t, c.lags, c.ranks, c.opts)
+		t.Run(fmt.Sprintf("%d ranks, %+v, lagging: %v", c.ranks, c.opts, c.isLagging), func(t *testing.T) {
+			got := train(t, c.isLagging, c.ranks, c.opts)
 			for i := range want {
 				if d := math.Abs(got[i]-want[i]) / want[i]; !(d < 1e-9) {
 					t.Errorf("step %d: loss %.15g, want %.15g", i, got[i], want[i])
@@ -158,7 +158,7 @@ func TestTrainsAsOneProcess(t *testing.T) {
 // Without synchronisation gradients accumulate locally; the next pass reduces
 // the sum, which is that of the whole batch.
 func TestNoSyncAccumulates(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		model, err := New(times{w}, pg, nil)
 		if err != nil {
@@ -242,9 +242,9 @@ func (m two) Parameters() []*nn.Parameter { return []*nn.Parameter{m.a, m.b} }
 
 // onRanks runs f on ranks whose devices run work inline, or on such whose hosts
 // see them lag behind, as GPUs do.
-func onRanks(t *testing.T, lags bool, ranks int, f func(pg *comm.ProcessGroup) error) {
+func onRanks(t *testing.T, isLagging bool, ranks int, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
-	if !lags {
+	if !isLagging {
 		commtest.OnRanks(t, ranks, nil, f)
 		return
 	}
@@ -256,14 +256,14 @@ func onRanks(t *testing.T, lags bool, ranks int, f func(pg *comm.ProcessGroup) e
 }
 
 // onBoth runs f on both, or in a job on what its device is.
-func onBoth(t *testing.T, ranks int, f func(pg *comm.ProcessGroup, lags bool) error) {
+func onBoth(t *testing.T, ranks int, f func(pg *comm.ProcessGroup, isLagging bool) error) {
 	if commtest.InJob() {
 		commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error { return f(pg, pg.Backend() != "host") })
 		return
 	}
-	for _, lags := range []bool{false, true} {
-		t.Run(fmt.Sprint("lagging: ", lags), func(t *testing.T) {
-			onRanks(t, lags, ranks, func(pg *comm.ProcessGroup) error { return f(pg, lags) })
+	for _, isLagging := range []bool{false, true} {
+		t.Run(fmt.Sprint("lagging: ", isLagging), func(t *testing.T) {
+			onRanks(t, isLagging, ranks, func(pg *comm.ProcessGroup) error { return f(pg, isLagging) })
 		})
 	}
 }
@@ -271,8 +271,8 @@ func onBoth(t *testing.T, ranks int, f func(pg *comm.ProcessGroup, lags bool) er
 // told are the errors that a rank hears of a failure on rank bad, in Backward and in
 // Step. Elsewhere a lagging device tells it to Step alone; a GPU may be done before
 // Backward asks.
-func told(pg *comm.ProcessGroup, lags bool, bad int, backward, step error) ([]error, error) {
-	switch later := lags && pg.Rank() != bad; {
+func expectedErrors(pg *comm.ProcessGroup, isLagging bool, bad int, backward, step error) ([]error, error) {
+	switch later := isLagging && pg.Rank() != bad; {
 	case later && backward == nil:
 		return []error{step}, nil
 	case later && pg.Backend() == "host":
@@ -282,7 +282,7 @@ func told(pg *comm.ProcessGroup, lags bool, bad int, backward, step error) ([]er
 }
 
 // onAll runs f, which takes any number of ranks, on both and on several of them.
-func onAll(t *testing.T, f func(pg *comm.ProcessGroup, lags bool) error) {
+func onAll(t *testing.T, f func(pg *comm.ProcessGroup, isLagging bool) error) {
 	for _, ranks := range commtest.Sizes(t, 2, 4) {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) { onBoth(t, ranks, f) })
 	}
@@ -300,7 +300,7 @@ func onEach(t *testing.T, f func(pg *comm.ProcessGroup) error) {
 // it, and the next one trains on.
 func TestMissingGradient(t *testing.T) {
 	const bad = 1
-	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, lags bool, opts *Options) error {
+	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, isLagging bool, opts *Options) error {
 		skip := false
 		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
 		model, err := New(m, pg, opts)
@@ -316,7 +316,7 @@ func TestMissingGradient(t *testing.T) {
 			err := model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
 			serr := opt.Step()
 			if failing {
-				errs, early := told(pg, lags, bad, err, serr)
+				errs, early := expectedErrors(pg, isLagging, bad, err, serr)
 				if early != nil {
 					return fmt.Errorf("step %d: %w", step, early)
 				}
@@ -349,10 +349,10 @@ func TestMissingGradient(t *testing.T) {
 
 // A pass that fails on one rank, before the model's gradients or behind them,
 // is told to all, and none applies the step.
-func TestAFailedPassIsToldToAll(t *testing.T) {
+func TestAFailedPassFailsOnAllRanks(t *testing.T) {
 	for _, behind := range []bool{false, true} {
 		t.Run(fmt.Sprint("behind the model's gradients: ", behind), func(t *testing.T) {
-			onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 				w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 				model, err := New(times{w}, pg, nil)
 				if err != nil {
@@ -367,7 +367,7 @@ func TestAFailedPassIsToldToAll(t *testing.T) {
 					y = autograd.Apply(fail, model.Forward(autograd.Scalar(pg.Device(), 1)))
 				}
 				err = y.Backward()
-				if lags && pg.Rank() != 1 && err == nil {
+				if isLagging && pg.Rank() != 1 && err == nil {
 					err = w.Var().GradErr()
 				}
 				var missing *reducer.MissingGradientError
@@ -420,7 +420,7 @@ func (m tied) Buffers() []*nn.Buffer {
 // A parameter that is used twice is reduced once, with the sum; buffers are
 // rank 0's to begin with.
 func TestSharedParametersAndBuffers(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		v := autograd.Scalar(pg.Device(), 3)
 		mean := autograd.Scalar(pg.Device(), float32(10+pg.Rank()))
 		m := tied{nn.NewParameter("w", v), nn.NewParameter("again", v), nn.NewParameter("mean", mean)}
@@ -453,7 +453,7 @@ type buffered struct {
 func (m buffered) Buffers() []*nn.Buffer { return []*nn.Buffer{m.b} }
 
 func TestBuffersThatDiffer(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		b := nn.NewBuffer("mean", autograd.Zeros(pg.Device(), device.Float32, 2+pg.Rank()))
 		_, err := New(buffered{times{w}, b}, pg, nil)
@@ -465,7 +465,7 @@ func TestBuffersThatDiffer(t *testing.T) {
 }
 
 func TestOptionsThatDiffer(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		_, err := New(times{w}, pg, &Options{BucketCapMB: float64(1 + pg.Rank())})
 		if err == nil || !strings.Contains(err.Error(), "bucket cap 0 is 2097152 bytes on rank 1, 1048576 bytes on rank 0") {
@@ -494,7 +494,7 @@ func TestModelsThatDiffer(t *testing.T) {
 		}, []string{"6 parameters on rank 1", "2 on rank 0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 				_, err := New(c.model(pg.Rank()), pg, nil)
 				var m *reducer.ModelMismatchError
 				if !errors.As(err, &m) {
@@ -515,7 +515,7 @@ func TestModelsThatDiffer(t *testing.T) {
 // Gradients are where the buckets are, in reverse order of registration, and
 // stay there.
 func TestGradientsLiveInTheBuckets(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		model, err := New(mlp(300, device.Float32), pg, &Options{BucketCapMB: 0.5})
 		if err != nil {
 			return err

@@ -108,7 +108,7 @@ func TestReplicaDrift(t *testing.T) {
 	const every, odd = 2, 1
 	for _, ranks := range []int{2, 3} {
 		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
-			onBoth(t, ranks, func(pg *comm.ProcessGroup, lags bool) error {
+			onBoth(t, ranks, func(pg *comm.ProcessGroup, isLagging bool) error {
 				net := mlp(4, device.Float64)
 				model, err := New(net, pg, &Options{CheckReplicas: every, BucketCapMB: 1e-5})
 				if err != nil {
@@ -170,7 +170,7 @@ func TestReplicaDrift(t *testing.T) {
 
 // A pass that is checked may fail for other reasons too; all of them are told.
 func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
-	onBoth(t, 3, func(pg *comm.ProcessGroup, lags bool) error {
+	onBoth(t, 3, func(pg *comm.ProcessGroup, isLagging bool) error {
 		skip := pg.Rank() == 0
 		m := two{nn.NewParameter("first", autograd.Scalar(pg.Device(), 1)), nn.NewParameter("second", autograd.Scalar(pg.Device(), 2)), &skip}
 		model, err := New(m, pg, &Options{CheckReplicas: 1})
@@ -192,7 +192,7 @@ func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
 
 // A check hashes the parameters where they are then, not where they were in New.
 func TestReplicaDriftOfMovedParameters(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		model, err := New(times{w}, pg, &Options{CheckReplicas: 1})
 		if err != nil {
@@ -218,7 +218,7 @@ func TestReplicaDriftOfMovedParameters(t *testing.T) {
 }
 
 func TestReplicaChecksAreAgreedOn(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		_, err := New(times{w}, pg, &Options{CheckReplicas: 1 + pg.Rank()})
 		if err == nil || !strings.Contains(err.Error(), "option 0 is CheckReplicas 2 on rank 1, CheckReplicas 1 on rank 0") {

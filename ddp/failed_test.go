@@ -143,7 +143,7 @@ func isAbortedBy(err error, pg *comm.ProcessGroup, by int) bool {
 // may end of it or go on.
 func TestAPassThatPanics(t *testing.T) {
 	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
-		begun := time.Now()
+		start := time.Now()
 		c := newChain(pg.Device())
 		model, err := New(c, pg, opts)
 		if err == nil && pg.Rank() == 1 {
@@ -164,7 +164,7 @@ func TestAPassThatPanics(t *testing.T) {
 		if !isAbortedBy(err, pg, 1) || !strings.Contains(err.Error(), "panic in the backward pass: oops") {
 			return fmt.Errorf("rank %d: got %v", pg.Rank(), err)
 		}
-		if waited := time.Since(begun); waited > pg.Timeout()/2 {
+		if waited := time.Since(start); waited > pg.Timeout()/2 {
 			return fmt.Errorf("rank %d heard of it after %v", pg.Rank(), waited)
 		}
 		return nil

@@ -127,7 +127,7 @@ func delayedOnGPU(ctx context.Context) error {
 		if err := pg.Barrier().Sync(ctx); err != nil { // behind the compute stream, on every rank
 			return 0, err
 		}
-		begun := time.Now()
+		start := time.Now()
 		if err := nn.MSELoss(model.Forward(x), x).Backward(); err != nil {
 			return 0, err
 		}
@@ -136,7 +136,7 @@ func delayedOnGPU(ctx context.Context) error {
 		}
 		opt.ZeroGrad()
 		err := dev.Compute().Sync(ctx)
-		return time.Since(begun), err
+		return time.Since(start), err
 	}
 	var plain time.Duration
 	for range warm {

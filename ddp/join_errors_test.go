@@ -18,7 +18,7 @@ import (
 // With StopEarly all ranks stop in the step that the first has no input for, with
 // an error that says who, and with the same parameters.
 func TestUnevenInputsStopEarly(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, nil)
 		if err != nil {
@@ -67,8 +67,8 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 
 // A loop that takes the error for a step to be skipped is not left waiting.
 func TestAfterTheEndOfUnevenInputs(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
-		m := newLedger(pg.Device(), 2)
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
+		m := newSummedSwitches(pg.Device(), 2)
 		model, err := New(m, pg, &Options{CheckReplicas: 1})
 		if err != nil {
 			return err
@@ -97,8 +97,8 @@ func TestAfterTheEndOfUnevenInputs(t *testing.T) {
 // An error of one rank's loop is its own, and ends those of the others: with an error
 // that says whose it is and what, whether they have inputs or not.
 func TestUnevenInputsError(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
-		m := newLedger(pg.Device(), 2)
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
+		m := newSummedSwitches(pg.Device(), 2)
 		model, err := New(m, pg, &Options{BucketCapMB: 1e-6, CheckReplicas: 2})
 		if err != nil {
 			return err
@@ -142,7 +142,7 @@ func TestUnevenInputsError(t *testing.T) {
 // A step that fails is skipped by those that have inputs, and nobody else minds; an
 // error that a loop did not ask for is its own in the end.
 func TestUnevenInputsMissingGradient(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
 		if err != nil {
@@ -187,7 +187,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 				use = use[:1]
 			}
 			err := m.step(model, 1, use...) // for which nobody asks
-			if _, early := told(pg, lags, last, err, nil); early != nil || err == nil && (!lags || pg.Rank() == last) {
+			if _, early := expectedErrors(pg, isLagging, last, err, nil); early != nil || err == nil && (!isLagging || pg.Rank() == last) {
 				return fmt.Errorf("known too early: %v, or not at once: %v", early, err)
 			}
 			if pg.Rank() == last {
@@ -207,7 +207,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 // Replicas that drift apart are found among the ranks that have inputs: those
 // without are behind.
 func TestDriftAmongUnevenInputs(t *testing.T) {
-	onBoth(t, 4, func(pg *comm.ProcessGroup, lags bool) error {
+	onBoth(t, 4, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, &Options{CheckReplicas: 1})
 		if err != nil {
@@ -249,7 +249,7 @@ func TestDriftAmongUnevenInputs(t *testing.T) {
 
 // Ranks that join otherwise, or twice, are told so.
 func TestJoinOptionsThatDiffer(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		model, err := New(newSwitches(pg.Device(), 1), pg, nil)
 		if err != nil {
 			return err

@@ -21,16 +21,16 @@ import (
 )
 
 // ledger is switches with a buffer to which each Forward adds x.
-type ledger struct {
+type summedSwitches struct {
 	switches
 	sum *nn.Buffer
 }
 
-func newLedger(dev device.Device, n int) ledger {
-	return ledger{newSwitches(dev, n), nn.NewBuffer("sum", autograd.FromSlice(dev, []float64{0}))}
+func newSummedSwitches(dev device.Device, n int) summedSwitches {
+	return summedSwitches{newSwitches(dev, n), nn.NewBuffer("sum", autograd.FromSlice(dev, []float64{0}))}
 }
 
-func (m ledger) Forward(x *autograd.Variable) *autograd.Variable {
+func (m summedSwitches) Forward(x *autograd.Variable) *autograd.Variable {
 	dev := x.Device()
 	if err := dev.Kernels().Axpby(dev.Compute(), m.sum.Var().Tensor(), device.Accum{Alpha: 1, Beta: 1}, x.Tensor()); err != nil {
 		panic(err)
@@ -38,7 +38,7 @@ func (m ledger) Forward(x *autograd.Variable) *autograd.Variable {
 	return m.switches.Forward(x)
 }
 
-func (m ledger) Buffers() []*nn.Buffer { return []*nn.Buffer{m.sum} }
+func (m summedSwitches) Buffers() []*nn.Buffer { return []*nn.Buffer{m.sum} }
 
 // inputs are how many inputs each rank has, by how its neighbours do.
 var inputs = []struct {
@@ -84,9 +84,9 @@ func TestUnevenInputs(t *testing.T) {
 	for _, how := range unevenly {
 		for _, in := range inputs {
 			t.Run(how.name+", "+in.name, func(t *testing.T) {
-				onBoth(t, commtest.Sizes(t, 4)[0], func(pg *comm.ProcessGroup, lags bool) error { // two are as the last two of four
+				onBoth(t, commtest.Sizes(t, 4)[0], func(pg *comm.ProcessGroup, isLagging bool) error { // two are as the last two of four
 					const params, rate = 5, 0.125
-					m := newLedger(pg.Device(), params)
+					m := newSummedSwitches(pg.Device(), params)
 					model, err := New(m, pg, &how.opts)
 					if err != nil {
 						return err
@@ -168,7 +168,7 @@ func TestUnevenInputsOfTheOnlyUser(t *testing.T) {
 	for _, o := range []Options{{FindUnusedParameters: true}, {StaticGraph: true}} {
 		for _, user := range []int{0, 1} {
 			t.Run(fmt.Sprintf("static: %t, of rank %d", o.StaticGraph, user), func(t *testing.T) {
-				onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+				onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 					m := newSwitches(pg.Device(), 2)
 					model, err := New(m, pg, &o)
 					if err != nil {
@@ -205,7 +205,7 @@ func TestJoinCostsNoCalls(t *testing.T) {
 			var n atomic.Int64 // over all ranks of this process
 			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return counting{b, &n} })
 			commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
-				m := newLedger(pg.Device(), 3)
+				m := newSummedSwitches(pg.Device(), 3)
 				model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
 				if err != nil {
 					return err
@@ -268,7 +268,7 @@ func (e *expected) step(ranks int, of func(rank int) (sum float64, used []int), 
 	}
 }
 
-func (e *expected) check(m ledger) error {
+func (e *expected) check(m summedSwitches) error {
 	for i, p := range m.w {
 		if got := p.Item(); math.Abs(got-e.w[i]) > 1e-12 {
 			return fmt.Errorf("%s is %v, want %v", p.Name(), got, e.w[i])
@@ -288,7 +288,7 @@ func (e *expected) check(m ledger) error {
 func TestGradientDivisionUnevenInputs(t *testing.T) {
 	for _, byActive := range []bool{false, true} {
 		t.Run(fmt.Sprint("by the active ranks: ", byActive), func(t *testing.T) {
-			onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 				m := newSwitches(pg.Device(), 2)
 				model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
 				if err != nil {
@@ -324,7 +324,7 @@ func TestGradientDivisionUnevenInputs(t *testing.T) {
 // Where all ranks have as many inputs, Join may be disabled: nothing is told, and the
 // average is over all.
 func TestUnevenInputsJoinDisabled(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 1)
 		model, err := New(m, pg, nil)
 		if err != nil {
@@ -345,7 +345,7 @@ func TestUnevenInputsJoinDisabled(t *testing.T) {
 // After uneven epochs all ranks have the same model, to the bit, and it is that of a
 // single process that saw each step's inputs of all ranks.
 func TestJoinModelEquivalence(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		const width, rows, rate = 6, 4, 0.1
 		inputs := func(rank int) int { return 3 + 2*(rank%3) }
 		sample := func(rank, step int) *autograd.Variable {

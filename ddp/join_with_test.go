@@ -50,7 +50,7 @@ func (o *divided) Joined(last int) error { o.ended = append(o.ended, last); retu
 // What communicates in each step takes part, with the gradients of those that have
 // inputs.
 func TestJoinWithADividedOptimizer(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 5)
 		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
 		if err != nil {
@@ -101,7 +101,7 @@ func (awkward) Joined(int) error { return errors.New("told of the end") }
 
 // What takes part and fails on a rank without inputs ends the training of all.
 func TestAJoinableThatFails(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, nil)
 		if err != nil {
@@ -135,7 +135,7 @@ func TestAJoinableThatFails(t *testing.T) {
 // Collectives over a group of ranks that have as many inputs may come between the
 // steps.
 func TestJoinWithSubgroupsBetween(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		half, err := pg.Split(context.Background(), pg.Rank()*2/pg.Size(), 0)
 		if err != nil {
 			return err

@@ -58,17 +58,17 @@ func tellInput(pg *comm.ProcessGroup, mine int64) error {
 		return fmt.Errorf("ddp: asking the ranks for inputs: %w", err)
 	}
 	var left reducer.LeftError
-	over := 0
+	outOfInputs := 0
 	for rank, theirs := range all {
 		switch theirs[0] {
 		case ranOut:
-			over++
+			outOfInputs++
 			left.Left = append(left.Left, reducer.Left{Rank: rank})
 		case brokeOff:
 			left.Left = append(left.Left, reducer.Left{Rank: rank, Cause: "its loop ended before its inputs"})
 		}
 	}
-	if len(left.Left) == 0 || over == len(all) {
+	if len(left.Left) == 0 || outOfInputs == len(all) {
 		return nil
 	}
 	return fmt.Errorf("ddp: %w", &left)

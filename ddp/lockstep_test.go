@@ -37,7 +37,7 @@ func numbers(n int) iter.Seq[float32] {
 // A model that communicates in Forward is trained on as many inputs as the rank with
 // the fewest has; all are told which rank that is.
 func TestUnevenInputsOfAModelThatCommunicates(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		model, err := New(whole{times{w}, pg}, pg, nil)
 		if err != nil {

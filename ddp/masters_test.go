@@ -55,14 +55,14 @@ func TestRecoverMasters(t *testing.T) {
 		return all
 	}
 	plain := halved()
-	together(t, plain, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error { return s.trainHalf(pg, 0, steps) })
+	onSurvivors(t, plain, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error { return s.trainHalf(pg, 0, steps) })
 	want, err := plain[0].state()
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	all := halved()
-	together(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
+	onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 		if err := s.trainHalf(pg, 0, failing); err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func TestRecoverMasters(t *testing.T) {
 		}
 		return nil
 	})
-	together(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
+	onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 		step, err := Recover(s.net, pg, s.opt)
 		if err != nil || step != failing {
 			return fmt.Errorf("recovered step %d, %v; want %d", step, err, failing)

@@ -25,7 +25,7 @@ func (p precision) String() string { return fmt.Sprintf("%v computed in %v", p.p
 // mixed trains a network in float32 and in other precisions, with masters, which
 // have to come to a loss within some part of the float32 one's. So many steps tell
 // them from those without masters: bfloat16 parameters are then 2% off.
-func mixed(pg *comm.ProcessGroup, within float64, others ...precision) error {
+func mixed(pg *comm.ProcessGroup, tolerance float64, others ...precision) error {
 	const width, rows, steps, last = 32, 32, 300, 50 // steps that are committed: a batch is tried until it is one
 	dev := pg.Device()
 	normal := func(std float64, seed uint64, shape ...int) *autograd.Variable {
@@ -95,7 +95,7 @@ func mixed(pg *comm.ProcessGroup, within float64, others ...precision) error {
 			return err
 		}
 		fmt.Printf("rank %d: %v: %v, float32 %v\n", pg.Rank(), kind, got, want)
-		if !(math.Abs(got/want-1) <= within) {
+		if !(math.Abs(got/want-1) <= tolerance) {
 			return fmt.Errorf("%v comes to the loss %v, float32 to %v", kind, got, want)
 		}
 	}

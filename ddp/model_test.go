@@ -40,8 +40,8 @@ func TestRunOfSeveralInputsAndResults(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		own, mean := share(pg)
-		x, y := autograd.FromSlice(pg.Device(), []float64{own}), autograd.FromSlice(pg.Device(), []float64{2})
+		mine, mean := share(pg)
+		x, y := autograd.FromSlice(pg.Device(), []float64{mine}), autograd.FromSlice(pg.Device(), []float64{2})
 		for range 2 {
 			var b *autograd.Variable
 			a := model.Run(func() (a *autograd.Variable) {

@@ -33,7 +33,7 @@ func modified(f func() error) (found *autograd.ModifiedError, err error) {
 // names the rank, the operation, the parameter and both versions, at once.
 func TestAStepBeforeBackward(t *testing.T) {
 	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
-		begun := time.Now()
+		start := time.Now()
 		c := newChain(pg.Device())
 		model, err := New(c, pg, opts)
 		if err != nil {
@@ -63,7 +63,7 @@ func TestAStepBeforeBackward(t *testing.T) {
 				return fmt.Errorf("rank %d: got %v, without %q", pg.Rank(), err, part)
 			}
 		}
-		if waited := time.Since(begun); waited > pg.Timeout()/2 {
+		if waited := time.Since(start); waited > pg.Timeout()/2 {
 			return fmt.Errorf("rank %d heard of it after %v", pg.Rank(), waited)
 		}
 		return nil

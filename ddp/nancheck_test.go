@@ -39,7 +39,7 @@ func TestNonFiniteGradient(t *testing.T) {
 			if by != "option" {
 				t.Setenv(by, "1")
 			}
-			onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 				dev := pg.Device()
 				parameter := func(name string) *nn.Parameter { return nn.NewParameter(name, autograd.Scalar(dev, 10)) }
 				v := float32(1)
@@ -71,7 +71,7 @@ func TestNonFiniteGradient(t *testing.T) {
 							return fmt.Errorf("step %d: %w", step, err)
 						}
 					} else {
-						errs, early := told(pg, lags, bad, err, serr)
+						errs, early := expectedErrors(pg, isLagging, bad, err, serr)
 						if early != nil {
 							return fmt.Errorf("step %d: %w", step, early)
 						}
@@ -98,7 +98,7 @@ func TestNonFiniteGradient(t *testing.T) {
 // other layer shows it.
 func TestNaNLayerBehindReLU(t *testing.T) {
 	const bad = 1
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		dev := pg.Device()
 		layer := nn.Linear(2, 3, nn.LinearOptions{NoBias: true})
 		net := nn.Sequential(layer, nn.ReLU())
@@ -116,7 +116,7 @@ func TestNaNLayerBehindReLU(t *testing.T) {
 		loss := nn.MSELoss(model.Forward(x), autograd.FromSlice(dev, []float32{1, 1, 1}, 1, 3))
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
 		err = loss.Backward()
-		errs, early := told(pg, lags, bad, err, opt.Step())
+		errs, early := expectedErrors(pg, isLagging, bad, err, opt.Step())
 		if early != nil {
 			return early
 		}
@@ -133,7 +133,7 @@ func TestNaNLayerBehindReLU(t *testing.T) {
 // A setting that makes no sense on one rank fails New on all of them.
 func TestNanCheckSettings(t *testing.T) {
 	t.Setenv("GODDP_NAN_CHECK", "perhaps")
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		_, err := New(times{nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))}, pg, nil)
 		if err == nil || !strings.Contains(err.Error(), `GODDP_NAN_CHECK is "perhaps", want 0 or 1`) {
 			return fmt.Errorf("got %v", err)

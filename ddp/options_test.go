@@ -40,7 +40,7 @@ func (m counter) Buffers() []*nn.Buffer { return []*nn.Buffer{m.sum} }
 func TestBroadcastBuffer(t *testing.T) {
 	for _, local := range []bool{false, true} {
 		t.Run(fmt.Sprint("local: ", local), func(t *testing.T) {
-			onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 				m := newCounter(pg.Device(), float32(100*(1+pg.Rank())))
 				model, err := New(m, pg, &Options{LocalBuffers: local})
 				if err != nil {
@@ -85,8 +85,8 @@ func TestBroadcastBuffer(t *testing.T) {
 // Buffers have one place among the buckets, also where a rank starts all of these
 // late, for it lacks the gradients of the first.
 func TestBuffersBesideMissingGradients(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
-		m := newLedger(pg.Device(), 4)
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
+		m := newSummedSwitches(pg.Device(), 4)
 		model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
 		if err != nil {
 			return err
@@ -114,15 +114,15 @@ func TestBuffersBesideMissingGradients(t *testing.T) {
 // A program that wants something else of buffers than rank 0's values has them local,
 // and reduces them itself.
 func TestBuffersThatTheProgramAverages(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newCounter(pg.Device(), 0)
 		model, err := New(m, pg, &Options{LocalBuffers: true})
 		if err != nil {
 			return err
 		}
-		own, mean := share(pg)
+		mine, mean := share(pg)
 		for step := range 3 {
-			err := model.Forward(autograd.Scalar(pg.Device(), float32(own))).Backward()
+			err := model.Forward(autograd.Scalar(pg.Device(), float32(mine))).Backward()
 			if err := errors.Join(err, pg.AllReduce(m.sum.Var().Tensor(), comm.Avg).Wait(t.Context())); err != nil {
 				return err
 			}
@@ -137,7 +137,7 @@ func TestBuffersThatTheProgramAverages(t *testing.T) {
 
 // New gives all ranks rank 0's parameters and buffers, however they began.
 func TestSyncModuleStates(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		net := noted{mlp(4, device.Float64), nn.NewUnplacedBuffer("note", nn.Constant(float64(pg.Rank())), device.Float64, 3)}
 		if err := nn.Place(net, pg.Device(), uint64(pg.Rank())); err != nil {
 			return err
@@ -175,24 +175,24 @@ func newPair(pg *comm.ProcessGroup) pair {
 
 // What is to be ignored is each rank's own, and checked by no one.
 func TestIgnoreParams(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
-		m, own, mean := newPair(pg), float64(1+pg.Rank()), float64(1+pg.Size())/2
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
+		m, mine, mean := newPair(pg), float64(1+pg.Rank()), float64(1+pg.Size())/2
 		model, err := New(m, pg, &Options{Ignore: []string{"b", "c"}, CheckReplicas: 1})
 		if err != nil {
 			return err
 		}
-		if a, b, c, d := m.a.Item(), m.b.Item(), m.buffers[0].Var().Item(), m.buffers[1].Var().Item(); a != 1 || b != own || c != own || d != 1 {
+		if a, b, c, d := m.a.Item(), m.b.Item(), m.buffers[0].Var().Item(), m.buffers[1].Var().Item(); a != 1 || b != mine || c != mine || d != 1 {
 			return fmt.Errorf("values %v, %v, %v, %v", a, b, c, d)
 		}
 		for range 2 {
-			if err := model.Forward(autograd.Scalar(pg.Device(), float32(own))).Backward(); err != nil {
+			if err := model.Forward(autograd.Scalar(pg.Device(), float32(mine))).Backward(); err != nil {
 				return err
 			}
-			if a, b := m.a.Grad().Item(), m.b.Grad().Item(); a != mean || b != own {
-				return fmt.Errorf("gradients %v and %v, want the average %v and this rank's %v", a, b, mean, own)
+			if a, b := m.a.Grad().Item(), m.b.Grad().Item(); a != mean || b != mine {
+				return fmt.Errorf("gradients %v and %v, want the average %v and this rank's %v", a, b, mean, mine)
 			}
-			if c := m.buffers[0].Var().Item(); c != own {
-				return fmt.Errorf("the buffer that is ignored is %v, want %v", c, own)
+			if c := m.buffers[0].Var().Item(); c != mine {
+				return fmt.Errorf("the buffer that is ignored is %v, want %v", c, mine)
 			}
 			m.a.Var().ZeroGrad()
 			m.b.Var().ZeroGrad()
@@ -208,13 +208,13 @@ func TestIgnoreParams(t *testing.T) {
 // Without the initial sync values stay as they are; the models are compared all
 // the same.
 func TestSkipInitSync(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newPair(pg)
 		if _, err := New(m, pg, &Options{SkipInitSync: true}); err != nil {
 			return err
 		}
-		if own := float64(1 + pg.Rank()); m.a.Item() != own || m.buffers[1].Var().Item() != own {
-			return fmt.Errorf("values %v and %v, want %v", m.a.Item(), m.buffers[1].Var().Item(), own)
+		if mine := float64(1 + pg.Rank()); m.a.Item() != mine || m.buffers[1].Var().Item() != mine {
+			return fmt.Errorf("values %v and %v, want %v", m.a.Item(), m.buffers[1].Var().Item(), mine)
 		}
 		w := nn.NewParameter("w", autograd.Zeros(pg.Device(), device.Float32, 1+pg.Rank()))
 		_, err := New(times{w}, pg, &Options{SkipInitSync: true})
@@ -226,7 +226,7 @@ func TestSkipInitSync(t *testing.T) {
 }
 
 func TestBucketCaps(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		const bytes = 1. / (1 << 20)
 		m := newSwitches(pg.Device(), 6) // 8 bytes each
 		model, err := New(m, pg, &Options{BucketCapsMB: []float64{8 * bytes, 16 * bytes, 24 * bytes}})

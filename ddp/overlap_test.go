@@ -105,12 +105,12 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 				trace.Start()
 				x := autograd.Scalar(pg.Device(), 1)
 				for range 3 {
-					begun := time.Now()
+					start := time.Now()
 					if err := model.Forward(x).Backward(); err != nil {
 						return err
 					}
 					if pg.Rank() == 0 {
-						took = append(took, time.Since(begun))
+						took = append(took, time.Since(start))
 					}
 				}
 				if o := trace.Overlap(); o.Reductions != 3*buckets {
@@ -221,11 +221,11 @@ func TestWhatUpdatesWaitForIsNotHidden(t *testing.T) {
 				waits = append(waits, s)
 			}
 		}
-		within := func(s, t profile.Span) bool {
+		contains := func(s, t profile.Span) bool {
 			return s.Begin != nil && t.Begin != nil && !s.Begin.Time().Before(t.Begin.Time()) && !s.End.Time().After(t.End.Time())
 		}
 		first, last := spans["AllReduce bucket 0"], spans["AllReduce bucket 1"]
-		if len(waits) != 3 || !within(last, waits[2]) || !within(waits[2], spans["optimizer"]) {
+		if len(waits) != 3 || !contains(last, waits[2]) || !contains(waits[2], spans["optimizer"]) {
 			return fmt.Errorf("waits %v, want three, the last with the reduction %v within it, in the optimizer's step, %v", waits, last, spans["optimizer"])
 		}
 		if waits[0].Begin.Time().Before(spans["backward"].End.Time()) || first.End.Time().After(waits[0].End.Time()) {

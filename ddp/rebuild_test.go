@@ -164,7 +164,7 @@ func TestBucketsThatStay(t *testing.T) {
 // another rank lacks does not matter.
 func TestBucketsAreRebuiltAfterAFailure(t *testing.T) {
 	for bad := range 2 {
-		onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 			m := newSwitches(pg.Device(), 3)
 			model, err := New(m, pg, &Options{BucketCapMB: 1e-6})
 			if err != nil {

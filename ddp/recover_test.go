@@ -67,13 +67,13 @@ type noted struct {
 
 func (n noted) Buffers() []*nn.Buffer { return []*nn.Buffer{n.note} }
 
-func survivors(t *testing.T, ranks int, lags bool) []*survivor {
+func survivors(t *testing.T, ranks int, isLagging bool) []*survivor {
 	var out []*survivor
 	for range ranks {
 		dev := cpu.New(&cpu.Options{Threads: 1})
 		t.Cleanup(func() { dev.Close() })
 		s := &survivor{Device: dev, updates: -1}
-		if lags {
+		if isLagging {
 			s.Device = devicetest.Lagging(dev)
 		}
 		s.restart()
@@ -83,7 +83,7 @@ func survivors(t *testing.T, ranks int, lags bool) []*survivor {
 }
 
 // together runs f on the survivors' ranks in a group of its own.
-func together(t *testing.T, all []*survivor, opts comm.Options, f func(pg *comm.ProcessGroup, s *survivor) error) {
+func onSurvivors(t *testing.T, all []*survivor, opts comm.Options, f func(pg *comm.ProcessGroup, s *survivor) error) {
 	t.Helper()
 	t.Setenv(flight.OnFailureVar, "0")
 	opts.ErrorMode, opts.Log = comm.BlockingWait, slog.New(slog.DiscardHandler)
@@ -134,7 +134,7 @@ func (s *survivor) train(pg *comm.ProcessGroup, from, to int, update func(step i
 func TestRecover(t *testing.T) {
 	const ranks, steps, failing = 3, 8, 4
 	plain := survivors(t, ranks, false)
-	together(t, plain, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
+	onSurvivors(t, plain, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 		return s.train(pg, 0, steps, func(int) error { return s.opt.Step() })
 	})
 	want := parameterBytes(plain[0].net.Parameters())
@@ -168,12 +168,12 @@ func TestRecover(t *testing.T) {
 			}
 		}, 2},
 	} {
-		for _, lags := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, lags), func(t *testing.T) {
-				all := survivors(t, ranks, lags)
+		for _, isLagging := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, isLagging), func(t *testing.T) {
+				all := survivors(t, ranks, isLagging)
 				var ready sync.WaitGroup // all have the failing step's gradients: who fails keeps no other from them
 				ready.Add(ranks)
-				together(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
+				onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 					err := s.train(pg, 0, steps, func(step int) error {
 						if step == failing {
 							ready.Done()
@@ -193,7 +193,7 @@ func TestRecover(t *testing.T) {
 					}
 					return nil
 				})
-				together(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
+				onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 					step, err := Recover(s.net, pg, s.opt)
 					if err != nil || step != failing+1 {
 						return fmt.Errorf("recovered step %d, %v; want %d", step, err, failing+1)
@@ -230,7 +230,7 @@ func TestRecover(t *testing.T) {
 func TestRecoverWithoutAWholeRank(t *testing.T) {
 	all := survivors(t, 2, false)
 	saved := make([][]byte, 2)
-	together(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
+	onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 		err := s.train(pg, 0, 3, func(step int) (err error) {
 			if step == 2 {
 				s.updates = 1
@@ -244,7 +244,7 @@ func TestRecoverWithoutAWholeRank(t *testing.T) {
 		}
 		return nil
 	})
-	together(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
+	onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 		_, err := Recover(s.net, pg, s.opt)
 		var lost *LostStateError
 		if !errors.As(err, &lost) || lost.Step != 2 || !slices.Equal(lost.Ranks, []Progress{{2, false}, {2, false}}) {
@@ -303,7 +303,7 @@ func (r refusing) Start(c *backend.Call) (backend.Task, error) {
 func TestARecoveryThatFails(t *testing.T) {
 	all := survivors(t, 2, false)
 	all[1].opt.EndLoad(7)
-	together(t, all, *commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return refusing{b} }),
+	onSurvivors(t, all, *commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return refusing{b} }),
 		func(pg *comm.ProcessGroup, s *survivor) error {
 			if _, err := Recover(s.net, pg, s.opt); pg.Rank() == 0 && !errors.Is(err, errInjected) {
 				return fmt.Errorf("got %v", err)
@@ -313,7 +313,7 @@ func TestARecoveryThatFails(t *testing.T) {
 			}
 			return nil
 		})
-	together(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
+	onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 		if step, err := Recover(s.net, pg, s.opt); err != nil || step != 7 {
 			return fmt.Errorf("the next one: %d, %v", step, err)
 		}
@@ -333,7 +333,7 @@ func TestRecoverOfModelsThatDiffer(t *testing.T) {
 	} {
 		all := survivors(t, 2, false)
 		change(all[1])
-		together(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
+		onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 			_, err := Recover(s.net, pg, s.opt)
 			var m *reducer.ModelMismatchError
 			if _, whole := s.opt.Committed(); !errors.As(err, &m) || !strings.Contains(err.Error(), want) || !whole {

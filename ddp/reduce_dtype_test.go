@@ -52,7 +52,7 @@ func (m halfModel) Forward(x *autograd.Variable) *autograd.Variable {
 func TestReduceDType(t *testing.T) {
 	for _, dt := range []device.DType{device.Invalid, device.Float32} {
 		t.Run(dt.String(), func(t *testing.T) {
-			onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+			onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 				dev := pg.Device()
 				buf, err := dev.Alloc(2)
 				if err != nil {
@@ -105,7 +105,7 @@ func TestReduceDType(t *testing.T) {
 // A mixed network is as good with gradients in float32, which its layers write there
 // themselves, and the ranks stay alike.
 func TestReduceDTypeTrains(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 		const width, rows, steps = 16, 8, 40
 		dev := pg.Device()
 		train := func(o *Options) (last float64, err error) {
@@ -140,20 +140,20 @@ func TestReduceDTypeTrains(t *testing.T) {
 			}
 			return last, err
 		}
-		own, err := train(nil)
+		narrow, err := train(nil)
 		if err != nil {
 			return err
 		}
 		wide, err := train(&Options{ReduceDType: device.Float32})
-		if err != nil || !(math.Abs(wide/own-1) < 0.02) {
-			return fmt.Errorf("a loss of %v, with gradients in bfloat16 %v: %v", wide, own, err)
+		if err != nil || !(math.Abs(wide/narrow-1) < 0.02) {
+			return fmt.Errorf("a loss of %v, with gradients in bfloat16 %v: %v", wide, narrow, err)
 		}
 		return nil
 	})
 }
 
 func TestReduceDTypesThatDiffer(t *testing.T) {
-	onBoth(t, 2, func(pg *comm.ProcessGroup, lags bool) error {
+	onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 		layer := func() nn.Module { return nn.Linear(3, 3, nn.LinearOptions{DType: device.BFloat16}) }
 		_, err := New(layer(), pg, &Options{ReduceDType: []device.DType{device.Invalid, device.Float32}[pg.Rank()]})
 		if mismatch := (*reducer.ModelMismatchError)(nil); !errors.As(err, &mismatch) {

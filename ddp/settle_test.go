@@ -85,7 +85,7 @@ func TestOnlyItsUpdatesWaitForTheLastReduction(t *testing.T) {
 	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(cpu.New(nil))}
 	release := make(chan struct{})
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return held{b, "bucket 1", release} })
-	over := sync.OnceFunc(func() { close(release) }) // no rank gets here that waits for it
+	releaseOnce := sync.OnceFunc(func() { close(release) }) // no rank gets here that waits for it
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
 		mark := nn.NewBuffer("mark", autograd.FromSlice(pg.Device(), []float32{0}))
 		net := marked{nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), mark}
@@ -95,7 +95,7 @@ func TestOnlyItsUpdatesWaitForTheLastReduction(t *testing.T) {
 		}
 		ps := model.Parameters()
 		err = func() error {
-			defer over()
+			defer releaseOnce()
 			x := autograd.FromSlice(pg.Device(), slices.Repeat([]float32{float32(1 + 2*pg.Rank())}, wide), 1, wide)
 			if err := autograd.Sum(model.Forward(x)).Backward(); err != nil {
 				return err

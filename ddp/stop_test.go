@@ -27,7 +27,7 @@ func TestAllRanksStopBehindTheSameStep(t *testing.T) {
 			{"each rank", func(*comm.ProcessGroup) bool { return true }},
 		} {
 			t.Run(how.name+", "+asker.name, func(t *testing.T) {
-				onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, lags bool) error {
+				onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
 					const at = 2 // the step in which the request comes
 					m := newSwitches(pg.Device(), 5)
 					model, err := New(m, pg, &how.opts)
@@ -85,7 +85,7 @@ func TestStopOfUnevenInputs(t *testing.T) {
 	for _, how := range unevenly {
 		for _, in := range inputs {
 			t.Run(how.name+", "+in.name, func(t *testing.T) {
-				onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, lags bool) error {
+				onBoth(t, commtest.Sizes(t, 3)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
 					m := newSwitches(pg.Device(), 5)
 					model, err := New(m, pg, &how.opts)
 					if err != nil {
@@ -141,7 +141,7 @@ func TestStopOfUnevenInputs(t *testing.T) {
 
 // A step that all ranks skip is one behind which they stop as well.
 func TestStopBehindAStepThatIsSkipped(t *testing.T) {
-	onBoth(t, commtest.Sizes(t, 2)[0], func(pg *comm.ProcessGroup, lags bool) error {
+	onBoth(t, commtest.Sizes(t, 2)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, nil)
 		if err != nil {

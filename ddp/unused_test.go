@@ -73,7 +73,7 @@ func (m switches) has(want ...float64) error {
 
 // onBuckets runs f with options, and with a bucket for each parameter as well, as
 // onAll does.
-func onBuckets(t *testing.T, o Options, f func(pg *comm.ProcessGroup, lags bool, opts *Options) error) {
+func onBuckets(t *testing.T, o Options, f func(pg *comm.ProcessGroup, isLagging bool, opts *Options) error) {
 	each := o
 	each.BucketCapMB = 1e-6
 	for _, c := range []struct {
@@ -81,20 +81,20 @@ func onBuckets(t *testing.T, o Options, f func(pg *comm.ProcessGroup, lags bool,
 		opts *Options
 	}{{"one bucket", &o}, {"a bucket each", &each}} {
 		t.Run(c.name, func(t *testing.T) {
-			onAll(t, func(pg *comm.ProcessGroup, lags bool) error { return f(pg, lags, c.opts) })
+			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error { return f(pg, isLagging, c.opts) })
 		})
 	}
 }
 
 // share is a rank's own number, 1+2·rank, and the mean of all of them.
-func share(pg *comm.ProcessGroup) (own, mean float64) {
+func share(pg *comm.ProcessGroup) (mine, mean float64) {
 	return float64(1 + 2*pg.Rank()), float64(pg.Size())
 }
 
 // A parameter that no rank uses has no gradient, or keeps that it had; one that
 // some ranks use has the average on all.
 func TestForwardBackwardUnusedParameters(t *testing.T) {
-	onBuckets(t, Options{FindUnusedParameters: true}, func(pg *comm.ProcessGroup, lags bool, opts *Options) error {
+	onBuckets(t, Options{FindUnusedParameters: true}, func(pg *comm.ProcessGroup, isLagging bool, opts *Options) error {
 		m := newSwitches(pg.Device(), 4)
 		model, err := New(m, pg, opts)
 		if err != nil {
@@ -135,7 +135,7 @@ func TestForwardBackwardUnusedParameters(t *testing.T) {
 
 // What is zeroed before anybody has asked for it stays so.
 func TestZeroGradOfAnUnusedParameter(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, &Options{FindUnusedParameters: true})
 		if err != nil {
@@ -244,15 +244,15 @@ func controlFlow(pg *comm.ProcessGroup, opts *Options) error {
 // search begins where the backward pass does.
 func TestFindUnusedParametersOutsideForward(t *testing.T) {
 	for _, find := range []bool{false, true} {
-		onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+		onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 			m := newSwitches(pg.Device(), 3)
 			model, err := New(m, pg, &Options{FindUnusedParameters: find})
 			if err != nil {
 				return err
 			}
 			*m.use = []int{0, 1}
-			own, mean := share(pg)
-			x := autograd.FromSlice(pg.Device(), []float64{own})
+			mine, mean := share(pg)
+			x := autograd.FromSlice(pg.Device(), []float64{mine})
 			y := autograd.Add(model.Forward(x), m.term(2, x))
 			if err := y.Backward(); err != nil {
 				return err
@@ -283,7 +283,7 @@ func newOutputs(pg *comm.ProcessGroup, opts *Options) (outputs, *Model, error) {
 
 // A pass through any output of the model, alone or with others, averages.
 func TestArbitraryForwardReturnValue(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m, model, err := newOutputs(pg, &Options{FindUnusedParameters: true})
 		if err != nil {
 			return err
@@ -293,8 +293,8 @@ func TestArbitraryForwardReturnValue(t *testing.T) {
 				p.Var().ZeroGrad()
 			}
 		}
-		own, mean := share(pg)
-		x := autograd.FromSlice(pg.Device(), []float64{own})
+		mine, mean := share(pg)
+		x := autograd.FromSlice(pg.Device(), []float64{mine})
 		y := model.Forward(x)
 		err = autograd.Add(y, autograd.Add(model.Output(m.named["one"]), model.Output((*m.list)[0]))).Backward()
 		if err = errors.Join(err, m.has(mean, 2*mean, 3*mean, 3*4*mean)); err != nil {
@@ -310,7 +310,7 @@ func TestArbitraryForwardReturnValue(t *testing.T) {
 		// One that the model was not told of is each rank's own.
 		model.Forward(x)
 		err = (*m.list)[0].Backward()
-		return errors.Join(err, m.has(none, 2*own, none, 4*own))
+		return errors.Join(err, m.has(none, 2*mine, none, 4*mine))
 	})
 }
 
@@ -325,9 +325,9 @@ func TestMultipleOutputsMultipleBackward(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				own, mean := share(pg)
+				mine, mean := share(pg)
 				for range 3 {
-					y := model.Forward(autograd.FromSlice(pg.Device(), []float64{own}))
+					y := model.Forward(autograd.FromSlice(pg.Device(), []float64{mine}))
 					one, two := model.Output(m.named["one"]), model.Output((*m.list)[0])
 					first := func() error { return errors.Join(one.Backward(), two.Backward()) }
 					if accumulate {
@@ -351,7 +351,7 @@ func TestMultipleOutputsMultipleBackward(t *testing.T) {
 // Without the option, a pass through one of two outputs lacks what belongs to
 // the other: the error comes in that pass, on every rank, and says what helps.
 func TestOutputUnusedInLoss(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m, model, err := newOutputs(pg, nil)
 		if err != nil {
 			return err
@@ -369,7 +369,7 @@ func TestOutputUnusedInLoss(t *testing.T) {
 // and nobody waits for what the others have. Another graph is an error on every
 // rank, in that pass.
 func TestStaticGraph(t *testing.T) {
-	onBuckets(t, Options{StaticGraph: true}, func(pg *comm.ProcessGroup, lags bool, opts *Options) error {
+	onBuckets(t, Options{StaticGraph: true}, func(pg *comm.ProcessGroup, isLagging bool, opts *Options) error {
 		m := newSwitches(pg.Device(), 4)
 		model, err := New(m, pg, opts)
 		if err != nil {
@@ -390,7 +390,7 @@ func TestStaticGraph(t *testing.T) {
 			}
 			theirs := m.w[2*(1-pg.Rank()%2)].Grad() // which this rank did not use
 			pending := m.w[1].Var().GradPending()
-			if cpu := pg.Device().String() == "cpu"; theirs == nil || cpu && pending != (lags && pass > 0) { // a GPU may be done by now
+			if cpu := pg.Device().String() == "cpu"; theirs == nil || cpu && pending != (isLagging && pass > 0) { // a GPU may be done by now
 				return fmt.Errorf("pass %d: gradient %v, known: %v", pass, theirs, !pending)
 			}
 			if err := errors.Join(opt.Step(), m.has(1, 4, 3, none)); err != nil {
@@ -426,9 +426,9 @@ func TestStaticGraphOfSeveralOutputs(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				own, mean := share(pg)
+				mine, mean := share(pg)
 				for range 3 {
-					y := model.Forward(autograd.FromSlice(pg.Device(), []float64{own}))
+					y := model.Forward(autograd.FromSlice(pg.Device(), []float64{mine}))
 					want := []float64{none, 2 * mean, 3 * mean, 2 * 4 * mean}
 					y = autograd.Add(y, model.Output((*m.list)[0]))
 					if all {
@@ -497,7 +497,7 @@ func TestSharedGradientAccumulatesBesideUnusedParameters(t *testing.T) {
 // What a static graph does not use, but a pass that only accumulates did, has a
 // gradient on this rank alone: that is found by the pass that reduces.
 func TestStaticGraphThatAccumulatesOthers(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, &Options{StaticGraph: true})
 		if err != nil {

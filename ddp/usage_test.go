@@ -44,9 +44,9 @@ func newWeave(width int, checkpoints bool) nn.Module {
 
 func (m weave) Forward(x *autograd.Variable) *autograd.Variable {
 	x = m.shared.Forward(x)
-	for _, own := range []nn.Module{m.a, m.b} {
+	for _, module := range []nn.Module{m.a, m.b} {
 		x = m.apply(func(x *autograd.Variable) *autograd.Variable {
-			return autograd.Tanh(own.Forward(m.apply(func(x *autograd.Variable) *autograd.Variable {
+			return autograd.Tanh(module.Forward(m.apply(func(x *autograd.Variable) *autograd.Variable {
 				return autograd.Tanh(m.shared.Forward(x))
 			}, x)))
 		}, x)
@@ -120,8 +120,8 @@ func checkpointsChangeNothing(pg *comm.ProcessGroup, opts *Options) error {
 
 // A pass that fails in a recomputation on one rank is told to all, and the next
 // one trains on.
-func TestAFailedRecomputationIsToldToAll(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+func TestAFailedRecomputationFailsOnAllRanks(t *testing.T) {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		fail := &failsAgain{}
 		m := nn.Checkpoint(nn.Sequential(times{w}, applied{fail}))
@@ -139,7 +139,7 @@ func TestAFailedRecomputationIsToldToAll(t *testing.T) {
 			err = errors.Join(err, opt.Step())
 			opt.ZeroGrad()
 			var missing *reducer.MissingGradientError
-			if told := errors.As(err, &missing) && strings.Contains(err.Error(), errInjected.Error()); told != (step == 1) || !told && err != nil {
+			if isMissing := errors.As(err, &missing) && strings.Contains(err.Error(), errInjected.Error()); isMissing != (step == 1) || !isMissing && err != nil {
 				return fmt.Errorf("step %d: got %v", step, err)
 			}
 		}
@@ -190,10 +190,10 @@ func TestReductionsOverlapCheckpoints(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				begun := time.Now()
+				start := time.Now()
 				err = model.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
 				if pg.Rank() == 0 {
-					took = time.Since(begun)
+					took = time.Since(start)
 				}
 				return err
 			})
@@ -291,7 +291,7 @@ func TestFreezeOnOneRank(t *testing.T) {
 		{"another on each", func(rank int) (int, bool) { return rank, true }, 0, []string{`"0.weight" float32[4 4] on rank 1`, `"0.weight" float32[4 4], frozen, on rank 0`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+			onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 				net := mlp(4, device.Float32)
 				if i, frozen := c.freeze(pg.Rank()); frozen {
 					net.Parameters()[i].Freeze()
@@ -364,7 +364,7 @@ func TestFreezeAfterNew(t *testing.T) {
 // What was frozen when New saw it has no place in the buckets: trained all the
 // same, its replicas would drift apart.
 func TestUnfreezeAfterNew(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) (err error) {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) (err error) {
 		net := mlp(4, device.Float64)
 		net.Parameters()[2].Freeze()
 		model, err := New(net, pg, nil)
@@ -448,7 +448,7 @@ func evaluation(t *testing.T, ranks int) {
 // A wrapped model has the state of its module, without a prefix: each loads the
 // other's, and ranks that load the same train on alike.
 func TestStateOfAWrappedModel(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		net, plain := mlp(4, device.Float64), mlp(4, device.Float64)
 		if err := nn.Place(plain, pg.Device(), 7); err != nil {
 			return err
@@ -521,7 +521,7 @@ func TestAveragesFollowCommittedSteps(t *testing.T) {
 
 // Recover takes an optimizer's averages along.
 func TestRecoverAverages(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		opt := must.New(optim.NewSGD([]*nn.Parameter{w}, &optim.SGDOptions{LR: 1}))
 		averages := must.New(optim.NewEMA(times{w}, opt, &optim.EMAOptions{Decay: 0.5}))
@@ -553,7 +553,7 @@ func TestRecoverAverages(t *testing.T) {
 
 // Recover leaves frozen parameters frozen, and gives them rank 0's values.
 func TestRecoverFrozenParameters(t *testing.T) {
-	onAll(t, func(pg *comm.ProcessGroup, lags bool) error {
+	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		net := mlp(4, device.Float64)
 		net.Parameters()[0].Freeze()
 		opt := must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.1}))

@@ -213,10 +213,10 @@ func TestMLPHooks(t *testing.T) {
 		return dir, ls
 	}
 	_, want := train()
-	for hook, within := range map[string]float64{"bf16": 1e-4, "fp16": 1e-4, "int8": 1e-3, "powersgd": 1e-2} {
+	for hook, tolerance := range map[string]float64{"bf16": 1e-4, "fp16": 1e-4, "int8": 1e-3, "powersgd": 1e-2} {
 		dir, got := train("--hook", hook)
 		checkTrace(t, filepath.Join(dir, "trace.json"), 3*steps)
-		if slices.Equal(got, want) || math.Abs(got[steps-1]/want[steps-1]-1) > within {
+		if slices.Equal(got, want) || math.Abs(got[steps-1]/want[steps-1]-1) > tolerance {
 			t.Errorf("%s: losses %v, want nearly %v", hook, got, want)
 		}
 	}

@@ -104,7 +104,7 @@ func TestGorgoniaUsage(t *testing.T) {
 
 // A program that uses none of Gorgonia links none of it: gorgonia.org/tensor alone, with
 // Arrow and protobuf, makes a program three times as large.
-func TestProgramsLinkNoGorgonia(t *testing.T) {
+func TestProgramsContainNoGorgonia(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./toy", "./fashion", "./gpt", "./custom", "./recover").Output()
 	if err != nil {
 		t.Fatal(err)

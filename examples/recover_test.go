@@ -68,7 +68,7 @@ func TestRecoverFromACheckpoint(t *testing.T) {
 		t.Errorf("parameters by rank: %v, want %v", hashes(got), hashes(want))
 	}
 	compareOutcomes(t, outcome(t, dir), outcome(t, whole))
-	if begun := regexp.MustCompile(`rank 1: begins at step [1-9]\d*\n`); !begun.MatchString(got) {
+	if start := regexp.MustCompile(`rank 1: begins at step [1-9]\d*\n`); !start.MatchString(got) {
 		t.Errorf("rank 1 did not begin behind a checkpoint in\n%s", got)
 	}
 }

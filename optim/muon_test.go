@@ -124,7 +124,7 @@ func TestMuonDividedIsMuonUndivided(t *testing.T) {
 					defer pg.Close()
 					opt := newMuon(muonModel(pg.Device()))
 					divide := func() {
-						if err := opt.Divide(pg.Rank(), pg.Size(), func(all, own device.Tensor) error { return pg.AllGather(all, own).Wait(ctx) }); err != nil {
+						if err := opt.Divide(pg.Rank(), pg.Size(), func(all, mine device.Tensor) error { return pg.AllGather(all, mine).Wait(ctx) }); err != nil {
 							t.Error(err)
 						}
 					}

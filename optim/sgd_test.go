@@ -290,15 +290,15 @@ func TestPendingOutcomes(t *testing.T) {
 		what         string
 		flag         byte  // that the device sees
 		err          error // the outcome
-		own          bool  // the second gradient has flags of its own, which are not raised
+		secondFlags  bool  // the second gradient has flags of its own, which are not raised
 		none         bool  // there are no flags
 		inconsistent bool
 	}{
 		{what: "good"},
 		{what: "skipped", flag: 1, err: skipped{}},
 		{what: "lost", err: lost, inconsistent: true},
-		{what: "flags of their own", flag: 1, err: skipped{}, own: true},
-		{what: "flags of their own, lost", err: lost, own: true},
+		{what: "flags of their own", flag: 1, err: skipped{}, secondFlags: true},
+		{what: "flags of their own, lost", err: lost, secondFlags: true},
 		{what: "no flags, lost", err: lost, none: true},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -312,7 +312,7 @@ func TestPendingOutcomes(t *testing.T) {
 				switch {
 				case c.none:
 					o.skip = device.Tensor{}
-				case c.own && i == 1:
+				case c.secondFlags && i == 1:
 					o.skip = device.HostTensor([]byte{0}, device.Invalid)
 				}
 				p.Var().SetGradSink(o)

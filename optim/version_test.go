@@ -84,15 +84,15 @@ func TestWritesAreCounted(t *testing.T) {
 			if n := of(w.Var(), e.Update); n != 0 {
 				t.Errorf("%s of %v: an update of the averages counts %d times", name, dt, n)
 			}
-			within := uint64(0)
+			swapped := uint64(0)
 			if n := of(w.Var(), func() error {
 				before := w.Var().Version()
 				return e.With(func() error {
-					within = w.Var().Version() - before
+					swapped = w.Var().Version() - before
 					return nil
 				})
-			}); within == 0 || n == within {
-				t.Errorf("%s of %v: averages in the place count %d times, and %d when they are gone", name, dt, within, n)
+			}); swapped == 0 || n == swapped {
+				t.Errorf("%s of %v: averages in the place count %d times, and %d when they are gone", name, dt, swapped, n)
 			}
 			state := map[string]*autograd.Variable{"w": autograd.Zeros(dev, dt, 2), "idle": idle.Var()}
 			if n, self := of(w.Var(), func() error { return nn.LoadState(t.Context(), m, state) }), of(idle.Var(), func() error { return nn.LoadState(t.Context(), m, state) }); n != 1 || self != 0 {

@@ -11,12 +11,12 @@ import (
 // the number of ranks before they are rounded, so that sums do not leave the range
 // of the type; gradients below 6e-8 are lost. hook is what reduces them then; nil:
 // AllReduce.
-func FP16(hook reducer.Hook) reducer.Hook { return &cast{dt: device.Float16, hook: or(hook)} }
+func FP16(hook reducer.Hook) reducer.Hook { return &cast{dt: device.Float16, hook: orAllReduce(hook)} }
 
 // BF16 reduces buckets in BFloat16: 2 bytes for each parameter, with 8 bits of
 // precision and all of Float32's range. hook is what reduces them then; nil:
 // AllReduce.
-func BF16(hook reducer.Hook) reducer.Hook { return &cast{dt: device.BFloat16, hook: or(hook)} }
+func BF16(hook reducer.Hook) reducer.Hook { return &cast{dt: device.BFloat16, hook: orAllReduce(hook)} }
 
 // cast reduces buckets in a smaller type. One that is no larger goes as it is.
 type cast struct {
@@ -52,7 +52,7 @@ func (c *cast) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if err := d.Kernels().Copy(d.Compute(), s.flat, b.Flat); err != nil {
 		return failed(b, err)
 	}
-	return behind(c.hook.Reduce(within(b, b.Name, s.flat, s.params, s.grads)), func() error { return put(b, s.flat) })
+	return andThen(c.hook.Reduce(hookBucket(b, b.Name, s.flat, s.params, s.grads)), func() error { return put(b, s.flat) })
 }
 
 func (c *cast) small(b reducer.GradBucket) (*small, error) {

@@ -37,9 +37,9 @@ func TestOnProcesses(t *testing.T) {
 
 // onRanks runs f on n ranks, or on devices that a host sees lag behind, or in a job
 // on what its devices are.
-func onRanks(t *testing.T, n int, lags bool, f func(pg *comm.ProcessGroup) error) {
+func onRanks(t *testing.T, n int, isLagging bool, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
-	if !lags || commtest.InJob() {
+	if !isLagging || commtest.InJob() {
 		commtest.OnRanks(t, n, nil, f)
 		return
 	}
@@ -59,8 +59,8 @@ func onBoth(t *testing.T, n int, f func(pg *comm.ProcessGroup) error) {
 		onRanks(t, n, false, f)
 		return
 	}
-	for _, lags := range []bool{false, true} {
-		t.Run(fmt.Sprint("lagging: ", lags), func(t *testing.T) { onRanks(t, n, lags, f) })
+	for _, isLagging := range []bool{false, true} {
+		t.Run(fmt.Sprint("lagging: ", isLagging), func(t *testing.T) { onRanks(t, n, isLagging, f) })
 	}
 }
 

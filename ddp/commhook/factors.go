@@ -16,16 +16,16 @@ type factors struct {
 	matrices  []matrix
 	rest      []pair        // gradients that are not compressed, and their places in first
 	converted []pair        // gradients of 16 bits, and the matrices that stand for them
-	spoilt    device.Tensor // a byte: the pass is not finite
+	invalid   device.Tensor // a byte: the pass is not finite
 }
 
 // matrix is a gradient that is compressed. Its factors lie as their transposes, as
 // rows are what a kernel makes orthonormal.
 type matrix struct {
-	grad           device.Tensor // [n m]
-	p, q           device.Tensor // [r n], [r m]
-	spareP, spareQ device.Tensor // random numbers
-	unsent         device.Tensor // [n m]; not there without error feedback
+	grad             device.Tensor // [n m]
+	p, q             device.Tensor // [r n], [r m]
+	randomP, randomQ device.Tensor // random numbers
+	unsent           device.Tensor // [n m]; not there without error feedback
 }
 
 // pair is a gradient and what stands for it.
@@ -94,7 +94,7 @@ func (h *PowerSGD) factors(b reducer.GradBucket) (*factors, error) {
 		return t
 	}
 	p, q, spares := array(dt, l.ps.size), array(dt, l.qs.size), array(dt, max(l.ps.size, l.qs.size))
-	f.spoilt = array(device.Uint8, 1)
+	f.invalid = array(device.Uint8, 1)
 	var kept, work device.Tensor
 	if !h.o.NoErrorFeedback {
 		kept = array(dt, l.unsent.size)
@@ -117,7 +117,7 @@ func (h *PowerSGD) factors(b reducer.GradBucket) (*factors, error) {
 			continue
 		}
 		m := matrix{
-			p: at.p.in(p), q: at.q.in(q), spareP: at.p.in(spares), spareQ: at.q.in(spares),
+			p: at.p.in(p), q: at.q.in(q), randomP: at.p.in(spares), randomQ: at.q.in(spares),
 			grad: g.Reshape(at.unsent.shape...),
 		}
 		if !work.IsZero() {
@@ -137,7 +137,7 @@ func (h *PowerSGD) factors(b reducer.GradBucket) (*factors, error) {
 
 // part is memory in the place of b that is one array to the hook below.
 func (h *PowerSGD) part(b reducer.GradBucket, name string, flat device.Tensor) reducer.GradBucket {
-	b = within(b, name, flat, []reducer.Param{{Name: name, Shape: flat.Shape, DType: flat.DType}}, []device.Tensor{flat})
+	b = hookBucket(b, name, flat, []reducer.Param{{Name: name, Shape: flat.Shape, DType: flat.DType}}, []device.Tensor{flat})
 	b.After = nil
 	return b
 }

@@ -27,26 +27,26 @@ func (AllReduce) String() string { return "all-reduce" }
 type Noop struct{}
 
 // Reduce does nothing.
-func (Noop) Reduce(b reducer.GradBucket) reducer.Reduction { return over{divide(b)} }
+func (Noop) Reduce(b reducer.GradBucket) reducer.Reduction { return completed{divide(b)} }
 
 func (Noop) String() string { return "no reduction" }
 
 // over is a Reduction that is over.
-type over struct{ err error }
+type completed struct{ err error }
 
-func (o over) Wait(context.Context) error { return o.err }
-func (o over) Sync(context.Context) error { return o.err }
+func (c completed) Wait(context.Context) error { return c.err }
+func (c completed) Sync(context.Context) error { return c.err }
 
 // failed is a Reduction that this rank cannot take part in. The others would wait
 // for it: the group is aborted.
 func failed(b reducer.GradBucket, err error) reducer.Reduction {
 	err = fmt.Errorf("commhook: rank %d: %s: %w", b.Rank, b.Name, err)
 	b.Group.Abort(err)
-	return over{err}
+	return completed{err}
 }
 
 // or is the hook, or an all-reduce where there is none.
-func or(h reducer.Hook) reducer.Hook {
+func orAllReduce(h reducer.Hook) reducer.Hook {
 	if h == nil {
 		return AllReduce{}
 	}
@@ -70,7 +70,7 @@ func scale(b reducer.GradBucket, factor float64) error {
 // within is a bucket of memory of the hook's own, in the place of b: it holds what
 // the compute stream was given so far, to be summed. Of what is within b, it has
 // the names.
-func within(b reducer.GradBucket, name string, flat device.Tensor, params []reducer.Param, grads []device.Tensor) reducer.GradBucket {
+func hookBucket(b reducer.GradBucket, name string, flat device.Tensor, params []reducer.Param, grads []device.Tensor) reducer.GradBucket {
 	b.Name, b.Op, b.After, b.Flat, b.Params, b.Grads = name, comm.Sum, b.Ready(flat.Bytes()), flat, params, grads
 	return b
 }
@@ -85,7 +85,7 @@ type Func func(b reducer.GradBucket) (averages device.Tensor, done reducer.Reduc
 // Reduce calls f.
 func (f Func) Reduce(b reducer.GradBucket) reducer.Reduction {
 	averages, done := f(b)
-	return behind(done, func() error { return put(b, averages) })
+	return andThen(done, func() error { return put(b, averages) })
 }
 
 // SizeError says that a hook did not make as many numbers of a bucket as are in it.
@@ -112,18 +112,20 @@ func put(b reducer.GradBucket, t device.Tensor) error {
 }
 
 // behind is a reduction behind which there is something left to enqueue.
-func behind(r reducer.Reduction, last func() error) reducer.Reduction { return &followed{r, last} }
-
-type followed struct {
-	reducer.Reduction
-	last func() error
+func andThen(r reducer.Reduction, then func() error) reducer.Reduction {
+	return &reductionThen{r, then}
 }
 
-func (f *followed) Wait(ctx context.Context) error {
+type reductionThen struct {
+	reducer.Reduction
+	then func() error
+}
+
+func (f *reductionThen) Wait(ctx context.Context) error {
 	if err := f.Reduction.Wait(ctx); err != nil {
 		return err
 	}
-	return f.last()
+	return f.then()
 }
 
-func (f *followed) Times() (begun, ended profile.Moment) { return reducer.Times(f.Reduction) }
+func (f *reductionThen) Times() (started, ended profile.Moment) { return reducer.Times(f.Reduction) }

@@ -22,9 +22,9 @@ import (
 // hookCase is a hook that averages over all ranks, and how far a gradient may be
 // off, as a part of the largest.
 type hookCase struct {
-	name   string
-	within float64
-	make   func() reducer.Hook
+	name      string
+	tolerance float64
+	make      func() reducer.Hook
 }
 
 // every is one of each, and some within others.
@@ -66,9 +66,9 @@ func TestDefaultDDPCommHooks(t *testing.T) {
 	eachHook(t, func(t *testing.T, c hookCase) {
 		for _, dt := range []device.DType{device.Float32, device.Float64} {
 			for _, ranks := range commtest.Sizes(t, 1, 2, 3) {
-				prescaled, lags := ranks != 3, ranks > 1
+				prescaled, isLagging := ranks != 3, ranks > 1
 				t.Run(fmt.Sprintf("%v, %d ranks", dt, ranks), func(t *testing.T) {
-					onRanks(t, ranks, lags, func(pg *comm.ProcessGroup) error {
+					onRanks(t, ranks, isLagging, func(pg *comm.ProcessGroup) error {
 						e, err := newEngine(pg, matrices(dt), c.make(), prescaled)
 						if err != nil {
 							return err
@@ -83,8 +83,8 @@ func TestDefaultDDPCommHooks(t *testing.T) {
 							}
 							want := mean(e.params, ranks, func(rank int) [][]float64 { return random(e.params, rank, pass) })
 							for i, p := range e.params {
-								if d := off(got[i], want[i]); !(d <= c.within) {
-									return fmt.Errorf("pass %d: the gradient %v is off by %v, want at most %v", pass, p, d, c.within)
+								if d := off(got[i], want[i]); !(d <= c.tolerance) {
+									return fmt.Errorf("pass %d: the gradient %v is off by %v, want at most %v", pass, p, d, c.tolerance)
 								}
 							}
 						}
@@ -143,8 +143,8 @@ func TestNonFiniteGradients(t *testing.T) {
 				var got [][]float64
 				for pass := range last + 1 {
 					grads := random(e.params, pg.Rank(), pass)
-					v, spoilt := bad[pass]
-					if spoilt && pg.Rank() == 1 {
+					v, isInvalid := bad[pass]
+					if isInvalid && pg.Rank() == 1 {
 						grads[0][77], grads[1][5] = v, v
 					}
 					if got, err = e.pass(grads); err != nil {
@@ -152,15 +152,15 @@ func TestNonFiniteGradients(t *testing.T) {
 					}
 					for i := range e.params {
 						finite := !slices.ContainsFunc(got[i], func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
-						if spoilt && i < 2 && finite || !spoilt && !finite {
+						if isInvalid && i < 2 && finite || !isInvalid && !finite {
 							return fmt.Errorf("pass %d: the gradient %v is finite: %v", pass, e.params[i], finite)
 						}
 					}
 				}
 				want := mean(e.params, ranks, func(rank int) [][]float64 { return random(e.params, rank, last) })
 				for i, p := range e.params {
-					if d := off(got[i], want[i]); !(d <= c.within) {
-						return fmt.Errorf("the gradient %v of the last pass is off by %v, want at most %v", p, d, c.within)
+					if d := off(got[i], want[i]); !(d <= c.tolerance) {
+						return fmt.Errorf("the gradient %v of the last pass is off by %v, want at most %v", p, d, c.tolerance)
 					}
 				}
 				return nil
@@ -355,10 +355,10 @@ func TestSteadyState(t *testing.T) {
 func TestReduceDoesNotWait(t *testing.T) {
 	commtest.OutsideJobs(t) // the ranks share a channel
 	eachHook(t, func(t *testing.T, c hookCase) {
-		for _, lags := range []bool{false, true} {
-			t.Run(fmt.Sprint("lagging: ", lags), func(t *testing.T) {
+		for _, isLagging := range []bool{false, true} {
+			t.Run(fmt.Sprint("lagging: ", isLagging), func(t *testing.T) {
 				through := make(chan struct{})
-				onRanks(t, 3, lags, func(pg *comm.ProcessGroup) error {
+				onRanks(t, 3, isLagging, func(pg *comm.ProcessGroup) error {
 					e, err := newEngine(pg, matrices(device.Float32), c.make(), true)
 					if err != nil {
 						return err

@@ -27,8 +27,8 @@ import (
 func Int8() reducer.Hook { return &quantized{} }
 
 type quantized struct {
-	mem   memory[*numbers]
-	relay relay
+	mem      memory[*numbers]
+	twoPhase twoPhase
 }
 
 func (*quantized) String() string { return fmt.Sprintf("8 bits in blocks of %d", kernels.QuantBlock) }
@@ -57,9 +57,9 @@ func (q *quantized) Reduce(b reducer.GradBucket) reducer.Reduction {
 	}
 	first := b.Group.With(comm.CallOptions{Name: b.Name, After: b.Ready(n.whole.Bytes())})
 	if b.Group.Size() == 2 {
-		return behind(first.AllGather(n.got, n.mine), n.add)
+		return andThen(first.AllGather(n.got, n.mine), n.add)
 	}
-	return q.relay.start(first.AllToAll(n.got, n.whole), func() (reducer.Reduction, error) {
+	return q.twoPhase.start(first.AllToAll(n.got, n.whole), func() (reducer.Reduction, error) {
 		err := n.requantize()
 		return b.Group.With(comm.CallOptions{Name: b.Name}).AllGather(n.whole, n.mine), err
 	}, n.dequantize)

@@ -44,7 +44,7 @@ func PostLocalSGD(opts *PostLocalSGDOptions) reducer.Hook {
 	if o.StartAfter == 0 {
 		o.StartAfter = 100
 	}
-	o.Hook = or(o.Hook)
+	o.Hook = orAllReduce(o.Hook)
 	return &postLocal{o: o}
 }
 
@@ -71,18 +71,18 @@ func (h *postLocal) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if h.passes <= h.o.StartAfter {
 		return h.o.Hook.Reduce(b)
 	}
-	among := 1
+	sharers := 1
 	if h.o.Subgroup != nil {
-		among = h.o.Subgroup.Size()
+		sharers = h.o.Subgroup.Size()
 	}
 	if b.Op == comm.Sum { // the gradients were divided for all
-		if err := scale(b, float64(b.Group.Size())/float64(among)); err != nil {
+		if err := scale(b, float64(b.Group.Size())/float64(sharers)); err != nil {
 			return failed(b, err)
 		}
 		b.After = nil
 	}
-	if among == 1 {
-		return over{}
+	if sharers == 1 {
+		return completed{}
 	}
 	b.Group = h.o.Subgroup
 	return h.o.Hook.Reduce(b)

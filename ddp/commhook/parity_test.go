@@ -74,9 +74,9 @@ func TestDDPHookParity(t *testing.T) {
 func TestLossOfLossyHooks(t *testing.T) {
 	const steps = 120
 	hooks := []struct {
-		name   string
-		within float64
-		hook   func() reducer.Hook
+		name      string
+		tolerance float64
+		hook      func() reducer.Hook
 	}{
 		{"BF16", 0.01, func() reducer.Hook { return commhook.BF16(nil) }},
 		{"FP16", 0.01, func() reducer.Hook { return commhook.FP16(nil) }},
@@ -105,8 +105,8 @@ func TestLossOfLossyHooks(t *testing.T) {
 			if pg.Rank() == 0 {
 				t.Logf("%s: loss %v, without a hook %v, %+.2g%%", c.name, got, want, 100*(got/want-1))
 			}
-			if !(got/want-1 <= c.within) {
-				return fmt.Errorf("%s: a loss of %v, want %v and %v%% at most more", c.name, got, want, 100*c.within)
+			if !(got/want-1 <= c.tolerance) {
+				return fmt.Errorf("%s: a loss of %v, want %v and %v%% at most more", c.name, got, want, 100*c.tolerance)
 			}
 			if err := agree(pg, c.name+": the parameters", params); err != nil {
 				return err
@@ -123,7 +123,7 @@ func TestPostLocalSGD(t *testing.T) {
 	cases := []struct {
 		period    int
 		subgroups bool
-		within    float64
+		tolerance float64
 	}{{1, false, 1e-4}, {4, false, 0.05}, {4, true, 0.05}}
 	onRanks(t, 4, false, func(pg *comm.ProcessGroup) error {
 		want, _, err := run{hook: plain, steps: steps}.train(pg)
@@ -140,7 +140,7 @@ func TestPostLocalSGD(t *testing.T) {
 				o.Subgroup = pairs
 			}
 			averager := commhook.NewAverager(pg, &commhook.AveragerOptions{Period: c.period, StartAfter: start})
-			together, averaged := 0, 0
+			equalSteps, averaged := 0, 0
 			got, params, err := run{steps: steps,
 				hook: always(func() reducer.Hook { return commhook.PostLocalSGD(&o) }),
 				each: func(m *ddp.Model) error {
@@ -157,7 +157,7 @@ func TestPostLocalSGD(t *testing.T) {
 						return errors.New("the parameters in a subgroup differ")
 					}
 					if all[0] == all[1] && all[1] == all[2] && all[2] == all[3] {
-						together++
+						equalSteps++
 					}
 					before := params[0].Version()
 					err = averager.Step(context.Background(), params)
@@ -168,11 +168,11 @@ func TestPostLocalSGD(t *testing.T) {
 			if err != nil {
 				return fmt.Errorf("%+v: %w", c, err)
 			}
-			if !(math.Abs(got/want-1) <= c.within) {
+			if !(math.Abs(got/want-1) <= c.tolerance) {
 				return fmt.Errorf("%+v: a loss of %v, want %v", c, got, want)
 			}
-			if together != start {
-				return fmt.Errorf("%+v: the replicas were alike behind %d of %d steps, want %d", c, together, steps, start)
+			if equalSteps != start {
+				return fmt.Errorf("%+v: the replicas were alike behind %d of %d steps, want %d", c, equalSteps, steps, start)
 			}
 			if want := (steps - start) / c.period; averaged != want {
 				return fmt.Errorf("%+v: %d writes to a parameter count as averages, want %d", c, averaged, want)
@@ -222,8 +222,8 @@ func TestAccumulateGradientsNoSync(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if d := off(got, want); !(d <= c.within) || c.name == "AllReduce" && d != 0 {
-				return fmt.Errorf("the gradients are off by %v, want at most %v", d, c.within)
+			if d := off(got, want); !(d <= c.tolerance) || c.name == "AllReduce" && d != 0 {
+				return fmt.Errorf("the gradients are off by %v, want at most %v", d, c.tolerance)
 			}
 			return nil
 		})

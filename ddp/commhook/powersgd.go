@@ -68,13 +68,13 @@ func (e *PowerSGDOptionError) Error() string {
 // that differ between ranks, as a failure may leave them, do no harm: those that a pass
 // ends with are the same.
 type PowerSGD struct {
-	o      PowerSGDOptions
-	passes int
-	mem    memory[*factors]
-	relay  relay
-	dev    device.Device
-	kept   map[string]device.Tensor // by its name in a state: what is in use
-	loaded map[string]device.Tensor // in the host's memory: what LoadState was given and no pass has used
+	o        PowerSGDOptions
+	passes   int
+	mem      memory[*factors]
+	twoPhase twoPhase
+	dev      device.Device
+	kept     map[string]device.Tensor // by its name in a state: what is in use
+	loaded   map[string]device.Tensor // in the host's memory: what LoadState was given and no pass has used
 }
 
 // NewPowerSGD is a PowerSGD. The error is a [*PowerSGDOptionError].
@@ -98,7 +98,7 @@ func NewPowerSGD(opts *PowerSGDOptions) (*PowerSGD, error) {
 	if o.MinCompression == 0 {
 		o.MinCompression = 2
 	}
-	o.Hook = or(o.Hook)
+	o.Hook = orAllReduce(o.Hook)
 	return &PowerSGD{o: o, kept: map[string]device.Tensor{}, loaded: map[string]device.Tensor{}}, nil
 }
 
@@ -130,7 +130,7 @@ func (h *PowerSGD) Reduce(b reducer.GradBucket) reducer.Reduction {
 	}
 	first := f.first
 	first.After = b.Ready(first.Flat.Bytes())
-	return h.relay.start(h.o.Hook.Reduce(first), func() (reducer.Reduction, error) {
+	return h.twoPhase.start(h.o.Hook.Reduce(first), func() (reducer.Reduction, error) {
 		err := f.iterate()
 		return h.o.Hook.Reduce(f.second), err
 	}, func() error { return h.restore(f) })
@@ -155,7 +155,7 @@ func (h *PowerSGD) project(f *factors) error {
 				return err
 			}
 		}
-		if err := k.Orthonormalize(s, m.q, m.spareQ); err != nil {
+		if err := k.Orthonormalize(s, m.q, m.randomQ); err != nil {
 			return err
 		}
 		if err := k.MatMul(s, m.p, device.Store, m.q, false, m.grad, true); err != nil {
@@ -174,7 +174,7 @@ func (h *PowerSGD) project(f *factors) error {
 func (f *factors) iterate() error {
 	k, s := f.device()
 	for _, m := range f.matrices {
-		if err := k.Orthonormalize(s, m.p, m.spareP); err != nil {
+		if err := k.Orthonormalize(s, m.p, m.randomP); err != nil {
 			return err
 		}
 		if err := k.MatMul(s, m.q, device.Store, m.p, false, m.grad, false); err != nil {
@@ -214,11 +214,11 @@ func (h *PowerSGD) restore(f *factors) error {
 // sent.
 func (f *factors) keep() error {
 	k, s := f.device()
-	if err := k.Fill(s, f.spoilt, 0); err != nil {
+	if err := k.Fill(s, f.invalid, 0); err != nil {
 		return err
 	}
 	if len(f.rest) > 0 { // the sums over the ranks, beside the Ps, which are orthonormal
-		if err := k.NonFinite(s, f.spoilt, f.first.Flat); err != nil {
+		if err := k.NonFinite(s, f.invalid, f.first.Flat); err != nil {
 			return err
 		}
 	}
@@ -227,12 +227,12 @@ func (f *factors) keep() error {
 		if err := k.MatMul(s, m.grad, share, m.p, true, m.q, false); err != nil {
 			return err
 		}
-		if err := k.NonFinite(s, f.spoilt, m.grad); err != nil {
+		if err := k.NonFinite(s, f.invalid, m.grad); err != nil {
 			return err
 		}
 	}
 	for _, m := range f.matrices {
-		if err := k.SGD(s, kernels.SGDStep{Param: m.unsent, Grad: m.grad, LR: -1, WeightDecay: -1, Skip: f.spoilt}); err != nil {
+		if err := k.SGD(s, kernels.SGDStep{Param: m.unsent, Grad: m.grad, LR: -1, WeightDecay: -1, Skip: f.invalid}); err != nil {
 			return err
 		}
 	}

@@ -91,15 +91,15 @@ func TestPowerSGDErrorFeedback(t *testing.T) {
 			sum := make([]float64, len(want))
 			for pass := range passes + 1 {
 				grads := random(single, pg.Rank(), 0)
-				spoilt := pass == 3
-				if spoilt && pg.Rank() == 1 {
+				isInvalid := pass == 3
+				if isInvalid && pg.Rank() == 1 {
 					grads[0][5] = math.Inf(1)
 				}
 				got, err := e.pass(grads)
 				if err != nil {
 					return err
 				}
-				if spoilt {
+				if isInvalid {
 					continue
 				}
 				for j, v := range got[0] {
@@ -186,7 +186,7 @@ func TestPowerSGDHeadStart(t *testing.T) {
 			Grads:  []device.Tensor{all.Range(0, v), all.Range(v, all.Len()).Reshape(n, m)},
 		}
 		for pass := range 2 {
-			begun := pg.Device().Compute().Mark()
+			started := pg.Device().Compute().Mark()
 			clear(afters)
 			if err := h.Reduce(b).Wait(t.Context()); err != nil {
 				return err
@@ -202,7 +202,7 @@ func TestPowerSGDHeadStart(t *testing.T) {
 				if err := after.Sync(t.Context()); err != nil {
 					return err
 				}
-				if reached, err := begun.Done(); !reached || err != nil {
+				if reached, err := started.Done(); !reached || err != nil {
 					return fmt.Errorf("pass %d: %s is said to be ready before the pass began: %v", pass, name, err)
 				}
 			}

@@ -25,13 +25,13 @@ import (
 // of others.
 type faulty struct {
 	op
-	node, own string // what goes into the hash of a node, and into the operation's own
-	do        func() error
+	node, opHash string // what goes into the hash of a node, and into the operation's own
+	do           func() error
 }
 
 func (o *faulty) String() string        { return "faulty" }
 func (o *faulty) WriteHash(h hash.Hash) { h.Write([]byte(o.node)) }
-func (o *faulty) Hashcode() uint32      { return uint32(len(o.own)) }
+func (o *faulty) Hashcode() uint32      { return uint32(len(o.opHash)) }
 func (o *faulty) DiffWRT(int) []bool    { return []bool{true} }
 
 func (o *faulty) SymDiff(_ G.Nodes, _, grad *G.Node) (G.Nodes, error) { return G.Nodes{grad}, nil }
@@ -58,7 +58,7 @@ func TestATapeThatFails(t *testing.T) {
 		}
 		Build(func() error {
 			n.build(m.Use)
-			n.cost = G.Must(G.ApplyOp(&faulty{node: "faulty", own: "faulty", do: func() error {
+			n.cost = G.Must(G.ApplyOp(&faulty{node: "faulty", opHash: "faulty", do: func() error {
 				if step == 1 && pg.Rank() == 1 {
 					return errors.New("no luck")
 				}
@@ -178,9 +178,9 @@ func TestMachinesThatWouldNotTrain(t *testing.T) {
 				return err
 			}
 			defer vm.Close()
-			own := G.NewTapeMachine(n.g)
-			defer own.Close()
-			if err := errors.Join(n.let(0, 0, 1), own.RunAll()); err == nil || !strings.Contains(err.Error(), errNoPass.Error()) {
+			opHash := G.NewTapeMachine(n.g)
+			defer opHash.Close()
+			if err := errors.Join(n.let(0, 0, 1), opHash.RunAll()); err == nil || !strings.Contains(err.Error(), errNoPass.Error()) {
 				return fmt.Errorf("got %v, want %v", err, errNoPass)
 			}
 			return nil
@@ -191,7 +191,7 @@ func TestMachinesThatWouldNotTrain(t *testing.T) {
 // What a model cannot do with a graph is an error of NewTapeMachine's, by name, on
 // all ranks.
 func TestGraphErrors(t *testing.T) {
-	same := func(own string) *faulty { return &faulty{node: "same", own: own} }
+	same := func(opHash string) *faulty { return &faulty{node: "same", opHash: opHash} }
 	for _, c := range []struct {
 		want  string
 		build func(n *network, m *Model)

@@ -51,20 +51,20 @@ func (l *learnable) follow() error {
 		return nil
 	}
 	l.value = t.Buf.Addr()
-	return G.Let(l.node, l.over(t))
+	return G.Let(l.node, l.viewOf(t))
 }
 
 // view is the gradient as Gorgonia's solvers take it: memory t itself, until the
 // buckets move.
 func (l *learnable) view(t device.Tensor) G.Value {
 	if l.grad == nil || l.bucket.Addr() != t.Buf.Addr() {
-		l.grad, l.bucket = l.over(t), t.Buf
+		l.grad, l.bucket = l.viewOf(t), t.Buf
 	}
 	return l.grad
 }
 
 // over is a value of the kind of node's own, over t's memory.
-func (l *learnable) over(t device.Tensor) G.Value {
+func (l *learnable) viewOf(t device.Tensor) G.Value {
 	_, scalar := l.node.Value().(G.Scalar)
 	if scalar {
 		l.held = append(l.held, t.Buf.Owner()) // nothing else does

@@ -14,9 +14,9 @@ import (
 // Machine is a tape machine whose runs average a model's gradients. It is a
 // [G.VM], driven by the model's goroutine.
 type Machine struct {
-	model   *Model
-	vm      G.VM
-	checked bool // that learnables' gradients are in the buckets
+	model           *Model
+	vm              G.VM
+	hasCheckedGrads bool // that learnables' gradients are in the buckets
 }
 
 var _ G.VM = (*Machine)(nil)
@@ -143,15 +143,15 @@ func distinct(g *G.ExprGraph) error {
 // package documentation. A panic of what computes a gradient is one of RunAll's.
 func (t *Machine) RunAll() error {
 	m := t.model
-	begun := m.mark()
+	start := m.mark()
 	err := m.begin()
 	if err == nil {
 		err = t.vm.RunAll()
 	}
 	p, turned := m.pass, m.pass.turned
 	m.pass = nil
-	if turned != nil && begun != nil {
-		m.trace.Add(profile.Span{Track: profile.Compute, Name: "forward", Begin: begun, End: turned})
+	if turned != nil && start != nil {
+		m.trace.Add(profile.Span{Track: profile.Compute, Name: "forward", Begin: start, End: turned})
 		m.span("backward", turned, profile.Arg{Name: "reduces", Value: !m.noSync}, profile.Arg{Name: "buckets", Value: len(m.reducer.Stats().Buckets)})
 	}
 	if p.err != nil {
@@ -159,8 +159,8 @@ func (t *Machine) RunAll() error {
 	}
 	// The other ranks are told, whatever went wrong here.
 	finished := m.reducer.Finish(context.Background(), err) // bounded by the calls' own timeouts
-	if err == nil && finished == nil && !t.checked {
-		t.checked = true
+	if err == nil && finished == nil && !t.hasCheckedGrads {
+		t.hasCheckedGrads = true
 		err = m.check()
 	}
 	if p.thrown != nil {

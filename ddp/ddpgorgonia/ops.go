@@ -143,7 +143,7 @@ func (o *ready) do(in []G.Value) (G.Value, error) {
 		return nil, err // in time for the program to end by itself: see comm.AsyncErrorHandling
 	}
 	l, compute := m.learnables[o.i], m.pg.Device().Compute()
-	begun := m.mark()
+	start := m.mark()
 	dst, fresh := l.view(m.reducer.Grad(o.i)), m.reducer.Fresh(o.i)
 	written, err := in[0], error(nil)
 	switch {
@@ -161,7 +161,7 @@ func (o *ready) do(in []G.Value) (G.Value, error) {
 			return nil, fmt.Errorf("gradient of %q: %w", l.Name(), err)
 		}
 	}
-	m.span(o.String(), begun)
+	m.span(o.String(), start)
 	m.reducer.Ready(o.i, compute.Mark())
 	return dst, nil
 }
@@ -217,8 +217,8 @@ func (m *Model) mark() profile.Moment {
 }
 
 // span records what began at a moment of mark's.
-func (m *Model) span(name string, begun profile.Moment, args ...profile.Arg) {
-	if begun != nil {
-		m.trace.Add(profile.Span{Track: profile.Compute, Name: name, Begin: begun, End: m.mark(), Args: args})
+func (m *Model) span(name string, start profile.Moment, args ...profile.Arg) {
+	if start != nil {
+		m.trace.Add(profile.Span{Track: profile.Compute, Name: name, Begin: start, End: m.mark(), Args: args})
 	}
 }

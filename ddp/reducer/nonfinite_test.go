@@ -37,10 +37,10 @@ func TestNonFinite(t *testing.T) {
 		{"the first in a bucket", 0, map[int]map[int]float64{1: {0: nan, 1: nan, 3: inf}}, -1, []NonFinite{{1, 0, "b", 3}}, ""},
 		{"beside one that is missing", 1e-6, map[int]map[int]float64{1: {2: nan}}, 1, []NonFinite{{1, 1, "c", 1}}, `no gradient in this backward pass for parameter "b" on rank 0`},
 	} {
-		for _, lags := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, lags), func(t *testing.T) {
+		for _, isLagging := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, isLagging), func(t *testing.T) {
 				devices := lagging(3)
-				if !lags {
+				if !isLagging {
 					devices = []device.Device{cpu.New(nil), cpu.New(nil), cpu.New(nil)}
 				}
 				commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
@@ -77,7 +77,7 @@ func TestNonFinite(t *testing.T) {
 							return fmt.Errorf("pass %d: it says %q, want %q", pass, err, c.says)
 						}
 						mine := len(c.bad[rank]) > 0 || rank == 0 && c.lacks >= 0
-						if (known != nil) != (mine || !lags) {
+						if (known != nil) != (mine || !isLagging) {
 							return fmt.Errorf("pass %d: Finish returned %v; this rank's own fault: %v", pass, known, mine)
 						}
 					}

@@ -14,9 +14,9 @@ import (
 // What an engine rejects is an outcome like others: it is there to be asked for,
 // the next pass adds nothing to this one's gradients, and starts afresh.
 func TestReject(t *testing.T) {
-	for _, lags := range []bool{false, true} {
+	for _, isLagging := range []bool{false, true} {
 		devices := lagging(2)
-		if !lags {
+		if !isLagging {
 			devices = []device.Device{cpu.New(nil), cpu.New(nil)}
 		}
 		commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {

@@ -233,7 +233,7 @@ func (k faultyKernels) Fill(s device.Stream, dst device.Tensor, v float64) error
 
 // What the reducer cannot do on one rank, here clearing the flags of a failed
 // pass, is told to all: none of them may apply the step alone.
-func TestTheReducersOwnFailureIsToldToAll(t *testing.T) {
+func TestAFailureOfTheReducerFailsOnAllRanks(t *testing.T) {
 	var fails [2]bool
 	var devices []device.Device
 	for rank := range fails {

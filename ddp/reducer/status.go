@@ -78,13 +78,13 @@ func (s *status) clear() error {
 // setUsed sets the words of the parameters. absent are those for which this rank has no gradient. The
 // outcome of the pass before must be known, so that hostUsed is free.
 func (s *status) setUsed(absent []bool) error {
-	word := one(s.words.DType)
-	used := s.hostUsed.Slice(0, len(absent)*len(word))
+	set := one(s.words.DType)
+	used := s.hostUsed.Slice(0, len(absent)*len(set))
 	host := used.Host()
 	clear(host)
 	for i, is := range absent {
 		if !is {
-			copy(host[i*len(word):], word)
+			copy(host[i*len(set):], set)
 		}
 	}
 	words := s.words.Range(2*s.ranks+stopWords, s.len())

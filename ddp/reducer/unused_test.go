@@ -48,9 +48,9 @@ func TestStatusOfAllTypes(t *testing.T) {
 							return fmt.Errorf("pass %d: zeroed are %v, want the second", pass, r.fresh)
 						}
 					}
-					told := len(bytes.Trim(r.status.words.Buf.Host(), "\x00")) > 0
-					if told != (unused == UnusedFound) {
-						return fmt.Errorf("the status of the last pass is not zero: %v", told)
+					wroteStatus := len(bytes.Trim(r.status.words.Buf.Host(), "\x00")) > 0
+					if wroteStatus != (unused == UnusedFound) {
+						return fmt.Errorf("the status of the last pass is not zero: %v", wroteStatus)
 					}
 					return nil
 				})

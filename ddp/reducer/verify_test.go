@@ -13,9 +13,9 @@ import (
 func TestVerify(t *testing.T) {
 	onRanks(t, func(pg *comm.ProcessGroup) error {
 		odd := pg.Rank() == 1
-		pick := func(own, others []string) []string {
+		pick := func(mine, others []string) []string {
 			if odd {
-				return own
+				return mine
 			}
 			return others
 		}

@@ -52,9 +52,9 @@ func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit fun
 			size = max(size, device.Shape(s.Shape).Len()*s.DType.Size())
 		}
 	}
-	own := map[string]device.Tensor{}
+	held := map[string]device.Tensor{}
 	for _, h := range mine {
-		own[h.Name] = h.t
+		held[h.Name] = h.t
 	}
 	dev := pg.Device()
 	buf, err := dev.Alloc(size)
@@ -72,7 +72,7 @@ func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit fun
 			if p.rank != pg.Rank() || p.Lo == p.Hi {
 				continue
 			}
-			if err := dev.Copy(dev.Compute(), flat.Range(p.Lo, p.Hi).Buf, own[name].Buf); err != nil {
+			if err := dev.Copy(dev.Compute(), flat.Range(p.Lo, p.Hi).Buf, held[name].Buf); err != nil {
 				pg.Abort(err) // the others would take what they get for whole
 				return fmt.Errorf("%s: %w", name, err)
 			}

@@ -55,7 +55,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	if step == nil {
 		step = m.step
 	}
-	s.join = joining{on: true, own: o.Step != nil}
+	s.join = joining{on: true, customStep: o.Step != nil}
 	defer func() { s.join = joining{} }()
 	return m.Model.Join(&ddp.JoinOptions{
 		DivideByActive: o.DivideByActive, StopEarly: o.StopEarly, With: append([]ddp.Joinable{step}, o.With...),
@@ -70,9 +70,9 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 
 // joining is what goes on within Join.
 type joining struct {
-	on   bool
-	own  bool // the program's function makes the steps
-	owes bool // a pass was reduced, and nobody has begun a step behind it
+	on         bool
+	customStep bool // the program's function makes the steps
+	owes       bool // a pass was reduced, and nobody has begun a step behind it
 }
 
 // steps are the optimizer's as [ddp.Model.Join] has a rank make them that has no

@@ -102,7 +102,7 @@ func (o *Optimizer[O]) ClipGradNorm(max float64) (norm *autograd.Variable, err e
 // ClipGradPNorm is [optim.ClipGradPNorm] for the gradients of the whole model, as
 // ClipGradNorm is optim.ClipGradNorm.
 func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, err error) {
-	if join := &o.shards.join; join.on && !join.own {
+	if join := &o.shards.join; join.on && !join.customStep {
 		return nil, fmt.Errorf("zero: rank %d: gradients clipped within Join, where ranks without inputs do not: JoinOptions.Step is what does", o.shards.pg.Rank())
 	}
 	group := o.Group()
@@ -134,7 +134,7 @@ func (o *Optimizer[O]) Step() error { return o.StepScaled(optim.Scaled{}) }
 func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 	join := &o.shards.join
 	join.owes = false
-	if join.on && !join.own && s.Err != nil {
+	if join.on && !join.customStep && s.Err != nil {
 		return fmt.Errorf("zero: rank %d: a scaled step within Join, where ranks without inputs make plain ones: JoinOptions.Step is what makes it", o.shards.pg.Rank())
 	}
 	if err := o.failed(); err != nil {
@@ -255,7 +255,7 @@ func (t *stepHook[O]) Complete() error {
 	works := make([]*comm.Work, len(o.shards.buckets))
 	for i := range o.shards.buckets {
 		b := &o.shards.buckets[i]
-		works[i] = o.shards.pg.With(comm.CallOptions{Name: b.name + " of parameters", After: b.done}).AllGather(b.flat, b.own)
+		works[i] = o.shards.pg.With(comm.CallOptions{Name: b.name + " of parameters", After: b.done}).AllGather(b.flat, b.shard)
 		if trace.On() {
 			trace.Add(profile.Span{
 				Track: profile.Communication, Name: "AllGather " + b.name, Begin: works[i].Started(), End: works[i].Ended(),

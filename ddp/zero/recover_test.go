@@ -47,9 +47,9 @@ type noted struct {
 
 func (n noted) Buffers() []*nn.Buffer { return []*nn.Buffer{n.note} }
 func (n noted) Parameters() []*nn.Parameter {
-	own := n.Module.Parameters()
+	params := n.Module.Parameters()
 	again := nn.Sequential(nn.Sequential(n.Module)).Parameters()[0] // "0.0.0.weight"
-	return append(own, n.frozen, again)
+	return append(params, n.frozen, again)
 }
 
 func (s *survivor) Kernels() device.Kernels { return brittle{kernels.Of(s.Device), s} }
@@ -75,8 +75,8 @@ func (s *survivor) restart() {
 	s.opt = nil
 }
 
-func survivors(t *testing.T, ranks int, lags bool) (all []*survivor) {
-	for _, d := range devices(t, ranks, lags) {
+func survivors(t *testing.T, ranks int, isLagging bool) (all []*survivor) {
+	for _, d := range devices(t, ranks, isLagging) {
 		s := &survivor{Device: d, updates: -1}
 		s.restart()
 		all = append(all, s)
@@ -85,7 +85,7 @@ func survivors(t *testing.T, ranks int, lags bool) (all []*survivor) {
 }
 
 // together runs f on the survivors' ranks in a group of its own.
-func together(t *testing.T, all []*survivor, wrap func(backend.Backend) backend.Backend, f func(pg *comm.ProcessGroup, s *survivor) error) {
+func onSurvivors(t *testing.T, all []*survivor, wrap func(backend.Backend) backend.Backend, f func(pg *comm.ProcessGroup, s *survivor) error) {
 	t.Helper()
 	t.Setenv(flight.OnFailureVar, "0")
 	opts := quiet()
@@ -157,7 +157,7 @@ func failAt(n int) func() func(backend.Backend) backend.Backend {
 func TestRecover(t *testing.T) {
 	const ranks, failing, steps = 2, 3, 6
 	plain := survivors(t, ranks, false)
-	together(t, plain, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
+	onSurvivors(t, plain, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
 	want := allBits(plain[0].net)
 
 	inconsistent := func(s *survivor, pg *comm.ProcessGroup, to int) error {
@@ -225,9 +225,9 @@ func TestRecover(t *testing.T) {
 				return all
 			}},
 	} {
-		for _, lags := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, lags), func(t *testing.T) {
-				all := survivors(t, ranks, lags)
+		for _, isLagging := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, isLagging), func(t *testing.T) {
+				all := survivors(t, ranks, isLagging)
 				var ready sync.WaitGroup // all have the failing step's gradients: who fails keeps no other from them
 				ready.Add(ranks)
 				failing := failing
@@ -246,7 +246,7 @@ func TestRecover(t *testing.T) {
 				if c.wrap != nil {
 					wrap = c.wrap()
 				}
-				together(t, all, wrap, func(pg *comm.ProcessGroup, s *survivor) error {
+				onSurvivors(t, all, wrap, func(pg *comm.ProcessGroup, s *survivor) error {
 					err := c.at(pg, s)
 					for _, v := range []*autograd.Variable{s.net.note.Var(), s.net.frozen.Var()} {
 						device.Elements[float64](v.Tensor())[0] = 7
@@ -259,7 +259,7 @@ func TestRecover(t *testing.T) {
 				if c.after != nil {
 					all = c.after(all)
 				}
-				together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error {
+				onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error {
 					_, opt, err := Recover(s.net, pg, s.opt, adamW, small)
 					if c.step < 0 {
 						var lost *LostShardError
@@ -285,7 +285,7 @@ func TestRecover(t *testing.T) {
 				if c.step < 0 || t.Failed() {
 					return
 				}
-				together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error {
+				onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error {
 					device.Elements[float64](s.net.frozen.Var().Tensor())[0] = -1 // as without a failure
 					if pg.Size() != ranks {                                       // where a mean is another
 						return s.train(pg, c.step)
@@ -309,11 +309,11 @@ func TestRecover(t *testing.T) {
 func TestARecoveryThatFails(t *testing.T) {
 	const failing, steps = 3, 6
 	plain := survivors(t, 2, false)
-	together(t, plain, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
+	onSurvivors(t, plain, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
 	all := survivors(t, 2, false)
-	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, failing) })
+	onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, failing) })
 	for _, name := range []string{"parameter 2.weight", "state 2.weight.mean"} {
-		together(t, all, func(b backend.Backend) backend.Backend { return refusing{b, name} }, func(pg *comm.ProcessGroup, s *survivor) error {
+		onSurvivors(t, all, func(b backend.Backend) backend.Backend { return refusing{b, name} }, func(pg *comm.ProcessGroup, s *survivor) error {
 			if _, _, err := Recover(s.net, pg, s.opt, adamW, small); err == nil {
 				return errors.New("recovered, although a broadcast was refused")
 			}
@@ -321,7 +321,7 @@ func TestARecoveryThatFails(t *testing.T) {
 			return nil
 		})
 	}
-	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
+	onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
 	if !bytes.Equal(allBits(all[0].net), allBits(plain[0].net)) {
 		t.Error("they did not come where they come without a failure")
 	}
@@ -394,8 +394,8 @@ func TestAGatherThatFailsLate(t *testing.T) {
 // Shards of another model, or another kind of optimizer, are refused on every rank.
 func TestRecoverOfWhatDoesNotFit(t *testing.T) {
 	all := survivors(t, 2, false)
-	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, 2) })
-	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error {
+	onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, 2) })
+	onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error {
 		_, _, err := Recover(s.net, pg, s.opt, sgd, small)
 		if err == nil || !strings.Contains(err.Error(), `state 4.bias.mean`) {
 			return fmt.Errorf("with another kind: %v", err)
@@ -411,7 +411,7 @@ func TestRecoverOfWhatDoesNotFit(t *testing.T) {
 		}
 		return nil
 	})
-	together(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, 3) })
+	onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, 3) })
 }
 
 // What is each rank's own stays so.

@@ -23,10 +23,10 @@ type shards struct {
 
 // bucket is one of the parameters, laid out as its gradients.
 type bucket struct {
-	name string
-	flat device.Tensor
-	own  device.Tensor // this rank's shard of it
-	done device.Event  // of a step: behind its updates; nil: behind all that is enqueued
+	name  string
+	flat  device.Tensor
+	shard device.Tensor // this rank's shard of it
+	done  device.Event  // of a step: behind its updates; nil: behind all that is enqueued
 }
 
 // part is what lies of a parameter in this rank's shard: elements lo to hi, which
@@ -39,7 +39,7 @@ type part struct {
 }
 
 // own is a rank's shard of a bucket.
-func own(pg *comm.ProcessGroup, flat device.Tensor) device.Tensor {
+func shard(pg *comm.ProcessGroup, flat device.Tensor) device.Tensor {
 	n := flat.Len() / pg.Size()
 	return flat.Range(pg.Rank()*n, (pg.Rank()+1)*n)
 }
@@ -47,7 +47,7 @@ func own(pg *comm.ProcessGroup, flat device.Tensor) device.Tensor {
 // Reduce gives this rank the averages of its shard.
 func (s *shards) Reduce(b reducer.GradBucket) reducer.Reduction {
 	s.reduced, s.join.owes = true, s.join.on
-	return s.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(own(s.pg, b.Flat), b.Flat, b.Op)
+	return s.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(shard(s.pg, b.Flat), b.Flat, b.Op)
 }
 
 // Place moves the parameters into buckets like those of their gradients.
@@ -66,8 +66,8 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 			return fmt.Errorf("parameters of %s: %w", g.Name, err)
 		}
 		b := bucket{name: g.Name, flat: device.NewTensor(buf, dt, g.Flat.Len())}
-		b.own = own(s.pg, b.flat)
-		first := s.pg.Rank() * b.own.Len()
+		b.shard = shard(s.pg, b.flat)
+		first := s.pg.Rank() * b.shard.Len()
 		for k, p := range g.Params {
 			at := int(g.Grads[k].Buf.Addr()-g.Flat.Buf.Addr()) / g.Flat.DType.Size()
 			n := g.Grads[k].Len()
@@ -79,7 +79,7 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 				return fmt.Errorf("moving %s: %w", p.Name, err)
 			}
 			lo := min(max(first-at, 0), n)
-			hi := max(min(first+b.own.Len()-at, n), lo)
+			hi := max(min(first+b.shard.Len()-at, n), lo)
 			s.parts = append(s.parts, newPart(s.pg.Device(), whole, lo, hi, i))
 		}
 		s.buckets = append(s.buckets, b)

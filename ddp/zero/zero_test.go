@@ -324,14 +324,14 @@ func sameState(pg *comm.ProcessGroup, sharded *Optimizer[Local], plain Local) er
 	if err != nil {
 		return err
 	}
-	own := 0
+	kept := 0
 	for _, b := range mine {
-		own += b.Var().Tensor().Bytes()
+		kept += b.Var().Tensor().Bytes()
 	}
 	// Counts are on all ranks, and a shard is a multiple of Align.
 	most := all/pg.Size() + 16*len(mine) + 2*device.Align*len(sharded.shards.buckets)*len(mine)/len(sharded.shards.parts)
-	if own > most {
-		return fmt.Errorf("rank %d keeps %d bytes of state of %d, want %d at most", pg.Rank(), own, all, most)
+	if kept > most {
+		return fmt.Errorf("rank %d keeps %d bytes of state of %d, want %d at most", pg.Rank(), kept, all, most)
 	}
 	return nil
 }

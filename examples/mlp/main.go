@@ -113,7 +113,7 @@ func train(ctx context.Context) error {
 		if err := pg.Barrier().Sync(ctx); err != nil { // so that a step's time is no other rank's
 			return err
 		}
-		begun := time.Now()
+		start := time.Now()
 		loss := nn.MSELoss(model.Forward(data.x), data.y)
 		if err := loss.Backward(); err != nil {
 			return err
@@ -125,7 +125,7 @@ func train(ctx context.Context) error {
 		if err := dev.Compute().Sync(ctx); err != nil {
 			return err
 		}
-		took := time.Since(begun)
+		took := time.Since(start)
 		// The mean over the global batch is the mean of the ranks' means.
 		if err := pg.With(comm.CallOptions{Name: "loss"}).AllReduce(loss.Tensor(), comm.Avg).Wait(ctx); err != nil {
 			return err

@@ -16,12 +16,12 @@ import (
 // second ones are started behind the pass: all of them, in the order of the
 // buckets, where the first is waited for, in whichever way, on every rank. The
 // device computes for one while another is on its way.
-type relay struct{ legs []*leg }
+type twoPhase struct{ pending []*twoPhaseReduction }
 
 // leg is one reduction.
-type leg struct {
-	relay *relay
-	first reducer.Reduction
+type twoPhaseReduction struct {
+	twoPhase *twoPhase
+	first    reducer.Reduction
 	// then enqueues, on the compute stream, what is to be done when the first
 	// communication is over, and starts the second, whatever fails: the other
 	// ranks will. last is what is to be done behind that.
@@ -31,57 +31,57 @@ type leg struct {
 	err    error
 }
 
-func (r *relay) start(first reducer.Reduction, then func() (reducer.Reduction, error), last func() error) reducer.Reduction {
-	l := &leg{relay: r, first: first, then: then, last: last}
-	r.legs = append(r.legs, l)
-	return l
+func (p *twoPhase) start(first reducer.Reduction, then func() (reducer.Reduction, error), last func() error) reducer.Reduction {
+	r := &twoPhaseReduction{twoPhase: p, first: first, then: then, last: last}
+	p.pending = append(p.pending, r)
+	return r
 }
 
 // run starts the second communications.
-func (r *relay) run(ctx context.Context) {
-	legs := r.legs
-	r.legs = nil // a leg's communication may be a relay's too
-	for _, l := range legs {
-		if l.err = l.first.Wait(ctx); l.err != nil {
+func (p *twoPhase) run(ctx context.Context) {
+	pending := p.pending
+	p.pending = nil // a leg's communication may be a relay's too
+	for _, r := range pending {
+		if r.err = r.first.Wait(ctx); r.err != nil {
 			continue // the group is broken, or is about to be
 		}
-		second, err := l.then()
-		l.second.Store(&second)
-		l.err = err
+		second, err := r.then()
+		r.second.Store(&second)
+		r.err = err
 	}
 }
 
-func (l *leg) Wait(ctx context.Context) error {
-	l.relay.run(ctx)
-	if l.err != nil {
-		return l.err
+func (r *twoPhaseReduction) Wait(ctx context.Context) error {
+	r.twoPhase.run(ctx)
+	if r.err != nil {
+		return r.err
 	}
-	if err := (*l.second.Load()).Wait(ctx); err != nil {
+	if err := (*r.second.Load()).Wait(ctx); err != nil {
 		return err
 	}
-	return l.last()
+	return r.last()
 }
 
-func (l *leg) Sync(ctx context.Context) error {
-	l.relay.run(ctx)
-	under := l.first
-	if second := l.second.Load(); second != nil {
+func (r *twoPhaseReduction) Sync(ctx context.Context) error {
+	r.twoPhase.run(ctx)
+	under := r.first
+	if second := r.second.Load(); second != nil {
 		under = *second
 	}
-	return errors.Join(l.err, under.Sync(ctx))
+	return errors.Join(r.err, under.Sync(ctx))
 }
 
 // Times are from when the first communication began until the second was done.
-func (l *leg) Times() (begun, ended profile.Moment) {
-	begun, _ = reducer.Times(l.first)
-	if begun == nil {
+func (r *twoPhaseReduction) Times() (started, ended profile.Moment) {
+	started, _ = reducer.Times(r.first)
+	if started == nil {
 		return nil, nil
 	}
-	return begun, end{l}
+	return started, end{r}
 }
 
 // end is when a leg's second communication was done.
-type end struct{ *leg }
+type end struct{ *twoPhaseReduction }
 
 func (e end) Time() time.Time {
 	second := e.second.Load()
