@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -85,7 +86,6 @@ type agent struct {
 	lost      error // the reaper's end, if it has ended
 	subreaper bool  // orphans become this process's children when it has
 	runDir    string
-	keepDir   bool            // records in it are worth keeping
 	timer     *awake.Timer    // nil before the first
 	timeout   <-chan struct{} // closed when the timer fires; nil: none is armed
 
@@ -103,11 +103,13 @@ type joinResult struct {
 	err   error
 }
 
-func (a *agent) run(parent context.Context) (*Result, error) {
+func (a *agent) run(parent context.Context) (_ *Result, err error) {
 	ctx, cancel := context.WithCancel(parent)
-	defer a.close()
-	defer cancel() // before close, which waits for the helper
 	canceled := false
+	defer func() {
+		cancel() // before close, which waits for the helper
+		a.close(err, canceled)
+	}()
 	done, signals := parent.Done(), a.cfg.Signals
 
 	a.perform(ctx, []action{{verb: doJoin}})
@@ -282,6 +284,9 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 			}
 		case doReportRestart:
 			a.console.logf("restart %d of %d: %v", a.core.restarts, a.cfg.MaxRestarts, a.failure)
+			if stack := a.failure.Root.stack(); stack != nil {
+				a.console.put(a.console.stderr, []byte("  | "+strings.Join(stack, "\n  | ")+"\n"))
+			}
 		case doReportAbandoned:
 			a.console.logf("%s survived SIGKILL for %v and is left behind: it is stuck in the kernel",
 				a.names(act.locals), abandonAfter)
@@ -322,31 +327,63 @@ func (a *agent) result() *Result {
 	if err := a.guard.withdraw(a.runDir); err != nil && !errors.Is(err, os.ErrNotExist) {
 		a.console.logf("removing the job's secret: %v", err)
 	}
-	if a.records.DumpOnFailure && !a.keepDir {
-		attempts, _ := os.ReadDir(a.runDir) // one that cannot be read holds nothing for anybody
-		for _, attempt := range attempts {
-			dir := filepath.Join(a.runDir, attempt.Name(), flightFolder)
-			if records, _ := os.ReadDir(dir); len(records) > 0 {
-				a.keepDir = true
-				a.console.logf("flight records are in %s", dir)
-			}
-		}
+	var contents []string
+	if a.cfg.keepsLogs() {
+		contents = append(contents, "logs")
 	}
-	if !a.cfg.keepsLogs() && !a.keepDir {
-		if err := os.RemoveAll(a.runDir); err != nil {
-			a.console.logf("removing the temporary folder: %v", err)
-		}
-		return result
+	hasRecords, err := a.cleanRunDir()
+	if err != nil {
+		a.console.logf("removing temporary files: %v", err)
 	}
-	result.LogDir = a.runDir
-	if a.cfg.LogDir == "" && a.cfg.keepsLogs() {
-		a.console.logf("logs are in %s", a.runDir)
+	isReported := a.core.verdict == failed && a.failure.Records != "" && a.core.restarts == 0
+	if hasRecords && !isReported { // the report names the folder itself
+		contents = append(contents, "flight records")
+	}
+	if hasRecords || a.cfg.keepsLogs() {
+		result.LogDir = a.runDir
+	}
+	if len(contents) > 0 && a.cfg.LogDir == "" {
+		a.console.logf("%s are in %s", strings.Join(contents, " and "), a.runDir)
 	}
 	return result
 }
 
-// close releases what outlives an attempt.
-func (a *agent) close() {
+// cleanRunDir removes all but the flight records from the run's folder, unless the user
+// wants its logs, and reports whether there are flight records.
+func (a *agent) cleanRunDir() (hasRecords bool, err error) {
+	attempts, err := os.ReadDir(a.runDir)
+	if err != nil {
+		return false, err
+	}
+	var errs []error
+	for _, attempt := range attempts {
+		dir := filepath.Join(a.runDir, attempt.Name())
+		records, _ := os.ReadDir(filepath.Join(dir, flightFolder)) // there may be none
+		isKept := len(records) > 0 && a.records.DumpOnFailure
+		hasRecords = hasRecords || isKept
+		if a.cfg.keepsLogs() {
+			continue
+		}
+		if !isKept {
+			errs = append(errs, os.RemoveAll(dir))
+			continue
+		}
+		entries, _ := os.ReadDir(dir) // it was readable just now
+		for _, e := range entries {
+			if e.Name() != flightFolder {
+				errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+			}
+		}
+	}
+	if !hasRecords && !a.cfg.keepsLogs() {
+		errs = append(errs, os.RemoveAll(a.runDir))
+	}
+	return hasRecords, errors.Join(errs...)
+}
+
+// close releases what outlives an attempt, and reports err unless the caller's context is
+// its cause.
+func (a *agent) close(err error, canceled bool) {
 	a.helper.Wait()
 	if err := a.cfg.Rendezvous.Close(); err != nil {
 		a.console.logf("leaving the rendezvous: %v", err)
@@ -354,6 +391,13 @@ func (a *agent) close() {
 	a.reaper.close()
 	if a.subreaper {
 		_ = setSubreaper(false)
+	}
+	var failure *FailureError
+	switch {
+	case errors.As(err, &failure):
+		a.console.put(a.console.stderr, []byte(failure.Report()))
+	case err != nil && !canceled:
+		a.console.logf("%v", err)
 	}
 	a.console.close(a.cfg.Signals)
 }

@@ -199,6 +199,11 @@ func (a *agent) end() {
 		a.failure.Records, a.failure.Meaning = a.writeRecords()
 	}
 	for _, p := range a.procs {
+		if a.core.verdict != failed || !a.failure.showsStack(p.Rank) {
+			for _, st := range p.streams {
+				st.showStack()
+			}
+		}
 		p.closeRecord()
 	}
 }

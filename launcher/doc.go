@@ -107,6 +107,10 @@
 // were written. Waiting for a worker is waiting for its process: a grandchild that
 // keeps the pipe open delays nothing.
 //
+// When a Go program panics, the console shows the message and holds the stack back. The
+// report of the failure then shows the stack of the root cause, the program's own frames
+// first. A stack that no report shows is shown in full. Files hold all of it.
+//
 // Workers wait while nobody reads what Stdout or Stderr has taken, as they would
 // for a terminal. Signals and timeouts work meanwhile, and once the workers have
 // ended, the rest of their output gets 10 minutes, or until SIGINT or SIGTERM comes once more.

@@ -193,6 +193,31 @@ func (f *Failure) reason() string {
 	return ""
 }
 
+// stack returns the frames of the crash, as the report shows them; nil if the worker left
+// no stack of a Go program.
+func (f *Failure) stack() []string {
+	if f.ErrorFile != nil {
+		if lines := describeStack(f.ErrorFile.Callstack); lines != nil {
+			return lines
+		}
+	}
+	return describeStack(strings.Join(f.Crash, "\n"))
+}
+
+// showsStack reports whether the report says where in its program a rank crashed. It need
+// not for a rank that golaunch stopped because of another.
+func (e *FailureError) showsStack(rank int) bool {
+	if slices.ContainsFunc(e.Stopped, func(f Failure) bool { return f.Rank == rank }) {
+		return true
+	}
+	for _, f := range slices.Concat([]Failure{e.Root}, e.Others) {
+		if f.Rank == rank {
+			return f.stack() != nil
+		}
+	}
+	return false
+}
+
 // SignalError says that a job ended because the agent received Signal.
 type SignalError struct{ Signal syscall.Signal }
 

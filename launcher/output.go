@@ -29,8 +29,9 @@ type stream struct {
 	redraws bool            // shown is a terminal, which redraws lines in place
 	hidden  <-chan struct{} // closed when the console is waited for no longer
 	prefix  string
-	file    *os.File // gets the bytes unchanged, closed by copy; or nil
-	tail    *tail    // remembers the last lines; or nil
+	file    *os.File     // gets the bytes unchanged, closed by copy; or nil
+	tail    *tail        // remembers the last lines; or nil
+	holder  *stackHolder // keeps a crash's stack from being shown; or nil
 
 	lines splitter
 	out   []byte // lines with prefix, on their way to the console
@@ -50,7 +51,11 @@ func (s *stream) copy() {
 			break
 		}
 	}
-	s.lines.flush(s.line)
+	s.lines.flush(func(text []byte, redrawn bool) {
+		if s.holder == nil || !s.holder.hold(string(text)) {
+			s.line(text, redrawn)
+		}
+	})
 	s.show()
 	if s.file != nil {
 		s.closeFile(s.file.Close())
@@ -113,6 +118,18 @@ func (s *stream) line(text []byte, redrawn bool) {
 	if s.shown == nil {
 		return
 	}
+	if s.holder == nil {
+		s.append(text, redrawn)
+		return
+	}
+	for _, line := range s.holder.next(string(text)) {
+		s.append([]byte(line), redrawn)
+	}
+}
+
+// append adds a line to those that show writes. A terminal erases a line that ended with
+// a lone "\r" before it shows the next.
+func (s *stream) append(text []byte, redrawn bool) {
 	if n := len(s.out); n > 0 && s.out[n-1] == '\r' {
 		s.out = append(s.out, eraseLine...)
 	}
@@ -123,6 +140,19 @@ func (s *stream) line(text []byte, redrawn bool) {
 	} else {
 		s.out = append(s.out, '\n')
 	}
+}
+
+// showStack shows the stack that is held, if there is one. It must be called after copy
+// has returned.
+func (s *stream) showStack() {
+	if s.holder == nil || s.shown == nil {
+		return
+	}
+	for _, line := range s.holder.release() {
+		s.append([]byte(line), false)
+	}
+	s.console.put(s.shown, s.out)
+	s.out = nil
 }
 
 // show writes the lines gathered from one read in one call.

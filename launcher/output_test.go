@@ -88,7 +88,7 @@ func TestTail(t *testing.T) {
 	tl.add([]byte("fatal error: unexpected signal during runtime execution"))
 	tl.add([]byte("[signal SIGSEGV: segmentation violation]"))
 	add(&tl, 100, 300)
-	if len(tl.crash) != tailLines || !strings.HasPrefix(tl.crash[0], "fatal error: ") || tl.crash[2] != "line 100" {
+	if len(tl.crash) != crashLines || !strings.HasPrefix(tl.crash[0], "fatal error: ") || tl.crash[2] != "line 100" {
 		t.Errorf("got %q", tl.crash)
 	}
 	tl.add([]byte(strings.Repeat("x", 10*tailLineMax)))

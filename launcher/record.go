@@ -155,7 +155,6 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	if written == 0 {
 		dir = ""
 	}
-	a.keepDir = a.keepDir || a.records.Chosen() == "" && written > 0
 	return dir, analyze.Analyze(dumps)
 }
 

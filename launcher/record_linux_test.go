@@ -64,6 +64,12 @@ func TestRecordsOfAFailure(t *testing.T) {
 	if want := "goddp analyze " + failure.Records + "\n"; failure.Records == "" || !strings.Contains(failure.Report(), want) {
 		t.Errorf("the report lacks %q:\n%s", want, failure.Report())
 	}
+	if entries, err := filepath.Glob(os.TempDir() + "/*/*/*"); len(entries) != 1 || entries[0] != failure.Records {
+		t.Errorf("%q, %v are left, want only the flight records", entries, err)
+	}
+	if n := strings.Count(j.err.String(), os.TempDir()); n != 1 {
+		t.Errorf("the console names what is left %d times, want once:\n%s", n, &j.err)
+	}
 	dumps, err := flight.ReadDir(failure.Records)
 	if err != nil || len(dumps) != 4 {
 		t.Fatalf("%d records in %q, want 4; %v", len(dumps), failure.Records, err)

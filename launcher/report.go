@@ -37,6 +37,9 @@ func (e *FailureError) Report() string {
 			if why := f.reason(); why != "" {
 				fmt.Fprintf(&b, ": %s", why)
 			}
+			if stack := f.stack(); stack != nil {
+				fmt.Fprintf(&b, ", in %s", strings.TrimSpace(stack[1]))
+			}
 			b.WriteByte('\n')
 		}
 	}
@@ -100,15 +103,21 @@ func (e *FailureError) writeRoot(b *strings.Builder) {
 	}
 	if f.ErrorFile != nil {
 		field("error", "%s", indentRest(f.ErrorFile.Message))
-		if f.ErrorFile.Callstack != "" {
+		if f.ErrorFile.Callstack != "" && parseStack(f.ErrorFile.Callstack) == nil {
 			field("callstack", "%s", indentRest(f.ErrorFile.Callstack))
 		}
 	}
+	stack := f.stack()
 	switch {
-	case len(f.Crash) > 0 && f.ErrorFile != nil && f.ErrorFile.Callstack != "" && f.panics() == 1: // that is above
+	case len(f.Crash) > 0 && f.ErrorFile != nil && f.ErrorFile.Callstack != "" && f.panics() == 1: // the message is above
+		writeLines(b, stack)
+	case len(f.Crash) > 0 && stack != nil:
+		b.WriteString("  its Go runtime crashed:\n")
+		writeLines(b, f.crashMessage())
+		writeLines(b, stack)
 	case len(f.Crash) > 0:
 		b.WriteString("  its Go runtime crashed:\n")
-		writeLines(b, f.Crash)
+		writeLines(b, f.Crash[:min(tailLines, len(f.Crash))])
 	case len(f.Stderr) > 0:
 		b.WriteString("  from its stderr:\n")
 		writeLines(b, f.Stderr)
@@ -133,8 +142,8 @@ func (f *Failure) hint() string {
 		return "golaunch stopped it while it was still exiting after the error"
 	case f.Status.Signal == syscall.SIGKILL:
 		return "golaunch did not send it; without a kill -9, look for the out-of-memory killer in the kernel's log"
-	case f.Status.Code == 2 && len(f.Crash) > 0:
-		return "code 2 is the Go runtime's after a panic or a fatal error, also one in a C thread"
+	case f.Status.Code == 2 && len(f.Crash) > 0 && !strings.HasPrefix(f.Crash[0], "panic: "):
+		return "code 2 is the Go runtime's after a fatal error, also one in a C thread"
 	}
 	return ""
 }
@@ -148,6 +157,15 @@ func (f *Failure) panics() (n int) {
 		}
 	}
 	return n
+}
+
+// crashMessage returns the lines of the crash before the stack of the first goroutine.
+func (f *Failure) crashMessage() []string {
+	end := slices.IndexFunc(f.Crash, isGoroutineHeader)
+	for end > 0 && f.Crash[end-1] == "" {
+		end--
+	}
+	return f.Crash[:max(end, 0)]
 }
 
 func indentRest(text string) string {

@@ -656,12 +656,12 @@ func TestCrashIsNotExit2(t *testing.T) {
 // A Go program's panic is there once: as its error file has it, if there is one.
 func TestAPanicIsReportedOnce(t *testing.T) {
 	const script = `%s
-		printf 'panic: bad batch\n\ngoroutine 1 [running]:\nmain.train()\n' >&2
+		printf 'panic: bad batch\n\ngoroutine 1 [running]:\nmain.train()\n\t/train.go:7 +0x1d\n' >&2
 		exit 2`
-	const file = `echo '{"message": {"message": "panic: bad batch", "extraInfo": {"py_callstack": "goroutine 1: main.train()"}}}' > $TORCHELASTIC_ERROR_FILE`
+	const file = `echo '{"message": {"message": "panic: bad batch", "extraInfo": {"py_callstack": "goroutine 1 [running]:\nmain.train()\n\t/train.go:7 +0x1d\n"}}}' > $TORCHELASTIC_ERROR_FILE`
 	for name, before := range map[string]string{"with an error file": file, "without": ":"} {
 		report := shell(1, fmt.Sprintf(script, before)).fail(t).Report()
-		if n := strings.Count(report, "main.train()"); n != 1 || !strings.Contains(report, "panic: bad batch") {
+		if n := strings.Count(report, "main.train /train.go:7"); n != 1 || !strings.Contains(report, "panic: bad batch") {
 			t.Errorf("%s the place is there %d times:\n%s", name, n, report)
 		}
 	}
@@ -669,6 +669,43 @@ func TestAPanicIsReportedOnce(t *testing.T) {
 	report := shell(1, fmt.Sprintf(strings.Replace(script, "bad batch\\n", "no labels\\n\\tpanic: bad batch\\n", 1), file)).fail(t).Report()
 	if !strings.Contains(report, "panic: no labels") {
 		t.Errorf("the first panic is not there:\n%s", report)
+	}
+}
+
+// When all ranks panic, the console shows why each did, and the stack of one.
+func TestPanicOfAllRanksShowsOneStack(t *testing.T) {
+	for _, restarts := range []int{0, 1} {
+		j := role(4, "panic")
+		j.cfg.MaxRestarts = restarts
+		failure := j.fail(t)
+		output := j.err.String()
+		if n := strings.Count(output, "]: panic: bad batch"); n < 1+restarts+len(failure.Others) {
+			t.Errorf("%d ranks say why they panicked:\n%s", n, output)
+		}
+		if strings.Contains(output, "goroutine ") || strings.Count(output, "in the program, innermost call first:") != restarts+1 ||
+			!strings.HasSuffix(output, failure.Report()) {
+			t.Errorf("with %d restarts, the console shows\n%s", restarts, output)
+		}
+	}
+}
+
+// A worker's stack is shown in full where no report shows it: when the worker goes on, when
+// it is asked to print all goroutines, and when it ends otherwise than by a failure.
+func TestStackOutsideOfAReportIsShown(t *testing.T) {
+	const stack = "panic: bad batch\n\ngoroutine 1 [running]:\nmain.train()\n\t/train.go:7 +0x1d\n"
+	for name, end := range map[string]string{
+		"goes on":        "recovered\n",
+		"all goroutines": "\ngoroutine 2 [select]:\nmain.read()\n\t/read.go:3 +0x1d\n",
+		"exits with 0":   "",
+	} {
+		j := shell(1, fmt.Sprintf("printf '%s' >&2", stack+end))
+		j.cfg.LinePrefix = "0>"
+		if _, err := j.run(t); err != nil {
+			t.Error(err)
+		}
+		if want := "0>" + strings.ReplaceAll(strings.TrimSuffix(stack+end, "\n"), "\n", "\n0>") + "\n"; j.err.String() != want {
+			t.Errorf("%s: got %q, want %q", name, &j.err, want)
+		}
 	}
 }
 
@@ -684,7 +721,7 @@ func TestRecordsOfASuccess(t *testing.T) {
 	if _, err := os.Stat(file); result.LogDir == "" || err != nil {
 		t.Errorf("%q: %v", file, err)
 	}
-	if want := "flight records are in " + filepath.Dir(file); !strings.Contains(j.err.String(), want) {
+	if want := "flight records are in " + result.LogDir; !strings.Contains(j.err.String(), want) {
 		t.Errorf("%q is not said:\n%s", want, &j.err)
 	}
 }

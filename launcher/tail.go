@@ -10,6 +10,7 @@ const (
 	headLines   = 3       // first lines of stderr in a report
 	tailLines   = 20      // last lines
 	tailLineMax = 1 << 10 // bytes of each
+	crashLines  = 200     // lines from the beginning of a crash
 )
 
 // crashStart matches the line with which the Go runtime begins to die. A log
@@ -43,8 +44,8 @@ func (t *tail) add(line []byte) {
 		t.last[t.next] = text
 		t.next = (t.next + 1) % tailLines
 	}
-	switch within := len(t.crash) > 0 && len(t.crash) < tailLines; {
-	case within:
+	switch {
+	case len(t.crash) > 0 && len(t.crash) < crashLines:
 		t.crash = append(t.crash, text)
 	case crashStart.Match(line):
 		t.crash = []string{text}

@@ -123,7 +123,7 @@ func (s *spawner) open(which Streams, p *process, dir string) (_ *stream, w *os.
 	name, shown := stdoutLog, s.console.stdout
 	if which == Stderr {
 		name, shown = stderrLog, s.console.stderr
-		st.tail = &p.stderr
+		st.tail, st.holder = &p.stderr, &stackHolder{}
 	}
 	redirected := s.cfg.Redirects.Of(p.LocalRank)&which != 0
 	filter := s.cfg.LocalRanksFilter

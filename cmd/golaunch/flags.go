@@ -69,10 +69,6 @@ func parseFlags(args []string, lookup func(string) (string, bool)) (*options, er
 		if errors.As(err, &invalid) {
 			return nil, usagef("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), errors.Unwrap(err))
 		}
-		var unknown *pflag.NotExistError
-		if errors.As(err, &unknown) {
-			err = o.suggest(unknown)
-		}
 		return nil, &usageError{err}
 	}
 	if o.help || o.version {

@@ -27,7 +27,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/goddp/goddp/internal/version"
 	"github.com/goddp/goddp/launcher"
@@ -90,34 +89,11 @@ func run(args []string) int {
 	cfg := opts.config()
 	cfg.Dedicated = true
 	cfg.Args, cfg.Name, cfg.Scratch, cfg.Signals = prog.args, prog.name, prog.temp, signals
-	_, err = launcher.Run(context.Background(), cfg)
-	var failure *launcher.FailureError
-	if errors.As(err, &failure) {
-		say(failure.Report(), signals)
-	} else if err != nil {
-		say(fmt.Sprintf("golaunch: %v\n", err), signals)
+	result, err := launcher.Run(context.Background(), cfg)
+	if result == nil { // the job did not start, so Run has reported nothing
+		return complain(err)
 	}
 	return launcher.ExitCode(err)
-}
-
-// sayTimeout bounds the wait for a console that nobody reads, or page by page.
-const sayTimeout = 10 * time.Minute
-
-// say writes the last words, unless the console takes too long or a signal comes.
-func say(text string, signals <-chan os.Signal) {
-	for len(signals) > 0 { // those that came before were meant for the job
-		<-signals
-	}
-	said := make(chan struct{})
-	go func() { // ends with this process, at the latest
-		defer close(said)
-		fmt.Fprint(os.Stderr, text)
-	}()
-	select {
-	case <-said:
-	case <-signals:
-	case <-time.After(sayTimeout):
-	}
 }
 
 // heeded leaves out a SIGHUP that whoever started golaunch has ignored, as nohup does:
