@@ -9,12 +9,11 @@ import (
 	"strings"
 )
 
-// programs are what scenarios run.
+// programs are the packages of the programs that scenarios run.
 var programs = []string{"./cmd/golaunch", "./cmd/goddp", "./test/chaos/worker"}
 
-// adopt copies what scenarios run, built before, from one folder into the new
-// folder dir.
-func adopt(from, dir string) (binaries, error) {
+// copyBinaries copies programs that were built before into the new folder dir.
+func copyBinaries(from, dir string) (binaries, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
@@ -31,7 +30,7 @@ func adopt(from, dir string) (binaries, error) {
 	return binaries(dir), nil
 }
 
-// moduleRoot is where the product's source is.
+// moduleRoot returns the folder of goddp's source.
 func moduleRoot(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
@@ -40,13 +39,13 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// build builds what scenarios run into the new folder dir: a mutant, or, for
-// nil, the product as it is.
+// build builds the programs that scenarios run into the new folder dir: with mutant m, or, if m is
+// nil, as they are.
 func build(ctx context.Context, root, dir string, m *mutant) (binaries, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
-	what := "the product"
+	what := "goddp"
 	args := []string{"build", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}
 	if m != nil {
 		overlay, err := m.overlay(root, dir)
@@ -64,8 +63,7 @@ func build(ctx context.Context, root, dir string, m *mutant) (binaries, error) {
 	return binaries(dir), nil
 }
 
-// buildAll builds the product into the new folder dir, and each mutant into a folder
-// below it.
+// buildAll builds goddp into the new folder dir, and each mutant into a folder below it.
 func buildAll(ctx context.Context, root, dir string) error {
 	if _, err := build(ctx, root, dir, nil); err != nil {
 		return err

@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// campaign is how scenarios are run.
+// campaign holds the options under which scenarios run.
 type campaign struct {
 	terms
 	seed    uint64
-	jobs    int           // at a time
-	slack   time.Duration // added to what is promised
-	verbose bool
-	each    bool   // report every scenario, not only those that failed
-	kept    string // the folder for what scenarios leave; "": it is removed
-	again   string // the command that runs a scenario again, but for its number
+	jobs    int           // how many run at a time
+	slack   time.Duration // added to every promised time
+	verbose bool          // print the output of every scenario
+	each    bool          // report every scenario, not only those that failed
+	kept    string        // the folder for records and outputs; "" if they are not kept
+	again   string        // the command that runs a scenario again, without its number
 	out     io.Writer
-	noDisk  error // why disks cannot be filled; nil if they can
-	noUser  error // why this process cannot be another user; nil if it can
+	noDisk  error // why this process cannot mount a full disk; nil if it can
+	noUser  error // why this process cannot become another user; nil if it can
 }
 
-// try runs one scenario with the product in bin. What it leaves goes below the folder
-// kept, unless that is "".
+// try runs one scenario with the programs in bin. It writes records and output below the folder kept,
+// unless kept is "".
 func (c *campaign) try(ctx context.Context, s *scenario, bin binaries, kept string) (v verdict, output string) {
 	if s.Fault == fullDisk && c.noDisk != nil {
 		v.skipped = c.noDisk.Error()
@@ -52,19 +52,19 @@ func (c *campaign) try(ctx context.Context, s *scenario, bin binaries, kept stri
 	if err = j.start(ctx); err == nil {
 		var at time.Time
 		if at, err = j.inject(ctx); err == nil {
-			j.end(at, s.deadline()+c.slack, &v)
+			j.awaitEnd(at, s.deadline()+c.slack, &v)
 		}
 	}
 	if err != nil {
-		v.hung = true
+		v.isHung = true
 		v.wrongf("%v", err)
 	}
-	if !v.hung {
+	if !v.isHung {
 		j.judge(&v)
 	}
 	v.shorten(j.dir)
 	if kept != "" {
-		if err := j.keep(filepath.Join(kept, s.name())); err != nil {
+		if err := j.keep(filepath.Join(kept, s.folder())); err != nil {
 			v.wrongf("%v", err)
 		}
 	}
@@ -77,11 +77,11 @@ type result struct {
 	verdict
 }
 
-// run runs scenarios, so many at a time, and returns their results in order.
-// It reports those that failed as they come.
+// run runs c.jobs scenarios at a time and returns all results in order. It prints each failure when
+// the scenario has ended.
 func (c *campaign) run(ctx context.Context, scenarios []scenario, bin binaries) []result {
 	results := make([]result, len(scenarios))
-	var mu sync.Mutex // guards c.out
+	var mu sync.Mutex // held while a result is printed to c.out
 	parallel(c.jobs, len(scenarios), func(i int) {
 		s := &scenarios[i]
 		if ctx.Err() != nil {
@@ -107,7 +107,7 @@ func (c *campaign) run(ctx context.Context, scenarios []scenario, bin binaries) 
 	return results
 }
 
-// parallel calls f for each of n, some at a time.
+// parallel calls f(0) to f(n-1), jobs of them at a time, and returns when all have returned.
 func parallel(jobs, n int, f func(i int)) {
 	var wg sync.WaitGroup
 	next := make(chan int)
@@ -129,7 +129,7 @@ func indent(text string) string {
 	return "  | " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n  | ") + "\n"
 }
 
-// clean tells whether nothing failed.
-func clean(results []result) bool {
+// allOK reports whether no scenario failed.
+func allOK(results []result) bool {
 	return !slices.ContainsFunc(results, func(r result) bool { return !r.ok() })
 }

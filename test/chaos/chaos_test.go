@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -18,17 +19,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// short is the campaign that fits in a test: each of these faults once.
+// short is the campaign that fits in a test.
 var short = []scenario{
-	{cell: cell{Fault: kill, Mode: async}, Setup: alone, World: 3, Victim: 1, Round: 2, Call: 1, Deaf: true},
+	{cell: cell{Fault: kill, Mode: async}, Setup: alone, World: 3, Victim: 1, Round: 2, Call: 1, Stuck: true},
 	{cell: cell{Fault: fullDisk, Mode: async}, Then: stop, Setup: golaunch, World: 2, Victim: 1, Round: 3},
 	{cell: cell{Fault: delay, Mode: blocking}, Setup: golaunch, World: 3, TCP: true, Victim: 2, Round: 2},
 	{cell: cell{Fault: delay, Mode: none}, Setup: alone, World: 2, Round: 3, Call: 2, Name: 1},
 	{cell: cell{Fault: skip, Mode: cleanUp}, Setup: alone, World: 3, Victim: 2, Round: 4, Call: 1},
 	{cell: cell{Fault: overlap, Mode: blocking}, Setup: alone, World: 3, Victim: 1, Round: 2, Call: 1},
 	{cell: cell{Fault: exit, Mode: cleanUp}, Setup: golaunch, World: 3, Victim: 1, Round: 1, Call: 2},
-	{cell: cell{Fault: store, Mode: async}, Then: kill, Setup: apart, World: 3, Round: 2, Call: 1},
-	{cell: cell{Fault: store, Mode: async}, Then: stop, Setup: apart, World: 4, TCP: true, Victim: 2, Round: 6, Call: 1, Deaf: true},
+	{cell: cell{Fault: store, Mode: async}, Then: kill, Setup: separateStore, World: 3, Round: 2, Call: 1},
+	{cell: cell{Fault: store, Mode: async}, Then: stop, Setup: separateStore, World: 4, TCP: true, Victim: 2, Round: 6, Call: 1, Stuck: true},
 	{cell: cell{Fault: garbage, Mode: blocking}, Setup: golaunch, World: 2, TCP: true},
 	{cell: cell{Fault: suspend, Mode: async}, Setup: golaunch, World: 3, Round: 2, Call: 2, Jitter: 5 * time.Millisecond},
 	{cell: cell{Fault: launcher, Mode: cleanUp}, Setup: golaunch, World: 2, Round: 5},
@@ -39,7 +40,7 @@ var short = []scenario{
 	{cell: cell{Fault: twoJobs, Mode: async}, Setup: alone, World: 3, Pick: 1},
 }
 
-// caught is a mutant of the product that is caught by processes left over.
+// caught is a mutant that leaves processes over.
 const caught = "golaunch does not look for orphans"
 
 func TestShortCampaign(t *testing.T) {
@@ -51,7 +52,7 @@ func TestShortCampaign(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	bin, err := build(t.Context(), root, filepath.Join(dir, "product"), nil)
+	bin, err := build(t.Context(), root, filepath.Join(dir, "goddp"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,10 +66,10 @@ func TestShortCampaign(t *testing.T) {
 			t.Logf("skipped: %v: %s", &r.scenario, r.skipped)
 		case !r.ok():
 			t.Errorf("%v: %v", &r.scenario, &r.verdict)
-		case r.took == 0:
+		case r.toEnd == 0:
 			t.Errorf("%v did not run", &r.scenario)
 		default:
-			if out, err := os.ReadFile(filepath.Join(c.kept, r.name(), "output.txt")); err != nil || !strings.Contains(string(out), "joined") {
+			if out, err := os.ReadFile(filepath.Join(c.kept, r.folder(), "output.txt")); err != nil || !strings.Contains(string(out), "joined") {
 				t.Errorf("%v left the output %q, %v", &r.scenario, out, err)
 			}
 		}
@@ -81,7 +82,7 @@ func TestShortCampaign(t *testing.T) {
 		t.Fatal(err)
 	}
 	if by, because, err := c.catch(t.Context(), mutated, bin, &mutants[i]); err != nil || by == nil || !strings.Contains(because, "left over") {
-		t.Errorf("the mutant %q is caught by %v, as %q, %v, want what it left over", caught, by, because, err)
+		t.Errorf("the mutant %q is caught by %v, as %q, %v, want a finding about processes left over", caught, by, because, err)
 	}
 }
 
@@ -140,26 +141,62 @@ func TestErrorOfMutantNamesFunction(t *testing.T) {
 	}
 }
 
-// A seed and a number are all of a scenario.
-func TestDrawIsAFunction(t *testing.T) {
-	differ := false
+// TestResultsPageIsThisCampaigns checks that the tables of docs/results/chaos.md have the form that
+// the campaign prints, with the faults, modes, mutants and scenarios of today.
+func TestResultsPageIsThisCampaigns(t *testing.T) {
+	page, err := os.ReadFile("../../docs/results/chaos.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rows, ok := strings.Cut(string(page), "\n"+tableHead)
+	if !ok {
+		t.Fatalf("the page does not hold the head of the table:\n%s", tableHead)
+	}
+	scenarios, rows, ok := strings.Cut(rows, mutantTableHead)
+	if !ok {
+		t.Fatalf("the page does not hold the head of the mutants' table:\n%s", mutantTableHead)
+	}
+	lines := strings.Split(scenarios, "\n")
+	for i, c := range cells {
+		if want := fmt.Sprintf("| %s | %s | ", c.Fault, c.Mode); !strings.HasPrefix(lines[i], want) {
+			t.Errorf("row %d of the table is %q, want %q", i, lines[i], want)
+		}
+	}
+	lines = strings.Split(rows, "\n")
+	for i, m := range mutants {
+		mutant, caught, _ := strings.Cut(strings.TrimPrefix(lines[i], "| "), " | ")
+		if mutant != m.name {
+			t.Errorf("row %d of the mutants' table is %q, want %q", i, mutant, m.name)
+			continue
+		}
+		var k int
+		fmt.Sscanf(caught, "#%d", &k)
+		if s := draw(1, k, usual); !strings.HasPrefix(caught, s.summary()+" | ") || !m.shows(&s) {
+			t.Errorf("mutant %q is caught by %q, want a scenario in which it shows, such as %q", m.name, caught, s.summary())
+		}
+	}
+}
+
+// TestDrawDependsOnSeedAndNumberAlone draws each scenario twice.
+func TestDrawDependsOnSeedAndNumberAlone(t *testing.T) {
+	seedsDiffer := false
 	for k := range 2 * len(cells) {
 		a, b, c := draw(7, k, usual), draw(7, k, usual), draw(8, k, usual)
 		if a.String() != b.String() || a.Jitter != b.Jitter || a.Noise != b.Noise {
-			t.Errorf("%v, and again %v", &a, &b)
+			t.Errorf("one draw returns %v, another %v", &a, &b)
 		}
-		differ = differ || a.String() != c.String()
+		seedsDiffer = seedsDiffer || a.String() != c.String()
 		if a.Fault != cells[k%len(cells)].Fault || !slices.Contains(a.setups, a.Setup) || a.Victim >= a.World {
 			t.Errorf("%+v", a)
 		}
 	}
-	if !differ {
-		t.Error("seeds make no difference")
+	if !seedsDiffer {
+		t.Error("two seeds draw the same scenarios")
 	}
 }
 
-// What is left out changes nothing of what is run.
-func TestChoice(t *testing.T) {
+// TestFaultAndModeFlagsChooseScenarios checks that the flags leave scenarios out and change none.
+func TestFaultAndModeFlagsChooseScenarios(t *testing.T) {
 	c := campaign{terms: terms{Device: cuda, Ranks: 2, Timeout: time.Second}, seed: 7}
 	chosen, err := c.draw(5*len(cells), -1, "skip,resize", "blocking")
 	if err != nil || len(chosen) != 10 {
@@ -170,19 +207,19 @@ func TestChoice(t *testing.T) {
 		if s.Fault != skip && s.Fault != resize || s.Mode != blocking || s.World != 2 || s.String() != again.String() {
 			t.Errorf("%v was chosen", &s)
 		}
-		if !s.blind() || s.Call > 1 {
-			t.Errorf("%v: NCCL may get through with it", &s)
+		if !s.isBlind() || s.Call > 1 {
+			t.Errorf("%v: NCCL may run it without a failure", &s)
 		}
 	}
-	for _, words := range [][2]string{{"skip,resiz", ""}, {"", "blockin"}, {"launcher", "blocking"}} {
-		if got, err := c.draw(3, -1, words[0], words[1]); err == nil {
-			t.Errorf("%q: %d scenarios, and no error", words, len(got))
+	for _, flags := range []struct{ faults, modes string }{{"skip,resiz", ""}, {"", "blockin"}, {"launcher", "blocking"}} {
+		if got, err := c.draw(3, -1, flags.faults, flags.modes); err == nil {
+			t.Errorf("%q: %d scenarios, and no error", flags, len(got))
 		}
 	}
 }
 
-// The judge sees who is left over, whatever he did to his environment.
-func TestProcessesAreFound(t *testing.T) {
+// TestProcessesAreFoundByMarkOrProgram starts a process that removed its mark from its environment.
+func TestProcessesAreFoundByMarkOrProgram(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("needs Linux's /proc")
 	}
@@ -199,24 +236,24 @@ func TestProcessesAreFound(t *testing.T) {
 	if err := os.WriteFile(copied, data, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	marked, hiding := exec.Command(sleep, "60"), exec.Command(copied, "60")
-	marked.Env, hiding.Env = []string{markVar + "=" + dir}, []string{"X=1"}
-	for _, cmd := range []*exec.Cmd{marked, hiding} {
+	marked, unmarked := exec.Command(sleep, "60"), exec.Command(copied, "60")
+	marked.Env, unmarked.Env = []string{markVar + "=" + dir}, []string{"X=1"}
+	for _, cmd := range []*exec.Cmd{marked, unmarked} {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
 		defer cmd.Wait()
 	}
 	if found := processes(dir); len(found) != 2 {
-		t.Errorf("found %v, want pids %d and %d", found, marked.Process.Pid, hiding.Process.Pid)
+		t.Errorf("found %v, want pids %d and %d", found, marked.Process.Pid, unmarked.Process.Pid)
 	}
 	killProcesses(dir)
 	if left := processes(dir); len(left) > 0 {
-		t.Errorf("left %v", left)
+		t.Errorf("killProcesses left %v", left)
 	}
 }
 
-// Garbage goes to whatever listens.
+// TestListenersAreFound listens by TCP, by TCP over IPv6, and on an abstract unix socket.
 func TestListenersAreFound(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("needs Linux's /proc")

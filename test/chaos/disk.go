@@ -6,7 +6,7 @@ import (
 	"os/exec"
 )
 
-// mountSmall puts a disk of a few pages at dir.
+// mountSmall mounts a file system of four pages at dir.
 func mountSmall(dir string) error {
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=16k", "chaos", dir).CombinedOutput(); err != nil {
 		return fmt.Errorf("mounting a small disk: %w: %s", err, out)
@@ -16,7 +16,7 @@ func mountSmall(dir string) error {
 
 func unmount(dir string) { exec.Command("umount", "--lazy", dir).Run() }
 
-// canFill tells why disks cannot be filled here, if so.
+// canFill returns why this process cannot mount a disk to fill, or nil.
 func canFill() error {
 	dir, err := os.MkdirTemp("", "chaos-disk-")
 	if err != nil {

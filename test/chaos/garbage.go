@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// How much garbage a listener gets.
+// Limits of the garbage.
 const (
-	mostConnections = 24 // a listener
-	garbageInterval = 10 * time.Millisecond
+	mostConnections = 24                    // to one listener
+	garbageInterval = 10 * time.Millisecond // between looks for listeners
 )
 
-// spray connects to whatever the scenario's processes listen on, from before
-// they do until ctx ends, and sends nonsense. It counts the connections that
-// were taken.
+// spray connects to every socket on which the scenario's processes listen, until ctx ends, and sends
+// garbage. It counts in taken the connections that were accepted.
 func spray(ctx context.Context, dir string, seed uint64, taken *atomic.Int64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	sent := map[address]int{}
@@ -41,29 +40,29 @@ func spray(ctx context.Context, dir string, seed uint64, taken *atomic.Int64) {
 			}
 			conn, err := (&net.Dialer{Timeout: 200 * time.Millisecond}).DialContext(ctx, a.network, a.addr)
 			if err != nil {
-				continue // it has just closed
+				continue // the listener has just closed
 			}
 			sent[a]++
 			taken.Add(1)
 			conn.SetDeadline(time.Now().Add(200 * time.Millisecond))
-			conn.Write(nonsense(r)) // the other end may hang up on it
+			conn.Write(randomGarbage(r)) // the other end may have closed the connection
 			if r.IntN(2) == 0 {
 				conn.Close()
 			} else {
-				open = append(open, conn) // silent from here on
+				open = append(open, conn) // stays open and silent
 			}
 		}
 	}
 }
 
-// nonsense is what a port may be sent by a scanner, a confused client, or one
-// that dies in the middle of a word.
-func nonsense(r *rand.Rand) []byte {
+// randomGarbage returns what a port scanner, a client of another protocol, or a client that dies in
+// the middle of a request may send.
+func randomGarbage(r *rand.Rand) []byte {
 	random := make([]byte, 1+r.IntN(4096))
 	for i := range random {
 		random[i] = byte(r.Uint32())
 	}
-	// A client of PyTorch's store opens so.
+	// hello is how a client of PyTorch's store begins.
 	hello := binary.LittleEndian.AppendUint32([]byte{0}, 0x3C85F7CE)
 	switch r.IntN(7) {
 	case 0:
@@ -72,9 +71,9 @@ func nonsense(r *rand.Rand) []byte {
 		return []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	case 2: // a key of many exabytes
 		return binary.LittleEndian.AppendUint64(append(hello, 1), 1<<62)
-	case 3: // a request cut off
+	case 3: // a request that ends too early
 		return append(binary.LittleEndian.AppendUint64(append(hello, 1), 100), random[:min(50, len(random))]...)
-	case 4: // codes that there are not
+	case 4: // unknown request codes
 		return append(hello, random...)
 	case 5:
 		return make([]byte, 1+r.IntN(4096))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -10,9 +11,9 @@ import (
 	"time"
 )
 
-// inject commits the scenario's fault, or has the worker commit it, and undoes
-// what somebody has to undo. It returns when the fault was. What has to
-// happen within a limit and does not is an error.
+// inject commits the scenario's fault, or waits until the worker has committed it, and lets stopped
+// processes go on. It returns the time of the fault. It returns an error if an event does not come
+// before its limit.
 func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 	switch j.Fault {
 	case garbage:
@@ -25,9 +26,9 @@ func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 			j.answered, err = intrude(ctx, j.dir, taken)
 			return err
 		})
-	case twoJobs: // the other one is over
+	case twoJobs: // the second job has ended before all ranks of the first were started
 		return j.bother(ctx, func(_ context.Context, taken *atomic.Int64) error {
-			taken.Add(int64(len(j.others)))
+			taken.Add(int64(len(j.secondJob)))
 			return nil
 		})
 	case delay, hiccup, skip, resize, overlap, exit, socket, stale:
@@ -36,12 +37,12 @@ func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 			return at, err
 		}
 		if e.text == "peer" {
-			// Or nothing: the connection may be one that nobody uses.
-			j.await(ctx, j.callTimeout()+acting, "an error", func(e event) bool { return e.kind == "caught" })
+			// There may be no error: perhaps no rank uses the connection.
+			j.await(ctx, j.callTimeout()+reactionTime, "an error", func(e event) bool { return e.kind == "caught" })
 		}
 		return e.at, j.finish()
 	}
-	reached, err := j.await(ctx, joinLimit, "the victim to be where it is to be hit", func(e event) bool { return e.kind == "reached" })
+	reached, err := j.await(ctx, joinLimit, "the victim to reach its call", func(e event) bool { return e.kind == "reached" })
 	if err != nil {
 		return at, err
 	}
@@ -70,7 +71,7 @@ func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 			return at, err
 		}
 		if j.Then == "" {
-			time.Sleep(time.Second) // of rounds without it
+			time.Sleep(time.Second) // the ranks do rounds without a store
 			return at, j.finish()
 		}
 	}
@@ -83,8 +84,8 @@ func (j *job) inject(ctx context.Context) (at time.Time, err error) {
 	return at, j.resume(ctx, reached.pid)
 }
 
-// suspendAll stops every process of the job for longer than a call may take, and
-// lets them go on one after the other.
+// suspendAll stops every process of the job for longer than a call's timeout, and lets them go on
+// one after the other.
 func (j *job) suspendAll() error {
 	all := processes(j.dir)
 	for _, p := range all {
@@ -102,8 +103,8 @@ func (j *job) suspendAll() error {
 	return j.finish()
 }
 
-// resume lets the victim go on once the others have done what they have to,
-// unless that is golaunch's part.
+// resume lets the stopped victim go on when the other ranks have acted. It does nothing if golaunch
+// has to end the victim.
 func (j *job) resume(ctx context.Context, pid int) error {
 	limit := j.callTimeout() + 10*time.Second
 	switch {
@@ -134,8 +135,8 @@ func (j *job) resume(ctx context.Context, pid int) error {
 	return j.finish()
 }
 
-// bother has f bother the job from its start to its end, and once at least. f counts how
-// often it could.
+// bother runs f, which disturbs the job until its ctx ends, from the job's start to its end. f counts
+// in taken how often it disturbed the job; bother keeps the job running until that is once at least.
 func (j *job) bother(ctx context.Context, f func(ctx context.Context, taken *atomic.Int64) error) (at time.Time, err error) {
 	at = time.Now()
 	bothering, stop := context.WithCancel(ctx)
@@ -147,7 +148,7 @@ func (j *job) bother(ctx context.Context, f func(ctx context.Context, taken *ato
 	if err == nil {
 		pause()
 		for taken.Load() == 0 && time.Since(at) < joinLimit {
-			pause() // the store listens for as long as the job runs
+			pause() // the store listens as long as the job runs
 		}
 		err = j.finish()
 	}
@@ -160,13 +161,13 @@ func (j *job) bother(ctx context.Context, f func(ctx context.Context, taken *ato
 		err = failed
 	}
 	if err == nil && taken.Load() == 0 {
-		err = fmt.Errorf("nothing listened")
+		err = errors.New("no process listened")
 	}
 	return at, err
 }
 
-// finish lets the job end.
+// finish creates the file that tells rank 0 to end the job.
 func (j *job) finish() error { return os.WriteFile(j.path("finish"), nil, 0o644) }
 
-// pause is a moment in which a job does many rounds.
+// pause waits for a time in which a job does many rounds.
 func pause() { time.Sleep(100 * time.Millisecond) }

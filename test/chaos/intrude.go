@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// strangerUID is the user that the stranger is.
+// strangerUID is the user id of the stranger.
 const strangerUID = 54321
 
 // forgery returns what a stranger sends to every listening port, in the protocol of
@@ -24,7 +24,7 @@ func forgery() []byte {
 	for _, key := range []string{"/goddp/0/group/1/backend/failed", "/goddp/0/group/1/failure"} {
 		b = text(text(append(b, 1), key), `{"Rank":0,"Text":"a stranger says so"}`)
 	}
-	const getNumKeys = 7 // in dialect 2
+	const getNumKeys = 7
 	return append(b, getNumKeys)
 }
 
@@ -33,7 +33,7 @@ func forgery() []byte {
 // returns how many connections got an answer.
 func intrude(ctx context.Context, dir string, taken *atomic.Int64) (answered int, err error) {
 	targets := make(chan address)
-	go func() { // another user could not look
+	go func() { // only the job's own user can read in /proc where its processes listen
 		defer close(targets)
 		sent := map[address]int{}
 		for ctx.Err() == nil {
@@ -53,11 +53,11 @@ func intrude(ctx context.Context, dir string, taken *atomic.Int64) (answered int
 		for a := range targets {
 			conn, err := net.DialTimeout(a.network, a.addr, 200*time.Millisecond)
 			if err != nil {
-				continue // it has just closed
+				continue // the listener has just closed
 			}
 			taken.Add(1)
 			conn.SetDeadline(time.Now().Add(200 * time.Millisecond))
-			conn.Write(forgery()) // the other end may hang up on it
+			conn.Write(forgery()) // the other end may have closed the connection
 			if n, _ := conn.Read(make([]byte, 8)); n > 0 {
 				answered++
 			}
@@ -67,12 +67,12 @@ func intrude(ctx context.Context, dir string, taken *atomic.Int64) (answered int
 	return answered, err
 }
 
-// canIntrude tells why this process cannot be another user, if so.
+// canIntrude returns why this process cannot become another user, or nil.
 func canIntrude() error { return asUser(strangerUID, func() {}) }
 
-// startOther starts a second job at the address of the first's store, once that is
-// there, and waits until it has ended.
-func (j *job) startOther(ctx context.Context, addr, port string, args []string) error {
+// startSecondJob waits until the first job's store listens, starts a second job at its address, and
+// waits until the second job has ended.
+func (j *job) startSecondJob(ctx context.Context, addr, port string, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
 	defer cancel()
 	for ctx.Err() == nil {
@@ -84,7 +84,7 @@ func (j *job) startOther(ctx context.Context, addr, port string, args []string) 
 	}
 	size := j.World
 	var id []string
-	switch j.difference() {
+	switch j.jobDifference() {
 	case "job id":
 		id = []string{"GODDP_JOB_ID=second"}
 	case "arguments":
@@ -99,31 +99,31 @@ func (j *job) startOther(ctx context.Context, addr, port string, args []string) 
 		}
 		last := len(j.programs) - 1
 		p := j.programs[last]
-		j.programs, j.others = j.programs[:last], append(j.others, p)
+		j.programs, j.secondJob = j.programs[:last], append(j.secondJob, p)
 		select {
 		case <-p.done:
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not end", p.name)
+			return fmt.Errorf("%s has not ended", p.name)
 		}
 	}
 	return nil
 }
 
-// difference is what tells two jobs apart.
-func (s *scenario) difference() string {
+// jobDifference returns in what the second job differs from the first.
+func (s *scenario) jobDifference() string {
 	return []string{"job id", "arguments", "WORLD_SIZE"}[s.Pick%3]
 }
 
-// judgeOthers checks that the second job was refused, and told why.
-func (j *job) judgeOthers(v *verdict) {
-	v.accused = true
-	for _, p := range j.others {
+// judgeSecondJob checks that each rank of the second job failed with an error that says why.
+func (j *job) judgeSecondJob(v *verdict) {
+	v.hasCulprit = true
+	for _, p := range j.secondJob {
 		if p.status != "exited with 1" {
 			v.wrongf("%s %s", p.name, p.status)
 		}
 		wants := []string{"has the port"}
 		if p.rank > 0 {
-			wants = []string{j.difference(), "GODDP_JOB_ID"}
+			wants = []string{j.jobDifference(), "GODDP_JOB_ID"}
 		}
 		text := j.wroteBy(p)
 		for _, want := range wants {

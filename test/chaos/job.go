@@ -20,20 +20,19 @@ import (
 	"github.com/goddp/goddp/internal/daemon"
 )
 
-// binaries is the folder with golaunch, goddp and worker.
+// binaries is the folder that holds golaunch, goddp and worker.
 type binaries string
 
-// program is a process that the campaign started: golaunch, or a rank, or the
-// store.
+// program is a process that the campaign started: golaunch, a rank, or the store.
 type program struct {
 	name   string
-	rank   int // -1: no rank
+	rank   int // -1 if the program is no rank
 	cmd    *exec.Cmd
-	done   chan struct{}
-	status string // "exited with 0", "killed by 9"; once done is closed
+	done   chan struct{} // closed when the process has ended
+	status string        // "exited with 0", "killed by 9"; valid when done is closed
 }
 
-// event is what a worker says of itself.
+// event is a line by which a worker tells the campaign what happened.
 type event struct {
 	rank, pid  int
 	kind, text string
@@ -47,27 +46,26 @@ type line struct {
 	at   time.Time
 }
 
-// job is a scenario's processes and what they say.
+// job is the processes of a scenario and their output.
 type job struct {
 	*scenario
-	dir      string // holds everything of the job's, and marks its processes
-	programs []*program
-	others   []*program // of a second job
-	answered int        // how many requests of a stranger's were
-	storePID int
-	readers  sync.WaitGroup // end when the processes have, and their children
+	dir       string // holds all files of the job; the mark of its processes
+	programs  []*program
+	secondJob []*program // the ranks of a second job at the same address
+	answered  int        // how many requests of a stranger were answered
+	storePID  int
+	readers   sync.WaitGroup // the readers end when the programs and all their children have closed their output
 
 	mu      sync.Mutex
 	lines   []line
 	events  []event
-	changed chan struct{} // closed, and made again, when there is more
+	changed chan struct{} // closed and replaced when lines grows
 }
 
-// masters numbers the jobs, so that each has a loopback address of its own for
-// a store on a fixed port.
-var masters atomic.Uint32
+// jobs counts the jobs, so that each gets a loopback address of its own for a store on a fixed port.
+var jobs atomic.Uint32
 
-// newJob makes the folder of a job, which has links of its own to the binaries.
+// newJob makes the folder of a job, with hard links to the binaries.
 func newJob(s *scenario, bin binaries) (_ *job, err error) {
 	j := &job{scenario: s, changed: make(chan struct{})}
 	if j.dir, err = os.MkdirTemp(filepath.Dir(string(bin)), fmt.Sprintf("scenario-%d-", s.K)); err != nil {
@@ -89,7 +87,7 @@ func newJob(s *scenario, bin binaries) (_ *job, err error) {
 
 func (j *job) path(name string) string { return filepath.Join(j.dir, name) }
 
-// fill mounts a full disk where flight records go.
+// fill mounts a full disk at the folder for flight records.
 func (j *job) fill() error {
 	dir := j.path("flight")
 	if err := mountSmall(dir); err != nil {
@@ -109,11 +107,11 @@ func (j *job) fill() error {
 	return nil
 }
 
-// lockPrefix begins the names of the files that daemons lock.
+// lockPrefix is the prefix of the names of the files that daemons lock.
 const lockPrefix = "daemon."
 
-// leftovers is what lives of the job: the processes that can be found, and the daemons
-// that can not but hold a lock.
+// leftovers returns what is left of the job: processes found in /proc, and daemons that cannot be
+// found there but still hold a lock.
 func (j *job) leftovers() (left []string) {
 	for _, p := range processes(j.dir) {
 		left = append(left, p.String())
@@ -121,27 +119,27 @@ func (j *job) leftovers() (left []string) {
 	locks, _ := filepath.Glob(j.path(lockPrefix + "[0-9]"))
 	for _, lock := range locks {
 		if daemon.Alive(lock) {
-			left = append(left, fmt.Sprintf("what locked %s", filepath.Base(lock)))
+			left = append(left, fmt.Sprintf("the process that holds %s", filepath.Base(lock)))
 		}
 	}
 	return left
 }
 
-// graceSeconds is how long golaunch waits between asking and killing.
+// graceSeconds is how long golaunch waits between SIGTERM and SIGKILL.
 const graceSeconds = 2
 
 // start starts the job's processes.
 func (j *job) start(ctx context.Context) error {
-	share, length := j.share()
+	workerFault, delay := j.workerFault()
 	var stagger time.Duration
-	if j.Fault == garbage || j.Fault == stranger { // so that what listens until all have joined gets its share
+	if j.Fault == garbage || j.Fault == stranger { // gives the sender time to reach listeners that close when all have joined
 		stagger = 200 * time.Millisecond
 	}
 	args := []string{
-		"-fault", share, "-victim", strconv.Itoa(j.Victim), "-round", strconv.Itoa(j.Round), "-call", strconv.Itoa(j.Call),
-		"-delay", length.String(), "-pick", strconv.Itoa(j.Pick), "-manner", j.manner(), "-finish", j.path("finish"),
+		"-fault", workerFault, "-victim", strconv.Itoa(j.Victim), "-round", strconv.Itoa(j.Round), "-call", strconv.Itoa(j.Call),
+		"-delay", delay.String(), "-pick", strconv.Itoa(j.Pick), "-on-error", j.onError(), "-finish", j.path("finish"),
 		"-timeout", j.callTimeout().String(), "-rejoin", j.rejoinTime().String(), "-stagger", stagger.String(),
-		fmt.Sprintf("-hosts=%v", j.TCP), fmt.Sprintf("-blind=%v", j.blind()),
+		fmt.Sprintf("-hosts=%v", j.TCP), fmt.Sprintf("-blind=%v", j.isBlind()),
 	}
 	if j.Daemon != "" {
 		args = append(args, "-daemon", j.Daemon, "-lock", j.path(lockPrefix))
@@ -151,10 +149,10 @@ func (j *job) start(ctx context.Context) error {
 			j.path("golaunch"), "--nproc-per-node", strconv.Itoa(j.World), "--shutdown-timeout", strconv.Itoa(graceSeconds), j.path("worker"), "-loader",
 		}, args...)...)
 	}
-	n := masters.Add(1)
+	n := jobs.Add(1)
 	addr, port := fmt.Sprintf("127.%d.%d.%d", 1+os.Getpid()%250, byte(n>>8), byte(n)), "29500"
 	agent := "False"
-	if j.Setup == apart {
+	if j.Setup == separateStore {
 		if err := j.run("store", -1, nil, j.path("worker"), "-serve"); err != nil {
 			return err
 		}
@@ -170,7 +168,7 @@ func (j *job) start(ctx context.Context) error {
 			return err
 		}
 		if r == 0 && j.Fault == twoJobs {
-			if err := j.startOther(ctx, addr, port, args); err != nil {
+			if err := j.startSecondJob(ctx, addr, port, args); err != nil {
 				return err
 			}
 		}
@@ -178,30 +176,30 @@ func (j *job) start(ctx context.Context) error {
 	return nil
 }
 
-// rankEnv is what a scheduler tells a rank.
+// rankEnv returns the environment variables by which a scheduler starts a rank.
 func (j *job) rankEnv(rank, size int, addr, port, agent string) []string {
 	env := []string{
 		fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("WORLD_SIZE=%d", size), "MASTER_ADDR=" + addr, "MASTER_PORT=" + port,
 		"TORCHELASTIC_USE_AGENT_STORE=" + agent,
 	}
-	if j.Fault == twoJobs && j.difference() == "job id" {
+	if j.Fault == twoJobs && j.jobDifference() == "job id" {
 		env = append(env, "GODDP_JOB_ID=first")
 	}
 	return env
 }
 
-// foreign is the variables that a job must not inherit, but for those of ours.
-// Others of NCCL, and GODDP_LIBNCCL and its like, say what the machine needs, and
-// GODDP_NO_SMALL_ALLREDUCE what is tried.
-var foreign = regexp.MustCompile(`^(GODDP|TORCH|NCCL_(ASYNC_ERROR|BLOCKING_WAIT|HEARTBEAT|ENABLE_MONITORING)|PET|RANK|LOCAL_|WORLD_|MASTER_|ROLE_|GROUP_)`)
+// notInherited matches the variables of the campaign's own environment that a job does not inherit,
+// except those that inherited matches. A job needs the machine's settings (NCCL's others, GODDP_LIB...)
+// and GODDP_NO_SMALL_ALLREDUCE, which chooses the all-reduce to test.
+var notInherited = regexp.MustCompile(`^(GODDP|TORCH|NCCL_(ASYNC_ERROR|BLOCKING_WAIT|HEARTBEAT|ENABLE_MONITORING)|PET|RANK|LOCAL_|WORLD_|MASTER_|ROLE_|GROUP_)`)
 
-var ours = regexp.MustCompile(`^GODDP_(LIB|NO_SMALL_ALLREDUCE=)`)
+var inherited = regexp.MustCompile(`^GODDP_(LIB|NO_SMALL_ALLREDUCE=)`)
 
-// run starts one program and follows what it writes.
+// run starts one program and reads its output until it and its children have closed it.
 func (j *job) run(name string, rank int, env []string, args ...string) error {
 	p := &program{name: name, rank: rank, cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})}
 	for _, kv := range os.Environ() {
-		if !foreign.MatchString(kv) || ours.MatchString(kv) {
+		if !notInherited.MatchString(kv) || inherited.MatchString(kv) {
 			p.cmd.Env = append(p.cmd.Env, kv)
 		}
 	}
@@ -228,7 +226,7 @@ func (j *job) run(name string, rank int, env []string, args ...string) error {
 		defer r.Close()
 		in := bufio.NewReader(r)
 		for {
-			line, err := in.ReadString('\n') // of any length: a process that nobody reads would hang
+			line, err := in.ReadString('\n') // no limit: a process whose output nobody reads would hang
 			if line != "" {
 				j.note(p, strings.TrimSuffix(line, "\n"))
 			}
@@ -249,16 +247,16 @@ func (j *job) run(name string, rank int, env []string, args ...string) error {
 	return nil
 }
 
-// saying matches what a worker says, behind what golaunch puts before it.
-var saying = regexp.MustCompile(`^(?:\[\w+\]: ?)?@chaos (-?\d+) (\d+) (\w+) (.*)$`)
+// eventLine matches a worker's event, with or without golaunch's prefix.
+var eventLine = regexp.MustCompile(`^(?:\[\w+\]: ?)?@chaos (-?\d+) (\d+) (\w+) (.*)$`)
 
-// note keeps a line.
+// note keeps a line, and the event in it if there is one.
 func (j *job) note(p *program, text string) {
 	now := time.Now()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.lines = append(j.lines, line{p, text, now})
-	if m := saying.FindStringSubmatch(text); m != nil && !slices.Contains(j.others, p) {
+	if m := eventLine.FindStringSubmatch(text); m != nil && !slices.Contains(j.secondJob, p) {
 		rank, _ := strconv.Atoi(m[1])
 		pid, _ := strconv.Atoi(m[2])
 		j.events = append(j.events, event{rank, pid, m[3], m[4], now})
@@ -267,11 +265,11 @@ func (j *job) note(p *program, text string) {
 	j.changed = make(chan struct{})
 }
 
-// joinLimit bounds the wait for what comes before a fault.
+// joinLimit bounds each wait for an event before the fault.
 const joinLimit = 40 * time.Second
 
-// await waits for an event that answers.
-func (j *job) await(ctx context.Context, limit time.Duration, what string, answers func(event) bool) (event, error) {
+// await waits for an event that matches. If none comes before limit, its error says what it waited for.
+func (j *job) await(ctx context.Context, limit time.Duration, what string, matches func(event) bool) (event, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	seen := 0
@@ -280,7 +278,7 @@ func (j *job) await(ctx context.Context, limit time.Duration, what string, answe
 		fresh, changed := j.events[seen:], j.changed
 		j.mu.Unlock()
 		for _, e := range fresh {
-			if answers(e) {
+			if matches(e) {
 				return e, nil
 			}
 		}
@@ -293,14 +291,13 @@ func (j *job) await(ctx context.Context, limit time.Duration, what string, answe
 	}
 }
 
-// awaitAll waits until each rank but the victim has said it; with the victim if
-// that is asked for.
-func (j *job) awaitAll(ctx context.Context, limit time.Duration, kind string, victimToo bool) error {
+// awaitAll waits for an event of a kind from each rank, the victim included only if withVictim.
+func (j *job) awaitAll(ctx context.Context, limit time.Duration, kind string, withVictim bool) error {
 	for r := range j.World {
-		if r == j.Victim && !victimToo {
+		if r == j.Victim && !withVictim {
 			continue
 		}
-		_, err := j.await(ctx, limit, fmt.Sprintf("%q of rank %d", kind, r), func(e event) bool { return e.rank == r && e.kind == kind })
+		_, err := j.await(ctx, limit, fmt.Sprintf("rank %d to say %q", r, kind), func(e event) bool { return e.rank == r && e.kind == kind })
 		if err != nil {
 			return err
 		}
@@ -308,14 +305,14 @@ func (j *job) awaitAll(ctx context.Context, limit time.Duration, kind string, vi
 	return nil
 }
 
-// said tells whether any rank said it.
-func (j *job) said(kind string) bool {
+// hasEvent reports whether any rank said an event of this kind.
+func (j *job) hasEvent(kind string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.ContainsFunc(j.events, func(e event) bool { return e.kind == kind })
 }
 
-// texts is what a rank said under one name.
+// texts returns the texts of a rank's events of one kind.
 func (j *job) texts(rank int, kind string) (texts []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -327,7 +324,7 @@ func (j *job) texts(rank int, kind string) (texts []string) {
 	return texts
 }
 
-// output is what all programs wrote, with times and names.
+// output returns the lines of all programs, each with its time and the program's name.
 func (j *job) output() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -338,7 +335,7 @@ func (j *job) output() string {
 	return b.String()
 }
 
-// wrote is what all programs wrote, as they did.
+// wrote returns the lines of all programs as they wrote them.
 func (j *job) wrote() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -349,7 +346,7 @@ func (j *job) wrote() string {
 	return b.String()
 }
 
-// wroteBy is what one program wrote.
+// wroteBy returns the lines of one program.
 func (j *job) wroteBy(p *program) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -362,7 +359,7 @@ func (j *job) wroteBy(p *program) string {
 	return b.String()
 }
 
-// remove removes all of the job, whatever is left of it.
+// remove kills the processes that are left of the job and removes its folder.
 func (j *job) remove() {
 	killProcesses(j.dir)
 	j.readers.Wait()
@@ -372,7 +369,7 @@ func (j *job) remove() {
 	os.RemoveAll(j.dir)
 }
 
-// keep copies the flight records and what was written to a new folder.
+// keep writes the flight records and the output to the new folder dir.
 func (j *job) keep(dir string) error {
 	if err := os.CopyFS(dir, os.DirFS(j.path("flight"))); err != nil {
 		return err

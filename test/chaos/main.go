@@ -24,28 +24,28 @@ func main() {
 	}
 }
 
-// perCell is how many scenarios of each cell the campaign has by default.
+// perCell is the default number of scenarios for each cell.
 const perCell = 8
 
 func run(ctx context.Context) error {
 	c := campaign{out: os.Stdout}
-	n := flag.Int("n", perCell*len(cells), "draw so many scenarios")
+	n := flag.Int("n", perCell*len(cells), "how many scenarios to draw")
 	only := flag.Int("only", -1, "run scenario `k` alone, and no mutants")
-	faults := flag.String("faults", "", "of those drawn, run only scenarios with these `faults`, as in kill,stop")
-	modes := flag.String("modes", "", "and in these error `modes`")
-	mutate := flag.Bool("mutants", true, "then let it catch mutants")
-	toBuild := flag.String("build", "", "build all that is run into this new `folder`, for -bin, and end")
-	built := flag.String("bin", "", "run what -build made in this `folder`, or golaunch, goddp and worker alone; else build it")
-	flag.StringVar(&c.Device, "device", usual.Device, "run the ranks on the `cpu`, or on cuda: a GPU each")
-	flag.IntVar(&c.Ranks, "ranks", 0, "start so many in every job; 0: 2 to 4")
-	flag.BoolVar(&c.Detail, "detail", false, "have the ranks compare their calls before these run: GODDP_DEBUG=DETAIL")
-	flag.DurationVar(&c.Timeout, "timeout", usual.Timeout, "of the workers' calls")
+	faults := flag.String("faults", "", "run only the drawn scenarios with these `faults`, as in kill,stop")
+	modes := flag.String("modes", "", "run only the drawn scenarios in these error `modes`, as in async,none")
+	mutate := flag.Bool("mutants", true, "catch the mutants after the scenarios")
+	toBuild := flag.String("build", "", "build all programs, for -bin, into this new `folder`, and end")
+	built := flag.String("bin", "", "run the programs in this `folder`, which -build made, or which holds golaunch, goddp and worker alone (no mutants); \"\" builds them")
+	flag.StringVar(&c.Device, "device", usual.Device, "the ranks' `device`: cpu, or cuda, where each rank has its own GPU")
+	flag.IntVar(&c.Ranks, "ranks", 0, "the number of ranks of every job; 0 draws 2 to 4")
+	flag.BoolVar(&c.Detail, "detail", false, "let the ranks compare their calls before the calls run: GODDP_DEBUG=DETAIL")
+	flag.DurationVar(&c.Timeout, "timeout", usual.Timeout, "the timeout of the workers' calls")
 	flag.BoolVar(&c.each, "each", false, "print a line for every scenario")
-	flag.StringVar(&c.kept, "keep", "", "leave the flight records and the output of every scenario, but for the mutants', below this `folder`")
-	flag.Uint64Var(&c.seed, "seed", 1, "of the scenarios")
-	flag.IntVar(&c.jobs, "j", 2, "run so many at a time")
-	flag.DurationVar(&c.slack, "slack", 5*time.Second, "add this `time` to what is promised")
-	flag.BoolVar(&c.verbose, "v", false, "show what all processes write")
+	flag.StringVar(&c.kept, "keep", "", "write the flight records and the output of every scenario, but not of the mutants', below this `folder`")
+	flag.Uint64Var(&c.seed, "seed", 1, "the seed of the scenarios")
+	flag.IntVar(&c.jobs, "j", 2, "how many scenarios run at a time")
+	flag.DurationVar(&c.slack, "slack", 5*time.Second, "add this `time` to every promised time")
+	flag.BoolVar(&c.verbose, "v", false, "print what all processes write")
 	flag.Parse()
 	*mutate = *mutate && *only < 0
 	if *built != "" {
@@ -81,36 +81,36 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	product := filepath.Join(dir, "product")
+	goddp := filepath.Join(dir, "goddp")
 	var bin binaries
-	mutant := func(i int, dir string) (binaries, error) { return adopt(mutantFolder(*built, i), dir) }
+	newMutant := func(i int, dir string) (binaries, error) { return copyBinaries(mutantFolder(*built, i), dir) }
 	if *built != "" {
-		bin, err = adopt(*built, product)
+		bin, err = copyBinaries(*built, goddp)
 	} else {
 		var root string
 		if root, err = moduleRoot(ctx); err != nil {
 			return err
 		}
-		for i := range mutants {
+		for i := range mutants { // fail before the scenarios run
 			if _, err := mutants[i].apply(root); err != nil {
 				return err
 			}
 		}
-		mutant = func(i int, dir string) (binaries, error) { return build(ctx, root, dir, &mutants[i]) }
-		bin, err = build(ctx, root, product, nil)
+		newMutant = func(i int, dir string) (binaries, error) { return build(ctx, root, dir, &mutants[i]) }
+		bin, err = build(ctx, root, goddp, nil)
 	}
 	if err != nil {
 		return err
 	}
 	if left, err := os.ReadDir(c.kept); c.kept != "" && err == nil && len(left) > 0 {
-		return fmt.Errorf("-keep: there is something in %s already", c.kept)
+		return fmt.Errorf("-keep: %s is not empty", c.kept)
 	}
-	begun := time.Now()
+	started := time.Now()
 	results := c.run(ctx, scenarios, bin)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	fmt.Printf("\n%d scenarios, seed %d, %d at a time, in %v:\n\n%s", len(results), c.seed, c.jobs, time.Since(begun).Round(time.Second), table(results))
+	fmt.Printf("\n%d scenarios, seed %d, %d at a time, in %v:\n\n%s", len(results), c.seed, c.jobs, time.Since(started).Round(time.Second), table(results))
 	if c.noDisk != nil {
 		fmt.Printf("\nSkipped, with a full disk: %v\n", c.noDisk)
 	}
@@ -119,12 +119,12 @@ func run(ctx context.Context) error {
 	}
 	survived := 0
 	if *mutate {
-		if survived, err = c.hunt(ctx, dir, bin, mutant); err != nil {
+		if survived, err = c.hunt(ctx, dir, bin, newMutant); err != nil {
 			return err
 		}
 	}
 	switch {
-	case !clean(results):
+	case !allOK(results):
 		return errors.New("scenarios failed")
 	case survived > 0:
 		return fmt.Errorf("%d mutants survived", survived)
@@ -132,24 +132,25 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// draw draws n scenarios, or the only one, and leaves out what is not asked for.
+// draw returns those of n scenarios that have one of the faults and one of the modes, or, if only is
+// not negative, that one scenario.
 func (c *campaign) draw(n, only int, faults, modes string) (scenarios []scenario, err error) {
 	known := map[string]bool{"": true}
 	for _, c := range cells {
 		known[string(c.Fault)], known[string(c.Mode)] = true, true
 	}
-	for _, word := range strings.Split(faults+","+modes, ",") {
-		if !known[word] {
-			return nil, fmt.Errorf("there is no fault and no mode %q", word)
+	for _, name := range strings.Split(faults+","+modes, ",") {
+		if !known[name] {
+			return nil, fmt.Errorf("there is no fault and no mode %q", name)
 		}
 	}
-	wanted := func(list, word string) bool { return list == "" || slices.Contains(strings.Split(list, ","), word) }
+	isWanted := func(list, name string) bool { return list == "" || slices.Contains(strings.Split(list, ","), name) }
 	first, end := 0, n
 	if only >= 0 {
 		first, end = only, only+1
 	}
 	for k := first; k < end; k++ {
-		if s := draw(c.seed, k, c.terms); wanted(faults, string(s.Fault)) && wanted(modes, string(s.Mode)) {
+		if s := draw(c.seed, k, c.terms); isWanted(faults, string(s.Fault)) && isWanted(modes, string(s.Mode)) {
 			scenarios = append(scenarios, s)
 		}
 	}
@@ -159,7 +160,7 @@ func (c *campaign) draw(n, only int, faults, modes string) (scenarios []scenario
 	return scenarios, nil
 }
 
-// replay is this command, without what chooses scenarios.
+// replay returns this command without the flags that choose scenarios and what is printed.
 func replay() string {
 	words := []string{"go run ./test/chaos"}
 	flag.Visit(func(f *flag.Flag) {

@@ -51,7 +51,7 @@ var mutants = []mutant{
 	{
 		name: "a stuck process is not ended", file: "comm/failure.go", function: "watchdogLoop.handle",
 		old: "d.end()", new: "",
-		shows: func(s *scenario) bool { return s.Deaf && s.Setup == alone && s.trouble() == kill },
+		shows: func(s *scenario) bool { return s.Stuck && s.Setup == alone && s.trouble() == kill },
 	},
 	{
 		name: "clean-up only ends the process", file: "comm/internal/watchdog/core.go", function: "Core.Step",
@@ -160,27 +160,30 @@ var mutants = []mutant{
 	},
 }
 
-// attempts is how many scenarios a mutant has to survive.
+// attempts is the number of scenarios after which a mutant has survived.
 const attempts = 6
 
-// hunt runs scenarios with each mutant until one fails, prints which, and tells
-// how many mutants survived. made makes the i-th mutant in a new folder.
-func (c *campaign) hunt(ctx context.Context, dir string, bin binaries, made func(i int, dir string) (binaries, error)) (survived int, err error) {
+// mutantTableHead is the head of the mutants' table.
+const mutantTableHead = "| mutant | caught by | because |\n|---|---|---|\n"
+
+// hunt runs scenarios with each mutant until one fails, prints the table of mutants, and returns how
+// many survived. newMutant makes the i-th mutant in a new folder.
+func (c *campaign) hunt(ctx context.Context, dir string, bin binaries, newMutant func(i int, dir string) (binaries, error)) (survived int, err error) {
 	catchers, reasons, errs := make([]*scenario, len(mutants)), make([]string, len(mutants)), make([]error, len(mutants))
 	parallel(c.jobs, len(mutants), func(i int) {
 		into := mutantFolder(dir, i)
 		defer os.RemoveAll(into)
-		mutated, err := made(i, into)
+		mutated, err := newMutant(i, into)
 		if err != nil {
 			errs[i] = err
 			return
 		}
 		catchers[i], reasons[i], errs[i] = c.catch(ctx, mutated, bin, &mutants[i])
 	})
-	fmt.Fprintf(c.out, "\n| mutant | caught by | because |\n|---|---|---|\n")
+	fmt.Fprint(c.out, "\n"+mutantTableHead)
 	for i, s := range catchers {
 		if s != nil {
-			fmt.Fprintf(c.out, "| %s | %v | %s |\n", mutants[i].name, s, reasons[i])
+			fmt.Fprintf(c.out, "| %s | %s | %s |\n", mutants[i].name, s.summary(), reasons[i])
 		} else {
 			survived++
 			fmt.Fprintf(c.out, "| %s | **nothing** | |\n", mutants[i].name)
@@ -189,8 +192,8 @@ func (c *campaign) hunt(ctx context.Context, dir string, bin binaries, made func
 	return survived, errors.Join(errs...)
 }
 
-// catch returns the scenario that caught the mutant, and how. A scenario counts
-// that the product as it is passes.
+// catch returns the scenario that caught the mutant, and its first finding. The scenario must pass
+// with goddp as it is.
 func (c *campaign) catch(ctx context.Context, mutated, bin binaries, m *mutant) (by *scenario, because string, err error) {
 	tried := 0
 	for k := 0; tried < attempts && ctx.Err() == nil; k++ {

@@ -10,10 +10,11 @@ import (
 	"syscall"
 )
 
-// markVar marks, in the environment, what belongs to a scenario.
+// markVar is the environment variable that marks a process as belonging to a scenario. Its value is
+// the scenario's folder.
 const markVar = "CHAOS_SCENARIO"
 
-// process is one that was found in /proc.
+// process is a process found in /proc.
 type process struct {
 	pid  int
 	args string
@@ -21,19 +22,19 @@ type process struct {
 
 func (p process) String() string { return fmt.Sprintf("pid %d (%s)", p.pid, p.args) }
 
-// processes finds those of the scenario in dir: what carries its mark, or, in
-// case that was taken off, runs from its folder. Zombies are not among them.
+// processes returns the processes of the scenario in dir, without zombies: those that carry its mark,
+// and those that removed the mark but run a program from dir.
 func processes(dir string) (found []process) {
 	names, _ := filepath.Glob("/proc/[0-9]*")
 	mark := []byte(markVar + "=" + dir)
 	for _, name := range names {
 		environ, _ := os.ReadFile(name + "/environ")
 		exe, _ := os.Readlink(name + "/exe")
-		marked := false
+		isMarked := false
 		for kv := range bytes.SplitSeq(environ, []byte{0}) {
-			marked = marked || bytes.Equal(kv, mark)
+			isMarked = isMarked || bytes.Equal(kv, mark)
 		}
-		if !marked && !strings.HasPrefix(exe, dir+"/") {
+		if !isMarked && !strings.HasPrefix(exe, dir+"/") {
 			continue
 		}
 		pid, _ := strconv.Atoi(filepath.Base(name))
@@ -43,7 +44,7 @@ func processes(dir string) (found []process) {
 	return found
 }
 
-// onlyChild is the child of a process that has no more than one.
+// onlyChild returns the child of a process. It is an error if the process has not exactly one.
 func onlyChild(pid int) (int, error) {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	var children []string
@@ -57,7 +58,7 @@ func onlyChild(pid int) (int, error) {
 	return strconv.Atoi(children[0])
 }
 
-// killProcesses kills all of the scenario's until none is left.
+// killProcesses kills the scenario's processes until none is left.
 func killProcesses(dir string) {
 	for found := processes(dir); len(found) > 0; found = processes(dir) {
 		for _, p := range found {
@@ -67,18 +68,18 @@ func killProcesses(dir string) {
 	}
 }
 
-// address is where somebody listens.
+// address is the address of a listener.
 type address struct{ network, addr string }
 
-// listeners finds every stream socket that the processes listen on: TCP, and
-// unix sockets with abstract names.
+// listeners returns the address of every stream socket on which the processes listen: TCP sockets,
+// and unix sockets with abstract names.
 func listeners(ps []process) (found []address) {
-	ours := map[string]bool{}
+	ours := map[string]bool{} // inodes of the processes' sockets
 	for _, p := range ps {
 		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.pid))
 		for _, fd := range fds {
-			if link, err := os.Readlink(fd); err == nil && strings.HasPrefix(link, "socket:[") {
-				ours[strings.Trim(link[len("socket:"):], "[]")] = true
+			if target, err := os.Readlink(fd); err == nil && strings.HasPrefix(target, "socket:[") {
+				ours[strings.Trim(target[len("socket:"):], "[]")] = true
 			}
 		}
 	}
@@ -104,7 +105,7 @@ func listeners(ps []process) (found []address) {
 	return found
 }
 
-// procTable is the lines of a table that have at least so many fields.
+// procTable returns the fields of each line of a table that has at least the given number of fields.
 func procTable(path string, least int) (rows [][]string) {
 	data, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(data)) {
@@ -115,8 +116,8 @@ func procTable(path string, least int) (rows [][]string) {
 	return rows
 }
 
-// hexAddr reads 0100007F:1F90, an address in the byte order of a little-endian
-// machine and a port.
+// hexAddr parses 0100007F:1F90, an IPv4 address in the byte order of a little-endian machine and a
+// port. It replaces the address 0.0.0.0 by 127.0.0.1.
 func hexAddr(s string) string {
 	host, port, _ := strings.Cut(s, ":")
 	ip, _ := strconv.ParseUint(host, 16, 32)

@@ -9,7 +9,7 @@ import (
 	"github.com/goddp/goddp/internal/daemon"
 )
 
-// fault is what is done to a job.
+// fault is the kind of harm that the campaign does to a job; doc.go describes each.
 type fault string
 
 const (
@@ -34,7 +34,7 @@ const (
 	twoJobs  fault = "two jobs"
 )
 
-// mode is an error mode of the product's.
+// mode is an error mode of comm.
 type mode string
 
 const (
@@ -44,20 +44,20 @@ const (
 	none     mode = "none"
 )
 
-// setup is who starts the ranks, and where their store is.
+// setup says which program starts the ranks, and where their store is.
 type setup string
 
 const (
-	golaunch setup = "golaunch"
-	alone    setup = "alone"
-	apart    setup = "apart"
+	golaunch      setup = "golaunch"
+	alone         setup = "alone"          // the campaign starts the ranks; the store is in rank 0
+	separateStore setup = "separate store" // the campaign starts the ranks, and the store in a process of its own
 )
 
 // cell is a row of the campaign's table.
 type cell struct {
 	Fault  fault
 	Mode   mode
-	setups []setup
+	setups []setup // draw chooses one
 }
 
 // cells are all rows, in the order of the table.
@@ -68,7 +68,7 @@ var cells = func() (cells []cell) {
 		}
 	}
 	all := []mode{async, cleanUp, blocking, none}
-	failing := all[:3] // where what happens is an error in any mode, none promises nothing
+	failing := all[:3] // for faults that break the job in any mode: mode none promises nothing about them
 	add(kill, failing, golaunch, alone)
 	add(stop, all, golaunch, alone)
 	add(delay, all, golaunch, alone)
@@ -79,61 +79,61 @@ var cells = func() (cells []cell) {
 	add(exit, failing, golaunch, alone)
 	add(socket, failing, golaunch, alone)
 	add(fullDisk, failing, golaunch, alone)
-	add(store, all, apart)
-	add(garbage, all, golaunch, alone, apart)
+	add(store, all, separateStore)
+	add(garbage, all, golaunch, alone, separateStore)
 	add(launcher, all, golaunch)
 	add(stale, failing, golaunch, alone)
 	add(reaper, all, golaunch)
 	add(daemons, failing, golaunch)
-	add(suspend, all, golaunch, alone, apart)
-	add(stranger, all, golaunch, alone, apart)
+	add(suspend, all, golaunch, alone, separateStore)
+	add(stranger, all, golaunch, alone, separateStore)
 	add(twoJobs, all, alone)
 	return cells
 }()
 
-// maxRound bounds when faults come.
+// maxRound is the last round in which a fault comes.
 const maxRound = 12
 
 // The devices of ranks.
 const (
 	cpu  = "cpu"
-	cuda = "cuda" // a GPU each
+	cuda = "cuda" // each rank has its own GPU
 )
 
-// terms are what all scenarios of a campaign have in common.
+// terms hold for all scenarios of a campaign.
 type terms struct {
 	Device  string        // of the ranks
-	Ranks   int           // in every job; 0: 2 to 4
-	Detail  bool          // the ranks compare their calls before these run
+	Ranks   int           // in every job; 0 draws 2 to 4
+	Detail  bool          // the ranks compare their calls before the calls run
 	Timeout time.Duration // of the workers' calls
 }
 
 // usual are the terms unless flags say otherwise.
 var usual = terms{Device: cpu, Timeout: time.Second}
 
-// scenario is one job and what is done to it.
+// scenario is one job and the fault that the campaign commits.
 type scenario struct {
 	terms
 	Seed uint64
-	K    int
+	K    int // the scenario's number
 	cell
-	Then   fault // what follows a full disk, a lost store or daemons, or ""
+	Then   fault // a second fault, after a full disk, a lost store or daemons; "" for none
 	Setup  setup
-	World  int
-	TCP    bool // the ranks take each other for other hosts'
-	Victim int
-	Round  int
-	Call   int
-	Jitter time.Duration // between the victim's word that it is there, and a signal
-	Pick   int           // which socket, or which overlap
-	Deaf   bool          // the program is stuck after an error
-	Name   int           // by which of its names the mode is set
-	Noise  uint64        // seeds the garbage
+	World  int           // the number of ranks
+	TCP    bool          // the ranks connect by TCP, as if each were on a host of its own
+	Victim int           // the rank to which the fault happens
+	Round  int           // the round in which the fault comes
+	Call   int           // the reduction of that round before which the fault comes
+	Jitter time.Duration // the delay between the victim's "reached" and a signal
+	Pick   int           // chooses a socket, the operands that overlap, or how two jobs differ
+	Stuck  bool          // the program is stuck after an error
+	Name   int           // index of the environment variable that sets the mode
+	Noise  uint64        // the seed of the garbage
 	Hang   bool          // the store is stopped, not killed
-	Daemon string        // the kind of daemon that every rank starts, or ""
+	Daemon string        // the kind of daemon that every rank starts; "" for none
 }
 
-// draw is scenario k of a seed.
+// draw returns scenario k of a seed. It is a function of its arguments.
 func draw(seed uint64, k int, t terms) scenario {
 	r := rand.New(rand.NewPCG(seed, uint64(k)))
 	c := cells[k%len(cells)]
@@ -146,7 +146,7 @@ func draw(seed uint64, k int, t terms) scenario {
 		Call:   r.IntN(3),
 		Jitter: time.Duration(r.Int64N(int64(5 * time.Millisecond))),
 		Pick:   r.IntN(100),
-		Deaf:   c.Mode == async && r.IntN(2) == 0,
+		Stuck:  c.Mode == async && r.IntN(2) == 0,
 		Name:   r.IntN(2),
 		Noise:  r.Uint64(),
 	}
@@ -164,25 +164,25 @@ func draw(seed uint64, k int, t terms) scenario {
 		s.Then = []fault{"", kill, stop}[r.IntN(3)]
 	}
 	s.Hang = c.Fault == store && r.IntN(2) == 0
-	if s.blind() {
-		s.Call %= 2 // which are small
+	if s.isBlind() {
+		s.Call %= 2 // the first two reductions are small
 	}
 	return s
 }
 
-// blind tells whether the ranks differ, and nobody compares: NCCL runs what it
-// is given, some of which ends with data that mean nothing, until a rank waits
-// for what no other sends. That a large reduction does is not certain.
-func (s *scenario) blind() bool {
+// isBlind reports whether the ranks' calls differ although nothing compares them. NCCL runs such
+// calls: small ones end with meaningless data, until a rank waits for data that no rank sends. Large
+// ones may end or not.
+func (s *scenario) isBlind() bool {
 	return s.Device == cuda && !s.Detail && (s.Fault == skip || s.Fault == resize)
 }
 
-// byDeadline tells whether it takes a call's deadline to notice the fault.
-func (s *scenario) byDeadline() bool {
-	return s.trouble() == stop || s.trouble() == delay || s.blind()
+// needsDeadline reports whether the ranks notice the fault only when a call's deadline has passed.
+func (s *scenario) needsDeadline() bool {
+	return s.trouble() == stop || s.trouble() == delay || s.isBlind()
 }
 
-// trouble is what the ranks notice: what follows a fault that they do not.
+// trouble returns the fault that the ranks notice: the second one if there are two.
 func (s *scenario) trouble() fault {
 	if s.Then != "" {
 		return s.Then
@@ -190,11 +190,11 @@ func (s *scenario) trouble() fault {
 	return s.Fault
 }
 
-// dies tells whether the victim is dead afterwards.
-func (s *scenario) dies() bool { return s.trouble() == kill || s.trouble() == exit }
+// victimDies reports whether the victim's process ends by the fault.
+func (s *scenario) victimDies() bool { return s.trouble() == kill || s.trouble() == exit }
 
-// callTimeout is that of the workers' calls. A broken connection gets longer: a
-// rank that reads its end waits for two seconds to be told why.
+// callTimeout returns the timeout of the workers' calls. It is longer if a connection breaks,
+// because a rank that reads the connection's end waits two seconds for the cause.
 func (s *scenario) callTimeout() time.Duration {
 	if s.Fault == socket {
 		return s.Timeout + 3*time.Second
@@ -202,23 +202,23 @@ func (s *scenario) callTimeout() time.Duration {
 	return s.Timeout
 }
 
-// suspension is for how long a job is suspended as a whole.
+// suspension returns how long the campaign suspends all processes of a job.
 func (s *scenario) suspension() time.Duration { return 2 * s.callTimeout() }
 
-// resumeInterval is the time between the SIGCONTs to the processes of a suspended
-// job: the last rank must go on well within the timeout of the first.
+// resumeInterval returns the time between the SIGCONTs to the processes of a suspended job. It is
+// short enough that the last rank goes on well before the first rank's timeout.
 func (s *scenario) resumeInterval() time.Duration { return 10 * s.Jitter }
 
-// rejoinTime is the limit of a worker's second group.
+// rejoinTime returns how long a worker may take to make its second group.
 func (s *scenario) rejoinTime() time.Duration {
-	if s.Device == cuda { // which has to be opened again
+	if s.Device == cuda { // the worker opens the GPU again
 		return 8 * time.Second
 	}
 	return 3 * time.Second
 }
 
-// String says what the scenario is.
-func (s *scenario) String() string {
+// summary returns the scenario's number, fault, mode, setup and number of ranks.
+func (s *scenario) summary() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#%d %s", s.K, s.Fault)
 	if s.Hang {
@@ -230,7 +230,14 @@ func (s *scenario) String() string {
 	if s.Then != "" {
 		fmt.Fprintf(&b, ", then %s", s.Then)
 	}
-	fmt.Fprintf(&b, ", mode %s, %s, %d ranks", s.Mode, s.Setup, s.World)
+	fmt.Fprintf(&b, ", %s, %s, %d ranks", s.Mode, s.Setup, s.World)
+	return b.String()
+}
+
+// String returns the summary and the rest of the scenario.
+func (s *scenario) String() string {
+	var b strings.Builder
+	b.WriteString(s.summary())
 	if s.Device != cpu {
 		fmt.Fprintf(&b, " on %s", s.Device)
 	}
@@ -240,15 +247,15 @@ func (s *scenario) String() string {
 	if s.Detail {
 		b.WriteString(", calls compared")
 	}
-	if s.Deaf {
+	if s.Stuck {
 		b.WriteString(", stuck after an error")
 	}
 	fmt.Fprintf(&b, ": rank %d, call %d of round %d", s.Victim, s.Call, s.Round)
 	return b.String()
 }
 
-// name is a folder's.
-func (s *scenario) name() string {
+// folder returns the name of the scenario's folder below the one of -keep.
+func (s *scenario) folder() string {
 	detail := ""
 	if s.Detail {
 		detail = "-compared"
@@ -256,7 +263,7 @@ func (s *scenario) name() string {
 	return strings.ReplaceAll(fmt.Sprintf("%03d-%s-%s%s", s.K, s.Fault, s.Mode, detail), " ", "-")
 }
 
-// modeEnv sets the error mode, as a user would.
+// modeEnv returns the environment variable that sets the error mode.
 func (s *scenario) modeEnv() string {
 	prefix := []string{"GODDP_", "TORCH_NCCL_"}[s.Name]
 	switch s.Mode {
@@ -270,11 +277,11 @@ func (s *scenario) modeEnv() string {
 	return prefix + "BLOCKING_WAIT=1"
 }
 
-// manner is how the workers deal with an error.
-func (s *scenario) manner() string {
+// onError returns what the workers do after an error: the value of their flag -on-error.
+func (s *scenario) onError() string {
 	switch {
-	case s.Deaf:
-		return "deaf"
+	case s.Stuck:
+		return "hang"
 	case s.Mode == cleanUp:
 		return "linger"
 	case s.Mode == blocking:
@@ -283,14 +290,15 @@ func (s *scenario) manner() string {
 	return "leave"
 }
 
-// share is the worker's part of the fault, and for how long it delays.
-func (s *scenario) share() (string, time.Duration) {
+// workerFault returns the fault that the worker itself commits, and for how long it delays.
+// "reach" means that the worker only says when it is at the victim's call.
+func (s *scenario) workerFault() (string, time.Duration) {
 	switch s.Fault {
 	case delay:
 		return "delay", s.callTimeout() + 1500*time.Millisecond
 	case hiccup:
 		return "delay", s.callTimeout() / 3
-	case stale: // once the others are in their backward passes: their records show which
+	case stale: // the delay lets the other ranks begin their backward passes, so that their records show them
 		return string(stale), 50 * time.Millisecond
 	case skip, resize, overlap, exit, socket:
 		return string(s.Fault), 0

@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// verdict is what the judge has to say about a scenario.
+// verdict is the judge's opinion of a scenario. Each finding is a short sentence; if it has
+// details, they follow ": ".
 type verdict struct {
-	wrong   []string      // how its end was not the one promised
-	unnamed []string      // where the culprit was not named
-	unread  []string      // where the flight records, to goddp analyze, were not as clear
-	accused bool          // there was a culprit to name
-	read    bool          // and records that should tell it
-	skipped string        // why the scenario could not be
-	told    time.Duration // from the deadline, or from a fault that needs none, to the last rank's error
-	took    time.Duration // from the fault to the end
-	hung    bool          // something did not end by itself
-	orphans bool          // something outlived those who started it
+	wrong      []string      // findings about the outcome, the exit codes and the deadline
+	unnamed    []string      // findings about errors and reports that do not name the culprit
+	unread     []string      // findings about what `goddp analyze` reads in the flight records
+	hasCulprit bool          // the ranks' errors or golaunch's report must name the victim
+	hasRecords bool          // the flight records must name the victim
+	skipped    string        // why the scenario could not run; "" if it ran
+	toError    time.Duration // from the deadline, or from a fault noticed without one, to the last rank's error
+	toEnd      time.Duration // from the fault to the end of the last process
+	isHung     bool          // a process did not end by itself
+	hasOrphans bool          // a process outlived the program that started it
 }
 
 func (v *verdict) wrongf(format string, args ...any) {
@@ -33,14 +34,14 @@ func (v *verdict) unreadf(format string, args ...any) {
 	v.unread = append(v.unread, fmt.Sprintf(format, args...))
 }
 
-func (v *verdict) ok() bool { return len(v.wrong) == 0 && len(v.unnamed) == 0 && len(v.unread) == 0 }
+func (v *verdict) findings() []string { return slices.Concat(v.wrong, v.unnamed, v.unread) }
 
-// String is all that is wrong.
-func (v *verdict) String() string {
-	return strings.Join(slices.Concat(v.wrong, v.unnamed, v.unread), "; ")
-}
+func (v *verdict) ok() bool { return len(v.findings()) == 0 }
 
-// shorten leaves out of all texts where the scenario ran.
+// String returns all findings.
+func (v *verdict) String() string { return strings.Join(v.findings(), "; ") }
+
+// shorten removes the scenario's folder from the paths in all findings.
 func (v *verdict) shorten(dir string) {
 	for _, texts := range [][]string{v.wrong, v.unnamed, v.unread} {
 		for i, text := range texts {
@@ -49,20 +50,22 @@ func (v *verdict) shorten(dir string) {
 	}
 }
 
-// first is the first thing that is wrong, on one short line.
+// first returns the first finding without its details, for a cell of a table. The scenario must
+// have failed.
 func (v *verdict) first() string {
-	text := slices.Concat(v.wrong, v.unnamed, v.unread)[0]
-	const most = 160
-	if len(text) > most {
-		text = text[:most] + "..."
-	}
+	text, _, _ := strings.Cut(v.findings()[0], ": ")
 	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", "/")
 }
 
-// table is the campaign's, a row for each fault in each mode.
+// tableHead is the head of the campaign's table.
+const tableHead = `| fault | mode | scenarios | right outcome | culprit named | by the records too | hung or orphaned | to the error, at worst | to the end, at worst |
+|---|---|---|---|---|---|---|---|---|
+`
+
+// table returns the campaign's table: a row for each fault in each mode, and one for all.
 func table(results []result) string {
 	var b strings.Builder
-	b.WriteString("| fault | mode | scenarios | right outcome | culprit named | by the records too | hung or orphaned | to the error, at worst | to the end, at worst |\n|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString(tableHead)
 	var total tally
 	for _, c := range cells {
 		var t tally
@@ -82,9 +85,11 @@ func table(results []result) string {
 
 // tally counts verdicts.
 type tally struct {
-	scenarios, skipped, right, stuck int
-	accused, named, records, read    int
-	told, took                       time.Duration
+	scenarios, skipped int
+	right, stuck       int           // outcomes as promised; scenarios that hung or left orphans
+	culprits, named    int           // scenarios with a culprit; those that named it
+	records, read      int           // scenarios whose records must name it; those whose records did
+	toError, toEnd     time.Duration // the worst
 }
 
 func (t *tally) add(v *verdict) {
@@ -99,14 +104,15 @@ func (t *tally) add(v *verdict) {
 	}
 	t.scenarios++
 	count(&t.right, len(v.wrong) == 0)
-	count(&t.accused, v.accused)
-	count(&t.named, v.accused && len(v.unnamed) == 0)
-	count(&t.records, v.read)
-	count(&t.read, v.read && len(v.unread) == 0)
-	count(&t.stuck, v.hung || v.orphans)
-	t.told, t.took = max(t.told, v.told), max(t.took, v.took)
+	count(&t.culprits, v.hasCulprit)
+	count(&t.named, v.hasCulprit && len(v.unnamed) == 0)
+	count(&t.records, v.hasRecords)
+	count(&t.read, v.hasRecords && len(v.unread) == 0)
+	count(&t.stuck, v.isHung || v.hasOrphans)
+	t.toError, t.toEnd = max(t.toError, v.toError), max(t.toEnd, v.toEnd)
 }
 
+// String returns the tally as cells of the table.
 func (t *tally) String() string {
 	if t.scenarios == 0 {
 		return "skipped | | | | | | "
@@ -117,9 +123,10 @@ func (t *tally) String() string {
 		}
 		return fmt.Sprintf("%d of %d", n, of)
 	}
-	told := "–"
-	if t.told > 0 {
-		told = fmt.Sprintf("%.2f s", t.told.Seconds())
+	toError := "–"
+	if t.toError > 0 {
+		toError = fmt.Sprintf("%.2f s", t.toError.Seconds())
 	}
-	return fmt.Sprintf("%d | %d | %s | %s | %d | %s | %.2f s", t.scenarios, t.right, share(t.named, t.accused), share(t.read, t.records), t.stuck, told, t.took.Seconds())
+	return fmt.Sprintf("%d | %d | %s | %s | %d | %s | %.2f s",
+		t.scenarios, t.right, share(t.named, t.culprits), share(t.read, t.records), t.stuck, toError, t.toEnd.Seconds())
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// commit commits the fault before the reduction of o, and returns what to
-// reduce: the zero operand for nothing.
+// commit commits the fault before the reduction of o. It returns the operand to reduce, or the zero
+// operand if the worker leaves the reduction out.
 func (w *worker) commit(ctx context.Context, pg *comm.ProcessGroup, o operand) (operand, error) {
-	if w.fault == "reach" { // the campaign does the rest
+	if w.fault == "reach" { // the campaign commits the fault
 		w.say("reached", "")
 		return o, nil
 	}
 	if w.fault == "socket" {
 		shut, err := shutSocket(w.pick)
 		if err != nil {
-			w.wrong("shutting a socket: %v", err)
+			w.wrong("no socket to shut: %v", err)
 		}
 		w.say("fault", "%s", shut)
 		return o, nil
@@ -39,12 +39,13 @@ func (w *worker) commit(ctx context.Context, pg *comm.ProcessGroup, o operand) (
 	case "overlap":
 		return operand{}, w.overlap(ctx, pg)
 	case "exit":
-		os.Exit(exitTold)
+		os.Exit(exitFault)
 	}
 	return o, nil
 }
 
-// overlap makes a call whose operands overlap, and returns how it ended.
+// overlap makes a call whose operands overlap. It returns the call's error, or the usage error with
+// which the call panics.
 func (w *worker) overlap(ctx context.Context, pg *comm.ProcessGroup) (err error) {
 	n, each := pg.Size(), []int{100, 20000}[w.pick/4%2]
 	o, err := newOperand(pg, (n+1)*each, w.pick/8%2 == 0)
@@ -79,10 +80,9 @@ func (w *worker) overlap(ctx context.Context, pg *comm.ProcessGroup) (err error)
 	return work.Sync(ctx)
 }
 
-// shutSocket shuts one of this process's connections down, as a network that
-// breaks would, and says whose it was: "store", by its port, or "peer".
-// Closing the descriptor itself would be this program's fault: its number may
-// be another file's a moment later.
+// shutSocket shuts down one of this process's connections, as a broken network would. It returns
+// "store" if the connection has the store's port, else "peer". It does not close the descriptor,
+// because another file could get the descriptor's number.
 func shutSocket(pick int) (which string, err error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -100,7 +100,7 @@ func shutSocket(pick int) (which string, err error) {
 		}
 		far, err := syscall.Getpeername(fd)
 		if err != nil {
-			continue // not a socket, or one that is not connected
+			continue // no socket, or not connected
 		}
 		near, err := syscall.Getsockname(fd)
 		if err != nil {
@@ -113,13 +113,13 @@ func shutSocket(pick int) (which string, err error) {
 		found = append(found, c)
 	}
 	if len(found) == 0 {
-		return "", errors.New("there is none")
+		return "", errors.New("this process has no connection")
 	}
 	c := found[pick%len(found)]
 	return c.which, syscall.Shutdown(c.fd, syscall.SHUT_RDWR)
 }
 
-// port is that of a TCP address, else "".
+// port returns the port of a TCP address, else "".
 func port(a syscall.Sockaddr) string {
 	switch a := a.(type) {
 	case *syscall.SockaddrInet4:

@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// learner is a model that all ranks train: w·x·w, whose backward reads w.
+// learner trains the model w·x·w on all ranks. The model's backward pass reads w.
 type learner struct {
 	w     *nn.Parameter
 	model *ddp.Model
@@ -30,26 +30,25 @@ func newLearner(pg *comm.ProcessGroup) (*learner, error) {
 	return l, err
 }
 
-// Forward is w·x·w.
+// Forward returns w·x·w.
 func (l *learner) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.Mul(autograd.Mul(l.w.Var(), x), l.w.Var())
 }
 
-// Parameters is w.
+// Parameters returns w.
 func (l *learner) Parameters() []*nn.Parameter { return []*nn.Parameter{l.w} }
 
-// learn makes a training step, and checks its gradient. The victim makes the step of the
-// round before a second time, between the forward pass and the backward pass, which is after a
-// delay.
+// learn makes a training step and checks its gradient. In the round of the fault, the victim waits
+// after the forward pass and then makes the optimizer's previous step again, before the backward pass.
 func (w *worker) learn(ctx context.Context, l *learner, pg *comm.ProcessGroup) error {
-	share := []float32{1, -1}[w.now%2] // so that w stays near 1
+	share := []float32{1, -1}[w.now%2] // alternates, so that w stays near 1
 	before, err := l.w.Var().TryItem(ctx)
 	if err != nil {
 		return err
 	}
 	loss := l.model.Forward(autograd.Scalar(pg.Device(), share*float32(1+w.rank)))
-	if w.rank == w.victim && w.now >= w.round && l.w.Grad() != nil && !w.committed {
-		w.committed = true
+	if w.rank == w.victim && w.now >= w.round && l.w.Grad() != nil && !w.hasCommitted {
+		w.hasCommitted = true
 		time.Sleep(w.delay)
 		w.say("fault", "")
 		if err := l.opt.Step(); err != nil {
@@ -68,12 +67,13 @@ func (w *worker) learn(ctx context.Context, l *learner, pg *comm.ProcessGroup) e
 		return err
 	}
 	if want := 2 * before * float64(share) * float64(pg.Size()+1) / 2; math.Abs(got-want) > 1e-4*math.Abs(want) {
-		w.wrong("round %d: a gradient of %v, want %v", w.now, got, want)
+		w.wrong("a gradient of %v, want %v: round %d", got, want, w.now)
 	}
 	return nil
 }
 
-// backward is loss.Backward, where a program that stepped too early goes on.
+// backward calls loss.Backward. It returns the error of a parameter that was written too early, with
+// which Backward panics.
 func backward(loss *autograd.Variable) (err error) {
 	defer func() {
 		thrown := recover()

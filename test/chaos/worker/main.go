@@ -1,9 +1,8 @@
-// Command worker is the program that the chaos campaign torments. It uses comm
-// as any training program does: it joins, reduces what it can check, and deals
-// with an error as its flags say. Faults that need the program's help it
-// commits itself.
+// Command worker is one rank of the jobs of the fault campaign (test/chaos). It uses comm as any
+// training program does: it makes a process group, reduces values whose sums it can check, and acts
+// on an error as its flag -on-error says. It commits the faults that need the program's help.
 //
-// What the campaign has to know it prints, a line each:
+// It prints a line for each event that the campaign needs:
 //
 //	@chaos RANK PID EVENT TEXT
 package main
@@ -28,24 +27,24 @@ func main() {
 	var w worker
 	var hosts, loader, sleep, serve bool
 	var kind, lock string
-	flag.StringVar(&w.fault, "fault", "", "`what` the victim does: reach, delay, skip, resize, overlap, exit, socket, stale graph")
-	flag.IntVar(&w.victim, "victim", -1, "the `rank` that does it")
-	flag.IntVar(&w.round, "round", 1, "in which round")
-	flag.IntVar(&w.call, "call", 0, "before which reduction of it")
-	flag.DurationVar(&w.delay, "delay", 0, "for how long")
-	flag.IntVar(&w.pick, "pick", 0, "which socket, or which overlap")
-	flag.StringVar(&w.manner, "manner", "leave", "what follows an error: leave, deaf, linger, recover")
-	flag.StringVar(&w.finish, "finish", "", "a `file`: once it is there the job may end")
-	flag.DurationVar(&w.timeout, "timeout", time.Second, "of each call")
-	flag.DurationVar(&w.rejoin, "rejoin", 3*time.Second, "the `limit` of a second group")
-	flag.BoolVar(&w.blind, "blind", false, "believe no sum of the first group from the fault on: nobody notices that the ranks differ")
-	flag.DurationVar(&w.stagger, "stagger", 0, "join so much later than the rank before")
-	flag.BoolVar(&hosts, "hosts", false, "take every rank for a host of its own, so that they meet by TCP")
-	flag.BoolVar(&loader, "loader", false, "start a process in a session of its own")
+	flag.StringVar(&w.fault, "fault", "", "the `fault` that the victim commits: reach, delay, skip, resize, overlap, exit, socket, stale graph")
+	flag.IntVar(&w.victim, "victim", -1, "the `rank` that commits the fault")
+	flag.IntVar(&w.round, "round", 1, "the round in which the fault comes")
+	flag.IntVar(&w.call, "call", 0, "the reduction of that round before which the fault comes")
+	flag.DurationVar(&w.delay, "delay", 0, "the length of a delay")
+	flag.IntVar(&w.pick, "pick", 0, "chooses the socket to shut, or the operands that overlap")
+	flag.StringVar(&w.onError, "on-error", "leave", "what the worker does after an error: leave, hang, linger, recover")
+	flag.StringVar(&w.finish, "finish", "", "rank 0 ends the job when this `file` exists")
+	flag.DurationVar(&w.timeout, "timeout", time.Second, "the timeout of each call")
+	flag.DurationVar(&w.rejoin, "rejoin", 3*time.Second, "the time `limit` for making a second group")
+	flag.BoolVar(&w.isBlind, "blind", false, "check no sum of the first group after the fault, because nothing notices that the ranks' calls differ")
+	flag.DurationVar(&w.stagger, "stagger", 0, "the time between the joins of two ranks")
+	flag.BoolVar(&hosts, "hosts", false, "let the ranks connect by TCP, as if each were on a host of its own")
+	flag.BoolVar(&loader, "loader", false, "start a child process in a session of its own")
 	flag.StringVar(&kind, "daemon", "", "start a daemon of this `kind`")
-	flag.StringVar(&lock, "lock", "", "the `file` that it locks, with the rank behind it")
-	flag.BoolVar(&sleep, "sleep", false, "be that process")
-	flag.BoolVar(&serve, "serve", false, "be a store, and nothing else")
+	flag.StringVar(&lock, "lock", "", "the daemon locks this `file`, whose name the rank is appended to")
+	flag.BoolVar(&sleep, "sleep", false, "be that child process")
+	flag.BoolVar(&serve, "serve", false, "serve a store and be no rank")
 	flag.Parse()
 	switch {
 	case sleep:
@@ -67,7 +66,7 @@ func main() {
 	comm.Main(w.train)
 }
 
-// serveStore prints a store's port, and serves it until this process is killed.
+// serveStore serves a store until this process is killed, and prints the store's port.
 func serveStore() {
 	server, err := store.Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -81,8 +80,8 @@ func serveStore() {
 	time.Sleep(time.Hour)
 }
 
-// startLoader starts a child that no signal to this process's group reaches, as
-// some data loaders do.
+// startLoader starts a child in a session of its own, as some data loaders do. Signals to this
+// process's group do not reach the child.
 func startLoader() {
 	child := exec.Command(os.Args[0], "-sleep")
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -91,7 +90,7 @@ func startLoader() {
 	}
 }
 
-// startDaemon starts a daemon and waits until it hides.
+// startDaemon starts a daemon and waits until the daemon has locked its file.
 func startDaemon(kind, lock string) {
 	if err := daemon.Command(os.Args[0], kind, lock).Start(); err != nil {
 		fail(err)
@@ -102,7 +101,7 @@ func startDaemon(kind, lock string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			fail(fmt.Errorf("a daemon %q does not come up: %w", kind, err))
+			fail(fmt.Errorf("a daemon %q has not locked its file after 10 s: %w", kind, err))
 		}
 	}
 }

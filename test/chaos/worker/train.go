@@ -11,66 +11,66 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// The exit codes by which a worker tells how it went on after an error.
+// A worker's exit codes.
 const (
-	exitLingered = 5 // the group failed, the process lived on
-	exitStranded = 6 // the group failed, and no other could be made
-	exitTold     = 7 // by its flags
-	exitWrong    = 9 // a sum was wrong, or a broken group did not say so
+	exitLingered = 5 // the group failed, and the process lived on
+	exitStranded = 6 // the group failed, and the worker could make no other
+	exitFault    = 7 // the fault is an exit
+	exitWrong    = 9 // a sum was wrong, or a call on a failed group succeeded
 )
 
 // How long a worker waits.
 const (
 	joinTime   = 30 * time.Second        // for all others to start, on a busy machine
-	lingerTime = 1200 * time.Millisecond // longer than a process is let live that has to end
+	lingerTime = 1200 * time.Millisecond // longer than comm lets a process live that it must end
 )
 
-// sizes are the elements of a round's reductions: all different, so that a call
-// left out is not mistaken for the next. The last is in memory of the group's.
+// sizes are the numbers of elements of a round's reductions. All differ, so that ranks notice a
+// reduction that one of them leaves out. The last operand is in memory from pg.Alloc.
 var sizes = [...]int{8, 5000, 60000}
 
-// worker is one rank. The fields above the line are its flags.
+// worker is one rank. The fields above the empty line are flags.
 type worker struct {
 	fault       string
 	victim      int
 	round, call int
 	delay       time.Duration
 	pick        int
-	manner      string
+	onError     string
 	finish      string
 	timeout     time.Duration
 	rejoin      time.Duration
-	blind       bool
+	isBlind     bool
 	stagger     time.Duration
 
-	rank      int
-	now       int  // the round
-	committed bool // the fault
-	again     bool // this is not the first group
+	rank         int
+	now          int  // the current round
+	hasCommitted bool // the worker has committed the fault
+	isSecond     bool // the current group is not the first
 }
 
 func (w *worker) say(event, format string, args ...any) {
 	fmt.Printf("@chaos %d %d %s %s\n", w.rank, os.Getpid(), event, fmt.Sprintf(format, args...))
 }
 
-// wrong ends the process: a thing happened that never may.
+// wrong reports a finding that fails the scenario, and ends the process.
 func (w *worker) wrong(format string, args ...any) {
 	w.say("wrong", format, args...)
 	os.Exit(exitWrong)
 }
 
-// train makes a group and does rounds until the job is over; after a failure,
-// where that is its manner, with another group.
+// train makes a group and does rounds until the job ends. After a failure it goes on with another
+// group if onError is "recover".
 func (w *worker) train(ctx context.Context) error {
 	time.Sleep(time.Duration(w.rank) * w.stagger)
-	for ; ; w.again = true {
+	for ; ; w.isSecond = true {
 		limit := joinTime
-		if w.again {
+		if w.isSecond {
 			limit = w.rejoin
 		}
 		pg, err := comm.Init(ctx, &comm.Options{Timeout: limit})
 		if err != nil {
-			if !w.again || ctx.Err() != nil {
+			if !w.isSecond || ctx.Err() != nil {
 				return err
 			}
 			w.say("stranded", "%v", err)
@@ -83,20 +83,20 @@ func (w *worker) train(ctx context.Context) error {
 			return pg.Close()
 		}
 		w.say("caught", "%v", err)
-		switch w.manner {
-		case "deaf":
-			time.Sleep(time.Hour) // stuck, as far as comm can tell
+		switch w.onError {
+		case "hang":
+			time.Sleep(time.Hour) // to comm the program is stuck
 		case "linger":
 			w.linger(ctx, pg)
 			return err
 		}
-		if pg.Close(); w.manner != "recover" || ctx.Err() != nil {
+		if pg.Close(); w.onError != "recover" || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-// linger lives on with a group that failed, and must say so.
+// linger lives on after the group has failed, and checks that a call on the group fails.
 func (w *worker) linger(ctx context.Context, pg *comm.ProcessGroup) {
 	defer pg.Close()
 	select {
@@ -106,24 +106,22 @@ func (w *worker) linger(ctx context.Context, pg *comm.ProcessGroup) {
 	}
 	err := pg.Barrier().Wait(ctx)
 	if err == nil {
-		w.wrong("a barrier of a group that has failed")
+		w.wrong("a barrier that succeeded in a failed group")
 	}
 	w.say("later", "%v", err)
 	os.Exit(exitLingered)
 }
 
-// operand is what a reduction reduces: its values for the program, and where
-// the device has them.
+// operand is what a reduction reduces.
 type operand struct {
-	values []float32
-	t      device.Tensor
+	values []float32     // on the host
+	t      device.Tensor // on the device
 }
 
-// newOperand has memory of the device's own, or for the last reduction of the
-// group's.
-func newOperand(pg *comm.ProcessGroup, elements int, ofGroup bool) (operand, error) {
+// newOperand allocates an operand by pg.Alloc if inGroupMemory, else by the device.
+func newOperand(pg *comm.ProcessGroup, elements int, inGroupMemory bool) (operand, error) {
 	alloc := pg.Device().Alloc
-	if ofGroup {
+	if inGroupMemory {
 		alloc = pg.Alloc
 	}
 	buf, err := alloc(4 * elements)
@@ -133,7 +131,7 @@ func newOperand(pg *comm.ProcessGroup, elements int, ofGroup bool) (operand, err
 	return operand{make([]float32, elements), device.NewTensor(buf, device.Float32, elements)}, nil
 }
 
-// allReduce reduces the operand, and returns once its values are there.
+// allReduce reduces the operand and waits until o.values holds the result.
 func (w *worker) allReduce(ctx context.Context, pg *comm.ProcessGroup, o operand, op comm.ReduceOp) error {
 	dev := pg.Device()
 	host := device.HostTensor(o.values, device.Float32).Buf.Host()
@@ -144,7 +142,7 @@ func (w *worker) allReduce(ctx context.Context, pg *comm.ProcessGroup, o operand
 	if err := work.Wait(ctx); err != nil {
 		return err
 	}
-	if w.manner != "recover" { // in blocking wait Wait itself must have the error
+	if w.onError != "recover" { // in blocking wait, Wait itself must return the error
 		if err := work.Sync(ctx); err != nil {
 			return err
 		}
@@ -152,7 +150,7 @@ func (w *worker) allReduce(ctx context.Context, pg *comm.ProcessGroup, o operand
 	return dev.CopyOut(ctx, dev.Compute(), host, o.t.Buf)
 }
 
-// rounds does rounds until all ranks have been told that the job may end.
+// rounds does rounds until rank 0 has notified all ranks that the job ends.
 func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
 	operands := make([]operand, len(sizes))
 	for i, n := range sizes {
@@ -162,7 +160,7 @@ func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
 		}
 	}
 	pg = pg.With(comm.CallOptions{Timeout: w.timeout})
-	// Ranks that met again may have failed in different rounds.
+	// The ranks of a second group may have failed in different rounds: go on with the last one.
 	rounds, err := comm.AllGatherInts(ctx, pg, []int64{int64(w.now)})
 	if err != nil {
 		return err
@@ -178,20 +176,20 @@ func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
 	}
 	for w.now++; ; w.now++ {
 		time.Sleep(time.Duration(rand.IntN(5)) * time.Millisecond) // compute
-		last := false
+		isLast := false
 		for i, o := range operands {
-			told, err := w.reduce(ctx, pg, i, o)
+			ends, err := w.reduce(ctx, pg, i, o)
 			if err != nil {
 				return err
 			}
-			last = last || told
+			isLast = isLast || ends
 		}
 		if l != nil {
 			if err := w.learn(ctx, l, pg); err != nil {
 				return err
 			}
 		}
-		if last {
+		if isLast {
 			return nil
 		}
 		if w.now%4 == 0 {
@@ -202,10 +200,10 @@ func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
 	}
 }
 
-// reduce does the i-th reduction of a round, or the fault instead. The first
-// element of the first one tells all ranks that rank 0 has seen the finish
-// file: this round is the last.
-func (w *worker) reduce(ctx context.Context, pg *comm.ProcessGroup, i int, o operand) (last bool, err error) {
+// reduce does the i-th reduction of a round, after the fault if it comes here. When rank 0 has seen
+// the finish file, it says so in the first element of the first reduction; isLast is then true on
+// every rank.
+func (w *worker) reduce(ctx context.Context, pg *comm.ProcessGroup, i int, o operand) (isLast bool, err error) {
 	for j := range o.values {
 		o.values[j] = float32(w.rank + w.now%100 + j%10)
 	}
@@ -215,22 +213,22 @@ func (w *worker) reduce(ctx context.Context, pg *comm.ProcessGroup, i int, o ope
 			o.values[0] = 1
 		}
 	}
-	if w.rank == w.victim && w.now >= w.round && i == w.call && !w.committed && w.fault != "stale graph" {
-		w.committed = true
+	if w.rank == w.victim && w.now >= w.round && i == w.call && !w.hasCommitted && w.fault != "stale graph" {
+		w.hasCommitted = true
 		if o, err = w.commit(ctx, pg, o); err != nil || o.values == nil {
 			return false, err
 		}
 	}
-	if err := w.allReduce(ctx, pg, o, comm.Sum); err != nil || w.blind && !w.again && w.now >= w.round {
+	if err := w.allReduce(ctx, pg, o, comm.Sum); err != nil || w.isBlind && !w.isSecond && w.now >= w.round {
 		return false, err
 	}
 	n := pg.Size()
 	for j, v := range o.values {
 		if i == 0 && j == 0 {
-			last = v > 0
+			isLast = v > 0
 		} else if want := float32(n*(n-1)/2 + n*(w.now%100+j%10)); v != want {
-			w.wrong("round %d, reduction %d, element %d: %v, want %v", w.now, i, j, v, want)
+			w.wrong("a sum of %v, want %v: round %d, reduction %d, element %d", v, want, w.now, i, j)
 		}
 	}
-	return last, nil
+	return isLast, nil
 }
