@@ -1,10 +1,9 @@
 // Package ddp trains one model on several processes: DistributedDataParallel.
 //
-// Each rank holds a copy of the model and sees its own part of every batch.
-// [New] makes the copies equal; from then on a backward pass through the
-// model's output averages the gradients over the ranks, bucket by bucket,
-// while the rest of the pass still computes, and every rank's optimizer makes
-// the same step:
+// Each rank has a copy of the model and computes its own part of every batch. [New] makes the
+// copies equal. From then on a backward pass through the model's output averages the gradients over
+// the ranks. It reduces one bucket of gradients while it computes the next, and every rank's
+// optimizer makes the same step:
 //
 //	model, err := ddp.New(net, pg, nil)
 //	opt, err := optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.001})
@@ -19,167 +18,157 @@
 //		opt.ZeroGrad()
 //	}
 //
-// # What happens when
+// # How a pass runs
 //
-// Gradients live in the buckets: a parameter's Grad is a view of its bucket,
-// written there by the backward pass itself, and reduced in place. The buckets
-// are in reverse order of registration and used from the first step on, so
-// that the first step overlaps like all others. Where rank 0's first pass shows
-// another order, the second begins with buckets that follow it, on every rank:
-// gradients move then, once, with what is in them, and a Grad that was got before
-// is of memory that nobody writes to any more. While they move, that takes the
-// memory of the gradients once more. The division by the number of ranks is folded
-// into the last write of each gradient.
+// Gradients live in the buckets: a parameter's Grad is a view of its bucket. The backward pass
+// writes the gradient there, and the bucket is reduced in place. At first the buckets are in
+// reverse order of registration, so that the first step already overlaps communication with
+// computation. If the gradients of rank 0's first pass become final in another order, all ranks
+// rebuild the buckets in that order before the second pass. The gradients then move once, with
+// their values. Do not keep a Grad from before: its memory is no longer used. The rebuilding
+// temporarily takes as much memory as the gradients. The last write of each gradient also divides
+// it by the number of ranks.
 //
-// On a GPU the compute stream waits for a bucket where one of its gradients is used.
-// The optimizer's updates begin with the last parameters, so that all but those of the
-// last bucket hide behind its reduction, if it has 4 MiB or more. Hooks are waited for
-// at the end of the pass. So are buffers, which are sent just before the last bucket,
-// or, within [Model.Join], behind it: there the outcome of the pass tells whose they
-// are to be, which Backward waits for.
+// On a GPU the compute stream waits for a bucket when one of its gradients is used. The optimizer
+// updates the last parameters first. If the last bucket has 4 MiB or more, the updates of all other
+// buckets run during its reduction. Hooks are waited for at the end of the pass. Buffers are sent
+// just before the last bucket. Within [Model.Join] they are sent after it, because the outcome of
+// the pass decides which rank sends them; Backward waits for that outcome.
 //
-// Buffers are set to rank 0's by New, and behind each backward pass that reduces,
-// so that every forward pass after it begins with the same on all ranks.
-// Options.LocalBuffers leaves each rank its own.
+// New sets the buffers to those of rank 0. So does each backward pass that reduces, so that every
+// forward pass starts with the same buffers on all ranks. With Options.LocalBuffers each rank keeps
+// its own.
 //
-// A backward pass that does not go through the output of [Model.Forward] (the
-// module was called directly), or that runs within [Model.NoSync], accumulates
-// gradients and reduces nothing; the next one reduces the sum.
+// A backward pass accumulates gradients and reduces nothing if it does not go through the output of
+// [Model.Forward] (the module was called directly), or if it runs within [Model.NoSync]. The next
+// reducing pass reduces the sum.
 //
-// A gradient is averaged once for each pass that reduces. Several passes through
-// one or several outputs ([Model.Output]) of one forward pass add their averages
-// up; within NoSync all but the last of them cost no reduction.
+// Each reducing pass averages the gradients once. Several passes through one or several outputs
+// ([Model.Output]) of one forward pass add up their averages. Run all of them but the last within
+// NoSync to reduce only once.
 //
-// A model whose Forward takes or returns several variables is applied within [Model.Run];
-// [Model.Output] takes its further results:
+// If the module's Forward takes or returns several variables, call it within [Model.Run], and pass
+// the further results to [Model.Output]:
 //
 //	loss := model.Run(func() *autograd.Variable { return net.Forward(ids, mask, labels) })
 //
-// Layers of batch normalisation go by each rank's own samples, unless [SyncBatchNorm] has
-// them go by those of all ranks.
+// Layers of batch normalization use each rank's own samples. [SyncBatchNorm] makes them use the
+// samples of all ranks.
 //
 // # Unused parameters
 //
-// A backward pass that does not reach a parameter is an error, unless an option
-// says otherwise. With Options.FindUnusedParameters ranks may use different
-// parameters, and other ones in each pass. The search begins where Backward does,
-// and costs a look at each parameter: autograd knows before it begins what it will
-// reach. A gradient that only some ranks computed is the average on all, with zeros
-// for the others. A parameter that no rank used has no gradient, and no optimizer
-// touches it; or it keeps the one it had, where that was not zeroed. On a GPU, a
-// rank that did not use some parameter waits for the pass where it asks for that
-// gradient, as an optimizer's Step does, because only the others know.
+// A backward pass that does not use a parameter is an error by default. With
+// Options.FindUnusedParameters ranks may use different parameters, and other ones in each pass.
+// Backward then first visits the graph to find the parameters that the pass will use, which costs a
+// check of each parameter. If only some ranks use a parameter, its gradient is the average on all
+// ranks, with zeros from the others. A parameter that no rank used has no gradient, so optimizers
+// do not change it; a gradient that was not zeroed before stays as it was. On a GPU, only the other
+// ranks know whether a parameter that this rank did not use has a gradient. So the rank waits for
+// the pass when it reads that gradient, as an optimizer's Step does.
 //
-// With Options.StaticGraph each rank uses the same parameters in every pass, if
-// others than the other ranks. After the first pass there is nothing to tell or to
-// wait for any more, and a pass that reaches others is a
-// [*reducer.GraphChangedError], by name, on every rank.
+// With Options.StaticGraph each rank uses the same parameters in every pass; different ranks may
+// use different ones. After the first pass the ranks exchange nothing and wait for nothing more. If
+// a later pass uses other parameters, every rank gets a [*reducer.GraphChangedError] that names
+// them.
 //
 // # Uneven inputs
 //
-// Where ranks have different numbers of inputs, the training loop runs within
-// [Model.Join]:
+// If ranks have different numbers of inputs, run the training loop within [Model.Join]:
 //
 //	err := model.Join(&ddp.JoinOptions{Optimizer: opt}, func() error {
 //		for x, y := range batches {
-//			... // as ever
+//			... // train
 //		}
 //		return nil
 //	})
 //
-// A rank that has no inputs any more takes part in the others' reductions with
-// zeros, until none has: a step costs nothing more for it, since who is without
-// inputs travels where missing gradients do. Gradients are divided by the number of
-// ranks, or by that of those that have inputs. In the end all have the parameters,
-// the buffers and, if Optimizer is set, the momentum of one that was left last.
-// Unused parameters, static graphs, accumulation within NoSync, hooks and checks go
-// on as ever; which parameters a static graph uses is learned from the first pass
-// that all ranks make. A parameter that no rank with inputs uses has no gradient, so
-// that no optimizer touches it: also one of a static graph, whose ranks within Join
-// tell and wait as with FindUnusedParameters. What accumulated before a pass that a rank only shadows
-// counts for the others as if that rank had zeroed it.
+// A rank without inputs takes part in the reductions of the other ranks with zeros, until no rank
+// has inputs. This adds no communication to a step, because the flag that a rank has no inputs
+// travels with the flags for missing gradients. Gradients are divided by the number of ranks, or,
+// with an option, by the number of ranks with inputs. At the end all ranks get the parameters, the
+// buffers and, if Optimizer is set, the optimizer's state of a rank that made the last step. Unused
+// parameters, static graphs, NoSync, hooks and checks work within Join. The parameters of a static
+// graph are determined in the first pass that all ranks make. A parameter that no rank with inputs
+// uses has no gradient, so optimizers do not change it. This holds for static graphs too, whose
+// ranks within Join communicate and wait as with FindUnusedParameters. If a rank has accumulated
+// gradients and then makes only a shadow pass, the other ranks average as if that rank had zeroed
+// its gradients.
 //
-// An error of one rank's loop is a [*reducer.LeftError] on the others, in their next
-// step, in place of a timeout.
+// If the loop of one rank returns an error, the other ranks get a [*reducer.LeftError] in their
+// next step, without waiting for a timeout.
 //
-// A model that communicates in Forward needs all ranks in each step: [Lockstep] ends
-// the loops of all where the first rank has no input.
+// A model that communicates in Forward needs all ranks in each step. Use [Lockstep], which ends the
+// loops of all ranks when the first rank has no input.
 //
 // # Stopping on request
 //
-// Ctrl-C, a batch system that preempts a job and Kubernetes send SIGINT or SIGTERM and
-// leave a job some seconds. A loop that asks [Model.Stopping] loses no step to them:
+// Ctrl-C, a batch system that preempts a job, and Kubernetes send SIGINT or SIGTERM and give a job
+// some seconds to end. A loop that calls [Model.Stopping] loses no step:
 //
 //	for step := 0; step < steps && !model.Stopping(); step++ {
-//		... // as ever
+//		... // train
 //	}
 //	return save() // comm.Main exits with 128 plus the signal's number
 //
-// From the first call on, a signal to any rank is a request. The rank passes it on with the
-// gradients of its next backward pass that reduces, in two words of the status, which travels
-// anyway. So all ranks leave the loop behind the same step, whether golaunch signalled all of
-// them or somebody one. A step costs nothing more. On a GPU nothing waits: Step has read the
-// status already. NoSync, unused parameters, static graphs, uneven inputs, hooks and package
-// ddp/zero change nothing; a loop within [Model.Join] asks as any other does.
+// From the first call on, a signal to any rank is a request to stop. The rank sends the request
+// with the gradients of its next reducing pass, in two words of the status, which is sent anyway.
+// So all ranks leave the loop after the same step, even if only one process got the signal. A step
+// costs nothing more, and on a GPU nothing waits, because Step has already read the status. It
+// works with NoSync, unused parameters, static graphs, uneven inputs, hooks and package ddp/zero. A
+// loop within [Model.Join] calls it like any other loop.
 //
-// The ranks have half of the launcher's shutdown timeout to agree, and the rest to save.
-// After the first half, or at a second signal, the context that [comm.Main] gave the program
-// ends, as it does at the first signal in a program that never asks. docs/failures.md has the
+// The ranks have half of the launcher's shutdown timeout to agree, and the rest to save. After the
+// first half, or at a second signal, the context that [comm.Main] gave the program ends. In a
+// program that never calls Stopping, it ends at the first signal. docs/failures.md describes the
 // whole sequence.
 //
-// # What goes beside it
+// # Evaluation, freezing, checkpointing
 //
-// An evaluation within [autograd.NoGrad] communicates nothing, so that one rank
-// may run it alone; package metrics reduces what all ranks found. [nn.State] of
-// the model is that of its module, [Model.Unwrap], under the same names.
+// An evaluation within [autograd.NoGrad] does not communicate, so one rank may run it alone.
+// Package metrics combines results of all ranks. [nn.State] of the model is that of its module
+// ([Model.Unwrap]), with the same names.
 //
-// Parameters are frozen ([nn.Parameter.Freeze]) before New, alike on all ranks, or
-// New fails: they have no place in the buckets. To freeze others, or unfreeze them, later,
-// wrap the module again with New. Without that, a parameter that is frozen after
-// New lacks its gradient, a [*reducer.MissingGradientError] in every step until it
-// is unfrozen, unless unused parameters are found; and one that was frozen before
-// New and is no more makes the next pass panic with an [*UnfrozenError].
+// Freeze parameters ([nn.Parameter.Freeze]) before New, the same ones on all ranks; otherwise New
+// fails. Frozen parameters have no place in the buckets. To freeze or unfreeze others later, wrap
+// the module again with New. If a parameter is frozen after New, every step fails with a
+// [*reducer.MissingGradientError] until it is unfrozen, unless FindUnusedParameters is set. If a
+// parameter that was frozen before New is unfrozen, the next pass panics with an [*UnfrozenError].
 //
-// Parts of the module may be checkpointed ([nn.Checkpoint]), with parameters that
-// are used elsewhere too: each gradient is final once, and reduced while the rest
-// of the pass computes. Averages of the parameters (optim.EMA) that are updated
-// after each Step are equal on all ranks.
+// Parts of the module may be checkpointed ([nn.Checkpoint]), even if other parts use their
+// parameters too: each gradient becomes final once and is reduced while the rest of the pass
+// computes. Averages of the parameters (optim.EMA) are equal on all ranks if they are updated after
+// each Step.
 //
 // # Several models and groups
 //
-// Groups that share a GPU must start their calls in the same order on all ranks
-// (package comm). A model that communicates over a group of its own within
-// Forward and its gradients, and one that ddp reduces over another, do: a backward
-// pass goes through the same operations in the same order everywhere, unless ranks
-// use different parameters.
+// Groups that share a GPU must start their calls in the same order on all ranks (package comm). A
+// model that communicates in Forward and in its gradients over one group, while ddp reduces over
+// another, satisfies this: a backward pass runs the same operations in the same order on all ranks,
+// unless ranks use different parameters.
 //
-// Two models may take part in one backward pass (a generator and a
-// discriminator): their reductions then share the group's order, in which a
-// gradient that is missing or unused puts the ranks at odds. Give each a group of
-// its own (ProcessGroup.Split) where that can happen.
+// Two models may take part in one backward pass (a generator and a discriminator). Their reductions
+// then share the group's order. A missing or unused gradient can make this order differ between
+// ranks. If that can happen, give each model a group of its own (ProcessGroup.Split).
 //
 // # Errors
 //
-// A parameter that got no gradient is a [*reducer.MissingGradientError] on
-// every rank in that very step; no rank applies it, and the next one trains on.
-// A peer that died, or a timeout, is the error of the collective
-// (comm.ErrPeerLost, comm.ErrTimeout): the group is broken then. On the CPU, and
-// on the rank whose own gradient is missing, these come out of Backward. On a
-// GPU Backward does not wait for the other ranks, and their errors come out of
-// the optimizer's Step, or, where no optimizer asks, of the next Backward.
-// Models that differ between ranks are a
-// [*reducer.ModelMismatchError] from New.
+// A parameter without a gradient is a [*reducer.MissingGradientError] on every rank in the same
+// step. No rank applies the step, and the next step works again. A lost peer or a timeout is the
+// error of a collective (comm.ErrPeerLost, comm.ErrTimeout), and the group is broken. On the CPU,
+// and on the rank whose own gradient is missing, Backward returns these errors. On a GPU Backward
+// does not wait for the other ranks: the optimizer's Step returns their errors, or the next
+// Backward if no optimizer is used. New returns a [*reducer.ModelMismatchError] if the models
+// differ between ranks.
 //
-// A panic in a rank's backward pass, such as an [*autograd.ModifiedError] where the
-// program made a step between the forward pass and Backward, breaks the group: the other
-// ranks get an error at once that names the rank and says what it panicked with. New,
-// Recover, the end of Join and the sending of buffers count as writes to what they set,
-// on all ranks.
+// A panic in a rank's backward pass aborts the group, for example an [*autograd.ModifiedError]
+// because the program made a step between the forward pass and Backward. The other ranks get an
+// error at once that names the rank and contains the panic's message. New, Recover, the end of Join
+// and the sending of buffers count as in-place writes to what they set, on all ranks.
 //
 // # Going on after a failure
 //
-// A group that broke is closed, and the process may join another: the ranks find
-// out where to go on with [Recover], and wrap the module again.
+// After a failure the program closes the broken group, and the process may join another one.
+// [Recover] determines the step to go on from, and the program wraps the module again:
 //
 //	for {
 //		pg, err := comm.Init(ctx, &comm.Options{Device: dev, ErrorMode: comm.BlockingWait})
@@ -196,58 +185,53 @@
 //		}
 //	}
 //
-// A failure leaves each rank whole, after one number of committed steps or
-// another, or torn: within an update. Recover takes parameters, buffers and the
-// optimizer's state from a rank that is whole at the last step that any
-// committed. If there is none, every rank gets a [*LostStateError], and has to
-// restore a checkpoint. A rank that joins anew gets what the others have, and
-// all losses are as they would have been: a step is a function of that state and
-// of its number, if the program draws its batches by number. Buffers are as the
-// last forward pass of the rank that they come from left them.
+// A failure leaves each rank either consistent after some number of committed steps, or
+// inconsistent within an update. Recover takes parameters, buffers and the optimizer's state from a
+// rank that is consistent after the last step that any rank committed. If there is none, every rank
+// gets a [*LostStateError] and must restore a checkpoint. A process that joins the group gets the
+// same state. The losses are then the same as without the failure, if a step depends only on that
+// state and on the step's number, that is, if the program chooses its batches by number. The
+// buffers are those after the last forward pass of the rank they come from.
 //
-// In BlockingWait mode Backward waits for the reductions, on a GPU too, so that
-// one that fails leaves every rank whole; in other modes a GPU may have the
-// updates behind it enqueued by then, and all ranks are torn.
+// In BlockingWait mode Backward waits for the reductions, on a GPU too, so that a reduction that
+// fails leaves every rank consistent. In other modes a GPU may have started the updates by then,
+// and all ranks are inconsistent.
 //
-// The module lives on dev, which has to outlive the groups: Close closes a device
-// that Init opened. A backward pass through the earlier model panics with a
-// [*ReplacedError]. examples/recover is a whole program.
+// The module lives on dev, which must outlive the groups: Close closes a device that Init opened. A
+// backward pass through the model of the broken group panics with a [*ReplacedError].
+// examples/recover is a whole program.
 //
-// # What it did
+// # Statistics
 //
-// [Model.Stats] has the buckets, whether and how they were rebuilt, the order in
-// which gradients became final, and what passes left unused; with Options.Stats
-// also how long forward and backward passes and the reductions took, and how much
-// of these was hidden. The log has it at every hundredth pass that reduces, at the
-// level of debugging. A trace (package profile) has each pass by itself.
+// [Model.Stats] returns the buckets, whether they were rebuilt, the order in which gradients became
+// final, and the parameters that passes did not use. With Options.Stats it also has the times of
+// forward and backward passes and of reductions, and how much of the reductions was hidden by
+// computation. The model logs the statistics at every hundredth reducing pass, at level debug. A
+// trace (package profile) shows each pass.
 //
 // # Checks
 //
-// Two mistakes end no program and spoil its training. Each has a check, which is
-// off unless asked for.
+// Two kinds of mistakes end no program but spoil its training. Each has a check, which is off by
+// default.
 //
-// Replicas drift apart when one rank changes its parameters otherwise than the
-// others do: an update of its own, memory that lost a bit, a kernel that is not
-// deterministic. Options.CheckReplicas = N hashes all parameters at the start of
-// every N-th backward pass that reduces, gathers the hashes while the pass runs,
-// and compares them at its end. A difference is a [*ReplicaDriftError] from that
-// Backward, on every rank: the ranks that a majority outvotes (of two, none can
-// be told), the first parameter that differs and how many do. It changes nothing,
-// the step is not applied, and the group stays usable: broadcasting the
-// parameters from a rank that is right mends the job. A check reads each byte of
-// the parameters once and gathers 8 bytes for each parameter and rank; on a GPU
-// Backward then waits for the device, at the end of the pass. Buffers are not
-// compared: they are each rank's own, and running statistics differ.
+// Replicas drift apart if one rank changes its parameters differently from the others: through an
+// update of its own, a memory error, or a kernel that is not deterministic. Options.CheckReplicas =
+// N hashes all parameters at the start of every N-th reducing pass, gathers the hashes during the
+// pass, and compares them at its end. If they differ, Backward returns a [*ReplicaDriftError] on
+// every rank. It lists the ranks that differ from the majority (with two ranks there is no
+// majority), the first parameter that differs and the number of such parameters. The check changes
+// nothing, the step is not applied, and the group remains usable: to repair the job, broadcast the
+// parameters of a rank that is right. A check reads each byte of the parameters once and gathers 8
+// bytes per parameter and rank. On a GPU Backward then waits for the device at the end of the pass.
+// Buffers are not compared, because running statistics may differ between ranks.
 //
-// A NaN or Inf in one rank's gradient is in every rank's once it is reduced.
-// Options.CheckNonFinite, or GODDP_NAN_CHECK=1 or TORCH_NCCL_NAN_CHECK=1 in the
-// environment, looks at each gradient when it is final and before it is reduced.
-// What is found is a [*reducer.NonFiniteError] on every rank: whose gradients
-// they are, the first bucket and the first parameter in it. No rank applies the
-// step, and the next one trains on. It comes out of Backward and Step as that of
-// a missing gradient does. What accumulated within NoSync is found by the pass
-// that reduces it; a sum that overflows in the reduction itself is not. The check
-// reads each byte of the gradients once more; on a GPU the host waits for the
-// device once in a pass, before the last bucket is reduced, and never between
-// buckets.
+// A NaN or Inf in one rank's gradient spreads to all ranks when it is reduced.
+// Options.CheckNonFinite, or GODDP_NAN_CHECK=1 or TORCH_NCCL_NAN_CHECK=1 in the environment, checks
+// each gradient when it is final, before it is reduced. If a check fails, every rank gets a
+// [*reducer.NonFiniteError] that names the rank, its first bucket and the first parameter in it. No
+// rank applies the step, and the next step works again. Backward and Step return it, like the error
+// of a missing gradient. Gradients that accumulate within NoSync are checked by the pass that
+// reduces them. A sum that overflows in the reduction itself is not detected. The check reads each
+// byte of the gradients once more. On a GPU the host waits for the device once in a pass, before
+// the last bucket is reduced.
 package ddp

@@ -9,15 +9,15 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 )
 
-// What a rank says before each input.
+// The states that a rank reports before each step.
 const (
 	hasInput int64 = iota
 	ranOut
-	brokeOff // its loop ended before its inputs
+	brokeOff // its loop ended although it had inputs left
 )
 
-// Lockstep yields a rank's inputs as long as all ranks have one, so that all make
-// the same steps:
+// Lockstep yields the inputs of this rank while all ranks have inputs, so that all ranks make the
+// same steps:
 //
 //	for x, err := range ddp.Lockstep(pg, batches) {
 //		if err != nil {
@@ -26,11 +26,11 @@ const (
 //		...
 //	}
 //
-// Where some ranks have less, the others get a [*reducer.LeftError] that names them,
-// as they do themselves, and what these had left is not used; so they do where a
-// rank's loop ends early. It is for models that communicate in Forward, which
-// [Model.Join] does not go with, and costs a collective before each step, which the
-// host waits for. All ranks call it, on the same group.
+// If some ranks run out of inputs before others, the loops of all ranks end with a
+// [*reducer.LeftError] that names the ranks without inputs. Inputs that the other ranks have left
+// are not used. The same happens if the loop of one rank ends early. Lockstep is for models that
+// communicate in Forward, which [Model.Join] does not support. It makes one collective before each
+// step, for which the host waits. All ranks call it, on the same group.
 func Lockstep[T any](pg *comm.ProcessGroup, inputs iter.Seq[T]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
@@ -40,7 +40,7 @@ func Lockstep[T any](pg *comm.ProcessGroup, inputs iter.Seq[T]) iter.Seq2[T, err
 				return
 			}
 			if !yield(x, nil) {
-				tellInput(pg, brokeOff) // the others get the error; here nobody asks any more
+				tellInput(pg, brokeOff) // the other ranks get the error; this rank's loop is over
 				return
 			}
 		}
@@ -50,10 +50,10 @@ func Lockstep[T any](pg *comm.ProcessGroup, inputs iter.Seq[T]) iter.Seq2[T, err
 	}
 }
 
-// tellInput tells the ranks how this one's inputs stand. The error is a LeftError
-// unless all have one, or none has, or that of the collective.
+// tellInput exchanges the states of all ranks. It returns nil if all ranks have an input or none
+// has. Otherwise it returns a LeftError, or the error of the collective.
 func tellInput(pg *comm.ProcessGroup, mine int64) error {
-	all, err := comm.AllGatherInts(context.Background(), pg, []int64{mine}) // bounded by the call's own timeout
+	all, err := comm.AllGatherInts(context.Background(), pg, []int64{mine}) // bounded by the group's timeout
 	if err != nil {
 		return fmt.Errorf("ddp: asking the ranks for inputs: %w", err)
 	}

@@ -13,17 +13,16 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// Progress is how far a rank's optimizer is.
+// Progress describes how far a rank's optimizer has got.
 type Progress struct {
-	Steps      int  // committed
-	Consistent bool // nothing has touched parameters and state since
+	Steps      int  // the number of committed steps
+	Consistent bool // parameters and state are exactly the result of these steps
 }
 
-// LostStateError says that no rank holds the state after the last step that was
-// committed. Every rank gets it: each has to restore a checkpoint, and to tell
-// its optimizer so.
+// LostStateError says that no rank has the state after the last committed step. Every rank gets it.
+// Each rank must restore a checkpoint and tell its optimizer (BeginLoad, EndLoad).
 type LostStateError struct {
-	Step  int        // the last that was committed
+	Step  int        // the last step that any rank committed
 	Ranks []Progress // by rank
 }
 
@@ -40,26 +39,25 @@ func (e *LostStateError) Error() string {
 		e.Step, strings.Join(ranks, "; "))
 }
 
-// Recover makes the ranks of a new group equal after a failure, which may have
-// left each at another step, or in the middle of one. They take the parameters,
-// the buffers and the optimizer's state from the lowest rank that is whole at
-// the last step that any rank committed; Recover returns that step, and all go
-// on from there. A rank that has just started is one at step 0. The gradients
-// that the failure left are forgotten. If no rank is whole at that step, every
-// rank gets a [*LostStateError].
+// Recover makes the ranks of a new group equal after a failure, which may have stopped the ranks
+// after different steps or within a step. All ranks take parameters, buffers and the optimizer's
+// state from one rank: the lowest rank whose state is consistent after the last step that any rank
+// committed. Recover returns the number of that step, and the ranks go on from there. A process
+// that has just started counts as a rank at step 0. Recover discards the gradients that the failure
+// left. If no rank has a consistent state of that step, every rank gets a [*LostStateError].
 //
-// All ranks call it, before [New] wraps the module again, in the same order as
-// their other collectives. Each of those that it makes is bounded by the
-// group's timeout; if one fails, Recover may be called again on the next group.
-// The module stays on its device, which has to be that of the group: one of the
-// program's own, given as comm.Options.Device, for Close closes what Init opened.
-// Options such as the learning rate are the program's to set, and so is what
-// Options.Ignore will name: Recover sets all parameters and buffers.
+// All ranks call Recover, in the same order as their other collectives, before they wrap the module
+// again with [New]. The group's timeout bounds each collective that it makes. If one fails, the
+// program may call Recover again on the next group. The module stays on its device, which must be
+// the device of the new group. So the program must open the device itself and pass it as
+// comm.Options.Device, because Close closes a device that Init opened. The program must set options
+// of the optimizer, such as the learning rate, itself. Recover sets all parameters and buffers,
+// including those that Options.Ignore will name.
 func Recover(module nn.Model, pg *comm.ProcessGroup, opt optim.Optimizer) (step int, err error) {
 	if pg == nil {
 		return 0, fmt.Errorf("ddp: recovering: %w", comm.ErrNoGroup)
 	}
-	step, err = restore(context.Background(), module, pg, opt) // its calls have deadlines of their own
+	step, err = restore(context.Background(), module, pg, opt) // bounded by the group's timeout
 	if err != nil {
 		return 0, fmt.Errorf("ddp: recovering: %w", err)
 	}
@@ -84,8 +82,9 @@ func restore(ctx context.Context, module nn.Model, pg *comm.ProcessGroup, opt op
 	return step, nil
 }
 
-// equalize sets state, and the optimizer's own, to that of the rank that source
-// chooses, by the name of what it sends, and returns the step that this is at.
+// equalize sets state and the optimizer's state on all ranks to those of the rank that source
+// chooses from the progress of all ranks. name names the broadcast. equalize returns the step that
+// source chooses.
 func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*autograd.Variable, opt optim.Optimizer, source func([]Progress) (step, from int, err error)) (step int, err error) {
 	kept, err := opt.State()
 	if err := comm.Agree(ctx, pg, err); err != nil {
@@ -107,7 +106,7 @@ func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*
 	if pg.Rank() != from {
 		opt.BeginLoad()
 	}
-	// To the end: what did not arrive must not be taken for whole.
+	// Sync makes sure that data which did not arrive is an error.
 	if err := broadcast(pg, name, append(state, variables(kept)...), from).Sync(ctx); err != nil {
 		return 0, err
 	}
@@ -115,9 +114,8 @@ func equalize(ctx context.Context, pg *comm.ProcessGroup, name string, state []*
 	return step, nil
 }
 
-// source is the last step that was committed, and the rank to take it from. It
-// does not settle for an earlier step of a whole rank: that may be one that has
-// just started.
+// source chooses the last step that any rank committed, and the lowest rank that is consistent
+// there. It never chooses an earlier step: the rank there may be one that has just started.
 func source(ranks []Progress) (step, from int, err error) {
 	for _, p := range ranks {
 		step = max(step, p.Steps)

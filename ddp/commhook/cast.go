@@ -7,18 +7,17 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// FP16 reduces buckets in Float16: 2 bytes for each parameter. They are divided by
-// the number of ranks before they are rounded, so that sums do not leave the range
-// of the type; gradients below 6e-8 are lost. hook is what reduces them then; nil:
-// AllReduce.
+// FP16 reduces buckets in Float16: 2 bytes for each parameter. It divides gradients by the number
+// of ranks before it rounds them, so that sums do not overflow the type. Gradients below 6e-8
+// become zero. hook reduces the rounded buckets; nil means AllReduce.
 func FP16(hook reducer.Hook) reducer.Hook { return &cast{dt: device.Float16, hook: orAllReduce(hook)} }
 
-// BF16 reduces buckets in BFloat16: 2 bytes for each parameter, with 8 bits of
-// precision and all of Float32's range. hook is what reduces them then; nil:
-// AllReduce.
+// BF16 reduces buckets in BFloat16: 2 bytes for each parameter, with 8 bits of precision and the
+// range of Float32. hook reduces the rounded buckets; nil means AllReduce.
 func BF16(hook reducer.Hook) reducer.Hook { return &cast{dt: device.BFloat16, hook: orAllReduce(hook)} }
 
-// cast reduces buckets in a smaller type. One that is no larger goes as it is.
+// cast reduces buckets in a smaller type. It passes buckets whose type is not larger to the inner
+// hook unchanged.
 type cast struct {
 	dt   device.DType
 	hook reducer.Hook
@@ -34,7 +33,7 @@ type small struct {
 
 func (c *cast) String() string { return fmt.Sprintf("%v, then %v", c.dt, c.hook) }
 
-// Partial tells whether the hook within is.
+// Partial returns that of the inner hook.
 func (c *cast) Partial() bool { return reducer.IsPartial(c.hook) }
 
 func (c *cast) Reduce(b reducer.GradBucket) reducer.Reduction {

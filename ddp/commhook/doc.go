@@ -1,51 +1,48 @@
-// Package commhook reduces gradients in fewer bytes than an all-reduce takes, or
-// over fewer ranks: communication hooks, for ddp.Options.Hook. They are
-// [reducer.Hook]s, of one model each.
+// Package commhook provides communication hooks for ddp.Options.Hook. They reduce gradients with
+// fewer bytes than an all-reduce, or over fewer ranks. Each hook is a [reducer.Hook] and belongs to
+// one model.
 //
 //	model, err := ddp.New(net, pg, &ddp.Options{Hook: commhook.BF16(nil)})
 //
-// # Which
+// # Which hook
 //
-// With N ranks, each sends for each Float32 parameter, where an all-reduce sends 4
-// bytes twice, but for one part in N:
+// With N ranks, each rank sends these bytes for each Float32 parameter:
 //
-//	                    bytes           of the gradients it keeps
-//	AllReduce           2·4·(N-1)/N     all
-//	BF16                2·2·(N-1)/N     8 bits of each
-//	FP16                2·2·(N-1)/N     11 bits of those above 6e-5
-//	Int8                2·1.02·(N-1)/N  8 bits of the largest of 252
+//	                    bytes           what is kept of a gradient
+//	AllReduce           2·4·(N-1)/N     all bits
+//	BF16                2·2·(N-1)/N     8 bits of precision
+//	FP16                2·2·(N-1)/N     11 bits of precision, if it is above 6e-5
+//	Int8                2·1.02·(N-1)/N  8 bits relative to the largest of 252 gradients
 //	PowerSGD, rank r    2·4·(N-1)/N · r·(n+m)/(n·m), for a matrix [n m]
-//	PostLocalSGD        0, or what the hook below sends, within a subgroup
+//	PostLocalSGD        0, or the bytes of its Hook within a subgroup
 //	Noop                0
 //
-// What does not wait for the network gains nothing: where the backward pass hides
-// the reductions, an all-reduce is as fast. BF16 is the first to try: it changes
-// no training that tolerates BFloat16 elsewhere. FP16 keeps more of gradients of
-// moderate size, with a loss scale (package amp) that puts them there. Int8 halves
-// that again; a half of its second communication is behind the pass. PowerSGD sends
-// little over slow networks and takes three thin matrix products; it has to be
-// tried on the model. PostLocalSGD trades the ranks' agreement for steps that do
-// not wait for other hosts.
+// A hook makes training faster only if training waits for the network: if the backward pass hides
+// the reductions, an all-reduce is as fast. Try BF16 first: it suits every training that tolerates
+// BFloat16 elsewhere. FP16 is more precise for gradients of moderate size; a loss scale (package
+// amp) brings gradients into that range. Int8 halves the bytes again, but half of its communication
+// runs after the backward pass. PowerSGD sends very little over slow networks, and computes three
+// products with thin matrices; test it on the model. With PostLocalSGD ranks do not wait for other
+// hosts in each step, but their replicas differ between averages.
 //
 // # Composition
 //
-// Hooks that compress take the one that reduces what they made of a bucket:
-// BF16(powerSGD) gives PowerSGD gradients of 16 bits, PowerSGDOptions.Hook: BF16(nil)
-// sends its factors in such. PostLocalSGD goes around the others, as it counts
-// passes. [Func] makes a hook of a function.
+// A hook that compresses takes another hook, which reduces the compressed gradients. BF16(powerSGD)
+// gives PowerSGD gradients of 16 bits. PowerSGDOptions.Hook: BF16(nil) sends PowerSGD's factors in
+// 16 bits. PostLocalSGD belongs outermost, because it counts passes. [Func] turns a
+// function into a hook.
 //
 // # Memory and order
 //
-// Memory for a bucket is made when it is first reduced, and anew when the buckets
-// are rebuilt; later passes allocate none. What is kept from pass to pass goes by
-// parameter and outlives the rebuilding. Where there is no memory, the group is
-// aborted: the other ranks would wait for this one.
+// A hook allocates memory for a bucket when it first reduces the bucket, and again after the
+// buckets were rebuilt. Later passes allocate nothing. State that lives from pass to pass is stored
+// by parameter and survives the rebuilding. If an allocation fails, the hook aborts the group,
+// because the other ranks would wait for this rank.
 //
-// Nothing waits for the device where the backward pass runs. A hook enqueues its
-// work on the compute stream, behind what made the gradients. Two communications, of
-// which the second needs the first's result, are started during the pass and behind
-// it.
+// During the backward pass a hook never waits for the device. It enqueues its work on the compute
+// stream, after the work that computes the gradients. If a reduction takes two communications and
+// the second depends on the first's result, the second is started after the pass.
 //
-// Every rank ends with the same bits, but for Noop and PostLocalSGD. A hook is
-// compared with the other ranks' when the model is made, with its options.
+// All ranks get bit-identical gradients, except with Noop and PostLocalSGD. ddp.New checks that all
+// ranks use the same hook with the same options.
 package commhook

@@ -8,27 +8,27 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// factors are a bucket as PowerSGD sends it. The two that it sends have no After,
-// which is each pass's own.
+// factors are PowerSGD's buffers for a bucket. The two buckets that it sends have no After event;
+// each pass sets its own.
 type factors struct {
-	first     reducer.GradBucket // all Ps, and what is not compressed
+	first     reducer.GradBucket // all Ps, and the gradients that are not compressed
 	second    reducer.GradBucket // all Qs
 	matrices  []matrix
-	rest      []pair        // gradients that are not compressed, and their places in first
-	converted []pair        // gradients of 16 bits, and the matrices that stand for them
-	invalid   device.Tensor // a byte: the pass is not finite
+	rest      []pair        // the gradients that are not compressed, and their places in first
+	converted []pair        // the 16-bit gradients, and the wider matrices that replace them
+	invalid   device.Tensor // one byte: 1 if a gradient of the pass is not finite
 }
 
-// matrix is a gradient that is compressed. Its factors lie as their transposes, as
-// rows are what a kernel makes orthonormal.
+// matrix is a compressed gradient. Its factors are stored transposed, because the kernel makes rows
+// orthonormal.
 type matrix struct {
 	grad             device.Tensor // [n m]
 	p, q             device.Tensor // [r n], [r m]
-	randomP, randomQ device.Tensor // random numbers
-	unsent           device.Tensor // [n m]; not there without error feedback
+	randomP, randomQ device.Tensor // random rows, which replace zero rows
+	unsent           device.Tensor // [n m]: error feedback; zero Tensor without it
 }
 
-// pair is a gradient and what stands for it.
+// pair is a gradient and the buffer that replaces it.
 type pair struct{ grad, work device.Tensor }
 
 func (f *factors) device() (kernels.Kernels, device.Stream) {
@@ -36,8 +36,8 @@ func (f *factors) device() (kernels.Kernels, device.Stream) {
 	return kernels.Of(d), d.Compute()
 }
 
-// compressed is the shape of a gradient as a matrix, and the rank of its factors; 0
-// where it is to be sent as it is.
+// compressed returns the shape of a gradient as a matrix, and the rank of its factors. The rank is
+// 0 if the gradient is not compressed.
 func (h *PowerSGD) compressed(shape device.Shape) (n, m, rank int) {
 	if len(shape) < 2 || shape.Len() == 0 {
 		return 0, 0, 0
@@ -51,14 +51,14 @@ func (h *PowerSGD) compressed(shape device.Shape) (n, m, rank int) {
 	return n, m, rank
 }
 
-// plan is where the parts of a bucket lie.
+// plan is the layout of the buffers for a bucket.
 type plan struct {
 	ps, qs, unsent pool
 	at             []places // by gradient
 }
 
-// places are those of a gradient: of its factors, and of what is as large as itself;
-// or of one that is not compressed, its place among the Ps.
+// places are the places of one gradient: of its factors and of a matrix of its own size. A gradient
+// that is not compressed has only p, its place among the Ps.
 type places struct {
 	p, q, unsent place
 	compressed   bool
@@ -76,8 +76,8 @@ func (h *PowerSGD) plan(grads []device.Tensor) (l plan) {
 	return l
 }
 
-// factors makes the memory for a bucket. There are no matrices where nothing in it is
-// to be compressed.
+// factors allocates the buffers for a bucket. They contain no matrices if no gradient of the bucket
+// is compressed.
 func (h *PowerSGD) factors(b reducer.GradBucket) (*factors, error) {
 	l, f := h.plan(b.Grads), &factors{}
 	if l.qs.size == 0 {
@@ -135,7 +135,7 @@ func (h *PowerSGD) factors(b reducer.GradBucket) (*factors, error) {
 	return f, nil
 }
 
-// part is memory in the place of b that is one array to the hook below.
+// part returns a bucket that replaces b. The inner hook sees it as one array.
 func (h *PowerSGD) part(b reducer.GradBucket, name string, flat device.Tensor) reducer.GradBucket {
 	b = hookBucket(b, name, flat, []reducer.Param{{Name: name, Shape: flat.Shape, DType: flat.DType}}, []device.Tensor{flat})
 	b.After = nil

@@ -10,8 +10,8 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// AllReduce averages a bucket in its own type, as a model without a hook does. It
-// is what the others end with.
+// AllReduce averages a bucket in its own type, as a model without a hook does. It is the innermost
+// hook by default.
 type AllReduce struct{}
 
 // Reduce starts one all-reduce.
@@ -21,31 +21,31 @@ func (AllReduce) Reduce(b reducer.GradBucket) reducer.Reduction {
 
 func (AllReduce) String() string { return "all-reduce" }
 
-// Noop leaves every rank its own gradients, divided by the number of ranks where
-// the averages would have been. The replicas drift apart: it is for measuring what
-// communication costs.
+// Noop does not communicate. It divides each rank's gradients by the number of ranks, as averaging
+// would, and leaves them on their rank. The replicas become different: use it only to measure the
+// cost of communication.
 type Noop struct{}
 
-// Reduce does nothing.
+// Reduce divides the gradients and does not communicate.
 func (Noop) Reduce(b reducer.GradBucket) reducer.Reduction { return completed{divide(b)} }
 
 func (Noop) String() string { return "no reduction" }
 
-// over is a Reduction that is over.
+// completed is a Reduction that is over.
 type completed struct{ err error }
 
 func (c completed) Wait(context.Context) error { return c.err }
 func (c completed) Sync(context.Context) error { return c.err }
 
-// failed is a Reduction that this rank cannot take part in. The others would wait
-// for it: the group is aborted.
+// failed aborts the group and returns the error as a Reduction. The other ranks would wait for this
+// rank otherwise.
 func failed(b reducer.GradBucket, err error) reducer.Reduction {
 	err = fmt.Errorf("commhook: rank %d: %s: %w", b.Rank, b.Name, err)
 	b.Group.Abort(err)
 	return completed{err}
 }
 
-// or is the hook, or an all-reduce where there is none.
+// orAllReduce returns h, or AllReduce if h is nil.
 func orAllReduce(h reducer.Hook) reducer.Hook {
 	if h == nil {
 		return AllReduce{}
@@ -53,7 +53,7 @@ func orAllReduce(h reducer.Hook) reducer.Hook {
 	return h
 }
 
-// divide makes the sum over the ranks the average, where it is not already.
+// divide divides a bucket by the number of ranks, unless the gradients already are divided.
 func divide(b reducer.GradBucket) error {
 	if b.Op == comm.Sum {
 		return nil
@@ -67,19 +67,19 @@ func scale(b reducer.GradBucket, factor float64) error {
 	return d.Kernels().Axpby(d.Compute(), b.Flat, device.Accum{Alpha: factor}, b.Flat)
 }
 
-// within is a bucket of memory of the hook's own, in the place of b: it holds what
-// the compute stream was given so far, to be summed. Of what is within b, it has
-// the names.
+// hookBucket returns a bucket of the hook's memory that an inner hook reduces instead of b, by a
+// sum. It holds the result of everything that the compute stream was given so far. params and grads
+// describe its content.
 func hookBucket(b reducer.GradBucket, name string, flat device.Tensor, params []reducer.Param, grads []device.Tensor) reducer.GradBucket {
 	b.Name, b.Op, b.After, b.Flat, b.Params, b.Grads = name, comm.Sum, b.Ready(flat.Bytes()), flat, params, grads
 	return b
 }
 
-// Func is a hook as a function: it starts to reduce a bucket, in place or in other
-// memory, and tells where the averages will be when that is done. Wait copies them
-// to the bucket, whose elements they have to be as many as, in any floating-point
-// type: otherwise it returns a [*SizeError], which breaks the group as every error
-// of Wait does.
+// Func makes a hook of a function. The function starts to reduce a bucket, in place or in other
+// memory. It returns the tensor that has the averages when the reduction is done. Wait copies them
+// to the bucket. The tensor may have any floating-point type but must have as many elements as the
+// bucket. Otherwise Wait returns a [*SizeError], which aborts the group, as every error of Wait
+// does.
 type Func func(b reducer.GradBucket) (averages device.Tensor, done reducer.Reduction)
 
 // Reduce calls f.
@@ -88,18 +88,18 @@ func (f Func) Reduce(b reducer.GradBucket) reducer.Reduction {
 	return andThen(done, func() error { return put(b, averages) })
 }
 
-// SizeError says that a hook did not make as many numbers of a bucket as are in it.
+// SizeError says that a hook returned another number of elements than the bucket has.
 type SizeError struct {
 	Rank      int
 	Bucket    string
-	Got, Want int // elements
+	Got, Want int // numbers of elements
 }
 
 func (e *SizeError) Error() string {
 	return fmt.Sprintf("commhook: rank %d: the hook made %d numbers of %s, which has %d", e.Rank, e.Got, e.Bucket, e.Want)
 }
 
-// put makes the numbers in a tensor those of the bucket.
+// put copies the elements of t to the bucket.
 func put(b reducer.GradBucket, t device.Tensor) error {
 	if t.Len() != b.Flat.Len() {
 		return &SizeError{b.Rank, b.Name, t.Len(), b.Flat.Len()}
@@ -111,7 +111,7 @@ func put(b reducer.GradBucket, t device.Tensor) error {
 	return d.Kernels().Copy(d.Compute(), b.Flat, t)
 }
 
-// behind is a reduction behind which there is something left to enqueue.
+// andThen returns a reduction whose Wait also calls then, which enqueues further work.
 func andThen(r reducer.Reduction, then func() error) reducer.Reduction {
 	return &reductionThen{r, then}
 }

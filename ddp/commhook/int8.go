@@ -10,20 +10,21 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// Int8 sends gradients as numbers of 8 bits, with a scale for each block of
-// [kernels.QuantBlock]: a little more than 1 byte for each parameter. They are summed
-// in Float32: what comes from a rank is off by at most 1/254 of the largest gradient
-// in its block. Gradients that are not finite become NaN.
+// Int8 sends gradients as integers of 8 bits, with a scale for each block of [kernels.QuantBlock]
+// gradients: a little more than 1 byte for each parameter. It sums them in Float32. The error of
+// each rank's contribution is at most 1/254 of the largest gradient in the block. Gradients that
+// are not finite become NaN.
 //
-// Steps, with n bytes of quantised gradients on each of N ranks:
+// The steps, with n bytes of quantized gradients on each of N ranks:
 //
-//	N = 2   each sends all to the other and sums what there is: an all-gather,
+//	N = 2   each rank sends all gradients to the other and sums both: an all-gather,
 //	        n bytes
-//	N > 2   each sends every other its part, sums its own, rounds that again and
-//	        sends it to all: an all-to-all and an all-gather, 2n·(N-1)/N bytes
+//	N > 2   each rank sends every other rank its part, sums the parts that it gets,
+//	        quantizes the sum and sends it to all: an all-to-all and an all-gather,
+//	        2n·(N-1)/N bytes
 //
-// The first way takes n·(N-1) bytes: less for none but two ranks. The second one's
-// all-gather is behind the backward pass.
+// The first way takes n·(N-1) bytes, which is less only for two ranks. The all-gather of the
+// second way runs after the backward pass.
 func Int8() reducer.Hook { return &quantized{} }
 
 type quantized struct {
@@ -33,15 +34,15 @@ type quantized struct {
 
 func (*quantized) String() string { return fmt.Sprintf("8 bits in blocks of %d", kernels.QuantBlock) }
 
-// numbers are a bucket as it is sent. Those of rank r are the r-th part of what is
-// parted.
+// numbers are the buffers for one bucket. A buffer that is divided has one part for each rank, in
+// order of the ranks.
 type numbers struct {
-	b     reducer.GradBucket // as it was when they were made
-	flat  device.Tensor      // Float32: the bucket's own, or made of it
-	whole device.Tensor      // bytes: of all of flat, parted where it is
-	mine  device.Tensor      // bytes: what this rank sends to all
-	got   device.Tensor      // bytes, parted: what each rank sent to this one
-	sum   device.Tensor      // Float32, of this rank's part; flat where there are no parts
+	b     reducer.GradBucket // the bucket for which the buffers were allocated
+	flat  device.Tensor      // Float32: the bucket itself or a copy
+	whole device.Tensor      // quantized flat; divided if there are more than two ranks
+	mine  device.Tensor      // quantized: what this rank sends to all
+	got   device.Tensor      // quantized, divided: what each rank sent to this rank
+	sum   device.Tensor      // Float32: the sum of this rank's part; flat if nothing is divided
 }
 
 func (q *quantized) Reduce(b reducer.GradBucket) reducer.Reduction {
@@ -67,7 +68,7 @@ func (q *quantized) Reduce(b reducer.GradBucket) reducer.Reduction {
 
 func newNumbers(b reducer.GradBucket) (*numbers, error) {
 	ranks, count := b.Group.Size(), kernels.QuantBlocks(b.Flat.Len())
-	each := count // blocks of a part
+	each := count // the number of blocks in a part
 	if ranks > 2 {
 		each = (count + ranks - 1) / ranks
 	}
@@ -89,7 +90,7 @@ func newNumbers(b reducer.GradBucket) (*numbers, error) {
 	return n, errors.Join(errs...)
 }
 
-// quantize rounds all of the bucket.
+// quantize quantizes the whole bucket.
 func (n *numbers) quantize() error {
 	k, s := n.device()
 	if n.b.Flat.DType != device.Float32 {
@@ -100,8 +101,8 @@ func (n *numbers) quantize() error {
 	return k.Quantize(s, n.whole.Range(0, kernels.QuantizedLen(n.flat.Len())), n.flat)
 }
 
-// add makes the sum of what the ranks sent: in their order, so that all who add
-// the same get the same.
+// add sums what the ranks sent, in order of the ranks, so that all ranks that sum the same numbers
+// get the same bits.
 func (n *numbers) add() error {
 	k, s := n.device()
 	size := n.mine.Len()
@@ -120,7 +121,7 @@ func (n *numbers) add() error {
 	return n.back()
 }
 
-// requantize rounds the sum of this rank's part.
+// requantize quantizes the sum of this rank's part.
 func (n *numbers) requantize() error {
 	k, s := n.device()
 	if err := n.add(); err != nil {
@@ -129,7 +130,7 @@ func (n *numbers) requantize() error {
 	return k.Quantize(s, n.mine, n.sum)
 }
 
-// dequantize makes the bucket of the parts that the ranks have summed.
+// dequantize sets the bucket to the sums that all ranks have computed.
 func (n *numbers) dequantize() error {
 	k, s := n.device()
 	if err := k.Dequantize(s, n.flat, device.Store, n.whole.Range(0, kernels.QuantizedLen(n.flat.Len()))); err != nil {
@@ -138,7 +139,7 @@ func (n *numbers) dequantize() error {
 	return n.back()
 }
 
-// back gives the bucket the averages in its own type.
+// back copies the averages to the bucket, in the bucket's type.
 func (n *numbers) back() error {
 	if n.b.Flat.DType == device.Float32 {
 		return nil

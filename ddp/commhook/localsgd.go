@@ -11,31 +11,29 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// PostLocalSGDOptions are the choices of [PostLocalSGD]; the zero value is PyTorch's
-// default, with no subgroup.
+// PostLocalSGDOptions are the options of [PostLocalSGD]. The zero value is PyTorch's default,
+// without a subgroup.
 type PostLocalSGDOptions struct {
-	// StartAfter is how many passes are averaged over all ranks, before the first
-	// that is not; 0: 100; negative: none. A job that goes on from a checkpoint
-	// gives those that are left, on all ranks.
+	// StartAfter is the number of passes that are averaged over all ranks at first. 0 means 100, a
+	// negative number none. A job that resumes from a checkpoint sets it to the number of these
+	// passes that remain, on all ranks.
 	StartAfter int
-	// Subgroup is the part of the group that this rank averages with from then
-	// on, such as the ranks of its host ([comm.ProcessGroup.Split]); nil: none, and
-	// gradients are not sent.
+	// Subgroup is the group with which this rank averages gradients afterwards, such as the ranks
+	// of its host ([comm.ProcessGroup.Split]). With nil, gradients are not sent.
 	Subgroup *comm.ProcessGroup
-	// Hook reduces over all, or over the subgroup; nil: AllReduce.
+	// Hook reduces the gradients over all ranks and over the subgroup; nil means AllReduce.
 	Hook reducer.Hook
 }
 
-// PostLocalSGD averages gradients over all ranks at first, and then over a part of
-// them, each of which trains its own replica: Lin, Stich, Patel and Jaggi, "Don't
-// Use Large Mini-Batches, Use Local SGD", 2018. The program averages the replicas
-// themselves every so many steps, with an [Averager] that starts when the hook does.
+// PostLocalSGD averages gradients over all ranks at first. After StartAfter passes it averages them
+// only within a subgroup, so that each subgroup trains its own replica: Lin, Stich, Patel and
+// Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", 2018. The program then averages the
+// parameters of all replicas every few steps, with an [Averager] that has the same StartAfter.
 //
-// The ranks still tell each other, in some bytes a pass, whether all gradients are
-// there. Between two averages the replicas differ: ddp.Options.CheckReplicas does
-// not go with it, and nor does ddp.JoinOptions.DivideByActive, which counts all ranks.
-// At the end of ddp.Model.Join all replicas are what the last one was: average them
-// before.
+// All ranks still exchange a few bytes in each pass: the flags for missing gradients. Between two
+// averages the replicas differ. So ddp.Options.CheckReplicas cannot be used with this hook, nor can
+// ddp.JoinOptions.DivideByActive, which counts all ranks. ddp.Model.Join ends by setting all
+// replicas to one of them: average the replicas before.
 func PostLocalSGD(opts *PostLocalSGDOptions) reducer.Hook {
 	var o PostLocalSGDOptions
 	if opts != nil {
@@ -61,7 +59,7 @@ func (h *postLocal) String() string {
 	return fmt.Sprintf("local SGD on %d ranks after %d passes, then %v", ranks, max(h.o.StartAfter, 0), h.o.Hook)
 }
 
-// Partial is true: see [reducer.Partial].
+// Partial returns true: see [reducer.Partial].
 func (h *postLocal) Partial() bool { return true }
 
 func (h *postLocal) Reduce(b reducer.GradBucket) reducer.Reduction {
@@ -75,7 +73,7 @@ func (h *postLocal) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if h.o.Subgroup != nil {
 		sharers = h.o.Subgroup.Size()
 	}
-	if b.Op == comm.Sum { // the gradients were divided for all
+	if b.Op == comm.Sum { // the gradients were divided by the number of all ranks
 		if err := scale(b, float64(b.Group.Size())/float64(sharers)); err != nil {
 			return failed(b, err)
 		}
@@ -88,22 +86,22 @@ func (h *postLocal) Reduce(b reducer.GradBucket) reducer.Reduction {
 	return h.o.Hook.Reduce(b)
 }
 
-// AveragerOptions are the choices of [NewAverager].
+// AveragerOptions are the options of [NewAverager].
 type AveragerOptions struct {
-	// Period is how many steps there are from one average to the next; 0: 4.
+	// Period is the number of steps from one average to the next; 0 means 4.
 	Period int
-	// StartAfter is how many steps there are before that; as PostLocalSGD's.
+	// StartAfter is the number of steps before the first period, as in PostLocalSGDOptions.
 	StartAfter int
 }
 
-// Averager averages the ranks' parameters every so many steps.
+// Averager averages the parameters of all ranks every few steps.
 type Averager struct {
 	pg    *comm.ProcessGroup
 	o     AveragerOptions
 	steps int
 }
 
-// NewAverager is an Averager over a group.
+// NewAverager returns an Averager over the ranks of a group.
 func NewAverager(pg *comm.ProcessGroup, opts *AveragerOptions) *Averager {
 	var o AveragerOptions
 	if opts != nil {
@@ -118,9 +116,9 @@ func NewAverager(pg *comm.ProcessGroup, opts *AveragerOptions) *Averager {
 	return &Averager{pg: pg, o: o}
 }
 
-// Step counts a step of the optimizer, which all ranks have made, and averages the
-// parameters, in place, where it is one for that. What an optimizer keeps is to be
-// averaged with them where it makes the parameters: its masters.
+// Step counts a step of the optimizer, which all ranks have made. At the end of each period it
+// averages the parameters, in place. If the optimizer keeps master copies of 16-bit parameters,
+// pass these too: the optimizer computes the parameters from them.
 func (a *Averager) Step(ctx context.Context, params []*autograd.Variable) error {
 	a.steps++
 	if done := a.steps - max(a.o.StartAfter, 0); done <= 0 || done%a.o.Period != 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/goddp/goddp/internal/arena"
 )
 
-// memory is what a hook keeps for each bucket. It is made when the bucket is first
-// seen, and anew where another is in its place.
+// memory holds a hook's data for each bucket. The data is made when the hook first sees the bucket,
+// and made again if another bucket takes its place.
 type memory[T any] struct {
 	rebuilt bool
 	kept    map[uintptr]kept[T] // by the bucket's address
@@ -23,8 +23,8 @@ type kept[T any] struct {
 	of     T
 }
 
-// of is what is kept for b, or what make makes. Its memory is of the group's, which
-// is freed when nothing refers to it any more: hooks have no Close.
+// of returns the data for b, and makes it if there is none. Memory that make allocates belongs to
+// the group and is freed when nothing refers to it: hooks have no Close.
 func (m *memory[T]) of(b reducer.GradBucket, make func() (T, error)) (T, error) {
 	if b.Rebuilt != m.rebuilt || m.kept == nil {
 		m.rebuilt, m.kept = b.Rebuilt, map[uintptr]kept[T]{}
@@ -40,13 +40,13 @@ func (m *memory[T]) of(b reducer.GradBucket, make func() (T, error)) (T, error) 
 	return v, err
 }
 
-// is tells whether k is b's.
+// is reports whether k was made for b.
 func (k *kept[T]) is(b reducer.GradBucket) bool {
 	return k.group == b.Group && k.flat.Len() == b.Flat.Len() && k.flat.DType == b.Flat.DType &&
 		slices.EqualFunc(k.params, b.Params, func(x, y reducer.Param) bool { return x.Name == y.Name && x.Shape.Equal(y.Shape) })
 }
 
-// alloc is an array of zeros in the group's memory.
+// alloc returns an array of zeros in the group's memory.
 func alloc(b reducer.GradBucket, dt device.DType, n int) (device.Tensor, error) {
 	buf, err := b.Group.Alloc(arena.AlignUp(n * dt.Size()))
 	if err != nil {
@@ -55,24 +55,25 @@ func alloc(b reducer.GradBucket, dt device.DType, n int) (device.Tensor, error) 
 	return device.NewTensor(buf, dt, n), nil
 }
 
-// pool allocates several arrays of one type as one: it first adds up what it is
-// asked for, then cuts it from memory.
+// pool puts several arrays of one type into one allocation. The caller adds all arrays first, then
+// allocates size elements, then takes each array from them with place.in.
 type pool struct{ size int }
 
-// place is where an array lies in the pool: its first element.
+// place is the place of an array in a pool; at is its first element.
 type place struct {
 	at    int
 	shape device.Shape
 }
 
-// add makes room for an array, on Align bytes for every type.
+// add reserves an array. Its offset is a multiple of Align elements, so that it is aligned for
+// every type.
 func (p *pool) add(shape ...int) place {
 	at := p.size
 	p.size += (device.Shape(shape).Len() + device.Align - 1) / device.Align * device.Align
 	return place{at, shape}
 }
 
-// in is the array itself.
+// in returns the array at this place of flat.
 func (p place) in(flat device.Tensor) device.Tensor {
 	return flat.Range(p.at, p.at+p.shape.Len()).Reshape(p.shape...)
 }

@@ -10,32 +10,30 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// PowerSGDOptions are the choices of [NewPowerSGD]; the zero value is PyTorch's
-// default.
+// PowerSGDOptions are the options of [NewPowerSGD]. The zero value is PyTorch's default.
 type PowerSGDOptions struct {
-	// Rank is that of the products that matrices are sent as; 0: 1. Twice the
-	// rank costs twice the bytes, and loses less.
+	// Rank is the rank of the two factors that replace a matrix; 0 means 1. Twice the rank costs
+	// twice the bytes and loses less.
 	Rank int
-	// StartAfter is how many passes go to Hook as they are, before the first that
-	// is compressed, as gradients change most at first; 0: 1000; negative: none.
+	// StartAfter is the number of passes that are not compressed at first, because gradients change
+	// most then. 0 means 1000, a negative number none.
 	StartAfter int
-	// MinCompression is how many times larger than its factors a matrix must be,
-	// at the least, to be compressed; 0: 2.
+	// MinCompression is the smallest ratio of a matrix's size to the size of its factors at which
+	// the matrix is compressed; 0 means 2.
 	MinCompression float64
-	// NoErrorFeedback forgets what a pass did not send. Otherwise it is added to
-	// the gradients of the next one, which takes the memory of the gradients of
-	// what is compressed once more.
+	// NoErrorFeedback discards the difference between a gradient and the product of its factors.
+	// Otherwise the difference is added to the gradient of the next pass, which takes as much
+	// memory as the compressed gradients.
 	NoErrorFeedback bool
-	// NoWarmStart begins each pass with random factors, in place of those that
-	// the last one ended with.
+	// NoWarmStart starts each pass with random factors, instead of the factors of the pass before.
 	NoWarmStart bool
-	// Seed is that of the random numbers.
+	// Seed is the seed of the random numbers.
 	Seed uint64
-	// Hook reduces the factors, and what is not compressed; nil: AllReduce.
+	// Hook reduces the factors, and the gradients that are not compressed; nil means AllReduce.
 	Hook reducer.Hook
 }
 
-// PowerSGDOptionError says that an option makes no sense.
+// PowerSGDOptionError says that an option has an invalid value.
 type PowerSGDOptionError struct {
 	Option string
 	Value  any
@@ -46,38 +44,39 @@ func (e *PowerSGDOptionError) Error() string {
 	return fmt.Sprintf("commhook: PowerSGD: %s is %v, want %s", e.Option, e.Value, e.Want)
 }
 
-// PowerSGD sends a matrix of gradients as a product of two thin ones: Vogels,
-// Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
-// Distributed Optimization", 2019. A gradient of more axes is a matrix of the first
-// by all others. With N ranks, for a matrix M [n m], Q [m r] from the pass before:
+// PowerSGD sends a matrix of gradients as a product of two thin matrices: Vogels, Karimireddy and
+// Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", 2019. A
+// gradient with more than two axes is treated as a matrix whose columns combine all axes but the
+// first. On each of N ranks, M [n m] is this rank's gradient divided by N, Q [m r] is the factor of
+// the pass before, and E [n m] is the error feedback:
 //
-//	M += what was not sent before
-//	P = M·Q, Q's columns made orthonormal         summed over the ranks: n·r numbers
-//	Q = Mᵀ·P, P's columns made orthonormal        summed over the ranks: m·r numbers
-//	what is not sent = M - P·Qᵀ, with M the average
-//	M = P·Qᵀ
+//	M += E
+//	make Q's columns orthonormal, P = M·Q      sum P over the ranks: n·r numbers
+//	make P's columns orthonormal, Q = Mᵀ·P     sum Q over the ranks: m·r numbers
+//	E = M - P·Qᵀ/N
+//	gradient = P·Qᵀ
 //
-// P travels with what is not compressed while the backward pass runs, Q behind it.
-// The factors are in Float32, or in Float64 where the gradients are. A bucket whose
-// gradients are not finite, on any rank, leaves what was not sent before as it was. A
-// pass that is skipped for another reason, such as a missing gradient or what is not
-// finite in another bucket, leaves what it did not send.
+// P is reduced during the backward pass, together with the gradients that are not compressed. Q is
+// reduced after the pass. The factors are Float64 if the gradients are, else Float32. If a bucket
+// has a gradient that is not finite on any rank, its error feedback does not change. A pass that is
+// skipped for another reason, such as a missing gradient or a gradient of another bucket that is
+// not finite, still updates the error feedback.
 //
-// All ranks have made as many passes: one that joins others anew is given the State
-// of one of them, but for what that has not sent, or all begin with new hooks. Factors
-// that differ between ranks, as a failure may leave them, do no harm: those that a pass
-// ends with are the same.
+// All ranks must have made the same number of passes. If a rank joins later, give its hook the
+// State of another rank, without that rank's error feedback, or start all ranks with new hooks.
+// Factors may differ between ranks at the start of a pass, for example after a failure; they are
+// equal at its end.
 type PowerSGD struct {
 	o        PowerSGDOptions
 	passes   int
 	mem      memory[*factors]
 	twoPhase twoPhase
 	dev      device.Device
-	kept     map[string]device.Tensor // by its name in a state: what is in use
-	loaded   map[string]device.Tensor // in the host's memory: what LoadState was given and no pass has used
+	kept     map[string]device.Tensor // by name in State: the tensors in use
+	loaded   map[string]device.Tensor // in host memory: the tensors that LoadState got and no pass has used
 }
 
-// NewPowerSGD is a PowerSGD. The error is a [*PowerSGDOptionError].
+// NewPowerSGD returns a PowerSGD. An error is a [*PowerSGDOptionError].
 func NewPowerSGD(opts *PowerSGDOptions) (*PowerSGD, error) {
 	var o PowerSGDOptions
 	if opts != nil {
@@ -107,10 +106,10 @@ func (h *PowerSGD) String() string {
 		h.o.Rank, max(h.o.StartAfter, 0), h.o.MinCompression, !h.o.NoErrorFeedback, !h.o.NoWarmStart, h.o.Seed, h.o.Hook)
 }
 
-// Partial tells whether the hook that reduces the factors is.
+// Partial returns that of the hook that reduces the factors.
 func (h *PowerSGD) Partial() bool { return reducer.IsPartial(h.o.Hook) }
 
-// Reduce is a reducer's to call.
+// Reduce implements [reducer.Hook]. Only a reducer calls it.
 func (h *PowerSGD) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if b.Index == 0 {
 		h.passes++
@@ -136,7 +135,8 @@ func (h *PowerSGD) Reduce(b reducer.GradBucket) reducer.Reduction {
 	}, func() error { return h.restore(f) })
 }
 
-// project makes the factors P, beside what is not compressed.
+// project computes the factors P, and copies the gradients that are not compressed to the same
+// bucket.
 func (h *PowerSGD) project(f *factors) error {
 	k, s := f.device()
 	for _, c := range f.converted {
@@ -170,7 +170,7 @@ func (h *PowerSGD) project(f *factors) error {
 	return nil
 }
 
-// iterate makes the factors Q, when the Ps are summed.
+// iterate computes the factors Q from the summed Ps.
 func (f *factors) iterate() error {
 	k, s := f.device()
 	for _, m := range f.matrices {
@@ -184,7 +184,7 @@ func (f *factors) iterate() error {
 	return nil
 }
 
-// restore makes the gradients of their factors, and keeps what these lack.
+// restore computes the gradients from the summed factors, and updates the error feedback.
 func (h *PowerSGD) restore(f *factors) error {
 	k, s := f.device()
 	if !h.o.NoErrorFeedback {
@@ -207,17 +207,16 @@ func (h *PowerSGD) restore(f *factors) error {
 	return nil
 }
 
-// keep keeps what the factors lack: of this rank's share of the average, the
-// gradients less one in so many ranks of the product. The step below sets what is
-// kept to that (v -= -1·(u - 1·v)), unless something is not finite, among what is not
-// compressed too: such a pass is not applied, and what was kept before it is still to be
-// sent.
+// keep sets the error feedback: this rank's gradients, already divided by the number of ranks,
+// minus P·Qᵀ divided by the number of ranks. The SGD kernel assigns it (v -= -1·(u - 1·v)) and
+// does nothing if a gradient of the bucket is not finite, because such a pass is not applied: the
+// old error feedback is still to be sent.
 func (f *factors) keep() error {
 	k, s := f.device()
 	if err := k.Fill(s, f.invalid, 0); err != nil {
 		return err
 	}
-	if len(f.rest) > 0 { // the sums over the ranks, beside the Ps, which are orthonormal
+	if len(f.rest) > 0 { // summed over the ranks; the Ps in the same bucket are orthonormal, thus finite
 		if err := k.NonFinite(s, f.invalid, f.first.Flat); err != nil {
 			return err
 		}

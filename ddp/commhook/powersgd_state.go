@@ -8,12 +8,11 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// State is what the hook has to go on from, in the host's memory: "passes", an
-// Int64; "NAME.unsent" [n m], what this rank has not sent of the gradient of a
-// parameter, which is its own; and "NAME.q" [r m], the factor that all ranks begin
-// the next pass with. It waits for the device.
+// State returns the hook's state in host memory: "passes", an Int64; "NAME.unsent" [n m], the error
+// feedback of a parameter, which differs between ranks; and "NAME.q" [r m], the factor with which
+// all ranks start the next pass. It waits for the device.
 func (h *PowerSGD) State(ctx context.Context) (map[string]device.Tensor, error) {
-	state := maps.Clone(h.loaded) // what no pass has used yet
+	state := maps.Clone(h.loaded) // the tensors that no pass has used yet
 	state[passesKey] = device.HostTensor([]int64{int64(h.passes)}, device.Int64)
 	for name, t := range h.kept {
 		host := make([]byte, t.Bytes())
@@ -25,9 +24,8 @@ func (h *PowerSGD) State(ctx context.Context) (map[string]device.Tensor, error) 
 	return state, nil
 }
 
-// LoadState has the hook go on, in the next pass, from what [PowerSGD.State]
-// returned. What does not fit the parameters is an error of the pass that meets it,
-// which names both.
+// LoadState sets the state from which the next pass continues, as [PowerSGD.State] returned it. If
+// a tensor does not fit its parameter, the pass that uses it fails with an error that names both.
 func (h *PowerSGD) LoadState(state map[string]device.Tensor) error {
 	passes, there := state[passesKey]
 	if !there || passes.DType != device.Int64 || passes.Len() != 1 {
@@ -41,11 +39,10 @@ func (h *PowerSGD) LoadState(state map[string]device.Tensor) error {
 	return nil
 }
 
-// passesKey cannot be that of a parameter's part, which has a dot.
+// passesKey cannot be the name of a parameter's state, which contains a dot.
 const passesKey = "passes"
 
-// resume has m begin with what is there for its parameter: in memory of a bucket
-// that was there before, or loaded.
+// resume sets the state of m to the state of its parameter: from the previous buckets, or loaded.
 func (h *PowerSGD) resume(dev device.Device, param string, m matrix) error {
 	h.dev = dev
 	for name, t := range map[string]device.Tensor{param + ".unsent": m.unsent, param + ".q": m.q} {

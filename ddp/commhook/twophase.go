@@ -10,24 +10,23 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// relay is the reductions of a pass that take two communications each, of which
-// the second is of what became of the first. The first ones are started while the
-// backward pass runs. Nothing tells, without a wait, that one is over, so the
-// second ones are started behind the pass: all of them, in the order of the
-// buckets, where the first is waited for, in whichever way, on every rank. The
-// device computes for one while another is on its way.
+// twoPhase holds the two-phase reductions of a pass: the second communication of each needs the
+// result of the first. The first communications are started during the backward pass. Whether one
+// is over cannot be known without waiting, so the second communications are started after the pass:
+// when the first reduction is waited for, all of them are started, in the order of the buckets on
+// every rank. The device computes for one reduction while another communicates.
 type twoPhase struct{ pending []*twoPhaseReduction }
 
-// leg is one reduction.
+// twoPhaseReduction is one reduction.
 type twoPhaseReduction struct {
 	twoPhase *twoPhase
 	first    reducer.Reduction
-	// then enqueues, on the compute stream, what is to be done when the first
-	// communication is over, and starts the second, whatever fails: the other
-	// ranks will. last is what is to be done behind that.
+	// then enqueues, on the compute stream, the work between the communications, and starts the
+	// second communication. It must start it even if the work fails, because the other ranks do.
+	// last enqueues the work after the second communication.
 	then   func() (reducer.Reduction, error)
 	last   func() error
-	second atomic.Pointer[reducer.Reduction] // a trace may look from elsewhere
+	second atomic.Pointer[reducer.Reduction] // atomic, because a trace may read it from another goroutine
 	err    error
 }
 
@@ -37,13 +36,13 @@ func (p *twoPhase) start(first reducer.Reduction, then func() (reducer.Reduction
 	return r
 }
 
-// run starts the second communications.
+// run waits for the first communications and starts the second ones.
 func (p *twoPhase) run(ctx context.Context) {
 	pending := p.pending
-	p.pending = nil // a leg's communication may be a relay's too
+	p.pending = nil // then may start another two-phase reduction
 	for _, r := range pending {
 		if r.err = r.first.Wait(ctx); r.err != nil {
-			continue // the group is broken, or is about to be
+			continue // the group is broken or will be aborted
 		}
 		second, err := r.then()
 		r.second.Store(&second)
@@ -71,7 +70,7 @@ func (r *twoPhaseReduction) Sync(ctx context.Context) error {
 	return errors.Join(r.err, under.Sync(ctx))
 }
 
-// Times are from when the first communication began until the second was done.
+// Times returns the start of the first communication and the end of the second.
 func (r *twoPhaseReduction) Times() (started, ended profile.Moment) {
 	started, _ = reducer.Times(r.first)
 	if started == nil {
@@ -80,7 +79,7 @@ func (r *twoPhaseReduction) Times() (started, ended profile.Moment) {
 	return started, end{r}
 }
 
-// end is when a leg's second communication was done.
+// end is the moment at which the second communication of a reduction was done.
 type end struct{ *twoPhaseReduction }
 
 func (e end) Time() time.Time {

@@ -11,11 +11,10 @@ import (
 	"github.com/goddp/goddp/internal/kernels"
 )
 
-// UseBLAS has Gorgonia, and its tensors, compute matrix products as a device of
-// the host's does: in OpenBLAS where that is found at run time, with as many
-// threads as the device has (see device/cpu). It is for the whole process, before
-// anything runs in it: Gorgonia keeps one BLAS for all machines. The error is
-// that of a device whose memory the host cannot address.
+// UseBLAS makes Gorgonia and its tensors compute matrix products as dev does: with OpenBLAS, if
+// that is found at run time, and as many threads as the device has (see device/cpu). It affects the
+// whole process, because Gorgonia has one BLAS for all machines. Call it before any machine runs.
+// It returns an error if the host cannot address dev's memory.
 func UseBLAS(dev device.Device) error {
 	probe, err := dev.Alloc(1)
 	if err != nil {
@@ -29,8 +28,8 @@ func UseBLAS(dev device.Device) error {
 	return nil
 }
 
-// products computes matrix products on a device, and all else, which is bounded
-// by memory, by gonum.
+// products computes matrix products on a device. gonum computes everything else, whose speed is
+// bounded by memory.
 type products struct {
 	gonum.Implementation
 	dev device.Device
@@ -48,8 +47,9 @@ func (p products) Dgemm(ta, tb blas.Transpose, m, n, k int, alpha float64, a []f
 	}
 }
 
-// gemm computes c = alpha·op(a)·op(b) + beta·c on a device; not where rows are
-// apart, as they are in a part of a matrix, or where the device fails.
+// gemm computes c = alpha·op(a)·op(b) + beta·c on a device. It returns false, without a result,
+// if the rows of an operand have gaps between them, as in a part of a matrix, or if the device
+// fails.
 func gemm[T float32 | float64](dev device.Device, ta, tb blas.Transpose, m, n, k int, alpha float64, a []T, lda int, b []T, ldb int, beta float64, c []T, ldc int) bool {
 	x, ok := matrix(a, m, k, lda, ta)
 	y, ok2 := matrix(b, k, n, ldb, tb)
@@ -60,8 +60,8 @@ func gemm[T float32 | float64](dev device.Device, ta, tb blas.Transpose, m, n, k
 	return kernels.Of(dev).MatMul(dev.Compute(), z, device.Accum{Alpha: alpha, Beta: beta}, x, ta != blas.NoTrans, y, tb != blas.NoTrans) == nil
 }
 
-// matrix is data as it is stored, of which an operand of rows × cols is made; not
-// where it has gaps.
+// matrix returns the stored matrix of an operand of rows × cols; t says whether it is stored
+// transposed. It returns false if the rows have gaps between them.
 func matrix[T float32 | float64](data []T, rows, cols, stride int, t blas.Transpose) (device.Tensor, bool) {
 	if t != blas.NoTrans {
 		rows, cols = cols, rows

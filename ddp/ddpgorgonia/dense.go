@@ -12,9 +12,9 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// FromDense is a leaf over d: float32 or float64, row by row, contiguous and
-// without a mask, or FromDense panics. On a device whose memory the host
-// addresses it shares d's memory; else it holds a copy.
+// FromDense returns a leaf with the values of d. d must be float32 or float64, row-major,
+// contiguous and without a mask; otherwise FromDense panics. On a device whose memory the host
+// addresses the leaf shares d's memory; on others it holds a copy.
 func FromDense(dev device.Device, d *tensor.Dense) *autograd.Variable {
 	if !d.IsNativelyAccessible() || d.RequiresIterator() || d.DataOrder().IsColMajor() || len(d.Mask()) > 0 {
 		panic(fmt.Errorf("ddpgorgonia: FromDense: a tensor of shape %v, %v, that is not plain rows in the host's memory", d.Shape(), d.DataOrder()))
@@ -37,7 +37,7 @@ func fromHost[T float32 | float64](dev device.Device, data []T, shape device.Sha
 	return autograd.FromTensor(dev, t.Reshape(shape...))
 }
 
-// onHost tells whether the host addresses the device's memory.
+// onHost reports whether the host addresses the device's memory.
 func onHost(dev device.Device) bool {
 	b, err := dev.Alloc(1)
 	if err != nil {
@@ -47,10 +47,9 @@ func onHost(dev device.Device) bool {
 	return b.Host() != nil
 }
 
-// Dense is v, of float32 or float64, as a tensor. On a device whose memory the
-// host addresses it shares v's memory, and v is retained as long as the tensor
-// is in use; else it is a copy, made once the device has computed v or given
-// up when ctx ends. A write to memory that the two share is announced by
+// Dense returns v, of float32 or float64, as a tensor. On a device whose memory the host addresses
+// the tensor shares v's memory and keeps it alive. On others it is a copy: Dense waits until the
+// device has computed v, or ctx ends. After a write to shared memory the program must call
 // [autograd.Variable.BumpVersion].
 func Dense(ctx context.Context, v *autograd.Variable) (*tensor.Dense, error) {
 	t := v.Tensor()
@@ -84,7 +83,7 @@ func toDense[T float32 | float64](ctx context.Context, v *autograd.Variable, t d
 	}
 	d := tensor.New(tensor.WithShape(t.Shape...), tensor.WithBacking(data))
 	if shared {
-		// The collector must not give the memory back under the tensor.
+		// The cleanup keeps the memory alive as long as the tensor.
 		runtime.AddCleanup(d, func(*autograd.Variable) {}, v.Retain())
 	}
 	return d, nil

@@ -1,7 +1,6 @@
-// Package ddpgorgonia trains expression graphs of Gorgonia (gorgonia.org/gorgonia)
-// on several processes. The graph, the solver and the training loop stay
-// Gorgonia's own; what changes is what the graph uses for a learnable, and how
-// its machine is made:
+// Package ddpgorgonia trains expression graphs of Gorgonia (gorgonia.org/gorgonia) on several
+// processes. The graph, the solver and the training loop remain Gorgonia's. Two things change: what
+// the graph uses in place of a learnable, and how the program makes its machine:
 //
 //	pg, err := comm.Init(ctx, nil)
 //	...
@@ -20,93 +19,81 @@
 //		vm.Reset()
 //	}
 //
-// examples/gorgonia is a whole program, and shows it as a difference to one of a
-// single process.
+// examples/gorgonia is a whole program, next to the same program for a single process.
 //
-// # What happens when
+// # How gradients are reduced
 //
-// Gorgonia differentiates symbolically: a gradient is a node like any other, and a
-// machine runs them all in one tape. [Model.Use] puts an identity between a
-// learnable and the graph; where Gorgonia differentiates that, it has summed up the
-// learnable's gradient, wherever in the graph it is used, and the identity puts a
-// node of its own behind the sum. When the tape comes there, the gradient is
-// written to its place in a bucket, and a bucket that is complete begins to be
-// reduced, by the group's own goroutine, while the tape goes on with the layers
-// before. RunAll returns when the averages are there: the learnables' Grad is the
-// memory of the buckets. A gradient that is a product of two matrices in itself is
-// computed there, without a copy.
+// Gorgonia differentiates symbolically: a gradient is a node of the graph, and a machine runs all
+// nodes in one tape. [Model.Use] inserts an identity operation between a learnable and the graph.
+// When Gorgonia differentiates the identity, it has already summed the gradient over all uses of
+// the learnable, and the identity adds a node that takes this sum. When the tape runs that node, it
+// writes the gradient to its place in a bucket. A complete bucket is reduced by a goroutine of the
+// group, while the tape goes on with the layers before. RunAll returns when the averages are
+// complete; the learnables' Grad is a view of the buckets. A gradient that is a product of two
+// matrices is computed directly in the bucket, without a copy.
 //
-// Nodes of a gradient run in the order, reversed, in which what they belong to was
-// made: call Use where the graph uses the learnable, not for all beforehand.
-// Where the last layer is smaller than those before it, an
-// [Options.FirstBucketCapMB] that it fills has the first reduction begin behind
-// it, not behind one of theirs.
+// The nodes of the gradients run in the reverse of the order in which the graph was built. So call
+// Use where the graph uses the learnable, and not for all learnables beforehand. If the last layer
+// is smaller than those before it, choose an [Options.FirstBucketCapMB] that the last layer alone
+// fills: the first reduction then starts after this layer.
 //
-// NewTapeMachine has Gorgonia compile only what the learnables' gradients and the
-// graph's results need (CompileFunction); a machine of Compile computes the gradient
-// for the input too. Make it without BindDualValues, which copies and adds up each
-// gradient once more, before it is reduced; RunAll refuses such gradients.
+// NewTapeMachine compiles only the nodes that the learnables' gradients and the graph's results
+// need (CompileFunction); the program of Gorgonia's Compile also computes the gradient of the
+// input. Do not use BindDualValues: it copies each gradient before it is reduced. RunAll refuses
+// such gradients.
 //
 // # Accumulation
 //
-// A run that reduces overwrites the gradients of the one before. Runs within
-// [Model.NoSync] reduce nothing, and the next one after them reduces the sum of all
-// of them and itself. Solvers zero a gradient that they have used, which costs a
-// pass over it and changes nothing here.
+// A run that reduces overwrites the gradients of the run before. Runs within [Model.NoSync] do not
+// reduce; the next run after them reduces the sum of their gradients and its own. Solvers zero a
+// gradient after they have used it. That costs a pass over the gradient and has no effect here.
 //
 // # Batches
 //
-// The average over the ranks of means over their own batches is the mean over the
-// global batch where ranks have equally many samples. Graphs have fixed shapes, so
-// that a batch that is smaller, or divides unevenly, fills up with samples that
-// weigh nothing: let the cost be the sum of the samples' costs, each times a weight
-// that is an input, ranks/samples for the samples of a global batch and 0 for what
-// fills it up. Averaged over the ranks that is the mean, also where a rank has no
-// sample at all.
+// If all ranks have equally many samples, the average over the ranks of their batches' means is the
+// mean over the global batch. Graphs have fixed shapes, so fill up a smaller or uneven batch with
+// samples of weight zero: let the cost be the sum of the samples' costs, each times a weight that
+// is an input. The weight is ranks/samples for the samples of a global batch and 0 for the others.
+// The average over the ranks is then the mean, even if a rank has no sample.
 //
 // # Solvers
 //
-// Gorgonia's solvers step on the averages, alike on all ranks. As of v0.9.18
-// VanillaSolver, Momentum, AdamSolver and RMSPropSolver compute what their names
-// say. These do not:
+// Gorgonia's solvers use the averages and make the same step on all ranks. As of v0.9.18
+// VanillaSolver, Momentum, AdamSolver and RMSPropSolver are correct. These are not:
 //
-//   - AdamW changes nothing and panics on what is no *Node: use optim.NewAdamW with
-//     [Model.Parameters], or AdamSolver with WithL2Reg, which is not the same.
+//   - AdamW changes nothing, and panics on values that are no *Node. Use optim.NewAdamW with
+//     [Model.Parameters], or AdamSolver with WithL2Reg, which is a different method.
 //   - AdaGradSolver ignores WithLearnRate: its rate is 0.001. Use RMSPropSolver.
-//   - BarzilaiBorweinSolver makes NaN of a quadratic. Use Momentum.
+//   - BarzilaiBorweinSolver produces NaN for a quadratic cost. Use Momentum.
 //
-// This project's optimizers (package optim) work on [Model.Parameters], the
-// learnables by their names in the memory of their values. They allocate nothing
-// after the first step, their states can be saved, and they refuse the gradients of
-// a run that failed. A value that G.Let gives a learnable after New is not theirs:
-// copy into the one that is there.
+// The optimizers of package optim work on [Model.Parameters]: the learnables by name, in the memory
+// of their values. They allocate nothing after the first step, their states can be saved, and they
+// refuse the gradients of a failed run. Do not give a learnable a new value by G.Let after New: the
+// optimizer would not see it. Copy into the existing value instead.
 //
 // # Errors
 //
-// RunAll returns the failure of a reduction as it is, for errors.Is and errors.As
-// (comm.ErrPeerLost, comm.ErrTimeout): Gorgonia's machines wrap errors in one that
-// hides them, so that operations leave theirs beside the machine. Once a reduction
-// has failed, the next gradient ends the tape, so that a program in asynchronous
-// error handling can return by itself before it is ended.
+// RunAll returns the error of a failed reduction, for errors.Is and errors.As (comm.ErrPeerLost,
+// comm.ErrTimeout). Gorgonia's machines wrap errors in a type without Unwrap, so the operations of
+// this package also store theirs in the model. Once a reduction has failed, the next gradient ends
+// the tape, so that a program with asynchronous error handling can return before the process is
+// ended.
 //
-// Operations run on a goroutine of the machine's, where a panic ends the process
-// and nobody can recover it. A panic of what this package has a part in is one of
-// RunAll's, on the program's own goroutine.
+// Operations run on a goroutine of the machine, where a panic would end the process. If an
+// operation of this package panics, RunAll panics with the same value, on the program's goroutine.
 //
-// A rank whose tape fails tells the others: all get a
-// [*reducer.MissingGradientError], none steps, and the group stays usable.
-// Learnables that differ between ranks are a [*reducer.ModelMismatchError] from New,
-// and what a graph cannot be is a [*GraphError].
+// If the tape of one rank fails, all ranks get a [*reducer.MissingGradientError], no rank steps,
+// and the group remains usable. New returns a [*reducer.ModelMismatchError] if the learnables
+// differ between ranks. A [*GraphError] says that a graph cannot be trained.
 //
 // # Speed
 //
-// Gorgonia computes matrix products by gonum, slowly. [UseBLAS] has it use OpenBLAS
-// where that is found at run time, with this rank's share of the host's cores. Only
-// hosts compute here: on a machine with GPUs, GODDP_DEVICE=cpu makes a group of the
-// host's.
+// Gorgonia computes matrix products with gonum, which is slow. [UseBLAS] makes it use OpenBLAS, if
+// that is found at run time, with this rank's share of the host's cores. Gorgonia computes only on
+// the CPU: on a machine with GPUs set GODDP_DEVICE=cpu.
 //
 // # Several ranks in one process
 //
-// Machines of several ranks may run at the same time, as tests with comm.Local have
-// them. Building graphs may not: see [Build]. Values are never shared between ranks.
+// Machines of several ranks may run at the same time in one process, as in tests with comm.Local.
+// Graphs must not be built at the same time: see [Build]. Ranks never share values.
 package ddpgorgonia

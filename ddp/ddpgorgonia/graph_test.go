@@ -196,7 +196,7 @@ func TestGraphErrors(t *testing.T) {
 		want  string
 		build func(n *network, m *Model)
 	}{
-		{`"w1" is used other than through Use`, func(n *network, m *Model) {
+		{`"w1" is used directly: build the graph with model.Use(w)`, func(n *network, m *Model) {
 			n.build(func(w *G.Node) *G.Node {
 				m.Use(w)
 				if w.Name() == "w1" {
@@ -205,11 +205,11 @@ func TestGraphErrors(t *testing.T) {
 				return m.Use(w)
 			})
 		}},
-		{`"w1" is used other than through Use`, func(n *network, m *Model) {
+		{`"w1" is used directly: build the graph with model.Use(w)`, func(n *network, m *Model) {
 			n.build(m.Use)
 			n.cost = G.Must(G.Add(n.cost, G.Must(G.Sum(n.g.ByName("w1")[0]))))
 		}},
-		{`"s" is a learnable that nothing uses`, func(n *network, m *Model) {
+		{`"s" is a learnable that the graph does not use: build the graph with model.Use(w)`, func(n *network, m *Model) {
 			n.build(func(w *G.Node) *G.Node {
 				if w.Name() == "s" {
 					return G.Must(G.Mean(n.y))

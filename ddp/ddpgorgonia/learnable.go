@@ -14,16 +14,16 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// learnable is one parameter, as Gorgonia and as this project know it.
+// learnable is one parameter: Gorgonia's node and this project's parameter, which share memory.
 type learnable struct {
-	*nn.Parameter         // over the memory of node's value
-	node          *G.Node // the program's own
-	use           *G.Node // what the graph uses in node's place; nil before it does
+	*nn.Parameter         // in the memory of node's value
+	node          *G.Node // the program's node
+	use           *G.Node // the node that the graph uses instead of node; nil before Model.Use
 
-	value  uintptr       // where the variable's memory is, which is that of node's value
+	value  uintptr       // the address of the variable's memory, and of node's value
 	grad   G.Value       // a view of a bucket
-	bucket device.Buffer // the memory that it is a view of
-	held   []any         // owners of memory that scalar views are of
+	bucket device.Buffer // the memory of grad
+	held   []any         // the owners of the memory of scalar views
 }
 
 func newLearnable(dev device.Device, n *G.Node) (*learnable, error) {
@@ -44,7 +44,7 @@ func newLearnable(dev device.Device, n *G.Node) (*learnable, error) {
 	return &learnable{Parameter: nn.NewParameter(n.Name(), v), node: n, value: v.Tensor().Buf.Addr()}, nil
 }
 
-// follow gives the node the variable's memory, if an optimizer has moved it.
+// follow sets the node's value to the variable's memory if an optimizer has moved the variable.
 func (l *learnable) follow() error {
 	t := l.Var().Tensor()
 	if t.Buf.Addr() == l.value {
@@ -54,8 +54,8 @@ func (l *learnable) follow() error {
 	return G.Let(l.node, l.viewOf(t))
 }
 
-// view is the gradient as Gorgonia's solvers take it: memory t itself, until the
-// buckets move.
+// view returns the gradient as a Gorgonia value that shares t's memory. It returns the same value
+// until the buckets move.
 func (l *learnable) view(t device.Tensor) G.Value {
 	if l.grad == nil || l.bucket.Addr() != t.Buf.Addr() {
 		l.grad, l.bucket = l.viewOf(t), t.Buf
@@ -63,11 +63,11 @@ func (l *learnable) view(t device.Tensor) G.Value {
 	return l.grad
 }
 
-// over is a value of the kind of node's own, over t's memory.
+// viewOf returns a value of the same kind as the node's, in t's memory.
 func (l *learnable) viewOf(t device.Tensor) G.Value {
 	_, scalar := l.node.Value().(G.Scalar)
 	if scalar {
-		l.held = append(l.held, t.Buf.Owner()) // nothing else does
+		l.held = append(l.held, t.Buf.Owner()) // a scalar value does not keep the memory alive
 	}
 	switch {
 	case t.DType == device.Float32 && scalar:
@@ -81,15 +81,15 @@ func (l *learnable) viewOf(t device.Tensor) G.Value {
 	}
 }
 
-// dense is a tensor over t's memory, which it keeps.
+// dense returns a tensor that shares t's memory and keeps it alive.
 func dense[T float32 | float64](t device.Tensor, data []T) *tensor.Dense {
 	d := tensor.New(tensor.WithShape(t.Shape...), tensor.WithBacking(data))
 	runtime.AddCleanup(d, func(device.Buffer) {}, t.Buf)
 	return d
 }
 
-// sink is a learnable's gradient for this project's optimizers. No backward pass
-// of autograd's reaches it.
+// sink gives a learnable's gradient to this project's optimizers. No backward pass of autograd uses
+// it.
 type sink struct {
 	r *reducer.Reducer
 	i int
@@ -105,7 +105,7 @@ func (s *sink) Pending() bool       { return s.r.Pending() }
 func (s *sink) Err() error          { return s.r.Err() }
 func (s *sink) Skip() device.Tensor { return s.r.Flags() }
 
-// Grad is the view of the bucket, once there is a gradient in it.
+// Grad returns the view of the bucket, or a zero Tensor if it holds no gradient.
 func (s *sink) Grad() device.Tensor {
 	if s.r.Zeroed(s.i) {
 		return device.Tensor{}

@@ -11,34 +11,33 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// Machine is a tape machine whose runs average a model's gradients. It is a
-// [G.VM], driven by the model's goroutine.
+// Machine is a tape machine whose runs average a model's gradients. It is a [G.VM]. The goroutine
+// that drives the model drives it too.
 type Machine struct {
 	model           *Model
 	vm              G.VM
-	hasCheckedGrads bool // that learnables' gradients are in the buckets
+	hasCheckedGrads bool // a run has verified that the learnables' gradients are views of the buckets
 }
 
 var _ G.VM = (*Machine)(nil)
 
-// pass is one run of a machine. The machine's own goroutine, on which operations
-// run, writes it while RunAll waits.
+// pass is the state of one run of a machine. Operations write it on the machine's goroutine while
+// RunAll waits.
 type pass struct {
-	turned profile.Moment // where the cost was there; nil where no trace is written
-	err    error          // what ended the tape, if an operation of this package did
-	thrown any            // what that panicked with, if it did
+	turned profile.Moment // the end of the forward pass; nil if no trace is written
+	err    error          // the error of the operation of this package that ended the tape
+	thrown any            // the value with which that operation panicked
 }
 
-// NewTapeMachine differentiates cost for the model's learnables, compiles what
-// that and the graph's other results so far (whatever nothing else uses: what is
-// read, an accuracy) are computed from, and makes a tape machine for it: in one
-// call what programs do by Grad, CompileFunction and NewTapeMachine. Other
-// gradients, such as that for the input, are not computed. A graph is
-// differentiated once.
+// NewTapeMachine differentiates cost with respect to the model's learnables, and makes a tape
+// machine. The machine computes the gradients and the graph's other results: the nodes that no
+// other node uses, such as reads or an accuracy. NewTapeMachine replaces Grad, CompileFunction and
+// NewTapeMachine. It does not compute other gradients, such as that of the input. A graph can be
+// differentiated only once.
 //
-// Among opts must not be BindDualValues or TraceExec, which copy gradients before
-// they are reduced: the first run is a [*GraphError] then. All ranks call
-// NewTapeMachine; an error on one is an error on all.
+// opts must not contain BindDualValues or TraceExec, which copy gradients before they are reduced:
+// the first run then returns a [*GraphError]. All ranks call NewTapeMachine. An error on one rank
+// is an error on all.
 func (m *Model) NewTapeMachine(cost *G.Node, opts ...G.VMOpt) (*Machine, error) {
 	t := &Machine{model: m}
 	err := Build(func() (err error) {
@@ -61,7 +60,7 @@ func (m *Model) compile(cost *G.Node, opts []G.VMOpt) (G.VM, error) {
 	for _, l := range m.learnables {
 		switch {
 		case l.use == nil:
-			return nil, &GraphError{l.Name(), "is a learnable that nothing uses"}
+			return nil, &GraphError{l.Name(), "is a learnable that the graph does not use: build the graph with model.Use(w) in place of w"}
 		case l.node.Deriv() != nil:
 			return nil, &GraphError{l.Name(), "has a gradient in this graph already"}
 		}
@@ -79,7 +78,7 @@ func (m *Model) compile(cost *G.Node, opts []G.VMOpt) (G.VM, error) {
 	}
 	for i, g := range grads {
 		if _, ok := g.Op().(*ready); !ok {
-			return nil, &GraphError{m.learnables[i].Name(), "is used other than through Use"}
+			return nil, &GraphError{m.learnables[i].Name(), "is used directly: build the graph with model.Use(w) in place of w"}
 		}
 	}
 	kept, err := G.ApplyOp(keep, uses...)
@@ -97,8 +96,8 @@ func (m *Model) compile(cost *G.Node, opts []G.VMOpt) (G.VM, error) {
 	return G.NewTapeMachine(m.graph, append(opts[:len(opts):len(opts)], G.WithPrecompiled(program, registers))...), nil
 }
 
-// warnOfOrder says so where all learnables were made one behind the other before
-// anything used them: see [Model.Use].
+// warnOfOrder logs a warning if the program called [Model.Use] for all learnables before the graph
+// used any of them.
 func (m *Model) warnOfOrder(uses G.Nodes) {
 	first, last := uses[0].ID(), uses[0].ID()
 	for _, n := range uses {
@@ -109,7 +108,7 @@ func (m *Model) warnOfOrder(uses G.Nodes) {
 	}
 }
 
-// results are the nodes that are computed and that no other uses.
+// results returns the nodes that are computed and that no other node uses.
 func results(g *G.ExprGraph) G.Nodes {
 	var nodes G.Nodes
 	for _, n := range g.AllNodes() {
@@ -120,9 +119,9 @@ func results(g *G.ExprGraph) G.Nodes {
 	return nodes
 }
 
-// distinct finds nodes with equal hashes, which Gorgonia's compiler would take
-// for one: hashes have 32 bits, and 10000 nodes a pair of equal ones in one of
-// a hundred graphs.
+// distinct returns an error if two nodes have equal hashes, because Gorgonia's compiler would treat
+// them as one node. Hashes have 32 bits: about one in a hundred graphs of 10000 nodes has such a
+// pair.
 func distinct(g *G.ExprGraph) error {
 	seen := map[uint32]*G.Node{}
 	for _, n := range g.AllNodes() {
@@ -134,13 +133,12 @@ func distinct(g *G.ExprGraph) error {
 	return nil
 }
 
-// RunAll runs the whole tape: what it computes, and the averages of the gradients
-// over the ranks, which are reduced while the tape is still running. It returns
-// when they are there, as the learnables' Grad. Within [Model.NoSync] they are
-// sums so far, of this rank.
+// RunAll runs the whole tape. It computes the graph and averages the gradients over the ranks,
+// while the tape still runs. It returns when the averages are complete, in the learnables' Grad.
+// Within [Model.NoSync] Grad is the sum of this rank's gradients so far.
 //
-// Its error is the machine's own, or why the gradients must not be used: see the
-// package documentation. A panic of what computes a gradient is one of RunAll's.
+// Its error is that of the machine, or says why the gradients must not be used: see the package
+// documentation. If an operation that computes a gradient panics, RunAll panics.
 func (t *Machine) RunAll() error {
 	m := t.model
 	start := m.mark()
@@ -155,10 +153,10 @@ func (t *Machine) RunAll() error {
 		m.span("backward", turned, profile.Arg{Name: "reduces", Value: !m.noSync}, profile.Arg{Name: "buckets", Value: len(m.reducer.Stats().Buckets)})
 	}
 	if p.err != nil {
-		err = p.err // what the machine makes of it has no Unwrap
+		err = p.err // the machine's error has no Unwrap
 	}
-	// The other ranks are told, whatever went wrong here.
-	finished := m.reducer.Finish(context.Background(), err) // bounded by the calls' own timeouts
+	// Finish tells the other ranks if this pass has failed.
+	finished := m.reducer.Finish(context.Background(), err) // bounded by the group's timeout
 	if err == nil && finished == nil && !t.hasCheckedGrads {
 		t.hasCheckedGrads = true
 		err = m.check()
@@ -172,14 +170,13 @@ func (t *Machine) RunAll() error {
 		err = errors.Join(err, finished)
 	}
 	if err != nil {
-		t.vm.Reset() // a tape that stopped would go on where it did
+		t.vm.Reset() // otherwise the next run would continue the stopped tape
 		return fmt.Errorf("ddpgorgonia: %w", err)
 	}
 	return nil
 }
 
-// begin begins a pass. One behind a pass that reduced overwrites the gradients;
-// one that failed has left none.
+// begin starts a pass. After a pass that reduced, the pass overwrites the gradients.
 func (m *Model) begin() (err error) {
 	if m.reduced {
 		for i := range m.learnables {
@@ -195,7 +192,7 @@ func (m *Model) begin() (err error) {
 	return err
 }
 
-// check tells whether the learnables' gradients are the buckets' memory.
+// check returns an error if the learnables' gradients are not views of the buckets.
 func (m *Model) check() error {
 	for _, l := range m.learnables {
 		if g, err := l.node.Grad(); err != nil || g != l.grad {
@@ -205,17 +202,16 @@ func (m *Model) check() error {
 	return nil
 }
 
-// Reset gets the machine ready for the next run, as that of all machines of
-// Gorgonia does.
+// Reset prepares the machine for the next run, as for all machines of Gorgonia.
 func (t *Machine) Reset() { t.vm.Reset() }
 
-// Close frees what the machine holds. The model stays.
+// Close frees the machine's resources. The model remains usable.
 func (t *Machine) Close() error { return t.vm.Close() }
 
-// GraphError says what a model cannot do with a graph.
+// GraphError says why a model cannot train a graph.
 type GraphError struct {
-	Node   string // by name
-	Reason string // that it "is", or "has"
+	Node   string // the name of the node
+	Reason string // a predicate that begins with "is" or "has"
 }
 
 func (e *GraphError) Error() string { return fmt.Sprintf("%q %s", e.Node, e.Reason) }

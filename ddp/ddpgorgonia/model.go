@@ -15,26 +15,25 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// Options are how a Model is made. The zero value is the good default. They
-// are the same on every rank.
+// Options are the options of New. The zero value is the default. They are the same on every rank.
 type Options struct {
-	// BucketCapMB is the size, in MiB, at which a bucket is closed; 0: 25, and 1
-	// for the first, so that communication starts early.
+	// BucketCapMB is the size in MiB at which a bucket is closed. 0 means 25, and 1 for the first
+	// bucket, so that communication starts early.
 	BucketCapMB float64
-	// FirstBucketCapMB is the first bucket's own; 0: as BucketCapMB says.
+	// FirstBucketCapMB is the cap of the first bucket; 0: BucketCapMB applies.
 	FirstBucketCapMB float64
-	// SkipInitSync has New leave the learnables' values as they are: the
-	// program has made them equal on all ranks.
+	// SkipInitSync makes New keep the learnables' values. The program must have made them equal on
+	// all ranks.
 	SkipInitSync bool
-	// CheckNonFinite looks for NaN and Inf in the gradients before they are
-	// reduced: a [*reducer.NonFiniteError] on every rank says whose they are.
+	// CheckNonFinite checks the gradients for NaN and Inf before they are reduced. Every rank then
+	// gets a [*reducer.NonFiniteError] that names the ranks with such gradients.
 	CheckNonFinite bool
-	// Hook reduces the buckets in place of an all-reduce.
+	// Hook reduces the buckets instead of an all-reduce.
 	Hook reducer.Hook
 }
 
-// Model is the learnables of an expression graph, whose gradients are averaged
-// over a process group. It is driven by one goroutine.
+// Model averages the gradients of an expression graph's learnables over a process group. One
+// goroutine drives it.
 type Model struct {
 	pg         *comm.ProcessGroup
 	graph      *G.ExprGraph
@@ -42,19 +41,18 @@ type Model struct {
 	reducer    *reducer.Reducer
 	trace      *profile.Recorder
 	noSync     bool
-	reduced    bool // the last pass did: the next one begins gradients anew
+	reduced    bool // the last pass reduced, so the next pass overwrites the gradients
 	pass       *pass
 }
 
-// New makes the learnables of one graph a model: input nodes with values of
-// float32 or float64. They are checked to be alike on all ranks, in their order,
-// and their values are set to those of rank 0, in place. What uses them is built
-// afterwards, through [Model.Use]. All ranks call it, in the same order as their
-// other collectives; each of those that it makes is bounded by the group's
-// timeout.
+// New makes a model of the learnables of one graph: input nodes with values of float32 or float64.
+// It checks that they are equal in number, order, name, shape and type on all ranks, and sets their
+// values to those of rank 0, in place. Afterwards the program builds the graph, which uses them
+// through [Model.Use]. All ranks call New, in the same order as their other collectives. The
+// group's timeout bounds each collective that New makes.
 //
-// Gorgonia computes on the host: a group whose memory the host cannot address is
-// an error.
+// Gorgonia computes on the CPU: New returns an error if the host cannot address the memory of the
+// group's device.
 func New(pg *comm.ProcessGroup, learnables G.Nodes, opts *Options) (*Model, error) {
 	if pg == nil {
 		return nil, fmt.Errorf("ddpgorgonia: %w", comm.ErrNoGroup)
@@ -64,7 +62,7 @@ func New(pg *comm.ProcessGroup, learnables G.Nodes, opts *Options) (*Model, erro
 		o = *opts
 	}
 	m := &Model{pg: pg, trace: profile.Of(pg.Device())}
-	if err := m.init(context.Background(), learnables, o); err != nil { // its calls have deadlines of their own
+	if err := m.init(context.Background(), learnables, o); err != nil { // bounded by the group's timeout
 		return nil, fmt.Errorf("ddpgorgonia: %w", err)
 	}
 	return m, nil
@@ -99,7 +97,7 @@ func (m *Model) init(ctx context.Context, nodes G.Nodes, o Options) error {
 	}).Wait(ctx)
 }
 
-// adopt makes the program's nodes learnables.
+// adopt makes learnables of the program's nodes.
 func (m *Model) adopt(nodes G.Nodes) error {
 	if len(nodes) == 0 {
 		return errors.New("no learnables")
@@ -128,27 +126,26 @@ func (m *Model) adopt(nodes G.Nodes) error {
 	return nil
 }
 
-// building serves Build: it guards a counter that all of Gorgonia's graphs share.
+// building guards a counter that all of Gorgonia's graphs share.
 var building sync.Mutex
 
-// Build runs f, which builds a graph. Gorgonia counts nodes of all graphs
-// together, so that ranks within one process must not build at the same time. f
-// calls neither Build nor NewTapeMachine, which does the same. A process of one
-// rank has no need of it.
+// Build calls f, which builds a graph. Only one call runs at a time: Gorgonia has one counter for
+// the nodes of all graphs, so ranks within one process must not build at the same time. f must call
+// neither Build nor NewTapeMachine, which takes the same lock. A process with one rank does not
+// need Build.
 func Build(f func() error) error {
 	building.Lock()
 	defer building.Unlock()
 	return f()
 }
 
-// Use is what a graph uses in place of w, one of the learnables: its value, as it
-// is, whose gradient is averaged. Call it where w is used, while the graph is being
-// built, and not for all learnables beforehand: Gorgonia computes what belongs to
-// a gradient in the order, reversed, in which nodes were made, and would reduce
-// all of them behind the backward pass. Several calls for one learnable return one
-// node.
+// Use returns the node that the graph must use in place of w, one of the learnables: it has w's
+// value, and the model averages its gradient. Call it where the graph uses w, and not for all
+// learnables beforehand: Gorgonia computes gradients in the reverse of the order in which nodes
+// were made, and would reduce all of them after the backward pass. All calls for one learnable
+// return the same node.
 //
-// It panics with a [*GraphError] where w is no learnable of the model.
+// Use panics with a [*GraphError] if w is no learnable of the model.
 func (m *Model) Use(w *G.Node) *G.Node {
 	i := slices.IndexFunc(m.learnables, func(l *learnable) bool { return l.node == w })
 	if i < 0 {
@@ -161,9 +158,9 @@ func (m *Model) Use(w *G.Node) *G.Node {
 	return l.use
 }
 
-// Parameters are the learnables for this project's own optimizers and for
-// nn.State: they share the memory of the values that the learnables had when New
-// was called, and their gradients are those in the buckets.
+// Parameters returns the learnables as parameters for package optim and nn.State. They share the
+// memory of the values that the learnables had when New was called. Their gradients are views of
+// the buckets.
 func (m *Model) Parameters() []*nn.Parameter {
 	var params []*nn.Parameter
 	for _, l := range m.learnables {
@@ -172,11 +169,11 @@ func (m *Model) Parameters() []*nn.Parameter {
 	return params
 }
 
-// Stats returns what the reducer did so far on this rank, and its buckets.
+// Stats returns the statistics of the reducer on this rank, and its buckets.
 func (m *Model) Stats() reducer.Stats { return m.reducer.Stats() }
 
-// Stopping reports whether all ranks stop here, as somebody asked them to by SIGINT or
-// SIGTERM: see [github.com/goddp/goddp/ddp.Model.Stopping].
+// Stopping reports whether all ranks stop now, because a process received SIGINT or SIGTERM: see
+// [github.com/goddp/goddp/ddp.Model.Stopping].
 func (m *Model) Stopping() bool {
 	sig := m.reducer.Stopping()
 	if sig == 0 {
@@ -186,8 +183,8 @@ func (m *Model) Stopping() bool {
 	return true
 }
 
-// NoSync runs f, within which machines accumulate gradients and reduce nothing.
-// The first run after it reduces the sum.
+// NoSync calls f. Runs within f accumulate gradients and reduce nothing. The first run after f
+// reduces the sum.
 func (m *Model) NoSync(f func() error) error {
 	was := m.noSync
 	m.noSync = true

@@ -14,11 +14,11 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// op has what all operations here have in common: they are identities to
-// Gorgonia's types and shapes, and nothing may write over what they return.
+// op is the common part of all operations of this package. To Gorgonia they are identities in type
+// and shape, whose results must not be overwritten.
 type op struct {
 	model *Model
-	i     int // of the learnable; -1 where there is none
+	i     int // the index of the learnable; -1: none
 }
 
 func (op) Arity() int    { return 1 }
@@ -31,8 +31,8 @@ func (op) ReturnsPtr() bool                  { return true }
 func (op) CallsExtern() bool                 { return false }
 func (op) OverwritesInput() int              { return -1 }
 
-// write writes what tells an operation from all others: Gorgonia takes two nodes
-// whose hashes are equal for one.
+// write writes what distinguishes this operation from all others, because Gorgonia treats two nodes
+// with equal hashes as one.
 func (o op) write(h hash.Hash, kind string) { fmt.Fprintf(h, "goddp %s %p %d", kind, o.model, o.i) }
 
 func (o op) hash(kind string) uint32 {
@@ -41,9 +41,9 @@ func (o op) hash(kind string) uint32 {
 	return h.Sum32()
 }
 
-// use is what the graph uses in a learnable's place: the learnable's value, as it
-// is. Backpropagation sums up the terms of its gradient before it differentiates
-// it, so that what SymDiff is given is the whole gradient.
+// use is the operation between a learnable and the graph. It returns the learnable's value.
+// Backpropagation sums the gradient over all uses before it differentiates this operation, so
+// SymDiff gets the whole gradient.
 type use struct{ op }
 
 func (o *use) String() string        { return "use " + o.model.learnables[o.i].Name() }
@@ -51,9 +51,9 @@ func (o *use) WriteHash(h hash.Hash) { o.write(h, "use") }
 func (o *use) Hashcode() uint32      { return o.hash("use") }
 func (o *use) DiffWRT(int) []bool    { return []bool{true} }
 
-// SymDiff passes the gradient on through a ready. Where it is a matrix product,
-// and of the learnable's own shape, the ready computes it in the product's place,
-// so that it can be written where it belongs.
+// SymDiff adds a ready operation after the gradient. If the gradient is a matrix product with the
+// learnable's shape, the ready operation replaces the product, so that it can compute it directly
+// in the bucket.
 func (o *use) SymDiff(_ G.Nodes, _, grad *G.Node) (G.Nodes, error) {
 	r, operands := &ready{op: o.op}, G.Nodes{grad}
 	if p, factors := product(grad); p != nil && grad.Shape().Eq(o.model.learnables[o.i].node.Shape()) {
@@ -63,14 +63,14 @@ func (o *use) SymDiff(_ G.Nodes, _, grad *G.Node) (G.Nodes, error) {
 	return G.Nodes{n}, err
 }
 
-// preallocated is an operation that writes where it is told.
+// preallocated is an operation that can write its result to given memory.
 type preallocated interface {
 	G.BinaryOp
 	G.UsePreallocDoer
 }
 
-// product is n's operation and its operands if that is a product of two matrices,
-// else nil. Of Gorgonia's binary operations, linear algebra alone calls the BLAS.
+// product returns the operation and the operands of n if n is a product of two matrices, else nil.
+// Among Gorgonia's binary operations only linear algebra calls external code (CallsExtern).
 func product(n *G.Node) (preallocated, G.Nodes) {
 	p, ok := n.Op().(preallocated)
 	if !ok || !p.CallsExtern() || n.Dims() != 2 {
@@ -87,12 +87,12 @@ func product(n *G.Node) (preallocated, G.Nodes) {
 	return p, factors
 }
 
-// ready is what is done once a gradient is final: it is written to its place in
-// the buckets, or added to what is there, and the reducer is told, while the rest
-// of the tape is still to run. Its value is the place.
+// ready handles a final gradient. It writes the gradient to its place in the buckets, or adds it to
+// what is there, and notifies the reducer, while the rest of the tape still has to run. Its value
+// is the view of the bucket.
 type ready struct {
 	op
-	product preallocated // what computes the gradient from the operands; nil: the operand is the gradient
+	product preallocated // computes the gradient from the operands; nil: the operand is the gradient
 }
 
 func (o *ready) String() string        { return "gradient of " + o.model.learnables[o.i].Name() }
@@ -120,8 +120,8 @@ func (o *ready) InferShape(shapes ...G.DimSizer) (tensor.Shape, error) {
 	return o.op.InferShape(shapes...)
 }
 
-// Do runs on a goroutine of the machine's, where a panic would end the process: the
-// machine's caller gets it, and the log where it was.
+// Do runs on the machine's goroutine, where a panic would end the process. It recovers a panic,
+// logs the stack, and leaves the value to RunAll, which panics with it.
 func (o *ready) Do(in ...G.Value) (v G.Value, err error) {
 	p := o.model.pass
 	if p == nil {
@@ -132,7 +132,7 @@ func (o *ready) Do(in ...G.Value) (v G.Value, err error) {
 			o.model.pg.Log().Error("a panic on the tape, which RunAll goes on with", "operation", o, "panic", p.thrown, "stack", string(debug.Stack()))
 			err = errThrown
 		}
-		p.err = err // which ends the tape
+		p.err = err // an error ends the tape
 	}()
 	return o.do(in)
 }
@@ -140,7 +140,7 @@ func (o *ready) Do(in ...G.Value) (v G.Value, err error) {
 func (o *ready) do(in []G.Value) (G.Value, error) {
 	m := o.model
 	if err := m.reducer.Failed(); err != nil {
-		return nil, err // in time for the program to end by itself: see comm.AsyncErrorHandling
+		return nil, err // ends the tape, so that the program can return before the process is ended: see comm.AsyncErrorHandling
 	}
 	l, compute := m.learnables[o.i], m.pg.Device().Compute()
 	start := m.mark()
@@ -166,8 +166,7 @@ func (o *ready) do(in []G.Value) (G.Value, error) {
 	return dst, nil
 }
 
-// turn is where the forward pass ends and the backward pass begins: the cost, as
-// it is.
+// turn is an identity on the cost. It marks the end of the forward pass.
 type turn struct{ op }
 
 func (o *turn) String() string        { return "turn" }
@@ -184,12 +183,12 @@ func (o *turn) Do(in ...G.Value) (G.Value, error) {
 	return in[0], nil
 }
 
-// keep comes last in a program and uses what the uses return. Gorgonia has an
-// operation write over its operand where that is no input and is not used after:
-// without keep that would be the learnables' values.
+// keep is the last operation of a program and uses the results of all use operations. Without it
+// Gorgonia might let another operation overwrite the learnables' values: it does so with operands
+// that are no inputs and are not used later.
 type keep struct {
 	op
-	types []hm.Type // of the operands
+	types []hm.Type // the types of the operands
 }
 
 func (o *keep) Arity() int { return len(o.types) }
@@ -208,7 +207,7 @@ var (
 	errThrown = errors.New("panicked")
 )
 
-// mark is a moment on the compute stream while a trace is written.
+// mark records a moment on the compute stream. It returns nil if no trace is written.
 func (m *Model) mark() profile.Moment {
 	if !m.trace.On() {
 		return nil
@@ -216,7 +215,7 @@ func (m *Model) mark() profile.Moment {
 	return m.pg.Device().Compute().Record()
 }
 
-// span records what began at a moment of mark's.
+// span adds to the trace the time since start, which mark returned.
 func (m *Model) span(name string, start profile.Moment, args ...profile.Arg) {
 	if start != nil {
 		m.trace.Add(profile.Span{Track: profile.Compute, Name: name, Begin: start, End: m.mark(), Args: args})

@@ -10,8 +10,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// accumulate writes a gradient to its place in the buckets, or adds it to what
-// is there.
+// accumulate writes a gradient to its place in the buckets, or adds it to the gradient there if
+// fresh is false.
 func (m *Model) accumulate(dst device.Tensor, grad G.Value, fresh bool) error {
 	src, err := elements(grad)
 	if err != nil {
@@ -28,7 +28,8 @@ func (m *Model) accumulate(dst device.Tensor, grad G.Value, fresh bool) error {
 	return k.Axpby(s, dst, device.Accum{Alpha: 1, Beta: 1}, src)
 }
 
-// elements are v's, row by row: its own memory where they are there in that order.
+// elements returns the elements of v in row-major order. They share v's memory if it has that
+// order.
 func elements(v G.Value) (device.Tensor, error) {
 	switch x := v.(type) {
 	case *G.F32:
@@ -48,8 +49,8 @@ func elements(v G.Value) (device.Tensor, error) {
 	return device.Tensor{}, fmt.Errorf("a gradient of type %T", v)
 }
 
-// rows are d's elements row by row: data, which d's header may be a transposed
-// view of.
+// rows returns the elements of d in row-major order. data is d's memory; d may be a transposed view
+// of it.
 func rows[T any](d *tensor.Dense, data []T) []T {
 	if !d.RequiresIterator() {
 		return data

@@ -9,11 +9,11 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// span is what one rank has of a tensor: elements Lo to Hi.
+// span describes the elements Lo to Hi of a tensor, which one rank has.
 type span struct {
 	Name   string
 	DType  device.DType
-	Shape  []int // of the whole
+	Shape  []int // of the whole tensor
 	Lo, Hi int
 }
 
@@ -23,11 +23,11 @@ type held struct {
 	t device.Tensor
 }
 
-// assemble shows, on every rank, the tensors that the ranks have spans of, whole
-// and one after the other, in the order in which the lowest rank that has a span
-// of one names it. whole is valid while visit enqueues what reads it. All ranks
-// call it; an error of visit ends nothing. It sends each element to all ranks, and
-// takes the memory of the largest tensor.
+// assemble calls visit on every rank with each tensor of which any rank has spans, whole, one
+// tensor after the other. The order is that in which the lowest rank with a span of a tensor lists
+// it. whole is valid for what visit enqueues on the compute stream. All ranks call assemble. An
+// error of visit does not end the gathering, but assemble returns it. assemble sends each element
+// to all ranks and allocates memory for the largest tensor.
 func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit func(name string, whole device.Tensor) error) error {
 	var spans []span
 	for _, h := range mine {
@@ -61,7 +61,7 @@ func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit fun
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return err
 	}
-	defer dev.Free(buf) // behind what visit has enqueued
+	defer dev.Free(buf) // the device frees buf after what visit has enqueued
 	var failed error
 	for _, name := range names {
 		first := parts[name][0]
@@ -73,7 +73,7 @@ func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit fun
 				continue
 			}
 			if err := dev.Copy(dev.Compute(), flat.Range(p.Lo, p.Hi).Buf, held[name].Buf); err != nil {
-				pg.Abort(err) // the others would take what they get for whole
+				pg.Abort(err) // the other ranks would take incomplete data for the whole tensor
 				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
@@ -87,7 +87,7 @@ func assemble(ctx context.Context, pg *comm.ProcessGroup, mine []held, visit fun
 				}
 			}
 		})
-		// To the end: what did not arrive must not be taken for whole.
+		// Sync makes sure that data which did not arrive is an error.
 		if err := errors.Join(work.Wait(ctx), work.Sync(ctx)); err != nil {
 			return errors.Join(failed, err)
 		}

@@ -1,7 +1,6 @@
-// Package zero divides the optimizer's state among the ranks that train one
-// model: ZeRO, stage 1 (Rajbhandari et al., "ZeRO: Memory Optimizations Toward
-// Training Trillion Parameter Models", 2020). It is package ddp with another
-// optimizer; losses and parameters are the same.
+// Package zero divides the optimizer's state among the ranks that train one model. It implements
+// ZeRO, stage 1 (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
+// Models", 2020). Losses and parameters are the same as with package ddp:
 //
 //	model, opt, err := zero.New(net, pg, func(params []*nn.Parameter) (*optim.AdamW, error) {
 //		return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.001, WeightDecay: 0.01})
@@ -18,86 +17,82 @@
 //
 // # How a step runs
 //
-// The parameters move, once, into buckets that are laid out as those of their
-// gradients are. A bucket is padded to equal shards, one for each rank, which are
-// contiguous and start on [device.Align] bytes. A backward pass reduce-scatters
-// each bucket of gradients in place as soon as it is complete, so that each rank
-// has the averages of its own shard; Step updates the shard, and all-gathers the
-// bucket of parameters in place. Per rank and step:
+// New moves the parameters into buckets that have the same layout as the buckets of the gradients.
+// Each bucket is padded and divided into equal, contiguous shards, one for each rank. A shard
+// starts at a multiple of [device.Align] bytes. A backward pass reduce-scatters each bucket of
+// gradients in place as soon as the bucket is complete, so that each rank gets the averages of its
+// shard. Step updates the shard and all-gathers the bucket of parameters in place. With P bytes of
+// parameters on N ranks, one step costs on each rank:
 //
-//	bytes on the wire   those of an all-reduce, (N-1)/N·P for each of the two
-//	state               1/N, and with it that of masters and the time of updates
-//	parameters          P, and gradients P, as in package ddp
+//	bytes sent          (N-1)/N·P for the gradients and (N-1)/N·P for the parameters,
+//	                    together those of one all-reduce
+//	optimizer state     1/N of the whole; likewise master copies and the time of updates
+//	memory              P for the parameters and P for the gradients, as in package ddp
 //
-// A rank's shard of a bucket holds one part of each parameter there, from element
-// lo to hi, often the whole of it or nothing; a parameter that lies across two
-// shards has a part on either. The optimizer that New is given a function for is
-// an ordinary one over these parts. A part is a parameter with the name and the shape
-// of the whole ([nn.NewPart]): groups are made by name or by shape as ever. The variable
-// of a part, and what the optimizer keeps of it, is a row of the elements from lo to hi.
-// Parts are in the order of the buckets, the last registered first. Those that are empty
-// are there too: all ranks have the same list, commit the same steps and count them
-// alike. An optimizer must be elementwise, as those of package optim are, and say
-// so by a method ([Local]), or the program does not compile: a rule that takes
-// norms over whole parameters would see parts of them.
+// A rank's shard of a bucket holds one part of each parameter in the bucket: the elements from lo
+// to hi. A part is often the whole parameter, or empty. A parameter that lies across two shards has
+// a part on each of their ranks. The function that the program gives New makes an ordinary
+// optimizer of these parts. A part is a parameter with the name and the shape of the whole
+// parameter ([nn.NewPart]), so the function can form groups by name or by shape. The variable of a
+// part, and the optimizer's state for it, is one-dimensional and holds only the elements from lo to
+// hi. The parts are in the order of the buckets: the parameter that was registered last comes
+// first. Every rank has all parts, including empty ones, so that all ranks commit and count the
+// same steps. The optimizer must be elementwise, as most in package optim are. It declares this by
+// a method ([Local]); without the method the program does not compile. A rule that uses norms over
+// whole parameters would see only parts of them.
 //
-// The status, the flags that say whether some rank lacks a gradient, is reduced by
-// itself, as with any reducer.Hook: each rank has to have it whole. Step enqueues the
-// updates, which skip themselves if a flag is raised, and then waits until the
-// flags are known, which is when the reductions are done and the updates still
-// run. Only then it starts the gathers, each behind the event that ends its
-// bucket's updates, on the group's communication stream: bucket by bucket while
-// later ones are updated. So all ranks gather, or none does, and a program may go
-// on with the next pass on the one rank that knew early. Step makes the compute
-// stream wait for the gathers, the host waits for nothing more.
+// The status (the flags that say whether a rank lacks a gradient) is reduced separately, because
+// every rank needs the whole status. Step enqueues the updates, which do nothing on the device if a
+// flag is raised. Then Step waits until the flags are known, that is, until the reductions are
+// done; the updates still run at that time. Only then Step starts the gathers, on the group's
+// communication stream. Each gather waits for the event that ends the updates of its bucket, so
+// that one bucket is gathered while later ones are updated. Therefore all ranks gather or none
+// does, even if one rank knew the outcome before the others. Step makes the compute stream wait for
+// the gathers; the host does not wait for them.
 //
-// A request to stop travels in the status, so that all ranks stop behind a step that all
-// have gathered: see [ddp.Model.Stopping].
+// A request to stop travels with the status, so all ranks stop after a step that all of them have
+// gathered: see [ddp.Model.Stopping].
 //
 // # The layout is fixed
 //
-// Buckets are in reverse order of registration, and not rebuilt when rank 0's first
-// pass shows another order, as package ddp does: parameters and the optimizer's
-// state would have to move with them, between ranks. What it costs is overlap,
-// where the modules of a model are registered in another order than they are
-// used in: buckets are reduced in order of index, so that one that is complete late
-// holds up those behind it. Register parameters in the order in which Forward uses
-// them.
+// Buckets are in reverse order of registration. Package ddp rebuilds its buckets if the first pass
+// of rank 0 shows another order; this package does not, because parameters and state would have to
+// move between ranks. If a model registers its modules in another order than it uses them, there is
+// less overlap: buckets are reduced in the order of their index, so a bucket that is complete late
+// delays those after it. Register parameters in the order in which Forward uses them.
 //
 // # What differs from package ddp
 //
-// After a backward pass that reduced, a gradient is an average within this rank's
-// shard and something else beyond. [Optimizer.Parameters] are the parts that are
-// averages: code that looks at gradients, such as amp.Scaler, goes by these. The
-// norm of all gradients is bounded by [Optimizer.ClipGradNorm]. Such a
-// gradient cannot be added to: a pass that finds one panics with an
-// [*AccumulationError]. Accumulate within NoSync; all passes but the last of a step
-// belong there.
+// After a backward pass that reduced, a gradient holds averages within this rank's shard, and
+// undefined values elsewhere. Code that reads gradients, such as amp.Scaler, must use the parts
+// that [Optimizer.Parameters] returns. [Optimizer.ClipGradNorm] clips by the norm of all gradients.
+// A pass cannot add to gradients that are reduced to shards; it panics with an
+// [*AccumulationError]. To accumulate gradients, run all passes of a step but the last within
+// NoSync.
 //
-// amp.Scaler finds the group of an Optimizer by itself, and has its ranks agree on
-// each overflow: with one, all ranks call its Step behind each pass, also where
-// Backward has told one of them that the step will be skipped.
+// amp.Scaler gets the group from the Optimizer, and lets its ranks agree on each overflow. With a
+// scaler, all ranks must call its Step after each pass, also if Backward has already told one rank
+// that the step will be skipped.
 //
-// Averages of the parameters (optim.EMA) work, undivided. Options.Hook of package
-// ddp is taken. With Options.ReduceDType the parameters have to be of one type.
+// Averages of the parameters (optim.EMA) work, and are not divided. Options.Hook of package ddp is
+// supported. With Options.ReduceDType all parameters must have the same type.
 //
 // # Uneven inputs
 //
-// Where ranks have different numbers of inputs, the training loop runs within
-// [Model.Join]:
+// If ranks have different numbers of inputs, run the training loop within [Model.Join]:
 //
 //	err := model.Join(nil, func() error {
 //		for x, y := range batches {
-//			... // as ever
+//			... // train
 //		}
 //		return nil
 //	})
 //
-// A rank without inputs has its shards all the same, and nobody else does. So it
-// takes part in the others' reductions with zeros, which gives it the averages of its
-// shards, updates these, and gives them in the gathers. Whatever a loop does in a step
-// beside that, by a loss scale, with the norm of all gradients, or for averages of the
-// parameters, it does too, if it is told:
+// A rank without inputs still owns its shards. So it takes part in the reductions of the other
+// ranks with zeros, updates its shards with the resulting averages, and takes part in the gathers.
+// If the loop does more in a step, such as scaling the loss, clipping by the norm of all gradients,
+// or updating averages of the parameters, pass that work as JoinOptions.Step, so that ranks without
+// inputs do it too:
 //
 //	step := func() error {
 //		if err := scaler.Step(opt); err != nil {
@@ -113,27 +108,26 @@
 //		return nil
 //	})
 //
-// In the end parameters, state and scale are, on all ranks, those of all steps. Within
-// Join amp.Scaler waits for the outcome of a pass before its ranks agree on an
-// overflow: behind a pass that is skipped nobody asks, whether a loop calls Step there
-// or not.
+// When Join returns, the parameters, the state and the loss scale on all ranks are the result of
+// all steps. Within Join amp.Scaler waits for the outcome of a pass before its ranks agree on an
+// overflow. The ranks do not communicate about an overflow after a pass whose step is skipped, so a
+// loop may call Step there or not.
 //
 // # Saving and restoring
 //
-// [Optimizer.Gather] shows the whole state on every rank, one parameter's after the
-// other, by the names and in the shapes that the same optimizer has without
-// shards. [Optimizer.Load] takes its shards of such a state, whatever number of
-// ranks, or none, it comes from; and an optimizer without shards takes what Gather
-// showed. The parameters are whole on all ranks: save and load those as ever.
+// [Optimizer.Gather] passes the whole state to a function on every rank, one tensor at a time, with
+// the names and shapes that the same optimizer has without shards. [Optimizer.Load] takes this
+// rank's shards of such a state. The state may come from any number of ranks, or from an optimizer
+// without shards; and an optimizer without shards can load what Gather returned. The parameters are
+// whole on all ranks: save and load them as with package ddp.
 //
 // # Failure
 //
-// A step commits or it is torn, as package optim has it; a gather that failed is a
-// torn step. Nobody else has a rank's shard, so a process that died takes it along,
-// and what remains is a checkpoint. Where all processes live, and all have made
-// their updates of the same steps (the group timed out, a gather failed),
-// [Recover] makes parameters and state whole again in the next group, from the
-// shards, also where that has further ranks:
+// A step either commits or leaves the optimizer inconsistent, as described in package optim. A
+// gather that fails leaves it inconsistent. No rank has a copy of another rank's shard, so after
+// the death of a process only a checkpoint helps. If all processes live and all have made the
+// updates of the same steps (for example, the group timed out or a gather failed), [Recover]
+// restores parameters and state from the shards, in the next group. That group may have more ranks:
 //
 //	model, opt, err = zero.Recover(net, pg, opt, newLocal, nil)
 //

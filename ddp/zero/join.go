@@ -9,29 +9,27 @@ import (
 	"github.com/goddp/goddp/ddp/reducer"
 )
 
-// JoinOptions are how [Model.Join] goes. The zero value is the good default. They
-// are the same on every rank.
+// JoinOptions are the options of [Model.Join]. The zero value is the default. They are the same on
+// every rank.
 type JoinOptions struct {
 	Disabled       bool // see [ddp.JoinOptions]
 	DivideByActive bool // see [ddp.JoinOptions]
 	StopEarly      bool // see [ddp.JoinOptions]
-	// Step is what the loop does between Backward and ZeroGrad, where that is more
-	// than the optimizer's Step: a loss scale's Step and Update, clipping, an
-	// average to update. It makes the optimizer's step. The loop calls it, and so
-	// does Join where the others' do.
+	// Step does what the loop does between Backward and ZeroGrad, if that is more than the
+	// optimizer's Step: the Step and Update of a loss scaler, clipping, updating an average. It
+	// must make the optimizer's step. The loop calls it, and Join calls it on ranks without inputs.
 	Step func() error
-	// With takes part beside the model and behind the step, in this order.
+	// With lists further participants, which Join calls in this order after the step.
 	With []ddp.Joinable
 }
 
-// Join runs f, a rank's training loop, where ranks may have different numbers of
-// inputs: see [ddp.Model.Join]. A rank whose f has returned makes the steps of the
-// others with them, each of its own shards, so that state and parameters are, on all
-// ranks, those of all steps.
+// Join calls f, the training loop of this rank. Ranks may have different numbers of inputs: see
+// [ddp.Model.Join]. When f has returned, this rank still makes the steps of the other ranks, each
+// with its own shards. So state and parameters are the result of all steps on all ranks.
 //
-// Behind each backward pass that reduces f makes one step. Where f fails between the
-// two, the others wait for this rank's shards: Join makes that step, and then tells
-// them of the error.
+// f makes one step after each backward pass that reduces. If f fails between the two, the other
+// ranks wait for this rank's shards: Join makes that step, and then tells the other ranks about the
+// error.
 func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	var o JoinOptions
 	if opts != nil {
@@ -45,7 +43,7 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	if s.join.on {
 		err = errors.New("Join was called within Join")
 	} else {
-		ctx := context.Background() // its calls have deadlines of their own
+		ctx := context.Background() // the group's timeout bounds the calls
 		err = reducer.Verify(ctx, s.pg, reducer.List{What: "join option", Items: []string{fmt.Sprint("Step ", o.Step != nil)}})
 	}
 	if err != nil {
@@ -62,28 +60,27 @@ func (m *Model) Join(opts *JoinOptions, f func() error) error {
 	}, func() error {
 		err := f()
 		if err != nil && s.join.owes && !s.skipped() {
-			step() // where that fails too it has torn the step and broken the group, for err
+			step() // if this step fails too, it has aborted the group because of err's step
 		}
 		return err
 	})
 }
 
-// joining is what goes on within Join.
+// joining is the state of Join.
 type joining struct {
 	on         bool
-	customStep bool // the program's function makes the steps
-	owes       bool // a pass was reduced, and nobody has begun a step behind it
+	customStep bool // JoinOptions.Step makes the steps
+	owes       bool // a pass was reduced, and its step has not begun
 }
 
-// steps are the optimizer's as [ddp.Model.Join] has a rank make them that has no
-// inputs.
+// steps makes the steps of a rank without inputs, for [ddp.Model.Join].
 type steps func() error
 
 func (s steps) Shadow() error { return s() }
 
-// Joined has nothing to do: every rank has made every step.
+// Joined does nothing: every rank has made every step.
 func (s steps) Joined(int) error { return nil }
 
-// skipped tells whether all ranks skip the step behind the last pass. It waits for
-// the outcome.
+// skipped reports whether all ranks skip the step after the last pass. It waits for the outcome of
+// the pass.
 func (s *shards) skipped() bool { return s.parts[0].Var().GradErr() != nil }

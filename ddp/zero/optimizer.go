@@ -17,19 +17,18 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// Optimizer makes the steps of a [Model]: each rank those of its shards, by an
-// optimizer of type O. It is driven by one goroutine; others may ask for what is
-// Committed.
+// Optimizer makes the steps of a [Model]. On each rank an optimizer of type O updates the shards of
+// that rank. One goroutine drives it. Other goroutines may call Committed.
 type Optimizer[O Local] struct {
 	shards *shards
 	local  O
-	last   map[*nn.Parameter]*bucket // by part: the bucket whose updates end with it
-	rest   []*nn.Parameter           // parts that local does not have
-	whole  []*autograd.Variable      // the parameters that local has parts of
+	last   map[*nn.Parameter]*bucket // by part: the bucket in which this part is updated last
+	rest   []*nn.Parameter           // the parts that local does not optimize
+	whole  []*autograd.Variable      // the parameters of the parts that local optimizes
 
 	mu      sync.Mutex
-	gathers []*comm.Work // of the last step
-	updated int          // the steps whose updates this rank has enqueued, all of them
+	gathers []*comm.Work // the gathers of the last step
+	updated int          // the number of steps whose updates this rank has enqueued completely
 }
 
 func newOptimizer[O Local](s *shards, local O) (*Optimizer[O], error) {
@@ -58,14 +57,14 @@ func newOptimizer[O Local](s *shards, local O) (*Optimizer[O], error) {
 	return o, nil
 }
 
-// Local is the optimizer of this rank's shards, for changing its options, which
-// are the same on all ranks.
+// Local returns the optimizer of this rank's shards. The program may change its options, which must
+// be the same on all ranks.
 func (o *Optimizer[O]) Local() O { return o.local }
 
-// Group is the ranks that have to agree on a step: those that the state is divided
-// among. Within [Model.Join] it waits for the outcome of the last pass, and is nil
-// where they have agreed, by that, to skip the step: a rank without inputs takes part
-// in those alone that count.
+// Group returns the group whose ranks must agree on a step: those that share the state. Within
+// [Model.Join] it waits for the outcome of the last pass, and returns nil if all ranks skip the
+// step. A rank without inputs makes only the steps that are not skipped, so it would not take part
+// in the agreement.
 func (o *Optimizer[O]) Group() *comm.ProcessGroup {
 	if o.shards.join.on && o.shards.skipped() {
 		return nil
@@ -73,13 +72,12 @@ func (o *Optimizer[O]) Group() *comm.ProcessGroup {
 	return o.shards.pg
 }
 
-// Parameters are this rank's parts of the parameters that are optimized, by the names
-// and in the shapes of the whole ([nn.NewPart]), some of them empty. Their gradients are
-// averages.
+// Parameters returns this rank's parts of the optimized parameters, with the names and shapes of
+// the whole parameters ([nn.NewPart]). Some may be empty. Their gradients are averages.
 func (o *Optimizer[O]) Parameters() []*nn.Parameter { return o.local.Parameters() }
 
-// ZeroGrad forgets the gradients of all parameters, also of those that are not
-// optimized: they are in shards as well.
+// ZeroGrad zeroes the gradients of all parameters, including those that are not optimized: they are
+// reduced to shards too.
 func (o *Optimizer[O]) ZeroGrad() {
 	o.local.ZeroGrad()
 	for _, p := range o.rest {
@@ -87,20 +85,19 @@ func (o *Optimizer[O]) ZeroGrad() {
 	}
 }
 
-// SetLR sets the learning rate of the local optimizer on this rank. It panics if that is no
-// [optim.LRSetter].
+// SetLR sets the learning rate of the local optimizer on this rank. It panics if the local
+// optimizer is no [optim.LRSetter].
 func (o *Optimizer[O]) SetLR(lr float64) { any(o.local).(optim.LRSetter).SetLR(lr) }
 
-// ClipGradNorm is [optim.ClipGradNorm] for the gradients of the whole model, of which
-// each rank has parts: all ranks call it, behind the same backward passes, within
-// [Model.Join] in JoinOptions.Step. An error breaks the group: the others wait for this
-// rank's part of the norm.
+// ClipGradNorm is [optim.ClipGradNorm] for the gradients of the whole model. All ranks call it
+// after the same backward passes; within [Model.Join], call it in JoinOptions.Step. An error aborts
+// the group, because the other ranks wait for this rank's part of the norm.
 func (o *Optimizer[O]) ClipGradNorm(max float64) (norm *autograd.Variable, err error) {
 	return o.ClipGradPNorm(2, max)
 }
 
-// ClipGradPNorm is [optim.ClipGradPNorm] for the gradients of the whole model, as
-// ClipGradNorm is optim.ClipGradNorm.
+// ClipGradPNorm is [optim.ClipGradPNorm] for the gradients of the whole model. It has the same
+// rules as ClipGradNorm.
 func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, err error) {
 	if join := &o.shards.join; join.on && !join.customStep {
 		return nil, fmt.Errorf("zero: rank %d: gradients clipped within Join, where ranks without inputs do not: JoinOptions.Step is what does", o.shards.pg.Rank())
@@ -111,10 +108,10 @@ func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, e
 		reduction = comm.Max
 	}
 	norm, err = optim.ClipGradPNormOver(o.Parameters(), p, max, func(sum device.Tensor) error {
-		if group == nil { // the step will be skipped
+		if group == nil { // all ranks skip the step
 			return nil
 		}
-		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(sum, reduction).Wait(context.Background()) // it has a deadline of its own
+		return group.With(comm.CallOptions{Name: "norm of gradients"}).AllReduce(sum, reduction).Wait(context.Background()) // bounded by the group's timeout
 	})
 	if err != nil && group != nil {
 		group.Abort(err)
@@ -122,15 +119,15 @@ func (o *Optimizer[O]) ClipGradPNorm(p, max float64) (norm *autograd.Variable, e
 	return norm, err
 }
 
-// Step changes the parameters by their gradients, on all ranks: see the package
-// documentation, and [optim.SGD.Step] for errors. All ranks call it behind the
-// same backward passes. A gather that fails is an [*optim.InconsistentError], from this
-// Step or, where that does not wait for it, from the next. A torn step breaks the
-// group: the others lack this rank's shards.
+// Step updates the parameters by their gradients, on all ranks. See the package documentation, and
+// [optim.SGD.Step] for errors. All ranks call it after the same backward passes. If a gather fails,
+// this Step returns an [*optim.InconsistentError]; if this Step did not wait for the gather, the
+// next Step returns it. A step that leaves the optimizer inconsistent aborts the group, because the
+// other ranks lack this rank's shards.
 func (o *Optimizer[O]) Step() error { return o.StepScaled(optim.Scaled{}) }
 
-// StepScaled is Step with gradients of a scaled loss. The ranks have agreed on
-// the overflow: see package amp.
+// StepScaled is Step for gradients of a scaled loss. The ranks must have agreed on the overflow:
+// see package amp.
 func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 	join := &o.shards.join
 	join.owes = false
@@ -142,16 +139,16 @@ func (o *Optimizer[O]) StepScaled(s optim.Scaled) error {
 		return &optim.InconsistentError{Step: o.updated, Updated: n, Params: n, Err: err}
 	}
 	for i := range o.shards.buckets {
-		o.shards.buckets[i].done = nil // of a step that was skipped
+		o.shards.buckets[i].done = nil // a step that was skipped may have set it
 	}
 	err := o.local.StepScaled(s)
 	if errors.As(err, new(*optim.InconsistentError)) {
-		o.shards.pg.Abort(err) // the others may be waiting
+		o.shards.pg.Abort(err) // the other ranks may wait for this rank's shards
 	}
 	return err
 }
 
-// failed is why a gather of the last step failed, as far as it is known.
+// failed returns the error of a gather of the last step that is known to have failed.
 func (o *Optimizer[O]) failed() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -163,17 +160,17 @@ func (o *Optimizer[O]) failed() error {
 	return nil
 }
 
-// Committed is how many steps were committed, and whether the parameters and this
-// rank's shards are what these made of them: see [optim.SGD.Committed]. A gather
-// that failed leaves them torn.
+// Committed returns the number of committed steps, and whether the parameters and this rank's
+// shards are exactly the result of these steps: see [optim.SGD.Committed]. After a gather that
+// failed they are not.
 func (o *Optimizer[O]) Committed() (steps int, whole bool) {
 	steps, whole = o.local.Committed()
 	return steps, whole && o.failed() == nil
 }
 
-// State is what this rank keeps from step to step: that of its parts, each a row of
-// elements that knows its place in the whole ([nn.Buffer.Span]), by names such as
-// "NAME.velocity". Gather has that of all ranks.
+// State returns the optimizer's state for this rank's parts. Each tensor is one-dimensional and
+// knows its place in the whole ([nn.Buffer.Span]). Names are like "NAME.velocity". Gather collects
+// the state of all ranks.
 func (o *Optimizer[O]) State() ([]*nn.Buffer, error) {
 	state, err := o.kept()
 	if err != nil {
@@ -190,21 +187,22 @@ func (o *Optimizer[O]) State() ([]*nn.Buffer, error) {
 	return all, nil
 }
 
-// BeginLoad says that the program is about to write the parameters, or what
-// State returned: see [optim.SGD.BeginLoad].
+// BeginLoad announces that the program will write the parameters, or the tensors that State
+// returned: see [optim.SGD.BeginLoad].
 func (o *Optimizer[O]) BeginLoad() {
 	o.local.BeginLoad()
 	o.reset(-1)
 }
 
-// EndLoad says that these are whole again, as after so many steps.
+// EndLoad announces that parameters and state are complete again, as after the given number of
+// steps.
 func (o *Optimizer[O]) EndLoad(steps int) {
 	o.reset(steps)
 	o.local.EndLoad(steps)
 }
 
-// SwapParameters says that other numbers take the place of the parameters until back: see
-// [optim.SGD.SwapParameters].
+// SwapParameters announces that the program replaces the values of the parameters until it calls
+// restored: see [optim.SGD.SwapParameters].
 func (o *Optimizer[O]) SwapParameters() (restored func()) { return o.local.SwapParameters() }
 
 func (o *Optimizer[O]) reset(steps int) {
@@ -213,8 +211,8 @@ func (o *Optimizer[O]) reset(steps int) {
 	o.gathers, o.updated = nil, steps
 }
 
-// updates is the number of steps that this rank's shards have made, and whether
-// they are what these made of them, whatever became of the parameters elsewhere.
+// updates returns the number of steps that this rank's shards have made, and whether the shards are
+// exactly the result of these steps. It ignores failed gathers.
 func (o *Optimizer[O]) updates() (steps int, whole bool) {
 	if steps, whole = o.local.Committed(); whole {
 		return steps, true
@@ -227,10 +225,10 @@ func (o *Optimizer[O]) updates() (steps int, whole bool) {
 	return steps, false
 }
 
-// stepHook is the optimizer as the local one tells it of its steps.
+// stepHook implements optim.StepHook for an Optimizer, without exporting the methods.
 type stepHook[O Local] Optimizer[O]
 
-// Updated marks the end of a bucket's updates.
+// Updated records the event after a bucket's last update.
 func (t *stepHook[O]) Updated(p *nn.Parameter) {
 	b := t.last[p]
 	if b == nil {
@@ -238,13 +236,13 @@ func (t *stepHook[O]) Updated(p *nn.Parameter) {
 	}
 	dev := t.shards.pg.Device()
 	if profile.Of(dev).On() {
-		b.done = dev.Compute().Record() // the same point, with a time
+		b.done = dev.Compute().Record() // an event with a time, for the trace
 	} else {
 		b.done = dev.Compute().Mark()
 	}
 }
 
-// Complete gathers the buckets, each behind its updates.
+// Complete starts the gather of each bucket, which waits for the bucket's updates.
 func (t *stepHook[O]) Complete() error {
 	o := (*Optimizer[O])(t)
 	steps, _ := o.local.Committed()
@@ -274,10 +272,10 @@ func (t *stepHook[O]) Complete() error {
 	return o.shards.wait(works)
 }
 
-// wait makes the compute stream wait for gathers. When it returns an error, the
-// group is broken, and none of them uses the buckets any more.
+// wait makes the compute stream wait for the gathers. If it returns an error, it has aborted the
+// group, and no gather accesses the buckets any more.
 func (s *shards) wait(works []*comm.Work) error {
-	ctx := context.Background() // the calls have deadlines of their own
+	ctx := context.Background() // the group's timeout bounds the calls
 	for i, w := range works {
 		if err := w.Wait(ctx); err != nil {
 			s.pg.Abort(err)

@@ -15,16 +15,15 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// Shard is what a rank has after a failure.
+// Shard describes the shards that a rank has after a failure.
 type Shard struct {
-	Rank, Of   int  // the shards of all buckets: those of rank Rank of so many; Of is 0 for none
-	Steps      int  // updates that they hold
-	Consistent bool // they are what these updates made of them
+	Rank, Of   int  // the rank has the shards of rank Rank in a group of Of ranks; Of is 0 if it has none
+	Steps      int  // the number of steps whose updates the shards hold
+	Consistent bool // the shards are exactly the result of these steps
 }
 
-// LostShardError says that the ranks do not have, all together, the state after
-// the last step that any of them holds an update of. Every rank gets it: each has
-// to restore a checkpoint.
+// LostShardError says that the ranks together do not have all shards of the last step that any rank
+// has made. Every rank gets it and must restore a checkpoint.
 type LostShardError struct {
 	Step  int
 	Ranks []Shard // by rank
@@ -46,23 +45,22 @@ func (e *LostShardError) Error() string {
 		e.Step, strings.Join(ranks, "; "))
 }
 
-// Recover wraps a module as New does, in a group made after a failure, and takes
-// parameters, buffers and the optimizer's state from the shards that the ranks have
-// in old, their optimizer in the group that broke; nil where a rank has just
-// started. All go on from the last step that any rank has made the updates of, which
-// the new optimizer has Committed. If a shard at that step is missing or torn, every
-// rank gets a [*LostShardError].
+// Recover wraps a module as New does, in a group made after a failure. It takes parameters, buffers
+// and the optimizer's state from the shards in old, the optimizer of each rank in the broken group.
+// old is nil on a rank that has just started. All ranks go on after the last step whose updates any
+// rank has made; Committed of the new optimizer returns it. If a shard of that step is missing or
+// inconsistent, every rank gets a [*LostShardError].
 //
-// What opts.Ignore names stays as each rank has it.
+// Recover does not change what opts.Ignore names.
 //
-// All ranks call it, in the same order as their other collectives. If it fails it
-// may be called again on the next group, with the same old. See [ddp.Recover] for
-// the device, and for what is the program's to set.
+// All ranks call it, in the same order as their other collectives. If it fails, the program may
+// call it again on the next group, with the same old. [ddp.Recover] says which device the module
+// must be on, and what the program must restore itself.
 func Recover[O Local](module nn.Model, pg *comm.ProcessGroup, old *Optimizer[O], newLocal func(params []*nn.Parameter) (O, error), opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	if pg == nil {
 		return nil, nil, fmt.Errorf("zero: recovering: %w", comm.ErrNoGroup)
 	}
-	m, o, err := restore(context.Background(), module, pg, old, newLocal, opts) // its calls have deadlines of their own
+	m, o, err := restore(context.Background(), module, pg, old, newLocal, opts) // the group's timeout bounds the calls
 	if err != nil {
 		return nil, nil, fmt.Errorf("zero: recovering: %w", err)
 	}
@@ -94,8 +92,8 @@ func restore[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGrou
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
 	}
-	with.SkipInitSync = len(from) > 0 // else rank 0 has what all begin with
-	// The parameters move out of old's buckets, which stay as they are.
+	with.SkipInitSync = len(from) > 0 // without any shards all ranks start with the values of rank 0
+	// wrap moves the parameters out of old's buckets. The values in old's buckets do not change.
 	m, o, err := wrap(ctx, module, pg, newLocal, &with)
 	if err != nil || len(from) == 0 {
 		return m, o, err
@@ -125,8 +123,8 @@ func restore[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGrou
 	return m, o, nil
 }
 
-// sources are the last step that any rank made updates of, and the ranks with its
-// shards, in order; none where all is as it began, on rank 0 too.
+// sources returns the last step that any rank has made, and the ranks that have its shards, in
+// order of the shards. from is empty if all ranks, rank 0 included, are at step 0.
 func sources(ranks []Shard) (step int, from []int, err error) {
 	for _, s := range ranks {
 		step = max(step, s.Steps)
@@ -153,16 +151,16 @@ func sources(ranks []Shard) (step int, from []int, err error) {
 	return 0, nil, &LostShardError{Step: step, Ranks: ranks}
 }
 
-// The names under which ranks give and take.
+// ofParameter, ofBuffer and ofState return the names under which the ranks exchange tensors.
 func ofParameter(name string) string { return "parameter " + name }
 func ofBuffer(name string) string    { return "buffer " + name }
 func ofState(name string) string     { return "state " + name }
 
-// all is what this rank gives: its shards of parameters and state, and one rank
-// what all have.
+// all returns what this rank contributes: its shards of parameters and state. If first is true, it
+// also contributes everything that is the same on all ranks.
 func (o *Optimizer[O]) all(first bool, ignore []string) ([]held, error) {
 	for _, w := range o.gathers {
-		w.Sync(context.Background()) // the group is broken, or they are done
+		w.Sync(context.Background()) // Sync returns at once or when the gather is over, because the group is broken or the gathers are done
 	}
 	give, err := o.held()
 	for i := range give {
@@ -183,8 +181,8 @@ func (o *Optimizer[O]) all(first bool, ignore []string) ([]held, error) {
 	return give, err
 }
 
-// variables are a module's parameters and buffers, each once, by the names under
-// which they are given, but for those that are each rank's own.
+// variables yields the parameters and buffers of a module, each once, with the names under which
+// the ranks exchange them. It leaves out those that ignore names.
 func variables(module nn.Model, ignore []string) iter.Seq2[string, *autograd.Variable] {
 	return func(yield func(string, *autograd.Variable) bool) {
 		seen := map[*autograd.Variable]bool{}
@@ -208,14 +206,14 @@ func variables(module nn.Model, ignore []string) iter.Seq2[string, *autograd.Var
 	}
 }
 
-// taker is where a tensor goes.
+// taker is the destination of a tensor.
 type taker struct {
 	v     *autograd.Variable
 	whole device.Shape
 	of    func(whole device.Tensor) device.Tensor
 }
 
-// takers are where this rank takes what is given, by name.
+// takers returns the destinations of this rank, by the name of the exchanged tensor.
 func (o *Optimizer[O]) takers(module nn.Model, ignore []string) (map[string]taker, error) {
 	all := map[string]taker{}
 	for name, v := range variables(module, ignore) {

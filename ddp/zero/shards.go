@@ -10,47 +10,46 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// shards are a model's buckets as its ranks divide them. They are the hook that
-// reduces gradients to shards, and watch the backward passes of the model.
+// shards divides the buckets of a model among the ranks. It is the hook that reduces gradients to
+// shards, and observes the backward passes of the model.
 type shards struct {
 	pg      *comm.ProcessGroup
 	module  nn.Model
 	buckets []bucket
 	parts   []*part
-	reduced bool // since then no pass has begun
+	reduced bool // a pass was reduced, and none has started since
 	join    joining
 }
 
-// bucket is one of the parameters, laid out as its gradients.
+// bucket is a bucket of parameters. It has the layout of the bucket of their gradients.
 type bucket struct {
 	name  string
 	flat  device.Tensor
-	shard device.Tensor // this rank's shard of it
-	done  device.Event  // of a step: behind its updates; nil: behind all that is enqueued
+	shard device.Tensor // this rank's shard of flat
+	done  device.Event  // the event after the updates of the current step; nil: after everything that is enqueued
 }
 
-// part is what lies of a parameter in this rank's shard: elements lo to hi, which
-// may be none.
+// part is the part of a parameter in this rank's shard: the elements lo to hi. It may be empty.
 type part struct {
-	*nn.Parameter               // the whole
-	local         *nn.Parameter // the part, by the name and in the shape of the whole
+	*nn.Parameter               // the whole parameter
+	local         *nn.Parameter // the part, with the name and the shape of the whole parameter
 	lo, hi        int
 	bucket        int
 }
 
-// own is a rank's shard of a bucket.
+// shard returns this rank's shard of a bucket.
 func shard(pg *comm.ProcessGroup, flat device.Tensor) device.Tensor {
 	n := flat.Len() / pg.Size()
 	return flat.Range(pg.Rank()*n, (pg.Rank()+1)*n)
 }
 
-// Reduce gives this rank the averages of its shard.
+// Reduce reduce-scatters the bucket, so that this rank gets the averages of its shard.
 func (s *shards) Reduce(b reducer.GradBucket) reducer.Reduction {
 	s.reduced, s.join.owes = true, s.join.on
 	return s.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).ReduceScatter(shard(s.pg, b.Flat), b.Flat, b.Op)
 }
 
-// Place moves the parameters into buckets like those of their gradients.
+// Place moves the parameters into buckets with the layout of their gradients' buckets.
 func (s *shards) Place(buckets []reducer.GradBucket) error {
 	byName := map[string]*nn.Parameter{}
 	for _, p := range s.module.Parameters() {
@@ -60,7 +59,7 @@ func (s *shards) Place(buckets []reducer.GradBucket) error {
 		byName[p.Name()] = p
 	}
 	for i, g := range buckets {
-		dt := byName[g.Params[0].Name].DType() // not the gradients', with ReduceDType
+		dt := byName[g.Params[0].Name].DType() // with ReduceDType the gradients have another type
 		buf, err := s.pg.Alloc(g.Flat.Len() * dt.Size())
 		if err != nil {
 			return fmt.Errorf("parameters of %s: %w", g.Name, err)
@@ -95,7 +94,7 @@ func newPart(dev device.Device, whole *nn.Parameter, lo, hi, bucket int) *part {
 	return p
 }
 
-// locals are the parts as the local optimizer's parameters.
+// locals returns the parts as parameters for the local optimizer.
 func (s *shards) locals() []*nn.Parameter {
 	var params []*nn.Parameter
 	for _, p := range s.parts {
@@ -104,8 +103,8 @@ func (s *shards) locals() []*nn.Parameter {
 	return params
 }
 
-// BeginBackward panics with an [*AccumulationError] where the pass would add to
-// gradients that are in shards.
+// BeginBackward panics with an [*AccumulationError] if the pass would add to gradients that are
+// reduced to shards.
 func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 	if !s.reduced {
 		return
@@ -118,11 +117,10 @@ func (s *shards) BeginBackward(func(*autograd.Variable) bool) {
 	s.reduced = false
 }
 
-// EndBackward has nothing to add.
+// EndBackward does nothing.
 func (s *shards) EndBackward(err error) error { return nil }
 
-// gradient is that of a part: what lies in this rank's shard of its parameter's,
-// which package ddp owns.
+// gradient is the gradient of a part: a view of the parameter's gradient, which package ddp owns.
 type gradient part
 
 func (g *gradient) Grad() device.Tensor {
@@ -133,13 +131,13 @@ func (g *gradient) Grad() device.Tensor {
 	return whole.Tensor().Flat().Range(g.lo, g.hi)
 }
 
-func (g *gradient) Settle()             {} // Grad has used the parameter's
+func (g *gradient) Settle()             {} // Grad has settled the parameter's gradient
 func (g *gradient) Pending() bool       { return g.Var().GradPending() }
 func (g *gradient) Err() error          { return g.Var().GradErr() }
 func (g *gradient) Skip() device.Tensor { return g.Var().GradSkip() }
 func (g *gradient) Zero()               { g.Var().ZeroGrad() }
 
-// No backward pass reaches a part.
+// No backward pass computes the gradient of a part, so no pass calls the following methods.
 
 func (g *gradient) Fresh() bool        { return false }
 func (g *gradient) Scale() float64     { return 1 }

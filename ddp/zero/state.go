@@ -13,15 +13,15 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// kept is what the local optimizer keeps of a part: a number for each element of
-// it, or one for the parameter, such as a count, which is of no shape and alike on
-// all ranks.
+// kept is one tensor of the local optimizer's state for a part. It has either one number for each
+// element of the part, or a single number for the parameter, such as a step count, which is equal
+// on all ranks.
 type kept struct {
-	*nn.Buffer // by the name that an optimizer of whole parameters gives it
+	*nn.Buffer // named as by an optimizer of whole parameters
 	part       *part
 }
 
-// whole is the shape that it has of the whole parameter.
+// whole returns the shape of the tensor for the whole parameter.
 func (k kept) whole() device.Shape {
 	if len(k.Shape()) == 0 {
 		return k.Shape()
@@ -29,7 +29,7 @@ func (k kept) whole() device.Shape {
 	return k.part.Shape()
 }
 
-// of is what a tensor for the whole parameter has of it.
+// of returns this part of a tensor for the whole parameter.
 func (k kept) of(whole device.Tensor) device.Tensor {
 	if len(k.Shape()) == 0 {
 		return whole
@@ -37,7 +37,7 @@ func (k kept) of(whole device.Tensor) device.Tensor {
 	return whole.Flat().Range(k.part.lo, k.part.hi)
 }
 
-// kept is the local state.
+// kept returns the local optimizer's state.
 func (o *Optimizer[O]) kept() ([]kept, error) {
 	state, err := o.local.State()
 	if err != nil {
@@ -58,8 +58,8 @@ func (o *Optimizer[O]) kept() ([]kept, error) {
 	return all, nil
 }
 
-// owner is the part that a name in the state, "NAME.what", begins with: that of the
-// longest name. nil is none.
+// owner returns the part to which the state "NAME.what" belongs: the one with the longest name that
+// fits. It returns nil if none fits.
 func owner(parts map[string]*part, name string) *part {
 	for {
 		end := strings.LastIndexByte(name, '.')
@@ -72,7 +72,7 @@ func owner(parts map[string]*part, name string) *part {
 	}
 }
 
-// names are those of the whole state, in the order of the local one.
+// names returns the names of the state, in order.
 func names(state []kept) []string {
 	var all []string
 	for _, k := range state {
@@ -81,7 +81,7 @@ func names(state []kept) []string {
 	return all
 }
 
-// held is this rank's part of the state.
+// held returns this rank's part of the state.
 func (o *Optimizer[O]) held() ([]held, error) {
 	state, err := o.kept()
 	if err != nil {
@@ -101,12 +101,12 @@ func (o *Optimizer[O]) held() ([]held, error) {
 	return mine, nil
 }
 
-// Gather shows the whole state to all ranks, one tensor after the other: those of
-// State of the same optimizer without shards, such as "NAME.velocity" in the
-// shape of the parameter. whole is valid while visit enqueues what reads it, on
-// the compute stream; to keep it, copy it. All ranks call it, in the same order as
-// their other collectives; what visit does may differ, and its error, which ends
-// the showing on this rank, is Gather's.
+// Gather calls visit on all ranks with each tensor of the whole state, one after the other. Names
+// and shapes are those of State of the same optimizer without shards, such as "NAME.velocity" in
+// the shape of the parameter. whole is valid for what visit enqueues on the compute stream; copy it
+// to keep it. All ranks call Gather, in the same order as their other collectives. visit may differ
+// between ranks. After an error visit is not called again on this rank, and Gather returns the
+// error.
 func (o *Optimizer[O]) Gather(ctx context.Context, visit func(name string, whole device.Tensor) error) error {
 	mine, err := o.held()
 	if err := comm.Agree(ctx, o.shards.pg, err); err != nil {
@@ -118,12 +118,11 @@ func (o *Optimizer[O]) Gather(ctx context.Context, visit func(name string, whole
 	return nil
 }
 
-// Load takes this rank's shards of a whole state, such as Gather showed, which may
-// be on another device, and goes on from the number of steps that it was saved
-// after. It communicates nothing; each rank calls it, with parameters that are
-// those of that step. A state that does not fit in every name and shape is an
-// [*nn.StateError], and changes nothing; after another error, a device's, the state
-// is torn.
+// Load takes this rank's shards of a whole state, such as Gather passed to visit. The state may be
+// on another device. steps is the number of steps after which it was saved. Load does not
+// communicate. Each rank calls it, with parameters of the same step. If a name or a shape does not
+// fit, Load returns an [*nn.StateError] and changes nothing. After any other error, such as a
+// device error, the state is inconsistent.
 func (o *Optimizer[O]) Load(ctx context.Context, steps int, state map[string]*autograd.Variable) error {
 	mine, err := o.kept()
 	if err != nil {
@@ -143,8 +142,8 @@ func (o *Optimizer[O]) Load(ctx context.Context, steps int, state map[string]*au
 	return nil
 }
 
-// compare returns an [*nn.StateError] unless a whole state is what mine are parts
-// of.
+// compare returns an [*nn.StateError] if the tensors in mine are not parts of the given whole
+// state.
 func compare(mine []kept, state map[string]*autograd.Variable) error {
 	e := &nn.StateError{}
 	known := map[string]bool{}

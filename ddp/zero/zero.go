@@ -12,8 +12,8 @@ import (
 )
 
 // Local is the optimizer of one rank's shards, such as [*optim.SGD] or [*optim.AdamW]. Its
-// parameters are parts ([nn.NewPart]). Its state of a part is named by the parameter's name, a dot and
-// a word, and has the shape of the part's variable, unless it is a single number.
+// parameters are parts ([nn.NewPart]). Each tensor of its state for a part is named "NAME.word"
+// after the parameter, and has the shape of the part's variable, unless it is a single number.
 type Local interface {
 	optim.Optimizer
 	optim.ScaledStepper
@@ -25,25 +25,25 @@ type Local interface {
 	Elementwise()
 }
 
-// Model is a module whose gradients are averaged over a process group, each
-// rank's shard on that rank: see [ddp.Model], whose methods it has where nothing
-// else is said. It is driven by one goroutine.
+// Model is a module whose gradients are reduced to shards: each rank gets the averages of its
+// shard. It has the methods of [ddp.Model], with the same meaning unless documented otherwise. One
+// goroutine drives it.
 type Model struct {
 	*ddp.Model
 	shards *shards
-	step   func() error // Step of the optimizer
+	step   func() error // the Step of the optimizer
 }
 
-// New wraps a module as [ddp.New] does, and makes the optimizer of this rank's
-// shards by newLocal, which is given the parts of all parameters that require a
-// gradient, by the names and in the shapes of the whole: it makes groups of them as of
-// whole parameters. Those that it leaves out stay as they are. The state is allocated. All
-// ranks call it, in the same order as their other collectives.
+// New wraps a module as [ddp.New] does, and calls newLocal to make the optimizer of this rank's
+// shards. newLocal gets the parts of all parameters that require a gradient, with the names and
+// shapes of the whole parameters, so that it can form groups as of whole parameters. Parameters
+// that it leaves out are not optimized. New allocates the state. All ranks call it, in the same
+// order as their other collectives.
 func New[O Local](module nn.Model, pg *comm.ProcessGroup, newLocal func(params []*nn.Parameter) (O, error), opts *ddp.Options) (*Model, *Optimizer[O], error) {
 	if pg == nil {
 		return nil, nil, fmt.Errorf("zero: %w", comm.ErrNoGroup)
 	}
-	m, o, err := wrap(context.Background(), module, pg, newLocal, opts) // its calls have deadlines of their own
+	m, o, err := wrap(context.Background(), module, pg, newLocal, opts) // the group's timeout bounds the calls
 	if err != nil {
 		return nil, nil, fmt.Errorf("zero: %w", err)
 	}
@@ -75,7 +75,7 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 		o, err = newOptimizer(s, local)
 	}
 	if err == nil {
-		state, err = o.kept() // allocated now: later one rank alone could lack the memory
+		state, err = o.kept() // allocated here, where all ranks agree on an error: later a single rank could run out of memory
 	}
 	if err := comm.Agree(ctx, pg, err); err != nil {
 		return nil, nil, err
@@ -86,8 +86,8 @@ func wrap[O Local](ctx context.Context, module nn.Model, pg *comm.ProcessGroup, 
 	return &Model{model, s, o.Step}, o, nil
 }
 
-// AccumulationError is the panic value of a backward pass that would add to a
-// gradient that the last one has reduced to shards.
+// AccumulationError is the panic value of a backward pass that would add to a gradient that the
+// last pass has reduced to shards.
 type AccumulationError struct {
 	Rank  int
 	Param string
