@@ -2,9 +2,9 @@ package main
 
 import "testing"
 
-// TestJudge: what grows by steps is found, what is filled at the beginning or goes up and
-// down is not.
-func TestJudge(t *testing.T) {
+// TestJudgeFindsGrowthBySteps checks that judge reports memory that grows with the steps, but neither
+// buffers that fill at the beginning nor memory that goes up and down.
+func TestJudgeFindsGrowthBySteps(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind string
 		held func(step int) float64

@@ -1,17 +1,17 @@
-// Command growth checks that training leaks nothing: it runs each example for some thousand
-// steps, and compares what its processes hold in the middle of the run with what they hold
-// at its end.
+// Command growth checks that training leaks nothing. It runs each example for some thousand steps, and
+// compares the memory and the goroutines of its processes in the middle of the run with those at its
+// end.
 //
 //	go run ./test/growth                     all examples, 2 ranks, 2,000 steps
-//	go run ./test/growth gpt recover         these alone
-//	growth -bin DIR -data DIR                 where there is no Go: with the programs in DIR
+//	go run ./test/growth gpt recover         these two examples
+//	growth -bin DIR -data DIR                without Go: runs the programs in DIR
 //
-// Rank 0 says what its heap holds, how many goroutines it has, and what it holds of its
-// device's memory (package progress; examples/gorgonia does not). The memory of all ranks'
-// processes is read from /proc, and that of the GPUs from nvidia-smi, where it is there:
-// other programs must not use them. The first tenth of the steps is not looked at: buffers
-// and caches fill up there. Of the rest the medians of both halves are compared. The exit code
-// is 1 where one grew. examples/toy is left out: it makes one step.
+// Rank 0 of every example except gorgonia logs the size of its heap, its number of goroutines and its
+// device memory (package progress). The command reads the resident memory of all ranks from /proc, and
+// the memory of the GPUs from nvidia-smi if that is installed; no other program may use the GPUs. It
+// ignores the first tenth of the steps, in which buffers and caches fill, and compares the medians of
+// the two halves of the rest. The exit code is 1 if anything grew. examples/toy is left out, because it
+// makes one step.
 package main
 
 import (
@@ -34,14 +34,14 @@ import (
 )
 
 var (
-	bin   = flag.String("bin", "", "`folder` with golaunch and the examples; default: they are built")
-	data  = flag.String("data", "/usr/share/datasets/fashion-mnist", "`folder` of Fashion-MNIST")
-	ranks = flag.Int("ranks", 2, "ranks of each example")
-	steps = flag.Int("steps", 2000, "steps of each, or some more")
+	bin   = flag.String("bin", "", "`folder` that holds golaunch and the examples; \"\" builds them")
+	data  = flag.String("data", "/usr/share/datasets/fashion-mnist", "`folder` that holds Fashion-MNIST")
+	ranks = flag.Int("ranks", 2, "number of ranks of each example")
+	steps = flag.Int("steps", 2000, "least number of steps of each example")
 )
 
-// A job is an example with its flags. It logs JSON lines to run.jsonl in its folder, or
-// prints them.
+// A job is an example with its flags. The example writes JSON lines to run.jsonl in its folder, or to
+// its output.
 type job struct {
 	name  string
 	flags []string
@@ -63,8 +63,8 @@ func jobs() []job {
 	}
 }
 
-// limits are how much more of a kind the second half of a run may hold than the first: so
-// much, or so large a part of it.
+// limits say by how much the second half of a run may exceed the first, for each kind of quantity: by
+// the absolute amount, or by a part of the first half's if that is more.
 var limits = []struct {
 	kind     string
 	absolute float64
@@ -72,15 +72,15 @@ var limits = []struct {
 }{
 	{"heap_bytes", 256 << 10, 0.02},
 	{"goroutines", 1, 0},
-	{"device_bytes", 256 << 10, 0.01}, // the arena's high-water mark, which depends on when the collector runs
+	{"device_bytes", 256 << 10, 0.01}, // the arena's peak depends on when the garbage collector runs
 	{"rss_bytes", 4 << 20, 0.02},
 	{"gpu_bytes", 8 << 20, 0.01},
 }
 
-// A sample is what the processes held at a step, by kind.
+// A sample holds the quantities of the processes at a step.
 type sample struct {
 	step int
-	held map[string]float64
+	held map[string]float64 // by kind
 }
 
 func main() {
@@ -96,7 +96,7 @@ func main() {
 	}
 }
 
-// campaign runs the examples that the arguments name, and tells whether nothing grew.
+// campaign runs the examples that the arguments name, or all, and reports whether nothing grew.
 func campaign(ctx context.Context) (ok bool, err error) {
 	work, err := os.MkdirTemp("", "growth-")
 	if err != nil {
@@ -114,7 +114,7 @@ func campaign(ctx context.Context) (ok bool, err error) {
 	if *bin, err = filepath.Abs(*bin); err != nil {
 		return false, err
 	}
-	if *bin, err = filepath.EvalSymlinks(*bin); err != nil { // as /proc names programs
+	if *bin, err = filepath.EvalSymlinks(*bin); err != nil { // /proc shows the path without symbolic links
 		return false, err
 	}
 	ok = true
@@ -136,7 +136,7 @@ func campaign(ctx context.Context) (ok bool, err error) {
 	return ok, nil
 }
 
-// run runs the example in dir and returns what was held meanwhile.
+// run runs the example in dir and returns samples of the whole run.
 func (j job) run(ctx context.Context, dir string) ([]sample, error) {
 	text := bytes.Repeat([]byte("the cat sat on the mat, and the dog looked on. "), 5000)
 	if err := os.WriteFile(filepath.Join(dir, "text"), text, 0o600); err != nil {
@@ -150,10 +150,10 @@ func (j job) run(ctx context.Context, dir string) ([]sample, error) {
 	program := filepath.Join(*bin, j.name)
 	cmd := exec.CommandContext(ctx, filepath.Join(*bin, "golaunch"), slices.Concat([]string{"--nproc-per-node", strconv.Itoa(*ranks), program}, j.flags)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, output, output
-	// Go's collector runs whenever the heap has grown by a hundredth: else that of a large heap
-	// would run only twice, and what it leaves behind would not be known in between.
+	// Run the garbage collector whenever the heap has grown by a hundredth. By default it would run
+	// only twice on a large heap, and the samples between would include garbage.
 	cmd.Env = append(os.Environ(), "GOGC=1")
-	if j.name == "gorgonia" { // which has no GPUs
+	if j.name == "gorgonia" { // examples/gorgonia runs on the CPU alone
 		cmd.Env = append(cmd.Env, "GODDP_DEVICE=cpu")
 	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // golaunch then ends the ranks
@@ -163,7 +163,7 @@ func (j job) run(ctx context.Context, dir string) ([]sample, error) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	var outside []sample // of what is not in the lines
+	var outside []sample // of the quantities that the example does not log
 	for {
 		select {
 		case err := <-ended:
@@ -191,13 +191,13 @@ func (j job) run(ctx context.Context, dir string) ([]sample, error) {
 	}
 }
 
-// textStep is what an example says of a step that says nothing of what it holds.
+// textStep matches the line of a step of an example that logs no JSON.
 var textStep = regexp.MustCompile(`: step (\d+) loss`)
 
-// read reads the lines that tell of steps.
+// read returns a sample for each line about a step in the job's log and output.
 func read(dir string) (samples []sample) {
 	for _, name := range []string{"run.jsonl", "output"} {
-		text, _ := os.ReadFile(filepath.Join(dir, name)) // one of them is not there yet
+		text, _ := os.ReadFile(filepath.Join(dir, name)) // run.jsonl may not exist
 		for line := range bytes.Lines(text) {
 			if m := textStep.FindSubmatch(line); m != nil {
 				step, _ := strconv.Atoi(string(m[1]))
@@ -205,7 +205,7 @@ func read(dir string) (samples []sample) {
 				continue
 			}
 			var members map[string]any
-			start := max(0, bytes.IndexByte(line, '{')) // behind golaunch's prefix
+			start := max(0, bytes.IndexByte(line, '{')) // skips golaunch's prefix
 			if json.Unmarshal(line[start:], &members) != nil || members["heap_bytes"] == nil {
 				continue
 			}
@@ -223,14 +223,14 @@ func read(dir string) (samples []sample) {
 	return samples
 }
 
-// resident is the memory of all processes that run a program, as far as it is in RAM.
+// resident returns the resident memory of all processes that run a program, in bytes.
 func resident(program string) (bytes float64) {
-	links, _ := filepath.Glob("/proc/[0-9]*/exe")
-	for _, link := range links {
-		if path, err := os.Readlink(link); err != nil || path != program {
+	exes, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, exe := range exes {
+		if path, err := os.Readlink(exe); err != nil || path != program {
 			continue
 		}
-		statm, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "statm"))
+		statm, _ := os.ReadFile(filepath.Join(filepath.Dir(exe), "statm"))
 		if fields := strings.Fields(string(statm)); len(fields) > 1 {
 			pages, _ := strconv.ParseFloat(fields[1], 64)
 			bytes += pages * float64(os.Getpagesize())
@@ -239,7 +239,7 @@ func resident(program string) (bytes float64) {
 	return bytes
 }
 
-// usedOnGPUs is the memory that is used on all GPUs.
+// usedOnGPUs returns the memory in use on all GPUs, in bytes.
 func usedOnGPUs(ctx context.Context) (bytes float64, err error) {
 	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits").Output()
 	if err != nil {
@@ -255,7 +255,7 @@ func usedOnGPUs(ctx context.Context) (bytes float64, err error) {
 	return bytes, nil
 }
 
-// judge prints what was held, and tells whether nothing grew.
+// judge prints the medians of each quantity, and reports whether nothing grew.
 func judge(j job, samples []sample) (ok bool) {
 	last := 0
 	for _, s := range samples {
@@ -268,14 +268,14 @@ func judge(j job, samples []sample) (ok bool) {
 	for _, l := range limits {
 		var middle, end []float64
 		for _, s := range samples {
-			if v, there := s.held[l.kind]; there && s.step > half {
+			if v, ok := s.held[l.kind]; ok && s.step > half {
 				end = append(end, v)
-			} else if there && s.step > warm {
+			} else if ok && s.step > warm {
 				middle = append(middle, v)
 			}
 		}
 		if len(middle) == 0 || len(end) == 0 {
-			continue // the CPU has no GPU memory
+			continue // the job has no such quantity, as on a machine without GPUs
 		}
 		m, e := median(middle), median(end)
 		verdict := ""
@@ -287,7 +287,7 @@ func judge(j job, samples []sample) (ok bool) {
 	return ok
 }
 
-// model is which of its models an example trains.
+// model returns the value of the example's flag --model, or "".
 func model(j job) string {
 	if i := slices.Index(j.flags, "--model"); i >= 0 {
 		return j.flags[i+1]

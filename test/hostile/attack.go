@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// What an attack on a store consists of, on average: at least 520 waits and 10,000 frames.
+// The size of the attack on each store, on average over both.
 const (
-	idle      = 2000
-	waits     = 640
-	waitKeys  = 131071
+	idle      = 2000   // connections that never send a byte
+	waits     = 640    // requests that wait
+	waitKeys  = 131071 // keys of one such request
 	frames    = 12000
-	attackers = 4 // at the same time
-	openHalf  = 200
+	attackers = 4   // goroutines that send waits and frames
+	openHalf  = 200 // truncated frames whose connections stay open
 )
 
-// attack is what the attacking process does: it attacks the stores at two addresses, the
-// job's and another, spread over a time in seconds, says "done", and keeps its connections
-// until stdin ends. Each byte of stdin says which of the stores is next.
+// attack is the attacking process. It attacks the stores at two addresses, job and other, for about
+// spread seconds, prints a line that begins with "done", and keeps its connections open until stdin
+// ends. Each byte read from stdin chooses the store to attack from then on: '1' is the job's.
 func attack(job, other, spread string) error {
 	seconds, err := strconv.ParseFloat(spread, 64)
 	if err != nil {
@@ -44,11 +44,11 @@ func attack(job, other, spread string) error {
 			aim.Store(int32(b[0] & 1))
 		}
 	}()
-	var keep connections
-	defer keep.close()
+	var kept connections
+	defer kept.close()
 	for range idle {
 		for _, addr := range addrs {
-			keep.dial(addr)
+			kept.dial(addr)
 		}
 	}
 	var sent [2]atomic.Int32
@@ -64,10 +64,10 @@ func attack(job, other, spread string) error {
 				at := aim.Load()
 				addr := addrs[at]
 				sent[at].Add(1)
-				if i*waits/frames != (i+1)*waits/frames { // 2*waits/attackers of them
-					if c := keep.dial(addr); c != nil {
+				if i*waits/frames != (i+1)*waits/frames { // true for 2*waits/attackers of the frames
+					if c := kept.dial(addr); c != nil {
 						c.SetWriteDeadline(time.Now().Add(10 * time.Second))
-						c.Write(wait) // the store may hang up on it
+						c.Write(wait) // the store may close the connection
 					}
 				}
 				c, err := net.DialTimeout("tcp", addr, time.Second)
@@ -75,10 +75,10 @@ func attack(job, other, spread string) error {
 					continue
 				}
 				c.SetDeadline(time.Now().Add(time.Second))
-				text, half := frame(r, i)
+				text, isPartial := frame(r, i)
 				c.Write(text)
-				if half && i%(frames/openHalf) == 0 {
-					keep.add(c)
+				if isPartial && i%(frames/openHalf) == 0 {
+					kept.add(c)
 				} else {
 					c.Close()
 				}
@@ -87,12 +87,12 @@ func attack(job, other, spread string) error {
 	}
 	wg.Wait()
 	fmt.Printf("done: %d frames to the job's store, %d to the other; %d of %d connections that were kept are open\n",
-		sent[1].Load(), sent[0].Load(), keep.alive(), len(keep.open))
+		sent[1].Load(), sent[0].Load(), kept.alive(), len(kept.open))
 	<-ended
 	return nil
 }
 
-// connections are those that the attacker keeps.
+// connections are the open connections of the attacker. add is safe for concurrent use.
 type connections struct {
 	mu   sync.Mutex
 	open []net.Conn
@@ -130,25 +130,26 @@ func (k *connections) close() {
 	}
 }
 
-// hello opens a connection of the dialect of PyTorch 2.x.
+// hello is the first request of a client of PyTorch 2.x.
 var hello = binary.LittleEndian.AppendUint32([]byte{0}, 0x3C85F7CE)
 
-// The codes of requests.
+// Codes of requests.
 const (
 	codeSet  = 1
 	codeWait = 6
 )
 
-// waitFrame waits for very many empty keys.
+// waitFrame returns a request that waits for waitKeys empty keys.
 func waitFrame() []byte {
 	b := append(append([]byte(nil), hello...), codeWait)
 	b = binary.LittleEndian.AppendUint64(b, waitKeys)
 	return append(b, make([]byte, 8*waitKeys)...)
 }
 
-// frame is the i-th attack of one attacker, and whether the store has to wait for more.
-func frame(r *rand.Rand, i int) (text []byte, half bool) {
-	opened := func(code byte) []byte { return append(append([]byte(nil), hello...), code) }
+// frame returns the i-th frame of one attacker. isPartial means that the store has to wait for the rest
+// of the request.
+func frame(r *rand.Rand, i int) (text []byte, isPartial bool) {
+	request := func(code byte) []byte { return append(append([]byte(nil), hello...), code) }
 	le := binary.LittleEndian
 	noise := make([]byte, 1+r.IntN(4096))
 	for i := range noise {
@@ -157,19 +158,19 @@ func frame(r *rand.Rand, i int) (text []byte, half bool) {
 	switch i % 8 {
 	case 0:
 		return noise, false
-	case 1: // a key of exabytes
-		return le.AppendUint64(opened(codeSet), 1<<62), false
-	case 2: // a key cut off
-		return append(le.AppendUint64(opened(codeSet), 5000), noise[:min(len(noise), 4999)]...), true
-	case 3: // a value cut off
-		return append(le.AppendUint64(append(le.AppendUint64(opened(codeSet), 1), 'k'), 8<<20), noise...), true
-	case 4: // keys cut off
-		return append(le.AppendUint64(opened(codeWait), 100000), make([]byte, 8*100)...), true
-	case 5: // a code that there is not
-		return append(opened(200), noise...), false
-	case 6: // a value that stays
+	case 1: // the length of the key is exabytes
+		return le.AppendUint64(request(codeSet), 1<<62), false
+	case 2: // a truncated key
+		return append(le.AppendUint64(request(codeSet), 5000), noise[:min(len(noise), 4999)]...), true
+	case 3: // a truncated value
+		return append(le.AppendUint64(append(le.AppendUint64(request(codeSet), 1), 'k'), 8<<20), noise...), true
+	case 4: // truncated keys
+		return append(le.AppendUint64(request(codeWait), 100000), make([]byte, 8*100)...), true
+	case 5: // an unknown code
+		return append(request(200), noise...), false
+	case 6: // a valid value, which stays in the store
 		key := fmt.Sprintf("hostile/%d/%d", r.Uint64(), i)
-		b := append(le.AppendUint64(opened(codeSet), uint64(len(key))), key...)
+		b := append(le.AppendUint64(request(codeSet), uint64(len(key))), key...)
 		return append(le.AppendUint64(b, 64<<10), make([]byte, 64<<10)...), false
 	default:
 		return []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), false

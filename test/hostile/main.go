@@ -24,21 +24,21 @@ import (
 )
 
 var (
-	runs     = flag.Int("runs", 3, "runs for each attacker")
-	steps    = flag.Int("steps", 2000, "training steps of a run")
+	runs     = flag.Int("runs", 3, "number of runs for each attacker")
+	steps    = flag.Int("steps", 2000, "number of training steps of a run")
 	size     = flag.Int("size", 320, "width of the model")
-	batch    = flag.Int("batch", 64, "samples per rank and step")
-	spread   = flag.Float64("spread", 8, "seconds that an attack is spread over")
-	golaunch = flag.String("golaunch", "", "the golaunch `FILE` to attack; default: this tree's")
+	batch    = flag.Int("batch", 64, "number of samples per rank and step")
+	spread   = flag.Float64("spread", 8, "duration of an attack in seconds")
+	golaunch = flag.String("golaunch", "", "the golaunch `FILE` to attack; \"\" builds this tree's")
 )
 
-// The limits that a run must keep.
 const (
-	slowest    = 1.2
-	mostMemory = 200e6 // bytes
-	otherUser  = 54321
+	maxRatio  = 1.2   // of the 99th percentiles of a step's time
+	maxMemory = 200e6 // bytes of a golaunch process
+	otherUser = 54321 // the uid of the second attacker
 )
 
+// roleVar is the environment variable that makes this program an attacker or a store.
 const roleVar = "GODDP_HOSTILE_ROLE"
 
 func main() {
@@ -60,7 +60,7 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// serve is the store that has nothing to do with the job, until stdin ends.
+// serve serves the store that is unrelated to the job, until stdin ends. It prints the store's address.
 func serve() error {
 	s, err := store.Listen("", &store.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -72,7 +72,7 @@ func serve() error {
 	return err
 }
 
-// binaries are the programs of a comparison, in a folder that every user can read.
+// binaries are the paths of the programs, in a folder that every user can read.
 type binaries struct{ dir, golaunch, mlp, self string }
 
 func build() (b binaries, err error) {
@@ -123,10 +123,11 @@ func compare() error {
 	return errors.Join(failures...)
 }
 
-// attacker compares the steps under attack of a user's process, and prints a row.
+// attacker runs the attacks of a process with this uid, compares steps and losses, and prints a row of
+// the table. It returns an error for each limit that is exceeded.
 func (b *binaries) attacker(uid uint32, quiet *result) error {
-	var took [2][]float64 // under attack on the other store, and on the job's
-	var ratios []float64  // of the runs
+	var took [2][]float64 // ms, of the steps under attack on the other store, and on the job's
+	var ratios []float64  // of each run's 99th percentiles
 	var memory float64
 	same := 0
 	for run := range *runs {
@@ -149,24 +150,24 @@ func (b *binaries) attacker(uid uint32, quiet *result) error {
 	if uid != uint32(os.Getuid()) {
 		who = "another uid"
 	}
-	apart, at := percentile(took[0], 99), percentile(took[1], 99)
+	other, own := percentile(took[0], 99), percentile(took[1], 99)
 	fmt.Printf("| %s | %d of %d runs | %.2f ms | %.2f ms | %.2f (%.2f to %.2f) | %.0f MB |\n",
-		who, same, *runs, apart, at, at/apart, slices.Min(ratios), slices.Max(ratios), memory/1e6)
+		who, same, *runs, other, own, own/other, slices.Min(ratios), slices.Max(ratios), memory/1e6)
 	var failures []error
 	if same != *runs {
 		failures = append(failures, fmt.Errorf("%d of %d runs have the losses of the undisturbed run", same, *runs))
 	}
-	if at/apart > slowest {
-		failures = append(failures, fmt.Errorf("the 99th percentile of a step is %.2f times that under the attack on the other store, at most %v", at/apart, slowest))
+	if own/other > maxRatio {
+		failures = append(failures, fmt.Errorf("the 99th percentile of a step is %.2f times that under the attack on the other store, at most %v", own/other, maxRatio))
 	}
-	if memory >= mostMemory {
-		failures = append(failures, fmt.Errorf("golaunch took %.0f MB, at most %.0f", memory/1e6, mostMemory/1e6))
+	if memory >= maxMemory {
+		failures = append(failures, fmt.Errorf("golaunch took %.0f MB, at most %.0f", memory/1e6, maxMemory/1e6))
 	}
 	return errors.Join(failures...)
 }
 
-// compareLosses says how a run's losses differ from those of the undisturbed one; "" if
-// they do not.
+// compareLosses describes how a run's losses differ from those of the undisturbed run. It returns "" if
+// they are equal.
 func compareLosses(want, got []string) string {
 	for i := range want {
 		if i >= len(got) || got[i] != want[i] {
@@ -181,21 +182,21 @@ func percentile(v []float64, p int) float64 {
 	return s[min(len(s)-1, len(s)*p/100)]
 }
 
-// result is what a run came to.
+// result is the result of a run.
 type result struct {
-	losses []string     // of rank 0's steps, then the digests of all ranks' parameters
+	losses []string     // of rank 0's steps; then a digest of each rank's parameters
 	took   [2][]float64 // ms, of the steps under attack on the other store, and on the job's
-	memory float64      // the peak of a golaunch process, in bytes
+	memory float64      // peak of a golaunch process, in bytes
 }
 
-// The attack alternates between the two stores every window steps. The first settles steps
-// after each change are not measured.
+// The attacker changes to the other store every window steps. The first settling steps after each
+// change are not measured.
 const (
-	window  = 20
-	settles = 4
+	window   = 20
+	settling = 4
 )
 
-// run trains once, under attack of a user's process unless uid is nil.
+// run trains once. Unless uid is nil, a process with that uid attacks the two stores.
 func (b *binaries) run(uid *uint32) (*result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -256,17 +257,17 @@ func (b *binaries) run(uid *uint32) (*result, error) {
 				}
 			}
 			at := *line.Step / window % 2
-			if *line.Step%window >= settles {
+			if *line.Step%window >= settling {
 				r.took[at] = append(r.took[at], line.MS)
 			}
 			if *line.Step%window == window-1 && attacker != nil {
-				attacker.in.Write([]byte{byte('0' + 1 - at)}) // the next window's
+				attacker.in.Write([]byte{byte('0' + 1 - at)}) // chooses the store of the next window
 			}
 		case line.Rank != nil:
 			digests = append(digests, fmt.Sprint(*line.Rank, line.Params))
 		}
 	}
-	slices.Sort(digests) // they come in any order
+	slices.Sort(digests) // the ranks print them in any order
 	r.losses = append(r.losses, digests...)
 	jobErr := job.Wait()
 	close(ended)
@@ -274,7 +275,7 @@ func (b *binaries) run(uid *uint32) (*result, error) {
 	if attacker != nil {
 		said := strings.TrimSpace(attacker.end())
 		if !strings.HasPrefix(said, "done") {
-			err = errors.Join(err, errors.New("the job ended before the attack was over: give it more steps"))
+			err = errors.Join(err, errors.New("the job ended before the attack: use more -steps"))
 		}
 		fmt.Fprintln(os.Stderr, said)
 	}
@@ -293,18 +294,18 @@ func freePort() (int, error) {
 	return ln.Addr().(*net.TCPAddr).Port, nil
 }
 
-// peakMemory is the largest peak of the memory of the processes that run a program, until
-// ended is closed, in bytes.
+// peakMemory watches the processes that run a program until ended is closed. It returns the largest of
+// their memory peaks, in bytes.
 func peakMemory(program string, ended <-chan struct{}) (peak float64) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		links, _ := filepath.Glob("/proc/[0-9]*/exe")
-		for _, link := range links {
-			if exe, err := os.Readlink(link); err != nil || exe != program {
+		exes, _ := filepath.Glob("/proc/[0-9]*/exe")
+		for _, exe := range exes {
+			if path, err := os.Readlink(exe); err != nil || path != program {
 				continue
 			}
-			status, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "status")) // empty of one that has just ended
+			status, _ := os.ReadFile(filepath.Join(filepath.Dir(exe), "status")) // empty if the process has just ended
 			var kib float64
 			if _, rest, ok := strings.Cut(string(status), "VmHWM:"); ok {
 				fmt.Sscan(rest, &kib)
@@ -319,7 +320,7 @@ func peakMemory(program string, ended <-chan struct{}) (peak float64) {
 	}
 }
 
-// process is one of this program in another role.
+// process is a process of this program in another role.
 type process struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -349,7 +350,7 @@ func (p *process) line() (string, error) {
 	return strings.TrimSpace(s), err
 }
 
-// end ends the process and returns what it said that was not read yet.
+// end ends the process and returns the rest of its output.
 func (p *process) end() string {
 	p.in.Close()
 	time.AfterFunc(5*time.Second, func() { p.cmd.Process.Kill() })

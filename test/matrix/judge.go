@@ -11,20 +11,20 @@ import (
 // verdict is a line of the table.
 type verdict struct {
 	way, types string
-	// What was measured, and the limits.
+	// The measured differences and their limits.
 	losses, lossLimit          float64
 	parameters, parameterLimit float64
-	differ                     int // ranks whose final parameters are not, to the bit, rank 0's
-	skips                      int // by how many the skipped steps of the ranks, and of a single process, differ
+	differ                     int // number of ranks whose final parameters differ from rank 0's in any bit
+	skips                      int // difference in the number of skipped steps, of a rank from the single process
 }
 
-// exact is the limit in float64.
-const exact = 1e-9
+// exactLimit is the limit in float64.
+const exactLimit = 1e-9
 
-// judge compares what rank 0 got, and what it knows of all ranks, with what a single
-// process got.
+// judge compares the outcome got of rank 0, and the shared part of all ranks' outcomes, with the single
+// process.
 func (r *recipe) judge(w way, want *reference, got *outcome, ranks []shared) verdict {
-	v := verdict{way: w.name, types: r.types(), lossLimit: exact, parameters: compare.Worst(want.final, got.final), parameterLimit: exact}
+	v := verdict{way: w.name, types: r.types(), lossLimit: exactLimit, parameters: compare.Worst(want.final, got.final), parameterLimit: exactLimit}
 	var losses []map[int]float64
 	var digests []string
 	for _, rank := range ranks {
@@ -32,19 +32,19 @@ func (r *recipe) judge(w way, want *reference, got *outcome, ranks []shared) ver
 		v.skips = max(v.skips, rank.Committed-want.Committed, want.Committed-rank.Committed)
 	}
 	v.differ = compare.Differing(digests)
-	v.losses = farthest(want.Losses, losses...)
+	v.losses = maxLossDifference(want.Losses, losses...)
 	switch {
-	case w.lossy > 0:
-		v.losses, v.lossLimit = math.Abs(r.last(losses...)/r.last(want.Losses)-1), w.lossy
+	case w.tolerance > 0:
+		v.losses, v.lossLimit = math.Abs(r.lastLoss(losses...)/r.lastLoss(want.Losses)-1), w.tolerance
 		v.parameterLimit = math.Inf(1)
-	case !r.exact():
+	case !r.isExact():
 		v.lossLimit, v.parameterLimit = 3*want.lossGap, 3*want.parameterGap
 	}
 	return v
 }
 
-// mean is that of the losses of those ranks that have made a step.
-func mean(step int, ranks []map[int]float64) float64 {
+// meanLoss returns the mean loss of a step over the ranks that made the step.
+func meanLoss(step int, ranks []map[int]float64) float64 {
 	sum, n := 0.0, 0.0
 	for _, losses := range ranks {
 		if l, ok := losses[step]; ok {
@@ -55,29 +55,30 @@ func mean(step int, ranks []map[int]float64) float64 {
 	return sum / n
 }
 
-// farthest is the greatest difference of a step's loss from the mean of the ranks'.
-func farthest(want map[int]float64, ranks ...map[int]float64) float64 {
+// maxLossDifference returns the largest difference of any step between the loss of want and the mean
+// loss of the ranks.
+func maxLossDifference(want map[int]float64, ranks ...map[int]float64) float64 {
 	greatest := 0.0
 	for step, w := range want {
-		greatest = max(greatest, math.Abs(mean(step, ranks)-w))
+		greatest = max(greatest, math.Abs(meanLoss(step, ranks)-w))
 	}
 	return greatest
 }
 
-// last is the mean loss of the last steps, through each batch once.
-func (r *recipe) last(ranks ...map[int]float64) (last float64) {
+// lastLoss returns the mean loss of the last steps, one step for each batch.
+func (r *recipe) lastLoss(ranks ...map[int]float64) (last float64) {
 	for i := range batches {
-		last += mean(r.steps-1-i, ranks) / batches
+		last += meanLoss(r.steps-1-i, ranks) / batches
 	}
 	return last
 }
 
-// ok is false for what is not a number.
+// ok reports whether all limits are met. It returns false if a difference or a limit is NaN.
 func (v verdict) ok() bool {
 	return v.losses <= v.lossLimit && v.parameters <= v.parameterLimit && v.differ == 0 && v.skips == 0
 }
 
-// row lays out a line.
+// row formats a line of the table.
 func row(columns ...any) string {
 	return strings.TrimRight(fmt.Sprintf("%-42s %-17s %8v %8v %10v %8v %6v %5v  %s", columns...), " ")
 }
@@ -91,9 +92,9 @@ func (v verdict) String() string {
 		}
 		return fmt.Sprintf("%.2g", x)
 	}
-	word := "ok"
+	result := "ok"
 	if !v.ok() {
-		word = "MISSED"
+		result = "MISSED"
 	}
-	return row(v.way, v.types, number(v.losses), number(v.lossLimit), number(v.parameters), number(v.parameterLimit), v.differ, v.skips, word)
+	return row(v.way, v.types, number(v.losses), number(v.lossLimit), number(v.parameters), number(v.parameterLimit), v.differ, v.skips, result)
 }

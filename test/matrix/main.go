@@ -10,7 +10,7 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-var only = flag.String("run", ".", "train only what a `REGEXP` matches: as in the table, WAY TYPE")
+var only = flag.String("run", ".", "train only the ways whose columns \"WAY TYPE\" match this `REGEXP`")
 
 func matrix(ctx context.Context) error {
 	pattern, err := regexp.Compile(*only)
@@ -25,13 +25,13 @@ func matrix(ctx context.Context) error {
 	if pg.Rank() == 0 {
 		fmt.Printf("ranks: %d, device: %v, backend: %s\n%s\n", pg.Size(), pg.Device(), pg.Backend(), header)
 	}
-	made, missed, j := 0, 0, newJob(pg)
+	count, missed, j := 0, 0, newJob(pg)
 	for _, c := range trials(pg.Device()) {
 		verdicts, err := c.run(ctx, j, pattern)
 		if err != nil {
 			return err
 		}
-		made += len(verdicts)
+		count += len(verdicts)
 		for _, v := range verdicts {
 			fmt.Println(v)
 			if !v.ok() {
@@ -39,7 +39,7 @@ func matrix(ctx context.Context) error {
 			}
 		}
 	}
-	if made == 0 && pg.Rank() == 0 {
+	if count == 0 && pg.Rank() == 0 {
 		return fmt.Errorf("-run %s matches nothing", *only)
 	}
 	if missed > 0 {
@@ -48,16 +48,16 @@ func matrix(ctx context.Context) error {
 	return nil
 }
 
-// run compares the ways that the pattern matches with a single process. Rank 0 gets
-// the verdicts.
+// run trains the trial in the ways that the pattern matches, and compares each with a single process. It
+// returns the verdicts on rank 0, and none on the other ranks.
 func (c trial) run(ctx context.Context, j *job, pattern *regexp.Regexp) (verdicts []verdict, err error) {
-	var alone *reference
+	var want *reference
 	for _, w := range c.ways {
 		if !pattern.MatchString(w.name + " " + c.types()) {
 			continue
 		}
-		if alone == nil {
-			if alone, err = c.alone(ctx, j); err != nil {
+		if want == nil {
+			if want, err = c.trainReference(ctx, j); err != nil {
 				return nil, fmt.Errorf("%s %s in a single process: %w", w.name, c.types(), err)
 			}
 		}
@@ -70,7 +70,7 @@ func (c trial) run(ctx context.Context, j *job, pattern *regexp.Regexp) (verdict
 			return nil, err
 		}
 		if j.Rank() == 0 {
-			verdicts = append(verdicts, c.judge(w, alone, got, ranks))
+			verdicts = append(verdicts, c.judge(w, want, got, ranks))
 		}
 	}
 	return verdicts, nil

@@ -24,8 +24,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestOnProcesses runs the tests of this package on real processes.
 func TestOnProcesses(t *testing.T) { commtest.Processes(t, 2, "GODDP_DEVICE=cpu") }
 
-// All ways, in fewer steps than the command makes.
-func TestMatrix(t *testing.T) {
+// TestEveryWayMeetsItsLimits trains in every way, in fewer steps than the command.
+func TestEveryWayMeetsItsLimits(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2) {
 		commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error {
 			all, j, lines := trials(pg.Device()), newJob(pg), 0
@@ -36,7 +36,7 @@ func TestMatrix(t *testing.T) {
 					return err
 				}
 				if pg.Rank() == 0 && len(verdicts) != len(c.ways) {
-					return fmt.Errorf("%d verdicts on %d ways", len(verdicts), len(c.ways))
+					return fmt.Errorf("%d verdicts for %d ways", len(verdicts), len(c.ways))
 				}
 				for _, v := range verdicts {
 					if lines++; !v.ok() {
@@ -52,8 +52,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// What is a little wrong is noticed.
-func TestMutants(t *testing.T) {
+// TestSmallMistakesMissALimit trains on the ranks with one small mistake each.
+func TestSmallMistakesMissALimit(t *testing.T) {
 	exact := recipe{params: device.Float64, steps: 20, optimizer: sgd}
 	uneven, branches := exact, exact
 	uneven.uneven = true
@@ -61,11 +61,11 @@ func TestMutants(t *testing.T) {
 	single, bf16, fp16 := exact, exact, exact
 	single.params = device.Float32
 	bf16.params, bf16.compute = device.BFloat16, device.Float32
-	fp16.params, fp16.compute, fp16.scaled = device.Float16, device.Float32, true
+	fp16.params, fp16.compute, fp16.scalesLoss = device.Float16, device.Float32, true
 	wide, long := bf16, single
-	wide.wide, long.steps = true, 60
+	wide.sumsInFloat32, long.steps = true, 60
 
-	// by changes the options of SGD on the ranks.
+	// by returns a mutation that changes the options of SGD on the ranks.
 	by := func(change func(o *optim.SGDOptions)) func(r *recipe, rank int) {
 		return func(r *recipe, rank int) {
 			r.optimizer = func(params []*nn.Parameter) (zero.Local, error) {
@@ -87,10 +87,10 @@ func TestMutants(t *testing.T) {
 		})
 	}
 	for _, c := range []struct {
-		way    way // its name is what is wrong
+		way    way // the name says the mistake; "nothing" is the case without one
 		recipe recipe
-		mutate func(r *recipe, rank int) // on the ranks
-		differ bool
+		mutate func(r *recipe, rank int) // changes the recipe of the ranks; nil changes nothing
+		differ bool                      // the ranks must end with different parameters
 	}{
 		{way: way{name: "nothing"}, recipe: exact},
 		{way: way{name: "gradients are summed", options: scaledBy(2)}, recipe: exact},
@@ -98,7 +98,7 @@ func TestMutants(t *testing.T) {
 		{way: way{name: "a learning rate off by 1e-6"}, recipe: exact, mutate: by(func(o *optim.SGDOptions) { o.LR *= 1 + 1e-6 })},
 		{way: way{name: "a learning rate off by 1e-5, in float32"}, recipe: long, mutate: by(func(o *optim.SGDOptions) { o.LR *= 1 + 1e-5 })},
 		{way: way{name: "no weight decay"}, recipe: exact, mutate: by(func(o *optim.SGDOptions) { o.WeightDecay = 0 })},
-		{way: way{name: "shards with another momentum on a rank", divided: true}, recipe: exact, mutate: func(r *recipe, rank int) {
+		{way: way{name: "shards with another momentum on a rank", usesZeRO: true}, recipe: exact, mutate: func(r *recipe, rank int) {
 			if rank == 1 {
 				by(func(o *optim.SGDOptions) { o.Momentum = 0.8 })(r, rank)
 			}
@@ -106,23 +106,23 @@ func TestMutants(t *testing.T) {
 		{way: way{name: "weights are not sent", options: with(ddp.Options{SkipInitSync: true})}, recipe: exact, differ: true},
 		{way: way{name: "nothing is reduced", options: hook(func() reducer.Hook { return commhook.Noop{} })}, recipe: exact, differ: true},
 		{way: way{name: "float16 in between, of float32", options: hook(func() reducer.Hook { return commhook.FP16(nil) })}, recipe: single},
-		{way: way{name: "replicas that part", options: hook(func() reducer.Hook {
+		{way: way{name: "replicas that diverge", options: hook(func() reducer.Hook {
 			return commhook.PostLocalSGD(&commhook.PostLocalSGDOptions{StartAfter: 10})
 		})}, recipe: exact, differ: true},
 		{way: way{name: "another branch", options: with(ddp.Options{FindUnusedParameters: true})}, recipe: branches, mutate: func(r *recipe, _ int) {
 			r.branch = func(rank, step int) int { return (rank + step + step/19) % 3 }
 		}},
-		{way: way{name: "divided by the active ranks"}, recipe: uneven, mutate: func(r *recipe, _ int) { r.byActive = true }},
-		{way: way{name: "shards divided by the active ranks", divided: true}, recipe: uneven, mutate: func(r *recipe, _ int) { r.byActive = true }},
+		{way: way{name: "divided by the active ranks"}, recipe: uneven, mutate: func(r *recipe, _ int) { r.dividesByActive = true }},
+		{way: way{name: "shards divided by the active ranks", usesZeRO: true}, recipe: uneven, mutate: func(r *recipe, _ int) { r.dividesByActive = true }},
 		{way: way{name: "no masters"}, recipe: bf16, mutate: by(func(o *optim.SGDOptions) { o.MasterWeights = false })},
 		{way: way{name: "reduced in bfloat16"}, recipe: wide},
-		{way: way{name: "no loss scale"}, recipe: fp16, mutate: func(r *recipe, _ int) { r.scaled = false }},
-		{way: way{name: "a hook that loses, of sums", options: scaledBy(1.05), lossy: 0.001}, recipe: long},
+		{way: way{name: "no loss scale"}, recipe: fp16, mutate: func(r *recipe, _ int) { r.scalesLoss = false }},
+		{way: way{name: "a hook that loses, of sums", options: scaledBy(1.05), tolerance: 0.001}, recipe: long},
 	} {
 		t.Run(c.way.name, func(t *testing.T) {
 			commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
 				j := newJob(pg)
-				want, err := c.recipe.alone(t.Context(), j)
+				want, err := c.recipe.trainReference(t.Context(), j)
 				if err != nil {
 					return err
 				}
@@ -140,7 +140,7 @@ func TestMutants(t *testing.T) {
 				}
 				v := c.recipe.judge(c.way, want, got, ranks)
 				t.Log(v)
-				if right := c.way.name == "nothing"; v.ok() != right || (v.differ > 0) != c.differ {
+				if isRight := c.way.name == "nothing"; v.ok() != isRight || (v.differ > 0) != c.differ {
 					t.Errorf("ok: %v, %d ranks differ", v.ok(), v.differ)
 				}
 				return nil
@@ -149,7 +149,7 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotANumberMisses(t *testing.T) {
+func TestNaNMissesTheLimit(t *testing.T) {
 	nan := math.NaN()
 	for _, v := range []verdict{
 		{losses: nan, lossLimit: 1}, {lossLimit: nan}, {parameters: nan, parameterLimit: math.Inf(1)}, {parameterLimit: nan},
@@ -158,10 +158,10 @@ func TestWhatIsNotANumberMisses(t *testing.T) {
 			t.Error(v)
 		}
 	}
-	if x := farthest(map[int]float64{0: 1, 1: 1}, map[int]float64{0: nan, 1: 1}); !math.IsNaN(x) {
-		t.Errorf("losses with a NaN are %v away", x)
+	if x := maxLossDifference(map[int]float64{0: 1, 1: 1}, map[int]float64{0: nan, 1: 1}); !math.IsNaN(x) {
+		t.Errorf("the difference of losses with a NaN is %v", x)
 	}
-	if x := farthest(map[int]float64{0: 1}, map[int]float64{}); !math.IsNaN(x) {
-		t.Errorf("losses that no rank has are %v away", x)
+	if x := maxLossDifference(map[int]float64{0: 1}, map[int]float64{}); !math.IsNaN(x) {
+		t.Errorf("the difference of losses that no rank has is %v", x)
 	}
 }

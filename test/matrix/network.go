@@ -10,24 +10,23 @@ import (
 
 const width = 64
 
-// network is Linear-ReLU-Linear-ReLU-Linear, of which the second Linear may have
-// several peers.
+// network is Linear-ReLU-Linear-ReLU-Linear. The second Linear may be one of several branches.
 type network struct {
 	nn.Module
 	middle *choice
 }
 
-// choice is one of several modules at a time.
+// choice is a module whose Forward calls one of several branches.
 type choice struct {
-	nn.Module // all of them, for their parameters
+	nn.Module // holds the parameters of all branches
 	of        []nn.Module
-	now       int
+	now       int // the index of the branch that Forward calls
 }
 
 func (c *choice) Forward(x *autograd.Variable) *autograd.Variable { return c.of[c.now].Forward(x) }
 
-// network draws the weights from the seed. The biases of the hidden layers are three
-// standard deviations of what enters the ReLU, up and down in turn.
+// network makes the network and draws its weights from the seed. The biases of the hidden layers are
+// alternately plus and minus three standard deviations of the ReLU's input without bias.
 func (r *recipe) network(dev device.Device, seed uint64) (*network, error) {
 	o := nn.LinearOptions{Compute: r.compute}
 	square := 1.0 // mean square of a layer's inputs

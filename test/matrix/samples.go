@@ -9,19 +9,18 @@ import (
 )
 
 const (
-	rows    = 16 // samples of a rank in a step
+	rows    = 16 // number of samples of a rank in a step
 	batches = 4  // step t takes batch t mod batches
 )
 
-// job is the ranks, and the samples of all of them: rank r's in batch b begin with
-// the sample (b·ranks + r)·rows.
+// job holds the process group and the samples of all ranks. The samples of rank r in batch b begin with
+// number (b·ranks + r)·rows.
 type job struct {
 	*comm.ProcessGroup
 	x, y []float64
 }
 
-// newJob draws the inputs, and makes the targets what a network of one layer says of
-// them.
+// newJob draws the inputs, and computes the targets from them by a random network of one layer.
 func newJob(pg *comm.ProcessGroup) *job {
 	random := rand.New(rand.NewPCG(1, 2))
 	normal := func(n int, std float64) []float64 {
@@ -43,7 +42,7 @@ func newJob(pg *comm.ProcessGroup) *job {
 	return j
 }
 
-// samplesOf are the numbers of a rank's samples in a step.
+// samplesOf returns the numbers of a rank's samples in a step.
 func samplesOf(rank, ranks, step int) []int {
 	numbers := make([]int, rows)
 	for i := range numbers {
@@ -52,20 +51,20 @@ func samplesOf(rank, ranks, step int) []int {
 	return numbers
 }
 
-// part is the samples of a pass, and the rank that they are of if it is one's.
+// part holds the numbers of the samples of a pass. If they all belong to one rank, rank is that rank.
 type part struct {
 	rank    int
 	numbers []int
 }
 
-// pass is one through the samples of a part.
+// pass makes a pass over the samples of a part.
 func (j *job) pass(r *recipe, step int, p part, weight float64) pass {
 	matrix := func(from []float64) *autograd.Variable {
 		var data []float64
 		for _, n := range p.numbers {
 			data = append(data, from[n*width:][:width]...)
 		}
-		if r.exact() {
+		if r.isExact() {
 			return autograd.FromSlice(j.Device(), data, len(p.numbers), width)
 		}
 		short := make([]float32, len(data))

@@ -11,26 +11,26 @@ import (
 	"github.com/goddp/goddp/test/internal/compare"
 )
 
-// outcome is what training led to, on one rank or in a single process.
+// outcome is the result of training, on one rank or in a single process.
 type outcome struct {
 	shared
-	final [][]float64 // parameters
+	final [][]float64 // the final parameters
 }
 
-// shared is the part that rank 0 learns of every rank.
+// shared is the part of an outcome that every rank sends to rank 0.
 type shared struct {
-	Losses    map[int]float64 // by step, of those that the rank had samples for
-	Committed int             // steps that were not skipped
+	Losses    map[int]float64 // by step, of the steps for which the rank had samples
+	Committed int             // number of steps that were not skipped
 	Digest    string          // SHA-256 of the final parameters
 }
 
-// model is the network, wrapped or by itself.
+// model is the network, with or without ddp.
 type model interface {
 	Forward(x *autograd.Variable) *autograd.Variable
 	NoSync(f func() error) error
 }
 
-// optimizer is what drives a step.
+// optimizer is the optimizer that a trainer steps.
 type optimizer interface {
 	optim.Optimizer
 	optim.ScaledStepper
@@ -47,21 +47,21 @@ type trainer struct {
 	got    outcome
 }
 
-// trainer is one that lacks its model and its optimizer.
+// trainer makes a trainer. The caller must set its model and its optimizer.
 func (r *recipe) trainer(net *network) (*trainer, error) {
-	scaler, err := amp.NewScaler(&amp.Options{Disabled: !r.scaled, InitScale: 0x1p40, BackoffFactor: 0x1p-28})
+	scaler, err := amp.NewScaler(&amp.Options{Disabled: !r.scalesLoss, InitScale: 0x1p40, BackoffFactor: 0x1p-28})
 	return &trainer{net: net, scaler: scaler, got: outcome{shared: shared{Losses: map[int]float64{}}}}, err
 }
 
-// pass is one through a part of a step's samples.
+// pass is a forward and backward pass over a part of a step's samples.
 type pass struct {
 	x, y   *autograd.Variable
 	branch int
-	weight float64 // of its mean loss among those of the step
+	weight float64 // the factor of the pass's mean loss in the loss of the step
 }
 
-// step goes through all passes and changes the parameters by the sum of their
-// gradients times factor. Gradients are reduced behind the last.
+// step makes all passes and one optimizer step with the sum of their gradients times factor. Gradients
+// are reduced in the last pass.
 func (t *trainer) step(ctx context.Context, step int, passes []pass, factor float64) error {
 	sum := 0.0
 	one := func(p pass) error {
@@ -92,7 +92,7 @@ func (t *trainer) step(ctx context.Context, step int, passes []pass, factor floa
 	return nil
 }
 
-// finish is the outcome, when all steps are made.
+// finish returns the outcome. Call it once, after the last step.
 func (t *trainer) finish(ctx context.Context) (*outcome, error) {
 	t.got.Committed, _ = t.opt.Committed()
 	var err error

@@ -8,22 +8,22 @@ import (
 	"github.com/goddp/goddp/ddp/zero"
 )
 
-// way is how several ranks train a recipe.
+// way says how several ranks train a recipe.
 type way struct {
-	name    string
-	passes  int      // of a step, all but the last within NoSync; 0: 1
-	options settings // nil: a bucket for each layer
-	divided bool     // the optimizer's state
-	lossy   float64  // how far, as a part of them, the last losses may be off; 0: nothing is lost
+	name      string
+	passes    int      // of a step; all but the last run in NoSync; 0 means 1
+	options   settings // nil means a bucket for each layer
+	usesZeRO  bool     // divide the optimizer's state among the ranks
+	tolerance float64  // the relative difference that the last losses may have; 0 for a lossless way
 }
 
-// settings make the options of a model.
+// settings is a function that makes the options of a model.
 type settings func(pg *comm.ProcessGroup) (*ddp.Options, error)
 
 // small is the BucketCapMB that gives each layer a bucket.
 const small = 0.01
 
-// train leads one rank through all steps.
+// train trains the recipe on this rank. Every rank calls it.
 func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 	options := w.options
 	if options == nil {
@@ -33,7 +33,7 @@ func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Other weights elsewhere: wrapping makes the ranks alike.
+	// Each rank draws different weights: ddp.New must give all ranks those of rank 0.
 	net, err := r.network(j.Device(), uint64(1+j.Rank()))
 	if err != nil {
 		return nil, err
@@ -43,14 +43,14 @@ func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 		return nil, err
 	}
 	var join func(f func() error) error
-	if w.divided {
+	if w.usesZeRO {
 		m, opt, err := zero.New(net, j.ProcessGroup, r.optimizer, o)
 		if err != nil {
 			return nil, err
 		}
 		t.model, t.opt = m, opt
 		join = func(f func() error) error {
-			return m.Join(&zero.JoinOptions{Disabled: !r.uneven, DivideByActive: r.byActive}, f)
+			return m.Join(&zero.JoinOptions{Disabled: !r.uneven, DivideByActive: r.dividesByActive}, f)
 		}
 	} else {
 		m, err := ddp.New(net, j.ProcessGroup, o)
@@ -63,7 +63,7 @@ func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 		}
 		t.model, t.opt = m, opt
 		join = func(f func() error) error {
-			return m.Join(&ddp.JoinOptions{Disabled: !r.uneven, DivideByActive: r.byActive, Optimizer: opt}, f)
+			return m.Join(&ddp.JoinOptions{Disabled: !r.uneven, DivideByActive: r.dividesByActive, Optimizer: opt}, f)
 		}
 	}
 	for epoch := range epochs {
@@ -75,10 +75,10 @@ func (w way) train(ctx context.Context, j *job, r recipe) (*outcome, error) {
 	return t.finish(ctx)
 }
 
-// loop makes the steps from up to to, as far as this rank has samples.
+// loop makes the steps [from, to), until this rank has no samples left.
 func (w way) loop(ctx context.Context, j *job, r recipe, t *trainer, from, to int) error {
 	n := max(w.passes, 1)
-	for step := from; step < to && r.has(j.Rank(), j.Size(), step); step++ {
+	for step := from; step < to && r.hasSamples(j.Rank(), j.Size(), step); step++ {
 		numbers := samplesOf(j.Rank(), j.Size(), step)
 		var passes []pass
 		for i := range n {

@@ -1,12 +1,11 @@
-// Command parity trains what torch_parity.py has trained with PyTorch DDP, from
-// the same weights and samples on as many ranks, and compares the two:
+// Command parity repeats trainings that torch_parity.py has made with PyTorch DDP, from the same
+// weights and samples on as many ranks, and compares the results:
 //
 //	golaunch --nproc-per-node 2 torch_parity.py --out DIR
 //	golaunch --nproc-per-node 2 parity DIR/*.safetensors
 //
-// test/parity.sh runs both. Rank 0 prints a line for each quantity of each
-// case; the exit code is 1 when a limit is missed. For the limits see
-// [training.limits].
+// test/parity.sh runs both. Rank 0 prints a line for each quantity of each case. The exit code is 1 if
+// a quantity misses its limit; [training.limits] returns the limits.
 package main
 
 import (
@@ -47,7 +46,8 @@ func parity(ctx context.Context) error {
 	return nil
 }
 
-// run trains the case of a recording. Rank 0 gets the checks.
+// run trains the case of a recording and compares it with PyTorch. It returns the checks on rank 0, and
+// none on the other ranks.
 func run(ctx context.Context, pg *comm.ProcessGroup, path string) ([]check, error) {
 	rec, err := openRecording(path)
 	if err != nil {
@@ -55,10 +55,10 @@ func run(ctx context.Context, pg *comm.ProcessGroup, path string) ([]check, erro
 	}
 	defer rec.Close()
 	if rec.World != pg.Size() {
-		return nil, fmt.Errorf("PyTorch had %d ranks, here are %d", rec.World, pg.Size())
+		return nil, fmt.Errorf("PyTorch had %d ranks, this job has %d", rec.World, pg.Size())
 	}
 	if here := os.Getenv("GODDP_ALLOW_TF32") == "1"; rec.TF32 != here {
-		return nil, fmt.Errorf("TF32 was allowed to PyTorch: %v; here, by GODDP_ALLOW_TF32: %v", rec.TF32, here)
+		return nil, fmt.Errorf("PyTorch allowed TF32: %v; this job, by GODDP_ALLOW_TF32: %v", rec.TF32, here)
 	}
 	switch rec.DType {
 	case "float32":

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const ranks = 2
 
-// record lets PyTorch train all small cases, and returns their files.
+// record runs torch_parity.py, which trains all small cases with PyTorch, and returns its files.
 func record(t *testing.T) []string {
 	t.Helper()
 	python := testpython.Require(t, "import torch.distributed as d; d.TCPStore")
@@ -54,8 +54,8 @@ func runAll(t *testing.T, path string) map[string]check {
 	return checks
 }
 
-// goddp trains as PyTorch does; and a recording that is a little off in one
-// place is noticed, by the quantity that it belongs to.
+// TestParityWithPyTorch trains all small cases and checks the limits. Then it changes one element of each
+// recording, and checks that only the quantity to which the element belongs misses its limit.
 func TestParityWithPyTorch(t *testing.T) {
 	files := record(t)
 	for _, path := range files {
@@ -78,7 +78,7 @@ func TestParityWithPyTorch(t *testing.T) {
 	for tensor, quantity := range map[string]string{"gradient/2.bias": "first gradients", "loss": "losses", "final/4.weight": "final parameters"} {
 		for _, path := range files {
 			t.Run(fmt.Sprintf("%s/%s is off", filepath.Base(path), tensor), func(t *testing.T) {
-				for _, c := range runAll(t, spoil(t, path, tensor)) {
+				for _, c := range runAll(t, changeElement(t, path, tensor)) {
 					if c.ok() == (c.quantity == quantity) {
 						t.Error(c)
 					}
@@ -88,8 +88,9 @@ func TestParityWithPyTorch(t *testing.T) {
 	}
 }
 
-// spoil copies a recording with one element of a tensor off by 1e-4.
-func spoil(t *testing.T, path, tensor string) string {
+// changeElement copies a recording, adds 1e-4 to the first element of a tensor, and returns the path of
+// the copy.
+func changeElement(t *testing.T, path, tensor string) string {
 	t.Helper()
 	r, err := openRecording(path)
 	if err != nil {
@@ -111,14 +112,14 @@ func spoil(t *testing.T, path, tensor string) string {
 	default:
 		t.Fatalf("tensor %q is of %q", tensor, e.DType)
 	}
-	spoilt := filepath.Join(t.TempDir(), "spoilt.safetensors")
-	if err := os.WriteFile(spoilt, data, 0o600); err != nil {
+	changed := filepath.Join(t.TempDir(), "changed.safetensors")
+	if err := os.WriteFile(changed, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return spoilt
+	return changed
 }
 
-func TestLimits(t *testing.T) {
+func TestLimitsByTypeAndGap(t *testing.T) {
 	var gap training
 	gap.Gap.Gradient, gap.Gap.Loss, gap.Gap.Parameter = 1, 2, 3
 	float64s, float32s, tf32 := gap, gap, gap
@@ -132,18 +133,17 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotANumberMisses(t *testing.T) {
+func TestNaNMissesTheLimit(t *testing.T) {
 	nan := math.NaN()
 	if c := (check{measured: nan, limit: fixed(1)}); c.ok() {
-		t.Errorf("%v is within %v", c.measured, c.limit.value)
+		t.Errorf("%v meets the limit %v", c.measured, c.limit.value)
 	}
-	if x := farthest([]float64{1, 1}, []shared{{Losses: []float64{nan, 1}}}); !math.IsNaN(x) {
-		t.Errorf("losses with a NaN are %v away", x)
+	if x := maxLossDifference([]float64{1, 1}, []shared{{Losses: []float64{nan, 1}}}); !math.IsNaN(x) {
+		t.Errorf("the difference of losses with a NaN is %v", x)
 	}
 }
 
-// A file that is no recording is an error.
-func TestSpoiltFiles(t *testing.T) {
+func TestInvalidRecordingIsAnError(t *testing.T) {
 	for name, data := range map[string]string{
 		"empty":          "",
 		"short":          "\x40\x00\x00\x00\x00\x00\x00\x00{}",
@@ -157,7 +157,7 @@ func TestSpoiltFiles(t *testing.T) {
 		}
 		if r, err := openRecording(path); err == nil {
 			r.Close()
-			t.Errorf("%s: opened", name)
+			t.Errorf("openRecording returned no error for a file that is %s", name)
 		}
 	}
 }

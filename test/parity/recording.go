@@ -8,29 +8,29 @@ import (
 	"os"
 )
 
-// recording is a file of torch_parity.py, in the safetensors format: a
-// length of eight bytes, a JSON header of that length, raw data.
+// recording is a file of torch_parity.py in the safetensors format: eight bytes that hold the length of
+// the header, a JSON header, and raw data.
 type recording struct {
 	training
 	file    *os.File
-	data    int64 // where the raw data begins
+	data    int64 // the offset of the raw data
 	tensors map[string]entry
 }
 
-// training is how PyTorch trained: torch_parity.py explains.
+// training holds the settings with which PyTorch trained; torch_parity.py explains them.
 type training struct {
 	Name, DType, Loss     string
 	TF32                  bool
 	Widths                []int
 	World, Steps          int
-	Batch, Batches, Micro int // samples per rank and step; recorded batches; passes per step
+	Batch, Batches, Micro int // samples per rank and step; number of recorded batches; passes per step
 	LR, Momentum          float64
 	WeightDecay           float64 `json:"weight_decay"`
 	BucketCapMB           float64 `json:"bucket_cap_mb"`
 	Gap                   struct{ Loss, Gradient, Parameter float64 }
 }
 
-// entry is a tensor's place in the file.
+// entry is the header's entry for a tensor.
 type entry struct {
 	DType   string
 	Shape   []int
@@ -95,7 +95,7 @@ func read[T float32 | float64 | int64](r *recording, name string) ([]T, error) {
 	return data, nil
 }
 
-// readAll returns the tensors of a group: "gradient/" and each name.
+// readAll returns the tensors "group/name" for all names, such as "gradient/0.weight".
 func readAll[T float32 | float64](r *recording, group string, names []string) ([][]T, error) {
 	all := make([][]T, len(names))
 	for i, name := range names {

@@ -12,21 +12,22 @@ import (
 	"github.com/goddp/goddp/test/internal/compare"
 )
 
-// outcome is what training led to on one rank.
+// outcome is the result of training on one rank.
 type outcome struct {
 	shared
-	buckets          int
-	names            []string    // of the parameters
-	gradients, final [][]float64 // by parameter: reduced in the first step, and at the end
+	buckets   int         // number of buckets
+	names     []string    // of the parameters
+	gradients [][]float64 // by parameter, reduced, of the first step
+	final     [][]float64 // the final parameters
 }
 
-// shared is the part that rank 0 learns of every rank.
+// shared is the part of an outcome that every rank sends to rank 0.
 type shared struct {
 	Losses []float64 // of the rank's own samples, by step
 	Digest string    // SHA-256 of the final parameters
 }
 
-// train trains as PyTorch did.
+// train repeats PyTorch's training.
 func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec *recording) (*outcome, error) {
 	loss, ok := criteria[rec.Loss]
 	if !ok {
@@ -76,6 +77,7 @@ func train[T float32 | float64](ctx context.Context, pg *comm.ProcessGroup, rec 
 	return got, nil
 }
 
+// criterion is a loss function.
 type criterion func(pred, target *autograd.Variable) *autograd.Variable
 
 var criteria = map[string]criterion{
@@ -83,11 +85,11 @@ var criteria = map[string]criterion{
 	"cross_entropy": func(logits, labels *autograd.Variable) *autograd.Variable { return nn.CrossEntropyLoss(logits, labels) },
 }
 
-// microBatch is the samples of one pass.
+// microBatch holds the samples of one pass.
 type microBatch struct{ x, y *autograd.Variable }
 
-// pass goes forward and backward through all of a batch, reduces the gradients
-// behind the last part, and returns the mean loss.
+// pass makes a forward and backward pass over each micro-batch of a batch, and returns the mean loss. The
+// last backward pass reduces the gradients.
 func pass(ctx context.Context, model *ddp.Model, loss criterion, batch []microBatch) (mean float64, err error) {
 	one := func(m microBatch) error {
 		l := autograd.MulScalar(loss(model.Forward(m.x), m.y), 1/float64(len(batch)))
@@ -108,8 +110,8 @@ func pass(ctx context.Context, model *ddp.Model, loss criterion, batch []microBa
 	return mean, err
 }
 
-// network has the recorded weights on rank 0, and zeros on the others: it is
-// for ddp.New to make them equal.
+// network makes the network with the recorded weights on rank 0 and with zeros on the other ranks, so
+// that ddp.New must send rank 0's weights to them.
 func network[T float32 | float64](rec *recording, pg *comm.ProcessGroup) (nn.Module, error) {
 	parameter := func(layer int, name string, shape ...int) (*nn.Parameter, error) {
 		data, err := read[T](rec, fmt.Sprintf("initial/%d.%s", layer, name))
@@ -142,7 +144,7 @@ func network[T float32 | float64](rec *recording, pg *comm.ProcessGroup) (nn.Mod
 // load returns this rank's samples, by batch and pass.
 func load[T float32 | float64](rec *recording, pg *comm.ProcessGroup) ([][]microBatch, error) {
 	dev, rows := pg.Device(), rec.Batch/rec.Micro
-	// matrix returns what makes the rows behind a number of others a variable.
+	// matrix reads a tensor. It returns a function that makes a variable of its rows [from, from+rows).
 	matrix := func(name string, width int) (func(from int) *autograd.Variable, error) {
 		data, err := read[T](rec, name)
 		return func(from int) *autograd.Variable {

@@ -1,13 +1,13 @@
-// Command stop is the campaign of stop requests: it starts a training on several ranks
-// again and again, sends SIGTERM or SIGINT at a random time, and checks that all ranks
-// save the same step, that golaunch counts the end as asked for, and how long it takes.
+// Command stop is the campaign of stop requests. It starts many training jobs on several ranks, sends
+// each SIGTERM or SIGINT at a random time, and checks that all ranks save the same step and that
+// golaunch does not report the end as a failure. It also measures the time from signal to exit.
 //
 //	go run ./test/stop                  100 jobs of 4 ranks on the CPU
-//	go run ./test/stop -n 10 -v         with the output of each
+//	go run ./test/stop -n 10 -v         10 jobs, with the output of each
 //
-// The jobs take turns: package ddp and package ddp/zero; even inputs, uneven ones within
-// Join, and two passes to a step; the signal to golaunch, and to one rank alone, with
-// restarts allowed. The exit code is 1 if a job ended otherwise than it should.
+// The jobs differ: in the package (ddp or ddp/zero), in the inputs (even, uneven in Join, or two
+// passes to a step), and in the target of the signal (golaunch, or one rank under a golaunch that may
+// restart). The exit code is 1 if a job did not end as it must.
 package main
 
 import (
@@ -26,11 +26,11 @@ import (
 )
 
 func main() {
-	n := flag.Int("n", 100, "jobs")
-	ranks := flag.Int("ranks", 4, "ranks of each job")
-	within := flag.Duration("within", 300*time.Millisecond, "signal at a random `time` from all ranks' first step on")
-	seed := flag.Uint64("seed", 1, "of those times")
-	verbose := flag.Bool("v", false, "show the output of each job")
+	n := flag.Int("n", 100, "number of jobs")
+	ranks := flag.Int("ranks", 4, "number of ranks of each job")
+	latest := flag.Duration("latest", 300*time.Millisecond, "the latest `time` of the signal, after the first step of all ranks")
+	seed := flag.Uint64("seed", 1, "seed of the random times")
+	verbose := flag.Bool("v", false, "print the output of each job")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -43,7 +43,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "stop:", err)
 		os.Exit(1)
 	}
-	failed := campaign(ctx, bin, *n, *ranks, *within, *seed, *verbose)
+	failed := campaign(ctx, bin, *n, *ranks, *latest, *seed, *verbose)
 	os.RemoveAll(bin)
 	if failed > 0 {
 		os.Exit(1)
@@ -60,14 +60,15 @@ func build(ctx context.Context, dir string) error {
 	return nil
 }
 
-// campaign runs jobs and returns how many ended otherwise than they should.
-func campaign(ctx context.Context, bin string, n, ranks int, within time.Duration, seed uint64, verbose bool) (failed int) {
+// campaign runs n jobs and returns how many did not end as they must. Each gets its signal at a random
+// time, at most latest after the first step of all ranks.
+func campaign(ctx context.Context, bin string, n, ranks int, latest time.Duration, seed uint64, verbose bool) (failed int) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	var times []time.Duration
 	steps := map[int]bool{}
 	for k := 0; k < n && ctx.Err() == nil; k++ {
 		j := draw(k, ranks, r)
-		e, err := j.run(ctx, bin, time.Duration(r.Int64N(int64(within))))
+		e, err := j.run(ctx, bin, time.Duration(r.Int64N(int64(latest))))
 		if verbose {
 			fmt.Printf("job %d: %v\n%s", k, j, e.output)
 		}
@@ -94,38 +95,39 @@ func campaign(ctx context.Context, bin string, n, ranks int, within time.Duratio
 	return failed
 }
 
-// job is a training that is asked to stop.
+// job is a training job that gets a signal.
 type job struct {
-	ranks    int
-	args     []string       // of the worker
-	launcher []string       // of golaunch
-	signal   syscall.Signal // that it is sent
-	alone    int            // the rank that gets it alone; -1: golaunch does
+	ranks        int
+	workerArgs   []string
+	launcherArgs []string
+	signal       syscall.Signal
+	target       int // the rank that gets the signal; -1 for golaunch
 }
 
 func (j job) String() string {
 	to := "golaunch"
-	if j.alone >= 0 {
-		to = fmt.Sprintf("rank %d alone", j.alone)
+	if j.target >= 0 {
+		to = fmt.Sprintf("rank %d alone", j.target)
 	}
-	return fmt.Sprintf("%v to %s %v, worker %v", j.signal, to, j.launcher, j.args)
+	return fmt.Sprintf("%v to %s %v, worker %v", j.signal, to, j.launcherArgs, j.workerArgs)
 }
 
-// draw makes job k. Each half, third and quarter of the jobs has a trait of its own.
+// draw makes job k: a half of the jobs uses ddp/zero, a third each Join and accumulation, a half
+// signals one rank, and a fifth sends SIGINT.
 func draw(k, ranks int, r *rand.Rand) job {
-	j := job{ranks: ranks, signal: syscall.SIGTERM, alone: -1}
+	j := job{ranks: ranks, signal: syscall.SIGTERM, target: -1}
 	if k%2 == 1 {
-		j.args = append(j.args, "-zero")
+		j.workerArgs = append(j.workerArgs, "-zero")
 	}
 	switch k % 3 {
 	case 1:
-		j.args = append(j.args, "-join")
+		j.workerArgs = append(j.workerArgs, "-join")
 	case 2:
-		j.args = append(j.args, "-every", "2")
+		j.workerArgs = append(j.workerArgs, "-every", "2")
 	}
 	if k%4 >= 2 {
-		j.launcher = append(j.launcher, "--max-restarts", "2")
-		j.alone = r.IntN(ranks)
+		j.launcherArgs = append(j.launcherArgs, "--max-restarts", "2")
+		j.target = r.IntN(ranks)
 	}
 	if k%5 == 4 {
 		j.signal = syscall.SIGINT
@@ -133,22 +135,23 @@ func draw(k, ranks int, r *rand.Rand) job {
 	return j
 }
 
-// end is how a job ended.
+// end describes the end of a job.
 type end struct {
-	output string // of golaunch and all ranks
-	code   int
-	took   time.Duration // from the signal on
+	output string        // of golaunch and all ranks
+	code   int           // golaunch's exit code
+	took   time.Duration // from the signal to golaunch's exit
 }
 
-// jobTimeout bounds a job.
+// jobTimeout is the longest time that a job may take.
 const jobTimeout = 2 * time.Minute
 
-// run starts the job, has it train for a while, signals it and waits for its end.
+// run starts the job, waits until all ranks train and then for the given time, sends the signal, and
+// waits for the job's end.
 func (j job) run(ctx context.Context, bin string, wait time.Duration) (e end, err error) {
 	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
 	defer cancel()
-	args := append([]string{"--nproc-per-node", fmt.Sprint(j.ranks)}, j.launcher...)
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "golaunch"), append(append(args, filepath.Join(bin, "worker")), j.args...)...)
+	args := append([]string{"--nproc-per-node", fmt.Sprint(j.ranks)}, j.launcherArgs...)
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "golaunch"), append(append(args, filepath.Join(bin, "worker")), j.workerArgs...)...)
 	cmd.Env = append(os.Environ(), "GODDP_DEVICE=cpu")
 	cmd.WaitDelay = 10 * time.Second
 	out := newOutput()
@@ -167,8 +170,8 @@ func (j job) run(ctx context.Context, bin string, wait time.Duration) (e end, er
 			return ctx.Err()
 		}
 		to := cmd.Process.Pid
-		if j.alone >= 0 {
-			to = pids[j.alone]
+		if j.target >= 0 {
+			to = pids[j.target]
 		}
 		return syscall.Kill(to, j.signal)
 	}()
@@ -180,27 +183,27 @@ func (j job) run(ctx context.Context, bin string, wait time.Duration) (e end, er
 	return end{out.String(), cmd.ProcessState.ExitCode(), time.Since(signalled)}, err
 }
 
-// judge returns the step that all ranks saved.
+// judge returns the step that all ranks saved, or an error if the job did not end as it must.
 func (j job) judge(e end) (step int, err error) {
 	if want := 128 + int(j.signal); e.code != want {
 		return 0, fmt.Errorf("exit code %d, want %d", e.code, want)
 	}
 	for _, text := range []string{"failed", "error:", "restart "} {
 		if strings.Contains(e.output, text) {
-			return 0, fmt.Errorf("it says %q", text)
+			return 0, fmt.Errorf("the output contains %q", text)
 		}
 	}
-	if n := strings.Count(e.output, "to finish the step"); j.alone < 0 && n != 1 {
-		return 0, fmt.Errorf("it says %d times what it waits for", n)
+	if n := strings.Count(e.output, "to finish the step"); j.target < 0 && n != 1 {
+		return 0, fmt.Errorf("golaunch says %d times, not once, that it waits for a step", n)
 	}
 	saves := map[int]string{}
 	for line := range strings.Lines(e.output) {
 		if _, said, ok := strings.Cut(line, "]: rank "); ok && strings.Contains(said, " saves ") {
 			var rank int
-			if _, err := fmt.Sscanf(said, "%d saves step %d whole true", &rank, &step); err != nil {
+			if _, err := fmt.Sscanf(said, "%d saves step %d consistent true", &rank, &step); err != nil {
 				return 0, fmt.Errorf("%q: %w", said, err)
 			}
-			if _, again := saves[rank]; again {
+			if _, isSaved := saves[rank]; isSaved {
 				return 0, fmt.Errorf("rank %d saves twice", rank)
 			}
 			_, saves[rank], _ = strings.Cut(said, " saves ")

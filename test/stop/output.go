@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// output is what a job writes; others may read it meanwhile.
+// output collects the output of a job. It is safe for concurrent use.
 type output struct {
 	mu      sync.Mutex
 	data    bytes.Buffer
-	written chan struct{} // of one: there is more
+	written chan struct{} // capacity 1; holds a value after a Write
 }
 
 func newOutput() *output { return &output{written: make(chan struct{}, 1)} }
@@ -33,9 +33,9 @@ func (o *output) String() string {
 	return o.data.String()
 }
 
-// await waits until ready says so of all that was written.
-func (o *output) await(ctx context.Context, ready func(said string) bool) error {
-	for !ready(o.String()) {
+// await waits until isReady returns true for the whole output so far.
+func (o *output) await(ctx context.Context, isReady func(said string) bool) error {
+	for !isReady(o.String()) {
 		select {
 		case <-o.written:
 		case <-ctx.Done():
@@ -45,7 +45,7 @@ func (o *output) await(ctx context.Context, ready func(said string) bool) error 
 	return nil
 }
 
-// pids waits until each rank has said which process it is.
+// pids waits until each rank has printed its process id, and returns the ids by rank.
 func (o *output) pids(ctx context.Context, ranks int) (pids []int, err error) {
 	found := 0
 	err = o.await(ctx, func(said string) bool {
@@ -62,7 +62,7 @@ func (o *output) pids(ctx context.Context, ranks int) (pids []int, err error) {
 		return found == ranks
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%d of %d ranks have begun: %w", found, ranks, err)
+		return nil, fmt.Errorf("%d of %d ranks have started: %w", found, ranks, err)
 	}
 	return pids, nil
 }

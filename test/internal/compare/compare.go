@@ -1,5 +1,4 @@
-// Package compare tells how far apart two trainings of one model have come: what the
-// commands in test/parity and test/matrix share.
+// Package compare compares the results of two trainings of one model. test/parity and test/matrix use it.
 package compare
 
 import (
@@ -13,7 +12,7 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// Values reads one variable of each parameter, such as its gradient.
+// Values reads one variable of each parameter: of selects it, such as (*nn.Parameter).Grad.
 func Values(ctx context.Context, params []*nn.Parameter, of func(*nn.Parameter) *autograd.Variable) ([][]float64, error) {
 	all := make([][]float64, len(params))
 	for i, p := range params {
@@ -25,18 +24,18 @@ func Values(ctx context.Context, params []*nn.Parameter, of func(*nn.Parameter) 
 	return all, nil
 }
 
-// Digest is the SHA-256 of values: equal where they are, to the bit.
+// Digest returns the SHA-256 of values. Two digests are equal if all bits of the values are.
 func Digest(values [][]float64) string {
 	sum := sha256.New()
 	for _, v := range values {
 		if err := binary.Write(sum, binary.LittleEndian, v); err != nil {
-			panic(err) // a hash takes everything
+			panic(err) // cannot happen: writing to a hash never fails
 		}
 	}
 	return fmt.Sprintf("%x", sum.Sum(nil))
 }
 
-// Differing counts the ranks whose digest is not rank 0's.
+// Differing counts the ranks whose digest differs from rank 0's.
 func Differing(digests []string) int {
 	n := 0
 	for _, d := range digests {
@@ -47,8 +46,8 @@ func Differing(digests []string) int {
 	return n
 }
 
-// Worst is the greatest ‖got - want‖/‖want‖ of a tensor, by Euclidean norm; NaN if
-// one is.
+// Worst returns the largest ‖got - want‖/‖want‖ of any tensor, by Euclidean norm. It returns NaN if that
+// of any tensor is NaN.
 func Worst[T float32 | float64](want [][]T, got [][]float64) float64 {
 	greatest := 0.0
 	for i := range want {

@@ -1,5 +1,5 @@
-// Command worker is the training program of the stop campaign: a small network, whose
-// ranks take different times for each step, until it is asked to stop.
+// Command worker is the training program of the stop campaign (test/stop). It trains a small network
+// until the ranks are asked to stop. The ranks take different times for each step.
 package main
 
 import (
@@ -23,11 +23,11 @@ import (
 
 var (
 	sharded = flag.Bool("zero", false, "divide the optimizer's state among the ranks")
-	heed    = flag.Bool("heed", true, "ask for stop requests")
-	join    = flag.Bool("join", false, "train within Join, where the last rank has no inputs from step 3 on")
-	every   = flag.Int("every", 1, "backward passes in a step, of which the last reduces")
-	stall   = flag.Int("stall", -1, "the `rank` that hangs in its step 5; -1: none")
-	saving  = flag.Duration("saving", 0, "how long it takes to save")
+	stops   = flag.Bool("call-stopping", true, "call Stopping before each step")
+	join    = flag.Bool("join", false, "train in Join; the last rank has no inputs from step 3 on")
+	every   = flag.Int("every", 1, "number of backward passes in a step; the last one reduces")
+	stall   = flag.Int("stall", -1, "the `rank` that hangs in its step 5; -1 for none")
+	saving  = flag.Duration("saving", 0, "how long saving takes")
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 	rows  = 8
 )
 
-// model is a module whose gradients are averaged, wrapped with shards or without.
+// model is a model of package ddp or of package ddp/zero.
 type model interface {
 	Forward(x *autograd.Variable) *autograd.Variable
 	NoSync(f func() error) error
@@ -43,11 +43,11 @@ type model interface {
 	Stopping() bool
 }
 
-// optimizer is what makes the steps.
+// optimizer is an optimizer of package optim or of package ddp/zero.
 type optimizer interface {
 	Step() error
 	ZeroGrad()
-	Committed() (steps int, whole bool)
+	Committed() (steps int, isConsistent bool)
 }
 
 func adamW(params []*nn.Parameter) (*optim.AdamW, error) {
@@ -94,10 +94,10 @@ func train(ctx context.Context) error {
 	return save(ctx, pg, m, opt)
 }
 
-// steps trains until the ranks stop.
+// steps trains until Stopping returns true, or for ever without -call-stopping.
 func steps(ctx context.Context, pg *comm.ProcessGroup, m model, opt optimizer) error {
 	r := rand.New(rand.NewPCG(uint64(pg.Rank()), uint64(os.Getpid())))
-	for step := 0; !*heed || !m.Stopping(); step++ {
+	for step := 0; !*stops || !m.Stopping(); step++ {
 		switch {
 		case step == 1:
 			fmt.Printf("rank %d is pid %d\n", pg.Rank(), os.Getpid())
@@ -105,7 +105,7 @@ func steps(ctx context.Context, pg *comm.ProcessGroup, m model, opt optimizer) e
 			return nil
 		case step == 5 && pg.Rank() == *stall:
 			fmt.Printf("rank %d hangs\n", pg.Rank())
-			select {} // also when its context ends
+			select {} // does not return when ctx ends
 		}
 		time.Sleep(time.Duration(r.IntN(3000)) * time.Microsecond)
 		pass := func() error { return nn.MSELoss(m.Forward(normal(pg.Device(), r)), normal(pg.Device(), r)).Backward() }
@@ -125,7 +125,7 @@ func steps(ctx context.Context, pg *comm.ProcessGroup, m model, opt optimizer) e
 	return nil
 }
 
-// save stands for a checkpoint: it says what it would hold.
+// save stands for saving a checkpoint. It prints the step and a digest of the parameters.
 func save(ctx context.Context, pg *comm.ProcessGroup, m model, opt optimizer) error {
 	if *saving > 0 {
 		fmt.Printf("rank %d begins saving\n", pg.Rank())
@@ -145,8 +145,8 @@ func save(ctx context.Context, pg *comm.ProcessGroup, m model, opt optimizer) er
 			return err
 		}
 	}
-	steps, whole := opt.Committed()
-	fmt.Printf("rank %d saves step %d whole %t params %x\n", pg.Rank(), steps, whole, sum.Sum(nil)[:8])
+	steps, isConsistent := opt.Committed()
+	fmt.Printf("rank %d saves step %d consistent %t params %x\n", pg.Rank(), steps, isConsistent, sum.Sum(nil)[:8])
 	return nil
 }
 

@@ -10,16 +10,18 @@ import (
 	"github.com/goddp/goddp/test/internal/compare"
 )
 
-// reference is what a single process comes to.
+// reference is the result of training in a single process.
 type reference struct {
 	*outcome
-	lossGap, parameterGap float64 // what two other orders of the samples change
+	lossGap, parameterGap float64 // the difference that two other orders of the samples make
 }
 
-// alone trains on rank 0; the others only take part in making its group.
-func (r *recipe) alone(ctx context.Context, j *job) (*reference, error) {
+// trainReference trains in a single process, on rank 0; it returns nil on the other ranks. If sums are
+// in float32, rank 0 is a group of one; every rank must call trainReference, because all of them take
+// part in making that group.
+func (r *recipe) trainReference(ctx context.Context, j *job) (*reference, error) {
 	var one *comm.ProcessGroup
-	if r.wide {
+	if r.sumsInFloat32 {
 		var err error
 		if one, err = j.Split(ctx, j.Rank(), 0); err != nil {
 			return nil, err
@@ -35,26 +37,26 @@ func (r *recipe) alone(ctx context.Context, j *job) (*reference, error) {
 	}
 	ref := &reference{outcome: want}
 	for _, loss := range want.Losses {
-		ref.lossGap = max(ref.lossGap, 0x1p-23*loss) // what Float32 can tell apart
+		ref.lossGap = max(ref.lossGap, 0x1p-23*loss) // the resolution of float32
 	}
 	for seed := range uint64(2) {
 		other, err := r.single(ctx, j, one, rand.New(rand.NewPCG(1, seed)))
 		if err != nil {
 			return nil, err
 		}
-		ref.lossGap = max(ref.lossGap, farthest(want.Losses, other.Losses))
+		ref.lossGap = max(ref.lossGap, maxLossDifference(want.Losses, other.Losses))
 		ref.parameterGap = max(ref.parameterGap, compare.Worst(want.final, other.final))
 	}
 	return ref, nil
 }
 
-// bare is a model that reduces nothing.
+// bare is a model without ddp: it reduces nothing.
 type bare struct{ *network }
 
 func (bare) NoSync(f func() error) error { return f() }
 
-// single trains on the samples of all ranks: in their order, or shuffled. The
-// process is a group of one, or in none.
+// single trains in one process on the samples of all ranks, in an order that shuffle draws unless it is
+// nil. It uses package ddp in the group one, or no ddp if one is nil.
 func (r *recipe) single(ctx context.Context, j *job, one *comm.ProcessGroup, shuffle *rand.Rand) (*outcome, error) {
 	net, err := r.network(j.Device(), 1)
 	if err != nil {
@@ -83,7 +85,7 @@ func (r *recipe) single(ctx context.Context, j *job, one *comm.ProcessGroup, shu
 			passes = append(passes, j.pass(r, step, p, 1/float64(len(parts))))
 		}
 		factor := 1.0
-		if !r.byActive {
+		if !r.dividesByActive {
 			factor = float64(active) / float64(j.Size())
 		}
 		if err := t.step(ctx, step, passes, factor); err != nil {
@@ -93,24 +95,24 @@ func (r *recipe) single(ctx context.Context, j *job, one *comm.ProcessGroup, shu
 	return t.finish(ctx)
 }
 
-// parts are a step's samples, by passes of one size, and how many ranks have some.
+// parts returns the passes of a step, all of one size, and the number of ranks that have samples. There
+// is one pass for all samples, or one for each rank if a pass has its own branch or is rounded.
 func (r *recipe) parts(step, ranks int) (parts []part, active int) {
 	var all []int
 	for rank := range ranks {
-		if r.has(rank, ranks, step) {
+		if r.hasSamples(rank, ranks, step) {
 			numbers := samplesOf(rank, ranks, step)
 			parts, all = append(parts, part{rank, numbers}), append(all, numbers...)
 		}
 	}
 	active = len(parts)
-	if r.branch == nil && !r.rounded() {
+	if r.branch == nil && !r.isRounded() {
 		parts = []part{{numbers: all}}
 	}
 	return parts, active
 }
 
-// shuffle gives samples another place: any, or, where each pass has a branch of its
-// own, another within their pass.
+// shuffle changes the order of the samples. If each pass has its own branch, a sample stays in its pass.
 func (r *recipe) shuffle(parts []part, random *rand.Rand) {
 	swap := func(numbers []int) {
 		random.Shuffle(len(numbers), func(i, j int) { numbers[i], numbers[j] = numbers[j], numbers[i] })
