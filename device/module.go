@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -156,11 +155,6 @@ func (k *Kernel) declared(f reflect.Type) (params []parameter, dt DType) {
 	return params, max(dt, Float32)
 }
 
-var (
-	shapeSyntax = regexp.MustCompile(`^\s*(\w+)\[([^\[\]]*)\]`)
-	axisSyntax  = regexp.MustCompile(`^(\d*)([A-Za-z_]\w*)?$`)
-)
-
 // declareShapes parses the shapes of the tensors.
 func (k *Kernel) declareShapes(shapes string) {
 	rest := shapes
@@ -169,24 +163,24 @@ func (k *Kernel) declareShapes(shapes string) {
 		if !p.tensor() {
 			continue
 		}
-		found := shapeSyntax.FindStringSubmatch(rest)
-		if found == nil {
+		name, behind, opened := strings.Cut(rest, "[")
+		shape, behind, closed := strings.Cut(behind, "]")
+		name = strings.TrimSpace(name)
+		if !opened || !closed || name == "" || !isWord(name) || strings.Contains(shape, "[") {
 			panic(fmt.Errorf("device: kernel %s: the shapes %q say nothing of parameter %d", k.name, shapes, i))
 		}
-		rest = rest[len(found[0]):]
-		p.name, p.shape = found[1], found[2]
+		p.name, p.shape, rest = name, shape, behind
 		for j, size := range strings.Fields(p.shape) {
 			if size == "..." && j == 0 {
 				p.lead = true
 				continue
 			}
-			parts := axisSyntax.FindStringSubmatch(size)
-			if parts == nil {
+			a := axis{by: 1, name: strings.TrimLeft(size, digits)}
+			if !isWord(a.name) {
 				panic(fmt.Errorf("device: kernel %s: %q in the shape of %s is no size", k.name, size, p.name))
 			}
-			a := axis{by: 1, name: parts[2]}
-			if parts[1] != "" {
-				a.by, _ = strconv.Atoi(parts[1]) // digits; one too large fits no tensor
+			if number := strings.TrimSuffix(size, a.name); number != "" {
+				a.by, _ = strconv.Atoi(number) // a number that is too large fits no tensor
 			}
 			p.axes = append(p.axes, a)
 		}
@@ -194,6 +188,13 @@ func (k *Kernel) declareShapes(shapes string) {
 	if strings.TrimSpace(rest) != "" {
 		panic(fmt.Errorf("device: kernel %s: the shapes %q say more than there are tensors: %q", k.name, shapes, rest))
 	}
+}
+
+const digits = "0123456789"
+
+// isWord reports whether s has only ASCII letters, digits and underscores.
+func isWord(s string) bool {
+	return strings.Trim(s, digits+"_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
 // Grid is the number of blocks of a launch, and of threads in each block, along x, y and z. Along y
