@@ -285,14 +285,14 @@ func TestADeadRank(t *testing.T) {
 					if err := m.Save(t.Context(), 1, r.state()); err != nil {
 						t.Error(err)
 					}
-					begun, most := time.Now(), time.Minute
+					start, most := time.Now(), time.Minute
 					if known {
 						pg.Abort(errors.New("rank 1 died"))
 						most = brokenGroupTimeout
 					}
 					err = m.Close()
-					if err == nil || !strings.Contains(err.Error(), "rank 1 did not say that its share is durable") || time.Since(begun) > most+time.Second {
-						t.Errorf("after %v: %v", time.Since(begun), err)
+					if err == nil || !strings.Contains(err.Error(), "rank 1 did not say that its share is durable") || time.Since(start) > most+time.Second {
+						t.Errorf("after %v: %v", time.Since(start), err)
 					}
 				})
 			}
@@ -365,14 +365,14 @@ func TestRanksHaveTheirOwn(t *testing.T) {
 				return err
 			}
 			scaler := must.New(amp.NewScaler(nil))
-			own, h := 100+pg.Rank(), &hook{map[string]device.Tensor{"unsent": tensor(float32(100 + pg.Rank()))}}
-			s := State{Model: net, Hook: h, Values: map[string]any{"scaler": scaler}, RankValues: map[string]any{"own": &own}}
+			value, h := 100+pg.Rank(), &hook{map[string]device.Tensor{"unsent": tensor(float32(100 + pg.Rank()))}}
+			s := State{Model: net, Hook: h, Values: map[string]any{"scaler": scaler}, RankValues: map[string]any{"value": &value}}
 			m, err := Open(pg, dir, nil)
 			if err != nil {
 				return err
 			}
 			if first {
-				own, h.state = pg.Rank(), map[string]device.Tensor{"unsent": tensor(float32(pg.Rank()))}
+				value, h.state = pg.Rank(), map[string]device.Tensor{"unsent": tensor(float32(pg.Rank()))}
 				err := json.Unmarshal([]byte(`{"Scale": 512, "GrowthTracker": 3}`), scaler)
 				return errors.Join(err, m.Save(t.Context(), 1, s), m.Close())
 			}
@@ -383,8 +383,8 @@ func TestRanksHaveTheirOwn(t *testing.T) {
 			if !same {
 				want += 100
 			}
-			if own != want || !bytes.Equal(h.state["unsent"].Buf.Host(), tensor(float32(want)).Buf.Host()) {
-				t.Errorf("rank %d of %d has %d and %v, want %d", pg.Rank(), ranks, own, h.state, want)
+			if value != want || !bytes.Equal(h.state["unsent"].Buf.Host(), tensor(float32(want)).Buf.Host()) {
+				t.Errorf("rank %d of %d has %d and %v, want %d", pg.Rank(), ranks, value, h.state, want)
 			}
 			if got, err := json.Marshal(scaler); string(got) != `{"Scale":512,"GrowthTracker":3}` {
 				t.Errorf("the scaler is %s, %v", got, err)

@@ -20,22 +20,22 @@ var errFault = errors.New("injected fault")
 // remembers what is not durable yet, so that the power can fail.
 type faultyDisk struct {
 	disk
-	mu       sync.Mutex
-	calls    int                 // so far
-	failAt   int                 // the call that fails, from 1; 0: none
-	stays    bool                // all later ones fail too: the machine is off
-	unsynced map[string]bool     // files whose content is not durable
-	undo     map[string][]func() // by folder: what takes back the names that are not durable, in order
+	mu        sync.Mutex
+	calls     int                 // so far
+	failAt    int                 // the call that fails, from 1; 0: none
+	permanent bool                // all later calls fail too, as if the machine were off
+	unsynced  map[string]bool     // files whose content is not durable
+	undo      map[string][]func() // by folder: what takes back the names that are not durable, in order
 }
 
-func newFaultyDisk(failAt int, stays bool) *faultyDisk {
-	return &faultyDisk{failAt: failAt, stays: stays, unsynced: map[string]bool{}, undo: map[string][]func(){}}
+func newFaultyDisk(failAt int, permanent bool) *faultyDisk {
+	return &faultyDisk{failAt: failAt, permanent: permanent, unsynced: map[string]bool{}, undo: map[string][]func(){}}
 }
 
 // fails counts a call. Its caller holds mu.
 func (d *faultyDisk) fails(op, path string) error {
 	d.calls++
-	if d.failAt > 0 && (d.calls == d.failAt || d.stays && d.calls > d.failAt) {
+	if d.failAt > 0 && (d.calls == d.failAt || d.permanent && d.calls > d.failAt) {
 		return &os.PathError{Op: op, Path: path, Err: errFault}
 	}
 	return nil

@@ -170,7 +170,7 @@ func (w atStart) Write(b []byte) (int, error) { return w.f.WriteAt(b, 0) }
 
 // strike kills after the delay.
 func (k kill) strike(dir string) {
-	for begun := time.Now(); time.Since(begun) < k.delay; { // a sleep is too coarse
+	for start := time.Now(); time.Since(start) < k.delay; { // a sleep is too coarse
 	}
 	if k.all {
 		for rank := range k.ranks {

@@ -72,16 +72,16 @@ func openBare(ordinal int, o Options) (_ *gpuDevice, err error) {
 	if err != nil {
 		return nil, err
 	}
-	card, err := drv.properties(ordinal)
+	props, err := drv.properties(ordinal)
 	if err != nil {
 		drv.free()
 		return nil, err
 	}
 	d := &gpuDevice{
-		ordinal: ordinal, name: fmt.Sprintf("cuda:%d", ordinal), props: card, drv: drv, log: o.Log, cache: o.CacheDir,
+		ordinal: ordinal, name: fmt.Sprintf("cuda:%d", ordinal), props: props, drv: drv, log: o.Log, cache: o.CacheDir,
 		limit: o.MemoryLimit, streams: map[*gpuStream]struct{}{},
 	}
-	if err := d.check("cuDevicePrimaryCtxRetain", C.drv_retain(drv.fns, &d.ctx, card.handle)); err != nil {
+	if err := d.check("cuDevicePrimaryCtxRetain", C.drv_retain(drv.fns, &d.ctx, props.handle)); err != nil {
 		drv.free()
 		return nil, err
 	}
