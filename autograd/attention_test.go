@@ -110,7 +110,7 @@ func TestAttentionProgrammingErrors(t *testing.T) {
 func TestAttentionIsPyTorchs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	var cases []torchtest.Case
-	for n := range randomShapes {
+	for n := range randomShapes() {
 		size := func(most int) int { return rng.IntN(most) + min(1, rng.IntN(15)) } // rarely 0
 		b, keyHeads, group, rows, keys, d := size(3), 1+rng.IntN(3), 1+rng.IntN(2), size(90), size(90), 1+rng.IntN(40)
 		opts := autograd.AttentionOptions{Causal: n%3 == 0, Scale: []float64{0, 0.3}[rng.IntN(2)]}

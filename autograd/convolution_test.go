@@ -55,7 +55,7 @@ func TestConvolutionParityWithPyTorch(t *testing.T) {
 	tolerance := func(dt device.DType) float64 {
 		return map[device.DType]float64{device.Float32: 1e-4, device.Float64: 1e-10}[dt]
 	}
-	for n := range randomShapes {
+	for n := range randomShapes() {
 		p := &autograd.Conv2dOptions{Stride: two(1, 3), Padding: two(0, 2), Dilation: two(1, 2), Groups: 1 + rng.IntN(3)}
 		kernel := two(1, 4)
 		if n%4 == 0 {
@@ -80,7 +80,7 @@ func TestConvolutionParityWithPyTorch(t *testing.T) {
 		}
 		cases = append(cases, c)
 	}
-	for n := range 3 * randomShapes {
+	for n := range 3 * randomShapes() {
 		kernel := two(1, 4)
 		w := &autograd.Pool2dOptions{Stride: two(1, 3), Dilation: twice(1), Ceil: rng.IntN(2) == 0}
 		if n%3 == 0 {

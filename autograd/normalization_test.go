@@ -72,7 +72,7 @@ func TestNormalizationParityWithPyTorch(t *testing.T) {
 	// 200 random shapes for each operation. params is the maximum number of its parameters, which
 	// the Python expression takes as W and B.
 	each := func(name, expr string, params int, shapes func() (x, w []int, args []any), f func(args []any, x, w, b *autograd.Variable) *autograd.Variable) {
-		for n := range randomShapes {
+		for n := range randomShapes() {
 			x, w, args := shapes()
 			in := []torchtest.Input{randomInput(rng, -2, 2, x...)}
 			names := [2]string{"None", "None"}

@@ -7,11 +7,17 @@ import (
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
+	"github.com/goddp/goddp/internal/race"
 	"github.com/goddp/goddp/internal/torchtest"
 )
 
-// randomShapes is the number of random shapes for which each operation is compared with PyTorch's.
-const randomShapes = 200
+// randomShapes returns the number of random shapes for which each operation is compared with PyTorch's.
+func randomShapes() int {
+	if race.Enabled {
+		return 40
+	}
+	return 200
+}
 
 // randomShape returns a shape of up to four axes with sizes from 0 to 6, often 1.
 func randomShape(rng *rand.Rand) []int {
@@ -46,7 +52,7 @@ func TestElementwiseIsPyTorchs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var cases []torchtest.Case
 	for _, e := range elementwise {
-		for n := range randomShapes {
+		for n := range randomShapes() {
 			in := randomInput(rng, e.lo, e.hi, randomShape(rng)...)
 			cases = append(cases, torchtest.Case{
 				Name: fmt.Sprintf("%s of %v", e.name, in.Shape), Expr: e.torch, In: []torchtest.Input{in}, DType: randomType(n),
@@ -61,7 +67,7 @@ func TestSoftmaxIsPyTorchs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	var cases []torchtest.Case
 	for name, f := range map[string]func(*autograd.Variable, int) *autograd.Variable{"softmax": autograd.Softmax, "log_softmax": autograd.LogSoftmax} {
-		for n := range randomShapes {
+		for n := range randomShapes() {
 			in := randomInput(rng, -20, 20, randomShape(rng)...)
 			axes := max(len(in.Shape), 1)
 			axis := rng.IntN(2*axes) - axes
@@ -78,7 +84,7 @@ func TestSoftmaxIsPyTorchs(t *testing.T) {
 func TestMatMulIsPyTorchs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	var cases []torchtest.Case
-	for n := range randomShapes {
+	for n := range randomShapes() {
 		batch := make([]int, rng.IntN(4))
 		for i := range batch {
 			batch[i] = 1 + rng.IntN(3)

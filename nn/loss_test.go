@@ -27,7 +27,7 @@ func TestLossesArePyTorchs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	type vars = []*autograd.Variable
 	var cases []torchtest.Case
-	for range 200 {
+	for range randomCases() {
 		shape := make([]int, rng.IntN(4))
 		for i := range shape {
 			shape[i] = 1 + rng.IntN(5)
@@ -73,7 +73,7 @@ func TestClassLossesArePyTorchs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	type vars = []*autograd.Variable
 	var cases []torchtest.Case
-	for range 200 {
+	for range randomCases() {
 		classes := 1 + rng.IntN(6)
 		shape := []int{rng.IntN(5), classes}
 		for range rng.IntN(3) {

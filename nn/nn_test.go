@@ -10,8 +10,17 @@ import (
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
+	"github.com/goddp/goddp/internal/race"
 	"github.com/goddp/goddp/nn"
 )
+
+// randomCases returns how many random cases a comparison with PyTorch has.
+func randomCases() int {
+	if race.Enabled {
+		return 40
+	}
+	return 200
+}
 
 func newDevice(t *testing.T, opts cpu.Options) device.Device {
 	opts.Threads = 1

@@ -37,10 +37,13 @@ func smallest(dt device.DType) float64 {
 
 // round is the number of a floating-point type nearest to v, ties to even.
 func round(dt device.DType, v float64) float64 {
-	f := formats[dt]
-	if dt == device.Float64 || v == 0 || math.IsInf(v, 0) || v != v {
+	switch {
+	case dt == device.Float32:
+		return float64(float32(v))
+	case dt == device.Float64 || v == 0 || math.IsInf(v, 0) || v != v:
 		return v
 	}
+	f := formats[dt]
 	_, e := math.Frexp(v) // v is within [2^(e-1), 2^e)
 	ulp := max(e-1, 1-f.bias()) - f.fraction
 	v = math.Ldexp(math.RoundToEven(math.Ldexp(v, -ulp)), ulp)
@@ -52,6 +55,13 @@ func round(dt device.DType, v float64) float64 {
 
 // encode is the memory of numbers, rounded to dt.
 func encode(dt device.DType, v []float64) []byte {
+	if dt == device.Float32 {
+		narrow := make([]float32, len(v))
+		for i, x := range v {
+			narrow[i] = float32(x)
+		}
+		return bytesOf(narrow)
+	}
 	out := make([]byte, 0, len(v)*dt.Size())
 	for _, x := range v {
 		switch dt {
@@ -63,8 +73,6 @@ func encode(dt device.DType, v []float64) []byte {
 			out = append(out, uint8(x))
 		case device.Float64:
 			out = binary.NativeEndian.AppendUint64(out, math.Float64bits(x))
-		case device.Float32:
-			out = binary.NativeEndian.AppendUint32(out, math.Float32bits(float32(x)))
 		default:
 			out = binary.NativeEndian.AppendUint16(out, pack(formats[dt], round(dt, x)))
 		}
