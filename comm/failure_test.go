@@ -668,7 +668,7 @@ func TestTheLauncherReportsADeadline(t *testing.T) {
 		t.Errorf("the report does not begin with who was waited for:\n%s", report)
 	}
 	for _, f := range failure.Others {
-		if f.ErrorFile == nil || f.ErrorFile.EchoOf == nil || *f.ErrorFile.EchoOf != 0 {
+		if f.ErrorFile == nil || f.ErrorFile.CausedBy == nil || *f.ErrorFile.CausedBy != 0 {
 			t.Errorf("rank %d does not say that it was told: %+v", f.Rank, f.ErrorFile)
 		}
 	}

@@ -275,7 +275,7 @@ func writeErrorFile(message, stack string, culprit *int) error {
 	now := float64(time.Now().UnixMicro()) / 1e6
 	info := map[string]string{"py_callstack": stack, "timestamp": strconv.FormatFloat(now, 'f', 6, 64)}
 	if culprit != nil {
-		info["echo_of"] = strconv.Itoa(*culprit)
+		info["caused_by"] = strconv.Itoa(*culprit)
 	}
 	content, err := json.Marshal(map[string]any{"message": map[string]any{"message": message, "extraInfo": info}})
 	if err != nil {

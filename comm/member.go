@@ -52,7 +52,7 @@ func checkExposure(ctx context.Context, w World, m *store.Member) error {
 // warnOpenStore logs, once a job, that its store serves everybody and that its ranks have no
 // secret by which to recognise each other.
 func warnOpenStore(w World, client *store.Client, m *store.Member, log *slog.Logger) {
-	if w.Rank == 0 && client.Foreign() && m.Secret == nil && !m.Insecure {
+	if w.Rank == 0 && client.IsPyTorchStore() && m.Secret == nil && !m.Insecure {
 		log.Warn("the launcher's store serves anybody who reaches it, and the key by which the ranks recognise each other is in it: "+
 			"name a file with a secret in "+handshake.TokenFileVar+", the same for all ranks, or set "+handshake.InsecureVar+"=1 where the network is trusted",
 			"store", w.masterAddr())

@@ -301,8 +301,8 @@ func (a *agent) perform(ctx context.Context, actions []action) {
 // leaves them the rest of their time.
 func (a *agent) arm(d time.Duration) {
 	a.disarm()
-	over := make(chan struct{})
-	a.timeout, a.timer = over, awake.AfterFunc(d, func() { close(over) })
+	fired := make(chan struct{})
+	a.timeout, a.timer = fired, awake.AfterFunc(d, func() { close(fired) })
 }
 
 func (a *agent) disarm() {

@@ -182,12 +182,12 @@ func (at *attempt) drain(grace time.Duration, late func()) {
 			st.endSoon()
 		}
 	}
-	over := time.AfterFunc(grace, func() {
+	timer := time.AfterFunc(grace, func() {
 		late()
 		at.hide()
 	})
 	at.copying.Wait()
-	over.Stop()
+	timer.Stop()
 	at.hide()
 }
 

@@ -128,8 +128,8 @@ func (c *console) close(signals <-chan os.Signal) {
 	for len(signals) > 0 { // those that came before were meant for the job
 		<-signals
 	}
-	over := time.NewTimer(grace)
-	defer over.Stop()
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
 	for {
 		select {
 		case <-idle:
@@ -139,7 +139,7 @@ func (c *console) close(signals <-chan os.Signal) {
 				signals = nil
 				continue
 			}
-		case <-over.C:
+		case <-timer.C:
 		}
 		break
 	}

@@ -8,16 +8,18 @@ import (
 	"time"
 )
 
-// gate is a console that takes nothing until it is opened.
-type gate struct {
+// blockedConsole is a console that takes nothing until it is opened.
+type blockedConsole struct {
 	bytes.Buffer
-	begun, open chan struct{}
+	started, open chan struct{}
 }
 
-func newGate() *gate { return &gate{begun: make(chan struct{}, 100), open: make(chan struct{})} }
+func newBlockedConsole() *blockedConsole {
+	return &blockedConsole{started: make(chan struct{}, 100), open: make(chan struct{})}
+}
 
-func (g *gate) Write(p []byte) (int, error) {
-	g.begun <- struct{}{}
+func (g *blockedConsole) Write(p []byte) (int, error) {
+	g.started <- struct{}{}
 	<-g.open
 	return g.Buffer.Write(p)
 }
@@ -25,14 +27,14 @@ func (g *gate) Write(p []byte) (int, error) {
 // Nobody who must not wait waits for a console that blocks, and what it takes then is
 // in order.
 func TestConsoleThatBlocks(t *testing.T) {
-	g := newGate()
+	g := newBlockedConsole()
 	c := &console{stdout: g, stderr: g, grace: soon}
 	c.logf("first")
-	<-g.begun
+	<-g.started
 	c.logf("second")
-	over := make(chan struct{})
-	close(over)
-	if c.write(g, []byte("a worker's\n"), over) {
+	closed := make(chan struct{})
+	close(closed)
+	if c.write(g, []byte("a worker's\n"), closed) {
 		t.Error("the console has taken what it has not")
 	}
 	c.logf("third")
@@ -60,11 +62,11 @@ func TestConsoleGivenUp(t *testing.T) {
 		"before": {time.Hour, nil, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGate()
+			g := newBlockedConsole()
 			c := &console{stderr: g, grace: test.grace}
 			c.logf("first")
 			c.logf("second")
-			<-g.begun
+			<-g.started
 			if test.before {
 				c.giveUp()
 			}
@@ -82,12 +84,12 @@ func TestConsoleGivenUp(t *testing.T) {
 	t.Run("signal before", func(t *testing.T) {
 		signals := make(chan os.Signal, 1)
 		signals <- syscall.SIGTERM
-		g := newGate()
+		g := newBlockedConsole()
 		c := &console{stderr: g, grace: soon}
 		c.logf("first")
 		c.logf("second")
 		go func() {
-			<-g.begun
+			<-g.started
 			close(g.open)
 		}()
 		c.close(signals)
@@ -100,7 +102,7 @@ func TestConsoleGivenUp(t *testing.T) {
 // An attempt ends although its workers' output does not, and leaves the console to the
 // next.
 func TestDrainOfABlockedConsole(t *testing.T) {
-	g := newGate()
+	g := newBlockedConsole()
 	c := &console{stdout: g, grace: time.Millisecond}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -114,7 +116,7 @@ func TestDrainOfABlockedConsole(t *testing.T) {
 	if _, err := w.WriteString("of the first\n"); err != nil {
 		t.Fatal(err)
 	}
-	<-g.begun
+	<-g.started
 	if _, err := w.WriteString("lost\n"); err != nil {
 		t.Fatal(err)
 	}

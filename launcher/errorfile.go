@@ -21,14 +21,14 @@ const maxErrorFile = 1 << 20
 //	{"message": {"message": "...", "extraInfo": {"py_callstack": "...", "timestamp": "1700000000.123"}}}
 //
 // The inner object may be a plain string instead. A worker that failed because
-// another rank did, which it lost or which told it, adds "echo_of": "2" to extraInfo.
+// another rank did, which it lost or which told it, adds "caused_by": "2" to extraInfo.
 type ErrorFile struct {
 	Message   string
 	Callstack string    // "" if there is none
 	Time      time.Time // when the error happened; zero if the file does not say
-	// EchoOf is the rank whose failure made the worker fail; nil if it failed for
+	// CausedBy is the rank whose failure made the worker fail; nil if it failed for
 	// a reason of its own, or does not say.
-	EchoOf *int
+	CausedBy *int
 }
 
 // readErrorFile reads the error file of a worker that has ended. No file, or an
@@ -62,15 +62,15 @@ func parseErrorFile(data []byte) (*ErrorFile, error) {
 		ExtraInfo struct {
 			Callstack string          `json:"py_callstack"`
 			Timestamp json.RawMessage // a string or a number
-			EchoOf    string          `json:"echo_of"`
+			CausedBy  string          `json:"caused_by"`
 		}
 	}
 	if err := json.Unmarshal(outer["message"], &inner); err != nil {
 		return nil, err
 	}
 	ef := &ErrorFile{Message: inner.Message, Callstack: inner.ExtraInfo.Callstack}
-	if rank, err := strconv.Atoi(inner.ExtraInfo.EchoOf); err == nil {
-		ef.EchoOf = &rank
+	if rank, err := strconv.Atoi(inner.ExtraInfo.CausedBy); err == nil {
+		ef.CausedBy = &rank
 	}
 	stamp := string(bytes.Trim(inner.ExtraInfo.Timestamp, `"`))
 	seconds, err := strconv.ParseFloat(stamp, 64)

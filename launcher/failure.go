@@ -145,18 +145,18 @@ func newFailureError(program, host string, restarts int, failures []Failure, ord
 
 // echoes reports whether f failed because another of the failed ranks did.
 func (f *Failure) echoes(failed map[int]bool) bool {
-	if f.ErrorFile == nil || f.ErrorFile.EchoOf == nil {
+	if f.ErrorFile == nil || f.ErrorFile.CausedBy == nil {
 		return false
 	}
-	cause := *f.ErrorFile.EchoOf
+	cause := *f.ErrorFile.CausedBy
 	return cause != f.Rank && failed[cause]
 }
 
-// echoFiles is what the workers wrote, by rank, that failed because another did.
-func (e *FailureError) echoFiles() map[int]*ErrorFile {
+// causedByOthers is what the workers wrote, by rank, that failed because another did.
+func (e *FailureError) causedByOthers() map[int]*ErrorFile {
 	files := map[int]*ErrorFile{}
 	for _, f := range slices.Concat([]Failure{e.Root}, e.Others, e.Stopped) {
-		if f.ErrorFile != nil && f.ErrorFile.EchoOf != nil {
+		if f.ErrorFile != nil && f.ErrorFile.CausedBy != nil {
 			files[f.Rank] = f.ErrorFile
 		}
 	}

@@ -112,11 +112,11 @@ func TestParseErrorFile(t *testing.T) {
 		`{"message": "plain"}`:                                                     {Message: "plain"},
 		`{"message": {"message": "boom", "extraInfo": {"timestamp": "NaN"}}}`:      {Message: "boom"},
 		`{"message": {"message": "boom", "extraInfo": {"timestamp": "-1"}}}`:       {Message: "boom"},
-		`{"message": {"message": "boom", "extraInfo": {"echo_of": "2"}}}`:          {Message: "boom", EchoOf: new(2)},
-		`{"message": {"message": "boom", "extraInfo": {"echo_of": "x"}}}`:          {Message: "boom"},
+		`{"message": {"message": "boom", "extraInfo": {"caused_by": "2"}}}`:        {Message: "boom", CausedBy: new(2)},
+		`{"message": {"message": "boom", "extraInfo": {"caused_by": "x"}}}`:        {Message: "boom"},
 	} {
 		got, err := parseErrorFile([]byte(text))
-		if err != nil || got.Message != want.Message || got.Callstack != want.Callstack || !got.Time.Equal(want.Time) || !reflect.DeepEqual(got.EchoOf, want.EchoOf) {
+		if err != nil || got.Message != want.Message || got.Callstack != want.Callstack || !got.Time.Equal(want.Time) || !reflect.DeepEqual(got.CausedBy, want.CausedBy) {
 			t.Errorf("%s: got %+v, %v", text, got, err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestParseErrorFile(t *testing.T) {
 // started this agent, who reads the same.
 func FuzzErrorFile(f *testing.F) {
 	for _, text := range []string{
-		`{"message": {"message": "boom", "extraInfo": {"py_callstack": "at f", "timestamp": "1700000000.25", "echo_of": "2000000000"}}}`,
+		`{"message": {"message": "boom", "extraInfo": {"py_callstack": "at f", "timestamp": "1700000000.25", "caused_by": "2000000000"}}}`,
 		`{"message": "plain"}`, `{"message": null}`, `{"message": {"message": "boom", "errorCode": {}}, "more": [1, 2]}`, "null", "[]", `{"message": {}}`,
 		`{"message": {"message": "boom", "extraInfo": {"timestamp": 1e300}}}`,
 		`{"a": [` + strings.Repeat("{},", 1000) + `{}], "message": "plain"}`,
@@ -164,7 +164,7 @@ func FuzzErrorFile(f *testing.F) {
 		if err != nil || got == nil {
 			return // the copy is what this agent says, or as wrong as the file
 		}
-		if unread != nil || theirs.Message != got.Message || theirs.Callstack != got.Callstack || !reflect.DeepEqual(theirs.EchoOf, got.EchoOf) {
+		if unread != nil || theirs.Message != got.Message || theirs.Callstack != got.Callstack || !reflect.DeepEqual(theirs.CausedBy, got.CausedBy) {
 			t.Errorf("passed on as %+v, %v; came as %+v", theirs, unread, got)
 		}
 	})

@@ -65,8 +65,8 @@ func TestExitingMainThread(t *testing.T) {
 	}
 }
 
-// TestForeignGroup: a group whose number has come back as a stranger's is left alone.
-func TestForeignGroup(t *testing.T) {
+// TestGroupWithAReusedNumberIsLeftAlone: a group whose number has come back as a stranger's is left alone.
+func TestGroupWithAReusedNumberIsLeftAlone(t *testing.T) {
 	stranger := exec.Command("sleep", "1000")
 	stranger.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := stranger.Start(); err != nil {

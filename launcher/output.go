@@ -191,9 +191,9 @@ func (s *splitter) feed(p []byte, emit func(line []byte, redrawn bool)) {
 		if end >= 0 {
 			text = p[:end]
 		}
-		if room := maxLine - len(s.partial); len(text) > room {
-			s.emit(p[:room], false, emit)
-			p = p[room:]
+		if limit := maxLine - len(s.partial); len(text) > limit {
+			s.emit(p[:limit], false, emit)
+			p = p[limit:]
 			continue
 		}
 		if end < 0 {

@@ -32,8 +32,8 @@ func recordSettings(env []string) (flight.Settings, error) {
 	return flight.ReadSettings(func(name string) (value string, ok bool) {
 		value, ok = find(name)
 		if name == flight.DirVar {
-			own, _ := find(ownDirVar)
-			ok = ok && value != own
+			ours, _ := find(ownDirVar)
+			ok = ok && value != ours
 		}
 		return value, ok
 	})
@@ -63,11 +63,11 @@ func (s *spawner) recorderEnv(p *process) []string {
 	if p.memory != nil {
 		fd = fmt.Sprint(firstExtraFD)
 	}
-	own := s.dumps
+	ours := s.dumps
 	if s.chosen {
-		own = ""
+		ours = ""
 	}
-	return []string{flight.FDVar + "=" + fd, flight.DirVar + "=" + s.dumps, ownDirVar + "=" + own}
+	return []string{flight.FDVar + "=" + fd, flight.DirVar + "=" + s.dumps, ownDirVar + "=" + ours}
 }
 
 func (p *process) closeRecord() {
@@ -124,7 +124,7 @@ func (a *agent) writeRecords() (dir string, meaning *analyze.Report) {
 	dir = a.dumpDir()
 	var dumps []*flight.Dump
 	written := 0
-	ended, echoes := a.endedByThemselves(), a.failure.echoFiles()
+	ended, echoes := a.endedByThemselves(), a.failure.causedByOthers()
 	for _, p := range a.procs {
 		d, err := flight.ReadFile(filepath.Join(dir, flight.File(p.Rank)))
 		if err != nil || d.PID != p.PID {

@@ -194,9 +194,9 @@ func TestRecorderSettings(t *testing.T) {
 	}
 }
 
-// TestForeignWorker: a worker that knows nothing of records runs as ever, and
+// TestWorkerThatRecordsNothing: a worker that knows nothing of records runs as ever, and
 // a failure of it names no folder.
-func TestForeignWorker(t *testing.T) {
+func TestWorkerThatRecordsNothing(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("needs python3:", err)

@@ -63,10 +63,10 @@ func (e *FailureError) tells() bool {
 		return false
 	}
 	f := e.Meaning.Findings[0]
-	told := func(rank int) bool {
+	isExplained := func(rank int) bool {
 		return rank == e.Root.Rank || slices.ContainsFunc(e.Others, func(o Failure) bool { return o.Rank == rank && o.reason() != "" })
 	}
-	return f.Kind != analyze.Dead || slices.ContainsFunc(f.Ranks, func(rank int) bool { return !told(rank) })
+	return f.Kind != analyze.Dead || slices.ContainsFunc(f.Ranks, func(rank int) bool { return !isExplained(rank) })
 }
 
 // culprits names the ranks that the records hold to be the cause, where that of the

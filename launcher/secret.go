@@ -29,7 +29,7 @@ func readSecurity(env []string) (s security, err error) {
 	find := lookup(env)
 	getenv := func(name string) string {
 		value, _ := find(name)
-		if own, _ := find(ownSecretVar); name == handshake.TokenFileVar && value == own {
+		if ours, _ := find(ownSecretVar); name == handshake.TokenFileVar && value == ours {
 			return ""
 		}
 		return value

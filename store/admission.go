@@ -88,7 +88,7 @@ func (c *serverConn) admit() (d dialect, err error) {
 // room, so that a flood of them does not keep a member out that is about to prove it.
 func (s *Server) estrange(nc net.Conn) error {
 	s.mu.Lock()
-	evicted := s.slots.makeRoom(stranger)
+	evicted := s.slots.freeSlot(stranger)
 	err := s.slots.move(nc, stranger)
 	s.mu.Unlock()
 	s.reject(evicted, s.slots.full(stranger))
@@ -126,9 +126,9 @@ func (c *serverConn) shakeHands(d dialect, unknown error) error {
 	c.dec.limits = strangerLimits
 	defer func() { c.dec.limits = limits }()
 	m := &c.s.opts.Member
-	own := m.party(handshake.StoreServer)
-	own.Server = c.s.name
-	l := handshake.NewListener(own, m.Secret)
+	self := m.party(handshake.StoreServer)
+	self.Server = c.s.name
+	l := handshake.NewListener(self, m.Secret)
 	refuse := func(why error) error {
 		c.tell(l.Refuse(why)) // why is the error
 		return why

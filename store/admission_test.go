@@ -126,9 +126,9 @@ func TestRivals(t *testing.T) {
 		}
 		defer nc.Close()
 		cn := newClientConn(nc, &ClientOptions{Limits: Limits{}.withDefaults(), Timeout: patience})
-		own := m[1].party(handshake.StoreClient)
-		own.Process = handshake.Process{ID: "other", Host: "elsewhere", PID: 1}
-		d := handshake.NewDialler(own, nil)
+		self := m[1].party(handshake.StoreClient)
+		self.Process = handshake.Process{ID: "other", Host: "elsewhere", PID: 1}
+		d := handshake.NewDialler(self, nil)
 		rep, err := cn.exchange(quickly(t), request{op: opValidate, number: validateMagic}, handshakeRequest(d.Hello()))
 		if err != nil {
 			t.Fatal(err)
@@ -160,7 +160,7 @@ func TestRivals(t *testing.T) {
 }
 
 // Our client tells a server that is PyTorch's, or an echo, from one of ours.
-func TestForeignStore(t *testing.T) {
+func TestPyTorchStoreIsRecognised(t *testing.T) {
 	_, addr := testport.New(t)
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -197,7 +197,7 @@ func TestForeignStore(t *testing.T) {
 		t.Errorf("a store that has to be ours: %v", err)
 	}
 	c := dial(t, addr, &ClientOptions{Member: &m, AnyStore: true})
-	if !c.Foreign() {
+	if !c.IsPyTorchStore() {
 		t.Error("it is taken for ours")
 	}
 	if n, err := c.NumKeys(quickly(t)); n != 0 || err != nil {

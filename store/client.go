@@ -35,7 +35,7 @@ type ClientOptions struct {
 	Member *Member
 
 	// AnyStore takes also a store that knows no handshake, as PyTorch's: see
-	// [Client.Foreign].
+	// [Client.IsPyTorchStore].
 	AnyStore bool
 
 	// Legacy speaks the dialect of PyTorch before 2.1, to a store hosted by
@@ -66,8 +66,8 @@ type Client struct {
 	rival  error                    // another process bears this one's rank
 }
 
-// foreignServer stands for a server that is not ours.
-var foreignServer = handshake.Party{Server: "foreign"}
+// unknownServer stands for a server that is not ours.
+var unknownServer = handshake.Party{Server: "foreign"}
 
 var _ Store = (*Client)(nil)
 
@@ -133,12 +133,12 @@ func (c *Client) connect(ctx context.Context) error {
 // Addr returns the address given to [Dial].
 func (c *Client) Addr() string { return c.addr }
 
-// Foreign reports whether the server knows no handshake: whoever reaches it can read
+// IsPyTorchStore reports whether the server knows no handshake: whoever reaches it can read
 // and write all that the job has there.
-func (c *Client) Foreign() bool {
+func (c *Client) IsPyTorchStore() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.server == foreignServer
+	return c.server == unknownServer
 }
 
 // Rival returns an error that names this process and another, if the server knows that
@@ -315,7 +315,7 @@ func emptyOf(keys []string, values [][]byte) (empty []string) {
 // the call's details.
 func (c *Client) do(ctx context.Context, op string, keys []string, values [][]byte, f func(*clientConn, []string) error) error {
 	start := time.Now()
-	names := wireKeys(keys)
+	names := prefixKeys(keys)
 	err := c.opts.Limits.check(names, values)
 	if err == nil {
 		var cn *clientConn
@@ -406,8 +406,8 @@ func (c *Client) introduce(ctx context.Context, cn *clientConn) error {
 		return fmt.Errorf("another server is there now: %v", err)
 	case err != nil:
 		return err
-	case server == foreignServer && !c.opts.AnyStore:
-		return &HandshakeError{errForeign}
+	case server == unknownServer && !c.opts.AnyStore:
+		return &HandshakeError{errPyTorchStore}
 	case known && c.server.Server != server.Server:
 		return errors.New("another server is there now")
 	}

@@ -87,7 +87,7 @@ func TestNextServer(t *testing.T) {
 	}
 }
 
-func TestDialGivesUp(t *testing.T) {
+func TestDialTimesOut(t *testing.T) {
 	_, addr := testport.New(t)
 	late := errors.New("too late")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, late)

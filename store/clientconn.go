@@ -67,7 +67,7 @@ func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server handsha
 	}
 	answer := rep.values[0]
 	if bytes.Equal(answer, hello) {
-		return foreignServer, nil, nil
+		return unknownServer, nil, nil
 	}
 	proof, err := d.Prove(answer)
 	if err != nil {

@@ -49,14 +49,14 @@ func newSlots(limits [classes]int) *slots {
 
 // add takes a slot for a new connection, which is silent.
 func (s *slots) add(nc net.Conn) (evicted net.Conn) {
-	evicted = s.makeRoom(silent)
+	evicted = s.freeSlot(silent)
 	s.put(nc, silent)
 	return evicted
 }
 
-// makeRoom makes sure that a class has a free slot. If it has none, one of its
-// connections is taken out: makeRoom returns it, and the caller closes it.
-func (s *slots) makeRoom(c class) net.Conn {
+// freeSlot makes sure that a class has a free slot. If it has none, one of its
+// connections is taken out: freeSlot returns it, and the caller closes it.
+func (s *slots) freeSlot(c class) net.Conn {
 	if s.open[c].Len() < s.limits[c] {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 
 // What clients without proof hold together leaves the members theirs: room in the table,
 // connections and memory in flight.
-func TestUnprovenClientsLeaveRoomForMembers(t *testing.T) {
+func TestUnprovenClientsLeaveConnectionsForMembers(t *testing.T) {
 	lines, logger := newLog()
 	s := listen(t, &ServerOptions{
 		Logger: logger, Clients: 4, InFlightBytes: 100 << 10, Limits: Limits{TableBytes: 100 << 10},
@@ -58,11 +58,11 @@ func TestUnprovenClientsLeaveRoomForMembers(t *testing.T) {
 		t.Error(err)
 	}
 	for to, want := range []error{silent: ErrLimit, stranger: ErrLimit, unproven: ErrLimit, member: nil} {
-		own := conn(class(to))
-		if err := own.take(ownBytes); err != nil {
+		self := conn(class(to))
+		if err := self.take(ownBytes); err != nil {
 			t.Errorf("class %d: what is a connection's own: %v", to, err)
 		}
-		if err := own.take(1); !errors.Is(err, want) {
+		if err := self.take(1); !errors.Is(err, want) {
 			t.Errorf("class %d: %v, want %v", to, err, want)
 		}
 	}
@@ -71,7 +71,7 @@ func TestUnprovenClientsLeaveRoomForMembers(t *testing.T) {
 // A flood of connections that say nothing keeps nobody out, and leaves those alone that
 // were there before: a PyTorch 1.x client spins on a CPU once its second connection is
 // closed.
-func TestSilentConnectionsMakeRoom(t *testing.T) {
+func TestSilentConnectionsAreEvicted(t *testing.T) {
 	s := newSlots([classes]int{silent: 6, unproven: 1})
 	var all []net.Conn
 	evicted := map[net.Conn]bool{}

@@ -33,7 +33,7 @@
 //
 // The handshake travels in COMPARE_SET requests on a key that no caller can have,
 // with the message as both values. A server of PyTorch's returns such a value and
-// stores nothing, by which a Client knows it ([Client.Foreign]). After the
+// stores nothing, by which a Client knows it ([Client.IsPyTorchStore]). After the
 // handshake nothing is encrypted or authenticated. SECURITY.md has the whole.
 //
 // # Waiting

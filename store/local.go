@@ -143,7 +143,7 @@ func (l *Local) wait(ctx context.Context, keys []string) error {
 // do runs f with the wire's names of keys and gives its error the call's details.
 func (l *Local) do(ctx context.Context, op string, keys []string, values [][]byte, f func(keys []string) error) error {
 	start := time.Now()
-	names := wireKeys(keys)
+	names := prefixKeys(keys)
 	err := l.usable(ctx)
 	if err == nil {
 		err = l.table.limits.check(names, values)

@@ -37,9 +37,9 @@ func (e *HandshakeError) Error() string { return e.Err.Error() }
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
 
-// errForeign is the error of a client that found a store of PyTorch's, or of a program
+// errPyTorchStore is the error of a client that found a store of PyTorch's, or of a program
 // that speaks its protocol.
-var errForeign = errors.New("the store there is not goddp's, and this job's has to be: another program has the port")
+var errPyTorchStore = errors.New("the store there is not goddp's, and this job's has to be: another program has the port")
 
 // ErrExposed is in the error of a server that would have to serve other hosts without
 // knowing whom.

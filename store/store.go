@@ -110,14 +110,14 @@ func (e *LengthError) Error() string {
 	return fmt.Sprintf("store: multiset of %d keys and %d values", e.Keys, e.Values)
 }
 
-// wireKey is the name under which the table and the wire know a caller's key.
+// prefixKey is the name under which the table and the wire know a caller's key.
 // It is the only place that knows of PyTorch's slash.
-func wireKey(key string) string { return "/" + key }
+func prefixKey(key string) string { return "/" + key }
 
-func wireKeys(keys []string) []string {
+func prefixKeys(keys []string) []string {
 	out := make([]string, len(keys))
 	for i, k := range keys {
-		out[i] = wireKey(k)
+		out[i] = prefixKey(k)
 	}
 	return out
 }

@@ -123,12 +123,12 @@ func TestTorchServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts := ClientOptions{Announce: true, Legacy: strings.TrimSpace(string(legacy)) == "True", Member: &members("sixteen letters!")[0]}
-	if _, err := Dial(withPatience(t), addr, &opts); !errors.Is(err, errForeign) {
+	if _, err := Dial(withPatience(t), addr, &opts); !errors.Is(err, errPyTorchStore) {
 		t.Errorf("a store that has to be ours: %v", err)
 	}
 	opts.AnyStore = true
 	store := dial(t, addr, &opts)
-	if !store.Foreign() {
+	if !store.IsPyTorchStore() {
 		t.Error("the store is taken for ours")
 	}
 	ctx := withPatience(t)

@@ -24,10 +24,10 @@ func CheckFolder(dir string) error {
 
 // check is CheckFolder for a folder that is open under the name dir.
 func check(dir string, folder *os.Root) error {
-	if link, err := os.Lstat(dir); err != nil {
+	if entry, err := os.Lstat(dir); err != nil {
 		return err
-	} else if link.Mode()&fs.ModeSymlink != 0 && !isOwnOrRoots(link) {
-		return fmt.Errorf("%s is a link that user %d made, and this process is of user %d", dir, owner(link), os.Geteuid())
+	} else if entry.Mode()&fs.ModeSymlink != 0 && !isOwnOrRoots(entry) {
+		return fmt.Errorf("%s is a link that user %d made, and this process is of user %d", dir, owner(entry), os.Geteuid())
 	}
 	info, err := folder.Stat(".")
 	if err != nil {

@@ -131,24 +131,24 @@ func TestFoldersOfOthersAreRefused(t *testing.T) {
 // the file, or of the folder.
 func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	top := folders(t)
-	own := filepath.Join(top, "own")
-	makeFolder(t, own, 0, 0, 0o777)
+	private := filepath.Join(top, "own")
+	makeFolder(t, private, 0, 0, 0o777)
 	precious := filepath.Join(top, "precious")
 	if err := os.WriteFile(precious, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	link := filepath.Join(own, "rank_1.json")
-	if err := errors.Join(os.Symlink(precious, link), os.Lchown(link, stranger, stranger)); err != nil {
+	symlink := filepath.Join(private, "rank_1.json")
+	if err := errors.Join(os.Symlink(precious, symlink), os.Lchown(symlink, stranger, stranger)); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteBytes(link, 0o600, []byte("new")); err != nil {
+	if err := WriteBytes(symlink, 0o600, []byte("new")); err != nil {
 		t.Error(err)
 	}
 	if got, err := os.ReadFile(precious); string(got) != "precious" {
 		t.Errorf("what the link leads to holds %q, %v", got, err)
 	}
-	pipe := filepath.Join(own, "pipe")
-	device := filepath.Join(own, "device")
+	pipe := filepath.Join(private, "pipe")
+	device := filepath.Join(private, "device")
 	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink(pipe, device), os.Lchown(device, stranger, stranger)); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 		t.Errorf("a stranger's link to a pipe became %v, %v, want a file", info.Mode(), err)
 	}
 	folder := filepath.Join(top, "folder")
-	if err := errors.Join(os.Symlink(own, folder), os.Lchown(folder, stranger, stranger)); err != nil {
+	if err := errors.Join(os.Symlink(private, folder), os.Lchown(folder, stranger, stranger)); err != nil {
 		t.Fatal(err)
 	}
 	if err := WriteBytes(filepath.Join(folder, "f"), 0o600, nil); err == nil || !strings.Contains(err.Error(), "is a link that user 65534 made") {

@@ -45,12 +45,12 @@ func (t *Timer) next() {
 		return
 	}
 	t.left--
-	over := t.left == 0
-	if !over {
+	expired := t.left == 0
+	if !expired {
 		t.timer.Reset(t.part)
 	}
 	t.mu.Unlock()
-	if over {
+	if expired {
 		t.f()
 	}
 }

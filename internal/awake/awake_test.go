@@ -18,11 +18,11 @@ func TestTimeoutIsAsLongAsItSays(t *testing.T) {
 	cause := errors.New("enough")
 	for _, d := range []time.Duration{0, 5, time.Second, 1234567891, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			begun := time.Now()
+			start := time.Now()
 			ctx, cancel := WithTimeoutCause(t.Context(), d, cause)
 			defer cancel()
 			<-ctx.Done()
-			if took := time.Since(begun); took != d {
+			if took := time.Since(start); took != d {
 				t.Errorf("ended after %v, want %v", took, d)
 			}
 			if err := context.Cause(ctx); !errors.Is(err, cause) || !errors.Is(err, context.DeadlineExceeded) || err.Error() != "enough" {

@@ -20,12 +20,12 @@ const childVar = "AWAKE_TEST_CHILD"
 // the part in which that was.
 func TestSuspensionDoesNotCount(t *testing.T) {
 	if os.Getenv(childVar) != "" {
-		over := make(chan struct{})
-		begun := time.Now()
-		AfterFunc(time.Second, func() { close(over) })
+		fired := make(chan struct{})
+		start := time.Now()
+		AfterFunc(time.Second, func() { close(fired) })
 		fmt.Println("waiting")
-		<-over
-		fmt.Println("over", time.Since(begun))
+		<-fired
+		fmt.Println("over", time.Since(start))
 		os.Exit(0)
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")

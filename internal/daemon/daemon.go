@@ -31,13 +31,13 @@ var Kinds = []string{Plain, Mainless, Overwritten, Bare, Undumpable, Forking, De
 // Lifetime is when a daemon ends that nobody ended.
 const Lifetime = time.Minute
 
-// word is the first argument of a daemon; its kind and its file follow.
-const word = "be-a-daemon"
+// daemonArg is the first argument of a daemon; its kind and its file follow.
+const daemonArg = "be-a-daemon"
 
 // Command is a daemon in a session of its own. The file exists, locked, once the daemon
 // is what its kind says. The program is one that calls Main.
 func Command(program, kind, file string) *exec.Cmd {
-	cmd := exec.Command(program, word, kind, file)
+	cmd := exec.Command(program, daemonArg, kind, file)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if kind == Bare {
 		cmd.Env = []string{}
@@ -53,7 +53,7 @@ func Main() {
 	}
 }
 
-func isDaemon() bool { return len(os.Args) == 4 && os.Args[1] == word }
+func isDaemon() bool { return len(os.Args) == 4 && os.Args[1] == daemonArg }
 
 // Alive reports whether a daemon that locked file, or a process that it forked, lives.
 func Alive(file string) bool {

@@ -9,29 +9,29 @@ import (
 
 // end is what both ends of a handshake know of it.
 type end struct {
-	own, peer     greeting
+	self, peer    greeting
 	key           []byte
 	hello, answer []byte
 }
 
-func newEnd(own Party, key []byte) end {
+func newEnd(self Party, key []byte) end {
 	nonce := make([]byte, nonceSize)
 	rand.Read(nonce)
-	return end{own: greeting{Party: own, nonce: nonce}, key: key}
+	return end{self: greeting{Party: self, nonce: nonce}, key: key}
 }
 
 // compare returns why these two ends may not talk.
 func (e *end) compare() error {
 	by := e.peer.Process
-	if err := e.own.Job.Compare(e.peer.Job); err != nil {
+	if err := e.self.Job.Compare(e.peer.Job); err != nil {
 		var differ *DifferentJobError
 		if errors.As(err, &differ) {
 			differ.By = by
 		}
 		return err
 	}
-	if e.own.HasSecret != e.peer.HasSecret {
-		return &SecretError{Own: e.own.HasSecret, Other: e.peer.HasSecret, By: by}
+	if e.self.HasSecret != e.peer.HasSecret {
+		return &SecretError{Own: e.self.HasSecret, Other: e.peer.HasSecret, By: by}
 	}
 	return nil
 }
@@ -50,18 +50,18 @@ func (e *end) verify(given []byte, direction string) error {
 type Dialler struct{ end }
 
 // NewDialler returns a handshake of own under key, which may be empty.
-func NewDialler(own Party, key []byte) *Dialler { return &Dialler{newEnd(own, key)} }
+func NewDialler(self Party, key []byte) *Dialler { return &Dialler{newEnd(self, key)} }
 
 // Hello returns the first message.
 func (d *Dialler) Hello() []byte {
-	d.hello = d.own.encode()
+	d.hello = d.self.encode()
 	return d.hello
 }
 
 // Prove takes the listener's answer and returns the third message. Its error may be a
 // [*RefusedError], a [*DifferentJobError] or a [*SecretError].
 func (d *Dialler) Prove(answer []byte) (proving []byte, err error) {
-	if d.peer, err = decodeGreeting(answer, opposite[d.own.Role]); err != nil {
+	if d.peer, err = decodeGreeting(answer, opposite[d.self.Role]); err != nil {
 		return nil, err
 	}
 	d.answer = bytes.Clone(answer)
@@ -91,19 +91,19 @@ func (d *Dialler) Peer() Party { return d.peer.Party }
 type Listener struct{ end }
 
 // NewListener returns a handshake of own under key, which may be empty.
-func NewListener(own Party, key []byte) *Listener { return &Listener{newEnd(own, key)} }
+func NewListener(self Party, key []byte) *Listener { return &Listener{newEnd(self, key)} }
 
 // Answer takes the dialler's hello and returns the second message. Its error may be a
 // [*DifferentJobError] or a [*SecretError].
 func (l *Listener) Answer(hello []byte) (answer []byte, err error) {
-	if l.peer, err = decodeGreeting(hello, opposite[l.own.Role]); err != nil {
+	if l.peer, err = decodeGreeting(hello, opposite[l.self.Role]); err != nil {
 		return nil, err
 	}
 	l.hello = bytes.Clone(hello)
 	if err := l.compare(); err != nil {
 		return nil, err
 	}
-	l.answer = l.own.encode()
+	l.answer = l.self.encode()
 	return l.answer, nil
 }
 
@@ -124,7 +124,7 @@ func (l *Listener) Accept(rival *Process) []byte {
 
 // Refuse returns the message that ends the handshake with why, as the dialler is to see
 // it.
-func (l *Listener) Refuse(why error) []byte { return encodeRefusal(l.own.Process, why) }
+func (l *Listener) Refuse(why error) []byte { return encodeRejection(l.self.Process, why) }
 
 // Peer returns the dialler, once Answer has succeeded. It is not proven before Verify
 // has succeeded.

@@ -14,7 +14,7 @@ func FuzzHandshake(f *testing.F) {
 	f.Add(messages[0], messages[2])
 	f.Add(messages[1], messages[3])
 	for _, why := range []error{errCutOff, &DifferentJobError{What: "job id"}, &SecretError{Own: true}} {
-		f.Add(encodeRefusal(Process{}, why), encodeAccept(nil, &Process{ID: "x", PID: 1}))
+		f.Add(encodeRejection(Process{}, why), encodeAccept(nil, &Process{ID: "x", PID: 1}))
 	}
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), []byte(nil))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
@@ -30,7 +30,7 @@ func FuzzHandshake(f *testing.F) {
 		l := NewListener(listener(job, true), testKey)
 		_, err := l.Answer(first)
 		if err == nil {
-			if p := l.Peer(); p.Rank < -1 || p.Lane < 0 || len(p.Process.Host) > maxText {
+			if p := l.Peer(); p.Rank < -1 || p.ConnIndex < 0 || len(p.Process.Host) > maxText {
 				t.Errorf("the listener believes %+v", p)
 			}
 			if err = l.Verify(second); err == nil {

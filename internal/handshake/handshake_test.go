@@ -27,9 +27,9 @@ func run(d *Dialler, l *Listener) (messages [][]byte, dialled, listened error) {
 	hello := d.Hello()
 	answer, listened := l.Answer(hello)
 	if listened != nil {
-		refusal := l.Refuse(listened)
-		_, dialled = d.Prove(refusal)
-		return [][]byte{hello, refusal}, dialled, listened
+		rejection := l.Refuse(listened)
+		_, dialled = d.Prove(rejection)
+		return [][]byte{hello, rejection}, dialled, listened
 	}
 	proving, dialled := d.Prove(answer)
 	if dialled != nil {
@@ -45,14 +45,14 @@ func run(d *Dialler, l *Listener) (messages [][]byte, dialled, listened error) {
 
 func TestHandshake(t *testing.T) {
 	for _, key := range [][]byte{testKey, nil} {
-		own := dialler(3, Job{ID: "j", World: 8}, key != nil)
-		own.Lane = 2
-		d, l := NewDialler(own, key), NewListener(listener(Job{ID: "j"}, key != nil), key)
+		self := dialler(3, Job{ID: "j", World: 8}, key != nil)
+		self.ConnIndex = 2
+		d, l := NewDialler(self, key), NewListener(listener(Job{ID: "j"}, key != nil), key)
 		messages, dialled, listened := run(d, l)
 		if dialled != nil || listened != nil {
 			t.Errorf("%v, %v", dialled, listened)
 		}
-		if l.Peer() != own || d.Peer().Process.Host != "listen" {
+		if l.Peer() != self || d.Peer().Process.Host != "listen" {
 			t.Errorf("met %+v and %+v", l.Peer(), d.Peer())
 		}
 		for _, m := range messages {
@@ -176,7 +176,7 @@ func TestProofsAreOfOneConnection(t *testing.T) {
 	t.Run("under another rank", func(t *testing.T) {
 		d, l := NewDialler(dialler(1, Job{}, true), testKey), NewListener(listener(Job{}, true), testKey)
 		d.Hello()
-		changed := d.own
+		changed := d.self
 		changed.Rank = 2
 		answer, err := l.Answer(changed.encode())
 		if err != nil || l.Peer().Rank != 2 {
@@ -191,9 +191,9 @@ func TestProofsAreOfOneConnection(t *testing.T) {
 		}
 	})
 	t.Run("in another role", func(t *testing.T) {
-		own := dialler(1, Job{}, true)
-		own.Role = StoreClient
-		if _, err := NewListener(listener(Job{}, true), testKey).Answer(NewDialler(own, testKey).Hello()); err == nil {
+		self := dialler(1, Job{}, true)
+		self.Role = StoreClient
+		if _, err := NewListener(listener(Job{}, true), testKey).Answer(NewDialler(self, testKey).Hello()); err == nil {
 			t.Error("a store's client is taken for a rank")
 		}
 	})

@@ -127,8 +127,8 @@ func (j Job) Compare(other Job) error {
 	if j == (Job{}) || other == (Job{}) {
 		return nil
 	}
-	differ := func(what, own, others string) error {
-		return &DifferentJobError{What: what, Own: own, Other: others}
+	differ := func(what, ours, others string) error {
+		return &DifferentJobError{What: what, Own: ours, Other: others}
 	}
 	switch {
 	case j.ID != other.ID:

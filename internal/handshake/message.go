@@ -38,7 +38,7 @@ type Party struct {
 	Job       Job
 	HasSecret bool // whether the process has the job's secret, and wants proof of it
 	Rank      int  // -1: none
-	Lane      int  // which of the connections between two ranks
+	ConnIndex int  // which of the connections between two ranks
 	Process   Process
 	Server    string // of a StoreServer: random, tells one server from the next at its address
 }
@@ -52,7 +52,7 @@ const (
 	kindGreeting  kind = iota + 1 // a hello, or an answer
 	kindProof                     // the dialler's
 	kindAccept                    // the listener's proof
-	kindRefusal                   // in place of an answer or an accept
+	kindRejection                 // in place of an answer or an accept
 	kindDifferent                 // a refusal with a DifferentJobError
 	kindSecret                    // a refusal with a SecretError
 )
@@ -72,7 +72,7 @@ func (g *greeting) encode() []byte {
 	e.number(g.Job.World)
 	e.flag(g.HasSecret)
 	e.number(g.Rank)
-	e.number(g.Lane)
+	e.number(g.ConnIndex)
 	e.process(g.Process)
 	e.text(g.Server)
 	e.bytes(g.nonce)
@@ -86,12 +86,12 @@ func decodeGreeting(b []byte, want Role) (g greeting, err error) {
 		return g, err
 	}
 	if k != kindGreeting {
-		return g, d.refusal(k)
+		return g, d.rejection(k)
 	}
 	g.Role = Role(d.text())
 	g.Job = Job{ID: d.text(), Program: d.text(), Args: d.text(), World: d.number()}
 	g.HasSecret = d.flag()
-	g.Rank, g.Lane = d.number(), d.number()
+	g.Rank, g.ConnIndex = d.number(), d.number()
 	g.Process = d.process()
 	g.Server = d.text()
 	g.nonce = d.bytes()
@@ -102,8 +102,8 @@ func decodeGreeting(b []byte, want Role) (g greeting, err error) {
 		return g, fmt.Errorf("handshake with a %.32q, want a %q", g.Role, want)
 	case len(g.nonce) != nonceSize:
 		return g, fmt.Errorf("handshake with a nonce of %d bytes, want %d", len(g.nonce), nonceSize)
-	case g.Rank < -1 || g.Lane < 0 || g.Job.World < 0:
-		return g, fmt.Errorf("handshake of rank %d of %d, lane %d", g.Rank, g.Job.World, g.Lane)
+	case g.Rank < -1 || g.ConnIndex < 0 || g.Job.World < 0:
+		return g, fmt.Errorf("handshake of rank %d of %d, lane %d", g.Rank, g.Job.World, g.ConnIndex)
 	}
 	return g, nil
 }
@@ -120,7 +120,7 @@ func decodeProof(b []byte) (proof []byte, err error) {
 		return nil, err
 	}
 	if k != kindProof {
-		return nil, d.refusal(k)
+		return nil, d.rejection(k)
 	}
 	proof = d.bytes()
 	return proof, d.end()
@@ -141,7 +141,7 @@ func decodeAccept(b []byte) (proof []byte, rival *Process, err error) {
 		return nil, nil, err
 	}
 	if k != kindAccept {
-		return nil, nil, d.refusal(k)
+		return nil, nil, d.rejection(k)
 	}
 	proof = d.bytes()
 	if len(d.rest) > 0 {
@@ -151,8 +151,8 @@ func decodeAccept(b []byte) (proof []byte, rival *Process, err error) {
 	return proof, rival, d.end()
 }
 
-// encodeRefusal makes the message that tells the other end why, as it is to see it.
-func encodeRefusal(by Process, why error) []byte {
+// encodeRejection makes the message that tells the other end why, as it is to see it.
+func encodeRejection(by Process, why error) []byte {
 	var differ *DifferentJobError
 	var secret *SecretError
 	switch {
@@ -170,21 +170,21 @@ func encodeRefusal(by Process, why error) []byte {
 		e.flag(secret.Own)
 		return e
 	}
-	e := newEncoder(kindRefusal)
+	e := newEncoder(kindRejection)
 	e.process(by)
 	e.text(short(why.Error()))
 	return e
 }
 
-// refusal decodes the rest of a message that is a refusal, if its kind is that of one.
-func (d *decoder) refusal(k kind) error {
+// rejection decodes the rest of a message that is a rejection, if its kind is that of one.
+func (d *decoder) rejection(k kind) error {
 	var err error
 	switch by := d.process(); k {
 	case kindDifferent:
 		err = &DifferentJobError{What: d.text(), Own: d.text(), Other: d.text(), By: by}
 	case kindSecret:
 		err = &SecretError{Own: d.flag(), Other: d.flag(), By: by}
-	case kindRefusal:
+	case kindRejection:
 		err = &RefusedError{By: by, Text: d.text()}
 	default:
 		return fmt.Errorf("handshake with a message of kind %d", k)

@@ -9,8 +9,8 @@ import (
 // Dial performs the dialler's side of a handshake on a connection of nothing else yet,
 // and returns the listener. The caller bounds its time by a deadline of c. Nothing is
 // read beyond the handshake.
-func Dial(c io.ReadWriter, own Party, key []byte) (Party, error) {
-	d := NewDialler(own, key)
+func Dial(c io.ReadWriter, self Party, key []byte) (Party, error) {
+	d := NewDialler(self, key)
 	answer, err := exchange(c, d.Hello())
 	if err != nil {
 		return Party{}, err
@@ -29,8 +29,8 @@ func Dial(c io.ReadWriter, own Party, key []byte) (Party, error) {
 
 // Accept is the listener's side. It tells the dialler why it refuses. admit, if not nil, may
 // refuse one that has proved itself.
-func Accept(c io.ReadWriter, own Party, key []byte, admit func() error) (Party, error) {
-	l := NewListener(own, key)
+func Accept(c io.ReadWriter, self Party, key []byte, admit func() error) (Party, error) {
+	l := NewListener(self, key)
 	hello, err := readMessage(c)
 	if err != nil {
 		return Party{}, err

@@ -38,14 +38,14 @@ func readImports() (map[string][]string, error) {
 	}
 	imports := map[string][]string{}
 	for line := range strings.Lines(string(out)) {
-		var own []string
+		var direct []string
 		for _, path := range strings.Fields(line) {
 			if name, ok := strings.CutPrefix(path, module); ok && !isLeftOut(name) {
-				own = append(own, name)
+				direct = append(direct, name)
 			}
 		}
-		if len(own) > 0 && strings.HasPrefix(line, module+own[0]+" ") {
-			imports[own[0]] = own[1:]
+		if len(direct) > 0 && strings.HasPrefix(line, module+direct[0]+" ") {
+			imports[direct[0]] = direct[1:]
 		}
 	}
 	return imports, nil
@@ -119,15 +119,15 @@ const lineWidth = 100
 // wrap writes words behind a first one, separated by commas.
 func wrap(text *strings.Builder, first string, words []string) {
 	line := first
-	for i, word := range words {
+	for i, name := range words {
 		if i < len(words)-1 {
-			word += ","
+			name += ","
 		}
-		if len([]rune(line))+1+len(word) > lineWidth {
+		if len([]rune(line))+1+len(name) > lineWidth {
 			fmt.Fprintln(text, line)
 			line = "   "
 		}
-		line += " " + word
+		line += " " + name
 	}
 	fmt.Fprintln(text, line)
 }

@@ -80,9 +80,9 @@ func SameUser(conn net.Conn) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
-	own, unmapped := uint32(os.Geteuid()), peer == overflowUID()
-	if peer != own || unmapped {
-		return &OtherUserError{Peer: peer, Own: own, Unmapped: unmapped}
+	self, unmapped := uint32(os.Geteuid()), peer == overflowUID()
+	if peer != self || unmapped {
+		return &OtherUserError{Peer: peer, Own: self, Unmapped: unmapped}
 	}
 	return nil
 }

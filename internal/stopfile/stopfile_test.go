@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestLauncherReadsWhatTheWorkerTold(t *testing.T) {
+func TestLauncherReadsTheStateThatTheWorkerWrote(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stop")
 	if got := Read(path); got != Unheeded {
 		t.Errorf("without a file: %q", got)

@@ -132,7 +132,7 @@ func (b *bootstrap) party(role handshake.Role, index int) handshake.Party {
 	g := b.group
 	by := &g.opts.Member
 	return handshake.Party{
-		Role: role, Job: by.Job, HasSecret: by.Secret != nil, Rank: g.cfg.Rank, Lane: index, Process: handshake.ThisProcess(),
+		Role: role, Job: by.Job, HasSecret: by.Secret != nil, Rank: g.cfg.Rank, ConnIndex: index, Process: handshake.ThisProcess(),
 	}
 }
 
@@ -164,7 +164,7 @@ func (b *bootstrap) acceptConn(c net.Conn, unix bool) (a acceptedConn, err error
 	if err != nil {
 		return a, err
 	}
-	a.peer, a.index = p.Rank, p.Lane
+	a.peer, a.index = p.Rank, p.ConnIndex
 	if a.peer <= b.group.cfg.Rank || a.peer >= b.group.cfg.Size || a.index >= connCount(unix) {
 		return a, fmt.Errorf("unexpected rank %d, connection %d", a.peer, a.index)
 	}

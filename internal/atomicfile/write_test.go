@@ -70,20 +70,20 @@ func TestErrorsNameTheFile(t *testing.T) {
 }
 
 // A link is replaced, not followed: it may be another user's.
-func TestALinkIsReplaced(t *testing.T) {
+func TestSymlinkIsReplaced(t *testing.T) {
 	dir := t.TempDir()
-	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
-	if err := errors.Join(os.WriteFile(target, []byte("what was there before"), 0o600), os.Symlink(target, link)); err != nil {
+	target, symlink := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(target, []byte("what was there before"), 0o600), os.Symlink(target, symlink)); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteBytes(link, 0o600, []byte("new")); err != nil {
+	if err := WriteBytes(symlink, 0o600, []byte("new")); err != nil {
 		t.Fatal(err)
 	}
-	info, err := os.Lstat(link)
+	info, err := os.Lstat(symlink)
 	if err != nil || !info.Mode().IsRegular() {
 		t.Errorf("it is %v, %v", info.Mode(), err)
 	}
-	for path, want := range map[string]string{link: "new", target: "what was there before"} {
+	for path, want := range map[string]string{symlink: "new", target: "what was there before"} {
 		if got, err := os.ReadFile(path); string(got) != want {
 			t.Errorf("%s holds %q, %v, want %q", path, got, err, want)
 		}
@@ -93,8 +93,8 @@ func TestALinkIsReplaced(t *testing.T) {
 // A pipe stays one and is written to, also through a link of this user's.
 func TestAPipeIsWrittenTo(t *testing.T) {
 	dir := t.TempDir()
-	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
-	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink(pipe, link)); err != nil {
+	pipe, symlink := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink(pipe, symlink)); err != nil {
 		t.Fatal(err)
 	}
 	if err := WriteBytes(pipe, 0o600, []byte("new")); !errors.Is(err, syscall.ENXIO) {
@@ -105,7 +105,7 @@ func TestAPipeIsWrittenTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	for _, path := range []string{pipe, link} {
+	for _, path := range []string{pipe, symlink} {
 		if err := WriteBytes(path, 0o600, []byte("new")); err != nil {
 			t.Fatal(err)
 		}

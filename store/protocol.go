@@ -171,10 +171,10 @@ type decoder struct {
 	// error ends the frame.
 	reserve func(n int) error
 
-	frame  int // bytes of the current frame on the wire, but for its integers
-	memory int // that the current frame takes
-	most   int // limit of memory
-	word   [8]byte
+	frame   int // bytes of the current frame on the wire, but for its integers
+	memory  int // that the current frame takes
+	most    int // limit of memory
+	scratch [8]byte
 }
 
 // firstStep is the first memory that is taken for a key, a value or a list.
@@ -262,11 +262,11 @@ func (d *decoder) reply(req request) (reply, error) {
 
 // int reads an integer of width bytes; those narrower than eight are unsigned.
 func (d *decoder) int(width int) (int64, error) {
-	clear(d.word[:])
-	if err := d.fill(d.word[:width]); err != nil {
+	clear(d.scratch[:])
+	if err := d.fill(d.scratch[:width]); err != nil {
 		return 0, err
 	}
-	return int64(binary.LittleEndian.Uint64(d.word[:])), nil
+	return int64(binary.LittleEndian.Uint64(d.scratch[:])), nil
 }
 
 // bytes reads a length, which may be at most most, and as many bytes.
