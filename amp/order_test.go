@@ -13,13 +13,13 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// traced is a device that writes down when updates are enqueued and when the
-// host waits for it, which fails where it is broken.
+// traced is a device that logs when updates are enqueued and when the host waits for the device.
+// Each wait returns broken, if that is not nil.
 type traced struct {
 	device.Device
 	values  kernels.Values
 	log     []string
-	scanned []uintptr // where the gradients are
+	scanned []uintptr // the addresses of the checked gradients
 	broken  error
 }
 
@@ -62,9 +62,9 @@ func (e tracedEvent) Sync(ctx context.Context) error {
 	return e.Event.Sync(ctx)
 }
 
-// The host waits behind the updates that it has enqueued, and not before, be the
-// gradients finite or not; Unscale and Update do not wait at all.
-func TestTheHostWaitsLast(t *testing.T) {
+// Step enqueues all updates before the host waits, whether the gradients are finite or not. Unscale
+// and Update do not wait.
+func TestHostWaitsAfterUpdates(t *testing.T) {
 	dev := &traced{Device: newDevice(t)}
 	a, _ := scalar(dev, 1, 0)
 	b, _ := scalar(dev, 1, 0)
@@ -90,9 +90,9 @@ func TestTheHostWaitsLast(t *testing.T) {
 	}
 }
 
-// The last parameter's gradient is there first, and looking at it does not wait for
-// those of others.
-func TestTheScanBeginsWithTheLastGradient(t *testing.T) {
+// The check begins with the last parameter's gradient, which is reduced first, and does not wait
+// for other gradients.
+func TestCheckBeginsWithLastGradient(t *testing.T) {
 	dev := &traced{Device: newDevice(t)}
 	a, _ := scalar(dev, 1, 0)
 	b, _ := scalar(dev, 1, 0)

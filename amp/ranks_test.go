@@ -23,13 +23,14 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// perceptron has parameters of a type, and computes in float32, as a CPU does.
+// perceptron returns a network whose parameters have type dt. It computes in float32, because a CPU
+// does not compute in 16-bit types.
 func perceptron(dt device.DType) nn.Module {
 	o := nn.LinearOptions{DType: dt, Compute: device.Float32}
 	return nn.Sequential(nn.Linear(6, 24, o), nn.ReLU(), nn.Linear(24, 24, o), nn.ReLU(), nn.Linear(24, 2, o))
 }
 
-// batch is rows of inputs, and what a network should make of them.
+// batch returns inputs and the outputs that a network should learn.
 func batch(dev device.Device, seed uint64, rows int) (x, y *autograd.Variable) {
 	in := autograd.Zeros(dev, device.Float32, rows, 6)
 	if err := kernels.Of(dev).Normal(dev.Compute(), in.Tensor(), 0, 1, seed, 0); err != nil {
@@ -44,9 +45,8 @@ func batch(dev device.Device, seed uint64, rows int) (x, y *autograd.Variable) {
 	return in, autograd.FromSlice(dev, want, rows, 2)
 }
 
-// Training in Float16 finds its scale, skips the steps until then, and trains on;
-// so it does when one rank overflows alone. Scales and parameters stay equal on
-// all ranks.
+// Training in Float16 finds a scale, skips steps until then, and then converges. When one rank
+// overflows, all ranks skip the step. Scales and parameters stay equal on all ranks.
 func TestFloat16OnTwoRanks(t *testing.T) {
 	const ranks, steps, bad = 2, 120, 60
 	for _, isLagging := range []bool{false, true} {
@@ -116,8 +116,8 @@ func TestFloat16OnTwoRanks(t *testing.T) {
 	}
 }
 
-// Ranks whose gradients are their own agree on each step by the group. Without,
-// the one that overflowed would be alone.
+// With Options.Group, ranks with different gradients agree on each step. Without it, only the rank
+// whose gradient overflows skips the step.
 func TestRankLocalOverflow(t *testing.T) {
 	for _, agree := range []bool{true, false} {
 		scales, values := make([]float64, 2), make([]float64, 2)
@@ -157,8 +157,8 @@ func TestRankLocalOverflow(t *testing.T) {
 	}
 }
 
-// A group that breaks while the ranks agree is an error of Step, and changes
-// nothing on a device that runs its work inline.
+// If the group fails while the ranks agree, Step returns the error. On a CPU, which runs work at
+// once, the parameter has not changed.
 func TestAgreementFails(t *testing.T) {
 	commtest.OnRanks(t, 2, &comm.Options{Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) error {
 		p, opt := scalar(pg.Device(), 1, 0.5)
@@ -175,7 +175,7 @@ func TestAgreementFails(t *testing.T) {
 	})
 }
 
-// poor is a device that has not one byte for the host.
+// poor is a device that cannot allocate a byte of host memory.
 type poor struct {
 	device.Device
 	values kernels.Values
@@ -191,7 +191,7 @@ func (d *poor) AllocHost(size int) (device.Buffer, error) {
 	return d.Device.AllocHost(size)
 }
 
-// A rank that has no memory to agree with tells the others, who would wait for it.
+// If one rank has no memory for the agreement, all ranks get its error.
 func TestAgreementWithoutMemory(t *testing.T) {
 	devices := []device.Device{&poor{Device: newDevice(t)}, newDevice(t)}
 	commtest.OnDevices(t, devices, &comm.Options{Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) error {
@@ -208,7 +208,7 @@ func TestAgreementWithoutMemory(t *testing.T) {
 
 func TestAgree(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
-		scaler := must.New(amp.NewScaler(nil)) // as one that has just begun
+		scaler := must.New(amp.NewScaler(nil)) // rank 2 has the state of a new scaler
 		switch pg.Rank() {
 		case 0:
 			restore(t, scaler, state{Scale: 512, GrowthTracker: 9})
@@ -225,7 +225,7 @@ func TestAgree(t *testing.T) {
 	})
 }
 
-// train is the mean of the last losses of a training.
+// train returns the mean of the last losses of a training.
 func train(t *testing.T, net nn.Module, opts optim.SGDOptions, scaler *amp.Scaler) float64 {
 	t.Helper()
 	const steps, last = 1500, 50
@@ -251,8 +251,8 @@ func train(t *testing.T, net nn.Module, opts optim.SGDOptions, scaler *amp.Scale
 	return sum
 }
 
-// With masters, 16-bit parameters come to the loss that float32 ones come to,
-// within half a percent. Without, they do not.
+// With master weights, 16-bit parameters reach the loss of float32 parameters, within half a
+// percent. Without, they do not.
 func TestMastersTrainAsFloat32(t *testing.T) {
 	opts := optim.SGDOptions{LR: 0.02}
 	off := &amp.Options{Disabled: true}

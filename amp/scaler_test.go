@@ -31,13 +31,13 @@ func newDevice(t *testing.T) device.Device {
 	return dev
 }
 
-// scalar is a parameter of one element, and its optimizer.
+// scalar returns a parameter with one element, and its optimizer.
 func scalar(dev device.Device, v float32, lr float64) (*nn.Parameter, *optim.SGD) {
 	p := nn.NewParameter("p", autograd.FromSlice(dev, []float32{v}))
 	return p, must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: lr}))
 }
 
-// backward makes g, times the scale, the gradient of p.
+// backward sets the gradient of p to g times the scale.
 func backward(t *testing.T, s *amp.Scaler, p *nn.Parameter, g float32) {
 	t.Helper()
 	p.Var().ZeroGrad()
@@ -90,10 +90,9 @@ func committed(opt *optim.SGD) int {
 
 var inf = float32(math.Inf(1))
 
-// The scale goes as PyTorch documents that of its GradScaler to go: the columns
-// are whether the Update is after an overflow, and the scale and the tracker that
-// it leaves.
-func TestRule(t *testing.T) {
+// The scale changes as PyTorch documents for its GradScaler. Each row says whether the Update
+// follows an overflow, and has the scale and the growth tracker after the Update.
+func TestScaleFollowsGradScaler(t *testing.T) {
 	type update struct {
 		overflow bool
 		scale    float64
@@ -138,7 +137,7 @@ func TestRule(t *testing.T) {
 	}
 }
 
-// A step is that of the loss itself, and one that overflowed is none.
+// A step is that of the unscaled loss. A step whose gradient overflows changes nothing.
 func TestStep(t *testing.T) {
 	for name, dev := range map[string]device.Device{"at once": newDevice(t), "later": devicetest.Lagging(newDevice(t))} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +161,7 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// A gradient that Float16 does not have is there by the scale.
+// Scaling keeps a gradient that is too small for Float16.
 func TestSmallGradientsAreKept(t *testing.T) {
 	for _, disabled := range []bool{false, true} {
 		dev := newDevice(t)
@@ -184,7 +183,7 @@ func TestSmallGradientsAreKept(t *testing.T) {
 	}
 }
 
-// Unscale divides once, for code that looks at the gradients, and Step not again.
+// Unscale divides the gradients, and Step does not divide them again.
 func TestUnscale(t *testing.T) {
 	dev := newDevice(t)
 	p, opt := scalar(dev, 1, 0.5)
@@ -196,7 +195,7 @@ func TestUnscale(t *testing.T) {
 	if got := p.Grad().Item(); got != 6 {
 		t.Errorf("unscaled, the gradient is %v, want 6", got)
 	}
-	device.Elements[float32](p.Grad().Tensor())[0] = 2 // clipped
+	device.Elements[float32](p.Grad().Tensor())[0] = 2 // as clipping would
 	step(t, s, opt)
 	if got := p.Item(); got != 0 {
 		t.Errorf("the parameter is %v, want 0", got)
@@ -207,7 +206,7 @@ func TestUnscale(t *testing.T) {
 	if err := s.Unscale(opt); err != nil {
 		t.Fatal(err)
 	}
-	device.Elements[float32](p.Grad().Tensor())[0] = 1 // clipping hides the overflow from nobody
+	device.Elements[float32](p.Grad().Tensor())[0] = 1 // clipping does not hide the overflow from Step
 	step(t, s, opt)
 	s.Update()
 	if p.Item() != 0 || committed(opt) != 1 || s.GetScale() != 32768 {
@@ -223,15 +222,14 @@ func TestUnscale(t *testing.T) {
 	}
 }
 
-// A program that leaves out the Step where it sees that the gradients are not finite
-// has the scale change all the same, and alike on ranks that agree on what is.
+// After Unscale without Step, Update still changes the scale, and equally on all ranks of a group.
 func TestUpdateAfterUnscaleAlone(t *testing.T) {
 	devices := []device.Device{newDevice(t), devicetest.Lagging(newDevice(t))}
 	commtest.OnDevices(t, devices, nil, func(pg *comm.ProcessGroup) error {
 		p, opt := scalar(pg.Device(), 1, 1)
 		s := must.New(amp.NewScaler(&amp.Options{GrowthInterval: 2, Group: pg}))
 		for i, c := range []struct {
-			g    float32 // of rank 0
+			g    float32 // the gradient of rank 0
 			want state
 		}{{inf, state{Scale: 32768}}, {1, state{Scale: 32768, GrowthTracker: 1}}, {1, state{Scale: 65536}}} {
 			g := c.g
@@ -250,7 +248,7 @@ func TestUpdateAfterUnscaleAlone(t *testing.T) {
 	})
 }
 
-// What a device that failed did not find out leaves the scale as it is.
+// If the device fails during the check, Update does not change the scale.
 func TestUpdateOnABrokenDevice(t *testing.T) {
 	dev := &traced{Device: newDevice(t)}
 	p, opt := scalar(dev, 1, 1)
@@ -266,7 +264,7 @@ func TestUpdateOnABrokenDevice(t *testing.T) {
 	}
 }
 
-// twice is an optimizer of a variable under two names.
+// twice is an optimizer whose parameters contain one variable under two names.
 type twice struct {
 	*optim.SGD
 	again *nn.Parameter
@@ -287,7 +285,7 @@ func TestUnscaleOfTiedWeights(t *testing.T) {
 	}
 }
 
-// Optimizers are skipped each by its own gradients, and share the scale.
+// Each optimizer skips a step only if its own gradients overflow. All optimizers share the scale.
 func TestTwoOptimizers(t *testing.T) {
 	dev := newDevice(t)
 	a, optA := scalar(dev, 1, 1)
@@ -308,7 +306,7 @@ func TestTwoOptimizers(t *testing.T) {
 	}
 }
 
-// A step that fails leaves the Scaler as it was; the next may be made.
+// A step that fails does not change the Scaler. The program may repeat it.
 func TestStepFails(t *testing.T) {
 	p, opt := scalar(newDevice(t), 1, 1)
 	s := must.New(amp.NewScaler(nil))
@@ -368,9 +366,9 @@ func TestStateIsRestored(t *testing.T) {
 	}
 }
 
-// What a failure interrupted between Unscale or Step and Update is forgotten with the
-// scale that it was made with: the next Unscale or Step is as the first.
-func TestRestoreForgetsTheInterruptedStep(t *testing.T) {
+// Restoring a state discards an Unscale or Step without Update. The next call is treated as the
+// first.
+func TestRestoreDiscardsInterruptedStep(t *testing.T) {
 	for name, restore := range map[string]func(s *amp.Scaler, pg *comm.ProcessGroup) error{
 		"UnmarshalJSON": func(s *amp.Scaler, _ *comm.ProcessGroup) error { restore(t, s, stateOf(t, s)); return nil },
 		"Agree":         func(s *amp.Scaler, pg *comm.ProcessGroup) error { return s.Agree(t.Context(), pg) },
@@ -404,7 +402,7 @@ func TestRestoreForgetsTheInterruptedStep(t *testing.T) {
 	}
 }
 
-// counting is a device that counts what it was asked for of the host's memory.
+// counting is a device that counts allocations of host memory.
 type counting struct {
 	device.Device
 	values kernels.Values
@@ -417,9 +415,9 @@ func (d *counting) AllocHost(size int) (device.Buffer, error) {
 	return d.Device.AllocHost(size)
 }
 
-// An optimizer that the program has dropped is not kept by the Scaler, and what this
-// has of it serves the next, be its device there or closed.
-func TestOptimizersAreNotKept(t *testing.T) {
+// The Scaler does not keep an optimizer alive after the program has dropped it. It reuses the
+// memory of the optimizer's check for the next optimizer, unless that is on another device.
+func TestScalerKeepsNoOptimizerAlive(t *testing.T) {
 	s := must.New(amp.NewScaler(nil))
 	gone := make(chan int, 9)
 	for i := range 3 {
@@ -431,12 +429,12 @@ func TestOptimizersAreNotKept(t *testing.T) {
 			step(t, s, opt)
 			s.Update()
 		}
-		if dev.asked > 2 { // for the one in use and the one before
+		if dev.asked > 2 { // one check for the current optimizer, one for the previous
 			t.Errorf("3 optimizers asked for memory %d times, want 2", dev.asked)
 		}
 		dev.Close()
 	}
-	s.Update() // in which nobody has stepped the last
+	s.Update() // no Step since the last Update
 	for range cap(gone) {
 		runtime.GC()
 		select {

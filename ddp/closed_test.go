@@ -3,18 +3,20 @@ package ddp_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/goddp/goddp/autograd"
 	"github.com/goddp/goddp/comm"
 	"github.com/goddp/goddp/ddp"
+	"github.com/goddp/goddp/ddp/zero"
 	"github.com/goddp/goddp/internal/commtest"
 	"github.com/goddp/goddp/internal/must"
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/optim"
 )
 
-// After pg.Close, Backward, Step and New return an error that says so, in a group of one rank too.
+// After pg.Close all functions that use the group return ErrClosed, also in a group of one rank.
 func TestUseAfterCloseReturnsErrClosed(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
 		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
@@ -32,7 +34,12 @@ func TestUseAfterCloseReturnsErrClosed(t *testing.T) {
 				backward := autograd.Sum(model.Forward(x)).Backward()
 				step := opt.Step()
 				_, wrap := ddp.New(net, pg, nil)
-				for name, err := range map[string]error{"Backward": backward, "Step": step, "New": wrap} {
+				_, recovery := ddp.Recover(net, pg, opt)
+				_, _, sharded := zero.New(net, pg, func(params []*nn.Parameter) (*optim.SGD, error) { return optim.NewSGD(params, nil) }, nil)
+				var lockstep error
+				for _, lockstep = range ddp.Lockstep(pg, slices.Values([]int{1})) {
+				}
+				for name, err := range map[string]error{"Backward": backward, "Step": step, "New": wrap, "Recover": recovery, "zero.New": sharded, "Lockstep": lockstep} {
 					if !errors.Is(err, comm.ErrClosed) {
 						t.Errorf("%s returned %v, want ErrClosed", name, err)
 					}

@@ -34,6 +34,10 @@ const (
 func Lockstep[T any](pg *comm.ProcessGroup, inputs iter.Seq[T]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
+		if pg == nil {
+			yield(none, fmt.Errorf("ddp: Lockstep: %w", comm.ErrNoGroup))
+			return
+		}
 		for x := range inputs {
 			if err := tellInput(pg, hasInput); err != nil {
 				yield(none, err)

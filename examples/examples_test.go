@@ -84,7 +84,7 @@ func TestToy(t *testing.T) {
 	for ranks, want := range map[int]string{2: "3.5", 4: "10.5"} {
 		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
 			dir := t.TempDir()
-			out := launch(t, dir, ranks, "toy")
+			out := launch(t, dir, ranks, "toy", "--trace", "trace.json")
 			for r := range ranks {
 				for _, line := range []string{
 					fmt.Sprintf("rank %d: y=w*7*x: %d=5*7*%d", r, 35*r, r),
@@ -96,12 +96,16 @@ func TestToy(t *testing.T) {
 					}
 				}
 			}
-			checkTrace(t, filepath.Join(dir, "trace_ddp_simple.json"), 1)
+			checkTrace(t, filepath.Join(dir, "trace.json"), 1)
 		})
 	}
 	t.Run("alone", func(t *testing.T) {
-		if out := run(t, t.TempDir(), "toy"); !strings.Contains(out, "rank 0: reduced dy/dw: 0\n") {
+		dir := t.TempDir()
+		if out := run(t, dir, "toy"); !strings.Contains(out, "rank 0: reduced dy/dw: 0\n") {
 			t.Errorf("got\n%s", out)
+		}
+		if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
+			t.Errorf("without --trace the program has written %v: %v", files, err)
 		}
 	})
 }

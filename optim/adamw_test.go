@@ -15,21 +15,21 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// goldenAdamW is what testdata/adamw.py wrote.
+// goldenAdamW is the output of testdata/adamw.py.
 type goldenAdamW struct {
 	LR       float64
 	Shapes   [][]int
 	Initial  [][]float64
-	Grads    [][][]float64 // by step and parameter; nil for none
+	Grads    [][][]float64 // by step and parameter; nil: no gradient
 	Variants []struct {
 		Coupled          bool
 		WeightDecay, Eps float64
 		Betas            [2]float64
-		After            [][][]float64 // by step and parameter
+		After            [][][]float64 // the parameters after each step
 	}
 }
 
-// restore gives to what from keeps, as after the steps that it committed.
+// restore copies the state of from to to, and sets its number of committed steps.
 func restore(t *testing.T, to, from *optim.AdamW) {
 	t.Helper()
 	saved, err := from.State()
@@ -54,8 +54,8 @@ func restore(t *testing.T, to, from *optim.AdamW) {
 	to.EndLoad(steps)
 }
 
-// In every variant the parameters go where torch.optim.AdamW and Adam take them,
-// also where one of them misses steps and through a restart from a saved state.
+// In each variant the parameters are those of torch.optim.AdamW and Adam, even if a parameter has
+// no gradient in some steps, and after a restart from a saved state.
 func TestAdamWParityWithPyTorch(t *testing.T) {
 	var g goldenAdamW
 	file, err := os.ReadFile("testdata/adamw.json")
@@ -69,7 +69,7 @@ func TestAdamWParityWithPyTorch(t *testing.T) {
 		opts := optim.AdamWOptions{LR: g.LR, Betas: v.Betas, Eps: v.Eps, WeightDecay: v.WeightDecay, Coupled: v.Coupled}
 		switch {
 		case v.Betas == [2]float64{0.9, 0.999} && v.Eps == 1e-8:
-			opts.Betas, opts.Eps = [2]float64{}, 0 // which are the defaults
+			opts.Betas, opts.Eps = [2]float64{}, 0 // zero values select these defaults
 		case v.Betas == [2]float64{} || v.Eps == 0:
 			opts.NoDefaults = true
 		}
@@ -105,8 +105,8 @@ func TestAdamWParityWithPyTorch(t *testing.T) {
 	}
 }
 
-// What is counted of a parameter is a part of the state, which is right whenever
-// it is asked for, and survives an evaluation in between.
+// The number of updates is part of the state. It is right whenever the program asks for the state,
+// and after an evaluation with averages.
 func TestAdamWState(t *testing.T) {
 	dev := newDevice(t)
 	p, q := parameter(dev, "p", []float64{1, 2}), parameter(dev, "q", []float64{3})
@@ -143,7 +143,7 @@ func TestAdamWState(t *testing.T) {
 		}
 		opt.ZeroGrad()
 	}
-	opt.BeginLoad() // as averages do that take the parameters' place, without a look at the state
+	opt.BeginLoad() // as EMA.With does, which does not use the state
 	opt.EndLoad(3)
 	give(t, p, []float64{1, 1})
 	if err := opt.Step(); err != nil {
@@ -155,7 +155,7 @@ func TestAdamWState(t *testing.T) {
 	state(0, 0)
 }
 
-// The masters go exactly where float32 parameters go by the same gradients.
+// Master weights take exactly the values of float32 parameters with the same gradients.
 func TestAdamWMasters(t *testing.T) {
 	for _, dt := range []device.DType{device.BFloat16, device.Float16} {
 		dev := newDevice(t)

@@ -14,9 +14,8 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// The gradients are scaled as one vector, exactly not at all where their norm is
-// small enough; one that has two names counts once, and one that is not there for
-// nothing.
+// All gradients are scaled by one factor. They do not change if their norm is small enough. A
+// gradient with two names counts once. A missing gradient is ignored.
 func TestClipGradNorm(t *testing.T) {
 	for name, c := range map[string]struct {
 		a, b   []float64
@@ -57,8 +56,8 @@ func TestClipGradNorm(t *testing.T) {
 	}
 }
 
-// The norm and the gradients are those of torch.nn.utils.clip_grad_norm_, which
-// testdata/clip.py has asked.
+// The norm and the gradients are those of torch.nn.utils.clip_grad_norm_, as written by
+// testdata/clip.py.
 func TestClipGradNormParityWithPyTorch(t *testing.T) {
 	var golden struct {
 		Cases []struct {
@@ -98,8 +97,7 @@ func TestClipGradNormParityWithPyTorch(t *testing.T) {
 	}
 }
 
-// The norm of many small gradients of Float32 is that of float64 arithmetic to the
-// last bits of the one rounding that is left.
+// The norm of many small Float32 gradients is the correctly rounded float64 result.
 func TestClipGradNormOfManyParameters(t *testing.T) {
 	const n = 20000
 	dev := newDevice(t)
@@ -109,7 +107,7 @@ func TestClipGradNormOfManyParameters(t *testing.T) {
 		p := nn.NewParameter(fmt.Sprint(i), autograd.FromSlice(dev, []float32{1, 1, 1, 1}))
 		g := make([]float32, 4)
 		for k := range g {
-			g[k] = 0.07 // equal terms: each addition in Float32 is rounded alike
+			g[k] = 0.07 // equal terms: in Float32 the rounding errors of a sum would add up
 			squares += float64(g[k]) * float64(g[k])
 		}
 		p.Var().SetGradSink(&owner{t: device.HostTensor(g, device.Invalid)})
@@ -125,8 +123,8 @@ func TestClipGradNormOfManyParameters(t *testing.T) {
 	}
 }
 
-// Where the norm is not finite, gradients become what they become in PyTorch.
-func TestClipGradNormThatIsNotFinite(t *testing.T) {
+// If the norm is not finite, the gradients are those of PyTorch.
+func TestClipGradNormNotFinite(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	for name, c := range map[string]struct{ grad, want []float32 }{
 		"NaN":      {[]float32{nan, 1}, []float32{nan, nan}},
@@ -150,8 +148,8 @@ func TestClipGradNormThatIsNotFinite(t *testing.T) {
 	}
 }
 
-// A gradient of more elements than are squared at a time, in Float32, beside one in
-// Float64.
+// The norm is right for a Float32 gradient with more elements than are processed at a time,
+// together with a Float64 gradient.
 func TestClipGradNormOfManyElements(t *testing.T) {
 	const n = 1<<22 + 5
 	dev := newDevice(t)
@@ -179,8 +177,8 @@ func TestClipGradNormOfManyElements(t *testing.T) {
 	near(t, "small", read(t, small.Grad()), []float64{3 / (want + 1e-6)})
 }
 
-// What is not finite stays so; a norm that other ranks add to is theirs as well, and
-// an error of theirs leaves the gradients as they are.
+// A norm that is not finite is not clipped. The sum over other ranks counts. If the summation
+// fails, the gradients do not change.
 func TestClipGradPNormOver(t *testing.T) {
 	dev := newDevice(t)
 	p := parameter(dev, "p", []float64{1, 1})
@@ -191,7 +189,7 @@ func TestClipGradPNormOver(t *testing.T) {
 	}
 	near(t, "after an error", read(t, p.Grad()), []float64{3, 4})
 	norm, err := optim.ClipGradPNormOver([]*nn.Parameter{p}, 2, 1, func(squares device.Tensor) error {
-		return dev.Kernels().Axpby(dev.Compute(), squares, device.Accum{Alpha: 4}, squares) // of four equal ranks
+		return dev.Kernels().Axpby(dev.Compute(), squares, device.Accum{Alpha: 4}, squares) // the sum over four equal ranks
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -209,8 +207,8 @@ func TestClipGradPNormOver(t *testing.T) {
 	}
 }
 
-// The norms are those of PyTorch where it says what they are: the sum of the magnitudes, the
-// largest of them, also beyond a part of them and beside a NaN.
+// The 1-norm, the maximum norm and other norms are those of PyTorch, also for gradients of more
+// than one part and with a NaN.
 func TestClipGradPNorm(t *testing.T) {
 	const n = 1<<22 + 5
 	dev := newDevice(t)
@@ -239,7 +237,7 @@ func TestClipGradPNorm(t *testing.T) {
 	}
 }
 
-// Elements beyond the bound become the bound, others stay as they are, and a NaN stays one.
+// Elements beyond the bound are set to the bound. Others do not change. A NaN stays NaN.
 func TestClipGradValue(t *testing.T) {
 	dev := newDevice(t)
 	p := parameter(dev, "p", make([]float64, 6))

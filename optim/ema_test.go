@@ -15,7 +15,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// holder is a module of given parameters and buffers.
+// holder is a module with given parameters and buffers.
 type holder struct {
 	params  []*nn.Parameter
 	buffers []*nn.Buffer
@@ -25,7 +25,7 @@ func (holder) Forward(x *autograd.Variable) *autograd.Variable { return x }
 func (h holder) Parameters() []*nn.Parameter                   { return h.params }
 func (h holder) Buffers() []*nn.Buffer                         { return h.buffers }
 
-// averaged reads what With puts in place of v.
+// averaged returns the values of v within With.
 func averaged(t *testing.T, e *optim.EMA, v *autograd.Variable) (x []float64) {
 	t.Helper()
 	if err := e.With(func() error {
@@ -37,8 +37,8 @@ func averaged(t *testing.T, e *optim.EMA, v *autograd.Variable) (x []float64) {
 	return x
 }
 
-// The averages follow the steps that were committed, by the formula; frozen
-// parameters and buffers are copied; what With puts in place is gone behind it.
+// The averages follow the formula after each committed step. Frozen parameters and buffers are
+// copied. After With the original values are back.
 func TestEMA(t *testing.T) {
 	const decay, lr = 0.75, 0.5
 	dev := newDevice(t)
@@ -69,7 +69,7 @@ func TestEMA(t *testing.T) {
 		if _, whole := e.Committed(); whole != (owned.err != nil) {
 			t.Errorf("step %d: before Update the averages are taken for whole: %v", step, whole)
 		}
-		for range 2 { // the second has nothing to do
+		for range 2 { // the second Update changes nothing
 			if err := e.Update(); err != nil {
 				t.Fatal(err)
 			}
@@ -112,8 +112,8 @@ func TestEMA(t *testing.T) {
 	near(t, "unfrozen", averaged(t, e, frozen.Var()), []float64{decay*0.5 + (1-decay)*0.9})
 }
 
-// Within With nothing is whole, and neither steps nor averages go on; what f
-// does, it ends as before.
+// Within With, Committed returns false, and Step and Update return errors. With returns the error
+// of f.
 func TestEMAWith(t *testing.T) {
 	dev := newDevice(t)
 	p := parameter(dev, "p", []float64{1})
@@ -127,8 +127,8 @@ func TestEMAWith(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	step() // p 0, velocity 1, average 0
-	step() // p -1.5, velocity 1.5, average -0.75
+	step() // afterwards: p 0, velocity 1, average 0
+	step() // afterwards: p -1.5, velocity 1.5, average -0.75
 	failed := errors.New("the evaluation failed")
 	for _, with := range []func(f func() error) error{
 		func(f func() error) error { return e.With(f) },
@@ -163,8 +163,8 @@ func TestEMAWith(t *testing.T) {
 	}
 }
 
-// With changes nothing of what the optimizer keeps: a parameter that had no gradient
-// yet begins, behind it, as it would have without.
+// With does not change the optimizer's state: a parameter that had no gradient before With starts
+// afterwards as it would have without it.
 func TestEMAWithBeforeAFirstGradient(t *testing.T) {
 	for _, with := range []bool{false, true} {
 		dev := newDevice(t)
@@ -176,7 +176,7 @@ func TestEMAWithBeforeAFirstGradient(t *testing.T) {
 		if err := errors.Join(opt.Step(), e.Update()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := e.State(); err != nil { // as for saving it
+		if _, err := e.State(); err != nil { // as a program does to save the state
 			t.Fatal(err)
 		}
 		if with {
@@ -193,8 +193,8 @@ func TestEMAWithBeforeAFirstGradient(t *testing.T) {
 	}
 }
 
-// The averages begin with the first step, whatever the parameters were when somebody
-// asked for the State before, as ddp.Recover does; so they do behind a restored step 0.
+// The averages start with the values after the first step, even if the program asked for State
+// before, as ddp.Recover does. After a restored step 0 they start anew.
 func TestEMABeginsWithTheFirstStep(t *testing.T) {
 	dev := newDevice(t)
 	p := parameter(dev, "p", []float64{100})
@@ -220,7 +220,7 @@ func TestEMABeginsWithTheFirstStep(t *testing.T) {
 	}
 }
 
-// A job that restores what State returned goes on with the same averages.
+// A program that restores what State returned continues with the same averages.
 func TestEMARestart(t *testing.T) {
 	train := func(restart int) (got []float64) {
 		dev := newDevice(t)
@@ -266,7 +266,7 @@ func TestEMARestart(t *testing.T) {
 	}
 }
 
-// Averages of 16-bit parameters move by less than these can tell.
+// Averages of 16-bit parameters keep changes that are smaller than the type's precision.
 func TestEMAOfHalves(t *testing.T) {
 	dev := newDevice(t)
 	buf, err := dev.Alloc(2)
@@ -284,7 +284,7 @@ func TestEMAOfHalves(t *testing.T) {
 	opt := must.New(optim.NewSGD(nil, nil))
 	e := must.New(optim.NewEMA(holder{params: []*nn.Parameter{p}}, opt, nil))
 	for step := range 1001 {
-		opt.EndLoad(step + 1) // as if it had committed one
+		opt.EndLoad(step + 1) // as if it had committed a step
 		if err := e.Update(); err != nil {
 			t.Fatal(err)
 		}
@@ -299,11 +299,11 @@ func TestEMAOfHalves(t *testing.T) {
 	}
 }
 
-// broken is a device whose n-th kernel, or allocation, from now fails.
+// broken is a device whose n-th kernel call or allocation fails.
 type broken struct {
 	device.Device
 	values         kernels.Values
-	kernel, memory int // 0: none
+	kernel, memory int // the number of calls until one fails; 0: none fails
 }
 
 var errBroken = errors.New("broken")
@@ -345,7 +345,8 @@ func (k brokenKernels) Axpby(s device.Stream, dst device.Tensor, acc device.Accu
 	return k.Kernels.Axpby(s, dst, acc, x)
 }
 
-// Whatever fails, what is left is told to be whole only if it is.
+// After each possible failure, Committed returns true only if the parameters and the state are
+// consistent.
 func TestEMAFailures(t *testing.T) {
 	setup := func() (*broken, []*nn.Parameter, *optim.SGD, *optim.EMA) {
 		dev := &broken{Device: newDevice(t)}
@@ -368,7 +369,7 @@ func TestEMAFailures(t *testing.T) {
 	if err := e.With(func() error { return errors.New("f is called") }); !errors.Is(err, errBroken) || dev.Memory().InUse != use {
 		t.Errorf("without memory for copies: %v, %d bytes in use, want %d", err, dev.Memory().InUse, use)
 	}
-	for nth := 1; nth <= 4; nth++ { // while the averages are put in place
+	for nth := 1; nth <= 4; nth++ { // while With puts the averages in place
 		dev.kernel = nth
 		if err := e.With(func() error { return errors.New("f is called") }); !errors.Is(err, errBroken) {
 			t.Errorf("kernel %d failed: %v", nth, err)
@@ -377,7 +378,7 @@ func TestEMAFailures(t *testing.T) {
 			t.Errorf("kernel %d failed: whole: %v, parameters %v and %v", nth, whole, ps[0].Item(), ps[1].Item())
 		}
 	}
-	dev.kernel = 6 // while the parameters are put back
+	dev.kernel = 6 // while With puts the parameters back
 	if err := e.With(func() error { return nil }); !errors.Is(err, errBroken) {
 		t.Errorf("not put back: %v", err)
 	}
@@ -394,7 +395,7 @@ func TestEMAFailures(t *testing.T) {
 	if err := e.Update(); !errors.Is(err, errBroken) {
 		t.Errorf("inconsistent averages: %v", err)
 	}
-	opt.EndLoad(1) // the optimizer's word alone
+	opt.EndLoad(1) // only on the optimizer, not on the EMA
 	if _, whole := e.Committed(); whole || e.Update() == nil || e.With(func() error { return nil }) == nil {
 		t.Error("with inconsistent averages it goes on")
 	}
@@ -410,7 +411,8 @@ func TestEMAOptions(t *testing.T) {
 	}
 }
 
-// What is lent is whole when it is back, if it was before and nothing else happened to it.
+// After SwapParameters and restored, the optimizer is consistent if it was before and nothing else
+// changed it.
 func TestSwapParameters(t *testing.T) {
 	dev := newDevice(t)
 	opt := must.New(optim.NewSGD([]*nn.Parameter{parameter(dev, "p", []float64{1})}, &optim.SGDOptions{LR: 1}))

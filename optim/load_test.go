@@ -11,7 +11,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// saved is a copy of a state.
+// saved returns a copy of a state.
 func saved(t *testing.T, state map[string]*autograd.Variable) map[string]*autograd.Variable {
 	t.Helper()
 	copies := map[string]*autograd.Variable{}
@@ -25,7 +25,7 @@ func saved(t *testing.T, state map[string]*autograd.Variable) map[string]*autogr
 	return copies
 }
 
-// What is saved after some steps goes on elsewhere as it would have here.
+// An optimizer that loads a saved state makes the same steps as the one that saved it.
 func TestLoadState(t *testing.T) {
 	type stepper interface {
 		optim.Optimizer
@@ -57,7 +57,7 @@ func TestLoadState(t *testing.T) {
 			}
 			m, opt, ema := make()
 			train(m, opt, ema, 0, 3)
-			state, err := optim.State(ema) // the optimizer's and its own
+			state, err := optim.State(ema) // the states of the optimizer and of the EMA
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -85,7 +85,7 @@ func TestLoadState(t *testing.T) {
 }
 
 // A state that does not fit changes nothing.
-func TestLoadOfWhatDoesNotFit(t *testing.T) {
+func TestLoadStateThatDoesNotFitChangesNothing(t *testing.T) {
 	dev := newDevice(t)
 	p := parameter(dev, "p", []float64{1, 2})
 	opt := must.New(optim.NewSGD([]*nn.Parameter{p}, &optim.SGDOptions{LR: 0.1, Momentum: 0.5}))

@@ -15,7 +15,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// put writes numbers, rounded to t's type, to t on dev.
+// put writes numbers to dst, rounded to its type.
 func put(t *testing.T, dev device.Device, dst device.Tensor, data ...float64) {
 	t.Helper()
 	if err := dev.Kernels().Copy(dev.Compute(), dst, device.HostTensor(data, device.Invalid)); err != nil {
@@ -23,7 +23,7 @@ func put(t *testing.T, dev device.Device, dst device.Tensor, data ...float64) {
 	}
 }
 
-// typed is a parameter of a type, and where its gradient lives.
+// typed returns a parameter of a given type, and the owner of its gradient.
 func typed(t *testing.T, dev device.Device, name string, dt, grad device.DType, data ...float64) (*nn.Parameter, *owner) {
 	t.Helper()
 	p := nn.NewParameter(name, autograd.Zeros(dev, dt, len(data)))
@@ -33,8 +33,7 @@ func typed(t *testing.T, dev device.Device, name string, dt, grad device.DType, 
 	return p, o
 }
 
-// A thousand steps, each too small to change a 16-bit parameter, add up in its
-// master.
+// A thousand steps, each too small to change a 16-bit parameter, add up in its master copy.
 func TestSmallStepsAreKeptByMasters(t *testing.T) {
 	for _, dt := range []device.DType{device.BFloat16, device.Float16} {
 		for _, masters := range []bool{false, true} {
@@ -49,7 +48,7 @@ func TestSmallStepsAreKeptByMasters(t *testing.T) {
 			}
 			want := 1.0
 			if masters {
-				want = 1 - 1000*0.5/4096 // 0.8779: its neighbours in bfloat16 are 1/256 apart
+				want = 1 - 1000*0.5/4096 // 0.8779; adjacent bfloat16 numbers differ by 1/256 there
 			}
 			if got := p.Item(); math.Abs(got-want) > 1./512 || !masters && got != 1 {
 				t.Errorf("%v, masters %v: 1 became %v, want %v", dt, masters, got, want)
@@ -58,9 +57,9 @@ func TestSmallStepsAreKeptByMasters(t *testing.T) {
 	}
 }
 
-// The masters go exactly where float32 parameters go by the same gradients, in
-// 16 bits or in 32, and the parameters are their rounding; through a restart from
-// a saved state as well.
+// Master weights take exactly the values of float32 parameters with the same gradients, for
+// gradients of 16 and of 32 bits, also after a restart from a saved state. The parameters are the
+// rounded masters.
 func TestMastersAreFloat32Training(t *testing.T) {
 	const n, steps = 300, 12
 	for _, dt := range []device.DType{device.BFloat16, device.Float16} {
@@ -130,12 +129,12 @@ func stateOf(t *testing.T, opt *optim.SGD) []*nn.Buffer {
 	return state
 }
 
-// Until the first step a master is what the parameter is, whatever the program
-// writes there and whenever the state was asked for.
-func TestParametersCountBeforeTheFirstStep(t *testing.T) {
+// Before the first step a master equals its parameter, whatever the program writes to the
+// parameter, and even if it asked for the state before.
+func TestMastersEqualParametersBeforeFirstStep(t *testing.T) {
 	dev := newDevice(t)
 	p, g := typed(t, dev, "p", device.BFloat16, device.BFloat16, 3)
-	q := parameter(dev, "q", []float64{1}) // of 64 bits: without a master
+	q := parameter(dev, "q", []float64{1}) // 64 bits: no master
 	opt := must.New(optim.NewSGD([]*nn.Parameter{p, q}, &optim.SGDOptions{LR: 1, MasterWeights: true}))
 	state := stateOf(t, opt)
 	if len(state) != 1 || state[0].Var().Item() != 3 {
@@ -159,9 +158,8 @@ func TestMasterWeightsAreChosenOnce(t *testing.T) {
 	refused(t, "masters that come later", opt.Step())
 }
 
-// A step by gradients that overflowed is none: nothing has changed, the velocity
-// is still to begin, and the step is not counted. The factor of the loss is
-// taken out of those that did not.
+// A step whose gradients overflowed changes nothing: the velocity is not initialized, and the step
+// is not counted. Other steps divide the gradients by the loss scale.
 func TestStepScaled(t *testing.T) {
 	for _, dt := range []device.DType{device.Float16, device.Float32} {
 		dev := newDevice(t)
@@ -181,7 +179,7 @@ func TestStepScaled(t *testing.T) {
 			steps    int
 		}{
 			{math.Inf(1), 1, 1, 0},
-			{1024, 0, 0.5, 1}, // v = 1, undamped
+			{1024, 0, 0.5, 1}, // v = 1, without dampening
 			{math.NaN(), 1, 0.5, 1},
 			{1024, 0, 0, 2}, // v = 0.5·1 + 0.5·1
 		} {

@@ -18,7 +18,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// muonModel is matrices of all kinds, and a vector.
+// muonModel returns matrices of several shapes, and a vector.
 func muonModel(dev device.Device) (matrices, rest []*nn.Parameter) {
 	numbers := func(n, seed int) []float64 {
 		x := make([]float64, n)
@@ -33,7 +33,7 @@ func muonModel(dev device.Device) (matrices, rest []*nn.Parameter) {
 	return matrices, []*nn.Parameter{parameter(dev, "bias", numbers(4, 9))}
 }
 
-// muonSteps makes steps, of which one parameter misses some.
+// muonSteps makes the steps from to to. One parameter has no gradient in some of them.
 func muonSteps(t *testing.T, opt *optim.Muon, from, to int) {
 	for step := from; step < to; step++ {
 		opt.ZeroGrad()
@@ -58,7 +58,7 @@ func newMuon(matrices, rest []*nn.Parameter) *optim.Muon {
 		optim.AdamWGroup{Params: rest, AdamWOptions: optim.AdamWOptions{LR: 0.01}}))
 }
 
-// numbersOf are those of all parameters and of the state.
+// numbersOf returns the values of all parameters and of the state, by name.
 func numbersOf(t *testing.T, opt *optim.Muon) map[string][]float64 {
 	t.Helper()
 	all := map[string][]float64{}
@@ -75,8 +75,8 @@ func numbersOf(t *testing.T, opt *optim.Muon) map[string][]float64 {
 	return all
 }
 
-// A step of Muon without momentum and decay is orthogonal: all of its singular values are
-// near 1.
+// A step of Muon without momentum and weight decay is nearly orthogonal: all its singular values
+// are near 1.
 func TestMuonStepsAreNearlyOrthogonal(t *testing.T) {
 	dev := newDevice(t)
 	for _, shape := range [][2]int{{4, 7}, {7, 4}, {5, 5}} {
@@ -102,9 +102,9 @@ func TestMuonStepsAreNearlyOrthogonal(t *testing.T) {
 	}
 }
 
-// Ranks that divide the matrices come, bit for bit, to what one process comes to, and so
-// does one that goes on from a saved state.
-func TestMuonDividedIsMuonUndivided(t *testing.T) {
+// Ranks that divide the matrices compute bit for bit the same as one process. So does an optimizer
+// that continues from a saved state.
+func TestMuonDividedEqualsUndivided(t *testing.T) {
 	const steps = 8
 	dev := newDevice(t)
 	whole := newMuon(muonModel(dev))
@@ -156,9 +156,9 @@ func TestMuonDividedIsMuonUndivided(t *testing.T) {
 	}
 }
 
-// A step that is skipped on the device leaves parameters and state as they are, and nothing
-// is gathered; a gather that fails tears the step.
-func TestMuonSkipsAndTears(t *testing.T) {
+// A step that is skipped on the device changes neither parameters nor state, and gathers nothing. A
+// gather that fails leaves the optimizer inconsistent.
+func TestMuonAfterSkippedAndFailedSteps(t *testing.T) {
 	dev := newDevice(t)
 	matrices, rest := muonModel(dev)
 	opt := newMuon(matrices, rest)
@@ -192,8 +192,8 @@ func TestMuonSkipsAndTears(t *testing.T) {
 	}
 }
 
-// A loss scale divides the gradients; 16-bit matrices go where their masters, or their own
-// roundings, go.
+// StepScaled divides the gradients by the loss scale. 16-bit matrices are their rounded masters, or
+// follow their own rounding without masters.
 func TestMuonOfScaledAndOf16BitGradients(t *testing.T) {
 	dev := newDevice(t)
 	data := []float64{0.5, -1, 2, 0.25, 1, -0.75}

@@ -28,7 +28,7 @@ func parameter(dev device.Device, name string, data []float64, shape ...int) *nn
 	return nn.NewParameter(name, autograd.FromSlice(dev, data, shape...))
 }
 
-// give makes g the gradient of p.
+// give sets the gradient of p to g.
 func give(t *testing.T, p *nn.Parameter, g []float64) {
 	t.Helper()
 	dev := p.Var().Device()
@@ -58,22 +58,22 @@ func near(t *testing.T, what string, got, want []float64) {
 	}
 }
 
-// steps is how many steps opt committed.
+// steps returns the number of steps that opt committed.
 func steps(opt *optim.SGD) int {
 	n, _ := opt.Committed()
 	return n
 }
 
-// golden is what testdata/sgd.py wrote.
+// golden is the output of testdata/sgd.py.
 type golden struct {
 	LR       float64
 	Shapes   [][]int
 	Initial  [][]float64
-	Grads    [][][]float64 // by step and parameter; nil for none
+	Grads    [][][]float64 // by step and parameter; nil: no gradient
 	Variants []struct {
 		Momentum, Dampening, WeightDecay float64
 		Nesterov                         bool
-		After                            [][][]float64 // by step and parameter
+		After                            [][][]float64 // the parameters after each step
 	}
 }
 
@@ -89,8 +89,8 @@ func readGolden(t *testing.T) (g golden) {
 	return g
 }
 
-// In every variant the parameters go where torch.optim.SGD takes them, through
-// a restart from a saved state as well.
+// In each variant the parameters are those of torch.optim.SGD, also after a restart from a saved
+// state.
 func TestParityWithPyTorch(t *testing.T) {
 	g := readGolden(t)
 	for _, v := range g.Variants {
@@ -128,7 +128,7 @@ func TestParityWithPyTorch(t *testing.T) {
 	}
 }
 
-// restarted is a new optimizer with opt's state.
+// restarted returns a new optimizer with opt's state.
 func restarted(t *testing.T, opt *optim.SGD, params []*nn.Parameter, opts optim.SGDOptions) *optim.SGD {
 	t.Helper()
 	again := must.New(optim.NewSGD(params, &opts))
@@ -172,8 +172,8 @@ func TestGroups(t *testing.T) {
 	step(-0.5, 0.125)
 }
 
-// A variable is updated once, whatever its names: in one group it is there once, and
-// in a second it is an error, with a place on a device or without.
+// A variable with several names in one group is updated once. In two groups it is an error, whether
+// or not it has been placed on a device.
 func TestParametersUnderSeveralNames(t *testing.T) {
 	dev := newDevice(t)
 	tied := autograd.FromSlice(dev, []float64{1})
@@ -210,13 +210,13 @@ func TestParametersUnderSeveralNames(t *testing.T) {
 	}
 }
 
-// owner is a gradient that somebody else owns.
+// owner is a gradient sink, as package ddp has.
 type owner struct {
 	t, skip device.Tensor
-	pending bool // Err was not asked
+	pending bool // the outcome is not known until Err is called
 	err     error
-	onErr   func() // unless nil, Err calls it
-	settle  func() // unless nil, Settle calls it
+	onErr   func() // called by Err, unless nil
+	settle  func() // called by Settle, unless nil
 }
 
 func (o *owner) Fresh() bool         { return true }
@@ -240,9 +240,9 @@ func (o *owner) Err() error {
 }
 func (o *owner) Skip() device.Tensor { return o.skip }
 
-// An error of one gradient keeps all parameters as they are; a flag on the
-// device keeps those whose sinks show it.
-func TestGradientsThatMustNotBeUsed(t *testing.T) {
+// An error of one gradient leaves all parameters unchanged. A raised flag on the device leaves the
+// parameters of its sink unchanged.
+func TestGradientErrorLeavesParametersUnchanged(t *testing.T) {
 	dev := newDevice(t)
 	a, b := parameter(dev, "a", []float64{1}), parameter(dev, "b", []float64{1})
 	opt := must.New(optim.NewSGD([]*nn.Parameter{a, b}, &optim.SGDOptions{LR: 1, Momentum: 0.9}))
@@ -274,23 +274,22 @@ func TestGradientsThatMustNotBeUsed(t *testing.T) {
 	}
 }
 
-// skipped is an error that flags tell of.
+// skipped is the error of a step that raised flags skip.
 type skipped struct{}
 
 func (skipped) Error() string        { return "rank 3 has no gradient" }
 func (skipped) Is(target error) bool { return target == device.ErrSkipped }
 
-// An outcome that is pending when Step is called is asked for behind the
-// updates, where one set of flags has the device skip them all, and before them
-// where it does not. With an error, everything is as if Step had not been
-// called, or inconsistent.
+// If an outcome is pending when Step is called, Step asks for it after the updates if one set of
+// flags covers all gradients, and before them otherwise. After an error, everything is as if Step
+// had not been called, or inconsistent.
 func TestPendingOutcomes(t *testing.T) {
 	lost := errors.New("rank 3 is lost")
 	for _, c := range []struct {
 		what         string
-		flag         byte  // that the device sees
-		err          error // the outcome
-		secondFlags  bool  // the second gradient has flags of its own, which are not raised
+		flag         byte  // the value of the device's flag
+		err          error // the outcome that Err returns
+		secondFlags  bool  // the second gradient has other flags, which are not raised
 		none         bool  // there are no flags
 		inconsistent bool
 	}{
@@ -319,11 +318,11 @@ func TestPendingOutcomes(t *testing.T) {
 				params, owners = append(params, p), append(owners, o)
 			}
 			opt := must.New(optim.NewSGD(params, &optim.SGDOptions{LR: 1, Momentum: 0.5}))
-			// The value of the parameters after 0, 1 and 2 good steps.
+			// The value of the parameters after 0, 1 and 2 successful steps.
 			values := []float64{1, 0, -1.5}
 			good := 0
 			for step := range 3 {
-				bad := c.err != nil && step == 0 // the very first: the velocity must stay unused
+				bad := c.err != nil && step == 0 // in the first step: the velocity must not be initialized
 				flags[0] = 0
 				for _, o := range owners {
 					o.pending, o.err = true, nil
@@ -357,8 +356,8 @@ func TestPendingOutcomes(t *testing.T) {
 	}
 }
 
-// The last parameter's gradient is there first, and its update does not wait for
-// those of others.
+// The updates begin with the last parameter, whose gradient is reduced first, and that update does
+// not wait for other gradients.
 func TestUpdatesBeginWithTheLastParameter(t *testing.T) {
 	dev := newDevice(t)
 	p, q := parameter(dev, "p", []float64{1}), parameter(dev, "q", []float64{1})
@@ -378,8 +377,8 @@ func TestUpdatesBeginWithTheLastParameter(t *testing.T) {
 	}
 }
 
-// An outcome is asked for also where there is nothing to update.
-func TestAPendingOutcomeWithoutAGradient(t *testing.T) {
+// Step asks for a pending outcome even if no parameter has a gradient.
+func TestStepAsksForPendingOutcomeWithoutGradients(t *testing.T) {
 	p := parameter(newDevice(t), "p", []float64{1})
 	o := &owner{pending: true, err: errors.New("rank 3 is lost")}
 	p.Var().SetGradSink(o)
@@ -391,7 +390,7 @@ func TestAPendingOutcomeWithoutAGradient(t *testing.T) {
 	}
 }
 
-// failing is a device whose SGD kernel fails when left is 0.
+// failing is a device whose SGD kernel fails once left is 0.
 type failing struct {
 	device.Device
 	values kernels.Values
@@ -428,7 +427,7 @@ func TestFailedStepIsInconsistent(t *testing.T) {
 		if err := opt.Step(); !errors.As(err, &inconsistent) || inconsistent.Step != 2 || inconsistent.Updated != 1 || inconsistent.Params != 2 {
 			t.Errorf("%v, want step 2 inconsistent at 1 of 2", err)
 		}
-		dev.left = 2 // the device may have come back; the parameters have not
+		dev.left = 2 // the device works again, but the parameters are inconsistent
 	}
 	committed := func(steps int, whole bool) {
 		t.Helper()
@@ -453,9 +452,9 @@ func TestFailedStepIsInconsistent(t *testing.T) {
 	committed(5, true)
 }
 
-// A step that is on its way is not whole, for whoever asks meanwhile, and whole
-// again when it was committed, or skipped.
-func TestCommittedIsAskedDuringAStep(t *testing.T) {
+// During a step Committed returns false. After the step has committed or was skipped, it returns
+// true.
+func TestCommittedReturnsFalseDuringStep(t *testing.T) {
 	dev := newDevice(t)
 	flags := []byte{0}
 	p := parameter(dev, "p", []float64{1})
@@ -471,7 +470,7 @@ func TestCommittedIsAskedDuringAStep(t *testing.T) {
 		asked := false
 		o.onErr = func() {
 			ended := make(chan struct{})
-			go func() { // as a watchdog does
+			go func() { // as a watchdog's goroutine does
 				defer close(ended)
 				if n, whole := opt.Committed(); n != before || whole {
 					t.Errorf("within step %d: %d committed, whole: %v", i, n, whole)

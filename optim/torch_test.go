@@ -20,10 +20,10 @@ import (
 //go:embed testdata/torch_optim.py
 var torchScript string
 
-// torchShapes are those of the parameters of all runs.
+// torchShapes are the shapes of the parameters in all runs.
 var torchShapes = [][]int{{5, 3}, {7}, {3, 8}, {4, 2, 3}, {1, 1}}
 
-// torchGroup is a group of parameters, by number, with PyTorch's options.
+// torchGroup is a group of parameters, by index, with PyTorch's options.
 type torchGroup struct {
 	Params  []int          `json:"params"`
 	Options map[string]any `json:"options"`
@@ -35,19 +35,20 @@ type torchOptimizer struct {
 	Groups  []torchGroup   `json:"groups"`
 }
 
-// torchRun is one training with PyTorch's optimizers, and with this package's.
+// torchRun is one training, made with PyTorch's optimizers and with this package's.
 type torchRun struct {
 	DType      string           `json:"dtype"`
 	Steps      int              `json:"steps"`
 	Initial    [][]float64      `json:"initial"`
-	Size       float64          `json:"size"` // of the gradients
-	Clip       float64          `json:"clip"` // 0: not by norm
-	Norm       float64          `json:"norm"` // 0: the largest magnitude
+	Size       float64          `json:"size"` // the size of the gradients
+	Clip       float64          `json:"clip"` // the bound of the norm; 0: no clipping by norm
+	Norm       float64          `json:"norm"` // the p of the norm; 0: the largest magnitude
 	ClipValue  float64          `json:"clip_value"`
-	Rates      []float64        `json:"rates"` // by step: what learning rates are multiplied by
+	Rates      []float64        `json:"rates"` // by step: the factor of the learning rates
 	Optimizers []torchOptimizer `json:"optimizers"`
 
-	// open makes the optimizer, and what sets its learning rates to a multiple of the first.
+	// open makes the optimizer, and a function that sets its learning rates to a multiple of the
+	// initial ones.
 	open func(p []*nn.Parameter) (opt stepper, setRate func(float64))
 }
 
@@ -58,7 +59,7 @@ type stepper interface {
 
 type options = map[string]any
 
-// pick is the parameters of these numbers.
+// pick returns the parameters with the given indices.
 func pick(p []*nn.Parameter, numbers ...int) (out []*nn.Parameter) {
 	for _, i := range numbers {
 		out = append(out, p[i])
@@ -66,7 +67,7 @@ func pick(p []*nn.Parameter, numbers ...int) (out []*nn.Parameter) {
 	return out
 }
 
-// torchRuns are trainings by each optimizer, with groups, schedules and clipping.
+// torchRuns returns trainings with each optimizer, with groups, schedules and clipping.
 func torchRuns() map[string]*torchRun {
 	adam := func(name string, opts options, of optim.AdamWOptions) *torchRun {
 		second := of
@@ -150,10 +151,10 @@ func torchRuns() map[string]*torchRun {
 	}
 }
 
-// Over 200 steps the parameters go where PyTorch's optimizers take them, in groups with
-// options of their own, with rates that follow a schedule, by gradients that are clipped
-// and that a parameter lacks at times. PyTorch runs once, for all.
-func TestTrainingsAreThoseOfPyTorch(t *testing.T) {
+// Over 200 steps the parameters are those of PyTorch's optimizers. The runs have groups with
+// different options, scheduled rates, clipped gradients, and steps in which a parameter has no
+// gradient. PyTorch runs once for all of them.
+func TestTrainingMatchesPyTorch(t *testing.T) {
 	dev, err := comm.OpenDevice(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +196,7 @@ func TestTrainingsAreThoseOfPyTorch(t *testing.T) {
 	}
 }
 
-// train makes the steps on dev, and returns how far the parameters were off.
+// train makes the steps on dev, and returns the largest deviation of a parameter.
 func (r *torchRun) train(t *testing.T, dev device.Device, want [][][]float64) (off float64) {
 	dt, tolerance := device.Float64, 1e-12
 	if r.DType == "float32" {

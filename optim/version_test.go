@@ -13,7 +13,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// panics returns the [*autograd.ModifiedError] that f panics with.
+// panics returns the [*autograd.ModifiedError] with which f panics.
 func panics(t *testing.T, f func()) (err *autograd.ModifiedError) {
 	t.Helper()
 	defer func() {
@@ -29,9 +29,9 @@ func panics(t *testing.T, f func()) (err *autograd.ModifiedError) {
 	return nil
 }
 
-// What writes a parameter, or what an optimizer keeps, in place says so; a step that
+// A call that writes a parameter or a state variable in place increases its version. A step that
 // changes nothing does not.
-func TestWritesAreCounted(t *testing.T) {
+func TestInPlaceWritesIncreaseVersion(t *testing.T) {
 	dev := newDevice(t)
 	bad := errors.New("rank 3 has no gradient")
 	for _, dt := range []device.DType{device.Float64, device.BFloat16} {
@@ -102,7 +102,7 @@ func TestWritesAreCounted(t *testing.T) {
 	}
 }
 
-// scalars are a network's numbers, where the host has them.
+// scalars returns pointers to all parameters of a network on the host.
 func scalars(ps []*nn.Parameter) (xs []*float64) {
 	for _, p := range ps {
 		for i := range device.Elements[float64](p.Var().Tensor()) {
@@ -112,10 +112,11 @@ func scalars(ps []*nn.Parameter) (xs []*float64) {
 	return xs
 }
 
-// A generator and a discriminator with an optimizer each. In the right order the
-// generator's gradients are those of the discriminator as its step has left it. A
-// generator's loss of before that step, which PyTorch refuses too, is refused by name.
-func TestAdversaries(t *testing.T) {
+// TestGeneratorLossFromBeforeDiscriminatorStepPanics trains a generator and a discriminator with one optimizer each. In the right
+// order the generator's gradients use the discriminator after its step. The backward pass of a
+// generator's loss from before that step panics and names the modified variable; PyTorch reports an
+// error too.
+func TestGeneratorLossFromBeforeDiscriminatorStepPanics(t *testing.T) {
 	dev := newDevice(t)
 	double := nn.LinearOptions{DType: device.Float64}
 	generator := nn.Sequential(nn.Linear(2, 4, double), nn.ReLU(), nn.Linear(4, 3, double))
@@ -177,15 +178,14 @@ func TestAdversaries(t *testing.T) {
 	stepD(fake)
 	optG.ZeroGrad()
 	err := panics(t, func() { loss.Backward() })
-	w := discriminator.Parameters()[2].Var() // the last operation's that reads one
+	w := discriminator.Parameters()[2].Var() // a parameter that the last operation reads
 	if want := (autograd.ModifiedError{Op: "Linear", Variable: w.String(), Saved: 3, Now: 4}); *err != want {
 		t.Errorf("got %v, want %v", err, &want)
 	}
-	// The step is what is wrong, not the loss: in the right order it passes.
+	// The cause is the order of the steps, not the loss: in the right order it passes.
 	noErrors(judged(fake, 1).Backward())
 
-	// With plain numbers: the derivative of 2·u·w for u is 2·10, and would be 2·2 with
-	// the w that the step makes.
+	// The derivative of 2·u·w with respect to u is 2·10. After the step on w it would be 2·2.
 	u, v := nn.NewParameter("u", autograd.Scalar(dev, 1)), nn.NewParameter("w", autograd.Scalar(dev, 10))
 	product := autograd.Mul(autograd.MulScalar(u.Var(), 2), v.Var())
 	noErrors(v.Var().Backward(), must.New(optim.NewSGD([]*nn.Parameter{v}, &optim.SGDOptions{LR: 8})).Step())

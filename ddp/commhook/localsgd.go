@@ -120,6 +120,9 @@ func NewAverager(pg *comm.ProcessGroup, opts *AveragerOptions) *Averager {
 // averages the parameters, in place. If the optimizer keeps master copies of 16-bit parameters,
 // pass these too: the optimizer computes the parameters from them.
 func (a *Averager) Step(ctx context.Context, params []*autograd.Variable) error {
+	if a.pg == nil {
+		return fmt.Errorf("commhook: Averager: %w", comm.ErrNoGroup)
+	}
 	a.steps++
 	if done := a.steps - max(a.o.StartAfter, 0); done <= 0 || done%a.o.Period != 0 {
 		return nil

@@ -43,6 +43,9 @@ func Listed[T any](what string, values []T) List {
 // rank gets a [*ModelMismatchError] that describes the first list that differs. All ranks call it with
 // the same number of lists. If nothing differs it costs one collective.
 func Verify(ctx context.Context, pg *comm.ProcessGroup, lists ...List) error {
+	if pg == nil {
+		return fmt.Errorf("reducer: comparing the ranks: %w", comm.ErrNoGroup)
+	}
 	// The ranks compare digests first. They send the lists only if the digests differ.
 	digests, err := comm.AllGatherInts(ctx, pg, digest(lists))
 	if err != nil {

@@ -136,7 +136,7 @@ func load(opt Local, steps int, state map[string]*autograd.Variable) error {
 }
 
 // A state that does not fit is told, and changes nothing.
-func TestLoadOfWhatDoesNotFit(t *testing.T) {
+func TestLoadStateThatDoesNotFitChangesNothing(t *testing.T) {
 	commtest.OnRanks(t, 2, quiet(), func(pg *comm.ProcessGroup) error {
 		net := mlp(double)
 		w, err := divided(net, pg, adamW, small)

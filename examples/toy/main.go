@@ -1,12 +1,15 @@
-// Command toy is the smallest distributed program: one parameter, one
-// gradient, averaged over the ranks. Each rank r computes y = w·7·r, whose
-// gradient for w is 7·r; after the backward pass every rank holds the average.
+// Command toy is the smallest distributed program: one parameter whose gradient is averaged over the
+// ranks. Rank r computes y = w·7·r, whose gradient with respect to w is 7·r. After the backward pass
+// every rank holds the average of these gradients.
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./examples/toy
+//
+// With --trace FILE rank 0 writes a trace for Perfetto.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 
 	"github.com/goddp/goddp/autograd"
@@ -15,6 +18,8 @@ import (
 	"github.com/goddp/goddp/nn"
 	"github.com/goddp/goddp/profile"
 )
+
+var traceFile = flag.String("trace", "", "write rank 0's Chrome trace to `FILE`")
 
 // toy is the model y = w·7·x.
 type toy struct{ w *nn.Parameter }
@@ -39,7 +44,9 @@ func train(ctx context.Context) error {
 	}
 
 	trace := profile.Of(pg.Device())
-	trace.Start()
+	if *traceFile != "" {
+		trace.Start()
+	}
 	x := autograd.Scalar(pg.Device(), float32(rank))
 	y := model.Forward(x)
 	fmt.Printf("rank %d: y=w*7*x: %v=%v*7*%v\n", rank, y.Item(), w.Item(), x.Item())
@@ -48,10 +55,13 @@ func train(ctx context.Context) error {
 		return err
 	}
 	fmt.Printf("rank %d: reduced dy/dw: %v\n", rank, w.Grad().Item())
-	if rank == 0 {
-		return trace.WriteFile("trace_ddp_simple.json", rank)
+	if rank == 0 && *traceFile != "" {
+		return trace.WriteFile(*traceFile, rank)
 	}
 	return nil
 }
 
-func main() { comm.Main(train) }
+func main() {
+	flag.Parse()
+	comm.Main(train)
+}

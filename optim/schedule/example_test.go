@@ -6,7 +6,7 @@ import (
 	"github.com/goddp/goddp/optim/schedule"
 )
 
-// Two steps of warm-up, then a cosine.
+// The rate rises for two steps and then follows a cosine.
 func ExampleSequence() {
 	rate := schedule.Sequence(
 		schedule.Phase{Steps: 2, Schedule: schedule.Linear(0, 1, 2)},

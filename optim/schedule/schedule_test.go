@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// TestTorch: the rates of torch.optim.lr_scheduler 1.13, read off after each of
-// the first steps.
-func TestTorch(t *testing.T) {
+// The rates are those of torch.optim.lr_scheduler 1.13, after each of the first steps.
+func TestRatesMatchPyTorch(t *testing.T) {
 	for name, c := range map[string]struct {
 		schedule Schedule
 		want     []float64

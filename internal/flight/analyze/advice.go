@@ -14,8 +14,8 @@ var advice = map[Kind]string{
 	Dead:      "look at how that process ended, in the launcher's report and its own output: an exception, the out-of-memory killer (SIGKILL), a crash in a library.",
 	Suspended: "the process was stopped (SIGSTOP, a debugger, a batch system): continue it, or take it away.",
 	Missing:   "that rank did not start, does not answer, or runs on a host that cannot be reached: look at its host, its network interface and its firewall.",
-	Left: "that rank came to its end before the others: it had less data, or returned early, be it for an error that its own output tells. " +
-		"Give all ranks equally many steps.",
+	Left: "that rank ended before the others: it had fewer inputs, or returned early, perhaps because of an error in its own output. " +
+		"Run the training loop within model.Join (package ddp), or give all ranks the same number of steps.",
 	Behind: "that rank loads data, saves, evaluates or is stuck while the others wait. " +
 		"If it takes that long for good reason, raise the timeout (Options.Timeout); else see where it hangs: its output has its goroutines, if the watchdog ended it, and kill -QUIT prints them.",
 	Late:      "that rank came too late: see what it did before, or raise the timeout (Options.Timeout).",
