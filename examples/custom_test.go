@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestCustom: the operation's gradient is right, and what is trained with it learns.
-func TestCustom(t *testing.T) {
+// TestCustomLearns runs examples/custom, which checks its operation's gradient and then trains.
+func TestCustomLearns(t *testing.T) {
 	out := launch(t, t.TempDir(), 2, "custom")
 	found := regexp.MustCompile(`step 300/300  loss (\S+)`).FindStringSubmatch(out)
 	if found == nil {

@@ -1,5 +1,5 @@
-// Package examples tests the example programs as a user runs them: built, and
-// started by golaunch.
+// Package examples tests the example programs as a user runs them: it builds them, and golaunch starts
+// them.
 package examples
 
 import (
@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-var bin string // where the programs were built
+var bin string // the folder of the built programs
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(bin)
-		temporary := filepath.Join(bin, "tmp") // golaunch keeps the records of jobs that fail there
+		temporary := filepath.Join(bin, "tmp") // golaunch leaves records of failed jobs there
 		if err := errors.Join(os.Mkdir(temporary, 0o700), os.Setenv("TMPDIR", temporary)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -45,9 +45,9 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// TestSources looks at all that the programs are built of: the test cache does
-// not see what a build reads, and would keep results of older programs.
-func TestSources(t *testing.T) {
+// TestCacheDependsOnSources calls os.Stat on every source file of the programs. The test cache then runs
+// the tests again when a file changes; it does not notice which files a build reads.
+func TestCacheDependsOnSources(t *testing.T) {
 	err := filepath.WalkDir("..", func(path string, d os.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() && !strings.Contains(path, "/.") {
 			_, err = os.Stat(path)
@@ -59,8 +59,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// run runs one of the programs in a folder of its own and returns what it
-// printed.
+// run runs a program in the folder dir and returns its output. The test fails if the program fails.
 func run(t *testing.T, dir, program string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -74,13 +73,14 @@ func run(t *testing.T, dir, program string, args ...string) string {
 	return string(out)
 }
 
+// launch runs a program under golaunch, on so many ranks, and returns the output of the job.
 func launch(t *testing.T, dir string, ranks int, program string, args ...string) string {
 	t.Helper()
 	return run(t, dir, "golaunch", append([]string{"--nproc-per-node", strconv.Itoa(ranks), filepath.Join(bin, program)}, args...)...)
 }
 
-// The lecture's ddp_simple: the average of 7·rank over the ranks.
-func TestToy(t *testing.T) {
+// TestToyAveragesGradients checks that every rank prints the average of 7·rank over the ranks.
+func TestToyAveragesGradients(t *testing.T) {
 	for ranks, want := range map[int]string{2: "3.5", 4: "10.5"} {
 		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
 			dir := t.TempDir()
@@ -92,14 +92,14 @@ func TestToy(t *testing.T) {
 					fmt.Sprintf("rank %d: reduced dy/dw: %s", r, want),
 				} {
 					if n := strings.Count(out, line+"\n"); n != 1 {
-						t.Errorf("%q is there %d times in\n%s", line, n, out)
+						t.Errorf("the output contains %q %d times, want once:\n%s", line, n, out)
 					}
 				}
 			}
 			checkTrace(t, filepath.Join(dir, "trace.json"), 1)
 		})
 	}
-	t.Run("alone", func(t *testing.T) {
+	t.Run("without golaunch", func(t *testing.T) {
 		dir := t.TempDir()
 		if out := run(t, dir, "toy"); !strings.Contains(out, "rank 0: reduced dy/dw: 0\n") {
 			t.Errorf("got\n%s", out)
@@ -110,8 +110,8 @@ func TestToy(t *testing.T) {
 	})
 }
 
-// checkTrace wants a Chrome trace with forward and backward passes and so many
-// reductions, each with its bucket and bytes. It returns the spans by name.
+// checkTrace checks that a Chrome trace holds forward and backward passes and the given number of
+// reductions, each with its bucket and bytes. It returns the number of spans by name.
 func checkTrace(t *testing.T, path string, reductions int) map[string]int {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -166,8 +166,9 @@ func losses(t *testing.T, out string) []float64 {
 	return ls
 }
 
-// Four ranks with a batch of 32 train as one process with a batch of 128.
-func TestMLP(t *testing.T) {
+// TestMLPOnFourRanksEqualsOne compares four ranks with a batch of 32 each with one process with a batch
+// of 128.
+func TestMLPOnFourRanksEqualsOne(t *testing.T) {
 	const steps = 10
 	dir := t.TempDir()
 	args := func(batch int) []string {
@@ -200,8 +201,9 @@ func TestMLP(t *testing.T) {
 	}
 }
 
-// Communication hooks lose little of the training, and leave the ranks alike.
-func TestMLPHooks(t *testing.T) {
+// TestMLPHooksChangeLossesLittle trains with each communication hook. The ranks must end with equal
+// parameters, and the last loss must be close to that without a hook.
+func TestMLPHooksChangeLossesLittle(t *testing.T) {
 	const steps, ranks = 8, 3
 	train := func(args ...string) (dir string, ls []float64) {
 		dir = t.TempDir()
@@ -212,7 +214,7 @@ func TestMLPHooks(t *testing.T) {
 			hashes[m[2]] = true
 		}
 		if ls = losses(t, out); len(hashes) != 1 || len(ls) != steps {
-			t.Fatalf("%v: %d losses, and %d kinds of parameters in\n%s", args, len(ls), len(hashes), out)
+			t.Fatalf("%v: %d losses, and %d different digests of parameters in\n%s", args, len(ls), len(hashes), out)
 		}
 		return dir, ls
 	}
@@ -226,7 +228,7 @@ func TestMLPHooks(t *testing.T) {
 	}
 }
 
-func TestMLPAsJSON(t *testing.T) {
+func TestMLPPrintsJSON(t *testing.T) {
 	out := run(t, t.TempDir(), "mlp", "--size", "8", "--batch", "4", "--steps", "2", "--json")
 	var kinds []string
 	for line := range strings.Lines(out) {
@@ -246,17 +248,17 @@ func TestMLPAsJSON(t *testing.T) {
 	}
 }
 
-// A worker that is killed in mid-training: golaunch names it, and within
-// seconds nothing of the job is left.
-func TestAKilledWorkerIsNamed(t *testing.T) {
+// TestKilledWorkerIsNamed kills one worker of four while they train. golaunch must name that rank, and
+// end all processes of the job within seconds.
+func TestKilledWorkerIsNamed(t *testing.T) {
 	cmd := exec.Command(filepath.Join(bin, "golaunch"), "--nproc-per-node", "4", filepath.Join(bin, "mlp"), "--size", "64", "--batch", "8", "--steps", "100000000")
 	var out bytes.Buffer
-	steps := &untilLine{want: "step 3 ", seen: make(chan struct{})}
+	steps := &textWaiter{want: "step 3 ", seen: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = steps, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cmd.Process.Kill() }) // the job ends with golaunch, however the test does
+	t.Cleanup(func() { cmd.Process.Kill() }) // if the test fails early: the job ends with golaunch
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	select {
@@ -264,7 +266,7 @@ func TestAKilledWorkerIsNamed(t *testing.T) {
 	case err := <-ended:
 		t.Fatalf("the job ended: %v\n%s", err, &out)
 	case <-time.After(time.Minute):
-		t.Fatal("the job does not get going")
+		t.Fatal("no rank has printed step 3 after a minute")
 	}
 	workers := workersOf(t, cmd.Process.Pid)
 	if len(workers) != 4 {
@@ -280,12 +282,12 @@ func TestAKilledWorkerIsNamed(t *testing.T) {
 		if !errors.As(err, &exit) || exit.ExitCode() != 128+9 {
 			t.Errorf("golaunch ended with %v, want code 137", err)
 		}
-	case <-time.After(20 * time.Second): // and not after the shutdown timeout, which is longer
-		t.Fatal("golaunch is still there after 20 s")
+	case <-time.After(20 * time.Second): // less than the shutdown timeout
+		t.Fatal("golaunch still runs after 20 s")
 	}
 	for rank, pid := range workers {
 		if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
-			t.Errorf("rank %d (pid %d) is still there: %v", rank, pid, err)
+			t.Errorf("rank %d (pid %d) still runs: %v", rank, pid, err)
 		}
 	}
 	root := regexp.MustCompile(`(?s)Root Cause.*`).FindString(out.String())
@@ -296,37 +298,38 @@ func TestAKilledWorkerIsNamed(t *testing.T) {
 	}
 }
 
-// untilLine tells when something was printed.
-type untilLine struct {
-	want  string
-	text  []byte
-	found bool
-	seen  chan struct{} // closed then
+// textWaiter is a writer that closes seen when the text want has been written.
+type textWaiter struct {
+	want   string
+	text   []byte
+	isSeen bool
+	seen   chan struct{}
 }
 
-func (u *untilLine) Write(p []byte) (int, error) {
-	if u.found {
+func (w *textWaiter) Write(p []byte) (int, error) {
+	if w.isSeen {
 		return len(p), nil
 	}
-	u.text = append(u.text, p...)
-	if u.found = bytes.Contains(u.text, []byte(u.want)); u.found {
-		close(u.seen)
+	w.text = append(w.text, p...)
+	if w.isSeen = bytes.Contains(w.text, []byte(w.want)); w.isSeen {
+		close(w.seen)
 	}
 	return len(p), nil
 }
 
-// workersOf finds a launcher's workers by their parent and their RANK.
+// workersOf returns the process ids of a launcher's workers, by rank. It finds them in /proc by their
+// parent and their variable RANK.
 func workersOf(t *testing.T, launcher int) map[int]int {
 	t.Helper()
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil || len(environs) == 0 {
-		t.Skip("no /proc to find the workers in")
+		t.Skip("there is no /proc in which to find the workers")
 	}
 	workers := map[int]int{}
 	for _, path := range environs {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		env, err := os.ReadFile(path)
-		if err != nil || parentOf(parentOf(pid)) != launcher { // golaunch's child is the workers' parent
+		if err != nil || parentOf(parentOf(pid)) != launcher { // golaunch's child, the reaper, is the workers' parent
 			continue
 		}
 		for kv := range strings.SplitSeq(string(env), "\x00") {
@@ -339,7 +342,7 @@ func workersOf(t *testing.T, launcher int) map[int]int {
 	return workers
 }
 
-// parentOf is the parent of a process, 0 if the process has ended.
+// parentOf returns the parent of a process, or 0 if the process has ended.
 func parentOf(pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -38,9 +38,9 @@ func clothes(t *testing.T, train, test int) (dir string) {
 	return dir
 }
 
-// TestFashion: it learns, evaluates every sample of an uneven test set once, and
-// logs what goddp plot draws.
-func TestFashion(t *testing.T) {
+// TestFashionLearns checks the accuracy and the log. The test set's 101 samples do not divide evenly among
+// the ranks.
+func TestFashionLearns(t *testing.T) {
 	dir := t.TempDir()
 	out := launch(t, dir, 2, "fashion", "--data", clothes(t, 400, 101), "--epochs", "12", "--batch", "20", "--lr", "0.01", "--log", "run.jsonl")
 	if !regexp.MustCompile(`step 120/120  epoch 12  accuracy (1|0\.9\d*)\n`).MatchString(out) {
@@ -52,9 +52,9 @@ func TestFashion(t *testing.T) {
 	}
 }
 
-// TestFashionMistakes: what is wrong with the data is one line of golaunch's report.
-func TestFashionMistakes(t *testing.T) {
-	for want, spoil := range map[string]func(dir string) error{
+// TestFashionReportsInvalidData checks that golaunch reports each mistake in the data in one line.
+func TestFashionReportsInvalidData(t *testing.T) {
+	for want, damage := range map[string]func(dir string) error{
 		"data: DIR/train-images-idx3-ubyte: at byte 20000: truncated: 11376 bytes are missing": func(dir string) error {
 			return os.Truncate(filepath.Join(dir, "train-images-idx3-ubyte"), 20000)
 		},
@@ -87,7 +87,7 @@ func TestFashionMistakes(t *testing.T) {
 		},
 	} {
 		dir := clothes(t, 40, 5)
-		if err := spoil(dir); err != nil {
+		if err := damage(dir); err != nil {
 			t.Fatal(err)
 		}
 		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "golaunch"), "--nproc-per-node", "2", filepath.Join(bin, "fashion"), "--batch", "10", "--data", dir)

@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// A Gorgonia program trains on several ranks as it does on one, whether they divide
-// the batch or not, with a last batch that is smaller.
-func TestGorgonia(t *testing.T) {
+// TestGorgoniaOnSeveralRanksEqualsOne compares losses, for numbers of ranks that divide the batch evenly
+// and that do not. The last batch is smaller than the others.
+func TestGorgoniaOnSeveralRanksEqualsOne(t *testing.T) {
 	const steps = 16
 	for flag, tolerance := range map[string]float64{"--float32=false": 1e-9, "--float32": 1e-5} {
 		want := losses(t, run(t, t.TempDir(), "single", "--hidden", "32", flag))
@@ -52,8 +52,8 @@ func TestGorgonia(t *testing.T) {
 	}
 }
 
-// What the README shows as the difference of the two programs is.
-func TestGorgoniaDifference(t *testing.T) {
+// TestGorgoniaREADMEShowsTheDifference checks that the lines of the README's diff are in the two programs.
+func TestGorgoniaREADMEShowsTheDifference(t *testing.T) {
 	read := func(path string) string {
 		text, err := os.ReadFile(filepath.Join("gorgonia", path))
 		if err != nil {
@@ -66,8 +66,9 @@ func TestGorgoniaDifference(t *testing.T) {
 	if block == nil {
 		t.Fatal("the README shows no difference")
 	}
-	// Each version of a hunk is there in its program, line by line and in order.
-	follow := func(program, drop, lines string) error {
+	// contains checks that program contains the lines of the diff in order, without those that begin with
+	// drop.
+	contains := func(program, drop, lines string) error {
 		rest := program
 		for line := range strings.Lines(lines) {
 			if line == " ...\n" || strings.HasPrefix(line, drop) {
@@ -75,22 +76,22 @@ func TestGorgoniaDifference(t *testing.T) {
 			}
 			_, after, ok := strings.Cut(rest, "\n"+line[1:])
 			if !ok {
-				return fmt.Errorf("%q is not there, or not behind the line before", line)
+				return fmt.Errorf("%q is missing, or not after the line before it", line)
 			}
 			rest = "\n" + after
 		}
 		return nil
 	}
-	if err := follow(one, "+", block[1]); err != nil {
+	if err := contains(one, "+", block[1]); err != nil {
 		t.Errorf("single/main.go: %v", err)
 	}
-	if err := follow(several, "-", block[1]); err != nil {
+	if err := contains(several, "-", block[1]); err != nil {
 		t.Errorf("main.go: %v", err)
 	}
 }
 
-// Sizes that mean nothing are a usage error, before Gorgonia panics about them.
-func TestGorgoniaUsage(t *testing.T) {
+// TestGorgoniaInvalidFlags checks that sizes for which Gorgonia would panic are usage errors.
+func TestGorgoniaInvalidFlags(t *testing.T) {
 	for _, program := range []string{"single", "gorgonia"} {
 		for _, args := range [][]string{{"--batch", "0"}, {"--hidden", "0"}, {"--layers", "-1"}, {"--epochs", "0"}, {"--samples", "0"}, {"more"}} {
 			err := exec.CommandContext(t.Context(), filepath.Join(bin, program), args...).Run()

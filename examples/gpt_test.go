@@ -14,9 +14,9 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// TestGPT: it learns a text that repeats itself, writes its parameters by Hugging Face's
-// names, and prints a sample; blocks that are computed again change nothing.
-func TestGPT(t *testing.T) {
+// TestGPTLearns trains on a text that repeats itself. It checks the loss, the sample and the names of the
+// saved parameters, and that --checkpoint, which computes blocks again, does not change the loss.
+func TestGPTLearns(t *testing.T) {
 	dir := t.TempDir()
 	text := strings.Repeat("the cat sat on the mat. ", 200)
 	if err := os.WriteFile(filepath.Join(dir, "text"), []byte(text), 0o600); err != nil {
@@ -36,7 +36,7 @@ func TestGPT(t *testing.T) {
 		t.Errorf("the last loss is %v, %v, want less than 0.5, in\n%s", last, err, out)
 	}
 	if !strings.Contains(out, "sat on th") {
-		t.Errorf("nothing of the text in the sample of\n%s", out)
+		t.Errorf("the sample holds nothing of the text:\n%s", out)
 	}
 	f, err := safetensors.Open(filepath.Join(dir, "gpt.safetensors"))
 	if err != nil {
@@ -48,7 +48,7 @@ func TestGPT(t *testing.T) {
 		"transformer.h.1.attn.c_attn.weight": {96, 32}, "transformer.h.1.attn.c_proj.bias": {32},
 		"transformer.h.0.mlp.c_fc.weight": {128, 32}, "transformer.ln_f.bias": {32},
 	} {
-		if got, there := f.Tensors()[name]; !there || !shape.Equal(got.Shape) {
+		if got, ok := f.Tensors()[name]; !ok || !shape.Equal(got.Shape) {
 			t.Errorf("%s is %v, want %v", name, got.Shape, shape)
 		}
 	}
@@ -57,7 +57,7 @@ func TestGPT(t *testing.T) {
 	}
 }
 
-func TestGPTMistakes(t *testing.T) {
+func TestGPTReportsInvalidInput(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "text"), []byte("short"), 0o600); err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// hashes are the parameters' sums, by rank.
+// hashes returns the digests of the parameters, by rank.
 func hashes(out string) map[string]string {
 	sums := map[string]string{}
 	for _, m := range hashLine.FindAllStringSubmatch(out, -1) {
@@ -18,9 +18,9 @@ func hashes(out string) map[string]string {
 	return sums
 }
 
-// A rank that sleeps past the others' timeout: all go on in the same processes,
-// from the last committed step, to where they come without it, bit for bit.
-func TestRecover(t *testing.T) {
+// TestRecoverAfterStall has a rank that sleeps past the others' timeout. All ranks go on in the same
+// processes from the last committed step, and end with the parameters of a run without the stall.
+func TestRecoverAfterStall(t *testing.T) {
 	for _, ranks := range []int{2, 3} {
 		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
 			t.Parallel()
@@ -39,9 +39,9 @@ func TestRecover(t *testing.T) {
 				}
 			}
 			for r := range ranks {
-				for _, line := range []string{fmt.Sprintf("rank %d: begins at step 0\n", r), fmt.Sprintf("rank %d: group 1 broke: ", r), fmt.Sprintf("rank %d: begins at step %d\n", r, stall)} {
+				for _, line := range []string{fmt.Sprintf("rank %d: starts at step 0\n", r), fmt.Sprintf("rank %d: group 1 broke: ", r), fmt.Sprintf("rank %d: starts at step %d\n", r, stall)} {
 					if strings.Count(stalled, line) != 1 {
-						t.Errorf("%q is not there once in\n%s", line, stalled)
+						t.Errorf("the output does not contain %q once:\n%s", line, stalled)
 					}
 				}
 			}
@@ -57,18 +57,18 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// A rank that dies: golaunch starts all ranks again, none of which has the state, and they
-// go on from the latest checkpoint to where they come without it, bit for bit.
+// TestRecoverFromACheckpoint kills a rank. golaunch starts all ranks again, none of which has the state.
+// They go on from the latest checkpoint, and end with the parameters of a run without the failure.
 func TestRecoverFromACheckpoint(t *testing.T) {
 	args := []string{filepath.Join(bin, "recover"), "--steps", "1000", "--save-every", "50", "--resume", "run", "--log", "run.jsonl"}
-	whole, dir := t.TempDir(), t.TempDir()
-	want := launched(t, whole, args...)
+	unbrokenDir, dir := t.TempDir(), t.TempDir()
+	want := launched(t, unbrokenDir, args...)
 	got := launched(t, dir, append([]string{"--max-restarts", "1", killer(t)}, args...)...)
 	if !maps.Equal(hashes(got), hashes(want)) || len(hashes(want)) != 2 {
 		t.Errorf("parameters by rank: %v, want %v", hashes(got), hashes(want))
 	}
-	compareOutcomes(t, outcome(t, dir), outcome(t, whole))
-	if start := regexp.MustCompile(`rank 1: begins at step [1-9]\d*\n`); !start.MatchString(got) {
-		t.Errorf("rank 1 did not begin behind a checkpoint in\n%s", got)
+	compareOutcomes(t, outcome(t, dir), outcome(t, unbrokenDir))
+	if start := regexp.MustCompile(`rank 1: starts at step [1-9]\d*\n`); !start.MatchString(got) {
+		t.Errorf("rank 1 did not start after a checkpoint:\n%s", got)
 	}
 }

@@ -47,7 +47,7 @@ func outcome(t *testing.T, dir string) map[string]string {
 			if value, ok := entry[kind]; !ok {
 				continue
 			} else if before, ok := all[name]; ok && before != string(value) {
-				t.Errorf("the %s is %s, made again %s", name, before, value)
+				t.Errorf("the %s is %s, computed again %s", name, before, value)
 			} else {
 				all[name] = string(value)
 			}
@@ -75,22 +75,23 @@ func compareOutcomes(t *testing.T, got, want map[string]string) {
 	}
 }
 
-// TestInterrupted interrupts a run in three ways. Each time the same command resumes from the
-// latest checkpoint, and its outcome is bitwise that of an unbroken run.
-func TestInterrupted(t *testing.T) {
+// TestInterruptedRunEndsAsUnbrokenRun interrupts a run in three ways. Each time the same command resumes
+// from the latest checkpoint, and its outcome equals that of an unbroken run bit for bit.
+func TestInterruptedRunEndsAsUnbrokenRun(t *testing.T) {
 	for program, args := range resumable(t) {
 		t.Run(program, func(t *testing.T) {
-			whole := t.TempDir()
-			launched(t, whole, append(args, "--save-every", "90")...)
-			want := outcome(t, whole)
-			t.Run("later checkpoints are lost", func(t *testing.T) { loseCheckpoints(t, whole, args, want) })
+			unbrokenDir := t.TempDir()
+			launched(t, unbrokenDir, append(args, "--save-every", "90")...)
+			want := outcome(t, unbrokenDir)
+			t.Run("later checkpoints are lost", func(t *testing.T) { loseCheckpoints(t, unbrokenDir, args, want) })
 			t.Run("SIGTERM", func(t *testing.T) { stop(t, args, want) })
 			t.Run("SIGKILL", func(t *testing.T) { restart(t, args, want) })
 		})
 	}
 }
 
-// launched runs a program on two ranks in dir, and returns what it printed.
+// launched runs the program args[0], with the flags of golaunch before it, on two ranks in dir. It returns
+// the output of the job.
 func launched(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	return run(t, dir, "golaunch", append([]string{"--nproc-per-node", "2"}, args...)...)
@@ -111,8 +112,8 @@ func loseCheckpoints(t *testing.T, dir string, args []string, want map[string]st
 	compareOutcomes(t, outcome(t, dir), want)
 }
 
-// stop sends SIGTERM to golaunch when the run prints its first step, and resumes. No step is
-// lost: the run saves a checkpoint before it ends, although none is due.
+// stop sends SIGTERM to golaunch when the run prints its first step, and resumes. No step is lost, because
+// the run saves a checkpoint before it ends.
 func stop(t *testing.T, args []string, want map[string]string) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "golaunch"), append([]string{"--nproc-per-node", "2"}, args...)...)
@@ -139,24 +140,24 @@ func stop(t *testing.T, args []string, want map[string]string) {
 		t.Fatalf("exit code %d, want 143\n%s", code, &text)
 	}
 	if n := len(outcome(t, dir)); n == 0 || n >= len(want) {
-		t.Errorf("stopped with %d of %d values, want it in mid-training", n, len(want))
+		t.Errorf("the run stopped after %d of %d values, want some but not all", n, len(want))
 	}
 	launched(t, dir, args...)
 	compareOutcomes(t, outcome(t, dir), want)
 }
 
-// restart kills rank 1 when there is a checkpoint. golaunch restarts the job, which resumes.
+// restart kills rank 1 when a checkpoint exists. golaunch restarts the job, which resumes.
 func restart(t *testing.T, args []string, want map[string]string) {
 	dir := t.TempDir()
 	out := launched(t, dir, append([]string{"--max-restarts", "1", killer(t)}, append(args, "--save-every", "7")...)...)
 	if !strings.Contains(out, "137") {
-		t.Errorf("nothing was killed:\n%s", out)
+		t.Errorf("no rank was killed:\n%s", out)
 	}
 	compareOutcomes(t, outcome(t, dir), want)
 }
 
-// killer returns a script that runs the command in its arguments. In the first attempt of rank 1
-// it kills that command when there is a checkpoint in the folder run.
+// killer returns the path of a script that runs the command in its arguments. In the first attempt of rank
+// 1, the script kills that command when a checkpoint exists in the folder run.
 func killer(t *testing.T) string {
 	const script = `#!/bin/sh
 if [ "$RANK" = 1 ] && [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then

@@ -1,6 +1,6 @@
-// Command custom trains with an operation of its own, SwiGLU as one kernel: swiglu.go and
-// swiglu.cu are all that it takes. It compares the operation's gradient with finite
-// differences, and then learns to tell two spirals apart.
+// Command custom trains with an operation of its own: SwiGLU as one kernel, in swiglu.go and swiglu.cu.
+// It compares the operation's gradient with finite differences, and then trains a classifier of points on
+// two spirals.
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./examples/custom
 package main
@@ -29,7 +29,7 @@ func (layer) Forward(x *autograd.Variable) *autograd.Variable { return autograd.
 func (layer) Parameters() []*nn.Parameter                     { return nil }
 
 var (
-	steps = flag.Int("steps", 300, "steps")
+	steps = flag.Int("steps", 300, "number of training steps")
 	log   = flag.String("log", "", "append JSON lines to `file`")
 )
 
@@ -39,7 +39,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer pg.Close()
-	off, err := check(ctx, pg.Device())
+	off, err := checkGradient(ctx, pg.Device())
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func run(ctx context.Context) error {
 	})
 }
 
-// spirals are n points in the plane, of two arms that wind around each other.
+// spirals returns a data set of n points in the plane, on two arms that wind around each other.
 func spirals(n int) data.Dataset {
 	fields := []data.Field{{Name: "point", DType: device.Float32, Shape: device.Shape{2}}, {Name: "arm", DType: device.Int64}}
 	return data.Each(n, fields, func(i int, dst []device.Tensor) error {
@@ -83,8 +83,9 @@ func spirals(n int) data.Dataset {
 	})
 }
 
-// check is how far the gradient of SwiGLU is from central differences, in float64.
-func check(ctx context.Context, dev device.Device) (off float64, err error) {
+// checkGradient returns the largest difference of SwiGLU's gradient from central differences, in float64.
+// It returns an error if that exceeds 1e-6.
+func checkGradient(ctx context.Context, dev device.Device) (off float64, err error) {
 	const h = 1e-5
 	data := []float64{0.3, -1.2, 2, 0.7, -0.4, 1.1, 0, 3, -2, 0.5, 1.5, -0.8}
 	weights := autograd.FromSlice(dev, []float64{1, -2, 0.5, 3, -1, 2}, 2, 3)

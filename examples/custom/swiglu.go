@@ -17,7 +17,7 @@ var (
 	backward = module.Kernel("swiglu_grad", "dx[... 2n] g[... n] x[... 2n]", swigluGrad[float32], swigluGrad[float64])
 )
 
-// SwiGLU is a·sigmoid(a)·b, where a is the first half of the last axis and b the second.
+// SwiGLU computes a·sigmoid(a)·b, where a is the first half of the last axis and b the second.
 type SwiGLU struct{}
 
 func (SwiGLU) Name() string { return "SwiGLU" }
@@ -40,7 +40,7 @@ func (SwiGLU) Backward(c *autograd.Call, _ int, dx device.Tensor, acc device.Acc
 	return c.Kernels.Launch(c.Stream, backward, device.Flat(elements), dx, acc, g, c.In[0], n, elements)
 }
 
-// The same on the CPU.
+// The kernels on the CPU; those on a GPU are in swiglu.cu.
 
 func swiglu[T float32 | float64](y, x []T, n, elements int) {
 	for i := range elements {

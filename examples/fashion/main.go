@@ -4,7 +4,7 @@
 //	go run ./cmd/golaunch --nproc-per-node 2 ./examples/fashion --model cnn --log run.jsonl
 //	go run ./cmd/goddp plot run.jsonl -o curve.svg
 //
-// With --resume FOLDER it saves checkpoints there, and goes on from the latest one.
+// With --resume FOLDER it saves checkpoints in the folder and resumes from the latest one.
 package main
 
 import (
@@ -25,13 +25,13 @@ import (
 var (
 	kind   = flag.String("model", "mlp", "`mlp` or cnn")
 	dir    = flag.String("data", "/usr/share/datasets/fashion-mnist", "`folder` of the data set")
-	epochs = flag.Int("epochs", 10, "passes over the data set")
-	batch  = flag.Int("batch", 64, "samples for each rank in a step")
+	epochs = flag.Int("epochs", 10, "number of passes over the data set")
+	batch  = flag.Int("batch", 64, "number of samples for each rank in a step")
 	lr     = flag.Float64("lr", 1e-3, "highest learning rate")
 	seed   = flag.Uint64("seed", 0, "seed of the parameters and of the samples' order")
 	log    = flag.String("log", "", "append JSON lines to `file`")
-	resume = flag.String("resume", "", "`folder` to save checkpoints in, and to go on from")
-	every  = flag.Int("save-every", 200, "steps between two checkpoints")
+	resume = flag.String("resume", "", "`folder` to save checkpoints in and to resume from")
+	every  = flag.Int("save-every", 200, "number of steps between two checkpoints")
 )
 
 var networks = map[string]*nn.Sequence{

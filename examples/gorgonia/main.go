@@ -1,5 +1,5 @@
-// Command gorgonia trains a classifier in Gorgonia, on as many processes as there
-// are: the program in the folder single, made distributed.
+// Command gorgonia trains a classifier in Gorgonia, on any number of processes. It is the distributed
+// version of the program in the folder single.
 //
 //	go run ./cmd/golaunch --nproc-per-node 4 ./examples/gorgonia
 package main
@@ -25,18 +25,17 @@ import (
 var (
 	hidden  = flag.Int("hidden", 512, "width of the hidden layers")
 	layers  = flag.Int("layers", 4, "number of hidden layers")
-	samples = flag.Int("samples", 1000, "samples in an epoch")
-	batch   = flag.Int("batch", 256, "samples in a step, of all ranks")
-	epochs  = flag.Int("epochs", 4, "how often to go through the samples")
+	samples = flag.Int("samples", 1000, "number of samples in an epoch")
+	batch   = flag.Int("batch", 256, "number of samples in a step, of all ranks together")
+	epochs  = flag.Int("epochs", 4, "number of passes over the samples")
 	lr      = flag.Float64("lr", 0.01, "learning rate")
 	f32     = flag.Bool("float32", false, "compute in float32, not float64")
-	bucket  = flag.Float64("bucket-cap-mb", 0, "size of a gradient bucket in `MiB`; 0: 25, and 1 for the first")
-	first   = flag.Float64("first-bucket-cap-mb", 0, "size of the first bucket in `MiB`, which is the last layers'; 0: as --bucket-cap-mb says")
+	bucket  = flag.Float64("bucket-cap-mb", 0, "size of a gradient bucket in `MiB`; 0 means 25, and 1 for the first bucket")
+	first   = flag.Float64("first-bucket-cap-mb", 0, "size in `MiB` of the first bucket, which holds the last layers; 0 means --bucket-cap-mb")
 	trace   = flag.String("trace", "", "write rank 0's Chrome trace to `FILE`")
 )
 
-// network is a stack of layers with ReLU between them, and the cross-entropy of its
-// softmax.
+// network is a stack of layers with ReLU between them, and the cross-entropy of the softmax of its output.
 type network struct {
 	x, y          *G.Node
 	learnables    G.Nodes
@@ -79,7 +78,7 @@ func (n *network) build(model *ddpgorgonia.Model) {
 		h = G.Must(G.Mul(h, model.Use(n.learnables[2*i])))
 		h = G.Must(G.BroadcastAdd(h, model.Use(n.learnables[2*i+1]), nil, []byte{0}))
 	}
-	// y holds each sample's weight in the place of its class.
+	// Row i of y holds the weight of sample i in the column of its class, and zeros.
 	n.cost = G.Must(G.Neg(G.Must(G.Sum(G.Must(G.HadamardProd(n.y, G.Must(G.LogSoftMax(h))))))))
 	G.Read(n.cost, &n.costValue)
 }
@@ -113,9 +112,9 @@ func train(ctx context.Context) error {
 	step := 0
 	for range *epochs {
 		for from := 0; from < *samples; from += *batch {
-			// The last batch may be smaller: the rest of the rows weigh nothing.
+			// The last batch may be smaller; the remaining rows have weight zero.
 			to := min(from+*batch, *samples)
-			// Each rank has its part of the batch; the last ones' may be smaller, or empty.
+			// Each rank has a part of the batch; the parts of the last ranks may be smaller or empty.
 			mine := min(from+pg.Rank()*rows, to)
 			blobs.Batch(net.inputs, net.wants, mine, min(mine+rows, to), float64(pg.Size())/float64(to-from))
 			if err := G.Let(net.x, net.inputs); err != nil {
@@ -149,7 +148,7 @@ func train(ctx context.Context) error {
 	return nil
 }
 
-// report prints the loss of the global batch: the mean of the ranks' costs.
+// report prints the loss of the global batch, which is the mean of the ranks' costs.
 func report(ctx context.Context, pg *comm.ProcessGroup, step int, cost G.Value) error {
 	var local float64
 	switch c := cost.Data().(type) {

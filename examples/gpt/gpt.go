@@ -9,13 +9,13 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// config is the size of a model, and what it is computed by.
+// config holds the sizes and options of a model.
 type config struct {
 	vocab, context, layers, heads, embed int
-	checkpoint                           bool // blocks keep nothing for the backward pass
+	checkpoint                           bool // the backward pass computes each block again
 }
 
-// sizes are those of GPT-2.
+// sizes are the published sizes of GPT-2.
 var sizes = map[string]config{
 	"124M":  {vocab: 50257, context: 1024, layers: 12, heads: 12, embed: 768},
 	"355M":  {vocab: 50257, context: 1024, layers: 24, heads: 16, embed: 1024},
@@ -31,9 +31,9 @@ func (c config) check() error {
 	return nil
 }
 
-// gpt is GPT-2 (Radford et al., 2019). Its parameters have the names of Hugging Face, but
-// the matrices of Linear layers are [out in], as PyTorch's: those of Hugging Face's GPT-2
-// (c_attn, c_proj, c_fc) are their transposes. The last layer's matrix is that of wte.
+// gpt is GPT-2 (Radford et al., 2019). Its parameters have the names of Hugging Face's GPT-2. The matrices
+// of Linear layers are [out in], as in PyTorch; Hugging Face's (c_attn, c_proj, c_fc) are the transposes.
+// The last layer uses the matrix of wte.
 type gpt struct {
 	nn.Container
 	tokens, positions *nn.EmbeddingLayer
@@ -56,7 +56,7 @@ func newGPT(c config) *gpt {
 	return g
 }
 
-// Forward is the logits [b t vocab] for what follows each of the tokens ids, int64 [b t].
+// Forward returns the logits [b t vocab] of the token that follows each of ids, int64 [b t].
 func (g *gpt) Forward(ids *autograd.Variable) *autograd.Variable {
 	first := autograd.Slice(g.positions.Weight.Var(), 0, 0, ids.Shape()[1])
 	x := autograd.Add(g.tokens.Forward(ids), first)
@@ -66,14 +66,14 @@ func (g *gpt) Forward(ids *autograd.Variable) *autograd.Variable {
 	return autograd.Linear(g.norm.Forward(x), g.tokens.Weight.Var(), nil)
 }
 
-// loss is the mean cross-entropy of the tokens that follow ids, int64 [b t].
+// loss returns the mean cross-entropy of next, the tokens that follow ids; both are int64 [b t].
 func (g *gpt) loss(ids, next *autograd.Variable) *autograd.Variable {
 	logits := g.Forward(ids)
 	n := next.Shape().Len()
 	return nn.CrossEntropyLoss(autograd.Reshape(logits, n, logits.Shape()[2]), autograd.Reshape(next, n))
 }
 
-// block is attention and a network of two layers, each added to what comes in.
+// block is a transformer block: attention, then a network of two layers, each added to its input.
 type block struct {
 	nn.Container
 	heads            int
@@ -84,7 +84,7 @@ type block struct {
 
 func newBlock(c config) *block {
 	b := &block{heads: c.heads}
-	last := 0.02 / math.Sqrt(2*float64(c.layers)) // of what is added to what comes in
+	last := 0.02 / math.Sqrt(2*float64(c.layers)) // std of the layers whose output is added to the input
 	b.norm1 = nn.Add(&b.Container, "ln_1", nn.LayerNorm(c.embed))
 	b.attend = nn.Add(&b.Container, "attn.c_attn", linear(c.embed, 3*c.embed, 0.02))
 	b.attended = nn.Add(&b.Container, "attn.c_proj", linear(c.embed, c.embed, last))
@@ -101,7 +101,7 @@ func (b *block) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.Add(x, b.narrow.Forward(autograd.GELUTanh(b.widen.Forward(b.norm2.Forward(x)))))
 }
 
-// embedding and linear begin as GPT-2 does.
+// embedding and linear make layers with GPT-2's initial values.
 func embedding(n, d int) *nn.EmbeddingLayer {
 	l := nn.Embedding(n, d)
 	l.Weight = nn.NewUnplacedParameter("weight", nn.Normal(0, 0.02), device.Float32, n, d)

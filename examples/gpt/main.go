@@ -1,12 +1,12 @@
-// Command gpt trains a language model of GPT-2's architecture, of any size, on any number
-// of processes: on the bytes of a text file, or on shards of tokens.
+// Command gpt trains a language model of GPT-2's architecture and any size, on any number of processes. It
+// trains on the bytes of a text file, or on shards of tokens.
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./examples/gpt --text README.md --log run.jsonl
 //	go run ./cmd/golaunch --nproc-per-node 8 ./examples/gpt --tokens 'fineweb_train_*.bin' \
 //		--size 124M --batch 64 --dtype bf16 --steps 19560 --warmup 700 --resume run --save gpt2.safetensors
 //	go run ./cmd/goddp plot run.jsonl -o curve.svg
 //
-// With --resume FOLDER it saves checkpoints there, and goes on from the latest one.
+// With --resume FOLDER it saves checkpoints in the folder and resumes from the latest one.
 package main
 
 import (
@@ -34,39 +34,39 @@ import (
 
 var (
 	text   = flag.String("text", "", "train on the bytes of `file`")
-	tokens = flag.String("tokens", "", "train on the shards of tokens that `pattern` names")
-	size   = flag.String("size", "", "a `size` of GPT-2 instead of the next four: 124M, 355M, 774M or 1558M")
+	tokens = flag.String("tokens", "", "train on the shards of tokens whose names match `pattern`")
+	size   = flag.String("size", "", "a `size` of GPT-2 (124M, 355M, 774M or 1558M), which replaces --layers, --heads, --embed and --context")
 
-	layers    = flag.Int("layers", 4, "blocks")
-	heads     = flag.Int("heads", 4, "heads of a block")
-	embed     = flag.Int("embed", 128, "elements of a token's vector")
-	window    = flag.Int("context", 128, "tokens of a sample")
-	recompute = flag.Bool("checkpoint", false, "compute blocks again in the backward pass, for less memory")
+	layers    = flag.Int("layers", 4, "number of blocks")
+	heads     = flag.Int("heads", 4, "number of heads of a block")
+	embed     = flag.Int("embed", 128, "number of elements of a token's vector")
+	window    = flag.Int("context", 128, "number of tokens of a sample")
+	recompute = flag.Bool("checkpoint", false, "compute blocks again in the backward pass, which takes less memory")
 
-	steps  = flag.Int("steps", 1000, "steps")
-	batch  = flag.Int("batch", 8, "samples for each rank in a step")
+	steps  = flag.Int("steps", 1000, "number of training steps")
+	batch  = flag.Int("batch", 8, "number of samples for each rank in a step")
 	lr     = flag.Float64("lr", 6e-4, "highest learning rate")
-	warmup = flag.Int("warmup", 100, "steps until then; a cosine goes down to a tenth behind them")
+	warmup = flag.Int("warmup", 100, "number of steps until the highest learning rate; a cosine then goes down to a tenth of it")
 	decay  = flag.Float64("weight-decay", 0.1, "weight decay of the matrices")
 	dtype  = flag.String("dtype", "f32", "`type` of the parameters: f32, or on GPUs bf16")
 	seed   = flag.Uint64("seed", 0, "seed of the parameters, of the samples' order and of the sample at the end")
 
 	log    = flag.String("log", "", "append JSON lines to `file`")
-	resume = flag.String("resume", "", "`folder` to save checkpoints in, and to go on from")
-	every  = flag.Int("save-every", 1000, "steps between two checkpoints")
+	resume = flag.String("resume", "", "`folder` to save checkpoints in and to resume from")
+	every  = flag.Int("save-every", 1000, "number of steps between two checkpoints")
 	save   = flag.String("save", "", "write the parameters to `file`, in the format of safetensors")
-	sample = flag.Int("sample", 200, "tokens to print at the end")
-	prompt = flag.String("prompt", "\n", "`text` that they follow, where tokens are bytes")
+	sample = flag.Int("sample", 200, "number of tokens to print at the end")
+	prompt = flag.String("prompt", "\n", "`text` that these tokens continue, with --text")
 )
 
-// GPT-2 has 50257 tokens. The model has some more, which occur nowhere: with rows of a
-// multiple of 64 elements the products of the last layer take less time.
+// GPT-2 has 50257 tokens. The model has some more, which no text contains, because the last layer is faster
+// if its rows have a multiple of 64 elements.
 const (
 	gpt2Tokens = 50257
 	gpt2Vocab  = 50304
 )
 
-// open opens what is trained on, and says of which model.
+// open opens the data set, and returns the config of the model to train.
 func open() (data.Dataset, config, error) {
 	c := config{context: *window, layers: *layers, heads: *heads, embed: *embed}
 	if *size != "" {
@@ -97,7 +97,8 @@ func open() (data.Dataset, config, error) {
 	return set, c, err
 }
 
-// bytesOf is windows of a file's bytes, and of the bytes that follow each.
+// bytesOf returns a data set whose samples are windows of a file's bytes, each with the byte that follows
+// each byte.
 func bytesOf(file string, window int) (data.Dataset, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -191,11 +192,11 @@ func newOptimizer(net nn.Model, decay float64, masters bool) (*optim.AdamW, erro
 	return optim.NewAdamW(rest, &o, decayed)
 }
 
-// endOfText is the token that a text begins behind in shards of GPT-2's tokens.
+// endOfText is the token before each text in shards of GPT-2's tokens.
 const endOfText = 50256
 
-// generate prints tokens, each drawn by the probabilities that the model gives what may
-// follow those before it: as text where tokens are bytes, else as numbers.
+// generate draws *sample tokens, each by the model's probabilities given the tokens before it. It prints
+// them as text if tokens are bytes, else as numbers.
 func generate(ctx context.Context, net *gpt, dev device.Device, c config) error {
 	rng := rand.New(rand.NewPCG(*seed, 1))
 	ids := []int64{endOfText}
@@ -231,7 +232,7 @@ func generate(ctx context.Context, net *gpt, dev device.Device, c config) error 
 	return nil
 }
 
-// draw is a number drawn by the probabilities that logits stand for.
+// draw returns a random index of logits, drawn by their softmax. It overwrites logits.
 func draw(rng *rand.Rand, logits []float64) int64 {
 	var sum float64
 	top := slices.Max(logits)

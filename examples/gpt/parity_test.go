@@ -23,32 +23,31 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// pytorch is what testdata/gpt2.py wrote.
+// pytorch is the file that testdata/gpt2.py wrote.
 type pytorch struct {
 	file *safetensors.File
 	t    *testing.T
 }
 
-// variable is a tensor of the file.
+// variable returns a tensor of the file.
 func (p pytorch) variable(dev device.Device, name string) *autograd.Variable {
-	is := p.file.Tensors()[name]
+	info := p.file.Tensors()[name]
 	elements, err := p.file.Read(name)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return autograd.FromBytes(dev, is.DType.Device(), is.Shape, elements)
+	return autograd.FromBytes(dev, info.DType.Device(), info.Shape, elements)
 }
 
-// numbers are a tensor's elements.
+// numbers returns a tensor's elements.
 func numbers(v *autograd.Variable) ([]float64, error) { return v.Read(context.Background()) }
 
 const parityBatch, paritySteps = 4, 20
 
-// pytorchVar names the file that PyTorch wrote, for the processes that the test starts.
+// pytorchVar is the variable by which the test gives the path of PyTorch's file to the processes it starts.
 const pytorchVar = "GODDP_TEST_GPT_PYTORCH"
 
-// paritySize is the size of GPT-2 that GODDP_TEST_GPT names, such as 124M, or by default a
-// small one.
+// paritySize returns the size of GPT-2 that GODDP_TEST_GPT names, such as 124M, or else a small one.
 func paritySize(t *testing.T) config {
 	name := os.Getenv("GODDP_TEST_GPT")
 	if name == "" {
@@ -61,7 +60,8 @@ func paritySize(t *testing.T) config {
 	return c
 }
 
-// runPyTorch has gpt2.py write a file, and skips the test where Python has no torch.
+// runPyTorch runs gpt2.py, which writes a file, and returns the file's path. It skips the test if Python
+// has no torch.
 func runPyTorch(t *testing.T, c config) (path string) {
 	t.Helper()
 	if path := os.Getenv(pytorchVar); path != "" {
@@ -108,6 +108,7 @@ func TestParityWithPyTorch(t *testing.T) {
 	})
 }
 
+// compare trains on this rank and compares it with PyTorch.
 func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 	ctx, dev := t.Context(), pg.Device()
 	net := newGPT(c)
@@ -181,7 +182,8 @@ func (p pytorch) compare(t *testing.T, c config, pg *comm.ProcessGroup) error {
 	return nil
 }
 
-// compareLogits returns how far the logits for ids are from PyTorch's, from element first on.
+// compareLogits returns the relative error of the logits for ids against PyTorch's from element first on,
+// or an error if that exceeds 1e-4.
 func (p pytorch) compareLogits(net *gpt, ids *autograd.Variable, first int) (d float64, err error) {
 	var got, want []float64
 	autograd.NoGrad(ids.Device(), func() {
@@ -198,7 +200,8 @@ func (p pytorch) compareLogits(net *gpt, ids *autograd.Variable, first int) (d f
 	return d, nil
 }
 
-// compareGradients returns how far the gradients are from PyTorch's, of the worst parameter.
+// compareGradients returns the largest relative error of a parameter's gradient against PyTorch's, or an
+// error if that exceeds 1e-4.
 func (p pytorch) compareGradients(net *gpt) (worst float64, err error) {
 	for _, param := range net.Parameters() {
 		got, err := numbers(param.Grad())

@@ -3,9 +3,9 @@
 //
 //	go run ./cmd/golaunch --nproc-per-node 4 ./examples/mlp --size 256 --batch 32 --steps 10
 //
-// Its samples are a function of the seed and of their number in the global
-// batch alone: N ranks with batch B see what one process with batch N·B sees,
-// and print the same losses. At SIGINT or SIGTERM all ranks stop behind the same step.
+// A sample is a function of the seed and of its number in the global batch. So N ranks with batch B train
+// on the samples of one process with batch N·B, and print the same losses. After SIGINT or SIGTERM all
+// ranks stop after the same step.
 package main
 
 import (
@@ -34,13 +34,13 @@ import (
 
 var (
 	size   = flag.Int("size", 4000, "width of every layer")
-	batch  = flag.Int("batch", 1000, "samples per rank and step")
+	batch  = flag.Int("batch", 1000, "number of samples per rank and step")
 	layers = flag.Int("layers", 3, "number of linear layers")
-	steps  = flag.Int("steps", 10, "training steps")
+	steps  = flag.Int("steps", 10, "number of training steps")
 	lr     = flag.Float64("lr", 0.001, "learning rate")
 	bucket = flag.Float64("bucket-cap-mb", 25, "size of a gradient bucket in `MiB`")
 	dtype  = flag.String("dtype", "float32", "type of parameters and data: float32, or bfloat16 on a GPU")
-	hook   = flag.String("hook", "", "how gradients are reduced in place of an all-reduce: bf16, fp16, int8, powersgd or noop")
+	hook   = flag.String("hook", "", "`hook` that reduces gradients instead of an all-reduce: bf16, fp16, int8, powersgd or noop")
 	seed   = flag.Uint64("seed", 0, "seed of the parameters and the data")
 	trace  = flag.String("trace", "", "write rank 0's Chrome trace to `FILE`")
 	asJSON = flag.Bool("json", false, "print JSON lines")
@@ -48,7 +48,8 @@ var (
 
 var types = map[string]device.DType{"float32": device.Float32, "bfloat16": device.BFloat16}
 
-// hooks are what -hook names. PowerSGD begins at once, so that all steps are alike.
+// hooks are the hooks by the names that -hook takes. PowerSGD starts with the first step, so that all
+// steps are measured alike.
 var hooks = map[string]func() (reducer.Hook, error){
 	"":     func() (reducer.Hook, error) { return nil, nil },
 	"bf16": func() (reducer.Hook, error) { return commhook.BF16(nil), nil },
@@ -60,7 +61,7 @@ var hooks = map[string]func() (reducer.Hook, error){
 	"noop": func() (reducer.Hook, error) { return commhook.Noop{}, nil },
 }
 
-// network is the model.
+// network returns the model.
 func network() nn.Module {
 	var modules []nn.Module
 	for i := range *layers {
@@ -110,7 +111,7 @@ func train(ctx context.Context) error {
 		if err := data.load(ctx, step); err != nil {
 			return err
 		}
-		if err := pg.Barrier().Sync(ctx); err != nil { // so that a step's time is no other rank's
+		if err := pg.Barrier().Sync(ctx); err != nil { // so that the step's time includes no waiting for a slower rank
 			return err
 		}
 		start := time.Now()
@@ -151,8 +152,8 @@ func train(ctx context.Context) error {
 	return nil
 }
 
-// peak is the most device memory that was in use at once, in MiB, with that of
-// the buckets, which the process group gives.
+// peak returns the largest amount of device memory that was in use at once, in MiB. It adds the buckets,
+// which the process group allocates.
 func peak(dev device.Device, model *ddp.Model) float64 {
 	bytes := int(dev.Memory().Peak)
 	for _, b := range model.Stats().Buckets {
@@ -161,19 +162,19 @@ func peak(dev device.Device, model *ddp.Model) float64 {
 	return float64(bytes) / (1 << 20)
 }
 
-// report prints a line, as text or as JSON.
+// report prints text, or fields as JSON with -json.
 func report(fields map[string]any, text string) {
 	if *asJSON {
 		line, err := json.Marshal(fields)
 		if err != nil {
-			panic(err) // numbers that are not finite are to be given as number
+			panic(err) // the caller must pass floats through number
 		}
 		text = string(line)
 	}
 	fmt.Println(text)
 }
 
-// number is v as JSON can hold it: a loss that is not finite becomes a string.
+// number returns v as a value that JSON can hold: a string if v is not finite.
 func number(v float64) any {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return fmt.Sprint(v)
@@ -184,7 +185,7 @@ func number(v float64) any {
 // data holds this rank's part of the global batch.
 type data struct {
 	dev         device.Device
-	first, each uint64 // this rank's first sample of a global batch, and the batch's samples
+	first, each uint64 // this rank's first sample in a global batch; number of samples of a global batch
 	x, y        *autograd.Variable
 }
 
@@ -202,9 +203,8 @@ func newData(pg *comm.ProcessGroup) (*data, error) {
 	return d, nil
 }
 
-// load draws the samples of a step, and waits until they are there: number k of a global sample's values is
-// number sample·size + k of the seed's sequence, one sequence each for inputs
-// and targets.
+// load draws the samples of a step and waits until they are in device memory. Inputs and targets have a
+// sequence of random numbers each; value k of a sample is number sample·size + k of its sequence.
 func (d *data) load(ctx context.Context, step int) error {
 	at := (uint64(step)*d.each + d.first) * uint64(*size)
 	for i, v := range []*autograd.Variable{d.x, d.y} {
@@ -217,7 +217,7 @@ func (d *data) load(ctx context.Context, step int) error {
 	return d.dev.Compute().Sync(ctx)
 }
 
-// digest is the SHA-256 of all parameters' bytes.
+// digest returns the SHA-256 of all parameters' bytes.
 func digest(ctx context.Context, params []*nn.Parameter) (string, error) {
 	sum := sha256.New()
 	for _, p := range params {
@@ -238,7 +238,7 @@ func main() {
 		"hook": hooks[*hook] == nil,
 	} {
 		if bad {
-			fmt.Fprintf(os.Stderr, "mlp: -%s %v makes no sense\n", name, flag.Lookup(name).Value)
+			fmt.Fprintf(os.Stderr, "mlp: -%s %v is invalid\n", name, flag.Lookup(name).Value)
 			os.Exit(2)
 		}
 	}

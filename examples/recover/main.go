@@ -1,13 +1,13 @@
-// Command recover trains on after a failure, in the same processes. When a step
-// fails because a rank came too late, or its connection broke, all ranks leave
-// their group, meet in a new one, agree on the last step that was committed, and
-// go on from there: the end is bit for bit that of a run without the failure.
+// Command recover continues training after a failure, in the same processes. When a step fails because a
+// rank came too late or its connection broke, all ranks leave their group, make a new one, agree on the
+// last committed step, and go on from there. The final parameters equal those of a run without the
+// failure, bit for bit.
 //
 //	go run ./cmd/golaunch --nproc-per-node 3 ./examples/recover --stall-rank 1 --stall-step 5 --timeout 5s
 //
-// Here rank 1 sleeps past the others' timeout before its step 5, once. A rank
-// that died takes a launcher, which starts all ranks again, and checkpoints for them
-// to go on from: golaunch --max-restarts, and --resume FOLDER.
+// Here rank 1 sleeps once, before its step 5, for longer than the others' timeout. If a rank dies,
+// a launcher must start all ranks again, and they go on from a checkpoint: use golaunch --max-restarts,
+// and --resume FOLDER.
 package main
 
 import (
@@ -32,18 +32,18 @@ import (
 )
 
 var (
-	steps     = flag.Int("steps", 20, "training steps")
-	timeout   = flag.Duration("timeout", time.Minute, "how long a rank waits for the others, in a step and when they meet")
-	groups    = flag.Int("groups", 3, "how many groups to try before giving up")
-	stallRank = flag.Int("stall-rank", -1, "the rank that stalls; -1: none")
-	stallStep = flag.Int("stall-step", 0, "before which step, counted from 0")
-	resume    = flag.String("resume", "", "`folder` to save checkpoints in, and to go on from where no rank has the state")
-	every     = flag.Int("save-every", 5, "steps between two checkpoints")
+	steps     = flag.Int("steps", 20, "number of training steps")
+	timeout   = flag.Duration("timeout", time.Minute, "how long a rank waits for the others, in a step and when making a group")
+	groups    = flag.Int("groups", 3, "largest number of groups to make")
+	stallRank = flag.Int("stall-rank", -1, "the `rank` that stalls; -1 for none")
+	stallStep = flag.Int("stall-step", 0, "the `step` before which it stalls, counted from 0")
+	resume    = flag.String("resume", "", "`folder` to save checkpoints in, and to resume from if no rank has the state")
+	every     = flag.Int("save-every", 5, "number of steps between two checkpoints")
 	log       = flag.String("log", "", "append JSON lines to `file`")
 )
 
 func train(ctx context.Context) error {
-	// What outlives a group: the device, and on it the model and its optimizer.
+	// The device, and the model and the optimizer on it, outlive a group.
 	dev, err := comm.OpenDevice(nil)
 	if err != nil {
 		return err
@@ -58,24 +58,23 @@ func train(ctx context.Context) error {
 	for group := 1; ; group++ {
 		pg, err := comm.Init(ctx, &comm.Options{Device: dev, Timeout: *timeout, ErrorMode: comm.BlockingWait})
 		if err != nil {
-			return err // not all have come: a launcher's business
+			return err // not all ranks joined: a launcher must start them again
 		}
 		err = run(ctx, pg, net, opt, &stalled)
 		pg.Close()
-		if group == *groups || !broken(err) {
+		if group == *groups || !isGroupFailure(err) {
 			return err
 		}
 		fmt.Printf("rank %d: group %d broke: %v\n", pg.Rank(), group, err)
 	}
 }
 
-// broken tells whether err is that of a group that broke, rather than of this
-// rank's program.
-func broken(err error) bool {
+// isGroupFailure reports whether err is the failure of a group, and not an error of this program.
+func isGroupFailure(err error) bool {
 	return errors.Is(err, comm.ErrTimeout) || errors.Is(err, comm.ErrPeerLost) || errors.Is(err, comm.ErrAborted)
 }
 
-// run trains in one group, from the last committed step on.
+// run trains in the group pg, from the last committed step on. It sets *stalled when it stalls.
 func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.SGD, stalled *bool) (err error) {
 	rank := pg.Rank()
 	saver, step, err := restore(ctx, pg, net, opt)
@@ -85,7 +84,7 @@ func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.S
 	if saver != nil {
 		defer func() { err = errors.Join(err, saver.Close()) }()
 	}
-	fmt.Printf("rank %d: begins at step %d\n", rank, step)
+	fmt.Printf("rank %d: starts at step %d\n", rank, step)
 	meter, err := progress.New(rank, progress.Options{
 		Steps: *steps, First: step, Every: 1, File: *log, DeviceBytes: func() int64 { return pg.Device().Memory().Held() },
 	})
@@ -106,8 +105,8 @@ func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.S
 		if err := loss.Backward(); err != nil {
 			return err
 		}
-		// Before the step is committed: a failure then repeats a line, and loses
-		// none.
+		// Reduce and log the loss before the step is committed: after a failure the line of a step may
+		// come twice, but is never lost.
 		if err := pg.AllReduce(loss.Tensor(), comm.Avg).Wait(ctx); err != nil {
 			return err
 		}
@@ -127,7 +126,7 @@ func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.S
 	if err != nil {
 		return err
 	}
-	// Nobody leaves while another may still need the state.
+	// No rank leaves while another may need its state to recover.
 	if err := pg.Barrier().Wait(ctx); err != nil {
 		return err
 	}
@@ -135,8 +134,9 @@ func run(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.S
 	return nil
 }
 
-// restore sets the model and its optimizer to the last step that a rank has whole, or, where
-// none has or all have just started, to the latest checkpoint. saver is nil without --resume.
+// restore sets the model and the optimizer to the last step of which a rank has a consistent state. If no
+// rank has one, or all have just started, it loads the latest checkpoint of --resume. It returns the step,
+// and a nil saver without --resume.
 func restore(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *optim.SGD) (saver *checkpoint.Manager, step int, err error) {
 	step, err = ddp.Recover(net, pg, opt)
 	var lost *ddp.LostStateError
@@ -150,7 +150,7 @@ func restore(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *opt
 	if lost != nil || step == 0 {
 		step, err = saver.Resume(ctx, state(net, opt))
 		if err == nil && step == 0 && lost != nil {
-			err = lost // and there is no checkpoint
+			err = lost // no checkpoint was loaded
 		}
 		if err != nil {
 			return nil, 0, errors.Join(err, saver.Close())
@@ -159,23 +159,23 @@ func restore(ctx context.Context, pg *comm.ProcessGroup, net nn.Module, opt *opt
 	return saver, step, nil
 }
 
-// state is what checkpoints hold.
+// state returns the state that checkpoints hold.
 func state(net nn.Module, opt *optim.SGD) checkpoint.State {
 	return checkpoint.State{Model: net, Optimizers: []optim.Optimizer{opt}}
 }
 
 const (
-	rows  = 16 // of a rank's batch
+	rows  = 16 // number of samples of a rank's batch
 	width = 32
 )
 
-// inputs are the batch of a step, which follows from its number and the rank:
-// a step that is made again sees the same.
+// inputs returns the inputs of a step. They are a function of the step's number and the rank, so a step
+// that is made again has the same inputs.
 func inputs(dev device.Device, step, rank int) *autograd.Variable {
 	return autograd.FromSlice(dev, draw(step, rank), rows, width)
 }
 
-// targets are the sines of the inputs.
+// targets returns the sines of the inputs.
 func targets(dev device.Device, step, rank int) *autograd.Variable {
 	y := draw(step, rank)
 	for i, x := range y {
@@ -193,7 +193,7 @@ func draw(step, rank int) []float32 {
 	return x
 }
 
-// digest is the SHA-256 of all parameters.
+// digest returns the SHA-256 of all parameters.
 func digest(ctx context.Context, net nn.Module) (string, error) {
 	sum := sha256.New()
 	for _, p := range net.Parameters() {

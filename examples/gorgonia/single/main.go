@@ -1,5 +1,5 @@
-// Command single trains a classifier in Gorgonia, on one process: what the program
-// one folder up makes distributed.
+// Command single trains a classifier in Gorgonia, in one process. The program in the parent folder is its
+// distributed version.
 //
 //	go run ./examples/gorgonia/single
 package main
@@ -21,15 +21,14 @@ import (
 var (
 	hidden  = flag.Int("hidden", 512, "width of the hidden layers")
 	layers  = flag.Int("layers", 4, "number of hidden layers")
-	samples = flag.Int("samples", 1000, "samples in an epoch")
-	batch   = flag.Int("batch", 256, "samples in a step")
-	epochs  = flag.Int("epochs", 4, "how often to go through the samples")
+	samples = flag.Int("samples", 1000, "number of samples in an epoch")
+	batch   = flag.Int("batch", 256, "number of samples in a step")
+	epochs  = flag.Int("epochs", 4, "number of passes over the samples")
 	lr      = flag.Float64("lr", 0.01, "learning rate")
 	f32     = flag.Bool("float32", false, "compute in float32, not float64")
 )
 
-// network is a stack of layers with ReLU between them, and the cross-entropy of its
-// softmax.
+// network is a stack of layers with ReLU between them, and the cross-entropy of the softmax of its output.
 type network struct {
 	x, y          *G.Node
 	learnables    G.Nodes
@@ -72,7 +71,7 @@ func (n *network) build() {
 		h = G.Must(G.Mul(h, n.learnables[2*i]))
 		h = G.Must(G.BroadcastAdd(h, n.learnables[2*i+1], nil, []byte{0}))
 	}
-	// y holds each sample's weight in the place of its class.
+	// Row i of y holds the weight of sample i in the column of its class, and zeros.
 	n.cost = G.Must(G.Neg(G.Must(G.Sum(G.Must(G.HadamardProd(n.y, G.Must(G.LogSoftMax(h))))))))
 	G.Read(n.cost, &n.costValue)
 }
@@ -89,7 +88,7 @@ func train() error {
 	step := 0
 	for range *epochs {
 		for from := 0; from < *samples; from += *batch {
-			// The last batch may be smaller: the rest of the rows weigh nothing.
+			// The last batch may be smaller; the remaining rows have weight zero.
 			to := min(from+*batch, *samples)
 			blobs.Batch(net.inputs, net.wants, from, to, 1/float64(to-from))
 			if err := G.Let(net.x, net.inputs); err != nil {

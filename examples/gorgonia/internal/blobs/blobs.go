@@ -1,4 +1,4 @@
-// Package blobs makes up data to classify: points around a center for each class.
+// Package blobs generates a data set to classify: random points around a center for each class.
 package blobs
 
 import (
@@ -13,9 +13,8 @@ const (
 	Classes  = 10
 )
 
-// Batch fills x [rows Features] with samples from to to, and y [rows Classes] with
-// weight in the place of each sample's class. Rows beyond them, and what else
-// there is, are zero. A sample is a function of its number alone.
+// Batch fills x [rows Features] with the samples [from, to), and y [rows Classes] with weight in the column
+// of each sample's class. All other elements become zero. A sample is a function of its number alone.
 func Batch(x, y *tensor.Dense, from, to int, weight float64) {
 	x.Zero()
 	y.Zero()
@@ -29,7 +28,7 @@ func Batch(x, y *tensor.Dense, from, to int, weight float64) {
 	}
 }
 
-// Matrix is rows × cols numbers around zero, the same for equal seeds.
+// Matrix returns rows × cols normal random numbers around zero, the same for equal seeds.
 func Matrix(dt tensor.Dtype, seed uint64, rows, cols int, std float64) *tensor.Dense {
 	d, rng := tensor.New(tensor.Of(dt), tensor.WithShape(rows, cols)), rand.New(rand.NewPCG(3, seed))
 	for i := range rows * cols {
