@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the tree, and prints a line for each: how many inputs it
-# ran, how many of them were new, and whether one failed.
+# Runs every fuzz target of the tree. Prints a line for each: the number of inputs that ran, the
+# number of new ones, and whether one failed.
 #
-#	test/fuzz.sh               runs them with Go
-#	BIN=build/fuzz test/fuzz.sh build   only builds them, into a folder that can be
-#	                            carried to a machine without Go, with this script
-#	BIN=build/fuzz test/fuzz.sh         runs what is there
+#	test/fuzz.sh                        runs the targets with Go
+#	BIN=build/fuzz test/fuzz.sh build   only builds them, with this script, into a folder that
+#	                                    can be carried to a machine without Go
+#	BIN=build/fuzz test/fuzz.sh         runs the targets in that folder
 #
-# FUZZTIME (default 10m) is the time of each, PARALLEL (default: all cores) how many run
-# at a time. Full output and inputs that fail go to OUT (default build/fuzz/out). Exits
-# with 1 if a target fails, or does not fuzz.
+# FUZZTIME (default 10m) is the time of each target, PARALLEL (default: the number of cores) the
+# number of targets that run at a time. Full output and inputs that fail go to OUT (default
+# build/fuzz/out). Exits with 1 if a target fails or cannot fuzz.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-}
@@ -27,7 +27,7 @@ if [ "${1:-}" = build ]; then
 	mkdir -p "$bin"
 	list >"$bin/targets"
 	for pkg in $(cut -d' ' -f1 "$bin/targets" | uniq); do
-		# Without -fuzz the test binary finds no new paths: it has no counters.
+		# Without -fuzz the test binary has no coverage counters and finds no new paths.
 		go test -c -fuzz=. -o "$bin/$pkg/fuzz.test" "./$pkg" || exit 1
 		[ ! -d "$pkg/testdata" ] || cp -r "$pkg/testdata" "$bin/$pkg/"
 	done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Training on several ranks against a single process, in every way there is
-# (test/matrix). Arguments: numbers of ranks (default 2). BIN is where golaunch and
-# matrix are; without it they are built into build/. Exits with 1 if a limit is missed.
+# Compares training on several ranks with a single process, in every way that package ddp offers
+# (test/matrix). Arguments: numbers of ranks (default 2). BIN is the folder of golaunch and matrix;
+# without it they are built into build/. Exits with 1 if a limit is missed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 if [ -z "${BIN:-}" ]; then

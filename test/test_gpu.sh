@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Runs the tests and examples that need a GPU, built by `make test-gpu` into
-# build/gpu, on a machine that need not have Go, and prints a line for each.
-# Full output goes to OUT (default build/gpu/out). CHECKS is a regular expression
-# of those to run (default: all), CUDA_VISIBLE_DEVICES the GPUs to run them on.
-# Exits with 1 if one fails; where there is no GPU it says so and does nothing.
+# Runs the tests and examples that need a GPU, and prints a line for each. `make test-gpu` builds them
+# into build/gpu; the machine needs no Go. Full output goes to OUT (default build/gpu/out). CHECKS is
+# a regular expression of the checks to run (default: all), CUDA_VISIBLE_DEVICES the GPUs to use.
+# Exits with 1 if a check fails. Without a GPU it says so and exits with 0.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-build/gpu}
@@ -23,38 +22,38 @@ failed=0
 torch=yes
 "${PYTHON_EXEC:-python3}" -c 'import torch' 2>/dev/null || torch=no
 
-# check NAME COMMAND...: runs it, and wants exit code 0.
+# check NAME COMMAND...: runs a command, which must exit with 0.
 check() {
-	local name=$1 begun=$SECONDS verdict=ok
+	local name=$1 started=$SECONDS verdict=ok
 	[[ $name =~ ${CHECKS:-.} ]] || return 0
 	shift
 	if ! "$@" >"$out/$name.log" 2>&1; then
 		verdict=FAILED failed=1
 		tail -n 20 "$out/$name.log"
 	fi
-	printf '%-28s %-7s %4d s\n' "$name" $verdict $((SECONDS - begun))
+	printf '%-28s %-7s %4d s\n' "$name" $verdict $((SECONDS - started))
 }
 
-# toy RANKS AVERAGE: every rank prints the average.
+# toy RANKS AVERAGE: checks that every rank prints the average.
 toy() {
 	"$bin/golaunch" --nproc-per-node "$1" "$bin/toy" | tee /dev/stderr | grep -c "reduced dy/dw: $2\$" | grep -qx "$1"
 }
 
-# mlp RANKS TYPE: every rank ends with the same parameters.
+# mlp RANKS TYPE: checks that all ranks end with the same parameters.
 mlp() {
 	"$bin/golaunch" --nproc-per-node "$1" "$bin/mlp" --steps 100 --dtype "$2" | tee /dev/stderr |
 		sed -n 's/.*sha256 //p' | sort | uniq -c | awk -v n="$1" '{print $1 == n ? "equal" : "differ"}' | grep -qx equal
 }
 
-# trace RANKS: by the spans of a trace, which the devices' events time, more than half
-# of the communication ran beside the computation. The trace is kept.
+# trace RANKS: checks, by the spans of a trace that the devices' events time, that more than half of
+# the communication overlapped the computation. Keeps the trace in OUT.
 trace() {
 	"$bin/golaunch" --nproc-per-node "$1" "$bin/mlp" --steps 50 --trace "$out/trace_$1.json" | tee /dev/stderr |
 		sed -n 's/.*: \([0-9]*\) reductions.* \([0-9]*\)% hidden.*/\1 \2/p' | awk '$1 >= 20 && $2 > 50 {n++} END {exit !n}'
 }
 
 check device_cuda "$bin/cuda.test" -test.v
-check comm_nccl "$bin/nccl.test" -test.v -test.run '^TestGPU' # the others have stand-ins, which take a compiler
+check comm_nccl "$bin/nccl.test" -test.v -test.run '^TestGPU' # the others use fake libraries, which need a compiler
 check comm_commtest "$bin/commtest.test" -test.v -test.run '^TestGPU'
 check ddp "$bin/ddp.test" -test.v -test.run '^TestGPU'
 check ddp_zero "$bin/zero.test" -test.v -test.run '^TestGPU'

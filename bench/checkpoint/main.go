@@ -1,13 +1,13 @@
-// Command checkpoint measures how much asynchronous saves slow down a training, and how soon they
-// are durable.
+// Command checkpoint measures how much asynchronous saves slow down training, and how long a save takes
+// until the checkpoint is durable.
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./bench/checkpoint --dir /data/ckpt
 //
 // The model is a stack of linear layers with as many parameters as the smallest GPT-2, trained by
 // AdamW: 1.5 GB of state in float32. The command prints one JSON object of medians: a step without
 // saves, a step while a save runs, a step that begins a save, the time from the call of Save until
-// the checkpoint is durable on all ranks, and the time in which the ranks write and sync equally
-// many bytes without a format.
+// the checkpoint is durable on all ranks, and the time that the ranks need to write and sync as many
+// bytes to plain files.
 package main
 
 import (
@@ -33,14 +33,14 @@ import (
 var (
 	dir    = flag.String("dir", "", "`folder` for the checkpoints, which are removed at the end")
 	width  = flag.Int("width", 768, "inputs and outputs of a pair of layers; the first layer has four times as many outputs")
-	pairs  = flag.Int("pairs", 26, "pairs of layers")
-	batch  = flag.Int("batch", 8192, "rows of the input on each rank")
-	steps  = flag.Int("steps", 40, "steps that are measured without saves, and again for each save")
-	saves  = flag.Int("saves", 5, "saves")
+	pairs  = flag.Int("pairs", 26, "number of pairs of layers")
+	batch  = flag.Int("batch", 8192, "number of rows of the input on each rank")
+	steps  = flag.Int("steps", 40, "number of steps measured without saves, and again for each save")
+	saves  = flag.Int("saves", 5, "number of saves")
 	divide = flag.Bool("zero", false, "divide the optimizer's state among the ranks")
 )
 
-// result is printed as JSON. Times are medians in milliseconds.
+// result is the output. Times are medians in milliseconds.
 type result struct {
 	Ranks     int     `json:"ranks"`
 	Bytes     int64   `json:"bytes"`
@@ -142,7 +142,7 @@ func measure(ctx context.Context) (err error) {
 	if err := errors.Join(m.Save(ctx, 0, j.state), m.Wait(ctx)); err != nil { // the first save allocates memory and is not measured
 		return err
 	}
-	var r runs
+	var r measurements
 	for range *steps {
 		t, err := j.timed(ctx, j.step)
 		if err != nil {
@@ -178,11 +178,11 @@ func measure(ctx context.Context) (err error) {
 	return json.NewEncoder(os.Stdout).Encode(out)
 }
 
-// runs holds measured times in milliseconds.
-type runs struct{ alone, beginning, during, call, durable, raw []float64 }
+// measurements holds measured times in milliseconds, one slice for each median of result.
+type measurements struct{ alone, beginning, during, call, durable, raw []float64 }
 
 // save starts a save and runs training steps, the same number on all ranks, while it runs.
-func (j *job) save(ctx context.Context, m *checkpoint.Manager, step int, r *runs) error {
+func (j *job) save(ctx context.Context, m *checkpoint.Manager, step int, r *measurements) error {
 	start := time.Now()
 	t, err := j.timed(ctx, func() error {
 		if err := m.Save(ctx, step, j.state); err != nil {
@@ -245,9 +245,10 @@ func rawWrite(ctx context.Context, pg *comm.ProcessGroup, n int64) (float64, err
 	return since(start), nil
 }
 
+// since returns the time since t in milliseconds.
 func since(t time.Time) float64 { return float64(time.Since(t)) / 1e6 }
 
-// median of no numbers is 0.
+// median sorts x and returns its median, or 0 if x is empty.
 func median(x []float64) float64 {
 	if len(x) == 0 {
 		return 0

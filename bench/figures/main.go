@@ -1,10 +1,10 @@
-// Command figures draws the two pictures of the README: where a step's reductions run, from
-// a trace, and how long goddp takes beside PyTorch, from a table.
+// Command figures draws the two pictures of the README. One shows a training step and its reductions, from
+// a trace. The other shows goddp's time divided by PyTorch's, from a table.
 //
 //	go run ./bench/figures -trace trace.json -o docs/figures/overlap.svg
 //	go run ./bench/figures -ratios docs/figures/ratios.csv -o docs/figures/ratios.svg
 //
-// docs/figures/make.sh makes the trace too.
+// docs/figures/make.sh makes the trace and runs both commands.
 package main
 
 import (
@@ -21,9 +21,9 @@ import (
 )
 
 func main() {
-	trace := flag.String("trace", "", "a Chrome trace of rank 0, `FILE`; the step of median length is drawn")
-	ratios := flag.String("ratios", "", "a table, `FILE` in CSV: workload, machine, ratio, page")
-	out := flag.String("o", "", "the picture, `FILE`.svg")
+	trace := flag.String("trace", "", "draw the step of median length of this Chrome trace, a `FILE` of rank 0")
+	ratios := flag.String("ratios", "", "draw this table, a CSV `FILE` with the columns workload, machine, ratio, page")
+	out := flag.String("o", "", "write the picture to this SVG `FILE`")
 	flag.Parse()
 	if err := save(*trace, *ratios, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "figures:", err)
@@ -53,7 +53,7 @@ func save(trace, ratios, out string) error {
 	return ratioPlot(bars).Save(24*vg.Centimeter, vg.Length(len(bars))*0.75*vg.Centimeter+2.5*vg.Centimeter, out)
 }
 
-// colours are those of the rows of both pictures.
+// The colours of both pictures.
 var (
 	computeColour       = color.RGBA{R: 0x5b, G: 0x8f, B: 0xc7, A: 0xff}
 	communicationColour = color.RGBA{R: 0xe0, G: 0x8a, B: 0x3c, A: 0xff}
@@ -71,10 +71,10 @@ func newPlot() *plot.Plot {
 	return p
 }
 
-// textStyle is that of the words inside a picture.
+// textStyle returns the style of text inside a picture.
 func textStyle(p *plot.Plot, colour color.Color) draw.TextStyle {
 	return draw.TextStyle{Font: font.From(plot.DefaultFont, 10), Handler: p.TextHandler, YAlign: draw.YCenter, Color: colour}
 }
 
-// width is how wide a text is at most: what shows an SVG may have another font.
+// width returns an upper bound of a text's width. A program that shows the SVG may use a wider font.
 func width(style draw.TextStyle, text string) vg.Length { return 1.15 * style.Width(text) }

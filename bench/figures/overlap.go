@@ -46,7 +46,7 @@ func readTrace(path string) ([]span, error) {
 // medianStep returns the spans of the step of median length, from its forward pass to its
 // optimizer, with times from the start of that pass in milliseconds.
 func medianStep(spans []span) ([]span, error) {
-	var steps []span // each from its forward pass to its optimizer
+	var steps []span // each from the start of its forward pass to the end of its optimizer
 	for _, s := range spans {
 		switch {
 		case s.Phase == "X" && s.Name == "forward":
@@ -58,7 +58,7 @@ func medianStep(spans []span) ([]span, error) {
 	}
 	steps = slices.DeleteFunc(steps, func(s span) bool { return s.Length == 0 })
 	if len(steps) == 0 {
-		return nil, errors.New("the trace has no step: a span forward with a span optimizer behind it")
+		return nil, errors.New("the trace has no step: a span forward and after it a span optimizer")
 	}
 	slices.SortFunc(steps, func(a, b span) int { return cmp.Compare(a.Length, b.Length) })
 	median := steps[len(steps)/2]
@@ -72,10 +72,10 @@ func medianStep(spans []span) ([]span, error) {
 	return step, nil
 }
 
-// The heights of the rows, from the bottom.
+// The rows of the picture.
 const (
-	communicationRow = 0.0
-	computeRow       = 1.2
+	communicationRow = 0.0 // its bottom
+	computeRow       = 1.2 // its bottom
 	rowHeight        = 1.0
 )
 
@@ -106,7 +106,7 @@ func overlap(spans []span) (*plot.Plot, error) {
 			return nil, err
 		}
 		box.Color, box.LineStyle.Width = colour, vg.Points(0.3)
-		p.Add(box, labelled{s, row, label})
+		p.Add(box, spanLabel{s, row, label})
 	}
 	p.Add(caption{"reductions", communicationRow})
 	p.X.Max = 0
@@ -116,16 +116,16 @@ func overlap(spans []span) (*plot.Plot, error) {
 	return p, nil
 }
 
-// labelled writes a span's name into its box: level if it fits, else upright, and not at
-// all into a box that is narrower than the letters are high.
-type labelled struct {
+// spanLabel writes a span's label into its box: horizontally if it fits, else vertically. It writes nothing
+// into a box that is narrower than the height of the letters.
+type spanLabel struct {
 	span
 	row   float64
 	label string
 }
 
 // Plot implements [plot.Plotter].
-func (l labelled) Plot(c draw.Canvas, p *plot.Plot) {
+func (l spanLabel) Plot(c draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&c)
 	style := textStyle(p, color.White)
 	style.XAlign = draw.XCenter
@@ -138,7 +138,7 @@ func (l labelled) Plot(c draw.Canvas, p *plot.Plot) {
 	c.FillText(style, vg.Point{X: (x(l.Start) + x(l.end())) / 2, Y: y(l.row + rowHeight/2)}, l.label)
 }
 
-// caption names a row at its left end.
+// caption writes a row's name at the left end of the row.
 type caption struct {
 	text string
 	row  float64

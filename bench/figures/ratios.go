@@ -19,7 +19,8 @@ type bar struct {
 	ratio float64
 }
 
-// readRatios reads a table of workload, machine, ratio and page, whose first row names them.
+// readRatios reads a CSV table with the columns workload, machine, ratio and page. The first row holds the
+// names of the columns.
 func readRatios(path string) ([]bar, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -37,7 +38,7 @@ func readRatios(path string) ([]bar, error) {
 		}
 		ratio, err := strconv.ParseFloat(row[2], 64)
 		if err != nil || ratio <= 0 {
-			return nil, fmt.Errorf("%s: row %d: %q is no ratio", path, i+2, row[2])
+			return nil, fmt.Errorf("%s: row %d: %q is not a positive number", path, i+2, row[2])
 		}
 		bars = append(bars, bar{row[0] + ", " + row[1], ratio})
 	}
@@ -47,8 +48,7 @@ func readRatios(path string) ([]bar, error) {
 	return bars, nil
 }
 
-// ratioPlot draws a bar for each workload, the first one at the top, and a line where both
-// take the same time.
+// ratioPlot draws a bar for each workload, the first one at the top, and a line at ratio 1.
 func ratioPlot(bars []bar) *plot.Plot {
 	p := newPlot()
 	p.Title.Text = "goddp's time divided by PyTorch's (shorter is faster)"
@@ -65,10 +65,10 @@ func ratioPlot(bars []bar) *plot.Plot {
 	return p
 }
 
-// row is a bar at a height of the plot, with its label and its ratio.
+// row draws a bar with its ratio and its label.
 type row struct {
 	bar
-	bottom float64
+	bottom float64 // the row's lower end, in the plot's coordinates
 }
 
 // Plot implements [plot.Plotter].

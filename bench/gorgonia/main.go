@@ -1,15 +1,15 @@
-// Command gorgonia measures what package ddp/ddpgorgonia costs one rank. It trains a stack of
-// linear layers with biases and ReLU in four machines, which take turns in one process and use the
+// Command gorgonia measures the overhead of package ddp/ddpgorgonia on one rank. It trains a stack of
+// linear layers with biases and ReLU in four tape machines, which take turns in one process and use the
 // same BLAS:
 //
 //	wrapped  a machine of Model.NewTapeMachine
-//	bound    a machine of Gorgonia with BindDualValues, as most programs use it, which
-//	         copies each gradient and accumulates it
+//	bound    a machine of Gorgonia with BindDualValues, as most programs use it; it
+//	         copies and accumulates each gradient
 //	plain    a machine of Gorgonia without BindDualValues
-//	pruned   plain, with a program of CompileFunction that leaves out the input's gradient
+//	pruned   like plain, with a program of CompileFunction that leaves out the input's gradient
 //
-// It prints the median time of RunAll with Reset, and of a step, which is that and a solver's plain
-// gradient descent, in milliseconds.
+// It prints medians in milliseconds: of RunAll with Reset, and of a step, which adds the solver's plain
+// gradient descent.
 //
 //	go run ./bench/gorgonia --size 1000 --batch 64 --layers 3
 package main
@@ -33,19 +33,19 @@ import (
 
 var (
 	size   = flag.Int("size", 1000, "width of every layer")
-	batch  = flag.Int("batch", 64, "samples per step")
+	batch  = flag.Int("batch", 64, "number of samples per step")
 	layers = flag.Int("layers", 3, "number of linear layers")
-	blocks = flag.Int("blocks", 20, "blocks of steps that each machine gets")
-	steps  = flag.Int("steps", 10, "steps in a block")
+	blocks = flag.Int("blocks", 20, "number of blocks of steps of each machine")
+	steps  = flag.Int("steps", 10, "number of steps in a block")
 )
 
-// contender is a machine and the parameters that it trains.
+// contender is one of the machines that are compared.
 type contender struct {
 	name       string
 	vm         G.VM
 	learnables G.Nodes
 	solver     G.Solver
-	runs, all  []time.Duration
+	runs, all  []time.Duration // times of RunAll with Reset, and of whole steps
 }
 
 // network makes a stack of layers. It returns the learnables, and a function that builds the cost
@@ -71,8 +71,9 @@ func network() (learnables G.Nodes, build func(use func(*G.Node) *G.Node) *G.Nod
 	}
 }
 
-// newGorgonia makes a machine of Gorgonia.
-func newGorgonia(name string, bind, prune bool) (*contender, error) {
+// newGorgonia makes a machine of Gorgonia: with BindDualValues if binds, and without the input's gradient
+// if prunes.
+func newGorgonia(name string, binds, prunes bool) (*contender, error) {
 	learnables, build := network()
 	cost := build(func(w *G.Node) *G.Node { return w })
 	grads, err := G.Grad(cost, learnables...)
@@ -80,10 +81,10 @@ func newGorgonia(name string, bind, prune bool) (*contender, error) {
 		return nil, err
 	}
 	var opts []G.VMOpt
-	if bind {
+	if binds {
 		opts = append(opts, G.BindDualValues(learnables...))
 	}
-	if prune {
+	if prunes {
 		program, registers, err := G.CompileFunction(cost.Graph(), learnables, append(grads, cost))
 		if err != nil {
 			return nil, err

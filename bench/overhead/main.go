@@ -1,4 +1,4 @@
-// Command overhead measures what the watchdog and the flight recorder cost a training step of
+// Command overhead measures how much the watchdog and the flight recorder slow down a training step of
 // examples/mlp.
 //
 //	go run ./cmd/golaunch --nproc-per-node 2 ./bench/overhead
@@ -32,10 +32,10 @@ import (
 
 var (
 	size  = flag.Int("size", 4000, "width of every layer")
-	batch = flag.Int("batch", 1000, "samples per rank and step")
+	batch = flag.Int("batch", 1000, "number of samples per rank and step")
 	dtype = flag.String("dtype", "float32", "type of parameters and data: float32, or bfloat16 on a GPU")
-	turns = flag.Int("turns", 20, "turns of each group")
-	steps = flag.Int("steps", 20, "training steps in a turn")
+	turns = flag.Int("turns", 20, "number of turns of each group")
+	steps = flag.Int("steps", 20, "number of training steps in a turn")
 	limit = flag.Float64("limit", 1, "largest allowed cost, in percent")
 )
 

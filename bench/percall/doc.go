@@ -15,7 +15,7 @@
 //	C          one C function makes --iters calls of ncclAllReduce on a communicator and a
 //	           stream of its own, calls cuStreamQuery until the stream is done, and takes
 //	           the time
-//	C, events  the same with an event behind each call, which is needed to detect calls
+//	C, events  the same with an event after each call, which is needed to detect calls
 //	           that hang
 //	goddp      --iters calls of ProcessGroup.AllReduce, and Sync of the last
 //

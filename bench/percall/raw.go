@@ -73,7 +73,8 @@ func (r *raw) join(ctx context.Context, pg *comm.ProcessGroup) error {
 	})
 }
 
-// calls returns a function that makes n all-reduces of t in one call of C, and waits for them.
+// calls returns a function that makes n all-reduces of t in one call of C, and waits for them. If events
+// is set, it records an event after each all-reduce.
 func (r *raw) calls(events bool) func(context.Context, device.Tensor, int) (time.Duration, error) {
 	record := C.int(0)
 	if events {

@@ -13,7 +13,7 @@ const (
 	sides
 )
 
-// samples are the times of a call on one rank, in microseconds, by side and turn.
+// samples holds the times of a call on one rank, in microseconds, by side and turn.
 type samples [sides][]float64
 
 // row is a line of the table. Times are in microseconds, each the largest of all ranks.
@@ -54,8 +54,8 @@ func quartiles(v []float64) [3]float64 {
 	return [3]float64{v[n/4], v[n/2], v[n*3/4]}
 }
 
-// limit returns the name of the limit at this size, and whether it is kept.
-func (r row) limit() (name string, held bool) {
+// limit returns the name of the limit at this size, and whether the row meets it.
+func (r row) limit() (name string, isMet bool) {
 	if r.bytes <= 1<<20 {
 		return "C + 2 us", r.added[1] <= 2
 	}
@@ -63,9 +63,9 @@ func (r row) limit() (name string, held bool) {
 }
 
 func (r row) String() string {
-	name, held := r.limit()
+	name, isMet := r.limit()
 	verdict := "ok"
-	if !held {
+	if !isMet {
 		verdict = "MISSED"
 	}
 	return fmt.Sprintf("%10d %9.2f %11.2f %9.2f %9.2f  %6.2f .. %5.2f  %s %s",
@@ -76,7 +76,7 @@ func (r row) String() string {
 func verdict(rows []row) error {
 	missed := 0
 	for _, r := range rows {
-		if _, held := r.limit(); !held {
+		if _, isMet := r.limit(); !isMet {
 			missed++
 		}
 	}

@@ -9,35 +9,35 @@ import (
 // turns returns n equal times.
 func turns(v float64, n int) []float64 { return slices.Repeat([]float64{v}, n) }
 
-func TestRow(t *testing.T) {
+func TestRowsAndTheirLimits(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		bytes int
 		ranks []samples
-		want  string // with runs of blanks replaced by one
+		want  string // with single spaces between the columns
 	}{
 		{
-			"within", 1024, []samples{{turns(9, 5), turns(9, 5), turns(10.5, 5)}},
+			"below the limit", 1024, []samples{{turns(9, 5), turns(9, 5), turns(10.5, 5)}},
 			"1024 9.00 9.00 10.50 1.50 1.50 .. 1.50 C + 2 us ok",
 		},
 		{
-			"at the limit, and the largest size that it is for", 1 << 20, []samples{{turns(30, 3), turns(30, 3), turns(32, 3)}},
+			"at the limit, and at the largest size of that limit", 1 << 20, []samples{{turns(30, 3), turns(30, 3), turns(32, 3)}},
 			"1048576 30.00 30.00 32.00 2.00 2.00 .. 2.00 C + 2 us ok",
 		},
 		{
-			"too much", 1024, []samples{{turns(9, 5), turns(9, 5), turns(11.25, 5)}},
+			"above the limit", 1024, []samples{{turns(9, 5), turns(9, 5), turns(11.25, 5)}},
 			"1024 9.00 9.00 11.25 2.25 2.25 .. 2.25 C + 2 us MISSED",
 		},
 		{
-			"on one rank alone", 1024, []samples{{turns(9, 5), turns(9, 5), turns(9, 5)}, {turns(8, 5), turns(8, 5), turns(10.5, 5)}},
+			"above the limit on one rank", 1024, []samples{{turns(9, 5), turns(9, 5), turns(9, 5)}, {turns(8, 5), turns(8, 5), turns(10.5, 5)}},
 			"1024 9.00 9.00 10.50 2.50 2.50 .. 2.50 C + 2 us MISSED",
 		},
 		{
-			"less than nothing", 1024, []samples{{turns(9, 2), turns(9, 2), turns(8.5, 2)}, {turns(9, 2), turns(9, 2), turns(8, 2)}},
+			"faster than C", 1024, []samples{{turns(9, 2), turns(9, 2), turns(8.5, 2)}, {turns(9, 2), turns(9, 2), turns(8, 2)}},
 			"1024 9.00 9.00 8.50 -0.50 -0.50 .. -0.50 C + 2 us ok",
 		},
 		{
-			"a machine of two speeds, whose medians are three apart", 4096,
+			"a machine of two speeds, on which the medians differ by 3", 4096,
 			[]samples{{{8, 12, 8, 12, 8}, {8, 8, 9, 9, 9}, {9, 13, 9, 13, 13}}},
 			"4096 8.00 9.00 13.00 1.00 1.00 .. 1.00 C + 2 us ok",
 		},
@@ -47,11 +47,11 @@ func TestRow(t *testing.T) {
 			"4096 10.00 10.00 14.00 4.00 2.00 .. 6.00 C + 2 us MISSED",
 		},
 		{
-			"of a large size", 4 << 20, []samples{{turns(100, 4), turns(100, 4), turns(105, 4)}},
+			"at the limit of a large size", 4 << 20, []samples{{turns(100, 4), turns(100, 4), turns(105, 4)}},
 			"4194304 100.00 100.00 105.00 5.00 5.00 .. 5.00 1.05 C ok",
 		},
 		{
-			"too much of a large size", 4 << 20, []samples{{turns(100, 4), turns(100, 4), turns(105.5, 4)}},
+			"above the limit of a large size", 4 << 20, []samples{{turns(100, 4), turns(100, 4), turns(105.5, 4)}},
 			"4194304 100.00 100.00 105.50 5.50 5.50 .. 5.50 1.05 C MISSED",
 		},
 	} {
@@ -61,7 +61,7 @@ func TestRow(t *testing.T) {
 	}
 }
 
-func TestVerdict(t *testing.T) {
+func TestVerdictCountsMissedLimits(t *testing.T) {
 	held, missed := newRow(1024, []samples{{turns(9, 1), turns(9, 1), turns(10, 1)}}), newRow(1024, []samples{{turns(9, 1), turns(9, 1), turns(12, 1)}})
 	if err := verdict([]row{held, held}); err != nil {
 		t.Error(err)
@@ -72,7 +72,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestCommandLine(t *testing.T) {
+func TestParseReturnsErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                    "",
 		"--min-bytes 4 --max-bytes 4":         "",

@@ -32,7 +32,7 @@ func goddp(pg *comm.ProcessGroup) side {
 	}}
 }
 
-// bench is one rank's part.
+// bench holds one rank's part of the benchmark.
 type bench struct {
 	options
 	pg    *comm.ProcessGroup

@@ -10,8 +10,8 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// The check detects a side that sums nothing.
-func TestSumsAreChecked(t *testing.T) {
+// TestSideThatSumsNothingIsDetected checks a side whose calls do nothing.
+func TestSideThatSumsNothingIsDetected(t *testing.T) {
 	idle := side{"idle", func(context.Context, device.Tensor, int) (time.Duration, error) { return 1, nil }}
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		buf, err := pg.Alloc(64)

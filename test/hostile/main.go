@@ -150,15 +150,15 @@ func (b *binaries) attacker(uid uint32, quiet *result) error {
 	if uid != uint32(os.Getuid()) {
 		who = "another uid"
 	}
-	other, own := percentile(took[0], 99), percentile(took[1], 99)
+	baseline, attacked := percentile(took[0], 99), percentile(took[1], 99)
 	fmt.Printf("| %s | %d of %d runs | %.2f ms | %.2f ms | %.2f (%.2f to %.2f) | %.0f MB |\n",
-		who, same, *runs, other, own, own/other, slices.Min(ratios), slices.Max(ratios), memory/1e6)
+		who, same, *runs, baseline, attacked, attacked/baseline, slices.Min(ratios), slices.Max(ratios), memory/1e6)
 	var failures []error
 	if same != *runs {
 		failures = append(failures, fmt.Errorf("%d of %d runs have the losses of the undisturbed run", same, *runs))
 	}
-	if own/other > maxRatio {
-		failures = append(failures, fmt.Errorf("the 99th percentile of a step is %.2f times that under the attack on the other store, at most %v", own/other, maxRatio))
+	if attacked/baseline > maxRatio {
+		failures = append(failures, fmt.Errorf("the 99th percentile of a step is %.2f times that under the attack on the other store, at most %v", attacked/baseline, maxRatio))
 	}
 	if memory >= maxMemory {
 		failures = append(failures, fmt.Errorf("golaunch took %.0f MB, at most %.0f", memory/1e6, maxMemory/1e6))

@@ -1,10 +1,9 @@
-"""Trains small networks with PyTorch DDP and writes down what went in and what
-came out, for test/parity to train the same with goddp and compare.
+"""Trains small networks with PyTorch DDP and records inputs and results. test/parity then repeats
+the trainings with goddp and compares.
 
-One process per rank, over NCCL with a GPU each where there are GPUs, else over
-Gloo. Each case becomes a file OUT/NAME.safetensors
-(https://huggingface.co/docs/safetensors: eight bytes with the length of a JSON
-header, the header, raw little-endian data):
+There is one process per rank: over NCCL with one GPU per rank if there are GPUs, else over Gloo.
+Each case becomes a file OUT/NAME.safetensors (https://huggingface.co/docs/safetensors: eight bytes
+with the length of a JSON header, the header, raw little-endian data):
 
   x [batches, global batch, in], y     the samples; step t takes batch t mod batches,
                                        and rank r the r-th part of it
@@ -13,10 +12,9 @@ header, the header, raw little-endian data):
   gradient/PARAMETER                   reduced gradients of the first step
   final/PARAMETER                      the weights after the last step
 
-and "case" in the header's metadata, as JSON, how it was trained. Its "gap" is
-what rounding alone does: the greatest differences between two single-process
-runs on the same samples in another order; for losses no less than what their
-type can tell apart.
+The key "case" of the header's metadata holds the settings of the training as JSON. Its "gap" is the
+effect of rounding alone: the largest differences between two single-process runs on the same samples
+in another order. The gap of the losses is at least the resolution of their type.
 """
 import argparse
 import contextlib
@@ -33,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 flags = argparse.ArgumentParser()
 flags.add_argument("--out", type=pathlib.Path, required=True, help="folder for the files")
-flags.add_argument("--large", action="store_true", help="instead of the small cases, 3 x Linear(4000, 4000) in float32")
+flags.add_argument("--large", action="store_true", help="train 3 x Linear(4000, 4000) in float32 instead of the small cases")
 flags.add_argument("--steps", type=int, default=20)
 args = flags.parse_args()
 
@@ -52,7 +50,7 @@ CRITERIA = dict(mse=nn.functional.mse_loss, cross_entropy=nn.functional.cross_en
 
 
 def cases():
-    """How each case is trained."""
+    """Yields the settings of each case."""
     if args.large:
         tf32 = os.environ.get("GODDP_ALLOW_TF32") == "1"
         yield dict(MLP, **LARGE, name="large-tf32" if tf32 else "large-float32", dtype="float32", tf32=tf32)
@@ -70,7 +68,7 @@ def network(case):
 
 
 def samples(case):
-    """Random inputs, and random targets or labels, of the global batches."""
+    """Returns random inputs, and random targets or labels, of the global batches."""
     rows, dtype = (case["batches"], world * case["batch"]), getattr(torch, case["dtype"])
     x = torch.randn(*rows, case["widths"][0], dtype=dtype)
     if case["loss"] == "mse":
@@ -79,12 +77,11 @@ def samples(case):
 
 
 def open_or_shut(initial, x):
-    """Moves the hidden layers' biases, in place, by four standard deviations of
-    what enters the ReLU, up and down in turn.
+    """Adds to the hidden layers' biases, in place, alternately plus and minus four standard deviations
+    of the ReLU's input, so that each ReLU is clearly open or shut.
 
-    Among millions of numbers some are within rounding of zero. Two correct
-    programs disagree on the gates of these, and a single one moves the gradient
-    by a thousandth."""
+    Otherwise some of millions of inputs would be so close to zero that two correct programs open
+    different ReLUs, and a single one changes the gradient by a thousandth."""
     layers = sorted({name.partition(".")[0] for name in initial}, key=int)
     for layer in layers[:-1]:
         bias = initial[layer + ".bias"]
@@ -118,29 +115,29 @@ def train(case, initial, x, y, micro=1, wrap=None):
 
 
 def gap(case, initial, x, y):
-    """What the order of the samples changes in a single process.
+    """Returns the differences that another order of the samples makes in a single process.
 
-    A row's forward pass may come out the same wherever the row stands. In TF32,
-    where rounding of the operands makes a small difference of that pass a large
-    one, the order of the input's features changes as well."""
+    The forward pass of a row may give the same bits in any position of the batch. In TF32 a small
+    difference of the forward pass becomes large when the operands are rounded, so the order of the
+    input's features changes too."""
     one = train(case, initial, x, y)
     rows = torch.randperm(x.shape[1], device=device)
     columns = torch.randperm(x.shape[2], device=device) if case["tf32"] else torch.arange(x.shape[2], device=device)
 
-    def turned(tensors):
+    def permuted(tensors):
         return {**tensors, "0.weight": tensors["0.weight"][:, columns]}
 
-    other = train(case, turned(initial), x[:, rows][:, :, columns], y[:, rows])
+    other = train(case, permuted(initial), x[:, rows][:, :, columns], y[:, rows])
     epsilon = torch.finfo(x.dtype).eps * one[0].max().item()
     return dict(
         loss=max((one[0] - other[0]).abs().max().item(), epsilon),
-        gradient=worst(turned(one[1]), other[1]),
-        parameter=worst(turned(one[2]), other[2]),
+        gradient=worst(permuted(one[1]), other[1]),
+        parameter=worst(permuted(one[2]), other[2]),
     )
 
 
 def worst(want, got):
-    """The greatest |difference| / |wanted| of a tensor, by Euclidean norm."""
+    """Returns the largest |difference| / |wanted| of any tensor, by Euclidean norm."""
     return max(((want[n].double() - got[n].double()).norm() / want[n].double().norm()).item() for n in want)
 
 
