@@ -11,6 +11,7 @@ import (
 	"github.com/goddp/goddp/device"
 	"github.com/goddp/goddp/device/cpu"
 	"github.com/goddp/goddp/device/cuda"
+	"github.com/goddp/goddp/internal/envflag"
 )
 
 // OpenDevice opens the device that Init would open with the same options. It is for programs
@@ -54,27 +55,15 @@ func openDevice(w World, log *slog.Logger) (device.Device, error) {
 	case ordinal >= gpus:
 		return nil, fmt.Errorf("GPU %d for local rank %d of %d: this host has %d; start fewer workers on it, or set GODDP_DEVICE=cpu", ordinal, w.LocalRank, w.LocalSize, gpus)
 	}
-	tf32, err := flag("GODDP_ALLOW_TF32")
+	tf32, err := envflag.Bool(os.Getenv, false, "GODDP_ALLOW_TF32")
 	if err != nil {
 		return nil, err
 	}
-	tune, err := flag("GODDP_TUNE_MATMUL")
+	tune, err := envflag.Bool(os.Getenv, false, "GODDP_TUNE_MATMUL")
 	if err != nil {
 		return nil, err
 	}
 	return cuda.Open(ordinal, &cuda.Options{AllowTF32: tf32, TuneMatMul: tune, Log: log})
-}
-
-// flag reads an environment variable that must be 0, 1 or not set, which means 0.
-func flag(name string) (bool, error) {
-	switch v := os.Getenv(name); v {
-	case "", "0":
-		return false, nil
-	case "1":
-		return true, nil
-	default:
-		return false, fmt.Errorf("%s is %q, want 0 or 1", name, v)
-	}
 }
 
 // openCPU opens the CPU. Only local rank 0 logs whether OpenBLAS was found, so that the log of a

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goddp/goddp/comm/internal/watchdog"
+	"github.com/goddp/goddp/internal/envflag"
 	"github.com/goddp/goddp/internal/flight"
 )
 
@@ -126,16 +127,13 @@ func setting(suffix string, prefixes ...string) (name, value string, ok bool) {
 
 // flag reads a setting that is on or off. It returns fallback if the setting is missing.
 func (e *env) flag(suffix string, fallback bool) bool {
-	name, v, ok := setting(suffix, ncclNames...)
-	if !ok {
-		return fallback
+	var names []string
+	for _, prefix := range ncclNames {
+		names = append(names, prefix+suffix)
 	}
-	switch strings.ToLower(v) {
-	case "1", "y", "yes", "t", "true":
-		return true
-	case "0", "n", "no", "f", "false":
-		return false
+	value, err := envflag.Bool(os.Getenv, fallback, names...)
+	if err != nil {
+		e.addf("%v", err)
 	}
-	e.addf("%s is %q, neither 0 nor 1", name, v)
-	return fallback
+	return value
 }

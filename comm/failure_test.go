@@ -412,7 +412,7 @@ func TestErrorModesOfTheEnvironment(t *testing.T) {
 		{name: "both", vars: map[string]string{"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, err: "set TORCH_NCCL_ASYNC_ERROR_HANDLING=0"},
 		{name: "option", vars: map[string]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, option: comm.BlockingWait, want: comm.BlockingWait},
 		{name: "no number", vars: map[string]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING": "yes"}, err: `TORCH_NCCL_ASYNC_ERROR_HANDLING is "yes"`},
-		{name: "no flag", vars: map[string]string{"GODDP_BLOCKING_WAIT": "2"}, err: `GODDP_BLOCKING_WAIT is "2"`},
+		{name: "no flag", vars: map[string]string{"GODDP_BLOCKING_WAIT": "2"}, err: `GODDP_BLOCKING_WAIT="2": want 0 or 1`},
 		{name: "heartbeat", vars: map[string]string{"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "30"}, want: comm.AsyncErrorHandling, heartbeat: 30 * time.Second},
 		{name: "no heartbeat", vars: map[string]string{"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "0"}, err: `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC is "0"`},
 		{name: "unwatched", vars: map[string]string{"TORCH_NCCL_ENABLE_MONITORING": "0"}, want: comm.AsyncErrorHandling, unwatched: true},

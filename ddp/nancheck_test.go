@@ -135,7 +135,7 @@ func TestNanCheckSettings(t *testing.T) {
 	t.Setenv("GODDP_NAN_CHECK", "perhaps")
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		_, err := New(times{nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))}, pg, nil)
-		if err == nil || !strings.Contains(err.Error(), `GODDP_NAN_CHECK is "perhaps", want 0 or 1`) {
+		if err == nil || !strings.Contains(err.Error(), `GODDP_NAN_CHECK="perhaps": want 0 or 1`) {
 			return fmt.Errorf("got %v", err)
 		}
 		return nil

@@ -6,12 +6,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/goddp/goddp/internal/envflag"
 	"github.com/goddp/goddp/internal/flight"
 	"github.com/goddp/goddp/internal/rendezvous"
 	"github.com/goddp/goddp/launcher"
@@ -98,10 +100,15 @@ func (o *options) readEnv(all *pflag.FlagSet, lookup func(string) (string, bool)
 		if !ok || f.Changed || err != nil {
 			return
 		}
-		if e := f.Value.Set(value); e != nil {
-			if f.Value.Type() == "bool" {
-				e = errors.New("want 1 or 0") // strconv's words are no help
+		if f.Value.Type() == "bool" {
+			on, e := envflag.Parse(variable, value)
+			if e != nil {
+				err = &usageError{e}
+				return
 			}
+			value = strconv.FormatBool(on)
+		}
+		if e := f.Value.Set(value); e != nil {
 			err = usagef("%s=%q: %w", variable, value, e)
 		}
 		f.Changed = true

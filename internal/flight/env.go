@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/goddp/goddp/internal/atomicfile"
+	"github.com/goddp/goddp/internal/envflag"
 )
 
 // The environment variables of this package. If PyTorch has a variable for the same purpose, it
@@ -43,7 +44,7 @@ type Settings struct {
 // ReadSettings reads the settings from an environment. lookup is a function such as [os.LookupEnv].
 // The error names every variable with an invalid value.
 func ReadSettings(lookup func(string) (string, bool)) (Settings, error) {
-	s := Settings{Entries: DefaultEntries, DumpOnFailure: true}
+	s := Settings{Entries: DefaultEntries}
 	var errs []error
 	first := func(names ...string) (name, value string) {
 		for _, name := range names {
@@ -60,12 +61,13 @@ func ReadSettings(lookup func(string) (string, bool)) (Settings, error) {
 		}
 		s.Entries = n
 	}
-	if name, value := first(OnFailureVar, "TORCH_NCCL_DUMP_ON_TIMEOUT"); name != "" {
-		on, err := strconv.ParseBool(value)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s is %q, not 1 or 0", name, value))
-		}
-		s.DumpOnFailure = on
+	getenv := func(name string) string {
+		value, _ := lookup(name)
+		return value
+	}
+	var err error
+	if s.DumpOnFailure, err = envflag.Bool(getenv, true, OnFailureVar, "TORCH_NCCL_DUMP_ON_TIMEOUT"); err != nil {
+		errs = append(errs, err)
 	}
 	_, s.dir = first(DirVar)
 	_, s.prefix = first("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")

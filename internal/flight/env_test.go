@@ -33,7 +33,7 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	_, err := ReadSettings(lookup(map[string]string{"TORCH_FR_BUFFER_SIZE": "-1", "GODDP_DUMP_ON_FAILURE": "often"}))
-	for _, want := range []string{`TORCH_FR_BUFFER_SIZE is "-1"`, `GODDP_DUMP_ON_FAILURE is "often"`} {
+	for _, want := range []string{`TORCH_FR_BUFFER_SIZE is "-1"`, `GODDP_DUMP_ON_FAILURE="often"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v lacks %q", err, want)
 		}

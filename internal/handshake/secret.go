@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/goddp/goddp/internal/envflag"
 )
 
 // The variables that say how a job keeps others out.
@@ -48,14 +50,7 @@ func ReadSecret(getenv func(string) string) ([]byte, error) {
 	return secret, nil
 }
 
-// ReadInsecure returns whether getenv knows [InsecureVar] as 1.
+// ReadInsecure returns the value of [InsecureVar]. getenv is a function such as [os.Getenv].
 func ReadInsecure(getenv func(string) string) (bool, error) {
-	switch v := getenv(InsecureVar); v {
-	case "", "0":
-		return false, nil
-	case "1":
-		return true, nil
-	default:
-		return false, fmt.Errorf("%s is %q, want 0 or 1", InsecureVar, v)
-	}
+	return envflag.Bool(getenv, false, InsecureVar)
 }

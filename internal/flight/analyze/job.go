@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/goddp/goddp/internal/backend"
 	"github.com/goddp/goddp/internal/flight"
@@ -226,15 +228,19 @@ func (j *job) firstReason() (first *rank) {
 	return first
 }
 
-// quotedRank matches the number of a rank whose words a reason repeats.
-var quotedRank = regexp.MustCompile(`\brank (\d+)(?::|$)`)
-
-// isSecondHand reports whether the recorded reason repeats another rank's words.
+// isSecondHand reports whether the recorded reason repeats another rank's words: it names
+// another rank, followed by a colon or by the end of the text.
 func (d *rank) isSecondHand() bool {
-	for _, m := range quotedRank.FindAllStringSubmatch(d.Reason, -1) {
-		if m[1] != strconv.Itoa(d.Rank) {
+	before, rest, found := strings.Cut(d.Reason, "rank ")
+	for found {
+		digits := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
+		end := rest[len(digits):]
+		last, _ := utf8.DecodeLastRuneInString(before)
+		isWord := before == "" || !unicode.IsLetter(last)
+		if isWord && digits != "" && (end == "" || end[0] == ':') && digits != strconv.Itoa(d.Rank) {
 			return true
 		}
+		before, rest, found = strings.Cut(rest, "rank ")
 	}
 	return false
 }
