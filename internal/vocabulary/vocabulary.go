@@ -74,14 +74,6 @@ var names = map[string]string{
 	"looks":     "polls",
 }
 
-// exception allows an entry in a folder and in those below it.
-type exception struct {
-	dir, entry string
-	why        string
-}
-
-var exceptions = []exception{}
-
 // instead returns what to write instead of an entry.
 func instead(entry string) string {
 	if s, ok := phrases[entry]; ok {

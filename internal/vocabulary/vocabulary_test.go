@@ -6,7 +6,6 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -19,8 +18,8 @@ func split(identifier string) (words []string) {
 	for i := 1; i <= len(runes); i++ {
 		if i == len(runes) || runes[i] == '_' ||
 			unicode.IsUpper(runes[i]) && (unicode.IsLower(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])) {
-			if word := strings.Trim(string(runes[start:i]), "_"); word != "" {
-				words = append(words, strings.ToLower(word))
+			if part := strings.Trim(string(runes[start:i]), "_"); part != "" {
+				words = append(words, strings.ToLower(part))
 			}
 			start = i
 		}
@@ -92,10 +91,8 @@ func declared(file *ast.File) (ids []*ast.Ident) {
 	return ids
 }
 
-// The list forbids no identifier and no file name of the tree, except for the exceptions. Every exception
-// is needed.
+// The lists forbid no identifier and no file name of the tree.
 func TestNoIdentifierIsForbidden(t *testing.T) {
-	used := map[exception]bool{}
 	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
@@ -112,12 +109,11 @@ func TestNoIdentifierIsForbidden(t *testing.T) {
 			return err
 		}
 		rel, _ := filepath.Rel(root, path)
-		dir := filepath.ToSlash(filepath.Dir(rel))
-		if f := find(strings.TrimSuffix(filepath.Base(path), ".go")); f != "" && !allowed(used, dir, f) {
+		if f := find(strings.TrimSuffix(filepath.Base(path), ".go")); f != "" {
 			t.Errorf("%s: the file's name has %q, better: %s", rel, f, instead(f))
 		}
 		for _, id := range declared(file) {
-			if f := find(id.Name); f != "" && !allowed(used, dir, f) {
+			if f := find(id.Name); f != "" {
 				t.Errorf("%s:%d: %s has %q, better: %s", rel, fset.Position(id.Pos()).Line, id.Name, f, instead(f))
 			}
 		}
@@ -126,23 +122,6 @@ func TestNoIdentifierIsForbidden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range exceptions {
-		if !used[e] {
-			t.Errorf("the exception of %q in %s is not needed", e.entry, e.dir)
-		}
-	}
-}
-
-// allowed reports whether an exception allows an entry in a folder, and adds the exception to used.
-func allowed(used map[exception]bool, dir, entry string) bool {
-	i := slices.IndexFunc(exceptions, func(e exception) bool {
-		return e.entry == entry && (e.dir == dir || strings.HasPrefix(dir, e.dir+"/"))
-	})
-	if i < 0 {
-		return false
-	}
-	used[exceptions[i]] = true
-	return true
 }
 
 func TestSplitFindsTheWordsOfAnIdentifier(t *testing.T) {
