@@ -12,24 +12,26 @@ import (
 
 // AllReduce averages a bucket in its own type, as a model without a hook does. It is the innermost
 // hook by default.
-type AllReduce struct{}
+func AllReduce() reducer.Hook { return allReduce{} }
 
-// Reduce starts one all-reduce.
-func (AllReduce) Reduce(b reducer.GradBucket) reducer.Reduction {
+type allReduce struct{}
+
+func (allReduce) Reduce(b reducer.GradBucket) reducer.Reduction {
 	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
-func (AllReduce) String() string { return "all-reduce" }
+func (allReduce) String() string { return "all-reduce" }
 
 // Noop does not communicate. It divides each rank's gradients by the number of ranks, as averaging
 // would, and leaves them on their rank. The replicas become different: use it only to measure the
 // cost of communication.
-type Noop struct{}
+func Noop() reducer.Hook { return noop{} }
 
-// Reduce divides the gradients and does not communicate.
-func (Noop) Reduce(b reducer.GradBucket) reducer.Reduction { return completed{divide(b)} }
+type noop struct{}
 
-func (Noop) String() string { return "no reduction" }
+func (noop) Reduce(b reducer.GradBucket) reducer.Reduction { return completed{divide(b)} }
+
+func (noop) String() string { return "no reduction" }
 
 // completed is a Reduction that is over.
 type completed struct{ err error }
@@ -48,7 +50,7 @@ func failed(b reducer.GradBucket, err error) reducer.Reduction {
 // orAllReduce returns h, or AllReduce if h is nil.
 func orAllReduce(h reducer.Hook) reducer.Hook {
 	if h == nil {
-		return AllReduce{}
+		return allReduce{}
 	}
 	return h
 }
@@ -78,8 +80,7 @@ func hookBucket(b reducer.GradBucket, name string, flat device.Tensor, params []
 // Func makes a hook of a function. The function starts to reduce a bucket, in place or in other
 // memory. It returns the tensor that has the averages when the reduction is done. Wait copies them
 // to the bucket. The tensor may have any floating-point type but must have as many elements as the
-// bucket. Otherwise Wait returns a [*SizeError], which aborts the group, as every error of Wait
-// does.
+// bucket. Otherwise Wait returns an error, which aborts the group, as every error of Wait does.
 type Func func(b reducer.GradBucket) (averages device.Tensor, done reducer.Reduction)
 
 // Reduce calls f.
@@ -88,21 +89,10 @@ func (f Func) Reduce(b reducer.GradBucket) reducer.Reduction {
 	return andThen(done, func() error { return put(b, averages) })
 }
 
-// SizeError says that a hook returned another number of elements than the bucket has.
-type SizeError struct {
-	Rank      int
-	Bucket    string
-	Got, Want int // numbers of elements
-}
-
-func (e *SizeError) Error() string {
-	return fmt.Sprintf("commhook: rank %d: the hook made %d numbers of %s, which has %d", e.Rank, e.Got, e.Bucket, e.Want)
-}
-
 // put copies the elements of t to the bucket.
 func put(b reducer.GradBucket, t device.Tensor) error {
 	if t.Len() != b.Flat.Len() {
-		return &SizeError{b.Rank, b.Name, t.Len(), b.Flat.Len()}
+		return fmt.Errorf("commhook: rank %d: the hook returned %d elements for %s, which has %d", b.Rank, t.Len(), b.Name, b.Flat.Len())
 	}
 	if t.Buf.Addr() == b.Flat.Buf.Addr() {
 		return nil

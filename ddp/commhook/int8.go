@@ -47,7 +47,7 @@ type numbers struct {
 
 func (q *quantized) Reduce(b reducer.GradBucket) reducer.Reduction {
 	if b.Group.Size() == 1 {
-		return AllReduce{}.Reduce(b)
+		return allReduce{}.Reduce(b)
 	}
 	n, err := q.mem.of(b, func() (*numbers, error) { return newNumbers(b) })
 	if err != nil {

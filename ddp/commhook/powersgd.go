@@ -33,17 +33,6 @@ type PowerSGDOptions struct {
 	Hook reducer.Hook
 }
 
-// PowerSGDOptionError says that an option has an invalid value.
-type PowerSGDOptionError struct {
-	Option string
-	Value  any
-	Want   string
-}
-
-func (e *PowerSGDOptionError) Error() string {
-	return fmt.Sprintf("commhook: PowerSGD: %s is %v, want %s", e.Option, e.Value, e.Want)
-}
-
 // PowerSGD sends a matrix of gradients as a product of two thin matrices: Vogels, Karimireddy and
 // Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", 2019. A
 // gradient with more than two axes is treated as a matrix whose columns combine all axes but the
@@ -76,17 +65,17 @@ type PowerSGD struct {
 	loaded   map[string]device.Tensor // in host memory: the tensors that LoadState got and no pass has used
 }
 
-// NewPowerSGD returns a PowerSGD. An error is a [*PowerSGDOptionError].
+// NewPowerSGD returns a PowerSGD, or an error if an option has an invalid value.
 func NewPowerSGD(opts *PowerSGDOptions) (*PowerSGD, error) {
 	var o PowerSGDOptions
 	if opts != nil {
 		o = *opts
 	}
 	if o.Rank < 0 {
-		return nil, &PowerSGDOptionError{"Rank", o.Rank, "1 or more, or 0 for 1"}
+		return nil, fmt.Errorf("commhook: PowerSGD: Rank is %d, want 1 or more, or 0 for 1", o.Rank)
 	}
 	if !(o.MinCompression >= 0) || math.IsInf(o.MinCompression, 1) {
-		return nil, &PowerSGDOptionError{"MinCompression", o.MinCompression, "a positive number, or 0 for 2"}
+		return nil, fmt.Errorf("commhook: PowerSGD: MinCompression is %v, want a positive number, or 0 for 2", o.MinCompression)
 	}
 	if o.Rank == 0 {
 		o.Rank = 1

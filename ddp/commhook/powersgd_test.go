@@ -2,7 +2,6 @@ package commhook_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -22,7 +21,7 @@ func TestInvalidPowerSGDState(t *testing.T) {
 		"MinCompression is +Inf": {MinCompression: math.Inf(1)},
 	} {
 		_, err := commhook.NewPowerSGD(&o)
-		if bad := (*commhook.PowerSGDOptionError)(nil); !errors.As(err, &bad) || !strings.Contains(err.Error(), option) {
+		if err == nil || !strings.Contains(err.Error(), option) {
 			t.Errorf("%s: %v", option, err)
 		}
 	}
@@ -174,7 +173,7 @@ func TestPowerSGDHeadStart(t *testing.T) {
 		afters := map[string]device.Event{}
 		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{Rank: rank, StartAfter: -1, Hook: commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
 			afters[b.Name] = b.After
-			return b.Flat, commhook.Noop{}.Reduce(b)
+			return b.Flat, commhook.Noop().Reduce(b)
 		})})
 		if err != nil {
 			return err

@@ -7,8 +7,8 @@ import (
 
 // The default caps of buckets in bytes. The first is small, so that communication starts early.
 const (
-	DefaultFirstBucketCap = 1 << 20
-	DefaultBucketCap      = 25 << 20
+	defaultFirstBucketCap = 1 << 20
+	defaultBucketCap      = 25 << 20
 )
 
 // Options are the options of [New]. The zero value is the default. They are the same on every rank,
@@ -46,7 +46,7 @@ type Options struct {
 func (o Options) caps() ([]int, error) {
 	mbs := o.BucketCapsMB
 	if len(mbs) == 0 {
-		mbs = []float64{DefaultFirstBucketCap / (1 << 20), DefaultBucketCap / (1 << 20)}
+		mbs = []float64{defaultFirstBucketCap / (1 << 20), defaultBucketCap / (1 << 20)}
 		if o.BucketCapMB != 0 {
 			mbs[0], mbs[1] = o.BucketCapMB, o.BucketCapMB
 		}

@@ -58,7 +58,7 @@ var hooks = map[string]func() (reducer.Hook, error){
 	"powersgd": func() (reducer.Hook, error) {
 		return commhook.NewPowerSGD(&commhook.PowerSGDOptions{Rank: 4, StartAfter: -1})
 	},
-	"noop": func() (reducer.Hook, error) { return commhook.Noop{}, nil },
+	"noop": func() (reducer.Hook, error) { return commhook.Noop(), nil },
 }
 
 // network returns the model.

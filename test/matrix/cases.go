@@ -58,7 +58,7 @@ func full(dt device.DType, steps int, ways []way) []trial {
 		{uneven, []way{
 			{name: "join"},
 			{name: "join, accumulating", passes: 2},
-			{name: "join, hook AllReduce", options: hook(allReduce)},
+			{name: "join, hook AllReduce", options: hook(commhook.AllReduce)},
 			{name: "join, ZeRO-1", usesZeRO: true},
 			{name: "join, ZeRO-1, accumulating", passes: 2, usesZeRO: true},
 		}},
@@ -78,8 +78,8 @@ var lossless = []way{
 	{name: "accumulating", passes: 2},
 	{name: "ZeRO-1", usesZeRO: true},
 	{name: "ZeRO-1, accumulating", passes: 2, usesZeRO: true},
-	{name: "hook AllReduce", options: hook(allReduce)},
-	{name: "hook AllReduce, accumulating", passes: 2, options: hook(allReduce)},
+	{name: "hook AllReduce", options: hook(commhook.AllReduce)},
+	{name: "hook AllReduce, accumulating", passes: 2, options: hook(commhook.AllReduce)},
 	{name: "hook PowerSGD, before it starts", options: powerSGD(commhook.PowerSGDOptions{})},
 	{name: "hook PostLocalSGD, before it starts", options: hook(func() reducer.Hook {
 		return commhook.PostLocalSGD(&commhook.PostLocalSGDOptions{StartAfter: 1000})
@@ -140,8 +140,6 @@ func with(o ddp.Options) settings {
 func hook(make func() reducer.Hook) settings {
 	return func(pg *comm.ProcessGroup) (*ddp.Options, error) { return with(ddp.Options{Hook: make()})(pg) }
 }
-
-func allReduce() reducer.Hook { return commhook.AllReduce{} }
 
 func powerSGD(o commhook.PowerSGDOptions) settings {
 	return func(pg *comm.ProcessGroup) (*ddp.Options, error) {

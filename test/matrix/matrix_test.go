@@ -104,7 +104,7 @@ func TestSmallMistakesMissALimit(t *testing.T) {
 			}
 		}},
 		{way: way{name: "weights are not sent", options: with(ddp.Options{SkipInitSync: true})}, recipe: exact, differ: true},
-		{way: way{name: "nothing is reduced", options: hook(func() reducer.Hook { return commhook.Noop{} })}, recipe: exact, differ: true},
+		{way: way{name: "nothing is reduced", options: hook(commhook.Noop)}, recipe: exact, differ: true},
 		{way: way{name: "float16 in between, of float32", options: hook(func() reducer.Hook { return commhook.FP16(nil) })}, recipe: single},
 		{way: way{name: "replicas that diverge", options: hook(func() reducer.Hook {
 			return commhook.PostLocalSGD(&commhook.PostLocalSGDOptions{StartAfter: 10})
