@@ -49,7 +49,7 @@ func (c *callChecker) compare(mine backend.Fingerprint) error {
 		return err
 	}
 	values, err := c.control.Gather(c.ctx, fmt.Sprintf("call/%d", c.seq), value)
-	if f := c.control.Failure(); err != nil && f != nil { // such as a deadline that passed, which the watchdog reports
+	if f := c.control.Failure(); err != nil && f != nil { // the group has failed, for example by a deadline
 		return backend.Cause(f)
 	}
 	if err != nil {

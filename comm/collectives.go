@@ -173,7 +173,7 @@ func (pg *ProcessGroup) Coalesce(f func(*ProcessGroup)) *Work {
 // batch collects the calls of a Coalesce.
 type batch struct {
 	calls    []*backend.Call
-	factor   *float64 // of the calls that have none of their own
+	factor   *float64 // the factor of calls without a factor of their own
 	isClosed bool     // f has returned: a later call would change a call in flight
 }
 

@@ -17,15 +17,15 @@ import (
 // to less than two seconds from a deadline to the end of the process, not counting the
 // shutdown hooks.
 const (
-	announceTime = 300 * time.Millisecond // for a question to the coordinator
-	gatherTime   = 700 * time.Millisecond // for the other ranks to say what they are doing
-	decideTime   = 200 * time.Millisecond // for the coordinator to decide
-	reasonTime   = 3 * time.Second        // from a deadline until all ranks know the cause
-	breakTime    = 200 * time.Millisecond // for a call to fail with the decided cause
-	recordTime   = 300 * time.Millisecond // for writing a file, on a disk that may be slow
-	askTime      = 100 * time.Millisecond // for a question to the backend, whose driver may hang
-	logTime      = 100 * time.Millisecond // for a log line, through a pipe that may be full
-	leaveTime    = 500 * time.Millisecond // for the program to close the group by itself
+	announceTime = 300 * time.Millisecond // limit of a request to the coordinator
+	gatherTime   = 700 * time.Millisecond // limit of the other ranks' answers to an inquiry
+	decideTime   = 200 * time.Millisecond // limit of the coordinator's decision
+	reasonTime   = 3 * time.Second        // limit from a deadline until all ranks know the cause
+	breakTime    = 200 * time.Millisecond // limit until a call fails with the decided cause
+	recordTime   = 300 * time.Millisecond // limit of writing a file; the disk may be slow
+	askTime      = 100 * time.Millisecond // limit of a request to the backend, whose driver may hang
+	logTime      = 100 * time.Millisecond // limit of writing a log line; the pipe may be full
+	leaveTime    = 500 * time.Millisecond // time in which the program may close the group before the watchdog ends the process
 )
 
 // DefaultShutdownTimeout bounds the functions given to OnShutdown, unless Options say

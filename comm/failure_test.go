@@ -630,7 +630,7 @@ func TestMonitorDetectsAStuckWatchdog(t *testing.T) {
 			for more := true; more; {
 				patience := time.Minute
 				if ended >= want {
-					patience = time.Second // for one too many
+					patience = time.Second // how long the test waits for one event too many
 				}
 				select {
 				case code := <-ends:

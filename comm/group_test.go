@@ -497,7 +497,7 @@ func TestSplitNamesTheMissingRank(t *testing.T) {
 // unwilling is a backend whose rank 3 fails in Split.
 type unwilling struct {
 	backend.Backend
-	err     error // the error of Split on ranks 1 and 2; nil: the backend's own
+	err     error // the error of Split on ranks 1 and 2; nil means the error of the wrapped backend
 	arrived *sync.WaitGroup
 }
 

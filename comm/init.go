@@ -52,14 +52,14 @@ type Options struct {
 	// Log is the logger of the group. nil means slog.Default.
 	Log *slog.Logger
 
-	wrapBackend func(backend.Backend) backend.Backend // put around the group's backend; nil: nothing is
+	wrapBackend func(backend.Backend) backend.Backend // wraps the group's backend; nil means no wrapper
 
 	// The fields that readEnv sets.
 	heartbeat        time.Duration // how long the watchdog may be stuck
 	monitoring       bool          // whether the process ends if the watchdog is stuck
 	reportStragglers bool          // whether to log which ranks hold the others up
 	flight           flight.Settings
-	dumps            func() (string, error) // returns the folder of flight records; nil: none are written
+	dumps            func() (string, error) // returns the folder of flight records; nil if none are written
 
 	member store.Member   // this process's identity in the job
 	exit   func(code int) // os.Exit, except in tests

@@ -42,7 +42,7 @@ func (pg *ProcessGroup) MonitoredBarrier(ctx context.Context) error {
 		ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceTime)
 		defer cancel()
 		var missing []int
-		if missing, err = pg.control.Missing(ask, key); len(missing) > 0 { // else the last rank called just after the timeout
+		if missing, err = pg.control.Missing(ask, key); len(missing) > 0 { // if none is missing, the last rank called just after the timeout
 			return &BarrierError{Rank: pg.control.Rank(), After: timeout, Missing: missing}
 		}
 	}

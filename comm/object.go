@@ -35,7 +35,7 @@ func BroadcastObject[T any](ctx context.Context, pg *ProcessGroup, v *T, root in
 	if data, err = st.take(ctx); err != nil || pg.rank == root {
 		return err
 	}
-	var got T // not *v: gob leaves fields unchanged that are zero in its input
+	var got T // decodes into a new value, because gob does not change fields that are zero in its input
 	if err := decode(data, &got); err != nil {
 		return fmt.Errorf("rank %d: BroadcastObject from rank %d: %w", pg.rank, root, err)
 	}

@@ -88,14 +88,14 @@ func (pg *ProcessGroup) validateCoalesced(group *backend.Call) {
 	for _, c := range group.Calls {
 		dst, src := extentOf(&c.Dst), extentOf(&c.Src)
 		add(dst, true, c)
-		if dst.overlaps(src) { // in place: the parts of src outside dst are only read
+		if dst.overlaps(src) { // the call works in place; it only reads the parts of src outside dst
 			add(extent{src.lo, dst.lo}, false, c)
 			src.lo = dst.hi
 		}
 		add(src, false, c)
 	}
 	slices.SortFunc(all, func(a, b access) int { return cmp.Compare(a.lo, b.lo) })
-	var reached, written access // of the accesses so far: the one that ends last, and the write that ends last
+	var reached, written access // the access, and the write, that reach furthest in memory so far
 	for _, a := range all {
 		before := written
 		if a.writes {

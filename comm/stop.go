@@ -39,10 +39,10 @@ func (pg *ProcessGroup) AcceptStop(sig syscall.Signal) { pg.stop.accept(sig) }
 // event and returns the action that the caller must carry out.
 type stopCore struct {
 	isPolled  bool           // the program calls StopRequested
-	requested syscall.Signal // the signal that the program is to stop for; 0: none
-	received  syscall.Signal // the first signal that came; 0: none
+	requested syscall.Signal // the signal for which the program must stop; 0 if none
+	received  syscall.Signal // the first signal that arrived; 0 if none
 	at        time.Duration  // when it came
-	accepted  syscall.Signal // the signal that all ranks agreed to stop for; 0: none
+	accepted  syscall.Signal // the signal for which all ranks agreed to stop; 0 if none
 	isExpired bool           // the ranks did not agree in time
 	hasEnded  bool           // the program's context has ended
 }

@@ -27,8 +27,8 @@ type stragglers struct {
 	published uint64 // the latest window that was published; used by the watchdog's loop alone
 
 	// Only rank 0 uses these. The watchdog's mu guards them.
-	total  []time.Duration // by rank: how long it held the others up
-	judged int             // in how many collectives
+	total  []time.Duration // by rank: how long the rank made the other ranks wait
+	judged int             // number of collectives counted
 }
 
 // note records how long a collective ran on this rank.

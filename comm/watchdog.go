@@ -26,7 +26,7 @@ type watchdogLoop struct {
 	log              *slog.Logger
 	exit             func(code int)
 	recorder         *flight.Recorder
-	dumps            func() (string, error) // returns the folder of flight records; nil: none are written
+	dumps            func() (string, error) // returns the folder of flight records; nil if none are written
 
 	core    watchdog.Core  // used by loop alone
 	clock   watchdog.Clock // used by loop alone
@@ -60,8 +60,8 @@ type watchdogLoop struct {
 // event is an input of loop.
 type event struct {
 	kind  watchdog.Event
-	call  *Work  // of Overdue
-	group *group // of Broke
+	call  *Work  // the overdue call, for Overdue
+	group *group // the broken group, for Broke
 }
 
 // far is a time later than any deadline.

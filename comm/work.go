@@ -19,9 +19,9 @@ type Work struct {
 	err   error // why the call could not be started
 
 	entry    flight.Entry
-	created  time.Duration // on the watchdog's clock, as deadline is
+	created  time.Duration // by the watchdog's clock, like deadline
 	deadline time.Duration
-	running  atomic.Int64 // when the call started to run, in nanoseconds after created; 0: it does not run yet
+	running  atomic.Int64 // when the call started to run, in nanoseconds after created; 0 if it has not
 
 	// The watchdog's mu guards the fields below. older and younger are the neighbors in the
 	// list of calls in flight.

@@ -108,7 +108,7 @@ type Call struct {
 	Calls    []*Call
 	Name     string        // the caller's name for it, such as "bucket 3", for messages
 	Timeout  time.Duration // enforced by comm's watchdog; backends ignore it
-	After    device.Event  // the call must not touch Src and Dst before this event; nil: it may begin now
+	After    device.Event  // the call must not touch Src and Dst before this event; nil if it may begin at once
 	Observer Observer      // may be nil
 }
 

@@ -202,7 +202,7 @@ func (c *Client) receive(m *Message) {
 		c.answer(m)
 	case Failed:
 		c.noteFailure(m.Group, m.Failure)
-		if m.Number > 0 { // else only this connection was refused
+		if m.Number > 0 { // otherwise only this connection was refused
 			c.send(&Message{Verb: Ack, Number: m.Number})
 		}
 	case Settled:

@@ -40,10 +40,10 @@ type rank struct {
 type state uint8
 
 const (
-	absent  state = iota // it has not joined
-	present              // it is connected
-	left                 // it left the session in good order
-	lost                 // its connection ended before it left
+	absent  state = iota // the rank has not joined
+	present              // the rank is connected
+	left                 // the rank left the session without a failure
+	lost                 // the rank's connection ended before it left
 )
 
 // group is a group of ranks.
@@ -258,7 +258,7 @@ func (c *Core) gather(g *group, from int, m *Message) error {
 			return fmt.Errorf("rank %d gives its value of %q twice", from, m.Key)
 		}
 	}
-	if g.failure == nil || !g.failure.decided { // else the rank has been sent the failure
+	if g.failure == nil || !g.failure.decided { // otherwise the rank has already been sent the failure
 		c.collect(g, m.Key, from, m.Value)
 	}
 	return nil

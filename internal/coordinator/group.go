@@ -22,7 +22,7 @@ type Group struct {
 
 	// The client's mu guards the fields below.
 	failure   *Failure
-	counts    map[string]int // by name: how often Count was called
+	counts    map[string]int // by name: the number of calls of Count
 	awaited   string         // the key of the gather that this rank waits for, or waited for last
 	onLeaving func(ranks []int, values [][]byte, done func())
 }

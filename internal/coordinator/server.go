@@ -57,7 +57,7 @@ func (o *Options) silent() silence { return max(2, silence(o.Silence/o.Interval)
 type Server struct {
 	opts        Options
 	size        int
-	ln          net.Listener // nil: for ranks of this process alone
+	ln          net.Listener // nil if the server serves only ranks of this process
 	wg          sync.WaitGroup
 	done        chan struct{}
 	ended       chan struct{} // capacity 1: receives when a rank's connection has ended
@@ -206,7 +206,7 @@ func (s *Server) accept() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // such as no free file descriptor, which may change soon
+		if err != nil { // retry: the error may be temporary, such as no free file descriptor
 			select {
 			case <-time.After(10 * time.Millisecond):
 				continue
@@ -350,7 +350,7 @@ func (s *Server) joinSession(p *peer, number int) {
 	if p.conn != nil {
 		s.open[p.conn] = true
 	}
-	if n.peers[p.rank] == nil && p.rank >= 0 && p.rank < s.size { // else the core refuses the rank
+	if n.peers[p.rank] == nil && p.rank >= 0 && p.rank < s.size { // otherwise the core refuses the rank
 		n.peers[p.rank] = p
 	}
 }

@@ -28,13 +28,13 @@ type coordinator interface {
 // How long things take, in virtual time.
 const (
 	simSteps    = 3
-	simDelay    = 5 * time.Millisecond // of a message, at most
+	simDelay    = 5 * time.Millisecond // largest delay of a message
 	simCompute  = 20 * time.Millisecond
 	simJoin     = time.Minute      // the timeout of joining
 	simTimeout  = 10 * time.Second // the timeout of a step
-	simAnswers  = time.Second      // until a reporter decides without all answers
-	simGrace    = 2 * time.Second  // until a rank that leaves does so alone
-	simSilence  = 10 * time.Minute // until a silent rank is lost
+	simAnswers  = time.Second      // time after which a reporter decides without all answers
+	simGrace    = 2 * time.Second  // time after which a rank leaves without waiting for the others
+	simSilence  = 10 * time.Minute // time after which a silent rank is lost
 	simLateness = 100 * time.Millisecond
 )
 
@@ -47,7 +47,7 @@ const (
 	neverComes                // its process does not start
 	hangs                     // its program hangs, but its client answers
 	stops                     // its process is suspended forever
-	losesData                 // its connection to the rank behind it breaks
+	losesData                 // its connection to the next rank breaks
 	losesControl              // its connection to the coordinator breaks
 	errs                      // it makes a wrong call
 	leavesEarly               // it leaves after its first step
@@ -103,7 +103,7 @@ type simRank struct {
 	dead, stopped, hung, unconnected bool
 	joined                           bool
 	step                             int  // number of the current step, from 1
-	waits                            bool // for the token
+	waits                            bool // whether the rank waits for the token
 	tokens                           int  // the step of the latest token
 	cutBefore, cutBehind             bool // the data connections to its neighbors have ended
 	reported                         bool // it has reported a failure

@@ -63,7 +63,7 @@ type Membership struct {
 
 // Record is one call.
 type Record struct {
-	Number  uint64        `json:"number"` // of the call within this process, from 1
+	Number  uint64        `json:"number"` // number of the call in this process, from 1
 	Group   string        `json:"group"`
 	Call    Call          `json:"call"`
 	Name    string        `json:"name,omitzero"` // the caller's name of the call
@@ -73,7 +73,7 @@ type Record struct {
 	Running time.Time     `json:"running,omitzero"`
 	Ended   time.Time     `json:"ended,omitzero"`
 	Timeout time.Duration `json:"timeout_ns,omitzero"`
-	Site    int           `json:"site,omitzero"` // 1 + index into Dump.Sites; 0: not known
+	Site    int           `json:"site,omitzero"` // 1 + index into Dump.Sites; 0 if unknown
 }
 
 func (r Record) String() string {

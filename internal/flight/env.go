@@ -34,11 +34,11 @@ const maxEntries = 1 << 24
 
 // Settings are the settings of the flight recorder, as the environment gives them.
 type Settings struct {
-	Entries       int  // size of the ring; 0: record nothing
+	Entries       int  // size of the ring; 0 records nothing
 	DumpOnFailure bool // write dumps when a group fails
 
 	dir, prefix string
-	job, run    string // as in Identity
+	job, run    string // as the fields of Identity
 }
 
 // ReadSettings reads the settings from an environment. lookup is a function such as [os.LookupEnv].

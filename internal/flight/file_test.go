@@ -70,7 +70,7 @@ func TestBrokenFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := syscall.Mkfifo(filepath.Join(dir, "rank_7.json"), 0o600); err != nil { // with nobody who writes
+	if err := syscall.Mkfifo(filepath.Join(dir, "rank_7.json"), 0o600); err != nil { // without a writer, so that opening it would block
 		t.Fatal(err)
 	}
 	dumps, err := ReadDir(dir)

@@ -72,8 +72,8 @@ type siteRecord struct{ text [1024]byte }
 // slot holds one entry.
 type slot struct {
 	check   uint64 // hash of the entry; accessed atomically
-	running int64  // when the call started to run; 0: it is queued
-	ended   int64  // when the call ended, negative if it failed; 0: it has not ended
+	running int64  // when the call started to run; 0 while it is queued
+	ended   int64  // when the call ended, negative if it failed; 0 while it has not ended
 	entry
 }
 
@@ -85,7 +85,7 @@ type entry struct {
 	count   int64
 	root    int32
 	group   uint16 // index into the table of groups
-	site    uint16 // 1 + index into the table of call sites; 0: not known
+	site    uint16 // 1 + index into the table of call sites; 0 if unknown
 	kind    uint8
 	op      uint8
 	dtype   uint8

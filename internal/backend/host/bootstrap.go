@@ -26,7 +26,7 @@ type address struct {
 type bootstrap struct {
 	group    *Group
 	key      []byte       // the group's key, which every connection must prove to have
-	shm      sharedMemory // nil: this rank cannot share memory
+	shm      sharedMemory // nil if this rank cannot share memory
 	peers    []*peerConn
 	incoming chan *peerConn // peers that dialled this rank
 	done     chan struct{}  // closed when no more connections are accepted

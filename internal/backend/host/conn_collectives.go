@@ -15,8 +15,8 @@ type connCollectives struct {
 	rank, size  int
 	peers       []*peerConn
 	ctx         context.Context // the group's context; during exchange, it also ends at the first error
-	readingFrom atomic.Int32    // 1 + the rank that data is being read from; 0: none
-	writingTo   atomic.Int32    // 1 + the rank that data is being written to; 0: none
+	readingFrom atomic.Int32    // 1 + the rank from which data is being read; 0 if none
+	writingTo   atomic.Int32    // 1 + the rank to which data is being written; 0 if none
 	buf         []byte          // scratch memory
 }
 

@@ -30,7 +30,7 @@ type Group struct {
 
 	mu     sync.Mutex         // held while a call is put into its queues
 	stream *taskQueue         // runs the collectives
-	sends  map[int]*taskQueue // by peer; a queue is made when it is first used
+	sends  map[int]*taskQueue // by peer; made at the first use
 	recvs  map[int]*taskQueue
 
 	wg          sync.WaitGroup // counts the goroutines that run queues

@@ -25,7 +25,7 @@ func NewInProcess() *InProcess { return &InProcess{groups: map[string]*inprocGro
 // inprocGroup is the state that the ranks of one group share.
 type inprocGroup struct {
 	mu        sync.Mutex
-	changed   sync.Cond // on mu: a rank joined, arrived at a barrier, left, or broke its group
+	changed   sync.Cond // uses mu; signals that a rank joined, arrived at a barrier, left, or broke its group
 	members   []member
 	joined    int
 	mailboxes map[[2]int]chan *message // by sender and receiver
@@ -84,7 +84,7 @@ func (p *InProcess) join(ctx context.Context, g *Group) error {
 	}
 	for r.joined < g.cfg.Size {
 		if ctx.Err() != nil {
-			r.joined-- // else the last rank would join a group that is not complete
+			r.joined-- // this rank leaves the incomplete group, so that a later rank cannot complete it
 			return context.Cause(ctx)
 		}
 		r.changed.Wait()

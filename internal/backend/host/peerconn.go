@@ -27,7 +27,7 @@ const frameTimeout = time.Second
 type peerConn struct {
 	peer   int
 	conns  [numConns]net.Conn
-	region *mapping // the peer's shared region; nil: no shared memory
+	region *mapping // the peer's shared region; nil without shared memory
 
 	listenDone chan struct{} // closed when listen has returned
 

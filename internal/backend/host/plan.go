@@ -41,7 +41,7 @@ type plan struct {
 	dtype       device.DType
 	src, dst    []byte
 	maxBlock    int   // length of a block; if lengths differ, of the longest
-	offsets     []int // if lengths differ: start of each block of Dst, and the end of the last
+	offsets     []int // if the blocks differ in length: the start of each block of Dst, and the end of the last block; else nil
 }
 
 func newPlan(c *backend.Call, rank int, members []int, b *reduceScratch) *plan {

@@ -14,7 +14,7 @@ type processNet struct {
 	group     *Group
 	peers     []*peerConn // by rank; nil for this rank
 	overConns connCollectives
-	shm       sharedMemory // this rank's shared memory; nil: it has none
+	shm       sharedMemory // this rank's shared memory; nil if it has none
 	isShared  bool         // all ranks share memory: collectives use shm
 	inMemory  memCollectives
 }

@@ -20,7 +20,7 @@ import (
 type commStream struct {
 	group  *Group
 	stream cudaStream
-	pair   *pair // of Send and Recv; the communicator is then made at the first call. nil for collectives
+	pair   *pair // makes the communicator at the first Send or Recv; nil for collectives
 
 	// mu is held while a call is enqueued, so that calls are in order on the stream. It is not held
 	// while the enqueuing may wait for a peer.

@@ -36,8 +36,8 @@ var errCallStuck = errors.New("a call is still inside NCCL after the abort")
 // communicator is one blocking ncclComm_t.
 type communicator struct {
 	lib    *library
-	handle atomic.Uintptr  // 0 once the communicator was ended
-	small  *smallAllReduce // nil: NCCL runs small all-reduces too
+	handle atomic.Uintptr  // 0 when the communicator has been destroyed or aborted
+	small  *smallAllReduce // nil if NCCL runs small all-reduces too
 
 	// inside is held for reading by calls inside NCCL, and for writing by the call that ends the
 	// communicator.

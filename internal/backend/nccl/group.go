@@ -24,7 +24,7 @@ type Group struct {
 	lib    *library
 	memory *memory
 	main   *commStream     // runs everything but Send and Recv outside a Group
-	small  *smallAllReduce // on main; nil: too many ranks, or not all on one host
+	small  *smallAllReduce // enqueues on main; nil if there are too many ranks, or not all on one host
 
 	state         *callstate.State // counts pending calls and knows why the group broke
 	ctx           context.Context  // state.Context()
@@ -44,7 +44,7 @@ type Group struct {
 	// whether the group is broken.
 	mu         sync.Mutex
 	streams    []*commStream
-	sends      map[int]*commStream // by peer; a stream is made when it is first used
+	sends      map[int]*commStream // by peer; made at the first use
 	recvs      map[int]*commStream
 	comms      []*communicator
 	barrierMem device.Buffer // memory for Barrier's all-reduce
@@ -324,7 +324,7 @@ func (g *Group) Close(ctx context.Context) error {
 		alone, err = g.leave(ctx)
 	}
 	if err != nil {
-		byCoordinator := errors.As(err, new(*coordinator.Failure)) // not an error of Close: no call of this rank is pending
+		byCoordinator := errors.As(err, new(*coordinator.Failure)) // no call of this rank is pending, so Close returns no error
 		g.fail(err)
 		if byCoordinator {
 			err = nil

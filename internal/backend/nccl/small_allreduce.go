@@ -56,7 +56,7 @@ type smallAllReduceKernels [9 + 1]smallAllReduceKernel
 
 type smallAllReduceKernel struct {
 	function C.uintptr_t
-	size     int // of an element; 0: no kernel
+	size     int // size of an element in bytes; 0 if there is no kernel
 }
 
 // loadedKernels are the kernels of one device.
@@ -110,7 +110,7 @@ type smallAllReduce struct {
 	group    *Group
 	kernels  smallAllReduceKernels
 	slots    *allocation
-	stop     device.Buffer // a word in host memory; not 0: kernels must end
+	stop     device.Buffer // a word in host memory; kernels end when it is not 0
 	mapped   []C.uint64_t  // the peers' slots
 	disabled error         // why NCCL runs small all-reduces; nil if all ranks have mapped all slots
 	args     C.small_all_reduce
@@ -190,7 +190,7 @@ func (s *smallAllReduce) prepare(ctx context.Context, isCandidate bool) (_ offer
 	}
 	slot := linesPerSlot(g.cfg.Size)
 	s.args = C.small_all_reduce{
-		stop: C.uint64_t(s.stop.Addr()), stopped: addr + C.uint64_t(g.cfg.Rank*slot*lineSize), // in this rank's own slot, which is not used
+		stop: C.uint64_t(s.stop.Addr()), stopped: addr + C.uint64_t(g.cfg.Rank*slot*lineSize), // in the slot for data from this rank itself, which is otherwise unused
 		rank: C.uint32_t(g.cfg.Rank), ranks: C.uint32_t(g.cfg.Size), lines: C.uint32_t(slot),
 	}
 	s.args.slots[g.cfg.Rank] = addr
