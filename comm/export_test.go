@@ -23,8 +23,8 @@ func Settled(mode ErrorMode) (ErrorMode, time.Duration, bool, error) {
 // Recorded returns a rank's flight record.
 func Recorded(pg *ProcessGroup) *flight.Dump { return pg.watchdog.recorder.Dump() }
 
-// ExpireDeadlines makes the deadlines of a rank's calls in flight pass, as a stop request does that
-// the ranks did not agree on in time.
+// ExpireDeadlines makes the deadlines of a rank's calls in flight pass, as comm does if the ranks do
+// not agree on a stop request in time.
 func ExpireDeadlines(pg *ProcessGroup) { pg.watchdog.expire() }
 
 // CausedBy returns the rank whose failure caused an error, or nil.

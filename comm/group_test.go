@@ -43,7 +43,7 @@ func expect(got device.Tensor, want ...float32) error {
 }
 
 func TestCollectives(t *testing.T) {
-	// The result of each collective on 3 ranks. The data says which rank sent it.
+	// TestCollectives checks the result of each collective on 3 ranks. Each element names the rank that sent it.
 	collectives := map[string]func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32){
 		"AllReduce": func(pg *comm.ProcessGroup, r float32) (*comm.Work, device.Tensor, []float32) {
 			x := vec(r, 10)
@@ -244,7 +244,7 @@ func TestCancelledExchangeFreesItsMemory(t *testing.T) {
 
 func TestSplit(t *testing.T) {
 	commtest.OnRanks(t, 5, nil, func(pg *comm.ProcessGroup) error {
-		// Even ranks in reverse order, odd ranks in order, rank 4 in none.
+		// The even ranks form a group in reverse order, the odd ranks one in order; rank 4 is in no group.
 		color, key := pg.Rank()%2, pg.Rank()
 		if color == 0 {
 			key = -pg.Rank()

@@ -147,8 +147,8 @@ func (e *PeerLostError) Is(target error) bool { return target == ErrPeerLost }
 
 func (e *PeerLostError) Unwrap() error { return e.Err }
 
-// MismatchError says that two ranks called different operations as the same step of the group, or
-// the same operation with another size, type, reduction or root.
+// MismatchError says that two ranks made different calls under the same number of the group: different
+// operations, or the same operation with another size, type, reduction or root.
 type MismatchError struct {
 	Rank, Peer   int
 	Mine, Theirs Fingerprint

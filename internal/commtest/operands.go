@@ -91,37 +91,39 @@ type placed struct {
 	uneven bool
 	// at returns the indices of the first elements of dst and src.
 	at func(o *operands) (dst, src int)
-	// start makes the calls if kind is Group. overlap is how many elements two operands share.
+	// start makes the calls of a Group; it is nil for other kinds. overlap is the number of elements
+	// that two operands share.
 	start func(o *operands, g *comm.ProcessGroup, overlap int)
 }
 
-// sideBySide places src right behind dst.
+// sideBySide places src directly after dst.
 func sideBySide(o *operands) (dst, src int) { return 0, o.lengthOf(o.rank, true) }
 
 func atStart(*operands) (dst, src int) { return 0, 0 }
 
-// selfOfDst places src at this rank's part of dst, and selfOfSrc dst at this rank's part of src.
+// selfOfDst places src at this rank's part of dst; selfOfSrc places dst at this rank's part of src.
 func selfOfDst(o *operands) (dst, src int) { return 0, o.part(o.rank) }
 func selfOfSrc(o *operands) (dst, src int) { return o.part(o.rank), 0 }
 
-// nextOfDst places src at the next rank's part of dst, and nextOfSrc dst at the next rank's part of
+// nextOfDst places src at the next rank's part of dst; nextOfSrc places dst at the next rank's part of
 // src.
 func nextOfDst(o *operands) (dst, src int) { return 0, o.part((o.rank + 1) % o.n) }
 func nextOfSrc(o *operands) (dst, src int) { return o.part((o.rank + 1) % o.n), 0 }
 
-// besideOfDst places src one element behind this rank's part of dst, and besideOfSrc dst one element
-// behind this rank's part of src.
+// besideOfDst places src one element after the start of this rank's part of dst; besideOfSrc places dst
+// one element after the start of this rank's part of src.
 func besideOfDst(o *operands) (dst, src int) { return 0, o.part(o.rank) + 1 }
 func besideOfSrc(o *operands) (dst, src int) { return o.part(o.rank) + 1, 0 }
 
-// dstLater places dst one element behind src, and srcLater src one element behind dst.
+// dstLater places dst so that it begins one element after src; srcLater places src so that it begins one
+// element after dst.
 func dstLater(*operands) (dst, src int) { return 1, 0 }
 func srcLater(*operands) (dst, src int) { return 0, 1 }
 
 // lastOfDst places the start of src at the last element of dst.
 func lastOfDst(o *operands) (dst, src int) { return 0, o.lengthOf(o.rank, true) - 1 }
 
-// inPlace are the forms in which operands may share memory or be adjacent.
+// inPlace are the placements in which operands share memory, or are adjacent, and which are valid.
 var inPlace = []placed{
 	{kind: backend.AllReduce, how: "in place", at: atStart},
 	{kind: backend.Broadcast, how: "in place", at: atStart},

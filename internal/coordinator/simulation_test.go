@@ -13,8 +13,8 @@ import (
 )
 
 // The simulation runs the core with simulated ranks in virtual time. The ranks join, make some
-// steps and leave. In each step a rank posts a value, passes a token to the rank behind it, and
-// waits for the token of the rank before it. The value must be readable when the token arrives.
+// steps and leave. In each step a rank posts a value, passes a token to the next rank, and
+// waits for the token of the previous rank it. The value must be readable when the token arrives.
 // Meanwhile some ranks die, hang, are suspended, lose connections, make mistakes, leave early or
 // never join. Every message takes a random time; messages of one connection keep their order.
 
@@ -98,7 +98,7 @@ type simRank struct {
 	sim *simulation
 	id  int
 
-	up, down, data time.Duration // arrival of the latest message to the coordinator, from the coordinator, to the rank behind
+	up, down, data time.Duration // arrival of the latest message to the coordinator, from the coordinator, to the next rank
 
 	dead, stopped, hung, unconnected bool
 	joined                           bool
@@ -350,7 +350,7 @@ func (r *simRank) next() {
 	})
 }
 
-// pass passes the step's token to the rank behind, and waits for the token of the rank before.
+// pass passes the step's token to the next rank, and waits for the token of the previous rank.
 func (r *simRank) pass() {
 	s, step, behind := r.sim, r.step, r.behind()
 	if r.hung || r.failure != nil || r.leaving {

@@ -40,8 +40,8 @@ type Dump struct {
 
 	Capacity int    `json:"capacity"` // number of entries of the ring
 	Recorded uint64 `json:"recorded"` // number of calls so far, of which the ring holds the latest
-	// LostGroups is the number of groups, and LostSites the number of calls whose site, did not
-	// fit into the record's tables.
+	// LostGroups is the number of groups that did not fit into the record's table of groups.
+	// LostSites is the number of calls whose call site did not fit into the table of call sites.
 	LostGroups uint64 `json:"lost_groups,omitzero"`
 	LostSites  uint64 `json:"lost_sites,omitzero"`
 

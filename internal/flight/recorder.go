@@ -201,7 +201,7 @@ func (r *Recorder) Reason(text string, awaited ...int) {
 }
 
 // Abort records that the program aborts a group, unless a Reason is recorded already. Later
-// failures, and the reasons that other ranks give, are then the program's own doing. Only the
+// failures, and the reasons that other ranks give, are then effects of this Abort. Only the
 // first Abort is recorded.
 func (r *Recorder) Abort() {
 	if r == nil {

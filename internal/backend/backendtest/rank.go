@@ -63,7 +63,7 @@ func CloseAll(ranks []*Rank, timeout time.Duration) error {
 	})
 }
 
-// Enqueue numbers a call and starts it behind the work on the compute stream. The call is aborted
+// Enqueue numbers a call and starts it after the work on the compute stream. The call is aborted
 // when its timeout passes.
 func (m *Rank) Enqueue(c *backend.Call) (backend.Task, error) {
 	if c.Kind != backend.Send && c.Kind != backend.Recv {

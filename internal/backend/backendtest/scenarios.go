@@ -128,7 +128,7 @@ func (s Suite) timeout(t *testing.T) {
 	}
 }
 
-// A call times out behind one that waits for rank 1.
+// A call times out while it is queued after one that waits for rank 1.
 func (s Suite) timeoutWhileQueued(t *testing.T) {
 	m := s.Open(t, 2, nil)[0]
 	c, err := m.Ones(1000)

@@ -45,7 +45,7 @@ func TestFirstCauseIsKept(t *testing.T) {
 	if err := state.ErrorOf(other); !errors.As(err, &call) || call.Name != "other" || call.Rank != 1 || !errors.Is(err, reason) {
 		t.Errorf("%v, want the other call's error, with the cause in it", err)
 	}
-	// A call of rank 0 with the same fingerprint failed: on rank 1 it is another call.
+	// The call that failed has the same fingerprint, but is a call of rank 0. Rank 1 gets an error of its own.
 	far := callstate.New(control)
 	far.Break(&backend.CallError{Rank: 0, Call: mine.Fingerprint(), Err: reason})
 	if err := far.ErrorOf(mine); !errors.As(err, &call) || call.Rank != 1 || !strings.Contains(err.Error(), "rank 0: ") {

@@ -226,7 +226,7 @@ func TestConnectionsOfStrangersAreIgnored(t *testing.T) {
 	}
 }
 
-// freeAddr returns an address on which nobody listens.
+// freeAddr returns an address on which no process listens.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -237,7 +237,7 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// dialSoon dials addr until somebody listens there.
+// dialSoon dials addr until a process listens there.
 func dialSoon(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
@@ -264,8 +264,8 @@ func TestStartRefusesDeviceMemory(t *testing.T) {
 	groups[0].Start(&backend.Call{Kind: backend.AllReduce, Dst: x, Src: x})
 }
 
-// A peer that does not read for longer than a dead host would be tolerated is not lost: the data
-// waits for it.
+// A peer that does not read is not lost, however long it takes: the data waits for the peer. The test
+// waits longer than the time after which a dead host is lost.
 func TestPeerThatReadsLateIsNotLost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes longer than a host may be silent")

@@ -129,7 +129,7 @@ func expect(what string, t device.Tensor, want func(i int) float64) error {
 	return nil
 }
 
-// The sizes are around every size at which the algorithm changes.
+// The sizes lie on both sides of every size at which the algorithm changes.
 func TestCollectives(t *testing.T) {
 	for name := range transports {
 		for n := 1; n <= 5; n++ {
@@ -154,7 +154,7 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-// The tensors take several pieces.
+// The tensors are so large that they move in several pieces.
 func TestLargeTensorsMoveInPieces(t *testing.T) {
 	for name := range transports {
 		t.Run(name, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"github.com/goddp/goddp/internal/backend"
 )
 
-// Each training step runs many reductions.
+// A reduction must not allocate memory, because each training step runs many reductions.
 func TestReduceAllocatesNothing(t *testing.T) {
 	mem, work := [][]byte{make([]byte, 2*cacheBlock), make([]byte, 2*cacheBlock)}, new(reduceScratch)
 	for dt := device.Float32; dt.Size() > 0; dt++ {

@@ -30,17 +30,17 @@ type commStream struct {
 	awaited  device.Event      // the event that the stream waited for last
 	conns    map[peerConn]bool // connections that NCCL has made
 	inline   enqueue           // enqueues the operations that buildOps returned last; mu must be held
-	queue    []*task           // calls behind one that is being enqueued in the background
+	queue    []*task           // calls queued after one that is being enqueued in the background
 	draining bool
 
 	// group.mu guards these.
 	started int          // number of calls started
 	ended   int          // number of calls done or failed
 	pending []*task      // calls that are not done
-	last    device.Event // recorded behind the latest call
+	last    device.Event // recorded after the latest call
 }
 
-// enqueue enqueues a call's operations and records an event behind them.
+// enqueue enqueues a call's operations and records an event after them.
 type enqueue = func(stream, event uintptr) error
 
 // peerConn is a connection that NCCL makes when an operation first needs it.

@@ -103,7 +103,7 @@ func (c *communicator) withHandle(f func(C.uintptr_t) error) error {
 	return f(C.uintptr_t(h))
 }
 
-// enqueue enqueues operations on a stream as one NCCL group, and records event behind them.
+// enqueue enqueues operations on a stream as one NCCL group, and records event after them.
 func (c *communicator) enqueue(stream, event uintptr, ops []op) error {
 	return c.withHandle(func(h C.uintptr_t) error {
 		if c.small.handles(ops) {

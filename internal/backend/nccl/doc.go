@@ -23,7 +23,7 @@
 // # How a call runs
 //
 // Start makes the group's high-priority stream wait for the event Call.After, enqueues the call, and
-// records an event behind it. It does not wait on the host. Join makes a stream wait for that event.
+// records an event after it. It does not wait on the host. Join makes a stream wait for that event.
 // A call counts as running, and no longer as queued, when Call.After and the event of the previous
 // call were reached.
 //
@@ -58,7 +58,7 @@
 // reason, groups that share a GPU must start their calls in the same order on all ranks.
 //
 // The first Send or Recv between two ranks makes NCCL connect them, and wait for the peer. So that call
-// is enqueued in the background, and so are the calls behind it on its stream. Until a call is
+// is enqueued in the background, and so are the later calls on its stream. Until a call is
 // enqueued, it counts as queued and Join blocks.
 //
 // # Arithmetic
@@ -88,7 +88,7 @@
 // calls end as if they had succeeded. But before the first abort every running rank knows of the
 // failure, and a suspended rank finds the coordinator's notice when it resumes. So a call, also a small
 // all-reduce, is done only if its event was reached and no notice of a failure has arrived, read or
-// unread. A call that had all its data may fail by this rule. Work that Join put behind a call runs in
+// unread. A call that had all its data may fail by this rule. Work that Join ordered after a call runs in
 // any case; its results are invalid once the group has failed.
 //
 // If the coordinator is gone, or has not answered for some seconds, the ranks cannot notify each other.

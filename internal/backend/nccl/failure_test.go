@@ -488,7 +488,8 @@ func TestOldLibraryIsRefused(t *testing.T) {
 	}
 }
 
-// Every rank says where it looked for the library, or that a peer did.
+// The error of every rank holds the places where that rank, or the rank that failed first, looked for the
+// library.
 func TestMissingLibraryNamesThePlaces(t *testing.T) {
 	control(t)
 	t.Setenv("GODDP_LIBNCCL", "/nonexistent/libnccl.so")

@@ -35,7 +35,7 @@ type cudaStream interface {
 	device.Stream
 	// Handle returns the CUstream.
 	Handle() uintptr
-	// Enqueue calls f, which enqueues work on the CUstream and records the CUevent behind it. If
+	// Enqueue calls f, which enqueues work on the CUstream and records the CUevent after it. If
 	// timed is true, the event has a time.
 	Enqueue(timed bool, f func(stream, event uintptr) error) (device.Event, error)
 }

@@ -33,7 +33,7 @@ type memory struct {
 
 	mu       sync.Mutex
 	deferred []*allocation
-	events   []device.Event // recorded behind aborted work that may still use memory
+	events   []device.Event // recorded after aborted work that may still use memory
 }
 
 // allocation is one allocation of device memory.

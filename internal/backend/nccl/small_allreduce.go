@@ -39,9 +39,9 @@ const (
 	maxBlocks       = 32
 )
 
-// linesPerSlot returns the number of lines of a slot. All ranks together can send one mebibyte of
-// elements. Measured between two GPUs with NVLink: a step of half a mebibyte takes 9.2 µs, and NCCL
-// 10.3 µs. Every further rank sends as much again.
+// linesPerSlot returns the number of lines of a slot. The slots of all ranks together hold one mebibyte
+// of elements. Measured between two GPUs with NVLink, each of which sends half a mebibyte: a small
+// all-reduce takes 9.2 µs, and NCCL 10.3 µs.
 func linesPerSlot(ranks int) int { return slotsSize / (slotCopies * ranks * lineSize) }
 
 //go:embed small_allreduce.cu
@@ -251,9 +251,10 @@ func (s *smallAllReduce) mapAll(offers []offer) error {
 	return nil
 }
 
-// handles reports whether the operations are a small all-reduce. The answer is equal on all ranks:
-// it depends only on parameters that are, which those of operations in a Group are not. When all
-// call numbers have been used, it returns false forever, because a slot may hold any old number.
+// handles reports whether the operations are a small all-reduce. The answer is equal on all ranks,
+// because it depends only on parameters that are equal on all ranks. The operations of a Group may
+// differ, so it returns false for them. When all call numbers have been used, it returns false
+// forever, because a slot may hold any old number.
 func (s *smallAllReduce) handles(ops []op) bool {
 	if s == nil || s.disabled != nil || len(ops) != 1 || ops[0].alone == 0 || s.args.call == math.MaxUint32 {
 		return false
@@ -266,7 +267,7 @@ func (s *smallAllReduce) handles(ops []op) bool {
 	return size > 0 && int(o.count)*size <= int(s.args.lines)*lineBytes
 }
 
-// enqueue launches the kernel for an operation that handles accepted, and records event behind it.
+// enqueue launches the kernel for an operation that handles accepted, and records event after it.
 func (s *smallAllReduce) enqueue(stream, event uintptr, o *op) error {
 	l, a := s.group.lib, &s.args
 	k := s.kernels[o._type]

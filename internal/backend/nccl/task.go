@@ -19,7 +19,7 @@ type task struct {
 	number int // number of the call on its stream, from 1
 
 	// group.mu guards the following fields. They are set when the call is enqueued. end is the
-	// event behind the call on its stream, before the event behind the previous call.
+	// event after the call on its stream, and before is the event after the previous call.
 	enqueuedAt         time.Duration // by the group's clock
 	before, end        device.Event  // before is nil for the first call
 	startedAt, endedAt time.Duration // when this rank noticed; 0 until then
@@ -42,7 +42,7 @@ func (t *task) poll() error {
 	return err
 }
 
-// reached reports whether the event behind the call was reached. It returns false for calls that
+// reached reports whether the event after the call was reached. It returns false for calls that
 // have ended. group.mu must not be held, because the driver may hang.
 func (t *task) reached() (bool, error) {
 	g := t.group

@@ -106,8 +106,8 @@ func (g *group) report(report *Report, seq uint64, variants []variant) {
 	report.add(Mismatch, ranks, rankList(ranks)+" "+summary, details...)
 }
 
-// shift reports, in words, whether the calls of odd from number seq on are those of usual with one
-// call left out or added.
+// shift reports, in words, whether odd has left out or added one call at number seq and otherwise made
+// the same calls as usual.
 func shift(seq uint64, usual, odd *member) string {
 	same := func(a, b uint64) bool {
 		x, ok := usual.calls[a]
