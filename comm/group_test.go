@@ -561,7 +561,7 @@ func TestContextBoundsInitAlone(t *testing.T) {
 	var wg sync.WaitGroup
 	for r := range groups {
 		wg.Go(func() {
-			if groups[r], errs[r] = comm.Init(ctx, &comm.Options{World: &comm.World{Rank: r, Size: 2, LocalRank: r}, Store: kv.Handle(), ErrorMode: comm.CleanUpOnly}); errs[r] == nil {
+			if groups[r], errs[r] = comm.Init(ctx, &comm.Options{World: &comm.World{Rank: r, Size: 2, LocalRank: r}, Store: kv, ErrorMode: comm.CleanUpOnly}); errs[r] == nil {
 				subs[r], errs[r] = groups[r].Split(ctx, 0, 0)
 			}
 		})

@@ -42,7 +42,7 @@ type WorkerResult struct {
 // written, unless Stdout or Stderr does not take it within 10 minutes of the
 // workers' end, or before one more signal: then a goroutine may be left in a write
 // that blocks. The error is nil, a [*FailureError], a [*SignalError], a
-// [*StartError], the context's cause, or what kept the rendezvous from
+// [*startError], the context's cause, or what kept the rendezvous from
 // happening; [ExitCode] turns it into an exit code. The result is nil if the
 // configuration is at fault.
 func Run(ctx context.Context, cfg *Config) (*Result, error) {
@@ -210,7 +210,7 @@ func (a *agent) reported(r *report) event {
 	case r.Started != nil:
 		p := a.procs[r.Started.Local]
 		if r.Started.PID == 0 {
-			return startFailed{p.LocalRank, &StartError{Rank: p.Rank, Program: a.cfg.Args[0], Err: r.Started.err()}}
+			return startFailed{p.LocalRank, &startError{Rank: p.Rank, Program: a.cfg.Args[0], Err: r.Started.err()}}
 		}
 		p.PID = r.Started.PID
 		if a.cfg.OnStart != nil {

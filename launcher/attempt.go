@@ -217,7 +217,7 @@ func (a *agent) describeFailure() *FailureError {
 		p := a.procs[e.local]
 		late := e.late && !p.dying
 		stopped := late && stoppedBy(e.status, a.stopSignal, e.killed)
-		if e.asked || e.status.Success() && !stopped {
+		if e.asked || e.status.isSuccess() && !stopped {
 			continue
 		}
 		if ordered.IsZero() {

@@ -85,7 +85,7 @@ type Config struct {
 }
 
 // keepsLogs reports whether a run's folder holds what the user asked for.
-func (c *Config) keepsLogs() bool { return c.LogDir != "" || c.Redirects.Any() || c.Tee.Any() }
+func (c *Config) keepsLogs() bool { return c.LogDir != "" || c.Redirects.any() || c.Tee.any() }
 
 // Worker identifies one started process.
 type Worker struct {

@@ -220,12 +220,12 @@ func (c *core) exited(ev workerExited) []action {
 		c.verdict, c.asked, c.phase = signalled, ev.asked, stopping
 		return append([]action{{verb: doArmShutdown}, c.toAlive(doReportStop, ev.asked)}, c.removeOrphansWhenAllEnded()...)
 	}
-	if c.asked != 0 && c.signal == 0 && c.verdict == signalled && !c.killing && ev.asked == 0 && !ev.status.Success() {
+	if c.asked != 0 && c.signal == 0 && c.verdict == signalled && !c.killing && ev.asked == 0 && !ev.status.isSuccess() {
 		// It failed at what the ranks agreed to do before they stop.
 		c.verdict = failed
 		return append([]action{{verb: doReportFailure, locals: []int{ev.local}}}, c.removeOrphansWhenAllEnded()...)
 	}
-	if c.phase == running && !ev.status.Success() {
+	if c.phase == running && !ev.status.isSuccess() {
 		c.verdict = failed
 		// Reported after the stop: a console that blocks must not keep the
 		// other workers running.

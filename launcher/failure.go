@@ -89,7 +89,7 @@ func (f *Failure) crashed() bool {
 // obedience: success, death by sig or by golaunch's SIGKILL, or the exit code
 // that programs give which catch sig.
 func stoppedBy(s Status, sig syscall.Signal, killed bool) bool {
-	return s.Success() || s == Status{Signal: sig} || s == Status{Code: 128 + int(sig)} ||
+	return s.isSuccess() || s == Status{Signal: sig} || s == Status{Code: 128 + int(sig)} ||
 		killed && s.Signal == syscall.SIGKILL
 }
 
@@ -131,7 +131,7 @@ func newFailureError(program, host string, restarts int, failures []Failure, ord
 	})
 	for _, f := range failures {
 		switch {
-		case f.Stopped && (f.Status.Success() || !f.Time.Before(ordered)):
+		case f.Stopped && (f.Status.isSuccess() || !f.Time.Before(ordered)):
 			e.Stopped = append(e.Stopped, f)
 		case e.Root.PID == 0:
 			e.Root = f
@@ -223,18 +223,18 @@ type SignalError struct{ Signal syscall.Signal }
 
 func (e *SignalError) Error() string { return "stopped by " + signalName(e.Signal) }
 
-// StartError says that a worker could not be started.
-type StartError struct {
+// startError says that a worker could not be started.
+type startError struct {
 	Rank    int
 	Program string
 	Err     error
 }
 
-func (e *StartError) Error() string {
+func (e *startError) Error() string {
 	return fmt.Sprintf("cannot start rank %d: %v", e.Rank, e.Err)
 }
 
-func (e *StartError) Unwrap() error { return e.Err }
+func (e *startError) Unwrap() error { return e.Err }
 
 // ExitCode is the code that a command should exit with after [Run] returned
 // err: the root cause's own, 128+n for signal n, 2 for a program that cannot be
@@ -242,7 +242,7 @@ func (e *StartError) Unwrap() error { return e.Err }
 func ExitCode(err error) int {
 	var failure *FailureError
 	var signal *SignalError
-	var start *StartError
+	var start *startError
 	switch {
 	case err == nil:
 		return 0

@@ -203,7 +203,7 @@ func TestExitCode(t *testing.T) {
 		7:   &FailureError{Root: Failure{Status: Status{Code: 7}}},
 		137: fmt.Errorf("wrapped: %w", &FailureError{Root: Failure{Status: Status{Signal: syscall.SIGKILL}}}),
 		143: &SignalError{syscall.SIGTERM},
-		2:   &StartError{Err: syscall.ENOEXEC},
+		2:   &startError{Err: syscall.ENOEXEC},
 	} {
 		if got := ExitCode(err); got != want {
 			t.Errorf("exit code of %v is %d, want %d", err, got, want)

@@ -98,7 +98,7 @@ func TestTail(t *testing.T) {
 }
 
 func TestParseStreamMap(t *testing.T) {
-	for text, want := range map[string][]Streams{
+	for text, want := range map[string][]streamSet{
 		"0":             {0, 0, 0},
 		"3":             {3, 3, 3},
 		"0:3,1:1":       {3, 1, 0},
@@ -112,15 +112,15 @@ func TestParseStreamMap(t *testing.T) {
 			continue
 		}
 		for local, streams := range want {
-			if m.Of(local) != streams {
-				t.Errorf("%q of %d is %d, want %d", text, local, m.Of(local), streams)
+			if m.of(local) != streams {
+				t.Errorf("%q of %d is %d, want %d", text, local, m.of(local), streams)
 			}
 		}
 		if again, err := ParseStreamMap(m.String()); err != nil || again.String() != m.String() {
 			t.Errorf("%q reads back as %v, %v", m, again, err)
 		}
 	}
-	if m, _ := ParseStreamMap("1:1,12:3"); m.Of(12) != Stdout|Stderr || m.Highest() != 12 || !m.Any() {
+	if m, _ := ParseStreamMap("1:1,12:3"); m.of(12) != stdoutStream|stderrStream || m.Highest() != 12 || !m.any() {
 		t.Errorf("got %v", m)
 	}
 	for _, text := range []string{"", "4", "-1", "x", "0:", ":1", "0:4", "0:3,", "0:1,0:2", "-1:3", "0:1:2", "0;1:2"} {

@@ -461,7 +461,7 @@ func TestFilesAndFilter(t *testing.T) {
 	if j.cfg.Redirects, err = ParseStreamMap("0:3,1:2"); err != nil {
 		t.Fatal(err)
 	}
-	j.cfg.Tee = AllStreams(Stdout)
+	j.cfg.Tee = allStreams(stdoutStream)
 	result, err := j.run(t)
 	if err != nil {
 		t.Fatal(err)
@@ -580,7 +580,7 @@ func TestStartError(t *testing.T) {
 	}
 	j := &job{cfg: Config{Args: []string{path}, Workers: 2, MaxRestarts: 3}}
 	_, err := j.run(t)
-	var start *StartError
+	var start *startError
 	if !errors.As(err, &start) || !errors.Is(err, syscall.ENOEXEC) || ExitCode(err) != 2 {
 		t.Errorf("got %v, exit code %d", err, ExitCode(err))
 	}
@@ -745,7 +745,7 @@ func TestTemporaryFolder(t *testing.T) {
 	shell(1, `exit 1`).fail(t)
 	expect(0)
 	j := shell(1, `echo hi`)
-	j.cfg.Tee = AllStreams(Stdout)
+	j.cfg.Tee = allStreams(stdoutStream)
 	result, err := j.run(t)
 	if err != nil {
 		t.Fatal(err)
@@ -763,7 +763,7 @@ func TestBadConfig(t *testing.T) {
 		{Args: []string{"true"}, Workers: -1},
 		{Args: []string{"true"}, MaxRestarts: -1},
 		{Args: []string{"true"}, LocalRanksFilter: []int{1}},
-		{Args: []string{"true"}, Workers: 2, Tee: StreamMap{byLocal: map[int]Streams{2: Stdout}}},
+		{Args: []string{"true"}, Workers: 2, Tee: StreamMap{byLocal: map[int]streamSet{2: stdoutStream}}},
 	} {
 		if result, err := Run(t.Context(), cfg); err == nil || result != nil {
 			t.Errorf("Run(%+v) = %v, %v", cfg, result, err)

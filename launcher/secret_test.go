@@ -17,7 +17,7 @@ func TestSecretOfAJob(t *testing.T) {
 		until [ -e `+copied+`0.done ] && [ -e `+copied+`1.done ]; do sleep 0.01; done
 		exit 3`)
 	j.cfg.LogDir = dir
-	tee := AllStreams(Stdout | Stderr)
+	tee := allStreams(stdoutStream | stderrStream)
 	j.cfg.Tee = tee
 	_, err := j.run(t)
 	if err == nil {

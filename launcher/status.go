@@ -22,8 +22,8 @@ func statusOf(state *os.ProcessState) Status {
 	return Status{Code: state.ExitCode()}
 }
 
-// Success reports an exit with code 0.
-func (s Status) Success() bool { return s == Status{} }
+// isSuccess reports an exit with code 0.
+func (s Status) isSuccess() bool { return s == Status{} }
 
 // ExitCode is the status as a shell would give it: 128+n for signal n.
 func (s Status) ExitCode() int {

@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// Streams is a set of a worker's output streams, numbered as torchrun does.
-type Streams uint8
+// streamSet is a set of a worker's output streams, numbered as torchrun does.
+type streamSet uint8
 
 const (
-	NoStream Streams = 0
-	Stdout   Streams = 1
-	Stderr   Streams = 2
+	noStream     streamSet = 0
+	stdoutStream streamSet = 1
+	stderrStream streamSet = 2
 )
 
 // StreamMap gives each local rank a set of streams. The zero value gives all of
 // them none.
 type StreamMap struct {
-	all     Streams
-	byLocal map[int]Streams // when not nil, ranks that are missing have none
+	all     streamSet
+	byLocal map[int]streamSet // when not nil, ranks that are missing have none
 }
 
-// AllStreams gives every local rank the same streams.
-func AllStreams(s Streams) StreamMap { return StreamMap{all: s} }
+// allStreams gives every local rank the same streams.
+func allStreams(s streamSet) StreamMap { return StreamMap{all: s} }
 
 // ParseStreamMap reads torchrun's notation: "0" none, "1" stdout, "2" stderr,
 // "3" both, for all local ranks; or for some of them, as in "0:3,12:1".
@@ -34,7 +34,7 @@ func ParseStreamMap(text string) (StreamMap, error) {
 		s, err := parseStreams(text)
 		return StreamMap{all: s}, err
 	}
-	m := StreamMap{byLocal: map[int]Streams{}}
+	m := StreamMap{byLocal: map[int]streamSet{}}
 	for entry := range strings.SplitSeq(text, ",") {
 		rank, streams, found := strings.Cut(entry, ":")
 		local, err := strconv.Atoi(strings.TrimSpace(rank))
@@ -51,30 +51,30 @@ func ParseStreamMap(text string) (StreamMap, error) {
 	return m, nil
 }
 
-func parseStreams(text string) (Streams, error) {
+func parseStreams(text string) (streamSet, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 8)
-	if err != nil || n > uint64(Stdout|Stderr) {
+	if err != nil || n > uint64(stdoutStream|stderrStream) {
 		return 0, fmt.Errorf("%q: want 0 (none), 1 (stdout), 2 (stderr), 3 (both), or a map such as 0:3,1:1", text)
 	}
-	return Streams(n), nil
+	return streamSet(n), nil
 }
 
-// Of returns the streams of a local rank.
-func (m StreamMap) Of(local int) Streams {
+// of returns the streams of a local rank.
+func (m StreamMap) of(local int) streamSet {
 	if m.byLocal != nil {
 		return m.byLocal[local]
 	}
 	return m.all
 }
 
-// Any reports whether any local rank has a stream.
-func (m StreamMap) Any() bool {
+// any reports whether any local rank has a stream.
+func (m StreamMap) any() bool {
 	for _, s := range m.byLocal {
-		if s != NoStream {
+		if s != noStream {
 			return true
 		}
 	}
-	return m.all != NoStream
+	return m.all != noStream
 }
 
 // String is the notation that ParseStreamMap reads.

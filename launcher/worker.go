@@ -76,7 +76,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 				}
 			}
 			p.closeRecord()
-			err = &StartError{Rank: p.Rank, Program: s.cfg.Args[0], Err: err}
+			err = &startError{Rank: p.Rank, Program: s.cfg.Args[0], Err: err}
 		}
 	}()
 
@@ -89,7 +89,7 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 		return nil, err
 	}
 	p.errorFile, p.stopFile = filepath.Join(dir, errorJSON), filepath.Join(dir, stopState)
-	for _, which := range []Streams{Stdout, Stderr} {
+	for _, which := range []streamSet{stdoutStream, stderrStream} {
 		st, w, err := s.open(which, p, dir)
 		if err != nil {
 			return nil, err
@@ -118,19 +118,19 @@ func (s *spawner) spawn(local int) (_ *process, err error) {
 }
 
 // open makes one of a worker's streams, and the file that the worker writes into.
-func (s *spawner) open(which Streams, p *process, dir string) (_ *stream, w *os.File, err error) {
+func (s *spawner) open(which streamSet, p *process, dir string) (_ *stream, w *os.File, err error) {
 	st := &stream{console: s.console, hidden: s.hidden, prefix: s.prefix(p)}
 	name, shown := stdoutLog, s.console.stdout
-	if which == Stderr {
+	if which == stderrStream {
 		name, shown = stderrLog, s.console.stderr
 		st.tail, st.holder = &p.stderr, &stackHolder{}
 	}
-	redirected := s.cfg.Redirects.Of(p.LocalRank)&which != 0
+	redirected := s.cfg.Redirects.of(p.LocalRank)&which != 0
 	filter := s.cfg.LocalRanksFilter
 	if !redirected && (len(filter) == 0 || slices.Contains(filter, p.LocalRank)) {
 		st.shown, st.redraws = shown, isTerminal(shown)
 	}
-	if redirected || s.cfg.Tee.Of(p.LocalRank)&which != 0 {
+	if redirected || s.cfg.Tee.of(p.LocalRank)&which != 0 {
 		if st.file, err = os.Create(filepath.Join(dir, name)); err != nil {
 			return nil, nil, err
 		}

@@ -130,9 +130,6 @@ func (c *Client) connect(ctx context.Context) error {
 	}
 }
 
-// Addr returns the address given to [Dial].
-func (c *Client) Addr() string { return c.addr }
-
 // IsPyTorchStore reports whether the server knows no handshake: whoever reaches it can read
 // and write all that the job has there.
 func (c *Client) IsPyTorchStore() bool {
@@ -228,7 +225,7 @@ func (c *Client) MultiGet(ctx context.Context, keys ...string) ([][]byte, error)
 
 func (c *Client) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
 	if len(keys) != len(values) {
-		panic(&LengthError{len(keys), len(values)})
+		panic(&lengthError{len(keys), len(values)})
 	}
 	if len(keys) == 0 {
 		return nil
@@ -247,9 +244,9 @@ func (c *Client) NumKeys(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// Ping asks the server for a sign of life. Stores hosted by early PyTorch 2.x
+// ping asks the server for a sign of life. Stores hosted by early PyTorch 2.x
 // do not know the request and end the connection, as with all that they refuse.
-func (c *Client) Ping(ctx context.Context) error {
+func (c *Client) ping(ctx context.Context) error {
 	return c.do(ctx, "ping", nil, nil, func(cn *clientConn, _ []string) error {
 		const nonce = 0x676f6464 // any
 		rep, err := cn.exchange(ctx, request{op: opPing, number: nonce})

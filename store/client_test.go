@@ -352,7 +352,7 @@ func TestClientChecksLimits(t *testing.T) {
 }
 
 func TestPing(t *testing.T) {
-	if err := dial(t, listen(t, nil).Addr(), nil).Ping(withPatience(t)); err != nil {
+	if err := dial(t, listen(t, nil).Addr(), nil).ping(withPatience(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -361,7 +361,7 @@ func TestPing(t *testing.T) {
 func TestLocalUnderSynctest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewLocal()
-		b := a.Handle()
+		b := a.(*local).handle()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		go func() {

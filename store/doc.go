@@ -9,9 +9,9 @@
 //
 //   - [Listen] starts a [Server], which owns a table and serves it on TCP.
 //   - [Dial] connects a [Client] to a server, ours or PyTorch's.
-//   - [Server.Local] is a handle on a server's table for the process that
-//     hosts it. [NewLocal] is a table with no server, for ranks that are
-//     goroutines of one process; [Local.Handle] gives each its own handle.
+//   - [Server.Local] returns a handle on a server's table for the process that
+//     hosts it. [NewLocal] makes a table without a server, for ranks that are
+//     goroutines of one process.
 //   - [Prefix] is a view of any Store in which every key starts with "prefix/".
 //
 // A value, once written, stays until it is overwritten or deleted: the store
@@ -111,7 +111,7 @@
 // only dialect 2 can prevent it.) And a client of either dialect that joins with
 // wait_for_workers adds one to the key "init/": see [ClientOptions.Announce].
 //
-// PyTorch prefixes each key of its callers with "/". So do [Client] and
-// [Local], in one place, and no other code sees that slash: the key "k" here is
+// PyTorch prefixes each key of its callers with "/". The Client and the local store
+// do the same, in one place, and no other code sees that slash: the key "k" here is
 // the key "k" there. NumKeys counts all that the table holds, "init/" too.
 package store

@@ -46,8 +46,8 @@ type Store interface {
 	MultiGet(ctx context.Context, keys ...string) ([][]byte, error)
 
 	// MultiSet sets keys[i] to values[i], in order. If a limit of the store is
-	// met on the way, the pairs before it stay set. It panics with a
-	// *[LengthError] if there are not as many values as keys.
+	// reached on the way, the pairs before it stay set. MultiSet panics if there are
+	// not as many values as keys.
 	MultiSet(ctx context.Context, keys []string, values [][]byte) error
 
 	// NumKeys returns the number of keys in the whole store.
@@ -66,7 +66,7 @@ var (
 	ErrServerLost = errors.New("server lost")
 
 	// ErrClosed is in the error of a call on a closed handle, and of a call on
-	// a [Local] whose server is closed.
+	// [Server.Local] after its server is closed.
 	ErrClosed = errors.New("store closed")
 
 	// ErrLimit is in the error of a call that would pass one of the [Limits].
@@ -103,10 +103,10 @@ func (e *OpError) Error() string {
 
 func (e *OpError) Unwrap() error { return e.Err }
 
-// A LengthError is the panic of a MultiSet with unequal numbers of keys and values.
-type LengthError struct{ Keys, Values int }
+// lengthError is the panic of a MultiSet with unequal numbers of keys and values.
+type lengthError struct{ Keys, Values int }
 
-func (e *LengthError) Error() string {
+func (e *lengthError) Error() string {
 	return fmt.Sprintf("store: multiset of %d keys and %d values", e.Keys, e.Values)
 }
 

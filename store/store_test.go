@@ -65,7 +65,7 @@ func dial(t testing.TB, addr string, opts *ClientOptions) *Client {
 var stores = map[string]func(t *testing.T) (a, b Store){
 	"local": func(t *testing.T) (a, b Store) {
 		l := NewLocal()
-		return l, l.Handle()
+		return l, l.(*local).handle()
 	},
 	"client": func(t *testing.T) (a, b Store) {
 		s := listen(t, nil)
@@ -314,7 +314,7 @@ func TestValuesAreCopies(t *testing.T) {
 func TestMultiSetPanicsOnLengths(t *testing.T) {
 	eachStore(t, func(t *testing.T, a, _ Store) {
 		defer func() {
-			if e, ok := recover().(*LengthError); !ok || e.Keys != 2 || e.Values != 1 {
+			if e, ok := recover().(*lengthError); !ok || e.Keys != 2 || e.Values != 1 {
 				t.Errorf("panic %v", e)
 			}
 		}()

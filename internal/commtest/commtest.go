@@ -72,7 +72,7 @@ func OnDevices(t testing.TB, devices []device.Device, opts *comm.Options, f func
 	var wg sync.WaitGroup
 	for rank, dev := range devices {
 		o := o
-		o.World, o.Store, o.Device = &comm.World{Rank: rank, Size: len(devices), LocalRank: rank}, kv.Handle(), dev
+		o.World, o.Store, o.Device = &comm.World{Rank: rank, Size: len(devices), LocalRank: rank}, kv, dev
 		wg.Go(func() {
 			var err error
 			if groups[rank], err = comm.Init(t.Context(), &o); err != nil {
