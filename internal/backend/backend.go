@@ -44,7 +44,7 @@ type Backend interface {
 	// of the job.
 	Abort(cause error)
 	// Close ends the group. It waits for pending calls while ctx lasts, tells the other ranks that
-	// this rank left in good order, and releases all resources. When it returns, no goroutine of
+	// this rank left without a failure, and releases all resources. When it returns, no goroutine of
 	// the backend is left.
 	Close(ctx context.Context) error
 }

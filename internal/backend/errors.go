@@ -126,7 +126,7 @@ func (e *JoinError) Unwrap() error { return e.Err }
 // PeerLostError says which rank was lost. It matches ErrPeerLost.
 type PeerLostError struct {
 	Peer int
-	// Left is true if the peer closed the group in good order while this rank still had calls that
+	// Left is true if the peer closed the group without a failure while this rank still had calls that
 	// need it. Otherwise the peer died or cannot be reached.
 	Left bool
 	Err  error // the transport's error; may be nil

@@ -420,7 +420,7 @@ func (c *Core) conclude(g *group) {
 	}
 	if !q.wants {
 		departed := slices.DeleteFunc(slices.Clone(q.asked), func(r int) bool { return !c.departed(q.failure.Group, r) })
-		if len(departed) > 0 { // the reporter still needs a rank that left in good order
+		if len(departed) > 0 { // the reporter still needs a rank that left without a failure
 			q.failure.Kind, q.failure.Ranks = Departed, departed
 		}
 		c.decide(g, q.failure)
@@ -589,7 +589,7 @@ func (c *Core) waiveAcks(r int, leaves *group) {
 	}
 }
 
-// departed reports whether a rank has left a group in good order.
+// departed reports whether a rank has left a group without a failure.
 func (c *Core) departed(group string, r int) bool {
 	if g := c.groups[group]; g != nil {
 		if _, departed := g.left.values[r]; departed {

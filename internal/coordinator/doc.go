@@ -14,7 +14,7 @@
 //	Gather  my value of this key, for the members of this group
 //	Fail    this failed, or is overdue; ask these ranks before you decide
 //	Ack     I know of the failure, or: this is my answer
-//	Leave   I close this group, or leave the session, in good order
+//	Leave   I close this group, or leave the session, without a failure
 //	Query   which members have not given this key yet?
 //	Post    my latest value of this key; and: which values have these ranks posted?
 //	Alive   sent every second, without content

@@ -284,7 +284,7 @@ func (g *Group) Abandon(f *Failure) {
 	g.client.abandon(f)
 }
 
-// Leave leaves the group in good order. value says how far this rank has come. Leave returns when
+// Leave leaves the group, which is no failure. value says how far this rank has come. Leave returns when
 // all members have left. If ctx ends before, it returns as soon as the other members have come as
 // far as value and need this rank no more; alone is then true. life bounds that second wait. The
 // rank stays in the session.
@@ -342,7 +342,7 @@ func (g *Group) Lost() bool {
 	return g.client.abandoned
 }
 
-// Depart leaves the group in good order without waiting for the other members. The rank stays in
+// Depart leaves the group without waiting for the other members. That is no failure. The rank stays in
 // the session.
 func (g *Group) Depart() {
 	g.client.send(&Message{Verb: Leave, Group: g.Name})

@@ -26,7 +26,7 @@ const (
 	// Ack acknowledges or answers the message Asked, Failed or Leaving with the same Number.
 	// Value is the answer.
 	Ack
-	// Leave says that the rank closes Group in good order. Value says how far the rank has
+	// Leave says that the rank closes Group without a failure. Value says how far the rank has
 	// come. With Alone the rank no longer waits for the others. Final, in the group of all
 	// ranks, says that the rank leaves the session, so that the end of its connection is no
 	// failure.

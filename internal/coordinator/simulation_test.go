@@ -14,7 +14,7 @@ import (
 
 // The simulation runs the core with simulated ranks in virtual time. The ranks join, make some
 // steps and leave. In each step a rank posts a value, passes a token to the next rank, and
-// waits for the token of the previous rank it. The value must be readable when the token arrives.
+// waits for the token of the previous rank. The value must be readable when the token arrives.
 // Meanwhile some ranks die, hang, are suspended, lose connections, make mistakes, leave early or
 // never join. Every message takes a random time; messages of one connection keep their order.
 
@@ -396,7 +396,7 @@ func (r *simRank) look() {
 	}
 }
 
-// leave closes the group in good order.
+// leave closes the group without a failure.
 func (r *simRank) leave() {
 	r.leaving = true
 	at := []byte{byte(r.step)}

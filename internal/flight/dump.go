@@ -17,7 +17,7 @@ type Dump struct {
 	Run        string    `json:"run,omitzero"`
 	Started    time.Time `json:"started"`
 	Taken      time.Time `json:"taken"`
-	// Closed is when the process left the job in good order. It is zero before.
+	// Closed is when the process left the job without a failure. It is zero until then.
 	Closed time.Time `json:"closed,omitzero"`
 	// Aborted is when the program aborted a group although no call had failed on this rank. It
 	// is zero if the program did not.

@@ -224,7 +224,7 @@ func (r *Recorder) Dump() *Dump {
 	return decode(r.mem)
 }
 
-// Close records that the process left its job in good order. The memory may then be used for
+// Close records that the process left its job without a failure. The memory may then be used for
 // another recorder.
 func (r *Recorder) Close() {
 	if r == nil {

@@ -70,7 +70,7 @@ func TestRecord(t *testing.T) {
 	}
 	r.Close()
 	if r.Dump().Closed.IsZero() {
-		t.Error("the end in good order is not recorded")
+		t.Error("the Close is not recorded")
 	}
 }
 

@@ -40,7 +40,7 @@ var short = []scenario{
 	{cell: cell{Fault: twoJobs, Mode: async}, Setup: alone, World: 3, Pick: 1},
 }
 
-// caught is a mutant that leaves processes over.
+// caught is the name of a mutant whose jobs leave processes running.
 const caught = "golaunch does not look for orphans"
 
 func TestShortCampaign(t *testing.T) {
@@ -141,9 +141,9 @@ func TestErrorOfMutantNamesFunction(t *testing.T) {
 	}
 }
 
-// TestResultsPageIsThisCampaigns checks that the tables of docs/results/chaos.md have the form that
+// TestResultsPageHasTodaysTables checks that the tables of docs/results/chaos.md have the form that
 // the campaign prints, with the faults, modes, mutants and scenarios of today.
-func TestResultsPageIsThisCampaigns(t *testing.T) {
+func TestResultsPageHasTodaysTables(t *testing.T) {
 	page, err := os.ReadFile("../../docs/results/chaos.md")
 	if err != nil {
 		t.Fatal(err)

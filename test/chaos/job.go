@@ -188,9 +188,9 @@ func (j *job) rankEnv(rank, size int, addr, port, agent string) []string {
 	return env
 }
 
-// notInherited matches the variables of the campaign's own environment that a job does not inherit,
-// except those that inherited matches. A job needs the machine's settings (NCCL's others, GODDP_LIB...)
-// and GODDP_NO_SMALL_ALLREDUCE, which chooses the all-reduce to test.
+// notInherited matches the variables of the campaign's environment that its jobs must not inherit, because
+// they change how goddp or a launcher behaves. inherited matches the exceptions: GODDP_LIB... are the paths
+// of this machine's libraries, and GODDP_NO_SMALL_ALLREDUCE chooses the all-reduce to test.
 var notInherited = regexp.MustCompile(`^(GODDP|TORCH|NCCL_(ASYNC_ERROR|BLOCKING_WAIT|HEARTBEAT|ENABLE_MONITORING)|PET|RANK|LOCAL_|WORLD_|MASTER_|ROLE_|GROUP_)`)
 
 var inherited = regexp.MustCompile(`^GODDP_(LIB|NO_SMALL_ALLREDUCE=)`)

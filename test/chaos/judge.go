@@ -28,7 +28,7 @@ const (
 // promised returns the outcome that the scenario must have.
 func (j *job) promised() outcome {
 	passes := j.Fault == hiccup || j.isBothered() || j.Fault == suspend || j.trouble() == daemons || j.trouble() == store || j.Mode == none
-	if j.Fault == socket { // no rank may need the connection that broke
+	if j.Fault == socket { // perhaps no rank needs the connection that broke
 		passes = slices.Equal(j.texts(j.Victim, "fault"), []string{"store"}) || !j.hasEvent("caught")
 	}
 	switch {
@@ -49,7 +49,7 @@ func (s *scenario) isBothered() bool {
 	return s.Fault == garbage || s.Fault == stranger || s.Fault == twoJobs
 }
 
-// reactionTime is promised between a failure's deadline, or its discovery, and the consequences.
+// reactionTime is the promised time from a failure's deadline, or its discovery, to its consequences.
 const reactionTime = 2 * time.Second
 
 // deadline returns the promised time from the fault to the end of the last process.

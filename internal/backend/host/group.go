@@ -57,7 +57,7 @@ type network interface {
 	// wake makes blocked calls return. It is called after the group's context has ended.
 	wake()
 	// close releases all resources. No other method may be running. If orderly is true, peers find
-	// out that this rank left in good order; the caller has notified the coordinator.
+	// out that this rank left without a failure; the caller has notified the coordinator.
 	close(orderly bool)
 }
 

@@ -25,7 +25,7 @@ type rankStatus uint32
 const (
 	_            rankStatus = iota
 	statusBroken            // the group broke: the rank's shared memory may change at any time
-	statusLeft              // the rank closed its group in good order
+	statusLeft              // the rank closed its group without a failure
 )
 
 // sharedMemory is the memoryGroup of processes on one host.

@@ -163,7 +163,7 @@ func (c *communicator) abort() error {
 // unmap unmaps the memory of other ranks that small all-reduces use. It may block.
 func (c *communicator) unmap() error { return c.small.unmap() }
 
-// destroy ends the communicator in good order. All ranks must call it, with no call pending. It may
+// destroy ends the communicator without aborting it. All ranks must call it, with no call pending. It may
 // block.
 func (c *communicator) destroy() error {
 	c.inside.Lock()

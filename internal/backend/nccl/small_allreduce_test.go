@@ -245,7 +245,7 @@ func TestNCCLServesAfterTheLastCallNumber(t *testing.T) {
 	})
 }
 
-// Groups are made and closed in good order. The slots must be freed, after the peers have unmapped
+// Groups are made and closed without a failure. The slots must be freed, after the peers have unmapped
 // them.
 func TestSmallAllReduceMemoryIsFreed(t *testing.T) {
 	control(t, mapping, "refuse 0 1", "refuse 1 1")

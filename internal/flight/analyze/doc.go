@@ -19,7 +19,7 @@
 //     have not started its current call, that started it only after it had failed, whose
 //     compute stream has not reached it, or whose process has ended. In Send and Recv it waits
 //     for its peer. The chain of waits ends at a rank without a record, at one whose process
-//     ended or is suspended, at one that left in good order, or at one that is busy outside
+//     ended or is suspended, at one that left without a failure, or at one that is busy outside
 //     communication.
 //   - Ranks that wait for each other in a circle, because they use groups, or Send and Recv, in
 //     different orders.

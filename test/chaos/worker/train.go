@@ -175,7 +175,7 @@ func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
 		}
 	}
 	for w.now++; ; w.now++ {
-		time.Sleep(time.Duration(rand.IntN(5)) * time.Millisecond) // compute
+		time.Sleep(time.Duration(rand.IntN(5)) * time.Millisecond) // stands for computing
 		isLast := false
 		for i, o := range operands {
 			ends, err := w.reduce(ctx, pg, i, o)
@@ -200,9 +200,9 @@ func (w *worker) rounds(ctx context.Context, pg *comm.ProcessGroup) error {
 	}
 }
 
-// reduce does the i-th reduction of a round, after the fault if it comes here. When rank 0 has seen
-// the finish file, it says so in the first element of the first reduction; isLast is then true on
-// every rank.
+// reduce does the i-th reduction of a round. If the fault comes before this reduction, reduce commits the
+// fault first. When rank 0 has seen the finish file, it sets the first element of the round's first
+// reduction to 1; every rank then returns isLast.
 func (w *worker) reduce(ctx context.Context, pg *comm.ProcessGroup, i int, o operand) (isLast bool, err error) {
 	for j := range o.values {
 		o.values[j] = float32(w.rank + w.now%100 + j%10)
