@@ -16,16 +16,20 @@ func IndexSelect(x *Variable, axis int, index *Variable) *Variable {
 }
 
 // Embedding returns the rows of weight [n d] that ids [...] select. The result is [... d].
-func Embedding(weight, ids *Variable) *Variable { return EmbeddingWithPadding(weight, ids, -1) }
-
-// EmbeddingWithPadding is [Embedding] without a gradient for the row number padding.
-func EmbeddingWithPadding(weight, ids *Variable, padding int) *Variable {
+//
+// padding holds at most one value: the number of a row that gets no gradient. A negative number stands
+// for no row.
+func Embedding(weight, ids *Variable, padding ...int) *Variable {
 	const op = "Embedding"
+	without := -1
+	if len(padding) > 0 {
+		without = padding[0]
+	}
 	checkIndex(op, ids)
 	if len(weight.t.Shape) != 2 {
 		panic(&device.ShapeError{Op: op, A: weight.t.Shape, B: ids.t.Shape})
 	}
-	return Apply(indexSelect{op, 0, padding}, weight, ids)
+	return Apply(indexSelect{op, 0, without}, weight, ids)
 }
 
 func checkIndex(op string, index *Variable) {

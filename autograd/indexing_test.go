@@ -73,7 +73,7 @@ func TestIndexingParityWithPyTorch(t *testing.T) {
 			numbers(rng, n, 1+rng.IntN(9)), indices(rng, n, anyShape(rng, rng.IntN(3))...))
 		padding := rng.IntN(n)
 		add(fmt.Sprintf("F.embedding(x[1], x[0], %d)", padding), func(x []*autograd.Variable) *autograd.Variable {
-			return autograd.EmbeddingWithPadding(x[0], x[1], padding)
+			return autograd.Embedding(x[0], x[1], padding)
 		}, numbers(rng, n, 1+rng.IntN(9)), indices(rng, n, anyShape(rng, rng.IntN(3))...))
 	}
 	torchtest.Check(t, cases)

@@ -140,13 +140,16 @@ func (f permutation) Backward(c *Call, _ int, dst device.Tensor, acc device.Accu
 // bound or axis counts from the end. A bound beyond the end counts as the end, so math.MaxInt as to
 // takes all elements after from. If the elements are contiguous, as leading rows are, the result is a
 // view of x; otherwise it is a copy.
-func Slice(x *Variable, axis, from, to int) *Variable { return SliceStep(x, axis, from, to, 1) }
-
-// SliceStep is [Slice] with every step-th element, starting at from: PyTorch's x[:, from:to:step]. It
-// panics with a [*device.ShapeError] unless step is positive.
-func SliceStep(x *Variable, axis, from, to, step int) *Variable {
+//
+// steps holds at most one value. With it, Slice returns every step-th element, starting at from, as
+// PyTorch's x[:, from:to:step]. Slice panics with a [*device.ShapeError] unless step is positive.
+func Slice(x *Variable, axis, from, to int, steps ...int) *Variable {
 	const op = "Slice"
 	axis = axisOf(op, axis, x.t.Shape)
+	step := 1
+	if len(steps) > 0 {
+		step = steps[0]
+	}
 	if step < 1 {
 		panic(&device.ShapeError{Op: op + " by a step that is not positive", A: x.t.Shape, B: device.Shape{step}})
 	}

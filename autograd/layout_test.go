@@ -23,7 +23,7 @@ func TestLayoutGradients(t *testing.T) {
 		one("Transpose", func(x *autograd.Variable) *autograd.Variable { return autograd.Transpose(x, 1, -1) }, 2, 3, 4),
 		one("Slice, a view", func(x *autograd.Variable) *autograd.Variable { return autograd.Slice(x, 0, 1, -1) }, 4, 3),
 		one("Slice", func(x *autograd.Variable) *autograd.Variable { return autograd.Slice(x, -1, 1, 3) }, 2, 4),
-		one("SliceStep", func(x *autograd.Variable) *autograd.Variable { return autograd.SliceStep(x, 0, 1, math.MaxInt, 2) }, 6, 2),
+		one("Slice", func(x *autograd.Variable) *autograd.Variable { return autograd.Slice(x, 0, 1, math.MaxInt, 2) }, 6, 2),
 		one("Slice twice", func(x *autograd.Variable) *autograd.Variable {
 			return autograd.Mul(autograd.Slice(x, 1, 0, 3), autograd.Slice(x, 1, 2, 5))
 		}, 2, 5),
@@ -100,7 +100,7 @@ func TestLayoutParityWithPyTorch(t *testing.T) {
 			subscript += ":, "
 		}
 		add(fmt.Sprintf("x[0][%s%d:%d:%d]", subscript, from, to, step), x, func(x []*autograd.Variable) *autograd.Variable {
-			return autograd.SliceStep(x[0], axis, from, to, step)
+			return autograd.Slice(x[0], axis, from, to, step)
 		})
 
 		parts := []torchtest.Input{x[0]}
@@ -150,7 +150,7 @@ func TestViewsShareMemory(t *testing.T) {
 		"leading rows":  {autograd.Slice(x, 0, 1, math.MaxInt), 2, true},
 		"part of a row": {autograd.Slice(autograd.Slice(x, 0, 1, 2), 1, 1, 2), 3, true},
 		"columns":       {autograd.Slice(x, 1, 1, 2), 1, false},
-		"every other":   {autograd.SliceStep(x, 0, 0, 3, 2), 0, false},
+		"every other":   {autograd.Slice(x, 0, 0, 3, 2), 0, false},
 	} {
 		first := &device.Elements[float32](c.y.Tensor())[0]
 		if got := first == &memory[c.at]; got != c.shared {
@@ -178,7 +178,7 @@ func TestLayoutMisfits(t *testing.T) {
 		"Reshape of nothing": func() { autograd.Reshape(autograd.Zeros(dev, device.Float32, 0, 3), 0, -1) },
 		"Permute of few":     func() { autograd.Permute(x, 0) },
 		"Permute of one":     func() { autograd.Permute(x, 1, -1) },
-		"Slice by nothing":   func() { autograd.SliceStep(x, 0, 0, 1, 0) },
+		"Slice by nothing":   func() { autograd.Slice(x, 0, 0, 1, 0) },
 		"Concat":             func() { autograd.Concat(0, x, autograd.Zeros(dev, device.Float32, 2, 2)) },
 		"Concat of vectors":  func() { autograd.Concat(0, x, autograd.Zeros(dev, device.Float32, 2)) },
 		"Stack":              func() { autograd.Stack(0, x, autograd.Zeros(dev, device.Float32, 3, 3)) },

@@ -11,13 +11,13 @@ import (
 // RandomGenerator gives the operations of a device their random numbers, from one sequence that the
 // seed selects: see [Generator].
 type RandomGenerator struct {
-	state       GeneratorState
+	state       generatorState
 	rank, ranks uint64
 }
 
-// GeneratorState is a generator's position in its sequence. A checkpoint stores it, and any number of
+// generatorState is a generator's position in its sequence. A checkpoint stores it, and any number of
 // ranks can continue from it.
-type GeneratorState struct {
+type generatorState struct {
 	Seed   uint64 `json:"seed"`
 	Offset uint64 `json:"offset"`
 }
@@ -26,24 +26,19 @@ type GeneratorState struct {
 func Generator(dev device.Device) *RandomGenerator { return &stateOf(dev).random }
 
 // Seed starts the sequence of a seed.
-func (g *RandomGenerator) Seed(seed uint64) { g.state = GeneratorState{Seed: seed} }
+func (g *RandomGenerator) Seed(seed uint64) { g.state = generatorState{Seed: seed} }
 
-// State returns the generator's position in its sequence.
-func (g *RandomGenerator) State() GeneratorState { return g.state }
-
-// SetState continues at a position that State returned.
-func (g *RandomGenerator) SetState(s GeneratorState) { g.state = s }
-
-// MarshalJSON encodes the state, for a checkpoint.
+// MarshalJSON encodes the position in the sequence, for a checkpoint. Any number of ranks can continue
+// from it.
 func (g *RandomGenerator) MarshalJSON() ([]byte, error) { return json.Marshal(g.state) }
 
-// UnmarshalJSON continues at a state that MarshalJSON encoded.
+// UnmarshalJSON continues at a position that MarshalJSON encoded.
 func (g *RandomGenerator) UnmarshalJSON(data []byte) error {
-	var s GeneratorState
+	var s generatorState
 	if err := json.Unmarshal(data, &s); err != nil {
 		return err
 	}
-	g.SetState(s)
+	g.state = s
 	return nil
 }
 
@@ -60,7 +55,7 @@ func (g *RandomGenerator) SetShard(rank, ranks int) {
 }
 
 // draw returns the position of this rank's next n numbers.
-func (g *RandomGenerator) draw(n int) GeneratorState {
+func (g *RandomGenerator) draw(n int) generatorState {
 	at := g.state
 	at.Offset += g.rank * uint64(n)
 	g.state.Offset += max(g.ranks, 1) * uint64(n)
@@ -81,7 +76,7 @@ func Dropout(x *Variable, p float64) *Variable {
 // gradient.
 type dropout struct {
 	p  float64
-	at GeneratorState
+	at generatorState
 }
 
 func (dropout) Name() string { return "Dropout" }

@@ -50,7 +50,7 @@ func List(dir string) ([]Info, error) {
 		}
 		info := Info{Path: filepath.Join(dir, e.Name()), Latest: e.Name() == latest}
 		info.Step, _ = strconv.Atoi(parts[1]) // 18 digits fit
-		info.Manifest, info.Err = ReadManifest(info.Path)
+		info.Manifest, info.Err = readManifest(disk{}, info.Path)
 		all = append(all, info)
 	}
 	slices.SortStableFunc(all, func(a, b Info) int {

@@ -153,10 +153,8 @@ func seal(manifest []byte) []byte {
 	return slices.Concat([]byte(`{"sha256":"`+hex.EncodeToString(hash[:])+`","manifest":`), manifest, []byte("}\n"))
 }
 
-// ReadManifest reads the manifest of the checkpoint in a folder. If it is not as it was written,
-// the error is a [*CorruptError].
-func ReadManifest(path string) (*Manifest, error) { return readManifest(disk{}, path) }
-
+// readManifest reads the manifest of the checkpoint in a folder. If it is not as it was written, the
+// error is a [*CorruptError].
 func readManifest(fs filesystem, path string) (*Manifest, error) {
 	if _, err := stat(fs, path); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)

@@ -2,24 +2,21 @@ package nn
 
 import "github.com/goddp/goddp/autograd"
 
-// DropoutLayer sets elements to 0 in training: see [Dropout].
-type DropoutLayer struct {
+type dropoutLayer struct {
 	mode
-	P float64 // the probability
+	p float64
 }
 
 // Dropout is a layer that in training sets elements to 0 with probability p, and divides the other
 // elements by 1-p. In evaluation (see [Eval]) it returns its input. The device's [autograd.Generator]
 // draws the mask.
-func Dropout(p float64) *DropoutLayer { return &DropoutLayer{P: p} }
+func Dropout(p float64) Module { return &dropoutLayer{p: p} }
 
-// Forward applies the layer.
-func (l *DropoutLayer) Forward(x *autograd.Variable) *autograd.Variable {
+func (l *dropoutLayer) Forward(x *autograd.Variable) *autograd.Variable {
 	if !l.Training() {
 		return x
 	}
-	return autograd.Dropout(x, l.P)
+	return autograd.Dropout(x, l.p)
 }
 
-// Parameters returns nil: the layer has none.
-func (*DropoutLayer) Parameters() []*Parameter { return nil }
+func (*dropoutLayer) Parameters() []*Parameter { return nil }

@@ -57,7 +57,7 @@ func zeroRow(init Init, row, width int) Init {
 
 // Forward returns the rows that ids select.
 func (l *EmbeddingLayer) Forward(ids *autograd.Variable) *autograd.Variable {
-	return autograd.EmbeddingWithPadding(l.Weight.Var(), ids, l.padding)
+	return autograd.Embedding(l.Weight.Var(), ids, l.padding)
 }
 
 // Parameters returns "weight".

@@ -85,33 +85,32 @@ func (s *scaling) of(x *autograd.Variable) (in, weight, bias *autograd.Variable)
 	return x, weight, bias
 }
 
-// NormLayer is the layer of [LayerNorm], [RMSNorm] or [GroupNorm].
-type NormLayer struct {
+// normLayer is the layer of [LayerNorm], [RMSNorm] or [GroupNorm].
+type normLayer struct {
 	scaling
 	apply func(x, weight, bias *autograd.Variable) *autograd.Variable
 }
 
-// Forward applies the layer.
-func (l *NormLayer) Forward(x *autograd.Variable) *autograd.Variable { return l.apply(l.of(x)) }
+func (l *normLayer) Forward(x *autograd.Variable) *autograd.Variable { return l.apply(l.of(x)) }
 
 // LayerNorm is a layer that normalises x [... d] over its last axis. opts holds at most one value.
-func LayerNorm(d int, opts ...NormOptions) *NormLayer { return LayerNormOver([]int{d}, opts...) }
+func LayerNorm(d int, opts ...NormOptions) Module { return LayerNormOver([]int{d}, opts...) }
 
 // LayerNormOver is [LayerNorm] over the last axes, which have the given shape.
-func LayerNormOver(shape []int, opts ...NormOptions) *NormLayer {
+func LayerNormOver(shape []int, opts ...NormOptions) Module {
 	o := normOptions(opts)
 	shape = slices.Clone(shape)
-	return &NormLayer{newScaling(o, shape...), func(x, weight, bias *autograd.Variable) *autograd.Variable {
+	return &normLayer{newScaling(o, shape...), func(x, weight, bias *autograd.Variable) *autograd.Variable {
 		return autograd.LayerNorm(x, shape, weight, bias, o.eps())
 	}}
 }
 
 // RMSNorm is a layer that divides x [... d] by the root of the mean of its squares over the last axis.
 // It has no bias. opts holds at most one value.
-func RMSNorm(d int, opts ...NormOptions) *NormLayer {
+func RMSNorm(d int, opts ...NormOptions) Module {
 	o := normOptions(opts)
 	o.NoBias = true
-	return &NormLayer{newScaling(o, d), func(x, weight, _ *autograd.Variable) *autograd.Variable {
+	return &normLayer{newScaling(o, d), func(x, weight, _ *autograd.Variable) *autograd.Variable {
 		eps := o.Eps
 		if eps == 0 {
 			eps = epsilon(x.DType())
@@ -127,9 +126,9 @@ func epsilon(dt device.DType) float64 {
 
 // GroupNorm is a layer that divides the channels of x [n channels ...] into groups, and normalises each
 // group of each sample. opts holds at most one value.
-func GroupNorm(groups, channels int, opts ...NormOptions) *NormLayer {
+func GroupNorm(groups, channels int, opts ...NormOptions) Module {
 	o := normOptions(opts)
-	return &NormLayer{newScaling(o, channels), func(x, weight, bias *autograd.Variable) *autograd.Variable {
+	return &normLayer{newScaling(o, channels), func(x, weight, bias *autograd.Variable) *autograd.Variable {
 		return autograd.GroupNorm(x, groups, weight, bias, o.eps())
 	}}
 }

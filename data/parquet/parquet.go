@@ -32,9 +32,8 @@ type Field struct {
 	Integer bool
 }
 
-// Set holds rows of columns in memory. As a [data.Dataset] it has the fields that Open was given, with a
-// number for one column and [len(Columns)] for several.
-type Set struct {
+// table holds rows of columns in memory.
+type table struct {
 	fields   []data.Field
 	floats   [][]float32 // for each field, row by row; nil for an integer field
 	integers [][]int64
@@ -42,8 +41,9 @@ type Set struct {
 }
 
 // Open reads columns of a Parquet file. An error names the file; an error about a value also names the
-// column and the row, counted from 0.
-func Open(path string, fields ...Field) (*Set, error) {
+// column and the row, counted from 0. A sample of the data set is a row. Each field is a scalar if it
+// has one column, and has the shape [len(Columns)] otherwise.
+func Open(path string, fields ...Field) (data.Dataset, error) {
 	s, err := open(path, fields)
 	if err != nil {
 		return nil, fmt.Errorf("data: %s: %w", path, err)
@@ -51,7 +51,7 @@ func Open(path string, fields ...Field) (*Set, error) {
 	return s, nil
 }
 
-func open(path string, fields []Field) (*Set, error) {
+func open(path string, fields []Field) (*table, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, errors.Unwrap(err) // the message contains the path already
@@ -65,7 +65,7 @@ func open(path string, fields []Field) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{
+	s := &table{
 		fields: make([]data.Field, len(fields)), floats: make([][]float32, len(fields)), integers: make([][]int64, len(fields)),
 		rows: int(f.NumRows()),
 	}
@@ -191,13 +191,13 @@ func number(v parquet.Value) float64 {
 }
 
 // Len returns the number of rows.
-func (s *Set) Len() int { return s.rows }
+func (s *table) Len() int { return s.rows }
 
 // Fields returns the fields that Open was given.
-func (s *Set) Fields() []data.Field { return s.fields }
+func (s *table) Fields() []data.Field { return s.fields }
 
 // Read writes rows to dst.
-func (s *Set) Read(indices []int, dst []device.Tensor) error {
+func (s *table) Read(indices []int, dst []device.Tensor) error {
 	for f := range s.fields {
 		width := s.fields[f].Shape.Len()
 		for to, row := range indices {
