@@ -15,8 +15,8 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// A synchronised BatchNorm is that of the whole batch, of which ranks have different
-// numbers of samples, or none: in its results, running moments, and gradients.
+// A synchronized BatchNorm computes the results, running moments and gradients of the whole batch,
+// even if ranks have different numbers of samples, or none.
 func TestSyncBatchNorm(t *testing.T) {
 	const channels, l = 3, 2
 	for _, ranks := range commtest.Sizes(t, 1, 2, 4) {
@@ -24,7 +24,7 @@ func TestSyncBatchNorm(t *testing.T) {
 			t.Run(fmt.Sprintf("%d ranks, from %d samples on", ranks, least), func(t *testing.T) {
 				commtest.OnRanks(t, ranks, &comm.Options{Log: slog.New(slog.DiscardHandler)}, func(pg *comm.ProcessGroup) error {
 					dev := pg.Device()
-					samples := func(rank int) int { return least + rank + ranks%2*2 } // samples of a rank
+					samples := func(rank int) int { return least + rank + ranks%2*2 } // the number of samples of a rank
 					first, all := 0, 0
 					for rank := range ranks {
 						if rank < pg.Rank() {
@@ -66,7 +66,7 @@ func TestSyncBatchNorm(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					for _, p := range part.Parameters() { // each rank's own: the whole's is their sum
+					for _, p := range part.Parameters() { // the gradient of the whole batch is the sum of the ranks' gradients
 						if err := pg.AllReduce(p.Grad().Tensor(), comm.Sum).Wait(context.Background()); err != nil {
 							return err
 						}

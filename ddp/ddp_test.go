@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// samples are the values of a batch that several ranks share: rank r of n
-// holds its r-th part.
+// samples returns this rank's part of a batch that the ranks share: the rank-th of ranks equal
+// parts.
 func samples(dev device.Device, seed uint64, rows, cols, rank, ranks int) *autograd.Variable {
 	buf, err := dev.Alloc(rows / ranks * cols * 8)
 	if err != nil {
@@ -58,7 +58,7 @@ func mlp(width int, dt device.DType) nn.Module {
 	return nn.Sequential(linear(), nn.ReLU(), linear(), nn.ReLU(), linear())
 }
 
-// parameterBytes are a copy of all parameters' memory.
+// parameterBytes returns a copy of the memory of all parameters.
 func parameterBytes(ps []*nn.Parameter) (out []byte) {
 	for _, p := range ps {
 		out = append(out, bytesOf(p.Var())...)
@@ -66,7 +66,7 @@ func parameterBytes(ps []*nn.Parameter) (out []byte) {
 	return out
 }
 
-// bytesOf are a copy of v's memory.
+// bytesOf returns a copy of v's memory.
 func bytesOf(v *autograd.Variable) []byte {
 	dev, out := v.Device(), make([]byte, v.Tensor().Bytes())
 	if err := dev.CopyOut(context.Background(), dev.Compute(), out, v.Tensor().Buf); err != nil {
@@ -75,7 +75,7 @@ func bytesOf(v *autograd.Variable) []byte {
 	return out
 }
 
-// values are those of all parameters, one after the other.
+// values returns the values of all parameters, one after the other.
 func values(ps []*nn.Parameter) (out []float64, err error) {
 	for _, p := range ps {
 		x, err := p.Var().Read(context.Background())
@@ -87,17 +87,16 @@ func values(ps []*nn.Parameter) (out []float64, err error) {
 	return out, nil
 }
 
-// Several ranks that share a batch train as one process does on all of it:
-// the losses agree to the rounding of float64, the ranks' parameters to the
-// bit.
+// Several ranks that share a batch train as one process with the whole batch: the losses are equal
+// up to float64 rounding, and the ranks' parameters are bit-identical.
 func TestTrainsAsOneProcess(t *testing.T) {
 	const width, rows, steps = 16, 24, 20
 	train := func(t *testing.T, isLagging bool, ranks int, opts *Options) (losses []float64) {
-		losses = make([]float64, steps) // every rank's the same
+		losses = make([]float64, steps) // equal on all ranks
 		onRanks(t, isLagging, ranks, func(pg *comm.ProcessGroup) error {
 			dev := pg.Device()
 			net := mlp(width, device.Float64)
-			// Other seeds elsewhere: New makes the ranks alike.
+			// Ranks start with different values. New sets them to those of rank 0.
 			if err := nn.Place(net, dev, uint64(pg.Rank())); err != nil {
 				return err
 			}
@@ -155,8 +154,8 @@ func TestTrainsAsOneProcess(t *testing.T) {
 	}
 }
 
-// Without synchronisation gradients accumulate locally; the next pass reduces
-// the sum, which is that of the whole batch.
+// Within NoSync gradients accumulate locally. The next pass reduces the sum, which is the gradient
+// of the whole batch.
 func TestNoSyncAccumulates(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
@@ -168,7 +167,7 @@ func TestNoSyncAccumulates(t *testing.T) {
 		r := float32(pg.Rank())
 		err = model.NoSync(func() error {
 			err := model.NoSync(func() error { return pass((1 + r) / 2) })
-			return errors.Join(err, pass((1+r)/2)) // still without
+			return errors.Join(err, pass((1+r)/2)) // still within NoSync
 		})
 		if err != nil {
 			return err
@@ -176,7 +175,7 @@ func TestNoSyncAccumulates(t *testing.T) {
 		if got := w.Grad().Item(); got != float64(1+r) {
 			return fmt.Errorf("accumulated %v, want this rank's own %v", got, 1+r)
 		}
-		// The module itself: no communication, and it accumulates as well.
+		// The unwrapped module does not communicate, and accumulates too.
 		if err := model.Unwrap().(nn.Module).Forward(autograd.Scalar(pg.Device(), 2)).Backward(); err != nil {
 			return err
 		}
@@ -184,7 +183,7 @@ func TestNoSyncAccumulates(t *testing.T) {
 			return err
 		}
 		n := float64(pg.Size())
-		want := 11*(1+n)/2 + 2 // the mean of 11·(1+r) + 2
+		want := 11*(1+n)/2 + 2 // the mean of 11·(1+r) + 2 over the ranks
 		if got := w.Grad().Item(); got != want {
 			return fmt.Errorf("reduced to %v, want %v", got, want)
 		}
@@ -196,7 +195,7 @@ func TestNoSyncAccumulates(t *testing.T) {
 		if got := w.Grad().Item(); got != want {
 			return fmt.Errorf("went on to %v, want %v", got, want)
 		}
-		// A pass past the model after one that was reduced adds this rank's own.
+		// After a reducing pass, a pass through the unwrapped module adds this rank's gradient.
 		if err := model.Unwrap().(nn.Module).Forward(autograd.Scalar(pg.Device(), r)).Backward(); err != nil {
 			return err
 		}
@@ -225,7 +224,7 @@ func (m times) Forward(x *autograd.Variable) *autograd.Variable {
 }
 func (m times) Parameters() []*nn.Parameter { return []*nn.Parameter{m.w} }
 
-// two is a model of two parameters, the second of which it can leave out.
+// two is a model with two parameters. It leaves out the second on request.
 type two struct {
 	a, b *nn.Parameter
 	skip *bool
@@ -240,8 +239,8 @@ func (m two) Forward(x *autograd.Variable) *autograd.Variable {
 }
 func (m two) Parameters() []*nn.Parameter { return []*nn.Parameter{m.a, m.b} }
 
-// onRanks runs f on ranks whose devices run work inline, or on such whose hosts
-// see them lag behind, as GPUs do.
+// onRanks runs f on several ranks. With isLagging, their devices run work later than the host
+// enqueues it, as GPUs do; otherwise at once.
 func onRanks(t *testing.T, isLagging bool, ranks int, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
 	if !isLagging {
@@ -255,7 +254,7 @@ func onRanks(t *testing.T, isLagging bool, ranks int, f func(pg *comm.ProcessGro
 	commtest.OnDevices(t, devices, nil, f)
 }
 
-// onBoth runs f on both, or in a job on what its device is.
+// onBoth runs f with both kinds of devices, or in a job only with the job's devices.
 func onBoth(t *testing.T, ranks int, f func(pg *comm.ProcessGroup, isLagging bool) error) {
 	if commtest.InJob() {
 		commtest.OnRanks(t, ranks, nil, func(pg *comm.ProcessGroup) error { return f(pg, pg.Backend() != "host") })
@@ -268,9 +267,9 @@ func onBoth(t *testing.T, ranks int, f func(pg *comm.ProcessGroup, isLagging boo
 	}
 }
 
-// told are the errors that a rank hears of a failure on rank bad, in Backward and in
-// Step. Elsewhere a lagging device tells it to Step alone; a GPU may be done before
-// Backward asks.
+// expectedErrors returns those of the errors of Backward and Step that must report the failure of
+// rank bad. On the other ranks a lagging device reports it only in Step, but a GPU may be done
+// before Backward returns.
 func expectedErrors(pg *comm.ProcessGroup, isLagging bool, bad int, backward, step error) ([]error, error) {
 	switch later := isLagging && pg.Rank() != bad; {
 	case later && backward == nil:
@@ -281,23 +280,22 @@ func expectedErrors(pg *comm.ProcessGroup, isLagging bool, bad int, backward, st
 	return []error{backward, step}, nil
 }
 
-// onAll runs f, which takes any number of ranks, on both and on several of them.
+// onAll runs f, which works with any number of ranks, on 2 and 4 ranks with both kinds of devices.
 func onAll(t *testing.T, f func(pg *comm.ProcessGroup, isLagging bool) error) {
 	for _, ranks := range commtest.Sizes(t, 2, 4) {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) { onBoth(t, ranks, f) })
 	}
 }
 
-// onEach runs f, which takes any number of ranks, on several of them.
+// onEach runs f, which works with any number of ranks, on 2 and 4 ranks.
 func onEach(t *testing.T, f func(pg *comm.ProcessGroup) error) {
 	for _, ranks := range commtest.Sizes(t, 2, 4) {
 		commtest.OnRanks(t, ranks, &comm.Options{Log: slog.New(slog.DiscardHandler)}, f)
 	}
 }
 
-// A rank whose model lacks a gradient in one step: every rank gets the typed
-// error in that step, from Step where the host cannot know before, none applies
-// it, and the next one trains on.
+// If one rank lacks a gradient in a step, every rank gets the typed error in that step: from Step
+// if the host cannot know it before. No rank applies the step, and the next step works again.
 func TestMissingGradient(t *testing.T) {
 	const bad = 1
 	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, isLagging bool, opts *Options) error {
@@ -308,7 +306,7 @@ func TestMissingGradient(t *testing.T) {
 			return err
 		}
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
-		// At step s, parameter values are 1-k and 2-k after k good steps.
+		// In step s the parameters are 1-k and 2-k after k successful steps.
 		good := 0
 		for step := range 5 {
 			failing := step == 1 || step == 2
@@ -347,8 +345,8 @@ func TestMissingGradient(t *testing.T) {
 	})
 }
 
-// A pass that fails on one rank, before the model's gradients or behind them,
-// is told to all, and none applies the step.
+// If the pass of one rank fails, before or after the model's gradients are computed, every rank
+// gets an error and no rank applies the step.
 func TestAFailedPassFailsOnAllRanks(t *testing.T) {
 	for _, behind := range []bool{false, true} {
 		t.Run(fmt.Sprint("behind the model's gradients: ", behind), func(t *testing.T) {
@@ -392,7 +390,7 @@ func TestAFailedPassFailsOnAllRanks(t *testing.T) {
 
 var errInjected = errors.New("injected")
 
-// failing is the identity; its gradient cannot be computed where it fails.
+// failing is an identity whose backward fails if fails is true.
 type failing struct{ fails bool }
 
 func (*failing) Name() string                         { return "failing" }
@@ -405,7 +403,7 @@ func (f *failing) Backward(c *autograd.Call, i int, dst device.Tensor, acc devic
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
 }
 
-// tied uses one parameter in two places, under two names, beside a frozen one.
+// tied uses one parameter in two places, under two names, and has a frozen parameter.
 type tied struct{ w, again, frozen *nn.Parameter }
 
 func (m tied) Forward(x *autograd.Variable) *autograd.Variable {
@@ -417,8 +415,8 @@ func (m tied) Buffers() []*nn.Buffer {
 	return []*nn.Buffer{nn.NewBuffer("mean", m.frozen.Var())}
 }
 
-// A parameter that is used twice is reduced once, with the sum; buffers are
-// rank 0's to begin with.
+// The gradient of a parameter that is used twice is reduced once, with the sum of both. New sets
+// buffers to those of rank 0.
 func TestSharedParametersAndBuffers(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		v := autograd.Scalar(pg.Device(), 3)
@@ -437,14 +435,14 @@ func TestSharedParametersAndBuffers(t *testing.T) {
 		if err := model.Forward(autograd.Scalar(pg.Device(), float32(pg.Rank()))).Backward(); err != nil {
 			return err
 		}
-		if got, want := v.Grad().Item(), 3*float64(pg.Size()-1); got != want { // 2·w·x, averaged over x from 0
+		if got, want := v.Grad().Item(), 3*float64(pg.Size()-1); got != want { // 2·w·x, averaged over the ranks; x is the rank
 			return fmt.Errorf("the gradient is %v, want %v", got, want)
 		}
 		return nil
 	})
 }
 
-// buffered has a buffer whose shape may differ.
+// buffered has a buffer of a given shape.
 type buffered struct {
 	times
 	b *nn.Buffer
@@ -479,7 +477,7 @@ func TestOptionsThatDiffer(t *testing.T) {
 	})
 }
 
-// Models that differ are refused on every rank, by name.
+// If models differ between ranks, New returns an error on every rank that names the difference.
 func TestModelsThatDiffer(t *testing.T) {
 	linear := func(in, out int) nn.Module { return nn.Sequential(nn.Linear(4, 4), nn.Linear(in, out)) }
 	for _, c := range []struct {
@@ -505,15 +503,14 @@ func TestModelsThatDiffer(t *testing.T) {
 						return fmt.Errorf("%q lacks %q", err, want)
 					}
 				}
-				// The group is whole: no collective failed.
+				// The group is usable: no collective has failed.
 				return pg.Barrier().Wait(t.Context())
 			})
 		})
 	}
 }
 
-// Gradients are where the buckets are, in reverse order of registration, and
-// stay there.
+// Gradients are views of the buckets, in reverse order of registration, and stay there.
 func TestGradientsLiveInTheBuckets(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		model, err := New(mlp(300, device.Float32), pg, &Options{BucketCapMB: 0.5})
@@ -554,7 +551,7 @@ func TestGradientsLiveInTheBuckets(t *testing.T) {
 	})
 }
 
-// A peer that leaves in mid-training is an error from Backward, not a hang.
+// If a peer leaves during training, Backward returns an error and does not hang.
 func TestAPeerThatLeaves(t *testing.T) {
 	onEach(t, func(pg *comm.ProcessGroup) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))

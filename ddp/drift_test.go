@@ -23,7 +23,7 @@ func TestCompare(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		hashes []int64 // a line for each rank
+		hashes []int64 // one row for each rank
 		want   *ReplicaDriftError
 		says   string
 	}{
@@ -77,7 +77,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Of many ranks the message names a few.
+// With many ranks the message names only a few of them.
 func TestDriftOfManyRanks(t *testing.T) {
 	var same, all []int64
 	for rank := range int64(64) {
@@ -92,7 +92,7 @@ func TestDriftOfManyRanks(t *testing.T) {
 	}
 }
 
-// flip flips a bit of v's i-th byte.
+// flip inverts a bit in byte i of v.
 func flip(v *autograd.Variable, i int) {
 	b := bytesOf(v)
 	b[i] ^= 1
@@ -101,9 +101,9 @@ func flip(v *autograd.Variable, i int) {
 	}
 }
 
-// A bit of one rank's parameter changes: every rank says in the next pass that
-// is checked which rank and which parameter, applies nothing of it, and goes on
-// when it is mended.
+// If a bit of one rank's parameter changes, every rank's next checked pass returns an error that
+// names the rank and the parameter. The step is not applied, and training goes on once the
+// parameter is repaired.
 func TestReplicaDrift(t *testing.T) {
 	const every, odd = 2, 1
 	for _, ranks := range []int{2, 3} {
@@ -122,7 +122,7 @@ func TestReplicaDrift(t *testing.T) {
 				}
 				for pass := 1; pass <= 6; pass++ {
 					switch {
-					case pass == 3 && pg.Rank() == odd: // which is not checked
+					case pass == 3 && pg.Rank() == odd: // a pass without a check
 						for _, i := range []int{2, 4} {
 							flip(model.Parameters()[i].Var(), 5)
 						}
@@ -131,7 +131,7 @@ func TestReplicaDrift(t *testing.T) {
 							return err
 						}
 					}
-					if err := model.NoSync(backward); err != nil { // does not count
+					if err := model.NoSync(backward); err != nil { // passes within NoSync do not count
 						return err
 					}
 					before := string(parameterBytes(model.Parameters()))
@@ -168,7 +168,7 @@ func TestReplicaDrift(t *testing.T) {
 	}
 }
 
-// A pass that is checked may fail for other reasons too; all of them are told.
+// A checked pass may also fail for other reasons: the error contains all of them.
 func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
 	onBoth(t, 3, func(pg *comm.ProcessGroup, isLagging bool) error {
 		skip := pg.Rank() == 0
@@ -190,7 +190,7 @@ func TestReplicaDriftBesideAMissingGradient(t *testing.T) {
 	})
 }
 
-// A check hashes the parameters where they are then, not where they were in New.
+// A check hashes the current memory of the parameters, not the memory that they had in New.
 func TestReplicaDriftOfMovedParameters(t *testing.T) {
 	onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))

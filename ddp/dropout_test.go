@@ -12,13 +12,13 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// With one global batch, any number of ranks drops the same: the losses of a training
-// are those of one rank, up to rounding.
+// With the same global batch any number of ranks drops the same elements: the losses are those of
+// one rank, up to rounding.
 func TestDropoutOfAnyNumberOfRanks(t *testing.T) {
 	const rows, width, steps = 8, 6, 4
 	var want [steps]float64
 	for _, ranks := range []int{1, 2, 4} {
-		var losses [steps]float64 // every rank's the same
+		var losses [steps]float64 // equal on all ranks
 		onRanks(t, false, ranks, func(pg *comm.ProcessGroup) error {
 			linear := func() nn.Module { return nn.Linear(width, width, nn.LinearOptions{DType: device.Float64}) }
 			m, err := New(nn.Sequential(linear(), nn.Dropout(0.5), nn.Tanh(), linear(), nn.Dropout(0.25)), pg, nil)

@@ -18,7 +18,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// flawed is the identity, whose backward is f's to end.
+// flawed is an identity. Its backward returns f's error.
 type flawed struct{ f func() error }
 
 func (flawed) Name() string                         { return "flawed" }
@@ -31,7 +31,7 @@ func (f flawed) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
 }
 
-// chain is w1·flawed(w0·x): where that fails, w1 has a gradient and w0 has none.
+// chain is w1·flawed(w0·x). If flawed fails, w1 has a gradient and w0 has none.
 type chain struct {
 	w [2]*nn.Parameter
 	f *func() error
@@ -50,7 +50,7 @@ func (c chain) Forward(x *autograd.Variable) *autograd.Variable {
 
 func (c chain) Parameters() []*nn.Parameter { return c.w[:] }
 
-// pass is a backward pass, which f may end.
+// pass runs a backward pass in which f is called between the two gradients.
 func (c chain) pass(model *Model, f func() error) error {
 	*c.f = f
 	return model.Forward(autograd.FromSlice(model.pg.Device(), []float64{1})).Backward()
@@ -58,9 +58,9 @@ func (c chain) pass(model *Model, f func() error) error {
 
 var errNoMemory = errors.New("no memory")
 
-// A pass that fails on one rank is skipped on all, and forgotten: the program need not
-// zero the gradients. One that fails while it accumulates spoils what accumulated, and has
-// the pass that would reduce it skipped on all.
+// If a pass fails on one rank, all ranks skip the step and discard its gradients: the program does
+// not have to zero them. If it fails while it accumulates, the accumulated gradients are invalid,
+// and all ranks skip the pass that would reduce them.
 func TestAPassThatFails(t *testing.T) {
 	for _, accumulates := range []bool{false, true} {
 		onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
@@ -110,7 +110,7 @@ func TestAPassThatFails(t *testing.T) {
 	}
 }
 
-// What accumulated in a pass that failed and was zeroed by the program is nobody's concern.
+// If the program zeroes the gradients that accumulated in a failed pass, the next pass succeeds.
 func TestAPassThatFailsAndIsZeroed(t *testing.T) {
 	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		c := newChain(pg.Device())
@@ -139,8 +139,8 @@ func isAbortedBy(err error, pg *comm.ProcessGroup, by int) bool {
 	return errors.Is(err, comm.ErrAborted) && byAnother == (pg.Rank() != by) && (!byAnother || aborted.By == by)
 }
 
-// A panic in a backward pass breaks the group: nobody waits for the rank, whose program
-// may end of it or go on.
+// A panic in a backward pass aborts the group, so the other ranks get an error at once. The program
+// of the panicking rank may end or go on.
 func TestAPassThatPanics(t *testing.T) {
 	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		start := time.Now()
@@ -156,8 +156,8 @@ func TestAPassThatPanics(t *testing.T) {
 				c.pass(model, func() error { panic("oops") })
 			}()
 		}
-		for err == nil { // who is slow hears of it in New
-			if err = c.pass(model, func() error { return nil }); err == nil { // known later, on a device that lags
+		for err == nil { // a slow rank gets the error from New
+			if err = c.pass(model, func() error { return nil }); err == nil { // a lagging device reports the error later, in GradErr
 				err = c.w[0].Var().GradErr()
 			}
 		}
@@ -171,8 +171,8 @@ func TestAPassThatPanics(t *testing.T) {
 	})
 }
 
-// What is not finite and accumulated is found by the pass that reduces it, also where that
-// does not use the parameter.
+// The pass that reduces accumulated gradients finds those that are not finite, even if it does not
+// use the parameter.
 func TestNonFiniteAndUnused(t *testing.T) {
 	onBuckets(t, Options{FindUnusedParameters: true, CheckNonFinite: true}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		m := newSwitches(pg.Device(), 3)

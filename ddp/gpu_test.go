@@ -30,8 +30,8 @@ func init() {
 	workers["steady"], workers["delayed"], workers["missing"] = steadyOnGPU, delayedOnGPU, missingOnGPU
 }
 
-// onGPUs runs a program on n ranks, processes with a GPU each, or on as many as
-// there are GPUs where that will do.
+// onGPUs runs a program on n processes with a GPU each. If there are fewer GPUs, but at least
+// least, it uses as many processes as GPUs.
 func onGPUs(t *testing.T, least, n int, program string) {
 	t.Helper()
 	gpus := commtest.GPUs(t, least)
@@ -48,10 +48,10 @@ func onGPUs(t *testing.T, least, n int, program string) {
 	}
 }
 
-// TestGPUOnProcesses runs what TestOnProcesses does, with a GPU for each process.
+// TestGPUOnProcesses does the same as TestOnProcesses, with a GPU for each process.
 func TestGPUOnProcesses(t *testing.T) { commtest.ProcessesOnGPUs(t, 2, 4) }
 
-// A step on a GPU allocates next to nothing either, and no device memory.
+// On a GPU too, a step in steady state allocates almost nothing on Go's heap, and no device memory.
 func TestGPUSteadyState(t *testing.T) { onGPUs(t, 1, 2, "steady") }
 
 func steadyOnGPU(ctx context.Context) error {
@@ -63,17 +63,17 @@ func steadyOnGPU(ctx context.Context) error {
 	return steady(pg, 1)
 }
 
-// Overlap by its effect, on GPUs: a delay in every reduction lengthens the step
-// by that of the last one alone.
+// On GPUs reductions overlap the backward pass: a delay in every reduction lengthens the step by
+// only one delay, that of the last reduction.
 func TestGPUReductionsOverlapTheBackwardPass(t *testing.T) { onGPUs(t, 2, 2, "delayed") }
 
-// delayed is a backend whose buckets' reductions begin a while after their data is
-// ready, one after the other, as if the network were slow.
+// delayed is a backend that starts each reduction of a bucket some time after its data is ready,
+// one after the other, like a slow network.
 type delayed struct {
 	backend.Backend
 	stream device.Stream
 	wait   func(device.Stream, time.Duration) error
-	delay  time.Duration // 0: none
+	delay  time.Duration // 0: no delay
 }
 
 func (b *delayed) Start(c *backend.Call) (backend.Task, error) {
@@ -87,8 +87,8 @@ func (b *delayed) Start(c *backend.Call) (backend.Task, error) {
 }
 
 func delayedOnGPU(ctx context.Context) error {
-	// A delay takes a multiprocessor, so that one part of a product among many has
-	// to wait for a turn more: there are many of them, and each is short.
+	// A delay occupies one multiprocessor, so one of a product's many short blocks waits a turn
+	// longer.
 	const layers, width, rows, warm, rounds = 4, 8192, 8192, 3, 9
 	os.Setenv("GODDP_ALLOW_TF32", "1")
 	var slow *delayed
@@ -124,7 +124,7 @@ func delayedOnGPU(ctx context.Context) error {
 	x := autograd.Zeros(dev, device.Float32, rows, width)
 	step := func(delay time.Duration) (time.Duration, error) {
 		slow.delay = delay
-		if err := pg.Barrier().Sync(ctx); err != nil { // behind the compute stream, on every rank
+		if err := pg.Barrier().Sync(ctx); err != nil { // after the work of the compute stream on every rank
 			return 0, err
 		}
 		start := time.Now()
@@ -144,8 +144,8 @@ func delayedOnGPU(ctx context.Context) error {
 			return err
 		}
 	}
-	// Two thirds of a step are its backward pass: a delay is half of a layer's
-	// part of that, so that all but the last can hide behind the next layer.
+	// The backward pass is two thirds of a step. A delay is half of a layer's part of it, so that
+	// each delay but the last is hidden by the next layer.
 	delay := plain / (3 * layers)
 	if err := comm.BroadcastObject(ctx, pg, &delay, 0); err != nil {
 		return err
@@ -155,7 +155,7 @@ func delayedOnGPU(ctx context.Context) error {
 	} else if took < delay || took > 2*delay {
 		return fmt.Errorf("a delay of %v by itself takes %v", delay, took)
 	}
-	// In turns, so that both have the same clocks.
+	// The measurements alternate, so that both kinds run at the same GPU clocks.
 	var without, with []time.Duration
 	for range rounds {
 		for _, d := range []time.Duration{0, delay} {
@@ -181,7 +181,7 @@ func delayedOnGPU(ctx context.Context) error {
 	return nil
 }
 
-// alone is how long a delay takes on an idle GPU.
+// alone returns the duration of a delay on an idle GPU.
 func (b *delayed) alone(ctx context.Context, delay time.Duration) (time.Duration, error) {
 	from := b.stream.Record()
 	if err := b.wait(b.stream, delay); err != nil {
@@ -192,8 +192,7 @@ func (b *delayed) alone(ctx context.Context, delay time.Duration) (time.Duration
 	return to.Time().Sub(from.Time()), err
 }
 
-// A rank that lacks a gradient is told of by Step on the others, on which
-// nothing waited in Backward.
+// On GPUs Backward does not wait for other ranks. Step reports that another rank lacks a gradient.
 func TestGPUMissingGradient(t *testing.T) { onGPUs(t, 2, 2, "missing") }
 
 func missingOnGPU(ctx context.Context) error {
@@ -211,7 +210,7 @@ func missingOnGPU(ctx context.Context) error {
 	}
 	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1, Momentum: 0.5}))
 	x := autograd.Scalar(pg.Device(), 1)
-	for step, want := range []float64{1, 0, 0, -1.5} { // the first parameter, behind each step
+	for step, want := range []float64{1, 0, 0, -1.5} { // the first parameter after each step
 		fails := step%2 == 0
 		skip = fails && pg.Rank() == bad
 		berr := model.Forward(x).Backward()

@@ -16,13 +16,14 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// launches is the order in which a job's ranks start calls, over all groups.
+// launches records the order in which each rank of a job starts calls, over all groups.
 type launches struct {
 	mu    sync.Mutex
-	order map[string][]string // by rank: calls, each with its group
+	order map[string][]string // by rank: the calls, each with its group
 }
 
-// grouped is one rank's end of a group; the name of its first call says whose.
+// grouped records the calls of one rank in one group. The name of the first call identifies the
+// rank.
 type grouped struct {
 	backend.Backend
 	all         *launches
@@ -40,7 +41,7 @@ func (g *grouped) Start(c *backend.Call) (backend.Task, error) {
 	return g.Backend.Start(c)
 }
 
-// summed is the sum over the ranks of a group; the gradient passes as it is.
+// summed returns the sum over the ranks of a group. Its backward passes the gradient on unchanged.
 type summed struct{ pg *comm.ProcessGroup }
 
 func (summed) Name() string                         { return "summed" }
@@ -58,7 +59,7 @@ func (summed) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.Ac
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
 }
 
-// spread is the identity, whose gradient is the sum over the ranks of a group.
+// spread is an identity whose backward sums the gradient over the ranks of a group.
 type spread struct{ summed }
 
 func (f spread) Forward(c *autograd.Call) error { return c.Kernels.Copy(c.Stream, c.Out, c.In[0]) }
@@ -76,8 +77,8 @@ func (f spread) Backward(c *autograd.Call, i int, dst device.Tensor, acc device.
 	return f.summed.Backward(c, i, dst, acc, total)
 }
 
-// halved is w·v·u·x, of which each rank of a row holds a part of w and v, and all
-// hold u: a sum over the row in the forward pass, and one in the backward pass.
+// halved is w·v·u·x. Each rank of a row holds a part of w and v; all ranks hold u. It sums over
+// the row in the forward pass and in the backward pass.
 type halved struct {
 	u, v, w *nn.Parameter
 	row     *comm.ProcessGroup
@@ -89,10 +90,10 @@ func (m halved) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.Apply(summed{m.row}, autograd.Mul(m.w.Var(), autograd.Mul(m.v.Var(), h)))
 }
 
-// Two kinds of groups, rows and columns of a grid of ranks, are used in one step:
-// the model is divided over a row, the batch over a column. Autograd goes through
-// the same operations on every rank, so that all ranks start all calls of both
-// groups in one order, which is what GPUs need of groups that share them.
+// One step uses two kinds of groups, the rows and columns of a grid of ranks: the model is divided
+// over a row, the batch over a column. Autograd runs the same operations in the same order on every
+// rank, so all ranks start all calls of both groups in one order. GPUs require this of groups that
+// share them.
 func TestGroupsShareOneLaunchOrder(t *testing.T) {
 	const rows, cols = 2, 2
 	all := &launches{order: map[string][]string{}}
@@ -107,7 +108,7 @@ func TestGroupsShareOneLaunchOrder(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		names := []string{"row", "column"} // in one order here too: each waits for its peers
+		names := []string{"row", "column"} // all ranks make the groups in this order, because Split waits for the peers
 		for k, g := range []*comm.ProcessGroup{row, column} {
 			call := comm.CallOptions{Name: fmt.Sprintf("rank %d/%s", pg.Rank(), names[k])}
 			if err := g.With(call).Barrier().Wait(t.Context()); err != nil {
@@ -127,9 +128,9 @@ func TestGroupsShareOneLaunchOrder(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		x := []float32{1, 3} // of the batch's halves; their mean is 2
+		x := []float32{1, 3} // the inputs of the two halves of the batch; their mean is 2
 		for range 3 {
-			// Behind the first one comes the order of gradients, once.
+			// After the first pass rank 0 sends its order of gradients, once.
 			y := model.Forward(autograd.Scalar(pg.Device(), x[i]))
 			if err := y.Backward(); err != nil {
 				return err

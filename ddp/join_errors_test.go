@@ -15,8 +15,8 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// With StopEarly all ranks stop in the step that the first has no input for, with
-// an error that says who, and with the same parameters.
+// With StopEarly all ranks stop in the step for which the first rank has no input. The error names
+// that rank, and the parameters are equal.
 func TestUnevenInputsStopEarly(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
@@ -25,7 +25,7 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 			return err
 		}
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1}))
-		few := pg.Size() / 2 // ranks, the last ones, which have 3 inputs and not 5
+		few := pg.Size() / 2 // the number of ranks with 3 inputs, the last ones; the others have 5
 		steps := 0
 		train := func(inputs int) error {
 			return model.Join(&JoinOptions{StopEarly: true}, func() error {
@@ -36,7 +36,7 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 					}
 					opt.ZeroGrad()
 					steps++
-					sum := autograd.FromSlice(pg.Device(), []float64{1}) // nobody waits for it in vain
+					sum := autograd.FromSlice(pg.Device(), []float64{1}) // no rank waits for this sum in vain
 					if err := pg.AllReduce(sum.Tensor(), comm.Sum).Wait(context.Background()); err != nil {
 						return err
 					}
@@ -57,7 +57,7 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 		if w := m.w[1].Item(); steps != 3 || w != 1-3*2 {
 			return fmt.Errorf("w is %v after %d steps, want -5 after 3", w, steps)
 		}
-		// As many on all ranks are no error, and the model is as good as before.
+		// With the same number of inputs there is no error, and the model remains usable.
 		if err := train(2); err != nil || m.w[1].Item() != 1-5*2 {
 			return fmt.Errorf("w is %v; %v", m.w[1].Item(), err)
 		}
@@ -65,7 +65,7 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 	})
 }
 
-// A loop that takes the error for a step to be skipped is not left waiting.
+// A loop that ignores the error and goes on does not hang: it gets the error again.
 func TestAfterTheEndOfUnevenInputs(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSummedSwitches(pg.Device(), 2)
@@ -94,8 +94,8 @@ func TestAfterTheEndOfUnevenInputs(t *testing.T) {
 	})
 }
 
-// An error of one rank's loop is its own, and ends those of the others: with an error
-// that says whose it is and what, whether they have inputs or not.
+// If the loop of one rank returns an error, Join returns it there. The loops of the other ranks end
+// with an error that names the rank and the cause, whether they have inputs or not.
 func TestUnevenInputsError(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSummedSwitches(pg.Device(), 2)
@@ -107,7 +107,7 @@ func TestUnevenInputsError(t *testing.T) {
 		bad := pg.Size() - 1
 		err = model.Join(nil, func() error {
 			if pg.Rank() == 0 && pg.Size() > 2 {
-				return nil // has no inputs
+				return nil // this rank has no inputs
 			}
 			for i := range 10 {
 				if i == 3 && pg.Rank() == bad {
@@ -131,7 +131,7 @@ func TestUnevenInputsError(t *testing.T) {
 				return fmt.Errorf("got %v, want a LeftError of rank %d", err, bad)
 			}
 		}
-		// The group is usable, and so is the model once it is equal again.
+		// The group is usable, and the model too once its state is equal on all ranks.
 		if err := broadcast(pg, "repair", append(variables(m.w), m.sum.Var()), bad).Wait(context.Background()); err != nil {
 			return err
 		}
@@ -139,8 +139,8 @@ func TestUnevenInputsError(t *testing.T) {
 	})
 }
 
-// A step that fails is skipped by those that have inputs, and nobody else minds; an
-// error that a loop did not ask for is its own in the end.
+// If a step fails, the ranks with inputs skip it, and the others go on too. Join returns an error
+// that the loop has not asked for.
 func TestUnevenInputsMissingGradient(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
@@ -186,7 +186,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 			if pg.Rank() == last {
 				use = use[:1]
 			}
-			err := m.step(model, 1, use...) // for which nobody asks
+			err := m.step(model, 1, use...) // the loop does not ask for the error of this step
 			if _, early := expectedErrors(pg, isLagging, last, err, nil); early != nil || err == nil && (!isLagging || pg.Rank() == last) {
 				return fmt.Errorf("known too early: %v, or not at once: %v", early, err)
 			}
@@ -204,8 +204,7 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 	})
 }
 
-// Replicas that drift apart are found among the ranks that have inputs: those
-// without are behind.
+// CheckReplicas compares only the ranks with inputs: the parameters of the others are outdated.
 func TestDriftAmongUnevenInputs(t *testing.T) {
 	onBoth(t, 4, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
@@ -247,7 +246,7 @@ func TestDriftAmongUnevenInputs(t *testing.T) {
 	})
 }
 
-// Ranks that join otherwise, or twice, are told so.
+// If options of Join differ between ranks, or Join is called within Join, every rank gets an error.
 func TestJoinOptionsThatDiffer(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		model, err := New(newSwitches(pg.Device(), 1), pg, nil)

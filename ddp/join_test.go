@@ -20,7 +20,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// ledger is switches with a buffer to which each Forward adds x.
+// summedSwitches is switches with a buffer to which each Forward adds x.
 type summedSwitches struct {
 	switches
 	sum *nn.Buffer
@@ -40,7 +40,7 @@ func (m summedSwitches) Forward(x *autograd.Variable) *autograd.Variable {
 
 func (m summedSwitches) Buffers() []*nn.Buffer { return []*nn.Buffer{m.sum} }
 
-// inputs are how many inputs each rank has, by how its neighbours do.
+// inputs are distributions of inputs: of returns the number of inputs of a rank.
 var inputs = []struct {
 	name string
 	of   func(rank, ranks int) int
@@ -51,13 +51,13 @@ var inputs = []struct {
 	{"all have as many", func(int, int) int { return 4 }},
 }
 
-// unevenly are ways to train with them.
+// unevenly are combinations of options for training with uneven inputs.
 var unevenly = []struct {
 	name     string
 	opts     Options
 	join     JoinOptions
 	momentum float64
-	every    int // passes to a step, all but the last of which only accumulate
+	every    int // the number of passes per step; all but the last only accumulate
 	use      func(rank int) []int
 }{
 	{"plain", Options{}, JoinOptions{}, 0, 1, func(int) []int { return []int{0, 1, 2, 3} }},
@@ -70,21 +70,21 @@ var unevenly = []struct {
 	{"a hook", Options{BucketCapMB: 1e-6, Hook: passing{}}, JoinOptions{DivideByActive: true}, 0.5, 2, func(int) []int { return []int{0, 1, 2, 3} }},
 }
 
-// passing is a hook that does what is done without one.
+// passing is a hook that does the same as no hook.
 type passing struct{}
 
 func (passing) Reduce(b reducer.GradBucket) reducer.Reduction {
 	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
-// Ranks with different numbers of inputs train on what there is, each as if all
-// ranks knew all inputs, and end up with the same: parameters, buffers, and what the
-// optimizer keeps. Then they train on together.
+// Ranks with different numbers of inputs make the steps of a process that sees all inputs. In the
+// end they have the same parameters, buffers and optimizer state, and can go on training with equal
+// numbers.
 func TestUnevenInputs(t *testing.T) {
 	for _, how := range unevenly {
 		for _, in := range inputs {
 			t.Run(how.name+", "+in.name, func(t *testing.T) {
-				onBoth(t, commtest.Sizes(t, 4)[0], func(pg *comm.ProcessGroup, isLagging bool) error { // two are as the last two of four
+				onBoth(t, commtest.Sizes(t, 4)[0], func(pg *comm.ProcessGroup, isLagging bool) error { // two ranks are treated as the last two of four
 					const params, rate = 5, 0.125
 					m := newSummedSwitches(pg.Device(), params)
 					model, err := New(m, pg, &how.opts)
@@ -97,7 +97,7 @@ func TestUnevenInputs(t *testing.T) {
 						join.Optimizer = opt
 					}
 					want := expected{w: slices.Repeat([]float64{1}, params), v: make([]float64, params)}
-					// The last parameter is never used, unless it has to be.
+					// The last parameter is used only if the options require it.
 					use := func(rank int) []int {
 						if how.opts.unused() == reducer.UnusedMissing {
 							return append(how.use(rank), 4)
@@ -141,7 +141,7 @@ func TestUnevenInputs(t *testing.T) {
 								return sum, use(rank)
 							}, join.DivideByActive, rate, how.momentum)
 						}
-						// What is left over is seen by forward passes all the same.
+						// Inputs that are left over still run through a forward pass.
 						for i := most * how.every; i < counts(want.last, pg.Size()); i++ {
 							want.sum += input(want.last, i)
 						}
@@ -156,13 +156,14 @@ func TestUnevenInputs(t *testing.T) {
 	}
 }
 
-// A parameter whose only user has run out of inputs gets no update, neither by momentum
-// nor by decay, whether the graph is static or unused parameters are found.
+// If the only rank that uses a parameter has run out of inputs, the parameter is not updated,
+// neither by momentum nor by weight decay. This holds for static graphs and with
+// FindUnusedParameters.
 func TestUnevenInputsOfTheOnlyUser(t *testing.T) {
 	const rate, momentum, decay, theirs, steps = 0.1, 0.9, 0.1, 2, 5
 	want, v := 1., 0.
 	for range theirs {
-		v = momentum*v + 4./2 + decay*want // the gradient of w1, 2·x, of one of 2 ranks
+		v = momentum*v + 4./2 + decay*want // the gradient of w1, 2·x, of one of two ranks
 		want -= rate * v
 	}
 	for _, o := range []Options{{FindUnusedParameters: true}, {StaticGraph: true}} {
@@ -198,11 +199,11 @@ func TestUnevenInputsOfTheOnlyUser(t *testing.T) {
 	}
 }
 
-// A step within Join takes no more calls than one without.
+// A step within Join makes as many calls as a step without.
 func TestJoinCostsNoCalls(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2, 4) {
 		calls := func(passes int, join bool) int64 {
-			var n atomic.Int64 // over all ranks of this process
+			var n atomic.Int64 // the number of calls of all ranks in this process
 			opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return counting{b, &n} })
 			commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 				m := newSummedSwitches(pg.Device(), 3)
@@ -231,15 +232,15 @@ func TestJoinCostsNoCalls(t *testing.T) {
 	}
 }
 
-// expected is what training has to lead to.
+// expected computes the expected result of a training.
 type expected struct {
 	w, v []float64
 	sum  float64
-	last int // the first rank that had the last step
+	last int // the lowest rank that made the last step
 }
 
-// step is a step of all ranks: of gives a rank's inputs of the step, summed, and the
-// parameters that it uses; none where it has no inputs.
+// step computes a step of all ranks. of returns the sum of a rank's inputs in the step and the
+// parameters that it uses; nil if the rank has no inputs.
 func (e *expected) step(ranks int, of func(rank int) (sum float64, used []int), byActive bool, rate, momentum float64) {
 	grads, active, used := make([]float64, len(e.w)), 0, make([]bool, len(e.w))
 	for rank := range ranks {
@@ -283,8 +284,8 @@ func (e *expected) check(m summedSwitches) error {
 	return nil
 }
 
-// A gradient of ranks of which some have no inputs is divided by the number of all,
-// or by that of those that have.
+// A gradient is divided by the number of all ranks, or with DivideByActive by the number of ranks
+// that have inputs.
 func TestGradientDivisionUnevenInputs(t *testing.T) {
 	for _, byActive := range []bool{false, true} {
 		t.Run(fmt.Sprint("by the active ranks: ", byActive), func(t *testing.T) {
@@ -294,7 +295,7 @@ func TestGradientDivisionUnevenInputs(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				// Rank r has r+1 inputs, all 1.
+				// Rank r has r+1 inputs, all equal to 1.
 				return model.Join(&JoinOptions{DivideByActive: byActive}, func() error {
 					for i := range pg.Rank() + 1 {
 						if err := m.step(model, 1, 0, 1); err != nil {
@@ -321,8 +322,7 @@ func TestGradientDivisionUnevenInputs(t *testing.T) {
 	}
 }
 
-// Where all ranks have as many inputs, Join may be disabled: nothing is told, and the
-// average is over all.
+// With Disabled, Join does not communicate, and gradients are averaged over all ranks.
 func TestUnevenInputsJoinDisabled(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 1)
@@ -342,8 +342,8 @@ func TestUnevenInputsJoinDisabled(t *testing.T) {
 	})
 }
 
-// After uneven epochs all ranks have the same model, to the bit, and it is that of a
-// single process that saw each step's inputs of all ranks.
+// After epochs with uneven inputs all ranks have bit-identical models. They equal the model of a
+// single process that used the inputs of all ranks in each step.
 func TestJoinModelEquivalence(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		const width, rows, rate = 6, 4, 0.1

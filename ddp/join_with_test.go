@@ -16,12 +16,12 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// divided is an optimizer each of whose parameters one rank updates and gives to the
-// others: a step communicates, so that it takes part in Join.
+// divided is an optimizer in which one rank updates each parameter and broadcasts it. Its steps
+// communicate, so it takes part in Join.
 type divided struct {
 	pg    *comm.ProcessGroup
 	ps    []*nn.Parameter
-	ended []int // ranks that it was told
+	ended []int // the arguments of Joined
 }
 
 func (o *divided) Step() error {
@@ -47,8 +47,8 @@ func (o *divided) Shadow() error { return o.Step() }
 
 func (o *divided) Joined(last int) error { o.ended = append(o.ended, last); return nil }
 
-// What communicates in each step takes part, with the gradients of those that have
-// inputs.
+// An optimizer that communicates in each step takes part in Join, and uses the gradients of the
+// ranks with inputs.
 func TestJoinWithADividedOptimizer(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 5)
@@ -76,7 +76,7 @@ func TestJoinWithADividedOptimizer(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		sum := 0 // of all inputs in units of the size, but for those of step 1
+		sum := 0 // the sum of the inputs of all ranks, in units of the group's size, without step 1
 		for rank := range pg.Size() {
 			sum += 2 + 2*rank - 1
 		}
@@ -92,14 +92,14 @@ func TestJoinWithADividedOptimizer(t *testing.T) {
 	})
 }
 
-// awkward is a Joinable that cannot do what the others do.
+// awkward is a Joinable whose Shadow fails.
 type awkward struct{}
 
 func (awkward) Shadow() error { return errInjected }
 
 func (awkward) Joined(int) error { return errors.New("told of the end") }
 
-// What takes part and fails on a rank without inputs ends the training of all.
+// If a Joinable fails on a rank without inputs, the training of all ranks ends.
 func TestAJoinableThatFails(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
@@ -132,8 +132,8 @@ func TestAJoinableThatFails(t *testing.T) {
 	})
 }
 
-// Collectives over a group of ranks that have as many inputs may come between the
-// steps.
+// Within Join ranks may make collectives over a subgroup in which all ranks have the same number of
+// inputs.
 func TestJoinWithSubgroupsBetween(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		half, err := pg.Split(context.Background(), pg.Rank()*2/pg.Size(), 0)

@@ -13,8 +13,8 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// whole is w·x, of which each rank has the sum over all: it communicates in its
-// forward pass, as a layer does that takes the mean of a batch over the ranks.
+// whole is the sum of w·x over all ranks. It communicates in its forward pass, as a layer does
+// that uses the mean of a batch over the ranks.
 type whole struct {
 	times
 	pg *comm.ProcessGroup
@@ -34,8 +34,8 @@ func numbers(n int) iter.Seq[float32] {
 	}
 }
 
-// A model that communicates in Forward is trained on as many inputs as the rank with
-// the fewest has; all are told which rank that is.
+// Lockstep trains a model that communicates in Forward on as many inputs as the rank with the
+// fewest has. Every rank gets an error that names this rank.
 func TestUnevenInputsOfAModelThatCommunicates(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
@@ -73,7 +73,7 @@ func TestUnevenInputsOfAModelThatCommunicates(t *testing.T) {
 		if steps, err := train(4); steps != 4 || err != nil {
 			return fmt.Errorf("with as many on all ranks %d steps, %v", steps, err)
 		}
-		// A loop that ends early is an error of the others.
+		// If the loop of one rank ends early, the other ranks get an error.
 		for x, err := range Lockstep(pg, numbers(3)) {
 			if err != nil {
 				if pg.Rank() == 0 || !errors.As(err, &left) || len(left.Left) != 1 || left.Left[0].Rank != 0 || left.Left[0].Cause == "" {

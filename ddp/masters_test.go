@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// halve gives the survivor a model of 16-bit parameters, with masters.
+// halve gives the survivor a model with 16-bit parameters and master weights.
 func (s *survivor) halve() {
 	s.restart()
 	o := nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}
@@ -22,7 +22,7 @@ func (s *survivor) halve() {
 	s.opt = must.New(optim.NewSGD(s.net.Parameters(), &optim.SGDOptions{LR: 0.001, Momentum: 0.9, MasterWeights: true}))
 }
 
-// trainHalf makes the steps from up to to.
+// trainHalf makes the steps from to up to, but not including, to.
 func (s *survivor) trainHalf(pg *comm.ProcessGroup, from, to int) error {
 	model, err := New(s.net, pg, nil)
 	if err != nil {
@@ -42,9 +42,8 @@ func (s *survivor) trainHalf(pg *comm.ProcessGroup, from, to int) error {
 	return nil
 }
 
-// Masters are part of what Recover carries over: ranks that lost them, or that
-// are inconsistent, train on to exactly where they would have come, though the
-// parameters alone, rounded, do not tell where that is.
+// Recover restores master weights too. Ranks that lost them, or are inconsistent, reach the same
+// masters as without the failure; the rounded parameters alone would not suffice.
 func TestRecoverMasters(t *testing.T) {
 	const ranks, steps, failing = 3, 12, 5
 	halved := func() []*survivor {
@@ -67,7 +66,7 @@ func TestRecoverMasters(t *testing.T) {
 			return err
 		}
 		switch pg.Rank() {
-		case 0: // a process that begins anew
+		case 0: // a new process
 			s.halve()
 		case 1: // inconsistent
 			s.updates = 1
@@ -92,7 +91,7 @@ func TestRecoverMasters(t *testing.T) {
 	}
 }
 
-// trainAlone makes a step that the other ranks know nothing of.
+// trainAlone makes a step that the other ranks do not make.
 func (s *survivor) trainAlone() error {
 	for _, p := range s.net.Parameters() {
 		p.Var().SetGradSink(nil)

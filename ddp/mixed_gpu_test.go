@@ -12,8 +12,8 @@ import (
 
 func init() { workers["mixed"] = mixedOnGPU }
 
-// Mixed precision where products too are computed in 16 bits: of 16-bit
-// parameters, and of float32 ones that are converted.
+// On a GPU products are computed in 16 bits too: with 16-bit parameters, and with float32
+// parameters that are converted.
 func TestGPUMixedPrecision(t *testing.T) { onGPUs(t, 1, 2, "mixed") }
 
 func mixedOnGPU(ctx context.Context) error {

@@ -17,16 +17,17 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// precision is the type of parameters, and that of products; Invalid: theirs.
+// precision is the type of parameters and the type of products. Invalid means that products have
+// the parameters' type.
 type precision struct{ params, compute device.DType }
 
 func (p precision) String() string { return fmt.Sprintf("%v computed in %v", p.params, p.compute) }
 
-// mixed trains a network in float32 and in other precisions, with masters, which
-// have to come to a loss within some part of the float32 one's. So many steps tell
-// them from those without masters: bfloat16 parameters are then 2% off.
+// mixed trains a network in float32 and in the given precisions with master weights. The losses
+// must agree with that of float32 within a relative tolerance. There are enough steps to
+// distinguish this from training without masters, where the loss of bfloat16 differs by 2%.
 func mixed(pg *comm.ProcessGroup, tolerance float64, others ...precision) error {
-	const width, rows, steps, last = 32, 32, 300, 50 // steps that are committed: a batch is tried until it is one
+	const width, rows, steps, last = 32, 32, 300, 50 // committed steps: a batch is repeated until its step is committed
 	dev := pg.Device()
 	normal := func(std float64, seed uint64, shape ...int) *autograd.Variable {
 		v := autograd.Zeros(dev, device.Float32, shape...)

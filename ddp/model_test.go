@@ -11,8 +11,8 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// twoInputs is a model of two inputs and two results: w0·x and w1·(x + y), beside w2, which
-// it does not use.
+// twoInputs is a model with two inputs and two results, w0·x and w1·(x + y). It does not use its
+// parameter w2.
 type twoInputs struct {
 	nn.Container
 	switches
@@ -32,7 +32,7 @@ func (m *twoInputs) Forward(x, y *autograd.Variable) (a, b *autograd.Variable) {
 	return m.term(0, x), m.term(1, autograd.Add(x, y))
 }
 
-// A model of several inputs and results is wrapped as one of one, and applied within Run.
+// A model with several inputs and results is wrapped like any other, and called within Run.
 func TestRunOfSeveralInputsAndResults(t *testing.T) {
 	onBuckets(t, Options{FindUnusedParameters: true}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		m := newTwoInputs(pg)

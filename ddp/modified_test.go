@@ -15,8 +15,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// modified returns the [*autograd.ModifiedError] that f panics with, nil where it
-// returns.
+// modified returns the [*autograd.ModifiedError] with which f panics, or nil if f returns.
 func modified(f func() error) (found *autograd.ModifiedError, err error) {
 	defer func() {
 		thrown := recover()
@@ -28,9 +27,9 @@ func modified(f func() error) (found *autograd.ModifiedError, err error) {
 	return nil, f()
 }
 
-// A rank that steps a parameter between a forward pass and its backward gets the
-// panic, before any of its gradients is sent, and all others the group's error, which
-// names the rank, the operation, the parameter and both versions, at once.
+// If a rank steps a parameter between a forward pass and its backward pass, Backward panics before
+// any of its gradients is sent. The other ranks get the group's error at once. It names the rank,
+// the operation, the parameter and both versions.
 func TestAStepBeforeBackward(t *testing.T) {
 	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		start := time.Now()
@@ -43,12 +42,12 @@ func TestAStepBeforeBackward(t *testing.T) {
 		for step := 0; err == nil; step++ {
 			loss := model.Forward(autograd.FromSlice(pg.Device(), []float64{1}))
 			if step == 1 && pg.Rank() == 1 {
-				c.w[1].Var().BumpVersion() // as a step of an optimizer of this rank's own
+				c.w[1].Var().BumpVersion() // what an optimizer's step does
 				found, err := modified(func() error { return loss.Backward() })
 				if err != nil || found == nil || found.Op != "Mul" || !strings.Contains(found.Variable, `"w1"`) || found.Now != found.Saved+1 {
 					return fmt.Errorf("got %v, %v", found, err)
 				}
-				continue // the group's error comes next
+				continue // the next pass returns the group's error
 			}
 			if err = loss.Backward(); err == nil {
 				err = opt.Step()
@@ -70,7 +69,7 @@ func TestAStepBeforeBackward(t *testing.T) {
 	})
 }
 
-// normalized is w·x times the running mean of what came before, which it updates.
+// normalized is w·x times the running mean of its inputs, which it updates.
 type normalized struct {
 	w    *nn.Parameter
 	mean *nn.Buffer
@@ -97,11 +96,11 @@ func (m normalized) Forward(x *autograd.Variable) *autograd.Variable {
 func (m normalized) Parameters() []*nn.Parameter { return []*nn.Parameter{m.w} }
 func (m normalized) Buffers() []*nn.Buffer       { return []*nn.Buffer{m.mean} }
 
-// What sets parameters and buffers to another rank's counts as a write on all ranks;
-// training with running statistics, accumulation, shadow passes and graphs of several
-// passes is none.
+// Setting parameters or buffers to another rank's values counts as an in-place write on all ranks.
+// Training with running statistics, accumulation, shadow passes and graphs of several passes does
+// not make a graph invalid.
 func TestVersionsAcrossRanks(t *testing.T) {
-	for _, c := range []struct { // in one order, in all processes
+	for _, c := range []struct { // all processes run the cases in the same order
 		name string
 		opts Options
 	}{

@@ -15,7 +15,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// poisoned computes a·x + b·v + c·x: v is b's gradient.
+// poisoned computes a·x + b·v + c·x, so that v is the gradient of b.
 type poisoned struct {
 	a, b, c *nn.Parameter
 	v       *float32
@@ -28,9 +28,8 @@ func (m poisoned) Forward(x *autograd.Variable) *autograd.Variable {
 
 func (m poisoned) Parameters() []*nn.Parameter { return []*nn.Parameter{m.a, m.b, m.c} }
 
-// A NaN that one rank makes in the middle bucket, at once or in a pass that
-// does not reduce: every rank is told whose it is, nothing is applied, and the
-// next pass trains on.
+// If one rank has a NaN in the middle bucket, from this pass or an accumulating one, every rank
+// gets an error that names the rank. The step is not applied, and the next pass works.
 func TestNonFiniteGradient(t *testing.T) {
 	const bad = 1
 	for _, by := range []string{"option", "GODDP_NAN_CHECK", "TORCH_NCCL_NAN_CHECK"} {
@@ -66,7 +65,7 @@ func TestNonFiniteGradient(t *testing.T) {
 					serr := opt.Step()
 					opt.ZeroGrad()
 					if !inner && !outer {
-						want -= 2 // two passes of gradient 1
+						want -= 2 // two passes with gradient 1
 						if err := errors.Join(err, serr); err != nil {
 							return fmt.Errorf("step %d: %w", step, err)
 						}
@@ -94,8 +93,8 @@ func TestNonFiniteGradient(t *testing.T) {
 	}
 }
 
-// A layer whose weights have become NaN on one rank is found behind a ReLU too, where no
-// other layer shows it.
+// If the weights of a layer become NaN on one rank, the check finds it even behind a ReLU, where no
+// other layer has a NaN.
 func TestNaNLayerBehindReLU(t *testing.T) {
 	const bad = 1
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
@@ -130,7 +129,7 @@ func TestNaNLayerBehindReLU(t *testing.T) {
 	})
 }
 
-// A setting that makes no sense on one rank fails New on all of them.
+// An invalid setting on one rank makes New fail on all ranks.
 func TestNanCheckSettings(t *testing.T) {
 	t.Setenv("GODDP_NAN_CHECK", "perhaps")
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {

@@ -35,8 +35,8 @@ func (m counter) Forward(x *autograd.Variable) *autograd.Variable {
 
 func (m counter) Buffers() []*nn.Buffer { return []*nn.Buffer{m.sum} }
 
-// Each forward pass behind one that was reduced begins with rank 0's buffers,
-// whatever became of that one; behind others it does not.
+// After a pass that reduced, successful or not, the next forward pass starts with rank 0's buffers.
+// After other passes it does not.
 func TestBroadcastBuffer(t *testing.T) {
 	for _, local := range []bool{false, true} {
 		t.Run(fmt.Sprint("local: ", local), func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestBroadcastBuffer(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				want := 100. // New's, of rank 0
+				want := 100. // set by New, from rank 0
 				check := func(when string) error {
 					if got := m.sum.Var().Item(); got != want {
 						return fmt.Errorf("%s the buffer is %v, want %v", when, got, want)
@@ -70,7 +70,7 @@ func TestBroadcastBuffer(t *testing.T) {
 					}
 					m.w.Var().ZeroGrad()
 					if !local {
-						want = 100 + 2 + float64(pass) // rank 0's
+						want = 100 + 2 + float64(pass) // the value on rank 0
 					}
 					if err := check(fmt.Sprintf("after pass %d", pass)); err != nil {
 						return err
@@ -82,8 +82,8 @@ func TestBroadcastBuffer(t *testing.T) {
 	}
 }
 
-// Buffers have one place among the buckets, also where a rank starts all of these
-// late, for it lacks the gradients of the first.
+// Buffers are sent at a fixed place among the buckets, even if a rank starts all buckets late
+// because it lacks the first gradients.
 func TestBuffersBesideMissingGradients(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSummedSwitches(pg.Device(), 4)
@@ -111,8 +111,7 @@ func TestBuffersBesideMissingGradients(t *testing.T) {
 	})
 }
 
-// A program that wants something else of buffers than rank 0's values has them local,
-// and reduces them itself.
+// A program that does not want rank 0's buffers uses LocalBuffers and reduces the buffers itself.
 func TestBuffersThatTheProgramAverages(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newCounter(pg.Device(), 0)
@@ -135,7 +134,7 @@ func TestBuffersThatTheProgramAverages(t *testing.T) {
 	})
 }
 
-// New gives all ranks rank 0's parameters and buffers, however they began.
+// New sets the parameters and buffers of all ranks to those of rank 0, whatever they were.
 func TestSyncModuleStates(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		net := noted{mlp(4, device.Float64), nn.NewUnplacedBuffer("note", nn.Constant(float64(pg.Rank())), device.Float64, 3)}
@@ -157,7 +156,7 @@ func TestSyncModuleStates(t *testing.T) {
 	})
 }
 
-// pair is a model of two parameters and two buffers.
+// pair is a model with two parameters and two buffers.
 type pair struct {
 	two
 	buffers []*nn.Buffer
@@ -173,7 +172,7 @@ func newPair(pg *comm.ProcessGroup) pair {
 	}
 }
 
-// What is to be ignored is each rank's own, and checked by no one.
+// Ignored parameters and buffers may differ between ranks and are not compared.
 func TestIgnoreParams(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m, mine, mean := newPair(pg), float64(1+pg.Rank()), float64(1+pg.Size())/2
@@ -205,8 +204,7 @@ func TestIgnoreParams(t *testing.T) {
 	})
 }
 
-// Without the initial sync values stay as they are; the models are compared all
-// the same.
+// With SkipInitSync New does not change the values, but still compares the models.
 func TestSkipInitSync(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newPair(pg)

@@ -21,8 +21,8 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// slow makes every reduction take a delay longer: it begins that much after
-// its data is ready, and those behind it wait for it.
+// slow is a backend that starts every reduction a delay after its data is ready. Later reductions
+// wait for it.
 type slow struct {
 	backend.Backend
 	delay time.Duration
@@ -54,7 +54,7 @@ func (l late) Sync(ctx context.Context) error {
 	}
 }
 
-// layers is a chain of layers whose backward each takes a while.
+// layers is a chain of layers, each with a backward that takes a while.
 type layers struct {
 	w    []*nn.Parameter
 	each time.Duration
@@ -69,7 +69,7 @@ func (m layers) Forward(x *autograd.Variable) *autograd.Variable {
 
 func (m layers) Parameters() []*nn.Parameter { return m.w }
 
-// work is the identity, whose gradient takes a while.
+// work is an identity whose backward takes a while.
 type work struct{ d time.Duration }
 
 func (*work) Name() string                         { return "work" }
@@ -80,9 +80,9 @@ func (w *work) Backward(c *autograd.Call, i int, dst device.Tensor, acc device.A
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
 }
 
-// Overlap by its effect: in a model of k buckets, a delay in every reduction
-// lengthens the step by that of the last one alone, from the first step on.
-// The bubble's clock makes the times exact: only the sleeps count.
+// In a model with k buckets a delay in every reduction lengthens the step by only one delay, that
+// of the last reduction, from the first step on. synctest's clock makes the times exact: only the
+// sleeps count.
 func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 	commtest.OutsideJobs(t)
 	const buckets, each, delay, ranks = 8, 100 * time.Millisecond, 90 * time.Millisecond, 2
@@ -123,8 +123,7 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 	}
 	plain, delayed := step(t, 0), step(t, delay)
 	for i := range plain {
-		// The first layer passes no gradient on: its reduction, the last one,
-		// has nothing left to hide behind.
+		// The first layer passes no gradient on, so no computation hides the last reduction.
 		if alone := (buckets - 1) * each; plain[i] < alone {
 			t.Fatalf("step %d took %v: the layers alone take %v", i, plain[i], alone)
 		}
@@ -134,8 +133,7 @@ func TestReductionsOverlapTheBackwardPass(t *testing.T) {
 	}
 }
 
-// sought is a backend in which calls of one name do not begin before a stream is
-// made to wait for them.
+// sought is a backend in which calls with a given name start only when a stream waits for them.
 type sought struct {
 	backend.Backend
 	name string
@@ -178,8 +176,8 @@ func (c countedStream) Record() device.Event {
 	return c.Stream.Record()
 }
 
-// The updates of the last bucket wait for its reduction: a trace shows that, and
-// does not take the wait for computation. Without a trace it costs no event.
+// The updates of the last bucket wait for its reduction. A trace shows that wait, and does not
+// count it as computation. Without a trace it costs no event.
 func TestWhatUpdatesWaitForIsNotHidden(t *testing.T) {
 	const wide = 1100 // 4.8 MB of gradients for each layer: a large last bucket
 	var events [2]int
@@ -215,7 +213,7 @@ func TestWhatUpdatesWaitForIsNotHidden(t *testing.T) {
 			return err
 		}
 		spans := map[string]profile.Span{}
-		var waits []profile.Span // for the flags, which come behind the first bucket, and for each bucket
+		var waits []profile.Span // the waits for the flags, which follow the first bucket, and for each bucket
 		for _, s := range trace.Spans() {
 			if spans[s.Name] = s; s.Waits {
 				waits = append(waits, s)

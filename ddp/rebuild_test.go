@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// order is the parameters in the order of their buckets.
+// order returns the parameters in the order of their buckets.
 func order(m *Model) (out []string) {
 	for _, b := range m.Stats().Buckets {
 		out = append(out, b.Params...)
@@ -25,9 +25,8 @@ func order(m *Model) (out []string) {
 	return out
 }
 
-// A model that uses its parameters in another order than that of registration has
-// its buckets rebuilt, once, after the first pass that reduces: in rank 0's order
-// everywhere, with what has accumulated.
+// If a model uses its parameters in another order than that of registration, all ranks rebuild the
+// buckets once, in rank 0's order, after the first reducing pass. Accumulated gradients move along.
 func TestBucketsAreRebuilt(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, _ bool) error { return bucketsAreRebuilt(pg) })
 }
@@ -57,14 +56,14 @@ func bucketsAreRebuilt(pg *comm.ProcessGroup) error {
 		return nil
 	}
 	err = errors.Join(
-		pass(false, registered, x, 2*x, 3*x, 4*x), // says nothing: ranks may differ in how many they make
+		pass(false, registered, x, 2*x, 3*x, 4*x), // determines no order: ranks may make different numbers of accumulating passes
 		pass(true, registered, 2*mean, 4*mean, 6*mean, 8*mean),
 		pass(false, registered, 2*mean+x, 4*mean+2*x, 6*mean+3*x, 8*mean+4*x),
 	)
 	if err != nil {
 		return err
 	}
-	m.w[2].Var().ZeroGrad() // has nothing to move
+	m.w[2].Var().ZeroGrad() // so that there is no gradient to move
 	place := m.w[0].Var().Tensor().Buf.Addr()
 	before := m.w[0].Grad().Tensor().Buf.Addr()
 	if err := pass(true, observed, 4*mean, 8*mean, 3*mean, 16*mean); err != nil {
@@ -74,7 +73,7 @@ func bucketsAreRebuilt(pg *comm.ProcessGroup) error {
 	if now := m.w[0].Var().Tensor().Buf.Addr(); now != place || before == after {
 		return fmt.Errorf("the parameter was at %#x and is at %#x, its gradient at %#x and %#x", place, now, before, after)
 	}
-	// Once: another order changes nothing any more.
+	// The buckets are rebuilt only once: another order changes nothing.
 	use = []int{0, 1, 2, 3}
 	if err := errors.Join(pass(true, observed, 5*mean, 10*mean, 6*mean, 20*mean), pass(true, observed, 6*mean, 12*mean, 9*mean, 24*mean)); err != nil {
 		return err
@@ -88,7 +87,7 @@ func bucketsAreRebuilt(pg *comm.ProcessGroup) error {
 	return nil
 }
 
-// kept keeps messages.
+// kept is a log handler that stores messages.
 type kept struct {
 	slog.Handler
 	mu   sync.Mutex
@@ -116,8 +115,8 @@ func (h *kept) count(text string) (n int) {
 	return n
 }
 
-// Buckets are rebuilt where that changes them, and where one pass tells how the
-// next will be.
+// Buckets are rebuilt only if that changes them, and only if one pass determines the order of the
+// next.
 func TestBucketsThatStay(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -160,8 +159,8 @@ func TestBucketsThatStay(t *testing.T) {
 	}
 }
 
-// A pass that rank 0 does not complete tells no order, and the next one does; what
-// another rank lacks does not matter.
+// A pass that is incomplete on rank 0 determines no order, and the next pass does. Gradients that
+// other ranks lack do not matter.
 func TestBucketsAreRebuiltAfterAFailure(t *testing.T) {
 	for bad := range 2 {
 		onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
@@ -193,7 +192,7 @@ func TestBucketsAreRebuiltAfterAFailure(t *testing.T) {
 	}
 }
 
-// small is a backend that has no memory, once, when it is told to.
+// small is a backend that fails one allocation when full is set.
 type small struct {
 	backend.Backend
 	full *atomic.Bool
@@ -206,9 +205,9 @@ func (s small) Alloc(size int) (device.Buffer, error) {
 	return s.Backend.Alloc(size)
 }
 
-// If one rank has no memory for other buckets, all train on with those they have.
+// If one rank has no memory for new buckets, all ranks keep the old ones and train on.
 func TestBucketsThatCannotBeRebuilt(t *testing.T) {
-	var full atomic.Bool // for one of the ranks, whichever asks first
+	var full atomic.Bool // the next allocation of either rank fails
 	log := &kept{}
 	opts := commtest.WrapBackend(&comm.Options{Log: slog.New(log)}, func(b backend.Backend) backend.Backend { return small{b, &full} })
 	commtest.OnGoroutines(t, 2, opts, func(pg *comm.ProcessGroup) error {

@@ -22,8 +22,8 @@ import (
 
 func init() { workers["recover"] = recoverOnGPU }
 
-// A rank that comes too late for a reduction: on GPUs too, all go on to where
-// they would have come.
+// If one rank comes too late for a reduction, all ranks recover on GPUs too, and reach the same
+// parameters as without the failure.
 func TestGPURecover(t *testing.T) { onGPUs(t, 2, 2, "recover") }
 
 const lateStep, lateSteps, lateTimeout = 4, 8, 10 * time.Second
@@ -61,8 +61,8 @@ func recoverOnGPU(ctx context.Context) error {
 	return nil
 }
 
-// lateTraining trains a new model, in a second group if the first one breaks,
-// and returns its parameters, and why the group broke.
+// lateTraining trains a new model, in a second group if the first one breaks. It returns the
+// parameters and the error that broke the first group.
 func lateTraining(ctx context.Context, dev device.Device, before func(step int)) (params []byte, broken, err error) {
 	net := mlp(64, device.Float32)
 	opt := must.New(optim.NewSGD(net.Parameters(), &optim.SGDOptions{LR: 0.05, Momentum: 0.9}))

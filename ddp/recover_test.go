@@ -26,12 +26,11 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// survivor is what a rank keeps from one group to the next: a device, whose
-// updates can be made to fail, and on it a model with a buffer, and its
-// optimizer.
+// survivor is what a rank keeps from one group to the next: a device, whose updates can fail, a
+// model with a buffer, and its optimizer.
 type survivor struct {
 	device.Device
-	updates int // until they fail; never when negative
+	updates int // the number of updates before one fails; negative: none fails
 	net     nn.Module
 	note    *nn.Buffer
 	opt     *optim.SGD
@@ -52,7 +51,7 @@ func (b brittle) SGD(stream device.Stream, step kernels.SGDStep) error {
 	return b.Kernels.SGD(stream, step)
 }
 
-// restart gives the survivor a new model, as a process that has just begun.
+// restart gives the survivor a new model, as in a new process.
 func (s *survivor) restart() {
 	s.note = nn.NewUnplacedBuffer("note", nn.Constant(-1), device.Float64, 1)
 	s.net = noted{mlp(8, device.Float64), s.note}
@@ -82,7 +81,7 @@ func survivors(t *testing.T, ranks int, isLagging bool) []*survivor {
 	return out
 }
 
-// together runs f on the survivors' ranks in a group of its own.
+// onSurvivors makes a group of the survivors and runs f on each rank.
 func onSurvivors(t *testing.T, all []*survivor, opts comm.Options, f func(pg *comm.ProcessGroup, s *survivor) error) {
 	t.Helper()
 	t.Setenv(flight.OnFailureVar, "0")
@@ -94,7 +93,7 @@ func onSurvivors(t *testing.T, all []*survivor, opts comm.Options, f func(pg *co
 	commtest.OnDevices(t, devices, &opts, func(pg *comm.ProcessGroup) error { return f(pg, all[pg.Rank()]) })
 }
 
-// state is all that has to be equal on every rank.
+// state returns everything that must be equal on all ranks.
 func (s *survivor) state() ([]byte, error) {
 	kept, err := s.opt.State()
 	out := slices.Concat(parameterBytes(s.net.Parameters()), s.note.Var().Tensor().Buf.Host())
@@ -106,7 +105,7 @@ func (s *survivor) state() ([]byte, error) {
 
 func (s *survivor) setNote(v float64) { device.Elements[float64](s.note.Var().Tensor())[0] = v }
 
-// train makes the steps from up to to.
+// train makes the steps from from up to, but not including, to.
 func (s *survivor) train(pg *comm.ProcessGroup, from, to int, update func(step int) error) error {
 	model, err := New(s.net, pg, &Options{BucketCapMB: 0.0004})
 	if err != nil {
@@ -129,8 +128,8 @@ func (s *survivor) train(pg *comm.ProcessGroup, from, to int, update func(step i
 	return nil
 }
 
-// After a failure that leaves each rank elsewhere, they train on to exactly
-// where they would have come without it.
+// After a failure that leaves the ranks at different steps or within one, they go on training and
+// reach exactly the same state as without the failure.
 func TestRecover(t *testing.T) {
 	const ranks, steps, failing = 3, 8, 4
 	plain := survivors(t, ranks, false)
@@ -141,7 +140,7 @@ func TestRecover(t *testing.T) {
 
 	for _, c := range []struct {
 		name  string
-		at    func(rank int, s *survivor) error // in place of that rank's failing step
+		at    func(rank int, s *survivor) error // replaces the step of that rank that fails
 		after func(rank int, s *survivor)
 		from  int
 	}{
@@ -171,7 +170,7 @@ func TestRecover(t *testing.T) {
 		for _, isLagging := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, isLagging), func(t *testing.T) {
 				all := survivors(t, ranks, isLagging)
-				var ready sync.WaitGroup // all have the failing step's gradients: who fails keeps no other from them
+				var ready sync.WaitGroup // all ranks have the gradients of the failing step, so that a rank that fails does not stop others from getting them
 				ready.Add(ranks)
 				onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
 					err := s.train(pg, 0, steps, func(step int) error {
@@ -225,8 +224,8 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// With no rank whole, all are told, the group stays usable, and a checkpoint
-// helps.
+// If no rank is consistent, all ranks get a LostStateError, the group remains usable, and a
+// checkpoint can be restored.
 func TestRecoverWithoutAWholeRank(t *testing.T) {
 	all := survivors(t, 2, false)
 	saved := make([][]byte, 2)
@@ -275,7 +274,7 @@ func TestTheSourceOfARecovery(t *testing.T) {
 		{[]Progress{{3, true}, {4, true}, {4, true}}, 4, 1},
 		{[]Progress{{4, false}, {3, true}, {4, true}}, 4, 2},
 		{[]Progress{{4, false}, {4, false}}, 4, -1},
-		{[]Progress{{0, true}, {4, false}}, 4, -1}, // one that has just started is no source
+		{[]Progress{{0, true}, {4, false}}, 4, -1}, // a rank that has just started is no source
 		{[]Progress{{5, false}, {4, true}}, 5, -1},
 	} {
 		step, from, err := source(c.ranks)
@@ -289,7 +288,7 @@ func TestTheSourceOfARecovery(t *testing.T) {
 	}
 }
 
-// refusing fails the broadcast of a recovery on the ranks that receive it.
+// refusing is a backend that fails the broadcast of a recovery on the ranks that receive it.
 type refusing struct{ backend.Backend }
 
 func (r refusing) Start(c *backend.Call) (backend.Task, error) {
@@ -299,7 +298,7 @@ func (r refusing) Start(c *backend.Call) (backend.Task, error) {
 	return r.Backend.Start(c)
 }
 
-// A recovery that fails under way leaves no rank that takes a half for a whole.
+// If a recovery fails, no rank takes an incomplete state for a consistent one.
 func TestARecoveryThatFails(t *testing.T) {
 	all := survivors(t, 2, false)
 	all[1].opt.EndLoad(7)
@@ -321,7 +320,7 @@ func TestARecoveryThatFails(t *testing.T) {
 	})
 }
 
-// What cannot be equal is told on every rank, and nothing is overwritten.
+// If the models cannot be made equal, every rank gets an error, and nothing is overwritten.
 func TestRecoverOfModelsThatDiffer(t *testing.T) {
 	for want, change := range map[string]func(*survivor){
 		`parameter 0 is "0.weight" float64[4 4] on rank 1`: func(s *survivor) {
@@ -344,8 +343,8 @@ func TestRecoverOfModelsThatDiffer(t *testing.T) {
 	}
 }
 
-// A module may be wrapped again for a new group. The model before has lost the
-// gradients, and says so.
+// A module can be wrapped again for a new group. The gradients then belong to the new model, and a
+// backward pass through the old one panics.
 func TestAModuleWrappedAgain(t *testing.T) {
 	dev := []device.Device{cpu.New(nil), cpu.New(nil)}
 	params, old := make([]*nn.Parameter, 2), make([]*Model, 2)

@@ -18,8 +18,8 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// narrow is an operation whose gradient is of its input's type alone, as those of
-// devices that compute in 16 bits are: the gradient of x is g.
+// narrow is an operation whose gradient g for x has x's type, as on devices that compute in 16
+// bits.
 type narrow struct{ t *testing.T }
 
 func (narrow) Name() string                         { return "narrow" }
@@ -32,7 +32,7 @@ func (n narrow) Backward(c *autograd.Call, _ int, dst device.Tensor, acc device.
 	return c.Kernels.Axpby(c.Stream, dst, acc, g)
 }
 
-// halfModel is a parameter of 16 bits.
+// halfModel has one parameter of 16 bits.
 type halfModel struct {
 	w      *nn.Parameter
 	narrow narrow
@@ -40,15 +40,14 @@ type halfModel struct {
 
 func (m halfModel) Parameters() []*nn.Parameter { return []*nn.Parameter{m.w} }
 
-// Forward is the parameter times each of x's numbers, added up in float32.
+// Forward multiplies the parameter by each element of x and sums in float32.
 func (m halfModel) Forward(x *autograd.Variable) *autograd.Variable {
 	return autograd.Mul(autograd.Cast(autograd.Apply(m.narrow, m.w.Var()), device.Float32), x)
 }
 
-// Gradients of 16-bit parameters add up and are reduced in float32 where that is
-// asked for: numbers that 8 bits do not hold together survive, within a rank, in
-// passes that accumulate, and between ranks. The optimizer's masters are moved by
-// them.
+// With ReduceDType the gradients of 16-bit parameters are accumulated and reduced in float32. Sums
+// that 8 bits of precision cannot hold survive: within a rank, over accumulating passes, and
+// between ranks. The optimizer's masters use them.
 func TestReduceDType(t *testing.T) {
 	for _, dt := range []device.DType{device.Invalid, device.Float32} {
 		t.Run(dt.String(), func(t *testing.T) {
@@ -68,8 +67,8 @@ func TestReduceDType(t *testing.T) {
 					return err
 				}
 				opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1, MasterWeights: true}))
-				// 256 from one rank and 1 from the other, three times: BFloat16 has
-				// no 385.5, their average.
+				// One rank has 256 and the other 1, three times: BFloat16 cannot hold 385.5, their
+				// average.
 				x := autograd.Scalar(dev, float32(1+255*pg.Rank()))
 				pass := func() error { return model.Forward(x).Backward() }
 				if err := model.NoSync(func() error { return errors.Join(pass(), pass()) }); err != nil {
@@ -102,8 +101,8 @@ func TestReduceDType(t *testing.T) {
 	}
 }
 
-// A mixed network is as good with gradients in float32, which its layers write there
-// themselves, and the ranks stay alike.
+// A mixed-precision network reaches the same loss with gradients in float32, which its layers write
+// directly, and the ranks stay equal.
 func TestReduceDTypeTrains(t *testing.T) {
 	onBoth(t, 2, func(pg *comm.ProcessGroup, isLagging bool) error {
 		const width, rows, steps = 16, 8, 40

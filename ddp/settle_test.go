@@ -20,8 +20,8 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// held is a backend in which calls of one name do not begin before release is
-// closed, and so none behind them.
+// held is a backend in which calls with a given name, and those after them, start only when release
+// is closed.
 type held struct {
 	backend.Backend
 	name    string
@@ -60,8 +60,7 @@ func (e heldEvent) Sync(ctx context.Context) error {
 	}
 }
 
-// marked is a module with a buffer that each Forward sets to its input's first
-// element.
+// marked is a module with a buffer that each Forward sets to the first element of its input.
 type marked struct {
 	nn.Module
 	mark *nn.Buffer
@@ -77,15 +76,15 @@ func (m marked) Forward(x *autograd.Variable) *autograd.Variable {
 
 func (m marked) Buffers() []*nn.Buffer { return []*nn.Buffer{m.mark} }
 
-// On a GPU nothing waits for the last reduction, if that is a large one, but
-// what uses its gradients: the updates of the other buckets hide behind it, and the
-// next forward pass has rank 0's buffers.
+// On a GPU only the last bucket's updates wait for its reduction, if the bucket is large. The
+// updates of the other buckets run during the reduction, and the next forward pass has rank 0's
+// buffers.
 func TestOnlyItsUpdatesWaitForTheLastReduction(t *testing.T) {
 	const wide = 1100 // 4.8 MB of gradients for each layer
 	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(cpu.New(nil))}
 	release := make(chan struct{})
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return held{b, "bucket 1", release} })
-	releaseOnce := sync.OnceFunc(func() { close(release) }) // no rank gets here that waits for it
+	releaseOnce := sync.OnceFunc(func() { close(release) }) // not reached by a rank that waits for the held call
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error {
 		mark := nn.NewBuffer("mark", autograd.FromSlice(pg.Device(), []float32{0}))
 		net := marked{nn.Sequential(nn.Linear(wide, wide), nn.Linear(wide, wide)), mark}
@@ -100,7 +99,7 @@ func TestOnlyItsUpdatesWaitForTheLastReduction(t *testing.T) {
 			if err := autograd.Sum(model.Forward(x)).Backward(); err != nil {
 				return err
 			}
-			// Each output of the second layer is one of the sum's terms, on every rank.
+			// Each output of the second layer is one term of the sum, on every rank.
 			if g, err := ps[3].Var().Grad().Read(t.Context()); err != nil || g[0] != 1 || g[wide-1] != 1 {
 				return fmt.Errorf("the gradient of the second layer's bias is %v ... %v, %v, want the average, 1", g[0], g[wide-1], err)
 			}
@@ -112,7 +111,7 @@ func TestOnlyItsUpdatesWaitForTheLastReduction(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// The input is 1 or 3: on average it is 2.
+		// The input is 1 or 3: 2 on average.
 		w, err := ps[0].Var().Grad().Read(t.Context())
 		if err != nil {
 			return err

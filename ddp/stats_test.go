@@ -17,7 +17,7 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// lasting is a backend whose reductions seem to take so long.
+// lasting is a backend whose reductions report a given duration.
 type lasting struct {
 	backend.Backend
 	each time.Duration
@@ -43,8 +43,8 @@ func (t lastingTask) Span() (began, done time.Time) {
 	return began, done
 }
 
-// The times of passes, on the bubble's clock: all reductions but the last lie
-// within the backward pass.
+// The times of passes by synctest's clock: all reductions but the last lie within the backward
+// pass.
 func TestStats(t *testing.T) {
 	const buckets, each, comms, passes = 4, 100 * time.Millisecond, 80 * time.Millisecond, 3
 	synctest.Test(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestStats(t *testing.T) {
 					return err
 				}
 			}
-			y := autograd.Apply(&failing{fails: true}, model.Forward(x)) // which is not counted
+			y := autograd.Apply(&failing{fails: true}, model.Forward(x)) // a failed pass, which is not counted
 			if err := y.Backward(); err == nil {
 				return errors.New("no error")
 			}
@@ -76,8 +76,8 @@ func TestStats(t *testing.T) {
 			if s.Passes != passes+1 || s.Accumulated != passes || s.Skipped != 1 || s.Timed != passes || len(s.Buckets) != buckets || s.Rebuilt != nil {
 				return fmt.Errorf("counted %v", s)
 			}
-			// Each pass but the first has a pass that accumulates before it. The
-			// first layer passes no gradient on, and has the last bucket.
+			// Before each pass but the first there is a pass that accumulates. The first layer
+			// passes no gradient on, and has the last bucket.
 			backward := (buckets - 1) * each * (2*passes - 1) / passes
 			if s.Backward != backward || s.Forward != 0 || s.Comm != buckets*comms || s.Hidden != (buckets-1)*comms || s.Percent() != 75 {
 				return fmt.Errorf("measured %v, want %v of backward passes and 3/4 of %v hidden", s, backward, buckets*comms)
@@ -90,8 +90,8 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// Statistics are in the log now and then, for who asks for that much; they cost
-// no times unless these are asked for.
+// The model logs statistics at level debug, at intervals, without times unless Options.Stats is
+// set.
 func TestStatsAreLogged(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2, 4) {
 		log := &kept{}
@@ -119,8 +119,8 @@ func TestStatsAreLogged(t *testing.T) {
 	}
 }
 
-// A trace has with each backward pass which one it is and what it left unused, and
-// has the rebuilding of the buckets.
+// In a trace each backward pass has its number and its unused parameters. The trace also shows the
+// rebuilding of the buckets.
 func TestTraceOfPasses(t *testing.T) {
 	onEach(t, func(pg *comm.ProcessGroup) error {
 		m := newSwitches(pg.Device(), 3)

@@ -15,13 +15,12 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// steadyHeap is what a rank may allocate on Go's heap in a step of three layers
-// in three buckets, in bytes. Most of it is autograd's graph.
+// steadyHeap is the number of bytes that a rank may allocate on Go's heap in a step with three
+// layers in three buckets. Autograd's graph is most of it.
 const steadyHeap = 17 << 10
 
-// steady makes warm steps of a small model and fails if they allocate more than
-// that, or device memory at all. All ranks call it; ranksHere of them share
-// this process.
+// steady makes warm-up steps of a small model, and then fails if a step allocates more than
+// steadyHeap, or any device memory. All ranks call it; ranksHere of them share this process.
 func steady(pg *comm.ProcessGroup, ranksHere int) error {
 	const layers, width, rows, warm, steps = 3, 64, 8, 10, 50
 	dev := pg.Device()
@@ -48,7 +47,7 @@ func steady(pg *comm.ProcessGroup, ranksHere int) error {
 	var allocs int64
 	for i := range warm + steps {
 		if i == warm {
-			// All ranks are at this point: none is warming up any more.
+			// All ranks have finished their warm-up.
 			if err := pg.Barrier().Sync(context.Background()); err != nil {
 				return err
 			}
@@ -68,7 +67,7 @@ func steady(pg *comm.ProcessGroup, ranksHere int) error {
 	return nil
 }
 
-// A step that is like the one before allocates next to nothing.
+// A step in steady state allocates almost nothing.
 func TestSteadyState(t *testing.T) {
 	commtest.OnGoroutines(t, 2, nil, func(pg *comm.ProcessGroup) error { return steady(pg, 2) })
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// All ranks leave their loops behind the step in which one of them, or each, was asked
-// to stop. A program that goes on regardless trains on.
+// All ranks leave their loops after the step in which one rank, or each rank, was asked to stop. A
+// program that ignores the request can go on training.
 func TestAllRanksStopBehindTheSameStep(t *testing.T) {
 	for _, how := range unevenly {
 		for _, asker := range []struct {
@@ -79,8 +79,8 @@ func TestAllRanksStopBehindTheSameStep(t *testing.T) {
 	}
 }
 
-// Ranks with different numbers of inputs stop behind the same step, too, if the one that
-// is asked has none, and learn of a request that comes when nobody has any.
+// Ranks with different numbers of inputs also stop after the same step: if the rank that is asked
+// has no inputs, and if no rank has inputs any more.
 func TestStopOfUnevenInputs(t *testing.T) {
 	for _, how := range unevenly {
 		for _, in := range inputs {
@@ -109,7 +109,7 @@ func TestStopOfUnevenInputs(t *testing.T) {
 						})
 						return steps, err
 					}
-					if model.Stopping() { // heeds requests from here on
+					if model.Stopping() { // Stopping makes the next signal a request
 						return errors.New("nobody has asked")
 					}
 					if pg.Rank() == 0 {
@@ -120,7 +120,7 @@ func TestStopOfUnevenInputs(t *testing.T) {
 						return fmt.Errorf("rank %d: %d steps, want %d, stopping: %t, %v", pg.Rank(), steps, want, model.Stopping(), err)
 					}
 
-					// The request that comes when no rank has inputs any more.
+					// The request comes when no rank has inputs any more.
 					if model, err = New(m, pg, &how.opts); err != nil {
 						return err
 					}
@@ -139,7 +139,7 @@ func TestStopOfUnevenInputs(t *testing.T) {
 	}
 }
 
-// A step that all ranks skip is one behind which they stop as well.
+// Ranks also stop after a step that all ranks skip.
 func TestStopBehindAStepThatIsSkipped(t *testing.T) {
 	onBoth(t, commtest.Sizes(t, 2)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
@@ -159,7 +159,7 @@ func TestStopBehindAStepThatIsSkipped(t *testing.T) {
 		if !model.Stopping() {
 			return fmt.Errorf("rank %d does not stop", pg.Rank())
 		}
-		if err == nil { // not yet known then
+		if err == nil { // the outcome was not known then
 			err = must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 1})).Step()
 		}
 		if !errors.As(err, new(*reducer.MissingGradientError)) {
@@ -169,13 +169,13 @@ func TestStopBehindAStepThatIsSkipped(t *testing.T) {
 	})
 }
 
-// A loop that asks makes the calls of one that does not, of the same sizes, and so does
-// the step behind which all stop.
+// A loop that calls Stopping makes the same calls, of the same sizes, as one that does not. So does
+// the step after which all ranks stop.
 func TestStoppingCostsNoCalls(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2, 4) {
 		for _, how := range unevenly {
 			sent := func(heed, stop bool) (calls, bytes int64) {
-				var c traffic // of all ranks of this process
+				var c traffic // the traffic of all ranks in this process
 				opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return measured{b, &c} })
 				commtest.OnRanks(t, ranks, opts, func(pg *comm.ProcessGroup) error {
 					m := newSwitches(pg.Device(), 5)
@@ -214,10 +214,10 @@ func TestStoppingCostsNoCalls(t *testing.T) {
 	}
 }
 
-// traffic is what ranks send.
+// traffic counts the calls that ranks start and their bytes.
 type traffic struct{ calls, bytes atomic.Int64 }
 
-// measured is a backend that counts it.
+// measured is a backend that counts its traffic.
 type measured struct {
 	backend.Backend
 	sum *traffic

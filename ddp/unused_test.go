@@ -17,9 +17,8 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// switches is a model of scalars w0, w1, ..., of which it uses those that it is
-// told to, in any order: y is the sum of (i+1)·wi·x, so that (i+1)·x is the
-// gradient of wi.
+// switches is a model with scalars w0, w1, ... It uses a given subset of them in a given order. y
+// is the sum of (i+1)·wi·x, so that (i+1)·x is the gradient of wi.
 type switches struct {
 	w   []*nn.Parameter
 	use *[]int
@@ -48,16 +47,16 @@ func (m switches) Forward(x *autograd.Variable) *autograd.Variable {
 
 func (m switches) Parameters() []*nn.Parameter { return m.w }
 
-// step is a backward pass that uses these parameters, with x.
+// step makes a forward and a backward pass with input x, which uses the given parameters.
 func (m switches) step(model *Model, x float64, use ...int) error {
 	*m.use = use
 	return model.Forward(autograd.FromSlice(model.pg.Device(), []float64{x})).Backward()
 }
 
-// none is the gradient that is not there.
+// none stands for a missing gradient.
 const none = -1
 
-// has fails unless the gradients are these.
+// has returns an error unless the gradients are the given ones.
 func (m switches) has(want ...float64) error {
 	for i, p := range m.w {
 		got := float64(none)
@@ -71,8 +70,7 @@ func (m switches) has(want ...float64) error {
 	return nil
 }
 
-// onBuckets runs f with options, and with a bucket for each parameter as well, as
-// onAll does.
+// onBuckets runs f as onAll does, with one bucket and with a bucket for each parameter.
 func onBuckets(t *testing.T, o Options, f func(pg *comm.ProcessGroup, isLagging bool, opts *Options) error) {
 	each := o
 	each.BucketCapMB = 1e-6
@@ -86,13 +84,13 @@ func onBuckets(t *testing.T, o Options, f func(pg *comm.ProcessGroup, isLagging 
 	}
 }
 
-// share is a rank's own number, 1+2·rank, and the mean of all of them.
+// share returns this rank's number, 1+2·rank, and the mean of these numbers over the ranks.
 func share(pg *comm.ProcessGroup) (mine, mean float64) {
 	return float64(1 + 2*pg.Rank()), float64(pg.Size())
 }
 
-// A parameter that no rank uses has no gradient, or keeps that it had; one that
-// some ranks use has the average on all.
+// A parameter that no rank uses has no gradient, or keeps an existing one. A parameter that some
+// ranks use has the average on all ranks.
 func TestForwardBackwardUnusedParameters(t *testing.T) {
 	onBuckets(t, Options{FindUnusedParameters: true}, func(pg *comm.ProcessGroup, isLagging bool, opts *Options) error {
 		m := newSwitches(pg.Device(), 4)
@@ -112,14 +110,14 @@ func TestForwardBackwardUnusedParameters(t *testing.T) {
 		if got, want := model.Stats().Unused, [][]string{{"w2", "w3"}, {"w0", "w3"}}[odd]; !slices.Equal(got, want) {
 			return fmt.Errorf("unused are %v, want %v", got, want)
 		}
-		// The others keep what they have, and the last gets something.
+		// The other gradients do not change, and the last parameter gets one.
 		if err := m.step(model, x, 3); err != nil {
 			return err
 		}
 		if err := m.has(1, 6, 6, 4*3); err != nil {
 			return err
 		}
-		// What one rank has used in passes that reduce nothing counts.
+		// Gradients of accumulating passes count, even if only one rank has them.
 		m.w[0].Var().ZeroGrad()
 		if pg.Rank() == 1 {
 			if err := model.NoSync(func() error { return m.step(model, 6, 0) }); err != nil {
@@ -133,7 +131,7 @@ func TestForwardBackwardUnusedParameters(t *testing.T) {
 	})
 }
 
-// What is zeroed before anybody has asked for it stays so.
+// A gradient that is zeroed before the program reads it stays zeroed.
 func TestZeroGradOfAnUnusedParameter(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
@@ -155,8 +153,8 @@ func TestZeroGradOfAnUnusedParameter(t *testing.T) {
 	})
 }
 
-// The error of a pass that nobody asked for, but for whether there is a gradient,
-// is the next one's.
+// If the program asks only whether a gradient exists, the next pass returns the error of the pass
+// before.
 func TestAnErrorBehindAnUnusedParameter(t *testing.T) {
 	onRanks(t, true, 2, func(pg *comm.ProcessGroup) error {
 		m := newSwitches(pg.Device(), 2)
@@ -185,8 +183,8 @@ func TestAnErrorBehindAnUnusedParameter(t *testing.T) {
 	})
 }
 
-// Every rank uses other parameters in every pass: the gradients, and what an
-// optimizer makes of them, are those of one process that sees all batches.
+// Every rank uses other parameters in every pass. The gradients, and the optimizer's results, are
+// those of one process with all batches.
 func TestControlFlowDifferentAcrossRanks(t *testing.T) {
 	onBuckets(t, Options{FindUnusedParameters: true, CheckReplicas: 2}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		return controlFlow(pg, opts)
@@ -201,11 +199,11 @@ func controlFlow(pg *comm.ProcessGroup, opts *Options) error {
 		return err
 	}
 	opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: rate}))
-	draw := rand.New(rand.NewPCG(1, 2)) // the same everywhere
+	draw := rand.New(rand.NewPCG(1, 2)) // the same sequence on all ranks
 	want, grad := slices.Repeat([]float64{1}, params), slices.Repeat([]float64{none}, params)
 	for step := range steps {
 		var mine []int
-		var sum [params]float64 // of all ranks' gradients of the step
+		var sum [params]float64 // the sum of all ranks' gradients in the step
 		for rank := range pg.Size() {
 			use := draw.Perm(params)[:1+draw.IntN(2)]
 			if rank == pg.Rank() {
@@ -232,7 +230,7 @@ func controlFlow(pg *comm.ProcessGroup, opts *Options) error {
 				return fmt.Errorf("step %d: %s is %v, want %v", step, p.Name(), got, want[i])
 			}
 		}
-		if step%3 != 1 { // now and then the next pass adds to what is there
+		if step%3 != 1 { // in other steps the next pass adds to the gradients
 			opt.ZeroGrad()
 			grad = slices.Repeat([]float64{none}, params)
 		}
@@ -240,8 +238,8 @@ func controlFlow(pg *comm.ProcessGroup, opts *Options) error {
 	return nil
 }
 
-// A layer of the model that the program uses beside its Forward is found too: the
-// search begins where the backward pass does.
+// A layer of the model that the program calls outside Forward is found too, because the search
+// starts where the backward pass does.
 func TestFindUnusedParametersOutsideForward(t *testing.T) {
 	for _, find := range []bool{false, true} {
 		onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
@@ -262,7 +260,7 @@ func TestFindUnusedParametersOutsideForward(t *testing.T) {
 	}
 }
 
-// outputs computes three results, of which its Forward returns one.
+// outputs computes three results; its Forward returns one of them.
 type outputs struct {
 	switches
 	named map[string]*autograd.Variable
@@ -281,7 +279,7 @@ func newOutputs(pg *comm.ProcessGroup, opts *Options) (outputs, *Model, error) {
 	return m, model, err
 }
 
-// A pass through any output of the model, alone or with others, averages.
+// A pass through any output of the model, alone or with others, averages the gradients.
 func TestArbitraryForwardReturnValue(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m, model, err := newOutputs(pg, &Options{FindUnusedParameters: true})
@@ -307,16 +305,16 @@ func TestArbitraryForwardReturnValue(t *testing.T) {
 			return err
 		}
 		zero()
-		// One that the model was not told of is each rank's own.
+		// A pass through an output that was not registered by Output is not averaged.
 		model.Forward(x)
 		err = (*m.list)[0].Backward()
 		return errors.Join(err, m.has(none, 2*mine, none, 4*mine))
 	})
 }
 
-// Several outputs of one forward pass, each with a backward pass of its own: each
-// averages what it reaches, and in the end there is the same sum as of one
-// pass through all. Passes that only accumulate cost a reduction less each.
+// Several outputs of one forward pass have a backward pass each. Each pass averages the gradients
+// that it reaches, and the sum is that of one pass through all outputs. Passes within NoSync do not
+// reduce.
 func TestMultipleOutputsMultipleBackward(t *testing.T) {
 	for _, accumulate := range []bool{false, true} {
 		t.Run(fmt.Sprint("accumulating: ", accumulate), func(t *testing.T) {
@@ -348,8 +346,8 @@ func TestMultipleOutputsMultipleBackward(t *testing.T) {
 	}
 }
 
-// Without the option, a pass through one of two outputs lacks what belongs to
-// the other: the error comes in that pass, on every rank, and says what helps.
+// Without FindUnusedParameters, a pass through one of two outputs lacks the gradients of the other.
+// Every rank gets the error in that pass, with a hint what helps.
 func TestOutputUnusedInLoss(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m, model, err := newOutputs(pg, nil)
@@ -365,9 +363,9 @@ func TestOutputUnusedInLoss(t *testing.T) {
 	})
 }
 
-// A static graph leaves out what its first pass did, on each rank something else,
-// and nobody waits for what the others have. Another graph is an error on every
-// rank, in that pass.
+// A static graph leaves out the parameters that its first pass did not use, which may differ
+// between ranks. No rank waits for the others. If a later pass uses other parameters, every rank
+// gets an error in that pass.
 func TestStaticGraph(t *testing.T) {
 	onBuckets(t, Options{StaticGraph: true}, func(pg *comm.ProcessGroup, isLagging bool, opts *Options) error {
 		m := newSwitches(pg.Device(), 4)
@@ -377,7 +375,7 @@ func TestStaticGraph(t *testing.T) {
 		}
 		opt := must.New(optim.NewSGD(model.Parameters(), &optim.SGDOptions{LR: 0.5}))
 		mine := [][]int{{0, 1}, {2, 1}}[pg.Rank()%2]
-		// One that fails fixes nothing.
+		// A failed pass does not determine the graph.
 		*m.use = []int{3}
 		y := autograd.Apply(&failing{fails: pg.Rank() == 0}, model.Forward(autograd.FromSlice(pg.Device(), []float64{1})))
 		if err := errors.Join(y.Backward(), opt.Step()); !errors.Is(err, device.ErrSkipped) {
@@ -388,7 +386,7 @@ func TestStaticGraph(t *testing.T) {
 			if err := m.step(model, 2, mine...); err != nil {
 				return fmt.Errorf("pass %d: %w", pass, err)
 			}
-			theirs := m.w[2*(1-pg.Rank()%2)].Grad() // which this rank did not use
+			theirs := m.w[2*(1-pg.Rank()%2)].Grad() // a parameter that this rank did not use
 			pending := m.w[1].Var().GradPending()
 			if cpu := pg.Device().String() == "cpu"; theirs == nil || cpu && pending != (isLagging && pass > 0) { // a GPU may be done by now
 				return fmt.Errorf("pass %d: gradient %v, known: %v", pass, theirs, !pending)
@@ -416,8 +414,8 @@ func TestStaticGraph(t *testing.T) {
 	})
 }
 
-// A static graph may have several outputs, in whatever holds them: a pass goes
-// through all of them, or through the same ones each time.
+// A static graph may have several outputs, in any data structure. A pass may go through all of
+// them, or through the same ones each time.
 func TestStaticGraphOfSeveralOutputs(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		t.Run(fmt.Sprint("all: ", all), func(t *testing.T) {
@@ -448,8 +446,8 @@ func TestStaticGraphOfSeveralOutputs(t *testing.T) {
 	}
 }
 
-// twice uses one parameter in two places, one of which it can leave out, beside one
-// that it does not use at all.
+// twice uses one parameter in two places. It leaves out one place on request. It never uses its
+// second parameter.
 type twice struct {
 	a, again, never *nn.Parameter
 	both            *bool
@@ -464,8 +462,8 @@ func (m twice) Forward(x *autograd.Variable) *autograd.Variable {
 	return y
 }
 
-// A shared parameter has one gradient, from wherever a rank used it, however much
-// has accumulated, and one that nobody used has none.
+// A shared parameter has one gradient, from every place where any rank used it, including
+// accumulating passes. A parameter that no rank used has none.
 func TestSharedGradientAccumulatesBesideUnusedParameters(t *testing.T) {
 	for _, o := range []Options{{FindUnusedParameters: true}, {StaticGraph: true}} {
 		t.Run(fmt.Sprint("static: ", o.StaticGraph), func(t *testing.T) {
@@ -482,7 +480,7 @@ func TestSharedGradientAccumulatesBesideUnusedParameters(t *testing.T) {
 					if err := errors.Join(model.NoSync(pass), pass()); err != nil {
 						return err
 					}
-					// Two passes: of 4 on one half of the ranks, of 2 on the other.
+					// Two passes: half of the ranks have 4, the others 2.
 					if got, never := v.Grad(), m.never.Grad(); got == nil || got.Item() != 6 || never != nil {
 						return fmt.Errorf("step %d: gradients %v and %v, want 6 and none", step, got, never)
 					}
@@ -494,8 +492,8 @@ func TestSharedGradientAccumulatesBesideUnusedParameters(t *testing.T) {
 	}
 }
 
-// What a static graph does not use, but a pass that only accumulates did, has a
-// gradient on this rank alone: that is found by the pass that reduces.
+// If an accumulating pass uses a parameter that the static graph does not, only this rank has a
+// gradient for it. The pass that reduces reports it.
 func TestStaticGraphThatAccumulatesOthers(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)

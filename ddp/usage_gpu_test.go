@@ -11,7 +11,7 @@ import (
 
 func init() { workers["checkpoints"] = checkpointsOnGPU }
 
-// On GPUs too a model trains to the same bits with checkpoints as without.
+// On GPUs too, training with checkpoints is bit-identical to training without.
 func TestGPUCheckpointsChangeNothing(t *testing.T) { onGPUs(t, 1, 2, "checkpoints") }
 
 func checkpointsOnGPU(ctx context.Context) error {

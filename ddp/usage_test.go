@@ -24,8 +24,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// weave uses one layer in two blocks and outside of them. apply is how a block
-// is applied.
+// weave uses one layer in two blocks and outside of them. apply calls a block.
 type weave struct {
 	shared, a, b, last nn.Module
 	apply              func(func(*autograd.Variable) *autograd.Variable, *autograd.Variable) *autograd.Variable
@@ -61,8 +60,8 @@ func (m weave) Parameters() (ps []*nn.Parameter) {
 	return ps
 }
 
-// A model trains to the same bits with checkpoints as without: every gradient
-// becomes final once, wherever its parameter is used.
+// Training with checkpoints is bit-identical to training without: every gradient becomes final
+// once, wherever its parameter is used.
 func TestCheckpointsChangeNothing(t *testing.T) {
 	for _, opts := range []*Options{nil, {BucketCapMB: 1e-6, CheckReplicas: 1, CheckNonFinite: true}} {
 		t.Run(fmt.Sprint("a bucket each: ", opts != nil), func(t *testing.T) {
@@ -72,7 +71,7 @@ func TestCheckpointsChangeNothing(t *testing.T) {
 }
 
 func checkpointsChangeNothing(pg *comm.ProcessGroup, opts *Options) error {
-	const width, rows = 8, 4 // of each rank
+	const width, rows = 8, 4 // on each rank
 	train := func(checkpoints bool) (params []float64, err error) {
 		model, err := New(newWeave(width, checkpoints), pg, opts)
 		if err != nil {
@@ -118,8 +117,7 @@ func checkpointsChangeNothing(pg *comm.ProcessGroup, opts *Options) error {
 	return err
 }
 
-// A pass that fails in a recomputation on one rank is told to all, and the next
-// one trains on.
+// If a recomputation fails on one rank, every rank gets an error, and the next pass works.
 func TestAFailedRecomputationFailsOnAllRanks(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
@@ -150,7 +148,7 @@ func TestAFailedRecomputationFailsOnAllRanks(t *testing.T) {
 	})
 }
 
-// failsAgain is the identity; its run with number at, from 1, fails.
+// failsAgain is an identity. Its at-th run fails, counted from 1.
 type failsAgain struct {
 	failing
 	run, at int
@@ -163,14 +161,14 @@ func (f *failsAgain) Forward(c *autograd.Call) error {
 	return f.failing.Forward(c)
 }
 
-// applied is a Function as a module.
+// applied makes a module of a Function.
 type applied struct{ f autograd.Function }
 
 func (m applied) Forward(x *autograd.Variable) *autograd.Variable { return autograd.Apply(m.f, x) }
 func (applied) Parameters() []*nn.Parameter                       { return nil }
 
-// Reductions overlap the backward pass within checkpoints too: a delay in every
-// one lengthens the step by that of the last one alone.
+// Reductions also overlap the backward pass within checkpoints: a delay in every reduction
+// lengthens the step by only one delay.
 func TestReductionsOverlapCheckpoints(t *testing.T) {
 	commtest.OutsideJobs(t)
 	const parts, each, delay, ranks = 3, 100 * time.Millisecond, 90 * time.Millisecond, 2
@@ -209,8 +207,8 @@ func TestReductionsOverlapCheckpoints(t *testing.T) {
 	}
 }
 
-// What is frozen before New has no place in the buckets, keeps its value, rank
-// 0's, and costs no step.
+// A parameter that is frozen before New has no place in the buckets. It gets rank 0's value, keeps
+// it, and costs nothing in a step.
 func TestFreezeBeforeNew(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, _ bool) error {
 		net := mlp(4, device.Float64)
@@ -256,7 +254,7 @@ func TestFreezeBeforeNew(t *testing.T) {
 		if want := []string{"0.weight", "0.bias", "4.weight", "4.bias"}; err != nil || !slices.Equal(got, want) {
 			return fmt.Errorf("a step changed %v, want %v; %v", got, want, err)
 		}
-		// Others may be frozen once the module is wrapped again.
+		// After the module is wrapped again, other parameters may be frozen.
 		for i, p := range ps {
 			if p.Unfreeze(); i < 4 {
 				p.Freeze()
@@ -277,8 +275,8 @@ func TestFreezeBeforeNew(t *testing.T) {
 	})
 }
 
-// Ranks that freeze different parameters are told by New which, and whose, also where
-// as many are frozen on each.
+// If ranks freeze different parameters, New returns an error that names the parameter and the rank,
+// even if the numbers are equal.
 func TestFreezeOnOneRank(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -316,9 +314,9 @@ func TestFreezeOnOneRank(t *testing.T) {
 	}
 }
 
-// What is frozen after New has a place in the buckets and gets no gradient: each
-// step is refused on every rank, by name, until it is unfrozen or the module is
-// wrapped again.
+// A parameter that is frozen after New has a place in the buckets but gets no gradient. Each step
+// fails on every rank, with the parameter's name, until it is unfrozen or the module is wrapped
+// again.
 func TestFreezeAfterNew(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, _ bool) error {
 		skip := false
@@ -361,8 +359,8 @@ func TestFreezeAfterNew(t *testing.T) {
 	})
 }
 
-// What was frozen when New saw it has no place in the buckets: trained all the
-// same, its replicas would drift apart.
+// A parameter that was frozen during New has no place in the buckets. If it is unfrozen, a backward
+// pass panics: otherwise its replicas would drift apart.
 func TestUnfreezeAfterNew(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) (err error) {
 		net := mlp(4, device.Float64)
@@ -382,7 +380,7 @@ func TestUnfreezeAfterNew(t *testing.T) {
 	})
 }
 
-// counting counts the calls that are started.
+// counting is a backend that counts the calls.
 type counting struct {
 	backend.Backend
 	calls *atomic.Int64
@@ -393,8 +391,7 @@ func (c counting) Start(call *backend.Call) (backend.Task, error) {
 	return c.Backend.Start(call)
 }
 
-// An evaluation communicates nothing, on one rank alone or on all, and spoils
-// nothing of a step around it.
+// An evaluation makes no calls, on one rank or on all, and does not disturb the step around it.
 func TestEvaluationWithoutCommunication(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2, 4) {
 		evaluation(t, ranks)
@@ -411,7 +408,7 @@ func evaluation(t *testing.T, ranks int) {
 		if err != nil {
 			return err
 		}
-		if err := pg.Barrier().Wait(t.Context()); err != nil { // the others are done with New
+		if err := pg.Barrier().Wait(t.Context()); err != nil { // all ranks have finished New
 			return err
 		}
 		if pg.Rank() == 0 {
@@ -424,7 +421,7 @@ func evaluation(t *testing.T, ranks int) {
 					}
 				}
 			})
-			y := model.Forward(autograd.Scalar(pg.Device(), 5)) // with a graph, and no backward pass
+			y := model.Forward(autograd.Scalar(pg.Device(), 5)) // this forward pass records a graph but has no backward pass
 			if n := calls.Load() - before; y.Item() != 10 || n != 0 {
 				t.Errorf("evaluating started %d calls, want none", n)
 			}
@@ -432,7 +429,7 @@ func evaluation(t *testing.T, ranks int) {
 				return err
 			}
 		}
-		if err := pg.Store().Wait(t.Context(), evaluated); err != nil { // the others do not take part, and start nothing meanwhile
+		if err := pg.Store().Wait(t.Context(), evaluated); err != nil { // the other ranks wait here and start no calls
 			return err
 		}
 		if err := model.Forward(autograd.Scalar(pg.Device(), 3)).Backward(); err != nil || w.Grad().Item() != 3 {
@@ -445,8 +442,8 @@ func evaluation(t *testing.T, ranks int) {
 	}
 }
 
-// A wrapped model has the state of its module, without a prefix: each loads the
-// other's, and ranks that load the same train on alike.
+// The state of a wrapped model has the names of its module's state. Each can load the other's, and
+// ranks that load the same state continue equally.
 func TestStateOfAWrappedModel(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		net, plain := mlp(4, device.Float64), mlp(4, device.Float64)
@@ -483,8 +480,8 @@ func TestStateOfAWrappedModel(t *testing.T) {
 	})
 }
 
-// Averages are the same bits on all ranks, and those of the steps that were
-// committed, however a rank learns that one was not.
+// Averages are bit-identical on all ranks and include only committed steps, in whatever way a rank
+// learns that a step was skipped.
 func TestAveragesFollowCommittedSteps(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, _ bool) error {
 		skip := false
@@ -506,7 +503,7 @@ func TestAveragesFollowCommittedSteps(t *testing.T) {
 				return err
 			}
 		}
-		// 7, 6 and 5 after the good steps: 7, 6.5, 5.75.
+		// The parameter is 7, 6 and 5 after the successful steps; its average 7, 6.5 and 5.75.
 		var a, b float64
 		err = averages.With(func() error {
 			a, b = m.a.Item(), m.b.Item()
@@ -519,13 +516,13 @@ func TestAveragesFollowCommittedSteps(t *testing.T) {
 	})
 }
 
-// Recover takes an optimizer's averages along.
+// Recover restores the averages of an EMA too.
 func TestRecoverAverages(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		opt := must.New(optim.NewSGD([]*nn.Parameter{w}, &optim.SGDOptions{LR: 1}))
 		averages := must.New(optim.NewEMA(times{w}, opt, &optim.EMAOptions{Decay: 0.5}))
-		if pg.Rank() == 1 { // two steps ahead: a new process joins it
+		if pg.Rank() == 1 { // two steps ahead of the other rank, which is a new process
 			for range 2 {
 				opt.ZeroGrad()
 				err := times{w}.Forward(autograd.Scalar(pg.Device(), 1)).Backward()
@@ -551,7 +548,7 @@ func TestRecoverAverages(t *testing.T) {
 	})
 }
 
-// Recover leaves frozen parameters frozen, and gives them rank 0's values.
+// Recover keeps frozen parameters frozen, and sets them to the recovered values.
 func TestRecoverFrozenParameters(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		net := mlp(4, device.Float64)

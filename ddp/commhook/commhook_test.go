@@ -35,8 +35,8 @@ func TestOnProcesses(t *testing.T) {
 	}
 }
 
-// onRanks runs f on n ranks, or on devices that a host sees lag behind, or in a job
-// on what its devices are.
+// onRanks runs f on n ranks. With isLagging, their devices run work later than the host enqueues
+// it, as GPUs do. In a job it uses the job's devices.
 func onRanks(t *testing.T, n int, isLagging bool, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
 	if !isLagging || commtest.InJob() {
@@ -52,7 +52,7 @@ func onRanks(t *testing.T, n int, isLagging bool, f func(pg *comm.ProcessGroup) 
 	commtest.OnDevices(t, devices, nil, f)
 }
 
-// onBoth runs f on both.
+// onBoth runs f with both kinds of devices.
 func onBoth(t *testing.T, n int, f func(pg *comm.ProcessGroup) error) {
 	t.Helper()
 	if commtest.InJob() {
@@ -64,7 +64,7 @@ func onBoth(t *testing.T, n int, f func(pg *comm.ProcessGroup) error) {
 	}
 }
 
-// bits are a copy of a tensor's memory.
+// bits returns a copy of a tensor's memory.
 func bits(dev device.Device, t device.Tensor) []byte {
 	out := make([]byte, t.Bytes())
 	if err := dev.CopyOut(context.Background(), dev.Compute(), out, t.Buf); err != nil {
@@ -73,7 +73,7 @@ func bits(dev device.Device, t device.Tensor) []byte {
 	return out
 }
 
-// read are a tensor's numbers.
+// read returns the elements of a tensor.
 func read(dev device.Device, t device.Tensor) []float64 {
 	out, err := autograd.FromTensor(dev, t).Read(context.Background())
 	if err != nil {
@@ -82,7 +82,7 @@ func read(dev device.Device, t device.Tensor) []float64 {
 	return out
 }
 
-// write makes numbers those of a tensor, of Float32 or Float64.
+// write sets the elements of a tensor of Float32 or Float64.
 func write(dev device.Device, t device.Tensor, v []float64) error {
 	mem := device.HostTensor(v, device.Float64)
 	if t.DType == device.Float32 {
@@ -95,32 +95,31 @@ func write(dev device.Device, t device.Tensor, v []float64) error {
 	return dev.CopyIn(dev.Compute(), t.Buf, mem.Buf.Host())
 }
 
-// hooks make a hook for a rank.
+// hooks makes a hook for a rank.
 type hooks func(pg *comm.ProcessGroup) (reducer.Hook, error)
 
-// always is a hook that takes nothing of the group.
+// always makes a hook that does not depend on the group.
 func always(make func() reducer.Hook) hooks {
 	return func(*comm.ProcessGroup) (reducer.Hook, error) { return make(), nil }
 }
 
-// plain is training without a hook.
+// plain stands for training without a hook.
 func plain(*comm.ProcessGroup) (reducer.Hook, error) { return nil, nil }
 
-// everybody is a group of its own with all ranks.
+// everybody returns a new group with all ranks.
 func everybody(pg *comm.ProcessGroup) (*comm.ProcessGroup, error) {
 	return pg.Split(context.Background(), 0, pg.Rank())
 }
 
-// run is a training with a hook: a network of three layers in three buckets learns
-// what another one computes.
+// run is a training with a hook: a network with three layers in three buckets learns the function
+// of another network.
 type run struct {
 	hook  hooks
 	steps int
-	each  func(model *ddp.Model) error // behind each step, if not nil
+	each  func(model *ddp.Model) error // called after each step, if not nil
 }
 
-// train returns the loss, averaged over the ranks and the last steps, and the
-// parameters in the end.
+// train returns the loss, averaged over the ranks and the last steps, and the final parameters.
 func (r run) train(pg *comm.ProcessGroup) (loss float64, params []byte, err error) {
 	const width, rows, last = 24, 16, 20
 	dev := pg.Device()
@@ -175,7 +174,7 @@ func (r run) train(pg *comm.ProcessGroup) (loss float64, params []byte, err erro
 	return loss, params, nil
 }
 
-// agree fails unless all ranks have the same bytes.
+// agree returns an error unless all ranks have the same bytes.
 func agree(pg *comm.ProcessGroup, what string, mine []byte) error {
 	all, err := comm.AllGatherObject(context.Background(), pg, mine)
 	if err != nil {
@@ -189,14 +188,14 @@ func agree(pg *comm.ProcessGroup, what string, mine []byte) error {
 	return nil
 }
 
-// engine stands for an autograd engine: gradients are what a test says.
+// engine stands for an autograd engine: the test supplies the gradients.
 type engine struct {
 	pg     *comm.ProcessGroup
 	r      *reducer.Reducer
 	params []reducer.Param
 }
 
-// matrices are parameters, of which some can be compressed.
+// matrices returns parameters, some of which can be compressed.
 func matrices(dt device.DType) []reducer.Param {
 	return []reducer.Param{
 		{Name: "a", Shape: device.Shape{40, 30}, DType: dt}, {Name: "b", Shape: device.Shape{40}, DType: dt},
@@ -209,8 +208,8 @@ func newEngine(pg *comm.ProcessGroup, params []reducer.Param, hook reducer.Hook,
 	return &engine{pg, r, params}, err
 }
 
-// pass reduces the gradients that each rank is said to have, but for those that are
-// nil, and returns what became of this rank's.
+// pass reduces the given gradients of this rank; nil stands for a missing gradient. It returns the
+// results.
 func (e *engine) pass(grads [][]float64) ([][]float64, error) {
 	for i := range e.params {
 		e.r.Zero(i)
@@ -241,7 +240,7 @@ func (e *engine) pass(grads [][]float64) ([][]float64, error) {
 	return out, nil
 }
 
-// random are a rank's gradients in a pass.
+// random returns a rank's gradients for a pass.
 func random(params []reducer.Param, rank, pass int) [][]float64 {
 	rnd := rand.New(rand.NewPCG(uint64(rank), uint64(pass)))
 	out := make([][]float64, len(params))
@@ -254,7 +253,7 @@ func random(params []reducer.Param, rank, pass int) [][]float64 {
 	return out
 }
 
-// mean is the average of what the ranks have.
+// mean returns the averages of the gradients of all ranks.
 func mean(params []reducer.Param, ranks int, of func(rank int) [][]float64) [][]float64 {
 	sum := make([][]float64, len(params))
 	for rank := range ranks {
@@ -270,8 +269,8 @@ func mean(params []reducer.Param, ranks int, of func(rank int) [][]float64) [][]
 	return sum
 }
 
-// off is how far a gradient is from what is wanted, as a part of the largest number
-// of that, or of 1, which is about what random gradients are made of.
+// off returns the largest error of a gradient, relative to the largest wanted element or to 1,
+// about the size of random gradients.
 func off(got, want []float64) float64 {
 	worst, most := 0., 1.
 	for j, w := range want {

@@ -6,6 +6,5 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// TestGPUOnProcesses runs what TestOnProcesses does, with a GPU for each process, over
-// NCCL.
+// TestGPUOnProcesses does the same as TestOnProcesses, with a GPU for each process and NCCL.
 func TestGPUOnProcesses(t *testing.T) { commtest.ProcessesOnGPUs(t, 2, 4) }

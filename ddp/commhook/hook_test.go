@@ -19,15 +19,15 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// hookCase is a hook that averages over all ranks, and how far a gradient may be
-// off, as a part of the largest.
+// hookCase is a hook that averages over all ranks. tolerance is the allowed error of a gradient,
+// relative to the largest.
 type hookCase struct {
 	name      string
 	tolerance float64
 	make      func() reducer.Hook
 }
 
-// every is one of each, and some within others.
+// every lists each hook, and some combinations.
 var every = []hookCase{
 	{"AllReduce", 1e-6, commhook.AllReduce},
 	{"FP16", 0x1p-10, func() reducer.Hook { return commhook.FP16(nil) }},
@@ -36,7 +36,7 @@ var every = []hookCase{
 	{"FP16 of FP16", 0x1p-10, func() reducer.Hook { return commhook.FP16(commhook.FP16(nil)) }},
 	{"BF16 of Int8", 0.05, func() reducer.Hook { return commhook.BF16(commhook.Int8()) }},
 	{"BF16 of post-localSGD", 0x1p-7, func() reducer.Hook { return commhook.BF16(commhook.PostLocalSGD(nil)) }},
-	// All directions that there are: nothing is lost.
+	// With the full rank of the matrices nothing is lost.
 	{"PowerSGD", 1e-5, func() reducer.Hook { return powerSGD(full) }},
 	{"PowerSGD in BF16", 0x1p-6, func() reducer.Hook {
 		o := full
@@ -57,11 +57,11 @@ func eachHook(t *testing.T, f func(t *testing.T, c hookCase)) {
 	}
 }
 
-// full has factors of the ranks of the matrices.
+// full are options with which the factors have the full rank of the matrices.
 var full = commhook.PowerSGDOptions{Rank: 100, StartAfter: -1, MinCompression: 0x1p-10}
 
-// Every hook makes the averages of what the ranks have, whoever divides, of all
-// types, in buckets that are rebuilt, and is in traces.
+// Every hook computes the averages of the ranks' gradients, with and without prescaled gradients,
+// for all types, before and after the buckets are rebuilt. Traces show its reductions.
 func TestDefaultDDPCommHooks(t *testing.T) {
 	eachHook(t, func(t *testing.T, c hookCase) {
 		for _, dt := range []device.DType{device.Float32, device.Float64} {
@@ -102,8 +102,8 @@ func TestDefaultDDPCommHooks(t *testing.T) {
 	})
 }
 
-// What is missing on one rank is told to all, whatever a hook has to do behind the
-// pass, and the next one is as if nothing had been.
+// With every hook all ranks get the error of a gradient that one rank lacks, and the next pass
+// works.
 func TestMissingGradientsBehindHooks(t *testing.T) {
 	eachHook(t, func(t *testing.T, c hookCase) {
 		for _, ranks := range commtest.Sizes(t, 3) {
@@ -129,7 +129,8 @@ func TestMissingGradientsBehindHooks(t *testing.T) {
 	})
 }
 
-// What is not finite on one rank becomes so on all, and is gone behind the pass.
+// A gradient that is not finite on one rank is not finite on all ranks, and does not affect the
+// next pass.
 func TestNonFiniteGradients(t *testing.T) {
 	bad := map[int]float64{2: math.NaN(), 4: math.Inf(1)} // by pass
 	const last = 7
@@ -169,7 +170,8 @@ func TestNonFiniteGradients(t *testing.T) {
 	})
 }
 
-// Float16 does not overflow where the average does not: gradients are divided first.
+// Float16 does not overflow if the average does not, because gradients are divided before they are
+// summed.
 func TestFP16DividesFirst(t *testing.T) {
 	for _, prescaled := range []bool{false, true} {
 		onRanks(t, commtest.Sizes(t, 3)[0], false, func(pg *comm.ProcessGroup) error {
@@ -186,7 +188,7 @@ func TestFP16DividesFirst(t *testing.T) {
 	}
 }
 
-// A quantised gradient is off by what the scales of its block allow.
+// The error of a quantized gradient is within the bound that the scale of its block implies.
 func TestInt8Bound(t *testing.T) {
 	for _, ranks := range commtest.Sizes(t, 2, 3, 4) {
 		onRanks(t, ranks, false, func(pg *comm.ProcessGroup) error {
@@ -198,7 +200,7 @@ func TestInt8Bound(t *testing.T) {
 			grads := func(rank int) [][]float64 {
 				g := random(e.params, rank, 0)
 				for j := range g[0] {
-					g[0][j] *= math.Exp2(float64(j / kernels.QuantBlock)) // each block has a scale of its own
+					g[0][j] *= math.Exp2(float64(j / kernels.QuantBlock)) // each block has another scale
 				}
 				return g
 			}
@@ -233,7 +235,7 @@ func TestInt8Bound(t *testing.T) {
 	}
 }
 
-// Noop leaves each rank its own share.
+// Noop leaves each rank its own gradients, divided by the number of ranks.
 func TestNoop(t *testing.T) {
 	onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
 		e, err := newEngine(pg, matrices(device.Float32), commhook.Noop(), false)
@@ -256,7 +258,7 @@ func TestNoop(t *testing.T) {
 	})
 }
 
-// A hook that makes another number of gradients than there are is told, with both.
+// If a hook returns another number of elements than the bucket has, the error has both numbers.
 func TestHookOfTheWrongSize(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		e, err := newEngine(pg, matrices(device.Float32), commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
@@ -274,7 +276,8 @@ func TestHookOfTheWrongSize(t *testing.T) {
 	})
 }
 
-// A hook that is given a bucket for a subgroup names the rank by its number in the group.
+// If a hook fails for a bucket of a subgroup, the error names the rank by its number in the model's
+// group.
 func TestErrorInASubgroup(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		alone, err := pg.Split(t.Context(), pg.Rank(), 0)
@@ -293,7 +296,7 @@ func TestErrorInASubgroup(t *testing.T) {
 	})
 }
 
-// Ranks whose hooks have other options are told where the model is made.
+// If the options of the hook differ between ranks, making the model fails on all ranks.
 func TestHookOptionsThatDiffer(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		_, err := newEngine(pg, matrices(device.Float32), commhook.BF16(powerSGD(commhook.PowerSGDOptions{Rank: 1 + pg.Rank()})), true)
@@ -305,7 +308,7 @@ func TestHookOptionsThatDiffer(t *testing.T) {
 	})
 }
 
-// Behind the first passes a hook takes no memory but for what its calls are.
+// After the first passes a hook allocates nothing but its calls.
 func TestSteadyState(t *testing.T) {
 	const ranks, warm, passes, most = 3, 3, 20, 24 << 10
 	eachHook(t, func(t *testing.T, c hookCase) {
@@ -344,8 +347,8 @@ func TestSteadyState(t *testing.T) {
 	})
 }
 
-// A hook starts what it starts and waits for nobody: rank 1 begins its pass when
-// rank 0 is through with its own.
+// Starting a reduction does not wait for other ranks: rank 1 begins its pass after rank 0 has
+// started all of its reductions.
 func TestReduceDoesNotWait(t *testing.T) {
 	commtest.OutsideJobs(t) // the ranks share a channel
 	eachHook(t, func(t *testing.T, c hookCase) {
@@ -378,10 +381,10 @@ func TestReduceDoesNotWait(t *testing.T) {
 	})
 }
 
-// What a hook makes of a large bucket, which others follow, is reduced behind an event
-// with a time, as the bucket itself would be.
+// If other buckets follow a large bucket, the reduction of the hook's data for it starts after an
+// event with a time, as the reduction of the bucket itself would.
 func TestHeadStart(t *testing.T) {
-	const n = 3 << 20 // of 4 bytes, and of 2
+	const n = 3 << 20 // elements of 4 and of 2 bytes
 	for _, ranks := range commtest.Sizes(t, 2) {
 		onRanks(t, ranks, true, func(pg *comm.ProcessGroup) error {
 			for _, last := range []bool{false, true} {

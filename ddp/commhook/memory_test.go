@@ -8,8 +8,8 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// What is kept for a bucket is made once, and anew where it is another bucket's, if
-// at the same address; nothing is kept of buckets that are gone.
+// A hook's data for a bucket is made once. It is made again if another bucket has the same address,
+// and dropped after the buckets were rebuilt.
 func TestMemoryIsMadeOnce(t *testing.T) {
 	mem := device.HostBuffer(make([]byte, 4096), nil)
 	bucket := func(at int, dt device.DType, n int, name string) reducer.GradBucket {

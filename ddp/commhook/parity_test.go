@@ -31,9 +31,9 @@ func powerSGD(o commhook.PowerSGDOptions) reducer.Hook {
 	return h
 }
 
-// Hooks that lose nothing train as a model without a hook does, to the bit.
+// Training with a hook that loses nothing is bit-identical to training without a hook.
 func TestDDPHookParity(t *testing.T) {
-	const steps = 100 // local SGD begins behind 10, other buckets behind one
+	const steps = 100 // local SGD starts after 10 passes, the rebuilt buckets after one
 	for _, c := range []struct {
 		name string
 		hook hooks
@@ -45,7 +45,7 @@ func TestDDPHookParity(t *testing.T) {
 				return b.Flat, other.With(comm.CallOptions{Name: b.Name}).AllReduce(b.Flat, b.Op)
 			}), err
 		}},
-		{"powerSGD", always(func() reducer.Hook { return powerSGD(commhook.PowerSGDOptions{}) })}, // begins later
+		{"powerSGD", always(func() reducer.Hook { return powerSGD(commhook.PowerSGDOptions{}) })}, // starts after the last step
 		{"post_localSGD", func(pg *comm.ProcessGroup) (reducer.Hook, error) {
 			all, err := everybody(pg)
 			return commhook.PostLocalSGD(&commhook.PostLocalSGDOptions{StartAfter: 10, Subgroup: all}), err
@@ -70,7 +70,7 @@ func TestDDPHookParity(t *testing.T) {
 	}
 }
 
-// Hooks that lose something come to about the same loss, and leave the ranks alike.
+// Hooks that lose precision reach about the same loss, and the ranks stay equal.
 func TestLossOfLossyHooks(t *testing.T) {
 	const steps = 120
 	hooks := []struct {
@@ -116,8 +116,8 @@ func TestLossOfLossyHooks(t *testing.T) {
 	})
 }
 
-// Replicas that are averaged behind each step are as if their gradients were; more
-// seldom they come to about the same loss. Those of a subgroup are alike all the time.
+// Averaging the replicas after each step is equivalent to averaging the gradients. Averaging them
+// less often reaches about the same loss. The replicas of a subgroup are always equal.
 func TestPostLocalSGD(t *testing.T) {
 	const steps, start = 120, 20
 	cases := []struct {
@@ -185,8 +185,8 @@ func TestPostLocalSGD(t *testing.T) {
 	})
 }
 
-// DivideByActive counts the ranks of the group: a hook, or one within it, that averages
-// over a part of them is refused, on every rank.
+// DivideByActive counts the ranks of the whole group. Join refuses it on every rank with a hook
+// that averages over a part of them, also as an inner hook.
 func TestPostLocalSGDDividedByActive(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		for _, hook := range []reducer.Hook{
@@ -209,8 +209,8 @@ func TestPostLocalSGDDividedByActive(t *testing.T) {
 	})
 }
 
-// Passes that accumulate reduce nothing, whatever the hook: the ranks' gradients
-// differ. The one behind them reduces the sum.
+// Passes that accumulate do not reduce, with any hook, so the ranks' gradients differ. The next
+// pass reduces the sum.
 func TestAccumulateGradientsNoSync(t *testing.T) {
 	eachHook(t, func(t *testing.T, c hookCase) {
 		onBoth(t, 2, func(pg *comm.ProcessGroup) error {
@@ -230,8 +230,8 @@ func TestAccumulateGradientsNoSync(t *testing.T) {
 	})
 }
 
-// accumulate is the gradients behind two passes that accumulate and one that
-// reduces, which must be the same on all ranks then, and not before.
+// accumulate returns the gradients after two passes that accumulate and one that reduces. It checks
+// that the ranks' gradients differ before the last pass and are equal after it.
 func accumulate(pg *comm.ProcessGroup, hook reducer.Hook) ([]float64, error) {
 	const width, rows = 12, 4
 	dev := pg.Device()
@@ -272,7 +272,7 @@ func accumulate(pg *comm.ProcessGroup, hook reducer.Hook) ([]float64, error) {
 	return all, agree(pg, "the gradients", gradients())
 }
 
-// Ranks that are out of inputs take part in what the others' hooks send.
+// Ranks without inputs take part in the communication of the other ranks' hooks.
 func TestUnevenInputs(t *testing.T) {
 	eachHook(t, func(t *testing.T, c hookCase) {
 		onBoth(t, 2, func(pg *comm.ProcessGroup) error {

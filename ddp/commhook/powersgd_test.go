@@ -14,7 +14,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// Options that make no sense are errors that say what would.
+// Invalid options are errors that name the option and its value.
 func TestInvalidPowerSGDState(t *testing.T) {
 	for option, o := range map[string]commhook.PowerSGDOptions{
 		"Rank is -1": {Rank: -1}, "MinCompression is -2": {MinCompression: -2}, "MinCompression is NaN": {MinCompression: math.NaN()},
@@ -38,7 +38,7 @@ func TestInvalidPowerSGDState(t *testing.T) {
 	}
 }
 
-// outer is a matrix [40 30] of rank 1, of which every rank has the same rows.
+// outer returns a matrix [40 30] of rank 1. All ranks' matrices have proportional rows.
 func outer(rank int) []float64 {
 	g := make([]float64, 40*30)
 	for j := range g {
@@ -49,8 +49,8 @@ func outer(rank int) []float64 {
 
 var single = []reducer.Param{{Name: "w", Shape: device.Shape{40, 30}, DType: device.Float32}}
 
-// The average of matrices that share a direction is a product of rank 1: nothing of
-// it is lost, from whatever random factor, with feedback or without.
+// The average of matrices with a common direction has rank 1. PowerSGD loses nothing of it, with
+// any random factor, with and without error feedback.
 func TestPowerSGDOfLowRank(t *testing.T) {
 	for _, o := range []commhook.PowerSGDOptions{
 		{StartAfter: -1}, {StartAfter: -1, NoErrorFeedback: true}, {StartAfter: -1, NoWarmStart: true}, {StartAfter: 1, Rank: 3, Seed: 5},
@@ -75,9 +75,9 @@ func TestPowerSGDOfLowRank(t *testing.T) {
 	}
 }
 
-// With error feedback what a pass does not send is sent later: the sum over the
-// passes stays within a bound of what it should be, with a pass among them whose
-// gradients are not finite, which nobody applies. Without, it does not.
+// With error feedback, later passes send what a pass does not send: the sum over the passes stays
+// within a bound of the exact sum, even if one pass has gradients that are not finite and is not
+// applied. Without error feedback it does not.
 func TestPowerSGDErrorFeedback(t *testing.T) {
 	const passes, rank = 60, 4
 	for _, without := range []bool{false, true} {
@@ -117,8 +117,8 @@ func TestPowerSGDErrorFeedback(t *testing.T) {
 	}
 }
 
-// A bucket that is not finite, be it in a gradient that is not compressed, leaves what
-// was not sent before it.
+// If a bucket is not finite, even in a gradient that is not compressed, its error feedback does not
+// change.
 func TestPowerSGDOfWhatIsNotFinite(t *testing.T) {
 	params := append(slices.Clone(single), reducer.Param{Name: "b", Shape: device.Shape{7}, DType: device.Float32})
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
@@ -161,8 +161,8 @@ func TestPowerSGDOfWhatIsNotFinite(t *testing.T) {
 	})
 }
 
-// Large factors are reduced behind what makes them, in every pass: not behind where the
-// first one was.
+// In every pass large factors are reduced after the event that follows their computation in that
+// pass.
 func TestPowerSGDHeadStart(t *testing.T) {
 	onRanks(t, 2, true, func(pg *comm.ProcessGroup) error {
 		const v, n, m, rank = 1 << 20, 64, 66_000, 16
@@ -195,7 +195,7 @@ func TestPowerSGDHeadStart(t *testing.T) {
 			}
 			for _, name := range []string{"Q of bucket 0", "P of bucket 0"} {
 				after := afters[name]
-				if after == nil { // behind all that is enqueued
+				if after == nil { // after everything that is enqueued
 					continue
 				}
 				if err := after.Sync(t.Context()); err != nil {
@@ -210,7 +210,7 @@ func TestPowerSGDHeadStart(t *testing.T) {
 	})
 }
 
-// Without a warm start each pass has other factors, the same on all ranks.
+// Without a warm start each pass uses new factors, equal on all ranks.
 func TestPowerSGDWithoutWarmStart(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		e, err := newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{StartAfter: -1, NoWarmStart: true, NoErrorFeedback: true}), true)
@@ -265,8 +265,8 @@ func TestPowerSGDBehindZeros(t *testing.T) {
 	})
 }
 
-// A job that goes on from a saved state computes what one computes that was never
-// stopped. It is saved before the buckets are rebuilt, or behind that.
+// A job that continues from a saved state computes the same as a job that was never stopped,
+// whether the state was saved before or after the buckets were rebuilt.
 func TestPowerSGDState(t *testing.T) {
 	const passes = 8
 	o := commhook.PowerSGDOptions{Rank: 2, StartAfter: -1, MinCompression: 1}
@@ -323,7 +323,8 @@ func TestPowerSGDState(t *testing.T) {
 	}
 }
 
-// A pass that ranks begin with different factors ends with the same gradients on all.
+// If ranks start a pass with different factors, the resulting gradients are still equal on all
+// ranks.
 func TestPowerSGDFactorsThatDiffer(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1})
@@ -357,7 +358,7 @@ func TestPowerSGDFactorsThatDiffer(t *testing.T) {
 	})
 }
 
-// A state of a parameter of another shape is an error that names both.
+// If a state has another shape than its parameter, the error names both.
 func TestPowerSGDStateThatDoesNotFit(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1})
@@ -370,7 +371,7 @@ func TestPowerSGDStateThatDoesNotFit(t *testing.T) {
 			return err
 		}
 		e, err := newEngine(pg, single, h, true)
-		if err == nil { // else this rank is behind, and hears of it there
+		if err == nil { // otherwise this rank is slower and gets the error here
 			_, err = e.pass(random(single, pg.Rank(), 0))
 		}
 		if err == nil || !strings.Contains(err.Error(), "w.q is float32[1 31], want float32[1 30]") {

@@ -44,7 +44,7 @@ func TestDenseSharesMemory(t *testing.T) {
 	}
 }
 
-// A Dense keeps the memory that it shares, past the end of the step.
+// A Dense keeps the shared memory alive after the step.
 func TestDenseRetains(t *testing.T) {
 	dev := host(t)
 	var d *tensor.Dense
@@ -52,7 +52,7 @@ func TestDenseRetains(t *testing.T) {
 		v := autograd.MulScalar(autograd.FromSlice(dev, []float64{1, 2}), 3)
 		d, _ = Dense(t.Context(), v)
 	})
-	for range 10 { // would take the memory, were it freed
+	for range 10 { // these allocations would reuse the memory if it had been freed
 		runtime.GC()
 		autograd.FromSlice(dev, []float64{-1, -1})
 	}
@@ -93,7 +93,7 @@ func numbers(t *testing.T, v *autograd.Variable) []float64 {
 	return x
 }
 
-// refused fails unless f panics with an error.
+// refused fails the test unless f panics with an error.
 func refused(t *testing.T, f func()) {
 	t.Helper()
 	defer func() {

@@ -23,8 +23,8 @@ import (
 	"github.com/goddp/goddp/internal/testport"
 )
 
-// victim is a hook that ends one rank's process where the second bucket of its
-// third pass is to be reduced.
+// victim is a hook that ends one rank's process when the second bucket of its third pass is
+// reduced.
 type victim struct {
 	pg     *comm.ProcessGroup
 	passes int
@@ -40,15 +40,15 @@ func (v *victim) Reduce(b reducer.GradBucket) reducer.Reduction {
 	return v.pg.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
-// long is an identity whose gradient takes a while, as that of a large layer does.
+// long is an identity whose gradient takes a while, like that of a large layer.
 type long struct {
 	op
 	back bool
 }
 
-// while, for each of several layers, is longer in all than the half second that an
-// async watchdog lets a process live whose group failed; from one gradient to the
-// next it is much shorter.
+// while is the duration of one gradient. Several layers together take longer than the half second
+// for which a watchdog in asynchronous mode lets a process live after its group has failed; one
+// layer takes much less.
 const while = 200 * time.Millisecond
 
 func (o *long) String() string        { return "long" }
@@ -68,8 +68,7 @@ func (o *long) Do(in ...G.Value) (G.Value, error) {
 	return in[0], nil
 }
 
-// die trains until a rank dies in the middle of a step, and wants the typed error
-// from RunAll.
+// die trains until a rank dies in the middle of a step, and expects the typed error from RunAll.
 func die(ctx context.Context) error {
 	pg, err := comm.Init(ctx, nil)
 	if err != nil {
@@ -113,14 +112,14 @@ func die(ctx context.Context) error {
 	return errors.New("nobody died")
 }
 
-// A peer that dies in the middle of a step is a typed error of RunAll's, in every
-// error mode, and no rank is ended by a panic.
+// If a peer dies in the middle of a step, RunAll returns a typed error in every error mode, and no
+// process panics.
 func TestADeadPeer(t *testing.T) {
 	if commtest.InJob() {
 		t.Skip("it starts processes of its own")
 	}
 	for mode, victims := range map[string][]int{"GODDP_ASYNC_ERROR_HANDLING=1": {0, 2}, "GODDP_ASYNC_ERROR_HANDLING=2": {0}, "GODDP_BLOCKING_WAIT=1": {0}} {
-		for _, victim := range victims { // 0 hosts the store
+		for _, victim := range victims { // rank 0 hosts the store
 			t.Run(fmt.Sprint(mode, "/", victim), func(t *testing.T) {
 				port, _ := testport.New(t)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -21,11 +21,10 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// faulty is an identity that does what it is told to, and whose hashes can be those
-// of others.
+// faulty is an identity that calls do, and whose hashes the test chooses.
 type faulty struct {
 	op
-	node, opHash string // what goes into the hash of a node, and into the operation's own
+	node, opHash string // the inputs of the node's hash and of the operation's hash
 	do           func() error
 }
 
@@ -38,8 +37,7 @@ func (o *faulty) SymDiff(_ G.Nodes, _, grad *G.Node) (G.Nodes, error) { return G
 
 func (o *faulty) Do(in ...G.Value) (G.Value, error) { return in[0], o.do() }
 
-// A tape that fails on one rank fails the step on all, and the next one is as any
-// other.
+// If the tape of one rank fails, the step fails on all ranks, and the next step works.
 func TestATapeThatFails(t *testing.T) {
 	var want [2][][]float64
 	for rank := range want {
@@ -100,8 +98,8 @@ type mistaken struct{}
 
 func (mistaken) Reduce(reducer.GradBucket) reducer.Reduction { panic("a mistake") }
 
-// What panics in the middle of the tape panics on the goroutine that runs it, and the
-// log says where it was.
+// If an operation panics on the tape, RunAll panics on the caller's goroutine, and the log has the
+// stack.
 func TestAPanicIsTheCallers(t *testing.T) {
 	var log bytes.Buffer
 	commtest.OnGoroutines(t, 1, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) (err error) {
@@ -143,8 +141,8 @@ func TestGradientsThatAreNotFinite(t *testing.T) {
 	})
 }
 
-// Gradients that a machine copies before they are reduced are refused, and so are
-// those that a machine of Gorgonia's own computes.
+// RunAll refuses gradients that the machine copies before they are reduced. Gorgonia's own machine
+// cannot compute a model's gradients.
 func TestMachinesThatWouldNotTrain(t *testing.T) {
 	for name, opt := range map[string]func(*network) G.VMOpt{
 		"BindDualValues": func(n *network) G.VMOpt { return G.BindDualValues(n.learnables...) },
@@ -188,8 +186,8 @@ func TestMachinesThatWouldNotTrain(t *testing.T) {
 	})
 }
 
-// What a model cannot do with a graph is an error of NewTapeMachine's, by name, on
-// all ranks.
+// If a model cannot train a graph, NewTapeMachine returns an error on all ranks that names the
+// node.
 func TestGraphErrors(t *testing.T) {
 	same := func(opHash string) *faulty { return &faulty{node: "same", opHash: opHash} }
 	for _, c := range []struct {
@@ -273,8 +271,8 @@ func TestGraphErrors(t *testing.T) {
 	})
 }
 
-// Use of all learnables before anything else is what gives no overlap, which the log
-// says.
+// If Use is called for all learnables before the graph uses any, the log has a warning that nothing
+// will overlap.
 func TestUseBeforehand(t *testing.T) {
 	for _, beforehand := range []bool{false, true} {
 		var log bytes.Buffer
@@ -338,7 +336,7 @@ func TestLearnablesThatNewRefuses(t *testing.T) {
 	})
 }
 
-// New sets values to rank 0's, in place, or leaves them.
+// New sets the values to those of rank 0, in place, or keeps them with SkipInitSync.
 func TestInitialValues(t *testing.T) {
 	for _, skip := range []bool{false, true} {
 		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
@@ -360,7 +358,8 @@ func TestInitialValues(t *testing.T) {
 	}
 }
 
-// UseBLAS's products are gonum's, of all forms, also within larger matrices.
+// The products of UseBLAS equal gonum's, for all combinations of transposed operands, also within
+// larger matrices.
 func TestProducts(t *testing.T) {
 	const m, n, k = 3, 4, 5
 	p := products{dev: cpu.New(&cpu.Options{Threads: 1})}

@@ -32,9 +32,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// network is a graph that has a learnable of every kind: matrices, one of which is
-// used twice (w1) and one in a term of the cost that is elementwise in it (w2),
-// biases that are broadcast and have one gradient together (b0, b1), a scalar (s).
+// network is a graph with every kind of learnable: matrices, one of which is used twice (w1) and
+// one also elementwise in the cost (w2); biases that are broadcast and whose gradients are equal
+// (b0, b1); and a scalar (s).
 type network struct {
 	g          *G.ExprGraph
 	x, y       *G.Node
@@ -46,13 +46,13 @@ type network struct {
 
 const width = 6
 
-// newNetwork has the inputs, and the learnables with first values by the seed.
+// newNetwork returns the inputs and the learnables, whose first values depend on seed.
 func newNetwork(dt tensor.Dtype, rows, seed int) *network {
 	g := G.NewGraph()
 	n := &network{g: g}
 	n.x = G.NewMatrix(g, dt, G.WithName("x"), G.WithShape(rows, width))
 	n.y = G.NewMatrix(g, dt, G.WithName("y"), G.WithShape(rows, width))
-	for i, name := range []string{"w2", "b0", "w0", "b1", "w1"} { // not the order in which they are used
+	for i, name := range []string{"w2", "b0", "w0", "b1", "w1"} { // not the order in which the graph uses them
 		rows := width
 		if name[0] == 'b' {
 			rows = 1
@@ -67,7 +67,7 @@ func newNetwork(dt tensor.Dtype, rows, seed int) *network {
 	return n
 }
 
-// build builds the cost from the learnables, or from what use makes of them.
+// build builds the cost from use of each learnable.
 func (n *network) build(use func(*G.Node) *G.Node) {
 	param := func(name string) *G.Node { return use(n.g.ByName(name)[0]) }
 	h := G.Must(G.BroadcastAdd(G.Must(G.Mul(n.x, param("w0"))), param("b0"), nil, []byte{0}))
@@ -93,7 +93,7 @@ func (n *network) let(step, rank, size int) error {
 		G.Let(n.y, values(n.x.Dtype(), 101, from, rows, width)))
 }
 
-// grads are the learnables' gradients.
+// grads returns the learnables' gradients.
 func (n *network) grads() (all [][]float64) {
 	for _, l := range n.learnables {
 		g, err := l.Grad()
@@ -105,7 +105,7 @@ func (n *network) grads() (all [][]float64) {
 	return all
 }
 
-// params are the learnables' values.
+// params returns the learnables' values.
 func (n *network) params() (all [][]float64) {
 	for _, l := range n.learnables {
 		all = append(all, floats(l.Value()))
@@ -113,7 +113,7 @@ func (n *network) params() (all [][]float64) {
 	return all
 }
 
-// plain is the network with a machine of Gorgonia's own.
+// plain returns the network with one of Gorgonia's machines.
 func plain(t *testing.T, dt tensor.Dtype, rows int, opts ...G.VMOpt) (*network, G.VM) {
 	t.Helper()
 	n := newNetwork(dt, rows, 0)
@@ -128,10 +128,10 @@ func plain(t *testing.T, dt tensor.Dtype, rows int, opts ...G.VMOpt) (*network, 
 	return n, G.NewTapeMachine(n.g, opts...)
 }
 
-// distributed is the network as a model, on one rank.
+// distributed returns the network as a model, on one rank.
 func distributed(pg *comm.ProcessGroup, dt tensor.Dtype, rows int, opts *Options, vmOpts ...G.VMOpt) (n *network, m *Model, vm *Machine, err error) {
 	Build(func() error {
-		n = newNetwork(dt, rows, 10*pg.Rank()) // rank 0's values are those that count
+		n = newNetwork(dt, rows, 10*pg.Rank()) // New replaces the values by those of rank 0
 		return nil
 	})
 	if m, err = New(pg, n.learnables, opts); err != nil {
@@ -145,16 +145,16 @@ func distributed(pg *comm.ProcessGroup, dt tensor.Dtype, rows int, opts *Options
 	return n, m, vm, err
 }
 
-// itself is what a graph of one process uses.
+// itself returns w, for graphs of a single process.
 func itself(w *G.Node) *G.Node { return w }
 
-// value is element i of a sequence that looks random, within (-1, 1).
+// value returns element i of a pseudorandom sequence in (-1, 1).
 func value(sequence, i int) float64 {
 	v := math.Sin(float64(i+1)*12.9898+float64(sequence)*78.233) * 43758.5453
 	return 2*(v-math.Floor(v)) - 1
 }
 
-// values is a tensor of such elements, from one on.
+// values returns a tensor with elements of the sequence, starting at from.
 func values(dt tensor.Dtype, sequence, from int, shape ...int) *tensor.Dense {
 	d := tensor.New(tensor.Of(dt), tensor.WithShape(shape...))
 	for i := range d.Shape().TotalSize() {
@@ -167,7 +167,7 @@ func values(dt tensor.Dtype, sequence, from int, shape ...int) *tensor.Dense {
 	return d
 }
 
-// floats is a copy of v's elements.
+// floats returns a copy of v's elements.
 func floats(v G.Value) (out []float64) {
 	switch x := v.(type) {
 	case *G.F64:
@@ -186,7 +186,8 @@ func floats(v G.Value) (out []float64) {
 	panic(fmt.Sprintf("floats of %T", v))
 }
 
-// near compares, element by element, relative to what is larger than 1.
+// near returns an error unless all elements are equal within the tolerance, relative to elements
+// larger than 1.
 func near(got, want [][]float64, tolerance float64) error {
 	for i := range want {
 		for j, w := range want[i] {

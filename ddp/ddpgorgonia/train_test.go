@@ -36,8 +36,8 @@ var precisions = []struct {
 	tolerance float64
 }{{tensor.Float64, 1e-9}, {tensor.Float32, 1e-5}}
 
-// Ranks train as one process of Gorgonia's own does on the concatenated batch, with
-// each of Gorgonia's solvers that is right, and to the same bits.
+// Several ranks train as one process of Gorgonia does with the concatenated batch, with each of
+// Gorgonia's correct solvers. The ranks stay bit-identical.
 func TestTrainsAsOneProcess(t *testing.T) {
 	const rows, steps = 4, 5
 	for _, p := range precisions {
@@ -106,8 +106,8 @@ func TestTrainsAsOneProcess(t *testing.T) {
 	}
 }
 
-// This project's optimizers step on a graph's learnables, in place, as Gorgonia's
-// solvers do; also where they move the parameters' memory.
+// The optimizers of package optim update a graph's learnables in place, also if they move the
+// parameters' memory.
 func TestOptimizers(t *testing.T) {
 	for _, move := range []bool{false, true} {
 		commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
@@ -146,8 +146,8 @@ func TestOptimizers(t *testing.T) {
 	}
 }
 
-// Passes within NoSync reduce nothing; the one after reduces the sum, and the next
-// begins anew, whether a solver zeroed the gradients or not.
+// Runs within NoSync do not reduce. The next run reduces the sum, and the run after that starts
+// with zero gradients, whether or not a solver zeroed them.
 func TestNoSync(t *testing.T) {
 	const rows = 4
 	for _, p := range precisions {
@@ -165,7 +165,7 @@ func TestNoSync(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			for pass := range 3 { // with the buckets as they begin, and in rank 0's order
+			for pass := range 3 { // with the first buckets and with the rebuilt ones
 				err := m.NoSync(func() error {
 					if err := run(0); err != nil {
 						return err
@@ -202,7 +202,7 @@ func TestNoSync(t *testing.T) {
 	}
 }
 
-// gradients are those of one process.
+// gradients returns the gradients of one process.
 func gradients(dt tensor.Dtype, rows int, let func(*network) error) ([][]float64, error) {
 	n := &network{}
 	err := Build(func() error {
@@ -223,7 +223,7 @@ func gradients(dt tensor.Dtype, rows int, let func(*network) error) ([][]float64
 	return n.grads(), nil
 }
 
-// started notes how many gradients were final when a bucket's reduction started.
+// started records how many gradients were final when the reduction of a bucket started.
 type started struct {
 	pg    *comm.ProcessGroup
 	trace *profile.Recorder
@@ -244,8 +244,8 @@ func spans(r *profile.Recorder, prefix string) (found []profile.Span) {
 	return found
 }
 
-// Buckets are reduced one by one as their gradients become final, and gradients
-// live in the buckets, which follow rank 0's order from the second pass on.
+// Buckets are reduced one by one as their gradients become final. Gradients are views of the
+// buckets, which follow rank 0's order from the second pass on.
 func TestReducesWhileTheTapeRuns(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		trace := profile.Of(pg.Device())
@@ -299,9 +299,8 @@ func TestReducesWhileTheTapeRuns(t *testing.T) {
 	})
 }
 
-// A gradient is final on the tape before the products that the ones before it in
-// the network are computed by; that for the input is not computed at all, and no
-// product twice.
+// On the tape a gradient becomes final before the products for the layers before it are computed.
+// The gradient of the input is not computed, and no product twice.
 func TestOrderOfTheTape(t *testing.T) {
 	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
 		var log bytes.Buffer
@@ -320,10 +319,10 @@ func TestOrderOfTheTape(t *testing.T) {
 			got = append(got, m[1])
 		}
 		want := []string{
-			"A × B", "A × B", "A × B", "A × B", // forward
-			"gradient of s", "A × Bᵀ", "Aᵀ × B", "gradient of w2", // w2's is transposed, and has another term
-			"A × Bᵀ", "Aᵀ × B", "A × Bᵀ", "Aᵀ × B", "gradient of w1", // of two terms
-			"gradient of b1", "gradient of b0", "gradient of w0", // a product in itself
+			"A × B", "A × B", "A × B", "A × B", // the forward pass
+			"gradient of s", "A × Bᵀ", "Aᵀ × B", "gradient of w2", // w2's gradient is transposed and has a second term
+			"A × Bᵀ", "Aᵀ × B", "A × Bᵀ", "Aᵀ × B", "gradient of w1", // the gradient of w1 has two terms
+			"gradient of b1", "gradient of b0", "gradient of w0", // the gradient of w0 is a product
 		}
 		if !reflect.DeepEqual(got, want) {
 			return fmt.Errorf("the tape is\n%q, want\n%q", got, want)
@@ -332,8 +331,7 @@ func TestOrderOfTheTape(t *testing.T) {
 	})
 }
 
-// A gradient that Gorgonia transposed, which costs it no copy, is written row by
-// row.
+// A gradient that Gorgonia transposed without a copy is written in row-major order.
 func TestTransposedGradient(t *testing.T) {
 	d := values(tensor.Float64, 1, 0, 2, 3)
 	if err := d.T(); err != nil {
@@ -349,7 +347,7 @@ func TestTransposedGradient(t *testing.T) {
 	}
 }
 
-// Jobs of real processes train as ranks within one do.
+// Real processes train like ranks within one process.
 func TestOnProcesses(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		commtest.Processes(t, n, "GODDP_DEVICE=cpu")

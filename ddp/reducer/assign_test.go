@@ -7,8 +7,7 @@ import (
 	"github.com/goddp/goddp/device"
 )
 
-// The cases are those of PyTorch's ComputeBucketAssignmentTest, by their
-// numbers alone, and a few of our own.
+// The cases are those of PyTorch's ComputeBucketAssignmentTest, and a few more.
 func TestAssign(t *testing.T) {
 	f32 := func(n int) Param { return Param{Shape: device.Shape{n}, DType: device.Float32} }
 	f64 := func(n int) Param { return Param{Shape: device.Shape{n}, DType: device.Float64} }

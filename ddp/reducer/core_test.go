@@ -10,21 +10,26 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// TestCore runs the scenarios in testdata. A scenario starts with
+// TestCore runs the scenarios in testdata. A scenario starts with one line per bucket, which lists
+// its parameters:
 //
 //	buckets
 //	2 1
 //	0
 //
-// a line per bucket with its parameters, "buckets static" for a static graph and
-// "buckets reorder" for such as may be rebuilt, and goes on with events:
-// begin [nosync] [shadow] [unused=(PARAM...)] [all], which is one of a reducer that
-// finds unused parameters if it names some or says that there are none;
-// ready PARAM..., finish [failed] [stop], succeed; order prints the order that rank 0
-// would tell. rebuild, with buckets as above, is no
-// event: it is what the reducer does between two. The output is the core's actions.
-// If one differs, run the test with -rewrite and inspect the difference: commit
-// it only if it is what you meant.
+// "buckets static" starts a scenario with a static graph, "buckets reorder" one whose buckets may
+// be rebuilt. Events follow:
+//
+//	begin [nosync] [shadow] [unused=(PARAM...)] [all]
+//	ready PARAM...
+//	finish [failed] [stop]
+//	succeed
+//
+// With unused or all, begin is that of a reducer that finds unused parameters: unused lists them,
+// all says that there are none. Two commands are no events: order prints the order that rank 0
+// would send, and rebuild, followed by buckets as above, replaces the buckets. The output is the
+// core's actions. If it differs, run the test with -rewrite and inspect the difference. Commit it
+// only if it is intended.
 func TestCore(t *testing.T) {
 	datadriven.Walk(t, "testdata/core", func(t *testing.T, path string) {
 		var c *core
@@ -70,7 +75,7 @@ func TestCore(t *testing.T) {
 	})
 }
 
-// lists are the parameters of buckets, and their number.
+// lists returns the parameters of the buckets, and the number of parameters.
 func lists(t *testing.T, input string) (buckets [][]int, n int) {
 	for line := range strings.Lines(input) {
 		var ps []int

@@ -15,9 +15,8 @@ import (
 	"github.com/goddp/goddp/profile"
 )
 
-// halves is a hook that reduces halves of the gradients, in memory of its own,
-// and doubles the averages: what it puts back is in the gradients only if Wait is
-// called.
+// halves is a hook that reduces half of each gradient in its own memory. Its Wait doubles the
+// averages and copies them back, so that the gradients are right only if Wait is called.
 type halves struct {
 	dev  device.Device
 	seen []GradBucket
@@ -50,8 +49,8 @@ func (h *halved) Wait(ctx context.Context) error {
 	return h.dev.Kernels().Axpby(h.dev.Compute(), h.flat, device.Accum{Alpha: 2}, h.scratch)
 }
 
-// What a hook's reduction makes of a bucket becomes the gradients. It is told what
-// is in the bucket, and that the buckets were rebuilt.
+// The gradients are what the reduction of the hook returns. The hook gets the content of the
+// bucket, and learns whether the buckets were rebuilt.
 func TestCommHookFuturePassing(t *testing.T) {
 	for _, prescaled := range []bool{false, true} {
 		for _, unused := range []Unused{UnusedMissing, UnusedFound, UnusedFixed} {
@@ -66,7 +65,7 @@ func TestCommHookFuturePassing(t *testing.T) {
 					trace.Start()
 					e, reductions, skipped := engine{pg, r}, 0, -1
 					if unused != UnusedMissing {
-						skipped = 2 * pg.Rank() // rank 0 does without a, rank 1 without c
+						skipped = 2 * pg.Rank() // rank 0 lacks a, rank 1 lacks c
 					}
 					for pass := range 3 {
 						r.freshen()
@@ -84,7 +83,7 @@ func TestCommHookFuturePassing(t *testing.T) {
 							want := 8.
 							switch {
 							case unused != UnusedMissing && i == 0:
-								want = 6 // half of rank 1's
+								want = 6 // half of rank 1's gradient
 							case unused != UnusedMissing && i == 2:
 								want = 2
 							}
@@ -125,8 +124,8 @@ func (n noop) Reduce(GradBucket) Reduction { return n }
 func (noop) Wait(context.Context) error    { return nil }
 func (noop) Sync(context.Context) error    { return nil }
 
-// A large bucket that others follow is reduced behind an event with a time, which
-// holds the compute stream of a GPU back; no other one is.
+// If other buckets follow a large bucket, its reduction starts after an event with a time, which
+// delays the compute stream of a GPU. Other reductions do not.
 func TestLargeBucketsGetAHeadStart(t *testing.T) {
 	half := device.Shape{largeBucket / 8}
 	sizes := []Param{
@@ -166,8 +165,7 @@ func TestLargeBucketsGetAHeadStart(t *testing.T) {
 	})
 }
 
-// Whatever a hook makes of the buckets, a missing gradient is told to all, in the
-// pass that lacks it.
+// With any hook, all ranks get the error of a missing gradient in the same pass.
 func TestFlagsDoNotDependOnTheHook(t *testing.T) {
 	onRanks(t, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Hook: noop{}})
@@ -196,8 +194,8 @@ func TestFlagsDoNotDependOnTheHook(t *testing.T) {
 	})
 }
 
-// A hook that fails, on all ranks or on one alone, when the others have their
-// gradients, breaks the group: no rank trains on by itself, or waits for another.
+// If a hook fails, on all ranks or on one, the group is aborted, so that no rank trains alone or
+// waits for another.
 func TestAHookThatFails(t *testing.T) {
 	failed := errors.New("no hook today")
 	for _, everywhere := range []bool{true, false} {
@@ -230,7 +228,7 @@ func TestAHookThatFails(t *testing.T) {
 	}
 }
 
-// late is a hook that may fail behind the communication.
+// late is a hook that may fail after the communication.
 type late struct{ err error }
 
 func (l late) Reduce(b GradBucket) Reduction { return &lateReduction{plain{}.Reduce(b), l.err} }

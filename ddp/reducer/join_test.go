@@ -12,15 +12,15 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// plain is a hook that does what is done without one.
+// plain is a hook that does the same as no hook.
 type plain struct{}
 
 func (plain) Reduce(b GradBucket) Reduction {
 	return b.Group.With(comm.CallOptions{Name: b.Name, After: b.After}).AllReduce(b.Flat, b.Op)
 }
 
-// Rank r has r+1 passes; then it makes shadows. Gradients of two types, in several
-// buckets, are averages over all ranks or over those that had the pass, on all ranks.
+// Rank r makes r+1 passes, and then shadow passes. Gradients of two types in several buckets are
+// averages over all ranks, or over the ranks that made the pass, and equal on all ranks.
 func TestShadows(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -88,8 +88,8 @@ func TestShadows(t *testing.T) {
 	}
 }
 
-// A shadow adds nothing, also where nobody has asked yet what became of the pass
-// before it, such as another shadow that left the others' gradients here.
+// A shadow pass adds nothing, even if the outcome of the pass before is not known yet. That pass
+// may itself be a shadow pass, which left the other ranks' gradients here.
 func TestShadowsOfUnknownOutcomes(t *testing.T) {
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
@@ -116,7 +116,7 @@ func TestShadowsOfUnknownOutcomes(t *testing.T) {
 			return err
 		}
 		for i := range 4 {
-			if got, err := e.all(i); got != 1 || err != nil { // what rank 0 has, on two ranks
+			if got, err := e.all(i); got != 1 || err != nil { // the gradient of rank 0, averaged over two ranks
 				return fmt.Errorf("gradient %d is %v, want 1; %v", i, got, err)
 			}
 		}
@@ -125,8 +125,8 @@ func TestShadowsOfUnknownOutcomes(t *testing.T) {
 	})
 }
 
-// What a rank says when it leaves, in a pass that another one makes and in which a
-// third one lacks something.
+// If one rank leaves with a cause, a second one makes the pass and a third one lacks a gradient,
+// all ranks get errors that say so.
 func TestLeaving(t *testing.T) {
 	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
@@ -140,7 +140,7 @@ func TestLeaving(t *testing.T) {
 		case 0:
 			r.Shadow(true)
 		case 1:
-			r.Shadow(false) // a cause is a leave
+			r.Shadow(false) // a cause means that the rank leaves
 			cause = errors.New("no luck")
 		default:
 			r.Begin(true, nil)
@@ -162,7 +162,7 @@ func TestLeaving(t *testing.T) {
 		if want := "rank 0 ran out of inputs; rank 1 failed: no luck: training ends on every rank"; !strings.Contains(err.Error(), want) {
 			return fmt.Errorf("%q lacks %q", err, want)
 		}
-		// Nothing is reduced any more, by whoever goes on.
+		// After that no pass reduces, whichever rank makes it.
 		if pg.Rank() == 2 {
 			r.Begin(true, nil)
 			if err := r.Finish(t.Context(), nil); !errors.As(err, &left) {
@@ -172,7 +172,7 @@ func TestLeaving(t *testing.T) {
 				return fmt.Errorf("statistics %+v, want one pass that reduced, and was skipped", s)
 			}
 		}
-		// All leave with nothing to say: that is the end, and no error.
+		// If all ranks leave because they ran out of inputs, there is no error.
 		r.Leave()
 		r.Join(false)
 		r.Shadow(true)

@@ -14,26 +14,25 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// Gradients that are not finite on some ranks: every rank learns whose they
-// are, where each bucket is one parameter's and where it is not, and the next
-// pass is as good as ever.
+// If gradients of some ranks are not finite, every rank gets an error that names the ranks, for
+// buckets with one and with several parameters. The next pass works.
 func TestNonFinite(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(-1)
 	for _, c := range []struct {
 		name  string
 		mb    float64
 		bad   map[int]map[int]float64 // by rank and gradient
-		lacks int                     // a gradient that rank 0 lacks; -1: none
+		lacks int                     // the gradient that rank 0 lacks; -1: none
 		want  []NonFinite
 		says  string
 	}{
-		// A bucket each: d, c, b, a.
+		// One bucket each for d, c, b and a.
 		{"the middle bucket", 1e-6, map[int]map[int]float64{1: {2: nan}}, -1,
 			[]NonFinite{{1, 1, "c", 1}}, `parameter "c", in bucket 1, on rank 1: the step`},
 		{"the last bucket", 1e-6, map[int]map[int]float64{2: {0: inf}}, -1, []NonFinite{{2, 3, "a", 1}}, ""},
 		{"several", 1e-6, map[int]map[int]float64{0: {0: inf, 1: nan, 3: nan}, 2: {2: nan}}, -1,
 			[]NonFinite{{0, 0, "d", 3}, {2, 1, "c", 1}}, `"d", in bucket 0, and 2 more on rank 0; of parameter "c", in bucket 1, on rank 2`},
-		// A bucket for each type: d and b, c and a.
+		// One bucket for each type: d and b, c and a.
 		{"the first in a bucket", 0, map[int]map[int]float64{1: {0: nan, 1: nan, 3: inf}}, -1, []NonFinite{{1, 0, "b", 3}}, ""},
 		{"beside one that is missing", 1e-6, map[int]map[int]float64{1: {2: nan}}, 1, []NonFinite{{1, 1, "c", 1}}, `no gradient in this backward pass for parameter "b" on rank 0`},
 	} {
@@ -88,7 +87,7 @@ func TestNonFinite(t *testing.T) {
 	}
 }
 
-// What accumulated without a reduction is found by the pass that reduces it.
+// The pass that reduces accumulated gradients finds those that are not finite.
 func TestNonFiniteAccumulates(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{CheckNonFinite: true})
@@ -114,7 +113,7 @@ func TestNonFiniteAccumulates(t *testing.T) {
 	})
 }
 
-// Ranks may differ in whether they look: who does finds its own alone.
+// If only some ranks check, each of them finds only its own gradients.
 func TestNonFiniteWhereItIsLookedFor(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{CheckNonFinite: pg.Rank() == 0})

@@ -11,8 +11,8 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// What an engine rejects is an outcome like others: it is there to be asked for,
-// the next pass adds nothing to this one's gradients, and starts afresh.
+// An error that the engine rejects a pass with is an outcome like others: Err returns it, and the
+// next pass starts with zero gradients.
 func TestReject(t *testing.T) {
 	for _, isLagging := range []bool{false, true} {
 		devices := lagging(2)

@@ -24,28 +24,28 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The tests that take any number of ranks run on real processes as well.
+// The tests that work with any number of ranks also run on real processes.
 func TestOnProcesses(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) { commtest.Processes(t, n, "GODDP_DEVICE=cpu") })
 	}
 }
 
-// onRanks runs f, which takes any number of ranks, on several of them.
+// onRanks runs f, which works with any number of ranks, on several numbers of ranks.
 func onRanks(t *testing.T, f func(pg *comm.ProcessGroup) error) {
 	for _, n := range commtest.Sizes(t, 2, 3, 4) {
 		commtest.OnRanks(t, n, nil, f)
 	}
 }
 
-// engine stands for an autograd engine: it writes constants as gradients.
+// engine stands for an autograd engine. It writes constant gradients.
 type engine struct {
 	pg *comm.ProcessGroup
 	r  *Reducer
 }
 
-// write makes gradient i all v, as an engine does: overwriting or adding, and
-// scaling in the last write.
+// write sets all elements of gradient i to v, as an engine does: it overwrites or adds, and scales
+// in the last write.
 func (e engine) write(i int, v float64) {
 	d, dst, acc := e.pg.Device(), e.r.Grad(i), device.Accum{Alpha: e.r.Scale(), Beta: e.r.Scale()}
 	if e.r.Fresh(i) {
@@ -63,7 +63,7 @@ func (e engine) write(i int, v float64) {
 	e.r.Ready(i, d.Compute().Mark())
 }
 
-// all is gradient i's value, which must be the same everywhere.
+// all returns the value of gradient i, which must be the same in all elements.
 func (e engine) all(i int) (float64, error) {
 	var vs []float64
 	if t := e.r.Grad(i); t.DType == device.Float32 {
@@ -86,8 +86,8 @@ func params() []Param {
 	}
 }
 
-// Gradients of two types in several buckets, ready in an unexpected order,
-// averaged by the reducer or by the engine's scale.
+// Gradients of two types in several buckets, ready in an unexpected order, are averaged, by the
+// reducer or by the engine's scale.
 func TestAverages(t *testing.T) {
 	for _, prescaled := range []bool{false, true} {
 		for _, mb := range []float64{0, 1e-5} {
@@ -124,7 +124,7 @@ func TestAverages(t *testing.T) {
 	}
 }
 
-// Two ranks lack different gradients in the same pass: every rank learns both.
+// If two ranks lack different gradients in the same pass, every rank gets an error with both.
 func TestSeveralRanksLackGradients(t *testing.T) {
 	commtest.OnRanks(t, 3, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
@@ -177,7 +177,7 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 			}
 			es = append(es, engine{pg, r})
 		}
-		// Both lack something in their first pass: each has reports of its own.
+		// Both reducers lack a gradient in their first pass. Their reports do not mix.
 		for k, e := range es {
 			e.r.Begin(true, nil)
 			for i := range 4 {
@@ -190,7 +190,7 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 				return fmt.Errorf("reducer %d: got %v", k, err)
 			}
 		}
-		// In one pass of both, the last buckets come at the end, in order.
+		// In one pass of both reducers, the last buckets are reduced at the end, in order.
 		for k, e := range es {
 			e.r.Begin(true, nil)
 			for i := range 4 {
@@ -209,7 +209,7 @@ func TestTwoReducersOnOneGroup(t *testing.T) {
 	})
 }
 
-// faulty is a device that can be told to fail to fill.
+// faulty is a device whose Fill fails on request.
 type faulty struct {
 	device.Device
 	fails *bool
@@ -231,8 +231,8 @@ func (k faultyKernels) Fill(s device.Stream, dst device.Tensor, v float64) error
 	return k.Kernels.Fill(s, dst, v)
 }
 
-// What the reducer cannot do on one rank, here clearing the flags of a failed
-// pass, is told to all: none of them may apply the step alone.
+// If the reducer fails on one rank, here while it clears the flags of a failed pass, every rank
+// gets an error, so that no rank applies the step alone.
 func TestAFailureOfTheReducerFailsOnAllRanks(t *testing.T) {
 	var fails [2]bool
 	var devices []device.Device
@@ -273,8 +273,8 @@ func lagging(n int) (devices []device.Device) {
 	return devices
 }
 
-// Where the host cannot see at once how a pass ended, Finish does not wait: Err
-// does, and where nobody asks, the next pass.
+// If the host cannot know at once how a pass ended, Finish does not wait. Err waits, and so does
+// the next pass.
 func TestAnOutcomeThatIsNotKnownYet(t *testing.T) {
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{BucketCapMB: 1e-5})
@@ -283,7 +283,7 @@ func TestAnOutcomeThatIsNotKnownYet(t *testing.T) {
 		}
 		e, rank := engine{pg, r}, pg.Rank()
 		used := pg.Device().Memory().InUse
-		// pass runs one in which rank 1 may lack the first gradient to come.
+		// pass makes a pass in which rank 1 lacks the first gradient if lacks is true.
 		pass := func(lacks bool) error {
 			r.Begin(true, nil)
 			for i := range 4 {
@@ -296,7 +296,7 @@ func TestAnOutcomeThatIsNotKnownYet(t *testing.T) {
 		raised := func() bool {
 			return slices.ContainsFunc(r.Flags().Buf.Host(), func(b byte) bool { return b != 0 })
 		}
-		// outcome fails unless the pass that returned err ended as it should.
+		// outcome returns an error unless the pass that returned err ended as expected.
 		outcome := func(what string, err error, atOnce, lacks bool) error {
 			if (err != nil) != atOnce || r.Pending() == atOnce {
 				return fmt.Errorf("%s: Finish returned %v, pending: %v", what, err, r.Pending())
@@ -322,7 +322,8 @@ func TestAnOutcomeThatIsNotKnownYet(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// Nobody asks rank 0 for the outcome: its next pass fails, and tells all.
+		// Rank 0 does not ask for the outcome: its next pass returns the error, and all ranks get
+		// it.
 		lacked := pass(true)
 		if (lacked == nil) != (rank == 0) {
 			return fmt.Errorf("lacking a gradient: Finish returned %v", lacked)
@@ -347,7 +348,7 @@ func TestAnOutcomeThatIsNotKnownYet(t *testing.T) {
 	})
 }
 
-// unjoined is a backend whose calls nobody waits for, as on a GPU.
+// unjoined is a backend whose calls the host does not wait for, as on a GPU.
 type unjoined struct{ backend.Backend }
 
 func (u unjoined) Start(c *backend.Call) (backend.Task, error) {
@@ -362,8 +363,8 @@ type unjoinedTask struct{ backend.Task }
 
 func (unjoinedTask) Join(context.Context, device.Stream) error { return nil }
 
-// A reduction that fails after Finish is in the outcome, and nothing is skipped
-// for certain.
+// The outcome contains the error of a reduction that fails after Finish. Whether the step was
+// skipped is then unknown.
 func TestAReductionThatFailsLater(t *testing.T) {
 	opts := commtest.WrapBackend(&comm.Options{ErrorMode: comm.CleanUpOnly}, func(b backend.Backend) backend.Backend { return unjoined{b} })
 	cause := errors.New("enough")
@@ -396,7 +397,7 @@ func TestAReductionThatFailsLater(t *testing.T) {
 	})
 }
 
-// stuck is a device that gets past so many more marks only.
+// stuck is a device that reaches only a given number of further marks.
 type stuck struct {
 	device.Device
 	stream *stuckStream
@@ -425,8 +426,7 @@ func (never) Sync(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// A device that does not get past the reductions is given up on, and the group
-// with it: its buckets are in use.
+// If a device does not finish the reductions in time, the group is aborted: its buckets are in use.
 func TestADeviceThatIsStuck(t *testing.T) {
 	dev := cpu.New(nil)
 	stream := &stuckStream{dev.Compute(), math.MaxInt}
@@ -441,7 +441,7 @@ func TestADeviceThatIsStuck(t *testing.T) {
 		for i := range 4 {
 			e.write(i, 1)
 		}
-		stream.left = 2 // those which the last bucket and the order of gradients are behind
+		stream.left = 2 // the marks before the last bucket and the order of gradients
 		if err := r.Finish(t.Context(), nil); err != nil || !r.Pending() {
 			return fmt.Errorf("Finish returned %v, pending: %v", err, r.Pending())
 		}
@@ -455,10 +455,10 @@ func TestADeviceThatIsStuck(t *testing.T) {
 	})
 }
 
-// A rank that fails by itself, pass after pass, where nobody waits for
-// reductions, does not get ahead of ranks that still have to read its reports.
+// If a rank fails in every pass and waits for no reductions, it still does not get ahead of ranks
+// that have to read its reports.
 func TestAFailingRankDoesNotGetAhead(t *testing.T) {
-	var fails bool // rank 1's
+	var fails bool // rank 1 fails
 	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(faulty{cpu.New(nil), &fails})}
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return unjoined{b} })
 	finished := make(chan struct{})
@@ -472,11 +472,11 @@ func TestAFailingRankDoesNotGetAhead(t *testing.T) {
 				select {
 				case <-finished:
 					return errors.New("rank 1 finished a pass that this rank has not begun")
-				case <-time.After(20 * time.Millisecond): // however long: rank 1 waits
+				case <-time.After(20 * time.Millisecond): // rank 1 waits, however long this takes
 				}
 			}
 			if pg.Rank() == 1 {
-				fails = pass == 1 // to clear the flags of the pass before
+				fails = pass == 1 // fails to clear the flags of the pass before
 			}
 			r.Begin(true, nil)
 			err := r.Finish(t.Context(), nil)
@@ -494,8 +494,8 @@ func TestAFailingRankDoesNotGetAhead(t *testing.T) {
 	})
 }
 
-// A Finish that is given up does not leave the buckets to a reduction that may
-// still run: the group is aborted.
+// If the context of Finish ends, the group is aborted, because a reduction may still use the
+// buckets.
 func TestAGivenUpFinishAborts(t *testing.T) {
 	groups, err := comm.Local(2, nil)
 	if err != nil {

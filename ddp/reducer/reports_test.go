@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// FuzzReport reads the report of rank 1 as another rank finds it in the store.
+// FuzzReport decodes the report of rank 1 as another rank reads it from the store.
 func FuzzReport(f *testing.F) {
 	f.Add([]byte(`{"Rank":1,"Params":["a","b"],"Cause":"why"}`))
 	f.Add([]byte(`{"Rank":2000000000,"Params":["a"]}`))

@@ -11,8 +11,8 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// What ranks tell of their gradients arrives whatever the type of the bucket that
-// it travels in; a fixed graph tells it once.
+// The status arrives whatever the type of the bucket that it travels in. For a static graph the
+// used parameters are sent only once.
 func TestStatusOfAllTypes(t *testing.T) {
 	for _, dt := range []device.DType{device.Float32, device.Float64, device.Float16, device.BFloat16} {
 		for _, unused := range []Unused{UnusedFound, UnusedFixed} {
@@ -59,7 +59,7 @@ func TestStatusOfAllTypes(t *testing.T) {
 	}
 }
 
-// An engine that writes what it said it would not has made a mistake.
+// It is a mistake if an engine reports a gradient that it said the pass would not compute.
 func TestReadyOfAnUnusedGradient(t *testing.T) {
 	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Unused: UnusedFound})

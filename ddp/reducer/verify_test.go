@@ -9,7 +9,8 @@ import (
 	"github.com/goddp/goddp/comm"
 )
 
-// Lists that differ are told apart, the first that does by name, however they were cut.
+// If lists differ between ranks, the error names the first list that differs, even if the items of
+// all lists together are the same.
 func TestVerify(t *testing.T) {
 	onRanks(t, func(pg *comm.ProcessGroup) error {
 		odd := pg.Rank() == 1
@@ -41,11 +42,10 @@ func TestVerify(t *testing.T) {
 	})
 }
 
-// However many lists are compared, and whatever else New has to have alike, that is one
-// collective where nothing differs.
+// New compares any number of lists with one collective if nothing differs.
 func TestVerifyIsOneCollective(t *testing.T) {
 	onRanks(t, func(pg *comm.ProcessGroup) error {
-		calls := func() (n int, err error) { // the number of a group's latest collective
+		calls := func() (n int, err error) { // the number of the group's last collective
 			w := pg.Barrier()
 			if err := w.Wait(t.Context()); err != nil {
 				return 0, err

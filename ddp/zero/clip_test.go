@@ -15,8 +15,8 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// Each rank finds the norm of the whole model's gradients, not that of its parts, and
-// trains as it does without shards.
+// Each rank computes the norm of the whole model's gradients, not only of its parts, and trains as
+// without shards.
 func TestClipGradNorm(t *testing.T) {
 	const bound = 0.05
 	onBoth(t, func(pg *comm.ProcessGroup) error {
@@ -82,7 +82,7 @@ func TestClipGradNorm(t *testing.T) {
 	}, 2, 4)
 }
 
-// full is a device that has no memory left once it is told so.
+// full is a device that has no memory left once isFull is set.
 type full struct {
 	device.Device
 	now *bool
@@ -97,7 +97,7 @@ func (d full) Alloc(size int) (device.Buffer, error) {
 	return d.Device.Alloc(size)
 }
 
-// A rank that cannot give its part of the norm does not keep the others waiting.
+// If a rank cannot compute its part of the norm, the other ranks get an error and do not wait.
 func TestAClippingThatFails(t *testing.T) {
 	var devs []device.Device
 	var now [2]bool
@@ -109,7 +109,7 @@ func TestAClippingThatFails(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		err = w.loss(pg, device.Float64, 0).Backward() // rank 1 may be done with it, and fail, before rank 0 is
+		err = w.loss(pg, device.Float64, 0).Backward() // rank 1 may have finished this and failed before rank 0 has
 		if err == nil {
 			now[pg.Rank()] = pg.Rank() == 1
 			_, err = w.zero.ClipGradNorm(1)
@@ -122,7 +122,7 @@ func TestAClippingThatFails(t *testing.T) {
 	})
 }
 
-// Ranks that ran out of inputs take part in the norm, by JoinOptions.Step.
+// With JoinOptions.Step, ranks without inputs take part in the norm.
 func TestClipGradNormWithinJoin(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		net := mlp(double)
@@ -163,7 +163,7 @@ func TestClipGradNormWithinJoin(t *testing.T) {
 	}, 2)
 }
 
-// The largest magnitude and the sum of magnitudes are those of the whole model, on all ranks.
+// All p-norms are those of the whole model, on all ranks.
 func TestClipGradPNorm(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		for _, p := range []float64{1, 3, math.Inf(1)} {

@@ -6,7 +6,6 @@ import (
 	"github.com/goddp/goddp/internal/commtest"
 )
 
-// TestGPUOnProcesses runs what TestOnProcesses does on two processes with a GPU
-// each: of more, NCCL adds in another order where it reduces to all than where it
-// reduces to shards.
+// TestGPUOnProcesses does the same as TestOnProcesses, on two processes with a GPU each. With more
+// processes NCCL sums in another order in an all-reduce than in a reduce-scatter.
 func TestGPUOnProcesses(t *testing.T) { commtest.ProcessesOnGPUs(t, 2) }

@@ -19,7 +19,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// join is Join, without shards that of package ddp.
+// join calls Join of this package, or that of package ddp without shards.
 func (w wrapped) join(o JoinOptions, f func() error) error {
 	if m, ok := w.model.(*Model); ok {
 		return m.Join(&o, f)
@@ -27,10 +27,10 @@ func (w wrapped) join(o JoinOptions, f func() error) error {
 	return w.model.(*ddp.Model).Join(&ddp.JoinOptions{DivideByActive: o.DivideByActive, StopEarly: o.StopEarly, Optimizer: w.opt}, f)
 }
 
-// uneven is how many inputs a rank has.
+// uneven returns the number of inputs of a rank.
 type uneven func(rank, ranks int) int
 
-// shares are how many inputs each rank has, by how its neighbours do.
+// shares are distributions of inputs.
 var shares = []struct {
 	name string
 	of   uneven
@@ -40,7 +40,7 @@ var shares = []struct {
 	{"rank 0 runs out last", func(rank, ranks int) int { return 2 + 2*(ranks-1-rank) }},
 }
 
-// most is the largest share.
+// most returns the largest number of inputs of a rank.
 func (u uneven) most(ranks int) (most int) {
 	for rank := range ranks {
 		most = max(most, u(rank, ranks))
@@ -48,9 +48,8 @@ func (u uneven) most(ranks int) (most int) {
 	return most
 }
 
-// Ranks that ran out of inputs make the steps of the others: parameters are those of
-// training without shards, to the bit, and so is the whole state, each rank's shard of
-// which is that of all steps. Then they train on together.
+// Ranks without inputs make the steps of the other ranks. The parameters and the whole state are
+// bit-identical to training without shards. Afterwards all ranks can go on training.
 func TestUnevenInputs(t *testing.T) {
 	bf := nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}
 	for _, c := range []struct {
@@ -60,7 +59,7 @@ func TestUnevenInputs(t *testing.T) {
 		in    device.DType
 		opts  ddp.Options
 		join  JoinOptions
-		every int // passes of a step, all but the last of which accumulate
+		every int // the number of passes of a step; all but the last accumulate
 	}{
 		{"SGD", sgd, double, device.Float64, ddp.Options{CheckReplicas: 1}, JoinOptions{}, 1},
 		{"by the active ranks", sgd, double, device.Float64, ddp.Options{CheckNonFinite: true}, JoinOptions{DivideByActive: true}, 1},
@@ -121,7 +120,7 @@ func TestUnevenInputs(t *testing.T) {
 	}
 }
 
-// accumulate makes the passes of a step, the last of which reduces.
+// accumulate makes the passes of a step. The last one reduces.
 func (w wrapped) accumulate(pg *comm.ProcessGroup, dt device.DType, step, passes int) error {
 	for i := range passes - 1 {
 		err := w.model.NoSync(func() error { return w.loss(pg, dt, passes*step+i).Backward() })
@@ -132,7 +131,7 @@ func (w wrapped) accumulate(pg *comm.ProcessGroup, dt device.DType, step, passes
 	return w.loss(pg, dt, passes*step+passes-1).Backward()
 }
 
-// Parameters that some ranks use are updated on all, of which some have no inputs.
+// Parameters that some ranks use are updated on all ranks, including ranks without inputs.
 func TestUnevenInputsUnusedParameters(t *testing.T) {
 	for _, opts := range []ddp.Options{{FindUnusedParameters: true}, {StaticGraph: true}} {
 		opts.BucketCapMB = small.BucketCapMB
@@ -169,7 +168,7 @@ func TestUnevenInputsUnusedParameters(t *testing.T) {
 	}
 }
 
-// alike compares the ranks' parameters.
+// alike returns an error unless the ranks' parameters are equal.
 func alike(pg *comm.ProcessGroup, net nn.Module) error {
 	all, err := comm.AllGatherObject(context.Background(), pg, allBits(net))
 	if err == nil && !bytes.Equal(all[0], allBits(net)) {
@@ -178,7 +177,7 @@ func alike(pg *comm.ProcessGroup, net nn.Module) error {
 	return err
 }
 
-// made compares them, and how many steps the ranks have committed.
+// made also checks the number of steps that the ranks have committed.
 func made(pg *comm.ProcessGroup, net nn.Module, w wrapped, steps int) error {
 	if n, whole := w.opt.Committed(); n != steps || !whole {
 		return fmt.Errorf("%d steps committed, whole: %v; want %d", n, whole, steps)
@@ -186,7 +185,7 @@ func made(pg *comm.ProcessGroup, net nn.Module, w wrapped, steps int) error {
 	return alike(pg, net)
 }
 
-// scaling makes w's steps by a loss scale or without one.
+// scaling returns a function that makes w's steps, with a loss scaler or without.
 func (w wrapped) scaling(scaled bool) (scaler *amp.Scaler, step func() error) {
 	scaler = must.New(amp.NewScaler(&amp.Options{Disabled: !scaled}))
 	return scaler, func() error {
@@ -198,7 +197,7 @@ func (w wrapped) scaling(scaled bool) (scaler *amp.Scaler, step func() error) {
 	}
 }
 
-// onBothScaled is onBoth with a loss scale and without.
+// onBothScaled is onBoth, with and without a loss scaler.
 func onBothScaled(t *testing.T, f func(pg *comm.ProcessGroup, scaled bool) error) {
 	for _, scaled := range []bool{false, true} {
 		t.Run(fmt.Sprint("scaled: ", scaled), func(t *testing.T) {
@@ -207,8 +206,8 @@ func onBothScaled(t *testing.T, f func(pg *comm.ProcessGroup, scaled bool) error
 	}
 }
 
-// With StopEarly all end in the step that the first rank has no input for, with equal
-// parameters, and train on.
+// With StopEarly all ranks stop in the step for which the first rank has no input, with equal
+// parameters, and can go on training.
 func TestUnevenInputsStopEarly(t *testing.T) {
 	onBothScaled(t, func(pg *comm.ProcessGroup, scaled bool) error {
 		net := mlp(double)
@@ -247,9 +246,9 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 	})
 }
 
-// An error of a rank's loop ends those of the others, wherever in a step it comes, and
-// leaves all with the parameters of the steps that all have made: what it leaves
-// unmade, between a pass and its step, is made.
+// If the loop of one rank returns an error, at any point of a step, the loops of the other ranks
+// end too. All ranks have the parameters of the steps that all ranks have made. If the error comes
+// between a pass and its step, Join makes that step.
 func TestUnevenInputsError(t *testing.T) {
 	for _, where := range []string{"before the pass", "before the step", "behind the step"} {
 		t.Run(where, func(t *testing.T) {
@@ -259,7 +258,7 @@ func TestUnevenInputsError(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				const bad = 2 // the step
+				const bad = 2 // the step with the error
 				last := pg.Size() - 1
 				fail := func(i int, at string) error {
 					if pg.Rank() == last && i == bad && at == where {
@@ -270,7 +269,7 @@ func TestUnevenInputsError(t *testing.T) {
 				scaler, step := w.scaling(scaled)
 				err = w.join(JoinOptions{Step: step}, func() error {
 					if pg.Rank() == 0 && pg.Size() > 2 {
-						return nil // has no inputs
+						return nil // this rank has no inputs
 					}
 					for i := range 5 {
 						if err := fail(i, "before the pass"); err != nil {
@@ -315,15 +314,15 @@ func TestUnevenInputsError(t *testing.T) {
 	}
 }
 
-// A pass that lacks a gradient is no step, for ranks with and without inputs, whether
-// those that know early call Step or not.
+// All ranks skip the step after a pass that lacks a gradient, with and without inputs, whether a
+// rank that knows early calls Step or not.
 func TestUnevenInputsMissingGradient(t *testing.T) {
 	for _, calls := range []bool{true, false} {
 		onBoth(t, func(pg *comm.ProcessGroup) error {
 			last := pg.Size() - 1
 			inputs := uneven(func(rank, _ int) int { return 2 + 2*rank })
 			step := 0
-			missing := func() bool { return step == 1 || step == 3 } // that of rank 0 gone
+			missing := func() bool { return step == 1 || step == 3 } // the gradient of rank 0 is missing
 			net := newForked(func() bool { return missing() && pg.Rank() == last })
 			w, err := divided(net, pg, adamW, small)
 			if err != nil {
@@ -350,8 +349,8 @@ func TestUnevenInputsMissingGradient(t *testing.T) {
 	}
 }
 
-// Scaled steps, of which some overflow, and some lack a gradient on one rank, are made
-// by all ranks or skipped by all, and are those of training without shards.
+// All ranks make a scaled step or all skip it, because of an overflow or of a missing gradient on
+// one rank. The result is that of training without shards.
 func TestUnevenInputsScaled(t *testing.T) {
 	half := nn.LinearOptions{DType: device.Float16, Compute: device.Float32}
 	onBoth(t, func(pg *comm.ProcessGroup) error {
@@ -378,7 +377,7 @@ func TestUnevenInputsScaled(t *testing.T) {
 			err = w.join(JoinOptions{Step: step}, func() error {
 				for i = range inputs(pg.Rank(), pg.Size()) {
 					err := scaler.Scale(w.loss(pg, device.Float32, i)).Backward()
-					if i == 2 || err == nil { // a loop may go on to Step or not
+					if i == 2 || err == nil { // after an error the loop may call Step or not
 						err = step()
 					}
 					if errors.As(err, new(*reducer.MissingGradientError)) != missing() || (err != nil) != missing() {
@@ -415,7 +414,7 @@ func TestUnevenInputsScaled(t *testing.T) {
 	}, 2, 4)
 }
 
-// What does not go together is told on every rank.
+// Options and calls that cannot be combined are errors on every rank.
 func TestJoinMisuse(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		w, err := divided(mlp(double), pg, sgd, small)
@@ -454,7 +453,7 @@ func TestJoinMisuse(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "JoinOptions.Step") {
 			return fmt.Errorf("with gradients clipped: %v", err)
 		}
-		return w.join(JoinOptions{Disabled: true}, func() error { // nothing is told
+		return w.join(JoinOptions{Disabled: true}, func() error { // without communication
 			_, err := w.train(pg, device.Float64, 0, 2)
 			return err
 		})

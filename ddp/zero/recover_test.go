@@ -26,19 +26,18 @@ import (
 
 var errInjected = errors.New("injected")
 
-// survivor is what a rank keeps from one group to the next: a device, whose
-// updates can be made to fail, and on it a model and its optimizer.
+// survivor is what a rank keeps from one group to the next: a device, whose updates can fail, a
+// model and its optimizer.
 type survivor struct {
 	device.Device
-	updates int       // until they fail; never when negative
-	before  func(int) // unless nil, called before each Step, with its number from 1
-	left    int       // the step that is not made; 0: none
+	updates int       // the number of updates before one fails; negative: none fails
+	before  func(int) // called before each Step with its number, from 1, unless nil
+	left    int       // the step in which this rank stops; 0: none
 	net     noted
-	opt     *Optimizer[Local] // nil before there is one
+	opt     *Optimizer[Local] // nil before the first group
 }
 
-// noted is a module with a buffer, a parameter that is frozen, and one that has
-// two names.
+// noted is a module with a buffer, a frozen parameter, and a parameter with two names.
 type noted struct {
 	nn.Module
 	note   *nn.Buffer
@@ -67,7 +66,7 @@ func (b brittle) AdamW(stream device.Stream, step kernels.AdamWStep) error {
 	return b.Kernels.AdamW(stream, step)
 }
 
-// restart gives the survivor a new model, as a process that has just begun.
+// restart gives the survivor a new model, as in a new process.
 func (s *survivor) restart() {
 	frozen := nn.NewUnplacedParameter("frozen", nn.Constant(-1), device.Float64, 1)
 	frozen.Freeze()
@@ -84,7 +83,7 @@ func survivors(t *testing.T, ranks int, isLagging bool) (all []*survivor) {
 	return all
 }
 
-// together runs f on the survivors' ranks in a group of its own.
+// onSurvivors makes a group of the survivors and runs f on each rank.
 func onSurvivors(t *testing.T, all []*survivor, wrap func(backend.Backend) backend.Backend, f func(pg *comm.ProcessGroup, s *survivor) error) {
 	t.Helper()
 	t.Setenv(flight.OnFailureVar, "0")
@@ -98,7 +97,7 @@ func onSurvivors(t *testing.T, all []*survivor, wrap func(backend.Backend) backe
 	commtest.OnDevices(t, devices, opts, func(pg *comm.ProcessGroup) error { return f(pg, all[pg.Rank()]) })
 }
 
-// train recovers what there is, and makes the steps up to to.
+// train recovers the state and makes the steps up to, but not including, to.
 func (s *survivor) train(pg *comm.ProcessGroup, to int) error {
 	model, opt, err := Recover(s.net, pg, s.opt, adamW, small)
 	if err != nil {
@@ -128,8 +127,7 @@ func (s *survivor) train(pg *comm.ProcessGroup, to int) error {
 	return nil
 }
 
-// gathersFail is a backend that starts no gather of parameters from some number
-// on.
+// gathersFail is a backend whose gathers of parameters fail from a given number on.
 type gathersFail struct {
 	backend.Backend
 	left int
@@ -151,9 +149,9 @@ func failAt(n int) func() func(backend.Backend) backend.Backend {
 	}
 }
 
-// After a failure that leaves all shards with the same updates they train on to
-// exactly where they would have come without it, with further ranks too; after any
-// other all are told what is lost.
+// After a failure that leaves all shards with the same updates, the ranks go on training and reach
+// exactly the same state as without the failure, also with more ranks. After any other failure all
+// ranks get an error that says which shards are lost.
 func TestRecover(t *testing.T) {
 	const ranks, failing, steps = 2, 3, 6
 	plain := survivors(t, ranks, false)
@@ -170,15 +168,16 @@ func TestRecover(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		at    func(pg *comm.ProcessGroup, s *survivor) error // how the first group ends
-		wrap  func() func(backend.Backend) backend.Backend   // nil for none
+		at    func(pg *comm.ProcessGroup, s *survivor) error // ends the first group
+		wrap  func() func(backend.Backend) backend.Backend   // nil: no wrapper
 		after func(all []*survivor) []*survivor
-		step  int // recovered; -1: lost
+		step  int // the recovered step; -1: lost
 	}{
 		{name: "between two steps", step: failing,
 			at: func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, failing) }},
 		{name: "a gather fails", step: failing,
-			// Three buckets a step: the second of the failing one, on every rank at most.
+			// There are three buckets in a step. In the failing step the second gather fails, on
+			// every rank at most.
 			wrap: failAt(3*(failing-1) + 1),
 			at:   func(pg *comm.ProcessGroup, s *survivor) error { return inconsistent(s, pg, failing) }},
 		{name: "a gather fails on one rank", step: failing,
@@ -228,7 +227,7 @@ func TestRecover(t *testing.T) {
 		for _, isLagging := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, lagging: %v", c.name, isLagging), func(t *testing.T) {
 				all := survivors(t, ranks, isLagging)
-				var ready sync.WaitGroup // all have the failing step's gradients: who fails keeps no other from them
+				var ready sync.WaitGroup // all ranks have the gradients of the failing step, so that a rank that fails does not stop others from getting them
 				ready.Add(ranks)
 				failing := failing
 				if c.step > 0 {
@@ -286,8 +285,8 @@ func TestRecover(t *testing.T) {
 					return
 				}
 				onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error {
-					device.Elements[float64](s.net.frozen.Var().Tensor())[0] = -1 // as without a failure
-					if pg.Size() != ranks {                                       // where a mean is another
+					device.Elements[float64](s.net.frozen.Var().Tensor())[0] = -1 // the value without a failure
+					if pg.Size() != ranks {                                       // another number of ranks rounds means differently
 						return s.train(pg, c.step)
 					}
 					return s.train(pg, steps)
@@ -305,7 +304,7 @@ func TestRecover(t *testing.T) {
 	}
 }
 
-// A recovery that fails under way may be made again: what it needs is as it was.
+// A recovery that failed can be repeated, because it does not change the old shards.
 func TestARecoveryThatFails(t *testing.T) {
 	const failing, steps = 3, 6
 	plain := survivors(t, 2, false)
@@ -327,7 +326,7 @@ func TestARecoveryThatFails(t *testing.T) {
 	}
 }
 
-// refusing is a backend that starts no call of a name.
+// refusing is a backend that fails calls with a given name.
 type refusing struct {
 	backend.Backend
 	name string
@@ -340,7 +339,7 @@ func (r refusing) Start(c *backend.Call) (backend.Task, error) {
 	return r.Backend.Start(c)
 }
 
-// lateFailure is a gather that the host hears of only later, as of a GPU's.
+// lateFailure is a gather whose error the host gets later, as on a GPU.
 type lateFailure struct{ backend.Task }
 
 func (l lateFailure) Join(context.Context, device.Stream) error { return nil }
@@ -357,8 +356,8 @@ func (f failsLate) Start(c *backend.Call) (backend.Task, error) {
 	return task, err
 }
 
-// A gather that fails after Step has returned leaves no step that counts as whole,
-// and no further one.
+// If a gather fails after Step has returned, the optimizer is inconsistent and makes no further
+// step.
 func TestAGatherThatFailsLate(t *testing.T) {
 	o := commtest.WrapBackend(quiet(), func(b backend.Backend) backend.Backend { return failsLate{b} })
 	commtest.OnDevices(t, devices(t, 2, true), o, func(pg *comm.ProcessGroup) error {
@@ -391,7 +390,7 @@ func TestAGatherThatFailsLate(t *testing.T) {
 	})
 }
 
-// Shards of another model, or another kind of optimizer, are refused on every rank.
+// Shards of another model or of another kind of optimizer are an error on every rank.
 func TestRecoverOfWhatDoesNotFit(t *testing.T) {
 	all := survivors(t, 2, false)
 	onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, 2) })
@@ -414,7 +413,7 @@ func TestRecoverOfWhatDoesNotFit(t *testing.T) {
 	onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, 3) })
 }
 
-// What is each rank's own stays so.
+// Recover does not change parameters and buffers that Ignore names.
 func TestRecoverIgnores(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		net, opts := mlp(double), &ddp.Options{BucketCapMB: small.BucketCapMB, Ignore: []string{"0.bias"}}

@@ -16,12 +16,12 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// saved is a checkpoint, on a device of its own.
+// saved is a checkpoint. It lives on its own device.
 type saved struct {
 	net, state map[string]*autograd.Variable
 }
 
-// save makes a checkpoint of what rank 0 has and is shown.
+// save makes a checkpoint of rank 0's parameters and of the gathered state.
 func save(pg *comm.ProcessGroup, dev device.Device, net nn.Module, opt *Optimizer[Local], into *saved) error {
 	state, err := gathered(pg, opt)
 	if err != nil || pg.Rank() != 0 {
@@ -34,7 +34,7 @@ func save(pg *comm.ProcessGroup, dev device.Device, net nn.Module, opt *Optimize
 	return err
 }
 
-// moved is a copy of a state on another device, both of them CPUs.
+// moved returns a copy of a state on another CPU device.
 func moved(dev device.Device, state map[string]*autograd.Variable) (map[string]*autograd.Variable, error) {
 	out := map[string]*autograd.Variable{}
 	for name, v := range state {
@@ -44,8 +44,8 @@ func moved(dev device.Device, state map[string]*autograd.Variable) (map[string]*
 	return out, nil
 }
 
-// A state is saved by two ranks, goes on with four, with one, and without shards,
-// and comes to the bit where training without a stop comes on as many ranks.
+// A state is saved by two ranks and loaded by four ranks, by one rank, and by an optimizer without
+// shards. The results are bit-identical to training without a restart on the same numbers of ranks.
 func TestWorldSizes(t *testing.T) {
 	for name, make := range map[string]maker{"SGD": sgd, "AdamW": adamW} {
 		for _, half := range []bool{false, true} {
@@ -59,7 +59,8 @@ func TestWorldSizes(t *testing.T) {
 				at := 0
 				for _, ranks := range []int{2, 4, 1, 2} {
 					const steps = 3
-					// Both go through the same ranks: a mean's rounding depends on their number.
+					// Both use the same sequence of group sizes, because the rounding of a mean
+					// depends on them.
 					commtest.OnDevices(t, devices(t, ranks, true), quiet(), func(pg *comm.ProcessGroup) error {
 						net := mlp(o)
 						w, err := divided(net, pg, make, small)
@@ -108,7 +109,7 @@ func TestWorldSizes(t *testing.T) {
 							t.Fatalf("after %d steps, the last on %d ranks, the %s differ from those without shards", at, ranks, what)
 						}
 					}
-					if ranks == 4 { // what shards saved goes on without them, and the other way round
+					if ranks == 4 { // also load the state of shards without shards, and vice versa
 						with, without = without, with
 					}
 				}
@@ -135,7 +136,7 @@ func load(opt Local, steps int, state map[string]*autograd.Variable) error {
 	return nil
 }
 
-// A state that does not fit is told, and changes nothing.
+// A state that does not fit is an error and changes nothing.
 func TestLoadStateThatDoesNotFitChangesNothing(t *testing.T) {
 	commtest.OnRanks(t, 2, quiet(), func(pg *comm.ProcessGroup) error {
 		net := mlp(double)
@@ -177,7 +178,7 @@ func TestLoadStateThatDoesNotFitChangesNothing(t *testing.T) {
 	})
 }
 
-// clumsy is a device that cannot copy while it fails.
+// clumsy is a device whose copies fail while fails is set.
 type clumsy struct {
 	device.Device
 	fails bool
@@ -190,8 +191,7 @@ func (c *clumsy) Copy(s device.Stream, dst, src device.Buffer) error {
 	return c.Device.Copy(s, dst, src)
 }
 
-// A rank that cannot give its shard leaves nobody with what the others gave for the
-// whole.
+// If a rank cannot contribute its shard, no rank takes the incomplete tensor for the whole.
 func TestAShardThatCannotBeGathered(t *testing.T) {
 	var all []device.Device
 	for _, d := range devices(t, 2, false) {

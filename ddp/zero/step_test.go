@@ -23,7 +23,7 @@ import (
 	"github.com/goddp/goddp/optim"
 )
 
-// forked is a model that may leave out its middle.
+// forked is a model that leaves out its middle on request.
 type forked struct {
 	head, middle, tail nn.Module
 	skip               func() bool
@@ -45,22 +45,22 @@ func (f forked) Parameters() []*nn.Parameter {
 	return nn.Sequential(f.head, f.middle, f.tail).Parameters()
 }
 
-// middleFirst registers first what may be left out.
+// middleFirst registers the middle first.
 type middleFirst struct{ forked }
 
 func (m middleFirst) Parameters() []*nn.Parameter {
 	return nn.Sequential(m.middle, m.head, m.tail).Parameters()
 }
 
-// middleLast registers it last: its gradients are in the first bucket.
+// middleLast registers the middle last, so its gradients are in the first bucket.
 type middleLast struct{ forked }
 
 func (m middleLast) Parameters() []*nn.Parameter {
 	return nn.Sequential(m.head, m.tail, m.middle).Parameters()
 }
 
-// What a pass accumulates is reduced by one that does not use it, on one rank or on all,
-// as without shards.
+// Accumulated gradients are reduced by a pass that does not use their parameters, on one rank or on
+// all, as without shards.
 func TestAccumulatedAndThenUnused(t *testing.T) {
 	for _, all := range []bool{true, false} {
 		onBoth(t, func(pg *comm.ProcessGroup) error {
@@ -92,8 +92,8 @@ func TestAccumulatedAndThenUnused(t *testing.T) {
 	}
 }
 
-// Parameters that the local optimizer is not given stay as they are, and keep nobody from
-// training the others.
+// Parameters that the local optimizer leaves out do not change, and do not prevent the others from
+// being trained.
 func TestParametersThatAreNotOptimized(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		var bits [2][]byte
@@ -117,8 +117,8 @@ func TestParametersThatAreNotOptimized(t *testing.T) {
 	}, 2)
 }
 
-// A rank that lacks gradients keeps all ranks from the step, also where it knows
-// early and does not even call Step, and the next step is as without shards.
+// If a rank lacks gradients, all ranks skip the step, even if that rank knows early and does not
+// call Step. The next step is as without shards.
 func TestMissingGradients(t *testing.T) {
 	const steps, bad = 6, 1
 	for _, calls := range []bool{true, false} {
@@ -164,8 +164,8 @@ func TestMissingGradients(t *testing.T) {
 	}
 }
 
-// A parameter that no rank used keeps its value and its count of updates; one that
-// some rank used is updated on all.
+// A parameter that no rank used keeps its value and its number of updates. A parameter that some
+// rank used is updated on all ranks.
 func TestUnusedParameters(t *testing.T) {
 	const steps = 6
 	onBoth(t, func(pg *comm.ProcessGroup) error {
@@ -195,7 +195,7 @@ func TestUnusedParameters(t *testing.T) {
 	}, 2, 4)
 }
 
-// backwards registers its layers in another order than it uses them in.
+// backwards registers its layers in the reverse of the order in which it uses them.
 type backwards struct{ nn.Module }
 
 func (b backwards) Parameters() []*nn.Parameter {
@@ -204,8 +204,7 @@ func (b backwards) Parameters() []*nn.Parameter {
 	return ps
 }
 
-// Where rank 0's order is another than that of registration, the buckets stay
-// where the parameters are.
+// If rank 0's order differs from that of registration, the buckets are not rebuilt.
 func TestBucketsStay(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		a, b := backwards{mlp(double)}, backwards{mlp(double)}
@@ -232,7 +231,7 @@ func TestBucketsStay(t *testing.T) {
 	}, 2, 4)
 }
 
-// Gradients accumulate within NoSync. What is in shards is added to by nobody.
+// Gradients accumulate within NoSync. A pass that would add to gradients in shards panics.
 func TestAccumulation(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		nets := []nn.Module{mlp(double), mlp(double)}
@@ -267,15 +266,15 @@ func TestAccumulation(t *testing.T) {
 	}, 2, 4)
 }
 
-// panicking is what f panics with.
+// panicking returns the value with which f panics.
 func panicking(f func()) (err error) {
 	defer func() { err, _ = recover().(error) }()
 	f()
 	return nil
 }
 
-// An overflow that one rank alone sees keeps all from the step, and the ranks'
-// scales stay equal, with nothing said of a group.
+// If one rank's gradient overflows, all ranks skip the step, and their scales stay equal, without
+// Options.Group.
 func TestLossScaling(t *testing.T) {
 	const tries = 12
 	half := nn.LinearOptions{DType: device.Float16, Compute: device.Float32}
@@ -310,7 +309,7 @@ func TestLossScaling(t *testing.T) {
 	}, 4)
 }
 
-// Averages of the parameters are those without shards.
+// Averages of the parameters are the same as without shards.
 func TestAverages(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		var averages [2][]byte
@@ -335,7 +334,7 @@ func TestAverages(t *testing.T) {
 			}); err != nil {
 				return err
 			}
-			if _, err := w.train(pg, device.Float64, 4, 5); err != nil { // the state has survived
+			if _, err := w.train(pg, device.Float64, 4, 5); err != nil { // fails unless the optimizer's state has survived
 				return err
 			}
 			averages[i] = append(averages[i], allBits(net)...)
@@ -347,12 +346,12 @@ func TestAverages(t *testing.T) {
 	}, 2, 4)
 }
 
-// counting is a device whose marks know how many updates were enqueued before.
+// counting is a device whose marks store how many updates were enqueued before.
 type counting struct {
 	device.Device
 	updates int
-	pending func() bool // whether the outcome of the pass is
-	ahead   int         // updates that were enqueued while it was
+	pending func() bool // reports whether the outcome of the pass is unknown
+	ahead   int         // the number of updates enqueued while it was unknown
 }
 
 type count struct {
@@ -381,7 +380,7 @@ func (k countingKernels) SGD(s device.Stream, p kernels.SGDStep) error {
 	return k.Kernels.SGD(s, p)
 }
 
-// noting is a backend that notes behind how many updates gathers begin.
+// noting is a backend that stores after how many updates each gather starts.
 type noting struct {
 	backend.Backend
 	behind *[]int
@@ -394,8 +393,8 @@ func (n noting) Start(c *backend.Call) (backend.Task, error) {
 	return n.Backend.Start(c)
 }
 
-// onCounting runs f on two devices that count, and returns behind how many updates
-// gathers began on each.
+// onCounting runs f on two counting devices. For each device it returns after how many updates each
+// gather started.
 func onCounting(t *testing.T, f func(pg *comm.ProcessGroup, d *counting) error) (behind [][]int) {
 	var all []device.Device
 	for _, d := range devices(t, 2, true) {
@@ -412,8 +411,8 @@ func onCounting(t *testing.T, f func(pg *comm.ProcessGroup, d *counting) error) 
 	return behind
 }
 
-// A bucket is gathered behind its own updates, not behind those of later buckets;
-// and these are enqueued before it is known whether they are skipped.
+// The gather of a bucket waits for the bucket's updates, not for those of later buckets. The
+// updates are enqueued before it is known whether the step is skipped.
 func TestGathersBeginBehindTheirUpdates(t *testing.T) {
 	behind := onCounting(t, func(pg *comm.ProcessGroup, d *counting) error {
 		net := mlp(double)
@@ -430,19 +429,19 @@ func TestGathersBeginBehindTheirUpdates(t *testing.T) {
 		}
 		return nil
 	})
-	for _, got := range behind { // three buckets of a weight and a bias each
+	for _, got := range behind { // three buckets with a weight and a bias each
 		if want := []int{2, 4, 6}; !slices.Equal(got, want) {
 			t.Errorf("gathers begin behind %v updates, want %v", got, want)
 		}
 	}
 }
 
-// What a step that was skipped has marked is nothing to the next one, in which the
-// update that ends a bucket is not made.
+// Events of a skipped step do not affect the next step, even if that step does not make the update
+// that ends a bucket.
 func TestAGatherBehindASkippedStep(t *testing.T) {
 	behind := onCounting(t, func(pg *comm.ProcessGroup, d *counting) error {
 		step := 0
-		net := middleFirst{newForked(func() bool { return step == 2 })} // its updates end the only bucket
+		net := middleFirst{newForked(func() bool { return step == 2 })} // the middle's updates come last in the only bucket
 		w, err := divided(net, pg, sgd, &ddp.Options{FindUnusedParameters: true, CheckNonFinite: true})
 		if err != nil {
 			return err
@@ -464,17 +463,17 @@ func TestAGatherBehindASkippedStep(t *testing.T) {
 		}
 		return nil
 	})
-	// The rank that knows early makes no update in the second step, the other one six,
-	// which skip themselves; in the third each makes four.
+	// In the second step the rank that knows early makes no updates, and the other rank enqueues
+	// six, which do nothing. In the third step each rank makes four.
 	if slices.SortFunc(behind, slices.Compare); !slices.EqualFunc(behind, [][]int{{6, 10}, {6, 16}}, slices.Equal) {
 		t.Errorf("gathers begin behind %v updates", behind)
 	}
 }
 
-// takes is a hook that has no place here.
+// takes is a hook that does not divide the buckets among ranks.
 type takes struct{ reducer.Hook }
 
-// What cannot be is told on every rank.
+// Invalid arguments are errors on every rank.
 func TestMisuse(t *testing.T) {
 	commtest.OnRanks(t, 2, quiet(), func(pg *comm.ProcessGroup) error {
 		if _, err := divided(mlp(double), pg, sgd, &ddp.Options{Hook: takes{}}); err == nil || !strings.Contains(err.Error(), "hook zero.takes") {
@@ -508,7 +507,7 @@ func TestMisuse(t *testing.T) {
 	})
 }
 
-// twins has two parameters of one name.
+// twins has two parameters with the same name.
 type twins struct{ w *nn.Parameter }
 
 func (m twins) Forward(x *autograd.Variable) *autograd.Variable { return x }

@@ -12,8 +12,8 @@ import (
 	"github.com/goddp/goddp/nn"
 )
 
-// A step that gathers the parameters counts as a write to each, as one without shards
-// does, and so does a recovery; one that the optimizer was not given stays as it is.
+// A step that gathers the parameters increases the version of each, as a step without shards does.
+// So does a recovery. The version of a parameter that the optimizer leaves out does not change.
 func TestGathersAreCounted(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		for _, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {

@@ -26,11 +26,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// width is that of all models here: no power of two, so that shards cut through
+// width is the width of all models here. It is not a power of two, so that shards cut through
 // parameters.
 const width = 9
 
-// small are options that make several buckets of a small model.
+// small are options with which a small model has several buckets.
 var small = &ddp.Options{BucketCapMB: 0.00015}
 
 // stepper is an optimizer, with shards or without.
@@ -39,7 +39,7 @@ type stepper interface {
 	optim.ScaledStepper
 }
 
-// maker makes an optimizer of some kind.
+// maker makes an optimizer.
 type maker func(params []*nn.Parameter) (Local, error)
 
 func sgd(params []*nn.Parameter) (Local, error) {
@@ -50,7 +50,7 @@ func adamW(params []*nn.Parameter) (Local, error) {
 	return optim.NewAdamW(params, &optim.AdamWOptions{LR: 0.01, WeightDecay: 0.1, MasterWeights: true})
 }
 
-// grouped has no weight decay of biases.
+// grouped has no weight decay for biases. It forms groups by name.
 func grouped(params []*nn.Parameter) (Local, error) {
 	var groups [2]optim.AdamWGroup
 	groups[0].AdamWOptions = optim.AdamWOptions{LR: 0.01, WeightDecay: 0.1}
@@ -65,7 +65,7 @@ func grouped(params []*nn.Parameter) (Local, error) {
 	return optim.NewAdamW(groups[1].Params, &groups[1].AdamWOptions, groups[0])
 }
 
-// shaped has no weight decay of what is no matrix.
+// shaped has no weight decay for vectors. It forms groups by shape.
 func shaped(params []*nn.Parameter) (Local, error) {
 	groups := [2]optim.SGDGroup{{SGDOptions: optim.SGDOptions{LR: 0.1, Momentum: 0.9}}, {SGDOptions: optim.SGDOptions{LR: 0.1, Momentum: 0.9, WeightDecay: 5}}}
 	for _, p := range params {
@@ -78,7 +78,7 @@ func shaped(params []*nn.Parameter) (Local, error) {
 	return optim.NewSGD(groups[0].Params, &groups[0].SGDOptions, groups[1])
 }
 
-// wrapped is a model, with shards or without, and its optimizer.
+// wrapped is a wrapped model and its optimizer, with shards or without.
 type wrapped struct {
 	model interface {
 		nn.Module
@@ -98,7 +98,7 @@ func divided(net nn.Module, pg *comm.ProcessGroup, make maker, opts *ddp.Options
 	return wrapped{model, opt, opt, opt.Local()}, nil
 }
 
-// whole wraps it without.
+// whole wraps a module without shards.
 func whole(net nn.Module, pg *comm.ProcessGroup, make maker, opts *ddp.Options) (w wrapped, err error) {
 	model, err := ddp.New(net, pg, opts)
 	if err != nil {
@@ -118,9 +118,9 @@ func mlp(o nn.LinearOptions) nn.Module {
 
 var double = nn.LinearOptions{DType: device.Float64}
 
-// samples is a rank's part of a batch.
+// samples returns this rank's part of a batch.
 func samples(pg *comm.ProcessGroup, dt device.DType, seed int) *autograd.Variable {
-	const rows = 8 // of all ranks
+	const rows = 8 // the rows of all ranks together
 	n := rows / pg.Size()
 	v := autograd.Zeros(pg.Device(), dt, n, width)
 	dev := pg.Device()
@@ -130,12 +130,12 @@ func samples(pg *comm.ProcessGroup, dt device.DType, seed int) *autograd.Variabl
 	return v
 }
 
-// loss is that of a step.
+// loss returns the loss of a step.
 func (w wrapped) loss(pg *comm.ProcessGroup, dt device.DType, step int) *autograd.Variable {
 	return nn.MSELoss(w.model.Forward(samples(pg, dt, 2*step)), samples(pg, dt, 2*step+1))
 }
 
-// train makes steps from and up to to, and returns the losses.
+// train makes the steps from from up to, but not including, to, and returns the losses.
 func (w wrapped) train(pg *comm.ProcessGroup, dt device.DType, from, to int) (losses []float64, err error) {
 	for step := from; step < to; step++ {
 		l := w.loss(pg, dt, step)
@@ -151,7 +151,7 @@ func (w wrapped) train(pg *comm.ProcessGroup, dt device.DType, from, to int) (lo
 	return losses, nil
 }
 
-// bits are the bytes of a variable, as the host sees them.
+// bits returns a copy of the bytes of a variable.
 func bits(v *autograd.Variable) []byte {
 	dev, mem := v.Device(), make([]byte, v.Tensor().Bytes())
 	if err := dev.CopyOut(context.Background(), dev.Compute(), mem, v.Tensor().Buf); err != nil {
@@ -160,7 +160,7 @@ func bits(v *autograd.Variable) []byte {
 	return mem
 }
 
-// allBits are those of all parameters.
+// allBits returns the bytes of all parameters.
 func allBits(net nn.Module) (all []byte) {
 	for _, p := range net.Parameters() {
 		all = append(all, bits(p.Var())...)
@@ -168,7 +168,7 @@ func allBits(net nn.Module) (all []byte) {
 	return all
 }
 
-// devices are n, as a host sees CPUs or GPUs.
+// devices returns n devices. With lag they run work later than the host enqueues it, as GPUs do.
 func devices(t *testing.T, n int, lag bool) (all []device.Device) {
 	for range n {
 		var d device.Device = cpu.New(&cpu.Options{Threads: 1})
@@ -181,11 +181,10 @@ func devices(t *testing.T, n int, lag bool) (all []device.Device) {
 	return all
 }
 
-// quiet are options for groups that break.
+// quiet returns options without a log, for groups that break.
 func quiet() *comm.Options { return &comm.Options{Log: slog.New(slog.DiscardHandler)} }
 
-// onBoth runs f on so many ranks, each number of them, and on devices that lag as
-// well.
+// onBoth runs f on each of the given numbers of ranks, with both kinds of devices.
 func onBoth(t *testing.T, f func(pg *comm.ProcessGroup) error, ranks ...int) {
 	for _, n := range commtest.Sizes(t, ranks...) {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) { commtest.OnRanks(t, n, quiet(), f) })
@@ -193,8 +192,8 @@ func onBoth(t *testing.T, f func(pg *comm.ProcessGroup) error, ranks ...int) {
 	}
 }
 
-// With shards the losses and parameters are to the bit what they are without, and
-// so is the state, whole; each rank keeps its part of it.
+// Training with shards has bit-identical losses and parameters to training without, and so is the
+// gathered state. Each rank keeps only its part of the state.
 func TestTrainsAsWithoutShards(t *testing.T) {
 	const steps = 6
 	bf := nn.LinearOptions{DType: device.BFloat16, Compute: device.Float32}
@@ -247,8 +246,8 @@ func TestTrainsAsWithoutShards(t *testing.T) {
 	}
 }
 
-// What makes groups of parts sees the names, shapes and types of whole parameters; the
-// variables of a parameter's parts, on all ranks, hold its elements.
+// newLocal gets the names, shapes and types of whole parameters. The parts of a parameter on all
+// ranks together hold its elements.
 func TestPartsHaveNameAndShapeOfTheWhole(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		net := mlp(double)
@@ -295,8 +294,8 @@ func TestPartsHaveNameAndShapeOfTheWhole(t *testing.T) {
 	}, 2, 4)
 }
 
-// sameState compares the gathered state with that of an optimizer without shards,
-// and how much of it this rank has.
+// sameState compares the gathered state with that of an optimizer without shards, and checks how
+// much of the state this rank keeps.
 func sameState(pg *comm.ProcessGroup, sharded *Optimizer[Local], plain Local) error {
 	saved, err := gathered(pg, sharded)
 	if err != nil {
@@ -328,7 +327,7 @@ func sameState(pg *comm.ProcessGroup, sharded *Optimizer[Local], plain Local) er
 	for _, b := range mine {
 		kept += b.Var().Tensor().Bytes()
 	}
-	// Counts are on all ranks, and a shard is a multiple of Align.
+	// Every rank has the numbers of updates, and a shard is a multiple of Align.
 	most := all/pg.Size() + 16*len(mine) + 2*device.Align*len(sharded.shards.buckets)*len(mine)/len(sharded.shards.parts)
 	if kept > most {
 		return fmt.Errorf("rank %d keeps %d bytes of state of %d, want %d at most", pg.Rank(), kept, all, most)
@@ -336,7 +335,7 @@ func sameState(pg *comm.ProcessGroup, sharded *Optimizer[Local], plain Local) er
 	return nil
 }
 
-// gathered is the whole state.
+// gathered returns the whole state.
 func gathered(pg *comm.ProcessGroup, opt *Optimizer[Local]) (map[string]*autograd.Variable, error) {
 	saved := map[string]*autograd.Variable{}
 	dev := pg.Device()
