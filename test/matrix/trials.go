@@ -26,7 +26,8 @@ func trials(dev device.Device) []trial {
 	)
 }
 
-// full returns the trials whose parameters, products and sums have type dt. ways are those of plain SGD.
+// full returns the trials whose parameters, products and sums have type dt. ways are the ways of the first
+// trial, which is plain SGD.
 func full(dt device.DType, steps int, ways []way) []trial {
 	bySGD := recipe{params: dt, steps: steps, optimizer: sgd}
 	byAdamW := bySGD
