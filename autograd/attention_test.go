@@ -52,8 +52,9 @@ func attentionCases() (cases []gradCase) {
 	return cases
 }
 
-// PackedAttention computes the same as attention of the separate parts, and RowsFirst the same as heads
-// first with permuted axes.
+// PackedAttention gives the same result as attention of the three parts in separate tensors. Tensors of
+// shape [B N H D] with the option RowsFirst give the same result as their permutation to [B H N D] without
+// it.
 func TestPackedAttention(t *testing.T) {
 	const b, n, h, d = 2, 5, 3, 4
 	dev := newDevice(t)

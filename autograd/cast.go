@@ -62,7 +62,7 @@ func (cast) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g devi
 	return k.Copy(s, dst, sum)
 }
 
-// in returns t converted to the type dt, or t itself if it has that type.
+// in converts t to the type dt. If t has that type already, in returns t itself.
 func (c *Call) in(dt device.DType, t device.Tensor) (device.Tensor, error) {
 	if t.DType == dt {
 		return t, nil

@@ -44,7 +44,7 @@ func Checkpoint(f func(x *Variable) *Variable, x *Variable) (y *Variable) {
 	opens := s.opens(in)
 	outer := s.scope
 	s.inScope("when its Checkpoint returned", func() {
-		s.scope.opens = opens // f may capture results of the current step
+		s.scope.opens = opens // so that f may use variables of the current step that are not its argument
 		from, random := s.nodes, s.random
 		y = f(x)
 		if y.s != s {

@@ -52,9 +52,8 @@ type Observer interface {
 	// BeginBackward is called before any gradient is written. reached reports whether this pass
 	// will give leaf a gradient.
 	BeginBackward(reached func(leaf *Variable) bool)
-	// EndBackward is called after the last gradient was written, or with the pass's error if the
-	// pass failed. Backward returns the error of EndBackward, joined with the pass's error
-	// unless it wraps it.
+	// EndBackward is called after the last gradient was written. If the pass failed, err is why.
+	// Backward returns the error of EndBackward. If that error does not wrap err, Backward joins both.
 	EndBackward(err error) error
 }
 
@@ -205,7 +204,7 @@ func (v *Variable) leaf() *leaf {
 	return nil
 }
 
-// leaf is the gradient of a leaf, or the owner of that gradient.
+// leaf holds the gradient of a leaf variable, or the GradSink that owns this gradient.
 type leaf struct {
 	v      *Variable
 	sink   GradSink  // nil if autograd owns the gradient

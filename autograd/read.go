@@ -55,8 +55,8 @@ func (v *Variable) Read(ctx context.Context) ([]float64, error) {
 	return data, dev.CopyOut(ctx, s, device.HostTensor(data, device.Float64).Buf.Host(), wide.Buf)
 }
 
-// Bytes copies the memory of v to the host. [FromBytes] makes a variable of it again. Bytes waits for
-// the device until ctx ends.
+// Bytes copies the memory of v to the host. [FromBytes] makes a variable of it again. Bytes waits
+// until the device has computed v, or until ctx ends.
 func (v *Variable) Bytes(ctx context.Context) ([]byte, error) {
 	src := v.Tensor()
 	if err := v.Err(); err != nil {

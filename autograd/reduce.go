@@ -42,7 +42,8 @@ func (f *reduction) Forward(c *Call) error {
 	return c.kernels.Sum(c.Stream, c.Out, device.Accum{Alpha: f.factor}, c.In[0])
 }
 
-// Backward broadcasts the gradient. It multiplies by the factor before, while there are few elements.
+// Backward multiplies the gradient by the factor, and then broadcasts it: before the broadcast it has fewer
+// elements.
 func (f *reduction) Backward(c *Call, _ int, dst device.Tensor, acc device.Accum, g device.Tensor) error {
 	k, s := c.kernels, c.Stream
 	scaled, err := c.New(g.DType, g.Shape...)

@@ -132,7 +132,8 @@ func (l *MultiheadAttentionLayer) project(x *autograd.Variable, from, to int) *a
 	return autograd.Linear(autograd.Cast(x, l.InWeight.DType()), part(l.InWeight), bias)
 }
 
-// rotate rotates the first heads of x [B T N D]. It caches the angles.
+// rotate applies the rotary embedding to as many heads of x [B T N D] as heads says, counted from the first
+// one. It caches the angles.
 func (l *MultiheadAttentionLayer) rotate(x *autograd.Variable, heads int) *autograd.Variable {
 	if rows := x.Shape()[1]; l.cos == nil || l.angleRows < rows || l.cos.Device() != x.Device() {
 		l.angleRows = rows

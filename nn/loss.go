@@ -96,9 +96,9 @@ type KLDivOptions struct {
 	LogTarget bool
 }
 
-// KLDivLoss returns the mean of target·(log(target) - logPred), which have the same shape. It is the
-// Kullback-Leibler divergence of the distribution target from the distribution whose logarithm is
-// logPred. Where target is 0 the loss is 0.
+// KLDivLoss returns the mean over all elements of target·(log(target) - logPred), the terms of the
+// Kullback-Leibler divergence. target is a distribution, logPred the logarithm of another one, and both have
+// the same shape. Where target is 0 the term is 0.
 func KLDivLoss(logPred, target *autograd.Variable, opts ...KLDivOptions) *autograd.Variable {
 	o := option(opts)
 	sameShape("KLDivLoss", logPred, target)

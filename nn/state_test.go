@@ -27,7 +27,8 @@ func placedNet(t *testing.T, dev device.Device, seed uint64, dt device.DType) nn
 	return net
 }
 
-// LoadState restores a state: across devices, floating-point types, and Checkpoint.
+// LoadState restores a state that was taken on another device, with another floating-point type, or from a
+// model with other parts wrapped by nn.Checkpoint.
 func TestState(t *testing.T) {
 	dev := newDevice(t, cpu.Options{})
 	from := placedNet(t, dev, 1, device.Float32)

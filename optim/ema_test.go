@@ -411,33 +411,33 @@ func TestEMAOptions(t *testing.T) {
 	}
 }
 
-// After SwapParameters and restored, the optimizer is consistent if it was before and nothing else
-// changed it.
-func TestSwapParameters(t *testing.T) {
+// While the parameters are swapped the optimizer is inconsistent. When they are restored it is consistent
+// again, unless another change made it inconsistent meanwhile.
+func TestOptimizerIsInconsistentWhileParametersAreSwapped(t *testing.T) {
 	dev := newDevice(t)
 	opt := must.New(optim.NewSGD([]*nn.Parameter{parameter(dev, "p", []float64{1})}, &optim.SGDOptions{LR: 1}))
-	whole := func() bool {
-		_, whole := opt.Committed()
-		return whole && opt.Step() == nil
+	consistent := func() bool {
+		_, consistent := opt.Committed()
+		return consistent && opt.Step() == nil
 	}
 	outer := opt.SwapParameters()
 	inner := opt.SwapParameters()
-	if inner(); whole() {
-		t.Error("whole while other numbers are there still")
+	if inner(); consistent() {
+		t.Error("consistent while the outer swap is not undone")
 	}
-	if outer(); !whole() {
-		t.Error("not whole when all is back")
+	if outer(); !consistent() {
+		t.Error("inconsistent although both swaps are undone")
 	}
 	back := opt.SwapParameters()
 	opt.BeginLoad()
-	if back(); whole() {
-		t.Error("whole while the state is being restored")
+	if back(); consistent() {
+		t.Error("consistent while a state is being loaded")
 	}
-	if opt.SwapParameters()(); whole() {
-		t.Error("a state whose restoring failed is whole since it was lent")
+	if opt.SwapParameters()(); consistent() {
+		t.Error("a swap makes a state consistent whose loading did not end")
 	}
 	opt.EndLoad(0)
-	if !whole() {
+	if !consistent() {
 		t.Error("not whole when it is restored")
 	}
 }

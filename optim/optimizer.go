@@ -220,7 +220,7 @@ type Scaled struct {
 	// Overflow is one byte on the device. If it is not zero when the updates run, they change
 	// nothing.
 	Overflow device.Tensor
-	// Err returns nil if the byte is zero, and otherwise an error that matches
+	// Err returns nil if Overflow is zero, and otherwise an error that matches
 	// [device.ErrSkipped]. It may wait for the device.
 	Err func() error
 }

@@ -102,7 +102,7 @@ func TestInPlaceWritesIncreaseVersion(t *testing.T) {
 	}
 }
 
-// scalars returns pointers to all parameters of a network on the host.
+// scalars returns a pointer to each number in the parameters ps, which are in host memory.
 func scalars(ps []*nn.Parameter) (xs []*float64) {
 	for _, p := range ps {
 		for i := range device.Elements[float64](p.Var().Tensor()) {
