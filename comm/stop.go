@@ -41,7 +41,7 @@ type stopCore struct {
 	isPolled  bool           // the program calls StopRequested
 	requested syscall.Signal // the signal for which the program must stop; 0 if none
 	received  syscall.Signal // the first signal that arrived; 0 if none
-	at        time.Duration  // when it came
+	at        time.Duration  // when received arrived
 	accepted  syscall.Signal // the signal for which all ranks agreed to stop; 0 if none
 	isExpired bool           // the ranks did not agree in time
 	hasEnded  bool           // the program's context has ended
@@ -50,9 +50,9 @@ type stopCore struct {
 // stopEvent is an input of stopCore.
 type stopEvent struct {
 	kind   stopEventKind
-	signal syscall.Signal // of stopSignal and stopAccept
-	abort  bool           // of stopSignal: the launcher ends the program, rather than asks it to stop
-	at     time.Duration  // of stopSignal: time since the process started
+	signal syscall.Signal // the signal, for stopSignal and stopAccept
+	abort  bool           // for stopSignal: the launcher ends the program rather than asks it to stop
+	at     time.Duration  // for stopSignal: the time since the process started
 }
 
 type stopEventKind uint8

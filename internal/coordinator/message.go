@@ -31,7 +31,7 @@ const (
 	// ranks, says that the rank leaves the session, so that the end of its connection is no
 	// failure.
 	Leave
-	// Watch asks which members of Group have not given their value of Key. The answer has its Number.
+	// Query asks which members of Group have not given their value of Key. The answer has its Number.
 	Query
 	// Post stores Value as the rank's value of Key in Group, if Value is not empty, and asks
 	// for the values that Ranks have posted. The answer has the same Number.
@@ -60,7 +60,7 @@ const (
 	// Leaving says that Ranks leave Group alone. Values say how far they have come. The rank
 	// must send an Ack once it has come as far.
 	Leaving
-	// Watched answers Watch: Ranks have not given their value.
+	// Queried answers Query: Ranks have not given their value.
 	Queried
 	// Posted answers Post. Values are those of its Ranks; the value of a rank that posted none
 	// is empty.
