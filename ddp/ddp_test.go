@@ -552,7 +552,7 @@ func TestGradientsLiveInTheBuckets(t *testing.T) {
 }
 
 // If a peer leaves during training, Backward returns an error and does not hang.
-func TestAPeerThatLeaves(t *testing.T) {
+func TestPeerThatLeavesIsErrorOfBackward(t *testing.T) {
 	onEach(t, func(pg *comm.ProcessGroup) error {
 		w := nn.NewParameter("w", autograd.Scalar(pg.Device(), 1))
 		model, err := New(times{w}, pg, nil)

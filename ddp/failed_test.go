@@ -61,7 +61,7 @@ var errNoMemory = errors.New("no memory")
 // If a pass fails on one rank, all ranks skip the step and discard its gradients: the program does
 // not have to zero them. If it fails while it accumulates, the accumulated gradients are invalid,
 // and all ranks skip the pass that would reduce them.
-func TestAPassThatFails(t *testing.T) {
+func TestFailedPassIsSkippedOnAllRanks(t *testing.T) {
 	for _, accumulates := range []bool{false, true} {
 		onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 			c := newChain(pg.Device())
@@ -111,7 +111,7 @@ func TestAPassThatFails(t *testing.T) {
 }
 
 // If the program zeroes the gradients that accumulated in a failed pass, the next pass succeeds.
-func TestAPassThatFailsAndIsZeroed(t *testing.T) {
+func TestZeroedGradientsOfFailedPass(t *testing.T) {
 	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		c := newChain(pg.Device())
 		model, err := New(c, pg, opts)
@@ -141,7 +141,7 @@ func isAbortedBy(err error, pg *comm.ProcessGroup, by int) bool {
 
 // A panic in a backward pass aborts the group, so the other ranks get an error at once. The program
 // of the panicking rank may end or go on.
-func TestAPassThatPanics(t *testing.T) {
+func TestPanicInBackwardAbortsGroup(t *testing.T) {
 	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		start := time.Now()
 		c := newChain(pg.Device())

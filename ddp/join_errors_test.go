@@ -66,7 +66,7 @@ func TestUnevenInputsStopEarly(t *testing.T) {
 }
 
 // A loop that ignores the error and goes on does not hang: it gets the error again.
-func TestAfterTheEndOfUnevenInputs(t *testing.T) {
+func TestLoopAfterStopEarlyGetsErrorAgain(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSummedSwitches(pg.Device(), 2)
 		model, err := New(m, pg, &Options{CheckReplicas: 1})

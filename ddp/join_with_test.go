@@ -100,7 +100,7 @@ func (awkward) Shadow() error { return errInjected }
 func (awkward) Joined(int) error { return errors.New("told of the end") }
 
 // If a Joinable fails on a rank without inputs, the training of all ranks ends.
-func TestAJoinableThatFails(t *testing.T) {
+func TestFailingJoinableEndsTraining(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, nil)

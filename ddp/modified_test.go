@@ -30,7 +30,7 @@ func modified(f func() error) (found *autograd.ModifiedError, err error) {
 // If a rank steps a parameter between a forward pass and its backward pass, Backward panics before
 // any of its gradients is sent. The other ranks get the group's error at once. It names the rank,
 // the operation, the parameter and both versions.
-func TestAStepBeforeBackward(t *testing.T) {
+func TestStepBeforeBackwardPanics(t *testing.T) {
 	onBuckets(t, Options{}, func(pg *comm.ProcessGroup, _ bool, opts *Options) error {
 		start := time.Now()
 		c := newChain(pg.Device())

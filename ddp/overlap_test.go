@@ -178,7 +178,7 @@ func (c countedStream) Record() device.Event {
 
 // The updates of the last bucket wait for its reduction. A trace shows that wait, and does not
 // count it as computation. Without a trace it costs no event.
-func TestWhatUpdatesWaitForIsNotHidden(t *testing.T) {
+func TestWaitOfUpdatesIsNotHidden(t *testing.T) {
 	const wide = 1100 // 4.8 MB of gradients for each layer: a large last bucket
 	var events [2]int
 	var devices []device.Device

@@ -117,7 +117,7 @@ func (h *kept) count(text string) (n int) {
 
 // Buckets are rebuilt only if that changes them, and only if one pass determines the order of the
 // next.
-func TestBucketsThatStay(t *testing.T) {
+func TestBucketsAreRebuiltOnlyIfNeeded(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		opts    Options
@@ -206,7 +206,7 @@ func (s small) Alloc(size int) (device.Buffer, error) {
 }
 
 // If one rank has no memory for new buckets, all ranks keep the old ones and train on.
-func TestBucketsThatCannotBeRebuilt(t *testing.T) {
+func TestRebuildWithoutMemoryKeepsBuckets(t *testing.T) {
 	var full atomic.Bool // the next allocation of either rank fails
 	log := &kept{}
 	opts := commtest.WrapBackend(&comm.Options{Log: slog.New(log)}, func(b backend.Backend) backend.Backend { return small{b, &full} })

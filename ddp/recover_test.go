@@ -226,7 +226,7 @@ func TestRecover(t *testing.T) {
 
 // If no rank is consistent, all ranks get a LostStateError, the group remains usable, and a
 // checkpoint can be restored.
-func TestRecoverWithoutAWholeRank(t *testing.T) {
+func TestRecoverWithoutConsistentRank(t *testing.T) {
 	all := survivors(t, 2, false)
 	saved := make([][]byte, 2)
 	onSurvivors(t, all, comm.Options{}, func(pg *comm.ProcessGroup, s *survivor) error {
@@ -265,7 +265,7 @@ func TestRecoverWithoutAWholeRank(t *testing.T) {
 	})
 }
 
-func TestTheSourceOfARecovery(t *testing.T) {
+func TestRecoverySource(t *testing.T) {
 	for _, c := range []struct {
 		ranks      []Progress
 		step, from int // -1: lost
@@ -299,7 +299,7 @@ func (r refusing) Start(c *backend.Call) (backend.Task, error) {
 }
 
 // If a recovery fails, no rank takes an incomplete state for a consistent one.
-func TestARecoveryThatFails(t *testing.T) {
+func TestFailedRecoveryIsNotConsistent(t *testing.T) {
 	all := survivors(t, 2, false)
 	all[1].opt.EndLoad(7)
 	onSurvivors(t, all, *commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return refusing{b} }),
@@ -345,7 +345,7 @@ func TestRecoverOfModelsThatDiffer(t *testing.T) {
 
 // A module can be wrapped again for a new group. The gradients then belong to the new model, and a
 // backward pass through the old one panics.
-func TestAModuleWrappedAgain(t *testing.T) {
+func TestModuleCanBeWrappedAgain(t *testing.T) {
 	dev := []device.Device{cpu.New(nil), cpu.New(nil)}
 	params, old := make([]*nn.Parameter, 2), make([]*Model, 2)
 	pass := func(m *Model, pg *comm.ProcessGroup) error {

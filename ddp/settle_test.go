@@ -79,7 +79,7 @@ func (m marked) Buffers() []*nn.Buffer { return []*nn.Buffer{m.mark} }
 // On a GPU only the last bucket's updates wait for its reduction, if the bucket is large. The
 // updates of the other buckets run during the reduction, and the next forward pass has rank 0's
 // buffers.
-func TestOnlyItsUpdatesWaitForTheLastReduction(t *testing.T) {
+func TestOnlyLastUpdatesWaitForLastReduction(t *testing.T) {
 	const wide = 1100 // 4.8 MB of gradients for each layer
 	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(cpu.New(nil))}
 	release := make(chan struct{})

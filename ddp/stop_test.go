@@ -16,7 +16,7 @@ import (
 
 // All ranks leave their loops after the step in which one rank, or each rank, was asked to stop. A
 // program that ignores the request can go on training.
-func TestAllRanksStopBehindTheSameStep(t *testing.T) {
+func TestAllRanksStopAfterSameStep(t *testing.T) {
 	for _, how := range unevenly {
 		for _, asker := range []struct {
 			name string
@@ -81,7 +81,7 @@ func TestAllRanksStopBehindTheSameStep(t *testing.T) {
 
 // Ranks with different numbers of inputs also stop after the same step: if the rank that is asked
 // has no inputs, and if no rank has inputs any more.
-func TestStopOfUnevenInputs(t *testing.T) {
+func TestStopWithUnevenInputs(t *testing.T) {
 	for _, how := range unevenly {
 		for _, in := range inputs {
 			t.Run(how.name+", "+in.name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestStopOfUnevenInputs(t *testing.T) {
 }
 
 // Ranks also stop after a step that all ranks skip.
-func TestStopBehindAStepThatIsSkipped(t *testing.T) {
+func TestStopAfterSkippedStep(t *testing.T) {
 	onBoth(t, commtest.Sizes(t, 2)[0], func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, nil)

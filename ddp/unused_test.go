@@ -132,7 +132,7 @@ func TestForwardBackwardUnusedParameters(t *testing.T) {
 }
 
 // A gradient that is zeroed before the program reads it stays zeroed.
-func TestZeroGradOfAnUnusedParameter(t *testing.T) {
+func TestZeroGradOfUnusedParameter(t *testing.T) {
 	onAll(t, func(pg *comm.ProcessGroup, isLagging bool) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, &Options{FindUnusedParameters: true})
@@ -155,7 +155,7 @@ func TestZeroGradOfAnUnusedParameter(t *testing.T) {
 
 // If the program asks only whether a gradient exists, the next pass returns the error of the pass
 // before.
-func TestAnErrorBehindAnUnusedParameter(t *testing.T) {
+func TestErrorAfterQueryOfUnusedGradient(t *testing.T) {
 	onRanks(t, true, 2, func(pg *comm.ProcessGroup) error {
 		m := newSwitches(pg.Device(), 2)
 		model, err := New(m, pg, &Options{FindUnusedParameters: true})

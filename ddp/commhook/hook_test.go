@@ -104,7 +104,7 @@ func TestDefaultDDPCommHooks(t *testing.T) {
 
 // With every hook all ranks get the error of a gradient that one rank lacks, and the next pass
 // works.
-func TestMissingGradientsBehindHooks(t *testing.T) {
+func TestMissingGradientsWithHooks(t *testing.T) {
 	eachHook(t, func(t *testing.T, c hookCase) {
 		for _, ranks := range commtest.Sizes(t, 3) {
 			onRanks(t, ranks, true, func(pg *comm.ProcessGroup) error {
@@ -259,7 +259,7 @@ func TestNoop(t *testing.T) {
 }
 
 // If a hook returns another number of elements than the bucket has, the error has both numbers.
-func TestHookOfTheWrongSize(t *testing.T) {
+func TestHookResultOfWrongSize(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		e, err := newEngine(pg, matrices(device.Float32), commhook.Func(func(b reducer.GradBucket) (device.Tensor, reducer.Reduction) {
 			part := b.Flat.Range(0, b.Flat.Len()-7)
@@ -278,7 +278,7 @@ func TestHookOfTheWrongSize(t *testing.T) {
 
 // If a hook fails for a bucket of a subgroup, the error names the rank by its number in the model's
 // group.
-func TestErrorInASubgroup(t *testing.T) {
+func TestHookErrorInSubgroup(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		alone, err := pg.Split(t.Context(), pg.Rank(), 0)
 		if err != nil {

@@ -119,7 +119,7 @@ func TestPowerSGDErrorFeedback(t *testing.T) {
 
 // If a bucket is not finite, even in a gradient that is not compressed, its error feedback does not
 // change.
-func TestPowerSGDOfWhatIsNotFinite(t *testing.T) {
+func TestPowerSGDNotFiniteKeepsErrorFeedback(t *testing.T) {
 	params := append(slices.Clone(single), reducer.Param{Name: "b", Shape: device.Shape{7}, DType: device.Float32})
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		h, err := commhook.NewPowerSGD(&commhook.PowerSGDOptions{StartAfter: -1})
@@ -236,7 +236,7 @@ func TestPowerSGDWithoutWarmStart(t *testing.T) {
 }
 
 // A parameter whose gradient was zero is compressed again once it is not.
-func TestPowerSGDBehindZeros(t *testing.T) {
+func TestPowerSGDAfterZeroGradient(t *testing.T) {
 	onRanks(t, 2, false, func(pg *comm.ProcessGroup) error {
 		e, err := newEngine(pg, single, powerSGD(commhook.PowerSGDOptions{Rank: 2, StartAfter: -1}), true)
 		if err != nil {

@@ -114,7 +114,7 @@ func die(ctx context.Context) error {
 
 // If a peer dies in the middle of a step, RunAll returns a typed error in every error mode, and no
 // process panics.
-func TestADeadPeer(t *testing.T) {
+func TestPeerDeathIsTypedErrorOfRunAll(t *testing.T) {
 	if commtest.InJob() {
 		t.Skip("it starts processes of its own")
 	}

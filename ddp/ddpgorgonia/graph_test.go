@@ -38,7 +38,7 @@ func (o *faulty) SymDiff(_ G.Nodes, _, grad *G.Node) (G.Nodes, error) { return G
 func (o *faulty) Do(in ...G.Value) (G.Value, error) { return in[0], o.do() }
 
 // If the tape of one rank fails, the step fails on all ranks, and the next step works.
-func TestATapeThatFails(t *testing.T) {
+func TestFailedTapeFailsOnAllRanks(t *testing.T) {
 	var want [2][][]float64
 	for rank := range want {
 		var err error
@@ -100,7 +100,7 @@ func (mistaken) Reduce(reducer.GradBucket) reducer.Reduction { panic("a mistake"
 
 // If an operation panics on the tape, RunAll panics on the caller's goroutine, and the log has the
 // stack.
-func TestAPanicIsTheCallers(t *testing.T) {
+func TestTapePanicReachesCaller(t *testing.T) {
 	var log bytes.Buffer
 	commtest.OnGoroutines(t, 1, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) (err error) {
 		n, _, vm, err := distributed(pg, tensor.Float64, 4, &Options{BucketCapMB: 1e-6, Hook: mistaken{}})
@@ -143,7 +143,7 @@ func TestGradientsThatAreNotFinite(t *testing.T) {
 
 // RunAll refuses gradients that the machine copies before they are reduced. Gorgonia's own machine
 // cannot compute a model's gradients.
-func TestMachinesThatWouldNotTrain(t *testing.T) {
+func TestRunAllRefusesCopiedGradients(t *testing.T) {
 	for name, opt := range map[string]func(*network) G.VMOpt{
 		"BindDualValues": func(n *network) G.VMOpt { return G.BindDualValues(n.learnables...) },
 		"TraceExec":      func(*network) G.VMOpt { return G.TraceExec() },
@@ -273,7 +273,7 @@ func TestGraphErrors(t *testing.T) {
 
 // If Use is called for all learnables before the graph uses any, the log has a warning that nothing
 // will overlap.
-func TestUseBeforehand(t *testing.T) {
+func TestUseBeforehandLogsWarning(t *testing.T) {
 	for _, beforehand := range []bool{false, true} {
 		var log bytes.Buffer
 		commtest.OnGoroutines(t, 1, &comm.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(pg *comm.ProcessGroup) error {

@@ -196,7 +196,7 @@ func TestFlagsDoNotDependOnTheHook(t *testing.T) {
 
 // If a hook fails, on all ranks or on one, the group is aborted, so that no rank trains alone or
 // waits for another.
-func TestAHookThatFails(t *testing.T) {
+func TestFailingHookAbortsGroup(t *testing.T) {
 	failed := errors.New("no hook today")
 	for _, everywhere := range []bool{true, false} {
 		onRanks(t, func(pg *comm.ProcessGroup) error {

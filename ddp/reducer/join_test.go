@@ -21,7 +21,7 @@ func (plain) Reduce(b GradBucket) Reduction {
 
 // Rank r makes r+1 passes, and then shadow passes. Gradients of two types in several buckets are
 // averages over all ranks, or over the ranks that made the pass, and equal on all ranks.
-func TestShadows(t *testing.T) {
+func TestShadowPasses(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		opts     Options
@@ -90,7 +90,7 @@ func TestShadows(t *testing.T) {
 
 // A shadow pass adds nothing, even if the outcome of the pass before is not known yet. That pass
 // may itself be a shadow pass, which left the other ranks' gradients here.
-func TestShadowsOfUnknownOutcomes(t *testing.T) {
+func TestShadowPassBeforeOutcomeIsKnown(t *testing.T) {
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
 		if err != nil {
@@ -127,7 +127,7 @@ func TestShadowsOfUnknownOutcomes(t *testing.T) {
 
 // If one rank leaves with a cause, a second one makes the pass and a third one lacks a gradient,
 // all ranks get errors that say so.
-func TestLeaving(t *testing.T) {
+func TestLeaveIsKnownToAllRanks(t *testing.T) {
 	commtest.OnRanks(t, 4, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Prescaled: true})
 		if err != nil {

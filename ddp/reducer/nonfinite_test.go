@@ -114,7 +114,7 @@ func TestNonFiniteAccumulates(t *testing.T) {
 }
 
 // If only some ranks check, each of them finds only its own gradients.
-func TestNonFiniteWhereItIsLookedFor(t *testing.T) {
+func TestNonFiniteCheckOnSomeRanks(t *testing.T) {
 	commtest.OnRanks(t, 2, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{CheckNonFinite: pg.Rank() == 0})
 		if err != nil {

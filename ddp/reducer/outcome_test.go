@@ -13,7 +13,7 @@ import (
 
 // An error that the engine rejects a pass with is an outcome like others: Err returns it, and the
 // next pass starts with zero gradients.
-func TestReject(t *testing.T) {
+func TestRejectIsAnOutcome(t *testing.T) {
 	for _, isLagging := range []bool{false, true} {
 		devices := lagging(2)
 		if !isLagging {

@@ -275,7 +275,7 @@ func lagging(n int) (devices []device.Device) {
 
 // If the host cannot know at once how a pass ended, Finish does not wait. Err waits, and so does
 // the next pass.
-func TestAnOutcomeThatIsNotKnownYet(t *testing.T) {
+func TestFinishDoesNotWaitForOutcome(t *testing.T) {
 	commtest.OnDevices(t, lagging(2), nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{BucketCapMB: 1e-5})
 		if err != nil {
@@ -365,7 +365,7 @@ func (unjoinedTask) Join(context.Context, device.Stream) error { return nil }
 
 // The outcome contains the error of a reduction that fails after Finish. Whether the step was
 // skipped is then unknown.
-func TestAReductionThatFailsLater(t *testing.T) {
+func TestReductionFailureAfterFinish(t *testing.T) {
 	opts := commtest.WrapBackend(&comm.Options{ErrorMode: comm.CleanUpOnly}, func(b backend.Backend) backend.Backend { return unjoined{b} })
 	cause := errors.New("enough")
 	finished := make(chan struct{})
@@ -427,7 +427,7 @@ func (never) Sync(ctx context.Context) error {
 }
 
 // If a device does not finish the reductions in time, the group is aborted: its buckets are in use.
-func TestADeviceThatIsStuck(t *testing.T) {
+func TestStuckDeviceAbortsGroup(t *testing.T) {
 	dev := cpu.New(nil)
 	stream := &stuckStream{dev.Compute(), math.MaxInt}
 	opts := &comm.Options{ErrorMode: comm.CleanUpOnly, Timeout: 2 * time.Second}
@@ -457,7 +457,7 @@ func TestADeviceThatIsStuck(t *testing.T) {
 
 // If a rank fails in every pass and waits for no reductions, it still does not get ahead of ranks
 // that have to read its reports.
-func TestAFailingRankDoesNotGetAhead(t *testing.T) {
+func TestFailingRankDoesNotGetAhead(t *testing.T) {
 	var fails bool // rank 1 fails
 	devices := []device.Device{devicetest.Lagging(cpu.New(nil)), devicetest.Lagging(faulty{cpu.New(nil), &fails})}
 	opts := commtest.WrapBackend(nil, func(b backend.Backend) backend.Backend { return unjoined{b} })
@@ -496,7 +496,7 @@ func TestAFailingRankDoesNotGetAhead(t *testing.T) {
 
 // If the context of Finish ends, the group is aborted, because a reduction may still use the
 // buckets.
-func TestAGivenUpFinishAborts(t *testing.T) {
+func TestFinishAbortsWhenContextEnds(t *testing.T) {
 	groups, err := comm.Local(2, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -60,7 +60,7 @@ func TestStatusOfAllTypes(t *testing.T) {
 }
 
 // It is a mistake if an engine reports a gradient that it said the pass would not compute.
-func TestReadyOfAnUnusedGradient(t *testing.T) {
+func TestReadyOfUnusedGradientIsMistake(t *testing.T) {
 	commtest.OnRanks(t, 1, nil, func(pg *comm.ProcessGroup) error {
 		r, err := New(t.Context(), pg, params(), &Options{Unused: UnusedFound})
 		if err != nil {

@@ -85,24 +85,24 @@ func TestClipGradNorm(t *testing.T) {
 // full is a device that has no memory left once isFull is set.
 type full struct {
 	device.Device
-	now *bool
+	isFull *bool
 }
 
 var errFull = errors.New("out of memory")
 
 func (d full) Alloc(size int) (device.Buffer, error) {
-	if *d.now {
+	if *d.isFull {
 		return device.Buffer{}, errFull
 	}
 	return d.Device.Alloc(size)
 }
 
 // If a rank cannot compute its part of the norm, the other ranks get an error and do not wait.
-func TestAClippingThatFails(t *testing.T) {
+func TestFailedClippingFailsOnAllRanks(t *testing.T) {
 	var devs []device.Device
-	var now [2]bool
-	for i, d := range devices(t, len(now), false) {
-		devs = append(devs, full{d, &now[i]})
+	var isFull [2]bool
+	for i, d := range devices(t, len(isFull), false) {
+		devs = append(devs, full{d, &isFull[i]})
 	}
 	commtest.OnDevices(t, devs, quiet(), func(pg *comm.ProcessGroup) error {
 		w, err := divided(mlp(double), pg, sgd, small)
@@ -111,13 +111,13 @@ func TestAClippingThatFails(t *testing.T) {
 		}
 		err = w.loss(pg, device.Float64, 0).Backward() // rank 1 may have finished this and failed before rank 0 has
 		if err == nil {
-			now[pg.Rank()] = pg.Rank() == 1
+			isFull[pg.Rank()] = pg.Rank() == 1
 			_, err = w.zero.ClipGradNorm(1)
 		}
 		if rank := pg.Rank(); rank == 0 && !errors.Is(err, comm.ErrAborted) || rank == 1 && !errors.Is(err, errFull) {
 			return fmt.Errorf("got %v, want that rank 1 has no memory", err)
 		}
-		now[pg.Rank()] = false
+		isFull[pg.Rank()] = false
 		return nil
 	})
 }

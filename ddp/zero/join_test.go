@@ -415,7 +415,7 @@ func TestUnevenInputsScaled(t *testing.T) {
 }
 
 // Options and calls that cannot be combined are errors on every rank.
-func TestJoinMisuse(t *testing.T) {
+func TestJoinInvalidArguments(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		w, err := divided(mlp(double), pg, sgd, small)
 		if err != nil {

@@ -305,7 +305,7 @@ func TestRecover(t *testing.T) {
 }
 
 // A recovery that failed can be repeated, because it does not change the old shards.
-func TestARecoveryThatFails(t *testing.T) {
+func TestFailedRecoveryCanBeRepeated(t *testing.T) {
 	const failing, steps = 3, 6
 	plain := survivors(t, 2, false)
 	onSurvivors(t, plain, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, steps) })
@@ -358,7 +358,7 @@ func (f failsLate) Start(c *backend.Call) (backend.Task, error) {
 
 // If a gather fails after Step has returned, the optimizer is inconsistent and makes no further
 // step.
-func TestAGatherThatFailsLate(t *testing.T) {
+func TestLateGatherFailureIsInconsistent(t *testing.T) {
 	o := commtest.WrapBackend(quiet(), func(b backend.Backend) backend.Backend { return failsLate{b} })
 	commtest.OnDevices(t, devices(t, 2, true), o, func(pg *comm.ProcessGroup) error {
 		w, err := divided(mlp(double), pg, sgd, small)
@@ -391,7 +391,7 @@ func TestAGatherThatFailsLate(t *testing.T) {
 }
 
 // Shards of another model or of another kind of optimizer are an error on every rank.
-func TestRecoverOfWhatDoesNotFit(t *testing.T) {
+func TestRecoverShardsThatDoNotFit(t *testing.T) {
 	all := survivors(t, 2, false)
 	onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error { return s.train(pg, 2) })
 	onSurvivors(t, all, nil, func(pg *comm.ProcessGroup, s *survivor) error {
@@ -438,7 +438,7 @@ func TestRecoverIgnores(t *testing.T) {
 	}, 2)
 }
 
-func TestTheSourcesOfARecovery(t *testing.T) {
+func TestRecoverySources(t *testing.T) {
 	none := Shard{Consistent: true}
 	at := func(rank, of, steps int) Shard { return Shard{rank, of, steps, true} }
 	inconsistent := func(s Shard) Shard { s.Consistent = false; return s }

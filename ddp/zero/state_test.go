@@ -46,7 +46,7 @@ func moved(dev device.Device, state map[string]*autograd.Variable) (map[string]*
 
 // A state is saved by two ranks and loaded by four ranks, by one rank, and by an optimizer without
 // shards. The results are bit-identical to training without a restart on the same numbers of ranks.
-func TestWorldSizes(t *testing.T) {
+func TestStateLoadsAtOtherWorldSizes(t *testing.T) {
 	for name, make := range map[string]maker{"SGD": sgd, "AdamW": adamW} {
 		for _, half := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, 16 bits: %v", name, half), func(t *testing.T) {
@@ -192,7 +192,7 @@ func (c *clumsy) Copy(s device.Stream, dst, src device.Buffer) error {
 }
 
 // If a rank cannot contribute its shard, no rank takes the incomplete tensor for the whole.
-func TestAShardThatCannotBeGathered(t *testing.T) {
+func TestFailedGatherReachesAllRanks(t *testing.T) {
 	var all []device.Device
 	for _, d := range devices(t, 2, false) {
 		all = append(all, &clumsy{Device: d})

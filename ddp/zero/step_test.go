@@ -61,7 +61,7 @@ func (m middleLast) Parameters() []*nn.Parameter {
 
 // Accumulated gradients are reduced by a pass that does not use their parameters, on one rank or on
 // all, as without shards.
-func TestAccumulatedAndThenUnused(t *testing.T) {
+func TestAccumulatedThenUnused(t *testing.T) {
 	for _, all := range []bool{true, false} {
 		onBoth(t, func(pg *comm.ProcessGroup) error {
 			var bits [2][]byte
@@ -205,7 +205,7 @@ func (b backwards) Parameters() []*nn.Parameter {
 }
 
 // If rank 0's order differs from that of registration, the buckets are not rebuilt.
-func TestBucketsStay(t *testing.T) {
+func TestBucketsAreNotRebuilt(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		a, b := backwards{mlp(double)}, backwards{mlp(double)}
 		plain, err := whole(a, pg, adamW, small)
@@ -413,7 +413,7 @@ func onCounting(t *testing.T, f func(pg *comm.ProcessGroup, d *counting) error) 
 
 // The gather of a bucket waits for the bucket's updates, not for those of later buckets. The
 // updates are enqueued before it is known whether the step is skipped.
-func TestGathersBeginBehindTheirUpdates(t *testing.T) {
+func TestGathersStartAfterTheirUpdates(t *testing.T) {
 	behind := onCounting(t, func(pg *comm.ProcessGroup, d *counting) error {
 		net := mlp(double)
 		w, err := divided(net, pg, sgd, small)
@@ -438,7 +438,7 @@ func TestGathersBeginBehindTheirUpdates(t *testing.T) {
 
 // Events of a skipped step do not affect the next step, even if that step does not make the update
 // that ends a bucket.
-func TestAGatherBehindASkippedStep(t *testing.T) {
+func TestGatherAfterSkippedStep(t *testing.T) {
 	behind := onCounting(t, func(pg *comm.ProcessGroup, d *counting) error {
 		step := 0
 		net := middleFirst{newForked(func() bool { return step == 2 })} // the middle's updates come last in the only bucket
@@ -474,7 +474,7 @@ func TestAGatherBehindASkippedStep(t *testing.T) {
 type takes struct{ reducer.Hook }
 
 // Invalid arguments are errors on every rank.
-func TestMisuse(t *testing.T) {
+func TestInvalidArguments(t *testing.T) {
 	commtest.OnRanks(t, 2, quiet(), func(pg *comm.ProcessGroup) error {
 		if _, err := divided(mlp(double), pg, sgd, &ddp.Options{Hook: takes{}}); err == nil || !strings.Contains(err.Error(), "hook zero.takes") {
 			return fmt.Errorf("with a hook: %v", err)

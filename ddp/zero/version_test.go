@@ -14,7 +14,7 @@ import (
 
 // A step that gathers the parameters increases the version of each, as a step without shards does.
 // So does a recovery. The version of a parameter that the optimizer leaves out does not change.
-func TestGathersAreCounted(t *testing.T) {
+func TestGathersIncreaseVersion(t *testing.T) {
 	onBoth(t, func(pg *comm.ProcessGroup) error {
 		for _, wrap := range []func(nn.Module, *comm.ProcessGroup, maker, *ddp.Options) (wrapped, error){whole, divided} {
 			net := mlp(double)
