@@ -53,7 +53,7 @@ func (cn *clientConn) open(ctx context.Context) error {
 }
 
 // shakeHands introduces the client as m, in place of open. It returns the server, or
-// foreignServer, and the process that the server knows under the same rank.
+// unknownServer, and the process that the server knows under the same rank.
 func (cn *clientConn) shakeHands(ctx context.Context, m *Member) (server handshake.Party, rival *handshake.Process, err error) {
 	d := handshake.NewDialler(m.party(handshake.StoreClient), m.Secret)
 	hello := d.Hello()

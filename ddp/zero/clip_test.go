@@ -82,7 +82,7 @@ func TestClipGradNorm(t *testing.T) {
 	}, 2, 4)
 }
 
-// full is a device that has no memory left once isFull is set.
+// full is a device that has no memory left while *now is true.
 type full struct {
 	device.Device
 	isFull *bool
